@@ -74,6 +74,9 @@ test-python: $(venv)/.test
 
 lint: $(venv)/.test
 	$(py) -m ruff check python tests/python examples benchmarks tools
+	$(py) -m ruff format --check python tests examples benchmarks tools
+	@find c python tests benchmarks examples -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' | \
+	  xargs $(venv)/bin/clang-format --dry-run -Werror && echo "clang-format: all files are formatted"
 	$(py) -m mypy
 	$(py) tools/check_lifetimes.py
 

@@ -1,10 +1,12 @@
-"""What single calls from Python cost: small graphs, setting, reading, making nodes. Microseconds, the best of many short rounds.
+"""What single calls from Python cost: small graphs, setting, reading, making nodes. Microseconds, the best of many
+short rounds.
 
     python benchmarks/bench_calls.py [--weights N ...] [--beside FOLDER] [--turns N] [--json FILE]
 
---beside: another version of the package, installed by ``pip install --target FOLDER``: both are measured in processes of their own, in turns;
-the ratio is that of the medians.
---weights: also the first plan of a chain of N products on a device that the matrices have to be copied to; it should grow as N does.
+--beside: another version of the package, installed by ``pip install --target FOLDER``: both are measured in processes
+of their own, in turns; the ratio is that of the medians.
+--weights: also the first plan of a chain of N products on a device that the matrices have to be copied to; it should
+grow as N does.
 """
 
 from __future__ import annotations

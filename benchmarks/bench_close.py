@@ -1,11 +1,13 @@
-"""What opening, computing and closing a scheduler costs beside what else lives in the process: ratios to the same alone.
+"""What opening, computing and closing a scheduler costs beside what else lives in the process: ratios to the same
+alone.
 
     python benchmarks/bench_close.py [--rounds N] [--json FILE]
 
-A scheduler of one node, a context, a buffer, or ``Scheduler.reset``, alone and beside many tensors in one context, many contexts, and many
-buffers, in turns within each round: the others are made, it is measured, they are closed, it is measured. The ratio is the median over
-rounds. They are unrelated, so it should be 1 (the aim: below 1.1 on a quiet machine). How much is looked at is counted, and the same in any
-company (``tests/python/test_lifetimes.py``). What time it takes beyond that was not traced to its cause.
+A scheduler of one node, a context, a buffer, or ``Scheduler.reset``, alone and beside many tensors in one context, many
+contexts, and many buffers, in turns within each round: the others are made, it is measured, they are closed, it is
+measured. The ratio is the median over rounds. They are unrelated, so it should be 1 (the aim: below 1.1 on a quiet
+machine). How much is looked at is counted, and the same in any company (``tests/python/test_lifetimes.py``). What time
+it takes beyond that was not traced to its cause.
 """
 
 from __future__ import annotations
@@ -94,7 +96,11 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="of the number of other objects")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    acts = {"scheduler of one node": scheduler_of_one_node, "context and buffer": context_and_buffer, "reset": resetter()}
+    acts = {
+        "scheduler of one node": scheduler_of_one_node,
+        "context and buffer": context_and_buffer,
+        "reset": resetter(),
+    }
     crowds = {
         "500,000 tensors": lambda: many_tensors(max(1, int(500_000 * options.scale))),
         "3,000 contexts": lambda: many_contexts(max(1, int(3_000 * options.scale))),

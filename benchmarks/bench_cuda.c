@@ -1,10 +1,13 @@
-// bench_cuda.c - the CUDA backend on a device: what the link, its memory, products and launches give. JSON on standard output.
+// bench_cuda.c - the CUDA backend on a device: what the link, its memory, products and launches give. JSON on standard
+// output.
 //
-//     cmake -S . -B build/cuda -DGGML_CUDA=ON -DGGML_BACKEND_BENCHMARKS=ON && cmake --build build/cuda --target bench_cuda && build/cuda/benchmarks/bench_cuda
+//     cmake -S . -B build/cuda -DGGML_CUDA=ON -DGGML_BACKEND_BENCHMARKS=ON && cmake --build build/cuda --target
+//     bench_cuda && build/cuda/benchmarks/bench_cuda
 //
-// Each figure is the best of several rounds between two waits; rates of products count each weight byte once (n = 1) or 2 m n k operations.
-// The device's own copy rate is measured in the same run: matrix-vector products are judged by it. Large products are done once more by cuBLAS, where
-// the system has it; bench_cuda_torch.py has more to compare with, where PyTorch is installed.
+// Each figure is the best of several rounds between two waits; rates of products count each weight byte once (n = 1) or
+// 2 m n k operations. The device's own copy rate is measured in the same run: matrix-vector products are judged by it.
+// Large products are done once more by cuBLAS, where the system has it; bench_cuda_torch.py has more to compare with,
+// where PyTorch is installed.
 #ifndef _GNU_SOURCE
 #    define _GNU_SOURCE // setenv
 #endif
@@ -59,7 +62,7 @@ static double time_graph(struct ggml_cgraph * graph, int n) {
 
 // Bytes that are good numbers in every type: small, and with small scales where a block has one.
 static void fill(struct ggml_tensor * t) {
-    const size_t n     = ggml_nbytes(t), piece = (size_t) 1 << 24;
+    const size_t n = ggml_nbytes(t), piece = (size_t) 1 << 24;
     char *       bytes = malloc(piece);
     if (bytes == NULL) {
         return;
@@ -74,7 +77,8 @@ static void fill(struct ggml_tensor * t) {
 }
 
 static struct ggml_context * new_context(size_t n_nodes) {
-    return ggml_init((struct ggml_init_params){ ggml_tensor_overhead() * (n_nodes + 64) + ggml_graph_overhead_custom(n_nodes + 64, false), NULL, true });
+    return ggml_init((struct ggml_init_params){
+        ggml_tensor_overhead() * (n_nodes + 64) + ggml_graph_overhead_custom(n_nodes + 64, false), NULL, true });
 }
 
 // W (k x m) times x (k x n), `layers` of them one after the other, each with weights of its own.
@@ -88,9 +92,11 @@ static void product(enum ggml_type type, int64_t k, int64_t m, int64_t n, int la
         bytes += ggml_nbytes(w);
         ggml_build_forward_expand(graph, ggml_mul_mat(ctx, w, x));
     }
-    ggml_backend_buffer_t buffer = ggml_backend_supports_op(backend, graph->nodes[0]) ? ggml_backend_alloc_ctx_tensors(ctx, backend) : NULL;
-    char                  name[96];
-    snprintf(name, sizeof(name), "mul_mat %s m=%lld n=%lld k=%lld%s", ggml_type_name(type), (long long) m, (long long) n, (long long) k, by);
+    ggml_backend_buffer_t buffer =
+        ggml_backend_supports_op(backend, graph->nodes[0]) ? ggml_backend_alloc_ctx_tensors(ctx, backend) : NULL;
+    char name[96];
+    snprintf(name, sizeof(name), "mul_mat %s m=%lld n=%lld k=%lld%s", ggml_type_name(type), (long long) m,
+        (long long) n, (long long) k, by);
     if (buffer != NULL) {
         for (struct ggml_tensor * t = ggml_get_first_tensor(ctx); t != NULL; t = ggml_get_next_tensor(ctx, t)) {
             if (t->op == GGML_OP_NONE) {
@@ -125,8 +131,10 @@ static void attention(enum ggml_type type, int64_t n, int64_t heads, bool masked
         fill(q);
         fill(k);
         fill(v);
-        snprintf(name, sizeof(name), "flash_attn %s n=%lld heads=%lld d=%d%s", ggml_type_name(type), (long long) n, (long long) heads, D, masked ? " causal" : "");
-        put(name, "TFLOP_per_s", (masked ? 2.0 : 4.0) * D * (double) n * (double) n * (double) heads / time_graph(graph, 4) / 1e12);
+        snprintf(name, sizeof(name), "flash_attn %s n=%lld heads=%lld d=%d%s", ggml_type_name(type), (long long) n,
+            (long long) heads, D, masked ? " causal" : "");
+        put(name, "TFLOP_per_s",
+            (masked ? 2.0 : 4.0) * D * (double) n * (double) n * (double) heads / time_graph(graph, 4) / 1e12);
     }
     ggml_backend_buffer_free(buffer);
     ggml_free(ctx);
@@ -150,13 +158,14 @@ static void attention_of_operators(enum ggml_type type, int64_t d, int64_t n, in
     }
     ggml_cpu_set_fusion(together); // of all backends
     ggml_backend_sched_t sched = ggml_backend_sched_new(&backend, NULL, 1, 16);
-    snprintf(name, sizeof(name), "attention of operators %s n=%lld heads=%lld d=%lld causal, %s", ggml_type_name(type), (long long) n, (long long) heads,
-             (long long) d, together ? "together" : "one by one");
+    snprintf(name, sizeof(name), "attention of operators %s n=%lld heads=%lld d=%lld causal, %s", ggml_type_name(type),
+        (long long) n, (long long) heads, (long long) d, together ? "together" : "one by one");
     if (ggml_backend_sched_alloc_graph(sched, graph) == GGML_STATUS_SUCCESS) {
         for (size_t i = 0; i < 3; i++) {
             fill(in[i]);
         }
-        put(name, "TFLOP_per_s", 2.0 * (double) d * (double) n * (double) n * (double) heads / time_graph(graph, 4) / 1e12);
+        put(name, "TFLOP_per_s",
+            2.0 * (double) d * (double) n * (double) n * (double) heads / time_graph(graph, 4) / 1e12);
     } else {
         fprintf(stderr, "%s: %s\n", name, ggml_last_error());
     }
@@ -210,13 +219,14 @@ static void device_copies(void) {
 
 // Two gigabytes of weights from the host.
 static void upload(bool pinned) {
-    const size_t               n    = (size_t) 2 << 30;
-    struct ggml_context *      ctx  = new_context(1);
-    struct ggml_tensor *       t    = ggml_new_tensor_1d(ctx, GGML_TYPE_I8, (int64_t) n);
-    ggml_backend_buffer_t      to   = ggml_backend_alloc_ctx_tensors(ctx, backend);
-    ggml_backend_buffer_t      from = pinned ? ggml_backend_buft_alloc_buffer(ggml_backend_cuda_host_buffer_type(), n) : NULL;
-    char *                     data = pinned ? (from ? ggml_backend_buffer_get_base(from) : NULL) : malloc(n);
-    double                     best = 1e30;
+    const size_t          n   = (size_t) 2 << 30;
+    struct ggml_context * ctx = new_context(1);
+    struct ggml_tensor *  t   = ggml_new_tensor_1d(ctx, GGML_TYPE_I8, (int64_t) n);
+    ggml_backend_buffer_t to  = ggml_backend_alloc_ctx_tensors(ctx, backend);
+    ggml_backend_buffer_t from =
+        pinned ? ggml_backend_buft_alloc_buffer(ggml_backend_cuda_host_buffer_type(), n) : NULL;
+    char * data = pinned ? (from ? ggml_backend_buffer_get_base(from) : NULL) : malloc(n);
+    double best = 1e30;
     if (to != NULL && data != NULL) {
         memset(data, 1, n);
         for (int round = 0; round < ROUNDS; round++) {
@@ -226,7 +236,8 @@ static void upload(bool pinned) {
             const double seconds = (double) (ggml_time_us() - start) / 1e6;
             best                 = seconds < best ? seconds : best;
         }
-        put(pinned ? "upload of 2 GiB, pinned memory" : "upload of 2 GiB, pageable memory", "GB_per_s", (double) n / best / 1e9);
+        put(pinned ? "upload of 2 GiB, pinned memory" : "upload of 2 GiB, pageable memory", "GB_per_s",
+            (double) n / best / 1e9);
     }
     if (!pinned) {
         free(data);
@@ -248,9 +259,9 @@ int main(void) {
         fprintf(stderr, "skipped: %s\n", ggml_last_error());
         return 77;
     }
-    static const enum ggml_type types[] = { GGML_TYPE_F32,  GGML_TYPE_F16,  GGML_TYPE_BF16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0,
-                                            GGML_TYPE_Q4_K, GGML_TYPE_Q6_K, GGML_TYPE_IQ4_XS };
-    char description[128];
+    static const enum ggml_type types[] = { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q8_0,
+        GGML_TYPE_Q4_0, GGML_TYPE_Q4_K, GGML_TYPE_Q6_K, GGML_TYPE_IQ4_XS };
+    char                        description[128];
     ggml_backend_cuda_get_device_description(0, description, sizeof(description));
     printf("{\"device\": \"%s\", \"results\": [", description);
     device_copies();
@@ -278,7 +289,8 @@ int main(void) {
     if (backend != NULL && strstr(ggml_backend_cuda_get_cublas(backend), "version") != NULL) {
         large_products(" by cuBLAS");
     } else {
-        fprintf(stderr, "not compared with cuBLAS: %s\n", backend != NULL ? ggml_backend_cuda_get_cublas(backend) : ggml_last_error());
+        fprintf(stderr, "not compared with cuBLAS: %s\n",
+            backend != NULL ? ggml_backend_cuda_get_cublas(backend) : ggml_last_error());
     }
     printf("\n]}\n");
     ggml_backend_free(backend);

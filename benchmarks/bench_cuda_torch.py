@@ -1,4 +1,5 @@
-"""What PyTorch reaches on the first CUDA device, for the figures of bench_cuda.c: the same shapes, counted the same way. JSON on standard output.
+"""What PyTorch reaches on the first CUDA device, for the figures of bench_cuda.c: the same shapes, counted the same
+way. JSON on standard output.
 
     python3 benchmarks/bench_cuda_torch.py >build/bench/torch.json
 
@@ -45,7 +46,9 @@ def main() -> int:
         for n in (8192, 512):
             w, x = torch.randn(8192, 8192, device="cuda", dtype=dtype), torch.randn(n, 8192, device="cuda", dtype=dtype)
             seconds = best_time(lambda w=w, x=x: x @ w.T)
-            results.append({"name": f"mul_mat {name} m=8192 n={n} k=8192", "TFLOP_per_s": 2 * 8192 * 8192 * n / seconds / 1e12})
+            results.append(
+                {"name": f"mul_mat {name} m=8192 n={n} k=8192", "TFLOP_per_s": 2 * 8192 * 8192 * n / seconds / 1e12}
+            )
     # Dequantizing first: bytes with a scale for each 32, and half as many bytes of nibbles, to f16, then the product.
     x = torch.randn(512, 8192, device="cuda", dtype=torch.float16)
     scale = torch.rand(8192, 256, 1, device="cuda", dtype=torch.float16)
@@ -60,13 +63,27 @@ def main() -> int:
         return x @ (q * scale).view(8192, 8192).T
 
     for name, run in (("q8_0", of_bytes), ("q4_0", of_nibbles)):
-        results.append({"name": f"dequantize {name}, then mul_mat m=8192 n=512 k=8192", "TFLOP_per_s": 2 * 8192 * 8192 * 512 / best_time(run) / 1e12})
+        results.append(
+            {
+                "name": f"dequantize {name}, then mul_mat m=8192 n=512 k=8192",
+                "TFLOP_per_s": 2 * 8192 * 8192 * 512 / best_time(run) / 1e12,
+            }
+        )
     for name, dtype, causal in (("f16", torch.float16, True), ("bf16", torch.bfloat16, False)):
         q, k, v = (torch.randn(1, 32, 4096, 128, device="cuda", dtype=dtype) for _ in range(3))
-        seconds = best_time(lambda q=q, k=k, v=v, c=causal: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=c))
+        seconds = best_time(
+            lambda q=q, k=k, v=v, c=causal: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=c)
+        )
         flops = (2 if causal else 4) * 128 * 4096 * 4096 * 32
-        results.append({"name": f"flash_attn {name} n=4096 heads=32 d=128{' causal' if causal else ''}", "TFLOP_per_s": flops / seconds / 1e12})
-    print(json.dumps({"device": torch.cuda.get_device_name(0), "torch": torch.__version__, "results": results}, indent=2))
+        results.append(
+            {
+                "name": f"flash_attn {name} n=4096 heads=32 d=128{' causal' if causal else ''}",
+                "TFLOP_per_s": flops / seconds / 1e12,
+            }
+        )
+    print(
+        json.dumps({"device": torch.cuda.get_device_name(0), "torch": torch.__version__, "results": results}, indent=2)
+    )
     return 0
 
 

@@ -1,9 +1,11 @@
-// bench_elements.c - element-wise operators and attention on [4096 x 512] beside the rate of the memory that holds the data.
+// bench_elements.c - element-wise operators and attention on [4096 x 512] beside the rate of the memory that holds the
+// data.
 //
 //     bench_elements [name|all] [threads] [level]
 //
-// Bytes count each operand once and the result once; the limit is a copy (read + write) of as many bytes by the same threads, measured
-// in turns with the operator. Each figure is the best of the rounds. Attention counts its multiply-adds, or the bytes of its cache.
+// Bytes count each operand once and the result once; the limit is a copy (read + write) of as many bytes by the same
+// threads, measured in turns with the operator. Each figure is the best of the rounds. Attention counts its
+// multiply-adds, or the bytes of its cache.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,16 +31,19 @@ struct op {
     double work; // per element of a: bytes; 0: bytes of sources and result
 };
 
-static struct ggml_tensor * as(struct bench * b, enum ggml_type type) { // the cast result is computed before the clock starts
+// the cast result is computed before the clock starts
+static struct ggml_tensor * as(struct bench * b, enum ggml_type type) {
     return ggml_cpy(b->ctx, b->a, ggml_new_tensor_2d(b->ctx, type, COLUMNS, ROWS));
 }
 
-static struct ggml_tensor * heads(struct bench * b) {
-    return ggml_reshape_3d(b->ctx, b->a, 128, 32, ROWS);
-}
+static struct ggml_tensor * heads(struct bench * b) { return ggml_reshape_3d(b->ctx, b->a, 128, 32, ROWS); }
 
-#define BUILD(name, expr)                                                                                              \
-    static struct ggml_tensor * build_##name(struct bench * b) { struct ggml_context * c = b->ctx; (void) c; return expr; }
+#define BUILD(name, expr)                                        \
+    static struct ggml_tensor * build_##name(struct bench * b) { \
+        struct ggml_context * c = b->ctx;                        \
+        (void) c;                                                \
+        return expr;                                             \
+    }
 
 BUILD(add, ggml_add(c, b->a, b->mask))
 BUILD(add_bias, ggml_add(c, b->a, ggml_view_1d(c, b->mask, COLUMNS, 0)))
@@ -51,7 +56,9 @@ BUILD(gelu_erf, ggml_gelu_erf(c, b->a))
 BUILD(tanh, ggml_tanh(c, b->a))
 BUILD(norm, ggml_norm(c, b->a, 1e-5f))
 BUILD(rms_norm, ggml_rms_norm(c, b->a, 1e-5f))
-BUILD(norm_affine, ggml_add_inplace(c, ggml_mul_inplace(c, ggml_norm(c, b->a, 1e-5f), ggml_view_1d(c, b->mask, COLUMNS, 0)), ggml_view_1d(c, b->mask, COLUMNS, 0)))
+BUILD(norm_affine,
+    ggml_add_inplace(c, ggml_mul_inplace(c, ggml_norm(c, b->a, 1e-5f), ggml_view_1d(c, b->mask, COLUMNS, 0)),
+        ggml_view_1d(c, b->mask, COLUMNS, 0)))
 BUILD(rms_norm_mul, ggml_mul_inplace(c, ggml_rms_norm(c, b->a, 1e-5f), ggml_view_1d(c, b->mask, COLUMNS, 0)))
 BUILD(soft_max, ggml_soft_max(c, b->a))
 BUILD(soft_max_ext, ggml_soft_max_ext(c, b->a, b->mask, 0.1f))
@@ -77,11 +84,40 @@ BUILD(from_q4_0, ggml_cpy(c, as(b, GGML_TYPE_Q4_0), ggml_new_tensor_2d(c, GGML_T
 
 #define OP(name, bytes) { #name, build_##name, bytes }
 static const struct op ops[] = {
-    OP(add, 12),        OP(add_bias, 8), OP(scale, 8),    OP(relu, 8),         OP(silu, 8),        OP(gelu, 8),      OP(gelu_quick, 8),
-    OP(gelu_erf, 8),    OP(tanh, 8),     OP(norm, 8),     OP(rms_norm, 8),     OP(norm_affine, 8), OP(rms_norm_mul, 8),
-    OP(soft_max, 8),    OP(soft_max_ext, 12), OP(masked_soft_max, 8), OP(sum_rows, 4), OP(mean, 4),    OP(argmax, 4),      OP(rope, 8),      OP(rope_neox, 8),
-    OP(get_rows, 8),    OP(transpose, 8), OP(permute, 8), OP(permute_v, 8),    OP(transpose_f16, 4), OP(to_f16, 6),  OP(to_bf16, 6),
-    OP(from_f16, 6),    OP(from_bf16, 6), OP(to_q8_0, 5.0625), OP(to_q4_0, 4.5625), OP(from_q8_0, 5.0625), OP(from_q4_0, 4.5625),
+    OP(add, 12),
+    OP(add_bias, 8),
+    OP(scale, 8),
+    OP(relu, 8),
+    OP(silu, 8),
+    OP(gelu, 8),
+    OP(gelu_quick, 8),
+    OP(gelu_erf, 8),
+    OP(tanh, 8),
+    OP(norm, 8),
+    OP(rms_norm, 8),
+    OP(norm_affine, 8),
+    OP(rms_norm_mul, 8),
+    OP(soft_max, 8),
+    OP(soft_max_ext, 12),
+    OP(masked_soft_max, 8),
+    OP(sum_rows, 4),
+    OP(mean, 4),
+    OP(argmax, 4),
+    OP(rope, 8),
+    OP(rope_neox, 8),
+    OP(get_rows, 8),
+    OP(transpose, 8),
+    OP(permute, 8),
+    OP(permute_v, 8),
+    OP(transpose_f16, 4),
+    OP(to_f16, 6),
+    OP(to_bf16, 6),
+    OP(from_f16, 6),
+    OP(from_bf16, 6),
+    OP(to_q8_0, 5.0625),
+    OP(to_q4_0, 4.5625),
+    OP(from_q8_0, 5.0625),
+    OP(from_q4_0, 4.5625),
 };
 
 static void check(bool good) {
@@ -114,12 +150,13 @@ struct runner {
     struct gb_cpu_pool * pool; // borrowed
 };
 
-static struct runner runner_new(struct ggml_context * ctx, struct ggml_tensor * y, const struct gb_level * level, struct gb_cpu_pool * pool, bool last) {
+static struct runner runner_new(struct ggml_context * ctx, struct ggml_tensor * y, const struct gb_level * level,
+    struct gb_cpu_pool * pool, bool last) {
     struct ggml_cgraph * g = ggml_new_graph(ctx);
     ggml_build_forward_expand(g, y);
-    struct runner r = { .pool = pool };
-    const int skip  = last ? g->n_nodes - 1 : 0;
-    r.plan          = gb_cpu_plan_new(g->nodes + skip, g->n_nodes - skip, gb_cpu_pool_n_threads(pool));
+    struct runner r    = { .pool = pool };
+    const int     skip = last ? g->n_nodes - 1 : 0;
+    r.plan             = gb_cpu_plan_new(g->nodes + skip, g->n_nodes - skip, gb_cpu_pool_n_threads(pool));
     check(r.plan != NULL);
     const size_t work = gb_cpu_plan_work_size(r.plan) + 64;
     r.run             = (struct gb_cpu_run){ .kernels = level->kernels, .work = malloc(work) };
@@ -144,9 +181,9 @@ static void bench_op(const struct op * op, const struct gb_level * level, struct
     struct ggml_tensor * copy  = ggml_cpy(b.ctx, b.a, ggml_new_tensor_2d(b.ctx, GGML_TYPE_F32, COLUMNS, ROWS));
     struct runner        all   = runner_new(b.ctx, y, level, pool, false);
     const bool           chain = strcmp(op->name, "norm_affine") == 0 || strcmp(op->name, "rms_norm_mul") == 0 ||
-                       strcmp(op->name, "masked_soft_max") == 0; // all nodes count
-    struct runner        last  = runner_new(b.ctx, y, level, pool, !chain), limit = runner_new(b.ctx, copy, level, pool, true);
-    double               best = 1e30, fastest = 1e30;
+                                 strcmp(op->name, "masked_soft_max") == 0; // all nodes count
+    struct runner last = runner_new(b.ctx, y, level, pool, !chain), limit = runner_new(b.ctx, copy, level, pool, true);
+    double        best = 1e30, fastest = 1e30;
     runner_seconds(&all);
     for (int i = 0; i < ROUNDS; i++) {
         const double s = runner_seconds(&last), l = runner_seconds(&limit);
@@ -154,8 +191,8 @@ static void bench_op(const struct op * op, const struct gb_level * level, struct
         fastest = l < fastest ? l : fastest;
     }
     const double n = (double) COLUMNS * ROWS, rate = n * op->work / best * 1e-9, copied = n * 8 / fastest * 1e-9;
-    printf("%-14s %-10s %2d threads: %7.1f GB/s, copy %7.1f, %5.1f %%\n", op->name, level->name, gb_cpu_pool_n_threads(pool), rate, copied,
-           rate / copied * 100);
+    printf("%-14s %-10s %2d threads: %7.1f GB/s, copy %7.1f, %5.1f %%\n", op->name, level->name,
+        gb_cpu_pool_n_threads(pool), rate, copied, rate / copied * 100);
     fflush(stdout);
     runner_free(&all);
     runner_free(&last);
@@ -163,7 +200,7 @@ static void bench_op(const struct op * op, const struct gb_level * level, struct
     ggml_free(b.ctx);
 }
 
-// ------------------------------------------------------------------------------------------------------------- attention
+// ----------------------------------------------------------------------------------------------------------- attention
 
 static void fill(struct ggml_tensor * t) {
     if (t->type == GGML_TYPE_F32) {
@@ -177,12 +214,14 @@ static void fill(struct ggml_tensor * t) {
     }
 }
 
-static void bench_attention(int64_t n, int64_t m, int64_t heads_, enum ggml_type cache, const struct gb_level * level, struct gb_cpu_pool * pool) {
-    const int64_t         d   = 128;
-    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ (size_t) (d * heads_ * (2 * n + 2 * m)) * 4 + (1 << 20), NULL, false });
-    struct ggml_tensor *  q   = ggml_new_tensor_3d(ctx, cache, d, n, heads_);
-    struct ggml_tensor *  k   = ggml_new_tensor_3d(ctx, cache, d, m, heads_);
-    struct ggml_tensor *  v   = ggml_new_tensor_3d(ctx, cache, m, d, heads_);
+static void bench_attention(int64_t n, int64_t m, int64_t heads_, enum ggml_type cache, const struct gb_level * level,
+    struct gb_cpu_pool * pool) {
+    const int64_t         d = 128;
+    struct ggml_context * ctx =
+        ggml_init((struct ggml_init_params){ (size_t) (d * heads_ * (2 * n + 2 * m)) * 4 + (1 << 20), NULL, false });
+    struct ggml_tensor * q = ggml_new_tensor_3d(ctx, cache, d, n, heads_);
+    struct ggml_tensor * k = ggml_new_tensor_3d(ctx, cache, d, m, heads_);
+    struct ggml_tensor * v = ggml_new_tensor_3d(ctx, cache, m, d, heads_);
     fill(q);
     fill(k);
     fill(v);
@@ -195,13 +234,13 @@ static void bench_attention(int64_t n, int64_t m, int64_t heads_, enum ggml_type
         best           = s < best ? s : best;
     }
     const double ops_ = 4.0 * (double) (n * m * d * heads_), bytes = (double) (ggml_nbytes(k) + ggml_nbytes(v));
-    printf("attention %4d x %4d, %2d heads, %s: %8.1f GFLOP/s, %6.1f GB/s of cache\n", (int) n, (int) m, (int) heads_, ggml_type_name(cache),
-           ops_ / best * 1e-9, bytes / best * 1e-9);
+    printf("attention %4d x %4d, %2d heads, %s: %8.1f GFLOP/s, %6.1f GB/s of cache\n", (int) n, (int) m, (int) heads_,
+        ggml_type_name(cache), ops_ / best * 1e-9, bytes / best * 1e-9);
     runner_free(&r);
     ggml_free(ctx);
 }
 
-// -------------------------------------------------------------------------------------------------------------- overhead
+// ------------------------------------------------------------------------------------------------------------ overhead
 
 static void bench_overhead(const struct gb_level * level, struct gb_cpu_pool * pool) {
     enum { NODES = 1000 };

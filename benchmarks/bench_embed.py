@@ -2,8 +2,9 @@
 
     python benchmarks/bench_embed.py [--threads N] [--repeats N] [--json FILE]
 
-Both sides get the same token sequences (about 34 tokens each), the same weights and the same number of threads; rounds alternate, and
-the median of the rounds and of the ratio round by round is reported. A pause before each round lets the other side's threads fall asleep.
+Both sides get the same token sequences (about 34 tokens each), the same weights and the same number of threads; rounds
+alternate, and the median of the rounds and of the ratio round by round is reported. A pause before each round lets the
+other side's threads fall asleep.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,23 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from examples.embed.model import Embedder, model_dir
 
-WORDS = ["quick", "brown", "fox", "lazy", "dog", "seven", "wizards", "box", "measure", "time", "quiet", "rooms", "near", "old", "rivers"]
+WORDS = [
+    "quick",
+    "brown",
+    "fox",
+    "lazy",
+    "dog",
+    "seven",
+    "wizards",
+    "box",
+    "measure",
+    "time",
+    "quiet",
+    "rooms",
+    "near",
+    "old",
+    "rivers",
+]
 
 
 def token_sequences(embedder: Embedder, count: int, tokens: int, seed: int = 0) -> list[list[int]]:
@@ -59,15 +77,23 @@ def torch_model(threads: int) -> Callable[[list[list[int]]], Any] | None:
                 ids[i, : len(s)] = torch.tensor(s)
             real = torch.arange(t) < lengths[:, None]
             mask = torch.where(real, 0.0, -torch.inf)[:, None, None, :]
-            x = F.embedding(ids, w["embeddings.word_embeddings.weight"]) + w["embeddings.position_embeddings.weight"][:t]
+            x = (
+                F.embedding(ids, w["embeddings.word_embeddings.weight"])
+                + w["embeddings.position_embeddings.weight"][:t]
+            )
             x = norm(x + w["embeddings.token_type_embeddings.weight"][0], "embeddings.LayerNorm")
             b, _, c = x.shape
             for i in range(layers):
                 p = f"encoder.layer.{i}."
-                q, k, v = (dense(x, p + "attention.self." + n).view(b, t, heads, -1).transpose(1, 2) for n in ("query", "key", "value"))
+                q, k, v = (
+                    dense(x, p + "attention.self." + n).view(b, t, heads, -1).transpose(1, 2)
+                    for n in ("query", "key", "value")
+                )
                 a = F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).reshape(b, t, c)
                 x = norm(x + dense(a, p + "attention.output.dense"), p + "attention.output.LayerNorm")
-                x = norm(x + dense(F.gelu(dense(x, p + "intermediate.dense")), p + "output.dense"), p + "output.LayerNorm")
+                x = norm(
+                    x + dense(F.gelu(dense(x, p + "intermediate.dense")), p + "output.dense"), p + "output.LayerNorm"
+                )
             pooled = (x * real[..., None]).sum(1) / lengths[:, None]
             return F.normalize(pooled).numpy()
 
@@ -101,7 +127,7 @@ def main() -> None:
         print("PyTorch is not installed: no comparison (pip install torch)")
     for batch in args.batches:
         sequences = token_sequences(embedder, batch, args.tokens)
-        sides: dict[str, Callable[[], Any]] = {"ggml_backend": lambda s=sequences: embedder.embed_tokens(s)}  # type: ignore[misc]
+        sides: dict[str, Callable[[], Any]] = {"ggml_backend": partial(embedder.embed_tokens, sequences)}
         if peer is not None:
             sides["torch"] = lambda s=sequences: peer(s)  # type: ignore[misc]
             difference = float(np.abs(sides["ggml_backend"]() - sides["torch"]()).max())
@@ -114,7 +140,9 @@ def main() -> None:
         row["rounds"] = rounds
         line = f"batch {batch:>3}: " + ", ".join(f"{name} {row[name]:.1f} sentences/s" for name in sides)
         if peer is not None:
-            row["ratio"] = statistics.median(a / b for a, b in zip(rounds["ggml_backend"], rounds["torch"], strict=True))
+            row["ratio"] = statistics.median(
+                a / b for a, b in zip(rounds["ggml_backend"], rounds["torch"], strict=True)
+            )
             line += f", ratio {row['ratio']:.2f}"
         print(line)
         results["batches"][str(batch)] = row

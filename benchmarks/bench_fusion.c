@@ -1,10 +1,11 @@
-// bench_fusion.c - what is computed together beside the same graph node by node: both plans run in turns, the shortest time of each counts.
+// bench_fusion.c - what is computed together beside the same graph node by node: both plans run in turns, the shortest
+// time of each counts.
 //
 //     bench_fusion [name|all] [threads] [level] [rounds]
 //
 // G/s: operations of products, bytes of decoding and rotations.
-// The graph's results lie in an arena that a graph allocator planned, as in programs; one node behind the part in question keeps it from
-// being what the graph is about, and costs next to nothing.
+// The graph's results lie in an arena that a graph allocator planned, as in programs; one node behind the part in
+// question keeps it from being what the graph is about, and costs next to nothing.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,7 +45,7 @@ static struct ggml_tensor * input(struct maker * m, enum ggml_type type, int64_t
     return t;
 }
 
-// ------------------------------------------------------------------------------------------------------------ attention
+// ----------------------------------------------------------------------------------------------------------- attention
 
 struct shape {
     int64_t        d, queries, keys, heads, key_heads, batch;
@@ -67,7 +68,8 @@ static struct ggml_tensor * attention(struct maker * m, const struct shape * s) 
 #define ATTENTION(name, ...)                                                                                           \
     static struct ggml_tensor * name(struct maker * m, double * ops) {                                                 \
         static const struct shape s = { __VA_ARGS__ };                                                                 \
-        *ops = 4.0 * (double) (s.d * s.queries * s.keys * s.heads * s.batch) / (s.causal && s.keys == s.queries ? 2 : 1); \
+        *ops =                                                                                                         \
+            4.0 * (double) (s.d * s.queries * s.keys * s.heads * s.batch) / (s.causal && s.keys == s.queries ? 2 : 1); \
         return attention(m, &s);                                                                                       \
     }
 
@@ -79,12 +81,15 @@ ATTENTION(prefill_64_long, 64, 256, 4096, 32, 4, 1, GGML_TYPE_F16, true)
 ATTENTION(minilm, 32, 34, 34, 12, 12, 1, GGML_TYPE_F32, false)
 ATTENTION(minilm_batch, 32, 34, 34, 12, 12, 32, GGML_TYPE_F32, false)
 
-// ------------------------------------------------------------------------------------------------------------- products
+// ------------------------------------------------------------------------------------------------------------ products
 
 enum { BIAS = 1, GELU = 2, SILU = 4, GATE = 8, RESIDUAL = 16 };
 
-static struct ggml_tensor * product(struct maker * m, enum ggml_type type, int64_t k, int64_t columns, int64_t rows, int what) {
-    struct ggml_tensor * w = type == GGML_TYPE_F32 || type == GGML_TYPE_F16 ? input(m, type, k, columns, 1, 1) : ggml_new_tensor_2d(m->in, type, k, columns);
+static struct ggml_tensor * product(struct maker * m, enum ggml_type type, int64_t k, int64_t columns, int64_t rows,
+    int what) {
+    struct ggml_tensor * w = type == GGML_TYPE_F32 || type == GGML_TYPE_F16
+                                 ? input(m, type, k, columns, 1, 1)
+                                 : ggml_new_tensor_2d(m->in, type, k, columns);
     struct ggml_tensor * x = ggml_mul_mat(m->ctx, w, input(m, GGML_TYPE_F32, k, rows, 1, 1));
     x                      = what & BIAS ? ggml_add(m->ctx, x, input(m, GGML_TYPE_F32, columns, 1, 1, 1)) : x;
     x                      = what & GELU ? ggml_gelu_erf(m->ctx, x) : what & SILU ? ggml_silu(m->ctx, x) : x;
@@ -93,10 +98,10 @@ static struct ggml_tensor * product(struct maker * m, enum ggml_type type, int64
     return x;
 }
 
-#define PRODUCT(name, type, k, columns, rows, what)                                                                    \
-    static struct ggml_tensor * name(struct maker * m, double * ops) {                                                 \
-        *ops = 2.0 * (double) (k) * (columns) * (rows);                                                                \
-        return product(m, type, k, columns, rows, what);                                                               \
+#define PRODUCT(name, type, k, columns, rows, what)                    \
+    static struct ggml_tensor * name(struct maker * m, double * ops) { \
+        *ops = 2.0 * (double) (k) * (columns) * (rows);                \
+        return product(m, type, k, columns, rows, what);               \
     }
 
 PRODUCT(minilm_up, GGML_TYPE_F32, 384, 1536, 34, BIAS | GELU)
@@ -108,13 +113,16 @@ PRODUCT(llama_down, GGML_TYPE_Q8_0, 5632, 2048, 512, RESIDUAL)
 PRODUCT(llama_gate_1, GGML_TYPE_Q8_0, 2048, 5632, 1, SILU | GATE)
 PRODUCT(llama_down_1, GGML_TYPE_Q8_0, 5632, 2048, 1, RESIDUAL)
 
-// --------------------------------------------------------------------------------------------------------------- decoding
+// ------------------------------------------------------------------------------------------------------------ decoding
 
-// One query for 4096 cached positions, 32 heads of 128: not fused, but here to be seen. Counts bytes of keys and values.
+// One query for 4096 cached positions, 32 heads of 128: not fused, but here to be seen. Counts bytes of keys and
+// values.
 static struct ggml_tensor * decode(struct maker * m, double * ops, enum ggml_type keys) {
-    struct ggml_tensor * k = keys == GGML_TYPE_F16 ? input(m, keys, 128, 4096, 32, 1) : ggml_new_tensor_3d(m->in, keys, 128, 4096, 32);
+    struct ggml_tensor * k =
+        keys == GGML_TYPE_F16 ? input(m, keys, 128, 4096, 32, 1) : ggml_new_tensor_3d(m->in, keys, 128, 4096, 32);
     struct ggml_tensor * v = input(m, GGML_TYPE_F16, 4096, 128, 32, 1);
-    struct ggml_tensor * q = ggml_permute(m->ctx, ggml_scale(m->ctx, input(m, GGML_TYPE_F32, 128, 32, 1, 1), 1), 0, 2, 1, 3);
+    struct ggml_tensor * q =
+        ggml_permute(m->ctx, ggml_scale(m->ctx, input(m, GGML_TYPE_F32, 128, 32, 1, 1), 1), 0, 2, 1, 3);
     struct ggml_tensor * x = ggml_soft_max(m->ctx, ggml_scale(m->ctx, ggml_mul_mat(m->ctx, k, q), 0.1f));
     if (k->type != GGML_TYPE_F16) {
         memset(k->data, 0, ggml_nbytes(k));
@@ -124,13 +132,9 @@ static struct ggml_tensor * decode(struct maker * m, double * ops, enum ggml_typ
     return x;
 }
 
-static struct ggml_tensor * decode_f16(struct maker * m, double * ops) {
-    return decode(m, ops, GGML_TYPE_F16);
-}
+static struct ggml_tensor * decode_f16(struct maker * m, double * ops) { return decode(m, ops, GGML_TYPE_F16); }
 
-static struct ggml_tensor * decode_q8_0(struct maker * m, double * ops) {
-    return decode(m, ops, GGML_TYPE_Q8_0);
-}
+static struct ggml_tensor * decode_q8_0(struct maker * m, double * ops) { return decode(m, ops, GGML_TYPE_Q8_0); }
 
 static struct ggml_tensor * read_only(struct maker * m, double * ops) { // beside them: as many bytes, summed
     struct ggml_tensor * x = input(m, GGML_TYPE_F32, 4096, 4096, 1, 1);
@@ -145,11 +149,12 @@ static struct ggml_tensor * rope_cache(struct maker * m, double * ops) {
     struct ggml_tensor * cache = input(m, GGML_TYPE_F16, 128, 1024, 8, 1);
     struct ggml_tensor * x     = ggml_rope(m->ctx, k, input(m, GGML_TYPE_I32, 512, 1, 1, 1), 128, 0, 0);
     *ops                       = (double) ggml_nelements(k) * 6;
-    x = ggml_cpy(m->ctx, ggml_permute(m->ctx, x, 0, 2, 1, 3), ggml_view_3d(m->ctx, cache, 128, 512, 8, cache->nb[1], cache->nb[2], 0));
+    x                          = ggml_cpy(m->ctx, ggml_permute(m->ctx, x, 0, 2, 1, 3),
+        ggml_view_3d(m->ctx, cache, 128, 512, 8, cache->nb[1], cache->nb[2], 0));
     return x;
 }
 
-// -------------------------------------------------------------------------------------------------------------- running
+// ------------------------------------------------------------------------------------------------------------- running
 
 struct bench_case {
     const char * name;
@@ -158,11 +163,25 @@ struct bench_case {
 
 #define CASE(name) { #name, name }
 static const struct bench_case cases[] = {
-    CASE(prefill_128_f16), CASE(prefill_128_f32), CASE(prefill_128_causal), CASE(prefill_64_causal),
-    CASE(prefill_64_long), CASE(minilm),          CASE(minilm_batch),       CASE(minilm_up),
-    CASE(minilm_down),     CASE(minilm_up_32),    CASE(minilm_down_32),     CASE(llama_gate),
-    CASE(llama_down),      CASE(llama_gate_1),    CASE(llama_down_1),       CASE(decode_f16),
-    CASE(decode_q8_0),     CASE(read_only),       CASE(rope_cache),
+    CASE(prefill_128_f16),
+    CASE(prefill_128_f32),
+    CASE(prefill_128_causal),
+    CASE(prefill_64_causal),
+    CASE(prefill_64_long),
+    CASE(minilm),
+    CASE(minilm_batch),
+    CASE(minilm_up),
+    CASE(minilm_down),
+    CASE(minilm_up_32),
+    CASE(minilm_down_32),
+    CASE(llama_gate),
+    CASE(llama_down),
+    CASE(llama_gate_1),
+    CASE(llama_down_1),
+    CASE(decode_f16),
+    CASE(decode_q8_0),
+    CASE(read_only),
+    CASE(rope_cache),
 };
 
 struct runner {
@@ -193,9 +212,10 @@ static void runner_run(struct runner * r, struct gb_cpu_pool * pool, int times) 
     r->best        = s < r->best ? s : r->best;
 }
 
-static void bench(const struct bench_case * c, int threads, const struct gb_level * level, struct gb_cpu_pool * pool, int rounds) {
-    struct maker m = { ggml_init((struct ggml_init_params){ (size_t) 256 << 20, NULL, false }),
-                       ggml_init((struct ggml_init_params){ (size_t) 1 << 20, NULL, true }) };
+static void bench(const struct bench_case * c, int threads, const struct gb_level * level, struct gb_cpu_pool * pool,
+    int rounds) {
+    struct maker         m   = { ggml_init((struct ggml_init_params){ (size_t) 256 << 20, NULL, false }),
+        ggml_init((struct ggml_init_params){ (size_t) 1 << 20, NULL, true }) };
     double               ops = 0;
     struct ggml_tensor * y   = c->build(&m, &ops);
     struct ggml_cgraph * g   = ggml_new_graph(m.ctx);
@@ -214,8 +234,8 @@ static void bench(const struct bench_case * c, int threads, const struct gb_leve
         runner_run(&plain, pool, times);
         runner_run(&fused, pool, times);
     }
-    printf("%-20s %-10s %2d threads: %9.3f ms apart, %9.3f ms fused, ratio %5.2f, %8.1f G/s\n", c->name, level->name, threads, plain.best * 1e3,
-           fused.best * 1e3, plain.best / fused.best, ops / fused.best * 1e-9);
+    printf("%-20s %-10s %2d threads: %9.3f ms apart, %9.3f ms fused, ratio %5.2f, %8.1f G/s\n", c->name, level->name,
+        threads, plain.best * 1e3, fused.best * 1e3, plain.best / fused.best, ops / fused.best * 1e-9);
     fflush(stdout);
     free(plain.run.work);
     free(fused.run.work);
@@ -230,9 +250,10 @@ static void bench(const struct bench_case * c, int threads, const struct gb_leve
 int main(int argc, char ** argv) {
     const char *            name    = argc > 1 ? argv[1] : "all";
     const int               threads = argc > 2 ? atoi(argv[2]) : 2;
-    const struct gb_level * level   = argc > 3 && strcmp(argv[3], "best") != 0 ? gb_level_find(argv[3]) : gb_level_default();
-    const int               rounds  = argc > 4 ? atoi(argv[4]) : 20;
-    struct gb_cpu_pool *    pool    = level != NULL ? gb_cpu_pool_new(threads) : NULL;
+    const struct gb_level * level =
+        argc > 3 && strcmp(argv[3], "best") != 0 ? gb_level_find(argv[3]) : gb_level_default();
+    const int            rounds = argc > 4 ? atoi(argv[4]) : 20;
+    struct gb_cpu_pool * pool   = level != NULL ? gb_cpu_pool_new(threads) : NULL;
     check(pool != NULL);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         if (strcmp(name, "all") == 0 || strstr(cases[i].name, name) != NULL) {

@@ -2,9 +2,10 @@
 
     python benchmarks/bench_gguf.py [--only NAME ...] [--repeats N] [--cpu] [--json FILE]
 
-GB/s counts the float32 side. Rounds of both sides alternate; printed are the shortest of ours and how many times as long the shortest of the
-package is ("-" where it cannot do it): what others do on the machine only ever adds.
---cpu: one thread, and its processor time instead of the time that passes, for machines that are busy. Quantizing to formats that need them uses importance weights of one.
+GB/s counts the float32 side. Rounds of both sides alternate; printed are the shortest of ours and how many times as
+long the shortest of the package is ("-" where it cannot do it): what others do on the machine only ever adds.
+--cpu: one thread, and its processor time instead of the time that passes, for machines that are busy. Quantizing to
+formats that need them uses importance weights of one.
 """
 
 from __future__ import annotations
@@ -109,7 +110,12 @@ def main() -> None:
 
     def report(name: str, value: float, unit: str, ratio: float | None) -> None:
         cases[name] = {"median": value, "unit": unit, "ratio": ratio}
-        print(f"{name:<24} {value:9.3f} {unit:<5} x {ratio:8.1f}" if ratio else f"{name:<24} {value:9.3f} {unit:<5} x        -", flush=True)
+        print(
+            f"{name:<24} {value:9.3f} {unit:<5} x {ratio:8.1f}"
+            if ratio
+            else f"{name:<24} {value:9.3f} {unit:<5} x        -",
+            flush=True,
+        )
 
     print(f"{'':<24} {'ours':>15} {'x package':>10}")
     for dtype in formats(options.only):

@@ -1,12 +1,14 @@
-"""Memory of graphs in the shapes of models: the scheduler's plan beside what no plan can be below, best fit, and no reuse.
+"""Memory of graphs in the shapes of models: the scheduler's plan beside what no plan can be below, best fit, and no
+reuse.
 
     python benchmarks/bench_graph_memory.py [--markdown] [--json FILE] [--only NAME ...]
 
-The graphs are those of ``python -m ggml_backend plan NAME``: blocks of a llama, a mixture of experts with MUL_MAT_ID, the encoder of whisper, a
-UNet, an embedding model. Bytes are those of the arena: weights and inputs lie beside it. Best fit is computed here, by code that shares
-nothing with the package: the rules that ggml's graph allocator documents, node by node, with a list of free blocks. The lowest load is counted
-here, too, from the lifetimes that the plan reports; the row "in another order" is the same for ``graph.reordered()``. Milliseconds: the shortest
-of a few; processor time of making the whole plan (assignment, splits, lifetimes, offsets), since machines are shared.
+The graphs are those of ``python -m ggml_backend plan NAME``: blocks of a llama, a mixture of experts with MUL_MAT_ID,
+the encoder of whisper, a UNet, an embedding model. Bytes are those of the arena: weights and inputs lie beside it. Best
+fit is computed here, by code that shares nothing with the package: the rules that ggml's graph allocator documents,
+node by node, with a list of free blocks. The lowest load is counted here, too, from the lifetimes that the plan
+reports; the row "in another order" is the same for ``graph.reordered()``. Milliseconds: the shortest of a few;
+processor time of making the whole plan (assignment, splits, lifetimes, offsets), since machines are shared.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from ggml_backend import _examples
 
 ALIGNMENT = 32
 IN_PLACE = {
-    "SCALE", "DIAG_MASK_ZERO", "DIAG_MASK_INF", "ADD", "ADD1", "SUB", "MUL", "DIV", "SQR", "SQRT", "LOG", "ROPE", "RMS_NORM", "SOFT_MAX",
+    "SCALE", "DIAG_MASK_ZERO", "DIAG_MASK_INF", "ADD", "ADD1", "SUB", "MUL", "DIV", "SQR", "SQRT", "LOG", "ROPE",
+    "RMS_NORM", "SOFT_MAX",
     "ABS", "SGN", "NEG", "STEP", "TANH", "ELU", "RELU", "GELU", "GELU_QUICK", "SILU", "HARDSWISH", "HARDSIGMOID",
 }  # fmt: skip
 BOTH = {"ADD", "SUB", "MUL", "DIV"}
@@ -65,7 +68,11 @@ class BestFit:
     def memory_of_a_source(self, node: gb.Tensor) -> tuple[int, int] | None:
         for source in node.sources[: (2 if node.op in BOTH else 1) if node.op in IN_PLACE else 0]:
             owner = source if source.view_of is None else source.view_of
-            alone = self.views.get(source) == 0 if owner == source else self.views.get(owner) == 1 and self.readers[owner] == 0
+            alone = (
+                self.views.get(source) == 0
+                if owner == source
+                else self.views.get(owner) == 1 and self.readers[owner] == 0
+            )
             alike = (source.dtype.name, source.ne, source.nb) == (node.dtype.name, node.ne, node.nb)
             if alone and alike and self.readers.get(source) == 1 and owner in self.place and not owner.is_output:
                 return self.place.pop(owner)
@@ -139,7 +146,8 @@ def row(name: str, backend: gb.Backend) -> dict[str, Any]:
         fit = BestFit(graph)
         (peak, bound, proved), (peak2, bound2, proved2) = peaks
         return {
-            "graph": name, "nodes": len(graph), "no reuse": fit.no_reuse, "best fit": fit.peak, "ours": peak, "lower bound": bound,
+            "graph": name, "nodes": len(graph), "no reuse": fit.no_reuse, "best fit": fit.peak, "ours": peak,
+            "lower bound": bound,
             "gap": peak / bound - 1, "proved": proved, "ms": shortest(graph, backend), "in another order": peak2,
             "gap there": peak2 / bound2 - 1, "proved there": proved2, "reordering ms": reordering,
         }  # fmt: skip
@@ -150,7 +158,8 @@ def cells(r: dict[str, Any]) -> list[str]:
     return [
         r["graph"], str(r["nodes"]), f"{r['no reuse'] / 1024:.0f}", over(r["best fit"]), f"{r['ours'] / 1024:.0f}",
         f"{r['lower bound'] / 1024:.0f}", f"{100 * r['gap']:.2f} %", "yes" if r["proved"] else "no", f"{r['ms']:.2f}",
-        f"{r['in another order'] / 1024:.0f} ({100 * (r['in another order'] / r['ours'] - 1):+.1f} %)", f"{r['reordering ms']:.1f}",
+        f"{r['in another order'] / 1024:.0f} ({100 * (r['in another order'] / r['ours'] - 1):+.1f} %)",
+        f"{r['reordering ms']:.1f}",
     ]  # fmt: skip
 
 
@@ -165,7 +174,19 @@ def main() -> int:
     if options.json:
         options.json.write_text(json.dumps(rows, indent=2) + "\n")
     table = [
-        ["graph", "nodes", "no reuse", "best fit", "ours", "lower bound", "gap", "proved", "ms", "in another order", "reordering ms"],
+        [
+            "graph",
+            "nodes",
+            "no reuse",
+            "best fit",
+            "ours",
+            "lower bound",
+            "gap",
+            "proved",
+            "ms",
+            "in another order",
+            "reordering ms",
+        ],
         *map(cells, rows),
     ]
     if options.markdown:
@@ -173,8 +194,16 @@ def main() -> int:
         print("\n".join(f"| {' | '.join(line)} |" for line in table))
     else:
         widths = [max(len(line[k]) for line in table) for k in range(len(table[0]))]
-        print("\n".join("  ".join(c.rjust(w) if k else c.ljust(w) for k, (c, w) in enumerate(zip(line, widths, strict=True))) for line in table))
-        print("sizes in KiB of the arena; percentages of best fit are above the lower bound, those of another order against ours")
+        print(
+            "\n".join(
+                "  ".join(c.rjust(w) if k else c.ljust(w) for k, (c, w) in enumerate(zip(line, widths, strict=True)))
+                for line in table
+            )
+        )
+        print(
+            "sizes in KiB of the arena; percentages of best fit are above the lower bound, those of another order"
+            " against ours"
+        )
     return 0
 
 

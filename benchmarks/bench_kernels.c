@@ -2,8 +2,8 @@
 //
 //     bench_kernels [kernels|mul_mat] [level]
 //
-// Kernels run on rows that stay in the first-level cache: nanoseconds per 1000 elements. Products: GFLOP/s at 1 and 2 threads.
-// Each figure is the best of several runs, so that other work on the machine shows as little as possible.
+// Kernels run on rows that stay in the first-level cache: nanoseconds per 1000 elements. Products: GFLOP/s at 1 and 2
+// threads. Each figure is the best of several runs, so that other work on the machine shows as little as possible.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 #include "cpu/cpu.h"
 #include "ggml.h"
 
-#define N 4096
+#define N       4096
 #define REPEATS 9
 
 static float    fx[N], fy[N], fz[N];
@@ -21,32 +21,32 @@ static uint16_t hx[N], hy[N];
 static const struct gb_kernels * k;
 static volatile double           sink;
 
-// ------------------------------------------------------------------------------------------------------------------ kernels
+// ------------------------------------------------------------------------------------------------------------- kernels
 
 #define CALL_UNARY(name) k->name(N, fz, fx)
-#define BENCHES                                                                                                        \
-    BENCH(add_f32, k->add_f32(N, fz, fx, fy))                                                                          \
-    BENCH(scale_f32, k->scale_f32(N, fz, fx, 2.0f))                                                                    \
-    BENCH(mad_f32, k->mad_f32(N, fz, fx, 1e-9f))                                                                       \
-    BENCH(sqrt_f32, CALL_UNARY(sqrt_f32))                                                                              \
-    BENCH(log_f32, CALL_UNARY(log_f32))                                                                                \
-    BENCH(exp_f32, CALL_UNARY(exp_f32))                                                                                \
-    BENCH(tanh_f32, CALL_UNARY(tanh_f32))                                                                              \
-    BENCH(gelu_f32, CALL_UNARY(gelu_f32))                                                                              \
-    BENCH(gelu_erf_f32, CALL_UNARY(gelu_erf_f32))                                                                      \
-    BENCH(silu_f32, CALL_UNARY(silu_f32))                                                                              \
-    BENCH(f16_to_f32, k->f16_to_f32(N, fz, hx))                                                                        \
-    BENCH(f32_to_f16, k->f32_to_f16(N, hy, fx))                                                                        \
-    BENCH(bf16_to_f32, k->bf16_to_f32(N, fz, hx))                                                                      \
-    BENCH(f32_to_bf16, k->f32_to_bf16(N, hy, fx))                                                                      \
-    BENCH(sum_f32, sink = k->sum_f32(N, fx))                                                                           \
-    BENCH(sum_sqr_f32, sink = k->sum_sqr_f32(N, fx))                                                                   \
-    BENCH(max_f32, sink = k->max_f32(N, fx))                                                                           \
-    BENCH(dot_f32, sink = k->dot_f32(N, fx, fy))                                                                       \
-    BENCH(dot_f16_f32, sink = k->dot_f16_f32(N, hx, fy))                                                               \
+#define BENCHES                                          \
+    BENCH(add_f32, k->add_f32(N, fz, fx, fy))            \
+    BENCH(scale_f32, k->scale_f32(N, fz, fx, 2.0f))      \
+    BENCH(mad_f32, k->mad_f32(N, fz, fx, 1e-9f))         \
+    BENCH(sqrt_f32, CALL_UNARY(sqrt_f32))                \
+    BENCH(log_f32, CALL_UNARY(log_f32))                  \
+    BENCH(exp_f32, CALL_UNARY(exp_f32))                  \
+    BENCH(tanh_f32, CALL_UNARY(tanh_f32))                \
+    BENCH(gelu_f32, CALL_UNARY(gelu_f32))                \
+    BENCH(gelu_erf_f32, CALL_UNARY(gelu_erf_f32))        \
+    BENCH(silu_f32, CALL_UNARY(silu_f32))                \
+    BENCH(f16_to_f32, k->f16_to_f32(N, fz, hx))          \
+    BENCH(f32_to_f16, k->f32_to_f16(N, hy, fx))          \
+    BENCH(bf16_to_f32, k->bf16_to_f32(N, fz, hx))        \
+    BENCH(f32_to_bf16, k->f32_to_bf16(N, hy, fx))        \
+    BENCH(sum_f32, sink = k->sum_f32(N, fx))             \
+    BENCH(sum_sqr_f32, sink = k->sum_sqr_f32(N, fx))     \
+    BENCH(max_f32, sink = k->max_f32(N, fx))             \
+    BENCH(dot_f32, sink = k->dot_f32(N, fx, fy))         \
+    BENCH(dot_f16_f32, sink = k->dot_f16_f32(N, hx, fy)) \
     BENCH(exp_sum_f32, sink = k->exp_sum_f32(N, fz, fx, 1.0f))
 
-#define BENCH(name, call)                                                                                              \
+#define BENCH(name, call) \
     static void run_##name(void) { call; }
 BENCHES
 #undef BENCH
@@ -80,11 +80,11 @@ static void bench_kernels(const struct gb_level * level) {
     }
     for (size_t i = 0; i < sizeof(list) / sizeof(list[0]); i++) {
         printf("{\"kernel\": \"%s\", \"level\": \"%s\", \"ns_per_1000\": %.1f}\n", list[i].name, level->name,
-               best_seconds(list[i].run, 200) * 1e9 / N * 1000);
+            best_seconds(list[i].run, 200) * 1e9 / N * 1000);
     }
 }
 
-// ------------------------------------------------------------------------------------------------------------------ products
+// ------------------------------------------------------------------------------------------------------------ products
 
 static struct gb_cpu_plan * plan;
 static struct gb_cpu_pool * pool;
@@ -117,9 +117,11 @@ static void bench_shape(const struct gb_level * level, struct shape s, int threa
 
     const double flop = 2.0 * (double) s.m * (double) s.n * (double) s.k * (double) s.batch;
     const double sec  = best_seconds(run_plan, flop > 1e8 ? 2 : (int) (2e8 / flop) + 1);
-    printf("{\"op\": \"mul_mat\", \"level\": \"%s\", \"type\": \"%s\", \"m\": %d, \"n\": %d, \"k\": %d, \"batch\": %d, \"threads\": %d, "
+    printf("{\"op\": \"mul_mat\", \"level\": \"%s\", \"type\": \"%s\", \"m\": %d, \"n\": %d, \"k\": %d, \"batch\": %d, "
+           "\"threads\": %d, "
            "\"gflops\": %.1f, \"us\": %.1f}\n",
-           level->name, ggml_type_name(s.type), (int) s.m, (int) s.n, (int) s.k, (int) s.batch, threads, flop / sec * 1e-9, sec * 1e6);
+        level->name, ggml_type_name(s.type), (int) s.m, (int) s.n, (int) s.k, (int) s.batch, threads, flop / sec * 1e-9,
+        sec * 1e6);
     fflush(stdout);
     free(run.work);
     gb_cpu_plan_free(plan);
@@ -129,12 +131,24 @@ static void bench_shape(const struct gb_level * level, struct shape s, int threa
 
 static void bench_mul_mat(const struct gb_level * level) {
     static const struct shape shapes[] = {
-        { GGML_TYPE_F32, 1024, 1024, 1024, 1 }, { GGML_TYPE_F32, 2048, 2048, 2048, 1 }, { GGML_TYPE_F32, 384, 512, 384, 1 },
-        { GGML_TYPE_F32, 1536, 512, 384, 1 },   { GGML_TYPE_F32, 384, 512, 1536, 1 },   { GGML_TYPE_F32, 384, 16, 384, 1 },
-        { GGML_TYPE_F32, 384, 8, 384, 1 },      { GGML_TYPE_F32, 384, 4, 384, 1 },      { GGML_TYPE_F32, 384, 1, 384, 1 },
-        { GGML_TYPE_F32, 4096, 1, 4096, 1 },    { GGML_TYPE_F32, 4096, 4, 4096, 1 },    { GGML_TYPE_F32, 4096, 8, 4096, 1 },
-        { GGML_TYPE_F32, 128, 128, 32, 384 },   { GGML_TYPE_F32, 32, 128, 128, 384 },   { GGML_TYPE_F32, 16, 16, 32, 384 },
-        { GGML_TYPE_F16, 2048, 512, 2048, 1 },  { GGML_TYPE_F16, 4096, 1, 4096, 1 },    { GGML_TYPE_BF16, 2048, 512, 2048, 1 },
+        { GGML_TYPE_F32, 1024, 1024, 1024, 1 },
+        { GGML_TYPE_F32, 2048, 2048, 2048, 1 },
+        { GGML_TYPE_F32, 384, 512, 384, 1 },
+        { GGML_TYPE_F32, 1536, 512, 384, 1 },
+        { GGML_TYPE_F32, 384, 512, 1536, 1 },
+        { GGML_TYPE_F32, 384, 16, 384, 1 },
+        { GGML_TYPE_F32, 384, 8, 384, 1 },
+        { GGML_TYPE_F32, 384, 4, 384, 1 },
+        { GGML_TYPE_F32, 384, 1, 384, 1 },
+        { GGML_TYPE_F32, 4096, 1, 4096, 1 },
+        { GGML_TYPE_F32, 4096, 4, 4096, 1 },
+        { GGML_TYPE_F32, 4096, 8, 4096, 1 },
+        { GGML_TYPE_F32, 128, 128, 32, 384 },
+        { GGML_TYPE_F32, 32, 128, 128, 384 },
+        { GGML_TYPE_F32, 16, 16, 32, 384 },
+        { GGML_TYPE_F16, 2048, 512, 2048, 1 },
+        { GGML_TYPE_F16, 4096, 1, 4096, 1 },
+        { GGML_TYPE_BF16, 2048, 512, 2048, 1 },
     };
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
         for (int threads = 1; threads <= 2; threads++) {

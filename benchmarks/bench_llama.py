@@ -1,11 +1,13 @@
 """Tokens per second of a Llama-shaped network with random weights: a prompt at once, then one token after another.
 
-    python benchmarks/bench_llama.py [--types f16,q8_0,...] [--layers N] [--prompt N] [--new N] [--threads N] [--repeats N] [--json FILE]
+    python benchmarks/bench_llama.py [--types f16,q8_0,...] [--layers N] [--prompt N] [--new N] [--threads N] [--repeats
+    N] [--json FILE]
 
-The default is the shape of a model of 1.1 billion parameters (embd 2048, 22 layers, 32 heads, 4 of them for keys, ff 5632, vocabulary 32000).
-Files are made once, in --dir, from random blocks: what a product costs does not depend on the values. Beside each speed stands what the memory
-allows: generating a token reads all weights once, so tokens/s times their bytes is compared with the rate at which this machine reads the
-same bytes in the same run (a sum over the mapped file by NumPy, one thread for each).
+The default is the shape of a model of 1.1 billion parameters (embd 2048, 22 layers, 32 heads, 4 of them for keys, ff
+5632, vocabulary 32000). Files are made once, in --dir, from random blocks: what a product costs does not depend on the
+values. Beside each speed stands what the memory
+allows: generating a token reads all weights once, so tokens/s times their bytes is compared with the rate at which this
+machine reads the same bytes in the same run (a sum over the mapped file by NumPy, one thread for each).
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ EMBD, HEADS, KV_HEADS, FF, VOCAB = 2048, 32, 4, 5632, 32000
 
 
 def random_rows(shape: tuple[int, int], dtype: gb.DType, seed: int) -> Iterator[np.ndarray]:
-    """Blocks of float32 rows with the spread that trained weights have, made in pieces; a few hundred different rows, repeated."""
+    """Blocks of float32 rows with the spread that trained weights have, made in pieces; a few hundred different rows,
+    repeated."""
     rng = np.random.default_rng(seed)
     piece = rng.standard_normal((256, shape[1]), dtype=np.float32) / np.float32(shape[1] ** 0.5)
     for start in range(0, shape[0], 256):
@@ -50,14 +53,22 @@ def write_model(path: Path, dtype: gb.DType, layers: int) -> None:
     def blocks(shape: tuple[int, int]) -> np.ndarray:
         if shape not in quantized:
             rows = next(random_rows(shape, dtype, seed=shape[1]))
-            tile = rows.astype(np.float16) if dtype == gb.float16 else rows if dtype == gb.float32 else gb.quantize(rows, dtype)
+            tile = (
+                rows.astype(np.float16)
+                if dtype == gb.float16
+                else rows
+                if dtype == gb.float32
+                else gb.quantize(rows, dtype)
+            )
             quantized[shape] = np.resize(tile, (shape[0], tile.shape[1]))
         return quantized[shape]
 
     path.parent.mkdir(parents=True, exist_ok=True)
     with gb.gguf.Writer(path) as out:
         out.add("general.architecture", "llama").add("llama.context_length", 2048).add("llama.block_count", layers)
-        out.add("llama.embedding_length", EMBD).add("llama.feed_forward_length", FF).add("llama.attention.head_count", HEADS)
+        out.add("llama.embedding_length", EMBD).add("llama.feed_forward_length", FF).add(
+            "llama.attention.head_count", HEADS
+        )
         out.add("llama.attention.head_count_kv", KV_HEADS).add("llama.attention.layer_norm_rms_epsilon", 1e-5)
         out.add("llama.vocab_size", VOCAB).add("tokenizer.ggml.model", "no_vocab")  # what other programs ask for
         for name, shape in matrices.items():
@@ -67,7 +78,8 @@ def write_model(path: Path, dtype: gb.DType, layers: int) -> None:
 
 
 def read_rate(path: Path, threads: int, repeats: int = 3) -> float:
-    """Bytes a second of reading the file from memory: the fastest of a few passes, after one that fills the page cache."""
+    """Bytes a second of reading the file from memory: the fastest of a few passes, after one that fills the page
+    cache."""
     data = np.memmap(path, np.uint8, "r")
     data = data[: data.size // (8 * threads) * (8 * threads)].view(np.uint64).reshape(threads, -1)
     best = 0.0
@@ -80,7 +92,8 @@ def read_rate(path: Path, threads: int, repeats: int = 3) -> float:
 
 
 def graph_costs(model: Llama, rounds: int = 10) -> dict[str, float]:
-    """What a graph of one token costs before it computes, which a window of positions pays once: seconds a node, the shortest of some rounds."""
+    """What a graph of one token costs before it computes, which a window of positions pays once: seconds a node, the
+    shortest of some rounds."""
     built, planned, nodes = float("inf"), float("inf"), 1
     for _ in range(rounds):
         start = time.perf_counter()
@@ -134,7 +147,10 @@ def main() -> None:
     args = parser.parse_args()
 
     results = {}
-    print(f"{args.layers} layers, {args.threads} threads; prompt of {args.prompt} tokens, then {args.new} single ones after 64")
+    print(
+        f"{args.layers} layers, {args.threads} threads; prompt of {args.prompt} tokens, then {args.new} single ones"
+        " after 64"
+    )
     for name in args.types.split(","):
         dtype = gb.as_dtype(name)
         path = args.dir / f"{dtype.name}-{args.layers}.gguf"
@@ -142,14 +158,22 @@ def main() -> None:
             write_model(path, dtype, args.layers)
         r = results[name] = measure(path, args.prompt, args.new, args.threads, args.repeats)
         print(
-            f"{name:>8}: prompt {r['prompt_tokens_per_s']:7.1f} tokens/s, generating {r['new_tokens_per_s']:6.2f} tokens/s = "
-            f"{r['weights_bytes_per_s'] / 1e9:5.1f} of {r['read_bytes_per_s'] / 1e9:5.1f} GB/s read ({r['share_of_read_rate']:.0%})",
+            f"{name:>8}: prompt {r['prompt_tokens_per_s']:7.1f} tokens/s, generating {r['new_tokens_per_s']:6.2f}"
+            f" tokens/s = {r['weights_bytes_per_s'] / 1e9:5.1f} of {r['read_bytes_per_s'] / 1e9:5.1f} GB/s read"
+            f" ({r['share_of_read_rate']:.0%})",
             flush=True,
         )
-        print(f"          a graph of {r['nodes']} nodes: built in {r['build_s_per_node'] * 1e6:.2f} us a node, planned in {r['plan_s_per_node'] * 1e6:.2f}")
+        print(
+            f"          a graph of {r['nodes']} nodes: built in {r['build_s_per_node'] * 1e6:.2f} us a node, planned in"
+            f" {r['plan_s_per_node'] * 1e6:.2f}"
+        )
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps({"benchmark": "llama", "layers": args.layers, "threads": args.threads, "results": results}, indent=1))
+        args.json.write_text(
+            json.dumps(
+                {"benchmark": "llama", "layers": args.layers, "threads": args.threads, "results": results}, indent=1
+            )
+        )
 
 
 if __name__ == "__main__":

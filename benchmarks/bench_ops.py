@@ -2,9 +2,10 @@
 
     python benchmarks/bench_ops.py [--threads N] [--only NAME ...] [--repeats N] [--json FILE]
 
-Every row is one graph of one operator, computed again and again through ``Graph.compute``. GB/s counts each operand read once and the result
-written once; GFLOP/s counts two per multiply-add. Rounds of both sides alternate; the median of the rounds and of the ratio round by
-round is printed. NumPy uses as many threads as it likes for products and one for everything else.
+Every row is one graph of one operator, computed again and again through ``Graph.compute``. GB/s counts each operand
+read once and the result written once; GFLOP/s counts two per multiply-add. Rounds of both sides alternate; the median
+of the rounds and of the ratio round by round is printed. NumPy uses as many threads as it likes for products and one
+for everything else.
 """
 
 from __future__ import annotations
@@ -60,7 +61,13 @@ class Suite:
         one, two = 2.0 * a.nbytes, 3.0 * a.nbytes
         h = a.astype(np.float16)
 
-        def case(name: str, work: float, build: Callable[..., gb.Tensor], arrays: tuple[np.ndarray, ...], peer: Run | None = None) -> Case:
+        def case(
+            name: str,
+            work: float,
+            build: Callable[..., gb.Tensor],
+            arrays: tuple[np.ndarray, ...],
+            peer: Run | None = None,
+        ) -> Case:
             return Case(f"{name} [{rows} x {cols}]", work, "GB/s", self.graph(build, *arrays), peer)
 
         def softmax() -> np.ndarray:
@@ -76,8 +83,20 @@ class Suite:
             case("gelu", one, gb.gelu, (a,)),
             case("gelu_erf", one, gb.gelu_erf, (a,)),
             case("tanh", one, gb.tanh, (a,), lambda: np.tanh(a)),
-            case("norm", one, lambda x: gb.norm(x, eps=1e-5), (a,), lambda: (a - a.mean(-1, keepdims=True)) / np.sqrt(a.var(-1, keepdims=True) + 1e-5)),
-            case("rms_norm", one, lambda x: gb.rms_norm(x, eps=1e-5), (a,), lambda: a / np.sqrt((a * a).mean(-1, keepdims=True) + 1e-5)),
+            case(
+                "norm",
+                one,
+                lambda x: gb.norm(x, eps=1e-5),
+                (a,),
+                lambda: (a - a.mean(-1, keepdims=True)) / np.sqrt(a.var(-1, keepdims=True) + 1e-5),
+            ),
+            case(
+                "rms_norm",
+                one,
+                lambda x: gb.rms_norm(x, eps=1e-5),
+                (a,),
+                lambda: a / np.sqrt((a * a).mean(-1, keepdims=True) + 1e-5),
+            ),
             case("soft_max", one, gb.soft_max, (a,), softmax),
             case("sum_rows", a.nbytes, gb.sum_rows, (a,), lambda: a.sum(axis=-1)),
             case("f32 -> f16", 1.5 * a.nbytes, lambda x: gb.cast(x, gb.float16), (a,), lambda: a.astype(np.float16)),
@@ -90,9 +109,19 @@ class Suite:
         for m, k, n in ((1024, 1024, 512), (384, 384, 34), (1536, 384, 1088), (4096, 4096, 1)):
             w, x = self.f32(m, k), self.f32(n, k)
             flops = 2.0 * m * k * n
-            cases.append(Case(f"mul_mat f32 m={m} k={k} n={n}", flops, "GFLOP/s", self.graph(lambda a, b: b @ a.T, w, x), lambda w=w, x=x: x @ w.T))
+            cases.append(
+                Case(
+                    f"mul_mat f32 m={m} k={k} n={n}",
+                    flops,
+                    "GFLOP/s",
+                    self.graph(lambda a, b: b @ a.T, w, x),
+                    lambda w=w, x=x: x @ w.T,
+                )
+            )
             h = w.astype(np.float16)
-            cases.append(Case(f"mul_mat f16 m={m} k={k} n={n}", flops, "GFLOP/s", self.graph(lambda a, b: b @ a.T, h, x)))
+            cases.append(
+                Case(f"mul_mat f16 m={m} k={k} n={n}", flops, "GFLOP/s", self.graph(lambda a, b: b @ a.T, h, x))
+            )
         return cases
 
     def overhead(self, nodes: int = 1000) -> list[Case]:

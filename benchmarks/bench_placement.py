@@ -1,13 +1,14 @@
-"""Placement by weights and by cost: predicted times beside those of simulated devices that are as slow as the costs say.
+"""Placement by weights and by cost: predicted times beside those of simulated devices that are as slow as the costs
+say.
 
     python benchmarks/bench_placement.py [--json FILE] [--repeats N]
 
-Small graphs of the shape of models run on two SIM devices that take a fixed time for each split (`delay`), node (`op_delay`) and copy
-(`copy_delay`); A is the faster one. They compute with the CPU's kernels, which is little beside the delays. The costs given to the
-scheduler are the same numbers, so the predictions should come true, up to what kernels and queues add and what copies beside other work
-save. Last, model-sized graphs with costs of a
-graphics processor (800 GB/s, 30 TFLOP/s), a CPU (50 GB/s, 0.5 TFLOP/s) and a bus of 12 GB/s: predicted only, with the time that the
-placement took.
+Small graphs of the shape of models run on two SIM devices that take a fixed time for each split (`delay`), node
+(`op_delay`) and copy (`copy_delay`); A is the faster one. They compute with the CPU's kernels, which is little beside
+the delays. The costs given to the scheduler are the same numbers, so the predictions should come true, up to what
+kernels and queues add and what copies beside other work save. Last, model-sized graphs with costs of a
+graphics processor (800 GB/s, 30 TFLOP/s), a CPU (50 GB/s, 0.5 TFLOP/s) and a bus of 12 GB/s: predicted only, with the
+time that the placement took.
 """
 
 from __future__ import annotations
@@ -44,7 +45,15 @@ class Placed:
         return buffer.place(t)
 
 
-def transformer(ctx: gb.Context, place: Placed, where: Callable[[int], int], layers: int, d: int, rows: int, kv: Callable[[int], int]) -> gb.Tensor:
+def transformer(
+    ctx: gb.Context,
+    place: Placed,
+    where: Callable[[int], int],
+    layers: int,
+    d: int,
+    rows: int,
+    kv: Callable[[int], int],
+) -> gb.Tensor:
     """Blocks of attention over given keys and values, and a feed-forward part."""
     x = tensor(ctx, (rows, d), "x")
     for i in range(layers):
@@ -90,7 +99,9 @@ def simulate(build: Callable[[gb.Context, Placed], gb.Tensor], policy: str, repe
     params = {"delay": f"{SPLIT_MS}ms", "copy_delay": f"{COPY_MS}ms"}
     times, result = [], {}
     for _ in range(repeats):
-        devices = [gb.Backend(f"SIM:name={name}", op_delay=f"{ms}ms", **params) for name, ms in zip("AB", OP_MS, strict=True)]
+        devices = [
+            gb.Backend(f"SIM:name={name}", op_delay=f"{ms}ms", **params) for name, ms in zip("AB", OP_MS, strict=True)
+        ]
         leg = CopyCost(COPY_MS * 1e3 / 2)
         costs = Costs([DeviceCosts((OpCost(launch_us=ms * 1e3),), leg, leg) for ms in OP_MS], split_us=SPLIT_MS * 1e3)
         with gb.Context() as ctx, gb.Scheduler(devices, policy=policy, costs=costs) as sched:
@@ -106,7 +117,10 @@ def simulate(build: Callable[[gb.Context, Placed], gb.Tensor], policy: str, repe
             result = {"splits": len(splits), "copies": copies}
             if sched.prediction is not None:
                 # a graph of one split has no change of backends, but its delay
-                result |= {"us": sched.prediction.us / 1e3 + SPLIT_MS, "weights_us": sched.prediction.weights_us / 1e3 + SPLIT_MS}
+                result |= {
+                    "us": sched.prediction.us / 1e3 + SPLIT_MS,
+                    "weights_us": sched.prediction.weights_us / 1e3 + SPLIT_MS,
+                }
     return result | {"simulated": min(times)}
 
 
@@ -120,10 +134,13 @@ def simulated_rows(repeats: int) -> list[dict[str, Any]]:
     return rows
 
 
-# ------------------------------------------------------------------------------------------------------------------- model-sized
+# -------------------------------------------------------------------------------------------------------------------
+# model-sized
 
 
-GPU = DeviceCosts((OpCost(launch_us=5.0, bytes_per_us=800e3, flops_per_us=30e6),), CopyCost(15.0, 12e3), CopyCost(15.0, 12e3))
+GPU = DeviceCosts(
+    (OpCost(launch_us=5.0, bytes_per_us=800e3, flops_per_us=30e6),), CopyCost(15.0, 12e3), CopyCost(15.0, 12e3)
+)
 CPU = DeviceCosts((OpCost(launch_us=1.0, bytes_per_us=50e3, flops_per_us=0.5e6),), CopyCost(), CopyCost(), host=True)
 
 
@@ -141,15 +158,26 @@ def model(layers: int, on_gpu: int, rows: int, gpus: int, kv_on_host: bool) -> d
         ms = (time.perf_counter() - start) * 1e3
         p = sched.prediction
         assert p is not None
-        name = f"{on_gpu} of {layers} layers on {gpus} GPU{'s' * (gpus > 1)}, {rows} rows{', keys and values on the host' * kv_on_host}"
+        name = (
+            f"{on_gpu} of {layers} layers on {gpus} GPU{'s' * (gpus > 1)}, {rows}"
+            f" rows{', keys and values on the host' * kv_on_host}"
+        )
         return {
-            "graph": name, "nodes": len(graph), "weights us": p.weights_us, "cost us": p.us, "gap": p.gap, "proved": p.proved,
+            "graph": name, "nodes": len(graph), "weights us": p.weights_us, "cost us": p.us, "gap": p.gap,
+            "proved": p.proved,
             "splits": sched.n_splits, "planned ms": ms,
         }  # fmt: skip
 
 
 def model_rows() -> list[dict[str, Any]]:
-    cases = [(32, 16, 64, 1, False), (32, 16, 1, 1, False), (32, 32, 16, 1, True), (32, 0, 256, 1, False), (24, 16, 64, 2, False), (24, 24, 16, 2, True)]
+    cases = [
+        (32, 16, 64, 1, False),
+        (32, 16, 1, 1, False),
+        (32, 32, 16, 1, True),
+        (32, 0, 256, 1, False),
+        (24, 16, 64, 2, False),
+        (24, 24, 16, 2, True),
+    ]
     return [model(*case) for case in cases]
 
 

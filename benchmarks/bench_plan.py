@@ -1,10 +1,12 @@
-"""The memory planner on published instances, graphs of models and synthetic graphs: peak beside lower bound and in-order best fit.
+"""The memory planner on published instances, graphs of models and synthetic graphs: peak beside lower bound and
+in-order best fit.
 
     python benchmarks/bench_plan.py [--budget-ms N] [--json FILE] [--markdown] [FILE.csv ...]
 
-Without files: tests/data/minimalloc, tests/data/model-graphs and two graphs of 10,000 buffers. For instances whose lower bound is not known to be
-reachable, the published capacity is asked for too. Percentages are above the lower bound. Milliseconds are wall time of one call, and the time
-that the processor spent on it, which is what counts on a busy machine.
+Without files: tests/data/minimalloc, tests/data/model-graphs and two graphs of 10,000 buffers. For instances whose
+lower bound is not known to be reachable, the published capacity is asked for too. Percentages are above the lower
+bound. Milliseconds are wall time of one call, and the time that the processor spent on it, which is what counts on a
+busy machine.
 """
 
 from __future__ import annotations
@@ -30,7 +32,13 @@ def deep_transformer(layers: int = 833) -> tuple[np.ndarray, ...]:
     spans = [(0, 14 * layers, 4 * mib)]
     for layer in range(layers):
         t = 14 * layer
-        spans += [(t, t + 9, 8 * mib), (t + 1, t + 5, 8 * mib), (t + 2, t + 5, 8 * mib), (t + 3, t + 5, 2 * mib), (t + 4, t + 7, 2 * mib)]
+        spans += [
+            (t, t + 9, 8 * mib),
+            (t + 1, t + 5, 8 * mib),
+            (t + 2, t + 5, 8 * mib),
+            (t + 3, t + 5, 2 * mib),
+            (t + 4, t + 7, 2 * mib),
+        ]
         spans += [(t + 5, t + 6, 64 * mib), (t + 6, t + 8, 64 * mib), (t + 8, t + 9, 8 * mib), (t + 9, t + 14, 8 * mib)]
         spans += [(t + 10, t + 12, 22 * mib), (t + 11, t + 13, 22 * mib), (t + 13, t + 14, 8 * mib)]
     return tuple(np.array(column) for column in zip(*spans, strict=True))
@@ -71,7 +79,8 @@ def rows(files: list[Path], budget: int) -> list[dict[str, Any]]:
 
 def cells(r: dict[str, Any]) -> list[str]:
     return [
-        r["instance"], str(r["buffers"]), str(r["lower bound"]), f"+{r['best fit']:.2f} %", str(r["peak"]), f"+{r['above bound']:.3f} %",
+        r["instance"], str(r["buffers"]), str(r["lower bound"]), f"+{r['best fit']:.2f} %", str(r["peak"]),
+        f"+{r['above bound']:.3f} %",
         "yes" if r["proved"] else "no", f"{r['ms']:.2f}",
         f"{r['cpu ms']:.2f}",
     ]  # fmt: skip
@@ -87,13 +96,21 @@ def main() -> int:
     result = rows(options.files, options.budget_ms)
     if options.json:
         options.json.write_text(json.dumps(result, indent=2) + "\n")
-    table = [["instance", "buffers", "lower bound", "best fit", "ours", "above bound", "proved", "ms", "cpu ms"], *map(cells, result)]
+    table = [
+        ["instance", "buffers", "lower bound", "best fit", "ours", "above bound", "proved", "ms", "cpu ms"],
+        *map(cells, result),
+    ]
     if options.markdown:
         table.insert(1, ["---"] * len(table[0]))
         print("\n".join(f"| {' | '.join(line)} |" for line in table))
     else:
         widths = [max(len(line[k]) for line in table) for k in range(len(table[0]))]
-        print("\n".join("  ".join(c.rjust(w) if k else c.ljust(w) for k, (c, w) in enumerate(zip(line, widths, strict=True))) for line in table))
+        print(
+            "\n".join(
+                "  ".join(c.rjust(w) if k else c.ljust(w) for k, (c, w) in enumerate(zip(line, widths, strict=True)))
+                for line in table
+            )
+        )
     return 0
 
 

@@ -2,10 +2,11 @@
 //
 //     bench_products [batched|small|all] [type] [level] [threads]
 //
-// Batched: m 4096, k 14336 (or less with GB_BENCH_K), n 512, as share of the peak of the dot instruction that the product runs on.
-// Small batches: weights larger than the caches, as share of the rate at which the same memory is read. Each figure is the best of
-// several rounds; in every round limits and products take turns, so that both see the same machine. GB_BENCH_CPU=1 measures processor
-// time (of one thread) instead of time: what is left to do on a machine that others use, too.
+// Batched: m 4096, k 14336 (or less with GB_BENCH_K), n 512, as share of the peak of the dot instruction that the
+// product runs on. Small batches: weights larger than the caches, as share of the rate at which the same memory is
+// read. Each figure is the best of several rounds; in every round limits and products take turns, so that both see the
+// same machine. GB_BENCH_CPU=1 measures processor time (of one thread) instead of time: what is left to do on a machine
+// that others use, too.
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,14 +25,14 @@
 #    define HAVE_PEAKS 1
 #endif
 
-#define ROUNDS 5
+#define ROUNDS      5
 #define MAX_THREADS 16
 
 static double seconds_now(int threads) {
     return getenv("GB_BENCH_CPU") != NULL ? (double) clock() / CLOCKS_PER_SEC / threads : (double) gb_time_ns() * 1e-9;
 }
 
-// -------------------------------------------------------------------------------------------------------------- threads
+// ------------------------------------------------------------------------------------------------------------- threads
 
 struct team_job {
     void (*fn)(void * data, int i);
@@ -61,25 +62,28 @@ static double seconds_of(void (*fn)(void * data, int i), void * data, int thread
     return seconds_now(threads) - start;
 }
 
-// --------------------------------------------------------------------------------------------------------------- limits
+// -------------------------------------------------------------------------------------------------------------- limits
 
 #ifdef HAVE_PEAKS
 enum { CHAINS = 20, STEPS = 4000000 }; // 10 ms: starting threads takes a tenth of one
 
 // CHAINS independent accumulators, STEPS times.
-#    define PEAK(name, features, vec, zero, step)                                                                      \
-        __attribute__((target(features))) static void name(void * data, int thread) {                                  \
-            vec acc[CHAINS], x = zero, y = zero;                                                                       \
-            (void) data;                                                                                               \
-            (void) thread;                                                                                             \
-            __asm__ volatile("" : "+v"(x), "+v"(y));                                                                   \
-            _Pragma("GCC unroll 20") for (int i = 0; i < CHAINS; i++) { acc[i] = zero; __asm__ volatile("" : "+v"(acc[i])); }                            \
-            for (int s = 0; s < STEPS; s++) {                                                                          \
-                _Pragma("GCC unroll 20") for (int i = 0; i < CHAINS; i++) { acc[i] = step; }                           \
-                __asm__ volatile("" : "+v"(x));                                                                        \
-            }                                                                                                          \
-            _Pragma("GCC unroll 20") for (int i = 0; i < CHAINS; i++) { __asm__ volatile("" ::"v"(acc[i])); }          \
-        }
+#    define PEAK(name, features, vec, zero, step)                                                         \
+    __attribute__((target(features))) static void name(void * data, int thread) {                         \
+        vec acc[CHAINS], x = zero, y = zero;                                                              \
+        (void) data;                                                                                      \
+        (void) thread;                                                                                    \
+        __asm__ volatile("" : "+v"(x), "+v"(y));                                                          \
+        _Pragma("GCC unroll 20") for (int i = 0; i < CHAINS; i++) {                                       \
+            acc[i] = zero;                                                                                \
+            __asm__ volatile("" : "+v"(acc[i]));                                                          \
+        }                                                                                                 \
+        for (int s = 0; s < STEPS; s++) {                                                                 \
+            _Pragma("GCC unroll 20") for (int i = 0; i < CHAINS; i++) { acc[i] = step; }                  \
+            __asm__ volatile("" : "+v"(x));                                                               \
+        }                                                                                                 \
+        _Pragma("GCC unroll 20") for (int i = 0; i < CHAINS; i++) { __asm__ volatile("" ::"v"(acc[i])); } \
+    }
 PEAK(peak_fma512, "avx512f", __m512, _mm512_setzero_ps(), _mm512_fmadd_ps(x, y, acc[i]))
 PEAK(peak_bytes512, "avx512f,avx512vnni", __m512i, _mm512_setzero_si512(), _mm512_dpbusd_epi32(acc[i], x, y))
 PEAK(peak_bf16, "avx512f,avx512bf16", __m512, _mm512_setzero_ps(), _mm512_dpbf16_ps(acc[i], (__m512bh) x, (__m512bh) y))
@@ -95,7 +99,8 @@ static double peak_of(enum ggml_type type, int threads) {
     if (type == GGML_TYPE_BF16 && __builtin_cpu_supports("avx512bf16")) {
         return lanes * 4 / seconds_of(peak_bf16, NULL, threads);
     }
-    return ggml_is_quantized(type) ? lanes * 8 / seconds_of(peak_bytes512, NULL, threads) : lanes * 2 / seconds_of(peak_fma512, NULL, threads);
+    return ggml_is_quantized(type) ? lanes * 8 / seconds_of(peak_bytes512, NULL, threads)
+                                   : lanes * 2 / seconds_of(peak_fma512, NULL, threads);
 #else
     (void) type;
     (void) threads;
@@ -112,9 +117,9 @@ struct memory {
 static volatile uint64_t sink;
 
 static void read_all(void * data, int thread) {
-    const struct memory * m    = data;
-    const size_t          part = m->size / (size_t) m->threads / 256 * 256;
-    const char *          p    = m->data + (size_t) thread * part;
+    const struct memory * m      = data;
+    const size_t          part   = m->size / (size_t) m->threads / 256 * 256;
+    const char *          p      = m->data + (size_t) thread * part;
     uint64_t              sum[8] = { 0 };
     for (size_t i = 0; i < part; i += 256) { // one word of each line: what counts is that the line comes
         for (int j = 0; j < 4; j++) {
@@ -126,7 +131,7 @@ static void read_all(void * data, int thread) {
     sink = sum[0] + sum[1] + sum[2] + sum[3];
 }
 
-// ------------------------------------------------------------------------------------------------------------- products
+// ------------------------------------------------------------------------------------------------------------ products
 
 struct product {
     struct ggml_context * ctx;
@@ -139,7 +144,8 @@ struct product {
     int                   threads;
 };
 
-// Random blocks whose numbers are small and finite: the time of some formats depends on neither, that of denormals would.
+// Random blocks whose numbers are small and finite: the time of some formats depends on neither, that of denormals
+// would.
 static void fill_weights(struct ggml_tensor * a) {
     const size_t row = ggml_row_size(a->type, a->ne[0]);
     float *      x   = malloc(sizeof(float) * (size_t) a->ne[0]);
@@ -159,23 +165,24 @@ static void fill_weights(struct ggml_tensor * a) {
     free(x);
 }
 
-static struct product product_new(enum ggml_type type, int64_t m, int64_t n, int64_t k, const struct gb_level * level, int threads) {
-    struct product p = { .ops = 2.0 * (double) m * (double) n * (double) k, .threads = threads };
-    const size_t size = ggml_row_size(type, k) * (size_t) m + (size_t) (n * (k + m)) * sizeof(float) + (1 << 20);
-    p.memory                 = gb_large_alloc(64, size);
-    p.ctx                    = ggml_init((struct ggml_init_params){ size, p.memory, false });
-    p.a                      = ggml_new_tensor_2d(p.ctx, type, k, m);
-    struct ggml_tensor * b   = ggml_new_tensor_2d(p.ctx, GGML_TYPE_F32, k, n);
-    struct ggml_tensor * y   = ggml_mul_mat(p.ctx, p.a, b);
+static struct product product_new(enum ggml_type type, int64_t m, int64_t n, int64_t k, const struct gb_level * level,
+    int threads) {
+    struct product p       = { .ops = 2.0 * (double) m * (double) n * (double) k, .threads = threads };
+    const size_t   size    = ggml_row_size(type, k) * (size_t) m + (size_t) (n * (k + m)) * sizeof(float) + (1 << 20);
+    p.memory               = gb_large_alloc(64, size);
+    p.ctx                  = ggml_init((struct ggml_init_params){ size, p.memory, false });
+    p.a                    = ggml_new_tensor_2d(p.ctx, type, k, m);
+    struct ggml_tensor * b = ggml_new_tensor_2d(p.ctx, GGML_TYPE_F32, k, n);
+    struct ggml_tensor * y = ggml_mul_mat(p.ctx, p.a, b);
     fill_weights(p.a);
     for (int64_t i = 0; i < ggml_nelements(b); i++) {
         ((float *) b->data)[i] = (float) (i % 101 - 50) / 101.0f;
     }
     memset(y->data, 0, ggml_nbytes(y));
-    p.plan = gb_cpu_plan_new(&y, 1, threads);
-    p.pool = threads > 1 ? gb_cpu_pool_new(threads) : NULL;
+    p.plan            = gb_cpu_plan_new(&y, 1, threads);
+    p.pool            = threads > 1 ? gb_cpu_pool_new(threads) : NULL;
     const size_t work = gb_cpu_plan_work_size(p.plan) + 64;
-    p.run             = (struct gb_cpu_run){ .kernels = level->kernels, .work = aligned_alloc(64, (work + 63) / 64 * 64) };
+    p.run = (struct gb_cpu_run){ .kernels = level->kernels, .work = aligned_alloc(64, (work + 63) / 64 * 64) };
     memset(p.run.work, 0, work);
     return p;
 }
@@ -197,7 +204,7 @@ static double product_seconds(struct product * p) {
     return seconds_now(p->threads) - start;
 }
 
-// ---------------------------------------------------------------------------------------------------------------- benches
+// ------------------------------------------------------------------------------------------------------------- benches
 
 static void bench_batched(enum ggml_type type, const struct gb_level * level, int threads) {
     const char *   env  = getenv("GB_BENCH_K");
@@ -209,8 +216,8 @@ static void bench_batched(enum ggml_type type, const struct gb_level * level, in
         best = s < best ? s : best;
     }
     const double rate = p.ops / best * 1e-9;
-    printf("%-8s %-10s n 512 %d threads: %8.1f Gop/s of %8.1f, %5.1f %%\n", ggml_type_name(type), level->name, threads, rate, peak,
-           peak > 0 ? rate / peak * 100 : 0);
+    printf("%-8s %-10s n 512 %d threads: %8.1f Gop/s of %8.1f, %5.1f %%\n", ggml_type_name(type), level->name, threads,
+        rate, peak, peak > 0 ? rate / peak * 100 : 0);
     fflush(stdout);
     product_free(&p);
 }
@@ -226,8 +233,9 @@ static void bench_small(enum ggml_type type, int64_t n, const struct gb_level * 
         limit = read < limit ? read : limit;
         best  = s < best ? s : best;
     }
-    printf("%-8s %-10s n %3d %d threads: %6.1f GB/s of %6.1f, %5.1f %%, %7.1f Gop/s\n", ggml_type_name(type), level->name, (int) n, threads,
-           (double) memory.size / best * 1e-9, (double) memory.size / limit * 1e-9, limit / best * 100, p.ops / best * 1e-9);
+    printf("%-8s %-10s n %3d %d threads: %6.1f GB/s of %6.1f, %5.1f %%, %7.1f Gop/s\n", ggml_type_name(type),
+        level->name, (int) n, threads, (double) memory.size / best * 1e-9, (double) memory.size / limit * 1e-9,
+        limit / best * 100, p.ops / best * 1e-9);
     fflush(stdout);
     product_free(&p);
 }
@@ -238,17 +246,19 @@ static bool is_measured(enum ggml_type type) {
 }
 
 int main(int argc, char ** argv) {
-    const char * what    = argc > 1 ? argv[1] : "all";
-    const char * name    = argc > 2 ? argv[2] : "all";
-    const struct gb_level * level = argc > 3 && strcmp(argv[3], "best") != 0 ? gb_level_find(argv[3]) : gb_level_default();
-    const int    threads = argc > 4 ? atoi(argv[4]) : 2;
+    const char *            what = argc > 1 ? argv[1] : "all";
+    const char *            name = argc > 2 ? argv[2] : "all";
+    const struct gb_level * level =
+        argc > 3 && strcmp(argv[3], "best") != 0 ? gb_level_find(argv[3]) : gb_level_default();
+    const int threads = argc > 4 ? atoi(argv[4]) : 2;
     if (level == NULL || threads < 1 || threads > MAX_THREADS) {
         fprintf(stderr, "%s\n", level == NULL ? ggml_last_error() : "threads: 1 .. 16");
         return 1;
     }
     for (int t = 0; t < GGML_TYPE_COUNT; t++) {
         const enum ggml_type type = (enum ggml_type) t;
-        if (ggml_blck_size(type) == 0 || !is_measured(type) || (strcmp(name, "all") != 0 && strcmp(name, ggml_type_name(type)) != 0)) {
+        if (ggml_blck_size(type) == 0 || !is_measured(type) ||
+            (strcmp(name, "all") != 0 && strcmp(name, ggml_type_name(type)) != 0)) {
             continue;
         }
         if (strcmp(what, "small") != 0) {

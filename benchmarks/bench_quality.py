@@ -1,19 +1,22 @@
-"""How much quantization costs: round-trip errors, and the embedding model's answers, for each type. Prints Markdown tables.
+"""How much quantization costs: round-trip errors, and the embedding model's answers, for each type. Prints Markdown
+tables.
 
     python benchmarks/bench_quality.py [--sentences N] [--types NAME ...]
     python benchmarks/bench_quality.py --small [--types NAME ...]
     python benchmarks/bench_quality.py --ones [--types NAME ...]
 
-Round trip: rms(quantized - x) / rms(x), on normal numbers and on the embedding model's matrices, without and with importance weights (for
-these the error is weighted too; the weights are 1/16 to 16, log-uniform). Types marked with * do not quantize without an importance matrix:
-"without" is one of ones for them. Embeddings: cosine to the float32 model, mean and lowest.
+Round trip: rms(quantized - x) / rms(x), on normal numbers and on the embedding model's matrices, without and with
+importance weights (for these the error is weighted too; the weights are 1/16 to 16, log-uniform). Types marked with *
+do not quantize without an importance matrix: "without" is one of ones for them. Embeddings: cosine to the float32
+model, mean and lowest.
 
---small: round trips of numbers so small that half precision does not hold the scales of blocks, ours / as the format's algorithm gives them
-(the package gguf; for the K formats tests/python/kquant_reference.py), for normal numbers, heavy tails (Student's t, 2 degrees of freedom)
-and the model's matrices, all scaled to the same root mean square; first of all 0.02, which is that of ordinary weights.
+--small: round trips of numbers so small that half precision does not hold the scales of blocks, ours / as the format's
+algorithm gives them (the package gguf; for the K formats tests/python/kquant_reference.py), for normal numbers, heavy
+tails (Student's t, 2 degrees of freedom) and the model's matrices, all scaled to the same root mean square; first of
+all 0.02, which is that of ordinary weights.
 
---ones: without importance weights / with weights of one, on the same data: the error, and sum(x y) / sum(x x), which is 1 where products with
-the quantized numbers come out neither too small nor too large.
+--ones: without importance weights / with weights of one, on the same data: the error, and sum(x y) / sum(x x), which is
+1 where products with the quantized numbers come out neither too small nor too large.
 """
 
 from __future__ import annotations
@@ -34,15 +37,33 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "python"))
 import kquant_reference
 
 TYPES = [
-    "q8_0", "q6_k", "q5_k", "q5_1", "q5_0", "q4_k", "q4_1", "q4_0", "iq4_nl", "iq4_xs", "nvfp4", "mxfp4", "q3_k", "iq3_s", "iq3_xxs",
+    "q8_0", "q6_k", "q5_k", "q5_1", "q5_0", "q4_k", "q4_1", "q4_0", "iq4_nl", "iq4_xs", "nvfp4", "mxfp4", "q3_k",
+    "iq3_s", "iq3_xxs",
     "q2_k", "iq2_s", "iq2_xs", "iq2_xxs", "tq2_0", "tq1_0", "iq1_m", "iq1_s",
 ]  # fmt: skip
 SMALL = [0.02, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7]
 SMALL_TYPES = ["q8_0", "q6_k", "q5_k", "q5_1", "q5_0", "q4_k", "q4_1", "q4_0", "q3_k", "q2_k"]
 NEED_WEIGHTS = {"iq2_xs", "iq2_xxs", "iq1_s"}
-SUBJECTS = ["the cat", "a bank", "our old car", "the river", "a new phone", "the orchestra", "my neighbour", "the satellite", "a doctor", "the recipe"]
+SUBJECTS = [
+    "the cat",
+    "a bank",
+    "our old car",
+    "the river",
+    "a new phone",
+    "the orchestra",
+    "my neighbour",
+    "the satellite",
+    "a doctor",
+    "the recipe",
+]
 VERBS = ["crossed", "repaired", "ignored", "praised", "measured", "sold", "painted", "lost", "studied", "forgot"]
-OBJECTS = ["the bridge at dawn", "three broken clocks", "every rule of the game", "a letter from Lisbon", "the last slice of bread"]
+OBJECTS = [
+    "the bridge at dawn",
+    "three broken clocks",
+    "every rule of the game",
+    "a letter from Lisbon",
+    "the last slice of bread",
+]
 
 
 def sentences(count: int) -> list[str]:
@@ -79,7 +100,11 @@ def algorithm(x: np.ndarray, name: str) -> np.ndarray:
 
 def sources(rows: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(0)
-    return {"normal": rng.standard_normal((rows, 1024)), "heavy tails": rng.standard_t(2, (rows, 1024)), "model": model_rows(1024)[:rows]}
+    return {
+        "normal": rng.standard_normal((rows, 1024)),
+        "heavy tails": rng.standard_t(2, (rows, 1024)),
+        "model": model_rows(1024)[:rows],
+    }
 
 
 def ones(names: list[str]) -> None:
@@ -105,7 +130,10 @@ def small(names: list[str]) -> None:
                 x = (values * (rms / np.sqrt((values.astype(np.float64) ** 2).mean()))).astype(np.float32)
                 ours, theirs = gb.quantize(x, name), algorithm(x, name)
                 norm = float(np.sqrt((x.astype(np.float64) ** 2).sum()))
-                errors = [float(np.sqrt(((gb.dequantize(b, name) - x).astype(np.float64) ** 2).sum())) / norm for b in (ours, theirs)]
+                errors = [
+                    float(np.sqrt(((gb.dequantize(b, name) - x).astype(np.float64) ** 2).sum())) / norm
+                    for b in (ours, theirs)
+                ]
                 cells.append(f"{errors[0]:.4f} / {errors[1]:.4f}")
                 if rms == SMALL[0]:
                     size = gb.as_dtype(name).itemsize
@@ -134,9 +162,18 @@ def main() -> None:
     print("| --- | --- | --- | --- | --- | --- |")
     for name in args.types:
         t = gb.as_dtype(name)
-        figures = [error(normal, name, None, False), error(real, name, None, False), error(real, name, weights, False), error(real, name, weights, True)]
+        figures = [
+            error(normal, name, None, False),
+            error(real, name, None, False),
+            error(real, name, weights, False),
+            error(real, name, weights, True),
+        ]
         cells = [f"{f:.4f}" for f in figures]
-        print(f"| {t.name}{'*' if name in NEED_WEIGHTS else ''} | {8 * t.itemsize / t.block_size:.2f} | {' | '.join(cells)} |", flush=True)
+        print(
+            f"| {t.name}{'*' if name in NEED_WEIGHTS else ''} | {8 * t.itemsize / t.block_size:.2f} |"
+            f" {' | '.join(cells)} |",
+            flush=True,
+        )
 
     texts = sentences(args.sentences)
     exact = Embedder().embed(texts)
@@ -149,7 +186,11 @@ def main() -> None:
             continue
         path = cached_file(model_dir() / "model.safetensors", name, report=lambda line: None)
         cosine = (Embedder(dtype=name).embed(texts) * exact).sum(axis=1)
-        print(f"| {name} | {fallback.name} | {path.stat().st_size / 2**20:.1f} | {cosine.mean():.5f} | {cosine.min():.5f} |", flush=True)
+        print(
+            f"| {name} | {fallback.name} | {path.stat().st_size / 2**20:.1f} | {cosine.mean():.5f} |"
+            f" {cosine.min():.5f} |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-// bench_sched.c - what the scheduler costs beside the work: a run, a new plan, looking at its tensors, a plan for other sizes, and what a second
-// run does.
+// bench_sched.c - what the scheduler costs beside the work: a run, a new plan, looking at its tensors, a plan for other
+// sizes, and what a second run does.
 //
-// A graph of 1,000 nodes, layers of a small transformer with matrices of 8 x 8, on one CPU backend with one thread: computing it takes little,
-// so that what the scheduler adds can be seen. Overhead is the shortest run through the scheduler less the shortest run of the prepared graph by
-// the backend alone; the two alternate, so a busy machine troubles both.
+// A graph of 1,000 nodes, layers of a small transformer with matrices of 8 x 8, on one CPU backend with one thread:
+// computing it takes little, so that what the scheduler adds can be seen. Overhead is the shortest run through the
+// scheduler less the shortest run of the prepared graph by the backend alone; the two alternate, so a busy machine
+// troubles both.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,19 +54,22 @@ static void free_model(struct model * m) {
     ggml_free(m->ctx);
 }
 
-static struct ggml_tensor * layer(struct ggml_context * ctx, struct ggml_tensor * const * w, struct ggml_tensor * x) { // 20 nodes
-    struct ggml_tensor *h = ggml_rms_norm(ctx, x, 1e-5f), *q = ggml_mul_mat(ctx, w[0], h), *k = ggml_mul_mat(ctx, w[1], h);
-    struct ggml_tensor *v = ggml_cont(ctx, ggml_transpose(ctx, ggml_mul_mat(ctx, w[2], h)));
-    struct ggml_tensor *a = ggml_soft_max(ctx, ggml_scale(ctx, ggml_mul_mat(ctx, k, q), 0.3f));
-    struct ggml_tensor *y = ggml_add(ctx, ggml_mul_mat(ctx, w[3], ggml_mul_mat(ctx, v, a)), x);
-    struct ggml_tensor *g = ggml_rms_norm(ctx, y, 1e-5f), *f = ggml_mul(ctx, ggml_silu(ctx, ggml_mul_mat(ctx, w[0], g)), ggml_mul_mat(ctx, w[1], g));
+// 20 nodes
+static struct ggml_tensor * layer(struct ggml_context * ctx, struct ggml_tensor * const * w, struct ggml_tensor * x) {
+    struct ggml_tensor *h = ggml_rms_norm(ctx, x, 1e-5f), *q = ggml_mul_mat(ctx, w[0], h),
+                       *k  = ggml_mul_mat(ctx, w[1], h);
+    struct ggml_tensor * v = ggml_cont(ctx, ggml_transpose(ctx, ggml_mul_mat(ctx, w[2], h)));
+    struct ggml_tensor * a = ggml_soft_max(ctx, ggml_scale(ctx, ggml_mul_mat(ctx, k, q), 0.3f));
+    struct ggml_tensor * y = ggml_add(ctx, ggml_mul_mat(ctx, w[3], ggml_mul_mat(ctx, v, a)), x);
+    struct ggml_tensor * g = ggml_rms_norm(ctx, y, 1e-5f),
+                       *f  = ggml_mul(ctx, ggml_silu(ctx, ggml_mul_mat(ctx, w[0], g)), ggml_mul_mat(ctx, w[1], g));
     return ggml_add(ctx, ggml_scale(ctx, ggml_mul_mat(ctx, w[2], f), 0.5f), y);
 }
 
 static struct net new_net(const struct model * m, int tokens) {
-    struct net n = { .ctx = ggml_init((struct ggml_init_params){ 1 << 20, NULL, true }) };
-    n.graph      = ggml_new_graph(n.ctx);
-    n.x          = ggml_new_tensor_2d(n.ctx, GGML_TYPE_F32, D, tokens);
+    struct net n           = { .ctx = ggml_init((struct ggml_init_params){ 1 << 20, NULL, true }) };
+    n.graph                = ggml_new_graph(n.ctx);
+    n.x                    = ggml_new_tensor_2d(n.ctx, GGML_TYPE_F32, D, tokens);
     struct ggml_tensor * x = n.x;
     for (int i = 0; i < LAYERS; i++) {
         x = layer(n.ctx, m->w[i], x);
@@ -93,7 +97,7 @@ static bool bench_run(void) {
     ggml_backend_sched_t sched = ggml_backend_sched_new(&backend, NULL, 1, 0);
     need(ggml_backend_sched_alloc_graph(sched, n.graph) == GGML_STATUS_SUCCESS, "alloc");
     set_input(&n);
-    ggml_backend_graph_plan_t plan = ggml_backend_graph_plan_create(backend, n.graph);
+    ggml_backend_graph_plan_t plan  = ggml_backend_graph_plan_create(backend, n.graph);
     int64_t                   alone = INT64_MAX, with = INT64_MAX;
     for (int i = 0; i < ROUNDS; i++) {
         int64_t start = gb_time_ns();
@@ -104,8 +108,8 @@ static bool bench_run(void) {
         with = shortest(with, start);
     }
     const double overhead = (double) (with - alone) / 1e3;
-    printf("run: %d nodes, backend alone %.1f us, scheduler %.1f us: overhead %.1f us (limit 20)\n", n.graph->n_nodes, (double) alone / 1e3,
-           (double) with / 1e3, overhead);
+    printf("run: %d nodes, backend alone %.1f us, scheduler %.1f us: overhead %.1f us (limit 20)\n", n.graph->n_nodes,
+        (double) alone / 1e3, (double) with / 1e3, overhead);
     ggml_backend_graph_plan_free(backend, plan);
     ggml_backend_sched_free(sched);
     ggml_free(n.ctx);
@@ -128,16 +132,21 @@ static bool bench_plan(const char * name, ggml_backend_t * backends, int n_backe
     int64_t              made = INT64_MAX, replayed = INT64_MAX;
     for (int i = 0; i < ROUNDS / 4; i++) {
         struct ggml_backend_sched_stats stats;
-        need(ggml_backend_sched_reset(sched) == GGML_STATUS_SUCCESS && ggml_backend_sched_reset_stats(sched) == GGML_STATUS_SUCCESS, "reset");
+        need(ggml_backend_sched_reset(sched) == GGML_STATUS_SUCCESS &&
+                 ggml_backend_sched_reset_stats(sched) == GGML_STATUS_SUCCESS,
+            "reset");
         int64_t start = gb_time_ns();
         need(ggml_backend_sched_reserve(sched, large.graph) == GGML_STATUS_SUCCESS, "reserve");
         made  = shortest(made, start);
         start = gb_time_ns();
         need(ggml_backend_sched_reserve(sched, small.graph) == GGML_STATUS_SUCCESS, "reserve");
         replayed = shortest(replayed, start);
-        need(ggml_backend_sched_get_stats(sched, &stats) == GGML_STATUS_SUCCESS && stats.n_plans_made == 1 && stats.n_plans_replayed == 1, "plans");
+        need(ggml_backend_sched_get_stats(sched, &stats) == GGML_STATUS_SUCCESS && stats.n_plans_made == 1 &&
+                 stats.n_plans_replayed == 1,
+            "plans");
     }
-    printf("plan on %s: %d nodes, new %.3f ms (limit %.0f), other sizes %.3f ms\n", name, large.graph->n_nodes, (double) made / 1e6, limit_ms, (double) replayed / 1e6);
+    printf("plan on %s: %d nodes, new %.3f ms (limit %.0f), other sizes %.3f ms\n", name, large.graph->n_nodes,
+        (double) made / 1e6, limit_ms, (double) replayed / 1e6);
     ggml_backend_sched_free(sched);
     ggml_free(large.ctx);
     ggml_free(small.ctx);
@@ -150,8 +159,8 @@ static int by_size(const void * a, const void * b) {
     return (x > y) - (x < y);
 }
 
-// A new plan and its first run with and without a look at what programs may have written to the tensors' fields: in turns, the median of the
-// ratios.
+// A new plan and its first run with and without a look at what programs may have written to the tensors' fields: in
+// turns, the median of the ratios.
 static bool bench_look(const char * name, ggml_backend_t * backends, int n_backends, double limit_percent) {
     enum { ROUNDS_OF_TWO = 2 * ROUNDS, OF_EACH = 4 };
     static double        more[ROUNDS_OF_TWO];
@@ -172,8 +181,9 @@ static bool bench_look(const char * name, ggml_backend_t * backends, int n_backe
         more[i] = 100 * ((double) took[false] / (double) took[true] - 1);
     }
     qsort(more, ROUNDS_OF_TWO, sizeof(*more), by_size);
-    printf("looking at the tensors of a new plan on %s: %.2f %% of it and its first run (limit %.0f; half of the rounds %.2f to %.2f)\n", name, more[ROUNDS_OF_TWO / 2],
-           limit_percent, more[ROUNDS_OF_TWO / 4], more[ROUNDS_OF_TWO * 3 / 4]);
+    printf("looking at the tensors of a new plan on %s: %.2f %% of it and its first run (limit %.0f; half of the "
+           "rounds %.2f to %.2f)\n",
+        name, more[ROUNDS_OF_TWO / 2], limit_percent, more[ROUNDS_OF_TWO / 4], more[ROUNDS_OF_TWO * 3 / 4]);
     ggml_backend_sched_free(sched);
     ggml_free(n.ctx);
     free_model(&m);
@@ -186,20 +196,24 @@ static bool bench_second_run(ggml_backend_t * backends) {
     struct net           n     = new_net(&m, TOKENS);
     ggml_backend_sched_t sched = new_sched(backends, 2);
     for (int i = 0; i < n.graph->n_nodes; i++) {
-        need(ggml_backend_sched_set_node_backend(sched, n.graph->nodes[i], backends[0]) == GGML_STATUS_SUCCESS, "assignment");
+        need(ggml_backend_sched_set_node_backend(sched, n.graph->nodes[i], backends[0]) == GGML_STATUS_SUCCESS,
+            "assignment");
     }
     need(ggml_backend_sched_alloc_graph(sched, n.graph) == GGML_STATUS_SUCCESS, "alloc");
     set_input(&n);
     struct ggml_backend_sched_stats first, second;
-    need(ggml_backend_sched_graph_compute(sched, n.graph) == GGML_STATUS_SUCCESS && ggml_backend_sched_get_stats(sched, &first) == GGML_STATUS_SUCCESS, "first run");
+    need(ggml_backend_sched_graph_compute(sched, n.graph) == GGML_STATUS_SUCCESS &&
+             ggml_backend_sched_get_stats(sched, &first) == GGML_STATUS_SUCCESS,
+        "first run");
     ggml_backend_sched_reset_stats(sched);
     gb_test_fail_alloc(1, true); // whatever asks for memory from now on gets none, and is noticed
-    const enum ggml_status status   = ggml_backend_sched_graph_compute(sched, n.graph);
-    const bool             asked    = gb_test_alloc_failed();
+    const enum ggml_status status = ggml_backend_sched_graph_compute(sched, n.graph);
+    const bool             asked  = gb_test_alloc_failed();
     gb_test_fail_alloc(0, false);
-    need(status == GGML_STATUS_SUCCESS && ggml_backend_sched_get_stats(sched, &second) == GGML_STATUS_SUCCESS, "second run");
-    printf("first run: %llu bytes of weights copied; second run: %llu, memory asked for: %s\n", (unsigned long long) first.weights.bytes,
-           (unsigned long long) second.weights.bytes, asked ? "yes" : "no");
+    need(status == GGML_STATUS_SUCCESS && ggml_backend_sched_get_stats(sched, &second) == GGML_STATUS_SUCCESS,
+        "second run");
+    printf("first run: %llu bytes of weights copied; second run: %llu, memory asked for: %s\n",
+        (unsigned long long) first.weights.bytes, (unsigned long long) second.weights.bytes, asked ? "yes" : "no");
     ggml_backend_sched_free(sched);
     ggml_free(n.ctx);
     free_model(&m);

@@ -1,6 +1,6 @@
 """Two JSON files of the same benchmark, as ratios new / old.
 
-    python benchmarks/compare.py OLD.json NEW.json
+python benchmarks/compare.py OLD.json NEW.json
 """
 
 from __future__ import annotations

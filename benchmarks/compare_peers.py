@@ -1,14 +1,17 @@
-"""The same work side by side with other libraries in one process: NumPy, PyTorch, ONNX Runtime and llama.cpp, where they can be imported.
+"""The same work side by side with other libraries in one process: NumPy, PyTorch, ONNX Runtime and llama.cpp, where
+they can be imported.
 
-    python benchmarks/compare_peers.py [products|ops|attention|model|llama ...] [--threads N] [--only TEXT ...] [--rounds N] [--seconds S]
+    python benchmarks/compare_peers.py [products|ops|attention|model|llama ...] [--threads N] [--only TEXT ...]
+    [--rounds N] [--seconds S]
                                        [--cpu] [--quick] [--json FILE] [--markdown]
 
-It installs nothing (pip install torch onnxruntime onnx llama-cpp-python) and says what is absent. All sides get the same inputs and the same number of
-threads (NumPy takes what its BLAS takes); results are compared before anything is measured. In every round each side runs for a while,
-after a pause in which the threads of the side before fall asleep; the table has medians of the rounds, and ratios to ours taken round by
-round. Above 1: we are faster. Outputs are made by each library in its own way: PyTorch and NumPy allocate them, ONNX Runtime copies them
-out, ours lie in a buffer. With --cpu it is one thread, and the processor time of the process is measured instead: what is left to do on a
-machine that others use meanwhile.
+It installs nothing (pip install torch onnxruntime onnx llama-cpp-python) and says what is absent. All sides get the
+same inputs and the same number of threads (NumPy takes what its BLAS takes); results are compared before anything is
+measured. In every round each side runs for a while, after a pause in which the threads of the side before fall asleep;
+the table has medians of the rounds, and ratios to ours taken round by round. Above 1: we are faster. Outputs are made
+by each library in its own way: PyTorch and NumPy allocate them, ONNX Runtime copies them out, ours lie in a buffer.
+With --cpu it is one thread, and the processor time of the process is measured instead: what is left to do on a machine
+that others use meanwhile.
 """
 
 from __future__ import annotations
@@ -84,12 +87,16 @@ class Sides:
 
         return run
 
-    def onnx(self, nodes: list[Any], inputs: dict[str, np.ndarray], weights: dict[str, np.ndarray], out: str = "y") -> Run:
+    def onnx(
+        self, nodes: list[Any], inputs: dict[str, np.ndarray], weights: dict[str, np.ndarray], out: str = "y"
+    ) -> Run:
         """A session that computes `out` from the inputs; weights are part of the model."""
         ort = self.modules["onnxruntime"]
         from onnx import TensorProto, helper
 
-        types = {np.dtype(k): v for k, v in {np.float32: 1, np.uint8: 2, np.int32: 6, np.int64: 7, np.float16: 10}.items()}
+        types = {
+            np.dtype(k): v for k, v in {np.float32: 1, np.uint8: 2, np.int32: 6, np.int64: 7, np.float16: 10}.items()
+        }
         initial = [helper.make_tensor(n, types[w.dtype], w.shape, w.tobytes(), raw=True) for n, w in weights.items()]
         described = [helper.make_tensor_value_info(n, types[x.dtype], x.shape) for n, x in inputs.items()]
         result = [helper.make_tensor_value_info(out, TensorProto.FLOAT, None)]
@@ -109,19 +116,33 @@ class Sides:
 
         domain = (
             "com.microsoft"
-            if op in ("MatMulNBits", "QuickGelu", "SkipLayerNormalization", "Attention", "BiasGelu", "SimplifiedLayerNormalization")
+            if op
+            in (
+                "MatMulNBits",
+                "QuickGelu",
+                "SkipLayerNormalization",
+                "Attention",
+                "BiasGelu",
+                "SimplifiedLayerNormalization",
+            )
             else ""
         )
         return helper.make_node(
-            op, inputs, [attributes.pop("to_name", "y")], domain="" if op == "SimplifiedLayerNormalization" else domain, **attributes
+            op,
+            inputs,
+            [attributes.pop("to_name", "y")],
+            domain="" if op == "SimplifiedLayerNormalization" else domain,
+            **attributes,
         )
 
 
-# ------------------------------------------------------------------------------------------------------------------------ products
+# ----------------------------------------------------------------------------------------------------------------------
+# products
 
 
 def int_weights(m: int, k: int, bits: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Integers 0 .. 2^bits - 1 in blocks of 32 with a scale each, as MatMulNBits takes them, and what they mean (zero in the middle)."""
+    """Integers 0 .. 2^bits - 1 in blocks of 32 with a scale each, as MatMulNBits takes them, and what they mean (zero
+    in the middle)."""
     q = rng.integers(0, 1 << bits, (m, k // 32, 32), dtype=np.uint8)
     scales = ((rng.random((m, k // 32), dtype=np.float32) + 0.5) / 64).astype(np.float16).astype(np.float32)
     if bits == 8:
@@ -131,7 +152,8 @@ def int_weights(m: int, k: int, bits: int, rng: np.random.Generator) -> tuple[np
 
 
 def blocks_of(q: np.ndarray, scales: np.ndarray, bits: int) -> np.ndarray:
-    """The same weights as Q4_0 or Q8_0: a scale in float16, then 32 values; Q4_0 has the second half of a block in the upper bits."""
+    """The same weights as Q4_0 or Q8_0: a scale in float16, then 32 values; Q4_0 has the second half of a block in the
+    upper bits."""
     d = scales.astype(np.float16)[..., None].view(np.uint8)
     if bits == 8:
         values = (q ^ 0x80).view(np.uint8)
@@ -185,18 +207,22 @@ def products(s: Sides, quick: bool) -> Iterator[Work]:
         for bits, dtype in ((4, gb.q4_0), (8, gb.q8_0)):
             q, scales, meant = int_weights(m, k, bits, rng)
             blocks = blocks_of(q, scales, bits)
-            assert np.abs(gb.dequantize(blocks, dtype) - meant).max() < 1e-6, "the two sides do not have the same weights"
+            assert np.abs(gb.dequantize(blocks, dtype) - meant).max() < 1e-6, (
+                "the two sides do not have the same weights"
+            )
             attributes = {"K": k, "N": m, "bits": bits, "block_size": 32, "accuracy_level": 4}
             parts = {"q": q, "d": scales.reshape(-1) if bits == 4 else scales.reshape(m, -1)}
             yield Work(
                 f"{dtype} m={m} k={k} n={n}", unit, blocks.nbytes if n == 1 else flops,
                 s.graph(gb.mul_mat, ((m, k), dtype, blocks), ((n, k), gb.float32, x)),
-                {"onnxruntime": lambda x=x, a=attributes, p=parts: s.onnx([s.node("MatMulNBits", ["x", "q", "d"], **a)], {"x": x}, p)},
+                {"onnxruntime": lambda x=x, a=attributes,
+                 p=parts: s.onnx([s.node("MatMulNBits", ["x", "q", "d"], **a)], {"x": x}, p)},
                 3e-2,
             )  # fmt: skip
 
 
-# ----------------------------------------------------------------------------------------------------------------------------- ops
+# ----------------------------------------------------------------------------------------------------------------------
+# ops
 
 
 def operators(s: Sides, quick: bool) -> Iterator[Work]:
@@ -215,7 +241,8 @@ def operators(s: Sides, quick: bool) -> Iterator[Work]:
         return d / np.sqrt((d * d).mean(-1, keepdims=True) + 1e-5)
 
     def work(
-        name: str, operands: str, ours: Callable[..., gb.Tensor], numpy: Callable[..., Any] | None, torch: Callable[..., Any] | None,
+        name: str, operands: str, ours: Callable[..., gb.Tensor], numpy: Callable[..., Any] | None,
+        torch: Callable[..., Any] | None,
         onnx: Callable[[], list[Any]] | None, bytes_each: float = 0, tolerance: float = 1e-4,
     ) -> Work:  # fmt: skip
         arrays = [named[o] for o in operands]
@@ -241,7 +268,12 @@ def operators(s: Sides, quick: bool) -> Iterator[Work]:
             )
         count = bytes_each * a.size or 4.0 * a.size * (1 + sum(o in "ab" for o in operands))
         return Work(
-            f"{name} [{rows} x {columns}]", "GB/s", count, s.graph(ours, *((x.shape, gb.float32, x) for x in arrays)), peers, tolerance
+            f"{name} [{rows} x {columns}]",
+            "GB/s",
+            count,
+            s.graph(ours, *((x.shape, gb.float32, x) for x in arrays)),
+            peers,
+            tolerance,
         )
 
     n = s.node
@@ -267,16 +299,27 @@ def operators(s: Sides, quick: bool) -> Iterator[Work]:
         lambda: [n("LayerNormalization", ["a", "w", "c"], epsilon=1e-5)],
     )  # fmt: skip
     yield work(
-        "rms_norm, weight", "aw", lambda x, g: gb.rms_norm(x, eps=1e-5) * g, lambda x, g: x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * g,
+        "rms_norm, weight", "aw", lambda x, g: gb.rms_norm(x, eps=1e-5) * g, lambda x,
+        g: x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * g,
         lambda t, x, g: t.nn.functional.rms_norm(x, (columns,), g, 1e-5),
         lambda: [n("SimplifiedLayerNormalization", ["a", "w"], epsilon=1e-5)],
     )  # fmt: skip
     yield work("soft_max", "a", gb.soft_max, softmax, lambda t, x: t.softmax(x, -1), lambda: [n("Softmax", ["a"])])
     yield work(
-        "soft_max, scale, mask", "ab", lambda x, m: gb.soft_max(x, m, 0.1), lambda x, m: softmax(x * np.float32(0.1) + m),
+        "soft_max, scale, mask", "ab", lambda x, m: gb.soft_max(x, m, 0.1), lambda x,
+        m: softmax(x * np.float32(0.1) + m),
         lambda t, x, m: t.softmax(t.add(m, x, alpha=0.1), -1), None,
     )  # fmt: skip
-    yield work("sum_rows", "a", gb.sum_rows, lambda x: x.sum(-1, keepdims=True), lambda t, x: x.sum(-1, keepdim=True), None, 4, 1e-3)
+    yield work(
+        "sum_rows",
+        "a",
+        gb.sum_rows,
+        lambda x: x.sum(-1, keepdims=True),
+        lambda t, x: x.sum(-1, keepdim=True),
+        None,
+        4,
+        1e-3,
+    )
     yield work(
         "f32 to f16",
         "a",
@@ -335,11 +378,13 @@ def attention(s: Sides, quick: bool) -> Iterator[Work]:
         )  # fmt: skip
 
 
-# --------------------------------------------------------------------------------------------------------------------------- model
+# ----------------------------------------------------------------------------------------------------------------------
+# model
 
 
 def onnx_bert(s: Sides, config: Any, folder: Path) -> Callable[[list[list[int]]], Run]:
-    """The embedding model as ONNX Runtime runs it fastest: its fused attention, skip and bias operators, made by hand."""
+    """The embedding model as ONNX Runtime runs it fastest: its fused attention, skip and bias operators, made by
+    hand."""
     from safetensors.numpy import load_file
 
     file = load_file(str(folder / "model.safetensors"))
@@ -357,8 +402,10 @@ def onnx_bert(s: Sides, config: Any, folder: Path) -> Callable[[list[list[int]]]
 
     n, eps = s.node, config.eps
     nodes = [
-        n("Gather", ["word", "ids"], to_name="e0"), n("Gather", ["position", "places"], to_name="e1"), n("Add", ["e0", "e1"], to_name="e2"),
-        n("Add", ["e2", "type"], to_name="e3"), n("LayerNormalization", ["e3", *norm("embeddings.LayerNorm")], epsilon=eps, to_name="x"),
+        n("Gather", ["word", "ids"], to_name="e0"), n("Gather", ["position", "places"], to_name="e1"),
+        n("Add", ["e0", "e1"], to_name="e2"),
+        n("Add", ["e2", "type"], to_name="e3"),
+        n("LayerNormalization", ["e3", *norm("embeddings.LayerNorm")], epsilon=eps, to_name="x"),
     ]  # fmt: skip
     x = "x"
     for i in range(config.layers):
@@ -370,11 +417,21 @@ def onnx_bert(s: Sides, config: Any, folder: Path) -> Callable[[list[list[int]]]
         nodes += [
             n("Attention", [x, f"{p}qkv.weight", f"{p}qkv.bias", "mask"], num_heads=config.heads, to_name=f"{p}a"),
             n("MatMul", [f"{p}a", matrix(attn)], to_name=f"{p}b"),
-            n("SkipLayerNormalization", [f"{p}b", x, *norm(f"{p}attention.output.LayerNorm"), f"{attn}.b"], epsilon=eps, to_name=f"{p}c"),
+            n(
+                "SkipLayerNormalization",
+                [f"{p}b", x, *norm(f"{p}attention.output.LayerNorm"), f"{attn}.b"],
+                epsilon=eps,
+                to_name=f"{p}c",
+            ),
             n("MatMul", [f"{p}c", matrix(inner)], to_name=f"{p}d"),
             n("BiasGelu", [f"{p}d", f"{inner}.b"], to_name=f"{p}e"),
             n("MatMul", [f"{p}e", matrix(out)], to_name=f"{p}f"),
-            n("SkipLayerNormalization", [f"{p}f", f"{p}c", *norm(f"{p}output.LayerNorm"), f"{out}.b"], epsilon=eps, to_name=f"{p}g"),
+            n(
+                "SkipLayerNormalization",
+                [f"{p}f", f"{p}c", *norm(f"{p}output.LayerNorm"), f"{out}.b"],
+                epsilon=eps,
+                to_name=f"{p}g",
+            ),
         ]
         x = f"{p}g"
     nodes += [n("MatMul", ["pool", x], to_name="mean"), n("LpNormalization", ["mean"], axis=-1, p=2)]
@@ -385,7 +442,11 @@ def onnx_bert(s: Sides, config: Any, folder: Path) -> Callable[[list[list[int]]]
         real = np.arange(tokens) < lengths[:, None]
         ids = np.zeros(real.shape, np.int32)
         ids[real] = np.concatenate(sequences)
-        inputs = {"ids": ids, "places": np.broadcast_to(np.arange(tokens, dtype=np.int32), ids.shape).copy(), "mask": real.astype(np.int32)}
+        inputs = {
+            "ids": ids,
+            "places": np.broadcast_to(np.arange(tokens, dtype=np.int32), ids.shape).copy(),
+            "mask": real.astype(np.int32),
+        }
         inputs["pool"] = (real / lengths[:, None]).astype(np.float32)[:, None]
         run = s.onnx(nodes, inputs, w)
         return lambda: run()[:, 0]
@@ -406,7 +467,9 @@ def model(s: Sides, quick: bool) -> Iterator[Work]:
         return
     for batch in (2,) if quick else (1, 32):
         sequences = token_sequences(embedder, batch, 34)
-        peers: dict[str, Callable[[], Run]] = {"onnxruntime": lambda q=sequences: onnx_bert(s, embedder.config, folder)(q)}
+        peers: dict[str, Callable[[], Run]] = {
+            "onnxruntime": lambda q=sequences: onnx_bert(s, embedder.config, folder)(q)
+        }
 
         def torch_run(q: list[list[int]] = sequences) -> Run:
             peer = torch_model(s.threads)
@@ -425,11 +488,13 @@ def model(s: Sides, quick: bool) -> Iterator[Work]:
         )
 
 
-# ------------------------------------------------------------------------------------------------------------------ generating
+# ------------------------------------------------------------------------------------------------------------------
+# generating
 
 
 def llama_cpp_run(s: Sides, path: Path, ids: list[int], after: int) -> Run:
-    """The logits after `ids`, of which the first `after` are in the cache already, as llama.cpp computes them (package llama-cpp-python)."""
+    """The logits after `ids`, of which the first `after` are in the cache already, as llama.cpp computes them (package
+    llama-cpp-python)."""
     lib = s.modules["llama_cpp"]
     lib.llama_log_set(QUIET_LOG := lib.llama_log_callback(lambda *_: None), None)
     model = lib.llama_model_load_from_file(str(path).encode(), lib.llama_model_default_params())
@@ -458,7 +523,8 @@ def llama_cpp_run(s: Sides, path: Path, ids: list[int], after: int) -> Run:
 
 
 def llama(s: Sides, quick: bool) -> Iterator[Work]:
-    """A Llama shape of 1.1 billion parameters with random weights (bench_llama.py): a prompt at once, and one token after 64."""
+    """A Llama shape of 1.1 billion parameters with random weights (bench_llama.py): a prompt at once, and one token
+    after 64."""
     from bench_llama import VOCAB, write_model
 
     from examples.llama.model import Llama
@@ -487,7 +553,8 @@ def llama(s: Sides, quick: bool) -> Iterator[Work]:
         del net, ours
 
 
-# ----------------------------------------------------------------------------------------------------------------------- measuring
+# ----------------------------------------------------------------------------------------------------------------------
+# measuring
 
 SUITES: dict[str, Callable[[Sides, bool], Iterator[Work]]] = {
     "products": products,
@@ -535,14 +602,26 @@ def rate(work: Work, run: Run, seconds: float, pause: float, clock: Callable[[],
     return work.amount * count / elapsed / (1e9 if work.unit in ("GB/s", "GFLOP/s") else 1)
 
 
-def measure(s: Sides, work: Work, rounds: int, seconds: float, pause: float, clock: Callable[[], float]) -> dict[str, Any]:
+def measure(
+    s: Sides, work: Work, rounds: int, seconds: float, pause: float, clock: Callable[[], float]
+) -> dict[str, Any]:
     runs, reasons = prepared(s, work)
     found: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(rounds):
         for name, run in runs.items():
             found[name].append(rate(work, run, seconds, pause, clock))
-    ratios = {n: statistics.median(a / b for a, b in zip(found["ours"], r, strict=True)) for n, r in found.items() if n != "ours"}
-    return {"unit": work.unit, "median": statistics.median(found["ours"]), "rounds": found, "ratios": ratios, "left_out": reasons}
+    ratios = {
+        n: statistics.median(a / b for a, b in zip(found["ours"], r, strict=True))
+        for n, r in found.items()
+        if n != "ours"
+    }
+    return {
+        "unit": work.unit,
+        "median": statistics.median(found["ours"]),
+        "rounds": found,
+        "ratios": ratios,
+        "left_out": reasons,
+    }
 
 
 def row(name: str, result: dict[str, Any], markdown: bool) -> str:
@@ -590,8 +669,8 @@ def main() -> None:
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else -1.0
     versions = {name: getattr(module, "__version__", "?") for name, module in s.modules.items()}
     print(
-        f"{'processor time, ' if args.cpu else ''}{args.threads} threads, level {s.backend.level}, load average {load:.2f}; beside "
-        + ", ".join(f"{n} {v}" for n, v in versions.items())
+        f"{'processor time, ' if args.cpu else ''}{args.threads} threads, level {s.backend.level}, load average"
+        f" {load:.2f}; beside " + ", ".join(f"{n} {v}" for n, v in versions.items())
     )
     for name, why in s.absent.items():
         print(f"absent: {name} ({why})")
@@ -605,7 +684,12 @@ def main() -> None:
         "cases": {},
     }
     if args.markdown:
-        print(f"\n| {args.threads} threads | ours | " + " | ".join(f"{p}, ratio" for p in PEERS) + " |\n|" + " --- |" * (2 + len(PEERS)))
+        print(
+            f"\n| {args.threads} threads | ours | "
+            + " | ".join(f"{p}, ratio" for p in PEERS)
+            + " |\n|"
+            + " --- |" * (2 + len(PEERS))
+        )
     left_out = []
     for name in args.suites or SUITES:
         for work in SUITES[name](s, args.quick):

@@ -1,8 +1,10 @@
-"""What the figures of bench_cuda.c and bench_cuda_torch.py mean: each claim about the CUDA backend, its figure, what it is measured against, and whether it holds.
+"""What the figures of bench_cuda.c and bench_cuda_torch.py mean: each claim about the CUDA backend, its figure, what it
+is measured against, and whether it holds.
 
     python3 benchmarks/cuda_verdicts.py build/bench/cuda.json build/bench/torch.json
 
-Both files are of one machine, from the same hour. A figure that is missing is owed. Exits with 1 if a claim does not hold, with 77 if one is owed.
+Both files are of one machine, from the same hour. A figure that is missing is owed. Exits with 1 if a claim does not
+hold, with 77 if one is owed.
 """
 
 import json
@@ -26,14 +28,20 @@ def figures(path: str) -> Figures:
 
 
 def claims() -> Iterator[tuple[str, str, str, float]]:
-    """Name of the figure, of what it is divided by (``torch:`` is the other file), and the least ratio that is claimed."""
+    """Name of the figure, of what it is divided by (``torch:`` is the other file), and the least ratio that is
+    claimed."""
     for name in WEIGHTS:
         yield f"matrix-vector, {name}", f"mul_mat {name} m=8192 n=1 k=8192", "device copy, bytes read and written", 0.8
     for name in ("f16", "bf16"):
         product = f"mul_mat {name} m=8192 n=8192 k=8192"
         yield f"8192^3, {name}", product, f"torch:{product}", 0.7
     for name, other in (("q8_0", "q8_0"), ("q4_0", "q4_0"), ("q4_K", "q4_0")):  # of as many bits
-        yield f"512 rows, {name}", f"mul_mat {name} m=8192 n=512 k=8192", f"torch:dequantize {other}, then mul_mat m=8192 n=512 k=8192", 1.0
+        yield (
+            f"512 rows, {name}",
+            f"mul_mat {name} m=8192 n=512 k=8192",
+            f"torch:dequantize {other}, then mul_mat m=8192 n=512 k=8192",
+            1.0,
+        )
     for name in ("f16 n=4096 heads=32 d=128 causal", "bf16 n=4096 heads=32 d=128"):
         yield f"attention, {name}", f"flash_attn {name}", f"torch:flash_attn {name}", 0.5
     yield "upload, pinned", "upload of 2 GiB, pinned memory", "torch:upload of 2 GiB, pinned memory", 0.9
@@ -51,12 +59,18 @@ def judge(ours: Figures, torch: Figures) -> tuple[list[str], bool, bool]:
             continue
         good = value >= least * against
         holds &= good
-        lines.append(f"{text:42} {value:10.4g} of {against:10.4g}: {value / against:6.1%}, {least:.0%} claimed: {'holds' if good else 'DOES NOT HOLD'}")
+        lines.append(
+            f"{text:42} {value:10.4g} of {against:10.4g}: {value / against:6.1%}, {least:.0%} claimed:"
+            f" {'holds' if good else 'DOES NOT HOLD'}"
+        )
     replay = ours.get("1000 nodes, replayed")
     if replay is None:
         lines.append(f"{'1000 nodes, replayed':42} owed: no figure")
     else:
-        lines.append(f"{'1000 nodes, replayed':42} {replay:10.4g} ms, less than 1 claimed: {'holds' if replay < 1 else 'DOES NOT HOLD'}")
+        lines.append(
+            f"{'1000 nodes, replayed':42} {replay:10.4g} ms, less than 1 claimed:"
+            f" {'holds' if replay < 1 else 'DOES NOT HOLD'}"
+        )
     return lines, holds and (replay is None or replay < 1), owed or replay is None
 
 

@@ -1,4 +1,5 @@
-"""What the command lines of the examples share: numbers with limits, one line for an error, files that are written whole."""
+"""What the command lines of the examples share: numbers with limits, one line for an error, files that are written
+whole."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ def one_line(error: BaseException) -> str:
 
 
 def run(main: Callable[[], None], name: str) -> NoReturn:
-    """Runs the program and ends it: with status 0; with 1 and one line for an error; quietly where the reader of the output went away."""
+    """Runs the program and ends it: with status 0; with 1 and one line for an error; quietly where the reader of the
+    output went away."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]

@@ -2,8 +2,9 @@
 
     python examples/two_devices.py [FOLDER]
 
-The devices are simulated (they take 2 ms for each split and 1 ms for each copy), so this runs anywhere. The first half of the layers runs on
-A, the second on B; batches follow each other without waiting, so that A works on one batch while B works on the one before. Written to
+The devices are simulated (they take 2 ms for each split and 1 ms for each copy), so this runs anywhere. The first half
+of the layers runs on A, the second on B; batches follow each other without waiting, so that A works on one batch while
+B works on the one before. Written to
 FOLDER: ``plan.html``, a picture of the memory and the copies, and ``trace.json``, which https://ui.perfetto.dev opens.
 """
 
@@ -39,7 +40,12 @@ def reference(x: np.ndarray, weights: list[np.ndarray]) -> np.ndarray:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("folder", nargs="?", type=Path, help="where to write plan.html and trace.json (a new one in the temporary folder)")
+    parser.add_argument(
+        "folder",
+        nargs="?",
+        type=Path,
+        help="where to write plan.html and trace.json (a new one in the temporary folder)",
+    )
     folder = parser.parse_args().folder or Path(tempfile.mkdtemp(prefix="two-devices-"))
     folder.mkdir(parents=True, exist_ok=True)
 
@@ -50,8 +56,16 @@ def main() -> None:
     values = [(rng.standard_normal((WIDTH, WIDTH)) / WIDTH).astype(np.float32) for _ in range(LAYERS)]
 
     # Each device holds the weights of its layers: the work follows them.
-    with gb.Context() as first, gb.Context() as second, gb.Context() as ctx, gb.Scheduler([a, b, cpu], n_copies=2) as sched:
-        weights = [(first if i < LAYERS // 2 else second).tensor((WIDTH, WIDTH), name=f"layer{i}.weight") for i in range(LAYERS)]
+    with (
+        gb.Context() as first,
+        gb.Context() as second,
+        gb.Context() as ctx,
+        gb.Scheduler([a, b, cpu], n_copies=2) as sched,
+    ):
+        weights = [
+            (first if i < LAYERS // 2 else second).tensor((WIDTH, WIDTH), name=f"layer{i}.weight")
+            for i in range(LAYERS)
+        ]
         first.allocate(a, usage="weights")
         second.allocate(b, usage="weights")
         for w, value in zip(weights, values, strict=True):

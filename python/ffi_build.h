@@ -1,8 +1,10 @@
-// ffi_build.h - how the Python package makes nodes: NumPy's rules for shapes, and how many dimensions Python shows of a result.
+// ffi_build.h - how the Python package makes nodes: NumPy's rules for shapes, and how many dimensions Python shows of a
+// result.
 //
-// A call from Python costs as much as making a small tensor, so each function does everything that one node needs. They attempt: NULL (or a
-// negative number) means that the caller has to look closer, and perhaps to say what is wrong; nothing was made then, and no message is left
-// that somebody relies on. Shapes and axes are in NumPy order here. Included by ffi_support.h only.
+// A call from Python costs as much as making a small tensor, so each function does everything that one node needs. They
+// attempt: NULL (or a negative number) means that the caller has to look closer, and perhaps to say what is wrong;
+// nothing was made then, and no message is left that somebody relies on. Shapes and axes are in NumPy order here.
+// Included by ffi_support.h only.
 #ifndef GBPY_FFI_BUILD_H
 #define GBPY_FFI_BUILD_H
 
@@ -29,22 +31,22 @@ static inline int  gbpy_ndim(const struct ggml_tensor * t);
 static inline void gbpy_settle(struct ggml_tensor * t, int ndim);
 
 static inline int                  gbpy_broadcast(const struct ggml_tensor * a, const struct ggml_tensor * b);
-static inline struct ggml_tensor * gbpy_reshape(struct ggml_context * ctx, struct ggml_tensor * t, int n, int64_t s0, int64_t s1, int64_t s2, int64_t s3);
-static inline struct ggml_tensor * gbpy_transpose(struct ggml_context * ctx, struct ggml_tensor * t, int n, int64_t a0, int64_t a1, int64_t a2, int64_t a3);
-static inline struct ggml_tensor * gbpy_slice(struct ggml_context * ctx, struct ggml_tensor * t, int n, int64_t from0, int64_t to0, int64_t from1, int64_t to1, int64_t from2, int64_t to2, int64_t from3, int64_t to3);
+static inline struct ggml_tensor * gbpy_reshape(struct ggml_context * ctx, struct ggml_tensor * t, int n, int64_t s0,
+    int64_t s1, int64_t s2, int64_t s3);
+static inline struct ggml_tensor * gbpy_transpose(struct ggml_context * ctx, struct ggml_tensor * t, int n, int64_t a0,
+    int64_t a1, int64_t a2, int64_t a3);
+static inline struct ggml_tensor * gbpy_slice(struct ggml_context * ctx, struct ggml_tensor * t, int n, int64_t from0,
+    int64_t to0, int64_t from1, int64_t to1, int64_t from2, int64_t to2, int64_t from3, int64_t to3);
 
 static inline struct ggml_tensor * gbpy_view_all(struct ggml_context * ctx, struct ggml_tensor * t);
 
 // cdef: end
 
-// The count belongs to the tensor (c/src/tensor/tensor.h), so that every handle of one tensor, and of its copies, agrees on its shape.
-static inline void gbpy_set_ndim(struct ggml_tensor * t, int ndim) {
-    gb_tensor_set_ndim(t, ndim);
-}
+// The count belongs to the tensor (c/src/tensor/tensor.h), so that every handle of one tensor, and of its copies,
+// agrees on its shape.
+static inline void gbpy_set_ndim(struct ggml_tensor * t, int ndim) { gb_tensor_set_ndim(t, ndim); }
 
-static inline int gbpy_ndim(const struct ggml_tensor * t) {
-    return gb_tensor_ndim(t);
-}
+static inline int gbpy_ndim(const struct ggml_tensor * t) { return gb_tensor_ndim(t); }
 
 static inline int gbpy_ndim_of_source(const struct ggml_tensor * t, int i) {
     return t->src[i] && t->src[i] != t ? gbpy_ndim(t->src[i]) : 0; // CAST refers to its result
@@ -53,9 +55,10 @@ static inline int gbpy_ndim_of_source(const struct ggml_tensor * t, int i) {
 // Sets the count of a new node; ndim: the count, or an enum gbpy_ndim_rule.
 static inline void gbpy_settle(struct ggml_tensor * t, int ndim) {
     if (ndim < 0) {
-        const int first = gbpy_ndim_of_source(t, 0), second = gbpy_ndim_of_source(t, 1), more = first > second ? first : second;
-        const int rule  = ndim;
-        ndim            = rule == GBPY_NDIM_FIRST ? first : rule == GBPY_NDIM_SECOND ? second : more;
+        const int first = gbpy_ndim_of_source(t, 0), second = gbpy_ndim_of_source(t, 1),
+                  more = first > second ? first : second;
+        const int rule = ndim;
+        ndim           = rule == GBPY_NDIM_FIRST ? first : rule == GBPY_NDIM_SECOND ? second : more;
         for (int i = 2; i < GGML_MAX_SRC && rule == GBPY_NDIM_MOST; i++) {
             const int n = gbpy_ndim_of_source(t, i);
             ndim        = ndim < n ? n : ndim;
@@ -67,8 +70,8 @@ static inline void gbpy_settle(struct ggml_tensor * t, int ndim) {
     gbpy_set_ndim(t, ndim);
 }
 
-// How NumPy's a + b is made of ggml's, which repeats b over a: the dimensions of the result, and GBPY_SWAP if a would have to be repeated and
-// b has the shape of the result, GBPY_REPEAT if both would. -1: they do not broadcast.
+// How NumPy's a + b is made of ggml's, which repeats b over a: the dimensions of the result, and GBPY_SWAP if a would
+// have to be repeated and b has the shape of the result, GBPY_REPEAT if both would. -1: they do not broadcast.
 static inline int gbpy_broadcast(const struct ggml_tensor * a, const struct ggml_tensor * b) {
     bool a_grows = false, b_grows = false;
     for (int d = 0; d < GGML_MAX_DIMS; d++) {
@@ -85,7 +88,8 @@ static inline int gbpy_broadcast(const struct ggml_tensor * a, const struct ggml
 }
 
 // n sizes, one of which may be -1. Only contiguous tensors.
-static inline struct ggml_tensor * gbpy_reshape(struct ggml_context * ctx, struct ggml_tensor * t, int n, int64_t s0, int64_t s1, int64_t s2, int64_t s3) {
+static inline struct ggml_tensor * gbpy_reshape(struct ggml_context * ctx, struct ggml_tensor * t, int n, int64_t s0,
+    int64_t s1, int64_t s2, int64_t s3) {
     const int64_t size[GGML_MAX_DIMS] = { s0, s1, s2, s3 };
     int64_t       ne[GGML_MAX_DIMS]   = { 1, 1, 1, 1 };
     const int64_t count               = ggml_nelements(t);
@@ -126,7 +130,8 @@ static inline struct ggml_tensor * gbpy_view_all(struct ggml_context * ctx, stru
 }
 
 // Axis i of the result is axis a_i of t, which has n of them.
-static inline struct ggml_tensor * gbpy_transpose(struct ggml_context * ctx, struct ggml_tensor * t, int n, int64_t a0, int64_t a1, int64_t a2, int64_t a3) {
+static inline struct ggml_tensor * gbpy_transpose(struct ggml_context * ctx, struct ggml_tensor * t, int n, int64_t a0,
+    int64_t a1, int64_t a2, int64_t a3) {
     const int64_t axis[GGML_MAX_DIMS] = { a0, a1, a2, a3 };
     int           to[GGML_MAX_DIMS]   = { 0, 1, 2, 3 };
     unsigned      seen                = 0;
@@ -148,11 +153,12 @@ static inline struct ggml_tensor * gbpy_transpose(struct ggml_context * ctx, str
     return result;
 }
 
-// The first n axes from `from` to before `to` (INT64_MAX: to the end; counted from the end where negative), the rest whole. At least one
-// element of each, and only tensors whose neighbours on the last axis are adjacent.
-static inline struct ggml_tensor * gbpy_slice(struct ggml_context * ctx, struct ggml_tensor * t, int n, int64_t from0, int64_t to0, int64_t from1, int64_t to1, int64_t from2, int64_t to2, int64_t from3, int64_t to3) {
+// The first n axes from `from` to before `to` (INT64_MAX: to the end; counted from the end where negative), the rest
+// whole. At least one element of each, and only tensors whose neighbours on the last axis are adjacent.
+static inline struct ggml_tensor * gbpy_slice(struct ggml_context * ctx, struct ggml_tensor * t, int n, int64_t from0,
+    int64_t to0, int64_t from1, int64_t to1, int64_t from2, int64_t to2, int64_t from3, int64_t to3) {
     const int64_t from[GGML_MAX_DIMS] = { from0, from1, from2, from3 }, to[GGML_MAX_DIMS] = { to0, to1, to2, to3 };
-    const int     ndim                = gbpy_ndim(t);
+    const int     ndim = gbpy_ndim(t);
     int64_t       ne[GGML_MAX_DIMS];
     size_t        offset = 0;
     memcpy(ne, t->ne, sizeof(ne));
@@ -160,8 +166,8 @@ static inline struct ggml_tensor * gbpy_slice(struct ggml_context * ctx, struct 
         return NULL;
     }
     for (int i = 0; i < n; i++) {
-        const int     d     = ndim - 1 - i;
-        const int64_t size  = t->ne[d], start = from[i] < 0 ? from[i] + size : from[i];
+        const int     d    = ndim - 1 - i;
+        const int64_t size = t->ne[d], start = from[i] < 0 ? from[i] + size : from[i];
         const int64_t after = to[i] < 0 ? to[i] + size : to[i];
         const int64_t end   = after > size ? size : after;
         if (start < 0 || start >= end || (d == 0 && end - start != size && ggml_blck_size(t->type) > 1)) {
@@ -173,11 +179,12 @@ static inline struct ggml_tensor * gbpy_slice(struct ggml_context * ctx, struct 
     if (ne[0] == 0 || ne[1] == 0 || ne[2] == 0 || ne[3] == 0) { // Python knows what to do
         return NULL;
     }
-    struct ggml_tensor * result = ndim == 1   ? ggml_view_1d(ctx, t, ne[0], offset)
-                                  : ndim == 2 ? ggml_view_2d(ctx, t, ne[0], ne[1], t->nb[1], offset)
-                                  : ndim == 3 ? ggml_view_3d(ctx, t, ne[0], ne[1], ne[2], t->nb[1], t->nb[2], offset)
-                                  : ndim == 4 ? ggml_view_4d(ctx, t, ne[0], ne[1], ne[2], ne[3], t->nb[1], t->nb[2], t->nb[3], offset)
-                                              : NULL;
+    struct ggml_tensor * result =
+        ndim == 1   ? ggml_view_1d(ctx, t, ne[0], offset)
+        : ndim == 2 ? ggml_view_2d(ctx, t, ne[0], ne[1], t->nb[1], offset)
+        : ndim == 3 ? ggml_view_3d(ctx, t, ne[0], ne[1], ne[2], t->nb[1], t->nb[2], offset)
+        : ndim == 4 ? ggml_view_4d(ctx, t, ne[0], ne[1], ne[2], ne[3], t->nb[1], t->nb[2], t->nb[3], offset)
+                    : NULL;
     if (result) {
         gbpy_set_ndim(result, ndim);
     }

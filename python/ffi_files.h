@@ -1,5 +1,6 @@
-// ffi_files.h - files as Python holds them: structs that are made empty, with their destructor, and filled by one call. Between any two
-// instructions of Python they are empty or own what they say, so an interrupt leaves neither a descriptor nor a file behind.
+// ffi_files.h - files as Python holds them: structs that are made empty, with their destructor, and filled by one call.
+// Between any two instructions of Python they are empty or own what they say, so an interrupt leaves neither a
+// descriptor nor a file behind.
 #ifndef GBPY_FFI_FILES_H
 #define GBPY_FFI_FILES_H
 
@@ -26,7 +27,8 @@ static inline int  gbpy_output_write(struct gbpy_output * output, const void * d
 static inline int  gbpy_output_commit(struct gbpy_output * output);
 static inline void gbpy_output_abandon(struct gbpy_output * output); // the destructor
 
-// An `opener` for io.FileIO, which owns the descriptor: nobody waits for the writer of a pipe. Negative: ffi.errno says why.
+// An `opener` for io.FileIO, which owns the descriptor: nobody waits for the writer of a pipe. Negative: ffi.errno says
+// why.
 static inline int gbpy_open_to_read(const char * path, int flags);
 
 // cdef: end

@@ -1,4 +1,5 @@
-// ffi_mapped.h - mapped files that may shrink, for the Python package: thin names for c/src/base/mapped.h, which says how it works.
+// ffi_mapped.h - mapped files that may shrink, for the Python package: thin names for c/src/base/mapped.h, which says
+// how it works.
 #ifndef GBPY_FFI_MAPPED_H
 #define GBPY_FFI_MAPPED_H
 
@@ -10,20 +11,24 @@ struct gbpy_watch { // made empty, with gbpy_mapped_forget as its destructor
     void * mapped;
 };
 
-struct gbpy_guard { // made empty, with gbpy_mapped_leave as its destructor
+// made empty, with gbpy_mapped_leave as its destructor
+struct gbpy_guard {
     const void * thread; // that has entered; NULL: none
 };
 
-static inline bool gbpy_mapped_watch(struct gbpy_watch * watch, const void * data, size_t size, uint64_t offset, bool writable, const char * path);
+static inline bool gbpy_mapped_watch(struct gbpy_watch * watch, const void * data, size_t size, uint64_t offset,
+    bool writable, const char * path);
 static inline void gbpy_mapped_forget(struct gbpy_watch * watch);
 static inline void gbpy_mapped_enter(struct gbpy_guard * guard);
 static inline void gbpy_mapped_leave(struct gbpy_guard * guard); // if it has entered, by this thread
 static inline bool gbpy_mapped_any(void);
-static inline int  gbpy_mapped_check(const void * data); // a status: has the file shrunk that this byte is of, if it is of a known one?
+// a status: has the file shrunk that this byte is of, if it is of a known one?
+static inline int gbpy_mapped_check(const void * data);
 
 // cdef: end
 
-static inline bool gbpy_mapped_watch(struct gbpy_watch * watch, const void * data, size_t size, uint64_t offset, bool writable, const char * path) {
+static inline bool gbpy_mapped_watch(struct gbpy_watch * watch, const void * data, size_t size, uint64_t offset,
+    bool writable, const char * path) {
     watch->mapped = gb_mapped_watch(data, size, offset, writable, path);
     return watch->mapped != NULL;
 }

@@ -1,5 +1,6 @@
-// ffi_support.h - the few small things that the Python package does in C: walks over many tensors, strings of GGUF files, and the functions that
-// C calls. Included by the generated module only; everything here is static. What needs to hold together is in core/.
+// ffi_support.h - the few small things that the Python package does in C: walks over many tensors, strings of GGUF
+// files, and the functions that C calls. Included by the generated module only; everything here is static. What needs
+// to hold together is in core/.
 #ifndef GBPY_FFI_SUPPORT_H
 #define GBPY_FFI_SUPPORT_H
 
@@ -23,7 +24,7 @@
 #include "tensor/tensor.h"
 
 #ifndef GBPY_VERSION
-#    define GBPY_VERSION "0"
+#    define GBPY_VERSION    "0"
 #    define GBPY_BUILD_TYPE ""
 #endif
 
@@ -31,25 +32,30 @@
 
 // cdef: begin
 
-GBPY_PYTHON bool gbpy_poll(void * data); // lets Python's signal handlers run; true: one of them raised
+GBPY_PYTHON bool gbpy_poll(void * data);  // lets Python's signal handlers run; true: one of them raised
 GBPY_PYTHON bool gbpy_ask(void * handle); // an abort callback
 GBPY_PYTHON void gbpy_log_line(enum ggml_log_level level, const char * text);
 GBPY_PYTHON bool gbpy_eval(struct ggml_tensor * t, bool ask, void * user_data);
 GBPY_PYTHON bool gbpy_compare(int node_index, struct ggml_tensor * t1, struct ggml_tensor * t2, void * user_data);
-GBPY_PYTHON void gbpy_custom1(struct ggml_tensor * dst, const struct ggml_tensor * a, int ith, int nth, void * userdata);
-GBPY_PYTHON void gbpy_custom2(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b, int ith, int nth, void * userdata);
-GBPY_PYTHON void gbpy_custom3(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b, const struct ggml_tensor * c, int ith, int nth, void * userdata);
+GBPY_PYTHON void gbpy_custom1(struct ggml_tensor * dst, const struct ggml_tensor * a, int ith, int nth,
+    void * userdata);
+GBPY_PYTHON void gbpy_custom2(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b,
+    int ith, int nth, void * userdata);
+GBPY_PYTHON void gbpy_custom3(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b,
+    const struct ggml_tensor * c, int ith, int nth, void * userdata);
 
 static inline void gbpy_log(enum ggml_log_level level, const char * text, void * user_data);
 
-static inline const char *     gbpy_version(void);
-static inline const char *     gbpy_last_reason(void); // of a broken rule, with marks (tensor/rule.h); "" if there is none
-static inline const char *     gbpy_build(void);
+static inline const char * gbpy_version(void);
+// of a broken rule, with marks (tensor/rule.h); "" if there is none
+static inline const char * gbpy_last_reason(void);
+static inline const char * gbpy_build(void);
 
-static inline int                  gbpy_graph_customs(struct ggml_cgraph * graph, void ** out, int cap);
-static inline void                 gbpy_flag_leafs(struct ggml_cgraph * graph, bool keep);
+static inline int  gbpy_graph_customs(struct ggml_cgraph * graph, void ** out, int cap);
+static inline void gbpy_flag_leafs(struct ggml_cgraph * graph, bool keep);
 
-static inline double gbpy_measure_limit(int what, const char * level, size_t bytes, int n_threads, int64_t ns, bool processor_time);
+static inline double gbpy_measure_limit(int what, const char * level, size_t bytes, int n_threads, int64_t ns,
+    bool processor_time);
 
 static inline bool gbpy_can_dequantize(enum ggml_type type);
 static inline void gbpy_dequantize(enum ggml_type type, const void * src, float * dst, int64_t n);
@@ -63,17 +69,23 @@ static inline bool             gbpy_gguf_read(struct gbpy_metadata * metadata, c
 static inline void             gbpy_gguf_free(struct gbpy_metadata * metadata);
 static inline const char *     gbpy_gguf_str(const struct gguf_context * ctx, int key_id, uint64_t * length);
 static inline const char *     gbpy_gguf_strs(const struct gguf_context * ctx, int key_id, const uint64_t ** lengths);
-static inline enum ggml_status gbpy_gguf_set_str(struct gguf_context * ctx, const char * key, const char * bytes, uint64_t length);
-static inline enum ggml_status gbpy_gguf_set_strs(struct gguf_context * ctx, const char * key, const char * bytes, const uint64_t * lengths, uint64_t n);
-static inline enum ggml_status gbpy_gguf_copy_pair(struct gguf_context * ctx, const struct gguf_context * src, int key_id);
-static inline enum ggml_status gbpy_gguf_add_tensor(struct gguf_context * ctx, const char * name, enum ggml_type type, int n_dims, const int64_t * ne);
-static inline enum ggml_status gbpy_gguf_copy_tensor(struct gguf_context * ctx, const struct gguf_context * src, int i, const char * name);
+static inline enum ggml_status gbpy_gguf_set_str(struct gguf_context * ctx, const char * key, const char * bytes,
+    uint64_t length);
+static inline enum ggml_status gbpy_gguf_set_strs(struct gguf_context * ctx, const char * key, const char * bytes,
+    const uint64_t * lengths, uint64_t n);
+static inline enum ggml_status gbpy_gguf_copy_pair(struct gguf_context * ctx, const struct gguf_context * src,
+    int key_id);
+static inline enum ggml_status gbpy_gguf_add_tensor(struct gguf_context * ctx, const char * name, enum ggml_type type,
+    int n_dims, const int64_t * ne);
+static inline enum ggml_status gbpy_gguf_copy_tensor(struct gguf_context * ctx, const struct gguf_context * src, int i,
+    const char * name);
 static inline bool             gbpy_gguf_is_opaque(const struct gguf_context * ctx, int i);
 static inline void             gbpy_gguf_layout(struct gguf_context * ctx);
 
 // cdef: end
 
-static inline double gbpy_measure_limit(int what, const char * level, size_t bytes, int n_threads, int64_t ns, bool processor_time) {
+static inline double gbpy_measure_limit(int what, const char * level, size_t bytes, int n_threads, int64_t ns,
+    bool processor_time) {
     return gb_cpu_measure_limit((enum gb_cpu_limit) what, level, bytes, n_threads, ns, processor_time);
 }
 
@@ -98,7 +110,8 @@ static inline const char * gbpy_build(void) {
 #endif
 }
 
-// Unplaced leafs hold what the user sets: from the start, and with keep also to the end of the graph, so for the next run.
+// Unplaced leafs hold what the user sets: from the start, and with keep also to the end of the graph, so for the next
+// run.
 static inline void gbpy_flag_leafs(struct ggml_cgraph * graph, bool keep) {
     for (int i = 0; i < graph->n_leafs; i++) {
         struct ggml_tensor * t = graph->leafs[i];
@@ -126,13 +139,14 @@ static inline int gbpy_graph_customs(struct ggml_cgraph * graph, void ** out, in
     int n = 0;
     for (int i = 0; i < graph->n_nodes && n < cap; i++) {
         if (gbpy_is_custom(graph->nodes[i])) {
-            memcpy(&out[n++], (const char *) graph->nodes[i]->op_params + offsetof(struct params, userdata), sizeof(*out));
+            memcpy(&out[n++], (const char *) graph->nodes[i]->op_params + offsetof(struct params, userdata),
+                sizeof(*out));
         }
     }
     return n;
 }
 
-// ---------------------------------------------------------------------------------------------------- quantized data and GGUF
+// --------------------------------------------------------------------------------------------- quantized data and GGUF
 
 static inline bool gbpy_can_dequantize(enum ggml_type type) {
     return type == GGML_TYPE_F32 || gb_to_float_of(type) != NULL;
@@ -162,7 +176,7 @@ static inline bool gbpy_gguf_make(struct gbpy_metadata * metadata) {
 
 static inline bool gbpy_gguf_read(struct gbpy_metadata * metadata, const void * data, size_t size) {
     const struct gguf_init_params params = { .no_alloc = true };
-    metadata->ptr = gguf_init_from_buffer(data, size, params);
+    metadata->ptr                        = gguf_init_from_buffer(data, size, params);
     return metadata->ptr != NULL;
 }
 
@@ -174,18 +188,19 @@ static inline void gbpy_gguf_free(struct gbpy_metadata * metadata) {
 // Strings with their lengths: they may contain NUL. The caller has checked key_id and type.
 static inline const char * gbpy_gguf_str(const struct gguf_context * ctx, int key_id, uint64_t * length) {
     const struct gb_gguf_value * v = &ctx->kv.data[key_id].value;
-    *length = v->n;
+    *length                        = v->n;
     return v->str;
 }
 
 // All strings of an array one after another, each followed by a NUL.
 static inline const char * gbpy_gguf_strs(const struct gguf_context * ctx, int key_id, const uint64_t ** lengths) {
     const struct gb_gguf_value * v = &ctx->kv.data[key_id].value;
-    *lengths = v->lengths;
+    *lengths                       = v->lengths;
     return (const char *) v->data;
 }
 
-static inline enum ggml_status gbpy_gguf_set_str(struct gguf_context * ctx, const char * key, const char * bytes, uint64_t length) {
+static inline enum ggml_status gbpy_gguf_set_str(struct gguf_context * ctx, const char * key, const char * bytes,
+    uint64_t length) {
     struct gb_gguf_value value = { .type = GGUF_TYPE_STRING, .n = length };
     value.str                  = (char *) gb_malloc((size_t) length + 1);
     if (value.str == NULL) {
@@ -197,7 +212,8 @@ static inline enum ggml_status gbpy_gguf_set_str(struct gguf_context * ctx, cons
 }
 
 // bytes: laid out as gbpy_gguf_strs gives them.
-static inline enum ggml_status gbpy_gguf_set_strs(struct gguf_context * ctx, const char * key, const char * bytes, const uint64_t * lengths, uint64_t n) {
+static inline enum ggml_status gbpy_gguf_set_strs(struct gguf_context * ctx, const char * key, const char * bytes,
+    const uint64_t * lengths, uint64_t n) {
     struct gb_gguf_value value = { .type = GGUF_TYPE_ARRAY, .arr_type = GGUF_TYPE_STRING, .n = n };
     size_t               total = 0;
     for (uint64_t i = 0; i < n; i++) {
@@ -220,19 +236,22 @@ static inline enum ggml_status gbpy_gguf_set_strs(struct gguf_context * ctx, con
     return gb_gguf_put(ctx, key, &value);
 }
 
-static inline enum ggml_status gbpy_gguf_copy_pair(struct gguf_context * ctx, const struct gguf_context * src, int key_id) {
+static inline enum ggml_status gbpy_gguf_copy_pair(struct gguf_context * ctx, const struct gguf_context * src,
+    int key_id) {
     return gb_gguf_copy_pair(ctx, src, (size_t) key_id);
 }
 
 static inline enum ggml_status gbpy_check_name(const char * name) {
     const size_t length = strlen(name);
-    GB_FAIL_IF(length == 0 || length > GB_GGUF_MAX_KEY, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "a tensor's name has %zu bytes, allowed are 1 .. %d", length, GB_GGUF_MAX_KEY);
+    GB_FAIL_IF(length == 0 || length > GB_GGUF_MAX_KEY, GGML_STATUS_INVALID_ARGUMENT,
+        "a tensor's name has %zu bytes, allowed are 1 .. %d", length, GB_GGUF_MAX_KEY);
     return GGML_STATUS_SUCCESS;
 }
 
-// What a file says of a tensor, whose name may be longer than those of ggml tensors. gbpy_gguf_layout gives it its offset.
-static inline enum ggml_status gbpy_gguf_add_tensor(struct gguf_context * ctx, const char * name, enum ggml_type type, int n_dims, const int64_t * ne) {
+// What a file says of a tensor, whose name may be longer than those of ggml tensors. gbpy_gguf_layout gives it its
+// offset.
+static inline enum ggml_status gbpy_gguf_add_tensor(struct gguf_context * ctx, const char * name, enum ggml_type type,
+    int n_dims, const int64_t * ne) {
     struct gb_gguf_tensor t = { .type = type, .n_dims = n_dims };
     GB_TRY(gbpy_check_name(name));
     memcpy(t.ne, ne, sizeof(t.ne));
@@ -243,7 +262,8 @@ static inline enum ggml_status gbpy_gguf_add_tensor(struct gguf_context * ctx, c
     return t.name ? gb_gguf_append_tensor(ctx, &t) : GGML_STATUS_ALLOC_FAILED;
 }
 
-static inline enum ggml_status gbpy_gguf_copy_tensor(struct gguf_context * ctx, const struct gguf_context * src, int i, const char * name) {
+static inline enum ggml_status gbpy_gguf_copy_tensor(struct gguf_context * ctx, const struct gguf_context * src, int i,
+    const char * name) {
     GB_TRY(gbpy_check_name(name));
     return gb_gguf_copy_tensor(ctx, src, (size_t) i, name);
 }

@@ -3,11 +3,13 @@
 
     check_lifetimes.py [FILE ...]        default: all of python/ggml_backend
 
-What a C call uses must not go while it runs, whatever other threads, signal handlers and finalizers do. A variable of the function keeps
-what it refers to until the function ends; an attribute does not, because somebody else may set it. So:
+What a C call uses must not go while it runs, whatever other threads, signal handlers and finalizers do. A variable of
+the function keeps what it refers to until the function ends; an attribute does not, because somebody else may set it.
+So:
 
-- the pointer of a core (``.ptr``) and the handle of one (``.h``) are read from a variable of the function, or from ``self`` in a class that
-  holds them itself, never from a call or through another attribute (``self._live().ptr``, ``graph._core.ptr``);
+- the pointer of a core (``.ptr``) and the handle of one (``.h``) are read from a variable of the function, or from
+  ``self`` in a class that holds them itself, never from a call or through another attribute (``self._live().ptr``,
+  ``graph._core.ptr``);
 - ``ffi.gc`` is called in ``_owned.py`` only, which hides its objects from the collector.
 
 Prints each violation as FILE:LINE and ends with 1 if there are any.
@@ -30,8 +32,18 @@ def violations(path: Path) -> list[tuple[int, str]]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Attribute) and node.attr in POINTERS and not isinstance(node.value, ast.Name):
             source = ast.unparse(node.value)
-            found.append((node.lineno, f"'.{node.attr}' is read from '{source}', which nothing holds: take that in a variable first"))
-        gc = isinstance(node, ast.Attribute) and node.attr == "gc" and isinstance(node.value, ast.Name) and node.value.id == "ffi"
+            found.append(
+                (
+                    node.lineno,
+                    f"'.{node.attr}' is read from '{source}', which nothing holds: take that in a variable first",
+                )
+            )
+        gc = (
+            isinstance(node, ast.Attribute)
+            and node.attr == "gc"
+            and isinstance(node.value, ast.Name)
+            and node.value.id == "ffi"
+        )
         if gc and path.name != OWNED:
             found.append((node.lineno, "ffi.gc: use _owned.owned"))
     return sorted(found)

@@ -3,11 +3,12 @@
 
     tools/check_pictures.py [FILE.html ...] [--screenshots DIRECTORY]
 
-Without a file: the plan of a model graph from tests/data, one with hostile names, and one of 10,000 blocks. Needs chromium and chromedriver
-(Debian: chromium chromium-driver), which it drives by the W3C WebDriver protocol and nothing else; says so and succeeds when they are
-missing. Checked: nothing on the console; nothing loaded; a rectangle of nonzero area for every block, at the place that its numbers say;
-hovering over blocks shows their names; the keyboard does too; the lines of peak and bound, and the curve of live bytes; zoom; the moment's
-list; splits and copies; light and dark.
+Without a file: the plan of a model graph from tests/data, one with hostile names, and one of 10,000 blocks. Needs
+chromium and chromedriver (Debian: chromium chromium-driver), which it drives by the W3C WebDriver protocol and nothing
+else; says so and succeeds when they are missing. Checked: nothing on the console; nothing loaded; a rectangle of
+nonzero area for every block, at the place that its numbers say; hovering over blocks shows their names; the keyboard
+does too; the lines of peak and bound, and the curve of live bytes; zoom; the moment's list; splits and copies; light
+and dark.
 """
 
 from __future__ import annotations
@@ -29,11 +30,14 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 FLAGS = [
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--hide-scrollbars", "--force-color-profile=srgb", "--window-size=1280,1900",
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--hide-scrollbars", "--force-color-profile=srgb",
+    "--window-size=1280,1900",
 ]  # fmt: skip
 HOSTILE = [  # names of tensors
-    "</script><img src=x onerror=\"document.title='hacked'\">", "<!--<script>", "a\"b'c&amp;<b>", "\u2028line", "]]>", "\ud800", "${1}`",
+    "</script><img src=x onerror=\"document.title='hacked'\">", "<!--<script>", "a\"b'c&amp;<b>", "\u2028line", "]]>",
+    "\ud800", "${1}`",
 ]  # fmt: skip
 
 
@@ -45,7 +49,9 @@ class Browser:
             s.bind(("127.0.0.1", 0))
             port = s.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
-        self.process = subprocess.Popen([driver, f"--port={port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.process = subprocess.Popen(
+            [driver, f"--port={port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         self.opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         self._wait()
         options = {"binary": chromium, "args": [*FLAGS, f"--user-data-dir={profile}"]}
@@ -85,7 +91,9 @@ class Browser:
 
     def settle(self) -> None:
         """After scrolling: until the page has heard of it."""
-        script = "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 0)));"
+        script = (
+            "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 0)));"
+        )
         self.call("POST", "/execute/async", {"script": script, "args": []})
 
     def mouse(self, *steps: dict[str, Any]) -> None:
@@ -124,13 +132,17 @@ class Browser:
 GEOMETRY = """
 const map = document.querySelectorAll(".card[data-arena]")[arguments[0]].querySelector("svg.map");
 const free = map.querySelector(".freearea").getBoundingClientRect();
-const box = r => { const b = r.getBoundingClientRect(); return [b.left - free.left, free.bottom - b.bottom, b.width, b.height]; };
+const box = r => {
+    const b = r.getBoundingClientRect();
+    return [b.left - free.left, free.bottom - b.bottom, b.width, b.height];
+};
 return { free: [free.width, free.height], rects: [...map.querySelectorAll("rect[data-i]")].map(box) };
 """
 LINES = """
 const card = document.querySelectorAll(".card[data-arena]")[arguments[0]], map = card.querySelector("svg.map");
 const free = map.querySelector(".freearea").getBoundingClientRect();
-const up = name => [...map.querySelectorAll("line.rule." + name)].map(l => (free.bottom - l.getBoundingClientRect().top) / free.height);
+const height = l => (free.bottom - l.getBoundingClientRect().top) / free.height;
+const up = name => [...map.querySelectorAll("line.rule." + name)].map(height);
 const live = card.querySelector("path.live"), box = live && live.getBBox();
 return { top: up("top"), bound: up("bound"), words: [...map.querySelectorAll("text.lead")].map(t => t.textContent),
          live: live ? live.getAttribute("d") : "", high: box ? box.height : 0 };
@@ -144,7 +156,8 @@ return [x, y, hit && hit.dataset ? Number(hit.dataset.i ?? -1) : -1];
 """
 TIP = """
 const t = document.getElementById("tip");
-return [getComputedStyle(t).visibility, (t.querySelector("b")?.textContent ?? "").toWellFormed(), t.textContent.toWellFormed()];
+const title = t.querySelector("b")?.textContent ?? "";
+return [getComputedStyle(t).visibility, title.toWellFormed(), t.textContent.toWellFormed()];
 """
 
 
@@ -172,7 +185,9 @@ class Check:
         """Every block's rectangle against its numbers, in shares of the map."""
         seen = self.browser.run(GEOMETRY, number)
         wide, high = seen["free"]
-        self.expect(len(seen["rects"]) == len(arena["name"]), f"{len(seen['rects'])} rectangles for {len(arena['name'])} blocks")
+        self.expect(
+            len(seen["rects"]) == len(arena["name"]), f"{len(seen['rects'])} rectangles for {len(arena['name'])} blocks"
+        )
         self.expect(wide > 200 and high > 100, f"the map has {wide} x {high} pixels")
         height = max(arena["peak"], arena["bases"][-1], 1)
         t0, span = self.plan["t0"], self.plan["t1"] - self.plan["t0"]
@@ -180,18 +195,26 @@ class Check:
             self.expect(w > 0 and h > 0, f"block {i} has no area: {w} x {h}")
             bottom = arena["bases"][arena["chunk"][i]] + arena["offset"][i]
             lower, upper = arena["lower"][i], arena["upper"][i]
-            want = [(lower - t0) * wide / span, bottom * high / height, (upper - lower) * wide / span, arena["size"][i] * high / height]
+            want = [
+                (lower - t0) * wide / span,
+                bottom * high / height,
+                (upper - lower) * wide / span,
+                arena["size"][i] * high / height,
+            ]
             slack = 1.0  # of a pixel: the least height is 0.6
             near = all(abs(got - wanted) <= slack for got, wanted in zip((x, y, w, h), want, strict=True))
             self.expect(near, f"block {i} ({arena['name'][i]}) is drawn at {[x, y, w, h]}, should be at {want}")
 
     def lines(self, number: int, arena: dict[str, Any]) -> None:
-        """The lines at the peak and at the lower bound, and the curve of live bytes: its highest point against the blocks' own sum."""
+        """The lines at the peak and at the lower bound, and the curve of live bytes: its highest point against the
+        blocks' own sum."""
         seen = self.browser.run(LINES, number)
         height = max(arena["peak"], arena["bases"][-1], 1)
         want = {"top": [arena["peak"]], "bound": [arena["bound"]] if arena["bound"] < arena["peak"] else []}
         for name, values in want.items():
-            near = len(seen[name]) == len(values) and all(abs(g - v / height) < 0.02 for g, v in zip(seen[name], values, strict=True))
+            near = len(seen[name]) == len(values) and all(
+                abs(g - v / height) < 0.02 for g, v in zip(seen[name], values, strict=True)
+            )
             self.expect(near, f"lines {name} at {seen[name]} of the map, should be at {[v / height for v in values]}")
         word = "peak = lower bound" if arena["bound"] >= arena["peak"] else "lower bound"
         self.expect(any(word in t for t in seen["words"]), f"no line says {word!r}: {seen['words']}")
@@ -208,12 +231,17 @@ class Check:
                 for t in {*lower, *upper}
             )
             drawn = seen["high"] / 78 * height
-            self.expect(abs(drawn - most) < 0.03 * height, f"the curve of live bytes is {drawn:.0f} bytes high, {most} are alive at most")
+            self.expect(
+                abs(drawn - most) < 0.03 * height,
+                f"the curve of live bytes is {drawn:.0f} bytes high, {most} are alive at most",
+            )
         self.expect(seen["live"].count("L") >= 4, "there is no curve of live bytes")
 
     def hover(self, number: int, arena: dict[str, Any]) -> int:
         """Over the centres of the largest blocks that nothing lies upon."""
-        order = sorted(range(len(arena["name"])), key=lambda i: -arena["size"][i] * (arena["upper"][i] - arena["lower"][i]))
+        order = sorted(
+            range(len(arena["name"])), key=lambda i: -arena["size"][i] * (arena["upper"][i] - arena["lower"][i])
+        )
         done = 0
         for i in order[:12]:
             x, y, hit = self.browser.run(CENTRE, number, i)
@@ -223,26 +251,42 @@ class Check:
             self.browser.move(x, y)
             visible, title, text = self.browser.run(TIP)
             name = self.shown(arena["name"][i]) or "(no name)"
-            self.expect(visible == "visible" and title == name, f"hover over block {i}: shows {title!r} ({visible}), not {name!r}")
-            self.expect(f"{arena['size'][i]:,} bytes" in text and f"{arena['offset'][i]:,}" in text, f"hover over block {i} says {text!r}")
+            self.expect(
+                visible == "visible" and title == name,
+                f"hover over block {i}: shows {title!r} ({visible}), not {name!r}",
+            )
+            self.expect(
+                f"{arena['size'][i]:,} bytes" in text and f"{arena['offset'][i]:,}" in text,
+                f"hover over block {i} says {text!r}",
+            )
             done += 1
         self.expect(done > 0 or not order, "no block could be hovered over")
         return done
 
     def keyboard(self, number: int, arena: dict[str, Any]) -> None:
-        self.browser.run('document.querySelectorAll(".card[data-arena]")[arguments[0]].querySelector("svg.map").focus()', number)
+        self.browser.run(
+            'document.querySelectorAll(".card[data-arena]")[arguments[0]].querySelector("svg.map").focus()', number
+        )
         self.browser.settle()
-        first = min(range(len(arena["name"])), key=lambda i: (arena["lower"][i], arena["bases"][arena["chunk"][i]] + arena["offset"][i]))
+        first = min(
+            range(len(arena["name"])),
+            key=lambda i: (arena["lower"][i], arena["bases"][arena["chunk"][i]] + arena["offset"][i]),
+        )
         self.browser.key("\ue011")  # Home
         visible, title, _ = self.browser.run(TIP)
         name = self.shown(arena["name"][first]) or "(no name)"
         self.expect(visible == "visible" and title == name, f"Home shows {title!r}, not {name!r}")
         self.browser.key("\ue014")  # right
-        self.expect(bool(self.browser.run('return document.getElementById("said").textContent')), "nothing is said to screen readers")
+        self.expect(
+            bool(self.browser.run('return document.getElementById("said").textContent')),
+            "nothing is said to screen readers",
+        )
 
     def moment(self, number: int, arena: dict[str, Any]) -> None:
         """The list of what is alive at the peak moment."""
-        script = 'return document.querySelectorAll(".card[data-arena]")[arguments[0]].querySelectorAll("tbody tr").length'
+        script = (
+            'return document.querySelectorAll(".card[data-arena]")[arguments[0]].querySelectorAll("tbody tr").length'
+        )
         alive = sum(b <= arena["moment"] < e for b, e in zip(arena["lower"], arena["upper"], strict=True))
         rows = self.browser.run(script, number)
         self.expect(rows == min(alive, 501), f"{rows} rows for {alive} blocks alive at the peak moment")
@@ -252,7 +296,10 @@ class Check:
         if self.plan["t1"] - self.plan["t0"] < 32:
             return
         before = self.browser.run(GEOMETRY, 0)
-        box = 'const r = document.querySelector("svg.map .freearea").getBoundingClientRect(); return [r.left, r.top, r.width, r.height]'
+        box = (
+            'const r = document.querySelector("svg.map .freearea").getBoundingClientRect(); return [r.left, r.top,'
+            " r.width, r.height]"
+        )
         self.browser.run('document.querySelector("svg.map").scrollIntoView({ block: "center" })')
         self.browser.settle()
         x, y, w, h = self.browser.run(box)
@@ -261,7 +308,9 @@ class Check:
         self.expect(3 < factor < 5, f"dragging over a quarter of the map made blocks {factor:.2f} times as wide")
         self.browser.run('document.getElementById("all").click()')
         after = self.browser.run(GEOMETRY, 0)["rects"]
-        same = all(abs(a - b) < 0.5 for p, q in zip(after, before["rects"], strict=True) for a, b in zip(p, q, strict=True))
+        same = all(
+            abs(a - b) < 0.5 for p, q in zip(after, before["rects"], strict=True) for a, b in zip(p, q, strict=True)
+        )
         self.expect(same, "Whole graph does not undo the zoom")
 
     def quiet(self) -> None:
@@ -279,8 +328,14 @@ class Check:
 
     def run(self, screenshots: Path | None, dark: bool) -> str:
         self.browser.call("POST", "/url", {"url": self.page.as_uri()})
-        self.expect(self.browser.run("return document.documentElement.dataset.ready") == "yes", "the script did not come to its end")
-        self.expect(self.browser.call("GET", "/title") == self.shown(self.plan["title"]).replace("�", "?"), "another title than the plan's")
+        self.expect(
+            self.browser.run("return document.documentElement.dataset.ready") == "yes",
+            "the script did not come to its end",
+        )
+        self.expect(
+            self.browser.call("GET", "/title") == self.shown(self.plan["title"]).replace("�", "?"),
+            "another title than the plan's",
+        )
         hovered = 0
         for k, arena in enumerate(self.plan["arenas"]):
             if arena["name"]:
@@ -299,7 +354,9 @@ class Check:
         ground = self.browser.run("return getComputedStyle(document.body).backgroundColor")
         light = sum(int(v) for v in ground[ground.index("(") + 1 : -1].split(",")[:3]) > 384
         self.expect(light != dark, f"background {ground} in {'dark' if dark else 'light'} mode")
-        self.browser.run('document.activeElement.blur(); scrollTo(0, 0); document.getElementById("tip").style.visibility = "hidden"')
+        self.browser.run(
+            'document.activeElement.blur(); scrollTo(0, 0); document.getElementById("tip").style.visibility = "hidden"'
+        )
         if screenshots is not None:
             self.browser.screenshot(screenshots / f"{self.page.stem}-{'dark' if dark else 'light'}.png")
         self.quiet()
@@ -327,7 +384,9 @@ def pages(directory: Path) -> list[Path]:
     lives = [(i, i + rng.randrange(1, 400), rng.randrange(1, 10**6)) for i in range(10000)]
     plan = plan_memory(*zip(*lives, strict=True), budget_ms=0)
     many = tuple(BareBlock(i, *live, int(plan.offsets[i]), f"t{i}", "ADD", "X") for i, live in enumerate(lives))
-    page(bare_picture("ten thousand blocks", [BareArena("X", plan.peak, plan.lower_bound, plan.proved, many)]), found[3])
+    page(
+        bare_picture("ten thousand blocks", [BareArena("X", plan.peak, plan.lower_bound, plan.proved, many)]), found[3]
+    )
     return [f for f in found if f.exists()]
 
 

@@ -4,8 +4,9 @@
     gen_ffi.py --module NAME --output FILE.c HEADER...
 
 The declarations come from the headers themselves: everything between the comments `// cdef: begin` and `// cdef: end`.
-Declaring something a second time by hand would only let it drift. What cffi cannot parse (macros that expand to attributes,
-constant expressions in array sizes) is rewritten here; the C compiler then checks every declaration against the header.
+Declaring something a second time by hand would only let it drift. What cffi cannot parse (macros that expand to
+attributes, constant expressions in array sizes) is rewritten here; the C compiler then checks every declaration against
+the header.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ def main() -> int:
     parser.add_argument("headers", nargs="+", type=Path)
     options = parser.parse_args()
 
-    defines: dict[str, int] = {"GGML_MAX_NAME": 64}  # overridable, so outside the marked region; checked by the compiler
+    # overridable, so outside the marked region; checked by the compiler
+    defines: dict[str, int] = {"GGML_MAX_NAME": 64}
     cdef = "\n".join(declarations(marked_regions(h.read_text(), h.name), defines) for h in options.headers)
     if options.cdef:
         options.output.write_text(cdef + "\n")

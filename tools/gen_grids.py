@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Writes c/src/tensor/quant/grids.c: the codebooks of the IQ formats.
 
-The codebooks are data of the file format, like the numbers of its types. This script reads them from the PyPI package ``gguf``
-(any version from 0.10 on) and packs each row into 16 bits. Run it again only when a format with a new codebook is added:
+The codebooks are data of the file format, like the numbers of its types. This script reads them from the PyPI package
+``gguf`` (any version from 0.10 on) and packs each row into 16 bits. Run it again only when a format with a new codebook
+is added:
 
     pip install gguf && python tools/gen_grids.py > c/src/tensor/quant/grids.c
 """
@@ -10,7 +11,8 @@ The codebooks are data of the file format, like the numbers of its types. This s
 import numpy as np
 from gguf import quants
 
-GRIDS = [  # name, class in the package, what the values of a row are divided into: (8 codes of 2 bits) or (4 codes of 4 bits)
+# name, class in the package, what the values of a row are divided into: (8 codes of 2 bits) or (4 codes of 4 bits)
+GRIDS = [
     ("iq2_xxs", quants.IQ2_XXS),
     ("iq2_xs", quants.IQ2_XS),
     ("iq2_s", quants.IQ2_S),
@@ -20,12 +22,13 @@ GRIDS = [  # name, class in the package, what the values of a row are divided in
 ]
 
 HEAD = """\
-// grids.c - the codebooks of the IQ formats. Made by tools/gen_grids.py from the PyPI package gguf {version}; do not edit.
+// grids.c - the codebooks of the IQ formats. Made by tools/gen_grids.py from the PyPI
+// package gguf {version}; do not edit.
 //
 // A row of 8 values is 8 codes of 2 bits, a row of 4 values is 4 codes of 4 bits; the first value has the lowest bits.
-// grid.c says what the codes stand for. Rows ascend. The lower and the upper four bits of a row's upper byte have 8 or 9
-// states each (a code below 8, two codes below 3): those with states i and j are first[8 j + i] or first[9 j + i] up to
-// the next one's first.
+// grid.c says what the codes stand for. Rows ascend. The lower and the upper four bits of a row's upper byte have 8 or
+// 9 states each (a code below 8, two codes below 3): those with states i and j are first[8 j + i] or first[9 j + i] up
+// to the next one's first.
 #ifndef GB_GRID_TABLE // who includes this file for tables in other memory says how they are declared
 #include "tensor/quant/grid.h"
 #define GB_GRID_TABLE const

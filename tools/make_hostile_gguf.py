@@ -3,8 +3,9 @@
 
     make_hostile_gguf.py FOLDER [--fuzz-seeds]
 
-Every file must be refused by a reader, with a message that names the field and its offset. The files are made from a description of the
-format, not with the library. --fuzz-seeds writes instead the small set from which the fuzzer starts: valid files and one file of each kind.
+Every file must be refused by a reader, with a message that names the field and its offset. The files are made from a
+description of the format, not with the library. --fuzz-seeds writes instead the small set from which the fuzzer starts:
+valid files and one file of each kind.
 
 `hostile()` yields (name, bytes, word): the message has to contain the word.
 """
@@ -58,16 +59,22 @@ def whole(
     n_kv: int | None = None,
     n_tensors: int | None = None,
 ) -> bytes:
-    meta = header(len(infos) if n_tensors is None else n_tensors, len(pairs) if n_kv is None else n_kv) + b"".join(pairs) + b"".join(infos)
+    meta = (
+        header(len(infos) if n_tensors is None else n_tensors, len(pairs) if n_kv is None else n_kv)
+        + b"".join(pairs)
+        + b"".join(infos)
+    )
     return meta + bytes(-len(meta) % alignment) + bytes(range(256)) * (data // 256) + bytes(data % 256)
 
 
 BLOCKS = {
-    10: (256, 84), 11: (256, 110), 12: (256, 144), 14: (256, 210), 16: (256, 66), 17: (256, 74), 18: (256, 98), 19: (256, 50), 20: (32, 18),
+    10: (256, 84), 11: (256, 110), 12: (256, 144), 14: (256, 210), 16: (256, 66), 17: (256, 74), 18: (256, 98),
+    19: (256, 50), 20: (32, 18),
     21: (256, 110), 22: (256, 82), 23: (256, 136), 29: (256, 56), 34: (256, 54), 35: (256, 66), 39: (32, 17),
 }  # fmt: skip
 UNKNOWN = (4, 5, 33, 38, 255, 1023)  # retired and future types
-PAIRS = [pair(b"a.u32", U32, u32(7)), pair(b"a.str", STR, string(b"text")), pair(b"a.arr", ARR, array(I16, 3, bytes(6))),
+PAIRS = [pair(b"a.u32", U32, u32(7)), pair(b"a.str", STR, string(b"text")),
+ pair(b"a.arr", ARR, array(I16, 3, bytes(6))),
          pair(b"a.strs", ARR, array(STR, 2, string(b"x") + string(b"")))]  # fmt: skip
 INFOS = [info(b"t0", (8, 4), T_F32, 0), info(b"t1", (32,), T_Q4_0, 128)]
 
@@ -76,12 +83,27 @@ def valid() -> Iterator[tuple[str, bytes]]:
     yield "empty", whole([], [], 0)
     yield "small", whole(PAIRS, INFOS)
     yield "version2", header(0, 0, 2)
-    scalars = [(U8, 1), (I8, 1), (U16, 2), (I16, 2), (U32, 4), (I32, 4), (F32, 4), (BOOL, 1), (U64, 8), (I64, 8), (F64, 8)]
+    scalars = [
+        (U8, 1),
+        (I8, 1),
+        (U16, 2),
+        (I16, 2),
+        (U32, 4),
+        (I32, 4),
+        (F32, 4),
+        (BOOL, 1),
+        (U64, 8),
+        (I64, 8),
+        (F64, 8),
+    ]
     yield "scalars", whole([pair(b"k%d" % kind, kind, bytes(range(1, size + 1))) for kind, size in scalars], [], 0)
     yield "arrays", whole([pair(b"k%d" % kind, ARR, array(kind, 3, bytes(3 * size))) for kind, size in scalars], [], 0)
     yield "alignment", whole([pair(b"general.alignment", U32, u32(64))], [info(b"t", (16,), T_F32, 64)], 128, 64)
     for kind in UNKNOWN:
-        yield f"unknown{kind}", whole([], [info(b"u", (3, 5), kind, 0), info(b"t", (8,), T_F32, 96), info(b"v", (7,), kind, 128)])
+        yield (
+            f"unknown{kind}",
+            whole([], [info(b"u", (3, 5), kind, 0), info(b"t", (8,), T_F32, 96), info(b"v", (7,), kind, 128)]),
+        )
     for kind, (block, size) in BLOCKS.items():
         data = bytes((i * 151 + kind) & 255 for i in range(size))  # any bytes are blocks, also indices beyond a table
         meta = header(1, 0) + info(b"q", (block,), kind, 0)
@@ -105,7 +127,11 @@ def counts() -> Iterator[tuple[str, bytes, str]]:
             yield f"name-length-{label}", whole([], [string(b"t", n) + u32(1) + u64(8) + u32(T_F32) + u64(0)]), "tensor"
         if n > 1:
             yield f"string-length-{label}", header(0, 1) + string(b"k") + u32(STR) + string(b"t", n), "string value"
-            yield f"array-string-length-{label}", header(0, 1) + pair(b"k", ARR, array(STR, 1, string(b"t", n))), "string of an array"
+            yield (
+                f"array-string-length-{label}",
+                header(0, 1) + pair(b"k", ARR, array(STR, 1, string(b"t", n))),
+                "string of an array",
+            )
             for kind in range(13):
                 if kind != ARR:
                     yield f"array-count-{kind}-{label}", header(0, 1) + pair(b"k", ARR, array(kind, n, b"\0")), "array"
@@ -122,7 +148,8 @@ def shapes() -> Iterator[tuple[str, bytes, str]]:
             if n != 1:
                 yield f"ne{dim}-{label}", whole([], [info(b"t", tuple(ne), T_F32, 0)]), "'t'"
     for label, ne in {
-        "wrap-2to32x2to32": (2**32, 2**32), "wrap-2to63x2": (2**62, 4), "wrap-to-1": (2**63 + 1, 2**63 + 1), "wrap-4": (2**16,) * 4,
+        "wrap-2to32x2to32": (2**32, 2**32), "wrap-2to63x2": (2**62, 4), "wrap-to-1": (2**63 + 1, 2**63 + 1),
+        "wrap-4": (2**16,) * 4,
         "wrap-to-8": ((2**64 - 8) % 2**63, 3, 5, 7), "bytes-wrap": (2**61, 1), "bytes-wrap-2": (2**62, 1),
         "zero-times-huge": (0, 2**62, 2**62),
     }.items():  # fmt: skip
@@ -163,7 +190,11 @@ def alignments() -> Iterator[tuple[str, bytes, str]]:
 
 def names() -> Iterator[tuple[str, bytes, str]]:
     yield "key-twice", whole([pair(b"k", U8, b"\1"), pair(b"k", U8, b"\2")], []), "occurs twice"
-    yield "key-twice-other-type", whole([pair(b"k", U8, b"\1"), *PAIRS, pair(b"k", STR, string(b""))], []), "occurs twice"
+    yield (
+        "key-twice-other-type",
+        whole([pair(b"k", U8, b"\1"), *PAIRS, pair(b"k", STR, string(b""))], []),
+        "occurs twice",
+    )
     yield "alignment-twice", whole([pair(b"general.alignment", U32, u32(32))] * 2, []), "occurs twice"
     yield "key-empty", whole([pair(b"", U8, b"\1")], []), "key"
     yield "key-huge", whole([pair(b"k" * 65536, U8, b"\1")], []), "key"
@@ -187,11 +218,28 @@ def offsets() -> Iterator[tuple[str, bytes, str]]:
         yield f"unknown-{kind}-past", whole([], [info(b"a", (8,), kind, 256)]), "offset of tensor"
         yield f"unknown-{kind}-far", whole([], [info(b"a", (8,), kind, 2**64 - 32)]), "offset of tensor"
         yield f"unknown-{kind}-unaligned", whole([], [info(b"a", (8,), kind, 16)]), "offset of tensor"
-        yield f"unknown-{kind}-same", whole([], [info(b"a", (8,), kind, 0), info(b"b", (8,), T_F32, 0)]), "offset of tensor 'a'"
-        yield f"unknown-{kind}-unsorted", whole([], [info(b"a", (8,), kind, 32), info(b"b", (8,), T_F32, 0)]), "offset of tensor 'a'"
+        yield (
+            f"unknown-{kind}-same",
+            whole([], [info(b"a", (8,), kind, 0), info(b"b", (8,), T_F32, 0)]),
+            "offset of tensor 'a'",
+        )
+        yield (
+            f"unknown-{kind}-unsorted",
+            whole([], [info(b"a", (8,), kind, 32), info(b"b", (8,), T_F32, 0)]),
+            "offset of tensor 'a'",
+        )
         yield f"unknown-{kind}-overlap", whole([], [INFOS[0], info(b"a", (8,), kind, 96)]), "overlaps"
-        yield f"unknown-{kind}-next-past", whole([], [info(b"a", (8,), kind, 0), info(b"b", (8,), T_F32, 2**63)]), "offset of tensor 'b'"
-        for label, ne in {"0": (0,), "2to63": (2**63,), "wrap": (2**32, 2**32), "zero-times-huge": (2**62, 0, 2**62)}.items():
+        yield (
+            f"unknown-{kind}-next-past",
+            whole([], [info(b"a", (8,), kind, 0), info(b"b", (8,), T_F32, 2**63)]),
+            "offset of tensor 'b'",
+        )
+        for label, ne in {
+            "0": (0,),
+            "2to63": (2**63,),
+            "wrap": (2**32, 2**32),
+            "zero-times-huge": (2**62, 0, 2**62),
+        }.items():
             yield f"unknown-{kind}-shape-{label}", whole([], [info(b"a", ne, kind, 0)]), "dimension"
         yield f"unknown-{kind}-n_dims", whole([], [info(b"a", (8,) * 4, kind, 0, n_dims=5)]), "dimensions"
     yield "size-past", whole([], [info(b"a", (8, 9), T_F32, 0)]), "offset of tensor"

@@ -1,7 +1,8 @@
 // ggml-backend-impl.h - what one implements to write a backend.
 //
-// Fields stand in the order of ggml of February 2024, because backends use positional initialisers; newer, optional hooks follow
-// them. An absent hook is NULL. Hooks that fail report through ggml_report_error and then return false, NULL or nothing.
+// Fields stand in the order of ggml of February 2024, because backends use positional initialisers; newer, optional
+// hooks follow them. An absent hook is NULL. Hooks that fail report through ggml_report_error and then return false,
+// NULL or nothing.
 #ifndef GGML_BACKEND_IMPL_H
 #define GGML_BACKEND_IMPL_H
 
@@ -19,13 +20,16 @@ typedef void * ggml_backend_context_t;
 GGML_API GGML_ATTRIBUTE_FORMAT(2, 3) enum ggml_status ggml_report_error(enum ggml_status status, const char * fmt, ...);
 
 struct ggml_backend_buffer_type_i {
-    const char *          (*GGML_CALL get_name)(ggml_backend_buffer_type_t buft);
+    const char * (*GGML_CALL get_name)(ggml_backend_buffer_type_t buft);
     ggml_backend_buffer_t (*GGML_CALL alloc_buffer)(ggml_backend_buffer_type_t buft, size_t size);
-    size_t                (*GGML_CALL get_alignment)(ggml_backend_buffer_type_t buft);
-    size_t                (*GGML_CALL get_max_size)(ggml_backend_buffer_type_t buft);                                // optional
-    size_t                (*GGML_CALL get_alloc_size)(ggml_backend_buffer_type_t buft, const struct ggml_tensor * tensor); // optional
-    bool                  (*GGML_CALL supports_backend)(ggml_backend_buffer_type_t buft, ggml_backend_t backend);
-    bool                  (*GGML_CALL is_host)(ggml_backend_buffer_type_t buft);                                     // optional
+    size_t (*GGML_CALL get_alignment)(ggml_backend_buffer_type_t buft);
+    // optional
+    size_t (*GGML_CALL get_max_size)(ggml_backend_buffer_type_t buft);
+    // optional
+    size_t (*GGML_CALL get_alloc_size)(ggml_backend_buffer_type_t buft, const struct ggml_tensor * tensor);
+    bool (*GGML_CALL supports_backend)(ggml_backend_buffer_type_t buft, ggml_backend_t backend);
+    // optional
+    bool (*GGML_CALL is_host)(ggml_backend_buffer_type_t buft);
 };
 
 struct ggml_backend_buffer_type {
@@ -35,17 +39,24 @@ struct ggml_backend_buffer_type {
 
 struct ggml_backend_buffer_i {
     const char * (*GGML_CALL get_name)(ggml_backend_buffer_t buffer);
-    void         (*GGML_CALL free_buffer)(ggml_backend_buffer_t buffer); // optional
-    void *       (*GGML_CALL get_base)(ggml_backend_buffer_t buffer);
-    void         (*GGML_CALL init_tensor)(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor); // optional
-    void         (*GGML_CALL set_tensor)(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor, const void * data, size_t offset, size_t size);
-    void         (*GGML_CALL get_tensor)(ggml_backend_buffer_t buffer, const struct ggml_tensor * tensor, void * data, size_t offset, size_t size);
-    bool         (*GGML_CALL cpy_tensor)(ggml_backend_buffer_t buffer, const struct ggml_tensor * src, struct ggml_tensor * dst); // optional; dst is in buffer
-    void         (*GGML_CALL clear)(ggml_backend_buffer_t buffer, uint8_t value);
-    void         (*GGML_CALL reset)(ggml_backend_buffer_t buffer); // optional
+    void (*GGML_CALL free_buffer)(ggml_backend_buffer_t buffer); // optional
+    void * (*GGML_CALL get_base)(ggml_backend_buffer_t buffer);
+    void (*GGML_CALL init_tensor)(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor); // optional
+    void (*GGML_CALL set_tensor)(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor, const void * data,
+        size_t offset, size_t size);
+    void (*GGML_CALL get_tensor)(ggml_backend_buffer_t buffer, const struct ggml_tensor * tensor, void * data,
+        size_t offset, size_t size);
+    // optional; dst is in buffer
+    bool (*GGML_CALL cpy_tensor)(ggml_backend_buffer_t buffer, const struct ggml_tensor * src,
+        struct ggml_tensor * dst);
+    void (*GGML_CALL clear)(ggml_backend_buffer_t buffer, uint8_t value);
+    void (*GGML_CALL reset)(ggml_backend_buffer_t buffer); // optional
     // newer, optional
-    void         (*GGML_CALL free_tensor)(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor); // before an allocator gives the memory back
-    bool         (*GGML_CALL cpy_tensor_to)(ggml_backend_buffer_t buffer, const struct ggml_tensor * src, struct ggml_tensor * dst); // src is in buffer
+    // before an allocator gives the memory back
+    void (*GGML_CALL free_tensor)(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor);
+    // src is in buffer
+    bool (*GGML_CALL cpy_tensor_to)(ggml_backend_buffer_t buffer, const struct ggml_tensor * src,
+        struct ggml_tensor * dst);
 };
 
 struct ggml_backend_buffer {
@@ -55,7 +66,8 @@ struct ggml_backend_buffer {
     size_t                         size;
     enum ggml_backend_buffer_usage usage;
     // newer; kept by the library
-    uint64_t version;    // a number that no other buffer has had, and a new one after each write that the library knows of
+    // a number that no other buffer has had, and a new one after each write that the library knows of
+    uint64_t version;
     bool     replicated; // a scheduler keeps copies of what is in it
     bool     arena;      // a graph allocator or a scheduler placed results in it
     bool     retired;    // its memory was given back; this struct is still there for tensors that point to it
@@ -64,15 +76,18 @@ struct ggml_backend_buffer {
 };
 
 // NULL on failure; then the context is still the caller's.
-GGML_API GGML_CALL ggml_backend_buffer_t ggml_backend_buffer_init(ggml_backend_buffer_type_t buft, struct ggml_backend_buffer_i iface, ggml_backend_buffer_context_t context, size_t size);
+GGML_API GGML_CALL ggml_backend_buffer_t ggml_backend_buffer_init(ggml_backend_buffer_type_t buft,
+    struct ggml_backend_buffer_i iface, ggml_backend_buffer_context_t context, size_t size);
 
 // Tries the hooks of both sides; false: none could.
 GGML_API bool ggml_backend_buffer_copy_tensor(const struct ggml_tensor * src, struct ggml_tensor * dst);
 
 // Several buffers behind one handle; owns its parts. On failure the parts stay the caller's.
-GGML_API GGML_CALL ggml_backend_buffer_t ggml_backend_multi_buffer_alloc_buffer(ggml_backend_buffer_t * buffers, size_t n_buffers);
+GGML_API GGML_CALL ggml_backend_buffer_t ggml_backend_multi_buffer_alloc_buffer(ggml_backend_buffer_t * buffers,
+    size_t                                                                                              n_buffers);
 GGML_API GGML_CALL bool                  ggml_backend_buffer_is_multi_buffer(ggml_backend_buffer_t buffer);
-GGML_API GGML_CALL enum ggml_status      ggml_backend_multi_buffer_set_usage(ggml_backend_buffer_t buffer, enum ggml_backend_buffer_usage usage);
+GGML_API GGML_CALL enum ggml_status      ggml_backend_multi_buffer_set_usage(ggml_backend_buffer_t buffer,
+    enum ggml_backend_buffer_usage                                                            usage);
 
 // A point in the work of a backend: what was queued when it was recorded.
 struct ggml_backend_event {
@@ -81,43 +96,52 @@ struct ggml_backend_event {
 };
 
 struct ggml_backend_i {
-    const char *               (*GGML_CALL get_name)(ggml_backend_t backend);
-    void                       (*GGML_CALL free)(ggml_backend_t backend);
+    const char * (*GGML_CALL get_name)(ggml_backend_t backend);
+    void (*GGML_CALL free)(ggml_backend_t backend);
     ggml_backend_buffer_type_t (*GGML_CALL get_default_buffer_type)(ggml_backend_t backend);
 
-    void (*GGML_CALL set_tensor_async)(ggml_backend_t backend, struct ggml_tensor * tensor, const void * data, size_t offset, size_t size); // optional
-    void (*GGML_CALL get_tensor_async)(ggml_backend_t backend, const struct ggml_tensor * tensor, void * data, size_t offset, size_t size); // optional
-    bool (*GGML_CALL cpy_tensor_async)(ggml_backend_t backend, const struct ggml_tensor * src, struct ggml_tensor * dst);                   // optional
-    void (*GGML_CALL synchronize)(ggml_backend_t backend);                                                                                  // optional
+    // optional
+    void (*GGML_CALL set_tensor_async)(ggml_backend_t backend, struct ggml_tensor * tensor, const void * data,
+        size_t offset, size_t size);
+    // optional
+    void (*GGML_CALL get_tensor_async)(ggml_backend_t backend, const struct ggml_tensor * tensor, void * data,
+        size_t offset, size_t size);
+    // optional
+    bool (*GGML_CALL cpy_tensor_async)(ggml_backend_t backend, const struct ggml_tensor * src,
+        struct ggml_tensor * dst);
+    // optional
+    void (*GGML_CALL synchronize)(ggml_backend_t backend);
 
     ggml_backend_graph_plan_t (*GGML_CALL graph_plan_create)(ggml_backend_t backend, const struct ggml_cgraph * cgraph);
-    void                      (*GGML_CALL graph_plan_free)(ggml_backend_t backend, ggml_backend_graph_plan_t plan);
-    void                      (*GGML_CALL graph_plan_compute)(ggml_backend_t backend, ggml_backend_graph_plan_t plan);
-    bool                      (*GGML_CALL graph_compute)(ggml_backend_t backend, struct ggml_cgraph * cgraph);
-    bool                      (*GGML_CALL supports_op)(ggml_backend_t backend, const struct ggml_tensor * op);
+    void (*GGML_CALL graph_plan_free)(ggml_backend_t backend, ggml_backend_graph_plan_t plan);
+    void (*GGML_CALL graph_plan_compute)(ggml_backend_t backend, ggml_backend_graph_plan_t plan);
+    bool (*GGML_CALL graph_compute)(ggml_backend_t backend, struct ggml_cgraph * cgraph);
+    bool (*GGML_CALL supports_op)(ggml_backend_t backend, const struct ggml_tensor * op);
     // newer, optional
-    const char *              (*GGML_CALL unsupported_reason)(ggml_backend_t backend, const struct ggml_tensor * op); // a static or per-thread string
+    // a static or per-thread string
+    const char * (*GGML_CALL unsupported_reason)(ggml_backend_t backend, const struct ggml_tensor * op);
 
-    // Events, all five or none. event_wait is called with events of backends that have the same hook, and makes what is queued on
-    // `backend` from now on wait for them. An event that was never recorded is complete.
+    // Events, all five or none. event_wait is called with events of backends that have the same hook, and makes what is
+    // queued on `backend` from now on wait for them. An event that was never recorded is complete.
     ggml_backend_event_t (*GGML_CALL event_new)(ggml_backend_t backend);
-    void                 (*GGML_CALL event_free)(ggml_backend_event_t event);
-    void                 (*GGML_CALL event_record)(ggml_backend_event_t event);
-    void                 (*GGML_CALL event_wait)(ggml_backend_t backend, ggml_backend_event_t event);
-    void                 (*GGML_CALL event_synchronize)(ggml_backend_event_t event);
-    // Queues a copy of the elements of src into dst, same layout, one of them in memory of this backend, the other there too, on the host
-    // or in memory of another device. The caller orders it against work elsewhere, with events, and keeps both until it is done. False,
-    // without an error: it cannot be done.
-    bool                 (*GGML_CALL cpy_tensor_peer_async)(ggml_backend_t backend, const struct ggml_tensor * src, struct ggml_tensor * dst);
+    void (*GGML_CALL event_free)(ggml_backend_event_t event);
+    void (*GGML_CALL event_record)(ggml_backend_event_t event);
+    void (*GGML_CALL event_wait)(ggml_backend_t backend, ggml_backend_event_t event);
+    void (*GGML_CALL event_synchronize)(ggml_backend_event_t event);
+    // Queues a copy of the elements of src into dst, same layout, one of them in memory of this backend, the other
+    // there too, on the host or in memory of another device. The caller orders it against work elsewhere, with events,
+    // and keeps both until it is done. False, without an error: it cannot be done.
+    bool (*GGML_CALL cpy_tensor_peer_async)(ggml_backend_t backend, const struct ggml_tensor * src,
+        struct ggml_tensor * dst);
 
-    // Events that note when the queue came to them, both or none, beside the five above. event_time: nanoseconds on the system's monotonic
-    // clock, of the last time it was recorded; called when that is complete. For traces.
+    // Events that note when the queue came to them, both or none, beside the five above. event_time: nanoseconds on the
+    // system's monotonic clock, of the last time it was recorded; called when that is complete. For traces.
     ggml_backend_event_t (*GGML_CALL event_new_timed)(ggml_backend_t backend);
-    int64_t              (*GGML_CALL event_time)(ggml_backend_event_t event);
+    int64_t (*GGML_CALL event_time)(ggml_backend_event_t event);
 
-    // Bytes of scratch memory that computing the graph takes beside its tensors, which need not have any yet. Graphs that are computed one
-    // after the other share it. A failure is reported.
-    size_t               (*GGML_CALL graph_work_size)(ggml_backend_t backend, const struct ggml_cgraph * cgraph);
+    // Bytes of scratch memory that computing the graph takes beside its tensors, which need not have any yet. Graphs
+    // that are computed one after the other share it. A failure is reported.
+    size_t (*GGML_CALL graph_work_size)(ggml_backend_t backend, const struct ggml_cgraph * cgraph);
 };
 
 struct ggml_backend {
@@ -127,12 +151,13 @@ struct ggml_backend {
 
 typedef ggml_backend_t (*GGML_CALL ggml_backend_init_fn)(const char * params, void * user_data);
 
-// Whether a node's result need not be stored by who computes it together with the one node that reads it: a graph allocator or a scheduler
-// placed it, found that reader alone, and its memory is of no interest afterwards.
+// Whether a node's result need not be stored by who computes it together with the one node that reads it: a graph
+// allocator or a scheduler placed it, found that reader alone, and its memory is of no interest afterwards.
 GGML_API bool ggml_backend_may_leave_out(const struct ggml_tensor * node);
 
 // name is copied. An existing name is an error.
-GGML_API GGML_CALL enum ggml_status ggml_backend_register(const char * name, ggml_backend_init_fn init_fn, ggml_backend_buffer_type_t default_buffer_type, void * user_data);
+GGML_API GGML_CALL enum ggml_status ggml_backend_register(const char * name, ggml_backend_init_fn init_fn,
+    ggml_backend_buffer_type_t default_buffer_type, void * user_data);
 
 #ifdef __cplusplus
 }

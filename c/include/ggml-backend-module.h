@@ -1,16 +1,19 @@
 // ggml-backend-module.h - a backend in a shared library of its own, loaded at run time with ggml_backend_load(path).
 //
-// One source serves both ways. Linked in: call the backend's own register function. As a module: the same files, this line in one of them,
+// One source serves both ways. Linked in: call the backend's own register function. As a module: the same files, this
+// line in one of them,
 //
-//     GGML_BACKEND_MODULE("mine", my_backend_register)    // enum ggml_status my_backend_register(void): calls ggml_backend_register
+//     GGML_BACKEND_MODULE("mine", my_backend_register)    // enum ggml_status my_backend_register(void): calls
+//                                                         ggml_backend_register
 //
-// compiled with hidden visibility and GGML_BACKEND_MODULE_BUILD defined, and linked with the small library of forwarding functions
-// (CMake: target_link_libraries(mine PRIVATE ggml_backend::module); by hand: compile ggml-backend-module.c along). A module does not link
-// the ggml_backend library itself: it calls the copy that loads it, through a table, even where that copy keeps its symbols hidden
-// (the Python package does) or where another ggml lives in the same process. It exports ggml_backend_module_init and nothing else.
+// compiled with hidden visibility and GGML_BACKEND_MODULE_BUILD defined, and linked with the small library of
+// forwarding functions (CMake: target_link_libraries(mine PRIVATE ggml_backend::module); by hand: compile
+// ggml-backend-module.c along). A module does not link the ggml_backend library itself: it calls the copy that loads
+// it, through a table, even where that copy keeps its symbols hidden (the Python package does) or where another ggml
+// lives in the same process. It exports ggml_backend_module_init and nothing else.
 //
-// The descriptor is read from the file before the system loads it, so nothing of a module for another version ever runs.
-// A loaded module stays until the process ends.
+// The descriptor is read from the file before the system loads it, so nothing of a module for another version ever
+// runs. A loaded module stays until the process ends.
 #ifndef GGML_BACKEND_MODULE_H
 #define GGML_BACKEND_MODULE_H
 
@@ -27,7 +30,8 @@ extern "C" {
 #define GGML_BACKEND_MODULE_VERSION 1
 #define GGML_BACKEND_MODULE_ENTRY   "ggml_backend_module_init"
 
-// The functions of the library. `size` is sizeof(struct ggml_backend_api) of the library; a module needs at least the size it was built with.
+// The functions of the library. `size` is sizeof(struct ggml_backend_api) of the library; a module needs at least the
+// size it was built with.
 struct ggml_backend_api {
     uint32_t size; // bytes
     uint32_t version;
@@ -45,13 +49,12 @@ struct ggml_backend_module_layout { // bytes
     uint32_t pointer, api, tensor, graph, backend, backend_hooks, buffer, buffer_hooks, buffer_type, buffer_type_hooks;
 };
 
-#define GGML_BACKEND_MODULE_LAYOUT                                                                                                        \
-    {                                                                                                                                     \
-        (uint32_t) sizeof(void *), (uint32_t) sizeof(struct ggml_backend_api), (uint32_t) sizeof(struct ggml_tensor),                     \
-            (uint32_t) sizeof(struct ggml_cgraph), (uint32_t) sizeof(struct ggml_backend), (uint32_t) sizeof(struct ggml_backend_i),      \
-            (uint32_t) sizeof(struct ggml_backend_buffer), (uint32_t) sizeof(struct ggml_backend_buffer_i),                               \
-            (uint32_t) sizeof(struct ggml_backend_buffer_type), (uint32_t) sizeof(struct ggml_backend_buffer_type_i)                      \
-    }
+#define GGML_BACKEND_MODULE_LAYOUT                                                                                  \
+    { (uint32_t) sizeof(void *), (uint32_t) sizeof(struct ggml_backend_api), (uint32_t) sizeof(struct ggml_tensor), \
+        (uint32_t) sizeof(struct ggml_cgraph), (uint32_t) sizeof(struct ggml_backend),                              \
+        (uint32_t) sizeof(struct ggml_backend_i), (uint32_t) sizeof(struct ggml_backend_buffer),                    \
+        (uint32_t) sizeof(struct ggml_backend_buffer_i), (uint32_t) sizeof(struct ggml_backend_buffer_type),        \
+        (uint32_t) sizeof(struct ggml_backend_buffer_type_i) }
 
 // Found in the file by its magic: 32 bytes, the text below and its zeros.
 #define GGML_BACKEND_MODULE_MAGIC_TEXT "ggml_backend module v1 \r\n\032\n"
@@ -79,19 +82,20 @@ enum ggml_status ggml_backend_module_connect(const struct ggml_backend_api * api
 #endif
 
 #ifdef GGML_BACKEND_MODULE_BUILD
-#    define GGML_BACKEND_MODULE(module_name, register_function)                                                                              \
-        GGML_BACKEND_MODULE_EXTERN GGML_BACKEND_MODULE_EXPORT enum ggml_status ggml_backend_module_init(const struct ggml_backend_api * api); \
-        GGML_BACKEND_MODULE_EXTERN const volatile struct ggml_backend_module_descriptor ggml_backend_module_self;                            \
-        const volatile struct ggml_backend_module_descriptor ggml_backend_module_self = {                                                    \
-            GGML_BACKEND_MODULE_MAGIC, GGML_BACKEND_MODULE_VERSION, GGML_BACKEND_MODULE_LAYOUT, module_name                                  \
-        };                                                                                                                                   \
-        enum ggml_status ggml_backend_module_init(const struct ggml_backend_api * api) {                                                     \
-            if (ggml_backend_module_self.version != GGML_BACKEND_MODULE_VERSION) { /* keeps the descriptor in the file */                    \
-                return GGML_STATUS_FAILED;                                                                                                   \
-            }                                                                                                                                \
-            const enum ggml_status status = ggml_backend_module_connect(api);                                                                \
-            return status != GGML_STATUS_SUCCESS ? status : register_function();                                                             \
-        }
+#    define GGML_BACKEND_MODULE(module_name, register_function)                                                       \
+    GGML_BACKEND_MODULE_EXTERN GGML_BACKEND_MODULE_EXPORT enum ggml_status                                            \
+    ggml_backend_module_init(const struct ggml_backend_api * api);                                                    \
+    GGML_BACKEND_MODULE_EXTERN const volatile struct ggml_backend_module_descriptor ggml_backend_module_self;         \
+    const volatile struct ggml_backend_module_descriptor ggml_backend_module_self = { GGML_BACKEND_MODULE_MAGIC,      \
+        GGML_BACKEND_MODULE_VERSION, GGML_BACKEND_MODULE_LAYOUT, module_name };                                       \
+                                                                                                                      \
+    enum ggml_status ggml_backend_module_init(const struct ggml_backend_api * api) {                                  \
+        if (ggml_backend_module_self.version != GGML_BACKEND_MODULE_VERSION) { /* keeps the descriptor in the file */ \
+            return GGML_STATUS_FAILED;                                                                                \
+        }                                                                                                             \
+        const enum ggml_status status = ggml_backend_module_connect(api);                                             \
+        return status != GGML_STATUS_SUCCESS ? status : register_function();                                          \
+    }
 #else
 #    define GGML_BACKEND_MODULE(module_name, register_function)
 #endif

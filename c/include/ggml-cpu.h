@@ -10,33 +10,37 @@ extern "C" {
 
 // cdef: begin
 
-// Instruction-set levels built into this library, from the most portable ("scalar") up. A backend uses the highest one the
-// processor has, capped by the environment variable GGML_CPU_LEVEL; several levels can be used side by side in one process.
+// Instruction-set levels built into this library, from the most portable ("scalar") up. A backend uses the highest one
+// the processor has, capped by the environment variable GGML_CPU_LEVEL; several levels can be used side by side in one
+// process.
 GGML_API int              ggml_cpu_level_count(void);
-GGML_API const char *     ggml_cpu_level_name(int i); // NULL if out of range
+GGML_API const char *     ggml_cpu_level_name(int i);   // NULL if out of range
 GGML_API bool             ggml_cpu_level_usable(int i); // the running processor has it
 GGML_API const char *     ggml_backend_cpu_get_level(ggml_backend_t backend_cpu);
 GGML_API enum ggml_status ggml_backend_cpu_set_level(ggml_backend_t backend_cpu, const char * level);
 
 // min(physical cores, affinity mask, cgroup quota), at least 1.
-GGML_API int              ggml_cpu_default_n_threads(void);
-GGML_API int              ggml_backend_cpu_get_n_threads(ggml_backend_t backend_cpu);
+GGML_API int ggml_cpu_default_n_threads(void);
+GGML_API int ggml_backend_cpu_get_n_threads(ggml_backend_t backend_cpu);
 
-// Whether graphs that are prepared from now on compute neighbouring nodes together (docs/PERFORMANCE.md: attention, products with what
-// follows them, normalisations, softmax and elementwise operators). Results agree within rounding. Intermediate results that a graph
-// allocator or a scheduler placed, and that are no outputs (ggml_set_output), may then not be stored. At first on, unless the environment
-// variable GGML_CPU_FUSE is 0. For the process, and for other backends that compute nodes together (CUDA) as well.
-GGML_API bool             ggml_cpu_get_fusion(void);
-GGML_API void             ggml_cpu_set_fusion(bool on);
+// Whether graphs that are prepared from now on compute neighbouring nodes together (docs/PERFORMANCE.md: attention,
+// products with what follows them, normalisations, softmax and elementwise operators). Results agree within rounding.
+// Intermediate results that a graph allocator or a scheduler placed, and that are no outputs (ggml_set_output), may
+// then not be stored. At first on, unless the environment variable GGML_CPU_FUSE is 0. For the process, and for other
+// backends that compute nodes together (CUDA) as well.
+GGML_API bool ggml_cpu_get_fusion(void);
+GGML_API void ggml_cpu_set_fusion(bool on);
 
-// Polled, on the thread that computes the graph, between nodes and groups of nodes that are computed together, and in long ones about every
-// millisecond; true stops the computation with GGML_STATUS_ABORTED. What the graph computes is undefined then. Functions of the user's
-// (GGML_OP_MAP_*) are not stopped themselves, and neither are some operators within one row (norms, softmax, rotations, gathering, filling): with
-// rows of 100 million elements these ask only after some tenths of a second, the scalar kernels and rotations after more than one.
-GGML_API enum ggml_status ggml_backend_cpu_set_abort_callback(ggml_backend_t backend_cpu, bool (*callback)(void * data), void * data);
+// Polled, on the thread that computes the graph, between nodes and groups of nodes that are computed together, and in
+// long ones about every millisecond; true stops the computation with GGML_STATUS_ABORTED. What the graph computes is
+// undefined then. Functions of the user's (GGML_OP_MAP_*) are not stopped themselves, and neither are some operators
+// within one row (norms, softmax, rotations, gathering, filling): with rows of 100 million elements these ask only
+// after some tenths of a second, the scalar kernels and rotations after more than one.
+GGML_API enum ggml_status ggml_backend_cpu_set_abort_callback(ggml_backend_t backend_cpu, bool (*callback)(void * data),
+    void *                                                                   data);
 
 // Why the CPU cannot compute the node; NULL when it can.
-GGML_API const char *     ggml_cpu_unsupported_reason(const struct ggml_tensor * node);
+GGML_API const char * ggml_cpu_unsupported_reason(const struct ggml_tensor * node);
 
 // cdef: end
 

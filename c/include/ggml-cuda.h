@@ -1,8 +1,9 @@
 // ggml-cuda.h - devices of NVIDIA, by number. They are also in the registry, as CUDA0, CUDA1, ...
 //
-// The backend itself is a module (ggml-backend-module.h) that is built with GGML_CUDA=ON. These functions are always there: without the module, or
-// without a device, they fail with GGML_STATUS_UNSUPPORTED and say why, and ggml_backend_cuda_get_device_count is 0. The first of
-// them loads the module, by full path: the environment variable GGML_CUDA_MODULE, else where this library was installed together with it.
+// The backend itself is a module (ggml-backend-module.h) that is built with GGML_CUDA=ON. These functions are always
+// there: without the module, or without a device, they fail with GGML_STATUS_UNSUPPORTED and say why, and
+// ggml_backend_cuda_get_device_count is 0. The first of them loads the module, by full path: the environment variable
+// GGML_CUDA_MODULE, else where this library was installed together with it.
 #ifndef GGML_CUDA_H
 #define GGML_CUDA_H
 
@@ -31,26 +32,32 @@ GGML_API GGML_CALL ggml_backend_buffer_type_t ggml_backend_cuda_host_buffer_type
 // Rows of weights on several devices: not supported, NULL.
 GGML_API GGML_CALL ggml_backend_buffer_type_t ggml_backend_cuda_split_buffer_type(const float * tensor_split);
 
-GGML_API GGML_CALL int              ggml_backend_cuda_get_device_count(void);
-GGML_API GGML_CALL void             ggml_backend_cuda_get_device_description(int device, char * description, size_t description_size);
-GGML_API GGML_CALL enum ggml_status ggml_backend_cuda_get_device_memory(int device, size_t * free, size_t * total); // bytes; 0 on failure
+GGML_API GGML_CALL int  ggml_backend_cuda_get_device_count(void);
+GGML_API GGML_CALL void ggml_backend_cuda_get_device_description(int device, char * description,
+    size_t description_size);
+// bytes; 0 on failure
+GGML_API GGML_CALL enum ggml_status ggml_backend_cuda_get_device_memory(int device, size_t * free, size_t * total);
 
 // Makes memory that is there already what a host buffer type's memory is, until it is unregistered. False on failure.
 GGML_API GGML_CALL bool             ggml_backend_cuda_register_host_buffer(void * buffer, size_t size);
 GGML_API GGML_CALL enum ggml_status ggml_backend_cuda_unregister_host_buffer(void * buffer);
 
-struct ggml_backend_cuda_graph_stats { // graphs that a backend computed
+// graphs that a backend computed
+struct ggml_backend_cuda_graph_stats {
     uint64_t n_eager;    // launched node by node
     uint64_t n_captured; // recorded, because the same graph came a second time
     uint64_t n_updated;  // recorded again into the same executable graph, because pointers or sizes had changed
     uint64_t n_replayed; // launched as they had been recorded
 };
-GGML_API enum ggml_status ggml_backend_cuda_get_graph_stats(ggml_backend_t backend, struct ggml_backend_cuda_graph_stats * stats);
-// Whether graphs of the backend may be recorded and replayed. At first on, unless the environment variable GGML_CUDA_GRAPHS is 0.
+GGML_API enum ggml_status ggml_backend_cuda_get_graph_stats(ggml_backend_t backend,
+    struct ggml_backend_cuda_graph_stats *                                 stats);
+// Whether graphs of the backend may be recorded and replayed. At first on, unless the environment variable
+// GGML_CUDA_GRAPHS is 0.
 GGML_API enum ggml_status ggml_backend_cuda_set_graphs(ggml_backend_t backend, bool on);
 
-// cuBLAS, which is used for large products of floats only when the environment variable GGML_CUDA_CUBLAS asks for it (1: what the system's loader
-// finds; or a full path) when the backend is made: what was loaded, or why it was not; "" when nobody asked. Valid until the backend is freed.
+// cuBLAS, which is used for large products of floats only when the environment variable GGML_CUDA_CUBLAS asks for it
+// (1: what the system's loader finds; or a full path) when the backend is made: what was loaded, or why it was not; ""
+// when nobody asked. Valid until the backend is freed.
 GGML_API const char * ggml_backend_cuda_get_cublas(ggml_backend_t backend);
 
 // Of a device: memory that its pool keeps goes back to the driver. Bytes.

@@ -8,9 +8,9 @@
 //   graph     the nodes in execution order and the leafs they start from
 //
 // Errors
-//   Nothing a caller does aborts the process. A call that fails returns NULL, a negative enum ggml_status, or the neutral
-//   value stated for it; ggml_last_status() and ggml_last_error() then tell why, per thread, and the message also goes to the
-//   log callback. Builders given a NULL tensor return NULL and keep the first message.
+//   Nothing a caller does aborts the process. A call that fails returns NULL, a negative enum ggml_status, or the
+//   neutral value stated for it; ggml_last_status() and ggml_last_error() then tell why, per thread, and the message
+//   also goes to the log callback. Builders given a NULL tensor return NULL and keep the first message.
 //
 // Names, enum values and struct layouts are those of ggml as of February 2024; type numbers are those of GGUF files.
 // docs/COMPAT.md lists every difference.
@@ -80,14 +80,14 @@
 
 // For programs built on this header. The library itself never uses it on anything a caller did.
 // The use site includes <stdio.h> and <stdlib.h>.
-#define GGML_ASSERT(x)                                                                                                 \
-    do {                                                                                                               \
-        if (!(x)) {                                                                                                    \
-            fflush(stdout);                                                                                            \
-            fprintf(stderr, "GGML_ASSERT: %s:%d: %s\n", __FILE__, __LINE__, #x);                                       \
-            ggml_print_backtrace();                                                                                    \
-            abort();                                                                                                   \
-        }                                                                                                              \
+#define GGML_ASSERT(x)                                                           \
+    do {                                                                         \
+        if (!(x)) {                                                              \
+            fflush(stdout);                                                      \
+            fprintf(stderr, "GGML_ASSERT: %s:%d: %s\n", __FILE__, __LINE__, #x); \
+            ggml_print_backtrace();                                              \
+            abort();                                                             \
+        }                                                                        \
     } while (0)
 
 #ifndef NDEBUG
@@ -99,34 +99,34 @@
 #endif
 
 // Local constants from an array field: GGML_TENSOR_LOCALS(int64_t, ne0, src0, ne) declares ne00 .. ne03.
-#define GGML_TENSOR_LOCALS_1(type, prefix, pointer, array)                                                             \
-    const type prefix##0 = (pointer)->array[0];                                                                        \
+#define GGML_TENSOR_LOCALS_1(type, prefix, pointer, array) \
+    const type prefix##0 = (pointer)->array[0];            \
     GGML_UNUSED(prefix##0);
-#define GGML_TENSOR_LOCALS_2(type, prefix, pointer, array)                                                             \
-    GGML_TENSOR_LOCALS_1(type, prefix, pointer, array)                                                                 \
-    const type prefix##1 = (pointer)->array[1];                                                                        \
+#define GGML_TENSOR_LOCALS_2(type, prefix, pointer, array) \
+    GGML_TENSOR_LOCALS_1(type, prefix, pointer, array)     \
+    const type prefix##1 = (pointer)->array[1];            \
     GGML_UNUSED(prefix##1);
-#define GGML_TENSOR_LOCALS_3(type, prefix, pointer, array)                                                             \
-    GGML_TENSOR_LOCALS_2(type, prefix, pointer, array)                                                                 \
-    const type prefix##2 = (pointer)->array[2];                                                                        \
+#define GGML_TENSOR_LOCALS_3(type, prefix, pointer, array) \
+    GGML_TENSOR_LOCALS_2(type, prefix, pointer, array)     \
+    const type prefix##2 = (pointer)->array[2];            \
     GGML_UNUSED(prefix##2);
-#define GGML_TENSOR_LOCALS(type, prefix, pointer, array)                                                               \
-    GGML_TENSOR_LOCALS_3(type, prefix, pointer, array)                                                                 \
-    const type prefix##3 = (pointer)->array[3];                                                                        \
+#define GGML_TENSOR_LOCALS(type, prefix, pointer, array) \
+    GGML_TENSOR_LOCALS_3(type, prefix, pointer, array)   \
+    const type prefix##3 = (pointer)->array[3];          \
     GGML_UNUSED(prefix##3);
 
-#define GGML_TENSOR_UNARY_OP_LOCALS                                                                                    \
-    GGML_TENSOR_LOCALS(int64_t, ne0, src0, ne)                                                                         \
-    GGML_TENSOR_LOCALS(size_t, nb0, src0, nb)                                                                          \
-    GGML_TENSOR_LOCALS(int64_t, ne, dst, ne)                                                                           \
+#define GGML_TENSOR_UNARY_OP_LOCALS            \
+    GGML_TENSOR_LOCALS(int64_t, ne0, src0, ne) \
+    GGML_TENSOR_LOCALS(size_t, nb0, src0, nb)  \
+    GGML_TENSOR_LOCALS(int64_t, ne, dst, ne)   \
     GGML_TENSOR_LOCALS(size_t, nb, dst, nb)
 
-#define GGML_TENSOR_BINARY_OP_LOCALS                                                                                   \
-    GGML_TENSOR_LOCALS(int64_t, ne0, src0, ne)                                                                         \
-    GGML_TENSOR_LOCALS(size_t, nb0, src0, nb)                                                                          \
-    GGML_TENSOR_LOCALS(int64_t, ne1, src1, ne)                                                                         \
-    GGML_TENSOR_LOCALS(size_t, nb1, src1, nb)                                                                          \
-    GGML_TENSOR_LOCALS(int64_t, ne, dst, ne)                                                                           \
+#define GGML_TENSOR_BINARY_OP_LOCALS           \
+    GGML_TENSOR_LOCALS(int64_t, ne0, src0, ne) \
+    GGML_TENSOR_LOCALS(size_t, nb0, src0, nb)  \
+    GGML_TENSOR_LOCALS(int64_t, ne1, src1, ne) \
+    GGML_TENSOR_LOCALS(size_t, nb1, src1, nb)  \
+    GGML_TENSOR_LOCALS(int64_t, ne, dst, ne)   \
     GGML_TENSOR_LOCALS(size_t, nb, dst, nb)
 
 #ifdef __cplusplus
@@ -136,31 +136,33 @@ extern "C" {
 // The regions between "cdef" marks are also what the Python module is generated from (tools/gen_ffi.py).
 // cdef: begin
 
-#define GGML_FILE_MAGIC 0x67676d6c
-#define GGML_FILE_VERSION 1
-#define GGML_QNT_VERSION 2
+#define GGML_FILE_MAGIC         0x67676d6c
+#define GGML_FILE_VERSION       1
+#define GGML_QNT_VERSION        2
 #define GGML_QNT_VERSION_FACTOR 1000
-#define GGML_MAX_DIMS 4
-#define GGML_MAX_PARAMS 2048
-#define GGML_MAX_CONTEXTS 64 // kept for source compatibility: the number of contexts is not limited
-#define GGML_MAX_SRC 10
-#define GGML_MAX_OP_PARAMS 64 // bytes
-#define GGML_DEFAULT_N_THREADS 4
+#define GGML_MAX_DIMS           4
+#define GGML_MAX_PARAMS         2048
+#define GGML_MAX_CONTEXTS       64 // kept for source compatibility: the number of contexts is not limited
+#define GGML_MAX_SRC            10
+#define GGML_MAX_OP_PARAMS      64 // bytes
+#define GGML_DEFAULT_N_THREADS  4
 #define GGML_DEFAULT_GRAPH_SIZE 2048
-#define GGML_EXIT_SUCCESS 0
-#define GGML_EXIT_ABORTED 1
-#define GGML_N_TASKS_MAX -1
-#define GGUF_VERSION 3
-#define GGUF_DEFAULT_ALIGNMENT 32
+#define GGML_EXIT_SUCCESS       0
+#define GGML_EXIT_ABORTED       1
+#define GGML_N_TASKS_MAX        -1
+#define GGUF_VERSION            3
+#define GGUF_DEFAULT_ALIGNMENT  32
 
 typedef uint16_t ggml_fp16_t; // IEEE 754 binary16 bits
-typedef struct { uint16_t bits; } ggml_bf16_t; // the upper half of a binary32
+typedef struct {
+    uint16_t bits;
+} ggml_bf16_t; // the upper half of a binary32
 
 struct ggml_context;        // opaque
 struct ggml_backend_buffer; // opaque here, see ggml-backend.h
 struct gguf_context;        // opaque
 
-// ---------------------------------------------------------------------------------------------------------- status, log
+// --------------------------------------------------------------------------------------------------------- status, log
 
 enum ggml_status {
     GGML_STATUS_IO_ERROR         = -7, // a file could not be opened, read or written, or its content is malformed
@@ -174,19 +176,26 @@ enum ggml_status {
     GGML_STATUS_ABORTED          = 1, // a callback asked to stop
 };
 
-enum ggml_log_level { GGML_LOG_LEVEL_ERROR = 2, GGML_LOG_LEVEL_WARN = 3, GGML_LOG_LEVEL_INFO = 4, GGML_LOG_LEVEL_DEBUG = 5 };
+enum ggml_log_level {
+    GGML_LOG_LEVEL_ERROR = 2,
+    GGML_LOG_LEVEL_WARN  = 3,
+    GGML_LOG_LEVEL_INFO  = 4,
+    GGML_LOG_LEVEL_DEBUG = 5
+};
 
 // Called on the thread on which the message arises, possibly from several threads at once. `text` ends with a newline.
 typedef void (*ggml_log_callback)(enum ggml_log_level level, const char * text, void * user_data);
 
 GGML_API const char * ggml_status_to_string(enum ggml_status status); // "SUCCESS", "INVALID_ARGUMENT", ...; never NULL
 GGML_API enum ggml_status ggml_last_status(void); // of the calling thread; set by failures only, like errno
-GGML_API const char * ggml_last_error(void);      // message of that failure, "" if none; valid until the thread's next failure
-GGML_API void ggml_clear_error(void);             // forget it
-GGML_API void ggml_log_set(ggml_log_callback callback, void * user_data); // process-wide; NULL restores stderr
-GGML_API void ggml_log_discard(enum ggml_log_level level, const char * text, void * user_data); // a callback that drops all
+// message of that failure, "" if none; valid until the thread's next failure
+GGML_API const char * ggml_last_error(void);
+GGML_API void         ggml_clear_error(void);                                     // forget it
+GGML_API void         ggml_log_set(ggml_log_callback callback, void * user_data); // process-wide; NULL restores stderr
+// a callback that drops all
+GGML_API void ggml_log_discard(enum ggml_log_level level, const char * text, void * user_data);
 
-// ---------------------------------------------------------------------------------------------------------------- enums
+// --------------------------------------------------------------------------------------------------------------- enums
 
 // Numbers as in GGUF files. 4, 5, 31-33 and 36-38 are retired formats: never valid, block size 0.
 enum ggml_type {
@@ -365,14 +374,14 @@ enum ggml_op_pool { GGML_OP_POOL_MAX = 0, GGML_OP_POOL_AVG, GGML_OP_POOL_COUNT }
 enum ggml_sort_order { GGML_SORT_ASC = 0, GGML_SORT_DESC };
 enum ggml_rope_flag { GGML_ROPE_EXACT = 1 << 20 }; // added to mode 0 or 2 of a rotary embedding
 
-// -------------------------------------------------------------------------------------------------------------- structs
+// ------------------------------------------------------------------------------------------------------------- structs
 
 struct ggml_object {
-    size_t               offs; // of the payload
-    size_t               size; // of the payload, padded
-    struct ggml_object * next;
+    size_t                offs; // of the payload
+    size_t                size; // of the payload, padded
+    struct ggml_object *  next;
     enum ggml_object_type type;
-    char padding[4];
+    char                  padding[4];
 };
 
 // 368 bytes on 64-bit machines. Fields are read freely; write through the functions below.
@@ -450,12 +459,12 @@ struct ggml_init_params {
 
 struct ggml_compute_params {
     enum ggml_task_type type;
-    int    ith, nth;
-    size_t wsize;
-    void * wdata;
+    int                 ith, nth;
+    size_t              wsize;
+    void *              wdata;
 };
 
-// --------------------------------------------------------------------------------------------- half precision, time, info
+// ------------------------------------------------------------------------------------------ half precision, time, info
 
 GGML_API float       ggml_fp16_to_fp32(ggml_fp16_t x); // exact
 GGML_API ggml_fp16_t ggml_fp32_to_fp16(float x);       // to nearest even; overflow gives infinity
@@ -477,7 +486,7 @@ GGML_API bool    ggml_is_numa(void);   // more than one node was found
 GGML_API void    ggml_print_object(const struct ggml_object * obj);
 GGML_API void    ggml_print_objects(const struct ggml_context * ctx);
 
-// -------------------------------------------------------------------------------------------------------- tensor queries
+// ------------------------------------------------------------------------------------------------------ tensor queries
 // NULL gives 0, false or "".
 
 GGML_API int64_t ggml_nelements(const struct ggml_tensor * tensor);
@@ -485,11 +494,11 @@ GGML_API int64_t ggml_nrows(const struct ggml_tensor * tensor);
 GGML_API size_t  ggml_nbytes(const struct ggml_tensor * tensor); // extent in memory, strides counted
 GGML_API size_t  ggml_nbytes_pad(const struct ggml_tensor * tensor);
 
-GGML_API int          ggml_blck_size(enum ggml_type type);           // elements a block; 0 for an invalid type
-GGML_API size_t       ggml_type_size(enum ggml_type type);           // bytes a block; 0 for an invalid type
+GGML_API int          ggml_blck_size(enum ggml_type type);            // elements a block; 0 for an invalid type
+GGML_API size_t       ggml_type_size(enum ggml_type type);            // bytes a block; 0 for an invalid type
 GGML_API size_t       ggml_row_size(enum ggml_type type, int64_t ne); // bytes; ne a multiple of the block size, else 0
-GGML_API double       ggml_type_sizef(enum ggml_type type);          // deprecated: ggml_row_size instead
-GGML_API const char * ggml_type_name(enum ggml_type type);           // NULL for an invalid type
+GGML_API double       ggml_type_sizef(enum ggml_type type);           // deprecated: ggml_row_size instead
+GGML_API const char * ggml_type_name(enum ggml_type type);            // NULL for an invalid type
 GGML_API bool         ggml_is_quantized(enum ggml_type type);
 GGML_API enum ggml_type ggml_ftype_to_ggml_type(enum ggml_ftype ftype); // GGML_TYPE_COUNT and an error if there is none
 
@@ -499,21 +508,22 @@ GGML_API const char * ggml_unary_op_name(enum ggml_unary_op op);
 GGML_API const char * ggml_op_desc(const struct ggml_tensor * t); // the unary's name for UNARY, else the op's
 GGML_API size_t       ggml_element_size(const struct ggml_tensor * tensor);
 
-GGML_API bool ggml_is_transposed(const struct ggml_tensor * tensor);
-GGML_API bool ggml_is_contiguous(const struct ggml_tensor * tensor);
-GGML_API bool ggml_is_permuted(const struct ggml_tensor * tensor);
-GGML_API bool ggml_is_scalar(const struct ggml_tensor * tensor);
-GGML_API bool ggml_is_vector(const struct ggml_tensor * tensor);
-GGML_API bool ggml_is_matrix(const struct ggml_tensor * tensor);
-GGML_API bool ggml_is_3d(const struct ggml_tensor * tensor);
-GGML_API int  ggml_n_dims(const struct ggml_tensor * tensor); // 1 for a scalar
-GGML_API bool ggml_are_same_shape(const struct ggml_tensor * t0, const struct ggml_tensor * t1);
+GGML_API bool   ggml_is_transposed(const struct ggml_tensor * tensor);
+GGML_API bool   ggml_is_contiguous(const struct ggml_tensor * tensor);
+GGML_API bool   ggml_is_permuted(const struct ggml_tensor * tensor);
+GGML_API bool   ggml_is_scalar(const struct ggml_tensor * tensor);
+GGML_API bool   ggml_is_vector(const struct ggml_tensor * tensor);
+GGML_API bool   ggml_is_matrix(const struct ggml_tensor * tensor);
+GGML_API bool   ggml_is_3d(const struct ggml_tensor * tensor);
+GGML_API int    ggml_n_dims(const struct ggml_tensor * tensor); // 1 for a scalar
+GGML_API bool   ggml_are_same_shape(const struct ggml_tensor * t0, const struct ggml_tensor * t1);
 GGML_API size_t ggml_tensor_overhead(void); // context bytes a tensor takes, without its data
 
-// --------------------------------------------------------------------------------------------------------------- contexts
-// Any number of threads may make tensors and graphs in one context at once, and walk its tensors meanwhile: they find each tensor with its
-// type, shape and place. A graph is built by one thread at a time. After a fork the child finds every context as it was, and usable.
-// Tensors in the caller's memory do not need the context; those in its own memory are gone with it.
+// ------------------------------------------------------------------------------------------------------------ contexts
+// Any number of threads may make tensors and graphs in one context at once, and walk its tensors meanwhile: they find
+// each tensor with its type, shape and place. A graph is built by one thread at a time. After a fork the child finds
+// every context as it was, and usable. Tensors in the caller's memory do not need the context; those in its own memory
+// are gone with it.
 
 GGML_API struct ggml_context * ggml_init(struct ggml_init_params params);
 GGML_API void                  ggml_free(struct ggml_context * ctx); // NULL is fine
@@ -526,11 +536,15 @@ GGML_API void * ggml_get_mem_buffer(const struct ggml_context * ctx);
 GGML_API size_t ggml_get_mem_size(const struct ggml_context * ctx);
 GGML_API size_t ggml_get_max_tensor_size(const struct ggml_context * ctx);
 
-GGML_API struct ggml_tensor * ggml_new_tensor(struct ggml_context * ctx, enum ggml_type type, int n_dims, const int64_t * ne);
+GGML_API struct ggml_tensor * ggml_new_tensor(struct ggml_context * ctx, enum ggml_type type, int n_dims,
+    const int64_t * ne);
 GGML_API struct ggml_tensor * ggml_new_tensor_1d(struct ggml_context * ctx, enum ggml_type type, int64_t ne0);
-GGML_API struct ggml_tensor * ggml_new_tensor_2d(struct ggml_context * ctx, enum ggml_type type, int64_t ne0, int64_t ne1);
-GGML_API struct ggml_tensor * ggml_new_tensor_3d(struct ggml_context * ctx, enum ggml_type type, int64_t ne0, int64_t ne1, int64_t ne2);
-GGML_API struct ggml_tensor * ggml_new_tensor_4d(struct ggml_context * ctx, enum ggml_type type, int64_t ne0, int64_t ne1, int64_t ne2, int64_t ne3);
+GGML_API struct ggml_tensor * ggml_new_tensor_2d(struct ggml_context * ctx, enum ggml_type type, int64_t ne0,
+    int64_t ne1);
+GGML_API struct ggml_tensor * ggml_new_tensor_3d(struct ggml_context * ctx, enum ggml_type type, int64_t ne0,
+    int64_t ne1, int64_t ne2);
+GGML_API struct ggml_tensor * ggml_new_tensor_4d(struct ggml_context * ctx, enum ggml_type type, int64_t ne0,
+    int64_t ne1, int64_t ne2, int64_t ne3);
 GGML_API struct ggml_tensor * ggml_new_i32(struct ggml_context * ctx, int32_t value);
 GGML_API struct ggml_tensor * ggml_new_f32(struct ggml_context * ctx, float value);
 GGML_API struct ggml_tensor * ggml_dup_tensor(struct ggml_context * ctx, const struct ggml_tensor * src);
@@ -544,33 +558,39 @@ GGML_API struct ggml_tensor * ggml_get_tensor(struct ggml_context * ctx, const c
 GGML_API struct ggml_tensor * ggml_set_zero(struct ggml_tensor * tensor);
 GGML_API struct ggml_tensor * ggml_set_i32(struct ggml_tensor * tensor, int32_t value);
 GGML_API struct ggml_tensor * ggml_set_f32(struct ggml_tensor * tensor, float value);
-GGML_API void    ggml_unravel_index(const struct ggml_tensor * tensor, int64_t i, int64_t * i0, int64_t * i1, int64_t * i2, int64_t * i3);
-GGML_API int32_t ggml_get_i32_1d(const struct ggml_tensor * tensor, int i);
+GGML_API void ggml_unravel_index(const struct ggml_tensor * tensor, int64_t i, int64_t * i0, int64_t * i1, int64_t * i2,
+    int64_t * i3);
+GGML_API int32_t          ggml_get_i32_1d(const struct ggml_tensor * tensor, int i);
 GGML_API enum ggml_status ggml_set_i32_1d(const struct ggml_tensor * tensor, int i, int32_t value);
-GGML_API int32_t ggml_get_i32_nd(const struct ggml_tensor * tensor, int i0, int i1, int i2, int i3);
-GGML_API enum ggml_status ggml_set_i32_nd(const struct ggml_tensor * tensor, int i0, int i1, int i2, int i3, int32_t value);
-GGML_API float   ggml_get_f32_1d(const struct ggml_tensor * tensor, int i);
+GGML_API int32_t          ggml_get_i32_nd(const struct ggml_tensor * tensor, int i0, int i1, int i2, int i3);
+GGML_API enum ggml_status ggml_set_i32_nd(const struct ggml_tensor * tensor, int i0, int i1, int i2, int i3,
+    int32_t value);
+GGML_API float            ggml_get_f32_1d(const struct ggml_tensor * tensor, int i);
 GGML_API enum ggml_status ggml_set_f32_1d(const struct ggml_tensor * tensor, int i, float value);
-GGML_API float   ggml_get_f32_nd(const struct ggml_tensor * tensor, int i0, int i1, int i2, int i3);
-GGML_API enum ggml_status ggml_set_f32_nd(const struct ggml_tensor * tensor, int i0, int i1, int i2, int i3, float value);
+GGML_API float            ggml_get_f32_nd(const struct ggml_tensor * tensor, int i0, int i1, int i2, int i3);
+GGML_API enum ggml_status ggml_set_f32_nd(const struct ggml_tensor * tensor, int i0, int i1, int i2, int i3,
+    float value);
 
 GGML_API void *  ggml_get_data(const struct ggml_tensor * tensor);
 GGML_API float * ggml_get_data_f32(const struct ggml_tensor * tensor);
-GGML_API enum ggml_unary_op ggml_get_unary_op(const struct ggml_tensor * tensor); // GGML_UNARY_OP_COUNT and an error for other ops
+// GGML_UNARY_OP_COUNT and an error for other ops
+GGML_API enum ggml_unary_op ggml_get_unary_op(const struct ggml_tensor * tensor);
 
-GGML_API const char *         ggml_get_name(const struct ggml_tensor * tensor);
-GGML_API struct ggml_tensor * ggml_set_name(struct ggml_tensor * tensor, const char * name); // cut to 63 bytes, between characters of UTF-8
+GGML_API const char * ggml_get_name(const struct ggml_tensor * tensor);
+// cut to 63 bytes, between characters of UTF-8
+GGML_API struct ggml_tensor * ggml_set_name(struct ggml_tensor * tensor, const char * name);
 
 // What an allocator may do with a tensor's memory: an input keeps it from the start of the graph, an output to its end.
 GGML_API enum ggml_status ggml_set_input(struct ggml_tensor * tensor);
 GGML_API enum ggml_status ggml_set_output(struct ggml_tensor * tensor);
-GGML_API bool ggml_is_input(const struct ggml_tensor * tensor);
-GGML_API bool ggml_is_output(const struct ggml_tensor * tensor);
+GGML_API bool             ggml_is_input(const struct ggml_tensor * tensor);
+GGML_API bool             ggml_is_output(const struct ggml_tensor * tensor);
 
-// ---------------------------------------------------------------------------------------------------------------- unary ops
+// ----------------------------------------------------------------------------------------------------------- unary ops
 
 GGML_API struct ggml_tensor * ggml_unary(struct ggml_context * ctx, struct ggml_tensor * a, enum ggml_unary_op op);
-GGML_API struct ggml_tensor * ggml_unary_inplace(struct ggml_context * ctx, struct ggml_tensor * a, enum ggml_unary_op op);
+GGML_API struct ggml_tensor * ggml_unary_inplace(struct ggml_context * ctx, struct ggml_tensor * a,
+    enum ggml_unary_op op);
 
 // Elementwise, F32, shape of a.
 GGML_API struct ggml_tensor * ggml_abs(struct ggml_context * ctx, struct ggml_tensor * a);
@@ -589,183 +609,290 @@ GGML_API struct ggml_tensor * ggml_relu(struct ggml_context * ctx, struct ggml_t
 GGML_API struct ggml_tensor * ggml_relu_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
 GGML_API struct ggml_tensor * ggml_gelu(struct ggml_context * ctx, struct ggml_tensor * a); // tanh form
 GGML_API struct ggml_tensor * ggml_gelu_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
-GGML_API struct ggml_tensor * ggml_gelu_quick(struct ggml_context * ctx, struct ggml_tensor * a); // x * sigmoid(1.702 x)
+// x * sigmoid(1.702 x)
+GGML_API struct ggml_tensor * ggml_gelu_quick(struct ggml_context * ctx, struct ggml_tensor * a);
 GGML_API struct ggml_tensor * ggml_gelu_quick_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
-GGML_API struct ggml_tensor * ggml_gelu_erf(struct ggml_context * ctx, struct ggml_tensor * a); // x / 2 (1 + erf(x / sqrt 2)), exact form
+// x / 2 (1 + erf(x / sqrt 2)), exact form
+GGML_API struct ggml_tensor * ggml_gelu_erf(struct ggml_context * ctx, struct ggml_tensor * a);
 GGML_API struct ggml_tensor * ggml_gelu_erf_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
 GGML_API struct ggml_tensor * ggml_silu(struct ggml_context * ctx, struct ggml_tensor * a); // x * sigmoid(x)
 GGML_API struct ggml_tensor * ggml_silu_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
-GGML_API struct ggml_tensor * ggml_hardswish(struct ggml_context * ctx, struct ggml_tensor * a); // x * clamp((x + 3) / 6, 0, 1)
-GGML_API struct ggml_tensor * ggml_hardsigmoid(struct ggml_context * ctx, struct ggml_tensor * a); // clamp((x + 3) / 6, 0, 1)
-GGML_API struct ggml_tensor * ggml_leaky_relu(struct ggml_context * ctx, struct ggml_tensor * a, float negative_slope, bool inplace);
+// x * clamp((x + 3) / 6, 0, 1)
+GGML_API struct ggml_tensor * ggml_hardswish(struct ggml_context * ctx, struct ggml_tensor * a);
+// clamp((x + 3) / 6, 0, 1)
+GGML_API struct ggml_tensor * ggml_hardsigmoid(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_leaky_relu(struct ggml_context * ctx, struct ggml_tensor * a, float negative_slope,
+    bool inplace);
 GGML_API struct ggml_tensor * ggml_sqr(struct ggml_context * ctx, struct ggml_tensor * a);
 GGML_API struct ggml_tensor * ggml_sqr_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
 GGML_API struct ggml_tensor * ggml_sqrt(struct ggml_context * ctx, struct ggml_tensor * a);
 GGML_API struct ggml_tensor * ggml_sqrt_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
 GGML_API struct ggml_tensor * ggml_log(struct ggml_context * ctx, struct ggml_tensor * a);
 GGML_API struct ggml_tensor * ggml_log_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
-GGML_API struct ggml_tensor * ggml_clamp(struct ggml_context * ctx, struct ggml_tensor * a, float min, float max); // always in place
+// always in place
+GGML_API struct ggml_tensor * ggml_clamp(struct ggml_context * ctx, struct ggml_tensor * a, float min, float max);
 GGML_API struct ggml_tensor * ggml_scale(struct ggml_context * ctx, struct ggml_tensor * a, float s);
 GGML_API struct ggml_tensor * ggml_scale_inplace(struct ggml_context * ctx, struct ggml_tensor * a, float s);
 
-// --------------------------------------------------------------------------------------------------------------- binary ops
+// ---------------------------------------------------------------------------------------------------------- binary ops
 // b repeats over a in every dimension; the result has the shape of a.
 
 GGML_API struct ggml_tensor * ggml_add(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
-GGML_API struct ggml_tensor * ggml_add_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
-GGML_API struct ggml_tensor * ggml_add_cast(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, enum ggml_type type);
-GGML_API struct ggml_tensor * ggml_add1(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b); // b a scalar
-GGML_API struct ggml_tensor * ggml_add1_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
+GGML_API struct ggml_tensor * ggml_add_inplace(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b);
+GGML_API struct ggml_tensor * ggml_add_cast(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
+    enum ggml_type type);
+// b a scalar
+GGML_API struct ggml_tensor * ggml_add1(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
+GGML_API struct ggml_tensor * ggml_add1_inplace(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b);
 GGML_API struct ggml_tensor * ggml_sub(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
-GGML_API struct ggml_tensor * ggml_sub_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
+GGML_API struct ggml_tensor * ggml_sub_inplace(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b);
 GGML_API struct ggml_tensor * ggml_mul(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
-GGML_API struct ggml_tensor * ggml_mul_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
+GGML_API struct ggml_tensor * ggml_mul_inplace(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b);
 GGML_API struct ggml_tensor * ggml_div(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
-GGML_API struct ggml_tensor * ggml_div_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
+GGML_API struct ggml_tensor * ggml_div_inplace(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b);
 
 // A region of a (byte strides and offset) is increased by b (acc) or replaced by b (set); F32.
-GGML_API struct ggml_tensor * ggml_acc(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, size_t nb1, size_t nb2, size_t nb3, size_t offset);
-GGML_API struct ggml_tensor * ggml_acc_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, size_t nb1, size_t nb2, size_t nb3, size_t offset);
-GGML_API struct ggml_tensor * ggml_set(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, size_t nb1, size_t nb2, size_t nb3, size_t offset);
-GGML_API struct ggml_tensor * ggml_set_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, size_t nb1, size_t nb2, size_t nb3, size_t offset);
-GGML_API struct ggml_tensor * ggml_set_1d(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, size_t offset);
-GGML_API struct ggml_tensor * ggml_set_1d_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, size_t offset);
-GGML_API struct ggml_tensor * ggml_set_2d(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, size_t nb1, size_t offset);
-GGML_API struct ggml_tensor * ggml_set_2d_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, size_t nb1, size_t offset);
+GGML_API struct ggml_tensor * ggml_acc(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
+    size_t nb1, size_t nb2, size_t nb3, size_t offset);
+GGML_API struct ggml_tensor * ggml_acc_inplace(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b, size_t nb1, size_t nb2, size_t nb3, size_t offset);
+GGML_API struct ggml_tensor * ggml_set(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
+    size_t nb1, size_t nb2, size_t nb3, size_t offset);
+GGML_API struct ggml_tensor * ggml_set_inplace(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b, size_t nb1, size_t nb2, size_t nb3, size_t offset);
+GGML_API struct ggml_tensor * ggml_set_1d(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
+    size_t offset);
+GGML_API struct ggml_tensor * ggml_set_1d_inplace(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b, size_t offset);
+GGML_API struct ggml_tensor * ggml_set_2d(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
+    size_t nb1, size_t offset);
+GGML_API struct ggml_tensor * ggml_set_2d_inplace(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b, size_t nb1, size_t offset);
 
-// ------------------------------------------------------------------------ reductions, repetition, concatenation, ordering
+// --------------------------------------------------------------------- reductions, repetition, concatenation, ordering
 
-GGML_API struct ggml_tensor * ggml_sum(struct ggml_context * ctx, struct ggml_tensor * a); // scalar
+GGML_API struct ggml_tensor * ggml_sum(struct ggml_context * ctx, struct ggml_tensor * a);      // scalar
 GGML_API struct ggml_tensor * ggml_sum_rows(struct ggml_context * ctx, struct ggml_tensor * a); // [1, ne1, ne2, ne3]
-GGML_API struct ggml_tensor * ggml_mean(struct ggml_context * ctx, struct ggml_tensor * a); // [1, ne1, ne2, ne3]
-GGML_API struct ggml_tensor * ggml_argmax(struct ggml_context * ctx, struct ggml_tensor * a); // matrix -> I32 [ne1]; the last of equal maxima
-GGML_API struct ggml_tensor * ggml_repeat(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b); // a tiled to the shape of b
-GGML_API struct ggml_tensor * ggml_repeat_back(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b); // sums the tiles of a
-GGML_API struct ggml_tensor * ggml_concat(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b); // along dimension 2
-GGML_API struct ggml_tensor * ggml_argsort(struct ggml_context * ctx, struct ggml_tensor * a, enum ggml_sort_order order); // I32 permutation of each row; equal values keep their order
-GGML_API struct ggml_tensor * ggml_top_k(struct ggml_context * ctx, struct ggml_tensor * a, int k); // I32 view [k, ne1, ne2, ne3] of an argsort
+GGML_API struct ggml_tensor * ggml_mean(struct ggml_context * ctx, struct ggml_tensor * a);     // [1, ne1, ne2, ne3]
+// matrix -> I32 [ne1]; the last of equal maxima
+GGML_API struct ggml_tensor * ggml_argmax(struct ggml_context * ctx, struct ggml_tensor * a);
+// a tiled to the shape of b
+GGML_API struct ggml_tensor * ggml_repeat(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
+// sums the tiles of a
+GGML_API struct ggml_tensor * ggml_repeat_back(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b);
+// along dimension 2
+GGML_API struct ggml_tensor * ggml_concat(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
+// I32 permutation of each row; equal values keep their order
+GGML_API struct ggml_tensor * ggml_argsort(struct ggml_context * ctx, struct ggml_tensor * a,
+    enum ggml_sort_order order);
+// I32 view [k, ne1, ne2, ne3] of an argsort
+GGML_API struct ggml_tensor * ggml_top_k(struct ggml_context * ctx, struct ggml_tensor * a, int k);
 
-// ------------------------------------------------------------------------------------------------------ normalisation, F32
+// -------------------------------------------------------------------------------------------------- normalisation, F32
 
-GGML_API struct ggml_tensor * ggml_norm(struct ggml_context * ctx, struct ggml_tensor * a, float eps); // (x - mean) / sqrt(var + eps) a row
+// (x - mean) / sqrt(var + eps) a row
+GGML_API struct ggml_tensor * ggml_norm(struct ggml_context * ctx, struct ggml_tensor * a, float eps);
 GGML_API struct ggml_tensor * ggml_norm_inplace(struct ggml_context * ctx, struct ggml_tensor * a, float eps);
-GGML_API struct ggml_tensor * ggml_rms_norm(struct ggml_context * ctx, struct ggml_tensor * a, float eps); // x / sqrt(mean(x^2) + eps) a row
+// x / sqrt(mean(x^2) + eps) a row
+GGML_API struct ggml_tensor * ggml_rms_norm(struct ggml_context * ctx, struct ggml_tensor * a, float eps);
 GGML_API struct ggml_tensor * ggml_rms_norm_inplace(struct ggml_context * ctx, struct ggml_tensor * a, float eps);
-GGML_API struct ggml_tensor * ggml_group_norm(struct ggml_context * ctx, struct ggml_tensor * a, int n_groups); // groups of channels (dimension 2), eps 1e-6
+// groups of channels (dimension 2), eps 1e-6
+GGML_API struct ggml_tensor * ggml_group_norm(struct ggml_context * ctx, struct ggml_tensor * a, int n_groups);
 GGML_API struct ggml_tensor * ggml_group_norm_inplace(struct ggml_context * ctx, struct ggml_tensor * a, int n_groups);
-GGML_API struct ggml_tensor * ggml_rms_norm_back(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, float eps);
+GGML_API struct ggml_tensor * ggml_rms_norm_back(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b, float eps);
 GGML_API struct ggml_tensor * ggml_silu_back(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
 
-// --------------------------------------------------------------------------------------------------------- matrix products
+// ----------------------------------------------------------------------------------------------------- matrix products
 
-GGML_API struct ggml_tensor * ggml_mul_mat(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b); // a [K, M, ..], b [K, N, ..] -> [M, N, ..] F32
+// a [K, M, ..], b [K, N, ..] -> [M, N, ..] F32
+GGML_API struct ggml_tensor * ggml_mul_mat(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
 GGML_API enum ggml_status ggml_mul_mat_set_prec(struct ggml_tensor * a, enum ggml_prec prec); // a is the MUL_MAT node
-GGML_API struct ggml_tensor * ggml_mul_mat_id(struct ggml_context * ctx, struct ggml_tensor * const as[], int n_as, struct ggml_tensor * ids, int id, struct ggml_tensor * b); // as [K, M], ids I32 [choices, N], b [K, N, ..]: row n of every batch meets as[ids[id, n]]
-GGML_API struct ggml_tensor * ggml_out_prod(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b); // a [M, K, ..], b [N, K, ..] -> [M, N, ..] F32
+// as [K, M], ids I32 [choices, N], b [K, N, ..]: row n of every batch meets as[ids[id, n]]
+GGML_API struct ggml_tensor * ggml_mul_mat_id(struct ggml_context * ctx, struct ggml_tensor * const as[], int n_as,
+    struct ggml_tensor * ids, int id, struct ggml_tensor * b);
+// a [M, K, ..], b [N, K, ..] -> [M, N, ..] F32
+GGML_API struct ggml_tensor * ggml_out_prod(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
 
-// ---------------------------------------------------------------------------------------------------- copies, views, gather
+// ----------------------------------------------------------------------------------------------- copies, views, gather
 
 GGML_API struct ggml_tensor * ggml_dup(struct ggml_context * ctx, struct ggml_tensor * a);
 GGML_API struct ggml_tensor * ggml_dup_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
-GGML_API struct ggml_tensor * ggml_cpy(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b); // a view of b; converts
+// a view of b; converts
+GGML_API struct ggml_tensor * ggml_cpy(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
 GGML_API struct ggml_tensor * ggml_cast(struct ggml_context * ctx, struct ggml_tensor * a, enum ggml_type type);
 GGML_API struct ggml_tensor * ggml_cont(struct ggml_context * ctx, struct ggml_tensor * a);
 GGML_API struct ggml_tensor * ggml_cont_1d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0);
 GGML_API struct ggml_tensor * ggml_cont_2d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0, int64_t ne1);
-GGML_API struct ggml_tensor * ggml_cont_3d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0, int64_t ne1, int64_t ne2);
-GGML_API struct ggml_tensor * ggml_cont_4d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0, int64_t ne1, int64_t ne2, int64_t ne3);
-GGML_API struct ggml_tensor * ggml_reshape(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b); // the shape of b
+GGML_API struct ggml_tensor * ggml_cont_3d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0, int64_t ne1,
+    int64_t ne2);
+GGML_API struct ggml_tensor * ggml_cont_4d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0, int64_t ne1,
+    int64_t ne2, int64_t ne3);
+// the shape of b
+GGML_API struct ggml_tensor * ggml_reshape(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
 GGML_API struct ggml_tensor * ggml_reshape_1d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0);
-GGML_API struct ggml_tensor * ggml_reshape_2d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0, int64_t ne1);
-GGML_API struct ggml_tensor * ggml_reshape_3d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0, int64_t ne1, int64_t ne2);
-GGML_API struct ggml_tensor * ggml_reshape_4d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0, int64_t ne1, int64_t ne2, int64_t ne3);
+GGML_API struct ggml_tensor * ggml_reshape_2d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0,
+    int64_t ne1);
+GGML_API struct ggml_tensor * ggml_reshape_3d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0,
+    int64_t ne1, int64_t ne2);
+GGML_API struct ggml_tensor * ggml_reshape_4d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0,
+    int64_t ne1, int64_t ne2, int64_t ne3);
 // Offsets and strides in bytes.
-GGML_API struct ggml_tensor * ggml_view_1d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0, size_t offset);
-GGML_API struct ggml_tensor * ggml_view_2d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0, int64_t ne1, size_t nb1, size_t offset);
-GGML_API struct ggml_tensor * ggml_view_3d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0, int64_t ne1, int64_t ne2, size_t nb1, size_t nb2, size_t offset);
-GGML_API struct ggml_tensor * ggml_view_4d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0, int64_t ne1, int64_t ne2, int64_t ne3, size_t nb1, size_t nb2, size_t nb3, size_t offset);
-GGML_API struct ggml_tensor * ggml_permute(struct ggml_context * ctx, struct ggml_tensor * a, int axis0, int axis1, int axis2, int axis3); // dimension i of a becomes dimension axis_i
+GGML_API struct ggml_tensor * ggml_view_1d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0,
+    size_t offset);
+GGML_API struct ggml_tensor * ggml_view_2d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0, int64_t ne1,
+    size_t nb1, size_t offset);
+GGML_API struct ggml_tensor * ggml_view_3d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0, int64_t ne1,
+    int64_t ne2, size_t nb1, size_t nb2, size_t offset);
+GGML_API struct ggml_tensor * ggml_view_4d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0, int64_t ne1,
+    int64_t ne2, int64_t ne3, size_t nb1, size_t nb2, size_t nb3, size_t offset);
+// dimension i of a becomes dimension axis_i
+GGML_API struct ggml_tensor * ggml_permute(struct ggml_context * ctx, struct ggml_tensor * a, int axis0, int axis1,
+    int axis2, int axis3);
 GGML_API struct ggml_tensor * ggml_transpose(struct ggml_context * ctx, struct ggml_tensor * a);
-GGML_API struct ggml_tensor * ggml_get_rows(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b); // rows of a picked by the I32 indices b
-GGML_API struct ggml_tensor * ggml_get_rows_back(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, struct ggml_tensor * c);
+// rows of a picked by the I32 indices b
+GGML_API struct ggml_tensor * ggml_get_rows(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
+GGML_API struct ggml_tensor * ggml_get_rows_back(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b, struct ggml_tensor * c);
 GGML_API struct ggml_tensor * ggml_diag(struct ggml_context * ctx, struct ggml_tensor * a);
 
-// ------------------------------------------------------------------------------------------------------------ masks, softmax
+// ------------------------------------------------------------------------------------------------------ masks, softmax
 
 GGML_API struct ggml_tensor * ggml_diag_mask_inf(struct ggml_context * ctx, struct ggml_tensor * a, int n_past);
 GGML_API struct ggml_tensor * ggml_diag_mask_inf_inplace(struct ggml_context * ctx, struct ggml_tensor * a, int n_past);
 GGML_API struct ggml_tensor * ggml_diag_mask_zero(struct ggml_context * ctx, struct ggml_tensor * a, int n_past);
-GGML_API struct ggml_tensor * ggml_diag_mask_zero_inplace(struct ggml_context * ctx, struct ggml_tensor * a, int n_past);
+GGML_API struct ggml_tensor * ggml_diag_mask_zero_inplace(struct ggml_context * ctx, struct ggml_tensor * a,
+    int n_past);
 GGML_API struct ggml_tensor * ggml_soft_max(struct ggml_context * ctx, struct ggml_tensor * a);
 GGML_API struct ggml_tensor * ggml_soft_max_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
-GGML_API struct ggml_tensor * ggml_soft_max_ext(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * mask, float scale); // softmax(a * scale + mask), mask may be NULL
-GGML_API struct ggml_tensor * ggml_soft_max_bias(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * mask, float scale, float max_bias); // softmax(a * scale + slope * mask), with ALiBi's slope of head i2 of a.ne[2] for max_bias above 0, else 1
-GGML_API struct ggml_tensor * ggml_soft_max_back(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
-GGML_API struct ggml_tensor * ggml_soft_max_back_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
-GGML_API struct ggml_tensor * ggml_alibi(struct ggml_context * ctx, struct ggml_tensor * a, int n_past, int n_head, float bias_max); // in place
+// softmax(a * scale + mask), mask may be NULL
+GGML_API struct ggml_tensor * ggml_soft_max_ext(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * mask, float scale);
+// softmax(a * scale + slope * mask), with ALiBi's slope of head i2 of a.ne[2] for max_bias above 0, else 1
+GGML_API struct ggml_tensor * ggml_soft_max_bias(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * mask, float scale, float max_bias);
+GGML_API struct ggml_tensor * ggml_soft_max_back(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b);
+GGML_API struct ggml_tensor * ggml_soft_max_back_inplace(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b);
+// in place
+GGML_API struct ggml_tensor * ggml_alibi(struct ggml_context * ctx, struct ggml_tensor * a, int n_past, int n_head,
+    float bias_max);
 
-// ------------------------------------------------------------------------------------------------------------- rotary embedding
+// ---------------------------------------------------------------------------------------------------- rotary embedding
 // mode: bit 1 (2) NeoX layout, bit 2 (4) GLM layout, 0 normal. b: I32 positions [a.ne[2]].
-// Pair j turns by position * freq_scale * freq_base^(-2j / n_dims), with ext_factor by YaRN's mixture of that and the unscaled angle. Two
-// things are kept as programs of early 2024 have them, unless GGML_ROPE_EXACT is added to the mode: mode 0 turns all pairs of a row, not
-// those of the first n_dims elements alone; mode 2 multiplies by freq_scale twice and mixes all pairs as pair 0.
+// Pair j turns by position * freq_scale * freq_base^(-2j / n_dims), with ext_factor by YaRN's mixture of that and the
+// unscaled angle. Two things are kept as programs of early 2024 have them, unless GGML_ROPE_EXACT is added to the mode:
+// mode 0 turns all pairs of a row, not those of the first n_dims elements alone; mode 2 multiplies by freq_scale twice
+// and mixes all pairs as pair 0.
 
-GGML_API struct ggml_tensor * ggml_rope(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int n_dims, int mode, int n_ctx);
-GGML_API struct ggml_tensor * ggml_rope_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int n_dims, int mode, int n_ctx);
-GGML_API struct ggml_tensor * ggml_rope_custom(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int n_dims, int mode, int n_ctx, int n_orig_ctx, float freq_base, float freq_scale, float ext_factor, float attn_factor, float beta_fast, float beta_slow);
-GGML_API struct ggml_tensor * ggml_rope_custom_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int n_dims, int mode, int n_ctx, int n_orig_ctx, float freq_base, float freq_scale, float ext_factor, float attn_factor, float beta_fast, float beta_slow);
-GGML_API struct ggml_tensor * ggml_rope_xpos_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int n_dims, float base, bool down);
-GGML_API struct ggml_tensor * ggml_rope_back(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int n_dims, int mode, int n_ctx, int n_orig_ctx, float freq_base, float freq_scale, float ext_factor, float attn_factor, float beta_fast, float beta_slow, float xpos_base, bool xpos_down);
-GGML_API GGML_CALL void ggml_rope_yarn_corr_dims(int n_dims, int n_orig_ctx, float freq_base, float beta_fast, float beta_slow, float dims[2]);
+GGML_API struct ggml_tensor * ggml_rope(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
+    int n_dims, int mode, int n_ctx);
+GGML_API struct ggml_tensor * ggml_rope_inplace(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b, int n_dims, int mode, int n_ctx);
+GGML_API struct ggml_tensor * ggml_rope_custom(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b, int n_dims, int mode, int n_ctx, int n_orig_ctx, float freq_base, float freq_scale,
+    float ext_factor, float attn_factor, float beta_fast, float beta_slow);
+GGML_API struct ggml_tensor * ggml_rope_custom_inplace(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b, int n_dims, int mode, int n_ctx, int n_orig_ctx, float freq_base, float freq_scale,
+    float ext_factor, float attn_factor, float beta_fast, float beta_slow);
+GGML_API struct ggml_tensor * ggml_rope_xpos_inplace(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b, int n_dims, float base, bool down);
+GGML_API struct ggml_tensor * ggml_rope_back(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
+    int n_dims, int mode, int n_ctx, int n_orig_ctx, float freq_base, float freq_scale, float ext_factor,
+    float attn_factor, float beta_fast, float beta_slow, float xpos_base, bool xpos_down);
+GGML_API GGML_CALL void       ggml_rope_yarn_corr_dims(int n_dims, int n_orig_ctx, float freq_base, float beta_fast,
+    float beta_slow, float dims[2]);
 
-// ------------------------------------------------------------------------------------------- convolution, pooling, resampling
+// ------------------------------------------------------------------------------------ convolution, pooling, resampling
 
-GGML_API struct ggml_tensor * ggml_im2col(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int s0, int s1, int p0, int p1, int d0, int d1, bool is_2D);
-GGML_API struct ggml_tensor * ggml_conv_1d(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int s0, int p0, int d0);
-GGML_API struct ggml_tensor * ggml_conv_1d_ph(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int s, int d);
-GGML_API struct ggml_tensor * ggml_conv_2d(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int s0, int s1, int p0, int p1, int d0, int d1);
-GGML_API struct ggml_tensor * ggml_conv_2d_sk_p0(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
-GGML_API struct ggml_tensor * ggml_conv_2d_s1_ph(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
-GGML_API struct ggml_tensor * ggml_conv_depthwise_2d(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int s0, int s1, int p0, int p1, int d0, int d1);
-GGML_API struct ggml_tensor * ggml_conv_transpose_1d(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int s0, int p0, int d0);
-GGML_API struct ggml_tensor * ggml_conv_transpose_2d_p0(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int stride);
-GGML_API struct ggml_tensor * ggml_pool_1d(struct ggml_context * ctx, struct ggml_tensor * a, enum ggml_op_pool op, int k0, int s0, int p0);
-GGML_API struct ggml_tensor * ggml_pool_2d(struct ggml_context * ctx, struct ggml_tensor * a, enum ggml_op_pool op, int k0, int k1, int s0, int s1, float p0, float p1);
+GGML_API struct ggml_tensor * ggml_im2col(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
+    int s0, int s1, int p0, int p1, int d0, int d1, bool is_2D);
+GGML_API struct ggml_tensor * ggml_conv_1d(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
+    int s0, int p0, int d0);
+GGML_API struct ggml_tensor * ggml_conv_1d_ph(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
+    int s, int d);
+GGML_API struct ggml_tensor * ggml_conv_2d(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
+    int s0, int s1, int p0, int p1, int d0, int d1);
+GGML_API struct ggml_tensor * ggml_conv_2d_sk_p0(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b);
+GGML_API struct ggml_tensor * ggml_conv_2d_s1_ph(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b);
+GGML_API struct ggml_tensor * ggml_conv_depthwise_2d(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b, int s0, int s1, int p0, int p1, int d0, int d1);
+GGML_API struct ggml_tensor * ggml_conv_transpose_1d(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b, int s0, int p0, int d0);
+GGML_API struct ggml_tensor * ggml_conv_transpose_2d_p0(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b, int stride);
+GGML_API struct ggml_tensor * ggml_pool_1d(struct ggml_context * ctx, struct ggml_tensor * a, enum ggml_op_pool op,
+    int k0, int s0, int p0);
+GGML_API struct ggml_tensor * ggml_pool_2d(struct ggml_context * ctx, struct ggml_tensor * a, enum ggml_op_pool op,
+    int k0, int k1, int s0, int s1, float p0, float p1);
 GGML_API struct ggml_tensor * ggml_upscale(struct ggml_context * ctx, struct ggml_tensor * a, int scale_factor);
-GGML_API struct ggml_tensor * ggml_pad(struct ggml_context * ctx, struct ggml_tensor * a, int p0, int p1, int p2, int p3);
+GGML_API struct ggml_tensor * ggml_pad(struct ggml_context * ctx, struct ggml_tensor * a, int p0, int p1, int p2,
+    int p3);
 
-// ----------------------------------------------------------------------------------- attention, windows, relative positions
+// ------------------------------------------------------------------------------ attention, windows, relative positions
 
-GGML_API struct ggml_tensor * ggml_flash_attn(struct ggml_context * ctx, struct ggml_tensor * q, struct ggml_tensor * k, struct ggml_tensor * v, bool masked); // v transposed: [M, D, heads, batch]
-GGML_API struct ggml_tensor * ggml_flash_attn_back(struct ggml_context * ctx, struct ggml_tensor * q, struct ggml_tensor * k, struct ggml_tensor * v, struct ggml_tensor * d, bool masked);
-GGML_API struct ggml_tensor * ggml_flash_ff(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b0, struct ggml_tensor * b1, struct ggml_tensor * c0, struct ggml_tensor * c1);
+// v transposed: [M, D, heads, batch]
+GGML_API struct ggml_tensor * ggml_flash_attn(struct ggml_context * ctx, struct ggml_tensor * q, struct ggml_tensor * k,
+    struct ggml_tensor * v, bool masked);
+GGML_API struct ggml_tensor * ggml_flash_attn_back(struct ggml_context * ctx, struct ggml_tensor * q,
+    struct ggml_tensor * k, struct ggml_tensor * v, struct ggml_tensor * d, bool masked);
+GGML_API struct ggml_tensor * ggml_flash_ff(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b0,
+    struct ggml_tensor * b1, struct ggml_tensor * c0, struct ggml_tensor * c1);
 GGML_API struct ggml_tensor * ggml_win_part(struct ggml_context * ctx, struct ggml_tensor * a, int w);
 GGML_API struct ggml_tensor * ggml_win_unpart(struct ggml_context * ctx, struct ggml_tensor * a, int w0, int h0, int w);
 GGML_API struct ggml_tensor * ggml_get_rel_pos(struct ggml_context * ctx, struct ggml_tensor * a, int qh, int kh);
-GGML_API struct ggml_tensor * ggml_add_rel_pos(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * pw, struct ggml_tensor * ph);
-GGML_API struct ggml_tensor * ggml_add_rel_pos_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * pw, struct ggml_tensor * ph);
+GGML_API struct ggml_tensor * ggml_add_rel_pos(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * pw, struct ggml_tensor * ph);
+GGML_API struct ggml_tensor * ggml_add_rel_pos_inplace(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * pw, struct ggml_tensor * ph);
 
-// ------------------------------------------------------------------------------------------------------------ custom operators
+// ---------------------------------------------------------------------------------------------------- custom operators
 // fun runs on the CPU backend, once for each ith in [0, nth), concurrently; n_tasks: GGML_N_TASKS_MAX or > 0.
 
-typedef void (*ggml_custom1_op_t)(struct ggml_tensor * dst, const struct ggml_tensor * a, int ith, int nth, void * userdata);
-typedef void (*ggml_custom2_op_t)(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b, int ith, int nth, void * userdata);
-typedef void (*ggml_custom3_op_t)(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b, const struct ggml_tensor * c, int ith, int nth, void * userdata);
-GGML_API struct ggml_tensor * ggml_map_custom1(struct ggml_context * ctx, struct ggml_tensor * a, ggml_custom1_op_t fun, int n_tasks, void * userdata);
-GGML_API struct ggml_tensor * ggml_map_custom1_inplace(struct ggml_context * ctx, struct ggml_tensor * a, ggml_custom1_op_t fun, int n_tasks, void * userdata);
-GGML_API struct ggml_tensor * ggml_map_custom2(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, ggml_custom2_op_t fun, int n_tasks, void * userdata);
-GGML_API struct ggml_tensor * ggml_map_custom2_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, ggml_custom2_op_t fun, int n_tasks, void * userdata);
-GGML_API struct ggml_tensor * ggml_map_custom3(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, struct ggml_tensor * c, ggml_custom3_op_t fun, int n_tasks, void * userdata);
-GGML_API struct ggml_tensor * ggml_map_custom3_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, struct ggml_tensor * c, ggml_custom3_op_t fun, int n_tasks, void * userdata);
+typedef void (*ggml_custom1_op_t)(struct ggml_tensor * dst, const struct ggml_tensor * a, int ith, int nth,
+    void * userdata);
+typedef void (*ggml_custom2_op_t)(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b,
+    int ith, int nth, void * userdata);
+typedef void (*ggml_custom3_op_t)(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b,
+    const struct ggml_tensor * c, int ith, int nth, void * userdata);
+GGML_API struct ggml_tensor * ggml_map_custom1(struct ggml_context * ctx, struct ggml_tensor * a, ggml_custom1_op_t fun,
+    int n_tasks, void * userdata);
+GGML_API struct ggml_tensor * ggml_map_custom1_inplace(struct ggml_context * ctx, struct ggml_tensor * a,
+    ggml_custom1_op_t fun, int n_tasks, void * userdata);
+GGML_API struct ggml_tensor * ggml_map_custom2(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b, ggml_custom2_op_t fun, int n_tasks, void * userdata);
+GGML_API struct ggml_tensor * ggml_map_custom2_inplace(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b, ggml_custom2_op_t fun, int n_tasks, void * userdata);
+GGML_API struct ggml_tensor * ggml_map_custom3(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b, struct ggml_tensor * c, ggml_custom3_op_t fun, int n_tasks, void * userdata);
+GGML_API struct ggml_tensor * ggml_map_custom3_inplace(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b, struct ggml_tensor * c, ggml_custom3_op_t fun, int n_tasks, void * userdata);
 
-// --------------------------------------------------------------------------------------------------------------------- losses
+// -------------------------------------------------------------------------------------------------------------- losses
 
-GGML_API struct ggml_tensor * ggml_cross_entropy_loss(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b); // -mean over rows of sum b log(p (1 - 1e-9) + 1e-9), p = softmax a
-GGML_API struct ggml_tensor * ggml_cross_entropy_loss_back(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, struct ggml_tensor * c); // c (p (1 - 1e-9) + 1e-9 - b) / rows
-GGML_API struct ggml_tensor * ggml_cross_entropy_loss_eps(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, float eps); // with eps, 0 <= eps < 1, for 1e-9; what b is 0 for adds nothing
-GGML_API struct ggml_tensor * ggml_cross_entropy_loss_eps_back(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, struct ggml_tensor * c, float eps); // its derivative
+// -mean over rows of sum b log(p (1 - 1e-9) + 1e-9), p = softmax a
+GGML_API struct ggml_tensor * ggml_cross_entropy_loss(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b);
+// c (p (1 - 1e-9) + 1e-9 - b) / rows
+GGML_API struct ggml_tensor * ggml_cross_entropy_loss_back(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b, struct ggml_tensor * c);
+// with eps, 0 <= eps < 1, for 1e-9; what b is 0 for adds nothing
+GGML_API struct ggml_tensor * ggml_cross_entropy_loss_eps(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b, float eps);
+// its derivative
+GGML_API struct ggml_tensor * ggml_cross_entropy_loss_eps_back(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b, struct ggml_tensor * c, float eps);
 
-// --------------------------------------------------------------------------------------------------------------------- graphs
+// -------------------------------------------------------------------------------------------------------------- graphs
 
 GGML_API struct ggml_cgraph * ggml_new_graph(struct ggml_context * ctx); // GGML_DEFAULT_GRAPH_SIZE nodes, no gradients
 GGML_API struct ggml_cgraph * ggml_new_graph_custom(struct ggml_context * ctx, size_t size, bool grads);
@@ -780,51 +907,60 @@ GGML_API struct ggml_tensor * ggml_graph_get_tensor(struct ggml_cgraph * cgraph,
 // Appends all ancestors of tensor that are not in the graph yet, depth first, sources before their readers.
 GGML_API enum ggml_status ggml_build_forward_expand(struct ggml_cgraph * cgraph, struct ggml_tensor * tensor);
 
-// Gradients. A parameter gets a gradient tensor, and so does every node that is computed from it. The backward builder derives all
-// nodes of gf in reverse and appends to gb what computes the gradients of the parameters; afterwards tensor->grad of each node is
-// that expression. Before computing gb: ggml_graph_reset(gf), then set the gradient of the result (usually to 1).
-// keep: the nodes of gf get new gradient tensors first, so that those of an earlier call stay as they are.
+// Gradients. A parameter gets a gradient tensor, and so does every node that is computed from it. The backward builder
+// derives all nodes of gf in reverse and appends to gb what computes the gradients of the parameters; afterwards
+// tensor->grad of each node is that expression. Before computing gb: ggml_graph_reset(gf), then set the gradient of the
+// result (usually to 1). keep: the nodes of gf get new gradient tensors first, so that those of an earlier call stay as
+// they are.
 GGML_API enum ggml_status ggml_set_param(struct ggml_context * ctx, struct ggml_tensor * tensor);
 GGML_API enum ggml_status ggml_graph_reset(struct ggml_cgraph * cgraph); // zeroes all gradient tensors
-GGML_API enum ggml_status ggml_build_backward_expand(struct ggml_context * ctx, struct ggml_cgraph * gf, struct ggml_cgraph * gb, bool keep);
-// Trades time for memory: gb computes forward nodes that the derivatives need a second time, from the nearest checkpoints.
-// gb_tmp receives the plain backward graph. On failure gb and gb_tmp are empty.
-GGML_API enum ggml_status ggml_build_backward_gradient_checkpointing(struct ggml_context * ctx, struct ggml_cgraph * gf, struct ggml_cgraph * gb,
-                                                                     struct ggml_cgraph * gb_tmp, struct ggml_tensor ** checkpoints, int n_checkpoints);
+GGML_API enum ggml_status ggml_build_backward_expand(struct ggml_context * ctx, struct ggml_cgraph * gf,
+    struct ggml_cgraph * gb, bool keep);
+// Trades time for memory: gb computes forward nodes that the derivatives need a second time, from the nearest
+// checkpoints. gb_tmp receives the plain backward graph. On failure gb and gb_tmp are empty.
+GGML_API enum ggml_status ggml_build_backward_gradient_checkpointing(struct ggml_context * ctx, struct ggml_cgraph * gf,
+    struct ggml_cgraph * gb, struct ggml_cgraph * gb_tmp, struct ggml_tensor ** checkpoints, int n_checkpoints);
 
-// Graph files: leafs with their data, nodes without, in the byte order of the machine. Import makes two contexts: ctx_data with the
-// file's content, to which the leafs point, and ctx_eval with the graph; both are the caller's. NULL on failure, then both are NULL.
+// Graph files: leafs with their data, nodes without, in the byte order of the machine. Import makes two contexts:
+// ctx_data with the file's content, to which the leafs point, and ctx_eval with the graph; both are the caller's. NULL
+// on failure, then both are NULL.
 GGML_API enum ggml_status     ggml_graph_export(const struct ggml_cgraph * cgraph, const char * fname);
-GGML_API struct ggml_cgraph * ggml_graph_import(const char * fname, struct ggml_context ** ctx_data, struct ggml_context ** ctx_eval);
+GGML_API struct ggml_cgraph * ggml_graph_import(const char * fname, struct ggml_context ** ctx_data,
+    struct ggml_context ** ctx_eval);
 
 GGML_API void             ggml_graph_print(const struct ggml_cgraph * cgraph); // to stdout
-GGML_API enum ggml_status ggml_graph_dump_dot(const struct ggml_cgraph * gb, const struct ggml_cgraph * gf, const char * filename);
+GGML_API enum ggml_status ggml_graph_dump_dot(const struct ggml_cgraph * gb, const struct ggml_cgraph * gf,
+    const char * filename);
 
 // Runs on the CPU, on tensors whose data is in host memory. n_threads <= 0: GGML_DEFAULT_N_THREADS.
 GGML_API struct ggml_cplan ggml_graph_plan(const struct ggml_cgraph * cgraph, int n_threads);
-GGML_API int               ggml_graph_compute(struct ggml_cgraph * cgraph, struct ggml_cplan * cplan); // an enum ggml_status
-GGML_API enum ggml_status  ggml_graph_compute_with_ctx(struct ggml_context * ctx, struct ggml_cgraph * cgraph, int n_threads);
+// an enum ggml_status
+GGML_API int              ggml_graph_compute(struct ggml_cgraph * cgraph, struct ggml_cplan * cplan);
+GGML_API enum ggml_status ggml_graph_compute_with_ctx(struct ggml_context * ctx, struct ggml_cgraph * cgraph,
+    int n_threads);
 
-// --------------------------------------------------------------------------------------------------------------- quantization
+// -------------------------------------------------------------------------------------------------------- quantization
 
 GGML_API void ggml_quantize_init(enum ggml_type type); // optional; thread-safe
 GGML_API void ggml_quantize_free(void);
 GGML_API bool ggml_quantize_requires_imatrix(enum ggml_type type);
 
-// A number that a format cannot hold, a NaN, an infinity or one that is too large for its scales, is an error of all functions that
-// return a size: the message has its row and column, dst is then partly written. In F32, F16 and BF16 NaN and infinities are values; only
-// what becomes infinite is too large. The row functions of ggml_internal_get_type_traits cannot fail: a block with such a number becomes
-// NaN as a whole (MXFP4 and NVFP4, which have no NaN: as with CLIP).
+// A number that a format cannot hold, a NaN, an infinity or one that is too large for its scales, is an error of all
+// functions that return a size: the message has its row and column, dst is then partly written. In F32, F16 and BF16
+// NaN and infinities are values; only what becomes infinite is too large. The row functions of
+// ggml_internal_get_type_traits cannot fail: a block with such a number becomes NaN as a whole (MXFP4 and NVFP4, which
+// have no NaN: as with CLIP).
 enum ggml_on_invalid {
     GGML_ON_INVALID_ERROR = 0,
-    GGML_ON_INVALID_CLIP  = 1, // NaN counts as 0, what is too large as the largest number that any block of the format holds
-    GGML_ON_INVALID_NAN   = 2, // as the row functions; F16 and BF16: infinite
+    // NaN counts as 0, what is too large as the largest number that any block of the format holds
+    GGML_ON_INVALID_CLIP = 1,
+    GGML_ON_INVALID_NAN  = 2, // as the row functions; F16 and BF16: infinite
 };
 
-// Rows of n_per_row values. imatrix: NULL or n_per_row weights. invalid: NULL, or receives the index of the value that was the error, -1
-// if there was none. Returns bytes written, 0 on error (and for no values).
-GGML_API size_t ggml_quantize_rows(enum ggml_type type, const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * imatrix,
-                                   enum ggml_on_invalid on_invalid, int64_t * invalid);
+// Rows of n_per_row values. imatrix: NULL or n_per_row weights. invalid: NULL, or receives the index of the value that
+// was the error, -1 if there was none. Returns bytes written, 0 on error (and for no values).
+GGML_API size_t ggml_quantize_rows(enum ggml_type type, const float * src, void * dst, int64_t n_rows,
+    int64_t n_per_row, const float * imatrix, enum ggml_on_invalid on_invalid, int64_t * invalid);
 
 // n values in rows of k; hist (16 counters, may be NULL) is incremented; returns bytes written, 0 on error.
 GGML_API size_t ggml_quantize_q4_0(const float * src, void * dst, int n, int k, int64_t * hist);
@@ -832,16 +968,18 @@ GGML_API size_t ggml_quantize_q4_1(const float * src, void * dst, int n, int k, 
 GGML_API size_t ggml_quantize_q5_0(const float * src, void * dst, int n, int k, int64_t * hist);
 GGML_API size_t ggml_quantize_q5_1(const float * src, void * dst, int n, int k, int64_t * hist);
 GGML_API size_t ggml_quantize_q8_0(const float * src, void * dst, int n, int k, int64_t * hist);
-GGML_API size_t ggml_quantize_q2_K(const float * src, void * dst, int n, int k, int64_t * hist); // K: hist stays as it is
+// K: hist stays as it is
+GGML_API size_t ggml_quantize_q2_K(const float * src, void * dst, int n, int k, int64_t * hist);
 GGML_API size_t ggml_quantize_q3_K(const float * src, void * dst, int n, int k, int64_t * hist);
 GGML_API size_t ggml_quantize_q4_K(const float * src, void * dst, int n, int k, int64_t * hist);
 GGML_API size_t ggml_quantize_q5_K(const float * src, void * dst, int n, int k, int64_t * hist);
 GGML_API size_t ggml_quantize_q6_K(const float * src, void * dst, int n, int k, int64_t * hist);
 
 // nrows rows from element `start` of src to the same place in dst; imatrix: NULL or n_per_row weights.
-GGML_API size_t ggml_quantize_chunk(enum ggml_type type, const float * src, void * dst, int start, int nrows, int n_per_row, int64_t * hist, const float * imatrix);
+GGML_API size_t ggml_quantize_chunk(enum ggml_type type, const float * src, void * dst, int start, int nrows,
+    int n_per_row, int64_t * hist, const float * imatrix);
 
-// ----------------------------------------------------------------------------------------------------- what the machine has
+// ------------------------------------------------------------------------------------------------ what the machine has
 // 1 or 0. Instruction sets: of the running processor; libraries: built in.
 
 GGML_API int ggml_cpu_has_avx(void);
@@ -869,34 +1007,57 @@ GGML_API int ggml_cpu_has_vsx(void);
 
 // cdef: end
 
-GGML_API GGML_ATTRIBUTE_FORMAT(2, 3) struct ggml_tensor * ggml_format_name(struct ggml_tensor * tensor, const char * fmt, ...);
+GGML_API GGML_ATTRIBUTE_FORMAT(2, 3) struct ggml_tensor * ggml_format_name(struct ggml_tensor * tensor,
+    const char *                                                                                fmt, ...);
 
 // Older custom operators: whole rows or whole tensors in one call on one thread.
 typedef void (*ggml_unary_op_f32_t)(const int, float *, const float *);
 typedef void (*ggml_binary_op_f32_t)(const int, float *, const float *, const float *);
 typedef void (*ggml_custom1_op_f32_t)(struct ggml_tensor *, const struct ggml_tensor *);
 typedef void (*ggml_custom2_op_f32_t)(struct ggml_tensor *, const struct ggml_tensor *, const struct ggml_tensor *);
-typedef void (*ggml_custom3_op_f32_t)(struct ggml_tensor *, const struct ggml_tensor *, const struct ggml_tensor *, const struct ggml_tensor *);
+typedef void (*ggml_custom3_op_f32_t)(struct ggml_tensor *, const struct ggml_tensor *, const struct ggml_tensor *,
+    const struct ggml_tensor *);
 
-GGML_DEPRECATED(GGML_API struct ggml_tensor * ggml_map_unary_f32(struct ggml_context * ctx, struct ggml_tensor * a, ggml_unary_op_f32_t fun), "use ggml_map_custom1 instead");
-GGML_DEPRECATED(GGML_API struct ggml_tensor * ggml_map_unary_inplace_f32(struct ggml_context * ctx, struct ggml_tensor * a, ggml_unary_op_f32_t fun), "use ggml_map_custom1_inplace instead");
-GGML_DEPRECATED(GGML_API struct ggml_tensor * ggml_map_binary_f32(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, ggml_binary_op_f32_t fun), "use ggml_map_custom2 instead");
-GGML_DEPRECATED(GGML_API struct ggml_tensor * ggml_map_binary_inplace_f32(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, ggml_binary_op_f32_t fun), "use ggml_map_custom2_inplace instead");
-GGML_DEPRECATED(GGML_API struct ggml_tensor * ggml_map_custom1_f32(struct ggml_context * ctx, struct ggml_tensor * a, ggml_custom1_op_f32_t fun), "use ggml_map_custom1 instead");
-GGML_DEPRECATED(GGML_API struct ggml_tensor * ggml_map_custom1_inplace_f32(struct ggml_context * ctx, struct ggml_tensor * a, ggml_custom1_op_f32_t fun), "use ggml_map_custom1_inplace instead");
-GGML_DEPRECATED(GGML_API struct ggml_tensor * ggml_map_custom2_f32(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, ggml_custom2_op_f32_t fun), "use ggml_map_custom2 instead");
-GGML_DEPRECATED(GGML_API struct ggml_tensor * ggml_map_custom2_inplace_f32(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, ggml_custom2_op_f32_t fun), "use ggml_map_custom2_inplace instead");
-GGML_DEPRECATED(GGML_API struct ggml_tensor * ggml_map_custom3_f32(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, struct ggml_tensor * c, ggml_custom3_op_f32_t fun), "use ggml_map_custom3 instead");
-GGML_DEPRECATED(GGML_API struct ggml_tensor * ggml_map_custom3_inplace_f32(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, struct ggml_tensor * c, ggml_custom3_op_f32_t fun), "use ggml_map_custom3_inplace instead");
+GGML_DEPRECATED(GGML_API struct ggml_tensor * ggml_map_unary_f32(struct ggml_context * ctx, struct ggml_tensor * a,
+                    ggml_unary_op_f32_t fun),
+    "use ggml_map_custom1 instead");
+GGML_DEPRECATED(GGML_API struct ggml_tensor * ggml_map_unary_inplace_f32(struct ggml_context * ctx,
+                    struct ggml_tensor * a, ggml_unary_op_f32_t fun),
+    "use ggml_map_custom1_inplace instead");
+GGML_DEPRECATED(GGML_API struct ggml_tensor * ggml_map_binary_f32(struct ggml_context * ctx, struct ggml_tensor * a,
+                    struct ggml_tensor * b, ggml_binary_op_f32_t fun),
+    "use ggml_map_custom2 instead");
+GGML_DEPRECATED(GGML_API struct ggml_tensor * ggml_map_binary_inplace_f32(struct ggml_context * ctx,
+                    struct ggml_tensor * a, struct ggml_tensor * b, ggml_binary_op_f32_t fun),
+    "use ggml_map_custom2_inplace instead");
+GGML_DEPRECATED(GGML_API struct ggml_tensor * ggml_map_custom1_f32(struct ggml_context * ctx, struct ggml_tensor * a,
+                    ggml_custom1_op_f32_t fun),
+    "use ggml_map_custom1 instead");
+GGML_DEPRECATED(GGML_API struct ggml_tensor * ggml_map_custom1_inplace_f32(struct ggml_context * ctx,
+                    struct ggml_tensor * a, ggml_custom1_op_f32_t fun),
+    "use ggml_map_custom1_inplace instead");
+GGML_DEPRECATED(GGML_API struct ggml_tensor * ggml_map_custom2_f32(struct ggml_context * ctx, struct ggml_tensor * a,
+                    struct ggml_tensor * b, ggml_custom2_op_f32_t fun),
+    "use ggml_map_custom2 instead");
+GGML_DEPRECATED(GGML_API struct ggml_tensor * ggml_map_custom2_inplace_f32(struct ggml_context * ctx,
+                    struct ggml_tensor * a, struct ggml_tensor * b, ggml_custom2_op_f32_t fun),
+    "use ggml_map_custom2_inplace instead");
+GGML_DEPRECATED(GGML_API struct ggml_tensor * ggml_map_custom3_f32(struct ggml_context * ctx, struct ggml_tensor * a,
+                    struct ggml_tensor * b, struct ggml_tensor * c, ggml_custom3_op_f32_t fun),
+    "use ggml_map_custom3 instead");
+GGML_DEPRECATED(GGML_API struct ggml_tensor * ggml_map_custom3_inplace_f32(struct ggml_context * ctx,
+                    struct ggml_tensor * a, struct ggml_tensor * b, struct ggml_tensor * c, ggml_custom3_op_f32_t fun),
+    "use ggml_map_custom3_inplace instead");
 
 static const size_t GGML_OBJECT_SIZE = sizeof(struct ggml_object);
 static const size_t GGML_TENSOR_SIZE = sizeof(struct ggml_tensor);
 
-// ---------------------------------------------------------------------------------------------------------------- type traits
+// --------------------------------------------------------------------------------------------------------- type traits
 
 typedef void (*ggml_to_float_t)(const void * GGML_RESTRICT x, float * GGML_RESTRICT y, int k);
 typedef void (*ggml_from_float_t)(const float * GGML_RESTRICT x, void * GGML_RESTRICT y, int k);
-typedef void (*ggml_vec_dot_t)(const int n, float * GGML_RESTRICT s, const void * GGML_RESTRICT x, const void * GGML_RESTRICT y);
+typedef void (*ggml_vec_dot_t)(const int n, float * GGML_RESTRICT s, const void * GGML_RESTRICT x,
+    const void * GGML_RESTRICT y);
 
 typedef struct {
     const char *      type_name;

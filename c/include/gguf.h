@@ -1,10 +1,11 @@
 // gguf.h - GGUF model files: metadata key-value pairs and named tensors.
 //
-// A gguf_context holds everything of a file but (unless asked) its tensor data. Reading trusts nothing in the file: every
-// count, length, offset and type is checked, and a bad one is an error (NULL) whose message names the field and its offset.
-// Types of tensors that are not known here (ids up to 1023) are no error as long as nothing is to be made of them, with
-// params.ctx NULL: gguf_get_tensor_type returns the id, the size reaches to the next tensor, and the bytes can be written again.
-// Getters given an index or a type that does not match return 0, NULL or the _COUNT value and set the error.
+// A gguf_context holds everything of a file but (unless asked) its tensor data. Reading trusts nothing in the file:
+// every count, length, offset and type is checked, and a bad one is an error (NULL) whose message names the field and
+// its offset. Types of tensors that are not known here (ids up to 1023) are no error as long as nothing is to be made
+// of them, with params.ctx NULL: gguf_get_tensor_type returns the id, the size reaches to the next tensor, and the
+// bytes can be written again. Getters given an index or a type that does not match return 0, NULL or the _COUNT value
+// and set the error.
 #ifndef GGUF_H
 #define GGUF_H
 
@@ -34,13 +35,16 @@ enum gguf_type {
 };
 
 struct gguf_init_params {
-    bool                   no_alloc; // with ctx: tensors get no data
-    struct ggml_context ** ctx;      // NULL: metadata only; else receives a context with all tensors, owned by the caller (an error if the type of one is not known)
+    bool no_alloc; // with ctx: tensors get no data
+    // NULL: metadata only; else receives a context with all tensors, owned by the caller (an error if the type of one
+    // is not known)
+    struct ggml_context ** ctx;
 };
 
 GGML_API struct gguf_context * gguf_init_empty(void);
 GGML_API struct gguf_context * gguf_init_from_file(const char * fname, struct gguf_init_params params);
-GGML_API struct gguf_context * gguf_init_from_buffer(const void * data, size_t size, struct gguf_init_params params); // keeps nothing of data
+// keeps nothing of data
+GGML_API struct gguf_context * gguf_init_from_buffer(const void * data, size_t size, struct gguf_init_params params);
 GGML_API void                  gguf_free(struct gguf_context * ctx); // NULL is fine; leaves *params.ctx alone
 
 GGML_API const char * gguf_type_name(enum gguf_type type); // NULL for an invalid type
@@ -77,9 +81,11 @@ GGML_API int            gguf_find_tensor(const struct gguf_context * ctx, const 
 GGML_API size_t         gguf_get_tensor_offset(const struct gguf_context * ctx, int i);       // in the data section
 GGML_API char *         gguf_get_tensor_name(const struct gguf_context * ctx, int i);
 GGML_API enum ggml_type gguf_get_tensor_type(const struct gguf_context * ctx, int i);
-GGML_API size_t         gguf_get_tensor_size(const struct gguf_context * ctx, int i);   // bytes, without padding (of unknown types: with it)
-GGML_API int            gguf_get_tensor_n_dims(const struct gguf_context * ctx, int i);
-GGML_API const int64_t * gguf_get_tensor_ne(const struct gguf_context * ctx, int i);    // GGML_MAX_DIMS sizes, 1 beyond n_dims
+// bytes, without padding (of unknown types: with it)
+GGML_API size_t gguf_get_tensor_size(const struct gguf_context * ctx, int i);
+GGML_API int    gguf_get_tensor_n_dims(const struct gguf_context * ctx, int i);
+// GGML_MAX_DIMS sizes, 1 beyond n_dims
+GGML_API const int64_t * gguf_get_tensor_ne(const struct gguf_context * ctx, int i);
 
 // Setters replace or append, and copy what they are given.
 GGML_API enum ggml_status gguf_set_val_u8(struct gguf_context * ctx, const char * key, uint8_t val);
@@ -94,14 +100,16 @@ GGML_API enum ggml_status gguf_set_val_i64(struct gguf_context * ctx, const char
 GGML_API enum ggml_status gguf_set_val_f64(struct gguf_context * ctx, const char * key, double val);
 GGML_API enum ggml_status gguf_set_val_bool(struct gguf_context * ctx, const char * key, bool val);
 GGML_API enum ggml_status gguf_set_val_str(struct gguf_context * ctx, const char * key, const char * val);
-GGML_API enum ggml_status gguf_set_arr_data(struct gguf_context * ctx, const char * key, enum gguf_type type, const void * data, int n);
+GGML_API enum ggml_status gguf_set_arr_data(struct gguf_context * ctx, const char * key, enum gguf_type type,
+    const void * data, int n);
 GGML_API enum ggml_status gguf_set_arr_str(struct gguf_context * ctx, const char * key, const char ** data, int n);
 GGML_API enum ggml_status gguf_set_kv(struct gguf_context * ctx, struct gguf_context * src); // copies all pairs of src
 
 // The tensor's data is remembered by address and read when the file is written.
 GGML_API enum ggml_status gguf_add_tensor(struct gguf_context * ctx, const struct ggml_tensor * tensor);
 GGML_API enum ggml_status gguf_set_tensor_type(struct gguf_context * ctx, const char * name, enum ggml_type type);
-GGML_API enum ggml_status gguf_set_tensor_data(struct gguf_context * ctx, const char * name, const void * data, size_t size);
+GGML_API enum ggml_status gguf_set_tensor_data(struct gguf_context * ctx, const char * name, const void * data,
+    size_t size);
 
 GGML_API enum ggml_status gguf_write_to_file(const struct gguf_context * ctx, const char * fname, bool only_meta);
 GGML_API size_t           gguf_get_meta_size(const struct gguf_context * ctx); // with its padding

@@ -1,7 +1,8 @@
 // mini.c - a small but complete backend: the pattern for your own.
 //
-// It is a "device" with memory of its own (here: host memory that it keeps to itself) which can add and multiply contiguous float32 tensors.
-// Everything else the scheduler gives to the next backend in the list. Built as a module and loaded,
+// It is a "device" with memory of its own (here: host memory that it keeps to itself) which can add and multiply
+// contiguous float32 tensors. Everything else the scheduler gives to the next backend in the list. Built as a module
+// and loaded,
 //
 //     cmake -S examples/backend -B build/mini && cmake --build build/mini      (against an installed ggml_backend)
 //     ggml_backend_load("./build/mini/mini.so")                                from C
@@ -21,7 +22,7 @@ enum { MINI_ALIGNMENT = 64 };
 
 static struct ggml_backend_buffer_type mini_buffer_type;
 
-// -------------------------------------------------------------------------------------------------------------------- buffers
+// ------------------------------------------------------------------------------------------------------------- buffers
 // context: the memory, which is the buffer's base
 
 static GGML_CALL const char * buffer_name(ggml_backend_buffer_t buffer) {
@@ -29,21 +30,19 @@ static GGML_CALL const char * buffer_name(ggml_backend_buffer_t buffer) {
     return "MINI";
 }
 
-static GGML_CALL void buffer_free(ggml_backend_buffer_t buffer) {
-    free(buffer->context);
-}
+static GGML_CALL void buffer_free(ggml_backend_buffer_t buffer) { free(buffer->context); }
 
-static GGML_CALL void * buffer_base(ggml_backend_buffer_t buffer) {
-    return buffer->context;
-}
+static GGML_CALL void * buffer_base(ggml_backend_buffer_t buffer) { return buffer->context; }
 
 // The library has checked that the range lies in the tensor.
-static GGML_CALL void buffer_set(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor, const void * data, size_t offset, size_t size) {
+static GGML_CALL void buffer_set(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor, const void * data,
+    size_t offset, size_t size) {
     (void) buffer;
     memcpy((char *) tensor->data + offset, data, size);
 }
 
-static GGML_CALL void buffer_get(ggml_backend_buffer_t buffer, const struct ggml_tensor * tensor, void * data, size_t offset, size_t size) {
+static GGML_CALL void buffer_get(ggml_backend_buffer_t buffer, const struct ggml_tensor * tensor, void * data,
+    size_t offset, size_t size) {
     (void) buffer;
     memcpy(data, (const char *) tensor->data + offset, size);
 }
@@ -61,7 +60,7 @@ static const struct ggml_backend_buffer_i buffer_hooks = {
     .clear       = buffer_clear,
 };
 
-// ---------------------------------------------------------------------------------------------------------------- buffer type
+// --------------------------------------------------------------------------------------------------------- buffer type
 
 static GGML_CALL const char * type_name(ggml_backend_buffer_type_t buft) {
     (void) buft;
@@ -108,16 +107,14 @@ static struct ggml_backend_buffer_type mini_buffer_type = {
     },
 };
 
-// -------------------------------------------------------------------------------------------------------------------- backend
+// ------------------------------------------------------------------------------------------------------------- backend
 
 static GGML_CALL const char * mini_name(ggml_backend_t backend) {
     (void) backend;
     return "MINI";
 }
 
-static GGML_CALL void mini_free(ggml_backend_t backend) {
-    free(backend);
-}
+static GGML_CALL void mini_free(ggml_backend_t backend) { free(backend); }
 
 static GGML_CALL ggml_backend_buffer_type_t mini_default_buffer_type(ggml_backend_t backend) {
     (void) backend;
@@ -165,7 +162,8 @@ static GGML_CALL bool mini_graph_compute(ggml_backend_t backend, struct ggml_cgr
         const struct ggml_tensor * node   = graph->nodes[i];
         const char *               reason = mini_unsupported_reason(backend, node);
         if (reason != NULL) { // a caller that did not ask first
-            ggml_report_error(GGML_STATUS_UNSUPPORTED, "MINI: node '%s' (%s): %s", ggml_get_name(node), ggml_op_desc(node), reason);
+            ggml_report_error(GGML_STATUS_UNSUPPORTED, "MINI: node '%s' (%s): %s", ggml_get_name(node),
+                ggml_op_desc(node), reason);
             return false;
         }
         if (node->op == GGML_OP_ADD || node->op == GGML_OP_MUL) {
@@ -184,7 +182,7 @@ static const struct ggml_backend_i mini_hooks = {
     .unsupported_reason      = mini_unsupported_reason,
 };
 
-// ------------------------------------------------------------------------------------------------------------------- registry
+// ------------------------------------------------------------------------------------------------------------ registry
 
 static GGML_CALL ggml_backend_t mini_init(const char * params, void * user_data) {
     (void) user_data;
@@ -201,6 +199,4 @@ static GGML_CALL ggml_backend_t mini_init(const char * params, void * user_data)
     return backend;
 }
 
-enum ggml_status mini_register(void) {
-    return ggml_backend_register("MINI", mini_init, &mini_buffer_type, NULL);
-}
+enum ggml_status mini_register(void) { return ggml_backend_register("MINI", mini_init, &mini_buffer_type, NULL); }

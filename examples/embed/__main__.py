@@ -51,14 +51,18 @@ def compare_with_f32(texts: list[str], vectors: FloatArray, args: argparse.Names
     exact = Embedder(n_threads=args.threads).embed(texts, args.batch)
     cosine = (vectors * exact).sum(axis=1)
     size, full = cached_file(source, args.type).stat().st_size, source.stat().st_size
-    return f"weights {args.type}: {mib(size)} of {mib(full)} float32; cosine to float32: mean {cosine.mean():.5f}, lowest {cosine.min():.5f}"
+    return (
+        f"weights {args.type}: {mib(size)} of {mib(full)} float32; cosine to float32: mean {cosine.mean():.5f}, lowest"
+        f" {cosine.min():.5f}"
+    )
 
 
 def read_texts(args: argparse.Namespace) -> list[str]:
     texts = list(args.sentence)
     if args.file:
         texts += [line.strip() for line in Path(args.file).read_text(encoding="utf-8").splitlines() if line.strip()]
-    return [t.encode("utf-8", "replace").decode() for t in texts] or SENTENCES  # arguments may hold bytes that are no text
+    # arguments may hold bytes that are no text
+    return [t.encode("utf-8", "replace").decode() for t in texts] or SENTENCES
 
 
 def with_bar(batches: Iterable[range]) -> Iterable[range]:
@@ -71,13 +75,19 @@ def with_bar(batches: Iterable[range]) -> Iterable[range]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m examples.embed", description="Sentence embeddings with all-MiniLM-L6-v2.")
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.embed", description="Sentence embeddings with all-MiniLM-L6-v2."
+    )
     parser.add_argument("sentence", nargs="*", help="texts to embed (default: a handful of examples)")
     parser.add_argument("--file", help="a text file, one sentence a line")
-    parser.add_argument("--devices", default="CPU", help="registry names in order of priority, e.g. SIM,CPU (default: %(default)s)")
+    parser.add_argument(
+        "--devices", default="CPU", help="registry names in order of priority, e.g. SIM,CPU (default: %(default)s)"
+    )
     parser.add_argument("--batch", type=count(), default=32, help="sentences a batch (default: %(default)s)")
     parser.add_argument("--threads", type=count(512), help="CPU threads (default: what the machine has)")
-    parser.add_argument("--type", default="f32", help="type of the weights: f32, q8_0, q6_k, q4_k, ... (default: %(default)s)")
+    parser.add_argument(
+        "--type", default="f32", help="type of the weights: f32, q8_0, q6_k, q4_k, ... (default: %(default)s)"
+    )
     parser.add_argument("--out", help="write the vectors to this .npy file")
     args = parser.parse_args()
     if args.out and not Path(args.out).absolute().parent.is_dir():
@@ -96,13 +106,19 @@ def main() -> None:
         f"{stats.sentences / stats.seconds:.1f} sentences/s, {stats.tokens / stats.seconds:.0f} tokens/s"
     )
     saved = 1 - stats.compute_bytes / stats.intermediate_bytes
-    print(f"compute buffers at their peak: {mib(stats.compute_bytes)}; all intermediates: {mib(stats.intermediate_bytes)} ({saved:.0%} saved)")
+    print(
+        f"compute buffers at their peak: {mib(stats.compute_bytes)}; all intermediates: {mib(stats.intermediate_bytes)}"
+        f" ({saved:.0%} saved)"
+    )
     splits = embedder.scheduler.splits
     if len(embedder.backends) > 1:
         print(f"splits: {len(splits)}")
         for s in splits:
             names = ", ".join(t.name for t in s.inputs)
-            print(f"  {s.index}: {s.backend.name}, {len(s.nodes)} nodes, copied in: {names or 'nothing'} ({mib(s.input_bytes)})")
+            print(
+                f"  {s.index}: {s.backend.name}, {len(s.nodes)} nodes, copied in: {names or 'nothing'}"
+                f" ({mib(s.input_bytes)})"
+            )
     if args.type not in ("f32", "float32"):
         print(compare_with_f32(texts, vectors, args))
     if args.out:

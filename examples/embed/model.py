@@ -2,8 +2,9 @@
 
 Three parts, which any model needs:
 
-* ``Weights`` - the file, memory-mapped; tensors lie in the mapping, nothing is copied (unless a layer goes to another device).
-  Quantized weights come from a GGUF file instead (``quantized.py``); to the network both are a mapping from names to tensors.
+* ``Weights`` - the file, memory-mapped; tensors lie in the mapping, nothing is copied (unless a layer goes to another
+  device). Quantized weights come from a GGUF file instead (``quantized.py``); to the network both are a mapping from
+  names to tensors.
 * ``encoder`` - the network: a function from input tensors to an output tensor. It computes nothing, it describes.
 * ``Embedder`` - runs it: tokenizes, builds a graph for a batch's shape, lets the scheduler place and compute it.
 """
@@ -51,13 +52,20 @@ class Config:
     @classmethod
     def load(cls, folder: Path) -> Config:
         c = json.loads((folder / "config.json").read_text())
-        return cls(c["hidden_size"], c["num_attention_heads"], c["num_hidden_layers"], c["layer_norm_eps"], c["max_position_embeddings"])
+        return cls(
+            c["hidden_size"],
+            c["num_attention_heads"],
+            c["num_hidden_layers"],
+            c["layer_norm_eps"],
+            c["max_position_embeddings"],
+        )
 
 
 class Weights:
     """Tensors of a safetensors file, used in place.
 
-    The file is mapped read-only and wrapped as a host buffer without a copy; each tensor is placed at its offset. Tensors that
+    The file is mapped read-only and wrapped as a host buffer without a copy; each tensor is placed at its offset.
+    Tensors that
     ``device_of`` assigns to another backend are copied to a weights buffer there.
     """
 
@@ -141,7 +149,12 @@ def encoder(w: Tensors, c: Config, ids: gb.Tensor, positions: gb.Tensor, mask: g
     x = layer_norm(w, "embeddings.LayerNorm", x, c.eps)
     for i in range(c.layers):
         name = f"encoder.layer.{i}"
-        x = layer_norm(w, f"{name}.attention.output.LayerNorm", x + attention(w, f"{name}.attention", x, mask, batch, tokens, c), c.eps)
+        x = layer_norm(
+            w,
+            f"{name}.attention.output.LayerNorm",
+            x + attention(w, f"{name}.attention", x, mask, batch, tokens, c),
+            c.eps,
+        )
         h = gb.gelu_erf(linear(w, f"{name}.intermediate.dense", x))
         x = layer_norm(w, f"{name}.output.LayerNorm", x + linear(w, f"{name}.output.dense", h), c.eps)
     mean = (pool @ x.reshape(batch, tokens, c.hidden)).reshape(batch, c.hidden)
@@ -162,9 +175,9 @@ class Stats:
 class Embedder:
     """all-MiniLM-L6-v2: texts in, float32 unit vectors (n, 384) out.
 
-    devices: registry names in order of priority, the last one the fallback, e.g. ("SIM", "CPU"): the encoder's layers are spread
-    evenly over them. n_threads: of the CPU backend (default: what the machine has). dtype: of the weights, "f32" or a quantized type
-    such as "q8_0" or "q4_k"; quantized weights are made once and kept in a GGUF file.
+    devices: registry names in order of priority, the last one the fallback, e.g. ("SIM", "CPU"): the encoder's layers
+    are spread evenly over them. n_threads: of the CPU backend (default: what the machine has). dtype: of the weights,
+    "f32" or a quantized type such as "q8_0" or "q4_k"; quantized weights are made once and kept in a GGUF file.
     """
 
     def __init__(
@@ -181,7 +194,9 @@ class Embedder:
         self.tokenizer.no_padding()
         self.tokenizer.enable_truncation(self.max_tokens)
 
-        self.backends = [gb.Backend(d, n_threads=n_threads) if d.upper() == "CPU" and n_threads else gb.Backend(d) for d in devices]
+        self.backends = [
+            gb.Backend(d, n_threads=n_threads) if d.upper() == "CPU" and n_threads else gb.Backend(d) for d in devices
+        ]
         self.weights: Tensors
         if dtype in ("f32", "float32"):
             self.weights = Weights(folder / "model.safetensors", self._device_of)
@@ -260,7 +275,10 @@ class Embedder:
         return out
 
     def embed(
-        self, texts: Sequence[str], batch_size: int = 32, progress: Callable[[Iterable[range]], Iterable[range]] = lambda x: x
+        self,
+        texts: Sequence[str],
+        batch_size: int = 32,
+        progress: Callable[[Iterable[range]], Iterable[range]] = lambda x: x,
     ) -> FloatArray:
         """Embeds texts, in batches of similar length. progress may wrap the iteration over batches, as tqdm does."""
         sequences = self.tokenize(texts)

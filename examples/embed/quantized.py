@@ -32,7 +32,8 @@ def is_whole(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> bool:
 
 
 def cached_file(source: Path, dtype: str, report: Callable[[str], None] = print) -> Path:
-    """The GGUF file of ``source`` (safetensors) quantized to ``dtype``; made, and the choice for each tensor reported, if it is not there."""
+    """The GGUF file of ``source`` (safetensors) quantized to ``dtype``; made, and the choice for each tensor reported,
+    if it is not there."""
     wanted = gb.as_dtype(dtype)
     if not wanted.is_quantized and wanted.name not in ("float16", "bfloat16"):
         raise ValueError(f"type {wanted.name}: weights are f32, f16, bf16 or of a quantized type")
@@ -40,7 +41,9 @@ def cached_file(source: Path, dtype: str, report: Callable[[str], None] = print)
     data = np.memmap(source, np.uint8, "r")
     header_size = int.from_bytes(data[:8].tobytes(), "little")
     header = json.loads(data[8 : 8 + header_size].tobytes())
-    shapes = {name: tuple(info["shape"]) for name, info in header.items() if name != "__metadata__" and info["dtype"] == "F32"}
+    shapes = {
+        name: tuple(info["shape"]) for name, info in header.items() if name != "__metadata__" and info["dtype"] == "F32"
+    }
     if path.exists():
         if not path.is_file():
             raise ValueError(f"{path} is in the way of the quantized weights: it is no file")
@@ -58,9 +61,12 @@ def cached_file(source: Path, dtype: str, report: Callable[[str], None] = print)
             array = np.frombuffer(data[begin:end].tobytes(), np.float32).reshape(info["shape"])
             if is_matrix(name, array.shape):
                 used = gb.gguf.fallback_dtype(wanted, array.shape[1])
-                note = "" if used == wanted else f" (rows of {array.shape[1]} are no whole blocks of {wanted.block_size})"
+                note = (
+                    "" if used == wanted else f" (rows of {array.shape[1]} are no whole blocks of {wanted.block_size})"
+                )
                 report(f"  {name} {array.shape}: {used.name}{note}")
-                out.add_tensor(name, array, dtype=used)  # quantized when it is written; a number that cannot be held is an error
+                # quantized when it is written; a number that cannot be held is an error
+                out.add_tensor(name, array, dtype=used)
             else:
                 out.add_tensor(name, array)
     return path

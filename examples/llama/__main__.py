@@ -26,16 +26,26 @@ def show_tokens(tokens: Iterable[int]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m examples.llama", description="Generate text with a Llama-architecture GGUF file.")
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.llama", description="Generate text with a Llama-architecture GGUF file."
+    )
     parser.add_argument("model", help="the GGUF file; of a split one, its first part")
     parser.add_argument("prompt", nargs="?", default="", help="text to go on from")
     parser.add_argument("--tokens", help="instead of a text: token numbers, separated by commas; prints numbers")
     parser.add_argument("-n", type=count(), default=128, help="tokens to generate at most (default: %(default)s)")
-    parser.add_argument("--temperature", type=float, default=0.0, help="0 takes the likeliest token (default: %(default)s)")
-    parser.add_argument("--top-k", type=count(), default=40, help="with a temperature: among so many likeliest (default: %(default)s)")
-    parser.add_argument("--top-p", type=float, default=0.95, help="... that make up this probability (default: %(default)s)")
+    parser.add_argument(
+        "--temperature", type=float, default=0.0, help="0 takes the likeliest token (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--top-k", type=count(), default=40, help="with a temperature: among so many likeliest (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--top-p", type=float, default=0.95, help="... that make up this probability (default: %(default)s)"
+    )
     parser.add_argument("--seed", type=int, help="of the random choice")
-    parser.add_argument("--devices", default="CPU", help="registry names in order of priority, e.g. SIM,CPU (default: %(default)s)")
+    parser.add_argument(
+        "--devices", default="CPU", help="registry names in order of priority, e.g. SIM,CPU (default: %(default)s)"
+    )
     parser.add_argument("--threads", type=count(512), help="CPU threads (default: what the machine has)")
     parser.add_argument("--context", type=count(), help="positions of the cache (default: the model's, at most 4096)")
     args = parser.parse_args()

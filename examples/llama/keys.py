@@ -1,4 +1,5 @@
-"""The metadata of a file that nobody vouches for: each value is there, of the right kind, and within limits, or a ValueError says which is not."""
+"""The metadata of a file that nobody vouches for: each value is there, of the right kind, and within limits, or a
+ValueError says which is not."""
 
 from __future__ import annotations
 

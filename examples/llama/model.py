@@ -3,7 +3,8 @@
 * ``Config`` - what the file's metadata says.
 * ``Cache`` - keys and values of all positions so far, in buffers of its own that no plan reuses.
 * ``decoder`` - the network: describes the logits of the last token, and the writes into the cache.
-* ``Window`` - the graph that generates: one token, at any position below a bound, so that it is built and placed once for many tokens.
+* ``Window`` - the graph that generates: one token, at any position below a bound, so that it is built and placed once
+  for many tokens.
 * ``Llama`` - runs them: prompts by graphs of their own, then token after token in the present window.
 """
 
@@ -57,16 +58,23 @@ class Config:
         if keys.count("llama.expert_count", 0, least=0):
             raise ValueError("the file holds a mixture of experts; this example runs dense models")
         if "rope_freqs.weight" in tensors:
-            raise ValueError("the file scales rotary frequencies one by one (rope_freqs.weight), for which ROPE has no operand")
+            raise ValueError(
+                "the file scales rotary frequencies one by one (rope_freqs.weight), for which ROPE has no operand"
+            )
         embd, heads = keys.count("llama.embedding_length"), keys.count("llama.attention.head_count")
         kv_heads = keys.count("llama.attention.head_count_kv", heads)
         if embd % heads:
             raise ValueError(f"llama.embedding_length {embd} is no multiple of llama.attention.head_count {heads}")
         if heads % kv_heads:
-            raise ValueError(f"llama.attention.head_count {heads} is no multiple of llama.attention.head_count_kv {kv_heads}")
+            raise ValueError(
+                f"llama.attention.head_count {heads} is no multiple of llama.attention.head_count_kv {kv_heads}"
+            )
         rope_dims = keys.count("llama.rope.dimension_count", embd // heads)
         if rope_dims > embd // heads or rope_dims % 2:
-            raise ValueError(f"llama.rope.dimension_count is {rope_dims}: it must be even and at most the size of a head, {embd // heads}")
+            raise ValueError(
+                f"llama.rope.dimension_count is {rope_dims}: it must be even and at most the size of a head,"
+                f" {embd // heads}"
+            )
         scaling = keys.word("llama.rope.scaling.type", "none")
         if scaling not in ("none", "linear"):
             raise ValueError(f"llama.rope.scaling.type is {scaling[:60]!r}; this example knows 'none' and 'linear'")
@@ -103,7 +111,8 @@ class Config:
         if with_head:
             yield "output.weight", (self.vocab, embd)
         parts = {
-            "attn_norm": (embd,), "attn_q": (embd, embd), "attn_k": (kv, embd), "attn_v": (kv, embd), "attn_output": (embd, embd),
+            "attn_norm": (embd,), "attn_q": (embd, embd), "attn_k": (kv, embd), "attn_v": (kv, embd),
+            "attn_output": (embd, embd),
             "ffn_norm": (embd,), "ffn_gate": (self.ff, embd), "ffn_up": (self.ff, embd), "ffn_down": (embd, self.ff),
         }  # fmt: skip
         for i in range(self.layers):
@@ -113,8 +122,8 @@ class Config:
 
 @dataclass(frozen=True)
 class Part:
-    """The cache of the layers on one backend: keys (layers, kv_heads, position, head), values (layers, kv_heads, head, position). So both
-    products of the attention read rows."""
+    """The cache of the layers on one backend: keys (layers, kv_heads, position, head), values (layers, kv_heads, head,
+    position). So both products of the attention read rows."""
 
     backend: gb.Backend
     layers: range
@@ -141,7 +150,9 @@ class Cache:
                 buffer = context.allocate(backend)
                 buffer.clear(0)  # what is not written yet is multiplied by zero, and must be finite
                 arrays = (keys.numpy(), values.numpy()) if buffer.is_host else None
-                self.parts.append(Part(backend, range(per.index(index), per.index(index) + count), keys, values, buffer, arrays))
+                self.parts.append(
+                    Part(backend, range(per.index(index), per.index(index) + count), keys, values, buffer, arrays)
+                )
 
     def layers(self, context: gb.Context) -> list[tuple[gb.Tensor, gb.Tensor]]:
         """Keys and values of each layer, as views that go with the context."""
@@ -174,8 +185,9 @@ class Cache:
 
 @dataclass(frozen=True)
 class Span:
-    """What of the cache a graph writes and reads: the keys and values of its tokens go to the positions from ``start`` on, and each token
-    looks at the ``total`` positions from 0 on: as far as the mask (1, total) is 0, or, without a mask, to its own."""
+    """What of the cache a graph writes and reads: the keys and values of its tokens go to the positions from ``start``
+    on, and each token looks at the ``total`` positions from 0 on: as far as the mask (1, total) is 0, or, without a
+    mask, to its own."""
 
     layers: list[tuple[gb.Tensor, gb.Tensor]]
     start: int
@@ -194,7 +206,9 @@ def linear(w: Tensors, name: str, x: gb.Tensor) -> gb.Tensor:
     return gb.mul_mat(w[f"{name}.weight"], x)
 
 
-def attention(w: Tensors, c: Config, layer: int, x: gb.Tensor, positions: gb.Tensor, span: Span, writes: list[gb.Tensor]) -> gb.Tensor:
+def attention(
+    w: Tensors, c: Config, layer: int, x: gb.Tensor, positions: gb.Tensor, span: Span, writes: list[gb.Tensor]
+) -> gb.Tensor:
     """Grouped-query attention of x (tokens, embd)."""
     tokens, end, name = x.shape[0], span.start + x.shape[0], f"blk.{layer}"
 
@@ -215,19 +229,25 @@ def attention(w: Tensors, c: Config, layer: int, x: gb.Tensor, positions: gb.Ten
         shares = gb.soft_max(gb.diag_mask_inf(scores * scale, span.start))
     else:
         shares = gb.soft_max(scores, span.mask, scale)
-    mixed = gb.mul_mat(values[:, :, : span.total], shares)  # (heads, tokens, head); consecutive heads share keys and values
+    # (heads, tokens, head); consecutive heads share keys and values
+    mixed = gb.mul_mat(values[:, :, : span.total], shares)
     return linear(w, f"{name}.attn_output", gb.cont(mixed.transpose(1, 0, 2)).reshape(tokens, c.embd))
 
 
-def decoder(w: Tensors, c: Config, ids: gb.Tensor, positions: gb.Tensor, span: Span) -> tuple[gb.Tensor, list[gb.Tensor]]:
-    """Logits (1, vocab) of the token after the last of ids (tokens,), and the writes into the cache in the order of the layers."""
+def decoder(
+    w: Tensors, c: Config, ids: gb.Tensor, positions: gb.Tensor, span: Span
+) -> tuple[gb.Tensor, list[gb.Tensor]]:
+    """Logits (1, vocab) of the token after the last of ids (tokens,), and the writes into the cache in the order of the
+    layers."""
     writes: list[gb.Tensor] = []
     x = gb.get_rows(w["token_embd.weight"], ids)
     for i in range(c.layers):
         name = f"blk.{i}"
         x = x + attention(w, c, i, norm(w, f"{name}.attn_norm", x, c), positions, span, writes)
         h = norm(w, f"{name}.ffn_norm", x, c)
-        x = x + linear(w, f"{name}.ffn_down", gb.silu(linear(w, f"{name}.ffn_gate", h)) * linear(w, f"{name}.ffn_up", h))
+        x = x + linear(
+            w, f"{name}.ffn_down", gb.silu(linear(w, f"{name}.ffn_gate", h)) * linear(w, f"{name}.ffn_up", h)
+        )
     last = norm(w, "output_norm", x[-1:], c)
     head = w["output.weight"] if "output.weight" in w else w["token_embd.weight"]
     return gb.mul_mat(head, last), writes
@@ -241,9 +261,10 @@ def graph_of(context: gb.Context, logits: gb.Tensor, writes: Sequence[gb.Tensor]
 class Window:
     """The graph of one token at any position below ``total``.
 
-    What changes from token to token are inputs: the token, its position, and the mask of those that it looks at. The place that it writes
-    to cannot be an input. So keys and values always go to the last place of the window, where they take part in the attention like all others
-    (they know their position by their rotation; the order in the cache does not matter), and are moved to their own place afterwards.
+    What changes from token to token are inputs: the token, its position, and the mask of those that it looks at. The
+    place that it writes to cannot be an input. So keys and values always go to the last place of the window, where they
+    take part in the attention like all others (they know their position by their rotation; the order in the cache does
+    not matter), and are moved to their own place afterwards.
     """
 
     def __init__(self, w: Tensors, c: Config, cache: Cache, scheduler: gb.Scheduler, total: int) -> None:
@@ -286,8 +307,8 @@ class Stats:
 class Llama:
     """A model file, ready to generate.
 
-    devices: registry names in order of priority, the last one the fallback; layers are spread evenly. context: positions of the cache
-    (default: the model's, at most 4096). batch: tokens of a prompt that are computed at once.
+    devices: registry names in order of priority, the last one the fallback; layers are spread evenly. context:
+    positions of the cache (default: the model's, at most 4096). batch: tokens of a prompt that are computed at once.
     """
 
     def __init__(
@@ -298,7 +319,9 @@ class Llama:
         context: int | None = None,
         batch: int = 512,
     ) -> None:
-        self.backends = [gb.Backend(d, n_threads=n_threads) if d.upper() == "CPU" and n_threads else gb.Backend(d) for d in devices]
+        self.backends = [
+            gb.Backend(d, n_threads=n_threads) if d.upper() == "CPU" and n_threads else gb.Backend(d) for d in devices
+        ]
         with gb.gguf.open(path) as file:
             self.metadata = dict(file.metadata)
             self.config = c = Config.of(file.metadata, file.tensors)
@@ -367,8 +390,11 @@ class Llama:
         """Forgets all tokens."""
         self.cache.used = 0
 
-    def generate(self, prompt: Sequence[int], sampler: Sampler, n: int, stop: frozenset[int] = frozenset()) -> Iterator[int]:
-        """Yields up to n tokens that follow the prompt, as they come; ends before a token of ``stop`` or at the end of the context."""
+    def generate(
+        self, prompt: Sequence[int], sampler: Sampler, n: int, stop: frozenset[int] = frozenset()
+    ) -> Iterator[int]:
+        """Yields up to n tokens that follow the prompt, as they come; ends before a token of ``stop`` or at the end of
+        the context."""
         logits = self.logits(prompt)
         for i in range(n):
             token = sampler(logits)
@@ -381,11 +407,14 @@ class Llama:
 
 
 class Sampler:
-    """Chooses a token from logits: the likeliest with temperature 0, else at random among the top_k likeliest that make up top_p."""
+    """Chooses a token from logits: the likeliest with temperature 0, else at random among the top_k likeliest that make
+    up top_p."""
 
     def __init__(self, temperature: float = 0.0, top_k: int = 40, top_p: float = 0.95, seed: int | None = None) -> None:
         if not 0 <= temperature < np.inf or top_k < 1 or not 0 < top_p <= 1:
-            raise ValueError(f"temperature {temperature} must be >= 0 and finite, top_k {top_k} >= 1 and top_p {top_p} in (0, 1]")
+            raise ValueError(
+                f"temperature {temperature} must be >= 0 and finite, top_k {top_k} >= 1 and top_p {top_p} in (0, 1]"
+            )
         self.temperature, self.top_k, self.top_p = temperature, top_k, top_p
         self.random = np.random.default_rng(seed)
 

@@ -1,7 +1,8 @@
 """Text to tokens and back, from the vocabulary inside a GGUF file.
 
-``tokenizer.ggml.model`` is ``llama`` (SentencePiece: pieces with scores, merged greedily by score; spaces are U+2581, unknown characters
-become byte pieces ``<0x..>``) or ``gpt2`` (byte-level BPE with a list of merges, through the package ``tokenizers``).
+``tokenizer.ggml.model`` is ``llama`` (SentencePiece: pieces with scores, merged greedily by score; spaces are U+2581,
+unknown characters become byte pieces ``<0x..>``) or ``gpt2`` (byte-level BPE with a list of merges, through the package
+``tokenizers``).
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ NORMAL, CONTROL, BYTE = 1, 3, 6  # tokenizer.ggml.token_type
 # How text is cut before merging, by tokenizer.ggml.pre.
 PATTERNS = {
     "gpt-2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
-    "llama-bpe": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    "llama-bpe": (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
+        r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    ),
 }
 PATTERNS["default"] = PATTERNS["gpt-2"]
 PATTERNS["llama3"] = PATTERNS["llama-bpe"]
@@ -47,7 +51,8 @@ def _byte_of(piece: str) -> bytes:
 
 
 class SentencePiece:
-    """The unigram-scored BPE of SentencePiece: of all neighbours whose union is a piece, the best-scored are merged first, ties from the left."""
+    """The unigram-scored BPE of SentencePiece: of all neighbours whose union is a piece, the best-scored are merged
+    first, ties from the left."""
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         keys = Keys(metadata)
@@ -128,9 +133,13 @@ class ByteLevel:
         merges = [_pair(m, vocab) for m in keys.texts("tokenizer.ggml.merges")]
         self.fast = Fast(BPE(vocab=vocab, merges=merges, ignore_merges=pre in ("llama-bpe", "llama3")))
         split = pre_tokenizers.Split(Regex(PATTERNS[pre]), behavior="isolated")
-        self.fast.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+        self.fast.pre_tokenizer = pre_tokenizers.Sequence(
+            [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        )
         self.fast.decoder = decoders.ByteLevel()
-        self.fast.add_special_tokens([AddedToken(p, special=True) for p, k in zip(pieces, kinds, strict=True) if k == CONTROL])
+        self.fast.add_special_tokens(
+            [AddedToken(p, special=True) for p, k in zip(pieces, kinds, strict=True) if k == CONTROL]
+        )
         self.control = {i for i, k in enumerate(kinds) if k == CONTROL}
         self.pieces = pieces
         self.bytes = {c: b for b, c in enumerate(_byte_characters())}
@@ -158,14 +167,16 @@ def _pair(merge: str, vocab: Mapping[str, int]) -> tuple[str, str]:
 
 
 def _byte_characters() -> list[str]:
-    """The printable character that stands for each byte: itself where it is printable, else one from U+0100 on, in order."""
+    """The printable character that stands for each byte: itself where it is printable, else one from U+0100 on, in
+    order."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
     return [chr(b) if b in printable else chr(next(others)) for b in range(256)]
 
 
 def tokenizer_of(metadata: Mapping[str, Any], vocab: int | None = None) -> Tokenizer:
-    """The tokenizer that a model file describes. ValueError: it has none, of an unknown kind, or not with a piece for each of ``vocab``."""
+    """The tokenizer that a model file describes. ValueError: it has none, of an unknown kind, or not with a piece for
+    each of ``vocab``."""
     kind = metadata.get("tokenizer.ggml.model")
     if kind is None:
         raise ValueError("the file holds no tokenizer: give tokens by --tokens")

@@ -12,11 +12,11 @@
 #include "sched_impl.h"
 #include "tensor/tensor.h"
 
-// Bit 7 of padding[0]: the user's buffer in which the tensor lay is gone: then nobody may take it for one that was never placed.
-// Bit 3: a constant.
+// Bit 7 of padding[0]: the user's buffer in which the tensor lay is gone: then nobody may take it for one that was
+// never placed. Bit 3: a constant.
 enum { LOST = 0x80, CONSTANT = 0x08 };
 
-atomic_llong gbpy_sets;
+atomic_llong        gbpy_sets;
 static atomic_llong last_clear; // the highest `cleared` of all buffers
 
 void gbpy_describe(const struct ggml_tensor * t, char * text, size_t size) {
@@ -27,7 +27,7 @@ void gbpy_describe(const struct ggml_tensor * t, char * text, size_t size) {
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------------- where it is
+// --------------------------------------------------------------------------------------------------------- where it is
 
 struct gbpy_object * gbpy_owner_of(const struct ggml_tensor * t) {
     const ggml_backend_buffer_t buffer = gb_tensor_buffer(t);
@@ -36,7 +36,8 @@ struct gbpy_object * gbpy_owner_of(const struct ggml_tensor * t) {
 
 static bool is_gone(const struct ggml_backend_buffer * buffer) {
     const struct gbpy_object * owner = buffer->binding;
-    return gb_buffer_is_retired(buffer) || (owner != NULL && (atomic_load(&owner->closed) || atomic_load(&owner->refs) == 0));
+    return gb_buffer_is_retired(buffer) ||
+           (owner != NULL && (atomic_load(&owner->closed) || atomic_load(&owner->refs) == 0));
 }
 
 bool gbpy_has_lost(const struct ggml_tensor * t) {
@@ -50,18 +51,24 @@ bool gbpy_has_lost(const struct ggml_tensor * t) {
 
 int gbpy_fail_lost(const struct ggml_tensor * t, const char * what) {
     const struct ggml_tensor * root = gb_root(t);
-    if (gb_tensor_buffer(t) == NULL && GB_READ_RELAXED(root->data) == NULL && !(GB_READ_RELAXED(root->padding[0]) & LOST)) {
-        GB_FAIL_IF(root->op != GGML_OP_NONE, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
-                   "%s was not computed: make a graph of it (Context.graph) and compute that (Scheduler.compute)", what);
-        return gb_fail(GGML_STATUS_INVALID_STATE, "%s has no memory: give it some with Context.allocate, Buffer.place or Scheduler.allocate", what);
+    if (gb_tensor_buffer(t) == NULL && GB_READ_RELAXED(root->data) == NULL &&
+        !(GB_READ_RELAXED(root->padding[0]) & LOST)) {
+        GB_FAIL_IF(root->op != GGML_OP_NONE, GGML_STATUS_INVALID_STATE,
+            "%s was not computed: make a graph of it (Context.graph) and compute that (Scheduler.compute)", what);
+        return gb_fail(GGML_STATUS_INVALID_STATE,
+            "%s has no memory: give it some with Context.allocate, Buffer.place or Scheduler.allocate", what);
     }
-    return gb_fail(GGML_STATUS_INVALID_STATE, "%s has lost its memory, which was freed with the scheduler or buffer that held it: keep that open, or take a copy before, "
-                   "numpy(copy=True)", what);
+    return gb_fail(GGML_STATUS_INVALID_STATE,
+        "%s has lost its memory, which was freed with the scheduler or buffer that held it: keep that open, or take a "
+        "copy before, "
+        "numpy(copy=True)",
+        what);
 }
 
 bool gbpy_is_unset(const struct gbpy_object * owner, const struct ggml_tensor * t) {
     const struct ggml_tensor * root = gb_root(t);
-    return root->op == GGML_OP_NONE && gbpy_stamp(root) == 0 && ggml_nelements(root) > 0 && (owner == NULL || owner->kind == GBPY_CONTEXT || owner->blank);
+    return root->op == GGML_OP_NONE && gbpy_stamp(root) == 0 && ggml_nelements(root) > 0 &&
+           (owner == NULL || owner->kind == GBPY_CONTEXT || owner->blank);
 }
 
 bool gbpy_is_own(const struct gbpy_object * owner, const struct ggml_tensor * t) {
@@ -71,10 +78,13 @@ bool gbpy_is_own(const struct gbpy_object * owner, const struct ggml_tensor * t)
     const struct ggml_tensor *   root = gb_root(t);
     const struct gb_sched_plan * p    = ((const struct ggml_backend_sched *) owner->ptr)->current;
     const int64_t                id   = p != NULL ? gb_ptrmap_get(&p->map, root) : GB_PTRMAP_ABSENT;
-    return (id != GB_PTRMAP_ABSENT && p->key[id].data == root->data && p->key[id].buffer == root->buffer) || gb_sched_leaf_is_bound(owner->ptr, root);
+    return (id != GB_PTRMAP_ABSENT && p->key[id].data == root->data && p->key[id].buffer == root->buffer) ||
+           gb_sched_leaf_is_bound(owner->ptr, root);
 }
 
-bool gbpy_is_constant(const struct ggml_tensor * t) { return (GB_READ_RELAXED(gb_root(t)->padding[0]) & CONSTANT) != 0; }
+bool gbpy_is_constant(const struct ggml_tensor * t) {
+    return (GB_READ_RELAXED(gb_root(t)->padding[0]) & CONSTANT) != 0;
+}
 
 void gbpy_set_constant_flag(struct ggml_tensor * t) { GB_SET_BITS(t->padding[0], CONSTANT); }
 
@@ -113,7 +123,7 @@ void gbpy_unplace_all_lost(struct ggml_context * ctx) {
     }
 }
 
-// ---------------------------------------------------------------------------------------------------------------------- out of date?
+// -------------------------------------------------------------------------------------------------------- out of date?
 
 void gbpy_note_clear(struct gbpy_object * buffer) {
     gbpy_lock();
@@ -135,12 +145,13 @@ static int64_t written_at(const struct ggml_tensor * input) {
     return GB_MAX(stamp, cleared);
 }
 
-// *newer: the input from which t is computed and that was set at `version` or later; NULL: none. Goes back from t, each tensor once.
+// *newer: the input from which t is computed and that was set at `version` or later; NULL: none. Goes back from t, each
+// tensor once.
 static int newer_input(const struct ggml_tensor * t, int64_t version, const struct ggml_tensor ** newer) {
-    struct gb_ptrmap seen = { 0 };
+    struct gb_ptrmap seen                    = { 0 };
     GB_VEC(const struct ggml_tensor *) stack = { 0 };
-    const struct ggml_tensor * found = NULL;
-    bool                       ok    = gb_vec_push(&stack, t);
+    const struct ggml_tensor * found         = NULL;
+    bool                       ok            = gb_vec_push(&stack, t);
     while (ok && found == NULL && stack.n > 0) {
         const struct ggml_tensor * at   = stack.data[--stack.n];
         const struct ggml_tensor * root = gb_root(at);
@@ -165,20 +176,21 @@ static int check_inputs_since(const struct ggml_tensor * t, int64_t version, con
     if (version <= atomic_load(&gbpy_sets)) {
         GB_TRY(newer_input(t, version, &newer));
     }
-    GB_FAIL_IF(newer != NULL, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
-               "%s is out of date: the input '%s' was %s after the last computation; compute again", what, newer != NULL ? newer->name : "",
-               newer != NULL && gbpy_stamp(newer) >= version ? "set" : "cleared with its buffer");
+    GB_FAIL_IF(newer != NULL, GGML_STATUS_INVALID_STATE,
+        "%s is out of date: the input '%s' was %s after the last computation; compute again", what,
+        newer != NULL ? newer->name : "",
+        newer != NULL && gbpy_stamp(newer) >= version ? "set" : "cleared with its buffer");
     return GGML_STATUS_SUCCESS;
 }
 
 // Of a result whose stamp is `version`. By who uses the owner.
 static int check_not_cleared(const struct gbpy_object * owner, int64_t version, const char * what) {
-    GB_FAIL_IF(owner->cleared >= version, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
-               "%s is not there any more: its buffer was cleared after the last computation; compute again", what);
+    GB_FAIL_IF(owner->cleared >= version, GGML_STATUS_INVALID_STATE,
+        "%s is not there any more: its buffer was cleared after the last computation; compute again", what);
     return GGML_STATUS_SUCCESS;
 }
 
-// --------------------------------------------------------------------------------------- memory of the user, and of graph allocators
+// ------------------------------------------------------------------------- memory of the user, and of graph allocators
 
 // Of a tensor in memory that the user gave it.
 static int check_user_content(const struct gbpy_object * owner, const struct ggml_tensor * t, const char * what) {
@@ -187,7 +199,7 @@ static int check_user_content(const struct gbpy_object * owner, const struct ggm
     if (root->op == GGML_OP_NONE || ggml_nelements(root) == 0) {
         return GGML_STATUS_SUCCESS;
     }
-    GB_FAIL_IF(stamp == 0, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE, "%s was not computed yet: compute a graph that has it", what);
+    GB_FAIL_IF(stamp == 0, GGML_STATUS_INVALID_STATE, "%s was not computed yet: compute a graph that has it", what);
     GB_TRY(check_not_cleared(owner, stamp, what));
     return check_inputs_since(root, stamp, what);
 }
@@ -204,28 +216,30 @@ static int check_graph_content(const struct gbpy_object * buffer, const struct g
     for (int i = 0; i < graph->n_nodes && at < 0; i++) {
         at = graph->nodes[i] == root ? i : -1;
     }
-    GB_FAIL_IF(at < 0, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE, "%s: its memory was given to another graph", what);
-    GB_FAIL_IF(g->computed < 0, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE, "%s was not computed yet", what);
+    GB_FAIL_IF(at < 0, GGML_STATUS_INVALID_STATE, "%s: its memory was given to another graph", what);
+    GB_FAIL_IF(g->computed < 0, GGML_STATUS_INVALID_STATE, "%s was not computed yet", what);
     GB_TRY(check_not_cleared(buffer, g->computed + 1, what));
     GB_TRY(check_inputs_since(root, g->computed + 1, what));
-    const char * begin = root->data, * end = begin + ggml_nbytes(root);
+    const char *begin = root->data, *end = begin + ggml_nbytes(root);
     for (int i = at + 1; i < graph->n_nodes; i++) {
         const struct ggml_tensor * other = graph->nodes[i];
         const char *               data  = other->data;
-        if (other->view_src == NULL && other->buffer == root->buffer && !gb_op_is_view(other->op) && data < end && begin < data + ggml_nbytes(other)) {
-            return gb_fail(GGML_STATUS_INVALID_STATE, "%s is not there any more: the graph used its memory for '%s'. To keep it: ctx.graph(..., keep=[it])",
-                           what, other->name);
+        if (other->view_src == NULL && other->buffer == root->buffer && !gb_op_is_view(other->op) && data < end &&
+            begin < data + ggml_nbytes(other)) {
+            return gb_fail(GGML_STATUS_INVALID_STATE,
+                "%s is not there any more: the graph used its memory for '%s'. To keep it: ctx.graph(..., keep=[it])",
+                what, other->name);
         }
     }
-    GB_FAIL_IF(gb_tensor_is_read_once(t) && root->buffer->arena, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
-               "%s is computed together with what reads it, and not stored. To keep it: ctx.graph(..., keep=[it])", what);
+    GB_FAIL_IF(gb_tensor_is_read_once(t) && root->buffer->arena, GGML_STATUS_INVALID_STATE,
+        "%s is computed together with what reads it, and not stored. To keep it: ctx.graph(..., keep=[it])", what);
     return GGML_STATUS_SUCCESS;
 }
 
-// -------------------------------------------------------------------------------------------------------------- memory of schedulers
+// ------------------------------------------------------------------------------------------------ memory of schedulers
 
-// Who was given memory of root `id` after it, in the current plan, up to position `until` of its program: a tensor's name, "" for a copy
-// without one; NULL: nobody.
+// Who was given memory of root `id` after it, in the current plan, up to position `until` of its program: a tensor's
+// name, "" for a copy without one; NULL: nobody.
 static const char * overwritten_by(const struct gb_sched_plan * p, int id, int64_t until) {
     const struct gb_item * mine = &p->ids.data[id].item;
     if (!mine->valid || p->ids.data[id].keep) {
@@ -233,8 +247,9 @@ static const char * overwritten_by(const struct gb_sched_plan * p, int id, int64
     }
     for (int64_t i = 0; i < p->n_ids + (int64_t) p->copies.n; i++) {
         const struct gb_item * other = i == id ? NULL : gb_sched_arena_item(p, i);
-        if (other != NULL && other->valid && other->backend == mine->backend && other->chunk == mine->chunk && other->lower > mine->lower && other->lower <= until &&
-            other->offset < mine->offset + mine->size && mine->offset < other->offset + other->size) {
+        if (other != NULL && other->valid && other->backend == mine->backend && other->chunk == mine->chunk &&
+            other->lower > mine->lower && other->lower <= until && other->offset < mine->offset + mine->size &&
+            mine->offset < other->offset + other->size) {
             return i < p->n_ids ? p->nodes[i]->name : "";
         }
     }
@@ -249,7 +264,8 @@ static int check_running(const struct gbpy_sched * s, const struct gb_sched_plan
     }
     const struct gb_item * now = &p->ids.data[p->ids.data[shown].root].item;
     if (id != p->ids.data[shown].root && overwritten_by(p, id, now->valid ? now->lower : INT64_MAX) != NULL) {
-        return gb_fail(GGML_STATUS_INVALID_STATE, "%s is not there any more: its memory was used again. To keep it: ctx.graph(..., keep=[it])", what);
+        return gb_fail(GGML_STATUS_INVALID_STATE,
+            "%s is not there any more: its memory was used again. To keep it: ctx.graph(..., keep=[it])", what);
     }
     return GGML_STATUS_SUCCESS;
 }
@@ -260,33 +276,41 @@ static int check_sched(const struct gbpy_object * o, const struct ggml_tensor * 
     const struct ggml_tensor *   root = gb_root(t);
     const struct gb_sched_plan * p    = raw->current;
     if (reading && !__atomic_load_n(&raw->hold, __ATOMIC_RELAXED)) {
-        __atomic_store_n(&raw->hold, true, __ATOMIC_RELAXED); // from now on memory must stay while arrays look into it, even if the scheduler has no more use for it
+        // from now on memory must stay while arrays look into it, even if the scheduler has no more use for it
+        __atomic_store_n(&raw->hold, true, __ATOMIC_RELAXED);
     }
     if (!gbpy_is_own(o, t)) {
-        return gb_fail(GGML_STATUS_INVALID_STATE, "%s is not there any more: the scheduler has used the memory for another graph, or was reset", what);
+        return gb_fail(GGML_STATUS_INVALID_STATE,
+            "%s is not there any more: the scheduler has used the memory for another graph, or was reset", what);
     }
     const int64_t id = p != NULL ? gb_ptrmap_get(&p->map, root) : GB_PTRMAP_ABSENT;
-    if (!reading || gb_sched_leaf_is_bound(raw, root) || p->ids.data[id].home != GB_HOME_ARENA || ggml_nelements(root) == 0) {
+    if (!reading || gb_sched_leaf_is_bound(raw, root) || p->ids.data[id].home != GB_HOME_ARENA ||
+        ggml_nelements(root) == 0) {
         return GGML_STATUS_SUCCESS;
     }
     if (s->running) {
         return check_running(s, p, (int) id, what);
     }
-    GB_FAIL_IF(!s->ran || s->graph == NULL, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
-               "%s was not computed: the graph did not run yet, or its last run failed or was stopped", what);
+    GB_FAIL_IF(!s->ran || s->graph == NULL, GGML_STATUS_INVALID_STATE,
+        "%s was not computed: the graph did not run yet, or its last run failed or was stopped", what);
     GB_TRY(check_inputs_since(root, s->version + 1, what));
     const char * by = overwritten_by(p, (int) id, INT64_MAX);
-    GB_FAIL_IF(by != NULL, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
-               "%s is not there any more: its memory was used again for %s%s%s while the graph ran. To keep it: ctx.graph(..., keep=[it]), or "
-               "Scheduler(..., keep_all=True) for all results", what, by != NULL && by[0] != '\0' ? "'" : "", by != NULL && by[0] != '\0' ? by : "another result",
-               by != NULL && by[0] != '\0' ? "'" : "");
-    GB_FAIL_IF(gb_tensor_is_read_once(root) && !p->ids.data[id].keep, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
-               "%s was computed together with what reads it, and not stored. To keep it: ctx.graph(..., keep=[it]), or Scheduler(..., keep_all=True) for "
-               "all results", what);
+    GB_FAIL_IF(by != NULL, GGML_STATUS_INVALID_STATE,
+        "%s is not there any more: its memory was used again for %s%s%s while the graph ran. To keep it: "
+        "ctx.graph(..., keep=[it]), or "
+        "Scheduler(..., keep_all=True) for all results",
+        what, by != NULL && by[0] != '\0' ? "'" : "", by != NULL && by[0] != '\0' ? by : "another result",
+        by != NULL && by[0] != '\0' ? "'" : "");
+    GB_FAIL_IF(gb_tensor_is_read_once(root) && !p->ids.data[id].keep, GGML_STATUS_INVALID_STATE,
+        "%s was computed together with what reads it, and not stored. To keep it: ctx.graph(..., keep=[it]), or "
+        "Scheduler(..., keep_all=True) for "
+        "all results",
+        what);
     return GGML_STATUS_SUCCESS;
 }
 
-int gbpy_check_content(const struct gbpy_object * owner, const struct ggml_tensor * t, bool reading, const char * what) {
+int gbpy_check_content(const struct gbpy_object * owner, const struct ggml_tensor * t, bool reading,
+    const char * what) {
     if (owner->kind == GBPY_SCHED) {
         return check_sched(owner, t, reading, what);
     }
@@ -296,32 +320,36 @@ int gbpy_check_content(const struct gbpy_object * owner, const struct ggml_tenso
     return owner->graph != NULL ? check_graph_content(owner, t, what) : check_user_content(owner, t, what);
 }
 
-// --------------------------------------------------------------------------------------------------------------------- copied graphs
+// ------------------------------------------------------------------------------------------------------- copied graphs
 
-// The number of the inputs of the run that computed t, plus one; 0: it cannot be read. Of what was planned only outputs are known to be there
-// still, without a search for each.
+// The number of the inputs of the run that computed t, plus one; 0: it cannot be read. Of what was planned only outputs
+// are known to be there still, without a search for each.
 static int64_t version_of(const struct ggml_tensor * t) {
     const struct gbpy_object * owner = gbpy_owner_of(t);
     if (owner == NULL || (owner->kind != GBPY_SCHED && owner->graph == NULL)) {
         return owner == NULL || owner->cleared < gbpy_stamp(t) ? gbpy_stamp(t) : 0;
     }
     if (owner->kind == GBPY_SCHED) {
-        return ggml_is_output(t) && check_sched(owner, t, true, "") == GGML_STATUS_SUCCESS ? owner->sched->version + 1 : 0;
+        return ggml_is_output(t) && check_sched(owner, t, true, "") == GGML_STATUS_SUCCESS ? owner->sched->version + 1
+                                                                                           : 0;
     }
     return ggml_is_output(t) && owner->cleared <= owner->graph->computed ? owner->graph->computed + 1 : 0;
 }
 
 bool gbpy_copy_content(const struct ggml_cgraph * from, struct ggml_cgraph * to) {
-    struct gb_ptrmap at     = { 0 };
-    int64_t *        newest = gb_calloc((size_t) from->n_nodes + 1, sizeof(*newest)); // stamp of the newest input of each node
-    bool             ok     = newest != NULL;
+    struct gb_ptrmap at = { 0 };
+    // stamp of the newest input of each node
+    int64_t * newest = gb_calloc((size_t) from->n_nodes + 1, sizeof(*newest));
+    bool      ok     = newest != NULL;
     for (int i = 0; i < from->n_nodes && ok; i++) {
         const struct ggml_tensor * t = from->nodes[i];
         for (int k = -1; k < GGML_MAX_SRC; k++) {
             const struct ggml_tensor * source = k < 0 ? t->view_src : t->src[k];
             const int64_t              node   = source != NULL ? gb_ptrmap_get(&at, source) : GB_PTRMAP_ABSENT;
             if (source != NULL && source != t) { // a result of another graph: nothing is known of its inputs
-                const int64_t stamp = node != GB_PTRMAP_ABSENT ? newest[node] : source->op == GGML_OP_NONE ? written_at(source) : INT64_MAX;
+                const int64_t stamp = node != GB_PTRMAP_ABSENT     ? newest[node]
+                                      : source->op == GGML_OP_NONE ? written_at(source)
+                                                                   : INT64_MAX;
                 newest[i]           = GB_MAX(newest[i], stamp);
             }
         }

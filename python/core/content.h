@@ -1,27 +1,36 @@
 // content.h - where a tensor's memory is, and whether what stands there is the tensor's own.
 //
-// Each write of an input from Python takes the next number of one counter and leaves it in the tensor (its stamp: perf_cycles, which nothing
-// else uses). A run notes the counter when it begins: what it computes is out of date as soon as an input that it was computed from has a
-// higher number. Tensors that the user placed himself keep the number of the run that computed them; of what a scheduler placed, its plan
-// knows: whether the plan is the current one, whether it ran to its end, and whose memory was given to another tensor since. A result may
-// only be read if it is there; an input also before it was set, since arrays over it are how some are set.
+// Each write of an input from Python takes the next number of one counter and leaves it in the tensor (its stamp:
+// perf_cycles, which nothing else uses). A run notes the counter when it begins: what it computes is out of date as
+// soon as an input that it was computed from has a higher number. Tensors that the user placed himself keep the number
+// of the run that computed them; of what a scheduler placed, its plan knows: whether the plan is the current one,
+// whether it ran to its end, and whose memory was given to another tensor since. A result may only be read if it is
+// there; an input also before it was set, since arrays over it are how some are set.
 #ifndef GBPY_CONTENT_H
 #define GBPY_CONTENT_H
 
 #include "uses.h"
 
-static inline int64_t gbpy_stamp(const struct ggml_tensor * t) { return __atomic_load_n(&t->perf_cycles, __ATOMIC_RELAXED); }
-static inline void    gbpy_set_stamp(struct ggml_tensor * t, int64_t stamp) { __atomic_store_n(&t->perf_cycles, stamp, __ATOMIC_RELAXED); }
+static inline int64_t gbpy_stamp(const struct ggml_tensor * t) {
+    return __atomic_load_n(&t->perf_cycles, __ATOMIC_RELAXED);
+}
+static inline void gbpy_set_stamp(struct ggml_tensor * t, int64_t stamp) {
+    __atomic_store_n(&t->perf_cycles, stamp, __ATOMIC_RELAXED);
+}
 
 extern atomic_llong gbpy_sets; // the counter
-void gbpy_note_clear(struct gbpy_object * buffer); // by who writes it: all that lies there was written; results are results no more
+// by who writes it: all that lies there was written; results are results no more
+void gbpy_note_clear(struct gbpy_object * buffer);
 
 // Where it is: under the lock while nobody places tensors of its context, or by who uses the owner.
-struct gbpy_object * gbpy_owner_of(const struct ggml_tensor * t); // of its buffer; NULL: it has none, or nobody knows it
+// of its buffer; NULL: it has none, or nobody knows it
+struct gbpy_object * gbpy_owner_of(const struct ggml_tensor * t);
 bool                 gbpy_has_lost(const struct ggml_tensor * t); // its memory was given back
-int                  gbpy_fail_lost(const struct ggml_tensor * t, const char * what); // INVALID_STATE: it has no memory, or has lost it
+// INVALID_STATE: it has no memory, or has lost it
+int gbpy_fail_lost(const struct ggml_tensor * t, const char * what);
 
-// By who has entered its context to place: it has no memory from then on. Of one that has lost its memory: unless somebody still computes with it.
+// By who has entered its context to place: it has no memory from then on. Of one that has lost its memory: unless
+// somebody still computes with it.
 void gbpy_unplace(struct ggml_tensor * t);
 void gbpy_unplace_lost(struct ggml_tensor * t);
 void gbpy_unplace_all_lost(struct ggml_context * ctx);
@@ -34,7 +43,8 @@ bool gbpy_is_own(const struct gbpy_object * owner, const struct ggml_tensor * t)
 bool gbpy_is_constant(const struct ggml_tensor * t);
 void gbpy_set_constant_flag(struct ggml_tensor * t);
 
-// By who uses the owner of its memory: INVALID_STATE, reported with `what`, if what stands there is not its own or, `reading`, not there.
+// By who uses the owner of its memory: INVALID_STATE, reported with `what`, if what stands there is not its own or,
+// `reading`, not there.
 int gbpy_check_content(const struct gbpy_object * owner, const struct ggml_tensor * t, bool reading, const char * what);
 // For a copied graph: what can be read in the original can be read in the copy. False: no memory.
 bool gbpy_copy_content(const struct ggml_cgraph * from, struct ggml_cgraph * to);

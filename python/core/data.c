@@ -15,21 +15,23 @@
 
 enum { ASK = 1024 }; // elements between two questions of the thread's poll: each may be the first of a huge page
 
-// -------------------------------------------------------------------------------------------------------------------------- entering
+// ------------------------------------------------------------------------------------------------------------ entering
 
 // Under the lock: the owner of the tensor's memory. Memory that a context gave its tensors itself is the context's.
-static int find_owner(struct gbpy_object * context, const struct ggml_tensor * t, const char * what, struct gbpy_object ** owner) {
+static int find_owner(struct gbpy_object * context, const struct ggml_tensor * t, const char * what,
+    struct gbpy_object ** owner) {
     const ggml_backend_buffer_t buffer = gb_tensor_buffer(t);
-    *owner                             = buffer != NULL ? buffer->binding : GB_READ_RELAXED(gb_root(t)->data) != NULL ? context : NULL;
+    *owner = buffer != NULL ? buffer->binding : GB_READ_RELAXED(gb_root(t)->data) != NULL ? context : NULL;
     if (*owner == NULL || gbpy_has_lost(t)) {
         return gbpy_fail_lost(t, what);
     }
     return GGML_STATUS_SUCCESS;
 }
 
-// A use of the memory of n tensors, the first n_written to write. Who uses it already, and calls from a callback, has it.
-static int enter_tensors(struct gbpy_use * use, struct gbpy_object ** contexts, struct ggml_tensor ** tensors, int n, int n_written, const char * what,
-                         struct gbpy_object ** owners) {
+// A use of the memory of n tensors, the first n_written to write. Who uses it already, and calls from a callback, has
+// it.
+static int enter_tensors(struct gbpy_use * use, struct gbpy_object ** contexts, struct ggml_tensor ** tensors, int n,
+    int n_written, const char * what, struct gbpy_object ** owners) {
     enum { MOST = 2 };
     struct gbpy_want wants[MOST];
     int              status = gbpy_reserve_use(use, MOST) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
@@ -63,21 +65,24 @@ static int refresh(struct ggml_tensor * t) {
 
 // A view of an input is for setting it, too; a copy of one that was never set is garbage.
 static int check_set(const struct gbpy_object * owner, const struct ggml_tensor * t, const char * what) {
-    return gbpy_is_unset(owner, t) ? gb_fail(GGML_STATUS_INVALID_STATE, "%s was not set since it was given memory", what) : GGML_STATUS_SUCCESS;
+    return gbpy_is_unset(owner, t)
+               ? gb_fail(GGML_STATUS_INVALID_STATE, "%s was not set since it was given memory", what)
+               : GGML_STATUS_SUCCESS;
 }
 
 // What a node computes is not for the user to write, but for a callback while the graph runs.
 static int check_writable(const struct gbpy_object * owner, const struct ggml_tensor * t, const char * what) {
-    GB_FAIL_IF(gb_root(t)->op != GGML_OP_NONE && !(owner->kind == GBPY_SCHED && owner->sched->running), GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
-               "%s is a result, which only a computation writes (a callback may while it runs): set an input", what);
-    GB_FAIL_IF(gbpy_is_constant(t), GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
-               "%s is a constant; ctx.tensor(shape) makes an input whose data changes", what);
+    GB_FAIL_IF(gb_root(t)->op != GGML_OP_NONE && !(owner->kind == GBPY_SCHED && owner->sched->running),
+        GGML_STATUS_INVALID_STATE,
+        "%s is a result, which only a computation writes (a callback may while it runs): set an input", what);
+    GB_FAIL_IF(gbpy_is_constant(t), GGML_STATUS_INVALID_STATE,
+        "%s is a constant; ctx.tensor(shape) makes an input whose data changes", what);
     return GGML_STATUS_SUCCESS;
 }
 
 // Enters, and makes sure that the data is there.
-static int enter_tensor(struct gbpy_use * use, const struct gbpy_handle * context, struct ggml_tensor * t, bool writing, bool reading, const char * what,
-                        struct gbpy_object ** owner) {
+static int enter_tensor(struct gbpy_use * use, const struct gbpy_handle * context, struct ggml_tensor * t, bool writing,
+    bool reading, const char * what, struct gbpy_object ** owner) {
     struct gbpy_object * c = gbpy_object_of(context, what);
     if (c == NULL) {
         return GGML_STATUS_INVALID_STATE;
@@ -107,9 +112,10 @@ static bool is_host(const struct ggml_tensor * t) {
     return buffer == NULL || ggml_backend_buffer_is_host(buffer);
 }
 
-// --------------------------------------------------------------------------------------------------------------------------- looking
+// ------------------------------------------------------------------------------------------------------------- looking
 
-int gbpy_look(struct gbpy_handle * pin, const struct gbpy_handle * context, struct ggml_tensor * t, struct gbpy_view * view, const char * what) {
+int gbpy_look(struct gbpy_handle * pin, const struct gbpy_handle * context, struct ggml_tensor * t,
+    struct gbpy_view * view, const char * what) {
     struct gbpy_want     wants[2];
     struct gbpy_use      use = { .wants = wants, .capacity = 2, .borrowed = true };
     struct gbpy_object * owner;
@@ -144,7 +150,8 @@ bool gbpy_is_pinned(const struct gbpy_handle * owner) {
 
 void gbpy_pin(struct gbpy_handle * pin, const struct ggml_tensor * t, const struct gbpy_handle * otherwise) {
     struct gbpy_object * o = gbpy_owner_of(t);
-    o                      = o != NULL ? o : otherwise != NULL ? otherwise->object : NULL; // memory of a context: what needs it
+    // memory of a context: what needs it
+    o = o != NULL ? o : otherwise != NULL ? otherwise->object : NULL;
     if (o == NULL) {
         return;
     }
@@ -166,15 +173,16 @@ int gbpy_find_place(const struct gbpy_handle * context, struct ggml_tensor * t) 
 }
 
 // The owner, with a new reference, and the buffer, without a use of them.
-static int peek(const struct gbpy_handle * context, const struct ggml_tensor * t, struct gbpy_object ** owner, ggml_backend_buffer_t * buffer) {
+static int peek(const struct gbpy_handle * context, const struct ggml_tensor * t, struct gbpy_object ** owner,
+    ggml_backend_buffer_t * buffer) {
     struct gbpy_object * c = gbpy_object_of(context, "the tensor");
     if (c == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
     gbpy_lock();
     int status = gbpy_await_placing(&c, 1, "the tensor");
-    status  = status == GGML_STATUS_SUCCESS ? find_owner(c, t, "it", owner) : status;
-    *buffer = gb_tensor_buffer(t);
+    status     = status == GGML_STATUS_SUCCESS ? find_owner(c, t, "it", owner) : status;
+    *buffer    = gb_tensor_buffer(t);
     if (status == GGML_STATUS_SUCCESS && !gbpy_try_ref(*owner)) {
         status = gbpy_fail_lost(t, "it");
     }
@@ -208,16 +216,19 @@ int gbpy_location(const struct gbpy_handle * context, const struct ggml_tensor *
     return GGML_STATUS_SUCCESS;
 }
 
-// --------------------------------------------------------------------------------------------------------- reading, writing, copying
+// ------------------------------------------------------------------------------------------- reading, writing, copying
 
-int gbpy_read(const struct gbpy_handle * context, const struct ggml_tensor * t, void * data, size_t size, const char * what) {
+int gbpy_read(const struct gbpy_handle * context, const struct ggml_tensor * t, void * data, size_t size,
+    const char * what) {
     struct gbpy_want     wants[2];
     struct gbpy_use      use = { .wants = wants, .capacity = 2, .borrowed = true };
     struct gbpy_object * owner;
     GB_TRY(enter_tensor(&use, context, (struct ggml_tensor *) t, false, true, what, &owner));
     int status = check_set(owner, t, what);
     if (status == GGML_STATUS_SUCCESS && size > 0) {
-        status = size <= ggml_nbytes(t) ? (int) ggml_backend_tensor_get(t, data, 0, size) : gb_fail(GGML_STATUS_INVALID_ARGUMENT, "%s has %zu bytes, not %zu", what, ggml_nbytes(t), size);
+        status = size <= ggml_nbytes(t)
+                     ? (int) ggml_backend_tensor_get(t, data, 0, size)
+                     : gb_fail(GGML_STATUS_INVALID_ARGUMENT, "%s has %zu bytes, not %zu", what, ggml_nbytes(t), size);
     }
     gbpy_leave(&use);
     return status;
@@ -233,7 +244,8 @@ static void note_set(struct ggml_tensor * t, int status) {
     }
 }
 
-int gbpy_write(const struct gbpy_handle * context, struct ggml_tensor * t, const void * data, size_t offset, size_t size, const char * what) {
+int gbpy_write(const struct gbpy_handle * context, struct ggml_tensor * t, const void * data, size_t offset,
+    size_t size, const char * what) {
     struct gbpy_want     wants[2];
     struct gbpy_use      use = { .wants = wants, .capacity = 2, .borrowed = true };
     struct gbpy_object * owner;
@@ -288,12 +300,13 @@ static int write_gaps(struct ggml_tensor * t, const void * data) {
     return status;
 }
 
-int gbpy_write_all(const struct gbpy_handle * context, struct ggml_tensor * t, const void * data, size_t size, const char * what) {
+int gbpy_write_all(const struct gbpy_handle * context, struct ggml_tensor * t, const void * data, size_t size,
+    const char * what) {
     struct gbpy_want     wants[2];
     struct gbpy_use      use = { .wants = wants, .capacity = 2, .borrowed = true };
     struct gbpy_object * owner;
     const size_t         needs = (size_t) (ggml_nelements(t) / ggml_blck_size(t->type)) * ggml_type_size(t->type);
-    GB_FAIL_IF(size != needs, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s takes %zu bytes, not %zu", what, needs, size);
+    GB_FAIL_IF(size != needs, GGML_STATUS_INVALID_ARGUMENT, "%s takes %zu bytes, not %zu", what, needs, size);
     GB_TRY(enter_tensor(&use, context, t, true, false, what, &owner));
     int status = GGML_STATUS_SUCCESS;
     if (size > 0) {
@@ -304,11 +317,13 @@ int gbpy_write_all(const struct gbpy_handle * context, struct ggml_tensor * t, c
     return status;
 }
 
-int gbpy_copy(const struct gbpy_handle * to_context, struct ggml_tensor * to, const struct gbpy_handle * from_context, struct ggml_tensor * from, const char * what) {
-    struct gbpy_want     wants[2];
-    struct gbpy_use      use         = { .wants = wants, .capacity = 2, .borrowed = true };
-    struct gbpy_object * contexts[2] = { gbpy_object_of(to_context, what), gbpy_object_of(from_context, what) }, * owners[2];
-    struct ggml_tensor * tensors[2]  = { to, from };
+int gbpy_copy(const struct gbpy_handle * to_context, struct ggml_tensor * to, const struct gbpy_handle * from_context,
+    struct ggml_tensor * from, const char * what) {
+    struct gbpy_want    wants[2];
+    struct gbpy_use     use         = { .wants = wants, .capacity = 2, .borrowed = true };
+    struct gbpy_object *contexts[2] = { gbpy_object_of(to_context, what), gbpy_object_of(from_context, what) },
+                       *owners[2];
+    struct ggml_tensor * tensors[2] = { to, from };
     if (contexts[0] == NULL || contexts[1] == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }

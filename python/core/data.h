@@ -14,24 +14,35 @@ struct gbpy_view { // of a tensor's bytes in host memory, all that `nbytes` of t
 };
 
 // In all of these `context` is the tensor's, and the message of a failure begins with `what`.
-// Looks at a tensor to read it: where it is. For host memory `pin`, an empty handle with gbpy_unpin as destructor, keeps it from then on.
-int  gbpy_look(struct gbpy_handle * pin, const struct gbpy_handle * context, struct ggml_tensor * t, struct gbpy_view * view, const char * what);
+// Looks at a tensor to read it: where it is. For host memory `pin`, an empty handle with gbpy_unpin as destructor,
+// keeps it from then on.
+int  gbpy_look(struct gbpy_handle * pin, const struct gbpy_handle * context, struct ggml_tensor * t,
+    struct gbpy_view * view, const char * what);
 void gbpy_unpin(struct gbpy_handle * pin);
 bool gbpy_is_pinned(const struct gbpy_handle * owner); // do arrays look into its memory?
 
-int gbpy_find_place(const struct gbpy_handle * context, struct ggml_tensor * t); // INVALID_STATE: it has no memory that is its own
+// INVALID_STATE: it has no memory that is its own
+int gbpy_find_place(const struct gbpy_handle * context, struct ggml_tensor * t);
 int gbpy_is_on_host(const struct gbpy_handle * context, const struct ggml_tensor * t, bool * host);
-int gbpy_find_owner(const struct gbpy_handle * context, const struct ggml_tensor * t, struct gbpy_handle * owner); // fills an empty handle: who owns the memory
-int gbpy_location(const struct gbpy_handle * context, const struct ggml_tensor * t, char * name, size_t size); // of its buffer; "": none of its own
+// fills an empty handle: who owns the memory
+int gbpy_find_owner(const struct gbpy_handle * context, const struct ggml_tensor * t, struct gbpy_handle * owner);
+// of its buffer; "": none of its own
+int gbpy_location(const struct gbpy_handle * context, const struct ggml_tensor * t, char * name, size_t size);
 
-int gbpy_read(const struct gbpy_handle * context, const struct ggml_tensor * t, void * data, size_t size, const char * what); // all its bytes, gaps included
+// all its bytes, gaps included
+int gbpy_read(const struct gbpy_handle * context, const struct ggml_tensor * t, void * data, size_t size,
+    const char * what);
 // Bytes to an offset of a contiguous tensor. `part`: what is not written stays as it was, and as set as it was.
-int gbpy_write(const struct gbpy_handle * context, struct ggml_tensor * t, const void * data, size_t offset, size_t size, const char * what);
+int gbpy_write(const struct gbpy_handle * context, struct ggml_tensor * t, const void * data, size_t offset,
+    size_t size, const char * what);
 // All elements, which lie one after the other in `data`, to a tensor of any strides.
-int gbpy_write_all(const struct gbpy_handle * context, struct ggml_tensor * t, const void * data, size_t size, const char * what);
-int gbpy_copy(const struct gbpy_handle * to_context, struct ggml_tensor * to, const struct gbpy_handle * from_context, struct ggml_tensor * from, const char * what);
+int gbpy_write_all(const struct gbpy_handle * context, struct ggml_tensor * t, const void * data, size_t size,
+    const char * what);
+int gbpy_copy(const struct gbpy_handle * to_context, struct ggml_tensor * to, const struct gbpy_handle * from_context,
+    struct ggml_tensor * from, const char * what);
 
-// For callbacks, while the computation goes on: keeps the memory in which `t` lies, or that of `otherwise`, for an array.
+// For callbacks, while the computation goes on: keeps the memory in which `t` lies, or that of `otherwise`, for an
+// array.
 void gbpy_pin(struct gbpy_handle * pin, const struct ggml_tensor * t, const struct gbpy_handle * otherwise);
 
 // cdef: end

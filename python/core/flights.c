@@ -70,7 +70,7 @@ void gbpy_lose_flights(void) {
     flying = NULL;
 }
 
-// --------------------------------------------------------------------------------------------------------------------------- landing
+// ------------------------------------------------------------------------------------------------------------- landing
 
 static void free_flight(struct gbpy_flight * f) {
     for (int i = 0; i < f->n_events; i++) {
@@ -117,7 +117,8 @@ int gbpy_land_inside(struct gbpy_sched * s) {
     s->fly_graph                 = NULL;
     memset(&s->fly_wants, 0, sizeof(s->fly_wants));
     for (struct gbpy_flight * f = flights; f != NULL; f = f->next) {
-        f->failed = f->state < 0 || (f->run != NULL && f->run->stopped) || (f->state == 0 && status != GGML_STATUS_SUCCESS);
+        f->failed =
+            f->state < 0 || (f->run != NULL && f->run->stopped) || (f->state == 0 && status != GGML_STATUS_SUCCESS);
         if (f->failed) {
             gb_vec_push(&s->failed, f->id); // there is room
             s->ran = false;
@@ -150,13 +151,15 @@ static int land(struct gbpy_sched * s) {
     int             status = gbpy_enter_sched(&use, s, "Scheduler");
     if (status == GGML_STATUS_SUCCESS) {
         status = gbpy_land_inside(s);
-        if (status != GGML_STATUS_SUCCESS && status != GBPY_INTERRUPTED) { // told to who synchronizes; results that are not there raise when they are asked for
+        // told to who synchronizes; results that are not there raise when they are asked for
+        if (status != GGML_STATUS_SUCCESS && status != GBPY_INTERRUPTED) {
             s->kept_status = status;
             snprintf(s->kept_message, sizeof(s->kept_message), "%s", ggml_last_error());
             status = GGML_STATUS_SUCCESS;
         }
         gbpy_leave(&use);
-    } else if (status != GBPY_INTERRUPTED && (!s->flying || atomic_load(&s->object->closed))) { // it was landed and closed meanwhile, or is being
+        // it was landed and closed meanwhile, or is being
+    } else if (status != GBPY_INTERRUPTED && (!s->flying || atomic_load(&s->object->closed))) {
         ggml_clear_error();
         status = GGML_STATUS_SUCCESS;
     }
@@ -203,7 +206,8 @@ static bool is_staged(const struct gbpy_sched * s, const struct ggml_tensor * t)
     return true;
 }
 
-// On a thread of a device, in a log function: it would wait for itself. Who has started the run, and is still at it, finds that otherwise.
+// On a thread of a device, in a log function: it would wait for itself. Who has started the run, and is still at it,
+// finds that otherwise.
 static bool wants_my_run(const struct gbpy_want * wants, int n) {
     const struct gbpy_sched * s   = my_flight();
     bool                      any = false;
@@ -215,7 +219,8 @@ static bool wants_my_run(const struct gbpy_want * wants, int n) {
 
 bool gbpy_land_conflicts(const struct gbpy_want * wants, int n, const struct ggml_tensor * staged, int * status) {
     if (wants_my_run(wants, n)) {
-        *status = gb_fail(GGML_STATUS_INVALID_STATE, "called from a callback of a computation, it would wait for that computation");
+        *status = gb_fail(GGML_STATUS_INVALID_STATE,
+            "called from a callback of a computation, it would wait for that computation");
         return true;
     }
     struct gbpy_sched * s = flying != NULL ? find_flight(wants, n) : NULL;
@@ -250,16 +255,19 @@ void gbpy_land_all(void) {
     }
 }
 
-// -------------------------------------------------------------------------------------------------------------------------- starting
+// ------------------------------------------------------------------------------------------------------------ starting
 
-// The backend that computes a result which may be fetched: one whose memory is its own to the end of the graph. NULL and reported.
+// The backend that computes a result which may be fetched: one whose memory is its own to the end of the graph. NULL
+// and reported.
 static ggml_backend_t computes_result(const struct gbpy_sched * s, struct ggml_tensor * t) {
     const ggml_backend_t backend = ggml_backend_sched_get_node_backend(s->object->ptr, t);
     char                 text[160];
     gbpy_describe(t, text, sizeof(text));
-    GB_FAIL_IF(backend == NULL, NULL, GGML_STATUS_INVALID_ARGUMENT, "compute_async: %s is not in the graph", text);
-    GB_FAIL_IF(!ggml_is_output(t) && !(t->view_src != NULL && ggml_is_output(t->view_src)), NULL, GGML_STATUS_INVALID_ARGUMENT,
-               "compute_async: %s is no output of the graph: ctx.graph(..., keep=[it]) keeps it", text);
+    GB_FAIL_IF_RETURNING(backend == NULL, NULL, GGML_STATUS_INVALID_ARGUMENT, "compute_async: %s is not in the graph",
+        text);
+    GB_FAIL_IF_RETURNING(!ggml_is_output(t) && !(t->view_src != NULL && ggml_is_output(t->view_src)), NULL,
+        GGML_STATUS_INVALID_ARGUMENT, "compute_async: %s is no output of the graph: ctx.graph(..., keep=[it]) keeps it",
+        text);
     return backend;
 }
 
@@ -299,7 +307,7 @@ static int make_way(struct gbpy_sched * s, const struct gbpy_object * g, const s
     }
     for (; n >= s->n_copies && s->flying; n--) {
         struct gbpy_flight * f      = s->flights;
-        const int       status = wait_flight(s, f);
+        const int            status = wait_flight(s, f);
         if (status != GGML_STATUS_SUCCESS || !s->flying) {
             return gbpy_outcome(status == GGML_STATUS_ABORTED ? GGML_STATUS_SUCCESS : status);
         }
@@ -369,7 +377,7 @@ static bool note_flight(struct gbpy_sched * s, struct gbpy_object * g, struct gb
         f->object = (void *) object;
     }
     gbpy_lock();
-    f->id                 = ++s->last_id;
+    f->id                      = ++s->last_id;
     struct gbpy_flight ** last = &s->flights;
     while (*last != NULL) {
         last = &(*last)->next;
@@ -382,11 +390,13 @@ static bool note_flight(struct gbpy_sched * s, struct gbpy_object * g, struct gb
 // Behind the work of the backend that computes it; false if only the host can fetch it, when all is done.
 static int fetch(ggml_backend_t backend, struct ggml_tensor * t, void * to, bool * queued) {
     const ggml_backend_buffer_t buffer = gb_tensor_buffer(t);
-    *queued                            = buffer != NULL && ggml_backend_buft_supports_backend(ggml_backend_buffer_get_type(buffer), backend);
-    return *queued && ggml_nbytes(t) > 0 ? (int) ggml_backend_tensor_get_async(backend, t, to, 0, ggml_nbytes(t)) : GGML_STATUS_SUCCESS;
+    *queued = buffer != NULL && ggml_backend_buft_supports_backend(ggml_backend_buffer_get_type(buffer), backend);
+    return *queued && ggml_nbytes(t) > 0 ? (int) ggml_backend_tensor_get_async(backend, t, to, 0, ggml_nbytes(t))
+                                         : GGML_STATUS_SUCCESS;
 }
 
-static int issue(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_flight * f, struct gbpy_run * run, struct ggml_tensor ** results, void ** to, int n) {
+static int issue(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_flight * f, struct gbpy_run * run,
+    struct ggml_tensor ** results, void ** to, int n) {
     void * outer      = gb_run();
     bool   all_queued = true;
     run               = run != NULL ? run : &f->plain;
@@ -407,29 +417,34 @@ static int issue(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_flig
         status = ggml_backend_event_record(f->events[i]);
     }
     if (status == GGML_STATUS_SUCCESS && !all_queued) { // no queue can bring them
-        status   = gbpy_land_inside(s);
+        status = gbpy_land_inside(s);
         for (int i = 0; i < n && status == GGML_STATUS_SUCCESS; i++) {
-            status = ggml_nbytes(results[i]) > 0 ? (int) ggml_backend_tensor_get(results[i], to[i], 0, ggml_nbytes(results[i])) : GGML_STATUS_SUCCESS;
+            status = ggml_nbytes(results[i]) > 0
+                         ? (int) ggml_backend_tensor_get(results[i], to[i], 0, ggml_nbytes(results[i]))
+                         : GGML_STATUS_SUCCESS;
         }
     }
-    GB_WRITE_RELAXED(run->who, run); // from now on the devices' threads are nobody else: who started it goes on beside them
+    // from now on the devices' threads are nobody else: who started it goes on beside them
+    GB_WRITE_RELAXED(run->who, run);
     return status;
 }
 
-int gbpy_sched_start(struct gbpy_handle * sched, struct gbpy_handle * graph, struct gbpy_run * run, uintptr_t object, struct ggml_tensor ** results, void ** to, int n, uint64_t * id, int * how) {
+int gbpy_sched_start(struct gbpy_handle * sched, struct gbpy_handle * graph, struct gbpy_run * run, uintptr_t object,
+    struct ggml_tensor ** results, void ** to, int n, uint64_t * id, int * how) {
     static const char    what[] = "Scheduler.compute_async";
-    struct gbpy_use      use = { 0 };
-    struct gbpy_sched *  s   = gbpy_sched_of(sched, what);
-    struct gbpy_object * g   = gbpy_object_of(graph, what);
+    struct gbpy_use      use    = { 0 };
+    struct gbpy_sched *  s      = gbpy_sched_of(sched, what);
+    struct gbpy_object * g      = gbpy_object_of(graph, what);
     if (s == NULL || g == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
     GB_TRY(gbpy_enter_planned(&use, s, g, false, true, what, how));
     int status = GGML_STATUS_SUCCESS;
     for (int i = 0; i < gbpy_n_backends(s) && status == GGML_STATUS_SUCCESS; i++) {
-        status = gbpy_may_be_cancelled(gbpy_backend_at(s, i)) ? gbpy_land_earlier(s) : status; // runs that were cancelled are known as such
+        // runs that were cancelled are known as such
+        status = gbpy_may_be_cancelled(gbpy_backend_at(s, i)) ? gbpy_land_earlier(s) : status;
     }
-    status = status == GGML_STATUS_SUCCESS ? make_way(s, g, run) : status;
+    status                 = status == GGML_STATUS_SUCCESS ? make_way(s, g, run) : status;
     struct gbpy_flight * f = NULL;
     for (int i = 0; i < n && status == GGML_STATUS_SUCCESS; i++) {
         status = computes_result(s, results[i]) != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_INVALID_ARGUMENT;
@@ -469,7 +484,8 @@ int gbpy_sched_start(struct gbpy_handle * sched, struct gbpy_handle * graph, str
                 gb_fail_quietly((enum ggml_status) status, message);
             }
         }
-        if (status == GGML_STATUS_SUCCESS && atomic_load(&s->object->closed)) { // by a callback: nobody can wait for it later
+        // by a callback: nobody can wait for it later
+        if (status == GGML_STATUS_SUCCESS && atomic_load(&s->object->closed)) {
             status = gbpy_land_inside(s);
         }
         status = gbpy_outcome_of(run, status);
@@ -478,7 +494,7 @@ int gbpy_sched_start(struct gbpy_handle * sched, struct gbpy_handle * graph, str
     return status;
 }
 
-// --------------------------------------------------------------------------------------------------------------------------- waiting
+// ------------------------------------------------------------------------------------------------------------- waiting
 
 int gbpy_sched_state(struct gbpy_handle * sched, uint64_t id) {
     const struct gbpy_sched * s     = sched != NULL && sched->object != NULL ? sched->object->sched : NULL;
@@ -507,10 +523,12 @@ int gbpy_sched_wait(struct gbpy_handle * sched, uint64_t id) {
     gbpy_lock();
     const bool on_its_way = s->flying, broken = s->object->broken;
     gbpy_unlock();
-    GB_FAIL_IF(broken, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
-               "the computation was on its way when the process was forked: it goes on in the other process only");
+    GB_FAIL_IF(broken, GGML_STATUS_INVALID_STATE,
+        "the computation was on its way when the process was forked: it goes on in the other process only");
     if (id != 0 && !on_its_way) { // it may be closed
-        return gbpy_sched_state(sched, id) > 0 ? GGML_STATUS_SUCCESS : gb_fail(GGML_STATUS_INVALID_STATE, "Pending: the computation failed, or was stopped");
+        return gbpy_sched_state(sched, id) > 0
+                   ? GGML_STATUS_SUCCESS
+                   : gb_fail(GGML_STATUS_INVALID_STATE, "Pending: the computation failed, or was stopped");
     }
     int status = gbpy_enter_sched(&use, s, what);
     if (status != GGML_STATUS_SUCCESS) {
@@ -529,7 +547,7 @@ int gbpy_sched_wait(struct gbpy_handle * sched, uint64_t id) {
         }
         if (f != NULL) {
             const bool plain = f->n_events > 0;
-            status = plain ? wait_flight(s, f) : gbpy_land_inside(s);
+            status           = plain ? wait_flight(s, f) : gbpy_land_inside(s);
             if (s->flying && f->next == NULL && s->flights == f && status == GGML_STATUS_SUCCESS) {
                 status = gbpy_land_inside(s); // the last one: nothing is on its way any more
             }

@@ -26,19 +26,21 @@ int gbpy_outcome_of(const struct gbpy_run * run, int status) {
     return gbpy_outcome(status);
 }
 
-// -------------------------------------------------------------------------------------------------------------------------- stopping
+// ------------------------------------------------------------------------------------------------------------ stopping
 
 enum { POLL_NS = 10000000, LOOK_NS = POLL_NS / 20, MOST_UNASKED = 64, MOST_AT_BEGIN = 8 };
 
-// The clock is looked at every so many times, about every LOOK_NS, so that it costs nothing beside small nodes. Long nodes ask often enough.
+// The clock is looked at every so many times, about every LOOK_NS, so that it costs nothing beside small nodes. Long
+// nodes ask often enough.
 static bool is_time_to_poll(struct gbpy_stop * s) {
     if (gb_get_poll(NULL) == NULL || ++s->asked < s->stride) {
         return false;
     }
     const int64_t now = gb_time_ns();
-    s->stride         = now - s->looked_ns < LOOK_NS ? GB_MIN(2 * s->stride, (unsigned) MOST_UNASKED) : GB_MAX(s->stride / 4, 1u);
-    s->asked          = 0;
-    s->looked_ns      = now;
+    s->stride =
+        now - s->looked_ns < LOOK_NS ? GB_MIN(2 * s->stride, (unsigned) MOST_UNASKED) : GB_MAX(s->stride / 4, 1u);
+    s->asked     = 0;
+    s->looked_ns = now;
     if (now - s->polled_ns < POLL_NS) {
         return false;
     }
@@ -48,12 +50,16 @@ static bool is_time_to_poll(struct gbpy_stop * s) {
 
 static bool wants_to_stop(void * data) {
     struct gbpy_stop * s = data;
-    return __atomic_load_n(&s->stop, __ATOMIC_RELAXED) != 0 || (s->handle != NULL && s->ask(s->handle)) || (is_time_to_poll(s) && gb_poll());
+    return __atomic_load_n(&s->stop, __ATOMIC_RELAXED) != 0 || (s->handle != NULL && s->ask(s->handle)) ||
+           (is_time_to_poll(s) && gb_poll());
 }
 
-bool gbpy_may_be_cancelled(const struct gbpy_object * backend) { return backend->cancels != atomic_load(&gbpy_cancels); }
+bool gbpy_may_be_cancelled(const struct gbpy_object * backend) {
+    return backend->cancels != atomic_load(&gbpy_cancels);
+}
 
-// What an interrupt cancelled in a queue is over: nobody waits for it any more, and the next computation has nothing to do with it.
+// What an interrupt cancelled in a queue is over: nobody waits for it any more, and the next computation has nothing to
+// do with it.
 static void forget_cancelled(struct gbpy_object * backend) {
     if (gbpy_may_be_cancelled(backend)) {
         backend->cancels = atomic_load(&gbpy_cancels);
@@ -103,7 +109,7 @@ int gbpy_open_backend(struct gbpy_handle * handle, const char * spec, struct gbp
     return GGML_STATUS_SUCCESS;
 }
 
-// ----------------------------------------------------------------------------------------------------------------- what a graph uses
+// --------------------------------------------------------------------------------------------------- what a graph uses
 
 static int fail_use(const struct ggml_tensor * t, const char * what) {
     char text[160];
@@ -124,10 +130,10 @@ static bool note_result(struct gbpy_object * g, struct ggml_tensor * root) {
 
 // One tensor of the graph; `computed`: by a node of it.
 static int look_at_tensor(struct gbpy_object * g, struct ggml_tensor * t, bool computed, const char * what) {
-    struct ggml_tensor *  root   = gb_root(t);
-    struct gbpy_object *  owner  = gbpy_owner_of(t);
-    const bool            writes = computed && !gb_op_is_view(t->op);
-    const bool            lost   = gbpy_has_lost(t);
+    struct ggml_tensor * root   = gb_root(t);
+    struct gbpy_object * owner  = gbpy_owner_of(t);
+    const bool           writes = computed && !gb_op_is_view(t->op);
+    const bool           lost   = gbpy_has_lost(t);
     if (writes && gbpy_is_constant(t)) {
         return fail_write(t, "a constant", what);
     }
@@ -136,11 +142,13 @@ static int look_at_tensor(struct gbpy_object * g, struct ggml_tensor * t, bool c
     }
     if (lost) {
         const bool may_be_placed_again = owner != NULL && owner->scratch;
-        return (root->op == GGML_OP_NONE || !computed) && !may_be_placed_again ? fail_use(root, what) : GGML_STATUS_SUCCESS;
+        return (root->op == GGML_OP_NONE || !computed) && !may_be_placed_again ? fail_use(root, what)
+                                                                               : GGML_STATUS_SUCCESS;
     }
     if (owner == NULL) {
         bool ok = true;
-        for (int i = 0; i < g->n_contexts && root->data != NULL && ok; i++) { // memory of one of its contexts: which, nobody knows
+        // memory of one of its contexts: which, nobody knows
+        for (int i = 0; i < g->n_contexts && root->data != NULL && ok; i++) {
             ok = gbpy_add_want(&g->owners, g->contexts[i], writes);
         }
         ok = ok && (!writes || root->data == NULL || note_result(g, root));
@@ -157,14 +165,14 @@ static int look_at_tensor(struct gbpy_object * g, struct ggml_tensor * t, bool c
 }
 
 int gbpy_look_at_graph(struct gbpy_object * g, const char * what) {
-    const struct ggml_cgraph * graph = g->ptr;
-    const long long            now   = gbpy_epoch_now();
+    const struct ggml_cgraph * graph  = g->ptr;
+    const long long            now    = gbpy_epoch_now();
     int                        status = GGML_STATUS_SUCCESS;
     if (g->epoch == now) {
         return status;
     }
-    g->epoch     = -1;
-    g->homeless  = NULL;
+    g->epoch    = -1;
+    g->homeless = NULL;
     gbpy_begin_wants(&g->owners);
     g->results.n = 0;
     g->written.n = 0;
@@ -184,10 +192,12 @@ static int fail_homeless(const struct ggml_tensor * t, const char * what) {
     const bool lost = gbpy_has_lost(t);
     char       text[160];
     gbpy_describe(gb_root(t), text, sizeof(text));
-    return gb_fail(GGML_STATUS_INVALID_STATE, "%s: %s has no memory%s", what, text, lost ? " any more" : "; allocate the graph");
+    return gb_fail(GGML_STATUS_INVALID_STATE, "%s: %s has no memory%s", what, text,
+        lost ? " any more" : "; allocate the graph");
 }
 
-int gbpy_enter_graph(struct gbpy_use * use, struct gbpy_object * g, const struct gbpy_want * first, int n, bool places, const char * what) {
+int gbpy_enter_graph(struct gbpy_use * use, struct gbpy_object * g, const struct gbpy_want * first, int n, bool places,
+    const char * what) {
     gbpy_wants wants  = { 0 };
     int        status = GGML_STATUS_SUCCESS;
     gbpy_lock();
@@ -212,7 +222,8 @@ int gbpy_enter_graph(struct gbpy_use * use, struct gbpy_object * g, const struct
         }
         ok = ok && gbpy_reserve_use(use, (int) wants.n);
         if (status == GGML_STATUS_SUCCESS) {
-            status = ok ? gbpy_take_or_wait(use, what, wants.data, (int) wants.n, false, NULL) : GGML_STATUS_ALLOC_FAILED;
+            status =
+                ok ? gbpy_take_or_wait(use, what, wants.data, (int) wants.n, false, NULL) : GGML_STATUS_ALLOC_FAILED;
         }
     }
     gbpy_unlock();
@@ -220,7 +231,8 @@ int gbpy_enter_graph(struct gbpy_use * use, struct gbpy_object * g, const struct
     return status;
 }
 
-bool gbpy_enter_at_once(struct gbpy_use * use, const struct gbpy_want * first, int n, const gbpy_wants * owners, long long epoch) {
+bool gbpy_enter_at_once(struct gbpy_use * use, const struct gbpy_want * first, int n, const gbpy_wants * owners,
+    long long epoch) {
     enum { FEW = 8 };
     struct gbpy_want few[FEW], *wants = few;
     const size_t     all = (size_t) n + owners->n;
@@ -256,7 +268,9 @@ int gbpy_check_inputs(const struct ggml_cgraph * graph, const char * what) {
         const struct ggml_tensor * leaf  = gb_root(graph->leafs[i]);
         const struct gbpy_object * owner = gbpy_owner_of(leaf);
         if (gbpy_is_unset(owner, leaf) && !is_written(graph, leaf)) {
-            return gb_fail(GGML_STATUS_INVALID_STATE, "%s: the input '%s' was not set: give it data with set() once it has memory, before computing", what, leaf->name);
+            return gb_fail(GGML_STATUS_INVALID_STATE,
+                "%s: the input '%s' was not set: give it data with set() once it has memory, before computing", what,
+                leaf->name);
         }
     }
     return GGML_STATUS_SUCCESS;
@@ -293,7 +307,8 @@ static int check_ready(struct gbpy_object * g, bool computes, const char * what)
 }
 
 // gbpy_enter_graph for who computes where the tensors lie.
-static int enter_placed(struct gbpy_use * use, struct gbpy_object * g, const struct gbpy_want * first, int n, bool computes, const char * what) {
+static int enter_placed(struct gbpy_use * use, struct gbpy_object * g, const struct gbpy_want * first, int n,
+    bool computes, const char * what) {
     int status = gbpy_enter_graph(use, g, first, n, false, what);
     if (status == GGML_STATUS_SUCCESS) {
         status = check_ready(g, computes, what);
@@ -304,7 +319,7 @@ static int enter_placed(struct gbpy_use * use, struct gbpy_object * g, const str
     return status;
 }
 
-// ------------------------------------------------------------------------------------------------------------------------- computing
+// ----------------------------------------------------------------------------------------------------------- computing
 
 void gbpy_note_results(struct gbpy_object * g, long long version) {
     for (size_t i = 0; i < g->results.n; i++) {
@@ -333,10 +348,10 @@ void gbpy_forget_results_now(struct gbpy_object * g) {
 }
 
 int gbpy_graph_compute(struct gbpy_handle * graph, struct gbpy_handle * backend, struct gbpy_run * run) {
-    static const char    what[] = "Graph.compute";
-    struct gbpy_want     wants[8];
-    struct gbpy_use      use   = { .wants = wants, .capacity = 8, .borrowed = true };
-    struct gbpy_object * g     = gbpy_object_of(graph, what), * b = gbpy_object_of(backend, what);
+    static const char   what[] = "Graph.compute";
+    struct gbpy_want    wants[8];
+    struct gbpy_use     use = { .wants = wants, .capacity = 8, .borrowed = true };
+    struct gbpy_object *g = gbpy_object_of(graph, what), *b = gbpy_object_of(backend, what);
     if (g == NULL || b == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
@@ -372,9 +387,9 @@ int gbpy_graph_compute(struct gbpy_handle * graph, struct gbpy_handle * backend,
 }
 
 int gbpy_graph_is_within_reach(struct gbpy_handle * graph, struct gbpy_handle * backend, bool * reach) {
-    static const char    what[] = "Graph.compare";
-    struct gbpy_object * g = gbpy_object_of(graph, what), * b = gbpy_object_of(backend, what);
-    struct gbpy_use      use = { 0 };
+    static const char   what[] = "Graph.compare";
+    struct gbpy_object *g = gbpy_object_of(graph, what), *b = gbpy_object_of(backend, what);
+    struct gbpy_use     use = { 0 };
     if (g == NULL || b == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
@@ -389,10 +404,12 @@ int gbpy_graph_is_within_reach(struct gbpy_handle * graph, struct gbpy_handle * 
     return GGML_STATUS_SUCCESS;
 }
 
-int gbpy_graph_compare(struct gbpy_handle * graph, struct gbpy_handle * first, struct gbpy_handle * second, struct gbpy_run * run, bool (*see)(int, struct ggml_tensor *, struct ggml_tensor *, void *), void * data) {
-    static const char    what[] = "Graph.compare";
-    struct gbpy_object * g = gbpy_object_of(graph, what), * both[2] = { gbpy_object_of(first, what), gbpy_object_of(second, what) };
-    struct gbpy_use      use = { 0 };
+int gbpy_graph_compare(struct gbpy_handle * graph, struct gbpy_handle * first, struct gbpy_handle * second,
+    struct gbpy_run * run, bool (*see)(int, struct ggml_tensor *, struct ggml_tensor *, void *), void * data) {
+    static const char   what[]  = "Graph.compare";
+    struct gbpy_object *g       = gbpy_object_of(graph, what),
+                       *both[2] = { gbpy_object_of(first, what), gbpy_object_of(second, what) };
+    struct gbpy_use use         = { 0 };
     if (g == NULL || both[0] == NULL || both[1] == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
@@ -410,7 +427,8 @@ int gbpy_graph_compare(struct gbpy_handle * graph, struct gbpy_handle * first, s
         gbpy_end_stop(both[0]);
         gbpy_end_stop(both[1]);
         status = gbpy_outcome(ok ? GGML_STATUS_SUCCESS : (int) ggml_last_status());
-        gbpy_leave_after(&use, ok && status == GGML_STATUS_SUCCESS ? gbpy_note_results : gbpy_forget_results, g, version);
+        gbpy_leave_after(&use, ok && status == GGML_STATUS_SUCCESS ? gbpy_note_results : gbpy_forget_results, g,
+            version);
         status = !ok && status == GGML_STATUS_SUCCESS ? GGML_STATUS_ABORTED : status;
     }
     gbpy_leave(&use);
@@ -444,7 +462,8 @@ int gbpy_graph_dump_dot(struct gbpy_handle * graph, const char * path) {
         }
         for (int i = 0; ok && i < drawn->n_leafs; i++) {
             struct gbpy_object * owner = gbpy_owner_of(drawn->leafs[i]);
-            ok = owner == NULL || owner->broken || gbpy_has_lost(drawn->leafs[i]) || gbpy_add_want(&wants, owner, false);
+            ok =
+                owner == NULL || owner->broken || gbpy_has_lost(drawn->leafs[i]) || gbpy_add_want(&wants, owner, false);
         }
         ok     = ok && gbpy_reserve_use(&use, (int) wants.n);
         status = ok ? gbpy_take_or_wait(&use, what, wants.data, (int) wants.n, true, NULL) : GGML_STATUS_ALLOC_FAILED;
@@ -459,9 +478,9 @@ int gbpy_graph_dump_dot(struct gbpy_handle * graph, const char * path) {
 }
 
 int gbpy_open_copy(struct gbpy_handle * handle, struct gbpy_handle * graph, struct gbpy_handle * backend) {
-    static const char    what[] = "Graph.copy";
-    struct gbpy_object * g = gbpy_object_of(graph, what), * b = gbpy_object_of(backend, what), * o;
-    struct gbpy_use      use = { 0 };
+    static const char   what[] = "Graph.copy";
+    struct gbpy_object *g = gbpy_object_of(graph, what), *b = gbpy_object_of(backend, what), *o;
+    struct gbpy_use     use = { 0 };
     if (g == NULL || b == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
@@ -474,7 +493,8 @@ int gbpy_open_copy(struct gbpy_handle * handle, struct gbpy_handle * graph, stru
         o->ptr  = o->copy.graph;
         status  = o->ptr != NULL ? GGML_STATUS_SUCCESS : (int) ggml_last_status();
     }
-    if (status == GGML_STATUS_SUCCESS && ((o->copy.buffer != NULL && !gbpy_own(o, o->copy.buffer)) || !gbpy_copy_content(g->ptr, o->copy.graph))) {
+    if (status == GGML_STATUS_SUCCESS &&
+        ((o->copy.buffer != NULL && !gbpy_own(o, o->copy.buffer)) || !gbpy_copy_content(g->ptr, o->copy.graph))) {
         status = GGML_STATUS_ALLOC_FAILED;
     }
     if (status == GGML_STATUS_SUCCESS) {

@@ -1,11 +1,12 @@
 // graphs.h - computing graphs on one backend, and what every computation needs.
 //
-// A computation is one call: it enters what it uses (uses.h), plans if it has to, computes, and leaves, whatever happens. Its state is its own
-// (gbpy_run), and is found by callbacks on whatever thread they are called: gb_run goes along (base/current.h). So a custom operator may be in
-// graphs that several backends and threads compute at once.
+// A computation is one call: it enters what it uses (uses.h), plans if it has to, computes, and leaves, whatever
+// happens. Its state is its own (gbpy_run), and is found by callbacks on whatever thread they are called: gb_run goes
+// along (base/current.h). So a custom operator may be in graphs that several backends and threads compute at once.
 //
-// What a graph's tensors lie in is looked up under the lock while nobody places tensors of its contexts, and is remembered until tensors may
-// have moved anywhere (gbpy_epoch_now). Who has entered these owners finds the tensors where they were seen: nobody places what somebody uses.
+// What a graph's tensors lie in is looked up under the lock while nobody places tensors of its contexts, and is
+// remembered until tensors may have moved anywhere (gbpy_epoch_now). Who has entered these owners finds the tensors
+// where they were seen: nobody places what somebody uses.
 #ifndef GBPY_GRAPHS_H
 #define GBPY_GRAPHS_H
 
@@ -29,7 +30,8 @@ struct gbpy_run {
 };
 void * gbpy_run_handle(void); // of the computation that this thread works for; NULL: none
 
-int  gbpy_open_backend(struct gbpy_handle * handle, const char * spec, struct gbpy_stop * stop); // the stop flag lives as long as the backend
+// the stop flag lives as long as the backend
+int  gbpy_open_backend(struct gbpy_handle * handle, const char * spec, struct gbpy_stop * stop);
 void gbpy_stop(struct gbpy_handle * backend); // ends what it computes, if it does
 int  gbpy_open_copy(struct gbpy_handle * handle, struct gbpy_handle * graph, struct gbpy_handle * backend);
 
@@ -37,17 +39,21 @@ int gbpy_graph_compute(struct gbpy_handle * graph, struct gbpy_handle * backend,
 // Does all that the graph's tensors lie in belong to what the backend can compute on?
 int gbpy_graph_is_within_reach(struct gbpy_handle * graph, struct gbpy_handle * backend, bool * reach);
 // Node by node on two backends; `see` is told of each pair of results.
-int gbpy_graph_compare(struct gbpy_handle * graph, struct gbpy_handle * first, struct gbpy_handle * second, struct gbpy_run * run, bool (*see)(int, struct ggml_tensor *, struct ggml_tensor *, void *), void * data);
+int gbpy_graph_compare(struct gbpy_handle * graph, struct gbpy_handle * first, struct gbpy_handle * second,
+    struct gbpy_run * run, bool (*see)(int, struct ggml_tensor *, struct ggml_tensor *, void *), void * data);
 
 int gbpy_graph_dump_dot(struct gbpy_handle * graph, const char * path); // Graphviz, with the values of small leafs
 
 // cdef: end
 
-// Enters `first` and what the graph's tensors lie in; with `places` also its contexts, to give tensors memory, else it is an error if one has
-// none.
-int gbpy_enter_graph(struct gbpy_use * use, struct gbpy_object * graph, const struct gbpy_want * first, int n, bool places, const char * what);
-// Under the lock. The usual case: owners that were seen as of `epoch`, that nobody else uses now. False: gbpy_enter_graph does it.
-bool gbpy_enter_at_once(struct gbpy_use * use, const struct gbpy_want * first, int n, const gbpy_wants * owners, long long epoch);
+// Enters `first` and what the graph's tensors lie in; with `places` also its contexts, to give tensors memory, else it
+// is an error if one has none.
+int gbpy_enter_graph(struct gbpy_use * use, struct gbpy_object * graph, const struct gbpy_want * first, int n,
+    bool places, const char * what);
+// Under the lock. The usual case: owners that were seen as of `epoch`, that nobody else uses now. False:
+// gbpy_enter_graph does it.
+bool gbpy_enter_at_once(struct gbpy_use * use, const struct gbpy_want * first, int n, const gbpy_wants * owners,
+    long long epoch);
 // Under the lock, while nobody places tensors of the graph's contexts.
 int gbpy_look_at_graph(struct gbpy_object * graph, const char * what);
 // By who uses the owners: an error if an input in memory that was given for this graph was not set.
@@ -59,7 +65,8 @@ void gbpy_end_stop(struct gbpy_object * backend);
 bool gbpy_may_be_cancelled(const struct gbpy_object * backend); // work in its queue, by an interrupt
 int  gbpy_outcome_of(const struct gbpy_run * run, int status);
 
-// The results of a graph are those of a run that began with this version of the inputs, or nobody's. The first two under the lock.
+// The results of a graph are those of a run that began with this version of the inputs, or nobody's. The first two
+// under the lock.
 void gbpy_note_results(struct gbpy_object * graph, long long version);
 void gbpy_forget_results(struct gbpy_object * graph, long long unused);
 void gbpy_forget_results_now(struct gbpy_object * graph);

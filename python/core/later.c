@@ -57,8 +57,8 @@ static int raise_interrupt(void * unused) {
 }
 
 void gbpy_raise_interrupt_later(uintptr_t error) {
-    const PyGILState_STATE state = PyGILState_Ensure();
-    PyObject * before = interrupt;
+    const PyGILState_STATE state  = PyGILState_Ensure();
+    PyObject *             before = interrupt;
     Py_IncRef((PyObject *) error);
     interrupt = (PyObject *) error;
     Py_DecRef(before);

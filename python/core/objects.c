@@ -12,7 +12,7 @@
 #include "tensor/tensor.h"
 #include "world.h"
 
-// ------------------------------------------------------------------------------------------------------------------------ references
+// ---------------------------------------------------------------------------------------------------------- references
 
 struct gbpy_object * gbpy_object_new(enum gbpy_kind kind) {
     static atomic_llong  last_serial;
@@ -169,7 +169,7 @@ static void drop_keeps(struct gbpy_object * context, struct gbpy_object ** dead)
     gbpy_note_move();
 }
 
-// --------------------------------------------------------------------------------------------------------------------------- handles
+// ------------------------------------------------------------------------------------------------------------- handles
 
 struct gbpy_object * gbpy_object_of(const struct gbpy_handle * handle, const char * what) {
     struct gbpy_object * o = handle != NULL ? handle->object : NULL;
@@ -221,7 +221,8 @@ void gbpy_share_context(struct gbpy_handle * to, const struct gbpy_handle * hand
     }
     struct gbpy_handle found = *handle;
     gbpy_lock();
-    struct gbpy_object * context = find_context(handle->object, t, 2); // a graph's contexts are all that its tensors are of
+    // a graph's contexts are all that its tensors are of
+    struct gbpy_object * context = find_context(handle->object, t, 2);
     found.object                 = context != NULL ? context : handle->object;
     gbpy_ref(found.object);
     gbpy_unlock();
@@ -229,11 +230,17 @@ void gbpy_share_context(struct gbpy_handle * to, const struct gbpy_handle * hand
     gbpy_unref(found.object);
 }
 
-void * gbpy_ptr(const struct gbpy_handle * handle) { return handle != NULL && handle->object != NULL ? handle->object->ptr : NULL; }
+void * gbpy_ptr(const struct gbpy_handle * handle) {
+    return handle != NULL && handle->object != NULL ? handle->object->ptr : NULL;
+}
 
-int gbpy_kind_of(const struct gbpy_handle * handle) { return handle != NULL && handle->object != NULL ? (int) handle->object->kind : -1; }
+int gbpy_kind_of(const struct gbpy_handle * handle) {
+    return handle != NULL && handle->object != NULL ? (int) handle->object->kind : -1;
+}
 
-bool gbpy_same(const struct gbpy_handle * a, const struct gbpy_handle * b) { return a != NULL && b != NULL && a->object == b->object; }
+bool gbpy_same(const struct gbpy_handle * a, const struct gbpy_handle * b) {
+    return a != NULL && b != NULL && a->object == b->object;
+}
 
 static bool has_object(const gbpy_objects * list, const struct gbpy_object * o) {
     size_t i = list->n;
@@ -256,7 +263,7 @@ bool gbpy_add_need(struct gbpy_object * object, struct gbpy_object * other) {
 }
 
 bool gbpy_need(struct gbpy_handle * handle, const struct gbpy_handle * other) {
-    struct gbpy_object * o = gbpy_object_of(handle, "need"), * needed = gbpy_object_of(other, "need");
+    struct gbpy_object *o = gbpy_object_of(handle, "need"), *needed = gbpy_object_of(other, "need");
     return o != NULL && needed != NULL && gbpy_add_need(o, needed);
 }
 
@@ -316,7 +323,7 @@ bool gbpy_is_closed(const struct gbpy_handle * handle) {
     return closed;
 }
 
-// ------------------------------------------------------------------------------------------------------------------ owners of memory
+// ---------------------------------------------------------------------------------------------------- owners of memory
 
 static size_t count_handles(ggml_backend_buffer_t buffer) {
     size_t                n = 1;
@@ -350,7 +357,9 @@ bool gbpy_own(struct gbpy_object * owner, ggml_backend_buffer_t buffer) {
     return ok;
 }
 
-int gbpy_n_owned(const struct gbpy_handle * owner) { return owner != NULL && owner->object != NULL ? (int) owner->object->handles.n : 0; }
+int gbpy_n_owned(const struct gbpy_handle * owner) {
+    return owner != NULL && owner->object != NULL ? (int) owner->object->handles.n : 0;
+}
 
 struct ggml_backend_buffer * gbpy_owned(const struct gbpy_handle * owner, int i) {
     return i >= 0 && i < gbpy_n_owned(owner) ? owner->object->handles.data[i] : NULL;
@@ -359,8 +368,9 @@ struct ggml_backend_buffer * gbpy_owned(const struct gbpy_handle * owner, int i)
 bool gbpy_keep_owner(struct gbpy_object * context, struct gbpy_object * owner) {
     gbpy_lock();
     bool ok = has_object(&context->keeps, owner);
-    if (!ok && !owner->closed && gb_vec_reserve(&context->keeps, context->keeps.n + 1) && gb_vec_reserve(&owner->keepers, owner->keepers.n + 1)) {
-        context->keeps.data[context->keeps.n++]   = owner;
+    if (!ok && !owner->closed && gb_vec_reserve(&context->keeps, context->keeps.n + 1) &&
+        gb_vec_reserve(&owner->keepers, owner->keepers.n + 1)) {
+        context->keeps.data[context->keeps.n++] = owner;
         owner->keepers.data[owner->keepers.n++] = context;
         gbpy_ref(owner);
         ok = true;
@@ -369,15 +379,17 @@ bool gbpy_keep_owner(struct gbpy_object * context, struct gbpy_object * owner) {
     return ok;
 }
 
-// A context that many schedulers come and go with does not collect what is left of them: when the list has doubled, and is long beside the
-// context itself, one walk over its tensors finds those that no tensor points to any more. By who uses the context to place, with the lock.
+// A context that many schedulers come and go with does not collect what is left of them: when the list has doubled, and
+// is long beside the context itself, one walk over its tensors finds those that no tensor points to any more. By who
+// uses the context to place, with the lock.
 static void prune_homes(struct gbpy_object * context) {
     gbpy_visited(context->homes.n);
     size_t n = 0;
     for (size_t i = 0; i < context->homes.n; i++) {
         context->homes.data[i]->marked = atomic_load(&context->homes.data[i]->refs) > 0;
     }
-    for (struct ggml_tensor * t = ggml_get_first_tensor(context->ptr); t != NULL; t = ggml_get_next_tensor(context->ptr, t)) {
+    for (struct ggml_tensor * t = ggml_get_first_tensor(context->ptr); t != NULL;
+        t                       = ggml_get_next_tensor(context->ptr, t)) {
         struct gbpy_object * home = t->buffer != NULL ? t->buffer->binding : NULL;
         if (home != NULL) {
             home->marked = true;
@@ -417,10 +429,10 @@ bool gbpy_add_home(struct gbpy_object * context, struct gbpy_object * owner) {
     return ok;
 }
 
-// --------------------------------------------------------------------------------------------------------------------------- opening
+// ------------------------------------------------------------------------------------------------------------- opening
 
 static int open_object(struct gbpy_handle * handle, enum gbpy_kind kind, struct gbpy_object ** o) {
-    GB_FAIL_IF(handle == NULL || handle->object != NULL, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE, "open: the handle is not empty");
+    GB_FAIL_IF(handle == NULL || handle->object != NULL, GGML_STATUS_INVALID_STATE, "open: the handle is not empty");
     *o = gbpy_object_new(kind);
     return *o != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
@@ -461,7 +473,7 @@ int gbpy_open_graph(struct gbpy_handle * handle, struct ggml_cgraph * graph, str
 }
 
 int gbpy_open_event(struct gbpy_handle * handle, const struct gbpy_handle * backend) {
-    struct gbpy_object * o, * b = gbpy_object_of(backend, "Event");
+    struct gbpy_object *o, *b = gbpy_object_of(backend, "Event");
     if (b == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
@@ -470,7 +482,8 @@ int gbpy_open_event(struct gbpy_handle * handle, const struct gbpy_handle * back
     return finish_open(handle, o);
 }
 
-int gbpy_open_tallocr(struct gbpy_handle * handle, const struct gbpy_handle * buffer, struct ggml_backend_buffer_type * buft, const struct gbpy_handle * parent) {
+int gbpy_open_tallocr(struct gbpy_handle * handle, const struct gbpy_handle * buffer,
+    struct ggml_backend_buffer_type * buft, const struct gbpy_handle * parent) {
     struct gbpy_object *       o;
     const struct gbpy_handle * needed = buffer != NULL ? buffer : parent;
     struct gbpy_object *       b      = needed != NULL ? gbpy_object_of(needed, "TensorAllocator") : NULL;

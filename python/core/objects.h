@@ -1,16 +1,19 @@
-// objects.h - what the Python package's handles stand for: who keeps what alive. Everything that a signal, a failed allocation, another thread
-// or a fork could tear apart is in this folder, behind single calls; Python's objects are thin views of it.
+// objects.h - what the Python package's handles stand for: who keeps what alive. Everything that a signal, a failed
+// allocation, another thread or a fork could tear apart is in this folder, behind single calls; Python's objects are
+// thin views of it.
 //
-// An object (gbpy_object) stands for one C object: a context, buffer, backend, scheduler, copied graph, graph, event or allocator. It counts
-// two kinds of references. *Strong* ones keep the C object; when the last is gone it is freed, after whatever uses it and before what it
-// needs. *Weak* ones keep only this struct and the handles of its buffers: a tensor goes on pointing to the handle of a buffer whose memory
-// was given back, and whoever looks at the handle sees that (`retired`). So closing never has to look for tensors.
+// An object (gbpy_object) stands for one C object: a context, buffer, backend, scheduler, copied graph, graph, event or
+// allocator. It counts two kinds of references. *Strong* ones keep the C object; when the last is gone it is freed,
+// after whatever uses it and before what it needs. *Weak* ones keep only this struct and the handles of its buffers: a
+// tensor goes on pointing to the handle of a buffer whose memory was given back, and whoever looks at the handle sees
+// that (`retired`). So closing never has to look for tensors.
 //
-// Python refers to an object through a gbpy_handle, made empty, with gbpy_release as its destructor, and then filled by the one call that
-// makes the C object. Whatever happens between two instructions of Python, the handle is either empty or owns what it says. The collector of
-// garbage does not know handles: it calls the finalizers of a cycle in any order, and others may use the object afterwards; a handle goes with
-// its last reference. A pointer that C gave out is valid as long as Python holds the handle: tools/check_lifetimes.py proves that modules read
-// it only from a variable of their own.
+// Python refers to an object through a gbpy_handle, made empty, with gbpy_release as its destructor, and then filled by
+// the one call that makes the C object. Whatever happens between two instructions of Python, the handle is either empty
+// or owns what it says. The collector of garbage does not know handles: it calls the finalizers of a cycle in any
+// order, and others may use the object afterwards; a handle goes with its last reference. A pointer that C gave out is
+// valid as long as Python holds the handle: tools/check_lifetimes.py proves that modules read it only from a variable
+// of their own.
 //
 // At the end of the interpreter nothing is freed any more: the operating system cleans up.
 #ifndef GBPY_OBJECTS_H
@@ -30,27 +33,44 @@
 
 struct gbpy_object;
 
-// What Python holds. `keeps` (of contexts): as long as one of these is there, the buffers that were given to the context stay.
+// What Python holds. `keeps` (of contexts): as long as one of these is there, the buffers that were given to the
+// context stay.
 struct gbpy_handle {
     struct gbpy_object * object;
     bool                 keeps;
 };
 
-enum gbpy_kind { GBPY_CONTEXT, GBPY_GRAPH, GBPY_BUFFER, GBPY_COPY, GBPY_SCHED, GBPY_BACKEND, GBPY_EVENT, GBPY_TALLOCR, GBPY_GALLOCR };
+enum gbpy_kind {
+    GBPY_CONTEXT,
+    GBPY_GRAPH,
+    GBPY_BUFFER,
+    GBPY_COPY,
+    GBPY_SCHED,
+    GBPY_BACKEND,
+    GBPY_EVENT,
+    GBPY_TALLOCR,
+    GBPY_GALLOCR
+};
 
-void   gbpy_release(struct gbpy_handle * handle); // gives the reference back; an empty handle is fine
-void   gbpy_untrack(uintptr_t object); // a Python object (its id): the collector does not look at it; it goes with its last reference
-void   gbpy_share(struct gbpy_handle * handle, const struct gbpy_handle * other, bool keeps); // another reference to the same
-void * gbpy_ptr(const struct gbpy_handle * handle);                                           // the C object; NULL: empty
-int    gbpy_kind_of(const struct gbpy_handle * handle);                                       // enum gbpy_kind; -1: empty
-bool   gbpy_same(const struct gbpy_handle * a, const struct gbpy_handle * b);
+void gbpy_release(struct gbpy_handle * handle); // gives the reference back; an empty handle is fine
+// a Python object (its id): the collector does not look at it; it goes with its last reference
+void gbpy_untrack(uintptr_t object);
+// another reference to the same
+void gbpy_share(struct gbpy_handle * handle, const struct gbpy_handle * other, bool keeps);
+// the C object; NULL: empty
+void * gbpy_ptr(const struct gbpy_handle * handle);
+// enum gbpy_kind; -1: empty
+int  gbpy_kind_of(const struct gbpy_handle * handle);
+bool gbpy_same(const struct gbpy_handle * a, const struct gbpy_handle * b);
 
-// Another reference to the context that made the tensor: of `handle`, a graph's or a younger context's. If none of theirs has it (what C itself
-// made), to the same.
+// Another reference to the context that made the tensor: of `handle`, a graph's or a younger context's. If none of
+// theirs has it (what C itself made), to the same.
 void gbpy_share_context(struct gbpy_handle * to, const struct gbpy_handle * handle, const struct ggml_tensor * t);
 
-bool gbpy_need(struct gbpy_handle * handle, const struct gbpy_handle * other); // goes before it, also for C; false: no memory
-bool gbpy_keep(struct gbpy_handle * handle, uintptr_t object); // a Python object (its id) that C refers to: until the C object is freed
+// goes before it, also for C; false: no memory
+bool gbpy_need(struct gbpy_handle * handle, const struct gbpy_handle * other);
+// a Python object (its id) that C refers to: until the C object is freed
+bool gbpy_keep(struct gbpy_handle * handle, uintptr_t object);
 
 void gbpy_close(struct gbpy_handle * handle); // no use of it begins any more; contexts do not keep it any longer
 bool gbpy_is_closed(const struct gbpy_handle * handle);
@@ -62,7 +82,8 @@ struct ggml_backend_buffer * gbpy_owned(const struct gbpy_handle * owner, int i)
 int gbpy_open_context(struct gbpy_handle * handle, size_t mem_size, bool no_alloc);
 int gbpy_open_graph(struct gbpy_handle * handle, struct ggml_cgraph * graph, struct gbpy_handle ** contexts, int n);
 int gbpy_open_event(struct gbpy_handle * handle, const struct gbpy_handle * backend);
-int gbpy_open_tallocr(struct gbpy_handle * handle, const struct gbpy_handle * buffer, struct ggml_backend_buffer_type * buft, const struct gbpy_handle * parent);
+int gbpy_open_tallocr(struct gbpy_handle * handle, const struct gbpy_handle * buffer,
+    struct ggml_backend_buffer_type * buft, const struct gbpy_handle * parent);
 int gbpy_open_gallocr(struct gbpy_handle * handle);
 
 // cdef: end
@@ -72,8 +93,8 @@ struct gbpy_use;
 struct gbpy_want { // how an object is to be used, or is
     struct gbpy_object * object;
     bool                 write;
-    bool                 nested; // of a use: who asks was writing it already
-    bool                 closed_too; // who wants it waits for its last use
+    bool                 nested;      // of a use: who asks was writing it already
+    bool                 closed_too;  // who wants it waits for its last use
     bool                 beside_runs; // who wants it does not wait for runs on their way
 };
 
@@ -90,12 +111,12 @@ struct gbpy_constant { // written each time its tensor is given memory
 struct gbpy_sched; // sched_impl.h
 
 struct gbpy_object {
-    enum gbpy_kind kind;
-    void *         ptr;  // owned
-    atomic_int     refs; // strong
-    atomic_int     weak; // one for all strong ones together
+    enum gbpy_kind       kind;
+    void *               ptr;  // owned
+    atomic_int           refs; // strong
+    atomic_int           weak; // one for all strong ones together
     struct gbpy_object * next_dead;
-    long long      serial; // of no other object, ever
+    long long            serial; // of no other object, ever
 
     // under the lock
     atomic_bool       closed; // also read outside
@@ -110,19 +131,19 @@ struct gbpy_object {
 
     // owners of memory: buffers, schedulers, copies
     GB_VEC(ggml_backend_buffer_t) handles; // of their buffers; held
-    bool         readonly;
-    bool         blank;    // nobody gave all of it content: inputs here are to be set
-    bool         scratch;  // tensors that lose their place here may simply be placed again
-    atomic_int   n_pins;   // arrays that look into it
-    gbpy_objects keepers;  // contexts that keep it; borrowed: they leave this list before they go
-    struct ggml_backend_graph_copy copy; // of copies
-    struct gbpy_object *           graph; // of buffers: the graph that an allocator placed here, strong
-    long long    cleared; // of buffers: the number of the last write to all of it (content.h); 0: none
+    bool                           readonly;
+    bool                           blank;   // nobody gave all of it content: inputs here are to be set
+    bool                           scratch; // tensors that lose their place here may simply be placed again
+    atomic_int                     n_pins;  // arrays that look into it
+    gbpy_objects                   keepers; // contexts that keep it; borrowed: they leave this list before they go
+    struct ggml_backend_graph_copy copy;    // of copies
+    struct gbpy_object *           graph;   // of buffers: the graph that an allocator placed here, strong
+    long long cleared; // of buffers: the number of the last write to all of it (content.h); 0: none
 
     // contexts
-    gbpy_objects keeps; // owners of memory that was given to it; strong. Until the last keeping handle is gone
+    gbpy_objects keeps;       // owners of memory that was given to it; strong. Until the last keeping handle is gone
     size_t       homes_limit; // how many make it worth while to look for those that are gone
-    gbpy_objects homes; // owners of memory in which its tensors were ever placed; weak
+    gbpy_objects homes;       // owners of memory in which its tensors were ever placed; weak
     atomic_int   n_keeping;
     _Atomic(struct gbpy_constant *) constants; // added at any time, and freed with the context
 
@@ -132,20 +153,21 @@ struct gbpy_object {
     GB_VEC(struct ggml_tensor *) results; // tensors in memory of the user that its nodes compute
     GB_VEC(struct ggml_tensor *) written; // inputs, into which its nodes write
     const struct ggml_tensor * homeless;  // one without memory; NULL: none
-    long long  checked;   // the epoch as of which it was found ready to be computed
-    long long  computed;  // version of its inputs at its last complete run by a backend; -1: none
-    struct gbpy_object ** contexts; // those of its tensors; part of `needs`
-    int        n_contexts;
+    long long                  checked;   // the epoch as of which it was found ready to be computed
+    long long                  computed;  // version of its inputs at its last complete run by a backend; -1: none
+    struct gbpy_object **      contexts;  // those of its tensors; part of `needs`
+    int                        n_contexts;
 
-    struct gbpy_stop *  stop;  // of backends
-    int                 cancels; // of backends: gbpy_cancels when its queue was known to hold nothing that was cancelled
+    struct gbpy_stop * stop; // of backends
+    // of backends: gbpy_cancels when its queue was known to hold nothing that was cancelled
+    int                 cancels;
     struct gbpy_sched * sched; // of schedulers
 };
 
 // Python's reference for C code: NULL handle or empty: reports with `what` and returns NULL.
 struct gbpy_object * gbpy_object_of(const struct gbpy_handle * handle, const char * what);
 
-struct gbpy_object * gbpy_object_new(enum gbpy_kind kind); // one strong reference; NULL and reported: no memory
+struct gbpy_object * gbpy_object_new(enum gbpy_kind kind);      // one strong reference; NULL and reported: no memory
 void                 gbpy_ref(struct gbpy_object * object);     // by who has one
 bool                 gbpy_try_ref(struct gbpy_object * object); // by who has a weak one: false if it is being freed
 void                 gbpy_unref(struct gbpy_object * object);   // NULL is fine. Frees outside of the lock
@@ -154,10 +176,12 @@ void                 gbpy_weak_unref(struct gbpy_object * object);
 void gbpy_give(struct gbpy_object * object, struct gbpy_object ** dead);
 void gbpy_destroy_all(struct gbpy_object * dead);
 
-bool gbpy_own(struct gbpy_object * owner, ggml_backend_buffer_t buffer); // with its parts; twice is fine. False, nothing owned: no memory
-bool gbpy_keep_owner(struct gbpy_object * context, struct gbpy_object * owner); // false: no memory, or the owner is closed
-bool gbpy_add_home(struct gbpy_object * context, struct gbpy_object * owner);   // false: no memory
-bool gbpy_add_need(struct gbpy_object * object, struct gbpy_object * other);    // false: no memory
+// with its parts; twice is fine. False, nothing owned: no memory
+bool gbpy_own(struct gbpy_object * owner, ggml_backend_buffer_t buffer);
+// false: no memory, or the owner is closed
+bool gbpy_keep_owner(struct gbpy_object * context, struct gbpy_object * owner);
+bool gbpy_add_home(struct gbpy_object * context, struct gbpy_object * owner); // false: no memory
+bool gbpy_add_need(struct gbpy_object * object, struct gbpy_object * other);  // false: no memory
 
 void gbpy_free_sched(struct gbpy_object * sched); // scheds.c
 

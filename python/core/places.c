@@ -8,11 +8,13 @@
 #include "base/status.h"
 #include "tensor/tensor.h"
 
-// ------------------------------------------------------------------------------------------------------------------------- constants
+// ----------------------------------------------------------------------------------------------------------- constants
 
-int gbpy_upload_constants(struct gbpy_object * context, const struct gbpy_object * owner, const struct ggml_tensor * only) {
+int gbpy_upload_constants(struct gbpy_object * context, const struct gbpy_object * owner,
+    const struct ggml_tensor * only) {
     for (const struct gbpy_constant * c = atomic_load(&context->constants); c != NULL; c = c->next) {
-        if ((only == NULL || c->tensor == only) && c->size > 0 && gbpy_owner_of(c->tensor) == owner && gbpy_is_own(owner, c->tensor)) {
+        if ((only == NULL || c->tensor == only) && c->size > 0 && gbpy_owner_of(c->tensor) == owner &&
+            gbpy_is_own(owner, c->tensor)) {
             gbpy_set_stamp(c->tensor, 0); // if it fails, it has no content
             GB_TRY(ggml_backend_tensor_set(c->tensor, c->value, 0, c->size));
             gbpy_set_stamp(c->tensor, 1);
@@ -46,11 +48,12 @@ int gbpy_set_constant(struct gbpy_handle * context, struct ggml_tensor * t, cons
     return GGML_STATUS_SUCCESS;
 }
 
-// --------------------------------------------------------------------------------------------------------------------------- buffers
+// ------------------------------------------------------------------------------------------------------------- buffers
 
 static int new_owner(struct gbpy_handle * handle, struct gbpy_object * o, ggml_backend_buffer_t buffer, int usage) {
     o->ptr     = buffer;
-    int status = buffer != NULL ? (int) ggml_backend_buffer_set_usage(buffer, (enum ggml_backend_buffer_usage) usage) : (int) ggml_last_status();
+    int status = buffer != NULL ? (int) ggml_backend_buffer_set_usage(buffer, (enum ggml_backend_buffer_usage) usage)
+                                : (int) ggml_last_status();
     if (status == GGML_STATUS_SUCCESS && !gbpy_own(o, buffer)) {
         status = GGML_STATUS_ALLOC_FAILED;
     }
@@ -67,7 +70,7 @@ static int begin_buffer(struct gbpy_handle * handle, const struct gbpy_handle * 
     while (p != NULL && p->kind == GBPY_BUFFER) { // of another buffer's type: what that one needs, not its memory
         p = p->needs.n > 0 ? p->needs.data[0] : NULL;
     }
-    GB_FAIL_IF(handle == NULL || handle->object != NULL, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE, "Buffer: the handle is not empty");
+    GB_FAIL_IF(handle == NULL || handle->object != NULL, GGML_STATUS_INVALID_STATE, "Buffer: the handle is not empty");
     if (parent != NULL && parent->object == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
@@ -82,13 +85,15 @@ static int begin_buffer(struct gbpy_handle * handle, const struct gbpy_handle * 
     return GGML_STATUS_SUCCESS;
 }
 
-int gbpy_open_buffer(struct gbpy_handle * handle, struct ggml_backend_buffer_type * buft, size_t size, int usage, const struct gbpy_handle * parent) {
+int gbpy_open_buffer(struct gbpy_handle * handle, struct ggml_backend_buffer_type * buft, size_t size, int usage,
+    const struct gbpy_handle * parent) {
     struct gbpy_object * o;
     GB_TRY(begin_buffer(handle, parent, &o));
     return new_owner(handle, o, ggml_backend_buft_alloc_buffer(buft, size), usage);
 }
 
-int gbpy_open_host_buffer(struct gbpy_handle * handle, void * data, size_t size, int usage, bool readonly, uintptr_t object) {
+int gbpy_open_host_buffer(struct gbpy_handle * handle, void * data, size_t size, int usage, bool readonly,
+    uintptr_t object) {
     struct gbpy_object * o;
     GB_TRY(begin_buffer(handle, NULL, &o));
     o->readonly      = readonly;
@@ -110,7 +115,8 @@ static int enter_to_clear(struct gbpy_use * use, struct gbpy_object * b) {
             ok = atomic_load(&context->constants) == NULL || context->broken || gbpy_add_want(&wants, context, false);
         }
         ok     = ok && gbpy_reserve_use(use, (int) wants.n);
-        status = ok ? gbpy_take_or_wait(use, "Buffer.clear", wants.data, (int) wants.n, false, NULL) : GGML_STATUS_ALLOC_FAILED;
+        status = ok ? gbpy_take_or_wait(use, "Buffer.clear", wants.data, (int) wants.n, false, NULL)
+                    : GGML_STATUS_ALLOC_FAILED;
     }
     gbpy_unlock();
     gb_vec_free(&wants);
@@ -118,7 +124,7 @@ static int enter_to_clear(struct gbpy_use * use, struct gbpy_object * b) {
 }
 
 int gbpy_clear(struct gbpy_handle * buffer, uint8_t value) {
-    struct gbpy_object * b = gbpy_object_of(buffer, "Buffer.clear");
+    struct gbpy_object * b   = gbpy_object_of(buffer, "Buffer.clear");
     struct gbpy_use      use = { 0 };
     if (b == NULL) {
         return GGML_STATUS_INVALID_STATE;
@@ -133,7 +139,7 @@ int gbpy_clear(struct gbpy_handle * buffer, uint8_t value) {
         gbpy_note_clear(b); // also if it failed: who knows what stands there
     }
     const struct gbpy_quiet before = gbpy_begin_quiet(); // also what an interrupt left half cleared has its constants
-    for (int i = 1; i < use.n && !b->readonly; i++) { // the first is the buffer
+    for (int i = 1; i < use.n && !b->readonly; i++) {    // the first is the buffer
         const int written = gbpy_upload_constants(use.wants[i].object, b, NULL);
         status            = status == GGML_STATUS_SUCCESS ? written : status;
     }
@@ -142,21 +148,26 @@ int gbpy_clear(struct gbpy_handle * buffer, uint8_t value) {
     return status;
 }
 
-bool gbpy_buffer_is_readonly(const struct gbpy_handle * buffer) { return buffer != NULL && buffer->object != NULL && buffer->object->readonly; }
+bool gbpy_buffer_is_readonly(const struct gbpy_handle * buffer) {
+    return buffer != NULL && buffer->object != NULL && buffer->object->readonly;
+}
 
-// -------------------------------------------------------------------------------------------------------------- tensors of a context
+// ------------------------------------------------------------------------------------------------ tensors of a context
 
 // May the tensor be placed in the buffer (NULL: it is only measured)?
-static int check_place(const struct gbpy_object * c, const struct gbpy_object * b, const struct ggml_tensor * t, const char * what) {
-    GB_FAIL_IF(b != NULL && b->readonly && gbpy_is_constant(t), GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
-               "%s: '%s' is a constant, whose value is written when it is placed; the buffer is read-only", what, t->name);
-    GB_FAIL_IF(c->kind != GBPY_CONTEXT, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE, "%s: the tensor belongs to a copy, or to no context", what);
+static int check_place(const struct gbpy_object * c, const struct gbpy_object * b, const struct ggml_tensor * t,
+    const char * what) {
+    GB_FAIL_IF(b != NULL && b->readonly && gbpy_is_constant(t), GGML_STATUS_INVALID_STATE,
+        "%s: '%s' is a constant, whose value is written when it is placed; the buffer is read-only", what, t->name);
+    GB_FAIL_IF(c->kind != GBPY_CONTEXT, GGML_STATUS_INVALID_STATE, "%s: the tensor belongs to a copy, or to no context",
+        what);
     return GGML_STATUS_SUCCESS;
 }
 
 // The owner is one of the context's, and is kept by it.
 static int join(struct gbpy_object * context, struct gbpy_object * owner) {
-    return gbpy_add_home(context, owner) && gbpy_keep_owner(context, owner) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    return gbpy_add_home(context, owner) && gbpy_keep_owner(context, owner) ? GGML_STATUS_SUCCESS
+                                                                            : GGML_STATUS_ALLOC_FAILED;
 }
 
 static bool is_part_of(ggml_backend_buffer_t buffer, ggml_backend_buffer_t whole) {
@@ -177,10 +188,11 @@ static void unplace_all_in(struct ggml_context * ctx, ggml_backend_buffer_t buff
     }
 }
 
-int gbpy_open_context_buffer(struct gbpy_handle * handle, struct gbpy_handle * context, struct ggml_backend_buffer_type * buft, int usage, const struct gbpy_handle * parent) {
-    static const char    what[] = "Context.allocate";
-    struct gbpy_object * c      = gbpy_object_of(context, what), * o = NULL;
-    struct gbpy_use      use    = { 0 };
+int gbpy_open_context_buffer(struct gbpy_handle * handle, struct gbpy_handle * context,
+    struct ggml_backend_buffer_type * buft, int usage, const struct gbpy_handle * parent) {
+    static const char   what[] = "Context.allocate";
+    struct gbpy_object *c = gbpy_object_of(context, what), *o = NULL;
+    struct gbpy_use     use = { 0 };
     if (c == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
@@ -217,8 +229,8 @@ int gbpy_open_context_buffer(struct gbpy_handle * handle, struct gbpy_handle * c
 }
 
 int gbpy_place(struct gbpy_handle * buffer, struct gbpy_handle * context, struct ggml_tensor * t, size_t offset) {
-    struct gbpy_object * b = gbpy_object_of(buffer, "Buffer.place"), * c = gbpy_object_of(context, "Buffer.place");
-    struct gbpy_use      use = { 0 };
+    struct gbpy_object *b = gbpy_object_of(buffer, "Buffer.place"), *c = gbpy_object_of(context, "Buffer.place");
+    struct gbpy_use     use = { 0 };
     if (b == NULL || c == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
@@ -242,11 +254,13 @@ int gbpy_place(struct gbpy_handle * buffer, struct gbpy_handle * context, struct
     return status;
 }
 
-// ------------------------------------------------------------------------------------------------------------------------ allocators
+// ---------------------------------------------------------------------------------------------------------- allocators
 
-int gbpy_tallocr_alloc(struct gbpy_handle * allocator, struct gbpy_handle * buffer, struct gbpy_handle * context, struct ggml_tensor * t) {
-    struct gbpy_object * a = gbpy_object_of(allocator, "TensorAllocator.alloc"), * c = gbpy_object_of(context, "TensorAllocator.alloc");
-    struct gbpy_object * b = buffer != NULL ? gbpy_object_of(buffer, "TensorAllocator.alloc") : NULL;
+int gbpy_tallocr_alloc(struct gbpy_handle * allocator, struct gbpy_handle * buffer, struct gbpy_handle * context,
+    struct ggml_tensor * t) {
+    struct gbpy_object *a    = gbpy_object_of(allocator, "TensorAllocator.alloc"),
+                       *c    = gbpy_object_of(context, "TensorAllocator.alloc");
+    struct gbpy_object * b   = buffer != NULL ? gbpy_object_of(buffer, "TensorAllocator.alloc") : NULL;
     struct gbpy_use      use = { 0 };
     if (a == NULL || c == NULL || (buffer != NULL && b == NULL)) {
         return GGML_STATUS_INVALID_STATE;
@@ -296,13 +310,13 @@ static void unplace_graph(const struct ggml_cgraph * graph, const struct gbpy_ob
 }
 
 // The allocator, the buffer, and the contexts of both graphs; each may be NULL.
-static int enter_allocator(struct gbpy_use * use, const char * what, struct gbpy_object * a, struct gbpy_object * b, const struct gbpy_object * g,
-                           const struct gbpy_object * old) {
+static int enter_allocator(struct gbpy_use * use, const char * what, struct gbpy_object * a, struct gbpy_object * b,
+    const struct gbpy_object * g, const struct gbpy_object * old) {
     struct gbpy_want           wants[2];
-    const struct gbpy_object * graphs[2] = { g, old };
+    const struct gbpy_object * graphs[2]  = { g, old };
     GB_VEC(struct gbpy_object *) contexts = { 0 };
-    int  n  = 0;
-    bool ok = true;
+    int  n                                = 0;
+    bool ok                               = true;
     if (a != NULL) {
         wants[n++] = (struct gbpy_want){ .object = a, .write = true };
     }
@@ -314,7 +328,8 @@ static int enter_allocator(struct gbpy_use * use, const char * what, struct gbpy
             ok = gb_vec_push(&contexts, graphs[k]->contexts[i]);
         }
     }
-    const int status = ok ? gbpy_enter_to_place(use, what, wants, n, contexts.data, (int) contexts.n) : GGML_STATUS_ALLOC_FAILED;
+    const int status =
+        ok ? gbpy_enter_to_place(use, what, wants, n, contexts.data, (int) contexts.n) : GGML_STATUS_ALLOC_FAILED;
     gb_vec_free(&contexts);
     return status;
 }
@@ -347,12 +362,14 @@ static void set_graph_in(struct gbpy_object * b, struct gbpy_object * graph) {
 }
 
 // enter_allocator with the graph in the buffer, which loses its place. `g` may be NULL, `a` too.
-static int enter_and_clear(struct gbpy_use * use, const char * what, struct gbpy_object * a, struct gbpy_object * b, const struct gbpy_object * g) {
+static int enter_and_clear(struct gbpy_use * use, const char * what, struct gbpy_object * a, struct gbpy_object * b,
+    const struct gbpy_object * g) {
     bool cleared = false;
     while (!cleared) {
         struct gbpy_object * old    = graph_in(b);
         const int            status = enter_allocator(use, what, a, b, g, old);
-        cleared                     = status == GGML_STATUS_SUCCESS && b->graph == old; // else another thread was faster
+        // else another thread was faster
+        cleared = status == GGML_STATUS_SUCCESS && b->graph == old;
         if (cleared && old != NULL) {
             unplace_graph(old->ptr, b);
             set_graph_in(b, NULL);
@@ -377,17 +394,19 @@ int gbpy_unplace_graph(struct gbpy_handle * buffer) {
     return status;
 }
 
-int gbpy_gallocr_measure(struct gbpy_handle * allocator, struct ggml_backend_buffer_type * buft, struct gbpy_handle * graph, size_t * size) {
-    struct gbpy_object * a = gbpy_object_of(allocator, "GraphAllocator.measure"), * g = gbpy_object_of(graph, "GraphAllocator.measure");
-    struct gbpy_use      use = { 0 };
+int gbpy_gallocr_measure(struct gbpy_handle * allocator, struct ggml_backend_buffer_type * buft,
+    struct gbpy_handle * graph, size_t * size) {
+    struct gbpy_object *a = gbpy_object_of(allocator, "GraphAllocator.measure"),
+                       *g = gbpy_object_of(graph, "GraphAllocator.measure");
+    struct gbpy_use use   = { 0 };
     if (a == NULL || g == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
     GB_TRY(enter_allocator(&use, "GraphAllocator.measure", a, NULL, g, NULL));
     ggml_clear_error();
     ggml_tallocr_t measuring = ggml_tallocr_new_measure_from_buft(buft);
-    *size      = measuring != NULL ? ggml_gallocr_alloc_graph(a->ptr, measuring, g->ptr) : 0;
-    int status = *size == 0 ? (int) ggml_last_status() : GGML_STATUS_SUCCESS;
+    *size                    = measuring != NULL ? ggml_gallocr_alloc_graph(a->ptr, measuring, g->ptr) : 0;
+    int status               = *size == 0 ? (int) ggml_last_status() : GGML_STATUS_SUCCESS;
     ggml_tallocr_free(measuring);
     gbpy_leave(&use);
     return status;
@@ -417,15 +436,16 @@ static int allocate_graph(struct gbpy_object * a, struct gbpy_object * b, struct
 }
 
 int gbpy_gallocr_alloc(struct gbpy_handle * allocator, struct gbpy_handle * buffer, struct gbpy_handle * graph) {
-    static const char    what[] = "GraphAllocator.allocate";
-    struct gbpy_object * a = gbpy_object_of(allocator, what), * b = gbpy_object_of(buffer, what), * g = gbpy_object_of(graph, what);
-    struct gbpy_use      use = { 0 };
+    static const char   what[] = "GraphAllocator.allocate";
+    struct gbpy_object *a = gbpy_object_of(allocator, what), *b = gbpy_object_of(buffer, what),
+                       *g = gbpy_object_of(graph, what);
+    struct gbpy_use use   = { 0 };
     if (a == NULL || b == NULL || g == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
     GB_TRY(enter_and_clear(&use, what, a, b, g));
     b->scratch = b->blank = true;
-    const int status = allocate_graph(a, b, g);
+    const int status      = allocate_graph(a, b, g);
     set_graph_in(b, g); // also what was placed before a failure lies there
     gbpy_leave(&use);
     return status;

@@ -1,4 +1,5 @@
-// places.h - who gives tensors memory: buffers, a context's buffer for all its tensors, allocators, constants. (The scheduler: scheds.h.)
+// places.h - who gives tensors memory: buffers, a context's buffer for all its tensors, allocators, constants. (The
+// scheduler: scheds.h.)
 #ifndef GBPY_PLACES_H
 #define GBPY_PLACES_H
 
@@ -6,25 +7,32 @@
 
 // cdef: begin
 
-int gbpy_open_buffer(struct gbpy_handle * handle, struct ggml_backend_buffer_type * buft, size_t size, int usage, const struct gbpy_handle * parent);
+int gbpy_open_buffer(struct gbpy_handle * handle, struct ggml_backend_buffer_type * buft, size_t size, int usage,
+    const struct gbpy_handle * parent);
 // Over memory of somebody else; `object` (its id) is kept.
-int gbpy_open_host_buffer(struct gbpy_handle * handle, void * data, size_t size, int usage, bool readonly, uintptr_t object);
+int gbpy_open_host_buffer(struct gbpy_handle * handle, void * data, size_t size, int usage, bool readonly,
+    uintptr_t object);
 // For all tensors of the context that have no memory. GGML_STATUS_INVALID_STATE without a message: there are none.
-int gbpy_open_context_buffer(struct gbpy_handle * handle, struct gbpy_handle * context, struct ggml_backend_buffer_type * buft, int usage, const struct gbpy_handle * parent);
+int gbpy_open_context_buffer(struct gbpy_handle * handle, struct gbpy_handle * context,
+    struct ggml_backend_buffer_type * buft, int usage, const struct gbpy_handle * parent);
 int gbpy_place(struct gbpy_handle * buffer, struct gbpy_handle * context, struct ggml_tensor * t, size_t offset);
 int gbpy_clear(struct gbpy_handle * buffer, uint8_t value);
 int gbpy_set_constant(struct gbpy_handle * context, struct ggml_tensor * t, const void * value, size_t size);
 
-int gbpy_tallocr_alloc(struct gbpy_handle * allocator, struct gbpy_handle * buffer, struct gbpy_handle * context, struct ggml_tensor * t);
+int gbpy_tallocr_alloc(struct gbpy_handle * allocator, struct gbpy_handle * buffer, struct gbpy_handle * context,
+    struct ggml_tensor * t);
 int gbpy_gallocr_alloc(struct gbpy_handle * allocator, struct gbpy_handle * buffer, struct gbpy_handle * graph);
 int gbpy_unplace_graph(struct gbpy_handle * buffer); // what an allocator placed there loses its place
-int gbpy_gallocr_measure(struct gbpy_handle * allocator, struct ggml_backend_buffer_type * buft, struct gbpy_handle * graph, size_t * size);
+int gbpy_gallocr_measure(struct gbpy_handle * allocator, struct ggml_backend_buffer_type * buft,
+    struct gbpy_handle * graph, size_t * size);
 
 bool gbpy_buffer_is_readonly(const struct gbpy_handle * buffer);
 
 // cdef: end
 
-// After tensors of the context were given memory of the owner, or `only` one of them (NULL: all), or that was overwritten, by who entered both.
-int gbpy_upload_constants(struct gbpy_object * context, const struct gbpy_object * owner, const struct ggml_tensor * only);
+// After tensors of the context were given memory of the owner, or `only` one of them (NULL: all), or that was
+// overwritten, by who entered both.
+int gbpy_upload_constants(struct gbpy_object * context, const struct gbpy_object * owner,
+    const struct ggml_tensor * only);
 
 #endif // GBPY_PLACES_H

@@ -20,51 +20,56 @@ struct gbpy_sched {
     GB_VEC(struct gbpy_choice) choices;
 
     // the planned graph; under the lock, too
-    struct gbpy_object * graph;   // strong; NULL: none
-    gbpy_wants           owners;  // of memory of others that it uses; strong
-    int                  n_nodes;
-    long long            epoch;   // as of which that is so
-    bool                 dirty;
-    bool                 dirty_choices; // the user chose backends for nodes since
-    long long            about; // serial number of the graph that questions are about; 0: none
-    bool                 inputs_are_set; // all that were placed here
-    bool                 running; // in gbpy_sched_compute
-    const struct ggml_tensor * shown; // to an eval callback: computed just now; NULL: none
-    bool                 ran;     // what its results hold is from a complete run ...
-    long long            version; // ... that began with this version of the inputs
-    int                  n_copies;
-    bool                 keep_all;
+    struct gbpy_object *       graph;  // strong; NULL: none
+    gbpy_wants                 owners; // of memory of others that it uses; strong
+    int                        n_nodes;
+    long long                  epoch; // as of which that is so
+    bool                       dirty;
+    bool                       dirty_choices;  // the user chose backends for nodes since
+    long long                  about;          // serial number of the graph that questions are about; 0: none
+    bool                       inputs_are_set; // all that were placed here
+    bool                       running;        // in gbpy_sched_compute
+    const struct ggml_tensor * shown;          // to an eval callback: computed just now; NULL: none
+    bool                       ran;            // what its results hold is from a complete run ...
+    long long                  version;        // ... that began with this version of the inputs
+    int                        n_copies;
+    bool                       keep_all;
 
     // runs on their way: flights.c
-    bool                 flying; // under the lock
+    bool                 flying;    // under the lock
     struct gbpy_object * fly_graph; // strong
     gbpy_wants           fly_wants; // all that they use; strong
     struct gbpy_flight * flights;
     uint64_t             last_id;
-    GB_VEC(uint64_t)     failed;
-    int                  kept_status; // of a run that others waited for: not told yet
-    char                 kept_message[512];
-    struct gbpy_sched *  next_flying; // under the lock
+    GB_VEC(uint64_t) failed;
+    int                 kept_status; // of a run that others waited for: not told yet
+    char                kept_message[512];
+    struct gbpy_sched * next_flying; // under the lock
 
-    uint64_t             n_reported; // plans, of those that were made
+    uint64_t n_reported; // plans, of those that were made
 };
 
 static inline int                  gbpy_n_backends(const struct gbpy_sched * s) { return s->n_members - 1; }
-static inline struct gbpy_object * gbpy_backend_at(const struct gbpy_sched * s, int i) { return s->members[1 + i].object; }
+static inline struct gbpy_object * gbpy_backend_at(const struct gbpy_sched * s, int i) {
+    return s->members[1 + i].object;
+}
 
 struct gbpy_sched * gbpy_sched_of(const struct gbpy_handle * handle, const char * what); // NULL and reported: empty
 int                 gbpy_enter_sched(struct gbpy_use * use, struct gbpy_sched * s, const char * what);
 
 // By who uses the scheduler:
 bool gbpy_is_planned(const struct gbpy_sched * s, const struct gbpy_object * graph);
-// Enters all that computing the graph takes, and plans if that is not done. `lands`: runs on their way are waited for first.
-int  gbpy_enter_planned(struct gbpy_use * use, struct gbpy_sched * s, struct gbpy_object * graph, bool lands, bool computes, const char * what, int * how);
+// Enters all that computing the graph takes, and plans if that is not done. `lands`: runs on their way are waited for
+// first.
+int  gbpy_enter_planned(struct gbpy_use * use, struct gbpy_sched * s, struct gbpy_object * graph, bool lands,
+    bool computes, const char * what, int * how);
 bool gbpy_own_new(struct gbpy_sched * s); // the buffers that the scheduler has made meanwhile; false: no memory
 
 // flights.c:
 bool gbpy_works_for(const struct gbpy_sched * s); // does this thread, for a run on its way?
 // By who uses the scheduler and its backends:
-int  gbpy_land_inside(struct gbpy_sched * s);  // waits for all runs
-int  gbpy_land_earlier(struct gbpy_sched * s); // before another run: that earlier ones were stopped is told to who waits for them
+int gbpy_land_inside(struct gbpy_sched * s); // waits for all runs
+// before another run: that earlier ones were stopped is told to who waits for them
+int gbpy_land_earlier(struct gbpy_sched * s);
 
 #endif // GBPY_SCHED_IMPL_H

@@ -22,7 +22,7 @@ int gbpy_enter_sched(struct gbpy_use * use, struct gbpy_sched * s, const char * 
     return gbpy_enter_wants(use, what, s->members, s->n_members, false);
 }
 
-// ------------------------------------------------------------------------------------------------------------------ opening, freeing
+// ---------------------------------------------------------------------------------------------------- opening, freeing
 
 bool gbpy_own_new(struct gbpy_sched * s) {
     const struct ggml_backend_sched * sched = s->object->ptr;
@@ -43,13 +43,13 @@ static void forget_choices(struct gbpy_sched * s) {
 }
 
 static void forget_plan(struct gbpy_sched * s) {
-    struct gbpy_object * graph = s->graph;
+    struct gbpy_object * graph  = s->graph;
     gbpy_wants           owners = s->owners;
-    s->graph          = NULL;
-    s->dirty          = true;
-    s->dirty_choices  = false;
-    s->ran            = false;
-    s->inputs_are_set = false;
+    s->graph                    = NULL;
+    s->dirty                    = true;
+    s->dirty_choices            = false;
+    s->ran                      = false;
+    s->inputs_are_set           = false;
     memset(&s->owners, 0, sizeof(s->owners));
     for (size_t i = 0; i < owners.n; i++) {
         gbpy_unref(owners.data[i].object);
@@ -80,10 +80,11 @@ void gbpy_free_sched(struct gbpy_object * o) {
     o->sched = NULL;
 }
 
-int gbpy_open_sched(struct gbpy_handle * handle, struct gbpy_handle ** backends, struct ggml_backend_buffer_type ** bufts, int n) {
-    struct gbpy_object * o = gbpy_object_new(GBPY_SCHED);
-    ggml_backend_t *     raw = gb_calloc((size_t) n, sizeof(*raw));
-    struct gbpy_sched *  s   = o != NULL && raw != NULL ? GB_NEW(struct gbpy_sched) : NULL;
+int gbpy_open_sched(struct gbpy_handle * handle, struct gbpy_handle ** backends,
+    struct ggml_backend_buffer_type ** bufts, int n) {
+    struct gbpy_object * o      = gbpy_object_new(GBPY_SCHED);
+    ggml_backend_t *     raw    = gb_calloc((size_t) n, sizeof(*raw));
+    struct gbpy_sched *  s      = o != NULL && raw != NULL ? GB_NEW(struct gbpy_sched) : NULL;
     int                  status = s != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     if (s != NULL) {
         o->sched    = s;
@@ -120,7 +121,7 @@ int gbpy_open_sched(struct gbpy_handle * handle, struct gbpy_handle ** backends,
     return GGML_STATUS_SUCCESS;
 }
 
-// -------------------------------------------------------------------------------------------------------------------------- planning
+// ------------------------------------------------------------------------------------------------------------ planning
 
 // Choices for nodes whose context is gone: the address may serve another tensor by now.
 static int drop_dead_choices(struct gbpy_sched * s) {
@@ -141,7 +142,8 @@ static int drop_dead_choices(struct gbpy_sched * s) {
 }
 
 static bool has_lost_content(const struct gbpy_sched * s, const struct ggml_tensor * leaf) {
-    if (leaf->op != GGML_OP_NONE || leaf->view_src != NULL || leaf->buffer == NULL || gbpy_stamp(leaf) == 0 || ggml_nelements(leaf) == 0) {
+    if (leaf->op != GGML_OP_NONE || leaf->view_src != NULL || leaf->buffer == NULL || gbpy_stamp(leaf) == 0 ||
+        ggml_nelements(leaf) == 0) {
         return false;
     }
     if (gbpy_has_lost(leaf)) {
@@ -151,13 +153,15 @@ static bool has_lost_content(const struct gbpy_sched * s, const struct ggml_tens
     if (owner == NULL || owner->kind != GBPY_SCHED) {
         return false;
     }
-    return owner == s->object ? !gb_sched_leaf_is_bound(owner->ptr, leaf) && !gb_sched_result_is_alive(owner->ptr, leaf) : !gbpy_is_own(owner, leaf);
+    return owner == s->object ? !gb_sched_leaf_is_bound(owner->ptr, leaf) && !gb_sched_result_is_alive(owner->ptr, leaf)
+                              : !gbpy_is_own(owner, leaf);
 }
 
 // Lost, or placed by another scheduler that has used the memory again. That one is entered.
 static void unplace_foreign(const struct gbpy_sched * s, struct ggml_tensor * t) {
     const struct gbpy_object * owner = gbpy_owner_of(t);
-    if (owner != NULL && owner->kind == GBPY_SCHED && owner != s->object && !gbpy_has_lost(t) && !gbpy_is_own(owner, t)) {
+    if (owner != NULL && owner->kind == GBPY_SCHED && owner != s->object && !gbpy_has_lost(t) &&
+        !gbpy_is_own(owner, t)) {
         gbpy_unplace(t);
     } else {
         gbpy_unplace_lost(t);
@@ -165,7 +169,8 @@ static void unplace_foreign(const struct gbpy_sched * s, struct ggml_tensor * t)
 }
 
 // Inputs whose memory was taken away must be set again: computing with them is an error, allocating begins anew.
-static int settle_lost_inputs(const struct gbpy_sched * s, const struct gbpy_object * g, bool computes, const char * what) {
+static int settle_lost_inputs(const struct gbpy_sched * s, const struct gbpy_object * g, bool computes,
+    const char * what) {
     const struct ggml_cgraph * graph = g->ptr;
     for (int i = 0; i < graph->n_leafs; i++) {
         struct ggml_tensor * leaf = graph->leafs[i];
@@ -175,9 +180,11 @@ static int settle_lost_inputs(const struct gbpy_sched * s, const struct gbpy_obj
         if (gbpy_is_constant(leaf)) {
             continue; // written again with its new place
         }
-        GB_FAIL_IF(computes, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
-                   "%s: the input '%s' was set, but its memory was given to other graphs since (a scheduler remembers the last %d), or the scheduler was reset: allocate the graph, set "
-                   "it again and compute, or give it memory of its own (Context.allocate)", what, leaf->name, GB_SCHED_PLANS_MAX);
+        GB_FAIL_IF(computes, GGML_STATUS_INVALID_STATE,
+            "%s: the input '%s' was set, but its memory was given to other graphs since (a scheduler remembers the "
+            "last %d), or the scheduler was reset: allocate the graph, set "
+            "it again and compute, or give it memory of its own (Context.allocate)",
+            what, leaf->name, GB_SCHED_PLANS_MAX);
         gbpy_set_stamp(leaf, 0);
     }
     for (int v = 1; v >= 0; v--) {
@@ -256,7 +263,8 @@ static int call_planner(struct gbpy_sched * s, struct gbpy_object * g, enum gbpy
     return status;
 }
 
-// Makes g the planned graph: all its tensors have memory afterwards. By who uses all of that, and its contexts to place.
+// Makes g the planned graph: all its tensors have memory afterwards. By who uses all of that, and its contexts to
+// place.
 static int plan_inside(struct gbpy_sched * s, struct gbpy_object * g, bool computes, const char * what, int * how) {
     const uint64_t  before  = plans_of(s->object->ptr);
     const bool      same    = s->graph == g && !s->dirty;
@@ -301,10 +309,12 @@ static int plan_inside(struct gbpy_sched * s, struct gbpy_object * g, bool compu
 }
 
 bool gbpy_is_planned(const struct gbpy_sched * s, const struct gbpy_object * g) {
-    return s->graph == g && !s->dirty && s->n_nodes == ((const struct ggml_cgraph *) g->ptr)->n_nodes && s->epoch == gbpy_epoch_now();
+    return s->graph == g && !s->dirty && s->n_nodes == ((const struct ggml_cgraph *) g->ptr)->n_nodes &&
+           s->epoch == gbpy_epoch_now();
 }
 
-static bool holds_memory(const struct gbpy_object * g, const struct gbpy_object * context) { // of tensors that the context placed itself
+// of tensors that the context placed itself
+static bool holds_memory(const struct gbpy_object * g, const struct gbpy_object * context) {
     for (size_t i = 0; i < g->owners.n; i++) {
         if (g->owners.data[i].object == context) {
             return true;
@@ -313,8 +323,10 @@ static bool holds_memory(const struct gbpy_object * g, const struct gbpy_object 
     return false;
 }
 
-int gbpy_enter_planned(struct gbpy_use * use, struct gbpy_sched * s, struct gbpy_object * g, bool lands, bool computes, const char * what, int * how) {
-    // The planned graph's fields are read without a use of the scheduler: whoever changes them has it, and is a conflict.
+int gbpy_enter_planned(struct gbpy_use * use, struct gbpy_sched * s, struct gbpy_object * g, bool lands, bool computes,
+    const char * what, int * how) {
+    // The planned graph's fields are read without a use of the scheduler: whoever changes them has it, and is a
+    // conflict.
     gbpy_lock();
     const bool entered = s->object->writer == NULL && gbpy_is_planned(s, g) && (computes || s->about == g->serial) &&
                          gbpy_enter_at_once(use, s->members, s->n_members, &s->owners, s->epoch);
@@ -378,7 +390,7 @@ int gbpy_sched_plan(struct gbpy_handle * sched, struct gbpy_handle * graph, int 
     return status;
 }
 
-// ------------------------------------------------------------------------------------------------------------------------- computing
+// ----------------------------------------------------------------------------------------------------------- computing
 
 struct eval_shim {
     struct gbpy_sched * sched;
@@ -394,7 +406,8 @@ static bool show(struct ggml_tensor * t, bool ask, void * data) {
     return answer;
 }
 
-int gbpy_sched_compute(struct gbpy_handle * sched, struct gbpy_handle * graph, struct gbpy_run * run, bool (*eval)(struct ggml_tensor *, bool, void *), void * eval_data, int * how) {
+int gbpy_sched_compute(struct gbpy_handle * sched, struct gbpy_handle * graph, struct gbpy_run * run,
+    bool (*eval)(struct ggml_tensor *, bool, void *), void * eval_data, int * how) {
     static const char    what[] = "Scheduler.compute";
     struct gbpy_want     wants[8];
     struct gbpy_use      use = { .wants = wants, .capacity = 8, .borrowed = true };
@@ -447,7 +460,7 @@ int gbpy_sched_compute(struct gbpy_handle * sched, struct gbpy_handle * graph, s
     return status;
 }
 
-// -------------------------------------------------------------------------------------------------------------------------- the rest
+// ------------------------------------------------------------------------------------------------------------ the rest
 
 int gbpy_sched_reset(struct gbpy_handle * sched) {
     struct gbpy_use     use = { 0 };
@@ -478,7 +491,8 @@ int gbpy_sched_close(struct gbpy_handle * sched) {
         return GGML_STATUS_SUCCESS;
     }
     int status = GGML_STATUS_SUCCESS;
-    if (!gbpy_is_mine(sched)) { // else it is closed from one of its own callbacks, and what it has is freed when the computation ends
+    // else it is closed from one of its own callbacks, and what it has is freed when the computation ends
+    if (!gbpy_is_mine(sched)) {
         status = gbpy_enter_sched(&use, s, "Scheduler.close");
         if (status == GBPY_INTERRUPTED || (status != GGML_STATUS_SUCCESS && gbpy_works_for(s))) {
             return status; // not closed yet
@@ -499,7 +513,8 @@ int gbpy_sched_close(struct gbpy_handle * sched) {
     return status;
 }
 
-int gbpy_sched_set_backend(struct gbpy_handle * sched, struct gbpy_handle * context, struct ggml_tensor * node, struct gbpy_handle * backend) {
+int gbpy_sched_set_backend(struct gbpy_handle * sched, struct gbpy_handle * context, struct ggml_tensor * node,
+    struct gbpy_handle * backend) {
     static const char    what[] = "Scheduler.set_backend";
     struct gbpy_use      use    = { 0 };
     struct gbpy_sched *  s      = gbpy_sched_of(sched, what);
@@ -546,7 +561,7 @@ int gbpy_sched_set_n_copies(struct gbpy_handle * sched, int n) {
         status = status == GGML_STATUS_SUCCESS ? (int) ggml_backend_sched_set_n_copies(s->object->ptr, n) : status;
         if (status == GGML_STATUS_SUCCESS) {
             s->n_copies = n;
-            s->dirty    = s->dirty_choices = true;
+            s->dirty = s->dirty_choices = true;
         }
         gbpy_leave(&use);
     }
@@ -565,8 +580,8 @@ void gbpy_sched_keep_all(struct gbpy_handle * sched, bool keep) {
 }
 
 int gbpy_sched_reset_stats(struct gbpy_handle * sched) {
-    struct gbpy_use     use = { 0 };
-    struct gbpy_sched * s   = gbpy_sched_of(sched, "Scheduler.reset_stats");
+    struct gbpy_use        use  = { 0 };
+    struct gbpy_sched *    s    = gbpy_sched_of(sched, "Scheduler.reset_stats");
     const struct gbpy_want want = { .object = s != NULL ? s->object : NULL, .write = true };
     if (s == NULL) {
         return GGML_STATUS_INVALID_STATE;

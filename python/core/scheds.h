@@ -6,19 +6,24 @@
 
 // cdef: begin
 
-int  gbpy_open_sched(struct gbpy_handle * handle, struct gbpy_handle ** backends, struct ggml_backend_buffer_type ** bufts, int n);
+int gbpy_open_sched(struct gbpy_handle * handle, struct gbpy_handle ** backends,
+    struct ggml_backend_buffer_type ** bufts, int n);
 
-enum { GBPY_PLANNED = 1, GBPY_QUIET = 2 }; // bits of *how: plans were made since who asked was told last; it is not to be told now
+// bits of *how: plans were made since who asked was told last; it is not to be told now
+enum { GBPY_PLANNED = 1, GBPY_QUIET = 2 };
 
 // Gives tensors memory. GBPY_PLAN_ONLY: none, only decides.
 enum gbpy_plan_how { GBPY_PLAN_ALLOCATE, GBPY_PLAN_ONLY, GBPY_PLAN_RESERVE };
 int gbpy_sched_plan(struct gbpy_handle * sched, struct gbpy_handle * graph, int what, int * how);
-int gbpy_sched_compute(struct gbpy_handle * sched, struct gbpy_handle * graph, struct gbpy_run * run, bool (*eval)(struct ggml_tensor *, bool, void *), void * eval_data, int * how);
+int gbpy_sched_compute(struct gbpy_handle * sched, struct gbpy_handle * graph, struct gbpy_run * run,
+    bool (*eval)(struct ggml_tensor *, bool, void *), void * eval_data, int * how);
 int gbpy_sched_reset_stats(struct gbpy_handle * sched);
 int gbpy_sched_reset(struct gbpy_handle * sched);
 int gbpy_sched_close(struct gbpy_handle * sched); // gives memory back that nobody looks into; then as gbpy_close
-int gbpy_sched_set_backend(struct gbpy_handle * sched, struct gbpy_handle * context, struct ggml_tensor * node, struct gbpy_handle * backend); // NULL: none
-int gbpy_sched_set_n_copies(struct gbpy_handle * sched, int n);
+// NULL: none
+int          gbpy_sched_set_backend(struct gbpy_handle * sched, struct gbpy_handle * context, struct ggml_tensor * node,
+    struct gbpy_handle * backend);
+int          gbpy_sched_set_n_copies(struct gbpy_handle * sched, int n);
 const char * gbpy_sched_device_name(const struct gbpy_handle * sched, int i); // as users see it: no two are the same
 void gbpy_sched_keep_all(struct gbpy_handle * sched, bool keep); // all results of graphs that are planned from now on
 // By who uses the scheduler: is its last plan the graph's? The second: and would it be planned again in the same way?

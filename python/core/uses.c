@@ -42,7 +42,7 @@ static void unlink_use(struct gbpy_use * use) {
     use->active = false;
 }
 
-// ----------------------------------------------------------------------------------------------------------------------------- forks
+// --------------------------------------------------------------------------------------------------------------- forks
 
 #ifndef _WIN32
 // Threads do not survive a fork, but for the one that called it. What others were writing is in no known state.
@@ -80,7 +80,7 @@ void gbpy_begin(void) {
     gb_call_once(&once, prepare);
 }
 
-// ------------------------------------------------------------------------------------------------------------ what stands in the way
+// ---------------------------------------------------------------------------------------------- what stands in the way
 
 // Reads that `me` holds on the object, in any of its uses.
 static int reads_of(const struct gbpy_object * o, const void * me) {
@@ -116,8 +116,8 @@ bool gbpy_holds(const struct gbpy_use * use, const struct gbpy_object * o) {
     return false;
 }
 
-// Is somebody who uses what `wants` asks for `me`, or waiting, through others perhaps, for what `me` uses? A search, which has a number, looks
-// at each of those who wait once.
+// Is somebody who uses what `wants` asks for `me`, or waiting, through others perhaps, for what `me` uses? A search,
+// which has a number, looks at each of those who wait once.
 static bool leads_to(const struct gbpy_want * wants, int n, const void * me, unsigned search) {
     for (const struct gbpy_use * use = uses; use != NULL; use = use->next) {
         bool stands_in_the_way = false;
@@ -148,11 +148,13 @@ static int wait_for(const char * what, const struct gbpy_want * wants, int n, in
     const void *               me = gbpy_me();
     const struct gbpy_object * o  = wants[conflict].object;
     if ((o->writer != NULL && o->writer->who == me) || reads_of(o, me) > 0) {
-        return gb_fail(GGML_STATUS_INVALID_STATE, "%s: is computing, and was called from one of its own callbacks", what);
+        return gb_fail(GGML_STATUS_INVALID_STATE, "%s: is computing, and was called from one of its own callbacks",
+            what);
     }
     if (leads_to(wants, n, me, ++n_searches)) {
         return gb_fail(GGML_STATUS_INVALID_STATE,
-                       "%s: called from a callback of a computation, it would wait for somebody who waits for that computation", what);
+            "%s: called from a callback of a computation, it would wait for somebody who waits for that computation",
+            what);
     }
     struct waiter self = { .who = me, .wants = wants, .n = n, .next = waiters };
     waiters            = &self;
@@ -171,18 +173,20 @@ static int wait_for(const char * what, const struct gbpy_want * wants, int n, in
 }
 
 static int check_usable(const char * what, const struct gbpy_want * wants, int n) {
-    static const char * const names[] = { "context", "graph", "buffer", "copy of a graph", "scheduler", "backend", "event", "allocator", "allocator" };
+    static const char * const names[] = { "context", "graph", "buffer", "copy of a graph", "scheduler", "backend",
+        "event", "allocator", "allocator" };
     for (int i = 0; i < n; i++) {
         const struct gbpy_object * o = wants[i].object;
-        GB_FAIL_IF(o->broken, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
-                   "%s: the %s was in use by another thread when the process was forked: make a new one", what, names[o->kind]);
-        GB_FAIL_IF(o->closed && o->kind != GBPY_BACKEND && !wants[i].closed_too, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
-                   "%s: the %s is closed", what, names[o->kind]);
+        GB_FAIL_IF(o->broken, GGML_STATUS_INVALID_STATE,
+            "%s: the %s was in use by another thread when the process was forked: make a new one", what,
+            names[o->kind]);
+        GB_FAIL_IF(o->closed && o->kind != GBPY_BACKEND && !wants[i].closed_too, GGML_STATUS_INVALID_STATE,
+            "%s: the %s is closed", what, names[o->kind]);
     }
     return GGML_STATUS_SUCCESS;
 }
 
-// -------------------------------------------------------------------------------------------------------------------------- entering
+// ------------------------------------------------------------------------------------------------------------ entering
 
 bool gbpy_reserve_use(struct gbpy_use * use, int n) {
     if (use->capacity >= n) {
@@ -241,7 +245,8 @@ static bool take(struct gbpy_use * use, const struct gbpy_want * wants, int n) {
     return true;
 }
 
-int gbpy_take_or_wait(struct gbpy_use * use, const char * what, const struct gbpy_want * wants, int n, bool nested, const struct ggml_tensor * staged) {
+int gbpy_take_or_wait(struct gbpy_use * use, const char * what, const struct gbpy_want * wants, int n, bool nested,
+    const struct ggml_tensor * staged) {
     int status = check_usable(what, wants, n);
     if (status != GGML_STATUS_SUCCESS) {
         return status;
@@ -326,7 +331,8 @@ bool gbpy_add_place(gbpy_wants * wants, struct gbpy_object * context) {
     return ok;
 }
 
-static int enter(struct gbpy_use * use, const char * what, const struct gbpy_want * wants, int n, struct gbpy_object * const * contexts, int n_contexts, bool nested) {
+static int enter(struct gbpy_use * use, const char * what, const struct gbpy_want * wants, int n,
+    struct gbpy_object * const * contexts, int n_contexts, bool nested) {
     gbpy_wants all    = { 0 };
     int        status = GGML_STATUS_SUCCESS;
     gbpy_lock();
@@ -351,18 +357,22 @@ int gbpy_enter_wants(struct gbpy_use * use, const char * what, const struct gbpy
     return enter(use, what, wants, n, NULL, 0, nested);
 }
 
-int gbpy_enter_to_place(struct gbpy_use * use, const char * what, const struct gbpy_want * wants, int n, struct gbpy_object * const * contexts, int n_contexts) {
+int gbpy_enter_to_place(struct gbpy_use * use, const char * what, const struct gbpy_want * wants, int n,
+    struct gbpy_object * const * contexts, int n_contexts) {
     return enter(use, what, wants, n, contexts, n_contexts, false);
 }
 
-int gbpy_enter(struct gbpy_use * use, const char * what, struct gbpy_handle ** handles, int n, int n_written, bool nested, bool beside_runs) {
-    GB_FAIL_IF(use->active, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE, "%s: the use has begun already", what);
+int gbpy_enter(struct gbpy_use * use, const char * what, struct gbpy_handle ** handles, int n, int n_written,
+    bool nested, bool beside_runs) {
+    GB_FAIL_IF(use->active, GGML_STATUS_INVALID_STATE, "%s: the use has begun already", what);
     struct gbpy_want   few[8];
     struct gbpy_want * wants  = n <= 8 ? few : gb_calloc((size_t) n, sizeof(*wants));
     int                status = wants != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     for (int i = 0; i < n && status == GGML_STATUS_SUCCESS; i++) {
-        wants[i] = (struct gbpy_want){ .object = gbpy_object_of(handles[i], what), .write = i < n_written, .beside_runs = beside_runs };
-        status   = wants[i].object != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_INVALID_STATE;
+        wants[i] = (struct gbpy_want){
+            .object = gbpy_object_of(handles[i], what), .write = i < n_written, .beside_runs = beside_runs
+        };
+        status = wants[i].object != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_INVALID_STATE;
     }
     if (status == GGML_STATUS_SUCCESS) {
         status = gbpy_enter_wants(use, what, wants, n, nested);
@@ -373,7 +383,7 @@ int gbpy_enter(struct gbpy_use * use, const char * what, struct gbpy_handle ** h
     return status;
 }
 
-// --------------------------------------------------------------------------------------------------------------------------- leaving
+// ------------------------------------------------------------------------------------------------------------- leaving
 
 void gbpy_let_go(struct gbpy_use * use, struct gbpy_object * o) {
     int found = -1;
@@ -396,7 +406,8 @@ void gbpy_let_go(struct gbpy_use * use, struct gbpy_object * o) {
 
 void gbpy_leave(struct gbpy_use * use) { gbpy_leave_after(use, NULL, NULL, 0); }
 
-void gbpy_leave_after(struct gbpy_use * use, void (*last)(struct gbpy_object * object, long long number), struct gbpy_object * object, long long number) {
+void gbpy_leave_after(struct gbpy_use * use, void (*last)(struct gbpy_object * object, long long number),
+    struct gbpy_object * object, long long number) {
     struct gbpy_object * dead = NULL;
     if (use == NULL) {
         return;

@@ -56,10 +56,11 @@ const void * gbpy_thread(void) { return &mine; }
 
 const void * gbpy_me(void) {
     const void * run = gb_run();
-    return run != NULL ? GB_READ_RELAXED(*(const void * const *) run) : gbpy_thread(); // a run begins with who works for it
+    // a run begins with who works for it
+    return run != NULL ? GB_READ_RELAXED(*(const void * const *) run) : gbpy_thread();
 }
 
-// --------------------------------------------------------------------------------------------------------------------------- signals
+// ------------------------------------------------------------------------------------------------------------- signals
 
 static bool (*signal_poll)(void * data);
 
@@ -102,7 +103,7 @@ void gbpy_end_quiet(struct gbpy_quiet before) {
     interrupted = before.interrupted;
 }
 
-// --------------------------------------------------------------------------------------------------------------------------- the end
+// ------------------------------------------------------------------------------------------------------------- the end
 
 void gbpy_end(void) {
     atomic_store(&ending, true);

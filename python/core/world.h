@@ -1,8 +1,8 @@
 // world.h - the one lock, who asks, signals, and the end of the interpreter.
 //
-// One mutex guards the fields of all objects and uses. It is held for a few loads and stores, or while the tensors of one graph or context
-// are looked at; never while anything computes, waits, frees or runs Python: errors are logged when it was given back. Fork takes it
-// first, so a child finds it free.
+// One mutex guards the fields of all objects and uses. It is held for a few loads and stores, or while the tensors of
+// one graph or context are looked at; never while anything computes, waits, frees or runs Python: errors are logged
+// when it was given back. Fork takes it first, so a child finds it free.
 #ifndef GBPY_WORLD_H
 #define GBPY_WORLD_H
 
@@ -12,12 +12,16 @@
 
 // cdef: begin
 
-enum { GBPY_INTERRUPTED = 1000 }; // instead of a status: a signal handler of Python raised; the exception is kept in Python
+// instead of a status: a signal handler of Python raised; the exception is kept in Python
+enum { GBPY_INTERRUPTED = 1000 };
 
-void gbpy_watch_signals(bool (*poll)(void * data)); // of the calling thread, Python's main one: its long waits and computations ask `poll`
-int  gbpy_outcome(int status); // of a call that may have been interrupted: GBPY_INTERRUPTED if this thread's poll said so since the last time
-void gbpy_end(void);           // the interpreter ends: nothing is freed any more
-long long gbpy_n_visited(void); // objects, tensors and entries of lists that were looked at so far to open, close, place and reset things: for tests
+// of the calling thread, Python's main one: its long waits and computations ask `poll`
+void gbpy_watch_signals(bool (*poll)(void * data));
+// of a call that may have been interrupted: GBPY_INTERRUPTED if this thread's poll said so since the last time
+int  gbpy_outcome(int status);
+void gbpy_end(void); // the interpreter ends: nothing is freed any more
+// objects, tensors and entries of lists that were looked at so far to open, close, place and reset things: for tests
+long long gbpy_n_visited(void);
 
 // cdef: end
 
@@ -48,7 +52,9 @@ extern atomic_int gbpy_cancels;
 
 // What gbpy_n_visited counts.
 extern atomic_llong gbpy_visits;
-static inline void  gbpy_visited(size_t n) { atomic_fetch_add_explicit(&gbpy_visits, (long long) n, memory_order_relaxed); }
+static inline void  gbpy_visited(size_t n) {
+    atomic_fetch_add_explicit(&gbpy_visits, (long long) n, memory_order_relaxed);
+}
 
 // Counts every time that tensors may have got or lost memory.
 extern atomic_llong     gbpy_epochs;

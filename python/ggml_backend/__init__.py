@@ -15,11 +15,13 @@
         sched.compute(graph)
         print(y.numpy())
 
-Shapes are in NumPy order everywhere; ``Tensor.ne`` and ``Tensor.nb`` give ggml's. All objects can be closed in any order, or not at all.
-Objects may be shared between threads: calls that need the same scheduler or backend wait for each other.
+Shapes are in NumPy order everywhere; ``Tensor.ne`` and ``Tensor.nb`` give ggml's. All objects can be closed in any
+order, or not at all. Objects may be shared between threads: calls that need the same scheduler or backend wait for each
+other.
 
-What is public is in ``__all__`` here and in :mod:`ggml_backend.gguf`; other modules are where it is kept, and may change. Some operations
-are called like functions of Python (``abs``, ``sum``, ``set``): ``import ggml_backend as gb`` rather than ``from ggml_backend import *``.
+What is public is in ``__all__`` here and in :mod:`ggml_backend.gguf`; other modules are where it is kept, and may
+change. Some operations are called like functions of Python (``abs``, ``sum``, ``set``): ``import ggml_backend as gb``
+rather than ``from ggml_backend import *``.
 """
 
 from __future__ import annotations
@@ -66,12 +68,18 @@ __version__: str = _ffi_object.string(_lib.gbpy_version()).decode()
 
 # What checkers understand: a list, and the lists of modules.
 __all__ = [
-    "AllocationError", "ArenaPlan", "Backend", "BackendList", "Buffer", "BufferType", "Comparison", "Context", "CopyCost", "CopyInfo",
-    "Costs", "DeviceCosts", "DeviceError", "Event", "FileError", "GgmlError", "Graph", "GraphAllocator", "InvalidArgumentError",
-    "LoadRecord", "Memory", "MemoryPlan", "OpCost", "Pending", "PerformanceWarning", "Plan", "PlanBlock", "Prediction", "Scheduler",
-    "SchedulerStats", "Split", "SplitInfo", "SplitTime", "StateError", "Tensor", "TensorAllocator", "Trace", "TraceEvent", "Traffic",
-    "UnsupportedError", "__version__", "backends", "calibrate", "cpu_buffer_type", "cpu_levels", "dequantize", "get_include", "gguf",
-    "load_backend", "load_report", "map_custom", "plan_memory", "quantize", "set_abort_callback", "set_log", "show_config",
+    "AllocationError", "ArenaPlan", "Backend", "BackendList", "Buffer", "BufferType", "Comparison", "Context",
+    "CopyCost", "CopyInfo",
+    "Costs", "DeviceCosts", "DeviceError", "Event", "FileError", "GgmlError", "Graph", "GraphAllocator",
+    "InvalidArgumentError",
+    "LoadRecord", "Memory", "MemoryPlan", "OpCost", "Pending", "PerformanceWarning", "Plan", "PlanBlock", "Prediction",
+    "Scheduler",
+    "SchedulerStats", "Split", "SplitInfo", "SplitTime", "StateError", "Tensor", "TensorAllocator", "Trace",
+    "TraceEvent", "Traffic",
+    "UnsupportedError", "__version__", "backends", "calibrate", "cpu_buffer_type", "cpu_levels", "dequantize",
+    "get_include", "gguf",
+    "load_backend", "load_report", "map_custom", "plan_memory", "quantize", "set_abort_callback", "set_log",
+    "show_config",
 ]  # fmt: skip
 __all__ += dtypes.__all__
 __all__ += ops.__all__

@@ -1,8 +1,8 @@
 """What work costs: :class:`Costs` for ``Scheduler(policy="cost")``, measured by :func:`calibrate` and kept on disk.
 
-One file per device and version lies in ``$XDG_CACHE_HOME/ggml_backend`` (``~/.cache/ggml_backend``): times of ops by class and type as
-launch + max(bytes / bandwidth, flops / rate), and of copies between the device and the host as latency + bytes / bandwidth. Other
-pairs of devices go through the host, so their copies cost both ways together.
+One file per device and version lies in ``$XDG_CACHE_HOME/ggml_backend`` (``~/.cache/ggml_backend``): times of ops by
+class and type as launch + max(bytes / bandwidth, flops / rate), and of copies between the device and the host as
+latency + bytes / bandwidth. Other pairs of devices go through the host, so their copies cost both ways together.
 """
 
 from __future__ import annotations
@@ -28,7 +28,17 @@ from typing import Any
 import numpy as np
 
 from . import ops
-from ._errors import GgmlError, InvalidArgumentError, UnsupportedError, check, expect, expect_bool, expect_function, expect_int, expect_list
+from ._errors import (
+    GgmlError,
+    InvalidArgumentError,
+    UnsupportedError,
+    check,
+    expect,
+    expect_bool,
+    expect_function,
+    expect_int,
+    expect_list,
+)
 from ._escape import line
 from ._ffi import ffi, lib
 from ._files import read_text, write_text
@@ -114,7 +124,11 @@ class Costs:
     @classmethod
     def cached(cls, backends: Sequence[Backend], **options: Any) -> Costs | None:
         """From the files of :func:`calibrate`; None if one is missing. ``options``: other fields."""
-        given = (backends,) if isinstance(backends, Backend) else expect_list(backends, "Costs.cached: backends", "backends")
+        given = (
+            (backends,)
+            if isinstance(backends, Backend)
+            else expect_list(backends, "Costs.cached: backends", "backends")
+        )
         for b in given:
             expect(b, Backend, "Costs.cached: each backend")
         found = [_read(b) for b in given]
@@ -148,14 +162,20 @@ class Costs:
         if len(self.devices) != n_backends:
             raise InvalidArgumentError(f"Costs: {len(self.devices)} devices, the scheduler has {n_backends} backends")
         if self.max_bytes is not None and len(self.max_bytes) != n_backends:
-            raise InvalidArgumentError(f"Costs: max_bytes has {len(self.max_bytes)} entries, the scheduler has {n_backends} backends")
+            raise InvalidArgumentError(
+                f"Costs: max_bytes has {len(self.max_bytes)} entries, the scheduler has {n_backends} backends"
+            )
         entries = [(b, op) for b, device in enumerate(self.devices) for op in device.ops]
         for _, op in entries:
             if op.op_class not in CLASSES or (op.dtype is not None and op.dtype not in dtypes):
                 raise InvalidArgumentError(f"Costs: there is no class {op.op_class!r}, or no type {op.dtype!r}")
         c_ops = ffi.new("struct ggml_backend_op_cost[]", max(len(entries), 1))
         for entry, (b, op) in zip(c_ops, entries, strict=False):
-            entry.backend, entry.op_class, entry.type = b, CLASSES[op.op_class], -1 if op.dtype is None else dtypes[op.dtype].id
+            entry.backend, entry.op_class, entry.type = (
+                b,
+                CLASSES[op.op_class],
+                -1 if op.dtype is None else dtypes[op.dtype].id,
+            )
             entry.launch_us, entry.bytes_per_us, entry.flops_per_us = op.launch_us, op.bytes_per_us, op.flops_per_us
         pairs = list(itertools.permutations(range(n_backends), 2))
         c_copies = ffi.new("struct ggml_backend_copy_cost[]", max(len(pairs), 1))
@@ -169,7 +189,8 @@ class Costs:
         check(lib.ggml_backend_sched_set_costs(sched, table), "Scheduler")
 
 
-# ------------------------------------------------------------------------------------------------------------------------ the cache
+# ----------------------------------------------------------------------------------------------------------------------
+# the cache
 
 
 def _describe(backend: Backend) -> str:
@@ -234,7 +255,11 @@ def _copy_of(value: Any, what: str) -> CopyCost:
 def _op_of(value: Any) -> OpCost:
     entry = _entry(value, {"op_class", "dtype", "launch_us", "bytes_per_us", "flops_per_us"}, "ops: each")
     kind, dtype = entry["op_class"], entry["dtype"]
-    if not isinstance(kind, str) or kind not in CLASSES or not (dtype is None or (isinstance(dtype, str) and dtype in dtypes)):
+    if (
+        not isinstance(kind, str)
+        or kind not in CLASSES
+        or not (dtype is None or (isinstance(dtype, str) and dtype in dtypes))
+    ):
         raise _Malformed(f"ops: there is no class {str(kind)[:40]!r}, or no type {str(dtype)[:40]!r}")
     return OpCost(kind, dtype, *(_number(entry, k, "ops") for k in ("launch_us", "bytes_per_us", "flops_per_us")))
 
@@ -254,25 +279,39 @@ def _read(backend: Backend) -> DeviceCosts | None:
         data = json.loads(read_text(path))
         if not isinstance(data, dict):
             raise _Malformed("it is no object")
-        if (data.get("format"), data.get("device"), data.get("version")) != (FORMAT, _describe(backend), text(lib.gbpy_version())):
+        if (data.get("format"), data.get("device"), data.get("version")) != (
+            FORMAT,
+            _describe(backend),
+            text(lib.gbpy_version()),
+        ):
             return None
         return _costs_of(data)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError, _Malformed) as error:
-        warnings.warn(f"{line(path)} is ignored, as if nothing had been measured: {line(error, 200)}", RuntimeWarning, stacklevel=2)
+        warnings.warn(
+            f"{line(path)} is ignored, as if nothing had been measured: {line(error, 200)}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
         return None
 
 
 def _write(backend: Backend, device: DeviceCosts) -> Path:
     path = _path(backend)
     path.parent.mkdir(parents=True, exist_ok=True)
-    data = {"format": FORMAT, "version": text(lib.gbpy_version()), "device": _describe(backend), "costs": _to_json(device)}
+    data = {
+        "format": FORMAT,
+        "version": text(lib.gbpy_version()),
+        "device": _describe(backend),
+        "costs": _to_json(device),
+    }
     write_text(path, json.dumps(data, indent=1), regular=True)
     return path
 
 
-# --------------------------------------------------------------------------------------------------------------------- measuring
+# ---------------------------------------------------------------------------------------------------------------------
+# measuring
 
 
 def _median_us(run: Callable[[], Any], repeats: int = 5, least_us: float = 200.0) -> float:
@@ -295,7 +334,8 @@ _CHAIN = 8  # nodes of a graph: what a graph costs as a whole is not counted for
 
 
 def _time_op(backend: Backend, build: Build, dtype: str, n: int) -> float:
-    """Microseconds for one node. ``build(ctx, dtype, n)`` makes arrays and gives a function that makes an op on them."""
+    """Microseconds for one node. ``build(ctx, dtype, n)`` makes arrays and gives a function that makes an op on
+    them."""
     times = []
     for count in (1, _CHAIN + 1):
         with Context() as ctx, Scheduler([backend]) as sched:
@@ -348,7 +388,12 @@ def _jobs(backend: Backend, size: int) -> list[tuple[str, Callable[[], OpCost]]]
 
     def plain(op_class: str, build: Build, n_arrays: int) -> OpCost:
         launch = _time_op(backend, build, "float32", 32)
-        return OpCost(op_class, None, launch, _fit(launch, _time_op(backend, build, "float32", size), 4.0 * n_arrays * size * size))
+        return OpCost(
+            op_class,
+            None,
+            launch,
+            _fit(launch, _time_op(backend, build, "float32", size), 4.0 * n_arrays * size * size),
+        )
 
     types = ("float32", "float16", "q8_0", "q4_0")
     jobs: list[tuple[str, Callable[[], OpCost]]] = [(f"matmul {t}", partial(matmul, t)) for t in types]
@@ -366,7 +411,8 @@ def _measure_copy(backend: Backend, *, read: bool) -> CopyCost:
                 buffer.place(t)
                 data = np.zeros(size, np.int8)
                 t.set(data)
-                times.append(_median_us((lambda t=t: t.numpy(copy=True)) if read else (lambda t=t, data=data: t.set(data)), 3))  # type: ignore[misc]
+                copy: Callable[[], object] = partial(t.numpy, copy=True) if read else partial(t.set, data)
+                times.append(_median_us(copy, 3))
     weights = 1 / np.array(times)
     a = np.stack([np.ones(len(sizes)), np.array(sizes, float)], 1) * weights[:, None]
     launch, per_byte = np.linalg.lstsq(a, np.ones(len(sizes)), rcond=None)[0]
@@ -400,7 +446,8 @@ def calibrate(
             found.append(job())
     if not found:
         raise UnsupportedError(f"calibrate: {backend.name} runs none of the ops that are measured")
-    found.append(OpCost("any", None, max(op.launch_us for op in found), min(op.bytes_per_us for op in found)))  # for what was not measured
+    # for what was not measured
+    found.append(OpCost("any", None, max(op.launch_us for op in found), min(op.bytes_per_us for op in found)))
     tell(len(jobs), len(jobs) + 2, "copies to the device")
     from_host = _measure_copy(backend, read=False)
     tell(len(jobs) + 1, len(jobs) + 2, "copies from the device")
@@ -411,7 +458,8 @@ def calibrate(
     return device
 
 
-# ------------------------------------------------------------------------------------------------------------------- command line
+# -------------------------------------------------------------------------------------------------------------------
+# command line
 
 
 def _calibrate(options: argparse.Namespace) -> int:
@@ -426,14 +474,20 @@ def _calibrate(options: argparse.Namespace) -> int:
             if len(options.devices or ()) > 1 and name not in str(error):
                 error.args = (f"{name}: {error}",)
             raise
-        results.append({"device": _describe(backend), "file": str(_path(backend)), "measured": kept is None, **_to_json(device)})
+        results.append(
+            {"device": _describe(backend), "file": str(_path(backend)), "measured": kept is None, **_to_json(device)}
+        )
     if options.json:
         print_json(results)
         return 0
     for r in results:
         say(f"{r['device']}: {'measured' if r['measured'] else 'known'}, {r['file']}")
         for op in r["ops"]:
-            rates = "".join(f"{op[k] / 1e3:10.2f} {unit}" for k, unit in (("bytes_per_us", "GB/s"), ("flops_per_us", "GFLOP/s")) if op[k])
+            rates = "".join(
+                f"{op[k] / 1e3:10.2f} {unit}"
+                for k, unit in (("bytes_per_us", "GB/s"), ("flops_per_us", "GFLOP/s"))
+                if op[k]
+            )
             print(f"  {op['op_class']:9} {op['dtype'] or '':8} {op['launch_us']:9.2f} us{rates}")
         for what in ("from_host", "to_host"):
             print(f"  {what:18} {r[what]['launch_us']:9.2f} us {r[what]['bytes_per_us'] / 1e3:9.2f} GB/s")
@@ -442,9 +496,13 @@ def _calibrate(options: argparse.Namespace) -> int:
 
 def add_calibrate_command(commands: Any) -> None:
     """Adds ``calibrate`` to the subparsers of the command line."""
-    parser = commands.add_parser("calibrate", help="measure what work costs on devices, for the scheduling policy 'cost'")
+    parser = commands.add_parser(
+        "calibrate", help="measure what work costs on devices, for the scheduling policy 'cost'"
+    )
     parser.add_argument("devices", nargs="*", metavar="DEVICE", help="as for Backend: CPU, SIM:name=A (CPU)")
-    parser.add_argument("--size", type=int, default=768, metavar="N", help="rows and columns of the matrices that are measured (768)")
+    parser.add_argument(
+        "--size", type=int, default=768, metavar="N", help="rows and columns of the matrices that are measured (768)"
+    )
     parser.add_argument("--force", action="store_true", help="measure again what is known")
     parser.add_argument("--json", action="store_true", help="as JSON")
     parser.set_defaults(run=_calibrate, parser=parser)

@@ -1,7 +1,7 @@
 """Python functions that C calls.
 
-An exception cannot pass through C. So every function here catches what the user's function raises, keeps it in a :class:`Run`,
-makes C stop, and whoever started the computation raises it again.
+An exception cannot pass through C. So every function here catches what the user's function raises, keeps it in a
+:class:`Run`, makes C stop, and whoever started the computation raises it again.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ __all__ = ["Wanted", "set_log"]
 
 
 def raise_kept(kept: list[BaseException]) -> NoReturn:
-    """Raises the exception in the list, and leaves no frame that refers to it: its traceback refers to the frames, and the cycle
-    would keep memory from being freed until Python collects garbage."""
+    """Raises the exception in the list, and leaves no frame that refers to it: its traceback refers to the frames, and
+    the cycle would keep memory from being freed until Python collects garbage."""
     raise kept.pop()
 
 
 class Run:
-    """One computation: the first exception of its callbacks, the backends to stop, and what keeps its memory. C carries it to every
-    thread that works for the computation, so that a callback finds its own."""
+    """One computation: the first exception of its callbacks, the backends to stop, and what keeps its memory. C carries
+    it to every thread that works for the computation, so that a callback finds its own."""
 
     __slots__ = ("c", "customs", "error", "handle", "memory", "stops")
     c: Any
@@ -88,11 +88,13 @@ def _failed(kind: Any, error: BaseException, traceback: Any) -> None:
         run.fail(error)
 
 
-# ---------------------------------------------------------------------------------------------------------- custom operations
+# ---------------------------------------------------------------------------------------------------------- custom
+# operations
 
 
 class CustomOp:
-    """The Python function behind a MAP_CUSTOM node. Kept alive by the context of the node, and by graphs that have it, copies too."""
+    """The Python function behind a MAP_CUSTOM node. Kept alive by the context of the node, and by graphs that have it,
+    copies too."""
 
     __slots__ = ("__weakref__", "function", "handle", "lost", "n_tasks")
     known: ClassVar[weakref.WeakValueDictionary[int, CustomOp]] = weakref.WeakValueDictionary()
@@ -107,7 +109,9 @@ class CustomOp:
     def call(self, dst: Any, sources: Sequence[Any], ith: int, nth: int) -> None:
         run = current_run()
         if run is None:
-            self.lost = StateError("map_custom: the backend called the function on a thread of its own, for no computation that is known")
+            self.lost = StateError(
+                "map_custom: the backend called the function on a thread of its own, for no computation that is known"
+            )
             return
         if run.error is not None:
             return
@@ -157,10 +161,12 @@ def gbpy_custom3(dst: Any, a: Any, b: Any, c: Any, ith: int, nth: int, userdata:
     ffi.from_handle(userdata).call(dst, (a, b, c), ith, nth)
 
 
-# ------------------------------------------------------------------------------------------------------------ evaluated nodes
+# ------------------------------------------------------------------------------------------------------------ evaluated
+# nodes
 
 Wanted = Union[None, str, "Iterable[str | Tensor]", Callable[[Tensor], bool]]
-"""Which results a callback gets: all, a name pattern such as ``"layer.*.out"``, names and tensors, or a function of the node."""
+"""Which results a callback gets: all, a name pattern such as ``"layer.*.out"``, names and tensors, or a function of the
+node."""
 
 
 def wanted_function(wanted: Wanted, what: str, graph: Graph | None = None) -> Callable[[Tensor], bool]:
@@ -196,7 +202,12 @@ class Eval:
     __slots__ = ("function", "handle", "holder", "pool", "run", "stopped", "wanted")
 
     def __init__(
-        self, function: Callable[[Tensor], bool | None], wanted: Callable[[Tensor], bool], run: Run, pool: TensorPool, keeping: Any
+        self,
+        function: Callable[[Tensor], bool | None],
+        wanted: Callable[[Tensor], bool],
+        run: Run,
+        pool: TensorPool,
+        keeping: Any,
     ) -> None:
         self.function = function
         self.wanted = wanted
@@ -254,12 +265,13 @@ def gbpy_compare(node_index: int, t1: Any, t2: Any, user_data: Any) -> bool:
         return False
 
 
-# -------------------------------------------------------------------------------------------------------------------- stopping
+# --------------------------------------------------------------------------------------------------------------------
+# stopping
 
 
 class Abort:
-    """What a CPU backend asks between two nodes. Made once for a backend, so that C never asks one that is gone while the
-    function changes."""
+    """What a CPU backend asks between two nodes. Made once for a backend, so that C never asks one that is gone while
+    the function changes."""
 
     __slots__ = ("error", "function", "handle")
 
@@ -292,8 +304,8 @@ def gbpy_ask(handle: Any) -> bool:
 def set_abort_callback(backend: Backend, function: Callable[[], bool] | None) -> None:
     """Asks ``function()`` between the nodes of every computation of a CPU backend, and now and then within long ones.
 
-    True ends the computation, whose ``compute`` then returns False. None removes it. It may be called on another thread. Waits for a
-    computation in progress.
+    True ends the computation, whose ``compute`` then returns False. None removes it. It may be called on another
+    thread. Waits for a computation in progress.
     """
     expect(backend, Backend, "set_abort_callback: backend")
     if function is not None:
@@ -321,7 +333,8 @@ def raise_abort_errors(backends: Sequence[BackendCore]) -> None:
             raise_kept(kept)
 
 
-# ------------------------------------------------------------------------------------------------------------------------- log
+# ----------------------------------------------------------------------------------------------------------------------
+# log
 
 _LEVELS = {
     lib.GGML_LOG_LEVEL_ERROR: logging.ERROR,
@@ -354,9 +367,10 @@ def gbpy_log_line(level: int, message: Any) -> None:
 def set_log(target: Callable[[int, str], object] | logging.Logger | None) -> None:
     """Sends the messages of the C library somewhere. The library is silent until this is called.
 
-    target: a ``logging.Logger``; or a function of the level (of the ``logging`` module) and the text; or None for silence.
-        It is called on whatever thread the message arises. What it raises is raised on the main thread, as what a signal handler raises: by
-        the call that it belongs to if that was made there.
+    target: a ``logging.Logger``; or a function of the level (of the ``logging`` module) and the text; or None for
+    silence.
+        It is called on whatever thread the message arises. What it raises is raised on the main thread, as what a
+        signal handler raises: by the call that it belongs to if that was made there.
     """
     global _log_target
     if target is None:
@@ -385,4 +399,3 @@ def _end() -> None:
     lib.gbpy_land_all()
     set_log(None)
     lib.gbpy_end()
-

@@ -1,8 +1,9 @@
 """The record of a scheduler as Chrome trace JSON, which Perfetto (ui.perfetto.dev) and ``chrome://tracing`` open.
 
-One process; a lane (thread) for the host and one for each backend. Slices of a lane are disjoint or nested, since viewers misplace others:
-a slice that overlaps another one in part goes to a further lane of the same name. Copies are tied by flow arrows to the split that made the
-bytes and to the split that reads them. Counters show the live bytes and the size of each arena.
+One process; a lane (thread) for the host and one for each backend. Slices of a lane are disjoint or nested, since
+viewers misplace others: a slice that overlaps another one in part goes to a further lane of the same name. Copies are
+tied by flow arrows to the split that made the bytes and to the split that reads them. Counters show the live bytes and
+the size of each arena.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ class Slice:
         self.event = event
         self.index = index
         self.start = event.start_ns - origin
-        self.end = max(event.end_ns - origin, self.start + 1)  # what takes no time could not be seen, nor tied to an arrow
+        # what takes no time could not be seen, nor tied to an arrow
+        self.end = max(event.end_ns - origin, self.start + 1)
         self.tid = 0
 
 
@@ -125,7 +127,8 @@ def _args(event: EventLike, names: Sequence[str]) -> dict[str, Any]:
 
 def _slice(s: Slice, names: Sequence[str]) -> dict[str, Any]:
     return {
-        "name": _title(s.event, names), "cat": s.event.kind, "ph": "X", "ts": _us(s.start), "dur": _us(s.end - s.start), "pid": _PID,
+        "name": _title(s.event, names), "cat": s.event.kind, "ph": "X", "ts": _us(s.start), "dur": _us(s.end - s.start),
+        "pid": _PID,
         "tid": s.tid, "args": _args(s.event, names),
     }  # fmt: skip
 
@@ -146,7 +149,11 @@ def _arrows(slices: Sequence[Slice], names: Sequence[str]) -> list[dict[str, Any
         e = s.event
         if e.kind not in ("copy", "write-back"):
             continue
-        before = [c for c in computes.get((e.run, e.source), ()) if c.end <= s.start and e.reason != "input" and e.reason != "weight"]
+        before = [
+            c
+            for c in computes.get((e.run, e.source), ())
+            if c.end <= s.start and e.reason != "input" and e.reason != "weight"
+        ]
         reader = [c for c in computes.get((e.run, e.backend), ()) if c.event.split == e.split and c.start >= s.end]
         stops = [*before[-1:], s, *(reader[:1] if e.kind == "copy" else ())]
         if len(stops) > 1:
@@ -166,8 +173,8 @@ def _counters(slices: Sequence[Slice], names: Sequence[str]) -> list[dict[str, A
 
 
 def chrome_trace(events: Sequence[EventLike], names: Sequence[str], queueless: Collection[int] = ()) -> dict[str, Any]:
-    """``names`` are those of the backends, in the scheduler's order; ``queueless`` those (indices) that do nothing on their own, so that
-    others bring copies to them."""
+    """``names`` are those of the backends, in the scheduler's order; ``queueless`` those (indices) that do nothing on
+    their own, so that others bring copies to them."""
     origin = min((e.start_ns for e in events), default=0)
     lanes: dict[int, list[Slice]] = {lane: [] for lane in (HOST, *range(len(names)))}
     for i, e in enumerate(events):
@@ -178,7 +185,10 @@ def chrome_trace(events: Sequence[EventLike], names: Sequence[str], queueless: C
         for row in _pack(members) or [[]]:
             for s in row:
                 s.tid = tid
-            written += [_meta("thread_name", tid, name=_named(lane, names)), _meta("thread_sort_index", tid, sort_index=tid)]
+            written += [
+                _meta("thread_name", tid, name=_named(lane, names)),
+                _meta("thread_sort_index", tid, sort_index=tid),
+            ]
             tid += 1
     slices = sorted((s for members in lanes.values() for s in members), key=lambda s: (s.start, -s.end, s.index))
     timed = [*(_slice(s, names) for s in slices), *_arrows(slices, names), *_counters(slices, names)]

@@ -32,8 +32,8 @@ class _Exporter:
 
 
 def array_at(pointer: Any, data: Any, pin: object, readonly: bool) -> np.ndarray[Any, Any]:
-    """A NumPy view of the host memory ``data`` of a ``ggml_tensor``: never more than its bytes. ``pin`` keeps that memory, wherever
-    the tensor is placed next."""
+    """A NumPy view of the host memory ``data`` of a ``ggml_tensor``: never more than its bytes. ``pin`` keeps that
+    memory, wherever the tensor is placed next."""
     dtype = dtype_of_id(pointer.type)
     shape, strides = layout(pointer, dtype)
     interface = {
@@ -54,7 +54,8 @@ def array_at(pointer: Any, data: Any, pin: object, readonly: bool) -> np.ndarray
 
 
 def _empty(shape: tuple[int, ...], dtype: DType) -> np.ndarray[Any, Any]:
-    """An array without elements; NumPy refuses some shapes, whose other dimensions multiply to more than an address holds."""
+    """An array without elements; NumPy refuses some shapes, whose other dimensions multiply to more than an address
+    holds."""
     try:
         return np.empty(shape, np.dtype(dtype.typestr))
     except ValueError:
@@ -100,7 +101,8 @@ def read_device(pointer: Any) -> np.ndarray[Any, Any]:
 
 
 def read_tensor(keeping: Any, pointer: Any, describe: Callable[[], str]) -> np.ndarray[Any, Any]:
-    """The same of a tensor that others may use: one call waits for them, checks that the data is there, and copies before they go on."""
+    """The same of a tensor that others may use: one call waits for them, checks that the data is there, and copies
+    before they go on."""
     staging = np.empty(_nbytes(pointer), np.uint8)
     status = _read(keeping, pointer, ffi.from_buffer(staging), staging.nbytes, b"it")
     if status:
@@ -112,7 +114,11 @@ def dtype_of_array(array: np.ndarray[Any, Any], what: str) -> DType:
     try:
         return as_dtype(array.dtype)
     except TypeError:
-        swapped = "" if array.dtype.isnative else "; array.astype(array.dtype.newbyteorder('=')) has the bytes in the order of this machine"
+        swapped = (
+            ""
+            if array.dtype.isnative
+            else "; array.astype(array.dtype.newbyteorder('=')) has the bytes in the order of this machine"
+        )
         raise InvalidArgumentError(f"{what}: tensors have no elements of {array.dtype}{swapped}") from None
 
 
@@ -136,7 +142,11 @@ def exact_array(value: Any, dtype: DType, what: str) -> np.ndarray[Any, Any]:
     """``value`` as an array of exactly the dtype in which NumPy sees ``dtype``. Arrays are never converted."""
     target = dtype.numpy
     array = to_array(value, what)
-    if isinstance(value, (np.ndarray, np.generic)) or hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
+    if (
+        isinstance(value, (np.ndarray, np.generic))
+        or hasattr(value, "__array__")
+        or hasattr(value, "__array_interface__")
+    ):
         if dtype.name == "bfloat16" and array.dtype.name == "bfloat16":
             return array.view(np.uint16)
         if array.dtype != target or not array.dtype.isnative:
@@ -145,7 +155,9 @@ def exact_array(value: Any, dtype: DType, what: str) -> np.ndarray[Any, Any]:
     if array.dtype.kind not in "iubf":
         raise InvalidArgumentError(f"{what} cannot take {value!r:.60}")
     if dtype.is_quantized:
-        raise InvalidArgumentError(f"{what} takes the bytes of its rows, as an array of uint8; set(value, quantize=True) converts floats")
+        raise InvalidArgumentError(
+            f"{what} takes the bytes of its rows, as an array of uint8; set(value, quantize=True) converts floats"
+        )
     if dtype.name == "bfloat16":
         bits = np.asarray(array, np.float32)
         return _round_to_bfloat16(bits)
@@ -164,7 +176,10 @@ def _conversion(dtype: DType, array: np.ndarray[Any, Any]) -> str:
         return f"it takes {given}" if dtype.is_quantized else f"array.astype(np.{given}) converts it"
     if dtype.is_quantized:
         return f"set(array, quantize=True) converts it, or gb.quantize(array, {dtype.name!r})"
-    return "set(array, quantize=True) rounds it, and so does array.astype(ml_dtypes.bfloat16) (pip install 'ggml_backend[bfloat16]')"
+    return (
+        "set(array, quantize=True) rounds it, and so does array.astype(ml_dtypes.bfloat16) (pip install"
+        " 'ggml_backend[bfloat16]')"
+    )
 
 
 def _round_to_bfloat16(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

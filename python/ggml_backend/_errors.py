@@ -1,8 +1,8 @@
 """Exceptions, one for each kind of ``enum ggml_status``, and how a C failure becomes one.
 
 Every C function that fails leaves a status and a message for the calling thread; :func:`raise_last` turns them into the
-exception of that status. All exceptions are a :class:`GgmlError` and also the built-in exception that a Python programmer
-would expect (``ValueError``, ``MemoryError``, ...).
+exception of that status. All exceptions are a :class:`GgmlError` and also the built-in exception that a Python
+programmer would expect (``ValueError``, ``MemoryError``, ...).
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class FileError(GgmlError, OSError):
 
 
 class PerformanceWarning(UserWarning):
-    """A heavy operation runs on a device of lower priority than it could, because the others do not take it. Given once for each plan by
-    schedulers of several devices; ``warnings.filterwarnings`` rules what becomes of it."""
+    """A heavy operation runs on a device of lower priority than it could, because the others do not take it. Given once
+    for each plan by schedulers of several devices; ``warnings.filterwarnings`` rules what becomes of it."""
 
 
 for _public in (GgmlError, *GgmlError.__subclasses__(), PerformanceWarning):
@@ -105,7 +105,8 @@ def raise_last(prefix: str = "", status: int | None = None) -> NoReturn:
 
 
 def raise_as(status: int, message: str, prefix: str = "") -> NoReturn:
-    """Raises the exception of a status. A message that says what was called already, with or without the class, gets no second prefix."""
+    """Raises the exception of a status. A message that says what was called already, with or without the class, gets no
+    second prefix."""
     called, _, method = prefix.partition(".")
     if prefix and message.startswith((f"{called}.", f"{prefix}: ")):
         prefix = ""

@@ -1,8 +1,10 @@
-"""Text of unknown origin (names in model files, messages that hold them) for where it is shown. Everything that the package shows goes
-through here: HTML and SVG (:func:`markup`), JSON inside a script element (:func:`script_json`), terminals (:func:`line`, :func:`lines`).
+"""Text of unknown origin (names in model files, messages that hold them) for where it is shown. Everything that the
+package shows goes through here: HTML and SVG (:func:`markup`), JSON inside a script element (:func:`script_json`),
+terminals (:func:`line`, :func:`lines`).
 
-Nothing of a name may mean anything to its surroundings: no element, attribute or script; no control character, which could move the cursor,
-change colours or the title, or write into the clipboard of a terminal; no character that turns the direction of the text around it.
+Nothing of a name may mean anything to its surroundings: no element, attribute or script; no control character, which
+could move the cursor, change colours or the title, or write into the clipboard of a terminal; no character that turns
+the direction of the text around it.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ __all__ = ["cell", "line", "lines", "markup", "script_json", "uncell"]
 
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 _SHOWN = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
-_HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}  # control, format (direction), surrogates, private, unassigned, line separators
+# control, format (direction), surrogates, private, unassigned, line separators
+_HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 
 def _visible(c: str) -> str:
@@ -28,11 +31,14 @@ def _visible(c: str) -> str:
     code = ord(c)
     if 0xDC80 <= code <= 0xDCFF:  # a byte that was no UTF-8
         return f"\\x{code - 0xDC00:02x}"
-    return _SHOWN.get(c) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}")
+    return _SHOWN.get(c) or (
+        f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    )
 
 
 def line(text: object, width: int | None = None) -> str:
-    """For one line of a terminal: what does not print as an escape such as ``\\x1b``. width: longer ones end in ``...``"""
+    """For one line of a terminal: what does not print as an escape such as ``\\x1b``. width: longer ones end in
+    ``...``"""
     shown = str(text)
     if not shown.isprintable():
         shown = "".join(map(_visible, shown))
@@ -59,10 +65,14 @@ def script_json(value: Any) -> str:
 
 
 def cell(text: object) -> str:
-    """For a cell of a CSV file, as it is, but for what a spreadsheet would take for a formula (numbers are none): that gets an apostrophe
-    before it, which :func:`uncell` takes away."""
+    """For a cell of a CSV file, as it is, but for what a spreadsheet would take for a formula (numbers are none): that
+    gets an apostrophe before it, which :func:`uncell` takes away."""
     shown = str(text)
-    return f"'{shown}" if shown.startswith(("=", "+", "-", "@", "\t", "\r", "'")) and not _NUMBER.fullmatch(shown) else shown
+    return (
+        f"'{shown}"
+        if shown.startswith(("=", "+", "-", "@", "\t", "\r", "'")) and not _NUMBER.fullmatch(shown)
+        else shown
+    )
 
 
 def uncell(text: str) -> str:

@@ -1,6 +1,8 @@
-"""Graphs in the shapes of well-known models, small, for looking at their plans: ``python -m ggml_backend plan EXAMPLE``.
+"""Graphs in the shapes of well-known models, small, for looking at their plans: ``python -m ggml_backend plan
+EXAMPLE``.
 
-Nothing here is ever computed with real weights: weights are inputs of the graph, which keep their memory beside the arena.
+Nothing here is ever computed with real weights: weights are inputs of the graph, which keep their memory beside the
+arena.
 """
 
 from __future__ import annotations
@@ -37,12 +39,16 @@ def _attention(ctx: Context, x: Tensor, name: str, positions: Tensor | None) -> 
     q, k, v = heads("q"), heads("k"), heads("v")
     if positions is not None:
         q, k = ops.rope(q, positions).named(f"{name}.q_rope"), ops.rope(k, positions).named(f"{name}.k_rope")
-    scores = (ops.mul_mat(k.transpose(1, 0, 2), q.transpose(1, 0, 2)).named(f"{name}.scores") * head**-0.5).named(f"{name}.scaled")
+    scores = (ops.mul_mat(k.transpose(1, 0, 2), q.transpose(1, 0, 2)).named(f"{name}.scores") * head**-0.5).named(
+        f"{name}.scaled"
+    )
     if positions is not None:
         scores = ops.diag_mask_inf(scores).named(f"{name}.masked")
     values = ops.cont(v.transpose(1, 2, 0)).named(f"{name}.values")
     mixed = ops.mul_mat(values, ops.soft_max(scores).named(f"{name}.probs")).named(f"{name}.mixed")
-    return _linear(ctx, ops.cont(mixed.transpose(1, 0, 2)).named(f"{name}.merged").reshape(n, EMBD), EMBD, f"{name}.out")
+    return _linear(
+        ctx, ops.cont(mixed.transpose(1, 0, 2)).named(f"{name}.merged").reshape(n, EMBD), EMBD, f"{name}.out"
+    )
 
 
 def _gated(ctx: Context, h: Tensor, name: str) -> Tensor:
@@ -52,7 +58,9 @@ def _gated(ctx: Context, h: Tensor, name: str) -> Tensor:
 
 def _experts(ctx: Context, h: Tensor, name: str, n: int = 8, used: int = 2) -> Tensor:
     """A mixture: each token goes through the two experts that its router prefers."""
-    chosen = ops.top_k(ops.soft_max(_linear(ctx, h, n, f"{name}.router")).named(f"{name}.preference"), used).named(f"{name}.chosen")
+    chosen = ops.top_k(ops.soft_max(_linear(ctx, h, n, f"{name}.router")).named(f"{name}.preference"), used).named(
+        f"{name}.chosen"
+    )
 
     def matrices(part: str, rows: int, columns: int) -> list[Tensor]:
         return [ctx.tensor((rows, columns), name=f"{name}.{part}.{e}") for e in range(n)]
@@ -114,7 +122,9 @@ def _whisper(ctx: Context) -> Tensor:
     """The encoder of a speech recognizer: two convolutions over the spectrogram, then transformer layers."""
     x = _conv_1d(ctx, ctx.tensor((MELS, FRAMES), name="mel"), EMBD, 1, "conv1")
     x = _conv_1d(ctx, x, EMBD, 2, "conv2")
-    x = (ops.cont(x.transpose(1, 0)).named("frames") + ctx.tensor((FRAMES // 2, EMBD), name="positions")).named("embedded")
+    x = (ops.cont(x.transpose(1, 0)).named("frames") + ctx.tensor((FRAMES // 2, EMBD), name="positions")).named(
+        "embedded"
+    )
     return _scaled(ctx, ops.norm(_encoder(ctx, x)).named("out_ln"), "out_norm")
 
 
@@ -125,7 +135,9 @@ def _conv(ctx: Context, x: Tensor, channels: int, name: str, size: int = 3, stri
 
 
 def _normed(ctx: Context, x: Tensor, name: str) -> Tensor:
-    h = (ops.group_norm(x, GROUPS).named(name) * ctx.tensor((x.shape[-3], 1, 1), name=f"{name}.weight")).named(f"{name}.scaled")
+    h = (ops.group_norm(x, GROUPS).named(name) * ctx.tensor((x.shape[-3], 1, 1), name=f"{name}.weight")).named(
+        f"{name}.scaled"
+    )
     return _biased(ctx, h, (x.shape[-3], 1, 1), name)
 
 
@@ -143,7 +155,9 @@ def _look_around(ctx: Context, x: Tensor, name: str) -> Tensor:
     c, height, width = x.shape
     flat = ops.cont(_normed(ctx, x, f"{name}.norm").reshape(c, height * width).transpose(1, 0)).named(f"{name}.pixels")
     q, k, v = (_linear(ctx, flat, c, f"{name}.{part}") for part in "qkv")
-    probs = ops.soft_max((ops.mul_mat(k, q).named(f"{name}.scores") * c**-0.5).named(f"{name}.scaled")).named(f"{name}.probs")
+    probs = ops.soft_max((ops.mul_mat(k, q).named(f"{name}.scores") * c**-0.5).named(f"{name}.scaled")).named(
+        f"{name}.probs"
+    )
     mixed = ops.mul_mat(ops.cont(v.transpose(1, 0)).named(f"{name}.values"), probs).named(f"{name}.mixed")
     out = ops.cont(_linear(ctx, mixed, c, f"{name}.out").transpose(1, 0)).named(f"{name}.merged")
     return (x + out.reshape(c, height, width)).named(f"{name}.sum")
@@ -151,7 +165,12 @@ def _look_around(ctx: Context, x: Tensor, name: str) -> Tensor:
 
 def _unet(ctx: Context) -> Tensor:
     """The denoiser of a picture generator: down three levels and up again, each level's results kept for the way up."""
-    time = _linear(ctx, ops.silu(_linear(ctx, ctx.tensor((CHANNELS,), name="time"), EMBD, "time1")).named("time_silu"), EMBD, "time2")
+    time = _linear(
+        ctx,
+        ops.silu(_linear(ctx, ctx.tensor((CHANNELS,), name="time"), EMBD, "time1")).named("time_silu"),
+        EMBD,
+        "time2",
+    )
     x = _conv(ctx, ctx.tensor((LATENT, SIDE, SIDE), name="noisy"), CHANNELS, "in")
     skips = [x]
     for level, width in enumerate((1, 2, 4)):
@@ -171,9 +190,16 @@ def _unet(ctx: Context) -> Tensor:
     return _conv(ctx, ops.silu(_normed(ctx, x, "out_norm")).named("out_silu"), LATENT, "out")
 
 
-_BUILDERS: dict[str, Callable[[Context], Tensor]] = {"llama": _llama, "moe": _moe, "whisper": _whisper, "unet": _unet, "embed": _embed}
+_BUILDERS: dict[str, Callable[[Context], Tensor]] = {
+    "llama": _llama,
+    "moe": _moe,
+    "whisper": _whisper,
+    "unet": _unet,
+    "embed": _embed,
+}
 
-#: Decoders with a gated feed-forward part ("llama") or a mixture of experts ("moe"), the encoder of speech ("whisper"), the denoiser of
+# : Decoders with a gated feed-forward part ("llama") or a mixture of experts ("moe"), the encoder of speech
+# ("whisper"), the denoiser of
 #: pictures ("unet") and an encoder of text ("embed").
 NAMES = tuple(_BUILDERS)
 

@@ -1,5 +1,6 @@
-"""What a plan does that is slower than it need be: heavy operations that run on a device of lower priority, because one of higher priority
-does not take them, and weights that travel because nothing says that they are weights. Said once for each plan, as a
+"""What a plan does that is slower than it need be: heavy operations that run on a device of lower priority, because one
+of higher priority does not take them, and weights that travel because nothing says that they are weights. Said once for
+each plan, as a
 :class:`PerformanceWarning`."""
 
 from __future__ import annotations
@@ -41,11 +42,14 @@ class Fallback:
         tensors = "1 tensor" if self.n_copies == 1 else f"{self.n_copies} tensors"
         copies = f"; this forces copies of {tensors}, {size_text(self.copied_bytes)}" if self.n_copies else ""
         amount = f" ({self.flops / 1e6:,.0f} MFLOP)" if self.flops >= 1e6 else ""
-        return f"{self.op} {self.name!r}{amount} runs on {self.backend}, not on {self.refused_by}: {self.reason}{copies}"
+        return (
+            f"{self.op} {self.name!r}{amount} runs on {self.backend}, not on {self.refused_by}: {self.reason}{copies}"
+        )
 
 
 def heavy_fallbacks(sched: Any, backends: Sequence[tuple[Any, str, bool]]) -> list[Fallback]:
-    """Of the graph that a C scheduler planned last. ``backends``: C backend, name, is it a CPU. Between CPUs nothing is lost."""
+    """Of the graph that a C scheduler planned last. ``backends``: C backend, name, is it a CPU. Between CPUs nothing is
+    lost."""
     f = ffi.new("struct ggml_backend_sched_fallback *")
     found = []
     for i in range(lib.ggml_backend_sched_get_n_fallbacks(sched)):
@@ -54,7 +58,9 @@ def heavy_fallbacks(sched: Any, backends: Sequence[tuple[Any, str, bool]]) -> li
         ((refused_by, is_cpu),) = ((name, cpu) for b, name, cpu in backends if b == f.refused_by)
         if f.is_heavy and not is_cpu:
             work = (float(f.flops), int(f.n_copies), int(f.copied_bytes))
-            found.append(Fallback(text(f.name), text(lib.ggml_op_name(f.op)), *work, backend, refused_by, plain(text(f.reason))))
+            found.append(
+                Fallback(text(f.name), text(lib.ggml_op_name(f.op)), *work, backend, refused_by, plain(text(f.reason)))
+            )
     return found
 
 
@@ -79,15 +85,18 @@ def warn_of(found: Sequence[Fallback]) -> None:
         [
             f"{count} not run on the device of the highest priority:",
             *lines,
-            "  Use types and operations that the device takes, choose the place with Scheduler.set_backend (which silences this), or "
-            "ignore ggml_backend.PerformanceWarning.",
+            (
+                "  Use types and operations that the device takes, choose the place with Scheduler.set_backend (which"
+                " silences this), or ignore ggml_backend.PerformanceWarning."
+            ),
         ]
     )
     warnings.warn(message, PerformanceWarning, stacklevel=_stack_level())
 
 
 def unmarked_weights(sched: Any, names: dict[Any, str]) -> list[tuple[str, int, str, str, bool]]:
-    """Of the graph that a C scheduler planned last: name, bytes, where they lie, where they go, and if that is in each run."""
+    """Of the graph that a C scheduler planned last: name, bytes, where they lie, where they go, and if that is in each
+    run."""
     t = ffi.new("struct ggml_backend_sched_transfer *")
     found = []
     for i in range(lib.ggml_backend_sched_get_n_transfers(sched)):
@@ -110,10 +119,15 @@ def warn_of_weights(found: Sequence[tuple[str, int, str, str, bool]]) -> None:
         lines.append(f"  and {len(order) - _SHOWN} more")
     message = "\n".join(
         [
-            f"{size_text(total)} that look like weights are copied to another device, as their buffers have the usage 'any':",
+            (
+                f"{size_text(total)} that look like weights are copied to another device, as their buffers have the"
+                " usage 'any':"
+            ),
             *lines,
-            "  With usage='weights' (Backend.alloc, Context.allocate, Buffer.usage) what reads them runs where they lie. "
-            "Or ignore ggml_backend.PerformanceWarning.",
+            (
+                "  With usage='weights' (Backend.alloc, Context.allocate, Buffer.usage) what reads them runs where they"
+                " lie. Or ignore ggml_backend.PerformanceWarning."
+            ),
         ]
     )
     warnings.warn(message, PerformanceWarning, stacklevel=_stack_level())

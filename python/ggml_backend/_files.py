@@ -1,8 +1,8 @@
 """Writing files: whoever opens the path sees the old content or all of the new.
 
-The new file is made and put in the place of the old one by C (c/src/base/file.h). An error, a full disk or a signal that ends the process
-leaves the target as it was, and no remains; so does an interrupt between any two instructions here. What is no regular file (a pipe, a
-terminal, ``/dev/stdout``) cannot be replaced: it is written to directly.
+The new file is made and put in the place of the old one by C (c/src/base/file.h). An error, a full disk or a signal
+that ends the process leaves the target as it was, and no remains; so does an interrupt between any two instructions
+here. What is no regular file (a pipe, a terminal, ``/dev/stdout``) cannot be replaced: it is written to directly.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def _target(path: _Path) -> str | None:
 
 
 class _Output:
-    """A new file that takes the place of another one when it is complete. What is made goes with this object, if not before."""
+    """A new file that takes the place of another one when it is complete. What is made goes with this object, if not
+    before."""
 
     __slots__ = ("_output", "_path")
 
@@ -117,7 +118,8 @@ def open_regular(path: _Path) -> io.FileIO:
     """A file to read from. FileError for what is no regular file: nobody waits for the writer of a pipe."""
     name = os.fsdecode(path)
     try:
-        file = io.FileIO(os.fsencode(name), "rb", opener=lib.gbpy_open_to_read)  # C from the descriptor to the object that owns it
+        # C from the descriptor to the object that owns it
+        file = io.FileIO(os.fsencode(name), "rb", opener=lib.gbpy_open_to_read)
     except IsADirectoryError:
         raise FileError(f"{name}: a directory, not a regular file") from None
     except ValueError:  # what FileIO makes of a descriptor below 0

@@ -57,7 +57,8 @@ def _summary(file: GGUFFile) -> dict[str, Any]:
         row["elements"] += tensor.size
         row["bytes"] += tensor.nbytes
     return {
-        "file": file.name, "version": file.version, "alignment": file.alignment, "parts": file.n_parts, "bytes": file.nbytes,
+        "file": file.name, "version": file.version, "alignment": file.alignment, "parts": file.n_parts,
+        "bytes": file.nbytes,
         "keys": len(file.metadata), "tensors": len(file.tensors), "types": by_type,
     }  # fmt: skip
 
@@ -66,7 +67,9 @@ def _info(options: argparse.Namespace) -> int:
     with open_gguf(options.file) as file:
         summary = _summary(file)
         if options.json:
-            summary["metadata"] = {k: {"type": file.metadata.type(k), "value": _plain(v)} for k, v in file.metadata.items()}
+            summary["metadata"] = {
+                k: {"type": file.metadata.type(k), "value": _plain(v)} for k, v in file.metadata.items()
+            }
             summary["tensor list"] = [
                 {"name": t.name, "dtype": t.dtype.name, "shape": list(t.shape), "bytes": t.nbytes, "offset": t.offset}
                 for t in file.tensors.values()
@@ -76,7 +79,9 @@ def _info(options: argparse.Namespace) -> int:
         sizes = f"{_count(file.nbytes)}, {len(file.metadata)} keys, {len(file.tensors)} tensors"
         print(f"{line(file.name)}: GGUF version {file.version}, {sizes}")
         for name, row in summary["types"].items():
-            print(f"  {name:<10} {row['tensors']:>5} tensors {row['elements']:>14,} elements {_count(row['bytes']):>12}")
+            print(
+                f"  {name:<10} {row['tensors']:>5} tensors {row['elements']:>14,} elements {_count(row['bytes']):>12}"
+            )
         for key, value in file.metadata.items():
             print(f"{line(key)} ({file.metadata.type(key)}) = {_short(value)}")
     return 0
@@ -88,7 +93,9 @@ def _dump(options: argparse.Namespace) -> int:
             tensor = file.tensors[name]
             print(f"{line(tensor.name)} {tensor.dtype.name} {tensor.shape} {tensor.nbytes} bytes at {tensor.offset}")
             if options.values:
-                values = tensor.dequantize() if tensor.dtype.is_quantized or tensor.dtype.name in _FLOATS else tensor.numpy()
+                values = (
+                    tensor.dequantize() if tensor.dtype.is_quantized or tensor.dtype.name in _FLOATS else tensor.numpy()
+                )
                 print(np.array2string(values, threshold=options.values, edgeitems=3))
     return 0
 
@@ -134,7 +141,9 @@ def _not_finite(tensor: Any) -> str | None:
     elif tensor.dtype.is_quantized or tensor.dtype.name in _FLOATS:
         rows = tensor.numpy().reshape(-1, tensor.numpy().shape[-1])
         step = max(1, (1 << 22) // tensor.shape[-1])
-        count = sum(int((~np.isfinite(dequantize(rows[i : i + step], tensor.dtype))).sum()) for i in range(0, len(rows), step))
+        count = sum(
+            int((~np.isfinite(dequantize(rows[i : i + step], tensor.dtype))).sum()) for i in range(0, len(rows), step)
+        )
     else:
         return None
     return f"tensor {tensor.name!r} has {count} values that are infinite or no numbers" if count else None
@@ -172,8 +181,8 @@ class _Plan:
             chosen = fallback_dtype(self.dtype, shape[-1])
         if stored.is_quantized and chosen.is_quantized and chosen != stored and not self.requantize:
             raise InvalidArgumentError(
-                f"tensor {name!r} is {stored.name} already: as {chosen.name} it would have the errors of both. Quantize the original file, "
-                f"or give --requantize"
+                f"tensor {name!r} is {stored.name} already: as {chosen.name} it would have the errors of both. Quantize"
+                " the original file, or give --requantize"
             )
         return chosen
 
@@ -204,19 +213,29 @@ def _write(options: argparse.Namespace, writer: Writer, sources: list[Source], b
             shaped = shape if widened else None
             writer.add_tensor(name, source, chosen, shape=shaped, importance=weights, on_invalid=options.on_invalid)
         if not options.quiet:
-            note = f" (rows of {shape[-1]})" if plan.dtype and chosen.is_quantized and chosen not in (plan.dtype, stored) else ""
+            note = (
+                f" (rows of {shape[-1]})"
+                if plan.dtype and chosen.is_quantized and chosen not in (plan.dtype, stored)
+                else ""
+            )
             print(f"{line(name)}: {stored.name}" + (f" -> {chosen.name}{note}" if chosen != stored else ""))
     after = writer.nbytes
     start = time.monotonic()
     writer.close(Bar("writing"))
-    print(f"{line(options.output)}: {_count(after)}, was {_count(before)} ({after / max(before, 1):.3f}), {time.monotonic() - start:.1f} s")
+    print(
+        f"{line(options.output)}: {_count(after)}, was {_count(before)} ({after / max(before, 1):.3f}),"
+        f" {time.monotonic() - start:.1f} s"
+    )
     return 0
 
 
 def _refuse_same(output: str, inputs: Iterable[str | None]) -> None:
-    """A file that is read is not written over, by whatever name: somebody who mistypes a name would lose the original."""
+    """A file that is read is not written over, by whatever name: somebody who mistypes a name would lose the
+    original."""
     if output == "-":
-        raise InvalidArgumentError("the output '-' is no file; a GGUF file is not written to a pipe (./- is a file of that name)")
+        raise InvalidArgumentError(
+            "the output '-' is no file; a GGUF file is not written to a pipe (./- is a file of that name)"
+        )
     for path in inputs:
         if path is not None and os.path.exists(path) and os.path.exists(output) and os.path.samefile(path, output):
             raise InvalidArgumentError(f"the output {output} is the file that is read, {path}: give it another name")
@@ -224,7 +243,9 @@ def _refuse_same(output: str, inputs: Iterable[str | None]) -> None:
 
 def _quantize(options: argparse.Namespace) -> int:
     if options.type is None and not options.tensor_type:
-        options.parser.error("--type says which format the matrices get; without it, and without --tensor-type, nothing would change")
+        options.parser.error(
+            "--type says which format the matrices get; without it, and without --tensor-type, nothing would change"
+        )
     with open_gguf(options.input) as file:
         _refuse_same(options.output, [*(part.name for part in file._parts), options.imatrix])
         writer = Writer(options.output).copy_from(file, tensors=False)
@@ -261,13 +282,20 @@ def _convert(options: argparse.Namespace) -> int:
 def _conversion(parser: argparse.ArgumentParser) -> None:
     kinds = ", ".join(n for n, d in dtypes.items() if d.is_quantized or n in _FLOATS)
     parser.add_argument("--type", metavar="TYPE", help=f"format of matrices: {kinds}")
-    parser.add_argument("--keep", action="append", default=[], metavar="PATTERN", help="leave these tensors as they are")
-    parser.add_argument("--tensor-type", action="append", default=[], metavar="PATTERN=TYPE", help="another format for these tensors")
+    parser.add_argument(
+        "--keep", action="append", default=[], metavar="PATTERN", help="leave these tensors as they are"
+    )
+    parser.add_argument(
+        "--tensor-type", action="append", default=[], metavar="PATTERN=TYPE", help="another format for these tensors"
+    )
     parser.add_argument("--requantize", action="store_true", help="also convert from one quantized format to another")
-    parser.add_argument("--imatrix", metavar="FILE", help="importance of columns: a GGUF file with NAME.in_sum2 and NAME.counts")
+    parser.add_argument(
+        "--imatrix", metavar="FILE", help="importance of columns: a GGUF file with NAME.in_sum2 and NAME.counts"
+    )
     parser.add_argument(
         "--on-invalid", choices=("error", "clip", "nan"), default="error",
-        help="numbers that the format cannot hold (nan, infinities, too large ones): an error, or clip them and take 0 for nan, or make "
+        help="numbers that the format cannot hold (nan, infinities, too large ones): an error, or clip them and take 0 "
+         "for nan, or make "
         "their blocks nan (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument("--quiet", action="store_true", help="do not list the tensors")
@@ -289,7 +317,9 @@ def add_gguf_commands(commands: Any) -> None:
     dump = action("dump", _dump, "the tensors, and their values")
     dump.add_argument("file")
     dump.add_argument("tensors", nargs="*", metavar="PATTERN", help="only these")
-    dump.add_argument("--values", type=int, nargs="?", const=20, default=0, metavar="N", help="show values; all of those with up to N")
+    dump.add_argument(
+        "--values", type=int, nargs="?", const=20, default=0, metavar="N", help="show values; all of those with up to N"
+    )
     check = action("check", _check, "is the file valid, and are all its numbers finite?")
     check.add_argument("files", nargs="+", metavar="file")
     quantize = action("quantize", _quantize, "the same file with its matrices in another format")
@@ -300,5 +330,7 @@ def add_gguf_commands(commands: Any) -> None:
     convert.add_argument("inputs", nargs="+", metavar="input")
     convert.add_argument("output")
     convert.add_argument("--arch", default="unknown", help="general.architecture")
-    convert.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a key; the value is JSON, or text")
+    convert.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="a key; the value is JSON, or text"
+    )
     _conversion(convert)

@@ -26,7 +26,10 @@ ELEMENTS: dict[str, tuple[int, np.dtype[Any]]] = {
 }  # fmt: skip
 """The types of numbers: the C constant, and how NumPy sees it."""
 
-_NAME = {number: name for name, (number, _) in ELEMENTS.items()} | {lib.GGUF_TYPE_STRING: "str", lib.GGUF_TYPE_ARRAY: "arr"}
+_NAME = {number: name for name, (number, _) in ELEMENTS.items()} | {
+    lib.GGUF_TYPE_STRING: "str",
+    lib.GGUF_TYPE_ARRAY: "arr",
+}
 _BY_DTYPE = {dtype: name for name, (_, dtype) in ELEMENTS.items()}
 _GET = {number: getattr(lib, f"gguf_get_val_{name}") for name, (number, _) in ELEMENTS.items()}
 _SET = {name: getattr(lib, f"gguf_set_val_{name}") for name in ELEMENTS}
@@ -63,8 +66,8 @@ def type_name(meta: Any, index: int) -> str:
 
 
 class UnknownType(DType):
-    """A type of tensors that files have and this version does not know, by its number: ``name`` is ``"type 41"``. Its tensors are bytes
-    that are passed on as they are."""
+    """A type of tensors that files have and this version does not know, by its number: ``name`` is ``"type 41"``. Its
+    tensors are bytes that are passed on as they are."""
 
     __slots__ = ()
     name: str
@@ -81,7 +84,9 @@ class UnknownType(DType):
         self._numpy = None
 
     def refuse(self, what: str) -> UnsupportedError:
-        return UnsupportedError(f"{what}: tensor type {self.id} is not known here: its bytes can be looked at and copied only")
+        return UnsupportedError(
+            f"{what}: tensor type {self.id} is not known here: its bytes can be looked at and copied only"
+        )
 
     def row_size(self, n: int) -> int:
         raise self.refuse("row_size")
@@ -145,7 +150,8 @@ class Keys:
         return strings
 
 
-# ------------------------------------------------------------------------------------------------------------------ to C
+# ------------------------------------------------------------------------------------------------------------------ to
+# C
 
 
 def _integer_type(low: int, high: int, smallest: str) -> str:
@@ -188,7 +194,11 @@ def _exact(values: Any, name: str) -> np.ndarray[Any, Any]:
         source = np.asarray(values)
     else:
         source = np.array(values, object)  # NumPy would make floats of integers around 2^63
-    if source.size and source.dtype.kind not in "biuf" and not (source.dtype == object and type(source[0]) is int and dtype.kind != "b"):
+    if (
+        source.size
+        and source.dtype.kind not in "biuf"
+        and not (source.dtype == object and type(source[0]) is int and dtype.kind != "b")
+    ):
         raise TypeError(f"cannot store {source.dtype} as {name}")
     if source.size and dtype.kind in "iu":
         if source.dtype.kind in "fb":

@@ -1,5 +1,5 @@
-"""Writing GGUF files: what goes in is noted, and everything is written at the end, tensor by tensor, to a file beside the target that
-then takes its place. So a model never has to fit into memory, and a crash leaves the old file."""
+"""Writing GGUF files: what goes in is noted, and everything is written at the end, tensor by tensor, to a file beside
+the target that then takes its place. So a model never has to fit into memory, and a crash leaves the old file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._errors import FileError, GgmlError, InvalidArgumentError, StateError, check, expect_function, expect_path, raise_last
+from ._errors import (
+    FileError,
+    GgmlError,
+    InvalidArgumentError,
+    StateError,
+    check,
+    expect_function,
+    expect_path,
+    raise_last,
+)
 from ._ffi import ffi, lib
 from ._files import Sink, replace_file
 from ._gguf_types import UnknownType, key_bytes, new_metadata, store
@@ -109,7 +118,11 @@ class _Entry:
             for i in range(0, len(rows), step):
                 part = rows[i : i + step]
                 what = f"tensor {self.name!r} as {self.dtype.name}"
-                yield quantize_part(part, self.dtype, vector, self.on_invalid, None, what, row + i).reshape(-1).view(np.uint8)
+                yield (
+                    quantize_part(part, self.dtype, vector, self.on_invalid, None, what, row + i)
+                    .reshape(-1)
+                    .view(np.uint8)
+                )
             row += len(rows)
 
     def _weights(self, n_matrices: int, n: int) -> Sequence[Any]:
@@ -126,8 +139,9 @@ class Writer(Owner):
             writer.add("general.architecture", "bert")
             writer.add_tensor("token_embd.weight", array, dtype=gb.q8_0)
 
-    Nothing is written before :meth:`close`, at the end of the ``with`` block (which, when it raises, leaves the file as it was). Then the
-    data is taken, converted and written one tensor after another. Arrays are not copied: do not change them before.
+    Nothing is written before :meth:`close`, at the end of the ``with`` block (which, when it raises, leaves the file as
+    it was). Then the data is taken, converted and written one tensor after another. Arrays are not copied: do not
+    change them before.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, alignment: int | None = None) -> None:
@@ -149,9 +163,10 @@ class Writer(Owner):
         """Sets a key; one that is there already keeps its place. Returns the writer.
 
         value: a number, bool, str (or bytes: text in any encoding), or a list or one-dimensional array of one of these
-        type: ``"u8"`` ... ``"u64"``, ``"i8"`` ... ``"i64"``, ``"f32"``, ``"f64"``, ``"bool"``, ``"str"``; of an array, that of its
-            elements, also as ``"arr[f32]"``. Default: NumPy values keep theirs; a Python int becomes u32 (in lists: i32) or the next
-            type that holds it, a float becomes f32, as readers of the field expect.
+        type: ``"u8"`` ... ``"u64"``, ``"i8"`` ... ``"i64"``, ``"f32"``, ``"f64"``, ``"bool"``, ``"str"``; of an array,
+        that of its
+            elements, also as ``"arr[f32]"``. Default: NumPy values keep theirs; a Python int becomes u32 (in lists:
+            i32) or the next type that holds it, a float becomes f32, as readers of the field expect.
         """
         try:
             store(self._live(), key, value, type)
@@ -162,12 +177,16 @@ class Writer(Owner):
             raise
         return self
 
-    def copy_from(self, file: GGUFFile, *, keys: bool | Iterable[str] = True, tensors: bool | Iterable[str] = True) -> Writer:
-        """Takes over keys and tensors of an open file with their exact types and bytes, whatever they mean. Those that say how the file was
-        split are left out. Returns the writer."""
+    def copy_from(
+        self, file: GGUFFile, *, keys: bool | Iterable[str] = True, tensors: bool | Iterable[str] = True
+    ) -> Writer:
+        """Takes over keys and tensors of an open file with their exact types and bytes, whatever they mean. Those that
+        say how the file was split are left out. Returns the writer."""
         meta = self._live()
         if not hasattr(file, "metadata"):
-            raise TypeError(f"Writer.copy_from: file must be a GGUFFile, not {kind_of(file)}; gb.gguf.open(path) makes one")
+            raise TypeError(
+                f"Writer.copy_from: file must be a GGUFFile, not {kind_of(file)}; gb.gguf.open(path) makes one"
+            )
         source = file._live()[0]
         chosen = (k for k in file.metadata if not k.startswith("split.")) if keys is True else _list(keys)
         for key in chosen:
@@ -188,9 +207,12 @@ class Writer(Owner):
     ) -> Writer:
         """Adds a tensor. Returns the writer.
 
-        data: an array (also a memory map), a :class:`Tensor`, a tensor of an open file; or a function that is called when the data is
-            needed and returns an array or an iterable of them, the tensor's rows piece by piece (then give ``shape`` and ``dtype``)
-        dtype: how to store it; default: as it is. Floats are converted to any format of floats. An array of uint8 given for a quantized
+        data: an array (also a memory map), a :class:`Tensor`, a tensor of an open file; or a function that is called
+        when the data is
+            needed and returns an array or an iterable of them, the tensor's rows piece by piece (then give ``shape``
+            and ``dtype``)
+        dtype: how to store it; default: as it is. Floats are converted to any format of floats. An array of uint8 given
+        for a quantized
             format is taken as the bytes of its rows, one of uint16 for bfloat16 as its bits.
         importance, on_invalid: see :func:`ggml_backend.quantize`; the data is looked at when the file is written
         """
@@ -201,7 +223,9 @@ class Writer(Owner):
             return self._add_unknown(meta, name, data, element)
         if isinstance(element, UnknownType):
             raise element.refuse(f"tensor {name!r}")
-        entry = self._entry(name, data, element, None if shape is None else shape_tuple(shape, "Writer: shape"), importance)
+        entry = self._entry(
+            name, data, element, None if shape is None else shape_tuple(shape, "Writer: shape"), importance
+        )
         if any(n < 1 for n in entry.shape):
             raise InvalidArgumentError(f"tensor {name!r} of shape {entry.shape}: a file cannot hold an empty tensor")
         ne = ne_of(entry.shape, f"tensor {name!r}")
@@ -219,7 +243,9 @@ class Writer(Owner):
         self._entries.append(_Entry(name, data.shape, data.dtype, data.numpy, True, None, data.nbytes))
         return self
 
-    def _entry(self, name: str, data: Any, element: DType | None, shape: tuple[int, ...] | None, importance: Any) -> _Entry:
+    def _entry(
+        self, name: str, data: Any, element: DType | None, shape: tuple[int, ...] | None, importance: Any
+    ) -> _Entry:
         what = f"tensor {name!r}"
         if callable(data) and not isinstance(data, (np.ndarray, Tensor)):
             if shape is None or element is None:
@@ -250,7 +276,9 @@ class Writer(Owner):
         return _Entry(name, logical, element, lambda: _as_floats(array, stored, importance is None), False, importance)
 
     @staticmethod
-    def _array_entry(name: str, array: Array, element: DType | None, shape: tuple[int, ...] | None, importance: Any) -> _Entry:
+    def _array_entry(
+        name: str, array: Array, element: DType | None, shape: tuple[int, ...] | None, importance: Any
+    ) -> _Entry:
         what = f"tensor {name!r}"
         if not array.dtype.isnative:
             array = array.astype(array.dtype.newbyteorder("="))
@@ -262,7 +290,9 @@ class Writer(Owner):
             raise InvalidArgumentError(f"{what}: GGUF has no type for {array.dtype}")
         if element.is_quantized and array.dtype == np.uint8:
             if array.ndim == 0 or array.shape[-1] % element.itemsize:
-                raise InvalidArgumentError(f"{what}: rows of {array.shape[-1:]} bytes are not whole blocks of {element.itemsize}")
+                raise InvalidArgumentError(
+                    f"{what}: rows of {array.shape[-1:]} bytes are not whole blocks of {element.itemsize}"
+                )
             logical = (*array.shape[:-1], array.shape[-1] // element.itemsize * element.block_size)
             raw = True
         else:
@@ -277,7 +307,8 @@ class Writer(Owner):
         source = array if raw or shape is None else array.reshape(shape)
         return _Entry(name, target, element, lambda: source, raw, importance)
 
-    # ----------------------------------------------------------------------------------------------------------------- writing
+    # -----------------------------------------------------------------------------------------------------------------
+    # writing
 
     @property
     def nbytes(self) -> int:
@@ -323,7 +354,8 @@ class Writer(Owner):
                     progress(done + written, total)
             if written != entry.nbytes:
                 raise InvalidArgumentError(
-                    f"tensor {entry.name!r}: the data has {'more' if written > entry.nbytes else written} bytes, needed are {entry.nbytes}"
+                    f"tensor {entry.name!r}: the data has {'more' if written > entry.nbytes else written} bytes, needed"
+                    f" are {entry.nbytes}"
                 )
             file.write(bytes(-written % alignment))
             done += written + -written % alignment

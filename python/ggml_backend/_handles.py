@@ -1,13 +1,17 @@
-"""Objects of C as Python holds them. What keeps what alive, who uses what, and what a fork or a signal does is said and done in
+"""Objects of C as Python holds them. What keeps what alive, who uses what, and what a fork or a signal does is said and
+done in
 ``python/core/objects.h``; these classes only hold its handles.
 
-A *core* is a handle, the pointer in it, and the cores that Python's side of it needs. Public objects (``Context``, ``Buffer``, ``Backend``,
+A *core* is a handle, the pointer in it, and the cores that Python's side of it needs. Public objects (``Context``,
+``Buffer``, ``Backend``,
 ...) hold a core; ``close()`` drops it. The C object is freed when its last user is gone, whatever the order.
 
 Two rules, which ``tools/check_lifetimes.py`` checks:
 
-- a handle is made empty (:func:`new_handle`) and filled by the one C call that makes the object, so nothing can be lost in between;
-- a pointer is taken from a core in a local variable (``core.ptr``), never through a call or another object: the variable keeps it alive.
+- a handle is made empty (:func:`new_handle`) and filled by the one C call that makes the object, so nothing can be lost
+  in between;
+- a pointer is taken from a core in a local variable (``core.ptr``), never through a call or another object: the
+  variable keeps it alive.
 """
 
 from __future__ import annotations
@@ -21,7 +25,19 @@ from ._ffi import ffi, lib
 from ._hints import without_missing
 from ._owned import owned
 
-__all__ = ["ContextCore", "Core", "Handle", "Holders", "Local", "Owner", "address", "fail", "new_handle", "new_pin", "use"]
+__all__ = [
+    "ContextCore",
+    "Core",
+    "Handle",
+    "Holders",
+    "Local",
+    "Owner",
+    "address",
+    "fail",
+    "new_handle",
+    "new_pin",
+    "use",
+]
 
 _cast = ffi.cast
 _new = ffi.new
@@ -108,9 +124,10 @@ class Core:
 def use(what: str, *cores: Core, nested: bool = False, beside_runs: bool = False) -> Any:
     """``with use("Scheduler", core, ...):`` exclusive use of objects, all at once.
 
-    Waits for who uses one of them, and for runs on their way unless it is ``beside_runs``. :class:`StateError` from a callback of a
-    computation that uses one, unless ``nested``. For several calls that belong together; what one call of C does needs none.
-    What is returned is C's own context manager: a signal handler that raises when the block ends finds it left, and no traceback keeps it.
+    Waits for who uses one of them, and for runs on their way unless it is ``beside_runs``. :class:`StateError` from a
+    callback of a computation that uses one, unless ``nested``. For several calls that belong together; what one call of
+    C does needs none. What is returned is C's own context manager: a signal handler that raises when the block ends
+    finds it left, and no traceback keeps it.
     """
     guard = owned(_new(_use_type), _leave)
     n = len(cores)
@@ -125,9 +142,9 @@ def use(what: str, *cores: Core, nested: bool = False, beside_runs: bool = False
 
 
 class ContextCore(Core):
-    """A ``ggml_context`` (or, for a copied graph, those that C owns: then ``ptr`` is NULL). As long as there is one, so are the buffers
-    that were given to the context, and the functions of its nodes. Those may refer to the context: so Python holds them, whose garbage
-    collector sees the cycle."""
+    """A ``ggml_context`` (or, for a copied graph, those that C owns: then ``ptr`` is NULL). As long as there is one, so
+    are the buffers that were given to the context, and the functions of its nodes. Those may refer to the context: so
+    Python holds them, whose garbage collector sees the cycle."""
 
     __slots__ = ("adopted", "functions", "keeping", "serial", "transposed")
     keeping: Any
@@ -174,7 +191,8 @@ class _Kind(type):
 
 
 class Local(metaclass=_Kind):
-    """Of objects that refer to C objects, or to others that do: a copy is the same one, and they do not leave the process."""
+    """Of objects that refer to C objects, or to others that do: a copy is the same one, and they do not leave the
+    process."""
 
     __slots__ = ()
 

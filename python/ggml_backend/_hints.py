@@ -1,5 +1,5 @@
-"""What is meant by names that are not here: those of NumPy and PyTorch, other spellings, modules called like classes. Nothing here runs
-unless something is missing."""
+"""What is meant by names that are not here: those of NumPy and PyTorch, other spellings, modules called like classes.
+Nothing here runs unless something is missing."""
 
 from __future__ import annotations
 
@@ -24,10 +24,15 @@ _OPERATIONS = {
     **dict.fromkeys(["layer_norm", "LayerNorm"], "gb.norm(x) * weight + bias"),
     **dict.fromkeys(["cat", "concatenate", "hstack", "vstack"], "gb.concat([x, y], axis=0)"),
     "stack": "gb.concat([x[None], y[None]], axis=0)",
-    **dict.fromkeys(["exp", "sin", "cos", "sigmoid", "where", "maximum", "minimum", "max", "min", "cumsum", "prod", "std", "var"], _CUSTOM),
+    **dict.fromkeys(
+        ["exp", "sin", "cos", "sigmoid", "where", "maximum", "minimum", "max", "min", "cumsum", "prod", "std", "var"],
+        _CUSTOM,
+    ),
     "dropout": "nothing is dropped where nothing is trained: leave it out",
     "linear": "x @ w.T + b",
-    **dict.fromkeys(["attention", "scaled_dot_product_attention"], "gb.flash_attn(q, k, v), or products and gb.soft_max"),
+    **dict.fromkeys(
+        ["attention", "scaled_dot_product_attention"], "gb.flash_attn(q, k, v), or products and gb.soft_max"
+    ),
     "pow": "x ** 2",
     "clip": "gb.clamp(x, low, high)",
 }
@@ -46,14 +51,19 @@ _FUNCTIONS = {
     **dict.fromkeys(["int", "i32", "long"], "gb.int32"),
     "bf16": "gb.bfloat16",
     "double": "nothing is computed with float64: gb.float32",
-    **dict.fromkeys(["bool", "uint8", "uint16", "uint32", "uint64"], "of integers tensors have int8, int16, int32 and int64"),
+    **dict.fromkeys(
+        ["bool", "uint8", "uint16", "uint32", "uint64"], "of integers tensors have int8, int16, int32 and int64"
+    ),
     **dict.fromkeys(["nn", "Module", "Linear", "Parameter"], "a model is a function of tensors: gb.relu(x @ w.T + b)"),
     **dict.fromkeys(["optim", "autograd"], _NO_GRADIENTS),
 }
 
 # What objects have not, by class, and what is meant.
 _LAST = "along the last axis"
-_WHERE = "a tensor is where its memory is: ctx.allocate(backend), backend.alloc(size).place(x), or where the scheduler puts it"
+_WHERE = (
+    "a tensor is where its memory is: ctx.allocate(backend), backend.alloc(size).place(x), or where the scheduler"
+    " puts it"
+)
 _RUN = "scheduler.compute(ctx.graph(x)) computes it, x.numpy() shows it"
 _ATTRIBUTES: dict[str, dict[str, str]] = {
     "Tensor": {
@@ -76,7 +86,9 @@ _ATTRIBUTES: dict[str, dict[str, str]] = {
         **dict.fromkeys(["flatten", "ravel"], "x.reshape(-1)"),
         **dict.fromkeys(["unsqueeze", "expand_dims"], "x[None], x[:, None]"),
         "squeeze": "x[0], x[:, 0] or x.reshape(shape)",
-        **dict.fromkeys(["expand", "expand_as", "broadcast_to", "tile"], "operators broadcast, and gb.repeat(x, shape) repeats"),
+        **dict.fromkeys(
+            ["expand", "expand_as", "broadcast_to", "tile"], "operators broadcast, and gb.repeat(x, shape) repeats"
+        ),
         "dim": "x.ndim",
         **dict.fromkeys(["numel", "nelement"], "x.size"),
         "t": "x.T",
@@ -87,7 +99,9 @@ _ATTRIBUTES: dict[str, dict[str, str]] = {
         **dict.fromkeys(["split", "chunk"], "slices are views: x[:2], x[2:]"),
     },
     "Context": {
-        **dict.fromkeys(["zeros", "ones", "full", "empty", "rand", "randn", "arange", "array", "asarray", "add_tensor"], _DATA),
+        **dict.fromkeys(
+            ["zeros", "ones", "full", "empty", "rand", "randn", "arange", "array", "asarray", "add_tensor"], _DATA
+        ),
         **dict.fromkeys(["load", "open"], "gb.gguf.open(path).load(backend, context=ctx)"),
         **dict.fromkeys(["compute", "run"], "scheduler.compute(ctx.graph(x)) computes"),
     },
@@ -95,7 +109,10 @@ _ATTRIBUTES: dict[str, dict[str, str]] = {
         **dict.fromkeys(["run", "forward", "eval"], "scheduler.compute(graph), or graph.compute(backend), runs it"),
         **dict.fromkeys(["inputs", "leaves"], "graph.leafs"),
         **dict.fromkeys(["tensors", "ops"], "graph.nodes, graph.leafs"),
-        **dict.fromkeys(["allocate", "plan", "explain"], "scheduler.allocate(graph), scheduler.prepare(graph), scheduler.explain(node)"),
+        **dict.fromkeys(
+            ["allocate", "plan", "explain"],
+            "scheduler.allocate(graph), scheduler.prepare(graph), scheduler.explain(node)",
+        ),
     },
     "Scheduler": {
         **dict.fromkeys(["run", "forward", "eval"], "scheduler.compute(graph)"),
@@ -108,7 +125,9 @@ _ATTRIBUTES: dict[str, dict[str, str]] = {
         **dict.fromkeys(["compute", "run"], "graph.compute(backend), or scheduler.compute(graph)"),
         **dict.fromkeys(["memory", "free_memory"], "backend.max_size; scheduler.memory(backend) is what a graph needs"),
         **dict.fromkeys(["device", "type"], "backend.name"),
-        **dict.fromkeys(["tensor", "allocate"], "ctx.tensor(shape) makes a tensor, ctx.allocate(backend) gives it memory there"),
+        **dict.fromkeys(
+            ["tensor", "allocate"], "ctx.tensor(shape) makes a tensor, ctx.allocate(backend) gives it memory there"
+        ),
         **dict.fromkeys(["threads", "num_threads"], "backend.n_threads"),
     },
     "Buffer": {
@@ -157,7 +176,8 @@ def module_attribute(name: str, known: Iterable[str]) -> NoReturn:
 
 
 class _Missing:
-    """Stands in a class for an attribute that it has not. (A ``__getattr__`` would make each look-up of those that it has slow.)"""
+    """Stands in a class for an attribute that it has not. (A ``__getattr__`` would make each look-up of those that it
+    has slow.)"""
 
     __slots__ = ("hint", "name")
 
@@ -177,7 +197,10 @@ def tell_missing(kind: type) -> None:
     """From now on objects of this class say what is meant by attributes that they have not."""
     hints = _ATTRIBUTES[kind.__name__]
     if kind.__name__ == "Tensor":
-        hints = {**{name: f"gb.{name} is a function of tensors" for name in sys.modules["ggml_backend.ops"].__all__}, **hints}
+        hints = {
+            **{name: f"gb.{name} is a function of tensors" for name in sys.modules["ggml_backend.ops"].__all__},
+            **hints,
+        }
     for name, hint in hints.items():
         if not hasattr(kind, name):
             setattr(kind, name, _Missing(name, hint))

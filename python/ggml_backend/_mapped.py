@@ -1,7 +1,8 @@
 """Mapped files: opening them, and reading them although they may shrink meanwhile.
 
-A page that a file has lost raises SIGBUS, which ends the process. The C side (c/src/base/mapped.h) keeps that from happening where it reads
-a mapping that is known to it, and an error is raised afterwards. Here mappings are made known, and what NumPy reads for us is guarded:
+A page that a file has lost raises SIGBUS, which ends the process. The C side (c/src/base/mapped.h) keeps that from
+happening where it reads a mapping that is known to it, and an error is raised afterwards. Here mappings are made known,
+and what NumPy reads for us is guarded:
 
     with reading(view):
         copy = view.astype(np.float32)
@@ -42,7 +43,8 @@ class Mapping(mmap.mmap):
 
 
 def map_file(path: str | os.PathLike[str]) -> Any:
-    """The bytes of a file: a :class:`Mapping`, or b"" of an empty one (which cannot be mapped). FileError: it is no regular file."""
+    """The bytes of a file: a :class:`Mapping`, or b"" of an empty one (which cannot be mapped). FileError: it is no
+    regular file."""
     name = os.fsdecode(path)
     with open_regular(path) as file:
         if os.fstat(file.fileno()).st_size == 0:
@@ -83,8 +85,8 @@ def _place(address: int) -> tuple[int, bytes] | None:
 
 
 def watch_of(value: Any) -> Any:
-    """Makes the mapped file known in which an array, ``mmap`` or ``memoryview`` lies, for as long as the result lives. None: it lies in
-    none, or in one that is known."""
+    """Makes the mapped file known in which an array, ``mmap`` or ``memoryview`` lies, for as long as the result lives.
+    None: it lies in none, or in one that is known."""
     found = _mmap_of(value)
     if found is None or isinstance(found, Mapping):
         return None
@@ -107,7 +109,8 @@ def check_file(array: np.ndarray[Any, Any], what: str) -> None:
 
 
 class reading:
-    """``with reading(array):`` what this thread reads of known files in the block is guarded, and checked at its end for the array."""
+    """``with reading(array):`` what this thread reads of known files in the block is guarded, and checked at its end
+    for the array."""
 
     __slots__ = ("_array", "_guard", "_what")
 

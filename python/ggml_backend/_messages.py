@@ -1,7 +1,7 @@
 """What the C library says, in the words of this package, and hints for what is likely meant.
 
-The library speaks of its own functions, of types by short names, and of shapes in its order of dimensions (``ne``). Here that becomes
-argument names, dtypes, axes and shapes in NumPy order. Nothing here runs unless something has failed.
+The library speaks of its own functions, of types by short names, and of shapes in its order of dimensions (``ne``).
+Here that becomes argument names, dtypes, axes and shapes in NumPy order. Nothing here runs unless something has failed.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from typing import Any
 __all__ = ["add_note", "close_matches", "hint_of", "kind_of", "plain", "reader_hint", "reason_of"]
 
 _DTYPES = {
-    "f32": "float32", "f16": "float16", "f64": "float64", "bf16": "bfloat16", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64",
+    "f32": "float32", "f16": "float16", "f64": "float64", "bf16": "bfloat16", "i8": "int8", "i16": "int16",
+    "i32": "int32", "i64": "int64",
 }  # fmt: skip
 
 # What the parameters of C functions are called here.
 _PARAMETERS = {
-    "s0": "stride", "s1": "stride", "p0": "padding", "p1": "padding", "d0": "dilation", "d1": "dilation", "k0": "kernel", "k1": "kernel",
+    "s0": "stride", "s1": "stride", "p0": "padding", "p1": "padding", "d0": "dilation", "d1": "dilation",
+    "k0": "kernel", "k1": "kernel",
     "scale_factor": "factor", "w": "window", "w0": "width", "h0": "height", "n_as": "the number of matrices",
 }  # fmt: skip
 
@@ -36,7 +38,8 @@ def _shape(ne: str) -> str:
     return str(tuple(reversed(sizes)))
 
 
-# ---------------------------------------------------------------------------------------------------------- messages as a whole
+# ---------------------------------------------------------------------------------------------------------- messages as
+# a whole
 
 _FUNCTION = re.compile(r"^(?:(?:ggml|gguf|gb)_\w+: )+")
 _TENSOR = r"'[^']*' [a-z]\w* \[(?:\d+(?:, \d+)*)?\]"  # 'x' f32 [128, 16]
@@ -45,7 +48,8 @@ _NODE = re.compile(rf"\b([A-Z]\w*) {_TENSOR} of ({_TENSOR}(?:, {_TENSOR})*)")
 _SOURCE = re.compile(r"(?:type of )?src\[(\d+)\]")
 _ARGUMENT = re.compile(r"^argument '(\w+)':? ")
 _POSITION = re.compile(r"\bat \[(\d+(?:, ?\d+)*)\]")
-_WORD = re.compile(rf"'[^']*'|\btype of (?=src\[|the result)|\bsrc\[(\d+)\]|\b({'|'.join(_DTYPES)})\b")  # a name is left alone
+# a name is left alone
+_WORD = re.compile(rf"'[^']*'|\btype of (?=src\[|the result)|\bsrc\[(\d+)\]|\b({'|'.join(_DTYPES)})\b")
 
 
 def _described(match: re.Match[str]) -> str:
@@ -73,11 +77,13 @@ def _translated(match: re.Match[str]) -> str:
     return _dtype(match[2]) if match[2] is not None else match[0]
 
 
-# ---------------------------------------------------------------------------------------------- a node that no backend can run
+# ---------------------------------------------------------------------------------------------- a node that no backend
+# can run
 
 
 def _with_names(text: str, node: re.Match[str]) -> str:
-    """What is said of ``src[1]`` behind the description of a node is said of that tensor, and what to do about its dtype."""
+    """What is said of ``src[1]`` behind the description of a node is said of that tensor, and what to do about its
+    dtype."""
     sources = [match.groups() for match in _DESCRIPTION.finditer(node[2])]
 
     def named(match: re.Match[str]) -> str:
@@ -103,11 +109,14 @@ def _dtype_hint(op: str, sources: Sequence[tuple[str | Any, ...]], reasons: str)
         if dtype == "i32" and ("the result must be f32" in reasons or f"src[{i}] must be f32" in reasons):
             return f"; {name} is i32: its astype('float32') is a node that converts"
     if op == "MUL_MAT" and "src[1] must be" in reasons and sources[1][1] != "i32":
-        return "; what is neither float32 nor of the same dtype stands on the right of a product: h @ x is (x.T @ h.T).T"
+        return (
+            "; what is neither float32 nor of the same dtype stands on the right of a product: h @ x is (x.T @ h.T).T"
+        )
     return ""
 
 
-# ------------------------------------------------------------------------------------------------------------- broken rules
+# ------------------------------------------------------------------------------------------------------------- broken
+# rules
 
 _MARK = re.compile(r"\{([^}]*)\}")
 _EXPERT = re.compile(r"as\[(\d)\]")
@@ -154,7 +163,8 @@ def reason_of(marked: str, op: str, labels: Sequence[str], ndims: Sequence[int])
     return f"{text}; missing axes count as 1" if missing else text
 
 
-# -------------------------------------------------------------------------------------------------------------------- hints
+# --------------------------------------------------------------------------------------------------------------------
+# hints
 
 
 def _repeats(a: Sequence[int], b: Sequence[int]) -> bool:
@@ -183,7 +193,10 @@ def hint_of(op: str, marked: str, labels: Sequence[str], shapes: Sequence[tuple[
     if marked.startswith("{b} must be {#i32}"):
         name = _label("b", labels)
         wrong = marked.rpartition("{#")[2]
-        return f"; make {name} with dtype gb.int32{' (integers of NumPy are int64 by default)' if wrong.startswith('i64') else ''}"
+        return (
+            f"; make {name} with dtype"
+            f" gb.int32{' (integers of NumPy are int64 by default)' if wrong.startswith('i64') else ''}"
+        )
     if op in _SYMBOLS and len(shapes) == 2:
         a, b = shapes
         if _broadcasts(a, b):
@@ -206,7 +219,11 @@ def product_hint(a: tuple[int, ...], b: tuple[int, ...]) -> str:
 
 def broadcast_reason(symbol: str, a: tuple[int, ...], b: tuple[int, ...]) -> str:
     """Why ``a + b`` is not possible, for shapes that NumPy does not broadcast."""
-    axis, x, y = next((-1 - i, x, y) for i, (x, y) in enumerate(zip(reversed(a), reversed(b), strict=False)) if x != y and 1 not in (x, y))
+    axis, x, y = next(
+        (-1 - i, x, y)
+        for i, (x, y) in enumerate(zip(reversed(a), reversed(b), strict=False))
+        if x != y and 1 not in (x, y)
+    )
     names = {"+": "add", "-": "sub", "*": "mul", "/": "div"}
     hint = f"; gb.{names[symbol]}(a, b) repeats b over a" if _repeats(a, b) else ""
     return f"the shapes do not broadcast, axis {axis} has {x} and {y} elements{hint}"
@@ -243,7 +260,9 @@ def kind_of(value: object) -> str:
     """The type of a value, with the package that it comes from: ``torch.Tensor``, ``numpy.ndarray``, ``str``."""
     kind = type(value)
     package = kind.__module__.partition(".")[0]
-    return kind.__qualname__ if package in ("builtins", "ggml_backend", "__main__") else f"{package}.{kind.__qualname__}"
+    return (
+        kind.__qualname__ if package in ("builtins", "ggml_backend", "__main__") else f"{package}.{kind.__qualname__}"
+    )
 
 
 def tensor_hint(value: object) -> str:
@@ -273,7 +292,9 @@ def reader_hint(value: object) -> str:
     """How one opens what is no path."""
     if isinstance(value, int) or hasattr(value, "fileno"):
         file = "file" if hasattr(value, "fileno") else "descriptor"
-        return f"; give the path, or mmap.mmap({file}{'.fileno()' if file == 'file' else ''}, 0, access=mmap.ACCESS_READ)"
+        return (
+            f"; give the path, or mmap.mmap({file}{'.fileno()' if file == 'file' else ''}, 0, access=mmap.ACCESS_READ)"
+        )
     if isinstance(value, (list, tuple)):
         return "; of a split file, give the path of one part"
     return ""

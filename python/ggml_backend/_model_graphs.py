@@ -1,5 +1,5 @@
-"""Graphs to draw plans of: the examples of the package, and models from their files' metadata alone. No weights are read: they get memory
-that nothing touches."""
+"""Graphs to draw plans of: the examples of the package, and models from their files' metadata alone. No weights are
+read: they get memory that nothing touches."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ class Prepared:
     reordered: bool  # another order of the nodes was asked for, and found
 
 
-# ------------------------------------------------------------------------------------------------------------------------- llama
+# ----------------------------------------------------------------------------------------------------------------------
+# llama
 
 
 @dataclass(frozen=True)
@@ -79,38 +80,52 @@ class _Llama:
             return float(value)
 
         if metadata.get("llama.expert_count", 0):
-            raise UnsupportedError("the file holds a mixture of experts; known are dense models (and the example 'moe')")
+            raise UnsupportedError(
+                "the file holds a mixture of experts; known are dense models (and the example 'moe')"
+            )
         embd, heads = number("embedding_length"), number("attention.head_count")
         kv_heads = number("attention.head_count_kv", heads)
         if embd % heads or heads % kv_heads:
-            raise InvalidArgumentError(f"the file has {embd} values for {heads} heads, {kv_heads} of keys: these do not divide")
+            raise InvalidArgumentError(
+                f"the file has {embd} values for {heads} heads, {kv_heads} of keys: these do not divide"
+            )
         return cls(
             embd, number("block_count"), heads, kv_heads, number("feed_forward_length"), number("context_length"),
-            real("attention.layer_norm_rms_epsilon", 1e-5), number("rope.dimension_count", embd // heads), real("rope.freq_base", 1e4),
+            real("attention.layer_norm_rms_epsilon", 1e-5), number("rope.dimension_count", embd // heads),
+            real("rope.freq_base", 1e4),
         )  # fmt: skip
 
 
-def _llama_attention(w: Mapping[str, Tensor], c: _Llama, i: int, x: Tensor, past: int, positions: Tensor, writes: list[Tensor]) -> Tensor:
-    """Of x (tokens, embd) to all positions of the cache: keys (kv_heads, position, head), values (kv_heads, head, position)."""
+def _llama_attention(
+    w: Mapping[str, Tensor], c: _Llama, i: int, x: Tensor, past: int, positions: Tensor, writes: list[Tensor]
+) -> Tensor:
+    """Of x (tokens, embd) to all positions of the cache: keys (kv_heads, position, head), values (kv_heads, head,
+    position)."""
     tokens, total, p = x.shape[0], past + x.shape[0], f"blk.{i}."
 
     def heads(name: str, n: int) -> Tensor:
         return ops.mul_mat(w[f"{p}{name}.weight"], x).named(f"{p}{name}").reshape(tokens, n, c.head)
 
     q = ops.rope(heads("attn_q", c.heads), positions, c.rope_dims, "normal", freq_base=c.rope_base).named(f"{p}q_rope")
-    k = ops.rope(heads("attn_k", c.kv_heads), positions, c.rope_dims, "normal", freq_base=c.rope_base).named(f"{p}k_rope")
+    k = ops.rope(heads("attn_k", c.kv_heads), positions, c.rope_dims, "normal", freq_base=c.rope_base).named(
+        f"{p}k_rope"
+    )
     v = heads("attn_v", c.kv_heads)
     keys, values = w[f"{p}cache_k"], w[f"{p}cache_v"]
     writes.append(ops.cpy(k.transpose(1, 0, 2), keys[:, past:total]).named(f"{p}k_store"))
     writes.append(ops.cpy(v.transpose(1, 2, 0), values[:, :, past:total]).named(f"{p}v_store"))
     scores = ops.mul_mat(keys[:, :total], q.transpose(1, 0, 2)).named(f"{p}scores")
-    masked = ops.diag_mask_inf((scores * (1.0 / c.head**0.5)).named(f"{p}scores_scaled"), past).named(f"{p}scores_masked")
+    masked = ops.diag_mask_inf((scores * (1.0 / c.head**0.5)).named(f"{p}scores_scaled"), past).named(
+        f"{p}scores_masked"
+    )
     mixed = ops.mul_mat(values[:, :, :total], ops.soft_max(masked).named(f"{p}probs")).named(f"{p}mixed")
     merged = ops.cont(mixed.transpose(1, 0, 2)).named(f"{p}merged").reshape(tokens, c.embd)
     return ops.mul_mat(w[f"{p}attn_output.weight"], merged).named(f"{p}attn_out")
 
 
-def _llama_layer(w: Mapping[str, Tensor], c: _Llama, i: int, x: Tensor, past: int, positions: Tensor, writes: list[Tensor]) -> Tensor:
+def _llama_layer(
+    w: Mapping[str, Tensor], c: _Llama, i: int, x: Tensor, past: int, positions: Tensor, writes: list[Tensor]
+) -> Tensor:
     p = f"blk.{i}."
 
     def norm(x: Tensor, name: str) -> Tensor:
@@ -130,7 +145,8 @@ def _llama_shapes(c: _Llama, vocab: int) -> dict[str, tuple[int, ...]]:
     for i in range(c.layers):
         block = {
             "attn_norm": (c.embd,), "attn_q": (c.embd, c.embd), "attn_k": (kv, c.embd), "attn_v": (kv, c.embd),
-            "attn_output": (c.embd, c.embd), "ffn_norm": (c.embd,), "ffn_gate": (c.ff, c.embd), "ffn_up": (c.ff, c.embd),
+            "attn_output": (c.embd, c.embd), "ffn_norm": (c.embd,), "ffn_gate": (c.ff, c.embd),
+            "ffn_up": (c.ff, c.embd),
             "ffn_down": (c.embd, c.ff),
         }  # fmt: skip
         shapes.update({f"blk.{i}.{name}.weight": shape for name, shape in block.items()})
@@ -180,7 +196,9 @@ def _place(name: str, layers: int, n: int) -> int:
 
 
 #: Architectures of GGUF files (``general.architecture``) whose graphs are known.
-ARCHITECTURES: dict[str, Callable[[gguf.GGUFFile, Sequence[Backend], Pass, ExitStack], tuple[Graph, str]]] = {"llama": _llama}
+ARCHITECTURES: dict[str, Callable[[gguf.GGUFFile, Sequence[Backend], Pass, ExitStack], tuple[Graph, str]]] = {
+    "llama": _llama
+}
 
 
 def _model(path: str, backends: Sequence[Backend], asked: Pass, stack: ExitStack) -> tuple[Graph, str]:
@@ -188,12 +206,15 @@ def _model(path: str, backends: Sequence[Backend], asked: Pass, stack: ExitStack
     architecture = file.metadata.get("general.architecture")
     build = ARCHITECTURES.get(architecture) if isinstance(architecture, str) else None
     if build is None:
-        raise UnsupportedError(f"{path}: no graph is known for the architecture {architecture!r}; known: {', '.join(ARCHITECTURES)}")
+        raise UnsupportedError(
+            f"{path}: no graph is known for the architecture {architecture!r}; known: {', '.join(ARCHITECTURES)}"
+        )
     graph, what = build(file, backends, asked, stack)
     return graph, f"{os.path.basename(path)}: {what}"
 
 
-# ---------------------------------------------------------------------------------------------------------------------- examples
+# ----------------------------------------------------------------------------------------------------------------------
+# examples
 
 
 def _example(name: str, asked: Pass, stack: ExitStack) -> tuple[Graph, str]:
@@ -210,7 +231,8 @@ def _example(name: str, asked: Pass, stack: ExitStack) -> tuple[Graph, str]:
 def prepare(
     source: str, devices: Sequence[str], tokens: int | None = None, context: int | None = None, reorder: bool = False
 ) -> Iterator[Prepared]:
-    """The graph of a GGUF file or of an example, planned on these devices. It computes nothing, and only weights get memory."""
+    """The graph of a GGUF file or of an example, planned on these devices. It computes nothing, and only weights get
+    memory."""
     asked = Pass(tokens, context)
     with ExitStack() as stack:
         backends = [stack.enter_context(Backend(name)) for name in devices]

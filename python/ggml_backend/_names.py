@@ -1,4 +1,5 @@
-"""Names on their way to C: of tensors, keys, backends. C ends a text at a NUL, so that a name with one would become another."""
+"""Names on their way to C: of tensors, keys, backends. C ends a text at a NUL, so that a name with one would become
+another."""
 
 from __future__ import annotations
 
@@ -8,8 +9,9 @@ __all__ = ["as_name", "shorter"]
 
 
 def as_name(name: object, what: str, label: str = "name") -> bytes:
-    """The bytes of a name: UTF-8, surrogates (bytes of a file that were no UTF-8) as they were. TypeError unless it is a str,
-    InvalidArgumentError for a NUL and for what UTF-8 cannot hold. what: of which function, and label: which argument, for the message"""
+    """The bytes of a name: UTF-8, surrogates (bytes of a file that were no UTF-8) as they were. TypeError unless it is
+    a str, InvalidArgumentError for a NUL and for what UTF-8 cannot hold. what: of which function, and label: which
+    argument, for the message"""
     if not isinstance(name, str):
         raise TypeError(f"{what}: {label} must be a str, not {type(name).__name__}")
     if "\0" in name:

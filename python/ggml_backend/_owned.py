@@ -15,8 +15,8 @@ _untrack = lib.gbpy_untrack
 def owned(pointer: Any, destructor: Any) -> Any:
     """The pointer as an object that calls ``destructor``, a function of C, when its last reference is gone.
 
-    The garbage collector does not look at it: it calls the finalizers of a cycle in any order, this one perhaps before others that use what
-    is behind the pointer.
+    The garbage collector does not look at it: it calls the finalizers of a cycle in any order, this one perhaps before
+    others that use what is behind the pointer.
     """
     owner = _gc(pointer, destructor)
     _untrack(id(owner))

@@ -14,8 +14,8 @@ _WILD = re.compile(r"[*?\[]")
 
 
 class Patterns:
-    """Names to look in. A pattern without wildcards is looked up; one that begins, or ends, with text is tried on the names that begin, or
-    end, with it; only one that has wildcards on both sides is tried on all."""
+    """Names to look in. A pattern without wildcards is looked up; one that begins, or ends, with text is tried on the
+    names that begin, or end, with it; only one that has wildcards on both sides is tried on all."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = list(names)

@@ -1,7 +1,8 @@
 """Rows of floats to blocks of a quantized format and back, on NumPy arrays, with several threads.
 
-The functions have the shapes of those in the PyPI package ``gguf``: float32 ``(..., n)`` on one side, uint8 ``(..., bytes of a row)``
-on the other. Blocks do not depend on each other, so the work is cut anywhere between them; only importance weights tie it to rows.
+The functions have the shapes of those in the PyPI package ``gguf``: float32 ``(..., n)`` on one side, uint8 ``(...,
+bytes of a row)`` on the other. Blocks do not depend on each other, so the work is cut anywhere between them; only
+importance weights tie it to rows.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ def _run(work: Callable[[int, int], None], n: int, step: int, n_threads: int | N
 
 
 def _spread(work: Callable[[int, int], None], spans: list[tuple[int, int]], threads: int) -> None:
-    """The caller takes part, so that all is done also where no other thread can be had. An exception ends the work; that of
-    the first part is raised, for the parts are begun in their order."""
+    """The caller takes part, so that all is done also where no other thread can be had. An exception ends the work;
+    that of the first part is raised, for the parts are begun in their order."""
     left = iter(spans)
     lock = Lock()
     failed: list[tuple[tuple[int, int], BaseException]] = []
@@ -100,7 +101,8 @@ def _weights(importance: Any, shape: tuple[int, ...], what: str) -> Array:
         spread = np.broadcast_to(weights, target)
     except ValueError:
         raise InvalidArgumentError(
-            f"{what}: importance of shape {weights.shape} does not fit an array of shape {shape}: it needs one weight a column, {target}"
+            f"{what}: importance of shape {weights.shape} does not fit an array of shape {shape}: it needs one weight a"
+            f" column, {target}"
         ) from None
     if not np.isfinite(weights).all() or (weights < 0).any():
         raise InvalidArgumentError(f"{what}: importance weights must be finite and not negative")
@@ -110,7 +112,9 @@ def _weights(importance: Any, shape: tuple[int, ...], what: str) -> Array:
 class _Job:
     """What all parts of the work have in common."""
 
-    def __init__(self, element: DType, source: Array, on_invalid: str, what: str, n_threads: int | None, first_row: int) -> None:
+    def __init__(
+        self, element: DType, source: Array, on_invalid: str, what: str, n_threads: int | None, first_row: int
+    ) -> None:
         if not isinstance(on_invalid, str) or on_invalid not in _ON_INVALID:
             raise InvalidArgumentError(f"{what}: on_invalid is 'error', 'clip' or 'nan', not {on_invalid!r}")
         self.element, self.source, self.what, self.n_threads = element, source, what, n_threads
@@ -120,7 +124,8 @@ class _Job:
     def floats(self, begin: int, part: Array) -> Array:
         if part.dtype == np.float32 and part.flags.c_contiguous:
             return part
-        with np.errstate(over="ignore"):  # float64 beyond the range of float32 is infinite, which C refuses in quantized formats
+        # float64 beyond the range of float32 is infinite, which C refuses in quantized formats
+        with np.errstate(over="ignore"):
             floats = np.ascontiguousarray(part, np.float32)
         if part.dtype.itemsize > 4 and not self.element.is_quantized and self.on_invalid != _ON_INVALID["nan"]:
             self.cut(begin, part, floats)
@@ -144,7 +149,8 @@ class _Job:
         why = "is too large for" if np.isfinite(value) else "cannot be stored as"
         place_text = f"{row}column {numbers[-1]}"
         return InvalidArgumentError(
-            f"{self.what}: {place_text}: {value:g} {why} {self.element.name}; on_invalid='clip' cuts numbers to what it holds, nan to 0"
+            f"{self.what}: {place_text}: {value:g} {why} {self.element.name}; on_invalid='clip' cuts numbers to what it"
+            " holds, nan to 0"
         )
 
     def convert(self, begin: int, part: Array, out: Array, n_rows: int, n_per_row: int, weights: Any) -> None:
@@ -154,7 +160,8 @@ class _Job:
             floats = self.floats(begin, part)
             clear_error()
             done = lib.ggml_quantize_rows(
-                self.element.id, ffi.cast("float *", ffi.from_buffer(floats)), ffi.from_buffer(out), n_rows, n_per_row, weights,
+                self.element.id, ffi.cast("float *", ffi.from_buffer(floats)), ffi.from_buffer(out), n_rows, n_per_row,
+                weights,
                 self.on_invalid, invalid,
             )  # fmt: skip
         if done != out.nbytes:
@@ -165,25 +172,34 @@ class _Job:
 
 
 def quantize(
-    array: Any, dtype: DTypeLike, importance: Any = None, *, on_invalid: OnInvalid = "error", n_threads: int | None = None
+    array: Any,
+    dtype: DTypeLike,
+    importance: Any = None,
+    *,
+    on_invalid: OnInvalid = "error",
+    n_threads: int | None = None,
 ) -> Array:
     """Floats ``(..., n)`` as blocks of a quantized format: uint8 ``(..., n // block_size * bytes of a block)``.
 
-    dtype: a quantized format (``gb.q4_0`` or ``"q4_0"``) or bfloat16, whose rows come as bytes, too. float32 and float16 give arrays of
+    dtype: a quantized format (``gb.q4_0`` or ``"q4_0"``) or bfloat16, whose rows come as bytes, too. float32 and
+    float16 give arrays of
         that dtype.
-    importance: how much each column counts when scales are chosen, float32 ``(n,)``, or one such vector a matrix, ``(..., n)`` without the
+    importance: how much each column counts when scales are chosen, float32 ``(n,)``, or one such vector a matrix,
+    ``(..., n)`` without the
         axis of rows. Some formats of 1 to 3 bits do not work without.
-    on_invalid: what to do with a number that the format cannot hold, which is nan, an infinity, or too large for its scales.
-        ``"error"`` raises with its row and column; ``"clip"`` takes 0 for nan, and for the others the largest number that any block of the
-        format holds; ``"nan"`` makes its whole block nan (mxfp4 and nvfp4, which have no nan: as ``"clip"``). In float32, float16 and
-        bfloat16 nan and infinities are values; only finite numbers that would become infinite are too large (``"nan"``: they do).
+    on_invalid: what to do with a number that the format cannot hold, which is nan, an infinity, or too large for its
+    scales.
+        ``"error"`` raises with its row and column; ``"clip"`` takes 0 for nan, and for the others the largest number
+        that any block of the format holds; ``"nan"`` makes its whole block nan (mxfp4 and nvfp4, which have no nan: as
+        ``"clip"``). In float32, float16 and bfloat16 nan and infinities are values; only finite numbers that would
+        become infinite are too large (``"nan"``: they do).
     n_threads: default: as many as a CPU backend takes
 
-    Values so small that half precision does not hold the scale of their block come back as the nearest ones that the format has, never
-    further off, by least squares, than zeros.
+    Values so small that half precision does not hold the scale of their block come back as the nearest ones that the
+    format has, never further off, by least squares, than zeros.
 
-    Raises :class:`InvalidArgumentError` (a ValueError) for rows that are not whole blocks, for numbers that the format cannot hold, and
-    when a format needs importance weights;
+    Raises :class:`InvalidArgumentError` (a ValueError) for rows that are not whole blocks, for numbers that the format
+    cannot hold, and when a format needs importance weights;
     :class:`UnsupportedError` for formats that cannot be written.
     """
     element = as_dtype(dtype, "quantize")
@@ -191,7 +207,13 @@ def quantize(
 
 
 def quantize_part(
-    array: Any, element: DType, importance: Any, on_invalid: OnInvalid, n_threads: int | None, what: str, first_row: int = 0
+    array: Any,
+    element: DType,
+    importance: Any,
+    on_invalid: OnInvalid,
+    n_threads: int | None,
+    what: str,
+    first_row: int = 0,
 ) -> Array:
     """:func:`quantize` for some rows of an array, from ``first_row`` on; ``what`` begins messages."""
     source = _floats(array, what)
@@ -246,7 +268,14 @@ def _quantize_rows(job: _Job, weights: Array, out: Array) -> None:
     for index, (matrix, target, vector) in enumerate(zip(matrices, targets, weights, strict=True)):
         pointer = ffi.cast("float *", ffi.from_buffer(vector))
 
-        def work(begin: int, end: int, at: int = index * size, matrix: Array = matrix, to: Array = target, pointer: Any = pointer) -> None:
+        def work(
+            begin: int,
+            end: int,
+            at: int = index * size,
+            matrix: Array = matrix,
+            to: Array = target,
+            pointer: Any = pointer,
+        ) -> None:
             job.convert(at + begin * n, matrix[begin:end], to[begin:end], end - begin, n, pointer)
 
         _run(work, len(matrix), max(1, _TASK // n), job.n_threads)
@@ -255,20 +284,25 @@ def _quantize_rows(job: _Job, weights: Array, out: Array) -> None:
 def dequantize(blocks: Any, dtype: DTypeLike, *, n_threads: int | None = None) -> Array:
     """Blocks of a format, uint8 ``(..., bytes of a row)``, as float32 ``(..., n)``.
 
-    For float32, float16 and bfloat16 also takes arrays of that dtype (bfloat16: of uint16 bits). Any bytes are valid blocks.
+    For float32, float16 and bfloat16 also takes arrays of that dtype (bfloat16: of uint16 bits). Any bytes are valid
+    blocks.
     """
     element = as_dtype(dtype, "dequantize")
     what = f"dequantize {element.name}"
     try:
         source = np.asarray(blocks)
     except ValueError:
-        raise InvalidArgumentError(f"{what}: takes the bytes of rows as an array of uint8, not lists of different lengths") from None
+        raise InvalidArgumentError(
+            f"{what}: takes the bytes of rows as an array of uint8, not lists of different lengths"
+        ) from None
     if element.name == "bfloat16" and source.dtype.name == "bfloat16":
         source = source.view(np.uint16)
     if not lib.gbpy_can_dequantize(element.id):
         raise UnsupportedError(f"{what}: not a format of floats, or not implemented")
     if source.dtype not in (np.uint8, element.numpy) or source.ndim == 0:
-        raise InvalidArgumentError(f"{what}: takes the bytes of rows as an array of uint8, not {source.dtype} of shape {source.shape}")
+        raise InvalidArgumentError(
+            f"{what}: takes the bytes of rows as an array of uint8, not {source.dtype} of shape {source.shape}"
+        )
     row = source.shape[-1] * source.itemsize
     if row % element.itemsize:
         raise InvalidArgumentError(f"{what}: rows of {row} bytes are not whole blocks of {element.itemsize}")
@@ -284,7 +318,10 @@ def dequantize(blocks: Any, dtype: DTypeLike, *, n_threads: int | None = None) -
     def work(begin: int, end: int) -> None:
         part = to[begin * size : end * size]
         lib.gbpy_dequantize(
-            element.id, ffi.from_buffer(data[begin * nbytes : end * nbytes]), ffi.cast("float *", ffi.from_buffer(part)), part.size
+            element.id,
+            ffi.from_buffer(data[begin * nbytes : end * nbytes]),
+            ffi.cast("float *", ffi.from_buffer(part)),
+            part.size,
         )
 
     _run(work, to.size // size, max(1, 4 * _TASK // size), n_threads)
@@ -297,8 +334,9 @@ _FALLBACK = {"q4_k": "q5_0", "q5_k": "q5_1", "q6_k": "q8_0", "q8_k": "q8_0"}
 
 
 def fallback_dtype(dtype: DTypeLike, n: int) -> DType:
-    """The format to store rows of ``n`` elements in when ``dtype`` is asked for: ``dtype`` if they are whole blocks of it, else the nearest
-    format with blocks of 32 (Q4_K: Q5_0, Q5_K: Q5_1, Q6_K: Q8_0, smaller ones: IQ4_NL), else float16."""
+    """The format to store rows of ``n`` elements in when ``dtype`` is asked for: ``dtype`` if they are whole blocks of
+    it, else the nearest format with blocks of 32 (Q4_K: Q5_0, Q5_K: Q5_1, Q6_K: Q8_0, smaller ones: IQ4_NL), else
+    float16."""
     element = as_dtype(dtype, "fallback_dtype")
     n = expect_int(n, "fallback_dtype: n")
     if n % element.block_size == 0:

@@ -1,4 +1,5 @@
-"""Safetensors files, as far as converting needs: names, shapes, and views of the mapped data. Nothing in the header is trusted."""
+"""Safetensors files, as far as converting needs: names, shapes, and views of the mapped data. Nothing in the header is
+trusted."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ class SafeTensors:
         with reading(self._data, path):
             length = int.from_bytes(self._data[:8].tobytes(), "little")
             if length > min(size - 8, _MAX_HEADER):
-                raise FileError(f"{path}: at offset 0: the header's length is {length}, the file has {size - 8} more bytes")
+                raise FileError(
+                    f"{path}: at offset 0: the header's length is {length}, the file has {size - 8} more bytes"
+                )
             text = self._data[8 : 8 + length].tobytes()
         try:
             header = json.loads(text.decode())
@@ -49,7 +52,9 @@ class SafeTensors:
         if not isinstance(header, dict):
             raise FileError(f"{path}: at offset 8: the header is no object")
         metadata = header.pop("__metadata__", None) or {}
-        self.metadata: dict[str, str] = {k: v for k, v in metadata.items() if isinstance(v, str)} if isinstance(metadata, dict) else {}
+        self.metadata: dict[str, str] = (
+            {k: v for k, v in metadata.items() if isinstance(v, str)} if isinstance(metadata, dict) else {}
+        )
         self._start = 8 + length
         self._tensors = {name: self._check(name, entry) for name, entry in header.items()}
 
@@ -62,7 +67,10 @@ class SafeTensors:
         if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape):
             raise FileError(f"{what}: shape {shape!r}")
         if type(begin) is not int or type(end) is not int or not 0 <= begin <= end <= self._data.size - self._start:
-            raise FileError(f"{what}: data_offsets {begin!r} .. {end!r} are outside of the data, {self._data.size - self._start} bytes")
+            raise FileError(
+                f"{what}: data_offsets {begin!r} .. {end!r} are outside of the data, {self._data.size - self._start}"
+                " bytes"
+            )
         element = dtypes.get(_DTYPES.get(str(kind), ""))
         if element is not None and math.prod(shape) * element.itemsize != end - begin:
             raise FileError(f"{what}: {end - begin} bytes are no {kind} of shape {tuple(shape)}")

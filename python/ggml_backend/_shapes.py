@@ -1,4 +1,5 @@
-"""What users give as shapes, axes and indices, as the numbers that C takes; or why it cannot be. Nothing here makes a node."""
+"""What users give as shapes, axes and indices, as the numbers that C takes; or why it cannot be. Nothing here makes a
+node."""
 
 from __future__ import annotations
 
@@ -15,13 +16,25 @@ from ._messages import kind_of
 from ._tensor_base import MAX_DIMS, TensorInfo
 from .dtypes import DType, as_dtype
 
-__all__ = ["common_shape", "given_dtype", "given_shape", "ne_of", "refuse_shape", "refuse_view", "region", "resolve_shape", "shape_tuple"]
+__all__ = [
+    "common_shape",
+    "given_dtype",
+    "given_shape",
+    "ne_of",
+    "refuse_shape",
+    "refuse_view",
+    "region",
+    "resolve_shape",
+    "shape_tuple",
+]
 
 
 def ne_of(shape: Sequence[int], what: str) -> Any:
     """A shape in NumPy order as ``int64_t[4]``."""
     if len(shape) > MAX_DIMS:
-        raise InvalidArgumentError(f"{what}: the shape {tuple(shape)} has {len(shape)} axes, at most {MAX_DIMS} are possible")
+        raise InvalidArgumentError(
+            f"{what}: the shape {tuple(shape)} has {len(shape)} axes, at most {MAX_DIMS} are possible"
+        )
     try:
         return ffi.new("int64_t[4]", [operator.index(n) for n in reversed(shape)] + [1] * (MAX_DIMS - len(shape)))
     except OverflowError:
@@ -43,7 +56,8 @@ def refuse_shape(what: str, shape: tuple[int, ...], dtype: DType) -> None:
         raise InvalidArgumentError(f"{what}: the shape {shape} has a negative size")
     if (shape[-1] if shape else 1) % dtype.block_size:
         raise InvalidArgumentError(
-            f"{what}: {dtype.name} stores rows in blocks of {dtype.block_size} elements; the last axis of the shape {shape} is no multiple"
+            f"{what}: {dtype.name} stores rows in blocks of {dtype.block_size} elements; the last axis of the shape"
+            f" {shape} is no multiple"
         )
     if math.prod(shape) * dtype.itemsize // dtype.block_size >= 2**63:
         raise InvalidArgumentError(f"{what}: the shape {shape} is too large")
@@ -71,7 +85,10 @@ def given_dtype(dtype: Any, size: tuple[int, ...]) -> DType:
     except TypeError as error:
         reason = str(error)
         if isinstance(dtype, int):
-            reason = f"{dtype} is no dtype; a shape of several sizes is a tuple: tensor(({', '.join([*map(str, size), str(dtype)])}))"
+            reason = (
+                f"{dtype} is no dtype; a shape of several sizes is a tuple:"
+                f" tensor(({', '.join([*map(str, size), str(dtype)])}))"
+            )
         elif isinstance(dtype, str) and "; there are " in reason:
             reason = f"there is no dtype {dtype!r}; a name is given as tensor(shape, name={dtype!r})"
         raise TypeError(f"Context.tensor: {reason}") from None
@@ -156,8 +173,14 @@ def region(t: TensorInfo, items: tuple[Any, ...]) -> tuple[list[int], list[int],
                     raise TypeError
                 position = operator.index(item)
             except TypeError:
-                hint = "; gb.get_rows(x, ids) picks rows by int32 indices" if isinstance(item, (TensorInfo, list, np.ndarray)) else ""
-                raise TypeError(f"x[...]: a tensor is indexed by integers, slices, ... and None, not by {kind_of(item)}{hint}") from None
+                hint = (
+                    "; gb.get_rows(x, ids) picks rows by int32 indices"
+                    if isinstance(item, (TensorInfo, list, np.ndarray))
+                    else ""
+                )
+                raise TypeError(
+                    f"x[...]: a tensor is indexed by integers, slices, ... and None, not by {kind_of(item)}{hint}"
+                ) from None
             if last_quantized:
                 raise IndexError(_blocks_cut(t))
             if not -n <= position < n:
@@ -168,14 +191,23 @@ def region(t: TensorInfo, items: tuple[Any, ...]) -> tuple[list[int], list[int],
 
 
 def _blocks_cut(t: TensorInfo) -> str:
-    return f"x[...]: rows of {t.describe()} are blocks of {t.dtype.block_size} elements, which cannot be cut: take whole rows"
+    return (
+        f"x[...]: rows of {t.describe()} are blocks of {t.dtype.block_size} elements, which cannot be cut: take whole"
+        " rows"
+    )
 
 
 def refuse_view(op: str, t: TensorInfo, shape: tuple[int, ...], strides: Sequence[int], offset: int) -> None:
     """Says why there is no such view, if the reason is one of the usual ones."""
     if min([offset, *shape, *strides]) < 0:
-        raise InvalidArgumentError(f"{op}: shape {shape}, strides {tuple(strides)} and offset {offset} must not be negative") from None
-    end = offset + t.dtype.row_size(shape[-1]) + sum((n - 1) * stride for n, stride in zip(shape[:-1], strides[:-1], strict=True))
+        raise InvalidArgumentError(
+            f"{op}: shape {shape}, strides {tuple(strides)} and offset {offset} must not be negative"
+        ) from None
+    end = (
+        offset
+        + t.dtype.row_size(shape[-1])
+        + sum((n - 1) * stride for n, stride in zip(shape[:-1], strides[:-1], strict=True))
+    )
     if end > t.nbytes:
         reason = f"a view of shape {shape} would reach {end} bytes into {t.describe()}, which has {t.nbytes}"
         raise InvalidArgumentError(f"{op}: {reason}") from None

@@ -1,7 +1,7 @@
 """Ctrl-C while C computes or waits.
 
-C asks :func:`gbpy_poll` about every 20 ms, on Python's main thread. Python's signal handlers run as soon as it is entered; what one of them
-raises is kept here, C gives up, and who called it raises it again.
+C asks :func:`gbpy_poll` about every 20 ms, on Python's main thread. Python's signal handlers run as soon as it is
+entered; what one of them raises is kept here, C gives up, and who called it raises it again.
 """
 
 from __future__ import annotations

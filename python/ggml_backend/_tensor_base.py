@@ -1,4 +1,5 @@
-"""What a tensor is, apart from its data: names, shapes, dtypes, where it comes from. The first of the classes that make up
+"""What a tensor is, apart from its data: names, shapes, dtypes, where it comes from. The first of the classes that make
+up
 :class:`ggml_backend.Tensor`; :mod:`._tensor_data` is the next.
 """
 
@@ -36,8 +37,8 @@ def has_place(status: int) -> bool:
 
 
 class TensorInfo(Local):
-    """A tensor's handle: the pool that it lives in, the C pointer, and what keeps the memory that it points to, also when the pool is
-    closed."""
+    """A tensor's handle: the pool that it lives in, the C pointer, and what keeps the memory that it points to, also
+    when the pool is closed."""
 
     __slots__ = ("__weakref__", "_ctx", "_k", "_p")
 
@@ -62,7 +63,8 @@ class TensorInfo(Local):
 
     @property
     def name(self) -> str:
-        """At most 63 bytes of UTF-8; longer names are cut between two characters. Bytes that are no UTF-8 come as surrogates, as in
+        """At most 63 bytes of UTF-8; longer names are cut between two characters. Bytes that are no UTF-8 come as
+        surrogates, as in
         ``os.fsdecode``."""
         return str(ffi.string(lib.ggml_get_name(self._live())), "utf-8", "surrogateescape")
 
@@ -137,7 +139,8 @@ class TensorInfo(Local):
         return type(self)(self._ctx, source, Holders(self._k)(source)) if source else None
 
     def set_input(self: _T) -> _T:
-        """Keeps its memory from the start of the graph, so that it can be set before the graph runs. Returns the tensor."""
+        """Keeps its memory from the start of the graph, so that it can be set before the graph runs. Returns the
+        tensor."""
         check(lib.ggml_set_input(self._live()), "set_input")
         return self
 

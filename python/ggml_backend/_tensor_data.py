@@ -1,4 +1,5 @@
-"""The data of tensors: where it is, reading and writing it. The second of the classes that make up :class:`ggml_backend.Tensor`."""
+"""The data of tensors: where it is, reading and writing it. The second of the classes that make up
+:class:`ggml_backend.Tensor`."""
 
 from __future__ import annotations
 
@@ -66,11 +67,13 @@ class TensorData(TensorInfo):
     def numpy(self, dtype: Any = None, *, copy: bool | None = None) -> np.ndarray[Any, Any]:
         """The data as an array.
 
-        Host memory: a view; it keeps the buffer alive, writing to it writes the tensor (a constant's is read-only), and the next
-        computation overwrites what a scheduler placed. Device memory: a copy. Waits for a computation in progress.
+        Host memory: a view; it keeps the buffer alive, writing to it writes the tensor (a constant's is read-only), and
+        the next computation overwrites what a scheduler placed. Device memory: a copy. Waits for a computation in
+        progress.
 
-        Raises :class:`StateError` for a result that is not there: it was not computed, an input was set since, or its memory was used again
-        while the graph ran. ``ctx.graph(y, keep=[h])`` keeps a result in between, ``Scheduler(keep_all=True)`` all of them.
+        Raises :class:`StateError` for a result that is not there: it was not computed, an input was set since, or its
+        memory was used again while the graph ran. ``ctx.graph(y, keep=[h])`` keeps a result in between,
+        ``Scheduler(keep_all=True)`` all of them.
 
         dtype: convert to this NumPy dtype (a copy). Without it bfloat16 comes as uint16 bits, quantized formats as the
             bytes of their rows.
@@ -109,10 +112,13 @@ class TensorData(TensorInfo):
             raise StateError(f"numpy: {element.name} as {dtype} takes a copy")
         return array.astype(dtype, copy=False)
 
-    def set(self: _T, value: Any, offset: int | None = None, *, quantize: bool = False, on_invalid: OnInvalid = "error") -> _T:
+    def set(
+        self: _T, value: Any, offset: int | None = None, *, quantize: bool = False, on_invalid: OnInvalid = "error"
+    ) -> _T:
         """Writes data. Returns the tensor.
 
-        value: an array of exactly this tensor's shape and dtype; or a list, converted where nothing is lost; or a number, which
+        value: an array of exactly this tensor's shape and dtype; or a list, converted where nothing is lost; or a
+        number, which
             fills the tensor; or ``...`` for zeros. bfloat16 takes ml_dtypes.bfloat16 or uint16 bits, quantized formats
             take the bytes of their rows.
         offset: write ``value``, of any shape, from this flat element index on, and leave the rest as it is.
@@ -127,7 +133,9 @@ class TensorData(TensorInfo):
         if type(value) is np.ndarray and value.dtype == dtype.numpy and value.dtype.isnative:
             array = value
         else:
-            array = exact_array(value.numpy() if isinstance(value, TensorData) else value, dtype, f"set: {self.describe()}")
+            array = exact_array(
+                value.numpy() if isinstance(value, TensorData) else value, dtype, f"set: {self.describe()}"
+            )
         p = self._live()
         if offset is not None:
             self._write_flat(array, expect_int(offset, "set: offset"), dtype)
@@ -140,7 +148,11 @@ class TensorData(TensorInfo):
         if not array.flags.c_contiguous:
             with reading(array, "set"):
                 array = np.ascontiguousarray(array)
-        status = _write_all(self._k, p, _from_buffer(array), array.nbytes, b"it") if array.nbytes else _write(self._k, p, b"", 0, 0, b"it")
+        status = (
+            _write_all(self._k, p, _from_buffer(array), array.nbytes, b"it")
+            if array.nbytes
+            else _write(self._k, p, b"", 0, 0, b"it")
+        )
         if status:
             raise_last(f"set: {self.describe()}", status)
         return self
@@ -164,10 +176,13 @@ class TensorData(TensorInfo):
 
     def _write_flat(self, array: np.ndarray[Any, Any], offset: int, dtype: DType) -> None:
         if dtype.is_quantized or not lib.ggml_is_contiguous(self._p):
-            raise InvalidArgumentError(f"set: an offset needs a contiguous tensor of a plain dtype, not {self.describe()}")
+            raise InvalidArgumentError(
+                f"set: an offset needs a contiguous tensor of a plain dtype, not {self.describe()}"
+            )
         if offset < 0 or offset + array.size > self.size:
             raise InvalidArgumentError(
-                f"set: elements {offset} to {offset + array.size} are outside of {self.describe()}, which has {self.size}"
+                f"set: elements {offset} to {offset + array.size} are outside of {self.describe()}, which has"
+                f" {self.size}"
             )
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         p = self._live()

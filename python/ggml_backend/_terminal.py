@@ -1,7 +1,8 @@
 """What the commands share: printing, progress, and how they end.
 
-Exit status: 0 done; 1 an error, told in one line on stderr, in the form of ``argparse``: ``python -m ggml_backend plan: error: ...``;
-2 used wrongly, told with the usage of the command; 130 Ctrl-C; 141 the reader of the output went away (``... | head``), told to nobody.
+Exit status: 0 done; 1 an error, told in one line on stderr, in the form of ``argparse``: ``python -m ggml_backend plan:
+error: ...``; 2 used wrongly, told with the usage of the command; 130 Ctrl-C; 141 the reader of the output went away
+(``... | head``), told to nobody.
 ``GGML_TRACEBACK=1`` shows where an error came from.
 """
 
@@ -103,7 +104,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def parse(parser: argparse.ArgumentParser, argv: list[str] | None) -> argparse.Namespace:
-    """As ``parse_args``, but what a subcommand does not know is told with the usage of the subcommand, its ``parser``."""
+    """As ``parse_args``, but what a subcommand does not know is told with the usage of the subcommand, its
+    ``parser``."""
     options, unknown = parser.parse_known_args(argv)
     if unknown:
         used: argparse.ArgumentParser = getattr(options, "parser", parser)
@@ -150,8 +152,8 @@ def run_command(parser: argparse.ArgumentParser, argv: list[str] | None) -> int:
 
 
 def _open_streams() -> None:
-    """Python has no streams where the shell closed them (``>&-``): then output goes nowhere, and no file that is opened later takes their
-    place."""
+    """Python has no streams where the shell closed them (``>&-``): then output goes nowhere, and no file that is opened
+    later takes their place."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))

@@ -47,7 +47,9 @@ class TensorAllocator(Handle):
 
     __slots__ = ("__weakref__", "_buffer", "_core")
 
-    def __init__(self, target: Backend | BufferType | Buffer, size: int | None = None, *, measure: bool = False) -> None:
+    def __init__(
+        self, target: Backend | BufferType | Buffer, size: int | None = None, *, measure: bool = False
+    ) -> None:
         self._core: _TallocrCore | None = None
         self._buffer: Buffer | None = None
         if expect_bool(measure, "TensorAllocator: measure"):
@@ -113,7 +115,10 @@ class TensorAllocator(Handle):
         core = self._core
         if core is None:
             return "<TensorAllocator closed>"
-        return f"<TensorAllocator {'measuring' if self.is_measure else self._buffer!r} max_size={int(lib.ggml_tallocr_max_size(core.ptr))}>"
+        return (
+            f"<TensorAllocator {'measuring' if self.is_measure else self._buffer!r}"
+            f" max_size={int(lib.ggml_tallocr_max_size(core.ptr))}>"
+        )
 
 
 class GraphAllocator(Handle):
@@ -137,7 +142,8 @@ class GraphAllocator(Handle):
         return core
 
     def set_order(self, order: Sequence[int] | None) -> None:
-        """An execution order that is not that of the nodes: indices of nodes, with -1 as a barrier. Memory is reused only across barriers.
+        """An execution order that is not that of the nodes: indices of nodes, with -1 as a barrier. Memory is reused
+        only across barriers.
         None: the order of the nodes."""
         core = self._live()
         given = () if order is None else expect_list(order, "GraphAllocator.set_order: order", "ints")
@@ -145,7 +151,10 @@ class GraphAllocator(Handle):
         if any(not -1 <= i < 2**31 for i in values):
             raise InvalidArgumentError("GraphAllocator.set_order: each index must be that of a node, or -1")
         with use("GraphAllocator.set_order", core):
-            check(lib.ggml_gallocr_set_parse_seq(core.ptr, ffi.new("int[]", values), len(values)), "GraphAllocator.set_order")
+            check(
+                lib.ggml_gallocr_set_parse_seq(core.ptr, ffi.new("int[]", values), len(values)),
+                "GraphAllocator.set_order",
+            )
 
     def measure(self, graph: Graph) -> int:
         """Bytes that the graph needs. Its tensors are left alone."""
@@ -159,8 +168,9 @@ class GraphAllocator(Handle):
         return int(size[0])
 
     def allocate(self, graph: Graph) -> Buffer | None:
-        """Gives every tensor of the graph that has none memory. What this allocator placed before loses its place. Returns the buffer (None
-        if the graph needs no memory). Raises :class:`AllocationError` when there is not enough.
+        """Gives every tensor of the graph that has none memory. What this allocator placed before loses its place.
+        Returns the buffer (None if the graph needs no memory). Raises :class:`AllocationError` when there is not
+        enough.
 
         Results whose memory the graph uses again, because nothing reads them any more, cannot be read afterwards:
         ``ctx.graph(..., keep=[...])`` keeps them.
@@ -216,7 +226,9 @@ class GraphAllocator(Handle):
             self._buffer.close()
 
     def __repr__(self) -> str:
-        return "<GraphAllocator closed>" if self._core is None else f"<GraphAllocator {self._buft.name} {self.size} bytes>"
+        return (
+            "<GraphAllocator closed>" if self._core is None else f"<GraphAllocator {self._buft.name} {self.size} bytes>"
+        )
 
 
 class _GallocrCore(Core):

@@ -24,7 +24,16 @@ if TYPE_CHECKING:
 
 _MAX_INT = 2**31 - 1
 
-__all__ = ["Backend", "BackendList", "LoadRecord", "backends", "cpu_levels", "get_include", "load_backend", "load_report"]
+__all__ = [
+    "Backend",
+    "BackendList",
+    "LoadRecord",
+    "backends",
+    "cpu_levels",
+    "get_include",
+    "load_backend",
+    "load_report",
+]
 
 
 class BackendList(list[str]):
@@ -47,7 +56,8 @@ def _registered() -> list[str]:
 def backends() -> BackendList:
     """Names that :class:`Backend` takes, in the order of the registry. ``"CPU"`` is always the first.
 
-    The first call looks for devices of NVIDIA, if the package was built with CUDA; ``.missing`` of the result says why there are none::
+    The first call looks for devices of NVIDIA, if the package was built with CUDA; ``.missing`` of the result says why
+    there are none::
 
         >>> gb.backends().missing
         {'CUDA': 'the package was built without it (pip install . -C cmake.define.GGML_CUDA=ON)'}
@@ -101,12 +111,13 @@ class LoadRecord:
 def load_backend(path: str | os.PathLike[str]) -> list[str]:
     """Loads a backend from a shared library and returns the names that it registered, for :class:`Backend`.
 
-    The path is explicit; nothing is searched for, neither in the current directory nor elsewhere. The module's version is read from the
-    file and checked before any code of it runs. Loading again what is loaded already does nothing and returns ``[]``. A module stays
-    loaded until the process ends. How to write one: ``examples/backend`` in the source tree, :func:`get_include`.
+    The path is explicit; nothing is searched for, neither in the current directory nor elsewhere. The module's version
+    is read from the file and checked before any code of it runs. Loading again what is loaded already does nothing and
+    returns ``[]``. A module stays loaded until the process ends. How to write one: ``examples/backend`` in the source
+    tree, :func:`get_include`.
 
-    FileNotFoundError: there is no such file. InvalidArgumentError: it is no backend module. UnsupportedError: it was built for another
-    version, or finds no device.
+    FileNotFoundError: there is no such file. InvalidArgumentError: it is no backend module. UnsupportedError: it was
+    built for another version, or finds no device.
     """
     given: Any = path
     expect_path(given, "load_backend: path")
@@ -122,20 +133,27 @@ def load_report() -> list[LoadRecord]:
     """Every attempt to load a module so far, in order, without repetitions."""
     records = [lib.ggml_backend_load_get(i) for i in range(lib.ggml_backend_load_count())]
     success = lib.GGML_STATUS_SUCCESS
-    return [LoadRecord(os.fsdecode(ffi.string(r.path)), text(r.name), r.status == success, text(r.message), r.n_backends) for r in records]
+    return [
+        LoadRecord(os.fsdecode(ffi.string(r.path)), text(r.name), r.status == success, text(r.message), r.n_backends)
+        for r in records
+    ]
 
 
 def get_include() -> str:
     """The directory with the C headers, and ``ggml-backend-module.c``, which a backend module is compiled with::
 
-        cc -shared -fPIC -fvisibility=hidden -DGGML_BACKEND_MODULE_BUILD -I$INCLUDE mine.c $INCLUDE/ggml-backend-module.c -o mine.so
+    cc -shared -fPIC -fvisibility=hidden -DGGML_BACKEND_MODULE_BUILD -I$INCLUDE mine.c $INCLUDE/ggml-backend-module.c -o
+    mine.so
     """
     return str(Path(__file__).parent / "include")
 
 
 def cpu_levels() -> dict[str, bool]:
-    """Instruction-set levels of the CPU kernels in this build, from the most portable up, and whether this processor has them."""
-    return {text(lib.ggml_cpu_level_name(i)): bool(lib.ggml_cpu_level_usable(i)) for i in range(lib.ggml_cpu_level_count())}
+    """Instruction-set levels of the CPU kernels in this build, from the most portable up, and whether this processor
+    has them."""
+    return {
+        text(lib.ggml_cpu_level_name(i)): bool(lib.ggml_cpu_level_usable(i)) for i in range(lib.ggml_cpu_level_count())
+    }
 
 
 class BackendCore(Core):
@@ -171,7 +189,9 @@ def _parameter(key: str, value: object) -> str:
     elif hasattr(value, "__index__"):
         shown = str(expect_int(value, f"Backend: {key}"))
     else:
-        hint = "; a size is '1.5M' or an int of bytes, a time '2.5ms'" if isinstance(value, (float, np.floating)) else ""
+        hint = (
+            "; a size is '1.5M' or an int of bytes, a time '2.5ms'" if isinstance(value, (float, np.floating)) else ""
+        )
         raise TypeError(f"Backend: {key} must be a str, an int or a list of names, not {kind_of(value)}{hint}")
     if "," in shown or "," in key or "=" in key:
         raise InvalidArgumentError(f"Backend: parameter {key}={shown!r} contains a separator")
@@ -188,13 +208,15 @@ class Backend(Handle):
     n_threads: CPU only; default: min(physical cores, affinity mask, container quota)
     level: CPU only; the instruction-set level of its kernels (see :func:`cpu_levels`)
 
-    One backend works for one thread at a time; calls from several threads wait for each other. A closed backend is freed when the
-    last scheduler and buffer that need it are gone.
+    One backend works for one thread at a time; calls from several threads wait for each other. A closed backend is
+    freed when the last scheduler and buffer that need it are gone.
     """
 
     __slots__ = ("__weakref__", "_core", "_name")
 
-    def __init__(self, name: str, /, *, n_threads: int | None = None, level: str | None = None, **params: object) -> None:
+    def __init__(
+        self, name: str, /, *, n_threads: int | None = None, level: str | None = None, **params: object
+    ) -> None:
         self._core: BackendCore | None = None
         as_name(name, "Backend")
         spec = name
@@ -208,7 +230,9 @@ class Backend(Handle):
                 meant = re.fullmatch(r"(CUDA|GPU|NVIDIA)[:\d]*", base.upper())
                 why = "".join([f" ({kind}: {reason})" for kind, reason in registry.missing.items() if meant])
                 guess = "" if meant else close_matches(base, registry)
-                raise InvalidArgumentError(f"Backend: there is no backend {base!r}; there are {', '.join(registry)}{why}{guess}")
+                raise InvalidArgumentError(
+                    f"Backend: there is no backend {base!r}; there are {', '.join(registry)}{why}{guess}"
+                )
         self._core = core = BackendCore(spec)
         self._name = core.name
         if core.is_cpu:
@@ -311,8 +335,8 @@ class Backend(Handle):
             check(lib.ggml_backend_synchronize(core.ptr), f"{self._name}.synchronize")
 
     def stop(self) -> None:
-        """Ends a computation that runs on this CPU backend in another thread, before its next node. Its ``compute`` then
-        returns False. A backend that computes nothing is not affected."""
+        """Ends a computation that runs on this CPU backend in another thread, before its next node. Its ``compute``
+        then returns False. A backend that computes nothing is not affected."""
         core = self._cpu()
         lib.gbpy_stop(core.h)
 

@@ -45,7 +45,8 @@ def expect_tensor(value: object, what: str) -> None:
 
 
 class BufferType(Local):
-    """A kind of memory, for example that of one device. Obtained from ``Backend.buffer_type`` or :func:`cpu_buffer_type`."""
+    """A kind of memory, for example that of one device. Obtained from ``Backend.buffer_type`` or
+    :func:`cpu_buffer_type`."""
 
     __slots__ = ("_parent", "_ptr")
 
@@ -76,7 +77,10 @@ class BufferType(Local):
     def supports(self, backend: Backend) -> bool:
         """Can ``backend`` compute on data in this kind of memory?"""
         if not hasattr(backend, "unsupported_reason"):
-            raise TypeError(f"BufferType.supports: backend must be a Backend, not {kind_of(backend)}{maker_hint('Backend', backend)}")
+            raise TypeError(
+                "BufferType.supports: backend must be a Backend, not"
+                f" {kind_of(backend)}{maker_hint('Backend', backend)}"
+            )
         core = backend._live()
         return bool(lib.ggml_backend_buft_supports_backend(self._ptr, core.ptr))
 
@@ -132,7 +136,8 @@ class BufferCore(Core):
 class Buffer(Handle):
     """One allocation.
 
-    ``close()`` gives the memory back: tensors in it lose their place (and raise :class:`StateError` when accessed). Arrays made by
+    ``close()`` gives the memory back: tensors in it lose their place (and raise :class:`StateError` when accessed).
+    Arrays made by
     ``Tensor.numpy()``, and a scheduler whose graph uses the buffer, keep the memory until they are gone.
     """
 
@@ -146,8 +151,8 @@ class Buffer(Handle):
     def from_array(cls, array: Any, usage: Usage = "any") -> Buffer:
         """A buffer over memory of somebody else, without a copy: a NumPy array, ``mmap``, ``memoryview``, ``bytes``.
 
-        The object must be contiguous; it is kept alive, and a ``mmap`` cannot be closed meanwhile. Read-only memory gives a
-        read-only buffer: its tensors can be computed with, but not written. Place tensors with :meth:`place`.
+        The object must be contiguous; it is kept alive, and a ``mmap`` cannot be closed meanwhile. Read-only memory
+        gives a read-only buffer: its tensors can be computed with, but not written. Place tensors with :meth:`place`.
         """
         number = usage_id(usage)
         if isinstance(array, np.ndarray) and not array.flags.c_contiguous:
@@ -159,7 +164,11 @@ class Buffer(Handle):
             view = memoryview(source)
             exporter = ffi.from_buffer(source)
         except (TypeError, ValueError, BufferError) as error:
-            reason = f"takes an array, mmap, memoryview or bytes, not {kind_of(array)}" if isinstance(error, TypeError) else str(error)
+            reason = (
+                f"takes an array, mmap, memoryview or bytes, not {kind_of(array)}"
+                if isinstance(error, TypeError)
+                else str(error)
+            )
             raise InvalidArgumentError(f"Buffer.from_array: {reason}") from None
         if view.nbytes == 0:
             raise InvalidArgumentError("Buffer.from_array: the array is empty")
@@ -221,8 +230,8 @@ class Buffer(Handle):
         check(lib.ggml_backend_buffer_set_usage(core.ptr, usage_id(usage)), "Buffer.usage")
 
     def clear(self, value: int = 0) -> None:
-        """Fills every byte with ``value``, but for constants, which keep theirs. Inputs in it count as set; results in it, and of these
-        inputs, must be computed again."""
+        """Fills every byte with ``value``, but for constants, which keep theirs. Inputs in it count as set; results in
+        it, and of these inputs, must be computed again."""
         core = self._live()
         value = expect_int(value, "Buffer.clear: value")
         if not 0 <= value <= 255:
@@ -232,8 +241,8 @@ class Buffer(Handle):
             fail(status)
 
     def place(self, tensor: Tensor, offset: int = 0) -> Tensor:
-        """Gives ``tensor`` the memory at ``offset`` bytes from the start, a whole number of elements' alignments (4 for float32, at
-        most 8). It must have none yet, be no view, and fit. Returns the tensor."""
+        """Gives ``tensor`` the memory at ``offset`` bytes from the start, a whole number of elements' alignments (4 for
+        float32, at most 8). It must have none yet, be no view, and fit. Returns the tensor."""
         core = self._live()
         expect_tensor(tensor, "Buffer.place: tensor")
         pointer = tensor._live()
@@ -242,7 +251,9 @@ class Buffer(Handle):
             raise InvalidArgumentError(f"Buffer.place: offset {offset} is outside of a buffer of {size} bytes")
         step = min(tensor.dtype.itemsize & -tensor.dtype.itemsize, 8)
         if offset % step:
-            raise InvalidArgumentError(f"Buffer.place: {tensor.describe()} lies at multiples of {step} bytes; offset {offset} is none")
+            raise InvalidArgumentError(
+                f"Buffer.place: {tensor.describe()} lies at multiples of {step} bytes; offset {offset} is none"
+            )
         if not lib.ggml_backend_buffer_get_base(core.ptr):
             raise InvalidArgumentError("Buffer.place: a buffer made of several parts has no addresses of its own")
         status = lib.gbpy_place(core.h, tensor._k, pointer, offset)
@@ -260,7 +271,9 @@ class Buffer(Handle):
             raise StateError(f"Buffer.place: {shown} has memory already")
         need = self.type.alloc_size(tensor)
         if offset + need > size:
-            raise InvalidArgumentError(f"Buffer.place: {shown} takes {need} bytes; behind offset {offset} the buffer has {size - offset}")
+            raise InvalidArgumentError(
+                f"Buffer.place: {shown} takes {need} bytes; behind offset {offset} the buffer has {size - offset}"
+            )
 
     def close(self) -> None:
         """Gives the memory back (see the class). Closing twice is fine."""
@@ -289,4 +302,3 @@ class Buffer(Handle):
             return "<Buffer closed>"
         flags = "".join([" host" if self.is_host else "", " read-only" if self.readonly else ""])
         return f"<Buffer {self.name!r} {self.size} bytes usage={self.usage}{flags}>"
-

@@ -1,4 +1,5 @@
-"""What the library has and found (:func:`show_config`), and the command line: ``python -m ggml_backend info`` and ``gguf``."""
+"""What the library has and found (:func:`show_config`), and the command line: ``python -m ggml_backend info`` and
+``gguf``."""
 
 from __future__ import annotations
 

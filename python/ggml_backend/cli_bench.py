@@ -1,4 +1,5 @@
-"""``python -m ggml_backend bench``: how fast operators, products and models are here, as share of what this machine can do."""
+"""``python -m ggml_backend bench``: how fast operators, products and models are here, as share of what this machine can
+do."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ def _types(words: list[str] | None, backend: Backend) -> list[DType] | None:
         except TypeError:
             dtype = None
         if dtype is None or dtype not in possible:
-            raise InvalidArgumentError(f"--types: {name!r} is no type of weights; there are {', '.join(t.ggml_name for t in possible)}")
+            raise InvalidArgumentError(
+                f"--types: {name!r} is no type of weights; there are {', '.join(t.ggml_name for t in possible)}"
+            )
         found.append(dtype)
     if not found:
         raise InvalidArgumentError("--types: needs the name of a type")
@@ -87,7 +90,9 @@ def _caches() -> dict[str, int]:
 
 def _table(limits: Limits, quick: bool) -> dict[str, float]:
     per_core = {"L1", "L2"}
-    sizes = {n: s * limits.threads if n in per_core else s for n, s in _caches().items() if not (quick and n not in per_core)}
+    sizes = {
+        n: s * limits.threads if n in per_core else s for n, s in _caches().items() if not (quick and n not in per_core)
+    }
     return limits.table(sizes, 1 if quick else 3)
 
 
@@ -95,7 +100,8 @@ def _load() -> float | None:
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
 
 
-# --------------------------------------------------------------------------------------------------------------------------- output
+# ----------------------------------------------------------------------------------------------------------------------
+# output
 
 
 def _print_row(result: Result) -> None:
@@ -111,9 +117,13 @@ def _read_old(path: str) -> dict[str, Any]:
         data = json.loads(read_text(path))
         if data["benchmark"] != "bench" or data["format"] != FORMAT:
             raise ValueError(f"written by another version (format {data['format']})")
-        cases = {str(name): {"median": float(row["median"]), "share": row["share"]} for name, row in data["cases"].items()}
+        cases = {
+            str(name): {"median": float(row["median"]), "share": row["share"]} for name, row in data["cases"].items()
+        }
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InvalidArgumentError(f"--compare: {path} is no result of bench --json: {reason(error).removeprefix(f'{path}: ')}") from None
+        raise InvalidArgumentError(
+            f"--compare: {path} is no result of bench --json: {reason(error).removeprefix(f'{path}: ')}"
+        ) from None
     return cases
 
 
@@ -124,17 +134,24 @@ def _compare(path: str, old: dict[str, Any], results: list[Result]) -> None:
         if before is None or before["median"] <= 0:
             print(f"{r.case.name:<52} not in the file")
             continue
-        line = f"{r.case.name:<52} {before['median']:12.4g} -> {r.median:12.4g} {r.case.unit:<11} ratio {r.median / before['median']:6.3f}"
+        line = (
+            f"{r.case.name:<52} {before['median']:12.4g} -> {r.median:12.4g} {r.case.unit:<11} ratio"
+            f" {r.median / before['median']:6.3f}"
+        )
         if before["share"] is not None and r.share is not None:
             line += f"   share {before['share']:6.1%} -> {r.share:6.1%}"
         print(line)
 
 
-def _to_json(options: argparse.Namespace, backend: Backend, table: dict[str, float], results: list[Result]) -> dict[str, Any]:
+def _to_json(
+    options: argparse.Namespace, backend: Backend, table: dict[str, float], results: list[Result]
+) -> dict[str, Any]:
     return {
         "benchmark": "bench", "format": FORMAT, "version": text(lib.gbpy_version()), "build": text(lib.gbpy_build()),
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "device": _describe(backend), "level": backend.level,
-        "threads": backend.n_threads, "load": _load(), "rounds": options.rounds, "seconds": options.seconds, "quick": options.quick,
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "device": _describe(backend),
+        "level": backend.level,
+        "threads": backend.n_threads, "load": _load(), "rounds": options.rounds, "seconds": options.seconds,
+        "quick": options.quick,
         "processor_time": options.cpu,
         "limits": table, "cases": {r.case.name: r.to_json() for r in results},
     }  # fmt: skip
@@ -146,7 +163,8 @@ def _write(path: str, data: dict[str, Any]) -> None:
     write_text(target, json.dumps(data, indent=1) + "\n")
 
 
-# -------------------------------------------------------------------------------------------------------------------------- command
+# ----------------------------------------------------------------------------------------------------------------------
+# command
 
 
 def _run(options: argparse.Namespace) -> list[Result]:
@@ -201,16 +219,32 @@ def _positive(kind: type[int] | type[float]) -> Any:
 
 def add_bench_command(commands: Any) -> None:
     """Adds ``bench`` to the subparsers of the command line."""
-    parser = commands.add_parser("bench", help="how fast operators, products and models are, as share of what this machine can do")
+    parser = commands.add_parser(
+        "bench", help="how fast operators, products and models are, as share of what this machine can do"
+    )
     parser.add_argument("suites", nargs="*", metavar="ops|products|models", help="what to measure (all)")
-    parser.add_argument("--threads", type=_positive(int), metavar="N", help="of the CPU backend (as many as it takes by itself)")
+    parser.add_argument(
+        "--threads", type=_positive(int), metavar="N", help="of the CPU backend (as many as it takes by itself)"
+    )
     parser.add_argument("--level", choices=list(cpu_levels()), help="kernel level (the best of this processor)")
-    parser.add_argument("--types", nargs="+", metavar="TYPE", help="of weights, such as q4_0,f16 (products: all; models: four)")
+    parser.add_argument(
+        "--types", nargs="+", metavar="TYPE", help="of weights, such as q4_0,f16 (products: all; models: four)"
+    )
     parser.add_argument("--only", nargs="+", metavar="TEXT", help="cases with one of these in their names")
-    parser.add_argument("--rounds", type=_positive(int), default=5, metavar="N", help="limits and case in turns; medians count (5)")
-    parser.add_argument("--seconds", type=_positive(float), default=0.05, metavar="S", help="of a round, at least (0.05)")
-    parser.add_argument("--cpu", action="store_true", help="one thread, by its processor time: for machines that others use meanwhile")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes and short rounds: to see that it works, the figures mean little")
+    parser.add_argument(
+        "--rounds", type=_positive(int), default=5, metavar="N", help="limits and case in turns; medians count (5)"
+    )
+    parser.add_argument(
+        "--seconds", type=_positive(float), default=0.05, metavar="S", help="of a round, at least (0.05)"
+    )
+    parser.add_argument(
+        "--cpu", action="store_true", help="one thread, by its processor time: for machines that others use meanwhile"
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="tiny sizes and short rounds: to see that it works, the figures mean little",
+    )
     parser.add_argument("--json", metavar="FILE", help="write every round")
     parser.add_argument("--compare", metavar="FILE", help="a file of --json: prints ratios to it")
 

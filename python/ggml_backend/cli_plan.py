@@ -1,4 +1,5 @@
-"""``python -m ggml_backend plan``: plans of bare instances (CSV), of example graphs and of models, printed and drawn."""
+"""``python -m ggml_backend plan``: plans of bare instances (CSV), of example graphs and of models, printed and
+drawn."""
 
 from __future__ import annotations
 
@@ -13,7 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 from ._errors import AllocationError, InvalidArgumentError, PerformanceWarning
 from ._escape import line
-from ._pictures import BareArena, BareBlock, BlockLike, Picture, bare_picture, chains, page, read_table, text_map, write_rows, write_table
+from ._pictures import (
+    BareArena,
+    BareBlock,
+    BlockLike,
+    Picture,
+    bare_picture,
+    chains,
+    page,
+    read_table,
+    text_map,
+    write_rows,
+    write_table,
+)
 from ._pictures.data import size_text, verdict
 from ._terminal import fail, print_json, say
 from .planning import plan_memory
@@ -26,11 +39,13 @@ __all__ = ["add_plan_command"]
 _Rows = list[tuple[str, BareBlock]]
 
 
-# ---------------------------------------------------------------------------------------------------------------- bare instances
+# ---------------------------------------------------------------------------------------------------------------- bare
+# instances
 
 
 def _merged(rows: _Rows) -> tuple[list[int], list[tuple[int, int, int]]]:
-    """The buffers to plan: blocks that share memory are one, alive as long as any of them. Also which buffer is each block's."""
+    """The buffers to plan: blocks that share memory are one, alive as long as any of them. Also which buffer is each
+    block's."""
     blocks: list[BlockLike] = [block for _, block in rows]
     number: dict[int, int] = {}
     spans: list[tuple[int, int, int]] = []
@@ -51,7 +66,8 @@ def _solve(name: str, rows: _Rows, options: argparse.Namespace) -> tuple[dict[st
     lower, upper, size = ([s[k] for s in spans] for k in range(3))
     plan = plan_memory(lower, upper, size, options.align, options.capacity, options.budget_ms)
     result = {
-        "buffers": len(rows), "peak": plan.peak, "lower_bound": plan.lower_bound, "gap": plan.gap, "best_fit": plan.best_fit,
+        "buffers": len(rows), "peak": plan.peak, "lower_bound": plan.lower_bound, "gap": plan.gap,
+        "best_fit": plan.best_fit,
         "proved": plan.proved, "milliseconds": round(plan.milliseconds, 3),
     }  # fmt: skip
     offsets = [int(plan.offsets[k]) for k in which]
@@ -72,7 +88,10 @@ def _plan_table(options: argparse.Namespace) -> None:
     stem = Path(options.source).stem
     solved = {arena: _solve(arena or stem, rows, options) for arena, rows in tables.items()}
     if options.out:
-        write_rows(options.out, {a: [(*row, o) for row, o in zip(rows, solved[a][2], strict=True)] for a, rows in tables.items()})
+        write_rows(
+            options.out,
+            {a: [(*row, o) for row, o in zip(rows, solved[a][2], strict=True)] for a, rows in tables.items()},
+        )
     picture = bare_picture(stem, [arena for _, arena, _ in solved.values()])
     _write_html(picture, options)
     results = [{"arena": arena, **result} for arena, (result, _, _) in solved.items()]
@@ -87,7 +106,8 @@ def _plan_table(options: argparse.Namespace) -> None:
         print(f"\n{text_map(picture, _columns())}", end="")
 
 
-# ------------------------------------------------------------------------------------------------------------------------ graphs
+# ----------------------------------------------------------------------------------------------------------------------
+# graphs
 
 
 def _devices(words: list[str] | None) -> list[str]:
@@ -122,10 +142,14 @@ def _plan_graph(options: argparse.Namespace) -> None:
 
     for flag in ("capacity", "budget_ms", "align"):
         if getattr(options, flag) is not None:
-            raise InvalidArgumentError(f"--{flag.replace('_', '-')} is for FILE.csv; a graph has the alignment and limits of its devices")
+            raise InvalidArgumentError(
+                f"--{flag.replace('_', '-')} is for FILE.csv; a graph has the alignment and limits of its devices"
+            )
     with (
         _told_plainly(options.parser.prog),
-        prepare(options.source, _devices(options.devices), options.tokens, options.context, bool(options.reorder)) as prepared,
+        prepare(
+            options.source, _devices(options.devices), options.tokens, options.context, bool(options.reorder)
+        ) as prepared,
     ):
         picture, plan, reordered, short = prepared.picture, prepared.plan, prepared.reordered, _does_not_fit(prepared)
         if options.out:
@@ -139,19 +163,31 @@ def _plan_graph(options: argparse.Namespace) -> None:
             words = ", ".join(f"{what} {size_text(n)}" for what, n in parts.items() if n)
             say(f"    {size_text(a.total):>10}  {a.backend}{': ' if words else ''}{words}")
         if options.reorder:
-            print(f"\n{'in another order of the nodes' if reordered else 'no order of the nodes needs less was found: as they are'}")
+            as_it_is = "no order of the nodes needs less was found: as they are"
+            print(f"\n{'in another order of the nodes' if reordered else as_it_is}")
         if short:
             print(f"\nit does not fit: {line(short)}")
         return
     arenas = [
         {"arena": a.backend, "buffers": len(a.blocks), "peak": a.peak, "lower_bound": a.lower_bound,
-         "gap": a.gap, "proved": a.proved, "verdict": verdict(a), "no_reuse": a.no_reuse, "inputs": a.leafs, "kept_copies": a.replicas,
+         "gap": a.gap, "proved": a.proved, "verdict": verdict(a), "no_reuse": a.no_reuse, "inputs": a.leafs,
+         "kept_copies": a.replicas,
          "allocated": a.allocated, "scratch": a.scratch}
         for a in plan.arenas
     ]  # fmt: skip
-    splits = [{"index": s.index, "backend": s.backend, "start": s.start, "end": s.end, "inputs": s.n_inputs} for s in picture.splits]
+    splits = [
+        {"index": s.index, "backend": s.backend, "start": s.start, "end": s.end, "inputs": s.n_inputs}
+        for s in picture.splits
+    ]
     copies = [
-        {"name": c.name, "from": c.src_backend, "to": c.dst_backend, "size": c.size, "split": c.split, "reason": c.reason}
+        {
+            "name": c.name,
+            "from": c.src_backend,
+            "to": c.dst_backend,
+            "size": c.size,
+            "split": c.split,
+            "reason": c.reason,
+        }
         for c in picture.copies
     ]
     result = {
@@ -161,7 +197,8 @@ def _plan_graph(options: argparse.Namespace) -> None:
     print_json(result)
 
 
-# ----------------------------------------------------------------------------------------------------------------------- command
+# ----------------------------------------------------------------------------------------------------------------------
+# command
 
 
 def _columns() -> int:
@@ -199,21 +236,34 @@ def add_plan_command(commands: Any) -> None:
     parser = commands.add_parser(
         "plan",
         help="where tensors lie in memory: of a CSV file with lifetimes, of an example graph, of a model",
-        description="Plans the memory of a bare instance (FILE.csv: columns id,lower,upper,size; alive from lower up to, not including, "
-        "upper), of an example graph, or of a model from its metadata alone; prints what it needs and draws it.",
+        description=(
+            "Plans the memory of a bare instance (FILE.csv: columns id,lower,upper,size; alive from lower up to, not"
+            " including, upper), of an example graph, or of a model from its metadata alone; prints what it needs and"
+            " draws it."
+        ),
     )
-    parser.add_argument("source", metavar="FILE.csv|EXAMPLE|MODEL.gguf", help="what to plan; examples: llama, moe, whisper, unet, embed")
+    parser.add_argument(
+        "source", metavar="FILE.csv|EXAMPLE|MODEL.gguf", help="what to plan; examples: llama, moe, whisper, unet, embed"
+    )
     parser.add_argument("--out", metavar="FILE.csv", help="write the blocks with their offsets")
     parser.add_argument("--html", metavar="FILE.html", help="write a page with the pictures")
     parser.add_argument("--map", action="store_true", help="print the map for a bare instance too")
     parser.add_argument("--json", action="store_true", help="print JSON")
     bare = parser.add_argument_group("for FILE.csv")
     bare.add_argument("--align", type=int, metavar="N", help="alignment of offsets and sizes, a power of two (1)")
-    bare.add_argument("--capacity", type=int, metavar="N", help="bytes that will do; an error if no plan within them is found")
+    bare.add_argument(
+        "--capacity", type=int, metavar="N", help="bytes that will do; an error if no plan within them is found"
+    )
     bare.add_argument("--budget-ms", type=int, metavar="N", help="for search beyond heuristics (5000)")
     graph = parser.add_argument_group("for graphs")
     graph.add_argument("--devices", nargs="+", metavar="NAME", help="by priority: SIM,CPU or SIM:mem=64M CPU (CPU)")
-    graph.add_argument("--tokens", type=int, metavar="N", help="tokens of one pass through a model (512, at most its context)")
-    graph.add_argument("--context", type=int, metavar="N", help="positions that the cache holds (the model's, at most 4096)")
-    graph.add_argument("--reorder", action="store_const", const=True, help="run the nodes in another order, if that needs less memory")
+    graph.add_argument(
+        "--tokens", type=int, metavar="N", help="tokens of one pass through a model (512, at most its context)"
+    )
+    graph.add_argument(
+        "--context", type=int, metavar="N", help="positions that the cache holds (the model's, at most 4096)"
+    )
+    graph.add_argument(
+        "--reorder", action="store_const", const=True, help="run the nodes in another order, if that needs less memory"
+    )
     parser.set_defaults(run=_plan, parser=parser)

@@ -26,18 +26,23 @@ _CALL = {1: lib.gbpy_custom1, 2: lib.gbpy_custom2, 3: lib.gbpy_custom3}
 
 
 def map_custom(function: Callable[..., Any], *tensors: Tensor, n_tasks: int = 1, inplace: bool = False) -> Tensor:
-    """A node computed by a Python function on NumPy views; it has the shape and dtype of the first of one to three tensors.
+    """A node computed by a Python function on NumPy views; it has the shape and dtype of the first of one to three
+    tensors.
 
-    function: called as ``function(dst, a, ...)``; it writes ``dst``, or returns what is to be written. ``a, ...`` are read-only. With
-        ``n_tasks`` other than 1 it is called ``nth`` times, as ``function(dst, a, ..., ith, nth)`` with ``ith = 0 .. nth - 1``, by the
-        threads of the backend, and does its share each time.
+    function: called as ``function(dst, a, ...)``; it writes ``dst``, or returns what is to be written. ``a, ...`` are
+    read-only. With
+        ``n_tasks`` other than 1 it is called ``nth`` times, as ``function(dst, a, ..., ith, nth)`` with ``ith = 0 ..
+        nth - 1``, by the threads of the backend, and does its share each time.
     n_tasks: 1; or at most how many threads; or -1 for as many as the backend has
 
-    The function runs on the CPU, on whatever thread computes the node. If it raises, the computation stops and the exception is raised
-    to who called ``compute``. It must not use the backend or scheduler that is computing.
+    The function runs on the CPU, on whatever thread computes the node. If it raises, the computation stops and the
+    exception is raised to who called ``compute``. It must not use the backend or scheduler that is computing.
     """
     if not callable(function):
-        raise TypeError(f"map_custom: the first argument must be a function, not {kind_of(function)}: map_custom(function, tensor, ...)")
+        raise TypeError(
+            f"map_custom: the first argument must be a function, not {kind_of(function)}: map_custom(function, tensor,"
+            " ...)"
+        )
     if not 1 <= len(tensors) <= 3:
         raise InvalidArgumentError(f"map_custom: takes one to three tensors, not {len(tensors)}")
     op = CustomOp(function, n_tasks)

@@ -1,8 +1,8 @@
 """Element formats.
 
-``gb.float32`` and its kin are :class:`DType` objects. Wherever this package takes a dtype it also takes what NumPy takes
-(``np.float32``, ``"float32"``) and ggml's names (``"f32"``, ``"q4_0"``). Quantized formats store blocks of elements; NumPy
-sees them as bytes.
+``gb.float32`` and its kin are :class:`DType` objects. Wherever this package takes a dtype it also takes what NumPy
+takes (``np.float32``, ``"float32"``) and ggml's names (``"f32"``, ``"q4_0"``). Quantized formats store blocks of
+elements; NumPy sees them as bytes.
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ from ._ffi import ffi, lib
 from ._messages import close_matches
 
 __all__ = [
-    "DType", "DTypeLike", "as_dtype", "bfloat16", "float16", "float32", "float64", "int8", "int16", "int32", "int64", "iq1_m", "iq1_s",
-    "iq2_s", "iq2_xs", "iq2_xxs", "iq3_s", "iq3_xxs", "iq4_nl", "iq4_xs", "mxfp4", "nvfp4", "q2_k", "q3_k", "q4_0", "q4_1", "q4_k", "q5_0",
+    "DType", "DTypeLike", "as_dtype", "bfloat16", "float16", "float32", "float64", "int8", "int16", "int32", "int64",
+    "iq1_m", "iq1_s",
+    "iq2_s", "iq2_xs", "iq2_xxs", "iq3_s", "iq3_xxs", "iq4_nl", "iq4_xs", "mxfp4", "nvfp4", "q2_k", "q3_k", "q4_0",
+    "q4_1", "q4_k", "q5_0",
     "q5_1", "q5_k", "q6_k", "q8_0", "q8_1", "q8_k", "tq1_0", "tq2_0",
 ]  # fmt: skip
 
 
 class DType:
-    """An element format: ``name``, ``id`` (``enum ggml_type``), ``block_size`` (elements a block), ``itemsize`` (bytes a block)."""
+    """An element format: ``name``, ``id`` (``enum ggml_type``), ``block_size`` (elements a block), ``itemsize`` (bytes
+    a block)."""
 
     __slots__ = ("_numpy", "block_size", "ggml_name", "id", "is_quantized", "itemsize", "name", "numpy", "typestr")
 
@@ -112,7 +115,8 @@ def dtype_of_id(type_id: int) -> DType:
 
 
 _OTHERS = {  # names of other libraries, or with several meanings
-    "float": "it could be float32 or float16: say which", "int": "it could be int32 or int64: say which", "fp32": "it is called float32",
+    "float": "it could be float32 or float16: say which", "int": "it could be int32 or int64: say which",
+    "fp32": "it is called float32",
     "fp16": "it is called float16", "int4": "q4_0 and q4_k have 4 bits", "uint4": "q4_0 and q4_k have 4 bits",
     "fp4": "mxfp4 and nvfp4 have 4 bits",
 }  # fmt: skip

@@ -33,9 +33,10 @@ class EventCore(Core):
 class Event(Handle):
     """A mark in the work that is queued on a backend. ``Event(sim).record()`` sets it behind everything queued so far.
 
-    With it one waits for a part of what :meth:`Scheduler.compute_async` has started, instead of for all of it. An event that was never
-    recorded is complete. A device without a queue, such as the CPU, has nothing to wait for; a device with a queue but without events is
-    waited for as a whole. A failure of the device is reported by the scheduler, whose ``synchronize`` still has to be called.
+    With it one waits for a part of what :meth:`Scheduler.compute_async` has started, instead of for all of it. An event
+    that was never recorded is complete. A device without a queue, such as the CPU, has nothing to wait for; a device
+    with a queue but without events is waited for as a whole. A failure of the device is reported by the scheduler,
+    whose ``synchronize`` still has to be called.
     """
 
     __slots__ = ("_backend", "_core")
@@ -64,7 +65,8 @@ class Event(Handle):
         return self
 
     def wait(self, backend: Backend) -> None:
-        """What is queued on ``backend`` from now on waits for the mark. The host waits instead if that device cannot."""
+        """What is queued on ``backend`` from now on waits for the mark. The host waits instead if that device
+        cannot."""
         expect(backend, Backend, "Event.wait: backend")
         core, other = self._live(), backend._live()
         with use("Event.wait", core.backend, other, beside_runs=True):

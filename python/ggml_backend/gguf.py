@@ -5,11 +5,14 @@
         weights = file.load(cpu)                # in place: the file's own pages, nothing is copied
     y = weights["blk.0.ffn_up.weight"] @ x.T
 
-A file is mapped, not read. Its metadata is checked completely when it is opened (nothing in it is trusted: what is wrong raises
-:class:`FileError`, naming the field and its offset); values and tensors become Python objects when they are asked for. Arrays and loaded
-weights keep the mapping alive, also after ``close()``. Do not change a file while it is open. One that becomes shorter meanwhile raises
-:class:`FileError` from whatever reads it here: loading, copying, converting, and computing with weights in place. Reading an array over it
-with NumPy itself is beyond us: there the system ends the process (SIGBUS), as with any memory map.
+A file is mapped, not read. Its metadata is checked completely when it is opened (nothing in it is trusted: what is
+wrong raises
+:class:`FileError`, naming the field and its offset); values and tensors become Python objects when they are asked for.
+Arrays and loaded weights keep the mapping alive, also after ``close()``. Do not change a file while it is open. One
+that becomes shorter meanwhile raises
+:class:`FileError` from whatever reads it here: loading, copying, converting, and computing with weights in place.
+Reading an array over it with NumPy itself is beyond us: there the system ends the process (SIGBUS), as with any memory
+map.
 """
 
 from __future__ import annotations
@@ -21,7 +24,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._errors import FileError, InvalidArgumentError, StateError, clear_error, expect, expect_function, expect_list, expect_path, raise_last
+from ._errors import (
+    FileError,
+    InvalidArgumentError,
+    StateError,
+    clear_error,
+    expect,
+    expect_function,
+    expect_list,
+    expect_path,
+    raise_last,
+)
 from ._ffi import ffi, lib
 from ._gguf_types import Keys, UnknownType, decode, findable, new_metadata, type_name
 from ._gguf_writer import Writer
@@ -60,7 +73,9 @@ class Part:
         self._known = watch_of(source)  # a mapping of the caller's
         self._meta: Any = new_metadata()
         clear_error()
-        if not lib.gbpy_gguf_read(self._meta, ffi.from_buffer(self.data) if self.data.size else ffi.NULL, self.data.nbytes):
+        if not lib.gbpy_gguf_read(
+            self._meta, ffi.from_buffer(self.data) if self.data.size else ffi.NULL, self.data.nbytes
+        ):
             raise_last(name)
         meta = self._meta
         self.ptr: Any = meta.ptr
@@ -72,8 +87,8 @@ class Part:
 
 
 class Metadata(Keys, Mapping[str, Any]):
-    """The key-value pairs of a file. Scalars come as ``int``, ``float``, ``bool`` and ``str``, arrays of numbers as NumPy arrays of exactly
-    their type, arrays of strings as lists. Each access makes a new object.
+    """The key-value pairs of a file. Scalars come as ``int``, ``float``, ``bool`` and ``str``, arrays of numbers as
+    NumPy arrays of exactly their type, arrays of strings as lists. Each access makes a new object.
 
     Bytes that are not UTF-8 come as surrogates (``errors="surrogateescape"``); a :class:`Writer` turns them back.
     """
@@ -108,8 +123,9 @@ class GGUFTensor:
 
     ``name``; ``shape`` in NumPy order; ``dtype``; ``nbytes``; ``offset`` in the file, in bytes
 
-    A type that this version does not know has the dtype ``"type 41"`` (:class:`UnknownType`, with the number as ``id``): such a tensor
-    reaches to the next one or to the end of the file, its bytes can be read (``numpy()``) and copied (:class:`Writer`), nothing else.
+    A type that this version does not know has the dtype ``"type 41"`` (:class:`UnknownType`, with the number as
+    ``id``): such a tensor reaches to the next one or to the end of the file, its bytes can be read (``numpy()``) and
+    copied (:class:`Writer`), nothing else.
     """
 
     __slots__ = ("_index", "_part", "dtype", "name", "nbytes", "offset", "shape")
@@ -142,8 +158,8 @@ class GGUFTensor:
         return self._part.data[self.offset : self.offset + self.nbytes]
 
     def numpy(self) -> Array:
-        """A read-only view of the file's memory: of ``shape``, for bfloat16 of uint16 bits; for quantized formats the bytes of the rows;
-        for an unknown type all bytes, one-dimensional."""
+        """A read-only view of the file's memory: of ``shape``, for bfloat16 of uint16 bits; for quantized formats the
+        bytes of the rows; for an unknown type all bytes, one-dimensional."""
         if isinstance(self.dtype, UnknownType):
             return self.data
         self._part.check()
@@ -175,7 +191,9 @@ class Tensors(Mapping[str, GGUFTensor]):
             for i, part in enumerate(file._parts):
                 for name in self._names(part):
                     if name in self._part_of:
-                        raise FileError(f"{part.name}: tensor {name!r} is also in {file._parts[self._part_of[name]].name}")
+                        raise FileError(
+                            f"{part.name}: tensor {name!r} is also in {file._parts[self._part_of[name]].name}"
+                        )
                     self._part_of[name] = i
 
     @staticmethod
@@ -272,7 +290,8 @@ class _Copy:
 
 
 class GGUFFile(Owner):
-    """An open file; see :func:`open`. ``metadata`` and ``tensors`` are mappings, ``version``, ``alignment`` and ``nbytes`` numbers."""
+    """An open file; see :func:`open`. ``metadata`` and ``tensors`` are mappings, ``version``, ``alignment`` and
+    ``nbytes`` numbers."""
 
     def __init__(self, parts: list[Part], name: str) -> None:
         self._parts = parts  # none: it is closed
@@ -318,13 +337,14 @@ class GGUFFile(Owner):
         """Makes tensors with this file's data in the memory of backends.
 
         where: a backend or buffer type, or several by patterns of names, of which the first that fits decides:
-            ``{"blk.[0-3].*": gpu, "*": cpu}``. Where NumPy can read a backend's memory the tensors lie in the mapped file itself; to others
-            the data is copied, in pieces.
+            ``{"blk.[0-3].*": gpu, "*": cpu}``. Where NumPy can read a backend's memory the tensors lie in the mapped
+            file itself; to others the data is copied, in pieces.
         names: load only the tensors of these names or patterns (as in a shell: ``*``, ``?``, ``[0-9]``)
         context: make the tensors here, instead of in a context of their own
         progress: called with bytes done and bytes in all while data is copied; what it raises ends the loading
 
-        Raises KeyError for a name or pattern that fits nothing, :class:`AllocationError` when a backend has not enough memory,
+        Raises KeyError for a name or pattern that fits nothing, :class:`AllocationError` when a backend has not enough
+        memory,
         :class:`UnsupportedError` for a tensor of an unknown type (choose the others by ``names``).
         """
         parts = self._live()
@@ -386,7 +406,9 @@ class GGUFFile(Owner):
             if not isinstance(pattern, str):
                 raise TypeError(f"load: where: each pattern must be a str, not {kind_of(pattern)}")
             if not isinstance(target, (Backend, BufferType)):
-                raise TypeError(f"load: a tensor is placed on a Backend or a BufferType, not on {type(target).__name__}")
+                raise TypeError(
+                    f"load: a tensor is placed on a Backend or a BufferType, not on {type(target).__name__}"
+                )
             types[pattern] = target.buffer_type if isinstance(target, Backend) else target
         shared: dict[BufferType, BufferType] = {t: t for t in types.values()}  # one object for equal types
         groups = []
@@ -403,7 +425,8 @@ class GGUFFile(Owner):
 
     @staticmethod
     def _in_place(target: BufferType, source: GGUFTensor) -> bool:
-        address = source._part.data.ctypes.data + source.offset  # NumPy's __array_interface__ crashes when memory is out
+        # NumPy's __array_interface__ crashes when memory is out
+        address = source._part.data.ctypes.data + source.offset
         return target.is_host and address % _NATURAL == 0
 
     def close(self) -> None:
@@ -507,10 +530,12 @@ class _OnePart:
 def open(source: Any) -> GGUFFile:
     """Opens a GGUF file.
 
-    source: a path, of any part of a split file (``...-00001-of-00003.gguf``), of which all parts are opened as one, with the metadata of
+    source: a path, of any part of a split file (``...-00001-of-00003.gguf``), of which all parts are opened as one,
+    with the metadata of
         the first; or the bytes of a file (``bytes``, ``mmap``, an array)
 
-    Raises :class:`FileError` for what is not a valid file, naming the field and its offset, and OSError when it cannot be read.
+    Raises :class:`FileError` for what is not a valid file, naming the field and its offset, and OSError when it cannot
+    be read.
     """
     if isinstance(source, (str, os.PathLike)):
         path = os.fsdecode(source)
@@ -520,7 +545,9 @@ def open(source: Any) -> GGUFFile:
             parts = [Part(map_file(p), p) for p in paths]
         except FileNotFoundError as error:
             if len(paths) > 1:
-                raise FileError(f"{path}: a split file of {len(paths)} parts, of which {error.filename} is missing") from None
+                raise FileError(
+                    f"{path}: a split file of {len(paths)} parts, of which {error.filename} is missing"
+                ) from None
             raise
         file = GGUFFile(parts, path)
         if len(parts) > 1:
@@ -533,7 +560,9 @@ def open(source: Any) -> GGUFFile:
     try:
         view = memoryview(source)
     except TypeError:
-        raise TypeError(f"open: takes a path or the bytes of a file, not {kind_of(source)}{reader_hint(source)}") from None
+        raise TypeError(
+            f"open: takes a path or the bytes of a file, not {kind_of(source)}{reader_hint(source)}"
+        ) from None
     return GGUFFile([Part(view if view.nbytes else b"", "bytes")], "bytes")
 
 

@@ -67,8 +67,9 @@ class Context(TensorPool):
     mem_size: bytes to begin with; only an estimate
     no_alloc: False gives each tensor memory in the context itself at once (host memory only)
 
-    Tensors of one context may be used by operations with tensors of another (weights in one, each graph in its own): the result belongs
-    to the one made last, which keeps the others alive. A context may be used by several threads; they wait for each other.
+    Tensors of one context may be used by operations with tensors of another (weights in one, each graph in its own):
+    the result belongs to the one made last, which keeps the others alive. A context may be used by several threads;
+    they wait for each other.
     """
 
     __slots__ = ()
@@ -86,13 +87,17 @@ class Context(TensorPool):
             fail(status, "Context")
         super().__init__(ContextCore(h))
 
-    def graph(self, *outputs: Tensor | Sequence[Tensor], keep: Tensor | Sequence[Tensor] = (), keep_inputs: bool = True) -> Graph:
+    def graph(
+        self, *outputs: Tensor | Sequence[Tensor], keep: Tensor | Sequence[Tensor] = (), keep_inputs: bool = True
+    ) -> Graph:
         """The graph that computes these tensors. They become outputs: their memory can be read after the graph has run.
 
         outputs: tensors, or one list of them
-        keep: a result in between that can be read, too, or several. Of others the memory is used again while the graph runs, and reading
+        keep: a result in between that can be read, too, or several. Of others the memory is used again while the graph
+        runs, and reading
             them raises :class:`StateError`
-        keep_inputs: tensors without memory that the graph starts from keep theirs from one run to the next; False lets a scheduler
+        keep_inputs: tensors without memory that the graph starts from keep theirs from one run to the next; False lets
+        a scheduler
             use it again after their last use, so that they must be set before every run.
         """
         core = self._live()
@@ -118,17 +123,19 @@ class Context(TensorPool):
             check(lib.ggml_build_forward_expand(pointer, kept), "Context.graph")
             if pointer.n_nodes + pointer.n_leafs != before:
                 raise InvalidArgumentError(
-                    f"Context.graph: keep: {t.describe()} is not computed on the way to the outputs; pass it as an output"
+                    f"Context.graph: keep: {t.describe()} is not computed on the way to the outputs; pass it as an"
+                    " output"
                 )
             check(lib.ggml_set_output(kept), "Context.graph")
         lib.gbpy_flag_leafs(pointer, expect_bool(keep_inputs, "Context.graph: keep_inputs"))
         return Graph(self, GraphCore(pointer, core), (*tensors, *keep))
 
     def view(self, tensor: Tensor) -> Tensor:
-        """A view of all of a tensor of another context, which belongs to this one, as does then what is made of it alone.
+        """A view of all of a tensor of another context, which belongs to this one, as does then what is made of it
+        alone.
 
-        For graphs that come and go over memory that stays, a cache of keys and values, say: slices of the cache itself would stay as
-        long as the cache does. The other context must be the older one.
+        For graphs that come and go over memory that stays, a cache of keys and values, say: slices of the cache itself
+        would stay as long as the cache does. The other context must be the older one.
         """
         core, (other, pointer) = self._live(), _of(tensor, "Context.view")
         if other.serial > core.serial:
@@ -192,7 +199,13 @@ def _difference(index: int, pool: TensorPool, holder: Holders, t1: Any, t2: Any)
     power = float(np.mean(np.square(x, where=finite, out=np.zeros_like(x)))) if x.size else 0.0
     error = float(np.mean(np.square(gap))) if x.size else 0.0
     return Comparison(
-        index, tensor.name, tensor.op, tensor.shape, float(gap.max(initial=0.0)), error / power if power else error, equal
+        index,
+        tensor.name,
+        tensor.op,
+        tensor.shape,
+        float(gap.max(initial=0.0)),
+        error / power if power else error,
+        equal,
     )
 
 
@@ -201,12 +214,14 @@ def _bits(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 class Graph(Local):
-    """Nodes in execution order. Made by ``Context.graph``; the same graph may be run any number of times, by several backends or
-    schedulers."""
+    """Nodes in execution order. Made by ``Context.graph``; the same graph may be run any number of times, by several
+    backends or schedulers."""
 
     __slots__ = ("__weakref__", "_core", "_ctx", "_outputs")
 
-    def __init__(self, ctx: TensorPool = NOT_GIVEN, core: GraphCore = NOT_GIVEN, outputs: tuple[Tensor, ...] = ()) -> None:
+    def __init__(
+        self, ctx: TensorPool = NOT_GIVEN, core: GraphCore = NOT_GIVEN, outputs: tuple[Tensor, ...] = ()
+    ) -> None:
         made_by(core, Core, "Graph", "ctx.graph(tensor)")
         self._ctx = ctx
         self._core = core
@@ -252,7 +267,10 @@ class Graph(Local):
     if not TYPE_CHECKING:  # for checkers there is no such thing
 
         def __iter__(self):
-            raise TypeError("a graph is not gone through itself: graph.nodes lists what it computes, graph.leafs what it starts from")
+            raise TypeError(
+                "a graph is not gone through itself: graph.nodes lists what it computes, graph.leafs what it starts"
+                " from"
+            )
 
     def get(self, name: str) -> Tensor | None:
         """The node or leaf of that name."""
@@ -262,7 +280,9 @@ class Graph(Local):
 
     def __getitem__(self, name: str) -> Tensor:
         if not isinstance(name, str):
-            raise TypeError(f"graph[...]: name must be a str, not {kind_of(name)}; graph.nodes and graph.leafs are lists")
+            raise TypeError(
+                f"graph[...]: name must be a str, not {kind_of(name)}; graph.nodes and graph.leafs are lists"
+            )
         found = self.get(name)
         if found is None:
             raise UnknownKey(name, [t.name for t in (*self.leafs, *self.nodes)])
@@ -283,20 +303,31 @@ class Graph(Local):
             raise
         if self._ctx._core is None:
             self._live()
-        status = _compute(core.h, device.h, _NULL) if plain else _compute_with_callbacks(core, device)  # type: ignore[union-attr,arg-type]
+        if plain:
+            status = _compute(core.h, device.h, _NULL)  # type: ignore[union-attr]
+        else:
+            status = _compute_with_callbacks(core, device)  # type: ignore[arg-type]
         if status == 0:
             return True
         if status == ABORTED:
             return False
-        unplaced = [t for t in (*self.leafs, *self.nodes) if not t.is_placed] if status == lib.GGML_STATUS_INVALID_STATE else []
+        unplaced = (
+            [t for t in (*self.leafs, *self.nodes) if not t.is_placed]
+            if status == lib.GGML_STATUS_INVALID_STATE
+            else []
+        )
         if unplaced:
-            raise StateError(f"Graph.compute: {unplaced[0].describe()} has no memory; Scheduler.compute(graph) gives each tensor some")
+            raise StateError(
+                f"Graph.compute: {unplaced[0].describe()} has no memory; Scheduler.compute(graph) gives each tensor"
+                " some"
+            )
         raise_last("Graph.compute", status)
 
     def to_dot(self) -> str:
         """The graph in the language of Graphviz."""
         core = self._live()
-        folder = tempfile.mkdtemp()  # TemporaryDirectory closes a descriptor twice where a signal handler raises while it cleans up
+        # TemporaryDirectory closes a descriptor twice where a signal handler raises while it cleans up
+        folder = tempfile.mkdtemp()
         path = os.path.join(folder, "graph.dot")
         try:
             check(lib.gbpy_graph_dump_dot(core.h, os.fsencode(path)), "Graph.to_dot")
@@ -323,11 +354,13 @@ class Graph(Local):
         return f"<table><tr>{head}</tr>{''.join(rows)}</table>"
 
     def reordered(self) -> Graph:
-        """The same tensors as a graph that needs less memory, because its nodes run in another order; in the same order if none is found.
+        """The same tensors as a graph that needs less memory, because its nodes run in another order; in the same order
+        if none is found.
 
-        Results are the same bits (what the CPU computes together may round differently): each node still comes after all that it needs,
-        writes into memory that others use included. Only what
-        has no memory yet counts, so this comes before the graph is run or allocated. Takes about a second for ten thousand nodes.
+        Results are the same bits (what the CPU computes together may round differently): each node still comes after
+        all that it needs, writes into memory that others use included. Only what
+        has no memory yet counts, so this comes before the graph is run or allocated. Takes about a second for ten
+        thousand nodes.
         """
         core, context = self._live(), self._ctx._live()
         if not self._ctx._writable:
@@ -336,10 +369,11 @@ class Graph(Local):
         return Graph(self._ctx, GraphCore(pointer, context), self._outputs)
 
     def copy(self, backend: Backend) -> Graph:
-        """A deep copy of a graph whose tensors have memory, with their data, on ``backend``. It can be run and read, not built on.
+        """A deep copy of a graph whose tensors have memory, with their data, on ``backend``. It can be run and read,
+        not built on.
 
-        What can be read in this graph can be read in the copy before it is computed; in memory of a scheduler or graph allocator that is
-        inputs and outputs.
+        What can be read in this graph can be read in the copy before it is computed; in memory of a scheduler or graph
+        allocator that is inputs and outputs.
         """
         core = self._live()
         expect(backend, Backend, "Graph.copy: backend")

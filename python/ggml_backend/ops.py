@@ -1,17 +1,20 @@
 """Every operation as a function, with ggml's meaning.
 
-Shapes and axes are in NumPy order in this module: a tensor of shape ``(rows, columns)`` has ``ne = (columns, rows, 1, 1)``; "row"
-means the last axis. Leading dots stand for batch axes. Unless said otherwise tensors are float32 and the result is a new node. With
+Shapes and axes are in NumPy order in this module: a tensor of shape ``(rows, columns)`` has ``ne = (columns, rows, 1,
+1)``; "row" means the last axis. Leading dots stand for batch axes. Unless said otherwise tensors are float32 and the
+result is a new node. With
 ``inplace=True`` the result is a view of the first tensor, whose memory is overwritten when the graph runs.
 
-"b repeats over a": every size of ``a`` is a multiple of that of ``b`` (missing axes count as 1), the result has the shape of
+"b repeats over a": every size of ``a`` is a multiple of that of ``b`` (missing axes count as 1), the result has the
+shape of
 ``a``. The operators ``+ - * /`` follow NumPy's rules instead.
 
-NaN in an element gives NaN in every result that depends on it, but for comparisons, which say so; elementwise functions have their limits
-at infinity (``silu(-inf)`` is -0).
+NaN in an element gives NaN in every result that depends on it, but for comparisons, which say so; elementwise functions
+have their limits at infinity (``silu(-inf)`` is -0).
 
-All functions raise :class:`InvalidArgumentError` (a ValueError) for shapes and dtypes that do not fit, naming the operation and the
-tensors, TypeError for what is no tensor, and :class:`StateError` if the context is closed. Nothing is computed here.
+All functions raise :class:`InvalidArgumentError` (a ValueError) for shapes and dtypes that do not fit, naming the
+operation and the tensors, TypeError for what is no tensor, and :class:`StateError` if the context is closed. Nothing is
+computed here.
 """
 
 from __future__ import annotations
@@ -32,13 +35,20 @@ from .tensor import OF_FIRST, OF_PRODUCT, OF_SECOND, Tensor, build, build_1, bui
 
 # Written out, so that type checkers and editors see it; a test compares it with `OPERATIONS`.
 __all__ = [
-    "abs", "acc", "add", "add1", "add_cast", "add_rel_pos", "alibi", "argmax", "argsort", "cast", "clamp", "concat", "cont", "conv_1d",
-    "conv_2d", "conv_depthwise_2d", "conv_transpose_1d", "conv_transpose_2d", "cpy", "cross_entropy_loss", "cross_entropy_loss_back",
-    "diag", "diag_mask_inf", "diag_mask_zero", "div", "dup", "elu", "empty_like", "flash_attn", "flash_attn_back", "flash_ff", "gelu",
-    "gelu_erf", "gelu_quick", "get_rel_pos", "get_rows", "get_rows_back", "group_norm", "hardsigmoid", "hardswish", "im2col", "leaky_relu",
-    "log", "mean", "mul", "mul_mat", "mul_mat_id", "neg", "norm", "out_prod", "pad", "permute", "pool_1d", "pool_2d", "relu", "repeat",
-    "repeat_back", "reshape", "rms_norm", "rms_norm_back", "rope", "rope_back", "scale", "set", "sgn", "silu", "silu_back", "soft_max",
-    "soft_max_back", "sqr", "sqrt", "step", "sub", "sum", "sum_rows", "tanh", "top_k", "transpose", "unary", "upscale", "view", "win_part",
+    "abs", "acc", "add", "add1", "add_cast", "add_rel_pos", "alibi", "argmax", "argsort", "cast", "clamp", "concat",
+    "cont", "conv_1d",
+    "conv_2d", "conv_depthwise_2d", "conv_transpose_1d", "conv_transpose_2d", "cpy", "cross_entropy_loss",
+    "cross_entropy_loss_back",
+    "diag", "diag_mask_inf", "diag_mask_zero", "div", "dup", "elu", "empty_like", "flash_attn", "flash_attn_back",
+    "flash_ff", "gelu",
+    "gelu_erf", "gelu_quick", "get_rel_pos", "get_rows", "get_rows_back", "group_norm", "hardsigmoid", "hardswish",
+    "im2col", "leaky_relu",
+    "log", "mean", "mul", "mul_mat", "mul_mat_id", "neg", "norm", "out_prod", "pad", "permute", "pool_1d", "pool_2d",
+    "relu", "repeat",
+    "repeat_back", "reshape", "rms_norm", "rms_norm_back", "rope", "rope_back", "scale", "set", "sgn", "silu",
+    "silu_back", "soft_max",
+    "soft_max_back", "sqr", "sqrt", "step", "sub", "sum", "sum_rows", "tanh", "top_k", "transpose", "unary", "upscale",
+    "view", "win_part",
     "win_unpart",
 ]  # fmt: skip
 
@@ -83,7 +93,9 @@ def without(names: Sequence[str] = _AXES, hint: str = _LAST_AXIS) -> Callable[[_
                     if wrong in options:
                         raise TypeError(f"{name}: there is no {wrong}; {hint}") from None
                 if len(args) > most:
-                    raise TypeError(f"{name}: takes {most} argument{'s'[: most > 1]} by position, not {len(args)}; {hint}") from None
+                    raise TypeError(
+                        f"{name}: takes {most} argument{'s'[: most > 1]} by position, not {len(args)}; {hint}"
+                    ) from None
                 raise
 
         return cast_to("_F", checked)
@@ -103,7 +115,9 @@ def _pick(name: str, inplace: bool) -> Any:
     form = _FORMS[name]
     if inplace is False:
         return form[0]
-    return form[expect_bool(inplace, f"{name.removesuffix('_custom').removesuffix('_1d').removesuffix('_2d')}: inplace")]
+    return form[
+        expect_bool(inplace, f"{name.removesuffix('_custom').removesuffix('_1d').removesuffix('_2d')}: inplace")
+    ]
 
 
 def _pair(op: str, name: str, value: IntPair) -> tuple[int, int]:
@@ -138,10 +152,13 @@ def _choice(op: str, name: str, value: str, choices: dict[str, int]) -> int:
         return choices[value]
     except (KeyError, TypeError):
         guess = close_matches(value, choices) if isinstance(value, str) else ""
-        raise InvalidArgumentError(f"{op}: {name} must be one of {', '.join(map(repr, choices))}, not {value!r}{guess}") from None
+        raise InvalidArgumentError(
+            f"{op}: {name} must be one of {', '.join(map(repr, choices))}, not {value!r}{guess}"
+        ) from None
 
 
-# ---------------------------------------------------------------------------------------------------------- elementwise, unary
+# ----------------------------------------------------------------------------------------------------------
+# elementwise, unary
 
 
 def _unary(name: str, a: Tensor, inplace: bool) -> Tensor:
@@ -205,7 +222,8 @@ def relu(a: Tensor, inplace: bool = False) -> Tensor:
 
 @builds("ggml_gelu", "ggml_gelu_inplace")
 def gelu(a: Tensor, inplace: bool = False) -> Tensor:
-    """``x/2 (1 + tanh(sqrt(2/pi) x (1 + 0.044715 x^2)))``, the tanh form (Hendrycks and Gimpel 2016, arXiv:1606.08415)."""
+    """``x/2 (1 + tanh(sqrt(2/pi) x (1 + 0.044715 x^2)))``, the tanh form (Hendrycks and Gimpel 2016,
+    arXiv:1606.08415)."""
     return _unary("gelu", a, inplace)
 
 
@@ -279,7 +297,8 @@ def scale(a: Tensor, s: float, inplace: bool = False) -> Tensor:
     return build_1("scale", _pick("scale", inplace), a, s)
 
 
-# --------------------------------------------------------------------------------------------------------- elementwise, binary
+# --------------------------------------------------------------------------------------------------------- elementwise,
+# binary
 
 
 def _binary(name: str, a: Tensor, b: Tensor, inplace: bool) -> Tensor:
@@ -288,7 +307,8 @@ def _binary(name: str, a: Tensor, b: Tensor, inplace: bool) -> Tensor:
 
 @builds("ggml_add", "ggml_add_inplace")
 def add(a: Tensor, b: Tensor, inplace: bool = False) -> Tensor:
-    """``a + b``; b repeats over a. float32; or float16 a with float16 or float32 b of the same shape, giving float16."""
+    """``a + b``; b repeats over a. float32; or float16 a with float16 or float32 b of the same shape, giving
+    float16."""
     return _binary("add", a, b, inplace)
 
 
@@ -329,16 +349,30 @@ def _region(a: Tensor, nb1: int | None, nb2: int | None, nb3: int | None) -> tup
 
 @builds("ggml_acc", "ggml_acc_inplace")
 def acc(
-    a: Tensor, b: Tensor, offset: int = 0, *, nb1: int | None = None, nb2: int | None = None, nb3: int | None = None, inplace: bool = False
+    a: Tensor,
+    b: Tensor,
+    offset: int = 0,
+    *,
+    nb1: int | None = None,
+    nb2: int | None = None,
+    nb3: int | None = None,
+    inplace: bool = False,
 ) -> Tensor:
-    """``a`` with ``b`` added to a region: the one with the shape of ``b`` that begins ``offset`` bytes into ``a`` and has ggml's byte
-    strides ``nb1, nb2, nb3`` (default: those of ``a``). Contiguous."""
+    """``a`` with ``b`` added to a region: the one with the shape of ``b`` that begins ``offset`` bytes into ``a`` and
+    has ggml's byte strides ``nb1, nb2, nb3`` (default: those of ``a``). Contiguous."""
     return build("acc", _pick("acc", inplace), (a, b), *_region(a, nb1, nb2, nb3), offset, ndim=_dims("acc", a))
 
 
 @builds("ggml_set", "ggml_set_inplace", "ggml_set_1d", "ggml_set_1d_inplace", "ggml_set_2d", "ggml_set_2d_inplace")
 def set(
-    a: Tensor, b: Tensor, offset: int = 0, *, nb1: int | None = None, nb2: int | None = None, nb3: int | None = None, inplace: bool = False
+    a: Tensor,
+    b: Tensor,
+    offset: int = 0,
+    *,
+    nb1: int | None = None,
+    nb2: int | None = None,
+    nb3: int | None = None,
+    inplace: bool = False,
 ) -> Tensor:
     """``a`` with a region replaced by ``b``; the region as for :func:`acc`."""
     if nb2 is None and nb3 is None:
@@ -348,7 +382,8 @@ def set(
     return build("set", _pick("set", inplace), (a, b), *_region(a, nb1, nb2, nb3), offset, ndim=_dims("set", a))
 
 
-# --------------------------------------------------------------------------- reductions, repetition, concatenation, ordering
+# --------------------------------------------------------------------------- reductions, repetition, concatenation,
+# ordering
 
 
 @builds("ggml_sum")
@@ -375,14 +410,15 @@ def mean(a: Tensor) -> Tensor:
 @builds("ggml_argmax")
 @without()
 def argmax(a: Tensor) -> Tensor:
-    """Index of the maximum of each row of a matrix: ``(rows, n)`` gives int32 ``(rows,)``. Of equal maxima the last one;
-    NaN counts as the largest of all."""
+    """Index of the maximum of each row of a matrix: ``(rows, n)`` gives int32 ``(rows,)``. Of equal maxima the last
+    one; NaN counts as the largest of all."""
     return build("argmax", lib.ggml_argmax, (a,), ndim=1)
 
 
 @builds("ggml_repeat")
 def repeat(a: Tensor, like: Tensor | Sequence[int]) -> Tensor:
-    """``a`` tiled to a shape (or to the shape of a tensor) whose sizes are multiples of its own. float32, float16, int32, int16."""
+    """``a`` tiled to a shape (or to the shape of a tensor) whose sizes are multiples of its own. float32, float16,
+    int32, int16."""
     if isinstance(like, Tensor):
         return build("repeat", lib.ggml_repeat, (a, like), ndim=like.ndim, labels=("a", "like"))
     newest("repeat", (a,))
@@ -409,10 +445,11 @@ def concat(a: Sequence[Tensor], b: int | None = None, *, axis: int = -3) -> Tens
 @builds("ggml_concat")
 @without(("dim",), "axis is its name here")
 def concat(a: Tensor | Sequence[Tensor], b: Tensor | int | None = None, axis: int = -3) -> Tensor:
-    """``a`` and ``b`` one after the other along an axis; all other sizes are equal. float32 or int32. Also ``concat([a, b, c], axis=0)``.
+    """``a`` and ``b`` one after the other along an axis; all other sizes are equal. float32 or int32. Also ``concat([a,
+    b, c], axis=0)``.
 
-    ggml concatenates along axis -3 (its dimension 2), the default here: matrices are stacked. Along another axis the tensors are
-    rearranged first, with copies.
+    ggml concatenates along axis -3 (its dimension 2), the default here: matrices are stacked. Along another axis the
+    tensors are rearranged first, with copies.
     """
     if isinstance(a, (list, tuple)):
         if not a:
@@ -451,7 +488,9 @@ def _concat(a: Tensor, b: Tensor, axis: int) -> Tensor:
     to = list(range(MAX_DIMS))
     d = -from_end - 1
     to[d], to[2] = 2, d
-    a2, b2 = (build("concat", lib.ggml_cont, (build("concat", lib.ggml_permute, (t,), *to, ndim=MAX_DIMS),)) for t in (a, b))
+    a2, b2 = (
+        build("concat", lib.ggml_cont, (build("concat", lib.ggml_permute, (t,), *to, ndim=MAX_DIMS),)) for t in (a, b)
+    )
     joined = build("concat", lib.ggml_concat, (a2, b2))
     return build("concat", lib.ggml_cont, (build("concat", lib.ggml_permute, (joined,), *to, ndim=n),), ndim=n)
 
@@ -459,7 +498,8 @@ def _concat(a: Tensor, b: Tensor, axis: int) -> Tensor:
 @builds("ggml_argsort")
 @without()
 def argsort(a: Tensor, descending: bool = False) -> Tensor:
-    """For each row the int32 permutation that sorts it; equal values keep their order, and NaN comes last in either direction."""
+    """For each row the int32 permutation that sorts it; equal values keep their order, and NaN comes last in either
+    direction."""
     order = lib.GGML_SORT_DESC if expect_bool(descending, "argsort: descending") else lib.GGML_SORT_ASC
     return build_1("argsort", lib.ggml_argsort, a, order)
 
@@ -467,12 +507,13 @@ def argsort(a: Tensor, descending: bool = False) -> Tensor:
 @builds("ggml_top_k")
 @without()
 def top_k(a: Tensor, k: int) -> Tensor:
-    """Indices of the ``k`` largest elements of each row, largest first: ``(..., n)`` gives int32 ``(..., k)``, a view. NaN counts as the
-    smallest."""
+    """Indices of the ``k`` largest elements of each row, largest first: ``(..., n)`` gives int32 ``(..., k)``, a view.
+    NaN counts as the smallest."""
     return build("top_k", lib.ggml_top_k, (a,), k)
 
 
-# --------------------------------------------------------------------------------------------------------------- normalisation
+# ---------------------------------------------------------------------------------------------------------------
+# normalisation
 
 
 @builds("ggml_norm", "ggml_norm_inplace")
@@ -508,19 +549,20 @@ def silu_back(a: Tensor, b: Tensor) -> Tensor:
     return build("silu_back", lib.ggml_silu_back, (a, b))
 
 
-# ------------------------------------------------------------------------------------------------------------- matrix products
+# ------------------------------------------------------------------------------------------------------------- matrix
+# products
 
 
 @builds("ggml_mul_mat")
 def mul_mat(a: Tensor, b: Tensor, prec: Literal["default", "f32"] = "default") -> Tensor:
     """Rows times rows: ``a (..., m, k)`` and ``b (..., n, k)`` give ``(..., n, m)``, which is ``b @ a.T``, in float32.
 
-    ``a`` is float32, float16 or quantized (typically the weights), ``b`` float32 or what suits ``a``. Batch sizes of ``b`` are multiples
-    of those of ``a``: consecutive batches of ``b`` share one of ``a``.
+    ``a`` is float32, float16 or quantized (typically the weights), ``b`` float32 or what suits ``a``. Batch sizes of
+    ``b`` are multiples of those of ``a``: consecutive batches of ``b`` share one of ``a``.
 
-    Where ``a`` is quantized, a float32 ``b`` is rounded to bytes by groups of 32 values: a result is off by at most the sum over groups
-    of (largest ``|b|`` / 254) times (sum of ``|a|``), groups below 2^-100 in magnitude count as zeros, and rows with a value of 2^100 or
-    more, infinite or NaN have results that are NaN.
+    Where ``a`` is quantized, a float32 ``b`` is rounded to bytes by groups of 32 values: a result is off by at most the
+    sum over groups of (largest ``|b|`` / 254) times (sum of ``|a|``), groups below 2^-100 in magnitude count as zeros,
+    and rows with a value of 2^100 or more, infinite or NaN have results that are NaN.
     prec="f32" asks devices for full precision: nothing is rounded then, and infinity is one.
     """
     y = build_2("mul_mat", lib.ggml_mul_mat, a, b, ndim=OF_PRODUCT)
@@ -556,7 +598,8 @@ def out_prod(a: Tensor, b: Tensor) -> Tensor:
     return build("out_prod", lib.ggml_out_prod, (a, b))
 
 
-# ------------------------------------------------------------------------------------------------------ copies, views, gather
+# ------------------------------------------------------------------------------------------------------ copies, views,
+# gather
 
 
 @builds("ggml_dup", "ggml_dup_inplace")
@@ -567,8 +610,8 @@ def dup(a: Tensor, inplace: bool = False) -> Tensor:
 
 @builds("ggml_cpy")
 def cpy(a: Tensor, b: Tensor) -> Tensor:
-    """Copies ``a`` into the memory of ``b`` (same number of elements, any layout), converting the dtype. The result is a view of ``b``;
-    the copy happens only if it is part of the graph."""
+    """Copies ``a`` into the memory of ``b`` (same number of elements, any layout), converting the dtype. The result is
+    a view of ``b``; the copy happens only if it is part of the graph."""
     return build_2("cpy", lib.ggml_cpy, a, b, ndim=OF_SECOND)
 
 
@@ -604,9 +647,12 @@ def reshape(a: Tensor, shape: Tensor | int | Sequence[int]) -> Tensor:
 
 
 @builds("ggml_view_1d", "ggml_view_2d", "ggml_view_3d", "ggml_view_4d", "ggml_view_tensor")
-def view(a: Tensor, shape: int | Sequence[int] | None = None, strides: Sequence[int] | None = None, offset: int = 0) -> Tensor:
-    """A view of the memory of ``a``: ``offset`` bytes in, with byte ``strides`` in the order of ``shape`` (default: contiguous). The last
-    stride is always one element. Without a shape: all of ``a``. Slices, ``a[2:4]``, are the convenient form."""
+def view(
+    a: Tensor, shape: int | Sequence[int] | None = None, strides: Sequence[int] | None = None, offset: int = 0
+) -> Tensor:
+    """A view of the memory of ``a``: ``offset`` bytes in, with byte ``strides`` in the order of ``shape`` (default:
+    contiguous). The last stride is always one element. Without a shape: all of ``a``. Slices, ``a[2:4]``, are the
+    convenient form."""
     if shape is None:
         if strides is not None or not isinstance(offset, int) or offset != 0:
             raise InvalidArgumentError("view: strides and an offset need a shape")
@@ -618,13 +664,16 @@ def view(a: Tensor, shape: int | Sequence[int] | None = None, strides: Sequence[
     if any(n % element for n in (offset, *(strides or ()))):
         unit = "a block" if a.dtype.is_quantized else "an element"
         wrong = f"offset {offset} and strides {strides}"
-        raise InvalidArgumentError(f"view: {wrong} must be multiples of the {element} bytes of {unit} of {a.describe()}")
+        raise InvalidArgumentError(
+            f"view: {wrong} must be multiples of the {element} bytes of {unit} of {a.describe()}"
+        )
     return raw_view("view", a, size, strides, offset)
 
 
 @builds("ggml_permute")
 def permute(a: Tensor, axis0: int, axis1: int, axis2: int, axis3: int) -> Tensor:
-    """ggml's permutation, in ggml's order of dimensions (0 is the last axis of ``shape``): dimension ``i`` of ``a`` becomes dimension
+    """ggml's permutation, in ggml's order of dimensions (0 is the last axis of ``shape``): dimension ``i`` of ``a``
+    becomes dimension
     ``axis_i`` of the view. :meth:`Tensor.transpose` is NumPy's."""
     axes = tuple(expect_int(axis, f"permute: axis{i}") for i, axis in enumerate((axis0, axis1, axis2, axis3)))
     ndim = max((axes[d] + 1 for d in range(min(_dims("permute", a), MAX_DIMS)) if 0 <= axes[d] < MAX_DIMS), default=1)
@@ -639,15 +688,16 @@ def transpose(a: Tensor) -> Tensor:
 
 @builds("ggml_get_rows")
 def get_rows(a: Tensor, b: Tensor) -> Tensor:
-    """Rows picked by int32 indices: ``a (rows, n)`` and ``b (k,)`` give ``(k, n)``; with batches ``a (..., rows, n)`` and ``b (..., k)``
-    give ``(..., k, n)``. float32 (int32 for int32 ``a``). An index out of range is an error of the computation."""
+    """Rows picked by int32 indices: ``a (rows, n)`` and ``b (k,)`` give ``(k, n)``; with batches ``a (..., rows, n)``
+    and ``b (..., k)`` give ``(..., k, n)``. float32 (int32 for int32 ``a``). An index out of range is an error of the
+    computation."""
     return build_2("get_rows", lib.ggml_get_rows, a, b, ndim=b.ndim + 1 if isinstance(b, Tensor) else 0)
 
 
 @builds("ggml_get_rows_back")
 def get_rows_back(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """Zeros of the shape of ``c`` to whose row ``b[i]`` row ``i`` of ``a`` is added, for all ``i``: as exact as a sum of few,
-    however many are added to a row."""
+    """Zeros of the shape of ``c`` to whose row ``b[i]`` row ``i`` of ``a`` is added, for all ``i``: as exact as a sum
+    of few, however many are added to a row."""
     return build("get_rows_back", lib.ggml_get_rows_back, (a, b, c), ndim=2)
 
 
@@ -663,7 +713,8 @@ def empty_like(a: Tensor) -> Tensor:
     return build("empty_like", lib.ggml_dup_tensor, (a,))
 
 
-# -------------------------------------------------------------------------------------------------------------- masks, softmax
+# -------------------------------------------------------------------------------------------------------------- masks,
+# softmax
 
 
 @builds("ggml_diag_mask_inf", "ggml_diag_mask_inf_inplace")
@@ -680,11 +731,14 @@ def diag_mask_zero(a: Tensor, n_past: int = 0, inplace: bool = False) -> Tensor:
 
 @builds("ggml_soft_max", "ggml_soft_max_inplace", "ggml_soft_max_ext", "ggml_soft_max_bias")
 @without()
-def soft_max(a: Tensor, mask: Tensor | None = None, scale: float = 1.0, inplace: bool = False, *, max_bias: float = 0.0) -> Tensor:
+def soft_max(
+    a: Tensor, mask: Tensor | None = None, scale: float = 1.0, inplace: bool = False, *, max_bias: float = 0.0
+) -> Tensor:
     """``softmax(scale a + mask)`` of each row. ``mask (m, n)`` repeats over the rows of ``a (..., n)``. Contiguous.
 
-    max_bias: above 0 the mask is multiplied by the slope of the head, the axis before the last two of ``a``: a mask of negative distances
-    gives the linear biases of ALiBi (Press et al. 2022, arXiv:2108.12409), for h of 8 heads ``2 ** (-max_bias (h + 1) / 8)``.
+    max_bias: above 0 the mask is multiplied by the slope of the head, the axis before the last two of ``a``: a mask of
+    negative distances gives the linear biases of ALiBi (Press et al. 2022, arXiv:2108.12409), for h of 8 heads ``2 **
+    (-max_bias (h + 1) / 8)``.
 
     A row that is -inf everywhere gives zeros; one with NaN or +inf, at a masked place too, is NaN everywhere.
     """
@@ -700,7 +754,9 @@ def soft_max(a: Tensor, mask: Tensor | None = None, scale: float = 1.0, inplace:
             raise InvalidArgumentError("soft_max: max_bias needs a mask, which it multiplies")
         return build("soft_max", lib.ggml_soft_max_ext, (a, mask), scale, labels=("a", "mask"))
     if not _are((max_bias,), (0.0,)):
-        return build_2("soft_max", lib.ggml_soft_max_bias, a, mask, scale, max_bias, ndim=OF_FIRST, labels=("a", "mask"))
+        return build_2(
+            "soft_max", lib.ggml_soft_max_bias, a, mask, scale, max_bias, ndim=OF_FIRST, labels=("a", "mask")
+        )
     return build_2("soft_max", lib.ggml_soft_max_ext, a, mask, scale, ndim=OF_FIRST, labels=("a", "mask"))
 
 
@@ -712,14 +768,21 @@ def soft_max_back(a: Tensor, b: Tensor, inplace: bool = False) -> Tensor:
 
 @builds("ggml_alibi")
 def alibi(a: Tensor, n_past: int, n_head: int, bias_max: float) -> Tensor:
-    """Adds linear biases to ``a (n_head, rows, n)``: ``j`` times the slope of the head (Press et al. 2022, arXiv:2108.12409).
-    Always in place."""
+    """Adds linear biases to ``a (n_head, rows, n)``: ``j`` times the slope of the head (Press et al. 2022,
+    arXiv:2108.12409). Always in place."""
     return build("alibi", lib.ggml_alibi, (a,), n_past, n_head, bias_max)
 
 
-# ------------------------------------------------------------------------------------------------------------- rotary embedding
+# ------------------------------------------------------------------------------------------------------------- rotary
+# embedding
 
-_ROPE_MODES = {"normal": 0, "neox": 2, "glm": 4, "normal_exact": lib.GGML_ROPE_EXACT, "neox_exact": 2 | lib.GGML_ROPE_EXACT}
+_ROPE_MODES = {
+    "normal": 0,
+    "neox": 2,
+    "glm": 4,
+    "normal_exact": lib.GGML_ROPE_EXACT,
+    "neox_exact": 2 | lib.GGML_ROPE_EXACT,
+}
 _RopeMode = Literal["normal", "neox", "glm", "normal_exact", "neox_exact"]
 
 
@@ -746,18 +809,20 @@ def rope(
     xpos_down: bool = False,
     inplace: bool = False,
 ) -> Tensor:
-    """Rotary position embedding (Su et al. 2021, arXiv:2104.09864) of ``a (batch, tokens, heads, head size)``, float32 or float16.
+    """Rotary position embedding (Su et al. 2021, arXiv:2104.09864) of ``a (batch, tokens, heads, head size)``, float32
+    or float16.
 
     positions: int32 ``(tokens,)``
     n_dims: how many elements of a head are rotated (default: all), the others stay
-    mode: ``"normal"`` rotates neighbours (2i, 2i+1); ``"neox"`` pairs i with i + n_dims/2; ``"glm"`` is the two-part form, with n_ctx
-    freq_base, freq_scale: pair i turns by ``position * freq_scale * freq_base ** (-2 i / n_dims)``
-    n_orig_ctx, ext_factor, attn_factor, beta_fast, beta_slow: YaRN scaling (Peng et al. 2023, arXiv:2309.00071), off while ext_factor is 0
+    mode: ``"normal"`` rotates neighbours (2i, 2i+1); ``"neox"`` pairs i with i + n_dims/2; ``"glm"`` is the two-part
+    form, with n_ctx freq_base, freq_scale: pair i turns by ``position * freq_scale * freq_base ** (-2 i / n_dims)``
+    n_orig_ctx, ext_factor, attn_factor, beta_fast, beta_slow: YaRN scaling (Peng et al. 2023, arXiv:2309.00071), off
+    while ext_factor is 0
 
-    So it is in the modes ``"normal_exact"`` and ``"neox_exact"``, which are the ones to use for models of today. Two modes differ from this
-    as ggml of early 2024 does: ``"normal"`` rotates all of a head, whatever n_dims (which sets the angles only); ``"neox"`` multiplies by
-    freq_scale twice, and with ext_factor takes YaRN's mixture of pair 0 for all pairs. With n_dims of the whole head, freq_scale 1 and
-    ext_factor 0 there is no difference.
+    So it is in the modes ``"normal_exact"`` and ``"neox_exact"``, which are the ones to use for models of today. Two
+    modes differ from this as ggml of early 2024 does: ``"normal"`` rotates all of a head, whatever n_dims (which sets
+    the angles only); ``"neox"`` multiplies by freq_scale twice, and with ext_factor takes YaRN's mixture of pair 0 for
+    all pairs. With n_dims of the whole head, freq_scale 1 and ext_factor 0 there is no difference.
     xpos_base, xpos_down: xPos scaling (Sun et al. 2022, arXiv:2212.10554); only in place, only mode normal
     """
     labels = ("a", "positions")
@@ -767,11 +832,22 @@ def rope(
         plain = _are((freq_base, freq_scale, ext_factor, attn_factor), (10000.0, 1.0, 0.0, 1.0))
         if not expect_bool(inplace, "rope: inplace") or number != 0 or not plain:
             raise InvalidArgumentError("rope: xpos needs inplace=True, mode 'normal' and no other scaling")
-        return build("rope", lib.ggml_rope_xpos_inplace, (a, positions), n, xpos_base, xpos_down, ndim=_dims("rope", a), labels=labels)
+        return build(
+            "rope",
+            lib.ggml_rope_xpos_inplace,
+            (a, positions),
+            n,
+            xpos_base,
+            xpos_down,
+            ndim=_dims("rope", a),
+            labels=labels,
+        )
     if _are((n_orig_ctx, freq_base, freq_scale, ext_factor, attn_factor), (0, 10000.0, 1.0, 0.0, 1.0)):
         return build_2("rope", _pick("rope", inplace), a, positions, n, number, n_ctx, ndim=OF_FIRST, labels=labels)
     scaling = (n_orig_ctx, freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow)
-    return build_2("rope", _pick("rope_custom", inplace), a, positions, n, number, n_ctx, *scaling, ndim=OF_FIRST, labels=labels)
+    return build_2(
+        "rope", _pick("rope_custom", inplace), a, positions, n, number, n_ctx, *scaling, ndim=OF_FIRST, labels=labels
+    )
 
 
 @builds("ggml_rope_back")
@@ -797,10 +873,21 @@ def rope_back(
     arguments = (n_orig_ctx, freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow, xpos_base, xpos_down)
     number = _rope_mode("rope_back", mode)
     ndim = _dims("rope_back", a)
-    return build("rope_back", lib.ggml_rope_back, (a, positions), n, number, n_ctx, *arguments, ndim=ndim, labels=("a", "positions"))
+    return build(
+        "rope_back",
+        lib.ggml_rope_back,
+        (a, positions),
+        n,
+        number,
+        n_ctx,
+        *arguments,
+        ndim=ndim,
+        labels=("a", "positions"),
+    )
 
 
-# --------------------------------------------------------------------------------------- convolution, pooling, resampling
+# --------------------------------------------------------------------------------------- convolution, pooling,
+# resampling
 # Pairs are (height, width); an int stands for both.
 
 _KERNEL = ("kernel", "data")
@@ -810,8 +897,9 @@ _KERNEL = ("kernel", "data")
 def im2col(
     kernel: Tensor, data: Tensor, stride: IntPair = 1, padding: IntPair = 0, dilation: IntPair = 1, is_2d: bool = True
 ) -> Tensor:
-    """The windows of ``data`` as rows, in float16. 2-D: ``kernel (oc, ic, kh, kw)``, ``data (n, ic, h, w)`` give ``(n, oh, ow, ic*kh*kw)``;
-    1-D: ``kernel (oc, ic, k)``, ``data (n, ic, w)`` give ``(n, ow, ic*k)``. Of the float16 kernel only the shape counts."""
+    """The windows of ``data`` as rows, in float16. 2-D: ``kernel (oc, ic, kh, kw)``, ``data (n, ic, h, w)`` give ``(n,
+    oh, ow, ic*kh*kw)``; 1-D: ``kernel (oc, ic, k)``, ``data (n, ic, w)`` give ``(n, ow, ic*k)``. Of the float16 kernel
+    only the shape counts."""
     (s1, s0), (p1, p0), (d1, d0) = (
         _pair("im2col", name, v) for name, v in (("stride", stride), ("padding", padding), ("dilation", dilation))
     )
@@ -822,9 +910,12 @@ def im2col(
 
 
 @builds("ggml_conv_1d", "ggml_conv_1d_ph")
-def conv_1d(kernel: Tensor, data: Tensor, stride: int = 1, padding: int | Literal["half"] = 0, dilation: int = 1) -> Tensor:
-    """``kernel (oc, ic, k)`` float16 over ``data (n, ic, w)``: ``(n, oc, ow)`` (cross-correlation, as in deep learning).
-    padding="half" is ``k // 2``. The data is rounded to float16 (:func:`im2col`): beyond 65504 it becomes infinite."""
+def conv_1d(
+    kernel: Tensor, data: Tensor, stride: int = 1, padding: int | Literal["half"] = 0, dilation: int = 1
+) -> Tensor:
+    """``kernel (oc, ic, k)`` float16 over ``data (n, ic, w)``: ``(n, oc, ow)`` (cross-correlation, as in deep
+    learning). padding="half" is ``k // 2``. The data is rounded to float16 (:func:`im2col`): beyond 65504 it becomes
+    infinite."""
     ndim = max(_dims("conv_1d", data, "data"), 2)
     if isinstance(padding, str) and padding == "half":
         return build("conv_1d", lib.ggml_conv_1d_ph, (kernel, data), stride, dilation, ndim=ndim, labels=_KERNEL)
@@ -841,8 +932,8 @@ def conv_2d(
 ) -> Tensor:
     """``kernel (oc, ic, kh, kw)`` float16 over ``data (n, ic, h, w)``: ``(n, oc, oh, ow)``.
 
-    stride="kernel" (with padding 0): windows side by side, as for patches. padding="half" (with stride 1): the size of the kernel halved.
-    The data is rounded to float16 (:func:`im2col`): beyond 65504 it becomes infinite.
+    stride="kernel" (with padding 0): windows side by side, as for patches. padding="half" (with stride 1): the size of
+    the kernel halved. The data is rounded to float16 (:func:`im2col`): beyond 65504 it becomes infinite.
     """
     ndim = max(_dims("conv_2d", data, "data"), 3)
     if isinstance(stride, str) and stride == "kernel":
@@ -856,7 +947,16 @@ def conv_2d(
     return _conv("conv_2d", lib.ggml_conv_2d, kernel, data, stride, padding, dilation, ndim)
 
 
-def _conv(op: str, function: Any, kernel: Tensor, data: Tensor, stride: IntPair, padding: IntPair, dilation: IntPair, ndim: int) -> Tensor:
+def _conv(
+    op: str,
+    function: Any,
+    kernel: Tensor,
+    data: Tensor,
+    stride: IntPair,
+    padding: IntPair,
+    dilation: IntPair,
+    ndim: int,
+) -> Tensor:
     (s1, s0), (p1, p0), (d1, d0) = (
         _pair(op, name, v) for name, v in (("stride", stride), ("padding", padding), ("dilation", dilation))
     )
@@ -864,23 +964,36 @@ def _conv(op: str, function: Any, kernel: Tensor, data: Tensor, stride: IntPair,
 
 
 @builds("ggml_conv_depthwise_2d")
-def conv_depthwise_2d(kernel: Tensor, data: Tensor, stride: IntPair = 1, padding: IntPair = 0, dilation: IntPair = 1) -> Tensor:
-    """A kernel for each channel: ``kernel (c, 1, kh, kw)`` float16 over ``data (n, c, h, w)``: ``(n, c, oh, ow)``. The data is rounded to
-    float16 (:func:`im2col`): beyond 65504 it becomes infinite."""
+def conv_depthwise_2d(
+    kernel: Tensor, data: Tensor, stride: IntPair = 1, padding: IntPair = 0, dilation: IntPair = 1
+) -> Tensor:
+    """A kernel for each channel: ``kernel (c, 1, kh, kw)`` float16 over ``data (n, c, h, w)``: ``(n, c, oh, ow)``. The
+    data is rounded to float16 (:func:`im2col`): beyond 65504 it becomes infinite."""
     ndim = max(_dims("conv_depthwise_2d", data, "data"), 3)
     return _conv("conv_depthwise_2d", lib.ggml_conv_depthwise_2d, kernel, data, stride, padding, dilation, ndim)
 
 
 @builds("ggml_conv_transpose_1d")
 def conv_transpose_1d(kernel: Tensor, data: Tensor, stride: int = 1, padding: int = 0, dilation: int = 1) -> Tensor:
-    """``kernel (ic, oc, k)`` float16 or float32, ``data (ic, w)``: ``(oc, (w - 1) stride + k)``. Padding 0 and dilation 1 only."""
+    """``kernel (ic, oc, k)`` float16 or float32, ``data (ic, w)``: ``(oc, (w - 1) stride + k)``. Padding 0 and dilation
+    1 only."""
     ndim = max(_dims("conv_transpose_1d", data, "data"), 2)
-    return build("conv_transpose_1d", lib.ggml_conv_transpose_1d, (kernel, data), stride, padding, dilation, ndim=ndim, labels=_KERNEL)
+    return build(
+        "conv_transpose_1d",
+        lib.ggml_conv_transpose_1d,
+        (kernel, data),
+        stride,
+        padding,
+        dilation,
+        ndim=ndim,
+        labels=_KERNEL,
+    )
 
 
 @builds("ggml_conv_transpose_2d_p0")
 def conv_transpose_2d(kernel: Tensor, data: Tensor, stride: int = 1) -> Tensor:
-    """``kernel (ic, oc, kh, kw)`` float16, ``data (n, ic, h, w)``: ``(n, oc, (h - 1) stride + kh, (w - 1) stride + kw)``."""
+    """``kernel (ic, oc, kh, kw)`` float16, ``data (n, ic, h, w)``: ``(n, oc, (h - 1) stride + kh, (w - 1) stride +
+    kw)``."""
     ndim = max(_dims("conv_transpose_2d", data, "data"), 3)
     return build("conv_transpose_2d", lib.ggml_conv_transpose_2d_p0, (kernel, data), stride, ndim=ndim, labels=_KERNEL)
 
@@ -890,7 +1003,8 @@ _POOL = {"max": lib.GGML_OP_POOL_MAX, "avg": lib.GGML_OP_POOL_AVG}
 
 @builds("ggml_pool_1d")
 def pool_1d(a: Tensor, op: Literal["max", "avg"], kernel: int, stride: int | None = None, padding: int = 0) -> Tensor:
-    """Maxima or means of windows of each row: ``(rows, w)`` gives ``(rows, ow)``. stride: default the kernel. Windows with NaN give NaN."""
+    """Maxima or means of windows of each row: ``(rows, w)`` gives ``(rows, ow)``. stride: default the kernel. Windows
+    with NaN give NaN."""
     number = _choice("pool_1d", "op", op, _POOL)
     return build("pool_1d", lib.ggml_pool_1d, (a,), number, kernel, kernel if stride is None else stride, padding)
 
@@ -903,8 +1017,8 @@ def pool_2d(
     stride: IntPair | None = None,
     padding: float | tuple[float, float] = 0,
 ) -> Tensor:
-    """Maxima or means of windows: ``(c, h, w)`` gives ``(c, oh, ow)``. stride: default the kernel. Means count the padding
-    as zeros; the maximum of a window of padding alone is -inf. Windows with NaN give NaN."""
+    """Maxima or means of windows: ``(c, h, w)`` gives ``(c, oh, ow)``. stride: default the kernel. Means count the
+    padding as zeros; the maximum of a window of padding alone is -inf. Windows with NaN give NaN."""
     number = _choice("pool_2d", "op", op, _POOL)
     k1, k0 = _pair("pool_2d", "kernel", kernel)
     s1, s0 = (k1, k0) if stride is None else _pair("pool_2d", "stride", stride)
@@ -914,7 +1028,8 @@ def pool_2d(
 
 @builds("ggml_upscale")
 def upscale(a: Tensor, factor: int) -> Tensor:
-    """Each element of the last two axes ``factor`` times, in both directions: ``(..., h, w)`` gives ``(..., h f, w f)``."""
+    """Each element of the last two axes ``factor`` times, in both directions: ``(..., h, w)`` gives ``(..., h f, w
+    f)``."""
     return build("upscale", lib.ggml_upscale, (a,), factor, ndim=max(_dims("upscale", a), 2))
 
 
@@ -930,33 +1045,41 @@ def pad(a: Tensor, amounts: int | Sequence[int]) -> Tensor:
     return build("pad", lib.ggml_pad, (a,), *p, ndim=max(_dims("pad", a), len(size)))
 
 
-# ------------------------------------------------------------------------------------ attention, windows, relative positions
+# ------------------------------------------------------------------------------------ attention, windows, relative
+# positions
 
 
 @builds("ggml_flash_attn")
 def flash_attn(q: Tensor, k: Tensor, v: Tensor, masked: bool = False) -> Tensor:
     """``softmax(q k^T / sqrt(d)) v`` in one node (Dao et al. 2022, arXiv:2205.14135).
 
-    ``q (..., heads, n, d)``, ``k (..., heads_kv, m, d)``, and ``v`` with its last two axes exchanged, ``(..., heads_kv, d, m)``; all
-    float32 or all float16; the result is ``(..., heads, n, d)`` float32. Head ``h`` uses ``k`` and ``v`` of head ``h % heads_kv``.
-    masked: causal, with ``m - n`` earlier positions: query ``i`` sees keys 0 to ``m - n + i``, and the others do not count, NaN or not.
-    Masked or not, there are no fewer keys than queries: ``m >= n``.
+    ``q (..., heads, n, d)``, ``k (..., heads_kv, m, d)``, and ``v`` with its last two axes exchanged, ``(..., heads_kv,
+    d, m)``; all float32 or all float16; the result is ``(..., heads, n, d)`` float32. Head ``h`` uses ``k`` and ``v``
+    of head ``h % heads_kv``.
+    masked: causal, with ``m - n`` earlier positions: query ``i`` sees keys 0 to ``m - n + i``, and the others do not
+    count, NaN or not. Masked or not, there are no fewer keys than queries: ``m >= n``.
     """
     return build("flash_attn", lib.ggml_flash_attn, (q, k, v), masked, labels="qkv")
 
 
 @builds("ggml_flash_attn_back")
 def flash_attn_back(q: Tensor, k: Tensor, v: Tensor, d: Tensor, masked: bool = False) -> Tensor:
-    """Gradients of :func:`flash_attn` with respect to q, k and v one after the other in one vector, each start padded to 16 bytes, given
-    the gradient ``d`` of its result."""
+    """Gradients of :func:`flash_attn` with respect to q, k and v one after the other in one vector, each start padded
+    to 16 bytes, given the gradient ``d`` of its result."""
     return build("flash_attn_back", lib.ggml_flash_attn_back, (q, k, v, d), masked, ndim=1, labels="qkvd")
 
 
 @builds("ggml_flash_ff")
 def flash_ff(a: Tensor, b0: Tensor, b1: Tensor, c0: Tensor, c1: Tensor) -> Tensor:
-    """A feed-forward block in one node: ``gelu(a @ b0.T + b1) @ c0.T + c1``. ``a (..., n, d)``, ``b0 (..., h, d)``, ``c0 (..., d, h)``
-    float16, ``b1 (h,)``, ``c1 (d,)`` float32."""
-    return build("flash_ff", lib.ggml_flash_ff, (a, b0, b1, c0, c1), ndim=_dims("flash_ff", a), labels=("a", "b0", "b1", "c0", "c1"))
+    """A feed-forward block in one node: ``gelu(a @ b0.T + b1) @ c0.T + c1``. ``a (..., n, d)``, ``b0 (..., h, d)``,
+    ``c0 (..., d, h)`` float16, ``b1 (h,)``, ``c1 (d,)`` float32."""
+    return build(
+        "flash_ff",
+        lib.ggml_flash_ff,
+        (a, b0, b1, c0, c1),
+        ndim=_dims("flash_ff", a),
+        labels=("a", "b0", "b1", "c0", "c1"),
+    )
 
 
 @builds("ggml_win_part")
@@ -981,10 +1104,17 @@ def get_rel_pos(a: Tensor, qh: int, kh: int) -> Tensor:
 def add_rel_pos(a: Tensor, pw: Tensor, ph: Tensor, inplace: bool = False) -> Tensor:
     """Adds decomposed relative positions to ``a (b, q, k*k)``: ``ph[.., y] + pw[.., x]`` to element ``y k + x``;
     ``pw, ph (b, qh, qw, k)``."""
-    return build("add_rel_pos", _pick("add_rel_pos", inplace), (a, pw, ph), ndim=_dims("add_rel_pos", a), labels=("a", "pw", "ph"))
+    return build(
+        "add_rel_pos",
+        _pick("add_rel_pos", inplace),
+        (a, pw, ph),
+        ndim=_dims("add_rel_pos", a),
+        labels=("a", "pw", "ph"),
+    )
 
 
-# ---------------------------------------------------------------------------------------------------------------------- losses
+# ----------------------------------------------------------------------------------------------------------------------
+# losses
 
 
 _EPS_OF_2024 = 1e-9
@@ -992,14 +1122,15 @@ _EPS_OF_2024 = 1e-9
 
 @builds("ggml_cross_entropy_loss", "ggml_cross_entropy_loss_eps")
 def cross_entropy_loss(a: Tensor, b: Tensor, eps: float = 1e-9) -> Tensor:
-    """``-mean over rows of sum(b log(p (1 - eps) + eps))`` with ``p = softmax(a)``, shape ``()``; ``b`` holds the target probabilities.
+    """``-mean over rows of sum(b log(p (1 - eps) + eps))`` with ``p = softmax(a)``, shape ``()``; ``b`` holds the
+    target probabilities.
 
-    eps: 0 gives the cross entropy itself, for logits however far apart: ``-mean of sum(b log_softmax(a))``, where an element whose ``b``
-    is 0 adds nothing. The default is what ggml of early 2024 computes: it cannot see probabilities below 1e-9 (no element costs more than
-    20.7), and is off by 5 % for 100,000 classes. Below 1.
+    eps: 0 gives the cross entropy itself, for logits however far apart: ``-mean of sum(b log_softmax(a))``, where an
+    element whose ``b`` is 0 adds nothing. The default is what ggml of early 2024 computes: it cannot see probabilities
+    below 1e-9 (no element costs more than 20.7), and is off by 5 % for 100,000 classes. Below 1.
 
-    The gradient for the default is that of early 2024 too, ``(p (1 - eps) + eps - b) / rows``, right for rows of ``b`` that add up to 1;
-    for any other eps it is the derivative, ``(p sum(b) - b) / rows`` for 0.
+    The gradient for the default is that of early 2024 too, ``(p (1 - eps) + eps - b) / rows``, right for rows of ``b``
+    that add up to 1; for any other eps it is the derivative, ``(p sum(b) - b) / rows`` for 0.
     """
     if _are((eps,), (_EPS_OF_2024,)):
         return build("cross_entropy_loss", lib.ggml_cross_entropy_loss, (a, b), ndim=0)
@@ -1008,7 +1139,8 @@ def cross_entropy_loss(a: Tensor, b: Tensor, eps: float = 1e-9) -> Tensor:
 
 @builds("ggml_cross_entropy_loss_back", "ggml_cross_entropy_loss_eps_back")
 def cross_entropy_loss_back(a: Tensor, b: Tensor, c: Tensor, eps: float = 1e-9) -> Tensor:
-    """Gradient of :func:`cross_entropy_loss` with respect to ``a``, given the gradient ``c`` (one element) of its result."""
+    """Gradient of :func:`cross_entropy_loss` with respect to ``a``, given the gradient ``c`` (one element) of its
+    result."""
     if _are((eps,), (_EPS_OF_2024,)):
         return build("cross_entropy_loss_back", lib.ggml_cross_entropy_loss_back, (a, b, c))
     return build("cross_entropy_loss_back", lib.ggml_cross_entropy_loss_eps_back, (a, b, c), eps)

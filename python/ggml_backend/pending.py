@@ -42,7 +42,9 @@ class Pending(Local):
 
     __slots__ = ("_core", "_fetches", "_id", "_run")
 
-    def __init__(self, core: SchedCore = NOT_GIVEN, number: int = 0, fetches: list[Fetch] = NOT_GIVEN, run: Run | None = None) -> None:
+    def __init__(
+        self, core: SchedCore = NOT_GIVEN, number: int = 0, fetches: list[Fetch] = NOT_GIVEN, run: Run | None = None
+    ) -> None:
         made_by(core, Core, "Pending", "scheduler.compute_async(graph)")
         self._core = core
         self._id = number
@@ -75,4 +77,3 @@ def fetch_arrays(fetches: list[Fetch]) -> tuple[Any, Any]:
     tensors = ffi.new("struct ggml_tensor *[]", [f.tensor._p for f in fetches] or 1)
     where = ffi.new("void *[]", [ffi.cast("void *", f.bytes.ctypes.data) for f in fetches] or 1)
     return tensors, where
-

@@ -1,4 +1,5 @@
-"""What a scheduler decided about a graph: :meth:`Scheduler.prepare <ggml_backend.Scheduler.prepare>` returns a :class:`Plan`."""
+"""What a scheduler decided about a graph: :meth:`Scheduler.prepare <ggml_backend.Scheduler.prepare>` returns a
+:class:`Plan`."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ __all__ = ["ArenaPlan", "CopyInfo", "Plan", "PlanBlock", "SplitInfo", "read_plan
 class PlanBlock:
     """One tensor's stay in the arena of a backend.
 
-    Times are positions in the plan's program: the nodes in order, with the copies between them. Spans are half-open, sizes are bytes.
+    Times are positions in the plan's program: the nodes in order, with the copies between them. Spans are half-open,
+    sizes are bytes.
     """
 
     id: int  #: within its arena
@@ -56,7 +58,8 @@ class ArenaPlan:
     leafs: int  #: inputs and the like that the scheduler placed; they keep their memory from run to run
     replicas: int  #: kept copies of weights
     no_reuse: int  #: the arena, if no tensors shared memory
-    scratch: int = 0  #: what the device takes besides, to compute: for matrices that it repacks, sums by thread and the like
+    # : what the device takes besides, to compute: for matrices that it repacks, sums by thread and the like
+    scratch: int = 0
 
     @property
     def gap(self) -> float:
@@ -91,7 +94,8 @@ class SplitInfo:
 class CopyInfo:
     """A copy that the plan makes.
 
-    ``reason``: "input" is made each run, "kept" only when the original was written since, "write-back" brings a result home.
+    ``reason``: "input" is made each run, "kept" only when the original was written since, "write-back" brings a result
+    home.
     """
 
     name: str
@@ -112,15 +116,21 @@ class _ByName(dict[str, ArenaPlan]):
 class Plan(Local, PlanPictures):
     """What the scheduler decided about a graph, as it was when it was prepared.
 
-    It can be looked at (``memory``, ``splits``, ``copies``, ``arenas``, :meth:`explain`), drawn (:meth:`to_html`, :meth:`to_csv`,
-    :meth:`to_text`) and run. Several plans of a scheduler live side by side: running one after the other plans nothing again, while each
-    graph stays as it is.
+    It can be looked at (``memory``, ``splits``, ``copies``, ``arenas``, :meth:`explain`), drawn (:meth:`to_html`,
+    :meth:`to_csv`,
+    :meth:`to_text`) and run. Several plans of a scheduler live side by side: running one after the other plans nothing
+    again, while each graph stays as it is.
     """
 
     __slots__ = ("_graph", "_scheduler", "arenas", "copies", "splits")
 
     def __init__(
-        self, scheduler: Scheduler, graph: Graph, arenas: tuple[ArenaPlan, ...], splits: tuple[SplitInfo, ...], copies: tuple[CopyInfo, ...]
+        self,
+        scheduler: Scheduler,
+        graph: Graph,
+        arenas: tuple[ArenaPlan, ...],
+        splits: tuple[SplitInfo, ...],
+        copies: tuple[CopyInfo, ...],
     ) -> None:
         self._scheduler = scheduler
         self._graph = graph
@@ -134,8 +144,8 @@ class Plan(Local, PlanPictures):
 
     @property
     def memory(self) -> Mapping[str, ArenaPlan]:
-        """By name of the backend: ``allocated`` is what the scheduler allocates there for this plan, ``total`` is that and the scratch
-        memory of the device."""
+        """By name of the backend: ``allocated`` is what the scheduler allocates there for this plan, ``total`` is that
+        and the scratch memory of the device."""
         return _ByName((a.backend, a) for a in self.arenas)
 
     def run(self) -> bool:
@@ -147,17 +157,25 @@ class Plan(Local, PlanPictures):
         return self._scheduler._explain_in(self._graph, tensor)
 
     def __repr__(self) -> str:
-        arenas = ", ".join(f"{a.backend} {a.allocated} bytes{' (optimal)' if a.proved and a.peak else ''}" for a in self.arenas)
+        arenas = ", ".join(
+            f"{a.backend} {a.allocated} bytes{' (optimal)' if a.proved and a.peak else ''}" for a in self.arenas
+        )
         copied = sum(c.size for c in self.copies if c.reason != "kept")
-        return f"<Plan of {sum(len(s.nodes) for s in self.splits)} nodes: {len(self.splits)} splits, {copied} bytes copied a run, {arenas}>"
+        return (
+            f"<Plan of {sum(len(s.nodes) for s in self.splits)} nodes: {len(self.splits)} splits, {copied} bytes copied"
+            f" a run, {arenas}>"
+        )
 
 
-# ------------------------------------------------------------------------------------------------------------------- reading it from C
+# -------------------------------------------------------------------------------------------------------------------
+# reading it from C
 
 _Backends = Sequence[tuple[Any, str]]  # (C backend, name), in the scheduler's order
 
 
-def read_plan(sched: Any, graph: Any, backends: _Backends) -> tuple[tuple[ArenaPlan, ...], tuple[SplitInfo, ...], tuple[CopyInfo, ...]]:
+def read_plan(
+    sched: Any, graph: Any, backends: _Backends
+) -> tuple[tuple[ArenaPlan, ...], tuple[SplitInfo, ...], tuple[CopyInfo, ...]]:
     """What a C scheduler has decided about the C graph that it planned last."""
     names = dict(backends)
     return _arenas(sched, backends, _blocks(sched, names)), _splits(sched, graph, names), _copies(sched, names)
@@ -199,7 +217,11 @@ def _splits(sched: Any, graph: Any, names: dict[Any, str]) -> tuple[SplitInfo, .
         check(lib.ggml_backend_sched_get_split(sched, i, info), "Scheduler.prepare")
         check(lib.ggml_backend_sched_get_split_span(sched, i, span, span + 1), "Scheduler.prepare")
         nodes = tuple(text(graph.nodes[j].name) for j in range(info.i_start, info.i_end))
-        found.append(SplitInfo(i, names[info.backend], nodes, int(span[0]), int(span[1]), int(info.n_inputs), int(info.input_bytes)))
+        found.append(
+            SplitInfo(
+                i, names[info.backend], nodes, int(span[0]), int(span[1]), int(info.n_inputs), int(info.input_bytes)
+            )
+        )
     return tuple(found)
 
 

@@ -1,7 +1,7 @@
 """Static memory planning on plain numbers: from lifetimes and sizes to offsets.
 
-    plan = gb.plan_memory(lower=[0, 1, 3], upper=[3, 4, 9], size=[100, 50, 100], alignment=32)
-    plan.offsets, plan.peak, plan.proved
+plan = gb.plan_memory(lower=[0, 1, 3], upper=[3, 4, 9], size=[100, 50, 100], alignment=32)
+plan.offsets, plan.peak, plan.proved
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ def _integers(values: ArrayLike, dtype: type[np.integer[Any]], name: str) -> NDA
     try:
         array = np.asarray(values)
     except ValueError:
-        raise InvalidArgumentError(f"plan_memory: {name} must be integers, and its lists have different lengths") from None
+        raise InvalidArgumentError(
+            f"plan_memory: {name} must be integers, and its lists have different lengths"
+        ) from None
     if array.ndim != 1:
         raise InvalidArgumentError(f"plan_memory: {name} must have one dimension, has {array.ndim}")
     if array.size and not np.issubdtype(array.dtype, np.integer):
@@ -55,19 +57,36 @@ def _integers(values: ArrayLike, dtype: type[np.integer[Any]], name: str) -> NDA
 
 
 def plan_memory(
-    lower: ArrayLike, upper: ArrayLike, size: ArrayLike, alignment: int = 1, capacity: int | None = None, budget_ms: int = 1000
+    lower: ArrayLike,
+    upper: ArrayLike,
+    size: ArrayLike,
+    alignment: int = 1,
+    capacity: int | None = None,
+    budget_ms: int = 1000,
 ) -> MemoryPlan:
     """Offsets for buffers such that no two that are alive at the same time overlap and little memory is needed.
 
-    Buffer ``i`` is alive from ``lower[i]`` up to, not including, ``upper[i]`` and has ``size[i]`` bytes. The result is never worse than
-    in-order best fit. ``alignment`` is a power of two. With a ``capacity`` in bytes any plan within it will do, and
-    :class:`AllocationError` is raised if none is found. ``budget_ms`` is for search where heuristics do not reach the lower bound; 0: none.
-    It is spent in counted steps, so that equal inputs give equal plans; the clock only ends what takes longer.
+    Buffer ``i`` is alive from ``lower[i]`` up to, not including, ``upper[i]`` and has ``size[i]`` bytes. The result is
+    never worse than in-order best fit. ``alignment`` is a power of two. With a ``capacity`` in bytes any plan within it
+    will do, and
+    :class:`AllocationError` is raised if none is found. ``budget_ms`` is for search where heuristics do not reach the
+    lower bound; 0: none. It is spent in counted steps, so that equal inputs give equal plans; the clock only ends what
+    takes longer.
     """
-    lowers, uppers, sizes = _integers(lower, np.int64, "lower"), _integers(upper, np.int64, "upper"), _integers(size, np.uint64, "size")
+    lowers, uppers, sizes = (
+        _integers(lower, np.int64, "lower"),
+        _integers(upper, np.int64, "upper"),
+        _integers(size, np.uint64, "size"),
+    )
     if not lowers.size == uppers.size == sizes.size:
-        raise InvalidArgumentError(f"plan_memory: {lowers.size} lower, {uppers.size} upper, {sizes.size} sizes: not as many of each")
-    for name, value in (("alignment", alignment), ("capacity", 0 if capacity is None else capacity), ("budget_ms", budget_ms)):
+        raise InvalidArgumentError(
+            f"plan_memory: {lowers.size} lower, {uppers.size} upper, {sizes.size} sizes: not as many of each"
+        )
+    for name, value in (
+        ("alignment", alignment),
+        ("capacity", 0 if capacity is None else capacity),
+        ("budget_ms", budget_ms),
+    ):
         if not 0 <= expect_int(value, f"plan_memory: {name}") < 2**63:
             raise InvalidArgumentError(f"plan_memory: {name} must not be negative nor huge, is {value}")
     if capacity == 0 and any(int(s) for s in sizes):
@@ -75,14 +94,19 @@ def plan_memory(
     offsets = np.zeros(lowers.size, np.uint64)
     info = ffi.new("struct ggml_plan_info *")
     status = lib.ggml_plan_memory(
-        lowers.size, ffi.from_buffer("int64_t[]", lowers), ffi.from_buffer("int64_t[]", uppers), ffi.from_buffer("size_t[]", sizes),
+        lowers.size, ffi.from_buffer("int64_t[]", lowers), ffi.from_buffer("int64_t[]", uppers),
+        ffi.from_buffer("size_t[]", sizes),
         alignment, capacity or 0, budget_ms, ffi.from_buffer("size_t[]", offsets, require_writable=True), info,
     )  # fmt: skip
     check(status, "plan_memory")
-    return MemoryPlan(offsets, int(info.peak), int(info.lower_bound), int(info.best_fit), bool(info.proved), float(info.milliseconds))
+    return MemoryPlan(
+        offsets, int(info.peak), int(info.lower_bound), int(info.best_fit), bool(info.proved), float(info.milliseconds)
+    )
 
 
-def read_instance(path: str | PathLike[str]) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64], NDArray[np.uint64]]:
+def read_instance(
+    path: str | PathLike[str],
+) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64], NDArray[np.uint64]]:
     """ids, lower, upper, size from a CSV file with a heading that has these four columns, in any order."""
     with io.StringIO(read_text(path), newline="") as file:
         rows = csv.DictReader(file)
@@ -95,7 +119,14 @@ def read_instance(path: str | PathLike[str]) -> tuple[list[str], NDArray[np.int6
             try:
                 numbers.append((int(row["lower"]), int(row["upper"]), int(row["size"])))
             except (TypeError, ValueError):
-                raise InvalidArgumentError(f"{path}: line {rows.line_num}: lower, upper and size must be integers") from None
+                raise InvalidArgumentError(
+                    f"{path}: line {rows.line_num}: lower, upper and size must be integers"
+                ) from None
             ids.append(row["id"])
     lower, upper, size = ([row[k] for row in numbers] for k in range(3))
-    return ids, _integers(lower, np.int64, "lower"), _integers(upper, np.int64, "upper"), _integers(size, np.uint64, "size")
+    return (
+        ids,
+        _integers(lower, np.int64, "lower"),
+        _integers(upper, np.int64, "upper"),
+        _integers(size, np.uint64, "size"),
+    )

@@ -66,8 +66,10 @@ class SchedCore(Core):
         if status:
             fail(status, "Scheduler")
         super().__init__(h, "struct ggml_backend_sched *", backends)
-        self.names = tuple(text(lib.gbpy_sched_device_name(h, i)) for i in range(len(backends)))  # of several CPUs: CPU, CPU1
-        self.may_warn = len(backends) > 1 and any(not b.is_cpu for b in backends)  # there is a device that work or weights could lie on
+        # of several CPUs: CPU, CPU1
+        self.names = tuple(text(lib.gbpy_sched_device_name(h, i)) for i in range(len(backends)))
+        # there is a device that work or weights could lie on
+        self.may_warn = len(backends) > 1 and any(not b.is_cpu for b in backends)
         self.run: Run | None = None  # of the runs on their way: what their callbacks raised
 
     @property
@@ -126,33 +128,43 @@ class Split:
         return self.input_bytes
 
     def __repr__(self) -> str:
-        return f"<Split {self.index} on {self.backend.name}: {len(self.nodes)} nodes, {len(self.inputs)} inputs, {self.input_bytes} bytes>"
+        return (
+            f"<Split {self.index} on {self.backend.name}: {len(self.nodes)} nodes, {len(self.inputs)} inputs,"
+            f" {self.input_bytes} bytes>"
+        )
 
 
 class Scheduler(Handle):
-    """Runs graphs on several backends: assigns nodes to them, cuts the graph into splits, gives tensors memory, copies what crosses.
+    """Runs graphs on several backends: assigns nodes to them, cuts the graph into splits, gives tensors memory, copies
+    what crosses.
 
     backends: one; or several in order of priority, the highest first: the last is the fallback, usually the CPU
     buffer_types: one for each backend; default: the backend's own
-    policy: where nodes go that ``set_backend`` says nothing about: ``"weights"``: to where their weights are, and their neighbours with
-        them; ``"sources"``: to where their best source is; ``"cost"``: so that the graph takes the least time, without costs as
+    policy: where nodes go that ``set_backend`` says nothing about: ``"weights"``: to where their weights are, and their
+    neighbours with
+        them; ``"sources"``: to where their best source is; ``"cost"``: so that the graph takes the least time, without
+        costs as
         ``"weights"`` (docs/PLACEMENT.md)
-    costs: for the policy ``"cost"``; default: what ``python -m ggml_backend calibrate`` measured, if it did for each backend
+    costs: for the policy ``"cost"``; default: what ``python -m ggml_backend calibrate`` measured, if it did for each
+    backend
     n_copies: how many runs of a graph may be on their way at once (:meth:`compute_async`), 1 to 64
-    keep_all: keep all results of a graph until the next one, so that each can be read: for debugging, it takes more memory
-    check: judge each run: is every access ordered behind those that it must not meet, does every read find the content that is meant? A
+    keep_all: keep all results of a graph until the next one, so that each can be read: for debugging, it takes more
+    memory
+    check: judge each run: is every access ordered behind those that it must not meet, does every read find the content
+    that is meant? A
         violation is an error that names the two. Slow: one step after the other, and dead memory is filled with NaN
 
-    ``allocate`` gives every tensor of a graph that has none memory; then inputs can be set, and ``compute`` runs the graph as often as
-    wanted. Several graphs may take turns: inputs keep their data, results are there until another graph is allocated or computed.
-    Only outputs of the graph keep their data to its end; the memory of other results is used again while it runs, unless they are kept
-    (``ctx.graph(y, keep=[h])``, or ``keep_all``).
+    ``allocate`` gives every tensor of a graph that has none memory; then inputs can be set, and ``compute`` runs the
+    graph as often as wanted. Several graphs may take turns: inputs keep their data, results are there until another
+    graph is allocated or computed. Only outputs of the graph keep their data to its end; the memory of other results is
+    used again while it runs, unless they are kept (``ctx.graph(y, keep=[h])``, or ``keep_all``).
 
-    A scheduler remembers the last 16 graphs. The inputs of one that it has forgotten have lost their data, and must be set again. What
-    must survive for good belongs into a buffer of its own: ``Context.allocate``.
+    A scheduler remembers the last 16 graphs. The inputs of one that it has forgotten have lost their data, and must be
+    set again. What must survive for good belongs into a buffer of its own: ``Context.allocate``.
 
-    Nothing that is not there can be read or computed with: a result that was not computed, or not since an input was set, or whose memory
-    was used again, and an input that was not set or has lost its memory, raise :class:`StateError`.
+    Nothing that is not there can be read or computed with: a result that was not computed, or not since an input was
+    set, or whose memory was used again, and an input that was not set or has lost its memory, raise
+    :class:`StateError`.
 
     Arrays from ``Tensor.numpy()`` stay valid memory whatever happens; the next computation overwrites them.
 
@@ -174,7 +186,9 @@ class Scheduler(Handle):
     ) -> None:
         self._core: SchedCore | None = None
         given: Any = backends
-        self._backends: tuple[Backend, ...] = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
+        self._backends: tuple[Backend, ...] = (
+            tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
+        )
         if not self._backends:
             raise InvalidArgumentError("Scheduler: needs at least one backend")
         if isinstance(buffer_types, Backend):
@@ -192,7 +206,9 @@ class Scheduler(Handle):
         for t in self._buffer_types or ():
             expect(t, BufferType, "Scheduler: each buffer type")
         if not isinstance(policy, str) or policy not in _POLICIES:
-            raise InvalidArgumentError(f"Scheduler: policy must be one of {', '.join(map(repr, _POLICIES))}, not {policy!r}")
+            raise InvalidArgumentError(
+                f"Scheduler: policy must be one of {', '.join(map(repr, _POLICIES))}, not {policy!r}"
+            )
         keep_all, check = expect_bool(keep_all, "Scheduler: keep_all"), expect_bool(check, "Scheduler: check")
         n_copies = expect_int(n_copies, "Scheduler: n_copies")
         self._core = core = SchedCore(tuple(b._live() for b in self._backends), self._buffer_types)
@@ -223,9 +239,12 @@ class Scheduler(Handle):
             raise StateError("the scheduler is closed")
         return core
 
-    # ----------------------------------------------------------------------------------------------------------------- planning
+    # -----------------------------------------------------------------------------------------------------------------
+    # planning
 
-    def _plan(self, core: SchedCore, graph: Graph, graph_core: GraphCore, kind: int, what: str, warn: bool = True) -> None:
+    def _plan(
+        self, core: SchedCore, graph: Graph, graph_core: GraphCore, kind: int, what: str, warn: bool = True
+    ) -> None:
         how = _new(_how_type, 0 if warn else lib.GBPY_QUIET)
         self._graph = graph
         status = lib.gbpy_sched_plan(core.h, graph_core.h, kind, how)
@@ -239,7 +258,9 @@ class Scheduler(Handle):
         """Warns if a plan was made."""
         if how & _PLANNED and core.may_warn:
             with use("Scheduler", core, nested=True):
-                found = heavy_fallbacks(core.ptr, [(ptr, name, b.is_cpu) for b, (ptr, name) in zip(core.backends, core.named, strict=True)])
+                found = heavy_fallbacks(
+                    core.ptr, [(ptr, name, b.is_cpu) for b, (ptr, name) in zip(core.backends, core.named, strict=True)]
+                )
                 weights = unmarked_weights(core.ptr, dict(core.named))
             warn_of(found)
             warn_of_weights(weights)
@@ -247,19 +268,22 @@ class Scheduler(Handle):
     def allocate(self, graph: Graph) -> None:
         """Assigns the graph's nodes to backends and gives memory to every tensor that has none.
 
-        Warns (:class:`PerformanceWarning`), once for each plan, of heavy operations that a device of higher priority does not take, and of
-        weights that are copied to another device because the usage of their buffer is ``"any"``.
+        Warns (:class:`PerformanceWarning`), once for each plan, of heavy operations that a device of higher priority
+        does not take, and of weights that are copied to another device because the usage of their buffer is ``"any"``.
         Raises :class:`UnsupportedError` if no backend can run a node, :class:`AllocationError` if memory is short.
         """
         core, graph_core = self._live(), self._graph_of(graph, "Scheduler.allocate: graph")
         self._plan(core, graph, graph_core, lib.GBPY_PLAN_ALLOCATE, "Scheduler.allocate")
 
     def prepare(self, graph: Graph, *, allocate: bool = True, reorder: bool = False) -> Plan:
-        """Allocates the graph, as :meth:`allocate` does, and returns what was decided: memory, splits, copies, reasons, pictures.
+        """Allocates the graph, as :meth:`allocate` does, and returns what was decided: memory, splits, copies, reasons,
+        pictures.
 
-        allocate: False only decides: no tensor is placed and no memory of a device is taken. What the plan says then is what allocating
+        allocate: False only decides: no tensor is placed and no memory of a device is taken. What the plan says then is
+        what allocating
             the graph takes, also where that would not fit
-        reorder: the plan is that of :meth:`Graph.reordered`, if the bound of its memory is lower, with no more splits and copies;
+        reorder: the plan is that of :meth:`Graph.reordered`, if the bound of its memory is lower, with no more splits
+        and copies;
             ``plan.graph`` is then that graph. Nothing of the graph may have memory yet that the scheduler gives
         """
         self._live()
@@ -268,7 +292,9 @@ class Scheduler(Handle):
             graph = self._better_order(graph)
         if not expect_bool(allocate, "Scheduler.prepare: allocate"):
             return self._draft(graph)
-        return self._asked(graph, lib.GBPY_PLAN_ALLOCATE, lambda core, graph_core: self._plan_object(core, graph, graph_core))
+        return self._asked(
+            graph, lib.GBPY_PLAN_ALLOCATE, lambda core, graph_core: self._plan_object(core, graph, graph_core)
+        )
 
     def _asked(self, graph: Graph, kind: int, answer: Callable[[SchedCore, GraphCore], _A], warn: bool = True) -> _A:
         """What the plan of this graph says: made if it is not the last one."""
@@ -292,18 +318,23 @@ class Scheduler(Handle):
         return Plan(self, graph, *read_plan(core.ptr, graph_core.ptr, core.named))
 
     def _draft(self, graph: Graph, warn: bool = True) -> Plan:
-        return self._asked(graph, lib.GBPY_PLAN_ONLY, lambda core, graph_core: self._plan_object(core, graph, graph_core), warn)
+        return self._asked(
+            graph, lib.GBPY_PLAN_ONLY, lambda core, graph_core: self._plan_object(core, graph, graph_core), warn
+        )
 
     def _explain_in(self, graph: Graph, node: Tensor) -> str:
         """As :meth:`explain`, in the plan of this graph."""
         expect(node, Tensor, "Plan.explain: tensor")
         pointer = node._live()
-        told = self._asked(graph, lib.GBPY_PLAN_ONLY, lambda core, _: plain(text(lib.ggml_backend_sched_explain(core.ptr, pointer))))
+        told = self._asked(
+            graph, lib.GBPY_PLAN_ONLY, lambda core, _: plain(text(lib.ggml_backend_sched_explain(core.ptr, pointer)))
+        )
         return told or _unassigned(node, graph, "the graph of the plan")
 
     def reserve(self, graph: Graph) -> None:
-        """Allocates what the graph needs, inputs included, and touches no tensor. Graphs of the same structure whose tensors are no larger
-        take the places that were planned for this one: nothing is planned or allocated for them any more."""
+        """Allocates what the graph needs, inputs included, and touches no tensor. Graphs of the same structure whose
+        tensors are no larger take the places that were planned for this one: nothing is planned or allocated for them
+        any more."""
         core, graph_core = self._live(), self._graph_of(graph, "Scheduler.reserve: graph")
         self._plan(core, graph, graph_core, lib.GBPY_PLAN_RESERVE, "Scheduler.reserve")
 
@@ -315,17 +346,22 @@ class Scheduler(Handle):
         if status:
             raise_last("Scheduler.reset", status)
 
-    # --------------------------------------------------------------------------------------------------------------- computing
+    # ---------------------------------------------------------------------------------------------------------------
+    # computing
 
-    def compute(self, graph: Graph, callback: Callable[[Tensor], bool | None] | None = None, wanted: Wanted = None) -> bool:
+    def compute(
+        self, graph: Graph, callback: Callable[[Tensor], bool | None] | None = None, wanted: Wanted = None
+    ) -> bool:
         """Runs the graph; allocates it first if that was not done.
 
-        callback: called with each tensor as soon as it is computed; it may read it with ``numpy()``; returning False ends the computation
-        wanted: which tensors: a name pattern (``"layer.*"``), names or tensors, or a function of the tensor; default: all. The fewer, the
+        callback: called with each tensor as soon as it is computed; it may read it with ``numpy()``; returning False
+        ends the computation
+        wanted: which tensors: a name pattern (``"layer.*"``), names or tensors, or a function of the tensor; default:
+        all. The fewer, the
             faster, because the others are computed together
 
-        Returns True; or False when the callback, :meth:`Backend.stop` or an abort callback ended it early. An exception in a callback
-        ends the computation and is raised here.
+        Returns True; or False when the callback, :meth:`Backend.stop` or an abort callback ended it early. An exception
+        in a callback ends the computation and is raised here.
         """
         core, graph_core = self._live(), self._graph_of(graph, "Scheduler.compute: graph")
         wish = self._eval
@@ -366,22 +402,37 @@ class Scheduler(Handle):
 
         results: outputs of the graph to be fetched behind this run: ``pending.results()`` returns them
 
-        With ``n_copies`` of 2 or more, the same graph may be started again before it is complete. Inputs in host memory may be set as soon
-        as this call returns, because what they held was taken; whatever else is set waits. Results of each run are in its
-        ``results``; ``numpy()`` waits for all runs and shows the last one's. With ``n_copies`` runs on their way this waits for the first.
+        With ``n_copies`` of 2 or more, the same graph may be started again before it is complete. Inputs in host memory
+        may be set as soon as this call returns, because what they held was taken; whatever else is set waits. Results
+        of each run are in its
+        ``results``; ``numpy()`` waits for all runs and shows the last one's. With ``n_copies`` runs on their way this
+        waits for the first.
         """
         core, graph_core = self._live(), self._graph_of(graph, "Scheduler.compute_async: graph")
-        results = (results,) if isinstance(results, Tensor) else expect_list(results, "Scheduler.compute_async: results", "tensors")
+        results = (
+            (results,)
+            if isinstance(results, Tensor)
+            else expect_list(results, "Scheduler.compute_async: results", "tensors")
+        )
         for t in results:
             expect(t, Tensor, "Scheduler.compute_async: each result")
         fetches = [Fetch(t) for t in results]
         run = Run(core.backends, graph_core, graph_core.customs) if graph_core.customs else None
         tensors, where = fetch_arrays(fetches)
-        kept = (fetches, run, graph_core, [b.asked for b in core.backends])  # the work goes on even if everything is dropped now
+        # the work goes on even if everything is dropped now
+        kept = (fetches, run, graph_core, [b.asked for b in core.backends])
         how, number = _new(_how_type), ffi.new("uint64_t *")
         core.run, self._graph = run, graph
         status = lib.gbpy_sched_start(
-            core.h, graph_core.h, run.c if run is not None else _NULL, id(kept), tensors, where, len(fetches), number, how
+            core.h,
+            graph_core.h,
+            run.c if run is not None else _NULL,
+            id(kept),
+            tensors,
+            where,
+            len(fetches),
+            number,
+            how,
         )
         if how[0]:
             self._planned(core, how[0])
@@ -403,9 +454,12 @@ class Scheduler(Handle):
         self._live()
         if callback is not None:
             expect_function(callback, "Scheduler.set_eval_callback: callback")
-        self._eval = (callback, wanted_function(wanted, "Scheduler.set_eval_callback")) if callback is not None else None
+        self._eval = (
+            (callback, wanted_function(wanted, "Scheduler.set_eval_callback")) if callback is not None else None
+        )
 
-    # --------------------------------------------------------------------------------------------------------------- placement
+    # ---------------------------------------------------------------------------------------------------------------
+    # placement
 
     def _device(self, backend: Backend) -> BackendCore:
         expect(backend, Backend, "Scheduler: backend")
@@ -416,7 +470,8 @@ class Scheduler(Handle):
         return core
 
     def set_backend(self, node: Tensor, backend: Backend | None) -> None:
-        """Runs ``node`` on ``backend``; None: where the scheduler thinks best. It counts from the next ``allocate`` or ``compute`` on."""
+        """Runs ``node`` on ``backend``; None: where the scheduler thinks best. It counts from the next ``allocate`` or
+        ``compute`` on."""
         core = self._live()
         expect(node, Tensor, "Scheduler.set_backend: node")
         pointer = node._live()
@@ -448,11 +503,13 @@ class Scheduler(Handle):
             told = plain(text(lib.ggml_backend_sched_explain(core.ptr, node._live())))
         return told or _unassigned(node, graph, "the graph that was allocated last")
 
-    # ------------------------------------------------------------------------------------------------------ what it does, in numbers
+    # ------------------------------------------------------------------------------------------------------ what it
+    # does, in numbers
 
     @property
     def stats(self) -> SchedulerStats:
-        """What it has done since it was made, or since :meth:`reset_stats`: runs, plans, bytes by reason, waits, times."""
+        """What it has done since it was made, or since :meth:`reset_stats`: runs, plans, bytes by reason, waits,
+        times."""
         core = self._live()
         with use("Scheduler", core, nested=True):
             return read_stats(core.ptr, core.named)
@@ -465,8 +522,8 @@ class Scheduler(Handle):
             raise_last("Scheduler.reset_stats", status)
 
     def trace(self, path: str | os.PathLike[str] | None = None) -> Trace:
-        """Begins a record of what runs when on which device. The end of the ``with`` block, ``stop()``, or ``close`` of the scheduler, ends
-        it and writes it as Chrome trace JSON, which https://ui.perfetto.dev opens::
+        """Begins a record of what runs when on which device. The end of the ``with`` block, ``stop()``, or ``close`` of
+        the scheduler, ends it and writes it as Chrome trace JSON, which https://ui.perfetto.dev opens::
 
             with sched.trace("run.json") as trace:
                 sched.compute(graph)
@@ -550,7 +607,9 @@ class Scheduler(Handle):
                 return self._splits_of(core, graph, graph_core)
         if inside:
             raise StateError("Scheduler.splits: another graph is being computed")
-        return self._asked(graph, lib.GBPY_PLAN_ONLY, lambda core, graph_core: self._splits_of(core, graph, graph_core), warn=False)
+        return self._asked(
+            graph, lib.GBPY_PLAN_ONLY, lambda core, graph_core: self._splits_of(core, graph, graph_core), warn=False
+        )
 
     def _splits_of(self, core: SchedCore, graph: Graph, graph_core: GraphCore) -> list[Split]:
         """By who uses the scheduler, whose last plan is the graph's."""
@@ -578,11 +637,12 @@ class Scheduler(Handle):
             _check(lib.ggml_backend_sched_get_memory(core.ptr, device.ptr, out, out + 1), "Scheduler.memory")
         return Memory(int(out[0]), int(out[1]))
 
-    # ---------------------------------------------------------------------------------------------------------------- lifetime
+    # ----------------------------------------------------------------------------------------------------------------
+    # lifetime
 
     def close(self) -> None:
-        """Gives the compute buffers back (arrays keep them until they are gone): tensors in them lose their place. Closing twice is
-        fine."""
+        """Gives the compute buffers back (arrays keep them until they are gone): tensors in them lose their place.
+        Closing twice is fine."""
         core = self._core
         if core is None:
             return
@@ -610,4 +670,3 @@ class Scheduler(Handle):
         if lib.gbpy_is_busy(core.h):
             return f"<Scheduler {names}: in use>"
         return f"<Scheduler {names}: {self.n_splits} splits>"
-

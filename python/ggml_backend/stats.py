@@ -81,7 +81,11 @@ class SchedulerStats:
             f"results: {self.results}; written back: {self.write_backs}",
             f"waits: {self.waits_host:,} of the host, {self.waits_queue:,} between queues",
         ]
-        lines += [f"split {s.index} on {s.backend}: {s.mean * 1e6:.1f} us a run ({s.runs:,} traced)" for s in self.splits if s.runs]
+        lines += [
+            f"split {s.index} on {s.backend}: {s.mean * 1e6:.1f} us a run ({s.runs:,} traced)"
+            for s in self.splits
+            if s.runs
+        ]
         return "\n".join(lines)
 
 

@@ -1,8 +1,8 @@
 """Tensors, the contexts that they live in, and :func:`build`, through which every operation goes.
 
-A tensor is an element format, up to four dimensions and, once placed, memory. It is also a node: operations on tensors compute
-nothing, they make new tensors that know how they are computed. Shapes are in NumPy order; ``ne`` and ``nb`` are the same
-numbers in ggml's reversed order.
+A tensor is an element format, up to four dimensions and, once placed, memory. It is also a node: operations on tensors
+compute nothing, they make new tensors that know how they are computed. Shapes are in NumPy order; ``ne`` and ``nb`` are
+the same numbers in ggml's reversed order.
 """
 
 from __future__ import annotations
@@ -21,7 +21,17 @@ from ._ffi import ffi, lib
 from ._handles import ContextCore, Core, Handle, address, fail, new_handle
 from ._messages import UnknownKey, broadcast_reason, hint_of, kind_of, plain, product_hint, reason_of, tensor_hint
 from ._names import as_name, shorter
-from ._shapes import common_shape, given_dtype, given_shape, ne_of, refuse_shape, refuse_view, region, resolve_shape, shape_tuple
+from ._shapes import (
+    common_shape,
+    given_dtype,
+    given_shape,
+    ne_of,
+    refuse_shape,
+    refuse_view,
+    region,
+    resolve_shape,
+    shape_tuple,
+)
 from ._tensor_base import MAX_DIMS, MAX_NAME, TensorInfo
 from ._tensor_data import TensorData
 from .backend import Backend
@@ -53,11 +63,14 @@ def _narrowed(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         return array.astype(np.float32)
     if array.size and not -(2**31) <= int(array.min()) <= int(array.max()) < 2**31:
         wide = array.min() if array.min() < -(2**31) else array.max()
-        raise InvalidArgumentError(f"Context.constant: {wide} does not fit into int32; say dtype='int64', or dtype='float32'")
+        raise InvalidArgumentError(
+            f"Context.constant: {wide} does not fit into int32; say dtype='int64', or dtype='float32'"
+        )
     return array.astype(np.int32)
 
 
-# ---------------------------------------------------------------------------------------------------------------- contexts
+# ----------------------------------------------------------------------------------------------------------------
+# contexts
 
 
 class TensorPool(Handle):
@@ -98,7 +111,8 @@ class TensorPool(Handle):
         return Tensor(self, pointer, core.h)
 
     def from_numpy(self, array: Any, name: str | None = None, usage: Usage = "any") -> Tensor:
-        """A tensor over the memory of a C-contiguous NumPy array (or memory map), without a copy. The array is kept alive."""
+        """A tensor over the memory of a C-contiguous NumPy array (or memory map), without a copy. The array is kept
+        alive."""
         if name is not None:
             as_name(name, "Context.from_numpy")
         source = to_array(array, "Context.from_numpy")
@@ -106,18 +120,26 @@ class TensorPool(Handle):
         if source.ndim > MAX_DIMS:
             ne_of(source.shape, "Context.from_numpy")
         if not source.flags.c_contiguous:
-            raise InvalidArgumentError("Context.from_numpy: the array is not C-contiguous; np.ascontiguousarray(array) is")
+            raise InvalidArgumentError(
+                "Context.from_numpy: the array is not C-contiguous; np.ascontiguousarray(array) is"
+            )
         if source.size == 0:
-            raise InvalidArgumentError(f"Context.from_numpy: the array of shape {source.shape} is empty: there is no memory to use")
+            raise InvalidArgumentError(
+                f"Context.from_numpy: the array of shape {source.shape} is empty: there is no memory to use"
+            )
         buffer = Buffer.from_array(source, usage)
         tensor = self.tensor(source.shape, dtype, name)
         if tensor._p.data:
-            raise StateError("Context.from_numpy: with no_alloc=False each tensor of the context gets memory of its own; use gb.Context()")
+            raise StateError(
+                "Context.from_numpy: with no_alloc=False each tensor of the context gets memory of its own; use"
+                " gb.Context()"
+            )
         return buffer.place(tensor)
 
     def constant(self, value: Any, dtype: DTypeLike | None = None, name: str | None = None) -> Tensor:
-        """A tensor with a fixed value: a number, list or array. The value is written whenever the tensor is given memory, and again when
-        its buffer is cleared, so it works on any backend; nothing else writes it. Python floats make float32."""
+        """A tensor with a fixed value: a number, list or array. The value is written whenever the tensor is given
+        memory, and again when its buffer is cleared, so it works on any backend; nothing else writes it. Python floats
+        make float32."""
         core = self._live()
         if name is not None:
             as_name(name, "Context.constant")
@@ -127,7 +149,9 @@ class TensorPool(Handle):
         else:
             array = to_array(value, "Context.constant")
             if array.dtype.kind == "O" and isinstance(value, int):
-                raise InvalidArgumentError(f"Context.constant: {value:.4g} does not fit into int64; say dtype='float32'")
+                raise InvalidArgumentError(
+                    f"Context.constant: {value:.4g} does not fit into int64; say dtype='float32'"
+                )
             if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
                 raise InvalidArgumentError(f"Context.constant: takes numbers, not {value!r:.60}")
             if not isinstance(value, (np.ndarray, np.generic)):
@@ -234,7 +258,8 @@ class TensorPool(Handle):
         return found
 
 
-# ------------------------------------------------------------------------------------------------------------------- building
+# -------------------------------------------------------------------------------------------------------------------
+# building
 
 
 def describe(label: str, tensor: Tensor | None) -> str:
@@ -244,7 +269,9 @@ def describe(label: str, tensor: Tensor | None) -> str:
 _LABELS = "abcdefgh"
 
 
-def _fail(op: str, tensors: Sequence[Tensor | None], labels: Sequence[str], error: Exception | None, args: Sequence[Any] = ()) -> NoReturn:
+def _fail(
+    op: str, tensors: Sequence[Tensor | None], labels: Sequence[str], error: Exception | None, args: Sequence[Any] = ()
+) -> NoReturn:
     status, marked = lib.ggml_last_status(), ffi.string(lib.gbpy_last_reason()).decode("utf-8", "replace")
     message = ffi.string(lib.ggml_last_error()).decode("utf-8", "replace")
     newest(op, tensors, labels)  # a context that cannot be built on is the better reason
@@ -261,7 +288,8 @@ def _fail(op: str, tensors: Sequence[Tensor | None], labels: Sequence[str], erro
 
 
 def _parameter_error(error: Exception, args: Sequence[Any]) -> str:
-    """What cffi says of an argument that C cannot take, without its terms; with its name, as the public function that was called has it."""
+    """What cffi says of an argument that C cannot take, without its terms; with its name, as the public function that
+    was called has it."""
     text = str(error)
     if isinstance(error, TypeError):
         whole = text == "an integer is required"
@@ -278,7 +306,10 @@ def _argument_name(value: object) -> str:
     frame: types.FrameType | None = sys._getframe()
     while frame is not None:
         code = frame.f_code
-        if frame.f_globals.get("__name__") in ("ggml_backend.ops", "ggml_backend.custom") and not code.co_name.startswith("_"):
+        if frame.f_globals.get("__name__") in (
+            "ggml_backend.ops",
+            "ggml_backend.custom",
+        ) and not code.co_name.startswith("_"):
             for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
                 given = frame.f_locals.get(name)
                 if given is value or (isinstance(given, (tuple, list)) and any(v is value for v in given)):
@@ -288,7 +319,8 @@ def _argument_name(value: object) -> str:
 
 
 def newest(op: str, tensors: Sequence[Any], labels: Sequence[str] = _LABELS) -> TensorPool:
-    """The context that an operation on these tensors belongs to: the one made last. None is possible for "mask" only."""
+    """The context that an operation on these tensors belongs to: the one made last. None is possible for "mask"
+    only."""
     pool: TensorPool | None = None
     serial = -1
     for i, t in enumerate(tensors):
@@ -321,7 +353,8 @@ def build(
     """Calls a C builder and wraps its result.
 
     ndim: dimensions of the result as Python shows them; default: the most that a source has
-    array: the first tensors are passed as the last argument's array (mul_mat_id passes its own pointers through ``args``)
+    array: the first tensors are passed as the last argument's array (mul_mat_id passes its own pointers through
+    ``args``)
     """
     pool = newest(op, tensors, labels)
     core = pool._live()
@@ -350,7 +383,8 @@ def build(
 
 
 def build_1(op: str, function: Any, a: Tensor, *args: Any, ndim: int = OF_MOST) -> Tensor:
-    """:func:`build` for a node of one source, in half the time. ``function`` makes a node whose first source is ``a``."""
+    """:func:`build` for a node of one source, in half the time. ``function`` makes a node whose first source is
+    ``a``."""
     if not isinstance(a, Tensor) or (core := a._ctx._core) is None:
         newest(op, (a,))  # says what is wrong
         raise StateError(f"{op}: the context of a tensor is closed")
@@ -364,8 +398,11 @@ def build_1(op: str, function: Any, a: Tensor, *args: Any, ndim: int = OF_MOST) 
     return Tensor(a._ctx, pointer, core.h)
 
 
-def build_2(op: str, function: Any, a: Tensor, b: Tensor, *args: Any, ndim: int = OF_MOST, labels: Sequence[str] = _LABELS) -> Tensor:
-    """:func:`build` for a node of two sources, in half the time. ``function`` makes a node whose first sources are ``a`` and ``b``."""
+def build_2(
+    op: str, function: Any, a: Tensor, b: Tensor, *args: Any, ndim: int = OF_MOST, labels: Sequence[str] = _LABELS
+) -> Tensor:
+    """:func:`build` for a node of two sources, in half the time. ``function`` makes a node whose first sources are
+    ``a`` and ``b``."""
     core = a._ctx._core if isinstance(a, Tensor) else None
     other = b._ctx._core if isinstance(b, Tensor) else None
     if core is None or other is None:
@@ -399,7 +436,8 @@ def _attempt(a: Tensor, function: Any, n: int, *args: Any) -> Tensor | None:
     return Tensor(a._ctx, pointer, core.h) if pointer else None
 
 
-# -------------------------------------------------------------------------------------------------------------------- tensors
+# --------------------------------------------------------------------------------------------------------------------
+# tensors
 
 TensorLike = Union["Tensor", int, float, "np.ndarray[Any, Any]", "np.generic"]
 
@@ -407,28 +445,37 @@ TensorLike = Union["Tensor", int, float, "np.ndarray[Any, Any]", "np.generic"]
 class Tensor(TensorData):
     """A tensor, or node of a graph, in a context. Made by ``Context.tensor`` and by operations.
 
-    Operators mean what they mean in NumPy: ``+ - * / @``, unary ``-``, ``abs``, ``x[...]`` with slices. They compute nothing
-    until the graph is run.
+    Operators mean what they mean in NumPy: ``+ - * / @``, unary ``-``, ``abs``, ``x[...]`` with slices. They compute
+    nothing until the graph is run.
     """
 
     __slots__ = ()
     if not TYPE_CHECKING:  # for checkers there is no such thing
 
         def __array_ufunc__(self, ufunc, method, *inputs, **options):
-            """``array + tensor`` and ``np.add(tensor, array)`` are nodes; other functions of NumPy compute at once, on data."""
+            """``array + tensor`` and ``np.add(tensor, array)`` are nodes; other functions of NumPy compute at once, on
+            data."""
             return _numpy_function(ufunc, method, inputs, options)
 
         def __setitem__(self, index, value):
-            raise TypeError("x[...] = value: a tensor has no item assignment; x[...].set(value) writes its data, gb.set(x, b) is a node")
+            raise TypeError(
+                "x[...] = value: a tensor has no item assignment; x[...].set(value) writes its data, gb.set(x, b) is a"
+                " node"
+            )
 
         def __lt__(self, other):
-            raise TypeError("a tensor has no order: its data is known only after its graph has run; gb.step(x - b) is 1 where x > b")
+            raise TypeError(
+                "a tensor has no order: its data is known only after its graph has run; gb.step(x - b) is 1 where x > b"
+            )
 
         __le__ = __gt__ = __ge__ = __lt__
 
     def reshape(self, *shape: SupportsIndex | Sequence[int]) -> Tensor:
         """Same elements, another shape; one size may be -1. A view if the tensor is contiguous, else a copy node."""
-        if 0 < len(shape) <= MAX_DIMS and (found := _attempt(self, _reshape, len(shape), *shape, *_ZEROS[len(shape)])) is not None:
+        if (
+            0 < len(shape) <= MAX_DIMS
+            and (found := _attempt(self, _reshape, len(shape), *shape, *_ZEROS[len(shape)])) is not None
+        ):
             return found
         new = shape_tuple(shape[0] if len(shape) == 1 else shape, "reshape: shape")
         new = resolve_shape(self, new)
@@ -437,9 +484,12 @@ class Tensor(TensorData):
         return build("reshape", function, (self,), *ne, ndim=len(new))
 
     def transpose(self, *axes: SupportsIndex | Sequence[int] | None) -> Tensor:
-        """A view with the axes in another order; axis ``i`` of the result is axis ``axes[i]`` of this tensor. Without axes the order is
-        reversed, as in NumPy. (:func:`ggml_backend.permute` counts axes the way ggml does.)"""
-        if 2 < len(axes) <= MAX_DIMS and (found := _attempt(self, _transpose, len(axes), *axes, *_ZEROS[len(axes)])) is not None:
+        """A view with the axes in another order; axis ``i`` of the result is axis ``axes[i]`` of this tensor. Without
+        axes the order is reversed, as in NumPy. (:func:`ggml_backend.permute` counts axes the way ggml does.)"""
+        if (
+            2 < len(axes) <= MAX_DIMS
+            and (found := _attempt(self, _transpose, len(axes), *axes, *_ZEROS[len(axes)])) is not None
+        ):
             return found
         n = self.ndim
         if not axes or axes[0] is None:
@@ -484,8 +534,8 @@ class Tensor(TensorData):
         return self if element.id == self.dtype.id else build_1("cast", lib.ggml_cast, self, element.id)
 
     def __getitem__(self, index: Any) -> Tensor:
-        """Integers, slices, ``...`` and ``None`` as in NumPy: a view. Where ggml cannot express the view (a step or an integer on the
-        last axis) a copy node follows it. Index arrays: see :func:`ggml_backend.get_rows`."""
+        """Integers, slices, ``...`` and ``None`` as in NumPy: a view. Where ggml cannot express the view (a step or an
+        integer on the last axis) a copy node follows it. Index arrays: see :func:`ggml_backend.get_rows`."""
         return _index(self, index)
 
     def __len__(self) -> int:
@@ -563,7 +613,8 @@ for _base, _public in ((TensorInfo, "Tensor"), (TensorData, "Tensor"), (TensorPo
             _member.__qualname__ = f"{_public}.{_member.__name__}"  # as Python's own messages name it
 
 
-# ------------------------------------------------------------------------------------------------------ what operators mean
+# ------------------------------------------------------------------------------------------------------ what operators
+# mean
 
 
 _NUMPY_BINARY = {
@@ -587,8 +638,13 @@ def _numpy_function(ufunc: Any, method: str, inputs: tuple[Any, ...], options: d
             return same if ufunc is np.equal else not same
     name = f"np.{ufunc.__name__}" + ("" if method == "__call__" else f".{method}")
     if "out" in options:
-        raise TypeError(f"{name}: the result for a tensor is a node, which an array cannot take; write a = a + b, not a += b")
-    raise TypeError(f"{name}: NumPy computes at once, a tensor has data when its graph has run: use the functions of gb, or x.numpy()")
+        raise TypeError(
+            f"{name}: the result for a tensor is a node, which an array cannot take; write a = a + b, not a += b"
+        )
+    raise TypeError(
+        f"{name}: NumPy computes at once, a tensor has data when its graph has run: use the functions of gb, or"
+        " x.numpy()"
+    )
 
 
 def _coerce(value: Any, like: Tensor, op: str, label: str) -> Tensor:
@@ -601,7 +657,12 @@ def _coerce(value: Any, like: Tensor, op: str, label: str) -> Tensor:
         if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
             return like._ctx.constant(float(value), float32)
         if isinstance(value, (np.ndarray, np.generic)):
-            if value.dtype.kind in "iuf" and value.dtype != np.float32 and like.dtype.name == "float32" and value.dtype.name != "float16":
+            if (
+                value.dtype.kind in "iuf"
+                and value.dtype != np.float32
+                and like.dtype.name == "float32"
+                and value.dtype.name != "float16"
+            ):
                 needed = f"where float32 is needed: {label}.astype(np.float32)"
                 raise InvalidArgumentError(f"{op}: {label} is an array of {value.dtype}, {needed}")
             return like._ctx.constant(value)
@@ -620,7 +681,9 @@ def repeat_to(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Tiles a tensor to a shape of which its own sizes are divisors."""
     own = (1,) * (len(shape) - tensor.ndim) + tensor.shape
     if len(own) != len(shape) or any((n % m if m else n) for n, m in zip(shape, own, strict=True)):
-        raise InvalidArgumentError(f"repeat: a {tensor.describe()} cannot become {shape}: each size must be a multiple of that of a")
+        raise InvalidArgumentError(
+            f"repeat: a {tensor.describe()} cannot become {shape}: each size must be a multiple of that of a"
+        )
     pool = newest("repeat", (tensor,))
     return build("repeat", lib.ggml_repeat, (tensor,), pool._template(shape, "repeat"), ndim=len(shape))
 
@@ -652,7 +715,9 @@ def _matmul(a: Tensor, b: Tensor) -> Tensor:
         newest("a @ b", (a, b))
     n_a, n_b = a.ndim, b.ndim
     if n_a == 0 or n_b == 0:
-        raise InvalidArgumentError(f"a @ b: {describe('a', a)}, {describe('b', b)}: a tensor without axes has no products of rows; use *")
+        raise InvalidArgumentError(
+            f"a @ b: {describe('a', a)}, {describe('b', b)}: a tensor without axes has no products of rows; use *"
+        )
     inner = b.shape[-2] if n_b > 1 else b.shape[0]
     if a.shape[-1] != inner:
         which = f"the {'last but one' if n_b > 1 else 'only'} axis of b ({inner})"

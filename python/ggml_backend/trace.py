@@ -37,11 +37,12 @@ _REASONS = {
 
 @dataclass(frozen=True)
 class TraceEvent:
-    """Something that a scheduler, or one of its devices, did. Backends are indices into ``Scheduler.backends``; -1: none of them."""
+    """Something that a scheduler, or one of its devices, did. Backends are indices into ``Scheduler.backends``; -1:
+    none of them."""
 
     kind: str
-    """``"plan"``: a plan was found or made; ``"copy"``: into a split; ``"compute"``: the nodes of a split; ``"write-back"``: a result
-    went to where it belongs; ``"wait"``: the host waited for a device"""
+    """``"plan"``: a plan was found or made; ``"copy"``: into a split; ``"compute"``: the nodes of a split;
+    ``"write-back"``: a result went to where it belongs; ``"wait"``: the host waited for a device"""
     reason: str  #: of a copy: ``"weight"``, ``"input"`` or ``"result"``; else ``""``
     name: str  #: of the tensor that is copied, of the first node, of what is waited for
     run: int  #: counted from 0 in each record
@@ -71,12 +72,15 @@ def read_events(sched: Any) -> tuple[TraceEvent, ...]:
         what = (_KINDS[e.kind], _REASONS[e.reason], text(e.name))
         when = (int(e.run), int(e.start_ns), int(e.end_ns), int(e.backend), int(e.source))
         which = (int(e.split), int(e.node), int(e.n_nodes))
-        found.append(TraceEvent(*what, *when, bool(e.by_host), *which, int(e.bytes), int(e.live_bytes), int(e.arena_bytes)))
+        found.append(
+            TraceEvent(*what, *when, bool(e.by_host), *which, int(e.bytes), int(e.live_bytes), int(e.arena_bytes))
+        )
     return tuple(found)
 
 
 class Trace(Owner):
-    """A record that :meth:`Scheduler.trace` has begun. It ends with :meth:`stop`, with the ``with`` block, or with the scheduler; then
+    """A record that :meth:`Scheduler.trace` has begun. It ends with :meth:`stop`, with the ``with`` block, or with the
+    scheduler; then
     ``events`` has what happened, and the file, if one was named, is written."""
 
     __slots__ = ("_names", "_path", "_queueless", "_scheduler", "events")
@@ -107,8 +111,8 @@ class Trace(Owner):
             self.to_json(self._path)
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Chrome trace JSON, for ui.perfetto.dev: a lane for each device, copies with flow arrows, counters of live and arena bytes.
-        Returned, and written if there is a path."""
+        """Chrome trace JSON, for ui.perfetto.dev: a lane for each device, copies with flow arrows, counters of live and
+        arena bytes. Returned, and written if there is a path."""
         result = json.dumps(chrome_trace(self.events, self._names, self._queueless), separators=(",", ":"))
         if path is not None:
             expect_path(path, "Trace.to_json: path")

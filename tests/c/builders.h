@@ -41,11 +41,9 @@ struct builder {
 };
 
 #define NE(n0, n1, n2, n3) { n0, n1, n2, n3 }
-#define IN(type, n0, n1, n2, n3)  \
-    {                             \
-        true, GGML_TYPE_##type, { \
-            n0, n1, n2, n3        \
-        }                         \
+#define IN(type, n0, n1, n2, n3)                   \
+    {                                              \
+        true, GGML_TYPE_##type, { n0, n1, n2, n3 } \
     }
 #define BUILDER(name, call, op, type, ne, kind, gradient, ...) \
     { #name, make_##name, GGML_OP_##op, GGML_TYPE_##type, NE ne, kind, gradient, { __VA_ARGS__ } },

@@ -46,7 +46,7 @@ static inline void model_upload(struct model * m) { // once its tensors have mem
 
 // x [N_IN, n] -> [N_OUT, n], named "y". The hidden layer is named "hidden", its second half is fed back through a view.
 static inline struct ggml_tensor * model_build(struct ggml_context * ctx, const struct model * m,
-                                               struct ggml_tensor * x) {
+    struct ggml_tensor * x) {
     struct ggml_tensor * h    = ggml_add(ctx, ggml_mul_mat(ctx, m->w1, x), m->b1);
     h                         = ggml_set_name(ggml_relu(ctx, h), "hidden");
     struct ggml_tensor * half = ggml_view_2d(ctx, h, N_HIDDEN / 2, x->ne[1], h->nb[1], h->nb[1] / 2);
@@ -95,7 +95,7 @@ static inline void model_check(int line, const struct model * m, const float * x
     for (int i = 0; i < n * N_OUT; i++) {
         if (!(fabs((double) got[i] - expected[i]) < 1e-5)) {
             test_fail(__FILE__, line, "y[%d] is %g, expected %g (%s)", i, (double) got[i], expected[i],
-                      ggml_last_error());
+                ggml_last_error());
             return;
         }
     }

@@ -1,6 +1,7 @@
 // test.h - the smallest useful test harness. A test program defines functions `static void name(void)` and ends with
 //     TEST_MAIN(TEST(name), TEST(other))
-// A failed CHECK prints and counts; the test goes on. `./test_x name` runs one test. Exit: 0 passed, 1 failed, 77 all skipped.
+// A failed CHECK prints and counts; the test goes on. `./test_x name` runs one test. Exit: 0 passed, 1 failed, 77 all
+// skipped.
 #ifndef GB_TESTS_TEST_H
 #define GB_TESTS_TEST_H
 
@@ -27,36 +28,39 @@ __attribute__((format(printf, 3, 4))) static inline void test_fail(const char * 
     test_failures++;
 }
 
-#define CHECK(cond)                                                                                                    \
-    do {                                                                                                               \
-        if (!(cond)) test_fail(__FILE__, __LINE__, "failed: %s", #cond);                                               \
+#define CHECK(cond)                                             \
+    do {                                                        \
+        if (!(cond))                                            \
+            test_fail(__FILE__, __LINE__, "failed: %s", #cond); \
     } while (0)
 
-#define CHECK_MSG(cond, ...)                                                                                           \
-    do {                                                                                                               \
-        if (!(cond)) test_fail(__FILE__, __LINE__, __VA_ARGS__);                                                       \
+#define CHECK_MSG(cond, ...)                            \
+    do {                                                \
+        if (!(cond))                                    \
+            test_fail(__FILE__, __LINE__, __VA_ARGS__); \
     } while (0)
 
 // For conditions without which the rest of the test makes no sense.
-#define REQUIRE(cond)                                                                                                  \
-    do {                                                                                                               \
-        if (!(cond)) {                                                                                                 \
-            test_fail(__FILE__, __LINE__, "required: %s (last error: %s)", #cond, ggml_last_error());                  \
-            return;                                                                                                    \
-        }                                                                                                              \
+#define REQUIRE(cond)                                                                                 \
+    do {                                                                                              \
+        if (!(cond)) {                                                                                \
+            test_fail(__FILE__, __LINE__, "required: %s (last error: %s)", #cond, ggml_last_error()); \
+            return;                                                                                   \
+        }                                                                                             \
     } while (0)
 
-#define CHECK_INT(actual, expected)                                                                                    \
-    do {                                                                                                               \
-        const long long a_ = (long long) (actual), e_ = (long long) (expected);                                        \
-        if (a_ != e_) test_fail(__FILE__, __LINE__, "%s is %lld, expected %lld", #actual, a_, e_);                     \
+#define CHECK_INT(actual, expected)                                                      \
+    do {                                                                                 \
+        const long long a_ = (long long) (actual), e_ = (long long) (expected);          \
+        if (a_ != e_)                                                                    \
+            test_fail(__FILE__, __LINE__, "%s is %lld, expected %lld", #actual, a_, e_); \
     } while (0)
 
-#define CHECK_STR(actual, expected)                                                                                    \
-    do {                                                                                                               \
-        const char *a_ = (actual), *e_ = (expected);                                                                   \
-        if (a_ == NULL || strcmp(a_, e_) != 0)                                                                         \
-            test_fail(__FILE__, __LINE__, "%s is \"%s\", expected \"%s\"", #actual, a_ ? a_ : "(null)", e_);           \
+#define CHECK_STR(actual, expected)                                                                          \
+    do {                                                                                                     \
+        const char *a_ = (actual), *e_ = (expected);                                                         \
+        if (a_ == NULL || strcmp(a_, e_) != 0)                                                               \
+            test_fail(__FILE__, __LINE__, "%s is \"%s\", expected \"%s\"", #actual, a_ ? a_ : "(null)", e_); \
     } while (0)
 
 // The last error of this thread has the status and contains the text; then it is cleared.
@@ -64,30 +68,33 @@ __attribute__((format(printf, 3, 4))) static inline void test_fail(const char * 
     do {                                                                                                               \
         if (ggml_last_status() != (status_) || strstr(ggml_last_error(), (text)) == NULL)                              \
             test_fail(__FILE__, __LINE__, "error is %s \"%s\", expected %s with \"%s\"",                               \
-                      ggml_status_to_string(ggml_last_status()), ggml_last_error(), ggml_status_to_string(status_), (text)); \
+                ggml_status_to_string(ggml_last_status()), ggml_last_error(), ggml_status_to_string(status_), (text)); \
         ggml_clear_error();                                                                                            \
     } while (0)
 
-#define SKIP(...)                                                                                                      \
-    do {                                                                                                               \
-        printf("skipped: " __VA_ARGS__);                                                                               \
-        putchar('\n');                                                                                                 \
-        test_skips++;                                                                                                  \
-        return;                                                                                                        \
+#define SKIP(...)                        \
+    do {                                 \
+        printf("skipped: " __VA_ARGS__); \
+        putchar('\n');                   \
+        test_skips++;                    \
+        return;                          \
     } while (0)
 
-// Schedulers check every run (ctest runs their tests once more so): steps wait for each other, and what is dead is overwritten, by transfers that devices count.
+// Schedulers check every run (ctest runs their tests once more so): steps wait for each other, and what is dead is
+// overwritten, by transfers that devices count.
 static inline bool test_runs_are_checked(void) {
     const char * value = getenv("GGML_SCHED_CHECK");
     return value != NULL && strcmp(value, "0") != 0;
 }
 
-#define SKIP_IF_CHECKED(why)                                                                                           \
-    do {                                                                                                               \
-        if (test_runs_are_checked()) SKIP("%s: runs are checked, and %s", __func__, why);                              \
+#define SKIP_IF_CHECKED(why)                                     \
+    do {                                                         \
+        if (test_runs_are_checked())                             \
+            SKIP("%s: runs are checked, and %s", __func__, why); \
     } while (0)
 
-enum { BUSY_TRIES = 6 }; // how often a test looks again when something took too long: others may have had the processors
+// how often a test looks again when something took too long: others may have had the processors
+enum { BUSY_TRIES = 6 };
 
 // A reproducible generator (SplitMix64), the same on every machine.
 static uint64_t test_seed = 1;
@@ -114,23 +121,24 @@ struct test_case {
 
 #define TEST(name) { #name, name }
 
-#define TEST_MAIN(...)                                                                                                 \
-    int main(int argc, char ** argv) {                                                                                 \
-        static const struct test_case cases[] = { __VA_ARGS__ };                                                       \
-        const int                     n       = (int) (sizeof(cases) / sizeof(cases[0]));                              \
-        int                           ran     = 0;                                                                     \
-        ggml_log_set(ggml_log_discard, NULL); /* errors are expected here, and checked */                              \
-        for (int i = 0; i < n; i++) {                                                                                  \
-            if (argc > 1 && strcmp(argv[1], cases[i].name) != 0) continue;                                             \
-            const int before = test_failures;                                                                          \
-            test_seed        = 1;                                                                                      \
-            ggml_clear_error();                                                                                        \
-            cases[i].run();                                                                                            \
-            printf("%s %s\n", test_failures == before ? "ok  " : "FAIL", cases[i].name);                               \
-            ran++;                                                                                                     \
-        }                                                                                                              \
-        printf("%d tests, %d failures, %d skipped\n", ran, test_failures, test_skips);                                 \
-        return test_failures > 0 || ran == 0 ? 1 : test_skips == ran ? 77 : 0;                                         \
+#define TEST_MAIN(...)                                                                    \
+    int main(int argc, char ** argv) {                                                    \
+        static const struct test_case cases[] = { __VA_ARGS__ };                          \
+        const int                     n       = (int) (sizeof(cases) / sizeof(cases[0])); \
+        int                           ran     = 0;                                        \
+        ggml_log_set(ggml_log_discard, NULL); /* errors are expected here, and checked */ \
+        for (int i = 0; i < n; i++) {                                                     \
+            if (argc > 1 && strcmp(argv[1], cases[i].name) != 0)                          \
+                continue;                                                                 \
+            const int before = test_failures;                                             \
+            test_seed        = 1;                                                         \
+            ggml_clear_error();                                                           \
+            cases[i].run();                                                               \
+            printf("%s %s\n", test_failures == before ? "ok  " : "FAIL", cases[i].name);  \
+            ran++;                                                                        \
+        }                                                                                 \
+        printf("%d tests, %d failures, %d skipped\n", ran, test_failures, test_skips);    \
+        return test_failures > 0 || ran == 0 ? 1 : test_skips == ran ? 77 : 0;            \
     }
 
 #endif // GB_TESTS_TEST_H

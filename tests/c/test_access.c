@@ -3,13 +3,16 @@
 #include "tensor/tensor.h"
 #include "test.h"
 
-static const enum ggml_type accessible[] = { GGML_TYPE_I8, GGML_TYPE_I16, GGML_TYPE_I32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_F32 };
+static const enum ggml_type accessible[] = { GGML_TYPE_I8, GGML_TYPE_I16, GGML_TYPE_I32, GGML_TYPE_F16, GGML_TYPE_BF16,
+    GGML_TYPE_F32 };
 
 static void every_type_round_trips(void) {
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 0, NULL, false });
     for (int k = 0; k < 6; k++) {
         struct ggml_tensor * t = ggml_new_tensor_3d(ctx, accessible[k], 5, 3, 2);
-        for (int i = 0; i < 30; i++) CHECK_INT(ggml_set_i32_1d(t, i, i * 4 - 60), GGML_STATUS_SUCCESS);
+        for (int i = 0; i < 30; i++) {
+            CHECK_INT(ggml_set_i32_1d(t, i, i * 4 - 60), GGML_STATUS_SUCCESS);
+        }
         for (int i = 0; i < 30; i++) {
             CHECK_INT(ggml_get_i32_1d(t, i), i * 4 - 60);
             CHECK(ggml_get_f32_1d(t, i) == (float) (i * 4 - 60));
@@ -23,11 +26,17 @@ static void every_type_round_trips(void) {
         CHECK_INT(ggml_get_i32_1d(t, 5), 77);
 
         CHECK(ggml_set_f32(t, 1.5f) == t);
-        for (int i = 0; i < 30; i++) CHECK(ggml_get_f32_1d(t, i) == (k < 3 ? 1.0f : 1.5f));
+        for (int i = 0; i < 30; i++) {
+            CHECK(ggml_get_f32_1d(t, i) == (k < 3 ? 1.0f : 1.5f));
+        }
         CHECK(ggml_set_i32(t, -9) == t);
-        for (int i = 0; i < 30; i++) CHECK_INT(ggml_get_i32_1d(t, i), -9);
+        for (int i = 0; i < 30; i++) {
+            CHECK_INT(ggml_get_i32_1d(t, i), -9);
+        }
         CHECK(ggml_set_zero(t) == t);
-        for (int i = 0; i < 30; i++) CHECK_INT(ggml_get_i32_1d(t, i), 0);
+        for (int i = 0; i < 30; i++) {
+            CHECK_INT(ggml_get_i32_1d(t, i), 0);
+        }
     }
     ggml_free(ctx);
 }
@@ -56,7 +65,9 @@ static void limits(void) {
 static void strided_views(void) {
     struct ggml_context * ctx  = ggml_init((struct ggml_init_params){ 0, NULL, false });
     struct ggml_tensor *  base = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 6, 5);
-    for (int i = 0; i < 30; i++) ggml_set_f32_1d(base, i, (float) i);
+    for (int i = 0; i < 30; i++) {
+        ggml_set_f32_1d(base, i, (float) i);
+    }
     // rows 1..3, columns 2..4, transposed: element (a, b) is base(row 1 + a, column 2 + b)
     const int64_t        ne[] = { 3, 3 };
     const size_t         nb[] = { 24, 4, 72, 72 };
@@ -92,24 +103,31 @@ static void strided_views(void) {
     const size_t         rows[] = { 18, 36, 144, 144 };
     struct ggml_tensor * left   = gb_tensor_view(ctx, q, 2, half, rows, 0, "test");
     CHECK(ggml_set_zero(left) == left);
-    for (int i = 0; i < 144; i++) CHECK_INT(((char *) q->data)[i], i % 36 >= 18);
+    for (int i = 0; i < 144; i++) {
+        CHECK_INT(((char *) q->data)[i], i % 36 >= 18);
+    }
     CHECK(ggml_set_zero(q) == q);
-    for (int i = 0; i < 144; i++) CHECK_INT(((char *) q->data)[i], 0);
+    for (int i = 0; i < 144; i++) {
+        CHECK_INT(((char *) q->data)[i], 0);
+    }
     ggml_free(ctx);
 }
 
 static void unravel(void) {
-    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 0, NULL, true });
-    struct ggml_tensor *  t   = ggml_new_tensor_4d(ctx, GGML_TYPE_F32, 3, 4, 5, 6);
+    struct ggml_context * ctx  = ggml_init((struct ggml_init_params){ 0, NULL, true });
+    struct ggml_tensor *  t    = ggml_new_tensor_4d(ctx, GGML_TYPE_F32, 3, 4, 5, 6);
     int64_t               flat = 0;
-    for (int64_t d = 0; d < 6; d++)
-        for (int64_t c = 0; c < 5; c++)
-            for (int64_t b = 0; b < 4; b++)
+    for (int64_t d = 0; d < 6; d++) {
+        for (int64_t c = 0; c < 5; c++) {
+            for (int64_t b = 0; b < 4; b++) {
                 for (int64_t a = 0; a < 3; a++, flat++) {
                     int64_t i0 = -1, i1 = -1, i2 = -1, i3 = -1;
                     ggml_unravel_index(t, flat, &i0, &i1, &i2, &i3);
                     CHECK(i0 == a && i1 == b && i2 == c && i3 == d);
                 }
+            }
+        }
+    }
     int64_t i2 = -1;
     ggml_unravel_index(t, 359, NULL, NULL, &i2, NULL);
     CHECK_INT(i2, 4);
@@ -134,7 +152,9 @@ static void refused(void) {
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "[0, 2, 0, 0] is out of range in dimension 1");
     CHECK_INT(ggml_set_i32_nd(t, 0, 0, 0, 1, 1), GGML_STATUS_INVALID_ARGUMENT);
     CHECK_INT(ggml_set_f32_nd(t, -1, 0, 0, 0, 1), GGML_STATUS_INVALID_ARGUMENT);
-    for (int i = 0; i < 6; i++) CHECK(ggml_get_f32_1d(t, i) == 5.0f);
+    for (int i = 0; i < 6; i++) {
+        CHECK(ggml_get_f32_1d(t, i) == 5.0f);
+    }
 
     const enum ggml_type others[] = { GGML_TYPE_Q4_0, GGML_TYPE_I64, GGML_TYPE_F64 };
     for (int i = 0; i < 3; i++) {
@@ -171,9 +191,7 @@ static GGML_CALL bool no(ggml_backend_buffer_type_t buft) {
     return false;
 }
 
-static GGML_CALL void * base_of(ggml_backend_buffer_t buffer) {
-    return buffer;
-}
+static GGML_CALL void * base_of(ggml_backend_buffer_t buffer) { return buffer; }
 
 static void device_memory(void) {
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 0, NULL, false });
@@ -195,11 +213,12 @@ static void device_memory(void) {
     CHECK(ggml_get_f32_1d(t, 0) == 0.0f);
     CHECK_ERROR(GGML_STATUS_INVALID_STATE, "'w' is not in host memory");
     buffer.iface.get_base = base_of;
-    float elsewhere[4] = { 7, 7, 7, 7 };
-    t->data            = elsewhere; // v looks at the old place
+    float elsewhere[4]    = { 7, 7, 7, 7 };
+    t->data               = elsewhere; // v looks at the old place
     CHECK(ggml_get_f32_1d(t, 0) == 7.0f && ggml_get_f32_1d(v, 0) == 0.0f);
     CHECK_ERROR(GGML_STATUS_INVALID_STATE, "is a view of 'w', which was moved since");
     ggml_free(ctx);
 }
 
-TEST_MAIN(TEST(every_type_round_trips), TEST(limits), TEST(strided_views), TEST(unravel), TEST(refused), TEST(device_memory))
+TEST_MAIN(TEST(every_type_round_trips), TEST(limits), TEST(strided_views), TEST(unravel), TEST(refused),
+    TEST(device_memory))

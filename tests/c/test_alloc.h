@@ -13,10 +13,10 @@
 // ------------------------------------------------------------------------------------------------------- random graphs
 
 struct random_graph_params {
-    int  n_nodes;      // operations made; those that no result depends on are not in the graph
-    bool inplace;      // operations that overwrite their source by request, and copies into views
-    bool flag_leafs;   // every leaf is an input
-    bool outputs;      // some intermediate results are outputs
+    int  n_nodes;    // operations made; those that no result depends on are not in the graph
+    bool inplace;    // operations that overwrite their source by request, and copies into views
+    bool flag_leafs; // every leaf is an input
+    bool outputs;    // some intermediate results are outputs
 };
 
 enum { RANDOM_MAX = 400, RANDOM_ROWS = 8, RANDOM_COLUMNS = 16 }; // 512 bytes
@@ -53,7 +53,7 @@ static inline struct ggml_tensor * random_view(struct random_graph * g, struct g
         case 1: return ggml_view_2d(ctx, a, a->ne[0], rows, a->nb[1], 0);
         case 2:
             return rows > 1 ? ggml_view_2d(ctx, a, a->ne[0], rows / 2, a->nb[1],
-                                           (size_t) test_random_int(0, 1) * (size_t) (rows / 2) * a->nb[1])
+                                  (size_t) test_random_int(0, 1) * (size_t) (rows / 2) * a->nb[1])
                             : NULL;
         default: return ggml_permute(ctx, a, 0, 2, 1, 3);
     }
@@ -79,7 +79,10 @@ static inline struct ggml_tensor * random_op(struct random_graph * g, struct ggm
         case 13: return ggml_dup(ctx, a);
         case 14: return b ? ggml_silu_back(ctx, a, b) : NULL;
         case 15: return b ? ggml_soft_max_back(ctx, a, b) : NULL;
-        case 16: return b && a->ne[1] > 1 && ggml_is_contiguous(a) ? ggml_set_1d(ctx, a, ggml_view_1d(ctx, b, a->ne[0], 0), a->nb[1]) : NULL;
+        case 16:
+            return b && a->ne[1] > 1 && ggml_is_contiguous(a)
+                       ? ggml_set_1d(ctx, a, ggml_view_1d(ctx, b, a->ne[0], 0), a->nb[1])
+                       : NULL;
         case 0: return b ? ggml_add(ctx, a, b) : NULL;
         case 1: return b ? ggml_mul(ctx, a, b) : NULL;
         case 2: return b ? ggml_sub(ctx, a, b) : NULL;
@@ -95,15 +98,15 @@ static inline struct ggml_tensor * random_op(struct random_graph * g, struct ggm
 
 // Leafs have no memory. False when the builders ran out of memory.
 static inline bool random_graph_make(struct random_graph * g, struct random_graph_params params) {
-    *g     = (struct random_graph){ 0 };
-    g->ctx = ggml_init((struct ggml_init_params){ 64 * 1024, NULL, true });
+    *g     = (struct random_graph) { 0 };
+    g->ctx = ggml_init((struct ggml_init_params) { 64 * 1024, NULL, true });
     if (g->ctx == NULL) {
         return false;
     }
     g->n_leafs = (int) test_random_int(1, 5);
     for (int i = 0; i < g->n_leafs; i++) {
-        struct ggml_tensor * leaf = ggml_new_tensor_2d(g->ctx, GGML_TYPE_F32, RANDOM_COLUMNS,
-                                                       i % 2 ? RANDOM_ROWS / 2 : RANDOM_ROWS);
+        struct ggml_tensor * leaf =
+            ggml_new_tensor_2d(g->ctx, GGML_TYPE_F32, RANDOM_COLUMNS, i % 2 ? RANDOM_ROWS / 2 : RANDOM_ROWS);
         if (leaf == NULL) {
             return false;
         }
@@ -133,9 +136,7 @@ static inline bool random_graph_make(struct random_graph * g, struct random_grap
     return g->graph != NULL;
 }
 
-static inline void random_graph_free(struct random_graph * g) {
-    ggml_free(g->ctx);
-}
+static inline void random_graph_free(struct random_graph * g) { ggml_free(g->ctx); }
 
 static inline bool random_reads(const struct ggml_tensor * node, const struct ggml_tensor * root) {
     for (int s = 0; s < GGML_MAX_SRC; s++) {
@@ -150,7 +151,8 @@ static inline bool random_writes(const struct ggml_tensor * node, const struct g
     return !gb_op_is_view(node->op) && gb_root(node) == root;
 }
 
-// Node b must run after node a, which stands before it: it uses what a writes, or writes what a uses. A view comes after its source.
+// Node b must run after node a, which stands before it: it uses what a writes, or writes what a uses. A view comes
+// after its source.
 static inline bool random_must_follow(const struct ggml_tensor * b, const struct ggml_tensor * a) {
     const struct ggml_tensor * root = gb_root(a);
     for (int s = 0; s < GGML_MAX_SRC; s++) {
@@ -158,17 +160,18 @@ static inline bool random_must_follow(const struct ggml_tensor * b, const struct
             return true;
         }
     }
-    return (random_writes(a, root) && (random_reads(b, root) || random_writes(b, root))) || (!gb_op_is_view(b->op) && random_reads(a, gb_root(b)));
+    return (random_writes(a, root) && (random_reads(b, root) || random_writes(b, root))) ||
+           (!gb_op_is_view(b->op) && random_reads(a, gb_root(b)));
 }
 
 // ---------------------------------------------------------------------------------------------------------- simulation
 
 struct memory_sim {
-    int64_t (*address_of)(void *               user,
-                          struct ggml_tensor * storage); // in the real memory; negative: outside, never checked
-    void *    user;
+    int64_t (*address_of)(void * user,
+        struct ggml_tensor *     storage); // in the real memory; negative: outside, never checked
+    void *     user;
     uint32_t * real; // stamps, by address
-    size_t    size;
+    size_t     size;
     struct {
         struct ggml_tensor * storage;
         uint32_t *           ideal;
@@ -184,15 +187,15 @@ static inline uint32_t * sim_ideal(struct memory_sim * s, struct ggml_tensor * s
             return s->storages[i].ideal;
         }
     }
-    s->storages[s->n_storages].storage = storage;
+    s->storages[s->n_storages].storage        = storage;
     return s->storages[s->n_storages++].ideal = calloc(ggml_nbytes(storage) + 1, sizeof(uint32_t));
 }
 
 static inline void sim_problem(struct memory_sim * s, const char * what, const struct ggml_tensor * t,
-                               const struct ggml_tensor * in) {
+    const struct ggml_tensor * in) {
     if (s->problem[0] == '\0') {
         snprintf(s->problem, sizeof(s->problem), "%s: '%s' (%s) at '%s' (%s)", what, t->name, ggml_op_name(t->op),
-                 in->name, ggml_op_name(in->op));
+            in->name, ggml_op_name(in->op));
     }
 }
 
@@ -241,13 +244,10 @@ static inline void sim_check_sharing(struct memory_sim * s, struct ggml_tensor *
         for (int d = 0; d < GGML_MAX_DIMS; d++) {
             layout = layout && node->ne[d] == src->ne[d] && (node->nb[d] == src->nb[d] || node->ne[d] == 1);
         }
-        static const enum ggml_op can[] = { GGML_OP_SCALE, GGML_OP_ADD,      GGML_OP_SUB,
-                                            GGML_OP_MUL,   GGML_OP_DIV,      GGML_OP_SQR,
-                                            GGML_OP_UNARY, GGML_OP_RMS_NORM, GGML_OP_SOFT_MAX,
-                                            GGML_OP_NORM,  GGML_OP_GROUP_NORM, GGML_OP_LEAKY_RELU,
-                                            GGML_OP_DUP,   GGML_OP_SILU_BACK, GGML_OP_SOFT_MAX_BACK,
-                                            GGML_OP_SET };
-        bool op = false;
+        static const enum ggml_op can[] = { GGML_OP_SCALE, GGML_OP_ADD, GGML_OP_SUB, GGML_OP_MUL, GGML_OP_DIV,
+            GGML_OP_SQR, GGML_OP_UNARY, GGML_OP_RMS_NORM, GGML_OP_SOFT_MAX, GGML_OP_NORM, GGML_OP_GROUP_NORM,
+            GGML_OP_LEAKY_RELU, GGML_OP_DUP, GGML_OP_SILU_BACK, GGML_OP_SOFT_MAX_BACK, GGML_OP_SET };
+        bool                      op    = false;
         for (size_t i = 0; i < GB_ARRAY_LEN(can); i++) {
             op = op || can[i] == node->op;
         }

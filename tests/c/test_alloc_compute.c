@@ -1,6 +1,6 @@
-// test_alloc_compute.c - random graphs with views, in-place operations and shared sources give the same bits whatever their memory: each tensor
-// its own, shared in node order, shared in another order of execution (parse_seq), by a scheduler on one backend, and by a scheduler
-// over devices in random placements.
+// test_alloc_compute.c - random graphs with views, in-place operations and shared sources give the same bits whatever
+// their memory: each tensor its own, shared in node order, shared in another order of execution (parse_seq), by a
+// scheduler on one backend, and by a scheduler over devices in random placements.
 #include "test_alloc.h"
 
 #include "ggml-backend.h"
@@ -120,9 +120,9 @@ static void one_round(ggml_backend_t cpu, struct random_graph_params params, boo
     for (int i = 0; i < g.n_leafs; i++) {
         ggml_set_input(g.leafs[i]);
     }
-    ggml_gallocr_t galloc  = ggml_gallocr_new();
-    ggml_tallocr_t measure = ggml_tallocr_new_measure_from_backend(cpu);
-    int            seq[2 * RANDOM_MAX], order[RANDOM_MAX];
+    ggml_gallocr_t       galloc  = ggml_gallocr_new();
+    ggml_tallocr_t       measure = ggml_tallocr_new_measure_from_backend(cpu);
+    int                  seq[2 * RANDOM_MAX], order[RANDOM_MAX];
     struct ggml_tensor * nodes[RANDOM_MAX];
     struct ggml_cgraph   run = *g.graph;
     if (sequence) {
@@ -155,7 +155,7 @@ static void node_order(void) {
     for (int round = 0; round < 150; round++) {
         ggml_backend_cpu_set_n_threads(cpu, 1 + round % 2);
         one_round(cpu, (struct random_graph_params){ (int) test_random_int(1, 60), true, false, round % 2 == 0 },
-                  false);
+            false);
     }
     ggml_backend_free(cpu);
 }
@@ -165,13 +165,12 @@ static void parse_sequences(void) {
     REQUIRE(cpu);
     for (int round = 0; round < 150; round++) {
         ggml_backend_cpu_set_n_threads(cpu, 1 + round % 2);
-        one_round(cpu, (struct random_graph_params){ (int) test_random_int(1, 60), true, false, round % 2 == 0 },
-                  true);
+        one_round(cpu, (struct random_graph_params){ (int) test_random_int(1, 60), true, false, round % 2 == 0 }, true);
     }
     ggml_backend_free(cpu);
 }
 
-// ------------------------------------------------------------------------------------------------------------------- schedulers
+// ---------------------------------------------------------------------------------------------------------- schedulers
 
 enum { DEVICES = 4 };
 
@@ -207,16 +206,18 @@ static void scheduled_round(ggml_backend_t * devices, int n, struct random_graph
 }
 
 static void scheduled(bool devices) {
-    static const char * names[DEVICES] = { "SIM:noops=mul_mat", "SIM:delay=20us,noops=soft_max+scale,align=256", "SIM:copy_delay=10us,noops=add+cpy", "CPU" };
-    ggml_backend_t list[DEVICES];
-    size_t         n_splits = 0;
+    static const char * names[DEVICES] = { "SIM:noops=mul_mat", "SIM:delay=20us,noops=soft_max+scale,align=256",
+        "SIM:copy_delay=10us,noops=add+cpy", "CPU" };
+    ggml_backend_t      list[DEVICES];
+    size_t              n_splits = 0;
     for (int i = 0; i < DEVICES; i++) {
         REQUIRE((list[i] = ggml_backend_reg_init_backend_from_str(names[i])) != NULL);
     }
     for (int round = 0; round < 150; round++) {
         const int n = devices ? (int) test_random_int(2, DEVICES) : 1;
         ggml_backend_cpu_set_n_threads(list[DEVICES - 1], 1 + round % 2);
-        scheduled_round(list + DEVICES - n, n, (struct random_graph_params){ (int) test_random_int(1, 60), true, false, round % 2 == 0 }, &n_splits);
+        scheduled_round(list + DEVICES - n, n,
+            (struct random_graph_params){ (int) test_random_int(1, 60), true, false, round % 2 == 0 }, &n_splits);
     }
     CHECK(devices ? n_splits > 150 * 3 : n_splits <= 150); // placements were not all the same
     for (int i = 0; i < DEVICES; i++) {
@@ -224,12 +225,8 @@ static void scheduled(bool devices) {
     }
 }
 
-static void scheduled_on_one_backend(void) {
-    scheduled(false);
-}
+static void scheduled_on_one_backend(void) { scheduled(false); }
 
-static void scheduled_over_devices(void) {
-    scheduled(true);
-}
+static void scheduled_over_devices(void) { scheduled(true); }
 
 TEST_MAIN(TEST(node_order), TEST(parse_sequences), TEST(scheduled_on_one_backend), TEST(scheduled_over_devices))

@@ -3,7 +3,7 @@
 #include "test_fake.h"
 
 static struct ggml_cgraph * build(struct ggml_context * ctx, ggml_allocr_t alloc, struct ggml_tensor ** x,
-                                  struct ggml_tensor ** out) {
+    struct ggml_tensor ** out) {
     struct ggml_cgraph * graph = ggml_new_graph(ctx);
     *x                         = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 32, 8);
     ggml_allocr_alloc(alloc, *x);
@@ -20,9 +20,7 @@ static struct ggml_cgraph * build(struct ggml_context * ctx, ggml_allocr_t alloc
     return graph;
 }
 
-static struct ggml_context * context(void) {
-    return ggml_init((struct ggml_init_params){ 1 << 16, NULL, true });
-}
+static struct ggml_context * context(void) { return ggml_init((struct ggml_init_params){ 1 << 16, NULL, true }); }
 
 static void two_steps(void) {
     static char memory[1 << 16];
@@ -52,7 +50,7 @@ static void two_steps(void) {
         REQUIRE(alloc && !ggml_allocr_is_measure(alloc));
         for (int round = 0; round < 3; round++) { // a new graph each time, in new memory
             CHECK_INT(ggml_allocr_reset(alloc), GGML_STATUS_SUCCESS);
-            ctx                       = context();
+            ctx                        = context();
             struct ggml_cgraph * graph = build(ctx, alloc, &x, &out);
             CHECK_INT(ggml_allocr_alloc_graph(alloc, graph), size);
             CHECK(out->data && out->buffer == ggml_allocr_get_buffer(alloc));
@@ -71,7 +69,7 @@ static void two_steps(void) {
 static void parse_sequence(void) {
     struct ggml_context * ctx   = context();
     ggml_allocr_t         alloc = ggml_allocr_new_measure(32);
-    struct ggml_tensor *x, *out;
+    struct ggml_tensor *  x, *out;
     struct ggml_cgraph *  graph = build(ctx, alloc, &x, &out);
     int                   seq[10];
     for (int i = 0; i < 10; i++) {

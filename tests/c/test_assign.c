@@ -1,20 +1,21 @@
-// test_assign.c - the assignment policies on small graphs written as tables, against assignments found by hand from the documented rules,
-// and on random ones against what must hold for every assignment.
+// test_assign.c - the assignment policies on small graphs written as tables, against assignments found by hand from the
+// documented rules, and on random ones against what must hold for every assignment.
 #include "sched/assign.h"
 
 #include "test.h"
 
 enum { MAX = 64, MAX_SRC = 3 };
 
-// A world of up to 4 backends. Memory kind m (0..3: device m, 9: unplaced) can be used by backend b iff m == b; kind 8 by everybody.
+// A world of up to 4 backends. Memory kind m (0..3: device m, 9: unplaced) can be used by backend b iff m == b; kind 8
+// by everybody.
 struct world {
-    int      n_backends, n_nodes, n;
-    int      memory[MAX]; // of roots
-    int32_t  root[MAX], user[MAX], place[MAX], srcs[MAX * MAX_SRC];
-    uint32_t begin[MAX + 1];
-    uint8_t  computes[MAX], placed[MAX], weight[MAX];
-    size_t   bytes[MAX];
-    bool     refuses[4][MAX]; // backend, node
+    int                  n_backends, n_nodes, n;
+    int                  memory[MAX]; // of roots
+    int32_t              root[MAX], user[MAX], place[MAX], srcs[MAX * MAX_SRC];
+    uint32_t             begin[MAX + 1];
+    uint8_t              computes[MAX], placed[MAX], weight[MAX];
+    size_t               bytes[MAX];
+    bool                 refuses[4][MAX]; // backend, node
     struct gb_assignment out[MAX];
 };
 
@@ -75,9 +76,22 @@ static struct gb_assign_graph graph_of(struct world * w) {
         w->placed[t] = w->placed[w->root[t]];
     }
     return (struct gb_assign_graph){
-        .n_backends = w->n_backends, .n_tensors = w->n, .n_nodes = w->n_nodes, .root = w->root, .src_begin = w->begin, .srcs = w->srcs,
-        .computes = w->computes, .user = w->user, .placed = w->placed, .place = w->place, .weight = w->weight, .bytes = w->bytes,
-        .user_data = w, .runs = runs, .reaches = reaches, .shares = shares,
+        .n_backends = w->n_backends,
+        .n_tensors  = w->n,
+        .n_nodes    = w->n_nodes,
+        .root       = w->root,
+        .src_begin  = w->begin,
+        .srcs       = w->srcs,
+        .computes   = w->computes,
+        .user       = w->user,
+        .placed     = w->placed,
+        .place      = w->place,
+        .weight     = w->weight,
+        .bytes      = w->bytes,
+        .user_data  = w,
+        .runs       = runs,
+        .reaches    = reaches,
+        .shares     = shares,
     };
 }
 
@@ -98,7 +112,7 @@ static void expect(struct world * w, enum gb_assign_policy policy, const char * 
     CHECK_INT(bad, -1);
 }
 
-#define W GB_ASSIGN_WEIGHTS
+#define W        GB_ASSIGN_WEIGHTS
 #define SRC(...) ((const int[]){ __VA_ARGS__ })
 
 static void nothing_said(void) { // everything to the highest priority
@@ -111,13 +125,15 @@ static void nothing_said(void) { // everything to the highest priority
 }
 
 static void weights_pull(void) {
-    // layers 0..2 | 3..5 with weights 6 on device 0 and 7 on device 1 (read by nodes 1 and 4), input 8 on the last, device 2
+    // layers 0..2 | 3..5 with weights 6 on device 0 and 7 on device 1 (read by nodes 1 and 4), input 8 on the last,
+    // device 2
     struct world w = make(3, 6, 3);
     sources(&w, SRC(8, -1, 6, 0, -1, 1, -1, 2, -1, 7, 3, -1, 4, -1));
     place(&w, 6, 0, true);
     place(&w, 7, 1, true);
     place(&w, 8, 2, false);
-    expect(&w, W, "001111012"); // upward goes first: node 0 follows 1, nodes 2 and 3 follow 4, which comes after them; 5 goes downward
+    // upward goes first: node 0 follows 1, nodes 2 and 3 follow 4, which comes after them; 5 goes downward
+    expect(&w, W, "001111012");
     CHECK_INT(w.out[1].cause, GB_CAUSE_WEIGHT);
     CHECK_INT(w.out[1].by, 6);
     CHECK_INT(w.out[0].cause, GB_CAUSE_UP);
@@ -129,7 +145,8 @@ static void weights_pull(void) {
 }
 
 static void fallback_is_spread_last(void) {
-    // weights: node 1 -> last backend (1), node 4 -> backend 0. Upward from 4 reaches 2, 3 but not beyond node 1; node 0 gets the fallback.
+    // weights: node 1 -> last backend (1), node 4 -> backend 0. Upward from 4 reaches 2, 3 but not beyond node 1; node
+    // 0 gets the fallback.
     struct world w = make(2, 6, 3);
     sources(&w, SRC(8, -1, 6, 0, -1, 1, -1, 2, -1, 7, 3, -1, 4, -1));
     place(&w, 6, 1, true);
@@ -164,7 +181,8 @@ static void user_wins(void) {
 }
 
 static void unsupported_goes_on(void) {
-    // the weight of node 1 is on device 0, which refuses node 1; device 1 refuses it too. Node 0 goes upward from node 1.
+    // the weight of node 1 is on device 0, which refuses node 1; device 1 refuses it too. Node 0 goes upward from node
+    // 1.
     struct world w = make(3, 3, 2);
     sources(&w, SRC(3, -1, 4, 0, -1, 1, 4, -1));
     place(&w, 4, 0, true);
@@ -174,9 +192,9 @@ static void unsupported_goes_on(void) {
     CHECK_INT(w.out[1].wanted, 0);
     w.refuses[1][1] = false; // nobody else can read the weight: the next in priority copies it
     expect(&w, W, "11010");
-    w.memory[4]     = 8; // memory that all can use ...
+    w.memory[4] = 8; // memory that all can use ...
     expect(&w, W, "11010");
-    w.memory[4]     = 2; // ... or that only device 2 can: it needs no copy and so comes before device 1
+    w.memory[4] = 2; // ... or that only device 2 can: it needs no copy and so comes before device 1
     expect(&w, W, "22020");
 }
 
@@ -263,12 +281,12 @@ static void sources_policy(void) {
     expect(&w, GB_ASSIGN_SOURCES, "10110");
 }
 
-// Whatever the graph: nodes are somewhere that runs them, users are obeyed, leafs in memory are where it is; and a node is written
-// back only if no backend could both run it and write its memory.
+// Whatever the graph: nodes are somewhere that runs them, users are obeyed, leafs in memory are where it is; and a node
+// is written back only if no backend could both run it and write its memory.
 static void random_graphs(void) {
     for (int round = 0; round < 2000; round++) {
         const int    n_nodes = (int) test_random_int(1, 25), n_leafs = (int) test_random_int(1, 8);
-        struct world w       = make((int) test_random_int(1, 4), n_nodes, n_leafs);
+        struct world w = make((int) test_random_int(1, 4), n_nodes, n_leafs);
         int          list[MAX * (MAX_SRC + 1)], n = 0;
         for (int i = 0; i < n_nodes; i++) {
             const int n_src = (int) test_random_int(1, MAX_SRC);
@@ -292,10 +310,10 @@ static void random_graphs(void) {
                 place(&w, t, (int) test_random_int(0, w.n_backends - 1), test_random_int(0, 1));
             }
         }
-        const enum gb_assign_policy policy = test_random_int(0, 3) ? W : GB_ASSIGN_SOURCES;
-        const int                   bad    = assign(&w, policy);
-        const struct gb_assign_graph g     = graph_of(&w);
-        bool impossible = false;
+        const enum gb_assign_policy  policy     = test_random_int(0, 3) ? W : GB_ASSIGN_SOURCES;
+        const int                    bad        = assign(&w, policy);
+        const struct gb_assign_graph g          = graph_of(&w);
+        bool                         impossible = false;
         for (int t = 0; t < w.n; t++) {
             const int b = w.out[t].backend;
             CHECK(w.user[t] < 0 || b == w.user[t]);
@@ -321,6 +339,7 @@ static void random_graphs(void) {
     }
 }
 
-TEST_MAIN(TEST(nothing_said), TEST(weights_pull), TEST(fallback_is_spread_last), TEST(views_do_not_stop_spreading), TEST(user_wins),
-          TEST(unsupported_goes_on), TEST(nobody_runs_it), TEST(user_cannot), TEST(results_follow_their_memory),
-          TEST(in_place_stays_with_its_source), TEST(leafs_follow_readers_through_views), TEST(sources_policy), TEST(random_graphs))
+TEST_MAIN(TEST(nothing_said), TEST(weights_pull), TEST(fallback_is_spread_last), TEST(views_do_not_stop_spreading),
+    TEST(user_wins), TEST(unsupported_goes_on), TEST(nobody_runs_it), TEST(user_cannot),
+    TEST(results_follow_their_memory), TEST(in_place_stays_with_its_source), TEST(leafs_follow_readers_through_views),
+    TEST(sources_policy), TEST(random_graphs))

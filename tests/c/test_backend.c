@@ -1,12 +1,10 @@
 // Backends on a fake device: forwarding, ordering, plans, copies by every route.
 #include "test_fake.h"
 
-static struct ggml_context * context(void) {
-    return ggml_init((struct ggml_init_params){ 20000, NULL, true });
-}
+static struct ggml_context * context(void) { return ggml_init((struct ggml_init_params){ 20000, NULL, true }); }
 
 static struct ggml_tensor * placed(struct fake * f, struct ggml_context * ctx, int64_t ne0, int64_t ne1,
-                                   ggml_backend_buffer_t * b) {
+    ggml_backend_buffer_t * b) {
     struct ggml_tensor * t = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, ne0, ne1);
     *b                     = ggml_backend_buft_alloc_buffer(&f->buft, ggml_nbytes(t));
     ggml_backend_tensor_alloc(*b, t, ggml_backend_buffer_get_base(*b));
@@ -63,13 +61,13 @@ static void forwarding(void) {
 }
 
 static void hook_set_async(ggml_backend_t backend, struct ggml_tensor * t, const void * data, size_t offset,
-                           size_t size) {
+    size_t size) {
     fake_device(backend)->n_async++;
     memcpy((char *) t->data + offset, data, size);
 }
 
 static void hook_get_async(ggml_backend_t backend, const struct ggml_tensor * t, void * data, size_t offset,
-                           size_t size) {
+    size_t size) {
     fake_device(backend)->n_async++;
     memcpy(data, (const char *) t->data + offset, size);
 }
@@ -104,7 +102,7 @@ static void queued_access(void) {
     CHECK_INT(ggml_backend_tensor_set_async(&f.backend, t, x, 8, 9), GGML_STATUS_INVALID_ARGUMENT);
     CHECK_INT(ggml_backend_tensor_get_async(&f.backend, t, NULL, 8, 4), GGML_STATUS_INVALID_ARGUMENT);
     CHECK_INT(ggml_backend_tensor_get_async(&f.backend, ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 1), y, 0, 4),
-              GGML_STATUS_INVALID_STATE);
+        GGML_STATUS_INVALID_STATE);
     f.backend.iface.synchronize = NULL;
     CHECK_INT(ggml_backend_synchronize(&f.backend), GGML_STATUS_SUCCESS);
     ggml_backend_buffer_free(bt);
@@ -152,10 +150,10 @@ static void copies(void) {
         struct ggml_context * ctx = context();
         fake_new(&f);
         fake_new(&g);
-        f.host       = way & 1;
-        g.host       = way & 2;
-        f.copies_out = way & 4;
-        g.copies_in  = way & 8;
+        f.host                   = way & 1;
+        g.host                   = way & 2;
+        f.copies_out             = way & 4;
+        g.copies_in              = way & 8;
         struct ggml_tensor * src = placed(&f, ctx, 1000, 700, &bs); // more than one staging step
         struct ggml_tensor * dst = placed(&g, ctx, 1000, 700, &bd);
         fill(src, 17);
@@ -221,8 +219,12 @@ static void copies_of_views(void) {
             from = ggml_transpose(ctx, from);
             into = ggml_transpose(ctx, into);
         }
-        if (!from->buffer) REQUIRE(ggml_backend_view_init(bs, from) == GGML_STATUS_SUCCESS);
-        if (!into->buffer) REQUIRE(ggml_backend_view_init(bd, into) == GGML_STATUS_SUCCESS);
+        if (!from->buffer) {
+            REQUIRE(ggml_backend_view_init(bs, from) == GGML_STATUS_SUCCESS);
+        }
+        if (!into->buffer) {
+            REQUIRE(ggml_backend_view_init(bd, into) == GGML_STATUS_SUCCESS);
+        }
         fill(src, 1000);
         fill(dst, 5000);
         CHECK_INT(ggml_backend_tensor_copy(from, into), GGML_STATUS_SUCCESS);
@@ -267,4 +269,4 @@ static void queued_copies(void) {
 }
 
 TEST_MAIN(TEST(nothing_crashes_on_null), TEST(forwarding), TEST(queued_access), TEST(computing_and_plans), TEST(copies),
-          TEST(copies_that_fail), TEST(copies_of_views), TEST(queued_copies))
+    TEST(copies_that_fail), TEST(copies_of_views), TEST(queued_copies))

@@ -4,17 +4,18 @@
 #include "tensor/tensor.h"
 #include "test.h"
 
-static struct ggml_context * own(void) {
-    return ggml_init((struct ggml_init_params){ 0, NULL, false });
-}
+static struct ggml_context * own(void) { return ggml_init((struct ggml_init_params){ 0, NULL, false }); }
 
 static struct ggml_tensor * param(struct ggml_context * ctx, int64_t n, float value) {
     struct ggml_tensor * t = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, n);
-    if (t == NULL || ggml_set_param(ctx, t) != GGML_STATUS_SUCCESS) return NULL;
+    if (t == NULL || ggml_set_param(ctx, t) != GGML_STATUS_SUCCESS) {
+        return NULL;
+    }
     return ggml_set_f32(t, value);
 }
 
-static void run(struct ggml_context * ctx, struct ggml_cgraph * gf, struct ggml_cgraph * gb, struct ggml_tensor * loss) {
+static void run(struct ggml_context * ctx, struct ggml_cgraph * gf, struct ggml_cgraph * gb,
+    struct ggml_tensor * loss) {
     CHECK_INT(ggml_graph_reset(gf), GGML_STATUS_SUCCESS);
     ggml_set_f32(loss->grad, 1.0f);
     CHECK_INT(ggml_graph_compute_with_ctx(ctx, gb, 1), GGML_STATUS_SUCCESS);
@@ -45,10 +46,14 @@ static void known_values(void) { // d/dx sum(x^2 + 3 x) = 2 x + 3
     struct ggml_cgraph * gb = ggml_graph_dup(ctx, gf);
     CHECK_INT(ggml_build_backward_expand(ctx, gf, gb, false), GGML_STATUS_SUCCESS);
     run(ctx, gf, gb, loss);
-    for (int i = 0; i < 4; i++) CHECK(ggml_get_f32_1d(x->grad, i) == 13.0f);
+    for (int i = 0; i < 4; i++) {
+        CHECK(ggml_get_f32_1d(x->grad, i) == 13.0f);
+    }
     ggml_set_f32(x, -1.0f); // again, with other values
     run(ctx, gf, gb, loss);
-    for (int i = 0; i < 4; i++) CHECK(ggml_get_f32_1d(x->grad, i) == 1.0f);
+    for (int i = 0; i < 4; i++) {
+        CHECK(ggml_get_f32_1d(x->grad, i) == 1.0f);
+    }
     CHECK(ggml_get_f32_1d(loss, 0) == 4 * (1 - 3));
     ggml_free(ctx);
 }
@@ -78,7 +83,7 @@ static void keep(void) {
     struct ggml_cgraph * gb[2];
     struct ggml_tensor * grad[2];
     for (int i = 0; i < 2; i++) { // twice the same derivative, each with tensors of its own
-        struct ggml_tensor * old_x = x->grad, * old_loss = loss->grad;
+        struct ggml_tensor *old_x = x->grad, *old_loss = loss->grad;
         gb[i] = ggml_graph_dup(ctx, gf);
         CHECK_INT(ggml_build_backward_expand(ctx, gf, gb[i], true), GGML_STATUS_SUCCESS);
         grad[i] = x->grad;
@@ -159,7 +164,9 @@ static void deep_graph(void) { // no recursion
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 0, NULL, false });
     struct ggml_tensor *  x   = param(ctx, 1, 1.0f);
     struct ggml_tensor *  t   = x;
-    for (int i = 0; i < N; i++) t = ggml_neg(ctx, t);
+    for (int i = 0; i < N; i++) {
+        t = ggml_neg(ctx, t);
+    }
     struct ggml_cgraph * gf = ggml_new_graph_custom(ctx, 100, true);
     CHECK_INT(ggml_build_forward_expand(gf, t), GGML_STATUS_SUCCESS);
     struct ggml_cgraph * gb = ggml_graph_dup(ctx, gf);
@@ -173,7 +180,7 @@ static void deep_graph(void) { // no recursion
     ggml_free(ctx);
 }
 
-// ------------------------------------------------------------------------------------------------------------- checkpoints
+// --------------------------------------------------------------------------------------------------------- checkpoints
 
 enum { LAYERS = 6, WIDTH = 4 };
 
@@ -189,15 +196,21 @@ struct model {
 static bool build_model(struct model * m, struct ggml_context * ctx) {
     *m                     = (struct model){ .ctx = ctx };
     struct ggml_tensor * h = ctx ? ggml_new_tensor_2d(ctx, GGML_TYPE_F32, WIDTH, 3) : NULL;
-    for (int i = 0; h != NULL && i < WIDTH * 3; i++) ggml_set_f32_1d(h, i, test_random_float(-1, 1));
+    for (int i = 0; h != NULL && i < WIDTH * 3; i++) {
+        ggml_set_f32_1d(h, i, test_random_float(-1, 1));
+    }
     for (int k = 0; k < LAYERS && h != NULL; k++) {
         m->w[k] = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, WIDTH, WIDTH);
-        if (m->w[k] == NULL || ggml_set_param(ctx, m->w[k]) != GGML_STATUS_SUCCESS) return false;
-        for (int i = 0; i < WIDTH * WIDTH; i++) ggml_set_f32_1d(m->w[k], i, test_random_float(-1, 1));
-        h = ggml_mul_mat(ctx, m->w[k], h);
-        h = ggml_scale_inplace(ctx, h, 0.75f);
-        h = ggml_silu(ctx, ggml_reshape_1d(ctx, h, WIDTH * 3));
-        h = ggml_reshape_2d(ctx, ggml_view_1d(ctx, h, WIDTH * 3, 0), WIDTH, 3);
+        if (m->w[k] == NULL || ggml_set_param(ctx, m->w[k]) != GGML_STATUS_SUCCESS) {
+            return false;
+        }
+        for (int i = 0; i < WIDTH * WIDTH; i++) {
+            ggml_set_f32_1d(m->w[k], i, test_random_float(-1, 1));
+        }
+        h           = ggml_mul_mat(ctx, m->w[k], h);
+        h           = ggml_scale_inplace(ctx, h, 0.75f);
+        h           = ggml_silu(ctx, ggml_reshape_1d(ctx, h, WIDTH * 3));
+        h           = ggml_reshape_2d(ctx, ggml_view_1d(ctx, h, WIDTH * 3, 0), WIDTH, 3);
         m->layer[k] = h;
     }
     m->loss = h ? ggml_sum(ctx, ggml_sqr(ctx, h)) : NULL;
@@ -207,7 +220,9 @@ static bool build_model(struct model * m, struct ggml_context * ctx) {
 
 static int count_clones(const struct ggml_cgraph * g) {
     int n = 0;
-    for (int i = 0; i < g->n_nodes; i++) n += strstr(g->nodes[i]->name, "(clone)") != NULL;
+    for (int i = 0; i < g->n_nodes; i++) {
+        n += strstr(g->nodes[i]->name, "(clone)") != NULL;
+    }
     return n;
 }
 
@@ -222,7 +237,8 @@ static void checkpoints(void) {
         struct ggml_cgraph * tmp       = ggml_new_graph_custom(m.ctx, 64, true);
         struct ggml_tensor * list[]    = { m.layer[1], m.layer[3], m.w[2] };
         const int            n[]       = { 0, 1, 2, 3 };
-        CHECK_INT(ggml_build_backward_gradient_checkpointing(m.ctx, m.gf, gb, tmp, list, n[variant]), GGML_STATUS_SUCCESS);
+        CHECK_INT(ggml_build_backward_gradient_checkpointing(m.ctx, m.gf, gb, tmp, list, n[variant]),
+            GGML_STATUS_SUCCESS);
         CHECK_INT(m.gf->n_nodes, n_forward);
         CHECK((count_clones(gb) > 0) == (variant > 0));
         // the backward part reads forward tensors only where it may
@@ -232,7 +248,9 @@ static void checkpoints(void) {
                 const struct ggml_tensor * src = k < 0 ? t->view_src : t->src[k];
                 for (int j = 0; j < n_forward && src != NULL; j++) {
                     bool allowed = m.gf->nodes[j] != src || src->is_param;
-                    for (int c = 0; c < n[variant]; c++) allowed = allowed || src == list[c] || src == list[c]->view_src;
+                    for (int c = 0; c < n[variant]; c++) {
+                        allowed = allowed || src == list[c] || src == list[c]->view_src;
+                    }
                     CHECK_MSG(allowed, "variant %d: backward node %d reads '%s'", variant, i, src->name);
                 }
             }
@@ -242,35 +260,42 @@ static void checkpoints(void) {
             if (variant == 0) {
                 memcpy(expected[k], m.w[k]->grad->data, sizeof(expected[k]));
             } else {
-                CHECK_MSG(memcmp(expected[k], m.w[k]->grad->data, sizeof(expected[k])) == 0, "variant %d: gradient of layer %d", variant, k);
+                CHECK_MSG(memcmp(expected[k], m.w[k]->grad->data, sizeof(expected[k])) == 0,
+                    "variant %d: gradient of layer %d", variant, k);
             }
         }
         ggml_free(m.ctx);
     }
 }
 
-// ---------------------------------------------------------------------------------------------------------------- no memory
+// ----------------------------------------------------------------------------------------------------------- no memory
 
 static bool scenario(bool with_checkpoints) {
-    struct model m;
-    const bool   built = build_model(&m, own());
-    struct ggml_cgraph * gb  = built ? ggml_new_graph_custom(m.ctx, 4, true) : NULL;
-    struct ggml_cgraph * tmp = gb ? ggml_new_graph_custom(m.ctx, 4, true) : NULL;
-    bool                 ok  = false;
+    struct model         m;
+    const bool           built = build_model(&m, own());
+    struct ggml_cgraph * gb    = built ? ggml_new_graph_custom(m.ctx, 4, true) : NULL;
+    struct ggml_cgraph * tmp   = gb ? ggml_new_graph_custom(m.ctx, 4, true) : NULL;
+    bool                 ok    = false;
     if (tmp != NULL) {
         struct ggml_tensor * grads[LAYERS];
-        for (int k = 0; k < LAYERS; k++) grads[k] = m.w[k]->grad;
+        for (int k = 0; k < LAYERS; k++) {
+            grads[k] = m.w[k]->grad;
+        }
         const struct ggml_cgraph before = *m.gf;
-        const enum ggml_status   status = with_checkpoints
-                                              ? ggml_build_backward_gradient_checkpointing(m.ctx, m.gf, gb, tmp, &m.layer[2], 1)
-                                              : ggml_build_backward_expand(m.ctx, m.gf, gb, true);
+        const enum ggml_status   status =
+            with_checkpoints ? ggml_build_backward_gradient_checkpointing(m.ctx, m.gf, gb, tmp, &m.layer[2], 1)
+                             : ggml_build_backward_expand(m.ctx, m.gf, gb, true);
         ok = status == GGML_STATUS_SUCCESS;
         CHECK(memcmp(&before, m.gf, sizeof(before)) == 0);
         if (!ok) {
             CHECK_INT(status, GGML_STATUS_ALLOC_FAILED);
             CHECK(gb->n_nodes == 0 && tmp->n_nodes == 0);
-            for (int k = 0; k < LAYERS; k++) CHECK(m.w[k]->grad == grads[k]);
-            for (int i = 0; i < m.gf->n_nodes; i++) CHECK(m.gf->grads[i] == m.gf->nodes[i]->grad);
+            for (int k = 0; k < LAYERS; k++) {
+                CHECK(m.w[k]->grad == grads[k]);
+            }
+            for (int i = 0; i < m.gf->n_nodes; i++) {
+                CHECK(m.gf->grads[i] == m.gf->nodes[i]->grad);
+            }
             gb_test_fail_alloc(0, false);
             CHECK_INT(ggml_build_backward_expand(m.ctx, m.gf, gb, false), GGML_STATUS_SUCCESS);
         }
@@ -295,5 +320,5 @@ static void failing_allocations(void) {
     }
 }
 
-TEST_MAIN(TEST(parameters), TEST(known_values), TEST(unused_parameter), TEST(keep), TEST(reset), TEST(bad_arguments), TEST(full_graph),
-          TEST(deep_graph), TEST(checkpoints), TEST(failing_allocations))
+TEST_MAIN(TEST(parameters), TEST(known_values), TEST(unused_parameter), TEST(keep), TEST(reset), TEST(bad_arguments),
+    TEST(full_graph), TEST(deep_graph), TEST(checkpoints), TEST(failing_allocations))

@@ -107,7 +107,8 @@ static void vectors(void) {
 }
 
 static void half_precision(void) {
-    for (uint32_t h = 0; h < 65536; h++) { // widening and narrowing again is the identity, except that NaN becomes quiet
+    // widening and narrowing again is the identity, except that NaN becomes quiet
+    for (uint32_t h = 0; h < 65536; h++) {
         const float f   = gb_f16_to_f32((uint16_t) h);
         const bool  nan = (h & 0x7fff) > 0x7c00;
         CHECK(isnan(f) == nan);
@@ -144,5 +145,5 @@ static void environment(void) {
     gb_addresses_release(reserved, (size_t) 1 << 30);
 }
 
-TEST_MAIN(TEST(error_state), TEST(errors_are_per_thread), TEST(checked_arithmetic), TEST(failing_allocations), TEST(pointer_map),
-          TEST(vectors), TEST(half_precision), TEST(environment))
+TEST_MAIN(TEST(error_state), TEST(errors_are_per_thread), TEST(checked_arithmetic), TEST(failing_allocations),
+    TEST(pointer_map), TEST(vectors), TEST(half_precision), TEST(environment))

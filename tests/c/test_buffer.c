@@ -1,12 +1,10 @@
 // Buffer types, buffers, tensor access, placing by hand, on a fake device that counts calls and fails on request.
 #include "test_fake.h"
 
-static struct ggml_context * context(void) {
-    return ggml_init((struct ggml_init_params){ 10000, NULL, true });
-}
+static struct ggml_context * context(void) { return ggml_init((struct ggml_init_params){ 10000, NULL, true }); }
 
 static void types(void) {
-    struct fake          f;
+    struct fake           f;
     struct ggml_context * ctx = context();
     struct ggml_tensor *  t   = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 10);
     fake_new(&f);
@@ -114,7 +112,7 @@ static void placing(void) {
     fake_new(&f);
     ggml_set_name(t, "weights");
     ggml_set_name(v, "window");
-    const ggml_backend_buffer_t b = ggml_backend_buft_alloc_buffer(&f.buft, 128);
+    const ggml_backend_buffer_t b    = ggml_backend_buft_alloc_buffer(&f.buft, 128);
     char * const                base = ggml_backend_buffer_get_base(b);
     CHECK_INT(ggml_backend_view_init(b, v), GGML_STATUS_INVALID_STATE);
     CHECK_ERROR(GGML_STATUS_INVALID_STATE, "'window' is a view of 'weights', which is in no buffer");
@@ -127,7 +125,7 @@ static void placing(void) {
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "'window' is a view");
     f.extra = 1;
     CHECK_INT(ggml_backend_tensor_alloc(b, t, base + 64), GGML_STATUS_INVALID_ARGUMENT); // with its alloc size
-    f.extra = 0;
+    f.extra     = 0;
     f.fail_init = 1;
     CHECK_INT(ggml_backend_tensor_alloc(b, t, base + 64), GGML_STATUS_DEVICE_ERROR);
     CHECK_ERROR(GGML_STATUS_DEVICE_ERROR, "cannot set up 'weights'");
@@ -206,4 +204,4 @@ static void plain_host_memory(void) {
 }
 
 TEST_MAIN(TEST(types), TEST(nothing_crashes_on_null), TEST(buffers), TEST(placing), TEST(access_through_buffers),
-          TEST(plain_host_memory))
+    TEST(plain_host_memory))

@@ -26,19 +26,19 @@ static struct ggml_tensor * new_tensor(enum ggml_type type, const int64_t ne[4])
 }
 
 static void refused(int line, const struct ggml_tensor * result, const char * call, const char * text,
-                    const struct ggml_tensor * const * named) {
+    const struct ggml_tensor * const * named) {
     const size_t func = (size_t) (strchr(call, '(') - call);
     const char * said = ggml_last_error();
     if (result != NULL || ggml_last_status() != GGML_STATUS_INVALID_ARGUMENT) {
         test_fail(__FILE__, line, "%s: gives %s, status %s", call, result ? "a node" : "nothing",
-                  ggml_status_to_string(ggml_last_status()));
+            ggml_status_to_string(ggml_last_status()));
     } else if (strncmp(said, call, func) != 0 || said[func] != ':' || strstr(said, text) == NULL) {
         test_fail(__FILE__, line, "%s: says \"%s\", expected \"%s\"", call, said, text);
     }
     for (; *named != NULL; named++) {
         char expected[256];
         snprintf(expected, sizeof(expected), "'%s' %s [%lld", (*named)->name, ggml_type_name((*named)->type),
-                 (long long) (*named)->ne[0]);
+            (long long) (*named)->ne[0]);
         if (strstr(said, expected) == NULL) {
             test_fail(__FILE__, line, "%s: \"%s\" lacks \"%s\"", call, said, expected);
         }
@@ -49,19 +49,19 @@ static void refused(int line, const struct ggml_tensor * result, const char * ca
 #define REFUSED(call, text, ...) \
     refused(__LINE__, call, #call, text, (const struct ggml_tensor * const[]){ __VA_ARGS__, NULL })
 
-#define ACCEPTED(call)                                                                                  \
-    do {                                                                                                \
-        if ((call) == NULL) test_fail(__FILE__, __LINE__, "%s: refused: %s", #call, ggml_last_error()); \
-        ggml_clear_error();                                                                             \
+#define ACCEPTED(call)                                                                  \
+    do {                                                                                \
+        if ((call) == NULL)                                                             \
+            test_fail(__FILE__, __LINE__, "%s: refused: %s", #call, ggml_last_error()); \
+        ggml_clear_error();                                                             \
     } while (0)
 
 static void whole_message(void) {
     TENSOR(w, F32, 128, 64);
     TENSOR(x, F32, 120, 16);
     ggml_mul_mat(ctx, w, x);
-    CHECK_STR(
-        ggml_last_error(),
-        "ggml_mul_mat: a 'w' f32 [128, 64, 1, 1], b 'x' f32 [120, 16, 1, 1]: dimension 0 of a and b must be equal (128 != 120)");
+    CHECK_STR(ggml_last_error(), "ggml_mul_mat: a 'w' f32 [128, 64, 1, 1], b 'x' f32 [120, 16, 1, 1]: dimension 0 of a "
+                                 "and b must be equal (128 != 120)");
     CHECK_STR(gb_last_reason(), "{a,b.0} must be equal (128 != 120)");
     ggml_clear_error();
     CHECK_STR(gb_last_reason(), "");
@@ -78,7 +78,8 @@ static void marks(void) {
     CHECK_STR(gb_last_reason(), "24 elements cannot have the shape {@[5, 5, 1, 1]}");
     CHECK(ggml_soft_max(ctx, t) == NULL);
     CHECK_STR(gb_last_reason(), "{a} must be contiguous{!, has strides [16, 4, 48, 96] in bytes: see ggml_cont}");
-    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "a must be contiguous, has strides [16, 4, 48, 96] in bytes: see ggml_cont");
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT,
+        "a must be contiguous, has strides [16, 4, 48, 96] in bytes: see ggml_cont");
     CHECK(ggml_get_rows(ctx, a, b) == NULL);
     CHECK_STR(gb_last_reason(), "{b} must be {#i32}, is {#f32}");
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "b must be i32, is f32");
@@ -89,7 +90,8 @@ static void marks(void) {
     CHECK(strchr(ggml_last_error(), '{') == NULL && strchr(ggml_last_error(), '}') == NULL);
     CHECK(ggml_conv_2d(ctx, k, image, 0, 1, 0, 0, 1, 1) == NULL);
     CHECK(strchr(ggml_last_error(), '{') == NULL);
-    CHECK(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, -1) == NULL); // of another kind: no reason of an earlier failure is left
+    // of another kind: no reason of an earlier failure is left
+    CHECK(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, -1) == NULL);
     CHECK_STR(gb_last_reason(), "");
     ggml_clear_error();
 }
@@ -496,7 +498,7 @@ static void convolutions(void) {
     REFUSED(ggml_conv_depthwise_2d(ctx, kd, b, 1, 1, 0, 0, 0, 1), "d0", kd, b);
     REFUSED(ggml_conv_depthwise_2d(ctx, bf, b, 1, 1, 0, 0, 1, 1), "a must be f16 or f32", bf, b);
     REFUSED(ggml_conv_depthwise_2d(ctx, kd, ggml_permute(ctx, b, 1, 0, 2, 3), 1, 1, 0, 0, 1, 1), "b must be contiguous",
-            kd);
+        kd);
     ACCEPTED(ggml_conv_depthwise_2d(ctx, ggml_new_tensor_4d(ctx, GGML_TYPE_F32, 3, 2, 1, 2), b, 1, 1, 0, 0, 1, 1));
 
     TENSOR(t, F16, 3, 4, 6);
@@ -669,7 +671,7 @@ static void windows(void) {
     REFUSED(ggml_add_rel_pos(ctx, x, wt, w), "pw must be contiguous", x, wt, w);
     REFUSED(ggml_add_rel_pos(ctx, x, w, wt), "ph must be contiguous", x, wt, w);
     REFUSED(ggml_add_rel_pos(ctx, ggml_permute(ctx, ggml_new_tensor_3d(ctx, GGML_TYPE_F32, 8, 9, 5), 1, 0, 2, 3), w, w),
-            "a must be contiguous", w);
+        "a must be contiguous", w);
 }
 
 static void custom(void) {
@@ -761,6 +763,7 @@ static void operands_without_a_type(void) {
     ggml_free(own);
 }
 
-TEST_MAIN(TEST(operands_without_a_type), RUN(whole_message), RUN(marks), RUN(views), RUN(unary), RUN(binary), RUN(add_cast), RUN(regions), RUN(reductions),
-          RUN(copies), RUN(products), RUN(experts), RUN(norms), RUN(soft_max_and_masks), RUN(ropes), RUN(convolutions),
-          RUN(pooling), RUN(attention), RUN(windows), RUN(custom), RUN(losses))
+TEST_MAIN(TEST(operands_without_a_type), RUN(whole_message), RUN(marks), RUN(views), RUN(unary), RUN(binary),
+    RUN(add_cast), RUN(regions), RUN(reductions), RUN(copies), RUN(products), RUN(experts), RUN(norms),
+    RUN(soft_max_and_masks), RUN(ropes), RUN(convolutions), RUN(pooling), RUN(attention), RUN(windows), RUN(custom),
+    RUN(losses))

@@ -9,10 +9,10 @@ struct seen {
 };
 
 static bool look(int i, struct ggml_tensor * t1, struct ggml_tensor * t2, void * user_data) {
-    struct seen * seen       = user_data;
-    seen->nodes[seen->n++]   = i;
-    const size_t n           = ggml_nbytes(t1);
-    char *       a           = malloc(n), *b = malloc(n);
+    struct seen * seen     = user_data;
+    seen->nodes[seen->n++] = i;
+    const size_t n         = ggml_nbytes(t1);
+    char *       a = malloc(n), *b = malloc(n);
     CHECK(t1 != t2 && t1->op == t2->op && ggml_nbytes(t2) == n);
     ggml_backend_tensor_get(t1, a, 0, n);
     ggml_backend_tensor_get(t2, b, 0, n);
@@ -60,7 +60,8 @@ static void same_results(void) {
 static void between_devices(void) {
     compare_random(ggml_backend_cpu_init(), ggml_backend_reg_init_backend_from_str("SIM"), true);
     compare_random(ggml_backend_reg_init_backend_from_str("SIM:mem=1M"), ggml_backend_cpu_init(), true);
-    compare_random(ggml_backend_reg_init_backend_from_str("SIM"), ggml_backend_reg_init_backend_from_str("SIM:max=4K"), true);
+    compare_random(ggml_backend_reg_init_backend_from_str("SIM"), ggml_backend_reg_init_backend_from_str("SIM:max=4K"),
+        true);
 }
 
 static void stops_and_fails(void) {

@@ -67,13 +67,9 @@ static void with_backend(const char * name) {
     CHECK_INT(ggml_last_status(), GGML_STATUS_SUCCESS);
 }
 
-static void on_cpu(void) {
-    with_backend("CPU");
-}
+static void on_cpu(void) { with_backend("CPU"); }
 
-static void on_device(void) {
-    with_backend("SIM");
-}
+static void on_device(void) { with_backend("SIM"); }
 
 // Without backends: a data array, ggml_graph_plan and ggml_graph_compute.
 static void on_plain_memory(void) {

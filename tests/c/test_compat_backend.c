@@ -24,9 +24,7 @@ static void inv_buffer_free(ggml_backend_buffer_t buffer) {
     n_buffers--;
 }
 
-static void * inv_buffer_base(ggml_backend_buffer_t buffer) {
-    return buffer->context;
-}
+static void * inv_buffer_base(ggml_backend_buffer_t buffer) { return buffer->context; }
 
 static void invert(uint8_t * to, const uint8_t * from, size_t size) {
     for (size_t i = 0; i < size; i++) {
@@ -35,20 +33,18 @@ static void invert(uint8_t * to, const uint8_t * from, size_t size) {
 }
 
 static void inv_set_tensor(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor, const void * data, size_t offset,
-                           size_t size) {
+    size_t size) {
     GGML_UNUSED(buffer);
     invert((uint8_t *) tensor->data + offset, data, size);
 }
 
 static void inv_get_tensor(ggml_backend_buffer_t buffer, const struct ggml_tensor * tensor, void * data, size_t offset,
-                           size_t size) {
+    size_t size) {
     GGML_UNUSED(buffer);
     invert(data, (const uint8_t *) tensor->data + offset, size);
 }
 
-static void inv_clear(ggml_backend_buffer_t buffer, uint8_t value) {
-    memset(buffer->context, ~value, buffer->size);
-}
+static void inv_clear(ggml_backend_buffer_t buffer, uint8_t value) { memset(buffer->context, ~value, buffer->size); }
 
 static const struct ggml_backend_buffer_i inv_buffer_i = {
     /* .get_name    = */ inv_buffer_name,
@@ -146,7 +142,7 @@ static bool inv_compute(ggml_backend_t backend, struct ggml_cgraph * cgraph) {
             const float c = dst->op == GGML_OP_ADD ? a + b : a * b;
             invert((uint8_t *) dst->data + (size_t) i0 * dst->nb[0] + (size_t) i1 * dst->nb[1] +
                        (size_t) i2 * dst->nb[2] + (size_t) i3 * dst->nb[3],
-                   (const uint8_t *) &c, sizeof(c));
+                (const uint8_t *) &c, sizeof(c));
         }
     }
     return true;
@@ -266,7 +262,7 @@ static void tensors_and_copies(void) {
 static void under_the_scheduler(void) {
     REQUIRE(registered());
     ggml_backend_t       backends[3] = { ggml_backend_reg_init_backend_from_str("INV"),
-                                         ggml_backend_reg_init_backend_from_str("SIM"), ggml_backend_cpu_init() };
+        ggml_backend_reg_init_backend_from_str("SIM"), ggml_backend_cpu_init() };
     ggml_backend_sched_t sched       = ggml_backend_sched_new(backends, NULL, 3, GGML_DEFAULT_GRAPH_SIZE);
     struct model         model;
     REQUIRE(sched != NULL && model_new(&model));

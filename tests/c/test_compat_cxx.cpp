@@ -28,19 +28,13 @@ static int failures;
     } while (0)
 
 struct context_deleter {
-    void operator()(ggml_context * ctx) const {
-        ggml_free(ctx);
-    }
+    void operator()(ggml_context * ctx) const { ggml_free(ctx); }
 };
 struct backend_deleter {
-    void operator()(ggml_backend_t backend) const {
-        ggml_backend_free(backend);
-    }
+    void operator()(ggml_backend_t backend) const { ggml_backend_free(backend); }
 };
 struct buffer_deleter {
-    void operator()(ggml_backend_buffer_t buffer) const {
-        ggml_backend_buffer_free(buffer);
-    }
+    void operator()(ggml_backend_buffer_t buffer) const { ggml_backend_buffer_free(buffer); }
 };
 
 typedef std::unique_ptr<ggml_context, context_deleter>       context_ptr;
@@ -92,11 +86,12 @@ static void scheduler() {
     backend_ptr                 device(ggml_backend_reg_init_backend_from_str("SIM"));
     backend_ptr                 cpu(ggml_backend_cpu_init());
     std::vector<ggml_backend_t> backends = { device.get(), cpu.get() };
-    std::unique_ptr<ggml_backend_sched, void (*)(ggml_backend_sched_t)> sched(
-        ggml_backend_sched_new(backends.data(), nullptr, (int) backends.size(), GGML_DEFAULT_GRAPH_SIZE),
+    std::unique_ptr<ggml_backend_sched, void (*)(ggml_backend_sched_t)> sched(ggml_backend_sched_new(backends.data(),
+                                                                                  nullptr, (int) backends.size(),
+                                                                                  GGML_DEFAULT_GRAPH_SIZE),
         ggml_backend_sched_free);
-    context_ptr   ctx = new_context(16);
-    ggml_tensor * x   = ggml_new_tensor_1d(ctx.get(), GGML_TYPE_F32, 3);
+    context_ptr                                                         ctx = new_context(16);
+    ggml_tensor * x = ggml_new_tensor_1d(ctx.get(), GGML_TYPE_F32, 3);
     ggml_set_input(x);
     ggml_tensor * y = ggml_sqr(ctx.get(), ggml_scale(ctx.get(), x, 3.0f));
     ggml_set_name(y, "y");
@@ -152,8 +147,8 @@ static void errors() {
     context_ptr ctx = new_context(8);
     std::string said;
     ggml_log_set([](enum ggml_log_level, const char * text,
-                    void * user_data) { *static_cast<std::string *>(user_data) += text; },
-                 &said);
+                     void * user_data) { *static_cast<std::string *>(user_data) += text; },
+        &said);
     ggml_tensor * a = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, 4, 4);
     ggml_tensor * b = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, 5, 4);
     CHECK(ggml_mul_mat(ctx.get(), a, b) == nullptr);

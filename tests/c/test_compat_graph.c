@@ -140,8 +140,8 @@ static void graph_plans(void) {
 
 static void multi_buffer(void) {
     ggml_backend_buffer_t parts[3] = { ggml_backend_buft_alloc_buffer(ggml_backend_cpu_buffer_type(), 100),
-                                       ggml_backend_buft_alloc_buffer(ggml_backend_cpu_buffer_type(), 200),
-                                       ggml_backend_buft_alloc_buffer(ggml_backend_cpu_buffer_type(), 300) };
+        ggml_backend_buft_alloc_buffer(ggml_backend_cpu_buffer_type(), 200),
+        ggml_backend_buft_alloc_buffer(ggml_backend_cpu_buffer_type(), 300) };
     uint8_t *             base[3];
     size_t                size[3], total = 0;
     for (int i = 0; i < 3; i++) {
@@ -264,4 +264,4 @@ static void registry(void) {
 }
 
 TEST_MAIN(TEST(compare_backends), TEST(copy_graph), TEST(graph_plans), TEST(multi_buffer),
-          TEST(context_in_several_buffers), TEST(buffer_from_pointer), TEST(registry))
+    TEST(context_in_several_buffers), TEST(buffer_from_pointer), TEST(registry))

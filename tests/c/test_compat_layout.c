@@ -5,7 +5,7 @@
 #include "ggml-backend-impl.h"
 #include "test.h"
 
-#define IS(expr, value) _Static_assert((expr) == (value), #expr)
+#define IS(expr, value)         _Static_assert((expr) == (value), #expr)
 #define AT(type, field, offset) IS(offsetof(struct type, field), offset)
 
 #if UINTPTR_MAX == UINT64_MAX
@@ -186,14 +186,78 @@ IS(GGUF_TYPE_COUNT, 13);
 
 // Operators by number, with the names that ggml_op_name gives.
 static const char * const ops[] = {
-    "NONE", "DUP", "ADD", "ADD1", "ACC", "SUB", "MUL", "DIV", "SQR", "SQRT", "LOG", "SUM", "SUM_ROWS", "MEAN",
-    "ARGMAX", "REPEAT", "REPEAT_BACK", "CONCAT", "SILU_BACK", "NORM", "RMS_NORM", "RMS_NORM_BACK", "GROUP_NORM",
-    "MUL_MAT", "MUL_MAT_ID", "OUT_PROD", "SCALE", "SET", "CPY", "CONT", "RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE",
-    "GET_ROWS", "GET_ROWS_BACK", "DIAG", "DIAG_MASK_INF", "DIAG_MASK_ZERO", "SOFT_MAX", "SOFT_MAX_BACK", "ROPE",
-    "ROPE_BACK", "ALIBI", "CLAMP", "CONV_TRANSPOSE_1D", "IM2COL", "CONV_TRANSPOSE_2D", "POOL_1D", "POOL_2D", "UPSCALE",
-    "PAD", "ARGSORT", "LEAKY_RELU", "FLASH_ATTN", "FLASH_FF", "FLASH_ATTN_BACK", "WIN_PART", "WIN_UNPART",
-    "GET_REL_POS", "ADD_REL_POS", "UNARY", "MAP_UNARY", "MAP_BINARY", "MAP_CUSTOM1_F32", "MAP_CUSTOM2_F32",
-    "MAP_CUSTOM3_F32", "MAP_CUSTOM1", "MAP_CUSTOM2", "MAP_CUSTOM3", "CROSS_ENTROPY_LOSS", "CROSS_ENTROPY_LOSS_BACK",
+    "NONE",
+    "DUP",
+    "ADD",
+    "ADD1",
+    "ACC",
+    "SUB",
+    "MUL",
+    "DIV",
+    "SQR",
+    "SQRT",
+    "LOG",
+    "SUM",
+    "SUM_ROWS",
+    "MEAN",
+    "ARGMAX",
+    "REPEAT",
+    "REPEAT_BACK",
+    "CONCAT",
+    "SILU_BACK",
+    "NORM",
+    "RMS_NORM",
+    "RMS_NORM_BACK",
+    "GROUP_NORM",
+    "MUL_MAT",
+    "MUL_MAT_ID",
+    "OUT_PROD",
+    "SCALE",
+    "SET",
+    "CPY",
+    "CONT",
+    "RESHAPE",
+    "VIEW",
+    "PERMUTE",
+    "TRANSPOSE",
+    "GET_ROWS",
+    "GET_ROWS_BACK",
+    "DIAG",
+    "DIAG_MASK_INF",
+    "DIAG_MASK_ZERO",
+    "SOFT_MAX",
+    "SOFT_MAX_BACK",
+    "ROPE",
+    "ROPE_BACK",
+    "ALIBI",
+    "CLAMP",
+    "CONV_TRANSPOSE_1D",
+    "IM2COL",
+    "CONV_TRANSPOSE_2D",
+    "POOL_1D",
+    "POOL_2D",
+    "UPSCALE",
+    "PAD",
+    "ARGSORT",
+    "LEAKY_RELU",
+    "FLASH_ATTN",
+    "FLASH_FF",
+    "FLASH_ATTN_BACK",
+    "WIN_PART",
+    "WIN_UNPART",
+    "GET_REL_POS",
+    "ADD_REL_POS",
+    "UNARY",
+    "MAP_UNARY",
+    "MAP_BINARY",
+    "MAP_CUSTOM1_F32",
+    "MAP_CUSTOM2_F32",
+    "MAP_CUSTOM3_F32",
+    "MAP_CUSTOM1",
+    "MAP_CUSTOM2",
+    "MAP_CUSTOM3",
+    "CROSS_ENTROPY_LOSS",
+    "CROSS_ENTROPY_LOSS_BACK",
 };
 IS(sizeof(ops) / sizeof(ops[0]), 72);
 IS(GGML_OP_CROSS_ENTROPY_LOSS_BACK, 71);
@@ -201,8 +265,8 @@ IS(GGML_OP_MUL_MAT, 23);
 IS(GGML_OP_RESHAPE, 30);
 IS(GGML_OP_UNARY, 61);
 
-static const char * const unary_ops[] = { "ABS",  "SGN",  "NEG",        "STEP", "TANH",      "ELU",
-                                          "RELU", "GELU", "GELU_QUICK", "SILU", "HARDSWISH", "HARDSIGMOID" };
+static const char * const unary_ops[] = { "ABS", "SGN", "NEG", "STEP", "TANH", "ELU", "RELU", "GELU", "GELU_QUICK",
+    "SILU", "HARDSWISH", "HARDSIGMOID" };
 
 static void names_by_number(void) {
     for (int i = 0; i < 72; i++) {

@@ -168,17 +168,11 @@ static void batches(int n_devices) {
     CHECK_INT(ggml_last_status(), GGML_STATUS_SUCCESS);
 }
 
-static void on_cpu(void) {
-    batches(0);
-}
+static void on_cpu(void) { batches(0); }
 
-static void on_device_and_cpu(void) {
-    batches(1);
-}
+static void on_device_and_cpu(void) { batches(1); }
 
-static void on_two_devices_and_cpu(void) {
-    batches(2);
-}
+static void on_two_devices_and_cpu(void) { batches(2); }
 
 // Nodes put on backends by hand stay there, and the graph is cut between them.
 static void nodes_by_hand(void) {

@@ -1,4 +1,5 @@
-// The engine: nodes see what earlier ones did, whatever the number of threads; failures and callbacks stop all threads; plans fit.
+// The engine: nodes see what earlier ones did, whatever the number of threads; failures and callbacks stop all threads;
+// plans fit.
 #include "test.h"
 
 #include "ggml-cpu.h"
@@ -65,7 +66,8 @@ static void chain_of_large_and_small_nodes(void) {
             }
         }
         CHECK_INT(ggml_graph_compute_with_ctx(ctx, graph_of(ctx, large), n), GGML_STATUS_SUCCESS);
-        CHECK_MSG(all_equal(large, v), "with %d threads: %g, expected %g", n, (double) ggml_get_f32_1d(large, 0), (double) v);
+        CHECK_MSG(all_equal(large, v), "with %d threads: %g, expected %g", n, (double) ggml_get_f32_1d(large, 0),
+            (double) v);
         ggml_free(ctx);
     }
 }
@@ -142,7 +144,8 @@ static void look(struct ggml_tensor * dst, const struct ggml_tensor * a, int ith
     const int now = atomic_fetch_add(&w->at_once, 1) + 1;
     atomic_fetch_add(&w->nth_sum, nth); // after at_once: who waits for it counts as there
     // Nobody leaves before somebody else came, however long a busy machine takes to run a second thread.
-    for (int64_t end = ggml_time_us() + 60000000; nth > 1 && atomic_load(&w->nth_sum) < 2 * nth && ggml_time_us() < end;) {
+    for (int64_t end = ggml_time_us() + 60000000;
+        nth > 1 && atomic_load(&w->nth_sum) < 2 * nth && ggml_time_us() < end;) {
         gb_thread_yield();
     }
     int most = atomic_load(&w->most_at_once);
@@ -156,15 +159,24 @@ static void look(struct ggml_tensor * dst, const struct ggml_tensor * a, int ith
 }
 
 static void custom_nodes_get_their_tasks(void) {
-    static const struct { int wanted, threads, nth; } cases[] = {
-        { GGML_N_TASKS_MAX, 1, 1 }, { GGML_N_TASKS_MAX, 4, 4 }, { 1, 4, 1 }, { 3, 4, 3 }, { 9, 4, 4 }, { 2, 16, 2 }, { -1, 16, 16 },
+    static const struct {
+        int wanted, threads, nth;
+    } cases[] = {
+        { GGML_N_TASKS_MAX, 1, 1 },
+        { GGML_N_TASKS_MAX, 4, 4 },
+        { 1, 4, 1 },
+        { 3, 4, 3 },
+        { 9, 4, 4 },
+        { 2, 16, 2 },
+        { -1, 16, 16 },
     };
     for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
         struct ggml_context * ctx = new_context(false);
         REQUIRE(ctx != NULL);
         struct witness       w = { 0 };
         struct ggml_tensor * x = new_vector(ctx, 1000, 1);
-        struct ggml_tensor * y = ggml_scale(ctx, ggml_map_custom1(ctx, ggml_scale(ctx, x, 3), look, cases[c].wanted, &w), 5);
+        struct ggml_tensor * y =
+            ggml_scale(ctx, ggml_map_custom1(ctx, ggml_scale(ctx, x, 3), look, cases[c].wanted, &w), 5);
         REQUIRE(y != NULL);
         CHECK_INT(ggml_graph_compute_with_ctx(ctx, graph_of(ctx, y), cases[c].threads), GGML_STATUS_SUCCESS);
         CHECK(all_equal(y, 30));
@@ -310,9 +322,7 @@ static void failures_inside_nodes_stop_the_run(void) {
     }
 }
 
-static bool stop_after(void * data) {
-    return --*(int *) data < 0;
-}
+static bool stop_after(void * data) { return --*(int *) data < 0; }
 
 static void aborts_between_nodes(void) {
     FOR_THREADS(n) {
@@ -328,8 +338,8 @@ static void aborts_between_nodes(void) {
             struct ggml_cgraph * g = ggml_new_graph(ctx);
             ggml_build_forward_expand(g, s);
             ggml_build_forward_expand(g, x);
-            int               left = allowed;
-            struct ggml_cplan plan = ggml_graph_plan(g, n);
+            int               left   = allowed;
+            struct ggml_cplan plan   = ggml_graph_plan(g, n);
             plan.abort_callback      = stop_after;
             plan.abort_callback_data = &left;
             ggml_cpu_set_fusion(false); // groups of nodes are another test's matter
@@ -338,8 +348,12 @@ static void aborts_between_nodes(void) {
             // polled before each of the ten nodes: `allowed` of them ran
             CHECK_INT(status, allowed >= 10 ? GGML_STATUS_SUCCESS : GGML_STATUS_ABORTED);
             int ran = 0;
-            for (float v = ggml_get_f32_1d(s, 0); v > 1; v /= 2) ran++;
-            for (float v = ggml_get_f32_1d(x, 19999); v > 1; v /= 2) ran++;
+            for (float v = ggml_get_f32_1d(s, 0); v > 1; v /= 2) {
+                ran++;
+            }
+            for (float v = ggml_get_f32_1d(x, 19999); v > 1; v /= 2) {
+                ran++;
+            }
             CHECK_INT(ran, allowed >= 10 ? 10 : allowed);
             CHECK_INT(g->perf_runs, allowed >= 10);
             ggml_free(ctx);
@@ -360,20 +374,24 @@ static void aborts_between_groups(void) {
             }
             struct ggml_cgraph * g = ggml_new_graph(ctx);
             ggml_build_forward_expand(g, x);
-            int               left = allowed;
-            struct ggml_cplan plan = ggml_graph_plan(g, n);
+            int               left   = allowed;
+            struct ggml_cplan plan   = ggml_graph_plan(g, n);
             plan.abort_callback      = stop_after;
             plan.abort_callback_data = &left;
-            const int status = ggml_graph_compute(g, &plan);
-            int       ran    = 0;
-            for (float v = ggml_get_f32_1d(x, 19999); v > 1; v /= 2) ran++;
+            const int status         = ggml_graph_compute(g, &plan);
+            int       ran            = 0;
+            for (float v = ggml_get_f32_1d(x, 19999); v > 1; v /= 2) {
+                ran++;
+            }
             CHECK(all_equal(x, (float) (1 << ran)));
             CHECK_INT(status, ran == 10 ? GGML_STATUS_SUCCESS : GGML_STATUS_ABORTED);
             CHECK(ran > before); // each answer lets at least one node more run
             CHECK(allowed > 0 || ran == 0);
             before = ran;
             ggml_free(ctx);
-            if (test_failures) break;
+            if (test_failures) {
+                break;
+            }
         }
     }
 }
@@ -388,7 +406,8 @@ static void * compute_own_graphs(void * arg) {
         for (int i = 0; i < 10; i++) {
             x = ggml_add(ctx, x, x);
         }
-        if (x == NULL || ggml_graph_compute_with_ctx(ctx, graph_of(ctx, x), n) != GGML_STATUS_SUCCESS || !all_equal(x, 1024)) {
+        if (x == NULL || ggml_graph_compute_with_ctx(ctx, graph_of(ctx, x), n) != GGML_STATUS_SUCCESS ||
+            !all_equal(x, 1024)) {
             return "wrong";
         }
         ggml_free(ctx);
@@ -433,7 +452,7 @@ static void a_million_nodes(void) {
     ggml_free(ctx);
 }
 
-// ------------------------------------------------------------------------------------------------------------- memory
+// -------------------------------------------------------------------------------------------------------------- memory
 
 static void out_of_memory(void) {
     struct ggml_context * ctx = new_context(false);
@@ -459,8 +478,8 @@ static void out_of_memory(void) {
 }
 
 TEST_MAIN(TEST(chain_of_large_and_small_nodes), TEST(in_place_nodes_run_in_order), TEST(views_are_no_work),
-          TEST(empty_graph_and_empty_tensors), TEST(counts_runs), TEST(custom_nodes_get_their_tasks),
-          TEST(a_node_may_compute_a_graph), TEST(bad_plans_are_refused), TEST(work_memory_is_asked_for_and_needed),
-          TEST(what_is_not_allocated_is_named), TEST(unsupported_nodes_are_explained),
-          TEST(failures_inside_nodes_stop_the_run), TEST(aborts_between_nodes), TEST(aborts_between_groups), TEST(graphs_at_once), TEST(a_million_nodes),
-          TEST(out_of_memory))
+    TEST(empty_graph_and_empty_tensors), TEST(counts_runs), TEST(custom_nodes_get_their_tasks),
+    TEST(a_node_may_compute_a_graph), TEST(bad_plans_are_refused), TEST(work_memory_is_asked_for_and_needed),
+    TEST(what_is_not_allocated_is_named), TEST(unsupported_nodes_are_explained),
+    TEST(failures_inside_nodes_stop_the_run), TEST(aborts_between_nodes), TEST(aborts_between_groups),
+    TEST(graphs_at_once), TEST(a_million_nodes), TEST(out_of_memory))

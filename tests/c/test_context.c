@@ -1,4 +1,5 @@
-// Contexts: memory of their own that grows, memory of the caller that does not, scratch, iteration, threads, failing allocations.
+// Contexts: memory of their own that grows, memory of the caller that does not, scratch, iteration, threads, failing
+// allocations.
 #include "base/mem.h"
 #include "base/thread.h"
 #include "tensor/tensor.h"
@@ -11,18 +12,12 @@
 
 // Sizes that no machine has are asked for here: the sanitizer shall answer NULL like malloc does.
 __attribute__((visibility("default"))) const char * __asan_default_options(void);
-const char * __asan_default_options(void) {
-    return "allocator_may_return_null=1";
-}
+const char * __asan_default_options(void) { return "allocator_may_return_null=1"; }
 
 __attribute__((visibility("default"))) const char * __tsan_default_options(void);
-const char * __tsan_default_options(void) {
-    return "allocator_may_return_null=1";
-}
+const char * __tsan_default_options(void) { return "allocator_may_return_null=1"; }
 
-static struct ggml_context * own(size_t size) {
-    return ggml_init((struct ggml_init_params){ size, NULL, false });
-}
+static struct ggml_context * own(size_t size) { return ggml_init((struct ggml_init_params){ size, NULL, false }); }
 
 static void struct_sizes(void) {
     CHECK_INT(sizeof(struct ggml_object), 32);
@@ -38,13 +33,15 @@ static void grows(void) {
     REQUIRE(ctx != NULL);
     enum { N = 2000 };
     static struct ggml_tensor * t[N];
-    size_t data = 0;
+    size_t                      data = 0;
     for (int i = 0; i < N; i++) {
         const int64_t n = i % 100 == 7 ? 100000 : i % 37;
         t[i]            = ggml_new_tensor_1d(ctx, GGML_TYPE_I32, n);
         REQUIRE(t[i] != NULL && ((uintptr_t) t[i]->data % 16) == 0);
         data += (size_t) (n * 4 + 15) / 16 * 16;
-        for (int64_t k = 0; k < n; k++) ((int32_t *) t[i]->data)[k] = i;
+        for (int64_t k = 0; k < n; k++) {
+            ((int32_t *) t[i]->data)[k] = i;
+        }
     }
     CHECK_INT(ggml_used_mem(ctx), data + N * 400);
     CHECK(ggml_get_mem_size(ctx) >= ggml_used_mem(ctx));
@@ -53,7 +50,9 @@ static void grows(void) {
     for (struct ggml_tensor * at = ggml_get_first_tensor(ctx); at != NULL; at = ggml_get_next_tensor(ctx, at), i++) {
         CHECK(i < N && at == t[i]);
         for (int64_t k = 0; k < at->ne[0]; k++) {
-            if (((int32_t *) at->data)[k] != i) test_fail(__FILE__, __LINE__, "tensor %d was overwritten", i);
+            if (((int32_t *) at->data)[k] != i) {
+                test_fail(__FILE__, __LINE__, "tensor %d was overwritten", i);
+            }
         }
     }
     CHECK_INT(i, N);
@@ -102,7 +101,9 @@ static void larger_graph_in_tensor_space(void) {
         struct ggml_context * ctx = ggml_init((struct ggml_init_params){ size, memory, true });
         struct ggml_cgraph *  g   = ggml_new_graph_custom(ctx, n, false);
         CHECK(g != NULL);
-        for (size_t i = 0; i < n * 8 / 10; i++) CHECK(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 1) != NULL);
+        for (size_t i = 0; i < n * 8 / 10; i++) {
+            CHECK(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 1) != NULL);
+        }
         ggml_free(ctx);
         gb_aligned_free(memory);
     }
@@ -273,14 +274,16 @@ static void work(void * arg) {
 static void threads(void) {
     gb_thread thread[4];
     int       wrong[4] = { 0 };
-    for (int i = 0; i < 4; i++) REQUIRE(gb_thread_start(&thread[i], work, &wrong[i]));
+    for (int i = 0; i < 4; i++) {
+        REQUIRE(gb_thread_start(&thread[i], work, &wrong[i]));
+    }
     for (int i = 0; i < 4; i++) {
         gb_thread_join(thread[i]);
         CHECK_INT(wrong[i], 0);
     }
 }
 
-// ---------------------------------------------------------------------------------------------------- threads in one context
+// ---------------------------------------------------------------------------------------------- threads in one context
 
 enum { BUILDERS = 8, ROUNDS = 300 };
 
@@ -295,7 +298,8 @@ struct team {
 // What a builder of several objects does when a later one cannot be made.
 static void begin_and_give_up(struct ggml_context * ctx) {
     struct ggml_tensor * first = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 16);
-    if (first != NULL && ggml_set_name(first, "given up") != NULL && ggml_new_tensor_1d(ctx, GGML_TYPE_F32, -1) == NULL) {
+    if (first != NULL && ggml_set_name(first, "given up") != NULL &&
+        ggml_new_tensor_1d(ctx, GGML_TYPE_F32, -1) == NULL) {
         ggml_new_tensor_1d(ctx, GGML_TYPE_I32, 3);
         gb_context_drop(ctx, first);
     }
@@ -305,14 +309,20 @@ static void build(void * arg) {
     struct team * team = arg;
     const int     me   = atomic_fetch_add(&team->next, 1);
     for (int i = 0; i < team->rounds; i++) {
-        struct ggml_tensor * t = ggml_new_i32(team->ctx, me * ROUNDS + i);
-        struct ggml_tensor * v = ggml_view_1d(team->ctx, team->shared, 4, (size_t) (i % 4) * 4);
-        struct ggml_tensor * s = v ? ggml_add(team->ctx, v, v) : NULL;
+        struct ggml_tensor * t     = ggml_new_i32(team->ctx, me * ROUNDS + i);
+        struct ggml_tensor * v     = ggml_view_1d(team->ctx, team->shared, 4, (size_t) (i % 4) * 4);
+        struct ggml_tensor * s     = v ? ggml_add(team->ctx, v, v) : NULL;
         struct ggml_tensor * large = i % 50 == 0 ? ggml_new_tensor_1d(team->ctx, GGML_TYPE_I8, 30000) : t;
         atomic_fetch_add(&team->wrong, t == NULL || v == NULL || s == NULL || large == NULL);
-        if (t != NULL) ggml_format_name(t, "t %d %d", me, i);
-        if (i % 3 == 0) begin_and_give_up(team->ctx);
-        if (large != NULL && large != t) memset(large->data, me, 30000);
+        if (t != NULL) {
+            ggml_format_name(t, "t %d %d", me, i);
+        }
+        if (i % 3 == 0) {
+            begin_and_give_up(team->ctx);
+        }
+        if (large != NULL && large != t) {
+            memset(large->data, me, 30000);
+        }
     }
     atomic_fetch_add(&team->n_done, 1);
 }
@@ -323,10 +333,12 @@ static void look(void * arg) {
     size_t        used = 0;
     while (atomic_load(&team->n_done) < BUILDERS) {
         const size_t now = ggml_used_mem(team->ctx);
-        atomic_fetch_add(&team->wrong, now > ggml_get_mem_size(team->ctx) || ggml_get_tensor(team->ctx, "shared") != team->shared);
-        used = GB_MAX(used, now);
+        atomic_fetch_add(&team->wrong,
+            now > ggml_get_mem_size(team->ctx) || ggml_get_tensor(team->ctx, "shared") != team->shared);
+        used         = GB_MAX(used, now);
         size_t bytes = 0;
-        for (struct ggml_tensor * t = ggml_get_first_tensor(team->ctx); t != NULL; t = ggml_get_next_tensor(team->ctx, t)) {
+        for (struct ggml_tensor * t = ggml_get_first_tensor(team->ctx); t != NULL;
+            t                       = ggml_get_next_tensor(team->ctx, t)) {
             bytes += ggml_nbytes(t);
         }
         atomic_fetch_add(&team->wrong, bytes < ggml_nbytes(team->shared));
@@ -347,7 +359,9 @@ static void check_numbers(struct ggml_context * ctx, int rounds) {
             n++;
         } else if (t->type == GGML_TYPE_I8) {
             const char * data = t->data;
-            for (int k = 0; k < 30000; k++) CHECK(data[k] == data[0]);
+            for (int k = 0; k < 30000; k++) {
+                CHECK(data[k] == data[0]);
+            }
         }
     }
     CHECK_INT(n, BUILDERS * rounds);
@@ -362,10 +376,18 @@ static struct team new_team(struct ggml_context * ctx, int rounds) {
 
 static void run_team(struct team * team, bool looked_at) {
     gb_thread thread[BUILDERS], looker;
-    for (int i = 0; i < BUILDERS; i++) REQUIRE(gb_thread_start(&thread[i], build, team));
-    if (looked_at) REQUIRE(gb_thread_start(&looker, look, team));
-    for (int i = 0; i < BUILDERS; i++) gb_thread_join(thread[i]);
-    if (looked_at) gb_thread_join(looker);
+    for (int i = 0; i < BUILDERS; i++) {
+        REQUIRE(gb_thread_start(&thread[i], build, team));
+    }
+    if (looked_at) {
+        REQUIRE(gb_thread_start(&looker, look, team));
+    }
+    for (int i = 0; i < BUILDERS; i++) {
+        gb_thread_join(thread[i]);
+    }
+    if (looked_at) {
+        gb_thread_join(looker);
+    }
     CHECK_INT(team->wrong, 0);
     check_numbers(team->ctx, team->rounds);
 }
@@ -403,10 +425,10 @@ static void make_one(void * arg) {
 
 // A builder that fails takes back what it made, and nothing of what another thread made meanwhile.
 static void taking_back_beside_others(void) {
-    struct two           two   = { own(10000), NULL };
-    struct ggml_tensor * a     = ggml_set_name(ggml_new_i32(two.ctx, 1), "a");
+    struct two           two    = { own(10000), NULL };
+    struct ggml_tensor * a      = ggml_set_name(ggml_new_i32(two.ctx, 1), "a");
     const size_t         before = ggml_used_mem(two.ctx);
-    struct ggml_tensor * first = ggml_set_name(ggml_new_i32(two.ctx, 2), "first");
+    struct ggml_tensor * first  = ggml_set_name(ggml_new_i32(two.ctx, 2), "first");
     gb_thread            thread;
     REQUIRE(gb_thread_start(&thread, make_one, &two));
     gb_thread_join(thread);
@@ -454,9 +476,13 @@ static int in_child(struct ggml_context * ctx) {
     const size_t used = ggml_used_mem(ctx);
     size_t       n    = 0;
     for (int i = 0; i < 50; i++) {
-        if (ggml_new_i32(ctx, i) == NULL) return 1;
+        if (ggml_new_i32(ctx, i) == NULL) {
+            return 1;
+        }
     }
-    for (struct ggml_tensor * t = ggml_get_first_tensor(ctx); t != NULL; t = ggml_get_next_tensor(ctx, t)) n++;
+    for (struct ggml_tensor * t = ggml_get_first_tensor(ctx); t != NULL; t = ggml_get_next_tensor(ctx, t)) {
+        n++;
+    }
     return n >= 50 && ggml_used_mem(ctx) == used + 50 * 416 ? 0 : 2;
 }
 
@@ -464,7 +490,9 @@ static int in_child(struct ggml_context * ctx) {
 static void fork_while_threads_build(void) {
     struct team team = new_team(own(1000), 0);
     gb_thread   thread[2];
-    for (int i = 0; i < 2; i++) REQUIRE(gb_thread_start(&thread[i], build_until_stopped, &team));
+    for (int i = 0; i < 2; i++) {
+        REQUIRE(gb_thread_start(&thread[i], build_until_stopped, &team));
+    }
     for (int i = 0; i < 60; i++) {
         const pid_t child = fork();
         if (child == 0) {
@@ -476,7 +504,9 @@ static void fork_while_threads_build(void) {
         CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 0, "child %d: status %#x", i, (unsigned) status);
     }
     atomic_store(&team.stop, true);
-    for (int i = 0; i < 2; i++) gb_thread_join(thread[i]);
+    for (int i = 0; i < 2; i++) {
+        gb_thread_join(thread[i]);
+    }
     ggml_free(team.ctx);
 }
 #else
@@ -495,7 +525,9 @@ static bool scenario(void) {
     if (ctx != NULL && !ok) { // still good for what fits
         CHECK_INT(ggml_last_status(), GGML_STATUS_ALLOC_FAILED);
         int n = 0;
-        for (struct ggml_tensor * t = ggml_get_first_tensor(ctx); t != NULL; t = ggml_get_next_tensor(ctx, t)) n++;
+        for (struct ggml_tensor * t = ggml_get_first_tensor(ctx); t != NULL; t = ggml_get_next_tensor(ctx, t)) {
+            n++;
+        }
         CHECK(n <= 200);
         gb_test_fail_alloc(0, false);
         CHECK(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 50000) != NULL);
@@ -519,7 +551,7 @@ static void failing_allocations(void) {
 }
 
 TEST_MAIN(TEST(struct_sizes), TEST(grows), TEST(own_memory_is_one_region_at_first), TEST(exact_weight_context),
-          TEST(larger_graph_in_tensor_space), TEST(tensors_outlive_context), TEST(exact_benchmark_pool), TEST(caller_memory),
-          TEST(huge_sizes), TEST(many_contexts), TEST(scratch), TEST(finding_tensors), TEST(null_arguments), TEST(threads),
-          TEST(threads_in_one_context), TEST(threads_in_memory_of_the_caller), TEST(taking_back_beside_others),
-          TEST(taking_back_what_was_seen), TEST(fork_while_threads_build), TEST(failing_allocations))
+    TEST(larger_graph_in_tensor_space), TEST(tensors_outlive_context), TEST(exact_benchmark_pool), TEST(caller_memory),
+    TEST(huge_sizes), TEST(many_contexts), TEST(scratch), TEST(finding_tensors), TEST(null_arguments), TEST(threads),
+    TEST(threads_in_one_context), TEST(threads_in_memory_of_the_caller), TEST(taking_back_beside_others),
+    TEST(taking_back_what_was_seen), TEST(fork_while_threads_build), TEST(failing_allocations))

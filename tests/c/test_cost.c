@@ -1,12 +1,13 @@
-// test_cost.c - the solver of placements against all placements of small problems and by certificates on large ones; then the policy in a
-// scheduler: predictions reckoned by hand, constraints, memory limits, tables that are wrong.
+// test_cost.c - the solver of placements against all placements of small problems and by certificates on large ones;
+// then the policy in a scheduler: predictions reckoned by hand, constraints, memory limits, tables that are wrong.
 #include "sched/frontier.h"
 #include "test_cost.h"
 #include "test_place.h"
 
 static void two_backends_equal_all_placements(void) {
     for (int round = 0; round < 800; round++) {
-        struct world w = random_world(2, (int) test_random_int(1, 10), (int) test_random_int(0, 4), (int) test_random_int(1, 9), round % 2 ? 3 : 1000, 25);
+        struct world          w          = random_world(2, (int) test_random_int(1, 10), (int) test_random_int(0, 4),
+            (int) test_random_int(1, 9), round % 2 ? 3 : 1000, 25);
         int32_t               labels[16] = { 0 };
         struct gb_cost_result r;
         REQUIRE(gb_cost_solve(&w.p, NULL, 0, labels, &r) == GGML_STATUS_SUCCESS);
@@ -20,8 +21,9 @@ static void two_backends_equal_all_placements(void) {
 // Too large to try: the flow proves the cut, and the cut is the cost of the labels.
 static void large_ones_have_a_certificate(void) {
     for (int round = 0; round < 5; round++) {
-        struct world w      = random_world(2, 3000, 30, 5, 1 << 20, 10);
-        int32_t *    zeros  = calloc((size_t) w.p.n_items, sizeof(*zeros)), * labels = calloc((size_t) w.p.n_items, sizeof(*labels));
+        struct world w            = random_world(2, 3000, 30, 5, 1 << 20, 10);
+        int32_t *    zeros        = calloc((size_t) w.p.n_items, sizeof(*zeros)),
+                *labels           = calloc((size_t) w.p.n_items, sizeof(*labels));
         struct gb_flow        net = { 0 };
         struct gb_cost_result r;
         REQUIRE(gb_cost_network(&w.p, zeros, 1, &net));
@@ -41,8 +43,9 @@ static void large_ones_have_a_certificate(void) {
 static void more_backends_equal_all_placements(void) {
     int n_moves_optimal = 0, n = 0;
     for (int round = 0; round < 400; round++) {
-        const int    k = (int) test_random_int(3, 4);
-        struct world w = random_world(k, (int) test_random_int(1, 6), (int) test_random_int(0, 1), (int) test_random_int(1, 5), round % 2 ? 3 : 1000, 20);
+        const int             k          = (int) test_random_int(3, 4);
+        struct world          w          = random_world(k, (int) test_random_int(1, 6), (int) test_random_int(0, 1),
+            (int) test_random_int(1, 5), round % 2 ? 3 : 1000, 20);
         int32_t               labels[16] = { 0 }, start[16];
         struct gb_cost_result r;
         const int64_t         best = try_everything(&w.p);
@@ -94,7 +97,7 @@ static void savings_are_differences(void) {
     }
 }
 
-// ------------------------------------------------------------------------------------------------------------------ in a scheduler
+// ------------------------------------------------------------------------------------------------------ in a scheduler
 
 // A table of up to 3 backends: one op entry and all copies.
 struct table {
@@ -115,12 +118,14 @@ static void make_table(struct table * x, int n, const double * bytes_per_us, dou
             }
         }
     }
-    x->t = (struct ggml_backend_cost_table){ .ops = x->ops, .n_ops = (size_t) n, .copies = x->copies, .n_copies = c, .split_us = 1 };
+    x->t = (struct ggml_backend_cost_table){
+        .ops = x->ops, .n_ops = (size_t) n, .copies = x->copies, .n_copies = c, .split_us = 1
+    };
 }
 
 // Weights on both devices, a chain through them: out = w1 * (relu(w0 * x) + b).
 struct chain {
-    struct ggml_tensor * x, * w0, * w1, * first, * relu, * sum, * out;
+    struct ggml_tensor *x, *w0, *w1, *first, *relu, *sum, *out;
 };
 
 static struct chain make_chain(struct place * p) {
@@ -141,7 +146,8 @@ static void without_costs_as_weights(void) {
     for (int policy = 0; policy < 2; policy++) {
         OPEN(p, "SIM:name=A SIM:name=B CPU");
         make_chain(&p);
-        OK(ggml_backend_sched_set_policy(p.sched, policy ? GGML_BACKEND_SCHED_POLICY_COST : GGML_BACKEND_SCHED_POLICY_WEIGHTS));
+        OK(ggml_backend_sched_set_policy(p.sched,
+            policy ? GGML_BACKEND_SCHED_POLICY_COST : GGML_BACKEND_SCHED_POLICY_WEIGHTS));
         OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
         if (policy == 0) {
             snprintf(expected, sizeof(expected), "%s", splits(&p));
@@ -149,7 +155,8 @@ static void without_costs_as_weights(void) {
             CHECK_STR(splits(&p), expected);
             struct ggml_backend_sched_prediction prediction;
             OK(ggml_backend_sched_get_prediction(p.sched, &prediction));
-            CHECK(prediction.us == -1 && prediction.weights_us == -1 && prediction.bound_us == -1 && !prediction.proved);
+            CHECK(prediction.us == -1 && prediction.weights_us == -1 && prediction.bound_us == -1 &&
+                  !prediction.proved);
         }
         close_place(&p);
     }
@@ -163,8 +170,8 @@ static void prediction_by_hand(void) {
     OK(ggml_backend_sched_set_policy(p.sched, GGML_BACKEND_SCHED_POLICY_COST));
     OK(ggml_backend_sched_set_costs(p.sched, &x.t));
     OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
-    // Traffic: w 256 bytes, x and results 128: first 512, relu 256, sum 384, out 512: 26 us. The weights are apart: copying
-    // one costs 4 + 0.256 and no split, copying the sum 4 + 0.128 and a split.
+    // Traffic: w 256 bytes, x and results 128: first 512, relu 256, sum 384, out 512: 26 us. The weights are apart:
+    // copying one costs 4 + 0.256 and no split, copying the sum 4 + 0.128 and a split.
     struct ggml_backend_sched_prediction got;
     OK(ggml_backend_sched_get_prediction(p.sched, &got));
     CHECK_MSG(fabs(got.us - 30.256) < 0.02, "%g", got.us);
@@ -179,7 +186,8 @@ static void prediction_by_hand(void) {
     OK(ggml_backend_sched_set_costs(p.sched, &x.t));
     OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
     CHECK(ggml_backend_sched_get_node_backend(p.sched, c.first) == p.backends[1]);
-    CHECK_MSG(strstr(ggml_backend_sched_explain(p.sched, c.first), "backend B: cost: running on B saves ") != NULL, "%s", ggml_backend_sched_explain(p.sched, c.first));
+    CHECK_MSG(strstr(ggml_backend_sched_explain(p.sched, c.first), "backend B: cost: running on B saves ") != NULL,
+        "%s", ggml_backend_sched_explain(p.sched, c.first));
     CHECK(strstr(ggml_backend_sched_explain(p.sched, c.first), " us against A") != NULL);
     OK(ggml_backend_sched_get_prediction(p.sched, &got));
     CHECK_MSG(fabs(got.us - (26 * 64.0 / 512 + 1.256 / 100)) < 0.02, "%g", got.us);
@@ -191,22 +199,24 @@ static void exact_entries_go_first(void) {
     struct chain c = make_chain(&p);
     struct table x;
     make_table(&x, 2, (double[]){ 64, 64 }, 0, 0.001);
-    x.t.split_us        = 0;
-    x.ops[x.t.n_ops++]  = (struct ggml_backend_op_cost){ 1, GGML_BACKEND_COST_ELEMENTS, -1, 0, 1e6, INFINITY };
-    x.ops[x.t.n_ops++]  = (struct ggml_backend_op_cost){ 0, GGML_BACKEND_COST_MATMUL, GGML_TYPE_F32, 0, 1e6, INFINITY };
-    x.ops[x.t.n_ops++]  = (struct ggml_backend_op_cost){ 0, GGML_BACKEND_COST_MATMUL, -1, 1e6, 1e-3, INFINITY };
+    x.t.split_us       = 0;
+    x.ops[x.t.n_ops++] = (struct ggml_backend_op_cost){ 1, GGML_BACKEND_COST_ELEMENTS, -1, 0, 1e6, INFINITY };
+    x.ops[x.t.n_ops++] = (struct ggml_backend_op_cost){ 0, GGML_BACKEND_COST_MATMUL, GGML_TYPE_F32, 0, 1e6, INFINITY };
+    x.ops[x.t.n_ops++] = (struct ggml_backend_op_cost){ 0, GGML_BACKEND_COST_MATMUL, -1, 1e6, 1e-3, INFINITY };
     OK(ggml_backend_sched_set_policy(p.sched, GGML_BACKEND_SCHED_POLICY_COST));
     OK(ggml_backend_sched_set_costs(p.sched, &x.t));
     OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
     CHECK(ggml_backend_sched_get_node_backend(p.sched, c.sum) == p.backends[1]);
     CHECK(ggml_backend_sched_get_node_backend(p.sched, c.out) == p.backends[0]);
-    CHECK(ggml_backend_sched_get_node_backend(p.sched, c.relu) == ggml_backend_sched_get_node_backend(p.sched, c.first)); // one memory
+    // one memory
+    CHECK(ggml_backend_sched_get_node_backend(p.sched, c.relu) ==
+          ggml_backend_sched_get_node_backend(p.sched, c.first));
     close_place(&p);
 }
 
 static void constraints_hold(void) {
     OPEN(p, "SIM:name=A,noops=add SIM:name=B");
-    struct chain c = make_chain(&p);
+    struct chain         c     = make_chain(&p);
     struct ggml_tensor * cache = put(&p, leaf(&p, "cache", 8, 4), 1, false);
     struct ggml_tensor * write = ggml_set_name(ggml_cpy(p.ctx, c.first, cache), "write");
     expand(&p, write);
@@ -224,7 +234,8 @@ static void constraints_hold(void) {
     OK(ggml_backend_sched_set_node_backend(p.sched, c.out, p.backends[1]));
     OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
     CHECK(ggml_backend_sched_get_node_backend(p.sched, c.out) == p.backends[1]);
-    CHECK_MSG(strstr(ggml_backend_sched_explain(p.sched, c.out), "assigned by the user") != NULL, "%s", ggml_backend_sched_explain(p.sched, c.out));
+    CHECK_MSG(strstr(ggml_backend_sched_explain(p.sched, c.out), "assigned by the user") != NULL, "%s",
+        ggml_backend_sched_explain(p.sched, c.out));
     close_place(&p);
 }
 
@@ -250,13 +261,14 @@ static void results_are_the_same(void) {
     }
 }
 
-// Random chains with branches, results in place and a cache that is written through a view, on three devices with random costs. `policy`
-// is all that differs between the two runs of a seed; the checker of the scheduler watches.
+// Random chains with branches, results in place and a cache that is written through a view, on three devices with
+// random costs. `policy` is all that differs between the two runs of a seed; the checker of the scheduler watches.
 static int random_run(uint64_t seed, enum ggml_backend_sched_policy policy, float * out) {
     test_seed = seed;
     struct place p;
     char         devices[128];
-    snprintf(devices, sizeof(devices), "SIM:name=A%s SIM:name=B%s CPU", test_random_int(0, 2) ? "" : ",noops=mul", test_random_int(0, 2) ? "" : ",noops=relu");
+    snprintf(devices, sizeof(devices), "SIM:name=A%s SIM:name=B%s CPU", test_random_int(0, 2) ? "" : ",noops=mul",
+        test_random_int(0, 2) ? "" : ",noops=relu");
     if (!open_place(&p, devices)) {
         return 0;
     }
@@ -268,8 +280,9 @@ static int random_run(uint64_t seed, enum ggml_backend_sched_policy policy, floa
     int                  n     = 3;
     expand(&p, t[2] = ggml_add(p.ctx, t[0], t[1]));
     while (n < 24) {
-        struct ggml_tensor * a = t[test_random_int(n > 6 ? n - 6 : 0, n - 1)], * b = t[test_random_int(0, n - 1)];
-        struct ggml_tensor * part = ggml_view_2d(p.ctx, cache, 8, 4, cache->nb[1], (size_t) test_random_int(0, 3) * 4 * cache->nb[1]);
+        struct ggml_tensor * a = t[test_random_int(n > 6 ? n - 6 : 0, n - 1)], *b = t[test_random_int(0, n - 1)];
+        struct ggml_tensor * part =
+            ggml_view_2d(p.ctx, cache, 8, 4, cache->nb[1], (size_t) test_random_int(0, 3) * 4 * cache->nb[1]);
         switch (test_random_int(0, 5)) {
             case 0: t[n] = ggml_add(p.ctx, a, b); break;
             case 1: t[n] = ggml_mul(p.ctx, a, b); break;
@@ -304,7 +317,8 @@ static int random_run(uint64_t seed, enum ggml_backend_sched_policy policy, floa
 static void random_graphs_compute_the_same(void) {
     for (uint64_t seed = 1; seed <= 150; seed++) {
         float by_weights[160] = { 0 }, by_cost[160] = { 0 };
-        REQUIRE(random_run(seed, GGML_BACKEND_SCHED_POLICY_WEIGHTS, by_weights) && random_run(seed, GGML_BACKEND_SCHED_POLICY_COST, by_cost));
+        REQUIRE(random_run(seed, GGML_BACKEND_SCHED_POLICY_WEIGHTS, by_weights) &&
+                random_run(seed, GGML_BACKEND_SCHED_POLICY_COST, by_cost));
         CHECK_MSG(memcmp(by_weights, by_cost, sizeof(by_cost)) == 0, "seed %d differs", (int) seed);
     }
 }
@@ -313,7 +327,7 @@ static void random_graphs_compute_the_same(void) {
 static void memory_limits(void) {
     for (int round = 0; round < 3; round++) {
         OPEN(p, "SIM:name=A SIM:name=B");
-        struct ggml_tensor * x = leaf(&p, "x", 128, 128), * sum = NULL, * kept[6];
+        struct ggml_tensor *x = leaf(&p, "x", 128, 128), *sum = NULL, *kept[6];
         for (int i = 0; i < 6; i++) {
             kept[i] = ggml_scale(p.ctx, x, (float) i);
         }
@@ -331,8 +345,8 @@ static void memory_limits(void) {
         t.t.max_bytes  = t.max_bytes;
         OK(ggml_backend_sched_set_policy(p.sched, GGML_BACKEND_SCHED_POLICY_COST));
         OK(ggml_backend_sched_set_costs(p.sched, &t.t));
-        const enum ggml_status status = ggml_backend_sched_alloc_graph(p.sched, p.graph);
-        struct ggml_backend_sched_prediction got = { 0 };
+        const enum ggml_status               status = ggml_backend_sched_alloc_graph(p.sched, p.graph);
+        struct ggml_backend_sched_prediction got    = { 0 };
         if (round == 2) {
             CHECK_INT(status, GGML_STATUS_ALLOC_FAILED);
             CHECK_ERROR(GGML_STATUS_ALLOC_FAILED, "196608 are allowed");
@@ -350,10 +364,10 @@ static void memory_limits(void) {
 static void bad_tables(void) {
     OPEN(p, "SIM:name=A SIM:name=B");
     struct table x;
-#define BAD(change, text)                                                                                              \
-    make_table(&x, 2, (double[]){ 1, 1 }, 0, 0);                                                                       \
-    change;                                                                                                            \
-    CHECK_INT(ggml_backend_sched_set_costs(p.sched, &x.t), GGML_STATUS_INVALID_ARGUMENT);                              \
+#define BAD(change, text)                                                                 \
+    make_table(&x, 2, (double[]){ 1, 1 }, 0, 0);                                          \
+    change;                                                                               \
+    CHECK_INT(ggml_backend_sched_set_costs(p.sched, &x.t), GGML_STATUS_INVALID_ARGUMENT); \
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, text)
     BAD(x.t.n_ops = 1, "backend 1, B, has no entry");
     BAD(x.ops[1].type = 0, "has no entry");
@@ -381,8 +395,8 @@ static void every_allocation_fails(void) {
         OK(ggml_backend_sched_set_policy(p.sched, GGML_BACKEND_SCHED_POLICY_COST));
         gb_test_fail_alloc(n, false);
         enum ggml_status status = ggml_backend_sched_set_costs(p.sched, &x.t);
-        status                  = status == GGML_STATUS_SUCCESS ? ggml_backend_sched_alloc_graph(p.sched, p.graph) : status;
-        const bool failed       = gb_test_alloc_failed();
+        status            = status == GGML_STATUS_SUCCESS ? ggml_backend_sched_alloc_graph(p.sched, p.graph) : status;
+        const bool failed = gb_test_alloc_failed();
         gb_test_fail_alloc(0, false);
         CHECK(status == GGML_STATUS_SUCCESS || (failed && status == GGML_STATUS_ALLOC_FAILED));
         OK(ggml_backend_sched_set_costs(p.sched, &x.t)); // and it works again
@@ -396,6 +410,7 @@ static void every_allocation_fails(void) {
     CHECK(!"never succeeded");
 }
 
-TEST_MAIN(TEST(two_backends_equal_all_placements), TEST(large_ones_have_a_certificate), TEST(more_backends_equal_all_placements), TEST(savings_are_differences),
-          TEST(without_costs_as_weights), TEST(prediction_by_hand), TEST(exact_entries_go_first), TEST(constraints_hold), TEST(results_are_the_same),
-          TEST(random_graphs_compute_the_same), TEST(memory_limits), TEST(bad_tables), TEST(every_allocation_fails))
+TEST_MAIN(TEST(two_backends_equal_all_placements), TEST(large_ones_have_a_certificate),
+    TEST(more_backends_equal_all_placements), TEST(savings_are_differences), TEST(without_costs_as_weights),
+    TEST(prediction_by_hand), TEST(exact_entries_go_first), TEST(constraints_hold), TEST(results_are_the_same),
+    TEST(random_graphs_compute_the_same), TEST(memory_limits), TEST(bad_tables), TEST(every_allocation_fails))

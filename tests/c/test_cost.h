@@ -1,4 +1,5 @@
-// test_cost.h - random placement problems, a judge of labels written from the definition, and the optimum by trying everything.
+// test_cost.h - random placement problems, a judge of labels written from the definition, and the optimum by trying
+// everything.
 #ifndef GB_TESTS_TEST_COST_H
 #define GB_TESTS_TEST_COST_H
 
@@ -7,8 +8,8 @@
 #include "test.h"
 
 struct world { // owns what a problem borrows
-    int64_t *              cost, * copy;
-    int32_t *              order, * consumers;
+    int64_t *              cost, *copy;
+    int32_t *              order, *consumers;
     struct gb_cost_value * values;
     struct gb_cost_problem p;
 };
@@ -21,22 +22,26 @@ static inline void close_world(struct world * w) {
     free(w->values);
 }
 
-// Items 0 .. n_ops-1 are ops that read earlier items and leafs, sometimes one runs twice; the others are leafs. `reach`: how far back.
-static inline struct world random_world(int n_backends, int n_ops, int n_leafs, int reach, int64_t max_cost, int forbidden) {
+// Items 0 .. n_ops-1 are ops that read earlier items and leafs, sometimes one runs twice; the others are leafs.
+// `reach`: how far back.
+static inline struct world random_world(int n_backends, int n_ops, int n_leafs, int reach, int64_t max_cost,
+    int forbidden) {
     const int    n = n_ops + n_leafs, k = n_backends;
-    struct world w = { 0 };
-    w.cost         = calloc((size_t) (n * k), sizeof(*w.cost));
-    w.order        = calloc((size_t) n_ops * 2, sizeof(*w.order));
-    w.values       = calloc((size_t) n, sizeof(*w.values));
-    w.consumers    = calloc((size_t) n * (size_t) n_ops, sizeof(*w.consumers));
-    w.copy         = calloc((size_t) (n * k * k), sizeof(*w.copy));
-    int n_order = 0, n_values = 0;
+    struct world w   = { 0 };
+    w.cost           = calloc((size_t) (n * k), sizeof(*w.cost));
+    w.order          = calloc((size_t) n_ops * 2, sizeof(*w.order));
+    w.values         = calloc((size_t) n, sizeof(*w.values));
+    w.consumers      = calloc((size_t) n * (size_t) n_ops, sizeof(*w.consumers));
+    w.copy           = calloc((size_t) (n * k * k), sizeof(*w.copy));
+    int      n_order = 0, n_values = 0;
     uint32_t n_consumers = 0;
     for (int i = 0; i < n; i++) {
         for (int b = 0; b < k; b++) {
-            w.cost[i * k + b] = i >= n_ops && i % 3 ? 0 : test_random_int(0, 99) < forbidden ? GB_COST_INF : test_random_int(0, max_cost);
+            w.cost[i * k + b] = i >= n_ops && i % 3                  ? 0
+                                : test_random_int(0, 99) < forbidden ? GB_COST_INF
+                                                                     : test_random_int(0, max_cost);
         }
-        const int possible = (int) test_random_int(0, k - 1);
+        const int possible       = (int) test_random_int(0, k - 1);
         w.cost[i * k + possible] = GB_MIN(w.cost[i * k + possible], max_cost);
         if (i < n_ops) {
             w.order[n_order++] = i;
@@ -49,7 +54,8 @@ static inline struct world random_world(int n_backends, int n_ops, int n_leafs, 
         const uint32_t begin = n_consumers;
         for (int c = 0; c < n_ops; c++) {
             const bool near = i >= n_ops ? true : c > i && c <= i + reach;
-            const bool back = i < n_ops && c < i && c >= i - reach && test_random_int(0, 12) == 0; // results written back to what came before
+            // results written back to what came before
+            const bool back = i < n_ops && c < i && c >= i - reach && test_random_int(0, 12) == 0;
             if ((near && test_random_int(0, i >= n_ops ? n_ops / 2 : 2) == 0) || back) {
                 w.consumers[n_consumers++] = c;
             }
@@ -58,12 +64,20 @@ static inline struct world random_world(int n_backends, int n_ops, int n_leafs, 
             for (int q = 0; q < k * k; q++) {
                 w.copy[n_values * k * k + q] = test_random_int(0, 3) == 0 ? 0 : test_random_int(0, max_cost);
             }
-            w.values[n_values++] = (struct gb_cost_value){ i, begin, n_consumers };
+            w.values[n_values++] = (struct gb_cost_value) { i, begin, n_consumers };
         }
     }
-    w.p = (struct gb_cost_problem){
-        .n_backends = k, .n_items = n, .n_order = n_order, .n_values = n_values, .cost = w.cost, .order = w.order, .values = w.values,
-        .consumers = w.consumers, .copy = w.copy, .split = test_random_int(0, max_cost / 2),
+    w.p = (struct gb_cost_problem) {
+        .n_backends = k,
+        .n_items    = n,
+        .n_order    = n_order,
+        .n_values   = n_values,
+        .cost       = w.cost,
+        .order      = w.order,
+        .values     = w.values,
+        .consumers  = w.consumers,
+        .copy       = w.copy,
+        .split      = test_random_int(0, max_cost / 2),
     };
     return w;
 }

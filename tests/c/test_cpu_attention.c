@@ -8,13 +8,13 @@ struct moved { // an element of a tensor that an oracle takes as changed by h
 };
 
 static double get(const struct ggml_tensor * t, int64_t i0, int64_t i1, int64_t i2, int64_t i3,
-                  const struct moved * m) {
+    const struct moved * m) {
     const bool hit = m != NULL && m->t == t && m->i[0] == i0 && m->i[1] == i1 && m->i[2] == i2 && m->i[3] == i3;
     return at(t, i0, i1, i2, i3) + (hit ? m->h : 0);
 }
 
 static double attention(const struct ggml_tensor * q, const struct ggml_tensor * k, const struct ggml_tensor * v,
-                        bool masked, const int64_t i[4], const struct moved * m) {
+    bool masked, const int64_t i[4], const struct moved * m) {
     double        weights[1200], sum = 0, out = 0;
     const int64_t keys = k->ne[1], past = keys - q->ne[1];
     for (int64_t c = 0; c < keys; c++) {
@@ -38,8 +38,8 @@ static double want_attention(const struct ggml_tensor * node, const int64_t i[4]
 static void flash_attn(void) {
     static const int heads[][3] = { { 4, 4, 4 }, { 4, 2, 2 }, { 4, 2, 1 }, { 1, 1, 1 } };
     for (int s = 0; s < 4; s++) {
-        FOR_LAYOUTS (layout) {
-            FOR_FLOATS (type) {
+        FOR_LAYOUTS(layout) {
+            FOR_FLOATS(type) {
                 begin();
                 const int *         h = heads[s];
                 struct ggml_tensor *q = random_tensor(type, layout, 6, 5, h[0], 2),
@@ -47,7 +47,7 @@ static void flash_attn(void) {
                                    *v = random_tensor(type, layout, 9, 6, h[2], 2);
                 for (int masked = 0; masked < 2; masked++) {
                     struct ggml_tensor * node = ggml_flash_attn(ctx, stand_in(6, 5, h[0], 2), stand_in(6, 9, h[1], 2),
-                                                                stand_in(9, 6, h[2], 2), masked);
+                        stand_in(9, 6, h[2], 2), masked);
                     CHECK_NODE(reading(reading(reading(node, 0, q), 1, k), 2, v), want_attention, 4e-6);
                 }
                 end();
@@ -56,8 +56,7 @@ static void flash_attn(void) {
     }
     begin();
     struct ggml_tensor * node = ggml_flash_attn(ctx, random_tensor(GGML_TYPE_F16, DENSE, 16, 20, 6, 1),
-                                                random_tensor(GGML_TYPE_F16, DENSE, 16, 40, 2, 1),
-                                                random_tensor(GGML_TYPE_F16, DENSE, 40, 16, 2, 1), true);
+        random_tensor(GGML_TYPE_F16, DENSE, 16, 40, 2, 1), random_tensor(GGML_TYPE_F16, DENSE, 40, 16, 2, 1), true);
     CHECK(is_shared(node));
     CHECK_NODE(node, want_attention, 4e-6);
     end();
@@ -65,14 +64,17 @@ static void flash_attn(void) {
 
 // Tiles of queries and blocks of keys, none of them full; keys that no query of a tile sees; grouped heads.
 static void flash_attn_tiles(void) {
-    static const int shapes[][3] = { { 16, 8, 16 }, { 8, 50, 60 }, { 9, 53, 530 }, { 8, 10, 1100 }, { 16, 40, 60 } }; // d, queries, keys
+    // d, queries, keys
+    static const int shapes[][3] = { { 16, 8, 16 }, { 8, 50, 60 }, { 9, 53, 530 }, { 8, 10, 1100 }, { 16, 40, 60 } };
     for (int s = 0; s < 5; s++) {
-        FOR_FLOATS (type) {
+        FOR_FLOATS(type) {
             begin();
             const int d = shapes[s][0], n = shapes[s][1], m = shapes[s][2];
             for (int masked = 0; masked <= (m >= n); masked++) {
-                struct ggml_tensor * node = ggml_flash_attn(ctx, stand_in(d, n, 2, 1), stand_in(d, m, 1, 1), stand_in(m, d, 1, 1), masked);
-                struct ggml_tensor *q = random_tensor(type, DENSE, d, n, 2, 1), *k = random_tensor(type, DENSE, d, m, 1, 1),
+                struct ggml_tensor * node =
+                    ggml_flash_attn(ctx, stand_in(d, n, 2, 1), stand_in(d, m, 1, 1), stand_in(m, d, 1, 1), masked);
+                struct ggml_tensor *q = random_tensor(type, DENSE, d, n, 2, 1),
+                                   *k = random_tensor(type, DENSE, d, m, 1, 1),
                                    *v = random_tensor(type, DENSE, m, d, 1, 1);
                 CHECK_NODE(reading(reading(reading(node, 0, q), 1, k), 2, v), want_attention, 4e-6);
             }
@@ -97,24 +99,23 @@ static double want_ff(const struct ggml_tensor * node, const int64_t i[4]) {
 }
 
 static void flash_ff(void) {
-    FOR_LAYOUTS (layout) {
-        FOR_FLOATS (type) {
+    FOR_LAYOUTS(layout) {
+        FOR_FLOATS(type) {
             begin();
             struct ggml_tensor *a     = random_tensor(type, layout, 6, 5, 2, 2),
                                *b0    = random_tensor(type, layout, 6, 11, 2, 2),
                                *c0    = random_tensor(type, layout, 11, 6, 2, 2);
-            struct ggml_tensor * node = ggml_flash_ff(
-                ctx, stand_in(6, 5, 2, 2), stand_in(6, 11, 2, 2), random_tensor(GGML_TYPE_F32, DENSE, 11, 1, 1, 1),
-                stand_in(11, 6, 2, 2), random_tensor(GGML_TYPE_F32, DENSE, 6, 1, 1, 1));
+            struct ggml_tensor * node = ggml_flash_ff(ctx, stand_in(6, 5, 2, 2), stand_in(6, 11, 2, 2),
+                random_tensor(GGML_TYPE_F32, DENSE, 11, 1, 1, 1), stand_in(11, 6, 2, 2),
+                random_tensor(GGML_TYPE_F32, DENSE, 6, 1, 1, 1));
             CHECK_NODE(reading(reading(reading(node, 0, a), 1, b0), 3, c0), want_ff, 1e-5);
             end();
         }
     }
     begin();
-    struct ggml_tensor * node = ggml_flash_ff(
-        ctx, random_tensor(GGML_TYPE_F16, DENSE, 16, 60, 1, 1), random_tensor(GGML_TYPE_F16, DENSE, 16, 50, 1, 1),
-        random_tensor(GGML_TYPE_F32, DENSE, 50, 1, 1, 1), random_tensor(GGML_TYPE_F16, DENSE, 50, 16, 1, 1),
-        random_tensor(GGML_TYPE_F32, DENSE, 16, 1, 1, 1));
+    struct ggml_tensor * node = ggml_flash_ff(ctx, random_tensor(GGML_TYPE_F16, DENSE, 16, 60, 1, 1),
+        random_tensor(GGML_TYPE_F16, DENSE, 16, 50, 1, 1), random_tensor(GGML_TYPE_F32, DENSE, 50, 1, 1, 1),
+        random_tensor(GGML_TYPE_F16, DENSE, 50, 16, 1, 1), random_tensor(GGML_TYPE_F32, DENSE, 16, 1, 1, 1));
     CHECK(is_shared(node));
     CHECK_NODE(node, want_ff, 2e-5);
     end();
@@ -127,7 +128,7 @@ static double slope(const struct ggml_tensor * node, const struct ggml_tensor * 
     double                     loss = 0;
     for (int side = -1; side <= 1; side += 2) {
         const struct moved m = { t, { i[0], i[1], i[2], i[3] }, side * h };
-        FOR_ELEMENTS (d, j) {
+        FOR_ELEMENTS(d, j) {
             const bool same_head = t == node->src[0] ? j[2] == i[2] : j[2] % t->ne[2] == i[2]; // others do not change
             if (same_head && j[3] == i[3]) {
                 loss += side * at(d, j[0], j[1], j[2], j[3]) *
@@ -146,9 +147,8 @@ static double want_grads(const struct ggml_tensor * node, const int64_t i[4]) {
         if (at_byte < size) {
             const int64_t e = at_byte / 4;
             return slope(node, t,
-                         (const int64_t[4]){ e % t->ne[0], e / t->ne[0] % t->ne[1],
-                                             e / (t->ne[0] * t->ne[1]) % t->ne[2],
-                                             e / (t->ne[0] * t->ne[1] * t->ne[2]) });
+                (const int64_t[4]){ e % t->ne[0], e / t->ne[0] % t->ne[1], e / (t->ne[0] * t->ne[1]) % t->ne[2],
+                    e / (t->ne[0] * t->ne[1] * t->ne[2]) });
         }
         at_byte -= size;
         if (at_byte < (16 - size % 16) % 16) {
@@ -162,7 +162,7 @@ static double want_grads(const struct ggml_tensor * node, const int64_t i[4]) {
 static void flash_attn_back(void) {
     static const int heads[][2] = { { 2, 2 }, { 4, 2 }, { 3, 1 } };
     for (int s = 0; s < 3; s++) {
-        FOR_LAYOUTS (layout) {
+        FOR_LAYOUTS(layout) {
             for (int masked = 0; masked < 2; masked++) {
                 begin();
                 const int           h = heads[s][0], hk = heads[s][1];
@@ -171,16 +171,16 @@ static void flash_attn_back(void) {
                                    *v     = random_tensor(GGML_TYPE_F32, layout, 5, 3, hk, 2),
                                    *d     = random_tensor(GGML_TYPE_F32, layout, 3, 3, h, 2);
                 struct ggml_tensor * node = ggml_flash_attn_back(ctx, stand_in(3, 3, h, 2), stand_in(3, 5, hk, 2),
-                                                                 stand_in(5, 3, hk, 2), stand_in(3, 3, h, 2), masked);
+                    stand_in(5, 3, hk, 2), stand_in(3, 3, h, 2), masked);
                 CHECK_NODE(reading(reading(reading(reading(node, 0, q), 1, k), 2, v), 3, d), want_grads, 1e-5);
                 end();
             }
         }
     }
     begin();
-    struct ggml_tensor * node = ggml_flash_attn_back(
-        ctx, random_tensor(GGML_TYPE_F32, DENSE, 16, 20, 12, 1), random_tensor(GGML_TYPE_F32, DENSE, 16, 40, 6, 1),
-        random_tensor(GGML_TYPE_F32, DENSE, 40, 16, 6, 1), random_tensor(GGML_TYPE_F32, DENSE, 16, 20, 12, 1), true);
+    struct ggml_tensor * node = ggml_flash_attn_back(ctx, random_tensor(GGML_TYPE_F32, DENSE, 16, 20, 12, 1),
+        random_tensor(GGML_TYPE_F32, DENSE, 16, 40, 6, 1), random_tensor(GGML_TYPE_F32, DENSE, 40, 16, 6, 1),
+        random_tensor(GGML_TYPE_F32, DENSE, 16, 20, 12, 1), true);
     CHECK(is_shared(node));
     CHECK_NODE(node, NULL, 0);
     end();
@@ -189,8 +189,7 @@ static void flash_attn_back(void) {
 static void heads_that_are_missing(void) {
     begin();
     struct ggml_tensor * node = ggml_flash_attn(ctx, random_tensor(GGML_TYPE_F32, DENSE, 4, 2, 1, 1),
-                                                random_tensor(GGML_TYPE_F32, DENSE, 4, 3, 1, 1),
-                                                random_tensor(GGML_TYPE_F32, DENSE, 3, 4, 1, 1), false);
+        random_tensor(GGML_TYPE_F32, DENSE, 4, 3, 1, 1), random_tensor(GGML_TYPE_F32, DENSE, 3, 4, 1, 1), false);
     give_memory(node);
     node->src[1]->ne[2] = 0;
     CHECK(run_node(node, 1, gb_kernels_default()) == GGML_STATUS_UNSUPPORTED);

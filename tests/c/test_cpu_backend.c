@@ -1,4 +1,5 @@
-// CPU backend and CPU buffers: settings, plans that own what they need, memory of others, copies, levels side by side, parameters.
+// CPU backend and CPU buffers: settings, plans that own what they need, memory of others, copies, levels side by side,
+// parameters.
 #include "test.h"
 
 #include "base/mem.h"
@@ -12,7 +13,7 @@ static struct ggml_context * new_context(bool no_alloc) {
     return ggml_init((struct ggml_init_params){ 4u << 20, NULL, no_alloc });
 }
 
-// ------------------------------------------------------------------------------------------------------------ buffers
+// ------------------------------------------------------------------------------------------------------------- buffers
 
 static void buffers_have_room_and_alignment(void) {
     ggml_backend_buffer_type_t buft = ggml_backend_cpu_buffer_type();
@@ -94,7 +95,7 @@ static void copies_leave_gaps_alone(void) {
     }
 }
 
-// ------------------------------------------------------------------------------------------------------------ backend
+// ------------------------------------------------------------------------------------------------------------- backend
 
 static void settings(void) {
     ggml_backend_t backend = ggml_backend_cpu_init();
@@ -138,7 +139,8 @@ static void levels_side_by_side(void) {
             CHECK(ggml_backend_graph_compute(backend, g));
             const float v = ggml_get_f32_1d(y, 32);
             first[0]      = usable++ == 0 ? v : first[0];
-            CHECK_MSG(fabsf(v - first[0]) < 1e-6f, "level %s gives %g, level scalar %g", ggml_cpu_level_name(i), (double) v, (double) first[0]);
+            CHECK_MSG(fabsf(v - first[0]) < 1e-6f, "level %s gives %g, level scalar %g", ggml_cpu_level_name(i),
+                (double) v, (double) first[0]);
             ggml_free(ctx);
         }
         ggml_backend_free(backend);
@@ -260,7 +262,7 @@ static void supports_what_it_computes(void) {
     const char * reason = ggml_cpu_unsupported_reason(bad);
     CHECK(reason != NULL && reason[0] != '\0');
     CHECK_STR(ggml_backend_unsupported_reason(backend, bad), reason);
-    bad->op = (enum ggml_op) -5;
+    bad->op = (enum ggml_op) - 5;
     CHECK(!ggml_backend_supports_op(backend, bad));
     CHECK(ggml_cpu_unsupported_reason(NULL) != NULL);
     ggml_free(ctx);
@@ -272,8 +274,8 @@ static void device_memory_is_refused(void) {
     ggml_backend_buffer_t device  = ggml_backend_reg_alloc_buffer(ggml_backend_reg_find_by_name("sim"), 1024);
     struct ggml_context * ctx     = new_context(true);
     REQUIRE(backend != NULL && device != NULL && ctx != NULL);
-    struct ggml_tensor * x = ggml_set_name(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4), "x");
-    struct ggml_tensor * y = ggml_sqr(ctx, x);
+    struct ggml_tensor * x    = ggml_set_name(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4), "x");
+    struct ggml_tensor * y    = ggml_sqr(ctx, x);
     char *               base = ggml_backend_buffer_get_base(device);
     REQUIRE(ggml_backend_tensor_alloc(device, x, base) == GGML_STATUS_SUCCESS);
     REQUIRE(ggml_backend_tensor_alloc(device, y, base + 128) == GGML_STATUS_SUCCESS);
@@ -286,7 +288,7 @@ static void device_memory_is_refused(void) {
     ggml_backend_free(backend);
 }
 
-// --------------------------------------------------------------------------------------------------------- parameters
+// ---------------------------------------------------------------------------------------------------------- parameters
 
 static void registry_parameters(void) {
     ggml_backend_t backend = ggml_backend_reg_init_backend_from_str("cpu:threads=3,level=scalar");
@@ -298,8 +300,8 @@ static void registry_parameters(void) {
     REQUIRE(backend != NULL);
     CHECK_INT(ggml_backend_cpu_get_n_threads(backend), ggml_cpu_default_n_threads());
     ggml_backend_free(backend);
-    static const char * const bad[] = { "threads=0", "threads=513", "threads=two", "threads=2x", "threads=", "level=none", "speed=9",
-                                        "threads", "=3", "threads=2,,level=scalar", "level=" };
+    static const char * const bad[] = { "threads=0", "threads=513", "threads=two", "threads=2x",
+        "threads=", "level=none", "speed=9", "threads", "=3", "threads=2,,level=scalar", "level=" };
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         ggml_clear_error();
         CHECK_MSG(gb_cpu_reg_init(bad[i], NULL) == NULL, "accepted '%s'", bad[i]);
@@ -310,24 +312,56 @@ static void registry_parameters(void) {
 }
 
 static void numbers_in_parameters(void) {
-    static const struct { const char * text; bool good; size_t bytes; } sizes[] = {
-        { "0", true, 0 }, { "4096", true, 4096 }, { "1k", true, 1024 }, { "64M", true, 64u << 20 }, { "1.5MiB", true, 3u << 19 },
-        { "2GB", true, (size_t) 2 << 30 }, { "", false, 0 }, { "M", false, 0 }, { "-1", false, 0 }, { "12x", false, 0 },
-        { "1.5", false, 0 }, { "3.0", true, 3 }, { "1e30", false, 0 }, { "inf", false, 0 }, { "nan", false, 0 }, { " 5", false, 0 }, { "5 ", false, 0 }, { "5MX", false, 0 },
+    static const struct {
+        const char * text;
+        bool         good;
+        size_t       bytes;
+    } sizes[] = {
+        { "0", true, 0 },
+        { "4096", true, 4096 },
+        { "1k", true, 1024 },
+        { "64M", true, 64u << 20 },
+        { "1.5MiB", true, 3u << 19 },
+        { "2GB", true, (size_t) 2 << 30 },
+        { "", false, 0 },
+        { "M", false, 0 },
+        { "-1", false, 0 },
+        { "12x", false, 0 },
+        { "1.5", false, 0 },
+        { "3.0", true, 3 },
+        { "1e30", false, 0 },
+        { "inf", false, 0 },
+        { "nan", false, 0 },
+        { " 5", false, 0 },
+        { "5 ", false, 0 },
+        { "5MX", false, 0 },
     };
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         size_t r = 77;
-        CHECK_MSG(gb_params_size(sizes[i].text, &r) == sizes[i].good && (!sizes[i].good || r == sizes[i].bytes), "'%s' gave %zu",
-                  sizes[i].text, r);
+        CHECK_MSG(gb_params_size(sizes[i].text, &r) == sizes[i].good && (!sizes[i].good || r == sizes[i].bytes),
+            "'%s' gave %zu", sizes[i].text, r);
     }
-    static const struct { const char * text; bool good; int64_t ns; } times[] = {
-        { "0", true, 0 }, { "2ms", true, 2000000 }, { "1.5s", true, 1500000000 }, { "300us", true, 300000 }, { "50NS", true, 50 },
-        { "5", false, 0 }, { "ms", false, 0 }, { "-1ms", false, 0 }, { "9e9s", false, 0 }, { "1m", false, 0 }, { "", false, 0 },
+    static const struct {
+        const char * text;
+        bool         good;
+        int64_t      ns;
+    } times[] = {
+        { "0", true, 0 },
+        { "2ms", true, 2000000 },
+        { "1.5s", true, 1500000000 },
+        { "300us", true, 300000 },
+        { "50NS", true, 50 },
+        { "5", false, 0 },
+        { "ms", false, 0 },
+        { "-1ms", false, 0 },
+        { "9e9s", false, 0 },
+        { "1m", false, 0 },
+        { "", false, 0 },
     };
     for (size_t i = 0; i < sizeof(times) / sizeof(times[0]); i++) {
         int64_t r = 77;
-        CHECK_MSG(gb_params_duration(times[i].text, &r) == times[i].good && (!times[i].good || r == times[i].ns), "'%s' gave %lld",
-                  times[i].text, (long long) r);
+        CHECK_MSG(gb_params_duration(times[i].text, &r) == times[i].good && (!times[i].good || r == times[i].ns),
+            "'%s' gave %lld", times[i].text, (long long) r);
     }
 }
 
@@ -355,7 +389,7 @@ static void features_are_consistent(void) {
 #endif
 }
 
-// ------------------------------------------------------------------------------------------------------------- memory
+// -------------------------------------------------------------------------------------------------------------- memory
 
 // Everything a program does with one backend; false when something failed.
 static bool scenario(void) {
@@ -400,7 +434,7 @@ static void out_of_memory(void) {
 }
 
 TEST_MAIN(TEST(buffers_have_room_and_alignment), TEST(memory_of_others), TEST(copies_leave_gaps_alone), TEST(settings),
-          TEST(levels_side_by_side), TEST(plans_own_what_they_need), TEST(failures_reach_the_caller),
-          TEST(threads_follow_the_setting), TEST(abort_callback),
-          TEST(supports_what_it_computes), TEST(device_memory_is_refused), TEST(registry_parameters), TEST(numbers_in_parameters),
-          TEST(features_are_consistent), TEST(out_of_memory))
+    TEST(levels_side_by_side), TEST(plans_own_what_they_need), TEST(failures_reach_the_caller),
+    TEST(threads_follow_the_setting), TEST(abort_callback), TEST(supports_what_it_computes),
+    TEST(device_memory_is_refused), TEST(registry_parameters), TEST(numbers_in_parameters),
+    TEST(features_are_consistent), TEST(out_of_memory))

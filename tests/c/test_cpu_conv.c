@@ -50,17 +50,16 @@ static void im2col(void) {
     static const int params[][6] = { { 1, 1, 0, 0, 1, 1 }, { 2, 3, 1, 2, 1, 1 }, { 1, 2, 3, 1, 2, 3 } };
     for (int s = 0; s < 3; s++) {
         const int * p = params[s];
-        FOR_LAYOUTS (layout) {
-            FOR_FLOATS (type) {
+        FOR_LAYOUTS(layout) {
+            FOR_FLOATS(type) {
                 begin();
-                struct ggml_tensor * b = random_tensor(type, layout, 13, 11, 3, 2);
-                struct ggml_tensor * node =
-                    ggml_im2col(ctx, tensor(GGML_TYPE_F16, DENSE, 3, 2, 3, 4), stand_in(13, 11, 3, 2), p[0], p[1], p[2],
-                                p[3], p[4], p[5], true);
+                struct ggml_tensor * b    = random_tensor(type, layout, 13, 11, 3, 2);
+                struct ggml_tensor * node = ggml_im2col(ctx, tensor(GGML_TYPE_F16, DENSE, 3, 2, 3, 4),
+                    stand_in(13, 11, 3, 2), p[0], p[1], p[2], p[3], p[4], p[5], true);
                 CHECK_NODE(reading(node, 1, b), want_im2col, 0);
                 struct ggml_tensor * line = random_tensor(type, layout, 21, 3, 2, 1);
                 node = ggml_im2col(ctx, tensor(GGML_TYPE_F16, DENSE, 3, 3, 4, 1), stand_in(21, 3, 2, 1), p[0], 0, p[2],
-                                   0, p[4], 0, false);
+                    0, p[4], 0, false);
                 CHECK_NODE(reading(node, 1, line), want_im2col, 0);
                 end();
             }
@@ -68,7 +67,7 @@ static void im2col(void) {
     }
     begin();
     struct ggml_tensor * node = ggml_im2col(ctx, tensor(GGML_TYPE_F16, DENSE, 3, 3, 6, 4),
-                                            random_tensor(GGML_TYPE_F32, DENSE, 30, 31, 6, 1), 1, 1, 1, 1, 1, 1, true);
+        random_tensor(GGML_TYPE_F32, DENSE, 30, 31, 6, 1), 1, 1, 1, 1, 1, 1, true);
     CHECK(is_shared(node));
     CHECK_NODE(node, want_im2col, 0);
     end();
@@ -76,8 +75,8 @@ static void im2col(void) {
 
 static void transposed_1d(void) {
     for (int stride = 1; stride <= 4; stride += 3) {
-        FOR_LAYOUTS (layout) {
-            FOR_FLOATS (type) {
+        FOR_LAYOUTS(layout) {
+            FOR_FLOATS(type) {
                 begin();
                 struct ggml_tensor *a = random_tensor(type, layout, 3, 4, 5, 1),
                                    *b = random_tensor(GGML_TYPE_F32, layout, 9, 5, 1, 1);
@@ -90,7 +89,7 @@ static void transposed_1d(void) {
     }
     begin();
     struct ggml_tensor * node = ggml_conv_transpose_1d(ctx, random_tensor(GGML_TYPE_F16, DENSE, 9, 12, 5, 1),
-                                                       random_tensor(GGML_TYPE_F32, DENSE, 100, 5, 1, 1), 2, 0, 1);
+        random_tensor(GGML_TYPE_F32, DENSE, 100, 5, 1, 1), 2, 0, 1);
     CHECK(is_shared(node));
     CHECK_NODE(node, want_transposed_1d, 3e-6);
     end();
@@ -98,13 +97,13 @@ static void transposed_1d(void) {
 
 static void transposed_2d(void) {
     for (int stride = 1; stride <= 3; stride++) {
-        FOR_LAYOUTS (layout) {
-            FOR_FLOATS (type) {
+        FOR_LAYOUTS(layout) {
+            FOR_FLOATS(type) {
                 begin();
                 struct ggml_tensor *a     = random_tensor(type, layout, 3, 2, 4, 3),
                                    *b     = random_tensor(GGML_TYPE_F32, layout, 6, 5, 3, 2);
-                struct ggml_tensor * node = ggml_conv_transpose_2d_p0(
-                    ctx, random_tensor(GGML_TYPE_F16, DENSE, 3, 2, 4, 3), stand_in(6, 5, 3, 2), stride);
+                struct ggml_tensor * node = ggml_conv_transpose_2d_p0(ctx,
+                    random_tensor(GGML_TYPE_F16, DENSE, 3, 2, 4, 3), stand_in(6, 5, 3, 2), stride);
                 CHECK_NODE(reading(reading(node, 0, a), 1, b), want_transposed_2d, 3e-6); // all batches
                 end();
             }
@@ -112,7 +111,7 @@ static void transposed_2d(void) {
     }
     begin();
     struct ggml_tensor * node = ggml_conv_transpose_2d_p0(ctx, random_tensor(GGML_TYPE_F16, DENSE, 3, 3, 5, 4),
-                                                          random_tensor(GGML_TYPE_F32, DENSE, 22, 24, 4, 2), 2);
+        random_tensor(GGML_TYPE_F32, DENSE, 22, 24, 4, 2), 2);
     CHECK(is_shared(node));
     CHECK_NODE(node, want_transposed_2d, 3e-6);
     end();

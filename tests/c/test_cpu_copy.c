@@ -14,14 +14,14 @@ static double want_copy(const struct ggml_tensor * node, const int64_t i[4]) {
 }
 
 static const enum ggml_type converting[] = { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_I32 };
-static const enum ggml_type all_plain[]  = { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_I8,
-                                             GGML_TYPE_I16, GGML_TYPE_I32, GGML_TYPE_I64,  GGML_TYPE_F64 };
+static const enum ggml_type all_plain[]  = { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_I8, GGML_TYPE_I16,
+    GGML_TYPE_I32, GGML_TYPE_I64, GGML_TYPE_F64 };
 
 static void conversions(void) {
     for (int from = 0; from < 4; from++) {
         for (int to = 0; to < 4; to++) {
-            FOR_LAYOUTS (la) {
-                FOR_LAYOUTS (lb) {
+            FOR_LAYOUTS(la) {
+                FOR_LAYOUTS(lb) {
                     begin();
                     struct ggml_tensor * a = fill(tensor(converting[from], la, 9, 6, 4, 2), -100, 100);
                     CHECK_NODE(ggml_cpy(ctx, a, tensor(converting[to], lb, 9, 6, 4, 2)), want_copy, 0);
@@ -34,7 +34,7 @@ static void conversions(void) {
 
 static void same_type(void) {
     for (int t = 0; t < 8; t++) {
-        FOR_LAYOUTS (layout) {
+        FOR_LAYOUTS(layout) {
             begin();
             struct ggml_tensor * a = fill_int(tensor(all_plain[t], layout, 9, 6, 4, 2), -100, 100);
             CHECK_NODE(ggml_dup(ctx, a), want_copy, 0);
@@ -49,8 +49,8 @@ static void other_shapes(void) {
     static const int64_t shapes[][4] = { { 432, 1, 1, 1 }, { 4, 6, 2, 9 }, { 8, 54, 1, 1 }, { 1, 27, 16, 1 } };
     for (int s = 0; s < 4; s++) {
         const int64_t * n = shapes[s];
-        FOR_LAYOUTS (la) {
-            FOR_LAYOUTS (lb) {
+        FOR_LAYOUTS(la) {
+            FOR_LAYOUTS(lb) {
                 begin();
                 struct ggml_tensor * a = random_tensor(GGML_TYPE_F32, la, 9, 6, 4, 2);
                 CHECK_NODE(ggml_cpy(ctx, a, tensor(GGML_TYPE_F32, lb, n[0], n[1], n[2], n[3])), want_copy, 0);
@@ -71,7 +71,7 @@ static void casts(void) {
 }
 
 static void shared_work(void) {
-    FOR_LAYOUTS (layout) {
+    FOR_LAYOUTS(layout) {
         begin();
         struct ggml_tensor * a    = random_tensor(GGML_TYPE_F32, layout, 531, 7, 12, 2);
         struct ggml_tensor * cont = ggml_cont(ctx, a);
@@ -119,4 +119,4 @@ static void quantized(void) { // the bytes, all of them and no more
 }
 
 TEST_MAIN(TEST(conversions), TEST(same_type), TEST(other_shapes), TEST(casts), TEST(shared_work), TEST(in_place),
-          TEST(out_of_range_to_int), TEST(quantized))
+    TEST(out_of_range_to_int), TEST(quantized))

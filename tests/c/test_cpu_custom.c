@@ -40,7 +40,7 @@ static void by_rows(void) {
     }
     begin();
     struct ggml_tensor * node = reading(ggml_map_unary_f32(ctx, stand_in(7, 3, 1, 1), add_ten), 0,
-                                        tensor(GGML_TYPE_F32, TRANSPOSED, 7, 3, 1, 1));
+        tensor(GGML_TYPE_F32, TRANSPOSED, 7, 3, 1, 1));
     give_memory(node);
     CHECK(run_node(node, 1, gb_kernels_default()) == GGML_STATUS_UNSUPPORTED);
     CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "rows must be contiguous");
@@ -60,7 +60,7 @@ static void whole2(struct ggml_tensor * dst, const struct ggml_tensor * a, const
 }
 
 static void whole3(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b,
-                   const struct ggml_tensor * c) {
+    const struct ggml_tensor * c) {
     calls++;
     ((float *) dst->data)[0] = ((float *) a->data)[0] + 10 * ((float *) b->data)[0] + 100 * ((float *) c->data)[0];
 }
@@ -74,8 +74,7 @@ static struct ggml_tensor * one(float v) {
 static void whole_tensors(void) {
     begin();
     struct ggml_tensor * nodes[] = { ggml_map_custom1_f32(ctx, one(1), whole1),
-                                     ggml_map_custom2_f32(ctx, one(1), one(2), whole2),
-                                     ggml_map_custom3_f32(ctx, one(1), one(2), one(3), whole3) };
+        ggml_map_custom2_f32(ctx, one(1), one(2), whole2), ggml_map_custom3_f32(ctx, one(1), one(2), one(3), whole3) };
     const float          wants[] = { 2, 21, 321 };
     for (int k = 0; k < 3; k++) {
         give_memory(nodes[k]);
@@ -107,21 +106,20 @@ static void on_threads1(struct ggml_tensor * dst, const struct ggml_tensor * a, 
 }
 
 static void on_threads2(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b, int ith,
-                        int nth, void * userdata) {
+    int nth, void * userdata) {
     note(userdata, ith, nth, 2);
     CHECK(dst->src[0] == a && dst->src[1] == b);
 }
 
 static void on_threads3(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b,
-                        const struct ggml_tensor * c, int ith, int nth, void * userdata) {
+    const struct ggml_tensor * c, int ith, int nth, void * userdata) {
     note(userdata, ith, nth, 3);
     CHECK(dst->src[0] == a && dst->src[1] == b && dst->src[2] == c);
 }
 
 static void on_threads(void) {
-    static const int tasks[][3] = {
-        { GGML_N_TASKS_MAX, 5, 5 }, { 3, 5, 3 }, { 7, 2, 2 }, { 1, 5, 1 }
-    }; // n_tasks, threads, calls
+    static const int tasks[][3] = { { GGML_N_TASKS_MAX, 5, 5 }, { 3, 5, 3 }, { 7, 2, 2 },
+        { 1, 5, 1 } }; // n_tasks, threads, calls
     for (int t = 0; t < 4; t++) {
         for (int n = 1; n <= 3; n++) {
             begin();
@@ -169,24 +167,25 @@ static void failing2(struct ggml_tensor * dst, const struct ggml_tensor * a, con
 }
 
 static void failing3(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b,
-                     const struct ggml_tensor * c) {
+    const struct ggml_tensor * c) {
     fail_in_vain();
     whole3(dst, a, b, c);
 }
 
-static void failing_on_threads1(struct ggml_tensor * dst, const struct ggml_tensor * a, int ith, int nth, void * userdata) {
+static void failing_on_threads1(struct ggml_tensor * dst, const struct ggml_tensor * a, int ith, int nth,
+    void * userdata) {
     fail_in_vain();
     on_threads1(dst, a, ith, nth, userdata);
 }
 
-static void failing_on_threads2(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b, int ith,
-                                int nth, void * userdata) {
+static void failing_on_threads2(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b,
+    int ith, int nth, void * userdata) {
     fail_in_vain();
     on_threads2(dst, a, b, ith, nth, userdata);
 }
 
 static void failing_on_threads3(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b,
-                                const struct ggml_tensor * c, int ith, int nth, void * userdata) {
+    const struct ggml_tensor * c, int ith, int nth, void * userdata) {
     fail_in_vain();
     on_threads3(dst, a, b, c, ith, nth, userdata);
 }
@@ -213,15 +212,16 @@ static void handled_failures(void) {
     ggml_backend_cpu_set_n_threads(cpu, 1);
     for (int kind = 0; kind < 8; kind++) {
         begin();
-        struct ggml_tensor *a = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4), *b = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4);
-        struct ggml_tensor * node = kind == 0   ? ggml_map_unary_f32(ctx, a, failing_row)
-                                    : kind == 1 ? ggml_map_binary_f32(ctx, a, b, failing_rows)
-                                    : kind == 2 ? ggml_map_custom1_f32(ctx, a, failing1)
-                                    : kind == 3 ? ggml_map_custom2_f32(ctx, a, b, failing2)
-                                    : kind == 4 ? ggml_map_custom3_f32(ctx, a, b, a, failing3)
-                                    : kind == 5 ? ggml_map_custom1(ctx, a, failing_on_threads1, 1, &seen)
-                                    : kind == 6 ? ggml_map_custom2(ctx, a, b, failing_on_threads2, 1, &seen)
-                                                : ggml_map_custom3(ctx, a, b, a, failing_on_threads3, 1, &seen);
+        struct ggml_tensor *a        = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4),
+                           *b        = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4);
+        struct ggml_tensor *  node   = kind == 0   ? ggml_map_unary_f32(ctx, a, failing_row)
+                                       : kind == 1 ? ggml_map_binary_f32(ctx, a, b, failing_rows)
+                                       : kind == 2 ? ggml_map_custom1_f32(ctx, a, failing1)
+                                       : kind == 3 ? ggml_map_custom2_f32(ctx, a, b, failing2)
+                                       : kind == 4 ? ggml_map_custom3_f32(ctx, a, b, a, failing3)
+                                       : kind == 5 ? ggml_map_custom1(ctx, a, failing_on_threads1, 1, &seen)
+                                       : kind == 6 ? ggml_map_custom2(ctx, a, b, failing_on_threads2, 1, &seen)
+                                                   : ggml_map_custom3(ctx, a, b, a, failing_on_threads3, 1, &seen);
         struct ggml_cgraph *  graph  = ggml_new_graph_custom(ctx, 8, false);
         ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(ctx, cpu);
         CHECK(buffer != NULL && ggml_build_forward_expand(graph, node) == GGML_STATUS_SUCCESS);

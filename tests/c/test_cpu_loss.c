@@ -2,7 +2,7 @@
 #include "test_cpu_ops.h"
 
 static double loss(const struct ggml_tensor * a, const struct ggml_tensor * b, const int64_t moved[4], double h,
-                   double eps) {
+    double eps) {
     double total = 0;
     for (int64_t r = 0; r < a->ne[1] * a->ne[2] * a->ne[3]; r++) {
         const int64_t i1 = r % a->ne[1], i2 = r / a->ne[1] % a->ne[2], i3 = r / (a->ne[1] * a->ne[2]);
@@ -31,20 +31,20 @@ static double want_back(const struct ggml_tensor * node, const int64_t i[4]) {
 }
 
 static struct ggml_tensor * distribution(enum ggml_type type, int layout, int64_t n0, int64_t n1, int64_t n2,
-                                         int64_t n3) { // rows add up to 1
+    int64_t n3) { // rows add up to 1
     struct ggml_tensor * t = tensor(type, layout, n0, n1, n2, n3);
-    FOR_ELEMENTS (t, i) {
+    FOR_ELEMENTS(t, i) {
         write_value(type, address(t, i),
-                    i[0] == (i[1] + i[2]) % n0                 ? 0.75
-                    : n0 > 1 && i[0] == (i[1] + i[2] + 1) % n0 ? 0.25
-                                                               : 0);
+            i[0] == (i[1] + i[2]) % n0                 ? 0.75
+            : n0 > 1 && i[0] == (i[1] + i[2] + 1) % n0 ? 0.25
+                                                       : 0);
     }
     return t;
 }
 
 static void forward(void) {
-    FOR_LAYOUTS (layout) {
-        FOR_FLOATS (type) {
+    FOR_LAYOUTS(layout) {
+        FOR_FLOATS(type) {
             begin();
             struct ggml_tensor *a     = fill(tensor(type, layout, 33, 5, 2, 2), -5, 5),
                                *b     = distribution(type, layout, 33, 5, 2, 2);
@@ -55,7 +55,7 @@ static void forward(void) {
     }
     begin();
     struct ggml_tensor * node = ggml_cross_entropy_loss(ctx, random_tensor(GGML_TYPE_F32, DENSE, 100, 420, 1, 1),
-                                                        distribution(GGML_TYPE_F32, DENSE, 100, 420, 1, 1));
+        distribution(GGML_TYPE_F32, DENSE, 100, 420, 1, 1));
     CHECK(is_shared(node));
     CHECK_NODE(node, want_loss, 3e-6);
     end();
@@ -74,8 +74,8 @@ static void an_impossible_class(void) { // eps keeps the logarithm finite
 }
 
 static void back(void) {
-    FOR_LAYOUTS (layout) {
-        FOR_FLOATS (type) {
+    FOR_LAYOUTS(layout) {
+        FOR_FLOATS(type) {
             begin();
             struct ggml_tensor *a  = random_tensor(type, layout, 12, 2, 2, 1),
                                *b  = distribution(type, layout, 12, 2, 2, 1);
@@ -88,8 +88,7 @@ static void back(void) {
     }
     begin();
     struct ggml_tensor * node = ggml_cross_entropy_loss_back(ctx, random_tensor(GGML_TYPE_F32, DENSE, 100, 420, 1, 1),
-                                                             distribution(GGML_TYPE_F32, DENSE, 100, 420, 1, 1),
-                                                             random_tensor(GGML_TYPE_F32, DENSE, 1, 1, 1, 1));
+        distribution(GGML_TYPE_F32, DENSE, 100, 420, 1, 1), random_tensor(GGML_TYPE_F32, DENSE, 1, 1, 1, 1));
     CHECK(is_shared(node));
     CHECK_NODE(node, NULL, 0);
     end();
@@ -105,7 +104,7 @@ static double given_eps(const struct ggml_tensor * node) {
 
 static double want_given(const struct ggml_tensor * node, const int64_t i[4]) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
-    const double              eps = given_eps(node);
+    const double              eps   = given_eps(node);
     double                    total = 0;
     (void) i;
     for (int64_t r = 0; r < a->ne[1]; r++) {
@@ -124,7 +123,8 @@ static double want_given(const struct ggml_tensor * node, const int64_t i[4]) {
     return -total / (double) a->ne[1];
 }
 
-static double want_given_back(const struct ggml_tensor * node, const int64_t i[4]) { // by the chain rule through the softmax
+// by the chain rule through the softmax
+static double want_given_back(const struct ggml_tensor * node, const int64_t i[4]) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
     const double              eps = given_eps(node);
     double                    max = -INFINITY, sum = 0, grad = 0;
@@ -136,7 +136,9 @@ static double want_given_back(const struct ggml_tensor * node, const int64_t i[4
     }
     const double own = exp(at(a, i[0], i[1], 0, 0) - max) / sum;
     for (int64_t j = 0; j < a->ne[0]; j++) {
-        const double s = exp(at(a, j, i[1], 0, 0) - max) / sum, t = at(b, j, i[1], 0, 0), moves = (j == i[0] ? 1 : 0) - own; // d log s / d x
+        // d log s / d x
+        const double s = exp(at(a, j, i[1], 0, 0) - max) / sum, t = at(b, j, i[1], 0, 0),
+                     moves = (j == i[0] ? 1 : 0) - own;
         grad -= t == 0 ? 0 : eps == 0 ? t * moves : t * (1 - eps) * s * moves / (s * (1 - eps) + eps);
     }
     return grad * at(node->src[2], 0, 0, 0, 0) / (double) a->ne[1];
@@ -148,8 +150,9 @@ static void exact(void) {
         const float eps = way == 0 ? 0 : way == 1 ? 1e-9f : 0.1f;
         for (int64_t n = 1; n <= 70; n += 23) {
             begin();
-            struct ggml_tensor *a = tensor(GGML_TYPE_F32, DENSE, n, 9, 1, 1), *b = fill(tensor(GGML_TYPE_F32, DENSE, n, 9, 1, 1), 0, 2);
-            FOR_ELEMENTS (a, i) {
+            struct ggml_tensor *a = tensor(GGML_TYPE_F32, DENSE, n, 9, 1, 1),
+                               *b = fill(tensor(GGML_TYPE_F32, DENSE, n, 9, 1, 1), 0, 2);
+            FOR_ELEMENTS(a, i) {
                 const float v = i[1] < 7 ? values[test_random() % 8] : values[(i[0] + i[1]) % 10];
                 write_value(a->type, address(a, i), i[0] == 0 ? 1 : v);
                 if (isinf(v) || test_random() % 3 == 0) {
@@ -157,13 +160,20 @@ static void exact(void) {
                 }
             }
             CHECK_NODE(ggml_cross_entropy_loss_eps(ctx, a, b, eps), want_given, 1e-6);
-            CHECK_NODE(ggml_cross_entropy_loss_eps_back(ctx, a, b, fill(tensor(GGML_TYPE_F32, DENSE, 1, 1, 1, 1), 1, 3), eps), want_given_back, 1e-6);
+            CHECK_NODE(ggml_cross_entropy_loss_eps_back(ctx, a, b, fill(tensor(GGML_TYPE_F32, DENSE, 1, 1, 1, 1), 1, 3),
+                           eps),
+                want_given_back, 1e-6);
             end();
         }
-        FOR_FLOATS (type) {
+        FOR_FLOATS(type) {
             begin();
-            struct ggml_tensor * a = fill(tensor(type, PADDED, 33, 5, 1, 1), -5, 5), *b = distribution(type, SWAPPED, 33, 5, 1, 1);
-            CHECK_NODE(reading(reading(ggml_cross_entropy_loss_eps(ctx, stand_in(33, 5, 1, 1), stand_in(33, 5, 1, 1), eps), 0, a), 1, b), want_given, 3e-6);
+            struct ggml_tensor *a = fill(tensor(type, PADDED, 33, 5, 1, 1), -5, 5),
+                               *b = distribution(type, SWAPPED, 33, 5, 1, 1);
+            CHECK_NODE(reading(reading(ggml_cross_entropy_loss_eps(ctx, stand_in(33, 5, 1, 1), stand_in(33, 5, 1, 1),
+                                           eps),
+                                   0, a),
+                           1, b),
+                want_given, 3e-6);
             end();
         }
     }

@@ -22,16 +22,16 @@ static double want_alibi(const struct ggml_tensor * node, const int64_t i[4]) {
 static void masks(void) {
     static const int past[] = { 0, 3, 100 };
     for (int p = 0; p < 3; p++) {
-        FOR_LAYOUTS (layout) {
-            FOR_FLOATS (type) {
+        FOR_LAYOUTS(layout) {
+            FOR_FLOATS(type) {
                 begin();
                 struct ggml_tensor * a = random_tensor(type, layout, 11, 6, 3, 2);
                 CHECK_NODE(reading(typed(ggml_diag_mask_inf(ctx, stand_in(11, 6, 3, 2), past[p]), type), 0, a),
-                           want_mask, 0);
+                    want_mask, 0);
                 CHECK_NODE(reading(typed(ggml_diag_mask_zero(ctx, stand_in(11, 6, 3, 2), past[p]), type), 0, a),
-                           want_mask, 0);
+                    want_mask, 0);
                 CHECK_NODE(onto(reading(typed(ggml_diag_mask_inf(ctx, stand_in(11, 6, 3, 2), past[p]), type), 0, a), 0),
-                           want_mask, 0);
+                    want_mask, 0);
                 end();
             }
         }
@@ -47,12 +47,12 @@ static void masks(void) {
 
 static void alibi(void) {
     for (int heads = 1; heads <= 13; heads += 4) {
-        FOR_LAYOUTS (layout) {
-            FOR_FLOATS (type) {
+        FOR_LAYOUTS(layout) {
+            FOR_FLOATS(type) {
                 begin();
                 struct ggml_tensor * a = random_tensor(type, layout, 530, 3, heads, 1);
-                CHECK_NODE(
-                    onto(reading(typed(ggml_alibi(ctx, stand_in(530, 3, heads, 1), 0, heads, 8.0f), type), 0, a), 0),
+                CHECK_NODE(onto(reading(typed(ggml_alibi(ctx, stand_in(530, 3, heads, 1), 0, heads, 8.0f), type), 0, a),
+                               0),
                     want_alibi, 1e-6);
                 end();
             }

@@ -60,18 +60,18 @@ static double want_group(const struct ggml_tensor * node, const int64_t i[4]) {
 static void rows(void) {
     static const int64_t lengths[] = { 1, 2, 31, 64 };
     for (int s = 0; s < 4; s++) {
-        FOR_LAYOUTS (layout) {
-            FOR_FLOATS (type) {
+        FOR_LAYOUTS(layout) {
+            FOR_FLOATS(type) {
                 begin();
                 const int64_t        n = lengths[s];
                 struct ggml_tensor * a = fill(tensor(type, layout, n, 3, 2, 2), -1, 4);
                 CHECK_NODE(reading(typed(ggml_norm(ctx, stand_in(n, 3, 2, 2), 1e-5f), type), 0, a), want_norm, 3e-6);
                 CHECK_NODE(reading(typed(ggml_rms_norm(ctx, stand_in(n, 3, 2, 2), 1e-6f), type), 0, a), want_norm,
-                           3e-6);
+                    3e-6);
                 CHECK_NODE(onto(reading(typed(ggml_norm(ctx, stand_in(n, 3, 2, 2), 1e-5f), type), 0, a), 0), want_norm,
-                           3e-6);
+                    3e-6);
                 CHECK_NODE(onto(reading(typed(ggml_rms_norm(ctx, stand_in(n, 3, 2, 2), 1e-6f), type), 0, a), 0),
-                           want_norm, 3e-6);
+                    want_norm, 3e-6);
                 end();
             }
         }
@@ -79,12 +79,12 @@ static void rows(void) {
 }
 
 static void long_rows(void) {
-    FOR_FLOATS (type) {
+    FOR_FLOATS(type) {
         begin();
         struct ggml_tensor * a = random_tensor(type, TRANSPOSED, 1100, 2, 1, 1);
         CHECK_NODE(reading(typed(ggml_norm(ctx, stand_in(1100, 2, 1, 1), 1e-5f), type), 0, a), want_norm, 3e-6);
         CHECK_NODE(onto(reading(typed(ggml_rms_norm(ctx, stand_in(1100, 2, 1, 1), 1e-6f), type), 0, a), 0), want_norm,
-                   3e-6);
+            3e-6);
         end();
     }
 }
@@ -107,8 +107,8 @@ static void shared_rows(void) {
 }
 
 static void rms_norm_back(void) {
-    FOR_LAYOUTS (layout) {
-        FOR_FLOATS (type) {
+    FOR_LAYOUTS(layout) {
+        FOR_FLOATS(type) {
             begin();
             struct ggml_tensor *x  = random_tensor(type, layout, 33, 3, 2, 1),
                                *dy = random_tensor(type, layout, 33, 3, 2, 1);
@@ -120,7 +120,7 @@ static void rms_norm_back(void) {
     }
     begin();
     struct ggml_tensor * node = ggml_rms_norm_back(ctx, random_tensor(GGML_TYPE_F32, DENSE, 300, 140, 1, 1),
-                                                   random_tensor(GGML_TYPE_F32, DENSE, 300, 140, 1, 1), 1e-3f);
+        random_tensor(GGML_TYPE_F32, DENSE, 300, 140, 1, 1), 1e-3f);
     CHECK(is_shared(node));
     CHECK_NODE(node, NULL, 0);
     end();
@@ -128,15 +128,15 @@ static void rms_norm_back(void) {
 
 static void group_norm(void) {
     for (int groups = 1; groups <= 8; groups++) { // 7 channels: groups of unequal size, and none
-        FOR_LAYOUTS (layout) {
-            FOR_FLOATS (type) {
+        FOR_LAYOUTS(layout) {
+            FOR_FLOATS(type) {
                 begin();
                 struct ggml_tensor * a = random_tensor(type, layout, 5, 3, 7, 2);
                 CHECK_NODE(reading(typed(ggml_group_norm(ctx, stand_in(5, 3, 7, 2), groups), type), 0, a), want_group,
-                           1e-5);
+                    1e-5);
                 if (groups == 3) {
                     CHECK_NODE(onto(reading(typed(ggml_group_norm(ctx, stand_in(5, 3, 7, 2), groups), type), 0, a), 0),
-                               want_group, 1e-5);
+                        want_group, 1e-5);
                 }
                 end();
             }

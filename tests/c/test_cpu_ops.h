@@ -63,9 +63,15 @@ static inline uint16_t double_to_half(double v, bool bf16) { // nearest, found b
     const int      fraction = bf16 ? 7 : 10, bias = bf16 ? 127 : 15;
     const uint16_t sign = signbit(v) ? 0x8000 : 0;
     double         a    = fabs(v);
-    if (isnan(a)) return sign | (bf16 ? 0x7fc0 : 0x7e00);
-    if (isinf(a)) return sign | (bf16 ? 0x7f80 : 0x7c00);
-    if (a == 0) return sign;
+    if (isnan(a)) {
+        return sign | (bf16 ? 0x7fc0 : 0x7e00);
+    }
+    if (isinf(a)) {
+        return sign | (bf16 ? 0x7f80 : 0x7c00);
+    }
+    if (a == 0) {
+        return sign;
+    }
     int e;
     frexp(a, &e);
     e                   = e - 1 < 1 - bias ? 1 - bias : e - 1;
@@ -73,8 +79,12 @@ static inline uint16_t double_to_half(double v, bool bf16) { // nearest, found b
     const double back   = ldexp(scaled, e - fraction);
     int          e2;
     frexp(back, &e2);
-    if (back < ldexp(1, 1 - bias)) return sign | (uint16_t) ldexp(back, bias - 1 + fraction);
-    if (e2 - 1 > bias) return sign | (bf16 ? 0x7f80 : 0x7c00);
+    if (back < ldexp(1, 1 - bias)) {
+        return sign | (uint16_t) ldexp(back, bias - 1 + fraction);
+    }
+    if (e2 - 1 > bias) {
+        return sign | (bf16 ? 0x7f80 : 0x7c00);
+    }
     return sign |
            (uint16_t) (((e2 - 1 + bias) << fraction) + (int) (ldexp(back, fraction - (e2 - 1)) - (1 << fraction)));
 }
@@ -140,10 +150,10 @@ static inline double at(const struct ggml_tensor * t, int64_t i0, int64_t i1, in
     return read_value(t->type, arena_before + (address(t, i) - arena));
 }
 
-#define FOR_ELEMENTS(t, i)                                                                                             \
-    for (int64_t i[4] = { 0, 0, 0, 0 }; i[3] < (t)->ne[3]; i[3]++)                                                     \
-        for (i[2] = 0; i[2] < (t)->ne[2]; i[2]++)                                                                      \
-            for (i[1] = 0; i[1] < (t)->ne[1]; i[1]++)                                                                  \
+#define FOR_ELEMENTS(t, i)                                         \
+    for (int64_t i[4] = { 0, 0, 0, 0 }; i[3] < (t)->ne[3]; i[3]++) \
+        for (i[2] = 0; i[2] < (t)->ne[2]; i[2]++)                  \
+            for (i[1] = 0; i[1] < (t)->ne[1]; i[1]++)              \
                 for (i[0] = 0; i[0] < (t)->ne[0]; i[0]++)
 
 // -------------------------------------------------------------------------------------------------------------- inputs
@@ -158,7 +168,7 @@ static inline struct ggml_tensor * parent_of(enum ggml_type type, int64_t n0, in
 }
 
 static inline struct ggml_tensor * tensor(enum ggml_type type, int layout, int64_t n0, int64_t n1, int64_t n2,
-                                          int64_t n3) {
+    int64_t n3) {
     struct ggml_tensor * p;
     switch (layout) {
         case PADDED:
@@ -172,21 +182,17 @@ static inline struct ggml_tensor * tensor(enum ggml_type type, int layout, int64
 }
 
 static inline struct ggml_tensor * fill(struct ggml_tensor * t, float low, float high) {
-    FOR_ELEMENTS (t, i) {
-        write_value(t->type, address(t, i), test_random_float(low, high));
-    }
+    FOR_ELEMENTS(t, i) { write_value(t->type, address(t, i), test_random_float(low, high)); }
     return t;
 }
 
 static inline struct ggml_tensor * fill_int(struct ggml_tensor * t, int64_t low, int64_t high) {
-    FOR_ELEMENTS (t, i) {
-        write_value(t->type, address(t, i), (double) test_random_int(low, high));
-    }
+    FOR_ELEMENTS(t, i) { write_value(t->type, address(t, i), (double) test_random_int(low, high)); }
     return t;
 }
 
 static inline struct ggml_tensor * random_tensor(enum ggml_type type, int layout, int64_t n0, int64_t n1, int64_t n2,
-                                                 int64_t n3) {
+    int64_t n3) {
     return fill(tensor(type, layout, n0, n1, n2, n3), -2, 2);
 }
 
@@ -265,28 +271,24 @@ static inline bool is_near(double got, double want, double tolerance, enum ggml_
 static inline double * expectations(struct ggml_tensor * node, want_fn * want) {
     double * list = malloc(sizeof(double) * (size_t) (ggml_nelements(node) + 1));
     size_t   n    = 0;
-    FOR_ELEMENTS (node, i) {
-        list[n++] = want(node, i);
-    }
+    FOR_ELEMENTS(node, i) { list[n++] = want(node, i); }
     return list;
 }
 
 static inline void compare(const char * file, int line, struct ggml_tensor * node, const double * wanted,
-                           double tolerance, const char * level) {
+    double tolerance, const char * level) {
     int shown = 0;
-    FOR_ELEMENTS (node, i) {
+    FOR_ELEMENTS(node, i) {
         const double got = read_value(node->type, address(node, i)), expected = *wanted++;
         if (!is_near(got, expected, tolerance, node->type) && shown++ < 3) {
             test_fail(file, line, "%s of %s, level %s, [%d,%d,%d,%d]: %.9g, expected %.9g", ggml_op_name(node->op),
-                      ggml_type_name(node->src[0]->type), level, (int) i[0], (int) i[1], (int) i[2], (int) i[3], got,
-                      expected);
+                ggml_type_name(node->src[0]->type), level, (int) i[0], (int) i[1], (int) i[2], (int) i[3], got,
+                expected);
         }
     }
     const size_t size = ggml_type_size(node->type);
     memset(arena_mask, 0, arena_used);
-    FOR_ELEMENTS (node, i) {
-        memset(arena_mask + (address(node, i) - arena), 1, size);
-    }
+    FOR_ELEMENTS(node, i) { memset(arena_mask + (address(node, i) - arena), 1, size); }
     for (size_t b = 0; b < arena_used; b++) {
         if (!arena_mask[b] && arena[b] != arena_before[b]) {
             test_fail(file, line, "%s wrote outside its result", ggml_op_name(node->op));
@@ -297,7 +299,7 @@ static inline void compare(const char * file, int line, struct ggml_tensor * nod
 
 // Runs the node at every level with 1, 2 and 5 threads. want NULL: only the comparison between numbers of threads.
 static inline void check_node_at(const char * file, int line, struct ggml_tensor * node, want_fn * want,
-                                 double tolerance) {
+    double tolerance) {
     if (node == NULL) {
         test_fail(file, line, "no node: %s", ggml_last_error());
         ggml_clear_error();
@@ -346,7 +348,7 @@ static inline bool is_shared(const struct ggml_tensor * node) {
 
 static const enum ggml_type float_types[3] = { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16 };
 
-#define FOR_FLOATS(type)                                                                                               \
+#define FOR_FLOATS(type) \
     for (int type##_i = 0, type = float_types[0]; type##_i < 3; type = float_types[++type##_i < 3 ? type##_i : 0])
 #define FOR_LAYOUTS(l) for (int l = DENSE; l < N_LAYOUTS; l++)
 

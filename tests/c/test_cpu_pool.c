@@ -22,8 +22,8 @@ static double want_pool(const struct ggml_tensor * node, const int64_t i[4]) {
 static void pool_1d(void) {
     for (int op = 0; op < GGML_OP_POOL_COUNT; op++) {
         for (int k = 1; k <= 5; k += 2) {
-            FOR_LAYOUTS (layout) {
-                FOR_FLOATS (type) {
+            FOR_LAYOUTS(layout) {
+                FOR_FLOATS(type) {
                     begin();
                     struct ggml_tensor * node =
                         ggml_pool_1d(ctx, stand_in(23, 4, 1, 1), (enum ggml_op_pool) op, k, k, 0);
@@ -36,17 +36,16 @@ static void pool_1d(void) {
 }
 
 static void pool_2d(void) {
-    static const int params[][6] = {
-        { 2, 2, 2, 2, 0, 0 }, { 3, 2, 1, 2, 1, 1 }, { 5, 1, 3, 1, 2, 0 }, { 1, 4, 2, 3, 0, 2 }
-    };
+    static const int params[][6] = { { 2, 2, 2, 2, 0, 0 }, { 3, 2, 1, 2, 1, 1 }, { 5, 1, 3, 1, 2, 0 },
+        { 1, 4, 2, 3, 0, 2 } };
     for (int op = 0; op < GGML_OP_POOL_COUNT; op++) {
         for (int s = 0; s < 4; s++) {
             const int * p = params[s];
-            FOR_LAYOUTS (layout) {
-                FOR_FLOATS (type) {
+            FOR_LAYOUTS(layout) {
+                FOR_FLOATS(type) {
                     begin();
                     struct ggml_tensor * node = ggml_pool_2d(ctx, stand_in(13, 9, 3, 1), (enum ggml_op_pool) op, p[0],
-                                                             p[1], p[2], p[3], (float) p[4], (float) p[5]);
+                        p[1], p[2], p[3], (float) p[4], (float) p[5]);
                     CHECK_NODE(reading(node, 0, random_tensor(type, layout, 13, 9, 3, 1)), want_pool, 1e-6);
                     end();
                 }
@@ -61,17 +60,22 @@ static void pool_2d(void) {
     end();
 }
 
-static void strange_values(void) { // NaN comes out of each window with one; -inf and windows of padding alone have the maximum -inf
+// NaN comes out of each window with one; -inf and windows of padding alone have the maximum -inf
+static void strange_values(void) {
     static const float values[] = { NAN, INFINITY, -INFINITY, -3.4e38f, -0.0f, 2 };
     for (int op = 0; op < GGML_OP_POOL_COUNT; op++) {
         for (int few = 0; few < 6; few++) {
             begin();
             struct ggml_tensor * a = tensor(GGML_TYPE_F32, DENSE, 9, 7, 2, 1);
-            FOR_ELEMENTS (a, i) {
-                write_value(a->type, address(a, i), few == 5 ? -INFINITY : test_random() % 8 == 0 ? values[few] : values[test_random() % 4 + 2]);
+            FOR_ELEMENTS(a, i) {
+                write_value(a->type, address(a, i),
+                    few == 5                 ? -INFINITY
+                    : test_random() % 8 == 0 ? values[few]
+                                             : values[test_random() % 4 + 2]);
             }
             CHECK_NODE(ggml_pool_2d(ctx, a, (enum ggml_op_pool) op, 2, 3, 1, 2, 3, 4), want_pool, 1e-6);
-            CHECK_NODE(ggml_pool_1d(ctx, ggml_view_2d(ctx, a, 9, 7, a->nb[1], 0), (enum ggml_op_pool) op, 3, 3, 0), want_pool, 1e-6);
+            CHECK_NODE(ggml_pool_1d(ctx, ggml_view_2d(ctx, a, 9, 7, a->nb[1], 0), (enum ggml_op_pool) op, 3, 3, 0),
+                want_pool, 1e-6);
             end();
         }
     }

@@ -1,10 +1,12 @@
-// Products where activations are rounded to fewer bits: what is no number stays none, in its own row; the rounding is by groups, so that
-// large values in one do not blunt the others; full precision has none of it. The formats themselves: test_cpu_quant.c.
+// Products where activations are rounded to fewer bits: what is no number stays none, in its own row; the rounding is
+// by groups, so that large values in one do not blunt the others; full precision has none of it. The formats
+// themselves: test_cpu_quant.c.
 #include "test_cpu_ops.h"
 
 #include "tensor/quant/quant.h"
 
-static const enum ggml_type types[] = { GGML_TYPE_Q4_0, GGML_TYPE_Q8_0, GGML_TYPE_Q4_K, GGML_TYPE_Q6_K, GGML_TYPE_IQ4_XS, GGML_TYPE_BF16 };
+static const enum ggml_type types[]   = { GGML_TYPE_Q4_0, GGML_TYPE_Q8_0, GGML_TYPE_Q4_K, GGML_TYPE_Q6_K,
+    GGML_TYPE_IQ4_XS, GGML_TYPE_BF16 };
 static const int64_t        batches[] = { 1, 3, 8, 9, 20 };
 
 enum { M = 37, K = 512 };
@@ -48,16 +50,17 @@ static void not_finite(void) {
         for (size_t b = 0; b < sizeof(batches) / sizeof(batches[0]); b++) {
             begin();
             const int64_t        n = batches[b], bad = test_random_int(0, n - 1);
-            struct ggml_tensor * x = random_tensor(GGML_TYPE_F32, DENSE, K, n, 1, 1);
+            struct ggml_tensor * x                                   = random_tensor(GGML_TYPE_F32, DENSE, K, n, 1, 1);
             ((float *) x->data)[bad * K + test_random_int(0, K - 1)] = values[b % 3];
-            struct ggml_tensor * node = ggml_mul_mat(ctx, weights(types[t]), x);
+            struct ggml_tensor * node                                = ggml_mul_mat(ctx, weights(types[t]), x);
             give_memory(node);
             for (int l = 0; l < gb_level_count(); l++) {
                 if (gb_level_at(l)->usable()) {
                     run_at(node, gb_level_at(l));
                     for (int64_t i = 0; i < M * n; i++) {
-                        CHECK_MSG(isfinite(((float *) node->data)[i]) == (i / M != bad), "%s %s n %d: element %d is %g", gb_level_at(l)->name,
-                                  ggml_type_name(types[t]), (int) n, (int) i, (double) ((float *) node->data)[i]);
+                        CHECK_MSG(isfinite(((float *) node->data)[i]) == (i / M != bad), "%s %s n %d: element %d is %g",
+                            gb_level_at(l)->name, ggml_type_name(types[t]), (int) n, (int) i,
+                            (double) ((float *) node->data)[i]);
                     }
                 }
             }
@@ -66,8 +69,9 @@ static void not_finite(void) {
     }
 }
 
-// A huge value in one group of 32 and one small value in another, where the weight of the first is cancelled by its twin: the small one is
-// seen if every group has a scale of its own. At full precision in f32 it may not be, so it is not so very small.
+// A huge value in one group of 32 and one small value in another, where the weight of the first is cancelled by its
+// twin: the small one is seen if every group has a scale of its own. At full precision in f32 it may not be, so it is
+// not so very small.
 static void groups_have_scales(void) {
     for (size_t t = 0; t + 1 < sizeof(types) / sizeof(types[0]); t++) {
         for (size_t b = 0; b < sizeof(batches) / sizeof(batches[0]); b++) {
@@ -86,9 +90,11 @@ static void groups_have_scales(void) {
                 }
                 run_at(node, gb_level_at(l));
                 for (int64_t i = 0; i < M * n; i++) {
-                    const double want = 1000 * weight(a, i % M, 5) + weight(a, i % M, 300), got = ((float *) node->data)[i];
-                    CHECK_MSG(fabs(got - want) <= 0.05, "%s %s n %d: %g, expected %g", gb_level_at(l)->name, ggml_type_name(types[t]), (int) n, got,
-                              want); // of 1000 and 1, each exact to 2^-16 or so: the rounding of d and of sums
+                    const double want = 1000 * weight(a, i % M, 5) + weight(a, i % M, 300),
+                                 got  = ((float *) node->data)[i];
+                    CHECK_MSG(fabs(got - want) <= 0.05, "%s %s n %d: %g, expected %g", gb_level_at(l)->name,
+                        ggml_type_name(types[t]), (int) n, got,
+                        want); // of 1000 and 1, each exact to 2^-16 or so: the rounding of d and of sums
                 }
             }
             end();
@@ -116,7 +122,8 @@ static void precision_is_heard(void) {
                 error[exact] += fabs(((float *) node->data)[i] - want);
             }
         }
-        CHECK_MSG(error[1] * 20 < error[0], "%s: %g by default, %g at full precision", ggml_type_name(types[t]), error[0], error[1]);
+        CHECK_MSG(error[1] * 20 < error[0], "%s: %g by default, %g at full precision", ggml_type_name(types[t]),
+            error[0], error[1]);
     }
     end();
 }

@@ -1,6 +1,6 @@
 // Operators on quantized tensors: every format that can be dequantized, against double precision on the dequantized
-// weights, at every kernel level, with the same bits for all numbers of threads. Products may round activations to bytes,
-// unless full precision is asked for. And what hostile blocks may do: nothing.
+// weights, at every kernel level, with the same bits for all numbers of threads. Products may round activations to
+// bytes, unless full precision is asked for. And what hostile blocks may do: nothing.
 //
 // Blocks are random bytes. The formats themselves are tested in test_quantize.c and, against the gguf package, in
 // Python.
@@ -8,9 +8,9 @@
 
 #include "tensor/quant/quant.h"
 
-#define FOR_FORMATS(type)                                                                                              \
-    for (int type = 0; type < GGML_TYPE_COUNT; type++)                                                                 \
-        if (gb_quant_format_of((enum ggml_type) type) != NULL &&                                                       \
+#define FOR_FORMATS(type)                                        \
+    for (int type = 0; type < GGML_TYPE_COUNT; type++)           \
+        if (gb_quant_format_of((enum ggml_type) type) != NULL && \
             gb_quant_format_of((enum ggml_type) type)->to_float != NULL)
 
 // ------------------------------------------------------------------------------------------------------------ operands
@@ -58,9 +58,7 @@ static struct ggml_tensor * operand(enum ggml_type type, int layout, int64_t n0,
     return t;
 }
 
-static int random_layout(void) {
-    return (int) test_random_int(DENSE, SWAPPED);
-}
+static int random_layout(void) { return (int) test_random_int(DENSE, SWAPPED); }
 
 // All elements in logical order; the caller frees them.
 static double * values_of(const struct ggml_tensor * t) {
@@ -115,18 +113,18 @@ static void run_all(struct ggml_tensor * node, const struct wanted * want) {
             memset(node->data, 0xff, ggml_nbytes(node));
             CHECK_MSG(run_node(node, threads[t], level->kernels) == GGML_STATUS_SUCCESS, "%s", ggml_last_error());
             CHECK_MSG(same_bits(node, first, t == 0), "%s of %s: %d threads give other bits", ggml_op_name(node->op),
-                      ggml_type_name(node->src[0]->type), threads[t]);
+                ggml_type_name(node->src[0]->type), threads[t]);
             CHECK(*end_of == 0x5a);
         }
         for (int64_t i = 0; want != NULL && i < ggml_nelements(node); i++) {
             const double got = ((const float *) node->data)[i];
             if (!(fabs(got - want[i].value) <= want[i].slack)) {
                 test_fail(__FILE__, __LINE__,
-                          "%s, %s x %s, level %s: element %d of [%d %d %d %d] is %.9g, expected %.9g (+-%g)",
-                          ggml_op_name(node->op), ggml_type_name(node->src[0]->type),
-                          node->src[1] != NULL ? ggml_type_name(node->src[1]->type) : "", level->name, (int) i,
-                          (int) node->ne[0], (int) node->ne[1], (int) node->ne[2], (int) node->ne[3], got,
-                          want[i].value, want[i].slack);
+                    "%s, %s x %s, level %s: element %d of [%d %d %d %d] is %.9g, expected %.9g (+-%g)",
+                    ggml_op_name(node->op), ggml_type_name(node->src[0]->type),
+                    node->src[1] != NULL ? ggml_type_name(node->src[1]->type) : "", level->name, (int) i,
+                    (int) node->ne[0], (int) node->ne[1], (int) node->ne[2], (int) node->ne[3], got, want[i].value,
+                    want[i].slack);
                 break;
             }
         }
@@ -166,10 +164,10 @@ static struct wanted * want_mul_mat(const struct ggml_tensor * node, bool exact)
     double *                  va = values_of(a), *vb = values_of(b);
     struct wanted *           w = malloc(sizeof(*w) * (size_t) ggml_nelements(node));
     FOR_ELEMENTS(node, i) {
-        const int64_t a2 = i[2] / (b->ne[2] / a->ne[2]), a3 = i[3] / (b->ne[3] / a->ne[3]);
+        const int64_t   a2 = i[2] / (b->ne[2] / a->ne[2]), a3 = i[3] / (b->ne[3] / a->ne[3]);
         const double *  weights = va + index_of(a, 0, i[0], a2, a3), *x = vb + index_of(b, 0, i[1], i[2], i[3]);
-        struct wanted * result  = &w[index_of(node, i[0], i[1], i[2], i[3])];
-        *result                 = dot(weights, 1, x, 1, a->ne[0]);
+        struct wanted * result = &w[index_of(node, i[0], i[1], i[2], i[3])];
+        *result                = dot(weights, 1, x, 1, a->ne[0]);
         result->slack += !exact && b->type == GGML_TYPE_F32 ? rounding(weights, x, a->ne[0]) : 0;
     }
     free(va);
@@ -210,7 +208,7 @@ static void mul_mat_activations(void) {
         for (int b = 0; b < 3; b++) {
             for (int64_t n = 1; n <= 9; n += 8) {
                 if (b == 2 && (!ggml_is_quantized(partner) || gb_quant_format_of(partner) == NULL ||
-                               gb_quant_format_of(partner)->to_float == NULL)) {
+                                  gb_quant_format_of(partner)->to_float == NULL)) {
                     continue;
                 }
                 begin();
@@ -285,8 +283,8 @@ static void out_prod(void) {
             double *        va = values_of(a), *vb = values_of(b);
             struct wanted * want = malloc(sizeof(*want) * (size_t) ggml_nelements(node));
             FOR_ELEMENTS(node, i) {
-                want[index_of(node, i[0], i[1], i[2], i[3])] = dot(va + index_of(a, i[0], 0, 0, i[3]), m,
-                                                                   vb + index_of(b, i[1], 0, i[2], i[3]), n, k);
+                want[index_of(node, i[0], i[1], i[2], i[3])] =
+                    dot(va + index_of(a, i[0], 0, 0, i[3]), m, vb + index_of(b, i[1], 0, i[2], i[3]), n, k);
             }
             run_all(node, want);
             free(va);
@@ -326,7 +324,7 @@ static void check_values(const struct ggml_tensor * t, const double * want, cons
     for (int i = 0; i < n; i++) {
         if (!is_near(got[i], want[i], 0, t->type)) {
             test_fail(__FILE__, __LINE__, "%s to %s: element %d is %.9g, expected %.9g", what, ggml_type_name(t->type),
-                      i, got[i], want[i]);
+                i, got[i], want[i]);
             break;
         }
     }
@@ -339,7 +337,7 @@ static void run_once(struct ggml_tensor * node) {
         give_memory(node);
     }
     CHECK_MSG(run_node(node, (int) test_random_int(1, 5), gb_kernels_default()) == GGML_STATUS_SUCCESS, "%s",
-              ggml_last_error());
+        ggml_last_error());
 }
 
 static void dequantizing_copies(void) {
@@ -372,13 +370,13 @@ static void quantizing_copies(void) {
         for (int f = 0; f < 3 && format->from_float != NULL; f++) {
             FOR_LAYOUTS(layout) {
                 begin();
-                struct ggml_tensor * a      = random_tensor(float_types[f], layout, 256, 4, 2, 1);
-                struct ggml_tensor * d      = tensor((enum ggml_type) type, DENSE, layout == DENSE ? 512 : 256,
-                                                     layout == DENSE ? 2 : 4, 2, 1);
-                char * const         end_of = (char *) d->data + ggml_nbytes(d);
-                double *             values = values_of(a);
-                float                row[256];
-                char *               want = malloc(ggml_nbytes(d));
+                struct ggml_tensor * a = random_tensor(float_types[f], layout, 256, 4, 2, 1);
+                struct ggml_tensor * d =
+                    tensor((enum ggml_type) type, DENSE, layout == DENSE ? 512 : 256, layout == DENSE ? 2 : 4, 2, 1);
+                char * const end_of = (char *) d->data + ggml_nbytes(d);
+                double *     values = values_of(a);
+                float        row[256];
+                char *       want = malloc(ggml_nbytes(d));
                 for (int r = 0; r < 8; r++) {
                     for (int i = 0; i < 256; i++) {
                         row[i] = (float) values[256 * r + i];
@@ -387,7 +385,7 @@ static void quantizing_copies(void) {
                 }
                 run_once(ggml_cpy(ctx, a, d));
                 CHECK_MSG(memcmp(d->data, want, ggml_nbytes(d)) == 0, "%s from %s",
-                          ggml_type_name((enum ggml_type) type), ggml_type_name(float_types[f]));
+                    ggml_type_name((enum ggml_type) type), ggml_type_name(float_types[f]));
                 CHECK(*end_of == 0x5a);
                 free(values);
                 free(want);
@@ -456,18 +454,17 @@ static void check_sum(struct ggml_tensor * node, bool one_value) {
     const int64_t             n   = ggml_nelements(node);
     float *                   sum = malloc(sizeof(float) * (size_t) n);
     FOR_ELEMENTS(node, i) {
-        const int64_t at_b = one_value
-                                 ? 0
-                                 : index_of(b, i[0] % b->ne[0], i[1] % b->ne[1], i[2] % b->ne[2], i[3] % b->ne[3]);
-        sum[index_of(node, i[0], i[1], i[2], i[3])] = (float) va[index_of(a, i[0], i[1], i[2], i[3])] +
-                                                      (float) vb[at_b];
+        const int64_t at_b =
+            one_value ? 0 : index_of(b, i[0] % b->ne[0], i[1] % b->ne[1], i[2] % b->ne[2], i[3] % b->ne[3]);
+        sum[index_of(node, i[0], i[1], i[2], i[3])] =
+            (float) va[index_of(a, i[0], i[1], i[2], i[3])] + (float) vb[at_b];
     }
     run_once(node);
     if (ggml_is_quantized(node->type)) {
         char * want = malloc(ggml_nbytes(node));
         gb_quant_format_of(node->type)->from_float(sum, want, (int) n);
         CHECK_MSG(memcmp(want, node->data, ggml_nbytes(node)) == 0, "%s of %s to %s", ggml_op_name(node->op),
-                  ggml_type_name(a->type), ggml_type_name(node->type));
+            ggml_type_name(a->type), ggml_type_name(node->type));
         free(want);
     } else {
         double * want = malloc(sizeof(double) * (size_t) n);
@@ -487,28 +484,28 @@ static void sums(void) {
         begin();
         const enum ggml_type t = (enum ggml_type) type;
         if (gb_quant_format_of(t)->from_float != NULL) {
-            check_sum(
-                ggml_add(ctx, operand(t, random_layout(), 768, 3, 2, 2), operand(GGML_TYPE_F32, SWAPPED, 768, 3, 2, 2)),
+            check_sum(ggml_add(ctx, operand(t, random_layout(), 768, 3, 2, 2),
+                          operand(GGML_TYPE_F32, SWAPPED, 768, 3, 2, 2)),
                 false);
             check_sum(ggml_add(ctx, operand(t, DENSE, 256, 4, 2, 1), operand(GGML_TYPE_F16, DENSE, 64, 2, 1, 1)),
-                      false);
-            check_sum(
-                ggml_add_inplace(ctx, operand(t, DENSE, 512, 3, 1, 1), operand(GGML_TYPE_F32, DENSE, 512, 3, 1, 1)),
+                false);
+            check_sum(ggml_add_inplace(ctx, operand(t, DENSE, 512, 3, 1, 1),
+                          operand(GGML_TYPE_F32, DENSE, 512, 3, 1, 1)),
                 false);
             check_sum(ggml_add1(ctx, operand(t, DENSE, 512, 3, 1, 2), operand(GGML_TYPE_F32, DENSE, 1, 1, 1, 1)), true);
             check_sum(ggml_add_cast(ctx, operand(GGML_TYPE_F16, PADDED, 256, 3, 1, 1),
-                                    operand(GGML_TYPE_F32, DENSE, 256, 3, 1, 1), t),
-                      false);
+                          operand(GGML_TYPE_F32, DENSE, 256, 3, 1, 1), t),
+                false);
         }
         check_sum(ggml_add_cast(ctx, operand(t, PADDED, 256, 3, 1, 1), operand(GGML_TYPE_F32, DENSE, 256, 3, 1, 1),
-                                GGML_TYPE_F32),
-                  false);
+                      GGML_TYPE_F32),
+            false);
         check_sum(ggml_add_cast(ctx, operand(t, DENSE, 256, 3, 1, 1), operand(GGML_TYPE_BF16, DENSE, 256, 1, 1, 1),
-                                GGML_TYPE_F16),
-                  false);
+                      GGML_TYPE_F16),
+            false);
         check_sum(ggml_add_cast(ctx, operand(t, DENSE, 256, 3, 1, 1), operand(GGML_TYPE_F32, DENSE, 256, 3, 1, 1),
-                                GGML_TYPE_Q8_0),
-                  false);
+                      GGML_TYPE_Q8_0),
+            false);
         end();
     }
 }
@@ -562,14 +559,14 @@ static void refused(void) {
     struct ggml_tensor * apart = ggml_transpose(ctx, a); // blocks that are not dense along rows
     check_refused(ggml_mul_mat(ctx, f, a), "type of src[1] must be f32 or that of src[0]");
     check_refused(ggml_mul_mat(ctx, a, tensor(GGML_TYPE_I32, DENSE, 64, 2, 1, 1)),
-                  "type of src[1] must be f32, f16, bf16 or the partner");
+        "type of src[1] must be f32, f16, bf16 or the partner");
     check_refused(ggml_mul_mat(ctx, a, operand(GGML_TYPE_Q4_1, DENSE, 64, 2, 1, 1)),
-                  "type of src[1] must be f32, f16, bf16 or the partner");
+        "type of src[1] must be f32, f16, bf16 or the partner");
     check_refused(ggml_out_prod(ctx, a, operand(GGML_TYPE_Q8_0, DENSE, 32, 64, 1, 1)),
-                  "type of src[1] must be f32, f16 or bf16");
+        "type of src[1] must be f32, f16 or bf16");
     check_refused(reading(ggml_mul_mat(ctx, a, f), 0, apart), "src[0] cannot be dequantized");
     check_refused(reading(ggml_get_rows(ctx, a, fill_int(tensor(GGML_TYPE_I32, DENSE, 3, 1, 1, 1), 0, 9)), 0, apart),
-                  "src[0] cannot be dequantized");
+        "src[0] cannot be dequantized");
     check_refused(ggml_cpy(ctx, apart, f), "dense");
     check_refused(ggml_cpy(ctx, f, apart), "dense");
     check_refused(ggml_cpy(ctx, apart, a), "dense");
@@ -581,7 +578,7 @@ static void refused(void) {
     check_refused(reading(ggml_add(ctx, a, f), 0, apart), "src[0] cannot be dequantized");
     check_refused(ggml_mul(ctx, a, f), "quantized tensors are not for this operator");
     struct ggml_tensor * weighted = operand(GGML_TYPE_IQ2_XXS, DENSE, 256, 2, 1,
-                                            1); // cannot be made without an importance matrix
+        1); // cannot be made without an importance matrix
     struct ggml_tensor * g        = random_tensor(GGML_TYPE_F32, DENSE, 256, 2, 1, 1);
     check_refused(ggml_cpy(ctx, g, weighted), "the result cannot be quantized");
     check_refused(ggml_add(ctx, weighted, g), "the result cannot be quantized");
@@ -589,5 +586,5 @@ static void refused(void) {
 }
 
 TEST_MAIN(TEST(mul_mat_batches), TEST(mul_mat_activations), TEST(mul_mat_broadcast), TEST(mul_mat_large),
-          TEST(mul_mat_id), TEST(out_prod), TEST(get_rows), TEST(dequantizing_copies), TEST(quantizing_copies),
-          TEST(same_format_copies), TEST(shared_copies), TEST(sums), TEST(hostile_blocks), TEST(refused))
+    TEST(mul_mat_id), TEST(out_prod), TEST(get_rows), TEST(dequantizing_copies), TEST(quantizing_copies),
+    TEST(same_format_copies), TEST(shared_copies), TEST(sums), TEST(hostile_blocks), TEST(refused))

@@ -5,9 +5,7 @@ static double want_sum(const struct ggml_tensor * node, const int64_t i[4]) {
     const struct ggml_tensor * a = node->src[0];
     double                     s = 0;
     (void) i;
-    FOR_ELEMENTS (a, j) {
-        s += at(a, j[0], j[1], j[2], j[3]);
-    }
+    FOR_ELEMENTS(a, j) { s += at(a, j[0], j[1], j[2], j[3]); }
     return s;
 }
 
@@ -50,13 +48,12 @@ static double want_argsort(const struct ggml_tensor * node, const int64_t i[4]) 
 }
 
 static void sums(void) {
-    static const int64_t shapes[][4] = {
-        { 1, 1, 1, 1 }, { 7, 5, 3, 2 }, { 1100, 3, 1, 2 }, { 1, 40, 9, 1 }, { 9000, 1, 1, 1 }
-    };
+    static const int64_t shapes[][4] = { { 1, 1, 1, 1 }, { 7, 5, 3, 2 }, { 1100, 3, 1, 2 }, { 1, 40, 9, 1 },
+        { 9000, 1, 1, 1 } };
     for (int s = 0; s < 5; s++) {
         const int64_t * n = shapes[s];
-        FOR_LAYOUTS (layout) {
-            FOR_FLOATS (type) {
+        FOR_LAYOUTS(layout) {
+            FOR_FLOATS(type) {
                 begin();
                 struct ggml_tensor * a = random_tensor(type, layout, n[0], n[1], n[2], n[3]);
                 CHECK_NODE(ggml_sum(ctx, a), want_sum, 1e-6);
@@ -69,7 +66,7 @@ static void sums(void) {
 }
 
 static void shared_sums(void) {
-    FOR_LAYOUTS (layout) {
+    FOR_LAYOUTS(layout) {
         begin();
         struct ggml_tensor * a   = random_tensor(GGML_TYPE_F32, layout, 301, 61, 7, 1);
         struct ggml_tensor * sum = ggml_sum(ctx, a);
@@ -91,12 +88,12 @@ static void sums_of_nothing(void) {
 }
 
 static void argmax(void) {
-    FOR_LAYOUTS (layout) {
-        FOR_FLOATS (type) {
+    FOR_LAYOUTS(layout) {
+        FOR_FLOATS(type) {
             begin();
             CHECK_NODE(ggml_argmax(ctx, random_tensor(type, layout, 1300, 9, 1, 1)), want_argmax, 0);
             CHECK_NODE(ggml_argmax(ctx, fill_int(tensor(type, layout, 20, 9, 1, 1), 0, 3)), want_argmax,
-                       0); // many ties
+                0); // many ties
             end();
         }
     }
@@ -110,15 +107,15 @@ static void argmax(void) {
 static void argsort(void) {
     static const int64_t lengths[] = { 1, 2, 7, 8, 9, 16, 31, 100 };
     for (int s = 0; s < 8; s++) {
-        FOR_LAYOUTS (layout) {
+        FOR_LAYOUTS(layout) {
             for (int order = 0; order < 2; order++) {
                 begin();
                 CHECK_NODE(ggml_argsort(ctx, random_tensor(GGML_TYPE_F32, layout, lengths[s], 3, 2, 1),
-                                        (enum ggml_sort_order) order),
-                           want_argsort, 0);
+                               (enum ggml_sort_order) order),
+                    want_argsort, 0);
                 CHECK_NODE(ggml_argsort(ctx, fill_int(tensor(GGML_TYPE_F16, layout, lengths[s], 3, 2, 1), 0, 4),
-                                        (enum ggml_sort_order) order),
-                           want_argsort, 0);
+                               (enum ggml_sort_order) order),
+                    want_argsort, 0);
                 end();
             }
         }
@@ -150,13 +147,16 @@ static void nan_is_the_maximum(void) { // the last one, in short rows, in long o
     static const int64_t lengths[] = { 1, 2, 17, 64, 65, 1300 };
     for (int s = 0; s < 6; s++) {
         for (int round = 0; round < 20; round++) {
-            FOR_LAYOUTS (layout) {
+            FOR_LAYOUTS(layout) {
                 begin();
                 const int64_t        n = lengths[s], last = test_random_int(0, n - 1);
                 struct ggml_tensor * a = random_tensor(round % 2 ? GGML_TYPE_F16 : GGML_TYPE_F32, layout, n, 2, 1, 1);
                 for (int64_t j = 0; j <= last; j++) {
                     const bool none = j == last || test_random() % 8 == 0;
-                    write_value(a->type, address(a, (int64_t[]){ j, 0, 0, 0 }), none ? NAN : test_random() % 4 == 0 ? INFINITY : 1);
+                    write_value(a->type, address(a, (int64_t[]){ j, 0, 0, 0 }),
+                        none                     ? NAN
+                        : test_random() % 4 == 0 ? INFINITY
+                                                 : 1);
                 }
                 struct ggml_tensor * node = ggml_argmax(ctx, a);
                 give_memory(node);
@@ -174,4 +174,5 @@ static void nan_is_the_maximum(void) { // the last one, in short rows, in long o
     }
 }
 
-TEST_MAIN(TEST(nan_is_the_maximum), TEST(sums), TEST(shared_sums), TEST(sums_of_nothing), TEST(argmax), TEST(argsort), TEST(nan_comes_last))
+TEST_MAIN(TEST(nan_is_the_maximum), TEST(sums), TEST(shared_sums), TEST(sums_of_nothing), TEST(argmax), TEST(argsort),
+    TEST(nan_comes_last))

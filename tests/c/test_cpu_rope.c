@@ -88,14 +88,15 @@ static void modes(void) {
             if (n_dims % 2 != 0) {
                 continue;
             }
-            FOR_LAYOUTS (layout) {
-                FOR_FLOATS (type) {
+            FOR_LAYOUTS(layout) {
+                FOR_FLOATS(type) {
                     begin();
                     struct ggml_tensor *a = random_tensor(type, layout, n, 3, 5, 2), *b = positions(5, 0, 300);
                     CHECK_NODE(reading(typed(ggml_rope(ctx, stand_in(n, 3, 5, 2), b, n_dims, mode, 100), type), 0, a),
-                               want_rope, 2e-6);
-                    CHECK_NODE(
-                        onto(reading(typed(ggml_rope(ctx, stand_in(n, 3, 5, 2), b, n_dims, mode, 100), type), 0, a), 0),
+                        want_rope, 2e-6);
+                    CHECK_NODE(onto(reading(typed(ggml_rope(ctx, stand_in(n, 3, 5, 2), b, n_dims, mode, 100), type), 0,
+                                        a),
+                                   0),
                         want_rope, 2e-6);
                     end();
                 }
@@ -107,11 +108,11 @@ static void modes(void) {
 static void stretched(void) { // scaled, with the ramp between interpolation and extrapolation
     for (int mode = 0; mode < 4; mode += 2) {
         for (int ext = 0; ext < 2; ext++) {
-            FOR_FLOATS (type) {
+            FOR_FLOATS(type) {
                 begin();
                 struct ggml_tensor * a = random_tensor(type, DENSE, 64, 2, 5, 1), *b = positions(5, 0, 5000);
                 struct ggml_tensor * node = ggml_rope_custom(ctx, stand_in(64, 2, 5, 1), b, 64, mode, 0, 2048, 5000.0f,
-                                                             0.25f, ext ? 0.7f : 0.0f, 1.1f, 32.0f, 1.0f);
+                    0.25f, ext ? 0.7f : 0.0f, 1.1f, 32.0f, 1.0f);
                 CHECK_NODE(reading(typed(node, type), 0, a), want_rope, 2e-6);
                 end();
             }
@@ -119,8 +120,8 @@ static void stretched(void) { // scaled, with the ramp between interpolation and
     }
     begin();
     CHECK_NODE(ggml_rope_custom_inplace(ctx, random_tensor(GGML_TYPE_F32, PADDED, 64, 2, 5, 1), positions(5, 0, 99), 64,
-                                        0, 0, 2048, 1e4f, 0.5f, 1.0f, 1.0f, 32.0f, 1.0f),
-               want_rope, 2e-6);
+                   0, 0, 2048, 1e4f, 0.5f, 1.0f, 1.0f, 32.0f, 1.0f),
+        want_rope, 2e-6);
     end();
 }
 
@@ -128,24 +129,24 @@ static void xpos(void) {
     for (int down = 0; down < 2; down++) {
         begin();
         CHECK_NODE(ggml_rope_xpos_inplace(ctx, random_tensor(GGML_TYPE_F32, DENSE, 64, 2, 5, 1), positions(5, 0, 500),
-                                          64, 512.0f, down),
-                   want_rope, 2e-6);
+                       64, 512.0f, down),
+            want_rope, 2e-6);
         CHECK_NODE(typed(onto(reading(ggml_rope_xpos_inplace(ctx, stand_in(64, 2, 5, 1), positions(5, 0, 500), 64,
-                                                             512.0f, down),
-                                      0, random_tensor(GGML_TYPE_F16, DENSE, 64, 2, 5, 1)),
-                              0),
-                         GGML_TYPE_F16),
-                   want_rope, 2e-6);
+                                          512.0f, down),
+                                  0, random_tensor(GGML_TYPE_F16, DENSE, 64, 2, 5, 1)),
+                             0),
+                       GGML_TYPE_F16),
+            want_rope, 2e-6);
         end();
     }
 }
 
 static void back(void) {
     for (int mode = 0; mode < 4; mode += 2) {
-        FOR_FLOATS (type) {
+        FOR_FLOATS(type) {
             begin();
             struct ggml_tensor * node = ggml_rope_back(ctx, stand_in(64, 2, 5, 1), positions(5, 0, 5000), 32, mode, 0,
-                                                       2048, 1e4f, 0.5f, 0.5f, 1.0f, 32.0f, 1.0f, 0.0f, false);
+                2048, 1e4f, 0.5f, 0.5f, 1.0f, 32.0f, 1.0f, 0.0f, false);
             CHECK_NODE(reading(typed(node, type), 0, random_tensor(type, DENSE, 64, 2, 5, 1)), want_rope, 2e-6);
             end();
         }
@@ -164,7 +165,7 @@ static void shared_work(void) {
 static void odd_rows(void) {
     begin();
     CHECK_NODE(ggml_rope(ctx, random_tensor(GGML_TYPE_F32, DENSE, 7, 3, 5, 1), positions(5, 0, 9), 6, 2, 0), want_rope,
-               2e-6);
+        2e-6);
     end();
 }
 
@@ -174,23 +175,25 @@ static void exact(void) {
         const int n = dims[s][0], n_dims = dims[s][1];
         for (int mode = 0; mode < 4; mode += 2) {
             for (int ext = 0; ext < 3; ext++) { // plain, scaled, with YaRN's ramp
-                FOR_LAYOUTS (layout) {
-                    FOR_FLOATS (type) {
+                FOR_LAYOUTS(layout) {
+                    FOR_FLOATS(type) {
                         begin();
                         struct ggml_tensor * a = random_tensor(type, layout, n, 3, 5, 2), *b = positions(5, 0, 5000);
                         struct ggml_tensor * node[2];
                         for (int i = 0; i < 2; i++) {
-                            node[i] = typed(ggml_rope_custom(ctx, stand_in(n, 3, 5, 2), b, n_dims, mode | GGML_ROPE_EXACT, 0, 2048, 5000.0f,
-                                                             ext ? 0.25f : 1.0f, ext == 2 ? 0.7f : 0.0f, ext ? 1.1f : 1.0f, 32.0f, 1.0f),
-                                            type);
+                            node[i] = typed(ggml_rope_custom(ctx, stand_in(n, 3, 5, 2), b, n_dims,
+                                                mode | GGML_ROPE_EXACT, 0, 2048, 5000.0f, ext ? 0.25f : 1.0f,
+                                                ext == 2 ? 0.7f : 0.0f, ext ? 1.1f : 1.0f, 32.0f, 1.0f),
+                                type);
                         }
                         CHECK_NODE(reading(node[0], 0, a), want_rope, 2e-6);
                         CHECK_NODE(onto(reading(node[1], 0, a), 0), want_rope, 2e-6);
-                        CHECK_NODE(reading(typed(ggml_rope_back(ctx, stand_in(n, 3, 5, 2), b, n_dims, mode | GGML_ROPE_EXACT, 0, 2048, 1e4f, 0.5f, 0.5f,
-                                                                1.0f, 32.0f, 1.0f, 0.0f, false),
-                                                 type),
-                                           0, a),
-                                   want_rope, 2e-6);
+                        CHECK_NODE(reading(typed(ggml_rope_back(ctx, stand_in(n, 3, 5, 2), b, n_dims,
+                                                     mode | GGML_ROPE_EXACT, 0, 2048, 1e4f, 0.5f, 0.5f, 1.0f, 32.0f,
+                                                     1.0f, 0.0f, false),
+                                               type),
+                                       0, a),
+                            want_rope, 2e-6);
                         end();
                     }
                 }

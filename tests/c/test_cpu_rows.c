@@ -22,7 +22,7 @@ static double want_diag(const struct ggml_tensor * node, const int64_t i[4]) {
 static void get_rows(void) {
     static const enum ggml_type types[] = { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_I32 };
     for (int t = 0; t < 4; t++) {
-        FOR_LAYOUTS (layout) {
+        FOR_LAYOUTS(layout) {
             begin();
             struct ggml_tensor * a    = fill_int(tensor(types[t], layout, 600, 9, 3, 2), -100, 100);
             struct ggml_tensor * b    = fill_int(tensor(GGML_TYPE_I32, DENSE, 5, 3, 2, 1), 0, 8);
@@ -32,7 +32,7 @@ static void get_rows(void) {
             end();
         }
     }
-    FOR_LAYOUTS (layout) { // the indices may lie anyhow too
+    FOR_LAYOUTS(layout) { // the indices may lie anyhow too
         begin();
         struct ggml_tensor * a = random_tensor(GGML_TYPE_F16, DENSE, 7, 9, 3, 2);
         CHECK_NODE(ggml_get_rows(ctx, a, fill_int(tensor(GGML_TYPE_I32, layout, 5, 3, 2, 1), 0, 8)), want_get_rows, 0);
@@ -40,7 +40,7 @@ static void get_rows(void) {
     }
     begin();
     struct ggml_tensor * node = ggml_get_rows(ctx, random_tensor(GGML_TYPE_F16, DENSE, 301, 30, 1, 1),
-                                              fill_int(tensor(GGML_TYPE_I32, DENSE, 200, 1, 1, 1), 0, 29));
+        fill_int(tensor(GGML_TYPE_I32, DENSE, 200, 1, 1, 1), 0, 29));
     CHECK(is_shared(node));
     CHECK_NODE(node, want_get_rows, 0);
     end();
@@ -61,7 +61,7 @@ static void bad_indices(void) {
         CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, text);
 
         struct ggml_tensor * back = ggml_get_rows_back(ctx, random_tensor(GGML_TYPE_F32, DENSE, 7, 5, 1, 1), b,
-                                                       tensor(GGML_TYPE_F32, DENSE, 7, 10, 1, 1));
+            tensor(GGML_TYPE_F32, DENSE, 7, 10, 1, 1));
         give_memory(back);
         CHECK(run_node(back, 1, gb_kernels_default()) == GGML_STATUS_INVALID_ARGUMENT);
         snprintf(text, sizeof(text), "index %d at [3] out of range 0..9", bad[k]);
@@ -71,8 +71,8 @@ static void bad_indices(void) {
 }
 
 static void get_rows_back(void) {
-    FOR_LAYOUTS (layout) {
-        FOR_FLOATS (type) {
+    FOR_LAYOUTS(layout) {
+        FOR_FLOATS(type) {
             begin();
             struct ggml_tensor * shape = tensor(GGML_TYPE_F32, DENSE, 150, 4, 1, 1);
             struct ggml_tensor * b =
@@ -84,16 +84,15 @@ static void get_rows_back(void) {
     }
     begin();
     struct ggml_tensor * node = ggml_get_rows_back(ctx, random_tensor(GGML_TYPE_F32, DENSE, 640, 70, 1, 1),
-                                                   fill_int(tensor(GGML_TYPE_I32, DENSE, 70, 1, 1, 1), 0, 9),
-                                                   tensor(GGML_TYPE_F32, DENSE, 640, 10, 1, 1));
+        fill_int(tensor(GGML_TYPE_I32, DENSE, 70, 1, 1, 1), 0, 9), tensor(GGML_TYPE_F32, DENSE, 640, 10, 1, 1));
     CHECK(is_shared(node));
     CHECK_NODE(node, want_get_rows_back, 4e-6);
     end();
 }
 
 static void diag(void) {
-    FOR_LAYOUTS (layout) {
-        FOR_FLOATS (type) {
+    FOR_LAYOUTS(layout) {
+        FOR_FLOATS(type) {
             begin();
             struct ggml_tensor * a = random_tensor(type, layout, 9, 1, 3, 2);
             CHECK_NODE(reading(typed(ggml_diag(ctx, stand_in(9, 1, 3, 2)), type), 0, a), want_diag, 0);

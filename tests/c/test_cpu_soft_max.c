@@ -12,7 +12,8 @@ static double logit(const struct ggml_tensor * node, int64_t j, const int64_t i[
     while (2 * floor <= a->ne[2]) {
         floor *= 2;
     }
-    const double power = i[2] < floor ? (double) (i[2] + 1) : (double) (i[2] - floor) + 0.5, slope = bias == 0 ? 1 : pow(2, -(double) bias * power / (double) floor);
+    const double power = i[2] < floor ? (double) (i[2] + 1) : (double) (i[2] - floor) + 0.5,
+                 slope = bias == 0 ? 1 : pow(2, -(double) bias * power / (double) floor);
     return (double) scale * at(a, j, i[1], i[2], i[3]) + (mask ? slope * at(mask, j, row % mask->ne[1], 0, 0) : 0);
 }
 
@@ -39,14 +40,14 @@ static double want_back(const struct ggml_tensor * node, const int64_t i[4]) {
 static void without_mask(void) {
     static const int64_t lengths[] = { 1, 5, 64 };
     for (int s = 0; s < 3; s++) {
-        FOR_LAYOUTS (layout) {
-            FOR_FLOATS (type) {
+        FOR_LAYOUTS(layout) {
+            FOR_FLOATS(type) {
                 begin();
                 const int64_t        n = lengths[s];
                 struct ggml_tensor * a = fill(tensor(type, layout, n, 3, 2, 1), -20, 20);
                 CHECK_NODE(reading(typed(ggml_soft_max(ctx, stand_in(n, 3, 2, 1)), type), 0, a), want_soft_max, 2e-6);
                 CHECK_NODE(onto(reading(typed(ggml_soft_max(ctx, stand_in(n, 3, 2, 1)), type), 0, a), 0), want_soft_max,
-                           2e-6);
+                    2e-6);
                 end();
             }
         }
@@ -62,7 +63,7 @@ static void without_mask(void) {
 
 static struct ggml_tensor * random_mask(enum ggml_type type, int layout, int64_t n0, int64_t n1) {
     struct ggml_tensor * m = random_tensor(type, layout, n0, n1, 1, 1);
-    FOR_ELEMENTS (m, i) {
+    FOR_ELEMENTS(m, i) {
         if (test_random() % 3 == 0) {
             write_value(type, address(m, i), -INFINITY);
         }
@@ -72,11 +73,11 @@ static struct ggml_tensor * random_mask(enum ggml_type type, int layout, int64_t
 
 static void with_mask(void) {
     for (int64_t rows = 1; rows <= 6; rows += rows == 1 ? 2 : 3) { // 1, 3, 6 mask rows for 6 rows
-        FOR_LAYOUTS (layout) {
-            FOR_FLOATS (type) {
+        FOR_LAYOUTS(layout) {
+            FOR_FLOATS(type) {
                 begin();
                 struct ggml_tensor * node = ggml_soft_max_ext(ctx, random_tensor(GGML_TYPE_F32, DENSE, 37, 6, 2, 2),
-                                                              stand_in(37, rows, 1, 1), 0.3f);
+                    stand_in(37, rows, 1, 1), 0.3f);
                 CHECK_NODE(reading(node, 1, random_mask(type, layout, 37, rows)), want_soft_max, 2e-6);
                 end();
             }
@@ -84,17 +85,20 @@ static void with_mask(void) {
     }
 }
 
-static void with_bias(void) { // heads of a power of two, and others
+// heads of a power of two, and others
+static void with_bias(void) {
     for (int64_t heads = 1; heads <= 12; heads += heads == 1 ? 2 : 3) { // 1, 3, 6, 9, 12
-        FOR_FLOATS (type) {
+        FOR_FLOATS(type) {
             begin();
-            struct ggml_tensor * node = ggml_soft_max_bias(ctx, random_tensor(GGML_TYPE_F32, DENSE, 37, 6, heads, 2), stand_in(37, 6, 1, 1), 0.3f, 8);
+            struct ggml_tensor * node = ggml_soft_max_bias(ctx, random_tensor(GGML_TYPE_F32, DENSE, 37, 6, heads, 2),
+                stand_in(37, 6, 1, 1), 0.3f, 8);
             CHECK_NODE(reading(node, 1, random_mask(type, PADDED, 37, 6)), want_soft_max, 2e-6);
             end();
         }
     }
     begin();
-    struct ggml_tensor * node = ggml_soft_max_bias(ctx, random_tensor(GGML_TYPE_F32, DENSE, 37, 6, 1, 1), random_mask(GGML_TYPE_F32, DENSE, 37, 6), 0.3f, 5);
+    struct ggml_tensor * node = ggml_soft_max_bias(ctx, random_tensor(GGML_TYPE_F32, DENSE, 37, 6, 1, 1),
+        random_mask(GGML_TYPE_F32, DENSE, 37, 6), 0.3f, 5);
     CHECK_NODE(onto(node, 1), want_soft_max, 2e-6);
     end();
 }
@@ -102,7 +106,7 @@ static void with_bias(void) { // heads of a power of two, and others
 static void onto_the_mask(void) {
     begin();
     struct ggml_tensor * node = ggml_soft_max_ext(ctx, random_tensor(GGML_TYPE_F32, DENSE, 37, 6, 1, 1),
-                                                  random_mask(GGML_TYPE_F32, DENSE, 37, 6), 0.3f);
+        random_mask(GGML_TYPE_F32, DENSE, 37, 6), 0.3f);
     CHECK_NODE(onto(node, 1), want_soft_max, 2e-6);
     end();
 }
@@ -110,9 +114,7 @@ static void onto_the_mask(void) {
 static void rows_that_are_masked_out(void) { // zeros; but NaN is not hidden
     begin();
     struct ggml_tensor * a = tensor(GGML_TYPE_F32, DENSE, 20, 2, 1, 1);
-    FOR_ELEMENTS (a, i) {
-        write_value(a->type, address(a, i), -INFINITY);
-    }
+    FOR_ELEMENTS(a, i) { write_value(a->type, address(a, i), -INFINITY); }
     struct ggml_tensor * node = ggml_soft_max(ctx, a);
     CHECK_NODE(node, want_soft_max, 0);
     ((float *) a->data)[25] = NAN;
@@ -125,8 +127,8 @@ static void rows_that_are_masked_out(void) { // zeros; but NaN is not hidden
 }
 
 static void back(void) {
-    FOR_LAYOUTS (layout) {
-        FOR_FLOATS (type) {
+    FOR_LAYOUTS(layout) {
+        FOR_FLOATS(type) {
             begin();
             struct ggml_tensor *dy = random_tensor(type, layout, 45, 3, 2, 2),
                                *y  = fill(tensor(type, layout, 45, 3, 2, 2), 0, 0.1f);
@@ -141,4 +143,5 @@ static void back(void) {
     }
 }
 
-TEST_MAIN(TEST(without_mask), TEST(with_mask), TEST(with_bias), TEST(onto_the_mask), TEST(rows_that_are_masked_out), TEST(back))
+TEST_MAIN(TEST(without_mask), TEST(with_mask), TEST(with_bias), TEST(onto_the_mask), TEST(rows_that_are_masked_out),
+    TEST(back))

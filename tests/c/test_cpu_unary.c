@@ -27,20 +27,20 @@ static double want_unary(const struct ggml_tensor * node, const int64_t i[4]) {
 
 static void every_unary_op(void) {
     for (int op = 0; op < GGML_UNARY_OP_COUNT; op++) {
-        FOR_FLOATS (type) {
+        FOR_FLOATS(type) {
             begin();
             CHECK_NODE(ggml_unary(ctx, fill(tensor(type, DENSE, 37, 3, 2, 2), -6, 6), (enum ggml_unary_op) op),
-                       want_unary, 2e-6);
+                want_unary, 2e-6);
             CHECK_NODE(ggml_unary(ctx, fill(tensor(type, DENSE, 1, 1, 1, 1), -6, 6), (enum ggml_unary_op) op),
-                       want_unary, 2e-6);
+                want_unary, 2e-6);
             end();
         }
     }
 }
 
 static void layouts(void) {
-    FOR_LAYOUTS (layout) {
-        FOR_FLOATS (type) {
+    FOR_LAYOUTS(layout) {
+        FOR_FLOATS(type) {
             begin();
             CHECK_NODE(ggml_silu(ctx, random_tensor(type, layout, 5, 4, 3, 2)), want_unary, 2e-6);
             CHECK_NODE(ggml_neg(ctx, random_tensor(type, layout, 1025, 2, 1, 3)), want_unary, 0);
@@ -58,7 +58,7 @@ static void in_place_forms(void) {
 }
 
 static void shared_work(void) {
-    FOR_FLOATS (type) {
+    FOR_FLOATS(type) {
         begin();
         struct ggml_tensor * flat = ggml_gelu(ctx, random_tensor(type, DENSE, 50001, 1, 1, 1));
         CHECK(is_shared(flat));
@@ -86,8 +86,8 @@ static double want_named(const struct ggml_tensor * node, const int64_t i[4]) {
 }
 
 static void operators_of_their_own(void) {
-    FOR_LAYOUTS (layout) {
-        FOR_FLOATS (type) {
+    FOR_LAYOUTS(layout) {
+        FOR_FLOATS(type) {
             begin();
             CHECK_NODE(ggml_sqr(ctx, random_tensor(type, layout, 19, 3, 2, 1)), want_named, 1e-6);
             CHECK_NODE(ggml_sqrt(ctx, fill(tensor(type, layout, 19, 3, 2, 1), 0, 9)), want_named, 1e-6);
@@ -108,8 +108,8 @@ static double want_silu_back(const struct ggml_tensor * node, const int64_t i[4]
 }
 
 static void silu_back(void) {
-    FOR_LAYOUTS (layout) {
-        FOR_FLOATS (type) {
+    FOR_LAYOUTS(layout) {
+        FOR_FLOATS(type) {
             begin();
             struct ggml_tensor * x = fill(tensor(type, layout, 21, 3, 2, 2), -9, 9);
             CHECK_NODE(ggml_silu_back(ctx, x, random_tensor(type, DENSE, 21, 3, 2, 2)), want_silu_back, 2e-6);
@@ -158,4 +158,4 @@ static void no_elements(void) {
 }
 
 TEST_MAIN(TEST(every_unary_op), TEST(layouts), TEST(in_place_forms), TEST(shared_work), TEST(operators_of_their_own),
-          TEST(silu_back), TEST(silu_back_far_out), TEST(refused), TEST(no_elements))
+    TEST(silu_back), TEST(silu_back_far_out), TEST(refused), TEST(no_elements))

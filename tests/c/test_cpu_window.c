@@ -26,15 +26,15 @@ static double want_add_rel_pos(const struct ggml_tensor * node, const int64_t i[
 
 static void windows(void) {
     for (int w = 1; w <= 7; w++) {
-        FOR_LAYOUTS (layout) {
-            FOR_FLOATS (type) {
+        FOR_LAYOUTS(layout) {
+            FOR_FLOATS(type) {
                 begin();
                 struct ggml_tensor * a = random_tensor(type, layout, 3, 7, 5, 1);
                 CHECK_NODE(reading(typed(ggml_win_part(ctx, stand_in(3, 7, 5, 1), w), type), 0, a), want_part, 0);
                 const int64_t        n     = ((7 + w - 1) / w) * ((5 + w - 1) / w);
                 struct ggml_tensor * parts = random_tensor(type, layout, 3, w, w, n);
                 CHECK_NODE(reading(typed(ggml_win_unpart(ctx, stand_in(3, w, w, n), 7, 5, w), type), 0, parts),
-                           want_unpart, 0);
+                    want_unpart, 0);
                 end();
             }
         }
@@ -50,12 +50,12 @@ static void windows(void) {
 }
 
 static void rel_pos(void) {
-    FOR_LAYOUTS (layout) {
-        FOR_FLOATS (type) {
+    FOR_LAYOUTS(layout) {
+        FOR_FLOATS(type) {
             begin();
             struct ggml_tensor * pos = random_tensor(type, layout, 5, 13, 1, 1);
-            CHECK_NODE(
-                reading(typed(ggml_get_rel_pos(ctx, tensor(GGML_TYPE_F16, DENSE, 5, 13, 1, 1), 7, 7), type), 0, pos),
+            CHECK_NODE(reading(typed(ggml_get_rel_pos(ctx, tensor(GGML_TYPE_F16, DENSE, 5, 13, 1, 1), 7, 7), type), 0,
+                           pos),
                 want_get_rel_pos, 0);
             struct ggml_tensor *a  = random_tensor(type, layout, 9, 8, 3, 1),
                                *pw = random_tensor(type, layout, 3, 4, 2, 3),
@@ -70,12 +70,10 @@ static void rel_pos(void) {
     }
     begin();
     CHECK_NODE(ggml_add_rel_pos_inplace(ctx, random_tensor(GGML_TYPE_F32, DENSE, 9, 8, 3, 1),
-                                        random_tensor(GGML_TYPE_F32, DENSE, 3, 4, 2, 3),
-                                        random_tensor(GGML_TYPE_F32, DENSE, 3, 4, 2, 3)),
-               want_add_rel_pos, 1e-6);
+                   random_tensor(GGML_TYPE_F32, DENSE, 3, 4, 2, 3), random_tensor(GGML_TYPE_F32, DENSE, 3, 4, 2, 3)),
+        want_add_rel_pos, 1e-6);
     struct ggml_tensor * node = ggml_add_rel_pos(ctx, random_tensor(GGML_TYPE_F32, DENSE, 100, 100, 5, 1),
-                                                 random_tensor(GGML_TYPE_F32, DENSE, 10, 10, 10, 5),
-                                                 random_tensor(GGML_TYPE_F32, DENSE, 10, 10, 10, 5));
+        random_tensor(GGML_TYPE_F32, DENSE, 10, 10, 10, 5), random_tensor(GGML_TYPE_F32, DENSE, 10, 10, 10, 5));
     CHECK(is_shared(node));
     CHECK_NODE(node, want_add_rel_pos, 1e-6);
     end();

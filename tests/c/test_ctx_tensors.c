@@ -7,7 +7,7 @@ struct world {
     struct fake           f;
     struct ggml_context * ctx;
     struct ggml_tensor *  t[N];
-    struct ggml_tensor *  v[N]; // views of every second one
+    struct ggml_tensor *  v[N];      // views of every second one
     struct ggml_tensor *  elsewhere; // placed before, in a buffer of its own
     struct ggml_tensor *  window;    // its view, not bound
     ggml_backend_buffer_t own;
@@ -179,4 +179,4 @@ static void special_contexts(void) {
 }
 
 TEST_MAIN(TEST(one_buffer), TEST(several_buffers), TEST(too_large), TEST(every_tensor_fails_once), TEST(out_of_memory),
-          TEST(special_contexts))
+    TEST(special_contexts))

@@ -20,7 +20,7 @@ static void destroy_locks(void) {
     gb_mutex_destroy(&mutex);
 }
 
-// ---------------------------------------------------------------------------------------------------------------- polls
+// --------------------------------------------------------------------------------------------------------------- polls
 
 struct asked {
     int  times, stop_at; // says stop from that time on; 0: never
@@ -128,7 +128,7 @@ static void wakeups_do_not_keep_it_from_asking(void) {
     destroy_locks();
 }
 
-// ----------------------------------------------------------------------------------------------------------------- runs
+// ---------------------------------------------------------------------------------------------------------------- runs
 
 static int run_a, run_b;
 
@@ -201,8 +201,8 @@ static void queues_carry_the_run(void) {
     REQUIRE(gb_sim_params_parse("", &params) == GGML_STATUS_SUCCESS);
     struct gb_sim_device * device = gb_sim_device_new(&params);
     REQUIRE(device != NULL);
-    struct seen  seen[3] = { { .expected = &run_a }, { .expected = &run_b }, { .expected = NULL } };
-    const int    n       = 60;
+    struct seen seen[3] = { { .expected = &run_a }, { .expected = &run_b }, { .expected = NULL } };
+    const int   n       = 60;
     for (int i = 0; i < n; i++) {
         struct look_work * w = gb_sim_work_new(device, sizeof(*w));
         REQUIRE(w != NULL);
@@ -223,4 +223,4 @@ static void queues_carry_the_run(void) {
 }
 
 TEST_MAIN(TEST(the_poll_is_the_threads), TEST(timed_waits_end), TEST(waits_ask_until_told_to_stop),
-          TEST(wakeups_do_not_keep_it_from_asking), TEST(pools_carry_the_run), TEST(queues_carry_the_run))
+    TEST(wakeups_do_not_keep_it_from_asking), TEST(pools_carry_the_run), TEST(queues_carry_the_run))

@@ -1,8 +1,8 @@
-// Tensors whose structs a program has damaged: one field of one tensor of a right graph, for every operator, given to everything that plans,
-// computes, copies or writes graphs. Errors and results are both fine; what is looked for are crashes, endless loops and bytes outside, so
-// this is a test for the sanitizers. GGML_TEST_DAMAGE_ALL=1 tries every damage of each tensor, GGML_TEST_DAMAGE_ONLY=NAME does so for one
-// builder, GGML_TEST_DAMAGE=N makes N random pairs of damages, too; GGML_TEST_DAMAGE_FORK=1 runs each in a process of its own and lists those
-// that fail.
+// Tensors whose structs a program has damaged: one field of one tensor of a right graph, for every operator, given to
+// everything that plans, computes, copies or writes graphs. Errors and results are both fine; what is looked for are
+// crashes, endless loops and bytes outside, so this is a test for the sanitizers. GGML_TEST_DAMAGE_ALL=1 tries every
+// damage of each tensor, GGML_TEST_DAMAGE_ONLY=NAME does so for one builder, GGML_TEST_DAMAGE=N makes N random pairs of
+// damages, too; GGML_TEST_DAMAGE_FORK=1 runs each in a process of its own and lists those that fail.
 #ifndef _GNU_SOURCE
 #    define _GNU_SOURCE
 #endif
@@ -19,47 +19,61 @@
 #include "test.h"
 
 __attribute__((visibility("default"))) const char * __asan_default_options(void);
-const char * __asan_default_options(void) {
+const char *                                        __asan_default_options(void) {
     return "allocator_may_return_null=1"; // damaged sizes ask for any amount
 }
 
-// ---------------------------------------------------------------------------------------------------------------------- graphs
+// -------------------------------------------------------------------------------------------------------------- graphs
 
 // The sources are copied first, so that there are nodes before and after, and the result is read.
 static struct ggml_cgraph * new_graph(struct ggml_context * ctx, const struct builder * b) {
     struct ggml_tensor * x[MAX_IN];
     for (int n = 0; n < MAX_IN && b->in[n].used; n++) {
         struct ggml_tensor * leaf = ggml_new_tensor(ctx, b->in[n].type, 4, b->in[n].ne);
-        if (leaf->data != NULL) memset(leaf->data, 0, ggml_nbytes(leaf));
+        if (leaf->data != NULL) {
+            memset(leaf->data, 0, ggml_nbytes(leaf));
+        }
         const bool copied = leaf->type == GGML_TYPE_F32;
         x[n]              = copied ? ggml_dup(ctx, leaf) : leaf;
     }
     struct ggml_tensor * y     = b->make(ctx, x);
     struct ggml_cgraph * graph = ggml_new_graph_custom(ctx, 64, false);
-    if (y == NULL || ggml_build_forward_expand(graph, y->type == GGML_TYPE_F32 ? ggml_scale(ctx, ggml_cont(ctx, y), 2) : y) != GGML_STATUS_SUCCESS) {
+    if (y == NULL || ggml_build_forward_expand(graph,
+                         y->type == GGML_TYPE_F32 ? ggml_scale(ctx, ggml_cont(ctx, y), 2) : y) != GGML_STATUS_SUCCESS) {
         return NULL;
     }
     return graph;
 }
 
-static int n_tensors(const struct ggml_cgraph * graph) {
-    return graph->n_nodes + graph->n_leafs;
-}
+static int n_tensors(const struct ggml_cgraph * graph) { return graph->n_nodes + graph->n_leafs; }
 
 static struct ggml_tensor * tensor_at(const struct ggml_cgraph * graph, int i) {
     return i < graph->n_nodes ? graph->nodes[i] : graph->leafs[i - graph->n_nodes];
 }
 
-// --------------------------------------------------------------------------------------------------------------------- damages
+// ------------------------------------------------------------------------------------------------------------- damages
 
-enum { NE = 0, NE_VALUES = 11, NB = NE + 4 * NE_VALUES, NB_VALUES = 2, TYPE = NB + 4 * NB_VALUES, OP = TYPE + 8, VIEW = OP + 6, OFFS = VIEW + 4, SRC = OFFS + 4,
-       DATA = SRC + 5 * 2, N_DAMAGES = DATA + 1 };
+enum {
+    NE        = 0,
+    NE_VALUES = 11,
+    NB        = NE + 4 * NE_VALUES,
+    NB_VALUES = 2,
+    TYPE      = NB + 4 * NB_VALUES,
+    OP        = TYPE + 8,
+    VIEW      = OP + 6,
+    OFFS      = VIEW + 4,
+    SRC       = OFFS + 4,
+    DATA      = SRC + 5 * 2,
+    N_DAMAGES = DATA + 1
+};
 
 // False: the field has no such value.
 static bool set_field(struct ggml_tensor * t, const struct ggml_cgraph * graph, int what) {
     if (what < NB) {
-        const int64_t old = t->ne[what % 4], values[NE_VALUES] = { -1, 0, 1, (int64_t) ((uint64_t) old + 1), (int64_t) (2 * (uint64_t) old), (int64_t) ((uint64_t) old - 1), INT64_MAX, INT64_MIN, INT64_C(1) << 32, 1 << 20, INT64_C(1) << 62 };
-        t->ne[what % 4]   = values[what / 4];
+        const int64_t old = t->ne[what % 4], values[NE_VALUES] = { -1, 0, 1, (int64_t) ((uint64_t) old + 1),
+            (int64_t) (2 * (uint64_t) old), (int64_t) ((uint64_t) old - 1), INT64_MAX, INT64_MIN, INT64_C(1) << 32,
+            1 << 20, INT64_C(1) << 62 };
+        t->ne[what % 4] = values[what / 4];
         return t->ne[what % 4] != old;
     }
     if (what < TYPE) {
@@ -77,14 +91,16 @@ static bool set_field(struct ggml_tensor * t, const struct ggml_cgraph * graph, 
         struct ggml_tensor * const values[4] = { t, NULL, tensor_at(graph, 0), tensor_at(graph, graph->n_nodes - 1) };
         struct ggml_tensor *       old       = t->view_src;
         t->view_src                          = values[what - VIEW];
-        return old != t->view_src && (old == NULL || t->view_src != NULL); // a view that is none has memory of unknown size
+        // a view that is none has memory of unknown size
+        return old != t->view_src && (old == NULL || t->view_src != NULL);
     } else if (what < SRC) {
         const size_t values[4] = { 16, SIZE_MAX, (size_t) 1 << 40, t->view_offs + 64 };
         t->view_offs           = values[what - OFFS];
         return t->view_src != NULL;
     } else if (what < DATA) {
         const int                  i         = (what - SRC) / 5;
-        struct ggml_tensor * const values[5] = { t, NULL, tensor_at(graph, graph->n_nodes - 1), tensor_at(graph, 0), tensor_at(graph, graph->n_nodes) };
+        struct ggml_tensor * const values[5] = { t, NULL, tensor_at(graph, graph->n_nodes - 1), tensor_at(graph, 0),
+            tensor_at(graph, graph->n_nodes) };
         t->src[i]                            = values[(what - SRC) % 5];
     } else {
         t->data = NULL;
@@ -92,16 +108,18 @@ static bool set_field(struct ggml_tensor * t, const struct ggml_cgraph * graph, 
     return true;
 }
 
-// False, too: a tensor whose memory a program gave has got larger, and is right otherwise. Nobody but the program knows how much it gave.
+// False, too: a tensor whose memory a program gave has got larger, and is right otherwise. Nobody but the program knows
+// how much it gave.
 static bool damage(struct ggml_tensor * t, const struct ggml_cgraph * graph, int what) {
     const size_t before = ggml_nbytes(t);
     const bool   tried  = set_field(t, graph, what);
-    const bool   grown  = tried && t->view_src == NULL && t->data != NULL && gb_tensor_check(t, __func__) == GGML_STATUS_SUCCESS && ggml_nbytes(t) > before;
+    const bool   grown  = tried && t->view_src == NULL && t->data != NULL &&
+                          gb_tensor_check(t, __func__) == GGML_STATUS_SUCCESS && ggml_nbytes(t) > before;
     ggml_clear_error();
     return tried && !grown;
 }
 
-// ------------------------------------------------------------------------------------------------------------------------ uses
+// ---------------------------------------------------------------------------------------------------------------- uses
 
 static ggml_backend_t cpu, sim;
 
@@ -167,9 +185,7 @@ static bool try_one(const struct builder * b, enum mode mode, int i, int what, i
     return more;
 }
 
-static bool forks(void) {
-    return getenv("GGML_TEST_DAMAGE_FORK") != NULL;
-}
+static bool forks(void) { return getenv("GGML_TEST_DAMAGE_FORK") != NULL; }
 
 static bool run_one(const struct builder * b, enum mode mode, int i, int what, int i2, int what2) {
     if (!forks()) {
@@ -177,7 +193,9 @@ static bool run_one(const struct builder * b, enum mode mode, int i, int what, i
     }
     const pid_t child = fork();
     if (child == 0) {
-        if (getenv("GGML_TEST_DAMAGE_SHOW") == NULL && freopen("/dev/null", "w", stderr) == NULL) _exit(3);
+        if (getenv("GGML_TEST_DAMAGE_SHOW") == NULL && freopen("/dev/null", "w", stderr) == NULL) {
+            _exit(3);
+        }
         alarm(20);
         _exit(try_one(b, mode, i, what, i2, what2) ? 0 : 42);
     }
@@ -187,14 +205,15 @@ static bool run_one(const struct builder * b, enum mode mode, int i, int what, i
         return false;
     }
     n_tried++;
-    CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%s %s: tensor %d damage %d (and %d, %d): status %#x", b->name, modes[mode], i,
-              what, i2, what2, (unsigned) status);
+    CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%s %s: tensor %d damage %d (and %d, %d): status %#x",
+        b->name, modes[mode], i, what, i2, what2, (unsigned) status);
     return true;
 }
 
 static void devices(void) {
     cpu = ggml_backend_cpu_init();
-    sim = ggml_backend_reg_init_backend_from_str("SIM:mem=256M"); // damaged sizes ask for gigabytes, which it would fill
+    // damaged sizes ask for gigabytes, which it would fill
+    sim = ggml_backend_reg_init_backend_from_str("SIM:mem=256M");
     REQUIRE(cpu != NULL && sim != NULL);
     ggml_backend_cpu_set_n_threads(cpu, 1);
 }
@@ -204,11 +223,14 @@ static bool is_chosen(const char * name) {
     return only == NULL || strcmp(only, name) == 0;
 }
 
-// One of eleven damages of each tensor, others each time, unless all are asked for: eleven shares no factor with the 4 dimensions.
+// One of eleven damages of each tensor, others each time, unless all are asked for: eleven shares no factor with the 4
+// dimensions.
 static void each_field(void) {
     const int step = getenv("GGML_TEST_DAMAGE_ALL") != NULL || getenv("GGML_TEST_DAMAGE_ONLY") != NULL ? 1 : 11;
     for (int k = 0; k < N_BUILDERS; k++) {
-        if (!is_chosen(builders[k].name)) continue;
+        if (!is_chosen(builders[k].name)) {
+            continue;
+        }
         for (int mode = 0; mode < N_MODES; mode++) {
             bool more = true;
             for (int i = 0; more; i++) {
@@ -224,12 +246,14 @@ static void each_field(void) {
 
 static void random_pairs(void) {
     const char * text = getenv("GGML_TEST_DAMAGE");
-    if (text == NULL) SKIP("GGML_TEST_DAMAGE is not set");
+    if (text == NULL) {
+        SKIP("GGML_TEST_DAMAGE is not set");
+    }
     for (long n = atol(text); n > 0; n--) {
-        const struct builder * b = &builders[test_random_int(0, N_BUILDERS - 1)];
+        const struct builder * b    = &builders[test_random_int(0, N_BUILDERS - 1)];
         const enum mode        mode = (enum mode) test_random_int(0, N_MODES - 1);
         const int              i = (int) test_random_int(0, 5), i2 = (int) test_random_int(0, 5);
-        const int              what = (int) test_random_int(0, N_DAMAGES - 1), what2 = (int) test_random_int(0, N_DAMAGES - 1);
+        const int what = (int) test_random_int(0, N_DAMAGES - 1), what2 = (int) test_random_int(0, N_DAMAGES - 1);
         run_one(b, mode, i, what, i2, what2);
     }
 }
@@ -243,8 +267,12 @@ static void least_size_by_minus_one(void) {
             for (int n = 0; graph != NULL && n < graph->n_nodes; n++) {
                 for (int d = 0; d < 4; d++) {
                     struct ggml_tensor * t = graph->nodes[n];
-                    if (t->src[0] != NULL) t->src[0]->ne[d] = i == 0 ? INT64_MIN : -1;
-                    if (t->src[1] != NULL) t->src[1]->ne[d] = i == 0 ? -1 : INT64_MIN;
+                    if (t->src[0] != NULL) {
+                        t->src[0]->ne[d] = i == 0 ? INT64_MIN : -1;
+                    }
+                    if (t->src[1] != NULL) {
+                        t->src[1]->ne[d] = i == 0 ? -1 : INT64_MIN;
+                    }
                     t->ne[d] = INT64_MIN;
                     ggml_backend_supports_op(cpu, t);
                     ggml_backend_supports_op(sim, t);
@@ -255,7 +283,8 @@ static void least_size_by_minus_one(void) {
     }
 }
 
-// Operators look into the sources that they have to have: whoever asks whether they are supported is told that one is not there.
+// Operators look into the sources that they have to have: whoever asks whether they are supported is told that one is
+// not there.
 static void missing_sources(void) {
     int n_asked = 0;
     for (int k = 0; k < N_BUILDERS; k++) {
@@ -265,7 +294,10 @@ static void missing_sources(void) {
             struct ggml_tensor * t = graph->nodes[n];
             for (int i = 0; i < GGML_MAX_SRC; i++) {
                 struct ggml_tensor * source = t->src[i];
-                if (source == NULL || gb_op_is_view(t->op) || (t->op == GGML_OP_SOFT_MAX && i > 0)) continue; // softmax may have no mask
+                // softmax may have no mask
+                if (source == NULL || gb_op_is_view(t->op) || (t->op == GGML_OP_SOFT_MAX && i > 0)) {
+                    continue;
+                }
                 t->src[i] = NULL;
                 n_asked++;
                 CHECK_STR(ggml_cpu_unsupported_reason(t), "a source is missing");
@@ -280,8 +312,8 @@ static void missing_sources(void) {
 
 // Longer circles are found where graphs are built and planned; what computes nodes in a given order never follows them.
 static void a_node_that_reads_itself(void) {
-    struct ggml_context * ctx   = ggml_init((struct ggml_init_params){ 1 << 16, NULL, false });
-    struct ggml_tensor *  x     = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4), * y = ggml_relu(ctx, x);
+    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 1 << 16, NULL, false });
+    struct ggml_tensor *  x = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4), *y = ggml_relu(ctx, x);
     struct ggml_cgraph *  graph = ggml_new_graph(ctx);
     memset(x->data, 0, ggml_nbytes(x));
     CHECK(ggml_build_forward_expand(graph, y) == GGML_STATUS_SUCCESS && ggml_backend_graph_compute(cpu, graph));
@@ -295,4 +327,5 @@ static void a_node_that_reads_itself(void) {
     ggml_free(ctx);
 }
 
-TEST_MAIN(TEST(devices), TEST(a_node_that_reads_itself), TEST(missing_sources), TEST(least_size_by_minus_one), TEST(each_field), TEST(random_pairs))
+TEST_MAIN(TEST(devices), TEST(a_node_that_reads_itself), TEST(missing_sources), TEST(least_size_by_minus_one),
+    TEST(each_field), TEST(random_pairs))

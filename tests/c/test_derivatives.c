@@ -1,7 +1,8 @@
 // The derivative of every operator that has one, against central differences of the computed function.
 //
-// A case builds an expression over up to three inputs; the loss is the sum of its elements times fixed random weights. Each input
-// element is moved up and down by a small step, the forward graph computed, and the slope compared with the gradient.
+// A case builds an expression over up to three inputs; the loss is the sum of its elements times fixed random weights.
+// Each input element is moved up and down by a small step, the forward graph computed, and the slope compared with the
+// gradient.
 #include "base/mem.h"
 #include "test.h"
 
@@ -25,7 +26,9 @@ struct grad_case {
 
 static struct ggml_tensor * random_tensor(struct ggml_context * ctx, const int64_t ne[4], float low, float high) {
     struct ggml_tensor * t = ggml_new_tensor(ctx, GGML_TYPE_F32, 4, ne);
-    for (int64_t i = 0; i < ggml_nelements(t); i++) ((float *) t->data)[i] = test_random_float(low, high);
+    for (int64_t i = 0; i < ggml_nelements(t); i++) {
+        ((float *) t->data)[i] = test_random_float(low, high);
+    }
     return t;
 }
 
@@ -34,24 +37,26 @@ static float compute_loss(struct ggml_context * ctx, struct ggml_cgraph * g, str
     return ggml_get_f32_1d(loss, 0);
 }
 
-static void compare_input(struct ggml_context * ctx, const struct grad_case * c, struct ggml_cgraph * gf, struct ggml_tensor * loss,
-                          struct ggml_tensor * x, const float * grad, int which) {
+static void compare_input(struct ggml_context * ctx, const struct grad_case * c, struct ggml_cgraph * gf,
+    struct ggml_tensor * loss, struct ggml_tensor * x, const float * grad, int which) {
     const float step = c->step > 0 ? c->step : 1e-2f, tolerance = c->tolerance > 0 ? c->tolerance : 2e-2f;
     int         nonzero = 0;
     for (int64_t i = 0; i < ggml_nelements(x); i++) {
-        float *     value = (float *) x->data + i;
-        const float keep  = *value;
-        *value            = keep + step;
-        const double up   = compute_loss(ctx, gf, loss);
-        *value            = keep - step;
-        const double down = compute_loss(ctx, gf, loss);
-        *value            = keep;
+        float *     value  = (float *) x->data + i;
+        const float keep   = *value;
+        *value             = keep + step;
+        const double up    = compute_loss(ctx, gf, loss);
+        *value             = keep - step;
+        const double down  = compute_loss(ctx, gf, loss);
+        *value             = keep;
         const double slope = (up - down) / (2.0 * (double) step);
         nonzero += grad[i] != 0.0f;
-        CHECK_MSG(fabs(slope - (double) grad[i]) <= (double) tolerance * (1.0 + fabs(slope)), "%s: input %d, element %d: gradient %g, slope %g",
-                  c->name, which, (int) i, (double) grad[i], slope);
+        CHECK_MSG(fabs(slope - (double) grad[i]) <= (double) tolerance * (1.0 + fabs(slope)),
+            "%s: input %d, element %d: gradient %g, slope %g", c->name, which, (int) i, (double) grad[i], slope);
     }
-    if (strcmp(c->name, "sgn") != 0 && strcmp(c->name, "step") != 0) CHECK_MSG(nonzero > 0, "%s: input %d: all gradients are 0", c->name, which);
+    if (strcmp(c->name, "sgn") != 0 && strcmp(c->name, "step") != 0) {
+        CHECK_MSG(nonzero > 0, "%s: input %d: all gradients are 0", c->name, which);
+    }
 }
 
 static void run_case(const struct grad_case * c) {
@@ -63,7 +68,9 @@ static void run_case(const struct grad_case * c) {
         CHECK_INT(ggml_set_param(ctx, in.x[n]), GGML_STATUS_SUCCESS);
     }
     in.ids = ggml_new_tensor_1d(ctx, GGML_TYPE_I32, 5);
-    for (int i = 0; i < 5; i++) ggml_set_i32_1d(in.ids, i, (i * 3 + 1) % 4);
+    for (int i = 0; i < 5; i++) {
+        ggml_set_i32_1d(in.ids, i, (i * 3 + 1) % 4);
+    }
 
     struct ggml_tensor * y = c->build(&in);
     if (y == NULL || y->grad == NULL) {
@@ -74,9 +81,9 @@ static void run_case(const struct grad_case * c) {
     struct ggml_tensor * loss = ggml_sum(ctx, ggml_mul(ctx, y, random_tensor(ctx, y->ne, -1, 1)));
     struct ggml_cgraph * gf   = ggml_new_graph_custom(ctx, 64, true);
     CHECK_INT(ggml_build_forward_expand(gf, loss), GGML_STATUS_SUCCESS);
-    const int            n_forward = gf->n_nodes;
-    struct ggml_cgraph * gb        = ggml_graph_dup(ctx, gf);
-    const enum ggml_status status  = ggml_build_backward_expand(ctx, gf, gb, false);
+    const int              n_forward = gf->n_nodes;
+    struct ggml_cgraph *   gb        = ggml_graph_dup(ctx, gf);
+    const enum ggml_status status    = ggml_build_backward_expand(ctx, gf, gb, false);
     if (status != GGML_STATUS_SUCCESS) {
         test_fail(__FILE__, __LINE__, "%s: %s", c->name, ggml_last_error());
         ggml_free(ctx);
@@ -97,16 +104,16 @@ static void run_case(const struct grad_case * c) {
     ggml_free(ctx);
 }
 
-// -------------------------------------------------------------------------------------------------------------- expressions
+// --------------------------------------------------------------------------------------------------------- expressions
 
-#define EXPR(name, ...)                                                                                                \
-    static struct ggml_tensor * name(const struct inputs * in) {                                                       \
-        struct ggml_context * ctx = in->ctx;                                                                           \
-        struct ggml_tensor *  a   = in->x[0];                                                                          \
-        struct ggml_tensor *  b   = in->x[1];                                                                          \
-        struct ggml_tensor *  c   = in->x[2];                                                                          \
-        (void) ctx, (void) a, (void) b, (void) c;                                                                      \
-        return __VA_ARGS__;                                                                                            \
+#define EXPR(name, ...)                                          \
+    static struct ggml_tensor * name(const struct inputs * in) { \
+        struct ggml_context * ctx = in->ctx;                     \
+        struct ggml_tensor *  a   = in->x[0];                    \
+        struct ggml_tensor *  b   = in->x[1];                    \
+        struct ggml_tensor *  c   = in->x[2];                    \
+        (void) ctx, (void) a, (void) b, (void) c;                \
+        return __VA_ARGS__;                                      \
     }
 
 EXPR(e_dup, ggml_dup(ctx, a))
@@ -142,7 +149,8 @@ EXPR(e_diag_mask_zero, ggml_diag_mask_zero(ctx, a, 1))
 EXPR(e_diag_mask_inf, ggml_soft_max(ctx, ggml_diag_mask_inf(ctx, a, 1)))
 EXPR(e_soft_max, ggml_soft_max(ctx, a))
 EXPR(e_soft_max_ext, ggml_soft_max_ext(ctx, a, b, 0.7f))
-EXPR(e_soft_max_bias, ggml_soft_max_bias(ctx, a, random_tensor(ctx, (int64_t[]){ a->ne[0], a->ne[1], 1, 1 }, -1, 1), 0.7f, 8))
+EXPR(e_soft_max_bias,
+    ggml_soft_max_bias(ctx, a, random_tensor(ctx, (int64_t[]){ a->ne[0], a->ne[1], 1, 1 }, -1, 1), 0.7f, 8))
 EXPR(e_rope, ggml_rope(ctx, a, in->ids, 4, 0, 0))
 EXPR(e_rope_neox, ggml_rope_custom(ctx, a, in->ids, 6, 2, 0, 64, 1000.0f, 0.5f, 0.5f, 1.2f, 32.0f, 1.0f))
 EXPR(e_abs, ggml_abs(ctx, a))
@@ -155,7 +163,8 @@ EXPR(e_cross_entropy, ggml_cross_entropy_loss(ctx, a, ggml_soft_max(ctx, random_
 EXPR(e_cross_entropy_exact, ggml_cross_entropy_loss_eps(ctx, a, random_tensor(ctx, a->ne, 0.1f, 1), 0.0f))
 EXPR(e_cross_entropy_eps, ggml_cross_entropy_loss_eps(ctx, a, random_tensor(ctx, a->ne, 0.1f, 1), 0.125f))
 EXPR(e_rope_exact, ggml_rope_custom(ctx, a, in->ids, 4, GGML_ROPE_EXACT, 0, 64, 1000.0f, 0.5f, 0.5f, 1.2f, 32.0f, 1.0f))
-EXPR(e_rope_neox_exact, ggml_rope_custom(ctx, a, in->ids, 6, 2 | GGML_ROPE_EXACT, 0, 64, 1000.0f, 0.5f, 0.5f, 1.2f, 32.0f, 1.0f))
+EXPR(e_rope_neox_exact,
+    ggml_rope_custom(ctx, a, in->ids, 6, 2 | GGML_ROPE_EXACT, 0, 64, 1000.0f, 0.5f, 0.5f, 1.2f, 32.0f, 1.0f))
 EXPR(e_flash_attn, ggml_flash_attn(ctx, a, b, c, false))
 EXPR(e_flash_attn_masked, ggml_flash_attn(ctx, a, b, c, true))
 // a tensor used on several ways, through an in-place form and a cast
@@ -220,7 +229,9 @@ static const struct grad_case grad_cases[] = {
 };
 
 static void central_differences(void) {
-    for (size_t i = 0; i < sizeof(grad_cases) / sizeof(grad_cases[0]); i++) run_case(&grad_cases[i]);
+    for (size_t i = 0; i < sizeof(grad_cases) / sizeof(grad_cases[0]); i++) {
+        run_case(&grad_cases[i]);
+    }
 }
 
 // Operators without a derivative say so, with the node, and nothing has changed.
@@ -231,12 +242,16 @@ static void underivable(void) {
     struct ggml_tensor * y  = ggml_set_name(ggml_gelu(ctx, ggml_sqr(ctx, x)), "y");
     struct ggml_cgraph * gf = ggml_new_graph_custom(ctx, 16, true);
     ggml_build_forward_expand(gf, ggml_sum(ctx, y));
-    struct ggml_cgraph * gb     = ggml_graph_dup(ctx, gf);
+    struct ggml_cgraph * gb = ggml_graph_dup(ctx, gf);
     struct ggml_tensor * before[4];
-    for (int i = 0; i < 4; i++) before[i] = gf->nodes[i]->grad;
+    for (int i = 0; i < 4; i++) {
+        before[i] = gf->nodes[i]->grad;
+    }
     CHECK_INT(ggml_build_backward_expand(ctx, gf, gb, false), GGML_STATUS_UNSUPPORTED);
     CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "GELU 'y' f32 [4] of 'node_1' f32 [4]: the operator has no derivative");
-    for (int i = 0; i < 4; i++) CHECK(gf->nodes[i]->grad == before[i] && before[i] != NULL);
+    for (int i = 0; i < 4; i++) {
+        CHECK(gf->nodes[i]->grad == before[i] && before[i] != NULL);
+    }
     CHECK_INT(gb->n_nodes, gf->n_nodes);
 
     ggml_clear_error();

@@ -1,5 +1,5 @@
-// test_event.c - marks in the work of backends: with events of their own, with a queue but no events, and with neither; and the versions of
-// buffers, which tell whether something was written.
+// test_event.c - marks in the work of backends: with events of their own, with a queue but no events, and with neither;
+// and the versions of buffers, which tell whether something was written.
 #include "backend/backend.h"
 #include "base/env.h"
 #include "base/mem.h"
@@ -30,9 +30,9 @@ static void unrecorded_events_are_complete(void) {
 // A slow device sets a tensor, a fast one copies it; only the event keeps the order. Before: the host is not held up.
 static void devices_wait_for_each_other(void) {
     OPEN(p, "SIM:name=A,copy_delay=30ms SIM:name=B");
-    struct ggml_tensor *a = put(&p, leaf(&p, "a", 4, 1), 0, false), *b = put(&p, leaf(&p, "b", 4, 1), 1, false);
-    const float         ones[4] = { 1, 1, 1, 1 };
-    ggml_backend_event_t e = ggml_backend_event_new(p.backends[0]);
+    struct ggml_tensor * a = put(&p, leaf(&p, "a", 4, 1), 0, false), *b = put(&p, leaf(&p, "b", 4, 1), 1, false);
+    const float          ones[4] = { 1, 1, 1, 1 };
+    ggml_backend_event_t e       = ggml_backend_event_new(p.backends[0]);
     CHECK(gb_backend_waits_for(p.backends[1], p.backends[0]));
     int64_t held_up = INT64_MAX;
     for (int i = 0; i < BUSY_TRIES && held_up >= 30000000; i++) {
@@ -76,10 +76,10 @@ static void an_event_is_a_point_not_the_end(void) {
 
 // A queue without events is waited for as a whole.
 static void queues_without_events(void) {
-    ggml_backend_t        q     = queue_device_new(0, 2000), sim = ggml_backend_reg_init_backend_from_str("SIM");
+    ggml_backend_t        q = queue_device_new(0, 2000), sim = ggml_backend_reg_init_backend_from_str("SIM");
     struct ggml_context * ctx   = ggml_init((struct ggml_init_params){ 1 << 16, NULL, false });
     struct ggml_cgraph *  graph = ggml_new_graph(ctx);
-    struct ggml_tensor *  x     = ggml_set_f32(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4), 2), *y = ggml_sqr(ctx, x);
+    struct ggml_tensor *  x = ggml_set_f32(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4), 2), *y = ggml_sqr(ctx, x);
     ggml_build_forward_expand(graph, y);
     CHECK(!gb_backend_waits_for(sim, q) && !gb_backend_waits_for(q, sim));
     ggml_backend_event_t e = ggml_backend_event_new(q);
@@ -96,7 +96,7 @@ static void queues_without_events(void) {
 // The failure of what an event marks is told to who waits for it on the host, and to its own device's next synchronize.
 static void failures(void) {
     OPEN(p, "SIM:name=A,fail_op=sqr SIM:name=B");
-    struct ggml_tensor * x = put(&p, leaf(&p, "x", 4, 1), 0, false), *y = ggml_sqr(p.ctx, x);
+    struct ggml_tensor *x = put(&p, leaf(&p, "x", 4, 1), 0, false), *y = ggml_sqr(p.ctx, x);
     put(&p, y, 0, false);
     expand(&p, y);
     ggml_backend_event_t e = ggml_backend_event_new(p.backends[0]);
@@ -119,7 +119,7 @@ static void failures(void) {
 
 // The event may outlive what it marks: the other device goes, its event stays complete.
 static void events_outlive_their_device(void) {
-    ggml_backend_t       a = ggml_backend_reg_init_backend_from_str("SIM"), b = ggml_backend_reg_init_backend_from_str("SIM");
+    ggml_backend_t a = ggml_backend_reg_init_backend_from_str("SIM"), b = ggml_backend_reg_init_backend_from_str("SIM");
     ggml_backend_event_t e = ggml_backend_event_new(a);
     OK(ggml_backend_event_record(e));
     OK(ggml_backend_event_wait(b, e));
@@ -129,27 +129,28 @@ static void events_outlive_their_device(void) {
     ggml_backend_free(b);
 }
 
-#define CHANGES(buffer, call)                                                                                          \
-    do {                                                                                                               \
-        const uint64_t before_ = (buffer)->version;                                                                    \
-        call;                                                                                                          \
-        CHECK_MSG((buffer)->version > before_, "%s leaves the version", #call);                                        \
+#define CHANGES(buffer, call)                                                   \
+    do {                                                                        \
+        const uint64_t before_ = (buffer)->version;                             \
+        call;                                                                   \
+        CHECK_MSG((buffer)->version > before_, "%s leaves the version", #call); \
     } while (0)
 
-#define LEAVES(buffer, call)                                                                                           \
-    do {                                                                                                               \
-        const uint64_t before_ = (buffer)->version;                                                                    \
-        call;                                                                                                          \
-        CHECK_MSG((buffer)->version == before_, "%s changes the version", #call);                                      \
+#define LEAVES(buffer, call)                                                      \
+    do {                                                                          \
+        const uint64_t before_ = (buffer)->version;                               \
+        call;                                                                     \
+        CHECK_MSG((buffer)->version == before_, "%s changes the version", #call); \
     } while (0)
 
 static void every_write_changes_the_version(void) {
     OPEN(p, "SIM:name=A CPU");
     for (int i = 0; i < 2; i++) {
         struct ggml_cgraph * graph = ggml_new_graph(p.ctx);
-        struct ggml_tensor *x = put(&p, leaf(&p, "x", 4, 1), i, false), *y = put(&p, leaf(&p, "y", 4, 1), i, false), *z = ggml_sqr(p.ctx, x), *v;
-        const float          f[4] = { 1, 2, 3, 4 };
-        float                g[4];
+        struct ggml_tensor * x = put(&p, leaf(&p, "x", 4, 1), i, false), *y = put(&p, leaf(&p, "y", 4, 1), i, false),
+                           *z = ggml_sqr(p.ctx, x), *v;
+        const float f[4]      = { 1, 2, 3, 4 };
+        float       g[4];
         put(&p, z, i, false);
         v = ggml_view_1d(p.ctx, x, 2, 4);
         OK(ggml_backend_view_init(x->buffer, v));
@@ -175,7 +176,8 @@ static void every_write_changes_the_version(void) {
         OK(ggml_backend_synchronize(p.backends[i]));
         ggml_backend_graph_plan_free(p.backends[i], plan);
     }
-    ggml_backend_buffer_t parts[] = { ggml_backend_alloc_buffer(p.backends[0], 64), ggml_backend_alloc_buffer(p.backends[1], 64) };
+    ggml_backend_buffer_t parts[] = { ggml_backend_alloc_buffer(p.backends[0], 64),
+        ggml_backend_alloc_buffer(p.backends[1], 64) };
     ggml_backend_buffer_t multi   = ggml_backend_multi_buffer_alloc_buffer(parts, 2);
     CHANGES(parts[1], OK(ggml_backend_buffer_changed(multi)));
     CHANGES(parts[0], OK(ggml_backend_buffer_clear(multi, 0)));
@@ -184,5 +186,6 @@ static void every_write_changes_the_version(void) {
     close_place(&p);
 }
 
-TEST_MAIN(TEST(unrecorded_events_are_complete), TEST(devices_wait_for_each_other), TEST(an_event_is_a_point_not_the_end), TEST(queues_without_events),
-          TEST(failures), TEST(events_outlive_their_device), TEST(every_write_changes_the_version))
+TEST_MAIN(TEST(unrecorded_events_are_complete), TEST(devices_wait_for_each_other),
+    TEST(an_event_is_a_point_not_the_end), TEST(queues_without_events), TEST(failures),
+    TEST(events_outlive_their_device), TEST(every_write_changes_the_version))

@@ -45,9 +45,9 @@ static void put(const char * path, const char * text) {
 }
 
 static bool holds(const char * path, const char * text) {
-    char   got[64] = { 0 };
-    FILE * f       = fopen(path, "rb");
-    const size_t n = f ? fread(got, 1, sizeof(got) - 1, f) : 0;
+    char         got[64] = { 0 };
+    FILE *       f       = fopen(path, "rb");
+    const size_t n       = f ? fread(got, 1, sizeof(got) - 1, f) : 0;
     if (f) {
         fclose(f);
     }
@@ -174,6 +174,7 @@ static void folders_end(void) {
 
 static void folders_begin(void) { CHECK(mkdtemp(folder) != NULL); }
 
-TEST_MAIN(TEST(folders_begin), TEST(whole_or_not_at_all), TEST(what_is_no_file), TEST(killed), TEST(remains_are_in_nobodys_way), TEST(the_reason_stays), TEST(folders_end))
+TEST_MAIN(TEST(folders_begin), TEST(whole_or_not_at_all), TEST(what_is_no_file), TEST(killed),
+    TEST(remains_are_in_nobodys_way), TEST(the_reason_stays), TEST(folders_end))
 
 #endif

@@ -1,5 +1,5 @@
-// Forks at any moment: in a child whose parent's other threads were computing, loading, logging, new objects work, and old ones work or are
-// an error. Nobody hangs, and nothing that was on its way is taken for a result.
+// Forks at any moment: in a child whose parent's other threads were computing, loading, logging, new objects work, and
+// old ones work or are an error. Nobody hangs, and nothing that was on its way is taken for a result.
 #include "test.h"
 
 #include <pthread.h>
@@ -22,9 +22,10 @@
 #    define UNDER_TSAN 0
 #endif
 
-#define SKIP_UNDER_TSAN()                                                                                                              \
-    do {                                                                                                                               \
-        if (UNDER_TSAN) SKIP("the thread sanitizer cannot follow a fork that starts threads");                                         \
+#define SKIP_UNDER_TSAN()                                                          \
+    do {                                                                           \
+        if (UNDER_TSAN)                                                            \
+            SKIP("the thread sanitizer cannot follow a fork that starts threads"); \
     } while (0)
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -78,7 +79,8 @@ static enum ggml_status job_start(struct job * j, float value, bool wait) {
     if (status != GGML_STATUS_SUCCESS || ggml_backend_tensor_set(j->x, x, 0, sizeof(x)) != GGML_STATUS_SUCCESS) {
         return ggml_last_status();
     }
-    return wait ? ggml_backend_sched_graph_compute(j->sched, j->graph) : ggml_backend_sched_graph_compute_async(j->sched, j->graph);
+    return wait ? ggml_backend_sched_graph_compute(j->sched, j->graph)
+                : ggml_backend_sched_graph_compute_async(j->sched, j->graph);
 }
 
 static bool job_is_right(struct job * j, float value) {
@@ -95,19 +97,20 @@ static bool job_is_right(struct job * j, float value) {
 }
 
 // In a child: exits with the number of the line that went wrong.
-#define CHILD_NEEDS(cond)                                                                                                              \
-    do {                                                                                                                               \
-        if (!(cond)) {                                                                                                                 \
-            fprintf(stderr, "%s:%d: in the child: %s (%s)\n", __FILE__, __LINE__, #cond, ggml_last_error());                           \
-            _exit(1);                                                                                                                  \
-        }                                                                                                                              \
+#define CHILD_NEEDS(cond)                                                                                    \
+    do {                                                                                                     \
+        if (!(cond)) {                                                                                       \
+            fprintf(stderr, "%s:%d: in the child: %s (%s)\n", __FILE__, __LINE__, #cond, ggml_last_error()); \
+            _exit(1);                                                                                        \
+        }                                                                                                    \
     } while (0)
 
 static void wait_for_child(pid_t pid) {
     int status = 0;
     waitpid(pid, &status, 0);
-    CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child %s %d", WIFSIGNALED(status) ? "was ended by signal" : "exited with",
-              WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+    CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child %s %d",
+        WIFSIGNALED(status) ? "was ended by signal" : "exited with",
+        WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
 }
 
 static pid_t fork_child(void) {
@@ -120,14 +123,14 @@ static pid_t fork_child(void) {
     return pid;
 }
 
-// ------------------------------------------------------------------------------------------------------------ busy parents
+// -------------------------------------------------------------------------------------------------------- busy parents
 
 static atomic_bool ending;
 
 struct busy {
-    const char * first, * second;
-    struct job   job;
-    atomic_int   runs;
+    const char *first, *second;
+    struct job  job;
+    atomic_int  runs;
 };
 
 static void * compute_often(void * arg) {
@@ -191,8 +194,11 @@ static void old_objects_answer(struct busy * b) {
 
 static void children_of_busy_processes(void) {
     SKIP_UNDER_TSAN();
-    if (UNDER_ASAN) SKIP("the address sanitizer's allocator is locked in a child whose parent's other threads were allocating");
-    struct busy users[] = { { .first = "CPU:threads=3" }, { .first = "SIM:threads=2,copy_delay=20us", .second = "CPU:threads=2" }, { .first = "SIM:delay=100us" } };
+    if (UNDER_ASAN) {
+        SKIP("the address sanitizer's allocator is locked in a child whose parent's other threads were allocating");
+    }
+    struct busy users[] = { { .first = "CPU:threads=3" },
+        { .first = "SIM:threads=2,copy_delay=20us", .second = "CPU:threads=2" }, { .first = "SIM:delay=100us" } };
     enum { USERS = 3, OTHERS = 2, CHILDREN = 150 };
     pthread_t threads[USERS + OTHERS];
     ending = false;
@@ -228,7 +234,7 @@ static void children_of_busy_processes(void) {
     gb_cpu_pools_trim();
 }
 
-// --------------------------------------------------------------------------------------------------------- work on its way
+// ----------------------------------------------------------------------------------------------------- work on its way
 
 static void results_on_their_way_are_lost(void) {
     SKIP_UNDER_TSAN();
@@ -250,7 +256,8 @@ static void results_on_their_way_are_lost(void) {
             float y;
             ggml_log_set(ggml_log_discard, NULL);
             CHILD_NEEDS(ggml_backend_event_synchronize(event) == GGML_STATUS_INVALID_STATE);
-            CHILD_NEEDS(ggml_backend_tensor_get(j.y, &y, 0, sizeof(y)) == GGML_STATUS_INVALID_STATE); // what is in its memory is no result
+            // what is in its memory is no result
+            CHILD_NEEDS(ggml_backend_tensor_get(j.y, &y, 0, sizeof(y)) == GGML_STATUS_INVALID_STATE);
             if (k < 2) {
                 CHILD_NEEDS(ggml_backend_sched_synchronize(j.sched) == GGML_STATUS_INVALID_STATE);
                 CHILD_NEEDS(strstr(ggml_last_error(), "forked") != NULL);
@@ -274,7 +281,7 @@ static void results_on_their_way_are_lost(void) {
     }
 }
 
-// ----------------------------------------------------------------------------------------------------- forks inside of calls
+// ----------------------------------------------------------------------------------------------- forks inside of calls
 
 static bool  is_child;
 static pid_t forked;
@@ -290,7 +297,8 @@ static void fork_on_the_first(struct ggml_tensor * dst, const struct ggml_tensor
     }
 }
 
-// A user's function forks while its team computes: in the child the computation has failed, where others had a part of it.
+// A user's function forks while its team computes: in the child the computation has failed, where others had a part of
+// it.
 static void functions_fork(void) {
     SKIP_UNDER_TSAN();
     for (int n_tasks = 1; n_tasks <= 3; n_tasks += 2) {

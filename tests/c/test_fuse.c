@@ -1,5 +1,5 @@
-// Nodes that are computed together: random graphs of row operators give the same bits, in every tensor, with fusion and without, for one
-// thread and several, whatever memory the tensors share; and what joins a group, what does not.
+// Nodes that are computed together: random graphs of row operators give the same bits, in every tensor, with fusion and
+// without, for one thread and several, whatever memory the tensors share; and what joins a group, what does not.
 #include "test.h"
 
 #include "cpu/cpu.h"
@@ -22,8 +22,8 @@ static struct ggml_tensor * filled(struct ggml_context * ctx, int64_t a, int64_t
     return t;
 }
 
-static struct ggml_tensor * random_node(struct ggml_context * c, struct ggml_tensor * x, struct ggml_tensor * other, struct ggml_tensor * row,
-                                        struct ggml_tensor * plane) {
+static struct ggml_tensor * random_node(struct ggml_context * c, struct ggml_tensor * x, struct ggml_tensor * other,
+    struct ggml_tensor * row, struct ggml_tensor * plane) {
     struct ggml_tensor * const repeats[] = { other, row, plane };
     struct ggml_tensor *       b         = repeats[test_random_int(0, 2)];
     switch (test_random_int(0, 15)) {
@@ -57,16 +57,19 @@ static bool is_free_of(const char * place, size_t size, const struct ggml_tensor
     return true;
 }
 
-// The same graph for the same seed. Some results lie in their first source's memory, or at an offset in that of an older node.
+// The same graph for the same seed. Some results lie in their first source's memory, or at an offset in that of an
+// older node.
 static struct graph random_graph(uint64_t seed) {
-    test_seed            = seed;
-    struct graph  g      = { ggml_init((struct ggml_init_params){ (size_t) 16 << 20, NULL, false }), { NULL }, 0 };
-    const int64_t a = test_random_int(1, 4) * 33, b = test_random_int(40, 70), d = test_random_int(4, 6);
-    struct ggml_tensor *x = filled(g.ctx, a, b, d), *other = filled(g.ctx, a, b, d), *row = filled(g.ctx, a, 1, 1), *plane = filled(g.ctx, a, b, 1);
-    char * pool = filled(g.ctx, a, b, d + 4)->data; // of results that share memory
+    test_seed             = seed;
+    struct graph        g = { ggml_init((struct ggml_init_params){ (size_t) 16 << 20, NULL, false }), { NULL }, 0 };
+    const int64_t       a = test_random_int(1, 4) * 33, b = test_random_int(40, 70), d = test_random_int(4, 6);
+    struct ggml_tensor *x = filled(g.ctx, a, b, d), *other = filled(g.ctx, a, b, d), *row = filled(g.ctx, a, 1, 1),
+                       *plane = filled(g.ctx, a, b, 1);
+    char * pool               = filled(g.ctx, a, b, d + 4)->data; // of results that share memory
     for (; g.n < NODES; g.n++) {
-        struct ggml_tensor * y = random_node(g.ctx, x, test_random() % 4 && g.n > 1 ? g.nodes[g.n - 2] : other, row, plane);
-        const int            where = (int) test_random_int(0, 5);
+        struct ggml_tensor * y =
+            random_node(g.ctx, x, test_random() % 4 && g.n > 1 ? g.nodes[g.n - 2] : other, row, plane);
+        const int where = (int) test_random_int(0, 5);
         if (y->view_src == NULL && where == 0 && !(y->op == GGML_OP_SOFT_MAX && y->src[1] != NULL)) {
             y->data = y->src[0]->data;
         } else if (y->view_src == NULL && where == 1) {
@@ -101,7 +104,7 @@ static void random_graphs(void) {
             run(&fused, threads, true, "scalar");
             for (int i = 0; i < NODES; i++) {
                 CHECK_MSG(memcmp(plain.nodes[i]->data, fused.nodes[i]->data, ggml_nbytes(plain.nodes[i])) == 0,
-                          "seed %d, %d threads: node %d (%s) differs", (int) seed, threads, i, ggml_op_desc(plain.nodes[i]));
+                    "seed %d, %d threads: node %d (%s) differs", (int) seed, threads, i, ggml_op_desc(plain.nodes[i]));
             }
             ggml_free(fused.ctx);
         }
@@ -112,9 +115,9 @@ static void random_graphs(void) {
 
 static void joining(void) {
     struct ggml_context * c = ggml_init((struct ggml_init_params){ (size_t) 8 << 20, NULL, false });
-    struct ggml_tensor *x = filled(c, 64, 8, 2), *row = filled(c, 64, 1, 1), *half = filled(c, 32, 8, 2);
-    struct ggml_tensor *n = ggml_norm(c, x, 1e-5f), *w = ggml_mul(c, n, row), *b = ggml_add(c, w, row);
-    struct ggml_tensor * group[] = { n, w };
+    struct ggml_tensor *  x = filled(c, 64, 8, 2), *row = filled(c, 64, 1, 1), *half = filled(c, 32, 8, 2);
+    struct ggml_tensor *  n = ggml_norm(c, x, 1e-5f), *w = ggml_mul(c, n, row), *b = ggml_add(c, w, row);
+    struct ggml_tensor *  group[] = { n, w };
     CHECK(gb_fuse_joins(group, 1, w) && gb_fuse_joins(group, 2, b));
     CHECK(!gb_fuse_joins(group, 1, b));                           // does not read the last node
     CHECK(gb_fuse_joins(group, 1, ggml_add(c, x, n)));            // a residual

@@ -1,5 +1,6 @@
-// Attention chains that are taken together: whatever their shapes, masks, copies and memory, everything that can be looked at holds, within
-// rounding, what computing node by node gives, and the same bits for every number of threads; and what must not be left out is not.
+// Attention chains that are taken together: whatever their shapes, masks, copies and memory, everything that can be
+// looked at holds, within rounding, what computing node by node gives, and the same bits for every number of threads;
+// and what must not be left out is not.
 #include "test.h"
 
 #include "cpu/cpu.h"
@@ -23,7 +24,8 @@ struct chain {
     char *                arena;
 };
 
-static struct ggml_tensor * input(struct chain * c, enum ggml_type type, int64_t n0, int64_t n1, int64_t n2, int64_t n3) {
+static struct ggml_tensor * input(struct chain * c, enum ggml_type type, int64_t n0, int64_t n1, int64_t n2,
+    int64_t n3) {
     struct ggml_tensor * t = ggml_new_tensor_4d(c->in, type, n0, n1, n2, n3);
     for (int64_t i = 0; i < ggml_nelements(t); i++) {
         const float x = test_random_float(-2, 2);
@@ -50,9 +52,7 @@ static struct ggml_tensor * mask(struct chain * c, int64_t keys, int64_t queries
     return t;
 }
 
-static bool maybe(int one_of) {
-    return test_random() % (uint64_t) one_of == 0;
-}
+static bool maybe(int one_of) { return test_random() % (uint64_t) one_of == 0; }
 
 // A node whose memory is the arena's and dies with its last reader.
 static struct ggml_tensor * computed(struct chain * c, struct ggml_tensor * t) {
@@ -68,10 +68,14 @@ static struct ggml_tensor * edited(struct chain * c, struct ggml_tensor * x) {
     switch (test_random_int(0, 4)) {
         case 0: x = ggml_add(c->ctx, x, mask(c, keys, maybe(2) ? queries : 1, 1)); break;
         case 1: x = ggml_add(c->ctx, x, mask(c, keys, queries, heads)); break;
-        case 2: x = here ? ggml_diag_mask_inf_inplace(c->ctx, x, (int) GB_MAX(keys - queries, 0)) : ggml_diag_mask_inf(c->ctx, x, 3); break;
+        case 2:
+            x = here ? ggml_diag_mask_inf_inplace(c->ctx, x, (int) GB_MAX(keys - queries, 0))
+                     : ggml_diag_mask_inf(c->ctx, x, 3);
+            break;
         case 3:
             x = ggml_scale(c->ctx, x, 2);
-            x = x->ne[3] == 1 ? ggml_add(c->ctx, mask(c, keys, queries, heads), x) : ggml_add(c->ctx, x, mask(c, keys, 1, heads));
+            x = x->ne[3] == 1 ? ggml_add(c->ctx, mask(c, keys, queries, heads), x)
+                              : ggml_add(c->ctx, x, mask(c, keys, 1, heads));
             x = ggml_diag_mask_inf(c->ctx, x, 40);
             x = ggml_scale(c->ctx, x, 0.7f);
             break;
@@ -88,7 +92,9 @@ static struct ggml_tensor * copied(struct chain * c, struct ggml_tensor * x) {
     switch (test_random_int(0, 3)) {
         case 0: return ggml_cont(c->ctx, p);
         case 1: return ggml_cont_2d(c->ctx, p, x->ne[0] * x->ne[2], x->ne[1] * x->ne[3]);
-        case 2: return ggml_cpy(c->ctx, p, input(c, maybe(2) ? GGML_TYPE_F16 : GGML_TYPE_F32, x->ne[0], x->ne[2], x->ne[1], x->ne[3]));
+        case 2:
+            return ggml_cpy(c->ctx, p,
+                input(c, maybe(2) ? GGML_TYPE_F16 : GGML_TYPE_F32, x->ne[0], x->ne[2], x->ne[1], x->ne[3]));
         default: return x;
     }
 }
@@ -100,22 +106,25 @@ static void watch(struct chain * c, struct ggml_tensor * t) {
 
 // The same graph for the same seed. Long: more keys than a block has.
 static struct chain chain_new(uint64_t seed, bool expose) {
-    test_seed      = seed;
-    struct chain c = { .in      = ggml_init((struct ggml_init_params){ (size_t) 32 << 20, NULL, false }),
-                       .ctx     = ggml_init((struct ggml_init_params){ (size_t) 1 << 20, NULL, true }),
-                       .talloc  = ggml_tallocr_new_from_buft(ggml_backend_cpu_buffer_type(), ARENA) };
-    const enum ggml_type type    = maybe(2) ? GGML_TYPE_F16 : GGML_TYPE_F32;
-    const int64_t        d       = test_random_int(1, 5) * 8, dv = maybe(2) ? d : 24, batch = maybe(3) ? 2 : 1;
+    test_seed                 = seed;
+    struct chain         c    = { .in = ggml_init((struct ggml_init_params){ (size_t) 32 << 20, NULL, false }),
+        .ctx                       = ggml_init((struct ggml_init_params){ (size_t) 1 << 20, NULL, true }),
+        .talloc                    = ggml_tallocr_new_from_buft(ggml_backend_cpu_buffer_type(), ARENA) };
+    const enum ggml_type type = maybe(2) ? GGML_TYPE_F16 : GGML_TYPE_F32;
+    const int64_t        d = test_random_int(1, 5) * 8, dv = maybe(2) ? d : 24, batch = maybe(3) ? 2 : 1;
     const int64_t        queries = maybe(4) ? test_random_int(190, 200) : test_random_int(8, 60);
     const int64_t        keys    = maybe(4) ? test_random_int(513, 700) : test_random_int(16, 90);
-    const int64_t        shared  = test_random_int(1, 2), heads = shared * test_random_int(1, 2);
-    struct ggml_tensor * q = maybe(2) ? ggml_permute(c.ctx, computed(&c, input(&c, GGML_TYPE_F32, d, heads, queries, batch)), 0, 2, 1, 3)
-                                      : computed(&c, input(&c, GGML_TYPE_F32, d, queries, heads, batch));
-    struct ggml_tensor * k = maybe(2) ? ggml_permute(c.ctx, computed(&c, input(&c, type, d, heads / shared, keys, batch)), 0, 2, 1, 3)
-                                      : computed(&c, input(&c, type, d, keys, heads / shared, batch));
-    struct ggml_tensor * v = maybe(2) ? ggml_cont(c.ctx, ggml_transpose(c.ctx, input(&c, type, dv, keys, heads / shared, batch)))
-                                      : computed(&c, input(&c, type, keys, dv, heads / shared, batch));
-    c.graph                = ggml_new_graph(c.ctx);
+    const int64_t        shared = test_random_int(1, 2), heads = shared * test_random_int(1, 2);
+    struct ggml_tensor * q =
+        maybe(2) ? ggml_permute(c.ctx, computed(&c, input(&c, GGML_TYPE_F32, d, heads, queries, batch)), 0, 2, 1, 3)
+                 : computed(&c, input(&c, GGML_TYPE_F32, d, queries, heads, batch));
+    struct ggml_tensor * k =
+        maybe(2) ? ggml_permute(c.ctx, computed(&c, input(&c, type, d, heads / shared, keys, batch)), 0, 2, 1, 3)
+                 : computed(&c, input(&c, type, d, keys, heads / shared, batch));
+    struct ggml_tensor * v =
+        maybe(2) ? ggml_cont(c.ctx, ggml_transpose(c.ctx, input(&c, type, dv, keys, heads / shared, batch)))
+                 : computed(&c, input(&c, type, keys, dv, heads / shared, batch));
+    c.graph = ggml_new_graph(c.ctx);
     ggml_build_forward_expand(c.graph, v);
     c.scores               = ggml_mul_mat(c.ctx, k, q);
     c.mixed                = ggml_mul_mat(c.ctx, v, edited(&c, c.scores));
@@ -123,8 +132,15 @@ static struct chain chain_new(uint64_t seed, bool expose) {
     c.exposed              = expose;
     if (expose) {
         switch (test_random_int(0, 3)) {
-            case 0: ggml_set_output(c.weights); c.watched[c.n_watched++] = c.weights; break;
-            case 1: ggml_set_output(c.scores->src[0]); ggml_set_output(c.mixed); c.watched[c.n_watched++] = c.mixed; break;
+            case 0:
+                ggml_set_output(c.weights);
+                c.watched[c.n_watched++] = c.weights;
+                break;
+            case 1:
+                ggml_set_output(c.scores->src[0]);
+                ggml_set_output(c.mixed);
+                c.watched[c.n_watched++] = c.mixed;
+                break;
             case 2: watch(&c, ggml_sqr(c.ctx, c.weights)); break;
             default: watch(&c, ggml_sqr(c.ctx, ggml_reshape_1d(c.ctx, c.mixed, ggml_nelements(c.mixed)))); break;
         }
@@ -161,7 +177,8 @@ static void run(struct chain * c, int threads, bool fuse, const char * level) {
 }
 
 static float value(const struct ggml_tensor * t, int64_t i) {
-    return t->type == GGML_TYPE_F32 ? ((const float *) t->data)[i] : ggml_fp16_to_fp32(((const ggml_fp16_t *) t->data)[i]);
+    return t->type == GGML_TYPE_F32 ? ((const float *) t->data)[i]
+                                    : ggml_fp16_to_fp32(((const ggml_fp16_t *) t->data)[i]);
 }
 
 static void compare(const struct chain * plain, const struct chain * fused, int seed, int threads, double tolerance) {
@@ -172,8 +189,8 @@ static void compare(const struct chain * plain, const struct chain * fused, int 
             const double x = (double) value(a, i), y = (double) value(b, i), d = fabs(x - y) / (1 + fabs(x));
             worst = x == y ? worst : d <= worst ? worst : isnan(d) ? INFINITY : d;
         }
-        CHECK_MSG(worst <= tolerance * (a->type == GGML_TYPE_F16 ? 2000 : 1), "seed %d, %d threads: %s differs by %g", seed, threads,
-                  ggml_op_desc(a), worst);
+        CHECK_MSG(worst <= tolerance * (a->type == GGML_TYPE_F16 ? 2000 : 1), "seed %d, %d threads: %s differs by %g",
+            seed, threads, ggml_op_desc(a), worst);
     }
 }
 
@@ -233,7 +250,8 @@ static void threads_give_the_same_bits(void) {
             struct chain many = chain_new((uint64_t) seed * 1000, false);
             run(&many, threads, true, "scalar");
             for (int w = 0; w < one.n_watched; w++) {
-                CHECK_MSG(memcmp(one.watched[w]->data, many.watched[w]->data, ggml_nbytes(one.watched[w])) == 0, "seed %d, %d threads", seed, threads);
+                CHECK_MSG(memcmp(one.watched[w]->data, many.watched[w]->data, ggml_nbytes(one.watched[w])) == 0,
+                    "seed %d, %d threads", seed, threads);
             }
             chain_free(&many);
         }
@@ -243,10 +261,10 @@ static void threads_give_the_same_bits(void) {
 
 // Nothing but the final results is stored: the rest of the arena is as it was.
 static void scores_are_not_stored(void) {
-    struct chain c = chain_new(1000, false);
+    struct chain         c = chain_new(1000, false);
     struct ggml_tensor * nodes[GB_FUSE_MAX];
     REQUIRE(gb_fusion_attention.length(nodes, nodes_of(&c, nodes)) > 0);
-    const uint32_t * scores = c.scores->data;
+    const uint32_t * scores  = c.scores->data;
     bool             touched = false;
     run(&c, 2, false, "scalar");
     for (int64_t i = 0; i < ggml_nelements(c.scores); i++) {
@@ -264,12 +282,13 @@ static void scores_are_not_stored(void) {
 
 // Tensors that have memory of their own are all stored.
 static void context_memory(void) {
-    test_seed               = 7;
-    struct chain         c  = { .in = ggml_init((struct ggml_init_params){ (size_t) 8 << 20, NULL, false }) };
-    struct ggml_tensor * x  = ggml_mul_mat(c.in, input(&c, GGML_TYPE_F32, 16, 40, 2, 1), input(&c, GGML_TYPE_F32, 16, 20, 2, 1));
-    struct ggml_tensor * w  = ggml_soft_max(c.in, x);
-    struct ggml_tensor * y  = ggml_relu(c.in, ggml_mul_mat(c.in, input(&c, GGML_TYPE_F32, 40, 16, 2, 1), w));
-    struct ggml_cgraph * g  = ggml_new_graph(c.in);
+    test_seed              = 7;
+    struct chain         c = { .in = ggml_init((struct ggml_init_params){ (size_t) 8 << 20, NULL, false }) };
+    struct ggml_tensor * x =
+        ggml_mul_mat(c.in, input(&c, GGML_TYPE_F32, 16, 40, 2, 1), input(&c, GGML_TYPE_F32, 16, 20, 2, 1));
+    struct ggml_tensor * w = ggml_soft_max(c.in, x);
+    struct ggml_tensor * y = ggml_relu(c.in, ggml_mul_mat(c.in, input(&c, GGML_TYPE_F32, 40, 16, 2, 1), w));
+    struct ggml_cgraph * g = ggml_new_graph(c.in);
     ggml_build_forward_expand(g, y);
     memset(x->data, 0xff, ggml_nbytes(x));
     memset(w->data, 0xff, ggml_nbytes(w));
@@ -280,7 +299,7 @@ static void context_memory(void) {
     ggml_free(c.in);
 }
 
-// ---------------------------------------------------------------------------------------------------------- scheduler
+// ----------------------------------------------------------------------------------------------------------- scheduler
 
 struct seen {
     struct ggml_tensor * want;
@@ -296,7 +315,8 @@ static bool look(struct ggml_tensor * t, bool ask, void * user) {
     return true;
 }
 
-static struct ggml_cgraph * chain_for_scheduler(struct ggml_context * ctx, struct ggml_tensor * inputs[3], struct ggml_tensor ** y) {
+static struct ggml_cgraph * chain_for_scheduler(struct ggml_context * ctx, struct ggml_tensor * inputs[3],
+    struct ggml_tensor ** y) {
     struct ggml_cgraph * g = ggml_new_graph(ctx);
     for (int i = 0; i < 3; i++) {
         inputs[i] = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, i == 2 ? 40 : 16, i == 0 ? 20 : i == 1 ? 40 : 16, 2);
@@ -321,11 +341,11 @@ static void set_inputs(struct ggml_tensor * inputs[3]) {
 
 // Whatever node a callback asks for, it and its sources are there; without one the result is the same within rounding.
 static void callbacks(void) {
-    float               want[40 * 20 * 2 + 1], got[40 * 20 * 2 + 1], result[2][16 * 20 * 2];
+    float                 want[40 * 20 * 2 + 1], got[40 * 20 * 2 + 1], result[2][16 * 20 * 2];
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ (size_t) 1 << 20, NULL, true });
-    struct ggml_tensor *inputs[3], *y;
-    struct ggml_cgraph * g       = chain_for_scheduler(ctx, inputs, &y);
-    ggml_backend_t       cpu     = ggml_backend_cpu_init();
+    struct ggml_tensor *  inputs[3], *y;
+    struct ggml_cgraph *  g   = chain_for_scheduler(ctx, inputs, &y);
+    ggml_backend_t        cpu = ggml_backend_cpu_init();
     for (int node = -1; node < g->n_nodes; node++) {
         for (int fuse = 0; fuse < 2; fuse++) {
             ggml_backend_sched_t sched = ggml_backend_sched_new(&cpu, NULL, 1, 64);
@@ -352,7 +372,8 @@ static void callbacks(void) {
             CHECK_MSG(fabsf(result[0][i] - result[1][i]) <= 1e-6f, "node %d, result %d", node, (int) i);
         }
         for (int64_t i = 0; node >= 0 && i < ggml_nelements(g->nodes[node]); i++) {
-            CHECK_MSG(fabsf(want[i] - got[i]) <= 1e-6f, "node %d, value %d: %g, %g", node, (int) i, (double) want[i], (double) got[i]);
+            CHECK_MSG(fabsf(want[i] - got[i]) <= 1e-6f, "node %d, value %d: %g, %g", node, (int) i, (double) want[i],
+                (double) got[i]);
         }
     }
     ggml_cpu_set_fusion(true);
@@ -360,5 +381,5 @@ static void callbacks(void) {
     ggml_free(ctx);
 }
 
-TEST_MAIN(TEST(random_chains), TEST(what_can_be_looked_at), TEST(threads_give_the_same_bits), TEST(scores_are_not_stored), TEST(context_memory),
-          TEST(callbacks))
+TEST_MAIN(TEST(random_chains), TEST(what_can_be_looked_at), TEST(threads_give_the_same_bits),
+    TEST(scores_are_not_stored), TEST(context_memory), TEST(callbacks))

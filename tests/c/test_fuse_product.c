@@ -1,5 +1,5 @@
-// Products with the elementwise operators behind them: the same bits as node by node, in everything that can be looked at, for all ways that
-// products are computed, in memory of the graph's own and in arenas, for one thread and many.
+// Products with the elementwise operators behind them: the same bits as node by node, in everything that can be looked
+// at, for all ways that products are computed, in memory of the graph's own and in arenas, for one thread and many.
 #include "test.h"
 
 #include "cpu/cpu.h"
@@ -46,7 +46,8 @@ static struct ggml_tensor * input(struct line * l, enum ggml_type type, int64_t 
 
 static struct ggml_tensor * random_node(struct line * l, struct ggml_tensor * x) {
     struct ggml_context * c    = l->ctx;
-    struct ggml_tensor *  same = input(l, GGML_TYPE_F32, x->ne[0], x->ne[1], x->ne[2]), *row = input(l, GGML_TYPE_F32, x->ne[0], 1, 1);
+    struct ggml_tensor *  same = input(l, GGML_TYPE_F32, x->ne[0], x->ne[1], x->ne[2]),
+                       *row    = input(l, GGML_TYPE_F32, x->ne[0], 1, 1);
     switch (test_random_int(0, 13)) {
         case 0: return ggml_add(c, x, row);
         case 1: return ggml_add(c, x, same);
@@ -57,8 +58,9 @@ static struct ggml_tensor * random_node(struct line * l, struct ggml_tensor * x)
         case 6: return ggml_silu(c, x);
         case 7: return ggml_scale(c, x, 0.7f);
         case 8: return ggml_add_inplace(c, x, row);
-        case 9: return ggml_mul(c, x, l->nodes[test_random_int(0, l->n - 1)]); // perhaps x itself, which is no end of anything
-        case 10: return ggml_add(c, ggml_scale(c, same, 0.5f), x);            // another node before it
+        // perhaps x itself, which is no end of anything
+        case 9: return ggml_mul(c, x, l->nodes[test_random_int(0, l->n - 1)]);
+        case 10: return ggml_add(c, ggml_scale(c, same, 0.5f), x); // another node before it
         case 11: return ggml_gelu_erf(c, x);
         case 12: return ggml_silu_inplace(c, x);
         default: return ggml_clamp(c, x, -0.5f, 0.5f);
@@ -67,21 +69,23 @@ static struct ggml_tensor * random_node(struct line * l, struct ggml_tensor * x)
 
 // The same for the same seed.
 static struct line line_new(uint64_t seed, bool arena) {
-    static const enum ggml_type types[] = { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0, GGML_TYPE_Q4_K };
+    static const enum ggml_type types[] = { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0,
+        GGML_TYPE_Q4_K };
     static const int            rows[]  = { 1, 2, 3, 5, 8, 20, 60, 600 };
     test_seed                           = seed;
-    struct line l = { .in  = ggml_init((struct ggml_init_params){ (size_t) 48 << 20, NULL, false }),
-                      .ctx = ggml_init((struct ggml_init_params){ (size_t) 8 << 20, NULL, arena }) };
+    struct line l = { .in = ggml_init((struct ggml_init_params){ (size_t) 48 << 20, NULL, false }),
+        .ctx              = ggml_init((struct ggml_init_params){ (size_t) 8 << 20, NULL, arena }) };
     if (!arena) {
         ggml_free(l.ctx);
         l.ctx = ggml_init((struct ggml_init_params){ (size_t) 48 << 20, NULL, false });
     }
-    const enum ggml_type type  = types[test_random_int(0, 4)];
-    const int64_t        k = 256 * test_random_int(1, 3), n = rows[test_random_int(0, 7)], m = test_random_int(1, n > 20 ? 40 : 300);
+    const enum ggml_type type = types[test_random_int(0, 4)];
+    const int64_t        k = 256 * test_random_int(1, 3), n = rows[test_random_int(0, 7)],
+                         m      = test_random_int(1, n > 20 ? 40 : 300);
     const int64_t        slices = test_random() % 4 == 0 && n < 100 ? 2 : 1;
-    struct ggml_tensor * x     = ggml_scale(l.ctx, input(&l, GGML_TYPE_F32, k, n, slices), 0.9f);
-    l.graph                    = ggml_new_graph(l.ctx);
-    l.nodes[l.n++]             = ggml_mul_mat(l.ctx, input(&l, type, k, m, test_random() % 2 ? slices : 1), x);
+    struct ggml_tensor * x      = ggml_scale(l.ctx, input(&l, GGML_TYPE_F32, k, n, slices), 0.9f);
+    l.graph                     = ggml_new_graph(l.ctx);
+    l.nodes[l.n++]              = ggml_mul_mat(l.ctx, input(&l, type, k, m, test_random() % 2 ? slices : 1), x);
     for (int length = (int) test_random_int(1, 5); l.n <= length;) {
         l.nodes[l.n] = random_node(&l, l.nodes[l.n - 1]);
         l.n++;
@@ -97,10 +101,11 @@ static struct line line_new(uint64_t seed, bool arena) {
         ggml_build_forward_expand(l.graph, ggml_sqr(l.ctx, l.nodes[l.n - 1])); // the line is not the end
     }
     for (int i = 0; i < l.graph->n_nodes && l.n_watched < MAX_NODES; i++) {
-        struct ggml_tensor * t = l.graph->nodes[i];
+        struct ggml_tensor * t           = l.graph->nodes[i];
         bool                 overwritten = false; // by an operator in place
         for (int j = i + 1; j < l.graph->n_nodes; j++) {
-            overwritten |= l.graph->nodes[j]->view_src != NULL && l.graph->nodes[j]->view_src == (t->view_src != NULL ? t->view_src : t);
+            overwritten |= l.graph->nodes[j]->view_src != NULL &&
+                           l.graph->nodes[j]->view_src == (t->view_src != NULL ? t->view_src : t);
         }
         if (!overwritten && (!arena || ggml_is_output(t) || i == l.graph->n_nodes - 1)) {
             l.watched[l.n_watched++] = t;
@@ -146,8 +151,10 @@ static void run(struct line * l, int threads, bool fuse, const char * level) {
 static void compare(const struct line * plain, const struct line * fused, int seed, int threads, const char * level) {
     for (int w = 0; w < plain->n_watched; w++) {
         const struct ggml_tensor *a = plain->watched[w], *b = fused->watched[w];
-        CHECK_MSG(memcmp(a->data, b->data, ggml_nbytes(a)) == 0, "seed %d, %d threads, %s: node %d (%s) of %s [%d, %d, %d] differs", seed, threads, level, w,
-                  ggml_op_desc(a), ggml_type_name(plain->nodes[0]->src[0]->type), (int) a->ne[0], (int) a->ne[1], (int) a->ne[2]);
+        CHECK_MSG(memcmp(a->data, b->data, ggml_nbytes(a)) == 0,
+            "seed %d, %d threads, %s: node %d (%s) of %s [%d, %d, %d] differs", seed, threads, level, w,
+            ggml_op_desc(a), ggml_type_name(plain->nodes[0]->src[0]->type), (int) a->ne[0], (int) a->ne[1],
+            (int) a->ne[2]);
     }
 }
 
@@ -172,17 +179,14 @@ static void random_lines(bool arena, int seeds) {
         line_free(&plain);
         line_free(&fused);
     }
-    CHECK_MSG(n_taken * 2 > seeds, "%d of %d", n_taken, seeds); // some have another node first, or their only follower reads it twice
+    // some have another node first, or their only follower reads it twice
+    CHECK_MSG(n_taken * 2 > seeds, "%d of %d", n_taken, seeds);
     ggml_cpu_set_fusion(true);
 }
 
-static void in_arenas(void) {
-    random_lines(true, 64);
-}
+static void in_arenas(void) { random_lines(true, 64); }
 
-static void in_memory_of_their_own(void) {
-    random_lines(false, 48);
-}
+static void in_memory_of_their_own(void) { random_lines(false, 48); }
 
 static void many_threads(void) {
     for (int seed = 1; seed <= 10; seed++) {
@@ -196,10 +200,11 @@ static void many_threads(void) {
 }
 
 static void matching(void) {
-    struct line l = { .in = ggml_init((struct ggml_init_params){ (size_t) 1 << 20, NULL, false }) };
-    l.ctx         = l.in;
-    struct ggml_tensor *w = input(&l, GGML_TYPE_F32, 32, 16, 1), *x = input(&l, GGML_TYPE_F32, 32, 4, 1), *row = input(&l, GGML_TYPE_F32, 16, 1, 1);
-    struct ggml_tensor *y = ggml_mul_mat(l.in, w, x), *z = ggml_add(l.in, y, row), *u = ggml_silu(l.in, z);
+    struct line l         = { .in = ggml_init((struct ggml_init_params){ (size_t) 1 << 20, NULL, false }) };
+    l.ctx                 = l.in;
+    struct ggml_tensor *w = input(&l, GGML_TYPE_F32, 32, 16, 1), *x = input(&l, GGML_TYPE_F32, 32, 4, 1),
+                       *row = input(&l, GGML_TYPE_F32, 16, 1, 1);
+    struct ggml_tensor * y = ggml_mul_mat(l.in, w, x), *z = ggml_add(l.in, y, row), *u = ggml_silu(l.in, z);
     struct ggml_tensor * nodes[] = { y, z, u, ggml_sum_rows(l.in, u) };
     CHECK_INT(gb_fusion_product.length(nodes, 4), 3);
     CHECK_INT(gb_fusion_product.length(nodes, 2), 2);

@@ -1,4 +1,5 @@
-// Replays the fuzzer's corpus (tests/fuzz/corpus_gguf), each file also cut and damaged in a few hundred ways that are always the same.
+// Replays the fuzzer's corpus (tests/fuzz/corpus_gguf), each file also cut and damaged in a few hundred ways that are
+// always the same.
 #include "test.h"
 
 #include <dirent.h>
@@ -10,7 +11,8 @@
 enum { MAX_FILE = 1 << 16, VARIANTS = 300 };
 
 static void mutate(uint8_t * data, size_t * size) {
-    static const uint64_t values[] = { 0, 1, 2, 31, 0x7fffffff, 0x80000000, 0xffffffff, 0x100000000, INT64_MAX, 0x8000000000000000u, UINT64_MAX };
+    static const uint64_t values[] = { 0, 1, 2, 31, 0x7fffffff, 0x80000000, 0xffffffff, 0x100000000, INT64_MAX,
+        0x8000000000000000u, UINT64_MAX };
     const uint64_t        r        = test_random();
     if (*size == 0) {
         return;
@@ -69,7 +71,8 @@ static void corpus(void) {
     }
     closedir(dir);
     CHECK_MSG(n >= 40, "only %d files in %s", n, folder);
-    CHECK_MSG(n_accepted > 1000 && n_refused > 1000, "%d accepted, %d refused: the mutations test nothing", n_accepted, n_refused);
+    CHECK_MSG(n_accepted > 1000 && n_refused > 1000, "%d accepted, %d refused: the mutations test nothing", n_accepted,
+        n_refused);
     CHECK_INT(gb_test_live_allocs(), live);
 }
 

@@ -31,13 +31,9 @@ static struct ggml_tensor * vector(struct ggml_context * ctx) { // 64 bytes
     return ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 16);
 }
 
-static size_t run(struct scene * s) {
-    return ggml_gallocr_alloc_graph(s->galloc, s->talloc, s->graph);
-}
+static size_t run(struct scene * s) { return ggml_gallocr_alloc_graph(s->galloc, s->talloc, s->graph); }
 
-static ptrdiff_t at(const struct scene * s, const struct ggml_tensor * t) {
-    return (char *) t->data - s->talloc->base;
-}
+static ptrdiff_t at(const struct scene * s, const struct ggml_tensor * t) { return (char *) t->data - s->talloc->base; }
 
 // A measuring run of the same graph gives the same figure, and touches nothing.
 static size_t measured(struct scene * s) {
@@ -71,10 +67,10 @@ static void reuse_and_views(void) {
     struct scene s;
     scene_open(&s);
     struct ggml_tensor * x = vector(s.ctx);
-    struct ggml_tensor * a = ggml_cont(s.ctx, x);             // at 64; then x is free
+    struct ggml_tensor * a = ggml_cont(s.ctx, x); // at 64; then x is free
     struct ggml_tensor * v = ggml_view_1d(s.ctx, a, 8, 32);
-    struct ggml_tensor * b = ggml_cont(s.ctx, v);             // where x was
-    struct ggml_tensor * c = ggml_cont(s.ctx, a);             // a and v alive until here
+    struct ggml_tensor * b = ggml_cont(s.ctx, v); // where x was
+    struct ggml_tensor * c = ggml_cont(s.ctx, a); // a and v alive until here
     struct ggml_tensor * d = ggml_add(s.ctx, ggml_cont(s.ctx, c), ggml_cont(s.ctx, b));
     (void) d;
     ggml_build_forward_expand(s.graph, b);
@@ -92,9 +88,9 @@ static void view_as_source_taken_over(void) {
     scene_open(&s);
     struct ggml_tensor * a = ggml_cont(s.ctx, vector(s.ctx));
     struct ggml_tensor * r = ggml_reshape_2d(s.ctx, a, 4, 4);
-    struct ggml_tensor * b = ggml_sqr(s.ctx, r);              // over a: its only view, no readers left
+    struct ggml_tensor * b = ggml_sqr(s.ctx, r); // over a: its only view, no readers left
     struct ggml_tensor * v = ggml_view_2d(s.ctx, b, 4, 2, 16, 32);
-    struct ggml_tensor * c = ggml_sqr(s.ctx, v);              // not at the start of b
+    struct ggml_tensor * c = ggml_sqr(s.ctx, v); // not at the start of b
     ggml_build_forward_expand(s.graph, c);
     CHECK(run(&s) > 0);
     CHECK(b->data == a->data && c->data != v->data && c->data != b->data);
@@ -105,11 +101,11 @@ static void not_in_place(void) {
     struct scene s;
     scene_open(&s);
     struct ggml_tensor * a = ggml_cont(s.ctx, vector(s.ctx));
-    struct ggml_tensor * b = ggml_mul(s.ctx, a, a);           // two readers
+    struct ggml_tensor * b = ggml_mul(s.ctx, a, a); // two readers
     struct ggml_tensor * o = ggml_cont(s.ctx, b);
-    struct ggml_tensor * c = ggml_sqr(s.ctx, o);              // an output
-    struct ggml_tensor * p = vector(s.ctx);                   // placed beforehand
-    struct ggml_tensor * d = ggml_add(s.ctx, p, c);           // over c, not over p
+    struct ggml_tensor * c = ggml_sqr(s.ctx, o);    // an output
+    struct ggml_tensor * p = vector(s.ctx);         // placed beforehand
+    struct ggml_tensor * d = ggml_add(s.ctx, p, c); // over c, not over p
     ggml_set_output(o);
     ggml_build_forward_expand(s.graph, d);
     CHECK_INT(ggml_tallocr_alloc(s.talloc, p), GGML_STATUS_SUCCESS);
@@ -169,14 +165,14 @@ static void barriers(void) {
     const int seq[] = { 0, 1, -1, 2, 3 };
     CHECK_INT(ggml_gallocr_set_parse_seq(s.galloc, seq, 5), GGML_STATUS_SUCCESS);
     CHECK_INT(measured(&s),
-              3 * 64 + 19); // x, n0 and n1 until the barrier; then n2 and n3 in the places of x and n0, beside n1
+        3 * 64 + 19); // x, n0 and n1 until the barrier; then n2 and n3 in the places of x and n0, beside n1
     const int other[] = { 0, 1, 2, 3 };
     CHECK_INT(ggml_gallocr_set_parse_seq(s.galloc, other, 4), GGML_STATUS_SUCCESS);
     CHECK_INT(measured(&s), 5 * 64 + 32);
     CHECK_INT(ggml_gallocr_set_parse_seq(s.galloc, NULL, 0), GGML_STATUS_SUCCESS);
     CHECK_INT(measured(&s), 128 + 12);
-    const int bad[][4] = { { 0, 1, 2, 2 }, { 0, 1, 2, -1 }, { 0, 1, 2, 4 }, { 1, 0, 2, 3 } };
-    const char * const words[] = { "twice", "lists 3 nodes", "names node 4", "computed later" };
+    const int          bad[][4] = { { 0, 1, 2, 2 }, { 0, 1, 2, -1 }, { 0, 1, 2, 4 }, { 1, 0, 2, 3 } };
+    const char * const words[]  = { "twice", "lists 3 nodes", "names node 4", "computed later" };
     for (int i = 0; i < 4; i++) {
         CHECK_INT(ggml_gallocr_set_parse_seq(s.galloc, bad[i], 4), GGML_STATUS_SUCCESS);
         CHECK_INT(measured(&s), 0);
@@ -203,7 +199,7 @@ static void nothing_half_done(void) {
     void * const p_data = p->data;
     int          n;
     for (n = 1;; n++) {
-        s.f.fail_init = n;
+        s.f.fail_init     = n;
         const size_t size = run(&s);
         if (size > 0) {
             break;
@@ -246,8 +242,8 @@ static void same_graph_again(void) {
     const size_t size = run(&s);
     CHECK(size > 0);
     CHECK_INT(run(&s), size); // everything is placed: nothing happens
-    const int n_init = s.f.n_init;
-    struct ggml_tensor * z = ggml_new_tensor_1d(s.ctx, GGML_TYPE_F32, 64);
+    const int            n_init = s.f.n_init;
+    struct ggml_tensor * z      = ggml_new_tensor_1d(s.ctx, GGML_TYPE_F32, 64);
     for (int round = 0; round < 3; round++) {
         CHECK_INT(ggml_tallocr_reset(s.talloc), GGML_STATUS_SUCCESS);
         if (round == 1) { // now all the rest is moved up
@@ -298,8 +294,8 @@ static void several_allocators(void) {
     struct ggml_tensor * c      = ggml_sqr(s.ctx, b);
     ggml_set_name(c, "c");
     ggml_build_forward_expand(s.graph, c);
-    struct ggml_hash_set set = ggml_hash_set_new(10);
-    ggml_tallocr_t       by_slot[50] = { 0 };
+    struct ggml_hash_set set          = ggml_hash_set_new(10);
+    ggml_tallocr_t       by_slot[50]  = { 0 };
     by_slot[ggml_hash_insert(set, x)] = s.talloc;
     by_slot[ggml_hash_insert(set, a)] = s.talloc;
     by_slot[ggml_hash_insert(set, b)] = second;
@@ -323,7 +319,7 @@ static void several_allocators(void) {
 // ------------------------------------------------------------------------------------------------------- random graphs
 
 struct two_buffers {
-    char * base[2];
+    char *                base[2];
     ggml_backend_buffer_t buffer[2];
 };
 
@@ -348,7 +344,7 @@ static void shuffle(const struct ggml_cgraph * graph, const int * seq, int n_seq
             end++;
         }
         for (int left = end - start; left > 0; left--) {
-            int  ready[RANDOM_MAX], n_ready = 0;
+            int ready[RANDOM_MAX], n_ready = 0;
             for (int k = start; k < end; k++) {
                 bool ok = true;
                 for (int j = 0; j < n; j++) {
@@ -391,13 +387,13 @@ static void random_graphs(void) {
         struct fake         f;
         const bool          sequence = round % 3 == 2, by_hand = round % 4 == 1, two = round % 5 == 4;
         fake_new(&f);
-        REQUIRE(random_graph_make(
-            &g, (struct random_graph_params){ (int) test_random_int(1, 60), !sequence, !by_hand, round % 7 == 0 }));
+        REQUIRE(random_graph_make(&g,
+            (struct random_graph_params){ (int) test_random_int(1, 60), !sequence, !by_hand, round % 7 == 0 }));
         ggml_gallocr_t galloc = ggml_gallocr_new();
         ggml_tallocr_t t[2]   = { ggml_tallocr_new_from_buft(&f.buft, SIM_SIZE / 2),
-                                  ggml_tallocr_new_from_buft(&f.buft, SIM_SIZE / 2) };
+            ggml_tallocr_new_from_buft(&f.buft, SIM_SIZE / 2) };
         ggml_tallocr_t m[2]   = { ggml_tallocr_new_measure_from_buft(&f.buft),
-                                  ggml_tallocr_new_measure_from_buft(&f.buft) };
+            ggml_tallocr_new_measure_from_buft(&f.buft) };
         int            seq[2 * RANDOM_MAX], order[RANDOM_MAX];
         if (sequence) {
             const int n = random_sequence(g.graph, seq);
@@ -410,11 +406,11 @@ static void random_graphs(void) {
                 CHECK_INT(ggml_tallocr_alloc(t[0], g.leafs[i]), GGML_STATUS_SUCCESS);
             }
             for (int i = 0; i < g.n_leafs; i++) {
-                g.leafs[i]->data = NULL; // for the measuring run
+                g.leafs[i]->data   = NULL; // for the measuring run
                 g.leafs[i]->buffer = NULL;
             }
         }
-        struct ggml_hash_set set = ggml_hash_set_new(4 * RANDOM_MAX);
+        struct ggml_hash_set set  = ggml_hash_set_new(4 * RANDOM_MAX);
         ggml_tallocr_t *     real = calloc(set.size, sizeof(*real)), *measure = calloc(set.size, sizeof(*real));
         for (int i = 0; i < g.n; i++) {
             const size_t slot = ggml_hash_insert(set, g.all[i]);
@@ -475,7 +471,7 @@ static void out_of_memory(void) {
                                  ggml_gallocr_set_parse_seq(galloc, NULL, 0) == GGML_STATUS_SUCCESS &&
                                  ggml_gallocr_alloc_graph(galloc, measure, g.graph) > 0 &&
                                  ggml_gallocr_alloc_graph(galloc, talloc, g.graph) > 0;
-        const bool failed = gb_test_alloc_failed();
+        const bool     failed  = gb_test_alloc_failed();
         gb_test_fail_alloc(0, false);
         CHECK_INT(ok, !failed);
         for (int i = 0; i < g.n; i++) {
@@ -517,6 +513,6 @@ static void long_chain(void) {
 }
 
 TEST_MAIN(TEST(in_place_chain), TEST(reuse_and_views), TEST(view_as_source_taken_over), TEST(not_in_place),
-          TEST(source_behind_an_empty_slot), TEST(inputs_and_unread_leafs), TEST(barriers), TEST(nothing_half_done),
-          TEST(same_graph_again), TEST(views_of_what_is_placed), TEST(several_allocators), TEST(random_graphs),
-          TEST(out_of_memory), TEST(long_chain))
+    TEST(source_behind_an_empty_slot), TEST(inputs_and_unread_leafs), TEST(barriers), TEST(nothing_half_done),
+    TEST(same_graph_again), TEST(views_of_what_is_placed), TEST(several_allocators), TEST(random_graphs),
+    TEST(out_of_memory), TEST(long_chain))

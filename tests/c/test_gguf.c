@@ -14,22 +14,26 @@ static struct gguf_context * sample(struct ggml_context ** ctx) {
         gguf_free(g);
         return NULL;
     }
-    const int16_t      numbers[3] = { -1, 2, 300 };
-    const char *       words[3]   = { "", "z\xc3\xbcrich", "end" };
-    struct ggml_tensor * a        = ggml_new_tensor_2d(*ctx, GGML_TYPE_F32, 5, 3);
-    struct ggml_tensor * b        = ggml_new_tensor_1d(*ctx, GGML_TYPE_F16, 7);
-    bool ok = a && b && gguf_set_val_u8(g, "k.u8", 200) == 0 && gguf_set_val_i8(g, "k.i8", -100) == 0 && gguf_set_val_u16(g, "k.u16", 60000) == 0 &&
-              gguf_set_val_i16(g, "k.i16", -30000) == 0 && gguf_set_val_u32(g, "k.u32", 4000000000u) == 0 && gguf_set_val_i32(g, "k.i32", -5) == 0 &&
-              gguf_set_val_f32(g, "k.f32", 1.5f) == 0 && gguf_set_val_u64(g, "k.u64", UINT64_MAX) == 0 && gguf_set_val_i64(g, "k.i64", INT64_MIN) == 0 &&
-              gguf_set_val_f64(g, "k.f64", 0.1) == 0 && gguf_set_val_bool(g, "k.bool", true) == 0 && gguf_set_val_str(g, "k.str", "text") == 0 &&
-              gguf_set_arr_data(g, "k.arr", GGUF_TYPE_INT16, numbers, 3) == 0 && gguf_set_arr_str(g, "k.strs", words, 3) == 0;
+    const int16_t        numbers[3] = { -1, 2, 300 };
+    const char *         words[3]   = { "", "z\xc3\xbcrich", "end" };
+    struct ggml_tensor * a          = ggml_new_tensor_2d(*ctx, GGML_TYPE_F32, 5, 3);
+    struct ggml_tensor * b          = ggml_new_tensor_1d(*ctx, GGML_TYPE_F16, 7);
+    bool ok = a && b && gguf_set_val_u8(g, "k.u8", 200) == 0 && gguf_set_val_i8(g, "k.i8", -100) == 0 &&
+              gguf_set_val_u16(g, "k.u16", 60000) == 0 && gguf_set_val_i16(g, "k.i16", -30000) == 0 &&
+              gguf_set_val_u32(g, "k.u32", 4000000000u) == 0 && gguf_set_val_i32(g, "k.i32", -5) == 0 &&
+              gguf_set_val_f32(g, "k.f32", 1.5f) == 0 && gguf_set_val_u64(g, "k.u64", UINT64_MAX) == 0 &&
+              gguf_set_val_i64(g, "k.i64", INT64_MIN) == 0 && gguf_set_val_f64(g, "k.f64", 0.1) == 0 &&
+              gguf_set_val_bool(g, "k.bool", true) == 0 && gguf_set_val_str(g, "k.str", "text") == 0 &&
+              gguf_set_arr_data(g, "k.arr", GGUF_TYPE_INT16, numbers, 3) == 0 &&
+              gguf_set_arr_str(g, "k.strs", words, 3) == 0;
     for (int i = 0; ok && i < 15; i++) {
         ggml_set_f32_1d(a, i, (float) i);
     }
     for (int i = 0; ok && i < 7; i++) {
         ggml_set_f32_1d(b, i, (float) -i);
     }
-    ok = ok && gguf_add_tensor(g, ggml_set_name(a, "first")) == 0 && gguf_add_tensor(g, ggml_set_name(b, "second")) == 0;
+    ok =
+        ok && gguf_add_tensor(g, ggml_set_name(a, "first")) == 0 && gguf_add_tensor(g, ggml_set_name(b, "second")) == 0;
     if (!ok) {
         gguf_free(g);
         return NULL;
@@ -200,7 +204,8 @@ static void truncated_anywhere(void) {
         struct ggml_context * ctx = NULL;
         struct gguf_context * g   = load(&ctx);
         // Only the padding after the last tensor (14 bytes of 32) may be missing.
-        CHECK_MSG((g == NULL) == (n < size - 18), "a file cut to %zu of %zu bytes was %s", n, size, g ? "accepted" : "refused");
+        CHECK_MSG((g == NULL) == (n < size - 18), "a file cut to %zu of %zu bytes was %s", n, size,
+            g ? "accepted" : "refused");
         CHECK(g != NULL || (ctx == NULL && ggml_last_status() == GGML_STATUS_IO_ERROR));
         gguf_free(g);
         ggml_free(ctx);
@@ -211,7 +216,8 @@ static void truncated_anywhere(void) {
 
 // Any 1, 4 or 8 bytes of the metadata replaced by hostile values: refused, or harmless.
 static void overwritten_anywhere(void) {
-    static const uint64_t values[] = { 0, 1, 3, 0x7fffffff, 0x80000000, 0xffffffff, 0x100000000, INT64_MAX, 0x8000000000000000u, UINT64_MAX };
+    static const uint64_t values[] = { 0, 1, 3, 0x7fffffff, 0x80000000, 0xffffffff, 0x100000000, INT64_MAX,
+        0x8000000000000000u, UINT64_MAX };
     size_t                size, meta_size;
     uint8_t *             bytes   = sample_bytes(&size, &meta_size);
     uint8_t *             broken  = malloc(size);
@@ -283,7 +289,9 @@ static void no_memory(void) {
         gguf_free(g);
         ggml_free(ctx);
         CHECK_INT(gb_test_live_allocs(), live);
-        if (!hit) break;
+        if (!hit) {
+            break;
+        }
     }
     for (int n = 1;; n++) {
         gb_test_fail_alloc(n, false);
@@ -296,26 +304,32 @@ static void no_memory(void) {
         gguf_free(g);
         ggml_free(ctx);
         CHECK_INT(gb_test_live_allocs(), live);
-        if (!hit) break;
+        if (!hit) {
+            break;
+        }
     }
     remove(path);
 }
 
 // One file by hand: three tensors, the first and the last of types that nobody knows here, and their bytes.
 static size_t unknown_types(uint8_t * out, uint32_t first_type, uint64_t second_offset) {
-    static const char names[3] = { 'u', 't', 'v' };
-    const uint32_t    types[3] = { first_type, GGML_TYPE_F32, 40 + 900 };
+    static const char names[3]   = { 'u', 't', 'v' };
+    const uint32_t    types[3]   = { first_type, GGML_TYPE_F32, 40 + 900 };
     const uint64_t    offsets[3] = { 0, second_offset, 128 }, one = 1, ne = 5, counts[2] = { 3, 0 };
     const uint32_t    version = 3, dims = 1;
-    size_t            n       = 0;
+    size_t            n = 0;
 #define PUT(p, size) (memcpy(out + n, (p), (size)), n += (size))
     PUT("GGUF", 4), PUT(&version, 4), PUT(counts, 16);
     for (int i = 0; i < 3; i++) {
         PUT(&one, 8), PUT(&names[i], 1), PUT(&dims, 4), PUT(&ne, 8), PUT(&types[i], 4), PUT(&offsets[i], 8);
     }
 #undef PUT
-    for (; n % 32 != 0; n++) out[n] = 0;
-    for (int i = 0; i < 128 + 64; i++) out[n++] = (uint8_t) (i * 7 + 1);
+    for (; n % 32 != 0; n++) {
+        out[n] = 0;
+    }
+    for (int i = 0; i < 128 + 64; i++) {
+        out[n++] = (uint8_t) (i * 7 + 1);
+    }
     return n;
 }
 
@@ -376,7 +390,8 @@ static void copying_pairs_is_all_or_nothing(void) {
     for (int n = 1;; n++) {
         struct gguf_context * g = gguf_init_empty();
         REQUIRE(g && gguf_set_val_str(g, "own", "mine") == 0 && gguf_set_val_str(g, "k.arr", "replaced") == 0);
-        REQUIRE(gguf_add_tensor(g, ggml_get_tensor(ctx, "second")) == 0 && gguf_add_tensor(g, ggml_get_tensor(ctx, "first")) == 0);
+        REQUIRE(gguf_add_tensor(g, ggml_get_tensor(ctx, "second")) == 0 &&
+                gguf_add_tensor(g, ggml_get_tensor(ctx, "first")) == 0);
         gb_test_fail_alloc(n, false);
         const enum ggml_status status = gguf_set_kv(g, src);
         const bool             hit    = gb_test_alloc_failed();
@@ -395,11 +410,14 @@ static void copying_pairs_is_all_or_nothing(void) {
         }
         gguf_free(g);
         CHECK_INT(gb_test_live_allocs(), live);
-        if (!hit) break;
+        if (!hit) {
+            break;
+        }
     }
     gguf_free(src);
     ggml_free(ctx);
 }
 
-TEST_MAIN(TEST(round_trip), TEST(alignment_is_honoured), TEST(wrong_use), TEST(truncated_anywhere), TEST(overwritten_anywhere), TEST(from_a_buffer),
-          TEST(types_of_the_future), TEST(copying_pairs_is_all_or_nothing), TEST(no_memory))
+TEST_MAIN(TEST(round_trip), TEST(alignment_is_honoured), TEST(wrong_use), TEST(truncated_anywhere),
+    TEST(overwritten_anywhere), TEST(from_a_buffer), TEST(types_of_the_future), TEST(copying_pairs_is_all_or_nothing),
+    TEST(no_memory))

@@ -1,5 +1,5 @@
-// Graphs: order, growth, fixed memory, taking back failed builds, copies, views, printing. Nodes are wired by hand here, so that
-// nothing but the graph is tested. The oracle for the order is a recursive walk.
+// Graphs: order, growth, fixed memory, taking back failed builds, copies, views, printing. Nodes are wired by hand
+// here, so that nothing but the graph is tested. The oracle for the order is a recursive walk.
 #define _POSIX_C_SOURCE 200809L // mkstemp, dup2
 #include <unistd.h>
 
@@ -9,13 +9,9 @@
 
 #include "ggml-alloc.h"
 
-static struct ggml_context * own(void) {
-    return ggml_init((struct ggml_init_params){ 1000, NULL, true });
-}
+static struct ggml_context * own(void) { return ggml_init((struct ggml_init_params){ 1000, NULL, true }); }
 
-static struct ggml_tensor * leaf(struct ggml_context * ctx) {
-    return ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4);
-}
+static struct ggml_tensor * leaf(struct ggml_context * ctx) { return ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4); }
 
 static struct ggml_tensor * node(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b) {
     struct ggml_tensor * t = leaf(ctx);
@@ -27,7 +23,7 @@ static struct ggml_tensor * node(struct ggml_context * ctx, struct ggml_tensor *
     return t;
 }
 
-// ------------------------------------------------------------------------------------------------------------------ order
+// --------------------------------------------------------------------------------------------------------------- order
 
 struct walk {
     struct ggml_tensor * seen[500];
@@ -38,12 +34,16 @@ struct walk {
 
 static void recurse(struct walk * w, struct ggml_tensor * t, bool backwards) {
     for (int i = 0; i < w->n_seen; i++) {
-        if (w->seen[i] == t) return;
+        if (w->seen[i] == t) {
+            return;
+        }
     }
     w->seen[w->n_seen++] = t;
     for (int k = 0; k < GGML_MAX_SRC; k++) {
         struct ggml_tensor * src = t->src[backwards ? GGML_MAX_SRC - 1 - k : k];
-        if (src != NULL) recurse(w, src, backwards);
+        if (src != NULL) {
+            recurse(w, src, backwards);
+        }
     }
     if (t->op == GGML_OP_NONE && t->grad == NULL) {
         w->leafs[w->n_leafs++] = t;
@@ -59,12 +59,14 @@ static void same_order_as_recursion(void) {
         const int             n         = (int) test_random_int(1, 120);
         const bool            backwards = round % 2 == 1;
         for (int i = 0; i < n; i++) {
-            t[i] = leaf(ctx);
+            t[i]           = leaf(ctx);
             const int kind = (int) test_random_int(0, 9);
             if (i > 0 && kind > 1) {
                 t[i]->op = GGML_OP_MAP_CUSTOM3;
                 for (int k = 0; k < GGML_MAX_SRC; k++) { // with gaps, repeats, and itself
-                    if (test_random_int(0, 3) == 0) t[i]->src[k] = t[test_random_int(0, i)];
+                    if (test_random_int(0, 3) == 0) {
+                        t[i]->src[k] = t[test_random_int(0, i)];
+                    }
                 }
             } else if (kind == 0) {
                 t[i]->grad = leaf(ctx); // a NONE with gradient is a node
@@ -73,21 +75,27 @@ static void same_order_as_recursion(void) {
         static struct walk w;
         memset(&w, 0, sizeof(w));
         struct ggml_cgraph * g = ggml_new_graph_custom(ctx, 500, round % 3 == 0);
-        g->order               = backwards ? GGML_CGRAPH_EVAL_ORDER_RIGHT_TO_LEFT : GGML_CGRAPH_EVAL_ORDER_LEFT_TO_RIGHT;
+        g->order = backwards ? GGML_CGRAPH_EVAL_ORDER_RIGHT_TO_LEFT : GGML_CGRAPH_EVAL_ORDER_LEFT_TO_RIGHT;
         for (int k = 0; k < 3; k++) {
             struct ggml_tensor * root    = t[test_random_int(0, n - 1)];
             const int            n_nodes = g->n_nodes;
             recurse(&w, root, backwards);
             CHECK_INT(ggml_build_forward_expand(g, root), GGML_STATUS_SUCCESS);
-            if (g->n_nodes > n_nodes) CHECK(g->nodes[g->n_nodes - 1] == root);
+            if (g->n_nodes > n_nodes) {
+                CHECK(g->nodes[g->n_nodes - 1] == root);
+            }
         }
         CHECK_INT(g->n_nodes, w.n_nodes);
         CHECK_INT(g->n_leafs, w.n_leafs);
         for (int i = 0; i < w.n_nodes; i++) {
             CHECK(g->nodes[i] == w.nodes[i]);
-            if (g->grads != NULL) CHECK(g->grads[i] == w.nodes[i]->grad);
+            if (g->grads != NULL) {
+                CHECK(g->grads[i] == w.nodes[i]->grad);
+            }
         }
-        for (int i = 0; i < w.n_leafs; i++) CHECK(g->leafs[i] == w.leafs[i]);
+        for (int i = 0; i < w.n_leafs; i++) {
+            CHECK(g->leafs[i] == w.leafs[i]);
+        }
         ggml_free(ctx);
     }
 }
@@ -155,7 +163,9 @@ static void long_chain(void) {
     CHECK_INT(g->n_nodes, N);
     CHECK_INT(g->n_leafs, 1);
     for (int i = 1; i < N; i++) {
-        if (g->nodes[i]->src[0] != g->nodes[i - 1]) test_fail(__FILE__, __LINE__, "node %d is out of order", i);
+        if (g->nodes[i]->src[0] != g->nodes[i - 1]) {
+            test_fail(__FILE__, __LINE__, "node %d is out of order", i);
+        }
     }
     CHECK_STR(g->nodes[999999]->name, "node_999999");
     CHECK(ggml_used_mem(ctx) - before < (size_t) 200 * N); // growing is geometric
@@ -164,7 +174,7 @@ static void long_chain(void) {
     ggml_free(ctx);
 }
 
-// ------------------------------------------------------------------------------------------------------------------ memory
+// -------------------------------------------------------------------------------------------------------------- memory
 
 static void overhead_is_exact(void) {
     const size_t sizes[] = { 0, 1, 2, 7, 100, 2048, 4096, 5000, 65536 };
@@ -226,13 +236,18 @@ static void failed_build_is_taken_back(void) {
         memcpy(copy, memory, size);
 
         struct ggml_tensor * t[60] = { first };
-        for (int i = 1; i < 60; i++) t[i] = node(ctx, t[i - 1], i % 3 ? t[test_random_int(0, i - 1)] : leaf(ctx));
+        for (int i = 1; i < 60; i++) {
+            t[i] = node(ctx, t[i - 1], i % 3 ? t[test_random_int(0, i - 1)] : leaf(ctx));
+        }
         CHECK_INT(ggml_build_forward_expand(g, t[59]), GGML_STATUS_ALLOC_FAILED);
         CHECK(memcmp((char *) copy + sizeof(struct ggml_object), g, sizeof(*g)) == 0);
         CHECK(g->n_nodes == 1 && g->n_leafs == 1 && g->nodes[0] == first);
         const size_t marks = g->visited_hash_table.size * sizeof(void *);
-        CHECK(memcmp((char *) copy + ((char *) g->visited_hash_table.keys - (char *) memory), g->visited_hash_table.keys, marks) == 0);
-        for (int i = 1; i < 60; i++) CHECK_STR(t[i]->name, "");
+        CHECK(memcmp((char *) copy + ((char *) g->visited_hash_table.keys - (char *) memory),
+                  g->visited_hash_table.keys, marks) == 0);
+        for (int i = 1; i < 60; i++) {
+            CHECK_STR(t[i]->name, "");
+        }
         if (n > 1) {
             struct ggml_tensor * fits = node(ctx, t[0], NULL);
             CHECK_INT(ggml_build_forward_expand(g, fits), GGML_STATUS_SUCCESS);
@@ -248,10 +263,14 @@ static void copies_of_the_struct(void) {
     struct ggml_context * ctx = own();
     struct ggml_cgraph *  g   = ggml_new_graph_custom(ctx, 4, true);
     struct ggml_tensor *  t   = leaf(ctx);
-    for (int i = 0; i < 3; i++) t = node(ctx, t, NULL);
+    for (int i = 0; i < 3; i++) {
+        t = node(ctx, t, NULL);
+    }
     ggml_build_forward_expand(g, t);
     struct ggml_cgraph by_value = *g;
-    for (int i = 0; i < 100; i++) t = node(ctx, t, leaf(ctx));
+    for (int i = 0; i < 100; i++) {
+        t = node(ctx, t, leaf(ctx));
+    }
     CHECK_INT(ggml_build_forward_expand(&by_value, t), GGML_STATUS_SUCCESS); // grows the copy only
     CHECK_INT(by_value.n_nodes, 103);
     CHECK(by_value.size >= 103 && by_value.nodes[102] == t);
@@ -279,7 +298,9 @@ static void views(void) {
     struct ggml_context * ctx = own();
     struct ggml_cgraph *  g   = ggml_new_graph_custom(ctx, 16, true);
     struct ggml_tensor *  t   = leaf(ctx);
-    for (int i = 0; i < 10; i++) t = node(ctx, t, NULL);
+    for (int i = 0; i < 10; i++) {
+        t = node(ctx, t, NULL);
+    }
     ggml_build_forward_expand(g, t);
     struct ggml_cgraph view = ggml_graph_view(g, 3, 7);
     CHECK(view.n_nodes == 4 && view.nodes == g->nodes + 3 && view.grads == g->grads + 3);
@@ -305,13 +326,16 @@ static void copying(void) {
     struct ggml_context * ctx = own();
     struct ggml_cgraph *  g   = ggml_new_graph_custom(ctx, 64, false);
     struct ggml_tensor *  t   = leaf(ctx);
-    for (int i = 0; i < 20; i++) t = node(ctx, t, leaf(ctx));
+    for (int i = 0; i < 20; i++) {
+        t = node(ctx, t, leaf(ctx));
+    }
     g->order = GGML_CGRAPH_EVAL_ORDER_RIGHT_TO_LEFT;
     ggml_build_forward_expand(g, t);
 
     struct ggml_cgraph * dup = ggml_graph_dup(ctx, g);
     CHECK(dup->size == 64 && dup->n_nodes == 20 && dup->n_leafs == 21 && dup->order == g->order && dup->grads == NULL);
-    CHECK(memcmp(dup->nodes, g->nodes, 20 * sizeof(void *)) == 0 && memcmp(dup->leafs, g->leafs, 21 * sizeof(void *)) == 0);
+    CHECK(memcmp(dup->nodes, g->nodes, 20 * sizeof(void *)) == 0 &&
+          memcmp(dup->leafs, g->leafs, 21 * sizeof(void *)) == 0);
     struct ggml_tensor * more = node(ctx, t, g->leafs[0]);
     ggml_build_forward_expand(dup, more);
     CHECK(dup->n_nodes == 21 && dup->n_leafs == 21 && g->n_nodes == 20);
@@ -363,12 +387,14 @@ static void bad_arguments(void) {
     ggml_free(ctx);
 }
 
-// ---------------------------------------------------------------------------------------------------------------- printing
+// ------------------------------------------------------------------------------------------------------------ printing
 
 static char * read_file(const char * name) {
     static char text[20000];
     FILE *      file = fopen(name, "r");
-    if (file == NULL) return NULL;
+    if (file == NULL) {
+        return NULL;
+    }
     text[fread(text, 1, sizeof(text) - 1, file)] = '\0';
     fclose(file);
     return text;
@@ -398,7 +424,9 @@ static void dot(void) {
     CHECK(strstr(text, "fillcolor=yellow") != NULL && strstr(text, "fillcolor=pink") != NULL);
     CHECK(strstr(text, "|<g>x+y") != NULL && strstr(text, ":g [") != NULL);
     int edges = 0;
-    for (const char * at = text; (at = strstr(at, " -> ")) != NULL; at++) edges++;
+    for (const char * at = text; (at = strstr(at, " -> ")) != NULL; at++) {
+        edges++;
+    }
     CHECK_INT(edges, 1 + 2 + 1);
     unlink(path);
     CHECK_INT(ggml_graph_dump_dot(g, NULL, "/nonexistent/dir/x.dot"), GGML_STATUS_IO_ERROR);
@@ -412,7 +440,7 @@ static void listing(void) {
     struct ggml_cgraph *  g   = ggml_new_graph(ctx);
     struct ggml_tensor *  t   = ggml_set_name(node(ctx, leaf(ctx), NULL), "the result");
     ggml_build_forward_expand(g, t);
-    char path[] = "/tmp/gb_print_XXXXXX";
+    char      path[] = "/tmp/gb_print_XXXXXX";
     const int fd = mkstemp(path), out = dup(1);
     REQUIRE(fd >= 0 && out >= 0);
     fflush(stdout);
@@ -430,7 +458,7 @@ static void listing(void) {
     ggml_free(ctx);
 }
 
-// ------------------------------------------------------------------------------------------------------------ no memory
+// ----------------------------------------------------------------------------------------------------------- no memory
 
 static bool scenario(void) {
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 16, NULL, true });
@@ -450,17 +478,25 @@ static bool scenario(void) {
             CHECK(memcmp(&before, g, sizeof(before)) == 0);
             CHECK(g->nodes[0] == first);
             int marks = 0;
-            for (size_t i = 0; i < g->visited_hash_table.size; i++) marks += g->visited_hash_table.keys[i] != NULL;
+            for (size_t i = 0; i < g->visited_hash_table.size; i++) {
+                marks += g->visited_hash_table.keys[i] != NULL;
+            }
             CHECK_INT(marks, g->n_nodes + g->n_leafs);
-            if (last != NULL) CHECK_STR(last->name, "");
+            if (last != NULL) {
+                CHECK_STR(last->name, "");
+            }
             gb_test_fail_alloc(0, false);
-            if (last != NULL) CHECK_INT(ggml_build_forward_expand(g, last), GGML_STATUS_SUCCESS);
+            if (last != NULL) {
+                CHECK_INT(ggml_build_forward_expand(g, last), GGML_STATUS_SUCCESS);
+            }
         } else {
             CHECK_INT(g->n_nodes, 101);
-            ok = ggml_graph_dup(ctx, g) != NULL;
+            ok                         = ggml_graph_dup(ctx, g) != NULL;
             struct ggml_cgraph * other = ok ? ggml_new_graph_custom(ctx, 1, true) : NULL;
             ok                         = other != NULL && ggml_graph_cpy(g, other) == GGML_STATUS_SUCCESS;
-            if (other != NULL) CHECK_INT(other->n_nodes, ok ? 101 : 0);
+            if (other != NULL) {
+                CHECK_INT(other->n_nodes, ok ? 101 : 0);
+            }
             CHECK_INT(g->n_nodes, 101);
         }
     }
@@ -508,6 +544,7 @@ static void failing_allocations(void) {
     }
 }
 
-TEST_MAIN(TEST(same_order_as_recursion), TEST(naming), TEST(automatic_names_are_unique), TEST(long_chain), TEST(overhead_is_exact), TEST(fixed_graph_is_filled_to_the_brim),
-          TEST(failed_build_is_taken_back), TEST(copies_of_the_struct), TEST(views), TEST(copying), TEST(copying_onto_itself), TEST(bad_arguments), TEST(dot),
-          TEST(listing), TEST(failing_allocations))
+TEST_MAIN(TEST(same_order_as_recursion), TEST(naming), TEST(automatic_names_are_unique), TEST(long_chain),
+    TEST(overhead_is_exact), TEST(fixed_graph_is_filled_to_the_brim), TEST(failed_build_is_taken_back),
+    TEST(copies_of_the_struct), TEST(views), TEST(copying), TEST(copying_onto_itself), TEST(bad_arguments), TEST(dot),
+    TEST(listing), TEST(failing_allocations))

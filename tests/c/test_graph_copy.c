@@ -42,8 +42,8 @@ static void random_graphs(void) {
         fake_new(&f);
         fake_new(&h);
         h.max_size = round % 3 ? SIZE_MAX : 2000;
-        REQUIRE(random_graph_make(
-            &g, (struct random_graph_params){ (int) test_random_int(1, 60), true, round % 2 == 0, true }));
+        REQUIRE(random_graph_make(&g,
+            (struct random_graph_params){ (int) test_random_int(1, 60), true, round % 2 == 0, true }));
         ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(g.ctx, &f.backend);
         REQUIRE(buffer);
         for (int i = 0; i < g.n; i++) {
@@ -69,22 +69,22 @@ static void random_graphs(void) {
 
 static void odd_structure(void) {
     struct fake           f;
-    struct ggml_context * ctx   = ggml_init((struct ggml_init_params){ 1000, NULL, true });
-    struct ggml_cgraph *  graph = ggml_new_graph(ctx);
-    struct ggml_tensor *  a     = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4);
-    struct ggml_tensor *  b     = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4);
-    struct ggml_tensor *  u     = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4);
+    struct ggml_context * ctx       = ggml_init((struct ggml_init_params){ 1000, NULL, true });
+    struct ggml_cgraph *  graph     = ggml_new_graph(ctx);
+    struct ggml_tensor *  a         = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4);
+    struct ggml_tensor *  b         = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4);
+    struct ggml_tensor *  u         = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4);
     static float          memory[4] = { 1, 2, 3, 4 };
     fake_new(&f);
     struct ggml_tensor * c = ggml_sqr(ctx, a);
     struct ggml_tensor * v = ggml_view_1d(ctx, u, 2, 8);
-    c->src[4]              = b; // behind empty slots
-    c->src[6]              = c; // itself
-    c->src[7]              = v; // a view of what is not placed,
+    c->src[4]              = b;    // behind empty slots
+    c->src[6]              = c;    // itself
+    c->src[7]              = v;    // a view of what is not placed,
     v->src[0]              = NULL; // and which only its view names
     ggml_set_name(b, "b");
     ggml_set_name(u, "u");
-    a->data = memory;           // plain host memory
+    a->data = memory; // plain host memory
     ggml_build_forward_expand(graph, c);
     struct ggml_backend_graph_copy copy = ggml_backend_graph_copy(&f.backend, graph);
     REQUIRE(copy.graph);

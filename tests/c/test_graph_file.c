@@ -1,4 +1,5 @@
-// Graph files: what is exported comes back and computes the same; damaged files of all kinds are refused and nothing is leaked.
+// Graph files: what is exported comes back and computes the same; damaged files of all kinds are refused and nothing is
+// leaked.
 #define _POSIX_C_SOURCE 200809L // mkstemp, dup2
 #include <unistd.h>
 
@@ -7,7 +8,7 @@
 #include "test.h"
 
 __attribute__((visibility("default"))) const char * __asan_default_options(void);
-const char * __asan_default_options(void) {
+const char *                                        __asan_default_options(void) {
     return "allocator_may_return_null=1"; // damaged files ask for any amount
 }
 
@@ -16,49 +17,69 @@ static char path[] = "/tmp/gb_graph_XXXXXX";
 static void new_path(void) {
     strcpy(path, "/tmp/gb_graph_XXXXXX");
     const int fd = mkstemp(path);
-    if (fd >= 0) close(fd);
+    if (fd >= 0) {
+        close(fd);
+    }
 }
 
 static void write_bytes(const void * data, size_t size) {
     FILE * f = fopen(path, "wb");
-    if (f == NULL || fwrite(data, 1, size, f) != size) test_fail(__FILE__, __LINE__, "cannot write %s", path);
-    if (f) fclose(f);
+    if (f == NULL || fwrite(data, 1, size, f) != size) {
+        test_fail(__FILE__, __LINE__, "cannot write %s", path);
+    }
+    if (f) {
+        fclose(f);
+    }
 }
 
 static size_t read_bytes(uint8_t * data, size_t max) {
     FILE *       f    = fopen(path, "rb");
     const size_t size = f ? fread(data, 1, max, f) : 0;
-    if (f) fclose(f);
+    if (f) {
+        fclose(f);
+    }
     return size;
 }
 
 static struct ggml_tensor * random_leaf(struct ggml_context * ctx, enum ggml_type type, int64_t ne0, int64_t ne1) {
     struct ggml_tensor * t = ggml_new_tensor_2d(ctx, type, ne0, ne1);
-    for (int i = 0; t != NULL && i < ne0 * ne1; i++) ggml_set_f32_1d(t, i, test_random_float(-1, 1));
+    for (int i = 0; t != NULL && i < ne0 * ne1; i++) {
+        ggml_set_f32_1d(t, i, test_random_float(-1, 1));
+    }
     return t;
 }
 
-// With an odd-sized leaf first, so that what follows is unaligned in the file; views, a cast to itself, an in-place form.
+// With an odd-sized leaf first, so that what follows is unaligned in the file; views, a cast to itself, an in-place
+// form.
 static struct ggml_cgraph * sample(struct ggml_context * ctx) {
     struct ggml_tensor * odd = ggml_set_name(ggml_new_tensor_1d(ctx, GGML_TYPE_I8, 3), "odd");
     struct ggml_tensor * a   = ggml_set_name(random_leaf(ctx, GGML_TYPE_F32, 6, 4), "a");
     struct ggml_tensor * h   = random_leaf(ctx, GGML_TYPE_F16, 6, 5);
-    if (odd == NULL || a == NULL || h == NULL) return NULL;
+    if (odd == NULL || a == NULL || h == NULL) {
+        return NULL;
+    }
     ggml_set_i32(odd, 7);
     struct ggml_tensor * v = ggml_view_2d(ctx, a, 6, 3, a->nb[1], a->nb[1]);
-    struct ggml_tensor * m = ggml_mul_mat(ctx, h, v);                          // [5, 3]
-    struct ggml_tensor * p = ggml_cont(ctx, ggml_transpose(ctx, m));           // [3, 5]
+    struct ggml_tensor * m = ggml_mul_mat(ctx, h, v);                // [5, 3]
+    struct ggml_tensor * p = ggml_cont(ctx, ggml_transpose(ctx, m)); // [3, 5]
     struct ggml_tensor * r = ggml_reshape_1d(ctx, ggml_scale_inplace(ctx, p, 0.5f), 15);
     struct ggml_tensor * c = ggml_cast(ctx, ggml_cast(ctx, r, GGML_TYPE_F16), GGML_TYPE_F32);
-    struct ggml_tensor * y = ggml_set_name(ggml_add(ctx, c, ggml_reshape_1d(ctx, ggml_permute(ctx, ggml_cont(ctx, m), 0, 1, 3, 2), 15)), "result");
+    struct ggml_tensor * y =
+        ggml_set_name(ggml_add(ctx, c, ggml_reshape_1d(ctx, ggml_permute(ctx, ggml_cont(ctx, m), 0, 1, 3, 2), 15)),
+            "result");
     struct ggml_cgraph * g = y ? ggml_new_graph_custom(ctx, 32, false) : NULL;
-    if (g == NULL || ggml_build_forward_expand(g, odd) != GGML_STATUS_SUCCESS || ggml_build_forward_expand(g, y) != GGML_STATUS_SUCCESS) return NULL;
+    if (g == NULL || ggml_build_forward_expand(g, odd) != GGML_STATUS_SUCCESS ||
+        ggml_build_forward_expand(g, y) != GGML_STATUS_SUCCESS) {
+        return NULL;
+    }
     return g;
 }
 
 static int index_of(struct ggml_tensor * const * list, int n, const struct ggml_tensor * t) {
     for (int i = 0; i < n; i++) {
-        if (list[i] == t) return i;
+        if (list[i] == t) {
+            return i;
+        }
     }
     return -1;
 }
@@ -85,15 +106,20 @@ static void round_trip(void) {
         CHECK(memcmp(g->leafs[i]->data, h->leafs[i]->data, ggml_nbytes(g->leafs[i])) == 0);
         CHECK((uintptr_t) h->leafs[i]->data % 16 == 0);
         const struct ggml_tensor * blob = ggml_get_first_tensor(data); // leafs lie in the file's content
-        CHECK((char *) h->leafs[i]->data >= (char *) blob->data && (char *) h->leafs[i]->data < (char *) blob->data + blob->ne[0]);
+        CHECK((char *) h->leafs[i]->data >= (char *) blob->data &&
+              (char *) h->leafs[i]->data < (char *) blob->data + blob->ne[0]);
     }
     for (int i = 0; i < g->n_nodes; i++) {
         compare_tensors(g->nodes[i], h->nodes[i]);
         for (int k = 0; k < GGML_MAX_SRC; k++) {
-            CHECK_INT(index_of(g->nodes, g->n_nodes, g->nodes[i]->src[k]), index_of(h->nodes, h->n_nodes, h->nodes[i]->src[k]));
-            CHECK_INT(index_of(g->leafs, g->n_leafs, g->nodes[i]->src[k]), index_of(h->leafs, h->n_leafs, h->nodes[i]->src[k]));
+            CHECK_INT(index_of(g->nodes, g->n_nodes, g->nodes[i]->src[k]),
+                index_of(h->nodes, h->n_nodes, h->nodes[i]->src[k]));
+            CHECK_INT(index_of(g->leafs, g->n_leafs, g->nodes[i]->src[k]),
+                index_of(h->leafs, h->n_leafs, h->nodes[i]->src[k]));
         }
-        if (gb_op_is_view(g->nodes[i]->op)) CHECK(h->nodes[i]->view_src != NULL);
+        if (gb_op_is_view(g->nodes[i]->op)) {
+            CHECK(h->nodes[i]->view_src != NULL);
+        }
     }
     CHECK_INT(ggml_graph_compute_with_ctx(ctx, g, 1), GGML_STATUS_SUCCESS);
     CHECK_INT(ggml_graph_compute_with_ctx(eval, h, 1), GGML_STATUS_SUCCESS);
@@ -150,9 +176,9 @@ static void refused_exports(void) {
     CHECK_INT(ggml_graph_export(g, NULL), GGML_STATUS_INVALID_ARGUMENT);
     ggml_free(ctx);
 
-    ctx = ggml_init((struct ggml_init_params){ 0, NULL, false });
-    g   = ggml_new_graph(ctx);
-    a   = ggml_new_f32(ctx, 1);
+    ctx                    = ggml_init((struct ggml_init_params){ 0, NULL, false });
+    g                      = ggml_new_graph(ctx);
+    a                      = ggml_new_f32(ctx, 1);
     struct ggml_tensor * b = ggml_sqr(ctx, a);
     ggml_build_forward_expand(g, b);
     CHECK_INT(ggml_graph_export(g, "/nonexistent/x"), GGML_STATUS_IO_ERROR);
@@ -171,18 +197,21 @@ static bool import_fails(void) {
     struct ggml_context * eval = (struct ggml_context *) path;
     struct ggml_cgraph *  g    = ggml_graph_import(path, &data, &eval);
     if (g == NULL) {
-        CHECK(data == NULL && eval == NULL && ggml_last_status() != GGML_STATUS_SUCCESS && ggml_last_error()[0] != '\0');
+        CHECK(data == NULL && eval == NULL && ggml_last_status() != GGML_STATUS_SUCCESS &&
+              ggml_last_error()[0] != '\0');
         ggml_clear_error();
         return true;
     }
     for (int i = 0; i < g->n_leafs; i++) { // whatever it is, it lies where it says
         volatile uint8_t sum = 0;
-        for (size_t k = 0; k < ggml_nbytes(g->leafs[i]); k++) sum = (uint8_t) (sum + ((uint8_t *) g->leafs[i]->data)[k]);
+        for (size_t k = 0; k < ggml_nbytes(g->leafs[i]); k++) {
+            sum = (uint8_t) (sum + ((uint8_t *) g->leafs[i]->data)[k]);
+        }
     }
     for (int i = 0; i < g->n_nodes; i++) {
         if (ggml_nbytes(g->nodes[i]) > 0 && ggml_nbytes(g->nodes[i]) < 100000) {
-            volatile uint8_t * bytes = g->nodes[i]->data;
-            bytes[0]                 = 1;
+            volatile uint8_t * bytes            = g->nodes[i]->data;
+            bytes[0]                            = 1;
             bytes[ggml_nbytes(g->nodes[i]) - 1] = 1;
         }
     }
@@ -220,13 +249,9 @@ static void truncated_at_every_byte(void) {
     CHECK_INT(gb_test_live_allocs(), before);
 }
 
-static void put32(size_t at, uint32_t v) {
-    memcpy(damaged + at, &v, 4);
-}
+static void put32(size_t at, uint32_t v) { memcpy(damaged + at, &v, 4); }
 
-static void put64(size_t at, uint64_t v) {
-    memcpy(damaged + at, &v, 8);
-}
+static void put64(size_t at, uint64_t v) { memcpy(damaged + at, &v, 8); }
 
 static void damaged_fields(void) {
     const size_t size = sample_file();
@@ -237,35 +262,38 @@ static void damaged_fields(void) {
         int      bytes;
         uint64_t value;
     } damage[] = {
-        { 0, 4, 0 },                    // magic
-        { 4, 4, 2 },                    // version
-        { 8, 4, UINT32_MAX },           // leafs
-        { 12, 4, UINT32_MAX },          // nodes
-        { 16, 8, 0 },                   // bytes of the nodes
-        { leaf, 4, 4 },                 // retired type
-        { leaf, 4, 40 },                // no type
-        { leaf, 4, UINT32_MAX },        // no type
-        { leaf + 4, 4, GGML_OP_ADD },   // a leaf with an operator
-        { leaf + 8, 8, UINT64_MAX },    // ne0
-        { leaf + 8, 8, 1u << 20 },      // more data than there is
+        { 0, 4, 0 },                      // magic
+        { 4, 4, 2 },                      // version
+        { 8, 4, UINT32_MAX },             // leafs
+        { 12, 4, UINT32_MAX },            // nodes
+        { 16, 8, 0 },                     // bytes of the nodes
+        { leaf, 4, 4 },                   // retired type
+        { leaf, 4, 40 },                  // no type
+        { leaf, 4, UINT32_MAX },          // no type
+        { leaf + 4, 4, GGML_OP_ADD },     // a leaf with an operator
+        { leaf + 8, 8, UINT64_MAX },      // ne0
+        { leaf + 8, 8, 1u << 20 },        // more data than there is
         { leaf + 16, 8, UINT64_MAX / 2 }, // nb0
-        { leaf + 24, 8, INT64_MAX },    // ne1: overflow
+        { leaf + 24, 8, INT64_MAX },      // ne1: overflow
         { node, 4, 5 },
         { node + 4, 4, GGML_OP_COUNT },
         { node + 4, 4, UINT32_MAX },
         { node + 4, 4, GGML_OP_MAP_CUSTOM2 },
         { node + 8, 8, INT64_MAX },
-        { node + 200, 4, 3 },              // reads itself
-        { node + 200, 4, 1000 },           // reads nobody
+        { node + 200, 4, 3 },    // reads itself
+        { node + 200, 4, 1000 }, // reads nobody
         { node + 200, 4, (uint32_t) -2 },
-        { node + 200, 4, (uint32_t) -1 },  // the view loses its source
-        { node + 136, 8, 1000 },           // the view's offset
-        { node + 16 + 16, 8, 1000 },       // its nb1
+        { node + 200, 4, (uint32_t) -1 }, // the view loses its source
+        { node + 136, 8, 1000 },          // the view's offset
+        { node + 16 + 16, 8, 1000 },      // its nb1
     };
     for (size_t i = 0; i < sizeof(damage) / sizeof(damage[0]); i++) {
         memcpy(damaged, content, size);
-        if (damage[i].bytes == 4) put32(damage[i].at, (uint32_t) damage[i].value);
-        else put64(damage[i].at, damage[i].value);
+        if (damage[i].bytes == 4) {
+            put32(damage[i].at, (uint32_t) damage[i].value);
+        } else {
+            put64(damage[i].at, damage[i].value);
+        }
         write_bytes(damaged, size);
         CHECK_MSG(import_fails(), "damage %zu", i);
     }
@@ -280,7 +308,8 @@ static void random_damage(void) {
         memcpy(damaged, content, size);
         for (int64_t n = test_random_int(1, 4); n > 0; n--) {
             const size_t at = (size_t) test_random_int(0, (int64_t) size - 1);
-            damaged[at] = test_random_int(0, 1) ? (uint8_t) test_random() : (uint8_t) (damaged[at] ^ (1u << test_random_int(0, 7)));
+            damaged[at]     = test_random_int(0, 1) ? (uint8_t) test_random()
+                                                    : (uint8_t) (damaged[at] ^ (1u << test_random_int(0, 7)));
         }
         write_bytes(damaged, size);
         failed += import_fails();
@@ -326,5 +355,5 @@ static void null_arguments(void) {
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "NULL");
 }
 
-TEST_MAIN(TEST(round_trip), TEST(format), TEST(refused_exports), TEST(truncated_at_every_byte), TEST(damaged_fields), TEST(random_damage),
-          TEST(failing_allocations), TEST(null_arguments))
+TEST_MAIN(TEST(round_trip), TEST(format), TEST(refused_exports), TEST(truncated_at_every_byte), TEST(damaged_fields),
+    TEST(random_damage), TEST(failing_allocations), TEST(null_arguments))

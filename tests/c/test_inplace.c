@@ -1,5 +1,6 @@
-// test_inplace.c - every entry of the list of operators that may be computed into a source (c/src/alloc/inplace.c): the same bits as in memory
-// of its own, with every kernel level, with several threads, for every type that the operator takes.
+// test_inplace.c - every entry of the list of operators that may be computed into a source (c/src/alloc/inplace.c): the
+// same bits as in memory of its own, with every kernel level, with several threads, for every type that the operator
+// takes.
 #include "alloc/liveness.h"
 #include "test_cpu_ops.h"
 
@@ -13,9 +14,7 @@ static struct ggml_tensor * placed(enum ggml_type type) {
 }
 
 // A source for a builder that wants f32; the types are given afterwards.
-static struct ggml_tensor * f32(void) {
-    return stand_in(N0, N1, N2, N3);
-}
+static struct ggml_tensor * f32(void) { return stand_in(N0, N1, N2, N3); }
 
 static struct ggml_tensor * small(int64_t n0, int64_t n1, int64_t n2, int64_t n3) {
     struct ggml_tensor * t = stand_in(n0, n1, n2, n3);
@@ -52,22 +51,27 @@ static struct ggml_tensor * build(enum ggml_op op, int variant) {
             struct ggml_tensor * r = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, N0, N1, N2 * N3);
             return ggml_add_rel_pos(ctx, r, small(K, 6, N1 / 6, N2 * N3), small(K, 6, N1 / 6, N2 * N3));
         }
-        case GGML_OP_ACC: return ggml_acc(ctx, a, small(N0 / 2, N1 / 3, 1, 1), a->nb[1], a->nb[2], a->nb[3], 4 * sizeof(float));
-        case GGML_OP_SET: return ggml_set(ctx, a, small(N0 / 2, N1 / 3, 1, 1), a->nb[1], a->nb[2], a->nb[3], 4 * sizeof(float));
+        case GGML_OP_ACC:
+            return ggml_acc(ctx, a, small(N0 / 2, N1 / 3, 1, 1), a->nb[1], a->nb[2], a->nb[3], 4 * sizeof(float));
+        case GGML_OP_SET:
+            return ggml_set(ctx, a, small(N0 / 2, N1 / 3, 1, 1), a->nb[1], a->nb[2], a->nb[3], 4 * sizeof(float));
         case GGML_OP_NORM: return ggml_norm(ctx, a, 1e-5f);
         case GGML_OP_RMS_NORM: return ggml_rms_norm(ctx, a, 1e-5f);
         case GGML_OP_RMS_NORM_BACK: return ggml_rms_norm_back(ctx, a, f32(), 1e-5f);
         case GGML_OP_GROUP_NORM: return ggml_group_norm(ctx, a, 2);
-        case GGML_OP_SOFT_MAX: return variant ? ggml_soft_max_ext(ctx, a, small(N0, N1, 1, 1), 0.5f) : ggml_soft_max(ctx, a);
+        case GGML_OP_SOFT_MAX:
+            return variant ? ggml_soft_max_ext(ctx, a, small(N0, N1, 1, 1), 0.5f) : ggml_soft_max(ctx, a);
         case GGML_OP_SOFT_MAX_BACK: return ggml_soft_max_back(ctx, a, f32());
         case GGML_OP_ROPE: return ggml_rope(ctx, a, positions(N2), N0 / 2, variant ? 2 : 0, 512);
-        case GGML_OP_ROPE_BACK: return ggml_rope_back(ctx, a, positions(N2), N0, variant ? 2 : 0, 512, 0, 1e4f, 1, 0, 1, 0, 0, 0, false);
+        case GGML_OP_ROPE_BACK:
+            return ggml_rope_back(ctx, a, positions(N2), N0, variant ? 2 : 0, 512, 0, 1e4f, 1, 0, 1, 0, 0, 0, false);
         default: return NULL;
     }
 }
 
 // Bits of the result at a level and with so many threads, sources as in `before`.
-static bool bits(struct ggml_tensor * node, const char * before, const struct gb_level * level, int n_threads, void * out) {
+static bool bits(struct ggml_tensor * node, const char * before, const struct gb_level * level, int n_threads,
+    void * out) {
     memcpy(arena, before, arena_used);
     if (run_node(node, n_threads, level->kernels) != GGML_STATUS_SUCCESS) {
         test_fail(__FILE__, __LINE__, "%s", ggml_last_error());
@@ -89,8 +93,9 @@ static void compare_places(struct ggml_tensor * node, int s, const char * what) 
             const bool ran    = bits(node, before, level, threads, apart);
             node->data        = node->src[s]->data;
             const bool ran_in = bits(node, before, level, threads, over);
-            CHECK_MSG(ran && ran_in && memcmp(apart, over, size) == 0, "%s over source %d, %s, level %s, %d threads: other bits",
-                      ggml_op_name(node->op), s, what, level->name, threads);
+            CHECK_MSG(ran && ran_in && memcmp(apart, over, size) == 0,
+                "%s over source %d, %s, level %s, %d threads: other bits", ggml_op_name(node->op), s, what, level->name,
+                threads);
         }
     }
     free(before);
@@ -98,14 +103,15 @@ static void compare_places(struct ggml_tensor * node, int s, const char * what) 
     free(over);
 }
 
-// Sources 0 and 1 of the result's shape get memory of this type, and so does the result, if the operator takes it. `twice`: they are one.
+// Sources 0 and 1 of the result's shape get memory of this type, and so does the result, if the operator takes it.
+// `twice`: they are one.
 static struct ggml_tensor * make(enum ggml_op op, int variant, enum ggml_type type, bool twice) {
     struct ggml_tensor * node = build(op, variant);
     for (int s = 0; node && s < 2; s++) {
         if (node->src[s] && node->src[s]->data == NULL) {
             struct ggml_tensor * t = s == 1 && twice ? node->src[0] : placed(type);
             if (ggml_n_dims(node) == 3 && t != node->src[0]) { // ADD_REL_POS
-                t = ggml_reshape_3d(ctx, t, N0, N1, N2 * N3);
+                t       = ggml_reshape_3d(ctx, t, N0, N1, N2 * N3);
                 t->data = t->view_src->data;
             }
             node->src[s] = t;
@@ -122,11 +128,12 @@ static struct ggml_tensor * make(enum ggml_op op, int variant, enum ggml_type ty
 
 static int check_op(enum ggml_op op, int variant) {
     int n = 0;
-    FOR_FLOATS (type) {
+    FOR_FLOATS(type) {
         for (int s = 0; s < 2; s++) {
             for (int twice = 0; twice < 2; twice++) {
                 begin();
-                struct ggml_tensor * node = gb_inplace_sources(op) >> s & 1 ? make(op, variant, (enum ggml_type) type, twice != 0) : NULL;
+                struct ggml_tensor * node =
+                    gb_inplace_sources(op) >> s & 1 ? make(op, variant, (enum ggml_type) type, twice != 0) : NULL;
                 if (node && gb_can_write_over(node, s)) {
                     compare_places(node, s, ggml_type_name((enum ggml_type) type));
                     n |= 1 << s;
@@ -146,8 +153,8 @@ static void every_entry(void) {
         for (int variant = 0; variant < n_variants; variant++) {
             seen |= (unsigned) check_op((enum ggml_op) op, variant);
         }
-        CHECK_MSG(seen == gb_inplace_sources((enum ggml_op) op), "%s: sources %u of %u were tried", ggml_op_name((enum ggml_op) op), seen,
-                  gb_inplace_sources((enum ggml_op) op));
+        CHECK_MSG(seen == gb_inplace_sources((enum ggml_op) op), "%s: sources %u of %u were tried",
+            ggml_op_name((enum ggml_op) op), seen, gb_inplace_sources((enum ggml_op) op));
         n_ops += seen != 0;
     }
     CHECK_INT(n_ops, 26);
@@ -171,7 +178,7 @@ static void layouts(void) {
     b->type = GGML_TYPE_F16;
     CHECK(!gb_can_write_over(t, 1));
     struct ggml_tensor * row = ggml_sqr(ctx, stand_in(N0, 1, N2, 1));
-    row->src[0]->nb[1] = 7; // of one row: means nothing
+    row->src[0]->nb[1]       = 7; // of one row: means nothing
     CHECK(gb_can_write_over(row, 0));
     row->src[0]->nb[2] *= 2;
     CHECK(!gb_can_write_over(row, 0));

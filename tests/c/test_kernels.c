@@ -1,7 +1,9 @@
-// test_kernels.c - every kernel of kernels.def at every level that runs here, against double precision and against the scalar level.
+// test_kernels.c - every kernel of kernels.def at every level that runs here, against double precision and against the
+// scalar level.
 //
-// The list of tests is made from the manifest: a kernel without a function test_<kernel> does not compile. Each is called with
-// all small sizes and some large, misaligned pointers, canaries around what it writes, special values, and in place where allowed.
+// The list of tests is made from the manifest: a kernel without a function test_<kernel> does not compile. Each is
+// called with all small sizes and some large, misaligned pointers, canaries around what it writes, special values, and
+// in place where allowed.
 #define _GNU_SOURCE // setenv
 #include "test.h"
 
@@ -11,9 +13,9 @@
 #include "cpu/kernels/kernels.h"
 #include "ggml-cpu.h"
 
-#define GUARD 16     // canaries on each side
+#define GUARD 16 // canaries on each side
 #define MAX_N 4200
-#define EPS 0x1p-24  // half an ulp of 1
+#define EPS   0x1p-24 // half an ulp of 1
 
 static const struct gb_kernels * scalar; // the reference level
 static const char *              level_name;
@@ -21,11 +23,9 @@ static const char *              level_name;
 static const int64_t large_sizes[] = { 255, 256, 257, 1000, 4099 };
 #define N_SIZES (131 + 5)
 
-static int64_t size_at(int i) {
-    return i <= 130 ? i : large_sizes[i - 131];
-}
+static int64_t size_at(int i) { return i <= 130 ? i : large_sizes[i - 131]; }
 
-// ---------------------------------------------------------------------------------------------------------------- guarded rows
+// -------------------------------------------------------------------------------------------------------- guarded rows
 
 // A row of n elements somewhere in `bytes`, misaligned, with canaries before and after.
 struct row {
@@ -65,8 +65,8 @@ static uint32_t to_bits(float f) {
     return u;
 }
 
-static const float specials[] = { 0.0f, -0.0f, INFINITY, -INFINITY, NAN, 1e-45f, -1e-45f, 1e-39f, -1e-39f, FLT_MIN, -FLT_MIN,
-                                  FLT_MAX, -FLT_MAX, 1.0f, -1.0f, 88.8f, -88.8f, -104.0f, 0.5f, -3.0f, 3.0f };
+static const float specials[] = { 0.0f, -0.0f, INFINITY, -INFINITY, NAN, 1e-45f, -1e-45f, 1e-39f, -1e-39f, FLT_MIN,
+    -FLT_MIN, FLT_MAX, -FLT_MAX, 1.0f, -1.0f, 88.8f, -88.8f, -104.0f, 0.5f, -3.0f, 3.0f };
 
 enum values { TAME, WILD }; // within [-8, 8]; any bits and special values
 
@@ -75,7 +75,8 @@ static float random_value(enum values v) {
     if (v == TAME || r < 4) {
         return test_random_float(-8, 8);
     }
-    return r < 6 ? from_bits((uint32_t) test_random()) : specials[test_random() % (sizeof(specials) / sizeof(specials[0]))];
+    return r < 6 ? from_bits((uint32_t) test_random())
+                 : specials[test_random() % (sizeof(specials) / sizeof(specials[0]))];
 }
 
 static float * random_row(struct row * r, int64_t n, enum values v) {
@@ -86,7 +87,7 @@ static float * random_row(struct row * r, int64_t n, enum values v) {
     return x;
 }
 
-// ------------------------------------------------------------------------------------------------------------------ comparing
+// ----------------------------------------------------------------------------------------------------------- comparing
 
 static bool same_bits(float a, float b) { // NaN payloads apart
     return to_bits(a) == to_bits(b) || (isnan(a) && isnan(b));
@@ -113,7 +114,7 @@ static double ulps(float y, double exact) {
     return fabs(value - wish) / ldexp(1, e - 24 < -149 || wish == 0 ? -149 : GB_MIN(e - 24, 104));
 }
 
-// -------------------------------------------------------------------------------------------------------------- y = f(x)
+// ------------------------------------------------------------------------------------------------------------ y = f(x)
 
 typedef void (*unary_fn)(int64_t n, float * y, const float * x);
 
@@ -134,7 +135,8 @@ static void check_value(struct unary * u, float x, float y) {
     }
     const double distance = fabs(y - exact) <= u->absolute ? 0 : ulps(y, exact);
     const double error    = distance == 0 ? 0 : distance / u->bound(x);
-    CHECK_MSG(error <= 1, "%s %s(%a = %g) is %a, expected %a: %g of the bound %g ulp", level_name, u->name, x, x, y, exact, error, u->bound(x));
+    CHECK_MSG(error <= 1, "%s %s(%a = %g) is %a, expected %a: %g of the bound %g ulp", level_name, u->name, x, x, y,
+        exact, error, u->bound(x));
     u->worst = fmax(u->worst, error);
 }
 
@@ -144,7 +146,8 @@ static void check_unary(struct unary u) {
         float *       x = random_row(&row_x, n, WILD);
         float *       y = row_new(&row_y, n, sizeof(float));
         u.fn(n, y, x);
-        CHECK_MSG(row_intact(&row_x) && row_intact(&row_y), "%s %s writes outside, n = %lld", level_name, u.name, (long long) n);
+        CHECK_MSG(row_intact(&row_x) && row_intact(&row_y), "%s %s writes outside, n = %lld", level_name, u.name,
+            (long long) n);
         for (int64_t i = 0; i < n; i++) {
             check_value(&u, x[i], y[i]);
         }
@@ -155,7 +158,8 @@ static void check_unary(struct unary u) {
         }
         memcpy(z, x, (size_t) n * sizeof(float));
         u.fn(n, z, z);
-        CHECK_MSG(row_intact(&row_z) && same_array(y, z, n), "%s %s in place differs, n = %lld", level_name, u.name, (long long) n);
+        CHECK_MSG(row_intact(&row_z) && same_array(y, z, n), "%s %s in place differs, n = %lld", level_name, u.name,
+            (long long) n);
     }
 }
 
@@ -179,11 +183,12 @@ static void sweep_unary(struct unary u) {
     printf("     %-8s %-14s at most %.2f of its bound\n", level_name, u.name, u.worst);
 }
 
-#define UNARY_TEST(kernel, ORACLE, BOUND, ABSOLUTE)                                                                    \
-    static void test_##kernel(const struct gb_kernels * k) {                                                           \
-        const struct unary u = { #kernel, k->kernel, scalar->kernel, ORACLE, BOUND, ABSOLUTE, 0 };                     \
-        check_unary(u);                                                                                                \
-        if (u.bound != NULL) sweep_unary(u);                                                                           \
+#define UNARY_TEST(kernel, ORACLE, BOUND, ABSOLUTE)                                                \
+    static void test_##kernel(const struct gb_kernels * k) {                                       \
+        const struct unary u = { #kernel, k->kernel, scalar->kernel, ORACLE, BOUND, ABSOLUTE, 0 }; \
+        check_unary(u);                                                                            \
+        if (u.bound != NULL)                                                                       \
+            sweep_unary(u);                                                                        \
     }
 
 static double do_sgn(double x) { return (x > 0) - (x < 0); }
@@ -203,9 +208,18 @@ static double do_gelu(double x) { return sigmoid_times(x, gelu_t(x)); }
 static double do_gelu_quick(double x) { return sigmoid_times(x, 1.702 * x); }
 static double do_gelu_erf(double x) { return x < -1e4 ? -0.0 : x / 2 * erfc(-x * 0.70710678118654752440); }
 
-static double bound_2(double x) { (void) x; return 2; }
-static double bound_3(double x) { (void) x; return 3; }
-static double bound_4(double x) { (void) x; return 4; }
+static double bound_2(double x) {
+    (void) x;
+    return 2;
+}
+static double bound_3(double x) {
+    (void) x;
+    return 3;
+}
+static double bound_4(double x) {
+    (void) x;
+    return 4;
+}
 static double bound_gelu(double x) { return 6 + 3 * fabs(gelu_t(x)); }
 static double bound_gelu_quick(double x) { return 6 + 3 * fabs(1.702 * x); }
 static double bound_gelu_erf(double x) { return 8 + 3 * x * x / 2; }
@@ -228,35 +242,37 @@ UNARY_TEST(gelu_f32, do_gelu, bound_gelu, 0x1p-140)
 UNARY_TEST(gelu_quick_f32, do_gelu_quick, bound_gelu_quick, 0x1p-140)
 UNARY_TEST(gelu_erf_f32, do_gelu_erf, bound_gelu_erf, 0x1p-140)
 
-// -------------------------------------------------------------------------------------- with parameters: a generic call
+// ------------------------------------------------------------------------------------- with parameters: a generic call
 
 // z = f(x, y, parameters) for one kernel, through a thunk that knows the parameters.
 struct general {
     const char * name;
     void (*run)(const struct gb_kernels * k, int64_t n, float * z, const float * x, const float * y);
     double (*oracle)(float x, float y);
-    bool   exact;
+    bool exact;
     double (*scale)(float x, float y); // else: |error| <= this times EPS
 };
 
 static float p1, p2; // parameters of the kernel under test
 
 static void check_general_at(const struct general * g, const struct gb_kernels * k, int64_t n) {
-    float * x = random_row(&row_x, n, g->exact ? WILD : TAME);
-    float * y = random_row(&row_y, n, g->exact ? WILD : TAME);
-    float * z = row_new(&row_z, n, sizeof(float));
+    float *      x = random_row(&row_x, n, g->exact ? WILD : TAME);
+    float *      y = random_row(&row_y, n, g->exact ? WILD : TAME);
+    float *      z = row_new(&row_z, n, sizeof(float));
     static float again[MAX_N];
     memcpy(z, y, (size_t) n * sizeof(float)); // for y += ...
     g->run(k, n, z, x, y);
-    CHECK_MSG(row_intact(&row_x) && row_intact(&row_y) && row_intact(&row_z), "%s %s writes outside, n = %lld", level_name, g->name, (long long) n);
+    CHECK_MSG(row_intact(&row_x) && row_intact(&row_y) && row_intact(&row_z), "%s %s writes outside, n = %lld",
+        level_name, g->name, (long long) n);
     for (int64_t i = 0; i < n; i++) {
         const double e = g->oracle(x[i], y[i]);
         CHECK_MSG(g->exact ? same_bits(z[i], (float) e) : fabs(z[i] - e) <= g->scale(x[i], y[i]) * EPS,
-                  "%s %s(%a, %a) is %a, expected %a", level_name, g->name, x[i], y[i], z[i], e);
+            "%s %s(%a, %a) is %a, expected %a", level_name, g->name, x[i], y[i], z[i], e);
     }
     memcpy(again, y, (size_t) n * sizeof(float));
     g->run(scalar, n, again, x, y);
-    CHECK_MSG(!g->exact || same_array(again, z, n), "%s %s differs from scalar, n = %lld", level_name, g->name, (long long) n);
+    CHECK_MSG(!g->exact || same_array(again, z, n), "%s %s differs from scalar, n = %lld", level_name, g->name,
+        (long long) n);
 }
 
 static void check_general(struct general g, const struct gb_kernels * k) {
@@ -268,23 +284,30 @@ static void check_general(struct general g, const struct gb_kernels * k) {
 }
 
 // The first source in place as well: z == x.
-#define GENERAL_TEST(kernel, CALL, INPLACE, ORACLE, EXACT, SCALE)                                                      \
-    static void run_##kernel(const struct gb_kernels * k, int64_t n, float * z, const float * x, const float * y) {    \
-        (void) y;                                                                                                      \
-        k->kernel CALL;                                                                                                \
-    }                                                                                                                  \
-    static double oracle_##kernel(float x, float y) { (void) y; return ORACLE; }                                       \
-    static double scale_##kernel(float x, float y) { (void) x; (void) y; return SCALE; }                               \
-    static void test_##kernel(const struct gb_kernels * k) {                                                           \
-        check_general((struct general){ #kernel, run_##kernel, oracle_##kernel, EXACT, scale_##kernel }, k);           \
-        for (int64_t n = 0; n <= 70 && INPLACE; n++) {                                                                 \
-            float *       x = random_row(&row_x, n, WILD);                                                             \
-            const float * y = random_row(&row_y, n, WILD);                                                             \
-            float *       z = row_new(&row_z, n, sizeof(float));                                                       \
-            run_##kernel(k, n, z, x, y);                                                                               \
-            run_##kernel(k, n, x, x, y);                                                                               \
-            CHECK_MSG(same_array(x, z, n), "%s " #kernel " in place differs", level_name);                             \
-        }                                                                                                              \
+#define GENERAL_TEST(kernel, CALL, INPLACE, ORACLE, EXACT, SCALE)                                                   \
+    static void run_##kernel(const struct gb_kernels * k, int64_t n, float * z, const float * x, const float * y) { \
+        (void) y;                                                                                                   \
+        k->kernel CALL;                                                                                             \
+    }                                                                                                               \
+    static double oracle_##kernel(float x, float y) {                                                               \
+        (void) y;                                                                                                   \
+        return ORACLE;                                                                                              \
+    }                                                                                                               \
+    static double scale_##kernel(float x, float y) {                                                                \
+        (void) x;                                                                                                   \
+        (void) y;                                                                                                   \
+        return SCALE;                                                                                               \
+    }                                                                                                               \
+    static void test_##kernel(const struct gb_kernels * k) {                                                        \
+        check_general((struct general){ #kernel, run_##kernel, oracle_##kernel, EXACT, scale_##kernel }, k);        \
+        for (int64_t n = 0; n <= 70 && INPLACE; n++) {                                                              \
+            float *       x = random_row(&row_x, n, WILD);                                                          \
+            const float * y = random_row(&row_y, n, WILD);                                                          \
+            float *       z = row_new(&row_z, n, sizeof(float));                                                    \
+            run_##kernel(k, n, z, x, y);                                                                            \
+            run_##kernel(k, n, x, x, y);                                                                            \
+            CHECK_MSG(same_array(x, z, n), "%s " #kernel " in place differs", level_name);                          \
+        }                                                                                                           \
     }
 
 GENERAL_TEST(add_f32, (n, z, x, y), true, (double) x + y, true, 0)
@@ -299,9 +322,10 @@ GENERAL_TEST(mad_f32, (n, z, x, p1), false, y + (double) x * p1, false, fabs(x *
 GENERAL_TEST(norm_apply_f32, (n, z, x, p1, p2), true, ((double) x - p1) * p2, false, 2 * fabs((x - p1) * p2) + 1e-6)
 GENERAL_TEST(scale_mask_f32, (n, z, x, p1, y), true, (double) x * p1 + y, false, fabs(x * p1) + fabs(y + x * p1) + 1e-6)
 
-// ------------------------------------------------------------------------------------------------------------- conversions
+// --------------------------------------------------------------------------------------------------------- conversions
 
-// The nearest number with `mantissa` explicit bits and the given smallest exponent, ties to even; beyond `limit`: infinity.
+// The nearest number with `mantissa` explicit bits and the given smallest exponent, ties to even; beyond `limit`:
+// infinity.
 static double narrowed(double x, int mantissa, int e_min, double limit) {
     if (x == 0 || isnan(x) || isinf(x)) {
         return x;
@@ -366,9 +390,10 @@ static void check_narrow(struct narrow c) {
         c.scalar_fn(n, z, x);
         CHECK_MSG(row_intact(&row_y), "%s %s writes outside, n = %lld", level_name, c.name, (long long) n);
         for (int64_t i = 0; i < n; i++) {
-            CHECK_MSG(same_bits((float) c.value(y[i]), (float) narrowed(x[i], c.mantissa, c.e_min, c.limit)), "%s %s(%a) is %a", level_name,
-                      c.name, x[i], c.value(y[i]));
-            CHECK_MSG(y[i] == z[i] || isnan(x[i]), "%s %s(%a) is %04x, scalar %04x", level_name, c.name, x[i], y[i], z[i]);
+            CHECK_MSG(same_bits((float) c.value(y[i]), (float) narrowed(x[i], c.mantissa, c.e_min, c.limit)),
+                "%s %s(%a) is %a", level_name, c.name, x[i], c.value(y[i]));
+            CHECK_MSG(y[i] == z[i] || isnan(x[i]), "%s %s(%a) is %04x, scalar %04x", level_name, c.name, x[i], y[i],
+                z[i]);
         }
     }
 }
@@ -379,32 +404,33 @@ static void test_f32_to_f16(const struct gb_kernels * k) {
     check_narrow((struct narrow){ "f32_to_f16", k->f32_to_f16, scalar->f32_to_f16, half_value, 10, -14, 65504 });
 }
 static void test_f32_to_bf16(const struct gb_kernels * k) {
-    check_narrow((struct narrow){ "f32_to_bf16", k->f32_to_bf16, scalar->f32_to_bf16, bfloat_value, 7, -126, 0x1.fep127 });
+    check_narrow((struct narrow){
+        "f32_to_bf16", k->f32_to_bf16, scalar->f32_to_bf16, bfloat_value, 7, -126, 0x1.fep127 });
 }
 
-// -------------------------------------------------------------------------------------------------------------- reductions
+// ---------------------------------------------------------------------------------------------------------- reductions
 
-#define SUM_TEST(kernel, CALL, TERM, EPSILON)                                                                          \
-    static void test_##kernel(const struct gb_kernels * k) {                                                           \
-        for (int s = 0; s < N_SIZES; s++) {                                                                            \
-            const int64_t n = size_at(s);                                                                              \
-            float *       x = random_row(&row_x, n, TAME);                                                             \
-            float *       y = random_row(&row_y, n, TAME);                                                             \
-            p1              = random_value(TAME);                                                                      \
-            long double exact = 0, size = 0;                                                                           \
-            for (int64_t i = 0; i < n; i++) {                                                                          \
-                exact += TERM;                                                                                         \
-                size += fabs((double) (TERM));                                                                         \
-            }                                                                                                          \
-            const double r = k->kernel CALL;                                                                           \
-            CHECK_MSG(fabsl(r - exact) <= 4 * n * (EPSILON) * size, "%s " #kernel " is %.17g, expected %.17g, n = %lld", level_name, r, \
-                      (double) exact, (long long) n);                                                                  \
-            if (n > 0) {                                                                                               \
-                x[test_random_int(0, n - 1)] = NAN;                                                                    \
-                CHECK(isnan(k->kernel CALL));                                                                          \
-            }                                                                                                          \
-        }                                                                                                              \
-        (void) row_y;                                                                                                  \
+#define SUM_TEST(kernel, CALL, TERM, EPSILON)                                                                       \
+    static void test_##kernel(const struct gb_kernels * k) {                                                        \
+        for (int s = 0; s < N_SIZES; s++) {                                                                         \
+            const int64_t n   = size_at(s);                                                                         \
+            float *       x   = random_row(&row_x, n, TAME);                                                        \
+            float *       y   = random_row(&row_y, n, TAME);                                                        \
+            p1                = random_value(TAME);                                                                 \
+            long double exact = 0, size = 0;                                                                        \
+            for (int64_t i = 0; i < n; i++) {                                                                       \
+                exact += TERM;                                                                                      \
+                size += fabs((double) (TERM));                                                                      \
+            }                                                                                                       \
+            const double r = k->kernel CALL;                                                                        \
+            CHECK_MSG(fabsl(r - exact) <= 4 * n * (EPSILON) * size,                                                 \
+                "%s " #kernel " is %.17g, expected %.17g, n = %lld", level_name, r, (double) exact, (long long) n); \
+            if (n > 0) {                                                                                            \
+                x[test_random_int(0, n - 1)] = NAN;                                                                 \
+                CHECK(isnan(k->kernel CALL));                                                                       \
+            }                                                                                                       \
+        }                                                                                                           \
+        (void) row_y;                                                                                               \
     }
 
 SUM_TEST(sum_f32, (n, ((void) y, x)), x[i], 0x1p-53)
@@ -443,27 +469,30 @@ static uint16_t * random_halves(struct row * r, int64_t n, double (*value)(uint1
     return x;
 }
 
-#define HALF_DOT_TEST(kernel, TX, NEWX, VALX, TY, NEWY, VALY)                                                          \
-    static void test_##kernel(const struct gb_kernels * k) {                                                           \
-        for (int s = 0; s < N_SIZES; s++) {                                                                            \
-            const int64_t n = size_at(s);                                                                              \
-            TX *          x = NEWX;                                                                                    \
-            TY *          y = NEWY;                                                                                    \
-            double        exact = 0, size = 0;                                                                         \
-            for (int64_t i = 0; i < n; i++) {                                                                          \
-                exact += VALX(x[i]) * VALY(y[i]);                                                                      \
-                size += fabs(VALX(x[i]) * VALY(y[i]));                                                                 \
-            }                                                                                                          \
-            const double r = k->kernel(n, x, y);                                                                       \
-            CHECK_MSG(fabs(r - exact) <= 4 * (double) n * EPS * size, "%s " #kernel " is %.9g, expected %.9g, n = %lld", level_name, r, \
-                      exact, (long long) n);                                                                           \
-        }                                                                                                              \
+#define HALF_DOT_TEST(kernel, TX, NEWX, VALX, TY, NEWY, VALY)                                            \
+    static void test_##kernel(const struct gb_kernels * k) {                                             \
+        for (int s = 0; s < N_SIZES; s++) {                                                              \
+            const int64_t n     = size_at(s);                                                            \
+            TX *          x     = NEWX;                                                                  \
+            TY *          y     = NEWY;                                                                  \
+            double        exact = 0, size = 0;                                                           \
+            for (int64_t i = 0; i < n; i++) {                                                            \
+                exact += VALX(x[i]) * VALY(y[i]);                                                        \
+                size += fabs(VALX(x[i]) * VALY(y[i]));                                                   \
+            }                                                                                            \
+            const double r = k->kernel(n, x, y);                                                         \
+            CHECK_MSG(fabs(r - exact) <= 4 * (double) n * EPS * size,                                    \
+                "%s " #kernel " is %.9g, expected %.9g, n = %lld", level_name, r, exact, (long long) n); \
+        }                                                                                                \
     }
-HALF_DOT_TEST(dot_f16, uint16_t, random_halves(&row_x, n, half_value), half_value, uint16_t, random_halves(&row_y, n, half_value), half_value)
-HALF_DOT_TEST(dot_f16_f32, uint16_t, random_halves(&row_x, n, half_value), half_value, float, random_row(&row_y, n, TAME), (double))
-HALF_DOT_TEST(dot_bf16, uint16_t, random_halves(&row_x, n, bfloat_value), bfloat_value, uint16_t, random_halves(&row_y, n, bfloat_value),
-              bfloat_value)
-HALF_DOT_TEST(dot_bf16_f32, uint16_t, random_halves(&row_x, n, bfloat_value), bfloat_value, float, random_row(&row_y, n, TAME), (double))
+HALF_DOT_TEST(dot_f16, uint16_t, random_halves(&row_x, n, half_value), half_value, uint16_t,
+    random_halves(&row_y, n, half_value), half_value)
+HALF_DOT_TEST(dot_f16_f32, uint16_t, random_halves(&row_x, n, half_value), half_value, float,
+    random_row(&row_y, n, TAME), (double) )
+HALF_DOT_TEST(dot_bf16, uint16_t, random_halves(&row_x, n, bfloat_value), bfloat_value, uint16_t,
+    random_halves(&row_y, n, bfloat_value), bfloat_value)
+HALF_DOT_TEST(dot_bf16_f32, uint16_t, random_halves(&row_x, n, bfloat_value), bfloat_value, float,
+    random_row(&row_y, n, TAME), (double) )
 
 static void test_exp_sum_f32(const struct gb_kernels * k) {
     for (int s = 0; s < N_SIZES; s++) {
@@ -481,13 +510,14 @@ static void test_exp_sum_f32(const struct gb_kernels * k) {
             CHECK(ulps(y[i], exp((double) (x[i] - max))) <= 2);
             sum += y[i];
         }
-        CHECK_MSG(fabs(r - sum) <= (2 * EPS + 4 * (double) n * 0x1p-53) * sum, "%s exp_sum_f32 is %.17g, expected %.17g", level_name, r, sum);
+        CHECK_MSG(fabs(r - sum) <= (2 * EPS + 4 * (double) n * 0x1p-53) * sum,
+            "%s exp_sum_f32 is %.17g, expected %.17g", level_name, r, sum);
         CHECK(n <= 3 || same_bits(y[1], 0.0f));
         CHECK(k->exp_sum_f32(n, x, x, max) == r && same_array(x, y, n));
     }
 }
 
-// ---------------------------------------------------------------------------------------------------------- matrix products
+// ----------------------------------------------------------------------------------------------------- matrix products
 
 static double tile_oracle(int64_t k, const float * a, int a_step, const float * b, int b_step, double * size) {
     double sum = 0;
@@ -500,10 +530,12 @@ static double tile_oracle(int64_t k, const float * a, int a_step, const float * 
 }
 
 static void test_gemm_tile_f32(const struct gb_kernels * k) {
-    static float  a[300 * GB_GEMM_MAX], b[300 * GB_GEMM_MAX], c[GB_GEMM_MAX * 100], before[GB_GEMM_MAX * 100], whole[GB_GEMM_MAX * 100];
+    static float a[300 * GB_GEMM_MAX], b[300 * GB_GEMM_MAX], c[GB_GEMM_MAX * 100], before[GB_GEMM_MAX * 100],
+        whole[GB_GEMM_MAX * 100];
     const int     mr_max = k->gemm_mr, nr_max = k->gemm_nr;
     const int64_t depths[] = { 0, 1, 2, 3, 17, 64, 300 };
-    CHECK(mr_max >= 4 && mr_max <= 16 && nr_max >= 1 && nr_max <= GB_GEMM_MAX && 128 % nr_max == 0); // gemm.c relies on it
+    // gemm.c relies on it
+    CHECK(mr_max >= 4 && mr_max <= 16 && nr_max >= 1 && nr_max <= GB_GEMM_MAX && 128 % nr_max == 0);
     for (int pass = 0; pass < 400; pass++) {
         const int64_t depth = depths[pass % 7], ldc = nr_max + (int64_t) test_random_int(0, 20);
         const int     mr = (int) test_random_int(1, mr_max), nr = (int) test_random_int(1, nr_max);
@@ -524,9 +556,10 @@ static void test_gemm_tile_f32(const struct gb_kernels * k) {
                 continue;
             }
             double       size;
-            const double exact = tile_oracle(depth, a + row, mr_max, b + column, nr_max, &size) + (accumulate ? before[i] : 0);
-            CHECK_MSG(fabs(c[i] - exact) <= 4 * (double) (depth + 1) * EPS * (size + fabs(before[i])), "%s gemm_tile_f32 is %g, expected %g", level_name,
-                      c[i], exact);
+            const double exact =
+                tile_oracle(depth, a + row, mr_max, b + column, nr_max, &size) + (accumulate ? before[i] : 0);
+            CHECK_MSG(fabs(c[i] - exact) <= 4 * (double) (depth + 1) * EPS * (size + fabs(before[i])),
+                "%s gemm_tile_f32 is %g, expected %g", level_name, c[i], exact);
             CHECK_MSG(same_bits(c[i], whole[i]), "%s gemm_tile_f32 depends on the tile's shape", level_name);
         }
     }
@@ -537,7 +570,7 @@ static double half_bits_value(const void * p, int64_t i) { return half_value(((c
 static double bfloat_bits_value(const void * p, int64_t i) { return bfloat_value(((const uint16_t *) p)[i]); }
 
 static void check_pack(const char * name, void (*fn)(int64_t, int, int, float *, const void * const *), size_t element,
-                       double (*value)(const void *, int64_t)) {
+    double (*value)(const void *, int64_t)) {
     static unsigned char source[GB_GEMM_MAX * 64 * 4];
     for (int pass = 0; pass < 1500; pass++) {
         const int     width = (int) test_random_int(1, GB_GEMM_MAX), rows = (int) test_random_int(1, width);
@@ -551,12 +584,13 @@ static void check_pack(const char * name, void (*fn)(int64_t, int, int, float *,
             x[i] = source + (size_t) (rows - 1 - i) * 63 * element;
         }
         fn(k, rows, width, y, x);
-        CHECK_MSG(row_intact(&row_y), "%s %s writes outside: k %lld, %d of %d", level_name, name, (long long) k, rows, width);
+        CHECK_MSG(row_intact(&row_y), "%s %s writes outside: k %lld, %d of %d", level_name, name, (long long) k, rows,
+            width);
         for (int64_t j = 0; j < k; j++) {
             for (int i = 0; i < width; i++) {
                 const float wish = i < rows ? (float) value(x[i], j) : 0.0f;
-                CHECK_MSG(same_bits(y[j * width + i], wish), "%s %s: k %lld, %d of %d, [%lld][%d] is %a, expected %a", level_name, name,
-                          (long long) k, rows, width, (long long) j, i, y[j * width + i], wish);
+                CHECK_MSG(same_bits(y[j * width + i], wish), "%s %s: k %lld, %d of %d, [%lld][%d] is %a, expected %a",
+                    level_name, name, (long long) k, rows, width, (long long) j, i, y[j * width + i], wish);
             }
         }
     }
@@ -570,7 +604,7 @@ static void test_pack_bf16(const struct gb_kernels * k) { check_pack("pack_bf16"
 #include "test_kernels_few.h"
 #include "test_kernels_rows.h"
 
-// ------------------------------------------------------------------------------------------------------------------- running
+// ------------------------------------------------------------------------------------------------------------- running
 
 static const struct {
     const char * name;
@@ -600,7 +634,7 @@ static void kernels(void) {
     }
 }
 
-// ------------------------------------------------------------------------------------------------------------------- levels
+// -------------------------------------------------------------------------------------------------------------- levels
 
 static void levels(void) {
     CHECK(gb_level_count() >= 1 && ggml_cpu_level_count() == gb_level_count());

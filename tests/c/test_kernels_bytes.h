@@ -1,5 +1,5 @@
-// test_kernels_bytes.h - the kernels of products in bytes, for test_kernels.c: unpacking against to_float, products against sums of
-// integers and in double precision.
+// test_kernels_bytes.h - the kernels of products in bytes, for test_kernels.c: unpacking against to_float, products
+// against sums of integers and in double precision.
 #ifndef GB_TESTS_TEST_KERNELS_BYTES_H
 #define GB_TESTS_TEST_KERNELS_BYTES_H
 
@@ -7,7 +7,8 @@
 
 typedef void (*unpack_fn)(int64_t k, uint8_t * u, float * d, float * m, const void * x);
 
-// d u + m is what to_float says, up to the rounding of d, m and the sum; at all levels the same bits. Random bytes, hence NaN scales.
+// d u + m is what to_float says, up to the rounding of d, m and the sum; at all levels the same bits. Random bytes,
+// hence NaN scales.
 static void check_unpack(const char * name, unpack_fn fn, unpack_fn scalar_fn, enum ggml_type type, int group) {
     static float   values[GB_UNPACK_MAX], d[2][GB_UNPACK_MAX / 16 + 1], m[2][GB_UNPACK_MAX / 16 + 1];
     static uint8_t u[2][GB_UNPACK_MAX + 1], x[2 * GB_UNPACK_MAX];
@@ -21,25 +22,28 @@ static void check_unpack(const char * name, unpack_fn fn, unpack_fn scalar_fn, e
         for (int i = 0; i < 2; i++) {
             d[i][k / group] = m[i][k / group] = -7;
             (i == 0 ? fn : scalar_fn)(k, u[i], d[i], m[i], blocks);
-            CHECK_MSG(u[i][k] == 0x5a && d[i][k / group] == -7 && m[i][k / group] == -7, "%s %s writes outside", level_name, name);
+            CHECK_MSG(u[i][k] == 0x5a && d[i][k / group] == -7 && m[i][k / group] == -7, "%s %s writes outside",
+                level_name, name);
         }
-        CHECK_MSG(memcmp(u[0], u[1], (size_t) k) == 0 && same_array(d[0], d[1], k / group) && same_array(m[0], m[1], k / group),
-                  "%s %s is not what scalar says", level_name, name);
+        CHECK_MSG(memcmp(u[0], u[1], (size_t) k) == 0 && same_array(d[0], d[1], k / group) &&
+                      same_array(m[0], m[1], k / group),
+            "%s %s is not what scalar says", level_name, name);
         gb_quant_format_of(type)->to_float(blocks, values, (int) k);
         for (int64_t i = 0; i < k; i++) {
             const double scale = d[0][i / group], min = m[0][i / group], got = scale * u[0][i] + min;
             if (isfinite(values[i]) && isfinite(scale) && isfinite(min) &&
                 !(fabs(got - values[i]) <= 4 * EPS * (fabs(scale * u[0][i]) + fabs(min)) + 1e-44)) {
-                test_fail(__FILE__, __LINE__, "%s %s: term %d is %.9g, expected %.9g", level_name, name, (int) i, got, values[i]);
+                test_fail(__FILE__, __LINE__, "%s %s: term %d is %.9g, expected %.9g", level_name, name, (int) i, got,
+                    values[i]);
                 return;
             }
         }
     }
 }
 
-#define TEST_UNPACK(stem, type, group)                                                                                 \
-    static void test_unpack_##stem(const struct gb_kernels * k) {                                                      \
-        check_unpack("unpack_" #stem, k->unpack_##stem, scalar->unpack_##stem, GGML_TYPE_##type, group);               \
+#define TEST_UNPACK(stem, type, group)                                                                   \
+    static void test_unpack_##stem(const struct gb_kernels * k) {                                        \
+        check_unpack("unpack_" #stem, k->unpack_##stem, scalar->unpack_##stem, GGML_TYPE_##type, group); \
     }
 TEST_UNPACK(q4_0, Q4_0, 32)
 TEST_UNPACK(q4_1, Q4_1, 32)
@@ -75,15 +79,16 @@ static void check_columns(const struct gb_kernels * k, enum ggml_type type, unpa
     const bool     centered = test_random() % 2;
     const void *   x[N];
     for (int j = 0; j < n; j++) {
-        uint8_t * const p = blocks[j] + test_random_int(0, 7); // exactly as long as it says, for sanitizers: the end is checked below
+        // exactly as long as it says, for sanitizers: the end is checked below
+        uint8_t * const p = blocks[j] + test_random_int(0, 7);
         for (size_t i = 0; i < ggml_row_size(type, depth); i++) {
             p[i] = (uint8_t) test_random();
         }
         x[j] = p;
     }
-    const float * const yd = y + depth / 4 * width, *const ym = yd + depth / group * width;
-    float * const       end = y + (ym - y) + (centered ? 0 : depth / group * width);
-    *end                    = 77;
+    const float *const yd = y + depth / 4 * width, *const ym = yd + depth / group * width;
+    float * const end = y + (ym - y) + (centered ? 0 : depth / group * width);
+    *end              = 77;
     if (!k->pack_columns_q8((int) type, depth, centered, n, y, x)) {
         return;
     }
@@ -91,12 +96,13 @@ static void check_columns(const struct gb_kernels * k, enum ggml_type type, unpa
     for (int j = 0; j < n; j++) {
         unpack(depth, u, d, m, x[j]);
         for (int64_t i = 0; i < depth; i++) {
-            CHECK_MSG(((const uint8_t *) y)[(i / 4 * width + j) * 4 + i % 4] == u[i], "%s pack_columns_q8 %s: level %d of column %d", level_name,
-                      ggml_type_name(type), (int) i, j);
+            CHECK_MSG(((const uint8_t *) y)[(i / 4 * width + j) * 4 + i % 4] == u[i],
+                "%s pack_columns_q8 %s: level %d of column %d", level_name, ggml_type_name(type), (int) i, j);
         }
         for (int64_t g = 0; g < depth / group; g++) {
-            CHECK_MSG(same_array(&yd[g * width + j], &d[g], 1) && (centered || same_array(&ym[g * width + j], &m[g], 1)),
-                      "%s pack_columns_q8 %s: scale %d of column %d", level_name, ggml_type_name(type), (int) g, j);
+            CHECK_MSG(same_array(&yd[g * width + j], &d[g], 1) &&
+                          (centered || same_array(&ym[g * width + j], &m[g], 1)),
+                "%s pack_columns_q8 %s: scale %d of column %d", level_name, ggml_type_name(type), (int) g, j);
         }
     }
 }
@@ -107,10 +113,18 @@ static void test_pack_columns_q8(const struct gb_kernels * k) {
         unpack_fn      unpack;
         int            group;
     } formats[] = {
-        { GGML_TYPE_Q4_0, scalar->unpack_q4_0, 32 },     { GGML_TYPE_Q4_1, scalar->unpack_q4_1, 32 }, { GGML_TYPE_Q5_0, scalar->unpack_q5_0, 32 },
-        { GGML_TYPE_Q5_1, scalar->unpack_q5_1, 32 },     { GGML_TYPE_Q8_0, scalar->unpack_q8_0, 32 }, { GGML_TYPE_MXFP4, scalar->unpack_mxfp4, 32 },
-        { GGML_TYPE_IQ4_NL, scalar->unpack_iq4_nl, 32 }, { GGML_TYPE_Q2_K, scalar->unpack_q2_k, 16 }, { GGML_TYPE_Q3_K, scalar->unpack_q3_k, 16 },
-        { GGML_TYPE_Q4_K, scalar->unpack_q4_k, 32 },     { GGML_TYPE_Q5_K, scalar->unpack_q5_k, 32 }, { GGML_TYPE_Q6_K, scalar->unpack_q6_k, 16 },
+        { GGML_TYPE_Q4_0, scalar->unpack_q4_0, 32 },
+        { GGML_TYPE_Q4_1, scalar->unpack_q4_1, 32 },
+        { GGML_TYPE_Q5_0, scalar->unpack_q5_0, 32 },
+        { GGML_TYPE_Q5_1, scalar->unpack_q5_1, 32 },
+        { GGML_TYPE_Q8_0, scalar->unpack_q8_0, 32 },
+        { GGML_TYPE_MXFP4, scalar->unpack_mxfp4, 32 },
+        { GGML_TYPE_IQ4_NL, scalar->unpack_iq4_nl, 32 },
+        { GGML_TYPE_Q2_K, scalar->unpack_q2_k, 16 },
+        { GGML_TYPE_Q3_K, scalar->unpack_q3_k, 16 },
+        { GGML_TYPE_Q4_K, scalar->unpack_q4_k, 32 },
+        { GGML_TYPE_Q5_K, scalar->unpack_q5_k, 32 },
+        { GGML_TYPE_Q6_K, scalar->unpack_q6_k, 16 },
         { GGML_TYPE_IQ4_XS, scalar->unpack_iq4_xs, 32 },
     };
     for (int pass = 0; pass < 30; pass++) {
@@ -131,22 +145,25 @@ static void test_quantize_q8(const struct gb_kernels * k) {
         for (int64_t i = 0; i < n && pass % 3; i++) {
             x[i] *= size;
         }
-        const int zero = kind & GB_BYTES_CENTERED ? (int) test_random_int(1, 128) : 0, per_32 = kind & GB_BYTES_HALVES ? 2 : 1;
+        const int zero   = kind & GB_BYTES_CENTERED ? (int) test_random_int(1, 128) : 0,
+                  per_32 = kind & GB_BYTES_HALVES ? 2 : 1;
         k->quantize_q8(n, kind, zero, 1, q[0], d[0], s[0], x);
         scalar->quantize_q8(n, kind, zero, 1, q[1], d[1], s[1], x);
-        const int64_t step = test_random_int(2, 7), row = test_random_int(0, (int) step - 1); // one row of a panel: the same
+        // one row of a panel: the same
+        const int64_t step = test_random_int(2, 7), row = test_random_int(0, (int) step - 1);
         memset(panel_q, 101, sizeof(panel_q));
         k->quantize_q8(n, kind, zero, step, panel_q + 32 * row, panel_d + row, panel_s + row, x);
         for (int64_t g = 0; g < n / 32 * step; g++) {
             int8_t untouched[32];
             memset(untouched, 101, sizeof(untouched));
-            CHECK_MSG(memcmp(panel_q + 32 * g, g % step == row ? q[0] + g / step * 32 : untouched, 32) == 0, "%s quantize_q8: row %d of a panel of %d",
-                      level_name, (int) row, (int) step);
+            CHECK_MSG(memcmp(panel_q + 32 * g, g % step == row ? q[0] + g / step * 32 : untouched, 32) == 0,
+                "%s quantize_q8: row %d of a panel of %d", level_name, (int) row, (int) step);
         }
         for (int64_t g = 0; g < n / 32; g++) {
             CHECK(same_array(&panel_d[g * step + row], &d[0][g], 1));
             for (int64_t h = g * per_32; h < (g + 1) * per_32; h++) {
-                CHECK(same_array(&panel_s[h * step + row], &s[0][h], 1) || memcmp(&panel_s[h * step + row], &s[0][h], sizeof(float)) == 0);
+                CHECK(same_array(&panel_s[h * step + row], &s[0][h], 1) ||
+                      memcmp(&panel_s[h * step + row], &s[0][h], sizeof(float)) == 0);
             }
         }
         CHECK_MSG(same_array(d[0], d[1], n / 32), "%s quantize_q8: scales differ from scalar", level_name);
@@ -157,7 +174,8 @@ static void test_quantize_q8(const struct gb_kernels * k) {
                 fits    = fits && fabsf(x[32 * g + i]) < 0x1p100f;
                 largest = fmaxf(largest, fabsf(x[32 * g + i]));
             }
-            CHECK_MSG(isnan(d[0][g]) == !fits && (!fits || isfinite(d[0][g])), "%s quantize_q8: the scale is %g", level_name, d[0][g]);
+            CHECK_MSG(isnan(d[0][g]) == !fits && (!fits || isfinite(d[0][g])), "%s quantize_q8: the scale is %g",
+                level_name, d[0][g]);
             if (!fits) {
                 for (int i = 0; i < 32; i++) {
                     CHECK(q[0][32 * g + i] == 0);
@@ -168,12 +186,12 @@ static void test_quantize_q8(const struct gb_kernels * k) {
             int sums[2] = { 0, 0 };
             for (int i = 0; i < 32; i++) {
                 const double error = fabs((double) d[0][g] * q[0][32 * g + i] - (double) x[32 * g + i]);
-                CHECK_MSG(q[0][32 * g + i] >= -127 && error <= (double) largest / 254 * (1 + 1e-4) + 0x1p-100, "%s quantize_q8: %g of %g", level_name,
-                          error, largest);
+                CHECK_MSG(q[0][32 * g + i] >= -127 && error <= (double) largest / 254 * (1 + 1e-4) + 0x1p-100,
+                    "%s quantize_q8: %g of %g", level_name, error, largest);
                 sums[i / 16] += q[0][32 * g + i];
             }
             if (kind & GB_BYTES_CENTERED) {
-                const bool halves = kind & GB_BYTES_HALVES;
+                const bool halves      = kind & GB_BYTES_HALVES;
                 const int  expected[2] = { -zero * (halves ? sums[0] : sums[0] + sums[1]), -zero * sums[1] };
                 CHECK(memcmp(&s[0][halves ? 2 * g : g], expected, (halves ? 2 : 1) * sizeof(int)) == 0);
             } else if (kind) {
@@ -185,7 +203,8 @@ static void test_quantize_q8(const struct gb_kernels * k) {
     }
 }
 
-// Random levels at their limits, scales, minima; the sum over k of a row in double precision, and the size of its terms.
+// Random levels at their limits, scales, minima; the sum over k of a row in double precision, and the size of its
+// terms.
 #define BYTES_K 544
 struct bytes {
     uint8_t u[BYTES_K];
@@ -194,7 +213,8 @@ struct bytes {
 };
 
 static void random_bytes_row(struct bytes * b, int kind) {
-    const int group = kind & GB_BYTES_HALVES ? 16 : 32, top = kind & GB_BYTES_WIDE ? 255 : 127, all = (int) (test_random() % 4);
+    const int group = kind & GB_BYTES_HALVES ? 16 : 32, top = kind & GB_BYTES_WIDE ? 255 : 127,
+              all = (int) (test_random() % 4);
     for (int i = 0; i < BYTES_K; i++) {
         b->u[i] = (uint8_t) (all == 0 ? top : (int) test_random_int(0, top));
         b->q[i] = (int8_t) (all == 0 ? 127 : all == 1 ? -127 : test_random_int(-127, 127));
@@ -241,7 +261,8 @@ static double bytes_oracle(const struct bytes * w, const struct bytes * x, int k
             dot += term;
             terms += labs(term);
         }
-        const double a = (double) w->d[g] * (double) x->dx[g * group / 32] * (double) dot, b = (double) w->m[g] * (double) x->s[g];
+        const double a = (double) w->d[g] * (double) x->dx[g * group / 32] * (double) dot,
+                     b = (double) w->m[g] * (double) x->s[g];
         sum += a + b;
         *size += fabs((double) w->d[g] * (double) x->dx[g * group / 32] * (double) terms) + fabs(b);
     }
@@ -251,8 +272,8 @@ static double bytes_oracle(const struct bytes * w, const struct bytes * x, int k
 static void test_dot_q8(const struct gb_kernels * k) {
     static struct bytes w, x[4];
     for (int pass = 0; pass < 800; pass++) {
-        const int     kind = pass % 4, n = (int) test_random_int(1, 4);
-        const int64_t depth = 32 * (int64_t) test_random_int(0, BYTES_K / 32);
+        const int      kind = pass % 4, n = (int) test_random_int(1, 4);
+        const int64_t  depth = 32 * (int64_t) test_random_int(0, BYTES_K / 32);
         const int8_t * q[4];
         const float *  dx[4], *s[4];
         float          y[5] = { 1, 2, 3, 4, 5 };
@@ -267,8 +288,9 @@ static void test_dot_q8(const struct gb_kernels * k) {
         for (int j = 0; j < 5; j++) {
             double       size  = 0;
             const double exact = j < n ? bytes_oracle(&w, &x[j], kind, depth, &size) + j + 1 : j + 1;
-            CHECK_MSG(fabs(y[j] - exact) <= (j < n ? 4 * (double) (depth + 1) * EPS * (size + 5) : 0), "%s dot_q8 kind %d k %d: %.9g, expected %.9g, size %g",
-                      level_name, kind, (int) depth, y[j], exact, size);
+            CHECK_MSG(fabs(y[j] - exact) <= (j < n ? 4 * (double) (depth + 1) * EPS * (size + 5) : 0),
+                "%s dot_q8 kind %d k %d: %.9g, expected %.9g, size %g", level_name, kind, (int) depth, y[j], exact,
+                size);
         }
     }
 }
@@ -280,13 +302,15 @@ static void test_gemm_tile_q8(const struct gb_kernels * k) {
     const int           mr_max = k->gemm_q8_mr, nr_max = k->gemm_q8_nr;
     CHECK(mr_max >= 4 && mr_max <= 16 && nr_max >= 1 && nr_max <= N && 128 % nr_max == 0); // gemm.c relies on it
     for (int pass = 0; pass < 160; pass++) {
-        const int     kind = pass % 8, group = kind & GB_BYTES_HALVES ? 16 : 32, mr = (int) test_random_int(1, mr_max), nr = (int) test_random_int(1, nr_max);
-        const bool    centered = kind & GB_BYTES_CENTERED;
-        const int     zero     = (int) test_random_int(1, 128);
-        const int64_t depth = 32 * (int64_t) test_random_int(0, BYTES_K / 32);
+        const int     kind = pass % 8, group = kind & GB_BYTES_HALVES ? 16 : 32, mr = (int) test_random_int(1, mr_max),
+                      nr         = (int) test_random_int(1, nr_max);
+        const bool    centered   = kind & GB_BYTES_CENTERED;
+        const int     zero       = (int) test_random_int(1, 128);
+        const int64_t depth      = 32 * (int64_t) test_random_int(0, BYTES_K / 32);
         const bool    accumulate = test_random() % 2;
         uint8_t *     ab = (uint8_t *) a, *bb = (uint8_t *) b;
-        float *       dx = a + depth / 4 * mr_max, *s = dx + depth / 32 * mr_max, *d = b + depth / 4 * nr_max, *m = d + depth / group * nr_max;
+        float *       dx = a + depth / 4 * mr_max, *s = dx + depth / 32 * mr_max, *d = b + depth / 4 * nr_max,
+              *m = d + depth / group * nr_max;
         for (int i = 0; i < mr_max; i++) {
             random_bytes_row(&rows[i], kind & GB_BYTES_HALVES);
             for (int64_t p = 0; p < depth; p++) {
@@ -321,14 +345,15 @@ static void test_gemm_tile_q8(const struct gb_kernels * k) {
                 continue;
             }
             double       size;
-            const double exact = bytes_oracle(&columns[column], &rows[row], kind, depth, &size) + (accumulate ? before[i] : 0);
-            CHECK_MSG(fabs(c[i] - exact) <= 4 * (double) (depth + 1) * EPS * (size + fabs(before[i])), "%s gemm_tile_q8 is %g, expected %g", level_name, c[i],
-                      exact);
+            const double exact =
+                bytes_oracle(&columns[column], &rows[row], kind, depth, &size) + (accumulate ? before[i] : 0);
+            CHECK_MSG(fabs(c[i] - exact) <= 4 * (double) (depth + 1) * EPS * (size + fabs(before[i])),
+                "%s gemm_tile_q8 is %g, expected %g", level_name, c[i], exact);
         }
     }
 }
 
-// -------------------------------------------------------------------------------------------------- pairs of bfloat16
+// --------------------------------------------------------------------------------------------------- pairs of bfloat16
 
 static void test_gemm_tile_bf16(const struct gb_kernels * k) {
     enum { PAIRS = 100, LDC = GB_GEMM_MAX + 3 };
@@ -346,7 +371,8 @@ static void test_gemm_tile_bf16(const struct gb_kernels * k) {
         for (int i = 0; i < GB_GEMM_MAX * LDC; i++) {
             before[i] = c[i] = random_value(TAME);
         }
-        k->gemm_tile_bf16(pairs, (const float *) (const void *) a, (const float *) (const void *) b, c, LDC, mr, nr, accumulate);
+        k->gemm_tile_bf16(pairs, (const float *) (const void *) a, (const float *) (const void *) b, c, LDC, mr, nr,
+            accumulate);
         for (int i = 0; i < GB_GEMM_MAX * LDC; i++) {
             const int row = i / LDC, column = i % LDC;
             if (row >= mr || column >= nr) {
@@ -355,11 +381,13 @@ static void test_gemm_tile_bf16(const struct gb_kernels * k) {
             }
             double sum = accumulate ? before[i] : 0, size = fabs(before[i]);
             for (int64_t p = 0; p < 2 * pairs; p++) {
-                const double term = bfloat_value(a[(p / 2 * mr_max + row) * 2 + p % 2]) * bfloat_value(b[(p / 2 * nr_max + column) * 2 + p % 2]);
+                const double term = bfloat_value(a[(p / 2 * mr_max + row) * 2 + p % 2]) *
+                                    bfloat_value(b[(p / 2 * nr_max + column) * 2 + p % 2]);
                 sum += term;
                 size += fabs(term);
             }
-            CHECK_MSG(fabs(c[i] - sum) <= 4 * (double) (2 * pairs + 1) * EPS * size, "%s gemm_tile_bf16 is %g, expected %g", level_name, c[i], sum);
+            CHECK_MSG(fabs(c[i] - sum) <= 4 * (double) (2 * pairs + 1) * EPS * size,
+                "%s gemm_tile_bf16 is %g, expected %g", level_name, c[i], sum);
         }
     }
 }

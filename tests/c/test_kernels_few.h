@@ -1,9 +1,9 @@
-// test_kernels_few.h - tests of the kernels for few rows: quantized columns in stripes, columns of floats, short columns of Q8_0.
-// Included by test_kernels.c behind test_kernels_bytes.h, whose helpers it uses.
+// test_kernels_few.h - tests of the kernels for few rows: quantized columns in stripes, columns of floats, short
+// columns of Q8_0. Included by test_kernels.c behind test_kernels_bytes.h, whose helpers it uses.
 #ifndef GB_TESTS_TEST_KERNELS_FEW_H
 #define GB_TESTS_TEST_KERNELS_FEW_H
 
-// ------------------------------------------------------------------------------------------------------------ stripes
+// ------------------------------------------------------------------------------------------------------------- stripes
 
 struct stripe_format {
     enum ggml_type type;
@@ -16,18 +16,29 @@ enum { STRIPE_FORMATS_N = 23, STRIPE_TERMS_MAX = 8192 + 512 };
 static const struct stripe_format * stripe_formats(void) {
     static struct stripe_format formats[STRIPE_FORMATS_N];
     const struct stripe_format  all[STRIPE_FORMATS_N] = {
-        { GGML_TYPE_Q4_0, scalar->unpack_q4_0, 32, 8 },        { GGML_TYPE_Q4_1, scalar->unpack_q4_1, 32, 0 },
-        { GGML_TYPE_Q5_0, scalar->unpack_q5_0, 32, 16 },       { GGML_TYPE_Q5_1, scalar->unpack_q5_1, 32, 0 },
-        { GGML_TYPE_Q8_0, scalar->unpack_q8_0, 32, 128 },      { GGML_TYPE_MXFP4, scalar->unpack_mxfp4, 32, 12 },
-        { GGML_TYPE_IQ4_NL, scalar->unpack_iq4_nl, 32, 128 },  { GGML_TYPE_IQ4_XS, scalar->unpack_iq4_xs, 32, 128 },
-        { GGML_TYPE_Q2_K, scalar->unpack_q2_k, 16, 0 },        { GGML_TYPE_Q3_K, scalar->unpack_q3_k, 16, 4 },
-        { GGML_TYPE_Q4_K, scalar->unpack_q4_k, 32, 0 },        { GGML_TYPE_Q5_K, scalar->unpack_q5_k, 32, 0 },
-        { GGML_TYPE_Q6_K, scalar->unpack_q6_k, 16, 32 },       { GGML_TYPE_IQ1_S, scalar->unpack_iq1_s, 32, 9 },
-        { GGML_TYPE_IQ1_M, scalar->unpack_iq1_m, 16, 9 },      { GGML_TYPE_IQ2_XXS, scalar->unpack_iq2_xxs, 32, 43 },
-        { GGML_TYPE_IQ2_XS, scalar->unpack_iq2_xs, 16, 43 },   { GGML_TYPE_IQ2_S, scalar->unpack_iq2_s, 16, 43 },
-        { GGML_TYPE_IQ3_XXS, scalar->unpack_iq3_xxs, 32, 62 }, { GGML_TYPE_IQ3_S, scalar->unpack_iq3_s, 32, 15 },
+        { GGML_TYPE_Q4_0, scalar->unpack_q4_0, 32, 8 },
+        { GGML_TYPE_Q4_1, scalar->unpack_q4_1, 32, 0 },
+        { GGML_TYPE_Q5_0, scalar->unpack_q5_0, 32, 16 },
+        { GGML_TYPE_Q5_1, scalar->unpack_q5_1, 32, 0 },
+        { GGML_TYPE_Q8_0, scalar->unpack_q8_0, 32, 128 },
+        { GGML_TYPE_MXFP4, scalar->unpack_mxfp4, 32, 12 },
+        { GGML_TYPE_IQ4_NL, scalar->unpack_iq4_nl, 32, 128 },
+        { GGML_TYPE_IQ4_XS, scalar->unpack_iq4_xs, 32, 128 },
+        { GGML_TYPE_Q2_K, scalar->unpack_q2_k, 16, 0 },
+        { GGML_TYPE_Q3_K, scalar->unpack_q3_k, 16, 4 },
+        { GGML_TYPE_Q4_K, scalar->unpack_q4_k, 32, 0 },
+        { GGML_TYPE_Q5_K, scalar->unpack_q5_k, 32, 0 },
+        { GGML_TYPE_Q6_K, scalar->unpack_q6_k, 16, 32 },
+        { GGML_TYPE_IQ1_S, scalar->unpack_iq1_s, 32, 9 },
+        { GGML_TYPE_IQ1_M, scalar->unpack_iq1_m, 16, 9 },
+        { GGML_TYPE_IQ2_XXS, scalar->unpack_iq2_xxs, 32, 43 },
+        { GGML_TYPE_IQ2_XS, scalar->unpack_iq2_xs, 16, 43 },
+        { GGML_TYPE_IQ2_S, scalar->unpack_iq2_s, 16, 43 },
+        { GGML_TYPE_IQ3_XXS, scalar->unpack_iq3_xxs, 32, 62 },
+        { GGML_TYPE_IQ3_S, scalar->unpack_iq3_s, 32, 15 },
         { GGML_TYPE_NVFP4, scalar->unpack_nvfp4, 16, 12 },
-        { GGML_TYPE_TQ1_0, scalar->unpack_tq1_0, 32, 1 },      { GGML_TYPE_TQ2_0, scalar->unpack_tq2_0, 32, 1 },
+        { GGML_TYPE_TQ1_0, scalar->unpack_tq1_0, 32, 1 },
+        { GGML_TYPE_TQ2_0, scalar->unpack_tq2_0, 32, 1 },
     };
     memcpy(formats, all, sizeof(all));
     return formats;
@@ -61,7 +72,7 @@ static int64_t stripe_length(enum ggml_type type) {
 
 // Memory that ends where the blocks do, for sanitizers; random bytes whose scales are numbers, unless any will do.
 static uint8_t * stripe_blocks(const struct stripe_format * f, int64_t k, bool tame) {
-    const size_t size   = ggml_row_size(f->type, k), block = ggml_type_size(f->type);
+    const size_t size = ggml_row_size(f->type, k), block = ggml_type_size(f->type);
     uint8_t *    blocks = malloc(size);
     float        values[256];
     for (size_t at = 0; at < size; at += block) {
@@ -91,24 +102,28 @@ static void test_stripe_rows(const struct gb_kernels * k) {
     static int8_t q[STRIPE_TERMS_MAX];
     static float  d[STRIPE_TERMS_MAX / 32], s[STRIPE_TERMS_MAX / 16];
     for (int pass = 0; pass < 200 && k->stripes; pass++) {
-        const int     kind = (pass % 2 ? GB_BYTES_HALVES : 0) | (pass / 2 % 2 ? GB_BYTES_CENTERED : 0), group = pass % 2 ? 16 : 32;
-        const int     zero = pass / 2 % 2 ? (int) test_random_int(1, 128) : 0;
-        const int64_t n    = 32 * (int64_t) test_random_int(1, 64);
-        const size_t  size = stripes_size(n, group);
-        char * const  y    = malloc(size + 1);
-        float *       x    = stripe_values(n, pass % 5 ? TAME : WILD);
-        y[size]            = 0x5a;
+        const int     kind  = (pass % 2 ? GB_BYTES_HALVES : 0) | (pass / 2 % 2 ? GB_BYTES_CENTERED : 0),
+                      group = pass % 2 ? 16 : 32;
+        const int     zero  = pass / 2 % 2 ? (int) test_random_int(1, 128) : 0;
+        const int64_t n     = 32 * (int64_t) test_random_int(1, 64);
+        const size_t  size  = stripes_size(n, group);
+        char * const  y     = malloc(size + 1);
+        float *       x     = stripe_values(n, pass % 5 ? TAME : WILD);
+        y[size]             = 0x5a;
         k->stripe_rows(n, kind, zero, y, x);
         k->quantize_q8(n, kind, zero, 1, q, d, s, x);
         CHECK_MSG(y[size] == 0x5a, "%s stripe_rows writes outside", level_name);
         for (int64_t i = 0; i < (int64_t) (size / (group == 16 ? 384 : 640)) * 16 * group; i++) {
-            CHECK_MSG(((const int8_t *) y)[stripe_term(i, group)] == (i < n ? q[i] : 0), "%s stripe_rows: term %d of %d", level_name, (int) i, (int) n);
+            CHECK_MSG(((const int8_t *) y)[stripe_term(i, group)] == (i < n ? q[i] : 0),
+                "%s stripe_rows: term %d of %d", level_name, (int) i, (int) n);
         }
         for (int64_t g = 0; g < (int64_t) (size / (group == 16 ? 384 : 640)) * 16; g++) {
-            float   scale = g * group < n ? d[g * group / 32] : 0, end = g * group < n ? s[g] : 0, got = stripe_float(y, g, group, 0);
+            float scale = g * group < n ? d[g * group / 32] : 0, end = g * group < n ? s[g] : 0,
+                  got = stripe_float(y, g, group, 0);
             CHECK_MSG(same_array(&got, &scale, 1), "%s stripe_rows: scale %d", level_name, (int) g);
             got = stripe_float(y, g, group, 1);
-            CHECK_MSG(zero != 0 ? memcmp(&got, &end, sizeof(got)) == 0 : same_array(&got, &end, 1), "%s stripe_rows: sum %d", level_name, (int) g);
+            CHECK_MSG(zero != 0 ? memcmp(&got, &end, sizeof(got)) == 0 : same_array(&got, &end, 1),
+                "%s stripe_rows: sum %d", level_name, (int) g);
         }
         free(y);
     }
@@ -126,36 +141,41 @@ static void test_stripe_columns(const struct gb_kernels * k) {
         char *                       y      = malloc(size);
         CHECK(k->stripe_columns((int) f->type, length, y, blocks));
         for (int64_t k0 = 0; k0 < length; k0 += ld) {
-            f->unpack(length - k0 < ld ? length - k0 : ld, u[k0 / ld % 2], d[k0 / ld % 2], m[k0 / ld % 2], blocks + ggml_row_size(f->type, k0));
+            f->unpack(length - k0 < ld ? length - k0 : ld, u[k0 / ld % 2], d[k0 / ld % 2], m[k0 / ld % 2],
+                blocks + ggml_row_size(f->type, k0));
             for (int64_t i = k0; i < length && i < k0 + ld; i++) {
-                CHECK_MSG((uint8_t) y[stripe_term(i, f->group)] == u[k0 / ld % 2][i - k0], "%s stripe_columns %s: level %d", level_name,
-                          ggml_type_name(f->type), (int) i);
-                const float got_d = stripe_float(y, i / f->group, f->group, 0), got_m = stripe_float(y, i / f->group, f->group, 1);
-                CHECK_MSG(same_array(&got_d, &d[k0 / ld % 2][(i - k0) / f->group], 1), "%s stripe_columns %s: scale of %d", level_name,
-                          ggml_type_name(f->type), (int) i);
-                CHECK_MSG(f->zero != 0 || same_array(&got_m, &m[k0 / ld % 2][(i - k0) / f->group], 1), "%s stripe_columns %s: minimum of %d",
-                          level_name, ggml_type_name(f->type), (int) i);
+                CHECK_MSG((uint8_t) y[stripe_term(i, f->group)] == u[k0 / ld % 2][i - k0],
+                    "%s stripe_columns %s: level %d", level_name, ggml_type_name(f->type), (int) i);
+                const float got_d = stripe_float(y, i / f->group, f->group, 0),
+                            got_m = stripe_float(y, i / f->group, f->group, 1);
+                CHECK_MSG(same_array(&got_d, &d[k0 / ld % 2][(i - k0) / f->group], 1),
+                    "%s stripe_columns %s: scale of %d", level_name, ggml_type_name(f->type), (int) i);
+                CHECK_MSG(f->zero != 0 || same_array(&got_m, &m[k0 / ld % 2][(i - k0) / f->group], 1),
+                    "%s stripe_columns %s: minimum of %d", level_name, ggml_type_name(f->type), (int) i);
             }
         }
         for (int64_t g = length / f->group; g < (int64_t) (size / (f->group == 16 ? 384 : 640)) * 16; g++) {
-            const float got_d = stripe_float(y, g, f->group, 0), got_m = f->zero != 0 ? 0 : stripe_float(y, g, f->group, 1);
-            CHECK_MSG(fabsf(got_d) < 1e-37f && got_m == 0, "%s stripe_columns %s: no end", level_name, ggml_type_name(f->type));
+            const float got_d = stripe_float(y, g, f->group, 0),
+                        got_m = f->zero != 0 ? 0 : stripe_float(y, g, f->group, 1);
+            CHECK_MSG(fabsf(got_d) < 1e-37f && got_m == 0, "%s stripe_columns %s: no end", level_name,
+                ggml_type_name(f->type));
         }
         free(y);
         free(blocks);
     }
 }
 
-// Dot products against double precision on what the blocks and the rounded rows stand for; tiles of any size give the same bits.
+// Dot products against double precision on what the blocks and the rounded rows stand for; tiles of any size give the
+// same bits.
 static void check_stripe_products(const struct gb_kernels * k, const struct stripe_format * f, int64_t length) {
     enum { W = 3, X = 4 };
-    static float   weights[STRIPE_TERMS_MAX], acc[W * X * 16];
-    const int      nw = (int) test_random_int(1, W), nx = (int) test_random_int(1, X);
-    const size_t   size = stripes_size(length, f->group);
-    uint8_t *      blocks[W];
-    char *         rows[X], *columns[W];
-    const void *   w[W], *x[X], *w_blocks[W];
-    float          y[W][X] = { { 0 } }, sums[W * X];
+    static float weights[STRIPE_TERMS_MAX], acc[W * X * 16];
+    const int    nw = (int) test_random_int(1, W), nx = (int) test_random_int(1, X);
+    const size_t size = stripes_size(length, f->group);
+    uint8_t *    blocks[W];
+    char *       rows[X], *columns[W];
+    const void * w[W], *x[X], *w_blocks[W];
+    float        y[W][X] = { { 0 } }, sums[W * X];
     for (int j = 0; j < nx; j++) {
         x[j] = rows[j] = malloc(size);
         k->stripe_rows(length, stripe_kind(f), f->zero, rows[j], stripe_values(length, TAME));
@@ -170,19 +190,25 @@ static void check_stripe_products(const struct gb_kernels * k, const struct stri
         for (int j = 0; j < nx; j++) {
             double sum = 0, bound = 0;
             for (int64_t p = 0; p < length; p++) {
-                const double q = ((const int8_t *) rows[j])[stripe_term(p, f->group)], scale = stripe_float(rows[j], p / f->group, f->group, 0);
-                const double level = (uint8_t) columns[i][stripe_term(p, f->group)] + (double) f->zero, d = stripe_float(columns[i], p / f->group, f->group, 0);
+                const double q     = ((const int8_t *) rows[j])[stripe_term(p, f->group)],
+                             scale = stripe_float(rows[j], p / f->group, f->group, 0);
+                const double level = (uint8_t) columns[i][stripe_term(p, f->group)] + (double) f->zero,
+                             d     = stripe_float(columns[i], p / f->group, f->group, 0);
                 sum += weights[p] * q * scale;
-                bound += fabs(q * scale) * (fabs(level * d) + (f->zero != 0 ? 0 : fabs((double) stripe_float(columns[i], p / f->group, f->group, 1))));
+                bound += fabs(q * scale) *
+                         (fabs(level * d) +
+                             (f->zero != 0 ? 0 : fabs((double) stripe_float(columns[i], p / f->group, f->group, 1))));
             }
-            CHECK_MSG(fabs(y[i][j] - sum) <= 4 * (double) (length + 1) * EPS * bound, "%s stripe_dots %s, k %d: %.9g, expected %.9g", level_name,
-                      ggml_type_name(f->type), (int) length, y[i][j], sum);
+            CHECK_MSG(fabs(y[i][j] - sum) <= 4 * (double) (length + 1) * EPS * bound,
+                "%s stripe_dots %s, k %d: %.9g, expected %.9g", level_name, ggml_type_name(f->type), (int) length,
+                y[i][j], sum);
         }
     }
     if (nw > 1) {
-        float         two[2 * X];
-        const int64_t first = 16 * f->group * (int64_t) test_random_int(1, 4), part = GB_MIN(length, first); // whole stripes at first
-        const size_t  byte = ggml_row_size(f->type, part);
+        float two[2 * X];
+        // whole stripes at first
+        const int64_t first = 16 * f->group * (int64_t) test_random_int(1, 4), part = GB_MIN(length, first);
+        const size_t  byte    = ggml_row_size(f->type, part);
         const void *  rest[2] = { blocks[0] + byte, blocks[1] + byte }, *x_rest[X];
         for (int j = 0; j < nx; j++) {
             x_rest[j] = rows[j] + stripes_size(part, f->group);
@@ -191,16 +217,16 @@ static void check_stripe_products(const struct gb_kernels * k, const struct stri
         CHECK(k->stripe_dots((int) f->type, length - part, 2, nx, acc, rest, x_rest, w_blocks, true));
         k->stripe_sums(2, nx, two, acc);
         for (int j = 0; j < nx; j++) {
-            CHECK_MSG(same_bits(two[j], y[0][j]) && same_bits(two[4 + j], y[1][j]), "%s stripe_dots %s depends on what is taken together", level_name,
-                      ggml_type_name(f->type));
+            CHECK_MSG(same_bits(two[j], y[0][j]) && same_bits(two[4 + j], y[1][j]),
+                "%s stripe_dots %s depends on what is taken together", level_name, ggml_type_name(f->type));
         }
     }
     k->stripe_tile((int64_t) (size / (f->group == 16 ? 384 : 640)), stripe_kind(f), nw, nx, acc, w, x, false);
     k->stripe_sums(nw, nx, sums, acc);
     for (int i = 0; i < nw; i++) {
         for (int j = 0; j < nx; j++) {
-            CHECK_MSG(same_bits(sums[4 * i + j], y[i][j]), "%s stripe_tile %s, %d x %d: %.9g is not %.9g", level_name, ggml_type_name(f->type), nw, nx,
-                      sums[4 * i + j], y[i][j]);
+            CHECK_MSG(same_bits(sums[4 * i + j], y[i][j]), "%s stripe_tile %s, %d x %d: %.9g is not %.9g", level_name,
+                ggml_type_name(f->type), nw, nx, sums[4 * i + j], y[i][j]);
         }
         free(blocks[i]);
         free(columns[i]);
@@ -215,13 +241,14 @@ static void test_stripe_dots(const struct gb_kernels * k) {
         const struct stripe_format * f = &stripe_formats()[pass % STRIPE_FORMATS_N];
         check_stripe_products(k, f, stripe_length(f->type));
     }
-    CHECK(!k->stripe_dots((int) GGML_TYPE_F32, 32, 0, 0, NULL, NULL, NULL, NULL, false) && !k->stripe_columns((int) GGML_TYPE_F32, 32, NULL, NULL));
+    CHECK(!k->stripe_dots((int) GGML_TYPE_F32, 32, 0, 0, NULL, NULL, NULL, NULL, false) &&
+          !k->stripe_columns((int) GGML_TYPE_F32, 32, NULL, NULL));
 }
 
 static void test_stripe_tile(const struct gb_kernels * k) { // adds, and only in its part
-    static char  zeros[640];
-    float        acc[12 * 16];
-    const void * columns[3] = { zeros, zeros, zeros }, *rows[4] = { zeros, zeros, zeros, zeros };
+    static char zeros[640];
+    float       acc[12 * 16];
+    const void *columns[3] = { zeros, zeros, zeros }, *rows[4] = { zeros, zeros, zeros, zeros };
     for (int nw = 1; nw <= 3 && k->stripes; nw++) {
         for (int nx = 1; nx <= 4; nx++) {
             for (int i = 0; i < 12 * 16; i++) {
@@ -255,18 +282,19 @@ static void test_stripe_sums(const struct gb_kernels * k) { // of small integers
     }
 }
 
-// ------------------------------------------------------------------------------------------------- columns times rows
+// -------------------------------------------------------------------------------------------------- columns times rows
 
 typedef void (*dots_fn)(int64_t k, int nw, float * y, const void * const * w, const float * x, size_t ahead);
 
-static void check_dots(const char * name, dots_fn fn, int width, size_t element, double (*value)(const void *, int64_t)) {
+static void check_dots(const char * name, dots_fn fn, int width, size_t element,
+    double (*value)(const void *, int64_t)) {
     enum { K = 300 };
     static float    x[K + 3], floats[4][K + 3];
     static uint16_t halves[4][K + 3];
     CHECK(width >= 1 && width <= 4);
     for (int pass = 0; pass < 600; pass++) {
         const int     nw = (int) test_random_int(1, width), at = (int) test_random_int(0, 3);
-        const int64_t k = test_random_int(0, K);
+        const int64_t k   = test_random_int(0, K);
         const float * row = x + at;
         const void *  w[4];
         float         y[5] = { 77, 77, 77, 77, 77 }, alone[1];
@@ -288,31 +316,39 @@ static void check_dots(const char * name, dots_fn fn, int width, size_t element,
                 sum += term;
                 size += fabs(term);
             }
-            CHECK_MSG(i < nw ? fabs(y[i] - sum) <= 4 * (double) k * EPS * size : y[i] == 77, "%s %s: column %d of %d, k %d: %g, expected %g",
-                      level_name, name, i, nw, (int) k, y[i], sum);
+            CHECK_MSG(i < nw ? fabs(y[i] - sum) <= 4 * (double) k * EPS * size : y[i] == 77,
+                "%s %s: column %d of %d, k %d: %g, expected %g", level_name, name, i, nw, (int) k, y[i], sum);
         }
         fn(k, 1, alone, w + nw - 1, row, 0);
         CHECK_MSG(same_bits(alone[0], y[nw - 1]), "%s %s depends on what is taken together", level_name, name);
     }
 }
 
-static void test_dots_f32(const struct gb_kernels * k) { check_dots("dots_f32", k->dots_f32, k->dots_w, 4, float_bits_value); }
-static void test_dots_f16(const struct gb_kernels * k) { check_dots("dots_f16", k->dots_f16, k->dots_w, 2, half_bits_value); }
-static void test_dots_bf16(const struct gb_kernels * k) { check_dots("dots_bf16", k->dots_bf16, k->dots_w, 2, bfloat_bits_value); }
+static void test_dots_f32(const struct gb_kernels * k) {
+    check_dots("dots_f32", k->dots_f32, k->dots_w, 4, float_bits_value);
+}
+static void test_dots_f16(const struct gb_kernels * k) {
+    check_dots("dots_f16", k->dots_f16, k->dots_w, 2, half_bits_value);
+}
+static void test_dots_bf16(const struct gb_kernels * k) {
+    check_dots("dots_bf16", k->dots_bf16, k->dots_w, 2, bfloat_bits_value);
+}
 
-typedef void (*rows_columns_fn)(int64_t k, int nw, int nx, const void * w, size_t nb_w, const float * x, size_t ldx, float * y, int64_t ldy,
-                                bool accumulate, const char * const * next);
+typedef void (*rows_columns_fn)(int64_t k, int nw, int nx, const void * w, size_t nb_w, const float * x, size_t ldx,
+    float * y, int64_t ldy, bool accumulate, const char * const * next);
 
-static void check_rows_columns(const char * name, rows_columns_fn fn, int width, size_t element, double (*value)(const void *, int64_t)) {
+static void check_rows_columns(const char * name, rows_columns_fn fn, int width, size_t element,
+    double (*value)(const void *, int64_t)) {
     enum { K = 300, LD = K + 7 };
     static float    x[8 * LD], floats[4 * LD];
     static uint16_t halves[4 * LD];
     CHECK(width >= 1 && width <= 8);
     for (int pass = 0; pass < 600; pass++) {
-        const int     nw = (int) test_random_int(1, 4), nx = (int) test_random_int(1, (uint32_t) width), at = (int) test_random_int(0, 3);
+        const int     nw = (int) test_random_int(1, 4), nx = (int) test_random_int(1, (uint32_t) width),
+                      at = (int) test_random_int(0, 3);
         const int64_t k = test_random_int(0, K), ldy = test_random_int(4, 9);
         const bool    accumulate = test_random() % 2;
-        const char *  w = element == 4 ? (const char *) (floats + at) : (const char *) (halves + at);
+        const char *  w          = element == 4 ? (const char *) (floats + at) : (const char *) (halves + at);
         float         y[8 * 9 + 4], alone[1] = { 0 };
         for (int i = 0; i < 8 * LD; i++) {
             x[i] = random_value(TAME);
@@ -335,12 +371,13 @@ static void check_rows_columns(const char * name, rows_columns_fn fn, int width,
                     size += fabs(term);
                 }
                 const float got = y[j * ldy + i];
-                CHECK_MSG(i < nw && j < nx ? fabs(got - sum) <= 4 * (double) (k + 1) * EPS * size : got == 77, "%s %s: %d x %d, k %d: %g, expected %g",
-                          level_name, name, nw, nx, (int) k, got, sum);
+                CHECK_MSG(i < nw && j < nx ? fabs(got - sum) <= 4 * (double) (k + 1) * EPS * size : got == 77,
+                    "%s %s: %d x %d, k %d: %g, expected %g", level_name, name, nw, nx, (int) k, got, sum);
             }
         }
         fn(k, 1, 1, w + (size_t) (nw - 1) * LD * element, 0, x + (nx - 1) * LD, 0, alone, 1, false, NULL);
-        CHECK_MSG(accumulate || same_bits(alone[0], y[(nx - 1) * ldy + nw - 1]), "%s %s depends on what is taken together", level_name, name);
+        CHECK_MSG(accumulate || same_bits(alone[0], y[(nx - 1) * ldy + nw - 1]),
+            "%s %s depends on what is taken together", level_name, name);
     }
 }
 
@@ -357,7 +394,7 @@ static void test_rows_columns_bf16(const struct gb_kernels * k) {
 // Columns of random blocks, apart by more than their size, times random bytes; sums in double precision.
 static void test_dots_q8_0(const struct gb_kernels * k) {
     enum { K = 288, COLUMNS = 11, ROWS = 16, APART = K / 32 * 34 + 6 };
-    static char  w[COLUMNS * APART];
+    static char   w[COLUMNS * APART];
     static int8_t q[ROWS][K];
     static float  d[ROWS][K / 32], y[ROWS * (COLUMNS + 1)];
     CHECK(k->q8_0_rows >= 0 && k->q8_0_rows <= ROWS);
@@ -367,9 +404,9 @@ static void test_dots_q8_0(const struct gb_kernels * k) {
         return;
     }
     for (int pass = 0; pass < 300; pass++) {
-        const int     n = (int) test_random_int(0, COLUMNS), nx = (int) test_random_int(1, ROWS), ldy = COLUMNS + pass % 2;
-        const int64_t depth = 32 * (int64_t) test_random_int(0, K / 32);
-        const size_t  apart = (size_t) (pass % 3 == 0 ? depth / 32 * 34 : APART);
+        const int n = (int) test_random_int(0, COLUMNS), nx = (int) test_random_int(1, ROWS), ldy = COLUMNS + pass % 2;
+        const int64_t  depth = 32 * (int64_t) test_random_int(0, K / 32);
+        const size_t   apart = (size_t) (pass % 3 == 0 ? depth / 32 * 34 : APART);
         const int8_t * rows[ROWS];
         const float *  scales[ROWS];
         for (size_t i = 0; i < sizeof(w); i++) {
@@ -377,7 +414,8 @@ static void test_dots_q8_0(const struct gb_kernels * k) {
         }
         for (int i = 0; i < COLUMNS; i++) {
             for (int64_t g = 0; g < depth / 32; g++) {
-                const uint16_t half = (uint16_t) (0x2c00 + test_random() % 0x400 + (test_random() % 2 << 15)); // near 1/16
+                // near 1/16
+                const uint16_t half = (uint16_t) (0x2c00 + test_random() % 0x400 + (test_random() % 2 << 15));
                 memcpy(w + (size_t) i * apart + (size_t) g * 34, &half, sizeof(half));
             }
         }
@@ -398,18 +436,20 @@ static void test_dots_q8_0(const struct gb_kernels * k) {
             double    sum = 0, size = 0;
             for (int64_t p = 0; p < depth && i < n && j < nx; p++) {
                 const char * block = w + (size_t) i * apart + (size_t) (p / 32) * 34;
-                const double term  = half_bits_value(block, 0) * d[j][p / 32] * (signed char) block[2 + p % 32] * q[j][p];
+                const double term =
+                    half_bits_value(block, 0) * d[j][p / 32] * (signed char) block[2 + p % 32] * q[j][p];
                 sum += term;
                 size += fabs(term);
             }
             // 128 more in each weight, taken off again as integers, cost nothing
-            CHECK_MSG(i < n && j < nx ? fabs(y[at] - sum) <= 4 * (double) (depth + 1) * EPS * size : y[at] == 77, "%s dots_q8_0 %d x %d, k %d: %g, expected %g",
-                      level_name, n, nx, (int) depth, y[at], sum);
+            CHECK_MSG(i < n && j < nx ? fabs(y[at] - sum) <= 4 * (double) (depth + 1) * EPS * size : y[at] == 77,
+                "%s dots_q8_0 %d x %d, k %d: %g, expected %g", level_name, n, nx, (int) depth, y[at], sum);
         }
         for (int i = 0; i < n; i++) {
             float alone = 0;
             k->dots_q8_0(depth, 1, 1, w + (size_t) i * apart, 0, rows + nx - 1, scales + nx - 1, &alone, 0);
-            CHECK_MSG(same_bits(alone, y[(nx - 1) * ldy + i]), "%s dots_q8_0 depends on what is taken together", level_name);
+            CHECK_MSG(same_bits(alone, y[(nx - 1) * ldy + i]), "%s dots_q8_0 depends on what is taken together",
+                level_name);
         }
     }
 }

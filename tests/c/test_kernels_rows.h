@@ -1,5 +1,5 @@
-// The kernels of rows.tpl.h, blocks.tpl.h and moves.tpl.h, for test_kernels.c: against formulas in double, against the quantized
-// formats themselves, and bytes against what index arithmetic says.
+// The kernels of rows.tpl.h, blocks.tpl.h and moves.tpl.h, for test_kernels.c: against formulas in double, against the
+// quantized formats themselves, and bytes against what index arithmetic says.
 #include "tensor/quant/quant.h"
 
 static float bias_row[MAX_N], weight_row[MAX_N];
@@ -13,9 +13,9 @@ static void fill_affine(int64_t n) {
 
 // 16 eps of the value, of what was subtracted, and of the parts of the affine map.
 static void check_norm(const struct gb_kernels * k, bool rms, int64_t n, float offset, int with) {
-    const float eps = 1e-5f;
-    float *     x   = random_row(&row_x, n, TAME);
-    float *     y   = row_new(&row_y, n, sizeof(float));
+    const float eps  = 1e-5f;
+    float *     x    = random_row(&row_x, n, TAME);
+    float *     y    = row_new(&row_y, n, sizeof(float));
     double      mean = 0, var = 0, size = 0;
     fill_affine(n);
     for (int64_t i = 0; i < n; i++) {
@@ -31,11 +31,12 @@ static void check_norm(const struct gb_kernels * k, bool rms, int64_t n, float o
     rms ? k->rms_norm_row_f32(n, y, x, eps, w) : k->norm_row_f32(n, y, x, eps, w, b);
     CHECK(row_intact(&row_x) && row_intact(&row_y));
     for (int64_t i = 0; i < n; i++) {
-        const double scale = 1 / sqrt(var + (double) eps), m = w != NULL ? (double) w[i] : 1, a = b != NULL ? (double) b[i] : 0;
+        const double scale = 1 / sqrt(var + (double) eps), m = w != NULL ? (double) w[i] : 1,
+                     a     = b != NULL ? (double) b[i] : 0;
         const double exact = (x[i] - mean) * scale * m + a;
         const double bound = 16 * EPS * ((fabs(x[i] - mean) + (rms ? 0 : size)) * scale * fabs(m) + fabs(a)) + 1e-30;
-        CHECK_MSG(fabs(y[i] - exact) <= bound, "%s norm (rms %d, n %lld) is %.9g, expected %.9g +- %g", level_name, rms, (long long) n, y[i],
-                  exact, bound);
+        CHECK_MSG(fabs(y[i] - exact) <= bound, "%s norm (rms %d, n %lld) is %.9g, expected %.9g +- %g", level_name, rms,
+            (long long) n, y[i], exact, bound);
     }
     float * z = row_new(&row_z, n, sizeof(float));
     memcpy(z, x, (size_t) n * sizeof(float));
@@ -93,7 +94,8 @@ static void test_soft_max_row_f32(const struct gb_kernels * k) {
         CHECK(row_intact(&row_x) && row_intact(&row_y));
         for (int64_t i = 0; i < n; i++) { // arguments up to 16 were rounded, twice
             const double exact = exp((double) x[i] * scale + (mask != NULL ? mask[i] : 0) - max) / sum;
-            CHECK_MSG(fabs(y[i] - exact) <= 60 * EPS * exact, "%s soft_max_row_f32 is %.9g, expected %.9g", level_name, y[i], exact);
+            CHECK_MSG(fabs(y[i] - exact) <= 60 * EPS * exact, "%s soft_max_row_f32 is %.9g, expected %.9g", level_name,
+                y[i], exact);
         }
         CHECK(n <= 3 || same_bits(y[1], 0.0f));
         k->soft_max_row_f32(n, x, x, scale, mask);
@@ -109,7 +111,8 @@ static void test_soft_max_row_f32(const struct gb_kernels * k) {
         x[n / 2] = 5;
         k->soft_max_row_f32(n, y, x, 0.5f, NULL);
         CHECK(y[n / 2] == 1.0f);
-        for (int far = 0; far < 2; far++) { // a NaN beside a number, and beside nothing but -inf, makes all of the row NaN; so does +inf
+        // a NaN beside a number, and beside nothing but -inf, makes all of the row NaN; so does +inf
+        for (int far = 0; far < 2; far++) {
             float mask[70];
             x[n / 2] = far ? -INFINITY : 5;
             x[n - 1] = NAN;
@@ -120,7 +123,8 @@ static void test_soft_max_row_f32(const struct gb_kernels * k) {
                 x[n - 1] = way == 3 && n % 2 ? INFINITY : NAN;
                 k->soft_max_row_f32(n, y, x, way == 1 ? 0.5f : 1.0f, way >= 2 ? mask : NULL);
                 for (int i = 0; i < n; i++) {
-                    CHECK_MSG(isnan(y[i]), "%s soft_max_row_f32 of a row of %d with NaN gives %g at %d", level_name, n, y[i], i);
+                    CHECK_MSG(isnan(y[i]), "%s soft_max_row_f32 of a row of %d with NaN gives %g at %d", level_name, n,
+                        y[i], i);
                 }
             }
             x[n - 1] = -INFINITY;
@@ -137,8 +141,10 @@ static void check_soft_max_far(const struct gb_kernels * k) {
             double sum = 0;
             for (int i = 0; i < n; i++) {
                 const bool hidden = i % 5 == 4;
-                x[i]    = (scales[s] < 0 ? 3e38f : -3e38f) / (scales[s] > 100 ? 3e37f : 1) * (i % 3 ? 1.0f : 1.0f + 0x1p-20f);
-                x[i]    = hidden ? (n % 2 ? -x[i] : x[i]) : n % 3 ? x[i] : 1e-3f / scales[s] * (float) (i % 7); // overflows upwards, or the others do not
+                x[i] =
+                    (scales[s] < 0 ? 3e38f : -3e38f) / (scales[s] > 100 ? 3e37f : 1) * (i % 3 ? 1.0f : 1.0f + 0x1p-20f);
+                // overflows upwards, or the others do not
+                x[i]    = hidden ? (n % 2 ? -x[i] : x[i]) : n % 3 ? x[i] : 1e-3f / scales[s] * (float) (i % 7);
                 mask[i] = hidden ? -INFINITY : 0;
             }
             for (int way = 0; way < 2; way++) {
@@ -154,7 +160,8 @@ static void check_soft_max_far(const struct gb_kernels * k) {
                 k->soft_max_row_f32(n, y, x, scales[s], m);
                 for (int i = 0; i < n; i++) {
                     const double exact = exp((double) x[i] * scales[s] + (m ? m[i] : 0) - max) / sum;
-                    CHECK_MSG(fabs(y[i] - exact) <= 60 * EPS * exact + 0x1p-140, "%s soft_max_row_f32, scale %g: %g, expected %g", level_name, scales[s], y[i], exact);
+                    CHECK_MSG(fabs(y[i] - exact) <= 60 * EPS * exact + 0x1p-140,
+                        "%s soft_max_row_f32, scale %g: %g, expected %g", level_name, scales[s], y[i], exact);
                 }
                 float over[70];
                 memcpy(over, x, sizeof(over));
@@ -176,8 +183,10 @@ static void test_sincos_f64(const struct gb_kernels * k) {
         angle[0] = 0;
         k->sincos_f64(N, c, s, angle);
         for (int i = 0; i < N; i++) {
-            CHECK_MSG(ulps(c[i], cos(angle[i])) <= 1 || fabs(c[i] - cos(angle[i])) < 1e-14, "%s cos(%a) is %a", level_name, angle[i], c[i]);
-            CHECK_MSG(ulps(s[i], sin(angle[i])) <= 1 || fabs(s[i] - sin(angle[i])) < 1e-14, "%s sin(%a) is %a", level_name, angle[i], s[i]);
+            CHECK_MSG(ulps(c[i], cos(angle[i])) <= 1 || fabs(c[i] - cos(angle[i])) < 1e-14, "%s cos(%a) is %a",
+                level_name, angle[i], c[i]);
+            CHECK_MSG(ulps(s[i], sin(angle[i])) <= 1 || fabs(s[i] - sin(angle[i])) < 1e-14, "%s sin(%a) is %a",
+                level_name, angle[i], s[i]);
         }
         CHECK(c[0] == 1.0f && same_bits(s[0], 0.0f));
     }
@@ -201,12 +210,13 @@ static void check_rope(const struct gb_kernels * k, bool halves) {
                 s[j] = sine;
             } else {
                 c[a] = c[b] = cosine;
-                s[a] = -sine;
-                s[b] = sine;
+                s[a]        = -sine;
+                s[b]        = sine;
             }
         }
         halves ? k->rope_halves_f32(pairs, y, x, c, s) : k->rope_pairs_f32(n, y, x, c, s);
-        CHECK_MSG(row_intact(&row_y) && same_array(y, expected, n), "%s rope (halves %d), %lld pairs", level_name, halves, (long long) pairs);
+        CHECK_MSG(row_intact(&row_y) && same_array(y, expected, n), "%s rope (halves %d), %lld pairs", level_name,
+            halves, (long long) pairs);
         halves ? k->rope_halves_f32(pairs, x, x, c, s) : k->rope_pairs_f32(n, x, x, c, s);
         CHECK(row_intact(&row_x) && same_array(x, expected, n));
     }
@@ -215,21 +225,22 @@ static void check_rope(const struct gb_kernels * k, bool halves) {
 static void test_rope_pairs_f32(const struct gb_kernels * k) { check_rope(k, false); }
 static void test_rope_halves_f32(const struct gb_kernels * k) { check_rope(k, true); }
 
-// ------------------------------------------------------------------------------------------------------------------- blocks
+// -------------------------------------------------------------------------------------------------------------- blocks
 
 static void check_to_blocks(const char * name, void (*fn)(int64_t, void *, const float *), enum ggml_type type) {
     for (int pass = 0; pass < 600; pass++) {
-        const int64_t n     = 32 * test_random_int(0, 6);
-        const size_t  size  = (size_t) (n / 32) * ggml_type_size(type);
-        float *       x     = random_row(&row_x, n, pass % 2 ? WILD : TAME);
-        uint8_t *     y     = row_new(&row_y, (int64_t) size, 1);
+        const int64_t n    = 32 * test_random_int(0, 6);
+        const size_t  size = (size_t) (n / 32) * ggml_type_size(type);
+        float *       x    = random_row(&row_x, n, pass % 2 ? WILD : TAME);
+        uint8_t *     y    = row_new(&row_y, (int64_t) size, 1);
         uint8_t       wish[6 * 34];
         for (int64_t i = 0; i < n && pass % 3 == 0; i++) { // ties, equal magnitudes
             x[i] = (float) test_random_int(-8, 8) * 0.5f * ldexpf(1, (int) (pass % 40) - 20);
         }
         gb_quant_format_of(type)->from_float_reference(x, wish, (int) n);
         fn(n, y, x);
-        CHECK_MSG(row_intact(&row_y) && memcmp(y, wish, size) == 0, "%s %s differs from the format's, pass %d", level_name, name, pass);
+        CHECK_MSG(row_intact(&row_y) && memcmp(y, wish, size) == 0, "%s %s differs from the format's, pass %d",
+            level_name, name, pass);
     }
 }
 
@@ -249,19 +260,21 @@ static void check_from_blocks(const char * name, void (*fn)(int64_t, float *, co
     }
 }
 
-// With 127 in the block the scale is 1: a level is the element rounded, halves away from zero. All halves and the floats beside them.
+// With 127 in the block the scale is 1: a level is the element rounded, halves away from zero. All halves and the
+// floats beside them.
 static void check_halves(const struct gb_kernels * k) {
     for (int i = -126; i <= 126; i++) {
         float         x[32] = { 127.0f };
         unsigned char y[34];
         const float   half = (float) i + 0.5f;
-        x[1] = half;
-        x[2] = nextafterf(half, INFINITY);
-        x[3] = nextafterf(half, -INFINITY);
-        x[31] = -half;
+        x[1]               = half;
+        x[2]               = nextafterf(half, INFINITY);
+        x[3]               = nextafterf(half, -INFINITY);
+        x[31]              = -half;
         k->f32_to_q8_0(32, y, x);
         for (int j = 0; j < 32; j++) {
-            CHECK_MSG((signed char) y[2 + j] == lround((double) x[j]), "%s f32_to_q8_0 rounds %a to %d", level_name, x[j], (signed char) y[2 + j]);
+            CHECK_MSG((signed char) y[2 + j] == lround((double) x[j]), "%s f32_to_q8_0 rounds %a to %d", level_name,
+                x[j], (signed char) y[2 + j]);
         }
     }
     float         x[32] = { 1e-44f, -1e-44f, NAN, 0.0f, 3e-45f }; // 1 / scale is infinite
@@ -275,17 +288,24 @@ static void test_f32_to_q8_0(const struct gb_kernels * k) {
     check_to_blocks("f32_to_q8_0", k->f32_to_q8_0, GGML_TYPE_Q8_0);
     check_halves(k);
 }
-static void test_f32_to_q4_0(const struct gb_kernels * k) { check_to_blocks("f32_to_q4_0", k->f32_to_q4_0, GGML_TYPE_Q4_0); }
-static void test_q8_0_to_f32(const struct gb_kernels * k) { check_from_blocks("q8_0_to_f32", k->q8_0_to_f32, GGML_TYPE_Q8_0); }
-static void test_q4_0_to_f32(const struct gb_kernels * k) { check_from_blocks("q4_0_to_f32", k->q4_0_to_f32, GGML_TYPE_Q4_0); }
+static void test_f32_to_q4_0(const struct gb_kernels * k) {
+    check_to_blocks("f32_to_q4_0", k->f32_to_q4_0, GGML_TYPE_Q4_0);
+}
+static void test_q8_0_to_f32(const struct gb_kernels * k) {
+    check_from_blocks("q8_0_to_f32", k->q8_0_to_f32, GGML_TYPE_Q8_0);
+}
+static void test_q4_0_to_f32(const struct gb_kernels * k) {
+    check_from_blocks("q4_0_to_f32", k->q4_0_to_f32, GGML_TYPE_Q4_0);
+}
 
-// ------------------------------------------------------------------------------------------------------------- transposing
+// --------------------------------------------------------------------------------------------------------- transposing
 
 static void check_transpose(const struct gb_kernels * k, size_t size) {
     static uint32_t source[4096], target[4096], before[4096];
     for (int pass = 0; pass < 400; pass++) {
         const int64_t rows = test_random_int(0, 40), columns = test_random_int(0, 40);
-        const size_t  ss = ((size_t) columns + (size_t) test_random_int(0, 5)) * size, ds = ((size_t) rows + (size_t) test_random_int(0, 5)) * size;
+        const size_t  ss = ((size_t) columns + (size_t) test_random_int(0, 5)) * size,
+                      ds = ((size_t) rows + (size_t) test_random_int(0, 5)) * size;
         for (int i = 0; i < 4096; i++) {
             source[i] = (uint32_t) test_random();
             target[i] = before[i] = (uint32_t) test_random();
@@ -294,11 +314,12 @@ static void check_transpose(const struct gb_kernels * k, size_t size) {
                   : k->transpose_16(rows, columns, (uint16_t *) target, ds, (const uint16_t *) source, ss);
         for (int64_t c = 0; c < columns; c++) {
             for (int64_t r = 0; r < rows; r++) {
-                memcpy((char *) before + (size_t) c * ds + (size_t) r * size, (char *) source + (size_t) r * ss + (size_t) c * size, size);
+                memcpy((char *) before + (size_t) c * ds + (size_t) r * size,
+                    (char *) source + (size_t) r * ss + (size_t) c * size, size);
             }
         }
-        CHECK_MSG(memcmp(before, target, sizeof(target)) == 0, "%s transpose of %d bytes: %lld x %lld", level_name, (int) size, (long long) rows,
-                  (long long) columns);
+        CHECK_MSG(memcmp(before, target, sizeof(target)) == 0, "%s transpose of %d bytes: %lld x %lld", level_name,
+            (int) size, (long long) rows, (long long) columns);
     }
 }
 

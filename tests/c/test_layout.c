@@ -1,6 +1,7 @@
-// test_layout.c - arenas of irregular graphs: never larger than best fit makes them for the same lifetimes with results in place, nor for those
-// without; and what is computed in them is what it is with memory of its own for each tensor. On most graphs a plan with results in place needs
-// no more than what is alive at once; the seeds below lead to some where it does, and where nothing in place needs less.
+// test_layout.c - arenas of irregular graphs: never larger than best fit makes them for the same lifetimes with results
+// in place, nor for those without; and what is computed in them is what it is with memory of its own for each tensor.
+// On most graphs a plan with results in place needs no more than what is alive at once; the seeds below lead to some
+// where it does, and where nothing in place needs less.
 #include "alloc/liveness.h"
 #include "alloc/plan.h"
 #include "base/hash.h"
@@ -21,9 +22,7 @@ static struct ggml_tensor * front(struct ggml_context * ctx, struct ggml_tensor 
     return ggml_view_1d(ctx, a, n, 0);
 }
 
-static struct ggml_tensor * pick(struct world * w) {
-    return w->all[test_random_int(GB_MAX(0, w->n - 40), w->n - 1)];
-}
+static struct ggml_tensor * pick(struct world * w) { return w->all[test_random_int(GB_MAX(0, w->n - 40), w->n - 1)]; }
 
 static struct ggml_tensor * make_node(struct world * w) {
     struct ggml_tensor *a = pick(w), *b = pick(w);
@@ -42,7 +41,8 @@ static void make_world(struct world * w, uint64_t seed) {
     *w          = (struct world){ .ctx = ggml_init((struct ggml_init_params){ 1 << 18, NULL, true }) };
     const int n = (int) test_random_int(60, 250);
     while (w->n < LEAFS) {
-        struct ggml_tensor * leaf = w->all[w->n++] = ggml_new_tensor_1d(w->ctx, GGML_TYPE_F32, 8 * test_random_int(1, 120));
+        struct ggml_tensor * leaf = w->all[w->n++] =
+            ggml_new_tensor_1d(w->ctx, GGML_TYPE_F32, 8 * test_random_int(1, 120));
         ggml_set_input(leaf);
     }
     while (w->n < n) {
@@ -98,7 +98,7 @@ static uint64_t results_of(const struct world * w) {
     return sum;
 }
 
-// ------------------------------------------------------------------------------------------------------------------- two plans
+// ----------------------------------------------------------------------------------------------------------- two plans
 
 static int64_t id_of(void * user, const struct ggml_tensor * t) {
     const int64_t id = gb_ptrmap_get(user, t);
@@ -126,8 +126,14 @@ static size_t best_fit(const struct world * w, bool apart, size_t alignment) {
             gb_ptrmap_set(&ids, root, (int64_t) ids.n);
         }
     }
-    const struct gb_liveness_input in = { .nodes = w->graph->nodes, .n_nodes = w->graph->n_nodes, .user = &ids, .id_of = id_of,
-                                          .n_ids = (int64_t) ids.n, .arena_of = arena_of, .size_of = size_of, .apart = apart };
+    const struct gb_liveness_input in = { .nodes = w->graph->nodes,
+        .n_nodes                                 = w->graph->n_nodes,
+        .user                                    = &ids,
+        .id_of                                   = id_of,
+        .n_ids                                   = (int64_t) ids.n,
+        .arena_of                                = arena_of,
+        .size_of                                 = size_of,
+        .apart                                   = apart };
     if (gb_liveness_compute(&in, &l) == GGML_STATUS_SUCCESS) {
         for (size_t i = 0; i < l.n_items; i++) {
             items[i] = (struct gb_plan_item){ l.items[i].lower, l.items[i].upper, l.items[i].size, 0 };
@@ -143,8 +149,8 @@ static size_t best_fit(const struct world * w, bool apart, size_t alignment) {
 // How many tensors go on in the memory of another one.
 static int n_in_place(ggml_backend_sched_t sched) {
     static struct ggml_backend_sched_block blocks[2 * RANDOM_MAX];
-    const int n_blocks = ggml_backend_sched_get_blocks(sched, blocks, 2 * RANDOM_MAX);
-    int       n        = 0;
+    const int                              n_blocks = ggml_backend_sched_get_blocks(sched, blocks, 2 * RANDOM_MAX);
+    int                                    n        = 0;
     CHECK(n_blocks > 0 && n_blocks <= 2 * RANDOM_MAX);
     for (int i = 0; i < n_blocks; i++) {
         n += blocks[i].root != i;
@@ -165,14 +171,16 @@ static bool one_graph(ggml_backend_t cpu, uint64_t seed) {
     ggml_free(w.ctx);
 
     make_world(&w, seed);
-    const size_t alignment = ggml_backend_get_alignment(cpu);
-    const size_t in_place = best_fit(&w, false, alignment), apart = best_fit(&w, true, alignment);
+    const size_t                    alignment = ggml_backend_get_alignment(cpu);
+    const size_t                    in_place = best_fit(&w, false, alignment), apart = best_fit(&w, true, alignment);
     const ggml_backend_sched_t      sched = ggml_backend_sched_new(&cpu, NULL, 1, 0);
     struct ggml_backend_sched_arena arena;
     CHECK_INT(ggml_backend_sched_alloc_graph(sched, w.graph), GGML_STATUS_SUCCESS);
     CHECK_INT(ggml_backend_sched_get_arena(sched, cpu, &arena), GGML_STATUS_SUCCESS);
-    CHECK_MSG(arena.peak <= GB_MIN(in_place, apart), "%llu: %zu bytes, %zu in place, %zu apart", (unsigned long long) seed, arena.peak, in_place, apart);
-    CHECK_MSG(arena.bound <= arena.peak, "%llu: %zu bytes, less than the bound, %zu", (unsigned long long) seed, arena.peak, arena.bound);
+    CHECK_MSG(arena.peak <= GB_MIN(in_place, apart), "%llu: %zu bytes, %zu in place, %zu apart",
+        (unsigned long long) seed, arena.peak, in_place, apart);
+    CHECK_MSG(arena.bound <= arena.peak, "%llu: %zu bytes, less than the bound, %zu", (unsigned long long) seed,
+        arena.peak, arena.bound);
     CHECK_INT(arena.proved, arena.peak == arena.bound);
     set_leafs(&w);
     CHECK_INT(ggml_backend_sched_graph_compute(sched, w.graph), GGML_STATUS_SUCCESS);
@@ -184,7 +192,7 @@ static bool one_graph(ggml_backend_t cpu, uint64_t seed) {
 }
 
 static void irregular_graphs(void) {
-    gb_plan_limit_ns = 0;
+    gb_plan_limit_ns             = 0;
     const ggml_backend_t  cpu    = ggml_backend_cpu_init();
     static const uint64_t hard[] = { 861, 1941, 2030, 2033 };
     int                   n_none = 0;
@@ -209,7 +217,8 @@ static bool plans_without(ggml_backend_t cpu, uint64_t seed, int64_t n) {
     const enum ggml_status status = ggml_backend_sched_plan_graph(sched, w.graph);
     const bool             failed = gb_test_alloc_failed();
     gb_test_fail_alloc(0, false);
-    CHECK_MSG(status == (failed ? GGML_STATUS_ALLOC_FAILED : GGML_STATUS_SUCCESS), "allocation %d: %s", (int) n, ggml_status_to_string(status));
+    CHECK_MSG(status == (failed ? GGML_STATUS_ALLOC_FAILED : GGML_STATUS_SUCCESS), "allocation %d: %s", (int) n,
+        ggml_status_to_string(status));
     CHECK_INT(ggml_backend_sched_get_n_splits(sched), failed ? 0 : 1);
     ggml_backend_sched_free(sched);
     ggml_free(w.ctx);
@@ -218,7 +227,8 @@ static bool plans_without(ggml_backend_t cpu, uint64_t seed, int64_t n) {
     return !failed;
 }
 
-// Where the arena is laid out a second time, with nothing in place: each of the last allocations fails, and some of those before.
+// Where the arena is laid out a second time, with nothing in place: each of the last allocations fails, and some of
+// those before.
 static void every_allocation_fails(void) {
     const ggml_backend_t cpu  = ggml_backend_cpu_init();
     const uint64_t       seed = 2030;
@@ -230,7 +240,7 @@ static void every_allocation_fails(void) {
         many *= 2;
     }
     while (many - few > 1) {
-        const int64_t n = few + (many - few) / 2;
+        const int64_t n                               = few + (many - few) / 2;
         *(plans_without(cpu, seed, n) ? &many : &few) = n;
     }
     CHECK(few > 50);

@@ -13,7 +13,8 @@ static void every_level_measures(void) {
             continue;
         }
         for (int what = 0; what < GB_CPU_LIMIT_COUNT; what++) {
-            const double rate = gb_cpu_measure_limit((enum gb_cpu_limit) what, gb_level_at(i)->name, 4096, 1, 1000000, false);
+            const double rate =
+                gb_cpu_measure_limit((enum gb_cpu_limit) what, gb_level_at(i)->name, 4096, 1, 1000000, false);
             CHECK_MSG(rate > 1e5 && rate < 1e14, "level %s, limit %d: %g", gb_level_at(i)->name, what, rate);
         }
     }
@@ -98,5 +99,5 @@ static void failing_allocations_leave_nothing(void) {
     CHECK(!"the measurement makes fewer than 64 allocations");
 }
 
-TEST_MAIN(TEST(every_level_measures), TEST(operations_are_counted), TEST(copies_are_copies), TEST(threads_add_up), TEST(processor_time_passes), TEST(arguments_are_checked),
-          TEST(failing_allocations_leave_nothing))
+TEST_MAIN(TEST(every_level_measures), TEST(operations_are_counted), TEST(copies_are_copies), TEST(threads_add_up),
+    TEST(processor_time_passes), TEST(arguments_are_checked), TEST(failing_allocations_leave_nothing))

@@ -7,8 +7,8 @@
 
 struct ids {
     struct gb_ptrmap map;
-    int64_t          arenas;    // ids are dealt to arenas in turn
-    const void *     outside;   // a tensor that is placed already
+    int64_t          arenas;  // ids are dealt to arenas in turn
+    const void *     outside; // a tensor that is placed already
     const void *     kept;
     int              id_calls;
 };
@@ -31,9 +31,7 @@ static size_t size_of(void * user, const struct ggml_tensor * t) {
     return ggml_nbytes(t);
 }
 
-static bool keep(void * user, const struct ggml_tensor * t) {
-    return t == ((struct ids *) user)->kept;
-}
+static bool keep(void * user, const struct ggml_tensor * t) { return t == ((struct ids *) user)->kept; }
 
 static void number(struct ids * ids, const struct ggml_tensor * t) {
     const struct ggml_tensor * root = gb_root(t);
@@ -54,24 +52,24 @@ static void number_all(struct ids * ids, struct ggml_cgraph * graph) {
 }
 
 static struct gb_liveness_input input_of(struct ids * ids, struct ggml_cgraph * graph) {
-    return (struct gb_liveness_input){ graph->nodes, graph->n_nodes, ids,  id_of, (int64_t) ids->map.n,
-                                       arena_of,     size_of,        keep, false, false, NULL };
+    return (struct gb_liveness_input){ graph->nodes, graph->n_nodes, ids, id_of, (int64_t) ids->map.n, arena_of,
+        size_of, keep, false, false, NULL };
 }
 
 static const struct gb_live_item * item_of(const struct ids * ids, const struct gb_liveness * l,
-                                           const struct ggml_tensor * t) {
+    const struct ggml_tensor * t) {
     const int64_t item = l->item_of[gb_ptrmap_get(&ids->map, gb_root(t))];
     return item < 0 ? NULL : &l->items[item];
 }
 
-#define CHECK_SPAN(t, low, high)                                                                                       \
-    do {                                                                                                               \
-        const struct gb_live_item * item_ = item_of(&ids, &l, t);                                                      \
-        CHECK(item_ != NULL);                                                                                          \
-        if (item_) {                                                                                                   \
-            CHECK_INT(item_->lower, low);                                                                              \
-            CHECK_INT(item_->upper, high);                                                                             \
-        }                                                                                                              \
+#define CHECK_SPAN(t, low, high)                                  \
+    do {                                                          \
+        const struct gb_live_item * item_ = item_of(&ids, &l, t); \
+        CHECK(item_ != NULL);                                     \
+        if (item_) {                                              \
+            CHECK_INT(item_->lower, low);                         \
+            CHECK_INT(item_->upper, high);                        \
+        }                                                         \
     } while (0)
 
 struct fixture {
@@ -86,26 +84,24 @@ static struct fixture fixture(void) {
     return f;
 }
 
-static struct ggml_tensor * vector(struct ggml_context * ctx) {
-    return ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 16);
-}
+static struct ggml_tensor * vector(struct ggml_context * ctx) { return ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 16); }
 
 static void chain_in_place(void) {
-    struct fixture       f = fixture();
+    struct fixture       f   = fixture();
     struct ids           ids = { .arenas = 1 };
     struct gb_liveness   l;
     struct ggml_tensor * x = vector(f.ctx);
-    struct ggml_tensor * a = ggml_scale(f.ctx, x, 2);          // node 0
-    struct ggml_tensor * b = ggml_sqr(f.ctx, a);               // 1
-    struct ggml_tensor * c = ggml_mul(f.ctx, b, a);            // 2: a dies, too
-    struct ggml_tensor * d = ggml_cont(f.ctx, c);              // 3: not in place
+    struct ggml_tensor * a = ggml_scale(f.ctx, x, 2); // node 0
+    struct ggml_tensor * b = ggml_sqr(f.ctx, a);      // 1
+    struct ggml_tensor * c = ggml_mul(f.ctx, b, a);   // 2: a dies, too
+    struct ggml_tensor * d = ggml_cont(f.ctx, c);     // 3: not in place
     ggml_build_forward_expand(f.graph, d);
     number_all(&ids, f.graph);
     struct gb_liveness_input in = input_of(&ids, f.graph);
     REQUIRE(gb_liveness_compute(&in, &l) == GGML_STATUS_SUCCESS);
-    CHECK_SPAN(x, 0, 3);                          // from outside; a took it over, and c took a over
+    CHECK_SPAN(x, 0, 3); // from outside; a took it over, and c took a over
     CHECK(item_of(&ids, &l, x) == item_of(&ids, &l, a));
-    CHECK_SPAN(b, 1, 4);                          // c computed into b, its first source
+    CHECK_SPAN(b, 1, 4); // c computed into b, its first source
     CHECK(item_of(&ids, &l, c) == item_of(&ids, &l, b));
     CHECK_SPAN(d, 3, 4);
     CHECK_INT(l.n_items, 3);
@@ -115,17 +111,17 @@ static void chain_in_place(void) {
 }
 
 static void inputs_outputs_and_keeping(void) {
-    struct fixture       f = fixture();
+    struct fixture       f   = fixture();
     struct ids           ids = { .arenas = 1 };
     struct gb_liveness   l;
     struct ggml_tensor * x = vector(f.ctx);
     struct ggml_tensor * y = vector(f.ctx);
-    struct ggml_tensor * a = ggml_cont(f.ctx, x);       // 0
-    struct ggml_tensor * b = ggml_cont(f.ctx, a);       // 1
+    struct ggml_tensor * a = ggml_cont(f.ctx, x);           // 0
+    struct ggml_tensor * b = ggml_cont(f.ctx, a);           // 1
     struct ggml_tensor * v = ggml_view_1d(f.ctx, b, 8, 32); // 2
-    struct ggml_tensor * w = ggml_cont(f.ctx, v);       // 3
-    struct ggml_tensor * e = ggml_cont(f.ctx, y);       // 4
-    struct ggml_tensor * d = ggml_cont(f.ctx, e);       // 5
+    struct ggml_tensor * w = ggml_cont(f.ctx, v);           // 3
+    struct ggml_tensor * e = ggml_cont(f.ctx, y);           // 4
+    struct ggml_tensor * d = ggml_cont(f.ctx, e);           // 5
     ggml_set_output(v);
     ids.kept = w;
     ggml_build_forward_expand(f.graph, w);
@@ -154,14 +150,14 @@ static void inputs_outputs_and_keeping(void) {
 }
 
 static void what_must_not_be_taken(void) {
-    struct fixture       f = fixture();
+    struct fixture       f   = fixture();
     struct ids           ids = { .arenas = 1 };
     struct gb_liveness   l;
     struct ggml_tensor * a = ggml_cont(f.ctx, vector(f.ctx));
     struct ggml_tensor * v = ggml_view_1d(f.ctx, a, 16, 0);
     struct ggml_tensor * b = ggml_soft_max_ext(f.ctx, a, v, 1); // reads a twice, once as the mask
     struct ggml_tensor * c = ggml_scale(f.ctx, ggml_cont(f.ctx, b), 1);
-    struct ggml_tensor * d = ggml_add(f.ctx, c, b);            // c dies here and may be taken, b too
+    struct ggml_tensor * d = ggml_add(f.ctx, c, b); // c dies here and may be taken, b too
     struct ggml_tensor * r = ggml_rms_norm(f.ctx, ggml_view_1d(f.ctx, d, 8, 4), 1); // the view starts inside
     ggml_build_forward_expand(f.graph, r);
     number_all(&ids, f.graph);
@@ -196,17 +192,17 @@ static void second_operand_only_when_elementwise(void) {
 }
 
 static void refuses_disorder(void) {
-    struct fixture       f = fixture();
+    struct fixture       f   = fixture();
     struct ids           ids = { .arenas = 1 };
-    struct gb_liveness   l = { (void *) 1, 2, NULL };
-    struct ggml_tensor * a = ggml_cont(f.ctx, vector(f.ctx));
-    struct ggml_tensor * b = ggml_cont(f.ctx, a);
+    struct gb_liveness   l   = { (void *) 1, 2, NULL };
+    struct ggml_tensor * a   = ggml_cont(f.ctx, vector(f.ctx));
+    struct ggml_tensor * b   = ggml_cont(f.ctx, a);
     ggml_set_name(a, "first");
     ggml_set_name(b, "second");
     ggml_build_forward_expand(f.graph, b);
     number_all(&ids, f.graph);
-    f.graph->nodes[0] = b;
-    f.graph->nodes[1] = a;
+    f.graph->nodes[0]           = b;
+    f.graph->nodes[1]           = a;
     struct gb_liveness_input in = input_of(&ids, f.graph);
     CHECK_INT(gb_liveness_compute(&in, &l), GGML_STATUS_INVALID_ARGUMENT);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "'second', reads 'first'");
@@ -244,7 +240,7 @@ static void random_graphs(void) {
         struct ids          ids = { .arenas = test_random_int(1, 3) };
         struct gb_liveness  l;
         REQUIRE(random_graph_make(&g, (struct random_graph_params){ (int) test_random_int(1, 60), round % 2 != 0,
-                                                                    round % 3 == 0, round % 5 == 0 }));
+                                          round % 3 == 0, round % 5 == 0 }));
         number_all(&ids, g.graph);
         struct gb_liveness_input in = input_of(&ids, g.graph);
         REQUIRE(gb_liveness_compute(&in, &l) == GGML_STATUS_SUCCESS);
@@ -276,7 +272,7 @@ static void random_graphs(void) {
     CHECK(used < sum * 3 / 4); // memory is reused at all
 }
 
-// --------------------------------------------------------------------------------------------------- the lowest load
+// ----------------------------------------------------------------------------------------------------- the lowest load
 
 // Bytes of the arena alive at once, at most: position by position.
 static size_t highest_load(const struct gb_liveness * l, int arena, int n_nodes) {
@@ -294,16 +290,18 @@ static size_t highest_load(const struct gb_liveness * l, int arena, int n_nodes)
 // Half of a larger tensor dies in a node. Its memory may be the node's, but then all of it lives on.
 static void larger_memory(void) {
     for (int late = 0; late < 2; late++) {
-        struct fixture       f = fixture();
-        struct ids           ids = { .arenas = 1 };
-        struct gb_liveness   l;
-        struct ggml_tensor * big  = ggml_cont(f.ctx, vector(f.ctx));                        // 0: 64 bytes, like the leaf
-        struct ggml_tensor * half = ggml_view_1d(f.ctx, big, 8, 0);                         // 1
-        struct ggml_tensor * a    = ggml_sqr(f.ctx, half);                                  // 2: 32 bytes
+        struct fixture     f   = fixture();
+        struct ids         ids = { .arenas = 1 };
+        struct gb_liveness l;
+        // 0: 64 bytes, like the leaf
+        struct ggml_tensor * big  = ggml_cont(f.ctx, vector(f.ctx));
+        struct ggml_tensor * half = ggml_view_1d(f.ctx, big, 8, 0); // 1
+        struct ggml_tensor * a    = ggml_sqr(f.ctx, half);          // 2: 32 bytes
         struct ggml_tensor * end  = a;
-        if (late) { // more is alive while a is than when it begins
-            struct ggml_tensor * other = ggml_cont(f.ctx, ggml_cont(f.ctx, vector(f.ctx))); // 3, 4
-            end = ggml_add(f.ctx, ggml_view_1d(f.ctx, other, 8, 0), a);                     // 5, 6
+        // more is alive while a is than when it begins
+        if (late) {
+            struct ggml_tensor * other = ggml_cont(f.ctx, ggml_cont(f.ctx, vector(f.ctx)));    // 3, 4
+            end                        = ggml_add(f.ctx, ggml_view_1d(f.ctx, other, 8, 0), a); // 5, 6
         }
         ggml_build_forward_expand(f.graph, a);
         ggml_build_forward_expand(f.graph, end);
@@ -318,7 +316,7 @@ static void larger_memory(void) {
 }
 
 static void an_element_wise_square(void) { // reads one storage twice, both times where it writes
-    struct fixture       f = fixture();
+    struct fixture       f   = fixture();
     struct ids           ids = { .arenas = 1 };
     struct gb_liveness   l;
     struct ggml_tensor * a = ggml_cont(f.ctx, vector(f.ctx));
@@ -339,8 +337,8 @@ static void an_element_wise_square(void) { // reads one storage twice, both time
 
 // Every way to compute some nodes over one of their sources, from the spans without: the smallest highest load.
 struct choices {
-    int     n;            // nodes that could be computed over a source
-    int64_t node[64];     // item
+    int     n;             // nodes that could be computed over a source
+    int64_t node[64];      // item
     int64_t source[64][2]; // items; -1: none
 };
 
@@ -358,7 +356,7 @@ static bool nobody_reads(const struct ggml_cgraph * graph, const struct ggml_ten
 static bool ends_with(const struct ggml_cgraph * graph, const struct ggml_tensor * root, int i) {
     for (int j = 0; j < graph->n_nodes; j++) {
         const struct ggml_tensor * node = graph->nodes[j];
-        bool uses = gb_root(node) == root;
+        bool                       uses = gb_root(node) == root;
         if (uses && nobody_reads(graph, node)) {
             return false;
         }
@@ -372,22 +370,26 @@ static bool ends_with(const struct ggml_cgraph * graph, const struct ggml_tensor
     return true;
 }
 
-static int64_t source_item(const struct ids * ids, const struct gb_liveness * l, struct ggml_cgraph * graph, int i, int s) {
+static int64_t source_item(const struct ids * ids, const struct gb_liveness * l, struct ggml_cgraph * graph, int i,
+    int s) {
     const struct ggml_tensor * node = graph->nodes[i];
     const struct ggml_tensor * src  = node->src[s];
-    if (src == NULL || !gb_can_write_over(node, s) || (src->view_src && src->view_offs) || !ends_with(graph, gb_root(src), i)) {
+    if (src == NULL || !gb_can_write_over(node, s) || (src->view_src && src->view_offs) ||
+        !ends_with(graph, gb_root(src), i)) {
         return -1;
     }
     for (int k = 0; k < GGML_MAX_SRC; k++) {
         const struct ggml_tensor * other = node->src[k];
-        if (other && gb_root(other) == gb_root(src) && (!gb_can_write_over(node, k) || (other->view_src && other->view_offs))) {
+        if (other && gb_root(other) == gb_root(src) &&
+            (!gb_can_write_over(node, k) || (other->view_src && other->view_offs))) {
             return -1;
         }
     }
     return l->item_of[gb_ptrmap_get(&ids->map, gb_root(src))];
 }
 
-static size_t load_of_choice(const struct gb_liveness * apart, const struct choices * c, const int * take, int n_nodes) {
+static size_t load_of_choice(const struct gb_liveness * apart, const struct choices * c, const int * take,
+    int n_nodes) {
     struct gb_live_item items[RANDOM_MAX];
     struct gb_liveness  merged = { items, apart->n_items, NULL };
     int64_t             in[RANDOM_MAX];
@@ -457,7 +459,8 @@ static void load_is_low(void) {
         struct random_graph g;
         struct ids          ids = { .arenas = 1 };
         struct gb_liveness  l, apart;
-        REQUIRE(random_graph_make(&g, (struct random_graph_params){ (int) test_random_int(2, 14), round % 3 == 0, false, false }));
+        REQUIRE(random_graph_make(&g,
+            (struct random_graph_params){ (int) test_random_int(2, 14), round % 3 == 0, false, false }));
         number_all(&ids, g.graph);
         struct gb_liveness_input in = input_of(&ids, g.graph);
         REQUIRE(gb_liveness_compute(&in, &l) == GGML_STATUS_SUCCESS);
@@ -508,5 +511,5 @@ static void out_of_memory(void) {
 }
 
 TEST_MAIN(TEST(chain_in_place), TEST(inputs_outputs_and_keeping), TEST(what_must_not_be_taken),
-          TEST(second_operand_only_when_elementwise), TEST(refuses_disorder), TEST(random_graphs), TEST(larger_memory),
-          TEST(an_element_wise_square), TEST(load_is_low), TEST(out_of_memory))
+    TEST(second_operand_only_when_elementwise), TEST(refuses_disorder), TEST(random_graphs), TEST(larger_memory),
+    TEST(an_element_wise_square), TEST(load_is_low), TEST(out_of_memory))

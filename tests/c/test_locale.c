@@ -1,5 +1,5 @@
-// Numbers are read and written with a point, also in a program whose locale has a comma. A locale of that kind is looked for, or made with
-// localedef where that is there.
+// Numbers are read and written with a point, also in a program whose locale has a comma. A locale of that kind is
+// looked for, or made with localedef where that is there.
 #ifndef _GNU_SOURCE
 #    define _GNU_SOURCE
 #endif
@@ -13,12 +13,11 @@
 #include "ggml-backend.h"
 #include "test.h"
 
-static bool has_comma(void) {
-    return strcmp(localeconv()->decimal_point, ".") != 0;
-}
+static bool has_comma(void) { return strcmp(localeconv()->decimal_point, ".") != 0; }
 
 static bool try_locales(void) {
-    static const char * const names[] = { "de_DE.UTF-8", "de_DE.utf8", "fr_FR.UTF-8", "fr_FR.utf8", "pt_BR.UTF-8", "ru_RU.UTF-8", "de_DE", "German" };
+    static const char * const names[] = { "de_DE.UTF-8", "de_DE.utf8", "fr_FR.UTF-8", "fr_FR.utf8", "pt_BR.UTF-8",
+        "ru_RU.UTF-8", "de_DE", "German" };
     for (size_t i = 0; i < GB_ARRAY_LEN(names); i++) {
         if (setlocale(LC_ALL, names[i]) != NULL && has_comma()) {
             return true;
@@ -34,7 +33,8 @@ static bool make_locale(void) {
     if (mkdtemp(made) == NULL) {
         return false;
     }
-    snprintf(command, sizeof(command), "localedef --no-archive -c -i de_DE -f UTF-8 %s/de_DE.UTF-8 >/dev/null 2>&1", made);
+    snprintf(command, sizeof(command), "localedef --no-archive -c -i de_DE -f UTF-8 %s/de_DE.UTF-8 >/dev/null 2>&1",
+        made);
     return system(command) >= 0 && setenv("LOCPATH", made, 1) == 0 && try_locales();
 }
 
@@ -42,11 +42,14 @@ static void remove_locale(void) {
     char command[100];
     snprintf(command, sizeof(command), "rm -rf %s", made);
     if (strchr(made, 'X') == NULL || strcmp(made + strlen(made) - 6, "XXXXXX") != 0) {
-        if (system(command) != 0) printf("cannot remove %s\n", made);
+        if (system(command) != 0) {
+            printf("cannot remove %s\n", made);
+        }
     }
 }
 
-// The same as strtod in the C locale, where a double holds what was written exactly or the nearest is unique: up to 15 digits.
+// The same as strtod in the C locale, where a double holds what was written exactly or the nearest is unique: up to 15
+// digits.
 static void reads_decimals(void) {
     for (int i = 0; i < 20000; i++) {
         char      text[64];
@@ -54,7 +57,9 @@ static void reads_decimals(void) {
         size_t    n = 0;
         text[n++]   = (char) ('0' + rand() % 10);
         for (int k = 0; k < GB_MIN(digits, 14); k++) {
-            if (k == point) text[n++] = '.';
+            if (k == point) {
+                text[n++] = '.';
+            }
             text[n++] = (char) ('0' + rand() % 10);
         }
         snprintf(text + n, sizeof(text) - n, i % 3 == 0 ? "e%dms" : i % 3 == 1 ? "E%+d" : "s", exponent);
@@ -63,23 +68,27 @@ static void reads_decimals(void) {
         double       value;
         const double expected = strtod(text, &expected_end);
         CHECK(gb_number_read(text, &value, &end));
-        CHECK_MSG(fabs(value - expected) <= DBL_EPSILON * expected && end == expected_end, "%s is %.17g, expected %.17g", text, value, expected);
+        CHECK_MSG(fabs(value - expected) <= DBL_EPSILON * expected && end == expected_end,
+            "%s is %.17g, expected %.17g", text, value, expected);
     }
     static const char * const others[] = { "", "x", "-1", "+1", ".5", " 1", "inf", "nan" };
     const char *              end;
     double                    value;
-    for (size_t i = 0; i < GB_ARRAY_LEN(others); i++) CHECK(!gb_number_read(others[i], &value, &end));
+    for (size_t i = 0; i < GB_ARRAY_LEN(others); i++) {
+        CHECK(!gb_number_read(others[i], &value, &end));
+    }
     CHECK(gb_number_read("1e", &value, &end) && value == 1 && strcmp(end, "e") == 0);
     CHECK(gb_number_read("1.e+", &value, &end) && value == 1 && strcmp(end, "e+") == 0);
     CHECK(gb_number_read("1e99999999999999999999", &value, &end) && value >= DBL_MAX / 10 && *end == '\0');
     CHECK(gb_number_read("1e-99999999999999999999", &value, &end) && value < 1e-290 && *end == '\0');
-    CHECK(gb_number_read("123456789012345678901234567890.5", &value, &end) && fabs(value / 123456789012345678901234567890.5 - 1) < 1e-15);
+    CHECK(gb_number_read("123456789012345678901234567890.5", &value, &end) &&
+          fabs(value / 123456789012345678901234567890.5 - 1) < 1e-15);
 }
 
 static void numbers_in(const char * where) {
-    char         text[48];
-    size_t       bytes;
-    int64_t      ns;
+    char    text[48];
+    size_t  bytes;
+    int64_t ns;
     CHECK_MSG(gb_params_size("1.5M", &bytes) && bytes == 3 << 19, "%s", where);
     CHECK_MSG(gb_params_duration("1.5ms", &ns) && ns == 1500000, "%s", where);
     CHECK_MSG(!gb_params_size("1,5M", &bytes), "%s", where);
@@ -94,8 +103,8 @@ static void numbers_in(const char * where) {
 
 static void dot_in(const char * where) {
     char                  path[] = "/tmp/gb_dot_XXXXXX", content[4000] = { 0 };
-    struct ggml_context * ctx    = ggml_init((struct ggml_init_params){ 1 << 16, NULL, false });
-    struct ggml_cgraph *  graph  = ggml_new_graph_custom(ctx, 16, false);
+    struct ggml_context * ctx   = ggml_init((struct ggml_init_params){ 1 << 16, NULL, false });
+    struct ggml_cgraph *  graph = ggml_new_graph_custom(ctx, 16, false);
     close(mkstemp(path));
     ggml_build_forward_expand(graph, ggml_neg(ctx, ggml_new_f32(ctx, 1.25f)));
     ggml_graph_dump_dot(graph, NULL, path);

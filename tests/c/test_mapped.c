@@ -1,4 +1,5 @@
-// Files that are mapped and shrink: an error of the call that read them, in any thread, in a child too; nobody else's SIGBUS is touched.
+// Files that are mapped and shrink: an error of the call that read them, in any thread, in a child too; nobody else's
+// SIGBUS is touched.
 #ifndef _GNU_SOURCE
 #    define _GNU_SOURCE
 #endif
@@ -33,9 +34,9 @@ struct file {
 
 static bool make_file(struct file * f, size_t size) {
     snprintf(f->path, sizeof(f->path), "/tmp/ggml_mapped_XXXXXX");
-    const int    fd    = mkstemp(f->path);
-    const float  ones[256] = { [0 ... 255] = 1.0f };
-    bool         ok    = fd >= 0;
+    const int   fd        = mkstemp(f->path);
+    const float ones[256] = { [0 ... 255] = 1.0f };
+    bool        ok        = fd >= 0;
     for (size_t done = 0; ok && done < size; done += sizeof(ones)) {
         ok = write(fd, ones, sizeof(ones)) == (ssize_t) sizeof(ones);
     }
@@ -65,13 +66,13 @@ static bool make_product(struct product * p, ggml_backend_t backend, char * data
     p->buffer  = ggml_backend_cpu_buffer_from_ptr(data, BYTES);
     ggml_backend_buffer_set_usage(p->buffer, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
     struct ggml_tensor * x = ggml_new_tensor_1d(p->ctx, GGML_TYPE_F32, COLUMNS);
-    p->out     = ggml_mul_mat(p->ctx, p->w, x);
-    p->graph   = ggml_new_graph(p->ctx);
+    p->out                 = ggml_mul_mat(p->ctx, p->w, x);
+    p->graph               = ggml_new_graph(p->ctx);
     ggml_build_forward_expand(p->graph, p->out);
     if (ggml_backend_tensor_alloc(p->buffer, p->w, data) != GGML_STATUS_SUCCESS) {
         return false;
     }
-    p->rest = ggml_backend_alloc_ctx_tensors(p->ctx, backend);
+    p->rest                          = ggml_backend_alloc_ctx_tensors(p->ctx, backend);
     static const float ones[COLUMNS] = { [0 ... COLUMNS - 1] = 1.0f };
     return p->rest && ggml_backend_tensor_set(x, ones, 0, sizeof(ones)) == GGML_STATUS_SUCCESS;
 }
@@ -120,10 +121,10 @@ static void reading_and_writing_tensors(void) {
     struct gb_mapped * watch = gb_mapped_watch(f.data, BYTES, 0, false, f.path);
     ggml_backend_t     sim   = ggml_backend_reg_init_backend_from_str("SIM");
     REQUIRE(watch && make_product(&p, ggml_backend_cpu_init(), f.data));
-    struct ggml_context * ctx    = ggml_init((struct ggml_init_params){ 0, NULL, true });
-    struct ggml_tensor *  far    = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, COLUMNS, ROWS);
-    ggml_backend_buffer_t there  = ggml_backend_alloc_ctx_tensors(ctx, sim);
-    char *                to     = malloc(BYTES);
+    struct ggml_context * ctx   = ggml_init((struct ggml_init_params){ 0, NULL, true });
+    struct ggml_tensor *  far   = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, COLUMNS, ROWS);
+    ggml_backend_buffer_t there = ggml_backend_alloc_ctx_tensors(ctx, sim);
+    char *                to    = malloc(BYTES);
     REQUIRE(there && to);
     CHECK_INT(ggml_backend_tensor_copy(p.w, far), GGML_STATUS_SUCCESS);
     REQUIRE(truncate(f.path, 100) == 0);
@@ -143,7 +144,7 @@ static void reading_and_writing_tensors(void) {
 
 // The scheduler copies the weights to another device, in its queue.
 static void scheduler_copies(void) {
-    struct file    f;
+    struct file f;
     REQUIRE(make_file(&f, BYTES));
     struct gb_mapped *    watch  = gb_mapped_watch(f.data, BYTES, 0, false, f.path);
     ggml_backend_t        both[] = { ggml_backend_reg_init_backend_from_str("SIM"), ggml_backend_cpu_init() };
@@ -171,10 +172,10 @@ static void scheduler_copies(void) {
 
 // Many threads come upon many files at once, while others are watched and forgotten.
 struct reader {
-    struct file  file;
-    pthread_t    thread;
-    atomic_bool  go;
-    int          wrong;
+    struct file file;
+    pthread_t   thread;
+    atomic_bool go;
+    int         wrong;
 };
 
 static void * read_all(void * arg) {
@@ -279,14 +280,15 @@ static void others_signals(void) {
     void (*const ends[])(struct file *) = { by_itself, sent, another };
     for (int i = 0; i < 3; i++) {
         const int status = status_of(ends[i], &f);
-        CHECK_MSG(WIFSIGNALED(status) || (WIFEXITED(status) && WEXITSTATUS(status) != 0), "%d: status %x", i, status); // sanitizers exit
+        // sanitizers exit
+        CHECK_MSG(WIFSIGNALED(status) || (WIFEXITED(status) && WEXITSTATUS(status) != 0), "%d: status %x", i, status);
     }
     gb_mapped_forget(watch);
     drop_file(&f, BYTES);
 }
 
 static void reading_gguf(void) {
-    struct gguf_context * ctx  = gguf_init_empty();
+    struct gguf_context * ctx    = gguf_init_empty();
     char                  path[] = "/tmp/ggml_mapped_XXXXXX";
     REQUIRE(ctx && close(mkstemp(path)) == 0);
     gguf_set_val_str(ctx, "general.name", "x");
@@ -299,7 +301,7 @@ static void reading_gguf(void) {
     unlink(path);
 }
 
-TEST_MAIN(TEST(computing_on_a_file_that_shrinks), TEST(reading_and_writing_tensors), TEST(scheduler_copies), TEST(many_threads),
-          TEST(others_signals), TEST(reading_gguf))
+TEST_MAIN(TEST(computing_on_a_file_that_shrinks), TEST(reading_and_writing_tensors), TEST(scheduler_copies),
+    TEST(many_threads), TEST(others_signals), TEST(reading_gguf))
 
 #endif

@@ -8,16 +8,13 @@
 
 // Sizes that no machine has are asked for here: the sanitizer shall answer NULL like malloc does.
 __attribute__((visibility("default"))) const char * __asan_default_options(void);
-const char * __asan_default_options(void) {
-    return "allocator_may_return_null=1";
-}
+const char * __asan_default_options(void) { return "allocator_may_return_null=1"; }
 
 __attribute__((visibility("default"))) const char * __tsan_default_options(void);
-const char * __tsan_default_options(void) {
-    return "allocator_may_return_null=1";
-}
+const char * __tsan_default_options(void) { return "allocator_may_return_null=1"; }
 
-// What the kernel says of the pages at an address: is "hg" (huge pages asked for) among the flags of its mapping. -1: it does not say.
+// What the kernel says of the pages at an address: is "hg" (huge pages asked for) among the flags of its mapping. -1:
+// it does not say.
 static int is_advised(const void * address) {
     FILE * file = fopen("/proc/self/smaps", "r");
     if (file == NULL) {
@@ -92,4 +89,5 @@ static void large_buffers_have_them(void) {
     ggml_backend_buffer_free(buffer);
 }
 
-TEST_MAIN(TEST(large_memory_is_memory), TEST(failures_are_reported), TEST(huge_pages_are_asked_for), TEST(large_buffers_have_them))
+TEST_MAIN(TEST(large_memory_is_memory), TEST(failures_are_reported), TEST(huge_pages_are_asked_for),
+    TEST(large_buffers_have_them))

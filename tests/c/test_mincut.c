@@ -1,5 +1,5 @@
-// test_mincut.c - minimum cuts against all cuts of small networks, and by their certificate on large ones; the judge itself is tested
-// with certificates that are wrong.
+// test_mincut.c - minimum cuts against all cuts of small networks, and by their certificate on large ones; the judge
+// itself is tested with certificates that are wrong.
 #include "sched/mincut.h"
 
 #include "base/mem.h"
@@ -26,14 +26,14 @@ static int64_t cut_of(const struct gb_flow * net, uint32_t set) {
 // All sets with node 0 and without node n - 1.
 static void smallest_of_all_cuts(void) {
     for (int round = 0; round < 600; round++) {
-        const int      n   = (int) test_random_int(2, 9);
-        struct gb_flow net = random_network(n, (int) test_random_int(0, 3 * n), round % 3 == 0 ? 2 : 1000, round % 2);
+        const int      n    = (int) test_random_int(2, 9);
+        struct gb_flow net  = random_network(n, (int) test_random_int(0, 3 * n), round % 3 == 0 ? 2 : 1000, round % 2);
         int64_t        best = INT64_MAX;
         int            most = 0;
         for (uint32_t set = 1; set < 1u << (n - 1); set += 2) {
             const int64_t cut = cut_of(&net, set);
-            most              = cut < best || (cut == best && __builtin_popcount(set) > most) ? __builtin_popcount(set) : most;
-            best              = cut < best ? cut : best;
+            most = cut < best || (cut == best && __builtin_popcount(set) > most) ? __builtin_popcount(set) : most;
+            best = cut < best ? cut : best;
         }
         REQUIRE(gb_flow_solve(&net, 0, n - 1) == GGML_STATUS_SUCCESS);
         CHECK_INT(net.value, best);
@@ -113,7 +113,8 @@ static void memory_runs_out(void) {
     for (int n = 1; n < 100; n++) {
         struct gb_flow net = { 0 };
         gb_test_fail_alloc(n, false);
-        const bool ok = gb_flow_add(&net, 0, 1, 3, 0) && gb_flow_add(&net, 1, 2, 2, 0) && gb_flow_solve(&net, 0, 2) == GGML_STATUS_SUCCESS;
+        const bool ok     = gb_flow_add(&net, 0, 1, 3, 0) && gb_flow_add(&net, 1, 2, 2, 0) &&
+                            gb_flow_solve(&net, 0, 2) == GGML_STATUS_SUCCESS;
         const bool failed = gb_test_alloc_failed();
         gb_test_fail_alloc(0, false);
         CHECK(ok != failed);
@@ -128,4 +129,5 @@ static void memory_runs_out(void) {
     CHECK(!"never succeeded");
 }
 
-TEST_MAIN(TEST(smallest_of_all_cuts), TEST(large_networks), TEST(long_path), TEST(no_way), TEST(judge_sees_faults), TEST(memory_runs_out))
+TEST_MAIN(TEST(smallest_of_all_cuts), TEST(large_networks), TEST(long_path), TEST(no_way), TEST(judge_sees_faults),
+    TEST(memory_runs_out))

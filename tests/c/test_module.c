@@ -1,5 +1,5 @@
-// Backends in shared libraries: the example is loaded and computes; what must not be loaded is refused before any of it runs.
-// The order of the tests matters: the first ones need a process in which nothing was loaded.
+// Backends in shared libraries: the example is loaded and computes; what must not be loaded is refused before any of it
+// runs. The order of the tests matters: the first ones need a process in which nothing was loaded.
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,9 +10,7 @@
 #include "ggml-backend.h"
 #include "test.h"
 
-static bool has_run(void) {
-    return getenv("GGML_TEST_MODULE_RAN") != NULL;
-}
+static bool has_run(void) { return getenv("GGML_TEST_MODULE_RAN") != NULL; }
 
 static const struct ggml_backend_load_record * last_record(void) {
     return ggml_backend_load_get(ggml_backend_load_count() - 1);
@@ -152,9 +150,10 @@ static void test_memory_runs_out(void) { // a refusal stays a refusal, whatever 
         gb_test_fail_alloc(n, false);
         const enum ggml_status status = ggml_backend_load(MODULE_OTHER_LAYOUT);
         gb_test_fail_alloc(0, false);
-        CHECK(status == GGML_STATUS_UNSUPPORTED || status == GGML_STATUS_ALLOC_FAILED || status == GGML_STATUS_IO_ERROR);
+        CHECK(status == GGML_STATUS_UNSUPPORTED || status == GGML_STATUS_ALLOC_FAILED ||
+              status == GGML_STATUS_IO_ERROR);
     }
 }
 
-TEST_MAIN(TEST(test_arguments), TEST(test_files_that_are_no_modules), TEST(test_refused_before_anything_runs), TEST(test_entry_that_fails),
-          TEST(test_example), TEST(test_memory_runs_out))
+TEST_MAIN(TEST(test_arguments), TEST(test_files_that_are_no_modules), TEST(test_refused_before_anything_runs),
+    TEST(test_entry_that_fails), TEST(test_example), TEST(test_memory_runs_out))

@@ -6,7 +6,7 @@ static void speaks_for_its_parts(void) {
     fake_new(&f);
     f.buft.context                = (void *) "first";
     ggml_backend_buffer_t parts[] = { ggml_backend_buft_alloc_buffer(&f.buft, 100),
-                                      ggml_backend_buft_alloc_buffer(&f.buft, 50) };
+        ggml_backend_buft_alloc_buffer(&f.buft, 50) };
     ggml_backend_buffer_t second  = parts[1];
     ggml_backend_buffer_t multi   = ggml_backend_multi_buffer_alloc_buffer(parts, 2);
     REQUIRE(multi);
@@ -45,9 +45,9 @@ static void bad_arguments(void) {
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "buffers[1] is NULL");
     CHECK(!ggml_backend_buffer_is_multi_buffer(NULL));
     CHECK_INT(ggml_backend_multi_buffer_set_usage(parts[0], GGML_BACKEND_BUFFER_USAGE_ANY),
-              GGML_STATUS_INVALID_ARGUMENT);
-    parts[1]          = ggml_backend_buft_alloc_buffer(&f.buft, 100);
-    parts[1]->size    = SIZE_MAX;
+        GGML_STATUS_INVALID_ARGUMENT);
+    parts[1]       = ggml_backend_buft_alloc_buffer(&f.buft, 100);
+    parts[1]->size = SIZE_MAX;
     CHECK(ggml_backend_multi_buffer_alloc_buffer(parts, 2) == NULL);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "overflow");
     CHECK_INT(f.n_buffers, 2); // still the caller's

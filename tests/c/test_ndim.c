@@ -1,4 +1,5 @@
-// The number of dimensions goes where a tensor goes: builders and the nodes that they hide, graph copies, files, the scheduler's copies.
+// The number of dimensions goes where a tensor goes: builders and the nodes that they hide, graph copies, files, the
+// scheduler's copies.
 #ifndef _GNU_SOURCE
 #    define _GNU_SOURCE
 #endif
@@ -19,8 +20,8 @@ static void check_told(const struct ggml_tensor * t, const char * what) {
         told *= d < ndim ? t->ne[d] : 1;
         whole = d < ndim || t->ne[d] == 1;
     }
-    CHECK_MSG(whole && told == ggml_nelements(t), "%s: %s tells %d dimensions of [%lld, %lld, %lld, %lld]", what, t->name, ndim,
-              (long long) t->ne[0], (long long) t->ne[1], (long long) t->ne[2], (long long) t->ne[3]);
+    CHECK_MSG(whole && told == ggml_nelements(t), "%s: %s tells %d dimensions of [%lld, %lld, %lld, %lld]", what,
+        t->name, ndim, (long long) t->ne[0], (long long) t->ne[1], (long long) t->ne[2], (long long) t->ne[3]);
 }
 
 // Every shape of sizes 0, 1 and 3, with every count kept, or none, or nonsense.
@@ -28,13 +29,16 @@ static void never_more_than_there_is(void) {
     for (int shape = 0; shape < 81; shape++) {
         for (int ndim = -1; ndim <= 6; ndim++) {
             static const int64_t sizes[3] = { 0, 1, 3 };
-            struct ggml_tensor   t        = { .ne = { sizes[shape % 3], sizes[shape / 3 % 3], sizes[shape / 9 % 3], sizes[shape / 27] } };
+            struct ggml_tensor   t        = { .ne = { sizes[shape % 3], sizes[shape / 3 % 3], sizes[shape / 9 % 3],
+                                                  sizes[shape / 27] } };
             t.padding[0]                  = GB_TENSOR_INPUT | GB_TENSOR_OUTPUT;
             gb_tensor_set_ndim(&t, ndim);
             check_told(&t, "any");
             CHECK(gb_tensor_has_flag(&t, GB_TENSOR_INPUT) && gb_tensor_has_flag(&t, GB_TENSOR_OUTPUT));
             const int need = t.ne[3] != 1 ? 4 : t.ne[2] != 1 ? 3 : t.ne[1] != 1 ? 2 : t.ne[0] != 1 ? 1 : 0;
-            if (ndim >= need && ndim <= 4) CHECK_INT(gb_tensor_ndim(&t), ndim);
+            if (ndim >= need && ndim <= 4) {
+                CHECK_INT(gb_tensor_ndim(&t), ndim);
+            }
         }
     }
 }
@@ -83,10 +87,12 @@ static void check_same(const struct ggml_cgraph * a, const struct ggml_cgraph * 
     CHECK(a->n_nodes == b->n_nodes && a->n_leafs == b->n_leafs);
     for (int i = 0; i < a->n_nodes; i++) {
         check_told(a->nodes[i], "sample");
-        CHECK_MSG(gb_tensor_knows_ndim(b->nodes[i]) && gb_tensor_ndim(a->nodes[i]) == gb_tensor_ndim(b->nodes[i]), "%s: node %d", what, i);
+        CHECK_MSG(gb_tensor_knows_ndim(b->nodes[i]) && gb_tensor_ndim(a->nodes[i]) == gb_tensor_ndim(b->nodes[i]),
+            "%s: node %d", what, i);
     }
     for (int i = 0; i < a->n_leafs; i++) {
-        CHECK_MSG(gb_tensor_knows_ndim(b->leafs[i]) && gb_tensor_ndim(a->leafs[i]) == gb_tensor_ndim(b->leafs[i]), "%s: leaf %d", what, i);
+        CHECK_MSG(gb_tensor_knows_ndim(b->leafs[i]) && gb_tensor_ndim(a->leafs[i]) == gb_tensor_ndim(b->leafs[i]),
+            "%s: leaf %d", what, i);
     }
 }
 
@@ -109,13 +115,17 @@ static void filed(void) {
     for (int64_t n = 0; n < 3; n++) {
         struct ggml_context * ctx   = ggml_init((struct ggml_init_params){ 0, NULL, false });
         struct ggml_cgraph *  graph = sample(ctx, n);
-        for (int i = 0; i < graph->n_leafs; i++) memset(graph->leafs[i]->data, 0, ggml_nbytes(graph->leafs[i]));
+        for (int i = 0; i < graph->n_leafs; i++) {
+            memset(graph->leafs[i]->data, 0, ggml_nbytes(graph->leafs[i]));
+        }
         struct ggml_context *data, *eval;
         OK(ggml_graph_export(graph, path));
         struct ggml_cgraph * read = ggml_graph_import(path, &data, &eval);
         REQUIRE(read != NULL);
         check_same(graph, read, "file");
-        for (int i = 0; i < graph->n_nodes; i++) CHECK_STR(read->nodes[i]->name, graph->nodes[i]->name);
+        for (int i = 0; i < graph->n_nodes; i++) {
+            CHECK_STR(read->nodes[i]->name, graph->nodes[i]->name);
+        }
         ggml_free(data);
         ggml_free(eval);
         ggml_free(ctx);
@@ -137,7 +147,8 @@ static void look(struct ggml_tensor * dst, const struct ggml_tensor * a, int ith
 
 // What a function of the user's sees is what the user made, whatever the scheduler copies on the way.
 static void shown_to_functions(void) {
-    static const int64_t shapes[][4] = { { 8, 1, 1, 1 }, { 512, 512, 0, 1 }, { 1, 1, 1, 1 }, { 0, 1, 1, 1 }, { 5, 0, 1, 1 } };
+    static const int64_t shapes[][4] = { { 8, 1, 1, 1 }, { 512, 512, 0, 1 }, { 1, 1, 1, 1 }, { 0, 1, 1, 1 },
+        { 5, 0, 1, 1 } };
     for (int i = 0; i < 5; i++) {
         for (int ndim = 1; ndim <= 4; ndim++) {
             for (int devices = 0; devices < 2; devices++) {
@@ -156,4 +167,5 @@ static void shown_to_functions(void) {
     }
 }
 
-TEST_MAIN(TEST(never_more_than_there_is), TEST(made_by_the_library), TEST(copied), TEST(filed), TEST(shown_to_functions))
+TEST_MAIN(TEST(never_more_than_there_is), TEST(made_by_the_library), TEST(copied), TEST(filed),
+    TEST(shown_to_functions))

@@ -18,9 +18,7 @@ static int new_inputs(struct ggml_context * ctx, const struct builder * b, struc
     return n;
 }
 
-static bool same_ne(const struct ggml_tensor * t, const int64_t ne[4]) {
-    return memcmp(t->ne, ne, sizeof(t->ne)) == 0;
-}
+static bool same_ne(const struct ggml_tensor * t, const int64_t ne[4]) { return memcmp(t->ne, ne, sizeof(t->ne)) == 0; }
 
 // Strides of a dense tensor, from the sizes alone. No quantized results here.
 static bool dense(const struct ggml_tensor * t, size_t element) {
@@ -28,9 +26,7 @@ static bool dense(const struct ggml_tensor * t, size_t element) {
            t->nb[2] == t->nb[1] * (size_t) t->ne[1] && t->nb[3] == t->nb[2] * (size_t) t->ne[2];
 }
 
-static size_t element_of(enum ggml_type type) {
-    return type == GGML_TYPE_F16 ? 2 : 4;
-}
+static size_t element_of(enum ggml_type type) { return type == GGML_TYPE_F16 ? 2 : 4; }
 
 // Each node, also one that the builder hides behind its result, knows how many dimensions it has.
 static void check_dimensions(const struct builder * b, struct ggml_context * ctx) {
@@ -46,7 +42,7 @@ static void check_result(const struct builder * b, struct ggml_tensor ** x, int 
     CHECK_MSG(r->op == b->op, "%s: op %s", b->name, ggml_op_name(r->op));
     CHECK_MSG(r->type == b->type, "%s: type %d", b->name, (int) r->type);
     CHECK_MSG(same_ne(r, b->ne), "%s: ne [%lld, %lld, %lld, %lld]", b->name, (long long) r->ne[0], (long long) r->ne[1],
-              (long long) r->ne[2], (long long) r->ne[3]);
+        (long long) r->ne[2], (long long) r->ne[3]);
     CHECK_MSG(r->grad == NULL && r->buffer == NULL && r->data == NULL && !r->is_param, "%s: a clean node", b->name);
     if (b->kind == OTHER) {
         return;
@@ -58,10 +54,10 @@ static void check_result(const struct builder * b, struct ggml_tensor ** x, int 
     }
     if (b->kind == FRESH) {
         CHECK_MSG(r->view_src == NULL && r->view_offs == 0 && dense(r, element_of(b->type)) && r->name[0] == '\0',
-                  "%s: fresh", b->name);
+            "%s: fresh", b->name);
     } else {
         CHECK_MSG(r->view_src == x[0] && r->view_offs == 0 && memcmp(r->nb, x[0]->nb, sizeof(r->nb)) == 0,
-                  "%s: in place", b->name);
+            "%s: in place", b->name);
         CHECK_MSG(strcmp(r->name, "in0 (view)") == 0, "%s: named %s", b->name, r->name);
     }
 }
@@ -94,16 +90,16 @@ static void over_a_view(void) {
         const int64_t *      ne    = builders[i].in[0].ne;
         struct ggml_tensor * large = ggml_new_tensor_4d(ctx, builders[i].type, ne[0], ne[1], ne[2], ne[3] + 1);
         x[0] = ggml_view_4d(ctx, large, ne[0], ne[1], ne[2], ne[3], large->nb[1], large->nb[2], large->nb[3],
-                            large->nb[3]);
+            large->nb[3]);
         struct ggml_tensor * r = builders[i].make(ctx, x);
         CHECK_MSG(r != NULL && r->view_src == large && r->view_offs == large->nb[3], "%s over a view",
-                  builders[i].name);
+            builders[i].name);
         ggml_free(ctx);
     }
 }
 
 static void check_null(const struct builder * b, struct ggml_context * ctx, struct ggml_tensor ** x,
-                       const char * what) {
+    const char * what) {
     char func[64];
     snprintf(func, sizeof(func), "ggml_%s", b->name);
     char * suffix = strstr(func, "_1d");
@@ -117,7 +113,7 @@ static void check_null(const struct builder * b, struct ggml_context * ctx, stru
     CHECK_MSG(b->make(ctx, x) == NULL, "%s: %s NULL gives a node", func, what);
     CHECK_MSG(ggml_last_status() == GGML_STATUS_INVALID_ARGUMENT &&
                   strncmp(ggml_last_error(), func, strlen(func)) == 0 && strstr(ggml_last_error(), "NULL") != NULL,
-              "%s: %s NULL: %s", func, what, ggml_last_error());
+        "%s: %s NULL: %s", func, what, ggml_last_error());
     ggml_new_tensor_1d(NULL, GGML_TYPE_F32, 1); // an earlier failure, whose message must stay
     char first[512];
     snprintf(first, sizeof(first), "%s", ggml_last_error());
@@ -152,14 +148,14 @@ static void gradients(void) {
         const struct ggml_tensor * r = b->make(ctx, x);
         if (b->gradient == REFUSED) {
             CHECK_MSG(r == NULL && ggml_last_status() == GGML_STATUS_UNSUPPORTED && strstr(ggml_last_error(), "'in0'"),
-                      "%s: %s", b->name, ggml_last_error());
+                "%s: %s", b->name, ggml_last_error());
             ggml_clear_error();
         } else if (b->gradient == NEVER) {
             CHECK_MSG(r != NULL && r->grad == NULL, "%s: has a gradient", b->name);
         } else {
             CHECK_MSG(r != NULL && r->grad != NULL && r->grad != x[0]->grad && same_ne(r->grad, r->ne) &&
                           r->grad->type == r->type && r->grad->view_src == NULL && r->grad->op == GGML_OP_NONE,
-                      "%s: hands no gradient on", b->name);
+                "%s: hands no gradient on", b->name);
         }
         ggml_free(ctx);
     }
@@ -187,9 +183,9 @@ static void full_contexts(void) {
             CHECK_MSG(done || ggml_last_status() == GGML_STATUS_ALLOC_FAILED, "%s: %s", b->name, ggml_last_error());
             CHECK_MSG(!done || room > 0, "%s: needs no memory", b->name);
             CHECK_MSG(done || (ggml_used_mem(ctx) == 0 && ggml_get_first_tensor(ctx) == NULL),
-                      "%s: leaves something behind", b->name);
+                "%s: leaves something behind", b->name);
             CHECK_MSG(done || room == 0 || ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 1) != NULL,
-                      "%s: takes memory with it", b->name);
+                "%s: takes memory with it", b->name);
             ggml_free(ctx);
         }
         CHECK_MSG(done, "%s: never fits", b->name);
@@ -216,7 +212,7 @@ static void no_memory(void) {
             CHECK_MSG(made != failed, "%s: allocation %d fails, a node comes", b->name, n);
             CHECK_MSG(made || ggml_last_status() == GGML_STATUS_ALLOC_FAILED, "%s: %s", b->name, ggml_last_error());
             CHECK_MSG(made || (ggml_used_mem(ctx) == 0 && ggml_get_first_tensor(ctx) == NULL),
-                      "%s: leaves something behind", b->name);
+                "%s: leaves something behind", b->name);
             CHECK_MSG(n > 1 || failed, "%s: allocates nothing", b->name);
             done = made;
             ggml_free(ctx);
@@ -228,4 +224,4 @@ static void no_memory(void) {
 }
 
 TEST_MAIN(TEST(right_calls), TEST(over_a_view), TEST(null_arguments), TEST(gradients), TEST(full_contexts),
-          TEST(no_memory))
+    TEST(no_memory))

@@ -32,7 +32,7 @@ struct conv {
 
 // out[x, y, oc, n]; group: kernels of one channel, repeated over the channels
 static double expected_2d(const struct ggml_tensor * k, const struct ggml_tensor * b, const struct conv * c, int x,
-                          int y, int oc, int n, bool depthwise) {
+    int y, int oc, int n, bool depthwise) {
     double sum = 0;
     for (int ic = 0; ic < (depthwise ? 1 : b->ne[2]); ic++) {
         for (int kh = 0; kh < k->ne[1]; kh++) {
@@ -49,7 +49,7 @@ static double expected_2d(const struct ggml_tensor * k, const struct ggml_tensor
 }
 
 static void check_2d(const char * what, struct ggml_tensor * r, const struct ggml_tensor * k,
-                     const struct ggml_tensor * b, const struct conv * c, bool depthwise) {
+    const struct ggml_tensor * b, const struct conv * c, bool depthwise) {
     CHECK_MSG(r != NULL && ggml_is_contiguous(r), "%s: %s", what, ggml_last_error());
     if (r == NULL || !compute(r)) {
         return;
@@ -73,9 +73,9 @@ static void conv_2d(void) {
             CHECK(r != NULL && r->ne[0] == 4 && r->ne[1] == 8 && r->ne[2] == 5 && r->ne[3] == n);
             check_2d("conv_2d", r, k, b, &c, false);
             check_2d("conv_2d_sk_p0", ggml_conv_2d_sk_p0(ctx, k, b), k, b, &(const struct conv){ 3, 2, 0, 0, 1, 1 },
-                     false);
+                false);
             check_2d("conv_2d_s1_ph", ggml_conv_2d_s1_ph(ctx, k, b), k, b, &(const struct conv){ 1, 1, 1, 1, 1, 1 },
-                     false);
+                false);
         }
     }
 }
@@ -94,7 +94,7 @@ static void conv_depthwise(void) {
 }
 
 static void check_1d(const char * what, struct ggml_tensor * r, const struct ggml_tensor * k,
-                     const struct ggml_tensor * b, int s, int p, int d) {
+    const struct ggml_tensor * b, int s, int p, int d) {
     CHECK_MSG(r != NULL && ggml_is_contiguous(r), "%s: %s", what, ggml_last_error());
     if (r == NULL || !compute(r)) {
         return;

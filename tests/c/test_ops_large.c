@@ -1,6 +1,6 @@
-// test_ops_large.c - every operator on views that show the same bytes again and again (strides of 0), with sizes whose products and sums reach
-// the largest int64_t. Whether the builder, a device or a scheduler takes them is up to them; what is looked for is arithmetic that overflows, so
-// this is a test for the sanitizers. builders.def has the calls.
+// test_ops_large.c - every operator on views that show the same bytes again and again (strides of 0), with sizes whose
+// products and sums reach the largest int64_t. Whether the builder, a device or a scheduler takes them is up to them;
+// what is looked for is arithmetic that overflows, so this is a test for the sanitizers. builders.def has the calls.
 #include "builders.h"
 #include "ggml-backend.h"
 #include "test.h"
@@ -18,7 +18,9 @@ static struct ggml_tensor * new_view(struct ggml_context * ctx, const struct inp
     struct ggml_tensor * t     = ggml_new_tensor(ctx, in->type, 4, in->ne);
     size_t               nb[3] = { t->nb[1], t->nb[2], t->nb[3] };
     for (int d = 1; d < 4; d++) {
-        if (ne[d] != in->ne[d]) nb[d - 1] = 0;
+        if (ne[d] != in->ne[d]) {
+            nb[d - 1] = 0;
+        }
     }
     return ggml_view_4d(ctx, t, ne[0], ne[1], ne[2], ne[3], nb[0], nb[1], nb[2], 0);
 }
@@ -26,7 +28,7 @@ static struct ggml_tensor * new_view(struct ggml_context * ctx, const struct inp
 static int n_built;
 
 static void try_one(const struct builder * b, int only, const int64_t to[4]) {
-    struct ggml_context * ctx  = ggml_init((struct ggml_init_params){ 1 << 16, NULL, true });
+    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 1 << 16, NULL, true });
     struct ggml_tensor *  x[MAX_IN];
     bool                  all = true;
     for (int i = 0; i < MAX_IN && b->in[i].used; i++) {
@@ -45,7 +47,9 @@ static void try_one(const struct builder * b, int only, const int64_t to[4]) {
         ggml_backend_t       list[2] = { sim, cpu };
         ggml_backend_sched_t sched   = ggml_backend_sched_new(list, NULL, 2, 0);
         struct ggml_cgraph * graph   = ggml_new_graph_custom(ctx, 64, false);
-        if (ggml_build_forward_expand(graph, y) == GGML_STATUS_SUCCESS) ggml_backend_sched_plan_graph(sched, graph);
+        if (ggml_build_forward_expand(graph, y) == GGML_STATUS_SUCCESS) {
+            ggml_backend_sched_plan_graph(sched, graph);
+        }
         ggml_backend_sched_free(sched);
     }
     ggml_free(ctx);

@@ -39,7 +39,7 @@ static void check_words(int line, const struct ggml_tensor * t, const struct wor
 #define F(x) { 0, true, x }
 #define WORDS(node, ...)                                              \
     check_words(__LINE__, node, (const struct word[]){ __VA_ARGS__ }, \
-                (int) (sizeof((const struct word[]){ __VA_ARGS__ }) / sizeof(struct word)))
+        (int) (sizeof((const struct word[]){ __VA_ARGS__ }) / sizeof(struct word)))
 
 static void elementwise(void) {
     struct ggml_tensor * a = tensor(GGML_TYPE_F32, 4, 3, 2, 5);
@@ -124,11 +124,11 @@ static void ropes(void) {
     WORDS(ggml_rope_xpos_inplace(ctx, a, p, 8, 512.5f, true), I(0), I(8), I(0), I(0), DEFAULTS, F(512.5f), I(1));
     WORDS(ggml_rope_xpos_inplace(ctx, a, p, 8, 512.5f, false), I(0), I(8), I(0), I(0), DEFAULTS, F(512.5f), I(0));
     WORDS(ggml_rope_custom(ctx, a, p, 6, 2, 512, 256, 5e5f, 0.25f, 1.5f, 0.5f, 32, 2), I(0), I(6), I(2), I(512), I(256),
-          F(5e5f), F(0.25f), F(1.5f), F(0.5f), F(32), F(2), F(0), I(0));
+        F(5e5f), F(0.25f), F(1.5f), F(0.5f), F(32), F(2), F(0), I(0));
     WORDS(ggml_rope_custom_inplace(ctx, a, p, 6, 2, 512, 256, 5e5f, 0.25f, 1.5f, 0.5f, 32, 2), I(0), I(6), I(2), I(512),
-          I(256), F(5e5f), F(0.25f), F(1.5f), F(0.5f), F(32), F(2), F(0), I(0));
+        I(256), F(5e5f), F(0.25f), F(1.5f), F(0.5f), F(32), F(2), F(0), I(0));
     WORDS(ggml_rope_back(ctx, a, p, 6, 2, 512, 256, 5e5f, 0.25f, 1.5f, 0.5f, 32, 2, 64, true), I(0), I(6), I(2), I(512),
-          I(256), F(5e5f), F(0.25f), F(1.5f), F(0.5f), F(32), F(2), F(64), I(1));
+        I(256), F(5e5f), F(0.25f), F(1.5f), F(0.5f), F(32), F(2), F(64), I(1));
 }
 
 // Values worked out by hand from n_dims ln(n_orig / (2 pi beta)) / (2 ln base), rounded down and up:
@@ -142,7 +142,7 @@ static void yarn_corr_dims(void) {
     CHECK_INT(dims[0], 0);
     CHECK_INT(dims[1], -3);
     ggml_rope_yarn_corr_dims(16, 4096, 2.0f, 32.0f, 1.0f,
-                             dims); // beyond the last dimension: only the second is lowered
+        dims); // beyond the last dimension: only the second is lowered
     CHECK_INT(dims[0], 34);
     CHECK_INT(dims[1], 15);
     ggml_rope_yarn_corr_dims(128, 4096, 10000.0f, 32.0f, 1.0f, NULL);
@@ -154,14 +154,14 @@ static void convolution_and_pooling(void) {
     struct ggml_tensor * b = tensor(GGML_TYPE_F32, 20, 20, 4, 5);
     WORDS(ggml_im2col(ctx, k, b, 1, 2, 3, 4, 5, 6, true), I(1), I(2), I(3), I(4), I(5), I(6), I(1));
     WORDS(ggml_im2col(ctx, tensor(GGML_TYPE_F16, 3, 20, 6, 1), tensor(GGML_TYPE_F32, 20, 20, 4, 1), 1, 0, 3, 0, 5, 0,
-                      false),
-          I(1), I(0), I(3), I(0), I(5), I(0), I(0));
+              false),
+        I(1), I(0), I(3), I(0), I(5), I(0), I(0));
     WORDS(ggml_conv_transpose_1d(ctx, tensor(GGML_TYPE_F16, 3, 4, 6, 1), tensor(GGML_TYPE_F32, 20, 6, 1, 1), 3, 0, 1),
-          I(3), I(0), I(1));
+        I(3), I(0), I(1));
     WORDS(ggml_conv_transpose_2d_p0(ctx, tensor(GGML_TYPE_F16, 3, 2, 6, 4), b, 3), I(3));
     WORDS(ggml_pool_1d(ctx, tensor(GGML_TYPE_F32, 20, 6, 1, 1), GGML_OP_POOL_AVG, 4, 4, 2), I(1), I(4), I(4), I(2));
     WORDS(ggml_pool_2d(ctx, tensor(GGML_TYPE_F32, 20, 6, 4, 1), GGML_OP_POOL_AVG, 4, 3, 2, 1, 1.5f, 0.5f), I(1), I(4),
-          I(3), I(2), I(1), I(1), I(0));
+        I(3), I(2), I(1), I(1), I(0));
     WORDS(ggml_upscale(ctx, b, 2), I(2));
     WORDS(ggml_pad(ctx, b, 1, 2, 3, 4), I(0));
 }
@@ -190,7 +190,7 @@ static void windows_and_attention(void) {
     CHECK(r->src[0] == q && r->src[1] == k && r->src[2] == v && r->src[3] == q);
     // 27 + 45 + 45 elements, each part starts at 16 bytes
     r = ggml_flash_attn_back(ctx, tensor(GGML_TYPE_F32, 3, 3, 3, 1), tensor(GGML_TYPE_F32, 3, 5, 3, 1),
-                             tensor(GGML_TYPE_F32, 5, 3, 3, 1), tensor(GGML_TYPE_F32, 3, 3, 3, 1), false);
+        tensor(GGML_TYPE_F32, 5, 3, 3, 1), tensor(GGML_TYPE_F32, 3, 3, 3, 1), false);
     CHECK_INT(r->ne[0], 28 + 48 + 48);
     struct ggml_tensor *a = tensor(GGML_TYPE_F16, 8, 3, 1, 1), *b0 = tensor(GGML_TYPE_F16, 8, 5, 1, 1),
                        *b1 = tensor(GGML_TYPE_F32, 5, 1, 1, 1);
@@ -227,9 +227,7 @@ static void experts(void) {
 
 // ---------------------------------------------------------------------------------------------------- user's functions
 
-static void rows_1(const int n, float * y, const float * x) {
-    (void) n, (void) y, (void) x;
-}
+static void rows_1(const int n, float * y, const float * x) { (void) n, (void) y, (void) x; }
 
 static void whole_2(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b) {
     (void) dst, (void) a, (void) b;
@@ -240,7 +238,7 @@ static void task_1(struct ggml_tensor * dst, const struct ggml_tensor * a, int i
 }
 
 static void task_3(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b,
-                   const struct ggml_tensor * c, int ith, int nth, void * userdata) {
+    const struct ggml_tensor * c, int ith, int nth, void * userdata) {
     (void) dst, (void) a, (void) b, (void) c, (void) ith, (void) nth, (void) userdata;
 }
 
@@ -279,7 +277,7 @@ static void custom(void) {
     CHECK(t->src[0] == a && t->src[1] == a && t->src[2] == a);
     // the same call gives the same bytes, padding too
     CHECK(memcmp(ggml_map_custom1(ctx, a, task_1, 5, &datum)->op_params,
-                 ggml_map_custom1(ctx, a, task_1, 5, &datum)->op_params, 64) == 0);
+              ggml_map_custom1(ctx, a, task_1, 5, &datum)->op_params, 64) == 0);
 }
 
 // ------------------------------------------------------------------------------------------------------- names, copies
@@ -364,4 +362,4 @@ CASE(copies)
 
 #define RUN(name) { #name, in_context_##name }
 TEST_MAIN(RUN(elementwise), RUN(regions), RUN(norms_and_masks), RUN(ropes), RUN(yarn_corr_dims),
-          RUN(convolution_and_pooling), RUN(windows_and_attention), RUN(experts), RUN(custom), RUN(names), RUN(copies))
+    RUN(convolution_and_pooling), RUN(windows_and_attention), RUN(experts), RUN(custom), RUN(names), RUN(copies))

@@ -1,5 +1,5 @@
-// test_ops_small.c - every operator with sizes of 0 and 1 in every place where its builder takes them: what was built is planned and
-// computed by everything that computes, and never refused. builders.def has the calls.
+// test_ops_small.c - every operator with sizes of 0 and 1 in every place where its builder takes them: what was built
+// is planned and computed by everything that computes, and never refused. builders.def has the calls.
 #include "builders.h"
 #include "ggml-backend.h"
 #include "test.h"
@@ -19,17 +19,24 @@ struct change { // of one size of one input
 };
 
 // NULL: the builder does not take these sizes.
-static struct ggml_cgraph * new_graph(struct ggml_context * ctx, const struct builder * b, const struct change * changes, int n) {
+static struct ggml_cgraph * new_graph(struct ggml_context * ctx, const struct builder * b,
+    const struct change * changes, int n) {
     struct ggml_tensor * x[MAX_IN];
     for (int i = 0; i < MAX_IN && b->in[i].used; i++) {
         int64_t ne[4];
         memcpy(ne, b->in[i].ne, sizeof(ne));
         for (int c = 0; c < n; c++) {
-            if (changes[c].in == i || changes[c].in < 0) ne[changes[c].d] = changes[c].ne;
+            if (changes[c].in == i || changes[c].in < 0) {
+                ne[changes[c].d] = changes[c].ne;
+            }
         }
         x[i] = ggml_new_tensor(ctx, b->in[i].type, 4, ne);
-        if (x[i] == NULL) return NULL; // blocks of a quantized type
-        if (x[i]->data != NULL) memset(x[i]->data, 0, ggml_nbytes(x[i]));
+        if (x[i] == NULL) {
+            return NULL; // blocks of a quantized type
+        }
+        if (x[i]->data != NULL) {
+            memset(x[i]->data, 0, ggml_nbytes(x[i]));
+        }
     }
     struct ggml_tensor * y     = b->make(ctx, x);
     struct ggml_cgraph * graph = ggml_new_graph_custom(ctx, 64, false);
@@ -38,11 +45,15 @@ static struct ggml_cgraph * new_graph(struct ggml_context * ctx, const struct bu
 
 static enum ggml_status run(ggml_backend_sched_t sched, struct ggml_cgraph * graph) {
     enum ggml_status status = ggml_backend_sched_plan_graph(sched, graph);
-    if (status == GGML_STATUS_SUCCESS) status = ggml_backend_sched_alloc_graph(sched, graph);
+    if (status == GGML_STATUS_SUCCESS) {
+        status = ggml_backend_sched_alloc_graph(sched, graph);
+    }
     for (int i = 0; i < graph->n_leafs && status == GGML_STATUS_SUCCESS; i++) {
         static const int32_t zeros[1024];
         const size_t         bytes = ggml_nbytes(graph->leafs[i]);
-        if (graph->leafs[i]->type == GGML_TYPE_I32 && bytes <= sizeof(zeros)) status = ggml_backend_tensor_set(graph->leafs[i], zeros, 0, bytes);
+        if (graph->leafs[i]->type == GGML_TYPE_I32 && bytes <= sizeof(zeros)) {
+            status = ggml_backend_tensor_set(graph->leafs[i], zeros, 0, bytes);
+        }
     }
     return status == GGML_STATUS_SUCCESS ? ggml_backend_sched_graph_compute(sched, graph) : status;
 }
@@ -68,8 +79,9 @@ static void try_one(const struct builder * b, const struct change * changes, int
         struct ggml_cgraph *  graph = new_graph(ctx, b, changes, n);
         if (graph != NULL) {
             n_tried++;
-            CHECK_MSG(use(graph, has_data != 0), "%s in[%d].ne[%d] = %d, in[%d].ne[%d] = %d: %s", b->name, changes[0].in, changes[0].d,
-                      (int) changes[0].ne, changes[n - 1].in, changes[n - 1].d, (int) changes[n - 1].ne, ggml_last_error());
+            CHECK_MSG(use(graph, has_data != 0), "%s in[%d].ne[%d] = %d, in[%d].ne[%d] = %d: %s", b->name,
+                changes[0].in, changes[0].d, (int) changes[0].ne, changes[n - 1].in, changes[n - 1].d,
+                (int) changes[n - 1].ne, ggml_last_error());
         }
         ggml_free(ctx);
         ggml_clear_error();
@@ -98,7 +110,9 @@ static void two_sizes(void) {
             for (int j = i; j < MAX_IN && b->in[j].used; j++) {
                 for (int what = 0; what < 64; what++) {
                     const struct change two[2] = { { i, what % 4, what / 16 % 2 }, { j, what / 4 % 4, what / 32 } };
-                    if (i != j || two[0].d < two[1].d) try_one(b, two, 2);
+                    if (i != j || two[0].d < two[1].d) {
+                        try_one(b, two, 2);
+                    }
                 }
             }
         }

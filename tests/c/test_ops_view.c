@@ -15,7 +15,7 @@ static void check_layout(int line, const struct ggml_tensor * t, const int64_t n
     for (int d = 0; d < 4; d++) {
         if (t->ne[d] != ne[d] || t->nb[d] != nb[d]) {
             test_fail(__FILE__, line, "dimension %d: ne %lld nb %zu, expected %lld and %zu", d, (long long) t->ne[d],
-                      t->nb[d], (long long) ne[d], nb[d]);
+                t->nb[d], (long long) ne[d], nb[d]);
         }
     }
 }

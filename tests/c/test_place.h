@@ -1,5 +1,5 @@
-// test_place.h - a workplace for tests of the scheduler: devices, a scheduler over them, a context and a graph, and short names for what
-// such tests do all the time.
+// test_place.h - a workplace for tests of the scheduler: devices, a scheduler over them, a context and a graph, and
+// short names for what such tests do all the time.
 #ifndef GB_TESTS_TEST_PLACE_H
 #define GB_TESTS_TEST_PLACE_H
 
@@ -31,7 +31,7 @@ static inline bool open_place(struct place * p, const char * devices) {
         }
     }
     p->sched = ggml_backend_sched_new(p->backends, NULL, p->n, 0);
-    p->ctx   = ggml_init((struct ggml_init_params){ 1 << 16, NULL, true });
+    p->ctx   = ggml_init((struct ggml_init_params) { 1 << 16, NULL, true });
     p->graph = p->ctx ? ggml_new_graph(p->ctx) : NULL;
     return p->sched && p->graph;
 }
@@ -47,8 +47,8 @@ static inline void close_place(struct place * p) {
     }
 }
 
-#define OPEN(p, devices)                                                                                               \
-    struct place p;                                                                                                    \
+#define OPEN(p, devices) \
+    struct place p;      \
     REQUIRE(open_place(&p, devices))
 
 static inline struct ggml_tensor * leaf(struct place * p, const char * name, int64_t ne0, int64_t ne1) {
@@ -78,7 +78,8 @@ static inline float at(const struct ggml_tensor * t, int i) {
     return value;
 }
 
-#define CHECK_AT(t, i, expected) CHECK_MSG(at(t, i) == (expected), "%s[%d] is %g, expected %g", #t, i, (double) at(t, i), (double) (expected))
+#define CHECK_AT(t, i, expected) \
+    CHECK_MSG(at(t, i) == (expected), "%s[%d] is %g, expected %g", #t, i, (double) at(t, i), (double) (expected))
 #define OK(call) CHECK_MSG((call) == GGML_STATUS_SUCCESS, "%s: %s", #call, ggml_last_error())
 
 static inline void expand(struct place * p, struct ggml_tensor * t) {
@@ -90,9 +91,12 @@ static inline const char * splits(struct place * p) {
     static char text[1024];
     text[0] = '\0';
     struct ggml_backend_sched_split_info s;
-    for (int i = 0; i < ggml_backend_sched_get_n_splits(p->sched) && ggml_backend_sched_get_split(p->sched, i, &s) == GGML_STATUS_SUCCESS; i++) {
+    for (int i = 0; i < ggml_backend_sched_get_n_splits(p->sched) &&
+                    ggml_backend_sched_get_split(p->sched, i, &s) == GGML_STATUS_SUCCESS;
+        i++) {
         const size_t n = strlen(text);
-        snprintf(text + n, sizeof(text) - n, "%s%s:%d-%d", i ? " " : "", ggml_backend_name(s.backend), s.i_start, s.i_end);
+        snprintf(text + n, sizeof(text) - n, "%s%s:%d-%d", i ? " " : "", ggml_backend_name(s.backend), s.i_start,
+            s.i_end);
         if (s.n_inputs) {
             snprintf(text + strlen(text), sizeof(text) - strlen(text), "(%d)", s.n_inputs);
         }

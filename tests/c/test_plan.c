@@ -59,9 +59,9 @@ static size_t most_alive(const struct gb_plan_item * items, size_t n, size_t ali
 
 static void random_items(struct gb_plan_item * items, size_t n, int64_t end, size_t max_size) {
     for (size_t i = 0; i < n; i++) {
-        items[i].lower  = test_random_int(0, end - 1);
-        items[i].upper  = test_random_int(0, 9) ? test_random_int(items[i].lower, end)
-                                                : items[i].lower; // some never live
+        items[i].lower = test_random_int(0, end - 1);
+        items[i].upper =
+            test_random_int(0, 9) ? test_random_int(items[i].lower, end) : items[i].lower; // some never live
         items[i].size   = (size_t) test_random_int(0, (int64_t) max_size);
         items[i].offset = 12345;
     }
@@ -179,8 +179,8 @@ static void never_worse_than_either(void) {
 
 // For few items: no order of placing gives less than the lower bound says, and ours is close to the best of all orders.
 static void against_every_order(void) {
-    int    optimal = 0;
-    const int rounds = 200;
+    int       optimal = 0;
+    const int rounds  = 200;
     for (int round = 0; round < rounds; round++) {
         struct gb_plan_item   items[5];
         struct gb_plan_result result;
@@ -268,7 +268,7 @@ static void model_graphs(void) {
         CHECK(gb_plan_check(items, n, 64, &a, &b) == NULL);
         CHECK(result.peak >= result.lower_bound && result.peak <= sum / 2);
         CHECK_MSG(result.peak <= result.lower_bound + result.lower_bound / 5, "%s: %zu, at least %zu", names[k],
-                  result.peak, result.lower_bound);
+            result.peak, result.lower_bound);
         CHECK_INT(result.peak, peak_of(items, n, 64));
     }
 }
@@ -342,7 +342,7 @@ static void pool_random(void) {
         for (int step = 0; step < 300; step++) {
             if (n < PIECES && test_random_int(0, 2)) {
                 size_t       offset;
-                const size_t size = (size_t) test_random_int(0, 20);
+                const size_t size    = (size_t) test_random_int(0, 20);
                 size_t       largest = 0, run = 0;
                 for (size_t i = start; i < SPACE; i++) {
                     run     = used[i] ? 0 : run + 1;
@@ -381,7 +381,7 @@ static void pool_prefers_holes(void) {
     gb_pool_take(&pool, 100, &e);
     gb_pool_give_back(&pool, a, 100);
     gb_pool_give_back(&pool, c, 50);
-    CHECK(gb_pool_take(&pool, 40, &x) == GB_POOL_OK && x == c);   // the smaller hole
+    CHECK(gb_pool_take(&pool, 40, &x) == GB_POOL_OK && x == c); // the smaller hole
     CHECK(gb_pool_take(&pool, 60, &x) == GB_POOL_OK && x == a);
     CHECK(gb_pool_take(&pool, 50, &x) == GB_POOL_OK && x == 270); // only the tail fits
     CHECK_INT(pool.high, 320);
@@ -394,5 +394,5 @@ static void pool_prefers_holes(void) {
 }
 
 TEST_MAIN(TEST(random_plans), TEST(never_worse_than_either), TEST(against_every_order), TEST(judge_agrees_with_pairs),
-          TEST(model_graphs), TEST(large_chain), TEST(bad_arguments), TEST(out_of_memory), TEST(pool_random),
-          TEST(pool_prefers_holes))
+    TEST(model_graphs), TEST(large_chain), TEST(bad_arguments), TEST(out_of_memory), TEST(pool_random),
+    TEST(pool_prefers_holes))

@@ -1,4 +1,5 @@
-// The planner for memory in chunks: every plan against a judge of its own (pairs of items), few items against brute force.
+// The planner for memory in chunks: every plan against a judge of its own (pairs of items), few items against brute
+// force.
 #include "alloc/plan.h"
 #include "base/mem.h"
 #include "test.h"
@@ -10,7 +11,8 @@ static int                 chunk_of[MAX_ITEMS];
 static void random_items(size_t n, int64_t end, int64_t max_size) {
     for (size_t i = 0; i < n; i++) {
         const int64_t lower = test_random_int(0, end - 1);
-        items[i] = (struct gb_plan_item){ lower, test_random_int(lower, end), (size_t) test_random_int(0, max_size), 0 };
+        items[i] =
+            (struct gb_plan_item){ lower, test_random_int(lower, end), (size_t) test_random_int(0, max_size), 0 };
     }
 }
 
@@ -25,10 +27,10 @@ static bool judge(size_t n, size_t alignment, size_t chunk, size_t * total) {
             return false;
         }
         for (size_t j = 0; j < i; j++) {
-            const struct gb_plan_item * b = &items[j];
-            const bool live = a->lower < a->upper && b->lower < b->upper;
-            if (live && chunk_of[i] == chunk_of[j] && a->lower < b->upper && b->lower < a->upper && a->offset < b->offset + b->size &&
-                b->offset < a->offset + a->size) {
+            const struct gb_plan_item * b    = &items[j];
+            const bool                  live = a->lower < a->upper && b->lower < b->upper;
+            if (live && chunk_of[i] == chunk_of[j] && a->lower < b->upper && b->lower < a->upper &&
+                a->offset < b->offset + b->size && b->offset < a->offset + a->size) {
                 return false;
             }
         }
@@ -44,9 +46,10 @@ static bool judge(size_t n, size_t alignment, size_t chunk, size_t * total) {
 
 static void random_plans(void) {
     for (int round = 0; round < 1500; round++) {
-        const size_t          n = (size_t) test_random_int(0, round % 50 == 0 ? 300 : 30), alignment = (size_t) 1 << test_random_int(0, 4);
-        const int64_t         most  = test_random_int(1, 200);
-        const size_t          chunk = GGML_PAD((size_t) most, alignment) + (size_t) test_random_int(0, 300);
+        const size_t          n         = (size_t) test_random_int(0, round % 50 == 0 ? 300 : 30),
+                              alignment = (size_t) 1 << test_random_int(0, 4);
+        const int64_t         most      = test_random_int(1, 200);
+        const size_t          chunk     = GGML_PAD((size_t) most, alignment) + (size_t) test_random_int(0, 300);
         struct gb_plan_chunks result;
         size_t                total, a, b;
         random_items(n, test_random_int(1, 40), most);
@@ -54,7 +57,8 @@ static void random_plans(void) {
         CHECK(judge(n, alignment, chunk - chunk % alignment, &total));
         CHECK(gb_plan_check_chunks(items, n, alignment, chunk, chunk_of, &a, &b) == NULL);
         CHECK_INT(result.total, total);
-        CHECK(result.total >= result.bound && result.n >= result.n_bound && result.proved == (result.total == result.bound));
+        CHECK(result.total >= result.bound && result.n >= result.n_bound &&
+              result.proved == (result.total == result.bound));
         CHECK(result.one.peak > chunk || (result.n <= 1 && result.total == result.one.peak));
     }
 }
@@ -79,17 +83,17 @@ static size_t fewest(struct gb_plan_item * all, int * of, size_t n, size_t place
             all[placed] = one;
             size_t at   = 0;
             for (size_t j = 0; j < placed; j++) {
-                if (of[j] == k && one.lower < all[j].upper && all[j].lower < one.upper && at < all[j].offset + all[j].size &&
-                    all[j].offset < at + one.size) {
+                if (of[j] == k && one.lower < all[j].upper && all[j].lower < one.upper &&
+                    at < all[j].offset + all[j].size && all[j].offset < at + one.size) {
                     at = all[j].offset + all[j].size;
                     j  = (size_t) -1;
                 }
             }
             all[placed].offset = at;
             of[placed]         = k;
-            best = at + one.size <= chunk ? fewest(all, of, n, placed + 1, chunk, best) : best;
-            all[i]      = one;
-            all[placed] = swap;
+            best               = at + one.size <= chunk ? fewest(all, of, n, placed + 1, chunk, best) : best;
+            all[i]             = one;
+            all[placed]        = swap;
         }
     }
     return best;
@@ -112,8 +116,8 @@ static void against_brute_force(void) {
             }
         }
         const size_t best = fewest(copy, of, kept, 0, chunk, SIZE_MAX);
-        CHECK_MSG(result.bound <= best && result.total >= best, "round %d: bound %zu, best %zu, total %zu", round, result.bound, best,
-                  result.total);
+        CHECK_MSG(result.bound <= best && result.total >= best, "round %d: bound %zu, best %zu, total %zu", round,
+            result.bound, best, result.total);
         more += result.total > best;
         proved += result.proved;
     }
@@ -122,8 +126,8 @@ static void against_brute_force(void) {
 
 static void judge_fires(void) {
     size_t a, b;
-    items[0] = (struct gb_plan_item){ 0, 2, 10, 0 };
-    items[1] = (struct gb_plan_item){ 1, 3, 10, 4 };
+    items[0]    = (struct gb_plan_item){ 0, 2, 10, 0 };
+    items[1]    = (struct gb_plan_item){ 1, 3, 10, 4 };
     chunk_of[0] = chunk_of[1] = 0;
     CHECK(gb_plan_check_chunks(items, 2, 1, 16, chunk_of, &a, &b) != NULL);
     chunk_of[1] = 1;
@@ -179,4 +183,5 @@ static void out_of_memory(void) {
     CHECK(fail > 30);
 }
 
-TEST_MAIN(TEST(random_plans), TEST(against_brute_force), TEST(judge_fires), TEST(clean_cuts), TEST(bad_arguments), TEST(out_of_memory))
+TEST_MAIN(TEST(random_plans), TEST(against_brute_force), TEST(judge_fires), TEST(clean_cuts), TEST(bad_arguments),
+    TEST(out_of_memory))

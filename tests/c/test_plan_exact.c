@@ -1,5 +1,5 @@
-// The planner as a whole: against brute force on few items, on published instances and on graphs of models. The judge is
-// gb_plan_check, which test_plan.c holds against a pairwise check. GGML_TEST_LONG=1: more rounds.
+// The planner as a whole: against brute force on few items, on published instances and on graphs of models. The judge
+// is gb_plan_check, which test_plan.c holds against a pairwise check. GGML_TEST_LONG=1: more rounds.
 #include "alloc/plan.h"
 #include "base/env.h"
 #include "base/mem.h"
@@ -36,10 +36,10 @@ static bool valid(const struct gb_plan_item * of, size_t n, size_t alignment) {
     return gb_plan_check(of, n, alignment, &a, &b) == NULL;
 }
 
-// --------------------------------------------------------------------------------------------------------------- few items
+// ----------------------------------------------------------------------------------------------------------- few items
 
-// The smallest peak of all plans: some plan with it puts each item on the ground or on another, so that offsets are sums of sizes.
-// Tries every order of placing, each on the lowest place that is free.
+// The smallest peak of all plans: some plan with it puts each item on the ground or on another, so that offsets are
+// sums of sizes. Tries every order of placing, each on the lowest place that is free.
 static size_t smallest_peak(struct gb_plan_item * all, size_t n, size_t placed, size_t peak, size_t best) {
     if (placed == n || peak >= best) {
         return GB_MIN(peak, best);
@@ -57,10 +57,10 @@ static size_t smallest_peak(struct gb_plan_item * all, size_t n, size_t placed, 
                 j           = (size_t) -1;
             }
         }
-        best                            = smallest_peak(all, n, placed + 1, GB_MAX(peak, one->offset + one->size), best);
+        best                           = smallest_peak(all, n, placed + 1, GB_MAX(peak, one->offset + one->size), best);
         const struct gb_plan_item back = all[placed];
-        all[placed]                     = all[i];
-        all[i]                          = back;
+        all[placed]                    = all[i];
+        all[i]                         = back;
     }
     return best;
 }
@@ -68,7 +68,8 @@ static size_t smallest_peak(struct gb_plan_item * all, size_t n, size_t placed, 
 static void random_items(struct gb_plan_item * into, size_t n, int64_t end, int64_t max_size) {
     for (size_t i = 0; i < n; i++) {
         const int64_t lower = test_random_int(0, end - 1);
-        into[i] = (struct gb_plan_item){ lower, test_random_int(lower + 1, end), (size_t) test_random_int(1, max_size), 0 };
+        into[i] =
+            (struct gb_plan_item){ lower, test_random_int(lower + 1, end), (size_t) test_random_int(1, max_size), 0 };
     }
 }
 
@@ -91,9 +92,12 @@ static void against_brute_force(void) {
 // Rare: no plan reaches the lower bound. That is proved, too.
 static void above_the_bound(void) {
     static const struct gb_plan_item cases[][8] = {
-        { { 1, 2, 4, 0 }, { 5, 9, 1, 0 }, { 3, 8, 3, 0 }, { 4, 6, 2, 0 }, { 9, 12, 2, 0 }, { 11, 12, 2, 0 }, { 7, 12, 4, 0 }, { 0, 5, 3, 0 } },
-        { { 8, 11, 2, 0 }, { 4, 9, 2, 0 }, { 6, 7, 3, 0 }, { 9, 10, 3, 0 }, { 3, 5, 2, 0 }, { 0, 2, 3, 0 }, { 5, 10, 1, 0 }, { 1, 6, 2, 0 } },
-        { { 6, 8, 2, 0 }, { 7, 8, 4, 0 }, { 4, 7, 3, 0 }, { 1, 4, 4, 0 }, { 3, 8, 4, 0 }, { 4, 6, 1, 0 }, { 1, 5, 2, 0 }, { 5, 7, 1, 0 } },
+        { { 1, 2, 4, 0 }, { 5, 9, 1, 0 }, { 3, 8, 3, 0 }, { 4, 6, 2, 0 }, { 9, 12, 2, 0 }, { 11, 12, 2, 0 },
+            { 7, 12, 4, 0 }, { 0, 5, 3, 0 } },
+        { { 8, 11, 2, 0 }, { 4, 9, 2, 0 }, { 6, 7, 3, 0 }, { 9, 10, 3, 0 }, { 3, 5, 2, 0 }, { 0, 2, 3, 0 },
+            { 5, 10, 1, 0 }, { 1, 6, 2, 0 } },
+        { { 6, 8, 2, 0 }, { 7, 8, 4, 0 }, { 4, 7, 3, 0 }, { 1, 4, 4, 0 }, { 3, 8, 4, 0 }, { 4, 6, 1, 0 },
+            { 1, 5, 2, 0 }, { 5, 7, 1, 0 } },
     };
     for (size_t k = 0; k < GB_ARRAY_LEN(cases); k++) {
         struct gb_plan_item   some[8], copy[8];
@@ -126,7 +130,7 @@ static void capacities(void) {
     }
 }
 
-// -------------------------------------------------------------------------------------------------------------------- properties
+// ---------------------------------------------------------------------------------------------------------- properties
 
 static void shuffle(struct gb_plan_item * all, size_t n) {
     for (size_t i = n; i > 1; i--) {
@@ -145,7 +149,8 @@ static void order_and_time_scale_do_not_matter(void) {
         struct gb_plan_result first, other;
         for (size_t i = 0; i < n; i++) { // no two are born at once: then best fit has an order, too
             const int64_t lower = 7 * (int64_t) i;
-            items[i] = (struct gb_plan_item){ lower, lower + test_random_int(1, 200), (size_t) test_random_int(1, 5000), 0 };
+            items[i] =
+                (struct gb_plan_item){ lower, lower + test_random_int(1, 200), (size_t) test_random_int(1, 5000), 0 };
         }
         REQUIRE(gb_plan_offsets(items, n, 16, &first) == GGML_STATUS_SUCCESS);
         CHECK(valid(items, n, 16));
@@ -206,7 +211,8 @@ static void independent_parts(void) { // the middle one decides; two far smaller
     for (int part = 0; part < 5; part++) {
         for (int i = 0; i < 12; i++) {
             const int64_t lower = part * 1000 + test_random_int(0, 20);
-            items[n++] = (struct gb_plan_item){ lower, lower + test_random_int(1, 20), (size_t) test_random_int(1, part == 2 ? 99 : 30), 0 };
+            items[n++]          = (struct gb_plan_item){ lower, lower + test_random_int(1, 20),
+                (size_t) test_random_int(1, part == 2 ? 99 : 30), 0 };
         }
     }
     REQUIRE(gb_plan_search(items, n, 1, &thorough, &result) == GGML_STATUS_SUCCESS);
@@ -214,7 +220,7 @@ static void independent_parts(void) { // the middle one decides; two far smaller
     CHECK(result.proved);
 }
 
-// --------------------------------------------------------------------------------------------------------------------- instances
+// ----------------------------------------------------------------------------------------------------------- instances
 
 static void check_instance(const char * letter, bool at_bound) {
     char name[100];
@@ -226,8 +232,8 @@ static void check_instance(const char * letter, bool at_bound) {
     REQUIRE(gb_plan_search(items, n, 1, &fit, &result) == GGML_STATUS_SUCCESS);
     CHECK(valid(items, n, 1));
     CHECK_MSG(result.peak <= 1048576, "%s: %zu", letter, result.peak);
-    CHECK_MSG(!at_bound || (result.peak == result.lower_bound && result.proved), "%s: %zu, at least %zu", letter, result.peak,
-              result.lower_bound);
+    CHECK_MSG(!at_bound || (result.peak == result.lower_bound && result.proved), "%s: %zu, at least %zu", letter,
+        result.peak, result.lower_bound);
 }
 
 static void published_instances(void) {
@@ -246,8 +252,19 @@ static void published_instances(void) {
 
 static void model_graphs(void) {
     static const char * const names[] = {
-        "GPT2_train_T128", "SD1.5_UNet_64x64", "UNet_no-attn_128", "llama70b-ish_T2048_kv2048", "llama7b_T1_kv2048", "llama7b_T512_kv2048",
-        "llama7b_T64_kv512", "llama8b-gqa_T512_kv8192", "mixtral_T32_kv512", "rand300_00", "rand60_00", "whisper_base_enc", "whisper_large_enc",
+        "GPT2_train_T128",
+        "SD1.5_UNet_64x64",
+        "UNet_no-attn_128",
+        "llama70b-ish_T2048_kv2048",
+        "llama7b_T1_kv2048",
+        "llama7b_T512_kv2048",
+        "llama7b_T64_kv512",
+        "llama8b-gqa_T512_kv8192",
+        "mixtral_T32_kv512",
+        "rand300_00",
+        "rand60_00",
+        "whisper_base_enc",
+        "whisper_large_enc",
     };
     for (size_t k = 0; k < GB_ARRAY_LEN(names); k++) {
         char                  path[200];
@@ -257,7 +274,8 @@ static void model_graphs(void) {
         REQUIRE(n > 30);
         REQUIRE(gb_plan_offsets(items, n, 1, &result) == GGML_STATUS_SUCCESS);
         CHECK(valid(items, n, 1));
-        CHECK_MSG(result.proved && result.peak == result.lower_bound, "%s: %zu, at least %zu", names[k], result.peak, result.lower_bound);
+        CHECK_MSG(result.proved && result.peak == result.lower_bound, "%s: %zu, at least %zu", names[k], result.peak,
+            result.lower_bound);
     }
 }
 
@@ -271,17 +289,18 @@ static void many_items(void) { // ever more alive at the same time
     }
     REQUIRE(gb_plan_offsets(many, N, 32, &result) == GGML_STATUS_SUCCESS);
     CHECK(valid(many, N, 32));
-    CHECK_MSG(result.peak - result.lower_bound <= result.lower_bound / 100, "%zu, at least %zu", result.peak, result.lower_bound);
+    CHECK_MSG(result.peak - result.lower_bound <= result.lower_bound / 100, "%zu, at least %zu", result.peak,
+        result.lower_bound);
     gb_free(many);
 }
 
-// ------------------------------------------------------------------------------------------------------------------- for programs
+// -------------------------------------------------------------------------------------------------------- for programs
 
 static void for_programs(void) {
-    const int64_t lower[] = { 0, 3, 0, 9 }, upper[] = { 3, 9, 9, 21 };
-    const size_t  size[]  = { 4, 4, 4, 4 };
-    size_t        offsets[4] = { 0 };
-    struct ggml_plan_info info = { 0 };
+    const int64_t         lower[] = { 0, 3, 0, 9 }, upper[] = { 3, 9, 9, 21 };
+    const size_t          size[]     = { 4, 4, 4, 4 };
+    size_t                offsets[4] = { 0 };
+    struct ggml_plan_info info       = { 0 };
     CHECK_INT(ggml_plan_memory(4, lower, upper, size, 1, 0, 10, offsets, &info), GGML_STATUS_SUCCESS);
     CHECK(info.peak == 8 && info.lower_bound == 8 && info.proved && info.milliseconds >= 0.0);
     CHECK(offsets[0] != offsets[2] && offsets[1] != offsets[2] && offsets[0] == offsets[1]);
@@ -319,6 +338,6 @@ static void out_of_memory(void) {
     CHECK(fail > 60);
 }
 
-TEST_MAIN(TEST(against_brute_force), TEST(above_the_bound), TEST(capacities), TEST(order_and_time_scale_do_not_matter), TEST(smaller_sizes_replay), TEST(bounds_hold),
-          TEST(independent_parts), TEST(published_instances), TEST(model_graphs), TEST(many_items),
-          TEST(for_programs), TEST(out_of_memory))
+TEST_MAIN(TEST(against_brute_force), TEST(above_the_bound), TEST(capacities), TEST(order_and_time_scale_do_not_matter),
+    TEST(smaller_sizes_replay), TEST(bounds_hold), TEST(independent_parts), TEST(published_instances),
+    TEST(model_graphs), TEST(many_items), TEST(for_programs), TEST(out_of_memory))

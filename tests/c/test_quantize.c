@@ -7,17 +7,17 @@
 
 enum { N = 32 * 40 };
 
-static void dequantize(enum ggml_type type, const void * blocks, float * y) {
-    gb_to_float_of(type)(blocks, y, N);
-}
+static void dequantize(enum ggml_type type, const void * blocks, float * y) { gb_to_float_of(type)(blocks, y, N); }
 
 static const struct {
     enum ggml_type type;
     size_t (*quantize)(const float * src, void * dst, int n, int k, int64_t * hist);
     double step; // largest rounding error as a share of the block's range (max - min) or of twice its largest magnitude
 } formats[] = {
-    { GGML_TYPE_Q4_0, ggml_quantize_q4_0, 1.0 / 16 },   { GGML_TYPE_Q4_1, ggml_quantize_q4_1, 0.5 / 15 },
-    { GGML_TYPE_Q5_0, ggml_quantize_q5_0, 1.0 / 32 },   { GGML_TYPE_Q5_1, ggml_quantize_q5_1, 0.5 / 31 },
+    { GGML_TYPE_Q4_0, ggml_quantize_q4_0, 1.0 / 16 },
+    { GGML_TYPE_Q4_1, ggml_quantize_q4_1, 0.5 / 15 },
+    { GGML_TYPE_Q5_0, ggml_quantize_q5_0, 1.0 / 32 },
+    { GGML_TYPE_Q5_1, ggml_quantize_q5_1, 0.5 / 31 },
     { GGML_TYPE_Q8_0, ggml_quantize_q8_0, 0.25 / 127 },
 };
 enum { N_FORMATS = sizeof(formats) / sizeof(formats[0]) };
@@ -26,13 +26,17 @@ static void errors_are_bounded(void) {
     static float   x[N], y[N];
     static uint8_t blocks[N * 2];
     for (int f = 0; f < N_FORMATS; f++) {
-        for (int i = 0; i < N; i++) x[i] = test_random_float(-3, 5);
+        for (int i = 0; i < N; i++) {
+            x[i] = test_random_float(-3, 5);
+        }
         int64_t      hist[16] = { 0 };
         const size_t bytes    = formats[f].quantize(x, blocks, N, N / 4, hist);
         CHECK_INT(bytes, ggml_row_size(formats[f].type, N));
         dequantize(formats[f].type, blocks, y);
         int64_t counted = 0;
-        for (int i = 0; i < 16; i++) counted += hist[i];
+        for (int i = 0; i < 16; i++) {
+            counted += hist[i];
+        }
         CHECK_INT(counted, N);
         for (int b = 0; b < N; b += 32) {
             float low = x[b], high = x[b], largest = 0;
@@ -43,7 +47,7 @@ static void errors_are_bounded(void) {
             const double range  = affine ? high - low : 2 * largest;
             for (int i = b; i < b + 32; i++) {
                 CHECK_MSG(fabs(y[i] - x[i]) <= range * formats[f].step * 1.01 + 0.003 * range,
-                          "%s: %g became %g (range %g)", ggml_type_name(formats[f].type), x[i], y[i], range);
+                    "%s: %g became %g (range %g)", ggml_type_name(formats[f].type), x[i], y[i], range);
             }
         }
     }
@@ -51,15 +55,21 @@ static void errors_are_bounded(void) {
 
 static double weighted_error(const float * x, const float * y, const float * w) {
     double e = 0;
-    for (int i = 0; i < N; i++) e += (double) w[i % 64] * (x[i] - y[i]) * (x[i] - y[i]);
+    for (int i = 0; i < N; i++) {
+        e += (double) w[i % 64] * (x[i] - y[i]) * (x[i] - y[i]);
+    }
     return e;
 }
 
 static void importance_lowers_the_weighted_error(void) {
     static float   x[N], y[N], w[64];
     static uint8_t blocks[N * 2];
-    for (int i = 0; i < N; i++) x[i] = test_random_float(-1, 1) * test_random_float(0, 2);
-    for (int i = 0; i < 64; i++) w[i] = i % 7 == 0 ? 10.0f : 0.1f;
+    for (int i = 0; i < N; i++) {
+        x[i] = test_random_float(-1, 1) * test_random_float(0, 2);
+    }
+    for (int i = 0; i < 64; i++) {
+        w[i] = i % 7 == 0 ? 10.0f : 0.1f;
+    }
     for (int f = 0; f < N_FORMATS - 1; f++) { // all but Q8_0, which ignores weights
         CHECK(ggml_quantize_chunk(formats[f].type, x, blocks, 0, N / 64, 64, NULL, NULL) > 0);
         dequantize(formats[f].type, blocks, y);
@@ -68,27 +78,29 @@ static void importance_lowers_the_weighted_error(void) {
         dequantize(formats[f].type, blocks, y);
         const double weighted = weighted_error(x, y, w);
         CHECK_MSG(weighted < plain, "%s: %g with weights, %g without", ggml_type_name(formats[f].type), weighted,
-                  plain);
+            plain);
     }
 }
 
 // Fewer bits, larger error; and every format keeps zero, constant and single-valued blocks.
 static void super_blocks(void) {
     static const enum ggml_type types[] = { GGML_TYPE_Q6_K, GGML_TYPE_Q5_K, GGML_TYPE_Q4_K, GGML_TYPE_Q3_K,
-                                            GGML_TYPE_Q2_K };
+        GGML_TYPE_Q2_K };
     static const double limits[] = { 0.02, 0.04, 0.08, 0.17, 0.35 }; // rms error over rms value, normal-like input
     static float        x[N], y[N], w[256];
     static uint8_t      blocks[N * 2];
     for (int i = 0; i < N; i++) {
         x[i] = test_random_float(-1, 1) + test_random_float(-1, 1) + test_random_float(-1, 1);
     }
-    for (int i = 0; i < 256; i++) w[i] = i % 5 == 0 ? 20.0f : 0.05f;
+    for (int i = 0; i < 256; i++) {
+        w[i] = i % 5 == 0 ? 20.0f : 0.05f;
+    }
     double previous = 0;
     for (int t = 0; t < 5; t++) {
         double error[2], weighted[2], power = 0;
         for (int with = 0; with < 2; with++) {
             CHECK_INT(ggml_quantize_chunk(types[t], x, blocks, 0, N / 256, 256, NULL, with ? w : NULL),
-                      ggml_row_size(types[t], N));
+                ggml_row_size(types[t], N));
             dequantize(types[t], blocks, y);
             error[with] = weighted[with] = power = 0;
             for (int i = 0; i < N; i++) {
@@ -99,13 +111,19 @@ static void super_blocks(void) {
         const double rms = sqrt(error[0] / power);
         CHECK_MSG(rms < limits[t] && rms > previous, "%s: relative error %g", ggml_type_name(types[t]), rms);
         CHECK_MSG(weighted[1] < weighted[0], "%s: weighted error %g with weights, %g without", ggml_type_name(types[t]),
-                  weighted[1], weighted[0]);
+            weighted[1], weighted[0]);
         previous = rms;
-        for (int i = 0; i < N; i++) y[i] = 0;
+        for (int i = 0; i < N; i++) {
+            y[i] = 0;
+        }
         ggml_quantize_chunk(types[t], y, blocks, 0, N / 256, 256, NULL, NULL);
         dequantize(types[t], blocks, y);
-        for (int i = 0; i < N; i++) CHECK(y[i] == 0);
-        for (int i = 0; i < N; i++) x[i] = i % 9 == 0 ? NAN : i % 7 == 0 ? INFINITY : x[i];
+        for (int i = 0; i < N; i++) {
+            CHECK(y[i] == 0);
+        }
+        for (int i = 0; i < N; i++) {
+            x[i] = i % 9 == 0 ? NAN : i % 7 == 0 ? INFINITY : x[i];
+        }
         CHECK(ggml_quantize_chunk(types[t], x, blocks, 0, N / 256, 256, NULL, w) == 0);
         CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "row 0, column 0: NaN");
         CHECK(ggml_quantize_rows(types[t], x, blocks, N / 256, 256, w, GGML_ON_INVALID_CLIP, NULL) > 0);
@@ -115,9 +133,7 @@ static void super_blocks(void) {
     }
 }
 
-static bool needs_importance(enum ggml_type type) {
-    return gb_quant_format_of(type)->from_float == NULL;
-}
+static bool needs_importance(enum ggml_type type) { return gb_quant_format_of(type)->from_float == NULL; }
 
 static void normal_like(float * x, int n) {
     for (int i = 0; i < n; i++) {
@@ -145,11 +161,13 @@ static void codebooks(void) {
     static const struct {
         enum ggml_type type;
         double         limit;
-    } list[] = { { GGML_TYPE_IQ4_NL, 0.074 },  { GGML_TYPE_IQ4_XS, 0.075 }, { GGML_TYPE_IQ3_S, 0.133 },
-                 { GGML_TYPE_IQ3_XXS, 0.187 }, { GGML_TYPE_IQ2_S, 0.241 },  { GGML_TYPE_IQ2_XS, 0.293 },
-                 { GGML_TYPE_IQ2_XXS, 0.341 }, { GGML_TYPE_IQ1_M, 0.419 },  { GGML_TYPE_IQ1_S, 0.445 } };
+    } list[] = { { GGML_TYPE_IQ4_NL, 0.074 }, { GGML_TYPE_IQ4_XS, 0.075 }, { GGML_TYPE_IQ3_S, 0.133 },
+        { GGML_TYPE_IQ3_XXS, 0.187 }, { GGML_TYPE_IQ2_S, 0.241 }, { GGML_TYPE_IQ2_XS, 0.293 },
+        { GGML_TYPE_IQ2_XXS, 0.341 }, { GGML_TYPE_IQ1_M, 0.419 }, { GGML_TYPE_IQ1_S, 0.445 } };
     static float x[N], y[N], z[N], ones[256], w[256];
-    for (int i = 0; i < 256; i++) ones[i] = 1, w[i] = i % 5 == 0 ? 20.0f : 0.05f;
+    for (int i = 0; i < 256; i++) {
+        ones[i] = 1, w[i] = i % 5 == 0 ? 20.0f : 0.05f;
+    }
     double previous = 0;
     for (size_t t = 0; t < sizeof(list) / sizeof(list[0]); t++) {
         double with, without, again, unused;
@@ -157,14 +175,16 @@ static void codebooks(void) {
         round_trip(list[t].type, x, w, y, &with);
         const double rms = round_trip(list[t].type, x, ones, y, &unused);
         without          = 0;
-        for (int i = 0; i < N; i++) without += (double) w[i % 256] * (y[i] - x[i]) * (y[i] - x[i]);
+        for (int i = 0; i < N; i++) {
+            without += (double) w[i % 256] * (y[i] - x[i]) * (y[i] - x[i]);
+        }
         CHECK_MSG(rms < list[t].limit && rms > 0.95 * previous, "%s: relative error %g", ggml_type_name(list[t].type),
-                  rms);
+            rms);
         CHECK_MSG(with < 0.8 * without, "%s: weighted error %g with weights, %g without", ggml_type_name(list[t].type),
-                  with, without);
+            with, without);
         again = round_trip(list[t].type, y, ones, z, &unused);
         CHECK_MSG(again < 0.02 * rms, "%s: relative error %g of %g when repeated", ggml_type_name(list[t].type), again,
-                  rms);
+            rms);
         previous = rms;
     }
 }
@@ -175,11 +195,13 @@ static void random_blocks(void) {
     static const struct {
         enum ggml_type type;
         double         limit; // of the mean relative error
-    } list[] = { { GGML_TYPE_IQ4_XS, 0.02 }, { GGML_TYPE_IQ3_S, 0.03 },  { GGML_TYPE_IQ3_XXS, 0.03 },
-                 { GGML_TYPE_IQ2_S, 0.03 },  { GGML_TYPE_IQ2_XS, 0.03 }, { GGML_TYPE_IQ2_XXS, 0.03 },
-                 { GGML_TYPE_IQ1_M, 0.25 },  { GGML_TYPE_IQ1_S, 0.2 } };
+    } list[] = { { GGML_TYPE_IQ4_XS, 0.02 }, { GGML_TYPE_IQ3_S, 0.03 }, { GGML_TYPE_IQ3_XXS, 0.03 },
+        { GGML_TYPE_IQ2_S, 0.03 }, { GGML_TYPE_IQ2_XS, 0.03 }, { GGML_TYPE_IQ2_XXS, 0.03 }, { GGML_TYPE_IQ1_M, 0.25 },
+        { GGML_TYPE_IQ1_S, 0.2 } };
     static float ones[256];
-    for (int i = 0; i < 256; i++) ones[i] = 1;
+    for (int i = 0; i < 256; i++) {
+        ones[i] = 1;
+    }
     for (size_t t = 0; t < sizeof(list) / sizeof(list[0]); t++) {
         const struct gb_quant_format * f     = gb_quant_format_of(list[t].type);
         double                         total = 0;
@@ -187,16 +209,21 @@ static void random_blocks(void) {
             uint8_t block[256];
             float   x[256], y[256], largest;
             do { // of a size that f16 scales hold well
-                for (int i = 0; i < 256; i++) block[i] = (uint8_t) test_random();
+                for (int i = 0; i < 256; i++) {
+                    block[i] = (uint8_t) test_random();
+                }
                 f->to_float(block, x, 256);
                 largest = 0;
-                for (int i = 0; i < 256; i++) largest = fabsf(x[i]) > largest || x[i] != x[i] ? fabsf(x[i]) : largest;
+                for (int i = 0; i < 256; i++) {
+                    largest = fabsf(x[i]) > largest || x[i] != x[i] ? fabsf(x[i]) : largest;
+                }
             } while (!(largest > 0.01f && largest < 1e4f));
             CHECK(ggml_quantize_chunk(list[t].type, x, block, 0, 1, 256, NULL, ones) > 0);
             f->to_float(block, y, 256);
             double error = 0, power = 0;
-            for (int i = 0; i < 256; i++)
+            for (int i = 0; i < 256; i++) {
                 error += ((double) y[i] - x[i]) * ((double) y[i] - x[i]), power += (double) x[i] * x[i];
+            }
             total += sqrt(error / power);
         }
         CHECK_MSG(total / 40 < list[t].limit, "%s: mean relative error %g", ggml_type_name(list[t].type), total / 40);
@@ -208,14 +235,19 @@ static void exact_values(void) {
     static const float numbers[] = { 0, 0.5f, 1, 1.5f, 2, 3, 4, 6 };
     static float       x[N], y[N];
     double             unused;
-    for (int i = 0; i < N; i++) x[i] = 0.25f * (float) test_random_int(-1, 1);
+    for (int i = 0; i < N; i++) {
+        x[i] = 0.25f * (float) test_random_int(-1, 1);
+    }
     CHECK(round_trip(GGML_TYPE_TQ1_0, x, NULL, y, &unused) == 0);
     CHECK(round_trip(GGML_TYPE_TQ2_0, x, NULL, y, &unused) == 0);
-    for (int i = 0; i < N; i++)
+    for (int i = 0; i < N; i++) {
         x[i] = 8 * (i % 32 == 0 ? 4 : numbers[test_random() % 8]) * (test_random() % 2 ? 1 : -1);
+    }
     CHECK(round_trip(GGML_TYPE_MXFP4, x, NULL, y, &unused) == 0);
-    for (int i = 0; i < N; i++) // scales of three bits of mantissa, exact ones also for the small
-        x[i] = ldexpf((float) (8 + i / 16 % 8), i / 16 % 13 - 9) * (i % 16 == 0 ? 6 : numbers[test_random() % 8]) * (test_random() % 2 ? 1 : -1);
+    for (int i = 0; i < N; i++) { // scales of three bits of mantissa, exact ones also for the small
+        x[i] = ldexpf((float) (8 + i / 16 % 8), i / 16 % 13 - 9) * (i % 16 == 0 ? 6 : numbers[test_random() % 8]) *
+               (test_random() % 2 ? 1 : -1);
+    }
     CHECK(round_trip(GGML_TYPE_NVFP4, x, NULL, y, &unused) == 0);
 }
 
@@ -223,7 +255,9 @@ static void exact_values(void) {
 static void dot_products(void) {
     static float   x[N], y[N], xv[N], yv[N], ones[256];
     static uint8_t xb[N * 2], yb[N * 2];
-    for (int i = 0; i < 256; i++) ones[i] = 1;
+    for (int i = 0; i < 256; i++) {
+        ones[i] = 1;
+    }
     for (int id = 0; id < GGML_TYPE_COUNT; id++) {
         const enum ggml_type           type = (enum ggml_type) id;
         const struct gb_quant_format * f    = gb_quant_format_of(type);
@@ -256,26 +290,32 @@ static void hostile_rows(void) {
     static const float specials[] = { NAN, INFINITY, -INFINITY, 3e38f, -3e38f, 1e-45f, -1e-40f, 65520, 1e8f, 0 };
     static float       x[N], y[N], ones[256], strange[256];
     static uint8_t     blocks[N * 2];
-    for (int i = 0; i < 256; i++) ones[i] = 1, strange[i] = specials[i % 10];
+    for (int i = 0; i < 256; i++) {
+        ones[i] = 1, strange[i] = specials[i % 10];
+    }
     for (int id = 0; id < GGML_TYPE_COUNT; id++) {
         const enum ggml_type           type = (enum ggml_type) id;
         const struct gb_quant_format * f    = gb_quant_format_of(type);
-        if (f == NULL) continue;
+        if (f == NULL) {
+            continue;
+        }
         for (int s = 0; s < 10; s++) {
             normal_like(x, N);
-            for (int i = 0; i < N; i++)
+            for (int i = 0; i < N; i++) {
                 x[i] = i < 512 || i % 9 == 0 ? specials[s] : i >= N - 256 ? specials[test_random() % 10] : x[i];
+            }
             for (int clip = 0; clip < 2; clip++) {
-                const enum ggml_on_invalid way = clip ? GGML_ON_INVALID_CLIP : GGML_ON_INVALID_NAN;
+                const enum ggml_on_invalid way     = clip ? GGML_ON_INVALID_CLIP : GGML_ON_INVALID_NAN;
                 int64_t                    invalid = 0;
                 CHECK(ggml_quantize_rows(type, x, blocks, N / 256, 256, ones, way, &invalid) > 0);
                 CHECK_INT(invalid, -1);
                 dequantize(type, blocks, y);
                 for (int i = 0; i < N; i++) {
-                    CHECK_MSG(isfinite(y[i]) || (!clip && isnan(y[i])), "%s: %g became %g", ggml_type_name(type), x[i], y[i]);
+                    CHECK_MSG(isfinite(y[i]) || (!clip && isnan(y[i])), "%s: %g became %g", ggml_type_name(type), x[i],
+                        y[i]);
                     CHECK_MSG(i >= 512 || specials[s] != 0 || y[i] == 0, "%s: 0 became %g", ggml_type_name(type), y[i]);
                     CHECK_MSG(isfinite(x[i]) || (clip || f->nan == GB_NAN_NONE) == !isnan(y[i]), "%s: %g became %g",
-                              ggml_type_name(type), x[i], y[i]);
+                        ggml_type_name(type), x[i], y[i]);
                 }
                 CHECK(ggml_quantize_rows(type, x, blocks, N / 256, 256, strange, way, NULL) > 0);
                 if (!needs_importance(type)) {
@@ -300,29 +340,41 @@ static void invalid_numbers_are_errors(void) {
     static const float specials[] = { NAN, -NAN, INFINITY, -INFINITY, 3.4e38f, -1e30f, 1e10f };
     static float       x[COLUMNS * ROWS], ones[COLUMNS];
     static uint8_t     blocks[COLUMNS * ROWS * 2];
-    for (int i = 0; i < COLUMNS; i++) ones[i] = 1;
+    for (int i = 0; i < COLUMNS; i++) {
+        ones[i] = 1;
+    }
     for (int id = 0; id < GGML_TYPE_COUNT; id++) {
         const enum ggml_type           type = (enum ggml_type) id;
         const struct gb_quant_format * f    = gb_quant_format_of(type);
-        if (f == NULL) continue;
+        if (f == NULL) {
+            continue;
+        }
         for (int pass = 0; pass < 14; pass++) {
             const float special = specials[pass % 7];
-            if (isfinite(special) && fabsf(special) / 4 <= f->limit) continue;
+            if (isfinite(special) && fabsf(special) / 4 <= f->limit) {
+                continue;
+            }
             normal_like(x, COLUMNS * ROWS);
             int first = COLUMNS * ROWS;
             for (int k = 0; k < 3; k++) { // in blocks of their own: of too large numbers in one, the largest is named
                 const int at = test_random_int(0, COLUMNS * ROWS / 256 - 1) * 256 + test_random_int(0, f->elements - 1);
-                for (int i = at / 256 * 256; i < at / 256 * 256 + 256; i++) x[i] = isfinite(x[i]) && fabsf(x[i]) < 100 ? x[i] : 0;
+                for (int i = at / 256 * 256; i < at / 256 * 256 + 256; i++) {
+                    x[i] = isfinite(x[i]) && fabsf(x[i]) < 100 ? x[i] : 0;
+                }
                 x[at] = special;
             }
-            for (int i = COLUMNS * ROWS - 1; i >= 0; i--) first = isfinite(x[i]) && fabsf(x[i]) < 100 ? first : i;
+            for (int i = COLUMNS * ROWS - 1; i >= 0; i--) {
+                first = isfinite(x[i]) && fabsf(x[i]) < 100 ? first : i;
+            }
             char    place[64];
             int64_t invalid = 0, hist[16] = { 0 };
             snprintf(place, sizeof(place), "row %d, column %d: ", first / COLUMNS, first % COLUMNS);
             const float * w = needs_importance(type) || pass % 2 ? ones : NULL;
             CHECK_INT(ggml_quantize_chunk(type, x, blocks, 0, ROWS, COLUMNS, hist, w), 0);
             CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, place);
-            for (int i = 0; i < 16; i++) CHECK_INT(hist[i], 0);
+            for (int i = 0; i < 16; i++) {
+                CHECK_INT(hist[i], 0);
+            }
             CHECK_INT(ggml_quantize_rows(type, x, blocks, ROWS, COLUMNS, w, GGML_ON_INVALID_ERROR, &invalid), 0);
             CHECK_INT(invalid, first);
             CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, isfinite(special) ? "too large for" : "cannot be stored as");
@@ -347,19 +399,31 @@ static void limits_hold(void) {
     for (int id = 0; id < GGML_TYPE_COUNT; id++) {
         const enum ggml_type           type = (enum ggml_type) id;
         const struct gb_quant_format * f    = gb_quant_format_of(type);
-        if (f == NULL) continue;
+        if (f == NULL) {
+            continue;
+        }
         for (int pass = 0; pass < 40; pass++) {
             const bool  weighted = needs_importance(type) || pass % 2;
             const float limit    = (weighted && !f->saturates ? f->limit / 2 : f->limit) * (pass < 20 ? 1 : 0.999f);
             for (int i = 0; i < N; i++) {
                 const float u = test_random_float(-1, 1);
-                x[i] = limit * (pass / 2 % 5 == 0 ? u : pass / 2 % 5 == 1 ? (u < 0 ? -1.0f : 1.0f) : pass / 2 % 5 == 2 ? fabsf(u) : pass / 2 % 5 == 3 ? -fabsf(u) : i % 32 == 5 ? (u < 0 ? -1.0f : 1.0f) : u * 0.1f);
+                x[i]          = limit * (pass / 2 % 5 == 0      ? u
+                                            : pass / 2 % 5 == 1 ? (u < 0 ? -1.0f : 1.0f)
+                                            : pass / 2 % 5 == 2 ? fabsf(u)
+                                            : pass / 2 % 5 == 3 ? -fabsf(u)
+                                            : i % 32 == 5       ? (u < 0 ? -1.0f : 1.0f)
+                                                                : u * 0.1f);
             }
-            for (int i = 0; i < 256; i++) w[i] = test_random_float(0, 1) * (i % 7 == 0 ? 100 : 1);
-            CHECK_MSG(ggml_quantize_chunk(type, x, blocks, 0, N / 256, 256, NULL, weighted ? w : NULL) > 0, "%s: %s", ggml_type_name(type), ggml_last_error());
+            for (int i = 0; i < 256; i++) {
+                w[i] = test_random_float(0, 1) * (i % 7 == 0 ? 100 : 1);
+            }
+            CHECK_MSG(ggml_quantize_chunk(type, x, blocks, 0, N / 256, 256, NULL, weighted ? w : NULL) > 0, "%s: %s",
+                ggml_type_name(type), ggml_last_error());
             dequantize(type, blocks, y);
-            for (int i = 0; i < N; i++)
-                CHECK_MSG(fabsf(y[i]) <= 3e38f && (f->limit > 3e38f || fabsf(y[i]) < 4 * f->limit), "%s: %g became %g", ggml_type_name(type), x[i], y[i]);
+            for (int i = 0; i < N; i++) {
+                CHECK_MSG(fabsf(y[i]) <= 3e38f && (f->limit > 3e38f || fabsf(y[i]) < 4 * f->limit), "%s: %g became %g",
+                    ggml_type_name(type), x[i], y[i]);
+            }
         }
     }
 }
@@ -368,7 +432,9 @@ static void limits_hold(void) {
 static void halves(void) {
     static float x[5000];
     uint16_t     y[5000];
-    for (int i = 0; i < 5000; i++) x[i] = (float) i;
+    for (int i = 0; i < 5000; i++) {
+        x[i] = (float) i;
+    }
     x[7] = INFINITY, x[8] = NAN, x[9] = 65519;
     CHECK_INT(ggml_quantize_chunk(GGML_TYPE_F16, x, y, 0, 5, 1000, NULL, NULL), 10000);
     CHECK(y[7] == 0x7c00 && y[8] == 0x7e00 && y[9] == 0x7bff && y[4999] == ggml_fp32_to_fp16(4999));
@@ -389,56 +455,71 @@ static void halves(void) {
     CHECK_INT(ggml_quantize_chunk(GGML_TYPE_F32, x, x, 0, 1, 5000, NULL, NULL), 20000);
 }
 
-// Values from far below what f16 scales hold to the largest: no round trip is worse than zeros, and none of the types loses
-// what it can hold.
+// Values from far below what f16 scales hold to the largest: no round trip is worse than zeros, and none of the types
+// loses what it can hold.
 static void scales_of_all_sizes(void) {
     static float   x[N], base[N], y[N], ones[256];
     static uint8_t blocks[N * 2];
-    for (int i = 0; i < 256; i++) ones[i] = 1;
+    for (int i = 0; i < 256; i++) {
+        ones[i] = 1;
+    }
     for (int id = 0; id < GGML_TYPE_COUNT; id++) {
         const enum ggml_type           type = (enum ggml_type) id;
         const struct gb_quant_format * f    = gb_quant_format_of(type);
-        if (f == NULL) continue;
+        if (f == NULL) {
+            continue;
+        }
         for (int e = -40; e <= 40; e += f->limit > 1e30f || e < -10 ? 3 : 5) {
-            const int shape = (e + 60) % 4;
+            const int   shape = (e + 60) % 4;
             const float scale = powf(10, (float) e / 4);
             normal_like(base, N);
             for (int i = 0; i < N; i++) {
                 const float b = base[i];
                 x[i] = scale * (shape == 0 ? b : shape == 1 ? b * b * b : shape == 2 ? fabsf(b) : -fabsf(b) - 0.3f);
             }
-            if (ggml_quantize_chunk(type, x, blocks, 0, N / 256, 256, NULL, needs_importance(type) ? ones : NULL) == 0) {
+            if (ggml_quantize_chunk(type, x, blocks, 0, N / 256, 256, NULL, needs_importance(type) ? ones : NULL) ==
+                0) {
                 CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "too large");
                 CHECK(scale * 30 > f->limit);
                 continue;
             }
             dequantize(type, blocks, y);
             double error = 0, power = 0;
-            for (int i = 0; i < N; i++) error += ((double) y[i] - x[i]) * ((double) y[i] - x[i]), power += (double) x[i] * x[i];
-            CHECK_MSG(error <= power * (1 + 1e-6), "%s at %g: relative error %g", ggml_type_name(type), scale, sqrt(error / power));
+            for (int i = 0; i < N; i++) {
+                error += ((double) y[i] - x[i]) * ((double) y[i] - x[i]), power += (double) x[i] * x[i];
+            }
+            CHECK_MSG(error <= power * (1 + 1e-6), "%s at %g: relative error %g", ggml_type_name(type), scale,
+                sqrt(error / power));
         }
     }
     static const struct {
         enum ggml_type type;
         float          scale;
         double         limit;
-    } small[] = { { GGML_TYPE_Q4_0, 1e-6f, 0.11 }, { GGML_TYPE_Q4_1, 1e-6f, 0.11 }, { GGML_TYPE_Q5_0, 1e-6f, 0.07 }, { GGML_TYPE_Q5_1, 1e-6f, 0.07 },
-                  { GGML_TYPE_Q8_0, 1e-6f, 0.03 }, { GGML_TYPE_Q2_K, 1e-6f, 0.33 }, { GGML_TYPE_Q3_K, 1e-6f, 0.18 }, { GGML_TYPE_Q4_K, 1e-5f, 0.09 },
-                  { GGML_TYPE_Q4_K, 1e-6f, 0.11 }, { GGML_TYPE_Q5_K, 1e-5f, 0.05 }, { GGML_TYPE_Q5_K, 1e-6f, 0.07 }, { GGML_TYPE_Q6_K, 1e-4f, 0.025 },
-                  { GGML_TYPE_Q6_K, 1e-5f, 0.025 }, { GGML_TYPE_Q6_K, 1e-6f, 0.04 }, { GGML_TYPE_IQ4_NL, 1e-5f, 0.11 }, { GGML_TYPE_IQ2_S, 1e-6f, 0.3 } };
+    } small[] = { { GGML_TYPE_Q4_0, 1e-6f, 0.11 }, { GGML_TYPE_Q4_1, 1e-6f, 0.11 }, { GGML_TYPE_Q5_0, 1e-6f, 0.07 },
+        { GGML_TYPE_Q5_1, 1e-6f, 0.07 }, { GGML_TYPE_Q8_0, 1e-6f, 0.03 }, { GGML_TYPE_Q2_K, 1e-6f, 0.33 },
+        { GGML_TYPE_Q3_K, 1e-6f, 0.18 }, { GGML_TYPE_Q4_K, 1e-5f, 0.09 }, { GGML_TYPE_Q4_K, 1e-6f, 0.11 },
+        { GGML_TYPE_Q5_K, 1e-5f, 0.05 }, { GGML_TYPE_Q5_K, 1e-6f, 0.07 }, { GGML_TYPE_Q6_K, 1e-4f, 0.025 },
+        { GGML_TYPE_Q6_K, 1e-5f, 0.025 }, { GGML_TYPE_Q6_K, 1e-6f, 0.04 }, { GGML_TYPE_IQ4_NL, 1e-5f, 0.11 },
+        { GGML_TYPE_IQ2_S, 1e-6f, 0.3 } };
     for (size_t t = 0; t < sizeof(small) / sizeof(small[0]); t++) {
         double unused;
         normal_like(x, N);
-        for (int i = 0; i < N; i++) x[i] *= small[t].scale;
+        for (int i = 0; i < N; i++) {
+            x[i] *= small[t].scale;
+        }
         const double rms = round_trip(small[t].type, x, NULL, y, &unused);
-        CHECK_MSG(rms < small[t].limit, "%s at %g: relative error %g", ggml_type_name(small[t].type), small[t].scale, rms);
+        CHECK_MSG(rms < small[t].limit, "%s at %g: relative error %g", ggml_type_name(small[t].type), small[t].scale,
+            rms);
     }
 }
 
 static void chunks_land_in_their_place(void) {
     static float   x[N];
     static uint8_t whole[N * 2], parts[N * 2];
-    for (int i = 0; i < N; i++) x[i] = test_random_float(-1, 1);
+    for (int i = 0; i < N; i++) {
+        x[i] = test_random_float(-1, 1);
+    }
     const enum ggml_type types[] = { GGML_TYPE_Q4_0, GGML_TYPE_Q8_0, GGML_TYPE_F16, GGML_TYPE_BF16 };
     for (int t = 0; t < 4; t++) {
         const size_t bytes = ggml_quantize_chunk(types[t], x, whole, 0, 10, N / 10, NULL, NULL);
@@ -468,18 +549,18 @@ static void arguments(void) {
     static const struct {
         enum ggml_type type;
         size_t (*quantize)(const float * src, void * dst, int n, int k, int64_t * hist);
-    } k_formats[] = { { GGML_TYPE_Q2_K, ggml_quantize_q2_K },
-                      { GGML_TYPE_Q3_K, ggml_quantize_q3_K },
-                      { GGML_TYPE_Q4_K, ggml_quantize_q4_K },
-                      { GGML_TYPE_Q5_K, ggml_quantize_q5_K },
-                      { GGML_TYPE_Q6_K, ggml_quantize_q6_K } };
+    } k_formats[] = { { GGML_TYPE_Q2_K, ggml_quantize_q2_K }, { GGML_TYPE_Q3_K, ggml_quantize_q3_K },
+        { GGML_TYPE_Q4_K, ggml_quantize_q4_K }, { GGML_TYPE_Q5_K, ggml_quantize_q5_K },
+        { GGML_TYPE_Q6_K, ggml_quantize_q6_K } };
     for (int f = 0; f < 5; f++) {
         int64_t hist[16] = { 0 };
         CHECK_INT(k_formats[f].quantize(row, one, 512, 256, hist), ggml_row_size(k_formats[f].type, 512));
         CHECK_INT(ggml_quantize_chunk(k_formats[f].type, row, other, 0, 2, 256, NULL, NULL),
-                  ggml_row_size(k_formats[f].type, 512));
+            ggml_row_size(k_formats[f].type, 512));
         CHECK(memcmp(one, other, ggml_row_size(k_formats[f].type, 512)) == 0);
-        for (int i = 0; i < 16; i++) CHECK_INT(hist[i], 0);
+        for (int i = 0; i < 16; i++) {
+            CHECK_INT(hist[i], 0);
+        }
         CHECK_INT(k_formats[f].quantize(row, one, 512, 128, hist), 0);
         CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "blocks of 256");
     }
@@ -488,11 +569,14 @@ static void arguments(void) {
     CHECK(ggml_quantize_requires_imatrix(GGML_TYPE_IQ2_XS) && !ggml_quantize_requires_imatrix(GGML_TYPE_Q4_K));
 }
 
-// What quantizing gives, as one number for each format, without and with weights: it stays the same when a search becomes
-// faster. Rows of all kinds: values of similar size, small ones among large, few levels, zeros, what is no number, any bits.
+// What quantizing gives, as one number for each format, without and with weights: it stays the same when a search
+// becomes faster. Rows of all kinds: values of similar size, small ones among large, few levels, zeros, what is no
+// number, any bits.
 static uint64_t digest(const uint8_t * p, size_t n) {
     uint64_t h = UINT64_C(14695981039346656037);
-    for (size_t i = 0; i < n; i++) h = (h ^ p[i]) * UINT64_C(1099511628211);
+    for (size_t i = 0; i < n; i++) {
+        h = (h ^ p[i]) * UINT64_C(1099511628211);
+    }
     return h;
 }
 
@@ -549,19 +633,25 @@ static void bytes_stay(void) {
     static uint8_t blocks[COLUMNS * ROWS * 2];
     uint64_t       state = UINT64_C(88172645463325252);
     mixed_rows(x, COLUMNS * ROWS, &state);
-    for (int i = 0; i < COLUMNS; i++) w[i] = ldexpf(1 + (float) (i % 13) / 16, i % 9 - 4);
+    for (int i = 0; i < COLUMNS; i++) {
+        w[i] = ldexpf(1 + (float) (i % 13) / 16, i % 9 - 4);
+    }
     for (size_t t = 0; t < sizeof(list) / sizeof(list[0]); t++) {
         for (int with = 0; with < 2; with++) {
             const uint64_t want = with ? list[t].weighted : list[t].plain;
-            if (with == 0 && ggml_quantize_requires_imatrix(list[t].type)) continue;
-            const size_t   n   = ggml_quantize_rows(list[t].type, x, blocks, ROWS, COLUMNS, with ? w : NULL, GGML_ON_INVALID_CLIP, NULL);
+            if (with == 0 && ggml_quantize_requires_imatrix(list[t].type)) {
+                continue;
+            }
+            const size_t n =
+                ggml_quantize_rows(list[t].type, x, blocks, ROWS, COLUMNS, with ? w : NULL, GGML_ON_INVALID_CLIP, NULL);
             const uint64_t got = digest(blocks, n);
-            CHECK_MSG(got == want, "%s %s weights: other bytes, 0x%016llx", ggml_type_name(list[t].type), with ? "with" : "without",
-                      (unsigned long long) got);
+            CHECK_MSG(got == want, "%s %s weights: other bytes, 0x%016llx", ggml_type_name(list[t].type),
+                with ? "with" : "without", (unsigned long long) got);
         }
     }
 }
 
-TEST_MAIN(TEST(errors_are_bounded), TEST(super_blocks), TEST(codebooks), TEST(random_blocks), TEST(exact_values), TEST(bytes_stay),
-          TEST(dot_products), TEST(hostile_rows), TEST(importance_lowers_the_weighted_error),
-          TEST(invalid_numbers_are_errors), TEST(limits_hold), TEST(halves), TEST(scales_of_all_sizes), TEST(chunks_land_in_their_place), TEST(arguments))
+TEST_MAIN(TEST(errors_are_bounded), TEST(super_blocks), TEST(codebooks), TEST(random_blocks), TEST(exact_values),
+    TEST(bytes_stay), TEST(dot_products), TEST(hostile_rows), TEST(importance_lowers_the_weighted_error),
+    TEST(invalid_numbers_are_errors), TEST(limits_hold), TEST(halves), TEST(scales_of_all_sizes),
+    TEST(chunks_land_in_their_place), TEST(arguments))

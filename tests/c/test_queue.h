@@ -1,5 +1,6 @@
-// test_queue.h - devices with a queue of their own that all share one kind of host memory, and whose buffers wait for nobody: only a caller
-// that keeps the order of reads and writes between the queues right gets right results (and no report from the thread sanitizer).
+// test_queue.h - devices with a queue of their own that all share one kind of host memory, and whose buffers wait for
+// nobody: only a caller that keeps the order of reads and writes between the queues right gets right results (and no
+// report from the thread sanitizer).
 #ifndef GB_TESTS_TEST_QUEUE_H
 #define GB_TESTS_TEST_QUEUE_H
 
@@ -124,20 +125,18 @@ static GGML_CALL const char * shared_buffer_name(ggml_backend_buffer_t buffer) {
     return "SHARED";
 }
 
-static GGML_CALL void shared_free(ggml_backend_buffer_t buffer) {
-    free(buffer->context);
-}
+static GGML_CALL void shared_free(ggml_backend_buffer_t buffer) { free(buffer->context); }
 
-static GGML_CALL void * shared_base(ggml_backend_buffer_t buffer) {
-    return buffer->context;
-}
+static GGML_CALL void * shared_base(ggml_backend_buffer_t buffer) { return buffer->context; }
 
-static GGML_CALL void shared_set(ggml_backend_buffer_t buffer, struct ggml_tensor * t, const void * data, size_t offset, size_t size) {
+static GGML_CALL void shared_set(ggml_backend_buffer_t buffer, struct ggml_tensor * t, const void * data, size_t offset,
+    size_t size) {
     (void) buffer;
     memcpy((char *) t->data + offset, data, size);
 }
 
-static GGML_CALL void shared_get(ggml_backend_buffer_t buffer, const struct ggml_tensor * t, void * data, size_t offset, size_t size) {
+static GGML_CALL void shared_get(ggml_backend_buffer_t buffer, const struct ggml_tensor * t, void * data, size_t offset,
+    size_t size) {
     (void) buffer;
     memcpy(data, (const char *) t->data + offset, size);
 }
@@ -147,8 +146,12 @@ static GGML_CALL void shared_clear(ggml_backend_buffer_t buffer, uint8_t value) 
 }
 
 static GGML_CALL ggml_backend_buffer_t shared_alloc(ggml_backend_buffer_type_t buft, size_t size) {
-    const struct ggml_backend_buffer_i iface = { .get_name = shared_buffer_name, .free_buffer = shared_free, .get_base = shared_base,
-                                                 .set_tensor = shared_set, .get_tensor = shared_get, .clear = shared_clear };
+    const struct ggml_backend_buffer_i iface = { .get_name = shared_buffer_name,
+        .free_buffer                                       = shared_free,
+        .get_base                                          = shared_base,
+        .set_tensor                                        = shared_set,
+        .get_tensor                                        = shared_get,
+        .clear                                             = shared_clear };
     return ggml_backend_buffer_init(buft, iface, aligned_alloc(64, (size + 64) / 64 * 64), size);
 }
 
@@ -179,8 +182,12 @@ static GGML_CALL ggml_backend_buffer_type_t queue_buft(ggml_backend_t backend) {
 static inline ggml_backend_t queue_device_new(int i, unsigned max_delay_us) {
     struct queue_device * d = calloc(1, sizeof(*d));
     snprintf(d->name, sizeof(d->name), "Q%d", i);
-    d->backend.iface = (struct ggml_backend_i){ .get_name = queue_name, .free = queue_free, .get_default_buffer_type = queue_buft,
-                                                .synchronize = queue_synchronize, .graph_compute = queue_compute, .supports_op = queue_supports_op };
+    d->backend.iface   = (struct ggml_backend_i) { .get_name = queue_name,
+        .free                                              = queue_free,
+        .get_default_buffer_type                           = queue_buft,
+        .synchronize                                       = queue_synchronize,
+        .graph_compute                                     = queue_compute,
+        .supports_op                                       = queue_supports_op };
     d->backend.context = d;
     d->random          = (unsigned) i + 1;
     d->max_delay_us    = max_delay_us;

@@ -33,7 +33,7 @@ static void built_in(void) {
 static void names_and_parameters(void) {
     int mine;
     fake_new(&device);
-    const size_t n = ggml_backend_reg_get_count();
+    const size_t n      = ggml_backend_reg_get_count();
     char         name[] = "Fake-1";
     CHECK_INT(ggml_backend_register(name, make_fake, &device.buft, &mine), GGML_STATUS_SUCCESS);
     name[0] = 'x'; // it was copied
@@ -138,8 +138,8 @@ static void check_entry(size_t i) {
     }
     CHECK_MSG(ggml_backend_get_default_buffer_type(backend) == buft, "%s", ggml_backend_reg_get_name(i));
     CHECK_MSG(ggml_backend_buft_supports_backend(buft, backend), "%s", ggml_backend_reg_get_name(i));
-    const ggml_backend_buffer_t buffers[] = { ggml_backend_reg_alloc_buffer(i, 64), ggml_backend_alloc_buffer(backend, 64),
-                                              ggml_backend_buft_alloc_buffer(buft, 64) };
+    const ggml_backend_buffer_t buffers[] = { ggml_backend_reg_alloc_buffer(i, 64),
+        ggml_backend_alloc_buffer(backend, 64), ggml_backend_buft_alloc_buffer(buft, 64) };
     for (int k = 0; k < 3; k++) {
         struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 1 << 14, NULL, true });
         struct ggml_tensor *  x   = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4);
@@ -151,7 +151,8 @@ static void check_entry(size_t i) {
         CHECK_INT(ggml_backend_view_init(buffers[k], g->nodes[0]), GGML_STATUS_SUCCESS);
         float values[4] = { 1, 2, 3, 4 };
         ggml_backend_tensor_set(x, values, 0, sizeof(values));
-        CHECK_MSG(ggml_backend_graph_compute(backend, g), "%s", ggml_last_error()); // the backend computes in all of them
+        // the backend computes in all of them
+        CHECK_MSG(ggml_backend_graph_compute(backend, g), "%s", ggml_last_error());
         ggml_backend_tensor_get(x, values, 0, sizeof(values));
         CHECK(values[3] == 16);
         ggml_backend_buffer_free(buffers[k]);
@@ -163,17 +164,19 @@ static void check_entry(size_t i) {
 static void entries_have_their_default_buffer_type(void) {
     for (int round = 0; round < 3; round++) {
         for (size_t i = 0; i < ggml_backend_reg_get_count(); i++) {
-            if (ggml_backend_reg_get_default_buffer_type(i) != &device.buft) check_entry(i);
+            if (ggml_backend_reg_get_default_buffer_type(i) != &device.buft) {
+                check_entry(i);
+            }
         }
     }
 }
 
 // Several simulated devices at once are several devices, and whichever is freed, the entry's type can be had again.
 static void simulated_devices_stay_apart(void) {
-    const size_t   sim  = ggml_backend_reg_find_by_name("SIM");
-    ggml_backend_t a    = ggml_backend_reg_init_backend(sim, NULL);
-    ggml_backend_t b    = ggml_backend_reg_init_backend(sim, "");
-    ggml_backend_t c    = ggml_backend_reg_init_backend(sim, "delay=0");
+    const size_t                     sim  = ggml_backend_reg_find_by_name("SIM");
+    ggml_backend_t                   a    = ggml_backend_reg_init_backend(sim, NULL);
+    ggml_backend_t                   b    = ggml_backend_reg_init_backend(sim, "");
+    ggml_backend_t                   c    = ggml_backend_reg_init_backend(sim, "delay=0");
     const ggml_backend_buffer_type_t buft = ggml_backend_reg_get_default_buffer_type(sim);
     CHECK(ggml_backend_get_default_buffer_type(a) == buft);
     CHECK(ggml_backend_get_default_buffer_type(b) != buft && ggml_backend_get_default_buffer_type(c) != buft);
@@ -189,4 +192,5 @@ static void simulated_devices_stay_apart(void) {
     ggml_backend_free(c);
 }
 
-TEST_MAIN(TEST(built_in), TEST(entries_have_their_default_buffer_type), TEST(simulated_devices_stay_apart), TEST(names_and_parameters), TEST(errors), TEST(threads), TEST(out_of_memory))
+TEST_MAIN(TEST(built_in), TEST(entries_have_their_default_buffer_type), TEST(simulated_devices_stay_apart),
+    TEST(names_and_parameters), TEST(errors), TEST(threads), TEST(out_of_memory))

@@ -1,5 +1,5 @@
-// Orders that need less memory: by hand, and on random graphs against every order that keeps the dependences, judged by a count of
-// live bytes position by position, by the simulation of test_alloc.h, and by computing.
+// Orders that need less memory: by hand, and on random graphs against every order that keeps the dependences, judged by
+// a count of live bytes position by position, by the simulation of test_alloc.h, and by computing.
 #include "alloc/reorder.h"
 #include "alloc/plan.h"
 #include "base/hash.h"
@@ -38,8 +38,13 @@ static struct gb_liveness_input input_of(struct gb_ptrmap * ids, const struct gg
             }
         }
     }
-    return (struct gb_liveness_input){ .nodes = graph->nodes, .n_nodes = graph->n_nodes, .user = ids, .id_of = id_of,
-                                       .n_ids = (int64_t) ids->n, .arena_of = arena_of, .size_of = size_of };
+    return (struct gb_liveness_input){ .nodes = graph->nodes,
+        .n_nodes                              = graph->n_nodes,
+        .user                                 = ids,
+        .id_of                                = id_of,
+        .n_ids                                = (int64_t) ids->n,
+        .arena_of                             = arena_of,
+        .size_of                              = size_of };
 }
 
 // Bytes alive at once, at most, in each arena; added up.
@@ -90,7 +95,7 @@ static const char * fault_of(const struct ggml_cgraph * graph, const int * order
     return NULL;
 }
 
-// ------------------------------------------------------------------------------------------------------------------- by hand
+// ------------------------------------------------------------------------------------------------------------- by hand
 
 struct world {
     struct ggml_context * ctx;
@@ -114,7 +119,7 @@ static void branches(struct world * w, struct ggml_tensor * nodes[7]) {
     struct ggml_tensor * x = ggml_new_tensor_1d(w->ctx, GGML_TYPE_F32, 16);
     for (int b = 0; b < 2; b++) {
         nodes[b]     = ggml_repeat(w->ctx, x, ggml_new_tensor_2d(w->ctx, GGML_TYPE_F32, 16, 10)); // 640 bytes
-        nodes[2 + b] = ggml_sum_rows(w->ctx, nodes[b]);                                            // 40 bytes
+        nodes[2 + b] = ggml_sum_rows(w->ctx, nodes[b]);                                           // 40 bytes
         nodes[4 + b] = ggml_cont(w->ctx, nodes[2 + b]);
     }
     nodes[6] = ggml_add(w->ctx, nodes[4], nodes[5]);
@@ -179,8 +184,9 @@ static void side_effects(void) {
     struct ggml_tensor * read  = ggml_cont(w.ctx, cache);
     struct ggml_tensor * later = ggml_cpy(w.ctx, nodes[2], ggml_view_2d(w.ctx, cache, 1, 10, 4, 0));
     struct ggml_tensor * last  = ggml_map_custom1(w.ctx, nodes[0], custom, 1, NULL);
-    ggml_build_forward_expand(w.graph, first); // nodes are in the graph's list already: only these are added, with their views
-    w.graph->n_nodes = 7;
+    // nodes are in the graph's list already: only these are added, with their views
+    ggml_build_forward_expand(w.graph, first);
+    w.graph->n_nodes            = 7;
     struct ggml_tensor * more[] = { first, write->src[1], write, read, later->src[1], later, last };
     for (int i = 0; i < 7; i++) {
         w.graph->nodes[w.graph->n_nodes++] = more[i];
@@ -192,7 +198,7 @@ static void side_effects(void) {
     for (int k = 0; k < 14; k++) {
         at[order[k]] = k;
     }
-    CHECK(at[7] < at[13]);                     // first, last
+    CHECK(at[7] < at[13]);                    // first, last
     CHECK(at[9] < at[10] && at[10] < at[12]); // write, read, later
     free_world(&w);
 }
@@ -203,7 +209,8 @@ static void wide_graph(void) { // more nodes at once than fit into a state
     struct ggml_tensor * sum = NULL;
     struct ggml_tensor * large[150];
     for (int i = 0; i < 150; i++) {
-        large[i] = w.graph->nodes[w.graph->n_nodes++] = ggml_repeat(w.ctx, x, ggml_new_tensor_2d(w.ctx, GGML_TYPE_F32, 16, 10));
+        large[i] = w.graph->nodes[w.graph->n_nodes++] =
+            ggml_repeat(w.ctx, x, ggml_new_tensor_2d(w.ctx, GGML_TYPE_F32, 16, 10));
     }
     for (int i = 0; i < 150; i++) {
         struct ggml_tensor * small = w.graph->nodes[w.graph->n_nodes++] = ggml_sum_rows(w.ctx, large[i]);
@@ -224,7 +231,7 @@ static void wide_graph(void) { // more nodes at once than fit into a state
     free_world(&w);
 }
 
-// -------------------------------------------------------------------------------------------------------------- random graphs
+// ------------------------------------------------------------------------------------------------------- random graphs
 
 // Every order that keeps what must follow, depth first: the lowest load.
 static size_t lowest_load(const struct gb_liveness_input * in, const struct ggml_cgraph * graph) {
@@ -237,7 +244,7 @@ static size_t lowest_load(const struct gb_liveness_input * in, const struct ggml
         }
         bool went = false;
         for (; depth < graph->n_nodes && next[depth] < graph->n_nodes && !went; next[depth]++) {
-            const int i = next[depth];
+            const int i  = next[depth];
             bool      ok = !(done >> i & 1);
             for (int j = 0; j < i && ok; j++) {
                 ok = (done >> j & 1) || !random_must_follow(graph->nodes[i], graph->nodes[j]);
@@ -263,7 +270,8 @@ static void against_every_order(void) {
         struct random_graph g;
         struct gb_ptrmap    ids = { 0 };
         int                 order[RANDOM_MAX];
-        REQUIRE(random_graph_make(&g, (struct random_graph_params){ (int) test_random_int(4, 20), round % 3 == 0, false, round % 4 == 0 }));
+        REQUIRE(random_graph_make(&g,
+            (struct random_graph_params){ (int) test_random_int(4, 20), round % 3 == 0, false, round % 4 == 0 }));
         struct gb_liveness_input in = input_of(&ids, g.graph);
         if (g.graph->n_nodes <= 8) {
             struct gb_reorder_result result;
@@ -282,7 +290,7 @@ static void against_every_order(void) {
         random_graph_free(&g);
     }
     CHECK_MSG(n > 150 && n_possible > 10 && n_lower * 10 >= n_possible * 8 && n_best * 100 >= n * 97,
-              "%d graphs: less is possible in %d, found in %d; the least in %d", n, n_possible, n_lower, n_best);
+        "%d graphs: less is possible in %d, found in %d; the least in %d", n, n_possible, n_lower, n_best);
 }
 
 struct placed {
@@ -304,7 +312,8 @@ static void values_survive(void) {
         struct random_graph g;
         struct gb_ptrmap    ids = { 0 };
         int                 order[RANDOM_MAX];
-        REQUIRE(random_graph_make(&g, (struct random_graph_params){ (int) test_random_int(1, 90), round % 2 == 0, false, round % 4 == 0 }));
+        REQUIRE(random_graph_make(&g,
+            (struct random_graph_params){ (int) test_random_int(1, 90), round % 2 == 0, false, round % 4 == 0 }));
         struct gb_liveness_input in = input_of(&ids, g.graph);
         struct gb_reorder_result result;
         REQUIRE(gb_reorder(&in, order, &result) == GGML_STATUS_SUCCESS);
@@ -337,14 +346,15 @@ static void values_survive(void) {
         in          = input_of(&ids, g.graph);
         in.arena_of = arena_of_two;
         REQUIRE(gb_reorder(&in, other, &result) == GGML_STATUS_SUCCESS);
-        CHECK(fault_of(g.graph, other) == NULL && result.after == load_of(&in, other) && result.after <= load_of(&in, NULL));
+        CHECK(fault_of(g.graph, other) == NULL && result.after == load_of(&in, other) &&
+              result.after <= load_of(&in, NULL));
         gb_ptrmap_free(&ids);
         random_graph_free(&g);
     }
     CHECK_MSG(n_changed > 50, "%d graphs of 300 changed", n_changed);
 }
 
-// --------------------------------------------------------------------------------------------------------- the public function
+// ------------------------------------------------------------------------------------------------- the public function
 
 static void as_a_graph(void) {
     struct world         w = world();
@@ -356,7 +366,7 @@ static void as_a_graph(void) {
     for (int i = 0; i < 7; i++) {
         CHECK(w.graph->nodes[i] == nodes[i]);
     }
-    const ggml_backend_t cpu  = ggml_backend_cpu_init();
+    const ggml_backend_t cpu = ggml_backend_cpu_init();
     size_t               size[2];
     for (int i = 0; i < 2; i++) {
         ggml_tallocr_t measure = ggml_tallocr_new_measure_from_backend(cpu);
@@ -398,5 +408,5 @@ static void out_of_memory(void) {
     free_world(&w);
 }
 
-TEST_MAIN(TEST(one_branch_after_the_other), TEST(nothing_to_gain), TEST(side_effects), TEST(wide_graph), TEST(against_every_order),
-          TEST(values_survive), TEST(as_a_graph), TEST(out_of_memory))
+TEST_MAIN(TEST(one_branch_after_the_other), TEST(nothing_to_gain), TEST(side_effects), TEST(wide_graph),
+    TEST(against_every_order), TEST(values_survive), TEST(as_a_graph), TEST(out_of_memory))

@@ -1,5 +1,6 @@
-// test_sched.c - the scheduler's functions, one behaviour a test: placement of small graphs against splits and values found by hand, and
-// everything that is promised about state: graphs unchanged, leafs that keep their content, failures that change nothing.
+// test_sched.c - the scheduler's functions, one behaviour a test: placement of small graphs against splits and values
+// found by hand, and everything that is promised about state: graphs unchanged, leafs that keep their content, failures
+// that change nothing.
 #include "ggml-alloc.h"
 #include "ggml-backend-impl.h"
 #include "ggml-backend.h"
@@ -8,7 +9,7 @@
 #include "test_fake.h"
 #include "test_place.h"
 
-// ------------------------------------------------------------------------------------------------------------------------ basics
+// -------------------------------------------------------------------------------------------------------------- basics
 
 static void one_cpu(void) {
     OPEN(p, "CPU");
@@ -24,7 +25,7 @@ static void one_cpu(void) {
     CHECK_AT(r, 3, 28);
     CHECK_STR(splits(&p), "CPU:0-2");
     CHECK(ggml_backend_sched_get_node_backend(p.sched, s) == p.backends[0]);
-    CHECK(s->data == r->data); // in place
+    CHECK(s->data == r->data);    // in place
     for (int i = 0; i < 3; i++) { // inputs keep their memory and content
         OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
         CHECK_AT(r, 0, 22);
@@ -59,8 +60,10 @@ static void second_run_allocates_nothing(void) {
 
 static void weights_decide(void) {
     OPEN(p, "SIM:name=A SIM:name=B CPU");
-    struct ggml_tensor *x = put(&p, leaf(&p, "x", 2, 2), 2, false), *wa = put(&p, leaf(&p, "wa", 2, 2), 0, true), *wb = put(&p, leaf(&p, "wb", 2, 2), 1, true);
-    struct ggml_tensor *h = ggml_mul_mat(p.ctx, wa, x), *g = ggml_relu(p.ctx, h), *y = ggml_mul_mat(p.ctx, wb, g), *z = ggml_scale(p.ctx, y, 0.5f);
+    struct ggml_tensor *x = put(&p, leaf(&p, "x", 2, 2), 2, false), *wa = put(&p, leaf(&p, "wa", 2, 2), 0, true),
+                       *wb = put(&p, leaf(&p, "wb", 2, 2), 1, true);
+    struct ggml_tensor *h = ggml_mul_mat(p.ctx, wa, x), *g = ggml_relu(p.ctx, h), *y = ggml_mul_mat(p.ctx, wb, g),
+                       *z = ggml_scale(p.ctx, y, 0.5f);
     ggml_set_name(h, "h");
     ggml_set_name(y, "y");
     expand(&p, z);
@@ -75,7 +78,8 @@ static void weights_decide(void) {
     CHECK(ggml_backend_sched_get_split_input(p.sched, 1, 0) == h);
     CHECK(ggml_backend_sched_get_split_input(p.sched, 1, 1) == NULL);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "no input 1");
-    CHECK(strstr(ggml_backend_sched_explain(p.sched, h), "backend A: reads weight 'wa' there; needs copies of 1 tensor, 16 bytes") != NULL);
+    CHECK(strstr(ggml_backend_sched_explain(p.sched, h),
+              "backend A: reads weight 'wa' there; needs copies of 1 tensor, 16 bytes") != NULL);
     CHECK(strstr(ggml_backend_sched_explain(p.sched, g), "spread upward from 'y'") != NULL);
     CHECK(strstr(ggml_backend_sched_explain(p.sched, x), "its memory is there") != NULL);
     // copies have the documented name
@@ -92,7 +96,8 @@ static void weights_decide(void) {
 
 static void users_are_obeyed(void) {
     OPEN(p, "SIM:name=A SIM:name=B,noops=mul CPU");
-    struct ggml_tensor *x = leaf(&p, "x", 2, 1), *a = ggml_sqr(p.ctx, x), *b = ggml_sqr(p.ctx, a), *c = ggml_mul(p.ctx, b, a);
+    struct ggml_tensor *x = leaf(&p, "x", 2, 1), *a = ggml_sqr(p.ctx, x), *b = ggml_sqr(p.ctx, a),
+                       *c = ggml_mul(p.ctx, b, a);
     expand(&p, c);
     OK(ggml_backend_sched_set_node_backend(p.sched, b, p.backends[1]));
     CHECK(ggml_backend_sched_get_node_backend(p.sched, b) == p.backends[1]);
@@ -120,7 +125,8 @@ static void nobody_can(void) {
     struct ggml_tensor *x = leaf(&p, "x", 2, 1), *a = ggml_sqr(p.ctx, x);
     expand(&p, a);
     CHECK_INT(ggml_backend_sched_alloc_graph(p.sched, p.graph), GGML_STATUS_UNSUPPORTED);
-    CHECK(strstr(ggml_last_error(), "SQR") && strstr(ggml_last_error(), "f32") && strstr(ggml_last_error(), "A: ") && strstr(ggml_last_error(), "B: "));
+    CHECK(strstr(ggml_last_error(), "SQR") && strstr(ggml_last_error(), "f32") && strstr(ggml_last_error(), "A: ") &&
+          strstr(ggml_last_error(), "B: "));
     CHECK(a->data == NULL && x->data == NULL);
     struct ggml_cgraph * other = ggml_new_graph(p.ctx);
     struct ggml_tensor * b     = ggml_scale(p.ctx, x, 3.0f);
@@ -132,12 +138,13 @@ static void nobody_can(void) {
     close_place(&p);
 }
 
-// ------------------------------------------------------------------------------------------------------------- storage and copies
+// -------------------------------------------------------------------------------------------------- storage and copies
 
-// A cache is read, written through a view on its own device, and read again: the second reader must see the new content.
+// A cache is read, written through a view on its own device, and read again: the second reader must see the new
+// content.
 static void copies_are_renewed(void) {
     OPEN(p, "SIM:name=A CPU");
-    struct ggml_tensor *cache = put(&p, leaf(&p, "cache", 4, 2), 1, false), *x = leaf(&p, "x", 4, 1);
+    struct ggml_tensor * cache = put(&p, leaf(&p, "cache", 4, 2), 1, false), *x = leaf(&p, "x", 4, 1);
     struct ggml_tensor * before = ggml_scale(p.ctx, cache, 10.0f);
     struct ggml_tensor * write  = ggml_cpy(p.ctx, x, ggml_view_1d(p.ctx, cache, 4, 4 * sizeof(float)));
     struct ggml_tensor * after  = ggml_scale(p.ctx, cache, 10.0f);
@@ -171,7 +178,8 @@ static void copies_are_renewed(void) {
 static void only_what_is_read_is_copied(void) {
     OPEN(p, "SIM:name=A CPU");
     struct ggml_tensor * big = put(&p, leaf(&p, "big", 16, 16), 1, false);
-    struct ggml_tensor *v = ggml_set_name(ggml_view_1d(p.ctx, big, 16, 32 * sizeof(float)), "v"), *r = ggml_sqr(p.ctx, v);
+    struct ggml_tensor * v   = ggml_set_name(ggml_view_1d(p.ctx, big, 16, 32 * sizeof(float)), "v"),
+                       *r    = ggml_sqr(p.ctx, v);
     expand(&p, r);
     OK(ggml_backend_sched_set_node_backend(p.sched, r, p.backends[0]));
     fill(big, 0, 1);
@@ -220,7 +228,8 @@ static void results_are_written_back(void) {
 
 static void in_place_goes_where_its_memory_is(void) {
     OPEN(p, "SIM:name=A SIM:name=B CPU");
-    struct ggml_tensor *x = leaf(&p, "x", 4, 1), *w = put(&p, leaf(&p, "w", 4, 1), 1, true), *cache = put(&p, leaf(&p, "cache", 4, 1), 0, false);
+    struct ggml_tensor *x = leaf(&p, "x", 4, 1), *w = put(&p, leaf(&p, "w", 4, 1), 1, true),
+                       *cache = put(&p, leaf(&p, "cache", 4, 1), 0, false);
     struct ggml_tensor *add = ggml_add_inplace(p.ctx, cache, w), *r = ggml_mul(p.ctx, x, add);
     expand(&p, r);
     OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
@@ -275,7 +284,7 @@ static void every_source_slot_counts(void) {
     close_place(&p);
     // behind an empty slot
     OPEN(q, "SIM:name=A CPU");
-    struct ggml_tensor *x = leaf(&q, "x", 4, 1), *y = put(&q, leaf(&q, "y", 4, 1), 1, false);
+    struct ggml_tensor * x = leaf(&q, "x", 4, 1), *y = put(&q, leaf(&q, "y", 4, 1), 1, false);
     struct ggml_tensor * sum = ggml_add(q.ctx, x, y);
     sum->src[3]              = put(&q, leaf(&q, "far", 4, 1), 1, false); // nobody computes with it, but it is a source
     expand(&q, sum);
@@ -285,11 +294,12 @@ static void every_source_slot_counts(void) {
     close_place(&q);
 }
 
-// ---------------------------------------------------------------------------------------------------------------- state over graphs
+// --------------------------------------------------------------------------------------------------- state over graphs
 
 static void leafs_keep_their_content(void) {
     OPEN(p, "CPU");
-    struct ggml_tensor *w = leaf(&p, "w", 4, 1), *x = leaf(&p, "x", 4, 1), *y = ggml_mul(p.ctx, w, x), *z = ggml_add(p.ctx, w, x);
+    struct ggml_tensor *w = leaf(&p, "w", 4, 1), *x = leaf(&p, "x", 4, 1), *y = ggml_mul(p.ctx, w, x),
+                       *z      = ggml_add(p.ctx, w, x);
     struct ggml_cgraph * other = ggml_new_graph(p.ctx);
     expand(&p, y);
     ggml_build_forward_expand(other, z);
@@ -342,9 +352,11 @@ static void leafs_move_when_told(void) {
 // A graph in parts: a result of the first is read by the second, as long as nothing overwrote it.
 static void results_of_earlier_graphs(void) {
     OPEN(p, "CPU");
-    struct ggml_tensor *x = leaf(&p, "x", 64, 1), *a = ggml_sqr(p.ctx, x), *b = ggml_scale(p.ctx, a, 3.0f), *c = ggml_sqr(p.ctx, b);
+    struct ggml_tensor *x = leaf(&p, "x", 64, 1), *a = ggml_sqr(p.ctx, x), *b = ggml_scale(p.ctx, a, 3.0f),
+                       *c = ggml_sqr(p.ctx, b);
     expand(&p, c);
-    struct ggml_cgraph first = ggml_graph_view(p.graph, 0, 2), second = ggml_graph_view(p.graph, 2, 3), only_b = ggml_graph_view(p.graph, 1, 2);
+    struct ggml_cgraph first = ggml_graph_view(p.graph, 0, 2), second = ggml_graph_view(p.graph, 2, 3),
+                       only_b = ggml_graph_view(p.graph, 1, 2);
     OK(ggml_backend_sched_alloc_graph(p.sched, &first));
     fill(x, 2, 0);
     for (int i = 0; i < 3; i++) {
@@ -362,7 +374,7 @@ static void results_of_earlier_graphs(void) {
 static void two_schedulers_one_graph(void) {
     OPEN(p, "SIM:name=A CPU");
     ggml_backend_sched_t cpu_only = ggml_backend_sched_new(&p.backends[1], NULL, 1, 0);
-    struct ggml_tensor *x = leaf(&p, "x", 4, 1), *a = ggml_sqr(p.ctx, x), *b = ggml_add(p.ctx, a, x);
+    struct ggml_tensor * x = leaf(&p, "x", 4, 1), *a = ggml_sqr(p.ctx, x), *b = ggml_add(p.ctx, a, x);
     expand(&p, b);
     OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
     fill(x, 1, 1);
@@ -405,12 +417,12 @@ static void buffers_grow(void) {
 
 static void many_graphs(void) { // more than are kept
     OPEN(p, "SIM:name=A CPU");
-    struct ggml_tensor *x = put(&p, leaf(&p, "x", 4, 1), 0, false), *first = NULL;
+    struct ggml_tensor * x = put(&p, leaf(&p, "x", 4, 1), 0, false), *first = NULL;
     struct ggml_cgraph * first_graph = NULL;
     fill(x, 2, 0);
     for (int i = 0; i < 3 * GB_SCHED_PLANS_MAX; i++) {
         struct ggml_cgraph * g = ggml_new_graph_custom(p.ctx, 8, false);
-        struct ggml_tensor *y = leaf(&p, "y", 4, 1 + i % 5), *r = ggml_add(p.ctx, y, ggml_sqr(p.ctx, x));
+        struct ggml_tensor * y = leaf(&p, "y", 4, 1 + i % 5), *r = ggml_add(p.ctx, y, ggml_sqr(p.ctx, x));
         ggml_build_forward_expand(g, r);
         OK(ggml_backend_sched_alloc_graph(p.sched, g));
         fill(y, 1, 0);
@@ -455,10 +467,11 @@ static void changed_graphs_are_noticed(void) {
     close_place(&p);
 }
 
-// ------------------------------------------------------------------------------------------------------------------- old programs
+// -------------------------------------------------------------------------------------------------------- old programs
 
 // As programs of early 2024 do it: build with measure allocators, measure, build again, compute.
-static struct ggml_cgraph * build_old(struct place * p, struct ggml_context * ctx, struct ggml_tensor ** input, struct ggml_tensor ** result) {
+static struct ggml_cgraph * build_old(struct place * p, struct ggml_context * ctx, struct ggml_tensor ** input,
+    struct ggml_tensor ** result) {
     ggml_tallocr_t       alloc = ggml_backend_sched_get_tallocr(p->sched, p->backends[p->n - 1]);
     struct ggml_cgraph * graph = ggml_new_graph(ctx);
     struct ggml_tensor * x     = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 8);
@@ -476,8 +489,8 @@ static struct ggml_cgraph * build_old(struct place * p, struct ggml_context * ct
 
 static void two_steps(const char * devices) {
     OPEN(p, devices);
-    struct ggml_tensor *x, *r;
-    struct ggml_context * first = ggml_init((struct ggml_init_params){ 1 << 14, NULL, true });
+    struct ggml_tensor *  x, *r;
+    struct ggml_context * first   = ggml_init((struct ggml_init_params){ 1 << 14, NULL, true });
     struct ggml_cgraph *  measure = build_old(&p, first, &x, &r);
     CHECK(ggml_tallocr_is_measure(ggml_backend_sched_get_tallocr(p.sched, p.backends[0])));
     OK(ggml_backend_sched_init_measure(p.sched, measure));
@@ -505,7 +518,7 @@ static void two_steps_on_devices(void) {
     two_steps("SIM:name=A SIM:name=B CPU");
 }
 
-// ---------------------------------------------------------------------------------------------------------------------- callback
+// ------------------------------------------------------------------------------------------------------------ callback
 
 struct watched {
     struct ggml_tensor * asked[16];
@@ -529,7 +542,8 @@ static bool watch(struct ggml_tensor * t, bool ask, void * user_data) {
 
 static void callbacks(void) {
     OPEN(p, "SIM:name=A,delay=1ms SIM:name=B CPU");
-    struct ggml_tensor *x = leaf(&p, "x", 4, 1), *a = ggml_scale(p.ctx, x, 2), *v = ggml_reshape_1d(p.ctx, a, 4), *b = ggml_sqr(p.ctx, v);
+    struct ggml_tensor *x = leaf(&p, "x", 4, 1), *a = ggml_scale(p.ctx, x, 2), *v = ggml_reshape_1d(p.ctx, a, 4),
+                       *b = ggml_sqr(p.ctx, v);
     struct ggml_tensor *c = ggml_scale(p.ctx, b, 10), *d = ggml_sqr(p.ctx, c);
     expand(&p, d);
     OK(ggml_backend_sched_set_node_backend(p.sched, c, p.backends[1]));
@@ -551,8 +565,9 @@ static void callbacks(void) {
     OK(ggml_backend_sched_set_eval_callback(p.sched, watch, &stop));
     CHECK_INT(ggml_backend_sched_graph_compute(p.sched, p.graph), GGML_STATUS_ABORTED);
     CHECK_INT(stop.n_shown, 1);
-    if (!test_runs_are_checked()) { // what does not run is NaN then
-        CHECK_AT(d, 0, 1600);       // nothing ran after it
+    // what does not run is NaN then
+    if (!test_runs_are_checked()) {
+        CHECK_AT(d, 0, 1600); // nothing ran after it
     }
     OK(ggml_backend_sched_set_eval_callback(p.sched, NULL, NULL));
     OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
@@ -560,7 +575,7 @@ static void callbacks(void) {
     close_place(&p);
 }
 
-// ---------------------------------------------------------------------------------------------------------------- limits and errors
+// --------------------------------------------------------------------------------------------------- limits and errors
 
 static void many_backends_and_splits(void) {
     char devices[512] = "";
@@ -569,7 +584,7 @@ static void many_backends_and_splits(void) {
     }
     strcat(devices, "CPU");
     OPEN(p, devices);
-    struct ggml_tensor *x = leaf(&p, "x", 4, 1), *r = x;
+    struct ggml_tensor * x = leaf(&p, "x", 4, 1), *r = x;
     struct ggml_cgraph * graph = ggml_new_graph_custom(p.ctx, 2000, false);
     enum { N = 600 };
     for (int i = 0; i < N; i++) {
@@ -638,7 +653,8 @@ static void device_memory_runs_out(void) {
 
 static void failing_devices(void) {
     OPEN(p, "SIM:name=A SIM:name=B,fail_op=sqr CPU");
-    struct ggml_tensor *x = leaf(&p, "x", 4, 1), *a = ggml_scale(p.ctx, x, 2), *b = ggml_sqr(p.ctx, a), *c = ggml_scale(p.ctx, b, 2);
+    struct ggml_tensor *x = leaf(&p, "x", 4, 1), *a = ggml_scale(p.ctx, x, 2), *b = ggml_sqr(p.ctx, a),
+                       *c = ggml_scale(p.ctx, b, 2);
     expand(&p, c);
     OK(ggml_backend_sched_set_node_backend(p.sched, a, p.backends[0]));
     OK(ggml_backend_sched_set_node_backend(p.sched, b, p.backends[1]));
@@ -657,8 +673,9 @@ static void bad_arguments(void) {
     OPEN(p, "SIM:name=A CPU");
     struct ggml_tensor * x       = leaf(&p, "x", 4, 1);
     ggml_backend_t       twice[] = { p.backends[0], p.backends[1], p.backends[0] }, gap[] = { p.backends[0], NULL };
-    ggml_backend_buffer_type_t swapped[] = { ggml_backend_get_default_buffer_type(p.backends[1]), ggml_backend_get_default_buffer_type(p.backends[0]) };
-    ggml_backend_t foreign = ggml_backend_cpu_init();
+    ggml_backend_buffer_type_t swapped[] = { ggml_backend_get_default_buffer_type(p.backends[1]),
+        ggml_backend_get_default_buffer_type(p.backends[0]) };
+    ggml_backend_t             foreign   = ggml_backend_cpu_init();
     CHECK(ggml_backend_sched_new(NULL, NULL, 1, 0) == NULL);
     CHECK(ggml_backend_sched_new(p.backends, NULL, 0, 0) == NULL);
     CHECK(ggml_backend_sched_new(p.backends, NULL, -1, 0) == NULL);
@@ -719,7 +736,7 @@ static void empty_tensors(void) {
     close_place(&p);
 }
 
-// ------------------------------------------------------------------------------------------------------------- third-party backends
+// ------------------------------------------------------------------------------------------------ third-party backends
 
 // A backend with the hooks of 2024 and no more: no plans, no queue. Its failures are named, and change nothing.
 static void third_party_backend(void) {
@@ -728,10 +745,11 @@ static void third_party_backend(void) {
     OPEN(p, "CPU");
     ggml_backend_t       backends[] = { &f.backend, p.backends[0] };
     ggml_backend_sched_t s          = ggml_backend_sched_new(backends, NULL, 2, 0);
-    struct ggml_tensor *x = leaf(&p, "x", 4, 1), *a = ggml_add(p.ctx, x, x), *b = ggml_sqr(p.ctx, a), *c = ggml_add(p.ctx, b, x);
+    struct ggml_tensor * x = leaf(&p, "x", 4, 1), *a = ggml_add(p.ctx, x, x), *b = ggml_sqr(p.ctx, a),
+                       *c = ggml_add(p.ctx, b, x);
     expand(&p, c);
     for (int n = 1;; n++) { // each set-up of a tensor fails once
-        f.fail_init                    = n;
+        f.fail_init                   = n;
         const enum ggml_status status = ggml_backend_sched_alloc_graph(s, p.graph);
         if (f.fail_init > 0) {
             OK(status);
@@ -782,36 +800,38 @@ static void callbacks_cannot_reenter(void) {
     close_place(&p);
 }
 
-// ------------------------------------------------------------------------------------------------------------------- out of memory
+// ------------------------------------------------------------------------------------------------------- out of memory
 
 // Every allocation fails once: no crash, no leak, and after the failure the same calls succeed with right results.
 static void every_allocation_fails(void) {
     OPEN(p, "SIM:name=A SIM:name=B CPU");
-    struct ggml_tensor *w = put(&p, leaf(&p, "w", 4, 4), 0, true), *x = leaf(&p, "x", 4, 1), *cache = put(&p, leaf(&p, "cache", 4, 2), 2, false);
-    struct ggml_tensor *a = ggml_mul_mat(p.ctx, w, x), *b = ggml_sqr(p.ctx, a), *write = ggml_cpy(p.ctx, b, ggml_view_1d(p.ctx, cache, 4, 16));
+    struct ggml_tensor *w = put(&p, leaf(&p, "w", 4, 4), 0, true), *x = leaf(&p, "x", 4, 1),
+                       *cache = put(&p, leaf(&p, "cache", 4, 2), 2, false);
+    struct ggml_tensor *a = ggml_mul_mat(p.ctx, w, x), *b = ggml_sqr(p.ctx, a),
+                       *write = ggml_cpy(p.ctx, b, ggml_view_1d(p.ctx, cache, 4, 16));
     struct ggml_tensor *c = ggml_add(p.ctx, b, ggml_view_1d(p.ctx, cache, 4, 16)), *d = ggml_scale_inplace(p.ctx, c, 2);
     expand(&p, write);
     expand(&p, d);
     fill(w, 1, 0);
     fill(cache, 0, 0);
     ggml_backend_sched_free(p.sched);
-    p.sched = NULL;
+    p.sched          = NULL;
     bool      done   = false;
     const int before = test_failures;
     for (int n = 1; !done && n < 2000; n++) {
         const int64_t live = gb_test_live_allocs();
         gb_test_fail_alloc(n, false);
-        ggml_backend_sched_t s = ggml_backend_sched_new(p.backends, NULL, p.n, 0);
+        ggml_backend_sched_t s  = ggml_backend_sched_new(p.backends, NULL, p.n, 0);
         bool                 ok = s != NULL;
-        ok = ok && ggml_backend_sched_set_node_backend(s, b, p.backends[1]) == GGML_STATUS_SUCCESS;
-        ok = ok && ggml_backend_sched_set_node_backend(s, d, p.backends[1]) == GGML_STATUS_SUCCESS;
-        ok = ok && ggml_backend_sched_reserve(s, p.graph) == GGML_STATUS_SUCCESS;
-        ok = ok && ggml_backend_sched_alloc_graph(s, p.graph) == GGML_STATUS_SUCCESS;
+        ok                      = ok && ggml_backend_sched_set_node_backend(s, b, p.backends[1]) == GGML_STATUS_SUCCESS;
+        ok                      = ok && ggml_backend_sched_set_node_backend(s, d, p.backends[1]) == GGML_STATUS_SUCCESS;
+        ok                      = ok && ggml_backend_sched_reserve(s, p.graph) == GGML_STATUS_SUCCESS;
+        ok                      = ok && ggml_backend_sched_alloc_graph(s, p.graph) == GGML_STATUS_SUCCESS;
         if (ok) {
             float ones[4] = { 1, 1, 1, 1 };
-            ok = ggml_backend_tensor_set(x, ones, 0, sizeof(ones)) == GGML_STATUS_SUCCESS;
+            ok            = ggml_backend_tensor_set(x, ones, 0, sizeof(ones)) == GGML_STATUS_SUCCESS;
         }
-        ok = ok && ggml_backend_sched_graph_compute(s, p.graph) == GGML_STATUS_SUCCESS;
+        ok   = ok && ggml_backend_sched_graph_compute(s, p.graph) == GGML_STATUS_SUCCESS;
         done = !gb_test_alloc_failed();
         gb_test_fail_alloc(0, false);
         CHECK_MSG(ok || !done, "%s", ggml_last_error());
@@ -841,9 +861,11 @@ static void every_allocation_fails(void) {
     close_place(&p);
 }
 
-TEST_MAIN(TEST(one_cpu), TEST(second_run_allocates_nothing), TEST(weights_decide), TEST(users_are_obeyed), TEST(nobody_can), TEST(copies_are_renewed),
-          TEST(only_what_is_read_is_copied), TEST(results_are_written_back), TEST(in_place_goes_where_its_memory_is), TEST(plain_host_memory),
-          TEST(every_source_slot_counts), TEST(leafs_keep_their_content), TEST(leafs_move_when_told), TEST(results_of_earlier_graphs),
-          TEST(two_schedulers_one_graph), TEST(buffers_grow), TEST(many_graphs), TEST(changed_graphs_are_noticed), TEST(two_steps_on_devices),
-          TEST(callbacks), TEST(many_backends_and_splits), TEST(arenas_in_chunks), TEST(device_memory_runs_out), TEST(failing_devices),
-          TEST(bad_arguments), TEST(empty_tensors), TEST(third_party_backend), TEST(callbacks_cannot_reenter), TEST(every_allocation_fails))
+TEST_MAIN(TEST(one_cpu), TEST(second_run_allocates_nothing), TEST(weights_decide), TEST(users_are_obeyed),
+    TEST(nobody_can), TEST(copies_are_renewed), TEST(only_what_is_read_is_copied), TEST(results_are_written_back),
+    TEST(in_place_goes_where_its_memory_is), TEST(plain_host_memory), TEST(every_source_slot_counts),
+    TEST(leafs_keep_their_content), TEST(leafs_move_when_told), TEST(results_of_earlier_graphs),
+    TEST(two_schedulers_one_graph), TEST(buffers_grow), TEST(many_graphs), TEST(changed_graphs_are_noticed),
+    TEST(two_steps_on_devices), TEST(callbacks), TEST(many_backends_and_splits), TEST(arenas_in_chunks),
+    TEST(device_memory_runs_out), TEST(failing_devices), TEST(bad_arguments), TEST(empty_tensors),
+    TEST(third_party_backend), TEST(callbacks_cannot_reenter), TEST(every_allocation_fails))

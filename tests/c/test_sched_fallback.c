@@ -23,13 +23,15 @@ static void between_nodes_of_the_better_backend(void) {
     CHECK_STR(splits(&p), "A:0-1 CPU:1-2(1) A:2-3(1)");
     CHECK_INT(ggml_backend_sched_get_n_fallbacks(p.sched), 1);
     const struct ggml_backend_sched_fallback f = fallback_at(&p, 0);
-    CHECK(f.tensor == t && f.node == 1 && f.op == GGML_OP_UNARY && f.backend == p.backends[1] && f.refused_by == p.backends[0]);
+    CHECK(f.tensor == t && f.node == 1 && f.op == GGML_OP_UNARY && f.backend == p.backends[1] &&
+          f.refused_by == p.backends[0]);
     CHECK_INT(f.n_copies, 2); // there and back
     CHECK_INT(f.copied_bytes, 2 * 8 * 4 * 4);
     CHECK(f.flops >= 8 * 4 && f.flops < 8 * 4 * 100 && !f.is_heavy);
     CHECK_STR(f.name, "t");
     CHECK_STR(f.reason, ggml_backend_unsupported_reason(p.backends[0], t));
-    CHECK_MSG(explains(&p, t, "; A: ") && explains(&p, t, "; this forces copies of 2 tensors, 256 bytes"), "%s", ggml_backend_sched_explain(p.sched, t));
+    CHECK_MSG(explains(&p, t, "; A: ") && explains(&p, t, "; this forces copies of 2 tensors, 256 bytes"), "%s",
+        ggml_backend_sched_explain(p.sched, t));
     CHECK(!explains(&p, y, "forces"));
     struct ggml_backend_sched_fallback none;
     CHECK_INT(ggml_backend_sched_get_fallback(p.sched, 1, &none), GGML_STATUS_INVALID_ARGUMENT);
@@ -41,7 +43,7 @@ static void between_nodes_of_the_better_backend(void) {
 // The user, a weight, memory: nothing fell.
 static void not_where_it_belongs_there(void) {
     OPEN(p, "SIM:name=A,noops=tanh+mul_mat CPU");
-    struct ggml_tensor *x = leaf(&p, "x", 8, 4), *a = ggml_sqr(p.ctx, x), *t = ggml_tanh(p.ctx, a);
+    struct ggml_tensor * x = leaf(&p, "x", 8, 4), *a = ggml_sqr(p.ctx, x), *t = ggml_tanh(p.ctx, a);
     struct ggml_tensor * w = put(&p, leaf(&p, "w", 8, 8), 1, true);
     struct ggml_tensor * y = ggml_mul_mat(p.ctx, w, t);
     OK(ggml_backend_sched_set_node_backend(p.sched, a, p.backends[0]));
@@ -67,7 +69,8 @@ static void one_backend_has_none(void) {
 // The least that is heavy, and a little less: 2 K N M operations.
 static void heavy(int64_t n, bool expected) {
     OPEN(p, "SIM:name=A,noops=mul_mat CPU");
-    struct ggml_tensor *x = leaf(&p, "x", 100, 100), *a = ggml_sqr(p.ctx, x), *y = ggml_mul_mat(p.ctx, leaf(&p, "b", 100, n), a), *z = ggml_sqr(p.ctx, y);
+    struct ggml_tensor *x = leaf(&p, "x", 100, 100), *a = ggml_sqr(p.ctx, x),
+                       *y = ggml_mul_mat(p.ctx, leaf(&p, "b", 100, n), a), *z = ggml_sqr(p.ctx, y);
     OK(ggml_backend_sched_set_node_backend(p.sched, a, p.backends[0]));
     OK(ggml_backend_sched_set_node_backend(p.sched, z, p.backends[0]));
     expand(&p, z);
@@ -87,8 +90,8 @@ static void heavy_by_operations(void) {
 static void heavy_by_copies(void) {
     for (int k = 0; k < 2; k++) {
         OPEN(p, "SIM:name=A,noops=tanh CPU");
-        const int64_t        n = GGML_BACKEND_SCHED_HEAVY_BYTES / 8 - (k == 0);
-        struct ggml_tensor * a = ggml_sqr(p.ctx, leaf(&p, "x", n, 1)), *z = ggml_sqr(p.ctx, ggml_tanh(p.ctx, a));
+        const int64_t       n = GGML_BACKEND_SCHED_HEAVY_BYTES / 8 - (k == 0);
+        struct ggml_tensor *a = ggml_sqr(p.ctx, leaf(&p, "x", n, 1)), *z = ggml_sqr(p.ctx, ggml_tanh(p.ctx, a));
         OK(ggml_backend_sched_set_node_backend(p.sched, a, p.backends[0]));
         OK(ggml_backend_sched_set_node_backend(p.sched, z, p.backends[0]));
         expand(&p, z);
@@ -113,5 +116,5 @@ static void outlives_the_graph(void) {
     close_place(&p);
 }
 
-TEST_MAIN(TEST(between_nodes_of_the_better_backend), TEST(not_where_it_belongs_there), TEST(one_backend_has_none), TEST(heavy_by_operations),
-          TEST(heavy_by_copies), TEST(outlives_the_graph))
+TEST_MAIN(TEST(between_nodes_of_the_better_backend), TEST(not_where_it_belongs_there), TEST(one_backend_has_none),
+    TEST(heavy_by_operations), TEST(heavy_by_copies), TEST(outlives_the_graph))

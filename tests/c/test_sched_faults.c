@@ -1,15 +1,16 @@
-// Runs that end early: stopped by the callback at each node, aborted at each poll, by devices that fail or run out of memory at any point.
-// Afterwards the scheduler works. And graphs stay as they are, whoever computes them.
+// Runs that end early: stopped by the callback at each node, aborted at each poll, by devices that fail or run out of
+// memory at any point. Afterwards the scheduler works. And graphs stay as they are, whoever computes them.
 #include "ggml-cpu.h"
 #include "test_place.h"
 
 enum { N = 13, WIDTH = 4 };
 
-// A chain of `n` nodes, node i computed by device i mod the number of devices; results in memory of the user that nothing else shares.
+// A chain of `n` nodes, node i computed by device i mod the number of devices; results in memory of the user that
+// nothing else shares.
 struct chain {
-    struct place         p;
-    struct ggml_tensor * x;
-    struct ggml_tensor * node[N];
+    struct place          p;
+    struct ggml_tensor *  x;
+    struct ggml_tensor *  node[N];
     ggml_backend_buffer_t home[4];
 };
 
@@ -36,8 +37,8 @@ static bool open_chain(struct chain * c, const char * devices) {
     if (!open_place(&c->p, devices)) {
         return false;
     }
-    c->x                     = put(&c->p, leaf(&c->p, "x", WIDTH, 1), 0, false);
-    struct ggml_tensor * t   = c->x;
+    c->x                   = put(&c->p, leaf(&c->p, "x", WIDTH, 1), 0, false);
+    struct ggml_tensor * t = c->x;
     for (int b = 0; b < c->p.n; b++) {
         c->home[b] = c->p.buffers[c->p.n_buffers++] = ggml_backend_alloc_buffer(c->p.backends[b], N * 128);
     }
@@ -63,7 +64,8 @@ static void forget_results(struct chain * c) {
 static void check_ran_up_to(struct chain * c, int last) {
     for (int i = 0; i < N; i++) {
         const float value = at(c->node[i], 0);
-        CHECK_MSG(i <= last ? value == expected(i) : value != value, "up to %d: node %d is %g", last, i, (double) value);
+        CHECK_MSG(i <= last ? value == expected(i) : value != value, "up to %d: node %d is %g", last, i,
+            (double) value);
     }
 }
 
@@ -74,7 +76,7 @@ static void check_works(struct chain * c) {
     check_ran_up_to(c, N - 1);
 }
 
-// -------------------------------------------------------------------------------------------------------------------- callback
+// ------------------------------------------------------------------------------------------------------------ callback
 
 struct stop {
     struct chain * c;
@@ -124,7 +126,7 @@ static void callbacks_stop_at_each_node(void) {
     stop_everywhere("SIM:name=A,delay=100us SIM:name=B CPU");
 }
 
-// ----------------------------------------------------------------------------------------------------------------------- abort
+// --------------------------------------------------------------------------------------------------------------- abort
 
 static int polls_left;
 
@@ -162,7 +164,7 @@ static void aborts_at_each_poll(void) {
     abort_everywhere("SIM:name=A CPU");
 }
 
-// --------------------------------------------------------------------------------------------------------------------- devices
+// ------------------------------------------------------------------------------------------------------------- devices
 
 static void failing_operators(void) {
     static const char * const ops[] = { "add", "scale", "mul", "sub" };
@@ -218,8 +220,8 @@ static bool works_with(const char * devices) {
         test_fail(__FILE__, __LINE__, "cannot open %s", devices);
         return true;
     }
-    struct ggml_tensor * x      = put(&p, leaf(&p, "x", 16, 1), p.n - 1, false);
-    struct ggml_tensor * t      = two_devices_graph(&p, x);
+    struct ggml_tensor * x = put(&p, leaf(&p, "x", 16, 1), p.n - 1, false);
+    struct ggml_tensor * t = two_devices_graph(&p, x);
     fill(x, 1, 0);
     enum ggml_status status = ggml_backend_sched_graph_compute(p.sched, p.graph);
     CHECK_MSG(status == GGML_STATUS_SUCCESS || status == GGML_STATUS_ALLOC_FAILED, "%s", ggml_last_error());
@@ -257,7 +259,7 @@ static void each_device_allocation_fails(void) {
     CHECK(n >= 2 && n < 50);
 }
 
-// ---------------------------------------------------------------------------------------------------------- backends freed early
+// ------------------------------------------------------------------------------------------------ backends freed early
 
 static void free_device(struct chain * c, int b) {
     ggml_backend_free(c->p.backends[b]);
@@ -266,7 +268,7 @@ static void free_device(struct chain * c, int b) {
 
 // All that can be asked and told. Errors are fine, and nothing is touched that is gone.
 static void ask_everything(struct chain * c) {
-    ggml_backend_sched_t sched = c->p.sched;
+    ggml_backend_sched_t                  sched = c->p.sched;
     struct ggml_backend_sched_split_info  split;
     struct ggml_backend_sched_transfer    transfer;
     struct ggml_backend_sched_stats       stats;
@@ -298,8 +300,9 @@ static void ask_everything(struct chain * c) {
 
 static void check_says_which(struct chain * c, const char * name) {
     typedef enum ggml_status (*act)(ggml_backend_sched_t, struct ggml_cgraph *);
-    const act acts[] = { ggml_backend_sched_graph_compute, ggml_backend_sched_graph_compute_async, ggml_backend_sched_alloc_graph,
-                         ggml_backend_sched_reserve,       ggml_backend_sched_plan_graph,          ggml_backend_sched_init_measure };
+    const act acts[] = { ggml_backend_sched_graph_compute, ggml_backend_sched_graph_compute_async,
+        ggml_backend_sched_alloc_graph, ggml_backend_sched_reserve, ggml_backend_sched_plan_graph,
+        ggml_backend_sched_init_measure };
     for (size_t i = 0; i < sizeof(acts) / sizeof(acts[0]); i++) {
         ggml_clear_error();
         CHECK_INT(acts[i](c->p.sched, c->p.graph), GGML_STATUS_INVALID_STATE);
@@ -307,7 +310,8 @@ static void check_says_which(struct chain * c, const char * name) {
     }
 }
 
-// Each device is freed at each stage: an error that names it, results that are there, and a scheduler that can be asked, reset and freed.
+// Each device is freed at each stage: an error that names it, results that are there, and a scheduler that can be
+// asked, reset and freed.
 static void freed_backends(void) {
     static const char * const names[] = { "A", "B", "CPU" };
     for (int k = 0; k < 3 * 6; k++) {
@@ -317,7 +321,9 @@ static void freed_backends(void) {
         OK(ggml_backend_sched_set_n_copies(c.p.sched, stage == 3 ? 3 : 1));
         OK(ggml_backend_sched_set_trace(c.p.sched, stage == 4));
         OK(ggml_backend_sched_set_check(c.p.sched, stage == 5));
-        ggml_backend_sched_t others = ggml_backend_sched_new((ggml_backend_t[]){ c.p.backends[(b + 1) % 3], c.p.backends[(b + 2) % 3] }, NULL, 2, 0);
+        ggml_backend_sched_t others =
+            ggml_backend_sched_new((ggml_backend_t[]){ c.p.backends[(b + 1) % 3], c.p.backends[(b + 2) % 3] }, NULL, 2,
+                0);
         forget_results(&c);
         for (int i = 0; i < (stage == 0 ? 0 : stage == 3 ? 2 : 1); i++) {
             OK(ggml_backend_sched_graph_compute_async(c.p.sched, c.p.graph));
@@ -347,9 +353,10 @@ static void freed_backends(void) {
 static void freed_backends_of_others(void) {
     struct chain c;
     REQUIRE(open_chain(&c, "SIM:name=A SIM:name=B CPU"));
-    ggml_backend_t       extra   = ggml_backend_reg_init_backend_from_str("SIM:name=extra");
-    ggml_backend_t       both[]  = { extra, c.p.backends[2] };
-    ggml_backend_sched_t second  = ggml_backend_sched_new(both, NULL, 2, 0), third = ggml_backend_sched_new(both, NULL, 2, 0);
+    ggml_backend_t       extra  = ggml_backend_reg_init_backend_from_str("SIM:name=extra");
+    ggml_backend_t       both[] = { extra, c.p.backends[2] };
+    ggml_backend_sched_t second = ggml_backend_sched_new(both, NULL, 2, 0),
+                         third  = ggml_backend_sched_new(both, NULL, 2, 0);
     ggml_backend_sched_free(third);
     ggml_backend_free(extra);
     check_works(&c);
@@ -360,7 +367,7 @@ static void freed_backends_of_others(void) {
     close_place(&c.p);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------- graphs
+// -------------------------------------------------------------------------------------------------------------- graphs
 
 static uint64_t hash(uint64_t h, const void * data, size_t size) { // FNV-1a
     for (size_t i = 0; i < size; i++) {
@@ -369,7 +376,8 @@ static uint64_t hash(uint64_t h, const void * data, size_t size) { // FNV-1a
     return h;
 }
 
-// All of the structs, without the counters of time spent; and without what the allocator notes (where a tensor lies, whose it is), unless wanted.
+// All of the structs, without the counters of time spent; and without what the allocator notes (where a tensor lies,
+// whose it is), unless wanted.
 static uint64_t hash_of(const struct ggml_cgraph * graph, bool places) {
     uint64_t h = hash(UINT64_C(0xcbf29ce484222325), graph->nodes, (size_t) graph->n_nodes * sizeof(*graph->nodes));
     h          = hash(h, graph->leafs, (size_t) graph->n_leafs * sizeof(*graph->leafs));
@@ -417,5 +425,6 @@ static void two_schedulers_in_turn(void) {
     close_place(&p);
 }
 
-TEST_MAIN(TEST(callbacks_stop_at_each_node), TEST(aborts_at_each_poll), TEST(failing_operators), TEST(memory_of_each_size),
-          TEST(each_device_allocation_fails), TEST(freed_backends), TEST(freed_backends_of_others), TEST(two_schedulers_in_turn))
+TEST_MAIN(TEST(callbacks_stop_at_each_node), TEST(aborts_at_each_poll), TEST(failing_operators),
+    TEST(memory_of_each_size), TEST(each_device_allocation_fails), TEST(freed_backends), TEST(freed_backends_of_others),
+    TEST(two_schedulers_in_turn))

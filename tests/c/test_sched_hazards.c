@@ -1,5 +1,5 @@
-// test_sched_hazards.c - who waits for whom: small programs whose waits can be counted by hand, programs that would fail without them, and time
-// that is not spent waiting.
+// test_sched_hazards.c - who waits for whom: small programs whose waits can be counted by hand, programs that would
+// fail without them, and time that is not spent waiting.
 #include "base/env.h"
 #include "base/mem.h"
 #include "ggml-backend-impl.h"
@@ -27,9 +27,10 @@ static const char * steps(const struct place * p) {
         static const char *    kinds[] = { "copy", "compute", "back" };
         const struct gb_step * s       = &plan->steps.data[k];
         n += (size_t) snprintf(text + n, sizeof(text) - n, "%s%s@%s", k ? " " : "", kinds[s->kind],
-                               s->actor < p->n ? ggml_backend_name(p->backends[s->actor]) : "host");
+            s->actor < p->n ? ggml_backend_name(p->backends[s->actor]) : "host");
         for (size_t w = s->waits_begin; w < s->waits_end; w++) {
-            n += (size_t) snprintf(text + n, sizeof(text) - n, "%c%d", plan->waits.data[w].by_host ? '!' : '<', plan->waits.data[w].step);
+            n += (size_t) snprintf(text + n, sizeof(text) - n, "%c%d", plan->waits.data[w].by_host ? '!' : '<',
+                plan->waits.data[w].step);
         }
     }
     return text;
@@ -43,7 +44,8 @@ static struct ggml_tensor * on(struct place * p, struct ggml_tensor * t, int dev
 static void a_chain(void) {
     OPEN(p, "SIM:name=A SIM:name=B CPU");
     struct ggml_tensor * x = put(&p, leaf(&p, "x", 4, 1), 0, false);
-    struct ggml_tensor *a = on(&p, ggml_sqr(p.ctx, x), 0), *b = on(&p, ggml_soft_max(p.ctx, a), 1), *c = on(&p, ggml_sqr(p.ctx, b), 0);
+    struct ggml_tensor * a = on(&p, ggml_sqr(p.ctx, x), 0), *b = on(&p, ggml_soft_max(p.ctx, a), 1),
+                       *c  = on(&p, ggml_sqr(p.ctx, b), 0);
     struct ggml_tensor * d = on(&p, ggml_scale(p.ctx, c, 16), 2);
     expand(&p, d);
     fill(x, 1, 0);
@@ -60,8 +62,9 @@ static void a_chain(void) {
 static void no_wait_too_many(void) {
     OPEN(p, "SIM:name=A SIM:name=B SIM:name=C");
     struct ggml_tensor * x = put(&p, leaf(&p, "x", 4, 1), 0, false);
-    struct ggml_tensor *a = on(&p, ggml_sqr(p.ctx, x), 0), *a2 = on(&p, ggml_soft_max(p.ctx, a), 0);
-    struct ggml_tensor *b = on(&p, ggml_add(p.ctx, a, a2), 1), *c = on(&p, ggml_mul(p.ctx, ggml_add(p.ctx, b, a), a2), 2);
+    struct ggml_tensor * a = on(&p, ggml_sqr(p.ctx, x), 0), *a2 = on(&p, ggml_soft_max(p.ctx, a), 0);
+    struct ggml_tensor * b = on(&p, ggml_add(p.ctx, a, a2), 1),
+                       *c  = on(&p, ggml_mul(p.ctx, ggml_add(p.ctx, b, a), a2), 2);
     expand(&p, c);
     on(&p, c->src[0], 2);
     fill(x, 1, 0);
@@ -73,7 +76,7 @@ static void no_wait_too_many(void) {
 
 static void nobody_waits_alone(void) {
     OPEN(p, "SIM:name=A CPU");
-    struct ggml_tensor * x = put(&p, leaf(&p, "x", 4, 1), 0, false), *a = ggml_sqr(p.ctx, ggml_soft_max(p.ctx, x));
+    struct ggml_tensor *x = put(&p, leaf(&p, "x", 4, 1), 0, false), *a = ggml_sqr(p.ctx, ggml_soft_max(p.ctx, x));
     expand(&p, a);
     OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
     CHECK_STR(steps(&p), "compute@A");
@@ -81,7 +84,8 @@ static void nobody_waits_alone(void) {
     close_place(&p);
 }
 
-// Memory of a dead tensor is taken over by its own queue while another one may still read it. (Queues on shared memory: no copies.)
+// Memory of a dead tensor is taken over by its own queue while another one may still read it. (Queues on shared memory:
+// no copies.)
 static void memory_is_reused_across_queues(void) {
     OPEN(p, "CPU");
     ggml_backend_t       q[] = { queue_device_new(0, 0), queue_device_new(1, 3000), p.backends[0] };
@@ -130,7 +134,8 @@ static void copies_come_ahead(void) {
     close_place(&p);
 }
 
-// Further ahead than that, where the receiver has nothing to do before: as soon as the source is complete, but behind the receiver's own work.
+// Further ahead than that, where the receiver has nothing to do before: as soon as the source is complete, but behind
+// the receiver's own work.
 static void copies_come_far_ahead(void) {
     OPEN(p, "SIM:name=A SIM:name=B SIM:name=C CPU");
     struct ggml_tensor * in[4];
@@ -139,7 +144,8 @@ static void copies_come_far_ahead(void) {
         fill(in[i], (float) i, 0);
     }
     struct ggml_tensor *a = on(&p, ggml_soft_max(p.ctx, in[0]), 0), *b = on(&p, ggml_sqr(p.ctx, a), 1);
-    struct ggml_tensor *c = on(&p, ggml_add(p.ctx, b, in[1]), 2), *d = on(&p, ggml_add(p.ctx, c, in[2]), 0), *e = on(&p, ggml_mul(p.ctx, d, a), 1);
+    struct ggml_tensor *c = on(&p, ggml_add(p.ctx, b, in[1]), 2), *d = on(&p, ggml_add(p.ctx, c, in[2]), 0),
+                       *e  = on(&p, ggml_mul(p.ctx, d, a), 1);
     struct ggml_tensor * f = on(&p, ggml_add(p.ctx, ggml_mul(p.ctx, e, in[3]), b), 2);
     on(&p, f->src[0], 2);
     expand(&p, f);
@@ -148,18 +154,20 @@ static void copies_come_far_ahead(void) {
         CHECK_AT(f, 0, (0.0625f + 1 + 2) * 0.25f * 3 + 0.0625f);
         OK(ggml_backend_sched_set_check(p.sched, i == 0));
     }
-    // in[1] goes to C at once; in[2] to A behind what A does; in[3] to C behind what C does, not only when its reader is next. Both take
-    // the place of something that has just been fetched, and wait for that.
-    CHECK_STR(steps(&p),
-              "copy@A copy@C compute@A copy@B<2 copy@A<3 compute@B copy@C<5 compute@C copy@A<7 copy@C<8 compute@A copy@B<10 compute@B copy@C<12 compute@C");
+    // in[1] goes to C at once; in[2] to A behind what A does; in[3] to C behind what C does, not only when its reader
+    // is next. Both take the place of something that has just been fetched, and wait for that.
+    CHECK_STR(steps(&p), "copy@A copy@C compute@A copy@B<2 copy@A<3 compute@B copy@C<5 compute@C copy@A<7 copy@C<8 "
+                         "compute@A copy@B<10 compute@B copy@C<12 compute@C");
     close_place(&p);
 }
 
-// What a device has to send to others is not held up by what it is sent itself: B hands b to the host before it waits for A.
+// What a device has to send to others is not held up by what it is sent itself: B hands b to the host before it waits
+// for A.
 static void copies_do_not_hold_up_others(void) {
     OPEN(p, "SIM:name=A SIM:name=B SIM:name=C CPU");
     struct ggml_tensor * x = put(&p, leaf(&p, "x", 4, 1), 1, false);
-    struct ggml_tensor *b = on(&p, ggml_soft_max(p.ctx, x), 1), *a = on(&p, ggml_sqr(p.ctx, b), 0), *c = on(&p, ggml_sqr(p.ctx, b), 2);
+    struct ggml_tensor * b = on(&p, ggml_soft_max(p.ctx, x), 1), *a = on(&p, ggml_sqr(p.ctx, b), 0),
+                       *c = on(&p, ggml_sqr(p.ctx, b), 2);
     struct ggml_tensor *h = on(&p, ggml_scale(p.ctx, b, 2), 3), *d = on(&p, ggml_add(p.ctx, a, b), 1);
     expand(&p, b);
     expand(&p, a);
@@ -179,10 +187,11 @@ static void inputs_travel_together(void) {
     OPEN(p, "SIM:name=A,align=16 CPU");
     ggml_backend_buffer_t buffer = ggml_backend_alloc_buffer(p.backends[1], 512);
     p.buffers[p.n_buffers++]     = buffer;
-    struct ggml_tensor * in[4], *sum = NULL;
+    struct ggml_tensor *in[4], *sum = NULL;
     for (int i = 0; i < 4; i++) { // 48 bytes each; the last one is far away
         in[i] = leaf(&p, "in", 12, 1);
-        OK(ggml_backend_tensor_alloc(buffer, in[i], (char *) ggml_backend_buffer_get_base(buffer) + (i < 3 ? 64 * i : 448)));
+        OK(ggml_backend_tensor_alloc(buffer, in[i],
+            (char *) ggml_backend_buffer_get_base(buffer) + (i < 3 ? 64 * i : 448)));
         fill(in[i], (float) i, 1);
         sum = sum ? ggml_add(p.ctx, sum, in[i]) : ggml_sqr(p.ctx, in[i]);
         on(&p, sum, 0);
@@ -200,7 +209,8 @@ static void inputs_travel_together(void) {
     OK(ggml_backend_sched_get_split(p.sched, 0, &info));
     CHECK_INT(info.n_inputs, 4);
     CHECK_INT(info.input_bytes, 4 * 48);
-    CHECK(ggml_backend_sched_get_split_input(p.sched, 0, 0) == in[0] && ggml_backend_sched_get_split_input(p.sched, 0, 2) == in[2]);
+    CHECK(ggml_backend_sched_get_split_input(p.sched, 0, 0) == in[0] &&
+          ggml_backend_sched_get_split_input(p.sched, 0, 2) == in[2]);
     CHECK_INT(p.sched->stats.inputs.n + p.sched->stats.results.n, 2 * 3);
     CHECK_INT(p.sched->stats.inputs.bytes + p.sched->stats.results.bytes, (2 * 64 + 48 + 48) * 3);
     close_place(&p);
@@ -211,7 +221,8 @@ static void the_host_is_not_held_up(void) {
     SKIP_IF_CHECKED("the host waits for each step");
     OPEN(p, "SIM:name=A,delay=150ms SIM:name=B SIM:name=C,delay=150ms CPU");
     struct ggml_tensor *x = put(&p, leaf(&p, "x", 4, 1), 0, false), *z = put(&p, leaf(&p, "z", 4, 1), 2, false);
-    struct ggml_tensor *a = on(&p, ggml_sqr(p.ctx, x), 0), *b = on(&p, ggml_soft_max(p.ctx, a), 1), *c = on(&p, ggml_sqr(p.ctx, z), 2);
+    struct ggml_tensor *a = on(&p, ggml_sqr(p.ctx, x), 0), *b = on(&p, ggml_soft_max(p.ctx, a), 1),
+                       *c = on(&p, ggml_sqr(p.ctx, z), 2);
     expand(&p, b);
     expand(&p, c);
     fill(x, 1, 0);
@@ -249,18 +260,15 @@ static void failures_while_others_wait(void) {
     close_place(&p);
 }
 
-static bool drop_first_wait(enum gb_mutation what) {
-    return what == GB_DROP_WAIT;
-}
+static bool drop_first_wait(enum gb_mutation what) { return what == GB_DROP_WAIT; }
 
-static bool drop_first_copy(enum gb_mutation what) {
-    return what == GB_DROP_COPY;
-}
+static bool drop_first_copy(enum gb_mutation what) { return what == GB_DROP_COPY; }
 
 // The checker's message names both sides.
 static void the_checker_names_both(void) {
     OPEN(p, "SIM:name=A SIM:name=B CPU");
-    struct ggml_tensor *x = put(&p, leaf(&p, "x", 4, 1), 0, false), *a = ggml_set_name(on(&p, ggml_sqr(p.ctx, x), 0), "a");
+    struct ggml_tensor *x  = put(&p, leaf(&p, "x", 4, 1), 0, false),
+                       *a  = ggml_set_name(on(&p, ggml_sqr(p.ctx, x), 0), "a");
     struct ggml_tensor * b = on(&p, ggml_soft_max(p.ctx, a), 1);
     expand(&p, b);
     fill(x, 1, 0);
@@ -269,7 +277,8 @@ static void the_checker_names_both(void) {
     CHECK_AT(b, 0, 0.25f);
     p.sched->leaves_out = drop_first_wait;
     CHECK_INT(ggml_backend_sched_graph_compute(p.sched, p.graph), GGML_STATUS_FAILED);
-    CHECK_ERROR(GGML_STATUS_FAILED, "step 1 (the copy 'B#a') reads 'a', which step 0 (nodes 0 to 0 on A) may still be writing: no wait orders the two");
+    CHECK_ERROR(GGML_STATUS_FAILED, "step 1 (the copy 'B#a') reads 'a', which step 0 (nodes 0 to 0 on A) may still be "
+                                    "writing: no wait orders the two");
     p.sched->leaves_out = drop_first_copy;
     CHECK_INT(ggml_backend_sched_graph_compute(p.sched, p.graph), GGML_STATUS_FAILED);
     CHECK_ERROR(GGML_STATUS_FAILED, "reads 'B#a', but the memory holds nothing");
@@ -281,9 +290,10 @@ static void the_checker_names_both(void) {
 // Places that meet in time and bytes, that are not aligned or beyond the end, and lines that come apart.
 static void the_judge_of_places_fires(void) {
     OPEN(p, "SIM:name=A CPU");
-    struct ggml_tensor * x = put(&p, leaf(&p, "x", 16, 1), 0, false), *sum = ggml_sqr(p.ctx, x);
+    struct ggml_tensor *x = put(&p, leaf(&p, "x", 16, 1), 0, false), *sum = ggml_sqr(p.ctx, x);
     for (int i = 0; i < 6; i++) {
-        sum = ggml_add(p.ctx, ggml_repeat(p.ctx, sum, leaf(&p, "shape", 16, 2 + i)), ggml_repeat(p.ctx, x, leaf(&p, "shape", 16, 2 + i)));
+        sum = ggml_add(p.ctx, ggml_repeat(p.ctx, sum, leaf(&p, "shape", 16, 2 + i)),
+            ggml_repeat(p.ctx, x, leaf(&p, "shape", 16, 2 + i)));
         sum = ggml_sum_rows(p.ctx, sum);
         sum = ggml_repeat(p.ctx, ggml_view_1d(p.ctx, sum, 1, 0), x);
     }
@@ -306,7 +316,8 @@ static void the_judge_of_places_fires(void) {
         *a = kept;
         for (int j = 0; j < plan->n_ids; j++) {
             const struct gb_item * b = gb_sched_arena_item(plan, j);
-            if (b && b->line != kept.line && b->backend == kept.backend && b->lower < kept.upper && kept.lower < b->upper) {
+            if (b && b->line != kept.line && b->backend == kept.backend && b->lower < kept.upper &&
+                kept.lower < b->upper) {
                 for (int k = 0; k < plan->n_ids; k++) { // all of the line, or it has come apart
                     struct gb_item * of = (struct gb_item *) gb_sched_arena_item(plan, k);
                     if (of && of->line == kept.line) {
@@ -338,6 +349,7 @@ static void the_judge_of_places_fires(void) {
     close_place(&p);
 }
 
-TEST_MAIN(TEST(a_chain), TEST(no_wait_too_many), TEST(nobody_waits_alone), TEST(memory_is_reused_across_queues), TEST(copies_come_ahead),
-          TEST(copies_come_far_ahead), TEST(copies_do_not_hold_up_others), TEST(inputs_travel_together),
-          TEST(the_host_is_not_held_up), TEST(failures_while_others_wait), TEST(the_checker_names_both), TEST(the_judge_of_places_fires))
+TEST_MAIN(TEST(a_chain), TEST(no_wait_too_many), TEST(nobody_waits_alone), TEST(memory_is_reused_across_queues),
+    TEST(copies_come_ahead), TEST(copies_come_far_ahead), TEST(copies_do_not_hold_up_others),
+    TEST(inputs_travel_together), TEST(the_host_is_not_held_up), TEST(failures_while_others_wait),
+    TEST(the_checker_names_both), TEST(the_judge_of_places_fires))

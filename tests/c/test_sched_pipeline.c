@@ -1,4 +1,5 @@
-// test_sched_pipeline.c - runs of a graph that follow each other without waiting, with inputs that are set again meanwhile.
+// test_sched_pipeline.c - runs of a graph that follow each other without waiting, with inputs that are set again
+// meanwhile.
 #include "base/env.h"
 #include "base/mem.h"
 #include "ggml-backend-impl.h"
@@ -43,7 +44,8 @@ static void run_stages(const char * devices, int n_copies, int n_runs, int64_t *
     for (int i = 0; i < n_runs; i++) {
         for (int k = 0; k < 64; k++) {
             const float v = (float) (i + k);
-            CHECK_MSG(out[i][k] == v * v + v, "run %d: [%d] is %g, expected %g", i, k, (double) out[i][k], (double) (v * v + v));
+            CHECK_MSG(out[i][k] == v * v + v, "run %d: [%d] is %g, expected %g", i, k, (double) out[i][k],
+                (double) (v * v + v));
         }
     }
     close_place(&p);
@@ -73,7 +75,8 @@ static void with_state(void) {
     struct ggml_tensor *x = leaf(&p, "x", 16, 1), *state = put(&p, leaf(&p, "state", 16, 1), 0, false);
     ggml_set_input(x);
     struct ggml_tensor *a = on(&p, ggml_add_inplace(p.ctx, state, x), 0), *b = on(&p, ggml_scale(p.ctx, a, 2), 2);
-    struct ggml_tensor *c = on(&p, ggml_sqr(p.ctx, b), 1), *d = on(&p, ggml_scale(p.ctx, c, 0.5f), 2), *e = on(&p, ggml_add(p.ctx, d, x), 1);
+    struct ggml_tensor *c = on(&p, ggml_sqr(p.ctx, b), 1), *d = on(&p, ggml_scale(p.ctx, c, 0.5f), 2),
+                       *e = on(&p, ggml_add(p.ctx, d, x), 1);
     ggml_set_output(e);
     expand(&p, e);
     OK(ggml_backend_sched_set_n_copies(p.sched, 3));
@@ -124,7 +127,8 @@ static void changes_on_the_way(void) {
     OPEN(p, "SIM:name=A,delay=1ms SIM:name=B CPU");
     struct ggml_tensor * x = leaf(&p, "x", 16, 1);
     ggml_set_input(x);
-    struct ggml_tensor * a = on(&p, ggml_sqr(p.ctx, x), 0), *b = on(&p, ggml_add(p.ctx, a, x), 1), *other = ggml_scale(p.ctx, x, 3);
+    struct ggml_tensor *a = on(&p, ggml_sqr(p.ctx, x), 0), *b = on(&p, ggml_add(p.ctx, a, x), 1),
+                       *other = ggml_scale(p.ctx, x, 3);
     expand(&p, b);
     struct ggml_cgraph * graph = ggml_new_graph(p.ctx);
     ggml_build_forward_expand(graph, on(&p, other, 1));
@@ -174,9 +178,10 @@ static void failures(void) {
 
 static void second_run_allocates_nothing(void) {
     OPEN(p, "SIM:name=A SIM:name=B CPU");
-    struct ggml_tensor * x = leaf(&p, "x", 16, 1), *w = put(&p, leaf(&p, "w", 16, 16), 2, true);
+    struct ggml_tensor *x = leaf(&p, "x", 16, 1), *w = put(&p, leaf(&p, "w", 16, 16), 2, true);
     ggml_set_input(x);
-    struct ggml_tensor *a = on(&p, ggml_mul_mat(p.ctx, w, x), 0), *b = on(&p, ggml_add(p.ctx, a, x), 1), *c = on(&p, ggml_scale(p.ctx, b, 2), 2);
+    struct ggml_tensor *a = on(&p, ggml_mul_mat(p.ctx, w, x), 0), *b = on(&p, ggml_add(p.ctx, a, x), 1),
+                       *c = on(&p, ggml_scale(p.ctx, b, 2), 2);
     expand(&p, c);
     for (int n = 1; n <= 2; n++) {
         OK(ggml_backend_sched_set_n_copies(p.sched, n));
@@ -209,11 +214,11 @@ static void every_allocation_fails(void) {
     for (int n = 1; !done && n < 1000; n++) {
         const int64_t live = gb_test_live_allocs();
         gb_test_fail_alloc(n, false);
-        p.sched = ggml_backend_sched_new(p.backends, NULL, p.n, 0);
-        bool ok = p.sched && ggml_backend_sched_set_n_copies(p.sched, 2) == GGML_STATUS_SUCCESS &&
-                  ggml_backend_sched_set_node_backend(p.sched, a, p.backends[0]) == GGML_STATUS_SUCCESS &&
-                  ggml_backend_sched_set_node_backend(p.sched, b, p.backends[1]) == GGML_STATUS_SUCCESS &&
-                  ggml_backend_sched_alloc_graph(p.sched, p.graph) == GGML_STATUS_SUCCESS;
+        p.sched            = ggml_backend_sched_new(p.backends, NULL, p.n, 0);
+        bool        ok     = p.sched && ggml_backend_sched_set_n_copies(p.sched, 2) == GGML_STATUS_SUCCESS &&
+                             ggml_backend_sched_set_node_backend(p.sched, a, p.backends[0]) == GGML_STATUS_SUCCESS &&
+                             ggml_backend_sched_set_node_backend(p.sched, b, p.backends[1]) == GGML_STATUS_SUCCESS &&
+                             ggml_backend_sched_alloc_graph(p.sched, p.graph) == GGML_STATUS_SUCCESS;
         const float ones[] = { 1, 1, 1, 1 };
         for (int i = 0; ok && i < 3; i++) {
             ok = ggml_backend_tensor_set(x, ones, 0, sizeof(ones)) == GGML_STATUS_SUCCESS &&
@@ -245,5 +250,5 @@ static void every_allocation_fails(void) {
     close_place(&p);
 }
 
-TEST_MAIN(TEST(stages_overlap), TEST(slow_copies), TEST(with_state), TEST(shared_memory), TEST(changes_on_the_way), TEST(failures),
-          TEST(second_run_allocates_nothing), TEST(every_allocation_fails))
+TEST_MAIN(TEST(stages_overlap), TEST(slow_copies), TEST(with_state), TEST(shared_memory), TEST(changes_on_the_way),
+    TEST(failures), TEST(second_run_allocates_nothing), TEST(every_allocation_fails))

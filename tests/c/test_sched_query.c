@@ -39,13 +39,14 @@ static void check_arena(struct place * p, int b, const struct ggml_backend_sched
     CHECK(peak == arena.peak + arena.leafs + arena.replicas);
 }
 
-// A matrix in memory of the user's on the last device, read on the first one: only without the usage WEIGHTS is that said. Its copy may have
-// been made for something else, in a split before.
+// A matrix in memory of the user's on the last device, read on the first one: only without the usage WEIGHTS is that
+// said. Its copy may have been made for something else, in a split before.
 static void unmarked_weights(void) {
     for (int way = 0; way < 4; way++) {
         const int usage = way & 1;
         OPEN(p, "SIM CPU");
-        struct ggml_tensor *w = leaf(&p, "w", 8, 8), *x = leaf(&p, "x", 8, 3), *y = ggml_mul_mat(p.ctx, w, x), *z = ggml_add(p.ctx, y, y);
+        struct ggml_tensor *w = leaf(&p, "w", 8, 8), *x = leaf(&p, "x", 8, 3), *y = ggml_mul_mat(p.ctx, w, x),
+                           *z = ggml_add(p.ctx, y, y);
         put(&p, w, p.n - 1, usage == 1);
         ggml_backend_sched_set_node_backend(p.sched, y, p.backends[0]);
         if (way & 2) {
@@ -95,7 +96,7 @@ static void describes(const char * devices, bool weights_elsewhere) {
     OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
 
     static struct ggml_backend_sched_block blocks[MAX];
-    const int n = ggml_backend_sched_get_blocks(p.sched, blocks, MAX);
+    const int                              n = ggml_backend_sched_get_blocks(p.sched, blocks, MAX);
     REQUIRE(n > 0 && n <= MAX);
     struct ggml_backend_sched_block first;
     CHECK_INT(ggml_backend_sched_get_blocks(p.sched, &first, 1), n); // no more is written than there is room for
@@ -118,12 +119,13 @@ static void describes(const char * devices, bool weights_elsewhere) {
     }
     CHECK(ggml_backend_sched_get_split_span(p.sched, -1, &lower, &upper) == GGML_STATUS_INVALID_ARGUMENT);
 
-    int n_in = 0, n_kept = 0;
+    int       n_in = 0, n_kept = 0;
     const int n_transfers = ggml_backend_sched_get_n_transfers(p.sched);
     for (int i = 0; i < n_transfers; i++) {
         struct ggml_backend_sched_transfer t;
         OK(ggml_backend_sched_get_transfer(p.sched, i, &t));
-        CHECK(t.tensor != NULL && t.size > 0 && t.source != t.target && t.split >= 0 && t.split < ggml_backend_sched_get_n_splits(p.sched));
+        CHECK(t.tensor != NULL && t.size > 0 && t.source != t.target && t.split >= 0 &&
+              t.split < ggml_backend_sched_get_n_splits(p.sched));
         n_in += !t.is_write_back;
         n_kept += t.is_kept;
         CHECK(!t.is_kept || t.tensor == w);
@@ -145,20 +147,17 @@ static void describes(const char * devices, bool weights_elsewhere) {
     close_place(&p);
 }
 
-static void one_device(void) {
-    describes("CPU", false);
-}
+static void one_device(void) { describes("CPU", false); }
 
 static void two_devices(void) {
     describes("SIM CPU", false);
     describes("SIM CPU", true);
 }
 
-static void three_devices(void) {
-    describes("SIM SIM CPU", true);
-}
+static void three_devices(void) { describes("SIM SIM CPU", true); }
 
-// Splits of one backend share it, so the most that a split needs: what ggml_graph_plan says of each product by itself, with the same threads.
+// Splits of one backend share it, so the most that a split needs: what ggml_graph_plan says of each product by itself,
+// with the same threads.
 static void scratch_memory(void) {
     OPEN(p, "SIM:name=A,noops=mul_mat CPU");
     ggml_backend_cpu_set_n_threads(p.backends[1], 2);
@@ -167,9 +166,9 @@ static void scratch_memory(void) {
     struct ggml_tensor * x      = leaf(&p, "x", 64, 3);
     size_t               expect = 0;
     for (int i = 0; i < 3; i++) {
-        struct ggml_tensor * w = ggml_new_tensor_2d(p.ctx, i == 1 ? GGML_TYPE_Q4_0 : GGML_TYPE_F16, 64, 64);
-        x                      = ggml_mul_mat(p.ctx, w, ggml_sqr(p.ctx, x));
-        struct ggml_cgraph one = { .n_nodes = 1, .size = 1, .nodes = &x };
+        struct ggml_tensor * w  = ggml_new_tensor_2d(p.ctx, i == 1 ? GGML_TYPE_Q4_0 : GGML_TYPE_F16, 64, 64);
+        x                       = ggml_mul_mat(p.ctx, w, ggml_sqr(p.ctx, x));
+        struct ggml_cgraph one  = { .n_nodes = 1, .size = 1, .nodes = &x };
         const size_t       size = ggml_graph_plan(&one, 2).work_size;
         expect                  = size > expect ? size : expect;
     }
@@ -214,7 +213,8 @@ static struct ggml_tensor * layers(struct place * p, struct ggml_cgraph * graph,
 
 // Planning allocates nothing, and what it says is what is allocated afterwards.
 static void before_anything_is_allocated(void) {
-    static const char * const devices[] = { "CPU", "SIM:name=A CPU", "SIM:name=A,noops=mul_mat SIM:name=B,align=256,max=2048 CPU" };
+    static const char * const devices[] = { "CPU", "SIM:name=A CPU",
+        "SIM:name=A,noops=mul_mat SIM:name=B,align=256,max=2048 CPU" };
     for (size_t k = 0; k < 3; k++) {
         OPEN(p, devices[k]);
         struct ggml_tensor * w = put(&p, leaf(&p, "w", 16, 16), p.n - 1, true);
@@ -254,7 +254,7 @@ static void before_it_does_not_fit(void) {
 static void a_look_at_a_large_one(void) {
     OPEN(p, "SIM:name=A CPU");
     struct ggml_cgraph *large = ggml_new_graph(p.ctx), *small = ggml_new_graph(p.ctx), *smaller = ggml_new_graph(p.ctx);
-    struct ggml_tensor * w    = put(&p, leaf(&p, "w", 16, 16), 1, true);
+    struct ggml_tensor * w = put(&p, leaf(&p, "w", 16, 16), 1, true);
     fill(w, 0, 0.125f);
     layers(&p, large, w, 12);
     layers(&p, small, w, 3);
@@ -295,4 +295,6 @@ static void every_allocation_of_planning_fails(void) {
     CHECK(done);
 }
 
-TEST_MAIN(TEST(before_anything_is_allocated), TEST(unmarked_weights), TEST(before_it_does_not_fit), TEST(a_look_at_a_large_one), TEST(every_allocation_of_planning_fails), TEST(scratch_memory), TEST(one_device), TEST(two_devices), TEST(three_devices))
+TEST_MAIN(TEST(before_anything_is_allocated), TEST(unmarked_weights), TEST(before_it_does_not_fit),
+    TEST(a_look_at_a_large_one), TEST(every_allocation_of_planning_fails), TEST(scratch_memory), TEST(one_device),
+    TEST(two_devices), TEST(three_devices))

@@ -1,9 +1,11 @@
-// test_sched_random.c - random graphs on random sets of devices against the same graphs on one CPU with a memory of its own for each tensor.
+// test_sched_random.c - random graphs on random sets of devices against the same graphs on one CPU with a memory of its
+// own for each tensor.
 //
-// A graph is first a list of numbers (struct step); from it the same graph is built twice: in a context with data, computed by
-// ggml_graph_compute (the reference), and in a context without, run by schedulers. Results and all leafs must be the same, bit for bit, after
-// each of a series of random actions, and the tensors' structs must not change. Before each run a simulation of the plan writes the name of
-// each storage over its bytes in the arenas and checks at each read that the name is still there.
+// A graph is first a list of numbers (struct step); from it the same graph is built twice: in a context with data,
+// computed by ggml_graph_compute (the reference), and in a context without, run by schedulers. Results and all leafs
+// must be the same, bit for bit, after each of a series of random actions, and the tensors' structs must not change.
+// Before each run a simulation of the plan writes the name of each storage over its bytes in the arenas and checks at
+// each read that the name is still there.
 //
 //     test_sched_random [--count N] [--seed S] [--mutate] [--verbose]      one failure stops; its seed is printed
 //     GGML_TEST_RANDOM_GRAPHS=N                                 the same as --count N
@@ -17,18 +19,41 @@
 enum { LEAFS = 10, VALUES = 96, STEPS = 64, DEVICES = 6, GRAPHS = 2, RESULTS = 24 };
 
 enum kind { // operations of a step
-    ADD, MUL, MUL_MAT, TANH, SCALE, SOFT_MAX, SCALE_INPLACE, RELU_INPLACE, ADD_INPLACE, SOFT_MAX_INPLACE, ROWS, ROWS_RELU, ROWS_MUL_MAT,
-    CACHE_WRITE, CACHE_READ, TRANSPOSE, CAST, GET_ROWS, SET_INPLACE, ACC, RESHAPE, MUL_MAT_ID, RMS_NORM, KINDS
+    ADD,
+    MUL,
+    MUL_MAT,
+    TANH,
+    SCALE,
+    SOFT_MAX,
+    SCALE_INPLACE,
+    RELU_INPLACE,
+    ADD_INPLACE,
+    SOFT_MAX_INPLACE,
+    ROWS,
+    ROWS_RELU,
+    ROWS_MUL_MAT,
+    CACHE_WRITE,
+    CACHE_READ,
+    TRANSPOSE,
+    CAST,
+    GET_ROWS,
+    SET_INPLACE,
+    ACC,
+    RESHAPE,
+    MUL_MAT_ID,
+    RMS_NORM,
+    KINDS
 };
 
-enum shape { MATRIX, PART, HALF, CACHE, INDEX, IDS, SHAPES }; // D x D; D x r rows of one; F16; the cache, D x 3D; D indices; ids of experts
+// D x D; D x r rows of one; F16; the cache, D x 3D; D indices; ids of experts
+enum shape { MATRIX, PART, HALF, CACHE, INDEX, IDS, SHAPES };
 
 struct step {
     enum kind kind;
     int       a, b, c; // values
     int       rows, at;
     float     f;
-    int       user;    // device index the user wants, -1: none
+    int       user; // device index the user wants, -1: none
     bool      output;
 };
 
@@ -51,8 +76,8 @@ struct built {
 };
 
 struct world {
-    int         d, n_devices;
-    struct leaf leafs[LEAFS];
+    int           d, n_devices;
+    struct leaf   leafs[LEAFS];
     struct recipe recipes[GRAPHS];
 
     ggml_backend_t        devices[DEVICES];
@@ -76,17 +101,14 @@ struct world {
 
 static bool verbose;
 
-static int below(int n) {
-    return (int) test_random_int(0, n - 1);
-}
+static int below(int n) { return (int) test_random_int(0, n - 1); }
 
-static bool chance(int one_in) {
-    return below(one_in) == 0;
-}
+static bool chance(int one_in) { return below(one_in) == 0; }
 
-// --------------------------------------------------------------------------------------------------------------------- recipes
+// ------------------------------------------------------------------------------------------------------------- recipes
 
-static int pick(const struct recipe * r, enum shape shape, int rows) { // a random value of that shape; -1: there is none
+// a random value of that shape; -1: there is none
+static int pick(const struct recipe * r, enum shape shape, int rows) {
     int found = -1, n = 0;
     for (int i = 0; i < r->n_values; i++) {
         if (r->shape[i] == shape && (rows < 0 || r->rows[i] == rows) && below(++n) == 0) {
@@ -113,16 +135,18 @@ static void add_value(struct recipe * r, enum shape shape, int rows) {
 }
 
 static void random_step(struct recipe * r) {
-    struct step s = { .kind = (enum kind) below(KINDS), .a = pick_matrix(r), .b = pick_matrix(r), .c = pick_matrix(r), .user = -1 };
-    enum shape  shape = MATRIX;
-    s.rows            = 1 + below(r->d);
-    s.at              = below(r->d - s.rows + 1);
-    s.f               = test_random_float(-1.5f, 1.5f);
-    s.output          = chance(20);
+    struct step s = {
+        .kind = (enum kind) below(KINDS), .a = pick_matrix(r), .b = pick_matrix(r), .c = pick_matrix(r), .user = -1
+    };
+    enum shape shape = MATRIX;
+    s.rows           = 1 + below(r->d);
+    s.at             = below(r->d - s.rows + 1);
+    s.f              = test_random_float(-1.5f, 1.5f);
+    s.output         = chance(20);
     switch (s.kind) {
         case ROWS: shape = PART; break;
         case ROWS_RELU:
-            s.a  = pick(r, PART, -1);
+            s.a   = pick(r, PART, -1);
             shape = PART;
             break;
         case ROWS_MUL_MAT:
@@ -153,7 +177,7 @@ static void random_step(struct recipe * r) {
         s.rows = r->rows[s.b];
         s.at   = below(r->d - s.rows + 1);
     }
-    s.user = chance(8) ? below(DEVICES) : -1;
+    s.user                 = chance(8) ? below(DEVICES) : -1;
     r->steps[r->n_steps++] = s;
     add_value(r, shape, shape == PART ? s.rows : 0);
 }
@@ -168,7 +192,7 @@ static void make_recipe(struct recipe * r, const struct world * w, int n_steps) 
     }
 }
 
-// -------------------------------------------------------------------------------------------------------------------- building
+// ------------------------------------------------------------------------------------------------------------ building
 
 static struct ggml_tensor * new_leaf(struct ggml_context * ctx, enum shape shape, int d) {
     switch (shape) {
@@ -183,7 +207,8 @@ static struct ggml_tensor * rows_of(struct ggml_context * ctx, struct ggml_tenso
     return ggml_view_2d(ctx, t, t->ne[0], rows, t->nb[1], (size_t) at * t->nb[1]);
 }
 
-static struct ggml_tensor * apply(struct ggml_context * ctx, const struct step * s, int d, struct ggml_tensor * const * v) {
+static struct ggml_tensor * apply(struct ggml_context * ctx, const struct step * s, int d,
+    struct ggml_tensor * const * v) {
     struct ggml_tensor *a = v[s->a], *b = v[s->b];
     switch (s->kind) {
         case ADD: return ggml_add(ctx, a, b);
@@ -217,7 +242,8 @@ static struct ggml_tensor * apply(struct ggml_context * ctx, const struct step *
 }
 
 // In the order of the steps, so that in-place effects happen in that order everywhere.
-static bool build(struct ggml_context * ctx, const struct recipe * r, struct ggml_tensor * const * leafs, struct built * out) {
+static bool build(struct ggml_context * ctx, const struct recipe * r, struct ggml_tensor * const * leafs,
+    struct built * out) {
     out->graph = ggml_new_graph(ctx);
     memcpy(out->value, leafs, LEAFS * sizeof(*leafs));
     for (int i = 0; i < r->n_steps; i++) {
@@ -237,13 +263,13 @@ static bool build(struct ggml_context * ctx, const struct recipe * r, struct ggm
     return true;
 }
 
-// --------------------------------------------------------------------------------------------------------------------- devices
+// ------------------------------------------------------------------------------------------------------------- devices
 
 static ggml_backend_t random_device(int i, int d, bool * little_memory) {
-    static const char * ops[] = { "add", "mul", "mul_mat", "unary", "scale", "soft_max", "cpy", "cont", "get_rows", "set", "acc",
-                                  "mul_mat_id", "rms_norm", "dup" };
-    char text[512];
-    int  n = snprintf(text, sizeof(text), "name=S%d,threads=1", i);
+    static const char * ops[] = { "add", "mul", "mul_mat", "unary", "scale", "soft_max", "cpy", "cont", "get_rows",
+        "set", "acc", "mul_mat_id", "rms_norm", "dup" };
+    char                text[512];
+    int                 n = snprintf(text, sizeof(text), "name=S%d,threads=1", i);
     if (chance(2)) {
         n += snprintf(text + n, sizeof(text) - (size_t) n, ",delay=%dus,copy_delay=%dus", below(3) * 60, below(3) * 40);
     }
@@ -261,7 +287,8 @@ static ggml_backend_t random_device(int i, int d, bool * little_memory) {
         n += snprintf(text + n, sizeof(text) - (size_t) n, ",noops=");
         const int count = 1 + below(4);
         for (int k = 0; k < count; k++) {
-            n += snprintf(text + n, sizeof(text) - (size_t) n, "%s%s", k ? "+" : "", ops[below((int) (sizeof(ops) / sizeof(ops[0])))]);
+            n += snprintf(text + n, sizeof(text) - (size_t) n, "%s%s", k ? "+" : "",
+                ops[below((int) (sizeof(ops) / sizeof(ops[0])))]);
         }
     }
     if (verbose) {
@@ -276,9 +303,10 @@ static bool make_devices(struct world * w) {
     const int n_sims = below(DEVICES); // 0 .. 5
     const int queues = below(3);       // none, about half, all of them have queues on shared memory
     for (int i = 0; i < n_sims; i++) {
-        const bool queue         = below(2) < queues;
+        const bool queue = below(2) < queues;
         w->has_queues |= queue;
-        w->devices[w->n_devices] = queue ? queue_device_new(i, chance(2) ? 0 : 100) : random_device(i, w->d, &w->little_memory);
+        w->devices[w->n_devices] =
+            queue ? queue_device_new(i, chance(2) ? 0 : 100) : random_device(i, w->d, &w->little_memory);
         if (w->devices[w->n_devices++] == NULL) {
             return false;
         }
@@ -296,7 +324,7 @@ static bool place_leaf(struct world * w, int i) {
     }
     const ggml_backend_buffer_type_t buft = ggml_backend_get_default_buffer_type(w->devices[leaf->device]);
     if (w->packed && leaf->device == w->n_devices - 1) {
-        char * base = (char *) ggml_backend_buffer_get_base(w->packed) + w->packed_end;
+        char *       base = (char *) ggml_backend_buffer_get_base(w->packed) + w->packed_end;
         const size_t unit = (size_t) 64 << below(3);
         w->packed_end += GGML_PAD(ggml_nbytes(t), unit);
         return ggml_backend_tensor_alloc(w->packed, t, base) == GGML_STATUS_SUCCESS;
@@ -308,7 +336,8 @@ static bool place_leaf(struct world * w, int i) {
     if (leaf->weight) {
         ggml_backend_buffer_set_usage(w->buffers[i], GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
     }
-    return ggml_backend_tensor_alloc(w->buffers[i], t, ggml_backend_buffer_get_base(w->buffers[i])) == GGML_STATUS_SUCCESS;
+    return ggml_backend_tensor_alloc(w->buffers[i], t, ggml_backend_buffer_get_base(w->buffers[i])) ==
+           GGML_STATUS_SUCCESS;
 }
 
 static bool make_leafs(struct world * w) {
@@ -342,8 +371,9 @@ static void place_results(struct world * w, const struct ggml_cgraph * graph, in
         if (t->view_src || t->data || !chance(one_in)) {
             continue;
         }
-        const ggml_backend_buffer_type_t buft   = ggml_backend_get_default_buffer_type(w->devices[below(w->n_devices)]);
-        const ggml_backend_buffer_t      buffer = ggml_backend_buft_alloc_buffer(buft, ggml_backend_buft_get_alloc_size(buft, t));
+        const ggml_backend_buffer_type_t buft = ggml_backend_get_default_buffer_type(w->devices[below(w->n_devices)]);
+        const ggml_backend_buffer_t      buffer =
+            ggml_backend_buft_alloc_buffer(buft, ggml_backend_buft_get_alloc_size(buft, t));
         if (buffer == NULL) {
             ggml_clear_error(); // there is no room
             continue;
@@ -354,13 +384,17 @@ static void place_results(struct world * w, const struct ggml_cgraph * graph, in
 }
 
 static void describe_world(struct world * w) {
-    w->d = 2 + below(11);
-    static const enum shape shapes[LEAFS] = { MATRIX, MATRIX, MATRIX, MATRIX, MATRIX, MATRIX, CACHE, CACHE, INDEX, IDS };
-    const int style = below(4); // most leafs: anywhere, by the scheduler, on devices, on the host
+    w->d                                  = 2 + below(11);
+    static const enum shape shapes[LEAFS] = { MATRIX, MATRIX, MATRIX, MATRIX, MATRIX, MATRIX, CACHE, CACHE, INDEX,
+        IDS };
+    const int               style         = below(4); // most leafs: anywhere, by the scheduler, on devices, on the host
     for (int i = 0; i < LEAFS; i++) {
         struct leaf * leaf = &w->leafs[i];
         leaf->shape        = shapes[i];
-        leaf->device       = style == 1 ? -1 : style == 2 || chance(2) ? below(w->n_devices) : style == 3 || chance(3) ? -2 : -1;
+        leaf->device       = style == 1                ? -1
+                             : style == 2 || chance(2) ? below(w->n_devices)
+                             : style == 3 || chance(3) ? -2
+                                                       : -1;
         leaf->weight       = chance(2);
         leaf->input        = chance(4);
     }
@@ -381,14 +415,15 @@ static bool fill_leafs(struct world * w) {
                 ((float *) t->data)[k] = test_random_float(-1.0f, 1.0f);
             }
         }
-        if (w->placed_leafs[i]->data && ggml_backend_tensor_set(w->placed_leafs[i], t->data, 0, ggml_nbytes(t)) != GGML_STATUS_SUCCESS) {
+        if (w->placed_leafs[i]->data &&
+            ggml_backend_tensor_set(w->placed_leafs[i], t->data, 0, ggml_nbytes(t)) != GGML_STATUS_SUCCESS) {
             return false;
         }
     }
     return true;
 }
 
-// --------------------------------------------------------------------------------------------------------------------- checks
+// -------------------------------------------------------------------------------------------------------------- checks
 
 static uint64_t struct_hash(const struct world * w) {
     uint64_t h = 0;
@@ -396,10 +431,11 @@ static uint64_t struct_hash(const struct world * w) {
         const struct ggml_cgraph * graph = w->graphs[g].graph;
         for (int i = 0; i < graph->n_nodes + graph->n_leafs; i++) {
             struct ggml_tensor t;
-            memcpy(&t, i < graph->n_nodes ? graph->nodes[i] : graph->leafs[i - graph->n_nodes], sizeof(t)); // with its gaps
-            t.buffer = NULL;
-            t.data   = NULL;
-            t.extra  = NULL;
+            // with its gaps
+            memcpy(&t, i < graph->n_nodes ? graph->nodes[i] : graph->leafs[i - graph->n_nodes], sizeof(t));
+            t.buffer       = NULL;
+            t.data         = NULL;
+            t.extra        = NULL;
             t.perf_runs    = 0; // what running counts
             t.perf_cycles  = 0;
             t.perf_time_us = 0;
@@ -420,14 +456,15 @@ static bool same_data(const struct ggml_tensor * expected, const struct ggml_ten
         while (got && at < n && bytes[at] == ((const char *) expected->data)[at]) {
             at++;
         }
-        test_fail(__FILE__, __LINE__, "%s %d '%s' (%s) differs at byte %zu of %zu%s", what, i, t->name, ggml_op_name(t->op), at, n,
-                  got ? "" : ": cannot be read");
+        test_fail(__FILE__, __LINE__, "%s %d '%s' (%s) differs at byte %zu of %zu%s", what, i, t->name,
+            ggml_op_name(t->op), at, n, got ? "" : ": cannot be read");
     }
     free(bytes);
     return same;
 }
 
-static bool is_result(const struct ggml_cgraph * graph, const struct ggml_tensor * t) { // nobody reads it, or it is flagged
+// nobody reads it, or it is flagged
+static bool is_result(const struct ggml_cgraph * graph, const struct ggml_tensor * t) {
     for (int i = 0; i < graph->n_nodes; i++) {
         for (int s = 0; s < GGML_MAX_SRC; s++) {
             if (graph->nodes[i]->src[s] == t && graph->nodes[i] != t) {
@@ -457,8 +494,8 @@ static bool same_results(const struct world * w, int g) {
 
 struct shadow_memory {
     const struct ggml_backend_sched * sched;
-    const void ** owner[64]; // per buffer of the scheduler, per byte
-    bool ok;
+    const void **                     owner[64]; // per buffer of the scheduler, per byte
+    bool                              ok;
 };
 
 static const void ** owners(struct shadow_memory * m, const struct ggml_tensor * t, size_t * n) {
@@ -482,8 +519,8 @@ static const void ** owners(struct shadow_memory * m, const struct ggml_tensor *
     return NULL;
 }
 
-// Storage is named by where it starts and who owns it in the graph: clones stand for their originals through the data pointer of the
-// storage, so the name is the tensor that the plan's program writes it through.
+// Storage is named by where it starts and who owns it in the graph: clones stand for their originals through the data
+// pointer of the storage, so the name is the tensor that the plan's program writes it through.
 static const void * name_of(const struct gb_sched_plan * p, const struct ggml_tensor * t) {
     const struct ggml_tensor * root = t->view_src ? t->view_src : t;
     struct gb_shadow_iter      it   = { 0 };
@@ -503,7 +540,8 @@ static void writes(struct shadow_memory * m, const struct gb_sched_plan * p, con
     }
 }
 
-static void reads(struct shadow_memory * m, const struct gb_sched_plan * p, const struct ggml_tensor * t, const char * by) {
+static void reads(struct shadow_memory * m, const struct gb_sched_plan * p, const struct ggml_tensor * t,
+    const char * by) {
     size_t       n;
     const void **o = owners(m, t, &n), *name = name_of(p, t);
     for (size_t i = 0; o && i < n && m->ok; i++) {
@@ -520,7 +558,9 @@ static bool arenas_are_safe(const struct ggml_backend_sched * s) {
     const int64_t                n = p->n_ids + (int64_t) p->copies.n;
     for (int64_t id = 0; id < n; id++) { // there are tables by line
         const struct gb_item * item = gb_sched_arena_item(p, id);
-        CHECK_MSG(item == NULL || (item->line >= 0 && item->line < n && gb_sched_arena_item(p, item->line)->line == item->line), "line %lld of %lld", item ? (long long) item->line : 0, (long long) n);
+        CHECK_MSG(item == NULL ||
+                      (item->line >= 0 && item->line < n && gb_sched_arena_item(p, item->line)->line == item->line),
+            "line %lld of %lld", item ? (long long) item->line : 0, (long long) n);
     }
     for (size_t k = 0; k < p->steps.n && m.ok; k++) {
         const struct gb_step * step = &p->steps.data[k];
@@ -563,7 +603,7 @@ static bool arenas_are_safe(const struct ggml_backend_sched * s) {
     return m.ok;
 }
 
-// --------------------------------------------------------------------------------------------------------------------- actions
+// ------------------------------------------------------------------------------------------------------------- actions
 
 struct seen {
     const struct world * w;
@@ -574,7 +614,7 @@ struct seen {
 
 // Every node's result is right at the moment when it is shown.
 static bool watch(struct ggml_tensor * t, bool ask, void * user_data) {
-    struct seen * s = user_data;
+    struct seen *              s     = user_data;
     const struct ggml_cgraph * graph = s->w->graphs[s->g].graph;
     if (ask) {
         s->ok = s->ok && s->next < graph->n_nodes && graph->nodes[s->next] == t;
@@ -609,7 +649,8 @@ static bool compute(struct world * w, int which, int g, int mode) {
         test_fail(__FILE__, __LINE__, "alloc: %s", ggml_last_error());
         return false;
     }
-    enum ggml_status status = mode == 3 ? ggml_backend_sched_graph_compute_async(sched, graph) : ggml_backend_sched_graph_compute(sched, graph);
+    enum ggml_status status = mode == 3 ? ggml_backend_sched_graph_compute_async(sched, graph)
+                                        : ggml_backend_sched_graph_compute(sched, graph);
     if (status == GGML_STATUS_SUCCESS && mode == 3) {
         status = ggml_backend_sched_synchronize(sched);
     }
@@ -622,7 +663,8 @@ static bool compute(struct world * w, int which, int g, int mode) {
         return false;
     }
     if (mode == 1 && (!seen.ok || seen.next != graph->n_nodes)) {
-        test_fail(__FILE__, __LINE__, "callback: not asked for each node in order (%d of %d)", seen.next, graph->n_nodes);
+        test_fail(__FILE__, __LINE__, "callback: not asked for each node in order (%d of %d)", seen.next,
+            graph->n_nodes);
         return false;
     }
     return arenas_are_safe(sched) && same_results(w, g);
@@ -727,7 +769,8 @@ static bool disturb(struct world * w, int g) {
         const bool reset = chance(2); // then the leafs have no content
         gb_test_fail_alloc(1 + below(100), false);
         status = reset ? ggml_backend_sched_reset(s) : GGML_STATUS_SUCCESS;
-        status = reset ? ggml_backend_sched_alloc_graph(s, w->graphs[g].graph) : ggml_backend_sched_graph_compute(s, w->graphs[g].graph);
+        status = reset ? ggml_backend_sched_alloc_graph(s, w->graphs[g].graph)
+                       : ggml_backend_sched_graph_compute(s, w->graphs[g].graph);
         gb_test_fail_alloc(0, false);
     }
     if (stop ? status != GGML_STATUS_ABORTED : status != GGML_STATUS_SUCCESS && status != GGML_STATUS_ALLOC_FAILED) {
@@ -757,13 +800,11 @@ static bool act(struct world * w) {
     }
 }
 
-// --------------------------------------------------------------------------------------------------------------------- mutations
+// ----------------------------------------------------------------------------------------------------------- mutations
 
 static int drop_at[GB_N_MUTATIONS], n_passed[GB_N_MUTATIONS];
 
-static bool leaves_out(enum gb_mutation what) {
-    return ++n_passed[what] == drop_at[what];
-}
+static bool leaves_out(enum gb_mutation what) { return ++n_passed[what] == drop_at[what]; }
 
 // The k-th of the next run (1 is the first) is left out; 0: none. Returns how many came by since the last call.
 static int drop(enum gb_mutation what, int k) {
@@ -804,35 +845,40 @@ static bool mutations_are_found(struct world * w, int * n_mutations) {
             drop((enum gb_mutation) what, 0);
             ++*n_mutations;
             if (status != GGML_STATUS_FAILED || strstr(ggml_last_error(), "check: ") == NULL) {
-                test_fail(__FILE__, __LINE__, "%s %d of %d was left out, and nobody noticed: %s", names[what], k, n, ggml_last_error());
+                test_fail(__FILE__, __LINE__, "%s %d of %d was left out, and nobody noticed: %s", names[what], k, n,
+                    ggml_last_error());
                 return false;
             }
         }
     }
     w->scheds[0]->leaves_out = NULL;
-    return fill_leafs(w) && compute(w, 0, g, 0) && ggml_backend_sched_set_check(w->scheds[0], false) == GGML_STATUS_SUCCESS && fill_leafs(w) &&
+    return fill_leafs(w) && compute(w, 0, g, 0) &&
+           ggml_backend_sched_set_check(w->scheds[0], false) == GGML_STATUS_SUCCESS && fill_leafs(w) &&
            compute(w, 0, g, 0);
 }
 
-// --------------------------------------------------------------------------------------------------------------------- a world
+// ------------------------------------------------------------------------------------------------------------- a world
 
 // Costs that have nothing to do with the devices: placements of every kind.
 static void place_by_random_costs(ggml_backend_sched_t sched, int n) {
     struct ggml_backend_op_cost   ops[2 * DEVICES];
     struct ggml_backend_copy_cost copies[DEVICES * DEVICES];
-    size_t limits[DEVICES], n_copies = 0;
+    size_t                        limits[DEVICES], n_copies = 0;
     for (int i = 0; i < n; i++) {
         const int class_of = 1 + below(4);
-        ops[i]     = (struct ggml_backend_op_cost){ i, GGML_BACKEND_COST_ANY, -1, test_random_float(0, 4), 1 + below(2000), 1 + below(2000) };
-        ops[n + i] = (struct ggml_backend_op_cost){ i, class_of, -1, test_random_float(0, 4), 1 + below(2000), 1 + below(2000) };
-        limits[i]  = i < n - 1 && chance(6) ? 8192 + (size_t) below(1 << 15) : 0;
+        ops[i] = (struct ggml_backend_op_cost){ i, GGML_BACKEND_COST_ANY, -1, test_random_float(0, 4), 1 + below(2000),
+            1 + below(2000) };
+        ops[n + i] =
+            (struct ggml_backend_op_cost){ i, class_of, -1, test_random_float(0, 4), 1 + below(2000), 1 + below(2000) };
+        limits[i] = i < n - 1 && chance(6) ? 8192 + (size_t) below(1 << 15) : 0;
         for (int j = 0; j < n; j++) {
             if (i != j) {
                 copies[n_copies++] = (struct ggml_backend_copy_cost){ i, j, test_random_float(0, 8), 1 + below(1000) };
             }
         }
     }
-    const struct ggml_backend_cost_table table = { ops, (size_t) (2 * n), copies, n_copies, test_random_float(0, 4), 1 + below(3), chance(3) ? limits : NULL };
+    const struct ggml_backend_cost_table table = { ops, (size_t) (2 * n), copies, n_copies, test_random_float(0, 4),
+        1 + below(3), chance(3) ? limits : NULL };
     if (ggml_backend_sched_set_costs(sched, &table) != GGML_STATUS_SUCCESS ||
         ggml_backend_sched_set_policy(sched, GGML_BACKEND_SCHED_POLICY_COST) != GGML_STATUS_SUCCESS) {
         test_fail(__FILE__, __LINE__, "costs: %s", ggml_last_error());
@@ -937,7 +983,7 @@ int main(int argc, char ** argv) {
     (void) test_skips;
     uint64_t seed   = 1;
     bool     mutate = false; // every world, not every fifth
-    int      count = getenv("GGML_TEST_RANDOM_GRAPHS") ? atoi(getenv("GGML_TEST_RANDOM_GRAPHS")) : 250;
+    int      count  = getenv("GGML_TEST_RANDOM_GRAPHS") ? atoi(getenv("GGML_TEST_RANDOM_GRAPHS")) : 250;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--count") == 0 && i + 1 < argc) {
             count = atoi(argv[++i]);
@@ -980,7 +1026,8 @@ int main(int argc, char ** argv) {
             return 1;
         }
     }
-    printf("%d worlds, %zu placed by cost; in their last plans %zu nodes, %zu splits, %zu copies (%zu kept, %zu staged, %zu merged), %zu write-backs; %d mutations found\n", count,
-           n_by_cost, n_nodes, n_splits, n_copies, n_kept, n_staged, n_merged, n_backs, n_mutations);
+    printf("%d worlds, %zu placed by cost; in their last plans %zu nodes, %zu splits, %zu copies (%zu kept, %zu "
+           "staged, %zu merged), %zu write-backs; %d mutations found\n",
+        count, n_by_cost, n_nodes, n_splits, n_copies, n_kept, n_staged, n_merged, n_backs, n_mutations);
     return test_failures > 0;
 }

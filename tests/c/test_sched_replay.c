@@ -1,11 +1,12 @@
-// Graphs of one structure and different sizes: whose offsets they take, against the validator of plans, against the same graphs computed
-// on one CPU with a memory of its own for each tensor, and against a checked run.
+// Graphs of one structure and different sizes: whose offsets they take, against the validator of plans, against the
+// same graphs computed on one CPU with a memory of its own for each tensor, and against a checked run.
 #include "alloc/plan.h"
 #include "base/mem.h"
 #include "ggml-cpu.h"
 #include "test_place.h"
 
-enum { D = 8, TOKENS = 24, MAX_VALUES = 40, MAX_BLOCKS = 512, CHUNK = 1 << 20 }; // chunks lie side by side for the validator
+// chunks lie side by side for the validator
+enum { D = 8, TOKENS = 24, MAX_VALUES = 40, MAX_BLOCKS = 512, CHUNK = 1 << 20 };
 
 enum kind { PROJECT, ADD, MUL, TANH, SOFT_MAX, RMS_NORM, HALF, ATTEND, SCALE_INPLACE, STORE, KINDS };
 
@@ -35,8 +36,8 @@ static struct recipe random_recipe(int n_devices) {
     return r;
 }
 
-static struct ggml_tensor * make_value(struct ggml_context * ctx, struct ggml_tensor * w, struct ggml_tensor * cache, const struct recipe * r, int i,
-                                       struct ggml_tensor * const * v) {
+static struct ggml_tensor * make_value(struct ggml_context * ctx, struct ggml_tensor * w, struct ggml_tensor * cache,
+    const struct recipe * r, int i, struct ggml_tensor * const * v) {
     struct ggml_tensor *a = v[r->a[i]], *b = v[r->b[i]];
     switch (r->kind[i]) {
         case PROJECT: return ggml_mul_mat(ctx, w, a);
@@ -51,7 +52,8 @@ static struct ggml_tensor * make_value(struct ggml_context * ctx, struct ggml_te
             return ggml_mul_mat(ctx, ggml_cont(ctx, ggml_transpose(ctx, a)), scores);
         }
         case SCALE_INPLACE: return ggml_scale_inplace(ctx, ggml_add(ctx, a, b), 0.5f);
-        case STORE: { // at another place for each size; aligned for every device: what is computed over a copy of it depends on that
+        // at another place for each size; aligned for every device: what is computed over a copy of it depends on that
+        case STORE: {
             const size_t at = (size_t) ((r->b[i] + TOKENS - a->ne[1]) / 2 % 4 * 8) * cache->nb[1];
             return ggml_scale(ctx, ggml_cpy(ctx, a, ggml_view_2d(ctx, cache, D, a->ne[1], cache->nb[1], at)), 2);
         }
@@ -60,9 +62,10 @@ static struct ggml_tensor * make_value(struct ggml_context * ctx, struct ggml_te
     return NULL;
 }
 
-static struct built build(const struct recipe * r, struct ggml_tensor * w, int tokens, bool no_alloc, ggml_backend_sched_t sched, const ggml_backend_t * devices) {
-    struct built g = { .ctx = ggml_init((struct ggml_init_params){ 1 << 20, NULL, no_alloc }) };
-    g.graph        = ggml_new_graph(g.ctx);
+static struct built build(const struct recipe * r, struct ggml_tensor * w, int tokens, bool no_alloc,
+    ggml_backend_sched_t sched, const ggml_backend_t * devices) {
+    struct built g             = { .ctx = ggml_init((struct ggml_init_params){ 1 << 20, NULL, no_alloc }) };
+    g.graph                    = ggml_new_graph(g.ctx);
     struct ggml_tensor * cache = ggml_new_tensor_2d(g.ctx, GGML_TYPE_F32, D, 2 * TOKENS);
     for (int i = 0; i < r->n; i++) {
         if (i < 2) {
@@ -84,9 +87,7 @@ static struct built build(const struct recipe * r, struct ggml_tensor * w, int t
     return g;
 }
 
-static float input_value(int input, int i) {
-    return (float) ((i * 7 + input * 3) % 11 - 5) / 8.0f;
-}
+static float input_value(int input, int i) { return (float) ((i * 7 + input * 3) % 11 - 5) / 8.0f; }
 
 static void set_inputs(const struct built * g, bool by_pointer) {
     float values[D * TOKENS];
@@ -117,7 +118,7 @@ static void check_offsets(struct place * p) {
     const int                              n = ggml_backend_sched_get_blocks(p->sched, blocks, MAX_BLOCKS);
     REQUIRE(n > 0 && n <= MAX_BLOCKS);
     for (int b = 0; b < p->n; b++) {
-        size_t n_lines = 0, peak = 0, bad_a, bad_b;
+        size_t                          n_lines = 0, peak = 0, bad_a, bad_b;
         struct ggml_backend_sched_arena arena;
         OK(ggml_backend_sched_get_arena(p->sched, p->backends[b], &arena));
         for (int i = 0; i < n; i++) {
@@ -125,7 +126,8 @@ static void check_offsets(struct place * p) {
                 continue;
             }
             struct gb_plan_item * line = &lines[n_lines++];
-            *line = (struct gb_plan_item){ blocks[i].lower, blocks[i].upper, blocks[i].size, blocks[i].offset + (size_t) blocks[i].chunk * CHUNK };
+            *line                      = (struct gb_plan_item){ blocks[i].lower, blocks[i].upper, blocks[i].size,
+                blocks[i].offset + (size_t) blocks[i].chunk * CHUNK };
             for (int j = i; j < n; j++) {
                 if (blocks[j].root == i) {
                     CHECK_INT(blocks[j].offset + (size_t) blocks[j].chunk * CHUNK, line->offset);
@@ -134,7 +136,8 @@ static void check_offsets(struct place * p) {
             }
             peak = blocks[i].chunk == 0 && line->offset + line->size > peak ? line->offset + line->size : peak;
         }
-        const char * problem = gb_plan_check(lines, n_lines, ggml_backend_buft_get_alignment(ggml_backend_get_default_buffer_type(p->backends[b])), &bad_a, &bad_b);
+        const char * problem = gb_plan_check(lines, n_lines,
+            ggml_backend_buft_get_alignment(ggml_backend_get_default_buffer_type(p->backends[b])), &bad_a, &bad_b);
         CHECK_MSG(problem == NULL, "%s", problem);
         CHECK(peak <= arena.peak && arena.bound <= arena.peak);
         CHECK(!arena.proved || arena.peak == arena.bound);
@@ -144,8 +147,8 @@ static void check_offsets(struct place * p) {
 static void check_results(const struct recipe * r, const struct built * g, const struct built * reference) {
     static float got[D * TOKENS];
     for (int i = 2; i < r->n; i++) {
-        const struct ggml_tensor * t = reference->values[i];
-        bool read = false;
+        const struct ggml_tensor * t    = reference->values[i];
+        bool                       read = false;
         for (int j = i + 1; j < r->n; j++) {
             read |= r->a[j] == i || r->b[j] == i;
         }
@@ -188,14 +191,16 @@ static struct built build_reference(const struct recipe * r, const float * weigh
 static int n_runs, n_replays;
 
 // A graph of `tokens`; one of TOKENS was reserved before.
-static void run_smaller(struct place * p, const struct recipe * r, struct ggml_tensor * w, const float * weight, int tokens) {
+static void run_smaller(struct place * p, const struct recipe * r, struct ggml_tensor * w, const float * weight,
+    int tokens) {
     const struct ggml_backend_sched_stats before = stats_of(p->sched);
     const size_t                          memory = memory_of(p);
     struct built g = build(r, w, tokens, true, p->sched, p->backends), reference = build_reference(r, weight, tokens);
     OK(ggml_backend_sched_alloc_graph(p->sched, g.graph));
     const struct ggml_backend_sched_stats after = stats_of(p->sched);
-    CHECK_INT(after.n_plans_made + after.n_plans_replayed + after.n_plans_bound + after.n_plans_found, // a graph at the addresses of one that is gone may be known
-              before.n_plans_made + before.n_plans_replayed + before.n_plans_bound + before.n_plans_found + 1);
+    // a graph at the addresses of one that is gone may be known
+    CHECK_INT(after.n_plans_made + after.n_plans_replayed + after.n_plans_bound + after.n_plans_found,
+        before.n_plans_made + before.n_plans_replayed + before.n_plans_bound + before.n_plans_found + 1);
     n_runs++;
     n_replays += after.n_plans_made == before.n_plans_made;
     check_offsets(p);
@@ -203,7 +208,8 @@ static void run_smaller(struct place * p, const struct recipe * r, struct ggml_t
     OK(ggml_backend_sched_graph_compute(p->sched, g.graph));
     check_results(r, &g, &reference);
     CHECK_INT(stats_of(p->sched).n_plans_found, after.n_plans_found + 1);
-    if (after.n_plans_replayed == 1 && after.n_plans_made == 1) { // the first one has the memory for inputs that was reserved; others have their own beside it
+    // the first one has the memory for inputs that was reserved; others have their own beside it
+    if (after.n_plans_replayed == 1 && after.n_plans_made == 1) {
         CHECK_INT(memory_of(p), memory);
     }
     ggml_free(g.ctx);
@@ -228,7 +234,8 @@ static void random_world(const char * devices, bool check) {
 }
 
 static void random_graphs_take_smaller_sizes(void) {
-    static const char * const devices[] = { "CPU", "SIM:name=A CPU", "SIM:name=A SIM:name=B CPU", "SIM:name=A,max=3K SIM:name=B,align=64 CPU" };
+    static const char * const devices[] = { "CPU", "SIM:name=A CPU", "SIM:name=A SIM:name=B CPU",
+        "SIM:name=A,max=3K SIM:name=B,align=64 CPU" };
     ggml_cpu_set_fusion(false); // results are compared bit by bit, with those of graphs whose memory nobody planned
     for (int k = 0; k < 120 && test_failures == 0; k++) {
         test_seed = (uint64_t) k * 1000 + 1;
@@ -236,15 +243,17 @@ static void random_graphs_take_smaller_sizes(void) {
         CHECK_MSG(test_failures == 0, "seed %d, devices %s", k, devices[k % 4]);
     }
     ggml_cpu_set_fusion(true);
-    printf("%d of %d graphs took places that were there\n", n_replays, n_runs); // the others join copies that the large one makes one by one, or vice versa
+    // the others join copies that the large one makes one by one, or vice versa
+    printf("%d of %d graphs took places that were there\n", n_replays, n_runs);
     CHECK(n_replays * 100 >= n_runs * 97);
 }
 
-// -----------------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------------
 
-static struct ggml_tensor * chain(struct ggml_context * ctx, struct ggml_cgraph * graph, int64_t n, enum ggml_op op, bool flag) {
+static struct ggml_tensor * chain(struct ggml_context * ctx, struct ggml_cgraph * graph, int64_t n, enum ggml_op op,
+    bool flag) {
     struct ggml_tensor *x = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, n), *y = ggml_sqr(ctx, x);
-    y                     = op == GGML_OP_ADD ? ggml_add(ctx, ggml_sqrt(ctx, y), x) : ggml_mul(ctx, ggml_sqrt(ctx, y), x);
+    y = op == GGML_OP_ADD ? ggml_add(ctx, ggml_sqrt(ctx, y), x) : ggml_mul(ctx, ggml_sqrt(ctx, y), x);
     if (flag) {
         ggml_set_output(y->src[0]);
     }
@@ -281,10 +290,11 @@ static void plans_anew_what_is_larger_or_different(void) {
 static void prompt_and_step_stay_side_by_side(void) {
     OPEN(p, "SIM:name=A CPU");
     float                weight[D * D];
-    struct ggml_tensor * w = new_weight(&p, weight);
-    test_seed              = 5;
-    const struct recipe r  = random_recipe(p.n);
-    struct built big = build(&r, w, TOKENS, true, p.sched, p.backends), small = build(&r, w, 1, true, p.sched, p.backends);
+    struct ggml_tensor * w     = new_weight(&p, weight);
+    test_seed                  = 5;
+    const struct recipe r      = random_recipe(p.n);
+    struct built        big    = build(&r, w, TOKENS, true, p.sched, p.backends),
+                        small  = build(&r, w, 1, true, p.sched, p.backends);
     struct built big_reference = build_reference(&r, weight, TOKENS), small_reference = build_reference(&r, weight, 1);
     OK(ggml_backend_sched_reserve(p.sched, big.graph));
     for (int i = 0; i < 4; i++) {
@@ -297,7 +307,7 @@ static void prompt_and_step_stay_side_by_side(void) {
     const struct ggml_backend_sched_stats stats = stats_of(p.sched);
     CHECK_INT(stats.n_plans_made, 1);
     CHECK_INT(stats.n_plans_replayed, 1);
-    CHECK_INT(stats.n_plans_bound, 1);  // the reserved one, once
+    CHECK_INT(stats.n_plans_bound, 1); // the reserved one, once
     CHECK_INT(stats.n_plans_found, 6);
     ggml_free(big.ctx);
     ggml_free(small.ctx);
@@ -338,11 +348,12 @@ static void reserves_memory_of_inputs(void) {
     close_place(&p);
 }
 
-// The sum is computed into `b` where the two have one shape; where b is repeated, b and the sum are two, and what was place for one is none.
+// The sum is computed into `b` where the two have one shape; where b is repeated, b and the sum are two, and what was
+// place for one is none.
 static void sum_with(struct place * p, int64_t rows) {
     struct ggml_cgraph * graph = ggml_new_graph_custom(p->ctx, 16, false);
-    struct ggml_tensor * a = ggml_sqr(p->ctx, ggml_new_tensor_2d(p->ctx, GGML_TYPE_F32, 8, 4));
-    struct ggml_tensor * b = ggml_sqr(p->ctx, ggml_new_tensor_2d(p->ctx, GGML_TYPE_F32, 8, rows));
+    struct ggml_tensor * a     = ggml_sqr(p->ctx, ggml_new_tensor_2d(p->ctx, GGML_TYPE_F32, 8, 4));
+    struct ggml_tensor * b     = ggml_sqr(p->ctx, ggml_new_tensor_2d(p->ctx, GGML_TYPE_F32, 8, rows));
     OK(ggml_build_forward_expand(graph, a));
     OK(ggml_build_forward_expand(graph, ggml_mul(p->ctx, ggml_add(p->ctx, a, b), a)));
     OK(ggml_backend_sched_alloc_graph(p->sched, graph));
@@ -353,8 +364,8 @@ static void not_where_less_is_computed_in_place(void) {
     OPEN(p, "CPU");
     sum_with(&p, 4);
     static struct ggml_backend_sched_block blocks[8];
-    const int n = ggml_backend_sched_get_blocks(p.sched, blocks, 8);
-    int       n_joined = 0;
+    const int                              n        = ggml_backend_sched_get_blocks(p.sched, blocks, 8);
+    int                                    n_joined = 0;
     for (int i = 0; i < n; i++) {
         n_joined += blocks[i].root != i;
     }
@@ -367,7 +378,8 @@ static void not_where_less_is_computed_in_place(void) {
     close_place(&p);
 }
 
-// A sum of inputs of several shapes on device 0; `n` tokens. Where the buffer is given, the inputs are placed there by whoever runs the graph.
+// A sum of inputs of several shapes on device 0; `n` tokens. Where the buffer is given, the inputs are placed there by
+// whoever runs the graph.
 struct inputs {
     struct ggml_context * ctx;
     struct ggml_tensor *  in[4];
@@ -377,7 +389,7 @@ struct inputs {
 };
 
 static struct inputs sum_of_inputs(struct place * p, int64_t n, bool placed) {
-    struct inputs g = { .ctx = ggml_init((struct ggml_init_params){ 1 << 16, NULL, true }) };
+    struct inputs g       = { .ctx = ggml_init((struct ggml_init_params){ 1 << 16, NULL, true }) };
     const int64_t width[] = { 40, 40, 1, 40 };
     for (int i = 0; i < 4; i++) {
         g.in[i] = ggml_new_tensor_2d(g.ctx, GGML_TYPE_F32, width[i], n);
@@ -411,19 +423,22 @@ static void run_sum(struct place * p, struct inputs * g) {
 
 // What lies behind each other and travels as one copy in one size does so in each.
 static void inputs_travel_as_in_the_large_one(void) {
-    static const char * const devices[] = { "SIM:name=A CPU", "SIM:name=A,align=256 CPU", "SIM:name=A,align=512 SIM:name=B,align=16 CPU" };
+    static const char * const devices[] = { "SIM:name=A CPU", "SIM:name=A,align=256 CPU",
+        "SIM:name=A,align=512 SIM:name=B,align=16 CPU" };
     for (int k = 0; k < 3 * 4; k++) {
-        const bool    placed = k / 3 % 2, pipelined = k / 6;
+        const bool placed = k / 3 % 2, pipelined = k / 6;
         OPEN(p, devices[k % 3]);
         OK(ggml_backend_sched_set_n_copies(p.sched, pipelined ? 2 : 1));
-        struct inputs large = sum_of_inputs(&p, 41, placed); // of the user: no two can travel together; of other sizes some could
+        // of the user: no two can travel together; of other sizes some could
+        struct inputs large = sum_of_inputs(&p, 41, placed);
         OK(ggml_backend_sched_reserve(p.sched, large.graph));
         for (int64_t n = 1; n <= 41; n++) {
             struct inputs g = sum_of_inputs(&p, n, placed);
             OK(ggml_backend_sched_alloc_graph(p.sched, g.graph));
             run_sum(&p, &g);
         }
-        CHECK_MSG(stats_of(p.sched).n_plans_made == 1, "%d plans made, %s, %d", (int) stats_of(p.sched).n_plans_made, devices[k % 3], k);
+        CHECK_MSG(stats_of(p.sched).n_plans_made == 1, "%d plans made, %s, %d", (int) stats_of(p.sched).n_plans_made,
+            devices[k % 3], k);
         ggml_free(large.ctx);
         ggml_backend_buffer_free(large.buffer);
         close_place(&p);
@@ -431,13 +446,14 @@ static void inputs_travel_as_in_the_large_one(void) {
 }
 
 static void every_allocation_fails(void) {
-    const int64_t        live = gb_test_live_allocs();
+    const int64_t live = gb_test_live_allocs();
     OPEN(p, "SIM:name=A SIM:name=B CPU");
     float                weight[D * D];
-    struct ggml_tensor * w = new_weight(&p, weight);
-    test_seed              = 11;
-    const struct recipe  r = random_recipe(p.n);
-    struct built big = build(&r, w, TOKENS, true, p.sched, p.backends), small = build(&r, w, 3, true, p.sched, p.backends), reference = build_reference(&r, weight, 3);
+    struct ggml_tensor * w    = new_weight(&p, weight);
+    test_seed                 = 11;
+    const struct recipe r     = random_recipe(p.n);
+    struct built        big   = build(&r, w, TOKENS, true, p.sched, p.backends),
+                        small = build(&r, w, 3, true, p.sched, p.backends), reference = build_reference(&r, weight, 3);
     OK(ggml_backend_sched_reserve(p.sched, big.graph));
     int64_t n = 0;
     for (enum ggml_status status = GGML_STATUS_ALLOC_FAILED; status != GGML_STATUS_SUCCESS && n < 10000;) {
@@ -458,5 +474,7 @@ static void every_allocation_fails(void) {
     CHECK_INT(gb_test_live_allocs(), live);
 }
 
-TEST_MAIN(TEST(every_allocation_fails), TEST(not_where_less_is_computed_in_place), TEST(random_graphs_take_smaller_sizes), TEST(plans_anew_what_is_larger_or_different), TEST(prompt_and_step_stay_side_by_side),
-          TEST(a_reserved_plan_lasts), TEST(inputs_travel_as_in_the_large_one), TEST(reserves_memory_of_inputs))
+TEST_MAIN(TEST(every_allocation_fails), TEST(not_where_less_is_computed_in_place),
+    TEST(random_graphs_take_smaller_sizes), TEST(plans_anew_what_is_larger_or_different),
+    TEST(prompt_and_step_stay_side_by_side), TEST(a_reserved_plan_lasts), TEST(inputs_travel_as_in_the_large_one),
+    TEST(reserves_memory_of_inputs))

@@ -1,4 +1,5 @@
-// test_sched_replica.c - copies that are kept from run to run: what is transferred is counted by the devices themselves.
+// test_sched_replica.c - copies that are kept from run to run: what is transferred is counted by the devices
+// themselves.
 #include "base/mem.h"
 #include "ggml-backend-impl.h"
 #include "sched/sched.h"
@@ -13,7 +14,7 @@ static uint64_t bytes_to(const struct place * p, int device) { // transferred by
 
 // y = w x, with w (4 x 4) on `home` and y computed on device 0; x lies there.
 struct product {
-    struct ggml_tensor *w, *x, *y;
+    struct ggml_tensor * w, *x, *y;
     struct ggml_cgraph * graph;
 };
 
@@ -32,10 +33,10 @@ static struct product make(struct place * p, int home, bool weights) {
     return r;
 }
 
-#define RUN(p, r, expected)                                                                                            \
-    do {                                                                                                               \
-        OK(ggml_backend_sched_graph_compute((p).sched, (r).graph));                                                    \
-        CHECK_AT((r).y, 3, expected);                                                                                  \
+#define RUN(p, r, expected)                                         \
+    do {                                                            \
+        OK(ggml_backend_sched_graph_compute((p).sched, (r).graph)); \
+        CHECK_AT((r).y, 3, expected);                               \
     } while (0)
 
 // Without the result that was looked at. The device counts what a checked run overwrites, too.
@@ -112,7 +113,8 @@ static void each_write_is_noticed(void) {
 // A graph that writes a weight itself, and one that writes its neighbour in the same buffer.
 static void written_in_the_graph(void) {
     OPEN(p, "SIM:name=A CPU");
-    struct ggml_tensor * w = leaf(&p, "w", 4, 4), *n = leaf(&p, "neighbour", 4, 4), *x = put(&p, leaf(&p, "x", 4, 1), 0, false);
+    struct ggml_tensor *w = leaf(&p, "w", 4, 4), *n = leaf(&p, "neighbour", 4, 4),
+                       *x        = put(&p, leaf(&p, "x", 4, 1), 0, false);
     ggml_backend_buffer_t buffer = ggml_backend_alloc_buffer(p.backends[1], 256);
     p.buffers[p.n_buffers++]     = buffer;
     ggml_backend_buffer_set_usage(buffer, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
@@ -166,7 +168,7 @@ static void leafs_of_the_scheduler(void) {
     OPEN(p, "SIM:name=A SIM:name=B CPU");
     struct ggml_tensor * x = placed_by_us(&p, "x", 1, 1);
     OK(ggml_set_input(x));
-    struct product       r = build(&p, placed_by_us(&p, "c", 4, 1), x);
+    struct product r = build(&p, placed_by_us(&p, "c", 4, 1), x);
     OK(ggml_backend_sched_reserve(p.sched, r.graph));
     OK(ggml_backend_sched_alloc_graph(p.sched, r.graph));
     fill(r.w, 1, 0);
@@ -255,7 +257,7 @@ static void buffers_come_and_go(void) {
 
 static void in_several_buffers(void) {
     OPEN(p, "SIM:name=A,max=128,align=16 CPU");
-    struct ggml_tensor * sum = NULL, *x = put(&p, leaf(&p, "x", 4, 4), 0, false);
+    struct ggml_tensor *sum = NULL, *x = put(&p, leaf(&p, "x", 4, 4), 0, false);
     fill(x, 1, 0);
     for (int i = 0; i < 7; i++) {
         struct ggml_tensor * w = put(&p, leaf(&p, "w", 4, 4), 1, true);
@@ -275,7 +277,7 @@ static void in_several_buffers(void) {
 // What does not fit beside the rest is copied each time; what is kept for other graphs gives way.
 static void memory_is_short(void) {
     OPEN(p, "SIM:name=A,mem=2K,align=16 CPU");
-    struct ggml_tensor * x = put(&p, leaf(&p, "x", 8, 8), 0, false), *w[4], *t = x; // 256 bytes each
+    struct ggml_tensor *x = put(&p, leaf(&p, "x", 8, 8), 0, false), *w[4], *t = x; // 256 bytes each
     fill(x, 1, 0);
     for (int i = 0; i < 4; i++) { // five copies would take all
         w[i] = put(&p, leaf(&p, "w", 8, 8), 1, true);
@@ -304,7 +306,7 @@ static void memory_is_short(void) {
 
 static void too_large_to_keep(void) {
     OPEN(p, "SIM:name=A,mem=1408,align=16 SIM:name=B CPU");
-    struct ggml_tensor * x = put(&p, leaf(&p, "x", 8, 8), 0, false), *t = x;
+    struct ggml_tensor *x = put(&p, leaf(&p, "x", 8, 8), 0, false), *t = x;
     fill(x, 1, 0);
     for (int i = 0; i < 6; i++) { // each weight in a split of its own: one at a time is in the arena
         struct ggml_tensor * w = put(&p, leaf(&p, "w", 8, 8), 2, true);
@@ -337,7 +339,8 @@ static void failures_forget(void) {
     CHECK_INT(p.sched->stats.weights.n, 2);
     const enum ggml_status issued = ggml_backend_sched_graph_compute_async(p.sched, g);
     CHECK_INT(issued, test_runs_are_checked() ? GGML_STATUS_DEVICE_ERROR : GGML_STATUS_SUCCESS);
-    CHECK_INT(ggml_backend_sched_synchronize(p.sched), test_runs_are_checked() ? GGML_STATUS_SUCCESS : GGML_STATUS_DEVICE_ERROR);
+    CHECK_INT(ggml_backend_sched_synchronize(p.sched),
+        test_runs_are_checked() ? GGML_STATUS_SUCCESS : GGML_STATUS_DEVICE_ERROR);
     RUN(p, r, 4);
     CHECK_INT(p.sched->stats.weights.n, 3);
     close_place(&p);
@@ -355,7 +358,7 @@ static void every_allocation_fails(void) {
         const bool ok = p.sched && ggml_backend_sched_set_check(p.sched, n % 2) == GGML_STATUS_SUCCESS &&
                         ggml_backend_sched_set_node_backend(p.sched, r.y, p.backends[0]) == GGML_STATUS_SUCCESS &&
                         ggml_backend_sched_graph_compute(p.sched, r.graph) == GGML_STATUS_SUCCESS;
-        done = !gb_test_alloc_failed();
+        done          = !gb_test_alloc_failed();
         gb_test_fail_alloc(0, false);
         CHECK(ok || !done);
         if (p.sched) {
@@ -373,9 +376,7 @@ static void every_allocation_fails(void) {
 }
 
 // With the checker: a replica that was not filled again is found.
-static bool skip_all(enum gb_mutation what) {
-    return what == GB_DROP_COPY;
-}
+static bool skip_all(enum gb_mutation what) { return what == GB_DROP_COPY; }
 
 static void stale_replicas_are_found(void) {
     OPEN(p, "SIM:name=A CPU");
@@ -395,6 +396,7 @@ static void stale_replicas_are_found(void) {
     close_place(&p);
 }
 
-TEST_MAIN(TEST(weights_are_copied_once), TEST(each_write_is_noticed), TEST(written_in_the_graph), TEST(who_is_kept), TEST(leafs_of_the_scheduler), TEST(leafs_of_the_scheduler_on_the_host), TEST(graphs_come_and_go),
-          TEST(buffers_come_and_go), TEST(in_several_buffers), TEST(memory_is_short), TEST(too_large_to_keep), TEST(failures_forget),
-          TEST(every_allocation_fails), TEST(stale_replicas_are_found))
+TEST_MAIN(TEST(weights_are_copied_once), TEST(each_write_is_noticed), TEST(written_in_the_graph), TEST(who_is_kept),
+    TEST(leafs_of_the_scheduler), TEST(leafs_of_the_scheduler_on_the_host), TEST(graphs_come_and_go),
+    TEST(buffers_come_and_go), TEST(in_several_buffers), TEST(memory_is_short), TEST(too_large_to_keep),
+    TEST(failures_forget), TEST(every_allocation_fails), TEST(stale_replicas_are_found))

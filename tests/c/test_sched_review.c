@@ -1,5 +1,6 @@
-// test_sched_review.c - attempts to break the scheduler: callbacks that meddle, memory of the user that goes away and comes back at the same
-// address, contexts that are used again, devices with little memory, settings that change between runs.
+// test_sched_review.c - attempts to break the scheduler: callbacks that meddle, memory of the user that goes away and
+// comes back at the same address, contexts that are used again, devices with little memory, settings that change
+// between runs.
 #include "base/mem.h"
 #include "ggml-backend-impl.h"
 #include "ggml-cpu.h"
@@ -9,7 +10,7 @@
 #include "test_place.h"
 #include "test_queue.h"
 
-// ------------------------------------------------------------------------------------------------------------------- callbacks
+// ----------------------------------------------------------------------------------------------------------- callbacks
 
 struct meddler {
     struct place *       place;
@@ -27,13 +28,9 @@ static bool meddle(struct ggml_tensor * t, bool ask, void * user_data) {
     return !ask || t == m->at;
 }
 
-static void take_back(struct place * p) {
-    OK(ggml_backend_sched_set_eval_callback(p->sched, NULL, NULL));
-}
+static void take_back(struct place * p) { OK(ggml_backend_sched_set_eval_callback(p->sched, NULL, NULL)); }
 
-static void wait_for_all(struct place * p) {
-    OK(ggml_backend_sched_synchronize(p->sched));
-}
+static void wait_for_all(struct place * p) { OK(ggml_backend_sched_synchronize(p->sched)); }
 
 static void free_it(struct place * p) {
     ggml_backend_sched_free(p->sched);
@@ -41,8 +38,10 @@ static void free_it(struct place * p) {
 }
 
 // x squared three times, on a device; the callback acts after the first.
-static enum ggml_status compute_meddled(struct place * p, void (*act)(struct place * p), struct meddler * m, struct ggml_tensor ** last) {
-    struct ggml_tensor *x = leaf(p, "x", 4, 1), *a = ggml_sqr(p->ctx, x), *b = ggml_scale(p->ctx, a, 2), *c = ggml_soft_max(p->ctx, b);
+static enum ggml_status compute_meddled(struct place * p, void (*act)(struct place * p), struct meddler * m,
+    struct ggml_tensor ** last) {
+    struct ggml_tensor *x = leaf(p, "x", 4, 1), *a = ggml_sqr(p->ctx, x), *b = ggml_scale(p->ctx, a, 2),
+                       *c = ggml_soft_max(p->ctx, b);
     expand(p, c);
     OK(ggml_backend_sched_alloc_graph(p->sched, p->graph));
     fill(x, 2, 0);
@@ -122,10 +121,10 @@ static void stopping_says_so(void) {
     close_place(&p);
 }
 
-// --------------------------------------------------------------------------------------------------- the same addresses, other things
+// ------------------------------------------------------------------------------------ the same addresses, other things
 
-// A new buffer takes the place of the one that w is in. Its handle has the old address, as it happens without a checking allocator, and so
-// has its memory, mostly.
+// A new buffer takes the place of the one that w is in. Its handle has the old address, as it happens without a
+// checking allocator, and so has its memory, mostly.
 static void place_again(struct place * p, struct ggml_tensor * w, int device, float value) {
     ggml_backend_buffer_t handle = p->buffers[0];
     handle->iface.free_buffer(handle);
@@ -143,7 +142,8 @@ static void place_again(struct place * p, struct ggml_tensor * w, int device, fl
 // Weights are freed and made again, each time with other values.
 static void weights_are_replaced(void) {
     OPEN(p, "SIM:name=A SIM:name=B CPU");
-    struct ggml_tensor *w = put(&p, leaf(&p, "w", 256, 1), 0, true), *x = leaf(&p, "x", 256, 1), *y = ggml_mul(p.ctx, w, x);
+    struct ggml_tensor *w = put(&p, leaf(&p, "w", 256, 1), 0, true), *x = leaf(&p, "x", 256, 1),
+                       *y = ggml_mul(p.ctx, w, x);
     expand(&p, y);
     OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
     fill(x, 3, 0);
@@ -158,7 +158,8 @@ static void weights_are_replaced(void) {
     close_place(&p);
 }
 
-// The device of the weights changes while their handle and their address stay: as it happens when memory is mapped again.
+// The device of the weights changes while their handle and their address stay: as it happens when memory is mapped
+// again.
 static void weights_change_their_device(void) {
     OPEN(p, "SIM:name=A CPU");
     struct ggml_tensor *w = put(&p, leaf(&p, "w", 4, 1), 1, true), *x = leaf(&p, "x", 4, 1), *y = ggml_mul(p.ctx, w, x);
@@ -168,11 +169,12 @@ static void weights_change_their_device(void) {
     fill(w, 2, 0);
     OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
     CHECK(ggml_backend_sched_get_node_backend(p.sched, y) == p.backends[1]);
-    ggml_backend_buffer_t other = ggml_backend_alloc_buffer(p.backends[0], 16);
-    struct ggml_backend_buffer mine = *p.buffers[0];
-    *p.buffers[0] = *other; // the same handle now is one of the device
-    w->data       = ggml_backend_buffer_get_base(p.buffers[0]);
-    p.sched->plans.data[0]->key[gb_ptrmap_get(&p.sched->plans.data[0]->map, w)].data = w->data; // and had this address then
+    ggml_backend_buffer_t      other = ggml_backend_alloc_buffer(p.backends[0], 16);
+    struct ggml_backend_buffer mine  = *p.buffers[0];
+    *p.buffers[0]                    = *other; // the same handle now is one of the device
+    w->data                          = ggml_backend_buffer_get_base(p.buffers[0]);
+    // and had this address then
+    p.sched->plans.data[0]->key[gb_ptrmap_get(&p.sched->plans.data[0]->map, w)].data = w->data;
     fill(w, 5, 0);
     p.buffers[0]->usage = GGML_BACKEND_BUFFER_USAGE_WEIGHTS;
     OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
@@ -217,7 +219,7 @@ static void buffers_are_freed_during_a_run(void) {
     backend.iface.graph_plan_free    = lazy_free;
     backend.iface.synchronize        = lazy_synchronize;
     const ggml_backend_sched_t sched = ggml_backend_sched_new(backends, NULL, 1, 0);
-    struct ggml_tensor *w = put(&p, leaf(&p, "w", 4, 1), 0, true), *y = ggml_sqr(p.ctx, w);
+    struct ggml_tensor *       w = put(&p, leaf(&p, "w", 4, 1), 0, true), *y = ggml_sqr(p.ctx, w);
     expand(&p, y);
     fill(w, 3, 0);
     for (int i = 0; i < 3; i++) {
@@ -232,7 +234,8 @@ static void buffers_are_freed_during_a_run(void) {
     close_place(&p);
 }
 
-// One block of memory holds one context after another: tensors of all kinds come to lie at the addresses of earlier ones.
+// One block of memory holds one context after another: tensors of all kinds come to lie at the addresses of earlier
+// ones.
 static void contexts_reuse_their_memory(const char * devices) {
     OPEN(p, devices);
     static _Alignas(16) char memory[1 << 16];
@@ -265,15 +268,11 @@ static void contexts_reuse_their_memory(const char * devices) {
     close_place(&p);
 }
 
-static void contexts_reuse_memory_on_cpu(void) {
-    contexts_reuse_their_memory("CPU");
-}
+static void contexts_reuse_memory_on_cpu(void) { contexts_reuse_their_memory("CPU"); }
 
-static void contexts_reuse_memory_on_devices(void) {
-    contexts_reuse_their_memory("SIM:noops=add SIM:noops=sqr CPU");
-}
+static void contexts_reuse_memory_on_devices(void) { contexts_reuse_their_memory("SIM:noops=add SIM:noops=sqr CPU"); }
 
-// ------------------------------------------------------------------------------------------------------------------- little memory
+// ------------------------------------------------------------------------------------------------------- little memory
 
 static struct ggml_cgraph * squares_of(struct place * p, int64_t n, struct ggml_tensor * x, struct ggml_tensor ** y) {
     struct ggml_cgraph * graph = ggml_new_graph_custom(p->ctx, 8, false);
@@ -282,7 +281,8 @@ static struct ggml_cgraph * squares_of(struct place * p, int64_t n, struct ggml_
     return graph;
 }
 
-// Each graph needs a little more than the one before it. The device has room for the largest, not for all that are remembered.
+// Each graph needs a little more than the one before it. The device has room for the largest, not for all that are
+// remembered.
 static void growing_graphs_fit(void) {
     OPEN(p, "SIM:mem=256k CPU");
     struct ggml_tensor * x = put(&p, leaf(&p, "x", 4, 1), 0, false);
@@ -298,21 +298,24 @@ static void growing_graphs_fit(void) {
     close_place(&p);
 }
 
-// Results of the graph before, read by one for which the arena must grow while there is no room for two: kept, or refused, never lost.
+// Results of the graph before, read by one for which the arena must grow while there is no room for two: kept, or
+// refused, never lost.
 static enum ggml_status grow_and_read(int kilobytes) {
     char devices[64];
     snprintf(devices, sizeof(devices), "SIM:mem=%dk CPU", kilobytes);
     struct place p;
     CHECK(open_place(&p, devices));
-    struct ggml_tensor * x = put(&p, leaf(&p, "x", 4, 1), 0, false), *y;
+    struct ggml_tensor *x = put(&p, leaf(&p, "x", 4, 1), 0, false), *y;
     fill(x, 3, 0);
     struct ggml_cgraph * all = squares_of(&p, 1500, x, &y);
-    struct ggml_tensor * sum = ggml_add(p.ctx, ggml_repeat(p.ctx, x, leaf(&p, "shape", 4, 3000)), ggml_repeat(p.ctx, y, leaf(&p, "shape2", 4, 3000)));
+    struct ggml_tensor * sum = ggml_add(p.ctx, ggml_repeat(p.ctx, x, leaf(&p, "shape", 4, 3000)),
+        ggml_repeat(p.ctx, y, leaf(&p, "shape2", 4, 3000)));
     ggml_build_forward_expand(all, sum);
     for (int i = 0; i < all->n_nodes; i++) {
         ggml_backend_sched_set_node_backend(p.sched, all->nodes[i], p.backends[0]);
     }
-    struct ggml_cgraph first = ggml_graph_view(all, 0, 2), second = ggml_graph_view(all, 2, all->n_nodes), *graph = &first, *next = &second;
+    struct ggml_cgraph first = ggml_graph_view(all, 0, 2), second = ggml_graph_view(all, 2, all->n_nodes),
+                       *graph = &first, *next = &second;
     OK(ggml_backend_sched_graph_compute(p.sched, graph));
     const enum ggml_status status = ggml_backend_sched_graph_compute(p.sched, next);
     if (status == GGML_STATUS_SUCCESS) {
@@ -353,7 +356,7 @@ static void failures_are_not_kept(void) {
     close_place(&p);
 }
 
-// -------------------------------------------------------------------------------------------------------- settings between the runs
+// ------------------------------------------------------------------------------------------- settings between the runs
 
 static int widest; // team that a custom op saw
 
@@ -379,9 +382,7 @@ static void thread_count_changes(void) {
     close_place(&p);
 }
 
-static bool always(void * data) {
-    return data == NULL;
-}
+static bool always(void * data) { return data == NULL; }
 
 static void abort_callback_changes(void) {
     OPEN(p, "CPU");
@@ -402,7 +403,7 @@ static void abort_callback_changes(void) {
 static void views_move(void) {
     OPEN(p, "SIM CPU");
     struct ggml_tensor * rows = put(&p, leaf(&p, "rows", 4, 3), 1, false);
-    struct ggml_tensor *v = ggml_view_1d(p.ctx, rows, 4, 0), *y = ggml_scale(p.ctx, v, 2);
+    struct ggml_tensor * v = ggml_view_1d(p.ctx, rows, 4, 0), *y = ggml_scale(p.ctx, v, 2);
     expand(&p, y);
     OK(ggml_backend_sched_set_node_backend(p.sched, y, p.backends[0]));
     fill(rows, 0, 1);
@@ -417,7 +418,8 @@ static void views_move(void) {
 // The same graph, but the user wants to see one more result.
 static void outputs_are_added(void) {
     OPEN(p, "SIM CPU");
-    struct ggml_tensor *x = put(&p, leaf(&p, "x", 4, 1), 0, false), *a = ggml_sqr(p.ctx, x), *b = ggml_soft_max(p.ctx, a);
+    struct ggml_tensor *x = put(&p, leaf(&p, "x", 4, 1), 0, false), *a = ggml_sqr(p.ctx, x),
+                       *b  = ggml_soft_max(p.ctx, a);
     struct ggml_tensor * c = ggml_sqr(p.ctx, ggml_scale(p.ctx, b, 2));
     expand(&p, c);
     fill(x, 3, 0);
@@ -431,7 +433,7 @@ static void outputs_are_added(void) {
     close_place(&p);
 }
 
-// ------------------------------------------------------------------------------------------------------------------- strange graphs
+// ------------------------------------------------------------------------------------------------------ strange graphs
 
 static void nodes_out_of_order(void) {
     OPEN(p, "SIM CPU");
@@ -447,17 +449,18 @@ static void nodes_out_of_order(void) {
     close_place(&p);
 }
 
-// A cache in plain weights memory of one device, written through a view by another in one graph, read whole, written again, read again.
+// A cache in plain weights memory of one device, written through a view by another in one graph, read whole, written
+// again, read again.
 static void cache_between_devices(void) {
     OPEN(p, "SIM:name=A,delay=1ms SIM:name=B CPU");
     struct ggml_tensor *cache = put(&p, leaf(&p, "cache", 4, 3), 0, true), *x = leaf(&p, "x", 4, 1);
     fill(cache, 1, 0);
-    struct ggml_tensor * row1  = ggml_view_1d(p.ctx, cache, 4, cache->nb[1]);
-    struct ggml_tensor * row2  = ggml_view_1d(p.ctx, cache, 4, 2 * cache->nb[1]);
-    struct ggml_tensor * w1    = ggml_cpy(p.ctx, x, row1);
-    struct ggml_tensor * read1 = ggml_scale(p.ctx, cache, 10);
-    struct ggml_tensor * w2    = ggml_cpy(p.ctx, ggml_sqr(p.ctx, x), row2);
-    struct ggml_tensor * read2 = ggml_scale(p.ctx, cache, 100);
+    struct ggml_tensor * row1    = ggml_view_1d(p.ctx, cache, 4, cache->nb[1]);
+    struct ggml_tensor * row2    = ggml_view_1d(p.ctx, cache, 4, 2 * cache->nb[1]);
+    struct ggml_tensor * w1      = ggml_cpy(p.ctx, x, row1);
+    struct ggml_tensor * read1   = ggml_scale(p.ctx, cache, 10);
+    struct ggml_tensor * w2      = ggml_cpy(p.ctx, ggml_sqr(p.ctx, x), row2);
+    struct ggml_tensor * read2   = ggml_scale(p.ctx, cache, 100);
     struct ggml_tensor * order[] = { w1, read1, w2, read2 };
     for (int i = 0; i < 4; i++) {
         expand(&p, order[i]);
@@ -508,7 +511,8 @@ static void write_back_waits_for_readers(void) {
 // One scheduler after another runs the same graph.
 static void scheduler_is_replaced(void) {
     OPEN(p, "SIM CPU");
-    struct ggml_tensor *x = put(&p, leaf(&p, "x", 4, 1), 1, false), *y = ggml_sqr(p.ctx, x), *v = ggml_reshape_2d(p.ctx, y, 2, 2);
+    struct ggml_tensor *x = put(&p, leaf(&p, "x", 4, 1), 1, false), *y = ggml_sqr(p.ctx, x),
+                       *v  = ggml_reshape_2d(p.ctx, y, 2, 2);
     struct ggml_tensor * z = ggml_scale(p.ctx, v, 2);
     expand(&p, z);
     fill(x, 3, 0);
@@ -535,8 +539,8 @@ static void quantized_rows_between_devices(void) {
     struct ggml_tensor * x    = leaf(&p, "x", COLUMNS, 1);
     struct ggml_tensor * some = ggml_mul_mat(p.ctx, ggml_view_2d(p.ctx, w, COLUMNS, 3, w->nb[1], 4 * w->nb[1]), x);
     struct ggml_tensor * all  = ggml_mul_mat(p.ctx, w, x);
-    float   values[COLUMNS * ROWS];
-    char    blocks[COLUMNS * ROWS * 2];
+    float                values[COLUMNS * ROWS];
+    char                 blocks[COLUMNS * ROWS * 2];
     for (int i = 0; i < COLUMNS * ROWS; i++) {
         values[i] = (float) (i / COLUMNS) * 127; // a row of one value: exact
     }
@@ -595,7 +599,8 @@ static void weights_in_a_multi_buffer(void) {
 // Two backends with one kind of memory: splits, but nothing to copy.
 static void two_cpus_share_memory(void) {
     OPEN(p, "CPU CPU");
-    struct ggml_tensor *x = leaf(&p, "x", 4, 1), *a = ggml_sqr(p.ctx, x), *b = ggml_scale_inplace(p.ctx, a, 2), *c = ggml_sqr(p.ctx, b);
+    struct ggml_tensor *x = leaf(&p, "x", 4, 1), *a = ggml_sqr(p.ctx, x), *b = ggml_scale_inplace(p.ctx, a, 2),
+                       *c = ggml_sqr(p.ctx, b);
     expand(&p, c);
     OK(ggml_backend_sched_set_node_backend(p.sched, a, p.backends[0]));
     OK(ggml_backend_sched_set_node_backend(p.sched, b, p.backends[1]));
@@ -608,7 +613,7 @@ static void two_cpus_share_memory(void) {
     close_place(&p);
 }
 
-// ------------------------------------------------------------------------------------------------- failures at random, results right
+// ----------------------------------------------------------------------------------- failures at random, results right
 
 enum { GRAPHS = 6, ACTIONS = 60 };
 
@@ -665,7 +670,8 @@ static void compare(const struct trial * t) {
     for (int i = 0; i < t->g.graph->n_nodes; i++) {
         if (is_kept(t->g.graph, t->g.graph->nodes[i])) {
             const float value = at(t->g.graph->nodes[i], 0);
-            CHECK_MSG(memcmp(&value, &t->expected[i], sizeof(value)) == 0, "node %d is %g, expected %g", i, (double) value, (double) t->expected[i]);
+            CHECK_MSG(memcmp(&value, &t->expected[i], sizeof(value)) == 0, "node %d is %g, expected %g", i,
+                (double) value, (double) t->expected[i]);
         }
     }
 }
@@ -711,8 +717,9 @@ static void failures_at_random(void) {
     int n_computed = 0, n_refused = 0;
     for (int round = 0; round < 20; round++) {
         char devices[256];
-        snprintf(devices, sizeof(devices), "SIM:name=A,mem=%dk,noops=mul_mat SIM:name=B,mem=%dk,align=256,noops=soft_max+scale CPU",
-                 8 << test_random_int(0, 4), 8 << test_random_int(0, 4));
+        snprintf(devices, sizeof(devices),
+            "SIM:name=A,mem=%dk,noops=mul_mat SIM:name=B,mem=%dk,align=256,noops=soft_max+scale CPU",
+            8 << test_random_int(0, 4), 8 << test_random_int(0, 4));
         OPEN(p, devices);
         static struct trial trials[GRAPHS];
         for (int i = 0; i < GRAPHS; i++) {
@@ -734,10 +741,11 @@ static void failures_at_random(void) {
     CHECK(n_refused > 100);
 }
 
-TEST_MAIN(TEST(callback_ends_itself), TEST(callback_waits), TEST(callback_frees_the_scheduler), TEST(callback_frees_a_backend), TEST(stopping_says_so),
-          TEST(weights_are_replaced), TEST(weights_change_their_device), TEST(buffers_are_freed_during_a_run),
-          TEST(contexts_reuse_memory_on_cpu), TEST(contexts_reuse_memory_on_devices), TEST(growing_graphs_fit),
-          TEST(growing_keeps_what_is_read), TEST(failures_are_not_kept), TEST(thread_count_changes), TEST(abort_callback_changes),
-          TEST(views_move), TEST(outputs_are_added), TEST(nodes_out_of_order), TEST(cache_between_devices),
-          TEST(write_back_waits_for_readers), TEST(scheduler_is_replaced),
-          TEST(quantized_rows_between_devices), TEST(weights_in_a_multi_buffer), TEST(two_cpus_share_memory), TEST(failures_at_random))
+TEST_MAIN(TEST(callback_ends_itself), TEST(callback_waits), TEST(callback_frees_the_scheduler),
+    TEST(callback_frees_a_backend), TEST(stopping_says_so), TEST(weights_are_replaced),
+    TEST(weights_change_their_device), TEST(buffers_are_freed_during_a_run), TEST(contexts_reuse_memory_on_cpu),
+    TEST(contexts_reuse_memory_on_devices), TEST(growing_graphs_fit), TEST(growing_keeps_what_is_read),
+    TEST(failures_are_not_kept), TEST(thread_count_changes), TEST(abort_callback_changes), TEST(views_move),
+    TEST(outputs_are_added), TEST(nodes_out_of_order), TEST(cache_between_devices), TEST(write_back_waits_for_readers),
+    TEST(scheduler_is_replaced), TEST(quantized_rows_between_devices), TEST(weights_in_a_multi_buffer),
+    TEST(two_cpus_share_memory), TEST(failures_at_random))

@@ -1,5 +1,5 @@
-// Runs of the scheduler that are given up while they wait: nothing is left on its way, and the next run is right, whatever was cut short:
-// copies of inputs and weights, splits, write-backs, several graphs in flight.
+// Runs of the scheduler that are given up while they wait: nothing is left on its way, and the next run is right,
+// whatever was cut short: copies of inputs and weights, splits, write-backs, several graphs in flight.
 #include "test.h"
 
 #include "base/current.h"
@@ -33,8 +33,8 @@ static void build(struct world * w, uint32_t seed) {
     struct ggml_tensor * all[INPUTS + WEIGHTS + NODES];
     int                  n = 0;
     state                  = seed;
-    w->fixed = ggml_init((struct ggml_init_params){ 1u << 16, NULL, true });
-    w->ctx   = ggml_init((struct ggml_init_params){ 1u << 20, NULL, true });
+    w->fixed               = ggml_init((struct ggml_init_params){ 1u << 16, NULL, true });
+    w->ctx                 = ggml_init((struct ggml_init_params){ 1u << 20, NULL, true });
     for (int i = 0; i < WEIGHTS; i++) {
         all[n++] = w->weights[i] = ggml_new_tensor_2d(w->fixed, GGML_TYPE_F32, N, N);
     }
@@ -43,7 +43,7 @@ static void build(struct world * w, uint32_t seed) {
         ggml_set_input(w->inputs[i]); // may be set while runs are on their way
     }
     for (int i = 0; i < NODES; i++) {
-        struct ggml_tensor * a = all[draw((unsigned) n)], *b = all[draw((unsigned) n)];
+        struct ggml_tensor *a = all[draw((unsigned) n)], *b = all[draw((unsigned) n)];
         switch (draw(4)) {
             case 0: w->nodes[i] = ggml_add(w->ctx, a, b); break;
             case 1: w->nodes[i] = ggml_soft_max(w->ctx, a); break;
@@ -131,7 +131,8 @@ static void compare(struct world * w, struct world * oracle, const char * what, 
     for (int i = 0; i < NODES; i++) {
         CHECK_INT(ggml_backend_tensor_get(w->nodes[i], x, 0, sizeof(x)), GGML_STATUS_SUCCESS);
         CHECK_INT(ggml_backend_tensor_get(oracle->nodes[i], want, 0, sizeof(want)), GGML_STATUS_SUCCESS);
-        CHECK_MSG(memcmp(x, want, sizeof(x)) == 0, "%s, round %u: node %d (%s) is wrong", what, round, i, ggml_op_desc(w->nodes[i]));
+        CHECK_MSG(memcmp(x, want, sizeof(x)) == 0, "%s, round %u: node %d (%s) is wrong", what, round, i,
+            ggml_op_desc(w->nodes[i]));
     }
 }
 
@@ -165,7 +166,8 @@ static void give_up_often(const char * const * devices, int n, int in_flight, un
         for (int k = 0; k < in_flight && status == GGML_STATUS_SUCCESS; k++) {
             status = set_inputs(&w, values + (uint32_t) k);
             if (status == GGML_STATUS_SUCCESS) {
-                status = in_flight > 1 ? ggml_backend_sched_graph_compute_async(w.sched, w.graph) : ggml_backend_sched_graph_compute(w.sched, w.graph);
+                status = in_flight > 1 ? ggml_backend_sched_graph_compute_async(w.sched, w.graph)
+                                       : ggml_backend_sched_graph_compute(w.sched, w.graph);
             }
         }
         const enum ggml_status end = ggml_backend_sched_synchronize(w.sched);
@@ -191,8 +193,9 @@ static void give_up_often(const char * const * devices, int n, int in_flight, un
 }
 
 static void aborted_at_any_moment(void) {
-    static const char * const two[] = { "SIM:name=A,delay=9ms,copy_delay=4ms", "CPU:threads=1" };
-    static const char * const three[] = { "SIM:name=A,delay=7ms,copy_delay=3ms", "SIM:name=B,delay=12ms,copy_delay=2ms", "CPU:threads=2" };
+    static const char * const two[]   = { "SIM:name=A,delay=9ms,copy_delay=4ms", "CPU:threads=1" };
+    static const char * const three[] = { "SIM:name=A,delay=7ms,copy_delay=3ms", "SIM:name=B,delay=12ms,copy_delay=2ms",
+        "CPU:threads=2" };
     const unsigned            rounds  = test_runs_are_checked() ? 4 : 10;
     for (uint32_t seed = 1; seed <= 2; seed++) {
         give_up_often(two, 2, 1, rounds, seed);
@@ -201,7 +204,8 @@ static void aborted_at_any_moment(void) {
 }
 
 static void graphs_in_flight(void) {
-    static const char * const three[] = { "SIM:name=A,delay=20ms,copy_delay=3ms", "SIM:name=B,delay=30ms,copy_delay=3ms", "CPU:threads=1" };
+    static const char * const three[] = { "SIM:name=A,delay=20ms,copy_delay=3ms",
+        "SIM:name=B,delay=30ms,copy_delay=3ms", "CPU:threads=1" };
     static const char * const alone[] = { "SIM:name=A,delay=40ms" };
     const unsigned            rounds  = test_runs_are_checked() ? 4 : 8;
     give_up_often(three, 3, 2, rounds, 5);
@@ -246,7 +250,8 @@ static void earlier_runs_are_told(void) {
     ggml_clear_error();
 }
 
-// A device that takes minutes for each graph, and one that does not: freeing and resetting do not wait for it when that is not wanted.
+// A device that takes minutes for each graph, and one that does not: freeing and resetting do not wait for it when that
+// is not wanted.
 static void ends_do_not_hang(void) {
     static const char * const devices[] = { "SIM:name=A,delay=100s,copy_delay=1ms", "SIM:name=B", "CPU:threads=1" };
     SKIP_IF_CHECKED("one after the other");

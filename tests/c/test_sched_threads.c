@@ -1,6 +1,8 @@
-// test_sched_threads.c - the scheduler with devices that really run at the same time; meant for the thread sanitizer, too.
+// test_sched_threads.c - the scheduler with devices that really run at the same time; meant for the thread sanitizer,
+// too.
 //
-// Devices of test_queue.h share memory and wait for nobody, so every order that results depend on must come from the scheduler.
+// Devices of test_queue.h share memory and wait for nobody, so every order that results depend on must come from the
+// scheduler.
 #include "ggml-backend.h"
 #include "sched/sched.h"
 #include "test.h"
@@ -10,21 +12,21 @@ enum { N = 24 };
 
 #define OK(call) CHECK_MSG((call) == GGML_STATUS_SUCCESS, "%s: %s", #call, ggml_last_error())
 
-static struct ggml_context * new_context(void) {
-    return ggml_init((struct ggml_init_params){ 1 << 16, NULL, true });
-}
+static struct ggml_context * new_context(void) { return ggml_init((struct ggml_init_params){ 1 << 16, NULL, true }); }
 
-// Everybody waits for everybody: a chain that changes the device at each node, where each node also reads a node three before it, with
-// in-place updates of a shared accumulator between. Integers, so the expected values can be computed here.
+// Everybody waits for everybody: a chain that changes the device at each node, where each node also reads a node three
+// before it, with in-place updates of a shared accumulator between. Integers, so the expected values can be computed
+// here.
 static void chains(ggml_backend_t * devices, int n_devices, int rounds) {
     ggml_backend_sched_t  sched = ggml_backend_sched_new(devices, NULL, n_devices, 0);
     struct ggml_context * ctx   = new_context();
     struct ggml_cgraph *  graph = ggml_new_graph(ctx);
-    struct ggml_tensor *x = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 64), *total = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 64), *t[N];
+    struct ggml_tensor *  x     = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 64),
+                       *total   = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 64), *t[N];
     REQUIRE(sched && graph);
     for (int i = 0; i < N; i++) {
         struct ggml_tensor * last = i ? t[i - 1] : x;
-        t[i]                      = i % 4 == 3 ? ggml_add_inplace(ctx, total, last) : ggml_add(ctx, last, i > 2 ? t[i - 3] : x);
+        t[i] = i % 4 == 3 ? ggml_add_inplace(ctx, total, last) : ggml_add(ctx, last, i > 2 ? t[i - 3] : x);
         ggml_build_forward_expand(graph, t[i]);
         OK(ggml_backend_sched_set_node_backend(sched, t[i], devices[i * 7 % n_devices]));
     }
@@ -36,7 +38,8 @@ static void chains(ggml_backend_t * devices, int n_devices, int rounds) {
             in[k]   = (float) (round % 5);
             zero[k] = sum;
         }
-        for (int i = 0; i < N; i++) { // t[i] for i % 4 == 3 is the accumulator, whose value changes later: readers come before that
+        // t[i] for i % 4 == 3 is the accumulator, whose value changes later: readers come before that
+        for (int i = 0; i < N; i++) {
             const float last = i ? (i - 1) % 4 == 3 ? accumulated : value[i - 1] : in[0];
             const float back = i > 2 ? (i - 3) % 4 == 3 ? accumulated : value[i - 3] : in[0];
             if (i % 4 == 3) {
@@ -64,7 +67,8 @@ static void chains(ggml_backend_t * devices, int n_devices, int rounds) {
 }
 
 static void shared_memory(void) {
-    ggml_backend_t devices[] = { queue_device_new(0, 300), queue_device_new(1, 0), queue_device_new(2, 100), ggml_backend_cpu_init() };
+    ggml_backend_t devices[] = { queue_device_new(0, 300), queue_device_new(1, 0), queue_device_new(2, 100),
+        ggml_backend_cpu_init() };
     chains(devices, 4, 30);
 }
 
@@ -75,19 +79,22 @@ static void shared_memory_without_cpu(void) {
 
 static void simulated_devices(void) {
     ggml_backend_t devices[] = { ggml_backend_reg_init_backend_from_str("SIM:name=A,delay=100us"),
-                                 ggml_backend_reg_init_backend_from_str("SIM:name=B,copy_delay=50us"), queue_device_new(2, 100),
-                                 ggml_backend_cpu_init() };
+        ggml_backend_reg_init_backend_from_str("SIM:name=B,copy_delay=50us"), queue_device_new(2, 100),
+        ggml_backend_cpu_init() };
     chains(devices, 4, 15);
 }
 
-// Runs of the same graph queued one after another without waiting in between: each reads what the one before it left in the accumulator.
+// Runs of the same graph queued one after another without waiting in between: each reads what the one before it left in
+// the accumulator.
 static void runs_in_a_row(void) {
-    ggml_backend_t devices[] = { queue_device_new(0, 200), queue_device_new(1, 0), ggml_backend_cpu_init() };
-    ggml_backend_sched_t  sched = ggml_backend_sched_new(devices, NULL, 3, 0);
-    struct ggml_context * ctx   = new_context();
-    struct ggml_cgraph *graph = ggml_new_graph(ctx), *other = ggml_new_graph(ctx);
-    struct ggml_tensor *x = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 8), *total = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 8);
-    struct ggml_tensor *a = ggml_scale(ctx, x, 2), *b = ggml_add_inplace(ctx, total, a), *c = ggml_add_inplace(ctx, total, x);
+    ggml_backend_t        devices[] = { queue_device_new(0, 200), queue_device_new(1, 0), ggml_backend_cpu_init() };
+    ggml_backend_sched_t  sched     = ggml_backend_sched_new(devices, NULL, 3, 0);
+    struct ggml_context * ctx       = new_context();
+    struct ggml_cgraph *  graph = ggml_new_graph(ctx), *other = ggml_new_graph(ctx);
+    struct ggml_tensor *  x   = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 8),
+                       *total = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 8);
+    struct ggml_tensor *a = ggml_scale(ctx, x, 2), *b = ggml_add_inplace(ctx, total, a),
+                       *c = ggml_add_inplace(ctx, total, x);
     ggml_build_forward_expand(graph, b);
     ggml_build_forward_expand(other, c);
     OK(ggml_backend_sched_set_node_backend(sched, a, devices[0]));
@@ -112,16 +119,17 @@ static void runs_in_a_row(void) {
     }
 }
 
-// Splits of different devices that do not depend on each other run at the same time; and the call returns before they are done.
+// Splits of different devices that do not depend on each other run at the same time; and the call returns before they
+// are done.
 static void independent_splits_overlap(void) {
     SKIP_IF_CHECKED("the host waits for each step");
-    ggml_backend_t devices[] = { ggml_backend_reg_init_backend_from_str("SIM:name=A,delay=150ms"),
-                                 ggml_backend_reg_init_backend_from_str("SIM:name=B,delay=150ms"), ggml_backend_cpu_init() };
-    ggml_backend_sched_t  sched = ggml_backend_sched_new(devices, NULL, 3, 0);
-    struct ggml_context * ctx   = new_context();
-    struct ggml_cgraph *  graph = ggml_new_graph(ctx);
-    struct ggml_tensor *x = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 8), *y = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 8);
-    struct ggml_tensor *a = ggml_sqr(ctx, x), *b = ggml_sqr(ctx, y);
+    ggml_backend_t        devices[] = { ggml_backend_reg_init_backend_from_str("SIM:name=A,delay=150ms"),
+        ggml_backend_reg_init_backend_from_str("SIM:name=B,delay=150ms"), ggml_backend_cpu_init() };
+    ggml_backend_sched_t  sched     = ggml_backend_sched_new(devices, NULL, 3, 0);
+    struct ggml_context * ctx       = new_context();
+    struct ggml_cgraph *  graph     = ggml_new_graph(ctx);
+    struct ggml_tensor *  x = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 8), *y = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 8);
+    struct ggml_tensor *  a = ggml_sqr(ctx, x), *b = ggml_sqr(ctx, y);
     ggml_build_forward_expand(graph, a);
     ggml_build_forward_expand(graph, b);
     OK(ggml_backend_sched_set_node_backend(sched, a, devices[0]));
@@ -134,8 +142,8 @@ static void independent_splits_overlap(void) {
         const int64_t called = ggml_time_us() - start;
         OK(ggml_backend_sched_synchronize(sched));
         const int64_t all = ggml_time_us() - start;
-        best_call = called < best_call ? called : best_call;
-        best_all  = all < best_all ? all : best_all;
+        best_call         = called < best_call ? called : best_call;
+        best_all          = all < best_all ? all : best_all;
     }
     CHECK_MSG(best_call < 100000, "the call took %lld us", (long long) best_call);
     CHECK_MSG(best_all < 280000, "both took %lld us", (long long) best_all);
@@ -164,7 +172,7 @@ static void several_threads(void) {
     }
 }
 
-// ------------------------------------------------------------------------------------------ what threads look at in each other's work
+// --------------------------------------------------------------------------- what threads look at in each other's work
 
 struct looked_at {
     struct ggml_tensor *  x;
@@ -201,7 +209,9 @@ static void compute_in_place(void * arg) {
     struct ggml_tensor *  y       = ggml_sqr(ctx, at->x);
     ggml_build_forward_expand(graph, y);
     ggml_backend_buffer_t own = ggml_backend_alloc_ctx_tensors(ctx, backend);
-    for (int i = 0; i < 200; i++) atomic_fetch_add(&at->wrong, !ggml_backend_graph_compute(backend, graph));
+    for (int i = 0; i < 200; i++) {
+        atomic_fetch_add(&at->wrong, !ggml_backend_graph_compute(backend, graph));
+    }
     ggml_backend_buffer_free(own);
     ggml_backend_free(backend);
     ggml_free(ctx);
@@ -216,22 +226,30 @@ static void views_of_what_is_being_placed(void) {
     struct ggml_cgraph *  graphs[2] = { ggml_new_graph(ctx), ggml_new_graph(ctx) };
     at.x                            = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 64);
     ggml_build_forward_expand(graphs[0], ggml_sqr(ctx, at.x));
-    ggml_build_forward_expand(graphs[1], ggml_add(ctx, ggml_sqr(ctx, ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4096)), ggml_repeat(ctx, at.x, ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4096))));
+    ggml_build_forward_expand(graphs[1], ggml_add(ctx, ggml_sqr(ctx, ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4096)),
+                                             ggml_repeat(ctx, at.x, ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4096))));
     gb_thread threads[2];
-    for (int i = 0; i < 2; i++) REQUIRE(gb_thread_start(&threads[i], build_views, &at));
+    for (int i = 0; i < 2; i++) {
+        REQUIRE(gb_thread_start(&threads[i], build_views, &at));
+    }
     for (int i = 0; i < 100; i++) {
         OK(ggml_backend_sched_graph_compute(sched, graphs[i % 2]));
-        if (i % 5 == 0) OK(ggml_backend_sched_reset(sched));
+        if (i % 5 == 0) {
+            OK(ggml_backend_sched_reset(sched));
+        }
     }
     atomic_store(&at.stop, true);
-    for (int i = 0; i < 2; i++) gb_thread_join(threads[i]);
+    for (int i = 0; i < 2; i++) {
+        gb_thread_join(threads[i]);
+    }
     CHECK_INT(at.wrong, 0);
     ggml_backend_sched_free(sched);
     ggml_backend_free(backend);
     ggml_free(ctx);
 }
 
-// Two threads read weights, a third says that they were written, and schedulers ask whether their copies are still good.
+// Two threads read weights, a third says that they were written, and schedulers ask whether their copies are still
+// good.
 static void writes_that_others_tell_of(void) {
     struct looked_at      at      = { 0 };
     ggml_backend_t        list[2] = { ggml_backend_reg_init_backend_from_str("SIM:name=A"), ggml_backend_cpu_init() };
@@ -248,18 +266,27 @@ static void writes_that_others_tell_of(void) {
     OK(ggml_backend_sched_set_node_backend(sched, y, list[0]));
     gb_thread threads[3];
     REQUIRE(gb_thread_start(&threads[0], tell_of_writes, &at));
-    for (int i = 1; i < 3; i++) REQUIRE(gb_thread_start(&threads[i], compute_in_place, &at));
-    for (int i = 0; i < 100; i++) OK(ggml_backend_sched_graph_compute(sched, graph));
-    for (int i = 1; i < 3; i++) gb_thread_join(threads[i]);
+    for (int i = 1; i < 3; i++) {
+        REQUIRE(gb_thread_start(&threads[i], compute_in_place, &at));
+    }
+    for (int i = 0; i < 100; i++) {
+        OK(ggml_backend_sched_graph_compute(sched, graph));
+    }
+    for (int i = 1; i < 3; i++) {
+        gb_thread_join(threads[i]);
+    }
     atomic_store(&at.stop, true);
     gb_thread_join(threads[0]);
     CHECK_INT(at.wrong, 0);
     ggml_backend_sched_free(sched);
     ggml_backend_buffer_free(at.buffer);
-    for (int i = 0; i < 2; i++) ggml_backend_free(list[i]);
+    for (int i = 0; i < 2; i++) {
+        ggml_backend_free(list[i]);
+    }
     ggml_free(weights);
     ggml_free(ctx);
 }
 
-TEST_MAIN(TEST(views_of_what_is_being_placed), TEST(writes_that_others_tell_of), TEST(shared_memory), TEST(shared_memory_without_cpu), TEST(simulated_devices), TEST(runs_in_a_row), TEST(independent_splits_overlap),
-          TEST(several_threads))
+TEST_MAIN(TEST(views_of_what_is_being_placed), TEST(writes_that_others_tell_of), TEST(shared_memory),
+    TEST(shared_memory_without_cpu), TEST(simulated_devices), TEST(runs_in_a_row), TEST(independent_splits_overlap),
+    TEST(several_threads))

@@ -44,7 +44,7 @@ static struct ggml_tensor * chain(struct place * p, int n) {
 // Per run: each split once and in its place in time, each copy between what makes its source and what reads it.
 static void check_run(struct place * p, size_t n, uint64_t run) {
     int     n_computed = 0;
-    int64_t ends[MAX] = { 0 };
+    int64_t ends[MAX]  = { 0 };
     for (size_t i = 0; i < n; i++) {
         if (events[i].run == run && events[i].kind == GGML_BACKEND_SCHED_TRACE_COMPUTE) {
             REQUIRE(events[i].split >= 0 && events[i].split < MAX && ends[events[i].split] == 0);
@@ -61,9 +61,11 @@ static void check_run(struct place * p, size_t n, uint64_t run) {
     for (size_t i = 0; i < n; i++) {
         for (size_t j = 0; j < n; j++) {
             const struct ggml_backend_sched_trace_event *copy = &events[i], *split = &events[j];
-            if (copy->run == run && split->run == run && copy->kind == GGML_BACKEND_SCHED_TRACE_COPY && split->kind == GGML_BACKEND_SCHED_TRACE_COMPUTE) {
+            if (copy->run == run && split->run == run && copy->kind == GGML_BACKEND_SCHED_TRACE_COPY &&
+                split->kind == GGML_BACKEND_SCHED_TRACE_COMPUTE) {
                 CHECK(copy->split != split->split || copy->end_ns <= split->start_ns);
-                CHECK(copy->reason != GGML_BACKEND_SCHED_REASON_RESULT || copy->split - 1 != split->split || split->end_ns <= copy->start_ns);
+                CHECK(copy->reason != GGML_BACKEND_SCHED_REASON_RESULT || copy->split - 1 != split->split ||
+                      split->end_ns <= copy->start_ns);
             }
         }
     }
@@ -112,7 +114,9 @@ static void records(const char * devices) {
         OK(ggml_backend_sched_get_split_time(p.sched, k, &n_runs, &total));
         CHECK_INT(n_runs, RUNS);
         for (size_t i = 0; i < n; i++) {
-            seen += events[i].kind == GGML_BACKEND_SCHED_TRACE_COMPUTE && events[i].split == k ? (uint64_t) (events[i].end_ns - events[i].start_ns) : 0;
+            seen += events[i].kind == GGML_BACKEND_SCHED_TRACE_COMPUTE && events[i].split == k
+                        ? (uint64_t) (events[i].end_ns - events[i].start_ns)
+                        : 0;
         }
         CHECK_INT(total, seen);
     }
@@ -149,7 +153,7 @@ static void devices_overlap_in_the_record(void) {
     OK(ggml_backend_sched_set_trace(p.sched, true));
     OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
     const struct ggml_backend_sched_trace_event * of[2] = { NULL, NULL };
-    const size_t n = take_events(&p);
+    const size_t                                  n     = take_events(&p);
     for (size_t i = 0; i < n; i++) {
         if (events[i].kind == GGML_BACKEND_SCHED_TRACE_COMPUTE) {
             of[events[i].backend] = &events[i];
@@ -192,4 +196,5 @@ static void a_failed_run_leaves_no_half_record(void) {
     close_place(&p);
 }
 
-TEST_MAIN(TEST(what_runs_when), TEST(devices_overlap_in_the_record), TEST(without_memory), TEST(a_failed_run_leaves_no_half_record))
+TEST_MAIN(TEST(what_runs_when), TEST(devices_overlap_in_the_record), TEST(without_memory),
+    TEST(a_failed_run_leaves_no_half_record))

@@ -1,5 +1,5 @@
-// Simulated device: the host cannot touch its memory, its queue keeps order and reports failures at the right moment, limits and
-// filters hold, and its parts may end in any order.
+// Simulated device: the host cannot touch its memory, its queue keeps order and reports failures at the right moment,
+// limits and filters hold, and its parts may end in any order.
 #include "test.h"
 
 #include <pthread.h>
@@ -82,20 +82,21 @@ static struct ggml_cgraph * graph_of(struct rig * r, struct ggml_tensor * t) {
     return g;
 }
 
-// ------------------------------------------------------------------------------------------------- waits that are given up
+// --------------------------------------------------------------------------------------------- waits that are given up
 
 static bool enough(void * data) { return --*(int *) data <= 0; }
 
-#define PATIENTLY(times, call)                                                                                                         \
-    do {                                                                                                                               \
-        int           left_  = (times);                                                                                                \
-        const int64_t start_ = gb_time_ns();                                                                                           \
-        gb_set_poll(enough, &left_);                                                                                                   \
-        CHECK_INT(call, GGML_STATUS_ABORTED);                                                                                          \
-        gb_set_poll(NULL, NULL);                                                                                                       \
-        CHECK_MSG(gb_time_ns() - start_ < 10 * (int64_t) 1000000000, "%s took %lld ms", #call, (long long) (gb_time_ns() - start_) / 1000000); \
-        CHECK(strstr(ggml_last_error(), "gave up") != NULL);                                                                           \
-        ggml_clear_error();                                                                                                            \
+#define PATIENTLY(times, call)                                                                 \
+    do {                                                                                       \
+        int           left_  = (times);                                                        \
+        const int64_t start_ = gb_time_ns();                                                   \
+        gb_set_poll(enough, &left_);                                                           \
+        CHECK_INT(call, GGML_STATUS_ABORTED);                                                  \
+        gb_set_poll(NULL, NULL);                                                               \
+        CHECK_MSG(gb_time_ns() - start_ < 10 * (int64_t) 1000000000, "%s took %lld ms", #call, \
+            (long long) (gb_time_ns() - start_) / 1000000);                                    \
+        CHECK(strstr(ggml_last_error(), "gave up") != NULL);                                   \
+        ggml_clear_error();                                                                    \
     } while (0)
 
 // Of a device that takes minutes for everything.
@@ -138,7 +139,7 @@ static void waits_are_given_up(void) {
 static void transfers_are_given_up(void) {
     struct rig r;
     REQUIRE(rig_open(&r, "copy_delay=100s"));
-    struct ggml_tensor * x = vector(&r, 1000);
+    struct ggml_tensor * x       = vector(&r, 1000);
     float                v[1000] = { 1 };
     PATIENTLY(2, ggml_backend_tensor_set(x, v, 0, sizeof(v)));
     PATIENTLY(1, ggml_backend_tensor_get(x, v, 0, sizeof(v))); // nothing is left of the first
@@ -148,7 +149,8 @@ static void transfers_are_given_up(void) {
     REQUIRE(rig_open(&other, NULL));
     struct ggml_tensor * y = vector(&other, 1000);
     PATIENTLY(1, ggml_backend_tensor_copy(y, x));
-    PATIENTLY(1, ggml_backend_tensor_copy(x, y) == GGML_STATUS_SUCCESS ? ggml_backend_tensor_get(x, v, 0, 4) : ggml_last_status());
+    PATIENTLY(1, ggml_backend_tensor_copy(x, y) == GGML_STATUS_SUCCESS ? ggml_backend_tensor_get(x, v, 0, 4)
+                                                                       : ggml_last_status());
     rig_close(&other);
     rig_close(&r);
     ggml_clear_error();
@@ -219,14 +221,15 @@ static void * use_and_check(void * arg) {
     struct other_user * u = arg;
     float               v = 0;
     while (!*u->end) {
-        const float           next   = v + 1;
+        const float            next   = v + 1;
         const enum ggml_status set    = ggml_backend_tensor_set(u->x, &next, 0, sizeof(next));
-        v                            = set == GGML_STATUS_SUCCESS ? next : v;
+        v                             = set == GGML_STATUS_SUCCESS ? next : v;
         float                  got    = -1;
         const enum ggml_status status = ggml_backend_tensor_get(u->x, &got, 0, sizeof(got));
         u->aborted += set != GGML_STATUS_SUCCESS || status != GGML_STATUS_SUCCESS;
         u->done += status == GGML_STATUS_SUCCESS;
-        u->wrong += status == GGML_STATUS_SUCCESS && got != v && got != next; // a set that was given up may have been made
+        // a set that was given up may have been made
+        u->wrong += status == GGML_STATUS_SUCCESS && got != v && got != next;
         v = status == GGML_STATUS_SUCCESS ? got : v;
     }
     ggml_clear_error();
@@ -237,9 +240,9 @@ static void * use_and_check(void * arg) {
 static void others_are_told(void) {
     struct rig r;
     REQUIRE(rig_open(&r, "delay=100s,copy_delay=20us"));
-    struct ggml_tensor * x = vector(&r, 100);
-    struct ggml_cgraph * g = graph_of(&r, place(&r, ggml_sqr(r.ctx, x)));
-    atomic_bool          end = false;
+    struct ggml_tensor * x    = vector(&r, 100);
+    struct ggml_cgraph * g    = graph_of(&r, place(&r, ggml_sqr(r.ctx, x)));
+    atomic_bool          end  = false;
     struct other_user    user = { vector(&r, 100), &end, 0, 0, 0 };
     pthread_t            thread;
     fill(user.x, 0);
@@ -252,7 +255,7 @@ static void others_are_told(void) {
             gb_thread_yield();
         }
     }
-    end = true;
+    end     = true;
     int now = 1;
     gb_set_poll(enough, &now);
     ggml_backend_synchronize(r.backend);
@@ -264,15 +267,11 @@ static void others_are_told(void) {
     ggml_clear_error();
 }
 
-// ------------------------------------------------------------------------------------------------------------ memory
+// -------------------------------------------------------------------------------------------------------------- memory
 
-static void reads(const volatile float * data) {
-    (void) *data;
-}
+static void reads(const volatile float * data) { (void) *data; }
 
-static void writes(const volatile float * data) {
-    *(volatile float *) (uintptr_t) data = 1;
-}
+static void writes(const volatile float * data) { *(volatile float *) (uintptr_t) data = 1; }
 
 static void host_access_faults(void) {
     struct rig r;
@@ -373,7 +372,7 @@ static void devices_are_disjoint(void) {
     rig_close(&b);
 }
 
-// -------------------------------------------------------------------------------------------------------- computing
+// ----------------------------------------------------------------------------------------------------------- computing
 
 static void computes_what_the_cpu_computes(void) {
     const char * const params[] = { "", "threads=3", "delay=1ms" };
@@ -435,7 +434,8 @@ static void queue_keeps_order(void) {
         CHECK_INT(ggml_backend_tensor_set_async(r.backend, x, in[i], 0, sizeof(in[i])), GGML_STATUS_SUCCESS);
         CHECK(ggml_backend_graph_compute(r.backend, g));
         CHECK_INT(ggml_backend_tensor_copy_async(r.backend, y, z), GGML_STATUS_SUCCESS);
-        CHECK_INT(ggml_backend_tensor_get_async(r.backend, z, &out[i], 999 * sizeof(float), sizeof(float)), GGML_STATUS_SUCCESS);
+        CHECK_INT(ggml_backend_tensor_get_async(r.backend, z, &out[i], 999 * sizeof(float), sizeof(float)),
+            GGML_STATUS_SUCCESS);
     }
     const int64_t queued = ggml_time_us() - start;
     CHECK_INT(ggml_backend_synchronize(r.backend), GGML_STATUS_SUCCESS);
@@ -452,12 +452,12 @@ static void queue_keeps_order(void) {
 static void work_takes_its_time(void) {
     struct rig r;
     REQUIRE(rig_open(&r, "op_delay=10ms,copy_bw=100000"));
-    struct ggml_tensor * x = vector(&r, 1000);
-    struct ggml_tensor * y = place(&r, ggml_scale(r.ctx, x, 2));
-    struct ggml_tensor * z = place(&r, ggml_scale(r.ctx, y, 2));
-    struct ggml_cgraph * g = graph_of(&r, z);
+    struct ggml_tensor * x        = vector(&r, 1000);
+    struct ggml_tensor * y        = place(&r, ggml_scale(r.ctx, x, 2));
+    struct ggml_tensor * z        = place(&r, ggml_scale(r.ctx, y, 2));
+    struct ggml_cgraph * g        = graph_of(&r, z);
     static float         in[1000] = { 1 }, out[1000];
-    int64_t              start = ggml_time_us();
+    int64_t              start    = ggml_time_us();
     ggml_backend_tensor_set(x, in, 0, sizeof(in));
     CHECK(ggml_time_us() - start >= 40000);
     start = ggml_time_us();
@@ -475,9 +475,9 @@ static void work_takes_its_time(void) {
 static void a_queued_set_reads_late(void) {
     struct rig r;
     REQUIRE(rig_open(&r, "copy_delay=50ms"));
-    struct ggml_tensor * x = vector(&r, 1);
-    float * data = malloc(sizeof(float));
-    *data        = 1;
+    struct ggml_tensor * x    = vector(&r, 1);
+    float *              data = malloc(sizeof(float));
+    *data                     = 1;
     CHECK_INT(ggml_backend_tensor_set_async(r.backend, x, data, 0, sizeof(float)), GGML_STATUS_SUCCESS);
     if (!UNDER_TSAN) { // a data race, on purpose
         *data = 2;
@@ -532,11 +532,11 @@ static void copies_between_memories(void) {
     struct ggml_tensor *  back = ggml_set_f32(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 100), 0);
     struct ggml_tensor *  x = vector(&a, 100), *x2 = vector(&a, 100);
     struct ggml_tensor *  y = vector(&b, 100), *z = place(&b, ggml_sqr(b.ctx, y));
-    CHECK_INT(ggml_backend_tensor_copy(host, x), GGML_STATUS_SUCCESS); // host -> device
-    CHECK_INT(ggml_backend_tensor_copy(x, x2), GGML_STATUS_SUCCESS);   // inside
-    CHECK_INT(ggml_backend_tensor_copy(x2, y), GGML_STATUS_SUCCESS);   // to another device
-    CHECK(ggml_backend_graph_compute(b.backend, graph_of(&b, z)));     // queued, and seen by
-    CHECK_INT(ggml_backend_tensor_copy(z, x), GGML_STATUS_SUCCESS);    // the copy back
+    CHECK_INT(ggml_backend_tensor_copy(host, x), GGML_STATUS_SUCCESS);                  // host -> device
+    CHECK_INT(ggml_backend_tensor_copy(x, x2), GGML_STATUS_SUCCESS);                    // inside
+    CHECK_INT(ggml_backend_tensor_copy(x2, y), GGML_STATUS_SUCCESS);                    // to another device
+    CHECK(ggml_backend_graph_compute(b.backend, graph_of(&b, z)));                      // queued, and seen by
+    CHECK_INT(ggml_backend_tensor_copy(z, x), GGML_STATUS_SUCCESS);                     // the copy back
     CHECK_INT(ggml_backend_tensor_copy_async(a.backend, x, back), GGML_STATUS_SUCCESS); // device -> host
     CHECK_INT(ggml_backend_synchronize(a.backend), GGML_STATUS_SUCCESS);
     CHECK(ggml_get_f32_1d(back, 0) == 16 && ggml_get_f32_1d(back, 99) == 16);
@@ -559,34 +559,39 @@ static void copies_between_memories(void) {
     rig_close(&b);
 }
 
-// ------------------------------------------------------------------------------------------------------------ filters
+// ------------------------------------------------------------------------------------------------------------- filters
 
 static void identity(struct ggml_tensor * dst, const struct ggml_tensor * a, int ith, int nth, void * user) {
     (void) dst, (void) a, (void) ith, (void) nth, (void) user;
 }
 
 static void op_filter(void) {
-    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 1u << 20, NULL, true });
-    struct ggml_tensor *  x   = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 8, 8);
-    struct ggml_tensor *  ops[] = { ggml_mul_mat(ctx, x, x), ggml_add(ctx, x, x), ggml_gelu(ctx, x), ggml_relu(ctx, x), ggml_soft_max(ctx, x),
-                                    ggml_transpose(ctx, x), ggml_reshape_1d(ctx, x, 64), x, ggml_map_custom1(ctx, x, identity, 1, NULL) };
-    static const struct { const char * params; const char * yes; } cases[] = {
-        { NULL,                         "111111110" },
-        { "ops=mul_mat+add",            "110001110" },
-        { "ops=MUL_MAT+Gelu",           "101001110" },
-        { "ops=unary",                  "001101110" },
-        { "noops=soft_max",             "111101110" },
-        { "noops=gelu",                 "110111110" },
-        { "noops=unary",                "110011110" },
-        { "noops=relu,ops=unary+add",   "011001110" },
-        { "ops=",                       "000001110" },
+    struct ggml_context * ctx   = ggml_init((struct ggml_init_params){ 1u << 20, NULL, true });
+    struct ggml_tensor *  x     = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 8, 8);
+    struct ggml_tensor *  ops[] = { ggml_mul_mat(ctx, x, x), ggml_add(ctx, x, x), ggml_gelu(ctx, x), ggml_relu(ctx, x),
+        ggml_soft_max(ctx, x), ggml_transpose(ctx, x), ggml_reshape_1d(ctx, x, 64), x,
+        ggml_map_custom1(ctx, x, identity, 1, NULL) };
+    static const struct {
+        const char * params;
+        const char * yes;
+    } cases[] = {
+        { NULL, "111111110" },
+        { "ops=mul_mat+add", "110001110" },
+        { "ops=MUL_MAT+Gelu", "101001110" },
+        { "ops=unary", "001101110" },
+        { "noops=soft_max", "111101110" },
+        { "noops=gelu", "110111110" },
+        { "noops=unary", "110011110" },
+        { "noops=relu,ops=unary+add", "011001110" },
+        { "ops=", "000001110" },
     };
     for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
         ggml_backend_t backend = gb_sim_reg_init(cases[c].params, NULL);
         REQUIRE(backend != NULL);
         for (int i = 0; i < 9; i++) {
             const bool expected = cases[c].yes[i] == '1';
-            CHECK_MSG(ggml_backend_supports_op(backend, ops[i]) == expected, "%s: %s", cases[c].params, ggml_op_desc(ops[i]));
+            CHECK_MSG(ggml_backend_supports_op(backend, ops[i]) == expected, "%s: %s", cases[c].params,
+                ggml_op_desc(ops[i]));
             const char * reason = ggml_backend_unsupported_reason(backend, ops[i]);
             CHECK((reason == NULL) == expected);
         }
@@ -602,9 +607,9 @@ static void op_filter(void) {
 }
 
 static void bad_parameters(void) {
-    static const char * const bad[] = { "speed=3", "mem", "mem=", "mem=12Q", "mem=-5", "max=x", "delay=5", "delay=2h", "threads=0", "align=100",
-                                        "ops=mulmat", "noops=add+nothing", "noops=", "fail_op=what", "fail_alloc_after=-1", "name=",
-                                        "name=abcdefghijklmnopqrstuvwxyz0123456789", ",", "mem=1M,,max=1M" };
+    static const char * const bad[] = { "speed=3", "mem", "mem=", "mem=12Q", "mem=-5", "max=x", "delay=5", "delay=2h",
+        "threads=0", "align=100", "ops=mulmat", "noops=add+nothing", "noops=", "fail_op=what", "fail_alloc_after=-1",
+        "name=", "name=abcdefghijklmnopqrstuvwxyz0123456789", ",", "mem=1M,,max=1M" };
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         ggml_clear_error();
         CHECK_MSG(gb_sim_reg_init(bad[i], NULL) == NULL, "accepted '%s'", bad[i]);
@@ -619,7 +624,7 @@ static void bad_parameters(void) {
     ggml_backend_free(backend);
 }
 
-// ------------------------------------------------------------------------------------------------------------- errors
+// -------------------------------------------------------------------------------------------------------------- errors
 
 static void failures_wait_for_synchronize(void) {
     struct rig r;
@@ -652,9 +657,9 @@ static void failures_wait_for_synchronize(void) {
 static void failures_inside_nodes(void) {
     struct rig r;
     REQUIRE(rig_open(&r, "threads=2"));
-    struct ggml_tensor * rows = place(&r, ggml_new_tensor_2d(r.ctx, GGML_TYPE_F32, 4, 3));
-    struct ggml_tensor * ids  = place(&r, ggml_new_tensor_1d(r.ctx, GGML_TYPE_I32, 2));
-    struct ggml_tensor * y    = place(&r, ggml_get_rows(r.ctx, rows, ids));
+    struct ggml_tensor * rows   = place(&r, ggml_new_tensor_2d(r.ctx, GGML_TYPE_F32, 4, 3));
+    struct ggml_tensor * ids    = place(&r, ggml_new_tensor_1d(r.ctx, GGML_TYPE_I32, 2));
+    struct ggml_tensor * y      = place(&r, ggml_get_rows(r.ctx, rows, ids));
     const int32_t        bad[2] = { 0, 33 };
     ggml_backend_tensor_set(ids, bad, 0, sizeof(bad));
     CHECK(ggml_backend_graph_compute(r.backend, graph_of(&r, y)));
@@ -768,12 +773,12 @@ static bool scenario(void) {
     struct rig r;
     bool       ok = rig_open(&r, "mem=2M,threads=2,delay=1us");
     if (ok) {
-        struct ggml_tensor *      x = vector(&r, 20000);
-        struct ggml_tensor *      y = place(&r, ggml_scale(r.ctx, x, 2));
-        struct ggml_cgraph *      g = y != NULL ? ggml_new_graph(r.ctx) : NULL;
+        struct ggml_tensor *      x    = vector(&r, 20000);
+        struct ggml_tensor *      y    = place(&r, ggml_scale(r.ctx, x, 2));
+        struct ggml_cgraph *      g    = y != NULL ? ggml_new_graph(r.ctx) : NULL;
         ggml_backend_graph_plan_t plan = NULL;
-        float v = 2;
-        ok = g != NULL && ggml_build_forward_expand(g, y) == GGML_STATUS_SUCCESS;
+        float                     v    = 2;
+        ok                             = g != NULL && ggml_build_forward_expand(g, y) == GGML_STATUS_SUCCESS;
         ok = ok && ggml_backend_tensor_set_async(r.backend, x, &v, 0, 4) == GGML_STATUS_SUCCESS;
         ok = ok && ggml_backend_tensor_copy_async(r.backend, x, x) == GGML_STATUS_SUCCESS;
         ok = ok && ggml_backend_graph_compute(r.backend, g);
@@ -803,8 +808,9 @@ static void out_of_memory(void) {
 }
 
 TEST_MAIN(TEST(host_access_faults), TEST(transfers), TEST(memory_is_limited), TEST(devices_are_disjoint),
-          TEST(computes_what_the_cpu_computes), TEST(queue_keeps_order), TEST(work_takes_its_time), TEST(a_queued_set_reads_late),
-          TEST(a_queued_graph_is_a_snapshot), TEST(plans), TEST(copies_between_memories), TEST(op_filter), TEST(bad_parameters),
-          TEST(failures_wait_for_synchronize), TEST(failures_inside_nodes), TEST(ends_in_any_order), TEST(devices_at_once),
-          TEST(survives_a_fork), TEST(out_of_memory), TEST(waits_are_given_up), TEST(transfers_are_given_up),
-          TEST(queues_stop_waiting), TEST(computing_is_given_up), TEST(others_are_told))
+    TEST(computes_what_the_cpu_computes), TEST(queue_keeps_order), TEST(work_takes_its_time),
+    TEST(a_queued_set_reads_late), TEST(a_queued_graph_is_a_snapshot), TEST(plans), TEST(copies_between_memories),
+    TEST(op_filter), TEST(bad_parameters), TEST(failures_wait_for_synchronize), TEST(failures_inside_nodes),
+    TEST(ends_in_any_order), TEST(devices_at_once), TEST(survives_a_fork), TEST(out_of_memory),
+    TEST(waits_are_given_up), TEST(transfers_are_given_up), TEST(queues_stop_waiting), TEST(computing_is_given_up),
+    TEST(others_are_told))

@@ -3,7 +3,8 @@
 
 #include "test.h"
 
-// Nodes as text: a digit is a node of that backend, '.' one that computes nothing. Splits: "backend:start-end" with end exclusive.
+// Nodes as text: a digit is a node of that backend, '.' one that computes nothing. Splits: "backend:start-end" with end
+// exclusive.
 static void check(const char * nodes, const char * expected) {
     const int n = (int) strlen(nodes);
     int32_t   backend[64];
@@ -17,7 +18,8 @@ static void check(const char * nodes, const char * expected) {
     char text[512] = "";
     for (size_t k = 0; k < splits.n; k++) {
         const struct gb_split_range * s = &splits.data[k];
-        snprintf(text + strlen(text), sizeof(text) - strlen(text), "%s%d:%d-%d", k ? " " : "", s->backend, s->start, s->end);
+        snprintf(text + strlen(text), sizeof(text) - strlen(text), "%s%d:%d-%d", k ? " " : "", s->backend, s->start,
+            s->end);
     }
     CHECK_STR(text, expected);
     gb_vec_free(&splits);

@@ -2,9 +2,7 @@
 // sets.
 #include "test_fake.h"
 
-static struct ggml_context * context(void) {
-    return ggml_init((struct ggml_init_params){ 100000, NULL, true });
-}
+static struct ggml_context * context(void) { return ggml_init((struct ggml_init_params){ 100000, NULL, true }); }
 
 static struct ggml_tensor * bytes(struct ggml_context * ctx, int64_t n) {
     return ggml_new_tensor_1d(ctx, GGML_TYPE_I8, n);
@@ -15,9 +13,9 @@ static void places_and_measures_the_same(void) {
         struct fake           f;
         struct ggml_context * ctx = context();
         fake_new(&f);
-        f.extra                 = round % 3 ? 0 : 5;
-        ggml_tallocr_t measure  = ggml_tallocr_new_measure_from_buft(&f.buft);
-        ggml_tallocr_t talloc   = ggml_tallocr_new_from_buft(&f.buft, 100000);
+        f.extra                      = round % 3 ? 0 : 5;
+        ggml_tallocr_t       measure = ggml_tallocr_new_measure_from_buft(&f.buft);
+        ggml_tallocr_t       talloc  = ggml_tallocr_new_from_buft(&f.buft, 100000);
         struct ggml_tensor * t[40];
         size_t               sum = 0;
         REQUIRE(measure && talloc);
@@ -64,9 +62,9 @@ static void exact_sizes(void) {
     ggml_tallocr_free(talloc);
     ggml_backend_buffer_free(cpu);
     talloc = ggml_tallocr_new_from_buft(&f.buft, 1024 + 999); // the padding of the last one may stand over
-    struct ggml_tensor * a  = bytes(ctx, 1000);
-    struct ggml_tensor * b  = bytes(ctx, 1000);
-    struct ggml_tensor * c  = bytes(ctx, 999);
+    struct ggml_tensor * a = bytes(ctx, 1000);
+    struct ggml_tensor * b = bytes(ctx, 1000);
+    struct ggml_tensor * c = bytes(ctx, 999);
     ggml_set_name(b, "b");
     CHECK_INT(ggml_tallocr_alloc(talloc, a), GGML_STATUS_SUCCESS);
     CHECK_INT(ggml_tallocr_alloc(talloc, b), GGML_STATUS_ALLOC_FAILED);
@@ -80,8 +78,8 @@ static void exact_sizes(void) {
 static void any_address(void) {
     struct ggml_context * ctx = context();
     static char           memory[1000];
-    struct ggml_tensor *  t = bytes(ctx, 100);
-    struct ggml_tensor *  u = bytes(ctx, 800);
+    struct ggml_tensor *  t      = bytes(ctx, 100);
+    struct ggml_tensor *  u      = bytes(ctx, 800);
     ggml_tallocr_t        talloc = ggml_tallocr_new(memory + 3, 900, 64);
     REQUIRE(talloc);
     CHECK_INT(ggml_tallocr_alloc(talloc, t), GGML_STATUS_SUCCESS);
@@ -96,7 +94,7 @@ static void any_address(void) {
     REQUIRE(talloc);
     struct ggml_tensor * w = bytes(ctx, 1);
     CHECK_INT(ggml_tallocr_alloc(talloc, w),
-              (uintptr_t) (memory + 1) % 64 > 54 ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED);
+        (uintptr_t) (memory + 1) % 64 > 54 ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED);
     ggml_tallocr_free(talloc);
     ggml_free(ctx);
 }
@@ -250,4 +248,4 @@ static void hash_sets(void) {
 }
 
 TEST_MAIN(TEST(places_and_measures_the_same), TEST(exact_sizes), TEST(any_address), TEST(huge_and_empty), TEST(misuse),
-          TEST(same_tensors_after_reset), TEST(out_of_memory), TEST(hash_sets))
+    TEST(same_tensors_after_reset), TEST(out_of_memory), TEST(hash_sets))

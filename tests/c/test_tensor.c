@@ -4,9 +4,7 @@
 
 static struct ggml_context * ctx;
 
-static void setup(bool no_alloc) {
-    ctx = ggml_init((struct ggml_init_params){ 100000, NULL, no_alloc });
-}
+static void setup(bool no_alloc) { ctx = ggml_init((struct ggml_init_params){ 100000, NULL, no_alloc }); }
 
 static void fresh_tensors(void) {
     setup(false);
@@ -14,9 +12,12 @@ static void fresh_tensors(void) {
     REQUIRE(t != NULL);
     CHECK(t->ne[0] == 64 && t->ne[1] == 3 && t->ne[2] == 5 && t->ne[3] == 1);
     CHECK(t->nb[0] == 18 && t->nb[1] == 36 && t->nb[2] == 108 && t->nb[3] == 540);
-    CHECK(t->op == GGML_OP_NONE && t->backend == GGML_BACKEND_CPU && t->buffer == NULL && t->grad == NULL && t->extra == NULL);
+    CHECK(t->op == GGML_OP_NONE && t->backend == GGML_BACKEND_CPU && t->buffer == NULL && t->grad == NULL &&
+          t->extra == NULL);
     CHECK(t->view_src == NULL && t->perf_runs == 0 && !t->is_param && t->name[0] == '\0' && t->data == t + 1);
-    for (int i = 0; i < GGML_MAX_SRC; i++) CHECK(t->src[i] == NULL);
+    for (int i = 0; i < GGML_MAX_SRC; i++) {
+        CHECK(t->src[i] == NULL);
+    }
     CHECK_INT(ggml_nelements(t), 960);
     CHECK_INT(ggml_nrows(t), 15);
     CHECK_INT(ggml_nbytes(t), 540);
@@ -29,7 +30,8 @@ static void fresh_tensors(void) {
     struct ggml_tensor * d = ggml_dup_tensor(ctx, t);
     CHECK(d != NULL && ggml_are_same_shape(d, t) && gb_are_same_layout(d, t) && d->data != t->data);
     struct ggml_tensor * s = ggml_new_f32(ctx, -1.5f);
-    CHECK(ggml_is_scalar(s) && ggml_is_vector(s) && ggml_is_matrix(s) && ggml_n_dims(s) == 1 && *(float *) s->data == -1.5f);
+    CHECK(ggml_is_scalar(s) && ggml_is_vector(s) && ggml_is_matrix(s) && ggml_n_dims(s) == 1 &&
+          *(float *) s->data == -1.5f);
     struct ggml_tensor * four = ggml_new_tensor_4d(ctx, GGML_TYPE_F16, 2, 1, 1, 7);
     CHECK(ggml_n_dims(four) == 4 && !ggml_is_3d(four) && ggml_nbytes(four) == 28);
     ggml_free(ctx);
@@ -63,7 +65,7 @@ static void refused_shapes(void) {
     CHECK(q != NULL && ggml_nbytes(q) == (size_t) (INT64_C(1) << 57) * 18 && ggml_is_contiguous(q));
     CHECK(ggml_new_tensor_1d(ctx, (enum ggml_type) 5, 32) == NULL);
     CHECK(ggml_new_tensor_1d(ctx, GGML_TYPE_COUNT, 32) == NULL);
-    CHECK(ggml_new_tensor_1d(ctx, (enum ggml_type) -7, 32) == NULL);
+    CHECK(ggml_new_tensor_1d(ctx, (enum ggml_type) - 7, 32) == NULL);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "-7 is no valid type");
     const int64_t ne[5] = { 1, 1, 1, 1, 1 };
     CHECK(ggml_new_tensor(ctx, GGML_TYPE_F32, 0, ne) == NULL);
@@ -79,13 +81,19 @@ static void refused_shapes(void) {
 // Bytes [0, end) that the elements of t touch, relative to its root's data; every step of a block counts its bytes.
 static size_t walked_end(const struct ggml_tensor * t, int64_t blck) {
     size_t end = 0;
-    for (int64_t i3 = 0; i3 < t->ne[3]; i3++)
-        for (int64_t i2 = 0; i2 < t->ne[2]; i2++)
-            for (int64_t i1 = 0; i1 < t->ne[1]; i1++)
+    for (int64_t i3 = 0; i3 < t->ne[3]; i3++) {
+        for (int64_t i2 = 0; i2 < t->ne[2]; i2++) {
+            for (int64_t i1 = 0; i1 < t->ne[1]; i1++) {
                 for (int64_t i0 = 0; i0 < t->ne[0] / blck; i0++) {
-                    const size_t at = (size_t) i0 * t->nb[0] + (size_t) i1 * t->nb[1] + (size_t) i2 * t->nb[2] + (size_t) i3 * t->nb[3];
-                    if (at + ggml_type_size(t->type) > end) end = at + ggml_type_size(t->type);
+                    const size_t at = (size_t) i0 * t->nb[0] + (size_t) i1 * t->nb[1] + (size_t) i2 * t->nb[2] +
+                                      (size_t) i3 * t->nb[3];
+                    if (at + ggml_type_size(t->type) > end) {
+                        end = at + ggml_type_size(t->type);
+                    }
                 }
+            }
+        }
+    }
     return end;
 }
 
@@ -104,13 +112,14 @@ static void view_extents(void) {
         struct ggml_tensor layout = { .type = GGML_TYPE_F32 };
         memcpy(layout.ne, ne, sizeof(ne));
         memcpy(layout.nb, nb, sizeof(nb));
-        const size_t end = walked_end(&layout, 1);
-        const bool   fits = offs + end <= (size_t) root->ne[0] * 4;
-        struct ggml_tensor * v = gb_tensor_view(ctx, root, 4, ne, nb, offs, "test");
+        const size_t         end  = walked_end(&layout, 1);
+        const bool           fits = offs + end <= (size_t) root->ne[0] * 4;
+        struct ggml_tensor * v    = gb_tensor_view(ctx, root, 4, ne, nb, offs, "test");
         CHECK_MSG((v != NULL) == fits, "round %d: view %s", round, v ? "accepted" : "refused");
         if (v != NULL) {
             accepted++;
-            CHECK(v->view_src == root && v->view_offs == offs && memcmp(v->nb, nb, sizeof(nb)) == 0 && v->op == GGML_OP_NONE);
+            CHECK(v->view_src == root && v->view_offs == offs && memcmp(v->nb, nb, sizeof(nb)) == 0 &&
+                  v->op == GGML_OP_NONE);
             CHECK_INT(ggml_nbytes(v), end);
         } else {
             refused++;
@@ -137,8 +146,8 @@ static void view_roots(void) {
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "needs bytes 364 to 404 of 'root' f32 [100], which has 400");
     CHECK(gb_tensor_view(ctx, w, 1, &ten, NULL, SIZE_MAX - 3, "test") == NULL);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "overflow");
-    const size_t wild[4] = { 4, SIZE_MAX / 2, SIZE_MAX / 2, 4 };
-    const int64_t ne[4]  = { 1, 3, 3, 1 };
+    const size_t  wild[4] = { 4, SIZE_MAX / 2, SIZE_MAX / 2, 4 };
+    const int64_t ne[4]   = { 1, 3, 3, 1 };
     CHECK(gb_tensor_view(ctx, root, 4, ne, wild, 0, "test") == NULL);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "overflow");
 
@@ -172,10 +181,11 @@ static void views_of_blocks(void) {
     ggml_free(ctx);
 }
 
-// A view of transposed blocks takes the bytes that were checked when it was made: writing all of it stays inside its source.
+// A view of transposed blocks takes the bytes that were checked when it was made: writing all of it stays inside its
+// source.
 static void bytes_of_transposed_blocks(void) {
     struct ggml_context * pool = ggml_init((struct ggml_init_params){ 0, NULL, true });
-    struct ggml_tensor *  t   = ggml_new_tensor_3d(pool, GGML_TYPE_Q8_0, 32, 1, 2);
+    struct ggml_tensor *  t    = ggml_new_tensor_3d(pool, GGML_TYPE_Q8_0, 32, 1, 2);
     CHECK_INT(ggml_nbytes(t), 68);
     CHECK_INT(ggml_nbytes(ggml_transpose(pool, t)), 68);
     t = ggml_new_tensor_2d(pool, GGML_TYPE_Q8_0, 64, 3);
@@ -206,7 +216,8 @@ static void layouts(void) {
     struct ggml_tensor * small = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, 4, 1, 2);
     struct ggml_tensor * large = ggml_new_tensor_4d(ctx, GGML_TYPE_F32, 8, 3, 4, 5);
     CHECK(gb_can_repeat(small, large) && !gb_can_repeat(large, small) && !gb_can_repeat_rows(small, large));
-    CHECK(gb_can_repeat_rows(small, ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 4, 7)) == false); // 7 x 1 x 1: 2 does not divide 1
+    // 7 x 1 x 1: 2 does not divide 1
+    CHECK(gb_can_repeat_rows(small, ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 4, 7)) == false);
     CHECK(gb_can_repeat_rows(small, ggml_new_tensor_3d(ctx, GGML_TYPE_F32, 4, 7, 4)));
     struct ggml_tensor * none = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 0);
     CHECK(!gb_can_repeat(none, large) && gb_can_repeat(none, none));
@@ -220,20 +231,25 @@ static void layouts(void) {
 static void names_are_cut_between_characters(void) {
     setup(false);
     struct ggml_tensor * t = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4);
-    static const char *   characters[] = { "x", "\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x98\x80" }; // of one to four bytes
+    // of one to four bytes
+    static const char * characters[] = { "x", "\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x98\x80" };
     for (int c = 0; c < 4; c++) {
         const size_t size = strlen(characters[c]);
         for (size_t lead = 0; lead < 70; lead++) {
             char long_name[512] = { 0 };
             memset(long_name, 'a', lead);
-            while (strlen(long_name) < 100) strcat(long_name, characters[c]);
+            while (strlen(long_name) < 100) {
+                strcat(long_name, characters[c]);
+            }
             const size_t whole = lead >= 63 ? 63 : lead + (63 - lead) / size * size;
             ggml_set_name(t, long_name);
             CHECK(strlen(t->name) == whole && strncmp(t->name, long_name, whole) == 0);
             ggml_set_name(t, "");
             ggml_format_name(t, "%s and %d", long_name, 3);
             CHECK(strlen(t->name) == whole && strncmp(t->name, long_name, whole) == 0);
-            for (size_t k = whole; k < sizeof(t->name); k++) CHECK_INT(t->name[k], 0);
+            for (size_t k = whole; k < sizeof(t->name); k++) {
+                CHECK_INT(t->name[k], 0);
+            }
             long_name[lead + (60 - GB_MIN(lead, 60)) / size * size] = '\0'; // fits; the view's does not
             ggml_set_name(t, long_name);
             char expected[600];
@@ -242,7 +258,8 @@ static void names_are_cut_between_characters(void) {
             CHECK_MSG(strcmp(ggml_view_tensor(ctx, t)->name, expected) == 0, "lead %zu, size %zu", lead, size);
         }
     }
-    static const char latin1[] = "............................................................\xe9\xe9\xe9\xe9\xe9"; // no UTF-8: a byte each
+    // no UTF-8: a byte each
+    static const char latin1[] = "............................................................\xe9\xe9\xe9\xe9\xe9";
     ggml_set_name(t, latin1);
     CHECK(strncmp(t->name, latin1, 62) == 0);
     ggml_free(ctx);
@@ -291,7 +308,8 @@ static void gradients_are_inherited(void) {
     r->src[3]              = a;
     CHECK(gb_tensor_inherit_grad(ctx, r) == r && r->grad == NULL);
     a->grad = ggml_dup_tensor(ctx, a);
-    CHECK(gb_tensor_inherit_grad(ctx, r) == r && r->grad != NULL && gb_are_same_layout(r->grad, r) && r->grad != a->grad);
+    CHECK(gb_tensor_inherit_grad(ctx, r) == r && r->grad != NULL && gb_are_same_layout(r->grad, r) &&
+          r->grad != a->grad);
     CHECK(gb_tensor_inherit_grad(ctx, NULL) == NULL);
     ggml_free(ctx);
 }
@@ -307,7 +325,8 @@ static void descriptions(void) {
     y->src[0]              = w;
     y->src[2]              = x;
     CHECK_STR(gb_describe(w, buf), "'w' f32 [128, 64]");
-    CHECK_STR(gb_describe_node(y, node, sizeof(node)), "MUL_MAT 'y' f32 [64, 16] of 'w' f32 [128, 64], 'x' f16 [128, 16]");
+    CHECK_STR(gb_describe_node(y, node, sizeof(node)),
+        "MUL_MAT 'y' f32 [64, 16] of 'w' f32 [128, 64], 'x' f16 [128, 16]");
     for (size_t size = 1; size < 60; size++) { // cut, terminated, no byte beyond
         memset(node, '#', sizeof(node));
         gb_describe_node(y, node, size);
@@ -315,10 +334,12 @@ static void descriptions(void) {
         CHECK(node[size] == '#');
     }
     CHECK_STR(gb_describe_node(NULL, node, sizeof(node)), "NULL");
-    y->op = (enum ggml_op) 1000;
+    y->op   = (enum ggml_op) 1000;
     y->type = (enum ggml_type) 1000;
     memset(y->name, 'n', sizeof(y->name)); // not terminated
-    for (int d = 0; d < 4; d++) y->ne[d] = INT64_MIN;
+    for (int d = 0; d < 4; d++) {
+        y->ne[d] = INT64_MIN;
+    }
     y->ne[3] = INT64_MAX;
     gb_describe(y, buf);
     CHECK(strlen(buf) < GB_DESCRIBE_SIZE && buf[strlen(buf) - 1] == ']');
@@ -333,5 +354,6 @@ static void descriptions(void) {
     ggml_free(ctx);
 }
 
-TEST_MAIN(TEST(fresh_tensors), TEST(empty_tensors), TEST(refused_shapes), TEST(view_extents), TEST(view_roots), TEST(views_of_blocks),
-          TEST(bytes_of_transposed_blocks), TEST(layouts), TEST(names), TEST(names_are_cut_between_characters), TEST(flags), TEST(gradients_are_inherited), TEST(descriptions))
+TEST_MAIN(TEST(fresh_tensors), TEST(empty_tensors), TEST(refused_shapes), TEST(view_extents), TEST(view_roots),
+    TEST(views_of_blocks), TEST(bytes_of_transposed_blocks), TEST(layouts), TEST(names),
+    TEST(names_are_cut_between_characters), TEST(flags), TEST(gradients_are_inherited), TEST(descriptions))

@@ -1,4 +1,5 @@
-// Thread pool: every share is done exactly once, whoever waits is woken, pools are independent, and a fork does no harm.
+// Thread pool: every share is done exactly once, whoever waits is woken, pools are independent, and a fork does no
+// harm.
 #include "test.h"
 
 #include <pthread.h>
@@ -12,13 +13,13 @@
 #include "cpu/threadpool.h"
 
 #if defined(__SANITIZE_THREAD__)
-#    define UNDER_TSAN 1
+#    define UNDER_TSAN      1
 #    define UNDER_SANITIZER 1
 #elif defined(__SANITIZE_ADDRESS__)
-#    define UNDER_TSAN 0
+#    define UNDER_TSAN      0
 #    define UNDER_SANITIZER 1
 #else
-#    define UNDER_TSAN 0
+#    define UNDER_TSAN      0
 #    define UNDER_SANITIZER 0
 #endif
 
@@ -44,7 +45,7 @@ static void runs_every_share_once(void) {
         REQUIRE(pool != NULL);
         CHECK_INT(gb_cpu_pool_n_threads(pool), n);
         for (int used = 1; used <= n; used++) {
-            struct tally t = { .expected_nth = used };
+            struct tally t    = { .expected_nth = used };
             const int    runs = UNDER_TSAN ? 20 : 100;
             for (int r = 0; r < runs; r++) {
                 CHECK_INT(gb_cpu_pool_run(pool, used, count, NULL, &t), GGML_STATUS_SUCCESS);
@@ -92,7 +93,7 @@ static void thousands_of_tiny_runs(void) {
     gb_cpu_pool_free(pool);
 }
 
-// --------------------------------------------------------------------------------------------------------------- meetings
+// ------------------------------------------------------------------------------------------------------------ meetings
 
 #define ROUNDS (UNDER_TSAN ? 40 : 400)
 
@@ -250,7 +251,7 @@ static void a_run_inside_a_run_is_refused(void) {
     gb_cpu_pool_free(n.other);
 }
 
-// ------------------------------------------------------------------------------------------------------------------- fork
+// ---------------------------------------------------------------------------------------------------------------- fork
 
 static int in_child(struct gb_cpu_pool * pool) {
     alarm(20); // a hang ends as a signal
@@ -397,6 +398,6 @@ static void out_of_memory(void) {
 }
 
 TEST_MAIN(TEST(runs_every_share_once), TEST(caps_at_its_size), TEST(refuses_bad_sizes), TEST(thousands_of_tiny_runs),
-          TEST(meetings_keep_step), TEST(concurrent_callers_queue), TEST(borrowed_pools_are_exclusive_and_few),
-          TEST(a_run_inside_a_run_is_refused), TEST(a_child_starts_its_own_workers), TEST(a_child_of_a_busy_process), TEST(exit_with_a_live_pool),
-          TEST(fewer_threads_do_the_work), TEST(out_of_memory))
+    TEST(meetings_keep_step), TEST(concurrent_callers_queue), TEST(borrowed_pools_are_exclusive_and_few),
+    TEST(a_run_inside_a_run_is_refused), TEST(a_child_starts_its_own_workers), TEST(a_child_of_a_busy_process),
+    TEST(exit_with_a_live_pool), TEST(fewer_threads_do_the_work), TEST(out_of_memory))

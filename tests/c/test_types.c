@@ -47,7 +47,7 @@ static const struct {
 static void sizes_and_names(void) {
     size_t at = 0;
     for (int id = -2; id < GGML_TYPE_COUNT + 2; id++) {
-        const enum ggml_type type = (enum ggml_type) id;
+        const enum ggml_type     type   = (enum ggml_type) id;
         const ggml_type_traits_t traits = ggml_internal_get_type_traits(type);
         if (at < sizeof(expected) / sizeof(expected[0]) && expected[at].id == id) {
             CHECK(gb_type_is_valid(type));
@@ -90,9 +90,9 @@ static void row_sizes(void) {
 }
 
 static void file_types(void) {
-    static const int map[][2] = { { 0, 0 }, { 1, 1 }, { 2, 2 }, { 3, 3 }, { 7, 8 }, { 8, 6 }, { 9, 7 }, { 10, 10 }, { 11, 11 },
-                                  { 12, 12 }, { 13, 13 }, { 14, 14 }, { 15, 16 }, { 16, 17 }, { 17, 18 } };
-    int at = 0;
+    static const int map[][2] = { { 0, 0 }, { 1, 1 }, { 2, 2 }, { 3, 3 }, { 7, 8 }, { 8, 6 }, { 9, 7 }, { 10, 10 },
+        { 11, 11 }, { 12, 12 }, { 13, 13 }, { 14, 14 }, { 15, 16 }, { 16, 17 }, { 17, 18 } };
+    int              at       = 0;
     for (int ftype = -3; ftype < 40; ftype++) {
         const enum ggml_type type = ggml_ftype_to_ggml_type((enum ggml_ftype) ftype);
         if (at < 15 && map[at][0] == ftype) {
@@ -111,7 +111,9 @@ static double f16_value(unsigned bits) {
     const int    exponent = (bits >> 10) & 31;
     const double fraction = bits & 1023;
     const double sign     = bits & 0x8000 ? -1 : 1;
-    if (exponent == 31) return fraction != 0 ? NAN : sign * INFINITY;
+    if (exponent == 31) {
+        return fraction != 0 ? NAN : sign * INFINITY;
+    }
     return sign * (exponent == 0 ? ldexp(fraction, -24) : ldexp(1024 + fraction, exponent - 25));
 }
 
@@ -119,7 +121,9 @@ static void half_rows(void) { // without any ggml_init
     enum { N = 65536 };
     static ggml_fp16_t all[N], back[N];
     static float       wide[N];
-    for (int i = 0; i < N; i++) all[i] = (ggml_fp16_t) i;
+    for (int i = 0; i < N; i++) {
+        all[i] = (ggml_fp16_t) i;
+    }
     ggml_fp16_to_fp32_row(all, wide, N);
     ggml_fp32_to_fp16_row(wide, back, N);
     int wrong = 0;
@@ -135,9 +139,9 @@ static void half_rows(void) { // without any ggml_init
     CHECK_INT(ggml_fp32_to_fp16(65519.996f), 0x7bff);
     CHECK_INT(ggml_fp32_to_fp16(65520.0f), 0x7c00);
     CHECK_INT(ggml_fp32_to_fp16(-1e30f), 0xfc00);
-    CHECK_INT(ggml_fp32_to_fp16(ldexpf(1, -25)), 0);              // half of the smallest: to even
+    CHECK_INT(ggml_fp32_to_fp16(ldexpf(1, -25)), 0); // half of the smallest: to even
     CHECK_INT(ggml_fp32_to_fp16(ldexpf(1.001f, -25)), 1);
-    CHECK_INT(ggml_fp32_to_fp16(1.0f + ldexpf(1, -11)), 0x3c00);  // tie to even
+    CHECK_INT(ggml_fp32_to_fp16(1.0f + ldexpf(1, -11)), 0x3c00); // tie to even
     CHECK_INT(ggml_fp32_to_fp16(1.0f + 3 * ldexpf(1, -11)), 0x3c02);
 
     ggml_bf16_t b[3];
@@ -159,8 +163,8 @@ static void half_rows(void) { // without any ggml_init
 
 static void traits_of_plain_types(void) {
     enum { N = 5 };
-    const float x[N] = { 1, -2, 0.5f, 4, 8 }, y[N] = { 3, 0.25f, -8, 1, 0.125f }; // exact in every format
-    const float product = 3 - 0.5f - 4 + 4 + 1;
+    const float          x[N] = { 1, -2, 0.5f, 4, 8 }, y[N] = { 3, 0.25f, -8, 1, 0.125f }; // exact in every format
+    const float          product = 3 - 0.5f - 4 + 4 + 1;
     const enum ggml_type types[] = { GGML_TYPE_F16, GGML_TYPE_BF16 };
     for (int i = 0; i < 2; i++) {
         const ggml_type_traits_t t = ggml_internal_get_type_traits(types[i]);
@@ -189,30 +193,37 @@ static void traits_of_quantized_types(void) {
     enum { TO = 1, FROM = 2, REFERENCE = 4, DOT = 8, ALL = 15 };
     static const struct {
         int id, has, partner;
-    } list[] = { { 0, DOT, 0 },        { 1, ALL, 1 },      { 2, ALL, 8 },      { 3, ALL, 9 },         { 6, ALL, 8 },
-                 { 7, ALL, 9 },        { 8, ALL, 8 },      { 9, FROM | REFERENCE, 9 }, { 10, ALL, 15 }, { 11, ALL, 15 },
-                 { 12, ALL, 15 },      { 13, ALL, 15 },    { 14, ALL, 15 },    { 15, FROM, 0 },       { 16, TO | DOT, 15 },
-                 { 17, TO | DOT, 15 }, { 18, ALL, 15 },    { 24, 0, 0 },       { 25, 0, 0 },          { 26, 0, 0 } };
+    } list[] = { { 0, DOT, 0 }, { 1, ALL, 1 }, { 2, ALL, 8 }, { 3, ALL, 9 }, { 6, ALL, 8 }, { 7, ALL, 9 },
+        { 8, ALL, 8 }, { 9, FROM | REFERENCE, 9 }, { 10, ALL, 15 }, { 11, ALL, 15 }, { 12, ALL, 15 }, { 13, ALL, 15 },
+        { 14, ALL, 15 }, { 15, FROM, 0 }, { 16, TO | DOT, 15 }, { 17, TO | DOT, 15 }, { 18, ALL, 15 }, { 24, 0, 0 },
+        { 25, 0, 0 }, { 26, 0, 0 } };
     for (size_t i = 0; i < sizeof(list) / sizeof(list[0]); i++) {
-        const ggml_type_traits_t t   = ggml_internal_get_type_traits((enum ggml_type) list[i].id);
-        const int                has = (t.to_float ? TO : 0) | (t.from_float ? FROM : 0) | (t.from_float_reference ? REFERENCE : 0) | (t.vec_dot ? DOT : 0);
-        CHECK_MSG(has == list[i].has && (int) t.vec_dot_type == list[i].partner, "%s: functions %d, partner %d", t.type_name, has, (int) t.vec_dot_type);
+        const ggml_type_traits_t t = ggml_internal_get_type_traits((enum ggml_type) list[i].id);
+        const int has = (t.to_float ? TO : 0) | (t.from_float ? FROM : 0) | (t.from_float_reference ? REFERENCE : 0) |
+                        (t.vec_dot ? DOT : 0);
+        CHECK_MSG(has == list[i].has && (int) t.vec_dot_type == list[i].partner, "%s: functions %d, partner %d",
+            t.type_name, has, (int) t.vec_dot_type);
     }
 }
 
-// What a program of that time does with all types that there are: those with both conversions must have every function, a
-// round-trip error that suits their bits, the same bytes from both ways to quantize, and a product near the exact one.
+// What a program of that time does with all types that there are: those with both conversions must have every function,
+// a round-trip error that suits their bits, the same bytes from both ways to quantize, and a product near the exact
+// one.
 static void loops_over_all_types(void) {
     enum { N = 4096 };
     static float   x[N], y[N], back[N];
     static uint8_t xb[4 * N], xr[4 * N], yb[4 * N];
     int            quantized = 0;
-    for (int i = 0; i < N; i++) x[i] = (float) (0.1 + 2 * cos(i)), y[i] = (float) (0.1 + 2 * cos(i + 1.0));
+    for (int i = 0; i < N; i++) {
+        x[i] = (float) (0.1 + 2 * cos(i)), y[i] = (float) (0.1 + 2 * cos(i + 1.0));
+    }
     for (int id = 0; id < GGML_TYPE_COUNT; id++) {
         const enum ggml_type     type = (enum ggml_type) id;
         const ggml_type_traits_t t    = ggml_internal_get_type_traits(type);
         CHECK(t.blck_size == 0 || t.type_name != NULL);
-        if (t.from_float == NULL || t.to_float == NULL) continue;
+        if (t.from_float == NULL || t.to_float == NULL) {
+            continue;
+        }
         CHECK(!ggml_quantize_requires_imatrix(type));
         const ggml_type_traits_t partner = ggml_internal_get_type_traits(t.vec_dot_type);
         CHECK_MSG(t.from_float_reference != NULL && t.vec_dot != NULL && partner.from_float != NULL, "%s", t.type_name);
@@ -223,11 +234,16 @@ static void loops_over_all_types(void) {
         t.from_float(x, xb, N);
         t.from_float_reference(x, xr, N);
         t.to_float(xb, back, N);
-        for (int i = 0; i < N; i++) error += ((double) back[i] - x[i]) * ((double) back[i] - x[i]), exact += (double) x[i] * y[i];
+        for (int i = 0; i < N; i++) {
+            error += ((double) back[i] - x[i]) * ((double) back[i] - x[i]), exact += (double) x[i] * y[i];
+        }
         t.to_float(xr, back, N);
-        for (int i = 0; i < N; i++) difference += ((double) back[i] - x[i]) * ((double) back[i] - x[i]);
+        for (int i = 0; i < N; i++) {
+            difference += ((double) back[i] - x[i]) * ((double) back[i] - x[i]);
+        }
         CHECK_MSG(sqrt(error) / N < limit, "%s: round trip %g", t.type_name, sqrt(error) / N);
-        CHECK_MSG(fabs(sqrt(difference) - sqrt(error)) / N < 1e-4, "%s: reference %g", t.type_name, sqrt(difference) / N);
+        CHECK_MSG(fabs(sqrt(difference) - sqrt(error)) / N < 1e-4, "%s: reference %g", t.type_name,
+            sqrt(difference) / N);
         partner.from_float(y, yb, N);
         t.vec_dot(N, &dot, xb, yb);
         CHECK_MSG(fabs(dot - exact) / N < dot_limit, "%s: product %g", t.type_name, fabs(dot - exact) / N);
@@ -240,13 +256,17 @@ static void loops_over_all_types(void) {
 static void registered_formats(void) {
     for (int id = 0; id < GGML_TYPE_COUNT; id++) {
         const struct gb_quant_format * f = gb_quant_format_of((enum ggml_type) id);
-        if (f == NULL || f->to_float == NULL || f->from_float == NULL) continue;
+        if (f == NULL || f->to_float == NULL || f->from_float == NULL) {
+            continue;
+        }
         static float zeros[256], back[256];
         uint8_t      blocks[4096];
         memset(back, 0x7f, sizeof(back));
         f->from_float(zeros, blocks, 256);
         f->to_float(blocks, back, 256);
-        for (int i = 0; i < 256; i++) CHECK_MSG(back[i] == 0.0f, "%s: value %d", ggml_type_name((enum ggml_type) id), i);
+        for (int i = 0; i < 256; i++) {
+            CHECK_MSG(back[i] == 0.0f, "%s: value %d", ggml_type_name((enum ggml_type) id), i);
+        }
     }
 }
 
@@ -266,7 +286,7 @@ static void op_names(void) {
     CHECK_STR(ggml_op_symbol((enum ggml_op) 28), "x-\\>y");
     CHECK_STR(ggml_op_symbol((enum ggml_op) 24), "X[i]*Y");
     CHECK_STR(ggml_op_symbol((enum ggml_op) 69), "custom(x,y,z)");
-    CHECK(ggml_op_name((enum ggml_op) -1) == NULL && ggml_op_symbol(GGML_OP_COUNT) == NULL);
+    CHECK(ggml_op_name((enum ggml_op) - 1) == NULL && ggml_op_symbol(GGML_OP_COUNT) == NULL);
     CHECK_STR(ggml_unary_op_name((enum ggml_unary_op) 8), "GELU_QUICK");
     CHECK_STR(ggml_unary_op_name((enum ggml_unary_op) 0), "ABS");
     CHECK_STR(ggml_unary_op_name((enum ggml_unary_op) 11), "HARDSIGMOID");
@@ -284,5 +304,4 @@ static void op_names(void) {
 }
 
 TEST_MAIN(TEST(sizes_and_names), TEST(row_sizes), TEST(file_types), TEST(half_rows), TEST(traits_of_plain_types),
-          TEST(traits_of_quantized_types), TEST(loops_over_all_types),
-          TEST(registered_formats), TEST(op_names))
+    TEST(traits_of_quantized_types), TEST(loops_over_all_types), TEST(registered_formats), TEST(op_names))

@@ -38,7 +38,8 @@ int main(int argc, char ** argv) {
     ggml_backend_free(cpu);
     ggml_free(ctx);
     if (argc > 1) { // a backend in a module, built against the installed library as well
-        ggml_backend_t mini = ggml_backend_load(argv[1]) == GGML_STATUS_SUCCESS ? ggml_backend_reg_init_backend_from_str("MINI") : NULL;
+        ggml_backend_t mini =
+            ggml_backend_load(argv[1]) == GGML_STATUS_SUCCESS ? ggml_backend_reg_init_backend_from_str("MINI") : NULL;
         if (mini == NULL) {
             fprintf(stderr, "%s\n", ggml_last_error());
             return 1;

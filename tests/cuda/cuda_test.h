@@ -23,7 +23,7 @@ extern "C" {
 #ifdef __cplusplus
 extern "C"
 #endif
-enum ggml_status gb_cuda_register_linked(void); // of the backend that is linked in
+    enum ggml_status gb_cuda_register_linked(void); // of the backend that is linked in
 
 #define CUDA_OR_SKIP()                                          \
     do {                                                        \
@@ -32,9 +32,7 @@ enum ggml_status gb_cuda_register_linked(void); // of the backend that is linked
         }                                                       \
     } while (0)
 
-static inline ggml_backend_t cuda_open(int device) {
-    return ggml_backend_cuda_init(device);
-}
+static inline ggml_backend_t cuda_open(int device) { return ggml_backend_cuda_init(device); }
 
 // Bytes of a device that nobody but the living has, the pool included only as far as it was given away.
 static inline size_t cuda_free_memory(int device) {
@@ -49,12 +47,14 @@ static inline size_t cuda_work_size(ggml_backend_t backend, const struct ggml_cg
     return backend->iface.graph_work_size(backend, graph);
 }
 
-// `taken`: bytes that a backend took for scratch memory, as seen from outside, when `told` was the most that it had told. Devices give
-// memory in large pieces, so only the emulation can tell; a block from the pool is up to a quarter larger.
+// `taken`: bytes that a backend took for scratch memory, as seen from outside, when `told` was the most that it had
+// told. Devices give memory in large pieces, so only the emulation can tell; a block from the pool is up to a quarter
+// larger.
 static inline void cuda_check_work_size(const char * what, size_t taken, size_t told, bool pooled) {
 #ifdef GB_CUDA_EMULATED
     const size_t rounded = (told + 511) / 512 * 512;
-    CHECK_MSG(pooled ? taken >= told && taken <= rounded + rounded / 3 : taken == rounded, "%s: took %zu bytes of scratch memory, told %zu", what, taken, told);
+    CHECK_MSG(pooled ? taken >= told && taken <= rounded + rounded / 3 : taken == rounded,
+        "%s: took %zu bytes of scratch memory, told %zu", what, taken, told);
 #else
     (void) what, (void) taken, (void) told, (void) pooled;
 #endif

@@ -30,7 +30,8 @@ struct device_graph {
     bool compute_on(ggml_backend_t cuda, ggml_cgraph * graph, const ggml_tensor * dst) {
         for (int i = 0; i < graph->n_nodes; i++) {
             if (!ggml_backend_supports_op(cuda, graph->nodes[i])) {
-                test_fail(__FILE__, __LINE__, "%s: %s", ggml_op_name(graph->nodes[i]->op), ggml_backend_unsupported_reason(cuda, graph->nodes[i]));
+                test_fail(__FILE__, __LINE__, "%s: %s", ggml_op_name(graph->nodes[i]->op),
+                    ggml_backend_unsupported_reason(cuda, graph->nodes[i]));
                 return false;
             }
         }
@@ -38,12 +39,14 @@ struct device_graph {
         if (copy.graph == NULL) {
             return false;
         }
-        const size_t told = cuda_work_size(cuda, graph), before = cuda_free_memory(0); // told of the graph without device memory
-        const bool   ok   = ggml_backend_graph_compute(cuda, copy.graph);
+        // told of the graph without device memory
+        const size_t told = cuda_work_size(cuda, graph), before = cuda_free_memory(0);
+        const bool   ok = ggml_backend_graph_compute(cuda, copy.graph);
         cuda_check_work_size(ggml_op_name(dst->op), before - cuda_free_memory(0), told, false);
         result.assign((size_t) ggml_nelements(dst), NAN);
         if (ok) {
-            ggml_backend_tensor_get(copy.graph->nodes[copy.graph->n_nodes - 1], result.data(), 0, result.size() * sizeof(float));
+            ggml_backend_tensor_get(copy.graph->nodes[copy.graph->n_nodes - 1], result.data(), 0,
+                result.size() * sizeof(float));
         }
         ggml_backend_graph_copy_free(copy);
         return ok;

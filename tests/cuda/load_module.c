@@ -1,5 +1,6 @@
-// load_module.c - the CUDA module from its file (GGML_CUDA_MODULE), as a program meets it: devices that compute, or a reason why there are none.
-// With GB_EXPECT_DEVICES in the environment there must be some: the module holds emulated ones.
+// load_module.c - the CUDA module from its file (GGML_CUDA_MODULE), as a program meets it: devices that compute, or a
+// reason why there are none. With GB_EXPECT_DEVICES in the environment there must be some: the module holds emulated
+// ones.
 #include <stdlib.h>
 
 #include "ggml-backend.h"
@@ -9,11 +10,11 @@
 // y = (w x) + x on a device and on the CPU, by the scheduler too.
 static void compute(ggml_backend_t backend) {
     enum { N = 32, ROWS = 12 };
-    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 65536, NULL, true });
-    struct ggml_tensor *  w   = ggml_new_tensor_2d(ctx, GGML_TYPE_Q8_0, N, N);
-    struct ggml_tensor *  x   = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, N, ROWS);
-    struct ggml_tensor *  y   = ggml_add(ctx, ggml_mul_mat(ctx, w, x), x);
-    struct ggml_cgraph *  g   = ggml_new_graph(ctx);
+    struct ggml_context * ctx         = ggml_init((struct ggml_init_params){ 65536, NULL, true });
+    struct ggml_tensor *  w           = ggml_new_tensor_2d(ctx, GGML_TYPE_Q8_0, N, N);
+    struct ggml_tensor *  x           = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, N, ROWS);
+    struct ggml_tensor *  y           = ggml_add(ctx, ggml_mul_mat(ctx, w, x), x);
+    struct ggml_cgraph *  g           = ggml_new_graph(ctx);
     float                 data[N * N] = { 0 }, got[N * ROWS];
     uint8_t               blocks[N * N / 32 * 34];
     ggml_build_forward_expand(g, y);

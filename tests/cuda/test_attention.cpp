@@ -1,4 +1,5 @@
-// test_attention.cpp - FLASH_ATTN and FLASH_FF on a CUDA device, or in the emulation, against the formulas in double precision.
+// test_attention.cpp - FLASH_ATTN and FLASH_FF on a CUDA device, or in the emulation, against the formulas in double
+// precision.
 #include "device_graph.h"
 
 struct attention {
@@ -21,7 +22,8 @@ static void fill(ggml_tensor * t) {
 }
 
 static double element(const ggml_tensor * t, int64_t i0, int64_t i1, int64_t i2, int64_t i3) {
-    const char * p = (const char *) t->data + i0 * (int64_t) t->nb[0] + i1 * (int64_t) t->nb[1] + i2 * (int64_t) t->nb[2] + i3 * (int64_t) t->nb[3];
+    const char * p = (const char *) t->data + i0 * (int64_t) t->nb[0] + i1 * (int64_t) t->nb[1] +
+                     i2 * (int64_t) t->nb[2] + i3 * (int64_t) t->nb[3];
     switch (t->type) {
         case GGML_TYPE_F32: return *(const float *) p;
         case GGML_TYPE_F16: return ggml_fp16_to_fp32(*(const ggml_fp16_t *) p);
@@ -29,11 +31,12 @@ static double element(const ggml_tensor * t, int64_t i0, int64_t i1, int64_t i2,
     }
 }
 
-// Probabilities may be rounded to the type of v: `relative` of them, and the sum of what they are multiplied with bounds the error.
-static int wrong_of_row(const attention & s, const ggml_tensor * q, const ggml_tensor * k, const ggml_tensor * v, int64_t i1, int64_t i2, int64_t i3,
-                        const float * got, double * worst) {
+// Probabilities may be rounded to the type of v: `relative` of them, and the sum of what they are multiplied with
+// bounds the error.
+static int wrong_of_row(const attention & s, const ggml_tensor * q, const ggml_tensor * k, const ggml_tensor * v,
+    int64_t i1, int64_t i2, int64_t i3, const float * got, double * worst) {
     const double        relative = s.type == GGML_TYPE_F32 ? 2e-6 : s.type == GGML_TYPE_F16 ? 1.1 / 2048 : 1.1 / 256;
-    const int64_t       seen = s.masked ? s.m - s.n + i1 + 1 : s.m;
+    const int64_t       seen     = s.masked ? s.m - s.n + i1 + 1 : s.m;
     std::vector<double> p((size_t) seen);
     double              largest = -INFINITY, sum = 0;
     for (int64_t c = 0; c < seen; c++) {
@@ -65,13 +68,16 @@ static int wrong_of_row(const attention & s, const ggml_tensor * q, const ggml_t
 
 static void check(const attention & s) {
     device_graph  g;
-    const int64_t extra = s.views ? 16 : 0;
-    ggml_tensor * q_root = s.views ? ggml_new_tensor_4d(g.ctx, s.type, s.d, s.heads, s.n, s.batch) : ggml_new_tensor_4d(g.ctx, s.type, s.d, s.n, s.heads, s.batch);
+    const int64_t extra  = s.views ? 16 : 0;
+    ggml_tensor * q_root = s.views ? ggml_new_tensor_4d(g.ctx, s.type, s.d, s.heads, s.n, s.batch)
+                                   : ggml_new_tensor_4d(g.ctx, s.type, s.d, s.n, s.heads, s.batch);
     ggml_tensor * k_root = ggml_new_tensor_4d(g.ctx, s.type, s.d, s.m + extra, s.k_heads, s.batch);
     ggml_tensor * v_root = ggml_new_tensor_4d(g.ctx, s.type, s.m + extra, s.d, s.v_heads, s.batch);
-    ggml_tensor * q = s.views ? ggml_permute(g.ctx, q_root, 0, 2, 1, 3) : q_root;
-    ggml_tensor * k = ggml_view_4d(g.ctx, k_root, s.d, s.m, s.k_heads, s.batch, k_root->nb[1], k_root->nb[2], k_root->nb[3], 0);
-    ggml_tensor * v = ggml_view_4d(g.ctx, v_root, s.m, s.d, s.v_heads, s.batch, v_root->nb[1], v_root->nb[2], v_root->nb[3], 0);
+    ggml_tensor * q      = s.views ? ggml_permute(g.ctx, q_root, 0, 2, 1, 3) : q_root;
+    ggml_tensor * k =
+        ggml_view_4d(g.ctx, k_root, s.d, s.m, s.k_heads, s.batch, k_root->nb[1], k_root->nb[2], k_root->nb[3], 0);
+    ggml_tensor * v =
+        ggml_view_4d(g.ctx, v_root, s.m, s.d, s.v_heads, s.batch, v_root->nb[1], v_root->nb[2], v_root->nb[3], 0);
     ggml_tensor * dst = ggml_flash_attn(g.ctx, q, k, v, s.masked);
     REQUIRE(dst != NULL);
     fill(q_root);
@@ -87,8 +93,9 @@ static void check(const attention & s) {
             }
         }
     }
-    CHECK_MSG(wrong == 0, "%s d %d n %d m %d heads %d/%d/%d batch %d%s: %d of %d wrong, by %g", ggml_type_name(s.type), (int) s.d, (int) s.n, (int) s.m,
-              (int) s.heads, (int) s.k_heads, (int) s.v_heads, (int) s.batch, s.masked ? " masked" : "", (int) wrong, (int) (row * s.d), worst);
+    CHECK_MSG(wrong == 0, "%s d %d n %d m %d heads %d/%d/%d batch %d%s: %d of %d wrong, by %g", ggml_type_name(s.type),
+        (int) s.d, (int) s.n, (int) s.m, (int) s.heads, (int) s.k_heads, (int) s.v_heads, (int) s.batch,
+        s.masked ? " masked" : "", (int) wrong, (int) (row * s.d), worst);
 }
 
 static void halves(void) {
@@ -135,7 +142,7 @@ static void tiles_of_floats(void) {
         check({ GGML_TYPE_F32, 33, 65, 90, 3, 1, 3, 2, masked != 0, true });
         check({ GGML_TYPE_F32, 128, 40, 50, 1, 1, 1, 1, masked != 0, true });
         check({ GGML_TYPE_F32, 100, 33, 33, 2, 2, 1, 1, masked != 0, false });
-        check({ GGML_TYPE_F32, 256, 9, 40, 1, 1, 1, 1, masked != 0, false }); // long heads: by rows
+        check({ GGML_TYPE_F32, 256, 9, 40, 1, 1, 1, 1, masked != 0, false });  // long heads: by rows
         check({ GGML_TYPE_BF16, 17, 20, 31, 1, 1, 1, 1, masked != 0, false }); // rows at odd addresses
     }
 #ifdef GB_CUDA_EMULATED
@@ -146,11 +153,11 @@ static void tiles_of_floats(void) {
 // The hidden rows are rounded to halves when the product is.
 static void check_feed_forward(ggml_type type, int64_t d, int64_t n, int64_t hidden, int64_t slices) {
     device_graph  g;
-    ggml_tensor * a  = ggml_new_tensor_3d(g.ctx, type, d, n, slices);
-    ggml_tensor * b0 = ggml_new_tensor_3d(g.ctx, type, d, hidden, slices);
-    ggml_tensor * b1 = ggml_new_tensor_1d(g.ctx, GGML_TYPE_F32, hidden);
-    ggml_tensor * c0 = ggml_new_tensor_3d(g.ctx, type, hidden, d, slices);
-    ggml_tensor * c1 = ggml_new_tensor_1d(g.ctx, GGML_TYPE_F32, d);
+    ggml_tensor * a   = ggml_new_tensor_3d(g.ctx, type, d, n, slices);
+    ggml_tensor * b0  = ggml_new_tensor_3d(g.ctx, type, d, hidden, slices);
+    ggml_tensor * b1  = ggml_new_tensor_1d(g.ctx, GGML_TYPE_F32, hidden);
+    ggml_tensor * c0  = ggml_new_tensor_3d(g.ctx, type, hidden, d, slices);
+    ggml_tensor * c1  = ggml_new_tensor_1d(g.ctx, GGML_TYPE_F32, d);
     ggml_tensor * dst = ggml_flash_ff(g.ctx, a, b0, b1, c0, c1);
     REQUIRE(dst != NULL);
     for (ggml_tensor * t : { a, b0, b1, c0, c1 }) {
@@ -173,10 +180,12 @@ static void check_feed_forward(ggml_type type, int64_t d, int64_t n, int64_t hid
                 expected += element(c0, j, i, row / n, 0) * h[(size_t) j];
                 magnitude += fabs(element(c0, j, i, row / n, 0) * h[(size_t) j]);
             }
-            wrong += !(fabs(g.result[(size_t) (row * d + i)] - expected) <= magnitude * ((type == GGML_TYPE_F16 ? 1.0 / 1024 : 0) + 1e-5));
+            wrong += !(fabs(g.result[(size_t) (row * d + i)] - expected) <=
+                       magnitude * ((type == GGML_TYPE_F16 ? 1.0 / 1024 : 0) + 1e-5));
         }
     }
-    CHECK_MSG(wrong == 0, "flash_ff %s d %d n %d hidden %d: %d wrong", ggml_type_name(type), (int) d, (int) n, (int) hidden, wrong);
+    CHECK_MSG(wrong == 0, "flash_ff %s d %d n %d hidden %d: %d wrong", ggml_type_name(type), (int) d, (int) n,
+        (int) hidden, wrong);
 }
 
 static void feed_forward(void) {
@@ -187,4 +196,5 @@ static void feed_forward(void) {
     }
 }
 
-TEST_MAIN(TEST(halves), TEST(heads_that_share_keys), TEST(keys_in_parts), TEST(floats_and_odd_shapes), TEST(tiles_of_floats), TEST(feed_forward))
+TEST_MAIN(TEST(halves), TEST(heads_that_share_keys), TEST(keys_in_parts), TEST(floats_and_odd_shapes),
+    TEST(tiles_of_floats), TEST(feed_forward))

@@ -1,6 +1,8 @@
-// test_blas.cpp - products by cuBLAS: only when asked for, right, recorded in graphs, and our own kernels whenever it is not there or fails.
+// test_blas.cpp - products by cuBLAS: only when asked for, right, recorded in graphs, and our own kernels whenever it
+// is not there or fails.
 //
-// In the emulation a library of ours stands in for it (emulation/fake_cublas.cpp). On a device: whatever the system has, if it has it.
+// In the emulation a library of ours stands in for it (emulation/fake_cublas.cpp). On a device: whatever the system
+// has, if it has it.
 #include <stdlib.h>
 #ifdef GB_CUDA_EMULATED
 #    include <dlfcn.h>
@@ -24,7 +26,8 @@ static void ask_for(const char * wish) {
     }
 }
 
-// All ways that a product can come: one slice and many, shared weights, rows that must be converted, padded or copied, PREC_F32.
+// All ways that a product can come: one slice and many, shared weights, rows that must be converted, padded or copied,
+// PREC_F32.
 static void multiply_all(void) {
     for (ggml_type type : { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16 }) {
         products::mul_mat(type, GGML_TYPE_F32, { 70, 33, 96, 1, 1, 1, 1 });
@@ -53,8 +56,8 @@ static void without_a_wish(void) {
 
 static struct fake { // the library, opened a second time
     void * library = NULL;
-    int  (*products)(void);
-    int  (*handles)(void);
+    int (*products)(void);
+    int (*handles)(void);
     void (*fail)(int after, int status);
 } fake;
 
@@ -138,7 +141,8 @@ static void found_by_name(void) { // by now it is in the process
 static void failures(void) {
     CUDA_OR_SKIP();
     REQUIRE(open_fake());
-    const char * const calls[] = { "cublasCreate_v2", "cublasSetStream_v2", "cublasSetWorkspace_v2", "cublasGetVersion_v2" };
+    const char * const calls[] = { "cublasCreate_v2", "cublasSetStream_v2", "cublasSetWorkspace_v2",
+        "cublasGetVersion_v2" };
     for (int i = 0; i < 4; i++) {
         fake.fail(i, 3);
         const std::string answer = answer_to(FAKE_CUBLAS);
@@ -163,7 +167,8 @@ static void recorded(void) {
     ask_for(FAKE_CUBLAS);
     ggml_backend_t cuda = cuda_open(0);
     ggml_context * ctx  = ggml_init({ 1 << 17, NULL, true });
-    ggml_tensor *  w = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 16, 16), *x = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 16, 12), *y = x;
+    ggml_tensor *  w    = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 16, 16),
+                *x = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 16, 12), *y = x;
     for (int i = 0; i < 4; i++) {
         y = ggml_mul_mat(ctx, w, y);
     }
@@ -196,7 +201,8 @@ static void recorded(void) {
     ggml_backend_free(cuda);
 }
 
-TEST_MAIN(TEST(without_a_wish), TEST(not_there), TEST(products_are_right), TEST(found_by_name), TEST(failures), TEST(recorded))
+TEST_MAIN(TEST(without_a_wish), TEST(not_there), TEST(products_are_right), TEST(found_by_name), TEST(failures),
+    TEST(recorded))
 
 #else
 

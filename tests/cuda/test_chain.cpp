@@ -1,5 +1,5 @@
-// test_chain.cpp - products, softmax and what is between them taken together as attention: only where nobody can see the scores, with results that agree
-// with those of the operators one by one, and everywhere else not at all.
+// test_chain.cpp - products, softmax and what is between them taken together as attention: only where nobody can see
+// the scores, with results that agree with those of the operators one by one, and everywhere else not at all.
 #include <cmath>
 #include <functional>
 #include <string>
@@ -41,15 +41,22 @@ static ggml_tensor * input(chain & c, ggml_type type, int64_t a, int64_t b = 1, 
 }
 
 static ggml_tensor * edited(chain & c, const options & o, const shape & s, ggml_tensor * t) {
-    const float     scale = 1 / sqrtf((float) s.d);
-    const ggml_type type  = o.half_mask ? GGML_TYPE_F16 : GGML_TYPE_F32;
-    auto scaled = [&](ggml_tensor * x) { return o.inplace ? ggml_scale_inplace(c.ctx, x, scale) : ggml_scale(c.ctx, x, scale); };
+    const float     scale  = 1 / sqrtf((float) s.d);
+    const ggml_type type   = o.half_mask ? GGML_TYPE_F16 : GGML_TYPE_F32;
+    auto            scaled = [&](ggml_tensor * x) {
+        return o.inplace ? ggml_scale_inplace(c.ctx, x, scale) : ggml_scale(c.ctx, x, scale);
+    };
     auto causal = [&](ggml_tensor * x) {
         const int past = (int) (s.m - s.n);
         return o.inplace ? ggml_diag_mask_inf_inplace(c.ctx, x, past) : ggml_diag_mask_inf(c.ctx, x, past);
     };
-    auto added = [&](ggml_tensor * x) { return o.inplace ? ggml_add_inplace(c.ctx, x, c.mask) : ggml_add(c.ctx, x, c.mask); };
-    c.mask = o.edit == NO_MASK || o.edit == CAUSAL ? NULL : input(c, type, s.m, s.n, o.edit == ADDED_BY_HEAD || o.edit == ADDED_FIRST ? s.heads : 1, o.edit == ADDED_FIRST ? s.batch : 1);
+    auto added = [&](ggml_tensor * x) {
+        return o.inplace ? ggml_add_inplace(c.ctx, x, c.mask) : ggml_add(c.ctx, x, c.mask);
+    };
+    c.mask = o.edit == NO_MASK || o.edit == CAUSAL
+                 ? NULL
+                 : input(c, type, s.m, s.n, o.edit == ADDED_BY_HEAD || o.edit == ADDED_FIRST ? s.heads : 1,
+                       o.edit == ADDED_FIRST ? s.batch : 1);
     switch (o.edit) {
         case NO_MASK: return ggml_soft_max_ext(c.ctx, t, NULL, scale);
         case CAUSAL: return ggml_soft_max(c.ctx, causal(scaled(t)));
@@ -112,7 +119,9 @@ static void fill(const chain & c) {
         } else if (t->type == GGML_TYPE_BF16) {
             ggml_fp32_to_bf16_row(x.data(), (ggml_bf16_t *) halves.data(), (int64_t) n);
         }
-        CHECK_INT(ggml_backend_tensor_set(t, t->type == GGML_TYPE_F32 ? (const void *) x.data() : halves.data(), 0, ggml_nbytes(t)), GGML_STATUS_SUCCESS);
+        CHECK_INT(ggml_backend_tensor_set(t, t->type == GGML_TYPE_F32 ? (const void *) x.data() : halves.data(), 0,
+                      ggml_nbytes(t)),
+            GGML_STATUS_SUCCESS);
     }
 }
 
@@ -142,8 +151,10 @@ static std::vector<float> compute(ggml_backend_t cuda, const chain & c, bool tog
     return y;
 }
 
-static void compare(const std::string & what, ggml_type type, const std::vector<float> & a, const std::vector<float> & b) {
-    const double tolerance = type == GGML_TYPE_F32 ? 2e-6 : type == GGML_TYPE_F16 ? 1.5e-3 : 1.2e-2; // values are below 1, weights add up to 1
+static void compare(const std::string & what, ggml_type type, const std::vector<float> & a,
+    const std::vector<float> & b) {
+    // values are below 1, weights add up to 1
+    const double tolerance = type == GGML_TYPE_F32 ? 2e-6 : type == GGML_TYPE_F16 ? 1.5e-3 : 1.2e-2;
     double       worst     = 0;
     for (size_t i = 0; i < a.size(); i++) {
         worst = std::isnan(a[i]) || std::isnan(b[i]) ? INFINITY : fmax(worst, fabs((double) a[i] - (double) b[i]));
@@ -153,9 +164,10 @@ static void compare(const std::string & what, ggml_type type, const std::vector<
 
 static void on_and_off(ggml_backend_t cuda, const shape & s, const options & o, int n_expected = 1) {
     char what[160];
-    snprintf(what, sizeof(what), "%s d %d n %d m %d heads %d/%d batch %d/%d, edit %d%s%s%s%s", ggml_type_name(s.type), (int) s.d, (int) s.n, (int) s.m, (int) s.heads,
-             (int) s.k_heads, (int) s.batch, (int) s.k_batch, o.edit, o.inplace ? " in place" : "", o.computed_q ? " computed" : "", o.half_mask ? " half" : "",
-             o.exact ? " exact" : "");
+    snprintf(what, sizeof(what), "%s d %d n %d m %d heads %d/%d batch %d/%d, edit %d%s%s%s%s", ggml_type_name(s.type),
+        (int) s.d, (int) s.n, (int) s.m, (int) s.heads, (int) s.k_heads, (int) s.batch, (int) s.k_batch, o.edit,
+        o.inplace ? " in place" : "", o.computed_q ? " computed" : "", o.half_mask ? " half" : "",
+        o.exact ? " exact" : "");
     chain c = build(cuda, s, o);
     compare(what, o.exact ? GGML_TYPE_F32 : s.type, compute(cuda, c, true, n_expected), compute(cuda, c, false, 0));
     release(c);
@@ -211,7 +223,8 @@ static void floats(void) {
 static void scratch_of_both_ways(void) {
     CUDA_OR_SKIP();
 #ifdef GB_CUDA_EMULATED
-    for (const shape & s : { shape{ GGML_TYPE_F16, 64, 20, 72, 4, 2, 1, 1 }, shape{ GGML_TYPE_F16, 64, 200, 16, 4, 4, 1, 1 }, shape{ GGML_TYPE_F16, 32, 12, 1032, 2, 1, 1, 1 } }) {
+    for (const shape & s : { shape{ GGML_TYPE_F16, 64, 20, 72, 4, 2, 1, 1 },
+             shape{ GGML_TYPE_F16, 64, 200, 16, 4, 4, 1, 1 }, shape{ GGML_TYPE_F16, 32, 12, 1032, 2, 1, 1, 1 } }) {
         for (int computed = 0; computed < 2; computed++) {
             options o;
             o.edit          = ADDED;
@@ -224,12 +237,15 @@ static void scratch_of_both_ways(void) {
                 const size_t before = cuda_free_memory(0);
                 compute(cuda, c, together != 0, together);
                 taken[together] = before - cuda_free_memory(0);
-                CHECK_MSG(taken[together] <= (told + 511) / 512 * 512, "took %zu bytes, told %zu", taken[together], told);
+                CHECK_MSG(taken[together] <= (told + 511) / 512 * 512, "took %zu bytes, told %zu", taken[together],
+                    told);
                 release(c);
                 ggml_backend_free(cuda);
             }
-            const size_t most = taken[0] > taken[1] ? taken[0] : taken[1], result = (size_t) (s.d * s.n * s.heads * s.batch) * sizeof(float);
-            CHECK_MSG(told <= most + result, "told %zu, took %zu and %zu", told, taken[0], taken[1]); // the result may have to be apart
+            const size_t most   = taken[0] > taken[1] ? taken[0] : taken[1],
+                         result = (size_t) (s.d * s.n * s.heads * s.batch) * sizeof(float);
+            // the result may have to be apart
+            CHECK_MSG(told <= most + result, "told %zu, took %zu and %zu", told, taken[0], taken[1]);
         }
     }
 #else
@@ -253,7 +269,8 @@ static void not_taken(void) {
     o.view_of_it = true;
     on_and_off(cuda, s, o, 0);
     on_and_off(cuda, { GGML_TYPE_F16, 64, 8, 72, 2, 2, 1, 1 }, options(), 0); // few rows are exact
-    on_and_off(cuda, { GGML_TYPE_F16, 36, 20, 72, 2, 2, 1, 1 }, options(), 0); // heads that the tensor cores do not take
+    // heads that the tensor cores do not take
+    on_and_off(cuda, { GGML_TYPE_F16, 36, 20, 72, 2, 2, 1, 1 }, options(), 0);
     o      = options();
     o.edit = WITH_SLOPES;
     on_and_off(cuda, s, o, 0);
@@ -280,8 +297,8 @@ static void not_taken(void) {
 // A recorded graph is of the way that was taken: the switch makes another one.
 static void replayed(void) {
     CUDA_OR_SKIP();
-    ggml_backend_t cuda = cuda_open(0);
-    chain          c    = build(cuda, { GGML_TYPE_F16, 64, 20, 72, 2, 2, 1, 1 }, options());
+    ggml_backend_t cuda  = cuda_open(0);
+    chain          c     = build(cuda, { GGML_TYPE_F16, 64, 20, 72, 2, 2, 1, 1 }, options());
     const auto     first = compute(cuda, c, true, 1);
     for (int i = 0; i < 4; i++) {
         compare("replayed", GGML_TYPE_F16, compute(cuda, c, true, -1), first);
@@ -367,9 +384,17 @@ static cache build_cache(ggml_backend_t cuda, ggml_type type, enum into how, boo
     }
     c.rotated = ggml_rope(c.ctx, c.x, c.positions, D, how == SAME_SHAPE ? 2 : 0, 0);
     switch (how) {
-        case FLAT: c.copy = ggml_cpy(c.ctx, c.rotated, ggml_view_1d(c.ctx, c.keys, D * HEADS * N, 7 * ggml_type_size(type))); break;
-        case SAME_SHAPE: c.copy = ggml_cpy(c.ctx, c.rotated, ggml_view_3d(c.ctx, c.keys, D, HEADS, N, c.keys->nb[1], c.keys->nb[2], c.keys->nb[1])); break;
-        case RESHAPED: c.copy = ggml_cpy(c.ctx, ggml_reshape_2d(c.ctx, c.rotated, D * HEADS, N), ggml_view_2d(c.ctx, c.keys, D * HEADS, N, D * HEADS * ggml_type_size(type), 0)); break;
+        case FLAT:
+            c.copy = ggml_cpy(c.ctx, c.rotated, ggml_view_1d(c.ctx, c.keys, D * HEADS * N, 7 * ggml_type_size(type)));
+            break;
+        case SAME_SHAPE:
+            c.copy = ggml_cpy(c.ctx, c.rotated,
+                ggml_view_3d(c.ctx, c.keys, D, HEADS, N, c.keys->nb[1], c.keys->nb[2], c.keys->nb[1]));
+            break;
+        case RESHAPED:
+            c.copy = ggml_cpy(c.ctx, ggml_reshape_2d(c.ctx, c.rotated, D * HEADS, N),
+                ggml_view_2d(c.ctx, c.keys, D * HEADS, N, D * HEADS * ggml_type_size(type), 0));
+            break;
         default: c.copy = ggml_cont(c.ctx, c.rotated); break;
     }
     ggml_set_output(c.copy);
@@ -406,7 +431,8 @@ static std::vector<char> rotate(ggml_backend_t cuda, const cache & c, bool toget
     const struct gb_emu_counts before = gb_emu_count();
     CHECK(ggml_backend_graph_compute(cuda, c.graph));
     ggml_backend_synchronize(cuda);
-    CHECK_INT(gb_emu_count().launches + gb_emu_count().copies - before.launches - before.copies, 2 + n_copies); // a table, a rotation
+    // a table, a rotation
+    CHECK_INT(gb_emu_count().launches + gb_emu_count().copies - before.launches - before.copies, 2 + n_copies);
 #else
     (void) n_copies;
     CHECK(ggml_backend_graph_compute(cuda, c.graph));
@@ -426,7 +452,8 @@ static void rotation_into_a_cache(void) {
                     continue; // it keeps the type
                 }
                 cache c = build_cache(cuda, type, (enum into) how, seen != 0);
-                CHECK_MSG(rotate(cuda, c, true, seen) == rotate(cuda, c, false, 1), "%s, case %d, seen %d", ggml_type_name(type), how, seen);
+                CHECK_MSG(rotate(cuda, c, true, seen) == rotate(cuda, c, false, 1), "%s, case %d, seen %d",
+                    ggml_type_name(type), how, seen);
                 ggml_allocr_free(c.memory);
                 ggml_free(c.ctx);
             }
@@ -435,4 +462,5 @@ static void rotation_into_a_cache(void) {
     ggml_backend_free(cuda);
 }
 
-TEST_MAIN(TEST(rotation_into_a_cache), TEST(halves), TEST(floats), TEST(scratch_of_both_ways), TEST(not_taken), TEST(replayed), TEST(in_the_scheduler))
+TEST_MAIN(TEST(rotation_into_a_cache), TEST(halves), TEST(floats), TEST(scratch_of_both_ways), TEST(not_taken),
+    TEST(replayed), TEST(in_the_scheduler))

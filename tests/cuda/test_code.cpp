@@ -1,5 +1,5 @@
-// test_code.cpp - code that was compiled for another compute capability than the device has: for an older one, which the driver compiles again
-// but which lacks what came later, and for a newer one, which does not run.
+// test_code.cpp - code that was compiled for another compute capability than the device has: for an older one, which
+// the driver compiles again but which lacks what came later, and for a newer one, which does not run.
 #include "device_graph.h"
 
 #pragma push_macro("TEST_MAIN")
@@ -14,9 +14,7 @@ namespace attentions {
 #pragma pop_macro("TEST_MAIN")
 
 #ifdef GB_CUDA_EMULATED
-static void set_code(int major, int minor) {
-    gb_emu_set_code(major, minor);
-}
+static void set_code(int major, int minor) { gb_emu_set_code(major, minor); }
 #    define EMULATED_OR_SKIP() CUDA_OR_SKIP()
 #else
 static void set_code(int, int) {}
@@ -30,7 +28,9 @@ static void newer_code(void) {
     ggml_backend_t cuda = cuda_open(0);
     CHECK(cuda == NULL);
     CHECK_INT(ggml_last_status(), GGML_STATUS_DEVICE_ERROR);
-    CHECK_MSG(strstr(ggml_last_error(), "CUDA0") != NULL && strstr(ggml_last_error(), "code for compute capability 9.0") != NULL, "%s", ggml_last_error());
+    CHECK_MSG(strstr(ggml_last_error(), "CUDA0") != NULL &&
+                  strstr(ggml_last_error(), "code for compute capability 9.0") != NULL,
+        "%s", ggml_last_error());
     ggml_backend_free(cuda);
 }
 

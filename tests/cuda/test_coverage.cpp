@@ -1,5 +1,6 @@
-// test_coverage.cpp - what the CPU computes forward, devices compute, too: both are asked about every operator with every combination of
-// types, and about the layouts of test_ops.cpp. Only supports_op is called. GB_COVERAGE=1 in the environment prints each difference.
+// test_coverage.cpp - what the CPU computes forward, devices compute, too: both are asked about every operator with
+// every combination of types, and about the layouts of test_ops.cpp. Only supports_op is called. GB_COVERAGE=1 in the
+// environment prints each difference.
 //
 // The few that are meant are the table `known`: an entry that no combination needs any more is a failure, too.
 #include <stdio.h>
@@ -20,18 +21,16 @@ extern "C" {
 #include "test_ops.cpp"
 #pragma pop_macro("TEST_MAIN")
 
-// ------------------------------------------------------------------------------------------------------- differences that are meant
+// ------------------------------------------------------------------------------------------ differences that are meant
 
 struct known_difference {
-    ggml_op      op;
-    bool       (*is)(const ggml_tensor * node);
+    ggml_op op;
+    bool (*is)(const ggml_tensor * node);
     const char * why;
     int          n; // combinations that it explained
 };
 
-static ggml_type type_of(const ggml_tensor * t) {
-    return t != NULL ? t->type : GGML_TYPE_COUNT;
-}
+static ggml_type type_of(const ggml_tensor * t) { return t != NULL ? t->type : GGML_TYPE_COUNT; }
 
 static bool is_searched(ggml_type type) { // formats that are found by long searches, one block after the other
     switch (type) {
@@ -51,9 +50,7 @@ static bool quantizes_by_search(const ggml_tensor * node) {
     return is_searched(node->type) && !ggml_is_quantized(type_of(node->src[0]));
 }
 
-static bool gives_searched(const ggml_tensor * node) {
-    return is_searched(node->type);
-}
+static bool gives_searched(const ggml_tensor * node) { return is_searched(node->type); }
 
 static bool has_odd_ids(const ggml_tensor * node) { // builders refuse these
     return type_of(node->src[0]) != GGML_TYPE_I32;
@@ -68,19 +65,20 @@ static known_difference known[] = {
     { GGML_OP_MUL_MAT_ID, has_odd_ids, "ids are i32", 0 },
 };
 
-// ------------------------------------------------------------------------------------------------------------------------- asking
+// -------------------------------------------------------------------------------------------------------------- asking
 
 struct asked {
-    ggml_backend_t          cpu, cuda;
-    int                     n_both = 0, n_more = 0; // both compute; the device alone
-    bool                    seen[GGML_OP_COUNT] = {};
-    std::set<std::string>   missing, more;
+    ggml_backend_t        cpu, cuda;
+    int                   n_both = 0, n_more = 0; // both compute; the device alone
+    bool                  seen[GGML_OP_COUNT] = {};
+    std::set<std::string> missing, more;
 };
 
 static std::string describe(const ggml_tensor * node) {
     std::string s = std::string(ggml_op_desc(node)) + ": " + ggml_type_name(node->type) + " of";
     for (int j = 0; j < GGML_MAX_SRC && node->src[j] != NULL; j++) {
-        s += std::string(" ") + ggml_type_name(node->src[j]->type) + (ggml_is_contiguous(node->src[j]) ? "" : " (strided)");
+        s += std::string(" ") + ggml_type_name(node->src[j]->type) +
+             (ggml_is_contiguous(node->src[j]) ? "" : " (strided)");
     }
     return s;
 }
@@ -143,8 +141,8 @@ static void ask_types(asked & a, ggml_tensor * node, const std::vector<ggml_type
 static void ask_case(asked & a, const op_case & c, const std::vector<ggml_type> & types) {
     for (ggml_type type : { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16 }) {
         for (int how = 0; how < N_LAYOUTS; how++) {
-            const bench   t    = { ggml_init({ 1 << 17, NULL, true }), type, (layout) how };
-            ggml_tensor * node = c.build(t);
+            const bench   t     = { ggml_init({ 1 << 17, NULL, true }), type, (layout) how };
+            ggml_tensor * node  = c.build(t);
             ggml_cgraph * graph = ggml_new_graph(t.ctx);
             if (node != NULL && ggml_build_forward_expand(graph, node) == GGML_STATUS_SUCCESS) {
                 for (int i = 0; i < graph->n_nodes; i++) {
@@ -159,7 +157,7 @@ static void ask_case(asked & a, const op_case & c, const std::vector<ggml_type> 
     }
 }
 
-// ------------------------------------------------------------------------------------------------------------------------- products
+// ------------------------------------------------------------------------------------------------------------ products
 
 static ggml_tensor * experts(const bench & t) {
     ggml_tensor * as[] = { dense(t, 256, 5), dense(t, 256, 5), dense(t, 256, 5) };
@@ -167,7 +165,8 @@ static ggml_tensor * experts(const bench & t) {
 }
 
 static ggml_tensor * feed_forward(const bench & t) {
-    return ggml_flash_ff(t.ctx, x4(t, 32, 6), ggml_new_tensor_2d(t.ctx, GGML_TYPE_F16, 32, 16), f32(t, 16), ggml_new_tensor_2d(t.ctx, GGML_TYPE_F16, 16, 32), f32(t, 32));
+    return ggml_flash_ff(t.ctx, x4(t, 32, 6), ggml_new_tensor_2d(t.ctx, GGML_TYPE_F16, 32, 16), f32(t, 16),
+        ggml_new_tensor_2d(t.ctx, GGML_TYPE_F16, 16, 32), f32(t, 32));
 }
 
 static const op_case products[] = {
@@ -179,7 +178,8 @@ static const op_case products[] = {
     T(flash_ff, feed_forward(t)),
 };
 
-static const op_case quantized[] = { // rows of 256, for blocks of any type
+static const op_case quantized[] = {
+    // rows of 256, for blocks of any type
     T(mul_mat, ggml_mul_mat(t.ctx, dense(t, 256, 5), f32(t, 256, 7))),
     T(mul_mat_id, experts(t)),
     T(out_prod, ggml_out_prod(t.ctx, dense(t, 256, 5), f32(t, 256, 5))),
@@ -195,7 +195,8 @@ static const op_case quantized[] = { // rows of 256, for blocks of any type
     T(repeat, ggml_repeat(t.ctx, dense(t, 256, 5), dense(t, 256, 10))),
     T(concat, ggml_concat(t.ctx, dense(t, 256, 5, 2), dense(t, 256, 5, 2))),
     T(silu, ggml_silu(t.ctx, dense(t, 256, 5))),
-    T(soft_max, ggml_soft_max(t.ctx, dense(t, 256, 5))), T(soft_max_bias, ggml_soft_max_bias(t.ctx, dense(t, 256, 5), dense(t, 256, 5), 1, 8)),
+    T(soft_max, ggml_soft_max(t.ctx, dense(t, 256, 5))),
+    T(soft_max_bias, ggml_soft_max_bias(t.ctx, dense(t, 256, 5), dense(t, 256, 5), 1, 8)),
     T(rms_norm, ggml_rms_norm(t.ctx, dense(t, 256, 5), 1e-6f)),
     T(argsort_long, ggml_argsort(t.ctx, dense(t, 8192, 2), GGML_SORT_ASC)),
 };
@@ -219,7 +220,7 @@ static void ask_copies(asked & a) {
     }
 }
 
-// ---------------------------------------------------------------------------------------------------------------------------- tests
+// --------------------------------------------------------------------------------------------------------------- tests
 
 // Operators of the list that no graph computes forward in floats: gradients, losses, what is called back on the host.
 static bool is_left_out(int op) {
@@ -258,7 +259,8 @@ static void everything_forward(void) {
     a.cpu  = ggml_backend_cpu_init();
     a.cuda = cuda_open(0);
     REQUIRE(a.cpu && a.cuda);
-    const std::vector<ggml_type> plain = { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_I32, GGML_TYPE_I16, GGML_TYPE_I8 };
+    const std::vector<ggml_type> plain = { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_I32, GGML_TYPE_I16,
+        GGML_TYPE_I8 };
     for (const op_case & c : cases) {
         ask_case(a, c, plain);
     }

@@ -1,13 +1,13 @@
 // test_dialect.cu - the dialect of launch.cuh does what its comments say: on a device, and in the emulation.
 //
-// Products of tiles are judged by their definition, with operands laid out from a picture of the whole matrices, and small integers, which
-// every arithmetic has exactly. In the emulation also: what must not be written is noticed.
+// Products of tiles are judged by their definition, with operands laid out from a picture of the whole matrices, and
+// small integers, which every arithmetic has exactly. In the emulation also: what must not be written is noticed.
 #include "cuda_test.h"
 #include "launch.cuh"
 
 #include <vector>
 
-// ------------------------------------------------------------------------------------------------------- running a kernel
+// ---------------------------------------------------------------------------------------------------- running a kernel
 
 struct device_memory {
     void * p = nullptr;
@@ -36,7 +36,7 @@ template <class T> static void write(const device_memory & m, const std::vector<
     CHECK_INT(cudaStreamSynchronize(stream()), cudaSuccess);
 }
 
-// ------------------------------------------------------------------------------------------------------------------- warps
+// --------------------------------------------------------------------------------------------------------------- warps
 
 GB_KERNEL lanes(int * out) {
     const int lane = gb_lane();
@@ -70,7 +70,7 @@ static void warps_exchange() {
     }
 }
 
-// ---------------------------------------------------------------------------------------------------------- shared memory
+// ------------------------------------------------------------------------------------------------------- shared memory
 
 GB_KERNEL reverse(const float * x, float * y) {
     GB_SHARED(float, a, 128);
@@ -113,7 +113,8 @@ static void shared_memory_is_shared() {
     }
     device_memory in(x.size() * 4), out(x.size() * 4);
     write(in, x);
-    CHECK_INT(GB_LAUNCH(reverse, 3, 128, 128 * sizeof(float), stream(), (const float *) in.p, (float *) out.p), cudaSuccess);
+    CHECK_INT(GB_LAUNCH(reverse, 3, 128, 128 * sizeof(float), stream(), (const float *) in.p, (float *) out.p),
+        cudaSuccess);
     const std::vector<float> y = read_back<float>(out);
     for (int i = 0; i < 3 * 128; i++) {
         CHECK(y[(size_t) i] == (float) (i / 128 * 128 + 127 - (i + 1) % 128));
@@ -139,10 +140,11 @@ static void copies_arrive() {
     }
 }
 
-// --------------------------------------------------------------------------------------------------------------- products
+// ------------------------------------------------------------------------------------------------------------ products
 
 // A of 16 x K and B of K x 8 (columns together) as `per` elements a register; each lane takes what the manual gives it.
-template <int K, class Element> GB_DEVICE void load_fragments(const Element * a, const Element * b, uint32_t (&ra)[4], uint32_t (&rb)[2]) {
+template <int K, class Element>
+GB_DEVICE void load_fragments(const Element * a, const Element * b, uint32_t (&ra)[4], uint32_t (&rb)[2]) {
     const int per = 4 / (int) sizeof(Element), g = gb_lane() / 4, t = gb_lane() % 4;
     for (int half = 0; half < 2; half++) {
         const int k = half * K / 2 + t * per;
@@ -184,7 +186,8 @@ GB_KERNEL multiply_bytes(const int8_t * a, const int8_t * b, int * d) {
     store_fragments(d, rd);
 }
 
-// The same product of halves, with fragments from shared memory: A by rows, B by rows and transposed while it is loaded.
+// The same product of halves, with fragments from shared memory: A by rows, B by rows and transposed while it is
+// loaded.
 GB_KERNEL multiply_shared(const uint16_t * a, const uint16_t * b, float * d, float * e) {
     GB_SHARED(uint16_t, sa, 16 * 16);
     GB_SHARED(uint16_t, sb, 8 * 16);
@@ -194,7 +197,7 @@ GB_KERNEL multiply_shared(const uint16_t * a, const uint16_t * b, float * d, flo
         sa[i] = a[i];
     }
     for (int i = lane; i < 128; i += 32) {
-        sb[i]                  = b[i];
+        sb[i]                   = b[i];
         st[i % 16 * 8 + i / 16] = b[i];
     }
     gb_sync_warp();
@@ -262,31 +265,39 @@ static void tiles_multiply() {
     device_memory d(16 * 8 * 4), e(16 * 8 * 4);
     for (int round = 0; round < 3; round++) {
         for (int type = 0; type < 4; type++) {
-            const int   k = type == 2 ? 8 : type == 3 ? 32 : 16, bytes = type == 2 ? 4 : type == 3 ? 1 : 2;
-            const tiles t = random_tiles(k, bytes, type);
+            const int     k = type == 2 ? 8 : type == 3 ? 32 : 16, bytes = type == 2 ? 4 : type == 3 ? 1 : 2;
+            const tiles   t = random_tiles(k, bytes, type);
             device_memory a(t.a.size()), b(t.b.size());
             write(a, t.a);
             write(b, t.b);
             if (type == 0) {
-                CHECK_INT(GB_LAUNCH(multiply_float<0>, 1, 32, 0, stream(), (const void *) a.p, (const void *) b.p, (float *) d.p), cudaSuccess);
+                CHECK_INT(GB_LAUNCH(multiply_float<0>, 1, 32, 0, stream(), (const void *) a.p, (const void *) b.p,
+                              (float *) d.p),
+                    cudaSuccess);
                 check_product<float>("f16", d, t);
-                CHECK_INT(GB_LAUNCH(multiply_shared, 1, 32, 0, stream(), (const uint16_t *) a.p, (const uint16_t *) b.p, (float *) d.p, (float *) e.p), cudaSuccess);
+                CHECK_INT(GB_LAUNCH(multiply_shared, 1, 32, 0, stream(), (const uint16_t *) a.p, (const uint16_t *) b.p,
+                              (float *) d.p, (float *) e.p),
+                    cudaSuccess);
                 check_product<float>("f16 from shared memory", d, t);
                 check_product<float>("f16 transposed", e, t);
             } else if (type == 3) {
-                CHECK_INT(GB_LAUNCH(multiply_bytes, 1, 32, 0, stream(), (const int8_t *) a.p, (const int8_t *) b.p, (int *) d.p), cudaSuccess);
+                CHECK_INT(GB_LAUNCH(multiply_bytes, 1, 32, 0, stream(), (const int8_t *) a.p, (const int8_t *) b.p,
+                              (int *) d.p),
+                    cudaSuccess);
                 check_product<int>("s8", d, t);
             } else if (has_8_0()) {
-                CHECK_INT(type == 1 ? GB_LAUNCH(multiply_float<1>, 1, 32, 0, stream(), (const void *) a.p, (const void *) b.p, (float *) d.p) :
-                                      GB_LAUNCH(multiply_float<2>, 1, 32, 0, stream(), (const void *) a.p, (const void *) b.p, (float *) d.p),
-                          cudaSuccess);
+                CHECK_INT(type == 1 ? GB_LAUNCH(multiply_float<1>, 1, 32, 0, stream(), (const void *) a.p,
+                                          (const void *) b.p, (float *) d.p)
+                                    : GB_LAUNCH(multiply_float<2>, 1, 32, 0, stream(), (const void *) a.p,
+                                          (const void *) b.p, (float *) d.p),
+                    cudaSuccess);
                 check_product<float>(type == 1 ? "bf16" : "tf32", d, t);
             }
         }
     }
 }
 
-// ---------------------------------------------------------------------------------------------------------------- numbers
+// ------------------------------------------------------------------------------------------------------------- numbers
 
 GB_KERNEL convert(const float * x, uint16_t * h, uint16_t * b, float * hf, float * bf, int n) {
     const int i = (int) (blockIdx.x * blockDim.x + threadIdx.x);
@@ -298,9 +309,7 @@ GB_KERNEL convert(const float * x, uint16_t * h, uint16_t * b, float * hf, float
     }
 }
 
-GB_KERNEL dots(const int * x, int * y) {
-    y[threadIdx.x] = gb_dp4a(x[threadIdx.x], x[31 - threadIdx.x], 7);
-}
+GB_KERNEL dots(const int * x, int * y) { y[threadIdx.x] = gb_dp4a(x[threadIdx.x], x[31 - threadIdx.x], 7); }
 
 static void numbers_convert() {
     CUDA_OR_SKIP();
@@ -313,11 +322,13 @@ static void numbers_convert() {
             x[(size_t) i] = ldexpf(test_random_float(-1, 1), (int) test_random_int(-26, 17)); // around what halves have
         }
     }
-    x[0] = INFINITY, x[1] = -INFINITY, x[2] = 65519.996f, x[3] = 65520.0f, x[4] = 5.9604645e-8f / 2, x[5] = 0.0f, x[6] = -0.0f;
+    x[0] = INFINITY, x[1] = -INFINITY, x[2] = 65519.996f, x[3] = 65520.0f, x[4] = 5.9604645e-8f / 2, x[5] = 0.0f,
+    x[6] = -0.0f;
     device_memory in(N * 4), h(N * 2), b(N * 2), hf(N * 4), bf(N * 4);
     write(in, x);
-    CHECK_INT(GB_LAUNCH(convert, N / 128, 128, 0, stream(), (const float *) in.p, (uint16_t *) h.p, (uint16_t *) b.p, (float *) hf.p, (float *) bf.p, (int) N),
-              cudaSuccess);
+    CHECK_INT(GB_LAUNCH(convert, N / 128, 128, 0, stream(), (const float *) in.p, (uint16_t *) h.p, (uint16_t *) b.p,
+                  (float *) hf.p, (float *) bf.p, (int) N),
+        cudaSuccess);
     const std::vector<uint16_t> gh = read_back<uint16_t>(h), gb = read_back<uint16_t>(b);
     const std::vector<float>    ghf = read_back<float>(hf), gbf = read_back<float>(bf);
     for (size_t i = 0; i < N; i++) {
@@ -351,7 +362,7 @@ static void bytes_multiply() {
 }
 
 #ifdef GB_CUDA_EMULATED
-// ------------------------------------------------------------------------------------------- what the emulation must notice
+// -------------------------------------------------------------------------------------- what the emulation must notice
 
 GB_KERNEL barrier_of_some(int * out) {
     if (threadIdx.x < 40) {
@@ -360,9 +371,7 @@ GB_KERNEL barrier_of_some(int * out) {
     out[threadIdx.x] = 1;
 }
 
-GB_KERNEL lanes_disagree(int * out) {
-    out[threadIdx.x] = threadIdx.x % 2 ? gb_shfl(1, 0) : (int) gb_ballot(true);
-}
+GB_KERNEL lanes_disagree(int * out) { out[threadIdx.x] = threadIdx.x % 2 ? gb_shfl(1, 0) : (int) gb_ballot(true); }
 
 GB_KERNEL copy_forgotten(const int * x, int * out) {
     GB_SHARED(int, a, 128);
@@ -400,9 +409,11 @@ static void mistakes_are_noticed() {
     fprintf(stderr, "(five messages of the emulation follow)\n");
     expect_failure("a barrier that not all threads come to", GB_LAUNCH(barrier_of_some, 1, 64, 0, stream(), out));
     expect_failure("lanes that do different things", GB_LAUNCH(lanes_disagree, 1, 64, 0, stream(), out));
-    expect_failure("a copy that nobody waits for", GB_LAUNCH(copy_forgotten, 1, 32, 0, stream(), (const int *) out, out));
+    expect_failure("a copy that nobody waits for",
+        GB_LAUNCH(copy_forgotten, 1, 32, 0, stream(), (const int *) out, out));
     expect_failure("barriers at two places", GB_LAUNCH(two_barriers, 1, 64, 0, stream(), out));
-    expect_failure("dynamic shared memory that was not asked for", GB_LAUNCH(reverse, 1, 128, 0, stream(), (const float *) out, (float *) out));
+    expect_failure("dynamic shared memory that was not asked for",
+        GB_LAUNCH(reverse, 1, 128, 0, stream(), (const float *) out, (float *) out));
     CHECK_INT(GB_LAUNCH(lanes, 1, 2048, 0, stream(), out), cudaErrorInvalidConfiguration);
     bool wrong = false;
     for (uint64_t seed = 1; seed <= 5; seed++) {
@@ -428,7 +439,7 @@ static void queues_wait() {
     int           early = 0, late = 0;
     for (uint64_t seed = 1; seed <= 40; seed++) {
         gb_emu_set_seed(seed);
-        int value = -1;
+        int    value  = -1;
         void * pinned = nullptr;
         (void) cudaHostAlloc(&pinned, 128, cudaHostAllocDefault);
         (void) cudaMemsetAsync(m.p, 0, 128, a);
@@ -460,5 +471,5 @@ static void queues_wait() {
 #    define EMULATED_TESTS
 #endif
 
-TEST_MAIN(TEST(warps_exchange), TEST(shared_memory_is_shared), TEST(copies_arrive), TEST(tiles_multiply), TEST(numbers_convert),
-          TEST(bytes_multiply) EMULATED_TESTS)
+TEST_MAIN(TEST(warps_exchange), TEST(shared_memory_is_shared), TEST(copies_arrive), TEST(tiles_multiply),
+    TEST(numbers_convert), TEST(bytes_multiply) EMULATED_TESTS)

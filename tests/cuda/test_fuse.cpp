@@ -1,6 +1,6 @@
-// test_fuse.cpp - a norm with the weight and the bias that follow it is one launch, and a softmax with the factor and the mask before it, with every
-// result stored that somebody may look at, the same as if each had been computed alone; where memory is shared in other ways nothing is
-// taken together.
+// test_fuse.cpp - a norm with the weight and the bias that follow it is one launch, and a softmax with the factor and
+// the mask before it, with every result stored that somebody may look at, the same as if each had been computed alone;
+// where memory is shared in other ways nothing is taken together.
 #include <cmath>
 
 #include "device_graph.h"
@@ -16,20 +16,21 @@ enum how { OWN_MEMORY, IN_PLACE, ONLY_WEIGHT, BIAS_ELSEWHERE };
 
 static affine build(ggml_backend_t cuda, ggml_op op, int64_t n, int64_t rows, how kind) {
     affine a;
-    a.ctx    = ggml_init({ 1 << 16, NULL, true });
-    a.x      = ggml_new_tensor_2d(a.ctx, GGML_TYPE_F32, n, rows);
-    ggml_tensor * w = ggml_new_tensor_1d(a.ctx, GGML_TYPE_F32, n), *b = ggml_new_tensor_1d(a.ctx, GGML_TYPE_F32, n);
-    const bool    inplace = kind == IN_PLACE;
-    a.norm   = op == GGML_OP_NORM ? (inplace ? ggml_norm_inplace(a.ctx, a.x, 1e-5f) : ggml_norm(a.ctx, a.x, 1e-5f)) :
-                                    (inplace ? ggml_rms_norm_inplace(a.ctx, a.x, 1e-5f) : ggml_rms_norm(a.ctx, a.x, 1e-5f));
+    a.ctx          = ggml_init({ 1 << 16, NULL, true });
+    a.x            = ggml_new_tensor_2d(a.ctx, GGML_TYPE_F32, n, rows);
+    ggml_tensor *w = ggml_new_tensor_1d(a.ctx, GGML_TYPE_F32, n), *b = ggml_new_tensor_1d(a.ctx, GGML_TYPE_F32, n);
+    const bool   inplace = kind == IN_PLACE;
+    a.norm   = op == GGML_OP_NORM
+                   ? (inplace ? ggml_norm_inplace(a.ctx, a.x, 1e-5f) : ggml_norm(a.ctx, a.x, 1e-5f))
+                   : (inplace ? ggml_rms_norm_inplace(a.ctx, a.x, 1e-5f) : ggml_rms_norm(a.ctx, a.x, 1e-5f));
     a.scaled = inplace ? ggml_mul_inplace(a.ctx, a.norm, w) : ggml_mul(a.ctx, a.norm, w);
-    a.sum    = kind == ONLY_WEIGHT    ? a.scaled :
-               kind == BIAS_ELSEWHERE ? ggml_add(a.ctx, a.scaled, a.norm) :
-               inplace                ? ggml_add_inplace(a.ctx, a.scaled, b) :
-                                        ggml_add(a.ctx, a.scaled, b);
+    a.sum    = kind == ONLY_WEIGHT      ? a.scaled
+               : kind == BIAS_ELSEWHERE ? ggml_add(a.ctx, a.scaled, a.norm)
+               : inplace                ? ggml_add_inplace(a.ctx, a.scaled, b)
+                                        : ggml_add(a.ctx, a.scaled, b);
     a.graph  = ggml_new_graph(a.ctx);
     ggml_build_forward_expand(a.graph, a.sum);
-    a.buffer = ggml_backend_alloc_ctx_tensors(a.ctx, cuda);
+    a.buffer  = ggml_backend_alloc_ctx_tensors(a.ctx, cuda);
     test_seed = 7; // the same values each time
     for (ggml_tensor * t : { a.x, w, b }) {
         std::vector<float> v((size_t) ggml_nelements(t));
@@ -56,7 +57,8 @@ static void check_same(const char * what, const ggml_tensor * together, const gg
     const std::vector<float> a = values(together), b = values(alone);
     double                   worst = 0;
     for (size_t i = 0; i < a.size(); i++) {
-        worst = std::isnan(a[i]) ? INFINITY : fmax(worst, fabs((double) a[i] - (double) b[i]) / (1 + fabs((double) b[i])));
+        worst =
+            std::isnan(a[i]) ? INFINITY : fmax(worst, fabs((double) a[i] - (double) b[i]) / (1 + fabs((double) b[i])));
     }
     CHECK_MSG(worst < 1e-6, "%s: differs by %g", what, worst);
 }
@@ -131,10 +133,12 @@ static void shared_memory(void) {
             ggml_tensor *  room    = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, N, 3 * ROWS);
             ggml_tensor *  x       = ggml_view_2d(ctx, room, N, ROWS, room->nb[1], 0);
             ggml_tensor *  norm    = ggml_rms_norm(ctx, x, 1e-5f);
-            // 0: a row of the norm's result; 1: one of x, which the product overwrites; 2: one that the product leaves alone
-            ggml_tensor *  w       = where == 0 ? ggml_view_1d(ctx, norm, N, 2 * N * sizeof(float)) : ggml_view_1d(ctx, room, N, (where == 1 ? 3 : 2 * ROWS) * N * sizeof(float));
-            ggml_tensor *  y       = where == 0 ? ggml_mul(ctx, norm, w) : ggml_cpy(ctx, ggml_mul(ctx, norm, w), x);
-            ggml_cgraph *  graph   = ggml_new_graph(ctx);
+            // 0: a row of the norm's result; 1: one of x, which the product overwrites; 2: one that the product leaves
+            // alone
+            ggml_tensor * w = where == 0 ? ggml_view_1d(ctx, norm, N, 2 * N * sizeof(float))
+                                         : ggml_view_1d(ctx, room, N, (where == 1 ? 3 : 2 * ROWS) * N * sizeof(float));
+            ggml_tensor * y = where == 0 ? ggml_mul(ctx, norm, w) : ggml_cpy(ctx, ggml_mul(ctx, norm, w), x);
+            ggml_cgraph * graph = ggml_new_graph(ctx);
             ggml_build_forward_expand(graph, y);
             ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(ctx, backend);
             std::vector<float>    v((size_t) ggml_nelements(room));
@@ -158,7 +162,7 @@ static void shared_memory(void) {
     ggml_backend_free(cuda);
 }
 
-// ----------------------------------------------------------------------------------------------------------------------- softmax
+// ------------------------------------------------------------------------------------------------------------- softmax
 
 struct scores {
     ggml_context *             ctx;
@@ -173,15 +177,18 @@ struct scores_case {
 
 static scores build_scores(ggml_backend_t cuda, const scores_case & k, int64_t n, int64_t rows) {
     scores s;
-    s.ctx = ggml_init({ 1 << 16, NULL, true });
-    ggml_tensor * x = ggml_new_tensor_3d(s.ctx, GGML_TYPE_F32, n, rows, 2), *m = ggml_new_tensor_2d(s.ctx, GGML_TYPE_F32, n, rows), *y = x;
+    s.ctx          = ggml_init({ 1 << 16, NULL, true });
+    ggml_tensor *x = ggml_new_tensor_3d(s.ctx, GGML_TYPE_F32, n, rows, 2),
+                *m = ggml_new_tensor_2d(s.ctx, GGML_TYPE_F32, n, rows), *y = x;
     if (k.scale) {
         s.nodes.push_back(y = k.inplace ? ggml_scale_inplace(s.ctx, y, 0.3f) : ggml_scale(s.ctx, y, 0.3f));
     }
     if (k.causal) {
         s.nodes.push_back(y = k.inplace ? ggml_diag_mask_inf_inplace(s.ctx, y, 2) : ggml_diag_mask_inf(s.ctx, y, 2));
     }
-    s.nodes.push_back(y = k.mask ? ggml_soft_max_bias(s.ctx, y, m, 1.5f, k.bias ? 8.0f : 0.0f) : k.inplace ? ggml_soft_max_inplace(s.ctx, y) : ggml_soft_max(s.ctx, y));
+    s.nodes.push_back(y = k.mask      ? ggml_soft_max_bias(s.ctx, y, m, 1.5f, k.bias ? 8.0f : 0.0f)
+                          : k.inplace ? ggml_soft_max_inplace(s.ctx, y)
+                                      : ggml_soft_max(s.ctx, y));
     s.graph = ggml_new_graph(s.ctx);
     ggml_build_forward_expand(s.graph, y);
     s.buffer  = ggml_backend_alloc_ctx_tensors(s.ctx, cuda);
@@ -218,7 +225,8 @@ static void compare_scores(ggml_backend_t cuda, const scores_case & k, int64_t n
         for (size_t j = 0; j < u.size(); j++) {
             wrong += !(u[j] == v[j] || fabsf(u[j] - v[j]) <= 1e-6f * (1 + fabsf(v[j])));
         }
-        CHECK_MSG(wrong == 0, "scale %d causal %d mask %d in place %d bias %d, %d x %d: node %zu, %d wrong", k.scale, k.causal, k.mask, k.inplace, k.bias, (int) n, (int) rows, i, wrong);
+        CHECK_MSG(wrong == 0, "scale %d causal %d mask %d in place %d bias %d, %d x %d: node %zu, %d wrong", k.scale,
+            k.causal, k.mask, k.inplace, k.bias, (int) n, (int) rows, i, wrong);
     }
     for (scores * s : { &a, &b }) {
         ggml_backend_buffer_free(s->buffer);
@@ -268,7 +276,8 @@ static void mask_in_the_chain(void) {
     }
     for (size_t i = 0; i < results[0].size(); i++) {
         if (!(fabsf(results[0][i] - results[1][i]) <= 1e-6f)) {
-            CHECK_MSG(false, "[%zu] is %g on the device, %g on the CPU", i, (double) results[1][i], (double) results[0][i]);
+            CHECK_MSG(false, "[%zu] is %g on the device, %g on the CPU", i, (double) results[1][i],
+                (double) results[0][i]);
             break;
         }
     }

@@ -1,4 +1,5 @@
-// test_index.cpp - indices out of range: an error that says what the CPU says, where somebody waits, once, and the device works on.
+// test_index.cpp - indices out of range: an error that says what the CPU says, where somebody waits, once, and the
+// device works on.
 #include <cmath>
 #include <functional>
 
@@ -28,7 +29,7 @@ static lookup build(ggml_backend_t backend, kind k) {
             e = ggml_new_tensor_2d(l.ctx, GGML_TYPE_F16, 64, 40);
         }
         ggml_tensor * ids = ggml_reshape_2d(l.ctx, l.ids, 1, n);
-        l.y               = ggml_mul_mat_id(l.ctx, experts, LIMIT, ids, 0, ggml_new_tensor_2d(l.ctx, GGML_TYPE_F32, 64, n));
+        l.y = ggml_mul_mat_id(l.ctx, experts, LIMIT, ids, 0, ggml_new_tensor_2d(l.ctx, GGML_TYPE_F32, 64, n));
     }
     ggml_set_name(l.y, "the lookup");
     ggml_tensor * end = ggml_sqr(l.ctx, ggml_neg(l.ctx, l.y)); // enough nodes to be recorded
@@ -63,7 +64,8 @@ static void check_message(kind k, int64_t at, int32_t id) {
     snprintf(number, sizeof(number), "%d", id);
     snprintf(place, sizeof(place), k < FEW_TOKENS ? "at [%d] " : "row %d", (int) at);
     snprintf(limit, sizeof(limit), "%d", LIMIT - 1);
-    for (const char * part : { "'the lookup' f32 [", k < FEW_TOKENS ? "GET_ROWS" : "MUL_MAT_ID", (const char *) number, (const char *) place, (const char *) limit }) {
+    for (const char * part : { "'the lookup' f32 [", k < FEW_TOKENS ? "GET_ROWS" : "MUL_MAT_ID", (const char *) number,
+             (const char *) place, (const char *) limit }) {
         CHECK_MSG(strstr(ggml_last_error(), part) != NULL, "'%s' is not in '%s'", part, ggml_last_error());
     }
     CHECK(ggml_last_status() == GGML_STATUS_INVALID_ARGUMENT);
@@ -168,9 +170,10 @@ static void the_scheduler_reports_it(void) {
     ggml_backend_t       backends[2] = { cuda_open(0), ggml_backend_cpu_init() };
     ggml_backend_sched_t sched       = ggml_backend_sched_new(backends, NULL, 2, 64);
     ggml_context *       ctx         = ggml_init({ 1 << 18, NULL, true });
-    ggml_tensor *        table = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 64, LIMIT), *ids = ggml_new_tensor_1d(ctx, GGML_TYPE_I32, 3);
-    ggml_tensor *        rows = ggml_get_rows(ctx, table, ids), *end = ggml_neg(ctx, rows);
-    ggml_cgraph *        graph = ggml_new_graph(ctx);
+    ggml_tensor *        table       = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 64, LIMIT),
+                *ids                 = ggml_new_tensor_1d(ctx, GGML_TYPE_I32, 3);
+    ggml_tensor * rows = ggml_get_rows(ctx, table, ids), *end = ggml_neg(ctx, rows);
+    ggml_cgraph * graph = ggml_new_graph(ctx);
     ggml_set_input(table);
     ggml_set_input(ids);
     ggml_set_name(rows, "the lookup");
@@ -195,4 +198,5 @@ static void the_scheduler_reports_it(void) {
     ggml_backend_free(backends[1]);
 }
 
-TEST_MAIN(TEST(the_scheduler_reports_it), TEST(waiting_reports_it_once), TEST(the_cpu_says_the_same), TEST(reading_the_result_reports_it), TEST(others_are_not_disturbed), TEST(the_next_graph_reports_it))
+TEST_MAIN(TEST(the_scheduler_reports_it), TEST(waiting_reports_it_once), TEST(the_cpu_says_the_same),
+    TEST(reading_the_result_reports_it), TEST(others_are_not_disturbed), TEST(the_next_graph_reports_it))

@@ -1,7 +1,8 @@
 // test_ops.cpp - every operator but the products on a CUDA device, or in the emulation, against the CPU backend.
 //
-// A case is a line that builds one node; it runs for each type that fits, on dense tensors, on views with gaps and on permuted ones, and both
-// backends compute it node by node. What may differ: rounding of the functions (expf and the like), sums in another order.
+// A case is a line that builds one node; it runs for each type that fits, on dense tensors, on views with gaps and on
+// permuted ones, and both backends compute it node by node. What may differ: rounding of the functions (expf and the
+// like), sums in another order.
 extern "C" {
 #include "test.h"
 }
@@ -22,7 +23,8 @@ struct bench { // where a case builds its node
 static ggml_tensor * make(const bench & t, ggml_type type, int64_t a, int64_t b, int64_t c, int64_t d) {
     if (t.how == GAPS && !ggml_is_quantized(type)) { // rows of a wider tensor, beginning inside it
         ggml_tensor * wide = ggml_new_tensor_4d(t.ctx, type, a + 3, b + 1, c, d);
-        return ggml_view_4d(t.ctx, wide, a, b, c, d, wide->nb[1], wide->nb[2], wide->nb[3], 2 * wide->nb[0] + wide->nb[1]);
+        return ggml_view_4d(t.ctx, wide, a, b, c, d, wide->nb[1], wide->nb[2], wide->nb[3],
+            2 * wide->nb[0] + wide->nb[1]);
     }
     if (t.how == PERMUTED && !ggml_is_quantized(type)) {
         return ggml_permute(t.ctx, ggml_new_tensor_4d(t.ctx, type, b, a, c, d), 1, 0, 2, 3);
@@ -81,7 +83,8 @@ static std::vector<float> values_of(const ggml_tensor * t) { // of a contiguous 
         for (int64_t i2 = 0; i2 < t->ne[2]; i2++) {
             for (int64_t i1 = 0; i1 < t->ne[1]; i1++) {
                 for (int64_t i0 = 0; i0 < t->ne[0]; i0++) {
-                    const char * p = bytes.data() + i0 * (int64_t) t->nb[0] + i1 * (int64_t) t->nb[1] + i2 * (int64_t) t->nb[2] + i3 * (int64_t) t->nb[3];
+                    const char * p = bytes.data() + i0 * (int64_t) t->nb[0] + i1 * (int64_t) t->nb[1] +
+                                     i2 * (int64_t) t->nb[2] + i3 * (int64_t) t->nb[3];
                     float        f = 0;
                     ggml_bf16_t  b;
                     ggml_fp16_t  h;
@@ -111,12 +114,15 @@ struct comparison {
 static bool compare(int, ggml_tensor * a, ggml_tensor * b, void * user) {
     comparison *             c = (comparison *) user;
     const std::vector<float> u = values_of(a), v = values_of(b);
-    const double             last = a->type == GGML_TYPE_F16 ? 1.0 / 1024 : a->type == GGML_TYPE_BF16 ? 1.0 / 128 : 0; // bit of the result
-    const double             unit = last * ++c->n_nodes; // each node reads what its own side has rounded
+    // bit of the result
+    const double last = a->type == GGML_TYPE_F16 ? 1.0 / 1024 : a->type == GGML_TYPE_BF16 ? 1.0 / 128 : 0;
+    const double unit = last * ++c->n_nodes; // each node reads what its own side has rounded
     for (size_t i = 0; i < u.size(); i++) {
-        const double want = u[i], got = v[i], room = c->tolerance * (1 + fabs(want)) + unit * fabs(want) + (unit > 0 ? 1e-7 : 0);
+        const double want = u[i], got = v[i],
+                     room = c->tolerance * (1 + fabs(want)) + unit * fabs(want) + (unit > 0 ? 1e-7 : 0);
         const bool   same = (isnan(want) && isnan(got)) || want == got || fabs(want - got) <= room;
-        CHECK_MSG(same, "%s: %s %s [%zu] is %.9g on the device, %.9g on the CPU", c->name, ggml_op_name(a->op), ggml_type_name(a->type), i, got, want);
+        CHECK_MSG(same, "%s: %s %s [%zu] is %.9g on the device, %.9g on the CPU", c->name, ggml_op_name(a->op),
+            ggml_type_name(a->type), i, got, want);
         if (!same) {
             return false;
         }
@@ -124,7 +130,8 @@ static bool compare(int, ggml_tensor * a, ggml_tensor * b, void * user) {
     return true;
 }
 
-// Scratch memory that the backend under test has taken so far, seen from outside, is the most that it told for any node.
+// Scratch memory that the backend under test has taken so far, seen from outside, is the most that it told for any
+// node.
 static size_t free_at_first, most_told;
 
 static ggml_backend_t open_and_watch(void) {
@@ -144,7 +151,8 @@ static void note_work(ggml_backend_t cuda, ggml_cgraph * graph) {
 }
 
 // The graph of `node`, filled and computed by both; false: the device refuses the node.
-static bool run(const bench & t, ggml_tensor * node, const char * name, double tolerance, ggml_backend_t cpu, ggml_backend_t cuda) {
+static bool run(const bench & t, ggml_tensor * node, const char * name, double tolerance, ggml_backend_t cpu,
+    ggml_backend_t cuda) {
     ggml_cgraph * graph = ggml_new_graph(t.ctx);
     CHECK_INT(ggml_build_forward_expand(graph, node), GGML_STATUS_SUCCESS);
     for (int i = 0; i < graph->n_nodes; i++) {
@@ -167,21 +175,34 @@ static bool run(const bench & t, ggml_tensor * node, const char * name, double t
     return true;
 }
 
-// ----------------------------------------------------------------------------------------------------------------------- cases
+// --------------------------------------------------------------------------------------------------------------- cases
 
 struct op_case {
-    const char *  name;
-    double        tolerance;
+    const char * name;
+    double       tolerance;
     ggml_tensor * (*build)(const bench & t);
 };
 
-#define T(name, expression) { #name, 0, [](const bench & t) -> ggml_tensor * { return expression; } }
+#define T(name, expression)            { #name, 0, [](const bench & t) -> ggml_tensor * { return expression; } }
 #define R(name, tolerance, expression) { #name, tolerance, [](const bench & t) -> ggml_tensor * { return expression; } }
-#define U(name, tolerance) R(name, tolerance, ggml_##name(t.ctx, x4(t, 37, 5, 3, 2)))
+#define U(name, tolerance)             R(name, tolerance, ggml_##name(t.ctx, x4(t, 37, 5, 3, 2)))
 
 static const op_case cases[] = {
-    U(abs, 0), U(sgn, 0), U(neg, 0), U(step, 0), U(relu, 0), U(sqr, 1e-6), U(hardswish, 1e-6), U(hardsigmoid, 1e-6), U(tanh, 1e-5), U(elu, 1e-5),
-    U(gelu, 1e-5), U(gelu_quick, 1e-5), U(silu, 1e-5), U(sqrt, 1e-6), U(log, 1e-5),
+    U(abs, 0),
+    U(sgn, 0),
+    U(neg, 0),
+    U(step, 0),
+    U(relu, 0),
+    U(sqr, 1e-6),
+    U(hardswish, 1e-6),
+    U(hardsigmoid, 1e-6),
+    U(tanh, 1e-5),
+    U(elu, 1e-5),
+    U(gelu, 1e-5),
+    U(gelu_quick, 1e-5),
+    U(silu, 1e-5),
+    U(sqrt, 1e-6),
+    U(log, 1e-5),
     R(gelu_erf, 1e-5, ggml_unary(t.ctx, x4(t, 37, 5), GGML_UNARY_OP_GELU_ERF)),
     R(tanh_long, 1e-5, ggml_tanh(t.ctx, dense(t, 1027, 3))),
     R(leaky_relu, 1e-6, ggml_leaky_relu(t.ctx, x4(t, 37, 5), 0.1f, false)),
@@ -195,8 +216,11 @@ static const op_case cases[] = {
     R(div, 1e-6, ggml_div(t.ctx, x4(t, 12, 5), ggml_sqr(t.ctx, x4(t, 12, 5)))),
     R(div_dense, 1e-6, ggml_div(t.ctx, dense(t, 1031), dense(t, 1031))),
     R(add1, 1e-6, ggml_add1(t.ctx, x4(t, 12, 5), dense(t, 1))),
-    R(acc, 1e-6, ggml_acc(t.ctx, dense(t, 16, 8), dense(t, 5, 3), 16 * ggml_type_size(t.type), 16 * 8 * ggml_type_size(t.type), 16 * 8 * ggml_type_size(t.type), 18 * ggml_type_size(t.type))),
-    T(set, ggml_set(t.ctx, dense(t, 16, 8), dense(t, 5, 3), 16 * ggml_type_size(t.type), 16 * 8 * ggml_type_size(t.type), 16 * 8 * ggml_type_size(t.type), 18 * ggml_type_size(t.type))),
+    R(acc, 1e-6,
+        ggml_acc(t.ctx, dense(t, 16, 8), dense(t, 5, 3), 16 * ggml_type_size(t.type), 16 * 8 * ggml_type_size(t.type),
+            16 * 8 * ggml_type_size(t.type), 18 * ggml_type_size(t.type))),
+    T(set, ggml_set(t.ctx, dense(t, 16, 8), dense(t, 5, 3), 16 * ggml_type_size(t.type),
+               16 * 8 * ggml_type_size(t.type), 16 * 8 * ggml_type_size(t.type), 18 * ggml_type_size(t.type))),
     T(dup, ggml_dup(t.ctx, x4(t, 37, 5, 3))),
     T(cont, ggml_cont(t.ctx, x4(t, 70, 45, 3))),
     T(cont_permuted, ggml_cont(t.ctx, ggml_permute(t.ctx, dense(t, 70, 3, 45, 2), 2, 0, 1, 3))),
@@ -217,32 +241,50 @@ static const op_case cases[] = {
     T(win_unpart, ggml_win_unpart(t.ctx, dense(t, 5, 4, 4, 12), 14, 11, 4)),
     T(get_rel_pos, ggml_get_rel_pos(t.ctx, dense(t, 6, 9), 5, 5)),
     R(add_rel_pos, 1e-6, ggml_add_rel_pos(t.ctx, dense(t, 16, 6, 2), f32(t, 4, 2, 3, 2), f32(t, 4, 2, 3, 2))),
-    R(norm, 1e-5, ggml_norm(t.ctx, x4(t, 37, 5, 3), 1e-5f)), R(norm_long, 1e-5, ggml_norm(t.ctx, x4(t, 700, 3), 1e-5f)),
-    R(norm_longer, 1e-5, ggml_norm(t.ctx, x4(t, 2500, 2), 1e-5f)), R(rms_norm, 1e-5, ggml_rms_norm(t.ctx, x4(t, 300, 5), 1e-6f)),
-    R(norm_affine, 1e-5, ggml_add(t.ctx, ggml_mul(t.ctx, ggml_norm(t.ctx, x4(t, 260, 5), 1e-5f), f32(t, 260)), f32(t, 260))),
+    R(norm, 1e-5, ggml_norm(t.ctx, x4(t, 37, 5, 3), 1e-5f)),
+    R(norm_long, 1e-5, ggml_norm(t.ctx, x4(t, 700, 3), 1e-5f)),
+    R(norm_longer, 1e-5, ggml_norm(t.ctx, x4(t, 2500, 2), 1e-5f)),
+    R(rms_norm, 1e-5, ggml_rms_norm(t.ctx, x4(t, 300, 5), 1e-6f)),
+    R(norm_affine, 1e-5,
+        ggml_add(t.ctx, ggml_mul(t.ctx, ggml_norm(t.ctx, x4(t, 260, 5), 1e-5f), f32(t, 260)), f32(t, 260))),
     R(rms_norm_mul, 1e-5, ggml_mul(t.ctx, ggml_rms_norm(t.ctx, x4(t, 64, 9), 1e-5f), f32(t, 64))),
     R(group_norm, 1e-5, ggml_group_norm(t.ctx, x4(t, 7, 5, 6, 2), 4)),
-    R(soft_max, 1e-5, ggml_soft_max(t.ctx, x4(t, 37, 5, 3))), R(soft_max_long, 1e-5, ggml_soft_max(t.ctx, x4(t, 1500, 3))),
+    R(soft_max, 1e-5, ggml_soft_max(t.ctx, x4(t, 37, 5, 3))),
+    R(soft_max_long, 1e-5, ggml_soft_max(t.ctx, x4(t, 1500, 3))),
     R(soft_max_bias, 1e-5, ggml_soft_max_bias(t.ctx, x4(t, 37, 5, 6, 2), f32(t, 37, 5), 0.7f, 8)),
     R(soft_max_ext, 1e-5, ggml_soft_max_ext(t.ctx, x4(t, 37, 5, 4), f32(t, 37, 5), 0.7f)),
     R(soft_max_masked, 1e-5, ggml_soft_max(t.ctx, ggml_diag_mask_inf(t.ctx, x4(t, 9, 9, 2), 0))),
-    T(diag_mask_inf, ggml_diag_mask_inf(t.ctx, x4(t, 9, 7, 2), 3)), T(diag_mask_zero, ggml_diag_mask_zero(t.ctx, x4(t, 9, 7, 2), 3)),
+    T(diag_mask_inf, ggml_diag_mask_inf(t.ctx, x4(t, 9, 7, 2), 3)),
+    T(diag_mask_zero, ggml_diag_mask_zero(t.ctx, x4(t, 9, 7, 2), 3)),
     R(alibi, 1e-5, ggml_alibi(t.ctx, x4(t, 9, 7, 6), 0, 6, 8.0f)),
     R(rope, 1e-5, ggml_rope(t.ctx, x4(t, 64, 3, 5), indices(t, 5), 64, 0, 0)),
     R(rope_partial, 1e-5, ggml_rope(t.ctx, x4(t, 64, 3, 5), indices(t, 5), 32, 0, 0)),
     R(rope_neox, 1e-5, ggml_rope(t.ctx, x4(t, 64, 3, 5), indices(t, 5), 32, 2, 0)),
     R(rope_glm, 1e-5, ggml_rope(t.ctx, x4(t, 64, 3, 5), indices(t, 5), 32, 4, 8)),
-    R(rope_yarn, 1e-5, ggml_rope_custom(t.ctx, x4(t, 64, 3, 5), indices(t, 5), 64, 0, 0, 4096, 10000.0f, 0.25f, 1.0f, 1.1f, 32.0f, 1.0f)),
-    R(rope_back, 1e-5, ggml_rope_back(t.ctx, x4(t, 64, 3, 5), indices(t, 5), 64, 0, 0, 0, 10000.0f, 1.0f, 0.0f, 1.0f, 0.0f, 0.0f, 0.0f, false)),
-    R(sum, 1e-5, ggml_sum(t.ctx, x4(t, 37, 55, 3))), R(sum_rows, 1e-5, ggml_sum_rows(t.ctx, x4(t, 37, 5, 3))),
-    R(sum_rows_long, 1e-5, ggml_sum_rows(t.ctx, x4(t, 3000, 2))), R(mean, 1e-5, ggml_mean(t.ctx, x4(t, 300, 5))),
-    T(argmax, ggml_argmax(t.ctx, x4(t, 300, 5))), T(argmax_short, ggml_argmax(t.ctx, x4(t, 3, 50))),
-    T(argsort, ggml_argsort(t.ctx, x4(t, 100, 5), GGML_SORT_ASC)), T(argsort_desc, ggml_argsort(t.ctx, x4(t, 1300, 2), GGML_SORT_DESC)),
-    T(argsort_merged, ggml_argsort(t.ctx, x4(t, 5000, 2), GGML_SORT_ASC)), T(argsort_thrice, ggml_argsort(t.ctx, x4(t, 17000, 1, 2), GGML_SORT_DESC)),
-    T(im2col, ggml_im2col(t.ctx, ggml_new_tensor_4d(t.ctx, GGML_TYPE_F16, 3, 3, 4, 5), f32(t, 11, 9, 4, 2), 2, 1, 1, 1, 1, 2, true)),
-    T(im2col_1d, ggml_im2col(t.ctx, ggml_new_tensor_3d(t.ctx, GGML_TYPE_F16, 3, 4, 5), f32(t, 11, 4, 2), 2, 0, 1, 0, 1, 0, false)),
-    R(conv_transpose_1d, 1e-4, ggml_conv_transpose_1d(t.ctx, ggml_new_tensor_3d(t.ctx, GGML_TYPE_F16, 4, 3, 5), f32(t, 7, 5), 3, 0, 1)),
-    R(conv_transpose_2d, 1e-4, ggml_conv_transpose_2d_p0(t.ctx, ggml_new_tensor_4d(t.ctx, GGML_TYPE_F16, 3, 2, 4, 5), f32(t, 6, 5, 5), 2)),
+    R(rope_yarn, 1e-5,
+        ggml_rope_custom(t.ctx, x4(t, 64, 3, 5), indices(t, 5), 64, 0, 0, 4096, 10000.0f, 0.25f, 1.0f, 1.1f, 32.0f,
+            1.0f)),
+    R(rope_back, 1e-5,
+        ggml_rope_back(t.ctx, x4(t, 64, 3, 5), indices(t, 5), 64, 0, 0, 0, 10000.0f, 1.0f, 0.0f, 1.0f, 0.0f, 0.0f, 0.0f,
+            false)),
+    R(sum, 1e-5, ggml_sum(t.ctx, x4(t, 37, 55, 3))),
+    R(sum_rows, 1e-5, ggml_sum_rows(t.ctx, x4(t, 37, 5, 3))),
+    R(sum_rows_long, 1e-5, ggml_sum_rows(t.ctx, x4(t, 3000, 2))),
+    R(mean, 1e-5, ggml_mean(t.ctx, x4(t, 300, 5))),
+    T(argmax, ggml_argmax(t.ctx, x4(t, 300, 5))),
+    T(argmax_short, ggml_argmax(t.ctx, x4(t, 3, 50))),
+    T(argsort, ggml_argsort(t.ctx, x4(t, 100, 5), GGML_SORT_ASC)),
+    T(argsort_desc, ggml_argsort(t.ctx, x4(t, 1300, 2), GGML_SORT_DESC)),
+    T(argsort_merged, ggml_argsort(t.ctx, x4(t, 5000, 2), GGML_SORT_ASC)),
+    T(argsort_thrice, ggml_argsort(t.ctx, x4(t, 17000, 1, 2), GGML_SORT_DESC)),
+    T(im2col, ggml_im2col(t.ctx, ggml_new_tensor_4d(t.ctx, GGML_TYPE_F16, 3, 3, 4, 5), f32(t, 11, 9, 4, 2), 2, 1, 1, 1,
+                  1, 2, true)),
+    T(im2col_1d, ggml_im2col(t.ctx, ggml_new_tensor_3d(t.ctx, GGML_TYPE_F16, 3, 4, 5), f32(t, 11, 4, 2), 2, 0, 1, 0, 1,
+                     0, false)),
+    R(conv_transpose_1d, 1e-4,
+        ggml_conv_transpose_1d(t.ctx, ggml_new_tensor_3d(t.ctx, GGML_TYPE_F16, 4, 3, 5), f32(t, 7, 5), 3, 0, 1)),
+    R(conv_transpose_2d, 1e-4,
+        ggml_conv_transpose_2d_p0(t.ctx, ggml_new_tensor_4d(t.ctx, GGML_TYPE_F16, 3, 2, 4, 5), f32(t, 6, 5, 5), 2)),
     R(pool_1d, 1e-6, ggml_pool_1d(t.ctx, x4(t, 20, 5), GGML_OP_POOL_AVG, 4, 4, 0)),
     R(pool_2d_avg, 1e-6, ggml_pool_2d(t.ctx, x4(t, 20, 14, 3), GGML_OP_POOL_AVG, 3, 2, 2, 3, 1.0f, 0.0f)),
     T(pool_2d_max, ggml_pool_2d(t.ctx, x4(t, 20, 14, 3), GGML_OP_POOL_MAX, 3, 3, 2, 2, 1.0f, 1.0f)),
@@ -284,14 +326,16 @@ static void quantized_sources(void) {
         if (format == NULL || format->from_float == NULL) { // some need weights to be quantized with
             continue;
         }
-        const bench t = { ggml_init({ 1 << 17, NULL, true }), (ggml_type) type, DENSE };
+        const bench   t    = { ggml_init({ 1 << 17, NULL, true }), (ggml_type) type, DENSE };
         ggml_tensor * rows = ggml_get_rows(t.ctx, dense(t, 512, 7), indices(t, 5));
-        CHECK_MSG(run(t, rows, ggml_type_name((ggml_type) type), 1e-6, cpu, cuda), "GET_ROWS of %s is refused", ggml_type_name((ggml_type) type));
+        CHECK_MSG(run(t, rows, ggml_type_name((ggml_type) type), 1e-6, cpu, cuda), "GET_ROWS of %s is refused",
+            ggml_type_name((ggml_type) type));
         ggml_free(t.ctx);
         const bench   u    = { ggml_init({ 1 << 17, NULL, true }), (ggml_type) type, DENSE };
         ggml_tensor * copy = ggml_cpy(u.ctx, dense(u, 512, 3), f32(u, 512, 3));
         if (copy != NULL) {
-            CHECK_MSG(run(u, copy, ggml_type_name((ggml_type) type), 1e-6, cpu, cuda), "CPY of %s is refused", ggml_type_name((ggml_type) type));
+            CHECK_MSG(run(u, copy, ggml_type_name((ggml_type) type), 1e-6, cpu, cuda), "CPY of %s is refused",
+                ggml_type_name((ggml_type) type));
             n_types++;
         }
         ggml_free(u.ctx);
@@ -301,9 +345,10 @@ static void quantized_sources(void) {
     ggml_backend_free(cpu);
 }
 
-// ------------------------------------------------------------------------------------------------------------------ quantizing
+// ---------------------------------------------------------------------------------------------------------- quantizing
 
-// Values for blocks of 32 that go to the limits of the formats: zeros of both signs, equal extremes, small and large, infinities, NaN.
+// Values for blocks of 32 that go to the limits of the formats: zeros of both signs, equal extremes, small and large,
+// infinities, NaN.
 static std::vector<float> hard_values(size_t n) {
     std::vector<float> v(n);
     for (size_t i = 0; i < n; i++) {
@@ -339,12 +384,13 @@ static std::vector<float> hard_values(size_t n) {
 
 // A copy to `type`, on the device and by the format itself.
 static void check_quantizing(ggml_type from, ggml_type type, layout how, ggml_backend_t cpu, ggml_backend_t cuda) {
-    const bench   t    = { ggml_init({ 1 << 17, NULL, true }), from, how };
-    ggml_tensor * x    = x4(t, 256, 6, 2);
-    ggml_tensor * copy = ggml_cpy(t.ctx, x, ggml_new_tensor_2d(t.ctx, type, 512, 6)); // another shape
+    const bench   t     = { ggml_init({ 1 << 17, NULL, true }), from, how };
+    ggml_tensor * x     = x4(t, 256, 6, 2);
+    ggml_tensor * copy  = ggml_cpy(t.ctx, x, ggml_new_tensor_2d(t.ctx, type, 512, 6)); // another shape
     ggml_cgraph * graph = ggml_new_graph(t.ctx);
     REQUIRE(ggml_build_forward_expand(graph, copy) == GGML_STATUS_SUCCESS);
-    CHECK_MSG(ggml_backend_supports_op(cuda, copy), "%s: %s", ggml_type_name(type), ggml_backend_unsupported_reason(cuda, copy));
+    CHECK_MSG(ggml_backend_supports_op(cuda, copy), "%s: %s", ggml_type_name(type),
+        ggml_backend_unsupported_reason(cuda, copy));
     ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(t.ctx, cpu);
     ggml_tensor *         root   = x->view_src != NULL ? x->view_src : x;
     std::vector<float>    v      = hard_values((size_t) ggml_nelements(root));
@@ -352,7 +398,11 @@ static void check_quantizing(ggml_type from, ggml_type type, layout how, ggml_ba
     for (size_t i = 0; i < v.size(); i++) {
         const ggml_fp16_t h = ggml_fp32_to_fp16(v[i]);
         const ggml_bf16_t b = ggml_fp32_to_bf16(v[i]);
-        memcpy(bytes.data() + i * ggml_type_size(from), from == GGML_TYPE_F32 ? (const void *) &v[i] : from == GGML_TYPE_F16 ? (const void *) &h : &b, ggml_type_size(from));
+        memcpy(bytes.data() + i * ggml_type_size(from),
+            from == GGML_TYPE_F32   ? (const void *) &v[i]
+            : from == GGML_TYPE_F16 ? (const void *) &h
+                                    : &b,
+            ggml_type_size(from));
     }
     CHECK_INT(ggml_backend_tensor_set(root, bytes.data(), 0, bytes.size()), GGML_STATUS_SUCCESS);
     const std::vector<float> values = values_of(x); // in logical order
@@ -367,8 +417,9 @@ static void check_quantizing(ggml_type from, ggml_type type, layout how, ggml_ba
     for (size_t i = 0; i < want.size(); i++) {
         const size_t block = i / size;
         if (want[i] != got[i]) {
-            CHECK_MSG(false, "%s of %s, layout %d: byte %zu of block %zu is %02x on the device, %02x on the CPU", ggml_type_name(type), ggml_type_name(from), how,
-                      i % size, block, (unsigned char) got[i], (unsigned char) want[i]);
+            CHECK_MSG(false, "%s of %s, layout %d: byte %zu of block %zu is %02x on the device, %02x on the CPU",
+                ggml_type_name(type), ggml_type_name(from), how, i % size, block, (unsigned char) got[i],
+                (unsigned char) want[i]);
             break;
         }
     }
@@ -380,7 +431,8 @@ static void check_quantizing(ggml_type from, ggml_type type, layout how, ggml_ba
 static void quantized_results(void) {
     CUDA_OR_SKIP();
     ggml_backend_t cpu = ggml_backend_cpu_init(), cuda = open_and_watch();
-    for (ggml_type type : { GGML_TYPE_Q4_0, GGML_TYPE_Q4_1, GGML_TYPE_Q5_0, GGML_TYPE_Q5_1, GGML_TYPE_Q8_0, GGML_TYPE_Q8_1, GGML_TYPE_IQ4_NL, GGML_TYPE_MXFP4 }) {
+    for (ggml_type type : { GGML_TYPE_Q4_0, GGML_TYPE_Q4_1, GGML_TYPE_Q5_0, GGML_TYPE_Q5_1, GGML_TYPE_Q8_0,
+             GGML_TYPE_Q8_1, GGML_TYPE_IQ4_NL, GGML_TYPE_MXFP4 }) {
         for (ggml_type from : { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16 }) {
             for (int how = 0; how < N_LAYOUTS; how++) {
                 check_quantizing(from, type, (layout) how, cpu, cuda);
@@ -407,10 +459,13 @@ static void quantized_sums(void) {
                 continue;
             }
             const bench   u    = { ggml_init({ 1 << 17, NULL, true }), type, DENSE };
-            ggml_tensor * same = ggml_add(u.ctx, ggml_add1(u.ctx, dense(u, 256, 3, 2), f32(u, 1)), ggml_new_tensor_2d(u.ctx, with, 256, 3));
+            ggml_tensor * same = ggml_add(u.ctx, ggml_add1(u.ctx, dense(u, 256, 3, 2), f32(u, 1)),
+                ggml_new_tensor_2d(u.ctx, with, 256, 3));
             REQUIRE(same != NULL);
-            const double step = type == GGML_TYPE_Q4_0 ? 0.6 : type == GGML_TYPE_Q5_1 ? 0.4 : 0.05; // of values up to 4, twice
-            CHECK_MSG(run(u, ggml_cpy(u.ctx, same, f32(u, 256, 3, 2)), "blocks of a sum", step, cpu, cuda), "%s is refused", ggml_type_name(type));
+            // of values up to 4, twice
+            const double step = type == GGML_TYPE_Q4_0 ? 0.6 : type == GGML_TYPE_Q5_1 ? 0.4 : 0.05;
+            CHECK_MSG(run(u, ggml_cpy(u.ctx, same, f32(u, 256, 3, 2)), "blocks of a sum", step, cpu, cuda),
+                "%s is refused", ggml_type_name(type));
             ggml_free(u.ctx);
         }
     }

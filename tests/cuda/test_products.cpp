@@ -1,8 +1,9 @@
 // test_products.cpp - products on a CUDA device, or in the emulation, against sums in double precision.
 //
-// The oracle dequantizes with the library's own functions for files and adds up in double; what a kernel may round is bounded from the
-// operands: activations made bytes by half a step of their group, halves by their last bit, anything else by the last bits of float. That
-// bound is for the worst case; over all elements together, errors must also be as small as independent roundings are.
+// The oracle dequantizes with the library's own functions for files and adds up in double; what a kernel may round is
+// bounded from the operands: activations made bytes by half a step of their group, halves by their last bit, anything
+// else by the last bits of float. That bound is for the worst case; over all elements together, errors must also be as
+// small as independent roundings are.
 #include "device_graph.h"
 
 enum rounding { EXACT, HALVES, WIDE, BYTES };
@@ -43,7 +44,8 @@ static void fill(ggml_tensor * t) {
     }
 }
 
-struct bounds { // of one element
+// of one element
+struct bounds {
     double magnitude; // the sum of |a b|
     double step;      // the sum of |a| times the largest |b| of 32
     double ab2;       // the sum of (a b)^2
@@ -78,7 +80,8 @@ struct verdict { // over the elements of a result
     bool        right() const { return wrong == 0 && squares <= 4 * expected; }
     std::string text() const {
         char text[120];
-        snprintf(text, sizeof(text), "%d of %d wrong, errors %.2f of expected; ", (int) wrong, (int) n, sqrt(squares / expected));
+        snprintf(text, sizeof(text), "%d of %d wrong, errors %.2f of expected; ", (int) wrong, (int) n,
+            sqrt(squares / expected));
         return text + why;
     }
 };
@@ -86,12 +89,14 @@ struct verdict { // over the elements of a result
 struct layout { // of the operands as the product sees them: element [k][i][i2][i3]
     std::vector<float> v;
     int64_t            stride[4];
-    float at(int64_t k, int64_t i, int64_t i2, int64_t i3) const { return v[(size_t) (k * stride[0] + i * stride[1] + i2 * stride[2] + i3 * stride[3])]; }
+    float              at(int64_t k, int64_t i, int64_t i2, int64_t i3) const {
+        return v[(size_t) (k * stride[0] + i * stride[1] + i2 * stride[2] + i3 * stride[3])];
+    }
 };
 
 // dim: the dimension of the sum. root: the contiguous tensor that t shows.
 static layout layout_of(const ggml_tensor * t, const ggml_tensor * root, int dim) {
-    layout        l = { to_floats(root), {} };
+    layout        l     = { to_floats(root), {} };
     const int64_t block = ggml_blck_size(t->type), size = (int64_t) ggml_type_size(t->type);
     int64_t       stride[4];
     for (int i = 0; i < 4; i++) {
@@ -140,7 +145,8 @@ static void judge(const problem & p, const layout & a, const layout & b, const i
         return;
     }
     char text[200];
-    snprintf(text, sizeof(text), "[%d %d %d %d] is %g, expected %g +- %g", (int) at[0], (int) at[1], (int) at[2], (int) at[3], got, sum, limit);
+    snprintf(text, sizeof(text), "[%d %d %d %d] is %g, expected %g +- %g", (int) at[0], (int) at[1], (int) at[2],
+        (int) at[3], got, sum, limit);
     v->why = text;
     v->wrong++;
 }
@@ -158,9 +164,10 @@ static void check_product(const problem & p, const ggml_tensor * dst, const floa
             }
         }
     }
-    CHECK_MSG(v.right(), "%s %s [%d, %d, %d, %d] x %s [%d, %d, %d, %d] dim %d: %s", ggml_op_name(dst->op), ggml_type_name(p.a->type), (int) p.a->ne[0],
-              (int) p.a->ne[1], (int) p.a->ne[2], (int) p.a->ne[3], ggml_type_name(p.b->type), (int) p.b->ne[0], (int) p.b->ne[1], (int) p.b->ne[2],
-              (int) p.b->ne[3], p.dim, v.text().c_str());
+    CHECK_MSG(v.right(), "%s %s [%d, %d, %d, %d] x %s [%d, %d, %d, %d] dim %d: %s", ggml_op_name(dst->op),
+        ggml_type_name(p.a->type), (int) p.a->ne[0], (int) p.a->ne[1], (int) p.a->ne[2], (int) p.a->ne[3],
+        ggml_type_name(p.b->type), (int) p.b->ne[0], (int) p.b->ne[1], (int) p.b->ne[2], (int) p.b->ne[3], p.dim,
+        v.text().c_str());
 }
 
 static rounding rounding_of(ggml_type a, int64_t rows, bool exact) {
@@ -178,10 +185,10 @@ struct shape {
 };
 
 static void mul_mat(ggml_type a_type, ggml_type b_type, const shape & s, bool exact = false) {
-    device_graph    g;
-    ggml_tensor *   a = ggml_new_tensor_4d(g.ctx, a_type, s.k, s.m, s.a2, s.a3);
-    ggml_tensor *   b = ggml_new_tensor_4d(g.ctx, b_type, s.k, s.n, s.b2, s.b3);
-    ggml_tensor *   dst = ggml_mul_mat(g.ctx, a, b);
+    device_graph  g;
+    ggml_tensor * a   = ggml_new_tensor_4d(g.ctx, a_type, s.k, s.m, s.a2, s.a3);
+    ggml_tensor * b   = ggml_new_tensor_4d(g.ctx, b_type, s.k, s.n, s.b2, s.b3);
+    ggml_tensor * dst = ggml_mul_mat(g.ctx, a, b);
     REQUIRE(dst != NULL);
     if (exact) {
         ggml_mul_mat_set_prec(dst, GGML_PREC_F32);
@@ -193,10 +200,10 @@ static void mul_mat(ggml_type a_type, ggml_type b_type, const shape & s, bool ex
     check_product({ a, a, b, b, 0, rounding_of(a_type, rows, exact) }, dst, g.result.data());
 }
 
-static const ggml_type formats[] = { GGML_TYPE_Q4_0,   GGML_TYPE_Q4_1,   GGML_TYPE_Q5_0,    GGML_TYPE_Q5_1,   GGML_TYPE_Q8_0,  GGML_TYPE_Q2_K,
-                                     GGML_TYPE_Q3_K,   GGML_TYPE_Q4_K,   GGML_TYPE_Q5_K,    GGML_TYPE_Q6_K,   GGML_TYPE_IQ4_NL, GGML_TYPE_IQ4_XS,
-                                     GGML_TYPE_TQ1_0,  GGML_TYPE_TQ2_0,  GGML_TYPE_MXFP4,   GGML_TYPE_NVFP4,  GGML_TYPE_IQ2_XXS, GGML_TYPE_IQ2_XS,
-                                     GGML_TYPE_IQ2_S,  GGML_TYPE_IQ3_XXS, GGML_TYPE_IQ3_S,  GGML_TYPE_IQ1_S,  GGML_TYPE_IQ1_M };
+static const ggml_type formats[] = { GGML_TYPE_Q4_0, GGML_TYPE_Q4_1, GGML_TYPE_Q5_0, GGML_TYPE_Q5_1, GGML_TYPE_Q8_0,
+    GGML_TYPE_Q2_K, GGML_TYPE_Q3_K, GGML_TYPE_Q4_K, GGML_TYPE_Q5_K, GGML_TYPE_Q6_K, GGML_TYPE_IQ4_NL, GGML_TYPE_IQ4_XS,
+    GGML_TYPE_TQ1_0, GGML_TYPE_TQ2_0, GGML_TYPE_MXFP4, GGML_TYPE_NVFP4, GGML_TYPE_IQ2_XXS, GGML_TYPE_IQ2_XS,
+    GGML_TYPE_IQ2_S, GGML_TYPE_IQ3_XXS, GGML_TYPE_IQ3_S, GGML_TYPE_IQ1_S, GGML_TYPE_IQ1_M };
 
 static const ggml_type floats[] = { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16 };
 
@@ -265,7 +272,8 @@ static void exact_products(void) {
     CUDA_OR_SKIP();
     mul_mat(GGML_TYPE_F32, GGML_TYPE_F32, { 1, 9, 1, 1, 1, 1, 1 });
     mul_mat(GGML_TYPE_F32, GGML_TYPE_F32, { 65, 70, 33, 1, 1, 1, 1 });
-    mul_mat(GGML_TYPE_F32, GGML_TYPE_F32, { 300, 260, 40, 1, 1, 2, 1 }); // large tiles, where the device has few multiprocessors
+    // large tiles, where the device has few multiprocessors
+    mul_mat(GGML_TYPE_F32, GGML_TYPE_F32, { 300, 260, 40, 1, 1, 2, 1 });
     mul_mat(GGML_TYPE_F16, GGML_TYPE_F32, { 33, 12, 75, 1, 1, 1, 1 }); // rows at odd addresses
     for (ggml_type type : formats) {
         mul_mat(type, GGML_TYPE_F32, { 9, 10, 256, 1, 1, 1, 1 }, true);
@@ -319,10 +327,11 @@ static void strides(void) {
 
 static void out_prod(ggml_type a_type, const shape & s, bool transposed) {
     device_graph  g;
-    ggml_tensor * a = ggml_new_tensor_4d(g.ctx, a_type, s.m, s.k, s.a2, s.a3);
-    ggml_tensor * b_root = transposed ? ggml_new_tensor_4d(g.ctx, GGML_TYPE_F32, s.k, s.n, s.b2, s.b3) : ggml_new_tensor_4d(g.ctx, GGML_TYPE_F32, s.n, s.k, s.b2, s.b3);
-    ggml_tensor * b   = transposed ? ggml_transpose(g.ctx, b_root) : b_root;
-    ggml_tensor * dst = ggml_out_prod(g.ctx, a, b);
+    ggml_tensor * a      = ggml_new_tensor_4d(g.ctx, a_type, s.m, s.k, s.a2, s.a3);
+    ggml_tensor * b_root = transposed ? ggml_new_tensor_4d(g.ctx, GGML_TYPE_F32, s.k, s.n, s.b2, s.b3)
+                                      : ggml_new_tensor_4d(g.ctx, GGML_TYPE_F32, s.n, s.k, s.b2, s.b3);
+    ggml_tensor * b      = transposed ? ggml_transpose(g.ctx, b_root) : b_root;
+    ggml_tensor * dst    = ggml_out_prod(g.ctx, a, b);
     REQUIRE(dst != NULL);
     fill(a);
     fill(b_root);
@@ -340,7 +349,8 @@ static void outer_products(void) {
     }
 }
 
-static void mul_mat_id(ggml_type type, int64_t m, int64_t n, int64_t k, int n_experts, bool skewed, bool exact = false) {
+static void mul_mat_id(ggml_type type, int64_t m, int64_t n, int64_t k, int n_experts, bool skewed,
+    bool exact = false) {
     device_graph  g;
     ggml_tensor * as[8];
     for (int i = 0; i < n_experts; i++) {
@@ -371,7 +381,8 @@ static void mul_mat_id(ggml_type type, int64_t m, int64_t n, int64_t k, int n_ex
             judge(p, x, y, at, g.result[(size_t) (t * m + c)], &v);
         }
     }
-    CHECK_MSG(v.right(), "mul_mat_id %s m %d n %d k %d: %s", ggml_type_name(type), (int) m, (int) n, (int) k, v.text().c_str());
+    CHECK_MSG(v.right(), "mul_mat_id %s m %d n %d k %d: %s", ggml_type_name(type), (int) m, (int) n, (int) k,
+        v.text().c_str());
 }
 
 static void experts(void) {
@@ -409,5 +420,6 @@ static void wrong_expert(void) { // its row is no number, the others are right; 
     }
 }
 
-TEST_MAIN(TEST(vectors_of_all_formats), TEST(vectors_of_each_count), TEST(tiles_of_all_formats), TEST(tiles_of_halves), TEST(large_tiles), TEST(exact_products),
-          TEST(broadcasts), TEST(partner_formats), TEST(strides), TEST(outer_products), TEST(experts), TEST(wrong_expert))
+TEST_MAIN(TEST(vectors_of_all_formats), TEST(vectors_of_each_count), TEST(tiles_of_all_formats), TEST(tiles_of_halves),
+    TEST(large_tiles), TEST(exact_products), TEST(broadcasts), TEST(partner_formats), TEST(strides),
+    TEST(outer_products), TEST(experts), TEST(wrong_expert))

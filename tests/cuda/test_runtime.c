@@ -1,4 +1,5 @@
-// test_runtime.c - the CUDA backend without its kernels: memory, streams, events, copies, errors, graphs. SCALE stands for all operators.
+// test_runtime.c - the CUDA backend without its kernels: memory, streams, events, copies, errors, graphs. SCALE stands
+// for all operators.
 #include <pthread.h>
 
 #include "cuda_test.h"
@@ -15,9 +16,10 @@ struct chain {
 
 static struct chain chain_new(ggml_backend_t backend, int64_t n, int n_nodes, float factor) {
     struct chain c = { 0 };
-    c.ctx = ggml_init((struct ggml_init_params){ ggml_tensor_overhead() * (size_t) (n_nodes + 8) + ggml_graph_overhead(), NULL, true });
-    c.x   = ggml_new_tensor_1d(c.ctx, GGML_TYPE_F32, n);
-    c.y   = c.x;
+    c.ctx          = ggml_init((struct ggml_init_params){
+        ggml_tensor_overhead() * (size_t) (n_nodes + 8) + ggml_graph_overhead(), NULL, true });
+    c.x            = ggml_new_tensor_1d(c.ctx, GGML_TYPE_F32, n);
+    c.y            = c.x;
     for (int i = 0; i < n_nodes; i++) {
         c.y = ggml_scale(c.ctx, c.y, factor);
     }
@@ -193,22 +195,25 @@ static void pinned_memory_is_host_memory(void) {
 // Fills `t` with bytes that tell where they are, and every other byte of its buffer with 0xee.
 static void copies_keep_layouts(void) {
     CUDA_OR_SKIP();
-    ggml_backend_t backends[3] = { ggml_backend_cpu_init(), cuda_open(0), cuda_open(ggml_backend_cuda_get_device_count() - 1) };
+    ggml_backend_t backends[3] = { ggml_backend_cpu_init(), cuda_open(0),
+        cuda_open(ggml_backend_cuda_get_device_count() - 1) };
     for (int from = 0; from < 3; from++) {
         for (int to = 0; to < 3; to++) {
             for (int layout = 0; layout < 5; layout++) {
-                struct ggml_context *  ctx[2];
-                struct ggml_tensor *   whole[2], *part[2];
+                struct ggml_context * ctx[2];
+                struct ggml_tensor *  whole[2], *part[2];
                 ggml_backend_buffer_t buffer[2];
                 for (int i = 0; i < 2; i++) {
-                    ctx[i]         = ggml_init((struct ggml_init_params){ 1 << 16, NULL, true });
-                    whole[i]       = ggml_new_tensor_4d(ctx[i], GGML_TYPE_F32, 12, 7, 5, 3);
+                    ctx[i]            = ggml_init((struct ggml_init_params){ 1 << 16, NULL, true });
+                    whole[i]          = ggml_new_tensor_4d(ctx[i], GGML_TYPE_F32, 12, 7, 5, 3);
                     const size_t * nb = whole[i]->nb;
-                    part[i] = layout == 0 ? ggml_view_tensor(ctx[i], whole[i]) :
-                              layout == 1 ? ggml_view_4d(ctx[i], whole[i], 5, 7, 5, 3, nb[1], nb[2], nb[3], 8) :
-                              layout == 2 ? ggml_view_4d(ctx[i], whole[i], 5, 4, 2, 3, nb[1], nb[2], nb[3], 96) :
-                              layout == 3 ? ggml_permute(ctx[i], ggml_view_4d(ctx[i], whole[i], 5, 4, 2, 3, nb[1], nb[2], nb[3], 96), 2, 0, 1, 3) :
-                                            ggml_view_2d(ctx[i], whole[i], 12, 3, nb[2], 4 * 12);
+                    part[i] = layout == 0   ? ggml_view_tensor(ctx[i], whole[i])
+                              : layout == 1 ? ggml_view_4d(ctx[i], whole[i], 5, 7, 5, 3, nb[1], nb[2], nb[3], 8)
+                              : layout == 2 ? ggml_view_4d(ctx[i], whole[i], 5, 4, 2, 3, nb[1], nb[2], nb[3], 96)
+                              : layout == 3
+                                  ? ggml_permute(ctx[i],
+                                        ggml_view_4d(ctx[i], whole[i], 5, 4, 2, 3, nb[1], nb[2], nb[3], 96), 2, 0, 1, 3)
+                                  : ggml_view_2d(ctx[i], whole[i], 12, 3, nb[2], 4 * 12);
                     buffer[i] = ggml_backend_alloc_ctx_tensors(ctx[i], backends[i == 0 ? from : to]);
                     REQUIRE(buffer[i] != NULL);
                 }
@@ -220,13 +225,15 @@ static void copies_keep_layouts(void) {
                 ggml_backend_buffer_clear(buffer[1], 0);
                 CHECK_INT(ggml_backend_tensor_copy(part[0], part[1]), GGML_STATUS_SUCCESS);
                 ggml_backend_tensor_get(whole[1], result, 0, sizeof(result));
-                const size_t   offset = (size_t) ((char *) part[1]->data - (char *) whole[1]->data);
-                float          wanted[12 * 7 * 5 * 3] = { 0 };
-                const int64_t *ne = part[0]->ne;
+                const size_t    offset                 = (size_t) ((char *) part[1]->data - (char *) whole[1]->data);
+                float           wanted[12 * 7 * 5 * 3] = { 0 };
+                const int64_t * ne                     = part[0]->ne;
                 for (int64_t i = 0; i < ggml_nelements(part[0]); i++) {
-                    const size_t at = offset + (size_t) (i % ne[0]) * part[0]->nb[0] + (size_t) (i / ne[0] % ne[1]) * part[0]->nb[1] +
-                                      (size_t) (i / ne[0] / ne[1] % ne[2]) * part[0]->nb[2] + (size_t) (i / ne[0] / ne[1] / ne[2]) * part[0]->nb[3];
-                    wanted[at / 4] = source[at / 4];
+                    const size_t at = offset + (size_t) (i % ne[0]) * part[0]->nb[0] +
+                                      (size_t) (i / ne[0] % ne[1]) * part[0]->nb[1] +
+                                      (size_t) (i / ne[0] / ne[1] % ne[2]) * part[0]->nb[2] +
+                                      (size_t) (i / ne[0] / ne[1] / ne[2]) * part[0]->nb[3];
+                    wanted[at / 4]  = source[at / 4];
                 }
                 CHECK_MSG(memcmp(wanted, result, sizeof(wanted)) == 0, "from %d to %d, layout %d", from, to, layout);
                 for (int i = 0; i < 2; i++) {
@@ -246,8 +253,9 @@ static void queued_work_is_in_order(void) {
     CUDA_OR_SKIP();
     ggml_backend_t        backend = cuda_open(0);
     struct chain          c       = chain_new(backend, N, 4, 0.5f);
-    ggml_backend_buffer_t pinned  = ggml_backend_buft_alloc_buffer(ggml_backend_cuda_host_buffer_type(), 2 * N * sizeof(float));
-    float *               in      = ggml_backend_buffer_get_base(pinned);
+    ggml_backend_buffer_t pinned =
+        ggml_backend_buft_alloc_buffer(ggml_backend_cuda_host_buffer_type(), 2 * N * sizeof(float));
+    float * in = ggml_backend_buffer_get_base(pinned);
     for (int round = 0; round < 5; round++) {
         for (int i = 0; i < N; i++) {
             in[i] = (float) (i + 100 * round);
@@ -268,9 +276,9 @@ static void queued_work_is_in_order(void) {
 // A chain over two queues, forth and back, ordered by nothing but events.
 static void events_order_queues(void) {
     CUDA_OR_SKIP();
-    const int      last = ggml_backend_cuda_get_device_count() - 1;
-    ggml_backend_t a = cuda_open(0), b = cuda_open(last);
-    struct chain   ca = chain_new(a, N, 2, 2.0f), cb = chain_new(b, N, 3, 2.0f);
+    const int            last = ggml_backend_cuda_get_device_count() - 1;
+    ggml_backend_t       a = cuda_open(0), b = cuda_open(last);
+    struct chain         ca = chain_new(a, N, 2, 2.0f), cb = chain_new(b, N, 3, 2.0f);
     ggml_backend_event_t a_done = a->iface.event_new(a), b_done = b->iface.event_new(b);
     REQUIRE(a_done != NULL && b_done != NULL);
     a->iface.event_synchronize(a_done); // never recorded: complete
@@ -312,7 +320,8 @@ static void timed_events_grow(void) {
     }
     ggml_backend_synchronize(backend);
     const int64_t after = ggml_time_us();
-    const int64_t t0 = backend->iface.event_time(e[0]), t1 = backend->iface.event_time(e[1]), t2 = backend->iface.event_time(e[2]);
+    const int64_t t0 = backend->iface.event_time(e[0]), t1 = backend->iface.event_time(e[1]),
+                  t2 = backend->iface.event_time(e[2]);
     CHECK(t0 < t1 && t1 < t2);
     CHECK(t2 - t0 <= (after - before) * 1000);
     for (int i = 0; i < 3; i++) {
@@ -398,7 +407,8 @@ static void replay_can_be_off(void) {
     ggml_clear_error();
 }
 
-// Threads with a backend each, on one device: one records graphs while the others set tensors, which waits for the device.
+// Threads with a backend each, on one device: one records graphs while the others set tensors, which waits for the
+// device.
 static void * compute_often(void * arg) {
     ggml_backend_t backend = cuda_open(0);
     for (int i = 0; i < 12; i++) {
@@ -410,8 +420,9 @@ static void * compute_often(void * arg) {
             }
             const float factor = (float) (8 << (i % 3));
             const bool  ok     = ggml_backend_tensor_set(c.x, values, 0, sizeof(values)) == GGML_STATUS_SUCCESS &&
-                            ggml_backend_graph_compute(backend, c.graph) && ggml_backend_synchronize(backend) == GGML_STATUS_SUCCESS &&
-                            ggml_backend_tensor_get(c.y, back, 0, sizeof(back)) == GGML_STATUS_SUCCESS;
+                                 ggml_backend_graph_compute(backend, c.graph) &&
+                                 ggml_backend_synchronize(backend) == GGML_STATUS_SUCCESS &&
+                                 ggml_backend_tensor_get(c.y, back, 0, sizeof(back)) == GGML_STATUS_SUCCESS;
             *(int *) arg += !ok || back[7] != values[7] * factor || back[N - 1] != values[N - 1] * factor;
         }
         chain_free(&c);
@@ -459,7 +470,8 @@ static void unsupported_nodes_are_named(void) {
 
 #ifdef GB_CUDA_EMULATED
 
-// A kernel fails on its way: found when somebody waits, with a reason, and the backend says so from then on; a new one works.
+// A kernel fails on its way: found when somebody waits, with a reason, and the backend says so from then on; a new one
+// works.
 static void sticky_errors_mark_the_backend(void) {
     CUDA_OR_SKIP();
     ggml_backend_t backend = cuda_open(0);
@@ -500,25 +512,27 @@ static void launches_that_fail_name_the_node(void) {
 // Every call of the runtime that can fail does, one at a time: an error or a result that is right, nothing lost.
 static void every_call_may_fail(void) {
     CUDA_OR_SKIP();
-    static const char * const calls[] = { "cudaMalloc",          "cudaMemcpyAsync",       "cudaMemsetAsync",      "cudaStreamCreateWithFlags",
-                                          "cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaGraphInstantiate", "cudaGraphLaunch",
-                                          "cudaStreamBeginCapture", "cudaStreamEndCapture", "cudaGraphExecUpdate", "cudaLaunchKernel",
-                                          "cudaEventCreateWithFlags", "cudaEventRecord", "cudaHostAlloc" };
+    static const char * const calls[] = { "cudaMalloc", "cudaMemcpyAsync", "cudaMemsetAsync",
+        "cudaStreamCreateWithFlags", "cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaGraphInstantiate",
+        "cudaGraphLaunch", "cudaStreamBeginCapture", "cudaStreamEndCapture", "cudaGraphExecUpdate", "cudaLaunchKernel",
+        "cudaEventCreateWithFlags", "cudaEventRecord", "cudaHostAlloc" };
     ggml_backend_cuda_trim(0);
     const struct gb_emu_counts before = gb_emu_count();
     for (size_t k = 0; k < sizeof(calls) / sizeof(calls[0]); k++) {
         for (int after = 0; after < 6; after++) {
             ggml_backend_t keep = cuda_open(0); // so that the device's own stream is there
-            gb_emu_fail(calls[k], after, strcmp(calls[k], "cudaMalloc") == 0 ? GB_EMU_OUT_OF_MEMORY : GB_EMU_INVALID_VALUE);
+            gb_emu_fail(calls[k], after,
+                strcmp(calls[k], "cudaMalloc") == 0 ? GB_EMU_OUT_OF_MEMORY : GB_EMU_INVALID_VALUE);
             ggml_backend_t backend = cuda_open(0);
             if (backend != NULL) {
                 struct chain c = chain_new(backend, N, 3, 2.0f);
                 struct chain d = chain_new(backend, N, 3, 2.0f);
                 for (int i = 0; i < 5 && c.buffer != NULL && d.buffer != NULL; i++) {
-                    struct chain * x = i == 3 ? &d : &c;
+                    struct chain * x         = i == 3 ? &d : &c;
                     float          values[N] = { 1 }, back[N] = { 0 };
                     if (ggml_backend_tensor_set(x->x, values, 0, sizeof(values)) == GGML_STATUS_SUCCESS &&
-                        ggml_backend_graph_compute(backend, x->graph) && ggml_backend_synchronize(backend) == GGML_STATUS_SUCCESS &&
+                        ggml_backend_graph_compute(backend, x->graph) &&
+                        ggml_backend_synchronize(backend) == GGML_STATUS_SUCCESS &&
                         ggml_backend_tensor_get(x->y, back, 0, sizeof(back)) == GGML_STATUS_SUCCESS) {
                         CHECK_MSG(back[0] == 8, "%s fails after %d: %g", calls[k], after, (double) back[0]);
                     } else {
@@ -545,12 +559,14 @@ static void every_call_may_fail(void) {
     CHECK_INT(later.live_objects, before.live_objects);
 }
 
-#define EMULATED_TESTS , TEST(sticky_errors_mark_the_backend), TEST(launches_that_fail_name_the_node), TEST(every_call_may_fail)
+#define EMULATED_TESTS \
+    , TEST(sticky_errors_mark_the_backend), TEST(launches_that_fail_name_the_node), TEST(every_call_may_fail)
 #else
 #define EMULATED_TESTS
 #endif
 
-TEST_MAIN(TEST(is_in_the_registry), TEST(devices_by_number), TEST(buffers_hold_what_is_set), TEST(freed_buffers_are_used_again),
-          TEST(out_of_memory_is_an_error), TEST(pinned_memory_is_host_memory), TEST(copies_keep_layouts), TEST(queued_work_is_in_order),
-          TEST(events_order_queues), TEST(timed_events_grow), TEST(the_same_graph_is_replayed), TEST(changed_graphs_are_updated),
-          TEST(replay_can_be_off), TEST(threads_share_a_device), TEST(unsupported_nodes_are_named) EMULATED_TESTS)
+TEST_MAIN(TEST(is_in_the_registry), TEST(devices_by_number), TEST(buffers_hold_what_is_set),
+    TEST(freed_buffers_are_used_again), TEST(out_of_memory_is_an_error), TEST(pinned_memory_is_host_memory),
+    TEST(copies_keep_layouts), TEST(queued_work_is_in_order), TEST(events_order_queues), TEST(timed_events_grow),
+    TEST(the_same_graph_is_replayed), TEST(changed_graphs_are_updated), TEST(replay_can_be_off),
+    TEST(threads_share_a_device), TEST(unsupported_nodes_are_named) EMULATED_TESTS)

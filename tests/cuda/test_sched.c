@@ -1,7 +1,7 @@
 // test_sched.c - random graphs, spread over CUDA devices and the CPU by the scheduler, against the CPU alone.
 //
-// The same seed builds the same graph with the same input twice. Where nodes run is drawn at random, or left to the scheduler. How many
-// graphs: GGML_TEST_RANDOM_GRAPHS.
+// The same seed builds the same graph with the same input twice. Where nodes run is drawn at random, or left to the
+// scheduler. How many graphs: GGML_TEST_RANDOM_GRAPHS.
 #include "cuda_test.h"
 #include "ggml-cpu.h"
 
@@ -38,9 +38,15 @@ static struct ggml_tensor * random_node(struct random_graph * g) {
         case 3: return ggml_rms_norm(g->ctx, x, 1e-5f);
         case 4: return ggml_soft_max(g->ctx, x);
         case 5: return ggml_cont(g->ctx, ggml_transpose(g->ctx, x));
-        case 6: w = leaf(g, GGML_TYPE_F16, x->ne[0], test_random_int(1, 40)); return w ? ggml_mul_mat(g->ctx, w, x) : ggml_sqr(g->ctx, x);
-        case 7: w = leaf(g, GGML_TYPE_F32, x->ne[0], test_random_int(1, 40)); return w ? ggml_mul_mat(g->ctx, w, x) : ggml_relu(g->ctx, x);
-        case 8: return x->ne[1] > 2 ? ggml_cont(g->ctx, ggml_view_2d(g->ctx, x, x->ne[0], x->ne[1] - 2, x->nb[1], x->nb[1])) : ggml_neg(g->ctx, x);
+        case 6:
+            w = leaf(g, GGML_TYPE_F16, x->ne[0], test_random_int(1, 40));
+            return w ? ggml_mul_mat(g->ctx, w, x) : ggml_sqr(g->ctx, x);
+        case 7:
+            w = leaf(g, GGML_TYPE_F32, x->ne[0], test_random_int(1, 40));
+            return w ? ggml_mul_mat(g->ctx, w, x) : ggml_relu(g->ctx, x);
+        case 8:
+            return x->ne[1] > 2 ? ggml_cont(g->ctx, ggml_view_2d(g->ctx, x, x->ne[0], x->ne[1] - 2, x->nb[1], x->nb[1]))
+                                : ggml_neg(g->ctx, x);
         case 9: return x->ne[1] <= 64 ? ggml_mul_mat(g->ctx, x, x) : ggml_tanh(g->ctx, x);
         default: return ggml_norm(g->ctx, x, 1e-5f);
     }
@@ -49,7 +55,8 @@ static struct ggml_tensor * random_node(struct random_graph * g) {
 static struct random_graph build(uint64_t seed) {
     struct random_graph g = { 0 };
     test_seed             = seed;
-    g.ctx   = ggml_init((struct ggml_init_params){ 256 * ggml_tensor_overhead() + 2 * ggml_graph_overhead(), NULL, true });
+    g.ctx =
+        ggml_init((struct ggml_init_params){ 256 * ggml_tensor_overhead() + 2 * ggml_graph_overhead(), NULL, true });
     g.value[g.n_values++] = leaf(&g, GGML_TYPE_F32, test_random_int(1, 70), test_random_int(1, 20));
     if (test_random_int(0, 1)) {
         g.value[g.n_values++] = leaf(&g, GGML_TYPE_F32, g.value[0]->ne[0], g.value[0]->ne[1]);
@@ -134,9 +141,9 @@ static void compare(uint64_t seed, ggml_backend_t * backends, int n_backends) {
         CHECK_MSG(d < 2e-3, "graph %llu, run %d: distance %g", (unsigned long long) seed, run, d);
     }
     for (int k = 0; k < n_backends - 1; k++) {
-        const size_t told  = ggml_backend_sched_get_work_size(spread, backends[k]);
-        size_t *     most  = &most_told[k + 3 - n_backends];
-        *most              = told > *most ? told : *most;
+        const size_t told = ggml_backend_sched_get_work_size(spread, backends[k]);
+        size_t *     most = &most_told[k + 3 - n_backends];
+        *most             = told > *most ? told : *most;
     }
     ggml_backend_sched_free(alone);
     ggml_backend_sched_free(spread);

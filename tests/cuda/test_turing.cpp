@@ -1,4 +1,5 @@
-// test_turing.cpp - products and attention on emulated devices of compute capability 7.5: no bf16 on their tensor cores, 64 KiB of shared memory.
+// test_turing.cpp - products and attention on emulated devices of compute capability 7.5: no bf16 on their tensor
+// cores, 64 KiB of shared memory.
 #include "device_graph.h"
 
 #pragma push_macro("TEST_MAIN")

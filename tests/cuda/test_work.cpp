@@ -1,9 +1,11 @@
-// test_work.cpp - scratch memory: told before there is memory, taken at once, given up for more, refused when there is none.
+// test_work.cpp - scratch memory: told before there is memory, taken at once, given up for more, refused when there is
+// none.
 //
 // What is told is compared with what is taken in the tests of all operators, too (cuda_check_work_size).
 #include "device_graph.h"
 
-// y = w x, for a number of rows that the tensor cores take, so that the rows of x need room as halves; or one more step.
+// y = w x, for a number of rows that the tensor cores take, so that the rows of x need room as halves; or one more
+// step.
 struct product {
     ggml_context *        ctx;
     ggml_tensor *         w, *x, *y;
@@ -134,4 +136,5 @@ static void no_memory_is_an_error(void) {
 #endif
 }
 
-TEST_MAIN(TEST(told_without_memory), TEST(the_scheduler_reports_it), TEST(growth_forgets_what_was_recorded), TEST(no_memory_is_an_error))
+TEST_MAIN(TEST(told_without_memory), TEST(the_scheduler_reports_it), TEST(growth_forgets_what_was_recorded),
+    TEST(no_memory_is_an_error))

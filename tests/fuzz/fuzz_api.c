@@ -1,11 +1,12 @@
-// Random programs against the public interface: the bytes of the input decide which call comes next and on which live objects,
-// so a run can be repeated and shrunk. The sanitizers judge, and memory must be balanced at the end.
+// Random programs against the public interface: the bytes of the input decide which call comes next and on which live
+// objects, so a run can be repeated and shrunk. The sanitizers judge, and memory must be balanced at the end.
 //
-// What only a caller can do wrong is left out: objects are not used after they were freed. Whoever frees a buffer, an allocator
-// or a scheduler has no tensors any more that lie in it; so all contexts go before.
+// What only a caller can do wrong is left out: objects are not used after they were freed. Whoever frees a buffer, an
+// allocator or a scheduler has no tensors any more that lie in it; so all contexts go before.
 //
-// With FUZZ_MAIN the program makes its own inputs: GGML_TEST_FUZZ_RUNS of them (else some seconds' worth) from GGML_TEST_FUZZ_SEED
-// on (GGML_TEST_FUZZ_VERBOSE: each one is named before it runs), or those in the files given. Without, it is a libFuzzer target.
+// With FUZZ_MAIN the program makes its own inputs: GGML_TEST_FUZZ_RUNS of them (else some seconds' worth) from
+// GGML_TEST_FUZZ_SEED on (GGML_TEST_FUZZ_VERBOSE: each one is named before it runs), or those in the files given.
+// Without, it is a libFuzzer target.
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -19,24 +20,35 @@
 int LLVMFuzzerTestOneInput(const uint8_t * data, size_t size);
 
 enum {
-    N_CTX = 3, N_TENSORS = 64, N_GRAPHS = 6, N_BACKENDS = 3, N_BUFFERS = 6, N_TALLOCRS = 4, N_SCHEDS = 2, N_PLANS = 3, N_ALLOCRS = 2,
-    FIXED_SIZE = 1 << 15, HOST_SIZE = 1 << 16, MAX_ELEMENTS = 1 << 12, MAX_STEPS = 400,
+    N_CTX        = 3,
+    N_TENSORS    = 64,
+    N_GRAPHS     = 6,
+    N_BACKENDS   = 3,
+    N_BUFFERS    = 6,
+    N_TALLOCRS   = 4,
+    N_SCHEDS     = 2,
+    N_PLANS      = 3,
+    N_ALLOCRS    = 2,
+    FIXED_SIZE   = 1 << 15,
+    HOST_SIZE    = 1 << 16,
+    MAX_ELEMENTS = 1 << 12,
+    MAX_STEPS    = 400,
 };
 
 static const uint8_t * input;
 static size_t          left;
 
 static struct {
-    struct ggml_context *     ctx[N_CTX];
-    struct ggml_tensor *      t[N_TENSORS];
-    int                       n_tensors; // stored so far
-    struct ggml_cgraph *      g[N_GRAPHS];
-    ggml_backend_t            backend[N_BACKENDS]; // CPU, SIM, SIM
-    ggml_backend_buffer_t     buffer[N_BUFFERS];
-    ggml_tallocr_t            tallocr[N_TALLOCRS];
-    ggml_gallocr_t            gallocr;
-    ggml_allocr_t             allocr[N_ALLOCRS];
-    ggml_backend_sched_t      sched[N_SCHEDS];
+    struct ggml_context * ctx[N_CTX];
+    struct ggml_tensor *  t[N_TENSORS];
+    int                   n_tensors; // stored so far
+    struct ggml_cgraph *  g[N_GRAPHS];
+    ggml_backend_t        backend[N_BACKENDS]; // CPU, SIM, SIM
+    ggml_backend_buffer_t buffer[N_BUFFERS];
+    ggml_tallocr_t        tallocr[N_TALLOCRS];
+    ggml_gallocr_t        gallocr;
+    ggml_allocr_t         allocr[N_ALLOCRS];
+    ggml_backend_sched_t  sched[N_SCHEDS];
     struct plan {
         ggml_backend_t            backend;
         ggml_backend_graph_plan_t plan;
@@ -45,10 +57,10 @@ static struct {
 } live;
 
 static _Alignas(64) char fixed[N_CTX][FIXED_SIZE];
-static _Alignas(64) char host[HOST_SIZE];  // memory of the caller
-static char              bytes[HOST_SIZE]; // of transfers; lives as long as what is queued
+static _Alignas(64) char host[HOST_SIZE]; // memory of the caller
+static char bytes[HOST_SIZE];             // of transfers; lives as long as what is queued
 
-// ----------------------------------------------------------------------------------------------------------------- choosing
+// ------------------------------------------------------------------------------------------------------------ choosing
 
 static uint8_t byte(void) {
     if (left == 0) {
@@ -58,9 +70,7 @@ static uint8_t byte(void) {
     return *input++;
 }
 
-static unsigned pick(unsigned n) {
-    return byte() % n;
-}
+static unsigned pick(unsigned n) { return byte() % n; }
 
 static struct ggml_context * ctx(void) {
     const unsigned i = pick(2 * N_CTX);
@@ -88,9 +98,7 @@ static struct ggml_cgraph * graph(void) {
     return live.g[i % N_GRAPHS];
 }
 
-static ggml_backend_t backend(void) {
-    return live.backend[pick(N_BACKENDS)];
-}
+static ggml_backend_t backend(void) { return live.backend[pick(N_BACKENDS)]; }
 
 static int dim(void) {
     static const int dims[] = { 1, 2, 3, 4, 8, 0, 5, 32, 4, 4, 4, 4, 4, 1, 1, 8 };
@@ -103,8 +111,8 @@ static size_t offset(void) {
 }
 
 static enum ggml_type type(void) {
-    static const enum ggml_type types[] = { GGML_TYPE_F32, GGML_TYPE_F32, GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_I32, GGML_TYPE_BF16,
-                                            GGML_TYPE_Q8_0, GGML_TYPE_Q4_0, GGML_TYPE_I8, GGML_TYPE_I64 };
+    static const enum ggml_type types[] = { GGML_TYPE_F32, GGML_TYPE_F32, GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_I32,
+        GGML_TYPE_BF16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0, GGML_TYPE_I8, GGML_TYPE_I64 };
     return types[pick(10)];
 }
 
@@ -117,11 +125,9 @@ static void keep(struct ggml_tensor * t) {
 // What was computed and how often: a fuzzer whose calls all fail shows nothing.
 static long n_computed, n_sched_computed, n_allocated, n_copied;
 
-static void count(long * n, bool ok) {
-    *n += ok;
-}
+static void count(long * n, bool ok) { *n += ok; }
 
-// ------------------------------------------------------------------------------------------------------------------ freeing
+// ------------------------------------------------------------------------------------------------------------- freeing
 
 static void free_plans(void) {
     for (int i = 0; i < N_PLANS; i++) {
@@ -145,9 +151,7 @@ static void free_contexts(void) {
     live.n_tensors = 0;
 }
 
-static void make_first_context(void) {
-    live.ctx[0] = ggml_init((struct ggml_init_params){ 0, NULL, byte() % 2 != 0 });
-}
+static void make_first_context(void) { live.ctx[0] = ggml_init((struct ggml_init_params){ 0, NULL, byte() % 2 != 0 }); }
 
 static void free_all(void) {
     free_contexts();
@@ -170,15 +174,15 @@ static void free_all(void) {
     memset(&live, 0, sizeof(live));
 }
 
-// ------------------------------------------------------------------------------------------------------------------ calling
+// ------------------------------------------------------------------------------------------------------------- calling
 
 static void do_context(void) {
     const unsigned i = pick(N_CTX), kind = pick(8);
     if (live.ctx[i] == NULL) {
-        const struct ggml_init_params params[] = { { 0, NULL, true }, { 1000, NULL, true }, { FIXED_SIZE, fixed[i], true },
-                                                   { FIXED_SIZE, fixed[i], false }, { 4000, NULL, false }, { FIXED_SIZE - 1, fixed[i] + 1, false },
-                                                   { 0, NULL, true }, { 500, fixed[i], true } };
-        live.ctx[i] = ggml_init(params[kind]);
+        const struct ggml_init_params params[] = { { 0, NULL, true }, { 1000, NULL, true },
+            { FIXED_SIZE, fixed[i], true }, { FIXED_SIZE, fixed[i], false }, { 4000, NULL, false },
+            { FIXED_SIZE - 1, fixed[i] + 1, false }, { 0, NULL, true }, { 500, fixed[i], true } };
+        live.ctx[i]                            = ggml_init(params[kind]);
     } else if (kind == 0 && pick(4) == 0) {
         free_contexts();
         make_first_context();
@@ -188,14 +192,15 @@ static void do_context(void) {
 }
 
 static void do_tensor(void) {
-    const enum ggml_type ty = type();
-    const unsigned like = pick(3); // a tensor that fits another
+    const enum ggml_type       ty    = type();
+    const unsigned             like  = pick(3); // a tensor that fits another
     const struct ggml_tensor * other = like == 0 ? some() : NULL;
     if (other != NULL) {
         keep(ggml_new_tensor(ctx(), pick(4) ? other->type : ty, GGML_MAX_DIMS, other->ne));
         return;
     }
-    const int64_t ne[] = { ggml_blck_size(ty) > 1 ? 32 * (int64_t) (1 + pick(2)) : dim(), dim(), 1 + pick(2), pick(8) ? 1 : pick(3) };
+    const int64_t ne[] = { ggml_blck_size(ty) > 1 ? 32 * (int64_t) (1 + pick(2)) : dim(), dim(), 1 + pick(2),
+        pick(8) ? 1 : pick(3) };
     keep(ggml_new_tensor(ctx(), ty, 1 + (int) pick(4), ne));
 }
 
@@ -222,7 +227,10 @@ static void do_unary(void) {
         case 16: keep(ggml_diag(c, a)); break;
         case 17: keep(ggml_pad(c, a, (int) pick(3), (int) pick(3), (int) pick(3), (int) pick(3))); break;
         case 18: keep(ggml_upscale(c, a, (int) pick(4))); break;
-        default: keep(ggml_pool_2d(c, a, (enum ggml_op_pool) pick(3), (int) pick(4), (int) pick(4), (int) pick(3), (int) pick(3), (float) pick(2), (float) pick(2))); break;
+        default:
+            keep(ggml_pool_2d(c, a, (enum ggml_op_pool) pick(3), (int) pick(4), (int) pick(4), (int) pick(3),
+                (int) pick(3), (float) pick(2), (float) pick(2)));
+            break;
     }
 }
 
@@ -247,7 +255,9 @@ static void do_binary(void) {
         case 13: keep(ggml_acc(c, a, b, offset(), offset(), offset(), offset())); break;
         case 14: keep(ggml_set_1d_inplace(c, a, b, offset())); break;
         case 15: keep(ggml_add1(c, a, b)); break;
-        case 16: keep(ggml_im2col(c, a, b, 1 + (int) pick(2), 1, (int) pick(2), (int) pick(2), 1, 1, pick(2) == 1)); break;
+        case 16:
+            keep(ggml_im2col(c, a, b, 1 + (int) pick(2), 1, (int) pick(2), (int) pick(2), 1, 1, pick(2) == 1));
+            break;
         case 17: keep(ggml_mul_mat_id(c, live.t, (int) pick(4), b, (int) pick(3), a)); break;
         case 18: keep(ggml_cross_entropy_loss(c, a, b)); break;
         default: keep(ggml_flash_attn(c, a, b, some(), pick(2) == 1)); break;
@@ -284,7 +294,7 @@ static void do_flags(void) {
 }
 
 static void do_graph(void) {
-    const unsigned i = pick(N_GRAPHS);
+    const unsigned     i = pick(N_GRAPHS);
     struct ggml_cgraph view;
     switch (pick(12)) {
         case 0: live.g[i] = ggml_new_graph_custom(ctx(), pick(8), pick(2) == 1); break;
@@ -317,12 +327,13 @@ static bool seen(int i, struct ggml_tensor * a, struct ggml_tensor * b, void * d
 }
 
 static void do_compute(void) {
-    ggml_backend_t b = live.backend[pick(2) ? pick(N_BACKENDS) : 0];
+    ggml_backend_t       b = live.backend[pick(2) ? pick(N_BACKENDS) : 0];
     struct ggml_cgraph * g = graph();
-    const unsigned i = pick(N_PLANS);
+    const unsigned       i = pick(N_PLANS);
     switch (pick(10)) {
         case 0:
-            count(&n_computed, ggml_graph_compute_with_ctx(ctx(), g, 1 + (int) pick(2)) == GGML_STATUS_SUCCESS && g->n_nodes > 0);
+            count(&n_computed,
+                ggml_graph_compute_with_ctx(ctx(), g, 1 + (int) pick(2)) == GGML_STATUS_SUCCESS && g->n_nodes > 0);
             break;
         case 1:
             if (live.plan[i].plan == NULL) {
@@ -362,9 +373,9 @@ static void do_data(void) {
 }
 
 static void do_buffer(void) {
-    const unsigned i = pick(N_BUFFERS);
-    ggml_backend_buffer_t * b = &live.buffer[i];
-    char * base = NULL;
+    const unsigned          i    = pick(N_BUFFERS);
+    ggml_backend_buffer_t * b    = &live.buffer[i];
+    char *                  base = NULL;
     switch (pick(10)) {
         case 0:
             if (*b == NULL) {
@@ -405,7 +416,7 @@ static void do_buffer(void) {
 }
 
 static void do_tallocr(void) {
-    const unsigned i = pick(N_TALLOCRS);
+    const unsigned   i = pick(N_TALLOCRS);
     ggml_tallocr_t * t = &live.tallocr[i];
     switch (pick(12)) {
         case 0: *t = *t ? *t : ggml_tallocr_new(host, HOST_SIZE / 2, (size_t) 1 << pick(8)); break;
@@ -463,7 +474,7 @@ static bool sched_seen(struct ggml_tensor * t, bool ask, void * data) {
 
 static void ask_sched(ggml_backend_sched_t s) {
     struct ggml_backend_sched_split_info info;
-    size_t peak, no_reuse;
+    size_t                               peak, no_reuse;
     for (int i = 0; i <= ggml_backend_sched_get_n_splits(s); i++) {
         if (ggml_backend_sched_get_split(s, i, &info) == GGML_STATUS_SUCCESS) {
             ggml_backend_sched_get_split_input(s, i, (int) pick(3));
@@ -493,7 +504,8 @@ static void do_sched(void) {
         case 2: ggml_backend_sched_alloc_graph(*s, g); break;
         case 3:
         case 4:
-            count(&n_sched_computed, ggml_backend_sched_graph_compute(*s, g) == GGML_STATUS_SUCCESS && ggml_backend_sched_get_n_splits(*s) > 0);
+            count(&n_sched_computed, ggml_backend_sched_graph_compute(*s, g) == GGML_STATUS_SUCCESS &&
+                                         ggml_backend_sched_get_n_splits(*s) > 0);
             break;
         case 5: ggml_backend_sched_graph_compute_async(*s, g); break;
         case 6: ggml_backend_sched_synchronize(*s); break;
@@ -515,8 +527,30 @@ static void do_sched(void) {
 }
 
 static void (*const actions[])(void) = {
-    do_context, do_tensor, do_tensor, do_tensor, do_unary, do_unary, do_binary, do_binary, do_view, do_flags, do_graph, do_graph, do_graph,
-    do_compute, do_compute, do_data, do_data, do_buffer, do_buffer, do_tallocr, do_allocr, do_sched, do_sched, do_sched,
+    do_context,
+    do_tensor,
+    do_tensor,
+    do_tensor,
+    do_unary,
+    do_unary,
+    do_binary,
+    do_binary,
+    do_view,
+    do_flags,
+    do_graph,
+    do_graph,
+    do_graph,
+    do_compute,
+    do_compute,
+    do_data,
+    do_data,
+    do_buffer,
+    do_buffer,
+    do_tallocr,
+    do_allocr,
+    do_sched,
+    do_sched,
+    do_sched,
 };
 
 // Returns how many allocations are left.
@@ -528,7 +562,8 @@ static long long run_input(const uint8_t * data, size_t size) {
     live.backend[0] = ggml_backend_cpu_init();
     ggml_backend_cpu_set_n_threads(live.backend[0], 1 + (int) pick(2));
     live.backend[1] = ggml_backend_reg_init_backend_from_str("SIM:mem=256k,max=64k,threads=1,name=A");
-    live.backend[2] = ggml_backend_reg_init_backend_from_str(pick(2) ? "SIM:mem=64k,noops=mul_mat,name=B,threads=1" : "SIM:name=B,align=256,threads=1,max=4k");
+    live.backend[2] = ggml_backend_reg_init_backend_from_str(pick(2) ? "SIM:mem=64k,noops=mul_mat,name=B,threads=1"
+                                                                     : "SIM:name=B,align=256,threads=1,max=4k");
     make_first_context();
     for (int i = 0; left > 0 && i < MAX_STEPS; i++) {
         const uint8_t what = byte();
@@ -552,7 +587,7 @@ int LLVMFuzzerTestOneInput(const uint8_t * data, size_t size) {
     return 0;
 }
 
-// --------------------------------------------------------------------------------------------------------------------- main
+// ---------------------------------------------------------------------------------------------------------------- main
 
 #ifdef FUZZ_MAIN
 #include <time.h>
@@ -562,9 +597,7 @@ static unsigned long long seed; // of the run
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 void __sanitizer_set_death_callback(void (*callback)(void));
 
-static void tell_seed(void) {
-    fprintf(stderr, "repeat with GGML_TEST_FUZZ_SEED=%llu GGML_TEST_FUZZ_RUNS=1\n", seed);
-}
+static void tell_seed(void) { fprintf(stderr, "repeat with GGML_TEST_FUZZ_SEED=%llu GGML_TEST_FUZZ_RUNS=1\n", seed); }
 #endif
 
 static uint64_t next(uint64_t * state) { // SplitMix64
@@ -618,8 +651,8 @@ int main(int argc, char ** argv) {
         }
         run_seed();
     }
-    printf("%ld runs: %ld graphs computed, %ld by schedulers, %ld allocated, %ld tensors copied\n", n, n_computed, n_sched_computed, n_allocated,
-           n_copied);
+    printf("%ld runs: %ld graphs computed, %ld by schedulers, %ld allocated, %ld tensors copied\n", n, n_computed,
+        n_sched_computed, n_allocated, n_copied);
     return n > 0 && (n < 50 || (n_computed > 0 && n_sched_computed > 0 && n_allocated > 0 && n_copied > 0)) ? 0 : 1;
 }
 #endif

@@ -1,6 +1,8 @@
-// fuzz_gguf.c - any bytes as a GGUF file: refused with a message that tells where, or everything in it can be read and written again.
+// fuzz_gguf.c - any bytes as a GGUF file: refused with a message that tells where, or everything in it can be read and
+// written again.
 //
-// A libFuzzer target (tools/check_long.sh builds it with clang); tests/c/test_fuzz_gguf.c replays its corpus with any compiler.
+// A libFuzzer target (tools/check_long.sh builds it with clang); tests/c/test_fuzz_gguf.c replays its corpus with any
+// compiler.
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,12 +11,12 @@
 #include "ggml.h"
 #include "gguf.h"
 
-#define MUST(cond)                                                                                                     \
-    do {                                                                                                               \
-        if (!(cond)) {                                                                                                 \
-            fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #cond, ggml_last_error());                         \
-            abort();                                                                                                   \
-        }                                                                                                              \
+#define MUST(cond)                                                                             \
+    do {                                                                                       \
+        if (!(cond)) {                                                                         \
+            fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #cond, ggml_last_error()); \
+            abort();                                                                           \
+        }                                                                                      \
     } while (0)
 
 int LLVMFuzzerTestOneInput(const uint8_t * data, size_t size);
@@ -103,7 +105,8 @@ int LLVMFuzzerTestOneInput(const uint8_t * data, size_t size) {
     }
     struct ggml_context * ctx = NULL;
     struct gguf_context * g   = gguf_init_from_buffer(exact, size, (struct gguf_init_params){ false, &ctx });
-    if (g == NULL && ggml_last_status() == GGML_STATUS_UNSUPPORTED) { // a type that is not known: metadata and bytes only
+    // a type that is not known: metadata and bytes only
+    if (g == NULL && ggml_last_status() == GGML_STATUS_UNSUPPORTED) {
         MUST(ctx == NULL && strstr(ggml_last_error(), "at offset ") != NULL);
         g = gguf_init_from_buffer(exact, size, (struct gguf_init_params){ true, NULL });
         MUST(g != NULL);

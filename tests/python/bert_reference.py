@@ -1,4 +1,5 @@
-"""An independent forward pass of BERT in float64 NumPy: the oracle for the embedding example. Shares no code with it."""
+"""An independent forward pass of BERT in float64 NumPy: the oracle for the embedding example. Shares no code with
+it."""
 
 from __future__ import annotations
 
@@ -41,7 +42,12 @@ def sentence_vector(w: dict[str, Array], ids: list[int], heads: int, eps: float)
         for h in range(heads):
             s = slice(h * size, (h + 1) * size)
             mixed[:, s] = softmax(q[:, s] @ k[:, s].T / math.sqrt(size)) @ v[:, s]
-        x = layer_norm(x + dense("attention.output.dense", mixed), p("attention.output.LayerNorm.weight"), p("attention.output.LayerNorm.bias"), eps)
+        x = layer_norm(
+            x + dense("attention.output.dense", mixed),
+            p("attention.output.LayerNorm.weight"),
+            p("attention.output.LayerNorm.bias"),
+            eps,
+        )
         h1 = dense("intermediate.dense", x)
         h1 = h1 * 0.5 * (1 + erf(h1 / math.sqrt(2)))
         x = layer_norm(x + dense("output.dense", h1), p("output.LayerNorm.weight"), p("output.LayerNorm.bias"), eps)

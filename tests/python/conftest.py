@@ -17,7 +17,8 @@ import ggml_backend as gb
 from ggml_backend._ffi import lib
 from programs import holds  # noqa: F401 - a fixture
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell: programs that tests start would inherit that
+# in the background of a shell: programs that tests start would inherit that
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -47,7 +48,8 @@ def open_device(name: str) -> gb.Backend:
 
 @contextlib.contextmanager
 def unfused() -> Iterator[None]:
-    """Nothing is computed together: that rounds differently, and depends on memory (what need not be stored) and on what are neighbours."""
+    """Nothing is computed together: that rounds differently, and depends on memory (what need not be stored) and on
+    what are neighbours."""
     before = lib.ggml_cpu_get_fusion()
     lib.ggml_cpu_set_fusion(False)
     try:
@@ -91,8 +93,10 @@ def script() -> Callable[..., str]:
 
 @pytest.fixture
 def prompt_frees(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For scripts that measure memory: under the address sanitizer what they free goes back at once, instead of being kept aside for long."""
-    options = f"{os.environ.get('ASAN_OPTIONS', '')}:quarantine_size_mb=0:thread_local_quarantine_size_kb=0:allocator_release_to_os_interval_ms=0"
+    """For scripts that measure memory: under the address sanitizer what they free goes back at once, instead of being
+    kept aside for long."""
+    sizes = "quarantine_size_mb=0:thread_local_quarantine_size_kb=0:allocator_release_to_os_interval_ms=0"
+    options = f"{os.environ.get('ASAN_OPTIONS', '')}:{sizes}"
     monkeypatch.setenv("ASAN_OPTIONS", options.lstrip(":"))
 
 

@@ -1,12 +1,15 @@
-"""Threads, signal handlers, finalizers and callbacks that close what others use; and every pair of operations against each other.
+"""Threads, signal handlers, finalizers and callbacks that close what others use; and every pair of operations against
+each other.
 
-    python tests/python/harness_closing.py --seconds 10 --seed 1          operations against each other and against close(), at random
-    python tests/python/harness_closing.py --pairs                        every pair of operations for some milliseconds: does any wait for ever?
+    python tests/python/harness_closing.py --seconds 10 --seed 1          operations against each other and against
+    close(), at random python tests/python/harness_closing.py --pairs                        every pair of operations
+    for some milliseconds: does any wait for ever?
 
-Rounds of four kinds take turns. *Threads*: some run random operations on one world, others close parts of it, until all is closed. *Handlers*:
-a timer's signals close parts, in the middle of what the main thread does. *Callbacks*: parts are closed by ``__array__`` of an argument, an eval
-callback, a custom operation, an abort callback, a log function, the generator of a ``with`` block that is dropped, ``copy.copy`` of an object.
-*Finalizers*: cycles of garbage whose ``__del__`` and weak references use and close everything, collected in the middle of operations.
+Rounds of four kinds take turns. *Threads*: some run random operations on one world, others close parts of it, until all
+is closed. *Handlers*: a timer's signals close parts, in the middle of what the main thread does. *Callbacks*: parts are
+closed by ``__array__`` of an argument, an eval callback, a custom operation, an abort callback, a log function, the
+generator of a ``with`` block that is dropped, ``copy.copy`` of an object. *Finalizers*: cycles of garbage whose
+``__del__`` and weak references use and close everything, collected in the middle of operations.
 
 Only errors of the package may come out, results must be right, arrays must stay memory.
 """
@@ -336,7 +339,10 @@ class _Garbage:
     def __init__(self, world: World, chooser: random.Random, counts: Counter[str]) -> None:
         self.world, self.me, self.chooser, self.counts = world, self, chooser, counts
         self.views = [world.y.numpy(), world.w.numpy()]
-        self.refs = [weakref.ref(self, lambda ref, file=world.file: file.nbytes), weakref.ref(world.graph, lambda ref: gc.get_count())]
+        self.refs = [
+            weakref.ref(self, lambda ref, file=world.file: file.nbytes),
+            weakref.ref(world.graph, lambda ref: gc.get_count()),
+        ]
 
     def __del__(self) -> None:
         for _ in range(6):
@@ -374,7 +380,12 @@ def finalizers_round(chooser: random.Random, counts: Counter[str]) -> None:
     world.read_views()
 
 
-ROUNDS = {"threads": threads_round, "handlers": handlers_round, "callbacks": callbacks_round, "finalizers": finalizers_round}
+ROUNDS = {
+    "threads": threads_round,
+    "handlers": handlers_round,
+    "callbacks": callbacks_round,
+    "finalizers": finalizers_round,
+}
 
 
 def closing(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str]:
@@ -396,7 +407,8 @@ def closing(seconds: float, seed: int, options: argparse.Namespace) -> Counter[s
 
 
 def pairs(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str]:
-    """Two threads, each with one operation, for some milliseconds; all pairs, an operation with itself too, if there is time."""
+    """Two threads, each with one operation, for some milliseconds; all pairs, an operation with itself too, if there is
+    time."""
     chooser, counts = random.Random(seed), Counter[str]()
     end = time.monotonic() + seconds
     sys.setswitchinterval(1e-5)

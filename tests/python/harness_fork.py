@@ -2,9 +2,9 @@
 
     python tests/python/harness_fork.py --seconds 10 --seed 1
 
-In the child new objects work, from two threads; old ones work and are right, or raise an error of the package; nothing hangs, nothing that is
-read is garbage, and everything can be closed. The parent does not notice. Children that fail are counted by how, and the harness fails in
-the end if there were any.
+In the child new objects work, from two threads; old ones work and are right, or raise an error of the package; nothing
+hangs, nothing that is read is garbage, and everything can be closed. The parent does not notice. Children that fail are
+counted by how, and the harness fails in the end if there were any.
 """
 
 from __future__ import annotations
@@ -24,14 +24,28 @@ from collections import Counter
 from typing import Any
 
 import ggml_backend as gb
-from harness_world import CLOSERS, OPERATIONS, SANITIZED, World, Wrong, in_thread, out_of_memory, report, shuffled, supervise, watched
+from harness_world import (
+    CLOSERS,
+    OPERATIONS,
+    SANITIZED,
+    World,
+    Wrong,
+    in_thread,
+    out_of_memory,
+    report,
+    shuffled,
+    supervise,
+    watched,
+)
 
 PATIENCE = 60 if SANITIZED else 15  # seconds that a child may take; it needs less than one
 GARBAGE, FOREIGN, NEW = 81, 82, 83
 HOW = {GARBAGE: "read garbage", FOREIGN: "raised what is no error of the package", NEW: "could not use new objects"}
 BUSY = (
-    "compute", "compute custom", "set x", "read y", "set w", "copy to v", "copy to t", "build", "open scheduler", "reset", "results", "compute own",
-    "compute with callback", "open and allocate", "graph of", "compute async", "splits", "open buffer", "load", "quantize into",
+    "compute", "compute custom", "set x", "read y", "set w", "copy to v", "copy to t", "build", "open scheduler",
+    "reset", "results", "compute own",
+    "compute with callback", "open and allocate", "graph of", "compute async", "splits", "open buffer", "load",
+    "quantize into",
 )  # fmt: skip
 
 
@@ -153,7 +167,15 @@ def forks(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str
             counts["children"] += 1
             if waited:
                 code = os.waitstatus_to_exitcode(waited)
-                bad["hung" if code in (1, -signal.SIGALRM) else f"died of signal {-code}" if code < 0 else HOW.get(code, f"ended with {code}")] += 1
+                bad[
+                    (
+                        "hung"
+                        if code in (1, -signal.SIGALRM)
+                        else f"died of signal {-code}"
+                        if code < 0
+                        else HOW.get(code, f"ended with {code}")
+                    )
+                ] += 1
             report(counts + Counter({f"children that {k}": v for k, v in bad.items()}))
             if time.monotonic() > end:
                 break

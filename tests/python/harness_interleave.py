@@ -1,13 +1,16 @@
 """Every place in the package's Python code where something else may come between: one by one, in every operation.
 
-    python tests/python/harness_interleave.py --mode interrupts     KeyboardInterrupt is raised there; afterwards all works, from two threads
-    python tests/python/harness_interleave.py --mode handlers       another operation or close() runs there, on the same thread, as in a handler
+    python tests/python/harness_interleave.py --mode interrupts     KeyboardInterrupt is raised there; afterwards all
+    works, from two threads python tests/python/harness_interleave.py --mode handlers       another operation or close()
+    runs there, on the same thread, as in a handler
                                                                     of a signal or a finalizer
-    python tests/python/harness_interleave.py --mode threads        the same on another thread, while this one stands still there
+    python tests/python/harness_interleave.py --mode threads        the same on another thread, while this one stands
+    still there
 
-Nothing here is left to chance but the order, and which part is tried in the given time; ``--complete`` tries all of the first mode, or every
-operation against every close() in the others, however long it takes. The places are the lines of the package (``--instructions``: the
-instructions after a call, too, where CPython looks for signals), which ``sys.settrace`` reports. Only errors of the package may come out.
+Nothing here is left to chance but the order, and which part is tried in the given time; ``--complete`` tries all of the
+first mode, or every operation against every close() in the others, however long it takes. The places are the lines of
+the package (``--instructions``: the instructions after a call, too, where CPython looks for signals), which
+``sys.settrace`` reports. Only errors of the package may come out.
 """
 
 from __future__ import annotations
@@ -49,7 +52,8 @@ def after_calls(code: CodeType) -> frozenset[int]:
 
 
 class Places:
-    """``run(act, k, intruder)`` calls the intruder at the k-th place of what the act executes of the package; False if there are fewer."""
+    """``run(act, k, intruder)`` calls the intruder at the k-th place of what the act executes of the package; False if
+    there are fewer."""
 
     def __init__(self, instructions: bool) -> None:
         self.instructions = instructions
@@ -157,7 +161,9 @@ def intruders(seconds: float, seed: int, options: argparse.Namespace) -> Counter
 
         with watched():
             print(f"at: {name} with {other} at place {k}", flush=True)
-            reached = places.run(lambda act=act, world=world: tolerant(act, world), k, beside if options.mode == "handlers" else start)
+            reached = places.run(
+                lambda act=act, world=world: tolerant(act, world), k, beside if options.mode == "handlers" else start
+            )
             for thread in helper:
                 thread.join()
             if raised:
@@ -174,7 +180,8 @@ def intruders(seconds: float, seed: int, options: argparse.Namespace) -> Counter
 
 
 def _choices(chooser: random.Random, lengths: dict[str, int], complete: bool) -> Iterator[tuple[str, str, int]]:
-    """Operation, what comes between, and the place. ``lengths`` tells how many places an operation has, as soon as that is known."""
+    """Operation, what comes between, and the place. ``lengths`` tells how many places an operation has, as soon as that
+    is known."""
     if complete:
         for name in shuffled(list(OPERATIONS), chooser):
             for other in CLOSERS:

@@ -1,12 +1,14 @@
 """Ctrl-C and failed allocations at any moment: afterwards everything works, also from another thread.
 
-    python tests/python/harness_interrupts.py --seconds 10 --seed 1               a timer interrupts operations at random moments
-    python tests/python/harness_interrupts.py --no-memory                         one allocation of Python's after the other fails
-    python tests/python/harness_interrupts.py --latency                           how long until SIGINT is heard while the library works or waits
+    python tests/python/harness_interrupts.py --seconds 10 --seed 1               a timer interrupts operations at
+    random moments python tests/python/harness_interrupts.py --no-memory                         one allocation of
+    Python's after the other fails python tests/python/harness_interrupts.py --latency                           how
+    long until SIGINT is heard while the library works or waits
 
-An interrupt is a KeyboardInterrupt that the handler of a signal raises, SIGINT or SIGALRM, sent by a timer 1 us to 5 ms after an operation
-began. After every burst of them the world is checked by this thread and by another one. Descriptors and threads must not grow, memory not
-by more than a few dozen MB, and a simulated device of 4 MB still has its memory. A lock that is left behind shows as a hang.
+An interrupt is a KeyboardInterrupt that the handler of a signal raises, SIGINT or SIGALRM, sent by a timer 1 us to 5 ms
+after an operation began. After every burst of them the world is checked by this thread and by another one. Descriptors
+and threads must not grow, memory not by more than a few dozen MB, and a simulated device of 4 MB still has its memory.
+A lock that is left behind shows as a hang.
 """
 
 from __future__ import annotations
@@ -86,7 +88,8 @@ class _Sender:
     """A thread that sends SIGINT to the main thread, as a terminal does."""
 
     def __init__(self) -> None:
-        self.wanted: queue.SimpleQueue[float] = queue.SimpleQueue()  # of C: an interrupt of `put` leaves no lock of Python's behind
+        # of C: an interrupt of `put` leaves no lock of Python's behind
+        self.wanted: queue.SimpleQueue[float] = queue.SimpleQueue()
         self.sent = 0.0  # when
         self.thread: threading.Thread | None = None
 
@@ -127,11 +130,15 @@ def by_timer(seconds: float, seed: int, options: argparse.Namespace) -> Counter[
     while time.monotonic() < end:
         for name in shuffled(list(acts), chooser)[:AFTER]:
             # most moments lie within the operation; some come later than it, and may hit what follows
-            delay = chooser.choice([chooser.uniform(1e-6, 1.2 * durations[name] + 2e-5), 10 ** chooser.uniform(-6, -2.3)])
+            delay = chooser.choice(
+                [chooser.uniform(1e-6, 1.2 * durations[name] + 2e-5), 10 ** chooser.uniform(-6, -2.3)]
+            )
             number = signal.SIGINT if chooser.random() < 0.2 else signal.SIGALRM
             with watched():
                 try:
-                    counts["interrupts"] += timer.attempt(functools.partial(attempt, name, acts[name], world), delay, number)
+                    counts["interrupts"] += timer.attempt(
+                        functools.partial(attempt, name, acts[name], world), delay, number
+                    )
                 except BaseException:
                     print(f"at: {name}", flush=True)
                     raise
@@ -152,7 +159,8 @@ def by_timer(seconds: float, seed: int, options: argparse.Namespace) -> Counter[
 
 
 def attempt(name: str, act: Callable[[World], object], world: World) -> None:
-    """What was interrupted before may have left results out of date, or inputs unset: StateError. The check that follows finds what is worse."""
+    """What was interrupted before may have left results out of date, or inputs unset: StateError. The check that
+    follows finds what is worse."""
     with contextlib.suppress(gb.StateError):
         act(world)
 
@@ -172,7 +180,8 @@ def checked(world: World, counts: Counter[str]) -> None:
 
 
 def without_memory(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str]:
-    """The n-th allocation of each operation fails, n = 0, 1, ... until none of some dozens in a row makes a difference."""
+    """The n-th allocation of each operation fails, n = 0, 1, ... until none of some dozens in a row makes a
+    difference."""
     try:
         import _testcapi
     except ImportError:
@@ -267,13 +276,17 @@ LATENCY: dict[str, Callable[[], Callable[[], object]]] = {
     "a product on one thread": lambda: _product([gb.Backend("CPU", n_threads=1)]),
     "a product on two threads": lambda: _product([gb.Backend("CPU", n_threads=2)]),
     "a product on a simulated device": lambda: _product([gb.Backend("SIM", mem="512M")]),
-    **{f"a slow device, {how}": lambda how=how: _slow_device(how) for how in ("compute", "results", "numpy", "synchronize")},  # type: ignore[misc]
+    **{
+        f"a slow device, {how}": lambda how=how: _slow_device(how)
+        for how in ("compute", "results", "numpy", "synchronize")
+    },  # type: ignore[misc]
     "another thread's computation": _behind_another_thread,
 }
 
 
 def latency(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str]:
-    """Milliseconds from SIGINT to KeyboardInterrupt. The promise is 200; what is asserted leaves room for machines that others use."""
+    """Milliseconds from SIGINT to KeyboardInterrupt. The promise is 200; what is asserted leaves room for machines that
+    others use."""
     chooser, timer, counts = random.Random(seed), Timer(), Counter[str]()
     acts = {name: make() for name, make in LATENCY.items()}
     late: dict[str, list[float]] = {name: [] for name in acts}
@@ -297,11 +310,15 @@ def latency(seconds: float, seed: int, options: argparse.Namespace) -> Counter[s
 
 def work(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str]:
     try:
-        return (without_memory if options.no_memory else latency if options.latency else by_timer)(seconds, seed, options)
+        return (without_memory if options.no_memory else latency if options.latency else by_timer)(
+            seconds, seed, options
+        )
     finally:  # one may be on its way, and Python's own handlers end before the process does
         signal.signal(signal.SIGALRM, signal.SIG_IGN)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 if __name__ == "__main__":
-    sys.exit(supervise(__file__, work, ("--no-memory", {"action": "store_true"}), ("--latency", {"action": "store_true"})))
+    sys.exit(
+        supervise(__file__, work, ("--no-memory", {"action": "store_true"}), ("--latency", {"action": "store_true"}))
+    )

@@ -1,13 +1,14 @@
 """What the attack harnesses share: a small world with one of everything, and a table of all that one can do with it.
 
-``World`` has schedulers, graphs, buffers, contexts, allocators, a file. ``OPERATIONS`` maps names to functions of a world; each leaves the
-world usable. ``CLOSERS`` maps names to functions that close a part of it. ``World.check`` computes with everything that is left and compares:
-after whatever a harness did, it must succeed, from any thread.
+``World`` has schedulers, graphs, buffers, contexts, allocators, a file. ``OPERATIONS`` maps names to functions of a
+world; each leaves the world usable. ``CLOSERS`` maps names to functions that close a part of it. ``World.check``
+computes with everything that is left and compares: after whatever a harness did, it must succeed, from any thread.
 
-Values. ``x`` is only ever 2 or 3 in all elements, ``w`` the identity, ``a`` 1 or 2. So each readable result has few right values, however
-threads interleave, and `valid` finds a wrong one.
+Values. ``x`` is only ever 2 or 3 in all elements, ``w`` the identity, ``a`` 1 or 2. So each readable result has few
+right values, however threads interleave, and `valid` finds a wrong one.
 
-`supervise` runs a harness in a process of its own, restarts it with another seed when it dies, and says what it died of.
+`supervise` runs a harness in a process of its own, restarts it with another seed when it dies, and says what it died
+of.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ def doubled(dst: np.ndarray[Any, Any], a: np.ndarray[Any, Any]) -> None:
 
 
 def valid(what: str, array: np.ndarray[Any, Any], *values: float) -> None:
-    """Wrong, unless all elements are among the values. Uses nothing of NumPy that imports or is slow: handlers call it in the middle of it."""
+    """Wrong, unless all elements are among the values. Uses nothing of NumPy that imports or is slow: handlers call it
+    in the middle of it."""
     if VALUES and not set(array.reshape(-1).tolist()) <= set(values):
         raise Wrong(f"{what}: {sorted(set(array.reshape(-1).tolist()))[:5]}, not of {values}")
 
@@ -183,7 +185,8 @@ def operations(**acts: Act) -> None:
         operation(name.replace("_", " "))(act)
 
 
-# ------------------------------------------------------------------------------------------------------------------ computing
+# ------------------------------------------------------------------------------------------------------------------
+# computing
 
 operations(
     compute=lambda w: w.sched.compute(w.graph),
@@ -244,7 +247,8 @@ def _(w: World) -> None:
         with w.sched.trace() as trace:
             w.sched.compute(w.graph)
     except gb.StateError as error:
-        if "recorded already" not in str(error):  # by another thread, or by one that was interrupted before its `with` began
+        # by another thread, or by one that was interrupted before its `with` began
+        if "recorded already" not in str(error):
             raise
     else:
         repr(trace.events), trace.running, trace.to_json()
@@ -278,7 +282,8 @@ def _(w: World) -> None:
     valid("copy graph", copy.outputs[0].numpy(copy=True), 2, 4)
 
 
-# ------------------------------------------------------------------------------------------------------------------ tensors
+# ------------------------------------------------------------------------------------------------------------------
+# tensors
 
 operations(
     set_x=lambda w: w.x.set(2.0),
@@ -302,9 +307,30 @@ operations(
     copy_to_t=lambda w: w.t.copy_from(w.x),
     copy_to_v=lambda w: w.v.copy_from(w.w),
     copy_to_x=lambda w: w.x.copy_from(w.t),
-    tensor_facts=lambda w: (w.x.shape, w.x.strides, w.x.ne, w.x.nb, w.x.dtype, w.x.size, w.x.nbytes, w.x.name, w.x.op, w.x.is_contiguous),
+    tensor_facts=lambda w: (
+        w.x.shape,
+        w.x.strides,
+        w.x.ne,
+        w.x.nb,
+        w.x.dtype,
+        w.x.size,
+        w.x.nbytes,
+        w.x.name,
+        w.x.op,
+        w.x.is_contiguous,
+    ),
     tensor_flags=lambda w: (w.x.is_input, w.y.is_output, w.x.ndim, w.x.context, w.x.describe(), len(w.x)),
-    tensor_places=lambda w: (w.x.is_placed, w.w.buffer, w.y.location, repr(w.y), w.w.is_host, w.y.sources, w.y.view_of, hash(w.y), w.y == w.x),
+    tensor_places=lambda w: (
+        w.x.is_placed,
+        w.w.buffer,
+        w.y.location,
+        repr(w.y),
+        w.w.is_host,
+        w.y.sources,
+        w.y.view_of,
+        hash(w.y),
+        w.y == w.x,
+    ),
 )
 
 
@@ -315,12 +341,18 @@ def _(w: World) -> None:
     w.y.set_output()
 
 
-# -------------------------------------------------------------------------------------------------------- contexts and graphs
+# -------------------------------------------------------------------------------------------------------- contexts and
+# graphs
 
 operations(
     build=lambda w: gb.soft_max(gb.relu(w.y + w.x)),
     build_view=lambda w: w.y[1:, 2:].T.reshape(-1),
-    build_orders=lambda w: (w.x.swapaxes(0, 1).contiguous(), w.x.transpose(1, 0), w.x[None].permute(2, 0, 1), w.x.astype(gb.float16)),
+    build_orders=lambda w: (
+        w.x.swapaxes(0, 1).contiguous(),
+        w.x.transpose(1, 0),
+        w.x[None].permute(2, 0, 1),
+        w.x.astype(gb.float16),
+    ),
     build_product=lambda w: w.x @ w.v.T,
     build_custom=lambda w: gb.map_custom(doubled, w.x),
     tensor=lambda w: w.ctx.tensor((2, 3), gb.float16, name="new"),
@@ -329,7 +361,15 @@ operations(
     graph_of=lambda w: w.ctx.graph(w.y),
     graph_facts=lambda w: (w.graph.n_nodes, w.graph.context),
     reordered=lambda w: w.own_graph.reordered(),
-    nodes=lambda w: (w.graph.nodes, w.graph.leafs, len(w.graph), w.graph.outputs, w.graph.get("x"), w.graph["x"], repr(w.graph)),
+    nodes=lambda w: (
+        w.graph.nodes,
+        w.graph.leafs,
+        len(w.graph),
+        w.graph.outputs,
+        w.graph.get("x"),
+        w.graph["x"],
+        repr(w.graph),
+    ),
     pictures=lambda w: (w.graph.to_dot(), w.graph._repr_html_()),
     context_view=lambda w: w.ctx.view(w.w),
 )
@@ -401,13 +441,36 @@ def _(w: World) -> None:
         valid("from numpy", t.numpy(copy=True), 1)
 
 
-# ------------------------------------------------------------------------------------------------ buffers, devices, allocators
+# ------------------------------------------------------------------------------------------------ buffers, devices,
+# allocators
 
 operations(
-    buffer_facts=lambda w: (w.buffer.name, w.buffer.size, w.buffer.type, w.buffer.alignment, w.buffer.is_host, w.buffer.usage, w.buffer.readonly, repr(w.buffer)),
-    buffer_type=lambda w: (w.buffer.type.name, repr(w.cpu.buffer_type), w.cpu.buffer_type.supports(w.cpu), w.cpu.buffer_type.alloc_size(w.x)),
+    buffer_facts=lambda w: (
+        w.buffer.name,
+        w.buffer.size,
+        w.buffer.type,
+        w.buffer.alignment,
+        w.buffer.is_host,
+        w.buffer.usage,
+        w.buffer.readonly,
+        repr(w.buffer),
+    ),
+    buffer_type=lambda w: (
+        w.buffer.type.name,
+        repr(w.cpu.buffer_type),
+        w.cpu.buffer_type.supports(w.cpu),
+        w.cpu.buffer_type.alloc_size(w.x),
+    ),
     place=lambda w: w.own_buffer.place(w.own.tensor(0)),
-    backend_facts=lambda w: (repr(w.cpu), w.cpu.level, w.cpu.n_threads, w.sim.alignment, w.sim.max_size, w.sim.name, w.cpu.is_cpu),
+    backend_facts=lambda w: (
+        repr(w.cpu),
+        w.cpu.level,
+        w.cpu.n_threads,
+        w.sim.alignment,
+        w.sim.max_size,
+        w.sim.name,
+        w.cpu.is_cpu,
+    ),
     supports=lambda w: (w.sim.supports(w.y), w.sim.unsupported_reason(w.z)),
     backend_synchronize=lambda w: (w.cpu.synchronize(), w.sim.synchronize()),
     stop=lambda w: w.cpu.stop(),
@@ -417,7 +480,15 @@ operations(
     event_facts=lambda w: (w.event.backend, repr(w.event)),
     closed=lambda w: [t.closed for t in (w.ctx, w.sched, w.cpu, w.buffer, w.event, w.talloc, w.galloc, w.file)],
     measure=lambda w: w.galloc.measure(w.custom),
-    allocator_facts=lambda w: (repr(w.galloc), w.galloc.size, w.galloc.buffer, repr(w.talloc), w.talloc.is_measure, w.talloc.max_size, w.talloc.buffer),
+    allocator_facts=lambda w: (
+        repr(w.galloc),
+        w.galloc.size,
+        w.galloc.buffer,
+        repr(w.talloc),
+        w.talloc.is_measure,
+        w.talloc.max_size,
+        w.talloc.buffer,
+    ),
     registry=lambda w: (gb.backends(), gb.cpu_levels(), gb.load_report(), gb.cpu_buffer_type().name),
 )
 
@@ -469,12 +540,22 @@ def _(w: World) -> None:
             valid("graph allocator", y.numpy(copy=True), 2)
 
 
-# ---------------------------------------------------------------------------------------------------------------------- files
+# ----------------------------------------------------------------------------------------------------------------------
+# files
 
 operations(
-    metadata=lambda w: (w.file.metadata["general.architecture"], dict(w.file.metadata), list(w.file.tensors), repr(w.file), w.file.nbytes, w.file.n_parts),
+    metadata=lambda w: (
+        w.file.metadata["general.architecture"],
+        dict(w.file.metadata),
+        list(w.file.tensors),
+        repr(w.file),
+        w.file.nbytes,
+        w.file.n_parts,
+    ),
     file_tensor=lambda w: valid("file", w.file.tensors["w"].numpy() - EYE, 0),
-    file_tensors=lambda w: [(t.name, t.shape, t.dtype, t.offset, t.nbytes, t.dequantize()) for t in w.file.tensors.values()],
+    file_tensors=lambda w: [
+        (t.name, t.shape, t.dtype, t.offset, t.nbytes, t.dequantize()) for t in w.file.tensors.values()
+    ],
     file_view=lambda w: w.views.append(w.file.tensors["h"].data),
     quantize=lambda w: gb.dequantize(gb.quantize(np.ones((4, 64), np.float32), "q8_0"), "q8_0"),
     plan=lambda w: gb.plan_memory([0, 1], [2, 3], [64, 64]),
@@ -533,15 +614,20 @@ def _drop_own(w: World) -> None:
 
 
 CLOSERS.update({
-    "close scheduler": lambda w: w.sched.close(), "close context": lambda w: w.ctx.close(), "drop context": _drop_context, "drop own": _drop_own, "close weights": lambda w: w.weights.close(),
-    "close buffer": lambda w: w.buffer.close(), "close own buffer": lambda w: w.own_buffer.close(), "close own": lambda w: w.own.close(),
-    "close loose": lambda w: w.loose.close(), "close cpu": lambda w: w.cpu.close(), "close sim": lambda w: w.sim.close(),
-    "close event": lambda w: w.event.close(), "close graph allocator": lambda w: w.galloc.close(), "close allocator": lambda w: w.talloc.close(),
+    "close scheduler": lambda w: w.sched.close(), "close context": lambda w: w.ctx.close(),
+    "drop context": _drop_context, "drop own": _drop_own, "close weights": lambda w: w.weights.close(),
+    "close buffer": lambda w: w.buffer.close(), "close own buffer": lambda w: w.own_buffer.close(),
+    "close own": lambda w: w.own.close(),
+    "close loose": lambda w: w.loose.close(), "close cpu": lambda w: w.cpu.close(),
+    "close sim": lambda w: w.sim.close(),
+    "close event": lambda w: w.event.close(), "close graph allocator": lambda w: w.galloc.close(),
+    "close allocator": lambda w: w.talloc.close(),
     "close file": lambda w: w.file.close(),
 })  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------------------------------ what holds
+# ------------------------------------------------------------------------------------------------------------------
+# what holds
 
 
 def in_thread(act: Callable[[], Any]) -> None:
@@ -593,7 +679,9 @@ class Resources:
         found = []
         if len(self.descriptors) > len(before.descriptors) + 3:
             new = Counter(self.descriptors) - Counter(before.descriptors)
-            found.append(f"{len(self.descriptors) - len(before.descriptors)} descriptors: {', '.join(sorted(new))[:300]}")
+            found.append(
+                f"{len(self.descriptors) - len(before.descriptors)} descriptors: {', '.join(sorted(new))[:300]}"
+            )
         if self.threads > before.threads + 3:
             found.append(f"{self.threads - before.threads} threads")
         if not SANITIZED and self.memory > before.memory + megabytes * 1e6:
@@ -601,7 +689,8 @@ class Resources:
         return found
 
 
-# ----------------------------------------------------------------------------------------------------------------- supervision
+# -----------------------------------------------------------------------------------------------------------------
+# supervision
 
 _DONE = "harness: "
 
@@ -611,15 +700,22 @@ def report(counts: Counter[str]) -> None:
     print(_DONE + ";".join(f"{k}={v}" for k, v in sorted(counts.items())), flush=True)
 
 
-def supervise(file: str, work: Callable[[float, int, argparse.Namespace], Counter[str]], *flags: tuple[str, dict[str, Any]]) -> int:
-    """The command line of a harness. ``work(seconds, seed, options)`` runs in a process of its own and returns counts; what goes wrong it
-    raises, or it dies of it. Then another process goes on with the next seed, up to ``--deaths`` times. The exit status is 0 if none died."""
+def supervise(
+    file: str, work: Callable[[float, int, argparse.Namespace], Counter[str]], *flags: tuple[str, dict[str, Any]]
+) -> int:
+    """The command line of a harness. ``work(seconds, seed, options)`` runs in a process of its own and returns counts;
+    what goes wrong it raises, or it dies of it. Then another process goes on with the next seed, up to ``--deaths``
+    times. The exit status is 0 if none died."""
     parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--deaths", type=int, default=1, help="how many failures until it gives up")
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--no-values", action="store_true", help="accept all results: look for crashes, hangs and foreign exceptions only")
+    parser.add_argument(
+        "--no-values",
+        action="store_true",
+        help="accept all results: look for crashes, hangs and foreign exceptions only",
+    )
     for flag, how in flags:
         parser.add_argument(flag, **how)
     options = parser.parse_args()
@@ -633,13 +729,20 @@ def supervise(file: str, work: Callable[[float, int, argparse.Namespace], Counte
     if options.no_values:
         os.environ["GB_HARNESS_VALUES"] = "0"
     model_file()
-    end, totals, kinds, deaths, seed = time.monotonic() + options.seconds, Counter[str](), Counter[str](), 0, options.seed
+    end, totals, kinds, deaths, seed = (
+        time.monotonic() + options.seconds,
+        Counter[str](),
+        Counter[str](),
+        0,
+        options.seed,
+    )
     extra = [a for flag, how in flags for a in _given(options, flag)]
     while True:
         left = max(1.0, end - time.monotonic())
         command = [sys.executable, file, "--work", "--seconds", str(left), "--seed", str(seed), *extra]
         with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
-            # what is freed or was never written is no number that could pass for a result, no pointer, and if it is large no memory
+            # what is freed or was never written is no number that could pass for a result, no pointer, and if it is
+            # large no memory
             environment = {**os.environ, "MALLOC_PERTURB_": "165", "MALLOC_MMAP_THRESHOLD_": "16384"}
             child = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
             try:
@@ -707,7 +810,8 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def lost_by_python(error: SystemError) -> bool:
-    """Is it what Python 3.11.2 makes of two signals at once in ``os.path.realpath``, without this package, too? (Not 3.11.7.)"""
+    """Is it what Python 3.11.2 makes of two signals at once in ``os.path.realpath``, without this package, too? (Not
+    3.11.7.)"""
     once = sys.version_info < (3, 11, 7) and isinstance(error.__cause__, KeyboardInterrupt)
     return once and "fire" in str(error) and "returned a result with an exception set" in str(error)
 
@@ -716,7 +820,8 @@ _ignored = Counter[str]()
 
 
 def _unraisable(hook: Any) -> None:
-    """An exception that Python could not raise, in a finalizer. Interrupts and failed allocations may end there; all else is a failure."""
+    """An exception that Python could not raise, in a finalizer. Interrupts and failed allocations may end there; all
+    else is a failure."""
     if isinstance(hook.exc_value, (KeyboardInterrupt, MemoryError)):
         _ignored[type(hook.exc_value).__name__] += 1
         return

@@ -1,13 +1,15 @@
-"""Every operation with sizes of 0 and 1 in every position: on one thread and two, a simulated device, a scheduler of both, a CUDA device where there is
-one (GGML_CUDA_MODULE names the emulation), with evaluation callbacks, custom functions, copies and comparisons of the graph.
+"""Every operation with sizes of 0 and 1 in every position: on one thread and two, a simulated device, a scheduler of
+both, a CUDA device where there is one (GGML_CUDA_MODULE names the emulation), with evaluation callbacks, custom
+functions, copies and comparisons of the graph.
 
     python tests/python/harness_zeros.py --seconds 10 --seed 1
 
-Operations and arguments are the cases of test_op_smoke.py and some more. One size that occurs in them becomes 0 or 1 wherever it occurs, or
-in one place only; or all inputs get a leading axis of 0 or 1; or sizes become huge beside a 0. What builds must compute, or be refused by an
-error of the package, on all machines alike, and all get the same values. What is known of the shape by NumPy must hold, and wherever an
-array of a tensor is handed out, to the caller, to a callback, to a custom function, it has the shape of the tensor, with all axes, and as
-many bytes as the tensor has, no more. All bytes of every array are read, which the address sanitizer watches.
+Operations and arguments are the cases of test_op_smoke.py and some more. One size that occurs in them becomes 0 or 1
+wherever it occurs, or in one place only; or all inputs get a leading axis of 0 or 1; or sizes become huge beside a 0.
+What builds must compute, or be refused by an error of the package, on all machines alike, and all get the same values.
+What is known of the shape by NumPy must hold, and wherever an array of a tensor is handed out, to the caller, to a
+callback, to a custom function, it has the shape of the tensor, with all axes, and as many bytes as the tensor has, no
+more. All bytes of every array are read, which the address sanitizer watches.
 """
 
 from __future__ import annotations
@@ -55,20 +57,29 @@ MORE: list[tuple[str, Build, list[Array], Any]] = [
     ("reshape", lambda x: gb.relu(x.reshape(1, *x.shape)), [ones(2, 3, 4)], lambda x: x.reshape(1, *x.shape)),
     ("astype", lambda x: x.astype(gb.float16), [ones(2, 3, 4)], lambda x: x),
     ("in place", lambda x: gb.relu(gb.scale(x, 2.0), inplace=True), [ones(2, 3, 4)], lambda x: x),
-    ("attention", lambda q, k, v: gb.cont(gb.permute(gb.mul_mat(v, gb.soft_max(gb.mul_mat(k, q), scale=0.5)), 0, 2, 1, 3)),
+    ("attention", lambda q, k,
+     v: gb.cont(gb.permute(gb.mul_mat(v, gb.soft_max(gb.mul_mat(k, q), scale=0.5)), 0, 2, 1, 3)),
      [ones(2, 3, 8), ones(2, 5, 8), ones(2, 8, 5)], None),
     ("soft_max", lambda x, m: gb.soft_max(x, m, 0.5, max_bias=8.0), [ones(2, 3, 4), ones(3, 4)], None),
     ("layer", lambda x, w, b: gb.gelu(gb.norm(x @ w.T + b)) + x, [ones(3, 4), ones(4, 4), ones(4)], None),
     ("conv", lambda k, x: gb.relu(gb.conv_2d(k, x)), [ones(4, 3, 3, 3, dtype=f16), ones(2, 3, 20, 20)], None),
-    ("rows of halves", gb.get_rows, [ones(6, 8, dtype=f16), np.array([0, 2, 1], i32)], lambda x, i: x[np.zeros_like(i)] if len(x) else None),
+    ("rows of halves", gb.get_rows, [ones(6, 8, dtype=f16), np.array([0, 2, 1], i32)], lambda x,
+     i: x[np.zeros_like(i)] if len(x) else None),
 ]  # fmt: skip
 
 CASES: list[tuple[str, Build, list[Array], Any]] = [
-    *((name, build, arrays, reference) for name, build, arrays, _, reference in test_op_smoke.CASES if name not in ("empty_like", "map_custom")), *MORE,
+    *(
+        (name, build, arrays, reference)
+        for name, build, arrays, _, reference in test_op_smoke.CASES
+        if name not in ("empty_like", "map_custom")
+    ),
+    *MORE,
 ]
 SHAPES_KNOWN = {
-    "abs", "sgn", "neg", "step", "tanh", "elu", "relu", "gelu", "gelu_erf", "gelu_quick", "silu", "hardswish", "hardsigmoid", "leaky_relu", "sqr", "sqrt",
-    "log", "scale", "clamp", "unary", "sum", "sum_rows", "mean", "argsort", "dup", "transpose", "mul_mat", "+", "*", "-", "@", "[]", "T", "swapaxes",
+    "abs", "sgn", "neg", "step", "tanh", "elu", "relu", "gelu", "gelu_erf", "gelu_quick", "silu", "hardswish",
+    "hardsigmoid", "leaky_relu", "sqr", "sqrt",
+    "log", "scale", "clamp", "unary", "sum", "sum_rows", "mean", "argsort", "dup", "transpose", "mul_mat", "+", "*",
+    "-", "@", "[]", "T", "swapaxes",
     "reshape", "astype", "in place",
 }  # fmt: skip
 LARGEST = 1 << 23  # bytes of a tensor; the machines write them many times, and simulated devices have 64 MiB
@@ -122,7 +133,9 @@ class Trial:
         self.ctx = gb.Context()
         self.shapes = shapes
         self.errors: list[Wrong] = []
-        self.inputs = [self.ctx.tensor(s, a.dtype, name=f"input {i}") for i, (s, a) in enumerate(zip(shapes, arrays, strict=True))]
+        self.inputs = [
+            self.ctx.tensor(s, a.dtype, name=f"input {i}") for i, (s, a) in enumerate(zip(shapes, arrays, strict=True))
+        ]
         given = [self.custom(t) if custom == "before" and t.dtype == gb.float32 else t for t in self.inputs]
         self.node = build(*given)
         self.result = self.custom(self.node) if custom == "after" else self.node
@@ -241,7 +254,9 @@ def values_of(arrays: Sequence[Array], shapes: Sequence[tuple[int, ...]]) -> lis
     return [v if v.shape == s else np.zeros((), v.dtype) for v, s in zip(found, shapes, strict=True)]
 
 
-def known_shape(name: str, reference: Any, values: Sequence[Array], shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
+def known_shape(
+    name: str, reference: Any, values: Sequence[Array], shapes: Sequence[tuple[int, ...]]
+) -> tuple[int, ...] | None:
     if reference is None or name not in SHAPES_KNOWN or any(v.shape != s for v, s in zip(values, shapes, strict=True)):
         return None
     try:
@@ -251,7 +266,9 @@ def known_shape(name: str, reference: Any, values: Sequence[Array], shapes: Sequ
         return None
 
 
-def trial(machines: Machines, case: tuple[str, Build, list[Array], Any], chooser: random.Random, counts: Counter[str]) -> None:
+def trial(
+    machines: Machines, case: tuple[str, Build, list[Array], Any], chooser: random.Random, counts: Counter[str]
+) -> None:
     name, build, arrays, reference = case
     shapes = changed(arrays, chooser)
     values = values_of(arrays, shapes)
@@ -262,7 +279,8 @@ def trial(machines: Machines, case: tuple[str, Build, list[Array], Any], chooser
     except gb.GgmlError:
         counts["refused"] += 1
         return
-    if any(t.nbytes > LARGEST for t in (*first.inputs, *first.graph.nodes)):  # one value for each of 2^31 empty rows, say
+    # one value for each of 2^31 empty rows, say
+    if any(t.nbytes > LARGEST for t in (*first.inputs, *first.graph.nodes)):
         counts["too large"] += 1
         return
     counts["graphs"] += 1
@@ -297,8 +315,17 @@ def trial(machines: Machines, case: tuple[str, Build, list[Array], Any], chooser
     for where, got in results.items():
         if (got is None) != (expected is None):
             raise Wrong(f"{shapes}, custom {custom!r}: refused on only one of {base}, {where}")
-        if got is not None and expected is not None and not same(got, expected, 1e-2 if "CUDA" in where else 1e-5 if name in LOOSE or expected.dtype == f32 else 1e-2):
-            raise Wrong(f"{shapes}, custom {custom!r}: {base} gives {expected.reshape(-1)[:4]}, {where} gives {got.reshape(-1)[:4]}")
+        if (
+            got is not None
+            and expected is not None
+            and not same(
+                got, expected, 1e-2 if "CUDA" in where else 1e-5 if name in LOOSE or expected.dtype == f32 else 1e-2
+            )
+        ):
+            raise Wrong(
+                f"{shapes}, custom {custom!r}: {base} gives {expected.reshape(-1)[:4]}, {where} gives"
+                f" {got.reshape(-1)[:4]}"
+            )
 
 
 def same(a: Array, b: Array, rtol: float) -> bool:

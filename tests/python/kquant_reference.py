@@ -1,7 +1,8 @@
-"""The K formats quantized as their specification says, in NumPy: float32, every product rounded before it is added, sums in order.
+"""The K formats quantized as their specification says, in NumPy: float32, every product rounded before it is added,
+sums in order.
 
-It shares nothing with the library. Sub-blocks are rows here: what the specification does one element after the other happens to all
-sub-blocks at once, so that sums have the same order.
+It shares nothing with the library. Sub-blocks are rows here: what the specification does one element after the other
+happens to all sub-blocks at once, so that sums have the same order.
 """
 
 from __future__ import annotations
@@ -26,8 +27,11 @@ def _levels(factor: Array, x: Array, low: int, high: int) -> Array:
     return np.clip(np.rint(factor[:, None] * x), low, high).astype(F)
 
 
-def affine(n_levels: int, x: Array, w: Array, start: float, step: float, steps: int, absolute: bool) -> tuple[Array, Array, Array]:
-    """Scales, minima and levels with x ~ scale level - minimum. After a better trial the next ones use its offset, also in the range."""
+def affine(
+    n_levels: int, x: Array, w: Array, start: float, step: float, steps: int, absolute: bool
+) -> tuple[Array, Array, Array]:
+    """Scales, minima and levels with x ~ scale level - minimum. After a better trial the next ones use its offset, also
+    in the range."""
     n = F(n_levels)
     low, high = np.minimum(F(0), x.min(axis=1)), x.max(axis=1)
     flat = high == low
@@ -53,9 +57,17 @@ def affine(n_levels: int, x: Array, w: Array, start: float, step: float, steps: 
             new_scale, new_offset = np.where(above, sx / s2, new_scale), np.where(above, F(0), new_offset)
             new_error = error(new_scale, new_offset, trial)
             better = (det > 0) & (new_error < best)
-            scale, offset, best = np.where(better, new_scale, scale), np.where(better, new_offset, offset), np.where(better, new_error, best)
+            scale, offset, best = (
+                np.where(better, new_scale, scale),
+                np.where(better, new_offset, offset),
+                np.where(better, new_error, best),
+            )
             levels = np.where(better[:, None], trial, levels)
-    scale, offset, levels = np.where(flat, F(0), scale), np.where(flat, low, offset), np.where(flat[:, None], F(0), levels)
+    scale, offset, levels = (
+        np.where(flat, F(0), scale),
+        np.where(flat, low, offset),
+        np.where(flat[:, None], F(0), levels),
+    )
     return scale, -offset, levels
 
 
@@ -99,7 +111,9 @@ def _q45(x: Array, n_levels: int, start: float, steps: int) -> tuple[Array, Arra
     (sc, d), (mn, dmin) = _spread(scale.reshape(-1, 8), 63), _spread(minimum.reshape(-1, 8), 63)
     levels = _requantized(x.reshape(-1, 8, 32), d, dmin, sc, mn, fitted.reshape(-1, 8, 32), n_levels)
     s, m = sc.astype(np.uint8), mn.astype(np.uint8)
-    packed = np.concatenate([s[:, :4] | s[:, 4:] >> 4 << 6, m[:, :4] | m[:, 4:] >> 4 << 6, s[:, 4:] & 15 | (m[:, 4:] & 15) << 4], axis=1)
+    packed = np.concatenate(
+        [s[:, :4] | s[:, 4:] >> 4 << 6, m[:, :4] | m[:, 4:] >> 4 << 6, s[:, 4:] & 15 | (m[:, 4:] & 15) << 4], axis=1
+    )
     return np.concatenate([_halves(d), _halves(dmin), packed], axis=1), levels
 
 

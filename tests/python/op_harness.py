@@ -1,18 +1,20 @@
 """How the operations are compared with NumPy: `check(build, inputs, reference)`.
 
-An input is an array and a layout. The array holds values that its dtype represents exactly; the reference sees them in float64. The
-layout decides how the tensor lies in memory: whole, or a view cut out of a larger tensor whose remaining elements are poison (NaN,
-or an integer far out of range), so that whoever reads beside the view is caught, and whoever writes there as well.
+An input is an array and a layout. The array holds values that its dtype represents exactly; the reference sees them in
+float64. The layout decides how the tensor lies in memory: whole, or a view cut out of a larger tensor whose remaining
+elements are poison (NaN, or an integer far out of range), so that whoever reads beside the view is caught, and whoever
+writes there as well.
 
-`check` builds the graph once and computes it with one and with three threads, at every level of instructions that this processor
-has, once more on the simulated device, and on a CUDA device where there is one. Every result must be within the tolerance of the
-reference.
+`check` builds the graph once and computes it with one and with three threads, at every level of instructions that this
+processor has, once more on the simulated device, and on a CUDA device where there is one. Every result must be within
+the tolerance of the reference.
 
-Tolerance. u is half the distance between 1 and the next number (2^-24 float32, 2^-11 float16, 2^-8 bfloat16). Computing is done in
-float32, so an element may be off by (terms + n) u32 |m|, where `n` is the length of the sum behind it, `m` the sum of the magnitudes
-of its terms (`magnitude`, by default the result itself) and `terms` the number of roundings that are not additions; plus one
-rounding to the dtype of the result; plus, where an operation may round operands to the dtype of another, `rounded` u_dtype |m|. That
-is the textbook bound of a sum in any order (Higham, Accuracy and Stability, section 4.2); nothing is fitted to what is observed.
+Tolerance. u is half the distance between 1 and the next number (2^-24 float32, 2^-11 float16, 2^-8 bfloat16). Computing
+is done in float32, so an element may be off by (terms + n) u32 |m|, where `n` is the length of the sum behind it, `m`
+the sum of the magnitudes of its terms (`magnitude`, by default the result itself) and `terms` the number of roundings
+that are not additions; plus one rounding to the dtype of the result; plus, where an operation may round operands to the
+dtype of another, `rounded` u_dtype |m|. That is the textbook bound of a sum in any order (Higham, Accuracy and
+Stability, section 4.2); nothing is fitted to what is observed.
 
 Random values depend on the test's own id, so that a failure is the same when it is run again, alone or not.
 """
@@ -36,7 +38,11 @@ import ggml_backend as gb
 FLOATS = ("float32", "float16", "bfloat16")
 UNIT = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 STEP = {"float32": 2.0**-149, "float16": 2.0**-24, "bfloat16": 2.0**-133}  # between neighbouring denormals
-LARGEST = {"float32": float(np.finfo(np.float32).max), "float16": 65504.0, "bfloat16": float(ml_dtypes.finfo(ml_dtypes.bfloat16).max)}
+LARGEST = {
+    "float32": float(np.finfo(np.float32).max),
+    "float16": 65504.0,
+    "bfloat16": float(ml_dtypes.finfo(ml_dtypes.bfloat16).max),
+}
 NUMPY: dict[str, Any] = {"bfloat16": ml_dtypes.bfloat16}
 
 LAYOUTS = ("whole", "padded", "offset", "stepped", "permuted")  # rows of adjacent elements
@@ -56,7 +62,8 @@ def random() -> np.random.Generator:
     return np.random.default_rng(zlib.crc32(test.encode()))
 
 
-# ------------------------------------------------------------------------------------------------------------------- inputs
+# -------------------------------------------------------------------------------------------------------------------
+# inputs
 
 
 @dataclass(frozen=True)
@@ -140,7 +147,8 @@ def _next() -> np.random.Generator:
     return _running[1]
 
 
-# ------------------------------------------------------------------------------------------------------------------ machines
+# ------------------------------------------------------------------------------------------------------------------
+# machines
 
 
 @functools.cache
@@ -163,7 +171,8 @@ def cuda() -> gb.Backend | None:
     return gb.Backend("CUDA0") if "CUDA0" in gb.backends() else None
 
 
-# ------------------------------------------------------------------------------------------------------------------ coverage
+# ------------------------------------------------------------------------------------------------------------------
+# coverage
 
 COVERED: set[str] = set()
 """The operations (as ``Tensor.op`` names them) of which some test says that it compares them with NumPy."""
@@ -188,7 +197,8 @@ def covers(*ops: str) -> Callable[[Any], Any]:
     return decorate
 
 
-# ------------------------------------------------------------------------------------------------------------------ checking
+# ------------------------------------------------------------------------------------------------------------------
+# checking
 
 
 @dataclass(frozen=True)
@@ -240,7 +250,8 @@ class Built:
         return read(self.node)
 
     def untouched(self, but: Sequence[int] = ()) -> None:
-        """The memory of the inputs is as it was, except that of the ones that are written, which are so outside of the view only."""
+        """The memory of the inputs is as it was, except that of the ones that are written, which are so outside of the
+        view only."""
         for i, (root, memory, given) in enumerate(zip(self.roots, self.memory, self.inputs, strict=True)):
             now = np.ascontiguousarray(read(root))
             if i in but:
@@ -276,7 +287,11 @@ def check(
     """
     with np.errstate(all="ignore"):
         want = np.asarray(reference(*(i.exact for i in inputs)))
-        size = np.abs(want) if magnitude is None else np.broadcast_to(magnitude(*(np.abs(i.exact) for i in inputs)), want.shape)
+        size = (
+            np.abs(want)
+            if magnitude is None
+            else np.broadcast_to(magnitude(*(np.abs(i.exact) for i in inputs)), want.shape)
+        )
     built = Built(build, inputs, cpus()[0][1])
     node = built.node
     assert node.dtype.name == (dtype or inputs[0].dtype)
@@ -320,12 +335,15 @@ def compare(got: Any, want: Any, magnitude: Any, tolerance: Tolerance, label: st
     if not good.all():
         i = tuple(int(v) for v in np.argwhere(~good)[0])
         raise AssertionError(
-            f"{label}: {np.count_nonzero(~good)} of {good.size} elements differ; the first at {i}: {got[i]!r}, not {want[i]!r} "
-            f"(difference {abs(got[i] - want[i]):.3g}, allowed {np.broadcast_to(allowed, want.shape)[i]:.3g})"
+            f"{label}: {np.count_nonzero(~good)} of {good.size} elements differ; the first at {i}: {got[i]!r}, not"
+            f" {want[i]!r} (difference {abs(got[i] - want[i]):.3g}, allowed"
+            f" {np.broadcast_to(allowed, want.shape)[i]:.3g})"
         )
 
 
-def refuses(build: Callable[..., gb.Tensor], inputs: Sequence[In], error: Any = (gb.UnsupportedError, gb.InvalidArgumentError)) -> None:
+def refuses(
+    build: Callable[..., gb.Tensor], inputs: Sequence[In], error: Any = (gb.UnsupportedError, gb.InvalidArgumentError)
+) -> None:
     """Fails unless the operation is refused with a clear error, either when it is built or when it is computed."""
     with pytest.raises(error) as caught:
         Built(build, inputs, cpus()[0][1]).compute(cpus()[0][1])
@@ -334,9 +352,14 @@ def refuses(build: Callable[..., gb.Tensor], inputs: Sequence[In], error: Any = 
 
 
 def both_ways(
-    build: Callable[..., gb.Tensor], inputs: Sequence[In], reference: Callable[..., Any], tolerance: Tolerance, **options: Any
+    build: Callable[..., gb.Tensor],
+    inputs: Sequence[In],
+    reference: Callable[..., Any],
+    tolerance: Tolerance,
+    **options: Any,
 ) -> None:
-    """The operation with ``inplace=False`` and ``inplace=True``; the second must write the memory of the first input."""
+    """The operation with ``inplace=False`` and ``inplace=True``; the second must write the memory of the first
+    input."""
     check(functools.partial(build, inplace=False), inputs, reference, tolerance, **options)
     node = check(functools.partial(build, inplace=True), inputs, reference, tolerance, writes=(0,), **options)
     assert node.view_of is not None

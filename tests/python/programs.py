@@ -102,11 +102,19 @@ def holds(monkeypatch) -> Callable[..., str]:
     """Runs a program in a fresh interpreter: it ends by itself, with status 0 and nothing on stderr."""
 
     def run(source: str, environment: dict[str, str] | None = None, patience: int = PATIENCE) -> str:
-        program = PRELUDE.replace("PATIENCE", str(patience * max(1, LONGER))).replace("FACTOR", str(LONGER)).replace("FOLDER", repr(str(Path(__file__).parent))) + textwrap.dedent(source) + "\nfaulthandler.cancel_dump_traceback_later()\n"
+        program = (
+            PRELUDE.replace("PATIENCE", str(patience * max(1, LONGER)))
+            .replace("FACTOR", str(LONGER))
+            .replace("FOLDER", repr(str(Path(__file__).parent)))
+            + textwrap.dedent(source)
+            + "\nfaulthandler.cancel_dump_traceback_later()\n"
+        )
         try:
             done = subprocess.run(
-                [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=2 * patience * max(1, LONGER), check=False,
-                env={**os.environ, "PYTHONFAULTHANDLER": "1", "MALLOC_PERTURB_": "165", "MALLOC_MMAP_THRESHOLD_": "16384", **(environment or {})},
+                [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True,
+                timeout=2 * patience * max(1, LONGER), check=False,
+                env={**os.environ, "PYTHONFAULTHANDLER": "1", "MALLOC_PERTURB_": "165",
+                 "MALLOC_MMAP_THRESHOLD_": "16384", **(environment or {})},
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             pytest.fail("the program hangs")

@@ -1,4 +1,5 @@
-"""Objects of a wrong kind as arguments, everywhere: an error of this package or a TypeError that names the argument, never an error from inside."""
+"""Objects of a wrong kind as arguments, everywhere: an error of this package or a TypeError that names the argument,
+never an error from inside."""
 
 from __future__ import annotations
 
@@ -19,9 +20,12 @@ def makers() -> dict[str, object]:
     sim, cpu = gb.Backend("SIM"), gb.Backend("CPU", n_threads=1)
     x = ctx.tensor((4, 4), name="x")
     return {
-        "Tensor": x, "Graph": ctx.graph(gb.relu(x)), "Backend": cpu, "BufferType": cpu.buffer_type, "Buffer": cpu.alloc(4096), "Context": ctx,
-        "Scheduler": gb.Scheduler([sim, cpu]), "int": 1, "float": 1.0, "str": "x", "bool": False, "Any": np.zeros((4, 4), np.float32), "SupportsIndex": 0,
-        "DTypeLike": "float32", "IntPair": 1, "Callable": print, "SupportsIndex | Sequence[int]": 1, "Event": gb.Event(sim),
+        "Tensor": x, "Graph": ctx.graph(gb.relu(x)), "Backend": cpu, "BufferType": cpu.buffer_type,
+        "Buffer": cpu.alloc(4096), "Context": ctx,
+        "Scheduler": gb.Scheduler([sim, cpu]), "int": 1, "float": 1.0, "str": "x", "bool": False,
+        "Any": np.zeros((4, 4), np.float32), "SupportsIndex": 0,
+        "DTypeLike": "float32", "IntPair": 1, "Callable": print, "SupportsIndex | Sequence[int]": 1,
+        "Event": gb.Event(sim),
         "TensorAllocator": gb.TensorAllocator(cpu, 4096), "GraphAllocator": gb.GraphAllocator(cpu),
     }  # fmt: skip
 
@@ -32,7 +36,11 @@ def callables():
         thing = getattr(gb, name)
         if inspect.isfunction(thing):
             yield from parameters(name, thing)
-        elif inspect.isclass(thing) and thing.__module__.startswith("ggml_backend") and not issubclass(thing, BaseException):
+        elif (
+            inspect.isclass(thing)
+            and thing.__module__.startswith("ggml_backend")
+            and not issubclass(thing, BaseException)
+        ):
             if name in ("Event", "TensorAllocator", "GraphAllocator", "Scheduler"):
                 yield from parameters(f"{name}.__init__", thing.__init__)
             for base in thing.__mro__:
@@ -69,14 +77,20 @@ def call(name: str, wanted: str, wrong: object, given: dict[str, object]) -> Non
         text = str(parameter.annotation)
         if parameter.name == wanted:
             value = wrong
-        elif parameter.default is not parameter.empty or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+        elif parameter.default is not parameter.empty or parameter.kind in (
+            parameter.VAR_POSITIONAL,
+            parameter.VAR_KEYWORD,
+        ):
             continue
         else:
             kinds = [kind for kind in given if re.search(rf"\b{re.escape(kind)}\b", text)]
             if not kinds:
                 pytest.skip(f"no value for {parameter.name}: {text}")
             value = [given[kinds[0]]] if text.startswith("Sequence") else given[kinds[0]]
-        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD, parameter.VAR_POSITIONAL) and not named:
+        if (
+            parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD, parameter.VAR_POSITIONAL)
+            and not named
+        ):
             positional.append(value)
         else:
             named[parameter.name] = value
@@ -98,4 +112,9 @@ def test_a_wrong_object_is_a_type_error(name, parameter):
 
 def test_most_of_the_interface_is_covered():
     assert len(CALLS) > 120
-    assert {("relu", "a"), ("Buffer.place", "tensor"), ("Scheduler.compute", "graph"), ("Event.wait", "backend")} <= set(CALLS)
+    assert {
+        ("relu", "a"),
+        ("Buffer.place", "tensor"),
+        ("Scheduler.compute", "graph"),
+        ("Event.wait", "backend"),
+    } <= set(CALLS)

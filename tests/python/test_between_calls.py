@@ -1,4 +1,5 @@
-"""What is left behind when an exception comes between two steps of one call, and questions about what another call has changed meanwhile."""
+"""What is left behind when an exception comes between two steps of one call, and questions about what another call has
+changed meanwhile."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def interrupted(name, n, act):
 """
 
 
-# -------------------------------------------------------------------------------------------------------------- custom operations
+# -------------------------------------------------------------------------------------------------------------- custom
+# operations
 
 
 @pytest.mark.parametrize("how", ["graph", "scheduler", "copy"])
@@ -84,7 +86,8 @@ for name in ("map_custom", "build"):
     )
 
 
-# ----------------------------------------------------------------------------------------------------------------- abort callbacks
+# -----------------------------------------------------------------------------------------------------------------
+# abort callbacks
 
 
 def test_an_abort_callback_that_was_interrupted_while_it_was_set_is_there_or_not(holds):
@@ -119,7 +122,8 @@ def test_abort_callbacks_do_not_keep_their_backend():
     assert sum(isinstance(o, core) for o in gc.get_objects()) == before - 1
 
 
-# ---------------------------------------------------------------------------------------------------------------------- schedulers
+# ----------------------------------------------------------------------------------------------------------------------
+# schedulers
 
 
 def test_splits_are_of_the_graph_that_was_computed_last_whatever_its_callback_raises(cpu):
@@ -233,10 +237,13 @@ def test_an_event_can_be_recorded_behind_a_run_that_is_on_its_way():
     assert y.tolist() == [1.0] * 4
 
 
-# ---------------------------------------------------------------------------------------------------------------------- interrupts
+# ----------------------------------------------------------------------------------------------------------------------
+# interrupts
 
 
-@pytest.mark.parametrize("question", ["t.is_placed", "t.buffer", "t.location", "t.is_host", "repr(t)", "ctx.allocate(cpu)"])
+@pytest.mark.parametrize(
+    "question", ["t.is_placed", "t.buffer", "t.location", "t.is_host", "repr(t)", "ctx.allocate(cpu)"]
+)
 def test_an_interrupt_of_a_question_that_waits_is_heard(holds, question):
     """The tensor's place, or its context, is in use by another thread."""
     holds(f"""
@@ -258,7 +265,8 @@ def test_an_interrupt_of_a_question_that_waits_is_heard(holds, question):
     """)
 
 
-# ----------------------------------------------------------------------------------------------------------------- cleared buffers
+# -----------------------------------------------------------------------------------------------------------------
+# cleared buffers
 
 
 @pytest.mark.parametrize("how", ["weights", "own", "allocator"])
@@ -302,7 +310,9 @@ def test_results_of_and_in_a_cleared_buffer_cannot_be_read(cpu, how):
     assert run() and y.tolist() == [10.0] * 4
 
 
-@pytest.mark.parametrize("work", ["gb.Scheduler(cpu).prepare(large, allocate=False)", "slow.compute(cpu)"], ids=["planning", "computing"])
+@pytest.mark.parametrize(
+    "work", ["gb.Scheduler(cpu).prepare(large, allocate=False)", "slow.compute(cpu)"], ids=["planning", "computing"]
+)
 def test_what_a_signal_handler_plans_is_looked_at(holds, work):
     """What the interrupted call has looked at already, or need not look at, says nothing of the handler's own graph."""
     holds(f"""
@@ -329,7 +339,8 @@ def test_what_a_signal_handler_plans_is_looked_at(holds, work):
     """)
 
 
-# -------------------------------------------------------------------------------------------------------------------- log functions
+# --------------------------------------------------------------------------------------------------------------------
+# log functions
 
 
 def test_what_a_log_function_raises_is_raised_and_not_printed(holds):
@@ -401,12 +412,14 @@ def test_a_log_function_on_a_devices_thread_asks_who_waits_for_it(holds, waits):
             try: sched.synchronize()
             except gb.DeviceError: pass
         gb.set_log(None)
-        assert said and said <= {{"answer", "called from a callback of a computation, it would wait for somebody who waits for that computation"}}, said
+        waits = "called from a callback of a computation, it would wait for somebody who waits for that computation"
+        assert said and said <= {{"answer", waits}}, said
     """)
 
 
 @pytest.mark.parametrize("act", [
-    "y.numpy()", "x.set(2.0)", "sched.compute(graph)", "sched.synchronize()", "sched.close()", "sched.n_splits", "failing.synchronize()",
+    "y.numpy()", "x.set(2.0)", "sched.compute(graph)", "sched.synchronize()", "sched.close()", "sched.n_splits",
+    "failing.synchronize()",
     "gb.Event(failing).record().synchronize()", "pending.wait()"])  # fmt: skip
 def test_a_log_function_on_a_devices_thread_does_not_wait_for_itself(holds, act):
     holds(f"""
@@ -455,7 +468,8 @@ def test_a_log_function_on_a_devices_thread_is_not_who_started_the_run(holds):
     """)
 
 
-# -------------------------------------------------------------------------------------------------------------- failed allocations
+# -------------------------------------------------------------------------------------------------------------- failed
+# allocations
 
 # malloc, calloc and realloc fail once: in the nth call from the package's module.
 FAILING = r"""
@@ -465,7 +479,9 @@ extern void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_real
 static uintptr_t begin, end;
 static long left;
 int failing_hit;
-void failing_set(uintptr_t b, uintptr_t e, long n) { begin = b; end = e; left = n; failing_hit = n > 0 ? 0 : failing_hit; }
+void failing_set(uintptr_t b, uintptr_t e, long n) {
+    begin = b; end = e; left = n; failing_hit = n > 0 ? 0 : failing_hit;
+}
 static int fails(void * from) {
     uintptr_t at = (uintptr_t) from;
     return left > 0 && at >= begin && at < end && --left == 0 ? (failing_hit = 1) : 0;
@@ -479,7 +495,12 @@ void * realloc(void * p, size_t n) { return fails(__builtin_return_address(0)) ?
 @pytest.fixture(scope="session")
 def failing(tmp_path_factory: pytest.TempPathFactory) -> str:
     compiler = shutil.which("cc")
-    if not sys.platform.startswith("linux") or os.confstr("CS_GNU_LIBC_VERSION") is None or compiler is None or SANITIZED:
+    if (
+        not sys.platform.startswith("linux")
+        or os.confstr("CS_GNU_LIBC_VERSION") is None
+        or compiler is None
+        or SANITIZED
+    ):
         pytest.skip("needs glibc, a C compiler, and malloc for itself")
     folder = tmp_path_factory.mktemp("failing")
     (folder / "failing.c").write_text(FAILING)
@@ -494,7 +515,9 @@ with open("/proc/self/maps") as maps:
     spans = [[int(a, 16) for a in line.split()[0].split("-")] for line in maps if "_ffi." in line]
 this = ctypes.CDLL(None)
 hit = ctypes.c_int.in_dll(this, "failing_hit")
-def fail(n): this.failing_set(ctypes.c_size_t(min(a for a, _ in spans)), ctypes.c_size_t(max(b for _, b in spans)), ctypes.c_long(n))
+def fail(n):
+    begin, end = min(a for a, _ in spans), max(b for _, b in spans)
+    this.failing_set(ctypes.c_size_t(begin), ctypes.c_size_t(end), ctypes.c_long(n))
 """
 
 

@@ -42,7 +42,8 @@ def test_levels_side_by_side(level, ctx):
 
 @pytest.mark.parametrize(
     "arguments",
-    [("NOPE",), ("CPU", {"level": "mmx"}), ("CPU", {"n_threads": 0}), ("SIM", {"n_threads": 2}), ("SIM", {"nonsense": 1}), ("SIM", {"mem": "x,y"}),
+    [("NOPE",), ("CPU", {"level": "mmx"}), ("CPU", {"n_threads": 0}), ("SIM", {"n_threads": 2}),
+     ("SIM", {"nonsense": 1}), ("SIM", {"mem": "x,y"}),
      ("SIM", {"ops": ["no_such_op"]})],
     ids=str,
 )  # fmt: skip
@@ -55,7 +56,11 @@ def test_wrong_backends(arguments):
 def test_parameters_as_string_and_keywords(ctx):
     x = ctx.tensor((4, 4))
     product, total = gb.mul_mat(x, x), x + x
-    for backend in (gb.Backend("SIM:mem=1M,ops=mul_mat"), gb.Backend("SIM", mem="1M", ops=["mul_mat"]), gb.Backend("SIM:mem=1M", ops=["mul_mat"])):
+    for backend in (
+        gb.Backend("SIM:mem=1M,ops=mul_mat"),
+        gb.Backend("SIM", mem="1M", ops=["mul_mat"]),
+        gb.Backend("SIM:mem=1M", ops=["mul_mat"]),
+    ):
         assert backend.supports(product)
         assert not backend.supports(total)
         assert "operator" in backend.unsupported_reason(total)
@@ -73,7 +78,13 @@ def test_closed_backend():
     backend.close()
     assert backend.closed
     assert "closed" in repr(backend)
-    for act in (backend.synchronize, lambda: backend.buffer_type, lambda: backend.alloc(10), lambda: gb.Scheduler([backend]), lambda: backend.n_threads):
+    for act in (
+        backend.synchronize,
+        lambda: backend.buffer_type,
+        lambda: backend.alloc(10),
+        lambda: gb.Scheduler([backend]),
+        lambda: backend.n_threads,
+    ):
         with pytest.raises(gb.StateError, match="CPU"):
             act()
 
@@ -91,7 +102,12 @@ def test_buffer(cpu):
     assert buffer.name == "CPU"
     buffer.clear()
     buffer.clear(255)
-    for wrong in (lambda: buffer.clear(256), lambda: buffer.clear(-1), lambda: cpu.alloc(-1), lambda: cpu.alloc(10, usage="other")):
+    for wrong in (
+        lambda: buffer.clear(256),
+        lambda: buffer.clear(-1),
+        lambda: cpu.alloc(-1),
+        lambda: cpu.alloc(10, usage="other"),
+    ):
         with pytest.raises(gb.InvalidArgumentError):
             wrong()
     with pytest.raises(MemoryError):
@@ -114,7 +130,14 @@ def test_placing(ctx, cpu):
     assert not a.numpy().any()
     assert a.buffer == buffer
     assert b.location == "CPU"
-    for tensor, offset in [(a, 512), (ctx.tensor(4096), 0), (ctx.tensor(4), buffer.size - 4), (ctx.tensor(4), -4), (ctx.tensor(4), 2 * buffer.size), (a[1], 0)]:
+    for tensor, offset in [
+        (a, 512),
+        (ctx.tensor(4096), 0),
+        (ctx.tensor(4), buffer.size - 4),
+        (ctx.tensor(4), -4),
+        (ctx.tensor(4), 2 * buffer.size),
+        (a[1], 0),
+    ]:
         with pytest.raises((gb.InvalidArgumentError, gb.StateError, gb.AllocationError)):
             buffer.place(tensor, offset)
 
@@ -163,7 +186,9 @@ def test_from_array_shares_memory(ctx):
         gb.Backend("SIM").buffer_type.from_array(data)
 
 
-@pytest.mark.parametrize("wrong", [np.zeros((3, 4))[:, ::2], np.zeros(0), np.array([None]), 3, b"", "text", [1, 2]], ids=repr)
+@pytest.mark.parametrize(
+    "wrong", [np.zeros((3, 4))[:, ::2], np.zeros(0), np.array([None]), 3, b"", "text", [1, 2]], ids=repr
+)
 def test_from_array_refuses(wrong):
     with pytest.raises(gb.InvalidArgumentError):
         gb.Buffer.from_array(wrong)

@@ -56,7 +56,10 @@ def test_without_costs_there_is_no_prediction() -> None:
 def test_memory_limits() -> None:
     a, b = gb.Backend("SIM:name=A"), gb.Backend("SIM:name=B")
     for limits in ([1, 0], [1, 1]):
-        with gb.Context() as ctx, gb.Scheduler([a, b], policy="cost", costs=Costs([device(100), device(1)], max_bytes=limits)) as sched:
+        with (
+            gb.Context() as ctx,
+            gb.Scheduler([a, b], policy="cost", costs=Costs([device(100), device(1)], max_bytes=limits)) as sched,
+        ):
             y = gb.relu(ctx.tensor((1024,), gb.float32))
             graph = ctx.graph(y)
             if limits == [1, 1]:
@@ -105,7 +108,9 @@ def test_measured_once_and_kept(cache: Path) -> None:
     assert [f.suffix for f in cache.iterdir()] == [".json"]  # nothing half written is left
 
 
-@pytest.mark.parametrize("damage", ["", "[]", '{"format": 1', "null", "1e999", "[" * 200_000, '{"a":' * 200_000, '"\\ud800"', "\xff"])
+@pytest.mark.parametrize(
+    "damage", ["", "[]", '{"format": 1', "null", "1e999", "[" * 200_000, '{"a":' * 200_000, '"\\ud800"', "\xff"]
+)
 def test_damaged_files_are_not_read(cache: Path, damage: str) -> None:
     backend = gb.Backend("SIM:name=measured")
     path = _calibrate._write(backend, device(2.0))
@@ -132,7 +137,8 @@ def paths_in(tree: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 def test_well_formed_and_wrong(cache: Path) -> None:
-    """Any value anywhere: the file is taken, with finite costs that a scheduler can use, or ignored; nothing else happens."""
+    """Any value anywhere: the file is taken, with finite costs that a scheduler can use, or ignored; nothing else
+    happens."""
     backend = gb.Backend("SIM:name=measured")
     path = _calibrate._write(backend, device(2.0))
     data = json.loads(path.read_text())
@@ -146,7 +152,10 @@ def test_well_formed_and_wrong(cache: Path) -> None:
                 gb.Scheduler([backend], policy="cost").close()
             if found is not None:
                 taken += 1
-                assert all(0 <= op.launch_us < np.inf and op.bytes_per_us > 0 and op.flops_per_us > 0 for op in found.devices[0].ops)
+                assert all(
+                    0 <= op.launch_us < np.inf and op.bytes_per_us > 0 and op.flops_per_us > 0
+                    for op in found.devices[0].ops
+                )
     assert taken > 0
 
 

@@ -22,7 +22,8 @@ def chain(ctx, n=5):
     return x, y, ctx.graph(y)
 
 
-# ------------------------------------------------------------------------------------------------------------------ custom ops
+# ------------------------------------------------------------------------------------------------------------------
+# custom ops
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
@@ -130,7 +131,12 @@ def test_what_a_callback_tried_in_vain_and_handled_is_no_failure_of_the_run(ctx,
     refused = []
 
     def fail() -> None:
-        for attempt in (never.numpy, lambda: graph.compute(gb.Backend("CPU", n_threads=1)), lambda: scheduler.compute(graph), lambda: ctx.tensor((2,) * 5)):
+        for attempt in (
+            never.numpy,
+            lambda: graph.compute(gb.Backend("CPU", n_threads=1)),
+            lambda: scheduler.compute(graph),
+            lambda: ctx.tensor((2,) * 5),
+        ):
             try:
                 attempt()
             except gb.GgmlError as error:
@@ -193,7 +199,12 @@ def test_wrong_result_of_a_custom_operation(ctx, cpu):
 
 def test_custom_arguments(ctx):
     x = ctx.tensor(3)
-    for wrong, error in [((3, x), TypeError), ((print,), ValueError), ((print, x, x, x, x), ValueError), ((print, 3), TypeError)]:
+    for wrong, error in [
+        ((3, x), TypeError),
+        ((print,), ValueError),
+        ((print, x, x, x, x), ValueError),
+        ((print, 3), TypeError),
+    ]:
         with pytest.raises(error):
             gb.map_custom(*wrong)
     with pytest.raises(gb.InvalidArgumentError):
@@ -238,7 +249,8 @@ def test_arrays_that_escape_a_custom_operation_stay_valid(ctx, cpu):
     assert (kept[0][1] == 7).all()
 
 
-# --------------------------------------------------------------------------------------------------------------- eval callback
+# --------------------------------------------------------------------------------------------------------------- eval
+# callback
 
 
 @pytest.mark.parametrize("devices", [["CPU"], ["SIM", "CPU"]], ids=str)
@@ -254,7 +266,13 @@ def test_eval_callback(ctx, devices):
 
     assert scheduler.compute(graph, callback=see) is True
     assert seen == [(f"n{i}", 2.0 ** (i + 1)) for i in range(5)]
-    for wanted, names in [("n[13]", ["n1", "n3"]), (["n2"], ["n2"]), ([graph["n4"]], ["n4"]), (lambda t: t.name > "n2", ["n3", "n4"]), ([], [])]:
+    for wanted, names in [
+        ("n[13]", ["n1", "n3"]),
+        (["n2"], ["n2"]),
+        ([graph["n4"]], ["n4"]),
+        (lambda t: t.name > "n2", ["n3", "n4"]),
+        ([], []),
+    ]:
         seen.clear()
         assert scheduler.compute(graph, callback=see, wanted=wanted)
         assert [name for name, _ in seen] == names
@@ -293,7 +311,9 @@ def test_eval_callback_that_raises(ctx, cpu, where):
         raise LookupError(t.name)
 
     with pytest.raises(LookupError, match="n0"):
-        scheduler.compute(graph, callback=bad if where == "callback" else seen.append, wanted=bad if where == "wanted" else None)
+        scheduler.compute(
+            graph, callback=bad if where == "callback" else seen.append, wanted=bad if where == "wanted" else None
+        )
     assert seen == ["n0"]
     assert scheduler.compute(graph) is True
     assert y.numpy()[0, 0] == 32
@@ -304,7 +324,13 @@ def test_reentering_is_refused(ctx, cpu):
     scheduler = gb.Scheduler([cpu])
     ctx.allocate(cpu)
     x.set(0.0)
-    acts = [lambda: scheduler.compute(graph), lambda: scheduler.allocate(graph), scheduler.reset, lambda: graph.compute(cpu), cpu.synchronize]
+    acts = [
+        lambda: scheduler.compute(graph),
+        lambda: scheduler.allocate(graph),
+        scheduler.reset,
+        lambda: graph.compute(cpu),
+        cpu.synchronize,
+    ]
     for act in acts:
         with pytest.raises(gb.StateError, match="callback"):
             scheduler.compute(graph, callback=lambda t, act=act: act())
@@ -333,7 +359,8 @@ def test_closing_everything_in_a_callback(cpu):
     assert (result[0] == 32).all()
 
 
-# ---------------------------------------------------------------------------------------------------------------------- abort
+# ----------------------------------------------------------------------------------------------------------------------
+# abort
 
 
 @pytest.mark.parametrize("how", ["scheduler", "graph"])
@@ -391,7 +418,8 @@ def test_stop_from_another_thread(ctx, cpu):
     assert scheduler.compute(graph) is True
 
 
-# ------------------------------------------------------------------------------------------------------------------------ log
+# ----------------------------------------------------------------------------------------------------------------------
+# log
 
 
 def test_log(ctx):

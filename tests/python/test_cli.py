@@ -1,4 +1,5 @@
-"""The command line as programs and people use it: exit statuses, one line for an error, the usage of the right command, pipes, Ctrl-C."""
+"""The command line as programs and people use it: exit statuses, one line for an error, the usage of the right command,
+pipes, Ctrl-C."""
 
 from __future__ import annotations
 
@@ -58,26 +59,36 @@ def model(tmp_path: Path, rng: np.random.Generator) -> Path:
     return path
 
 
-# ------------------------------------------------------------------------------------------------------------------- wrong use
+# -------------------------------------------------------------------------------------------------------------------
+# wrong use
 
 
 @pytest.mark.parametrize(
     ("arguments", "usage", "words"),
     [
-        (["gguf", "dump", "f", "--bogus"], "gguf dump", "--bogus"), (["gguf", "info"], "gguf info", "file"), (["gguf"], "gguf", "action"), ([], "python -m ggml_backend", "command"),
-        (["gguf", "info", "f", "--values"], "gguf info", "--values"), (["plan", "x", "--bogus=3"], "plan", "--bogus"), (["bench", "--bogus"], "bench", "--bogus"),
-        (["bench", "nothing"], "bench", "nothing"), (["calibrate", "--bogus"], "calibrate", "--bogus"), (["info", "--bogus"], "info", "--bogus"), (["bogus"], "python -m ggml_backend", "bogus"),
-        (["gguf", "bogus"], "gguf", "bogus"), (["gguf", "quantize", "a", "b"], "gguf quantize", "--type"), (["gguf", "dump", "f", "--values", "x"], "gguf dump", "--values"),
+        (["gguf", "dump", "f", "--bogus"], "gguf dump", "--bogus"), (["gguf", "info"], "gguf info", "file"),
+        (["gguf"], "gguf", "action"), ([], "python -m ggml_backend", "command"),
+        (["gguf", "info", "f", "--values"], "gguf info", "--values"), (["plan", "x", "--bogus=3"], "plan", "--bogus"),
+        (["bench", "--bogus"], "bench", "--bogus"),
+        (["bench", "nothing"], "bench", "nothing"), (["calibrate", "--bogus"], "calibrate", "--bogus"),
+        (["info", "--bogus"], "info", "--bogus"), (["bogus"], "python -m ggml_backend", "bogus"),
+        (["gguf", "bogus"], "gguf", "bogus"), (["gguf", "quantize", "a", "b"], "gguf quantize", "--type"),
+        (["gguf", "dump", "f", "--values", "x"], "gguf dump", "--values"),
         (["info", "\x1b[31m"], "info", "\\x1b[31m"),
     ],
 )  # fmt: skip
 def test_wrong_use_shows_the_usage_of_the_command(arguments: list[str], usage: str, words: str) -> None:
     done = run(*arguments)
     failed(done, 2, words)
-    assert done.stderr.startswith(f"usage: python -m ggml_backend {usage}" if usage not in ("python -m ggml_backend",) else "usage: python -m ggml_backend [")
+    assert done.stderr.startswith(
+        f"usage: python -m ggml_backend {usage}"
+        if usage not in ("python -m ggml_backend",)
+        else "usage: python -m ggml_backend ["
+    )
 
 
-# ----------------------------------------------------------------------------------------------------------------------- files
+# ----------------------------------------------------------------------------------------------------------------------
+# files
 
 
 def test_a_pipe_in_the_place_of_a_file(tmp_path: Path, model: Path) -> None:
@@ -86,8 +97,10 @@ def test_a_pipe_in_the_place_of_a_file(tmp_path: Path, model: Path) -> None:
     os.mkfifo(table)
     out = tmp_path / "out.gguf"
     for arguments in (
-        ["gguf", "info", pipe], ["gguf", "dump", pipe], ["gguf", "check", pipe], ["gguf", "convert", pipe, out], ["plan", pipe], ["plan", table],
-        ["gguf", "quantize", pipe, out, "--type", "q8_0"], ["gguf", "quantize", model, out, "--type", "q8_0", "--imatrix", pipe], ["bench", "--quick", "--compare", pipe],
+        ["gguf", "info", pipe], ["gguf", "dump", pipe], ["gguf", "check", pipe], ["gguf", "convert", pipe, out],
+        ["plan", pipe], ["plan", table],
+        ["gguf", "quantize", pipe, out, "--type", "q8_0"],
+        ["gguf", "quantize", model, out, "--type", "q8_0", "--imatrix", pipe], ["bench", "--quick", "--compare", pipe],
     ):  # fmt: skip
         failed(run(*arguments), 1, "not a regular file")
     assert not out.exists()
@@ -96,7 +109,12 @@ def test_a_pipe_in_the_place_of_a_file(tmp_path: Path, model: Path) -> None:
 def test_files_that_are_none(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.touch()
-    for path, word in ((tmp_path / "absent", "No such file"), (tmp_path, "directory"), (empty, "empty"), (Path("/dev/null"), "not a regular file")):
+    for path, word in (
+        (tmp_path / "absent", "No such file"),
+        (tmp_path, "directory"),
+        (empty, "empty"),
+        (Path("/dev/null"), "not a regular file"),
+    ):
         for action in ("info", "dump", "check"):
             done = run("gguf", action, path)
             failed(done, 1, str(path))
@@ -112,7 +130,9 @@ def test_a_name_that_is_half_a_character(tmp_path: Path) -> None:
     source = tmp_path / "m.safetensors"
     source.write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
     failed(run("gguf", "convert", source, tmp_path / "out.gguf"), 1, "surrogate")
-    header = json.dumps({"__metadata__": {"k": "\ud800"}, "t": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    header = json.dumps(
+        {"__metadata__": {"k": "\ud800"}, "t": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}
+    ).encode()
     source.write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
     failed(run("gguf", "convert", source, tmp_path / "out.gguf"), 1, "surrogate")
     assert not (tmp_path / "out.gguf").exists()
@@ -138,7 +158,8 @@ def test_parts_are_not_written_over(tmp_path: Path) -> None:
     assert main(["gguf", "quantize", str(paths[0]), str(tmp_path / "whole.gguf"), "--type", "q8_0", "--quiet"]) == 0
 
 
-# -------------------------------------------------------------------------------------------------------------------- quantizing
+# --------------------------------------------------------------------------------------------------------------------
+# quantizing
 
 
 def test_quantizing_twice_is_asked_for(tmp_path: Path, model: Path) -> None:
@@ -155,18 +176,40 @@ def test_quantizing_twice_is_asked_for(tmp_path: Path, model: Path) -> None:
 
 def test_patterns_that_fit_nothing(tmp_path: Path, model: Path) -> None:
     out = tmp_path / "out.gguf"
-    for options in (["--type", "q8_0", "--keep", "nothing*"], ["--type", "q8_0", "--keep", "bias", "--keep", "blk.99.*"], ["--tensor-type", "blk.x=q8_0"]):
-        failed(run("gguf", "quantize", model, out, *options), 1, options[-1].partition("=")[0], "no tensor has such a name")
+    for options in (
+        ["--type", "q8_0", "--keep", "nothing*"],
+        ["--type", "q8_0", "--keep", "bias", "--keep", "blk.99.*"],
+        ["--tensor-type", "blk.x=q8_0"],
+    ):
+        failed(
+            run("gguf", "quantize", model, out, *options), 1, options[-1].partition("=")[0], "no tensor has such a name"
+        )
     failed(run("gguf", "dump", model, "bias", "nothing"), 1, "'nothing'")
     failed(run("gguf", "quantize", model, out, "--tensor-type", "=q8_0"), 1, "PATTERN=TYPE")
     failed(run("gguf", "quantize", model, out, "--tensor-type", "bias=q99"), 1, "q99")
     assert not out.exists()
-    assert main(["gguf", "quantize", str(model), str(out), "--tensor-type", "blk.1*=q8_0", "--tensor-type", "blk.*=q4_0", "--quiet"]) == 0
+    assert (
+        main(
+            [
+                "gguf",
+                "quantize",
+                str(model),
+                str(out),
+                "--tensor-type",
+                "blk.1*=q8_0",
+                "--tensor-type",
+                "blk.*=q4_0",
+                "--quiet",
+            ]
+        )
+        == 0
+    )
     kinds = {n: t.dtype.name for n, t in gb.gguf.open(out).tensors.items()}
     assert (kinds["blk.1.w"], kinds["blk.2.w"], kinds["bias"]) == ("q8_0", "q4_0", "float32")
 
 
-# ---------------------------------------------------------------------------------------------------------- terminals and pipes
+# ---------------------------------------------------------------------------------------------------------- terminals
+# and pipes
 
 
 def test_a_reader_that_goes_away(model: Path) -> None:
@@ -181,10 +224,18 @@ def test_a_reader_that_goes_away(model: Path) -> None:
 
 def test_output_that_the_shell_closed_or_that_is_full() -> None:
     for words in (["info"], ["info", "--json"], ["--help"], ["--version"], ["gguf", "--help"]):
-        closed = subprocess.run(["sh", "-c", 'exec "$@" >&-', "sh", *COMMAND, *words], stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+        closed = subprocess.run(
+            ["sh", "-c", 'exec "$@" >&-', "sh", *COMMAND, *words],
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+            check=False,
+        )
         assert (closed.returncode, closed.stderr) == (0, ""), words
         with open("/dev/full", "w") as full:
-            done = subprocess.run([*COMMAND, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+            done = subprocess.run(
+                [*COMMAND, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, check=False
+            )
         failed(done, 1, "error: No space left on device")
 
 
@@ -204,7 +255,8 @@ def test_ctrl_c(tmp_path: Path) -> None:
     with gb.gguf.Writer(path) as writer:
         writer.add_tensor("w", np.random.default_rng(0).standard_normal((4096, 4096)).astype(np.float32))
     out = tmp_path / "out.gguf"
-    process = subprocess.Popen([*COMMAND, "gguf", "quantize", str(path), str(out), "--type", "q4_k"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    process = subprocess.Popen([*COMMAND, "gguf", "quantize", str(path), str(out), "--type", "q4_k"],
+     stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                env={**os.environ, "PYTHONUNBUFFERED": "1"})  # fmt: skip
     assert process.stdout is not None
     process.stdout.readline()  # it has begun
@@ -277,7 +329,11 @@ except ValueError:
     ("command", "arguments", "reason"),
     [
         ("calibrate", ["--size", "3"], "size must be a multiple of 32, at least 64, not 3"),
-        ("calibrate", ["CPU:speed=9"], "Backend('CPU:speed=9'): CPU: parameter 'speed=9' is unknown; known are threads=<count> and level=<name>"),
+        (
+            "calibrate",
+            ["CPU:speed=9"],
+            "Backend('CPU:speed=9'): CPU: parameter 'speed=9' is unknown; known are threads=<count> and level=<name>",
+        ),
         ("plan", ["absent"], "absent: neither a file nor an example; examples: llama, moe, whisper, unet, embed"),
         ("plan", ["absent.csv"], "absent.csv: No such file or directory"),
         ("plan", ["llama", "--devices", "A,,B"], "--devices: an empty name"),
@@ -297,4 +353,7 @@ def test_every_error_has_one_form(tmp_path, monkeypatch, command, arguments, rea
 
 def test_warnings_are_lines_of_their_own():
     told = run("plan", "llama", "--devices", "SIM:name=A,ops=add", "CPU").stderr
-    assert told.startswith("python -m ggml_backend plan: warning: 28 heavy operations do not run on the device of the highest priority:\n  MUL_MAT ")
+    assert told.startswith(
+        "python -m ggml_backend plan: warning: 28 heavy operations do not run on the device of the highest priority:\n "
+        " MUL_MAT "
+    )

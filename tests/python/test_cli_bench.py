@@ -1,4 +1,5 @@
-"""``python -m ggml_backend bench``, in tiny sizes: what it prints and writes, comparing, bad arguments; and its arithmetic with limits given."""
+"""``python -m ggml_backend bench``, in tiny sizes: what it prints and writes, comparing, bad arguments; and its
+arithmetic with limits given."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ def case(**options: object) -> Case:
     return Case("c", "ops", "GB/s", 1e9, lambda: None, **options)  # type: ignore[arg-type]
 
 
-# -------------------------------------------------------------------------------------------------------------------- limits
+# --------------------------------------------------------------------------------------------------------------------
+# limits
 
 
 def test_the_larger_bound_counts():
@@ -77,7 +79,13 @@ def test_shares_are_taken_round_by_round():
 def test_limits_are_measured(backend):
     limits = Limits(backend, 0.001)
     table = limits.table({"small": 1 << 14}, 1)
-    assert {"f32 multiply-adds", "products of bytes", "products of bfloat16", "reading, small", "copying, small"} == set(table)
+    assert {
+        "f32 multiply-adds",
+        "products of bytes",
+        "products of bfloat16",
+        "reading, small",
+        "copying, small",
+    } == set(table)
     assert all(1e6 < rate < 1e14 for rate in table.values())
     scalar = Limits(gb.Backend("CPU", n_threads=1, level="scalar"), 0.002)
     assert scalar.level == "scalar"
@@ -91,7 +99,8 @@ def test_measuring_reports_errors():
     lib.ggml_clear_error()
 
 
-# --------------------------------------------------------------------------------------------------------------------- cases
+# ---------------------------------------------------------------------------------------------------------------------
+# cases
 
 
 def test_all_operators_compute(backend):
@@ -99,7 +108,19 @@ def test_all_operators_compute(backend):
         cases = list(op_cases(backend, Known(), stack, quick=True))  # type: ignore[arg-type]
         names = {c.name.split(" [")[0] for c in cases}
         assert len(names) == len(cases)
-        issue = {"add", "norm", "rms_norm", "soft_max, scale, mask", "silu", "gelu", "gelu_erf", "transposing copy", "sum_rows", "argmax", "rope"}
+        issue = {
+            "add",
+            "norm",
+            "rms_norm",
+            "soft_max, scale, mask",
+            "silu",
+            "gelu",
+            "gelu_erf",
+            "transposing copy",
+            "sum_rows",
+            "argmax",
+            "rope",
+        }
         assert issue <= names
         for c in cases:
             assert c.work > 0 and c.memory >= 0
@@ -125,7 +146,12 @@ def test_products_compute_with_their_type(backend):
         assert c.flops == 2.0 * 256 * 512 * n
         assert c.memory == 256 * (gb.q4_0 if c.name.startswith("q4_0") else gb.float32).row_size(512)
     assert len(names) == 12
-    assert [arithmetic_of(gb.as_dtype(t), "avx512bf16") for t in ("f32", "bf16", "q8_0", "nvfp4")] == ["f32", "bf16", "bytes", "bytes"]
+    assert [arithmetic_of(gb.as_dtype(t), "avx512bf16") for t in ("f32", "bf16", "q8_0", "nvfp4")] == [
+        "f32",
+        "bf16",
+        "bytes",
+        "bytes",
+    ]
     assert arithmetic_of(gb.bfloat16, "avx2") == "f32"
 
 
@@ -141,7 +167,8 @@ def test_models_compute(backend):
     assert cases[0].memory == cases[1].memory == gb.q8_0.row_size(256) * (2 * per_layer + vocab * c[0]) / 256
 
 
-# --------------------------------------------------------------------------------------------------------------- command line
+# ---------------------------------------------------------------------------------------------------------------
+# command line
 
 
 @pytest.fixture
@@ -169,7 +196,10 @@ def test_json(written):
 
 def test_processor_time(tmp_path, capsys):
     file = tmp_path / "cpu.json"
-    assert main(["bench", "products", "--types", "f32", "--cpu", "--json", str(file), "--quick", "--seconds", "0.0005"]) == 0
+    assert (
+        main(["bench", "products", "--types", "f32", "--cpu", "--json", str(file), "--quick", "--seconds", "0.0005"])
+        == 0
+    )
     data = json.loads(file.read_text())
     assert data["processor_time"] is True and data["threads"] == 1 and len(data["cases"]) == 6
     assert "processor time" in capsys.readouterr().out
@@ -193,11 +223,24 @@ def test_compare(written, tmp_path, capsys):
 def test_benchmarks_compare_reads_the_file(written, script):
     file, _ = written
     root = in_tree("benchmarks").parent
-    out = script(f"import sys, runpy\nsys.argv = ['compare', {str(file)!r}, {str(file)!r}]\nrunpy.run_path({str(root / 'benchmarks' / 'compare.py')!r}, run_name='__main__')\n")
+    out = script(
+        f"import sys, runpy\nsys.argv = ['compare', {str(file)!r},"
+        f" {str(file)!r}]\nrunpy.run_path({str(root / 'benchmarks' / 'compare.py')!r}, run_name='__main__')\n"
+    )
     assert out.count("ratio   1.00") == 12
 
 
-@pytest.mark.parametrize("text", [None, "", "[]", "{}", '{"benchmark": "bench", "format": 99, "cases": {}}', '{"benchmark": "bench", "format": 1, "cases": {"x": {}}}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        "",
+        "[]",
+        "{}",
+        '{"benchmark": "bench", "format": 99, "cases": {}}',
+        '{"benchmark": "bench", "format": 1, "cases": {"x": {}}}',
+    ],
+)
 def test_files_to_compare_with_are_checked_first(tmp_path, capsys, text, monkeypatch):
     file = tmp_path / "old.json"
     if text is not None:
@@ -232,5 +275,20 @@ def test_bad_arguments(capsys, words, status, message):
 
 def test_a_result_that_cannot_be_written(tmp_path, capsys):
     (tmp_path / "file").write_text("")
-    assert main(["bench", "products", "--types", "f32", "--only", "n=1", "--json", str(tmp_path / "file" / "x.json"), *QUICK]) == 1
+    assert (
+        main(
+            [
+                "bench",
+                "products",
+                "--types",
+                "f32",
+                "--only",
+                "n=1",
+                "--json",
+                str(tmp_path / "file" / "x.json"),
+                *QUICK,
+            ]
+        )
+        == 1
+    )
     assert "bench:" in capsys.readouterr().err

@@ -1,5 +1,5 @@
-"""Nothing that is not there is read or computed with: results that were not computed, are out of date or whose memory was used again, inputs
-that were not set or have lost their memory."""
+"""Nothing that is not there is read or computed with: results that were not computed, are out of date or whose memory
+was used again, inputs that were not set or have lost their memory."""
 
 from __future__ import annotations
 
@@ -94,7 +94,13 @@ def test_results_cannot_be_read_before_they_are_computed(ctx, scheduler):
     y = gb.relu(x).named("y")
     graph = ctx.graph(y)
     scheduler.allocate(graph)
-    for read in (y.numpy, y.tolist, lambda: np.asarray(y), lambda: y[1].numpy(), lambda: ctx.from_numpy(np.ones((3, 4), np.float32)).copy_from(y)):
+    for read in (
+        y.numpy,
+        y.tolist,
+        lambda: np.asarray(y),
+        lambda: y[1].numpy(),
+        lambda: ctx.from_numpy(np.ones((3, 4), np.float32)).copy_from(y),
+    ):
         with pytest.raises(gb.StateError, match="'y"):
             read()
     x.set(2.0)

@@ -1,4 +1,5 @@
-"""Ctrl-C is heard in calls that work long in C without waiting for anything: planning, placing, reordering, copying, building graphs."""
+"""Ctrl-C is heard in calls that work long in C without waiting for anything: planning, placing, reordering, copying,
+building graphs."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ import pytest
 import ggml_backend as gb
 from harness_world import SANITIZED
 
-LATE = 20.0 if SANITIZED else 2.0  # seconds; the promise is 0.2, what is asserted leaves room for machines that others use
+# seconds; the promise is 0.2, what is asserted leaves room for machines that others use
+LATE = 20.0 if SANITIZED else 2.0
 BYTES = 1 << 28
 
 
@@ -98,7 +100,9 @@ LONG: dict[str, Callable[[Path], Callable[[], object]]] = {
     "prepare": lambda folder: place("weights", 50_000),
     "prepare by cost": lambda folder: place("cost", 50_000),
     "gguf.open": lambda folder: open_again(folder / "tokens.gguf"),
-    "quantize": lambda folder: lambda: gb.quantize(np.ones((6000, 8192), np.float32), "iq2_xs", np.ones(8192, np.float32)),
+    "quantize": lambda folder: (
+        lambda: gb.quantize(np.ones((6000, 8192), np.float32), "iq2_xs", np.ones(8192, np.float32))
+    ),
     "building nodes": lambda folder: lambda: chain(3_000_000),
 }
 
@@ -109,7 +113,9 @@ def test_long_work_hears_an_interrupt(name: str, interrupted: Callable[..., floa
 
 
 @pytest.mark.parametrize("device", ["CPU", "SIM"])
-def test_an_interrupted_set_ends_and_the_input_counts_as_not_set(device: str, interrupted: Callable[..., float]) -> None:
+def test_an_interrupted_set_ends_and_the_input_counts_as_not_set(
+    device: str, interrupted: Callable[..., float]
+) -> None:
     backend, ctx = gb.Backend(device), gb.Context()
     x = ctx.tensor(BYTES // 4, name="x")
     scheduler = gb.Scheduler([backend] if device == "CPU" else [backend, gb.Backend("CPU")])
@@ -153,7 +159,9 @@ def test_copies_hear_an_interrupt(name: str, interrupted: Callable[..., float], 
 
 
 @pytest.mark.parametrize("how", ["alloc", "load"])
-def test_memory_of_a_simulated_device_hears_an_interrupt(how: str, interrupted: Callable[..., float], tmp_path: Path) -> None:
+def test_memory_of_a_simulated_device_hears_an_interrupt(
+    how: str, interrupted: Callable[..., float], tmp_path: Path
+) -> None:
     """It is filled before it is handed out; none of it is lost."""
     sim = gb.Backend("SIM", mem=2 * BYTES)
     with gb.gguf.Writer(tmp_path / "x.gguf") as writer:

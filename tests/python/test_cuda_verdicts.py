@@ -24,7 +24,11 @@ def run(folder: Path, ours: dict[str, float], torch: dict[str, float]) -> tuple[
 
 
 def good() -> tuple[dict[str, float], dict[str, float]]:
-    ours = {"device copy, bytes read and written": 4000.0, "1000 nodes, replayed": 0.5, "upload of 2 GiB, pinned memory": 50.0}
+    ours = {
+        "device copy, bytes read and written": 4000.0,
+        "1000 nodes, replayed": 0.5,
+        "upload of 2 GiB, pinned memory": 50.0,
+    }
     torch = {"upload of 2 GiB, pinned memory": 52.0}
     for kind in ("f16", "bf16", "q8_0", "q4_0", "q4_K", "q6_K", "iq4_xs"):
         ours[f"mul_mat {kind} m=8192 n=1 k=8192"] = 3300.0
@@ -74,6 +78,12 @@ def test_missing_figures_are_owed(tmp_path: Path) -> None:
 
 
 def test_without_files(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, str(SCRIPT), "nothing.json", "nothing.json"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "nothing.json", "nothing.json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 77
     assert "holds" not in done.stdout

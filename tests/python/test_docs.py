@@ -1,8 +1,10 @@
-"""The code in README.md and docs: Python runs, in the order in which it is read, and prints what the page says that it prints.
+"""The code in README.md and docs: Python runs, in the order in which it is read, and prints what the page says that it
+prints.
 
-A block is fenced (```` ```python ````) or indented by four spaces. Python blocks of a page share their names; ``BEFORE`` has what a page takes for given.
-A ``text`` block behind a Python block is what that prints; in blocks with ``>>>`` the answers are compared. Every other block is in ``NOT_RUN``, with the
-reason, and each command ``python -m ggml_backend ...`` that a page mentions has the options that the page mentions.
+A block is fenced (```` ```python ````) or indented by four spaces. Python blocks of a page share their names;
+``BEFORE`` has what a page takes for given. A ``text`` block behind a Python block is what that prints; in blocks with
+``>>>`` the answers are compared. Every other block is in ``NOT_RUN``, with the reason, and each command ``python -m
+ggml_backend ...`` that a page mentions has the options that the page mentions.
 """
 
 from __future__ import annotations
@@ -28,9 +30,20 @@ import ggml_backend as gb
 from source_tree import in_tree
 
 ROOT = in_tree("README.md").parent
-PAGES = ["README.md", "CONTRIBUTING.md", "benchmarks/README.md", *(f"docs/{p.name}" for p in sorted((ROOT / "docs").glob("*.md")))]
+PAGES = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "benchmarks/README.md",
+    *(f"docs/{p.name}" for p in sorted((ROOT / "docs").glob("*.md"))),
+]
 
-BUILD, INSTALL, MEASURES, C, DRAWING = "builds for minutes; `make test` does the same", "installs", "measures for minutes", "C or CMake, tested in tests/consumer", "no code"
+BUILD, INSTALL, MEASURES, C, DRAWING = (
+    "builds for minutes; `make test` does the same",
+    "installs",
+    "measures for minutes",
+    "C or CMake, tested in tests/consumer",
+    "no code",
+)
 
 #: page, begin of the first line: why the block is not run
 NOT_RUN = {
@@ -60,11 +73,14 @@ NOT_RUN = {
     ("docs/PLACEMENT.md", "cost of a placement"): "a formula",
     ("docs/PLACEMENT.md", "python -m ggml_backend calibrate"): MEASURES,
     ("docs/PLACEMENT.md", "python benchmarks/"): MEASURES,
-    ("docs/PLANNING.md", "python -m ggml_backend plan FILE.csv"): "files are placeholders; tests/python/test_planning.py",
+    ("docs/PLANNING.md",
+     "python -m ggml_backend plan FILE.csv"): "files are placeholders; tests/python/test_planning.py",
     ("docs/PLANNING.md", "python -m ggml_backend plan unet"): "runs below",
     ("docs/PLANS.md", "10 runs"): "times differ from run to run; the lines are compared below",
-    ("docs/PLANS.md", "python -m ggml_backend plan FILE.csv"): "the arguments are placeholders; tests/python/test_planning.py",
-    ("docs/PLANS.md", "python -m ggml_backend plan MODEL.gguf"): "the arguments are placeholders; tests/python/test_plan_memory.py",
+    ("docs/PLANS.md", "python -m ggml_backend plan FILE.csv"): "the arguments are placeholders; "
+     "tests/python/test_planning.py",
+    ("docs/PLANS.md", "python -m ggml_backend plan MODEL.gguf"): "the arguments are placeholders; "
+     "tests/python/test_plan_memory.py",
     ("docs/QUANTIZATION.md", "PYTHONPATH=. python benchmarks/"): MEASURES,
     ("docs/SCHEDULER.md", "backend CPU: spread"): "one line of an answer; tests/python/test_fallbacks.py compares such",
     ("docs/SCHEDULER.md", "check: step 1"): "the message of a fault that no user can make; tests/c makes it",
@@ -98,7 +114,10 @@ def blocks_of(page: str) -> list[Block]:
             found.append(Block(page, i + 2, lines[i][3:].strip(), "\n".join(lines[i + 1 : j])))
             j += 1
         elif lines[i].startswith("    ") and i and not lines[i - 1].strip():
-            while j < len(lines) and (lines[j].startswith("    ") or (not lines[j].strip() and "".join(lines[j + 1 : j + 2]).startswith("    "))):
+            while j < len(lines) and (
+                lines[j].startswith("    ")
+                or (not lines[j].strip() and "".join(lines[j + 1 : j + 2]).startswith("    "))
+            ):
                 j += 1
             found.append(Block(page, i + 1, "", "\n".join(line[4:] for line in lines[i:j])))
         i = j
@@ -109,7 +128,8 @@ BLOCKS = {page: blocks_of(page) for page in PAGES}
 WITH_PYTHON = [page for page, blocks in BLOCKS.items() if any(b.kind == "python" for b in blocks)]
 
 
-# -------------------------------------------------------------------------------------------- what a page takes for given
+# -------------------------------------------------------------------------------------------- what a page takes for
+# given
 
 
 def _network(names: dict[str, Any], **options: Any) -> None:
@@ -140,17 +160,26 @@ def _placement(names: dict[str, Any], folder: Path) -> None:
     _network(names)
     ctx = names["ctx"]
     product = ctx.tensor((1024, 1024), name="a") @ ctx.tensor((1024, 1024), name="b").T
-    names.update(gpu_backend=gb.Backend("SIM:name=GPU"), cpu_backend=names["cpu"], node=product, graph=ctx.graph(product))
+    names.update(
+        gpu_backend=gb.Backend("SIM:name=GPU"), cpu_backend=names["cpu"], node=product, graph=ctx.graph(product)
+    )
 
 
 def _usual(names: dict[str, Any], folder: Path) -> None:
     _network(names)
 
 
-BEFORE = {"README.md": _readme, "docs/PLANS.md": _plans, "docs/PLACEMENT.md": _placement, "docs/PLANNING.md": _usual, "docs/CUDA.md": _usual}
+BEFORE = {
+    "README.md": _readme,
+    "docs/PLANS.md": _plans,
+    "docs/PLACEMENT.md": _placement,
+    "docs/PLANNING.md": _usual,
+    "docs/CUDA.md": _usual,
+}
 
 
-# -------------------------------------------------------------------------------------------------------------------- running
+# --------------------------------------------------------------------------------------------------------------------
+# running
 
 
 @contextlib.contextmanager
@@ -249,14 +278,21 @@ def test_the_lines_of_statistics_are_those_of_the_page():
     assert re.fullmatch(r"split # on \w+: # us a run \(# traced\)", real[-1])
 
 
-# ------------------------------------------------------------------------------------------------------------- command lines
+# ------------------------------------------------------------------------------------------------------------- command
+# lines
 
 _COMMAND = re.compile(r"(?:python -m ggml_backend|ggml-backend)((?: [a-z][a-z-]*)*)([^`\n|#]*)")
 
 
 def mentioned() -> dict[tuple[str, ...], set[str]]:
     """Subcommands that the pages mention, with the options that they mention."""
-    known = {"info": (), "plan": (), "bench": (), "calibrate": (), "gguf": ("info", "dump", "check", "quantize", "convert")}
+    known = {
+        "info": (),
+        "plan": (),
+        "bench": (),
+        "calibrate": (),
+        "gguf": ("info", "dump", "check", "quantize", "convert"),
+    }
     found: dict[tuple[str, ...], set[str]] = {}
     for page in PAGES:
         for match in _COMMAND.finditer((ROOT / page).read_text(encoding="utf-8")):
@@ -271,7 +307,13 @@ def mentioned() -> dict[tuple[str, ...], set[str]]:
 
 @pytest.mark.parametrize("command", sorted(mentioned()), ids=" ".join)
 def test_commands_that_pages_mention_have_these_options(command):
-    done = subprocess.run([sys.executable, "-m", "ggml_backend", *command, "--help"], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "ggml_backend", *command, "--help"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     missing = {option for option in mentioned()[command] if option not in done.stdout}
     assert not missing, f"{' '.join(command)}: {missing}"
@@ -279,6 +321,13 @@ def test_commands_that_pages_mention_have_these_options(command):
 
 @pytest.mark.parametrize("arguments", [["info"], ["plan", "unet", "--reorder"]], ids=" ".join)
 def test_commands_that_are_cheap_run(arguments, tmp_path):
-    done = subprocess.run([sys.executable, "-m", "ggml_backend", *arguments], capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "ggml_backend", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=tmp_path,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout

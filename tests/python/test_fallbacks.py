@@ -74,7 +74,11 @@ def test_once_for_each_plan(ctx, cpu, weak):
 def test_once_for_drafts_too(ctx, cpu, weak):
     x, y, graph = products(ctx)
     with gb.Scheduler([weak, cpu]) as sched:
-        acts = [lambda: sched.prepare(graph, allocate=False, reorder=True), lambda: sched.prepare(graph, allocate=False), lambda: sched.allocate(graph)]
+        acts = [
+            lambda: sched.prepare(graph, allocate=False, reorder=True),
+            lambda: sched.prepare(graph, allocate=False),
+            lambda: sched.allocate(graph),
+        ]
         (warning,) = [w for act in acts for w in caught(act)]
         assert warning.filename == __file__
 
@@ -113,7 +117,10 @@ def test_large_results_that_travel_count_too(ctx, cpu):
     graph = ctx.graph(y)
     with gb.Scheduler([weak, cpu]) as sched:
         (warning,) = caught(lambda: sched.allocate(graph))
-        assert re.search(r"UNARY 'middle' runs on CPU, not on WEAK: .*; this forces copies of 2 tensors, 4.00 MiB", str(warning.message))
+        assert re.search(
+            r"UNARY 'middle' runs on CPU, not on WEAK: .*; this forces copies of 2 tensors, 4.00 MiB",
+            str(warning.message),
+        )
 
 
 def test_many_are_summed_up(ctx, cpu, weak):
@@ -164,14 +171,17 @@ def placed(ctx, backend, usage, n=512):
 
 @pytest.mark.parametrize("where", ["SIM", "CPU"])
 def test_weights_that_nothing_says_are_weights(ctx, cpu, sim, where):
-    """They are copied to the device of the highest priority; with their usage, it is what reads them that goes where they lie."""
+    """They are copied to the device of the highest priority; with their usage, it is what reads them that goes where
+    they lie."""
     home, other = (sim, cpu) if where == "SIM" else (cpu, sim)
     x, _, y, graph, buffer = placed(ctx, home, "any")
     with gb.Scheduler([other, home]) as sched:
         (warning,) = caught(lambda: sched.allocate(graph))
         message = str(warning.message)
         names = [b.name for b in (home, other)]
-        assert re.search(r"'w' \(1.00 MiB\) from {} to {}".format(*(n.rstrip("0123456789") + r"\d*" for n in names)), message), message
+        assert re.search(
+            r"'w' \(1.00 MiB\) from {} to {}".format(*(n.rstrip("0123456789") + r"\d*" for n in names)), message
+        ), message
         assert "usage='weights'" in message
         assert warning.filename == __file__
         x.set(1.0)

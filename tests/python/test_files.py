@@ -132,7 +132,9 @@ import test_files
 
 def child(program: str, *arguments: str) -> subprocess.Popen[str]:
     source = CHILD.format(tests=str(Path(__file__).parent)) + program
-    return subprocess.Popen([sys.executable, "-c", source, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", source, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 @pytest.mark.parametrize("what", WRITERS)
@@ -188,8 +190,8 @@ class Filter(ctypes.Structure):
 class Program(ctypes.Structure):
     _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.POINTER(Filter))]
 openat = {"x86_64": 257, "aarch64": 56}.get(platform.machine())
-steps = [(0x20, 0, 0, 0), (0x15, 0, 4, openat or 0), (0x20, 0, 0, 32), (0x54, 0, 0, os.O_TMPFILE), (0x15, 0, 1, os.O_TMPFILE),
-         (0x06, 0, 0, 0x50000 | 95), (0x06, 0, 0, 0x7fff0000)]
+steps = [(0x20, 0, 0, 0), (0x15, 0, 4, openat or 0), (0x20, 0, 0, 32),
+         (0x54, 0, 0, os.O_TMPFILE), (0x15, 0, 1, os.O_TMPFILE), (0x06, 0, 0, 0x50000 | 95), (0x06, 0, 0, 0x7fff0000)]
 program = Program(len(steps), (Filter * len(steps))(*(Filter(*s) for s in steps)))
 prctl = ctypes.CDLL(None).prctl
 if openat is None or prctl(38, 1, 0, 0, 0) or prctl(22, 2, ctypes.byref(program), 0, 0):
@@ -198,8 +200,11 @@ if openat is None or prctl(38, 1, 0, 0, 0) or prctl(22, 2, ctypes.byref(program)
 
 
 def test_without_nameless_files(tmp_path: Path) -> None:
-    """File systems that have none; the kernel refuses them here (seccomp). What was left by a process that was killed is in nobody's way."""
-    program = WITHOUT_NAMELESS + """
+    """File systems that have none; the kernel refuses them here (seccomp). What was left by a process that was killed
+    is in nobody's way."""
+    program = (
+        WITHOUT_NAMELESS
+        + """
 try:
     os.open(sys.argv[1], os.O_TMPFILE | os.O_WRONLY)
     sys.exit("it was not refused")
@@ -227,6 +232,7 @@ except KeyboardInterrupt:
     assert [f.name for f in folder.iterdir()] == ["target"]
     sys.exit(0)
 """
+    )
     process = child(program, str(tmp_path))
     out, err = process.communicate(timeout=60)
     if process.returncode == 77:

@@ -11,7 +11,8 @@ from programs import PATIENCE
 
 
 def forked(act: str, rounds: int = 40) -> str:
-    """A program that forks while threads compute; each child runs the act and must end with status 0 within ten seconds."""
+    """A program that forks while threads compute; each child runs the act and must end with status 0 within ten
+    seconds."""
     return f"""
 sys.setswitchinterval(1e-4)
 faulthandler.cancel_dump_traceback_later()  # its thread would be missing in the child
@@ -35,8 +36,10 @@ def new():
         assert (u.numpy() == 8).all()
 def old(o):
     ctx, x, y, g, s = o
-    for act in (lambda: y.numpy(copy=True), lambda: x.numpy(copy=True), lambda: x.set(1.0), lambda: s.compute(g), lambda: y.numpy(copy=True),
-                lambda: s.splits, lambda: gb.relu(x), lambda: s.reset(), lambda: s.allocate(g), lambda: x.set(1.0), lambda: s.compute(g)):
+    for act in (lambda: y.numpy(copy=True), lambda: x.numpy(copy=True), lambda: x.set(1.0), lambda: s.compute(g),
+                lambda: y.numpy(copy=True),
+                lambda: s.splits, lambda: gb.relu(x), lambda: s.reset(), lambda: s.allocate(g), lambda: x.set(1.0),
+                lambda: s.compute(g)):
         try: got = act()
         except OURS: continue
         if isinstance(got, np.ndarray): assert set(got.reshape(-1).tolist()) <= {{1.0, 3.0}}, got
@@ -63,14 +66,18 @@ def test_new_objects_work_in_a_forked_child(holds):
 
 
 def test_old_objects_work_or_raise_in_a_forked_child(holds):
-    holds(forked("""
+    holds(
+        forked("""
     for o in ((ctx, x, y, g, s), *others): old(o)
     new()
-    """), patience=3 * PATIENCE)
+    """),
+        patience=3 * PATIENCE,
+    )
 
 
 def test_a_run_on_its_way_is_not_garbage_in_a_forked_child(holds):
-    holds("""
+    holds(
+        """
     faulthandler.cancel_dump_traceback_later()
     slow = gb.Backend("SIM", delay="20ms")
     children = Children()
@@ -88,19 +95,26 @@ def test_a_run_on_its_way_is_not_garbage_in_a_forked_child(holds):
         if children.enough: break
         assert (p.results()[0] == 5).all()
     children.check()
-    """, patience=3 * PATIENCE)
+    """,
+        patience=3 * PATIENCE,
+    )
 
 
 QUESTIONS = [
-    "s.stats", "s.reset_stats()", "s.splits", "s.n_splits", "s.explain(y)", "s.get_backend(y)", "s.set_backend(y, cpu)", "s.memory(cpu), s.buffer_size(slow)",
-    "s.prediction", "s.trace().stop()", "repr(s)", "s.prepare(g, allocate=False).memory", "plan.memory, plan.splits, repr(plan)",
-    "setattr(s, 'n_copies', 2)", "s.set_eval_callback(None)", "s.synchronize()", "repr(p), p.wait()", "slow.synchronize()", "y.location, repr(y), y.is_placed",
+    "s.stats", "s.reset_stats()", "s.splits", "s.n_splits", "s.explain(y)", "s.get_backend(y)", "s.set_backend(y, cpu)",
+    "s.memory(cpu), s.buffer_size(slow)",
+    "s.prediction", "s.trace().stop()", "repr(s)", "s.prepare(g, allocate=False).memory",
+    "plan.memory, plan.splits, repr(plan)",
+    "setattr(s, 'n_copies', 2)", "s.set_eval_callback(None)", "s.synchronize()", "repr(p), p.wait()",
+    "slow.synchronize()", "y.location, repr(y), y.is_placed",
     "g.to_dot()", "s.reset()", "s.allocate(g)", "s.close()", "slow.close()",
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("question", "recorded"), [
-    *((q, False) for q in QUESTIONS), *((q, True) for q in ("trace.stop()", "s.trace()", "s.stats", "s.reset_stats()", "s.splits", "s.synchronize()", "s.close()")),
+    *((q, False) for q in QUESTIONS),
+    *((q, True) for q in ("trace.stop()", "s.trace()", "s.stats", "s.reset_stats()", "s.splits", "s.synchronize()",
+     "s.close()")),
 ])  # fmt: skip
 def test_questions_about_a_scheduler_that_was_busy_at_a_fork(holds, question, recorded):
     """A run is on its way, and another thread computes: each question is answered in the child, or raises."""

@@ -1,4 +1,5 @@
-"""GGUF files: what we write the ``gguf`` package reads and the other way round, placing on backends, split files, the writer."""
+"""GGUF files: what we write the ``gguf`` package reads and the other way round, placing on backends, split files, the
+writer."""
 
 from __future__ import annotations
 
@@ -24,11 +25,14 @@ import ggml_backend as gb
 from ggml_backend.cli import main
 
 NUMBERS: dict[str, list[Any]] = {
-    "u8": [0, 255], "i8": [-128, 127], "u16": [0, 65535], "i16": [-32768, 32767], "u32": [0, 2**32 - 1], "i32": [-(2**31), 2**31 - 1],
-    "u64": [0, 2**64 - 1], "i64": [-(2**63), 2**63 - 1], "f32": [0.5, float("-inf")], "f64": [0.1, -1e300], "bool": [True, False],
+    "u8": [0, 255], "i8": [-128, 127], "u16": [0, 65535], "i16": [-32768, 32767], "u32": [0, 2**32 - 1],
+    "i32": [-(2**31), 2**31 - 1],
+    "u64": [0, 2**64 - 1], "i64": [-(2**63), 2**63 - 1], "f32": [0.5, float("-inf")], "f64": [0.1, -1e300],
+    "bool": [True, False],
 }  # fmt: skip
 THEIRS = {
-    "u8": "UINT8", "i8": "INT8", "u16": "UINT16", "i16": "INT16", "u32": "UINT32", "i32": "INT32", "u64": "UINT64", "i64": "INT64",
+    "u8": "UINT8", "i8": "INT8", "u16": "UINT16", "i16": "INT16", "u32": "UINT32", "i32": "INT32", "u64": "UINT64",
+    "i64": "INT64",
     "f32": "FLOAT32", "f64": "FLOAT64", "bool": "BOOL", "str": "STRING",
 }  # fmt: skip
 TEXTS = ["", "plain", "Zürich 東京 🙂", "line\nline", "nul\0inside", "x" * 70000]
@@ -50,7 +54,8 @@ def theirs(path: Path, key: str) -> tuple[list[str], Any]:
     return [t.name for t in field.types], field.contents()
 
 
-# ------------------------------------------------------------------------------------------------------------------- metadata
+# -------------------------------------------------------------------------------------------------------------------
+# metadata
 
 
 @pytest.mark.parametrize("kind", NUMBERS)
@@ -128,7 +133,8 @@ def test_bytes_that_are_no_text_survive(tmp_path: Path) -> None:
 def test_types_chosen_for_python_values(tmp_path: Path) -> None:
     path = tmp_path / "a.gguf"
     cases = {
-        "u32": 7, "i32": -7, "u64": 2**32, "i64": -(2**40), "f32": 1.5, "bool": True, "u8": np.uint8(3), "f64": np.float64(0.1),
+        "u32": 7, "i32": -7, "u64": 2**32, "i64": -(2**40), "f32": 1.5, "bool": True, "u8": np.uint8(3),
+        "f64": np.float64(0.1),
         "str": "s", "arr[i32]": [1, 2], "arr[f32]": [1, 2.5], "arr[bool]": [True], "arr[str]": ("a", "b"),
         "arr[u16]": np.array([1, 2], np.uint16), "arr[u32]": [0, 2**32 - 1], "arr[i64]": [-1, 2**40],
     }  # fmt: skip
@@ -143,8 +149,10 @@ def test_types_chosen_for_python_values(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("value", "kind"),
-    [(300, "u8"), (-1, "u32"), (2**64, None), (1.5, "i32"), (2, "bool"), ("x", "i32"), (None, None), ([], None), ([1, "a"], None),
-     ([[1], [2]], None), (np.zeros((2, 2)), None), (np.zeros(2, np.float16), None), (5, "u128"), (5, "str"), ([300], "u8"), (1 + 2j, None)],
+    [(300, "u8"), (-1, "u32"), (2**64, None), (1.5, "i32"), (2, "bool"), ("x", "i32"), (None, None), ([], None),
+     ([1, "a"], None),
+     ([[1], [2]], None), (np.zeros((2, 2)), None), (np.zeros(2, np.float16), None), (5, "u128"), (5, "str"),
+     ([300], "u8"), (1 + 2j, None)],
 )  # fmt: skip
 def test_values_refused(tmp_path: Path, value: Any, kind: str | None) -> None:
     writer = gb.gguf.Writer(tmp_path / "a.gguf")
@@ -188,7 +196,8 @@ def test_metadata_is_a_mapping(tmp_path: Path) -> None:
         file.metadata.type("")
 
 
-# -------------------------------------------------------------------------------------------------------------------- tensors
+# --------------------------------------------------------------------------------------------------------------------
+# tensors
 
 PLAIN = [np.float32, np.float16, np.float64, np.int8, np.int16, np.int32, np.int64]
 
@@ -294,7 +303,12 @@ def test_arrays_outlive_the_file(tmp_path: Path) -> None:
     assert not array.flags.writeable
     assert array.sum() == 499500
     assert file.closed
-    for call in (lambda: metadata["x"], lambda: list(tensors), lambda: file.load(gb.Backend("CPU")), lambda: file.nbytes):
+    for call in (
+        lambda: metadata["x"],
+        lambda: list(tensors),
+        lambda: file.load(gb.Backend("CPU")),
+        lambda: file.nbytes,
+    ):
         with pytest.raises(gb.StateError, match="closed"):
             call()
     file.close()
@@ -312,7 +326,8 @@ def test_long_names(tmp_path: Path, cpu: gb.Backend) -> None:
     assert [t.name for t in gguf.GGUFReader(path).tensors] == names
 
 
-# ------------------------------------------------------------------------------------------------------------------- loading
+# -------------------------------------------------------------------------------------------------------------------
+# loading
 
 
 @pytest.fixture
@@ -322,7 +337,9 @@ def model(tmp_path: Path, rng: np.random.Generator) -> tuple[Path, dict[str, np.
     with gb.gguf.Writer(path) as writer:
         for i, (name, array) in enumerate(arrays.items()):
             writer.add_tensor(name, array, dtype=None if i % 2 else gb.q8_0)
-    arrays = {n: a if i % 2 else gb.dequantize(gb.quantize(a, "q8_0"), "q8_0") for i, (n, a) in enumerate(arrays.items())}
+    arrays = {
+        n: a if i % 2 else gb.dequantize(gb.quantize(a, "q8_0"), "q8_0") for i, (n, a) in enumerate(arrays.items())
+    }
     return path, arrays
 
 
@@ -434,7 +451,8 @@ def test_load_into_a_context(model: Any, cpu: gb.Backend, ctx: gb.Context) -> No
     assert ctx["blk.5.up"].name == "blk.5.up"
 
 
-# -------------------------------------------------------------------------------------------------------------------- sources
+# --------------------------------------------------------------------------------------------------------------------
+# sources
 
 
 def test_open_bytes(model: Any, cpu: gb.Backend) -> None:
@@ -442,7 +460,12 @@ def test_open_bytes(model: Any, cpu: gb.Backend) -> None:
     data = path.read_bytes()
     with path.open("rb") as f:
         mapped = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
-    for file in (gb.gguf.open(data), gb.gguf.open(np.frombuffer(data, np.uint8)), gb.gguf.open(memoryview(data)), gb.gguf.open(mapped)):
+    for file in (
+        gb.gguf.open(data),
+        gb.gguf.open(np.frombuffer(data, np.uint8)),
+        gb.gguf.open(memoryview(data)),
+        gb.gguf.open(mapped),
+    ):
         np.testing.assert_array_equal(file.tensors["blk.0.down"].numpy(), arrays["blk.0.down"])
         np.testing.assert_array_equal(content(file.load(cpu)["blk.0.up"]), arrays["blk.0.up"])
 
@@ -475,7 +498,8 @@ def test_the_other_byte_order_of_the_package(tmp_path: Path) -> None:
         gb.gguf.open(path)
 
 
-# ----------------------------------------------------------------------------------------------------------------------- split
+# ----------------------------------------------------------------------------------------------------------------------
+# split
 
 
 def split(tmp_path: Path, n: int, **keys: int) -> list[Path]:
@@ -488,7 +512,9 @@ def split(tmp_path: Path, n: int, **keys: int) -> list[Path]:
             if i == 0:
                 writer.add("general.name", "whole")
             for j in range(2):
-                writer.add_tensor(f"t{2 * i + j}" if "same" not in keys else f"t{j}", np.full((2, 32), 2 * i + j, np.float32))
+                writer.add_tensor(
+                    f"t{2 * i + j}" if "same" not in keys else f"t{j}", np.full((2, 32), 2 * i + j, np.float32)
+                )
         paths.append(path)
     return paths
 
@@ -527,14 +553,19 @@ def test_broken_splits(tmp_path: Path) -> None:
     paths[1].unlink()
     with pytest.raises(gb.FileError, match=r"m-00002-of-00003\.gguf is missing"):
         gb.gguf.open(paths[0])
-    for keys, message in (({"no": 5}, "split.no is 5"), ({"count": 9}, "split.count is 9"), ({"tensors": 7}, "7, the parts have 6")):
+    for keys, message in (
+        ({"no": 5}, "split.no is 5"),
+        ({"count": 9}, "split.count is 9"),
+        ({"tensors": 7}, "7, the parts have 6"),
+    ):
         with pytest.raises(gb.FileError, match=message):
             gb.gguf.open(split(tmp_path, 3, **keys)[0])
     with pytest.raises(gb.FileError, match="'t0' is also in"):
         gb.gguf.open(split(tmp_path, 3, same=1)[0])
 
 
-# ---------------------------------------------------------------------------------------------------------------------- writer
+# ----------------------------------------------------------------------------------------------------------------------
+# writer
 
 
 def test_unknown_keys_and_types_are_kept(tmp_path: Path, rng: np.random.Generator) -> None:
@@ -554,10 +585,16 @@ def test_unknown_keys_and_types_are_kept(tmp_path: Path, rng: np.random.Generato
 
 
 def with_unknown_types(path: Path, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Tensors of types that this package does not know, among others: bytes of whole alignment steps, as only offsets tell their sizes."""
+    """Tensors of types that this package does not know, among others: bytes of whole alignment steps, as only offsets
+    tell their sizes."""
     arrays: dict[str, np.ndarray] = {}
     infos, data = [], b""
-    for name, kind, shape, size in [("first", 41, (128, 3), 64), ("plain", 0, (8, 2), 64), ("retired", 4, (32, 2), 96), ("future", 777, (5,), 32)]:
+    for name, kind, shape, size in [
+        ("first", 41, (128, 3), 64),
+        ("plain", 0, (8, 2), 64),
+        ("retired", 4, (32, 2), 96),
+        ("future", 777, (5,), 32),
+    ]:
         arrays[name] = rng.integers(1, 256, size, np.uint8) if kind else np.arange(16, dtype=np.float32).view(np.uint8)
         infos.append((name.encode(), shape, kind, len(data)))
         data += arrays[name].tobytes()
@@ -574,7 +611,8 @@ def test_tensors_of_unknown_types(tmp_path: Path, rng: np.random.Generator, cpu:
     arrays = with_unknown_types(path, rng)
     file = gb.gguf.open(path)
     assert {n: (t.dtype.name, t.dtype.id, t.shape, t.nbytes) for n, t in file.tensors.items()} == {
-        "first": ("type 41", 41, (3, 128), 64), "plain": ("float32", 0, (2, 8), 64), "retired": ("type 4", 4, (2, 32), 96),
+        "first": ("type 41", 41, (3, 128), 64), "plain": ("float32", 0, (2, 8), 64),
+        "retired": ("type 4", 4, (2, 32), 96),
         "future": ("type 777", 777, (5,), 32),
     }  # fmt: skip
     for name in ("first", "retired", "future"):
@@ -585,7 +623,12 @@ def test_tensors_of_unknown_types(tmp_path: Path, rng: np.random.Generator, cpu:
         assert f"type {tensor.dtype.id}" in repr(tensor)
         np.testing.assert_array_equal(tensor.numpy(), arrays[name])
         assert not tensor.numpy().flags.writeable
-        for refused in (tensor.dequantize, lambda n=name: file.load(cpu, n), lambda: file.load(cpu), lambda t=tensor: t.dtype.row_size(32)):
+        for refused in (
+            tensor.dequantize,
+            lambda n=name: file.load(cpu, n),
+            lambda: file.load(cpu),
+            lambda t=tensor: t.dtype.row_size(32),
+        ):
             with pytest.raises(gb.UnsupportedError, match=r"type \d+ is not known"):
                 refused()
         with pytest.raises(gb.UnsupportedError, match=f"type {tensor.dtype.id} is not known"):
@@ -595,7 +638,9 @@ def test_tensors_of_unknown_types(tmp_path: Path, rng: np.random.Generator, cpu:
     assert list(file.load(cpu, "plain")) == ["plain"]
 
 
-def test_unknown_types_are_copied_byte_for_byte(tmp_path: Path, rng: np.random.Generator, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_types_are_copied_byte_for_byte(
+    tmp_path: Path, rng: np.random.Generator, capsys: pytest.CaptureFixture[str]
+) -> None:
     path, copy = tmp_path / "a.gguf", tmp_path / "b.gguf"
     arrays = with_unknown_types(path, rng)
     with gb.gguf.Writer(copy) as writer:
@@ -613,7 +658,9 @@ def test_unknown_types_are_copied_byte_for_byte(tmp_path: Path, rng: np.random.G
     with gb.gguf.Writer(copy) as writer:  # under other names, in another order, with another alignment
         writer.add("general.alignment", 64)
         file = gb.gguf.open(path)
-        writer.add_tensor("new", file.tensors["future"]).add_tensor("old", file.tensors["retired"], dtype=file.tensors["retired"].dtype)
+        writer.add_tensor("new", file.tensors["future"]).add_tensor(
+            "old", file.tensors["retired"], dtype=file.tensors["retired"].dtype
+        )
         for name in ("", "x" * 65536):
             with pytest.raises(gb.InvalidArgumentError, match="name"):
                 writer.add_tensor(name, file.tensors["future"])
@@ -657,7 +704,9 @@ def test_copy_from_some(model: Any, tmp_path: Path) -> None:
     np.testing.assert_array_equal(file.tensors["again"].numpy(), gb.quantize(model[1]["blk.0.down"], "q4_0"))
 
 
-def test_tensors_of_backends(tmp_path: Path, cpu: gb.Backend, sim: gb.Backend, ctx: gb.Context, rng: np.random.Generator) -> None:
+def test_tensors_of_backends(
+    tmp_path: Path, cpu: gb.Backend, sim: gb.Backend, ctx: gb.Context, rng: np.random.Generator
+) -> None:
     path = tmp_path / "a.gguf"
     array = rng.standard_normal((4, 64), np.float32)
     tensors = [ctx.tensor(array.shape, gb.float32), ctx.tensor(array.shape, gb.q8_0)]
@@ -765,7 +814,9 @@ def test_a_crash_leaves_the_old_file(tmp_path: Path, writer: str, how: str) -> N
     with gb.gguf.Writer(path) as w:
         w.add("version", 1)
     old = path.read_bytes()
-    done = subprocess.run([sys.executable, "-c", LIMITED, str(path), f"{how} {writer}"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(path), f"{how} {writer}"], capture_output=True, text=True, check=False
+    )
     if how == "killed":
         assert done.returncode == -signal.SIGXFSZ, done
     else:
@@ -792,7 +843,8 @@ def pieces():
         yield rows
 before, most = memory("VmHWM"), 0.0
 with gb.gguf.Writer(path) as writer:  # 192 MiB as floats, and half of it quantized
-    writer.add_tensor("f", pieces, gb.float32, shape=(48 * 1024, 1024)).add_tensor("q", pieces, gb.q8_0, shape=(48 * 1024, 1024))
+    writer.add_tensor("f", pieces, gb.float32, shape=(48 * 1024, 1024))
+    writer.add_tensor("q", pieces, gb.q8_0, shape=(48 * 1024, 1024))
 print(memory("VmHWM") - before)
 def watch(done, total):
     global most
@@ -846,9 +898,12 @@ def test_tensors_refused(tmp_path: Path) -> None:
     writer = gb.gguf.Writer(tmp_path / "a.gguf")
     writer.add_tensor("t", np.zeros(32, np.float32))
     bad: list[tuple[str, Any, Any]] = [
-        ("t", np.zeros(32, np.float32), None), ("", np.zeros(3, np.float32), None), ("a\0b", np.zeros(3, np.float32), None),
-        ("q", np.zeros(31, np.float32), gb.q4_0), ("q", np.zeros(17, np.uint8), gb.q4_0), ("q", np.zeros(32, np.int32), gb.q4_0),
-        ("e", np.zeros((0, 4), np.float32), None), ("c", np.zeros(3, np.complex64), None), ("d", np.zeros((1,) * 5, np.float32), None),
+        ("t", np.zeros(32, np.float32), None), ("", np.zeros(3, np.float32), None),
+        ("a\0b", np.zeros(3, np.float32), None),
+        ("q", np.zeros(31, np.float32), gb.q4_0), ("q", np.zeros(17, np.uint8), gb.q4_0),
+        ("q", np.zeros(32, np.int32), gb.q4_0),
+        ("e", np.zeros((0, 4), np.float32), None), ("c", np.zeros(3, np.complex64), None),
+        ("d", np.zeros((1,) * 5, np.float32), None),
         ("i", np.zeros(3, np.float32), gb.int32), ("f", lambda: np.zeros(3), None),
     ]  # fmt: skip
     for name, array, dtype in bad:
@@ -925,11 +980,17 @@ def test_keys_that_are_not_there_say_which_are_near(tmp_path, ctx):
     with gb.gguf.Writer(path) as writer:
         writer.add("general.name", "x")
         writer.add_tensor("token_embd.weight", np.zeros((2, 2), np.float32))
-        with pytest.raises(TypeError, match=r"Writer.copy_from: file must be a GGUFFile, not int; gb.gguf.open\(path\) makes one"):
+        with pytest.raises(
+            TypeError, match=r"Writer.copy_from: file must be a GGUFFile, not int; gb.gguf.open\(path\) makes one"
+        ):
             writer.copy_from(3)
     ctx.tensor(3, name="weights")
     with gb.gguf.open(path) as file:
-        for mapping, wrong, near in [(file.tensors, "tokn_embd.weight", "token_embd.weight"), (file.metadata, "general.nam", "general.name"), (ctx, "weigths", "weights")]:
+        for mapping, wrong, near in [
+            (file.tensors, "tokn_embd.weight", "token_embd.weight"),
+            (file.metadata, "general.nam", "general.name"),
+            (ctx, "weigths", "weights"),
+        ]:
             with pytest.raises(KeyError) as caught:
                 mapping[wrong]
             assert caught.value.args == (wrong,)

@@ -20,7 +20,9 @@ from ggml_backend.cli import main
 def model(tmp_path: Path, rng: np.random.Generator) -> Path:
     path = tmp_path / "model.gguf"
     with gb.gguf.Writer(path) as writer:
-        writer.add("general.architecture", "test").add("list", np.arange(100, dtype=np.float32)).add("infinite", float("inf"))
+        writer.add("general.architecture", "test").add("list", np.arange(100, dtype=np.float32)).add(
+            "infinite", float("inf")
+        )
         writer.add_tensor("wide", rng.standard_normal((8, 512), np.float32))
         writer.add_tensor("narrow", rng.standard_normal((8, 96), np.float32))
         writer.add_tensor("odd", rng.standard_normal((8, 5), np.float32))
@@ -76,7 +78,24 @@ def test_quantize(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     np.testing.assert_array_equal(after.tensors["wide"].numpy(), gb.quantize(before.tensors["wide"].numpy(), "q4_k"))
     assert "narrow: float32 -> q5_0 (rows of 96)" in capsys.readouterr().out
     assert [t.name for t in gguf.GGUFReader(out).tensors] == list(before.tensors)
-    assert main(["gguf", "quantize", str(model), str(out), "--type", "q8_0", "--keep", "n*", "--tensor-type", "bias=f16", "--quiet"]) == 0
+    assert (
+        main(
+            [
+                "gguf",
+                "quantize",
+                str(model),
+                str(out),
+                "--type",
+                "q8_0",
+                "--keep",
+                "n*",
+                "--tensor-type",
+                "bias=f16",
+                "--quiet",
+            ]
+        )
+        == 0
+    )
     kinds = {n: t.dtype.name for n, t in gb.gguf.open(out).tensors.items()}
     assert (kinds["wide"], kinds["narrow"], kinds["bias"]) == ("q8_0", "float32", "float16")
 
@@ -86,7 +105,16 @@ def test_quantize_with_importance(model: Path, tmp_path: Path, rng: np.random.Ge
     with gb.gguf.Writer(tmp_path / "imatrix.gguf") as writer:
         writer.add_tensor("wide.in_sum2", sums).add_tensor("wide.counts", np.array([[4]], np.float32))
     out = tmp_path / "small.gguf"
-    arguments = ["gguf", "quantize", str(model), str(out), "--tensor-type", "wide=iq2_xs", "--imatrix", str(tmp_path / "imatrix.gguf")]
+    arguments = [
+        "gguf",
+        "quantize",
+        str(model),
+        str(out),
+        "--tensor-type",
+        "wide=iq2_xs",
+        "--imatrix",
+        str(tmp_path / "imatrix.gguf"),
+    ]
     assert main(arguments) == 0
     expected = gb.quantize(gb.gguf.open(model).tensors["wide"].numpy(), "iq2_xs", sums[0] / 4)
     np.testing.assert_array_equal(gb.gguf.open(out).tensors["wide"].numpy(), expected)
@@ -97,10 +125,29 @@ def test_convert(tmp_path: Path, rng: np.random.Generator, capsys: pytest.Captur
     source, out = tmp_path / "m.safetensors", tmp_path / "m.gguf"
     arrays = {
         "a.weight": rng.standard_normal((4, 64), np.float32), "b.bias": rng.standard_normal(7).astype(np.float16),
-        "c.half": rng.standard_normal((2, 256)).astype(ml_dtypes.bfloat16), "d.ids": np.arange(4), "e.scalar": np.array(3, np.float32),
+        "c.half": rng.standard_normal((2, 256)).astype(ml_dtypes.bfloat16), "d.ids": np.arange(4),
+        "e.scalar": np.array(3, np.float32),
     }  # fmt: skip
     save_file(arrays, source, metadata={"format": "np"})
-    assert main(["gguf", "convert", str(source), str(out), "--arch", "bert", "--set", "a.n=5", "--set", "a.list=[1.5, 2]", "--set", "a.t=x y"]) == 0
+    assert (
+        main(
+            [
+                "gguf",
+                "convert",
+                str(source),
+                str(out),
+                "--arch",
+                "bert",
+                "--set",
+                "a.n=5",
+                "--set",
+                "a.list=[1.5, 2]",
+                "--set",
+                "a.t=x y",
+            ]
+        )
+        == 0
+    )
     file = gb.gguf.open(out)
     assert {k: v if isinstance(v, (str, int)) else v.tolist() for k, v in file.metadata.items()} == {
         "general.architecture": "bert", "safetensors.format": "np", "a.n": 5, "a.list": [1.5, 2], "a.t": "x y",
@@ -116,8 +163,10 @@ def test_convert(tmp_path: Path, rng: np.random.Generator, capsys: pytest.Captur
 
 @pytest.mark.parametrize(
     ("header", "message"),
-    [(b"{", "no JSON"), (b"[]", "no object"), (b'{"t": 5}', "needs dtype"), (b'{"t":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}', "outside"),
-     (b'{"t":{"dtype":"F32","shape":[1],"data_offsets":[0,3]}}', "3 bytes are no"), (b'{"t":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}}', "shape"),
+    [(b"{", "no JSON"), (b"[]", "no object"), (b'{"t": 5}', "needs dtype"),
+     (b'{"t":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}', "outside"),
+     (b'{"t":{"dtype":"F32","shape":[1],"data_offsets":[0,3]}}', "3 bytes are no"),
+     (b'{"t":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}}', "shape"),
      (b'{"t":{"dtype":"F8_E4M3","shape":[4],"data_offsets":[0,4]}}', "no type for F8_E4M3"), (b"[" * 100000, "no JSON"),
      (b'{"t":{"dtype":"F32","shape":[%s1],"data_offsets":[0,4]}}' % (b"1," * 99), "no arrays of shape"),
      (b'{"t":{"dtype":"F32","shape":[0,4611686018427387904,8],"data_offsets":[0,0]}}', "no arrays of shape")],
@@ -134,9 +183,16 @@ def test_broken_safetensors(tmp_path: Path, capsys: pytest.CaptureFixture[str], 
 
 
 def test_errors_are_messages(model: Path, tmp_path: Path) -> None:
-    for arguments in (["info", str(tmp_path / "absent")], ["info", str(tmp_path)], ["quantize", str(model), str(tmp_path / "o"), "--type", "q99"],
-                      ["quantize", str(model), str(tmp_path / "o"), "--type", "iq2_xs"], ["quantize", str(model), str(tmp_path / "o"), "--type", "i32"]):  # fmt: skip
-        done = subprocess.run([sys.executable, "-m", "ggml_backend", "gguf", *arguments], capture_output=True, text=True, check=False)
+    for arguments in (
+        ["info", str(tmp_path / "absent")],
+        ["info", str(tmp_path)],
+        ["quantize", str(model), str(tmp_path / "o"), "--type", "q99"],
+        ["quantize", str(model), str(tmp_path / "o"), "--type", "iq2_xs"],
+        ["quantize", str(model), str(tmp_path / "o"), "--type", "i32"],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "ggml_backend", "gguf", *arguments], capture_output=True, text=True, check=False
+        )
         assert done.returncode == 1, done
         assert done.stderr.splitlines()[-1].startswith(f"python -m ggml_backend gguf {arguments[0]}: error: ")
         assert "Traceback" not in done.stderr

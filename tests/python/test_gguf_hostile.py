@@ -102,7 +102,11 @@ def test_the_command_line_refuses_them(tmp_path: Path, capsys: pytest.CaptureFix
     lines = shown.err.splitlines()
     assert len(lines) >= len(paths)
     for path in paths:
-        assert re.search(rf"^python -m ggml_backend gguf check: error: {re.escape(str(path))}: .*at offset \d+: \S", shown.err, re.MULTILINE), path
+        assert re.search(
+            rf"^python -m ggml_backend gguf check: error: {re.escape(str(path))}: .*at offset \d+: \S",
+            shown.err,
+            re.MULTILINE,
+        ), path
         for command in ("info", "dump"):
             assert path != paths[0] or main(["gguf", command, str(path)]) == 1
 

@@ -1,5 +1,5 @@
-"""The attack harnesses, each for a few seconds; ``make check-long`` gives them two to ten minutes each. A failure names the seed: run the command again
-with ``--seed`` and it begins alike."""
+"""The attack harnesses, each for a few seconds; ``make check-long`` gives them two to ten minutes each. A failure names
+the seed: run the command again with ``--seed`` and it begins alike."""
 
 from __future__ import annotations
 
@@ -39,7 +39,11 @@ def test_holds(name, prompt_frees, capsys):
     command = [sys.executable, str(HERE / file), *flags, "--seconds", seconds, "--seed", seed]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     with capsys.disabled():
-        print(f" [{name}: {done.stdout.strip().splitlines()[0] if done.returncode == 0 else 'failed'}] ", end="", flush=True)
+        print(
+            f" [{name}: {done.stdout.strip().splitlines()[0] if done.returncode == 0 else 'failed'}] ",
+            end="",
+            flush=True,
+        )
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
 
 
@@ -72,9 +76,11 @@ def _stop_trace(w: World) -> None:
 
 
 @pytest.mark.parametrize(("act", "intruder"), [
-    *((OPERATIONS[name], CLOSERS["close file"]) for name in ("metadata", "file tensor", "file view", "load", "load on the device")),
+    *((OPERATIONS[name], CLOSERS["close file"]) for name in ("metadata", "file tensor", "file view", "load",
+     "load on the device")),
     *((OPERATIONS[name], CLOSERS["close event"]) for name in ("record", "event wait", "event synchronize")),
-    (OPERATIONS["allocator facts"], CLOSERS["close allocator"]), (OPERATIONS["measure"], CLOSERS["close graph allocator"]),
+    (OPERATIONS["allocator facts"], CLOSERS["close allocator"]),
+    (OPERATIONS["measure"], CLOSERS["close graph allocator"]),
     (_trace_and_close, _stop_trace), (_trace_and_close, CLOSERS["close scheduler"]),
 ])  # fmt: skip
 def test_something_else_at_every_place(act, intruder):
@@ -90,7 +96,8 @@ def test_something_else_at_every_place(act, intruder):
 
 
 CLASSES = [
-    gb.Context, gb.Tensor, gb.Graph, gb.Scheduler, gb.Backend, gb.Buffer, gb.BufferType, gb.Event, gb.Pending, gb.TensorAllocator, gb.GraphAllocator,
+    gb.Context, gb.Tensor, gb.Graph, gb.Scheduler, gb.Backend, gb.Buffer, gb.BufferType, gb.Event, gb.Pending,
+    gb.TensorAllocator, gb.GraphAllocator,
     gb.Trace, gb.gguf.GGUFFile, gb.gguf.GGUFTensor, gb.gguf.Metadata, gb.gguf.Weights, gb.gguf.Writer,
 ]  # fmt: skip
 
@@ -98,6 +105,14 @@ CLASSES = [
 @pytest.mark.parametrize("kind", CLASSES)
 def test_every_public_method_is_attacked(kind):
     """A new one belongs into the table of operations."""
-    source = (HERE / "harness_world.py").read_text(encoding="utf-8") + (HERE / "harness_closing.py").read_text(encoding="utf-8")
-    names = {n for k in kind.__mro__ if k.__module__.startswith("ggml_backend") for n in vars(k) if not n.startswith("_") and n in dir(kind)}
+    source = (HERE / "harness_world.py").read_text(encoding="utf-8") + (HERE / "harness_closing.py").read_text(
+        encoding="utf-8"
+    )
+    names = {
+        n
+        for k in kind.__mro__
+        if k.__module__.startswith("ggml_backend")
+        for n in vars(k)
+        if not n.startswith("_") and n in dir(kind)
+    }
     assert {n for n in names if not re.search(rf"\.{n}\b", source)} == set()

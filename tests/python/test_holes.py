@@ -1,7 +1,8 @@
 """What must hold against those who try to break it: lifetimes, threads, signals, memory.
 
-One test for each way in which it once did not hold, named after what must hold instead. Whatever may crash or hang runs in an interpreter of
-its own. Forks are in test_forks.py, results in test_content.py. The harnesses (test_harnesses.py) look for more of the same kinds.
+One test for each way in which it once did not hold, named after what must hold instead. Whatever may crash or hang runs
+in an interpreter of its own. Forks are in test_forks.py, results in test_content.py. The harnesses (test_harnesses.py)
+look for more of the same kinds.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import ggml_backend as gb
 from harness_world import SANITIZED
 from programs import PATIENCE
 
-# --------------------------------------------------------------------------------------------- zero sizes, lost dimensions
+# --------------------------------------------------------------------------------------------- zero sizes, lost
+# dimensions
 
 
 def test_custom_functions_see_empty_tensors_as_they_are(holds):
@@ -34,7 +36,9 @@ def test_custom_functions_see_empty_tensors_as_they_are(holds):
     """)
 
 
-@pytest.mark.parametrize("shape", [(1, 8), (1, 1, 8), (8, 1), (1,), (1, 1, 1, 1), (), (0, 3), (3, 0), (1, 0, 2)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(1, 8), (1, 1, 8), (8, 1), (1,), (1, 1, 1, 1), (), (0, 3), (3, 0), (1, 0, 2)], ids=str
+)
 @pytest.mark.parametrize("devices", [["CPU"], ["SIM", "CPU"]], ids="-".join)
 def test_custom_functions_see_every_axis(shape, devices):
     backends = [gb.Backend(d) for d in devices]
@@ -82,7 +86,9 @@ def test_comparing_empty_graphs_reads_nothing(holds):
     """)
 
 
-@pytest.mark.parametrize("shape", [(0, 2**31), (0, 2**40, 2**20), (2**62, 0), (0, 2**62, 2), (2**31, 2**31, 0, 2**31)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(0, 2**31), (0, 2**40, 2**20), (2**62, 0), (0, 2**62, 2), (2**31, 2**31, 0, 2**31)], ids=str
+)
 def test_empty_tensors_may_be_huge_in_other_axes_or_are_refused(ctx, cpu, shape):
     try:
         t = ctx.tensor(shape)
@@ -94,7 +100,8 @@ def test_empty_tensors_may_be_huge_in_other_axes_or_are_refused(ctx, cpu, shape)
     assert array.shape == shape
 
 
-# ------------------------------------------------------------------------------------------------------ closing while in use
+# ------------------------------------------------------------------------------------------------------ closing while
+# in use
 
 CLOSES = {
     "context, read": ("w.ctx.close()", "w.y.numpy(copy=True)"),
@@ -102,9 +109,15 @@ CLOSES = {
     "context, set": ("w.ctx.close()", "w.x.set(1.0)"),
     "context, build": ("w.ctx.close()", "gb.relu(w.x), w.ctx.graph(w.y), w.ctx.tensor(3), w.ctx.tensors()"),
     "context of its own, read": ("w.loose.close()", "w.l.numpy(copy=True), w.l.numpy()"),
-    "context of its own, facts": ("w.loose.close()", "w.l.shape, w.l.strides, w.l.name, w.l.op, repr(w.l), w.l.location, w.loose.used_bytes, repr(w.loose)"),
+    "context of its own, facts": (
+        "w.loose.close()",
+        "w.l.shape, w.l.strides, w.l.name, w.l.op, repr(w.l), w.l.location, w.loose.used_bytes, repr(w.loose)",
+    ),
     "context of its own, set": ("w.loose.close()", "w.l.set(1.0)"),
-    "context of its own, build": ("w.loose.close()", "w.l[1:], gb.relu(w.l), w.l.T, w.loose.tensor(3), w.loose.tensors(), w.loose.get('l')"),
+    "context of its own, build": (
+        "w.loose.close()",
+        "w.l[1:], gb.relu(w.l), w.l.T, w.loose.tensor(3), w.loose.tensors(), w.loose.get('l')",
+    ),
     "context of its own, graph": ("w.loose.close()", "w.loose.graph(gb.relu(w.l)).nodes"),
     "context of its own, copy": ("w.loose.close()", "w.l.copy_from(w.t), w.t.copy_from(w.l)"),
     "buffer, facts": ("w.b.close()", "w.b.name, repr(w.b), w.b.size, w.b.usage, w.b.type.name"),
@@ -134,7 +147,9 @@ class W:
 @pytest.mark.parametrize("case", CLOSES)
 def test_closing_in_another_thread(holds, case):
     close, use = CLOSES[case]
-    holds(CLOSING + f"""
+    holds(
+        CLOSING
+        + f"""
 sys.setswitchinterval(1e-6)
 end = time.monotonic() + LONGER
 while time.monotonic() < end:
@@ -145,13 +160,16 @@ while time.monotonic() < end:
     time.sleep(random.uniform(0, 0.001))
     over.set()
     for u in users: u.finish()
-""")
+"""
+    )
 
 
 @pytest.mark.parametrize("case", CLOSES)
 def test_closing_in_a_signal_handler(holds, case):
     close, use = CLOSES[case]
-    holds(CLOSING + f"""
+    holds(
+        CLOSING
+        + f"""
 end = time.monotonic() + 0.6 * LONGER
 def fire(number, frame):
     global closed
@@ -166,12 +184,15 @@ while time.monotonic() < end:
         except OURS: pass
     try: {use}
     except OURS: pass
-""")
+"""
+    )
 
 
 @pytest.mark.parametrize("what", ["ctx", "b", "s", "cpu", "loose"])
 def test_closing_in_array_of_an_argument(holds, what):
-    holds(CLOSING + f"""
+    holds(
+        CLOSING
+        + f"""
 class A:
     def __init__(self, shape): self.shape = shape
     def __array__(self, dtype=None, copy=None):
@@ -180,15 +201,17 @@ class A:
         gc.collect()
         return np.ones(self.shape, np.float32)
 calls = [
-    lambda: w.x.set(A((4, 4))), lambda: w.t.set(A((64, 64))), lambda: w.l.set(A((64, 64))), lambda: w.x + A((4,)), lambda: w.l + A((64,)),
-    lambda: w.own.constant(A((3,))), lambda: w.loose.constant(A((3,))), lambda: w.l.set(A((2,)), 1), lambda: w.x.set(A((2,)), 1),
+    lambda: w.x.set(A((4, 4))), lambda: w.t.set(A((64, 64))), lambda: w.l.set(A((64, 64))), lambda: w.x + A((4,)),
+    lambda: w.l + A((64,)), lambda: w.own.constant(A((3,))), lambda: w.loose.constant(A((3,))),
+    lambda: w.l.set(A((2,)), 1), lambda: w.x.set(A((2,)), 1),
 ]
 for call in calls:
     for _ in range(12):
         w = W()
         try: call()
         except (OURS, TypeError): pass
-""")
+"""
+    )
 
 
 def test_a_scheduler_that_a_callback_closes_leaves_no_run_behind(holds):
@@ -242,7 +265,8 @@ def test_a_picture_of_a_graph_reads_no_memory_that_was_given_back(holds):
         s.close(); over.set(); drawer.finish()
         for dot in pictures:
             values = [line.split("|(")[1].split(")")[0].split(", ") for line in dot.splitlines() if "|(" in line]
-            assert {v for group in values for v in group} <= {"2.5", "2.50", "2.500", "4.25", "4.250", "0", "0.0", "0.000"}, values
+            allowed = {"2.5", "2.50", "2.500", "4.25", "4.250", "0", "0.0", "0.000"}
+            assert {v for group in values for v in group} <= allowed, values
     """)
 
 
@@ -258,7 +282,8 @@ def test_a_picture_can_be_drawn_by_a_callback(ctx, cpu):
         assert "2.5" in seen[0]
 
 
-# ---------------------------------------------------------------------------------------------------------------- interrupts
+# ----------------------------------------------------------------------------------------------------------------
+# interrupts
 
 
 def test_an_interrupted_computation_leaves_the_scheduler_usable(holds):
@@ -288,7 +313,8 @@ def test_an_interrupted_computation_leaves_the_scheduler_usable(holds):
 
 
 @pytest.mark.parametrize("act", [
-    "s.compute(g)", "x.set(1.0)", "y.numpy(copy=True)", "t.copy_from(x)", "s.compute_async(g, [y]).results()", "s.compute(g, lambda t: True)",
+    "s.compute(g)", "x.set(1.0)", "y.numpy(copy=True)", "t.copy_from(x)", "s.compute_async(g, [y]).results()",
+    "s.compute(g, lambda t: True)",
     "s.reset(); s.allocate(g); x.set(1.0)", "gb.relu(x)", "s.splits",
 ])  # fmt: skip
 def test_an_interrupt_leaves_no_lock_held(holds, act):
@@ -318,7 +344,8 @@ def test_interrupts_of_opening_and_closing_leave_nothing_behind(holds):
     holds("""
     interrupts = Interrupts()
     def act():
-        with gb.Context() as ctx, gb.Backend("SIM", mem="1M") as device, gb.Backend("CPU", n_threads=2) as host, gb.Scheduler([device, host]) as s:
+        with (gb.Context() as ctx, gb.Backend("SIM", mem="1M") as device, gb.Backend("CPU", n_threads=2) as host,
+              gb.Scheduler([device, host]) as s):
             x = ctx.tensor((64, 64)); g = ctx.graph(x * 2.0)
             s.allocate(g); x.set(1.0); s.compute(g)
             device.alloc(4096).close()
@@ -340,57 +367,77 @@ def test_interrupts_of_opening_and_closing_leave_nothing_behind(holds):
 
 
 HEARD = {
-    "products on one thread": """
+    "products on one thread": (
+        """
         ctx = gb.Context(); a = ctx.tensor((4096, 4096)); y = a
         for _ in range(6): y = y @ a
         g = ctx.graph(y); ctx.allocate(cpu); a.set(0.0)
         def act(): g.compute(cpu)
-        """,
-    "products, scheduled": """
+        """
+    ),
+    "products, scheduled": (
+        """
         ctx = gb.Context(); a = ctx.tensor((4096, 4096)); y = a
         for _ in range(6): y = y @ a
         g = ctx.graph(y); s = gb.Scheduler([cpu]); s.allocate(g); a.set(0.0)
         def act(): s.compute(g)
-        """,
-    "a slow device": """
+        """
+    ),
+    "a slow device": (
+        """
         slow = gb.Backend("SIM", delay="20s"); ctx, s = gb.Context(), gb.Scheduler([slow])
         x = ctx.tensor(4); g = ctx.graph(x * 2.0); s.allocate(g); x.set(1.0)
         def act(): s.compute(g)
-        """,
-    "a slow device, without a scheduler": """
+        """
+    ),
+    "a slow device, without a scheduler": (
+        """
         slow = gb.Backend("SIM", delay="20s"); ctx = gb.Context()
         x = ctx.tensor(4); g = ctx.graph(x * 2.0); ctx.allocate(slow); x.set(1.0)
         def act(): g.compute(slow)
-        """,
-    "results of a slow device": """
+        """
+    ),
+    "results of a slow device": (
+        """
         slow = gb.Backend("SIM", delay="20s"); ctx, s = gb.Context(), gb.Scheduler([slow])
         x = ctx.tensor(4); y = x * 2.0; g = ctx.graph(y); s.allocate(g); x.set(1.0)
         def act(): s.compute_async(g, [y]).results()
-        """,
-    "synchronize": """
+        """
+    ),
+    "synchronize": (
+        """
         slow = gb.Backend("SIM", delay="20s"); ctx, s = gb.Context(), gb.Scheduler([slow])
         x = ctx.tensor(4); y = x * 2.0; g = ctx.graph(y); s.allocate(g); x.set(1.0); s.compute_async(g)
         def act(): s.synchronize()
-        """,
-    "reading behind a slow device": """
+        """
+    ),
+    "reading behind a slow device": (
+        """
         slow = gb.Backend("SIM", delay="20s"); ctx, s = gb.Context(), gb.Scheduler([slow])
         x = ctx.tensor(4); y = x * 2.0; g = ctx.graph(y); s.allocate(g); x.set(1.0); s.compute_async(g)
         def act(): y.numpy()
-        """,
-    "another thread's computation": """
+        """
+    ),
+    "another thread's computation": (
+        """
         ctx, x, y, g, s = small()
         def wait(d, a): time.sleep(5)
-        other = gb.Context(); o = other.tensor(4); h = other.graph(gb.map_custom(wait, o)); other.allocate(cpu); o.set(1.0)
+        other = gb.Context(); o = other.tensor(4); h = other.graph(gb.map_custom(wait, o))
+        other.allocate(cpu); o.set(1.0)
         threading.Thread(target=lambda: h.compute(cpu), daemon=True).start(); time.sleep(0.2)
         def act(): s.compute(g)
-        """,
+        """
+    ),
 }
 
 
 @pytest.mark.parametrize("case", HEARD)
 def test_an_interrupt_is_heard_at_once(holds, case):
-    """The promise is 0.2 s. What is asserted is generous, as others may use the machine; what it may never be is the end of the work."""
-    out = holds(textwrap.dedent(HEARD[case]) + """
+    """The promise is 0.2 s. What is asserted is generous, as others may use the machine; what it may never be is the
+    end of the work."""
+    out = holds(
+        textwrap.dedent(HEARD[case])
+        + """
 interrupts = Interrupts(); main = threading.get_ident(); sent = []
 def send():
     time.sleep(0.5); sent.append(time.monotonic()); signal.pthread_kill(main, signal.SIGINT)
@@ -404,20 +451,25 @@ t.join()
 print(late)
 sys.stdout.flush()
 os._exit(0)  # a device may still be busy, and exit waits for it
-""", patience=max(120, PATIENCE))
+""",
+        patience=max(120, PATIENCE),
+    )
     assert float(out) < (20 if SANITIZED else 2), f"{case}: heard after {float(out):.1f} s"
 
 
-# ------------------------------------------------------------------------------------------------------- failed allocations
+# ------------------------------------------------------------------------------------------------------- failed
+# allocations
 
 
 @pytest.mark.parametrize("act", [
-    "s.compute(g)", "s.reset(); s.allocate(g); x.set(1.0)", "with_trace()", "x.set(1.0)", "y.numpy()", "gb.relu(x + x)", "open_and_close()", "t.copy_from(x)",
+    "s.compute(g)", "s.reset(); s.allocate(g); x.set(1.0)", "with_trace()", "x.set(1.0)", "y.numpy()", "gb.relu(x + x)",
+    "open_and_close()", "t.copy_from(x)",
     "s.compute(g, lambda t: t.numpy() is not None)", "s.compute_async(g, [y]).results()",
 ])  # fmt: skip
 def test_a_failed_allocation_leaves_everything_usable(holds, act):
     pytest.importorskip("_testcapi", reason="this Python has no _testcapi")
-    holds(f"""
+    holds(
+        f"""
     import _testcapi
     ctx, x, y, g, s = small(gb.Scheduler([sim, cpu]))
     own = gb.Context(no_alloc=False); t = own.tensor((4, 4))
@@ -458,10 +510,13 @@ def test_a_failed_allocation_leaves_everything_usable(holds, act):
         both(right)
         n += 1
     assert set(ignored) <= {{MemoryError}}, ignored
-    """, patience=3 * PATIENCE)
+    """,
+        patience=3 * PATIENCE,
+    )
 
 
-# ------------------------------------------------------------------------------------------------------------ nothing waits for ever
+# ------------------------------------------------------------------------------------------------------------ nothing
+# waits for ever
 
 
 def test_copy_from_a_scheduled_tensor_while_the_scheduler_is_reset(holds):
@@ -500,7 +555,8 @@ def test_copy_from_a_scheduled_tensor_while_callbacks_read_the_target(holds):
 def test_callbacks_that_read_each_others_schedulers(holds):
     """One of them may be refused; neither waits for ever."""
     holds("""
-    first, second = small(gb.Scheduler([gb.Backend("CPU", n_threads=1)])), small(gb.Scheduler([gb.Backend("CPU", n_threads=1)]))
+    first = small(gb.Scheduler([gb.Backend("CPU", n_threads=1)]))
+    second = small(gb.Scheduler([gb.Backend("CPU", n_threads=1)]))
     meet = threading.Barrier(2)
     def compute(mine, other):
         def callback(t):
@@ -543,12 +599,15 @@ def test_a_suspended_generator_with_a_scheduler_is_dropped_while_its_thread_comp
     """)
 
 
-# ------------------------------------------------------------------------------------------------------------------ and others
+# ------------------------------------------------------------------------------------------------------------------ and
+# others
 
 
 @pytest.mark.parametrize("what", ["s", "b", "ctx", "cpu", "e", "a", "g", "x"])
 def test_copies_of_objects_are_refused_or_are_the_object(holds, what):
-    holds(CLOSING + f"""
+    holds(
+        CLOSING
+        + f"""
 import copy
 w = W()
 thing = w.{what}
@@ -564,7 +623,8 @@ for make in (copy.copy, copy.deepcopy):
         break
     else:
         repr(other)
-""")
+"""
+    )
 
 
 def test_everything_that_can_be_closed_refuses_to_be_copied(tmp_path, cpu):
@@ -573,21 +633,42 @@ def test_everything_that_can_be_closed_refuses_to_be_copied(tmp_path, cpu):
     writer = gb.gguf.Writer(path)
     writer.add("general.architecture", "test")
     writer.close()
-    closable = {kind for module in (gb, gb.gguf) for kind in vars(module).values() if isinstance(kind, type) and (hasattr(kind, "close") or hasattr(kind, "stop"))}
+    closable = {
+        kind
+        for module in (gb, gb.gguf)
+        for kind in vars(module).values()
+        if isinstance(kind, type) and (hasattr(kind, "close") or hasattr(kind, "stop"))
+    }
     with gb.gguf.open(path) as file, gb.Context() as ctx, gb.Scheduler([cpu]) as scheduler, scheduler.trace() as trace:
-        things = [file, writer, ctx, scheduler, trace, cpu, cpu.alloc(64), gb.Event(cpu), gb.TensorAllocator(cpu, 4096), gb.GraphAllocator(cpu)]
+        things = [
+            file,
+            writer,
+            ctx,
+            scheduler,
+            trace,
+            cpu,
+            cpu.alloc(64),
+            gb.Event(cpu),
+            gb.TensorAllocator(cpu, 4096),
+            gb.GraphAllocator(cpu),
+        ]
         kinds = {type(thing) for thing in things}
-        assert {kind.__name__ for kind in closable - kinds} <= {"Weights"}, "whose copy shares its memory, and closes it for both"
+        assert {kind.__name__ for kind in closable - kinds} <= {"Weights"}, (
+            "whose copy shares its memory, and closes it for both"
+        )
         for thing in things:
             for make in (copy.copy, copy.deepcopy):
-                with pytest.raises(TypeError, match=f"{type(thing).__name__} cannot be copied: both would close the same thing"):
+                with pytest.raises(
+                    TypeError, match=f"{type(thing).__name__} cannot be copied: both would close the same thing"
+                ):
                     make(thing)
             with pytest.raises(TypeError, match="cannot be pickled"):
                 pickle.dumps(thing)
 
 
 def test_finalizers_in_a_cycle_can_use_a_file(holds, tmp_path):
-    """Python's collector calls finalizers in any order: what is behind a file must outlive all that may still use it."""
+    """Python's collector calls finalizers in any order: what is behind a file must outlive all that may still use
+    it."""
     holds(f"""
     path = {str(tmp_path / "model.gguf")!r}
     with gb.gguf.Writer(path) as writer:
@@ -604,7 +685,8 @@ def test_finalizers_in_a_cycle_can_use_a_file(holds, tmp_path):
     for i in range(60):
         things = [Last(), gb.gguf.open(path), gb.gguf.Writer(path), Last()]
         random.Random(i).shuffle(things)
-        file, = [t for t in things if isinstance(t, gb.gguf.GGUFFile)]; writer, = [t for t in things if isinstance(t, gb.gguf.Writer)]
+        file, = [t for t in things if isinstance(t, gb.gguf.GGUFFile)]
+        writer, = [t for t in things if isinstance(t, gb.gguf.Writer)]
         for t in things:
             if isinstance(t, Last): t.file, t.writer, t.all = file, writer, things
         things.append(things)
@@ -650,7 +732,10 @@ def test_quantizing_works_without_threads(monkeypatch):
 
 
 def test_a_module_path_of_any_length_is_only_missing(holds):
-    holds("""
+    holds(
+        """
     assert "CPU" in gb.backends()
     assert "GGML_CUDA_MODULE" in gb.backends().missing["CUDA"]
-    """, {"GGML_CUDA_MODULE": "x" * 5000})
+    """,
+        {"GGML_CUDA_MODULE": "x" * 5000},
+    )

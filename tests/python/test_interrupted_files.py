@@ -1,4 +1,5 @@
-"""An interrupt at any instruction of what opens, maps and writes files leaves no descriptor, no mapping, no guard and no file behind."""
+"""An interrupt at any instruction of what opens, maps and writes files leaves no descriptor, no mapping, no guard and
+no file behind."""
 
 from __future__ import annotations
 

@@ -17,7 +17,8 @@ PARTS = ["context", "weights", "buffer", "scheduler", "cpu", "sim"]
 
 
 class World:
-    """Everything at once: weights in their own context and buffer on a device, a graph over two devices, results in arrays."""
+    """Everything at once: weights in their own context and buffer on a device, a graph over two devices, results in
+    arrays."""
 
     def __init__(self) -> None:
         self.cpu = gb.Backend("CPU", n_threads=1)
@@ -41,13 +42,20 @@ class World:
     def use(self) -> None:
         """Tries everything; errors must be ours."""
         acts = [
-            lambda: self.scheduler.compute(self.graph), lambda: self.scheduler.allocate(self.graph), lambda: self.scheduler.splits,
-            self.y.numpy, self.w.numpy, lambda: self.x.set(1), lambda: self.graph.nodes, lambda: self.graph.compute(self.cpu),
-            lambda: self.graph.compute(self.sim), lambda: gb.relu(self.y), lambda: self.weights.tensor(3), lambda: self.buffer.clear(),
-            lambda: self.graph.copy(self.cpu), lambda: self.graph.compare(self.sim, self.cpu), lambda: self.scheduler.explain(self.y),
-            lambda: self.w.buffer, lambda: self.y.location, lambda: repr((self.y, self.graph, self.scheduler, self.buffer, self.cpu, self.context)),
-            lambda: self.context.allocate(self.cpu), lambda: self.cpu.alloc(64), lambda: self.sim.supports(self.y), lambda: self.graph.to_dot(),
-            lambda: self.scheduler.memory(self.cpu), lambda: self.scheduler.get_backend(self.y), lambda: self.scheduler.reserve(self.graph),
+            lambda: self.scheduler.compute(self.graph), lambda: self.scheduler.allocate(self.graph),
+            lambda: self.scheduler.splits,
+            self.y.numpy, self.w.numpy, lambda: self.x.set(1), lambda: self.graph.nodes,
+            lambda: self.graph.compute(self.cpu),
+            lambda: self.graph.compute(self.sim), lambda: gb.relu(self.y), lambda: self.weights.tensor(3),
+            lambda: self.buffer.clear(),
+            lambda: self.graph.copy(self.cpu), lambda: self.graph.compare(self.sim, self.cpu),
+            lambda: self.scheduler.explain(self.y),
+            lambda: self.w.buffer, lambda: self.y.location,
+            lambda: repr((self.y, self.graph, self.scheduler, self.buffer, self.cpu, self.context)),
+            lambda: self.context.allocate(self.cpu), lambda: self.cpu.alloc(64), lambda: self.sim.supports(self.y),
+            lambda: self.graph.to_dot(),
+            lambda: self.scheduler.memory(self.cpu), lambda: self.scheduler.get_backend(self.y),
+            lambda: self.scheduler.reserve(self.graph),
         ]  # fmt: skip
         for act in acts:
             with contextlib.suppress(gb.GgmlError, ValueError):
@@ -190,7 +198,8 @@ def test_nothing_leaks():
     gc.disable()
     try:
         world = World()
-        cores = [weakref.ref(c) for c in (world.cpu._core, world.sim._core, world.weights._core, world.context._core, world.scheduler._core,
+        cores = [weakref.ref(c) for c in (world.cpu._core, world.sim._core, world.weights._core, world.context._core,
+         world.scheduler._core,
                                           world.buffer._core, world.graph._core)]  # fmt: skip
         del world
         assert [r() for r in cores] == [None] * len(cores)
@@ -228,7 +237,14 @@ def test_use_after_close_in_every_class(cpu):
         with pytest.raises(gb.StateError), thing:
             pass
         assert "closed" in repr(thing)
-    for act in (lambda: t.ne, lambda: graph.nodes, lambda: len(graph), graph.to_dot, lambda: graph.compute(cpu), lambda: galloc.allocate(graph)):
+    for act in (
+        lambda: t.ne,
+        lambda: graph.nodes,
+        lambda: len(graph),
+        graph.to_dot,
+        lambda: graph.compute(cpu),
+        lambda: galloc.allocate(graph),
+    ):
         with pytest.raises(gb.StateError, match="closed"):
             act()
     assert "closed" in repr(graph)
@@ -312,7 +328,8 @@ def test_a_dropped_scheduler_finishes_its_work():
         assert alive() is None
 
 
-# ----------------------------------------------------------------------------------------------------------- interpreter exit
+# -----------------------------------------------------------------------------------------------------------
+# interpreter exit
 
 SETUP = """
 import numpy as np, ggml_backend as gb, sys, threading
@@ -341,16 +358,22 @@ ENDINGS = {
     "async": "sched.compute_async(graph)",
     "unloaded": "for m in [m for m in sys.modules if m.startswith('ggml_backend')]: del sys.modules[m]",
     "thread": "t = threading.Thread(target=lambda: [sched.compute(graph) for _ in range(50)]); t.start()",
-    "daemon": """
+    "daemon": (
+        """
 event = threading.Event()
 def loop():
     event.set()
     while True: sched.compute(graph)
 threading.Thread(target=loop, daemon=True).start(); event.wait()
-""",
-    "async memory": "w = gb.Context(); t = w.from_numpy(np.ones((1000, 1000), np.float32)); g = w.graph(t @ t)\n"
-    "s = gb.Scheduler([cpu]); s.compute_async(g)",
-    "exception": "cpu.stop()\ntry: sched.compute(graph, callback=lambda t: 1 / 0)\nexcept ZeroDivisionError as e: kept = e",
+"""
+    ),
+    "async memory": (
+        "w = gb.Context(); t = w.from_numpy(np.ones((1000, 1000), np.float32)); g = w.graph(t @ t)\n"
+        "s = gb.Scheduler([cpu]); s.compute_async(g)"
+    ),
+    "exception": (
+        "cpu.stop()\ntry: sched.compute(graph, callback=lambda t: 1 / 0)\nexcept ZeroDivisionError as e: kept = e"
+    ),
 }
 
 
@@ -391,7 +414,8 @@ def test_views_in_another_context_live_with_it(cpu):
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 def test_a_context_goes_before_those_that_it_looks_into(cpu, order):
-    """Whatever is dropped last drops the rest: views must not be met after what they look into is gone (a matter for sanitizers)."""
+    """Whatever is dropped last drops the rest: views must not be met after what they look into is gone (a matter for
+    sanitizers)."""
     homes = [gb.Context() for _ in range(3)]
     stay = [home.tensor((2, 3)) for home in homes]
     for home in homes:

@@ -29,11 +29,15 @@ def random_weights(seed: int = 3) -> dict[str, np.ndarray]:
     def matrix(rows: int, columns: int) -> np.ndarray:
         return (rng.standard_normal((rows, columns)) / columns**0.5).astype(np.float32)
 
-    w = {"token_embd.weight": rng.standard_normal((VOCAB, EMBD)).astype(np.float32), "output.weight": matrix(VOCAB, EMBD)}
+    w = {
+        "token_embd.weight": rng.standard_normal((VOCAB, EMBD)).astype(np.float32),
+        "output.weight": matrix(VOCAB, EMBD),
+    }
     w["output_norm.weight"] = (1 + rng.standard_normal(EMBD) / 10).astype(np.float32)
     for i in range(LAYERS):
         for part, rows, columns in [
-            ("attn_q", EMBD, EMBD), ("attn_k", KV * HEAD, EMBD), ("attn_v", KV * HEAD, EMBD), ("attn_output", EMBD, EMBD),
+            ("attn_q", EMBD, EMBD), ("attn_k", KV * HEAD, EMBD), ("attn_v", KV * HEAD, EMBD),
+            ("attn_output", EMBD, EMBD),
             ("ffn_gate", FF, EMBD), ("ffn_up", FF, EMBD), ("ffn_down", EMBD, FF),
         ]:  # fmt: skip
             w[f"blk.{i}.{part}.weight"] = matrix(rows, columns)
@@ -46,7 +50,9 @@ def write(path: Path, weights: dict[str, np.ndarray], dtype: str = "f32", **keys
     with gb.gguf.Writer(path) as out:
         out.add("general.architecture", "llama")
         out.add("llama.embedding_length", EMBD).add("llama.block_count", LAYERS).add("llama.feed_forward_length", FF)
-        out.add("llama.attention.head_count", HEADS).add("llama.attention.head_count_kv", KV).add("llama.context_length", CONTEXT)
+        out.add("llama.attention.head_count", HEADS).add("llama.attention.head_count_kv", KV).add(
+            "llama.context_length", CONTEXT
+        )
         out.add("llama.attention.layer_norm_rms_epsilon", 1e-5).add("llama.rope.freq_base", 5000.0)
         for key, value in keys.items():
             out.add(key.replace("__", "."), value)
@@ -144,7 +150,10 @@ def test_a_window_is_planned_once(file):
 
 
 def test_same_tokens_on_all_devices(file):
-    runs = [list(Llama(file, devices, n_threads=2).generate(IDS[:5], Sampler(), 30)) for devices in [("CPU",), ("SIM", "CPU")]]
+    runs = [
+        list(Llama(file, devices, n_threads=2).generate(IDS[:5], Sampler(), 30))
+        for devices in [("CPU",), ("SIM", "CPU")]
+    ]
     assert runs[0] == runs[1]
     assert len(runs[0]) == 30
 
@@ -214,12 +223,30 @@ def test_files_that_do_not_fit(weights, tmp_path, key, value, message):
 
 def test_missing_key():
     with pytest.raises(ValueError, match=r"no key llama.block_count"):
-        Config.of({"general.architecture": "llama", "llama.embedding_length": 4, "llama.attention.head_count": 1}, {"token_embd.weight": np.zeros((2, 4))})
+        Config.of(
+            {"general.architecture": "llama", "llama.embedding_length": 4, "llama.attention.head_count": 1},
+            {"token_embd.weight": np.zeros((2, 4))},
+        )
 
 
-# ------------------------------------------------------------------------------------------------------------------ tokenizers
+# ------------------------------------------------------------------------------------------------------------------
+# tokenizers
 
-PIECES = ["<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256)), "▁", "a", "b", "c", "ab", "bc", "▁ab", "▁a", "abc"]
+PIECES = [
+    "<unk>",
+    "<s>",
+    "</s>",
+    *(f"<0x{b:02X}>" for b in range(256)),
+    "▁",
+    "a",
+    "b",
+    "c",
+    "ab",
+    "bc",
+    "▁ab",
+    "▁a",
+    "abc",
+]
 SCORES = [0.0] * 259 + [-9, -8, -8, -8, -3, -2, -4, -5, -1]
 SPM = {
     "tokenizer.ggml.model": "llama",
@@ -257,7 +284,11 @@ def test_sentence_piece():
 
 def test_byte_level():
     pytest.importorskip("tokenizers")
-    alphabet = sorted({chr(b) for b in range(33, 127)} | {chr(c) for c in range(256, 324)} | {chr(c) for c in range(161, 256)} - {"\xad"})
+    alphabet = sorted(
+        {chr(b) for b in range(33, 127)}
+        | {chr(c) for c in range(256, 324)}
+        | {chr(c) for c in range(161, 256)} - {"\xad"}
+    )
     pieces = [*alphabet, "ab", "abc", "Ġab", "<|end|>"]
     tokenizer = tokenizer_of(
         {
@@ -286,7 +317,9 @@ def test_unknown_tokenizers():
 
 def test_command_line(file, weights, tmp_path):
     def run(*args: object) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, "-m", "examples.llama", *map(str, args)], capture_output=True, text=True, cwd=ROOT)
+        return subprocess.run(
+            [sys.executable, "-m", "examples.llama", *map(str, args)], capture_output=True, text=True, cwd=ROOT
+        )
 
     done = run(file, "--tokens", "1,2,3", "-n", 6)
     assert done.returncode == 0, done.stderr

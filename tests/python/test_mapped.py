@@ -1,4 +1,5 @@
-"""Files that shrink while they are mapped: an error of the call that reads them, never a signal that ends the process."""
+"""Files that shrink while they are mapped: an error of the call that reads them, never a signal that ends the
+process."""
 
 from __future__ import annotations
 
@@ -56,21 +57,28 @@ CASES = {
     "quantize halves": "h = file.tensors['h'].numpy(); shrinks(lambda: gb.quantize(h, 'q8_0', n_threads=3))",
     "load in place": "shrinks(lambda: file.load(cpu))",
     "load to a device": "shrinks(lambda: file.load(sim))",
-    "compute": "w = file.load(cpu)['w']; _, g, s = product(w, [cpu]); assert s.compute(g); shrinks(lambda: s.compute(g))",
-    "compute elsewhere": """
+    "compute": (
+        "w = file.load(cpu)['w']; _, g, s = product(w, [cpu]); assert s.compute(g); shrinks(lambda: s.compute(g))"
+    ),
+    "compute elsewhere": (
+        """
         w = file.load(cpu)["w"]
         ctx, g, s = product(w, [sim, cpu])
         s.set_backend(g.nodes[-1], sim)
         assert s.compute(g)
         shrinks(lambda: s.compute(g))
-    """,
-    "compute later": """
+    """
+    ),
+    "compute later": (
+        """
         w = file.load(cpu)["w"]
         ctx, g, s = product(w, [sim, cpu])
         s.set_backend(g.nodes[-1], sim)
         shrinks(lambda: s.compute_async(g) and s.synchronize())
-    """,
-    "compute without a scheduler": """
+    """
+    ),
+    "compute without a scheduler": (
+        """
         w = file.load(cpu)["w"]
         ctx = gb.Context()
         x = ctx.tensor((4, 512))
@@ -79,8 +87,10 @@ CASES = {
         x.set(1.0)
         assert g.compute(cpu)
         shrinks(lambda: g.compute(cpu))
-    """,
-    "compute in threads": """
+    """
+    ),
+    "compute in threads": (
+        """
         w = file.load(cpu)["w"]
         made = [product(w, [gb.Backend("CPU", n_threads=3)]) for _ in range(4)]
         os.truncate(path, size)
@@ -95,60 +105,85 @@ CASES = {
         [t.start() for t in threads]
         [t.join() for t in threads]
         assert outcomes == ["error"] * 12, outcomes
-    """,
+    """
+    ),
     "copy of weights": "w = file.load(cpu)['w']; shrinks(lambda: w.numpy(copy=True))",
     "view of weights": "w = file.load(cpu)['w']; shrinks(w.numpy)",
-    "copy_from": """
+    "copy_from": (
+        """
         w = file.load(cpu)["w"]
         ctx = gb.Context(no_alloc=False)
         t = ctx.tensor((512, 512))
         shrinks(lambda: t.copy_from(w))
-    """,
-    "set": """
+    """
+    ),
+    "set": (
+        """
         w = file.tensors["w"].numpy()
         ctx = gb.Context()
         t = ctx.tensor((512, 512))
         ctx.allocate(sim)
         shrinks(lambda: t.set(w))
-    """,
-    "set of a strided view": """
+    """
+    ),
+    "set of a strided view": (
+        """
         w = file.tensors["w"].numpy()
         t = gb.Context(no_alloc=False).tensor((512, 512))
         shrinks(lambda: t.set(w.T))
-    """,
-    "writer": "shrinks(lambda: gb.gguf.Writer(path + '.new').copy_from(file).close()); assert not os.path.exists(path + '.new')",
-    "writer of arrays": "w = file.tensors['w'].numpy(); shrinks(lambda: gb.gguf.Writer(path + '.new').add_tensor('x', w).close())",
-    "writer converts": """
+    """
+    ),
+    "writer": (
+        "shrinks(lambda: gb.gguf.Writer(path + '.new').copy_from(file).close()); assert not os.path.exists(path +"
+        " '.new')"
+    ),
+    "writer of arrays": (
+        "w = file.tensors['w'].numpy(); shrinks(lambda: gb.gguf.Writer(path + '.new').add_tensor('x', w).close())"
+    ),
+    "writer converts": (
+        """
         shrinks(lambda: gb.gguf.Writer(path + ".new").add_tensor("x", file.tensors["h"], "q8_0").close())
         assert not os.path.exists(path + ".new")
-    """,
-    "writer of a user's map": """
+    """
+    ),
+    "writer of a user's map": (
+        """
         m = np.memmap(path, np.uint8, "r")
         shrinks(lambda: gb.gguf.Writer(path + ".new").add_tensor("x", m[-4096:].view(np.int8)).close())
-    """,
-    "a buffer over a user's map": """
+    """
+    ),
+    "a buffer over a user's map": (
+        """
         m = np.memmap(path, np.float32, "r", offset=os.path.getsize(path) - 64 * 512 * 4, shape=(64, 512))
         ctx = gb.Context()
         t = gb.Buffer.from_array(m, "weights").place(ctx.tensor((64, 512)))
         _, g, s = product(t, [cpu])
         assert s.compute(g)
         shrinks(lambda: s.compute(g))
-    """,
-    "a buffer over a writable map": """
+    """
+    ),
+    "a buffer over a writable map": (
+        """
         f = open(path, "r+b")
         m = mmap.mmap(f.fileno(), 0)
         ctx = gb.Context()
-        t = gb.Buffer.from_array(np.frombuffer(m, np.float32, 64 * 512, os.path.getsize(path) // 2 // 4 * 4)).place(ctx.tensor((64, 512)))
+        array = np.frombuffer(m, np.float32, 64 * 512, os.path.getsize(path) // 2 // 4 * 4)
+        t = gb.Buffer.from_array(array).place(ctx.tensor((64, 512)))
+        del array
         _, g, s = product(t, [cpu])
         assert s.compute(g)
         shrinks(lambda: s.compute(g))
-    """,
-    "a map that is opened as a file": """
+    """
+    ),
+    "a map that is opened as a file": (
+        """
         with open(path, "rb") as f:
             other = gb.gguf.open(mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ))
         shrinks(lambda: other.tensors["q"].dequantize())
-    """,
-    "after a fork": """
+    """
+    ),
+    "after a fork": (
+        """
         w = file.load(cpu)["w"]
         child = os.fork()
         if child == 0:
@@ -161,15 +196,19 @@ CASES = {
                 os._exit(1)
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
-    """,
-    "behind faulthandler": """
+    """
+    ),
+    "behind faulthandler": (
+        """
         import faulthandler
         faulthandler.enable()
         w = file.load(cpu)["w"]
         _, g, s = product(w, [cpu])
         shrinks(lambda: s.compute(g))
-    """,
-    "the rest is as good as before": """
+    """
+    ),
+    "the rest is as good as before": (
+        """
         w = file.load(cpu)["w"]
         _, g, s = product(w, [cpu])
         shrinks(lambda: s.compute(g))
@@ -179,7 +218,8 @@ CASES = {
         t.set(2.0)
         _, g, s = product(t, [cpu])
         assert s.compute(g) and (g.outputs[0].numpy() == 1024).all()
-    """,
+    """
+    ),
 }
 
 
@@ -187,13 +227,17 @@ def model(path: Path) -> Path:
     rng = np.random.default_rng(0)
     w = rng.standard_normal((ROWS, COLUMNS)).astype(np.float32)
     with gb.gguf.Writer(path) as writer:
-        writer.add_tensor("small", np.ones(8, np.float32)).add_tensor("w", w).add_tensor("h", w.astype(np.float16)).add_tensor("q", w, "q8_0")
+        writer.add_tensor("small", np.ones(8, np.float32)).add_tensor("w", w).add_tensor(
+            "h", w.astype(np.float16)
+        ).add_tensor("q", w, "q8_0")
     return path
 
 
 def run(case: str, path: Path, size: int) -> subprocess.CompletedProcess[str]:
     program = PRELUDE + textwrap.dedent(case)
-    return subprocess.run([sys.executable, "-c", program, str(path), str(size)], capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", program, str(path), str(size)], capture_output=True, text=True, timeout=120, check=False
+    )
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's list of mappings is read on Linux only")
@@ -209,10 +253,15 @@ def test_a_file_that_shrinks(tmp_path: Path, case: str, left: str) -> None:
 
 @pytest.mark.parametrize("handler", ["", "import faulthandler; faulthandler.enable()"])
 def test_reading_by_numpy_is_beyond_us(tmp_path: Path, handler: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A view that a user holds is theirs: no zeros are passed off as data. faulthandler, which comes after our handler, tells where."""
+    """A view that a user holds is theirs: no zeros are passed off as data. faulthandler, which comes after our handler,
+    tells where."""
     path = model(tmp_path / "model.gguf")
-    monkeypatch.setenv("ASAN_OPTIONS", f"{os.environ.get('ASAN_OPTIONS', '')}:handle_sigbus=0")  # an address sanitizer would catch it
-    case = f"v = file.tensors['w'].numpy(); {handler}\nfile.tensors['q'].dequantize(); os.truncate(path, 100); print(v.sum())"
+    # an address sanitizer would catch it
+    monkeypatch.setenv("ASAN_OPTIONS", f"{os.environ.get('ASAN_OPTIONS', '')}:handle_sigbus=0")
+    case = (
+        f"v = file.tensors['w'].numpy(); {handler}\nfile.tensors['q'].dequantize(); os.truncate(path, 100);"
+        " print(v.sum())"
+    )
     done = run(case, path, 0)
     assert done.returncode == -signal.SIGBUS, done
     assert done.stderr.count("Fatal Python error: Bus error") == bool(handler)

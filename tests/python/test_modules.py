@@ -1,4 +1,5 @@
-"""Backends in shared libraries, compiled here against what the package brings along. Each test has a process of its own: loading is for good."""
+"""Backends in shared libraries, compiled here against what the package brings along. Each test has a process of its
+own: loading is for good."""
 
 import os
 import shutil
@@ -15,10 +16,22 @@ CC = next((c for c in (os.environ.get("CC"), "cc", "gcc", "clang") if c and shut
 pytestmark = pytest.mark.skipif(CC is None, reason="no C compiler")
 
 
-def compile_module(target: Path, *sources: Path, define: str = "GGML_BACKEND_MODULE_BUILD", forward: bool = True) -> Path:
+def compile_module(
+    target: Path, *sources: Path, define: str = "GGML_BACKEND_MODULE_BUILD", forward: bool = True
+) -> Path:
     include = Path(gb.get_include())
     files = [*sources, *([include / "ggml-backend-module.c"] if forward else [])]
-    command = [str(CC), "-std=c11", "-D_GNU_SOURCE", "-shared", "-fPIC", "-fvisibility=hidden", f"-D{define}", f"-I{include}", *map(str, files)]
+    command = [
+        str(CC),
+        "-std=c11",
+        "-D_GNU_SOURCE",
+        "-shared",
+        "-fPIC",
+        "-fvisibility=hidden",
+        f"-D{define}",
+        f"-I{include}",
+        *map(str, files),
+    ]
     subprocess.run([*command, "-o", str(target)], check=True)
     return target
 
@@ -75,7 +88,8 @@ def test_beside_a_library_with_the_same_names(mini, tmp_path):
 
 
 def test_never_searched_for(mini):
-    """A path is a path: of a bare name the caller's directory is taken, never a search path, and what is not there is not found."""
+    """A path is a path: of a bare name the caller's directory is taken, never a search path, and what is not there is
+    not found."""
     code = """
 import os, sys
 import ggml_backend as gb
@@ -111,7 +125,8 @@ try:
     gb.load_backend(sys.argv[1])
 except gb.GgmlError as e:
     (record,) = gb.load_report()
-    assert not record.ok and str(e).endswith(record.message.removeprefix("ggml_backend_load: ")) and record.path == sys.argv[1]
+    assert not record.ok and record.path == sys.argv[1]
+    assert str(e).endswith(record.message.removeprefix("ggml_backend_load: "))
     print(type(e).__name__, e)
 """
     out = run(code, module)
@@ -127,4 +142,5 @@ def test_not_a_module(tmp_path):
         gb.load_backend(tmp_path)
     with pytest.raises(TypeError):
         gb.load_backend(None)  # type: ignore[arg-type]
-    assert [r.ok for r in gb.load_report() if str(tmp_path) in r.path] == [False, False]  # built with CUDA there may be one more
+    # built with CUDA there may be one more
+    assert [r.ok for r in gb.load_report() if str(tmp_path) in r.path] == [False, False]

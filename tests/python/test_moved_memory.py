@@ -85,10 +85,16 @@ VALUE = np.arange(N, dtype=np.float32) - 7
 
 
 @pytest.mark.parametrize("device", ["CPU", "SIM"])
-@pytest.mark.parametrize("place", [
-    lambda ctx, c, on: ctx.allocate(on), lambda ctx, c, on: (b := on.alloc(1 << 16), b.clear(1), b.place(c))[0],
-    lambda ctx, c, on: (b := on.alloc(1 << 16), b.clear(1), gb.TensorAllocator(b).alloc(c))[0],
-    lambda ctx, c, on: gb.GraphAllocator(on).allocate(ctx.graph(c + c))], ids=["allocate", "place", "tensors", "graph"])  # fmt: skip
+@pytest.mark.parametrize(
+    "place",
+    [
+        lambda ctx, c, on: ctx.allocate(on),
+        lambda ctx, c, on: (b := on.alloc(1 << 16), b.clear(1), b.place(c))[0],
+        lambda ctx, c, on: (b := on.alloc(1 << 16), b.clear(1), gb.TensorAllocator(b).alloc(c))[0],
+        lambda ctx, c, on: gb.GraphAllocator(on).allocate(ctx.graph(c + c)),
+    ],
+    ids=["allocate", "place", "tensors", "graph"],
+)
 def test_a_constant_has_its_value_wherever_it_is_placed_and_when_that_is_cleared(device, place):
     on, ctx = gb.Backend(device), gb.Context()
     c = ctx.constant(VALUE, name="c")
@@ -128,7 +134,10 @@ def test_nothing_writes_a_constant(ctx, cpu, how):
     c, x = ctx.constant(VALUE, name="c"), ctx.tensor(N)
     if how == "read-only":
         for place in (lambda b: b.place(c), lambda b: gb.TensorAllocator(b).alloc(c)):
-            with pytest.raises(gb.StateError, match="'c' is a constant, whose value is written when it is placed; the buffer is read-only"):
+            with pytest.raises(
+                gb.StateError,
+                match="'c' is a constant, whose value is written when it is placed; the buffer is read-only",
+            ):
                 place(gb.Buffer.from_array(bytes(1 << 16)))
         assert not c.is_placed
         return

@@ -120,7 +120,9 @@ def test_files_with_names_that_are_no_text(tmp_path: Path, where: str) -> None:
             assert list(again.tensors) == names and dict(again.metadata) == dict(file.metadata)
     for action in (["info"], ["dump"], ["check"]):
         command = [sys.executable, "-m", "ggml_backend", "gguf", *action, str(path)]
-        done = subprocess.run(command, capture_output=True, check=False, timeout=60, env={**os.environ, "PYTHONUTF8": "1"})
+        done = subprocess.run(
+            command, capture_output=True, check=False, timeout=60, env={**os.environ, "PYTHONUTF8": "1"}
+        )
         assert done.returncode == 0 and not done.stderr, done.stderr
 
 
@@ -138,7 +140,8 @@ def test_lookups_of_what_no_file_can_have(tmp_path: Path) -> None:
             assert wrong not in file.tensors and wrong not in file.metadata
 
 
-# -------------------------------------------------------------------------------------------------------------------- patterns
+# --------------------------------------------------------------------------------------------------------------------
+# patterns
 
 pattern_text = st.text("ab.*?[]-!0", max_size=8)
 name_text = st.text("ab.0-[", min_size=1, max_size=8)
@@ -156,7 +159,8 @@ def test_patterns_are_those_of_fnmatch(names: list[str], patterns: list[str]) ->
 
 
 def test_many_patterns(tmp_path: Path) -> None:
-    """A pattern for each of 40,000 blocks, as a program makes them that trusts the metadata; linear time for real ones."""
+    """A pattern for each of 40,000 blocks, as a program makes them that trusts the metadata; linear time for real
+    ones."""
     path = tmp_path / "model.gguf"
     with gb.gguf.Writer(path) as writer:
         for i in range(2000):

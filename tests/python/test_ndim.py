@@ -1,4 +1,5 @@
-"""The number of dimensions of a tensor is part of it, wherever it goes: functions of the user's behind copies, hidden nodes, copies."""
+"""The number of dimensions of a tensor is part of it, wherever it goes: functions of the user's behind copies, hidden
+nodes, copies."""
 
 import numpy as np
 import pytest

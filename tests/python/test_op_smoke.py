@@ -1,4 +1,5 @@
-"""Each operation once: it builds, has the shape it promises, computes, and refuses what it must. (Values: the tests of each family.)"""
+"""Each operation once: it builds, has the shape it promises, computes, and refuses what it must. (Values: the tests of
+each family.)"""
 
 from __future__ import annotations
 
@@ -59,15 +60,18 @@ CASES: list[tuple[str, Any, list[Any], tuple[int, ...], Any]] = [
     ("clamp", lambda x: gb.clamp(x, 0.5, 1.0), [X], (3, 4), lambda x: np.clip(x, 0.5, 1)),
     ("scale", lambda x: gb.scale(x, 2.5), [X], (3, 4), lambda x: 2.5 * x),
     ("add", gb.add, [X, V], (3, 4), np.add),
-    ("add_cast", lambda x, y: gb.add_cast(x, y, gb.float32), [a(3, 4, dtype=f16), Y], (3, 4), lambda x, y: x.astype(f32) + y),
+    ("add_cast", lambda x, y: gb.add_cast(x, y, gb.float32), [a(3, 4, dtype=f16), Y], (3, 4), lambda x,
+     y: x.astype(f32) + y),
     ("add1", gb.add1, [X, a(1)], (3, 4), np.add),
     ("sub", gb.sub, [X, Y], (3, 4), np.subtract),
     ("mul", gb.mul, [X, V], (3, 4), np.multiply),
     ("div", gb.div, [X, V], (3, 4), np.divide),
-    ("acc", lambda x, y: gb.acc(x, y, offset=16), [X, a(2, 4)], (3, 4), lambda x, y: np.concatenate([x[:1], x[1:] + y])),
+    ("acc", lambda x, y: gb.acc(x, y, offset=16), [X, a(2, 4)], (3, 4), lambda x,
+     y: np.concatenate([x[:1], x[1:] + y])),
     ("set", lambda x, y: gb.set(x, y, offset=16), [X, a(2, 4)], (3, 4), lambda x, y: np.concatenate([x[:1], y])),
     ("set", lambda x, y: gb.set(x, y, nb1=16), [X, a(2, 4)], (3, 4), lambda x, y: np.concatenate([y, x[2:]])),
-    ("set", lambda x, y: gb.set(x, y, nb1=16, nb2=48, nb3=48), [X, a(2, 4)], (3, 4), lambda x, y: np.concatenate([y, x[2:]])),
+    ("set", lambda x, y: gb.set(x, y, nb1=16, nb2=48, nb3=48), [X, a(2, 4)], (3, 4), lambda x,
+     y: np.concatenate([y, x[2:]])),
     ("sum", gb.sum, [X], (), np.sum),
     ("sum_rows", gb.sum_rows, [X], (3, 1), lambda x: x.sum(-1, keepdims=True)),
     ("mean", gb.mean, [X], (3, 1), lambda x: x.mean(-1, keepdims=True)),
@@ -76,20 +80,25 @@ CASES: list[tuple[str, Any, list[Any], tuple[int, ...], Any]] = [
     ("repeat", gb.repeat, [X, a(6, 8)], (6, 8), lambda x, y: np.tile(x, (2, 2))),
     ("repeat_back", lambda x: gb.repeat_back(x, (1, 4)), [X], (1, 4), lambda x: x.sum(0, keepdims=True)),
     ("concat", gb.concat, [a(2, 3, 4), a(5, 3, 4)], (7, 3, 4), lambda x, y: np.concatenate([x, y], -3)),
-    ("concat", lambda x, y: gb.concat(x, y, axis=-1), [a(3, 4), a(3, 2)], (3, 6), lambda x, y: np.concatenate([x, y], -1)),
-    ("concat", lambda x, y: gb.concat(x, y, axis=0), [a(3, 4), a(2, 4)], (5, 4), lambda x, y: np.concatenate([x, y], 0)),
-    ("concat", lambda x, y: gb.concat(x, y, axis=0), [a(1, 2, 3, 4), a(2, 2, 3, 4)], (3, 2, 3, 4), lambda x, y: np.concatenate([x, y], 0)),
+    ("concat", lambda x, y: gb.concat(x, y, axis=-1), [a(3, 4), a(3, 2)], (3, 6), lambda x,
+     y: np.concatenate([x, y], -1)),
+    ("concat", lambda x, y: gb.concat(x, y, axis=0), [a(3, 4), a(2, 4)], (5, 4), lambda x,
+     y: np.concatenate([x, y], 0)),
+    ("concat", lambda x, y: gb.concat(x, y, axis=0), [a(1, 2, 3, 4), a(2, 2, 3, 4)], (3, 2, 3, 4), lambda x,
+     y: np.concatenate([x, y], 0)),
     ("argsort", gb.argsort, [X], (3, 4), lambda x: np.argsort(x, -1, kind="stable")),
     ("argsort", lambda x: gb.argsort(x, descending=True), [X], (3, 4), lambda x: np.argsort(-x, -1, kind="stable")),
     ("top_k", lambda x: gb.top_k(x, 2), [X], (3, 2), lambda x: np.argsort(-x, -1, kind="stable")[:, :2]),
-    ("norm", gb.norm, [X], (3, 4), lambda x: (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)),
+    ("norm", gb.norm, [X], (3, 4),
+     lambda x: (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)),
     ("rms_norm", gb.rms_norm, [X], (3, 4), lambda x: x / np.sqrt(np.square(x).mean(-1, keepdims=True) + 1e-5)),
     ("group_norm", lambda x: gb.group_norm(x, 2), [a(4, 3, 3)], (4, 3, 3), None),
     ("rms_norm_back", gb.rms_norm_back, [X, Y], (3, 4), None),
     ("silu_back", gb.silu_back, [X, Y], (3, 4), None),
     ("mul_mat", gb.mul_mat, [a(5, 4), X], (3, 5), _product),
     ("mul_mat", lambda w, x: gb.mul_mat(w, x, prec="f32"), [a(5, 4), V], (5,), _product),
-    ("mul_mat_id", lambda p, q, ids, b: gb.mul_mat_id([p, q], ids, 0, b), [a(5, 4), a(5, 4), np.array([[1], [0], [1]], i32), X], (3, 5),
+    ("mul_mat_id", lambda p, q, ids, b: gb.mul_mat_id([p, q], ids, 0, b),
+     [a(5, 4), a(5, 4), np.array([[1], [0], [1]], i32), X], (3, 5),
      lambda p, q, ids, b: np.stack([(p, q)[i] @ row for i, row in zip(ids[:, 0], b, strict=True)])),
     ("out_prod", gb.out_prod, [a(3, 4), a(3, 5)], (5, 4), lambda x, y: y.T @ x),
     ("dup", gb.dup, [X], (3, 4), lambda x: x),
@@ -105,11 +114,14 @@ CASES: list[tuple[str, Any, list[Any], tuple[int, ...], Any]] = [
     ("permute", lambda x: gb.cont(gb.permute(x, 1, 2, 0, 3)), [a(2, 3, 4)], (3, 4, 2), lambda x: x.transpose(1, 2, 0)),
     ("transpose", lambda x: gb.cont(gb.transpose(x)), [a(2, 3, 4)], (2, 4, 3), lambda x: x.swapaxes(-1, -2)),
     ("get_rows", gb.get_rows, [X, IDS], (2, 4), lambda x, i: x[i]),
-    ("get_rows", gb.get_rows, [a(2, 3, 4), np.array([[0, 2], [1, 1]], i32)], (2, 2, 4), lambda x, i: np.stack([x[k][i[k]] for k in (0, 1)])),
-    ("get_rows_back", gb.get_rows_back, [a(2, 4), IDS, X], (3, 4), lambda g, i, x: np.stack([g[1], np.zeros(4, f32), g[0]])),
+    ("get_rows", gb.get_rows, [a(2, 3, 4), np.array([[0, 2], [1, 1]], i32)], (2, 2, 4), lambda x,
+     i: np.stack([x[k][i[k]] for k in (0, 1)])),
+    ("get_rows_back", gb.get_rows_back, [a(2, 4), IDS, X], (3, 4), lambda g, i,
+     x: np.stack([g[1], np.zeros(4, f32), g[0]])),
     ("diag", gb.diag, [a(1, 4)], (4, 4), lambda x: np.diag(x[0])),
     ("empty_like", lambda x: gb.cpy(x, gb.empty_like(x)), [X], (3, 4), lambda x: x),  # it holds anything before
-    ("diag_mask_inf", lambda x: gb.diag_mask_inf(x, 1), [a(3, 5)], (3, 5), lambda x: np.where(np.tri(3, 5, 1) > 0, x, -np.inf)),
+    ("diag_mask_inf", lambda x: gb.diag_mask_inf(x, 1), [a(3, 5)], (3, 5),
+     lambda x: np.where(np.tri(3, 5, 1) > 0, x, -np.inf)),
     ("diag_mask_zero", gb.diag_mask_zero, [a(3, 5)], (3, 5), np.tril),
     ("soft_max", gb.soft_max, [X], (3, 4), _softmax),
     ("soft_max", lambda x, m: gb.soft_max(x, m, 0.5), [X, Y], (3, 4), lambda x, m: _softmax(0.5 * x + m)),
@@ -118,20 +130,26 @@ CASES: list[tuple[str, Any, list[Any], tuple[int, ...], Any]] = [
     ("alibi", lambda x: gb.alibi(x, 0, 2, 8.0), [a(2, 3, 4)], (2, 3, 4), None),
     ("rope", gb.rope, [a(5, 2, 8), POS], (5, 2, 8), None),
     ("rope", lambda x, p: gb.rope(x, p, 4, "neox", freq_scale=0.5, n_ctx=64), [a(5, 2, 8), POS], (5, 2, 8), None),
-    ("rope", lambda x, p: gb.rope(x, p, xpos_base=512.0, xpos_down=True, inplace=True), [a(5, 2, 8), POS], (5, 2, 8), None),
+    ("rope", lambda x, p: gb.rope(x, p, xpos_base=512.0, xpos_down=True, inplace=True), [a(5, 2, 8), POS], (5, 2, 8),
+     None),
     ("rope_back", gb.rope_back, [a(5, 2, 8), POS], (5, 2, 8), None),
     ("im2col", lambda k, x: gb.im2col(k, x), [K2, IMG], (2, 7, 8, 12), None),
-    ("im2col", lambda k, x: gb.im2col(k, x, padding=1, is_2d=False), [a(6, 3, 3, dtype=f16), a(2, 3, 9)], (2, 9, 9), None),
+    ("im2col", lambda k, x: gb.im2col(k, x, padding=1, is_2d=False), [a(6, 3, 3, dtype=f16), a(2, 3, 9)], (2, 9, 9),
+     None),
     ("conv_1d", gb.conv_1d, [a(6, 3, 3, dtype=f16), a(3, 9)], (6, 7), None),
-    ("conv_1d", lambda k, x: gb.conv_1d(k, x, stride=2, padding="half"), [a(6, 3, 3, dtype=f16), a(3, 9)], (6, 5), None),
+    ("conv_1d", lambda k, x: gb.conv_1d(k, x, stride=2, padding="half"), [a(6, 3, 3, dtype=f16), a(3, 9)], (6, 5),
+     None),
     ("conv_2d", lambda k, x: gb.conv_2d(k, x, stride=(2, 1), padding=(1, 0)), [K2, a(1, 3, 8, 9)], (1, 6, 5, 8), None),
     ("conv_2d", lambda k, x: gb.conv_2d(k, x, stride="kernel"), [K2, a(1, 3, 8, 10)], (1, 6, 4, 5), None),
-    ("conv_2d", lambda k, x: gb.conv_2d(k, x, padding="half"), [a(6, 3, 3, 3, dtype=f16), a(1, 3, 8, 9)], (1, 6, 8, 9), None),
+    ("conv_2d", lambda k, x: gb.conv_2d(k, x, padding="half"), [a(6, 3, 3, 3, dtype=f16), a(1, 3, 8, 9)], (1, 6, 8, 9),
+     None),
     ("conv_depthwise_2d", gb.conv_depthwise_2d, [a(3, 1, 2, 2, dtype=f16), a(1, 3, 8, 9)], (1, 3, 7, 8), None),
     ("conv_transpose_1d", lambda k, x: gb.conv_transpose_1d(k, x, 2), [a(3, 6, 4, dtype=f16), a(3, 5)], (6, 12), None),
-    ("conv_transpose_2d", lambda k, x: gb.conv_transpose_2d(k, x, 2), [a(3, 6, 2, 2, dtype=f16), a(1, 3, 4, 5)], (1, 6, 8, 10), None),
+    ("conv_transpose_2d", lambda k, x: gb.conv_transpose_2d(k, x, 2), [a(3, 6, 2, 2, dtype=f16), a(1, 3, 4, 5)],
+     (1, 6, 8, 10), None),
     ("pool_1d", lambda x: gb.pool_1d(x, "max", 2), [X], (3, 2), lambda x: x.reshape(3, 2, 2).max(-1)),
-    ("pool_2d", lambda x: gb.pool_2d(x, "avg", (2, 3)), [a(2, 4, 6)], (2, 2, 2), lambda x: x.reshape(2, 2, 2, 2, 3).mean((2, 4))),
+    ("pool_2d", lambda x: gb.pool_2d(x, "avg", (2, 3)), [a(2, 4, 6)], (2, 2, 2),
+     lambda x: x.reshape(2, 2, 2, 2, 3).mean((2, 4))),
     ("upscale", lambda x: gb.upscale(x, 2), [X], (6, 8), lambda x: x.repeat(2, 0).repeat(2, 1)),
     ("pad", lambda x: gb.pad(x, (1, 2)), [X], (4, 6), lambda x: np.pad(x, ((0, 1), (0, 2)))),
     ("flash_attn", gb.flash_attn, [a(2, 3, 8), a(2, 5, 8), a(2, 8, 5)], (2, 3, 8),
@@ -142,11 +160,13 @@ CASES: list[tuple[str, Any, list[Any], tuple[int, ...], Any]] = [
     ("win_unpart", lambda x: gb.win_unpart(gb.win_part(x, 3), 5, 4, 3), [a(4, 5, 2)], (4, 5, 2), lambda x: x),
     ("get_rel_pos", lambda x: gb.get_rel_pos(x, 3, 3), [a(5, 4, dtype=f16)], (3, 3, 4), None),
     ("add_rel_pos", gb.add_rel_pos, [a(1, 6, 9), a(1, 2, 3, 3), a(1, 2, 3, 3)], (1, 6, 9), None),
-    ("cross_entropy_loss", gb.cross_entropy_loss, [X, _softmax(Y)], (), lambda x, p: -(p * np.log(_softmax(x))).sum(-1).mean()),
+    ("cross_entropy_loss", gb.cross_entropy_loss, [X, _softmax(Y)], (), lambda x,
+     p: -(p * np.log(_softmax(x))).sum(-1).mean()),
     ("cross_entropy_loss_back", gb.cross_entropy_loss_back, [X, _softmax(Y), a(1)], (3, 4), None),
     ("map_custom", lambda x: gb.map_custom(lambda d, s: s * 2, x), [X], (3, 4), lambda x: x * 2),
     ("map_custom", lambda x, y: gb.map_custom(lambda d, s, t: s * t, x, y), [X, Y], (3, 4), lambda x, y: x * y),
-    ("map_custom", lambda x, y, z: gb.map_custom(lambda d, s, t, u: s * t + u, x, y, z), [X, Y, X], (3, 4), lambda x, y, z: x * y + z),
+    ("map_custom", lambda x, y, z: gb.map_custom(lambda d, s, t, u: s * t + u, x, y, z), [X, Y, X], (3, 4), lambda x, y,
+     z: x * y + z),
 ]  # fmt: skip
 
 
@@ -164,15 +184,21 @@ def run(cpu, ctx, build, arrays):
     return node, node.numpy(copy=True)
 
 
-@pytest.mark.parametrize(("name", "build", "arrays", "shape", "reference"), CASES, ids=[f"{i}-{c[0]}" for i, c in enumerate(CASES)])
+@pytest.mark.parametrize(
+    ("name", "build", "arrays", "shape", "reference"), CASES, ids=[f"{i}-{c[0]}" for i, c in enumerate(CASES)]
+)
 def test_operation(cpu, ctx, name, build, arrays, shape, reference):
     node, result = run(cpu, ctx, build, arrays)
     assert node.shape == shape
     assert result.shape == shape
     assert np.isfinite(result).all() or name == "diag_mask_inf"
     if reference is not None:
-        np.testing.assert_allclose(result, reference(*[x.astype(np.float64) if x.dtype == f32 else x for x in arrays]), rtol=2e-3 if any(
-            x.dtype == f16 for x in arrays) else 2e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            result,
+            reference(*[x.astype(np.float64) if x.dtype == f32 else x for x in arrays]),
+            rtol=2e-3 if any(x.dtype == f16 for x in arrays) else 2e-5,
+            atol=1e-6,
+        )
 
 
 def test_every_operation_is_here():
@@ -181,7 +207,8 @@ def test_every_operation_is_here():
 
 
 IN_PLACE = [
-    "abs", "sgn", "neg", "step", "tanh", "elu", "relu", "gelu", "gelu_erf", "gelu_quick", "silu", "hardswish", "hardsigmoid", "leaky_relu", "sqr", "sqrt",
+    "abs", "sgn", "neg", "step", "tanh", "elu", "relu", "gelu", "gelu_erf", "gelu_quick", "silu", "hardswish",
+    "hardsigmoid", "leaky_relu", "sqr", "sqrt",
     "log", "norm", "rms_norm", "soft_max", "diag_mask_zero", "dup",
 ]  # fmt: skip
 
@@ -195,10 +222,14 @@ def test_in_place_unary(cpu, ctx, name):
     assert node.view_of is not None
 
 
-@pytest.mark.parametrize("name", ["add", "sub", "mul", "div", "add1", "scale", "acc", "set", "group_norm", "soft_max_back", "add_rel_pos", "rope"])
+@pytest.mark.parametrize(
+    "name",
+    ["add", "sub", "mul", "div", "add1", "scale", "acc", "set", "group_norm", "soft_max_back", "add_rel_pos", "rope"],
+)
 def test_in_place_others(cpu, ctx, name):
     function = getattr(gb, name)
-    arrays = {"scale": [X], "add1": [X, a(1)], "group_norm": [a(4, 3, 3)], "add_rel_pos": [a(1, 6, 9), a(1, 2, 3, 3), a(1, 2, 3, 3)],
+    arrays = {"scale": [X], "add1": [X, a(1)], "group_norm": [a(4, 3, 3)],
+     "add_rel_pos": [a(1, 6, 9), a(1, 2, 3, 3), a(1, 2, 3, 3)],
               "rope": [a(5, 2, 8), POS]}.get(name, [X, Y])  # fmt: skip
     extra = {"scale": (2.0,), "group_norm": (2,)}.get(name, ())
     _, expected = run(cpu, ctx, lambda *t: function(*t, *extra), arrays)
@@ -207,7 +238,8 @@ def test_in_place_others(cpu, ctx, name):
     assert node.view_of is not None
 
 
-# -------------------------------------------------------------------------------------------------------------------- errors
+# --------------------------------------------------------------------------------------------------------------------
+# errors
 
 WRONG = [
     (lambda x, y: gb.mul_mat(x, y), (3, 4), (3, 5), ["mul_mat", "'x' float32 (3, 4)", "'y' float32 (3, 5)"]),
@@ -260,7 +292,12 @@ def test_errors_name_the_operation_and_the_tensors(ctx, build, x, y, words):
 @pytest.mark.parametrize("wrong", [None, 1.5, np.zeros(3, np.float32), "x", object()], ids=str)
 def test_what_is_no_tensor_is_a_type_error(ctx, wrong):
     x = ctx.tensor(3)
-    for build in (lambda: gb.add(x, wrong), lambda: gb.relu(wrong), lambda: gb.mul_mat(wrong, x), lambda: gb.mul_mat_id([wrong], x, 0, x)):
+    for build in (
+        lambda: gb.add(x, wrong),
+        lambda: gb.relu(wrong),
+        lambda: gb.mul_mat(wrong, x),
+        lambda: gb.mul_mat_id([wrong], x, 0, x),
+    ):
         with pytest.raises((TypeError, gb.InvalidArgumentError)):
             build()
 
@@ -269,8 +306,10 @@ def test_closed_context_is_a_state_error(ctx):
     with gb.Context() as other:
         t = other.tensor(3)
     x = ctx.tensor(3)
-    for build in (lambda: gb.relu(t), lambda: gb.add(x, t), lambda: t + x, lambda: x + t, lambda: t[0], lambda: t.reshape(3), lambda: t.T, lambda: t.shape,
-                  lambda: other.tensor(3), lambda: other.graph(t), lambda: ctx.graph(t), lambda: t.name, lambda: t.astype("f16"), lambda: other.tensors(),
+    for build in (lambda: gb.relu(t), lambda: gb.add(x, t), lambda: t + x, lambda: x + t, lambda: t[0],
+     lambda: t.reshape(3), lambda: t.T, lambda: t.shape,
+                  lambda: other.tensor(3), lambda: other.graph(t), lambda: ctx.graph(t), lambda: t.name,
+                  lambda: t.astype("f16"), lambda: other.tensors(),
                   lambda: other.constant(1), lambda: gb.mul_mat_id([t], x, 0, x)):  # fmt: skip
         with pytest.raises(gb.StateError, match="closed"):
             build()

@@ -30,7 +30,8 @@ from op_harness import (
     whole,
 )  # fmt: skip
 
-# ------------------------------------------------------------------------------------------------------------------- attention
+# -------------------------------------------------------------------------------------------------------------------
+# attention
 
 
 def probabilities(q, k, masked):
@@ -50,24 +51,41 @@ def attention(q, k, v, masked=False):
 
 
 def attention_tolerance(d, m):
-    """The scores, up to 4 sqrt(d), are exponents: their error, d roundings of that, becomes relative. All dtypes are computed in float32."""
+    """The scores, up to 4 sqrt(d), are exponents: their error, d roundings of that, becomes relative. All dtypes are
+    computed in float32."""
     return Tolerance(n=m + d, terms=16 + 4 * math.sqrt(d) * d)
 
 
 # heads of q, of k, of v; queries, keys, head size, batches
-ATTENTION = [(1, 1, 1, 1, 1, 1, ()), (2, 2, 2, 3, 5, 8, ()), (4, 2, 1, 4, 4, 7, (2,)), (3, 3, 3, 1, 33, 16, (2,)), (2, 1, 1, 7, 70, 64, ()), (6, 3, 2, 17, 65, 33, ())]
+ATTENTION = [
+    (1, 1, 1, 1, 1, 1, ()),
+    (2, 2, 2, 3, 5, 8, ()),
+    (4, 2, 1, 4, 4, 7, (2,)),
+    (3, 3, 3, 1, 33, 16, (2,)),
+    (2, 1, 1, 7, 70, 64, ()),
+    (6, 3, 2, 17, 65, 33, ()),
+]
 
 
 @covers("FLASH_ATTN")
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("masked", [False, True])
 def test_flash_attn(masked, dtype):
-    layouts = itertools.cycle([("whole", "whole", "whole"), ("permuted", "permuted", "padded"), ("padded", "stepped", "offset"), ("stepped", "whole", "permuted")])
+    layouts = itertools.cycle(
+        [
+            ("whole", "whole", "whole"),
+            ("permuted", "permuted", "padded"),
+            ("padded", "stepped", "offset"),
+            ("stepped", "whole", "permuted"),
+        ]
+    )
     for (h, hk, hv, n, m, d, batch), (one, two, three) in zip([*ATTENTION, *[ATTENTION[2]] * 4], layouts, strict=False):
         inputs = [
-            real(*batch, h, n, d, dtype=dtype, layout=one), real(*batch, hk, m, d, dtype=dtype, layout=two), real(*batch, hv, d, m, dtype=dtype, layout=three),
+            real(*batch, h, n, d, dtype=dtype, layout=one), real(*batch, hk, m, d, dtype=dtype, layout=two),
+            real(*batch, hv, d, m, dtype=dtype, layout=three),
         ]  # fmt: skip
-        check(lambda q, k, v: gb.flash_attn(q, k, v, masked), inputs, functools.partial(attention, masked=masked), attention_tolerance(d, m),
+        check(lambda q, k, v: gb.flash_attn(q, k, v, masked), inputs, functools.partial(attention, masked=masked),
+         attention_tolerance(d, m),
               magnitude=lambda q, k, v: np.full(q.shape, v.max()), dtype="float32")  # fmt: skip
 
 
@@ -90,9 +108,20 @@ def attention_gradients(q, k, v, g, masked):
 @covers("FLASH_ATTN_BACK")
 @pytest.mark.parametrize("masked", [False, True])
 def test_flash_attn_back(masked):
-    for h, hk, n, m, d, batch in ((1, 1, 1, 1, 1, ()), (2, 2, 3, 5, 8, ()), (4, 2, 4, 4, 7, (2,)), (3, 1, 5, 33, 9, (2,)), (6, 3, 17, 65, 32, ())):
+    for h, hk, n, m, d, batch in (
+        (1, 1, 1, 1, 1, ()),
+        (2, 2, 3, 5, 8, ()),
+        (4, 2, 4, 4, 7, (2,)),
+        (3, 1, 5, 33, 9, (2,)),
+        (6, 3, 17, 65, 32, ()),
+    ):
         for one, two in (("whole", "whole"), ("permuted", "padded"), ("padded", "permuted")):
-            inputs = [real(*batch, h, n, d, layout=one), real(*batch, hk, m, d, layout=two), real(*batch, hk, d, m, layout=one), real(*batch, h, n, d, layout=two)]
+            inputs = [
+                real(*batch, h, n, d, layout=one),
+                real(*batch, hk, m, d, layout=two),
+                real(*batch, hk, d, m, layout=one),
+                real(*batch, h, n, d, layout=two),
+            ]
 
             def padding(q, k, v, g):  # between the parts; not specified
                 return np.concatenate([np.arange(x.size + -x.size % 4) >= x.size for x in (q, k, v)])
@@ -108,7 +137,15 @@ def test_flash_attn_back(masked):
                 got = built.compute(backend)
                 built.untouched()
                 allowed = tolerance.allowed(want, np.full(want.shape, size), "float32")
-                assert (np.abs(got - want)[~hole] <= allowed[~hole]).all(), (h, hk, n, m, d, batch, np.abs(got - want)[~hole].max())
+                assert (np.abs(got - want)[~hole] <= allowed[~hole]).all(), (
+                    h,
+                    hk,
+                    n,
+                    m,
+                    d,
+                    batch,
+                    np.abs(got - want)[~hole].max(),
+                )
             there = Built(lambda q, k, v, g: gb.flash_attn_back(q, k, v, g, masked), inputs, sim())
             np.testing.assert_array_equal(there.compute(sim())[~hole], got[~hole]) if len(cpus()) == 2 else None
 
@@ -142,7 +179,8 @@ def test_flash_ff():
     for batch, n, d, hidden in (((), 1, 1, 1), ((), 3, 8, 6), ((2,), 5, 33, 17), ((2, 3), 4, 7, 9), ((), 40, 64, 130)):
         for layout in ("whole", "padded"):
             inputs = [
-                real(*batch, n, d, dtype="float16", layout=layout), real(*batch, hidden, d, dtype="float16", layout=layout), real(hidden),
+                real(*batch, n, d, dtype="float16", layout=layout),
+                real(*batch, hidden, d, dtype="float16", layout=layout), real(hidden),
                 real(*batch, d, hidden, dtype="float16", layout=layout), real(d),
             ]  # fmt: skip
             check(gb.flash_ff, inputs, reference, Tolerance(16, n=d + hidden), magnitude=magnitude, dtype="float32")
@@ -154,10 +192,12 @@ def test_attention_refuses_mixed_dtypes():
         if len(set(dtypes)) > 1:
             refuses(gb.flash_attn, [real(*s, dtype=d) for s, d in zip(shapes, dtypes, strict=True)])
     refuses(gb.flash_attn, [real(1, 3, 8), whole(1, 5, 8, low=0, high=3), real(1, 8, 5)])
-    refuses(gb.flash_attn, [real(1, 7, 8), real(1, 5, 8), real(1, 8, 5)], gb.InvalidArgumentError)  # fewer keys than queries
+    # fewer keys than queries
+    refuses(gb.flash_attn, [real(1, 7, 8), real(1, 5, 8), real(1, 8, 5)], gb.InvalidArgumentError)
 
 
-# ------------------------------------------------------------------------------------------------- windows, relative positions
+# ------------------------------------------------------------------------------------------------- windows, relative
+# positions
 
 
 def parted(v, w):
@@ -208,7 +248,8 @@ def test_add_rel_pos():
         both_ways(gb.add_rel_pos, inputs, reference, Tolerance(2), magnitude=lambda a, w, h: np.full(a.shape, 6.0))
 
 
-# ------------------------------------------------------------------------------------------------------- user-defined operations
+# ------------------------------------------------------------------------------------------------------- user-defined
+# operations
 
 
 @covers("MAP_CUSTOM1", "MAP_CUSTOM2", "MAP_CUSTOM3")
@@ -222,12 +263,21 @@ def test_map_custom(n, n_tasks, inplace):
 
     for layouts in (("whole",) * 3, LAYOUTS[1:4], ("permuted", "whole", "padded")):
         inputs = [real(4, 5, 6, layout=y) for y in layouts[:n]]
-        check(lambda *t: gb.map_custom(share, *t, n_tasks=n_tasks, inplace=inplace), inputs, lambda *v: sum(a * (i + 2) for i, a in enumerate(v)),
-              Tolerance(4), magnitude=lambda *v: sum(a * (i + 2) for i, a in enumerate(v)), writes=(0,) if inplace else (), on_sim=False)  # fmt: skip
+        check(
+            lambda *t: gb.map_custom(share, *t, n_tasks=n_tasks, inplace=inplace),
+            inputs,
+            lambda *v: sum(a * (i + 2) for i, a in enumerate(v)),
+            Tolerance(4),
+            magnitude=lambda *v: sum(a * (i + 2) for i, a in enumerate(v)),
+            writes=(0,) if inplace else (),
+            on_sim=False,
+        )
 
 
-# The forms of early 2024 take a plain C function and are not part of the Python package. What their builders make is a node with the
-# address of the function at the start of its parameters; here such a node is made out of one that has the right sources.
+# The forms of early 2024 take a plain C function and are not part of the Python package. What their builders make is a
+# node with the
+# address of the function at the start of its parameters; here such a node is made out of one that has the right
+# sources.
 FLOAT_P = ctypes.POINTER(ctypes.c_float)
 SIGNATURES = {
     "MAP_UNARY": (ctypes.c_int, FLOAT_P, FLOAT_P),
@@ -245,7 +295,11 @@ def mapped(op, function, *tensors):
         node._p.src[i] = pointer
     node._p.op = getattr(lib, f"GGML_OP_{op}")
     address = ctypes.cast(function, ctypes.c_void_p).value
-    ffi.memmove(node._p.op_params, address.to_bytes(ctypes.sizeof(ctypes.c_void_p), sys.byteorder), ctypes.sizeof(ctypes.c_void_p))
+    ffi.memmove(
+        node._p.op_params,
+        address.to_bytes(ctypes.sizeof(ctypes.c_void_p), sys.byteorder),
+        ctypes.sizeof(ctypes.c_void_p),
+    )
     return node
 
 
@@ -281,4 +335,11 @@ def test_map_custom_f32(n):
         dst[:] = weighted(*sources)
 
     inputs = [real(4, 9) for _ in range(n)]
-    check(functools.partial(mapped, f"MAP_CUSTOM{n}_F32", function), inputs, weighted, Tolerance(4), magnitude=weighted, on_sim=False)
+    check(
+        functools.partial(mapped, f"MAP_CUSTOM{n}_F32", function),
+        inputs,
+        weighted,
+        Tolerance(4),
+        magnitude=weighted,
+        on_sim=False,
+    )

@@ -57,11 +57,14 @@ def test_im2col(case, data):
             return out.reshape(*out.shape[:3], -1).astype(np.float16).astype(np.float64)
 
         inputs = [real(*k, dtype="float16"), real(*x, dtype=data, layout=layout)]
-        check(lambda a, b: gb.im2col(a, b, s, p, d), inputs, reference, EXACT, dtype="float16", on_sim=layout == "padded")
+        check(
+            lambda a, b: gb.im2col(a, b, s, p, d), inputs, reference, EXACT, dtype="float16", on_sim=layout == "padded"
+        )
 
 
 CASES_1D = [
-    ((1, 1, 1), (1, 1, 1), 1, 0, 1), ((4, 3, 3), (1, 3, 9), 1, 0, 1), ((4, 3, 3), (2, 3, 10), 2, 1, 1), ((2, 5, 4), (3, 5, 17), 3, 2, 2),
+    ((1, 1, 1), (1, 1, 1), 1, 0, 1), ((4, 3, 3), (1, 3, 9), 1, 0, 1), ((4, 3, 3), (2, 3, 10), 2, 1, 1),
+    ((2, 5, 4), (3, 5, 17), 3, 2, 2),
     ((6, 2, 5), (1, 2, 5), 1, 4, 1), ((33, 16, 3), (2, 16, 70), 1, 1, 1),
 ]  # fmt: skip
 
@@ -98,7 +101,14 @@ def test_conv_2d(case, layout):
     def reference(a, b):
         return conv2d(a, b, s, p, d)
 
-    check(lambda a, b: gb.conv_2d(a, b, s, p, d), inputs, reference, Tolerance(n=products(k), **ROUNDED), magnitude=reference, dtype="float32")
+    check(
+        lambda a, b: gb.conv_2d(a, b, s, p, d),
+        inputs,
+        reference,
+        Tolerance(n=products(k), **ROUNDED),
+        magnitude=reference,
+        dtype="float32",
+    )
 
 
 @covers("IM2COL", "MUL_MAT")
@@ -106,7 +116,8 @@ def test_kernels_of_other_dtypes():
     """float32 kernels work as well; the data is rounded to float16 all the same. bfloat16 is refused."""
     tolerance = Tolerance(n=18, **ROUNDED)
     check(gb.conv_2d, [real(4, 3, 2, 3), real(2, 3, 5, 7)], conv2d, tolerance, magnitude=conv2d)
-    check(gb.conv_1d, [real(4, 3, 2), real(2, 3, 5)], lambda a, b: conv2d(a[:, :, None], one_d(b))[:, :, 0], tolerance, magnitude=lambda a, b: conv2d(
+    check(gb.conv_1d, [real(4, 3, 2), real(2, 3, 5)], lambda a, b: conv2d(a[:, :, None], one_d(b))[:, :, 0], tolerance,
+     magnitude=lambda a, b: conv2d(
         a[:, :, None], one_d(b))[:, :, 0])  # fmt: skip
     refuses(gb.conv_2d, [real(4, 3, 2, 3, dtype="bfloat16"), real(2, 3, 5, 7)])
     refuses(gb.conv_1d, [real(4, 3, 2, dtype="bfloat16"), real(2, 3, 5)])
@@ -124,7 +135,9 @@ def test_conv_2d_named_forms():
     def half(a, b):
         return conv2d(a, b, p=(1, 1))
 
-    check(lambda a, b: gb.conv_2d(a, b, stride="kernel"), inputs, patches, tolerance, magnitude=patches, dtype="float32")
+    check(
+        lambda a, b: gb.conv_2d(a, b, stride="kernel"), inputs, patches, tolerance, magnitude=patches, dtype="float32"
+    )
     check(lambda a, b: gb.conv_2d(a, b, padding="half"), inputs, half, tolerance, magnitude=half, dtype="float32")
 
 
@@ -142,14 +155,17 @@ def test_conv_1d(case):
 
     for layout in ("whole", "padded"):
         inputs = [real(*k, dtype="float16"), real(*x, layout=layout)]
-        check(lambda a, b: gb.conv_1d(a, b, s, p, d), inputs, reference, tolerance, magnitude=reference, dtype="float32")
+        check(
+            lambda a, b: gb.conv_1d(a, b, s, p, d), inputs, reference, tolerance, magnitude=reference, dtype="float32"
+        )
         if x[2] + 2 * (k[2] // 2) > d * (k[2] - 1):
             check(lambda a, b: gb.conv_1d(a, b, s, "half", d), inputs, half, tolerance, magnitude=half, dtype="float32")
 
 
 @covers("IM2COL", "MUL_MAT")
 @pytest.mark.parametrize(("c", "kernel", "n", "size", "s", "p", "d"), [
-    (1, (1, 1), 1, (1, 1), (1, 1), (0, 0), (1, 1)), (3, (2, 3), 1, (8, 9), (1, 1), (0, 0), (1, 1)), (4, (3, 3), 2, (7, 9), (2, 1), (1, 1), (1, 1)),
+    (1, (1, 1), 1, (1, 1), (1, 1), (0, 0), (1, 1)), (3, (2, 3), 1, (8, 9), (1, 1), (0, 0), (1, 1)),
+    (4, (3, 3), 2, (7, 9), (2, 1), (1, 1), (1, 1)),
     (5, (3, 2), 3, (9, 7), (1, 2), (2, 0), (2, 3)),
 ])  # fmt: skip
 def test_conv_depthwise_2d(c, kernel, n, size, s, p, d):
@@ -157,11 +173,13 @@ def test_conv_depthwise_2d(c, kernel, n, size, s, p, d):
         return np.einsum("nijcuv,cuv->ncij", windows(b, kernel, s, p, d), a[:, 0])
 
     inputs = [real(c, 1, *kernel, dtype="float16"), real(n, c, *size)]
-    check(lambda a, b: gb.conv_depthwise_2d(a, b, s, p, d), inputs, reference, Tolerance(n=math.prod(kernel), **ROUNDED), magnitude=reference,
+    check(lambda a, b: gb.conv_depthwise_2d(a, b, s, p, d), inputs, reference,
+     Tolerance(n=math.prod(kernel), **ROUNDED), magnitude=reference,
           dtype="float32")  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------------------ transposed convolution
+# ------------------------------------------------------------------------------------------------------ transposed
+# convolution
 
 
 @covers("CONV_TRANSPOSE_1D")
@@ -178,13 +196,25 @@ def test_conv_transpose_1d(dtype):
         for one, two in (("whole", "whole"), ("padded", "stepped"), ("permuted", "padded")):
             inputs = [real(ic, oc, k, dtype=dtype, layout=one), real(ic, w, layout=two)]
             tolerance = Tolerance(n=ic * k)
-            check(lambda a, b, s=s: gb.conv_transpose_1d(a, b, s), inputs, reference, tolerance, magnitude=reference, dtype="float32")
+            check(
+                lambda a, b, s=s: gb.conv_transpose_1d(a, b, s),
+                inputs,
+                reference,
+                tolerance,
+                magnitude=reference,
+                dtype="float32",
+            )
 
 
 @covers("CONV_TRANSPOSE_2D")
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_conv_transpose_2d(dtype):
-    for n, ic, oc, k, size, s in ((1, 1, 1, (1, 1), (1, 1), 1), (1, 3, 4, (2, 3), (4, 5), 2), (3, 2, 5, (3, 3), (5, 4), 1), (2, 9, 7, (2, 2), (9, 8), 3)):
+    for n, ic, oc, k, size, s in (
+        (1, 1, 1, (1, 1), (1, 1), 1),
+        (1, 3, 4, (2, 3), (4, 5), 2),
+        (3, 2, 5, (3, 3), (5, 4), 1),
+        (2, 9, 7, (2, 2), (9, 8), 3),
+    ):
 
         def reference(a, b, s=s):
             kh, kw = a.shape[2:]
@@ -196,10 +226,18 @@ def test_conv_transpose_2d(dtype):
         for one, two in (("whole", "whole"), ("offset", "padded"), ("whole", "permuted")):
             inputs = [real(ic, oc, *k, dtype=dtype, layout=one), real(n, ic, *size, layout=two)]
             tolerance = Tolerance(n=ic * math.prod(k))
-            check(lambda a, b, s=s: gb.conv_transpose_2d(a, b, s), inputs, reference, tolerance, magnitude=reference, dtype="float32")
+            check(
+                lambda a, b, s=s: gb.conv_transpose_2d(a, b, s),
+                inputs,
+                reference,
+                tolerance,
+                magnitude=reference,
+                dtype="float32",
+            )
 
 
-# --------------------------------------------------------------------------------------------------------------------- pooling
+# ---------------------------------------------------------------------------------------------------------------------
+# pooling
 
 
 def pool(v, op, k, s, p):
@@ -219,16 +257,25 @@ def pool(v, op, k, s, p):
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("op", ["max", "avg"])
 def test_pool_2d(op, dtype):
-    cases = [((1, 1, 1), (1, 1), (1, 1), (0, 0)), ((2, 4, 6), (2, 3), (2, 3), (0, 0)), ((3, 7, 9), (3, 2), (2, 1), (1, 0)), ((1, 9, 7), (3, 3), (1, 2), (1, 1)),
-             ((5, 33, 21), (2, 2), (2, 2), (1, 1)), ((2, 5, 5), (5, 5), (1, 1), (2, 2)), ((2, 6, 7), (3, 3), (2, 2), (0.5, 1.5))]  # fmt: skip
+    cases = [
+        ((1, 1, 1), (1, 1), (1, 1), (0, 0)),
+        ((2, 4, 6), (2, 3), (2, 3), (0, 0)),
+        ((3, 7, 9), (3, 2), (2, 1), (1, 0)),
+        ((1, 9, 7), (3, 3), (1, 2), (1, 1)),
+        ((5, 33, 21), (2, 2), (2, 2), (1, 1)),
+        ((2, 5, 5), (5, 5), (1, 1), (2, 2)),
+        ((2, 6, 7), (3, 3), (2, 2), (0.5, 1.5)),
+    ]
     for shape, k, s, p in cases:
         for layout in ALL_LAYOUTS if shape[0] == 3 else ("whole",):
 
             def reference(v, k=k, s=s, p=p):
                 return pool(v, op, k, s, p)
 
-            check(lambda t, k=k, s=s, p=p: gb.pool_2d(t, op, k, s, p), [real(*shape, dtype=dtype, layout=layout)], reference,
-                  Tolerance(n=math.prod(k)) if op == "avg" else Tolerance(0), magnitude=lambda v, k=k, s=s, p=p: pool(v, "avg", k, s, p) if op == "avg" else
+            check(lambda t, k=k, s=s, p=p: gb.pool_2d(t, op, k, s, p), [real(*shape, dtype=dtype, layout=layout)],
+             reference,
+                  Tolerance(n=math.prod(k)) if op == "avg" else Tolerance(0), magnitude=lambda v, k=k, s=s,
+                  p=p: pool(v, "avg", k, s, p) if op == "avg" else
                   np.ones_like(pool(v, op, k, s, p)), dtype="float32")  # fmt: skip
 
 
@@ -244,7 +291,8 @@ def test_pool_1d(op, dtype):
 
         for layout in ALL_LAYOUTS if shape[0] == 3 else ("whole",):
             x = real(*shape, dtype=dtype, layout=layout)
-            check(lambda t, k=k: gb.pool_1d(t, op, k), [x], reference, Tolerance(n=k) if op == "avg" else EXACT, magnitude=lambda v: np.full(
+            check(lambda t, k=k: gb.pool_1d(t, op, k), [x], reference, Tolerance(n=k) if op == "avg" else EXACT,
+             magnitude=lambda v: np.full(
                 reference(v).shape, 2.0), dtype="float32")  # fmt: skip
 
 
@@ -256,10 +304,17 @@ def test_pool_1d_with_stride_and_padding():
             def reference(v, op=op, k=k, s=s, p=p):
                 return pool(v[:, None], op, (1, k), (1, s), (0, p))[:, 0]
 
-            check(lambda t, op=op, k=k, s=s, p=p: gb.pool_1d(t, op, k, s, p), [real(4, width)], reference, Tolerance(n=k), magnitude=lambda v: 2.0)
+            check(
+                lambda t, op=op, k=k, s=s, p=p: gb.pool_1d(t, op, k, s, p),
+                [real(4, width)],
+                reference,
+                Tolerance(n=k),
+                magnitude=lambda v: 2.0,
+            )
 
 
-# -------------------------------------------------------------------------------------------------------------- upscale and pad
+# -------------------------------------------------------------------------------------------------------------- upscale
+# and pad
 
 
 @covers("UPSCALE")
@@ -267,17 +322,44 @@ def test_pool_1d_with_stride_and_padding():
 def test_upscale(dtype):
     for shape, factor in (((1, 1), 1), ((1, 1), 3), ((3, 5), 2), ((2, 3, 4, 5), 3), ((3, 40, 50), 2)):
         for layout in ALL_LAYOUTS:
-            x = whole(*shape, low=-9, high=9, layout=layout) if dtype == "int32" else real(*shape, dtype=dtype, layout=layout)
-            check(lambda t, f=factor: gb.upscale(t, f), [x], lambda v, f=factor: v.repeat(f, -1).repeat(f, -2), EXACT, on_sim=layout == "padded")
+            x = (
+                whole(*shape, low=-9, high=9, layout=layout)
+                if dtype == "int32"
+                else real(*shape, dtype=dtype, layout=layout)
+            )
+            check(
+                lambda t, f=factor: gb.upscale(t, f),
+                [x],
+                lambda v, f=factor: v.repeat(f, -1).repeat(f, -2),
+                EXACT,
+                on_sim=layout == "padded",
+            )
 
 
 @covers("PAD")
 @pytest.mark.parametrize("dtype", [*FLOATS, "int32"])
 def test_pad(dtype):
-    for shape, amounts in (((1,), (1,)), ((3, 5), (0, 0)), ((3, 5), (1, 2)), ((2, 3, 4, 5), (1, 2, 3, 4)), ((2, 3, 4, 5), (0, 2, 0, 1)), ((30, 70), (40, 100))):
+    for shape, amounts in (
+        ((1,), (1,)),
+        ((3, 5), (0, 0)),
+        ((3, 5), (1, 2)),
+        ((2, 3, 4, 5), (1, 2, 3, 4)),
+        ((2, 3, 4, 5), (0, 2, 0, 1)),
+        ((30, 70), (40, 100)),
+    ):
         for layout in ALL_LAYOUTS:
-            x = whole(*shape, low=-9, high=9, layout=layout) if dtype == "int32" else real(*shape, dtype=dtype, layout=layout)
-            check(lambda t, a=amounts: gb.pad(t, a), [x], lambda v, a=amounts: np.pad(v, [(0, n) for n in a]), EXACT, on_sim=layout == "padded")
+            x = (
+                whole(*shape, low=-9, high=9, layout=layout)
+                if dtype == "int32"
+                else real(*shape, dtype=dtype, layout=layout)
+            )
+            check(
+                lambda t, a=amounts: gb.pad(t, a),
+                [x],
+                lambda v, a=amounts: np.pad(v, [(0, n) for n in a]),
+                EXACT,
+                on_sim=layout == "padded",
+            )
 
 
 @pytest.mark.parametrize("name", ["conv_1d", "conv_2d", "conv_transpose_1d", "conv_transpose_2d"])

@@ -46,8 +46,15 @@ def same(v):
 @pytest.mark.parametrize("dtype", PLAIN)
 @pytest.mark.parametrize("name", ["dup", "cont"])
 def test_copies(name, dtype):
-    for shape, layout in [*itertools.product(SHAPES, ALL_LAYOUTS), *((s, "whole") for s in EMPTY), ((131, 1030), "transposed"), ((131, 1030), "padded")]:
-        node = check(getattr(gb, name), [values(*shape, dtype=dtype, layout=layout)], same, EXACT, on_sim=layout == "padded")
+    for shape, layout in [
+        *itertools.product(SHAPES, ALL_LAYOUTS),
+        *((s, "whole") for s in EMPTY),
+        ((131, 1030), "transposed"),
+        ((131, 1030), "padded"),
+    ]:
+        node = check(
+            getattr(gb, name), [values(*shape, dtype=dtype, layout=layout)], same, EXACT, on_sim=layout == "padded"
+        )
         assert node.is_contiguous
 
 
@@ -61,7 +68,13 @@ def test_dup_in_place_is_the_tensor():
 @pytest.mark.parametrize("layout", ALL_LAYOUTS)
 def test_cont_to_another_shape(layout):
     """Elements keep their logical order."""
-    for shape, new in (((3, 4, 5), (60,)), ((3, 4, 5), (5, 12)), ((2, 3, 4, 5), (4, 5, 6)), ((60,), (2, 3, 2, 5)), ((1, 7), (7, 1))):
+    for shape, new in (
+        ((3, 4, 5), (60,)),
+        ((3, 4, 5), (5, 12)),
+        ((2, 3, 4, 5), (4, 5, 6)),
+        ((60,), (2, 3, 2, 5)),
+        ((1, 7), (7, 1)),
+    ):
         check(lambda t, s=new: gb.cont(t, s), [real(*shape, layout=layout)], lambda v, s=new: v.reshape(s), EXACT)
 
 
@@ -81,7 +94,8 @@ def test_views():
         check(lambda t, a=axes: gb.cont(gb.permute(t, *a)), [x], lambda v, o=order: v.transpose(o), EXACT, on_sim=False)
 
 
-# ----------------------------------------------------------------------------------------------------------------- conversions
+# -----------------------------------------------------------------------------------------------------------------
+# conversions
 
 CONVERSIONS = [*itertools.permutations([*FLOATS, "int32"], 2)]
 
@@ -98,7 +112,11 @@ def converted(v, dtype):
 @pytest.mark.parametrize(("source", "target"), CONVERSIONS)
 def test_cast(source, target):
     """Rounded to nearest, ties to even, exactly."""
-    for shape, layout in [*zip(SHAPES, itertools.cycle(ALL_LAYOUTS), strict=False), *(((3, 4, 5), y) for y in ALL_LAYOUTS), ((131, 1030), "padded")]:
+    for shape, layout in [
+        *zip(SHAPES, itertools.cycle(ALL_LAYOUTS), strict=False),
+        *(((3, 4, 5), y) for y in ALL_LAYOUTS),
+        ((131, 1030), "padded"),
+    ]:
         x = values(*shape, dtype=source, layout=layout)
         check(lambda t: gb.cast(t, target), [x], lambda v: converted(v, target), EXACT, dtype=target)
         check(lambda t: t.astype(target), [x], lambda v: converted(v, target), EXACT, dtype=target, on_sim=False)
@@ -107,7 +125,13 @@ def test_cast(source, target):
 @covers("CPY")
 @pytest.mark.parametrize("target", ["float16", "bfloat16"])
 def test_cast_of_every_kind_of_number(target):
-    bits = np.concatenate([np.arange(0, 2**32, 65537 * 3, dtype=np.uint64), np.arange(0x33000000, 0x48000000, 4093), np.arange(0xB3000000, 0xC8000000, 8191)])
+    bits = np.concatenate(
+        [
+            np.arange(0, 2**32, 65537 * 3, dtype=np.uint64),
+            np.arange(0x33000000, 0x48000000, 4093),
+            np.arange(0xB3000000, 0xC8000000, 8191),
+        ]
+    )
     special = [0.0, -0.0, math.inf, -math.inf, math.nan, 65504, 65519.99, 65520, 2.0**-24, 2.0**-25, 1.5 * 2.0**-25]
     x = np.concatenate([bits.astype(np.uint32).view(np.float32), np.array(special, np.float32)])
     with np.errstate(all="ignore"):
@@ -129,7 +153,9 @@ def test_cast_of_all_65536_values(source):
     for label, backend in cpus():
         got = built.compute(backend)
         np.testing.assert_array_equal(got, want, err_msg=label)
-        np.testing.assert_array_equal(np.signbit(got[~np.isnan(want)]), np.signbit(want[~np.isnan(want)]), err_msg=label)
+        np.testing.assert_array_equal(
+            np.signbit(got[~np.isnan(want)]), np.signbit(want[~np.isnan(want)]), err_msg=label
+        )
 
 
 @covers("CPY")
@@ -139,7 +165,8 @@ def test_cpy(source, target):
     for one, two in itertools.product(ALL_LAYOUTS, ALL_LAYOUTS):
         for shape, into in (((3, 4, 5), (3, 4, 5)), ((3, 4, 5), (5, 12)), ((2, 3, 2, 5), (60,)), ((7, 3), (3, 7))):
             x, y = values(*shape, dtype=source, layout=one), values(*into, dtype=target, layout=two)
-            check(gb.cpy, [x, y], lambda v, w: converted(v.reshape(w.shape), target) if source != target else v.reshape(w.shape), EXACT, dtype=target,
+            check(gb.cpy, [x, y], lambda v,
+             w: converted(v.reshape(w.shape), target) if source != target else v.reshape(w.shape), EXACT, dtype=target,
                   writes=(1,), on_sim=one == two)  # fmt: skip
 
 
@@ -153,7 +180,8 @@ def test_conversions_that_do_not_exist(source, target):
     refuses(lambda t: gb.cast(t, target), [values(3, 4, dtype=source)])
 
 
-# --------------------------------------------------------------------------------------------------------------------- gathers
+# ---------------------------------------------------------------------------------------------------------------------
+# gathers
 
 
 def rows_of(a, b):
@@ -168,11 +196,24 @@ def rows_of(a, b):
 @pytest.mark.parametrize("dtype", [*FLOATS, "int32"])
 def test_get_rows(dtype):
     result = "int32" if dtype == "int32" else "float32"
-    for shape, index in (((1, 1), (1,)), ((5, 3), (9,)), ((3, 33), (1,)), ((2, 4, 7), (2, 5)), ((2, 3, 4, 5), (2, 3, 6)), ((300, 129), (700,))):
+    for shape, index in (
+        ((1, 1), (1,)),
+        ((5, 3), (9,)),
+        ((3, 33), (1,)),
+        ((2, 4, 7), (2, 5)),
+        ((2, 3, 4, 5), (2, 3, 6)),
+        ((300, 129), (700,)),
+    ):
         for one, two in zip(itertools.chain(LAYOUTS, LAYOUTS), itertools.chain(LAYOUTS, LAYOUTS[::-1]), strict=True):
             inputs = [values(*shape, dtype=dtype, layout=one), whole(*index, low=0, high=shape[-2], layout=two)]
             check(gb.get_rows, inputs, rows_of, EXACT, dtype=result, on_sim=one == two)
-    check(gb.get_rows, [values(4, 6, dtype=dtype, layout="transposed"), array([3, 0, 3], "int32")], rows_of, EXACT, dtype=result)
+    check(
+        gb.get_rows,
+        [values(4, 6, dtype=dtype, layout="transposed"), array([3, 0, 3], "int32")],
+        rows_of,
+        EXACT,
+        dtype=result,
+    )
     check(gb.get_rows, [values(4, 6, dtype=dtype), array([], "int32")], lambda a, b: a[:0], EXACT, dtype=result)
 
 

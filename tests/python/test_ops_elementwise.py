@@ -55,7 +55,8 @@ def at_least_1(x):
 
 
 # name: (reference, tolerance, magnitude or None, lowest and highest input)
-# The terms of a product or sum are one each. A function of the C library or a polynomial for it has a few roundings; exp(x) also has that
+# The terms of a product or sum are one each. A function of the C library or a polynomial for it has a few roundings;
+# exp(x) also has that
 # of its argument, which is multiplied by x.
 UNARY = {
     "abs": (np.abs, EXACT, None, (-2, 2)),
@@ -67,7 +68,12 @@ UNARY = {
     "relu": (lambda x: np.maximum(x, 0), EXACT, None, (-2, 2)),
     "gelu": (gelu, Tolerance(12), tanh_of_gelu, (-7, 7)),
     "gelu_erf": (lambda x: x / 2 * (1 + erf(x / math.sqrt(2))), Tolerance(12), identity, (-7, 7)),
-    "gelu_quick": (lambda x: x * sigmoid(1.702 * x), Tolerance(12), lambda x: (1 + x) * x * sigmoid(1.702 * x), (-7, 7)),
+    "gelu_quick": (
+        lambda x: x * sigmoid(1.702 * x),
+        Tolerance(12),
+        lambda x: (1 + x) * x * sigmoid(1.702 * x),
+        (-7, 7),
+    ),
     "silu": (lambda x: x * sigmoid(x), Tolerance(12), lambda x: (1 + x) * x * sigmoid(x), (-20, 20)),
     "hardswish": (lambda x: x * np.clip((x + 3) / 6, 0, 1), Tolerance(6), identity, (-5, 5)),
     "hardsigmoid": (lambda x: np.clip((x + 3) / 6, 0, 1), Tolerance(6), at_least_1, (-5, 5)),
@@ -94,16 +100,40 @@ def test_unary(name, dtype):
     ):
         x = real(*shape, dtype=dtype, low=low, high=high, layout=layout)
         both_ways(op, [x], reference, tolerance, magnitude=magnitude, on_sim=shape == SHAPES[2])
-    check(op, [real(67, 1031, dtype=dtype, low=low, high=high)], reference, tolerance, magnitude=magnitude, on_sim=False)
+    check(
+        op, [real(67, 1031, dtype=dtype, low=low, high=high)], reference, tolerance, magnitude=magnitude, on_sim=False
+    )
 
 
-# What each function makes of numbers that are none, infinite, zero of either sign, denormal or huge. Where the formula leaves open what
+# What each function makes of numbers that are none, infinite, zero of either sign, denormal or huge. Where the formula
+# leaves open what
 # NaN becomes, None says so; then it must be the same at every position of a row, in vectors and in what is left over.
 NAN, INF = math.nan, math.inf
 TINY, HUGE = float(np.float32(1e-40)), float(np.finfo(np.float32).max)
-SPECIAL = [NAN, INF, -INF, 0.0, -0.0, TINY, -TINY, HUGE, -HUGE, 1e-30, -1e-30, 88.0, -88.0, 104.0, -104.0, 1e5, -1e5, 6e-8, -6e-8]
+SPECIAL = [
+    NAN,
+    INF,
+    -INF,
+    0.0,
+    -0.0,
+    TINY,
+    -TINY,
+    HUGE,
+    -HUGE,
+    1e-30,
+    -1e-30,
+    88.0,
+    -88.0,
+    104.0,
+    -104.0,
+    1e5,
+    -1e5,
+    6e-8,
+    -6e-8,
+]
 NAN_BECOMES = {"sgn": 0.0, "step": 0.0, "relu": None, "hardswish": None, "hardsigmoid": None}
-LIMIT_OPEN = {("gelu", -INF), ("gelu_quick", -INF), ("silu", -INF), ("gelu_erf", -INF), ("hardswish", -INF)}  # 0 times infinity
+# 0 times infinity
+LIMIT_OPEN = {("gelu", -INF), ("gelu_quick", -INF), ("silu", -INF), ("gelu_erf", -INF), ("hardswish", -INF)}
 
 
 @pytest.mark.parametrize("name", UNARY)
@@ -135,7 +165,8 @@ def test_unary_special_values(name):
 
 
 @pytest.mark.parametrize(("name", "value", "sign"), [
-    ("neg", 0.0, True), ("neg", -0.0, False), ("abs", -0.0, False), ("sqrt", -0.0, True), ("sqr", -0.0, False), ("tanh", -0.0, True),
+    ("neg", 0.0, True), ("neg", -0.0, False), ("abs", -0.0, False), ("sqrt", -0.0, True), ("sqr", -0.0, False),
+    ("tanh", -0.0, True),
 ])  # fmt: skip
 def test_sign_of_zero(name, value, sign):
     built = Built(getattr(gb, name), [array([value] * 19)], cpus()[0][1])
@@ -159,13 +190,23 @@ def test_results_that_a_small_dtype_cannot_hold(dtype):
 def test_with_parameters(dtype, layout):
     for shape in SHAPES:
         x = real(*shape, dtype=dtype, layout=layout)
-        both_ways(lambda t, inplace: gb.leaky_relu(t, 0.125, inplace), [x], lambda v: np.where(v > 0, v, 0.125 * v), Tolerance(1))
+        both_ways(
+            lambda t, inplace: gb.leaky_relu(t, 0.125, inplace),
+            [x],
+            lambda v: np.where(v > 0, v, 0.125 * v),
+            Tolerance(1),
+        )
         both_ways(lambda t, inplace: gb.scale(t, -1.5, inplace), [x], lambda v: -1.5 * v, Tolerance(1))
         node = check(lambda t: gb.clamp(t, -0.5, 1.0), [x], lambda v: np.clip(v, -0.5, 1), EXACT, writes=(0,))
         assert node.view_of is not None
     check(lambda t: gb.scale(t, 0.0), [array([NAN, INF, -INF, 1.0] * 9)], lambda v: v * 0.0, EXACT)
     check(lambda t: gb.clamp(t, -INF, INF), [array([INF, -INF, 1.0, HUGE] * 9)], identity, EXACT, writes=(0,))
-    check(lambda t: gb.leaky_relu(t, 0.5), [array([INF, -INF, 0.0, HUGE, -HUGE, TINY] * 9)], lambda v: np.where(v > 0, v, v / 2), Tolerance(1))
+    check(
+        lambda t: gb.leaky_relu(t, 0.5),
+        [array([INF, -INF, 0.0, HUGE, -HUGE, TINY] * 9)],
+        lambda v: np.where(v > 0, v, v / 2),
+        Tolerance(1),
+    )
 
 
 @covers("SILU_BACK")
@@ -181,13 +222,16 @@ def test_silu_back(dtype):
             check(gb.silu_back, inputs, reference, Tolerance(12), magnitude=lambda x, g: g * (1 + x) ** 2)
 
 
-# ------------------------------------------------------------------------------------------------------------------ two inputs
+# ------------------------------------------------------------------------------------------------------------------ two
+# inputs
 
 BINARY = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
 # a's shape and b's, which repeats over it
 REPEATS = [
-    ((1,), (1,)), ((7,), (7,)), ((7,), (1,)), ((5, 3), (3,)), ((5, 3), (5, 1)), ((5, 3), (1, 1)), ((4, 6), (2, 3)), ((2, 3, 4, 5), (4, 5)),
-    ((2, 3, 4, 5), (2, 3, 1, 5)), ((2, 3, 4, 5), (1, 3, 1, 5)), ((2, 3, 4, 5), (2, 1, 4, 1)), ((2, 3, 4, 5), (5,)), ((6, 2, 4, 66), (3, 1, 2, 33)),
+    ((1,), (1,)), ((7,), (7,)), ((7,), (1,)), ((5, 3), (3,)), ((5, 3), (5, 1)), ((5, 3), (1, 1)), ((4, 6), (2, 3)),
+    ((2, 3, 4, 5), (4, 5)),
+    ((2, 3, 4, 5), (2, 3, 1, 5)), ((2, 3, 4, 5), (1, 3, 1, 5)), ((2, 3, 4, 5), (2, 1, 4, 1)), ((2, 3, 4, 5), (5,)),
+    ((6, 2, 4, 66), (3, 1, 2, 33)),
     ((3, 1, 129), (3, 1, 129)), ((2, 3, 129), (129,)),
 ]  # fmt: skip
 PAIRS = list(itertools.product(FLOATS, FLOATS))
@@ -202,7 +246,13 @@ def test_binary(name, first, second):
     for shape, repeated in REPEATS:
         one, two = next(layouts)
         a, b = real(*shape, dtype=first, layout=one), real(*repeated, dtype=second, low=0.5, high=2, layout=two)
-        both_ways(getattr(gb, name), [a, b], lambda x, y, s=shape: BINARY[name](x, _tiled(y, s)), Tolerance(1), on_sim=shape == (4, 6))
+        both_ways(
+            getattr(gb, name),
+            [a, b],
+            lambda x, y, s=shape: BINARY[name](x, _tiled(y, s)),
+            Tolerance(1),
+            on_sim=shape == (4, 6),
+        )
 
 
 def _tiled(y, shape):
@@ -214,18 +264,40 @@ def _tiled(y, shape):
 @pytest.mark.parametrize("name", BINARY)
 def test_binary_all_layouts(name):
     for one, two in itertools.product(ALL_LAYOUTS, ALL_LAYOUTS):
-        for shape, repeated in (((3, 4, 5), (3, 4, 5)), ((3, 4, 6), (4, 3)), ((5, 21), (5, 21)), ((3, 4, 5), (3, 1, 1))):
+        for shape, repeated in (
+            ((3, 4, 5), (3, 4, 5)),
+            ((3, 4, 6), (4, 3)),
+            ((5, 21), (5, 21)),
+            ((3, 4, 5), (3, 1, 1)),
+        ):
             inputs = [real(*shape, layout=one), real(*repeated, low=0.5, layout=two)]
-            check(getattr(gb, name), inputs, lambda x, y, s=shape: BINARY[name](x, _tiled(y, s)), Tolerance(1), on_sim=False)
+            check(
+                getattr(gb, name),
+                inputs,
+                lambda x, y, s=shape: BINARY[name](x, _tiled(y, s)),
+                Tolerance(1),
+                on_sim=False,
+            )
 
 
 @covers("ADD", "SUB", "MUL", "DIV")
 @pytest.mark.parametrize("name", BINARY)
 def test_binary_large_and_empty(name):
     """Large enough that several threads take part."""
-    for shape, repeated in (((129, 1031), (129, 1031)), ((300, 517), (517,)), ((3, 50, 1001), (3, 1, 1001)), *((s, s) for s in EMPTY)):
+    for shape, repeated in (
+        ((129, 1031), (129, 1031)),
+        ((300, 517), (517,)),
+        ((3, 50, 1001), (3, 1, 1001)),
+        *((s, s) for s in EMPTY),
+    ):
         inputs = [real(*shape), real(*repeated, low=0.5)]
-        both_ways(getattr(gb, name), inputs, lambda x, y, s=shape: BINARY[name](x, _tiled(y, s) if x.size else x), Tolerance(1), on_sim=False)
+        both_ways(
+            getattr(gb, name),
+            inputs,
+            lambda x, y, s=shape: BINARY[name](x, _tiled(y, s) if x.size else x),
+            Tolerance(1),
+            on_sim=False,
+        )
 
 
 @covers("ADD", "SUB", "MUL", "DIV")
@@ -281,12 +353,15 @@ def test_integers_are_refused(name):
     refuses(getattr(gb, name), inputs)
 
 
-# ---------------------------------------------------------------------------------------------------------------------- regions
+# ----------------------------------------------------------------------------------------------------------------------
+# regions
 
 # shape of a, of b, and where b begins in a
 REGIONS = [
-    ((7,), (3,), (2,)), ((7,), (7,), (0,)), ((5, 6), (2, 6), (2, 0)), ((5, 6), (3, 4), (1, 2)), ((5, 6), (1, 1), (4, 5)), ((4, 5, 6), (2, 3, 4), (1, 2, 1)),
-    ((3, 4, 5, 6), (2, 3, 4, 5), (1, 1, 1, 1)), ((3, 4, 5, 6), (3, 4, 5, 6), (0, 0, 0, 0)), ((4, 33), (3, 33), (1, 0)), ((40, 2001), (39, 1999), (1, 1)),
+    ((7,), (3,), (2,)), ((7,), (7,), (0,)), ((5, 6), (2, 6), (2, 0)), ((5, 6), (3, 4), (1, 2)),
+    ((5, 6), (1, 1), (4, 5)), ((4, 5, 6), (2, 3, 4), (1, 2, 1)),
+    ((3, 4, 5, 6), (2, 3, 4, 5), (1, 1, 1, 1)), ((3, 4, 5, 6), (3, 4, 5, 6), (0, 0, 0, 0)), ((4, 33), (3, 33), (1, 0)),
+    ((40, 2001), (39, 1999), (1, 1)),
 ]  # fmt: skip
 
 
@@ -320,7 +395,12 @@ def test_set_2d():
         out[1:4:2, 2:4] = b
         return out
 
-    both_ways(lambda a, b, inplace: gb.set(a, b, 4 * (6 + 2), nb1=4 * 12, inplace=inplace), [real(5, 6), real(2, 2)], reference, EXACT)
+    both_ways(
+        lambda a, b, inplace: gb.set(a, b, 4 * (6 + 2), nb1=4 * 12, inplace=inplace),
+        [real(5, 6), real(2, 2)],
+        reference,
+        EXACT,
+    )
 
 
 @covers("SET")
@@ -342,4 +422,8 @@ def test_layouts_are_what_they_say():
         memory, cut = x.root()
         np.testing.assert_array_equal(cut(memory), x.values)
         assert np.isnan(memory).sum() == memory.size - x.values.size
-        assert (cut(memory).strides != x.values.strides or memory.size != x.values.size) or not is_view(layout, shape) or 1 in shape
+        assert (
+            (cut(memory).strides != x.values.strides or memory.size != x.values.size)
+            or not is_view(layout, shape)
+            or 1 in shape
+        )

@@ -1,5 +1,5 @@
-"""Every operation on tensors without elements: the result has its shape, and what it holds in spite of that is a sum without terms, zero. Or
-it is refused by name. Nothing crashes."""
+"""Every operation on tensors without elements: the result has its shape, and what it holds in spite of that is a sum
+without terms, zero. Or it is refused by name. Nothing crashes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ import ggml_backend as gb
 from op_harness import Built, In, cpus, sim
 from test_ops_threads import CASES
 
-# The operation needs the axis (counted from the end) that is empty: it has no maximum or no place for a window there, holds an index or
+# The operation needs the axis (counted from the end) that is empty: it has no maximum or no place for a window there,
+# holds an index or
 # scalar, or sizes do not fit one another any more because the axis belongs to one of several inputs.
 REFUSED = {
-    "ADD1": {1}, "ARGMAX": {1}, "REPEAT": {1, 2}, "MUL_MAT_ID": {1}, "GET_ROWS": {2}, "GET_ROWS_BACK": {1, 2}, "DIAG": {2}, "ROPE": {1, 3}, "ROPE_BACK": {1, 3},
-    "ALIBI": {3}, "CONV_TRANSPOSE_1D": {1, 2, 3}, "CONV_TRANSPOSE_2D": {1, 2, 3, 4}, "IM2COL": {1, 2}, "POOL_1D": {1}, "POOL_2D": {1, 2},
-    "FLASH_ATTN": {1, 2, 3}, "FLASH_ATTN_BACK": {1, 2}, "FLASH_FF": {1, 2}, "WIN_UNPART": {2, 3, 4}, "GET_REL_POS": {2}, "ADD_REL_POS": {3, 4},
+    "ADD1": {1}, "ARGMAX": {1}, "REPEAT": {1, 2}, "MUL_MAT_ID": {1}, "GET_ROWS": {2}, "GET_ROWS_BACK": {1, 2},
+    "DIAG": {2}, "ROPE": {1, 3}, "ROPE_BACK": {1, 3},
+    "ALIBI": {3}, "CONV_TRANSPOSE_1D": {1, 2, 3}, "CONV_TRANSPOSE_2D": {1, 2, 3, 4}, "IM2COL": {1, 2}, "POOL_1D": {1},
+    "POOL_2D": {1, 2},
+    "FLASH_ATTN": {1, 2, 3}, "FLASH_ATTN_BACK": {1, 2}, "FLASH_FF": {1, 2}, "WIN_UNPART": {2, 3, 4}, "GET_REL_POS": {2},
+    "ADD_REL_POS": {3, 4},
     "CROSS_ENTROPY_LOSS_BACK": {1},
 }  # fmt: skip
 
@@ -27,7 +31,8 @@ def test_empty(op):
     for build, make in CASES[op]:
         whole = make()
         for axis in range(1, max(i.values.ndim for i in whole) + 1):
-            inputs = [In(np.ascontiguousarray(i.values[(*[slice(None)] * (i.values.ndim - axis), slice(0, 0))] if i.values.ndim >= axis else i.values))
+            inputs = [In(np.ascontiguousarray(i.values[(*[slice(None)] * (i.values.ndim - axis),
+             slice(0, 0))] if i.values.ndim >= axis else i.values))
                       for i in whole]  # fmt: skip
             if axis in REFUSED.get(op, ()):
                 with pytest.raises(gb.InvalidArgumentError, match=f"(?i){op}"):
@@ -43,9 +48,25 @@ def test_empty(op):
                 np.testing.assert_array_equal(got, np.full(got.shape, nothing, got.dtype))
 
 
-INDICES = [slice(None), slice(3, 3), slice(0, 0), slice(1, None), slice(None, None, 2), slice(0, 0, 2), 0, -1, None, ..., slice(5, 2), slice(-1, None),
+INDICES = [slice(None), slice(3, 3), slice(0, 0), slice(1, None), slice(None, None, 2), slice(0, 0, 2), 0, -1, None,
+ ..., slice(5, 2), slice(-1, None),
            slice(None, -1), slice(7, 9), slice(-9, -7, 3)]  # fmt: skip
-EMPTY_SHAPES = [(0,), (3,), (0, 4), (4, 0), (2, 3), (0, 0), (2, 0, 3), (0, 3, 2), (3, 2, 0), (2, 3, 4), (0, 2, 0, 3), (2, 2, 0, 2), (1, 0), (0, 1)]
+EMPTY_SHAPES = [
+    (0,),
+    (3,),
+    (0, 4),
+    (4, 0),
+    (2, 3),
+    (0, 0),
+    (2, 0, 3),
+    (0, 3, 2),
+    (3, 2, 0),
+    (2, 3, 4),
+    (0, 2, 0, 3),
+    (2, 2, 0, 2),
+    (1, 0),
+    (0, 1),
+]
 
 
 @pytest.mark.parametrize("shape", EMPTY_SHAPES, ids=str)
@@ -89,7 +110,8 @@ def test_sums_of_empty_slices(ctx):
     assert float(nodes[0].numpy()) == 0 and float(nodes[1].numpy()) == 0 and (nodes[4].numpy() == 1).all()
 
 
-@pytest.mark.parametrize(("shape", "to"), [((0,), (0, 3)), ((0, 3), (0,)), ((0, 3), (3, 0)), ((2, 0), (0, 5, 2)), ((0,), (-1,)), ((0, 3), (-1, 3)),
+@pytest.mark.parametrize(("shape", "to"),
+ [((0,), (0, 3)), ((0, 3), (0,)), ((0, 3), (3, 0)), ((2, 0), (0, 5, 2)), ((0,), (-1,)), ((0, 3), (-1, 3)),
                                        ((0, 3), (3, -1)), ((0,), (0, 0, 0, 0)), ((2, 0, 3), (6, -1))])  # fmt: skip
 def test_reshape_of_nothing(shape, to, ctx):
     t = ctx.tensor(shape, gb.float32)
@@ -117,7 +139,7 @@ READINGS = {
 @pytest.mark.parametrize("devices", [1, 2])
 def test_what_numpy_cannot_show(name, devices):
     """Beside a 0 the other sizes may multiply to more than an address holds, which NumPy refuses."""
-    ctx, s = gb.Context(), gb.Scheduler([sim(), cpus()[1][1]][2 - devices:])
+    ctx, s = gb.Context(), gb.Scheduler([sim(), cpus()[1][1]][2 - devices :])
     x = ctx.tensor((1 << 62, 0, 4))
     y = gb.relu(x)
     g = ctx.graph(y)

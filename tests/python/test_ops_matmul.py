@@ -10,8 +10,15 @@ import pytest
 import ggml_backend as gb
 from op_harness import ALL_LAYOUTS, FLOATS, LAYOUTS, Tolerance, array, check, covers, real, refuses, whole
 
-# Which dtypes a product takes. b keeps its float32 digits, except that bfloat16 weights may round it unless full precision is asked for.
-TAKES = [("float32", "float32"), ("float16", "float32"), ("float16", "float16"), ("bfloat16", "float32"), ("bfloat16", "bfloat16")]
+# Which dtypes a product takes. b keeps its float32 digits, except that bfloat16 weights may round it unless full
+# precision is asked for.
+TAKES = [
+    ("float32", "float32"),
+    ("float16", "float32"),
+    ("float16", "float16"),
+    ("bfloat16", "float32"),
+    ("bfloat16", "bfloat16"),
+]
 REFUSES = [p for p in itertools.product(FLOATS, FLOATS) if p not in TAKES]
 
 
@@ -30,10 +37,13 @@ def tolerance(k, weights="float32", data="float32"):
     return Tolerance(n=k, rounded=1.0 if (weights, data) == ("bfloat16", "float32") else 0.0, rounded_to="bfloat16")
 
 
-# (a's batch, b's batch), rows of a, rows of b, length: one, odd, multiples of vectors, larger than the blocks of the product
+# (a's batch, b's batch), rows of a, rows of b, length: one, odd, multiples of vectors, larger than the blocks of the
+# product
 SIZES = [
-    ((), (), 1, 1, 1), ((), (), 1, 1, 7), ((), (), 5, 1, 33), ((), (), 1, 9, 64), ((), (), 3, 5, 129), ((), (), 17, 13, 31), ((2,), (2,), 4, 3, 16),
-    ((1,), (5,), 7, 2, 40), ((2,), (6,), 3, 1, 8), ((1, 2), (3, 4), 5, 7, 19), ((3, 1), (3, 4), 6, 5, 32), ((2, 2), (2, 2), 1, 1, 65), ((), (2, 3), 8, 8, 8),
+    ((), (), 1, 1, 1), ((), (), 1, 1, 7), ((), (), 5, 1, 33), ((), (), 1, 9, 64), ((), (), 3, 5, 129),
+    ((), (), 17, 13, 31), ((2,), (2,), 4, 3, 16),
+    ((1,), (5,), 7, 2, 40), ((2,), (6,), 3, 1, 8), ((1, 2), (3, 4), 5, 7, 19), ((3, 1), (3, 4), 6, 5, 32),
+    ((2, 2), (2, 2), 1, 1, 65), ((), (2, 3), 8, 8, 8),
     ((), (), 32, 16, 64), ((), (), 65, 33, 100),
 ]  # fmt: skip
 
@@ -46,7 +56,15 @@ def test_mul_mat(weights, data):
         one, two = next(layouts)
         inputs = [real(*batch_a, m, k, dtype=weights, layout=one), real(*batch_b, n, k, dtype=data, layout=two)]
         check(gb.mul_mat, inputs, rows_by_rows, tolerance(k, weights, data), magnitude=rows_by_rows, dtype="float32")
-        check(lambda a, b: gb.mul_mat(a, b, "f32"), inputs, rows_by_rows, tolerance(k), magnitude=rows_by_rows, dtype="float32", on_sim=False)
+        check(
+            lambda a, b: gb.mul_mat(a, b, "f32"),
+            inputs,
+            rows_by_rows,
+            tolerance(k),
+            magnitude=rows_by_rows,
+            dtype="float32",
+            on_sim=False,
+        )
 
 
 @covers("MUL_MAT")
@@ -55,16 +73,34 @@ def test_mul_mat_layouts(weights, data):
     """Heads of attention are permuted views on both sides; rows may have gaps."""
     for one, two in itertools.product(LAYOUTS, LAYOUTS):
         inputs = [real(3, 2, 5, 19, dtype=weights, layout=one), real(3, 4, 7, 19, dtype=data, layout=two)]
-        check(gb.mul_mat, inputs, rows_by_rows, tolerance(19, weights, data), magnitude=rows_by_rows, dtype="float32", on_sim=one == two)
+        check(
+            gb.mul_mat,
+            inputs,
+            rows_by_rows,
+            tolerance(19, weights, data),
+            magnitude=rows_by_rows,
+            dtype="float32",
+            on_sim=one == two,
+        )
 
 
 @covers("MUL_MAT")
 @pytest.mark.parametrize(("weights", "data"), TAKES)
-@pytest.mark.parametrize(("m", "n", "k"), [(257, 130, 515), (400, 1, 1031), (1, 400, 1031), (33, 65, 2500), (128, 256, 64)])
+@pytest.mark.parametrize(
+    ("m", "n", "k"), [(257, 130, 515), (400, 1, 1031), (1, 400, 1031), (33, 65, 2500), (128, 256, 64)]
+)
 def test_mul_mat_large(weights, data, m, n, k):
     """Beyond every block size, with several threads; also as a single column and row."""
     inputs = [real(m, k, dtype=weights, layout="padded"), real(n, k, dtype=data)]
-    check(gb.mul_mat, inputs, rows_by_rows, tolerance(k, weights, data), magnitude=rows_by_rows, dtype="float32", on_sim=False)
+    check(
+        gb.mul_mat,
+        inputs,
+        rows_by_rows,
+        tolerance(k, weights, data),
+        magnitude=rows_by_rows,
+        dtype="float32",
+        on_sim=False,
+    )
 
 
 @covers("MUL_MAT")
@@ -101,7 +137,9 @@ def test_mul_mat_special_values_stay_in_their_row(value):
         want = np.full((n, m), float(k))
         want[:, m - 1] = value
         for dtype in FLOATS:
-            check(gb.mul_mat, [array(a, dtype), array(b)], lambda x, y, w=want: w, Tolerance(exact=True), dtype="float32")
+            check(
+                gb.mul_mat, [array(a, dtype), array(b)], lambda x, y, w=want: w, Tolerance(exact=True), dtype="float32"
+            )
 
 
 @pytest.mark.parametrize(("weights", "data"), REFUSES)
@@ -114,13 +152,20 @@ def test_mul_mat_refuses_a_transposed():
     refuses(gb.mul_mat, [real(2, 3, 8), real(3, 3, 8)], gb.InvalidArgumentError)
 
 
-# ------------------------------------------------------------------------------------------------------------------ mul_mat_id
+# ------------------------------------------------------------------------------------------------------------------
+# mul_mat_id
 
 
 @covers("MUL_MAT_ID")
 @pytest.mark.parametrize(("weights", "data"), TAKES)
 def test_mul_mat_id(weights, data):
-    for experts, m, n, k, choices in ((1, 1, 1, 1, 1), (2, 5, 3, 7, 1), (3, 4, 9, 33, 2), (8, 17, 30, 64, 3), (4, 70, 50, 300, 2)):
+    for experts, m, n, k, choices in (
+        (1, 1, 1, 1, 1),
+        (2, 5, 3, 7, 1),
+        (3, 4, 9, 33, 2),
+        (8, 17, 30, 64, 3),
+        (4, 70, 50, 300, 2),
+    ):
         for id, layout in ((0, "whole"), (choices - 1, "padded")):
 
             def build(ids, b, *matrices, id=id):
@@ -130,7 +175,11 @@ def test_mul_mat_id(weights, data):
                 return np.stack([matrices[i] @ row for i, row in zip(ids[:, id], b, strict=True)])
 
             matrices = [real(m, k, dtype=weights, layout=layout) for _ in range(experts)]
-            inputs = [whole(n, choices, low=0, high=experts, layout=layout), real(n, k, dtype=data, layout=layout), *matrices]
+            inputs = [
+                whole(n, choices, low=0, high=experts, layout=layout),
+                real(n, k, dtype=data, layout=layout),
+                *matrices,
+            ]
             check(build, inputs, reference, tolerance(k, weights, data), magnitude=reference, dtype="float32")
 
 
@@ -155,7 +204,8 @@ def test_mul_mat_id_out_of_range(index):
     refuses(build, [array([[0], [index], [1]], "int32"), real(3, 8), real(4, 8), real(4, 8)], gb.InvalidArgumentError)
 
 
-# -------------------------------------------------------------------------------------------------------------------- out_prod
+# --------------------------------------------------------------------------------------------------------------------
+# out_prod
 
 
 def columns_by_columns(a, b):
@@ -168,7 +218,15 @@ def columns_by_columns(a, b):
 @covers("OUT_PROD")
 @pytest.mark.parametrize(("weights", "data"), TAKES)
 def test_out_prod(weights, data):
-    sizes = [((), 1, 1, 1), ((), 5, 1, 7), ((), 33, 3, 1), ((2,), 4, 5, 6), ((2, 3), 7, 9, 5), ((), 129, 65, 40), ((), 257, 31, 300)]
+    sizes = [
+        ((), 1, 1, 1),
+        ((), 5, 1, 7),
+        ((), 33, 3, 1),
+        ((2,), 4, 5, 6),
+        ((2, 3), 7, 9, 5),
+        ((), 129, 65, 40),
+        ((), 257, 31, 300),
+    ]
     every = [(((2, 3), 7, 9, 5), y) for y in ALL_LAYOUTS]
     for (batch, m, n, k), layout in [*zip(sizes, itertools.cycle(ALL_LAYOUTS), strict=False), *every]:
         a = real(*batch, k, m, dtype=weights, layout="whole" if layout == "transposed" else layout)

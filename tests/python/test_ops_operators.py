@@ -14,9 +14,12 @@ from op_harness import ALL_LAYOUTS, EXACT, FLOATS, Tolerance, array, check, cove
 OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
 # NumPy's broadcasting, in both directions and in both at once
 BROADCASTS = [
-    ((1,), (1,)), ((5,), (5,)), ((5,), (1,)), ((1,), (5,)), ((3, 5), (5,)), ((5,), (3, 5)), ((3, 5), (3, 1)), ((3, 1), (3, 5)), ((3, 1), (1, 5)),
-    ((1, 5), (3, 1)), ((3, 1), (5,)), ((2, 3, 4), (3, 4)), ((3, 4), (2, 3, 4)), ((2, 1, 4), (1, 3, 1)), ((2, 3, 4, 5), (3, 1, 5)), ((1, 3, 1, 5), (2, 1, 4, 1)),
-    ((4,), (2, 3, 1, 1)), ((1, 1), (7,)), ((2, 1, 33), (3, 33)), ((), (3, 5)), ((3, 5), ()), ((), ()), ((0,), (1,)), ((3, 0), (1,)), ((1,), (3, 0)),
+    ((1,), (1,)), ((5,), (5,)), ((5,), (1,)), ((1,), (5,)), ((3, 5), (5,)), ((5,), (3, 5)), ((3, 5), (3, 1)),
+    ((3, 1), (3, 5)), ((3, 1), (1, 5)),
+    ((1, 5), (3, 1)), ((3, 1), (5,)), ((2, 3, 4), (3, 4)), ((3, 4), (2, 3, 4)), ((2, 1, 4), (1, 3, 1)),
+    ((2, 3, 4, 5), (3, 1, 5)), ((1, 3, 1, 5), (2, 1, 4, 1)),
+    ((4,), (2, 3, 1, 1)), ((1, 1), (7,)), ((2, 1, 33), (3, 33)), ((), (3, 5)), ((3, 5), ()), ((), ()), ((0,), (1,)),
+    ((3, 0), (1,)), ((1,), (3, 0)),
 ]  # fmt: skip
 
 
@@ -32,7 +35,9 @@ def test_binary_operators_broadcast(symbol):
 
 @covers("ADD", "SUB", "MUL", "DIV", "SCALE")
 @pytest.mark.parametrize("symbol", OPERATORS)
-@pytest.mark.parametrize("other", [2, 0.5, -3.25, np.float32(1.5), np.arange(1, 6, dtype=np.float32), np.ones((3, 1), np.float32) * 2, [1.0, 2, 3, 4, 5]],
+@pytest.mark.parametrize("other",
+ [2, 0.5, -3.25, np.float32(1.5), np.arange(1, 6, dtype=np.float32), np.ones((3, 1), np.float32) * 2,
+  [1.0, 2, 3, 4, 5]],
                          ids=lambda v: type(v).__name__ + str(np.shape(v)))  # fmt: skip
 def test_binary_operators_with_numbers_and_arrays(symbol, other):
     op = OPERATORS[symbol]
@@ -58,21 +63,32 @@ def test_unary_operators():
     check(lambda t: +t * 1, [x], lambda v: v, EXACT)
 
 
-# -------------------------------------------------------------------------------------------------------------- matrix products
+# -------------------------------------------------------------------------------------------------------------- matrix
+# products
 
 # every kind of pair: vectors, matrices, batches on either side, batches of one, sizes of one
 PRODUCTS = [
-    ((1,), (1,)), ((5,), (5,)), ((3, 5), (5,)), ((5,), (5, 3)), ((3, 5), (5, 4)), ((1, 5), (5, 1)), ((3, 1), (1, 4)), ((1, 1), (1, 1)), ((2, 3, 5), (5,)),
-    ((5,), (2, 5, 3)), ((2, 3, 5), (5, 4)), ((3, 5), (2, 5, 4)), ((2, 3, 5), (2, 5, 4)), ((1, 3, 5), (2, 5, 4)), ((2, 3, 5), (1, 5, 4)), ((2, 3, 4, 5), (5,)),
-    ((5,), (2, 3, 5, 4)), ((2, 3, 4, 5), (5, 6)), ((4, 5), (2, 3, 5, 6)), ((2, 3, 4, 5), (2, 3, 5, 6)), ((2, 3, 4, 5), (3, 5, 6)), ((3, 4, 5), (2, 3, 5, 6)),
-    ((2, 1, 4, 5), (1, 3, 5, 6)), ((1, 3, 4, 5), (2, 1, 5, 6)), ((2, 1, 4, 5), (3, 5, 6)), ((17, 33), (33, 65)), ((1, 1, 1, 5), (2, 3, 5, 6)),
+    ((1,), (1,)), ((5,), (5,)), ((3, 5), (5,)), ((5,), (5, 3)), ((3, 5), (5, 4)), ((1, 5), (5, 1)), ((3, 1), (1, 4)),
+    ((1, 1), (1, 1)), ((2, 3, 5), (5,)),
+    ((5,), (2, 5, 3)), ((2, 3, 5), (5, 4)), ((3, 5), (2, 5, 4)), ((2, 3, 5), (2, 5, 4)), ((1, 3, 5), (2, 5, 4)),
+    ((2, 3, 5), (1, 5, 4)), ((2, 3, 4, 5), (5,)),
+    ((5,), (2, 3, 5, 4)), ((2, 3, 4, 5), (5, 6)), ((4, 5), (2, 3, 5, 6)), ((2, 3, 4, 5), (2, 3, 5, 6)),
+    ((2, 3, 4, 5), (3, 5, 6)), ((3, 4, 5), (2, 3, 5, 6)),
+    ((2, 1, 4, 5), (1, 3, 5, 6)), ((1, 3, 4, 5), (2, 1, 5, 6)), ((2, 1, 4, 5), (3, 5, 6)), ((17, 33), (33, 65)),
+    ((1, 1, 1, 5), (2, 3, 5, 6)),
 ]  # fmt: skip
 
 
 @covers("MUL_MAT")
 @pytest.mark.parametrize(("one", "two"), PRODUCTS, ids=str)
 def test_matmul(one, two):
-    for y1, y2 in [("whole", "whole"), ("padded", "stepped"), ("permuted", "transposed"), ("transposed", "permuted"), ("offset", "padded")]:
+    for y1, y2 in [
+        ("whole", "whole"),
+        ("padded", "stepped"),
+        ("permuted", "transposed"),
+        ("transposed", "permuted"),
+        ("offset", "padded"),
+    ]:
         inputs = [real(*one, layout=y1), real(*two, layout=y2)]
         check(operator.matmul, inputs, np.matmul, Tolerance(n=one[-1]), magnitude=np.matmul)
 
@@ -94,16 +110,35 @@ def test_matmul_with_transposed_weights_copies_nothing(weights):
     assert node.op == "MUL_MAT"
     assert "CONT" not in {s.op for s in node.sources}
     batched = [real(2, 6, 9), real(2, 4, 9, dtype=weights)]
-    check(lambda x, w: x @ w.swapaxes(-1, -2), batched, lambda x, w: x @ w.swapaxes(-1, -2), tolerance, magnitude=lambda x, w: x @ w.swapaxes(-1, -2))
-    check(lambda x, w: x @ w.swapaxes(-1, -2)[0], batched, lambda x, w: x @ w.swapaxes(-1, -2)[0], tolerance, magnitude=lambda x, w: x @ w.swapaxes(
+    check(
+        lambda x, w: x @ w.swapaxes(-1, -2),
+        batched,
+        lambda x, w: x @ w.swapaxes(-1, -2),
+        tolerance,
+        magnitude=lambda x, w: x @ w.swapaxes(-1, -2),
+    )
+    check(lambda x, w: x @ w.swapaxes(-1, -2)[0], batched, lambda x, w: x @ w.swapaxes(-1, -2)[0], tolerance,
+     magnitude=lambda x, w: x @ w.swapaxes(
         -1, -2)[0])  # fmt: skip
 
 
 @covers("MUL_MAT")
 def test_matmul_with_arrays():
     w, v = (np.random.default_rng(3).random(s).astype(np.float32) for s in ((5, 4), 3))
-    check(lambda t: t @ w, [real(3, 5)], lambda x: x @ w.astype(np.float64), Tolerance(n=5), magnitude=lambda x: x @ np.abs(w))
-    check(lambda t: v @ t, [real(3, 5)], lambda x: v.astype(np.float64) @ x, Tolerance(n=3), magnitude=lambda x: np.abs(v) @ x)
+    check(
+        lambda t: t @ w,
+        [real(3, 5)],
+        lambda x: x @ w.astype(np.float64),
+        Tolerance(n=5),
+        magnitude=lambda x: x @ np.abs(w),
+    )
+    check(
+        lambda t: v @ t,
+        [real(3, 5)],
+        lambda x: v.astype(np.float64) @ x,
+        Tolerance(n=3),
+        magnitude=lambda x: np.abs(v) @ x,
+    )
 
 
 def test_matmul_refuses():
@@ -111,14 +146,19 @@ def test_matmul_refuses():
         refuses(operator.matmul, [real(*one), real(*two)], gb.InvalidArgumentError)
 
 
-# ----------------------------------------------------------------------------------------------------------- indexing and shapes
+# ----------------------------------------------------------------------------------------------------------- indexing
+# and shapes
 
 N = None
 INDICES = [
-    0, -1, 1, slice(None), slice(1, 3), slice(-2, None), slice(None, None, 2), slice(1, None, 2), slice(5, 2), slice(0, 0), Ellipsis, N, (), (0, 1), (0, -1, 2),
-    (slice(None), 1), (Ellipsis, 0), (Ellipsis, -1), (Ellipsis, slice(1, 3)), (Ellipsis, slice(None, None, 2)), (Ellipsis, slice(1, None, 3)), (0, Ellipsis, 1),
-    (N, 0), (slice(None), N, 1), (Ellipsis, N), (slice(1, 2), slice(None), slice(2, 3)), (0, slice(None), slice(1, 4)), (slice(None, None, 2), 0, slice(0, 3, 2)),
-    (1, 1, 1), (slice(None), slice(None, None, 2), slice(1, 2)), (np.int64(1), slice(None), np.int32(0)), (N, Ellipsis, 0), slice(-100, 100),
+    0, -1, 1, slice(None), slice(1, 3), slice(-2, None), slice(None, None, 2), slice(1, None, 2), slice(5, 2),
+    slice(0, 0), Ellipsis, N, (), (0, 1), (0, -1, 2),
+    (slice(None), 1), (Ellipsis, 0), (Ellipsis, -1), (Ellipsis, slice(1, 3)), (Ellipsis, slice(None, None, 2)),
+    (Ellipsis, slice(1, None, 3)), (0, Ellipsis, 1),
+    (N, 0), (slice(None), N, 1), (Ellipsis, N), (slice(1, 2), slice(None), slice(2, 3)), (0, slice(None), slice(1, 4)),
+    (slice(None, None, 2), 0, slice(0, 3, 2)),
+    (1, 1, 1), (slice(None), slice(None, None, 2), slice(1, 2)), (np.int64(1), slice(None), np.int32(0)),
+    (N, Ellipsis, 0), slice(-100, 100),
 ]  # fmt: skip
 
 
@@ -145,12 +185,27 @@ def test_indexing_in_chains():
     check(lambda t: t.T[2:6].T[::2] + 0.0, [x], lambda v: v.T[2:6].T[::2], EXACT)
     check(lambda t: t.transpose(1, 2, 0)[3, 1:, :2] + 0.0, [x], lambda v: v.transpose(1, 2, 0)[3, 1:, :2], EXACT)
     check(lambda t: t[2][3][4] + 0.0, [x], lambda v: v[2][3][4], EXACT)
-    check(lambda t: sum(row[1] for row in t[0]), [x], lambda v: sum(row[1] for row in v[0]), Tolerance(8), magnitude=lambda v: 12.0)
+    check(
+        lambda t: sum(row[1] for row in t[0]),
+        [x],
+        lambda v: sum(row[1] for row in v[0]),
+        Tolerance(8),
+        magnitude=lambda v: 12.0,
+    )
 
 
 def test_index_errors():
-    for index, error in ((3, IndexError), (-4, IndexError), ((0, 0, 5), IndexError), ((0, 0, 0, 0), ValueError), ("a", TypeError), (1.5, TypeError),
-                         (slice(None, None, -1), ValueError), ((Ellipsis, Ellipsis), ValueError), ([0, 1], TypeError)):  # fmt: skip
+    for index, error in (
+        (3, IndexError),
+        (-4, IndexError),
+        ((0, 0, 5), IndexError),
+        ((0, 0, 0, 0), ValueError),
+        ("a", TypeError),
+        (1.5, TypeError),
+        (slice(None, None, -1), ValueError),
+        ((Ellipsis, Ellipsis), ValueError),
+        ([0, 1], TypeError),
+    ):
         refuses(lambda t, i=index: gb.cont(t[i]), [real(3, 4, 5)], error)
 
 
@@ -163,8 +218,16 @@ def test_shapes(layout):
         check(lambda t, s=shape: t.reshape(*s), [x], lambda v, s=shape: v.reshape(*s), EXACT, on_sim=False)
     for order in itertools.permutations(range(3)):
         check(lambda t, o=order: t.transpose(o), [x], lambda v, o=order: v.transpose(o), EXACT)
-        check(lambda t, o=order: t.transpose(*o).contiguous(), [x], lambda v, o=order: v.transpose(o), EXACT, on_sim=False)
-        check(lambda t, o=order: gb.relu(t.transpose(o)), [x], lambda v, o=order: np.maximum(v.transpose(o), 0), EXACT, on_sim=False)
+        check(
+            lambda t, o=order: t.transpose(*o).contiguous(), [x], lambda v, o=order: v.transpose(o), EXACT, on_sim=False
+        )
+        check(
+            lambda t, o=order: gb.relu(t.transpose(o)),
+            [x],
+            lambda v, o=order: np.maximum(v.transpose(o), 0),
+            EXACT,
+            on_sim=False,
+        )
     check(lambda t: t.T, [x], lambda v: v.T, EXACT)
     check(lambda t: t.swapaxes(0, -1), [x], lambda v: v.swapaxes(0, -1), EXACT)
     y = real(2, 3, 4, 5, layout=layout)

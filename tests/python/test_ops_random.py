@@ -1,5 +1,5 @@
-"""Random shapes, repetitions, dtypes and layouts against NumPy, shrunk to the smallest failure. The families have their own files; this one
-looks for the combination that nobody thought of."""
+"""Random shapes, repetitions, dtypes and layouts against NumPy, shrunk to the smallest failure. The families have their
+own files; this one looks for the combination that nobody thought of."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 import ggml_backend as gb
 from op_harness import ALL_LAYOUTS, EXACT, FLOATS, LAYOUTS, Tolerance, array, check, real, reseed, whole
 
-examples = settings(max_examples=60, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+examples = settings(
+    max_examples=60, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+)
 sizes = st.sampled_from([1, 1, 2, 3, 4, 5, 7, 8, 16, 17, 31, 33])
 shapes = st.lists(sizes, min_size=1, max_size=4).filter(lambda s: math.prod(s) <= 20000).map(tuple)
 layouts = st.sampled_from(ALL_LAYOUTS)
@@ -38,13 +40,21 @@ def tiled(v, shape):
 
 
 @examples
-@given(repeated(), st.sampled_from(["add", "sub", "mul", "div"]), dtypes, dtypes, layouts, layouts, st.booleans(), seeds)
+@given(
+    repeated(), st.sampled_from(["add", "sub", "mul", "div"]), dtypes, dtypes, layouts, layouts, st.booleans(), seeds
+)
 def test_binary(pair, name, first, second, one, two, inplace, seed):
     reseed(seed)
     shape, small = pair
     function = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}[name]
     inputs = [real(*shape, dtype=first, layout=one), real(*small, dtype=second, low=0.5, layout=two)]
-    check(lambda a, b: getattr(gb, name)(a, b, inplace), inputs, lambda x, y: function(x, tiled(y, shape)), Tolerance(1), writes=(0,) if inplace else ())
+    check(
+        lambda a, b: getattr(gb, name)(a, b, inplace),
+        inputs,
+        lambda x, y: function(x, tiled(y, shape)),
+        Tolerance(1),
+        writes=(0,) if inplace else (),
+    )
 
 
 @examples
@@ -57,10 +67,18 @@ def test_repeat_and_back(pair, dtype, layout, seed):
     if full != shape:
 
         def folded(v):
-            return v.reshape([m for n, s in zip(shape, full, strict=True) for m in (n // s, s)]).sum(tuple(range(0, 2 * len(shape), 2)))
+            return v.reshape([m for n, s in zip(shape, full, strict=True) for m in (n // s, s)]).sum(
+                tuple(range(0, 2 * len(shape), 2))
+            )
 
         x = real(*shape, dtype=dtype, layout=layout)
-        check(lambda t: gb.repeat_back(t, full), [x], folded, Tolerance(n=math.prod(shape) // math.prod(full)), magnitude=folded)
+        check(
+            lambda t: gb.repeat_back(t, full),
+            [x],
+            folded,
+            Tolerance(n=math.prod(shape) // math.prod(full)),
+            magnitude=folded,
+        )
 
 
 @st.composite
@@ -82,7 +100,15 @@ def test_operators(pair, op, seed):
 
 
 @examples
-@given(shapes, st.sampled_from([*FLOATS, "int32"]), st.sampled_from([*FLOATS, "int32"]), layouts, layouts, st.randoms(use_true_random=False), seeds)
+@given(
+    shapes,
+    st.sampled_from([*FLOATS, "int32"]),
+    st.sampled_from([*FLOATS, "int32"]),
+    layouts,
+    layouts,
+    st.randoms(use_true_random=False),
+    seeds,
+)
 def test_copies(shape, source, target, one, two, random, seed):
     """Into another shape of as many elements, of another dtype and layout."""
     reseed(seed)
@@ -99,8 +125,10 @@ def test_copies(shape, source, target, one, two, random, seed):
 
 @examples
 @given(
-    st.sampled_from([("float32", "float32"), ("float16", "float32"), ("float16", "float16"), ("bfloat16", "float32"), ("bfloat16", "bfloat16")]),
-    st.lists(st.tuples(st.sampled_from([1, 2, 3]), st.sampled_from([1, 2, 3])), max_size=2), sizes, sizes, st.sampled_from([1, 3, 8, 15, 16, 31, 64, 65, 130]),
+    st.sampled_from([("float32", "float32"), ("float16", "float32"), ("float16", "float16"), ("bfloat16", "float32"),
+     ("bfloat16", "bfloat16")]),
+    st.lists(st.tuples(st.sampled_from([1, 2, 3]), st.sampled_from([1, 2, 3])), max_size=2), sizes, sizes,
+    st.sampled_from([1, 3, 8, 15, 16, 31, 64, 65, 130]),
     row_layouts, row_layouts, seeds,
 )  # fmt: skip
 def test_mul_mat(pair, batches, m, n, k, one, two, seed):
@@ -114,7 +142,14 @@ def test_mul_mat(pair, batches, m, n, k, one, two, seed):
         return y @ x.swapaxes(-1, -2)
 
     rounds = pair == ("bfloat16", "float32")  # b, to the digits of a
-    check(gb.mul_mat, [a, b], reference, Tolerance(n=k, rounded=float(rounds), rounded_to="bfloat16"), magnitude=reference, dtype="float32")
+    check(
+        gb.mul_mat,
+        [a, b],
+        reference,
+        Tolerance(n=k, rounded=float(rounds), rounded_to="bfloat16"),
+        magnitude=reference,
+        dtype="float32",
+    )
 
 
 @examples
@@ -130,7 +165,13 @@ def test_rows(shape, dtype, layout, seed):
     check(gb.sum_rows, [x], total, Tolerance(n=n), magnitude=total)
     check(gb.rms_norm, [x], lambda v: v / np.sqrt(total(v * v) / n + 1e-5), Tolerance(6 + n**0.5))
     spread = np.sqrt(x.exact.var(-1, keepdims=True) + 1e-5)
-    check(gb.norm, [x], lambda v: (v - total(v) / n) / spread, Tolerance(8), magnitude=lambda v: (v + total(v) / n) / spread)
+    check(
+        gb.norm,
+        [x],
+        lambda v: (v - total(v) / n) / spread,
+        Tolerance(8),
+        magnitude=lambda v: (v + total(v) / n) / spread,
+    )
     check(gb.argsort, [x], lambda v: np.argsort(v, -1, kind="stable"), EXACT, dtype="int32")
     y = x.laid("whole")
     check(gb.soft_max, [y], lambda v: np.exp(v) / total(np.exp(v)), Tolerance(20, n=n))
@@ -148,8 +189,13 @@ def gathers(draw):
 def test_get_rows(case, dtype, one, two, seed):
     reseed(seed)
     batch, rows, n, k = case
-    a = whole(*batch, rows, n, low=-9, high=9, layout=one) if dtype == "int32" else real(*batch, rows, n, dtype=dtype, layout=one)
-    check(gb.get_rows, [a, whole(*batch, k, low=0, high=rows, layout=two)], lambda x, i: np.take_along_axis(x, i[..., None], -2), EXACT,
+    a = (
+        whole(*batch, rows, n, low=-9, high=9, layout=one)
+        if dtype == "int32"
+        else real(*batch, rows, n, dtype=dtype, layout=one)
+    )
+    check(gb.get_rows, [a, whole(*batch, k, low=0, high=rows, layout=two)], lambda x,
+     i: np.take_along_axis(x, i[..., None], -2), EXACT,
           dtype="int32" if dtype == "int32" else "float32")  # fmt: skip
 
 

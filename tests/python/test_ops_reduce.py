@@ -9,7 +9,20 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
-from op_harness import ALL_LAYOUTS, EXACT, FLOATS, LAYOUTS, SHAPES, Tolerance, array, check, covers, real, refuses, whole
+from op_harness import (
+    ALL_LAYOUTS,
+    EXACT,
+    FLOATS,
+    LAYOUTS,
+    SHAPES,
+    Tolerance,
+    array,
+    check,
+    covers,
+    real,
+    refuses,
+    whole,
+)
 
 LONG = [*SHAPES, (3, 1000), (1, 70001), (70, 1030), (1030, 1), (2, 3, 5, 331)]
 
@@ -27,8 +40,21 @@ def test_sums(dtype):
         x = real(*shape, dtype=dtype, layout=layout)
         n = shape[-1]
         check(gb.sum, [x], np.sum, Tolerance(n=x.values.size), magnitude=np.sum)
-        check(gb.sum_rows, [x], lambda v: v.sum(-1, keepdims=True), Tolerance(n=n), magnitude=lambda v: v.sum(-1, keepdims=True))
-        check(gb.mean, [x], lambda v: v.mean(-1, keepdims=True), Tolerance(n=n), magnitude=lambda v: v.mean(-1, keepdims=True), dtype="float32")
+        check(
+            gb.sum_rows,
+            [x],
+            lambda v: v.sum(-1, keepdims=True),
+            Tolerance(n=n),
+            magnitude=lambda v: v.sum(-1, keepdims=True),
+        )
+        check(
+            gb.mean,
+            [x],
+            lambda v: v.mean(-1, keepdims=True),
+            Tolerance(n=n),
+            magnitude=lambda v: v.mean(-1, keepdims=True),
+            dtype="float32",
+        )
 
 
 def test_sums_of_nothing():
@@ -80,7 +106,13 @@ def test_argsort(dtype):
         few = array(np.round(x.values.astype(np.float32)), dtype, layout)
         for v in (x, few):
             check(gb.argsort, [v], lambda a: np.argsort(a, -1, kind="stable"), EXACT, dtype="int32")
-            check(lambda t: gb.argsort(t, descending=True), [v], lambda a: np.argsort(-a, -1, kind="stable"), EXACT, dtype="int32")
+            check(
+                lambda t: gb.argsort(t, descending=True),
+                [v],
+                lambda a: np.argsort(-a, -1, kind="stable"),
+                EXACT,
+                dtype="int32",
+            )
 
 
 @covers("ARGSORT")
@@ -95,14 +127,23 @@ def test_argsort_puts_nan_last():
 @covers("ARGSORT", "VIEW")
 def test_top_k():
     for shape, k in (((1,), 1), ((7,), 3), ((5, 33), 33), ((2, 3, 4, 9), 4), ((300, 200), 5)):
-        check(lambda t, k=k: gb.top_k(t, k), [real(*shape)], lambda a, k=k: np.argsort(-a, -1, kind="stable")[..., :k], EXACT, dtype="int32")
+        check(
+            lambda t, k=k: gb.top_k(t, k),
+            [real(*shape)],
+            lambda a, k=k: np.argsort(-a, -1, kind="stable")[..., :k],
+            EXACT,
+            dtype="int32",
+        )
 
 
-# ------------------------------------------------------------------------------------------------------ repetition, concatenation
+# ------------------------------------------------------------------------------------------------------ repetition,
+# concatenation
 
 TILES = [
-    ((1,), (1,)), ((1,), (9,)), ((3,), (9,)), ((3,), (2, 3)), ((5, 3), (5, 3)), ((5, 3), (10, 9)), ((1, 3), (4, 3)), ((2, 1), (2, 33)),
-    ((2, 3, 4, 5), (4, 3, 8, 15)), ((1, 1, 1, 7), (2, 3, 5, 7)), ((3, 1, 1), (3, 4, 65)), ((1,), (3, 70, 501)), ((1030,), (70, 2060)),
+    ((1,), (1,)), ((1,), (9,)), ((3,), (9,)), ((3,), (2, 3)), ((5, 3), (5, 3)), ((5, 3), (10, 9)), ((1, 3), (4, 3)),
+    ((2, 1), (2, 33)),
+    ((2, 3, 4, 5), (4, 3, 8, 15)), ((1, 1, 1, 7), (2, 3, 5, 7)), ((3, 1, 1), (3, 4, 65)), ((1,), (3, 70, 501)),
+    ((1030,), (70, 2060)),
 ]  # fmt: skip
 MOVED = ["float32", "float16", "bfloat16", "int32", "int16"]
 
@@ -115,8 +156,15 @@ def tiled(v, shape):
 @covers("REPEAT")
 @pytest.mark.parametrize("dtype", MOVED)
 def test_repeat(dtype):
-    for (small, large), layout in [*zip(TILES, itertools.cycle(ALL_LAYOUTS), strict=False), *(((((2, 3, 5), (4, 9, 10))), y) for y in ALL_LAYOUTS)]:
-        x = whole(*small, low=-99, high=99, dtype=dtype, layout=layout) if dtype.startswith("int") else real(*small, dtype=dtype, layout=layout)
+    for (small, large), layout in [
+        *zip(TILES, itertools.cycle(ALL_LAYOUTS), strict=False),
+        *(((((2, 3, 5), (4, 9, 10))), y) for y in ALL_LAYOUTS),
+    ]:
+        x = (
+            whole(*small, low=-99, high=99, dtype=dtype, layout=layout)
+            if dtype.startswith("int")
+            else real(*small, dtype=dtype, layout=layout)
+        )
         check(lambda t, s=large: gb.repeat(t, s), [x], lambda v, s=large: tiled(v, s), EXACT)
 
 
@@ -136,13 +184,20 @@ def test_repeat_back(dtype):
         small = (1,) * (len(large) - len(small)) + small
         x = real(*large, dtype=dtype, layout=layout)
         tolerance = Tolerance(n=x.values.size // math.prod(small))
-        check(lambda t, s=small: gb.repeat_back(t, s), [x], lambda v, s=small: folded(v, s), tolerance, magnitude=lambda v, s=small: folded(v, s))
+        check(
+            lambda t, s=small: gb.repeat_back(t, s),
+            [x],
+            lambda v, s=small: folded(v, s),
+            tolerance,
+            magnitude=lambda v, s=small: folded(v, s),
+        )
 
 
 @covers("CONCAT")
 @pytest.mark.parametrize("dtype", MOVED)
 def test_concat(dtype):
-    shapes = [((2, 3, 4), (5, 3, 4)), ((1, 1, 1), (1, 1, 1)), ((2, 1, 3, 7), (2, 4, 3, 7)), ((3, 1, 65), (2, 1, 65)), ((8, 70, 130), (3, 70, 130)),
+    shapes = [((2, 3, 4), (5, 3, 4)), ((1, 1, 1), (1, 1, 1)), ((2, 1, 3, 7), (2, 4, 3, 7)), ((3, 1, 65), (2, 1, 65)),
+     ((8, 70, 130), (3, 70, 130)),
               ((2, 0, 3, 7), (2, 4, 3, 7))]  # fmt: skip
     for (one, two), (y1, y2) in itertools.product(shapes[:3], itertools.product(ALL_LAYOUTS, ALL_LAYOUTS)):
         _concat(dtype, one, two, y1, y2, -3)
@@ -152,9 +207,18 @@ def test_concat(dtype):
 
 def _concat(dtype, one, two, y1, y2, axis):
     def make(shape, layout):
-        return whole(*shape, low=-99, high=99, dtype=dtype, layout=layout) if dtype.startswith("int") else real(*shape, dtype=dtype, layout=layout)
+        return (
+            whole(*shape, low=-99, high=99, dtype=dtype, layout=layout)
+            if dtype.startswith("int")
+            else real(*shape, dtype=dtype, layout=layout)
+        )
 
-    check(lambda a, b: gb.concat(a, b, axis), [make(one, y1), make(two, y2)], lambda a, b: np.concatenate([a, b], axis), EXACT)
+    check(
+        lambda a, b: gb.concat(a, b, axis),
+        [make(one, y1), make(two, y2)],
+        lambda a, b: np.concatenate([a, b], axis),
+        EXACT,
+    )
 
 
 @covers("CONCAT")

@@ -10,7 +10,21 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
-from op_harness import ALL_LAYOUTS, EXACT, FLOATS, LAYOUTS, SHAPES, Tolerance, array, both_ways, check, covers, real, refuses, whole
+from op_harness import (
+    ALL_LAYOUTS,
+    EXACT,
+    FLOATS,
+    LAYOUTS,
+    SHAPES,
+    Tolerance,
+    array,
+    both_ways,
+    check,
+    covers,
+    real,
+    refuses,
+    whole,
+)
 
 ROWS = [*SHAPES, (3, 1000), (130, 515), (2, 3, 5, 331)]
 
@@ -27,7 +41,8 @@ def total(x):
     return x.sum(-1, keepdims=True)
 
 
-# ----------------------------------------------------------------------------------------------------------------------- norms
+# ----------------------------------------------------------------------------------------------------------------------
+# norms
 
 
 @covers("NORM")
@@ -42,7 +57,13 @@ def test_norm(dtype):
                 return (v - mean(v)) / np.sqrt(v.var(-1, keepdims=True) + eps)
 
             spread = np.sqrt(x.exact.var(-1, keepdims=True) + eps)
-            both_ways(functools.partial(gb.norm, eps=eps), [x], reference, Tolerance(8), magnitude=lambda v, d=spread: (np.abs(v) + mean(v)) / d)
+            both_ways(
+                functools.partial(gb.norm, eps=eps),
+                [x],
+                reference,
+                Tolerance(8),
+                magnitude=lambda v, d=spread: (np.abs(v) + mean(v)) / d,
+            )
 
 
 @covers("RMS_NORM")
@@ -52,7 +73,10 @@ def test_rms_norm(dtype):
         for shape, layout in cases(ALL_LAYOUTS):
             x = real(*shape, dtype=dtype, layout=layout)
             both_ways(
-                functools.partial(gb.rms_norm, eps=eps), [x], lambda v, eps=eps: v / np.sqrt(mean(v * v) + eps), Tolerance(6 + shape[-1] ** 0.5)
+                functools.partial(gb.rms_norm, eps=eps),
+                [x],
+                lambda v, eps=eps: v / np.sqrt(mean(v * v) + eps),
+                Tolerance(6 + shape[-1] ** 0.5),
             )
 
 
@@ -69,7 +93,13 @@ def test_rms_norm_back(dtype):
 
     for shape, layout in cases(LAYOUTS):
         inputs = [real(*shape, dtype=dtype, layout=layout), real(*shape, dtype=dtype)]
-        check(functools.partial(gb.rms_norm_back, eps=1e-5), inputs, reference, Tolerance(8, n=shape[-1]), magnitude=magnitude)
+        check(
+            functools.partial(gb.rms_norm_back, eps=1e-5),
+            inputs,
+            reference,
+            Tolerance(8, n=shape[-1]),
+            magnitude=magnitude,
+        )
 
 
 def test_rms_norm_back_is_the_derivative():
@@ -82,7 +112,13 @@ def test_rms_norm_back_is_the_derivative():
     h = 1e-6
     want = np.array([[(loss(x + h * e) - loss(x - h * e)) / (2 * h) for e in np.eye(9)]])
     slack = Tolerance(terms=2000)  # the differences
-    check(functools.partial(gb.rms_norm_back, eps=0.01), [array(x), array(g)], lambda a, b: want, slack, magnitude=lambda a, b: np.ones_like(a))
+    check(
+        functools.partial(gb.rms_norm_back, eps=0.01),
+        [array(x), array(g)],
+        lambda a, b: want,
+        slack,
+        magnitude=lambda a, b: np.ones_like(a),
+    )
 
 
 @covers("GROUP_NORM")
@@ -99,12 +135,22 @@ def test_group_norm(dtype):
     def normed(part):
         return (part - part.mean()) / math.sqrt(part.var() + 1e-6)
 
-    for shape, groups in (((1, 1, 1), 1), ((4, 3, 5), 2), ((5, 3, 5), 2), ((2, 6, 7, 9), 3), ((7, 2, 2), 7), ((5, 2, 3), 4), ((32, 20, 31), 4), ((3, 2, 2), 1)):
+    for shape, groups in (
+        ((1, 1, 1), 1),
+        ((4, 3, 5), 2),
+        ((5, 3, 5), 2),
+        ((2, 6, 7, 9), 3),
+        ((7, 2, 2), 7),
+        ((5, 2, 3), 4),
+        ((32, 20, 31), 4),
+        ((3, 2, 2), 1),
+    ):
         for layout in ALL_LAYOUTS:
             x = real(*shape, dtype=dtype, low=-1, high=3, layout=layout)
             low = grouped(x.exact, groups, lambda p: np.full_like(p, math.sqrt(p.var() + 1e-6)))
             both_ways(
-                lambda t, inplace, g=groups: gb.group_norm(t, g, inplace), [x], lambda v, g=groups: grouped(v, g, normed), Tolerance(8),
+                lambda t, inplace, g=groups: gb.group_norm(t, g, inplace), [x], lambda v,
+                g=groups: grouped(v, g, normed), Tolerance(8),
                 magnitude=lambda v, d=low, g=groups: (v + grouped(v, g, lambda p: np.full_like(p, p.mean()))) / d,
             )  # fmt: skip
 
@@ -114,12 +160,21 @@ def test_norms_of_large_and_tiny_numbers():
     """Squares are summed in double: neither overflow nor underflow."""
     for size in (1e18, 1e-18, 1.0):
         x = array(real(3, 65).values * np.float32(size))
-        both_ways(functools.partial(gb.rms_norm, eps=1e-30), [x], lambda v: v / np.sqrt(mean(v * v) + 1e-30), Tolerance(16))
+        both_ways(
+            functools.partial(gb.rms_norm, eps=1e-30), [x], lambda v: v / np.sqrt(mean(v * v) + 1e-30), Tolerance(16)
+        )
     x = array(real(2, 65).values + np.float32(1000))
-    check(gb.norm, [x], lambda v: (v - mean(v)) / np.sqrt(v.var(-1, keepdims=True) + 1e-5), Tolerance(8), magnitude=lambda v: 2 * v)
+    check(
+        gb.norm,
+        [x],
+        lambda v: (v - mean(v)) / np.sqrt(v.var(-1, keepdims=True) + 1e-5),
+        Tolerance(8),
+        magnitude=lambda v: 2 * v,
+    )
 
 
-# --------------------------------------------------------------------------------------------------------------------- softmax
+# ---------------------------------------------------------------------------------------------------------------------
+# softmax
 
 
 def softmax(x):
@@ -147,7 +202,15 @@ def test_soft_max(dtype):
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_soft_max_with_a_mask(dtype):
     """Row r of all rows has row r modulo m of the mask; -inf gives exactly zero, also for a whole row."""
-    for shape, m in (((1, 1), 1), ((4, 7), 4), ((4, 7), 1), ((6, 33), 2), ((2, 3, 4, 65), 4), ((2, 3, 4, 65), 2), ((3, 40, 517), 40)):
+    for shape, m in (
+        ((1, 1), 1),
+        ((4, 7), 4),
+        ((4, 7), 1),
+        ((6, 33), 2),
+        ((2, 3, 4, 65), 4),
+        ((2, 3, 4, 65), 2),
+        ((3, 40, 517), 40),
+    ):
         n = shape[-1]
         x, mask = real(*shape, dtype=dtype, low=-3, high=3), real(m, n, low=-2, high=2)
         mask.values[real(m, n).values > 1] = -np.inf
@@ -189,10 +252,17 @@ def test_soft_max_back(dtype):
     for shape, layout in cases(("whole", "offset")):
         g = real(*shape, dtype=dtype, layout=layout)
         y = array(softmax(real(*shape).exact), dtype)
-        both_ways(gb.soft_max_back, [g, y], lambda d, s: s * (d - total(s * d)), Tolerance(4, n=shape[-1]), magnitude=lambda d, s: s * (d + total(s * d)))
+        both_ways(
+            gb.soft_max_back,
+            [g, y],
+            lambda d, s: s * (d - total(s * d)),
+            Tolerance(4, n=shape[-1]),
+            magnitude=lambda d, s: s * (d + total(s * d)),
+        )
 
 
-# ----------------------------------------------------------------------------------------------------------------- masks, ALiBi
+# -----------------------------------------------------------------------------------------------------------------
+# masks, ALiBi
 
 
 @covers("DIAG_MASK_INF", "DIAG_MASK_ZERO")
@@ -204,8 +274,20 @@ def test_diag_mask(dtype):
             keep = np.arange(shape[-1]) <= n_past + np.arange(rows)[:, None]
             keep = keep[0] if len(shape) == 1 else keep
             x = real(*shape, dtype=dtype, layout=layout)
-            both_ways(functools.partial(gb.diag_mask_inf, n_past=n_past), [x], lambda v, k=keep: np.where(k, v, -np.inf), EXACT, on_sim=n_past == 2)
-            both_ways(functools.partial(gb.diag_mask_zero, n_past=n_past), [x], lambda v, k=keep: np.where(k, v, 0), EXACT, on_sim=False)
+            both_ways(
+                functools.partial(gb.diag_mask_inf, n_past=n_past),
+                [x],
+                lambda v, k=keep: np.where(k, v, -np.inf),
+                EXACT,
+                on_sim=n_past == 2,
+            )
+            both_ways(
+                functools.partial(gb.diag_mask_zero, n_past=n_past),
+                [x],
+                lambda v, k=keep: np.where(k, v, 0),
+                EXACT,
+                on_sim=False,
+            )
 
 
 @covers("DIAG_MASK_INF")
@@ -242,10 +324,18 @@ def test_alibi_of_small_dtypes(dtype):
     def reference(v):
         return v + np.array([2.0**-4, 2.0**-8])[:, None, None] * np.arange(v.shape[-1])
 
-    check(lambda t: gb.alibi(t, 0, 2, 8.0), [real(2, 3, 19, dtype=dtype)], reference, Tolerance(8), writes=(0,), magnitude=lambda v: v + 19)
+    check(
+        lambda t: gb.alibi(t, 0, 2, 8.0),
+        [real(2, 3, 19, dtype=dtype)],
+        reference,
+        Tolerance(8),
+        writes=(0,),
+        magnitude=lambda v: v + 19,
+    )
 
 
-# ------------------------------------------------------------------------------------------------------------ rotary embedding
+# ------------------------------------------------------------------------------------------------------------ rotary
+# embedding
 
 
 def corr_dims(n_dims, n_orig_ctx, base, beta_fast, beta_slow):
@@ -255,7 +345,21 @@ def corr_dims(n_dims, n_orig_ctx, base, beta_fast, beta_slow):
     return max(0.0, math.floor(cd(beta_fast))), min(n_dims - 1.0, math.ceil(cd(beta_slow)))
 
 
-def rotation(p, j, i, *, n_dims, freq_base=1e4, freq_scale=1.0, ext_factor=0.0, attn_factor=1.0, beta_fast=32.0, beta_slow=1.0, n_orig_ctx=0, neox=False):
+def rotation(
+    p,
+    j,
+    i,
+    *,
+    n_dims,
+    freq_base=1e4,
+    freq_scale=1.0,
+    ext_factor=0.0,
+    attn_factor=1.0,
+    beta_fast=32.0,
+    beta_slow=1.0,
+    n_orig_ctx=0,
+    neox=False,
+):
     """(C, S) of pair j at position p; i is the index that the YaRN ramp looks at."""
     extrapolated = p * freq_base ** (-2 * j / n_dims) * (freq_scale if neox else 1.0)
     angle, m = freq_scale * extrapolated, attn_factor
@@ -291,7 +395,13 @@ def rope(x, positions, *, n_dims, mode, n_ctx=0, back=False, xpos_base=0.0, xpos
         else:
             for j in range(size // 2):
                 zoom = ((2 * j + 0.4 * size) / (1.4 * size)) ** (p / xpos_base) if xpos_base else 1.0
-                turn(t, 2 * j, 2 * j + 1, *rotation(p, j, 2 * j, n_dims=n_dims, **scaling), 1 / zoom if xpos_down else zoom)
+                turn(
+                    t,
+                    2 * j,
+                    2 * j + 1,
+                    *rotation(p, j, 2 * j, n_dims=n_dims, **scaling),
+                    1 / zoom if xpos_down else zoom,
+                )
     return y
 
 
@@ -300,8 +410,8 @@ def rope_magnitude(x, positions):
 
 
 def rope_tolerance(positions):
-    """The angle is up to the largest position (of pair 0, and falls quickly), with a few roundings; an error of the angle moves an element by
-    that times |x|."""
+    """The angle is up to the largest position (of pair 0, and falls quickly), with a few roundings; an error of the
+    angle moves an element by that times |x|."""
     return Tolerance(terms=16 + 2 * float(np.max(positions)))
 
 
@@ -317,15 +427,23 @@ SCALINGS = [
 @pytest.mark.parametrize("scaling", SCALINGS, ids=str)
 @pytest.mark.parametrize("mode", [0, 1, 2])
 def test_rope(mode, scaling, dtype):
-    for (batch, tokens, heads, size), n_dims in (((1, 1, 1, 2), 2), ((2, 5, 3, 8), 8), ((1, 4, 2, 34), 34), ((1, 3, 2, 20), 12), ((2, 7, 4, 64), 64)):
+    for (batch, tokens, heads, size), n_dims in (
+        ((1, 1, 1, 2), 2),
+        ((2, 5, 3, 8), 8),
+        ((1, 4, 2, 34), 34),
+        ((1, 3, 2, 20), 12),
+        ((2, 7, 4, 64), 64),
+    ):
         for layout in ("whole", "padded", "permuted") if size == 8 else ("stepped",):
             positions = whole(tokens, low=0, high=60)
             inputs = [real(batch, tokens, heads, size, dtype=dtype, layout=layout), positions]
             reference = functools.partial(rope, n_dims=n_dims, mode=mode, **scaling)
             tolerance = rope_tolerance(positions.values)
-            both_ways(functools.partial(gb.rope, n_dims=n_dims, mode=mode, **scaling), inputs, reference, tolerance, magnitude=rope_magnitude,
+            both_ways(functools.partial(gb.rope, n_dims=n_dims, mode=mode, **scaling), inputs, reference, tolerance,
+             magnitude=rope_magnitude,
                       on_sim=size == 8)  # fmt: skip
-            check(functools.partial(gb.rope_back, n_dims=n_dims, mode=mode, **scaling), inputs, functools.partial(reference, back=True), tolerance,
+            check(functools.partial(gb.rope_back, n_dims=n_dims, mode=mode, **scaling), inputs,
+             functools.partial(reference, back=True), tolerance,
                   magnitude=rope_magnitude, on_sim=False)  # fmt: skip
 
 
@@ -336,9 +454,12 @@ def test_rope_glm(dtype):
         positions = array(np.arange(tokens) + 3, "int32")
         inputs = [real(batch, tokens, heads, size, dtype=dtype), positions]
         reference = functools.partial(rope, n_dims=size // 2, mode=4, n_ctx=n_ctx)
-        both_ways(functools.partial(gb.rope, n_dims=size // 2, mode="glm", n_ctx=n_ctx), inputs, reference, rope_tolerance(positions.values),
+        both_ways(functools.partial(gb.rope, n_dims=size // 2, mode="glm", n_ctx=n_ctx), inputs, reference,
+         rope_tolerance(positions.values),
                   magnitude=rope_magnitude)  # fmt: skip
-    refuses(lambda t, p: gb.rope_back(t, p, 4, 4), [real(1, 3, 2, 8), array([0, 1, 2], "int32")], gb.InvalidArgumentError)
+    refuses(
+        lambda t, p: gb.rope_back(t, p, 4, 4), [real(1, 3, 2, 8), array([0, 1, 2], "int32")], gb.InvalidArgumentError
+    )
 
 
 @covers("ROPE", "ROPE_BACK")
@@ -349,8 +470,21 @@ def test_rope_xpos(down):
     options = {"xpos_base": 512.0, "xpos_down": down}
     reference = functools.partial(rope, n_dims=16, mode=0, **options)
     tolerance = rope_tolerance(positions.values)
-    check(lambda t, p: gb.rope(t, p, 16, inplace=True, **options), inputs, reference, tolerance, magnitude=rope_magnitude, writes=(0,))
-    check(lambda t, p: gb.rope_back(t, p, 16, **options), inputs, functools.partial(reference, back=True), tolerance, magnitude=rope_magnitude)
+    check(
+        lambda t, p: gb.rope(t, p, 16, inplace=True, **options),
+        inputs,
+        reference,
+        tolerance,
+        magnitude=rope_magnitude,
+        writes=(0,),
+    )
+    check(
+        lambda t, p: gb.rope_back(t, p, 16, **options),
+        inputs,
+        functools.partial(reference, back=True),
+        tolerance,
+        magnitude=rope_magnitude,
+    )
 
 
 @covers("ROPE", "ROPE_BACK")
@@ -358,7 +492,13 @@ def test_rope_back_takes_rope_back():
     """A rotation and its reverse: an oracle without a formula."""
     for mode in (0, 2):
         inputs = [real(2, 9, 4, 32), array(np.arange(9) * 5, "int32")]
-        check(lambda t, p, m=mode: gb.rope_back(gb.rope(t, p, mode=m), p, mode=m), inputs, lambda x, p: x, Tolerance(40), magnitude=rope_magnitude)
+        check(
+            lambda t, p, m=mode: gb.rope_back(gb.rope(t, p, mode=m), p, mode=m),
+            inputs,
+            lambda x, p: x,
+            Tolerance(40),
+            magnitude=rope_magnitude,
+        )
 
 
 @covers("ROPE")
@@ -376,10 +516,17 @@ def test_rope_of_odd_heads_and_negative_positions():
 def test_rope_far_positions():
     """Small angles stay exact far out: pair 31 of 32 at position 100000 turns by 13 radians only."""
     positions = array([0, 1, 4095, 100000], "int32")
-    check(gb.rope, [real(1, 4, 1, 64), positions], functools.partial(rope, n_dims=64, mode=0), rope_tolerance([1e5]), magnitude=rope_magnitude)
+    check(
+        gb.rope,
+        [real(1, 4, 1, 64), positions],
+        functools.partial(rope, n_dims=64, mode=0),
+        rope_tolerance([1e5]),
+        magnitude=rope_magnitude,
+    )
 
 
-# ---------------------------------------------------------------------------------------------------------------------- losses
+# ----------------------------------------------------------------------------------------------------------------------
+# losses
 
 EPS = 1e-9
 
@@ -396,7 +543,13 @@ def test_cross_entropy_loss(dtype):
         n = shape[-1]
         a, b = real(*shape, dtype=dtype, low=-4, high=4), array(softmax(real(*shape).exact), dtype)
         tolerance = Tolerance(40, n=n + math.prod(shape[:-1]))
-        check(gb.cross_entropy_loss, [a, b], loss, tolerance, magnitude=lambda x, y, s=shape: (y * (12 + s[-1])).sum() / math.prod(s[:-1]))
+        check(
+            gb.cross_entropy_loss,
+            [a, b],
+            loss,
+            tolerance,
+            magnitude=lambda x, y, s=shape: (y * (12 + s[-1])).sum() / math.prod(s[:-1]),
+        )
 
         def back(x, y, c, s=shape):
             return (softmax(x) * (1 - EPS) + EPS - y) * c / math.prod(s[:-1])
@@ -404,7 +557,9 @@ def test_cross_entropy_loss(dtype):
         def magnitude(x, y, c, s=shape):
             return (1 + y) * c / math.prod(s[:-1])
 
-        check(gb.cross_entropy_loss_back, [a, b, real(1, dtype=dtype)], back, softmax_tolerance(n, 4), magnitude=magnitude)
+        check(
+            gb.cross_entropy_loss_back, [a, b, real(1, dtype=dtype)], back, softmax_tolerance(n, 4), magnitude=magnitude
+        )
 
 
 @covers("CROSS_ENTROPY_LOSS")

@@ -1,5 +1,6 @@
-"""What operations make of NaN, infinities, zeros of either sign, denormals and the largest numbers: one answer at every level of
-instructions, on every device, computed together or one by one; and what long rows, far logits and stretched rotations cost in accuracy.
+"""What operations make of NaN, infinities, zeros of either sign, denormals and the largest numbers: one answer at every
+level of instructions, on every device, computed together or one by one; and what long rows, far logits and stretched
+rotations cost in accuracy.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from conftest import unfused
 from op_harness import EXACT, Built, In, Tolerance, array, check, covers, cpus, random, real, sim
 
 NAN, INF = math.nan, math.inf
-SPECIAL = [NAN, INF, -INF, 0.0, -0.0, 1e-45, -1e-45, 1e-39, -1e-39, 1.1754944e-38, -1.1754944e-38, 3.4028235e38, -3.4028235e38, 1.0, -1.0, 3.0,
+SPECIAL = [NAN, INF, -INF, 0.0, -0.0, 1e-45, -1e-45, 1e-39, -1e-39, 1.1754944e-38, -1.1754944e-38, 3.4028235e38,
+ -3.4028235e38, 1.0, -1.0, 3.0,
            -3.0, 88.0, -88.0, -100.0, -104.5, 1e30, -1e30, 127.5, -0.5]  # fmt: skip
 
 
@@ -31,7 +33,9 @@ def limits(f):
 
 
 def sigmoid(x):
-    return np.where(x < 0, np.exp(np.minimum(x, 0)) / (1 + np.exp(np.minimum(x, 0))), 1 / (1 + np.exp(-np.maximum(x, 0))))
+    return np.where(
+        x < 0, np.exp(np.minimum(x, 0)) / (1 + np.exp(np.minimum(x, 0))), 1 / (1 + np.exp(-np.maximum(x, 0)))
+    )
 
 
 erf = np.vectorize(math.erfc, otypes=[np.float64])
@@ -69,7 +73,13 @@ def test_functions(name, dtype):
     values = np.asarray(SPECIAL * 5, np.float32)  # 125: every lane, full vectors and a rest
     tolerance = Tolerance(terms=400)  # that of exponents of a hundred; ordinary values have tests of their own
     with np.errstate(all="ignore"):
-        node = check(getattr(gb, name), [array(values, dtype)], FUNCTIONS[name], tolerance, magnitude=lambda x: np.fmax(np.abs(FUNCTIONS[name](x)), 2.0**-130))
+        node = check(
+            getattr(gb, name),
+            [array(values, dtype)],
+            FUNCTIONS[name],
+            tolerance,
+            magnitude=lambda x: np.fmax(np.abs(FUNCTIONS[name](x)), 2.0**-130),
+        )
     if name == "relu" and dtype != "bfloat16":
         assert np.signbit(np.asarray(node.numpy(), np.float32))[4], "-0 stays"
 
@@ -92,10 +102,26 @@ def test_reductions(n):
         x = among(a, n, place, b, 2)
         with np.errstate(all="ignore"):
             check(gb.argmax, [In(x)], last_maximum, EXACT, dtype="int32", on_sim=n < 40)
-            check(gb.sum_rows, [In(x)], lambda x: x.sum(-1, keepdims=True), Tolerance(n=n), magnitude=lambda x: np.abs(x).sum(-1, keepdims=True), on_sim=False)
-            check(gb.mean, [In(x)], lambda x: x.mean(-1, keepdims=True), Tolerance(n=n), magnitude=lambda x: np.abs(x).mean(-1, keepdims=True), on_sim=False)
+            check(
+                gb.sum_rows,
+                [In(x)],
+                lambda x: x.sum(-1, keepdims=True),
+                Tolerance(n=n),
+                magnitude=lambda x: np.abs(x).sum(-1, keepdims=True),
+                on_sim=False,
+            )
+            check(
+                gb.mean,
+                [In(x)],
+                lambda x: x.mean(-1, keepdims=True),
+                Tolerance(n=n),
+                magnitude=lambda x: np.abs(x).mean(-1, keepdims=True),
+                on_sim=False,
+            )
         if n % 5 == 0:
-            check(lambda x: gb.pool_1d(x, "max", 5), [In(x)], lambda x: x.reshape(2, -1, 5).max(-1), EXACT, on_sim=False)
+            check(
+                lambda x: gb.pool_1d(x, "max", 5), [In(x)], lambda x: x.reshape(2, -1, 5).max(-1), EXACT, on_sim=False
+            )
 
 
 @covers("NORM", "RMS_NORM", "GROUP_NORM", "MEAN")
@@ -116,8 +142,22 @@ def test_norms_of_huge_and_tiny_rows(n):
         big = Tolerance(terms=60, n=n)
         for f, reference in ((gb.norm, norm), (gb.rms_norm, mean_square)):
             check(f, [x], reference, big, magnitude=lambda x: np.ones_like(x), on_sim=n == 17)
-        check(lambda x: gb.group_norm(x.reshape(3, 1, n), 3), [x], lambda x: norm(x, 1e-6).reshape(3, 1, n), big, magnitude=lambda x: np.ones((3, 1, n)), on_sim=False)
-        check(gb.mean, [x], lambda x: x.mean(-1, keepdims=True), Tolerance(terms=4), magnitude=lambda x: np.abs(x).mean(-1, keepdims=True), on_sim=False)
+        check(
+            lambda x: gb.group_norm(x.reshape(3, 1, n), 3),
+            [x],
+            lambda x: norm(x, 1e-6).reshape(3, 1, n),
+            big,
+            magnitude=lambda x: np.ones((3, 1, n)),
+            on_sim=False,
+        )
+        check(
+            gb.mean,
+            [x],
+            lambda x: x.mean(-1, keepdims=True),
+            Tolerance(terms=4),
+            magnitude=lambda x: np.abs(x).mean(-1, keepdims=True),
+            on_sim=False,
+        )
     check(gb.mean, [In(np.full((2, n), 3e38, np.float32))], lambda x: x.mean(-1, keepdims=True), Tolerance(terms=2))
 
 
@@ -133,7 +173,8 @@ def test_windows_of_padding():
     check(lambda x: gb.pool_2d(x, "max", 2, 2, 2), [In(x)], windows, EXACT)
 
 
-# ------------------------------------------------------------------------------------------------------------------- softmax
+# -------------------------------------------------------------------------------------------------------------------
+# softmax
 
 
 def soft_max(x, mask=None, scale=1.0):
@@ -150,7 +191,15 @@ def test_soft_max(masked, scale):
     pairs = list(itertools.product([NAN, INF, -INF, 3e38, -3e38, 0.0, 1e-45], [NAN, -INF, 3e38, -3e38, 1.0]))
     for n in (1, 4, 17, 64, 65):
         x = np.concatenate([among(a, n, n // 2, b) for a, b in pairs])
-        masks = np.concatenate([np.zeros((1, n)), np.full((1, n), -INF), among(-INF, n, n // 2, 0), among(0, n, n // 2, -INF), among(NAN, n, 0, -INF)])
+        masks = np.concatenate(
+            [
+                np.zeros((1, n)),
+                np.full((1, n), -INF),
+                among(-INF, n, n // 2, 0),
+                among(0, n, n // 2, -INF),
+                among(NAN, n, 0, -INF),
+            ]
+        )
         for mask in masks.astype(np.float32) if masked else [None]:
             inputs = [In(x)] if mask is None else [In(x), In(mask[None])]
             with np.errstate(all="ignore"):
@@ -161,20 +210,25 @@ def test_soft_max(masked, scale):
 @covers("SOFT_MAX")
 @pytest.mark.parametrize("heads", [1, 4, 6, 12])
 def test_soft_max_with_linear_biases(heads):
-    """ALiBi as its paper has it: powers of 2^(-8 / n) for n heads, n a power of two; the others take every second one of twice as many."""
+    """ALiBi as its paper has it: powers of 2^(-8 / n) for n heads, n a power of two; the others take every second one
+    of twice as many."""
     floor = 2 ** int(math.log2(heads))
-    slopes = [2 ** (-8 * (h + 1) / floor) for h in range(floor)] + [2 ** (-8 * (2 * h + 1) / (2 * floor)) for h in range(heads - floor)]
+    slopes = [2 ** (-8 * (h + 1) / floor) for h in range(floor)] + [
+        2 ** (-8 * (2 * h + 1) / (2 * floor)) for h in range(heads - floor)
+    ]
     a = real(2, heads, 5, 33)
     distance = -np.abs(np.arange(33) - np.arange(5)[:, None] - 28).astype(np.float32)
     distance[:, -1] = -INF
     check(lambda a, m: gb.soft_max(a, m, 0.5, max_bias=8.0), [a, In(distance)],
-          lambda a, m: np.stack([np.stack([soft_max(x, slope * m, 0.5) for x, slope in zip(b, slopes, strict=True)]) for b in a]),
+          lambda a, m: np.stack([np.stack([soft_max(x, slope * m, 0.5) for x,
+           slope in zip(b, slopes, strict=True)]) for b in a]),
           Tolerance(terms=60, n=33))  # fmt: skip
     with gb.Context() as ctx, pytest.raises(gb.InvalidArgumentError, match="max_bias needs a mask"):
         gb.soft_max(ctx.tensor((4, 4), gb.float32), max_bias=8.0)
 
 
-# ----------------------------------------------------------------------------------------------- attention, together and one by one
+# ----------------------------------------------------------------------------------------------- attention, together
+# and one by one
 
 
 def attention(ctx, k, q, v, mask, kind):
@@ -192,13 +246,15 @@ def attention(ctx, k, q, v, mask, kind):
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("kind", ["mask", "add", "causal"])
 def test_fused_attention_hides_nothing(kind, dtype):
-    """A NaN or an infinity among keys and values that a mask hides shows in the results, or does not, alike with fusion and without."""
+    """A NaN or an infinity among keys and values that a mask hides shows in the results, or does not, alike with fusion
+    and without."""
     heads, n, m, d = 2, 20, 40, 16
     rng = random()
     told = set()
     for where, value in itertools.product(["k", "v", "q", "mask", "nothing"], [NAN, INF, -INF, 60000.0]):
         for backend in [b for _, b in cpus()]:
-            data = {"q": rng.standard_normal((heads, n, d)), "k": rng.standard_normal((heads, m, d)), "v": rng.standard_normal((heads, d, m)),
+            data = {"q": rng.standard_normal((heads, n, d)), "k": rng.standard_normal((heads, m, d)),
+             "v": rng.standard_normal((heads, d, m)),
                     "mask": np.where(np.arange(m) > np.arange(n)[:, None] + m - n - 4, -INF, 0.0)}  # fmt: skip
             data["mask"][3] = -INF  # a row that sees nothing
             if where == "k":
@@ -212,7 +268,10 @@ def test_fused_attention_hides_nothing(kind, dtype):
             results = []
             for together in (True, False):
                 with gb.Context() as ctx:
-                    t = {name: ctx.tensor(a.shape, dtype if name in "kv" else gb.float32, name=name) for name, a in data.items()}
+                    t = {
+                        name: ctx.tensor(a.shape, dtype if name in "kv" else gb.float32, name=name)
+                        for name, a in data.items()
+                    }
                     y = attention(ctx, t["k"], t["q"], t["v"], t["mask"], kind)
                     graph = ctx.graph(y)
                     sched = gb.Scheduler([backend])
@@ -220,7 +279,9 @@ def test_fused_attention_hides_nothing(kind, dtype):
                     with np.errstate(all="ignore"):
                         for name in t:
                             if not (name == "mask" and kind == "causal"):
-                                t[name].set(data[name].astype(np.float16 if dtype == "float16" and name in "kv" else np.float32))
+                                t[name].set(
+                                    data[name].astype(np.float16 if dtype == "float16" and name in "kv" else np.float32)
+                                )
                         if together:
                             sched.compute(graph)
                         else:
@@ -249,12 +310,14 @@ def test_flash_attn_does_not_see_what_is_hidden(n, m, dtype):
         q, k, v = (real(*s, dtype=dtype) for s in ((2, n, 16), (2, m, 16), (2, 16, m)))
         (k.values if where == "k" else v.values)[(0, m - 2, 3) if where == "k" else (1, 5, m - 2)] = value
         with np.errstate(all="ignore"):
-            check(lambda *t: gb.flash_attn(*t, True), [q, k, v], reference, Tolerance(terms=200, n=16 + m, rounded=2, rounded_to=dtype), dtype="float32",
+            check(lambda *t: gb.flash_attn(*t, True), [q, k, v], reference,
+             Tolerance(terms=200, n=16 + m, rounded=2, rounded_to=dtype), dtype="float32",
                   magnitude=lambda q, k, v: 1e4 * np.ones_like(q), on_sim=n == 20, on_cuda=where == "k")  # fmt: skip
             # values that are hidden may show there: docs/CUDA.md
 
 
-# ------------------------------------------------------------------------------------------------- activations of quantized weights
+# ------------------------------------------------------------------------------------------------- activations of
+# quantized weights
 
 FORMATS = ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs", "mxfp4"]
 
@@ -285,13 +348,18 @@ def test_activations_near_the_limits(format, rows):
             assert np.isnan(got[bad]).all() and np.isfinite(got[~bad]).all(), f"{format}, {largest}, {label}"
             groups = np.abs(np.nan_to_num(x.astype(np.float64), posinf=0)).reshape(rows, -1, 32).max(-1)
             sums = np.abs(w).reshape(m, -1, 32).sum(-1)
-            bound = (groups / 254 + 2.0**-100) @ sums.T + 1e-5 * np.abs(np.nan_to_num(x, posinf=0)).astype(np.float64) @ np.abs(w).T
+            bound = (groups / 254 + 2.0**-100) @ sums.T + 1e-5 * np.abs(np.nan_to_num(x, posinf=0)).astype(
+                np.float64
+            ) @ np.abs(w).T
             with np.errstate(all="ignore"):
                 off = np.abs(got - x.astype(np.float64) @ w.T)
-            assert (off[~bad] <= bound[~bad] * 1.001).all(), f"{format}, {largest}, {label}: {(off / bound)[~bad].max()} of the bound"
+            assert (off[~bad] <= bound[~bad] * 1.001).all(), (
+                f"{format}, {largest}, {label}: {(off / bound)[~bad].max()} of the bound"
+            )
 
 
-# ----------------------------------------------------------------------------------------------------------------- long sums
+# ----------------------------------------------------------------------------------------------------------------- long
+# sums
 
 
 @covers("MUL_MAT")
@@ -318,7 +386,14 @@ def test_many_additions_to_a_row(dtype):
         np.add.at(out, index, a)
         return out
 
-    check(gb.get_rows_back, [a, In(index), real(rows, columns)], reference, Tolerance(terms=40), dtype="float32", on_sim=False)
+    check(
+        gb.get_rows_back,
+        [a, In(index), real(rows, columns)],
+        reference,
+        Tolerance(terms=40),
+        dtype="float32",
+        on_sim=False,
+    )
 
 
 def test_wrong_index_in_get_rows_back(ctx):
@@ -333,7 +408,8 @@ def test_wrong_index_in_get_rows_back(ctx):
             graph.compute(backend)
 
 
-# ---------------------------------------------------------------------------------------------------------- losses, rotations
+# ---------------------------------------------------------------------------------------------------------- losses,
+# rotations
 
 
 def log_softmax(x):
@@ -362,7 +438,13 @@ def test_cross_entropy(eps):
         if eps == 1e-9:
             b = In((b.values / b.values.sum(-1, keepdims=True)).astype(np.float32))
         check(lambda a, b: gb.cross_entropy_loss(a, b, eps), [a, b], loss, Tolerance(terms=60, n=n))
-        check(lambda a, b, c: gb.cross_entropy_loss_back(a, b, c, eps), [a, b, real(1)], back, Tolerance(terms=60, n=n), magnitude=lambda a, b, c: np.ones_like(a))
+        check(
+            lambda a, b, c: gb.cross_entropy_loss_back(a, b, c, eps),
+            [a, b, real(1)],
+            back,
+            Tolerance(terms=60, n=n),
+            magnitude=lambda a, b, c: np.ones_like(a),
+        )
 
 
 def test_far_logits(ctx):
@@ -379,7 +461,20 @@ def test_far_logits(ctx):
             gb.cross_entropy_loss(a, b, wrong)
 
 
-def rotate(x, positions, neox, n_dims, freq_scale=1.0, freq_base=1e4, ext_factor=0.0, attn_factor=1.0, n_orig_ctx=0, beta_fast=32.0, beta_slow=1.0, back=False):
+def rotate(
+    x,
+    positions,
+    neox,
+    n_dims,
+    freq_scale=1.0,
+    freq_base=1e4,
+    ext_factor=0.0,
+    attn_factor=1.0,
+    n_orig_ctx=0,
+    beta_fast=32.0,
+    beta_slow=1.0,
+    back=False,
+):
     """By complex numbers: pair j as one number, turned by its angle."""
     half = n_dims // 2
     j = np.arange(half)
@@ -387,7 +482,10 @@ def rotate(x, positions, neox, n_dims, freq_scale=1.0, freq_base=1e4, ext_factor
     speed = freq_scale * slow
     m = attn_factor
     if ext_factor:
-        low, high = (n_dims / 2 * math.log(n_orig_ctx / (2 * math.pi * beta)) / math.log(freq_base) for beta in (beta_fast, beta_slow))
+        low, high = (
+            n_dims / 2 * math.log(n_orig_ctx / (2 * math.pi * beta)) / math.log(freq_base)
+            for beta in (beta_fast, beta_slow)
+        )
         low, high = max(0, math.floor(low)), min(n_dims - 1, math.ceil(high))
         mix = ext_factor * (1 - np.clip((j - low) / max(1e-3, high - low), 0, 1))
         speed = speed * (1 - mix) + slow * mix
@@ -400,8 +498,12 @@ def rotate(x, positions, neox, n_dims, freq_scale=1.0, freq_base=1e4, ext_factor
     return y
 
 
-STRETCHED = [{}, {"freq_scale": 0.25}, {"freq_scale": 0.25, "ext_factor": 1.0, "n_orig_ctx": 64},
-             {"freq_scale": 0.5, "ext_factor": 0.6, "attn_factor": 0.8, "n_orig_ctx": 2048, "freq_base": 5e5}]  # fmt: skip
+STRETCHED = [
+    {},
+    {"freq_scale": 0.25},
+    {"freq_scale": 0.25, "ext_factor": 1.0, "n_orig_ctx": 64},
+    {"freq_scale": 0.5, "ext_factor": 0.6, "attn_factor": 0.8, "n_orig_ctx": 2048, "freq_base": 5e5},
+]
 
 
 @covers("ROPE", "ROPE_BACK")
@@ -425,7 +527,9 @@ def test_exact_rotations_into_a_cache(mode, n_dims):
         with gb.Context() as ctx:
             x, p = ctx.tensor((6, 3, 32), gb.float32), ctx.tensor((6,), gb.int32)
             cache = ctx.tensor((6, 3, 32), gb.float16)
-            y = gb.cpy(gb.rope(gb.scale(x, 0.5), p, n_dims, mode, freq_scale=0.25, n_orig_ctx=64, ext_factor=1.0), cache)
+            y = gb.cpy(
+                gb.rope(gb.scale(x, 0.5), p, n_dims, mode, freq_scale=0.25, n_orig_ctx=64, ext_factor=1.0), cache
+            )
             graph = ctx.graph(y)
             sched = gb.Scheduler([cpus()[0][1]])
             sched.allocate(graph)
@@ -439,7 +543,15 @@ def test_exact_rotations_into_a_cache(mode, n_dims):
                     sched.compute(graph)
             results.append(y.numpy(copy=True))
     assert results[0].tobytes() == results[1].tobytes()
-    want = rotate(values[None].astype(np.float64) / 2, np.arange(6) * 9, mode == "neox_exact", n_dims, 0.25, ext_factor=1.0, n_orig_ctx=64)[0]
+    want = rotate(
+        values[None].astype(np.float64) / 2,
+        np.arange(6) * 9,
+        mode == "neox_exact",
+        n_dims,
+        0.25,
+        ext_factor=1.0,
+        n_orig_ctx=64,
+    )[0]
     np.testing.assert_allclose(results[0], want, atol=4e-3)
 
 
@@ -457,7 +569,8 @@ def test_old_and_exact_rotations_agree_where_they_should(ctx):
         gb.rope(x, p, 16, 4 | gb.ops._ROPE_MODES["normal_exact"], n_ctx=9)
 
 
-# ------------------------------------------------------------------------------------------------------------------- experts
+# -------------------------------------------------------------------------------------------------------------------
+# experts
 
 
 @pytest.mark.parametrize("format", ["float32", "q8_0"])
@@ -482,4 +595,6 @@ def test_experts_in_batches(format, ctx):
                 t_x.set(x)
                 graph.compute(backend)
                 assert y.shape == (*batch, n, m)
-                np.testing.assert_allclose(y.numpy(copy=True), want, rtol=1e-5, atol=1e-4 if format == "float32" else 2.0)
+                np.testing.assert_allclose(
+                    y.numpy(copy=True), want, rtol=1e-5, atol=1e-4 if format == "float32" else 2.0
+                )

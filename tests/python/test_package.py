@@ -43,7 +43,12 @@ def test_first_example(script):
 
 def test_first_example_computes_what_it_says(cpu, rng):
     names: dict[str, object] = {}
-    exec(SNIPPET.replace("x.set(...)", "X = np.random.rand(16, 128).astype(np.float32); x.set(X)").replace("    y.numpy()", "    r = y.numpy()"), names)
+    exec(
+        SNIPPET.replace("x.set(...)", "X = np.random.rand(16, 128).astype(np.float32); x.set(X)").replace(
+            "    y.numpy()", "    r = y.numpy()"
+        ),
+        names,
+    )
     w, y = names["w"], names["r"]
     graph_ops = [t.op for t in names["graph"].nodes] if not names["ctx"].closed else ["MUL_MAT", "RELU"]
     assert graph_ops == ["MUL_MAT", "RELU"]
@@ -75,7 +80,8 @@ def test_every_builder_is_reachable():
         if makes and kind.args and kind.args[0] is ffi.typeof("struct ggml_context *"):
             builders.add(name)
     assert len(builders) > 140
-    assert builders - reached == {"ggml_get_tensor", "ggml_get_first_tensor", "ggml_get_next_tensor"}  # these make nothing
+    # these make nothing
+    assert builders - reached == {"ggml_get_tensor", "ggml_get_first_tensor", "ggml_get_next_tensor"}
     assert reached <= builders
 
 
@@ -95,15 +101,61 @@ def test_public_names_exist_and_are_documented():
             own = [c for c in thing.__mro__ if c.__module__.startswith("ggml_backend")]
             for attribute, member in (item for c in own for item in vars(c).items()):
                 if not attribute.startswith("_") and (inspect.isfunction(member) or isinstance(member, property)):
-                    assert isinstance(member, property) or member.__doc__ or attribute in ("tolist",), f"{name}.{attribute}"
+                    assert isinstance(member, property) or member.__doc__ or attribute in ("tolist",), (
+                        f"{name}.{attribute}"
+                    )
 
 
 def test_modules_import_only_what_comes_before_them():
-    order = ["_ffi", "_owned", "_messages", "_hints", "_errors", "_escape", "_names", "_files", "_mapped", "_patterns", "_terminal", "_signals", "_handles", "dtypes", "_data", "_quantize", "buffer", "_tensor_base", "_shapes", "_tensor_data", "backend", "event", "tensor", "_callbacks", "ops", "graph"]
-    order += ["alloc", "_pictures", "_fallbacks", "plan", "stats", "_chrome", "trace", "pending", "sched", "_gguf_types", "_gguf_writer", "gguf", "custom", "_safetensors", "_gguf_cli"]
+    order = [
+        "_ffi",
+        "_owned",
+        "_messages",
+        "_hints",
+        "_errors",
+        "_escape",
+        "_names",
+        "_files",
+        "_mapped",
+        "_patterns",
+        "_terminal",
+        "_signals",
+        "_handles",
+        "dtypes",
+        "_data",
+        "_quantize",
+        "buffer",
+        "_tensor_base",
+        "_shapes",
+        "_tensor_data",
+        "backend",
+        "event",
+        "tensor",
+        "_callbacks",
+        "ops",
+        "graph",
+    ]
+    order += [
+        "alloc",
+        "_pictures",
+        "_fallbacks",
+        "plan",
+        "stats",
+        "_chrome",
+        "trace",
+        "pending",
+        "sched",
+        "_gguf_types",
+        "_gguf_writer",
+        "gguf",
+        "custom",
+        "_safetensors",
+        "_gguf_cli",
+    ]
     order += ["planning", "_calibrate", "_examples", "_model_graphs", "cli_plan", "_bench", "cli_bench", "cli"]
     folder = Path(inspect.getfile(gb)).parent
-    names = {m.name for m in pkgutil.iter_modules([str(folder)])} - {"__main__", "libggml_backend_cuda"}  # the module of CUDA is none of Python's
+    # the module of CUDA is none of Python's
+    names = {m.name for m in pkgutil.iter_modules([str(folder)])} - {"__main__", "libggml_backend_cuda"}
     assert names <= set(order), names - set(order)
     for position, name in enumerate(order[1:], 1):
         file = folder / f"{name}.py"
@@ -117,9 +169,17 @@ def test_modules_import_only_what_comes_before_them():
 @pytest.mark.skipif(shutil.which("nm") is None, reason="needs binutils")
 def test_extension_exports_only_its_entry_point():
     module = importlib.import_module("ggml_backend._ffi")
-    out = subprocess.run(["nm", "-D", "--defined-only", module.__file__], capture_output=True, text=True, check=True).stdout
+    out = subprocess.run(
+        ["nm", "-D", "--defined-only", module.__file__], capture_output=True, text=True, check=True
+    ).stdout
     names = {line.split()[-1] for line in out.splitlines() if line.split()[-2] in "TDBRVWi"}
-    names = {n for n in names if not n.startswith(("__asan", "__ubsan", "__sanitizer", "__lsan", "_init", "_fini", "__bss_start", "_edata", "_end"))}
+    names = {
+        n
+        for n in names
+        if not n.startswith(
+            ("__asan", "__ubsan", "__sanitizer", "__lsan", "_init", "_fini", "__bss_start", "_edata", "_end")
+        )
+    }
     assert names == {"PyInit__ffi"}
 
 
@@ -134,7 +194,9 @@ def test_extension_needs_only_the_c_library():
 
 
 def test_version_is_the_project_version():
-    assert re.search(rf"project\(ggml_backend VERSION {re.escape(gb.__version__)}[ )]", in_tree("CMakeLists.txt").read_text())
+    assert re.search(
+        rf"project\(ggml_backend VERSION {re.escape(gb.__version__)}[ )]", in_tree("CMakeLists.txt").read_text()
+    )
 
 
 def test_it_is_typed():
@@ -155,18 +217,26 @@ def test_show_config(capsys):
 def test_command_line():
     run = subprocess.run([sys.executable, "-m", "ggml_backend", "info"], capture_output=True, text=True, check=True)
     assert "CPU" in run.stdout
-    run = subprocess.run([sys.executable, "-m", "ggml_backend", "info", "--json"], capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        [sys.executable, "-m", "ggml_backend", "info", "--json"], capture_output=True, text=True, check=True
+    )
     assert json.loads(run.stdout)["backends"][0]["name"] == "CPU"
-    run = subprocess.run([sys.executable, "-m", "ggml_backend", "nonsense"], capture_output=True, text=True, check=False)
+    run = subprocess.run(
+        [sys.executable, "-m", "ggml_backend", "nonsense"], capture_output=True, text=True, check=False
+    )
     assert run.returncode == 2
 
 
 def test_import_prints_nothing_and_errors_stay_silent(script):
-    out = script("import ggml_backend as gb\nctx = gb.Context()\ntry: gb.relu(ctx.tensor((2,), gb.q4_0))\nexcept gb.GgmlError: pass\ntry: gb.Backend('CPU', level='x')\nexcept gb.GgmlError: pass\n")
+    out = script(
+        "import ggml_backend as gb\nctx = gb.Context()\ntry: gb.relu(ctx.tensor((2,), gb.q4_0))\nexcept gb.GgmlError:"
+        " pass\ntry: gb.Backend('CPU', level='x')\nexcept gb.GgmlError: pass\n"
+    )
     assert out == ""
 
 
-# ------------------------------------------------------------------------------------------------------- tools/gen_ffi.py
+# -------------------------------------------------------------------------------------------------------
+# tools/gen_ffi.py
 
 
 @pytest.fixture

@@ -29,7 +29,16 @@ from ggml_backend._pictures import (
 from ggml_backend._pictures.data import bases, chains, curve, peak_moment, size_text, verdict
 from ggml_backend.cli import main
 
-HOSTILE = ['</script><img src=x onerror="alert(1)">', "<!--<script>", 'a,"b"\nc', "a&amp;<b>'", "\u2028", "\ud800", "\x1b[31mred", ""]
+HOSTILE = [
+    '</script><img src=x onerror="alert(1)">',
+    "<!--<script>",
+    'a,"b"\nc',
+    "a&amp;<b>'",
+    "\u2028",
+    "\ud800",
+    "\x1b[31mred",
+    "",
+]
 
 
 class Split(NamedTuple):
@@ -56,18 +65,32 @@ def random_arena(rng, n, name="X", n_chunks=1, in_place=True):
     size = rng.integers(1, 5000, n)
     plan = gb.plan_memory(lower, upper, size, budget_ms=0)
     blocks = [
-        BareBlock(i, int(lower[i]), int(upper[i]), int(size[i]), int(plan.offsets[i]), f"t{i}", "ADD", name, int(rng.integers(0, n_chunks)))
+        BareBlock(
+            i,
+            int(lower[i]),
+            int(upper[i]),
+            int(size[i]),
+            int(plan.offsets[i]),
+            f"t{i}",
+            "ADD",
+            name,
+            int(rng.integers(0, n_chunks)),
+        )
         for i in range(n)
     ]
     if in_place:
         for i in range(0, n, 5):  # takes over from the moment at which its root ends
             b = blocks[i]
-            blocks.append(BareBlock(n + i, b.upper, b.upper + 3, b.size, b.offset, f"in place {i}", "RELU", name, b.chunk, b.id))
+            blocks.append(
+                BareBlock(n + i, b.upper, b.upper + 3, b.size, b.offset, f"in place {i}", "RELU", name, b.chunk, b.id)
+            )
     return BareArena(name, plan.peak, plan.lower_bound, plan.proved, tuple(blocks))
 
 
 def hostile_picture():
-    blocks = tuple(BareBlock(i, i, i + 2, 64, 64 * (i % 2), name, HOSTILE[i % 3], HOSTILE[0]) for i, name in enumerate(HOSTILE))
+    blocks = tuple(
+        BareBlock(i, i, i + 2, 64, 64 * (i % 2), name, HOSTILE[i % 3], HOSTILE[0]) for i, name in enumerate(HOSTILE)
+    )
     splits = (Split(0, HOSTILE[0], tuple(HOSTILE), 0, len(HOSTILE), 1),)
     copies = (Copy(HOSTILE[0], HOSTILE[1], HOSTILE[0], 64, 0, HOSTILE[1]),)
     return Picture(HOSTILE[0], len(HOSTILE), (BareArena(HOSTILE[0], 128, 128, True, blocks),), splits, copies)
@@ -100,7 +123,9 @@ class Elements(HTMLParser):
 
 def test_curve_counts_what_is_alive(rng):
     for _ in range(20):
-        arena = random_arena(rng, int(rng.integers(1, 50)), n_chunks=int(rng.integers(1, 4)), in_place=bool(rng.integers(0, 2)))
+        arena = random_arena(
+            rng, int(rng.integers(1, 50)), n_chunks=int(rng.integers(1, 4)), in_place=bool(rng.integers(0, 2))
+        )
         base = bases(arena.blocks)
         moments = curve(arena.blocks)
         times = [m.time for m in moments]
@@ -128,7 +153,10 @@ def test_chunks_are_stacked():
     assert [(m.live, m.top) for m in curve(blocks)] == [(35, 45), (0, 0)]
 
 
-@pytest.mark.parametrize(("n", "text"), [(0, "0 B"), (1023, "1023 B"), (1024, "1.00 KiB"), (1536, "1.50 KiB"), (20 << 20, "20 MiB"), (3 << 40, "3.00 TiB")])
+@pytest.mark.parametrize(
+    ("n", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1024, "1.00 KiB"), (1536, "1.50 KiB"), (20 << 20, "20 MiB"), (3 << 40, "3.00 TiB")],
+)
 def test_sizes(n, text):
     assert size_text(n) == text
 
@@ -165,7 +193,10 @@ def test_csv_round_trip(rng, tmp_path):
 def test_csv_of_hostile_names(tmp_path):
     picture = hostile_picture()
     names = [n.replace("\ud800", "?") for n in HOSTILE]
-    blocks = tuple(BareBlock(b.id, b.lower, b.upper, b.size, b.offset, n, b.op, "X") for b, n in zip(picture.arenas[0].blocks, names, strict=True))
+    blocks = tuple(
+        BareBlock(b.id, b.lower, b.upper, b.size, b.offset, n, b.op, "X")
+        for b, n in zip(picture.arenas[0].blocks, names, strict=True)
+    )
     write_table([BareArena("X", 128, 128, True, blocks)], tmp_path / "plan.csv")
     read = [b for rows in read_table(tmp_path / "plan.csv").values() for _, b in rows]
     assert [b.name for b in read] == [n or str(i) for i, n in enumerate(names)]  # without a name: the id
@@ -175,7 +206,9 @@ def test_csv_of_hostile_names(tmp_path):
 
 def test_page_holds_the_plan_and_nothing_else(rng, tmp_path):
     arena = random_arena(rng, 40)
-    picture = Picture("a graph", 80, (arena,), (Split(0, "X", ("n",) * 80, 0, 80, 0),), (Copy("c", "Y", "X", 5, 0, "why"),))
+    picture = Picture(
+        "a graph", 80, (arena,), (Split(0, "X", ("n",) * 80, 0, 80, 0),), (Copy("c", "Y", "X", 5, 0, "why"),)
+    )
     path = tmp_path / "plan.html"
     text = page(picture, path)
     assert path.read_text("utf-8") == text
@@ -241,7 +274,9 @@ def test_methods_of_a_plan(rng, tmp_path):
 
     plan = Plan()
     picture = Picture("plan", 80, plan.arenas, plan.splits, plan.copies)
-    assert plan.to_csv() == write_table(plan.arenas) == plan.to_csv(tmp_path / "a.csv") == (tmp_path / "a.csv").read_text()
+    assert (
+        plan.to_csv() == write_table(plan.arenas) == plan.to_csv(tmp_path / "a.csv") == (tmp_path / "a.csv").read_text()
+    )
     assert plan.to_html() == page(picture) == plan.to_html(tmp_path / "a.html") == (tmp_path / "a.html").read_text()
     assert plan.to_text() == text_map(picture) and len(plan.to_text(60, 3, 2).splitlines()[3]) == 60
     assert plan._repr_html_() == notebook(picture)
@@ -272,7 +307,9 @@ def test_plan_command_by_arena(rng, tmp_path, capsys):
                 assert p["offset"] == next(r for r in rows if r["id"] == p["root"])["offset"]
             for q in rows:  # blocks that are alive together do not overlap, unless they share memory
                 together = p is not q and int(p["lower"]) < int(q["upper"]) and int(q["lower"]) < int(p["upper"])
-                overlap = int(p["offset"]) < int(q["offset"]) + int(q["size"]) and int(q["offset"]) < int(p["offset"]) + int(p["size"])
+                overlap = int(p["offset"]) < int(q["offset"]) + int(q["size"]) and int(q["offset"]) < int(
+                    p["offset"]
+                ) + int(p["size"])
                 assert not (together and overlap) or q["root"] == p["id"] or p["root"] == q["id"]
     data = json.loads(Elements(drawn.read_text()).scripts[0])
     assert [a["peak"] for a in data["arenas"]] == [r["peak"] for r in results]
@@ -285,7 +322,10 @@ def test_plan_command_of_bare_instance(tmp_path, capsys):
     source, out = tmp_path / "in.csv", tmp_path / "out.csv"
     source.write_text("size,upper,id,lower\n4,2,a,0\n4,3,b,1\n")
     assert main(["plan", str(source), "--out", str(out), "--capacity", "8", "--budget-ms", "0"]) == 0
-    assert out.read_text() == "id,lower,upper,size,offset\na,0,2,4,0\nb,1,3,4,4\n" or out.read_text() == "id,lower,upper,size,offset\na,0,2,4,4\nb,1,3,4,0\n"
+    assert (
+        out.read_text() == "id,lower,upper,size,offset\na,0,2,4,0\nb,1,3,4,4\n"
+        or out.read_text() == "id,lower,upper,size,offset\na,0,2,4,4\nb,1,3,4,0\n"
+    )
     assert "peak:        8" in capsys.readouterr().out
 
 
@@ -342,7 +382,8 @@ def write_llama(path, layers=2, **changes):
              "feed_forward_length": 128, "context_length": 32, "attention.layer_norm_rms_epsilon": 1e-5}  # fmt: skip
     shapes = {"token_embd": (100, 64), "output_norm": (64,)}
     for i in range(layers):
-        block = {"attn_norm": (64,), "attn_q": (64, 64), "attn_k": (32, 64), "attn_v": (32, 64), "attn_output": (64, 64),
+        block = {"attn_norm": (64,), "attn_q": (64, 64), "attn_k": (32, 64), "attn_v": (32, 64),
+         "attn_output": (64, 64),
                  "ffn_norm": (64,), "ffn_gate": (128, 64), "ffn_up": (128, 64), "ffn_down": (64, 128)}  # fmt: skip
         shapes.update({f"blk.{i}.{name}": shape for name, shape in block.items()})
     with gb.gguf.Writer(path) as writer:
@@ -352,7 +393,9 @@ def write_llama(path, layers=2, **changes):
         for name, shape in {**shapes, **changes.pop("shapes", {})}.items():
             if shape is not None:
                 quantized = len(shape) == 2 and name != "token_embd"
-                writer.add_tensor(f"{name}.weight", np.zeros(shape, np.float32), dtype=gb.q8_0 if quantized else gb.float32)
+                writer.add_tensor(
+                    f"{name}.weight", np.zeros(shape, np.float32), dtype=gb.q8_0 if quantized else gb.float32
+                )
     assert not changes
 
 
@@ -365,8 +408,11 @@ def test_plan_of_a_model(tmp_path, capsys):
     assert result["graph"] == "tiny.gguf: 8 tokens that fill a cache of 32"
     (sim,) = {s["backend"] for s in result["splits"]} - {"CPU"}
     assert sim.startswith("SIM")
-    assert all(a["start"] < a["end"] <= b["start"] for a, b in zip(result["splits"], result["splits"][1:], strict=False))
-    assert any(c["from"] == sim and c["to"] == "CPU" and c["size"] >= 8 * 64 * 4 for c in result["copies"])  # the stream between layers
+    assert all(
+        a["start"] < a["end"] <= b["start"] for a, b in zip(result["splits"], result["splits"][1:], strict=False)
+    )
+    # the stream between layers
+    assert any(c["from"] == sim and c["to"] == "CPU" and c["size"] >= 8 * 64 * 4 for c in result["copies"])
     data = json.loads(Elements(drawn.read_text()).scripts[0])
     names = [n for a in data["arenas"] for n in a["name"]]
     assert "blk.0.scores" in names and "blk.1.gate" in names and "blk.0.attn_q.weight" not in names
@@ -405,7 +451,10 @@ def test_plan_command_in_another_order(tmp_path, capsys):
 def test_plan_command_tells_what_falls_back(capsys):
     assert main(["plan", "whisper", "--devices", "SIM:name=A,noops=soft_max", "CPU"]) == 0
     told = capsys.readouterr().err
-    assert told.startswith("python -m ggml_backend plan: warning: ") and "do not run on the device of the highest priority" in told
+    assert (
+        told.startswith("python -m ggml_backend plan: warning: ")
+        and "do not run on the device of the highest priority" in told
+    )
     assert ".py" not in told and told.count("heavy operation") == 1
 
 
@@ -430,7 +479,11 @@ def test_plan_command_draws_what_does_not_fit(tmp_path, capsys):
         ({"keys": {"block_count": "two"}}, [], "block_count must be a number from 1 up, is 'two'"),
         ({"keys": {"block_count": 3}}, [], "no tensor blk.2.attn_norm.weight"),
         ({"keys": {"expert_count": 8}}, [], "mixture of experts"),
-        ({"shapes": {"blk.1.ffn_up": (64, 64)}}, [], r"blk.1.ffn_up.weight has the shape \(64, 64\), by its metadata \(128, 64\)"),
+        (
+            {"shapes": {"blk.1.ffn_up": (64, 64)}},
+            [],
+            r"blk.1.ffn_up.weight has the shape \(64, 64\), by its metadata \(128, 64\)",
+        ),
         ({"shapes": {"token_embd": None}}, [], "no matrix token_embd.weight"),
         ({}, ["--tokens", "33"], "33 tokens do not fit a cache of 32"),
         ({}, ["--tokens", "0"], "0 tokens do not fit"),
@@ -445,7 +498,10 @@ def test_plan_command_refuses_models(changes, arguments, message, tmp_path, caps
     assert re.search(message, capsys.readouterr().err)
 
 
-@pytest.mark.parametrize(("source", "message"), [("no_such_example", "neither a file nor|no such file"), ("missing.gguf", "missing.gguf"), (".", "a directory")])
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [("no_such_example", "neither a file nor|no such file"), ("missing.gguf", "missing.gguf"), (".", "a directory")],
+)
 def test_plan_command_refuses_sources(source, message, capsys):
     assert main(["plan", source]) == 1
     assert re.search(message, capsys.readouterr().err)

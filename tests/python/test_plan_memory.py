@@ -1,4 +1,5 @@
-"""What plans say about memory against what is then allocated, and plans side by side: prompts and single tokens, old and new, large and small."""
+"""What plans say about memory against what is then allocated, and plans side by side: prompts and single tokens, old
+and new, large and small."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from ggml_backend._ffi import ffi, lib
 
 
 def allocated(sched: gb.Scheduler) -> dict[str, int]:
-    """Bytes of the buffers that a scheduler holds, by the name of their type; counted at the buffers themselves, without what a type of
-    buffer adds to each (the CPU's: room to align)."""
+    """Bytes of the buffers that a scheduler holds, by the name of their type; counted at the buffers themselves,
+    without what a type of buffer adds to each (the CPU's: room to align)."""
     core = sched._core
     added = {b.buffer_type.name: b.alloc(4096).size - 4096 for b in sched.backends}
     found: dict[str, int] = {}
@@ -51,7 +52,9 @@ def random_graph(ctx: gb.Context, rng: np.random.Generator, weights: list[gb.Ten
     return ctx.graph(*live[-3:])
 
 
-@pytest.mark.parametrize("devices", [["CPU"], ["SIM:name=A", "CPU"], ["SIM:name=A", "SIM:name=B,align=256", "CPU"]], ids=len)
+@pytest.mark.parametrize(
+    "devices", [["CPU"], ["SIM:name=A", "CPU"], ["SIM:name=A", "SIM:name=B,align=256", "CPU"]], ids=len
+)
 def test_what_a_plan_says_is_what_is_allocated(devices, rng):
     for _ in range(40):
         backends = [gb.Backend(d) for d in devices]
@@ -83,7 +86,8 @@ def test_what_a_plan_says_is_what_is_allocated(devices, rng):
                 assert arena.lower_bound <= arena.peak <= arena.no_reuse
 
 
-# ---------------------------------------------------------------------------------------------------------------- side by side
+# ---------------------------------------------------------------------------------------------------------------- side
+# by side
 
 
 class Block:
@@ -103,7 +107,8 @@ class Block:
 
 @pytest.mark.parametrize("devices", [["CPU"], ["SIM:name=A", "CPU"]], ids=len)
 def test_prompt_and_tokens_side_by_side(rng, devices):
-    """One plan for the prompt and one for a token: after the first of each nothing is planned and nothing is allocated any more."""
+    """One plan for the prompt and one for a token: after the first of each nothing is planned and nothing is allocated
+    any more."""
     backends = [gb.Backend(d) for d in devices]
     values = {n: rng.standard_normal((16, 16)).astype(np.float32) for n in "kq"}
     with gb.Context() as kept, gb.Scheduler(backends) as sched:
@@ -136,7 +141,8 @@ def test_prompt_and_tokens_side_by_side(rng, devices):
 
 
 def test_smaller_steps_take_the_places_of_the_reserved_one(rng, cpu):
-    """A pass over fewer tokens, of the same structure as the one that was reserved: no layout is solved and nothing is allocated."""
+    """A pass over fewer tokens, of the same structure as the one that was reserved: no layout is solved and nothing is
+    allocated."""
     values = {n: rng.standard_normal((16, 16)).astype(np.float32) for n in "kq"}
     with gb.Context() as kept, gb.Scheduler([cpu]) as sched:
         weights = {n: kept.tensor((16, 16), name=n) for n in "kq"}

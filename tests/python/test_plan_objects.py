@@ -44,7 +44,9 @@ def test_one_device(ctx, cpu):
         for i in range(4):
             expected = np.maximum(expected + (expected**2 if i % 2 else expected), 0)
         np.testing.assert_allclose(y.numpy(), expected)
-        assert re.fullmatch(r"<Plan of \d+ nodes: 1 splits, 0 bytes copied a run, CPU \d+ bytes \(optimal\)>", repr(plan))
+        assert re.fullmatch(
+            r"<Plan of \d+ nodes: 1 splits, 0 bytes copied a run, CPU \d+ bytes \(optimal\)>", repr(plan)
+        )
 
 
 def test_scratch_memory(ctx, sim):

@@ -1,7 +1,8 @@
-"""Products on quantized weights against float64 on the dequantized weights: every batch from 1 to 70, every number of threads, tails, strides.
+"""Products on quantized weights against float64 on the dequantized weights: every batch from 1 to 70, every number of
+threads, tails, strides.
 
-Full precision is bound as any sum of floats is. Otherwise activations may be rounded to bytes in groups of 32: each may be off by half a
-step of the group's largest magnitude / 127.
+Full precision is bound as any sum of floats is. Otherwise activations may be rounded to bytes in groups of 32: each may
+be off by half a step of the group's largest magnitude / 127.
 """
 
 from __future__ import annotations
@@ -40,7 +41,12 @@ def backends() -> list[gb.Backend]:
 
 
 def product(
-    backend: gb.Backend, blocks: np.ndarray[Any, Any], name: str, x: np.ndarray[Any, Any], prec: Literal["default", "f32"], padded: bool
+    backend: gb.Backend,
+    blocks: np.ndarray[Any, Any],
+    name: str,
+    x: np.ndarray[Any, Any],
+    prec: Literal["default", "f32"],
+    padded: bool,
 ) -> np.ndarray[Any, Any]:
     d = gb.as_dtype(name)
     k = x.shape[1]
@@ -71,7 +77,9 @@ def test_all_batches(name: str, backends: list[gb.Backend], rng: np.random.Gener
         backend = backends[batch // 10 % THREADS] if batch % 10 == 0 else backends[batch % 2]
         got = product(backend, blocks, name, x, prec, padded=batch % 4 == 3)
         error = np.abs(got - x.astype(np.float64) @ weights.T)
-        assert (error <= bound(weights, x.astype(np.float64), prec == "f32")).all(), f"batch {batch}, k {k}, {prec}: off by {error.max()}"
+        assert (error <= bound(weights, x.astype(np.float64), prec == "f32")).all(), (
+            f"batch {batch}, k {k}, {prec}: off by {error.max()}"
+        )
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -11,7 +11,11 @@ import pytest
 import ggml_backend as gb
 import kquant_reference
 
-QUANTIZED = [d for d in (getattr(gb, n) for n in gb.__all__ if n[0] in "qitmn" and isinstance(getattr(gb, n), gb.DType)) if d.is_quantized]
+QUANTIZED = [
+    d
+    for d in (getattr(gb, n) for n in gb.__all__ if n[0] in "qitmn" and isinstance(getattr(gb, n), gb.DType))
+    if d.is_quantized
+]
 NEEDS_IMPORTANCE = {"iq2_xxs", "iq2_xs", "iq1_s"}
 EXACT = ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "bfloat16", "tq1_0", "tq2_0", "mxfp4"]
 
@@ -37,7 +41,16 @@ def random_blocks(name: str, rows: int, rng: np.random.Generator) -> np.ndarray:
     noise = rng.integers(0, 256, good.shape, np.uint8)
     blocks = noise.reshape(-1, d.itemsize)
     whole = good.reshape(-1, d.itemsize)
-    where = {"q2_k": (80, 84), "q3_k": (108, 110), "q6_k": (208, 210), "iq1_m": (48, 56), "tq1_0": (52, 54), "tq2_0": (64, 66), "mxfp4": (0, 1), "nvfp4": (0, 0)}
+    where = {
+        "q2_k": (80, 84),
+        "q3_k": (108, 110),
+        "q6_k": (208, 210),
+        "iq1_m": (48, 56),
+        "tq1_0": (52, 54),
+        "tq2_0": (64, 66),
+        "mxfp4": (0, 1),
+        "nvfp4": (0, 0),
+    }
     start, stop = where.get(name, (0, 4 if name in ("q4_1", "q5_1", "q4_k", "q5_k", "q8_1", "q8_k") else 2))
     blocks[:, start:stop] = whole[:, start:stop]
     if name == "q8_1":
@@ -46,7 +59,9 @@ def random_blocks(name: str, rows: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def test_every_format_of_the_package_is_here() -> None:
-    assert {"q4_0", "q8_1", "q2_k", "q6_k", "iq2_xxs", "iq4_xs", "iq1_m", "tq2_0", "mxfp4", "nvfp4"} <= set(names(QUANTIZED))
+    assert {"q4_0", "q8_1", "q2_k", "q6_k", "iq2_xxs", "iq4_xs", "iq1_m", "tq2_0", "mxfp4", "nvfp4"} <= set(
+        names(QUANTIZED)
+    )
     assert len(QUANTIZED) == 25
 
 
@@ -54,7 +69,12 @@ def test_every_format_of_the_package_is_here() -> None:
 @pytest.mark.parametrize("shape", [(256,), (3, 512), (2, 1, 5, 256), (700, 256)])
 def test_quantized_bytes_are_those_of_the_package(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> None:
     kind, package = reference(name)
-    for array in (rng.standard_normal(shape), rng.standard_normal(shape) * 1e-2, np.zeros(shape), rng.integers(-3, 4, shape) * 0.5):
+    for array in (
+        rng.standard_normal(shape),
+        rng.standard_normal(shape) * 1e-2,
+        np.zeros(shape),
+        rng.integers(-3, 4, shape) * 0.5,
+    ):
         x = array.astype(np.float32)
         ours = gb.quantize(x, name)
         expected = package.quantize(x, kind)
@@ -70,7 +90,9 @@ def test_super_blocks_are_those_of_the_specification(rng: np.random.Generator, n
         "normal": lambda: rng.standard_normal((40, 1024)),
         "heavy tails": lambda: 0.02 * rng.standard_t(2, (40, 1024)).clip(-1000, 1000),
         "steps": lambda: rng.integers(-9, 10, (40, 1024)) / 8,
-        "positive": lambda: np.abs(rng.standard_normal((40, 1024))) * np.repeat(2.0 ** rng.integers(-6, 3, (40, 64)), 16, axis=1),
+        "positive": lambda: (
+            np.abs(rng.standard_normal((40, 1024))) * np.repeat(2.0 ** rng.integers(-6, 3, (40, 64)), 16, axis=1)
+        ),
     }[kind]().astype(np.float32)
     expected = kquant_reference.QUANTIZE[name](x.reshape(-1, 256))
     np.testing.assert_array_equal(gb.quantize(x, name).reshape(expected.shape), expected)
@@ -110,10 +132,14 @@ def test_no_scale_makes_a_round_trip_worse_than_zeros(rng: np.random.Generator, 
 
 @pytest.mark.parametrize(
     ("name", "scale", "limit"),
-    [("q4_0", 1e-6, 0.11), ("q5_1", 1e-6, 0.06), ("q8_0", 1e-6, 0.02), ("q8_0", 1e-5, 0.008), ("q2_k", 1e-6, 0.31), ("q3_k", 1e-6, 0.17),
-     ("q4_k", 1e-5, 0.08), ("q4_k", 1e-6, 0.09), ("q5_k", 1e-5, 0.04), ("q5_k", 1e-6, 0.05), ("q6_k", 1e-4, 0.02), ("q6_k", 1e-6, 0.03)],
+    [("q4_0", 1e-6, 0.11), ("q5_1", 1e-6, 0.06), ("q8_0", 1e-6, 0.02), ("q8_0", 1e-5, 0.008), ("q2_k", 1e-6, 0.31),
+     ("q3_k", 1e-6, 0.17),
+     ("q4_k", 1e-5, 0.08), ("q4_k", 1e-6, 0.09), ("q5_k", 1e-5, 0.04), ("q5_k", 1e-6, 0.05), ("q6_k", 1e-4, 0.02),
+     ("q6_k", 1e-6, 0.03)],
 )  # fmt: skip
-def test_small_weights_keep_what_half_precision_holds(rng: np.random.Generator, name: str, scale: float, limit: float) -> None:
+def test_small_weights_keep_what_half_precision_holds(
+    rng: np.random.Generator, name: str, scale: float, limit: float
+) -> None:
     x = (scale * rng.standard_normal((16, 1024))).astype(np.float32)
     error = relative_error(x, gb.dequantize(gb.quantize(x, name), name))
     assert error < limit
@@ -127,7 +153,12 @@ INVALID = [np.nan, np.inf, -np.inf, 1e30, -1e35]
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [(n, v) for n in names(QUANTIZED) if n not in ("q8_1", "q8_k", "mxfp4") for v in INVALID[:: 4 if n.startswith("iq") else 1]],
+    [
+        (n, v)
+        for n in names(QUANTIZED)
+        if n not in ("q8_1", "q8_k", "mxfp4")
+        for v in INVALID[:: 4 if n.startswith("iq") else 1]
+    ],
 )
 def test_what_a_format_cannot_hold_is_an_error(rng: np.random.Generator, name: str, value: float) -> None:
     x = rng.standard_normal((70, 2, 512)).astype(np.float32)
@@ -190,14 +221,19 @@ def test_errors_of_tensors_and_files_name_them(rng: np.random.Generator, tmp_pat
         with pytest.raises(gb.InvalidArgumentError, match=r"tensor 'blk\.0\.wq' as q4_k: row 2500, column 9: inf"):
             write(**options)
         assert not list(tmp_path.iterdir())
-    with pytest.raises(gb.InvalidArgumentError, match="row 2500, column 9"), gb.gguf.Writer(tmp_path / "a.gguf") as writer:
+    with (
+        pytest.raises(gb.InvalidArgumentError, match="row 2500, column 9"),
+        gb.gguf.Writer(tmp_path / "a.gguf") as writer,
+    ):
         writer.add_tensor("b", lambda: (x[i : i + 700] for i in range(0, 3000, 700)), "q8_0", shape=x.shape)
     write("clip")
     with gb.gguf.open(tmp_path / "a.gguf") as file:
         assert np.isfinite(file.tensors["blk.0.wq"].dequantize()).all()
 
 
-def test_the_command_line_refuses_and_clips(rng: np.random.Generator, tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_refuses_and_clips(
+    rng: np.random.Generator, tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     from ggml_backend.cli import main
 
     x = rng.standard_normal((8, 512)).astype(np.float32)
@@ -208,7 +244,9 @@ def test_the_command_line_refuses_and_clips(rng: np.random.Generator, tmp_path: 
     assert main(["gguf", "quantize", str(source), str(target), "--type", "q5_k"]) == 1
     assert "tensor 'w' as q5_k: row 3, column 300: nan cannot be stored as q5_k" in capsys.readouterr().err
     assert not target.exists()
-    assert main(["gguf", "quantize", str(source), str(target), "--type", "q5_k", "--on-invalid", "clip", "--quiet"]) == 0
+    assert (
+        main(["gguf", "quantize", str(source), str(target), "--type", "q5_k", "--on-invalid", "clip", "--quiet"]) == 0
+    )
     assert main(["gguf", "check", str(target)]) == 0
     assert main(["gguf", "quantize", str(source), str(target), "--type", "q5_k", "--on-invalid", "nan", "--quiet"]) == 0
     assert main(["gguf", "check", str(target)]) == 1
@@ -231,7 +269,11 @@ def test_dequantized_values_are_those_of_the_package(rng: np.random.Generator, n
 @pytest.mark.parametrize("name", names(QUANTIZED))
 def test_any_bytes_are_blocks(rng: np.random.Generator, name: str) -> None:
     d = gb.as_dtype(name)
-    for row in (rng.integers(0, 256, (40, 4 * d.itemsize), np.uint8), np.full((1, d.itemsize), 255, np.uint8), np.zeros((1, d.itemsize), np.uint8)):
+    for row in (
+        rng.integers(0, 256, (40, 4 * d.itemsize), np.uint8),
+        np.full((1, d.itemsize), 255, np.uint8),
+        np.zeros((1, d.itemsize), np.uint8),
+    ):
         assert gb.dequantize(row, name).shape == (len(row), row.shape[1] // d.itemsize * d.block_size)
 
 
@@ -248,7 +290,9 @@ def test_threads_and_shapes_do_not_matter(rng: np.random.Generator, name: str) -
     np.testing.assert_array_equal(floats[:, :1], gb.dequantize(whole[:, :1], name))
 
 
-@pytest.mark.parametrize("name", [n for n in names(QUANTIZED) if n not in ("q8_0", "q8_1", "q8_k", "tq1_0", "tq2_0", "mxfp4")])
+@pytest.mark.parametrize(
+    "name", [n for n in names(QUANTIZED) if n not in ("q8_0", "q8_1", "q8_k", "tq1_0", "tq2_0", "mxfp4")]
+)
 def test_importance_lowers_the_weighted_error(rng: np.random.Generator, name: str) -> None:
     x = rng.standard_normal((32, 1024), np.float32)
     weights = np.exp(2 * rng.standard_normal(1024)).astype(np.float32)
@@ -271,7 +315,10 @@ def test_importance_of_each_matrix(rng: np.random.Generator) -> None:
 
 def test_more_bits_are_better(rng: np.random.Generator) -> None:
     x = rng.standard_normal((64, 1024), np.float32)
-    errors = [float(((gb.dequantize(gb.quantize(x, n), n) - x) ** 2).mean()) for n in ("q8_0", "q6_k", "q5_k", "q4_k", "q3_k", "q2_k")]
+    errors = [
+        float(((gb.dequantize(gb.quantize(x, n), n) - x) ** 2).mean())
+        for n in ("q8_0", "q6_k", "q5_k", "q4_k", "q3_k", "q2_k")
+    ]
     assert errors == sorted(errors)
     assert errors[0] < 1e-4 < errors[-1] < 0.15
 
@@ -294,7 +341,9 @@ def test_what_is_taken() -> None:
     np.testing.assert_array_equal(gb.quantize(x, "q8_0"), expected)
     np.testing.assert_array_equal(gb.quantize(x.tolist(), "q8_0"), expected)
     for kind in (np.float16, ml_dtypes.bfloat16):
-        np.testing.assert_array_equal(gb.quantize(x.astype(kind), "q8_0"), gb.quantize(x.astype(kind).astype(np.float32), "q8_0"))
+        np.testing.assert_array_equal(
+            gb.quantize(x.astype(kind), "q8_0"), gb.quantize(x.astype(kind).astype(np.float32), "q8_0")
+        )
     assert gb.quantize(np.zeros((0, 64), np.float32), "q8_0").shape == (0, 68)
     assert gb.dequantize(np.zeros((0, 68), np.uint8), "q8_0").shape == (0, 64)
 
@@ -341,7 +390,8 @@ def test_set_quantizes_on_the_way_in(rng: np.random.Generator, name: str, device
 
 @pytest.mark.parametrize(
     ("asked", "n", "given"),
-    [("q4_k", 384, "q5_0"), ("q5_k", 384, "q5_1"), ("q6_k", 384, "q8_0"), ("q3_k", 384, "iq4_nl"), ("iq2_xs", 384, "iq4_nl"), ("q4_k", 512, "q4_k"),
+    [("q4_k", 384, "q5_0"), ("q5_k", 384, "q5_1"), ("q6_k", 384, "q8_0"), ("q3_k", 384, "iq4_nl"),
+     ("iq2_xs", 384, "iq4_nl"), ("q4_k", 512, "q4_k"),
      ("q8_0", 384, "q8_0"), ("q8_0", 33, "float16"), ("tq1_0", 64, "iq4_nl")],
 )  # fmt: skip
 def test_fallback(asked: str, n: int, given: str) -> None:

@@ -1,4 +1,5 @@
-"""Example graphs and orders of nodes: results are the same bits with memory of its own for each tensor, with shared memory, in another order."""
+"""Example graphs and orders of nodes: results are the same bits with memory of its own for each tensor, with shared
+memory, in another order."""
 
 import numpy as np
 import pytest
@@ -49,7 +50,8 @@ def test_examples_compute_nearly_the_same_together(name, cpu):
             sched.allocate(run)
             fill(run)
             sched.compute(run)
-            within = 1e-2 if name == "unet" else 1e-4  # its images are float16: the last bit of float32 may decide about one of theirs
+            # its images are float16: the last bit of float32 may decide about one of theirs
+            within = 1e-2 if name == "unet" else 1e-4
             np.testing.assert_allclose(run.outputs[0].numpy(), expected, rtol=within, atol=within * expected.std())
             sched.reset()
 

@@ -82,7 +82,8 @@ def test_circle_through_data_and_subfolder(
     rooms: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = {
-        "cpu/compute.c": "typedef int (*fn)(void); extern const fn table[2]; int run(void); int run(void) { return table[0](); }",
+        "cpu/compute.c": "typedef int (*fn)(void); extern const fn table[2]; int run(void); "
+        "int run(void) { return table[0](); }",
         "cpu/look.c": "int run(void); int look(void); int look(void) { return run(); }",
         "cpu/ops/table.c": "typedef int (*fn)(void); int add(void); const fn table[2] = { add, add };",
         "cpu/ops/add.c": "int look(void); int add(void); int add(void) { return look(); }",

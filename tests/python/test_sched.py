@@ -46,7 +46,8 @@ def net(ctx, rng):
     return Net(ctx, rng)
 
 
-# ---------------------------------------------------------------------------------------------------------------------- graphs
+# ----------------------------------------------------------------------------------------------------------------------
+# graphs
 
 
 def test_graph(net, ctx):
@@ -201,7 +202,8 @@ def test_compare_finds_differences(ctx, cpu):
     assert result.nmse > 0
 
 
-# ------------------------------------------------------------------------------------------------------------------ allocators
+# ------------------------------------------------------------------------------------------------------------------
+# allocators
 
 
 def test_tensor_allocator(ctx, cpu):
@@ -235,7 +237,12 @@ def test_tensor_allocator(ctx, cpu):
 
 
 def test_tensor_allocator_arguments(cpu):
-    for wrong in ({"target": cpu}, {"target": cpu, "size": 10, "measure": True}, {"target": cpu.alloc(64), "size": 64}, {"target": cpu.alloc(64), "measure": True}):
+    for wrong in (
+        {"target": cpu},
+        {"target": cpu, "size": 10, "measure": True},
+        {"target": cpu.alloc(64), "size": 64},
+        {"target": cpu.alloc(64), "measure": True},
+    ):
         with pytest.raises(gb.InvalidArgumentError):
             gb.TensorAllocator(**wrong)
 
@@ -284,12 +291,22 @@ def test_graph_allocator_reuses_memory(ctx, cpu):
         allocator.measure(graph)
 
 
-# ------------------------------------------------------------------------------------------------------------------- scheduler
+# -------------------------------------------------------------------------------------------------------------------
+# scheduler
 
 
 @pytest.mark.parametrize(
     "devices",
-    [["CPU"], ["SIM", "CPU"], ["SIM", "SIM", "CPU"], ["SIM"], ["CUDA0", "CPU"], ["CUDA0", "CUDA0", "CPU"], ["CUDA0", "CUDA1", "CPU"], ["SIM", "CUDA0", "CPU"]],
+    [
+        ["CPU"],
+        ["SIM", "CPU"],
+        ["SIM", "SIM", "CPU"],
+        ["SIM"],
+        ["CUDA0", "CPU"],
+        ["CUDA0", "CUDA0", "CPU"],
+        ["CUDA0", "CUDA1", "CPU"],
+        ["SIM", "CUDA0", "CPU"],
+    ],
     ids=str,
 )
 def test_scheduler(net, devices):
@@ -404,7 +421,8 @@ def test_two_graphs_take_turns(ctx, cpu, rng):
     first.set()
     scheduler.allocate(second.graph)
     second.set()
-    for net, other in ((first, second), (second, first), (first, second), (first, second), (second, first)):  # inputs keep their data
+    # inputs keep their data
+    for net, other in ((first, second), (second, first), (first, second), (first, second), (second, first)):
         assert scheduler.compute(net.graph)
         net.check()
         with pytest.raises(gb.StateError, match="another graph"):
@@ -531,9 +549,19 @@ def test_scheduler_arguments(cpu):
 def test_closed_scheduler(net, cpu):
     with gb.Scheduler([cpu]) as scheduler:
         scheduler.allocate(net.graph)
-    acts = [lambda: scheduler.allocate(net.graph), lambda: scheduler.compute(net.graph), lambda: scheduler.splits, lambda: scheduler.n_splits,
-            lambda: scheduler.memory(cpu), lambda: scheduler.explain(net.y), lambda: scheduler.set_backend(net.y, cpu), scheduler.reset,
-            lambda: scheduler.reserve(net.graph), lambda: scheduler.compute_async(net.graph), scheduler.synchronize]  # fmt: skip
+    acts = [
+        lambda: scheduler.allocate(net.graph),
+        lambda: scheduler.compute(net.graph),
+        lambda: scheduler.splits,
+        lambda: scheduler.n_splits,
+        lambda: scheduler.memory(cpu),
+        lambda: scheduler.explain(net.y),
+        lambda: scheduler.set_backend(net.y, cpu),
+        scheduler.reset,
+        lambda: scheduler.reserve(net.graph),
+        lambda: scheduler.compute_async(net.graph),
+        scheduler.synchronize,
+    ]
     for act in acts:
         with pytest.raises(gb.StateError, match="closed"):
             act()
@@ -557,7 +585,9 @@ def test_wrong_types_say_which_argument(net, cpu, sim):
         plan = sched.prepare(net.graph)
         for act in (sched.allocate, sched.prepare, sched.reserve, sched.compute, sched.compute_async):
             for wrong in (None, 7, net.y, "graph", sched):
-                with pytest.raises(TypeError, match=rf"Scheduler.{act.__name__}: graph must be a Graph, not {type(wrong).__name__}"):
+                with pytest.raises(
+                    TypeError, match=rf"Scheduler.{act.__name__}: graph must be a Graph, not {type(wrong).__name__}"
+                ):
                     act(wrong)
         for wrong in (None, net.graph, "y", sched):
             for act in (sched.explain, sched.get_backend, plan.explain, lambda t: sched.set_backend(t, cpu)):
@@ -589,7 +619,9 @@ def test_a_tensor_that_is_in_no_graph_is_explained(ctx, cpu, sim):
     with gb.Scheduler([sim, cpu]) as scheduler:
         assert scheduler.explain(x) == "no backend: no graph is allocated"
         plan = scheduler.prepare(graph)
-        assert scheduler.explain(other) == "no backend: 'other' float32 (4, 5) is not in the graph that was allocated last"
+        assert (
+            scheduler.explain(other) == "no backend: 'other' float32 (4, 5) is not in the graph that was allocated last"
+        )
         assert plan.explain(other) == "no backend: 'other' float32 (4, 5) is not in the graph of the plan"
         assert all(scheduler.explain(t).startswith("backend ") for t in (*graph.nodes, *graph.leafs))
         scheduler.reset()

@@ -1,4 +1,5 @@
-"""How a scheduler runs: checked runs, several on their way, results fetched behind them, marks in queues, statistics."""
+"""How a scheduler runs: checked runs, several on their way, results fetched behind them, marks in queues,
+statistics."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ import pytest
 import ggml_backend as gb
 
 unchecked = pytest.mark.skipif(os.environ.get("GGML_SCHED_CHECK") == "1", reason="checked runs wait for every step")
+
 
 class Line:
     """y = ((x @ w.T) + 1) ** 2, the product on the first device, the rest on the second."""
@@ -48,7 +50,8 @@ def line(ctx):
     return Line(ctx)
 
 
-# ------------------------------------------------------------------------------------------------------------- runs on their way
+# ------------------------------------------------------------------------------------------------------------- runs on
+# their way
 
 
 @pytest.mark.parametrize("n_copies", [1, 2, 3])
@@ -229,7 +232,8 @@ def test_number_of_copies(line, rng, cpu, slow):
         assert sched.n_copies == 1
 
 
-# ----------------------------------------------------------------------------------------------------------------- checked runs
+# -----------------------------------------------------------------------------------------------------------------
+# checked runs
 
 
 def test_checked_runs(line, rng, cpu, slow):
@@ -262,7 +266,8 @@ def test_checked_runs_poison_what_is_dead(ctx, cpu):
             assert np.isnan(h.numpy()).all() == check
 
 
-# ------------------------------------------------------------------------------------------------------------------------ events
+# ----------------------------------------------------------------------------------------------------------------------
+# events
 
 
 def test_events(line, rng, cpu, slow):
@@ -320,7 +325,8 @@ def test_events_in_any_order_of_closing():
     assert "Event of CPU" in repr(gb.Event(gb.Backend("CPU")))
 
 
-# -------------------------------------------------------------------------------------------------------------------- statistics
+# --------------------------------------------------------------------------------------------------------------------
+# statistics
 
 
 def test_stats(rng, cpu, slow):
@@ -388,7 +394,8 @@ def test_stats_of_results_written_back(ctx, cpu, slow):
         assert sched.stats.write_backs == (3, 3 * 4 * 8 * 4)
 
 
-# ----------------------------------------------------------------------------------------------------------------------- threads
+# ----------------------------------------------------------------------------------------------------------------------
+# threads
 
 
 def test_threads_share_the_devices(rng, cpu):
@@ -475,7 +482,8 @@ def test_abandoned_runs(rng, cpu):
 @pytest.mark.parametrize("pause", [0, 0.003])
 @pytest.mark.parametrize("asks_first", [True, False])
 def test_no_results_of_a_run_whose_failure_another_was_told(cpu, n_copies, delay, pause, asks_first):
-    """The device fails while a later run is issued, or before: whoever is told, no run has results that it did not compute."""
+    """The device fails while a later run is issued, or before: whoever is told, no run has results that it did not
+    compute."""
     bad = gb.Backend(f"SIM:delay={delay},fail_op=sqr")
     ctx = gb.Context()
     x = ctx.tensor(4)

@@ -21,7 +21,8 @@ def evaluate(cpu, ctx, *outputs):
     return arrays[0] if len(arrays) == 1 else arrays
 
 
-# ----------------------------------------------------------------------------------------------------------------- description
+# -----------------------------------------------------------------------------------------------------------------
+# description
 
 
 def test_shape_order(ctx):
@@ -78,7 +79,8 @@ def test_identity(ctx):
     assert a in [a, b]
 
 
-# ------------------------------------------------------------------------------------------------------------------------ data
+# ----------------------------------------------------------------------------------------------------------------------
+# data
 
 
 @pytest.mark.parametrize("name", ["float32", "float16", "float64", "int8", "int16", "int32", "int64"])
@@ -131,7 +133,8 @@ def test_set_takes_lists_and_numbers(ctx, cpu):
 
 @pytest.mark.parametrize(
     "value",
-    [np.zeros((2, 2)), np.zeros((2, 2), np.int32), np.zeros((2, 3), np.float32), np.zeros((4,), np.float32), [[1, 2, 3]], "text", [["a"]],
+    [np.zeros((2, 2)), np.zeros((2, 2), np.int32), np.zeros((2, 3), np.float32), np.zeros((4,), np.float32),
+     [[1, 2, 3]], "text", [["a"]],
      np.zeros((2, 2), ">f4"), [1, 2, 3, 4], np.zeros((1, 2, 2), np.float32), None, 1 + 2j],
 )  # fmt: skip
 def test_set_refuses_what_does_not_fit(ctx, cpu, value):
@@ -317,7 +320,8 @@ def test_from_numpy_shares_memory(ctx, cpu, rng):
         ctx.from_numpy(np.zeros(3, np.complex64))
 
 
-# ---------------------------------------------------------------------------------------------------------------- shapes, views
+# ----------------------------------------------------------------------------------------------------------------
+# shapes, views
 
 
 @pytest.mark.parametrize("axes", list(itertools.permutations(range(4))))
@@ -364,8 +368,10 @@ def test_reshape(ctx, cpu):
 
 
 INDICES = [
-    np.s_[0], np.s_[-1], np.s_[1:], np.s_[:2], np.s_[..., 0], np.s_[..., 1:3], np.s_[:, 1], np.s_[1, 2], np.s_[1, 2, 3], np.s_[::2], np.s_[:, ::2],
-    np.s_[:, :, ::2], np.s_[None], np.s_[:, None], np.s_[..., None, 0], np.s_[...], np.s_[()], np.s_[1:1], np.s_[:, -2:], np.s_[0, ..., -1],
+    np.s_[0], np.s_[-1], np.s_[1:], np.s_[:2], np.s_[..., 0], np.s_[..., 1:3], np.s_[:, 1], np.s_[1, 2], np.s_[1, 2, 3],
+    np.s_[::2], np.s_[:, ::2],
+    np.s_[:, :, ::2], np.s_[None], np.s_[:, None], np.s_[..., None, 0], np.s_[...], np.s_[()], np.s_[1:1],
+    np.s_[:, -2:], np.s_[0, ..., -1],
     np.s_[:, :, -1:], np.s_[100:], np.s_[0, :, 1::2], np.s_[:, 0, 0],
 ]  # fmt: skip
 
@@ -389,7 +395,13 @@ def test_random_indexing(data):
     index = []
     for n in shape:
         start, stop = data.draw(st.integers(-n, n)), data.draw(st.integers(-n, n + 1))
-        index.append(data.draw(st.sampled_from([slice(None), slice(start, stop), slice(start, stop, data.draw(st.integers(1, 3))), start % n])))
+        index.append(
+            data.draw(
+                st.sampled_from(
+                    [slice(None), slice(start, stop), slice(start, stop, data.draw(st.integers(1, 3))), start % n]
+                )
+            )
+        )
     with gb.Context() as ctx:
         t = ctx.from_numpy(array)
         try:
@@ -404,7 +416,15 @@ def test_random_indexing(data):
 
 def test_indexing_refuses(ctx):
     t = ctx.tensor((3, 4), name="t")
-    for index, error in [((0, 0, 0), ValueError), (5, IndexError), (-4, IndexError), ([0, 1], TypeError), (np.s_[::-1], ValueError), ("a", TypeError), ((..., ...), ValueError)]:
+    for index, error in [
+        ((0, 0, 0), ValueError),
+        (5, IndexError),
+        (-4, IndexError),
+        ([0, 1], TypeError),
+        (np.s_[::-1], ValueError),
+        ("a", TypeError),
+        ((..., ...), ValueError),
+    ]:
         with pytest.raises(error):
             t[index]
     with pytest.raises(gb.InvalidArgumentError):
@@ -426,11 +446,13 @@ def test_views_share_memory(ctx, cpu):
     assert t[1].view_of == t
 
 
-# ------------------------------------------------------------------------------------------------------------------- operators
+# -------------------------------------------------------------------------------------------------------------------
+# operators
 
 
 BROADCASTS = [
-    ((3, 4), (3, 4)), ((3, 4), (4,)), ((4,), (3, 4)), ((3, 1), (1, 4)), ((3, 4), (1, 1)), ((1,), (3, 4)), ((2, 3, 4), (3, 1)), ((), (3,)),
+    ((3, 4), (3, 4)), ((3, 4), (4,)), ((4,), (3, 4)), ((3, 1), (1, 4)), ((3, 4), (1, 1)), ((1,), (3, 4)),
+    ((2, 3, 4), (3, 1)), ((), (3,)),
     ((5, 1, 4), (2, 1, 3, 1)), ((3, 4), ()),
 ]  # fmt: skip
 
@@ -459,7 +481,8 @@ def test_operators_refuse_shapes_that_numpy_refuses(ctx):
 def test_numbers_and_arrays_as_operands(ctx, rng, devices):
     x = ctx.tensor((3, 4), name="x")
     array = rng.random(4).astype(np.float32)
-    formulas = ["x + 1.5", "1.5 + x", "x - 2", "2 - x", "x * 3", "3.0 * x", "x / 4", "1 / x", "-x", "+x", "abs(x - 0.5)", "x ** 2", "x ** 0.5",
+    formulas = ["x + 1.5", "1.5 + x", "x - 2", "2 - x", "x * 3", "3.0 * x", "x / 4", "1 / x", "-x", "+x",
+     "abs(x - 0.5)", "x ** 2", "x ** 0.5",
                 "x + v", "v - x", "v * x", "x / v", "x + [1, 2, 3, 4]", "x * np.float32(2)"]  # fmt: skip
     results = [eval(f, {"x": x, "v": array, "np": np}) for f in formulas]
     graph = ctx.graph(*results)
@@ -488,8 +511,10 @@ def test_operators_refuse_other_things(ctx):
 
 
 MATMULS = [
-    ((3, 4), (4, 5)), ((4,), (4, 5)), ((3, 4), (4,)), ((4,), (4,)), ((2, 3, 4), (4, 5)), ((2, 3, 4), (2, 4, 5)), ((3, 4), (2, 4, 5)), ((4,), (2, 4, 5)),
-    ((2, 3, 4), (4,)), ((6, 2, 3, 4), (1, 2, 4, 5)), ((6, 1, 3, 4), (6, 2, 4, 5)), ((1, 1), (1, 1)), ((2, 1, 3, 4), (1, 2, 4, 5)),
+    ((3, 4), (4, 5)), ((4,), (4, 5)), ((3, 4), (4,)), ((4,), (4,)), ((2, 3, 4), (4, 5)), ((2, 3, 4), (2, 4, 5)),
+    ((3, 4), (2, 4, 5)), ((4,), (2, 4, 5)),
+    ((2, 3, 4), (4,)), ((6, 2, 3, 4), (1, 2, 4, 5)), ((6, 1, 3, 4), (6, 2, 4, 5)), ((1, 1), (1, 1)),
+    ((2, 1, 3, 4), (1, 2, 4, 5)),
 ]  # fmt: skip
 
 
@@ -522,7 +547,12 @@ def test_matmul_refuses(ctx, a, b):
 
 
 def test_a_wrong_product_is_told_in_the_order_of_the_caller(ctx):
-    with pytest.raises(gb.InvalidArgumentError, match=r"^a @ b: a 'x' float32 \(16, 128\), b 'v \(transposed\)' float32 \(100, 64\): the last axis of a \(128\)"):
+    with pytest.raises(
+        gb.InvalidArgumentError,
+        match=(
+            r"^a @ b: a 'x' float32 \(16, 128\), b 'v \(transposed\)' float32 \(100, 64\): the last axis of a \(128\)"
+        ),
+    ):
         ctx.tensor((16, 128), name="x") @ ctx.tensor((64, 100), name="v").T
 
 
@@ -538,7 +568,9 @@ def test_matmul_with_arrays_and_other_dtypes(ctx, cpu, rng):
     w = rng.standard_normal((5, 8)).astype(np.float16)
     x = rng.standard_normal((3, 8)).astype(np.float32)
     expected = x @ w.T.astype(np.float32)
-    np.testing.assert_allclose(evaluate(cpu, ctx, ctx.from_numpy(x) @ ctx.from_numpy(w).T), expected, rtol=2e-2, atol=2e-2)
+    np.testing.assert_allclose(
+        evaluate(cpu, ctx, ctx.from_numpy(x) @ ctx.from_numpy(w).T), expected, rtol=2e-2, atol=2e-2
+    )
     full = w.astype(np.float32)
     got = evaluate(cpu, ctx, x @ ctx.from_numpy(full).T)
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
@@ -589,9 +621,12 @@ def test_constants(ctx, cpu):
     assert h.item() == 1.5
 
 
-# ------------------------------------------------------------------------------------------------- views, by the short way and the long
+# ------------------------------------------------------------------------------------------------- views, by the short
+# way and the long
 
-_BOUNDS = st.one_of(st.none(), st.integers(-6, 6), st.integers(-3, 3).map(np.int64), st.sampled_from([-(2**70), 2**63, 2**70]))
+_BOUNDS = st.one_of(
+    st.none(), st.integers(-6, 6), st.integers(-3, 3).map(np.int64), st.sampled_from([-(2**70), 2**63, 2**70])
+)
 
 
 @settings(max_examples=200, deadline=None)
@@ -641,7 +676,14 @@ def test_wrong_views_say_what_is_wrong(ctx):
     view = t.transpose(2, 1, 0)
     assert view.reshape(4, 6).op == "CONT"  # not contiguous: a copy
     ctx.close()
-    for use in (lambda: t.transpose(2, 1, 0), lambda: t.reshape(24), lambda: t[:1], lambda: t + t, lambda: gb.relu(t), lambda: gb.mul_mat(t, t)):
+    for use in (
+        lambda: t.transpose(2, 1, 0),
+        lambda: t.reshape(24),
+        lambda: t[:1],
+        lambda: t + t,
+        lambda: gb.relu(t),
+        lambda: gb.mul_mat(t, t),
+    ):
         with pytest.raises(gb.StateError, match="closed"):
             use()
 
@@ -677,7 +719,10 @@ def test_repeat_back_to_fewer_axes_leaves_its_argument_alone(like):
         np.testing.assert_array_equal(y.numpy(), np.arange(12, dtype=np.float32).reshape(3, 4))
 
 
-@pytest.mark.parametrize(("shape", "other", "both"), [((2**62, 0), (1,), (2**62, 0)), ((2**40, 1, 0), (3, 1), (2**40, 3, 0)), ((0, 1), (1, 5), (0, 5))])
+@pytest.mark.parametrize(
+    ("shape", "other", "both"),
+    [((2**62, 0), (1,), (2**62, 0)), ((2**40, 1, 0), (3, 1), (2**40, 3, 0)), ((0, 1), (1, 5), (0, 5))],
+)
 def test_huge_empty_tensors_broadcast(shape, other, both):
     """NumPy itself refuses some of them."""
     with gb.Context() as ctx:

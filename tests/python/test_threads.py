@@ -217,12 +217,18 @@ def test_random_use_and_closing(cpu, sim):
 
     renew()
     acts = [
-        lambda s: s["scheduler"].compute(s["graph"]), lambda s: s["scheduler"].allocate(s["graph"]), lambda s: s["y"].numpy().sum(),
-        lambda s: s["x"].set(1), lambda s: s["w"].numpy().sum(), lambda s: s["buffer"].close(), lambda s: s["scheduler"].close(),
-        lambda s: s["ctx"].close(), lambda s: s["weights"].close(), lambda s: s["scheduler"].splits, lambda s: s["graph"].nodes,
-        lambda s: gb.relu(s["y"]), lambda s: s["graph"].compute(cpu), lambda s: s["scheduler"].compute_async(s["graph"]),
-        lambda s: s["scheduler"].synchronize(), lambda s: s["y"][0].numpy(), lambda s: s["graph"].copy(cpu), lambda s: s["w"].set(2),
-        lambda s: s["scheduler"].reset(), lambda s: s["scheduler"].compute(s["graph"], callback=lambda t: t.numpy().sum() > -1),
+        lambda s: s["scheduler"].compute(s["graph"]), lambda s: s["scheduler"].allocate(s["graph"]),
+        lambda s: s["y"].numpy().sum(),
+        lambda s: s["x"].set(1), lambda s: s["w"].numpy().sum(), lambda s: s["buffer"].close(),
+        lambda s: s["scheduler"].close(),
+        lambda s: s["ctx"].close(), lambda s: s["weights"].close(), lambda s: s["scheduler"].splits,
+        lambda s: s["graph"].nodes,
+        lambda s: gb.relu(s["y"]), lambda s: s["graph"].compute(cpu),
+        lambda s: s["scheduler"].compute_async(s["graph"]),
+        lambda s: s["scheduler"].synchronize(), lambda s: s["y"][0].numpy(), lambda s: s["graph"].copy(cpu),
+        lambda s: s["w"].set(2),
+        lambda s: s["scheduler"].reset(),
+        lambda s: s["scheduler"].compute(s["graph"], callback=lambda t: t.numpy().sum() > -1),
     ]  # fmt: skip
     weight = [20, 10, 20, 20, 5, 1, 1, 1, 1, 5, 5, 5, 5, 10, 10, 5, 2, 5, 2, 5]
     end = time.monotonic() + 6
@@ -310,6 +316,7 @@ def test_arrays_are_shared_between_threads(cpu):
 
 def test_graphs_and_schedulers_share_a_backend(cpu):
     """Whoever computes has the backend for himself, by whichever way he came."""
+
     def work(i: int) -> None:
         with gb.Context() as ctx:
             x, y, graph = small_graph(ctx, i + 1.0)
@@ -334,7 +341,12 @@ def test_a_backend_is_not_used_from_its_own_callbacks(cpu):
         attempts = []
 
         def callback(tensor: gb.Tensor) -> bool:
-            for use in (lambda: graph.compute(cpu), cpu.synchronize, lambda: scheduler.compute(graph), lambda: setattr(cpu, "n_threads", 1)):
+            for use in (
+                lambda: graph.compute(cpu),
+                cpu.synchronize,
+                lambda: scheduler.compute(graph),
+                lambda: setattr(cpu, "n_threads", 1),
+            ):
                 with pytest.raises(gb.StateError, match="called from one of its own callbacks"):
                     use()
                 attempts.append(1)

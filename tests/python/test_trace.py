@@ -1,4 +1,5 @@
-"""Records of what ran when: the events themselves, and the Chrome trace JSON, which is judged by a checker of its own."""
+"""Records of what ran when: the events themselves, and the Chrome trace JSON, which is judged by a checker of its
+own."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from source_tree import in_tree
 
 unchecked = pytest.mark.skipif(os.environ.get("GGML_SCHED_CHECK") == "1", reason="checked runs wait for every step")
 
-# -------------------------------------------------------------------------------------------------------------- an independent judge
+# -------------------------------------------------------------------------------------------------------------- an
+# independent judge
 
 
 def slices_of(trace: dict) -> list[dict]:
@@ -87,7 +89,13 @@ def judge_arrows(events: list[dict]) -> None:
     for e in events:
         if e["ph"] in "stf":
             flows.setdefault((e["cat"], e["id"]), []).append(e)
-            around = [x for x in events if x["ph"] == "X" and (x["pid"], x["tid"]) == (e["pid"], e["tid"]) and x["ts"] <= e["ts"] <= x["ts"] + x["dur"]]
+            around = [
+                x
+                for x in events
+                if x["ph"] == "X"
+                and (x["pid"], x["tid"]) == (e["pid"], e["tid"])
+                and x["ts"] <= e["ts"] <= x["ts"] + x["dur"]
+            ]
             assert around, "an arrow that binds to nothing"
     for flow in flows.values():
         assert [e["ph"] for e in flow] == ["s", *["t"] * (len(flow) - 2), "f"]
@@ -96,7 +104,8 @@ def judge_arrows(events: list[dict]) -> None:
         assert all(a["ts"] <= b["ts"] for a, b in itertools.pairwise(flow))
 
 
-# ------------------------------------------------------------------------------------------------------------------------ fixtures
+# ----------------------------------------------------------------------------------------------------------------------
+# fixtures
 
 
 class Zigzag:
@@ -128,7 +137,8 @@ def zigzag(ctx):
     return Zigzag(ctx, [gb.Backend("SIM:name=A,delay=1ms"), gb.Backend("SIM:name=B,delay=1ms"), gb.Backend("CPU")])
 
 
-# --------------------------------------------------------------------------------------------------------------------------- tests
+# ----------------------------------------------------------------------------------------------------------------------
+# tests
 
 
 def test_events_say_what_happened(zigzag):
@@ -182,7 +192,10 @@ def test_file(zigzag, tmp_path):
     for start in crossing:  # it starts in the split that computed the tensor, and ends in the one that reads it
         points = [e for e in made["traceEvents"] if e["ph"] in "stf" and e["id"] == start["id"]]
         assert len(points) == 3
-        (first,), (last,) = ([x for x in computes if x["tid"] == p["tid"] and x["ts"] <= p["ts"] <= x["ts"] + x["dur"]] for p in (points[0], points[-1]))
+        (first,), (last,) = (
+            [x for x in computes if x["tid"] == p["tid"] and x["ts"] <= p["ts"] <= x["ts"] + x["dur"]]
+            for p in (points[0], points[-1])
+        )
         assert start["name"].startswith(first["args"]["name"])
         assert last["args"]["split"] == first["args"]["split"] + 1
     counters = {e["name"] for e in made["traceEvents"] if e["ph"] == "C"}
@@ -271,7 +284,6 @@ def test_path_that_cannot_be_written(zigzag, tmp_path):
 def test_an_exception_inside_ends_it(zigzag, tmp_path):
     path = tmp_path / "run.json"
 
-
     def fail(tensor):
         raise ZeroDivisionError
 
@@ -326,7 +338,9 @@ class Made:
 
 
 def test_example(tmp_path):
-    run = subprocess.run([sys.executable, in_tree("examples/two_devices.py"), tmp_path], capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        [sys.executable, in_tree("examples/two_devices.py"), tmp_path], capture_output=True, text=True, check=True
+    )
     assert "2 splits" in run.stdout
     made = judge((tmp_path / "trace.json").read_text())
     assert {e["args"]["run"] for e in slices_of(made)} == {0, 1}
@@ -343,8 +357,10 @@ def test_any_events_make_a_valid_file(rng):
                 start = int(rng.integers(0, 300)) + 10**15
                 arena = int(rng.integers(0, 1000))
                 events.append(
-                    Made(kind=kinds[rng.integers(5)], reason=reasons[rng.integers(4)], name="n", run=int(rng.integers(2)), start_ns=start,
-                         end_ns=start + int(rng.integers(0, 40)), backend=int(rng.integers(0, 3)), source=int(rng.integers(-1, 3)),
+                    Made(kind=kinds[rng.integers(5)], reason=reasons[rng.integers(4)], name="n",
+                     run=int(rng.integers(2)), start_ns=start,
+                         end_ns=start + int(rng.integers(0, 40)), backend=int(rng.integers(0, 3)),
+                         source=int(rng.integers(-1, 3)),
                          by_host=bool(rng.integers(2)), split=int(rng.integers(-1, 4)), node=0, n_nodes=2, bytes=7,
                          live_bytes=int(rng.integers(0, arena + 1)), arena_bytes=arena)
                 )  # fmt: skip

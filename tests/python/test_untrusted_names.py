@@ -24,12 +24,17 @@ from ggml_backend._pictures import read_table
 from ggml_backend.cli import main
 
 NAMES = [
-    "<img src=x onerror=alert(1)>", "</script><script>alert(1)</script>", '"><svg onload=alert(1)>', "' onmouseover='alert(1)", "<!--", "]]>", "&lt;b&gt;",
-    "</title><b>", "\x1b[31mred\x1b]0;title\x07", "\x9b31m", "a\rb\nc\td", "\u202eabc\u2066", "\u2028\u2029", "\udcff\udc80", "=1+1", "+cmd|'/c'!A1", "@SUM(1)", "-2",
+    "<img src=x onerror=alert(1)>", "</script><script>alert(1)</script>", '"><svg onload=alert(1)>',
+    "' onmouseover='alert(1)", "<!--", "]]>", "&lt;b&gt;",
+    "</title><b>", "\x1b[31mred\x1b]0;title\x07", "\x9b31m", "a\rb\nc\td", "\u202eabc\u2066", "\u2028\u2029",
+    "\udcff\udc80", "=1+1", "+cmd|'/c'!A1", "@SUM(1)", "-2",
     "'quoted", 'a"b', "a,b;c", "%n%s", "\\N{back}\\", "{|}", "名前", "é" * 40, "\u200b\ufeff", "\x7f", "plain",
 ]  # fmt: skip
 
-anything = st.one_of(st.sampled_from(NAMES), st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=40))
+anything = st.one_of(
+    st.sampled_from(NAMES),
+    st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=40),
+)
 
 
 def escaped_characters(text: str) -> list[str]:
@@ -124,7 +129,9 @@ def test_other_forms(names: list[str]) -> None:
     rows = list(csv.DictReader(io.StringIO(shown.plan.to_csv(), newline="")))
     assert rows
     for row in rows:
-        assert not any(v.startswith(("=", "+", "-", "@", "\t", "\r")) for v in row.values() if not re.fullmatch("-?[0-9.]+", v))
+        assert not any(
+            v.startswith(("=", "+", "-", "@", "\t", "\r")) for v in row.values() if not re.fullmatch("-?[0-9.]+", v)
+        )
     for text in (repr(shown.graph), repr(shown.graph.nodes[0]), repr(shown.plan)):
         assert not escaped_characters(text)
 
@@ -132,7 +139,8 @@ def test_other_forms(names: list[str]) -> None:
 # Graphviz: each line is one of these; inside a label nothing is bare that has a meaning.
 LABEL = r'"(?:[^"\\]|\\.)*"'
 DOT = re.compile(
-    rf'digraph G {{|  newrank = true;|  rankdir = LR;|}}|  "0x[0-9a-f]+" \[style=filled; fillcolor=\w+; shape=record; label=({LABEL}); \]'
+    r'digraph G {|  newrank = true;|  rankdir = LR;|}|  "0x[0-9a-f]+" \[style=filled; fillcolor=\w+; shape=record;'
+    rf" label=({LABEL}); \]"
     r'|  "0x[0-9a-f]+":[xg] -> "0x[0-9a-f]+":[xg] \[arrowhead=\w+; style=\w+; label="src \d"; \]'
 )
 
@@ -144,7 +152,11 @@ def test_dot(names: list[str]) -> None:
     text = shown.graph.to_dot()
     text.encode()  # no surrogates
     turning = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
-    assert not [c for c in text if (c != "\n" and unicodedata.category(c) in ("Cc", "Zl", "Zp")) or unicodedata.bidirectional(c) in turning]
+    assert not [
+        c
+        for c in text
+        if (c != "\n" and unicodedata.category(c) in ("Cc", "Zl", "Zp")) or unicodedata.bidirectional(c) in turning
+    ]
     for line in text.splitlines():
         assert DOT.fullmatch(line), line
     labels = [m[1] for line in text.splitlines() if (m := DOT.fullmatch(line)) and m[1]]
@@ -203,7 +215,10 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("arguments", [["info"], ["dump"], ["info", "--json"], ["check"], ["quantize", "--type", "q8_0"], ["dump", "--values"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["info"], ["dump"], ["info", "--json"], ["check"], ["quantize", "--type", "q8_0"], ["dump", "--values"]],
+)
 def test_commands(model: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     action, *rest = arguments
     out = [str(model.with_suffix(".out"))] if action == "quantize" else []
@@ -218,7 +233,9 @@ def test_commands(model: Path, arguments: list[str], capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8", "latin-1"])
 def test_terminals_of_other_encodings(model: Path, encoding: str) -> None:
     command = [sys.executable, "-m", "ggml_backend", "gguf", "info", str(model)]
-    done = subprocess.run(command, env={**os.environ, "PYTHONIOENCODING": encoding}, capture_output=True, check=False, timeout=60)
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONIOENCODING": encoding}, capture_output=True, check=False, timeout=60
+    )
     assert done.returncode == 0, done.stderr
     assert b"\x1b" not in done.stdout and b"Traceback" not in done.stderr
 
@@ -226,10 +243,14 @@ def test_terminals_of_other_encodings(model: Path, encoding: str) -> None:
 def test_errors_are_escaped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "sick.gguf"
     with gb.gguf.Writer(path) as writer:
-        writer.add_tensor("\x1b[2Jsick", np.array([np.nan], np.float32)).add_tensor("\x1b[31mq", np.ones((2, 32), np.float32), "q8_0")
+        writer.add_tensor("\x1b[2Jsick", np.array([np.nan], np.float32)).add_tensor(
+            "\x1b[31mq", np.ones((2, 32), np.float32), "q8_0"
+        )
     for arguments in (
-        ["gguf", "check", str(path)], ["gguf", "info", str(tmp_path / "\x1b[1mabsent\n")], ["gguf", "dump", str(path), "\x1b*x"], ["plan", str(path)],
-        ["gguf", "quantize", str(path), str(path) + "2", "--type", "q4_0"], ["bench", "--compare", "\x1b[3mx"], ["calibrate", "\x1b[4m"],
+        ["gguf", "check", str(path)], ["gguf", "info", str(tmp_path / "\x1b[1mabsent\n")],
+        ["gguf", "dump", str(path), "\x1b*x"], ["plan", str(path)],
+        ["gguf", "quantize", str(path), str(path) + "2", "--type", "q4_0"], ["bench", "--compare", "\x1b[3mx"],
+        ["calibrate", "\x1b[4m"],
     ):  # fmt: skip
         assert main(arguments) == 1, arguments
         shown = capsys.readouterr()

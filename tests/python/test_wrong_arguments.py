@@ -1,5 +1,5 @@
-"""Every parameter of everything public is given values that it cannot take: what comes out is an error of this package, or a TypeError or
-ValueError that names the parameter or what was called; never one from inside."""
+"""Every parameter of everything public is given values that it cannot take: what comes out is an error of this package,
+or a TypeError or ValueError that names the parameter or what was called; never one from inside."""
 
 from __future__ import annotations
 
@@ -14,20 +14,27 @@ import pytest
 import ggml_backend as gb
 
 VALUES: dict[str, Any] = {
-    "None": None, "text": "wrong", "int": 3, "negative": -1, "huge": 2**70, "float": 1.5, "nan": float("nan"), "bytes": b"x", "empty": [],
-    "list": [1, 2], "ragged": [[1], [2, 3]], "texts": ["a", "b"], "dict": {"a": 1}, "set": {1}, "object": object(), "function": len,
-    "complex": 1j, "strings": np.array(["a", "b"]), "scalar": np.float32(2.5), "type": int, "NUL": "a\0b", "surrogate": "\udcff", "tuple": (1.5, None),
+    "None": None, "text": "wrong", "int": 3, "negative": -1, "huge": 2**70, "float": 1.5, "nan": float("nan"),
+    "bytes": b"x", "empty": [],
+    "list": [1, 2], "ragged": [[1], [2, 3]], "texts": ["a", "b"], "dict": {"a": 1}, "set": {1}, "object": object(),
+    "function": len,
+    "complex": 1j, "strings": np.array(["a", "b"]), "scalar": np.float32(2.5), "type": int, "NUL": "a\0b",
+    "surrogate": "\udcff", "tuple": (1.5, None),
 }  # fmt: skip
 
 INSIDE = re.compile(
-    r"cdata|\bffi\b|\bgbpy|\bggml_(?!backend)|'_\w+'|_live\b|initializer for ctype|NoneType: None|has no len\(\)|not subscriptable|object is not"
-    r"|unhashable|an integer is required|does not fit '|not supported between|unsupported operand|expected str|expected string|Cannot interpret"
-    r"|\) argument must be|inhomogeneous|__\w+__(?<!__init__)|has no attribute|truth value|invalid literal|could not convert|embedded null|codec can't|lambda"
+    r"cdata|\bffi\b|\bgbpy|\bggml_(?!backend)|'_\w+'|_live\b|initializer for ctype|NoneType: None|has no len\(\)|not"
+    r" subscriptable|object is not"
+    r"|unhashable|an integer is required|does not fit '|not supported between|unsupported operand|expected str|expected"
+    r" string|Cannot interpret"
+    r"|\) argument must be|inhomogeneous|__\w+__(?<!__init__)|has no attribute|truth value|invalid literal|could not"
+    r" convert|embedded null|codec can't|lambda"
 )
 """What only errors from inside say."""
 
 UNTRIED = {
-    "UnknownType.refuse", "UnknownType.row_size", "GGUFFile.__init__", "GGUFTensor.__init__", "Metadata.__init__", "UnknownType.__init__", "Weights.__init__", "DType.__init__", "Trace.__init__",
+    "UnknownType.refuse", "UnknownType.row_size", "GGUFFile.__init__", "GGUFTensor.__init__", "Metadata.__init__",
+    "UnknownType.__init__", "Weights.__init__", "DType.__init__", "Trace.__init__",
     "BackendList.__init__", "BackendList.__getitem__", "as_dtype.what", "as_dtype.value", "Costs.cached.options",
 }  # fmt: skip
 """What this package alone makes or calls, what Python's list does, and options that another function checks."""
@@ -60,29 +67,42 @@ class World:
 
     def owners(self) -> dict[str, Any]:
         return {
-            "Context": gb.Context(), "Tensor": gb.Context(no_alloc=False).tensor((4, 4)).set(1), "Graph": self.graph, "Backend": self.cpu, "BufferType": self.cpu.buffer_type,
-            "Buffer": self.cpu.alloc(4096), "Scheduler": self.sched, "Event": gb.Event(self.sim), "Plan": self.plan, "Trace": self.trace,
-            "TensorAllocator": gb.TensorAllocator(self.cpu, 4096), "GraphAllocator": gb.GraphAllocator(self.cpu), "DType": gb.q4_0,
-            "Pending": self.sched.compute_async(self.graph), "GGUFFile": self.file, "GGUFTensor": self.file.tensors["w"],
+            "Context": gb.Context(), "Tensor": gb.Context(no_alloc=False).tensor((4, 4)).set(1), "Graph": self.graph,
+            "Backend": self.cpu, "BufferType": self.cpu.buffer_type,
+            "Buffer": self.cpu.alloc(4096), "Scheduler": self.sched, "Event": gb.Event(self.sim), "Plan": self.plan,
+            "Trace": self.trace,
+            "TensorAllocator": gb.TensorAllocator(self.cpu, 4096), "GraphAllocator": gb.GraphAllocator(self.cpu),
+            "DType": gb.q4_0,
+            "Pending": self.sched.compute_async(self.graph), "GGUFFile": self.file,
+            "GGUFTensor": self.file.tensors["w"],
             "Metadata": self.file.metadata, "Weights": self.weights, "Writer": gb.gguf.Writer(self.folder / "w.gguf"),
-            "BackendList": gb.backends(), "Costs": gb.Costs([gb.DeviceCosts(), gb.DeviceCosts()]), "MemoryPlan": gb.plan_memory([0], [1], [2]), "SchedulerStats": self.sched.stats,
+            "BackendList": gb.backends(), "Costs": gb.Costs([gb.DeviceCosts(), gb.DeviceCosts()]),
+            "MemoryPlan": gb.plan_memory([0], [1], [2]), "SchedulerStats": self.sched.stats,
         }  # fmt: skip
 
     def value(self, name: str, parameter: inspect.Parameter) -> Any:
         """Something right for a parameter that has no default."""
         text = str(parameter.annotation)
         by_name = {
-            "positions": self.ids, "ids": self.ids, "path": str(self.folder / "out"), "source": self.path, "where": self.cpu, "shape": (4, 4),
-            "like": (4, 4), "axes": (1, 0), "array": np.ones((4, 32), np.float32), "value": 1.0, "key": "general.other", "op": "relu",
-            "function": len, "importance": None, "lower": [0], "upper": [1], "size": 64, "names": "w", "matrices": [self.x], "wanted": None,
-            "dtype": "float32", "target": self.cpu, "devices": (), "name": "w", "mode": 0, "tensors": [self.x], "callback": None,
+            "positions": self.ids, "ids": self.ids, "path": str(self.folder / "out"), "source": self.path,
+            "where": self.cpu, "shape": (4, 4),
+            "like": (4, 4), "axes": (1, 0), "array": np.ones((4, 32), np.float32), "value": 1.0, "key": "general.other",
+            "op": "relu",
+            "function": len, "importance": None, "lower": [0], "upper": [1], "size": 64, "names": "w",
+            "matrices": [self.x], "wanted": None,
+            "dtype": "float32", "target": self.cpu, "devices": (), "name": "w", "mode": 0, "tensors": [self.x],
+            "callback": None,
         }  # fmt: skip
         special = {
-            ("plan_memory", "size"): [64], ("Backend.__init__", "name"): "CPU", ("pool_1d", "op"): "max", ("pool_2d", "op"): "max",
-            ("dequantize", "array"): np.zeros((2, 18), np.uint8), ("dequantize", "dtype"): "q4_0", ("Metadata.type", "key"): "general.name",
+            ("plan_memory", "size"): [64], ("Backend.__init__", "name"): "CPU", ("pool_1d", "op"): "max",
+            ("pool_2d", "op"): "max",
+            ("dequantize", "array"): np.zeros((2, 18), np.uint8), ("dequantize", "dtype"): "q4_0",
+            ("Metadata.type", "key"): "general.name",
             ("Metadata.__getitem__", "key"): "general.name", ("set_log", "target"): None, ("DType.row_size", "n"): 32,
-            ("Writer.add_tensor", "array"): np.ones((2, 2), np.float32), ("get_rows", "b"): self.ids, ("Tensor.swapaxes", "a"): 0,
-            ("Tensor.swapaxes", "b"): 1, ("fallback_dtype", "n"): 32, ("Writer.add_tensor", "name"): "new", ("Graph.get", "name"): "node",
+            ("Writer.add_tensor", "array"): np.ones((2, 2), np.float32), ("get_rows", "b"): self.ids,
+            ("Tensor.swapaxes", "a"): 0,
+            ("Tensor.swapaxes", "b"): 1, ("fallback_dtype", "n"): 32, ("Writer.add_tensor", "name"): "new",
+            ("Graph.get", "name"): "node",
             ("Scheduler.__init__", "backends"): [self.cpu],
         }  # fmt: skip
         if (name, parameter.name) in special:
@@ -92,7 +112,9 @@ class World:
                 return made
         if parameter.name in by_name:
             return by_name[parameter.name]
-        return {"int": 1, "float": 1.0, "str": "x", "bool": False}.get(text.split(" ")[0].strip("'"), self.x if "image" not in name else self.image)
+        return {"int": 1, "float": 1.0, "str": "x", "bool": False}.get(
+            text.split(" ")[0].strip("'"), self.x if "image" not in name else self.image
+        )
 
 
 def callables() -> list[tuple[str, Any]]:
@@ -102,7 +124,11 @@ def callables() -> list[tuple[str, Any]]:
             thing = getattr(module, name)
             if inspect.isfunction(thing):
                 found[name] = thing
-            elif inspect.isclass(thing) and thing.__module__.startswith("ggml_backend") and not issubclass(thing, BaseException):
+            elif (
+                inspect.isclass(thing)
+                and thing.__module__.startswith("ggml_backend")
+                and not issubclass(thing, BaseException)
+            ):
                 if "__init__" in vars(thing):
                     found[f"{name}.__init__"] = thing.__init__
                 for base in reversed(thing.__mro__):
@@ -110,7 +136,9 @@ def callables() -> list[tuple[str, Any]]:
                         for attribute, member in vars(base).items():
                             if isinstance(member, (classmethod, staticmethod)):
                                 member = member.__func__
-                            if inspect.isfunction(member) and (not attribute.startswith("_") or attribute == "__getitem__"):
+                            if inspect.isfunction(member) and (
+                                not attribute.startswith("_") or attribute == "__getitem__"
+                            ):
                                 found[f"{name}.{attribute}"] = member
                             if isinstance(member, property) and member.fset is not None:
                                 found[f"{name}.{attribute}="] = member.fset
@@ -141,7 +169,9 @@ def call(world: World, name: str, wanted: str, wrong: Any) -> None:
     thing = getattr(gb, owner, None) or getattr(gb.gguf, owner)
     if not method or method == "__init__":
         function = thing
-        parameters = list(inspect.signature(thing.__init__ if method else thing).parameters.values())[1 if method else 0 :]
+        parameters = list(inspect.signature(thing.__init__ if method else thing).parameters.values())[
+            1 if method else 0 :
+        ]
     elif method.endswith("="):
         setattr(world.owners()[owner], method[:-1], wrong)
         return
@@ -217,4 +247,10 @@ def test_a_wrong_value_is_told_in_the_terms_of_the_caller(world, quiet, name, pa
 
 def test_nearly_everything_is_tried():
     assert len(CASES) > 350
-    assert {("relu", "a"), ("Scheduler.trace", "path"), ("Plan.to_text", "width"), ("Backend.n_threads=", "n"), ("open", "source")} <= set(CASES)
+    assert {
+        ("relu", "a"),
+        ("Scheduler.trace", "path"),
+        ("Plan.to_text", "width"),
+        ("Backend.n_threads=", "n"),
+        ("open", "source"),
+    } <= set(CASES)

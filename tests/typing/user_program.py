@@ -1,5 +1,5 @@
-"""A user's program that mentions every public name, as type checkers see it: `mypy --strict` and `pyright` must accept it against the
-installed package. It also runs, so that what the checkers believe is what happens.
+"""A user's program that mentions every public name, as type checkers see it: `mypy --strict` and `pyright` must accept
+it against the installed package. It also runs, so that what the checkers believe is what happens.
 
 `tests/python/test_types.py` checks it, and that no name of ``ggml_backend.__all__`` is missing here.
 """
@@ -27,8 +27,10 @@ else:
 
 def dtypes() -> list[gb.DType]:
     quantized: list[gb.DType] = [
-        gb.q4_0, gb.q4_1, gb.q5_0, gb.q5_1, gb.q8_0, gb.q8_1, gb.q2_k, gb.q3_k, gb.q4_k, gb.q5_k, gb.q6_k, gb.q8_k, gb.iq1_m, gb.iq1_s,
-        gb.iq2_s, gb.iq2_xs, gb.iq2_xxs, gb.iq3_s, gb.iq3_xxs, gb.iq4_nl, gb.iq4_xs, gb.tq1_0, gb.tq2_0, gb.mxfp4, gb.nvfp4,
+        gb.q4_0, gb.q4_1, gb.q5_0, gb.q5_1, gb.q8_0, gb.q8_1, gb.q2_k, gb.q3_k, gb.q4_k, gb.q5_k, gb.q6_k, gb.q8_k,
+        gb.iq1_m, gb.iq1_s,
+        gb.iq2_s, gb.iq2_xs, gb.iq2_xxs, gb.iq3_s, gb.iq3_xxs, gb.iq4_nl, gb.iq4_xs, gb.tq1_0, gb.tq2_0, gb.mxfp4,
+        gb.nvfp4,
     ]  # fmt: skip
     plain = [gb.float32, gb.float16, gb.bfloat16, gb.float64, gb.int8, gb.int16, gb.int32, gb.int64]
     wanted: gb.DTypeLike = "q4_0"
@@ -40,13 +42,41 @@ def dtypes() -> list[gb.DType]:
 
 def elementwise(x: gb.Tensor, y: gb.Tensor) -> list[gb.Tensor]:
     functions: list[Callable[[gb.Tensor], gb.Tensor]] = [
-        gb.abs, gb.sgn, gb.neg, gb.step, gb.tanh, gb.elu, gb.relu, gb.gelu, gb.gelu_erf, gb.gelu_quick, gb.silu, gb.hardswish, gb.hardsigmoid,
+        gb.abs, gb.sgn, gb.neg, gb.step, gb.tanh, gb.elu, gb.relu, gb.gelu, gb.gelu_erf, gb.gelu_quick, gb.silu,
+        gb.hardswish, gb.hardsigmoid,
         gb.leaky_relu, gb.sqr, gb.sqrt, gb.log,
     ]  # fmt: skip
     results = [function(x) for function in functions]
-    results += [gb.add(x, y), gb.sub(x, y), gb.mul(x, y), gb.div(x, y), gb.scale(x, 2.0), gb.clamp(x, min=0.0, max=1.0), gb.unary(x, "relu")]
-    results += [gb.add1(x, x.context.constant(1.0)), gb.add_cast(x.astype("f16"), y, gb.float32), gb.acc(x, y, 0), gb.set(x, y, inplace=False)]
-    results += [x + y, x - y, x * y, x / y, -x, +x, abs(x), x**2, 2 * x, 1.0 - x, x + np.zeros(4, np.float32), x[1:, ::2], x[None, 0]]
+    results += [
+        gb.add(x, y),
+        gb.sub(x, y),
+        gb.mul(x, y),
+        gb.div(x, y),
+        gb.scale(x, 2.0),
+        gb.clamp(x, min=0.0, max=1.0),
+        gb.unary(x, "relu"),
+    ]
+    results += [
+        gb.add1(x, x.context.constant(1.0)),
+        gb.add_cast(x.astype("f16"), y, gb.float32),
+        gb.acc(x, y, 0),
+        gb.set(x, y, inplace=False),
+    ]
+    results += [
+        x + y,
+        x - y,
+        x * y,
+        x / y,
+        -x,
+        +x,
+        abs(x),
+        x**2,
+        2 * x,
+        1.0 - x,
+        x + np.zeros(4, np.float32),
+        x[1:, ::2],
+        x[None, 0],
+    ]
     results += [gb.map_custom(lambda out, a: a * 2, x), gb.silu_back(x, y)]
     assert_type(x @ y.T, gb.Tensor)
     assert_type(x[0], gb.Tensor)
@@ -55,23 +85,78 @@ def elementwise(x: gb.Tensor, y: gb.Tensor) -> list[gb.Tensor]:
 
 def rows(x: gb.Tensor, y: gb.Tensor) -> list[gb.Tensor]:
     ids = x.context.constant([0, 1], gb.int32)
-    results = [gb.sum(x), gb.sum_rows(x), gb.mean(x), gb.argmax(x), gb.argsort(x, descending=True), gb.top_k(x, 2), gb.diag_mask_inf(x)]
-    results += [gb.norm(x), gb.rms_norm(x, eps=1e-6), gb.group_norm(x.reshape(1, 3, 4), 1), gb.rms_norm_back(x, y), gb.diag_mask_zero(x)]
-    results += [gb.mul_mat(x, y), gb.mul_mat_id([x, x], x.context.constant([[0], [1], [0]], "i32"), 0, y), gb.out_prod(x, y)]
-    results += [gb.get_rows(x, ids), gb.get_rows_back(gb.get_rows(x, ids), ids, x), gb.diag(x[:1]), gb.empty_like(x), gb.repeat(x, (6, 4))]
-    results += [gb.repeat_back(gb.repeat(x, (6, 4)), x), gb.concat(x, y, axis=0), gb.soft_max(x), gb.soft_max_back(x, y), gb.dup(x)]
-    results += [gb.cpy(x, gb.empty_like(y)), gb.cast(x, np.float16), gb.cont(x.T), gb.reshape(x, (4, 3)), gb.view(x), gb.permute(x, 1, 0, 2, 3)]
-    results += [gb.transpose(x), gb.pad(x, 1), gb.cross_entropy_loss(x, y), gb.cross_entropy_loss_back(x, y, x.context.constant(1.0))]
+    results = [
+        gb.sum(x),
+        gb.sum_rows(x),
+        gb.mean(x),
+        gb.argmax(x),
+        gb.argsort(x, descending=True),
+        gb.top_k(x, 2),
+        gb.diag_mask_inf(x),
+    ]
+    results += [
+        gb.norm(x),
+        gb.rms_norm(x, eps=1e-6),
+        gb.group_norm(x.reshape(1, 3, 4), 1),
+        gb.rms_norm_back(x, y),
+        gb.diag_mask_zero(x),
+    ]
+    results += [
+        gb.mul_mat(x, y),
+        gb.mul_mat_id([x, x], x.context.constant([[0], [1], [0]], "i32"), 0, y),
+        gb.out_prod(x, y),
+    ]
+    results += [
+        gb.get_rows(x, ids),
+        gb.get_rows_back(gb.get_rows(x, ids), ids, x),
+        gb.diag(x[:1]),
+        gb.empty_like(x),
+        gb.repeat(x, (6, 4)),
+    ]
+    results += [
+        gb.repeat_back(gb.repeat(x, (6, 4)), x),
+        gb.concat(x, y, axis=0),
+        gb.soft_max(x),
+        gb.soft_max_back(x, y),
+        gb.dup(x),
+    ]
+    results += [
+        gb.cpy(x, gb.empty_like(y)),
+        gb.cast(x, np.float16),
+        gb.cont(x.T),
+        gb.reshape(x, (4, 3)),
+        gb.view(x),
+        gb.permute(x, 1, 0, 2, 3),
+    ]
+    results += [
+        gb.transpose(x),
+        gb.pad(x, 1),
+        gb.cross_entropy_loss(x, y),
+        gb.cross_entropy_loss_back(x, y, x.context.constant(1.0)),
+    ]
     results += [gb.alibi(x.reshape(1, 3, 4), 0, 1, 8.0), gb.upscale(x, 2), gb.pool_1d(x, "max", 2)]
     return results
 
 
 def images_and_attention(ctx: gb.Context) -> list[gb.Tensor]:
     kernel, image = ctx.tensor((2, 3, 3, 3), gb.float16), ctx.tensor((1, 3, 8, 8))
-    results = [gb.conv_2d(kernel, image, padding="half"), gb.im2col(kernel, image, padding=(1, 1)), gb.pool_2d(image[0], "avg", (2, 2))]
-    results += [gb.conv_1d(ctx.tensor((2, 3, 3), "f16"), image[:, :, 0], stride=2), gb.conv_depthwise_2d(ctx.tensor((3, 1, 3, 3), "f16"), image)]
-    results += [gb.conv_transpose_1d(ctx.tensor((8, 2, 3), "f16"), image[0, 0]), gb.win_unpart(gb.win_part(image[0].transpose(1, 2, 0).contiguous(), 4), 8, 8, 4)]
-    results += [gb.conv_transpose_2d(ctx.tensor((3, 2, 2, 2), "f16"), image, stride=2), gb.get_rel_pos(ctx.tensor((7, 4), "f16"), 4, 4)]
+    results = [
+        gb.conv_2d(kernel, image, padding="half"),
+        gb.im2col(kernel, image, padding=(1, 1)),
+        gb.pool_2d(image[0], "avg", (2, 2)),
+    ]
+    results += [
+        gb.conv_1d(ctx.tensor((2, 3, 3), "f16"), image[:, :, 0], stride=2),
+        gb.conv_depthwise_2d(ctx.tensor((3, 1, 3, 3), "f16"), image),
+    ]
+    results += [
+        gb.conv_transpose_1d(ctx.tensor((8, 2, 3), "f16"), image[0, 0]),
+        gb.win_unpart(gb.win_part(image[0].transpose(1, 2, 0).contiguous(), 4), 8, 8, 4),
+    ]
+    results += [
+        gb.conv_transpose_2d(ctx.tensor((3, 2, 2, 2), "f16"), image, stride=2),
+        gb.get_rel_pos(ctx.tensor((7, 4), "f16"), 4, 4),
+    ]
     q, k, v = ctx.tensor((1, 2, 4, 8)), ctx.tensor((1, 2, 4, 8)), ctx.tensor((1, 2, 8, 4))
     results += [gb.flash_attn(q, k, v, masked=True), gb.flash_attn_back(q, k, v, q)]
     positions = ctx.constant(np.arange(2, dtype=np.int32))

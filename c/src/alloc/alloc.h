@@ -20,8 +20,8 @@
 #include "ggml-alloc.h"
 
 struct ggml_tallocr {
-    ggml_backend_buffer_type_t buft;      // of the buffer, or of the one measured for; NULL: measuring for plain memory
-    ggml_backend_buffer_t      buffer;    // NULL: measuring
+    ggml_backend_buffer_type_t buft;   // of the buffer, or of the one measured for; NULL: measuring for plain memory
+    ggml_backend_buffer_t      buffer; // NULL: measuring
     bool                       owns_buffer;
     char *                     base;      // of the buffer; NULL: measuring
     size_t                     size;      // of the buffer; measuring: as good as without limit
@@ -37,7 +37,7 @@ bool gb_tallocr_size_of(struct ggml_tallocr * talloc, struct ggml_tensor * tenso
 
 // Takes the bytes from the pool; the tensor is only looked at. Reported on failure.
 enum ggml_status gb_tallocr_take(struct ggml_tallocr * talloc, struct ggml_tensor * tensor, const char * func,
-                                 size_t * offset, size_t * padded);
+    size_t * offset, size_t * padded);
 
 // Placed as far as this allocator can tell (it may be NULL: no allocator was given for the tensor).
 bool gb_tallocr_is_placed(const struct ggml_tallocr * talloc, const struct ggml_tensor * tensor);

@@ -29,9 +29,7 @@ ggml_allocr_t ggml_allocr_new(void * data, size_t size, size_t alignment) {
     return allocr_of(ggml_tallocr_new(data, size, alignment));
 }
 
-ggml_allocr_t ggml_allocr_new_measure(size_t alignment) {
-    return allocr_of(ggml_tallocr_new_measure(alignment));
-}
+ggml_allocr_t ggml_allocr_new_measure(size_t alignment) { return allocr_of(ggml_tallocr_new_measure(alignment)); }
 
 ggml_allocr_t ggml_allocr_new_from_buffer(struct ggml_backend_buffer * buffer) {
     return allocr_of(ggml_tallocr_new_from_buffer(buffer));
@@ -46,12 +44,12 @@ ggml_allocr_t ggml_allocr_new_measure_from_backend(struct ggml_backend * backend
 }
 
 struct ggml_backend_buffer * ggml_allocr_get_buffer(ggml_allocr_t alloc) {
-    GB_CHECK_ARG(alloc, NULL);
+    GB_CHECK_ARG_RETURNING(alloc, NULL);
     return ggml_tallocr_get_buffer(alloc->talloc);
 }
 
 enum ggml_status ggml_allocr_set_parse_seq(ggml_allocr_t alloc, const int * list, int n) {
-    GB_CHECK_ARG(alloc, GGML_STATUS_INVALID_ARGUMENT);
+    GB_CHECK_ARG(alloc);
     return ggml_gallocr_set_parse_seq(alloc->galloc, list, n);
 }
 
@@ -65,26 +63,26 @@ void ggml_allocr_free(ggml_allocr_t alloc) {
 }
 
 bool ggml_allocr_is_measure(ggml_allocr_t alloc) {
-    GB_CHECK_ARG(alloc, false);
+    GB_CHECK_ARG_RETURNING(alloc, false);
     return ggml_tallocr_is_measure(alloc->talloc);
 }
 
 enum ggml_status ggml_allocr_reset(ggml_allocr_t alloc) {
-    GB_CHECK_ARG(alloc, GGML_STATUS_INVALID_ARGUMENT);
+    GB_CHECK_ARG(alloc);
     return ggml_tallocr_reset(alloc->talloc);
 }
 
 enum ggml_status ggml_allocr_alloc(ggml_allocr_t alloc, struct ggml_tensor * tensor) {
-    GB_CHECK_ARG(alloc, GGML_STATUS_INVALID_ARGUMENT);
+    GB_CHECK_ARG(alloc);
     return ggml_tallocr_alloc(alloc->talloc, tensor);
 }
 
 size_t ggml_allocr_max_size(ggml_allocr_t alloc) {
-    GB_CHECK_ARG(alloc, 0);
+    GB_CHECK_ARG_RETURNING(alloc, 0);
     return ggml_tallocr_max_size(alloc->talloc);
 }
 
 size_t ggml_allocr_alloc_graph(ggml_allocr_t alloc, struct ggml_cgraph * graph) {
-    GB_CHECK_ARG(alloc, 0);
+    GB_CHECK_ARG_RETURNING(alloc, 0);
     return ggml_gallocr_alloc_graph(alloc->galloc, alloc->talloc, graph);
 }

@@ -27,10 +27,10 @@ struct info { // of a tensor
     int64_t              block;    // bytes taken in this call; NONE
     int                  position; // in the execution order; NONE: no node
     int                  n_readers, n_views; // left
-    bool                 placed;   // before this call, or in it
+    bool                 placed;             // before this call, or in it
     bool                 input, keep;
-    bool                 hidden;   // a view of it is read that is no node
-    bool                 once;     // exactly one reader, and nobody looks at it afterwards
+    bool                 hidden; // a view of it is read that is no node
+    bool                 once;   // exactly one reader, and nobody looks at it afterwards
 };
 
 struct block { // bytes taken in this call
@@ -44,8 +44,8 @@ enum event_kind { EVENT_BIND, EVENT_VIEW, EVENT_RELEASE };
 struct event {
     enum event_kind       kind;
     int64_t               id;
-    size_t                offset;     // BIND
-    void *                old_data;   // VIEW, for the undo
+    size_t                offset;   // BIND
+    void *                old_data; // VIEW, for the undo
     ggml_backend_buffer_t old_buffer;
 };
 
@@ -55,24 +55,22 @@ struct pool_of { // a tensor allocator of this call, and how it was before
 };
 
 struct job { // one call
-    struct ggml_cgraph *  graph;
-    ggml_tallocr_t        talloc;    // of every tensor, or NULL: look it up in
-    struct ggml_hash_set  set;
-    ggml_tallocr_t *      by_slot;
-    bool                  measuring; // some allocator measures
-    struct gb_ptrmap      ids;
-    GB_VEC(struct info)    infos;
-    GB_VEC(struct block)   blocks;
-    GB_VEC(struct event)   events;
+    struct ggml_cgraph * graph;
+    ggml_tallocr_t       talloc; // of every tensor, or NULL: look it up in
+    struct ggml_hash_set set;
+    ggml_tallocr_t *     by_slot;
+    bool                 measuring; // some allocator measures
+    struct gb_ptrmap     ids;
+    GB_VEC(struct info) infos;
+    GB_VEC(struct block) blocks;
+    GB_VEC(struct event) events;
     GB_VEC(struct pool_of) pools;
-    GB_VEC(int)            order;    // node indices and barriers, the last one a barrier
+    GB_VEC(int) order; // node indices and barriers, the last one a barrier
 };
 
 // ------------------------------------------------------------------------------------------------------------- handles
 
-ggml_gallocr_t ggml_gallocr_new(void) {
-    return GB_NEW(struct ggml_gallocr);
-}
+ggml_gallocr_t ggml_gallocr_new(void) { return GB_NEW(struct ggml_gallocr); }
 
 void ggml_gallocr_free(ggml_gallocr_t galloc) {
     if (galloc) {
@@ -82,12 +80,12 @@ void ggml_gallocr_free(ggml_gallocr_t galloc) {
 }
 
 enum ggml_status ggml_gallocr_set_parse_seq(ggml_gallocr_t galloc, const int * list, int n) {
-    GB_CHECK_ARG(galloc, GGML_STATUS_INVALID_ARGUMENT);
-    GB_FAIL_IF(n < 0 || (n > 0 && list == NULL), GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: argument 'list': %d entries at %p", __func__, n, (const void *) list);
+    GB_CHECK_ARG(galloc);
+    GB_FAIL_IF(n < 0 || (n > 0 && list == NULL), GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'list': %d entries at %p",
+        __func__, n, (const void *) list);
     for (int i = 0; i < n; i++) {
-        GB_FAIL_IF(list[i] < BARRIER, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-                   "%s: argument 'list': entry %d is %d, neither a node index nor -1", __func__, i, list[i]);
+        GB_FAIL_IF(list[i] < BARRIER, GGML_STATUS_INVALID_ARGUMENT,
+            "%s: argument 'list': entry %d is %d, neither a node index nor -1", __func__, i, list[i]);
     }
     if (!gb_vec_reserve(&galloc->parse_seq, (size_t) n)) {
         return GGML_STATUS_ALLOC_FAILED;
@@ -164,9 +162,8 @@ static enum ggml_status id_of(struct job * job, struct ggml_tensor * t, int64_t 
     }
     int64_t root = NONE;
     if (t->view_src) {
-        GB_FAIL_IF(t->view_src->view_src != NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-                   "ggml_gallocr_alloc_graph: '%s' is a view of '%s', which is a view itself", t->name,
-                   t->view_src->name);
+        GB_FAIL_IF(t->view_src->view_src != NULL, GGML_STATUS_INVALID_ARGUMENT,
+            "ggml_gallocr_alloc_graph: '%s' is a view of '%s', which is a view itself", t->name, t->view_src->name);
         root = gb_ptrmap_get(&job->ids, t->view_src);
         if (root == GB_PTRMAP_ABSENT) {
             GB_TRY(add_tensor(job, t->view_src, NONE, &root));
@@ -175,14 +172,10 @@ static enum ggml_status id_of(struct job * job, struct ggml_tensor * t, int64_t 
     return add_tensor(job, t, root, id);
 }
 
-static struct info * info_at(struct job * job, int64_t id) {
-    return &job->infos.data[id];
-}
+static struct info * info_at(struct job * job, int64_t id) { return &job->infos.data[id]; }
 
 // Of a tensor that was added.
-static int64_t known_id(const struct job * job, const struct ggml_tensor * t) {
-    return gb_ptrmap_get(&job->ids, t);
-}
+static int64_t known_id(const struct job * job, const struct ggml_tensor * t) { return gb_ptrmap_get(&job->ids, t); }
 
 static enum ggml_status add_nodes(struct job * job) {
     const struct ggml_cgraph * graph = job->graph;
@@ -215,11 +208,11 @@ static enum ggml_status make_order(struct job * job, const struct ggml_gallocr *
     for (int k = 0; k < n_seq; k++) {
         const int i = given ? galloc->parse_seq.data[k] : k;
         if (i != BARRIER) {
-            GB_FAIL_IF(i >= n_nodes, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-                       "ggml_gallocr_alloc_graph: the parse sequence names node %d, the graph has %d", i, n_nodes);
+            GB_FAIL_IF(i >= n_nodes, GGML_STATUS_INVALID_ARGUMENT,
+                "ggml_gallocr_alloc_graph: the parse sequence names node %d, the graph has %d", i, n_nodes);
             struct info * info = info_at(job, known_id(job, job->graph->nodes[i]));
-            GB_FAIL_IF(info->position != NONE, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-                       "ggml_gallocr_alloc_graph: node %d, '%s', occurs twice", i, info->tensor->name);
+            GB_FAIL_IF(info->position != NONE, GGML_STATUS_INVALID_ARGUMENT,
+                "ggml_gallocr_alloc_graph: node %d, '%s', occurs twice", i, info->tensor->name);
             info->position = n_found++;
         }
         job->order.data[job->order.n++] = i;
@@ -228,8 +221,8 @@ static enum ggml_status make_order(struct job * job, const struct ggml_gallocr *
         }
     }
     job->order.data[job->order.n++] = BARRIER;
-    GB_FAIL_IF(n_found != n_nodes, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "ggml_gallocr_alloc_graph: the parse sequence lists %d nodes, the graph has %d", n_found, n_nodes);
+    GB_FAIL_IF(n_found != n_nodes, GGML_STATUS_INVALID_ARGUMENT,
+        "ggml_gallocr_alloc_graph: the parse sequence lists %d nodes, the graph has %d", n_found, n_nodes);
     return GGML_STATUS_SUCCESS;
 }
 
@@ -239,16 +232,15 @@ static enum ggml_status check_order(struct job * job) {
         const int                  at   = info_at(job, known_id(job, node))->position;
         for (int s = 0; s < GGML_MAX_SRC; s++) {
             const struct info * src = node->src[s] ? info_at(job, known_id(job, node->src[s])) : NULL;
-            GB_FAIL_IF(src && src->position > at, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-                       "ggml_gallocr_alloc_graph: '%s' reads '%s', which is computed later", node->name,
-                       src->tensor->name);
+            GB_FAIL_IF(src && src->position > at, GGML_STATUS_INVALID_ARGUMENT,
+                "ggml_gallocr_alloc_graph: '%s' reads '%s', which is computed later", node->name, src->tensor->name);
         }
     }
     return GGML_STATUS_SUCCESS;
 }
 
-// What is computed here, has one reader and is wanted by nobody else. The readers of a view are not those of its source: a view that is a
-// node reads its source, and one that is none hides who does.
+// What is computed here, has one reader and is wanted by nobody else. The readers of a view are not those of its
+// source: a view that is a node reads its source, and one that is none hides who does.
 static void find_read_once(struct job * job) {
     for (size_t id = 0; id < job->infos.n; id++) {
         const struct info * info = info_at(job, (int64_t) id);
@@ -259,8 +251,8 @@ static void find_read_once(struct job * job) {
     for (size_t id = 0; id < job->infos.n; id++) {
         struct info *       info = info_at(job, (int64_t) id);
         const struct info * root = info_at(job, info->root);
-        info->once = info->n_readers == 1 && info->position != NONE && root->position != NONE && !root->placed && !root->keep && !root->input &&
-                     !root->hidden;
+        info->once = info->n_readers == 1 && info->position != NONE && root->position != NONE && !root->placed &&
+                     !root->keep && !root->input && !root->hidden;
     }
 }
 
@@ -280,8 +272,8 @@ static int64_t block_to_take_over(struct job * job, int64_t node_id, size_t size
         const struct info *  info  = info_at(job, known_id(job, src));
         const struct info *  root  = info_at(job, info->root);
         const struct block * block = root->block == NONE ? NULL : &job->blocks.data[root->block];
-        const bool           last  = src->view_src ? root->n_views == 1 && root->n_readers == 0 && src->view_offs == 0
-                                                   : root->n_views == 0;
+        const bool           last =
+            src->view_src ? root->n_views == 1 && root->n_readers == 0 && src->view_offs == 0 : root->n_views == 0;
         if (block && last && info->n_readers == 1 && !root->keep && block->owner == info->root &&
             block->talloc == node->talloc && size <= block->size) {
             return root->block;
@@ -293,8 +285,8 @@ static int64_t block_to_take_over(struct job * job, int64_t node_id, size_t size
 // Memory for a tensor that owns its own.
 static enum ggml_status place_owner(struct job * job, int64_t id) {
     struct info * info = info_at(job, id);
-    GB_FAIL_IF(info->talloc == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "ggml_gallocr_alloc_graph: tensor '%s' is not placed and has no allocator", info->tensor->name);
+    GB_FAIL_IF(info->talloc == NULL, GGML_STATUS_INVALID_ARGUMENT,
+        "ggml_gallocr_alloc_graph: tensor '%s' is not placed and has no allocator", info->tensor->name);
     size_t size;
     if (!gb_tallocr_size_of(info->talloc, info->tensor, &size)) {
         return GGML_STATUS_INVALID_ARGUMENT;
@@ -308,7 +300,7 @@ static enum ggml_status place_owner(struct job * job, int64_t id) {
             return GGML_STATUS_ALLOC_FAILED;
         }
         GB_TRY(gb_tallocr_take(info->talloc, info->tensor, "ggml_gallocr_alloc_graph", &block.offset, &block.size));
-        info->block                         = (int64_t) job->blocks.n;
+        info->block                       = (int64_t) job->blocks.n;
         job->blocks.data[job->blocks.n++] = block;
     }
     info->placed = true;
@@ -322,7 +314,7 @@ static bool needs_binding(const struct job * job, const struct info * view, cons
     }
     return !job->measuring && root->tensor->data != NULL &&
            (view->tensor->buffer != root->tensor->buffer ||
-            view->tensor->data != (char *) root->tensor->data + view->tensor->view_offs);
+               view->tensor->data != (char *) root->tensor->data + view->tensor->view_offs);
 }
 
 static enum ggml_status place(struct job * job, int64_t id) {
@@ -375,10 +367,10 @@ static enum ggml_status release_sources(struct job * job, const struct ggml_tens
 // Views of what was placed beforehand; inputs; and leafs that are results themselves.
 static enum ggml_status place_first(struct job * job) {
     for (size_t id = 0; id < job->infos.n; id++) {
-        const struct info * info = info_at(job, (int64_t) id);
-        const bool view_of_placed = info->root != (int64_t) id && info_at(job, info->root)->placed;
-        const bool unread_leaf = info->root == (int64_t) id && info->position == NONE && info->n_readers == 0 &&
-                                 info->n_views == 0;
+        const struct info * info           = info_at(job, (int64_t) id);
+        const bool          view_of_placed = info->root != (int64_t) id && info_at(job, info->root)->placed;
+        const bool          unread_leaf =
+            info->root == (int64_t) id && info->position == NONE && info->n_readers == 0 && info->n_views == 0;
         if (view_of_placed || unread_leaf || (info->input && info->root == (int64_t) id)) {
             GB_TRY(place(job, (int64_t) id));
         }
@@ -449,7 +441,7 @@ static void undo(struct job * job, size_t n) {
         if (event->kind == EVENT_BIND) {
             gb_tallocr_unbind(info->talloc, info->tensor);
         } else if (event->kind == EVENT_VIEW) {
-            const bool ours      = info_at(job, info->root)->block != NONE;
+            const bool ours = info_at(job, info->root)->block != NONE;
             gb_tensor_put(info->tensor, ours ? NULL : event->old_buffer, ours ? NULL : event->old_data);
         }
     }
@@ -508,20 +500,19 @@ static enum ggml_status finish(struct job * job, enum ggml_status status) {
 }
 
 size_t ggml_gallocr_alloc_graph(ggml_gallocr_t galloc, ggml_tallocr_t talloc, struct ggml_cgraph * graph) {
-    GB_CHECK_ARG(galloc, 0);
-    GB_CHECK_ARG(talloc, 0);
-    GB_CHECK_ARG(graph, 0);
+    GB_CHECK_ARG_RETURNING(galloc, 0);
+    GB_CHECK_ARG_RETURNING(talloc, 0);
+    GB_CHECK_ARG_RETURNING(graph, 0);
     struct job job = { .graph = graph, .talloc = talloc };
     return finish(&job, run(&job, galloc)) == GGML_STATUS_SUCCESS ? ggml_tallocr_max_size(talloc) : 0;
 }
 
 enum ggml_status ggml_gallocr_alloc_graph_n(ggml_gallocr_t galloc, struct ggml_cgraph * graph,
-                                            struct ggml_hash_set hash_set, ggml_tallocr_t * hash_node_talloc) {
-    GB_CHECK_ARG(galloc, GGML_STATUS_INVALID_ARGUMENT);
-    GB_CHECK_ARG(graph, GGML_STATUS_INVALID_ARGUMENT);
-    GB_CHECK_ARG(hash_node_talloc, GGML_STATUS_INVALID_ARGUMENT);
-    GB_FAIL_IF(hash_set.keys == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: argument 'hash_set' has no keys", __func__);
+    struct ggml_hash_set hash_set, ggml_tallocr_t * hash_node_talloc) {
+    GB_CHECK_ARG(galloc);
+    GB_CHECK_ARG(graph);
+    GB_CHECK_ARG(hash_node_talloc);
+    GB_FAIL_IF(hash_set.keys == NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'hash_set' has no keys", __func__);
     struct job job = { .graph = graph, .set = hash_set, .by_slot = hash_node_talloc };
     return finish(&job, run(&job, galloc));
 }

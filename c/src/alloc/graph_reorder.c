@@ -1,6 +1,8 @@
-// graph_reorder.c - a graph's nodes in an order that needs less memory, as a graph of its own (reorder.h finds the order).
+// graph_reorder.c - a graph's nodes in an order that needs less memory, as a graph of its own (reorder.h finds the
+// order).
 //
-// What counts is the memory that an allocator will give: results of nodes that have none yet. Leafs and what is placed already do not move.
+// What counts is the memory that an allocator will give: results of nodes that have none yet. Leafs and what is placed
+// already do not move.
 #include "alloc/alloc.h"
 #include "alloc/reorder.h"
 #include "base/mem.h"
@@ -17,9 +19,7 @@ static int64_t id_of(void * user, const struct ggml_tensor * t) {
     return id == GB_PTRMAP_ABSENT ? -1 : id;
 }
 
-static int arena_of(void * user, const struct ggml_tensor * t) {
-    return id_of(user, t) < 0 ? -1 : 0;
-}
+static int arena_of(void * user, const struct ggml_tensor * t) { return id_of(user, t) < 0 ? -1 : 0; }
 
 static size_t size_of(void * user, const struct ggml_tensor * t) {
     (void) user;
@@ -43,8 +43,13 @@ static enum ggml_status find_order(struct numbers * numbers, const struct ggml_c
         return GGML_STATUS_ALLOC_FAILED;
     }
     const struct gb_liveness_input in = {
-        .nodes = graph->nodes, .n_nodes = graph->n_nodes, .user = numbers, .id_of = id_of, .n_ids = (int64_t) numbers->map.n,
-        .arena_of = arena_of, .size_of = size_of,
+        .nodes    = graph->nodes,
+        .n_nodes  = graph->n_nodes,
+        .user     = numbers,
+        .id_of    = id_of,
+        .n_ids    = (int64_t) numbers->map.n,
+        .arena_of = arena_of,
+        .size_of  = size_of,
     };
     return gb_reorder(&in, order, &result);
 }
@@ -61,13 +66,14 @@ static struct ggml_cgraph * copy_in_order(struct ggml_context * ctx, struct ggml
 }
 
 struct ggml_cgraph * ggml_graph_reorder(struct ggml_context * ctx, struct ggml_cgraph * cgraph) {
-    GB_CHECK_ARG(ctx, NULL);
+    GB_CHECK_ARG_RETURNING(ctx, NULL);
     if (gb_graph_check(cgraph, "cgraph", __func__) != GGML_STATUS_SUCCESS) {
         return NULL;
     }
     struct numbers       numbers = { { 0 } };
     int *                order   = gb_calloc((size_t) cgraph->n_nodes + 1, sizeof(*order));
-    struct ggml_cgraph * copy = find_order(&numbers, cgraph, order) == GGML_STATUS_SUCCESS ? copy_in_order(ctx, cgraph, order) : NULL;
+    struct ggml_cgraph * copy =
+        find_order(&numbers, cgraph, order) == GGML_STATUS_SUCCESS ? copy_in_order(ctx, cgraph, order) : NULL;
     gb_ptrmap_free(&numbers.map);
     gb_free(order);
     return copy;

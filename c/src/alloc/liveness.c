@@ -4,9 +4,9 @@
 // source. Per storage the first pass finds the first and last position that uses it and whether it must last; the
 // second pass makes the items, letting a node continue the item of a source that dies in it.
 //
-// Continuing an item of the node's own size never raises the load, the bytes alive at a position. One that is larger keeps bytes that nobody
-// needs, so it is continued only where the highest load of the positions concerned falls. Hence the highest load of an arena is never above
-// that of plans that compute nothing in place.
+// Continuing an item of the node's own size never raises the load, the bytes alive at a position. One that is larger
+// keeps bytes that nobody needs, so it is continued only where the highest load of the positions concerned falls. Hence
+// the highest load of an arena is never above that of plans that compute nothing in place.
 #include "alloc/liveness.h"
 
 #include "base/current.h"
@@ -18,23 +18,24 @@
 
 enum { NEVER = -1 };
 
-struct usage { // of one storage (tensor id)
-    struct ggml_tensor * tensor; // NULL: not met
-    int     first, last;         // positions that write or read it
-    int     arena;
-    size_t  size;
-    bool    from_start, to_end;
-    bool    taken;               // a node continues its item
+// of one storage (tensor id)
+struct usage {
+    struct ggml_tensor * tensor;      // NULL: not met
+    int                  first, last; // positions that write or read it
+    int                  arena;
+    size_t               size;
+    bool                 from_start, to_end;
+    bool                 taken; // a node continues its item
 };
 
 struct liveness {
     const struct gb_liveness_input * in;
-    struct usage *      usages;    // owned; by tensor id
-    int *               n_readers; // owned; by node position: slots of other nodes that read it
-    struct gb_ptrmap    position;  // node -> position
+    struct usage *                   usages;    // owned; by tensor id
+    int *                            n_readers; // owned; by node position: slots of other nodes that read it
+    struct gb_ptrmap                 position;  // node -> position
     GB_VEC(struct gb_live_item) items;
-    int64_t *           item_of;   // owned until handed out
-    size_t *            loads;     // owned; by arena and position: bytes alive, with what was decided so far
+    int64_t * item_of; // owned until handed out
+    size_t *  loads;   // owned; by arena and position: bytes alive, with what was decided so far
 };
 
 static void free_state(struct liveness * l) {
@@ -56,10 +57,9 @@ static enum ggml_status init_state(struct liveness * l, const struct gb_liveness
     }
     for (int i = 0; i < in->n_nodes; i++) {
         const struct ggml_tensor * node = in->nodes[i];
-        GB_FAIL_IF(node == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-                   "gb_liveness_compute: node %d is NULL", i);
+        GB_FAIL_IF(node == NULL, GGML_STATUS_INVALID_ARGUMENT, "gb_liveness_compute: node %d is NULL", i);
         GB_FAIL_IF(gb_ptrmap_get(&l->position, node) != GB_PTRMAP_ABSENT, GGML_STATUS_INVALID_ARGUMENT,
-                   GGML_STATUS_INVALID_ARGUMENT, "gb_liveness_compute: node %d, '%s', occurs twice", i, node->name);
+            "gb_liveness_compute: node %d, '%s', occurs twice", i, node->name);
         if (!gb_ptrmap_set(&l->position, node, i)) {
             return GGML_STATUS_ALLOC_FAILED;
         }
@@ -97,9 +97,9 @@ static void note_flags(const struct liveness * l, struct usage * u, const struct
 
 static enum ggml_status note_source(struct liveness * l, const struct ggml_tensor * src, int i) {
     const int64_t at = gb_ptrmap_get(&l->position, src);
-    GB_FAIL_IF(at != GB_PTRMAP_ABSENT && at > i, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "gb_liveness_compute: node %d, '%s', reads '%s', which is computed later, as node %lld", i,
-               l->in->nodes[i]->name, src->name, (long long) at);
+    GB_FAIL_IF(at != GB_PTRMAP_ABSENT && at > i, GGML_STATUS_INVALID_ARGUMENT,
+        "gb_liveness_compute: node %d, '%s', reads '%s', which is computed later, as node %lld", i,
+        l->in->nodes[i]->name, src->name, (long long) at);
     if (at != GB_PTRMAP_ABSENT && at < i) {
         l->n_readers[at]++;
     }
@@ -134,8 +134,8 @@ static enum ggml_status find_usages(struct liveness * l) {
         struct usage * u = usage_of(l, node, i);
         if (u) {
             // Parameters are nodes that nothing computes; a view that is the first to name its source only looks at it.
-            const bool computed = node->view_src ? !gb_op_is_view(node->op)
-                                                 : node->op != GGML_OP_NONE || has_source(node);
+            const bool computed =
+                node->view_src ? !gb_op_is_view(node->op) : node->op != GGML_OP_NONE || has_source(node);
             u->from_start |= u->first == i && (!computed || node->view_src);
             u->last = i;
             note_flags(l, u, node);
@@ -151,11 +151,9 @@ static enum ggml_status find_usages(struct liveness * l) {
     return GGML_STATUS_SUCCESS;
 }
 
-// ---------------------------------------------------------------------------------------------------------------- loads
+// --------------------------------------------------------------------------------------------------------------- loads
 
-static int64_t lower_of(const struct usage * u) {
-    return u->from_start ? 0 : u->first;
-}
+static int64_t lower_of(const struct usage * u) { return u->from_start ? 0 : u->first; }
 
 static int64_t upper_of(const struct liveness * l, const struct usage * u) {
     return u->to_end ? l->in->n_nodes : u->last + 1;
@@ -196,7 +194,8 @@ static enum ggml_status find_loads(struct liveness * l) {
     return GGML_STATUS_SUCCESS;
 }
 
-// The highest load from position i, where `own` begins, up to its end, if it goes on in a larger piece of memory that was to end there.
+// The highest load from position i, where `own` begins, up to its end, if it goes on in a larger piece of memory that
+// was to end there.
 static size_t load_within(const struct liveness * l, const struct usage * own, size_t wasted, int i) {
     const size_t * loads = loads_of(l, own->arena);
     size_t         most  = loads[i] - own->size;
@@ -223,13 +222,15 @@ static void note_in_place(struct liveness * l, const struct usage * own, size_t 
     }
 }
 
-// ---------------------------------------------------------------------------------------------------------------- items
+// --------------------------------------------------------------------------------------------------------------- items
 
-// Does the node read the storage only where it would write, and before? By id: several tensors may stand for one storage.
+// Does the node read the storage only where it would write, and before? By id: several tensors may stand for one
+// storage.
 static bool reads_only_in_place(const struct liveness * l, const struct ggml_tensor * node, int64_t id) {
     for (int s = 0; s < GGML_MAX_SRC; s++) {
         const struct ggml_tensor * src = node->src[s];
-        if (src && id_of(l, src) == id && (src == node || (src->view_src && src->view_offs != 0) || !gb_can_write_over(node, s))) {
+        if (src && id_of(l, src) == id &&
+            (src == node || (src->view_src && src->view_offs != 0) || !gb_can_write_over(node, s))) {
             return false;
         }
     }
@@ -237,17 +238,23 @@ static bool reads_only_in_place(const struct liveness * l, const struct ggml_ten
 }
 
 // The usage of a source that dies in node i, in memory that can become the node's; NULL: source s is none.
-static struct usage * dying_source(struct liveness * l, const struct ggml_tensor * node, const struct usage * own, int s, int i) {
+static struct usage * dying_source(struct liveness * l, const struct ggml_tensor * node, const struct usage * own,
+    int s, int i) {
     const struct ggml_tensor * src = node->src[s];
     struct usage *             u   = src && gb_can_write_over(node, s) ? usage_of(l, src, i) : NULL;
-    if (u == NULL || u->to_end || u->taken || u->last != i || u->arena != own->arena || (l->in->may_join && !l->in->may_join(l->in->user, node, src))) {
+    if (u == NULL || u->to_end || u->taken || u->last != i || u->arena != own->arena ||
+        (l->in->may_join && !l->in->may_join(l->in->user, node, src))) {
         return NULL;
     }
     const int64_t id = id_of(l, src);
-    return l->item_of[id] != NEVER && own->size <= l->items.data[l->item_of[id]].size && reads_only_in_place(l, node, id) ? u : NULL;
+    return l->item_of[id] != NEVER && own->size <= l->items.data[l->item_of[id]].size &&
+                   reads_only_in_place(l, node, id)
+               ? u
+               : NULL;
 }
 
-// The item that node i goes on in: of the sources that die in it, the smallest, which leaves the lowest load; NEVER if there is none.
+// The item that node i goes on in: of the sources that die in it, the smallest, which leaves the lowest load; NEVER if
+// there is none.
 static int64_t item_to_continue(struct liveness * l, const struct ggml_tensor * node, const struct usage * own, int i) {
     struct usage * best   = NULL;
     int64_t        item   = NEVER;
@@ -317,18 +324,18 @@ static enum ggml_status compute(struct liveness * l, const struct gb_liveness_in
 }
 
 enum ggml_status gb_liveness_compute(const struct gb_liveness_input * in, struct gb_liveness * out) {
-    GB_CHECK_ARG(in, GGML_STATUS_INVALID_ARGUMENT);
-    GB_CHECK_ARG(out, GGML_STATUS_INVALID_ARGUMENT);
+    GB_CHECK_ARG(in);
+    GB_CHECK_ARG(out);
     *out = (struct gb_liveness){ 0 };
     GB_FAIL_IF(in->n_nodes < 0 || in->n_ids < 0 || (in->n_nodes > 0 && !in->nodes) || !in->id_of || !in->arena_of ||
                    !in->size_of,
-               GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: incomplete input", __func__);
+        GGML_STATUS_INVALID_ARGUMENT, "%s: incomplete input", __func__);
     struct liveness        l;
     const enum ggml_status status = compute(&l, in);
     if (status == GGML_STATUS_SUCCESS) {
-        *out           = (struct gb_liveness){ l.items.data, l.items.n, l.item_of };
-        l.items.data   = NULL;
-        l.item_of      = NULL;
+        *out         = (struct gb_liveness){ l.items.data, l.items.n, l.item_of };
+        l.items.data = NULL;
+        l.item_of    = NULL;
     }
     free_state(&l);
     return status;

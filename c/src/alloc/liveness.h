@@ -13,9 +13,9 @@
 // One piece of storage to be placed: a tensor that owns memory, plus those that take it over in place, one after
 // another.
 struct gb_live_item {
-    struct ggml_tensor * tensor; // the first owner
-    int                  arena;  // which arena (backend) it belongs to; items of different arenas never share
-    size_t               size;   // bytes, from size_of
+    struct ggml_tensor * tensor;       // the first owner
+    int                  arena;        // which arena (backend) it belongs to; items of different arenas never share
+    size_t               size;         // bytes, from size_of
     int64_t              lower, upper; // in node positions, half-open
     bool                 from_start, to_end; // of the first owner: it has content from outside; its own is to last
 };
@@ -34,12 +34,13 @@ struct gb_liveness_input {
     // alone.
     int64_t (*id_of)(void * user, const struct ggml_tensor * t);
     int64_t n_ids;
-    int     (*arena_of)(void * user, const struct ggml_tensor * t);  // -1: not to be placed (placed already)
-    size_t  (*size_of)(void * user, const struct ggml_tensor * t);
+    int (*arena_of)(void * user, const struct ggml_tensor * t); // -1: not to be placed (placed already)
+    size_t (*size_of)(void * user, const struct ggml_tensor * t);
     bool (*keep)(void * user, const struct ggml_tensor * t); // true: to the end of the list (outputs); NULL: none
-    bool    drop_unread; // nodes that no node of the list reads are kept only if they are outputs or `keep` says so
-    bool    apart;       // no node is computed into the memory of a source
-    bool (*may_join)(void * user, const struct ggml_tensor * node, const struct ggml_tensor * src); // or not of this one; NULL: of any
+    bool drop_unread; // nodes that no node of the list reads are kept only if they are outputs or `keep` says so
+    bool apart;       // no node is computed into the memory of a source
+    // or not of this one; NULL: of any
+    bool (*may_join)(void * user, const struct ggml_tensor * node, const struct ggml_tensor * src);
 };
 
 // Rules: storage lives from the first node that writes or reads it to the last node that writes or reads it or any view
@@ -51,15 +52,15 @@ struct gb_liveness_input {
 enum ggml_status gb_liveness_compute(const struct gb_liveness_input * in, struct gb_liveness * out);
 void             gb_liveness_free(struct gb_liveness * liveness);
 
-// Items of the arena as in `other`, which was computed for the same nodes and ids; those that they replace have the arena -1 from then on. False:
-// no memory, nothing has changed.
+// Items of the arena as in `other`, which was computed for the same nodes and ids; those that they replace have the
+// arena -1 from then on. False: no memory, nothing has changed.
 bool gb_liveness_prefer(struct gb_liveness * liveness, const struct gb_liveness * other, int64_t n_ids, int arena);
 
 // The most bytes alive at once, added up over the arenas.
 enum ggml_status gb_liveness_load(const struct gb_liveness * liveness, int n_nodes, size_t * sum);
 
-// May `node` be computed into the memory of its source s as far as op and layout go (readers and ownership are the caller's to check)? The
-// sources that an op may be computed into, as bits: inplace.c.
+// May `node` be computed into the memory of its source s as far as op and layout go (readers and ownership are the
+// caller's to check)? The sources that an op may be computed into, as bits: inplace.c.
 bool     gb_can_write_over(const struct ggml_tensor * node, int s);
 unsigned gb_inplace_sources(enum ggml_op op);
 

@@ -12,19 +12,20 @@ struct gb_free_block {
     size_t offset, size;
 };
 
-struct gb_offset_pool { // all zero: the pool of nothing
+// all zero: the pool of nothing
+struct gb_offset_pool {
     struct gb_free_block * blocks; // owned
     size_t                 n, cap;
     size_t                 n_live; // pieces taken and not given back
     size_t                 start, end;
-    size_t                 high;   // highest end of a piece since init, relative to start; survives gb_pool_reset
+    size_t                 high; // highest end of a piece since init, relative to start; survives gb_pool_reset
 };
 
 enum gb_pool_result { GB_POOL_OK, GB_POOL_FULL, GB_POOL_NO_MEMORY };
 
 bool gb_pool_init(struct gb_offset_pool * pool, size_t start, size_t end); // false: no host memory (reported)
 void gb_pool_free(struct gb_offset_pool * pool);
-void gb_pool_reset(struct gb_offset_pool * pool); // everything is free again
+void gb_pool_reset(struct gb_offset_pool * pool);                                  // everything is free again
 bool gb_pool_copy(struct gb_offset_pool * to, const struct gb_offset_pool * from); // `to` is uninitialised
 
 // Best fit; the last block is used only when no other fits. A piece of size 0 is at `start` and takes nothing.

@@ -1,8 +1,8 @@
 // plan.c - the driver of the planner: what is tried, in which order, and when it is enough.
 //
-// In-order best fit first, as nothing may be worse; then first fit by several keys, skylines, and at last the search. Each stage
-// ends when the plan of the part needs no more than the goal: the lower bound of all parts, the capacity that is asked for, or the peak that
-// another part needs anyway. Offsets are written only when all went well.
+// In-order best fit first, as nothing may be worse; then first fit by several keys, skylines, and at last the search.
+// Each stage ends when the plan of the part needs no more than the goal: the lower bound of all parts, the capacity
+// that is asked for, or the peak that another part needs anyway. Offsets are written only when all went well.
 #include "alloc/plan.h"
 
 #include <string.h>
@@ -14,12 +14,12 @@
 #include "base/status.h"
 #include "ggml-alloc.h"
 
-#define STEPS_PER_MS 300000 // about half of what an ordinary processor does
-#define MAX_STEPS_BY_SIZE ((uint64_t) 1 << 27)
-#define HEURISTIC_STEPS ((uint64_t) 1 << 24) // for what comes after first fit by size
-#define CLOCK_STEPS ((uint64_t) 1 << 16)
+#define STEPS_PER_MS       300000 // about half of what an ordinary processor does
+#define MAX_STEPS_BY_SIZE  ((uint64_t) 1 << 27)
+#define HEURISTIC_STEPS    ((uint64_t) 1 << 24) // for what comes after first fit by size
+#define CLOCK_STEPS        ((uint64_t) 1 << 16)
 #define MAX_SEARCH_BUFFERS 4096
-#define MAX_SEARCH_PAIRS ((uint64_t) 1 << 22)
+#define MAX_SEARCH_PAIRS   ((uint64_t) 1 << 22)
 
 bool gb_plan_spend(struct gb_plan_budget * budget, uint64_t steps) {
     budget->unread += steps;
@@ -42,12 +42,12 @@ static void keep_if_smaller(struct gb_plan_part * part, size_t peak) {
     }
 }
 
-// -------------------------------------------------------------------------------------------------------------- the heuristics
+// ------------------------------------------------------------------------------------------------------ the heuristics
 
 static enum ggml_status fit_gaps(struct gb_plan_part * part, size_t goal, struct gb_plan_budget * budget) {
-    static const enum gb_plan_key keys[] = { GB_PLAN_BY_SIZE, GB_PLAN_BY_AREA, GB_PLAN_BY_WIDTH, GB_PLAN_BY_LOAD, GB_PLAN_BY_BIRTH,
-                                             GB_PLAN_BY_DEATH, GB_PLAN_BY_WIDTH_AREA_LOAD, GB_PLAN_BY_LOAD_AREA_WIDTH };
-    const uint64_t steps = gb_plan_first_fit_steps(part);
+    static const enum gb_plan_key keys[] = { GB_PLAN_BY_SIZE, GB_PLAN_BY_AREA, GB_PLAN_BY_WIDTH, GB_PLAN_BY_LOAD,
+        GB_PLAN_BY_BIRTH, GB_PLAN_BY_DEATH, GB_PLAN_BY_WIDTH_AREA_LOAD, GB_PLAN_BY_LOAD_AREA_WIDTH };
+    const uint64_t                steps  = gb_plan_first_fit_steps(part);
     for (size_t k = 0; k < 2 * GB_ARRAY_LEN(keys) && part->peak > goal; k++) {
         const bool by_size = k == 0;
         if (by_size ? steps > MAX_STEPS_BY_SIZE : !gb_plan_spend(budget, steps)) {
@@ -70,7 +70,7 @@ static enum ggml_status fill_valleys(struct gb_plan_part * part, size_t goal, st
     return GGML_STATUS_SUCCESS;
 }
 
-// ------------------------------------------------------------------------------------------------------------------ the search
+// ---------------------------------------------------------------------------------------------------------- the search
 
 // One search of a part, at several capacities with more and more nodes.
 struct search {
@@ -85,11 +85,12 @@ static enum gb_plan_outcome try_capacity(struct search * s, size_t capacity, uin
     static const struct {
         enum gb_plan_key key;
         bool             rerank;
-    } ways[] = { { GB_PLAN_BY_LOAD_SPAN, true },        { GB_PLAN_BY_LOAD_AREA_WIDTH, true },       { GB_PLAN_BY_LOAD_WIDTH_AREA, true },
-                 { GB_PLAN_BY_LOAD_SPAN, false },       { GB_PLAN_BY_DEATH_SPAN, true },            { GB_PLAN_BY_BIRTH_LOAD_SPAN, true },
-                 { GB_PLAN_BY_AREA_WIDTH_LOAD, true },  { GB_PLAN_BY_WIDTH_AREA_LOAD, true },       { GB_PLAN_BY_BIRTH, true },
-                 { GB_PLAN_BY_DEATH_LOAD_WIDTH, true }, { GB_PLAN_BY_BIRTH_LOAD_WIDTH, true },      { GB_PLAN_BY_LOAD_WIDTH_AREA, false },
-                 { GB_PLAN_BY_DEATH_NARROW, true },     { GB_PLAN_BY_LATE_BIRTH_LOAD_WIDTH, true } };
+    } ways[]                     = { { GB_PLAN_BY_LOAD_SPAN, true }, { GB_PLAN_BY_LOAD_AREA_WIDTH, true },
+        { GB_PLAN_BY_LOAD_WIDTH_AREA, true }, { GB_PLAN_BY_LOAD_SPAN, false }, { GB_PLAN_BY_DEATH_SPAN, true },
+        { GB_PLAN_BY_BIRTH_LOAD_SPAN, true }, { GB_PLAN_BY_AREA_WIDTH_LOAD, true },
+        { GB_PLAN_BY_WIDTH_AREA_LOAD, true }, { GB_PLAN_BY_BIRTH, true }, { GB_PLAN_BY_DEATH_LOAD_WIDTH, true },
+        { GB_PLAN_BY_BIRTH_LOAD_WIDTH, true }, { GB_PLAN_BY_LOAD_WIDTH_AREA, false }, { GB_PLAN_BY_DEATH_NARROW, true },
+        { GB_PLAN_BY_LATE_BIRTH_LOAD_WIDTH, true } };
     enum gb_plan_outcome outcome = GB_PLAN_GAVE_UP;
     for (size_t k = 0; k < GB_ARRAY_LEN(ways) && outcome == GB_PLAN_GAVE_UP && s->budget->steps > 0; k++) {
         outcome = gb_plan_exact_run(s->exact, capacity, ways[k].key, ways[k].rerank, nodes, s->budget);
@@ -113,7 +114,8 @@ static enum gb_plan_outcome bisect(struct search * s, uint64_t nodes) {
     enum gb_plan_outcome outcome   = GB_PLAN_GAVE_UP;
     size_t               low       = s->goal;
     const size_t         precision = GB_MAX(s->unit, s->part->bound / 512);
-    while (s->part->peak > low && s->part->peak - low > precision && outcome != GB_PLAN_NO_MEMORY && s->budget->steps > 0) {
+    while (s->part->peak > low && s->part->peak - low > precision && outcome != GB_PLAN_NO_MEMORY &&
+           s->budget->steps > 0) {
         const size_t half   = (s->part->peak - low) / 2;
         const size_t middle = low + GB_MAX(half - half % s->unit, s->unit);
         if (middle >= s->part->peak) {
@@ -125,7 +127,8 @@ static enum gb_plan_outcome bisect(struct search * s, uint64_t nodes) {
     return outcome;
 }
 
-static enum ggml_status search_part(struct gb_plan_part * part, size_t goal, size_t capacity, size_t unit, struct gb_plan_budget * budget) {
+static enum ggml_status search_part(struct gb_plan_part * part, size_t goal, size_t capacity, size_t unit,
+    struct gb_plan_budget * budget) {
     struct search s = { part, NULL, budget, goal, unit };
     if (part->peak <= goal || budget->steps == 0 || part->n > MAX_SEARCH_BUFFERS || part->n_pairs > MAX_SEARCH_PAIRS) {
         return GGML_STATUS_SUCCESS;
@@ -147,10 +150,11 @@ static enum ggml_status search_part(struct gb_plan_part * part, size_t goal, siz
     return outcome == GB_PLAN_NO_MEMORY ? GGML_STATUS_ALLOC_FAILED : GGML_STATUS_SUCCESS;
 }
 
-// -------------------------------------------------------------------------------------------------------------------- the whole
+// ----------------------------------------------------------------------------------------------------------- the whole
 
-static enum ggml_status plan_parts(struct gb_plan_problem * p, const struct gb_plan_effort * effort, struct gb_plan_result * result) {
-    const int64_t deadline = effort->limit_ns > 0 ? gb_time_ns() + effort->limit_ns : INT64_MAX;
+static enum ggml_status plan_parts(struct gb_plan_problem * p, const struct gb_plan_effort * effort,
+    struct gb_plan_result * result) {
+    const int64_t         deadline  = effort->limit_ns > 0 ? gb_time_ns() + effort->limit_ns : INT64_MAX;
     struct gb_plan_budget heuristic = { .steps = HEURISTIC_STEPS + effort->steps / 2, .deadline = deadline };
     struct gb_plan_budget search    = { .steps = effort->steps, .deadline = deadline };
     size_t                goal      = GB_MAX(p->bound, effort->capacity);
@@ -185,13 +189,12 @@ static void write_offsets(const struct gb_plan_problem * p, struct gb_plan_item 
     }
 }
 
-enum ggml_status gb_plan_search(struct gb_plan_item * items, size_t n, size_t alignment, const struct gb_plan_effort * effort,
-                                struct gb_plan_result * result) {
-    GB_CHECK_ARG(result, GGML_STATUS_INVALID_ARGUMENT);
-    GB_FAIL_IF(n > 0 && items == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "gb_plan_offsets: argument 'items' is NULL");
+enum ggml_status gb_plan_search(struct gb_plan_item * items, size_t n, size_t alignment,
+    const struct gb_plan_effort * effort, struct gb_plan_result * result) {
+    GB_CHECK_ARG(result);
+    GB_FAIL_IF(n > 0 && items == NULL, GGML_STATUS_INVALID_ARGUMENT, "gb_plan_offsets: argument 'items' is NULL");
     GB_FAIL_IF(alignment == 0 || (alignment & (alignment - 1)) != 0, GGML_STATUS_INVALID_ARGUMENT,
-               GGML_STATUS_INVALID_ARGUMENT, "gb_plan_offsets: argument 'alignment': %zu is no power of two", alignment);
+        "gb_plan_offsets: argument 'alignment': %zu is no power of two", alignment);
     struct gb_plan_problem p;
     struct gb_plan_result  found;
     enum ggml_status       status = gb_plan_problem_init(&p, items, n, alignment);
@@ -206,18 +209,20 @@ enum ggml_status gb_plan_search(struct gb_plan_item * items, size_t n, size_t al
     return status;
 }
 
-// The clock is there for machines that are ten times slower: where it ends the search plans are still valid, only not always the same.
+// The clock is there for machines that are ten times slower: where it ends the search plans are still valid, only not
+// always the same.
 int64_t gb_plan_limit_ns = 200 * (int64_t) 1000000;
 
-enum ggml_status gb_plan_offsets(struct gb_plan_item * items, size_t n, size_t alignment, struct gb_plan_result * result) {
+enum ggml_status gb_plan_offsets(struct gb_plan_item * items, size_t n, size_t alignment,
+    struct gb_plan_result * result) {
     const struct gb_plan_effort effort = { .steps = 20 * STEPS_PER_MS, .limit_ns = gb_plan_limit_ns };
     return gb_plan_search(items, n, alignment, &effort, result);
 }
 
-// ------------------------------------------------------------------------------------------------------------------ for programs
+// -------------------------------------------------------------------------------------------------------- for programs
 
-static enum ggml_status plan_arrays(size_t n, const int64_t * lower, const int64_t * upper, const size_t * size, size_t alignment,
-                                    const struct gb_plan_effort * effort, size_t * offsets, struct gb_plan_result * result) {
+static enum ggml_status plan_arrays(size_t n, const int64_t * lower, const int64_t * upper, const size_t * size,
+    size_t alignment, const struct gb_plan_effort * effort, size_t * offsets, struct gb_plan_result * result) {
     struct gb_plan_item * items = gb_calloc(n + 1, sizeof(*items));
     if (items == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
@@ -233,24 +238,25 @@ static enum ggml_status plan_arrays(size_t n, const int64_t * lower, const int64
     return status;
 }
 
-enum ggml_status ggml_plan_memory(size_t n, const int64_t * lower, const int64_t * upper, const size_t * size, size_t alignment,
-                                  size_t capacity, int64_t budget_ms, size_t * offsets, struct ggml_plan_info * info) {
-    GB_FAIL_IF(n > 0 && (!lower || !upper || !size || !offsets), GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: an array is NULL", __func__);
-    GB_FAIL_IF(n > INT32_MAX, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'n': %zu, at most %d", __func__, n,
-               INT32_MAX);
-    GB_FAIL_IF(budget_ms < 0, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'budget_ms': %lld is negative",
-               __func__, (long long) budget_ms);
+enum ggml_status ggml_plan_memory(size_t n, const int64_t * lower, const int64_t * upper, const size_t * size,
+    size_t alignment, size_t capacity, int64_t budget_ms, size_t * offsets, struct ggml_plan_info * info) {
+    GB_FAIL_IF(n > 0 && (!lower || !upper || !size || !offsets), GGML_STATUS_INVALID_ARGUMENT, "%s: an array is NULL",
+        __func__);
+    GB_FAIL_IF(n > INT32_MAX, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'n': %zu, at most %d", __func__, n,
+        INT32_MAX);
+    GB_FAIL_IF(budget_ms < 0, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'budget_ms': %lld is negative", __func__,
+        (long long) budget_ms);
     const int64_t               start  = gb_time_ns();
     const int64_t               ms     = GB_MIN(budget_ms, (int64_t) 1000 * 1000 * 1000);
     const struct gb_plan_effort effort = { capacity, (uint64_t) ms * STEPS_PER_MS, ms * 1000000 };
     struct gb_plan_result       result;
     GB_TRY(plan_arrays(n, lower, upper, size, alignment, &effort, offsets, &result));
     if (info) {
-        *info = (struct ggml_plan_info){ result.peak, result.lower_bound, result.best_fit, result.proved, (double) (gb_time_ns() - start) / 1e6 };
+        *info = (struct ggml_plan_info){ result.peak, result.lower_bound, result.best_fit, result.proved,
+            (double) (gb_time_ns() - start) / 1e6 };
     }
-    GB_FAIL_IF(capacity > 0 && result.peak > capacity, GGML_STATUS_ALLOC_FAILED, GGML_STATUS_ALLOC_FAILED,
-               "%s: needs %zu bytes, has %zu%s", __func__, result.peak, capacity,
-               result.bound > capacity ? ": no plan fits" : "; none smaller was found within the budget");
+    GB_FAIL_IF(capacity > 0 && result.peak > capacity, GGML_STATUS_ALLOC_FAILED, "%s: needs %zu bytes, has %zu%s",
+        __func__, result.peak, capacity,
+        result.bound > capacity ? ": no plan fits" : "; none smaller was found within the budget");
     return GGML_STATUS_SUCCESS;
 }

@@ -1,7 +1,8 @@
 // plan_bounds.c - from items to parts: what of times and sizes matters for a plan.
 //
-// Sizes are rounded up to the alignment; items that are empty or never live are left out. Times become sections. Where nobody is
-// alive a new part begins. The load of a section is the sum of the sizes alive in it: the largest is the lower bound.
+// Sizes are rounded up to the alignment; items that are empty or never live are left out. Times become sections. Where
+// nobody is alive a new part begins. The load of a section is the sum of the sizes alive in it: the largest is the
+// lower bound.
 #include "alloc/plan_impl.h"
 
 #include <stdlib.h>
@@ -50,9 +51,9 @@ static size_t greatest_divisor(size_t a, size_t b) {
     return a;
 }
 
-static enum ggml_status collect(struct gb_plan_problem * p, struct sections * s, const struct gb_plan_item * items, size_t n,
-                                size_t alignment) {
-    GB_FAIL_IF(n > INT32_MAX, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "gb_plan_offsets: %zu items are too many", n);
+static enum ggml_status collect(struct gb_plan_problem * p, struct sections * s, const struct gb_plan_item * items,
+    size_t n, size_t alignment) {
+    GB_FAIL_IF(n > INT32_MAX, GGML_STATUS_INVALID_ARGUMENT, "gb_plan_offsets: %zu items are too many", n);
     s->births = gb_calloc(n + 1, sizeof(*s->births));
     s->deaths = gb_calloc(n + 1, sizeof(*s->deaths));
     s->starts = gb_calloc(n + 1, sizeof(*s->starts));
@@ -62,13 +63,13 @@ static enum ggml_status collect(struct gb_plan_problem * p, struct sections * s,
     size_t total = 0;
     for (size_t i = 0; i < n; i++) {
         size_t size;
-        GB_FAIL_IF(items[i].lower > items[i].upper, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-                   "gb_plan_offsets: item %zu ends at %lld, before its start %lld", i, (long long) items[i].upper,
-                   (long long) items[i].lower);
-        GB_FAIL_IF(!gb_pad_size(items[i].size, alignment, &size) || !gb_add_size(total, size, &total), GGML_STATUS_INVALID_ARGUMENT,
-                   GGML_STATUS_INVALID_ARGUMENT, "gb_plan_offsets: the sizes of %zu items overflow", n);
+        GB_FAIL_IF(items[i].lower > items[i].upper, GGML_STATUS_INVALID_ARGUMENT,
+            "gb_plan_offsets: item %zu ends at %lld, before its start %lld", i, (long long) items[i].upper,
+            (long long) items[i].lower);
+        GB_FAIL_IF(!gb_pad_size(items[i].size, alignment, &size) || !gb_add_size(total, size, &total),
+            GGML_STATUS_INVALID_ARGUMENT, "gb_plan_offsets: the sizes of %zu items overflow", n);
         if (size > 0 && items[i].lower < items[i].upper) {
-            s->births[s->n] = (struct birth){ items[i].lower, items[i].upper, size, (uint32_t) i };
+            s->births[s->n]   = (struct birth){ items[i].lower, items[i].upper, size, (uint32_t) i };
             s->deaths[s->n++] = items[i].upper;
             p->unit           = greatest_divisor(size, p->unit);
         }
@@ -91,11 +92,15 @@ static void open_sections(struct gb_plan_problem * p, struct sections * s) {
             s->starts[s->n_starts++] = b->lower;
         }
         if (i == ended) { // all before are dead
-            p->parts[p->n_parts++] = (struct gb_plan_part){ .buffers = p->buffers + i, .offsets = p->offsets + i, .trial = p->trial + i,
-                                                            .load = p->load + s->n_starts - 1, .born = p->born + s->n_starts - 1 };
+            p->parts[p->n_parts++] = (struct gb_plan_part){ .buffers = p->buffers + i,
+                .offsets                                             = p->offsets + i,
+                .trial                                               = p->trial + i,
+                .load                                                = p->load + s->n_starts - 1,
+                .born                                                = p->born + s->n_starts - 1 };
         }
         p->parts[p->n_parts - 1].n++;
-        p->buffers[i] = (struct gb_plan_buffer){ (uint32_t) (s->n_starts - 1), 0, b->item, b->size, (uint64_t) b->upper - (uint64_t) b->lower };
+        p->buffers[i] = (struct gb_plan_buffer){ (uint32_t) (s->n_starts - 1), 0, b->item, b->size,
+            (uint64_t) b->upper - (uint64_t) b->lower };
     }
 }
 
@@ -148,8 +153,9 @@ static int by_bound(const void * pa, const void * pb) {
     return a->buffers < b->buffers ? -1 : a->buffers > b->buffers;
 }
 
-enum ggml_status gb_plan_problem_init(struct gb_plan_problem * p, const struct gb_plan_item * items, size_t n, size_t alignment) {
-    *p = (struct gb_plan_problem){ .unit = 0 };
+enum ggml_status gb_plan_problem_init(struct gb_plan_problem * p, const struct gb_plan_item * items, size_t n,
+    size_t alignment) {
+    *p                      = (struct gb_plan_problem){ .unit = 0 };
     struct sections  s      = { 0 };
     enum ggml_status status = collect(p, &s, items, n, alignment);
     if (status == GGML_STATUS_SUCCESS) {
@@ -160,7 +166,8 @@ enum ggml_status gb_plan_problem_init(struct gb_plan_problem * p, const struct g
         p->load    = gb_calloc(s.n + 1, sizeof(*p->load));
         p->born    = gb_calloc(s.n + 1, sizeof(*p->born));
         p->parts   = gb_calloc(s.n + 1, sizeof(*p->parts));
-        status     = p->buffers && p->offsets && p->trial && p->load && p->born && p->parts ? status : GGML_STATUS_ALLOC_FAILED;
+        status =
+            p->buffers && p->offsets && p->trial && p->load && p->born && p->parts ? status : GGML_STATUS_ALLOC_FAILED;
     }
     if (status == GGML_STATUS_SUCCESS) {
         open_sections(p, &s);
@@ -184,7 +191,7 @@ void gb_plan_problem_free(struct gb_plan_problem * p) {
     *p = (struct gb_plan_problem){ 0 };
 }
 
-// -------------------------------------------------------------------------------------------------------------------- ranks
+// --------------------------------------------------------------------------------------------------------------- ranks
 
 static uint64_t area(const struct gb_plan_buffer * b, uint64_t width) {
     return b->size > UINT64_MAX / width ? UINT64_MAX : b->size * width;
@@ -198,7 +205,8 @@ static uint64_t largest_load(const struct gb_plan_buffer * b, const size_t * loa
     return most;
 }
 
-struct gb_plan_ranked gb_plan_rank(const struct gb_plan_buffer * b, uint32_t index, enum gb_plan_key key, const size_t * load) {
+struct gb_plan_ranked gb_plan_rank(const struct gb_plan_buffer * b, uint32_t index, enum gb_plan_key key,
+    const size_t * load) {
     struct gb_plan_ranked r     = { { 0, 0, 0 }, b->first, b->last, b->size, index };
     uint64_t * const      k     = r.key;
     const uint64_t        width = b->last - b->first;
@@ -213,12 +221,16 @@ struct gb_plan_ranked gb_plan_rank(const struct gb_plan_buffer * b, uint32_t ind
         case GB_PLAN_BY_LOAD_AREA_WIDTH: k[0] = largest_load(b, load), k[1] = area(b, width), k[2] = width; break;
         case GB_PLAN_BY_LOAD_WIDTH_AREA: k[0] = largest_load(b, load), k[1] = width, k[2] = area(b, width); break;
         case GB_PLAN_BY_AREA_WIDTH_LOAD: k[0] = area(b, width), k[1] = width, k[2] = largest_load(b, load); break;
-        case GB_PLAN_BY_BIRTH_LOAD_WIDTH: k[0] = UINT32_MAX - b->first, k[1] = largest_load(b, load), k[2] = width; break;
+        case GB_PLAN_BY_BIRTH_LOAD_WIDTH:
+            k[0] = UINT32_MAX - b->first, k[1] = largest_load(b, load), k[2] = width;
+            break;
         case GB_PLAN_BY_DEATH_LOAD_WIDTH: k[0] = b->last, k[1] = largest_load(b, load), k[2] = width; break;
         case GB_PLAN_BY_DEATH_NARROW: k[0] = b->last, k[1] = b->first; break;
         case GB_PLAN_BY_LATE_BIRTH_LOAD_WIDTH: k[0] = b->first, k[1] = largest_load(b, load), k[2] = width; break;
         case GB_PLAN_BY_LOAD_SPAN: k[0] = largest_load(b, load), k[1] = b->span, k[2] = area(b, b->span); break;
-        case GB_PLAN_BY_BIRTH_LOAD_SPAN: k[0] = UINT32_MAX - b->first, k[1] = largest_load(b, load), k[2] = area(b, b->span); break;
+        case GB_PLAN_BY_BIRTH_LOAD_SPAN:
+            k[0] = UINT32_MAX - b->first, k[1] = largest_load(b, load), k[2] = area(b, b->span);
+            break;
         case GB_PLAN_BY_DEATH_SPAN: k[0] = b->last, k[1] = b->span, k[2] = area(b, b->span); break;
     }
     return r;

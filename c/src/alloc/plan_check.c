@@ -40,7 +40,7 @@ static size_t live_position(const struct gb_plan_item * items, const size_t * li
 }
 
 static const char * check_sweep(const struct gb_plan_item * items, const struct sweep_event * events, size_t n_events,
-                                size_t * live, size_t * item_a, size_t * item_b) {
+    size_t * live, size_t * item_a, size_t * item_b) {
     size_t n_live = 0;
     for (size_t e = 0; e < n_events; e++) {
         const struct gb_plan_item * item = &items[events[e].item];
@@ -71,7 +71,7 @@ static const char * check_sweep(const struct gb_plan_item * items, const struct 
 }
 
 const char * gb_plan_check(const struct gb_plan_item * items, size_t n, size_t alignment, size_t * item_a,
-                           size_t * item_b) {
+    size_t * item_b) {
     struct sweep_event * events   = gb_calloc(2 * n + 1, sizeof(*events));
     size_t *             live     = gb_calloc(n + 1, sizeof(*live));
     const char *         problem  = events && live ? NULL : "no memory to check the plan";
@@ -96,9 +96,10 @@ const char * gb_plan_check(const struct gb_plan_item * items, size_t n, size_t a
     return problem;
 }
 
-// Chunks side by side in one space: items in different chunks cannot meet there, those in the same one meet as in the chunk.
-const char * gb_plan_check_chunks(const struct gb_plan_item * items, size_t n, size_t alignment, size_t chunk, const int * chunk_of,
-                                  size_t * item_a, size_t * item_b) {
+// Chunks side by side in one space: items in different chunks cannot meet there, those in the same one meet as in the
+// chunk.
+const char * gb_plan_check_chunks(const struct gb_plan_item * items, size_t n, size_t alignment, size_t chunk,
+    const int * chunk_of, size_t * item_a, size_t * item_b) {
     struct gb_plan_item * flat    = gb_calloc(n + 1, sizeof(*flat));
     const char *          problem = flat ? NULL : "no memory to check the plan";
     for (size_t i = 0; problem == NULL && i < n; i++) {

@@ -1,8 +1,9 @@
 // plan_chunks.c - memory that comes in chunks of limited size: no item may lie across the end of one.
 //
-// First as if there were no limit. What exceeds a chunk is cut where no item lies across, if such places are close enough: then nothing is
-// lost. Else items are fitted into chunks in several orders, and each chunk is planned anew on its own. The chunks are only as large as
-// needed, so that the sum counts, and the bound of the unlimited problem holds for it, too.
+// First as if there were no limit. What exceeds a chunk is cut where no item lies across, if such places are close
+// enough: then nothing is lost. Else items are fitted into chunks in several orders, and each chunk is planned anew on
+// its own. The chunks are only as large as needed, so that the sum counts, and the bound of the unlimited problem holds
+// for it, too.
 #include "alloc/plan.h"
 
 #include <stdlib.h>
@@ -14,8 +15,8 @@
 #include "base/status.h"
 #include "base/vec.h"
 
-#define MAX_STEPS ((uint64_t) 1 << 27) // of one order of first fit
-#define ALL_STEPS ((uint64_t) 1 << 26) // of all orders but the first
+#define MAX_STEPS   ((uint64_t) 1 << 27) // of one order of first fit
+#define ALL_STEPS   ((uint64_t) 1 << 26) // of all orders but the first
 #define CHUNK_STEPS ((uint64_t) 1 << 21) // of search, for all chunks together
 
 struct place {
@@ -23,19 +24,17 @@ struct place {
 };
 
 struct chunked {
-    struct gb_plan_item * items;  // owned; with the offsets of the plan without limit
+    struct gb_plan_item * items; // owned; with the offsets of the plan without limit
     size_t                n, alignment, chunk;
-    struct place *        best;   // owned; by item
-    struct place *        trial;  // owned
+    struct place *        best;            // owned; by item
+    struct place *        trial;           // owned
     size_t                total, n_chunks; // of best
-    size_t *              peaks;  // owned; n + 1: by chunk
-    struct gb_plan_item * some;   // owned; scratch
-    uint32_t *            order;  // owned; scratch: indices of items or buffers
+    size_t *              peaks;           // owned; n + 1: by chunk
+    struct gb_plan_item * some;            // owned; scratch
+    uint32_t *            order;           // owned; scratch: indices of items or buffers
 };
 
-static bool counts(const struct gb_plan_item * item) {
-    return item->size > 0 && item->lower < item->upper;
-}
+static bool counts(const struct gb_plan_item * item) { return item->size > 0 && item->lower < item->upper; }
 
 static size_t padded(const struct chunked * c, size_t size) {
     return GGML_PAD(size, c->alignment); // cannot overflow: the unlimited plan was made
@@ -62,7 +61,7 @@ static void keep_if_smaller(struct chunked * c) {
     }
 }
 
-// ------------------------------------------------------------------------------------------------------------------- clean cuts
+// ---------------------------------------------------------------------------------------------------------- clean cuts
 
 struct edge { // of an item in the plan without limit
     size_t offset, end;
@@ -73,15 +72,16 @@ static int by_offset(const void * pa, const void * pb) {
     return a->offset != b->offset ? (a->offset < b->offset ? -1 : 1) : (a->end > b->end) - (a->end < b->end);
 }
 
-// Cuts the plan without limit, which is in the items, at offsets that no item crosses: each time the last that keeps the chunk small
-// enough. Cut at `cut`, the layers below and above never meet.
+// Cuts the plan without limit, which is in the items, at offsets that no item crosses: each time the last that keeps
+// the chunk small enough. Cut at `cut`, the layers below and above never meet.
 static enum ggml_status cut_cleanly(struct chunked * c) {
     GB_VEC(struct edge) edges = { 0 };
     GB_VEC(size_t) cuts       = { 0 }; // where chunks begin
     bool ok                   = gb_vec_push(&cuts, (size_t) 0);
     for (size_t i = 0; ok && i < c->n; i++) {
         ok = !counts(&c->items[i]) ||
-             gb_vec_push(&edges, ((struct edge){ c->items[i].offset, c->items[i].offset + padded(c, c->items[i].size) }));
+             gb_vec_push(&edges,
+                 ((struct edge){ c->items[i].offset, c->items[i].offset + padded(c, c->items[i].size) }));
     }
     if (edges.n > 0) {
         qsort(edges.data, edges.n, sizeof(*edges.data), by_offset);
@@ -106,7 +106,8 @@ static enum ggml_status cut_cleanly(struct chunked * c) {
                 high = middle;
             }
         }
-        c->trial[i] = counts(&c->items[i]) ? (struct place){ low, c->items[i].offset - cuts.data[low] } : (struct place){ 0, 0 };
+        c->trial[i] =
+            counts(&c->items[i]) ? (struct place){ low, c->items[i].offset - cuts.data[low] } : (struct place){ 0, 0 };
     }
     gb_vec_free(&edges);
     gb_vec_free(&cuts);
@@ -116,10 +117,11 @@ static enum ggml_status cut_cleanly(struct chunked * c) {
     return ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
-// --------------------------------------------------------------------------------------------------------------------- in order
+// ------------------------------------------------------------------------------------------------------------ in order
 
 // The first chunk with room takes the buffer; a new one is opened if there is none. Each chunk is a pool.
-static enum gb_pool_result take(const struct chunked * c, struct gb_offset_pool * pools, size_t * n_pools, size_t size, struct place * at) {
+static enum gb_pool_result take(const struct chunked * c, struct gb_offset_pool * pools, size_t * n_pools, size_t size,
+    struct place * at) {
     for (at->chunk = 0; at->chunk < *n_pools; at->chunk++) {
         const enum gb_pool_result result = gb_pool_take(&pools[at->chunk], size, &at->offset);
         if (result != GB_POOL_FULL) {
@@ -170,7 +172,7 @@ static enum ggml_status fit_in_order(struct chunked * c, const struct gb_plan_pa
     return result == GB_POOL_OK ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
-// ----------------------------------------------------------------------------------------------------------------- several orders
+// ------------------------------------------------------------------------------------------------------ several orders
 
 static enum ggml_status fit_by_key(struct chunked * c, struct gb_plan_part * part, enum gb_plan_key key) {
     size_t peak;
@@ -183,8 +185,9 @@ static enum ggml_status fit_by_key(struct chunked * c, struct gb_plan_part * par
 }
 
 static enum ggml_status fit_chunks(struct chunked * c, struct gb_plan_problem * p) {
-    static const enum gb_plan_key keys[] = { GB_PLAN_BY_SIZE, GB_PLAN_BY_AREA, GB_PLAN_BY_WIDTH, GB_PLAN_BY_LOAD, GB_PLAN_BY_BIRTH };
-    uint64_t                      steps  = 0, left = ALL_STEPS;
+    static const enum gb_plan_key keys[] = { GB_PLAN_BY_SIZE, GB_PLAN_BY_AREA, GB_PLAN_BY_WIDTH, GB_PLAN_BY_LOAD,
+        GB_PLAN_BY_BIRTH };
+    uint64_t                      steps = 0, left = ALL_STEPS;
     for (size_t k = 0; k < p->n_parts; k++) {
         steps += gb_plan_first_fit_steps(&p->parts[k]);
         GB_TRY(fit_in_order(c, &p->parts[k]));
@@ -202,7 +205,8 @@ static enum ggml_status fit_chunks(struct chunked * c, struct gb_plan_problem * 
 
 // Plans each chunk of the best plan on its own.
 static enum ggml_status plan_each_chunk(struct chunked * c) {
-    const struct gb_plan_effort effort = { .steps = CHUNK_STEPS / GB_MAX(c->n_chunks, 1), .limit_ns = 100 * (int64_t) 1000000 };
+    const struct gb_plan_effort effort = { .steps = CHUNK_STEPS / GB_MAX(c->n_chunks, 1),
+        .limit_ns                                 = 100 * (int64_t) 1000000 };
     size_t *                    end    = c->peaks; // first as counts; 0 .. n_chunks
     memset(end, 0, (c->n + 1) * sizeof(*end));
     for (size_t i = 0; i < c->n; i++) {
@@ -221,7 +225,7 @@ static enum ggml_status plan_each_chunk(struct chunked * c) {
         for (size_t j = begin; j < end[k]; j++) {
             const size_t i     = c->order[j];
             c->some[j - begin] = c->items[i];
-            peak               = counts(&c->items[i]) ? GB_MAX(peak, c->best[i].offset + padded(c, c->items[i].size)) : peak;
+            peak = counts(&c->items[i]) ? GB_MAX(peak, c->best[i].offset + padded(c, c->items[i].size)) : peak;
         }
         GB_TRY(gb_plan_search(c->some, end[k] - begin, c->alignment, &effort, &result));
         for (size_t j = begin; j < end[k]; j++) {
@@ -233,7 +237,7 @@ static enum ggml_status plan_each_chunk(struct chunked * c) {
     return GGML_STATUS_SUCCESS;
 }
 
-// ------------------------------------------------------------------------------------------------------------------------ bounds
+// -------------------------------------------------------------------------------------------------------------- bounds
 
 // Two items larger than half a chunk that are alive together are in two chunks.
 static enum ggml_status count_chunks(const struct chunked * c, const struct gb_plan_problem * p, size_t * bound) {
@@ -260,7 +264,7 @@ static enum ggml_status count_chunks(const struct chunked * c, const struct gb_p
     return GGML_STATUS_SUCCESS;
 }
 
-// --------------------------------------------------------------------------------------------------------------------- the whole
+// ----------------------------------------------------------------------------------------------------------- the whole
 
 static enum ggml_status plan_chunks(struct chunked * c, struct gb_plan_problem * p, struct gb_plan_chunks * result) {
     GB_TRY(gb_plan_offsets(c->items, c->n, c->alignment, &result->one));
@@ -290,8 +294,8 @@ static enum ggml_status init(struct chunked * c, const struct gb_plan_item * ite
     }
     for (size_t i = 0; i < c->n; i++) {
         c->items[i] = items[i];
-        GB_FAIL_IF(items[i].size > c->chunk, GGML_STATUS_ALLOC_FAILED, GGML_STATUS_ALLOC_FAILED,
-                   "gb_plan_in_chunks: item %zu of %zu bytes exceeds a chunk, %zu bytes", i, items[i].size, c->chunk);
+        GB_FAIL_IF(items[i].size > c->chunk, GGML_STATUS_ALLOC_FAILED,
+            "gb_plan_in_chunks: item %zu of %zu bytes exceeds a chunk, %zu bytes", i, items[i].size, c->chunk);
     }
     return GGML_STATUS_SUCCESS;
 }
@@ -305,20 +309,20 @@ static void free_all(struct chunked * c) {
     gb_free(c->order);
 }
 
-enum ggml_status gb_plan_in_chunks(struct gb_plan_item * items, size_t n, size_t alignment, size_t chunk, int * chunk_of,
-                                   struct gb_plan_chunks * result) {
-    GB_CHECK_ARG(result, GGML_STATUS_INVALID_ARGUMENT);
-    GB_FAIL_IF(n > 0 && (items == NULL || chunk_of == NULL), GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: an array is NULL", __func__);
-    GB_FAIL_IF(n > INT32_MAX, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: %zu items are too many", __func__, n);
+enum ggml_status gb_plan_in_chunks(struct gb_plan_item * items, size_t n, size_t alignment, size_t chunk,
+    int * chunk_of, struct gb_plan_chunks * result) {
+    GB_CHECK_ARG(result);
+    GB_FAIL_IF(n > 0 && (items == NULL || chunk_of == NULL), GGML_STATUS_INVALID_ARGUMENT, "%s: an array is NULL",
+        __func__);
+    GB_FAIL_IF(n > INT32_MAX, GGML_STATUS_INVALID_ARGUMENT, "%s: %zu items are too many", __func__, n);
     GB_FAIL_IF(alignment == 0 || (alignment & (alignment - 1)) != 0 || chunk < alignment, GGML_STATUS_INVALID_ARGUMENT,
-               GGML_STATUS_INVALID_ARGUMENT, "%s: needs an alignment that is a power of two and a chunk of at least that, has %zu and %zu",
-               __func__, alignment, chunk);
-    struct chunked         c     = { .n = n, .alignment = alignment, .chunk = chunk - chunk % alignment, .total = SIZE_MAX };
-    struct gb_plan_problem p     = { 0 };
-    struct gb_plan_chunks  found = { 0 };
+        "%s: needs an alignment that is a power of two and a chunk of at least that, has %zu and %zu", __func__,
+        alignment, chunk);
+    struct chunked c = { .n = n, .alignment = alignment, .chunk = chunk - chunk % alignment, .total = SIZE_MAX };
+    struct gb_plan_problem p      = { 0 };
+    struct gb_plan_chunks  found  = { 0 };
     enum ggml_status       status = init(&c, items);
-    status = status == GGML_STATUS_SUCCESS ? plan_chunks(&c, &p, &found) : status;
+    status                        = status == GGML_STATUS_SUCCESS ? plan_chunks(&c, &p, &found) : status;
     for (size_t i = 0; status == GGML_STATUS_SUCCESS && i < n; i++) {
         items[i].offset = c.best[i].offset;
         chunk_of[i]     = (int) c.best[i].chunk;

@@ -1,13 +1,16 @@
 // plan_exact.c - depth-first search for a plan of at most a given capacity: complete, so that its failure is a proof.
 //
-// Plans are built from the bottom up. Any plan can be pushed down until each buffer lies on another or on the ground, and the buffers of
-// such a plan can be placed by rising (offset, rank), each at its floor: the highest top among the buffers placed before that are alive with
-// it. Only those sequences are searched. What cuts the tree:
-//   - holes: nothing need be placed at or above the lowest possible top of an unplaced buffer, as that one could be moved below it
+// Plans are built from the bottom up. Any plan can be pushed down until each buffer lies on another or on the ground,
+// and the buffers of such a plan can be placed by rising (offset, rank), each at its floor: the highest top among the
+// buffers placed before that are alive with it. Only those sequences are searched. What cuts the tree:
+//   - holes: nothing need be placed at or above the lowest possible top of an unplaced buffer, as that one could be
+//     moved below it
 //   - sections: the lowest floor of a section's unplaced buffers plus their sizes must stay within the capacity
 //   - hats: a buffer that meets no unplaced one is in nobody's way, so no other place for it helps
-//   - remainders: where no unplaced buffer crosses a section boundary, both sides are searched on their own; failure of one is failure
-// The search keeps its own stack: a frame is a remainder with one buffer of it being placed. All changes are undone from a trail.
+//   - remainders: where no unplaced buffer crosses a section boundary, both sides are searched on their own; failure of
+//     one is failure
+// The search keeps its own stack: a frame is a remainder with one buffer of it being placed. All changes are undone
+// from a trail.
 //
 // Invariant: floor[b], rest[s] and crossing[s] are right for the unplaced buffers at any time.
 #include "alloc/plan_impl.h"
@@ -25,13 +28,13 @@ struct remainder { // unplaced buffers that meet no others: lists[begin .. end),
 
 struct frame {
     struct remainder what;
-    size_t   least_offset; // what is placed from here on comes behind (least_offset, least_rank)
-    uint32_t least_rank;
-    size_t   ceiling;      // see "holes"
-    size_t   next;         // in lists: the next candidate
-    size_t   trail, lists, remainders; // lengths to go back to before the next candidate
-    size_t   child;        // in remainders: the next to search
-    bool     hatless;
+    size_t           least_offset; // what is placed from here on comes behind (least_offset, least_rank)
+    uint32_t         least_rank;
+    size_t           ceiling;                  // see "holes"
+    size_t           next;                     // in lists: the next candidate
+    size_t           trail, lists, remainders; // lengths to go back to before the next candidate
+    size_t           child;                    // in remainders: the next to search
+    bool             hatless;
 };
 
 struct change {
@@ -41,18 +44,19 @@ struct change {
 };
 
 struct gb_plan_exact {
-    struct gb_plan_part * part;     // borrowed
-    size_t *   floor;               // by buffer
-    uint32_t * rank;                // by buffer; the lower comes first
-    bool *     placed;              // by buffer
-    uint64_t * meets_begin;         // by buffer, n + 1: those alive with it are meets[meets_begin[b] .. meets_begin[b + 1])
-    uint32_t * meets;
-    size_t *   rest;                // by section: sizes of the unplaced
-    uint32_t * crossing;            // by section: unplaced buffers alive in it and the next
-    uint32_t * unpainted;           // by section: scratch of sections_fit
-    uint32_t * marked;              // by rank: the buffer whose bit is set in marks
-    uint64_t * marks;               // none outside of add_remainder
-    struct gb_plan_ranked * ranked; // by buffer: scratch
+    struct gb_plan_part * part;   // borrowed
+    size_t *              floor;  // by buffer
+    uint32_t *            rank;   // by buffer; the lower comes first
+    bool *                placed; // by buffer
+    // by buffer, n + 1: those alive with it are meets[meets_begin[b] .. meets_begin[b + 1])
+    uint64_t *              meets_begin;
+    uint32_t *              meets;
+    size_t *                rest;      // by section: sizes of the unplaced
+    uint32_t *              crossing;  // by section: unplaced buffers alive in it and the next
+    uint32_t *              unpainted; // by section: scratch of sections_fit
+    uint32_t *              marked;    // by rank: the buffer whose bit is set in marks
+    uint64_t *              marks;     // none outside of add_remainder
+    struct gb_plan_ranked * ranked;    // by buffer: scratch
     GB_VEC(struct frame) frames;
     GB_VEC(uint32_t) lists;
     GB_VEC(struct remainder) remainders;
@@ -66,7 +70,7 @@ struct gb_plan_exact {
     struct gb_plan_budget * budget;
 };
 
-// --------------------------------------------------------------------------------------------------------------------- set-up
+// -------------------------------------------------------------------------------------------------------------- set-up
 
 static void list_meetings(struct gb_plan_exact * x) {
     const struct gb_plan_part * part = x->part;
@@ -105,8 +109,8 @@ struct gb_plan_exact * gb_plan_exact_new(struct gb_plan_part * part) {
     x->marked      = gb_calloc(n, sizeof(*x->marked));
     x->marks       = gb_calloc(n / 64 + 1, sizeof(*x->marks));
     x->ranked      = gb_calloc(n, sizeof(*x->ranked));
-    if (!x->floor || !x->rank || !x->placed || !x->meets_begin || !x->meets || !x->rest || !x->crossing || !x->unpainted || !x->marked ||
-        !x->marks || !x->ranked) {
+    if (!x->floor || !x->rank || !x->placed || !x->meets_begin || !x->meets || !x->rest || !x->crossing ||
+        !x->unpainted || !x->marked || !x->marks || !x->ranked) {
         gb_plan_exact_free(x);
         return NULL;
     }
@@ -136,7 +140,7 @@ void gb_plan_exact_free(struct gb_plan_exact * x) {
     gb_free(x);
 }
 
-// ------------------------------------------------------------------------------------------------------------ place and undo
+// ------------------------------------------------------------------------------------------------------ place and undo
 
 static void toggle(struct gb_plan_exact * x, uint32_t b, bool placed) {
     const struct gb_plan_buffer * buffer = &x->part->buffers[b];
@@ -188,7 +192,7 @@ static bool place(struct gb_plan_exact * x, uint32_t b, bool * hatless) {
     return true;
 }
 
-// ------------------------------------------------------------------------------------------------------------------ remainders
+// ---------------------------------------------------------------------------------------------------------- remainders
 
 static unsigned lowest_bit(uint64_t bits) {
 #if defined(__GNUC__)
@@ -229,9 +233,10 @@ static void append_marked(struct gb_plan_exact * x) {
     }
 }
 
-// Adds the remainder of sections [first, last): those of the unplaced in `all` that are alive there. What the last placement raised has
-// its top as the floor, so that the list is in order if just these are sorted.
-static bool add_remainder(struct gb_plan_exact * x, const struct remainder * all, uint32_t first, uint32_t last, size_t top) {
+// Adds the remainder of sections [first, last): those of the unplaced in `all` that are alive there. What the last
+// placement raised has its top as the floor, so that the list is in order if just these are sorted.
+static bool add_remainder(struct gb_plan_exact * x, const struct remainder * all, uint32_t first, uint32_t last,
+    size_t top) {
     struct remainder r       = { x->lists.n, x->lists.n, first, last };
     size_t           n_above = 0;
     if (!gb_vec_reserve(&x->lists, x->lists.n + 2 * (all->end - all->begin))) {
@@ -289,13 +294,14 @@ static bool split(struct gb_plan_exact * x, const struct frame * f, uint32_t b) 
     return add_remainder(x, &f->what, from, f->what.last, top) && (sort_small_first(x, f->remainders), true);
 }
 
-// -------------------------------------------------------------------------------------------------------------------- the frame
+// ----------------------------------------------------------------------------------------------------------- the frame
 
 static bool comes_before(const struct gb_plan_exact * x, uint32_t a, uint32_t b) {
     return x->floor[a] != x->floor[b] ? x->floor[a] < x->floor[b] : x->rank[a] < x->rank[b];
 }
 
-static void sort_by_floor(struct gb_plan_exact * x, const struct remainder * r) { // only the order of level ones is wrong
+// only the order of level ones is wrong
+static void sort_by_floor(struct gb_plan_exact * x, const struct remainder * r) {
     uint32_t * list = x->lists.data;
     for (size_t k = r->begin + 1; k < r->end; k++) {
         const uint32_t b  = list[k];
@@ -323,7 +329,8 @@ static bool paint(struct gb_plan_exact * x, uint32_t b, size_t floor) {
     if (floor > x->capacity || buffer->size > x->capacity - floor) {
         return false;
     }
-    for (uint32_t s = next_unpainted(x->unpainted, buffer->first); s < buffer->last; s = next_unpainted(x->unpainted, s)) {
+    for (uint32_t s = next_unpainted(x->unpainted, buffer->first); s < buffer->last;
+        s           = next_unpainted(x->unpainted, s)) {
         if (x->rest[s] > x->capacity - floor) {
             return false;
         }
@@ -332,8 +339,9 @@ static bool paint(struct gb_plan_exact * x, uint32_t b, size_t floor) {
     return true;
 }
 
-// Each section is painted by its lowest unplaced buffer. The list is sorted by (floor, rank); what comes before (least_offset, least_rank)
-// can no more be placed on its floor but only on something unplaced, whose top is at least `least_top`.
+// Each section is painted by its lowest unplaced buffer. The list is sorted by (floor, rank); what comes before
+// (least_offset, least_rank) can no more be placed on its floor but only on something unplaced, whose top is at least
+// `least_top`.
 static bool may_fit(struct gb_plan_exact * x, const struct remainder * r, size_t least_offset, uint32_t least_rank) {
     for (uint32_t s = r->first; s <= r->last; s++) {
         x->unpainted[s] = s;
@@ -433,7 +441,9 @@ static enum gb_plan_outcome descend(struct gb_plan_exact * x, struct frame * f) 
     const struct remainder r      = x->remainders.data[f->child++];
     const uint32_t         placed = x->lists.data[f->next - 1];
     const bool             anew   = x->rerank && x->remainders.n - f->remainders > 1;
-    struct frame           below  = { .what = r, .least_offset = x->part->trial[placed], .least_rank = anew ? 0 : x->rank[placed] };
+    struct frame           below  = {
+        .what = r, .least_offset = x->part->trial[placed], .least_rank = anew ? 0 : x->rank[placed]
+    };
     if (anew) {
         if (!rank_anew(x, &r)) {
             return GB_PLAN_NO_MEMORY;
@@ -447,10 +457,10 @@ static enum gb_plan_outcome descend(struct gb_plan_exact * x, struct frame * f) 
     return gb_vec_push(&x->frames, below) ? GB_PLAN_FOUND : GB_PLAN_NO_MEMORY;
 }
 
-// ------------------------------------------------------------------------------------------------------------------- the search
+// ---------------------------------------------------------------------------------------------------------- the search
 
 static enum gb_plan_outcome search(struct gb_plan_exact * x) {
-    enum { DOWN, UP } direction = UP; // DOWN: all remainders so far are solved; UP: the one just tried has none
+    enum { DOWN, UP } direction  = UP; // DOWN: all remainders so far are solved; UP: the one just tried has none
     enum gb_plan_outcome outcome = GB_PLAN_FOUND;
     bool                 fresh   = true; // the frame on top has no candidate yet
     while (x->frames.n > 0) {
@@ -464,7 +474,8 @@ static enum gb_plan_outcome search(struct gb_plan_exact * x) {
             outcome = descend(x, f);
             fresh   = true;
         } else if (outcome == GB_PLAN_FOUND || outcome == GB_PLAN_INFEASIBLE) {
-            direction       = outcome == GB_PLAN_FOUND ? DOWN : UP; // if solved, its placements stay until an earlier frame undoes them
+            // if solved, its placements stay until an earlier frame undoes them
+            direction       = outcome == GB_PLAN_FOUND ? DOWN : UP;
             fresh           = false;
             x->lists.n      = f->lists;
             x->remainders.n = f->remainders;
@@ -491,11 +502,11 @@ static void reset(struct gb_plan_exact * x) {
         x->rank[b]       = UINT32_MAX;
     }
     x->frames.n = x->remainders.n = x->trail.n = 0;
-    x->lists.n = part->n;
+    x->lists.n                                 = part->n;
 }
 
 enum gb_plan_outcome gb_plan_exact_run(struct gb_plan_exact * x, size_t capacity, enum gb_plan_key key, bool rerank,
-                                       uint64_t max_nodes, struct gb_plan_budget * budget) {
+    uint64_t max_nodes, struct gb_plan_budget * budget) {
     x->capacity = capacity;
     x->key      = key;
     x->rerank   = rerank;

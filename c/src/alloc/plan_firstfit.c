@@ -1,8 +1,8 @@
-// plan_firstfit.c - each buffer in turn goes into a gap between those placed before that are alive with it: the lowest gap in which
-// it fits, or the smallest.
+// plan_firstfit.c - each buffer in turn goes into a gap between those placed before that are alive with it: the lowest
+// gap in which it fits, or the smallest.
 //
-// The gaps are found by passing those neighbours by rising offset. Where few buffers are alive together they are looked up in a tree and
-// sorted; where many are, one list of all placed buffers, kept sorted, is read instead.
+// The gaps are found by passing those neighbours by rising offset. Where few buffers are alive together they are looked
+// up in a tree and sorted; where many are, one list of all placed buffers, kept sorted, is read instead.
 #include "alloc/plan_impl.h"
 
 #include <stdlib.h>
@@ -17,8 +17,9 @@ struct placed {
     uint32_t first, last;
 };
 
-// The placed buffers, in a complete binary tree over the order of births: each inner node holds the latest end below it, so that those
-// overlapping a span are found without looking at the others. An absent buffer ends at 0, before every section.
+// The placed buffers, in a complete binary tree over the order of births: each inner node holds the latest end below
+// it, so that those overlapping a span are found without looking at the others. An absent buffer ends at 0, before
+// every section.
 struct span_tree {
     uint32_t * latest; // owned; 2 * width entries, the root is 1, the leaf of position s is width + s
     size_t     width;  // power of two >= n
@@ -31,9 +32,7 @@ struct first_fit {
     size_t                  n_placed;
 };
 
-static bool is_dense(const struct gb_plan_part * part) {
-    return part->n_pairs > (uint64_t) part->n * part->n / 32;
-}
+static bool is_dense(const struct gb_plan_part * part) { return part->n_pairs > (uint64_t) part->n * part->n / 32; }
 
 uint64_t gb_plan_first_fit_steps(const struct gb_plan_part * part) {
     return is_dense(part) ? (uint64_t) part->n * part->n / 2 : part->n * (uint64_t) 16 + part->n_pairs * 8;
@@ -88,7 +87,8 @@ static size_t within_chunk(size_t at, size_t size, size_t chunk) {
 }
 
 // The gap for b between those of the n placed that are alive with it.
-static size_t find_gap(const struct placed * placed, size_t n, const struct gb_plan_buffer * b, size_t chunk, bool smallest) {
+static size_t find_gap(const struct placed * placed, size_t n, const struct gb_plan_buffer * b, size_t chunk,
+    bool smallest) {
     size_t at = 0, best = SIZE_MAX, best_size = SIZE_MAX;
     for (size_t i = 0; i < n; i++) {
         if (placed[i].last <= b->first || placed[i].first >= b->last) {
@@ -114,7 +114,7 @@ static size_t place_sparse(struct first_fit * f, const struct gb_plan_part * par
     const struct gb_plan_buffer * b = &part->buffers[i];
     size_t                        n = 0;
     for (size_t s = tree_next(&f->tree, 0, b->first); s < part->n && part->buffers[s].first < b->last;
-         s        = tree_next(&f->tree, s + 1, b->first)) {
+        s         = tree_next(&f->tree, s + 1, b->first)) {
         const struct gb_plan_buffer * other = &part->buffers[s];
         f->placed[n++] = (struct placed){ part->trial[s], part->trial[s] + other->size, other->first, other->last };
     }
@@ -153,7 +153,7 @@ enum ggml_status gb_plan_first_fit(struct gb_plan_part * part, enum gb_plan_key 
     if (ok) {
         qsort(f.order, part->n, sizeof(*f.order), gb_plan_by_rank);
     }
-    *peak = 0;
+    *peak                   = 0;
     enum ggml_status status = ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     for (uint32_t k = 0; status == GGML_STATUS_SUCCESS && k < part->n; k++) {
         status           = k % GB_PLAN_ASK == 0 ? gb_go_on() : status;

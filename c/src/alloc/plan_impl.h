@@ -9,8 +9,9 @@
 //   plan_chunks.c    the driver for memory in chunks of limited size
 //   plan_check.c     the judge; shares nothing with the above
 //
-// Time is cut into sections, one for each largest set of buffers alive together: a new one opens at a birth that follows
-// a death. Two buffers are alive together exactly when they share a section. Times themselves only matter to some orders of the search.
+// Time is cut into sections, one for each largest set of buffers alive together: a new one opens at a birth that
+// follows a death. Two buffers are alive together exactly when they share a section. Times themselves only matter to
+// some orders of the search.
 #ifndef GB_ALLOC_PLAN_IMPL_H
 #define GB_ALLOC_PLAN_IMPL_H
 
@@ -29,12 +30,13 @@ struct gb_plan_part {
     size_t *                offsets; // borrowed; the best plan so far, by buffer
     size_t *                trial;   // borrowed; the plan being made
     uint32_t                n, n_sections;
-    const size_t *          load;    // borrowed; by section: bytes alive
-    const uint32_t *        born;    // borrowed; by section: buffers with first <= section, all of which come first in `buffers`
-    uint64_t                n_pairs; // of buffers alive together
-    size_t                  bound;   // no plan of this part is smaller: the largest load, or what search has proved
-    size_t                  peak;    // of the best plan so far
-    size_t                  chunk;   // for first fit: no buffer may lie across a multiple of it; 0: none
+    const size_t *          load; // borrowed; by section: bytes alive
+    // borrowed; by section: buffers with first <= section, all of which come first in `buffers`
+    const uint32_t * born;
+    uint64_t         n_pairs; // of buffers alive together
+    size_t           bound;   // no plan of this part is smaller: the largest load, or what search has proved
+    size_t           peak;    // of the best plan so far
+    size_t           chunk;   // for first fit: no buffer may lie across a multiple of it; 0: none
 };
 
 struct gb_plan_problem {
@@ -43,10 +45,10 @@ struct gb_plan_problem {
     size_t *                trial;
     size_t *                load;
     uint32_t *              born;
-    struct gb_plan_part *   parts;   // by falling bound
+    struct gb_plan_part *   parts; // by falling bound
     size_t                  n, n_parts;
-    size_t                  unit;    // divides all sizes, so also the offsets of a plan worth considering
-    size_t                  bound;   // largest load
+    size_t                  unit;  // divides all sizes, so also the offsets of a plan worth considering
+    size_t                  bound; // largest load
 };
 
 // What may still be spent. Steps are taken as they come; the clock is read, and the thread's poll asked, now and then.
@@ -60,41 +62,59 @@ struct gb_plan_budget {
 bool gb_plan_spend(struct gb_plan_budget * budget, uint64_t steps); // false when the budget is used up
 
 enum gb_plan_key {
-    GB_PLAN_BY_SIZE, GB_PLAN_BY_AREA, GB_PLAN_BY_WIDTH, GB_PLAN_BY_LOAD, GB_PLAN_BY_BIRTH, GB_PLAN_BY_DEATH,
-    GB_PLAN_BY_WIDTH_AREA_LOAD, GB_PLAN_BY_LOAD_AREA_WIDTH, GB_PLAN_BY_LOAD_WIDTH_AREA, GB_PLAN_BY_AREA_WIDTH_LOAD, // for the search
-    GB_PLAN_BY_BIRTH_LOAD_WIDTH, GB_PLAN_BY_DEATH_LOAD_WIDTH, GB_PLAN_BY_LATE_BIRTH_LOAD_WIDTH, GB_PLAN_BY_DEATH_NARROW,
-    GB_PLAN_BY_LOAD_SPAN, GB_PLAN_BY_BIRTH_LOAD_SPAN, GB_PLAN_BY_DEATH_SPAN, // width and area in time instead of sections
+    GB_PLAN_BY_SIZE,
+    GB_PLAN_BY_AREA,
+    GB_PLAN_BY_WIDTH,
+    GB_PLAN_BY_LOAD,
+    GB_PLAN_BY_BIRTH,
+    GB_PLAN_BY_DEATH,
+    // for the search
+    GB_PLAN_BY_WIDTH_AREA_LOAD,
+    GB_PLAN_BY_LOAD_AREA_WIDTH,
+    GB_PLAN_BY_LOAD_WIDTH_AREA,
+    GB_PLAN_BY_AREA_WIDTH_LOAD,
+    GB_PLAN_BY_BIRTH_LOAD_WIDTH,
+    GB_PLAN_BY_DEATH_LOAD_WIDTH,
+    GB_PLAN_BY_LATE_BIRTH_LOAD_WIDTH,
+    GB_PLAN_BY_DEATH_NARROW,
+    // width and area in time instead of sections
+    GB_PLAN_BY_LOAD_SPAN,
+    GB_PLAN_BY_BIRTH_LOAD_SPAN,
+    GB_PLAN_BY_DEATH_SPAN,
 };
 
-// A buffer and what it is sorted by: the larger key comes first, at a tie what the buffer itself is, so that the order of items
-// does not matter.
+// A buffer and what it is sorted by: the larger key comes first, at a tie what the buffer itself is, so that the order
+// of items does not matter.
 struct gb_plan_ranked {
     uint64_t key[3];
     uint32_t first, last;
     size_t   size;
     uint32_t buffer;
 };
-struct gb_plan_ranked gb_plan_rank(const struct gb_plan_buffer * b, uint32_t index, enum gb_plan_key key, const size_t * load);
-int gb_plan_by_rank(const void * a, const void * b);
+struct gb_plan_ranked gb_plan_rank(const struct gb_plan_buffer * b, uint32_t index, enum gb_plan_key key,
+    const size_t * load);
+int                   gb_plan_by_rank(const void * a, const void * b);
 
 // A failure is the caller's mistake or lack of memory, reported. free also after a failure.
-enum ggml_status gb_plan_problem_init(struct gb_plan_problem * p, const struct gb_plan_item * items, size_t n, size_t alignment);
+enum ggml_status gb_plan_problem_init(struct gb_plan_problem * p, const struct gb_plan_item * items, size_t n,
+    size_t alignment);
 void             gb_plan_problem_free(struct gb_plan_problem * p);
 
-// Each writes part->trial and the peak of that. The statuses are SUCCESS, ALLOC_FAILED and ABORTED (the thread's poll said so).
+// Each writes part->trial and the peak of that. The statuses are SUCCESS, ALLOC_FAILED and ABORTED (the thread's poll
+// said so).
 enum ggml_status gb_plan_in_order(struct gb_plan_part * part, size_t * peak);
 enum ggml_status gb_plan_first_fit(struct gb_plan_part * part, enum gb_plan_key key, bool smallest_gap, size_t * peak);
 uint64_t         gb_plan_first_fit_steps(const struct gb_plan_part * part);
 enum ggml_status gb_plan_skyline(struct gb_plan_part * part, enum gb_plan_key key, struct gb_plan_budget * budget,
-                                 size_t * peak); // SIZE_MAX: the budget ended it
+    size_t * peak); // SIZE_MAX: the budget ended it
 
 enum gb_plan_outcome { GB_PLAN_FOUND, GB_PLAN_INFEASIBLE, GB_PLAN_GAVE_UP, GB_PLAN_NO_MEMORY };
 
-struct gb_plan_exact; // all that search needs, made once for a part
+struct gb_plan_exact;                                                 // all that search needs, made once for a part
 struct gb_plan_exact * gb_plan_exact_new(struct gb_plan_part * part); // NULL: no memory
 void                   gb_plan_exact_free(struct gb_plan_exact * exact);
 // A plan of at most `capacity`, into part->trial. rerank: order buffers anew in each independent remainder.
 enum gb_plan_outcome gb_plan_exact_run(struct gb_plan_exact * exact, size_t capacity, enum gb_plan_key key, bool rerank,
-                                       uint64_t max_nodes, struct gb_plan_budget * budget);
+    uint64_t max_nodes, struct gb_plan_budget * budget);
 
 #endif // GB_ALLOC_PLAN_IMPL_H

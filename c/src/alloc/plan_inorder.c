@@ -1,5 +1,5 @@
-// plan_inorder.c - what an allocator does that meets the buffers one by one, in the order in which the items were given when several are
-// born at once. The floor under everything else: no result is worse.
+// plan_inorder.c - what an allocator does that meets the buffers one by one, in the order in which the items were given
+// when several are born at once. The floor under everything else: no result is worse.
 #include "alloc/plan_impl.h"
 
 #include <string.h>
@@ -9,7 +9,8 @@
 #include "base/mem.h"
 #include "base/status.h"
 
-// Buffers by the section at whose start they are dead: those of section s are order[begin[s]] up to order[begin[s + 1]].
+// Buffers by the section at whose start they are dead: those of section s are order[begin[s]] up to order[begin[s +
+// 1]].
 static void group_by_death(const struct gb_plan_part * part, uint32_t * begin, uint32_t * order) {
     for (uint32_t i = 0; i < part->n; i++) {
         begin[part->buffers[i].last + 1]++;
@@ -24,7 +25,8 @@ static void group_by_death(const struct gb_plan_part * part, uint32_t * begin, u
     begin[0] = 0;
 }
 
-static enum ggml_status run(struct gb_plan_part * part, struct gb_offset_pool * pool, const uint32_t * begin, const uint32_t * order) {
+static enum ggml_status run(struct gb_plan_part * part, struct gb_offset_pool * pool, const uint32_t * begin,
+    const uint32_t * order) {
     uint32_t ended = 0;
     for (uint32_t i = 0; i < part->n; i++) {
         if (i % GB_PLAN_ASK == 0) {

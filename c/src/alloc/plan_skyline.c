@@ -1,5 +1,5 @@
-// plan_skyline.c - plans from the bottom up: the lowest valley of the skyline takes the first buffer, by rank, whose life lies between the
-// valley's walls; when there is none, the valley is filled up to its lower wall.
+// plan_skyline.c - plans from the bottom up: the lowest valley of the skyline takes the first buffer, by rank, whose
+// life lies between the valley's walls; when there is none, the valley is filled up to its lower wall.
 //
 // The skyline is a linked list of plateaus, neighbours of different height. No gap below it is ever used again.
 #include "alloc/plan_impl.h"
@@ -20,7 +20,8 @@ struct plateau { // indexed by its first section
 struct skyline {
     struct plateau *        plateaus; // owned
     struct gb_plan_ranked * order;    // owned; what is unplaced, by rank: a list through next_in_order
-    uint32_t *              next;     // owned; next[0] is the first, next[k + 1] the one after order[k]; NONE at the end
+    // owned; next[0] is the first, next[k + 1] the one after order[k]; NONE at the end
+    uint32_t * next;
 };
 
 static void split_at(struct skyline * sky, uint32_t start, uint32_t section) { // section inside the plateau
@@ -51,8 +52,8 @@ static void join(struct skyline * sky, uint32_t start) {
 }
 
 static void raise(struct skyline * sky, uint32_t start, size_t height) {
-    const uint32_t before        = sky->plateaus[start].before;
-    sky->plateaus[start].height  = height;
+    const uint32_t before       = sky->plateaus[start].before;
+    sky->plateaus[start].height = height;
     join(sky, start);
     if (before != NONE) {
         join(sky, before);
@@ -93,8 +94,8 @@ static bool fill(struct skyline * sky, struct gb_plan_part * part, uint32_t vall
 static void fill_up(struct skyline * sky, uint32_t valley) {
     const struct plateau * v    = &sky->plateaus[valley];
     size_t                 wall = SIZE_MAX;
-    wall = v->before != NONE ? GB_MIN(wall, sky->plateaus[v->before].height) : wall;
-    wall = v->next != NONE ? GB_MIN(wall, sky->plateaus[v->next].height) : wall;
+    wall                        = v->before != NONE ? GB_MIN(wall, sky->plateaus[v->before].height) : wall;
+    wall                        = v->next != NONE ? GB_MIN(wall, sky->plateaus[v->next].height) : wall;
     raise(sky, valley, wall);
 }
 
@@ -117,7 +118,8 @@ static void run(struct skyline * sky, struct gb_plan_part * part, struct gb_plan
     }
 }
 
-enum ggml_status gb_plan_skyline(struct gb_plan_part * part, enum gb_plan_key key, struct gb_plan_budget * budget, size_t * peak) {
+enum ggml_status gb_plan_skyline(struct gb_plan_part * part, enum gb_plan_key key, struct gb_plan_budget * budget,
+    size_t * peak) {
     struct skyline sky = { 0 };
     sky.plateaus       = gb_calloc(part->n_sections, sizeof(*sky.plateaus));
     sky.order          = gb_calloc(part->n, sizeof(*sky.order));

@@ -1,12 +1,14 @@
 // reorder.c - looks for an order of a graph's nodes in which fewer bytes are alive at once, by beam search.
 //
-// A state is a set of nodes that have run. All states of a step have run equally many; each is followed by every node that could be next,
-// the best few sets go on. A set is the same whatever the order of its nodes, so of equal sets only the one with the lower peak is kept:
-// where all paths meet (between two layers, say) one state is left. A node that raises neither the peak nor what is alive after it is
-// run at once. States whose peak is not below that of the given order are dropped, so nothing is changed where nothing is gained.
+// A state is a set of nodes that have run. All states of a step have run equally many; each is followed by every node
+// that could be next, the best few sets go on. A set is the same whatever the order of its nodes, so of equal sets only
+// the one with the lower peak is kept: where all paths meet (between two layers, say) one state is left. A node that
+// raises neither the peak nor what is alive after it is run at once. States whose peak is not below that of the given
+// order are dropped, so nothing is changed where nothing is gained.
 //
-// A state is small: all nodes before `first` have run, and of the WINDOW nodes from there on those with a bit. What is asked about it (have
-// all predecessors run, has every other user of a storage run) is answered from the lists of graph.
+// A state is small: all nodes before `first` have run, and of the WINDOW nodes from there on those with a bit. What is
+// asked about it (have all predecessors run, has every other user of a storage run) is answered from the lists of
+// graph.
 #include "alloc/reorder.h"
 
 #include <stdlib.h>
@@ -21,19 +23,20 @@
 
 enum { WINDOW = 512, WORDS = WINDOW / 64, BEAM = 32, READY_MAX = 32, NONE = -1 };
 
-struct list { // of numbers, for each of several owners: those of owner i are at [start[i], start[i + 1])
-    int *    start; // owned
-    int *    data;  // owned
+// of numbers, for each of several owners: those of owner i are at [start[i], start[i + 1])
+struct list {
+    int * start; // owned
+    int * data;  // owned
 };
 
 struct graph { // what the search knows
     const struct gb_liveness_input * in;
-    struct gb_liveness apart;    // storages are its items
-    struct list        before;   // per node: nodes that must have run, possibly more than once
-    struct list        storages; // per node: those it touches, each once
-    struct list        users;    // per storage: nodes that touch it, ascending
-    int *              makes;    // owned; per node: the storage that it brings to life; NONE
-    int                n, n_arenas;
+    struct gb_liveness               apart;    // storages are its items
+    struct list                      before;   // per node: nodes that must have run, possibly more than once
+    struct list                      storages; // per node: those it touches, each once
+    struct list                      users;    // per storage: nodes that touch it, ascending
+    int *                            makes;    // owned; per node: the storage that it brings to life; NONE
+    int                              n, n_arenas;
 };
 
 struct state {
@@ -55,16 +58,16 @@ struct move { // a state that may follow
 
 struct search {
     const struct graph * g;
-    struct state * states[2]; // owned; this step's and the next one's
-    size_t *       bytes[2];  // owned; per state: live, then peak, of each arena
-    int            n_states;
-    struct move *  moves;     // owned
-    int            n_moves;
-    struct step *  steps;     // owned; n times BEAM
-    size_t         limit;     // peaks must be below
+    struct state *       states[2]; // owned; this step's and the next one's
+    size_t *             bytes[2];  // owned; per state: live, then peak, of each arena
+    int                  n_states;
+    struct move *        moves; // owned
+    int                  n_moves;
+    struct step *        steps; // owned; n times BEAM
+    size_t               limit; // peaks must be below
 };
 
-// ----------------------------------------------------------------------------------------------------------------- lists
+// --------------------------------------------------------------------------------------------------------------- lists
 
 struct pair {
     int owner, value;
@@ -100,19 +103,17 @@ static void free_list(struct list * list) {
     gb_free(list->data);
 }
 
-// ----------------------------------------------------------------------------------------------------------------- graph
+// --------------------------------------------------------------------------------------------------------------- graph
 
-static bool writes(const struct ggml_tensor * node) {
-    return !gb_op_is_view(node->op);
-}
+static bool writes(const struct ggml_tensor * node) { return !gb_op_is_view(node->op); }
 
 static int storage_of(const struct graph * g, const struct ggml_tensor * t) {
     const int64_t id = g->in->id_of(g->in->user, gb_root(t));
     return id >= 0 && id < g->in->n_ids ? (int) g->apart.item_of[id] : NONE;
 }
 
-// What was seen of a piece of memory (by its owner, whether it is to be placed or not): the last node that wrote it and those that used it
-// since then, as a chain.
+// What was seen of a piece of memory (by its owner, whether it is to be placed or not): the last node that wrote it and
+// those that used it since then, as a chain.
 struct last {
     int writer, users; // users: the newest link
 };
@@ -122,7 +123,7 @@ struct link {
 };
 
 struct history {
-    struct gb_ptrmap    index; // owner -> position in `last`
+    struct gb_ptrmap index; // owner -> position in `last`
     GB_VEC(struct last) last;
     GB_VEC(struct link) links;
 };
@@ -180,7 +181,7 @@ static bool order_by_sources(struct graph * g, struct gb_ptrmap * position, pair
         for (int s = 0; ok && s <= GGML_MAX_SRC; s++) {
             const struct ggml_tensor * src = s < GGML_MAX_SRC ? node->src[s] : node->view_src;
             const int64_t              at  = src && src != node ? gb_ptrmap_get(position, src) : GB_PTRMAP_ABSENT;
-            ok = at == GB_PTRMAP_ABSENT || add_pair(before, i, (int) at);
+            ok                             = at == GB_PTRMAP_ABSENT || add_pair(before, i, (int) at);
         }
         ok = ok && gb_ptrmap_set(position, node, i);
     }
@@ -228,9 +229,9 @@ static enum ggml_status know_graph(struct graph * g, const struct gb_liveness_in
     struct history   h        = { 0 };
     struct gb_ptrmap position = { 0 };
     g->makes                  = gb_calloc((size_t) g->n + 1, sizeof(*g->makes));
-    const bool ok = g->makes && find_order(g, &h, &before) && order_by_sources(g, &position, &before) && find_storages(g, &storages, &users) &&
-                    make_list(&g->before, g->n, &before) && make_list(&g->storages, g->n, &storages) &&
-                    make_list(&g->users, (int) g->apart.n_items, &users);
+    const bool ok = g->makes && find_order(g, &h, &before) && order_by_sources(g, &position, &before) &&
+                    find_storages(g, &storages, &users) && make_list(&g->before, g->n, &before) &&
+                    make_list(&g->storages, g->n, &storages) && make_list(&g->users, (int) g->apart.n_items, &users);
     free_history(&h);
     gb_ptrmap_free(&position);
     gb_vec_free(&before);
@@ -247,7 +248,7 @@ static void free_graph(struct graph * g) {
     gb_free(g->makes);
 }
 
-// ---------------------------------------------------------------------------------------------------------------- states
+// -------------------------------------------------------------------------------------------------------------- states
 
 static bool has_run(const struct state * s, int node) {
     const int i = node - s->first;
@@ -279,13 +280,16 @@ static bool is_in_place(const struct graph * g, const struct state * s, int node
     const struct gb_live_item * own = &g->apart.items[g->makes[node]];
     for (int k = 0; k < 2; k++) {
         const struct ggml_tensor * src = t->src[k];
-        const int                  id  = src && gb_can_write_over(t, k) && gb_root(src) != t && src->view_offs == 0 ? storage_of(g, src) : NONE;
-        if (id == NONE || g->apart.items[id].arena != own->arena || g->apart.items[id].size != own->size || !dies_in(g, s, id, node)) {
+        const int                  id =
+            src && gb_can_write_over(t, k) && gb_root(src) != t && src->view_offs == 0 ? storage_of(g, src) : NONE;
+        if (id == NONE || g->apart.items[id].arena != own->arena || g->apart.items[id].size != own->size ||
+            !dies_in(g, s, id, node)) {
             continue;
         }
         bool only = true;
         for (int j = 0; j < GGML_MAX_SRC && only; j++) {
-            only = t->src[j] == NULL || storage_of(g, t->src[j]) != id || (gb_can_write_over(t, j) && t->src[j]->view_offs == 0);
+            only = t->src[j] == NULL || storage_of(g, t->src[j]) != id ||
+                   (gb_can_write_over(t, j) && t->src[j]->view_offs == 0);
         }
         if (only) {
             return true;
@@ -348,7 +352,7 @@ static void start_bytes(const struct graph * g, size_t * bytes) {
     memcpy(bytes + g->n_arenas, bytes, (size_t) g->n_arenas * sizeof(*bytes));
 }
 
-// ---------------------------------------------------------------------------------------------------------------- search
+// -------------------------------------------------------------------------------------------------------------- search
 
 static size_t * bytes_of(const struct search * s, int which, int state) {
     return s->bytes[which] + (size_t) state * 2 * (size_t) s->g->n_arenas;
@@ -389,9 +393,9 @@ static void add_move(struct search * s, int from, const struct move * move) {
 
 // The nodes that may follow a state; only one if it does no harm.
 static void find_moves(struct search * s, int which, int state) {
-    const struct graph * g      = s->g;
-    const struct state * from   = &s->states[which][state];
-    const int            n_old  = s->n_moves, arenas = g->n_arenas;
+    const struct graph * g     = s->g;
+    const struct state * from  = &s->states[which][state];
+    const int            n_old = s->n_moves, arenas = g->n_arenas;
     size_t *             trial  = bytes_of(s, which, BEAM); // one more than there are states
     const int            window = GB_MIN(g->n, from->first + WINDOW);
     for (int node = from->first; node < window; node++) {
@@ -400,9 +404,10 @@ static void find_moves(struct search * s, int which, int state) {
         }
         memcpy(trial, bytes_of(s, which, state), 2 * (size_t) arenas * sizeof(*trial));
         count_bytes(g, from, trial, node);
-        const struct move move = { state, node, from->hash + hash_of(node), sum_of(trial + arenas, arenas), sum_of(trial, arenas) };
-        const bool harmless    = move.peak_sum <= from->peak_sum && move.live_sum <= from->live_sum;
-        s->n_moves             = harmless ? n_old : s->n_moves;
+        const struct move move     = { state, node, from->hash + hash_of(node), sum_of(trial + arenas, arenas),
+            sum_of(trial, arenas) };
+        const bool        harmless = move.peak_sum <= from->peak_sum && move.live_sum <= from->live_sum;
+        s->n_moves                 = harmless ? n_old : s->n_moves;
         add_move(s, n_old, &move);
         if (harmless) {
             return;
@@ -436,8 +441,8 @@ static bool advance(struct search * s, int which, int step) {
             memcpy(bytes_of(s, !which, n), bytes_of(s, which, move->parent), 2 * (size_t) g->n_arenas * sizeof(size_t));
             count_bytes(g, &s->states[which][move->parent], bytes_of(s, !which, n), move->node);
             mark_run(to, move->node);
-            to->peak_sum = move->peak_sum;
-            to->live_sum = move->live_sum;
+            to->peak_sum                                  = move->peak_sum;
+            to->live_sum                                  = move->live_sum;
             s->steps[(size_t) step * BEAM + (size_t) n++] = (struct step){ move->parent, move->node };
         }
     }
@@ -506,7 +511,7 @@ static enum ggml_status search(const struct graph * g, int * order, bool * found
     return status;
 }
 
-// -------------------------------------------------------------------------------------------------------------- judgement
+// ----------------------------------------------------------------------------------------------------------- judgement
 
 // The sum of the highest loads of a list of nodes.
 static enum ggml_status measure(const struct gb_liveness_input * in, size_t * sum) {
@@ -540,7 +545,8 @@ static void keep_order(const struct gb_liveness_input * in, int * order, struct 
     result->changed = false;
 }
 
-static enum ggml_status reorder(const struct gb_liveness_input * in, struct graph * g, int * order, struct gb_reorder_result * result) {
+static enum ggml_status reorder(const struct gb_liveness_input * in, struct graph * g, int * order,
+    struct gb_reorder_result * result) {
     GB_TRY(measure(in, &result->before));
     GB_TRY(know_graph(g, in));
     GB_TRY(search(g, order, &result->changed));
@@ -554,9 +560,9 @@ static enum ggml_status reorder(const struct gb_liveness_input * in, struct grap
 }
 
 enum ggml_status gb_reorder(const struct gb_liveness_input * in, int * order, struct gb_reorder_result * result) {
-    GB_CHECK_ARG(in, GGML_STATUS_INVALID_ARGUMENT);
-    GB_CHECK_ARG(order, GGML_STATUS_INVALID_ARGUMENT);
-    GB_CHECK_ARG(result, GGML_STATUS_INVALID_ARGUMENT);
+    GB_CHECK_ARG(in);
+    GB_CHECK_ARG(order);
+    GB_CHECK_ARG(result);
     struct graph           g      = { 0 };
     const enum ggml_status status = reorder(in, &g, order, result);
     free_graph(&g);

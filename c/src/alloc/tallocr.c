@@ -10,8 +10,9 @@
 
 // -------------------------------------------------------------------------------------------------------------- stamps
 
-enum { STAMP_ID = 1 };             // offset in ggml_tensor::padding: 3 bytes of the number, 4 of the generation; number 0: no stamp
-#define GENERATION 0x3fffffffu     // bits of it: the last two tell what is read once (tensor/tensor.h)
+// offset in ggml_tensor::padding: 3 bytes of the number, 4 of the generation; number 0: no stamp
+enum { STAMP_ID = 1 };
+#define GENERATION 0x3fffffffu // bits of it: the last two tell what is read once (tensor/tensor.h)
 
 static atomic_uint last_id;
 
@@ -24,28 +25,27 @@ static uint32_t next_id(void) {
 }
 
 static void write_stamp(struct ggml_tensor * t, uint32_t id, uint32_t generation) {
-    const uint8_t bytes[7] = { (uint8_t) id, (uint8_t) (id >> 8), (uint8_t) (id >> 16), (uint8_t) generation, (uint8_t) (generation >> 8),
-                               (uint8_t) (generation >> 16), (uint8_t) (generation >> 24) };
+    const uint8_t bytes[7] = { (uint8_t) id, (uint8_t) (id >> 8), (uint8_t) (id >> 16), (uint8_t) generation,
+        (uint8_t) (generation >> 8), (uint8_t) (generation >> 16), (uint8_t) (generation >> 24) };
     memcpy(t->padding + STAMP_ID, bytes, sizeof(bytes));
 }
 
 static bool is_stale(const struct ggml_tallocr * talloc, const struct ggml_tensor * t) {
     uint8_t b[7];
     memcpy(b, t->padding + STAMP_ID, sizeof(b));
-    const uint32_t id         = (uint32_t) b[0] | (uint32_t) b[1] << 8 | (uint32_t) b[2] << 16;
-    const uint32_t generation = ((uint32_t) b[3] | (uint32_t) b[4] << 8 | (uint32_t) b[5] << 16 | (uint32_t) b[6] << 24) & GENERATION;
+    const uint32_t id = (uint32_t) b[0] | (uint32_t) b[1] << 8 | (uint32_t) b[2] << 16;
+    const uint32_t generation =
+        ((uint32_t) b[3] | (uint32_t) b[4] << 8 | (uint32_t) b[5] << 16 | (uint32_t) b[6] << 24) & GENERATION;
     return talloc->buffer != NULL && t->buffer == talloc->buffer && id == talloc->id &&
            generation != (talloc->generation & GENERATION);
 }
 
 // -------------------------------------------------------------------------------------------------- making and freeing
 
-static bool is_power_of_two(size_t x) {
-    return x != 0 && (x & (x - 1)) == 0;
-}
+static bool is_power_of_two(size_t x) { return x != 0 && (x & (x - 1)) == 0; }
 
 static struct ggml_tallocr * tallocr_new(ggml_backend_buffer_type_t buft, ggml_backend_buffer_t buffer,
-                                         size_t alignment) {
+    size_t alignment) {
     char * base = buffer ? ggml_backend_buffer_get_base(buffer) : NULL;
     if (buffer && base == NULL) {
         return NULL;
@@ -75,9 +75,9 @@ static struct ggml_tallocr * tallocr_new(ggml_backend_buffer_type_t buft, ggml_b
 }
 
 ggml_tallocr_t ggml_tallocr_new(void * data, size_t size, size_t alignment) {
-    GB_CHECK_ARG(data, NULL);
-    GB_FAIL_IF(!is_power_of_two(alignment), NULL, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: argument 'alignment': %zu is no power of two", __func__, alignment);
+    GB_CHECK_ARG_RETURNING(data, NULL);
+    GB_FAIL_IF_RETURNING(!is_power_of_two(alignment), NULL, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: argument 'alignment': %zu is no power of two", __func__, alignment);
     const ggml_backend_buffer_t buffer = ggml_backend_cpu_buffer_from_ptr(data, size);
     if (buffer == NULL) {
         return NULL;
@@ -92,21 +92,21 @@ ggml_tallocr_t ggml_tallocr_new(void * data, size_t size, size_t alignment) {
 }
 
 ggml_tallocr_t ggml_tallocr_new_measure(size_t alignment) {
-    GB_FAIL_IF(!is_power_of_two(alignment), NULL, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: argument 'alignment': %zu is no power of two", __func__, alignment);
+    GB_FAIL_IF_RETURNING(!is_power_of_two(alignment), NULL, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: argument 'alignment': %zu is no power of two", __func__, alignment);
     return tallocr_new(NULL, NULL, alignment);
 }
 
 ggml_tallocr_t ggml_tallocr_new_from_buffer(ggml_backend_buffer_t buffer) {
-    GB_CHECK_ARG(buffer, NULL);
-    GB_FAIL_IF(ggml_backend_buffer_is_multi_buffer(buffer), NULL, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: argument 'buffer': a multi-buffer has no addresses of its own, use one of its parts", __func__);
+    GB_CHECK_ARG_RETURNING(buffer, NULL);
+    GB_FAIL_IF_RETURNING(ggml_backend_buffer_is_multi_buffer(buffer), NULL, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: argument 'buffer': a multi-buffer has no addresses of its own, use one of its parts", __func__);
     const size_t alignment = ggml_backend_buffer_get_alignment(buffer);
     return alignment ? tallocr_new(ggml_backend_buffer_get_type(buffer), buffer, alignment) : NULL;
 }
 
 ggml_tallocr_t ggml_tallocr_new_from_buft(ggml_backend_buffer_type_t buft, size_t size) {
-    GB_CHECK_ARG(buft, NULL);
+    GB_CHECK_ARG_RETURNING(buft, NULL);
     const ggml_backend_buffer_t buffer = ggml_backend_buft_alloc_buffer(buft, size);
     if (buffer == NULL) {
         return NULL;
@@ -126,7 +126,7 @@ ggml_tallocr_t ggml_tallocr_new_from_backend(ggml_backend_t backend, size_t size
 }
 
 ggml_tallocr_t ggml_tallocr_new_measure_from_buft(ggml_backend_buffer_type_t buft) {
-    GB_CHECK_ARG(buft, NULL);
+    GB_CHECK_ARG_RETURNING(buft, NULL);
     const size_t alignment = ggml_backend_buft_get_alignment(buft);
     return alignment ? tallocr_new(buft, NULL, alignment) : NULL;
 }
@@ -150,17 +150,17 @@ void ggml_tallocr_free(ggml_tallocr_t talloc) {
 
 // NULL for a measure allocator.
 struct ggml_backend_buffer * ggml_tallocr_get_buffer(ggml_tallocr_t talloc) {
-    GB_CHECK_ARG(talloc, NULL);
+    GB_CHECK_ARG_RETURNING(talloc, NULL);
     return talloc->buffer;
 }
 
 bool ggml_tallocr_is_measure(ggml_tallocr_t talloc) {
-    GB_CHECK_ARG(talloc, false);
+    GB_CHECK_ARG_RETURNING(talloc, false);
     return talloc->buffer == NULL;
 }
 
 enum ggml_status ggml_tallocr_reset(ggml_tallocr_t talloc) {
-    GB_CHECK_ARG(talloc, GGML_STATUS_INVALID_ARGUMENT);
+    GB_CHECK_ARG(talloc);
     gb_pool_reset(&talloc->pool);
     gb_ptrmap_clear(&talloc->measured);
     talloc->generation++;
@@ -168,7 +168,7 @@ enum ggml_status ggml_tallocr_reset(ggml_tallocr_t talloc) {
 }
 
 size_t ggml_tallocr_max_size(ggml_tallocr_t talloc) {
-    GB_CHECK_ARG(talloc, 0);
+    GB_CHECK_ARG_RETURNING(talloc, 0);
     const size_t high = GB_READ_RELAXED(talloc->pool.high);
     size_t       size;
     return gb_add_size(high, high / 10, &size) ? size : SIZE_MAX;
@@ -185,19 +185,19 @@ bool gb_tallocr_is_placed(const struct ggml_tallocr * talloc, const struct ggml_
 
 bool gb_tallocr_size_of(struct ggml_tallocr * talloc, struct ggml_tensor * tensor, size_t * padded) {
     const size_t size = talloc->buft ? ggml_backend_buft_get_alloc_size(talloc->buft, tensor) : ggml_nbytes(tensor);
-    GB_FAIL_IF(!gb_pad_size(size, talloc->alignment, padded), false, GGML_STATUS_INVALID_ARGUMENT,
-               "ggml_tallocr_alloc: tensor '%s': its size of %zu bytes overflows", tensor->name, size);
+    GB_FAIL_IF_RETURNING(!gb_pad_size(size, talloc->alignment, padded), false, GGML_STATUS_INVALID_ARGUMENT,
+        "ggml_tallocr_alloc: tensor '%s': its size of %zu bytes overflows", tensor->name, size);
     return true;
 }
 
 static enum ggml_status fail_full(const struct ggml_tallocr * talloc, const struct ggml_tensor * tensor,
-                                  const char * func, size_t size) {
+    const char * func, size_t size) {
     return gb_fail(GGML_STATUS_ALLOC_FAILED, "%s: tensor '%s': needs %zu bytes, largest free block %zu of %zu", func,
-                   tensor->name, size, GB_MIN(gb_pool_largest_free(&talloc->pool), talloc->size), talloc->size);
+        tensor->name, size, GB_MIN(gb_pool_largest_free(&talloc->pool), talloc->size), talloc->size);
 }
 
 enum ggml_status gb_tallocr_take(struct ggml_tallocr * talloc, struct ggml_tensor * tensor, const char * func,
-                                 size_t * offset, size_t * padded) {
+    size_t * offset, size_t * padded) {
     if (!gb_tallocr_size_of(talloc, tensor, padded)) {
         return GGML_STATUS_INVALID_ARGUMENT;
     }
@@ -221,14 +221,14 @@ enum ggml_status gb_tallocr_take(struct ggml_tallocr * talloc, struct ggml_tenso
 enum ggml_status gb_tallocr_bind(struct ggml_tallocr * talloc, struct ggml_tensor * tensor, size_t offset) {
     if (talloc->buffer == NULL) {
         // room for one more, so that unbind need not grow the table
-        const bool noted = gb_ptrmap_reserve(&talloc->measured, talloc->measured.n + 2) &&
-                           gb_ptrmap_set(&talloc->measured, tensor, 1);
+        const bool noted =
+            gb_ptrmap_reserve(&talloc->measured, talloc->measured.n + 2) && gb_ptrmap_set(&talloc->measured, tensor, 1);
         return noted ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     }
     void * const          old_data   = tensor->data;
     ggml_backend_buffer_t old_buffer = tensor->buffer;
     gb_tensor_put(tensor, talloc->buffer, talloc->base + offset);
-    const enum ggml_status status    = ggml_backend_buffer_init_tensor(talloc->buffer, tensor);
+    const enum ggml_status status = ggml_backend_buffer_init_tensor(talloc->buffer, tensor);
     if (status != GGML_STATUS_SUCCESS) {
         gb_tensor_put(tensor, old_buffer, old_data);
         return status;
@@ -256,13 +256,13 @@ enum ggml_status gb_tallocr_release(struct ggml_tallocr * talloc, struct ggml_te
 }
 
 enum ggml_status ggml_tallocr_alloc(ggml_tallocr_t talloc, struct ggml_tensor * tensor) {
-    GB_CHECK_ARG(talloc, GGML_STATUS_INVALID_ARGUMENT);
-    GB_CHECK_ARG(tensor, GGML_STATUS_INVALID_ARGUMENT);
-    GB_FAIL_IF(tensor->view_src != NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: tensor '%s' is a view of '%s' and has no memory of its own", __func__, tensor->name,
-               tensor->view_src->name);
-    GB_FAIL_IF(gb_tallocr_is_placed(talloc, tensor), GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
-               "%s: tensor '%s' is placed already", __func__, tensor->name);
+    GB_CHECK_ARG(talloc);
+    GB_CHECK_ARG(tensor);
+    GB_FAIL_IF(tensor->view_src != NULL, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: tensor '%s' is a view of '%s' and has no memory of its own", __func__, tensor->name,
+        tensor->view_src->name);
+    GB_FAIL_IF(gb_tallocr_is_placed(talloc, tensor), GGML_STATUS_INVALID_STATE, "%s: tensor '%s' is placed already",
+        __func__, tensor->name);
     const size_t high = talloc->pool.high;
     size_t       offset, padded;
     GB_TRY(gb_tallocr_take(talloc, tensor, __func__, &offset, &padded));

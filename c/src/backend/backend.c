@@ -19,7 +19,7 @@ const char * ggml_backend_name(ggml_backend_t backend) {
     return backend && backend->iface.get_name ? backend->iface.get_name(backend) : "NULL";
 }
 
-// ------------------------------------------------------------------------------------------------------------------- watchers
+// ------------------------------------------------------------------------------------------------------------ watchers
 
 static struct gb_backend_watch * watchers; // guarded by GB_MUTEX_WATCHERS
 
@@ -68,9 +68,9 @@ void ggml_backend_free(ggml_backend_t backend) {
 // ------------------------------------------------------------------------------------- through the default buffer type
 
 ggml_backend_buffer_type_t ggml_backend_get_default_buffer_type(ggml_backend_t backend) {
-    GB_CHECK_ARG(backend, NULL);
-    GB_FAIL_IF(backend->iface.get_default_buffer_type == NULL, NULL, GGML_STATUS_UNSUPPORTED,
-               "%s: backend %s has no buffer type", __func__, ggml_backend_name(backend));
+    GB_CHECK_ARG_RETURNING(backend, NULL);
+    GB_FAIL_IF_RETURNING(backend->iface.get_default_buffer_type == NULL, NULL, GGML_STATUS_UNSUPPORTED,
+        "%s: backend %s has no buffer type", __func__, ggml_backend_name(backend));
     return backend->iface.get_default_buffer_type(backend);
 }
 
@@ -98,9 +98,9 @@ static bool reaches(ggml_backend_t backend, const struct ggml_tensor * t) {
 }
 
 enum ggml_status ggml_backend_tensor_set_async(ggml_backend_t backend, struct ggml_tensor * tensor, const void * data,
-                                               size_t offset, size_t size) {
-    GB_CHECK_ARG(backend, GGML_STATUS_INVALID_ARGUMENT);
-    GB_CHECK_ARG(tensor, GGML_STATUS_INVALID_ARGUMENT);
+    size_t offset, size_t size) {
+    GB_CHECK_ARG(backend);
+    GB_CHECK_ARG(tensor);
     if (size == 0) {
         return GGML_STATUS_SUCCESS;
     }
@@ -119,9 +119,9 @@ enum ggml_status ggml_backend_tensor_set_async(ggml_backend_t backend, struct gg
 }
 
 enum ggml_status ggml_backend_tensor_get_async(ggml_backend_t backend, const struct ggml_tensor * tensor, void * data,
-                                               size_t offset, size_t size) {
-    GB_CHECK_ARG(backend, GGML_STATUS_INVALID_ARGUMENT);
-    GB_CHECK_ARG(tensor, GGML_STATUS_INVALID_ARGUMENT);
+    size_t offset, size_t size) {
+    GB_CHECK_ARG(backend);
+    GB_CHECK_ARG(tensor);
     if (size == 0) {
         return GGML_STATUS_SUCCESS;
     }
@@ -139,7 +139,7 @@ enum ggml_status ggml_backend_tensor_get_async(ggml_backend_t backend, const str
 }
 
 enum ggml_status ggml_backend_synchronize(ggml_backend_t backend) {
-    GB_CHECK_ARG(backend, GGML_STATUS_INVALID_ARGUMENT);
+    GB_CHECK_ARG(backend);
     const uint64_t before = gb_fail_count();
     if (backend->iface.synchronize) {
         backend->iface.synchronize(backend);
@@ -150,10 +150,9 @@ enum ggml_status ggml_backend_synchronize(ggml_backend_t backend) {
 // ----------------------------------------------------------------------------------------------------------- computing
 
 static enum ggml_status check_graph(const char * func, ggml_backend_t backend, const struct ggml_cgraph * cgraph) {
-    GB_FAIL_IF(backend == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: argument 'backend' is NULL", func);
-    GB_FAIL_IF(backend->iface.graph_compute == NULL, GGML_STATUS_UNSUPPORTED, GGML_STATUS_UNSUPPORTED,
-               "%s: backend %s cannot compute graphs", func, ggml_backend_name(backend));
+    GB_FAIL_IF(backend == NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'backend' is NULL", func);
+    GB_FAIL_IF(backend->iface.graph_compute == NULL, GGML_STATUS_UNSUPPORTED, "%s: backend %s cannot compute graphs",
+        func, ggml_backend_name(backend));
     return gb_graph_check(cgraph, "cgraph", func);
 }
 
@@ -173,7 +172,7 @@ static void mark_written(const struct ggml_cgraph * cgraph) {
 static enum ggml_status run_graph(const char * func, ggml_backend_t backend, struct ggml_cgraph * cgraph) {
     const uint64_t before = gb_fail_count();
     mark_written(cgraph);
-    const bool     ok     = backend->iface.graph_compute(backend, cgraph);
+    const bool ok = backend->iface.graph_compute(backend, cgraph);
     if (!ok && gb_fail_count() == before) {
         gb_fail(GGML_STATUS_FAILED, "%s: backend %s could not compute the graph", func, ggml_backend_name(backend));
     }
@@ -188,18 +187,20 @@ bool ggml_backend_graph_compute(ggml_backend_t backend, struct ggml_cgraph * cgr
 
 bool ggml_backend_may_leave_out(const struct ggml_tensor * node) {
     const struct ggml_tensor * root = node ? gb_root(node) : NULL;
-    return node && (gb_tensor_is_surely_read_once(node) ||
-                    (gb_tensor_is_read_once(node) && gb_tensor_is_read_once(root) && root->buffer && root->buffer->arena));
+    return node &&
+           (gb_tensor_is_surely_read_once(node) ||
+               (gb_tensor_is_read_once(node) && gb_tensor_is_read_once(root) && root->buffer && root->buffer->arena));
 }
 
-// What callers get: the backend's own plan, or, of a backend that has none, the graph with its own copy of the node list.
+// What callers get: the backend's own plan, or, of a backend that has none, the graph with its own copy of the node
+// list.
 struct plan {
     ggml_backend_t            backend; // that made it; only compared
     bool                      plain;
-    ggml_backend_graph_plan_t inner;   // owned; of a backend with plans
+    ggml_backend_graph_plan_t inner;       // owned; of a backend with plans
     GB_VEC(ggml_backend_buffer_t) written; // buffers of the results
-    struct ggml_cgraph        graph;   // plain
-    struct ggml_tensor *      nodes[]; // plain; borrowed
+    struct ggml_cgraph   graph;            // plain
+    struct ggml_tensor * nodes[];          // plain; borrowed
 };
 
 // The list of a plan that is not plain, which may outlive the graph's tensors.
@@ -241,10 +242,10 @@ static struct plan * plan_new(ggml_backend_t backend, const struct ggml_cgraph *
 
 // A plan of another backend would be taken for something that it is not.
 static enum ggml_status check_plan(const char * func, ggml_backend_t backend, const struct plan * plan) {
-    GB_FAIL_IF(backend == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'backend' is NULL", func);
-    GB_FAIL_IF(plan == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'plan' is NULL", func);
-    GB_FAIL_IF(plan->backend != backend, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: argument 'plan': is not of this backend, %s", func, ggml_backend_name(backend));
+    GB_FAIL_IF(backend == NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'backend' is NULL", func);
+    GB_FAIL_IF(plan == NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'plan' is NULL", func);
+    GB_FAIL_IF(plan->backend != backend, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: argument 'plan': is not of this backend, %s", func, ggml_backend_name(backend));
     return GGML_STATUS_SUCCESS;
 }
 
@@ -300,8 +301,8 @@ enum ggml_status ggml_backend_graph_plan_compute(ggml_backend_t backend, ggml_ba
 }
 
 bool ggml_backend_supports_op(ggml_backend_t backend, const struct ggml_tensor * op) {
-    GB_CHECK_ARG(backend, false);
-    GB_CHECK_ARG(op, false);
+    GB_CHECK_ARG_RETURNING(backend, false);
+    GB_CHECK_ARG_RETURNING(op, false);
     return backend->iface.supports_op && backend->iface.supports_op(backend, op);
 }
 
@@ -320,20 +321,17 @@ const char * ggml_backend_unsupported_reason(ggml_backend_t backend, const struc
 
 static enum ggml_status check_copy(const char * func, const struct ggml_tensor * src, const struct ggml_tensor * dst) {
     char a[GB_DESCRIBE_SIZE], b[GB_DESCRIBE_SIZE];
-    GB_FAIL_IF(src == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'src' is NULL",
-               func);
-    GB_FAIL_IF(dst == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'dst' is NULL",
-               func);
-    GB_FAIL_IF(!gb_are_same_layout(src, dst), GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: type, shape and strides must be the same: src %s, dst %s", func, gb_describe(src, a),
-               gb_describe(dst, b));
+    GB_FAIL_IF(src == NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'src' is NULL", func);
+    GB_FAIL_IF(dst == NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'dst' is NULL", func);
+    GB_FAIL_IF(!gb_are_same_layout(src, dst), GGML_STATUS_INVALID_ARGUMENT,
+        "%s: type, shape and strides must be the same: src %s, dst %s", func, gb_describe(src, a), gb_describe(dst, b));
     GB_TRY(gb_tensor_check_placed(func, src));
     return gb_tensor_check_placed(func, dst);
 }
 
 // [offset, offset + size) of both tensors, through host memory in bounded steps.
 static enum ggml_status copy_staged(const struct ggml_tensor * src, struct ggml_tensor * dst, size_t offset,
-                                    size_t size, char * staging, size_t staging_size) {
+    size_t size, char * staging, size_t staging_size) {
     for (size_t done = 0; done < size;) {
         const size_t n = GB_MIN(staging_size, size - done);
         GB_TRY(ggml_backend_tensor_get(src, staging, offset + done, n));
@@ -345,7 +343,7 @@ static enum ggml_status copy_staged(const struct ggml_tensor * src, struct ggml_
 
 // One run of bytes without gaps, whatever side is on the host.
 static enum ggml_status copy_run(const struct ggml_tensor * src, struct ggml_tensor * dst, size_t offset, size_t size,
-                                 char * staging, size_t staging_size) {
+    char * staging, size_t staging_size) {
     if (gb_tensor_is_host(src)) {
         return ggml_backend_tensor_set(dst, (const char *) src->data + offset, offset, size);
     }
@@ -357,7 +355,7 @@ static enum ggml_status copy_run(const struct ggml_tensor * src, struct ggml_ten
 
 // Row by row (element by element where a row has gaps itself), for a view: what lies in its gaps belongs to others.
 static enum ggml_status copy_runs(const struct ggml_tensor * src, struct ggml_tensor * dst, char * staging,
-                                  size_t staging_size) {
+    size_t staging_size) {
     const size_t  unit    = ggml_type_size(dst->type);
     const int64_t n_units = dst->ne[0] / ggml_blck_size(dst->type);
     const bool    dense   = dst->nb[0] == unit || n_units == 1;
@@ -367,7 +365,7 @@ static enum ggml_status copy_runs(const struct ggml_tensor * src, struct ggml_te
         if (r % 256 == 255) {
             GB_TRY(gb_go_on());
         }
-        const int64_t i1  = r % dst->ne[1], i2 = r / dst->ne[1] % dst->ne[2], i3 = r / dst->ne[1] / dst->ne[2];
+        const int64_t i1 = r % dst->ne[1], i2 = r / dst->ne[1] % dst->ne[2], i3 = r / dst->ne[1] / dst->ne[2];
         const size_t  row = (size_t) i1 * dst->nb[1] + (size_t) i2 * dst->nb[2] + (size_t) i3 * dst->nb[3];
         for (int64_t i0 = 0; i0 < n_runs; i0++) {
             GB_TRY(copy_run(src, dst, row + (size_t) i0 * dst->nb[0], run, staging, staging_size));
@@ -385,8 +383,8 @@ static enum ggml_status copy_through_host(const struct ggml_tensor * src, struct
     if (!host && staging == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }
-    const enum ggml_status status = gaps ? copy_runs(src, dst, staging, staging_size)
-                                         : copy_run(src, dst, 0, nbytes, staging, staging_size);
+    const enum ggml_status status =
+        gaps ? copy_runs(src, dst, staging, staging_size) : copy_run(src, dst, 0, nbytes, staging, staging_size);
     gb_free(staging);
     return status;
 }
@@ -413,8 +411,8 @@ enum ggml_status ggml_backend_tensor_copy(struct ggml_tensor * src, struct ggml_
 
 // What other backends still have queued for src is the caller's to wait for.
 enum ggml_status ggml_backend_tensor_copy_async(ggml_backend_t backend, struct ggml_tensor * src,
-                                                struct ggml_tensor * dst) {
-    GB_CHECK_ARG(backend, GGML_STATUS_INVALID_ARGUMENT);
+    struct ggml_tensor * dst) {
+    GB_CHECK_ARG(backend);
     if (src != NULL && src == dst) {
         return GGML_STATUS_SUCCESS;
     }

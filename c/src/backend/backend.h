@@ -18,12 +18,13 @@
 #include "ggml-backend.h"
 #include "tensor/tensor.h"
 
-// How many buffers were freed in this process, modulo 2^32: as long as it stays the same, no address was given to another buffer.
+// How many buffers were freed in this process, modulo 2^32: as long as it stays the same, no address was given to
+// another buffer.
 unsigned gb_buffers_freed(void);
 unsigned gb_replicated_buffers_freed(void); // of them, those with `replicated` set
 
-// Storage versions. Who writes into a buffer, by whatever way, calls gb_buffer_changed before it returns; NULL is fine. To mark several
-// buffers at once: one new version for all.
+// Storage versions. Who writes into a buffer, by whatever way, calls gb_buffer_changed before it returns; NULL is fine.
+// To mark several buffers at once: one new version for all.
 uint64_t gb_new_version(void);
 
 // Several threads may compute into one buffer, and others ask for its version meanwhile.
@@ -34,10 +35,11 @@ static inline uint64_t gb_buffer_version(const struct ggml_backend_buffer * buff
 static inline void gb_buffer_set_version(struct ggml_backend_buffer * buffer, uint64_t version) {
     GB_WRITE_RELAXED(buffer->version, version);
 }
-void     gb_buffer_changed(ggml_backend_buffer_t buffer);
+void gb_buffer_changed(ggml_backend_buffer_t buffer);
 
-// For language bindings, whose tensors may go on pointing to a buffer that was freed: while a buffer is held, freeing it gives back its memory
-// and leaves a retired struct without hooks behind. The last unhold frees that. Not to be called while others hold, unhold or free it.
+// For language bindings, whose tensors may go on pointing to a buffer that was freed: while a buffer is held, freeing
+// it gives back its memory and leaves a retired struct without hooks behind. The last unhold frees that. Not to be
+// called while others hold, unhold or free it.
 void gb_buffer_hold(ggml_backend_buffer_t buffer);
 void gb_buffer_unhold(ggml_backend_buffer_t buffer);
 
@@ -53,7 +55,7 @@ enum ggml_status gb_tensor_check_placed(const char * func, const struct ggml_ten
 
 // Placed, `data` not NULL, and offset + size within its bytes: what every read and write of tensor bytes needs.
 enum ggml_status gb_tensor_check_access(const char * func, const struct ggml_tensor * tensor, const void * data,
-                                        size_t offset, size_t size);
+    size_t offset, size_t size);
 
 // The bytes of the tensor leave gaps (a strided view): writing its whole extent would overwrite what is not its own.
 bool gb_tensor_has_gaps(const struct ggml_tensor * t);
@@ -61,7 +63,8 @@ bool gb_tensor_has_gaps(const struct ggml_tensor * t);
 // What is queued on `backend` can wait for events of `other` without the host.
 bool gb_backend_waits_for(ggml_backend_t backend, ggml_backend_t other);
 
-// Who keeps a backend that it does not own is told before it is freed. Both are the watcher's own until `gone` was called or it stops watching.
+// Who keeps a backend that it does not own is told before it is freed. Both are the watcher's own until `gone` was
+// called or it stops watching.
 struct gb_backend_watch {
     ggml_backend_t            backend; // NULL: not watching
     struct gb_backend_watch * next;

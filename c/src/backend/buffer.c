@@ -13,58 +13,59 @@
 #include "base/thread.h"
 
 // Fails with the names of the object and the hook when a required hook is missing.
-#define NEED_HOOK(hook, ret, object, name)                                                                             \
-    GB_FAIL_IF((hook) == NULL, ret, GGML_STATUS_UNSUPPORTED, "%s: the " object " has no hook '%s'", __func__, name)
+#define NEED_HOOK(hook, ret, object, name)                                                                    \
+    GB_FAIL_IF_RETURNING((hook) == NULL, ret, GGML_STATUS_UNSUPPORTED, "%s: the " object " has no hook '%s'", \
+        __func__, name)
 
 // -------------------------------------------------------------------------------------------------------- buffer types
 
 const char * ggml_backend_buft_name(ggml_backend_buffer_type_t buft) {
-    GB_CHECK_ARG(buft, "NULL");
+    GB_CHECK_ARG_RETURNING(buft, "NULL");
     NEED_HOOK(buft->iface.get_name, "NULL", "buffer type", "get_name");
     return buft->iface.get_name(buft);
 }
 
 ggml_backend_buffer_t ggml_backend_buft_alloc_buffer(ggml_backend_buffer_type_t buft, size_t size) {
-    GB_CHECK_ARG(buft, NULL);
+    GB_CHECK_ARG_RETURNING(buft, NULL);
     NEED_HOOK(buft->iface.alloc_buffer, NULL, "buffer type", "alloc_buffer");
     const size_t max_size = ggml_backend_buft_get_max_size(buft);
-    GB_FAIL_IF(size > max_size, NULL, GGML_STATUS_ALLOC_FAILED,
-               "%s: a buffer of %zu bytes is more than buffer type %s allows at once, %zu", __func__, size,
-               ggml_backend_buft_name(buft), max_size);
+    GB_FAIL_IF_RETURNING(size > max_size, NULL, GGML_STATUS_ALLOC_FAILED,
+        "%s: a buffer of %zu bytes is more than buffer type %s allows at once, %zu", __func__, size,
+        ggml_backend_buft_name(buft), max_size);
     const uint64_t              before = gb_fail_count();
     const ggml_backend_buffer_t buffer = buft->iface.alloc_buffer(buft, size);
     if (buffer == NULL && gb_fail_count() == before) {
         gb_fail(GGML_STATUS_ALLOC_FAILED, "%s: buffer type %s cannot allocate %zu bytes", __func__,
-                ggml_backend_buft_name(buft), size);
+            ggml_backend_buft_name(buft), size);
     }
     if (buffer != NULL && buffer->size < size) { // the one place where buffers come from: nobody else has to ask
         const size_t given = buffer->size;
         ggml_backend_buffer_free(buffer);
-        gb_fail(GGML_STATUS_DEVICE_ERROR, "%s: buffer type %s was asked for %zu bytes and gave a buffer of %zu", __func__,
-                ggml_backend_buft_name(buft), size, given);
+        gb_fail(GGML_STATUS_DEVICE_ERROR, "%s: buffer type %s was asked for %zu bytes and gave a buffer of %zu",
+            __func__, ggml_backend_buft_name(buft), size, given);
         return NULL;
     }
     return buffer;
 }
 
 size_t ggml_backend_buft_get_alignment(ggml_backend_buffer_type_t buft) {
-    GB_CHECK_ARG(buft, 0);
+    GB_CHECK_ARG_RETURNING(buft, 0);
     NEED_HOOK(buft->iface.get_alignment, 0, "buffer type", "get_alignment");
     const size_t alignment = buft->iface.get_alignment(buft);
-    GB_FAIL_IF(alignment == 0 || (alignment & (alignment - 1)) != 0, 0, GGML_STATUS_DEVICE_ERROR,
-               "%s: buffer type %s gives an alignment of %zu, which is no power of two", __func__,
-               ggml_backend_buft_name(buft), alignment);
+    GB_FAIL_IF_RETURNING(alignment == 0 || (alignment & (alignment - 1)) != 0, 0, GGML_STATUS_DEVICE_ERROR,
+        "%s: buffer type %s gives an alignment of %zu, which is no power of two", __func__,
+        ggml_backend_buft_name(buft), alignment);
     return alignment;
 }
 
 size_t ggml_backend_buft_get_max_size(ggml_backend_buffer_type_t buft) {
-    GB_CHECK_ARG(buft, 0);
+    GB_CHECK_ARG_RETURNING(buft, 0);
     return buft->iface.get_max_size ? buft->iface.get_max_size(buft) : SIZE_MAX;
 }
 
 size_t ggml_backend_buft_get_alloc_size(ggml_backend_buffer_type_t buft, struct ggml_tensor * tensor) {
-    GB_CHECK_ARG(buft, 0);
-    GB_CHECK_ARG(tensor, 0);
+    GB_CHECK_ARG_RETURNING(buft, 0);
+    GB_CHECK_ARG_RETURNING(tensor, 0);
     const size_t nbytes = ggml_nbytes(tensor);
     if (buft->iface.get_alloc_size == NULL) {
         return nbytes;
@@ -74,22 +75,22 @@ size_t ggml_backend_buft_get_alloc_size(ggml_backend_buffer_type_t buft, struct 
 }
 
 bool ggml_backend_buft_supports_backend(ggml_backend_buffer_type_t buft, ggml_backend_t backend) {
-    GB_CHECK_ARG(buft, false);
-    GB_CHECK_ARG(backend, false);
+    GB_CHECK_ARG_RETURNING(buft, false);
+    GB_CHECK_ARG_RETURNING(backend, false);
     NEED_HOOK(buft->iface.supports_backend, false, "buffer type", "supports_backend");
     return buft->iface.supports_backend(buft, backend);
 }
 
 bool ggml_backend_buft_is_host(ggml_backend_buffer_type_t buft) {
-    GB_CHECK_ARG(buft, false);
+    GB_CHECK_ARG_RETURNING(buft, false);
     return buft->iface.is_host != NULL && buft->iface.is_host(buft);
 }
 
 // ------------------------------------------------------------------------------------------------------------- buffers
 
 ggml_backend_buffer_t ggml_backend_buffer_init(ggml_backend_buffer_type_t buft, struct ggml_backend_buffer_i iface,
-                                               ggml_backend_buffer_context_t context, size_t size) {
-    GB_CHECK_ARG(buft, NULL);
+    ggml_backend_buffer_context_t context, size_t size) {
+    GB_CHECK_ARG_RETURNING(buft, NULL);
     struct ggml_backend_buffer * buffer = GB_NEW(struct ggml_backend_buffer);
     if (buffer == NULL) {
         return NULL;
@@ -106,9 +107,7 @@ ggml_backend_buffer_t ggml_backend_buffer_init(ggml_backend_buffer_type_t buft, 
 static atomic_uint   n_freed, n_replicated_freed;
 static atomic_ullong last_version;
 
-uint64_t gb_new_version(void) {
-    return atomic_fetch_add(&last_version, 1) + 1;
-}
+uint64_t gb_new_version(void) { return atomic_fetch_add(&last_version, 1) + 1; }
 
 void gb_buffer_changed(ggml_backend_buffer_t buffer) {
     if (buffer) {
@@ -117,7 +116,7 @@ void gb_buffer_changed(ggml_backend_buffer_t buffer) {
 }
 
 enum ggml_status ggml_backend_buffer_changed(ggml_backend_buffer_t buffer) {
-    GB_CHECK_ARG(buffer, GGML_STATUS_INVALID_ARGUMENT);
+    GB_CHECK_ARG(buffer);
     gb_buffer_changed(buffer);
     for (size_t i = 0; gb_multi_buffer_part(buffer, i); i++) {
         gb_buffer_changed(gb_multi_buffer_part(buffer, i));
@@ -146,9 +145,7 @@ void ggml_backend_buffer_free(ggml_backend_buffer_t buffer) {
     buffer->size    = 0;
 }
 
-void gb_buffer_hold(ggml_backend_buffer_t buffer) {
-    buffer->n_holds++;
-}
+void gb_buffer_hold(ggml_backend_buffer_t buffer) { buffer->n_holds++; }
 
 void gb_buffer_unhold(ggml_backend_buffer_t buffer) {
     if (--buffer->n_holds == 0 && buffer->retired) {
@@ -156,39 +153,35 @@ void gb_buffer_unhold(ggml_backend_buffer_t buffer) {
     }
 }
 
-unsigned gb_replicated_buffers_freed(void) {
-    return atomic_load(&n_replicated_freed);
-}
+unsigned gb_replicated_buffers_freed(void) { return atomic_load(&n_replicated_freed); }
 
-unsigned gb_buffers_freed(void) {
-    return atomic_load(&n_freed);
-}
+unsigned gb_buffers_freed(void) { return atomic_load(&n_freed); }
 
 const char * ggml_backend_buffer_name(ggml_backend_buffer_t buffer) {
-    GB_CHECK_ARG(buffer, "NULL");
+    GB_CHECK_ARG_RETURNING(buffer, "NULL");
     return buffer->iface.get_name ? buffer->iface.get_name(buffer) : ggml_backend_buft_name(buffer->buft);
 }
 
 size_t ggml_backend_buffer_get_size(ggml_backend_buffer_t buffer) {
-    GB_CHECK_ARG(buffer, 0);
+    GB_CHECK_ARG_RETURNING(buffer, 0);
     return buffer->size;
 }
 
 void * ggml_backend_buffer_get_base(ggml_backend_buffer_t buffer) {
-    GB_CHECK_ARG(buffer, NULL);
+    GB_CHECK_ARG_RETURNING(buffer, NULL);
     if (ggml_backend_buffer_is_multi_buffer(buffer)) {
         return NULL; // has none; not an error
     }
     NEED_HOOK(buffer->iface.get_base, NULL, "buffer", "get_base");
     void * base = buffer->iface.get_base(buffer);
-    GB_FAIL_IF(base == NULL, NULL, GGML_STATUS_INVALID_STATE, "%s: buffer %s has no base address", __func__,
-               ggml_backend_buffer_name(buffer));
+    GB_FAIL_IF_RETURNING(base == NULL, NULL, GGML_STATUS_INVALID_STATE, "%s: buffer %s has no base address", __func__,
+        ggml_backend_buffer_name(buffer));
     return base;
 }
 
 enum ggml_status ggml_backend_buffer_init_tensor(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor) {
-    GB_CHECK_ARG(buffer, GGML_STATUS_INVALID_ARGUMENT);
-    GB_CHECK_ARG(tensor, GGML_STATUS_INVALID_ARGUMENT);
+    GB_CHECK_ARG(buffer);
+    GB_CHECK_ARG(tensor);
     const uint64_t before = gb_fail_count();
     if (buffer->iface.init_tensor) {
         buffer->iface.init_tensor(buffer, tensor);
@@ -197,22 +190,22 @@ enum ggml_status ggml_backend_buffer_init_tensor(ggml_backend_buffer_t buffer, s
 }
 
 size_t ggml_backend_buffer_get_alignment(ggml_backend_buffer_t buffer) {
-    GB_CHECK_ARG(buffer, 0);
+    GB_CHECK_ARG_RETURNING(buffer, 0);
     return ggml_backend_buft_get_alignment(buffer->buft);
 }
 
 size_t ggml_backend_buffer_get_max_size(ggml_backend_buffer_t buffer) {
-    GB_CHECK_ARG(buffer, 0);
+    GB_CHECK_ARG_RETURNING(buffer, 0);
     return ggml_backend_buft_get_max_size(buffer->buft);
 }
 
 size_t ggml_backend_buffer_get_alloc_size(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor) {
-    GB_CHECK_ARG(buffer, 0);
+    GB_CHECK_ARG_RETURNING(buffer, 0);
     return ggml_backend_buft_get_alloc_size(buffer->buft, tensor);
 }
 
 enum ggml_status ggml_backend_buffer_clear(ggml_backend_buffer_t buffer, uint8_t value) {
-    GB_CHECK_ARG(buffer, GGML_STATUS_INVALID_ARGUMENT);
+    GB_CHECK_ARG(buffer);
     NEED_HOOK(buffer->iface.clear, GGML_STATUS_UNSUPPORTED, "buffer", "clear");
     const uint64_t before = gb_fail_count();
     gb_buffer_changed(buffer);
@@ -221,15 +214,16 @@ enum ggml_status ggml_backend_buffer_clear(ggml_backend_buffer_t buffer, uint8_t
 }
 
 bool ggml_backend_buffer_is_host(ggml_backend_buffer_t buffer) {
-    GB_CHECK_ARG(buffer, false);
-    return buffer->iface.get_base != NULL && ggml_backend_buft_is_host(buffer->buft); // without hooks: memory that is gone
+    GB_CHECK_ARG_RETURNING(buffer, false);
+    // without hooks: memory that is gone
+    return buffer->iface.get_base != NULL && ggml_backend_buft_is_host(buffer->buft);
 }
 
 enum ggml_status ggml_backend_buffer_set_usage(ggml_backend_buffer_t buffer, enum ggml_backend_buffer_usage usage) {
-    GB_CHECK_ARG(buffer, GGML_STATUS_INVALID_ARGUMENT);
+    GB_CHECK_ARG(buffer);
     GB_FAIL_IF(usage != GGML_BACKEND_BUFFER_USAGE_ANY && usage != GGML_BACKEND_BUFFER_USAGE_WEIGHTS,
-               GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: argument 'usage': %d is neither ANY (0) nor WEIGHTS (1)", __func__, (int) usage);
+        GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'usage': %d is neither ANY (0) nor WEIGHTS (1)", __func__,
+        (int) usage);
     GB_WRITE_RELAXED(buffer->usage, usage); // schedulers that know the buffer look at it when they plan
     gb_buffer_changed(buffer);
     if (ggml_backend_buffer_is_multi_buffer(buffer)) {
@@ -239,17 +233,17 @@ enum ggml_status ggml_backend_buffer_set_usage(ggml_backend_buffer_t buffer, enu
 }
 
 enum ggml_backend_buffer_usage ggml_backend_buffer_get_usage(ggml_backend_buffer_t buffer) {
-    GB_CHECK_ARG(buffer, GGML_BACKEND_BUFFER_USAGE_ANY);
+    GB_CHECK_ARG_RETURNING(buffer, GGML_BACKEND_BUFFER_USAGE_ANY);
     return GB_READ_RELAXED(buffer->usage);
 }
 
 ggml_backend_buffer_type_t ggml_backend_buffer_get_type(ggml_backend_buffer_t buffer) {
-    GB_CHECK_ARG(buffer, NULL);
+    GB_CHECK_ARG_RETURNING(buffer, NULL);
     return buffer->buft;
 }
 
 enum ggml_status ggml_backend_buffer_reset(ggml_backend_buffer_t buffer) {
-    GB_CHECK_ARG(buffer, GGML_STATUS_INVALID_ARGUMENT);
+    GB_CHECK_ARG(buffer);
     const uint64_t before = gb_fail_count();
     gb_buffer_changed(buffer);
     if (buffer->iface.reset) {
@@ -267,39 +261,36 @@ ggml_backend_buffer_t gb_tensor_buffer(const struct ggml_tensor * t) {
 enum ggml_status gb_tensor_check_placed(const char * func, const struct ggml_tensor * t) {
     if (t->data != NULL || ggml_nbytes(t) == 0) {
         const ggml_backend_buffer_t buffer = gb_tensor_buffer(t);
-        GB_FAIL_IF(buffer != NULL && buffer->iface.get_base == NULL, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
-                   "%s: the memory of tensor '%s' was given back (its scheduler was reset or needed it)", func, t->name);
-        GB_FAIL_IF(t->data != NULL && !gb_view_is_bound(t), GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
-                   "%s: tensor '%s' is a view of '%s', which was moved since", func, t->name, t->view_src->name);
+        GB_FAIL_IF(buffer != NULL && buffer->iface.get_base == NULL, GGML_STATUS_INVALID_STATE,
+            "%s: the memory of tensor '%s' was given back (its scheduler was reset or needed it)", func, t->name);
+        GB_FAIL_IF(t->data != NULL && !gb_view_is_bound(t), GGML_STATUS_INVALID_STATE,
+            "%s: tensor '%s' is a view of '%s', which was moved since", func, t->name, t->view_src->name);
         return GGML_STATUS_SUCCESS;
     }
     if (t->view_src && t->view_src->data) {
         return gb_fail(GGML_STATUS_INVALID_STATE, "%s: tensor '%s' is a view of '%s' that was not bound to its memory",
-                       func, t->name, t->view_src->name);
+            func, t->name, t->view_src->name);
     }
     return gb_fail(GGML_STATUS_INVALID_STATE, "%s: tensor '%s' is not allocated", func, t->name);
 }
 
 bool gb_tensor_has_gaps(const struct ggml_tensor * t) {
     const int blck_size = ggml_blck_size(t->type);
-    return blck_size > 0 &&
-           ggml_nbytes(t) > (size_t) (ggml_nelements(t) / blck_size) * ggml_type_size(t->type);
+    return blck_size > 0 && ggml_nbytes(t) > (size_t) (ggml_nelements(t) / blck_size) * ggml_type_size(t->type);
 }
 
 enum ggml_status gb_tensor_check_access(const char * func, const struct ggml_tensor * tensor, const void * data,
-                                        size_t offset, size_t size) {
-    GB_FAIL_IF(data == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'data' is NULL",
-               func);
+    size_t offset, size_t size) {
+    GB_FAIL_IF(data == NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'data' is NULL", func);
     GB_TRY(gb_tensor_check_placed(func, tensor));
     const size_t nbytes = ggml_nbytes(tensor);
-    GB_FAIL_IF(offset > nbytes || size > nbytes - offset, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: tensor '%s': offset %zu and size %zu reach past its %zu bytes", func, tensor->name, offset, size,
-               nbytes);
+    GB_FAIL_IF(offset > nbytes || size > nbytes - offset, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: tensor '%s': offset %zu and size %zu reach past its %zu bytes", func, tensor->name, offset, size, nbytes);
     return GGML_STATUS_SUCCESS;
 }
 
 enum ggml_status ggml_backend_tensor_set(struct ggml_tensor * tensor, const void * data, size_t offset, size_t size) {
-    GB_CHECK_ARG(tensor, GGML_STATUS_INVALID_ARGUMENT);
+    GB_CHECK_ARG(tensor);
     if (size == 0) {
         return GGML_STATUS_SUCCESS;
     }
@@ -327,7 +318,7 @@ enum ggml_status ggml_backend_tensor_set(struct ggml_tensor * tensor, const void
 }
 
 enum ggml_status ggml_backend_tensor_get(const struct ggml_tensor * tensor, void * data, size_t offset, size_t size) {
-    GB_CHECK_ARG(tensor, GGML_STATUS_INVALID_ARGUMENT);
+    GB_CHECK_ARG(tensor);
     if (size == 0) {
         return GGML_STATUS_SUCCESS;
     }
@@ -354,15 +345,16 @@ enum ggml_status ggml_backend_tensor_get(const struct ggml_tensor * tensor, void
 }
 
 bool ggml_backend_buffer_copy_tensor(const struct ggml_tensor * src, struct ggml_tensor * dst) {
-    GB_CHECK_ARG(src, false);
-    GB_CHECK_ARG(dst, false);
+    GB_CHECK_ARG_RETURNING(src, false);
+    GB_CHECK_ARG_RETURNING(dst, false);
     const ggml_backend_buffer_t into = gb_tensor_buffer(dst);
     const ggml_backend_buffer_t from = gb_tensor_buffer(src);
     gb_buffer_changed(into);
     const uint64_t before = gb_fail_count();
     gb_mapped_enter();
     bool copied = into && into->iface.cpy_tensor && into->iface.cpy_tensor(into, src, dst);
-    if (!copied && gb_fail_count() == before) { // else it failed, as opposed to not knowing how: nor will the other side succeed
+    // else it failed, as opposed to not knowing how: nor will the other side succeed
+    if (!copied && gb_fail_count() == before) {
         copied = from && from->iface.cpy_tensor_to && from->iface.cpy_tensor_to(from, src, dst);
     }
     gb_mapped_leave();
@@ -373,31 +365,31 @@ bool ggml_backend_buffer_copy_tensor(const struct ggml_tensor * src, struct ggml
 
 // [addr, addr + size) lies inside the buffer.
 static enum ggml_status check_inside(const char * func, ggml_backend_buffer_t buffer, const struct ggml_tensor * tensor,
-                                     const void * addr, size_t size) {
-    GB_FAIL_IF(ggml_backend_buffer_is_multi_buffer(buffer), GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: argument 'buffer': a multi-buffer has no addresses of its own, place '%s' in one of its parts",
-               func, tensor->name);
+    const void * addr, size_t size) {
+    GB_FAIL_IF(ggml_backend_buffer_is_multi_buffer(buffer), GGML_STATUS_INVALID_ARGUMENT,
+        "%s: argument 'buffer': a multi-buffer has no addresses of its own, place '%s' in one of its parts", func,
+        tensor->name);
     void * base = ggml_backend_buffer_get_base(buffer);
     if (base == NULL) {
         return ggml_last_status();
     }
     const uintptr_t start = (uintptr_t) base, at = (uintptr_t) addr;
     const bool      inside = at >= start && at - start <= buffer->size && size <= buffer->size - (at - start);
-    GB_FAIL_IF(!inside, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: tensor '%s': %zu bytes at %p do not lie inside buffer %s, %zu bytes at %p", func, tensor->name,
-               size, addr, ggml_backend_buffer_name(buffer), buffer->size, base);
+    GB_FAIL_IF(!inside, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: tensor '%s': %zu bytes at %p do not lie inside buffer %s, %zu bytes at %p", func, tensor->name, size, addr,
+        ggml_backend_buffer_name(buffer), buffer->size, base);
     return GGML_STATUS_SUCCESS;
 }
 
 enum ggml_status ggml_backend_tensor_alloc(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor, void * addr) {
-    GB_CHECK_ARG(buffer, GGML_STATUS_INVALID_ARGUMENT);
-    GB_CHECK_ARG(tensor, GGML_STATUS_INVALID_ARGUMENT);
-    GB_CHECK_ARG(addr, GGML_STATUS_INVALID_ARGUMENT);
-    GB_FAIL_IF(tensor->view_src != NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: tensor '%s' is a view of '%s' and has no memory of its own", __func__, tensor->name,
-               tensor->view_src->name);
-    GB_FAIL_IF(tensor->data != NULL || tensor->buffer != NULL, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
-               "%s: tensor '%s' is placed already", __func__, tensor->name);
+    GB_CHECK_ARG(buffer);
+    GB_CHECK_ARG(tensor);
+    GB_CHECK_ARG(addr);
+    GB_FAIL_IF(tensor->view_src != NULL, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: tensor '%s' is a view of '%s' and has no memory of its own", __func__, tensor->name,
+        tensor->view_src->name);
+    GB_FAIL_IF(tensor->data != NULL || tensor->buffer != NULL, GGML_STATUS_INVALID_STATE,
+        "%s: tensor '%s' is placed already", __func__, tensor->name);
     GB_TRY(check_inside(__func__, buffer, tensor, addr, ggml_backend_buffer_get_alloc_size(buffer, tensor)));
     gb_tensor_put(tensor, buffer, addr);
     // No allocator's stamp (alloc/alloc.h): this place is nobody's to give away.
@@ -410,21 +402,20 @@ enum ggml_status ggml_backend_tensor_alloc(ggml_backend_buffer_t buffer, struct 
 }
 
 enum ggml_status ggml_backend_view_init(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor) {
-    GB_CHECK_ARG(buffer, GGML_STATUS_INVALID_ARGUMENT);
-    GB_CHECK_ARG(tensor, GGML_STATUS_INVALID_ARGUMENT);
+    GB_CHECK_ARG(buffer);
+    GB_CHECK_ARG(tensor);
     const struct ggml_tensor * root = tensor->view_src;
-    GB_FAIL_IF(root == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: tensor '%s' is no view",
-               __func__, tensor->name);
-    GB_FAIL_IF(tensor->buffer != NULL, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
-               "%s: tensor '%s' is placed already", __func__, tensor->name);
-    GB_FAIL_IF(root->data == NULL || root->buffer == NULL, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
-               "%s: tensor '%s' is a view of '%s', which is in no buffer", __func__, tensor->name, root->name);
+    GB_FAIL_IF(root == NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: tensor '%s' is no view", __func__, tensor->name);
+    GB_FAIL_IF(tensor->buffer != NULL, GGML_STATUS_INVALID_STATE, "%s: tensor '%s' is placed already", __func__,
+        tensor->name);
+    GB_FAIL_IF(root->data == NULL || root->buffer == NULL, GGML_STATUS_INVALID_STATE,
+        "%s: tensor '%s' is a view of '%s', which is in no buffer", __func__, tensor->name, root->name);
     char * const addr = (char *) root->data + tensor->view_offs;
     GB_TRY(check_inside(__func__, buffer, tensor, addr, ggml_nbytes(tensor)));
     void * const                 old_data    = tensor->data;
     const enum ggml_backend_type old_backend = tensor->backend;
     gb_tensor_put(tensor, buffer, addr);
-    tensor->backend = root->backend;
+    tensor->backend               = root->backend;
     const enum ggml_status status = ggml_backend_buffer_init_tensor(buffer, tensor);
     if (status != GGML_STATUS_SUCCESS) {
         gb_tensor_put(tensor, NULL, old_data);

@@ -15,11 +15,11 @@ static enum ggml_status compute_node(ggml_backend_t backend, struct ggml_cgraph 
 
 // True when every node ran, or when the callback stopped; false on an error.
 bool ggml_backend_compare_graph_backend(ggml_backend_t backend1, ggml_backend_t backend2, struct ggml_cgraph * graph,
-                                        ggml_backend_eval_callback callback, void * user_data) {
-    GB_CHECK_ARG(backend1, false);
-    GB_CHECK_ARG(backend2, false);
-    GB_CHECK_ARG(graph, false);
-    GB_CHECK_ARG(callback, false);
+    ggml_backend_eval_callback callback, void * user_data) {
+    GB_CHECK_ARG_RETURNING(backend1, false);
+    GB_CHECK_ARG_RETURNING(backend2, false);
+    GB_CHECK_ARG_RETURNING(graph, false);
+    GB_CHECK_ARG_RETURNING(callback, false);
     struct ggml_backend_graph_copy copy = ggml_backend_graph_copy(backend2, graph);
     if (copy.graph == NULL) {
         return false;

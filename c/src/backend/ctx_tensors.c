@@ -23,10 +23,10 @@ struct ctx_job {
     struct ggml_context *      ctx;
     ggml_backend_buffer_type_t buft;
     size_t                     alignment, max_size;
-    GB_VEC(struct placement)      placements;
-    GB_VEC(size_t)                sizes;   // of the buffers
+    GB_VEC(struct placement) placements;
+    GB_VEC(size_t) sizes;                  // of the buffers
     GB_VEC(ggml_backend_buffer_t) buffers; // owned until handed out
-    GB_VEC(struct bound_view)     views;   // bound by this call
+    GB_VEC(struct bound_view) views;       // bound by this call
 };
 
 static bool is_unplaced(const struct ggml_tensor * t) {
@@ -37,11 +37,11 @@ static bool is_unplaced(const struct ggml_tensor * t) {
 static enum ggml_status assign(struct ctx_job * job, struct ggml_tensor * t) {
     const size_t size = ggml_backend_buft_get_alloc_size(job->buft, t);
     size_t       padded, end;
-    GB_FAIL_IF(size > job->max_size, GGML_STATUS_ALLOC_FAILED, GGML_STATUS_ALLOC_FAILED,
-               "ggml_backend_alloc_ctx_tensors: tensor '%s': needs %zu bytes, a buffer of type %s holds at most %zu",
-               t->name, size, ggml_backend_buft_name(job->buft), job->max_size);
-    GB_FAIL_IF(!gb_pad_size(size, job->alignment, &padded), GGML_STATUS_ALLOC_FAILED, GGML_STATUS_ALLOC_FAILED,
-               "ggml_backend_alloc_ctx_tensors: tensor '%s': its size of %zu bytes overflows", t->name, size);
+    GB_FAIL_IF(size > job->max_size, GGML_STATUS_ALLOC_FAILED,
+        "ggml_backend_alloc_ctx_tensors: tensor '%s': needs %zu bytes, a buffer of type %s holds at most %zu", t->name,
+        size, ggml_backend_buft_name(job->buft), job->max_size);
+    GB_FAIL_IF(!gb_pad_size(size, job->alignment, &padded), GGML_STATUS_ALLOC_FAILED,
+        "ggml_backend_alloc_ctx_tensors: tensor '%s': its size of %zu bytes overflows", t->name, size);
     const size_t used = job->sizes.n ? job->sizes.data[job->sizes.n - 1] : 0;
     const bool   fits = job->sizes.n && gb_add_size(used, padded, &end) && end <= job->max_size;
     if (!fits && !gb_vec_push(&job->sizes, 0)) {
@@ -142,9 +142,9 @@ static enum ggml_status alloc_all(struct ctx_job * job, ggml_backend_buffer_t * 
 }
 
 struct ggml_backend_buffer * ggml_backend_alloc_ctx_tensors_from_buft(struct ggml_context * ctx,
-                                                                      struct ggml_backend_buffer_type * buft) {
-    GB_CHECK_ARG(ctx, NULL);
-    GB_CHECK_ARG(buft, NULL);
+    struct ggml_backend_buffer_type *                                                       buft) {
+    GB_CHECK_ARG_RETURNING(ctx, NULL);
+    GB_CHECK_ARG_RETURNING(buft, NULL);
     struct ctx_job job = { .ctx = ctx, .buft = buft };
     job.alignment      = ggml_backend_buft_get_alignment(buft);
     job.max_size       = ggml_backend_buft_get_max_size(buft);

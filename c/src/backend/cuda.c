@@ -1,7 +1,9 @@
-// cuda.c - the functions of ggml-cuda.h: each asks the module, which is loaded at the first call, or says why there is none.
+// cuda.c - the functions of ggml-cuda.h: each asks the module, which is loaded at the first call, or says why there is
+// none.
 //
-// The library is the same with and without CUDA; GB_CUDA_MODULE_PATH, where the module is installed, is all that the option GGML_CUDA adds.
-// `provided` is set once, by the module's entry point, and never taken back: modules stay loaded.
+// The library is the same with and without CUDA; GB_CUDA_MODULE_PATH, where the module is installed, is all that the
+// option GGML_CUDA adds. `provided` is set once, by the module's entry point, and never taken back: modules stay
+// loaded.
 #include "ggml-cuda.h"
 
 #include <stdatomic.h>
@@ -13,10 +15,10 @@
 static const struct ggml_backend_cuda_functions * _Atomic provided;
 
 enum ggml_status ggml_backend_cuda_provide(const struct ggml_backend_cuda_functions * functions) {
-    GB_CHECK_ARG(functions, GGML_STATUS_INVALID_ARGUMENT);
-    GB_FAIL_IF(functions->size < sizeof(*functions), GGML_STATUS_UNSUPPORTED, GGML_STATUS_UNSUPPORTED,
-               "%s: argument 'functions': the module has %zu bytes of functions, this library needs %zu", __func__, functions->size,
-               sizeof(*functions));
+    GB_CHECK_ARG(functions);
+    GB_FAIL_IF(functions->size < sizeof(*functions), GGML_STATUS_UNSUPPORTED,
+        "%s: argument 'functions': the module has %zu bytes of functions, this library needs %zu", __func__,
+        functions->size, sizeof(*functions));
     const struct ggml_backend_cuda_functions * none = NULL;
     atomic_compare_exchange_strong(&provided, &none, functions);
     return GGML_STATUS_SUCCESS;
@@ -39,11 +41,11 @@ enum ggml_status ggml_backend_cuda_load(void) {
         return GGML_STATUS_SUCCESS;
     }
     const char * path = module_path();
-    GB_FAIL_IF(path == NULL, GGML_STATUS_UNSUPPORTED, GGML_STATUS_UNSUPPORTED,
-               "%s: this library was built without CUDA (GGML_CUDA=ON), and GGML_CUDA_MODULE names no module", __func__);
+    GB_FAIL_IF(path == NULL, GGML_STATUS_UNSUPPORTED,
+        "%s: this library was built without CUDA (GGML_CUDA=ON), and GGML_CUDA_MODULE names no module", __func__);
     GB_TRY(ggml_backend_load(path));
-    GB_FAIL_IF(atomic_load(&provided) == NULL, GGML_STATUS_UNSUPPORTED, GGML_STATUS_UNSUPPORTED, "%s: the module '%s' is not the CUDA backend",
-               __func__, path);
+    GB_FAIL_IF(atomic_load(&provided) == NULL, GGML_STATUS_UNSUPPORTED, "%s: the module '%s' is not the CUDA backend",
+        __func__, path);
     return GGML_STATUS_SUCCESS;
 }
 
@@ -82,7 +84,8 @@ ggml_backend_buffer_type_t ggml_backend_cuda_host_buffer_type(void) {
 
 ggml_backend_buffer_type_t ggml_backend_cuda_split_buffer_type(const float * tensor_split) {
     (void) tensor_split;
-    gb_fail(GGML_STATUS_UNSUPPORTED, "%s: weights that are split over devices are not supported: the scheduler places whole tensors", __func__);
+    gb_fail(GGML_STATUS_UNSUPPORTED,
+        "%s: weights that are split over devices are not supported: the scheduler places whole tensors", __func__);
     return NULL;
 }
 
@@ -102,34 +105,35 @@ void ggml_backend_cuda_get_device_description(int device, char * description, si
 }
 
 enum ggml_status ggml_backend_cuda_get_device_memory(int device, size_t * free, size_t * total) {
-    GB_CHECK_ARG(free, GGML_STATUS_INVALID_ARGUMENT);
-    GB_CHECK_ARG(total, GGML_STATUS_INVALID_ARGUMENT);
+    GB_CHECK_ARG(free);
+    GB_CHECK_ARG(total);
     *free = *total                               = 0;
     const struct ggml_backend_cuda_functions * f = functions();
     return f ? f->get_device_memory(device, free, total) : GGML_STATUS_UNSUPPORTED;
 }
 
 bool ggml_backend_cuda_register_host_buffer(void * buffer, size_t size) {
-    GB_CHECK_ARG(buffer, false);
+    GB_CHECK_ARG_RETURNING(buffer, false);
     const struct ggml_backend_cuda_functions * f = functions();
     return f && f->register_host_buffer(buffer, size) == GGML_STATUS_SUCCESS;
 }
 
 enum ggml_status ggml_backend_cuda_unregister_host_buffer(void * buffer) {
-    GB_CHECK_ARG(buffer, GGML_STATUS_INVALID_ARGUMENT);
+    GB_CHECK_ARG(buffer);
     const struct ggml_backend_cuda_functions * f = functions();
     return f ? f->unregister_host_buffer(buffer) : GGML_STATUS_UNSUPPORTED;
 }
 
 static enum ggml_status check_backend(const char * func, ggml_backend_t backend) {
-    GB_FAIL_IF(!ggml_backend_is_cuda(backend), GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: argument 'backend': needs a CUDA backend, has %s", func, ggml_backend_name(backend));
+    GB_FAIL_IF(!ggml_backend_is_cuda(backend), GGML_STATUS_INVALID_ARGUMENT,
+        "%s: argument 'backend': needs a CUDA backend, has %s", func, ggml_backend_name(backend));
     return GGML_STATUS_SUCCESS;
 }
 
-enum ggml_status ggml_backend_cuda_get_graph_stats(ggml_backend_t backend, struct ggml_backend_cuda_graph_stats * stats) {
+enum ggml_status ggml_backend_cuda_get_graph_stats(ggml_backend_t backend,
+    struct ggml_backend_cuda_graph_stats *                        stats) {
     GB_TRY(check_backend(__func__, backend));
-    GB_CHECK_ARG(stats, GGML_STATUS_INVALID_ARGUMENT);
+    GB_CHECK_ARG(stats);
     return atomic_load(&provided)->get_graph_stats(backend, stats);
 }
 

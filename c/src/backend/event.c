@@ -1,13 +1,15 @@
 // event.c - marks in the work of a backend, for the host and for other backends to wait for.
 //
-// A backend may have events of its own. For the others: one that has no synchronize hook is done with every call when it returns, so its
-// events are always complete; one that has a queue is waited for as a whole, which is longer than asked for, and never too short.
+// A backend may have events of its own. For the others: one that has no synchronize hook is done with every call when
+// it returns, so its events are always complete; one that has a queue is waited for as a whole, which is longer than
+// asked for, and never too short.
 #include "backend/backend.h"
 #include "base/mem.h"
 
 static bool has_events(const struct ggml_backend * backend) {
     const struct ggml_backend_i * hooks = &backend->iface;
-    return hooks->event_new && hooks->event_free && hooks->event_record && hooks->event_wait && hooks->event_synchronize;
+    return hooks->event_new && hooks->event_free && hooks->event_record && hooks->event_wait &&
+           hooks->event_synchronize;
 }
 
 bool gb_backend_waits_for(ggml_backend_t backend, ggml_backend_t other) {
@@ -15,7 +17,7 @@ bool gb_backend_waits_for(ggml_backend_t backend, ggml_backend_t other) {
 }
 
 ggml_backend_event_t ggml_backend_event_new(ggml_backend_t backend) {
-    GB_CHECK_ARG(backend, NULL);
+    GB_CHECK_ARG_RETURNING(backend, NULL);
     if (!has_events(backend)) {
         ggml_backend_event_t event = GB_NEW(struct ggml_backend_event);
         if (event) {
@@ -43,7 +45,7 @@ void ggml_backend_event_free(ggml_backend_event_t event) {
 }
 
 enum ggml_status ggml_backend_event_record(ggml_backend_event_t event) {
-    GB_CHECK_ARG(event, GGML_STATUS_INVALID_ARGUMENT);
+    GB_CHECK_ARG(event);
     const uint64_t before = gb_fail_count();
     if (has_events(event->backend)) {
         event->backend->iface.event_record(event);
@@ -52,7 +54,7 @@ enum ggml_status ggml_backend_event_record(ggml_backend_event_t event) {
 }
 
 enum ggml_status ggml_backend_event_synchronize(ggml_backend_event_t event) {
-    GB_CHECK_ARG(event, GGML_STATUS_INVALID_ARGUMENT);
+    GB_CHECK_ARG(event);
     if (!has_events(event->backend)) {
         return ggml_backend_synchronize(event->backend);
     }
@@ -62,8 +64,8 @@ enum ggml_status ggml_backend_event_synchronize(ggml_backend_event_t event) {
 }
 
 enum ggml_status ggml_backend_event_wait(ggml_backend_t backend, ggml_backend_event_t event) {
-    GB_CHECK_ARG(backend, GGML_STATUS_INVALID_ARGUMENT);
-    GB_CHECK_ARG(event, GGML_STATUS_INVALID_ARGUMENT);
+    GB_CHECK_ARG(backend);
+    GB_CHECK_ARG(event);
     if (backend == event->backend) {
         return GGML_STATUS_SUCCESS; // a queue keeps its order
     }

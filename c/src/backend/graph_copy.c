@@ -13,10 +13,10 @@
 #include "ggml-alloc.h"
 
 struct copier {
-    struct ggml_cgraph *   graph;
-    struct gb_ptrmap       ids;            // old tensor -> index
+    struct ggml_cgraph * graph;
+    struct gb_ptrmap     ids;              // old tensor -> index
     GB_VEC(struct ggml_tensor *) old;      // in order of discovery
-    struct ggml_tensor **  copies;         // owned, by index
+    struct ggml_tensor **          copies; // owned, by index
     struct ggml_backend_graph_copy result; // owned until handed out
 };
 
@@ -63,9 +63,7 @@ static struct ggml_tensor * copy_of(const struct copier * c, const struct ggml_t
     return id == GB_PTRMAP_ABSENT ? NULL : c->copies[id];
 }
 
-static bool owns_memory(const struct ggml_tensor * t) {
-    return t->view_src == NULL && t->data != NULL;
-}
+static bool owns_memory(const struct ggml_tensor * t) { return t->view_src == NULL && t->data != NULL; }
 
 static enum ggml_status make_contexts(struct copier * c) {
     size_t n_owners = 0;
@@ -73,7 +71,7 @@ static enum ggml_status make_contexts(struct copier * c) {
         n_owners += owns_memory(c->old.data[i]);
     }
     // first estimates: the contexts grow
-    const size_t overhead = ggml_tensor_overhead();
+    const size_t                  overhead    = ggml_tensor_overhead();
     const struct ggml_init_params allocated   = { n_owners * overhead + ggml_graph_overhead(), NULL, true };
     const struct ggml_init_params unallocated = { (c->old.n - n_owners) * overhead + 1, NULL, true };
     c->result.ctx_allocated                   = ggml_init(allocated);
@@ -172,8 +170,8 @@ static enum ggml_status copy_all(struct copier * c, ggml_backend_t backend) {
 // What other backends still have queued for the graph's tensors is the caller's to wait for.
 struct ggml_backend_graph_copy ggml_backend_graph_copy(ggml_backend_t backend, struct ggml_cgraph * graph) {
     struct copier c = { .graph = graph };
-    GB_CHECK_ARG(backend, c.result);
-    GB_CHECK_ARG(graph, c.result);
+    GB_CHECK_ARG_RETURNING(backend, c.result);
+    GB_CHECK_ARG_RETURNING(graph, c.result);
     if (copy_all(&c, backend) != GGML_STATUS_SUCCESS) {
         ggml_backend_graph_copy_free(c.result);
         c.result = (struct ggml_backend_graph_copy){ 0 };

@@ -18,8 +18,8 @@ static bool is_prime(size_t n) { // n odd
 struct ggml_hash_set ggml_hash_set_new(size_t min_size) {
     struct ggml_hash_set set = { 0, NULL };
     // no memory holds more, and the search for a prime stays short
-    GB_FAIL_IF(min_size > SIZE_MAX >> 24, set, GGML_STATUS_ALLOC_FAILED, "%s: argument 'min_size': %zu is too large",
-               __func__, min_size);
+    GB_FAIL_IF_RETURNING(min_size > SIZE_MAX >> 24, set, GGML_STATUS_ALLOC_FAILED,
+        "%s: argument 'min_size': %zu is too large", __func__, min_size);
     size_t size = min_size | 1; // addresses are multiples of 16: a prime spreads them
     while (!is_prime(size)) {
         size += 2;
@@ -29,13 +29,11 @@ struct ggml_hash_set ggml_hash_set_new(size_t min_size) {
     return set;
 }
 
-void ggml_hash_set_free(struct ggml_hash_set hash_set) {
-    gb_free(hash_set.keys);
-}
+void ggml_hash_set_free(struct ggml_hash_set hash_set) { gb_free(hash_set.keys); }
 
 // The slot of the key, or the free one where it belongs; FULL if there is neither.
 size_t ggml_hash_find(const struct ggml_hash_set hash_set, struct ggml_tensor * key) {
-    GB_CHECK_ARG(key, GGML_HASHTABLE_FULL);
+    GB_CHECK_ARG_RETURNING(key, GGML_HASHTABLE_FULL);
     if (hash_set.keys == NULL || hash_set.size == 0) {
         return GGML_HASHTABLE_FULL;
     }
@@ -57,7 +55,8 @@ bool ggml_hash_contains(const struct ggml_hash_set hash_set, struct ggml_tensor 
 size_t ggml_hash_find_or_insert(struct ggml_hash_set hash_set, struct ggml_tensor * key) {
     const size_t slot = ggml_hash_find(hash_set, key);
     if (slot == GGML_HASHTABLE_FULL) {
-        GB_FAIL_IF(key != NULL, slot, GGML_STATUS_ALLOC_FAILED, "%s: all %zu slots are taken", __func__, hash_set.size);
+        GB_FAIL_IF_RETURNING(key != NULL, slot, GGML_STATUS_ALLOC_FAILED, "%s: all %zu slots are taken", __func__,
+            hash_set.size);
         return slot;
     }
     hash_set.keys[slot] = key;

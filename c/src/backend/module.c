@@ -1,11 +1,13 @@
 // module.c - backends in shared libraries: checked before anything of them runs, loaded once, reported.
 //
-// A module carries a descriptor (ggml-backend-module.h) that is found in its file by a magic text, whatever the file format. Only when version
-// and sizes agree is the file given to the system, and only then does code of it run: first its constructors, then its entry point,
-// which gets the table of functions below. Loaded modules are never unloaded: backends, buffers and registry entries point into them.
+// A module carries a descriptor (ggml-backend-module.h) that is found in its file by a magic text, whatever the file
+// format. Only when version and sizes agree is the file given to the system, and only then does code of it run: first
+// its constructors, then its entry point, which gets the table of functions below. Loaded modules are never unloaded:
+// backends, buffers and registry entries point into them.
 //
-// The records are a list that only grows, of objects that never change, so pointers to them stay valid. GB_MUTEX_MODULES guards the list, GB_MUTEX_LOADING
-// serialises loads; a module's entry point runs under that alone and may use everything but ggml_backend_load.
+// The records are a list that only grows, of objects that never change, so pointers to them stay valid.
+// GB_MUTEX_MODULES guards the list, GB_MUTEX_LOADING serialises loads; a module's entry point runs under that alone and
+// may use everything but ggml_backend_load.
 #include <stdio.h>
 #include <string.h>
 
@@ -35,10 +37,12 @@ static const struct ggml_backend_api api = {
 static GB_VEC(struct ggml_backend_load_record *) records; // guarded by GB_MUTEX_MODULES; owned, never freed
 static _Thread_local bool in_load;
 
-// ---------------------------------------------------------------------------------------------------------------- descriptor
+// ---------------------------------------------------------------------------------------------------------- descriptor
 
-static bool is_magic(const uint8_t * p) { // in two steps, so that the magic as a whole is not in this library's own file
-    static const char text[sizeof(((struct ggml_backend_module_descriptor *) 0)->magic) - 1] = GGML_BACKEND_MODULE_MAGIC_TEXT;
+// in two steps, so that the magic as a whole is not in this library's own file
+static bool is_magic(const uint8_t * p) {
+    static const char text[sizeof(((struct ggml_backend_module_descriptor *) 0)->magic) - 1] =
+        GGML_BACKEND_MODULE_MAGIC_TEXT;
     return p[0] == 0177 && memcmp(p + 1, text, sizeof(text)) == 0;
 }
 
@@ -60,9 +64,16 @@ static int find_descriptor(const struct gb_file_map * file, struct ggml_backend_
 static enum ggml_status check_layout(const char * path, const struct ggml_backend_module_layout * theirs) {
     static const struct ggml_backend_module_layout ours   = GGML_BACKEND_MODULE_LAYOUT;
     static const char * const                      what[] = {
-        "pointers",         "struct ggml_backend_api", "struct ggml_tensor",           "struct ggml_cgraph",
-        "struct ggml_backend", "struct ggml_backend_i", "struct ggml_backend_buffer", "struct ggml_backend_buffer_i",
-        "struct ggml_backend_buffer_type", "struct ggml_backend_buffer_type_i",
+        "pointers",
+        "struct ggml_backend_api",
+        "struct ggml_tensor",
+        "struct ggml_cgraph",
+        "struct ggml_backend",
+        "struct ggml_backend_i",
+        "struct ggml_backend_buffer",
+        "struct ggml_backend_buffer_i",
+        "struct ggml_backend_buffer_type",
+        "struct ggml_backend_buffer_type_i",
     };
     enum { API = 1, N = (int) GB_ARRAY_LEN(what) };
     uint32_t a[N], b[N];
@@ -70,9 +81,10 @@ static enum ggml_status check_layout(const char * path, const struct ggml_backen
     memcpy(b, &ours, sizeof(b));
     for (int i = 0; i < N; i++) {
         const bool fits = i == API ? a[i] <= b[i] : a[i] == b[i]; // a table may have grown since
-        GB_FAIL_IF(!fits, GGML_STATUS_UNSUPPORTED, GGML_STATUS_UNSUPPORTED,
-                   "ggml_backend_load: '%s': %s: %u bytes in the module, %u in the library: build the module against these headers", path,
-                   what[i], a[i], b[i]);
+        GB_FAIL_IF(!fits, GGML_STATUS_UNSUPPORTED,
+            "ggml_backend_load: '%s': %s: %u bytes in the module, %u in the library: build the module against these "
+            "headers",
+            path, what[i], a[i], b[i]);
     }
     return GGML_STATUS_SUCCESS;
 }
@@ -82,16 +94,18 @@ static enum ggml_status check_file(const char * path, struct ggml_backend_module
     GB_TRY(gb_file_map_open(&file, path));
     const int n = find_descriptor(&file, descriptor);
     GB_TRY(gb_file_map_close(&file));
-    GB_FAIL_IF(n != 1, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "ggml_backend_load: '%s' is no backend module: it has %d module descriptors, not one (see ggml-backend-module.h)", path, n);
+    GB_FAIL_IF(n != 1, GGML_STATUS_INVALID_ARGUMENT,
+        "ggml_backend_load: '%s' is no backend module: it has %d module descriptors, not one (see "
+        "ggml-backend-module.h)",
+        path, n);
     descriptor->name[sizeof(descriptor->name) - 1] = '\0';
-    GB_FAIL_IF(descriptor->version != GGML_BACKEND_MODULE_VERSION, GGML_STATUS_UNSUPPORTED, GGML_STATUS_UNSUPPORTED,
-               "ggml_backend_load: '%s': module '%s' has version %u of the module interface, this library has %d", path, descriptor->name,
-               descriptor->version, GGML_BACKEND_MODULE_VERSION);
+    GB_FAIL_IF(descriptor->version != GGML_BACKEND_MODULE_VERSION, GGML_STATUS_UNSUPPORTED,
+        "ggml_backend_load: '%s': module '%s' has version %u of the module interface, this library has %d", path,
+        descriptor->name, descriptor->version, GGML_BACKEND_MODULE_VERSION);
     return check_layout(path, &descriptor->layout);
 }
 
-// ------------------------------------------------------------------------------------------------------------------- records
+// ------------------------------------------------------------------------------------------------------------- records
 
 static bool is_loaded(const char * path) {
     bool found = false;
@@ -161,7 +175,7 @@ const struct ggml_backend_load_record * ggml_backend_load_get(size_t i) {
     return record;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------- load
+// ---------------------------------------------------------------------------------------------------------------- load
 
 typedef enum ggml_status (*entry_point)(const struct ggml_backend_api *);
 
@@ -169,8 +183,8 @@ typedef enum ggml_status (*entry_point)(const struct ggml_backend_api *);
 static enum ggml_status call_entry(const char * path, entry_point entry) {
     const uint64_t         before = gb_fail_count();
     const enum ggml_status status = entry(&api);
-    GB_FAIL_IF(status != GGML_STATUS_SUCCESS && gb_fail_count() == before, status, status,
-               "ggml_backend_load: '%s': the module's entry point failed: %s", path, ggml_status_to_string(status));
+    GB_FAIL_IF(status != GGML_STATUS_SUCCESS && gb_fail_count() == before, status,
+        "ggml_backend_load: '%s': the module's entry point failed: %s", path, ggml_status_to_string(status));
     return status;
 }
 
@@ -189,13 +203,14 @@ static enum ggml_status open_module(const char * path, struct ggml_backend_load_
     const entry_point entry = (entry_point) gb_library_find(library, GGML_BACKEND_MODULE_ENTRY);
     if (entry == NULL) {
         gb_library_close(library);
-        return gb_fail(GGML_STATUS_INVALID_ARGUMENT, "ggml_backend_load: '%s' does not export %s", path, GGML_BACKEND_MODULE_ENTRY);
+        return gb_fail(GGML_STATUS_INVALID_ARGUMENT, "ggml_backend_load: '%s' does not export %s", path,
+            GGML_BACKEND_MODULE_ENTRY);
     }
-    const size_t n     = ggml_backend_reg_get_count();
-    in_load            = true;
+    const size_t n                = ggml_backend_reg_get_count();
+    in_load                       = true;
     const enum ggml_status status = call_entry(path, entry);
-    in_load            = false;
-    record->n_backends = ggml_backend_reg_get_count() - n;
+    in_load                       = false;
+    record->n_backends            = ggml_backend_reg_get_count() - n;
     return status;
 }
 
@@ -220,10 +235,11 @@ static enum ggml_status load(const char * given) {
 }
 
 enum ggml_status ggml_backend_load(const char * path) {
-    GB_CHECK_ARG(path, GGML_STATUS_INVALID_ARGUMENT);
-    GB_FAIL_IF(!gb_path_has_directory(path), GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: argument 'path': '%s' has no directory, and modules are not searched for: write ./%s or a full path", __func__, path, path);
-    GB_FAIL_IF(in_load, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: called by a module that is being loaded", __func__);
+    GB_CHECK_ARG(path);
+    GB_FAIL_IF(!gb_path_has_directory(path), GGML_STATUS_INVALID_ARGUMENT,
+        "%s: argument 'path': '%s' has no directory, and modules are not searched for: write ./%s or a full path",
+        __func__, path, path);
+    GB_FAIL_IF(in_load, GGML_STATUS_INVALID_ARGUMENT, "%s: called by a module that is being loaded", __func__);
     gb_process_lock(GB_MUTEX_LOADING);
     const enum ggml_status status = load(path);
     gb_process_unlock(GB_MUTEX_LOADING);

@@ -51,8 +51,9 @@ static enum ggml_status check_distinct(const ggml_backend_buffer_t * buffers, si
     enum ggml_status status = GGML_STATUS_SUCCESS;
     for (size_t i = 0; i < n && status == GGML_STATUS_SUCCESS; i++) {
         if (gb_ptrmap_get(&seen, buffers[i]) != GB_PTRMAP_ABSENT) {
-            status = gb_fail(GGML_STATUS_INVALID_ARGUMENT, "ggml_backend_multi_buffer_alloc_buffer: buffers[%zu], %s, occurs twice", i,
-                             ggml_backend_buffer_name(buffers[i]));
+            status = gb_fail(GGML_STATUS_INVALID_ARGUMENT,
+                "ggml_backend_multi_buffer_alloc_buffer: buffers[%zu], %s, occurs twice", i,
+                ggml_backend_buffer_name(buffers[i]));
         } else if (!gb_ptrmap_set(&seen, buffers[i], (int64_t) i)) {
             status = GGML_STATUS_ALLOC_FAILED;
         }
@@ -62,18 +63,19 @@ static enum ggml_status check_distinct(const ggml_backend_buffer_t * buffers, si
 }
 
 ggml_backend_buffer_t ggml_backend_multi_buffer_alloc_buffer(ggml_backend_buffer_t * buffers, size_t n_buffers) {
-    GB_CHECK_ARG(buffers, NULL);
-    GB_FAIL_IF(n_buffers == 0, NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'n_buffers': needs at least 1, has 0",
-               __func__);
+    GB_CHECK_ARG_RETURNING(buffers, NULL);
+    GB_FAIL_IF_RETURNING(n_buffers == 0, NULL, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: argument 'n_buffers': needs at least 1, has 0", __func__);
     size_t total = 0, bytes;
     for (size_t i = 0; i < n_buffers; i++) {
-        GB_FAIL_IF(buffers[i] == NULL, NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: buffers[%zu] is NULL", __func__, i);
-        GB_FAIL_IF(!gb_add_size(total, ggml_backend_buffer_get_size(buffers[i]), &total), NULL,
-                   GGML_STATUS_INVALID_ARGUMENT, "%s: the sizes of %zu buffers overflow", __func__, n_buffers);
+        GB_FAIL_IF_RETURNING(buffers[i] == NULL, NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: buffers[%zu] is NULL",
+            __func__, i);
+        GB_FAIL_IF_RETURNING(!gb_add_size(total, ggml_backend_buffer_get_size(buffers[i]), &total), NULL,
+            GGML_STATUS_INVALID_ARGUMENT, "%s: the sizes of %zu buffers overflow", __func__, n_buffers);
     }
-    GB_FAIL_IF(!gb_mul_size(n_buffers, sizeof(*buffers), &bytes) ||
-                   !gb_add_size(bytes, sizeof(struct multi_buffer), &bytes),
-               NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'n_buffers': %zu overflows", __func__, n_buffers);
+    GB_FAIL_IF_RETURNING(!gb_mul_size(n_buffers, sizeof(*buffers), &bytes) ||
+                             !gb_add_size(bytes, sizeof(struct multi_buffer), &bytes),
+        NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'n_buffers': %zu overflows", __func__, n_buffers);
     struct multi_buffer * multi = check_distinct(buffers, n_buffers) == GGML_STATUS_SUCCESS ? gb_malloc(bytes) : NULL;
     if (multi == NULL) {
         return NULL;
@@ -87,8 +89,8 @@ ggml_backend_buffer_t ggml_backend_multi_buffer_alloc_buffer(ggml_backend_buffer
         .clear       = multi_clear,
         .reset       = multi_reset,
     };
-    const ggml_backend_buffer_t buffer = ggml_backend_buffer_init(ggml_backend_buffer_get_type(buffers[0]), iface,
-                                                                  multi, total);
+    const ggml_backend_buffer_t buffer =
+        ggml_backend_buffer_init(ggml_backend_buffer_get_type(buffers[0]), iface, multi, total);
     if (buffer == NULL) {
         gb_free(multi);
     }
@@ -96,15 +98,15 @@ ggml_backend_buffer_t ggml_backend_multi_buffer_alloc_buffer(ggml_backend_buffer
 }
 
 bool ggml_backend_buffer_is_multi_buffer(ggml_backend_buffer_t buffer) {
-    GB_CHECK_ARG(buffer, false);
+    GB_CHECK_ARG_RETURNING(buffer, false);
     return buffer->iface.free_buffer == multi_free;
 }
 
-enum ggml_status ggml_backend_multi_buffer_set_usage(ggml_backend_buffer_t          buffer,
-                                                     enum ggml_backend_buffer_usage usage) {
-    GB_CHECK_ARG(buffer, GGML_STATUS_INVALID_ARGUMENT);
-    GB_FAIL_IF(!ggml_backend_buffer_is_multi_buffer(buffer), GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: argument 'buffer': %s is no multi-buffer", __func__, ggml_backend_buffer_name(buffer));
+enum ggml_status ggml_backend_multi_buffer_set_usage(ggml_backend_buffer_t buffer,
+    enum ggml_backend_buffer_usage                                         usage) {
+    GB_CHECK_ARG(buffer);
+    GB_FAIL_IF(!ggml_backend_buffer_is_multi_buffer(buffer), GGML_STATUS_INVALID_ARGUMENT,
+        "%s: argument 'buffer': %s is no multi-buffer", __func__, ggml_backend_buffer_name(buffer));
     const struct multi_buffer * multi = buffer->context;
     for (size_t i = 0; i < multi->n; i++) {
         GB_TRY(ggml_backend_buffer_set_usage(multi->parts[i], usage));

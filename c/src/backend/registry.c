@@ -33,17 +33,11 @@ struct entry {
 
 static GB_VEC(struct entry) added; // guarded by GB_MUTEX_REGISTRY
 
-static size_t count_locked(void) {
-    return N_BUILTIN + added.n;
-}
+static size_t count_locked(void) { return N_BUILTIN + added.n; }
 
-static const char * name_locked(size_t i) {
-    return i < N_BUILTIN ? builtin[i].name : added.data[i - N_BUILTIN].name;
-}
+static const char * name_locked(size_t i) { return i < N_BUILTIN ? builtin[i].name : added.data[i - N_BUILTIN].name; }
 
-static char lower(char c) {
-    return c >= 'A' && c <= 'Z' ? (char) (c - 'A' + 'a') : c;
-}
+static char lower(char c) { return c >= 'A' && c <= 'Z' ? (char) (c - 'A' + 'a') : c; }
 
 // `name` equals the first n characters of `text`, case aside.
 static bool same_name(const char * name, const char * text, size_t n) {
@@ -87,16 +81,17 @@ static bool get_entry(const char * func, size_t i, struct entry * entry) {
         *entry = added.data[i - N_BUILTIN];
     }
     gb_process_unlock(GB_MUTEX_REGISTRY);
-    GB_FAIL_IF(i >= n, false, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'i': %zu, there are %zu backends", func, i, n);
+    GB_FAIL_IF_RETURNING(i >= n, false, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'i': %zu, there are %zu backends",
+        func, i, n);
     return true;
 }
 
 enum ggml_status ggml_backend_register(const char * name, ggml_backend_init_fn init_fn,
-                                       ggml_backend_buffer_type_t default_buffer_type, void * user_data) {
-    GB_CHECK_ARG(name, GGML_STATUS_INVALID_ARGUMENT);
-    GB_CHECK_ARG(init_fn, GGML_STATUS_INVALID_ARGUMENT);
-    GB_FAIL_IF(name[0] == '\0' || strchr(name, ':') != NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: argument 'name': \"%s\" must not be empty nor contain ':'", __func__, name);
+    ggml_backend_buffer_type_t default_buffer_type, void * user_data) {
+    GB_CHECK_ARG(name);
+    GB_CHECK_ARG(init_fn);
+    GB_FAIL_IF(name[0] == '\0' || strchr(name, ':') != NULL, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: argument 'name': \"%s\" must not be empty nor contain ':'", __func__, name);
     char * copy = gb_strdup(name);
     if (copy == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
@@ -109,8 +104,8 @@ enum ggml_status ggml_backend_register(const char * name, ggml_backend_init_fn i
     if (!room) {
         gb_free(copy);
     }
-    GB_FAIL_IF(known, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: argument 'name': a backend named \"%s\" is registered already", __func__, name);
+    GB_FAIL_IF(known, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'name': a backend named \"%s\" is registered already",
+        __func__, name);
     return room ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
@@ -122,7 +117,7 @@ size_t ggml_backend_reg_get_count(void) {
 }
 
 size_t ggml_backend_reg_find_by_name(const char * name) {
-    GB_CHECK_ARG(name, SIZE_MAX);
+    GB_CHECK_ARG_RETURNING(name, SIZE_MAX);
     gb_process_lock(GB_MUTEX_REGISTRY);
     const size_t i = find_locked(name, strlen(name));
     gb_process_unlock(GB_MUTEX_REGISTRY);
@@ -147,7 +142,7 @@ ggml_backend_buffer_t ggml_backend_reg_alloc_buffer(size_t i, size_t size) {
     const ggml_backend_buffer_type_t buft   = ggml_backend_reg_get_default_buffer_type(i);
     if (buft == NULL && gb_fail_count() == before) {
         gb_fail(GGML_STATUS_UNSUPPORTED, "%s: backend %s has no default buffer type", __func__,
-                ggml_backend_reg_get_name(i));
+            ggml_backend_reg_get_name(i));
     }
     return buft ? ggml_backend_buft_alloc_buffer(buft, size) : NULL;
 }
@@ -161,13 +156,13 @@ ggml_backend_t ggml_backend_reg_init_backend(size_t i, const char * params) {
     const ggml_backend_t backend = entry.init(params, entry.user_data);
     if (backend == NULL && gb_fail_count() == before) {
         gb_fail(GGML_STATUS_FAILED, "%s: backend %s could not be initialised with parameters \"%s\"", __func__,
-                entry.name, params ? params : "");
+            entry.name, params ? params : "");
     }
     return backend;
 }
 
 ggml_backend_t ggml_backend_reg_init_backend_from_str(const char * backend_str) {
-    GB_CHECK_ARG(backend_str, NULL);
+    GB_CHECK_ARG_RETURNING(backend_str, NULL);
     const char * colon = strchr(backend_str, ':');
     const size_t n     = colon ? (size_t) (colon - backend_str) : strlen(backend_str);
     gb_process_lock(GB_MUTEX_REGISTRY);
@@ -177,7 +172,7 @@ ggml_backend_t ggml_backend_reg_init_backend_from_str(const char * backend_str) 
         char names[512];
         list_names(names, sizeof(names));
         gb_fail(GGML_STATUS_INVALID_ARGUMENT, "%s: there is no backend \"%.*s\", only %s", __func__,
-                (int) GB_MIN(n, 256), backend_str, names);
+            (int) GB_MIN(n, 256), backend_str, names);
         return NULL;
     }
     return ggml_backend_reg_init_backend(i, colon ? colon + 1 : NULL);

@@ -37,9 +37,7 @@ bool gb_poll(void) {
     return stop;
 }
 
-bool gb_poll_is_due(void) {
-    return current_poll != NULL && gb_time_ns() - polled_ns >= GB_POLL_NS;
-}
+bool gb_poll_is_due(void) { return current_poll != NULL && gb_time_ns() - polled_ns >= GB_POLL_NS; }
 
 enum ggml_status gb_go_on(void) {
     return gb_poll_is_due() && gb_poll() ? gb_fail_quietly(GGML_STATUS_ABORTED, "interrupted") : GGML_STATUS_SUCCESS;
@@ -55,5 +53,5 @@ enum ggml_status gb_fill(void * memory, int value, size_t size) {
     return GGML_STATUS_SUCCESS;
 }
 
-void gb_set_run(void * run) { current_run = run; }
+void   gb_set_run(void * run) { current_run = run; }
 void * gb_run(void) { return current_run; }

@@ -34,7 +34,7 @@ const char * gb_env_get(const char * name) {
     return value != NULL && value[0] != '\0' ? value : NULL;
 }
 
-// ----------------------------------------------------------------------------------------------------------------------- time
+// ---------------------------------------------------------------------------------------------------------------- time
 
 int64_t gb_time_ns(void) {
 #ifdef _WIN32
@@ -54,7 +54,8 @@ int64_t gb_thread_time_ns(void) {
 #if defined(_WIN32) // not clock_gettime, which would need a library of the compiler's
     FILETIME created, ended, kernel, user;
     if (GetThreadTimes(GetCurrentThread(), &created, &ended, &kernel, &user)) { // in units of 100 ns
-        const uint64_t high = (uint64_t) kernel.dwHighDateTime + user.dwHighDateTime, low = (uint64_t) kernel.dwLowDateTime + user.dwLowDateTime;
+        const uint64_t high = (uint64_t) kernel.dwHighDateTime + user.dwHighDateTime,
+                       low  = (uint64_t) kernel.dwLowDateTime + user.dwLowDateTime;
         return (int64_t) ((high << 32) + low) * 100;
     }
 #elif defined(CLOCK_THREAD_CPUTIME_ID)
@@ -81,7 +82,7 @@ void ggml_print_backtrace(void) {
 #endif
 }
 
-// ----------------------------------------------------------------------------------------------------------------- processors
+// ---------------------------------------------------------------------------------------------------------- processors
 
 #if defined(__linux__)
 
@@ -147,9 +148,7 @@ static int count_processors(void) {
 
 #else
 
-static int count_processors(void) {
-    return (int) sysconf(_SC_NPROCESSORS_ONLN);
-}
+static int count_processors(void) { return (int) sysconf(_SC_NPROCESSORS_ONLN); }
 
 #endif
 
@@ -182,7 +181,7 @@ int gb_n_processors(void) {
     return processors;
 }
 
-// ----------------------------------------------------------------------------------------------------------------------- NUMA
+// ---------------------------------------------------------------------------------------------------------------- NUMA
 
 static gb_once numa_once = GB_ONCE_INIT;
 static bool    numa;
@@ -200,7 +199,7 @@ bool ggml_is_numa(void) {
     return numa;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------- pages
+// --------------------------------------------------------------------------------------------------------------- pages
 
 size_t gb_page_size(void) {
 #ifdef _WIN32
@@ -219,7 +218,8 @@ void * gb_addresses_reserve(size_t size) {
     void * addresses = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     addresses        = addresses == MAP_FAILED ? NULL : addresses;
 #endif
-    GB_FAIL_IF(addresses == NULL, NULL, GGML_STATUS_ALLOC_FAILED, "cannot reserve %zu bytes of addresses", size);
+    GB_FAIL_IF_RETURNING(addresses == NULL, NULL, GGML_STATUS_ALLOC_FAILED, "cannot reserve %zu bytes of addresses",
+        size);
     return addresses;
 }
 

@@ -8,10 +8,10 @@
 
 const char * gb_env_get(const char * name); // NULL if unset or empty
 
-int64_t gb_time_ns(void); // monotonic
+int64_t gb_time_ns(void);        // monotonic
 int64_t gb_thread_time_ns(void); // processor time of the calling thread; where the system does not tell: gb_time_ns
 
-int gb_n_processors(void);   // min(physical cores, affinity mask, cgroup CPU quota), at least 1; computed once
+int    gb_n_processors(void); // min(physical cores, affinity mask, cgroup CPU quota), at least 1; computed once
 size_t gb_page_size(void);
 
 // What the kernel says of the processor (Linux: AT_HWCAP and AT_HWCAP2); 0 where it says nothing.

@@ -26,7 +26,7 @@
 #    include <unistd.h>
 #endif
 
-// ------------------------------------------------------------------------------------------------------------------- reading
+// ------------------------------------------------------------------------------------------------------------- reading
 
 #ifdef _WIN32
 
@@ -36,9 +36,9 @@ static enum ggml_status map_file(struct gb_file_map * map, const char * path) {
     if (file == INVALID_HANDLE_VALUE) {
         return gb_fail(GGML_STATUS_IO_ERROR, "cannot open '%s': error %lu", path, (unsigned long) GetLastError());
     }
-    LARGE_INTEGER size   = { 0 };
-    void *        view   = NULL;
-    bool          ok     = GetFileSizeEx(file, &size) != 0;
+    LARGE_INTEGER size = { 0 };
+    void *        view = NULL;
+    bool          ok   = GetFileSizeEx(file, &size) != 0;
     if (ok && size.QuadPart > 0) {
         HANDLE mapping = CreateFileMappingA(file, NULL, PAGE_READONLY, 0, 0, NULL);
         view           = mapping ? MapViewOfFile(mapping, FILE_MAP_READ, 0, 0, 0) : NULL;
@@ -48,7 +48,7 @@ static enum ggml_status map_file(struct gb_file_map * map, const char * path) {
         }
     }
     CloseHandle(file);
-    GB_FAIL_IF(!ok, GGML_STATUS_IO_ERROR, GGML_STATUS_IO_ERROR, "cannot map '%s': error %lu", path, (unsigned long) GetLastError());
+    GB_FAIL_IF(!ok, GGML_STATUS_IO_ERROR, "cannot map '%s': error %lu", path, (unsigned long) GetLastError());
     map->data = view;
     map->size = (size_t) size.QuadPart;
     return GGML_STATUS_SUCCESS;
@@ -56,13 +56,12 @@ static enum ggml_status map_file(struct gb_file_map * map, const char * path) {
 
 static void unmap(struct gb_file_map * map) { UnmapViewOfFile(map->data); }
 
-static bool flush_to_disk(FILE * file) {
-    return fflush(file) == 0 && _commit(_fileno(file)) == 0;
-}
+static bool flush_to_disk(FILE * file) { return fflush(file) == 0 && _commit(_fileno(file)) == 0; }
 
 static bool can_replace(const char * path) { // there is nothing, or a file
     const DWORD attributes = GetFileAttributesA(path);
-    return attributes == INVALID_FILE_ATTRIBUTES || (attributes & (FILE_ATTRIBUTE_DIRECTORY | FILE_ATTRIBUTE_DEVICE)) == 0;
+    return attributes == INVALID_FILE_ATTRIBUTES ||
+           (attributes & (FILE_ATTRIBUTE_DIRECTORY | FILE_ATTRIBUTE_DEVICE)) == 0;
 }
 
 static bool replace(const char * from, const char * to) {
@@ -74,7 +73,7 @@ static bool replace(const char * from, const char * to) {
 static enum ggml_status map_file(struct gb_file_map * map, const char * path) {
     *map         = (struct gb_file_map){ 0 };
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // nonblocking: a pipe would wait for its writer
-    GB_FAIL_IF(fd < 0, GGML_STATUS_IO_ERROR, GGML_STATUS_IO_ERROR, "cannot open '%s': %s", path, strerror(errno));
+    GB_FAIL_IF(fd < 0, GGML_STATUS_IO_ERROR, "cannot open '%s': %s", path, strerror(errno));
     struct stat info;
     if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
         close(fd);
@@ -96,18 +95,16 @@ static enum ggml_status map_file(struct gb_file_map * map, const char * path) {
 
 static void unmap(struct gb_file_map * map) { munmap((void *) (uintptr_t) map->data, map->size); }
 
-static bool flush_to_disk(FILE * file) {
-    return fflush(file) == 0 && fsync(fileno(file)) == 0;
-}
+static bool flush_to_disk(FILE * file) { return fflush(file) == 0 && fsync(fileno(file)) == 0; }
 
-static bool can_replace(const char * path) { // there is nothing, or a file that nobody else writes to through a name of the system's
+// there is nothing, or a file that nobody else writes to through a name of the system's
+static bool can_replace(const char * path) {
     struct stat info;
-    return strncmp(path, "/dev/", 5) != 0 && strncmp(path, "/proc/", 6) != 0 && (stat(path, &info) != 0 || S_ISREG(info.st_mode));
+    return strncmp(path, "/dev/", 5) != 0 && strncmp(path, "/proc/", 6) != 0 &&
+           (stat(path, &info) != 0 || S_ISREG(info.st_mode));
 }
 
-static bool replace(const char * from, const char * to) {
-    return rename(from, to) == 0;
-}
+static bool replace(const char * from, const char * to) { return rename(from, to) == 0; }
 
 #endif
 
@@ -138,7 +135,7 @@ enum ggml_status gb_file_map_close(struct gb_file_map * map) {
     return status;
 }
 
-// ------------------------------------------------------------------------------------------------------------------- writing
+// ------------------------------------------------------------------------------------------------------------- writing
 
 enum { NAME_SUFFIX = 64 }; // bytes behind the path in the name of the temporary file, with the end
 
@@ -175,7 +172,7 @@ static void folder_of(const char * path, char * folder) {
 static FILE * open_nameless(const char * path, char * folder) {
 #ifdef O_TMPFILE
     folder_of(path, folder);
-    const int fd = open(folder, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+    const int fd   = open(folder, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
     FILE *    file = fd >= 0 && access("/proc/self/fd", X_OK) == 0 ? fdopen(fd, "wb") : NULL;
     if (fd >= 0 && file == NULL) {
         close(fd);
@@ -209,7 +206,8 @@ static bool with_free_name(struct gb_file_writer * w, bool (*make)(struct gb_fil
     static atomic_uint n_made; // several threads may write the same file: the last one to complete it wins
     enum { TRIES = 1000 };
     for (int i = 0; i < TRIES; i++) {
-        snprintf(w->temporary, strlen(w->path) + NAME_SUFFIX, "%s.%ld.%u.part", w->path, (long) getpid(), atomic_fetch_add(&n_made, 1));
+        snprintf(w->temporary, strlen(w->path) + NAME_SUFFIX, "%s.%ld.%u.part", w->path, (long) getpid(),
+            atomic_fetch_add(&n_made, 1));
         if (make(w)) {
             return true;
         }
@@ -237,7 +235,8 @@ static void keep_rights(struct gb_file_writer * w) {
 #endif
 }
 
-// So that the new name is on the disk, too; some file systems cannot. The name of the temporary file is not needed any more.
+// So that the new name is on the disk, too; some file systems cannot. The name of the temporary file is not needed any
+// more.
 static void flush_folder(struct gb_file_writer * w) {
 #ifndef _WIN32
     folder_of(w->path, w->temporary);
@@ -251,7 +250,8 @@ static void flush_folder(struct gb_file_writer * w) {
 #endif
 }
 
-// What is no regular file: written to as it is. A pipe whose reader does not come within a second is an error: opening it could wait for ever.
+// What is no regular file: written to as it is. A pipe whose reader does not come within a second is an error: opening
+// it could wait for ever.
 static FILE * open_directly(const char * path) {
 #ifdef _WIN32
     return fopen(path, "wb");
@@ -307,7 +307,7 @@ enum ggml_status gb_file_writer_open(struct gb_file_writer * w, const char * pat
         }
     }
     if (w->file == NULL) {
-        w->error = errno;
+        w->error                      = errno;
         const enum ggml_status status = gb_fail(GGML_STATUS_IO_ERROR, "cannot write '%s': %s", path, reason(errno));
         forget(w);
         return status;
@@ -359,7 +359,8 @@ enum ggml_status gb_file_writer_commit(struct gb_file_writer * w) {
         w->error = errno;
     }
     if (!ok) {
-        const enum ggml_status status = gb_fail(GGML_STATUS_IO_ERROR, "cannot complete '%s': %s", w->path, strerror(w->error));
+        const enum ggml_status status =
+            gb_fail(GGML_STATUS_IO_ERROR, "cannot complete '%s': %s", w->path, strerror(w->error));
         gb_file_writer_abandon(w);
         return status;
     }

@@ -1,4 +1,5 @@
-// fp16.h - binary16 and bfloat16 by bit manipulation: exact, no tables, no instruction set. Kernels have faster ways for rows.
+// fp16.h - binary16 and bfloat16 by bit manipulation: exact, no tables, no instruction set. Kernels have faster ways
+// for rows.
 #ifndef GB_BASE_FP16_H
 #define GB_BASE_FP16_H
 
@@ -17,8 +18,8 @@ static inline uint32_t gb_f32_bits(float f) {
     return bits;
 }
 
-// Widening. Normal numbers: move exponent and mantissa up and rebias by a power-of-two product, which also carries infinities
-// and NaN to the right exponent; subnormals: let a float subtraction normalise them.
+// Widening. Normal numbers: move exponent and mantissa up and rebias by a power-of-two product, which also carries
+// infinities and NaN to the right exponent; subnormals: let a float subtraction normalise them.
 static inline float gb_f16_to_f32(uint16_t h) {
     const uint32_t sign      = (uint32_t) (h & 0x8000u) << 16;
     const uint32_t magnitude = h & 0x7fffu;
@@ -53,9 +54,7 @@ static inline uint16_t gb_f32_to_f16(float f) {
     return sign | (uint16_t) (gb_f32_bits(aligned) - 0x3f000000u);
 }
 
-static inline float gb_bf16_to_f32(uint16_t h) {
-    return gb_f32_from_bits((uint32_t) h << 16);
-}
+static inline float gb_bf16_to_f32(uint16_t h) { return gb_f32_from_bits((uint32_t) h << 16); }
 
 static inline uint16_t gb_f32_to_bf16(float f) {
     const uint32_t bits = gb_f32_bits(f);

@@ -51,9 +51,9 @@ bool gb_ptrmap_reserve(struct gb_ptrmap * map, size_t n) {
         return true;
     }
     struct gb_ptrmap larger = { 0 };
-    larger.cap    = cap;
-    larger.keys   = gb_calloc(cap, sizeof(*larger.keys));
-    larger.values = larger.keys ? gb_calloc(cap, sizeof(*larger.values)) : NULL;
+    larger.cap              = cap;
+    larger.keys             = gb_calloc(cap, sizeof(*larger.keys));
+    larger.values           = larger.keys ? gb_calloc(cap, sizeof(*larger.values)) : NULL;
     if (larger.values == NULL) {
         gb_free((void *) larger.keys);
         return false;

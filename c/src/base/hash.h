@@ -1,4 +1,5 @@
-// hash.h - a growing map from addresses to integers (dense ids, mostly). All zero is the empty map. Keys are never NULL.
+// hash.h - a growing map from addresses to integers (dense ids, mostly). All zero is the empty map. Keys are never
+// NULL.
 #ifndef GB_BASE_HASH_H
 #define GB_BASE_HASH_H
 
@@ -15,17 +16,16 @@ struct gb_ptrmap {
 
 #define GB_PTRMAP_ABSENT INT64_MIN
 
-int64_t gb_ptrmap_get(const struct gb_ptrmap * map, const void * key); // GB_PTRMAP_ABSENT if not there
+int64_t gb_ptrmap_get(const struct gb_ptrmap * map, const void * key);          // GB_PTRMAP_ABSENT if not there
 bool    gb_ptrmap_set(struct gb_ptrmap * map, const void * key, int64_t value); // false: out of memory, map unchanged
 bool    gb_ptrmap_reserve(struct gb_ptrmap * map, size_t n);
 void    gb_ptrmap_clear(struct gb_ptrmap * map); // keeps its memory
 void    gb_ptrmap_free(struct gb_ptrmap * map);
 
-uint64_t gb_hash_u64(uint64_t x);                                      // a full mix: every input bit moves every output bit
+// a full mix: every input bit moves every output bit
+uint64_t gb_hash_u64(uint64_t x);
 uint64_t gb_hash_bytes(const void * data, size_t size, uint64_t seed); // FNV-1a folded through gb_hash_u64
 
-static inline uint64_t gb_hash_ptr(const void * p) {
-    return gb_hash_u64((uint64_t) (uintptr_t) p);
-}
+static inline uint64_t gb_hash_ptr(const void * p) { return gb_hash_u64((uint64_t) (uintptr_t) p); }
 
 #endif // GB_BASE_HASH_H

@@ -19,8 +19,8 @@
 
 char * gb_path_resolve(const char * path) {
 #ifdef _WIN32
-    char * full = _fullpath(NULL, path, 0);
-    const bool there = full != NULL && GetFileAttributesA(full) != INVALID_FILE_ATTRIBUTES;
+    char *       full   = _fullpath(NULL, path, 0);
+    const bool   there  = full != NULL && GetFileAttributesA(full) != INVALID_FILE_ATTRIBUTES;
     const char * reason = "no such file";
 #else
     char *       full   = realpath(path, NULL);

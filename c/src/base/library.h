@@ -1,4 +1,5 @@
-// library.h - shared libraries of the operating system: POSIX or Windows. Failures are reported with the path and the system's reason.
+// library.h - shared libraries of the operating system: POSIX or Windows. Failures are reported with the path and the
+// system's reason.
 #ifndef GB_BASE_LIBRARY_H
 #define GB_BASE_LIBRARY_H
 

@@ -1,7 +1,8 @@
 // mapped.c - watches over mapped files, and the handler of SIGBUS.
 //
-// A watch is taken by moving its `state` from FREE to TAKEN; then its owner alone writes the rest, the end of the range last, because a
-// range without an end holds nothing. The handler calls only what POSIX allows in one, and mmap, which is a plain system call.
+// A watch is taken by moving its `state` from FREE to TAKEN; then its owner alone writes the rest, the end of the range
+// last, because a range without an end holds nothing. The handler calls only what POSIX allows in one, and mmap, which
+// is a plain system call.
 #ifndef _GNU_SOURCE
 #    define _GNU_SOURCE
 #endif
@@ -26,8 +27,14 @@ struct gb_mapped * gb_mapped_watch(const void * data, size_t size, uint64_t offs
 void               gb_mapped_forget(struct gb_mapped * mapped) { (void) mapped; }
 void               gb_mapped_enter(void) {}
 void               gb_mapped_leave(void) {}
-struct gb_mapped * gb_mapped_find(const void * data) { (void) data; return NULL; }
-enum ggml_status   gb_mapped_check(const char * func, const struct gb_mapped * mapped) { (void) func, (void) mapped; return GGML_STATUS_SUCCESS; }
+struct gb_mapped * gb_mapped_find(const void * data) {
+    (void) data;
+    return NULL;
+}
+enum ggml_status gb_mapped_check(const char * func, const struct gb_mapped * mapped) {
+    (void) func, (void) mapped;
+    return GGML_STATUS_SUCCESS;
+}
 
 #else
 
@@ -52,16 +59,16 @@ struct gb_mapped {
     atomic_uintptr_t   begin, end; // end 0: nothing
     atomic_bool        damaged;    // pages were lost, and are zeros now
     bool               writable;
-    bool               has_file;   // the next three say which it is
+    bool               has_file; // the next three say which it is
     dev_t              dev;
     ino_t              ino;
-    uint64_t           reach;      // bytes that the file must have
-    char *             path;       // owned; NULL: not known
-    struct gb_mapped * next;       // of the list of all beyond the first
+    uint64_t           reach; // bytes that the file must have
+    char *             path;  // owned; NULL: not known
+    struct gb_mapped * next;  // of the list of all beyond the first
 };
 
-static struct gb_mapped           first[FIRST];
-static atomic_int                 used; // of the first: those behind were never taken
+static struct gb_mapped first[FIRST];
+static atomic_int       used; // of the first: those behind were never taken
 static struct gb_mapped * _Atomic more;
 
 static _Thread_local volatile int depth; // how often this thread has entered
@@ -74,15 +81,16 @@ static struct gb_mapped * after(struct gb_mapped * m) {
 }
 
 static bool holds(struct gb_mapped * m, uintptr_t at) {
-    const uintptr_t end = atomic_load_explicit(&m->end, memory_order_acquire), begin = atomic_load_explicit(&m->begin, memory_order_relaxed);
+    const uintptr_t end   = atomic_load_explicit(&m->end, memory_order_acquire),
+                    begin = atomic_load_explicit(&m->begin, memory_order_relaxed);
     return at >= begin && at < end && atomic_load_explicit(&m->end, memory_order_acquire) == end;
 }
 
-// ------------------------------------------------------------------------------------------------------------------- the handler
+// --------------------------------------------------------------------------------------------------------- the handler
 
-static struct sigaction before; // whose turn it is where we do not help
+static struct sigaction before;                // whose turn it is where we do not help
 static gb_mutex         order = GB_MUTEX_INIT; // of those who write `before`
-static uintptr_t        page;   // bytes; a power of two
+static uintptr_t        page;                  // bytes; a power of two
 
 static _Thread_local volatile sig_atomic_t passed; // a fault of this thread was another handler's business
 
@@ -100,7 +108,7 @@ static void pass_on(int number, siginfo_t * info, void * context) {
     } else if (before.sa_handler == SIG_DFL || info->si_code > 0) {
         signal(number, SIG_DFL); // the access is tried again and ends the process, as it would have without us
         if (info->si_code <= 0) {
-            raise(number);       // no access: somebody has sent it
+            raise(number); // no access: somebody has sent it
         }
     }
 }
@@ -125,7 +133,8 @@ static void on_bus_error(int number, siginfo_t * info, void * context) {
     errno = kept;
 }
 
-// Handlers that were installed after ours (Python's faulthandler, say) come before it, and would take the lost page for the end.
+// Handlers that were installed after ours (Python's faulthandler, say) come before it, and would take the lost page for
+// the end.
 static void stay_first(void) {
     struct sigaction found, ours = { .sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART };
     if (sigaction(SIGBUS, NULL, &found) != 0 || ((found.sa_flags & SA_SIGINFO) && found.sa_sigaction == on_bus_error)) {
@@ -145,7 +154,7 @@ static void prepare(void) {
     pthread_atfork(NULL, NULL, free_order);
 }
 
-// --------------------------------------------------------------------------------------------------------------------- watches
+// ------------------------------------------------------------------------------------------------------------- watches
 
 static struct gb_mapped * take(void) {
     for (int i = 0; i < FIRST; i++) {
@@ -175,8 +184,8 @@ static struct gb_mapped * take(void) {
 struct gb_mapped * gb_mapped_watch(const void * data, size_t size, uint64_t offset, bool writable, const char * path) {
     static gb_once once = GB_ONCE_INIT;
     gb_call_once(&once, prepare);
-    char * copy = path ? gb_strdup(path) : NULL;
-    struct gb_mapped * m = path && copy == NULL ? NULL : take();
+    char *             copy = path ? gb_strdup(path) : NULL;
+    struct gb_mapped * m    = path && copy == NULL ? NULL : take();
     if (m == NULL) {
         gb_free(copy);
         return NULL;
@@ -226,12 +235,13 @@ struct gb_mapped * gb_mapped_find(const void * data) {
 enum ggml_status gb_mapped_check(const char * func, const struct gb_mapped * m) {
     struct stat  info;
     const char * name = m->path ? m->path : "a file";
-    if (m->has_file && stat(m->path, &info) == 0 && info.st_dev == m->dev && info.st_ino == m->ino && (uint64_t) info.st_size < m->reach) {
-        return gb_fail(GGML_STATUS_IO_ERROR, "%s: %s shrank while it was mapped: it has %llu bytes, needs %llu", func, name,
-                       (unsigned long long) info.st_size, (unsigned long long) m->reach);
+    if (m->has_file && stat(m->path, &info) == 0 && info.st_dev == m->dev && info.st_ino == m->ino &&
+        (uint64_t) info.st_size < m->reach) {
+        return gb_fail(GGML_STATUS_IO_ERROR, "%s: %s shrank while it was mapped: it has %llu bytes, needs %llu", func,
+            name, (unsigned long long) info.st_size, (unsigned long long) m->reach);
     }
-    GB_FAIL_IF(atomic_load(&m->damaged), GGML_STATUS_IO_ERROR, GGML_STATUS_IO_ERROR,
-               "%s: %s shrank, or its disk failed, while it was mapped: part of what was read from it is lost", func, name);
+    GB_FAIL_IF(atomic_load(&m->damaged), GGML_STATUS_IO_ERROR,
+        "%s: %s shrank, or its disk failed, while it was mapped: part of what was read from it is lost", func, name);
     return GGML_STATUS_SUCCESS;
 }
 

@@ -18,7 +18,7 @@
 #ifdef GB_TEST_HOOKS
 #    include <stdatomic.h>
 
-static atomic_llong fail_at;   // allocations left until the failing one; 0: no failure planned
+static atomic_llong fail_at; // allocations left until the failing one; 0: no failure planned
 static atomic_bool  fail_onwards;
 static atomic_bool  failed;
 static atomic_llong live;
@@ -29,13 +29,9 @@ void gb_test_fail_alloc(int64_t n, bool onwards) {
     atomic_store(&fail_at, n > 0 ? n : 0);
 }
 
-bool gb_test_alloc_failed(void) {
-    return atomic_load(&failed);
-}
+bool gb_test_alloc_failed(void) { return atomic_load(&failed); }
 
-int64_t gb_test_live_allocs(void) {
-    return atomic_load(&live);
-}
+int64_t gb_test_live_allocs(void) { return atomic_load(&live); }
 
 static bool must_fail(void) {
     if (atomic_load(&fail_onwards) && atomic_load(&failed)) {
@@ -50,17 +46,11 @@ static bool must_fail(void) {
     return left == 1;
 }
 
-static void count_live(long long change) {
-    atomic_fetch_add(&live, change);
-}
+static void count_live(long long change) { atomic_fetch_add(&live, change); }
 #else
-static inline bool must_fail(void) {
-    return false;
-}
+static inline bool must_fail(void) { return false; }
 
-static inline void count_live(long long change) {
-    (void) change;
-}
+static inline void count_live(long long change) { (void) change; }
 #endif
 
 static void * checked(void * ptr, size_t size) {
@@ -72,9 +62,7 @@ static void * checked(void * ptr, size_t size) {
     return ptr;
 }
 
-void * gb_malloc(size_t size) {
-    return checked(must_fail() ? NULL : malloc(size ? size : 1), size);
-}
+void * gb_malloc(size_t size) { return checked(must_fail() ? NULL : malloc(size ? size : 1), size); }
 
 void * gb_calloc(size_t count, size_t size) {
     size_t total;
@@ -126,7 +114,8 @@ void * gb_aligned_alloc(size_t alignment, size_t size) {
 }
 
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
-#    define HUGE_PAGE ((size_t) 2 << 20) // of x86-64, and of arm64 with pages of 4 KiB; with others the advice is not followed
+#    define HUGE_PAGE \
+    ((size_t) 2 << 20) // of x86-64, and of arm64 with pages of 4 KiB; with others the advice is not followed
 
 void * gb_large_alloc(size_t alignment, size_t size) {
     const char * wanted = gb_env_get("GGML_CPU_HUGE_PAGES");
@@ -142,9 +131,7 @@ void * gb_large_alloc(size_t alignment, size_t size) {
     return ptr;
 }
 #else
-void * gb_large_alloc(size_t alignment, size_t size) {
-    return gb_aligned_alloc(alignment, size);
-}
+void * gb_large_alloc(size_t alignment, size_t size) { return gb_aligned_alloc(alignment, size); }
 #endif
 
 void gb_aligned_free(void * ptr) {

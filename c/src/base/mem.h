@@ -1,6 +1,7 @@
 // mem.h - all host memory of the library comes from here, and sizes are computed with checks.
 //
-// A failed allocation reports GGML_STATUS_ALLOC_FAILED and returns NULL. In a test build (GB_TEST_HOOKS) chosen allocations fail.
+// A failed allocation reports GGML_STATUS_ALLOC_FAILED and returns NULL. In a test build (GB_TEST_HOOKS) chosen
+// allocations fail.
 #ifndef GB_BASE_MEM_H
 #define GB_BASE_MEM_H
 
@@ -17,9 +18,10 @@ char * gb_strdup(const char * text);
 void * gb_aligned_alloc(size_t alignment, size_t size); // alignment a power of two >= sizeof(void *)
 void   gb_aligned_free(void * ptr);                     // NULL is fine
 
-// As gb_aligned_alloc. From GB_HUGE_MIN bytes on, the system is asked for huge pages where it has them (Linux: MADV_HUGEPAGE, which the
-// setting "madvise" of transparent huge pages waits for): fewer misses in the table of addresses, and fewer page faults. Whether there are
-// any is up to the system; nothing else changes. GGML_CPU_HUGE_PAGES=0 in the environment turns it off.
+// As gb_aligned_alloc. From GB_HUGE_MIN bytes on, the system is asked for huge pages where it has them (Linux:
+// MADV_HUGEPAGE, which the setting "madvise" of transparent huge pages waits for): fewer misses in the table of
+// addresses, and fewer page faults. Whether there are any is up to the system; nothing else changes.
+// GGML_CPU_HUGE_PAGES=0 in the environment turns it off.
 #define GB_HUGE_MIN ((size_t) 4 << 20)
 void * gb_large_alloc(size_t alignment, size_t size);
 
@@ -63,14 +65,14 @@ static inline bool gb_mul_i64(int64_t a, int64_t b, int64_t * r) { // a, b >= 0
 #endif
 }
 
-#define GB_MIN(a, b) ((a) < (b) ? (a) : (b))
-#define GB_MAX(a, b) ((a) > (b) ? (a) : (b))
+#define GB_MIN(a, b)    ((a) < (b) ? (a) : (b))
+#define GB_MAX(a, b)    ((a) > (b) ? (a) : (b))
 #define GB_ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
 
 #ifdef GB_TEST_HOOKS
 // The n-th allocation from now on (1 = the next) fails, and, if `onwards`, all after it; n <= 0: none.
-void gb_test_fail_alloc(int64_t n, bool onwards);
-bool gb_test_alloc_failed(void);    // did the chosen one come up
+void    gb_test_fail_alloc(int64_t n, bool onwards);
+bool    gb_test_alloc_failed(void); // did the chosen one come up
 int64_t gb_test_live_allocs(void);  // blocks not freed yet: a leak check
 #endif
 

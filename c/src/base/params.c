@@ -8,9 +8,7 @@
 
 #include "base/mem.h"
 
-static char lower(char c) {
-    return c >= 'A' && c <= 'Z' ? (char) (c - 'A' + 'a') : c;
-}
+static char lower(char c) { return c >= 'A' && c <= 'Z' ? (char) (c - 'A' + 'a') : c; }
 
 bool gb_text_equal(const char * a, const char * b) {
     while (*a != '\0' && lower(*a) == lower(*b)) {
@@ -67,9 +65,7 @@ bool gb_params_int(const char * value, int64_t low, int64_t high, int64_t * r) {
     return true;
 }
 
-static bool is_digit(char c) {
-    return c >= '0' && c <= '9';
-}
+static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 struct decimal {
     uint64_t digits;   // the first 18 of them
@@ -135,8 +131,8 @@ const char * gb_number_text(char * text, size_t size, int n_digits, double value
 
 bool gb_params_size(const char * value, size_t * r) {
     static const char * const units[] = { "", "k", "m", "g", "t" };
-    double       number;
-    const char * unit;
+    double                    number;
+    const char *              unit;
     if (!gb_number_read(value, &number, &unit)) {
         return false;
     }
@@ -148,8 +144,9 @@ bool gb_params_size(const char * value, size_t * r) {
     for (int i = 0; i < 5; i++) {
         if (gb_text_equal(letter, units[i])) {
             const double bytes = number * (double) (1ull << (10 * i));
-            const bool   fits  = bytes < (double) (SIZE_MAX / 2) && (i > 0 || bytes == (double) (size_t) bytes); // no parts of a byte
-            *r                 = fits ? (size_t) bytes : 0;
+            // no parts of a byte
+            const bool fits = bytes < (double) (SIZE_MAX / 2) && (i > 0 || bytes == (double) (size_t) bytes);
+            *r              = fits ? (size_t) bytes : 0;
             return fits;
         }
     }

@@ -36,7 +36,7 @@ void gb_hold_log(bool hold) {
 }
 
 enum ggml_status gb_vfail(enum ggml_status status, const char * fmt, va_list args) {
-    char text[GB_ERROR_SIZE]; // formatted aside: an argument may be the old message
+    char      text[GB_ERROR_SIZE]; // formatted aside: an argument may be the old message
     const int n = vsnprintf(text, sizeof(text), fmt, args);
     if (n < 0) {
         snprintf(text, sizeof(text), "%s", fmt);
@@ -70,13 +70,9 @@ enum ggml_status gb_fail_quietly(enum ggml_status status, const char * message) 
     return status;
 }
 
-void gb_fail_reason(const char * reason) {
-    snprintf(error_state.reason, sizeof(error_state.reason), "%s", reason);
-}
+void gb_fail_reason(const char * reason) { snprintf(error_state.reason, sizeof(error_state.reason), "%s", reason); }
 
-const char * gb_last_reason(void) {
-    return error_state.reason;
-}
+const char * gb_last_reason(void) { return error_state.reason; }
 
 void gb_fail_null(const char * func, const char * argument) {
     if (error_state.status == GGML_STATUS_SUCCESS) {
@@ -86,17 +82,13 @@ void gb_fail_null(const char * func, const char * argument) {
     }
 }
 
-uint64_t gb_fail_count(void) {
-    return error_state.count;
-}
+uint64_t gb_fail_count(void) { return error_state.count; }
 
 enum ggml_status gb_status_since(uint64_t fail_count) {
     return error_state.count == fail_count ? GGML_STATUS_SUCCESS : error_state.status;
 }
 
-void gb_forget_failures_since(uint64_t fail_count) {
-    error_state.count = fail_count;
-}
+void gb_forget_failures_since(uint64_t fail_count) { error_state.count = fail_count; }
 
 enum ggml_status ggml_report_error(enum ggml_status status, const char * fmt, ...) {
     if (status == GGML_STATUS_SUCCESS || fmt == NULL) {
@@ -109,13 +101,9 @@ enum ggml_status ggml_report_error(enum ggml_status status, const char * fmt, ..
     return status;
 }
 
-enum ggml_status ggml_last_status(void) {
-    return error_state.status;
-}
+enum ggml_status ggml_last_status(void) { return error_state.status; }
 
-const char * ggml_last_error(void) {
-    return error_state.message;
-}
+const char * ggml_last_error(void) { return error_state.message; }
 
 void ggml_clear_error(void) {
     error_state.status     = GGML_STATUS_SUCCESS;

@@ -1,7 +1,8 @@
 // status.h - the error channel: one status and one message per thread.
 //
 // A failing function calls gb_fail once, where it knows the values, and every caller only forwards. Messages read
-// "function: argument 'name': what is wrong with which value, limit". Works when memory is out (fixed buffers, no malloc).
+// "function: argument 'name': what is wrong with which value, limit". Works when memory is out (fixed buffers, no
+// malloc).
 #ifndef GB_BASE_STATUS_H
 #define GB_BASE_STATUS_H
 
@@ -21,12 +22,12 @@ enum ggml_status gb_vfail(enum ggml_status status, const char * fmt, va_list arg
 // Records without logging: for a failure that was logged where it happened (another thread, a replay).
 enum ggml_status gb_fail_quietly(enum ggml_status status, const char * message);
 
-// For who holds a lock that a log callback may want: while `hold` is on, this thread logs no errors; when it ends, the failure that was recorded
-// last is logged, if any was to be logged meanwhile.
+// For who holds a lock that a log callback may want: while `hold` is on, this thread logs no errors; when it ends, the
+// failure that was recorded last is logged, if any was to be logged meanwhile.
 void gb_hold_log(bool hold);
 
-// Beside the failure just recorded: its reason in a form that another interface can put in its own words (tensor/rule.h).
-// Kept until the next failure.
+// Beside the failure just recorded: its reason in a form that another interface can put in its own words
+// (tensor/rule.h). Kept until the next failure.
 void         gb_fail_reason(const char * reason);
 const char * gb_last_reason(void); // "" if the last failure has none
 
@@ -39,27 +40,41 @@ uint64_t gb_fail_count(void);
 // The status a hook left when gb_fail_count changed during it, else GGML_STATUS_SUCCESS.
 enum ggml_status gb_status_since(uint64_t fail_count);
 
-// A function of the user's was called when gb_fail_count was that: what it tried in vain is its own affair, and no failure of who called it.
+// A function of the user's was called when gb_fail_count was that: what it tried in vain is its own affair, and no
+// failure of who called it.
 void gb_forget_failures_since(uint64_t fail_count);
 
-// if (cond) { report; return ret; }
-#define GB_FAIL_IF(cond, ret, status, ...)                                                                             \
-    do {                                                                                                               \
-        if (cond) {                                                                                                    \
-            gb_fail((status), __VA_ARGS__);                                                                            \
-            return ret;                                                                                                \
-        }                                                                                                              \
+// Reports a failure and returns from the calling function: GB_FAIL_IF returns the status, GB_FAIL_IF_RETURNING the
+// value `ret`.
+#define GB_FAIL_IF(cond, status, ...)              \
+    do {                                           \
+        if (cond) {                                \
+            return gb_fail((status), __VA_ARGS__); \
+        }                                          \
+    } while (0)
+
+#define GB_FAIL_IF_RETURNING(cond, ret, status, ...) \
+    do {                                             \
+        if (cond) {                                  \
+            gb_fail((status), __VA_ARGS__);          \
+            return ret;                              \
+        }                                            \
     } while (0)
 
 // Forwards the status of a callee that has reported already.
-#define GB_TRY(expr)                                                                                                   \
-    do {                                                                                                               \
-        const enum ggml_status gb_try_status = (expr);                                                                 \
-        if (gb_try_status != GGML_STATUS_SUCCESS) {                                                                    \
-            return gb_try_status;                                                                                      \
-        }                                                                                                              \
+#define GB_TRY(expr)                                   \
+    do {                                               \
+        const enum ggml_status gb_try_status = (expr); \
+        if (gb_try_status != GGML_STATUS_SUCCESS) {    \
+            return gb_try_status;                      \
+        }                                              \
     } while (0)
 
-#define GB_CHECK_ARG(ptr, ret) GB_FAIL_IF((ptr) == NULL, ret, GGML_STATUS_INVALID_ARGUMENT, "%s: argument '%s' is NULL", __func__, #ptr)
+// The same where an argument is NULL.
+#define GB_CHECK_ARG(ptr) \
+    GB_FAIL_IF((ptr) == NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument '%s' is NULL", __func__, #ptr)
+
+#define GB_CHECK_ARG_RETURNING(ptr, ret) \
+    GB_FAIL_IF_RETURNING((ptr) == NULL, ret, GGML_STATUS_INVALID_ARGUMENT, "%s: argument '%s' is NULL", __func__, #ptr)
 
 #endif // GB_BASE_STATUS_H

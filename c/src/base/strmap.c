@@ -6,9 +6,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 
-static uint64_t hash_of(const char * key) {
-    return gb_hash_bytes(key, strlen(key), 0);
-}
+static uint64_t hash_of(const char * key) { return gb_hash_bytes(key, strlen(key), 0); }
 
 static struct gb_strmap_slot * slot_of(const struct gb_strmap * map, const char * key, uint64_t hash) {
     const size_t mask = map->cap - 1;

@@ -1,4 +1,5 @@
-// strmap.h - a growing map from names to indices. Names are borrowed: they must outlive the map. All zero is the empty map.
+// strmap.h - a growing map from names to indices. Names are borrowed: they must outlive the map. All zero is the empty
+// map.
 #ifndef GB_BASE_STRMAP_H
 #define GB_BASE_STRMAP_H
 
@@ -11,7 +12,7 @@ struct gb_strmap {
         const char * key; // NULL = free
         uint64_t     hash;
         int64_t      value;
-    } *    slots; // owned
+    } *    slots;  // owned
     size_t n, cap; // cap: 0 or a power of two, at least twice n
 };
 

@@ -15,7 +15,7 @@ struct start {
     void * arg;
 };
 
-// ----------------------------------------------------------------------------------------------------------------- brief locks
+// --------------------------------------------------------------------------------------------------------- brief locks
 
 static struct gb_brief_lock brief_locks[GB_BRIEF_LOCKS];
 
@@ -27,7 +27,8 @@ struct gb_brief_lock * gb_brief_lock_for(const void * object) {
 // The holder needs some tens of nanoseconds, unless the system has taken its processor away: it is given time then.
 void gb_brief_lock_wait(struct gb_brief_lock * l) {
     for (unsigned n = 0; atomic_load_explicit(&l->held, memory_order_relaxed) != 0 ||
-                         atomic_exchange_explicit(&l->held, 1, memory_order_acquire) != 0; n++) {
+                         atomic_exchange_explicit(&l->held, 1, memory_order_acquire) != 0;
+        n++) {
         if (n < 100) {
             gb_cpu_relax();
         } else if (n < 200) {
@@ -47,9 +48,10 @@ uint32_t gb_thread_number(void) {
     return number;
 }
 
-// ---------------------------------------------------------------------------------------------------- mutexes of the process
+// ---------------------------------------------------------------------------------------------- mutexes of the process
 
-static gb_mutex process_mutexes[GB_N_PROCESS_MUTEXES] = { GB_MUTEX_INIT, GB_MUTEX_INIT, GB_MUTEX_INIT, GB_MUTEX_INIT, GB_MUTEX_INIT };
+static gb_mutex process_mutexes[GB_N_PROCESS_MUTEXES] = { GB_MUTEX_INIT, GB_MUTEX_INIT, GB_MUTEX_INIT, GB_MUTEX_INIT,
+    GB_MUTEX_INIT };
 static _Thread_local unsigned held; // by this thread: bits
 
 void gb_process_lock(enum gb_process_mutex which) {
@@ -63,7 +65,7 @@ void gb_process_unlock(enum gb_process_mutex which) {
     gb_mutex_unlock(&process_mutexes[which]);
 }
 
-// ----------------------------------------------------------------------------------------------------------- operating system
+// ---------------------------------------------------------------------------------------------------- operating system
 
 #ifdef _WIN32
 
@@ -137,7 +139,9 @@ static BOOL CALLBACK once_trampoline(PINIT_ONCE once, PVOID init, PVOID * contex
     return TRUE;
 }
 
-void gb_call_once(gb_once * once, void (*init)(void)) { InitOnceExecuteOnce(once, once_trampoline, (void *) &init, NULL); }
+void gb_call_once(gb_once * once, void (*init)(void)) {
+    InitOnceExecuteOnce(once, once_trampoline, (void *) &init, NULL);
+}
 void gb_thread_yield(void) { SwitchToThread(); }
 void gb_sleep_us(int64_t us) { Sleep((DWORD) ((us + 999) / 1000)); }
 
@@ -151,7 +155,7 @@ void gb_sleep_us(int64_t us) { Sleep((DWORD) ((us + 999) / 1000)); }
 
 bool gb_mutex_init(gb_mutex * m) {
     const int err = pthread_mutex_init(m, NULL);
-    GB_FAIL_IF(err != 0, false, GGML_STATUS_FAILED, "cannot create a mutex: %s", strerror(err));
+    GB_FAIL_IF_RETURNING(err != 0, false, GGML_STATUS_FAILED, "cannot create a mutex: %s", strerror(err));
     return true;
 }
 void gb_mutex_destroy(gb_mutex * m) { pthread_mutex_destroy(m); }
@@ -193,7 +197,7 @@ bool gb_cond_wait_for(gb_cond * c, gb_mutex * m, int64_t ns) {
 
 bool gb_cond_init(gb_cond * c) {
     const int err = init_cond(c);
-    GB_FAIL_IF(err != 0, false, GGML_STATUS_FAILED, "cannot create a condition variable: %s", strerror(err));
+    GB_FAIL_IF_RETURNING(err != 0, false, GGML_STATUS_FAILED, "cannot create a condition variable: %s", strerror(err));
     return true;
 }
 void gb_cond_destroy(gb_cond * c) { pthread_cond_destroy(c); }
@@ -281,8 +285,8 @@ static void in_child(void) {
 
 static void watch_forks(void) { pthread_atfork(before_fork, after_fork, in_child); }
 
-// The last locks in the order are the last to be taken before a fork: handlers that are registered first run last there. So this one is
-// registered when the library is loaded, before anybody who calls it can register his own.
+// The last locks in the order are the last to be taken before a fork: handlers that are registered first run last
+// there. So this one is registered when the library is loaded, before anybody who calls it can register his own.
 #    if defined(__GNUC__)
 __attribute__((constructor)) static void watch_forks_early(void) { gb_fork_generation(); }
 #    endif
@@ -315,7 +319,8 @@ bool gb_cond_wait_polled(gb_cond * c, gb_mutex * m) {
     const unsigned generation = gb_fork_generation();
     gb_mutex_unlock(m);
     const bool stop = gb_poll();
-    if (gb_fork_generation() != generation) { // the poll has forked, and this is the child: who could hold the mutex is in the parent
+    // the poll has forked, and this is the child: who could hold the mutex is in the parent
+    if (gb_fork_generation() != generation) {
         gb_mutex_init(m);
         gb_cond_init(c);
         gb_mutex_lock(m);

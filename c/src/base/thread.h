@@ -14,7 +14,7 @@ typedef CONDITION_VARIABLE gb_cond;
 typedef HANDLE             gb_thread;
 typedef INIT_ONCE          gb_once;
 #    define GB_MUTEX_INIT SRWLOCK_INIT
-#    define GB_ONCE_INIT INIT_ONCE_STATIC_INIT
+#    define GB_ONCE_INIT  INIT_ONCE_STATIC_INIT
 #else
 #    include <pthread.h>
 typedef pthread_mutex_t gb_mutex;
@@ -22,7 +22,7 @@ typedef pthread_cond_t  gb_cond;
 typedef pthread_t       gb_thread;
 typedef pthread_once_t  gb_once;
 #    define GB_MUTEX_INIT PTHREAD_MUTEX_INITIALIZER
-#    define GB_ONCE_INIT PTHREAD_ONCE_INIT
+#    define GB_ONCE_INIT  PTHREAD_ONCE_INIT
 #endif
 
 // Plain mutexes and condition variables; init reports and returns false when the system has no resources.
@@ -35,8 +35,8 @@ bool gb_cond_init(gb_cond * c);
 void gb_cond_destroy(gb_cond * c);
 void gb_cond_wait(gb_cond * c, gb_mutex * m);
 bool gb_cond_wait_for(gb_cond * c, gb_mutex * m, int64_t ns); // false: the time is over
-// As gb_cond_wait, but asks the thread's poll (current.h) from time to time, with the mutex released. True: the poll wants to give up, or it
-// has forked and this is the child, in which nobody will ever signal.
+// As gb_cond_wait, but asks the thread's poll (current.h) from time to time, with the mutex released. True: the poll
+// wants to give up, or it has forked and this is the child, in which nobody will ever signal.
 bool gb_cond_wait_polled(gb_cond * c, gb_mutex * m);
 void gb_cond_signal(gb_cond * c);
 void gb_cond_broadcast(gb_cond * c);
@@ -44,36 +44,46 @@ void gb_cond_broadcast(gb_cond * c);
 bool gb_thread_start(gb_thread * t, void (*run)(void * arg), void * arg); // reports and returns false on failure
 void gb_thread_join(gb_thread t);
 
-// The same without a report and without memory: `main` is the caller's and lives as long as the thread. Asynchronous signals are
-// blocked in it, so that they reach the threads of the program.
+// The same without a report and without memory: `main` is the caller's and lives as long as the thread. Asynchronous
+// signals are blocked in it, so that they reach the threads of the program.
 struct gb_thread_main {
     void (*run)(void * arg);
     void * arg;
 };
 bool gb_thread_try_start(gb_thread * t, struct gb_thread_main * main);
 
-// Forks. Threads do not survive one: a child has one thread, and what others held or were changing stays so for ever. There are three ways:
-//   What the process has once, and changes while it may allocate, report or wait for the system, has a mutex of the process, below. The
-//   forking thread takes them all for the moment of the fork, so what they guard is whole in the child.
-//   What there is any number of (contexts), and what is changed by a few hundred instructions that do none of this, has a brief lock, below.
-//   The forking thread takes these, too.
-//   An object with a mutex or threads of its own notes gb_fork_generation(). Who finds it changed is in a child: he makes locks anew, and treats
-//   work that was on its way as lost (threadpool.c, sim_device.c, sched.c).
+// Forks. Threads do not survive one: a child has one thread, and what others held or were changing stays so for ever.
+// There are three ways:
+//   What the process has once, and changes while it may allocate, report or wait for the system, has a mutex of the
+//   process, below. The forking thread takes them all for the moment of the fork, so what they guard is whole in the
+//   child. What there is any number of (contexts), and what is changed by a few hundred instructions that do none of
+//   this, has a brief lock, below. The forking thread takes these, too.
+//   An object with a mutex or threads of its own notes gb_fork_generation(). Who finds it changed is in a child: he
+//   makes locks anew, and treats work that was on its way as lost (threadpool.c, sim_device.c, sched.c).
 
 // How many forks lie between the first call in the first process and this process.
 unsigned gb_fork_generation(void);
 
-// The mutexes of the process. A thread that holds one takes only later ones; none is held while code of users runs, but for the first, under
-// which modules are loaded: it is not waited for when the process is forked, but made anew in the child.
-enum gb_process_mutex { GB_MUTEX_LOADING, GB_MUTEX_MODULES, GB_MUTEX_REGISTRY, GB_MUTEX_WATCHERS, GB_MUTEX_LOG, GB_N_PROCESS_MUTEXES };
+// The mutexes of the process. A thread that holds one takes only later ones; none is held while code of users runs, but
+// for the first, under which modules are loaded: it is not waited for when the process is forked, but made anew in the
+// child.
+enum gb_process_mutex {
+    GB_MUTEX_LOADING,
+    GB_MUTEX_MODULES,
+    GB_MUTEX_REGISTRY,
+    GB_MUTEX_WATCHERS,
+    GB_MUTEX_LOG,
+    GB_N_PROCESS_MUTEXES
+};
 void gb_process_lock(enum gb_process_mutex which);
 void gb_process_unlock(enum gb_process_mutex which);
 
 void gb_call_once(gb_once * once, void (*init)(void));
 
-// Locks for sections of a few hundred instructions. Who holds one takes no other lock, allocates nothing, reports nothing and calls nothing
-// of the user's, so they are the last in every order of locks. There are as many as GB_BRIEF_LOCKS in the process, and objects share them.
-// A fork waits until all are free: in the child they are free, too, and what they protect is whole.
+// Locks for sections of a few hundred instructions. Who holds one takes no other lock, allocates nothing, reports
+// nothing and calls nothing of the user's, so they are the last in every order of locks. There are as many as
+// GB_BRIEF_LOCKS in the process, and objects share them. A fork waits until all are free: in the child they are free,
+// too, and what they protect is whole.
 enum { GB_BRIEF_LOCKS = 64 };
 struct gb_brief_lock {
     _Alignas(64) atomic_uint held; // alone in its cache line
@@ -94,31 +104,34 @@ static inline void gb_brief_unlock(struct gb_brief_lock * l) {
 // A number of the calling thread, never 0, that no other thread has had; the same in a child that it forks.
 uint32_t gb_thread_number(void);
 
-// A field of a struct that C programs see as a plain one, and that one thread may read while another writes it: one aligned access.
-// Bits of a char are set and cleared without losing those that another thread sets meanwhile.
+// A field of a struct that C programs see as a plain one, and that one thread may read while another writes it: one
+// aligned access. Bits of a char are set and cleared without losing those that another thread sets meanwhile.
 #if defined(__GNUC__)
-#    if __GCC_ATOMIC_CHAR_LOCK_FREE < 2 // gcc 12 for RISC-V: it would want a library for bytes, and has instructions for words
-typedef uint32_t gb_word __attribute__((may_alias));
+#    if __GCC_ATOMIC_CHAR_LOCK_FREE < \
+    2 // gcc 12 for RISC-V: it would want a library for bytes, and has instructions for words
+typedef uint32_t        gb_word __attribute__((may_alias));
 static inline gb_word * gb_word_of(char * byte) { return (gb_word *) ((uintptr_t) byte & ~(uintptr_t) 3); }
-static inline uint32_t gb_bits_in_word(const char * byte, uint32_t bits) {
+static inline uint32_t  gb_bits_in_word(const char * byte, uint32_t bits) {
     const unsigned place = (unsigned) ((uintptr_t) byte & 3);
     return bits << 8 * (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__ ? 3 - place : place);
 }
-#        define GB_SET_BITS(field, bits)                                                                                                 \
-            ((void) __atomic_fetch_or(gb_word_of(&(field)), gb_bits_in_word(&(field), (unsigned char) (bits)), __ATOMIC_RELAXED))
-#        define GB_CLEAR_BITS(field, bits)                                                                                               \
-            ((void) __atomic_fetch_and(gb_word_of(&(field)), ~gb_bits_in_word(&(field), (unsigned char) (bits)), __ATOMIC_RELAXED))
+#        define GB_SET_BITS(field, bits)                                                               \
+    ((void) __atomic_fetch_or(gb_word_of(&(field)), gb_bits_in_word(&(field), (unsigned char) (bits)), \
+        __ATOMIC_RELAXED))
+#        define GB_CLEAR_BITS(field, bits)                                                               \
+    ((void) __atomic_fetch_and(gb_word_of(&(field)), ~gb_bits_in_word(&(field), (unsigned char) (bits)), \
+        __ATOMIC_RELAXED))
 #    else
-#        define GB_SET_BITS(field, bits) ((void) __atomic_fetch_or(&(field), (bits), __ATOMIC_RELAXED))
+#        define GB_SET_BITS(field, bits)   ((void) __atomic_fetch_or(&(field), (bits), __ATOMIC_RELAXED))
 #        define GB_CLEAR_BITS(field, bits) ((void) __atomic_fetch_and(&(field), ~(bits), __ATOMIC_RELAXED))
 #    endif
-#    define GB_READ_RELAXED(field) __atomic_load_n(&(field), __ATOMIC_RELAXED)
+#    define GB_READ_RELAXED(field)         __atomic_load_n(&(field), __ATOMIC_RELAXED)
 #    define GB_WRITE_RELAXED(field, value) __atomic_store_n(&(field), value, __ATOMIC_RELAXED)
 #else
-#    define GB_READ_RELAXED(field) (field)
+#    define GB_READ_RELAXED(field)         (field)
 #    define GB_WRITE_RELAXED(field, value) ((field) = (value))
-#    define GB_SET_BITS(field, bits) ((field) |= (bits))
-#    define GB_CLEAR_BITS(field, bits) ((field) &= ~(bits))
+#    define GB_SET_BITS(field, bits)       ((field) |= (bits))
+#    define GB_CLEAR_BITS(field, bits)     ((field) &= ~(bits))
 #endif
 
 void gb_thread_yield(void);

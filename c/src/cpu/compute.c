@@ -1,13 +1,13 @@
 // compute.c - the engine: runs a list of nodes on a team of threads.
 //
 // The one idea: the plan cuts the list into steps. A step is one node that several threads share, or a run of nodes
-// that one thread does alone, or several nodes that are computed together (fuse.h), followed by the steps that do the same without that.
-// The whole team goes through the steps together and meets after each, so a node sees all
+// that one thread does alone, or several nodes that are computed together (fuse.h), followed by the steps that do the
+// same without that. The whole team goes through the steps together and meets after each, so a node sees all
 // effects of earlier ones. Views are no work and appear in no step. A plan in which no node wants a second thread wakes
 // nobody.
 //
-// Invariant: whether to go on after a step, or behind a barrier inside a node, is decided once, by the last thread to arrive, and seen by
-// all: a failed or aborted run never leaves a thread waiting at a meeting that the others skip.
+// Invariant: whether to go on after a step, or behind a barrier inside a node, is decided once, by the last thread to
+// arrive, and seen by all: a failed or aborted run never leaves a thread waiting at a meeting that the others skip.
 //
 // Called by cpu_graph.c (public graph functions), cpu_backend.c, and the simulated device.
 #include <stdarg.h>
@@ -25,7 +25,7 @@
 #include "tensor/tensor.h"
 
 #define WORK_ALIGNMENT 64
-#define TASK_ELEMENTS 8192 // an element-wise share below this costs less than meeting another thread
+#define TASK_ELEMENTS  8192 // an element-wise share below this costs less than meeting another thread
 
 struct job { // a node that is computed
     struct ggml_tensor *     node;
@@ -44,7 +44,8 @@ struct step {
     size_t  work_size; // of a fused one
 };
 
-enum { STEPS_A_NODE = 1 + (GB_FUSION_KINDS + 1) / 2 }; // at most: itself, and a share of fused steps, which have two nodes or more
+// at most: itself, and a share of fused steps, which have two nodes or more
+enum { STEPS_A_NODE = 1 + (GB_FUSION_KINDS + 1) / 2 };
 
 struct gb_cpu_plan {
     struct ggml_tensor ** nodes; // all of the list, views too
@@ -61,13 +62,14 @@ struct gb_cpu_plan {
 struct gb_cpu_team {
     const struct gb_cpu_plan * plan;
     const struct gb_cpu_run *  run;
-    struct gb_cpu_pool *       pool; // NULL when one thread runs alone
-    void *                     work; // aligned
+    struct gb_cpu_pool *       pool;    // NULL when one thread runs alone
+    void *                     work;    // aligned
     atomic_int                 claimed; // a failure is being, or has been, written to status and message
-    atomic_int                 halted;  // an enum ggml_status: why not to go on; read between steps, and between pieces of long nodes
-    bool                       stop;    // halted as it was when the last thread left the step
-    bool                       leave;   // halted as it was when the last thread came to the barrier inside the node
-    char                       message[GB_ERROR_SIZE];
+    // an enum ggml_status: why not to go on; read between steps, and between pieces of long nodes
+    atomic_int halted;
+    bool       stop;  // halted as it was when the last thread left the step
+    bool       leave; // halted as it was when the last thread came to the barrier inside the node
+    char       message[GB_ERROR_SIZE];
 };
 
 // ------------------------------------------------------------------------------------------------------------ planning
@@ -95,7 +97,8 @@ const char * ggml_cpu_unsupported_reason(const struct ggml_tensor * node) {
     if (!gb_node_has_sources(node)) {
         return "a source is missing";
     }
-    const char * reason = op->unsupported != NULL ? op->unsupported(node) : NULL; // says more than that something does not fit
+    // says more than that something does not fit
+    const char * reason = op->unsupported != NULL ? op->unsupported(node) : NULL;
     return reason != NULL ? reason : gb_node_mismatch(node);
 }
 
@@ -112,7 +115,7 @@ static enum ggml_status plan_job(struct job * job, struct ggml_tensor * node, in
     if (reason != NULL) {
         char text[GB_ERROR_SIZE / 2];
         return gb_fail(GGML_STATUS_UNSUPPORTED, "CPU: cannot compute %s: %s",
-                       gb_describe_node(node, text, sizeof(text)), reason);
+            gb_describe_node(node, text, sizeof(text)), reason);
     }
     const struct gb_cpu_op * op = gb_cpu_op_of(node);
     const int n_tasks = op->n_tasks != NULL ? op->n_tasks(node, n_threads) : gb_cpu_default_tasks(node, n_threads);
@@ -138,7 +141,8 @@ static void add_plain(struct gb_cpu_plan * plan, int i_job) {
     if (last != NULL && n_tasks == 1 && last->n_tasks == 1) {
         last->count++;
     } else {
-        plan->steps[plan->n_steps++] = (struct step){ .first = i_job, .count = 1, .n_tasks = (int16_t) n_tasks, .fusion = GB_FUSE_NOT };
+        plan->steps[plan->n_steps++] =
+            (struct step){ .first = i_job, .count = 1, .n_tasks = (int16_t) n_tasks, .fusion = GB_FUSE_NOT };
     }
     plan->team = GB_MAX(plan->team, n_tasks);
 }
@@ -169,7 +173,8 @@ static void add_fused(struct gb_cpu_plan * plan, int first, int count, enum gb_f
     plan->work_size                  = GB_MAX(plan->work_size, work);
 }
 
-// Steps for jobs [i, end), fused in ways from `kind` on. Calls itself, for what is to be done instead, as often as there are kinds.
+// Steps for jobs [i, end), fused in ways from `kind` on. Calls itself, for what is to be done instead, as often as
+// there are kinds.
 static void add_steps(struct gb_cpu_plan * plan, int i, int end, int kind) {
     for (int n = 1; i < end; i += n) {
         const int found = plan->fuses ? find_fusion(plan, i, end, kind, &n) : GB_FUSE_NOT;
@@ -187,7 +192,7 @@ static void add_steps(struct gb_cpu_plan * plan, int i, int end, int kind) {
 }
 
 static enum ggml_status plan_nodes(struct gb_cpu_plan * plan, struct ggml_tensor * const * nodes, int n_nodes,
-                                   int n_threads) {
+    int n_threads) {
     GB_TRY(gb_tensors_check(nodes, n_nodes, "CPU"));
     for (int i = 0; i < n_nodes; i++) {
         plan->nodes[plan->n_nodes++] = nodes[i];
@@ -199,8 +204,8 @@ static enum ggml_status plan_nodes(struct gb_cpu_plan * plan, struct ggml_tensor
         plan->n_jobs++;
     }
     add_steps(plan, 0, plan->n_jobs, 0);
-    GB_FAIL_IF(plan->work_size > SIZE_MAX - WORK_ALIGNMENT, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "CPU: the size of the work memory overflows");
+    GB_FAIL_IF(plan->work_size > SIZE_MAX - WORK_ALIGNMENT, GGML_STATUS_INVALID_ARGUMENT,
+        "CPU: the size of the work memory overflows");
     plan->work_size = plan->work_size > 0 ? plan->work_size + WORK_ALIGNMENT - 1 : 0;
     return GGML_STATUS_SUCCESS;
 }
@@ -209,7 +214,8 @@ static enum ggml_status plan_nodes(struct gb_cpu_plan * plan, struct ggml_tensor
 static struct gb_cpu_plan * empty_plan(size_t n_nodes) {
     struct gb_cpu_plan * plan = NULL;
     const size_t         each = sizeof(*plan->nodes) + sizeof(*plan->jobs) + STEPS_A_NODE * sizeof(*plan->steps);
-    GB_FAIL_IF(n_nodes > (SIZE_MAX - sizeof(*plan)) / each, NULL, GGML_STATUS_INVALID_ARGUMENT, "CPU: the size of the plan overflows");
+    GB_FAIL_IF_RETURNING(n_nodes > (SIZE_MAX - sizeof(*plan)) / each, NULL, GGML_STATUS_INVALID_ARGUMENT,
+        "CPU: the size of the plan overflows");
     plan = gb_malloc(sizeof(*plan) + n_nodes * each);
     if (plan != NULL) {
         *plan       = (struct gb_cpu_plan){ 0 };
@@ -221,10 +227,10 @@ static struct gb_cpu_plan * empty_plan(size_t n_nodes) {
 }
 
 struct gb_cpu_plan * gb_cpu_plan_new(struct ggml_tensor * const * nodes, int n_nodes, int n_threads) {
-    GB_FAIL_IF(n_nodes < 0 || (nodes == NULL && n_nodes > 0), NULL, GGML_STATUS_INVALID_ARGUMENT,
-               "CPU: the graph has no node list");
-    GB_FAIL_IF(n_threads < 1 || n_threads > GB_CPU_MAX_THREADS, NULL, GGML_STATUS_INVALID_ARGUMENT,
-               "CPU: needs 1 to %d threads, has %d", GB_CPU_MAX_THREADS, n_threads);
+    GB_FAIL_IF_RETURNING(n_nodes < 0 || (nodes == NULL && n_nodes > 0), NULL, GGML_STATUS_INVALID_ARGUMENT,
+        "CPU: the graph has no node list");
+    GB_FAIL_IF_RETURNING(n_threads < 1 || n_threads > GB_CPU_MAX_THREADS, NULL, GGML_STATUS_INVALID_ARGUMENT,
+        "CPU: needs 1 to %d threads, has %d", GB_CPU_MAX_THREADS, n_threads);
     struct gb_cpu_plan * plan = empty_plan((size_t) n_nodes);
     if (plan == NULL) {
         return NULL;
@@ -243,17 +249,11 @@ struct gb_cpu_plan * gb_cpu_plan_again(const struct gb_cpu_plan * plan, int n_th
     return gb_cpu_plan_new(plan->nodes, plan->n_nodes, n_threads);
 }
 
-void gb_cpu_plan_free(struct gb_cpu_plan * plan) {
-    gb_free(plan);
-}
+void gb_cpu_plan_free(struct gb_cpu_plan * plan) { gb_free(plan); }
 
-size_t gb_cpu_plan_work_size(const struct gb_cpu_plan * plan) {
-    return plan->work_size;
-}
+size_t gb_cpu_plan_work_size(const struct gb_cpu_plan * plan) { return plan->work_size; }
 
-int gb_cpu_plan_n_threads(const struct gb_cpu_plan * plan) {
-    return plan->team;
-}
+int gb_cpu_plan_n_threads(const struct gb_cpu_plan * plan) { return plan->team; }
 
 // ----------------------------------------------------------------------------------------------- for ops, during a run
 
@@ -304,13 +304,13 @@ bool gb_cpu_barrier(const struct gb_cpu_call * call) {
 }
 
 void gb_cpu_fail(const struct gb_cpu_call * call, const struct ggml_tensor * node, enum ggml_status status,
-                 const char * fmt, ...) {
+    const char * fmt, ...) {
     struct gb_cpu_team * team  = call->team;
     int                  first = 0;
     if (!atomic_compare_exchange_strong(&team->claimed, &first, 1)) {
         return;
     }
-    char text[GB_ERROR_SIZE / 2], what[GB_ERROR_SIZE / 2];
+    char    text[GB_ERROR_SIZE / 2], what[GB_ERROR_SIZE / 2];
     va_list args;
     va_start(args, fmt);
     vsnprintf(what, sizeof(what), fmt, args);
@@ -321,17 +321,18 @@ void gb_cpu_fail(const struct gb_cpu_call * call, const struct ggml_tensor * nod
 
 // ------------------------------------------------------------------------------------------------------------- running
 
-static enum ggml_status check_placed(const struct ggml_tensor * t, const struct ggml_tensor * node, const void ** host) {
+static enum ggml_status check_placed(const struct ggml_tensor * t, const struct ggml_tensor * node,
+    const void ** host) {
     if (t->data == NULL && ggml_nelements(t) > 0) {
         char text[GB_DESCRIBE_SIZE], reader[GB_DESCRIBE_SIZE];
         return gb_fail(GGML_STATUS_INVALID_STATE, "CPU: tensor %s, needed for %s %s, is not allocated",
-                       gb_describe(t, text), ggml_op_name(node->op), gb_describe(node, reader));
+            gb_describe(t, text), ggml_op_name(node->op), gb_describe(node, reader));
     }
     const struct ggml_tensor * root = gb_root(t);
     if (!gb_view_is_bound(t)) {
         char text[GB_DESCRIBE_SIZE];
         return gb_fail(GGML_STATUS_INVALID_STATE, "CPU: view %s does not lie where its source '%s' is now",
-                       gb_describe(t, text), root->name);
+            gb_describe(t, text), root->name);
     }
     if (root->buffer == NULL || root->buffer == *host) {
         return GGML_STATUS_SUCCESS;
@@ -339,7 +340,7 @@ static enum ggml_status check_placed(const struct ggml_tensor * t, const struct 
     if (!ggml_backend_buffer_is_host(root->buffer)) {
         char text[GB_DESCRIBE_SIZE];
         return gb_fail(GGML_STATUS_INVALID_ARGUMENT, "CPU: tensor %s is in a %s buffer, which the host cannot read",
-                       gb_describe(t, text), ggml_backend_buffer_name(root->buffer));
+            gb_describe(t, text), ggml_backend_buffer_name(root->buffer));
     }
     *host = root->buffer; // most tensors of a graph share one
     return GGML_STATUS_SUCCESS;
@@ -448,7 +449,8 @@ static void count_runs(const struct gb_cpu_plan * plan) {
     }
 }
 
-// Which fused steps this run takes: memory may be another than last time. What leaves results out must not hold the last node.
+// Which fused steps this run takes: memory may be another than last time. What leaves results out must not hold the
+// last node.
 static void choose_steps(struct gb_cpu_plan * plan) {
     for (int i = 0; i < plan->n_steps && plan->fuses; i++) {
         struct step * step = &plan->steps[i];
@@ -457,14 +459,15 @@ static void choose_steps(struct gb_cpu_plan * plan) {
             const struct gb_fusion * fusion = gb_fusion_of((enum gb_fusion_kind) step->fusion);
             const int                n      = nodes_of(plan, step->first, step->first + step->count, nodes);
             const bool               ends   = step->first + step->count == plan->n_jobs;
-            step->apart = !fusion->is_safe(nodes, n) || (ends && fusion->leaves_out != NULL && fusion->leaves_out(nodes, n));
+            step->apart =
+                !fusion->is_safe(nodes, n) || (ends && fusion->leaves_out != NULL && fusion->leaves_out(nodes, n));
         }
     }
 }
 
 static enum ggml_status run_plan(struct gb_cpu_plan * plan, struct gb_cpu_pool * pool, const struct gb_cpu_run * run) {
-    GB_FAIL_IF(plan->work_size > 0 && run->work == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "CPU: the graph needs %zu bytes of work memory, has none", plan->work_size);
+    GB_FAIL_IF(plan->work_size > 0 && run->work == NULL, GGML_STATUS_INVALID_ARGUMENT,
+        "CPU: the graph needs %zu bytes of work memory, has none", plan->work_size);
     GB_TRY(check_all_placed(plan));
     choose_steps(plan);
     struct gb_cpu_team team;
@@ -478,7 +481,8 @@ static enum ggml_status run_plan(struct gb_cpu_plan * plan, struct gb_cpu_pool *
     poll_abort(&team);
     decide(&team);
     if (team.pool != NULL) {
-        GB_TRY(gb_cpu_pool_run(pool, plan->team, team_main, run->abort_callback != NULL ? poll_while_waiting : NULL, &team));
+        GB_TRY(gb_cpu_pool_run(pool, plan->team, team_main, run->abort_callback != NULL ? poll_while_waiting : NULL,
+            &team));
     } else {
         team_main(&team, 0, 1);
     }
@@ -490,7 +494,7 @@ static enum ggml_status run_plan(struct gb_cpu_plan * plan, struct gb_cpu_pool *
 // What was read of files that are mapped was there.
 static enum ggml_status check_files(const struct gb_cpu_plan * plan) {
     enum { SEEN = 4 };
-    ggml_backend_buffer_t other      = NULL; // a buffer that is no file's
+    ggml_backend_buffer_t other      = NULL;     // a buffer that is no file's
     struct gb_mapped *    seen[SEEN] = { NULL }; // checked last
     int                   n_seen     = 0;
     for (int i = 0; i < plan->n_nodes; i++) {

@@ -22,7 +22,8 @@ void gb_cpu_pools_trim(void);
 
 // The node array is copied, tensors are borrowed. NULL and reported when a node cannot run.
 struct gb_cpu_plan * gb_cpu_plan_new(struct ggml_tensor * const * nodes, int n_nodes, int n_threads);
-struct gb_cpu_plan * gb_cpu_plan_again(const struct gb_cpu_plan * plan, int n_threads); // the same list for another team
+// the same list for another team
+struct gb_cpu_plan * gb_cpu_plan_again(const struct gb_cpu_plan * plan, int n_threads);
 void                 gb_cpu_plan_free(struct gb_cpu_plan * plan);
 size_t               gb_cpu_plan_work_size(const struct gb_cpu_plan * plan);
 int                  gb_cpu_plan_n_threads(const struct gb_cpu_plan * plan); // of use; 1: runs without a pool

@@ -16,7 +16,8 @@
 #include "ggml-cpu.h"
 #include "tensor/tensor.h"
 
-struct work { // memory that only grows
+// memory that only grows
+struct work {
     void * data; // owned
     size_t size;
 };
@@ -41,8 +42,8 @@ static GGML_CALL const char * name_of(ggml_backend_t backend) {
 }
 
 static struct cpu * cpu_of(ggml_backend_t backend, const char * func) {
-    GB_FAIL_IF(!ggml_backend_is_cpu(backend), NULL, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: argument 'backend_cpu' is no CPU backend", func);
+    GB_FAIL_IF_RETURNING(!ggml_backend_is_cpu(backend), NULL, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: argument 'backend_cpu' is no CPU backend", func);
     return backend->context;
 }
 
@@ -196,9 +197,7 @@ static ggml_backend_t backend_new(int n_threads, const struct gb_level * level) 
     return backend;
 }
 
-ggml_backend_t ggml_backend_cpu_init(void) {
-    return backend_new(GGML_DEFAULT_N_THREADS, gb_level_default());
-}
+ggml_backend_t ggml_backend_cpu_init(void) { return backend_new(GGML_DEFAULT_N_THREADS, gb_level_default()); }
 
 // NULL, or what is wrong with the parameter.
 static const char * take_param(const struct gb_param * param, int64_t * n_threads, const char ** level) {
@@ -220,15 +219,15 @@ GGML_CALL ggml_backend_t gb_cpu_reg_init(const char * params, void * user_data) 
     enum gb_params_next next;
     while ((next = gb_params_next(&params, &param)) == GB_PARAMS_GOOD) {
         const char * wrong = take_param(&param, &n_threads, &level);
-        GB_FAIL_IF(wrong != NULL, NULL, GGML_STATUS_INVALID_ARGUMENT, "CPU: parameter '%s=%s' %s", param.key,
-                   param.value, wrong);
+        GB_FAIL_IF_RETURNING(wrong != NULL, NULL, GGML_STATUS_INVALID_ARGUMENT, "CPU: parameter '%s=%s' %s", param.key,
+            param.value, wrong);
         if (level == param.value) {
             level_param = param;
             level       = level_param.value;
         }
     }
-    GB_FAIL_IF(next == GB_PARAMS_BAD, NULL, GGML_STATUS_INVALID_ARGUMENT,
-               "CPU: parameters must read key=value,key=value, not '%s'", params);
+    GB_FAIL_IF_RETURNING(next == GB_PARAMS_BAD, NULL, GGML_STATUS_INVALID_ARGUMENT,
+        "CPU: parameters must read key=value,key=value, not '%s'", params);
     return backend_new((int) n_threads, level != NULL ? gb_level_find(level) : gb_level_default());
 }
 
@@ -244,11 +243,10 @@ enum ggml_status ggml_backend_cpu_set_n_threads(ggml_backend_t backend_cpu, int 
         return GGML_STATUS_INVALID_ARGUMENT;
     }
     GB_FAIL_IF(n_threads < 1 || n_threads > GB_CPU_MAX_THREADS, GGML_STATUS_INVALID_ARGUMENT,
-               GGML_STATUS_INVALID_ARGUMENT,
-               "%s: argument 'n_threads': needs 1 to %d, has %d", __func__, GB_CPU_MAX_THREADS, n_threads);
+        "%s: argument 'n_threads': needs 1 to %d, has %d", __func__, GB_CPU_MAX_THREADS, n_threads);
     if (n_threads != cpu->n_threads) {
         gb_cpu_pool_free(cpu->pool);
-        cpu->pool      = NULL;
+        cpu->pool = NULL;
         GB_WRITE_RELAXED(cpu->n_threads, n_threads); // others may ask for it
     }
     return GGML_STATUS_SUCCESS;
@@ -260,7 +258,7 @@ int ggml_backend_cpu_get_n_threads(ggml_backend_t backend_cpu) {
 }
 
 enum ggml_status ggml_backend_cpu_set_abort_callback(ggml_backend_t backend_cpu, bool (*callback)(void * data),
-                                                     void * data) {
+    void *                                                          data) {
     struct cpu * cpu = cpu_of(backend_cpu, __func__);
     if (cpu == NULL) {
         return GGML_STATUS_INVALID_ARGUMENT;
@@ -280,7 +278,7 @@ enum ggml_status ggml_backend_cpu_set_level(ggml_backend_t backend_cpu, const ch
     if (cpu == NULL) {
         return GGML_STATUS_INVALID_ARGUMENT;
     }
-    GB_CHECK_ARG(level, GGML_STATUS_INVALID_ARGUMENT);
+    GB_CHECK_ARG(level);
     const struct gb_level * found = gb_level_find(level);
     if (found == NULL) {
         return ggml_last_status();
@@ -289,6 +287,4 @@ enum ggml_status ggml_backend_cpu_set_level(ggml_backend_t backend_cpu, const ch
     return GGML_STATUS_SUCCESS;
 }
 
-int ggml_cpu_default_n_threads(void) {
-    return GB_MIN(gb_n_processors(), GB_CPU_MAX_THREADS);
-}
+int ggml_cpu_default_n_threads(void) { return GB_MIN(gb_n_processors(), GB_CPU_MAX_THREADS); }

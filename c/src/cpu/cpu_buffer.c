@@ -1,6 +1,8 @@
-// cpu_buffer.c - host memory as buffers: our own (aligned), somebody else's (from_ptr), high-bandwidth memory (optional).
+// cpu_buffer.c - host memory as buffers: our own (aligned), somebody else's (from_ptr), high-bandwidth memory
+// (optional).
 //
-// The buffer's context is its first byte. All three kinds share their hooks and differ only in who gives the memory back.
+// The buffer's context is its first byte. All three kinds share their hooks and differ only in who gives the memory
+// back.
 #include <string.h>
 
 #include "base/current.h"
@@ -36,15 +38,15 @@ void gb_cpu_copy_elements(void * to, const void * from, const struct ggml_tensor
     const bool    rows  = layout->nb[0] == item;
     for (int64_t r = 0; r < ggml_nrows(layout); r++) { // what lies between the rows belongs to others
         const int64_t plane = r / layout->ne[1];
-        const int64_t i1    = r % layout->ne[1], i2 = plane % layout->ne[2], i3 = plane / layout->ne[2];
-        const size_t  offs  = (size_t) i1 * layout->nb[1] + (size_t) i2 * layout->nb[2] + (size_t) i3 * layout->nb[3];
+        const int64_t i1 = r % layout->ne[1], i2 = plane % layout->ne[2], i3 = plane / layout->ne[2];
+        const size_t  offs = (size_t) i1 * layout->nb[1] + (size_t) i2 * layout->nb[2] + (size_t) i3 * layout->nb[3];
         if (rows) {
             memmove((char *) to + offs, (const char *) from + offs, (size_t) items * item);
             continue;
         }
         for (int64_t i = 0; i < items; i++) {
             memmove((char *) to + offs + (size_t) i * layout->nb[0],
-                    (const char *) from + offs + (size_t) i * layout->nb[0], item);
+                (const char *) from + offs + (size_t) i * layout->nb[0], item);
         }
     }
 }
@@ -56,28 +58,24 @@ static GGML_CALL const char * buffer_name(ggml_backend_buffer_t buffer) {
     return "CPU";
 }
 
-static GGML_CALL void buffer_free(ggml_backend_buffer_t buffer) {
-    gb_aligned_free(buffer->context);
-}
+static GGML_CALL void buffer_free(ggml_backend_buffer_t buffer) { gb_aligned_free(buffer->context); }
 
-static GGML_CALL void * buffer_base(ggml_backend_buffer_t buffer) {
-    return buffer->context;
-}
+static GGML_CALL void * buffer_base(ggml_backend_buffer_t buffer) { return buffer->context; }
 
 static GGML_CALL void buffer_set(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor, const void * data,
-                                 size_t offset, size_t size) {
+    size_t offset, size_t size) {
     (void) buffer;
     memmove((char *) tensor->data + offset, data, size); // `data` may be the tensor's own memory
 }
 
 static GGML_CALL void buffer_get(ggml_backend_buffer_t buffer, const struct ggml_tensor * tensor, void * data,
-                                 size_t offset, size_t size) {
+    size_t offset, size_t size) {
     (void) buffer;
     memmove(data, (const char *) tensor->data + offset, size);
 }
 
 static GGML_CALL bool buffer_copy(ggml_backend_buffer_t buffer, const struct ggml_tensor * src,
-                                  struct ggml_tensor * dst) {
+    struct ggml_tensor * dst) {
     (void) buffer;
     const ggml_backend_buffer_t from = gb_root(src)->buffer;
     if (from == NULL || !ggml_backend_buffer_is_host(from)) {
@@ -118,8 +116,8 @@ static bool size_with_slack(size_t size, size_t * r) {
 
 static GGML_CALL ggml_backend_buffer_t type_alloc(ggml_backend_buffer_type_t buft, size_t size) {
     size_t total;
-    GB_FAIL_IF(!size_with_slack(size, &total), NULL, GGML_STATUS_ALLOC_FAILED,
-               "CPU: a buffer of %zu bytes is too large", size);
+    GB_FAIL_IF_RETURNING(!size_with_slack(size, &total), NULL, GGML_STATUS_ALLOC_FAILED,
+        "CPU: a buffer of %zu bytes is too large", size);
     void * memory = gb_large_alloc(ALIGNMENT, total);
     if (memory == NULL) {
         return NULL;
@@ -147,20 +145,21 @@ static GGML_CALL bool type_is_host(ggml_backend_buffer_type_t buft) {
 }
 
 GGML_CALL ggml_backend_buffer_type_t ggml_backend_cpu_buffer_type(void) {
-    static struct ggml_backend_buffer_type type = { // never written
-        .iface = { .get_name         = type_name,
-                   .alloc_buffer     = type_alloc,
-                   .get_alignment    = type_alignment,
-                   .supports_backend = type_supports,
-                   .is_host          = type_is_host },
+    static struct ggml_backend_buffer_type type = {
+        // never written
+        .iface = { .get_name  = type_name,
+            .alloc_buffer     = type_alloc,
+            .get_alignment    = type_alignment,
+            .supports_backend = type_supports,
+            .is_host          = type_is_host },
     };
     return &type;
 }
 
 GGML_CALL ggml_backend_buffer_t ggml_backend_cpu_buffer_from_ptr(void * ptr, size_t size) {
-    GB_CHECK_ARG(ptr, NULL);
-    GB_FAIL_IF(size > UINTPTR_MAX - (uintptr_t) ptr, NULL, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: argument 'size': %zu bytes from %p go beyond the end of memory", __func__, size, ptr);
+    GB_CHECK_ARG_RETURNING(ptr, NULL);
+    GB_FAIL_IF_RETURNING(size > UINTPTR_MAX - (uintptr_t) ptr, NULL, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: argument 'size': %zu bytes from %p go beyond the end of memory", __func__, size, ptr);
     return ggml_backend_buffer_init(ggml_backend_cpu_buffer_type(), buffer_hooks(NULL), ptr, size);
 }
 
@@ -178,15 +177,13 @@ static GGML_CALL const char * hbm_buffer_name(ggml_backend_buffer_t buffer) {
     return "CPU_HBM";
 }
 
-static GGML_CALL void hbm_free(ggml_backend_buffer_t buffer) {
-    hbw_free(buffer->context);
-}
+static GGML_CALL void hbm_free(ggml_backend_buffer_t buffer) { hbw_free(buffer->context); }
 
 static GGML_CALL ggml_backend_buffer_t hbm_alloc(ggml_backend_buffer_type_t buft, size_t size) {
     size_t total;
     void * memory = NULL;
-    GB_FAIL_IF(!size_with_slack(size, &total) || hbw_posix_memalign(&memory, ALIGNMENT, total) != 0, NULL,
-               GGML_STATUS_ALLOC_FAILED, "CPU_HBM: cannot allocate %zu bytes", size);
+    GB_FAIL_IF_RETURNING(!size_with_slack(size, &total) || hbw_posix_memalign(&memory, ALIGNMENT, total) != 0, NULL,
+        GGML_STATUS_ALLOC_FAILED, "CPU_HBM: cannot allocate %zu bytes", size);
     struct ggml_backend_buffer_i hooks = buffer_hooks(hbm_free);
     hooks.get_name                     = hbm_buffer_name;
     ggml_backend_buffer_t buffer       = ggml_backend_buffer_init(buft, hooks, memory, total);
@@ -197,15 +194,16 @@ static GGML_CALL ggml_backend_buffer_t hbm_alloc(ggml_backend_buffer_type_t buft
 }
 
 ggml_backend_buffer_type_t ggml_backend_cpu_hbm_buffer_type(void) {
-    static struct ggml_backend_buffer_type type = { // never written
-        .iface = { .get_name         = hbm_name,
-                   .alloc_buffer     = hbm_alloc,
-                   .get_alignment    = type_alignment,
-                   .supports_backend = type_supports,
-                   .is_host          = type_is_host },
+    static struct ggml_backend_buffer_type type = {
+        // never written
+        .iface = { .get_name  = hbm_name,
+            .alloc_buffer     = hbm_alloc,
+            .get_alignment    = type_alignment,
+            .supports_backend = type_supports,
+            .is_host          = type_is_host },
     };
-    GB_FAIL_IF(hbw_check_available() != 0, NULL, GGML_STATUS_UNSUPPORTED,
-               "CPU_HBM: this machine has no high-bandwidth memory");
+    GB_FAIL_IF_RETURNING(hbw_check_available() != 0, NULL, GGML_STATUS_UNSUPPORTED,
+        "CPU_HBM: this machine has no high-bandwidth memory");
     return &type;
 }
 

@@ -33,11 +33,10 @@ struct ggml_cplan ggml_graph_plan(const struct ggml_cgraph * cgraph, int n_threa
 static enum ggml_status check_cplan(const struct ggml_cplan * cplan, const struct gb_cpu_plan * plan) {
     const size_t needed = gb_cpu_plan_work_size(plan);
     GB_FAIL_IF(cplan->work_size > 0 && cplan->work_data == NULL, GGML_STATUS_INVALID_ARGUMENT,
-               GGML_STATUS_INVALID_ARGUMENT,
-               "ggml_graph_compute: cplan.work_size is %zu, but cplan.work_data is NULL", cplan->work_size);
-    GB_FAIL_IF(cplan->work_size < needed, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "ggml_graph_compute: the graph needs %zu bytes of work memory, cplan.work_size is %zu", needed,
-               cplan->work_size);
+        "ggml_graph_compute: cplan.work_size is %zu, but cplan.work_data is NULL", cplan->work_size);
+    GB_FAIL_IF(cplan->work_size < needed, GGML_STATUS_INVALID_ARGUMENT,
+        "ggml_graph_compute: the graph needs %zu bytes of work memory, cplan.work_size is %zu", needed,
+        cplan->work_size);
     return GGML_STATUS_SUCCESS;
 }
 
@@ -48,8 +47,8 @@ static enum ggml_status run_plan(struct gb_cpu_plan * plan, const struct ggml_cp
     if (n > 1 && (pool = gb_cpu_pool_borrow(n)) == NULL) {
         return ggml_last_status();
     }
-    const struct gb_cpu_run run = { gb_kernels_default(), cplan->work_data, cplan->abort_callback,
-                                   cplan->abort_callback_data };
+    const struct gb_cpu_run run    = { gb_kernels_default(), cplan->work_data, cplan->abort_callback,
+        cplan->abort_callback_data };
     const enum ggml_status  status = gb_cpu_plan_run(plan, pool, &run);
     gb_cpu_pool_give_back(pool);
     return status;
@@ -59,10 +58,9 @@ int ggml_graph_compute(struct ggml_cgraph * cgraph, struct ggml_cplan * cplan) {
     if (!check_graph(cgraph, __func__)) {
         return GGML_STATUS_INVALID_ARGUMENT;
     }
-    GB_CHECK_ARG(cplan, GGML_STATUS_INVALID_ARGUMENT);
+    GB_CHECK_ARG(cplan);
     GB_FAIL_IF(cplan->n_threads < 1 || cplan->n_threads > GB_CPU_MAX_THREADS, GGML_STATUS_INVALID_ARGUMENT,
-               GGML_STATUS_INVALID_ARGUMENT, "%s: cplan.n_threads must be 1 to %d, is %d", __func__, GB_CPU_MAX_THREADS,
-               cplan->n_threads);
+        "%s: cplan.n_threads must be 1 to %d, is %d", __func__, GB_CPU_MAX_THREADS, cplan->n_threads);
     struct gb_cpu_plan * plan = gb_cpu_plan_new(cgraph->nodes, cgraph->n_nodes, cplan->n_threads);
     if (plan == NULL) {
         return ggml_last_status();
@@ -76,7 +74,7 @@ int ggml_graph_compute(struct ggml_cgraph * cgraph, struct ggml_cplan * cplan) {
 }
 
 enum ggml_status ggml_graph_compute_with_ctx(struct ggml_context * ctx, struct ggml_cgraph * cgraph, int n_threads) {
-    GB_CHECK_ARG(ctx, GGML_STATUS_INVALID_ARGUMENT);
+    GB_CHECK_ARG(ctx);
     if (!check_graph(cgraph, __func__)) {
         return GGML_STATUS_INVALID_ARGUMENT;
     }

@@ -46,9 +46,7 @@ static uint64_t enabled_state(void) { // XCR0; only where OSXSAVE is set
 #    endif
 }
 
-static bool bit(uint32_t word, int i) {
-    return (word >> i & 1u) != 0;
-}
+static bool bit(uint32_t word, int i) { return (word >> i & 1u) != 0; }
 
 static void detect_leaf1(struct gb_cpu_features * f, const uint32_t * r, bool ymm) {
     f->sse3   = bit(r[ECX], 0);

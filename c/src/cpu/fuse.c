@@ -1,12 +1,14 @@
-// fuse.c - the switch of fusion, the rule of what need not be stored, and groups of neighbouring nodes that go a few rows at a time.
+// fuse.c - the switch of fusion, the rule of what need not be stored, and groups of neighbouring nodes that go a few
+// rows at a time.
 //
-// The one idea of rows: operators that work on rows by themselves (normalisation, masks, softmax, elementwise) need not wait until the node
-// before is complete: what a row of the second reads is the same row of the first. So a thread takes a few rows through
-// all nodes of a group while they lie in the nearest cache, and the team meets once a group instead of once a node.
+// The one idea of rows: operators that work on rows by themselves (normalisation, masks, softmax, elementwise) need not
+// wait until the node before is complete: what a row of the second reads is the same row of the first. So a thread
+// takes a few rows through all nodes of a group while they lie in the nearest cache, and the team meets once a group
+// instead of once a node.
 //
-// Invariant: every node of such a group is really computed by its own operator and stored, whoever may look at it later; results are the
-// same bits as without fusion. Only a result whose memory is that of the next one (a plan in place), and so is gone in any
-// case, need not be stored: then norm, weight and bias are one pass.
+// Invariant: every node of such a group is really computed by its own operator and stored, whoever may look at it
+// later; results are the same bits as without fusion. Only a result whose memory is that of the next one (a plan in
+// place), and so is gone in any case, need not be stored: then norm, weight and bias are one pass.
 //
 // Rows of a group must not disturb each other: is_safe looks at the memory.
 #include "cpu/fuse.h"
@@ -19,7 +21,7 @@
 
 enum { BATCH = 4096 }; // elements of a node at a time
 
-// ---------------------------------------------------------------------------------------------------------------- switch
+// -------------------------------------------------------------------------------------------------------------- switch
 
 static atomic_int state; // 0: not asked yet, 1: off, 2: on
 
@@ -34,17 +36,11 @@ bool gb_fuse_is_on(void) {
     return now == 2;
 }
 
-void gb_fuse_set(bool on) {
-    atomic_store(&state, on ? 2 : 1);
-}
+void gb_fuse_set(bool on) { atomic_store(&state, on ? 2 : 1); }
 
-bool ggml_cpu_get_fusion(void) {
-    return gb_fuse_is_on();
-}
+bool ggml_cpu_get_fusion(void) { return gb_fuse_is_on(); }
 
-void ggml_cpu_set_fusion(bool on) {
-    gb_fuse_set(on);
-}
+void ggml_cpu_set_fusion(bool on) { gb_fuse_set(on); }
 
 const struct gb_fusion * gb_fusion_of(enum gb_fusion_kind kind) {
     static const struct gb_fusion * const all[GB_FUSION_KINDS] = {
@@ -56,14 +52,14 @@ const struct gb_fusion * gb_fusion_of(enum gb_fusion_kind kind) {
     return all[kind];
 }
 
-// ---------------------------------------------------------------------------------------------------------------- memory
+// -------------------------------------------------------------------------------------------------------------- memory
 
 bool gb_fuse_is_disjoint(const struct ggml_tensor * a, const struct ggml_tensor * b) {
     const uintptr_t p = (uintptr_t) a->data, q = (uintptr_t) b->data;
     return p + ggml_nbytes(a) <= q || q + ggml_nbytes(b) <= p;
 }
 
-// -------------------------------------------------------------------------------------------------------------- matching
+// ------------------------------------------------------------------------------------------------------------ matching
 
 static bool is_rowwise(enum ggml_op op) {
     switch (op) {
@@ -92,9 +88,7 @@ static bool is_mask(const struct ggml_tensor * node) {
     return node->op == GGML_OP_DIAG_MASK_INF || node->op == GGML_OP_DIAG_MASK_ZERO;
 }
 
-static bool is_dense_f32(const struct ggml_tensor * t) {
-    return t->type == GGML_TYPE_F32 && ggml_is_contiguous(t);
-}
+static bool is_dense_f32(const struct ggml_tensor * t) { return t->type == GGML_TYPE_F32 && ggml_is_contiguous(t); }
 
 // Row i of the group's shape is row i of t.
 static bool is_aligned(const struct ggml_tensor * t, const struct ggml_tensor * shape) {
@@ -167,7 +161,7 @@ static bool rows_are_safe(struct ggml_tensor * const * group, int n) {
     return true;
 }
 
-// --------------------------------------------------------------------------------------------------------------- running
+// ------------------------------------------------------------------------------------------------------------- running
 
 struct window { // copies of a node and its sources that show some rows only
     struct ggml_tensor node, src[2];
@@ -177,7 +171,8 @@ static int rows_tasks(struct ggml_tensor * const * group, int n, int n_threads) 
     int n_tasks = 1;
     for (int i = 0; i < n; i++) {
         const struct gb_cpu_op * op = gb_cpu_op_of(group[i]);
-        n_tasks = GB_MAX(n_tasks, op->n_tasks != NULL ? op->n_tasks(group[i], n_threads) : gb_cpu_default_tasks(group[i], n_threads));
+        n_tasks                     = GB_MAX(n_tasks,
+            op->n_tasks != NULL ? op->n_tasks(group[i], n_threads) : gb_cpu_default_tasks(group[i], n_threads));
     }
     return n_tasks;
 }
@@ -237,8 +232,8 @@ static int64_t rows_at_once(struct ggml_tensor * const * group, int n, int64_t r
 
 static bool is_row_of(const struct ggml_tensor * node, enum ggml_op op, const struct ggml_tensor * before) {
     const struct ggml_tensor * b = node->src[1];
-    return node->op == op && node->src[0] == before && node->data == before->data && b->ne[0] == node->ne[0] && b->ne[1] == 1 &&
-           b->ne[2] == 1 && b->ne[3] == 1;
+    return node->op == op && node->src[0] == before && node->data == before->data && b->ne[0] == node->ne[0] &&
+           b->ne[1] == 1 && b->ne[2] == 1 && b->ne[3] == 1;
 }
 
 // How many of the nodes are a norm with weight and bias in one place; 0: none.

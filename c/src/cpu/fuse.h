@@ -1,18 +1,20 @@
 // fuse.h - neighbouring nodes that are computed together, for compute.c.
 //
-//   fuse.c            the switch, what need not be stored, and rows: operators on rows, a few rows at a time through all of them
+//   fuse.c            the switch, what need not be stored, and rows: operators on rows, a few rows at a time through
+//                     all of them
 //   fuse_product.c    a product with the elementwise operators behind it
 //   fuse_rope.c       a rotation with the copy of its result
 //   fuse_attention.c  product, scale, mask, softmax, product (and the copy behind it): tiles that never hold all scores
 //
-// What is stored. Anybody may look at a tensor that lies in memory of his own, so every node there is really computed and stored; a fusion
-// may only save the way through memory. Where a planner of the whole graph placed the result, its content is of no interest once all readers
-// are done, unless the graph or its user wants it; the planner marks what a single source of a single node refers to
-// (gb_tensor_is_read_once). If that reader is in the same fused step, nobody can tell whether it was stored, so it may be left out. What the
-// list's last node reads is stored all the same: callbacks of a scheduler stop there, and like to look at sources.
+// What is stored. Anybody may look at a tensor that lies in memory of his own, so every node there is really computed
+// and stored; a fusion may only save the way through memory. Where a planner of the whole graph placed the result, its
+// content is of no interest once all readers are done, unless the graph or its user wants it; the planner marks what a
+// single source of a single node refers to (gb_tensor_is_read_once). If that reader is in the same fused step, nobody
+// can tell whether it was stored, so it may be left out. What the list's last node reads is stored all the same:
+// callbacks of a scheduler stop there, and like to look at sources.
 //
-// A fused step is followed by the steps that do the same without it: structure is matched when the plan is made, memory is looked at when it
-// runs, and where that forbids the fused way the others run.
+// A fused step is followed by the steps that do the same without it: structure is matched when the plan is made, memory
+// is looked at when it runs, and where that forbids the fused way the others run.
 #ifndef GB_CPU_FUSE_H
 #define GB_CPU_FUSE_H
 
@@ -21,16 +23,26 @@
 enum { GB_FUSE_MAX = 8 }; // nodes of a fused step
 
 // In the order in which they are tried. What comes earlier may have later ones in the steps that stand for it.
-enum gb_fusion_kind { GB_FUSE_ATTENTION, GB_FUSE_PRODUCT, GB_FUSE_ROPE, GB_FUSE_ROWS, GB_FUSION_KINDS, GB_FUSE_NOT = GB_FUSION_KINDS };
+enum gb_fusion_kind {
+    GB_FUSE_ATTENTION,
+    GB_FUSE_PRODUCT,
+    GB_FUSE_ROPE,
+    GB_FUSE_ROWS,
+    GB_FUSION_KINDS,
+    GB_FUSE_NOT = GB_FUSION_KINDS
+};
 
 struct gb_fusion {
-    // How many of the n nodes that are computed next, from the first on, are taken together; 0: none. At most GB_FUSE_MAX. By structure alone.
+    // How many of the n nodes that are computed next, from the first on, are taken together; 0: none. At most
+    // GB_FUSE_MAX. By structure alone.
     int (*length)(struct ggml_tensor * const * nodes, int n);
     int (*n_tasks)(struct ggml_tensor * const * nodes, int n, int n_threads);
     size_t (*work_size)(struct ggml_tensor * const * nodes, int n, int n_tasks);
-    bool (*is_safe)(struct ggml_tensor * const * nodes, int n); // memory is known: does it give what computing node by node gives?
+    // memory is known: does it give what computing node by node gives?
+    bool (*is_safe)(struct ggml_tensor * const * nodes, int n);
     void (*run)(const struct gb_cpu_call * call, struct ggml_tensor * const * nodes, int n);
-    bool (*leaves_out)(struct ggml_tensor * const * nodes, int n); // some result, in the memory that there is; NULL: never
+    // some result, in the memory that there is; NULL: never
+    bool (*leaves_out)(struct ggml_tensor * const * nodes, int n);
 };
 
 extern const struct gb_fusion gb_fusion_attention, gb_fusion_product, gb_fusion_rope, gb_fusion_rows;

@@ -1,12 +1,15 @@
-// fuse_attention.c - the chain of operators that models build attention from, taken together by tiles (ops/attention_tiles.h).
+// fuse_attention.c - the chain of operators that models build attention from, taken together by tiles
+// (ops/attention_tiles.h).
 //
-//     MUL_MAT(keys, queries) [SCALE | ADD | DIAG_MASK_INF]* SOFT_MAX MUL_MAT(values, .) [CONT or CPY of a permutation of it]
+//     MUL_MAT(keys, queries) [SCALE | ADD | DIAG_MASK_INF]* SOFT_MAX MUL_MAT(values, .) [CONT or CPY of a permutation
+//     of it]
 //
-// The scores, as large as queries times keys times heads, are never stored, nor are the results before the copy. That is allowed where nobody
-// can look at them (fuse.h). Results differ from the chain's by the rounding of sums.
+// The scores, as large as queries times keys times heads, are never stored, nor are the results before the copy. That
+// is allowed where nobody can look at them (fuse.h). Results differ from the chain's by the rounding of sums.
 //
-// The result may lie where queries, keys or values lie: their planner knows that they are dead by then, which is true only once the whole
-// chain is. In that case it goes to scratch memory first, and the threads copy it when all of them are done.
+// The result may lie where queries, keys or values lie: their planner knows that they are dead by then, which is true
+// only once the whole chain is. In that case it goes to scratch memory first, and the threads copy it when all of them
+// are done.
 #include "cpu/fuse.h"
 #include "cpu/ops/attention_tiles.h"
 #include "ggml-backend-impl.h"
@@ -18,11 +21,9 @@ struct chain { // as far as it was followed
     const struct ggml_tensor *   permuted; // of the second product, if a copy follows; else NULL
 };
 
-// -------------------------------------------------------------------------------------------------------------- matching
+// ------------------------------------------------------------------------------------------------------------ matching
 
-static bool is_dense(const struct ggml_tensor * t) {
-    return t->type == GGML_TYPE_F32 && ggml_is_contiguous(t);
-}
+static bool is_dense(const struct ggml_tensor * t) { return t->type == GGML_TYPE_F32 && ggml_is_contiguous(t); }
 
 static bool add_edit(struct gb_attention * a, enum gb_score_edit_kind kind, float value, const struct ggml_tensor * t) {
     if (a->n_edits == GB_SCORE_EDITS) {
@@ -44,9 +45,11 @@ static bool add_scale(struct gb_attention * a, float value) {
     return value > 0 && add_edit(a, GB_SCORE_SCALE, value, NULL);
 }
 
-static bool add_tensor(struct gb_attention * a, enum gb_score_edit_kind kind, const struct ggml_tensor * t, const struct ggml_tensor * scores) {
-    return t->type == GGML_TYPE_F32 && t->nb[0] == sizeof(float) && (t->nb[1] | t->nb[2] | t->nb[3]) % sizeof(float) == 0 &&
-           t->ne[0] == scores->ne[0] && !gb_is_empty(t) && add_edit(a, kind, 0, t);
+static bool add_tensor(struct gb_attention * a, enum gb_score_edit_kind kind, const struct ggml_tensor * t,
+    const struct ggml_tensor * scores) {
+    return t->type == GGML_TYPE_F32 && t->nb[0] == sizeof(float) &&
+           (t->nb[1] | t->nb[2] | t->nb[3]) % sizeof(float) == 0 && t->ne[0] == scores->ne[0] && !gb_is_empty(t) &&
+           add_edit(a, kind, 0, t);
 }
 
 static bool add_mask(struct gb_attention * a, const struct ggml_tensor * node) {
@@ -64,26 +67,27 @@ static bool add_node(struct gb_attention * a, const struct ggml_tensor * node, c
     }
     if (node->op == GGML_OP_ADD) {
         const struct ggml_tensor *x = node->src[0], *y = node->src[1];
-        return x == before && y != before ? add_tensor(a, GB_SCORE_ADD, y, node)
-                                          : y == before && x != before && gb_same_ne(x, y) && add_tensor(a, GB_SCORE_ADD, x, node);
+        return x == before && y != before
+                   ? add_tensor(a, GB_SCORE_ADD, y, node)
+                   : y == before && x != before && gb_same_ne(x, y) && add_tensor(a, GB_SCORE_ADD, x, node);
     }
-    return node->src[0] == before && (node->op == GGML_OP_SCALE           ? add_scale(a, gb_op_param_f32(node, 0))
-                                      : node->op == GGML_OP_DIAG_MASK_INF ? add_mask(a, node)
-                                                                          : false);
+    return node->src[0] == before && (node->op == GGML_OP_SCALE              ? add_scale(a, gb_op_param_f32(node, 0))
+                                         : node->op == GGML_OP_DIAG_MASK_INF ? add_mask(a, node)
+                                                                             : false);
 }
 
 static bool add_soft_max(struct gb_attention * a, const struct ggml_tensor * node, const struct ggml_tensor * before) {
     const struct ggml_tensor * mask = node->src[1];
-    return node->src[0] == before && is_dense(node) && gb_op_param_f32(node, 1) == 0 && add_scale(a, gb_op_param_f32(node, 0)) &&
-           node->src[2] == NULL &&
+    return node->src[0] == before && is_dense(node) && gb_op_param_f32(node, 1) == 0 &&
+           add_scale(a, gb_op_param_f32(node, 0)) && node->src[2] == NULL &&
            (mask == NULL || (mask != before && add_tensor(a, GB_SCORE_ADD_ROW, mask, node)));
 }
 
 // The strides of the copy, by the dimensions of what was permuted.
 static bool add_copy(struct chain * c, const struct ggml_tensor * copy, const struct ggml_tensor * product) {
     const struct ggml_tensor * p = copy->src[0];
-    if ((copy->op != GGML_OP_CONT && copy->op != GGML_OP_CPY) || p == NULL || p->op != GGML_OP_PERMUTE || p->src[0] != product ||
-        gb_op_param_i32(p, 0) != 0 || !gb_is_float(copy->type) || !ggml_is_contiguous(copy)) {
+    if ((copy->op != GGML_OP_CONT && copy->op != GGML_OP_CPY) || p == NULL || p->op != GGML_OP_PERMUTE ||
+        p->src[0] != product || gb_op_param_i32(p, 0) != 0 || !gb_is_float(copy->type) || !ggml_is_contiguous(copy)) {
         return false;
     }
     for (int i = 0; i < 4; i++) {
@@ -137,7 +141,7 @@ static int attention_length(struct ggml_tensor * const * nodes, int n) {
     return follow(&c) ? c.length : 0;
 }
 
-// --------------------------------------------------------------------------------------------------------------- running
+// ------------------------------------------------------------------------------------------------------------- running
 
 static struct chain chain_of(struct ggml_tensor * const * nodes, int n) {
     struct chain c = { .nodes = nodes, .n = n };
@@ -147,7 +151,8 @@ static struct chain chain_of(struct ggml_tensor * const * nodes, int n) {
 
 static int attention_tasks(struct ggml_tensor * const * nodes, int n, int n_threads) {
     const struct chain c = chain_of(nodes, n);
-    return gb_tasks_for((double) gb_count(nodes[0]) * (double) c.a.q->ne[0] / 16, gb_attention_tiled_units(&c.a), n_threads);
+    return gb_tasks_for((double) gb_count(nodes[0]) * (double) c.a.q->ne[0] / 16, gb_attention_tiled_units(&c.a),
+        n_threads);
 }
 
 static size_t attention_work(struct ggml_tensor * const * nodes, int n, int n_tasks) {
@@ -157,7 +162,7 @@ static size_t attention_work(struct ggml_tensor * const * nodes, int n, int n_ta
 
 static bool attention_is_safe(struct ggml_tensor * const * nodes, int n) {
     const struct chain c = chain_of(nodes, n);
-    bool               safe = gb_attention_is_aligned(&c.a) && (c.permuted == NULL || ggml_backend_may_leave_out(c.permuted));
+    bool safe = gb_attention_is_aligned(&c.a) && (c.permuted == NULL || ggml_backend_may_leave_out(c.permuted));
     for (int i = 0; i < n - 1 && safe; i++) {
         safe = ggml_backend_may_leave_out(nodes[i]);
     }
@@ -196,7 +201,8 @@ static void run_attention(const struct gb_cpu_call * call, struct ggml_tensor * 
         return;
     }
     gb_cpu_share(call, (int64_t) lines, &first, &end);
-    const size_t from = GB_MIN((size_t) first * 64, ggml_nbytes(last)), to = GB_MIN((size_t) end * 64, ggml_nbytes(last));
+    const size_t from = GB_MIN((size_t) first * 64, ggml_nbytes(last)),
+                 to   = GB_MIN((size_t) end * 64, ggml_nbytes(last));
     memcpy((char *) last->data + from, c.a.out + from, to - from);
 }
 

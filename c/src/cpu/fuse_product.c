@@ -2,12 +2,13 @@
 //
 //     MUL_MAT [ADD | SUB | MUL | DIV | SCALE | UNARY | CLAMP | LEAKY_RELU | SQR | SQRT | LOG]+
 //
-// Each operator reads the result of the one before, and perhaps another tensor: one of the same shape, or a row that all rows share. They are
-// applied to parts of rows as soon as the product has completed them (gb_gemm_epilogue). Results are the same bits as without fusion: an
-// element goes through the same functions. What nobody can look at is not stored: it stays where the product put it.
+// Each operator reads the result of the one before, and perhaps another tensor: one of the same shape, or a row that
+// all rows share. They are applied to parts of rows as soon as the product has completed them (gb_gemm_epilogue).
+// Results are the same bits as without fusion: an element goes through the same functions. What nobody can look at is
+// not stored: it stays where the product put it.
 //
-// Only for results that caches hold: what is saved is a meeting of the threads. From far, rows are read faster one after the other than in the
-// pieces in which a product completes them.
+// Only for results that caches hold: what is saved is a meeting of the threads. From far, rows are read faster one
+// after the other than in the pieces in which a product completes them.
 #include "cpu/fuse.h"
 #include "cpu/ops/elements.h"
 #include "cpu/ops/gemm.h"
@@ -17,11 +18,11 @@ enum { ELEMENTS_MAX = 1 << 17 }; // of a result
 
 struct stage { // an operator behind the product
     const struct ggml_tensor * node;
-    gb_map1 *                  map1; // of one source, or
-    gb_map2 *                  map2; // of two
-    const struct ggml_tensor * other; // of two: the one that is not the result before
-    bool                       swapped; // the other is the first
-    const char *               from, * to; // data of the result before; of this one, or where that may stay
+    gb_map1 *                  map1;      // of one source, or
+    gb_map2 *                  map2;      // of two
+    const struct ggml_tensor * other;     // of two: the one that is not the result before
+    bool                       swapped;   // the other is the first
+    const char *               from, *to; // data of the result before; of this one, or where that may stay
 };
 
 struct line { // the product and what follows it
@@ -31,11 +32,9 @@ struct line { // the product and what follows it
     struct stage            stages[GB_FUSE_MAX - 1];
 };
 
-// -------------------------------------------------------------------------------------------------------------- matching
+// ------------------------------------------------------------------------------------------------------------ matching
 
-static bool is_dense(const struct ggml_tensor * t) {
-    return t->type == GGML_TYPE_F32 && ggml_is_contiguous(t);
-}
+static bool is_dense(const struct ggml_tensor * t) { return t->type == GGML_TYPE_F32 && ggml_is_contiguous(t); }
 
 static bool is_row(const struct ggml_tensor * t, const struct ggml_tensor * shape) {
     return is_dense(t) && t->ne[0] == shape->ne[0] && t->ne[1] == 1 && t->ne[2] == 1 && t->ne[3] == 1;
@@ -52,14 +51,16 @@ static bool follow(struct stage * s, const struct ggml_tensor * node, const stru
     }
     s->swapped = a != before;
     s->other   = s->swapped ? a : b;
-    return s->map2 != NULL && s->other != NULL && (s->swapped ? b == before && is_dense(a) && gb_same_ne(a, node)
-                                                              : b != before && (is_row(b, node) || (is_dense(b) && gb_same_ne(b, node))));
+    return s->map2 != NULL && s->other != NULL &&
+           (s->swapped ? b == before && is_dense(a) && gb_same_ne(a, node)
+                       : b != before && (is_row(b, node) || (is_dense(b) && gb_same_ne(b, node))));
 }
 
 static int product_length(struct ggml_tensor * const * nodes, int n) {
     struct stage s;
     int          length = 1;
-    if (nodes[0]->op != GGML_OP_MUL_MAT || !is_dense(nodes[0]) || gb_is_empty(nodes[0]) || gb_count(nodes[0]) > ELEMENTS_MAX) {
+    if (nodes[0]->op != GGML_OP_MUL_MAT || !is_dense(nodes[0]) || gb_is_empty(nodes[0]) ||
+        gb_count(nodes[0]) > ELEMENTS_MAX) {
         return 0;
     }
     while (length < n && length < GB_FUSE_MAX && follow(&s, nodes[length], nodes[length - 1])) {
@@ -68,7 +69,7 @@ static int product_length(struct ggml_tensor * const * nodes, int n) {
     return length > 1 ? length : 0;
 }
 
-// --------------------------------------------------------------------------------------------------------------- running
+// ------------------------------------------------------------------------------------------------------------- running
 
 static int product_tasks(struct ggml_tensor * const * nodes, int n, int n_threads) {
     (void) n;
@@ -99,30 +100,32 @@ static bool is_apart(const struct ggml_tensor * out, const struct ggml_tensor * 
     return (t->data == out->data && gb_same_ne(t, out)) || gb_fuse_is_disjoint(t, out);
 }
 
-static bool is_aligned(const struct ggml_tensor * t) {
-    return (uintptr_t) t->data % sizeof(float) == 0;
-}
+static bool is_aligned(const struct ggml_tensor * t) { return (uintptr_t) t->data % sizeof(float) == 0; }
 
-// Where anything is written: not over what the product reads, nor over rows that all share, nor over other elements of its own operands.
+// Where anything is written: not over what the product reads, nor over rows that all share, nor over other elements of
+// its own operands.
 static bool product_is_safe(struct ggml_tensor * const * nodes, int n) {
-    const struct line l = line_of(nodes, n);
+    const struct line l    = line_of(nodes, n);
     bool              safe = is_aligned(nodes[0]);
     for (int i = 0; i < l.n && safe; i++) {
         const struct ggml_tensor * out    = l.stages[i].node;
         const bool                 stays  = l.stages[i].to == l.product; // in place, or not stored
         const struct ggml_tensor * target = stays ? nodes[0] : out;
-        safe = is_aligned(out) && gb_fuse_is_disjoint(target, nodes[0]->src[0]) && gb_fuse_is_disjoint(target, nodes[0]->src[1]) &&
-               is_apart(target, nodes[0]);
+        safe                              = is_aligned(out) && gb_fuse_is_disjoint(target, nodes[0]->src[0]) &&
+                                            gb_fuse_is_disjoint(target, nodes[0]->src[1]) && is_apart(target, nodes[0]);
         for (int j = 0; j < l.n && safe; j++) {
             const struct ggml_tensor * other = l.stages[j].other;
-            safe = is_apart(target, l.stages[j].to == l.product ? nodes[0] : l.stages[j].node) &&
-                   (other == NULL || (is_aligned(other) && (gb_same_ne(other, out) ? is_apart(target, other) : gb_fuse_is_disjoint(target, other))));
+            safe =
+                is_apart(target, l.stages[j].to == l.product ? nodes[0] : l.stages[j].node) &&
+                (other == NULL || (is_aligned(other) && (gb_same_ne(other, out) ? is_apart(target, other)
+                                                                                : gb_fuse_is_disjoint(target, other))));
         }
     }
     return safe;
 }
 
-static void finish(const struct gb_cpu_call * call, const struct gb_gemm_epilogue * e, float * dst, int64_t column, int64_t n) {
+static void finish(const struct gb_cpu_call * call, const struct gb_gemm_epilogue * e, float * dst, int64_t column,
+    int64_t n) {
     const struct line * l  = e->context;
     const size_t        at = (size_t) ((const char *) dst - l->product);
     for (int i = 0; i < l->n; i++) {
@@ -133,15 +136,16 @@ static void finish(const struct gb_cpu_call * call, const struct gb_gemm_epilogu
             s->map1(call, s->node, n, y, x);
             continue;
         }
-        const char *  p     = s->other->data;
-        const float * other = (const float *) (const void *) (p + (gb_same_ne(s->other, s->node) ? at : (size_t) column * sizeof(float)));
+        const char *  p = s->other->data;
+        const float * other =
+            (const float *) (const void *) (p + (gb_same_ne(s->other, s->node) ? at : (size_t) column * sizeof(float)));
         s->map2(call, s->node, n, y, s->swapped ? other : x, s->swapped ? x : other);
     }
 }
 
 static void run_product(const struct gb_cpu_call * call, struct ggml_tensor * const * nodes, int n) {
-    struct line l    = line_of(nodes, n);
-    l.epilogue       = (struct gb_gemm_epilogue){ finish, &l };
+    struct line l = line_of(nodes, n);
+    l.epilogue    = (struct gb_gemm_epilogue){ finish, &l };
     gb_mul_mat_run_with(call, nodes[0], &l.epilogue);
 }
 

@@ -2,8 +2,8 @@
 //
 //     ROPE [RESHAPE | PERMUTE] CPY or CONT
 //
-// Nobody must be able to look at the rotated tensor itself, which is not stored. The copy holds the same bits as without fusion: each row is
-// rotated in floats and then stored as the copy would.
+// Nobody must be able to look at the rotated tensor itself, which is not stored. The copy holds the same bits as
+// without fusion: each row is rotated in floats and then stored as the copy would.
 #include "cpu/fuse.h"
 #include "cpu/ops/elements.h"
 #include "cpu/ops/rope.h"
@@ -13,7 +13,7 @@
 static bool target_of(struct ggml_tensor * out, const struct ggml_tensor * rope, const struct ggml_tensor * copy) {
     const struct ggml_tensor * view     = copy->src[0];
     const bool                 permuted = view != rope && view->op == GGML_OP_PERMUTE, same = gb_same_ne(copy, view);
-    const size_t               size     = ggml_type_size(copy->type);
+    const size_t               size = ggml_type_size(copy->type);
     if (!same && !ggml_is_contiguous(copy)) {
         return false;
     }
@@ -45,11 +45,13 @@ static bool is_view_of(const struct ggml_tensor * view, const struct ggml_tensor
 static int rope_length(struct ggml_tensor * const * nodes, int n) {
     const struct ggml_tensor *rope = nodes[0], *copy = n > 1 ? nodes[1] : NULL;
     struct ggml_tensor        out;
-    if (rope->op != GGML_OP_ROPE || rope->type != GGML_TYPE_F32 || !ggml_is_contiguous(rope) || gb_is_empty(rope) || copy == NULL ||
-        (copy->op != GGML_OP_CPY && copy->op != GGML_OP_CONT) || !gb_is_float(copy->type) || !is_view_of(copy->src[0], rope)) {
+    if (rope->op != GGML_OP_ROPE || rope->type != GGML_TYPE_F32 || !ggml_is_contiguous(rope) || gb_is_empty(rope) ||
+        copy == NULL || (copy->op != GGML_OP_CPY && copy->op != GGML_OP_CONT) || !gb_is_float(copy->type) ||
+        !is_view_of(copy->src[0], rope)) {
         return 0;
     }
-    if (copy->src[0]->op == GGML_OP_RESHAPE && copy->src[0] != rope) { // all is contiguous: the shapes in between are of no interest
+    // all is contiguous: the shapes in between are of no interest
+    if (copy->src[0]->op == GGML_OP_RESHAPE && copy->src[0] != rope) {
         return ggml_is_contiguous(copy) ? 2 : 0;
     }
     return target_of(&out, rope, copy) ? 2 : 0;
@@ -81,8 +83,8 @@ static size_t rope_work(struct ggml_tensor * const * nodes, int n, int n_tasks) 
 
 static bool rope_is_safe(struct ggml_tensor * const * nodes, int n) {
     const struct ggml_tensor *rope = nodes[0], *copy = nodes[n - 1], *view = copy->src[0];
-    return ggml_backend_may_leave_out(rope) && (view == rope || ggml_backend_may_leave_out(view)) && gb_fuse_is_disjoint(copy, rope->src[0]) &&
-           gb_fuse_is_disjoint(copy, rope->src[1]);
+    return ggml_backend_may_leave_out(rope) && (view == rope || ggml_backend_may_leave_out(view)) &&
+           gb_fuse_is_disjoint(copy, rope->src[0]) && gb_fuse_is_disjoint(copy, rope->src[1]);
 }
 
 static bool rope_leaves_out(struct ggml_tensor * const * nodes, int n) {

@@ -1,7 +1,8 @@
 // limits.c - measures what the machine can do at most (limits.h).
 //
-// All threads of a team start together and work until their time is over, each in its own memory, which it touches first. Rates of threads
-// are taken over the time that each really worked, then added up. The kernels are those of kernels/limits.tpl.h.
+// All threads of a team start together and work until their time is over, each in its own memory, which it touches
+// first. Rates of threads are taken over the time that each really worked, then added up. The kernels are those of
+// kernels/limits.tpl.h.
 #include "cpu/limits.h"
 
 #include <string.h>
@@ -13,7 +14,7 @@
 
 #define BATCH_STEPS 2000
 #define BATCH_BYTES ((size_t) 1 << 20) // between two looks at the clock
-#define ALIGNMENT 4096
+#define ALIGNMENT   4096
 
 struct measurement {
     struct gb_cpu_pool *      pool;
@@ -23,12 +24,10 @@ struct measurement {
     size_t                    bytes, stride;
     int64_t                   ns;
     int64_t (*clock)(void);
-    double *                  rates;
+    double * rates;
 };
 
-static bool is_memory(enum gb_cpu_limit what) {
-    return what == GB_CPU_LIMIT_READ || what == GB_CPU_LIMIT_COPY;
-}
+static bool is_memory(enum gb_cpu_limit what) { return what == GB_CPU_LIMIT_READ || what == GB_CPU_LIMIT_COPY; }
 
 // A piece of work long enough for the clock; what was done.
 static double one_batch(const struct measurement * m, char * memory) {
@@ -83,21 +82,24 @@ static double run_measurement(struct measurement * m, int n_threads) {
 }
 
 double gb_cpu_measure_limit(enum gb_cpu_limit what, const char * level, size_t bytes, int n_threads, int64_t ns,
-                            bool processor_time) {
-    GB_FAIL_IF((int) what < 0 || what >= GB_CPU_LIMIT_COUNT, 0, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'what': there is no limit %d", __func__, (int) what);
-    GB_FAIL_IF(n_threads < 1 || n_threads > GB_CPU_MAX_THREADS, 0, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: argument 'n_threads': needs 1 to %d, has %d", __func__, GB_CPU_MAX_THREADS, n_threads);
-    GB_FAIL_IF(is_memory(what) && bytes < 256, 0, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'bytes': needs at least 256, has %zu", __func__, bytes);
+    bool processor_time) {
+    GB_FAIL_IF_RETURNING((int) what < 0 || what >= GB_CPU_LIMIT_COUNT, 0, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: argument 'what': there is no limit %d", __func__, (int) what);
+    GB_FAIL_IF_RETURNING(n_threads < 1 || n_threads > GB_CPU_MAX_THREADS, 0, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: argument 'n_threads': needs 1 to %d, has %d", __func__, GB_CPU_MAX_THREADS, n_threads);
+    GB_FAIL_IF_RETURNING(is_memory(what) && bytes < 256, 0, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: argument 'bytes': needs at least 256, has %zu", __func__, bytes);
     const struct gb_level * found = level != NULL ? gb_level_find(level) : gb_level_default();
     if (found == NULL) {
         return 0;
     }
     struct measurement m = { .kernels = found->kernels, .what = what, .bytes = bytes / 128 * 128, .ns = ns };
-    m.clock = processor_time ? gb_thread_time_ns : gb_time_ns;
+    m.clock              = processor_time ? gb_thread_time_ns : gb_time_ns;
     if (is_memory(what)) {
         size_t total;
-        GB_FAIL_IF(!gb_pad_size(m.bytes, ALIGNMENT, &m.stride) || !gb_mul_size(m.stride, (size_t) n_threads, &total), 0,
-                   GGML_STATUS_ALLOC_FAILED, "%s: %d times %zu bytes are too many", __func__, n_threads, bytes);
+        GB_FAIL_IF_RETURNING(!gb_pad_size(m.bytes, ALIGNMENT, &m.stride) ||
+                                 !gb_mul_size(m.stride, (size_t) n_threads, &total),
+            0, GGML_STATUS_ALLOC_FAILED, "%s: %d times %zu bytes are too many", __func__, n_threads, bytes);
         m.memory = gb_large_alloc(ALIGNMENT, total);
         if (m.memory == NULL) {
             return 0;

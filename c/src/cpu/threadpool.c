@@ -6,8 +6,8 @@
 // each meeting point one that opens when the last thread has come. Who looks for long offers its
 // processor to others meanwhile, in teams larger than the machine from the start.
 //
-// Invariants: between two runs every worker waits at its gate; fn, arg, nth and tag are written only then. Only workers that
-// were called take part in a run and only they are counted in `pending`.
+// Invariants: between two runs every worker waits at its gate; fn, arg, nth and tag are written only then. Only workers
+// that were called take part in a run and only they are counted in `pending`.
 //
 // Threads do not survive a fork. A pool that finds itself in a child makes its locks anew and starts workers again when
 // needed. Where a run itself forks (a function of the user's), it ends in the child without the others, and has failed.
@@ -23,10 +23,10 @@
 #include "base/status.h"
 #include "base/thread.h"
 
-#define LOOK_NS 50000    // how long to look before sleeping
-#define PATIENCE_NS 5000 // how long of that without offering the processor to others
-#define RELAXES 32       // looks between two glances at the clock
-#define ADOPTING UINT32_MAX // value of `generation` while a thread of a forked child makes the pool usable
+#define LOOK_NS     50000      // how long to look before sleeping
+#define PATIENCE_NS 5000       // how long of that without offering the processor to others
+#define RELAXES     32         // looks between two glances at the clock
+#define ADOPTING    UINT32_MAX // value of `generation` while a thread of a forked child makes the pool usable
 
 struct gate {
     atomic_uint seq;      // grows by one when the gate opens
@@ -50,16 +50,16 @@ struct worker {
 
 struct gb_cpu_pool {
     _Alignas(64) struct meeting_point meetings[2]; // by enum gb_cpu_meeting
-    struct gate    done;      // opens when the last worker of a run has finished
-    atomic_int     pending;   // workers of the run that have not
-    gb_mutex       running;   // held during a run: further callers queue here
-    gb_cpu_pool_fn fn;        // of the run
-    void *         arg;       // of the run, borrowed
-    int            nth;       // of the run
-    void *         tag;       // gb_run() of the caller
-    int            n_threads; // at most, the caller included
-    int            n_started; // workers that exist; protected by `running`
-    bool           no_more;   // the system refused a thread; not asked again
+    struct gate    done;                           // opens when the last worker of a run has finished
+    atomic_int     pending;                        // workers of the run that have not
+    gb_mutex       running;                        // held during a run: further callers queue here
+    gb_cpu_pool_fn fn;                             // of the run
+    void *         arg;                            // of the run, borrowed
+    int            nth;                            // of the run
+    void *         tag;                            // gb_run() of the caller
+    int            n_threads;                      // at most, the caller included
+    int            n_started;                      // workers that exist; protected by `running`
+    bool           no_more;                        // the system refused a thread; not asked again
     bool           exiting;
     int64_t        patience_ns;
     atomic_uint    generation; // gb_fork_generation() in which the workers live
@@ -67,7 +67,8 @@ struct gb_cpu_pool {
 };
 
 static _Thread_local struct gb_cpu_pool * current; // whose fn this thread is in
-static _Thread_local void (*waiting)(void * arg);  // of the thread that calls a run: called from time to time while it waits for the others
+// of the thread that calls a run: called from time to time while it waits for the others
+static _Thread_local void (*waiting)(void * arg);
 static _Thread_local void * waiting_arg;
 
 // --------------------------------------------------------------------------------------------------------------- gates
@@ -146,7 +147,7 @@ static bool is_forked(struct gb_cpu_pool * pool) { // during a run: the others a
 }
 
 void gb_cpu_pool_meet(struct gb_cpu_pool * pool, enum gb_cpu_meeting meeting, int n, void (*last)(void * arg),
-                      void * arg) {
+    void * arg) {
     if (is_forked(pool)) {
         if (last != NULL) {
             last(arg);
@@ -210,7 +211,7 @@ static int start_workers(struct gb_cpu_pool * pool, int n) {
         } else {
             pool->no_more = true;
             gb_log(GGML_LOG_LEVEL_WARN, "CPU: the system gives no more threads, going on with %d of %d",
-                   pool->n_started + 1, pool->n_threads);
+                pool->n_started + 1, pool->n_threads);
         }
     }
     return GB_MIN(n, pool->n_started);
@@ -249,8 +250,8 @@ static void destroy_locks(struct gb_cpu_pool * pool) {
 }
 
 struct gb_cpu_pool * gb_cpu_pool_new(int n_threads) {
-    GB_FAIL_IF(n_threads < 1 || n_threads > GB_CPU_MAX_THREADS, NULL, GGML_STATUS_INVALID_ARGUMENT,
-               "CPU: needs 1 to %d threads, has %d", GB_CPU_MAX_THREADS, n_threads);
+    GB_FAIL_IF_RETURNING(n_threads < 1 || n_threads > GB_CPU_MAX_THREADS, NULL, GGML_STATUS_INVALID_ARGUMENT,
+        "CPU: needs 1 to %d threads, has %d", GB_CPU_MAX_THREADS, n_threads);
     const size_t         size = sizeof(struct gb_cpu_pool) + (size_t) (n_threads - 1) * sizeof(struct worker);
     struct gb_cpu_pool * pool = gb_aligned_alloc(_Alignof(struct gb_cpu_pool), size);
     if (pool == NULL) {
@@ -305,9 +306,7 @@ void gb_cpu_pool_free(struct gb_cpu_pool * pool) {
     gb_aligned_free(pool);
 }
 
-int gb_cpu_pool_n_threads(const struct gb_cpu_pool * pool) {
-    return pool != NULL ? pool->n_threads : 1;
-}
+int gb_cpu_pool_n_threads(const struct gb_cpu_pool * pool) { return pool != NULL ? pool->n_threads : 1; }
 
 static void run_team(struct gb_cpu_pool * pool, int nth, gb_cpu_pool_fn fn, void * arg) {
     const unsigned seen = atomic_load(&pool->done.seq);
@@ -325,9 +324,10 @@ static void run_team(struct gb_cpu_pool * pool, int nth, gb_cpu_pool_fn fn, void
     }
 }
 
-enum ggml_status gb_cpu_pool_run(struct gb_cpu_pool * pool, int n_threads, gb_cpu_pool_fn fn, void (*while_waiting)(void * arg), void * arg) {
-    GB_FAIL_IF(current == pool, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
-               "CPU: a node that is being computed asks the same threads to compute another graph");
+enum ggml_status gb_cpu_pool_run(struct gb_cpu_pool * pool, int n_threads, gb_cpu_pool_fn fn,
+    void (*while_waiting)(void * arg), void * arg) {
+    GB_FAIL_IF(current == pool, GGML_STATUS_INVALID_STATE,
+        "CPU: a node that is being computed asks the same threads to compute another graph");
     adopt_after_fork(pool);
     gb_mutex_lock(&pool->running);
     struct gb_cpu_pool * const outer         = current;
@@ -341,8 +341,9 @@ enum ggml_status gb_cpu_pool_run(struct gb_cpu_pool * pool, int n_threads, gb_cp
     waiting     = outer_waiting;
     waiting_arg = outer_arg;
     gb_mutex_unlock(&pool->running);
-    GB_FAIL_IF(is_forked(pool), GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
-               "CPU: the process was forked inside of a computation; its other threads, and their part of the results, are in the parent process");
+    GB_FAIL_IF(is_forked(pool), GGML_STATUS_INVALID_STATE,
+        "CPU: the process was forked inside of a computation; its other threads, and their part of the results, are in "
+        "the parent process");
     return GGML_STATUS_SUCCESS;
 }
 

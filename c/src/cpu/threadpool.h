@@ -7,17 +7,20 @@
 
 // Runs fn(arg, ith, nth) for ith = 0 .. nth-1 at once, ith 0 on the calling thread, and returns when all have returned.
 // nth is n_threads, or less when the pool or the system has fewer. INVALID_STATE and reported when called from inside
-// the same pool's fn. while_waiting(arg), unless NULL, is called every GB_POLL_NS on the calling thread while that waits for the others.
+// the same pool's fn. while_waiting(arg), unless NULL, is called every GB_POLL_NS on the calling thread while that
+// waits for the others.
 typedef void (*gb_cpu_pool_fn)(void * arg, int ith, int nth);
-enum ggml_status gb_cpu_pool_run(struct gb_cpu_pool * pool, int n_threads, gb_cpu_pool_fn fn, void (*while_waiting)(void * arg), void * arg);
+enum ggml_status gb_cpu_pool_run(struct gb_cpu_pool * pool, int n_threads, gb_cpu_pool_fn fn,
+    void (*while_waiting)(void * arg), void * arg);
 
-// Two meeting points, so that part of a team can meet (inside a node) between two meetings of the whole (between nodes).
+// Two meeting points, so that part of a team can meet (inside a node) between two meetings of the whole (between
+// nodes).
 enum gb_cpu_meeting { GB_CPU_MEET_TEAM, GB_CPU_MEET_NODE };
 
 // Returns when n threads have called it. The last one to come calls last(arg) (if any) before anybody goes on: what it
 // decides, all see.
 void gb_cpu_pool_meet(struct gb_cpu_pool * pool, enum gb_cpu_meeting meeting, int n, void (*last)(void * arg),
-                      void * arg);
+    void * arg);
 
 // A pool of n threads nobody else uses until it is given back. A few idle ones are kept for next time.
 struct gb_cpu_pool * gb_cpu_pool_borrow(int n_threads);

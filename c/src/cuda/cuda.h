@@ -10,13 +10,14 @@
 //   ops/<family>.cu   host code of operators: checks, sizes of grids, launches
 //   kernels/*.cuh     device code, in the dialect of launch.cuh
 //
-// How to add an operator: a `supports` and a `run` function in the file of its family, and a line in that family's list. A new family also
-// gets a line in ops/families.def. `supports` is the only judge: what it lets through, `run` computes, for any shape and stride.
+// How to add an operator: a `supports` and a `run` function in the file of its family, and a line in that family's
+// list. A new family also gets a line in ops/families.def. `supports` is the only judge: what it lets through, `run`
+// computes, for any shape and stride.
 //
-// Invariant: work is only ever queued on the backend's stream, in the order of calls; nothing in ops/ waits for the device, allocates with
-// cudaMalloc or copies from host memory that a caller owns (a captured graph would replay it). Scratch comes from gb_cuda_scratch, which is
-// measured by a dry run: the same code with a stream that leads nowhere (GB_NOWHERE), so `run` and `fuse` choose by gb_cuda_data and by
-// what the device is, never by what happened before.
+// Invariant: work is only ever queued on the backend's stream, in the order of calls; nothing in ops/ waits for the
+// device, allocates with cudaMalloc or copies from host memory that a caller owns (a captured graph would replay it).
+// Scratch comes from gb_cuda_scratch, which is measured by a dry run: the same code with a stream that leads nowhere
+// (GB_NOWHERE), so `run` and `fuse` choose by gb_cuda_data and by what the device is, never by what happened before.
 #ifndef GB_CUDA_H
 #define GB_CUDA_H
 
@@ -26,15 +27,15 @@
 
 #include "ggml-backend-module.h"
 
-// -------------------------------------------------------------------------------------------------------------------- devices
+// ------------------------------------------------------------------------------------------------------------- devices
 
 struct gb_cuda_device {
-    int    id;            // as the runtime counts
-    int    n_sm;          // multiprocessors
-    int    cc;            // compute capability, major * 10 + minor: after gb_cuda_check_code that of our code, if lower
-    size_t shared_max;    // bytes of shared memory a block may ask for
+    int    id;         // as the runtime counts
+    int    n_sm;       // multiprocessors
+    int    cc;         // compute capability, major * 10 + minor: after gb_cuda_check_code that of our code, if lower
+    size_t shared_max; // bytes of shared memory a block may ask for
     size_t l2_bytes;
-    char   name[16];      // "CUDA0"
+    char   name[16]; // "CUDA0"
     char   description[256];
     struct ggml_backend_buffer_type buft; // of its memory
 };
@@ -43,7 +44,8 @@ int              gb_cuda_device_count(void);  // 0: none, and gb_cuda_absent_rea
 const char *     gb_cuda_absent_reason(void); // "" when there are devices
 gb_cuda_device * gb_cuda_device_get(int i);   // NULL when out of range
 
-// Whether kernels of this build run on the device; else reported. Code for an older one, compiled again by the driver, lacks what came later.
+// Whether kernels of this build run on the device; else reported. Code for an older one, compiled again by the driver,
+// lacks what came later.
 bool gb_cuda_check_code(gb_cuda_device * device);
 
 // Makes the device the calling thread's own until the end of the scope.
@@ -58,26 +60,30 @@ class gb_cuda_on_device {
     int previous;
 };
 
-// Waits for everything that is queued on the device. Nobody may wait so while a graph is recorded there: who records holds the lock.
+// Waits for everything that is queued on the device. Nobody may wait so while a graph is recorded there: who records
+// holds the lock.
 cudaError_t  gb_cuda_wait(const gb_cuda_device * device);
 std::mutex & gb_cuda_wait_lock(const gb_cuda_device * device);
 
 void gb_cuda_reach_peers(const gb_cuda_device * device); // copies to and from other devices go directly where they can
 
-// Memory of a device, from its pool: `capacity` >= size is what free needs. NULL on failure, reported with what is free and in all.
+// Memory of a device, from its pool: `capacity` >= size is what free needs. NULL on failure, reported with what is free
+// and in all.
 void * gb_cuda_pool_alloc(gb_cuda_device * device, size_t size, size_t * capacity);
-void   gb_cuda_pool_free(gb_cuda_device * device, void * memory, size_t capacity); // when nothing on the device uses it any more
-size_t gb_cuda_pool_trim(gb_cuda_device * device);                                 // gives kept memory back; how much that was
+// when nothing on the device uses it any more
+void gb_cuda_pool_free(gb_cuda_device * device, void * memory, size_t capacity);
+// gives kept memory back; how much that was
+size_t gb_cuda_pool_trim(gb_cuda_device * device);
 
-// Reports a failed call, "CUDA0: <call>: <what the runtime says>", and returns the status for it. Errors that leave the device usable are
-// taken off the runtime's record.
+// Reports a failed call, "CUDA0: <call>: <what the runtime says>", and returns the status for it. Errors that leave the
+// device usable are taken off the runtime's record.
 enum ggml_status gb_cuda_report(const char * device, const char * call, cudaError_t error);
 bool             gb_cuda_is_sticky(cudaError_t error); // nothing works any more after it
 
-// ------------------------------------------------------------------------------------------------------------------- backends
+// ------------------------------------------------------------------------------------------------------------ backends
 
-struct gb_cuda_graphs; // captured graphs, cuda_graph.cu
-struct gb_cuda_blas;   // cuda_blas.h
+struct gb_cuda_graphs;      // captured graphs, cuda_graph.cu
+struct gb_cuda_blas;        // cuda_blas.h
 struct gb_cuda_index_watch; // cuda_index.cu
 
 struct gb_cuda_scratch_memory {
@@ -117,30 +123,33 @@ bool gb_cuda_is_usable(gb_cuda_backend & b);
 // Reports a failed call with the operator and its tensors, and marks the backend failed when the error is sticky.
 enum ggml_status gb_cuda_fail(gb_cuda_backend & b, const char * call, cudaError_t error);
 
-// Returns the enclosing function's status unless the call, of any kind that returns cudaError_t (GB_LAUNCH too), succeeds.
-#define GB_CUDA_TRY(backend, call)                                    \
-    do {                                                              \
-        const cudaError_t gb_error_ = (call);                         \
-        if (gb_error_ != cudaSuccess) {                               \
-            return gb_cuda_fail((backend), #call, gb_error_);         \
-        }                                                             \
+// Returns the enclosing function's status unless the call, of any kind that returns cudaError_t (GB_LAUNCH too),
+// succeeds.
+#define GB_CUDA_TRY(backend, call)                            \
+    do {                                                      \
+        const cudaError_t gb_error_ = (call);                 \
+        if (gb_error_ != cudaSuccess) {                       \
+            return gb_cuda_fail((backend), #call, gb_error_); \
+        }                                                     \
     } while (0)
 
-// Device memory for the operator that is being queued, 256-aligned, until it is queued completely: what the next one gets is the same
-// memory, and the order of the stream keeps them apart. Several pieces of one operator are disjoint. NULL on failure, reported.
+// Device memory for the operator that is being queued, 256-aligned, until it is queued completely: what the next one
+// gets is the same memory, and the order of the stream keeps them apart. Several pieces of one operator are disjoint.
+// NULL on failure, reported.
 void * gb_cuda_scratch(gb_cuda_backend & b, size_t bytes);
 
-// Makes room for `size` bytes of it. When that takes another block, it waits for the stream and forgets captured graphs, which point to
-// the old one. False on failure, reported; then there is none.
+// Makes room for `size` bytes of it. When that takes another block, it waits for the stream and forgets captured
+// graphs, which point to the old one. False on failure, reported; then there is none.
 bool gb_cuda_scratch_reserve(gb_cuda_backend & b, size_t size);
 
-// -------------------------------------------------------------------------------------------------------------- wrong indices
+// ------------------------------------------------------------------------------------------------------- wrong indices
 
 enum { GB_CUDA_INDEX_TEXT = 160 };
 
-struct gb_cuda_index_note { // in pinned memory; a kernel writes it
-    unsigned     claimed;  // 0: all indices were in range
-    int          complete; // the rest is there
+// in pinned memory; a kernel writes it
+struct gb_cuda_index_note {
+    unsigned     claimed;   // 0: all indices were in range
+    int          complete;  // the rest is there
     int          id, which; // which: of MUL_MAT_ID, the column of ids; below 0: GET_ROWS, with ids of -which dimensions
     int64_t      place[3], limit;
     const void * dst;
@@ -151,14 +160,16 @@ struct gb_index_reader; // kernels/wrong_index.cuh
 
 gb_cuda_index_watch * gb_cuda_index_new(const char * device); // NULL on failure, reported
 void                  gb_cuda_index_free(gb_cuda_index_watch * watch);
-gb_index_reader       gb_cuda_index_reader(const gb_cuda_backend & b, const ggml_tensor * dst, int which, int64_t limit);
-bool                  gb_cuda_index_check(gb_cuda_backend & b);          // when the queue is empty: false, once, reported: there was a wrong index
-void                  gb_cuda_describe(char * text, size_t size, const ggml_tensor * t); // "'x' f32 [4, 2]", as the library describes tensors
-bool                  gb_cuda_index_is_noted(const gb_cuda_backend & b); // at any time
+gb_index_reader gb_cuda_index_reader(const gb_cuda_backend & b, const ggml_tensor * dst, int which, int64_t limit);
+// when the queue is empty: false, once, reported: there was a wrong index
+bool gb_cuda_index_check(gb_cuda_backend & b);
+// "'x' f32 [4, 2]", as the library describes tensors
+void gb_cuda_describe(char * text, size_t size, const ggml_tensor * t);
+bool gb_cuda_index_is_noted(const gb_cuda_backend & b); // at any time
 // When the device is idle: false, reported: what a kernel wrote there was made with a wrong index.
-bool                  gb_cuda_index_check_memory(const char * device, const char * memory, size_t size);
+bool gb_cuda_index_check_memory(const char * device, const char * memory, size_t size);
 
-// ------------------------------------------------------------------------------------------------------------------ operators
+// ----------------------------------------------------------------------------------------------------------- operators
 
 struct gb_cuda_nodes;
 
@@ -168,9 +179,9 @@ struct gb_cuda_op {
     const char * (*supports)(const gb_cuda_device & device, const ggml_tensor * dst);
     // Queues it. dst has elements; what `supports` refuses does not come here.
     enum ggml_status (*run)(gb_cuda_backend & b, ggml_tensor * dst);
-    // Optional, tried before run, for the nodes [i, i + result): how many it queued together, 0: none, -1: failed. The results of all of them
-    // are as if they had run one by one, those apart that nobody can look at (ggml_backend_may_leave_out), and their memory may overlap:
-    // gb_cuda_overlap.
+    // Optional, tried before run, for the nodes [i, i + result): how many it queued together, 0: none, -1: failed. The
+    // results of all of them are as if they had run one by one, those apart that nobody can look at
+    // (ggml_backend_may_leave_out), and their memory may overlap: gb_cuda_overlap.
     int (*fuse)(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i);
 };
 
@@ -189,49 +200,53 @@ struct gb_cuda_family {
     int                n_ops;
 };
 
-// In ops/<family>.cu, at the end: GB_CUDA_FAMILY_DEFINE(norm, { GGML_OP_NORM, norm_supports, norm_run, nullptr }, { ... })
-#define GB_CUDA_FAMILY_DEFINE(family, ...)                                             \
-    static const gb_cuda_op family##_ops[] = { __VA_ARGS__ };                          \
-    extern const gb_cuda_family gb_cuda_family_##family;                               \
-    const gb_cuda_family gb_cuda_family_##family = { #family, family##_ops,            \
-                                                     (int) (sizeof(family##_ops) / sizeof(family##_ops[0])) };
+// In ops/<family>.cu, at the end: GB_CUDA_FAMILY_DEFINE(norm, { GGML_OP_NORM, norm_supports, norm_run, nullptr }, { ...
+// })
+#define GB_CUDA_FAMILY_DEFINE(family, ...)                                         \
+    static const gb_cuda_op     family##_ops[] = { __VA_ARGS__ };                  \
+    extern const gb_cuda_family gb_cuda_family_##family;                           \
+    const gb_cuda_family        gb_cuda_family_##family = { #family, family##_ops, \
+        (int) (sizeof(family##_ops) / sizeof(family##_ops[0])) };
 
 const gb_cuda_op * gb_cuda_op_get(enum ggml_op op);                                              // NULL: there is none
 const char *       gb_cuda_unsupported_reason(const gb_cuda_device & d, const ggml_tensor * op); // NULL: supported
 bool               gb_cuda_is_view(enum ggml_op op);                                             // nothing to compute
 
-// --------------------------------------------------------------------------------------------------------------------- graphs
+// -------------------------------------------------------------------------------------------------------------- graphs
 
 gb_cuda_graphs * gb_cuda_graphs_new(void); // NULL: no memory
 void             gb_cuda_graphs_free(gb_cuda_graphs * graphs);
-void             gb_cuda_graphs_forget(gb_cuda_graphs * graphs); // captured ones; what they point to is about to go away
+// captured ones; what they point to is about to go away
+void             gb_cuda_graphs_forget(gb_cuda_graphs * graphs);
 enum ggml_status gb_cuda_graph_compute(gb_cuda_backend & b, const ggml_cgraph * graph);
-enum ggml_status gb_cuda_graph_work_size(const gb_cuda_backend & b, const ggml_cgraph * graph, size_t * size); // tensors need no memory yet
+// tensors need no memory yet
+enum ggml_status gb_cuda_graph_work_size(const gb_cuda_backend & b, const ggml_cgraph * graph, size_t * size);
 
-void             gb_cuda_graphs_set(gb_cuda_graphs * graphs, bool on);
+void gb_cuda_graphs_set(gb_cuda_graphs * graphs, bool on);
 
 typedef struct ggml_backend_cuda_graph_stats gb_cuda_graph_stats;
-gb_cuda_graph_stats gb_cuda_graphs_stats(const gb_cuda_graphs * graphs);
+gb_cuda_graph_stats                          gb_cuda_graphs_stats(const gb_cuda_graphs * graphs);
 
-// -------------------------------------------------------------------------------------------------------------------- buffers
+// ------------------------------------------------------------------------------------------------------------- buffers
 
 ggml_backend_buffer_type_i gb_cuda_buffer_type_hooks(void);
 gb_cuda_device *           gb_cuda_device_of(const ggml_tensor * tensor); // NULL: not in memory of a CUDA device
 bool                       gb_cuda_is_host(const ggml_tensor * tensor);   // the host may follow its pointer
 
-// Queues a copy between two tensors of the same layout on `stream`; false, without an error: it would take too many pieces.
-bool gb_cuda_copy_layout(const char * device, const ggml_tensor * src, ggml_tensor * dst, cudaStream_t stream, cudaError_t * error);
+// Queues a copy between two tensors of the same layout on `stream`; false, without an error: it would take too many
+// pieces.
+bool gb_cuda_copy_layout(const char * device, const ggml_tensor * src, ggml_tensor * dst, cudaStream_t stream,
+    cudaError_t * error);
 
 ggml_backend_buffer_type_t gb_cuda_host_buffer_type(void);
 
-// --------------------------------------------------------------------------------------------------------------- registration
+// -------------------------------------------------------------------------------------------------------- registration
 
-enum ggml_status ggml_backend_cuda_register(void); // CUDA0, CUDA1, ...; UNSUPPORTED, with the reason, when no device answers
+// CUDA0, CUDA1, ...; UNSUPPORTED, with the reason, when no device answers
+enum ggml_status ggml_backend_cuda_register(void);
 bool             gb_cuda_is_backend(ggml_backend_t backend);
 
 // Small things that ops need everywhere.
-static inline int64_t gb_cuda_ceil_div(int64_t a, int64_t b) {
-    return (a + b - 1) / b;
-}
+static inline int64_t gb_cuda_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 #endif // GB_CUDA_H

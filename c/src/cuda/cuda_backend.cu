@@ -1,7 +1,8 @@
-// cuda_backend.cu - a device with a stream of work: the hooks of the backend, events, registration, and the functions of ggml-cuda.h.
+// cuda_backend.cu - a device with a stream of work: the hooks of the backend, events, registration, and the functions
+// of ggml-cuda.h.
 //
-// Everything is queued on the backend's stream, in the order of the calls. An error that the device does not recover from is found by
-// whichever call comes first after it; from then on the backend refuses everything, with that reason.
+// Everything is queued on the backend's stream, in the order of the calls. An error that the device does not recover
+// from is found by whichever call comes first after it; from then on the backend refuses everything, with that reason.
 #include <stdio.h>
 #include <string.h>
 
@@ -12,15 +13,14 @@
 #include "cuda_blas.h"
 #include "ggml-cuda.h"
 
-static gb_cuda_backend & state_of(ggml_backend_t backend) {
-    return *static_cast<gb_cuda_backend *>(backend->context);
-}
+static gb_cuda_backend & state_of(ggml_backend_t backend) { return *static_cast<gb_cuda_backend *>(backend->context); }
 
-// --------------------------------------------------------------------------------------------------------------------- errors
+// -------------------------------------------------------------------------------------------------------------- errors
 
 bool gb_cuda_is_usable(gb_cuda_backend & b) {
     if (b.failed) {
-        ggml_report_error(GGML_STATUS_DEVICE_ERROR, "%s: it failed before and cannot be used any more: %s", b.device->name, b.reason);
+        ggml_report_error(GGML_STATUS_DEVICE_ERROR, "%s: it failed before and cannot be used any more: %s",
+            b.device->name, b.reason);
     }
     return !b.failed;
 }
@@ -35,7 +35,8 @@ void gb_cuda_describe(char * text, size_t size, const ggml_tensor * t) {
     }
 }
 
-// "MUL_MAT 'y' f32 [4, 2] of 'w' f16 [...], ...", as the rest of the library describes nodes, or "" when no node is at hand.
+// "MUL_MAT 'y' f32 [4, 2] of 'w' f16 [...], ...", as the rest of the library describes nodes, or "" when no node is at
+// hand.
 static void describe_node(char * text, size_t size, const ggml_tensor * node) {
     char tensor[160];
     text[0] = '\0';
@@ -54,8 +55,8 @@ enum ggml_status gb_cuda_fail(gb_cuda_backend & b, const char * call, cudaError_
     char node[640];
     describe_node(node, sizeof(node), b.node);
     char message[1024];
-    snprintf(message, sizeof(message), "%.*s: %s (%s)%s%s", (int) strcspn(call, "("), call, cudaGetErrorString(error), cudaGetErrorName(error),
-             node[0] != '\0' ? ", " : "", node);
+    snprintf(message, sizeof(message), "%.*s: %s (%s)%s%s", (int) strcspn(call, "("), call, cudaGetErrorString(error),
+        cudaGetErrorName(error), node[0] != '\0' ? ", " : "", node);
     if (gb_cuda_is_sticky(error)) {
         if (!b.failed) {
             b.failed = true;
@@ -64,11 +65,12 @@ enum ggml_status gb_cuda_fail(gb_cuda_backend & b, const char * call, cudaError_
     } else {
         (void) cudaGetLastError();
     }
-    const enum ggml_status status = error == cudaErrorMemoryAllocation ? GGML_STATUS_ALLOC_FAILED : GGML_STATUS_DEVICE_ERROR;
+    const enum ggml_status status =
+        error == cudaErrorMemoryAllocation ? GGML_STATUS_ALLOC_FAILED : GGML_STATUS_DEVICE_ERROR;
     return ggml_report_error(status, "%s: %s", b.device->name, message);
 }
 
-// -------------------------------------------------------------------------------------------------------------------- scratch
+// ------------------------------------------------------------------------------------------------------------- scratch
 
 bool gb_cuda_scratch_reserve(gb_cuda_backend & b, size_t size) {
     gb_cuda_scratch_memory & s = b.scratch;
@@ -91,7 +93,8 @@ void * gb_cuda_scratch(gb_cuda_backend & b, size_t bytes) {
     gb_cuda_scratch_memory & s       = b.scratch;
     const size_t             rounded = bytes > 0 ? (bytes + 255) / 256 * 256 : 256;
     if (bytes > SIZE_MAX / 4 || rounded > s.capacity - s.used) {
-        ggml_report_error(GGML_STATUS_ALLOC_FAILED, "%s: scratch memory of %zu bytes: %zu of %zu are left", b.device->name, bytes, s.capacity - s.used, s.capacity);
+        ggml_report_error(GGML_STATUS_ALLOC_FAILED, "%s: scratch memory of %zu bytes: %zu of %zu are left",
+            b.device->name, bytes, s.capacity - s.used, s.capacity);
         return nullptr;
     }
     void * memory = s.memory + s.used;
@@ -100,11 +103,9 @@ void * gb_cuda_scratch(gb_cuda_backend & b, size_t bytes) {
     return memory;
 }
 
-// ---------------------------------------------------------------------------------------------------------- transfers
+// ----------------------------------------------------------------------------------------------------------- transfers
 
-static GGML_CALL const char * name_of(ggml_backend_t backend) {
-    return state_of(backend).device->name;
-}
+static GGML_CALL const char * name_of(ggml_backend_t backend) { return state_of(backend).device->name; }
 
 static GGML_CALL ggml_backend_buffer_type_t default_buffer_type(ggml_backend_t backend) {
     return &state_of(backend).device->buft;
@@ -113,7 +114,8 @@ static GGML_CALL ggml_backend_buffer_type_t default_buffer_type(ggml_backend_t b
 static bool is_mine(const gb_cuda_backend & b, const ggml_tensor * tensor) {
     const bool mine = gb_cuda_device_of(tensor) == b.device;
     if (!mine) {
-        ggml_report_error(GGML_STATUS_INVALID_ARGUMENT, "%s: tensor '%s' is not in this device's memory", b.device->name, tensor->name);
+        ggml_report_error(GGML_STATUS_INVALID_ARGUMENT, "%s: tensor '%s' is not in this device's memory",
+            b.device->name, tensor->name);
     }
     return mine;
 }
@@ -129,21 +131,24 @@ static bool check_call(gb_cuda_backend & b, const char * what, const ggml_tensor
     return false;
 }
 
-static GGML_CALL void set_async(ggml_backend_t backend, ggml_tensor * tensor, const void * data, size_t offset, size_t size) {
+static GGML_CALL void set_async(ggml_backend_t backend, ggml_tensor * tensor, const void * data, size_t offset,
+    size_t size) {
     gb_cuda_backend & b = state_of(backend);
     if (gb_cuda_is_usable(b) && is_mine(b, tensor)) {
         gb_cuda_on_device on(b.device->id);
         check_call(b, "setting", tensor,
-                   cudaMemcpyAsync(static_cast<char *>(tensor->data) + offset, data, size, cudaMemcpyHostToDevice, b.stream));
+            cudaMemcpyAsync(static_cast<char *>(tensor->data) + offset, data, size, cudaMemcpyHostToDevice, b.stream));
     }
 }
 
-static GGML_CALL void get_async(ggml_backend_t backend, const ggml_tensor * tensor, void * data, size_t offset, size_t size) {
+static GGML_CALL void get_async(ggml_backend_t backend, const ggml_tensor * tensor, void * data, size_t offset,
+    size_t size) {
     gb_cuda_backend & b = state_of(backend);
     if (gb_cuda_is_usable(b) && is_mine(b, tensor)) {
         gb_cuda_on_device on(b.device->id);
         check_call(b, "getting", tensor,
-                   cudaMemcpyAsync(data, static_cast<const char *>(tensor->data) + offset, size, cudaMemcpyDeviceToHost, b.stream));
+            cudaMemcpyAsync(data, static_cast<const char *>(tensor->data) + offset, size, cudaMemcpyDeviceToHost,
+                b.stream));
     }
 }
 
@@ -167,8 +172,8 @@ static GGML_CALL bool copy_peer_async(ggml_backend_t backend, const ggml_tensor 
     gb_cuda_backend & b    = state_of(backend);
     gb_cuda_device *  from = gb_cuda_device_of(src);
     gb_cuda_device *  to   = gb_cuda_device_of(dst);
-    return (from == b.device || to == b.device) && (from != nullptr || gb_cuda_is_host(src)) && (to != nullptr || gb_cuda_is_host(dst)) &&
-           queue_copy(b, src, dst);
+    return (from == b.device || to == b.device) && (from != nullptr || gb_cuda_is_host(src)) &&
+           (to != nullptr || gb_cuda_is_host(dst)) && queue_copy(b, src, dst);
 }
 
 // False, reported: the device failed, or a kernel found something wrong in what was queued.
@@ -227,9 +232,7 @@ struct cuda_event {
     int64_t            ns;   // of timed ones: when it was reached last; -1: not asked yet
 };
 
-static cuda_event * event_of(ggml_backend_event_t event) {
-    return static_cast<cuda_event *>(event->context);
-}
+static cuda_event * event_of(ggml_backend_event_t event) { return static_cast<cuda_event *>(event->context); }
 
 static ggml_backend_event_t new_event(ggml_backend_t backend, unsigned flags) {
     gb_cuda_backend & b = state_of(backend);
@@ -297,15 +300,18 @@ static GGML_CALL void event_synchronize(ggml_backend_event_t event) {
     }
 }
 
-// ----------------------------------------------------------------------------------------------- the time of events
+// -------------------------------------------------------------------------------------------------- the time of events
 
 static int64_t now_ns() { // as the system's monotonic clock has it
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
 }
 
-// Makes a new point in time that both clocks know: an event that is reached while the host looks at its clock. Waits for the queue.
+// Makes a new point in time that both clocks know: an event that is reached while the host looks at its clock. Waits
+// for the queue.
 static cudaError_t meet_clocks(gb_cuda_backend & b) {
-    cudaError_t error = b.base_event == nullptr ? cudaEventCreateWithFlags(&b.base_event, cudaEventDefault) : cudaSuccess;
+    cudaError_t error =
+        b.base_event == nullptr ? cudaEventCreateWithFlags(&b.base_event, cudaEventDefault) : cudaSuccess;
     if (error == cudaSuccess) {
         error = cudaStreamSynchronize(b.stream);
     }
@@ -358,7 +364,7 @@ static GGML_CALL int64_t event_time(ggml_backend_event_t event) {
     return ns;
 }
 
-// ----------------------------------------------------------------------------------------------------- making and freeing
+// -------------------------------------------------------------------------------------------------- making and freeing
 
 static GGML_CALL void backend_free(ggml_backend_t backend) {
     gb_cuda_backend & b = state_of(backend);
@@ -400,9 +406,7 @@ static ggml_backend_i backend_hooks() {
     return hooks;
 }
 
-bool gb_cuda_is_backend(ggml_backend_t backend) {
-    return backend != nullptr && backend->iface.free == backend_free;
-}
+bool gb_cuda_is_backend(ggml_backend_t backend) { return backend != nullptr && backend->iface.free == backend_free; }
 
 static ggml_backend_t no_backend(gb_cuda_backend * b, ggml_backend_t backend) {
     if (b != nullptr) {
@@ -445,12 +449,13 @@ static ggml_backend_t new_backend(gb_cuda_device * device) {
     return backend;
 }
 
-// ------------------------------------------------------------------------------------------------ functions of ggml-cuda.h
+// -------------------------------------------------------------------------------------------- functions of ggml-cuda.h
 
 static gb_cuda_device * device_at(const char * func, int i) {
     gb_cuda_device * device = gb_cuda_device_get(i);
     if (device == nullptr) {
-        ggml_report_error(GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'device': there are %d devices, has %d", func, gb_cuda_device_count(), i);
+        ggml_report_error(GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'device': there are %d devices, has %d", func,
+            gb_cuda_device_count(), i);
     }
     return device;
 }
@@ -482,12 +487,15 @@ static enum ggml_status get_memory(int device, size_t * free_bytes, size_t * tot
 
 static enum ggml_status register_host(void * buffer, size_t size) {
     const cudaError_t error = cudaHostRegister(buffer, size, cudaHostRegisterPortable);
-    return error == cudaSuccess ? GGML_STATUS_SUCCESS : gb_cuda_report("ggml_backend_cuda_register_host_buffer", "cudaHostRegister", error);
+    return error == cudaSuccess ? GGML_STATUS_SUCCESS
+                                : gb_cuda_report("ggml_backend_cuda_register_host_buffer", "cudaHostRegister", error);
 }
 
 static enum ggml_status unregister_host(void * buffer) {
     const cudaError_t error = cudaHostUnregister(buffer);
-    return error == cudaSuccess ? GGML_STATUS_SUCCESS : gb_cuda_report("ggml_backend_cuda_unregister_host_buffer", "cudaHostUnregister", error);
+    return error == cudaSuccess
+               ? GGML_STATUS_SUCCESS
+               : gb_cuda_report("ggml_backend_cuda_unregister_host_buffer", "cudaHostUnregister", error);
 }
 
 static enum ggml_status get_graph_stats(ggml_backend_t backend, struct ggml_backend_cuda_graph_stats * stats) {
@@ -500,21 +508,20 @@ static enum ggml_status set_graphs(ggml_backend_t backend, bool on) {
     return GGML_STATUS_SUCCESS;
 }
 
-static const char * get_cublas(ggml_backend_t backend) {
-    return state_of(backend).blas_text;
-}
+static const char * get_cublas(ggml_backend_t backend) { return state_of(backend).blas_text; }
 
 static size_t trim(int device) {
     gb_cuda_device * d = device_at("ggml_backend_cuda_trim", device);
     return d != nullptr ? gb_cuda_pool_trim(d) : 0;
 }
 
-// ------------------------------------------------------------------------------------------------------------ registration
+// -------------------------------------------------------------------------------------------------------- registration
 
 static GGML_CALL ggml_backend_t init_registered(const char * params, void * user_data) {
     gb_cuda_device * device = static_cast<gb_cuda_device *>(user_data);
     if (params != nullptr && params[0] != '\0') {
-        ggml_report_error(GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'params': there are none for this backend, has '%s'", device->name, params);
+        ggml_report_error(GGML_STATUS_INVALID_ARGUMENT,
+            "%s: argument 'params': there are none for this backend, has '%s'", device->name, params);
         return nullptr;
     }
     return new_backend(device);
@@ -536,8 +543,20 @@ static enum ggml_status register_devices() {
 
 enum ggml_status ggml_backend_cuda_register(void) {
     static const struct ggml_backend_cuda_functions functions = {
-        sizeof(functions),    init,       gb_cuda_is_backend, buffer_type, gb_cuda_host_buffer_type, gb_cuda_device_count, get_description,
-        get_memory,           register_host, unregister_host, get_graph_stats, set_graphs, trim, get_cublas,
+        sizeof(functions),
+        init,
+        gb_cuda_is_backend,
+        buffer_type,
+        gb_cuda_host_buffer_type,
+        gb_cuda_device_count,
+        get_description,
+        get_memory,
+        register_host,
+        unregister_host,
+        get_graph_stats,
+        set_graphs,
+        trim,
+        get_cublas,
     };
     if (gb_cuda_device_count() == 0) {
         return ggml_report_error(GGML_STATUS_UNSUPPORTED, "CUDA: no device: %s", gb_cuda_absent_reason());
@@ -548,9 +567,7 @@ enum ggml_status ggml_backend_cuda_register(void) {
 
 #ifndef GGML_BACKEND_MODULE_BUILD
 extern "C" enum ggml_status gb_cuda_register_linked(void); // for programs that link the backend: tests
-extern "C" enum ggml_status gb_cuda_register_linked(void) {
-    return ggml_backend_cuda_register();
-}
+extern "C" enum ggml_status gb_cuda_register_linked(void) { return ggml_backend_cuda_register(); }
 #endif
 
 GGML_BACKEND_MODULE("cuda", ggml_backend_cuda_register)

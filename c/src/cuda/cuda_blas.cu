@@ -1,8 +1,8 @@
 // cuda_blas.cu - finds cuBLAS, and calls it through a table of the six functions that are needed.
 //
-// Its types are ours: what its documentation says of them is written down here, and no header of it is needed to build. The library is asked
-// for by its versioned name, which the system's loader looks up in its own places; where LD_LIBRARY_PATH would lead to the current
-// directory, nothing is looked up.
+// Its types are ours: what its documentation says of them is written down here, and no header of it is needed to build.
+// The library is asked for by its versioned name, which the system's loader looks up in its own places; where
+// LD_LIBRARY_PATH would lead to the current directory, nothing is looked up.
 #include "cuda_blas.h"
 
 #include <stdio.h>
@@ -26,9 +26,10 @@ struct functions {
     cublas_status (*set_stream)(cublas_handle handle, cudaStream_t stream);
     cublas_status (*set_workspace)(cublas_handle handle, void * workspace, size_t size);
     cublas_status (*get_version)(cublas_handle handle, int * version);
-    cublas_status (*multiply)(cublas_handle handle, int op_a, int op_b, int m, int n, int k, const void * alpha, const void * a, int a_type, int a_column,
-                              long long a_next, const void * b, int b_type, int b_column, long long b_next, const void * beta, void * c, int c_type,
-                              int c_column, long long c_next, int count, int compute, int algorithm);
+    cublas_status (*multiply)(cublas_handle handle, int op_a, int op_b, int m, int n, int k, const void * alpha,
+        const void * a, int a_type, int a_column, long long a_next, const void * b, int b_type, int b_column,
+        long long b_next, const void * beta, void * c, int c_type, int c_column, long long c_next, int count,
+        int compute, int algorithm);
 };
 
 enum { OP_N = 0, OP_T = 1, TYPE_F32 = 0, TYPE_F16 = 2, TYPE_BF16 = 14, COMPUTE_F32 = 68, DEFAULT_ALGORITHM = -1 };
@@ -41,7 +42,7 @@ struct gb_cuda_blas {
     gb_cuda_device * device;
     void *           library; // owned
     functions        call;
-    cublas_handle    handle; // owned
+    cublas_handle    handle;    // owned
     void *           workspace; // owned
     size_t           capacity;
     char *           text; // the backend's
@@ -55,10 +56,8 @@ static void * open_library(const char * wish, char * name, char * text) {
     snprintf(text, 256, "cuBLAS: not supported on this system");
     return nullptr;
 }
-static void * function_of(void *, const char *) {
-    return nullptr;
-}
-static void close_library(void *) {}
+static void * function_of(void *, const char *) { return nullptr; }
+static void   close_library(void *) {}
 #else
 // No entry of the list is relative or empty, both of which are the current directory to a loader.
 static bool has_full_paths(const char * list) {
@@ -118,13 +117,9 @@ static void * open_library(const char * wish, char * name, char * text) {
     return library;
 }
 
-static void * function_of(void * library, const char * name) {
-    return dlsym(library, name);
-}
+static void * function_of(void * library, const char * name) { return dlsym(library, name); }
 
-static void close_library(void * library) {
-    dlclose(library);
-}
+static void close_library(void * library) { dlclose(library); }
 #endif
 
 template <class F> static bool find(void * library, const char * name, F & function, char * text) {
@@ -139,8 +134,10 @@ template <class F> static bool find(void * library, const char * name, F & funct
 
 static bool find_all(void * library, functions & f, char * text) {
     return find(library, "cublasCreate_v2", f.create, text) && find(library, "cublasDestroy_v2", f.destroy, text) &&
-           find(library, "cublasSetStream_v2", f.set_stream, text) && find(library, "cublasSetWorkspace_v2", f.set_workspace, text) &&
-           find(library, "cublasGetVersion_v2", f.get_version, text) && find(library, "cublasGemmStridedBatchedEx", f.multiply, text);
+           find(library, "cublasSetStream_v2", f.set_stream, text) &&
+           find(library, "cublasSetWorkspace_v2", f.set_workspace, text) &&
+           find(library, "cublasGetVersion_v2", f.get_version, text) &&
+           find(library, "cublasGemmStridedBatchedEx", f.multiply, text);
 }
 
 // The stream first: setting it takes the workspace away.
@@ -211,20 +208,19 @@ void gb_cuda_blas_free(gb_cuda_blas * blas) {
     delete blas;
 }
 
-static bool fits_int(int64_t n) {
-    return n > 0 && n <= INT32_MAX;
-}
+static bool fits_int(int64_t n) { return n > 0 && n <= INT32_MAX; }
 
 // By columns, as it sees matrices: dst is m x rows, w is k x m and transposed, x is k x rows.
 bool gb_cuda_blas_run(gb_cuda_blas * blas, const gb_cuda_blas_product & p) {
-    if (blas->failed || !fits_int(p.m) || !fits_int(p.k) || !fits_int(p.rows) || !fits_int(p.w_row) || !fits_int(p.x_row) || !fits_int(p.slices)) {
+    if (blas->failed || !fits_int(p.m) || !fits_int(p.k) || !fits_int(p.rows) || !fits_int(p.w_row) ||
+        !fits_int(p.x_row) || !fits_int(p.slices)) {
         return false;
     }
     const float         one = 1, zero = 0;
     const int           type   = p.type == GGML_TYPE_F32 ? TYPE_F32 : p.type == GGML_TYPE_F16 ? TYPE_F16 : TYPE_BF16;
-    const cublas_status status = blas->call.multiply(blas->handle, OP_T, OP_N, (int) p.m, (int) p.rows, (int) p.k, &one, p.w, type, (int) p.w_row, p.w_next,
-                                                     p.x, type, (int) p.x_row, p.rows * p.x_row, &zero, p.dst, TYPE_F32, (int) p.m, p.rows * p.m,
-                                                     (int) p.slices, COMPUTE_F32, DEFAULT_ALGORITHM);
+    const cublas_status status = blas->call.multiply(blas->handle, OP_T, OP_N, (int) p.m, (int) p.rows, (int) p.k, &one,
+        p.w, type, (int) p.w_row, p.w_next, p.x, type, (int) p.x_row, p.rows * p.x_row, &zero, p.dst, TYPE_F32,
+        (int) p.m, p.rows * p.m, (int) p.slices, COMPUTE_F32, DEFAULT_ALGORITHM);
     if (status != 0) {
         blas->failed = true;
         snprintf(blas->text, 256, "cuBLAS: not used any more: cublasGemmStridedBatchedEx: status %d", status);

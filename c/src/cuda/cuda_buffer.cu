@@ -1,7 +1,8 @@
 // cuda_buffer.cu - memory on devices and pinned memory on the host, as buffers, and copies between tensors in them.
 //
-// A buffer belongs to a device, not to a backend: any backend on the device may use it. The synchronous hooks come after everything that is
-// queued on the device, and wait for themselves; they use a stream of the device's own, made at the first use.
+// A buffer belongs to a device, not to a backend: any backend on the device may use it. The synchronous hooks come
+// after everything that is queued on the device, and wait for themselves; they use a stream of the device's own, made
+// at the first use.
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,9 +20,7 @@ struct cuda_buffer {
 
 static GGML_CALL void buffer_free(ggml_backend_buffer_t buffer);
 
-static const ggml_tensor * root_of(const ggml_tensor * t) {
-    return t->view_src != nullptr ? t->view_src : t;
-}
+static const ggml_tensor * root_of(const ggml_tensor * t) { return t->view_src != nullptr ? t->view_src : t; }
 
 static ggml_backend_buffer_t buffer_of(const ggml_tensor * t) {
     return t->buffer != nullptr ? t->buffer : root_of(t)->buffer;
@@ -29,7 +28,9 @@ static ggml_backend_buffer_t buffer_of(const ggml_tensor * t) {
 
 gb_cuda_device * gb_cuda_device_of(const ggml_tensor * tensor) {
     const ggml_backend_buffer_t buffer = buffer_of(tensor);
-    return buffer != nullptr && buffer->iface.free_buffer == buffer_free ? static_cast<cuda_buffer *>(buffer->context)->device : nullptr;
+    return buffer != nullptr && buffer->iface.free_buffer == buffer_free
+               ? static_cast<cuda_buffer *>(buffer->context)->device
+               : nullptr;
 }
 
 bool gb_cuda_is_host(const ggml_tensor * tensor) {
@@ -37,10 +38,10 @@ bool gb_cuda_is_host(const ggml_tensor * tensor) {
     return tensor->data != nullptr && (buffer == nullptr || ggml_backend_buffer_is_host(buffer));
 }
 
-// ---------------------------------------------------------------------------------------------------------------- copies
+// -------------------------------------------------------------------------------------------------------------- copies
 
-// The bytes of a tensor: `run` bytes in one piece, repeated along up to four strides that grow. Dimensions of one element are left out,
-// neighbouring ones joined. Two tensors of the same layout have the same pieces.
+// The bytes of a tensor: `run` bytes in one piece, repeated along up to four strides that grow. Dimensions of one
+// element are left out, neighbouring ones joined. Two tensors of the same layout have the same pieces.
 struct pieces {
     size_t  run;
     int     n;
@@ -90,7 +91,8 @@ static size_t n_calls(const pieces & p, bool in_rows) {
     return n < 1e9 ? (size_t) n : (size_t) 1e9;
 }
 
-bool gb_cuda_copy_layout(const char * device, const ggml_tensor * src, ggml_tensor * dst, cudaStream_t stream, cudaError_t * error) {
+bool gb_cuda_copy_layout(const char * device, const ggml_tensor * src, ggml_tensor * dst, cudaStream_t stream,
+    cudaError_t * error) {
     enum { CALLS_MAX = 4096 };
     (void) device;
     *error = cudaSuccess;
@@ -111,20 +113,21 @@ bool gb_cuda_copy_layout(const char * device, const ggml_tensor * src, ggml_tens
         }
         char *       to   = static_cast<char *>(dst->data) + offset;
         const char * from = static_cast<const char *>(src->data) + offset;
-        *error = in_rows ? cudaMemcpy2DAsync(to, p.stride[0], from, p.stride[0], p.run, (size_t) p.count[0], cudaMemcpyDefault, stream) :
-                           cudaMemcpyAsync(to, from, p.run, cudaMemcpyDefault, stream);
+        *error            = in_rows ? cudaMemcpy2DAsync(to, p.stride[0], from, p.stride[0], p.run, (size_t) p.count[0],
+                                          cudaMemcpyDefault, stream)
+                                    : cudaMemcpyAsync(to, from, p.run, cudaMemcpyDefault, stream);
     }
     return true;
 }
 
-// ------------------------------------------------------------------------------------------------------------ synchronous hooks
+// --------------------------------------------------------------------------------------------------- synchronous hooks
 
 static cudaStream_t own_stream(gb_cuda_device * device, cudaError_t * error) {
     static std::mutex                 lock;
     static cudaStream_t               streams[GGML_CUDA_MAX_DEVICES]; // never destroyed
     const std::lock_guard<std::mutex> held(lock);
     cudaStream_t &                    s = streams[device->id];
-    *error                              = s == nullptr ? cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking) : cudaSuccess;
+    *error = s == nullptr ? cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking) : cudaSuccess;
     return s;
 }
 
@@ -148,13 +151,9 @@ template <class Queue> static bool do_now(gb_cuda_device * device, const char * 
     return error == cudaSuccess;
 }
 
-static cuda_buffer * context_of(ggml_backend_buffer_t buffer) {
-    return static_cast<cuda_buffer *>(buffer->context);
-}
+static cuda_buffer * context_of(ggml_backend_buffer_t buffer) { return static_cast<cuda_buffer *>(buffer->context); }
 
-static GGML_CALL const char * buffer_name(ggml_backend_buffer_t buffer) {
-    return context_of(buffer)->device->name;
-}
+static GGML_CALL const char * buffer_name(ggml_backend_buffer_t buffer) { return context_of(buffer)->device->name; }
 
 // Kernels of any stream may still use it.
 static GGML_CALL void buffer_free(ggml_backend_buffer_t buffer) {
@@ -164,20 +163,21 @@ static GGML_CALL void buffer_free(ggml_backend_buffer_t buffer) {
     delete b;
 }
 
-static GGML_CALL void * buffer_base(ggml_backend_buffer_t buffer) {
-    return context_of(buffer)->memory;
-}
+static GGML_CALL void * buffer_base(ggml_backend_buffer_t buffer) { return context_of(buffer)->memory; }
 
-static GGML_CALL void buffer_set(ggml_backend_buffer_t buffer, ggml_tensor * tensor, const void * data, size_t offset, size_t size) {
+static GGML_CALL void buffer_set(ggml_backend_buffer_t buffer, ggml_tensor * tensor, const void * data, size_t offset,
+    size_t size) {
     do_now(context_of(buffer)->device, "setting a tensor", [=](cudaStream_t stream) {
         return cudaMemcpyAsync(static_cast<char *>(tensor->data) + offset, data, size, cudaMemcpyHostToDevice, stream);
     });
 }
 
-static GGML_CALL void buffer_get(ggml_backend_buffer_t buffer, const ggml_tensor * tensor, void * data, size_t offset, size_t size) {
+static GGML_CALL void buffer_get(ggml_backend_buffer_t buffer, const ggml_tensor * tensor, void * data, size_t offset,
+    size_t size) {
     const cuda_buffer * b  = context_of(buffer);
     const bool          ok = do_now(b->device, "getting a tensor", [=](cudaStream_t stream) {
-        return cudaMemcpyAsync(data, static_cast<const char *>(tensor->data) + offset, size, cudaMemcpyDeviceToHost, stream);
+        return cudaMemcpyAsync(data, static_cast<const char *>(tensor->data) + offset, size, cudaMemcpyDeviceToHost,
+            stream);
     });
     if (ok) {
         (void) gb_cuda_index_check_memory(b->device->name, b->memory, buffer->size);
@@ -187,12 +187,13 @@ static GGML_CALL void buffer_get(ggml_backend_buffer_t buffer, const ggml_tensor
 static GGML_CALL void buffer_clear(ggml_backend_buffer_t buffer, uint8_t value) {
     cuda_buffer * b    = context_of(buffer);
     const size_t  size = buffer->size;
-    do_now(b->device, "clearing a buffer", [=](cudaStream_t stream) { return cudaMemsetAsync(b->memory, value, size, stream); });
+    do_now(b->device, "clearing a buffer",
+        [=](cudaStream_t stream) { return cudaMemsetAsync(b->memory, value, size, stream); });
 }
 
 static bool copy_now(gb_cuda_device * device, const ggml_tensor * src, ggml_tensor * dst) {
-    bool possible = true;
-    const bool ok = do_now(device, "copying a tensor", [&](cudaStream_t stream) {
+    bool       possible = true;
+    const bool ok       = do_now(device, "copying a tensor", [&](cudaStream_t stream) {
         cudaError_t error;
         possible = gb_cuda_copy_layout(device->name, src, dst, stream, &error);
         return error;
@@ -228,15 +229,13 @@ static ggml_backend_buffer_i buffer_hooks() {
     return hooks;
 }
 
-// --------------------------------------------------------------------------------------------------------- the device's buffer type
+// -------------------------------------------------------------------------------------------- the device's buffer type
 
 static gb_cuda_device * device_of_type(ggml_backend_buffer_type_t buft) {
     return static_cast<gb_cuda_device *>(buft->context);
 }
 
-static GGML_CALL const char * type_name(ggml_backend_buffer_type_t buft) {
-    return device_of_type(buft)->name;
-}
+static GGML_CALL const char * type_name(ggml_backend_buffer_type_t buft) { return device_of_type(buft)->name; }
 
 static GGML_CALL ggml_backend_buffer_t type_alloc(ggml_backend_buffer_type_t buft, size_t size) {
     gb_cuda_device * device = device_of_type(buft);
@@ -246,7 +245,8 @@ static GGML_CALL ggml_backend_buffer_t type_alloc(ggml_backend_buffer_type_t buf
         return nullptr;
     }
     b->memory = static_cast<char *>(gb_cuda_pool_alloc(device, size, &b->capacity));
-    ggml_backend_buffer_t buffer = b->memory != nullptr ? ggml_backend_buffer_init(buft, buffer_hooks(), b, size) : nullptr;
+    ggml_backend_buffer_t buffer =
+        b->memory != nullptr ? ggml_backend_buffer_init(buft, buffer_hooks(), b, size) : nullptr;
     if (buffer == nullptr) {
         gb_cuda_pool_free(device, b->memory, b->capacity);
         delete b;
@@ -259,7 +259,8 @@ static GGML_CALL size_t type_alignment(ggml_backend_buffer_type_t) {
 }
 
 static GGML_CALL bool type_supports(ggml_backend_buffer_type_t buft, ggml_backend_t backend) {
-    return gb_cuda_is_backend(backend) && static_cast<gb_cuda_backend *>(backend->context)->device == device_of_type(buft);
+    return gb_cuda_is_backend(backend) &&
+           static_cast<gb_cuda_backend *>(backend->context)->device == device_of_type(buft);
 }
 
 ggml_backend_buffer_type_i gb_cuda_buffer_type_hooks(void) {
@@ -271,21 +272,17 @@ ggml_backend_buffer_type_i gb_cuda_buffer_type_hooks(void) {
     return hooks;
 }
 
-// ------------------------------------------------------------------------------------------------------------- pinned host memory
+// -------------------------------------------------------------------------------------------------- pinned host memory
 
-// The buffers are of the CPU, around memory that the runtime gave: only freeing them is special. `previous` is what the CPU's buffer
-// would have done.
+// The buffers are of the CPU, around memory that the runtime gave: only freeing them is special. `previous` is what the
+// CPU's buffer would have done.
 struct pinned_buffer {
     void * memory; // owned
 };
 
-static GGML_CALL const char * host_name(ggml_backend_buffer_type_t) {
-    return "CUDA_Host";
-}
+static GGML_CALL const char * host_name(ggml_backend_buffer_type_t) { return "CUDA_Host"; }
 
-static GGML_CALL const char * pinned_name(ggml_backend_buffer_t) {
-    return "CUDA_Host";
-}
+static GGML_CALL const char * pinned_name(ggml_backend_buffer_t) { return "CUDA_Host"; }
 
 static GGML_CALL void pinned_free(ggml_backend_buffer_t buffer) {
     pinned_buffer *   p     = static_cast<pinned_buffer *>(buffer->context);
@@ -300,11 +297,13 @@ static GGML_CALL void * pinned_base(ggml_backend_buffer_t buffer) {
     return static_cast<pinned_buffer *>(buffer->context)->memory;
 }
 
-static GGML_CALL void pinned_set(ggml_backend_buffer_t, ggml_tensor * tensor, const void * data, size_t offset, size_t size) {
+static GGML_CALL void pinned_set(ggml_backend_buffer_t, ggml_tensor * tensor, const void * data, size_t offset,
+    size_t size) {
     memcpy(static_cast<char *>(tensor->data) + offset, data, size);
 }
 
-static GGML_CALL void pinned_get(ggml_backend_buffer_t, const ggml_tensor * tensor, void * data, size_t offset, size_t size) {
+static GGML_CALL void pinned_get(ggml_backend_buffer_t, const ggml_tensor * tensor, void * data, size_t offset,
+    size_t size) {
     memcpy(data, static_cast<const char *>(tensor->data) + offset, size);
 }
 
@@ -333,7 +332,7 @@ static GGML_CALL ggml_backend_buffer_t host_alloc(ggml_backend_buffer_type_t buf
     if (error != cudaSuccess) {
         (void) cudaGetLastError();
         ggml_report_error(error == cudaErrorMemoryAllocation ? GGML_STATUS_ALLOC_FAILED : GGML_STATUS_DEVICE_ERROR,
-                          "CUDA_Host: %zu bytes of pinned memory: %s", size, cudaGetErrorString(error));
+            "CUDA_Host: %zu bytes of pinned memory: %s", size, cudaGetErrorString(error));
         delete p;
         return nullptr;
     }
@@ -353,9 +352,7 @@ static GGML_CALL bool host_supports(ggml_backend_buffer_type_t, ggml_backend_t b
     return ggml_backend_is_cpu(backend);
 }
 
-static GGML_CALL bool host_is_host(ggml_backend_buffer_type_t) {
-    return true;
-}
+static GGML_CALL bool host_is_host(ggml_backend_buffer_type_t) { return true; }
 
 ggml_backend_buffer_type_t gb_cuda_host_buffer_type(void) {
     static ggml_backend_buffer_type type = [] {

@@ -1,7 +1,8 @@
 // cuda_device.cu - the devices, what their errors mean, and their memory pools.
 //
-// The list of devices is made once, at the first question, and never changes: registry entries and buffers point into it. A pool keeps
-// blocks that were freed, for requests of nearly the same size, and gives them all back before a request is refused.
+// The list of devices is made once, at the first question, and never changes: registry entries and buffers point into
+// it. A pool keeps blocks that were freed, for requests of nearly the same size, and gives them all back before a
+// request is refused.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,13 +14,14 @@
 #include "ggml-cuda.h"
 #include "launch.cuh"
 
-// --------------------------------------------------------------------------------------------------------------------- errors
+// -------------------------------------------------------------------------------------------------------------- errors
 
 bool gb_cuda_is_sticky(cudaError_t error) {
     const int n = (int) error;
-    // 214, 226: memory errors; 220: link; 702: too long; 710, 714 to 719: what kernels do wrong; 721: tensor memory left; 999: unknown
-    return n == 214 || n == 220 || n == 226 || n == (int) cudaErrorIllegalAddress || n == 702 || n == 710 || (n >= 714 && n <= 719) || n == 721 ||
-           n == (int) cudaErrorUnknown;
+    // 214, 226: memory errors; 220: link; 702: too long; 710, 714 to 719: what kernels do wrong; 721: tensor memory
+    // left; 999: unknown
+    return n == 214 || n == 220 || n == 226 || n == (int) cudaErrorIllegalAddress || n == 702 || n == 710 ||
+           (n >= 714 && n <= 719) || n == 721 || n == (int) cudaErrorUnknown;
 }
 
 enum ggml_status gb_cuda_report(const char * device, const char * call, cudaError_t error) {
@@ -28,8 +30,10 @@ enum ggml_status gb_cuda_report(const char * device, const char * call, cudaErro
     if (!gb_cuda_is_sticky(error)) {
         (void) cudaGetLastError();
     }
-    const enum ggml_status status = error == cudaErrorMemoryAllocation ? GGML_STATUS_ALLOC_FAILED : GGML_STATUS_DEVICE_ERROR;
-    return ggml_report_error(status, "%s: %s: %s (%s)", device, name, cudaGetErrorString(error), cudaGetErrorName(error));
+    const enum ggml_status status =
+        error == cudaErrorMemoryAllocation ? GGML_STATUS_ALLOC_FAILED : GGML_STATUS_DEVICE_ERROR;
+    return ggml_report_error(status, "%s: %s: %s (%s)", device, name, cudaGetErrorString(error),
+        cudaGetErrorName(error));
 }
 
 gb_cuda_on_device::gb_cuda_on_device(int id) : previous(-1) {
@@ -45,7 +49,7 @@ gb_cuda_on_device::~gb_cuda_on_device() {
     }
 }
 
-// -------------------------------------------------------------------------------------------------------------------- devices
+// ------------------------------------------------------------------------------------------------------------- devices
 
 namespace {
 
@@ -67,8 +71,8 @@ struct devices {
     std::mutex     waits[GGML_CUDA_MAX_DEVICES];
     std::mutex     code_lock;
     bool           has_code[GGML_CUDA_MAX_DEVICES] = {}; // checked, and there
-    int            n          = 0;
-    char           reason[256] = "";
+    int            n                               = 0;
+    char           reason[256]                     = "";
 };
 
 void describe(gb_cuda_device & d, int id, const cudaDeviceProp & p) {
@@ -89,7 +93,8 @@ void find_devices(devices & all) {
     cudaError_t error = cudaGetDeviceCount(&n);
     if (error != cudaSuccess || n <= 0) {
         (void) cudaGetLastError();
-        snprintf(all.reason, sizeof(all.reason), "%s", error != cudaSuccess ? cudaGetErrorString(error) : "the driver lists none");
+        snprintf(all.reason, sizeof(all.reason), "%s",
+            error != cudaSuccess ? cudaGetErrorString(error) : "the driver lists none");
         return;
     }
     for (int id = 0; id < n && id < GGML_CUDA_MAX_DEVICES; id++) {
@@ -122,22 +127,16 @@ devices & list() {
 
 } // namespace
 
-int gb_cuda_device_count(void) {
-    return list().n;
-}
+int gb_cuda_device_count(void) { return list().n; }
 
-const char * gb_cuda_absent_reason(void) {
-    return list().reason;
-}
+const char * gb_cuda_absent_reason(void) { return list().reason; }
 
 gb_cuda_device * gb_cuda_device_get(int i) {
     devices & all = list();
     return i >= 0 && i < all.n ? &all.device[i] : nullptr;
 }
 
-std::mutex & gb_cuda_wait_lock(const gb_cuda_device * device) {
-    return list().waits[device->id];
-}
+std::mutex & gb_cuda_wait_lock(const gb_cuda_device * device) { return list().waits[device->id]; }
 
 cudaError_t gb_cuda_wait(const gb_cuda_device * device) {
     const std::lock_guard<std::mutex> held(gb_cuda_wait_lock(device));
@@ -145,9 +144,7 @@ cudaError_t gb_cuda_wait(const gb_cuda_device * device) {
     return cudaDeviceSynchronize();
 }
 
-GB_KERNEL gb_any_kernel(int * p) {
-    *p = 0;
-}
+GB_KERNEL gb_any_kernel(int * p) { *p = 0; }
 
 // Not when the devices are listed: the question makes a context on the device, which takes time and memory.
 bool gb_cuda_check_code(gb_cuda_device * device) {
@@ -165,7 +162,7 @@ bool gb_cuda_check_code(gb_cuda_device * device) {
         gb_cuda_report(device->name, call, error);
         return false;
     }
-    device->cc                = a.ptxVersion < device->cc ? a.ptxVersion : device->cc;
+    device->cc               = a.ptxVersion < device->cc ? a.ptxVersion : device->cc;
     all.has_code[device->id] = true;
     return true;
 }
@@ -181,7 +178,7 @@ void gb_cuda_reach_peers(const gb_cuda_device * device) {
     (void) cudaGetLastError();
 }
 
-// ----------------------------------------------------------------------------------------------------------------------- pool
+// ---------------------------------------------------------------------------------------------------------------- pool
 
 static const char * too_old(const gb_cuda_device * d) {
     return d->cc < OLDEST ? "its compute capability is below 7.5" : nullptr;
@@ -224,7 +221,8 @@ static void report_no_memory(const gb_cuda_device * device, size_t size) {
     if (cudaMemGetInfo(&free_bytes, &total) != cudaSuccess) {
         (void) cudaGetLastError();
     }
-    ggml_report_error(GGML_STATUS_ALLOC_FAILED, "%s: out of memory: %zu bytes wanted, %zu free of %zu", device->name, size, free_bytes, total);
+    ggml_report_error(GGML_STATUS_ALLOC_FAILED, "%s: out of memory: %zu bytes wanted, %zu free of %zu", device->name,
+        size, free_bytes, total);
 }
 
 void * gb_cuda_pool_alloc(gb_cuda_device * device, size_t size, size_t * capacity) {

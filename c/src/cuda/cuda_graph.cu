@@ -1,12 +1,15 @@
 // cuda_graph.cu - running graphs: node by node at first, replayed as a CUDA graph when they come again.
 //
-// What a graph would queue follows from its signature alone: operators, parameters, types, shapes, strides, addresses and who may look, node by node. The
-// first time a signature comes, its nodes are launched; the second time they are captured; from then on the executable graph is launched.
-// A new signature with the operators of one that is executable takes that one's executable graph over, updated.
+// What a graph would queue follows from its signature alone: operators, parameters, types, shapes, strides, addresses
+// and who may look, node by node. The first time a signature comes, its nodes are launched; the second time they are
+// captured; from then on the executable graph is launched. A new signature with the operators of one that is executable
+// takes that one's executable graph over, updated.
 //
-// Before a graph is launched or captured, a dry run measures its scratch memory, and there is one block of that size: nothing grows on the way.
+// Before a graph is launched or captured, a dry run measures its scratch memory, and there is one block of that size:
+// nothing grows on the way.
 //
-// Invariant: a captured graph refers to scratch memory and to nothing else of ours, so it is forgotten before scratch memory moves.
+// Invariant: a captured graph refers to scratch memory and to nothing else of ours, so it is forgotten before scratch
+// memory moves.
 #include <stdlib.h>
 #include <string.h>
 
@@ -49,8 +52,8 @@ template <class T> struct array {
 
 struct captured {
     array<unsigned char> signature;
-    uint64_t             shape;    // of the operators alone: what an update needs to agree
-    cudaGraphExec_t      exec;     // NULL: seen once
+    uint64_t             shape; // of the operators alone: what an update needs to agree
+    cudaGraphExec_t      exec;  // NULL: seen once
     uint64_t             last_use;
 };
 
@@ -59,7 +62,7 @@ struct captured {
 struct gb_cuda_graphs {
     enum { N = 16 }; // graphs that are remembered
     captured             entries[N];
-    int                  n = 0;
+    int                  n     = 0;
     uint64_t             clock = 0;
     bool                 on    = true;
     array<unsigned char> signature; // of the graph at hand
@@ -67,7 +70,7 @@ struct gb_cuda_graphs {
     gb_cuda_graph_stats  stats = {};
 };
 
-// ------------------------------------------------------------------------------------------------------------------ signatures
+// ---------------------------------------------------------------------------------------------------------- signatures
 
 namespace {
 
@@ -107,8 +110,8 @@ bool write_signature(gb_cuda_graphs & g, bool fusing) {
     g.signature.n = 0;
     w.put(&fusing, sizeof(fusing));
     for (size_t i = 0; i < g.nodes.n; i++) {
-        const ggml_tensor * t = g.nodes.data[i];
-        const tensor_key    k = key_of(t);
+        const ggml_tensor * t      = g.nodes.data[i];
+        const tensor_key    k      = key_of(t);
         const bool          unseen = ggml_backend_may_leave_out(t);
         w.put(&k, sizeof(k));
         w.put(&unseen, sizeof(unseen));
@@ -217,20 +220,17 @@ void gb_cuda_graphs_free(gb_cuda_graphs * g) {
     }
 }
 
-gb_cuda_graph_stats gb_cuda_graphs_stats(const gb_cuda_graphs * g) {
-    return g->stats;
-}
+gb_cuda_graph_stats gb_cuda_graphs_stats(const gb_cuda_graphs * g) { return g->stats; }
 
-void gb_cuda_graphs_set(gb_cuda_graphs * g, bool on) {
-    g->on = on;
-}
+void gb_cuda_graphs_set(gb_cuda_graphs * g, bool on) { g->on = on; }
 
-// -------------------------------------------------------------------------------------------------------------------- queueing
+// ------------------------------------------------------------------------------------------------------------ queueing
 
 static enum ggml_status check_memory(const gb_cuda_backend & b, const ggml_tensor * node, const ggml_tensor * t) {
     if (t->data == nullptr || gb_cuda_device_of(t) != b.device) {
-        return ggml_report_error(GGML_STATUS_INVALID_ARGUMENT, "%s: %s '%s': tensor '%s' is not in this device's memory", b.device->name,
-                                 ggml_op_desc(node), node->name, t->name);
+        return ggml_report_error(GGML_STATUS_INVALID_ARGUMENT,
+            "%s: %s '%s': tensor '%s' is not in this device's memory", b.device->name, ggml_op_desc(node), node->name,
+            t->name);
     }
     return GGML_STATUS_SUCCESS;
 }
@@ -238,7 +238,8 @@ static enum ggml_status check_memory(const gb_cuda_backend & b, const ggml_tenso
 static enum ggml_status check_node(const gb_cuda_backend & b, const ggml_tensor * node, bool placed) {
     const char * reason = gb_cuda_unsupported_reason(*b.device, node);
     if (reason != nullptr) {
-        return ggml_report_error(GGML_STATUS_UNSUPPORTED, "%s: %s '%s': %s", b.device->name, ggml_op_desc(node), node->name, reason);
+        return ggml_report_error(GGML_STATUS_UNSUPPORTED, "%s: %s '%s': %s", b.device->name, ggml_op_desc(node),
+            node->name, reason);
     }
     enum ggml_status status = placed ? check_memory(b, node, node) : GGML_STATUS_SUCCESS;
     for (int j = 0; placed && j < GGML_MAX_SRC && status == GGML_STATUS_SUCCESS; j++) {
@@ -250,11 +251,14 @@ static enum ggml_status check_node(const gb_cuda_backend & b, const ggml_tensor 
     return status;
 }
 
-// The nodes that are computed. All that can be wrong with the graph is found before anything is queued. `placed`: they have memory.
-static enum ggml_status collect(const gb_cuda_backend & b, const ggml_cgraph * graph, bool placed, array<ggml_tensor *> & nodes) {
+// The nodes that are computed. All that can be wrong with the graph is found before anything is queued. `placed`: they
+// have memory.
+static enum ggml_status collect(const gb_cuda_backend & b, const ggml_cgraph * graph, bool placed,
+    array<ggml_tensor *> & nodes) {
     nodes.n = 0;
     if (!nodes.reserve((size_t) graph->n_nodes)) {
-        return ggml_report_error(GGML_STATUS_ALLOC_FAILED, "%s: no host memory for a graph of %d nodes", b.device->name, graph->n_nodes);
+        return ggml_report_error(GGML_STATUS_ALLOC_FAILED, "%s: no host memory for a graph of %d nodes", b.device->name,
+            graph->n_nodes);
     }
     for (int i = 0; i < graph->n_nodes; i++) {
         ggml_tensor * node = graph->nodes[i];
@@ -294,15 +298,16 @@ static enum ggml_status queue_nodes(gb_cuda_backend & b, const array<ggml_tensor
 }
 
 // Queues everything nowhere: what that takes of scratch memory, the same will take.
-static enum ggml_status measure(const gb_cuda_backend & b, const array<ggml_tensor *> & nodes, enum gb_cuda_run kind, size_t * size) {
-    gb_cuda_backend dry  = {};
-    dry.device           = b.device;
-    dry.stream           = GB_NOWHERE;
-    dry.kind             = kind;
-    dry.fusing           = kind == GB_CUDA_PLAN || b.fusing;
-    dry.blas             = b.blas;
-    dry.scratch.memory   = reinterpret_cast<char *>((uintptr_t) 1 << 40);
-    dry.scratch.capacity = SIZE_MAX / 4;
+static enum ggml_status measure(const gb_cuda_backend & b, const array<ggml_tensor *> & nodes, enum gb_cuda_run kind,
+    size_t * size) {
+    gb_cuda_backend dry           = {};
+    dry.device                    = b.device;
+    dry.stream                    = GB_NOWHERE;
+    dry.kind                      = kind;
+    dry.fusing                    = kind == GB_CUDA_PLAN || b.fusing;
+    dry.blas                      = b.blas;
+    dry.scratch.memory            = reinterpret_cast<char *>((uintptr_t) 1 << 40);
+    dry.scratch.capacity          = SIZE_MAX / 4;
     const enum ggml_status status = queue_nodes(dry, nodes);
     *size                         = dry.scratch.peak;
     return status;
@@ -321,7 +326,9 @@ enum ggml_status gb_cuda_graph_work_size(const gb_cuda_backend & b, const ggml_c
 static enum ggml_status reserve_scratch(gb_cuda_backend & b) {
     size_t                 size   = 0;
     const enum ggml_status status = measure(b, b.graphs->nodes, GB_CUDA_MEASURE, &size);
-    return status != GGML_STATUS_SUCCESS ? status : gb_cuda_scratch_reserve(b, size) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    return status != GGML_STATUS_SUCCESS      ? status
+           : gb_cuda_scratch_reserve(b, size) ? GGML_STATUS_SUCCESS
+                                              : GGML_STATUS_ALLOC_FAILED;
 }
 
 // Records what queue_nodes would queue. NULL: it could not be recorded; the graph is launched node by node then.
@@ -344,7 +351,8 @@ static cudaGraph_t capture(gb_cuda_backend & b) {
     return nullptr;
 }
 
-// Makes `c` executable: by updating `like`, which loses it, or, when that is NULL, from nothing. False: c stays as it was.
+// Makes `c` executable: by updating `like`, which loses it, or, when that is NULL, from nothing. False: c stays as it
+// was.
 static bool make_executable(gb_cuda_backend & b, captured & c, captured * like) {
     cudaGraph_t graph = capture(b);
     if (graph == nullptr) {

@@ -1,7 +1,9 @@
-// cuda_index.cu - indices that were out of range: kernels note the first one (kernels/wrong_index.cuh), and who waits reports it.
+// cuda_index.cu - indices that were out of range: kernels note the first one (kernels/wrong_index.cuh), and who waits
+// reports it.
 //
-// No call waits for the device because of that: the note lies in pinned host memory, and is looked at by those who wait anyway. Those are
-// synchronize of the backend, reading the memory that the wrong result lies in, and the next graph, if the note is complete by then.
+// No call waits for the device because of that: the note lies in pinned host memory, and is looked at by those who wait
+// anyway. Those are synchronize of the backend, reading the memory that the wrong result lies in, and the next graph,
+// if the note is complete by then.
 #include <stdio.h>
 #include <string.h>
 
@@ -23,9 +25,7 @@ struct {
     gb_cuda_index_watch * first = nullptr;
 } watches; // of all backends
 
-bool is_complete(const gb_cuda_index_watch * w) {
-    return *static_cast<const volatile int *>(&w->note->complete) != 0;
-}
+bool is_complete(const gb_cuda_index_watch * w) { return *static_cast<const volatile int *>(&w->note->complete) != 0; }
 
 void report(const char * device, gb_cuda_index_watch * w) {
     const gb_cuda_index_note & n = *w->note;
@@ -40,7 +40,8 @@ void report(const char * device, gb_cuda_index_watch * w) {
         snprintf(where, sizeof(where), "ids[%d] of row %lld is %d,", n.which, (long long) n.place[0], n.id);
     }
     w->reported = true;
-    ggml_report_error(GGML_STATUS_INVALID_ARGUMENT, "%s: %.*s: %s out of range 0..%lld", device, GB_CUDA_INDEX_TEXT, n.text, where, (long long) n.limit - 1);
+    ggml_report_error(GGML_STATUS_INVALID_ARGUMENT, "%s: %.*s: %s out of range 0..%lld", device, GB_CUDA_INDEX_TEXT,
+        n.text, where, (long long) n.limit - 1);
 }
 
 } // namespace
@@ -52,7 +53,8 @@ gb_cuda_index_watch * gb_cuda_index_new(const char * device) {
         ggml_report_error(GGML_STATUS_ALLOC_FAILED, "%s: no host memory for a backend", device);
         return nullptr;
     }
-    const cudaError_t error = cudaHostAlloc(&memory, sizeof(gb_cuda_index_note), cudaHostAllocPortable | cudaHostAllocMapped);
+    const cudaError_t error =
+        cudaHostAlloc(&memory, sizeof(gb_cuda_index_note), cudaHostAllocPortable | cudaHostAllocMapped);
     if (error != cudaSuccess) {
         gb_cuda_report(device, "cudaHostAlloc", error);
         delete w;
@@ -61,7 +63,7 @@ gb_cuda_index_watch * gb_cuda_index_new(const char * device) {
     memset(memory, 0, sizeof(gb_cuda_index_note));
     w->note = static_cast<gb_cuda_index_note *>(memory);
     const std::lock_guard<std::mutex> held(watches.lock);
-    w->next   = watches.first;
+    w->next       = watches.first;
     watches.first = w;
     return w;
 }
@@ -109,9 +111,7 @@ bool gb_cuda_index_check(gb_cuda_backend & b) {
     return known;
 }
 
-bool gb_cuda_index_is_noted(const gb_cuda_backend & b) {
-    return is_complete(b.index);
-}
+bool gb_cuda_index_is_noted(const gb_cuda_backend & b) { return is_complete(b.index); }
 
 bool gb_cuda_index_check_memory(const char * device, const char * memory, size_t size) {
     const std::lock_guard<std::mutex> held(watches.lock);

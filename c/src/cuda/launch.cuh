@@ -1,19 +1,23 @@
 // launch.cuh - the dialect that kernels are written in.
 //
-// One idea: device code touches the hardware only through the names below, so that the same source runs on a GPU (compiled by nvcc) and in
-// the tests' emulation (compiled by the host's C++ compiler with GB_CUDA_EMULATED; tests/cuda/emulation). What is allowed:
+// One idea: device code touches the hardware only through the names below, so that the same source runs on a GPU
+// (compiled by nvcc) and in the tests' emulation (compiled by the host's C++ compiler with GB_CUDA_EMULATED;
+// tests/cuda/emulation). What is allowed:
 //
-//   threadIdx blockIdx blockDim gridDim, float2 float4 int2 int4 uint2 uint4 and make_*, <math.h> functions on float, rsqrtf
+//   threadIdx blockIdx blockDim gridDim, float2 float4 int2 int4 uint2 uint4 and make_*, <math.h> functions on float,
+//   rsqrtf
 //   GB_LAUNCH                    instead of <<< >>>; gives a cudaError_t, to be checked with GB_CUDA_TRY
 //   GB_SHARED, GB_DYNAMIC_SHARED instead of __shared__
-//   gb_sync_block gb_sync_warp   instead of __syncthreads, __syncwarp: by all threads of the block, of the warp; none may have returned
-//   gb_shfl* gb_ballot gb_any gb_all gb_warp_sum gb_warp_max     by all 32 lanes; so blocks have a multiple of 32 threads
+//   gb_sync_block gb_sync_warp   instead of __syncthreads, __syncwarp: by all threads of the block, of the warp; none
+//                                may have returned
+//   gb_shfl* gb_ballot gb_any gb_all gb_warp_sum gb_warp_max     by all 32 lanes; so blocks have a multiple of 32
+//   threads
 //   gb_cp_async_* gb_ldmatrix_* gb_mma_* gb_dp4a gb_atomic_*     as in the PTX manual
 //   gb_fence_system              instead of __threadfence_system
 //   gb_needs_code                only code for this capability (80, say) may come here: the emulation looks
 //
-// Not allowed: device lambdas, recursion, printf, asserts, warp-level code under a condition that lanes disagree on, __constant__ (use
-// GB_CONST for tables), cooperative groups, other inline assembly.
+// Not allowed: device lambdas, recursion, printf, asserts, warp-level code under a condition that lanes disagree on,
+// __constant__ (use GB_CONST for tables), cooperative groups, other inline assembly.
 #ifndef GB_CUDA_LAUNCH_CUH
 #define GB_CUDA_LAUNCH_CUH
 
@@ -26,10 +30,12 @@
 
 #define GB_WARP 32
 
-// Kernel by name, with template arguments in parentheses: GB_LAUNCH((scale<float, 4>), grid, block, 0, b.stream, x, y, n). Grid and block are
-// dim3 or a number.
+// Kernel by name, with template arguments in parentheses: GB_LAUNCH((scale<float, 4>), grid, block, 0, b.stream, x, y,
+// n). Grid and block are dim3 or a number.
 #define GB_LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
-    ((stream) == GB_NOWHERE ? cudaSuccess : gb_launch(#kernel, kernel, dim3(grid), dim3(block), (size_t) (shared_bytes), stream, __VA_ARGS__))
+    ((stream) == GB_NOWHERE                                       \
+            ? cudaSuccess                                         \
+            : gb_launch(#kernel, kernel, dim3(grid), dim3(block), (size_t) (shared_bytes), stream, __VA_ARGS__))
 
 // The stream of a dry run: what is queued there is not (cuda_graph.cu).
 #define GB_NOWHERE ((cudaStream_t) ~(uintptr_t) 0)
@@ -40,42 +46,24 @@
 #    include "launch_device.cuh"
 #endif
 
-// ----------------------------------------------------------------------------------------------- the same for both
+// --------------------------------------------------------------------------------------------------- the same for both
 
 #define GB_DEVICE static __device__ __forceinline__
 #define GB_KERNEL static __global__ void
 
-template <class T> __device__ __forceinline__ T gb_min(T a, T b) {
-    return a < b ? a : b;
-}
+template <class T> __device__ __forceinline__ T gb_min(T a, T b) { return a < b ? a : b; }
 
-template <class T> __device__ __forceinline__ T gb_max(T a, T b) {
-    return a > b ? a : b;
-}
+template <class T> __device__ __forceinline__ T gb_max(T a, T b) { return a > b ? a : b; }
 
-GB_DEVICE float gb_to_float(float x) {
-    return x;
-}
-GB_DEVICE float gb_to_float(int32_t x) {
-    return (float) x;
-}
-GB_DEVICE float gb_to_float(int16_t x) {
-    return (float) x;
-}
-GB_DEVICE float gb_to_float(int8_t x) {
-    return (float) x;
-}
+GB_DEVICE float gb_to_float(float x) { return x; }
+GB_DEVICE float gb_to_float(int32_t x) { return (float) x; }
+GB_DEVICE float gb_to_float(int16_t x) { return (float) x; }
+GB_DEVICE float gb_to_float(int8_t x) { return (float) x; }
 
 // To any of float, gb_half, gb_bf16 (round to nearest even); integers are cut.
-template <class T> __device__ __forceinline__ T gb_from_float(float x) {
-    return (T) x;
-}
-template <> __device__ __forceinline__ gb_half gb_from_float<gb_half>(float x) {
-    return gb_float_to_half(x);
-}
-template <> __device__ __forceinline__ gb_bf16 gb_from_float<gb_bf16>(float x) {
-    return gb_float_to_bf16(x);
-}
+template <class T> __device__ __forceinline__ T gb_from_float(float x) { return (T) x; }
+template <> __device__ __forceinline__ gb_half  gb_from_float<gb_half>(float x) { return gb_float_to_half(x); }
+template <> __device__ __forceinline__ gb_bf16  gb_from_float<gb_bf16>(float x) { return gb_float_to_bf16(x); }
 
 GB_DEVICE int gb_lane(void) {
     return (int) (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % GB_WARP;

@@ -1,8 +1,8 @@
 // launch_device.cuh - the dialect of launch.cuh on a GPU: thin wrappers around intrinsics and PTX.
 //
-// Fragments of gb_mma_* and gb_ldmatrix_* are laid out as in the PTX manual; on compute capability 7.5, which has smaller shapes, they
-// are composed of those, with the same fragments. bf16, tf32 and asynchronous copies begin with 8.0: before, the first two trap
-// (nothing may launch them: gb_cuda_device.cc), the last copies at once.
+// Fragments of gb_mma_* and gb_ldmatrix_* are laid out as in the PTX manual; on compute capability 7.5, which has
+// smaller shapes, they are composed of those, with the same fragments. bf16, tf32 and asynchronous copies begin with
+// 8.0: before, the first two trap (nothing may launch them: gb_cuda_device.cc), the last copies at once.
 #ifndef GB_CUDA_LAUNCH_DEVICE_CUH
 #define GB_CUDA_LAUNCH_DEVICE_CUH
 
@@ -12,15 +12,17 @@
 #define GB_CONST static __device__ const
 
 #define GB_SHARED(type, name, count) __shared__ __align__(16) type name[count]
-#define GB_DYNAMIC_SHARED(type, name)                                            \
+#define GB_DYNAMIC_SHARED(type, name)                                           \
     extern __shared__ __align__(1024) unsigned char gb_dynamic_shared_memory[]; \
-    type * const name = reinterpret_cast<type *>(gb_dynamic_shared_memory)
+    type * const                                    name = reinterpret_cast<type *>(gb_dynamic_shared_memory)
 
 // More shared memory than every device has must be asked for, once a kernel; asking again is cheap.
 template <class... P, class... A>
-inline cudaError_t gb_launch(const char *, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream, A... args) {
+inline cudaError_t gb_launch(const char *, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
+    cudaStream_t stream, A... args) {
     if (shared > 48 * 1024) {
-        const cudaError_t error = cudaFuncSetAttribute((const void *) kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int) shared);
+        const cudaError_t error =
+            cudaFuncSetAttribute((const void *) kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int) shared);
         if (error != cudaSuccess) {
             return error;
         }
@@ -36,30 +38,14 @@ inline cudaError_t gb_launch(const char *, void (*kernel)(P...), dim3 grid, dim3
 typedef __half        gb_half;
 typedef __nv_bfloat16 gb_bf16;
 
-static __device__ __forceinline__ float gb_to_float(gb_half x) {
-    return __half2float(x);
-}
-static __device__ __forceinline__ float gb_to_float(gb_bf16 x) {
-    return __bfloat162float(x);
-}
-static __device__ __forceinline__ gb_half gb_float_to_half(float x) {
-    return __float2half_rn(x);
-}
-static __device__ __forceinline__ gb_bf16 gb_float_to_bf16(float x) {
-    return __float2bfloat16_rn(x);
-}
-static __device__ __forceinline__ gb_half gb_half_of_bits(uint16_t bits) {
-    return __ushort_as_half(bits);
-}
-static __device__ __forceinline__ uint16_t gb_half_bits(gb_half x) {
-    return __half_as_ushort(x);
-}
-static __device__ __forceinline__ gb_bf16 gb_bf16_of_bits(uint16_t bits) {
-    return __ushort_as_bfloat16(bits);
-}
-static __device__ __forceinline__ uint16_t gb_bf16_bits(gb_bf16 x) {
-    return __bfloat16_as_ushort(x);
-}
+static __device__ __forceinline__ float    gb_to_float(gb_half x) { return __half2float(x); }
+static __device__ __forceinline__ float    gb_to_float(gb_bf16 x) { return __bfloat162float(x); }
+static __device__ __forceinline__ gb_half  gb_float_to_half(float x) { return __float2half_rn(x); }
+static __device__ __forceinline__ gb_bf16  gb_float_to_bf16(float x) { return __float2bfloat16_rn(x); }
+static __device__ __forceinline__ gb_half  gb_half_of_bits(uint16_t bits) { return __ushort_as_half(bits); }
+static __device__ __forceinline__ uint16_t gb_half_bits(gb_half x) { return __half_as_ushort(x); }
+static __device__ __forceinline__ gb_bf16  gb_bf16_of_bits(uint16_t bits) { return __ushort_as_bfloat16(bits); }
+static __device__ __forceinline__ uint16_t gb_bf16_bits(gb_bf16 x) { return __bfloat16_as_ushort(x); }
 // Two halves in a register, the first in the low bits.
 static __device__ __forceinline__ uint32_t gb_pack_half2(float lo, float hi) {
     const __half2 h = __floats2half2_rn(lo, hi);
@@ -70,20 +56,14 @@ static __device__ __forceinline__ float2 gb_unpack_half2(uint32_t u) {
 }
 
 // c + the sum of four products of signed bytes.
-static __device__ __forceinline__ int gb_dp4a(int a, int b, int c) {
-    return __dp4a(a, b, c);
-}
+static __device__ __forceinline__ int gb_dp4a(int a, int b, int c) { return __dp4a(a, b, c); }
 
 static __device__ __forceinline__ void gb_needs_code(int) {}
 
 // ---- threads together
 
-static __device__ __forceinline__ void gb_sync_block(void) {
-    __syncthreads();
-}
-static __device__ __forceinline__ void gb_sync_warp(void) {
-    __syncwarp();
-}
+static __device__ __forceinline__ void                 gb_sync_block(void) { __syncthreads(); }
+static __device__ __forceinline__ void                 gb_sync_warp(void) { __syncwarp(); }
 template <class T> static __device__ __forceinline__ T gb_shfl(T x, int lane) {
     return __shfl_sync(0xffffffffu, x, lane);
 }
@@ -96,27 +76,19 @@ template <class T> static __device__ __forceinline__ T gb_shfl_up(T x, int delta
 template <class T> static __device__ __forceinline__ T gb_shfl_down(T x, int delta) {
     return __shfl_down_sync(0xffffffffu, x, delta);
 }
-static __device__ __forceinline__ uint32_t gb_ballot(bool x) {
-    return __ballot_sync(0xffffffffu, x);
-}
-static __device__ __forceinline__ bool gb_any(bool x) {
-    return __any_sync(0xffffffffu, x);
-}
-static __device__ __forceinline__ bool gb_all(bool x) {
-    return __all_sync(0xffffffffu, x);
-}
-template <class T> static __device__ __forceinline__ T gb_atomic_add(T * p, T x) { // int, unsigned, float; the old value
-    return atomicAdd(p, x);
-}
+static __device__ __forceinline__ uint32_t gb_ballot(bool x) { return __ballot_sync(0xffffffffu, x); }
+static __device__ __forceinline__ bool     gb_any(bool x) { return __any_sync(0xffffffffu, x); }
+static __device__ __forceinline__ bool     gb_all(bool x) { return __all_sync(0xffffffffu, x); }
+// int, unsigned, float; the old value
+template <class T> static __device__ __forceinline__ T gb_atomic_add(T * p, T x) { return atomicAdd(p, x); }
 // What the thread has written so far is seen by the host before what it writes after.
-static __device__ __forceinline__ void gb_fence_system(void) {
-    __threadfence_system();
-}
+static __device__ __forceinline__ void                 gb_fence_system(void) { __threadfence_system(); }
 template <class T> static __device__ __forceinline__ T gb_atomic_max(T * p, T x) { // int, unsigned
     return atomicMax(p, x);
 }
 
-// ---- asynchronous copies into shared memory: 16 bytes, both addresses 16-aligned, the last 16 - bytes of them zeros; or 4
+// ---- asynchronous copies into shared memory: 16 bytes, both addresses 16-aligned, the last 16 - bytes of them zeros;
+// or 4
 
 static __device__ __forceinline__ uint32_t gb_shared_address(const void * p) {
     return (uint32_t) __cvta_generic_to_shared(p);
@@ -124,7 +96,9 @@ static __device__ __forceinline__ uint32_t gb_shared_address(const void * p) {
 
 static __device__ __forceinline__ void gb_cp_async_16(void * shared, const void * global, int bytes = 16) {
 #if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(gb_shared_address(shared)), "l"(global), "r"(bytes) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(gb_shared_address(shared)), "l"(global),
+        "r"(bytes)
+        : "memory");
 #else
     uint4 v = make_uint4(0, 0, 0, 0);
     if (bytes == 16) {
@@ -140,7 +114,9 @@ static __device__ __forceinline__ void gb_cp_async_16(void * shared, const void 
 
 static __device__ __forceinline__ void gb_cp_async_4(void * shared, const void * global, int bytes = 4) {
 #if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(gb_shared_address(shared)), "l"(global), "r"(bytes) : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(gb_shared_address(shared)), "l"(global),
+        "r"(bytes)
+        : "memory");
 #else
     uint32_t v = 0;
     for (int i = 0; i < bytes; i++) {
@@ -164,28 +140,32 @@ template <int pending> static __device__ __forceinline__ void gb_cp_async_wait(v
 #endif
 }
 
-// ---- matrices of 8 x 8 16-bit elements from shared memory: lane 8 i + r gives the address of row r of matrix i, 16-aligned
+// ---- matrices of 8 x 8 16-bit elements from shared memory: lane 8 i + r gives the address of row r of matrix i,
+// 16-aligned
 
 static __device__ __forceinline__ void gb_ldmatrix_x4(uint32_t (&r)[4], const void * row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(gb_shared_address(row))
-                 : "memory");
+        : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+        : "r"(gb_shared_address(row))
+        : "memory");
 }
 static __device__ __forceinline__ void gb_ldmatrix_x2(uint32_t (&r)[2], const void * row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];\n" : "=r"(r[0]), "=r"(r[1]) : "r"(gb_shared_address(row)) : "memory");
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];\n"
+        : "=r"(r[0]), "=r"(r[1])
+        : "r"(gb_shared_address(row))
+        : "memory");
 }
 static __device__ __forceinline__ void gb_ldmatrix_x4_trans(uint32_t (&r)[4], const void * row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(gb_shared_address(row))
-                 : "memory");
+        : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+        : "r"(gb_shared_address(row))
+        : "memory");
 }
 static __device__ __forceinline__ void gb_ldmatrix_x2_trans(uint32_t (&r)[2], const void * row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];\n"
-                 : "=r"(r[0]), "=r"(r[1])
-                 : "r"(gb_shared_address(row))
-                 : "memory");
+        : "=r"(r[0]), "=r"(r[1])
+        : "r"(gb_shared_address(row))
+        : "memory");
 }
 
 // ---- products of tiles: d += a b, with a of 16 x k by rows, b of k x 8 by columns, d of 16 x 8
@@ -193,14 +173,16 @@ static __device__ __forceinline__ void gb_ldmatrix_x2_trans(uint32_t (&r)[2], co
 // k = 16, of halves.
 static __device__ __forceinline__ void gb_mma_f16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
 #if __CUDA_ARCH__ >= 800
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, "
+                 "%1, %2, %3};\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #else
     for (int h = 0; h < 2; h++) {
-        asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};\n"
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                     : "r"(a[2 * h]), "r"(a[2 * h + 1]), "r"(b[h]));
+        asm volatile(
+            "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};\n"
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+            : "r"(a[2 * h]), "r"(a[2 * h + 1]), "r"(b[h]));
     }
 #endif
 }
@@ -208,9 +190,10 @@ static __device__ __forceinline__ void gb_mma_f16(float (&d)[4], const uint32_t 
 // k = 16, of bfloat16. From 8.0.
 static __device__ __forceinline__ void gb_mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
 #if __CUDA_ARCH__ >= 800
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #else
     (void) d, (void) a, (void) b;
     __trap();
@@ -220,9 +203,10 @@ static __device__ __forceinline__ void gb_mma_bf16(float (&d)[4], const uint32_t
 // k = 8, of floats of which the hardware uses 10 bits behind the point. From 8.0.
 static __device__ __forceinline__ void gb_mma_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
 #if __CUDA_ARCH__ >= 800
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #else
     (void) d, (void) a, (void) b;
     __trap();
@@ -243,15 +227,17 @@ static __device__ __forceinline__ uint32_t gb_to_tf32(float x) {
 // k = 32, of signed bytes.
 static __device__ __forceinline__ void gb_mma_s8(int (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
 #if __CUDA_ARCH__ >= 800
-    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n"
-                 : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, "
+                 "%1, %2, %3};\n"
+        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #else
-    for (int h = 0; h < 2; h++) { // half of k
+    // half of k
+    for (int h = 0; h < 2; h++) {
         for (int m = 0; m < 2; m++) { // half of the rows
             asm volatile("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0, %1}, {%2}, {%3}, {%0, %1};\n"
-                         : "+r"(d[2 * m]), "+r"(d[2 * m + 1])
-                         : "r"(a[2 * h + m]), "r"(b[h]));
+                : "+r"(d[2 * m]), "+r"(d[2 * m + 1])
+                : "r"(a[2 * h + m]), "r"(b[h]));
         }
     }
 #endif

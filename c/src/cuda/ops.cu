@@ -32,7 +32,8 @@ const gb_cuda_op * gb_cuda_op_get(enum ggml_op op) {
 }
 
 bool gb_cuda_is_view(enum ggml_op op) {
-    return op == GGML_OP_NONE || op == GGML_OP_RESHAPE || op == GGML_OP_VIEW || op == GGML_OP_PERMUTE || op == GGML_OP_TRANSPOSE;
+    return op == GGML_OP_NONE || op == GGML_OP_RESHAPE || op == GGML_OP_VIEW || op == GGML_OP_PERMUTE ||
+           op == GGML_OP_TRANSPOSE;
 }
 
 const char * gb_cuda_unsupported_reason(const gb_cuda_device & d, const ggml_tensor * op) {
@@ -45,7 +46,8 @@ const char * gb_cuda_unsupported_reason(const gb_cuda_device & d, const ggml_ten
 
 char * gb_cuda_data(const ggml_tensor * t) {
     const uintptr_t unplaced = (uintptr_t) 1 << 40; // memory of devices and its pieces begin at multiples of 256, too
-    return t->data != nullptr ? static_cast<char *>(t->data) : reinterpret_cast<char *>(unplaced + (t->view_src != nullptr ? t->view_offs : 0));
+    return t->data != nullptr ? static_cast<char *>(t->data)
+                              : reinterpret_cast<char *>(unplaced + (t->view_src != nullptr ? t->view_offs : 0));
 }
 
 bool gb_cuda_overlap(const ggml_tensor * a, const ggml_tensor * b) {

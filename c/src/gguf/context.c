@@ -1,4 +1,5 @@
-// context.c - making, freeing and querying a gguf_context. A getter that does not fit its index or type reports and returns nothing.
+// context.c - making, freeing and querying a gguf_context. A getter that does not fit its index or type reports and
+// returns nothing.
 #include <limits.h>
 #include <string.h>
 
@@ -9,20 +10,24 @@ static const struct {
     const char * name;
     size_t       size;
 } types[GGUF_TYPE_COUNT] = {
-    [GGUF_TYPE_UINT8] = { "u8", 1 },    [GGUF_TYPE_INT8] = { "i8", 1 },    [GGUF_TYPE_UINT16] = { "u16", 2 },
-    [GGUF_TYPE_INT16] = { "i16", 2 },   [GGUF_TYPE_UINT32] = { "u32", 4 }, [GGUF_TYPE_INT32] = { "i32", 4 },
-    [GGUF_TYPE_FLOAT32] = { "f32", 4 }, [GGUF_TYPE_BOOL] = { "bool", 1 },  [GGUF_TYPE_STRING] = { "str", 0 },
-    [GGUF_TYPE_ARRAY] = { "arr", 0 },   [GGUF_TYPE_UINT64] = { "u64", 8 }, [GGUF_TYPE_INT64] = { "i64", 8 },
+    [GGUF_TYPE_UINT8]   = { "u8", 1 },
+    [GGUF_TYPE_INT8]    = { "i8", 1 },
+    [GGUF_TYPE_UINT16]  = { "u16", 2 },
+    [GGUF_TYPE_INT16]   = { "i16", 2 },
+    [GGUF_TYPE_UINT32]  = { "u32", 4 },
+    [GGUF_TYPE_INT32]   = { "i32", 4 },
+    [GGUF_TYPE_FLOAT32] = { "f32", 4 },
+    [GGUF_TYPE_BOOL]    = { "bool", 1 },
+    [GGUF_TYPE_STRING]  = { "str", 0 },
+    [GGUF_TYPE_ARRAY]   = { "arr", 0 },
+    [GGUF_TYPE_UINT64]  = { "u64", 8 },
+    [GGUF_TYPE_INT64]   = { "i64", 8 },
     [GGUF_TYPE_FLOAT64] = { "f64", 8 },
 };
 
-const char * gguf_type_name(enum gguf_type type) {
-    return (unsigned) type < GGUF_TYPE_COUNT ? types[type].name : NULL;
-}
+const char * gguf_type_name(enum gguf_type type) { return (unsigned) type < GGUF_TYPE_COUNT ? types[type].name : NULL; }
 
-size_t gb_gguf_type_size(enum gguf_type type) {
-    return (unsigned) type < GGUF_TYPE_COUNT ? types[type].size : 0;
-}
+size_t gb_gguf_type_size(enum gguf_type type) { return (unsigned) type < GGUF_TYPE_COUNT ? types[type].size : 0; }
 
 struct gguf_context * gguf_init_empty(void) {
     struct gguf_context * ctx = GB_NEW(struct gguf_context);
@@ -62,74 +67,78 @@ void gguf_free(struct gguf_context * ctx) {
 bool gb_gguf_check_shape(const char * what, int n_dims, const int64_t * ne, int64_t * count) {
     *count = 1;
     for (int i = 0; i < n_dims; i++) {
-        GB_FAIL_IF(ne[i] < 1 || !gb_mul_i64(*count, ne[i], count), false, GGML_STATUS_INVALID_ARGUMENT,
-                   "%s: dimension %d is %lld: dimensions must be at least 1 and their product below 2^63", what, i, (long long) ne[i]);
+        GB_FAIL_IF_RETURNING(ne[i] < 1 || !gb_mul_i64(*count, ne[i], count), false, GGML_STATUS_INVALID_ARGUMENT,
+            "%s: dimension %d is %lld: dimensions must be at least 1 and their product below 2^63", what, i,
+            (long long) ne[i]);
     }
     return true;
 }
 
 bool gb_gguf_tensor_size(const char * what, uint32_t type, int n_dims, const int64_t * ne, size_t * size) {
-    GB_FAIL_IF(type > INT_MAX || !gb_type_is_valid((enum ggml_type) type), false, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: %u is not a tensor type", what, type);
+    GB_FAIL_IF_RETURNING(type > INT_MAX || !gb_type_is_valid((enum ggml_type) type), false,
+        GGML_STATUS_INVALID_ARGUMENT, "%s: %u is not a tensor type", what, type);
     const int64_t block = ggml_blck_size((enum ggml_type) type);
     int64_t       count;
     if (!gb_gguf_check_shape(what, n_dims, ne, &count)) {
         return false;
     }
-    GB_FAIL_IF(ne[0] % block != 0, false, GGML_STATUS_INVALID_ARGUMENT, "%s: rows of %lld elements do not divide into %s blocks of %lld",
-               what, (long long) ne[0], ggml_type_name((enum ggml_type) type), (long long) block);
-    GB_FAIL_IF((uint64_t) (count / block) > SIZE_MAX || !gb_mul_size((size_t) (count / block), ggml_type_size((enum ggml_type) type), size) ||
-                   *size > SIZE_MAX / 2,
-               false, GGML_STATUS_INVALID_ARGUMENT, "%s: the size of %lld elements overflows", what, (long long) count);
+    GB_FAIL_IF_RETURNING(ne[0] % block != 0, false, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: rows of %lld elements do not divide into %s blocks of %lld", what, (long long) ne[0],
+        ggml_type_name((enum ggml_type) type), (long long) block);
+    GB_FAIL_IF_RETURNING((uint64_t) (count / block) > SIZE_MAX ||
+                             !gb_mul_size((size_t) (count / block), ggml_type_size((enum ggml_type) type), size) ||
+                             *size > SIZE_MAX / 2,
+        false, GGML_STATUS_INVALID_ARGUMENT, "%s: the size of %lld elements overflows", what, (long long) count);
     return true;
 }
 
-// ---------------------------------------------------------------------------------------------------------------- properties
+// ---------------------------------------------------------------------------------------------------------- properties
 
 int gguf_get_version(const struct gguf_context * ctx) {
-    GB_CHECK_ARG(ctx, 0);
+    GB_CHECK_ARG_RETURNING(ctx, 0);
     return (int) ctx->version;
 }
 
 size_t gguf_get_alignment(const struct gguf_context * ctx) {
-    GB_CHECK_ARG(ctx, 0);
+    GB_CHECK_ARG_RETURNING(ctx, 0);
     return ctx->alignment;
 }
 
 size_t gguf_get_data_offset(const struct gguf_context * ctx) {
-    GB_CHECK_ARG(ctx, 0);
+    GB_CHECK_ARG_RETURNING(ctx, 0);
     return ctx->data_offset;
 }
 
 void * gguf_get_data(const struct gguf_context * ctx) {
-    GB_CHECK_ARG(ctx, NULL);
+    GB_CHECK_ARG_RETURNING(ctx, NULL);
     return ctx->data;
 }
 
-// --------------------------------------------------------------------------------------------------------------------- pairs
+// --------------------------------------------------------------------------------------------------------------- pairs
 
 int gguf_get_n_kv(const struct gguf_context * ctx) {
-    GB_CHECK_ARG(ctx, 0);
+    GB_CHECK_ARG_RETURNING(ctx, 0);
     return (int) ctx->kv.n;
 }
 
 int gguf_find_key(const struct gguf_context * ctx, const char * key) {
-    GB_CHECK_ARG(ctx, -1);
-    GB_CHECK_ARG(key, -1);
+    GB_CHECK_ARG_RETURNING(ctx, -1);
+    GB_CHECK_ARG_RETURNING(key, -1);
     return (int) gb_strmap_get(&ctx->key_index, key);
 }
 
 static const struct gb_gguf_kv * kv_at(const char * func, const struct gguf_context * ctx, int key_id) {
-    GB_FAIL_IF(ctx == NULL, NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'ctx' is NULL", func);
-    GB_FAIL_IF(key_id < 0 || (size_t) key_id >= ctx->kv.n, NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: key_id %d is out of range 0 .. %zu",
-               func, key_id, ctx->kv.n);
+    GB_FAIL_IF_RETURNING(ctx == NULL, NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'ctx' is NULL", func);
+    GB_FAIL_IF_RETURNING(key_id < 0 || (size_t) key_id >= ctx->kv.n, NULL, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: key_id %d is out of range 0 .. %zu", func, key_id, ctx->kv.n);
     return &ctx->kv.data[key_id];
 }
 
-static const struct gb_gguf_value * value_at(const char * func, const struct gguf_context * ctx, int key_id, enum gguf_type type) {
+static const struct gb_gguf_value * value_at(const char * func, const struct gguf_context * ctx, int key_id,
+    enum gguf_type type) {
     const struct gb_gguf_kv * kv = kv_at(func, ctx, key_id);
-    GB_FAIL_IF(kv != NULL && kv->value.type != type, NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: key '%s' is of type %s, not %s", func,
-               kv->key, gguf_type_name(kv->value.type), gguf_type_name(type));
+    GB_FAIL_IF_RETURNING(kv != NULL && kv->value.type != type, NULL, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: key '%s' is of type %s, not %s", func, kv->key, gguf_type_name(kv->value.type), gguf_type_name(type));
     return kv ? &kv->value : NULL;
 }
 
@@ -148,10 +157,10 @@ enum gguf_type gguf_get_arr_type(const struct gguf_context * ctx, int key_id) {
     return v ? v->arr_type : GGUF_TYPE_COUNT;
 }
 
-#define SCALAR_GETTER(suffix, ctype, TYPE, member)                                                                     \
-    ctype gguf_get_val_##suffix(const struct gguf_context * ctx, int key_id) {                                         \
-        const struct gb_gguf_value * v = value_at(__func__, ctx, key_id, GGUF_TYPE_##TYPE);                            \
-        return v ? v->scalar.member : (ctype) 0;                                                                       \
+#define SCALAR_GETTER(suffix, ctype, TYPE, member)                                          \
+    ctype gguf_get_val_##suffix(const struct gguf_context * ctx, int key_id) {              \
+        const struct gb_gguf_value * v = value_at(__func__, ctx, key_id, GGUF_TYPE_##TYPE); \
+        return v ? v->scalar.member : (ctype) 0;                                            \
     }
 
 SCALAR_GETTER(u8, uint8_t, UINT8, u8)
@@ -173,8 +182,8 @@ const char * gguf_get_val_str(const struct gguf_context * ctx, int key_id) {
 
 const void * gguf_get_val_data(const struct gguf_context * ctx, int key_id) {
     const struct gb_gguf_kv * kv = kv_at(__func__, ctx, key_id);
-    GB_FAIL_IF(kv != NULL && gb_gguf_type_size(kv->value.type) == 0, NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: key '%s' is of type %s, not a scalar",
-               __func__, kv->key, gguf_type_name(kv->value.type));
+    GB_FAIL_IF_RETURNING(kv != NULL && gb_gguf_type_size(kv->value.type) == 0, NULL, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: key '%s' is of type %s, not a scalar", __func__, kv->key, gguf_type_name(kv->value.type));
     return kv ? &kv->value.scalar : NULL;
 }
 
@@ -185,8 +194,8 @@ int gguf_get_arr_n(const struct gguf_context * ctx, int key_id) {
 
 const void * gguf_get_arr_data(const struct gguf_context * ctx, int key_id) {
     const struct gb_gguf_value * v = value_at(__func__, ctx, key_id, GGUF_TYPE_ARRAY);
-    GB_FAIL_IF(v != NULL && v->arr_type == GGUF_TYPE_STRING, NULL, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: key '%s' is an array of strings: use gguf_get_arr_str", __func__, ctx->kv.data[key_id].key);
+    GB_FAIL_IF_RETURNING(v != NULL && v->arr_type == GGUF_TYPE_STRING, NULL, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: key '%s' is an array of strings: use gguf_get_arr_str", __func__, ctx->kv.data[key_id].key);
     return v ? v->data : NULL;
 }
 
@@ -195,30 +204,32 @@ const char * gguf_get_arr_str(const struct gguf_context * ctx, int key_id, int i
     if (v == NULL) {
         return NULL;
     }
-    GB_FAIL_IF(v->arr_type != GGUF_TYPE_STRING, NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: key '%s' is an array of %s, not of strings", __func__,
-               ctx->kv.data[key_id].key, gguf_type_name(v->arr_type));
-    GB_FAIL_IF(i < 0 || (uint64_t) i >= v->n, NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: key '%s': index %d is out of range 0 .. %llu", __func__,
-               ctx->kv.data[key_id].key, i, (unsigned long long) v->n);
+    GB_FAIL_IF_RETURNING(v->arr_type != GGUF_TYPE_STRING, NULL, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: key '%s' is an array of %s, not of strings", __func__, ctx->kv.data[key_id].key,
+        gguf_type_name(v->arr_type));
+    GB_FAIL_IF_RETURNING(i < 0 || (uint64_t) i >= v->n, NULL, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: key '%s': index %d is out of range 0 .. %llu", __func__, ctx->kv.data[key_id].key, i,
+        (unsigned long long) v->n);
     return v->strs[i];
 }
 
-// ------------------------------------------------------------------------------------------------------------------- tensors
+// ------------------------------------------------------------------------------------------------------------- tensors
 
 int gguf_get_n_tensors(const struct gguf_context * ctx) {
-    GB_CHECK_ARG(ctx, 0);
+    GB_CHECK_ARG_RETURNING(ctx, 0);
     return (int) ctx->tensors.n;
 }
 
 int gguf_find_tensor(const struct gguf_context * ctx, const char * name) {
-    GB_CHECK_ARG(ctx, -1);
-    GB_CHECK_ARG(name, -1);
+    GB_CHECK_ARG_RETURNING(ctx, -1);
+    GB_CHECK_ARG_RETURNING(name, -1);
     return (int) gb_strmap_get(&ctx->tensor_index, name);
 }
 
 static const struct gb_gguf_tensor * tensor_at(const char * func, const struct gguf_context * ctx, int i) {
-    GB_FAIL_IF(ctx == NULL, NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'ctx' is NULL", func);
-    GB_FAIL_IF(i < 0 || (size_t) i >= ctx->tensors.n, NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: tensor %d is out of range 0 .. %zu", func, i,
-               ctx->tensors.n);
+    GB_FAIL_IF_RETURNING(ctx == NULL, NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'ctx' is NULL", func);
+    GB_FAIL_IF_RETURNING(i < 0 || (size_t) i >= ctx->tensors.n, NULL, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: tensor %d is out of range 0 .. %zu", func, i, ctx->tensors.n);
     return &ctx->tensors.data[i];
 }
 

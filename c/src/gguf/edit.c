@@ -19,25 +19,27 @@ void gb_gguf_layout(struct gguf_context * ctx) {
     }
 }
 
-// --------------------------------------------------------------------------------------------------------------------- pairs
+// --------------------------------------------------------------------------------------------------------------- pairs
 
 static enum ggml_status check_pair(const char * key, const struct gb_gguf_value * value) {
     const size_t length = strlen(key);
-    GB_FAIL_IF(length == 0 || length > GB_GGUF_MAX_KEY, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "gguf: a key has %zu bytes, allowed are 1 .. %d", length, GB_GGUF_MAX_KEY);
+    GB_FAIL_IF(length == 0 || length > GB_GGUF_MAX_KEY, GGML_STATUS_INVALID_ARGUMENT,
+        "gguf: a key has %zu bytes, allowed are 1 .. %d", length, GB_GGUF_MAX_KEY);
     if (strcmp(key, GB_GGUF_ALIGNMENT_KEY) == 0) {
-        GB_FAIL_IF(value->type != GGUF_TYPE_UINT32, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-                   "gguf: %s must be of type u32, not %s", key, gguf_type_name(value->type));
-        GB_FAIL_IF(!gb_gguf_alignment_is_valid(value->scalar.u32), GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-                   "gguf: %s is %u, must be a power of two up to %llu", key, value->scalar.u32, (unsigned long long) GB_GGUF_MAX_ALIGNMENT);
+        GB_FAIL_IF(value->type != GGUF_TYPE_UINT32, GGML_STATUS_INVALID_ARGUMENT,
+            "gguf: %s must be of type u32, not %s", key, gguf_type_name(value->type));
+        GB_FAIL_IF(!gb_gguf_alignment_is_valid(value->scalar.u32), GGML_STATUS_INVALID_ARGUMENT,
+            "gguf: %s is %u, must be a power of two up to %llu", key, value->scalar.u32,
+            (unsigned long long) GB_GGUF_MAX_ALIGNMENT);
     }
     return GGML_STATUS_SUCCESS;
 }
 
 static enum ggml_status append_pair(struct gguf_context * ctx, const char * key, const struct gb_gguf_value * value) {
-    GB_FAIL_IF(ctx->kv.n >= INT_MAX, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "gguf: more than %d pairs", INT_MAX);
+    GB_FAIL_IF(ctx->kv.n >= INT_MAX, GGML_STATUS_INVALID_ARGUMENT, "gguf: more than %d pairs", INT_MAX);
     struct gb_gguf_kv kv = { gb_strdup(key), *value };
-    if (kv.key == NULL || !gb_vec_reserve(&ctx->kv, ctx->kv.n + 1) || !gb_strmap_set(&ctx->key_index, kv.key, (int64_t) ctx->kv.n)) {
+    if (kv.key == NULL || !gb_vec_reserve(&ctx->kv, ctx->kv.n + 1) ||
+        !gb_strmap_set(&ctx->key_index, kv.key, (int64_t) ctx->kv.n)) {
         gb_free(kv.key);
         return GGML_STATUS_ALLOC_FAILED;
     }
@@ -77,13 +79,13 @@ static enum ggml_status put(struct gguf_context * ctx, const char * key, struct 
     return GGML_STATUS_SUCCESS;
 }
 
-#define SCALAR_SETTER(suffix, ctype, TYPE, member)                                                                     \
-    enum ggml_status gguf_set_val_##suffix(struct gguf_context * ctx, const char * key, ctype val) {                   \
-        GB_CHECK_ARG(ctx, GGML_STATUS_INVALID_ARGUMENT);                                                               \
-        GB_CHECK_ARG(key, GGML_STATUS_INVALID_ARGUMENT);                                                               \
-        struct gb_gguf_value value = { .type = GGUF_TYPE_##TYPE };                                                     \
-        value.scalar.member        = val;                                                                              \
-        return put(ctx, key, &value);                                                                                  \
+#define SCALAR_SETTER(suffix, ctype, TYPE, member)                                                   \
+    enum ggml_status gguf_set_val_##suffix(struct gguf_context * ctx, const char * key, ctype val) { \
+        GB_CHECK_ARG(ctx);                                                                           \
+        GB_CHECK_ARG(key);                                                                           \
+        struct gb_gguf_value value = { .type = GGUF_TYPE_##TYPE };                                   \
+        value.scalar.member        = val;                                                            \
+        return put(ctx, key, &value);                                                                \
     }
 
 SCALAR_SETTER(u8, uint8_t, UINT8, u8)
@@ -99,21 +101,22 @@ SCALAR_SETTER(f64, double, FLOAT64, f64)
 SCALAR_SETTER(bool, bool, BOOL, b)
 
 enum ggml_status gguf_set_val_str(struct gguf_context * ctx, const char * key, const char * val) {
-    GB_CHECK_ARG(ctx, GGML_STATUS_INVALID_ARGUMENT);
-    GB_CHECK_ARG(key, GGML_STATUS_INVALID_ARGUMENT);
-    GB_CHECK_ARG(val, GGML_STATUS_INVALID_ARGUMENT);
+    GB_CHECK_ARG(ctx);
+    GB_CHECK_ARG(key);
+    GB_CHECK_ARG(val);
     struct gb_gguf_value value = { .type = GGUF_TYPE_STRING, .n = strlen(val), .str = gb_strdup(val) };
     return value.str ? put(ctx, key, &value) : GGML_STATUS_ALLOC_FAILED;
 }
 
-enum ggml_status gguf_set_arr_data(struct gguf_context * ctx, const char * key, enum gguf_type type, const void * data, int n) {
-    GB_CHECK_ARG(ctx, GGML_STATUS_INVALID_ARGUMENT);
-    GB_CHECK_ARG(key, GGML_STATUS_INVALID_ARGUMENT);
+enum ggml_status gguf_set_arr_data(struct gguf_context * ctx, const char * key, enum gguf_type type, const void * data,
+    int n) {
+    GB_CHECK_ARG(ctx);
+    GB_CHECK_ARG(key);
     const size_t element = gb_gguf_type_size(type);
-    GB_FAIL_IF(element == 0, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "gguf_set_arr_data: key '%s': type %d is not a scalar type (for strings: gguf_set_arr_str)", key, (int) type);
-    GB_FAIL_IF(n < 0 || (n > 0 && data == NULL), GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "gguf_set_arr_data: key '%s': %d elements at %p", key, n, data);
+    GB_FAIL_IF(element == 0, GGML_STATUS_INVALID_ARGUMENT,
+        "gguf_set_arr_data: key '%s': type %d is not a scalar type (for strings: gguf_set_arr_str)", key, (int) type);
+    GB_FAIL_IF(n < 0 || (n > 0 && data == NULL), GGML_STATUS_INVALID_ARGUMENT,
+        "gguf_set_arr_data: key '%s': %d elements at %p", key, n, data);
     struct gb_gguf_value value = { .type = GGUF_TYPE_ARRAY, .arr_type = type, .n = (uint64_t) n };
     value.data                 = gb_calloc((size_t) n, element);
     if (value.data == NULL) {
@@ -126,7 +129,8 @@ enum ggml_status gguf_set_arr_data(struct gguf_context * ctx, const char * key, 
 }
 
 // Copies strings with the given lengths into one block of a value.
-static bool copy_strings(struct gb_gguf_value * value, const char * const * strings, const uint64_t * lengths, size_t n) {
+static bool copy_strings(struct gb_gguf_value * value, const char * const * strings, const uint64_t * lengths,
+    size_t n) {
     size_t total = 0;
     for (size_t i = 0; i < n; i++) {
         total += (size_t) lengths[i] + 1;
@@ -150,10 +154,10 @@ static bool copy_strings(struct gb_gguf_value * value, const char * const * stri
 }
 
 enum ggml_status gguf_set_arr_str(struct gguf_context * ctx, const char * key, const char ** data, int n) {
-    GB_CHECK_ARG(ctx, GGML_STATUS_INVALID_ARGUMENT);
-    GB_CHECK_ARG(key, GGML_STATUS_INVALID_ARGUMENT);
-    GB_FAIL_IF(n < 0 || (n > 0 && data == NULL), GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "gguf_set_arr_str: key '%s': %d strings at %p", key, n, (const void *) data);
+    GB_CHECK_ARG(ctx);
+    GB_CHECK_ARG(key);
+    GB_FAIL_IF(n < 0 || (n > 0 && data == NULL), GGML_STATUS_INVALID_ARGUMENT,
+        "gguf_set_arr_str: key '%s': %d strings at %p", key, n, (const void *) data);
     uint64_t * lengths = gb_calloc((size_t) n, sizeof(*lengths));
     if (lengths == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
@@ -226,16 +230,16 @@ static void merge_pairs(struct gguf_context * ctx, struct gb_gguf_kv * pairs, si
 }
 
 enum ggml_status gguf_set_kv(struct gguf_context * ctx, struct gguf_context * src) {
-    GB_CHECK_ARG(ctx, GGML_STATUS_INVALID_ARGUMENT);
-    GB_CHECK_ARG(src, GGML_STATUS_INVALID_ARGUMENT);
+    GB_CHECK_ARG(ctx);
+    GB_CHECK_ARG(src);
     if (ctx == src) {
         return GGML_STATUS_SUCCESS;
     }
-    GB_FAIL_IF(src->kv.n > INT_MAX - ctx->kv.n, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "gguf: more than %d pairs", INT_MAX);
+    GB_FAIL_IF(src->kv.n > INT_MAX - ctx->kv.n, GGML_STATUS_INVALID_ARGUMENT, "gguf: more than %d pairs", INT_MAX);
     // All memory is taken before anything changes.
     struct gb_gguf_kv * copies = gb_calloc(src->kv.n, sizeof(*copies));
     bool                ok     = copies != NULL && gb_vec_reserve(&ctx->kv, ctx->kv.n + src->kv.n) &&
-              gb_strmap_reserve(&ctx->key_index, ctx->kv.n + src->kv.n);
+                                 gb_strmap_reserve(&ctx->key_index, ctx->kv.n + src->kv.n);
     for (size_t i = 0; ok && i < src->kv.n; i++) {
         copies[i].key = gb_strdup(src->kv.data[i].key);
         ok            = copies[i].key != NULL && copy_value(&copies[i].value, &src->kv.data[i].value);
@@ -251,7 +255,7 @@ enum ggml_status gguf_set_kv(struct gguf_context * ctx, struct gguf_context * sr
     return ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
-// ------------------------------------------------------------------------------------------------------------------- tensors
+// ------------------------------------------------------------------------------------------------------------- tensors
 
 enum ggml_status gb_gguf_append_tensor(struct gguf_context * ctx, struct gb_gguf_tensor * t) {
     enum ggml_status status = GGML_STATUS_SUCCESS;
@@ -259,7 +263,8 @@ enum ggml_status gb_gguf_append_tensor(struct gguf_context * ctx, struct gb_gguf
         status = gb_fail(GGML_STATUS_INVALID_ARGUMENT, "gguf: more than %d tensors", INT_MAX);
     } else if (gb_strmap_get(&ctx->tensor_index, t->name) != GB_STRMAP_ABSENT) {
         status = gb_fail(GGML_STATUS_INVALID_ARGUMENT, "gguf: there is a tensor named '%.200s' already", t->name);
-    } else if (!gb_vec_reserve(&ctx->tensors, ctx->tensors.n + 1) || !gb_strmap_set(&ctx->tensor_index, t->name, (int64_t) ctx->tensors.n)) {
+    } else if (!gb_vec_reserve(&ctx->tensors, ctx->tensors.n + 1) ||
+               !gb_strmap_set(&ctx->tensor_index, t->name, (int64_t) ctx->tensors.n)) {
         status = GGML_STATUS_ALLOC_FAILED;
     }
     if (status != GGML_STATUS_SUCCESS) {
@@ -270,7 +275,8 @@ enum ggml_status gb_gguf_append_tensor(struct gguf_context * ctx, struct gb_gguf
     return GGML_STATUS_SUCCESS;
 }
 
-enum ggml_status gb_gguf_copy_tensor(struct gguf_context * ctx, const struct gguf_context * src, size_t i, const char * name) {
+enum ggml_status gb_gguf_copy_tensor(struct gguf_context * ctx, const struct gguf_context * src, size_t i,
+    const char * name) {
     struct gb_gguf_tensor t = src->tensors.data[i];
     t.data                  = NULL;
     t.name                  = gb_strdup(name);
@@ -278,17 +284,18 @@ enum ggml_status gb_gguf_copy_tensor(struct gguf_context * ctx, const struct ggu
 }
 
 enum ggml_status gguf_add_tensor(struct gguf_context * ctx, const struct ggml_tensor * tensor) {
-    GB_CHECK_ARG(ctx, GGML_STATUS_INVALID_ARGUMENT);
-    GB_CHECK_ARG(tensor, GGML_STATUS_INVALID_ARGUMENT);
-    GB_FAIL_IF(tensor->name[0] == '\0', GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "gguf_add_tensor: the tensor has no name");
+    GB_CHECK_ARG(ctx);
+    GB_CHECK_ARG(tensor);
+    GB_FAIL_IF(tensor->name[0] == '\0', GGML_STATUS_INVALID_ARGUMENT, "gguf_add_tensor: the tensor has no name");
     struct gb_gguf_tensor t = { .type = tensor->type, .n_dims = ggml_n_dims(tensor) };
     memcpy(t.ne, tensor->ne, sizeof(t.ne));
-    GB_FAIL_IF(!gb_gguf_tensor_size("gguf_add_tensor", (uint32_t) t.type, GGML_MAX_DIMS, t.ne, &t.size), GGML_STATUS_INVALID_ARGUMENT,
-               GGML_STATUS_INVALID_ARGUMENT, "gguf_add_tensor: tensor '%s' cannot be stored: %s", tensor->name, ggml_last_error());
+    GB_FAIL_IF(!gb_gguf_tensor_size("gguf_add_tensor", (uint32_t) t.type, GGML_MAX_DIMS, t.ne, &t.size),
+        GGML_STATUS_INVALID_ARGUMENT, "gguf_add_tensor: tensor '%s' cannot be stored: %s", tensor->name,
+        ggml_last_error());
     const struct ggml_tensor * root = gb_root(tensor);
     const bool                 host = root->buffer == NULL || ggml_backend_buffer_is_host(root->buffer);
-    GB_FAIL_IF(host && tensor->data != NULL && !ggml_is_contiguous(tensor), GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "gguf_add_tensor: tensor '%s' is not contiguous", tensor->name);
+    GB_FAIL_IF(host && tensor->data != NULL && !ggml_is_contiguous(tensor), GGML_STATUS_INVALID_ARGUMENT,
+        "gguf_add_tensor: tensor '%s' is not contiguous", tensor->name);
     t.data = host ? tensor->data : NULL; // of a device: set later by gguf_set_tensor_data
     t.name = gb_strdup(tensor->name);
     if (t.name == NULL) {
@@ -300,9 +307,11 @@ enum ggml_status gguf_add_tensor(struct gguf_context * ctx, const struct ggml_te
 }
 
 static struct gb_gguf_tensor * tensor_named(const char * func, struct gguf_context * ctx, const char * name) {
-    GB_FAIL_IF(ctx == NULL || name == NULL, NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument '%s' is NULL", func, ctx ? "name" : "ctx");
+    GB_FAIL_IF_RETURNING(ctx == NULL || name == NULL, NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument '%s' is NULL",
+        func, ctx ? "name" : "ctx");
     const int64_t i = gb_strmap_get(&ctx->tensor_index, name);
-    GB_FAIL_IF(i == GB_STRMAP_ABSENT, NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: there is no tensor named '%.200s'", func, name);
+    GB_FAIL_IF_RETURNING(i == GB_STRMAP_ABSENT, NULL, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: there is no tensor named '%.200s'", func, name);
     return &ctx->tensors.data[i];
 }
 
@@ -325,7 +334,8 @@ enum ggml_status gguf_set_tensor_data(struct gguf_context * ctx, const char * na
     if (t == NULL) {
         return GGML_STATUS_INVALID_ARGUMENT;
     }
-    GB_FAIL_IF(size > SIZE_MAX / 2, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "gguf_set_tensor_data: tensor '%s': %zu bytes", name, size);
+    GB_FAIL_IF(size > SIZE_MAX / 2, GGML_STATUS_INVALID_ARGUMENT, "gguf_set_tensor_data: tensor '%s': %zu bytes", name,
+        size);
     t->data = data;
     t->size = size;
     gb_gguf_layout(ctx);

@@ -1,9 +1,9 @@
 // gguf_impl.h - what a gguf_context holds: all of a file but its tensor data.
 //
-// context.c makes, frees and queries it, edit.c changes it, reader.c fills it from a file, writer.c turns it into bytes.
-// Invariants: keys and tensor names are unique and without embedded NUL; `alignment` is a power of two and agrees with the pair
-// general.alignment if there is one; tensor offsets are the running sum of padded sizes, unless read from a file. The Python package
-// (python/ffi_support.h) uses this header too.
+// context.c makes, frees and queries it, edit.c changes it, reader.c fills it from a file, writer.c turns it into
+// bytes. Invariants: keys and tensor names are unique and without embedded NUL; `alignment` is a power of two and
+// agrees with the pair general.alignment if there is one; tensor offsets are the running sum of padded sizes, unless
+// read from a file. The Python package (python/ffi_support.h) uses this header too.
 #ifndef GB_GGUF_GGUF_IMPL_H
 #define GB_GGUF_GGUF_IMPL_H
 
@@ -15,8 +15,8 @@
 
 #define GB_GGUF_ALIGNMENT_KEY "general.alignment"
 #define GB_GGUF_MAX_ALIGNMENT ((uint64_t) 1 << 20)
-#define GB_GGUF_MAX_KEY 65535 // bytes
-#define GB_GGUF_MAX_TYPE 1023 // ids of tensor types above are errors, no types of the future
+#define GB_GGUF_MAX_KEY       65535 // bytes
+#define GB_GGUF_MAX_TYPE      1023  // ids of tensor types above are errors, no types of the future
 
 struct gb_gguf_value {
     enum gguf_type type;
@@ -35,9 +35,9 @@ struct gb_gguf_value {
         double   f64;
         bool     b;
     } scalar;
-    char *  str;  // owned: a string, NUL-terminated
-    void *  data; // owned: array elements; or, for strings, all of them one after another, each NUL-terminated
-    char ** strs; // owned: addresses in data
+    char *     str;     // owned: a string, NUL-terminated
+    void *     data;    // owned: array elements; or, for strings, all of them one after another, each NUL-terminated
+    char **    strs;    // owned: addresses in data
     uint64_t * lengths; // owned: bytes of each string (they may contain NUL)
 };
 
@@ -73,14 +73,16 @@ struct gguf_context {
 size_t gb_gguf_type_size(enum gguf_type type); // of a scalar; 0 for strings, arrays and invalid types
 void   gb_gguf_value_free(struct gb_gguf_value * value);
 
-// Takes over the value (freed on failure too). Replaces an existing key at its place. Checks and follows general.alignment.
+// Takes over the value (freed on failure too). Replaces an existing key at its place. Checks and follows
+// general.alignment.
 enum ggml_status gb_gguf_put(struct gguf_context * ctx, const char * key, struct gb_gguf_value * value);
 
 // Copies pair i of src, with its exact type and bytes.
 enum ggml_status gb_gguf_copy_pair(struct gguf_context * ctx, const struct gguf_context * src, size_t i);
 
 // Says that there is a tensor like number i of src, opaque or not.
-enum ggml_status gb_gguf_copy_tensor(struct gguf_context * ctx, const struct gguf_context * src, size_t i, const char * name);
+enum ggml_status gb_gguf_copy_tensor(struct gguf_context * ctx, const struct gguf_context * src, size_t i,
+    const char * name);
 
 // Takes over t->name (freed on failure too).
 enum ggml_status gb_gguf_append_tensor(struct gguf_context * ctx, struct gb_gguf_tensor * t);
@@ -88,7 +90,8 @@ enum ggml_status gb_gguf_append_tensor(struct gguf_context * ctx, struct gb_gguf
 // False and reported (with `what` in front) unless all sizes are at least 1 and their product fits.
 bool gb_gguf_check_shape(const char * what, int n_dims, const int64_t * ne, int64_t * count);
 
-// Bytes of a tensor of this type and shape; false and reported (with `what` in front) when the type or shape is not valid.
+// Bytes of a tensor of this type and shape; false and reported (with `what` in front) when the type or shape is not
+// valid.
 bool gb_gguf_tensor_size(const char * what, uint32_t type, int n_dims, const int64_t * ne, size_t * size);
 
 bool gb_gguf_alignment_is_valid(uint64_t alignment);

@@ -1,7 +1,8 @@
 // reader.c - a gguf_context from bytes that nobody vouches for.
 //
-// A cursor walks over the mapped file. Every read goes through take(), which knows how much is left, so that no count or length is believed
-// before the bytes for it are there: memory use stays proportional to the file. Errors name the field and its offset.
+// A cursor walks over the mapped file. Every read goes through take(), which knows how much is left, so that no count
+// or length is believed before the bytes for it are there: memory use stays proportional to the file. Errors name the
+// field and its offset.
 #include <limits.h>
 #include <string.h>
 
@@ -17,10 +18,10 @@ struct cursor {
 
 enum { MIN_KV_SIZE = 8 + 1 + 4 + 1, MIN_TENSOR_SIZE = 8 + 1 + 4 + 8 + 4 + 8 };
 
-#define BAD(ret, at, ...)                                                                                              \
-    do {                                                                                                               \
-        bad_field((at), __VA_ARGS__);                                                                                  \
-        return ret;                                                                                                    \
+#define BAD(ret, at, ...)             \
+    do {                              \
+        bad_field((at), __VA_ARGS__); \
+        return ret;                   \
     } while (0)
 
 GGML_ATTRIBUTE_FORMAT(2, 3) static void bad_field(size_t at, const char * fmt, ...) {
@@ -32,9 +33,7 @@ GGML_ATTRIBUTE_FORMAT(2, 3) static void bad_field(size_t at, const char * fmt, .
     gb_fail(GGML_STATUS_IO_ERROR, "gguf: at offset %zu: %s", at, what);
 }
 
-static size_t left(const struct cursor * c) {
-    return c->size - c->at;
-}
+static size_t left(const struct cursor * c) { return c->size - c->at; }
 
 static bool take(struct cursor * c, void * to, size_t n, const char * field) {
     if (n > left(c)) {
@@ -52,7 +51,8 @@ static bool take_string(struct cursor * c, const char ** bytes, uint64_t * lengt
         return false;
     }
     if (*length > left(c)) {
-        BAD(false, at, "%s has a length of %llu bytes, the file has %zu more", field, (unsigned long long) *length, left(c));
+        BAD(false, at, "%s has a length of %llu bytes, the file has %zu more", field, (unsigned long long) *length,
+            left(c));
     }
     *bytes = (const char *) c->data + c->at;
     c->at += (size_t) *length;
@@ -77,7 +77,8 @@ static char * take_name(struct cursor * c, const char * field) {
         return NULL;
     }
     if (length == 0 || length > GB_GGUF_MAX_KEY) {
-        BAD(NULL, at, "%s has a length of %llu bytes, allowed are 1 .. %d", field, (unsigned long long) length, GB_GGUF_MAX_KEY);
+        BAD(NULL, at, "%s has a length of %llu bytes, allowed are 1 .. %d", field, (unsigned long long) length,
+            GB_GGUF_MAX_KEY);
     }
     if (memchr(bytes, '\0', (size_t) length) != NULL) {
         BAD(NULL, at, "%s contains a NUL byte", field);
@@ -85,13 +86,13 @@ static char * take_name(struct cursor * c, const char * field) {
     return copy_string(bytes, length);
 }
 
-// -------------------------------------------------------------------------------------------------------------------- values
+// -------------------------------------------------------------------------------------------------------------- values
 
 static bool take_string_array(struct cursor * c, struct gb_gguf_value * v) {
     // First pass: sizes, nothing allocated. The strings then lie in one block.
-    struct cursor scan  = *c;
-    size_t        total = 0;
-    const char *  bytes = NULL;
+    struct cursor scan   = *c;
+    size_t        total  = 0;
+    const char *  bytes  = NULL;
     uint64_t      length = 0;
     for (uint64_t i = 0; i < v->n; i++) {
         if (!take_string(&scan, &bytes, &length, "a string of an array")) {
@@ -127,11 +128,13 @@ static bool take_string_array(struct cursor * c, struct gb_gguf_value * v) {
 static bool take_array(struct cursor * c, struct gb_gguf_value * v) {
     const size_t at = c->at;
     uint32_t     type;
-    if (!take(c, &type, sizeof(type), "an array's element type") || !take(c, &v->n, sizeof(v->n), "an array's length")) {
+    if (!take(c, &type, sizeof(type), "an array's element type") ||
+        !take(c, &v->n, sizeof(v->n), "an array's length")) {
         return false;
     }
     if (type >= GGUF_TYPE_COUNT || type == GGUF_TYPE_ARRAY) {
-        BAD(false, at, "an array has element type %u%s", type, type == GGUF_TYPE_ARRAY ? ": nested arrays are not supported" : "");
+        BAD(false, at, "an array has element type %u%s", type,
+            type == GGUF_TYPE_ARRAY ? ": nested arrays are not supported" : "");
     }
     v->arr_type          = (enum gguf_type) type;
     const size_t element = type == GGUF_TYPE_STRING ? sizeof(uint64_t) : gb_gguf_type_size(v->arr_type);
@@ -174,9 +177,9 @@ static bool take_value(struct cursor * c, struct gb_gguf_value * v, const char *
         return v->str != NULL;
     }
     if (v->type == GGUF_TYPE_BOOL) {
-        uint8_t byte = 0;
-        const bool ok = take(c, &byte, 1, "a bool value");
-        v->scalar.b   = byte != 0;
+        uint8_t    byte = 0;
+        const bool ok   = take(c, &byte, 1, "a bool value");
+        v->scalar.b     = byte != 0;
         return ok;
     }
     return take(c, &v->scalar, gb_gguf_type_size(v->type), "a value");
@@ -190,7 +193,8 @@ static bool check_alignment(size_t at, const char * key, const struct gb_gguf_va
         BAD(false, at, "%s must be of type u32, not %s", key, gguf_type_name(v->type));
     }
     if (!gb_gguf_alignment_is_valid(v->scalar.u32)) {
-        BAD(false, at, "%s is %u, must be a power of two up to %llu", key, v->scalar.u32, (unsigned long long) GB_GGUF_MAX_ALIGNMENT);
+        BAD(false, at, "%s is %u, must be a power of two up to %llu", key, v->scalar.u32,
+            (unsigned long long) GB_GGUF_MAX_ALIGNMENT);
     }
     return true;
 }
@@ -217,7 +221,7 @@ static bool take_kv(struct cursor * c, struct gguf_context * ctx) {
     return ok;
 }
 
-// ------------------------------------------------------------------------------------------------------------------- tensors
+// ------------------------------------------------------------------------------------------------------------- tensors
 
 static bool take_tensor_shape(struct cursor * c, struct gb_gguf_tensor * t) {
     const size_t at = c->at;
@@ -235,7 +239,8 @@ static bool take_tensor_shape(struct cursor * c, struct gb_gguf_tensor * t) {
             return false;
         }
     }
-    if (!take(c, &type, sizeof(type), "a tensor's type") || !take(c, &t->offset, sizeof(t->offset), "a tensor's offset")) {
+    if (!take(c, &type, sizeof(type), "a tensor's type") ||
+        !take(c, &t->offset, sizeof(t->offset), "a tensor's offset")) {
         return false;
     }
     char what[300];
@@ -264,8 +269,8 @@ static bool take_tensor(struct cursor * c, struct gguf_context * ctx) {
     }
     bool ok = true;
     if (t.offset % ctx->alignment != 0) {
-        bad_field(at, "the offset of tensor '%.200s' is %llu, not a multiple of the alignment %zu", t.name, (unsigned long long) t.offset,
-                  ctx->alignment);
+        bad_field(at, "the offset of tensor '%.200s' is %llu, not a multiple of the alignment %zu", t.name,
+            (unsigned long long) t.offset, ctx->alignment);
         ok = false;
     } else if (gb_strmap_get(&ctx->tensor_index, t.name) != GB_STRMAP_ABSENT) {
         bad_field(at, "tensor name '%.200s' occurs twice", t.name);
@@ -283,28 +288,33 @@ static bool size_opaque(const struct gguf_context * ctx, size_t i, size_t data_s
     const struct gb_gguf_tensor * t   = &ctx->tensors.data[i];
     const uint64_t                end = i + 1 < ctx->tensors.n ? GB_MIN(t[1].offset, data_size) : data_size;
     if (t->offset >= end) {
-        BAD(false, t->at, "the offset of tensor '%.200s' (of unknown type %d) is %llu: no bytes before the next one or the end at %llu", t->name,
-            (int) t->type, (unsigned long long) t->offset, (unsigned long long) end);
+        BAD(false, t->at,
+            "the offset of tensor '%.200s' (of unknown type %d) is %llu: no bytes before the next one or the end at "
+            "%llu",
+            t->name, (int) t->type, (unsigned long long) t->offset, (unsigned long long) end);
     }
     *size = (size_t) (end - t->offset);
     return true;
 }
 
-// Every tensor lies inside the data section, and no two overlap where they come in file order (as writers lay them out).
+// Every tensor lies inside the data section, and no two overlap where they come in file order (as writers lay them
+// out).
 static bool check_data(struct gguf_context * ctx, size_t file_size) {
     const size_t data_size = file_size > ctx->data_offset ? file_size - ctx->data_offset : 0;
     uint64_t     end       = 0;
     for (size_t i = 0; i < ctx->tensors.n; i++) {
         struct gb_gguf_tensor * t = &ctx->tensors.data[i];
         if (t->offset < end) {
-            BAD(false, t->at, "the offset of tensor '%.200s' is %llu: it overlaps the one before it, which ends at %llu", t->name,
+            BAD(false, t->at,
+                "the offset of tensor '%.200s' is %llu: it overlaps the one before it, which ends at %llu", t->name,
                 (unsigned long long) t->offset, (unsigned long long) end);
         }
         if (t->opaque && !size_opaque(ctx, i, data_size, &t->size)) {
             return false;
         }
         if (t->offset > data_size || t->size > data_size - t->offset) {
-            BAD(false, t->at, "the offset of tensor '%.200s' is %llu: its %zu bytes end after the data section (%zu bytes)", t->name,
+            BAD(false, t->at,
+                "the offset of tensor '%.200s' is %llu: its %zu bytes end after the data section (%zu bytes)", t->name,
                 (unsigned long long) t->offset, t->size, data_size);
         }
         end = t->offset + t->size;
@@ -312,7 +322,7 @@ static bool check_data(struct gguf_context * ctx, size_t file_size) {
     return true;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------- file
+// ---------------------------------------------------------------------------------------------------------------- file
 
 static bool take_header(struct cursor * c, struct gguf_context * ctx, uint64_t * n_tensors, uint64_t * n_kv) {
     char magic[4];
@@ -320,23 +330,28 @@ static bool take_header(struct cursor * c, struct gguf_context * ctx, uint64_t *
         return false;
     }
     if (memcmp(magic, GGUF_MAGIC, sizeof(magic)) != 0) {
-        BAD(false, 0, "not a GGUF file: it begins with %02x %02x %02x %02x", (unsigned char) magic[0], (unsigned char) magic[1],
-            (unsigned char) magic[2], (unsigned char) magic[3]);
+        BAD(false, 0, "not a GGUF file: it begins with %02x %02x %02x %02x", (unsigned char) magic[0],
+            (unsigned char) magic[1], (unsigned char) magic[2], (unsigned char) magic[3]);
     }
     if (!take(c, &ctx->version, sizeof(ctx->version), "the version")) {
         return false;
     }
     if ((ctx->version & 0xffff) == 0 && ctx->version != 0) {
-        BAD(false, 4, "the file is in the other byte order (version field 0x%08x): gguf-convert-endian of the Python package gguf converts it", ctx->version);
+        BAD(false, 4,
+            "the file is in the other byte order (version field 0x%08x): gguf-convert-endian of the Python package "
+            "gguf converts it",
+            ctx->version);
     }
     if (ctx->version != 2 && ctx->version != 3) {
         BAD(false, 4, "version %u is not supported, only 2 and 3", ctx->version);
     }
-    if (!take(c, n_tensors, sizeof(*n_tensors), "the number of tensors") || !take(c, n_kv, sizeof(*n_kv), "the number of pairs")) {
+    if (!take(c, n_tensors, sizeof(*n_tensors), "the number of tensors") ||
+        !take(c, n_kv, sizeof(*n_kv), "the number of pairs")) {
         return false;
     }
     if (*n_tensors > left(c) / MIN_TENSOR_SIZE || *n_tensors > INT_MAX) {
-        BAD(false, 8, "the number of tensors is %llu, the file has %zu more bytes", (unsigned long long) *n_tensors, left(c));
+        BAD(false, 8, "the number of tensors is %llu, the file has %zu more bytes", (unsigned long long) *n_tensors,
+            left(c));
     }
     if (*n_kv > left(c) / MIN_KV_SIZE || *n_kv > INT_MAX) {
         BAD(false, 16, "the number of pairs is %llu, the file has %zu more bytes", (unsigned long long) *n_kv, left(c));
@@ -367,9 +382,10 @@ static bool parse(struct gguf_context * ctx, const struct gb_file_map * map) {
     return check_data(ctx, map->size);
 }
 
-// ------------------------------------------------------------------------------------------------------------------- tensors
+// ------------------------------------------------------------------------------------------------------------- tensors
 
-static struct ggml_tensor * add_blob(struct ggml_context * out, const struct gguf_context * ctx, const struct gb_file_map * map) {
+static struct ggml_tensor * add_blob(struct ggml_context * out, const struct gguf_context * ctx,
+    const struct gb_file_map * map) {
     const size_t         size = map->size > ctx->data_offset ? map->size - ctx->data_offset : 0;
     struct ggml_tensor * blob = ggml_new_tensor_1d(out, GGML_TYPE_I8, (int64_t) size);
     if (blob && size > 0) {
@@ -378,7 +394,8 @@ static struct ggml_tensor * add_blob(struct ggml_context * out, const struct ggu
     return blob;
 }
 
-static bool add_tensors(struct ggml_context * out, struct gguf_context * ctx, const struct gb_file_map * map, bool no_alloc) {
+static bool add_tensors(struct ggml_context * out, struct gguf_context * ctx, const struct gb_file_map * map,
+    bool no_alloc) {
     struct ggml_tensor * blob = no_alloc ? NULL : add_blob(out, ctx, map);
     if (!no_alloc && blob == NULL) {
         return false;
@@ -402,9 +419,10 @@ static bool add_tensors(struct ggml_context * out, struct gguf_context * ctx, co
 static bool all_known(const struct gguf_context * ctx) {
     for (size_t i = 0; i < ctx->tensors.n; i++) {
         const struct gb_gguf_tensor * t = &ctx->tensors.data[i];
-        GB_FAIL_IF(t->opaque, false, GGML_STATUS_UNSUPPORTED,
-                   "gguf: at offset %zu: tensor '%.200s' is of type %d, which is not known: read without params.ctx, its bytes can only be passed on",
-                   t->at, t->name, (int) t->type);
+        GB_FAIL_IF_RETURNING(t->opaque, false, GGML_STATUS_UNSUPPORTED,
+            "gguf: at offset %zu: tensor '%.200s' is of type %d, which is not known: read without params.ctx, its "
+            "bytes can only be passed on",
+            t->at, t->name, (int) t->type);
     }
     return true;
 }
@@ -443,7 +461,7 @@ static void free_read(struct gguf_context * ctx, struct gguf_init_params params)
 }
 
 struct gguf_context * gguf_init_from_file(const char * fname, struct gguf_init_params params) {
-    GB_CHECK_ARG(fname, NULL);
+    GB_CHECK_ARG_RETURNING(fname, NULL);
     struct gb_file_map map;
     if (gb_file_map_open(&map, fname) != GGML_STATUS_SUCCESS) {
         return NULL;
@@ -457,7 +475,8 @@ struct gguf_context * gguf_init_from_file(const char * fname, struct gguf_init_p
 }
 
 struct gguf_context * gguf_init_from_buffer(const void * data, size_t size, struct gguf_init_params params) {
-    GB_FAIL_IF(data == NULL && size > 0, NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'data' is NULL, 'size' is %zu", __func__, size);
+    GB_FAIL_IF_RETURNING(data == NULL && size > 0, NULL, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: argument 'data' is NULL, 'size' is %zu", __func__, size);
     const struct gb_file_map map = { data, size, NULL };
     gb_mapped_enter();
     struct gguf_context * ctx = read_from(&map, params);

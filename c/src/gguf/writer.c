@@ -1,4 +1,5 @@
-// writer.c - a gguf_context as bytes. One function lays the metadata out, to a counter or to memory; data is streamed from where it is.
+// writer.c - a gguf_context as bytes. One function lays the metadata out, to a counter or to memory; data is streamed
+// from where it is.
 #include <string.h>
 
 #include "base/file.h"
@@ -16,13 +17,9 @@ static void put_bytes(struct sink * s, const void * data, size_t size) {
     s->n += size;
 }
 
-static void put_u32(struct sink * s, uint32_t v) {
-    put_bytes(s, &v, sizeof(v));
-}
+static void put_u32(struct sink * s, uint32_t v) { put_bytes(s, &v, sizeof(v)); }
 
-static void put_u64(struct sink * s, uint64_t v) {
-    put_bytes(s, &v, sizeof(v));
-}
+static void put_u64(struct sink * s, uint64_t v) { put_bytes(s, &v, sizeof(v)); }
 
 static void put_string(struct sink * s, const char * text, uint64_t length) {
     put_u64(s, length);
@@ -79,15 +76,15 @@ static void put_meta(struct sink * s, const struct gguf_context * ctx) {
 }
 
 size_t gguf_get_meta_size(const struct gguf_context * ctx) {
-    GB_CHECK_ARG(ctx, 0);
+    GB_CHECK_ARG_RETURNING(ctx, 0);
     struct sink s = { NULL, 0 };
     put_meta(&s, ctx);
     return s.n;
 }
 
 enum ggml_status gguf_get_meta_data(const struct gguf_context * ctx, void * data) {
-    GB_CHECK_ARG(ctx, GGML_STATUS_INVALID_ARGUMENT);
-    GB_CHECK_ARG(data, GGML_STATUS_INVALID_ARGUMENT);
+    GB_CHECK_ARG(ctx);
+    GB_CHECK_ARG(data);
     struct sink s = { data, 0 };
     put_meta(&s, ctx);
     return GGML_STATUS_SUCCESS;
@@ -96,16 +93,17 @@ enum ggml_status gguf_get_meta_data(const struct gguf_context * ctx, void * data
 // A tensor can be written when its bytes are known and are as many as its type says.
 static enum ggml_status check_tensors(const struct gguf_context * ctx, bool only_meta) {
     for (size_t i = 0; i < ctx->tensors.n; i++) {
-        const struct gb_gguf_tensor * t = &ctx->tensors.data[i];
+        const struct gb_gguf_tensor * t    = &ctx->tensors.data[i];
         size_t                        size = t->size;
         if (!t->opaque && !gb_gguf_tensor_size("gguf_write_to_file", (uint32_t) t->type, GGML_MAX_DIMS, t->ne, &size)) {
             return GGML_STATUS_INVALID_ARGUMENT;
         }
-        GB_FAIL_IF(size != t->size, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
-                   "gguf_write_to_file: tensor '%.200s' has %zu bytes, its type %s needs %zu (gguf_set_tensor_data after gguf_set_tensor_type)",
-                   t->name, t->size, ggml_type_name(t->type), size);
-        GB_FAIL_IF(!only_meta && t->data == NULL, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
-                   "gguf_write_to_file: tensor '%.200s' has no data in host memory (gguf_set_tensor_data)", t->name);
+        GB_FAIL_IF(size != t->size, GGML_STATUS_INVALID_STATE,
+            "gguf_write_to_file: tensor '%.200s' has %zu bytes, its type %s needs %zu (gguf_set_tensor_data after "
+            "gguf_set_tensor_type)",
+            t->name, t->size, ggml_type_name(t->type), size);
+        GB_FAIL_IF(!only_meta && t->data == NULL, GGML_STATUS_INVALID_STATE,
+            "gguf_write_to_file: tensor '%.200s' has no data in host memory (gguf_set_tensor_data)", t->name);
     }
     return GGML_STATUS_SUCCESS;
 }
@@ -133,8 +131,8 @@ static enum ggml_status write_data(const struct gguf_context * ctx, struct gb_fi
 }
 
 enum ggml_status gguf_write_to_file(const struct gguf_context * ctx, const char * fname, bool only_meta) {
-    GB_CHECK_ARG(ctx, GGML_STATUS_INVALID_ARGUMENT);
-    GB_CHECK_ARG(fname, GGML_STATUS_INVALID_ARGUMENT);
+    GB_CHECK_ARG(ctx);
+    GB_CHECK_ARG(fname);
     GB_TRY(check_tensors(ctx, only_meta));
     struct gb_file_writer w;
     GB_TRY(gb_file_writer_open(&w, fname));

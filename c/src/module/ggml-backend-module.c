@@ -1,7 +1,9 @@
-// ggml-backend-module.c - the public functions as a module sees them: each forwards to the library that loaded the module.
+// ggml-backend-module.c - the public functions as a module sees them: each forwards to the library that loaded the
+// module.
 //
-// Linked into every module (never into the library). Before ggml_backend_module_connect nothing here may be called: the entry point
-// does that first, and no code of a module runs before its entry point except constructors, which must not call us.
+// Linked into every module (never into the library). Before ggml_backend_module_connect nothing here may be called: the
+// entry point does that first, and no code of a module runs before its entry point except constructors, which must not
+// call us.
 #include "ggml-backend-module.h"
 
 #include <stdarg.h>

@@ -1,10 +1,10 @@
 // assign.c - the policies.
 //
-// "weights": user's choices; memory and weights that exist; spreading over the neighbours in node order; what is left. A backend
-// takes a node only if it can run it and can write where the result must go; a node that nobody takes that way goes to the next
-// backend in priority that can, at worst to one that computes on a copy, which is then written back. "sources": each op goes to
-// the backend of its best source, there is no spreading. "cost": labels found elsewhere (cost.h) come right after the user's
-// choices.
+// "weights": user's choices; memory and weights that exist; spreading over the neighbours in node order; what is left.
+// A backend takes a node only if it can run it and can write where the result must go; a node that nobody takes that
+// way goes to the next backend in priority that can, at worst to one that computes on a copy, which is then written
+// back. "sources": each op goes to the backend of its best source, there is no spreading. "cost": labels found
+// elsewhere (cost.h) come right after the user's choices.
 #include "sched/assign.h"
 
 #include <limits.h>
@@ -23,12 +23,12 @@ bool gb_assign_reaches(const struct gb_assign_graph * graph, const struct gb_ass
 }
 
 static void set(struct pass * p, int tensor, int backend, enum gb_cause cause, int by, int wanted) {
-    p->out[tensor] = (struct gb_assignment){ .backend = backend, .by = by, .wanted = wanted == backend ? -1 : wanted, .cause = (int32_t) cause };
+    p->out[tensor] = (struct gb_assignment){
+        .backend = backend, .by = by, .wanted = wanted == backend ? -1 : wanted, .cause = (int32_t) cause
+    };
 }
 
-static bool is_assigned(const struct pass * p, int tensor) {
-    return p->out[tensor].backend >= 0;
-}
+static bool is_assigned(const struct pass * p, int tensor) { return p->out[tensor].backend >= 0; }
 
 static bool runs(const struct pass * p, int backend, int node) {
     return p->graph->runs(p->graph->user_data, backend, node);
@@ -55,8 +55,9 @@ static bool reads_all_placed(const struct pass * p, int backend, int node) {
     return true;
 }
 
-// The backend for a node that `wanted` should have: itself if it takes the node; else, from the next in priority on and around, the
-// best that can run it: without any copy, then with copies of sources, then with the result written back. -1: nobody can run it.
+// The backend for a node that `wanted` should have: itself if it takes the node; else, from the next in priority on and
+// around, the best that can run it: without any copy, then with copies of sources, then with the result written back.
+// -1: nobody can run it.
 static int next_best(const struct pass * p, int wanted, int node) {
     const int n     = p->graph->n_backends;
     const int first = wanted < 0 ? 0 : wanted;
@@ -84,7 +85,7 @@ static void assign_next_best(struct pass * p, int wanted, int node, enum gb_caus
     }
 }
 
-// -------------------------------------------------------------------------------------------------------------------- step 1
+// -------------------------------------------------------------------------------------------------------------- step 1
 
 static void assign_users(struct pass * p) {
     for (int t = 0; t < p->graph->n_tensors; t++) {
@@ -133,10 +134,10 @@ static void assign_weights(struct pass * p) {
     }
 }
 
-// -------------------------------------------------------------------------------------------------------------------- step 2
+// -------------------------------------------------------------------------------------------------------------- step 2
 
-// Walks the nodes up (against their order) or down, giving each open node the backend of the assigned one seen last. With
-// `fallback` false the last backend is not spread: it ends a run.
+// Walks the nodes up (against their order) or down, giving each open node the backend of the assigned one seen last.
+// With `fallback` false the last backend is not spread: it ends a run.
 static void spread(struct pass * p, bool up, bool fallback) {
     const struct gb_assign_graph * g    = p->graph;
     int                            from = -1;
@@ -153,8 +154,8 @@ static void spread(struct pass * p, bool up, bool fallback) {
     }
 }
 
-// What spreading could not give away: a node wants the backend of the last node before it that the rules placed, and without
-// one the highest priority; nodes that this function moved aside do not pull others after them.
+// What spreading could not give away: a node wants the backend of the last node before it that the rules placed, and
+// without one the highest priority; nodes that this function moved aside do not pull others after them.
 static void assign_rest_by_priority(struct pass * p) {
     const struct gb_assign_graph * g    = p->graph;
     int                            last = 0;
@@ -170,7 +171,7 @@ static void assign_rest_by_priority(struct pass * p) {
     }
 }
 
-// ------------------------------------------------------------------------------------------------------------ policy "sources"
+// ---------------------------------------------------------------------------------------------------- policy "sources"
 
 // Best source: of higher priority and not smaller than what was seen so far. `placed`: only sources with memory count.
 static void assign_by_source(struct pass * p, int node, bool placed) {
@@ -179,7 +180,9 @@ static void assign_by_source(struct pass * p, int node, bool placed) {
     size_t                         bytes = 0;
     for (uint32_t k = g->src_begin[node]; k < g->src_begin[node + 1]; k++) {
         const int s = g->srcs[k];
-        const int b = placed ? g->place[g->root[s]] : p->out[s].backend >= 0 ? p->out[s].backend : p->out[g->root[s]].backend;
+        const int b = placed                   ? g->place[g->root[s]]
+                      : p->out[s].backend >= 0 ? p->out[s].backend
+                                               : p->out[g->root[s]].backend;
         if (b >= 0 && b < best && g->bytes[s] >= bytes) {
             best  = b;
             bytes = g->bytes[s];
@@ -201,7 +204,7 @@ static void assign_sources(struct pass * p) {
     }
 }
 
-// --------------------------------------------------------------------------------------------------------------- policy "cost"
+// ------------------------------------------------------------------------------------------------------- policy "cost"
 
 static void assign_labels(struct pass * p) {
     const struct gb_assign_graph * g = p->graph;
@@ -213,7 +216,7 @@ static void assign_labels(struct pass * p) {
     }
 }
 
-// -------------------------------------------------------------------------------------------------------------------- step 3
+// -------------------------------------------------------------------------------------------------------------- step 3
 
 static bool is_open_leaf(const struct pass * p, int root) {
     const struct gb_assign_graph * g = p->graph;
@@ -239,12 +242,14 @@ static void assign_leafs(struct pass * p) {
     }
 }
 
-// A node whose result is part of another tensor moves to where that tensor is, if somebody who can write there can run it.
+// A node whose result is part of another tensor moves to where that tensor is, if somebody who can write there can run
+// it.
 static void follow_aliases(struct pass * p) {
     const struct gb_assign_graph * g = p->graph;
     for (int i = 0; i < g->n_nodes; i++) {
         const int root = g->root[i];
-        if (!g->computes[i] || !is_assigned(p, i) || p->out[i].cause == GB_CAUSE_USER || can_write(p, p->out[i].backend, i)) {
+        if (!g->computes[i] || !is_assigned(p, i) || p->out[i].cause == GB_CAUSE_USER ||
+            can_write(p, p->out[i].backend, i)) {
             continue;
         }
         const int home = p->out[root].backend;
@@ -271,7 +276,7 @@ static void assign_views(struct pass * p) {
     }
 }
 
-// -----------------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------------
 
 void gb_assign(const struct gb_assign_graph * graph, enum gb_assign_policy policy, struct gb_assignment * out) {
     struct pass p = { graph, out };
@@ -304,7 +309,8 @@ int gb_assign_check(const struct gb_assign_graph * g, const struct gb_assignment
             if (out[t].backend < 0 || !g->runs(g->user_data, out[t].backend, t)) {
                 return t;
             }
-        } else if (out[t].cause == GB_CAUSE_USER && g->root[t] == t && g->placed[t] && !g->reaches(g->user_data, out[t].backend, t)) {
+        } else if (out[t].cause == GB_CAUSE_USER && g->root[t] == t && g->placed[t] &&
+                   !g->reaches(g->user_data, out[t].backend, t)) {
             return t;
         }
     }

@@ -1,7 +1,8 @@
 // assign.h - which backend runs each node, and which one holds each tensor. Pure: integers in, integers out.
 //
-// Tensors are dense ids; ids 0 .. n_nodes-1 are the nodes in execution order, the others are leafs and roots of views. The caller
-// answers, through callbacks, whether a backend can run a node and whether it can use memory that exists already.
+// Tensors are dense ids; ids 0 .. n_nodes-1 are the nodes in execution order, the others are leafs and roots of views.
+// The caller answers, through callbacks, whether a backend can run a node and whether it can use memory that exists
+// already.
 #ifndef GB_SCHED_ASSIGN_H
 #define GB_SCHED_ASSIGN_H
 
@@ -52,18 +53,20 @@ struct gb_assign_graph {
 
     void * user_data;
     bool (*runs)(void * user_data, int backend, int node);
-    bool (*reaches)(void * user_data, int backend, int root);     // placed roots: can the backend use that memory
-    bool (*shares)(void * user_data, int backend, int of_backend); // can `backend` use memory that we place on `of_backend`
+    bool (*reaches)(void * user_data, int backend, int root); // placed roots: can the backend use that memory
+    // can `backend` use memory that we place on `of_backend`
+    bool (*shares)(void * user_data, int backend, int of_backend);
 };
 
-enum gb_assign_policy { GB_ASSIGN_WEIGHTS = 0, GB_ASSIGN_SOURCES = 1, GB_ASSIGN_COST = 2 }; // COST: by `label`; without it as WEIGHTS
+// COST: by `label`; without it as WEIGHTS
+enum gb_assign_policy { GB_ASSIGN_WEIGHTS = 0, GB_ASSIGN_SOURCES = 1, GB_ASSIGN_COST = 2 };
 
-// Fills out[n_tensors]. Nodes that no backend can run keep backend -1 and are not an error here (the caller knows what to say);
-// neither are user assignments that cannot run: see gb_assign_check.
+// Fills out[n_tensors]. Nodes that no backend can run keep backend -1 and are not an error here (the caller knows what
+// to say); neither are user assignments that cannot run: see gb_assign_check.
 void gb_assign(const struct gb_assign_graph * graph, enum gb_assign_policy policy, struct gb_assignment * out);
 
-// The first tensor whose assignment cannot stand, or -1: a node without a backend, a user's choice that cannot run the node, or one
-// that cannot use the memory where a leaf was placed.
+// The first tensor whose assignment cannot stand, or -1: a node without a backend, a user's choice that cannot run the
+// node, or one that cannot use the memory where a leaf was placed.
 int gb_assign_check(const struct gb_assign_graph * graph, const struct gb_assignment * out);
 
 // Can `backend` use the memory of `root`, which is placed, or will be on the backend that `out` says?

@@ -1,7 +1,7 @@
 // bind.c - gives the user's tensors the places of a plan, and the plan's own tensors theirs.
 //
-// All or nothing: what was written is put back when something fails. Leafs that have content elsewhere (the user moved them to
-// another backend, or they are results of the graph before) take it along.
+// All or nothing: what was written is put back when something fails. Leafs that have content elsewhere (the user moved
+// them to another backend, or they are results of the graph before) take it along.
 #include "sched/sched.h"
 
 #include <string.h>
@@ -15,11 +15,11 @@ struct old_place {
 struct binding {
     struct ggml_backend_sched * sched;
     struct gb_sched_plan *      plan;
-    struct old_place *          old;   // owned; per id
-    GB_VEC(int32_t) moved;             // leafs whose content comes from their old place
+    struct old_place *          old; // owned; per id
+    GB_VEC(int32_t) moved;           // leafs whose content comes from their old place
 };
 
-// ------------------------------------------------------------------------------------------------------------------------ memory
+// -------------------------------------------------------------------------------------------------------------- memory
 
 static bool hold(gb_mem_list * list, struct gb_mem * mem) {
     if (!gb_vec_push(list, mem)) {
@@ -63,7 +63,8 @@ bool gb_sched_take_stores(struct ggml_backend_sched * s, struct gb_sched_plan * 
     return true;
 }
 
-struct gb_mem * gb_sched_mem_of_item(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, const struct gb_item * item, bool leaf) {
+struct gb_mem * gb_sched_mem_of_item(const struct ggml_backend_sched * s, const struct gb_sched_plan * p,
+    const struct gb_item * item, bool leaf) {
     if (!leaf) {
         return s->devices[item->backend].arena.data[item->chunk];
     }
@@ -79,7 +80,8 @@ struct gb_mem * gb_sched_mem_of_item(const struct ggml_backend_sched * s, const 
 }
 
 // Refs on the chunks in use now, and on the stores of other plans.
-static bool hold_memory(struct ggml_backend_sched * s, struct gb_sched_plan * p, gb_mem_list * arenas, gb_mem_list * shared) {
+static bool hold_memory(struct ggml_backend_sched * s, struct gb_sched_plan * p, gb_mem_list * arenas,
+    gb_mem_list * shared) {
     bool ok = gb_sched_take_stores(s, p);
     for (size_t i = 0; ok && i < p->chunks.n; i++) {
         const struct gb_chunk_need * need = &p->chunks.data[i];
@@ -87,12 +89,12 @@ static bool hold_memory(struct ggml_backend_sched * s, struct gb_sched_plan * p,
     }
     for (int i = 0; ok && i < p->n_ids; i++) {
         const struct gb_id * id = &p->ids.data[i];
-        ok = id->home != GB_HOME_SHARED || hold(shared, gb_sched_mem_of(s, id->tensor->buffer));
+        ok                      = id->home != GB_HOME_SHARED || hold(shared, gb_sched_mem_of(s, id->tensor->buffer));
     }
     return ok;
 }
 
-// ----------------------------------------------------------------------------------------------------------------------- tensors
+// ------------------------------------------------------------------------------------------------------------- tensors
 
 static enum ggml_status put(struct ggml_tensor * t, ggml_backend_buffer_t buffer, void * data) {
     gb_tensor_put(t, buffer, data);
@@ -115,9 +117,10 @@ static enum ggml_status bind_roots(struct binding * b) {
         if (!id->item.valid) {
             continue;
         }
-        const bool leaf    = id->home == GB_HOME_LEAF;
-        const bool content = leaf && t->buffer && (gb_sched_leaf_is_bound(b->sched, t) || gb_sched_result_is_alive(b->sched, t));
-        id->mem            = gb_sched_mem_of_item(b->sched, p, &id->item, leaf);
+        const bool leaf = id->home == GB_HOME_LEAF;
+        const bool content =
+            leaf && t->buffer && (gb_sched_leaf_is_bound(b->sched, t) || gb_sched_result_is_alive(b->sched, t));
+        id->mem = gb_sched_mem_of_item(b->sched, p, &id->item, leaf);
         if (content && t->data != id->mem->base + id->item.offset && !gb_vec_push(&b->moved, i)) {
             return GGML_STATUS_ALLOC_FAILED;
         }
@@ -163,12 +166,12 @@ static enum ggml_status bind_copies(struct binding * b) {
 static enum ggml_status bind_shadows(struct gb_sched_plan * p) {
     struct gb_shadow_iter it = { 0 };
     for (struct gb_shadow * sh = gb_sched_next_shadow(p, &it); sh; sh = gb_sched_next_shadow(p, &it)) {
-        struct ggml_tensor *       t    = &sh->tensor;
-        const struct ggml_tensor * root = t->view_src;
+        struct ggml_tensor *       t        = &sh->tensor;
+        const struct ggml_tensor * root     = t->view_src;
         const struct ggml_tensor * original = p->ids.data[sh->origin].tensor;
         if (sh->copy < 0 && root == original->view_src) {
             gb_tensor_put(t, original->buffer, original->data);
-            t->extra  = original->extra;
+            t->extra = original->extra;
         } else if (root) {
             GB_TRY(put(t, root->buffer, (char *) root->data + t->view_offs));
         }
@@ -176,11 +179,12 @@ static enum ggml_status bind_shadows(struct gb_sched_plan * p) {
     return GGML_STATUS_SUCCESS;
 }
 
-// What a backend need not store when it computes the one reader together with it (tensor/tensor.h). A view that is no node hides readers.
+// What a backend need not store when it computes the one reader together with it (tensor/tensor.h). A view that is no
+// node hides readers.
 static bool mark_read_once(struct gb_sched_plan * p) {
-    uint8_t * readers = gb_calloc((size_t) p->n_ids, 1); // of each tensor: 0, 1, 2 for more
-    uint8_t * hidden  = gb_calloc((size_t) p->n_ids, 1); // of roots
-    const bool ok     = readers && hidden;
+    uint8_t *  readers = gb_calloc((size_t) p->n_ids, 1); // of each tensor: 0, 1, 2 for more
+    uint8_t *  hidden  = gb_calloc((size_t) p->n_ids, 1); // of roots
+    const bool ok      = readers && hidden;
     for (uint32_t k = 0; ok && k < p->src_begin[p->n_nodes]; k++) {
         readers[p->srcs[k]] = (uint8_t) GB_MIN(readers[p->srcs[k]] + 1, 2);
     }
@@ -190,8 +194,9 @@ static bool mark_read_once(struct gb_sched_plan * p) {
     for (int i = 0; ok && i < p->n_ids; i++) {
         const int            r    = p->ids.data[i].root;
         const struct gb_id * root = &p->ids.data[r];
-        const bool           once = readers[i] == 1 && i < p->n_nodes && root->home == GB_HOME_ARENA && !root->keep && !hidden[r] &&
-                          !gb_tensor_has_flag(root->tensor, GB_TENSOR_INPUT) && !gb_tensor_has_flag(p->ids.data[i].tensor, GB_TENSOR_INPUT);
+        const bool           once = readers[i] == 1 && i < p->n_nodes && root->home == GB_HOME_ARENA && !root->keep &&
+                                    !hidden[r] && !gb_tensor_has_flag(root->tensor, GB_TENSOR_INPUT) &&
+                                    !gb_tensor_has_flag(p->ids.data[i].tensor, GB_TENSOR_INPUT);
         gb_tensor_set_read_once(p->ids.data[i].tensor, once);
     }
     gb_free(readers);
@@ -199,7 +204,7 @@ static bool mark_read_once(struct gb_sched_plan * p) {
     return ok;
 }
 
-// --------------------------------------------------------------------------------------------------------------------- contents
+// ------------------------------------------------------------------------------------------------------------ contents
 
 // After the plan's tensors are in place: content of leafs, from where they were.
 static enum ggml_status move_contents(struct binding * b) {
@@ -207,9 +212,9 @@ static enum ggml_status move_contents(struct binding * b) {
         const int            id  = b->moved.data[k];
         struct ggml_tensor * t   = b->plan->ids.data[id].tensor;
         struct ggml_tensor   was = *t;
-        was.buffer = b->old[id].buffer;
-        was.data   = b->old[id].data;
-        was.extra  = b->old[id].extra;
+        was.buffer               = b->old[id].buffer;
+        was.data                 = b->old[id].data;
+        was.extra                = b->old[id].extra;
         GB_TRY(ggml_backend_tensor_copy(&was, t));
     }
     return GGML_STATUS_SUCCESS;
@@ -240,7 +245,7 @@ static void put_back(struct binding * b) {
     for (int i = 0; b->old && i < b->plan->n_ids; i++) {
         struct ggml_tensor * t = b->plan->ids.data[i].tensor;
         gb_tensor_put(t, b->old[i].buffer, b->old[i].data);
-        t->extra               = b->old[i].extra;
+        t->extra = b->old[i].extra;
     }
 }
 
@@ -285,7 +290,8 @@ enum ggml_status gb_sched_bind(struct ggml_backend_sched * s, struct gb_sched_pl
     const bool     was_bound = p->bound;
     gb_mem_list    arenas = { 0 }, shared = { 0 };
     gb_sched_drop_prepared(s, p);
-    const enum ggml_status status = note_old(&b) && hold_memory(s, p, &arenas, &shared) ? bind_all(&b) : GGML_STATUS_ALLOC_FAILED;
+    const enum ggml_status status =
+        note_old(&b) && hold_memory(s, p, &arenas, &shared) ? bind_all(&b) : GGML_STATUS_ALLOC_FAILED;
     if (status == GGML_STATUS_SUCCESS) {
         commit(&b, arenas, shared);
     } else {

@@ -1,14 +1,15 @@
-// check.c - judges a run while it happens: is every access ordered after those that it must not meet, and does every read find the content that
-// the program means?
+// check.c - judges a run while it happens: is every access ordered after those that it must not meet, and does every
+// read find the content that the program means?
 //
-// It shares no code with hazards.c and looks at nothing that was planned: it sees the waits that are made and the addresses of the tensors
-// that are read and written, just before a step is issued. For each range of bytes it knows the last step that wrote it, the last readers on
-// each queue, and whose content it is. Two accesses of different queues, one of them a write, need a chain of waits between them (vector
-// clocks), however the timing turned out. So an error is found every time, not by luck. A checked run waits for each step, therefore
-// nothing bad happens before it is reported.
+// It shares no code with hazards.c and looks at nothing that was planned: it sees the waits that are made and the
+// addresses of the tensors that are read and written, just before a step is issued. For each range of bytes it knows
+// the last step that wrote it, the last readers on each queue, and whose content it is. Two accesses of different
+// queues, one of them a write, need a chain of waits between them (vector clocks), however the timing turned out. So an
+// error is found every time, not by luck. A checked run waits for each step, therefore nothing bad happens before it is
+// reported.
 //
-// Arenas are filled with ones (NaN as floats) when a run begins, and what died is filled again, so whoever reads too early or too late
-// computes nonsense. Memory of the user is taken to hold what is right when a run begins.
+// Arenas are filled with ones (NaN as floats) when a run begins, and what died is filled again, so whoever reads too
+// early or too late computes nonsense. Memory of the user is taken to hold what is right when a run begins.
 #include "sched/sched.h"
 
 #include <stdio.h>
@@ -18,23 +19,23 @@ enum { NOBODY = -1, DEAD = -2 }; // whose content
 
 struct area { // bytes [lo, hi), touched in this run; areas are sorted and do not overlap
     uintptr_t lo, hi;
-    int32_t   writer; // step, -1: none
+    int32_t   writer;  // step, -1: none
     int32_t   storage; // whose content: id of a root, n_ids + copy, or one of the above
 };
 
 struct gb_check {
     const struct gb_sched_plan * plan; // of this run
-    int                 n_actors;
-    struct gb_ptrmap    storage;
+    int                          n_actors;
+    struct gb_ptrmap             storage;
     GB_VEC(struct area) areas;
-    GB_VEC(int32_t)     readers;  // per area and actor: step, -1: none
-    GB_VEC(int32_t)     known;    // per actor and actor: steps known to be complete
-    GB_VEC(int32_t)     clock;    // per step and actor
-    GB_VEC(int32_t)     count;    // per actor: steps issued
-    GB_VEC(int32_t)     latest;   // per actor: step, -1: none
-    GB_VEC(int32_t)     time;     // per step: its number among its actor's
-    GB_VEC(int32_t)     last_use; // per storage: step
-    GB_VEC(uint8_t)     away;     // per write-back: the result is in a copy
+    GB_VEC(int32_t) readers;  // per area and actor: step, -1: none
+    GB_VEC(int32_t) known;    // per actor and actor: steps known to be complete
+    GB_VEC(int32_t) clock;    // per step and actor
+    GB_VEC(int32_t) count;    // per actor: steps issued
+    GB_VEC(int32_t) latest;   // per actor: step, -1: none
+    GB_VEC(int32_t) time;     // per step: its number among its actor's
+    GB_VEC(int32_t) last_use; // per storage: step
+    GB_VEC(uint8_t) away;     // per write-back: the result is in a copy
 };
 
 void gb_check_free(struct gb_check * c) {
@@ -68,7 +69,7 @@ enum ggml_status gb_sched_set_check(struct ggml_backend_sched * s, bool check) {
     return GGML_STATUS_SUCCESS;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------- accesses
+// ------------------------------------------------------------------------------------------------------------ accesses
 
 struct access {
     const struct ggml_tensor * tensor;
@@ -86,12 +87,12 @@ static bool next_access(const struct gb_sched_plan * p, const struct gb_step * s
     }
     if (step->kind == GB_STEP_BACK) {
         const struct gb_write_back * back = &p->backs.data[step->index];
-        a->tensor = i == 1 ? p->ids.data[back->node].tensor : &back->from->tensor;
-        a->write  = i == 1;
+        a->tensor                         = i == 1 ? p->ids.data[back->node].tensor : &back->from->tensor;
+        a->write                          = i == 1;
         return i < 2;
     }
     const struct gb_split * split = &p->splits.data[step->index];
-    const size_t            e     = split->exec_begin + i / (GGML_MAX_SRC + 1), k = i % (GGML_MAX_SRC + 1);
+    const size_t            e = split->exec_begin + i / (GGML_MAX_SRC + 1), k = i % (GGML_MAX_SRC + 1);
     if (e >= split->exec_end) {
         return false;
     }
@@ -111,7 +112,7 @@ static bool in_arena(const struct gb_sched_plan * p, int32_t storage) {
     return storage >= p->n_ids ? !p->copies.data[storage - p->n_ids].kept : p->ids.data[storage].home == GB_HOME_ARENA;
 }
 
-// ------------------------------------------------------------------------------------------------------------------------- areas
+// --------------------------------------------------------------------------------------------------------------- areas
 
 // The first area that ends behind `at`.
 static size_t area_at(const struct gb_check * c, uintptr_t at) {
@@ -154,7 +155,8 @@ static bool cut(struct gb_check * c, uintptr_t at) {
         return false;
     }
     c->areas.data[i + 1].lo = at;
-    memcpy(c->readers.data + i * n, c->readers.data + (i + 1) * n, n * sizeof(int32_t)); // whoever read all of it read both parts
+    // whoever read all of it read both parts
+    memcpy(c->readers.data + i * n, c->readers.data + (i + 1) * n, n * sizeof(int32_t));
     return true;
 }
 
@@ -163,7 +165,7 @@ static bool cover(struct gb_check * c, uintptr_t lo, uintptr_t hi, size_t * firs
     if (!cut(c, lo) || !cut(c, hi)) {
         return false;
     }
-    *first = area_at(c, lo);
+    *first   = area_at(c, lo);
     size_t i = *first;
     for (uintptr_t at = lo; at < hi; i++) {
         const uintptr_t next = i < c->areas.n ? GB_MIN(c->areas.data[i].lo, hi) : hi;
@@ -176,14 +178,15 @@ static bool cover(struct gb_check * c, uintptr_t lo, uintptr_t hi, size_t * firs
     return true;
 }
 
-// ------------------------------------------------------------------------------------------------------------------------ reports
+// ------------------------------------------------------------------------------------------------------------- reports
 
 static const char * describe_step(const struct ggml_backend_sched * s, int k, char * text, size_t size) {
     const struct gb_sched_plan * p    = s->check->plan;
     const struct gb_step *       step = &p->steps.data[k];
     if (step->kind == GB_STEP_COMPUTE) {
         const struct gb_split * split = &p->splits.data[step->index];
-        snprintf(text, size, "step %d (nodes %d to %d on %s)", k, split->start, split->end - 1, s->devices[split->backend].name);
+        snprintf(text, size, "step %d (nodes %d to %d on %s)", k, split->start, split->end - 1,
+            s->devices[split->backend].name);
     } else if (step->kind == GB_STEP_COPY) {
         const struct gb_copy * copy = &p->copies.data[step->index];
         snprintf(text, size, "step %d (the copy '%s')", k, copy->dst->tensor.name);
@@ -194,28 +197,31 @@ static const char * describe_step(const struct ggml_backend_sched * s, int k, ch
 }
 
 static const char * describe_storage(const struct gb_sched_plan * p, int32_t storage) {
-    return storage == DEAD     ? "what died before"
-         : storage < 0         ? "nothing"
-         : storage >= p->n_ids ? p->copies.data[storage - p->n_ids].dst->tensor.name
-                               : p->key[storage].name;
+    return storage == DEAD       ? "what died before"
+           : storage < 0         ? "nothing"
+           : storage >= p->n_ids ? p->copies.data[storage - p->n_ids].dst->tensor.name
+                                 : p->key[storage].name;
 }
 
-static enum ggml_status fail_order(const struct ggml_backend_sched * s, int k, const struct access * a, int other, bool other_writes) {
+static enum ggml_status fail_order(const struct ggml_backend_sched * s, int k, const struct access * a, int other,
+    bool other_writes) {
     char one[160], two[160];
-    return gb_fail(GGML_STATUS_FAILED, "check: %s %s '%s', which %s may still be %s: no wait orders the two", describe_step(s, k, one, sizeof(one)),
-                   a->write ? "writes" : "reads", a->tensor->name, describe_step(s, other, two, sizeof(two)), other_writes ? "writing" : "reading");
+    return gb_fail(GGML_STATUS_FAILED, "check: %s %s '%s', which %s may still be %s: no wait orders the two",
+        describe_step(s, k, one, sizeof(one)), a->write ? "writes" : "reads", a->tensor->name,
+        describe_step(s, other, two, sizeof(two)), other_writes ? "writing" : "reading");
 }
 
-static enum ggml_status fail_content(const struct ggml_backend_sched * s, int k, const struct access * a, const struct area * area) {
+static enum ggml_status fail_content(const struct ggml_backend_sched * s, int k, const struct access * a,
+    const struct area * area) {
     char one[160], two[160] = "no step of this run";
     if (area->writer >= 0) {
         describe_step(s, area->writer, two, sizeof(two));
     }
-    return gb_fail(GGML_STATUS_FAILED, "check: %s reads '%s', but the memory holds %s, left there by %s", describe_step(s, k, one, sizeof(one)),
-                   a->tensor->name, describe_storage(s->check->plan, area->storage), two);
+    return gb_fail(GGML_STATUS_FAILED, "check: %s reads '%s', but the memory holds %s, left there by %s",
+        describe_step(s, k, one, sizeof(one)), a->tensor->name, describe_storage(s->check->plan, area->storage), two);
 }
 
-// ------------------------------------------------------------------------------------------------------------------------ checking
+// ------------------------------------------------------------------------------------------------------------ checking
 
 static bool is_before(const struct gb_check * c, int other, int actor) { // step `other` is complete for `actor`
     const int of = c->plan->steps.data[other].actor;
@@ -242,19 +248,20 @@ static bool has_content(const struct gb_sched_plan * p, const struct area * area
     return area->storage == storage || (area->storage == NOBODY && !in_arena(p, storage));
 }
 
-static enum ggml_status check_replica(const struct ggml_backend_sched * s, int k, const struct access * a, int32_t storage) {
+static enum ggml_status check_replica(const struct ggml_backend_sched * s, int k, const struct access * a,
+    int32_t storage) {
     const struct gb_sched_plan * p    = s->check->plan;
     const struct gb_copy *       copy = storage >= p->n_ids ? &p->copies.data[storage - p->n_ids] : NULL;
     char                         one[160];
-    GB_FAIL_IF(copy && copy->kept && copy->replica->checked != copy->seen, GGML_STATUS_FAILED, GGML_STATUS_FAILED,
-               "check: %s reads '%s', but '%s' was written since that was filled", describe_step(s, k, one, sizeof(one)), a->tensor->name,
-               p->key[copy->root].name);
+    GB_FAIL_IF(copy && copy->kept && copy->replica->checked != copy->seen, GGML_STATUS_FAILED,
+        "check: %s reads '%s', but '%s' was written since that was filled", describe_step(s, k, one, sizeof(one)),
+        a->tensor->name, p->key[copy->root].name);
     return GGML_STATUS_SUCCESS;
 }
 
 static enum ggml_status check_access(struct ggml_backend_sched * s, int k, const struct access * a) {
-    struct gb_check *            c = s->check;
-    const struct gb_sched_plan * p = c->plan;
+    struct gb_check *            c  = s->check;
+    const struct gb_sched_plan * p  = c->plan;
     const uintptr_t              lo = (uintptr_t) a->tensor->data, hi = lo + ggml_nbytes(a->tensor);
     const int32_t                storage = storage_of(c, a->tensor);
     const struct gb_step *       step    = &p->steps.data[k];
@@ -289,10 +296,10 @@ static void learn(struct gb_check * c, int actor, const int32_t * clock) {
 }
 
 void gb_check_wait(struct ggml_backend_sched * s, const struct gb_step * step, const struct gb_wait * wait) {
-    struct gb_check *    c       = s->check;
-    const struct gb_step * on    = &c->plan->steps.data[wait->step];
-    const ggml_backend_t backend = s->devices[on->actor].backend;
-    const int            host    = c->n_actors - 1;
+    struct gb_check *      c       = s->check;
+    const struct gb_step * on      = &c->plan->steps.data[wait->step];
+    const ggml_backend_t   backend = s->devices[on->actor].backend;
+    const int              host    = c->n_actors - 1;
     // waiting on the host for a backend without events is waiting for all that it has
     const int told = wait->by_host && backend->iface.event_synchronize == NULL ? c->latest.data[on->actor] : wait->step;
     learn(c, wait->by_host ? host : step->actor, c->clock.data + (size_t) told * (size_t) c->n_actors);
@@ -312,8 +319,8 @@ static void note_results(struct gb_check * c, const struct gb_step * step) {
 }
 
 enum ggml_status gb_check_step(struct ggml_backend_sched * s, const struct gb_step * step, bool make) {
-    struct gb_check * c    = s->check;
-    const int         k    = (int) (step - c->plan->steps.data), host = c->n_actors - 1;
+    struct gb_check * c = s->check;
+    const int         k = (int) (step - c->plan->steps.data), host = c->n_actors - 1;
     learn(c, step->actor, c->known.data + host * c->n_actors);
     c->known.data[step->actor * c->n_actors + host] = c->count.data[host];
     struct access a;
@@ -328,14 +335,15 @@ enum ggml_status gb_check_step(struct ggml_backend_sched * s, const struct gb_st
     if (make) {
         note_results(c, step);
     }
-    c->time.data[k]               = ++c->count.data[step->actor];
-    c->latest.data[step->actor]   = k;
+    c->time.data[k]                                        = ++c->count.data[step->actor];
+    c->latest.data[step->actor]                            = k;
     c->known.data[step->actor * c->n_actors + step->actor] = c->time.data[k];
-    memcpy(c->clock.data + k * c->n_actors, c->known.data + step->actor * c->n_actors, (size_t) c->n_actors * sizeof(int32_t));
+    memcpy(c->clock.data + k * c->n_actors, c->known.data + step->actor * c->n_actors,
+        (size_t) c->n_actors * sizeof(int32_t));
     return GGML_STATUS_SUCCESS;
 }
 
-// ------------------------------------------------------------------------------------------------------------------------- poison
+// -------------------------------------------------------------------------------------------------------------- poison
 
 static enum ggml_status poison(ggml_backend_buffer_t buffer, uintptr_t lo, uintptr_t hi) {
     static const uint64_t ones[64] = {
@@ -343,9 +351,11 @@ static enum ggml_status poison(ggml_backend_buffer_t buffer, uintptr_t lo, uintp
         EIGHT, EIGHT, EIGHT, EIGHT, EIGHT, EIGHT, EIGHT, EIGHT
 #undef EIGHT
     };
-    struct ggml_tensor bytes = { .type = GGML_TYPE_I8, .ne = { (int64_t) (hi - lo), 1, 1, 1 }, .nb = { 1, hi - lo, hi - lo, hi - lo } };
-    bytes.buffer             = buffer;
-    bytes.data               = (void *) lo;
+    struct ggml_tensor bytes = {
+        .type = GGML_TYPE_I8, .ne = { (int64_t) (hi - lo), 1, 1, 1 }, .nb = { 1, hi - lo, hi - lo, hi - lo }
+    };
+    bytes.buffer = buffer;
+    bytes.data   = (void *) lo;
     for (size_t at = 0; at < hi - lo; at += sizeof(ones)) {
         GB_TRY(ggml_backend_tensor_set(&bytes, ones, at, GB_MIN(sizeof(ones), hi - lo - at)));
     }
@@ -358,7 +368,8 @@ static bool dies_at(const struct gb_check * c, int32_t storage, int k) {
 }
 
 static ggml_backend_buffer_t buffer_of(const struct gb_sched_plan * p, int32_t storage) {
-    return storage >= p->n_ids ? p->copies.data[storage - p->n_ids].dst->tensor.buffer : p->ids.data[storage].tensor->buffer;
+    return storage >= p->n_ids ? p->copies.data[storage - p->n_ids].dst->tensor.buffer
+                               : p->ids.data[storage].tensor->buffer;
 }
 
 enum ggml_status gb_check_done(struct ggml_backend_sched * s, const struct gb_step * step) {
@@ -374,14 +385,17 @@ enum ggml_status gb_check_done(struct ggml_backend_sched * s, const struct gb_st
     return GGML_STATUS_SUCCESS;
 }
 
-// ------------------------------------------------------------------------------------------------------------------ begin and end
+// ------------------------------------------------------------------------------------------------------- begin and end
 
 static bool resize(struct gb_check * c) {
-    const size_t n = (size_t) c->n_actors, n_steps = c->plan->steps.n, n_storages = (size_t) c->plan->n_ids + c->plan->copies.n;
-    c->areas.n = c->readers.n = c->known.n = c->clock.n = c->count.n = c->latest.n = c->time.n = c->last_use.n = c->away.n = 0;
+    const size_t n = (size_t) c->n_actors, n_steps = c->plan->steps.n,
+                 n_storages = (size_t) c->plan->n_ids + c->plan->copies.n;
+    c->areas.n = c->readers.n = c->known.n = c->clock.n = c->count.n = c->latest.n = c->time.n = c->last_use.n =
+        c->away.n                                                                              = 0;
     gb_ptrmap_clear(&c->storage);
-    if (!gb_vec_resize_zero(&c->known, n * n) || !gb_vec_resize_zero(&c->clock, n * n_steps) || !gb_vec_resize_zero(&c->count, n) ||
-        !gb_vec_resize_zero(&c->latest, n) || !gb_vec_resize_zero(&c->time, n_steps) || !gb_vec_resize_zero(&c->last_use, n_storages) ||
+    if (!gb_vec_resize_zero(&c->known, n * n) || !gb_vec_resize_zero(&c->clock, n * n_steps) ||
+        !gb_vec_resize_zero(&c->count, n) || !gb_vec_resize_zero(&c->latest, n) ||
+        !gb_vec_resize_zero(&c->time, n_steps) || !gb_vec_resize_zero(&c->last_use, n_storages) ||
         !gb_vec_resize_zero(&c->away, c->plan->backs.n)) {
         return false;
     }
@@ -392,7 +406,7 @@ enum ggml_status gb_check_begin(struct ggml_backend_sched * s, struct gb_sched_p
     struct gb_check * c = s->check;
     c->plan             = p;
     c->n_actors         = p->n_backends + 1;
-    GB_FAIL_IF(c->n_actors > 64, GGML_STATUS_UNSUPPORTED, GGML_STATUS_UNSUPPORTED, "check: more than 63 backends cannot be checked");
+    GB_FAIL_IF(c->n_actors > 64, GGML_STATUS_UNSUPPORTED, "check: more than 63 backends cannot be checked");
     GB_TRY(gb_sched_wait(s));
     s->running = true;
     if (!resize(c)) {
@@ -415,8 +429,9 @@ enum ggml_status gb_check_begin(struct ggml_backend_sched * s, struct gb_sched_p
 enum ggml_status gb_check_end(struct ggml_backend_sched * s) {
     const struct gb_sched_plan * p = s->check->plan;
     for (size_t w = 0; w < p->backs.n; w++) {
-        GB_FAIL_IF(s->check->away.data[w], GGML_STATUS_FAILED, GGML_STATUS_FAILED,
-                   "check: the result '%s' is in a copy on another backend and was never written back", p->key[p->backs.data[w].node].name);
+        GB_FAIL_IF(s->check->away.data[w], GGML_STATUS_FAILED,
+            "check: the result '%s' is in a copy on another backend and was never written back",
+            p->key[p->backs.data[w].node].name);
     }
     return GGML_STATUS_SUCCESS;
 }

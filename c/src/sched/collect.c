@@ -1,7 +1,8 @@
-// collect.c - a graph's tensors as dense ids: the nodes in order, the leafs, then whatever else they refer to; and what memory each has.
+// collect.c - a graph's tensors as dense ids: the nodes in order, the leafs, then whatever else they refer to; and what
+// memory each has.
 //
-// Ids are found from tensors already found, so walking the ids in order meets a tensor only after one that leads to it: a kept plan can be
-// compared with a graph without ever following a stale pointer (plan.c).
+// Ids are found from tensors already found, so walking the ids in order meets a tensor only after one that leads to it:
+// a kept plan can be compared with a graph without ever following a stale pointer (plan.c).
 #include "sched/sched.h"
 
 #include <string.h>
@@ -14,7 +15,8 @@ static int32_t id_of(struct gb_sched_plan * p, struct ggml_tensor * t) {
     if (known != GB_PTRMAP_ABSENT) {
         return (int32_t) known;
     }
-    GB_FAIL_IF(p->ids.n >= INT32_MAX, -1, GGML_STATUS_INVALID_ARGUMENT, "ggml_backend_sched: the graph has too many tensors");
+    GB_FAIL_IF_RETURNING(p->ids.n >= INT32_MAX, -1, GGML_STATUS_INVALID_ARGUMENT,
+        "ggml_backend_sched: the graph has too many tensors");
     const struct gb_id id = { .tensor = t, .root = -1 };
     return gb_ptrmap_set(&p->map, t, (int64_t) p->ids.n) && gb_vec_push(&p->ids, id) ? (int32_t) p->ids.n - 1 : -1;
 }
@@ -26,17 +28,17 @@ static enum ggml_status add_nodes(struct gb_sched_plan * p, const struct ggml_cg
     }
     for (int i = 0; i < graph->n_nodes; i++) {
         struct ggml_tensor * t = graph->nodes[i];
-        GB_FAIL_IF(t == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "ggml_backend_sched: node %d of the graph is NULL", i);
+        GB_FAIL_IF(t == NULL, GGML_STATUS_INVALID_ARGUMENT, "ggml_backend_sched: node %d of the graph is NULL", i);
         const int32_t id = id_of(p, t);
-        GB_FAIL_IF(id >= 0 && id != i, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-                   "ggml_backend_sched: node %d of the graph, '%s', occurs twice", i, t->name);
+        GB_FAIL_IF(id >= 0 && id != i, GGML_STATUS_INVALID_ARGUMENT,
+            "ggml_backend_sched: node %d of the graph, '%s', occurs twice", i, t->name);
         if (id < 0) {
             return ggml_last_status();
         }
     }
     for (int i = 0; i < graph->n_leafs; i++) {
         struct ggml_tensor * t = graph->leafs[i];
-        GB_FAIL_IF(t == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "ggml_backend_sched: leaf %d of the graph is NULL", i);
+        GB_FAIL_IF(t == NULL, GGML_STATUS_INVALID_ARGUMENT, "ggml_backend_sched: leaf %d of the graph is NULL", i);
         if (id_of(p, t) < 0) {
             return ggml_last_status();
         }
@@ -78,8 +80,8 @@ static bool add_reached(struct gb_sched_plan * p, id_list * list) {
 }
 
 static enum ggml_status find_sources(struct gb_sched_plan * p) {
-    id_list list = { 0 };
-    p->src_begin = gb_calloc((size_t) p->n_nodes + 1, sizeof(*p->src_begin));
+    id_list list  = { 0 };
+    p->src_begin  = gb_calloc((size_t) p->n_nodes + 1, sizeof(*p->src_begin));
     const bool ok = p->src_begin != NULL && add_reached(p, &list);
     p->srcs       = list.data; // NULL when there are none
     p->n_ids      = (int) p->ids.n;
@@ -105,7 +107,7 @@ static enum ggml_status find_outputs(struct gb_sched_plan * p) {
     return GGML_STATUS_SUCCESS;
 }
 
-// ------------------------------------------------------------------------------------------------------------- what memory
+// --------------------------------------------------------------------------------------------------------- what memory
 
 bool gb_sched_leaf_is_bound(const struct ggml_backend_sched * s, const struct ggml_tensor * t) {
     for (size_t k = 0; k < s->plans.n; k++) {
@@ -115,7 +117,8 @@ bool gb_sched_leaf_is_bound(const struct ggml_backend_sched * s, const struct gg
             continue;
         }
         const struct gb_id * id = &p->ids.data[at];
-        if ((id->home == GB_HOME_LEAF || id->home == GB_HOME_SHARED) && id->mem && id->mem->buffer == t->buffer && p->key[at].data == t->data) {
+        if ((id->home == GB_HOME_LEAF || id->home == GB_HOME_SHARED) && id->mem && id->mem->buffer == t->buffer &&
+            p->key[at].data == t->data) {
             return true;
         }
     }
@@ -129,7 +132,8 @@ bool gb_sched_result_is_alive(const struct ggml_backend_sched * s, const struct 
         return false;
     }
     const struct gb_id * id = &p->ids.data[at];
-    return id->home == GB_HOME_ARENA && id->keep && id->mem && id->mem->buffer == t->buffer && p->key[at].data == t->data;
+    return id->home == GB_HOME_ARENA && id->keep && id->mem && id->mem->buffer == t->buffer &&
+           p->key[at].data == t->data;
 }
 
 static bool is_retired(const struct ggml_backend_buffer * buffer) {
@@ -139,19 +143,24 @@ static bool is_retired(const struct ggml_backend_buffer * buffer) {
 // The result of an op of another graph, in memory of ours.
 static bool find_home_of_result(struct ggml_backend_sched * s, const struct ggml_tensor * t, enum gb_home * home) {
     const struct gb_mem * mem = t->buffer ? gb_sched_mem_of(s, t->buffer) : NULL;
-    const bool            ok  = mem == NULL ? t->data != NULL && !(t->buffer && is_retired(t->buffer))
-                                            : mem->kind == GB_MEM_INPUTS || gb_sched_result_is_alive(s, t) || gb_sched_leaf_is_bound(s, t);
+    const bool ok = mem == NULL
+                        ? t->data != NULL && !(t->buffer && is_retired(t->buffer))
+                        : mem->kind == GB_MEM_INPUTS || gb_sched_result_is_alive(s, t) || gb_sched_leaf_is_bound(s, t);
     if (!ok) {
         char text[GB_DESCRIBE_SIZE];
         gb_fail(GGML_STATUS_INVALID_STATE,
-                "ggml_backend_sched: the graph reads %s, the result of %s in another graph, which is not in memory any more: compute it in the same "
-                "graph, or give it memory of its own", gb_describe(t, text), ggml_op_name(t->op));
+            "ggml_backend_sched: the graph reads %s, the result of %s in another graph, which is not in memory any "
+            "more: compute it in the same "
+            "graph, or give it memory of its own",
+            gb_describe(t, text), ggml_op_name(t->op));
         return false;
     }
     if (mem == NULL) {
         *home = t->buffer ? GB_HOME_USER : GB_HOME_HOST;
     } else {
-        *home = mem->kind == GB_MEM_INPUTS ? GB_HOME_USER : gb_sched_leaf_is_bound(s, t) ? GB_HOME_SHARED : GB_HOME_LEAF;
+        *home = mem->kind == GB_MEM_INPUTS     ? GB_HOME_USER
+                : gb_sched_leaf_is_bound(s, t) ? GB_HOME_SHARED
+                                               : GB_HOME_LEAF;
     }
     return true;
 }
@@ -165,16 +174,21 @@ static enum gb_home home_of_leaf(struct ggml_backend_sched * s, const struct ggm
     if (mem->kind == GB_MEM_INPUTS) {
         return GB_HOME_USER;
     }
-    const bool stays = gb_sched_leaf_is_bound(s, t) &&
-                       (user < 0 || ggml_backend_buft_supports_backend(s->devices[mem->backend].buft, s->devices[user].backend));
+    const bool stays =
+        gb_sched_leaf_is_bound(s, t) &&
+        (user < 0 || ggml_backend_buft_supports_backend(s->devices[mem->backend].buft, s->devices[user].backend));
     return stays ? GB_HOME_SHARED : GB_HOME_LEAF;
 }
 
-bool gb_sched_find_home(struct ggml_backend_sched * s, const struct ggml_tensor * t, bool computed, int user, enum gb_home * home) {
+bool gb_sched_find_home(struct ggml_backend_sched * s, const struct ggml_tensor * t, bool computed, int user,
+    enum gb_home * home) {
     if (computed) {
         const struct gb_mem * mem  = t->buffer ? gb_sched_mem_of(s, t->buffer) : NULL;
-        const bool            ours = t->buffer && GB_READ_RELAXED(t->buffer->usage) == GB_USAGE_SCHED && (mem == NULL || mem->kind != GB_MEM_INPUTS);
-        *home = ours || (t->buffer == NULL && t->data == NULL) ? GB_HOME_ARENA : t->buffer ? GB_HOME_USER : GB_HOME_HOST;
+        const bool            ours = t->buffer && GB_READ_RELAXED(t->buffer->usage) == GB_USAGE_SCHED &&
+                                     (mem == NULL || mem->kind != GB_MEM_INPUTS);
+        *home                      = ours || (t->buffer == NULL && t->data == NULL) ? GB_HOME_ARENA
+                                     : t->buffer                                    ? GB_HOME_USER
+                                                                                    : GB_HOME_HOST;
         return true;
     }
     if (!gb_op_is_view(t->op)) {
@@ -195,15 +209,16 @@ static enum ggml_status find_homes(struct ggml_backend_sched * s, struct gb_sche
         if (id->root == i && !gb_sched_find_home(s, id->tensor, id->computes, p->user[i], &home)) {
             return ggml_last_status();
         }
-        id->home     = (uint8_t) home;
-        id->buft     = home == GB_HOME_USER ? id->tensor->buffer->buft : NULL;
-        p->weight[i] = home == GB_HOME_USER && GB_READ_RELAXED(id->tensor->buffer->usage) == GGML_BACKEND_BUFFER_USAGE_WEIGHTS;
+        id->home = (uint8_t) home;
+        id->buft = home == GB_HOME_USER ? id->tensor->buffer->buft : NULL;
+        p->weight[i] =
+            home == GB_HOME_USER && GB_READ_RELAXED(id->tensor->buffer->usage) == GGML_BACKEND_BUFFER_USAGE_WEIGHTS;
         p->foreign |= home == GB_HOME_USER;
     }
     return GGML_STATUS_SUCCESS;
 }
 
-// -----------------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------------
 
 static enum ggml_status allocate_tables(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     const size_t n = (size_t) p->n_ids;
@@ -252,7 +267,8 @@ static enum ggml_status copy_leafs(struct gb_sched_plan * p, const struct ggml_c
     return GGML_STATUS_SUCCESS;
 }
 
-enum ggml_status gb_sched_collect(struct ggml_backend_sched * s, struct gb_sched_plan * p, const struct ggml_cgraph * graph) {
+enum ggml_status gb_sched_collect(struct ggml_backend_sched * s, struct gb_sched_plan * p,
+    const struct ggml_cgraph * graph) {
     p->n_nodes    = graph->n_nodes;
     p->n_leafs    = graph->n_leafs;
     p->n_backends = s->n_backends;

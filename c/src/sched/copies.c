@@ -1,12 +1,14 @@
 // copies.c - the program of a plan: for each split its copies, the tensors to compute, and what is written back.
 //
-// Every root has a version, raised by each node that writes it or a view of it. A copy of a root on a backend serves all readers there
-// until the version moves on; then the next reader gets a fresh one. The original is always up to date: a node that must compute on a
-// copy has its result written back, and the copy keeps up with the version it made. Copies hold the bytes that were asked for, as one
-// range that grows while the version lasts; all of the root when it is quantized, because such types may be stored in another form.
+// Every root has a version, raised by each node that writes it or a view of it. A copy of a root on a backend serves
+// all readers there until the version moves on; then the next reader gets a fresh one. The original is always up to
+// date: a node that must compute on a copy has its result written back, and the copy keeps up with the version it made.
+// Copies hold the bytes that were asked for, as one range that grows while the version lasts; all of the root when it
+// is quantized, because such types may be stored in another form.
 //
-// A copy is filled before its split begins although it may be read later in it: within a split only its own backend writes, and where
-// that backend needs a copy its writes go through the copy. Copies of what no node writes may outlive the run (replica.c).
+// A copy is filled before its split begins although it may be read later in it: within a split only its own backend
+// writes, and where that backend needs a copy its writes go through the copy. Copies of what no node writes may outlive
+// the run (replica.c).
 #include "sched/sched.h"
 
 #include <stdio.h>
@@ -20,7 +22,7 @@ struct gb_shadow_block {
     struct gb_shadow         items[BLOCK];
 };
 
-// -------------------------------------------------------------------------------------------------------------------- shadows
+// ------------------------------------------------------------------------------------------------------------- shadows
 
 static struct gb_shadow * new_shadow(struct gb_sched_plan * p, int origin, int copy) {
     struct gb_shadow_block * block = p->shadows;
@@ -38,10 +40,11 @@ static struct gb_shadow * new_shadow(struct gb_sched_plan * p, int origin, int c
     shadow->tensor.data       = NULL;
     shadow->tensor.extra      = NULL;
     shadow->tensor.grad       = NULL;
-    memset(shadow->tensor.padding, 0, sizeof(shadow->tensor.padding)); // no input or output, and not read once: the original is
+    // no input or output, and not read once: the original is
+    memset(shadow->tensor.padding, 0, sizeof(shadow->tensor.padding));
     gb_tensor_set_ndim(&shadow->tensor, gb_tensor_ndim(p->ids.data[origin].tensor));
-    shadow->origin            = origin;
-    shadow->copy              = copy;
+    shadow->origin = origin;
+    shadow->copy   = copy;
     return shadow;
 }
 
@@ -73,7 +76,7 @@ static void name_copy(const struct ggml_backend_sched * s, int backend, struct g
     gb_cut_at_character(t->name);
 }
 
-// -------------------------------------------------------------------------------------------------------------------- builder
+// ------------------------------------------------------------------------------------------------------------- builder
 
 struct seen { // the shadow made last for reading a tensor
     int                copy;
@@ -106,11 +109,9 @@ static bool init_builder(struct builder * b) {
     return b->version && b->copy_of && b->seen && b->written;
 }
 
-// --------------------------------------------------------------------------------------------------------------- what is written
+// ----------------------------------------------------------------------------------------------------- what is written
 
-static bool in_user_memory(const struct gb_id * id) {
-    return id->home == GB_HOME_USER || id->home == GB_HOME_HOST;
-}
+static bool in_user_memory(const struct gb_id * id) { return id->home == GB_HOME_USER || id->home == GB_HOME_HOST; }
 
 static bool overlap(const struct ggml_tensor * a, const struct ggml_tensor * b) {
     const uintptr_t a0 = (uintptr_t) a->data, b0 = (uintptr_t) b->data;
@@ -126,7 +127,7 @@ static bool find_written(struct builder * b) {
         const int root = p->ids.data[i].root;
         if (p->ids.data[i].computes && !b->written[root]) {
             b->written[root] = 1;
-            ok = !in_user_memory(&p->ids.data[root]) || gb_vec_push(&of_user, root);
+            ok               = !in_user_memory(&p->ids.data[root]) || gb_vec_push(&of_user, root);
         }
     }
     for (int i = 0; ok && of_user.n > 0 && i < p->n_ids; i++) {
@@ -138,8 +139,8 @@ static bool find_written(struct builder * b) {
     return ok;
 }
 
-// A copy of it can be kept until somebody writes it: nobody does in this graph, and whoever does elsewhere is noticed, because the host
-// has no pointer to it, or has promised (usage WEIGHTS) to say so. Inputs change with every run.
+// A copy of it can be kept until somebody writes it: nobody does in this graph, and whoever does elsewhere is noticed,
+// because the host has no pointer to it, or has promised (usage WEIGHTS) to say so. Inputs change with every run.
 static bool can_be_kept(const struct builder * b, int root) {
     const struct gb_sched_plan * p      = b->plan;
     const struct gb_id *         id     = &p->ids.data[root];
@@ -158,7 +159,7 @@ static bool can_be_kept(const struct builder * b, int root) {
     }
 }
 
-// ---------------------------------------------------------------------------------------------------------------------- copies
+// -------------------------------------------------------------------------------------------------------------- copies
 
 // The copy holds at least what tensor id t uses of its root.
 static void widen(struct builder * b, struct gb_copy * copy, int t) {
@@ -171,7 +172,8 @@ static void widen(struct builder * b, struct gb_copy * copy, int t) {
     lo -= lo % b->sched->devices[copy->backend].alignment; // views keep their alignment
     copy->lo    = GB_MIN(copy->lo, lo);
     copy->hi    = GB_MAX(copy->hi, hi);
-    copy->whole = copy->whole || ggml_is_quantized(root->type) || (copy->kept && p->weight[copy->root]) || (copy->lo == 0 && copy->hi == total);
+    copy->whole = copy->whole || ggml_is_quantized(root->type) || (copy->kept && p->weight[copy->root]) ||
+                  (copy->lo == 0 && copy->hi == total);
     if (copy->whole) {
         copy->lo = 0;
         copy->hi = total;
@@ -198,9 +200,17 @@ static bool is_staged(const struct builder * b, int root) {
 static bool add_copy(struct builder * b, int root, int backend, int shown, bool fill) {
     struct gb_sched_plan * p    = b->plan;
     struct gb_copy         copy = {
-        .root = root, .backend = backend, .split = (int) (b->split - p->splits.data), .shown = shown, .fill = fill,
-        .kept = fill && can_be_kept(b, root), .staged = fill && !can_be_kept(b, root) && is_staged(b, root), .merged = -1,
-        .lo = SIZE_MAX, .hi = 0, .version = b->version[root],
+        .root    = root,
+        .backend = backend,
+        .split   = (int) (b->split - p->splits.data),
+        .shown   = shown,
+        .fill    = fill,
+        .kept    = fill && can_be_kept(b, root),
+        .staged  = fill && !can_be_kept(b, root) && is_staged(b, root),
+        .merged  = -1,
+        .lo      = SIZE_MAX,
+        .hi      = 0,
+        .version = b->version[root],
     };
     const int index = (int) p->copies.n;
     copy.dst        = new_shadow(p, root, index);
@@ -249,7 +259,7 @@ static struct gb_shadow * on_copy(struct builder * b, int t, int copy) {
     return shadow;
 }
 
-// ----------------------------------------------------------------------------------------------------------------------- nodes
+// --------------------------------------------------------------------------------------------------------------- nodes
 
 static bool is_reached(const struct builder * b, int t) {
     const int root = b->plan->ids.data[t].root;
@@ -354,8 +364,8 @@ static bool add_shadow_node(struct builder * b, int node) {
 }
 
 static bool add_node(struct builder * b, int node) {
-    struct gb_sched_plan * p = b->plan;
-    const size_t n_backs = p->backs.n;
+    struct gb_sched_plan * p       = b->plan;
+    const size_t           n_backs = p->backs.n;
     if (runs_as_it_is(b, node) ? !gb_vec_push(&p->exec, p->ids.data[node].tensor) : !add_shadow_node(b, node)) {
         return false;
     }
@@ -386,11 +396,11 @@ static bool add_split(struct builder * b, struct gb_split * split) {
     return true;
 }
 
-// --------------------------------------------------------------------------------------------------------------------- together
+// ------------------------------------------------------------------------------------------------------------ together
 
 struct place { // where the bytes of a root are, as far as it is known before it is bound
     bool         known;
-    const void * buffer;        // of the user; NULL: a leaf store of ours, chunk `chunk` of those of `backend`
+    const void * buffer; // of the user; NULL: a leaf store of ours, chunk `chunk` of those of `backend`
     int          backend, chunk;
     size_t       at;
 };
@@ -409,17 +419,19 @@ static struct place place_of(const struct builder * b, int root) {
 // All of a root from outside the graph, as bytes.
 static bool can_travel_together(const struct builder * b, const struct gb_copy * copy) {
     const struct ggml_tensor * root = b->plan->ids.data[copy->root].tensor;
-    return copy->fill && !copy->kept && !b->written[copy->root] && !ggml_is_quantized(root->type) && copy->lo == 0 && copy->hi == ggml_nbytes(root) &&
-           copy->hi > 0 && place_of(b, copy->root).known &&
-           ggml_backend_buft_get_alloc_size(b->sched->devices[copy->backend].buft, (struct ggml_tensor *) root) == copy->hi;
+    return copy->fill && !copy->kept && !b->written[copy->root] && !ggml_is_quantized(root->type) && copy->lo == 0 &&
+           copy->hi == ggml_nbytes(root) && copy->hi > 0 && place_of(b, copy->root).known &&
+           ggml_backend_buft_get_alloc_size(b->sched->devices[copy->backend].buft, (struct ggml_tensor *) root) ==
+               copy->hi;
 }
 
 // `next` begins where the bytes that travel with `first` end, or little behind, and its place there is aligned.
 static bool follows(const struct builder * b, const struct gb_copy * first, const struct gb_copy * next) {
     enum { GAP = 256 };
     const struct place p = place_of(b, first->root), q = place_of(b, next->root);
-    const bool   same = p.buffer == q.buffer && p.backend == q.backend && p.chunk == q.chunk;
-    const size_t gap  = p.backend < 0 ? GAP : GB_MAX(GAP, gb_sched_leaf_unit(b->sched, p.backend)); // whatever the size of `first` is
+    const bool         same = p.buffer == q.buffer && p.backend == q.backend && p.chunk == q.chunk;
+    // whatever the size of `first` is
+    const size_t gap = p.backend < 0 ? GAP : GB_MAX(GAP, gb_sched_leaf_unit(b->sched, p.backend));
     return same && first->staged == next->staged && q.at >= p.at + first->span && q.at - p.at - first->span < gap &&
            (q.at - p.at) % b->sched->devices[first->backend].alignment == 0;
 }
@@ -427,10 +439,12 @@ static bool follows(const struct builder * b, const struct gb_copy * first, cons
 // Does the plan whose places this one hopes to take say otherwise?
 static bool guide_agrees(const struct builder * b, size_t c, int with) {
     const struct gb_sched_plan * guide = b->plan->guide;
-    return guide == NULL || c >= guide->copies.n || guide->copies.data[c].root != b->plan->copies.data[c].root || guide->copies.data[c].merged == with;
+    return guide == NULL || c >= guide->copies.n || guide->copies.data[c].root != b->plan->copies.data[c].root ||
+           guide->copies.data[c].merged == with;
 }
 
-// Inputs of a split that lie behind each other become one transfer. In the order in which they were met: who wants it places them so.
+// Inputs of a split that lie behind each other become one transfer. In the order in which they were met: who wants it
+// places them so.
 static void merge_copies(struct builder * b, const struct gb_split * split) {
     struct gb_sched_plan * p    = b->plan;
     int                    last = -1;
@@ -478,10 +492,10 @@ static void merge_all(struct builder * b) {
     }
 }
 
-// ---------------------------------------------------------------------------------------------------------------------- finish
+// -------------------------------------------------------------------------------------------------------------- finish
 
 static void as_bytes(struct ggml_tensor * t, size_t size) {
-    t->type  = GGML_TYPE_I8;
+    t->type = GGML_TYPE_I8;
     gb_tensor_set_ndim(t, 1);
     t->ne[0] = (int64_t) size;
     t->nb[0] = 1;
@@ -494,10 +508,10 @@ static void as_bytes(struct ggml_tensor * t, size_t size) {
 // Now that the ranges are known: layouts of the copies, names, sources, and offsets of what is on them.
 static bool finish_copies(struct gb_sched_plan * p, const struct ggml_backend_sched * s) {
     for (size_t c = 0; c < p->copies.n; c++) {
-        struct gb_copy *     copy  = &p->copies.data[c];
-        struct ggml_tensor * dst   = &copy->dst->tensor;
-        struct ggml_tensor * root  = p->ids.data[copy->root].tensor;
-        dst->src[0]                = copy->fill ? root : NULL;
+        struct gb_copy *     copy = &p->copies.data[c];
+        struct ggml_tensor * dst  = &copy->dst->tensor;
+        struct ggml_tensor * root = p->ids.data[copy->root].tensor;
+        dst->src[0]               = copy->fill ? root : NULL;
         if (!copy->whole) {
             as_bytes(dst, copy->span);
             copy->range = new_shadow(p, copy->root, -1);
@@ -526,7 +540,7 @@ static bool finish_copies(struct gb_sched_plan * p, const struct ggml_backend_sc
 }
 
 enum ggml_status gb_sched_make_program(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
-    struct builder b = { .sched = s, .plan = p };
+    struct builder b  = { .sched = s, .plan = p };
     bool           ok = init_builder(&b) && find_written(&b);
     for (size_t k = 0; ok && k < p->splits.n; k++) {
         ok = add_split(&b, &p->splits.data[k]);

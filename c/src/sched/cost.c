@@ -1,9 +1,10 @@
-// cost.c - the sum that is to be small, and how: one minimum cut for two backends; for more the frontier search, and expansion moves
-// (each one a cut) for a start and for graphs that are too wide.
+// cost.c - the sum that is to be small, and how: one minimum cut for two backends; for more the frontier search, and
+// expansion moves (each one a cut) for a start and for graphs that are too wide.
 //
-// An expansion move lets each item keep its label or take alpha. Its terms are cuts except one: a copy that gets cheaper because its
-// producer moves to alpha while a consumer stays. There the dearer price is taken, so a move promises at most what it gives; it is
-// accepted only when the true sum has become smaller. With two backends and all labels 0 that case cannot occur: the cut is exact.
+// An expansion move lets each item keep its label or take alpha. Its terms are cuts except one: a copy that gets
+// cheaper because its producer moves to alpha while a consumer stays. There the dearer price is taken, so a move
+// promises at most what it gives; it is accepted only when the true sum has become smaller. With two backends and all
+// labels 0 that case cannot occur: the cut is exact.
 #include "sched/cost.h"
 
 #include <string.h>
@@ -21,7 +22,8 @@ static int64_t cost_at(const struct gb_cost_problem * p, int item, int backend) 
 }
 
 // Is consumer c of the value the first with its label?
-static bool is_first_there(const struct gb_cost_problem * p, const struct gb_cost_value * v, uint32_t c, const int32_t * labels) {
+static bool is_first_there(const struct gb_cost_problem * p, const struct gb_cost_value * v, uint32_t c,
+    const int32_t * labels) {
     for (uint32_t d = v->begin; d < c; d++) {
         if (labels[p->consumers[d]] == labels[p->consumers[c]]) {
             return false;
@@ -66,7 +68,7 @@ int64_t gb_cost_of(const struct gb_cost_problem * p, const int32_t * labels) {
     return sum;
 }
 
-// ---------------------------------------------------------------------------------------------------------------- expansion move
+// ------------------------------------------------------------------------------------------------------ expansion move
 
 struct move {
     const struct gb_cost_problem * p;
@@ -112,8 +114,8 @@ static void add_neighbours(struct move * m) {
     }
 }
 
-// cap, if `producer` is on the side of the source and some item of the group, the consumers labelled `group`, at the sink's; with
-// `reverse` the other way round.
+// cap, if `producer` is on the side of the source and some item of the group, the consumers labelled `group`, at the
+// sink's; with `reverse` the other way round.
 static void add_group(struct move * m, const struct gb_cost_value * v, int group, int64_t cap, bool reverse) {
     int32_t only = -1;
     int     n    = 0;
@@ -155,9 +157,9 @@ static void add_group_stays(struct move * m, const struct gb_cost_value * v, int
 }
 
 static void add_value(struct move * m, int value) {
-    const struct gb_cost_problem * p     = m->p;
-    const struct gb_cost_value *   v     = &p->values[value];
-    const int                      home  = m->labels[v->producer], alpha = m->alpha;
+    const struct gb_cost_problem * p    = m->p;
+    const struct gb_cost_value *   v    = &p->values[value];
+    const int                      home = m->labels[v->producer], alpha = m->alpha;
     bool                           there = false; // a consumer has alpha anyway
     for (uint32_t c = v->begin; c < v->end; c++) {
         const int b = m->labels[p->consumers[c]];
@@ -180,9 +182,7 @@ static void add_value(struct move * m, int value) {
     }
 }
 
-static int64_t finite(int64_t cost) {
-    return cost >= GB_COST_INF ? 0 : cost;
-}
+static int64_t finite(int64_t cost) { return cost >= GB_COST_INF ? 0 : cost; }
 
 // More than all finite costs together.
 static int64_t infinity_of(const struct gb_cost_problem * p) {
@@ -198,7 +198,14 @@ static int64_t infinity_of(const struct gb_cost_problem * p) {
 
 bool gb_cost_network(const struct gb_cost_problem * p, const int32_t * labels, int alpha, struct gb_flow * net) {
     struct move m = {
-        .p = p, .labels = labels, .alpha = alpha, .source = p->n_items, .sink = p->n_items + 1, .inf = infinity_of(p), .net = net, .ok = true,
+        .p      = p,
+        .labels = labels,
+        .alpha  = alpha,
+        .source = p->n_items,
+        .sink   = p->n_items + 1,
+        .inf    = infinity_of(p),
+        .net    = net,
+        .ok     = true,
     };
     net->n_nodes = p->n_items + 2;
     add_items(&m);
@@ -209,10 +216,11 @@ bool gb_cost_network(const struct gb_cost_problem * p, const int32_t * labels, i
     return m.ok;
 }
 
-// ------------------------------------------------------------------------------------------------------------------------ solving
+// ------------------------------------------------------------------------------------------------------------- solving
 
 // Makes one move; *cost becomes smaller or stays. `trial` has room for the labels.
-static enum ggml_status expand(const struct gb_cost_problem * p, int alpha, int32_t * labels, int32_t * trial, int64_t * cost) {
+static enum ggml_status expand(const struct gb_cost_problem * p, int alpha, int32_t * labels, int32_t * trial,
+    int64_t * cost) {
     struct gb_flow   net    = { 0 };
     enum ggml_status status = GGML_STATUS_ALLOC_FAILED;
     if (gb_cost_network(p, labels, alpha, &net)) {
@@ -264,8 +272,9 @@ static enum ggml_status descend(const struct gb_cost_problem * p, int32_t * labe
 }
 
 // From the given start, from each item's own best, and from everything on one backend (where possible).
-static enum ggml_status moves(const struct gb_cost_problem * p, const int32_t * start, int32_t * labels, int32_t * scratch, struct gb_cost_result * r) {
-    int32_t * at = scratch, * trial = scratch + p->n_items;
+static enum ggml_status moves(const struct gb_cost_problem * p, const int32_t * start, int32_t * labels,
+    int32_t * scratch, struct gb_cost_result * r) {
+    int32_t *at = scratch, *trial = scratch + p->n_items;
     for (int s = start ? -2 : -1; s < p->n_backends; s++) {
         cheapest_alone(p, at);
         for (int i = 0; i < p->n_items; i++) {
@@ -281,7 +290,8 @@ static enum ggml_status moves(const struct gb_cost_problem * p, const int32_t * 
     return GGML_STATUS_SUCCESS;
 }
 
-static enum ggml_status solve_many(const struct gb_cost_problem * p, const int32_t * start, size_t max_states, int32_t * labels, int32_t * scratch, struct gb_cost_result * r) {
+static enum ggml_status solve_many(const struct gb_cost_problem * p, const int32_t * start, size_t max_states,
+    int32_t * labels, int32_t * scratch, struct gb_cost_result * r) {
     GB_TRY(moves(p, start, labels, scratch, r));
     r->method = GB_COST_MOVES;
     r->bound  = sum_of_cheapest(p);
@@ -298,7 +308,8 @@ static enum ggml_status solve_many(const struct gb_cost_problem * p, const int32
 }
 
 // One cut, which is its own proof.
-static enum ggml_status solve_two(const struct gb_cost_problem * p, int32_t * labels, int32_t * scratch, struct gb_cost_result * r) {
+static enum ggml_status solve_two(const struct gb_cost_problem * p, int32_t * labels, int32_t * scratch,
+    struct gb_cost_result * r) {
     memset(labels, 0, (size_t) p->n_items * sizeof(*labels));
     r->cost = INT64_MAX;
     GB_TRY(expand(p, 1, labels, scratch, &r->cost));
@@ -308,19 +319,20 @@ static enum ggml_status solve_two(const struct gb_cost_problem * p, int32_t * la
     return GGML_STATUS_SUCCESS;
 }
 
-enum ggml_status gb_cost_solve(const struct gb_cost_problem * p, const int32_t * start, size_t max_states, int32_t * labels, struct gb_cost_result * result) {
+enum ggml_status gb_cost_solve(const struct gb_cost_problem * p, const int32_t * start, size_t max_states,
+    int32_t * labels, struct gb_cost_result * result) {
     int32_t * scratch = gb_calloc(2 * (size_t) p->n_items, sizeof(*scratch));
     if (scratch == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }
-    *result = (struct gb_cost_result){ .cost = INT64_MAX };
-    const enum ggml_status status =
-        p->n_backends == 2 ? solve_two(p, labels, scratch, result) : solve_many(p, start, max_states, labels, scratch, result);
+    *result                       = (struct gb_cost_result){ .cost = INT64_MAX };
+    const enum ggml_status status = p->n_backends == 2 ? solve_two(p, labels, scratch, result)
+                                                       : solve_many(p, start, max_states, labels, scratch, result);
     gb_free(scratch);
     return status;
 }
 
-// ------------------------------------------------------------------------------------------------------------------------ savings
+// ------------------------------------------------------------------------------------------------------------- savings
 
 // Adds to at[item * n_backends + b] what the terms that item takes part in are when it alone is on b.
 static void add_values_of(const struct gb_cost_problem * p, int32_t * labels, int64_t * at) {
@@ -349,7 +361,8 @@ static void add_splits_of(const struct gb_cost_problem * p, const int32_t * labe
     }
 }
 
-enum ggml_status gb_cost_savings(const struct gb_cost_problem * p, const int32_t * labels, int64_t * saved, int32_t * other) {
+enum ggml_status gb_cost_savings(const struct gb_cost_problem * p, const int32_t * labels, int64_t * saved,
+    int32_t * other) {
     const size_t n = (size_t) p->n_items, k = (size_t) p->n_backends;
     int64_t *    at  = gb_calloc(n * k, sizeof(*at));
     int32_t *    own = gb_calloc(n, sizeof(*own));
@@ -365,7 +378,8 @@ enum ggml_status gb_cost_savings(const struct gb_cost_problem * p, const int32_t
         other[i] = -1;
         saved[i] = 0;
         for (int b = 0; b < p->n_backends; b++) {
-            const int64_t more = cost_at(p, (int) i, b) + at[i * k + (size_t) b] - cost_at(p, (int) i, labels[i]) - at[i * k + (size_t) labels[i]];
+            const int64_t more = cost_at(p, (int) i, b) + at[i * k + (size_t) b] - cost_at(p, (int) i, labels[i]) -
+                                 at[i * k + (size_t) labels[i]];
             if (b != labels[i] && cost_at(p, (int) i, b) < GB_COST_INF && (other[i] < 0 || more < saved[i])) {
                 saved[i] = more;
                 other[i] = b;

@@ -1,14 +1,20 @@
-// cost.h - placement by cost: the cheapest labels for items, given what each item costs on each backend and what crossing costs. Pure.
+// cost.h - placement by cost: the cheapest labels for items, given what each item costs on each backend and what
+// crossing costs. Pure.
 //
 //   cost of labels p =  sum over items      cost[i][p(i)]
-//                    +  sum over values     copy[v][p(producer)][b]  for every backend b != p(producer) that has a consumer of v
-//                    +  sum over neighbours split                    for every two neighbours in `order` with different labels
+//                    +  sum over values     copy[v][p(producer)][b]  for every backend b != p(producer) that has a
+//                                                                    consumer of v
+//                    +  sum over neighbours split                    for every two neighbours in `order` with
+//                                                                    different labels
 //
-// An item is what must stay together: an op with the memory that it writes. A value is one state of a tensor's memory: it is copied at
-// most once to each backend. Costs are whole numbers (GB_COST_UNIT a nanosecond), so that sums are exact and proofs mean something.
+// An item is what must stay together: an op with the memory that it writes. A value is one state of a tensor's memory:
+// it is copied at most once to each backend. Costs are whole numbers (GB_COST_UNIT a nanosecond), so that sums are
+// exact and proofs mean something.
 //
-//   cost.c        this sum, the expansion move, the solver that picks a method      cost_table.c  costs as the user gives them
-//   mincut.c      the cut behind an expansion move                                  cost_model.c  from a graph to items and values
+//   cost.c        this sum, the expansion move, the solver that picks a method      cost_table.c  costs as the user
+//   gives them
+//   mincut.c      the cut behind an expansion move                                  cost_model.c  from a graph to items
+//   and values
 //   frontier.c    exact search for three backends and more
 #ifndef GB_SCHED_COST_H
 #define GB_SCHED_COST_H
@@ -20,8 +26,8 @@
 #include "ggml.h"
 #include "sched/mincut.h"
 
-enum { GB_COST_UNIT = 256 };              // a nanosecond
-#define GB_COST_INF (INT64_C(1) << 60)    // of an item: not there
+enum { GB_COST_UNIT = 256 };               // a nanosecond
+#define GB_COST_INF     (INT64_C(1) << 60) // of an item: not there
 #define GB_COST_SUM_MAX (INT64_C(1) << 58) // what all finite costs of a problem may add up to
 
 struct gb_cost_value {
@@ -31,8 +37,8 @@ struct gb_cost_value {
 
 struct gb_cost_problem { // borrowed
     int                          n_backends, n_items, n_order, n_values;
-    const int64_t *              cost;      // n_items x n_backends; at least one of each item is finite
-    const int32_t *              order;     // items in order of execution; an item may occur several times
+    const int64_t *              cost;  // n_items x n_backends; at least one of each item is finite
+    const int32_t *              order; // items in order of execution; an item may occur several times
     const struct gb_cost_value * values;
     const int32_t *              consumers; // items; no item twice for one value, never its producer
     const int64_t *              copy;      // n_values x n_backends (from) x n_backends (to)
@@ -51,14 +57,18 @@ struct gb_cost_result {
 // GB_COST_INF or more if an item is where it cannot be.
 int64_t gb_cost_of(const struct gb_cost_problem * p, const int32_t * labels);
 
-// The cheapest labels. `start` (NULL: none): labels that are good already; the result is never worse. max_states limits the frontier search.
-enum ggml_status gb_cost_solve(const struct gb_cost_problem * p, const int32_t * start, size_t max_states, int32_t * labels, struct gb_cost_result * result);
+// The cheapest labels. `start` (NULL: none): labels that are good already; the result is never worse. max_states limits
+// the frontier search.
+enum ggml_status gb_cost_solve(const struct gb_cost_problem * p, const int32_t * start, size_t max_states,
+    int32_t * labels, struct gb_cost_result * result);
 
-// The network of the move in which every item keeps its label (source side) or takes `alpha` (sink side); node i is item i, the source
-// is n_items, the sink n_items + 1. For two backends, alpha 1 and all labels 0 the cut is the optimum. False when memory is out.
+// The network of the move in which every item keeps its label (source side) or takes `alpha` (sink side); node i is
+// item i, the source is n_items, the sink n_items + 1. For two backends, alpha 1 and all labels 0 the cut is the
+// optimum. False when memory is out.
 bool gb_cost_network(const struct gb_cost_problem * p, const int32_t * labels, int alpha, struct gb_flow * net);
 
 // saved[i]: what moving item i alone would cost more, at its best other backend other[i] (-1: it has none).
-enum ggml_status gb_cost_savings(const struct gb_cost_problem * p, const int32_t * labels, int64_t * saved, int32_t * other);
+enum ggml_status gb_cost_savings(const struct gb_cost_problem * p, const int32_t * labels, int64_t * saved,
+    int32_t * other);
 
 #endif // GB_SCHED_COST_H

@@ -1,9 +1,10 @@
 // cost_model.c - what stays together, what it may run on, and what has to travel.
 //
-// An item is a root with the ops that write its memory: an op whose result lies in another tensor goes where that tensor is. Where no
-// backend can have both, they are two items, and the result travels back. Memory that exists is an item that cannot move, and who writes
-// it must reach it, if somebody can. Every write begins a new value of its root: a copy made before does not serve who reads after.
-// Memory that nobody computes and nobody has placed (inputs) may be anywhere.
+// An item is a root with the ops that write its memory: an op whose result lies in another tensor goes where that
+// tensor is. Where no backend can have both, they are two items, and the result travels back. Memory that exists is an
+// item that cannot move, and who writes it must reach it, if somebody can. Every write begins a new value of its root:
+// a copy made before does not serve who reads after. Memory that nobody computes and nobody has placed (inputs) may be
+// anywhere.
 #include "sched/cost_model.h"
 
 #include "base/status.h"
@@ -14,8 +15,8 @@ struct use { // an item needs a value
 
 struct value { // one state of a root's memory
     int32_t root;
-    size_t  bytes;  // the largest part that is read of it at once
-    bool    back;   // a result that goes to where its memory is
+    size_t  bytes; // the largest part that is read of it at once
+    bool    back;  // a result that goes to where its memory is
     int32_t producer;
 };
 
@@ -23,13 +24,13 @@ struct build {
     struct gb_cost_model *         m;
     const struct gb_assign_graph * g;
     const struct gb_cost_prices *  prices;
-    int32_t *  leader;   // per tensor: union-find
-    uint64_t * allowed;  // per leader: backends
-    int32_t *  current;  // per root: its value now, -1: not read yet
+    int32_t *                      leader;  // per tensor: union-find
+    uint64_t *                     allowed; // per leader: backends
+    int32_t *                      current; // per root: its value now, -1: not read yet
     GB_VEC(struct value) values;
     GB_VEC(struct use) uses;
-    int64_t  * cost;
-    double     limit;    // of a single price
+    int64_t * cost;
+    double    limit; // of a single price
 };
 
 static int32_t find(const struct build * b, int32_t t) {
@@ -40,9 +41,7 @@ static int32_t find(const struct build * b, int32_t t) {
     return t;
 }
 
-static bool computes(const struct build * b, int t) {
-    return t < b->g->n_nodes && b->g->computes[t];
-}
+static bool computes(const struct build * b, int t) { return t < b->g->n_nodes && b->g->computes[t]; }
 
 static uint64_t everybody(const struct build * b) {
     return b->g->n_backends == 64 ? UINT64_MAX : (UINT64_C(1) << b->g->n_backends) - 1;
@@ -57,7 +56,7 @@ static uint64_t reaching(const struct build * b, int root) {
 }
 
 static uint64_t allowed_for_node(const struct build * b, int node) {
-    const struct gb_assign_graph * g = b->g;
+    const struct gb_assign_graph * g   = b->g;
     uint64_t                       set = 0;
     for (int k = 0; k < g->n_backends; k++) {
         set |= g->runs(g->user_data, k, node) ? UINT64_C(1) << k : 0;
@@ -132,12 +131,14 @@ static void price_items(struct build * b) {
                 continue;
             }
             cost[k] += computes(b, t) ? whole(b, b->prices->node[(size_t) t * n + k]) : 0;
-            cost[k] += b->prices->pressure && g->root[t] == t && !g->placed[t] ? whole(b, b->prices->pressure[k] * (double) g->bytes[t]) : 0;
+            cost[k] += b->prices->pressure && g->root[t] == t && !g->placed[t]
+                           ? whole(b, b->prices->pressure[k] * (double) g->bytes[t])
+                           : 0;
         }
     }
 }
 
-// -------------------------------------------------------------------------------------------------------------------------- values
+// -------------------------------------------------------------------------------------------------------------- values
 
 static bool add_use(struct build * b, int32_t root, int32_t item, size_t bytes) {
     if (b->m->item[root] == item) {
@@ -160,14 +161,15 @@ static bool add_write(struct build * b, int node) {
     if (root == node) {
         return true;
     }
-    b->current[root] = -1;
+    b->current[root]        = -1;
     const struct value back = { root, g->bytes[node], true, b->m->item[node] };
     return b->m->item[root] == b->m->item[node] ||
-           (gb_vec_push(&b->values, back) && gb_vec_push(&b->uses, ((struct use){ (int32_t) b->values.n - 1, b->m->item[root] })));
+           (gb_vec_push(&b->values, back) &&
+               gb_vec_push(&b->uses, ((struct use){ (int32_t) b->values.n - 1, b->m->item[root] })));
 }
 
 static bool list_uses(struct build * b) {
-    const struct gb_assign_graph * g = b->g;
+    const struct gb_assign_graph * g  = b->g;
     bool                           ok = true;
     for (int i = 0; ok && i < g->n_nodes; i++) {
         if (!g->computes[i]) {
@@ -193,23 +195,24 @@ static void price_copies(const struct build * b, const struct value * v, int64_t
             const int    at    = from * n + to;
             const double units = (b->prices->copy[at] + b->prices->copy_per_byte[at] * (double) v->bytes) / runs;
             const double there = b->prices->pressure ? b->prices->pressure[to] * (double) v->bytes : 0;
-            const bool   free  = from == to || v->bytes == 0 || is_in_reach(b, v->root, v->back ? to : from, v->back ? from : to);
-            copy[at]           = free ? 0 : whole(b, units + there);
+            const bool   free =
+                from == to || v->bytes == 0 || is_in_reach(b, v->root, v->back ? to : from, v->back ? from : to);
+            copy[at] = free ? 0 : whole(b, units + there);
         }
     }
 }
 
 // Uses, which are by node, to values with their consumers, no item twice.
 static bool fill_values(struct build * b) {
-    const size_t           n_values = b->values.n, k = (size_t) b->g->n_backends;
-    struct gb_cost_value * values    = gb_calloc(n_values, sizeof(*values));
-    int32_t *              consumers = gb_calloc(b->uses.n, sizeof(*consumers));
-    int64_t *              copy      = gb_calloc(n_values, k * k * sizeof(*copy));
-    int32_t *              seen      = gb_calloc((size_t) b->m->p.n_items, sizeof(*seen));
-    struct gb_cost_problem * p = &b->m->p;
-    p->values    = values;
-    p->consumers = consumers;
-    p->copy      = copy;
+    const size_t             n_values = b->values.n, k = (size_t) b->g->n_backends;
+    struct gb_cost_value *   values    = gb_calloc(n_values, sizeof(*values));
+    int32_t *                consumers = gb_calloc(b->uses.n, sizeof(*consumers));
+    int64_t *                copy      = gb_calloc(n_values, k * k * sizeof(*copy));
+    int32_t *                seen      = gb_calloc((size_t) b->m->p.n_items, sizeof(*seen));
+    struct gb_cost_problem * p         = &b->m->p;
+    p->values                          = values;
+    p->consumers                       = consumers;
+    p->copy                            = copy;
     if (!values || !consumers || !copy || !seen) {
         gb_free(seen);
         return false;
@@ -241,8 +244,8 @@ static bool fill_values(struct build * b) {
 }
 
 static bool fill_order(struct build * b) {
-    int32_t * order  = gb_calloc((size_t) b->g->n_nodes, sizeof(*order));
-    b->m->p.order    = order;
+    int32_t * order = gb_calloc((size_t) b->g->n_nodes, sizeof(*order));
+    b->m->p.order   = order;
     for (int i = 0; order && i < b->g->n_nodes; i++) {
         if (b->g->computes[i]) {
             order[b->m->p.n_order++] = b->m->item[i];
@@ -272,7 +275,8 @@ static bool build(struct build * b) {
     return fill_values(b) && fill_order(b);
 }
 
-enum ggml_status gb_cost_model_init(struct gb_cost_model * m, const struct gb_assign_graph * graph, const struct gb_cost_prices * prices) {
+enum ggml_status gb_cost_model_init(struct gb_cost_model * m, const struct gb_assign_graph * graph,
+    const struct gb_cost_prices * prices) {
     *m              = (struct gb_cost_model){ .p.n_backends = graph->n_backends };
     struct build b  = { .m = m, .g = graph, .prices = prices };
     const bool   ok = build(&b);

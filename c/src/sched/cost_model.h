@@ -5,7 +5,8 @@
 #include "sched/assign.h"
 #include "sched/cost.h"
 
-struct gb_cost_prices { // borrowed; in units of cost.h
+// borrowed; in units of cost.h
+struct gb_cost_prices {
     const double * node;          // n_nodes x n_backends; what a backend cannot run may have any price
     const double * copy;          // n_backends (from) x n_backends (to): of any copy
     const double * copy_per_byte; // the same
@@ -19,7 +20,8 @@ struct gb_cost_model {
 };
 
 // At most 64 backends. gb_cost_model_free in any case.
-enum ggml_status gb_cost_model_init(struct gb_cost_model * m, const struct gb_assign_graph * graph, const struct gb_cost_prices * prices);
+enum ggml_status gb_cost_model_init(struct gb_cost_model * m, const struct gb_assign_graph * graph,
+    const struct gb_cost_prices * prices);
 void             gb_cost_model_free(struct gb_cost_model * m);
 
 #endif // GB_SCHED_COST_MODEL_H

@@ -1,7 +1,9 @@
-// cost_table.c - costs as the user gives them: kept for a scheduler, turned into prices of the nodes of a graph, and what came of it.
+// cost_table.c - costs as the user gives them: kept for a scheduler, turned into prices of the nodes of a graph, and
+// what came of it.
 //
-// A node's time is a launch and the longer of its traffic and its arithmetic, both counted from shapes. Memory limits: a plan that needs
-// more than is allowed is made again with a price on every byte there, and so on, until it fits (plan.c asks gb_sched_relieve).
+// A node's time is a launch and the longer of its traffic and its arithmetic, both counted from shapes. Memory limits:
+// a plan that needs more than is allowed is made again with a price on every byte there, and so on, until it fits
+// (plan.c asks gb_sched_relieve).
 #include <math.h>
 #include <string.h>
 
@@ -18,7 +20,7 @@ struct gb_costs { // one block with what the table points to
     double                          split_us, weight_runs;
 };
 
-// ------------------------------------------------------------------------------------------------------------------- work of an op
+// ------------------------------------------------------------------------------------------------------- work of an op
 
 enum ggml_backend_cost_class ggml_backend_cost_class_of(enum ggml_op op) {
     switch (op) {
@@ -107,12 +109,14 @@ static double bytes_of(const struct ggml_tensor * t) {
 }
 
 // The most exact entry: class and type, class, type, any.
-static const struct ggml_backend_op_cost * entry_for(const struct gb_costs * costs, int backend, int op_class, int type) {
-    const struct ggml_backend_op_cost * best = NULL;
+static const struct ggml_backend_op_cost * entry_for(const struct gb_costs * costs, int backend, int op_class,
+    int type) {
+    const struct ggml_backend_op_cost * best       = NULL;
     int                                 best_score = -1;
     for (size_t k = 0; k < costs->n_ops; k++) {
         const struct ggml_backend_op_cost * e = &costs->ops[k];
-        const bool fits  = e->backend == backend && (e->op_class == GGML_BACKEND_COST_ANY || e->op_class == op_class) && (e->type < 0 || e->type == type);
+        const bool fits  = e->backend == backend && (e->op_class == GGML_BACKEND_COST_ANY || e->op_class == op_class) &&
+                           (e->type < 0 || e->type == type);
         const int  score = 2 * (e->op_class != GGML_BACKEND_COST_ANY) + (e->type >= 0);
         if (fits && score > best_score) {
             best       = e;
@@ -129,32 +133,34 @@ static double units_of(const struct gb_costs * costs, int backend, const struct 
     return (e->launch_us + work) * 1000.0 * GB_COST_UNIT;
 }
 
-// ----------------------------------------------------------------------------------------------------------------------- the table
+// ----------------------------------------------------------------------------------------------------------- the table
 
-static bool is_time(double us) {
-    return us >= 0 && us <= 1e15;
-}
+static bool is_time(double us) { return us >= 0 && us <= 1e15; }
 
 static enum ggml_status check_ops(const struct ggml_backend_sched * s, const struct ggml_backend_cost_table * table) {
-    const char * func = "ggml_backend_sched_set_costs";
+    const char * func              = "ggml_backend_sched_set_costs";
     bool         any[MAX_BACKENDS] = { false };
     for (size_t k = 0; k < table->n_ops; k++) {
         const struct ggml_backend_op_cost * e = &table->ops[k];
-        const bool good = e->backend >= 0 && e->backend < s->n_backends && e->op_class >= GGML_BACKEND_COST_ANY && e->op_class <= GGML_BACKEND_COST_WINDOWS &&
-                          e->type >= -1 && e->type < GGML_TYPE_COUNT && is_time(e->launch_us) && e->bytes_per_us > 0 && e->flops_per_us > 0;
-        GB_FAIL_IF(!good, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-                   "%s: ops[%zu]: backend %d of %d, class %d, type %d, launch %g us, %g bytes and %g flops a us: needs what exists, and rates above 0", func, k,
-                   e->backend, s->n_backends, e->op_class, e->type, e->launch_us, e->bytes_per_us, e->flops_per_us);
+        const bool good = e->backend >= 0 && e->backend < s->n_backends && e->op_class >= GGML_BACKEND_COST_ANY &&
+                          e->op_class <= GGML_BACKEND_COST_WINDOWS && e->type >= -1 && e->type < GGML_TYPE_COUNT &&
+                          is_time(e->launch_us) && e->bytes_per_us > 0 && e->flops_per_us > 0;
+        GB_FAIL_IF(!good, GGML_STATUS_INVALID_ARGUMENT,
+            "%s: ops[%zu]: backend %d of %d, class %d, type %d, launch %g us, %g bytes and %g flops a us: needs what "
+            "exists, and rates above 0",
+            func, k, e->backend, s->n_backends, e->op_class, e->type, e->launch_us, e->bytes_per_us, e->flops_per_us);
         any[e->backend] |= e->op_class == GGML_BACKEND_COST_ANY && e->type < 0;
     }
     for (int b = 0; b < s->n_backends; b++) {
-        GB_FAIL_IF(!any[b], GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'table': backend %d, %s, has no entry for ops of any class and type",
-                   func, b, s->devices[b].name);
+        GB_FAIL_IF(!any[b], GGML_STATUS_INVALID_ARGUMENT,
+            "%s: argument 'table': backend %d, %s, has no entry for ops of any class and type", func, b,
+            s->devices[b].name);
     }
     return GGML_STATUS_SUCCESS;
 }
 
-static const struct ggml_backend_copy_cost * copy_entry(const struct ggml_backend_copy_cost * copies, size_t n, int from, int to) {
+static const struct ggml_backend_copy_cost * copy_entry(const struct ggml_backend_copy_cost * copies, size_t n,
+    int from, int to) {
     for (size_t k = 0; k < n; k++) {
         if (copies[k].from == from && copies[k].to == to) {
             return &copies[k];
@@ -163,13 +169,15 @@ static const struct ggml_backend_copy_cost * copy_entry(const struct ggml_backen
     return NULL;
 }
 
-static enum ggml_status check_copies(const struct ggml_backend_sched * s, const struct ggml_backend_cost_table * table) {
+static enum ggml_status check_copies(const struct ggml_backend_sched * s,
+    const struct ggml_backend_cost_table *                             table) {
     const char * func = "ggml_backend_sched_set_costs";
     for (int from = 0; from < s->n_backends; from++) {
         for (int to = 0; to < s->n_backends; to++) {
             const struct ggml_backend_copy_cost * e = copy_entry(table->copies, table->n_copies, from, to);
-            GB_FAIL_IF(from != to && (e == NULL || !is_time(e->launch_us) || !(e->bytes_per_us > 0)), GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-                       "%s: argument 'table': needs a good entry for copies from backend %d to %d", func, from, to);
+            GB_FAIL_IF(from != to && (e == NULL || !is_time(e->launch_us) || !(e->bytes_per_us > 0)),
+                GGML_STATUS_INVALID_ARGUMENT,
+                "%s: argument 'table': needs a good entry for copies from backend %d to %d", func, from, to);
         }
     }
     return GGML_STATUS_SUCCESS;
@@ -177,11 +185,15 @@ static enum ggml_status check_copies(const struct ggml_backend_sched * s, const 
 
 static enum ggml_status check_table(const struct ggml_backend_sched * s, const struct ggml_backend_cost_table * table) {
     const char * func = "ggml_backend_sched_set_costs";
-    GB_FAIL_IF(s->n_backends > MAX_BACKENDS, GGML_STATUS_UNSUPPORTED, GGML_STATUS_UNSUPPORTED, "%s: needs at most %d backends, has %d", func, MAX_BACKENDS, s->n_backends);
-    GB_FAIL_IF((table->n_ops > 0 && !table->ops) || (table->n_copies > 0 && !table->copies), GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: argument 'table': entries are NULL", func);
-    GB_FAIL_IF(!is_time(table->split_us) || !(table->weight_runs == 0 || (table->weight_runs >= 1 && table->weight_runs < 1e15)), GGML_STATUS_INVALID_ARGUMENT,
-               GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'table': needs split_us >= 0 and weight_runs 0 or >= 1, has %g and %g", func, table->split_us, table->weight_runs);
+    GB_FAIL_IF(s->n_backends > MAX_BACKENDS, GGML_STATUS_UNSUPPORTED, "%s: needs at most %d backends, has %d", func,
+        MAX_BACKENDS, s->n_backends);
+    GB_FAIL_IF((table->n_ops > 0 && !table->ops) || (table->n_copies > 0 && !table->copies),
+        GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'table': entries are NULL", func);
+    GB_FAIL_IF(!is_time(table->split_us) ||
+                   !(table->weight_runs == 0 || (table->weight_runs >= 1 && table->weight_runs < 1e15)),
+        GGML_STATUS_INVALID_ARGUMENT,
+        "%s: argument 'table': needs split_us >= 0 and weight_runs 0 or >= 1, has %g and %g", func, table->split_us,
+        table->weight_runs);
     GB_TRY(check_ops(s, table));
     return check_copies(s, table);
 }
@@ -208,9 +220,11 @@ static struct gb_costs * costs_new(const struct ggml_backend_cost_table * t, int
     if (c == NULL) {
         return NULL;
     }
-    *c        = (struct gb_costs){ .n_ops = t->n_ops, .n_copies = t->n_copies, .split_us = t->split_us, .weight_runs = fmax(t->weight_runs, 1) };
-    c->ops    = copy_of(t->ops, t->n_ops, sizeof(*t->ops));
-    c->copies = copy_of(t->copies, t->n_copies, sizeof(*t->copies));
+    *c = (struct gb_costs){
+        .n_ops = t->n_ops, .n_copies = t->n_copies, .split_us = t->split_us, .weight_runs = fmax(t->weight_runs, 1)
+    };
+    c->ops       = copy_of(t->ops, t->n_ops, sizeof(*t->ops));
+    c->copies    = copy_of(t->copies, t->n_copies, sizeof(*t->copies));
     c->max_bytes = t->max_bytes ? copy_of(t->max_bytes, (size_t) n_backends, sizeof(*t->max_bytes)) : NULL;
     if (!c->ops || !c->copies || (t->max_bytes && !c->max_bytes)) {
         gb_costs_free(c);
@@ -219,9 +233,10 @@ static struct gb_costs * costs_new(const struct ggml_backend_cost_table * t, int
     return c;
 }
 
-enum ggml_status ggml_backend_sched_set_costs(ggml_backend_sched_t sched, const struct ggml_backend_cost_table * table) {
-    GB_CHECK_ARG(sched, GGML_STATUS_INVALID_ARGUMENT);
-    GB_FAIL_IF(sched->in_callback, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE, "%s: called from the scheduler's own callback", __func__);
+enum ggml_status ggml_backend_sched_set_costs(ggml_backend_sched_t sched,
+    const struct ggml_backend_cost_table *                         table) {
+    GB_CHECK_ARG(sched);
+    GB_FAIL_IF(sched->in_callback, GGML_STATUS_INVALID_STATE, "%s: called from the scheduler's own callback", __func__);
     struct gb_costs * costs = NULL;
     if (table) {
         GB_TRY(check_table(sched, table));
@@ -238,10 +253,10 @@ enum ggml_status ggml_backend_sched_set_costs(ggml_backend_sched_t sched, const 
     return status;
 }
 
-// --------------------------------------------------------------------------------------------------------------------- the placement
+// ------------------------------------------------------------------------------------------------------- the placement
 
 struct prices { // owned
-    double *              node, * copy, * copy_per_byte;
+    double *              node, *copy, *copy_per_byte;
     struct gb_cost_prices view;
 };
 
@@ -251,8 +266,9 @@ static void free_prices(struct prices * x) {
     gb_free(x->copy_per_byte);
 }
 
-static bool fill_prices(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, const double * pressure, struct prices * x) {
-    const size_t n = (size_t) s->n_backends;
+static bool fill_prices(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, const double * pressure,
+    struct prices * x) {
+    const size_t n   = (size_t) s->n_backends;
     x->node          = gb_calloc((size_t) p->n_nodes, n * sizeof(*x->node));
     x->copy          = gb_calloc(n * n, sizeof(*x->copy));
     x->copy_per_byte = gb_calloc(n * n, sizeof(*x->copy_per_byte));
@@ -266,11 +282,13 @@ static bool fill_prices(const struct ggml_backend_sched * s, const struct gb_sch
     }
     const double us = 1000.0 * GB_COST_UNIT;
     for (size_t k = 0; k < n * n; k++) {
-        const struct ggml_backend_copy_cost * e = k / n == k % n ? NULL : copy_entry(s->costs->copies, s->costs->n_copies, (int) (k / n), (int) (k % n));
+        const struct ggml_backend_copy_cost * e =
+            k / n == k % n ? NULL : copy_entry(s->costs->copies, s->costs->n_copies, (int) (k / n), (int) (k % n));
         x->copy[k]          = e ? e->launch_us * us : 0;
         x->copy_per_byte[k] = e ? us / e->bytes_per_us : 0;
     }
-    x->view = (struct gb_cost_prices){ x->node, x->copy, x->copy_per_byte, pressure, s->costs->split_us * us, s->costs->weight_runs };
+    x->view = (struct gb_cost_prices){ x->node, x->copy, x->copy_per_byte, pressure, s->costs->split_us * us,
+        s->costs->weight_runs };
     return true;
 }
 
@@ -281,7 +299,8 @@ static bool is_free(const struct gb_assign_graph * g, int t) {
 }
 
 // labels by item; then `tensor_label` for what is free, and -1 for the rest.
-static void labels_of_weights(const struct gb_assign_graph * g, const struct gb_cost_model * m, struct gb_assignment * out, int32_t * labels) {
+static void labels_of_weights(const struct gb_assign_graph * g, const struct gb_cost_model * m,
+    struct gb_assignment * out, int32_t * labels) {
     gb_assign(g, GB_ASSIGN_WEIGHTS, out);
     for (int t = g->n_tensors; t-- > 0;) {
         const bool computed = t < g->n_nodes && g->computes[t];
@@ -291,12 +310,10 @@ static void labels_of_weights(const struct gb_assign_graph * g, const struct gb_
     }
 }
 
-static double to_us(int64_t units) {
-    return (double) units / (1000.0 * GB_COST_UNIT);
-}
+static double to_us(int64_t units) { return (double) units / (1000.0 * GB_COST_UNIT); }
 
 struct found { // owned, per item
-    int32_t * weights, * labels, * other, * tensor_label;
+    int32_t * weights, *labels, *other, *tensor_label;
     int64_t * saved;
 };
 
@@ -308,8 +325,8 @@ static void free_found(struct found * f) {
     gb_free(f->saved);
 }
 
-static enum ggml_status solve(const struct gb_assign_graph * g, struct gb_cost_model * m, struct gb_assignment * out, struct found * f,
-                              struct ggml_backend_sched_prediction * prediction) {
+static enum ggml_status solve(const struct gb_assign_graph * g, struct gb_cost_model * m, struct gb_assignment * out,
+    struct found * f, struct ggml_backend_sched_prediction * prediction) {
     const size_t n  = (size_t) m->p.n_items;
     f->weights      = gb_calloc(n, sizeof(*f->weights));
     f->labels       = gb_calloc(n, sizeof(*f->labels));
@@ -327,11 +344,13 @@ static enum ggml_status solve(const struct gb_assign_graph * g, struct gb_cost_m
     for (int t = 0; t < g->n_tensors; t++) {
         f->tensor_label[t] = is_free(g, t) ? f->labels[m->item[t]] : -1;
     }
-    *prediction = (struct ggml_backend_sched_prediction){ to_us(r.cost), by_weights < GB_COST_INF ? to_us(by_weights) : 0, to_us(r.bound), r.proved };
+    *prediction = (struct ggml_backend_sched_prediction){ to_us(r.cost),
+        by_weights < GB_COST_INF ? to_us(by_weights) : 0, to_us(r.bound), r.proved };
     return GGML_STATUS_SUCCESS;
 }
 
-static void tell_savings(const struct gb_assign_graph * g, const struct gb_cost_model * m, const struct found * f, struct gb_assignment * out) {
+static void tell_savings(const struct gb_assign_graph * g, const struct gb_cost_model * m, const struct found * f,
+    struct gb_assignment * out) {
     for (int t = 0; t < g->n_tensors; t++) {
         if (out[t].cause == GB_CAUSE_COST) {
             out[t].other = f->other[m->item[t]];
@@ -341,31 +360,36 @@ static void tell_savings(const struct gb_assign_graph * g, const struct gb_cost_
 }
 
 // The labels were found with memory at a price; what they cost is counted without.
-static enum ggml_status predict_relieved(struct gb_sched_plan * p, const struct gb_assign_graph * graph, const struct gb_cost_prices * prices, const struct found * found) {
-    struct gb_cost_prices plain  = *prices;
-    struct gb_cost_model  model  = { 0 };
-    plain.pressure               = NULL;
+static enum ggml_status predict_relieved(struct gb_sched_plan * p, const struct gb_assign_graph * graph,
+    const struct gb_cost_prices * prices, const struct found * found) {
+    struct gb_cost_prices plain   = *prices;
+    struct gb_cost_model  model   = { 0 };
+    plain.pressure                = NULL;
     const enum ggml_status status = gb_cost_model_init(&model, graph, &plain);
     if (status == GGML_STATUS_SUCCESS) {
         const int64_t by_weights = gb_cost_of(&model.p, found->weights);
         p->prediction            = (struct ggml_backend_sched_prediction){
-            to_us(gb_cost_of(&model.p, found->labels)), by_weights < GB_COST_INF ? to_us(by_weights) : 0, p->relief->bound_us, false,
+            to_us(gb_cost_of(&model.p, found->labels)),
+            by_weights < GB_COST_INF ? to_us(by_weights) : 0,
+            p->relief->bound_us,
+            false,
         };
     }
     gb_cost_model_free(&model);
     return status;
 }
 
-enum ggml_status gb_sched_assign_by_cost(struct ggml_backend_sched * s, struct gb_sched_plan * p, const struct gb_assign_graph * graph) {
+enum ggml_status gb_sched_assign_by_cost(struct ggml_backend_sched * s, struct gb_sched_plan * p,
+    const struct gb_assign_graph * graph) {
     if (p->policy != GB_ASSIGN_COST || s->costs == NULL) {
         gb_assign(graph, p->policy, p->assignment);
         return GGML_STATUS_SUCCESS;
     }
-    struct prices        prices = { 0 };
-    struct gb_cost_model model  = { 0 };
-    struct found         found  = { 0 };
+    struct prices        prices   = { 0 };
+    struct gb_cost_model model    = { 0 };
+    struct found         found    = { 0 };
     const double *       pressure = p->relief && p->relief->rounds > 0 ? p->relief->pressure : NULL;
-    enum ggml_status     status   = fill_prices(s, p, pressure, &prices) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    enum ggml_status     status = fill_prices(s, p, pressure, &prices) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     if (status == GGML_STATUS_SUCCESS) {
         status = gb_cost_model_init(&model, graph, &prices.view);
     }
@@ -388,27 +412,30 @@ enum ggml_status gb_sched_assign_by_cost(struct ggml_backend_sched * s, struct g
     return status;
 }
 
-enum ggml_status ggml_backend_sched_get_prediction(ggml_backend_sched_t sched, struct ggml_backend_sched_prediction * prediction) {
-    GB_CHECK_ARG(sched, GGML_STATUS_INVALID_ARGUMENT);
-    GB_CHECK_ARG(prediction, GGML_STATUS_INVALID_ARGUMENT);
+enum ggml_status ggml_backend_sched_get_prediction(ggml_backend_sched_t sched,
+    struct ggml_backend_sched_prediction *                              prediction) {
+    GB_CHECK_ARG(sched);
+    GB_CHECK_ARG(prediction);
     const bool predicted = sched->last && sched->last->predicted;
-    *prediction          = predicted ? sched->last->prediction : (struct ggml_backend_sched_prediction){ -1, -1, -1, false };
+    *prediction = predicted ? sched->last->prediction : (struct ggml_backend_sched_prediction){ -1, -1, -1, false };
     return GGML_STATUS_SUCCESS;
 }
 
-// ------------------------------------------------------------------------------------------------------------------------- memory
+// -------------------------------------------------------------------------------------------------------------- memory
 
 static size_t need_of(const struct gb_sched_plan * p, int b) {
     return p->need[b].peak + p->need[b].leafs + p->need[b].replicas;
 }
 
-// A first price at which all that the plan needs there would cost a thousandth of its time; then twice as much each time.
+// A first price at which all that the plan needs there would cost a thousandth of its time; then twice as much each
+// time.
 static void press(struct gb_sched_relief * r, const struct gb_sched_plan * p, int b) {
     const double time = fmax(p->prediction.us, 1) * 1000.0 * GB_COST_UNIT;
     r->pressure[b]    = r->pressure[b] > 0 ? 2 * r->pressure[b] : 1e-3 * time / (double) need_of(p, b);
 }
 
-enum ggml_status gb_sched_relieve(struct ggml_backend_sched * s, const struct gb_sched_plan * p, struct gb_sched_relief * r, bool * again) {
+enum ggml_status gb_sched_relieve(struct ggml_backend_sched * s, const struct gb_sched_plan * p,
+    struct gb_sched_relief * r, bool * again) {
     enum { ROUNDS = 40 };
     *again = false;
     for (int b = 0; s->costs && s->costs->max_bytes && p->predicted && b < s->n_backends; b++) {
@@ -416,9 +443,10 @@ enum ggml_status gb_sched_relieve(struct ggml_backend_sched * s, const struct gb
         if (limit == 0 || need <= limit) {
             continue;
         }
-        GB_FAIL_IF(r->rounds >= ROUNDS, GGML_STATUS_ALLOC_FAILED, GGML_STATUS_ALLOC_FAILED,
-                   "ggml_backend_sched: backend %s needs %zu bytes (results %zu, inputs %zu, kept copies %zu), %zu are allowed, and no cheaper placement needs less",
-                   s->devices[b].name, need, p->need[b].peak, p->need[b].leafs, p->need[b].replicas, limit);
+        GB_FAIL_IF(r->rounds >= ROUNDS, GGML_STATUS_ALLOC_FAILED,
+            "ggml_backend_sched: backend %s needs %zu bytes (results %zu, inputs %zu, kept copies %zu), %zu are "
+            "allowed, and no cheaper placement needs less",
+            s->devices[b].name, need, p->need[b].peak, p->need[b].leafs, p->need[b].replicas, limit);
         press(r, p, b);
         *again = true;
     }

@@ -1,4 +1,5 @@
-// explain.c - why things are where they are, in words. Names come from the plan's own copies: other tensors of the graph may be gone.
+// explain.c - why things are where they are, in words. Names come from the plan's own copies: other tensors of the
+// graph may be gone.
 #include "sched/sched.h"
 
 #include <stdarg.h>
@@ -20,9 +21,7 @@ GGML_ATTRIBUTE_FORMAT(2, 3) static void append(struct text * t, const char * fmt
     t->room -= used;
 }
 
-static const char * backend_name(const struct ggml_backend_sched * s, int backend) {
-    return s->devices[backend].name;
-}
+static const char * backend_name(const struct ggml_backend_sched * s, int backend) { return s->devices[backend].name; }
 
 // What each backend says that cannot run the node.
 static void append_refusals(struct text * t, const struct ggml_backend_sched * s, const struct ggml_tensor * node) {
@@ -36,8 +35,11 @@ static void append_refusals(struct text * t, const struct ggml_backend_sched * s
 
 static enum ggml_status fail_leaf(struct ggml_backend_sched * s, const struct gb_sched_plan * p, int id) {
     const struct ggml_tensor * tensor = p->ids.data[id].tensor;
-    return gb_fail(GGML_STATUS_INVALID_STATE, "ggml_backend_sched: tensor '%s' is assigned to backend %s, but lies in buffer %s, which that backend cannot use",
-                   tensor->name, backend_name(s, p->user[id]), tensor->buffer ? ggml_backend_buffer_name(tensor->buffer) : "of plain host memory");
+    return gb_fail(GGML_STATUS_INVALID_STATE,
+        "ggml_backend_sched: tensor '%s' is assigned to backend %s, but lies in buffer %s, which that backend cannot "
+        "use",
+        tensor->name, backend_name(s, p->user[id]),
+        tensor->buffer ? ggml_backend_buffer_name(tensor->buffer) : "of plain host memory");
 }
 
 enum ggml_status gb_sched_fail_assignment(struct ggml_backend_sched * s, struct gb_sched_plan * p, int id) {
@@ -50,18 +52,21 @@ enum ggml_status gb_sched_fail_assignment(struct ggml_backend_sched * s, struct 
     gb_describe_node(node, described, sizeof(described));
     if (p->user[id] >= 0) {
         const char * reason = ggml_backend_unsupported_reason(s->devices[p->user[id]].backend, node);
-        return gb_fail(GGML_STATUS_UNSUPPORTED, "ggml_backend_sched: node %d, %s, is assigned to backend %s by the user, which cannot run it: %s", id, described,
-                       backend_name(s, p->user[id]), reason ? reason : "it says so");
+        return gb_fail(GGML_STATUS_UNSUPPORTED,
+            "ggml_backend_sched: node %d, %s, is assigned to backend %s by the user, which cannot run it: %s", id,
+            described, backend_name(s, p->user[id]), reason ? reason : "it says so");
     }
     append_refusals(&t, s, node);
-    return gb_fail(GGML_STATUS_UNSUPPORTED, "ggml_backend_sched: no backend can run node %d, %s%s", id, described, refusals);
+    return gb_fail(GGML_STATUS_UNSUPPORTED, "ggml_backend_sched: no backend can run node %d, %s%s", id, described,
+        refusals);
 }
 
 static void append_cost(struct text * t, const struct ggml_backend_sched * s, const struct gb_assignment * a) {
     if (a->other < 0) {
         append(t, "cost: nobody else can take it");
     } else {
-        append(t, "cost: running on %s saves %.3f us against %s", backend_name(s, a->backend), (double) a->saved * 1e-3, backend_name(s, a->other));
+        append(t, "cost: running on %s saves %.3f us against %s", backend_name(s, a->backend), (double) a->saved * 1e-3,
+            backend_name(s, a->other));
     }
 }
 
@@ -102,7 +107,8 @@ static void append_size(struct text * t, size_t bytes) {
 }
 
 // Copies that the node's split makes for sources of this node; of one that fell back also those of its result.
-static void append_copies(struct text * t, const struct ggml_backend_sched * s, const struct gb_sched_plan * p, int id) {
+static void append_copies(struct text * t, const struct ggml_backend_sched * s, const struct gb_sched_plan * p,
+    int id) {
     const struct gb_fallback * f = gb_sched_fallback_of(p, id);
     size_t                     n, bytes;
     gb_sched_count_copies(p, id, f != NULL, &n, &bytes);

@@ -1,24 +1,23 @@
 // fallback.c - nodes that run on a backend of lower priority because a better one cannot run them, and what that costs.
 //
-// Not every node on such a backend is one: where the user, a weight or memory says so, it is where it belongs. A node has fallen back if a backend
-// of higher priority refuses it that had to do with it: it computes what the node reads (or holds a weight of it), reads what the node computes, or is the one that
-// the rules named. Found when a plan is made, while the tensors are there; told by explain.c and to the user.
+// Not every node on such a backend is one: where the user, a weight or memory says so, it is where it belongs. A node
+// has fallen back if a backend of higher priority refuses it that had to do with it: it computes what the node reads
+// (or holds a weight of it), reads what the node computes, or is the one that the rules named. Found when a plan is
+// made, while the tensors are there; told by explain.c and to the user.
 #include "sched/sched.h"
 
 #include <string.h>
 
-#define INVALID GGML_STATUS_INVALID_ARGUMENT
 
-static uint64_t bit(int backend) {
-    return backend >= 0 && backend < 64 ? UINT64_C(1) << backend : 0;
-}
+static uint64_t bit(int backend) { return backend >= 0 && backend < 64 ? UINT64_C(1) << backend : 0; }
 
 // Per tensor: the backends of computed neighbours and weights.
 static uint64_t * find_neighbours(const struct gb_sched_plan * p) {
     uint64_t * neighbours = gb_calloc((size_t) p->n_ids, sizeof(*neighbours));
     for (int i = 0; neighbours && i < p->n_nodes; i++) {
         for (uint32_t k = p->src_begin[i]; p->ids.data[i].computes && k < p->src_begin[i + 1]; k++) {
-            const int s = p->srcs[k], root = p->ids.data[s].root, maker = s < p->n_nodes && p->ids.data[s].computes ? s : root;
+            const int s = p->srcs[k], root = p->ids.data[s].root,
+                      maker = s < p->n_nodes && p->ids.data[s].computes ? s : root;
             if (p->ids.data[maker].computes || p->weight[maker]) {
                 neighbours[i] |= bit(p->assignment[maker].backend);
             }
@@ -57,7 +56,7 @@ static int refused_by(struct ggml_backend_sched * s, struct gb_sched_plan * p, i
     return -1;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------- copies
+// -------------------------------------------------------------------------------------------------------------- copies
 
 static bool reads_root(const struct gb_sched_plan * p, int node, int root) {
     for (uint32_t k = p->src_begin[node]; k < p->src_begin[node + 1]; k++) {
@@ -88,13 +87,14 @@ void gb_sched_count_copies(const struct gb_sched_plan * p, int node, bool of_res
             continue;
         }
         const bool in  = node >= split->start && node < split->end && reads_root(p, node, copy->root);
-        const bool out = of_result && split->start > node && copy->root == p->ids.data[node].root && is_still_its(p, node, split->start);
+        const bool out = of_result && split->start > node && copy->root == p->ids.data[node].root &&
+                         is_still_its(p, node, split->start);
         *n += in || out;
         *bytes += in || out ? copy->hi - copy->lo : 0;
     }
 }
 
-// ---------------------------------------------------------------------------------------------------------------------- a plan's
+// ------------------------------------------------------------------------------------------------------------ a plan's
 
 static bool note(struct ggml_backend_sched * s, struct gb_sched_plan * p, int node, int by) {
     const struct ggml_tensor * t      = p->ids.data[node].tensor;
@@ -112,9 +112,11 @@ enum ggml_status gb_sched_find_fallbacks(struct ggml_backend_sched * s, struct g
         return GGML_STATUS_SUCCESS;
     }
     uint64_t * neighbours = find_neighbours(p);
-    bool       ok   = neighbours != NULL;
+    bool       ok         = neighbours != NULL;
     for (int i = 0; ok && i < p->n_nodes; i++) {
-        const int by = p->ids.data[i].computes && !is_where_it_belongs(&p->assignment[i]) ? refused_by(s, p, i, neighbours[i]) : -1;
+        const int by = p->ids.data[i].computes && !is_where_it_belongs(&p->assignment[i])
+                           ? refused_by(s, p, i, neighbours[i])
+                           : -1;
         ok           = by < 0 || note(s, p, i, by);
     }
     gb_free(neighbours);
@@ -131,22 +133,29 @@ const struct gb_fallback * gb_sched_fallback_of(const struct gb_sched_plan * p, 
 }
 
 int ggml_backend_sched_get_n_fallbacks(ggml_backend_sched_t sched) {
-    GB_CHECK_ARG(sched, 0);
+    GB_CHECK_ARG_RETURNING(sched, 0);
     return sched->last ? (int) sched->last->fallbacks.n : 0;
 }
 
-enum ggml_status ggml_backend_sched_get_fallback(ggml_backend_sched_t sched, int i, struct ggml_backend_sched_fallback * fallback) {
-    GB_CHECK_ARG(sched, INVALID);
-    GB_CHECK_ARG(fallback, INVALID);
+enum ggml_status ggml_backend_sched_get_fallback(ggml_backend_sched_t sched, int i,
+    struct ggml_backend_sched_fallback * fallback) {
+    GB_CHECK_ARG(sched);
+    GB_CHECK_ARG(fallback);
     const struct gb_sched_plan * p = sched->last;
     const size_t                 n = p ? p->fallbacks.n : 0;
-    GB_FAIL_IF(i < 0 || (size_t) i >= n, INVALID, INVALID, "%s: fallback %d: the last graph has %zu", __func__, i, n);
+    GB_FAIL_IF(i < 0 || (size_t) i >= n, GGML_STATUS_INVALID_ARGUMENT, "%s: fallback %d: the last graph has %zu",
+        __func__, i, n);
     const struct gb_fallback * f = &p->fallbacks.data[i];
-    *fallback = (struct ggml_backend_sched_fallback){
-        .tensor = p->ids.data[f->node].tensor, .node = f->node, .op = p->key[f->node].op,
-        .backend = sched->devices[p->assignment[f->node].backend].backend, .refused_by = sched->devices[f->refused_by].backend,
-        .flops = f->flops, .n_copies = (int) f->n_copies, .copied_bytes = f->copied,
-        .is_heavy = f->flops >= GGML_BACKEND_SCHED_HEAVY_FLOPS || f->copied >= GGML_BACKEND_SCHED_HEAVY_BYTES,
+    *fallback                    = (struct ggml_backend_sched_fallback){
+        .tensor       = p->ids.data[f->node].tensor,
+        .node         = f->node,
+        .op           = p->key[f->node].op,
+        .backend      = sched->devices[p->assignment[f->node].backend].backend,
+        .refused_by   = sched->devices[f->refused_by].backend,
+        .flops        = f->flops,
+        .n_copies     = (int) f->n_copies,
+        .copied_bytes = f->copied,
+        .is_heavy     = f->flops >= GGML_BACKEND_SCHED_HEAVY_FLOPS || f->copied >= GGML_BACKEND_SCHED_HEAVY_BYTES,
     };
     memcpy(fallback->name, p->key[f->node].name, sizeof(fallback->name));
     memcpy(fallback->reason, f->reason, sizeof(fallback->reason));

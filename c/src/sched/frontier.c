@@ -1,12 +1,14 @@
 // frontier.c - exact placement by dynamic programming over the frontier.
 //
-// Items get their labels one after the other, ops in order of execution, memory that no op computes just before its first reader. After
-// each step only this matters of what was decided: the labels of items that later terms still ask for, and for each value with several
-// consumers the set of backends that were paid for already. That is a state, a few bytes in fixed slots; equal states are merged, the
-// cheapest stays. Graphs of networks are narrow, so there are few states at a time.
+// Items get their labels one after the other, ops in order of execution, memory that no op computes just before its
+// first reader. After each step only this matters of what was decided: the labels of items that later terms still ask
+// for, and for each value with several consumers the set of backends that were paid for already. That is a state, a few
+// bytes in fixed slots; equal states are merged, the cheapest stays. Graphs of networks are narrow, so there are few
+// states at a time.
 //
-// A term is counted in the step that labels the last of its items. States that cannot come below `upper` (their cost, and for each item
-// to come its cheapest backend) are dropped. When the budget is used up, the least of these estimates is a bound for every placement.
+// A term is counted in the step that labels the last of its items. States that cannot come below `upper` (their cost,
+// and for each item to come its cheapest backend) are dropped. When the budget is used up, the least of these estimates
+// is a bound for every placement.
 #include "sched/frontier.h"
 
 #include <string.h>
@@ -26,34 +28,35 @@ struct origin { // how a state came about: the chain of these are the labels
     uint8_t  label;
 };
 
-struct layer { // the states after a step
+// the states after a step
+struct layer {
     GB_VEC(uint8_t) bytes; // `width` for each state
     GB_VEC(int64_t) cost;
-    size_t first;          // index of its first state in the history
+    size_t first; // index of its first state in the history
 };
 
 struct search {
     const struct gb_cost_problem * p;
-    int64_t    upper;
-    size_t     max_states;
-    int32_t *  item;       // per step
-    int32_t *  when;       // per item: its step
-    int64_t *  togo;       // per step, n + 1 entries: cheapest way to label what comes from there on, alone
-    int32_t *  item_slot, * value_slot; // in a state; NO_SLOT: nobody asks later
-    int32_t *  item_last, * value_last; // last step with a term of it; -1: none
-    int32_t *  value_first;
-    GB_VEC(struct term) terms;  // by step
-    uint32_t * term_begin;      // per step, n + 1 entries
+    int64_t                        upper;
+    size_t                         max_states;
+    int32_t *                      item; // per step
+    int32_t *                      when; // per item: its step
+    int64_t * togo;                   // per step, n + 1 entries: cheapest way to label what comes from there on, alone
+    int32_t * item_slot, *value_slot; // in a state; NO_SLOT: nobody asks later
+    int32_t * item_last, *value_last; // last step with a term of it; -1: none
+    int32_t * value_first;
+    GB_VEC(struct term) terms; // by step
+    uint32_t * term_begin;     // per step, n + 1 entries
     GB_VEC(int32_t) free_slots;
-    int32_t *  dying;           // slots, by step
-    uint32_t * dying_begin;     // per step, n + 1 entries
+    int32_t *  dying;       // slots, by step
+    uint32_t * dying_begin; // per step, n + 1 entries
     int        n_slots;
     size_t     width;
     GB_VEC(struct origin) history;
     struct layer now, next;
-    uint32_t * table; // of `next`: index of a state + 1
-    size_t     table_size;
-    uint8_t *  trial; // one state
+    uint32_t *   table; // of `next`: index of a state + 1
+    size_t       table_size;
+    uint8_t *    trial; // one state
 };
 
 static void free_search(struct search * s) {
@@ -92,11 +95,11 @@ static bool allocate(struct search * s) {
     s->term_begin  = gb_calloc(n + 1, sizeof(*s->term_begin));
     s->dying       = gb_calloc(n + v, sizeof(*s->dying));
     s->dying_begin = gb_calloc(n + 1, sizeof(*s->dying_begin));
-    return s->item && s->when && s->togo && s->item_slot && s->item_last && s->value_slot && s->value_last && s->value_first &&
-           s->term_begin && s->dying && s->dying_begin;
+    return s->item && s->when && s->togo && s->item_slot && s->item_last && s->value_slot && s->value_last &&
+           s->value_first && s->term_begin && s->dying && s->dying_begin;
 }
 
-// -------------------------------------------------------------------------------------------------------------------------- order
+// --------------------------------------------------------------------------------------------------------------- order
 
 struct reads { // values by consumer
     uint32_t * begin;
@@ -130,7 +133,7 @@ static bool list_reads(const struct gb_cost_problem * p, struct reads * r) {
 }
 
 static void put(struct search * s, int32_t item, int * n) {
-    s->when[item] = *n;
+    s->when[item]   = *n;
     s->item[(*n)++] = item;
 }
 
@@ -188,7 +191,7 @@ static void estimate(struct search * s) {
     }
 }
 
-// -------------------------------------------------------------------------------------------------------------------------- terms
+// --------------------------------------------------------------------------------------------------------------- terms
 
 static bool each_term(const struct search * s, bool (*visit)(struct search *, struct term), struct search * out) {
     const struct gb_cost_problem * p = s->p;
@@ -249,7 +252,7 @@ static enum ggml_status list_terms(struct search * s) {
     return GGML_STATUS_SUCCESS;
 }
 
-// -------------------------------------------------------------------------------------------------------------------------- slots
+// --------------------------------------------------------------------------------------------------------------- slots
 
 static int32_t take_slot(struct search * s) {
     return s->free_slots.n > 0 ? s->free_slots.data[--s->free_slots.n] : s->n_slots++;
@@ -260,7 +263,8 @@ static bool is_shared(const struct search * s, int value) {
     return s->p->values[value].end - s->p->values[value].begin > 1;
 }
 
-// Slots that nobody asks for after the step, and back into the list they go: items that it labels or names, values that it ends.
+// Slots that nobody asks for after the step, and back into the list they go: items that it labels or names, values that
+// it ends.
 static bool end_slots(struct search * s, int step, uint32_t * n_dying) {
     const int32_t own = s->item[step];
     if (s->item_last[own] < step) { // no term at all
@@ -269,14 +273,15 @@ static bool end_slots(struct search * s, int step, uint32_t * n_dying) {
     for (int64_t k = (int64_t) s->term_begin[step] - 1; k < (int64_t) s->term_begin[step + 1]; k++) {
         const bool        first = k < (int64_t) s->term_begin[step];
         const struct term t     = first ? (struct term){ step, -1, own, own } : s->terms.data[k];
-        int32_t *         slot[3] = { &s->item_last[t.a], &s->item_last[t.b], t.value >= 0 ? &s->value_last[t.value] : NULL };
-        const int32_t     index[3] = { s->item_slot[t.a], s->item_slot[t.b], t.value >= 0 ? s->value_slot[t.value] : NO_SLOT };
+        int32_t * slot[3] = { &s->item_last[t.a], &s->item_last[t.b], t.value >= 0 ? &s->value_last[t.value] : NULL };
+        const int32_t index[3] = { s->item_slot[t.a], s->item_slot[t.b],
+            t.value >= 0 ? s->value_slot[t.value] : NO_SLOT };
         for (int j = 0; j < 3; j++) {
             if (slot[j] == NULL || *slot[j] != step || index[j] == NO_SLOT) {
                 continue;
             }
-            *slot[j]                 = -1; // once
-            s->dying[(*n_dying)++]   = index[j];
+            *slot[j]               = -1; // once
+            s->dying[(*n_dying)++] = index[j];
             if (!gb_vec_push(&s->free_slots, index[j])) {
                 return false;
             }
@@ -308,7 +313,7 @@ static enum ggml_status assign_slots(struct search * s) {
     return s->trial ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
-// ------------------------------------------------------------------------------------------------------------------------- states
+// -------------------------------------------------------------------------------------------------------------- states
 
 // What the step's terms add to the trial state, in which all its items have their labels; marks what was paid for.
 static int64_t count_terms(struct search * s, int step) {
@@ -319,7 +324,8 @@ static int64_t count_terms(struct search * s, int step) {
         const struct term * t = &s->terms.data[n];
         const int           a = s->trial[s->item_slot[t->a]], b = s->trial[s->item_slot[t->b]];
         uint8_t             unshared = 0;
-        uint8_t *           paid     = t->value >= 0 && s->value_slot[t->value] != NO_SLOT ? &s->trial[s->value_slot[t->value]] : &unshared;
+        uint8_t *           paid =
+            t->value >= 0 && s->value_slot[t->value] != NO_SLOT ? &s->trial[s->value_slot[t->value]] : &unshared;
         if (a == b) {
             continue;
         }
@@ -376,13 +382,14 @@ static bool merge(struct search * s, int64_t cost, struct origin origin) {
             continue;
         }
         if (cost < s->next.cost.data[k]) {
-            s->next.cost.data[k]                     = cost;
+            s->next.cost.data[k]               = cost;
             s->history.data[s->next.first + k] = origin;
         }
         return true;
     }
     const size_t n = s->next.cost.n;
-    if (!gb_vec_reserve(&s->next.bytes, (n + 1) * s->width) || !gb_vec_push(&s->next.cost, cost) || !gb_vec_push(&s->history, origin)) {
+    if (!gb_vec_reserve(&s->next.bytes, (n + 1) * s->width) || !gb_vec_push(&s->next.cost, cost) ||
+        !gb_vec_push(&s->history, origin)) {
         return false;
     }
     memcpy(s->next.bytes.data + n * s->width, s->trial, s->width);
@@ -448,7 +455,8 @@ static void read_labels(const struct search * s, size_t state, int32_t * labels)
 
 // The first state: nothing is decided.
 static bool begin(struct search * s) {
-    return gb_vec_resize_zero(&s->now.bytes, s->width) && gb_vec_push(&s->now.cost, 0) && gb_vec_push(&s->history, ((struct origin){ 0, 0 }));
+    return gb_vec_resize_zero(&s->now.bytes, s->width) && gb_vec_push(&s->now.cost, 0) &&
+           gb_vec_push(&s->history, ((struct origin){ 0, 0 }));
 }
 
 static enum ggml_status run(struct search * s, int32_t * labels, struct gb_frontier_result * r) {
@@ -486,8 +494,9 @@ static enum ggml_status prepare(struct search * s) {
     return assign_slots(s);
 }
 
-enum ggml_status gb_frontier_solve(const struct gb_cost_problem * p, int64_t upper, size_t max_states, int32_t * labels, struct gb_frontier_result * result) {
-    struct search s = { .p = p, .upper = upper, .max_states = GB_MIN(max_states, (size_t) UINT32_MAX / 2) };
+enum ggml_status gb_frontier_solve(const struct gb_cost_problem * p, int64_t upper, size_t max_states, int32_t * labels,
+    struct gb_frontier_result * result) {
+    struct search s         = { .p = p, .upper = upper, .max_states = GB_MIN(max_states, (size_t) UINT32_MAX / 2) };
     *result                 = (struct gb_frontier_result){ 0 };
     enum ggml_status status = prepare(&s);
     if (status == GGML_STATUS_SUCCESS) {

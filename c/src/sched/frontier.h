@@ -16,6 +16,7 @@ struct gb_frontier_result {
 };
 
 // Looks for the cheapest labels below `upper`. At most max_states states are kept, over all steps.
-enum ggml_status gb_frontier_solve(const struct gb_cost_problem * p, int64_t upper, size_t max_states, int32_t * labels, struct gb_frontier_result * result);
+enum ggml_status gb_frontier_solve(const struct gb_cost_problem * p, int64_t upper, size_t max_states, int32_t * labels,
+    struct gb_frontier_result * result);
 
 #endif // GB_SCHED_FRONTIER_H

@@ -1,8 +1,9 @@
 // gone.c - backends that their owner frees before the scheduler.
 //
-// That is against the rules of the API, and easily done: so it is no crash but an error. While the backend still works, everything queued is
-// waited for and what holds on to it (events, prepared graphs) is given back; then an object that can only say its name stands in its
-// place. Graphs cannot be computed any more; results are there, and everything may be asked, reset and freed.
+// That is against the rules of the API, and easily done: so it is no crash but an error. While the backend still works,
+// everything queued is waited for and what holds on to it (events, prepared graphs) is given back; then an object that
+// can only say its name stands in its place. Graphs cannot be computed any more; results are there, and everything may
+// be asked, reset and freed.
 #include "sched/sched.h"
 
 #include <stdio.h>
@@ -10,9 +11,7 @@
 
 #include "base/status.h"
 
-static const char * GGML_CALL name_of(ggml_backend_t backend) {
-    return backend->context;
-}
+static const char * GGML_CALL name_of(ggml_backend_t backend) { return backend->context; }
 
 static bool GGML_CALL supports_nothing(ggml_backend_t backend, const struct ggml_tensor * op) {
     (void) backend;
@@ -21,15 +20,17 @@ static bool GGML_CALL supports_nothing(ggml_backend_t backend, const struct ggml
 }
 
 static void is_gone(struct gb_backend_watch * watch) {
-    struct gb_sched_device *    d = (struct gb_sched_device *) ((char *) watch - offsetof(struct gb_sched_device, watch));
+    struct gb_sched_device * d = (struct gb_sched_device *) ((char *) watch - offsetof(struct gb_sched_device, watch));
     struct ggml_backend_sched * s = d->sched;
-    if (!s->in_callback) { // then each step is complete before the next, and the run ends when the callback returns
-        gb_sched_wait(s);  // a failure has been reported
+    // then each step is complete before the next, and the run ends when the callback returns
+    if (!s->in_callback) {
+        gb_sched_wait(s); // a failure has been reported
     }
     gb_sched_disarm_plans(s);
     gb_trace_disarm(s->trace);
-    d->freed   = d->backend;
-    d->no_more = (struct ggml_backend){ .iface = { .get_name = name_of, .supports_op = supports_nothing }, .context = d->name };
+    d->freed = d->backend;
+    d->no_more =
+        (struct ggml_backend){ .iface = { .get_name = name_of, .supports_op = supports_nothing }, .context = d->name };
     d->backend = &d->no_more;
 }
 
@@ -73,8 +74,8 @@ void gb_sched_unwatch(struct ggml_backend_sched * s) {
 
 enum ggml_status gb_sched_check_backends(const struct ggml_backend_sched * s, const char * func) {
     for (int b = 0; b < s->n_backends; b++) {
-        GB_FAIL_IF(s->devices[b].freed, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE, "%s: backend %s was freed before its scheduler", func,
-                   s->devices[b].name);
+        GB_FAIL_IF(s->devices[b].freed, GGML_STATUS_INVALID_STATE, "%s: backend %s was freed before its scheduler",
+            func, s->devices[b].name);
     }
     return GGML_STATUS_SUCCESS;
 }

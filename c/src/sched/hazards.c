@@ -1,10 +1,11 @@
 // hazards.c - who has to wait for whom, found once for a plan by running its steps against a model of the memory.
 //
-// Actors are the queues of the backends and the host. A step runs after every earlier step of its actor, and after all that the host knew to
-// be complete when it issued it. What an actor knows is a vector clock: for each other actor, how many of its steps are complete for
-// sure. Each byte range remembers the last step that wrote it and, per actor, the last one that read it since; a step that touches it must come
-// after those (after the readers only if it writes). What is not known already becomes a wait, and a wait brings the knowledge of the
-// step that is waited for, so that waits which follow from others are left out. Every wait that remains is needed.
+// Actors are the queues of the backends and the host. A step runs after every earlier step of its actor, and after all
+// that the host knew to be complete when it issued it. What an actor knows is a vector clock: for each other actor, how
+// many of its steps are complete for sure. Each byte range remembers the last step that wrote it and, per actor, the
+// last one that read it since; a step that touches it must come after those (after the readers only if it writes). What
+// is not known already becomes a wait, and a wait brings the knowledge of the step that is waited for, so that waits
+// which follow from others are left out. Every wait that remains is needed.
 //
 // A queue waits by itself where it understands the other's events; otherwise the host waits before it issues the step.
 #include "sched/sched.h"
@@ -29,16 +30,16 @@ struct hazards {
     struct gb_sched_plan *      plan;
     struct gb_ptrmap            storage;
     GB_VEC(struct range) ranges;
-    size_t *  begin;        // owned; per step and one more: its part of ranges
+    size_t * begin;              // owned; per step and one more: its part of ranges
     GB_VEC(struct bound) bounds; // where ranges begin or end, ascending; segment i reaches from bound i to bound i + 1
     int       n_actors;
-    int32_t * writer;       // owned; per segment: the step that wrote it + 1
-    int32_t * readers;      // owned; per segment and actor: the last step that read it + 1
-    int32_t * known;        // owned; per actor and actor: steps known to be complete
-    int32_t * clock;        // owned; per step and actor: what its completion tells
-    int32_t * count;        // owned; per actor: steps issued
-    int32_t * last;         // owned; per actor: the step issued last + 1
-    int32_t * time;         // owned; per step: its number among its actor's
+    int32_t * writer;  // owned; per segment: the step that wrote it + 1
+    int32_t * readers; // owned; per segment and actor: the last step that read it + 1
+    int32_t * known;   // owned; per actor and actor: steps known to be complete
+    int32_t * clock;   // owned; per step and actor: what its completion tells
+    int32_t * count;   // owned; per actor: steps issued
+    int32_t * last;    // owned; per actor: the step issued last + 1
+    int32_t * time;    // owned; per step: its number among its actor's
 };
 
 static void free_hazards(struct hazards * h) {
@@ -55,7 +56,7 @@ static void free_hazards(struct hazards * h) {
     gb_free(h->time);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------- ranges
+// -------------------------------------------------------------------------------------------------------------- ranges
 
 static bool add_range(struct hazards * h, const struct ggml_tensor * t, bool write) {
     const struct gb_sched_plan * p    = h->plan;
@@ -63,9 +64,10 @@ static bool add_range(struct hazards * h, const struct ggml_tensor * t, bool wri
     const int64_t                id   = gb_ptrmap_get(&h->storage, base);
     const bool                   copy = id >= p->n_ids;
     const struct gb_item *       item = copy ? &p->copies.data[id - p->n_ids].item : &p->ids.data[id].item;
-    const struct ggml_tensor *   own  = copy ? base : p->ids.data[id].tensor; // a shadow has no address yet, what it stands for does
-    struct range                 r    = { 0, (size_t) (uintptr_t) own->data, 0, write };
-    size_t                       size = ggml_nbytes(base);
+    // a shadow has no address yet, what it stands for does
+    const struct ggml_tensor * own  = copy ? base : p->ids.data[id].tensor;
+    struct range               r    = { 0, (size_t) (uintptr_t) own->data, 0, write };
+    size_t                     size = ggml_nbytes(base);
     if (copy && p->copies.data[id - p->n_ids].kept) {
         r.space = -1 - (id - p->n_ids);
         r.lo    = 0;
@@ -89,12 +91,12 @@ static bool add_node(struct hazards * h, const struct ggml_tensor * t) {
 }
 
 static bool add_ranges(struct hazards * h, const struct gb_step * step) {
-    const struct gb_sched_plan * p = h->plan;
+    const struct gb_sched_plan * p  = h->plan;
     bool                         ok = true;
     if (step->kind == GB_STEP_COPY) {
-        const struct gb_copy * copy = &p->copies.data[step->index];
-        const struct ggml_tensor * src = copy->range ? &copy->range->tensor : p->ids.data[copy->root].tensor;
-        const bool staged = copy->staged && step->actor < p->n_backends; // then what it reads is its own
+        const struct gb_copy *     copy = &p->copies.data[step->index];
+        const struct ggml_tensor * src  = copy->range ? &copy->range->tensor : p->ids.data[copy->root].tensor;
+        const bool staged               = copy->staged && step->actor < p->n_backends; // then what it reads is its own
         return !copy->fill || ((staged || add_range(h, src, false)) && add_range(h, &copy->dst->tensor, true));
     }
     if (step->kind == GB_STEP_BACK) {
@@ -142,7 +144,8 @@ static int compare_bounds(const void * pa, const void * pb) {
 static bool cut_segments(struct hazards * h) {
     for (size_t i = 0; i < h->ranges.n; i++) {
         const struct range * r = &h->ranges.data[i];
-        if (!gb_vec_push(&h->bounds, ((struct bound){ r->space, r->lo })) || !gb_vec_push(&h->bounds, ((struct bound){ r->space, r->hi }))) {
+        if (!gb_vec_push(&h->bounds, ((struct bound){ r->space, r->lo })) ||
+            !gb_vec_push(&h->bounds, ((struct bound){ r->space, r->hi }))) {
             return false;
         }
     }
@@ -195,9 +198,10 @@ static bool prepare(struct hazards * h) {
     return ok && h->writer && h->readers && h->known && h->clock && h->count && h->last && h->time;
 }
 
-// ----------------------------------------------------------------------------------------------------------------------- waits
+// --------------------------------------------------------------------------------------------------------------- waits
 
-struct need { // of one step, per actor
+// of one step, per actor
+struct need {
     int32_t step; // + 1; 0: none
     bool    content;
 };
@@ -206,9 +210,7 @@ static int32_t * known_by(const struct hazards * h, int actor) {
     return h->known + (size_t) actor * (size_t) h->n_actors;
 }
 
-static int32_t * told_by(const struct hazards * h, int step) {
-    return h->clock + (size_t) step * (size_t) h->n_actors;
-}
+static int32_t * told_by(const struct hazards * h, int step) { return h->clock + (size_t) step * (size_t) h->n_actors; }
 
 static void learn(const struct hazards * h, int actor, const int32_t * clock) {
     int32_t * known = known_by(h, actor);
@@ -217,7 +219,8 @@ static void learn(const struct hazards * h, int actor, const int32_t * clock) {
     }
 }
 
-static void need_step(const struct hazards * h, struct need * needs, int actor, int32_t step, bool content) { // step + 1
+// step + 1
+static void need_step(const struct hazards * h, struct need * needs, int actor, int32_t step, bool content) {
     const int of = step ? h->plan->steps.data[step - 1].actor : actor;
     if (of == actor || known_by(h, actor)[of] >= h->time[step - 1]) {
         return;
@@ -241,7 +244,8 @@ static void find_needs(const struct hazards * h, int k, struct need * needs) {
 }
 
 static bool waits_by_itself(const struct hazards * h, int actor, int of) {
-    return actor < h->plan->n_backends && gb_backend_waits_for(h->sched->devices[actor].backend, h->sched->devices[of].backend);
+    return actor < h->plan->n_backends &&
+           gb_backend_waits_for(h->sched->devices[actor].backend, h->sched->devices[of].backend);
 }
 
 // Without events of its own, all of a queue is waited for.
@@ -320,10 +324,10 @@ static bool run_step(struct hazards * h, int k, struct need * needs, bool again)
         step->waits_begin = begin;
         step->waits_end   = p->waits.n;
     }
-    step->again_begin     = begin;
-    step->again_end       = p->waits.n;
-    h->time[k]            = ++h->count[step->actor];
-    h->last[step->actor]  = k + 1;
+    step->again_begin                     = begin;
+    step->again_end                       = p->waits.n;
+    h->time[k]                            = ++h->count[step->actor];
+    h->last[step->actor]                  = k + 1;
     known_by(h, step->actor)[step->actor] = h->time[k];
     memcpy(told_by(h, k), known_by(h, step->actor), (size_t) h->n_actors * sizeof(*h->known));
     note_accesses(h, k);
@@ -357,8 +361,8 @@ enum ggml_status gb_sched_find_hazards(struct ggml_backend_sched * s, struct gb_
     for (size_t k = 0; ok && k < p->steps.n; k++) {
         ok = run_step(&h, (int) k, needs, false);
     }
-    // A second run right behind the first. A third one needs no other waits: whoever waits for a step that was issued twice waits for
-    // the later time, and what is known of the run before is never less than it was the first time.
+    // A second run right behind the first. A third one needs no other waits: whoever waits for a step that was issued
+    // twice waits for the later time, and what is known of the run before is never less than it was the first time.
     for (size_t k = 0; ok && p->n_staged > 0 && k < p->steps.n; k++) {
         ok = run_step(&h, (int) k, needs, true);
     }

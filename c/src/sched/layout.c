@@ -1,8 +1,8 @@
 // layout.c - where everything lies: arenas from lifetimes, leafs one after another.
 //
-// The lifetimes are those of the private node list: what the steps do, in the order in which they are issued. So what planning proves about
-// positions holds for the memory as long as everything runs in that order; what runs at the same time on several queues is kept apart
-// by the waits of hazards.c.
+// The lifetimes are those of the private node list: what the steps do, in the order in which they are issued. So what
+// planning proves about positions holds for the memory as long as everything runs in that order; what runs at the same
+// time on several queues is kept apart by the waits of hazards.c.
 #include "sched/sched.h"
 
 #include "alloc/liveness.h"
@@ -12,10 +12,10 @@
 struct layout {
     struct ggml_backend_sched * sched;
     struct gb_sched_plan *      plan;
-    GB_VEC(struct ggml_tensor *) list; // the private node list
-    struct gb_ptrmap   stands_for;     // roots in the list -> lifetime id: tensor ids, then copies
-    const struct gb_sched_plan * model; // borrowed: whose sizes decide what is computed in place; NULL: none
-    struct gb_liveness live;
+    GB_VEC(struct ggml_tensor *) list;       // the private node list
+    struct gb_ptrmap             stands_for; // roots in the list -> lifetime id: tensor ids, then copies
+    const struct gb_sched_plan * model;      // borrowed: whose sizes decide what is computed in place; NULL: none
+    struct gb_liveness           live;
 };
 
 static void free_layout(struct layout * l) {
@@ -24,7 +24,7 @@ static void free_layout(struct layout * l) {
     gb_liveness_free(&l->live);
 }
 
-// ------------------------------------------------------------------------------------------------------------------- lifetimes
+// ----------------------------------------------------------------------------------------------------------- lifetimes
 
 static bool list_split(struct layout * l, struct gb_split * split) {
     bool ok      = true;
@@ -90,7 +90,8 @@ static size_t alloc_size(const struct ggml_backend_sched * s, int backend, struc
 
 static size_t own_size(const struct layout * l, int64_t id, int backend) {
     const struct gb_sched_plan * p = l->plan;
-    return alloc_size(l->sched, backend, id >= p->n_ids ? &p->copies.data[id - p->n_ids].dst->tensor : p->ids.data[id].tensor);
+    return alloc_size(l->sched, backend,
+        id >= p->n_ids ? &p->copies.data[id - p->n_ids].dst->tensor : p->ids.data[id].tensor);
 }
 
 static size_t size_of(void * user, const struct ggml_tensor * t) {
@@ -118,16 +119,24 @@ static bool keep(void * user, const struct ggml_tensor * t) {
 }
 
 static enum ggml_status find_lifetimes(struct layout * l, bool apart, struct gb_liveness * live) {
-    GB_FAIL_IF(l->list.n > INT32_MAX, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "ggml_backend_sched: the graph has too many nodes");
+    GB_FAIL_IF(l->list.n > INT32_MAX, GGML_STATUS_INVALID_ARGUMENT, "ggml_backend_sched: the graph has too many nodes");
     const struct gb_liveness_input in = {
-        .nodes = l->list.data, .n_nodes = (int) l->list.n, .user = l, .id_of = id_of,
-        .n_ids = (int64_t) l->plan->n_ids + (int64_t) l->plan->copies.n,
-        .arena_of = arena_of, .size_of = size_of, .keep = keep, .drop_unread = true, .apart = apart, .may_join = may_join,
+        .nodes       = l->list.data,
+        .n_nodes     = (int) l->list.n,
+        .user        = l,
+        .id_of       = id_of,
+        .n_ids       = (int64_t) l->plan->n_ids + (int64_t) l->plan->copies.n,
+        .arena_of    = arena_of,
+        .size_of     = size_of,
+        .keep        = keep,
+        .drop_unread = true,
+        .apart       = apart,
+        .may_join    = may_join,
     };
     return gb_liveness_compute(&in, live);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------- arenas
+// -------------------------------------------------------------------------------------------------------------- arenas
 
 static struct gb_chunk_need * chunk_need(struct gb_sched_plan * p, int backend, int chunk, bool leafs) {
     for (size_t k = 0; k < p->chunks.n; k++) {
@@ -136,7 +145,9 @@ static struct gb_chunk_need * chunk_need(struct gb_sched_plan * p, int backend, 
             return need;
         }
     }
-    return gb_vec_push(&p->chunks, ((struct gb_chunk_need){ backend, chunk, leafs, 0 })) ? &p->chunks.data[p->chunks.n - 1] : NULL;
+    return gb_vec_push(&p->chunks, ((struct gb_chunk_need){ backend, chunk, leafs, 0 }))
+               ? &p->chunks.data[p->chunks.n - 1]
+               : NULL;
 }
 
 static bool need_room(struct gb_sched_plan * p, const struct gb_item * item, bool leafs, size_t alignment) {
@@ -147,13 +158,14 @@ static bool need_room(struct gb_sched_plan * p, const struct gb_item * item, boo
     return need != NULL;
 }
 
-static enum ggml_status plan_arena(struct layout * l, int backend, struct gb_plan_item * items, size_t n, int * chunk_of) {
+static enum ggml_status plan_arena(struct layout * l, int backend, struct gb_plan_item * items, size_t n,
+    int * chunk_of) {
     const struct gb_sched_device * d = &l->sched->devices[backend];
     struct gb_plan_chunks          result;
     for (size_t i = 0; i < n; i++) {
-        GB_FAIL_IF(items[i].size > d->max_size - d->max_size % d->alignment, GGML_STATUS_ALLOC_FAILED, GGML_STATUS_ALLOC_FAILED,
-                   "ggml_backend_sched: a tensor of %zu bytes exceeds the largest buffer of backend %s, %zu bytes", items[i].size,
-                   d->name, d->max_size);
+        GB_FAIL_IF(items[i].size > d->max_size - d->max_size % d->alignment, GGML_STATUS_ALLOC_FAILED,
+            "ggml_backend_sched: a tensor of %zu bytes exceeds the largest buffer of backend %s, %zu bytes",
+            items[i].size, d->name, d->max_size);
     }
     GB_TRY(gb_plan_in_chunks(items, n, d->alignment, d->max_size, chunk_of, &result));
     l->plan->need[backend].load   = result.one.lower_bound;
@@ -163,8 +175,8 @@ static enum ggml_status plan_arena(struct layout * l, int backend, struct gb_pla
 }
 
 // The offsets of one arena: plans its items and notes them, by item, in `at`.
-static enum ggml_status lay_out_arena(struct layout * l, int backend, struct gb_plan_item * items, size_t * index, int * chunk_of,
-                                      struct gb_item * at) {
+static enum ggml_status lay_out_arena(struct layout * l, int backend, struct gb_plan_item * items, size_t * index,
+    int * chunk_of, struct gb_item * at) {
     size_t n = 0;
     for (size_t k = 0; k < l->live.n_items; k++) {
         const struct gb_live_item * live = &l->live.items[k];
@@ -179,7 +191,8 @@ static enum ggml_status lay_out_arena(struct layout * l, int backend, struct gb_
     GB_TRY(plan_arena(l, backend, items, n, chunk_of));
     for (size_t i = 0; i < n; i++) {
         struct gb_item * item = &at[index[i]];
-        *item = (struct gb_item){ backend, chunk_of[i], items[i].offset, items[i].size, true, items[i].lower, items[i].upper, -1, 0 };
+        *item = (struct gb_item){ backend, chunk_of[i], items[i].offset, items[i].size, true, items[i].lower,
+            items[i].upper, -1, 0 };
         if (!need_room(l->plan, item, false, l->sched->devices[backend].alignment)) {
             return GGML_STATUS_ALLOC_FAILED;
         }
@@ -206,12 +219,12 @@ static void hand_out(struct layout * l, struct gb_item * at) {
 }
 
 static enum ggml_status lay_out_arenas(struct layout * l) {
-    const size_t          n     = l->live.n_items;
-    struct gb_plan_item * items = gb_calloc(n, sizeof(*items));
-    size_t *              index = gb_calloc(n, sizeof(*index));
-    int *                 chunk = gb_calloc(n, sizeof(*chunk));
-    struct gb_item *      at    = gb_calloc(n, sizeof(*at));
-    enum ggml_status status = items && index && chunk && at ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    const size_t          n      = l->live.n_items;
+    struct gb_plan_item * items  = gb_calloc(n, sizeof(*items));
+    size_t *              index  = gb_calloc(n, sizeof(*index));
+    int *                 chunk  = gb_calloc(n, sizeof(*chunk));
+    struct gb_item *      at     = gb_calloc(n, sizeof(*at));
+    enum ggml_status      status = items && index && chunk && at ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     for (int b = 0; b < l->plan->n_backends && status == GGML_STATUS_SUCCESS; b++) {
         status = lay_out_arena(l, b, items, index, chunk, at);
     }
@@ -253,15 +266,16 @@ static enum ggml_status size_apart(struct layout * l, const struct gb_liveness *
     struct gb_plan_item *          items    = gb_calloc(apart->n_items, sizeof(*items));
     int *                          chunk_of = gb_calloc(apart->n_items, sizeof(*chunk_of));
     struct gb_plan_chunks          result;
-    size_t                         n        = 0;
+    size_t                         n = 0;
     for (size_t k = 0; items && k < apart->n_items; k++) {
         if (apart->items[k].arena == backend) {
             items[n++] = (struct gb_plan_item){ apart->items[k].lower, apart->items[k].upper, apart->items[k].size, 0 };
         }
     }
-    const enum ggml_status status = items && chunk_of ? gb_plan_in_chunks(items, n, d->alignment, d->max_size, chunk_of, &result)
-                                                      : GGML_STATUS_ALLOC_FAILED;
-    *size = status == GGML_STATUS_SUCCESS ? result.total : SIZE_MAX;
+    const enum ggml_status status = items && chunk_of
+                                        ? gb_plan_in_chunks(items, n, d->alignment, d->max_size, chunk_of, &result)
+                                        : GGML_STATUS_ALLOC_FAILED;
+    *size                         = status == GGML_STATUS_SUCCESS ? result.total : SIZE_MAX;
     gb_free(items);
     gb_free(chunk_of);
     return status;
@@ -284,8 +298,8 @@ static enum ggml_status lay_out_again(struct layout * l) {
     return status;
 }
 
-// In place the load is never higher, and a plan that needs no more than that cannot be worse. One that does may be, by bad luck: then the arena is
-// laid out with nothing in place.
+// In place the load is never higher, and a plan that needs no more than that cannot be worse. One that does may be, by
+// bad luck: then the arena is laid out with nothing in place.
 static enum ggml_status drop_in_place(struct layout * l, const struct gb_liveness * apart) {
     bool again = false;
     for (int b = 0; b < l->plan->n_backends; b++) {
@@ -321,12 +335,13 @@ static enum ggml_status lay_out_well(struct layout * l) {
     return status;
 }
 
-// ------------------------------------------------------------------------------------------------------------- an earlier plan
+// ----------------------------------------------------------------------------------------------------- an earlier plan
 
 // The most bytes alive at once, line by line: no plan needs less.
 static bool find_bounds(struct layout * l, const struct gb_item * at) {
-    const size_t n    = l->list.n + 1;
-    size_t *     load = gb_calloc((size_t) l->plan->n_backends, n * sizeof(*load)); // differences, unsigned numbers wrap
+    const size_t n = l->list.n + 1;
+    // differences, unsigned numbers wrap
+    size_t * load = gb_calloc((size_t) l->plan->n_backends, n * sizeof(*load));
     for (size_t k = 0; load && k < l->live.n_items; k++) {
         const size_t size = GGML_PAD(at[k].size, l->sched->devices[at[k].backend].alignment);
         load[(size_t) at[k].backend * n + (size_t) at[k].lower] += size;
@@ -400,7 +415,8 @@ static enum ggml_status find_model(struct layout * l) {
     return status;
 }
 
-// A result that the program neither writes in its home nor reads from it (nothing refers to it) still gets memory: it is asked for.
+// A result that the program neither writes in its home nor reads from it (nothing refers to it) still gets memory: it
+// is asked for.
 static bool has_all_homes(const struct gb_sched_plan * p) {
     for (int i = 0; i < p->n_ids; i++) {
         if (p->ids.data[i].home == GB_HOME_ARENA && !p->ids.data[i].item.valid) {
@@ -410,9 +426,10 @@ static bool has_all_homes(const struct gb_sched_plan * p) {
     return true;
 }
 
-// ----------------------------------------------------------------------------------------------------------------------- leafs
+// --------------------------------------------------------------------------------------------------------------- leafs
 
-// As if for any of the devices: then inputs that lie behind each other can travel together wherever they go to, whatever their sizes are.
+// As if for any of the devices: then inputs that lie behind each other can travel together wherever they go to,
+// whatever their sizes are.
 size_t gb_sched_leaf_unit(const struct ggml_backend_sched * s, int backend) {
     enum { LARGEST = 4096 };
     size_t unit = s->devices[backend].alignment;
@@ -422,36 +439,39 @@ size_t gb_sched_leaf_unit(const struct ggml_backend_sched * s, int backend) {
     return unit;
 }
 
-static enum ggml_status lay_out_leaf(const struct ggml_backend_sched * s, struct gb_sched_plan * p, int id, struct gb_item * end) {
+static enum ggml_status lay_out_leaf(const struct ggml_backend_sched * s, struct gb_sched_plan * p, int id,
+    struct gb_item * end) {
     const int                      b    = p->assignment[id].backend;
     const struct gb_sched_device * d    = &s->devices[b];
     const size_t                   size = alloc_size(s, b, p->ids.data[id].tensor);
     const size_t                   max  = d->max_size - d->max_size % d->alignment; // devices may round sizes up
-    size_t padded, total;
-    GB_FAIL_IF(size > max, GGML_STATUS_ALLOC_FAILED, GGML_STATUS_ALLOC_FAILED,
-               "ggml_backend_sched: tensor '%s' of %zu bytes exceeds the largest buffer of backend %s, %zu bytes", p->ids.data[id].tensor->name,
-               size, d->name, d->max_size);
-    GB_FAIL_IF(!gb_pad_size(size, gb_sched_leaf_unit(s, b), &padded) || !gb_add_size(end[b].offset, padded, &total), GGML_STATUS_ALLOC_FAILED,
-               GGML_STATUS_ALLOC_FAILED, "ggml_backend_sched: the sizes of the leafs overflow");
+    size_t                         padded, total;
+    GB_FAIL_IF(size > max, GGML_STATUS_ALLOC_FAILED,
+        "ggml_backend_sched: tensor '%s' of %zu bytes exceeds the largest buffer of backend %s, %zu bytes",
+        p->ids.data[id].tensor->name, size, d->name, d->max_size);
+    GB_FAIL_IF(!gb_pad_size(size, gb_sched_leaf_unit(s, b), &padded) || !gb_add_size(end[b].offset, padded, &total),
+        GGML_STATUS_ALLOC_FAILED, "ggml_backend_sched: the sizes of the leafs overflow");
     if (end[b].offset + size > max) {
         end[b].chunk++;
         end[b].offset = 0;
         total         = padded;
     }
-    p->ids.data[id].item = (struct gb_item){ .backend = b, .chunk = end[b].chunk, .offset = end[b].offset, .size = size, .valid = true };
-    end[b].offset        = total;
+    p->ids.data[id].item =
+        (struct gb_item){ .backend = b, .chunk = end[b].chunk, .offset = end[b].offset, .size = size, .valid = true };
+    end[b].offset = total;
     return need_room(p, &p->ids.data[id].item, true, d->alignment) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
-// One version stands for all of a buffer. So inputs, which are set for each run, lie in another one than leafs whose copies are kept.
+// One version stands for all of a buffer. So inputs, which are set for each run, lie in another one than leafs whose
+// copies are kept.
 static bool lies_apart(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, int id) {
     return p->n_backends > 1 && gb_tensor_has_flag(p->ids.data[id].tensor, GB_TENSOR_INPUT) &&
            !ggml_backend_buft_is_host(s->devices[p->assignment[id].backend].buft);
 }
 
 enum ggml_status gb_sched_lay_out_leafs(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
-    struct gb_item *       end = gb_calloc((size_t) p->n_backends, sizeof(*end)); // per backend: the first free place
-    enum ggml_status status    = end ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    struct gb_item * end    = gb_calloc((size_t) p->n_backends, sizeof(*end)); // per backend: the first free place
+    enum ggml_status status = end ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     for (int i = 0; i < p->n_ids && status == GGML_STATUS_SUCCESS; i++) {
         if (p->ids.data[i].home == GB_HOME_LEAF && !lies_apart(s, p, i)) {
             status = lay_out_leaf(s, p, i, end);
@@ -472,7 +492,7 @@ enum ggml_status gb_sched_lay_out_leafs(struct ggml_backend_sched * s, struct gb
     return status;
 }
 
-// -----------------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------------
 
 static enum ggml_status lay_out(struct layout * l) {
     if (!list_nodes(l) || !gb_sched_map_storage(l->plan, &l->stands_for)) {
@@ -483,7 +503,8 @@ static enum ggml_status lay_out(struct layout * l) {
     if (l->model == NULL) {
         GB_TRY(lay_out_well(l));
     }
-    GB_FAIL_IF(!has_all_homes(l->plan), GGML_STATUS_FAILED, GGML_STATUS_FAILED, "ggml_backend_sched: a result has no memory (internal error)");
+    GB_FAIL_IF(!has_all_homes(l->plan), GGML_STATUS_FAILED,
+        "ggml_backend_sched: a result has no memory (internal error)");
     for (size_t c = 0; c < l->plan->copies.n; c++) {
         const struct gb_copy * copy = &l->plan->copies.data[c];
         if (copy->kept) {

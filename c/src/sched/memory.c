@@ -1,4 +1,5 @@
-// memory.c - the scheduler's buffers: made, counted, retired. See sched.h for the three kinds and why handles outlive their memory.
+// memory.c - the scheduler's buffers: made, counted, retired. See sched.h for the three kinds and why handles outlive
+// their memory.
 #include "sched/sched.h"
 
 #include <string.h>
@@ -12,8 +13,8 @@ static void give_back(ggml_backend_buffer_t buffer) {
     buffer->size    = 0;
 }
 
-// Gives the memory back and leaves a handle without hooks, which every access through it reports. While memory is held, that happens
-// later: the scheduler is done with it, but who looks into it is not.
+// Gives the memory back and leaves a handle without hooks, which every access through it reports. While memory is held,
+// that happens later: the scheduler is done with it, but who looks into it is not.
 static void retire(struct ggml_backend_sched * s, struct gb_mem * mem) {
     mem->buffer->usage = GB_USAGE_SCHED;
     mem->base          = NULL;
@@ -97,9 +98,7 @@ struct gb_mem * gb_sched_mem_of(const struct ggml_backend_sched * s, ggml_backen
     return i == GB_PTRMAP_ABSENT ? NULL : s->mems.data[i];
 }
 
-void gb_sched_mem_ref(struct gb_mem * mem) {
-    mem->n_refs++;
-}
+void gb_sched_mem_ref(struct gb_mem * mem) { mem->n_refs++; }
 
 // Leaf stores stay as spares for the next graph, a few of them.
 void gb_sched_mem_unref(struct ggml_backend_sched * s, struct gb_mem * mem) {
@@ -151,7 +150,7 @@ enum ggml_status gb_sched_reserve_stores(struct ggml_backend_sched * s, const st
     return status;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------- arenas
+// -------------------------------------------------------------------------------------------------------------- arenas
 
 // The plan will be bound again before it runs. What its last run left in the arenas is gone.
 static void give_up_arenas(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
@@ -196,8 +195,8 @@ static bool give_up_earlier(struct ggml_backend_sched * s, const struct gb_sched
     return any;
 }
 
-// There is no room for a new chunk beside the old one, so the old one goes first; should the new one fail even then, the old size is
-// taken back.
+// There is no room for a new chunk beside the old one, so the old one goes first; should the new one fail even then,
+// the old size is taken back.
 static struct gb_mem * replace_chunk(struct ggml_backend_sched * s, struct gb_mem ** slot, size_t size) {
     const size_t old_size = (*slot)->size;
     const int    backend  = (*slot)->backend;
@@ -212,9 +211,10 @@ static struct gb_mem * replace_chunk(struct ggml_backend_sched * s, struct gb_me
     return mem;
 }
 
-// A new chunk for the slot. Plans that are bound to the old one keep it until they are bound again, or until memory is short: then they
-// give it up, the last graph's plan last, and not when its results are what `reader` reads.
-static struct gb_mem * new_chunk(struct ggml_backend_sched * s, const struct gb_sched_plan * reader, int backend, struct gb_mem ** slot, size_t size) {
+// A new chunk for the slot. Plans that are bound to the old one keep it until they are bound again, or until memory is
+// short: then they give it up, the last graph's plan last, and not when its results are what `reader` reads.
+static struct gb_mem * new_chunk(struct ggml_backend_sched * s, const struct gb_sched_plan * reader, int backend,
+    struct gb_mem ** slot, size_t size) {
     struct gb_mem * mem = gb_sched_mem_new(s, backend, size, GB_MEM_ARENA);
     if (mem == NULL && give_up_earlier(s, reader)) {
         mem = gb_sched_mem_new(s, backend, size, GB_MEM_ARENA);
@@ -226,7 +226,8 @@ static struct gb_mem * new_chunk(struct ggml_backend_sched * s, const struct gb_
 }
 
 // Chunk `chunk` of the arena gets at least `size` bytes.
-static enum ggml_status grow_chunk(struct ggml_backend_sched * s, const struct gb_sched_plan * reader, int backend, int chunk, size_t size) {
+static enum ggml_status grow_chunk(struct ggml_backend_sched * s, const struct gb_sched_plan * reader, int backend,
+    int chunk, size_t size) {
     struct gb_sched_device * d = &s->devices[backend];
     while (d->arena.n <= (size_t) chunk) {
         if (!gb_vec_push(&d->arena, NULL)) {
@@ -263,10 +264,10 @@ enum ggml_status gb_sched_reserve_arenas(struct ggml_backend_sched * s, struct g
     return GGML_STATUS_SUCCESS;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------- inputs
+// -------------------------------------------------------------------------------------------------------------- inputs
 
-// Before init_measure a measure allocator; after it a real one, with a buffer as large as was measured, or larger if a later graph
-// measured more. A buffer that is outgrown stays: the user's tensors may lie in it.
+// Before init_measure a measure allocator; after it a real one, with a buffer as large as was measured, or larger if a
+// later graph measured more. A buffer that is outgrown stays: the user's tensors may lie in it.
 ggml_tallocr_t gb_sched_inputs(struct ggml_backend_sched * s, int backend) {
     struct gb_sched_device * d = &s->devices[backend];
     if (!s->measured) {

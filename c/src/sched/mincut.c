@@ -1,8 +1,8 @@
-// mincut.c - Dinic's method: again and again, levels by distance to the sink, then as much flow as fits along arcs that lead one level
-// down. Without recursion: the path is a stack of half arcs.
+// mincut.c - Dinic's method: again and again, levels by distance to the sink, then as much flow as fits along arcs that
+// lead one level down. Without recursion: the path is a stack of half arcs.
 //
-// Half arc 2e is arc e forward, 2e + 1 the same backward; rest[] is what still fits through each. Networks of cost.c are shallow (every
-// item has an arc to both ends), so few rounds are needed.
+// Half arc 2e is arc e forward, 2e + 1 the same backward; rest[] is what still fits through each. Networks of cost.c
+// are shallow (every item has an arc to both ends), so few rounds are needed.
 #include "sched/mincut.h"
 
 #include "base/current.h"
@@ -12,7 +12,8 @@ enum { ASK = 4096 }; // arcs between two questions of the thread's poll
 
 bool gb_flow_add(struct gb_flow * net, int32_t from, int32_t to, int64_t cap, int64_t back) {
     net->n_nodes = GB_MAX(net->n_nodes, GB_MAX(from, to) + 1);
-    return (cap == 0 && back == 0) || from == to || gb_vec_push(&net->arcs, ((struct gb_flow_arc){ from, to, cap, back }));
+    return (cap == 0 && back == 0) || from == to ||
+           gb_vec_push(&net->arcs, ((struct gb_flow_arc){ from, to, cap, back }));
 }
 
 void gb_flow_free(struct gb_flow * net) {
@@ -24,14 +25,14 @@ void gb_flow_free(struct gb_flow * net) {
 
 struct solver {
     const struct gb_flow * net;
-    int32_t    source, sink;
-    int64_t *  rest;  // per half arc
-    uint32_t * begin; // per node, n + 1 entries: its half arcs in `half`
-    uint32_t * half;
-    uint32_t * next;  // per node: the first half arc that may still lead on
-    int32_t *  level; // per node: arcs to the sink, -1: no way
-    int32_t *  queue;
-    uint32_t * path;
+    int32_t                source, sink;
+    int64_t *              rest;  // per half arc
+    uint32_t *             begin; // per node, n + 1 entries: its half arcs in `half`
+    uint32_t *             half;
+    uint32_t *             next;  // per node: the first half arc that may still lead on
+    int32_t *              level; // per node: arcs to the sink, -1: no way
+    int32_t *              queue;
+    uint32_t *             path;
 };
 
 static int32_t tail_of(const struct solver * s, uint32_t h) {
@@ -39,9 +40,7 @@ static int32_t tail_of(const struct solver * s, uint32_t h) {
     return h % 2 ? a->to : a->from;
 }
 
-static int32_t head_of(const struct solver * s, uint32_t h) {
-    return tail_of(s, h ^ 1);
-}
+static int32_t head_of(const struct solver * s, uint32_t h) { return tail_of(s, h ^ 1); }
 
 static void free_solver(struct solver * s) {
     gb_free(s->rest);
@@ -171,7 +170,9 @@ enum ggml_status gb_flow_solve(struct gb_flow * net, int32_t source, int32_t sin
     net->value = 0;
     for (size_t e = 0; e < net->arcs.n; e++) {
         net->flow[e] = net->arcs.data[e].cap - s.rest[2 * e];
-        net->value += net->arcs.data[e].from == source ? net->flow[e] : net->arcs.data[e].to == source ? -net->flow[e] : 0;
+        net->value += net->arcs.data[e].from == source ? net->flow[e]
+                      : net->arcs.data[e].to == source ? -net->flow[e]
+                                                       : 0;
     }
     for (int32_t v = 0; v < net->n_nodes; v++) {
         net->side[v] = s.level[v] < 0;

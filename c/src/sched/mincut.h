@@ -1,7 +1,8 @@
 // mincut.h - maximum flow and minimum cut of a network with whole capacities. Pure.
 //
-// The largest flow from a source to a sink equals the smallest capacity of arcs that separate them: a flow and a cut of the same value
-// prove each other. Both are left in the network, so that mincut_check.c, which shares no code with the solver, can judge them.
+// The largest flow from a source to a sink equals the smallest capacity of arcs that separate them: a flow and a cut of
+// the same value prove each other. Both are left in the network, so that mincut_check.c, which shares no code with the
+// solver, can judge them.
 #ifndef GB_SCHED_MINCUT_H
 #define GB_SCHED_MINCUT_H
 
@@ -23,7 +24,8 @@ struct gb_flow { // all zero: no nodes
     // after gb_flow_solve; owned
     int64_t   value;
     int64_t * flow; // per arc: net from -> to
-    uint8_t * side; // per node: 1 with the source, 0 with the sink. Of several minimum cuts the one with most nodes at the source
+    // per node: 1 with the source, 0 with the sink. Of several minimum cuts the one with most nodes at the source
+    uint8_t * side;
 };
 
 // Twice each capacity, and the value of the smallest cut, must be below INT64_MAX. False when memory is out (reported).
@@ -31,8 +33,8 @@ bool             gb_flow_add(struct gb_flow * net, int32_t from, int32_t to, int
 enum ggml_status gb_flow_solve(struct gb_flow * net, int32_t source, int32_t sink);
 void             gb_flow_free(struct gb_flow * net);
 
-// NULL, or what is wrong with the certificate: flow within capacities, nothing lost on the way, and a cut of the same value, whose arcs
-// are full one way and empty the other.
+// NULL, or what is wrong with the certificate: flow within capacities, nothing lost on the way, and a cut of the same
+// value, whose arcs are full one way and empty the other.
 const char * gb_flow_check(const struct gb_flow * net, int32_t source, int32_t sink);
 
 #endif // GB_SCHED_MINCUT_H

@@ -83,7 +83,8 @@ static void free_tables(struct tables * t) {
 
 // An input that is to be set while the graph runs: from the host, whoever reads it first.
 static bool wants_host(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, int id) {
-    return p->n_copies > 1 && p->user[id] < 0 && p->ids.data[id].home == GB_HOME_LEAF && gb_tensor_has_flag(p->ids.data[id].tensor, GB_TENSOR_INPUT) &&
+    return p->n_copies > 1 && p->user[id] < 0 && p->ids.data[id].home == GB_HOME_LEAF &&
+           gb_tensor_has_flag(p->ids.data[id].tensor, GB_TENSOR_INPUT) &&
            ggml_backend_buft_is_host(s->devices[s->n_backends - 1].buft);
 }
 
@@ -121,10 +122,22 @@ enum ggml_status gb_sched_assign_plan(struct ggml_backend_sched * s, struct gb_s
     }
     struct asked                 asked = { s, p };
     const struct gb_assign_graph graph = {
-        .n_backends = s->n_backends, .n_tensors = p->n_ids, .n_nodes = p->n_nodes,
-        .root = tables.root, .src_begin = p->src_begin, .srcs = p->srcs, .computes = tables.computes, .user = tables.user,
-        .placed = tables.placed, .place = tables.place, .weight = p->weight, .bytes = tables.bytes,
-        .user_data = &asked, .runs = runs, .reaches = reaches, .shares = shares,
+        .n_backends = s->n_backends,
+        .n_tensors  = p->n_ids,
+        .n_nodes    = p->n_nodes,
+        .root       = tables.root,
+        .src_begin  = p->src_begin,
+        .srcs       = p->srcs,
+        .computes   = tables.computes,
+        .user       = tables.user,
+        .placed     = tables.placed,
+        .place      = tables.place,
+        .weight     = p->weight,
+        .bytes      = tables.bytes,
+        .user_data  = &asked,
+        .runs       = runs,
+        .reaches    = reaches,
+        .shares     = shares,
     };
     const enum ggml_status status = gb_sched_assign_by_cost(s, p, &graph);
     const int              bad    = status == GGML_STATUS_SUCCESS ? gb_assign_check(&graph, p->assignment) : -1;

@@ -1,8 +1,9 @@
 // plan.c - plans: made from a graph, found again, given up.
 //
-// A plan is found again by comparing the graph with what the plan was made from, field by field: no hash that could collide, no node count or
-// address taken as proof. A graph whose tensors carry exactly the places that the plan gave them runs at once; one that differs only in
-// places that are ours to give is bound again; anything else is another graph. The most recent GB_SCHED_PLANS_MAX plans are kept.
+// A plan is found again by comparing the graph with what the plan was made from, field by field: no hash that could
+// collide, no node count or address taken as proof. A graph whose tensors carry exactly the places that the plan gave
+// them runs at once; one that differs only in places that are ours to give is bound again; anything else is another
+// graph. The most recent GB_SCHED_PLANS_MAX plans are kept.
 #include "sched/sched.h"
 
 #include <string.h>
@@ -90,7 +91,7 @@ int gb_sched_user_of(const struct ggml_backend_sched * s, const struct ggml_tens
     return backend == GB_PTRMAP_ABSENT ? -1 : (int) backend;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------- making
+// -------------------------------------------------------------------------------------------------------------- making
 
 static enum ggml_status cut(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     (void) s;
@@ -126,10 +127,12 @@ static enum ggml_status measure_work(struct ggml_backend_sched * s, struct gb_sc
     for (size_t k = 0; k < p->splits.n; k++) {
         const struct gb_split * split   = &p->splits.data[k];
         const ggml_backend_t    backend = s->devices[split->backend].backend;
-        struct ggml_cgraph      graph   = { .n_nodes = (int) (split->exec_end - split->exec_begin), .nodes = p->exec.data + split->exec_begin };
+        struct ggml_cgraph      graph   = { .n_nodes = (int) (split->exec_end - split->exec_begin),
+            .nodes                                 = p->exec.data + split->exec_begin };
         graph.size                      = graph.n_nodes;
         if (backend->iface.graph_work_size && graph.n_nodes > 0) {
-            p->need[split->backend].work = GB_MAX(p->need[split->backend].work, backend->iface.graph_work_size(backend, &graph));
+            p->need[split->backend].work =
+                GB_MAX(p->need[split->backend].work, backend->iface.graph_work_size(backend, &graph));
         }
     }
     return gb_status_since(before);
@@ -137,9 +140,18 @@ static enum ggml_status measure_work(struct ggml_backend_sched * s, struct gb_sc
 
 // Between two steps, and within those that walk the graph several times, the thread's poll is asked.
 static enum ggml_status fill_collected(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
-    static enum ggml_status (* const steps[])(struct ggml_backend_sched *, struct gb_sched_plan *) = {
-        gb_sched_assign_plan, cut, gb_sched_lay_out_leafs, find_guide, gb_sched_make_program, gb_sched_order_steps,
-        gb_sched_lay_out, judge, measure_work, gb_sched_find_fallbacks, gb_sched_find_hazards,
+    static enum ggml_status (*const steps[])(struct ggml_backend_sched *, struct gb_sched_plan *) = {
+        gb_sched_assign_plan,
+        cut,
+        gb_sched_lay_out_leafs,
+        find_guide,
+        gb_sched_make_program,
+        gb_sched_order_steps,
+        gb_sched_lay_out,
+        judge,
+        measure_work,
+        gb_sched_find_fallbacks,
+        gb_sched_find_hazards,
     };
     for (size_t i = 0; i < GB_ARRAY_LEN(steps); i++) {
         GB_TRY(steps[i](s, p));
@@ -148,7 +160,8 @@ static enum ggml_status fill_collected(struct ggml_backend_sched * s, struct gb_
     return GGML_STATUS_SUCCESS;
 }
 
-static enum ggml_status fill(struct ggml_backend_sched * s, struct gb_sched_plan * p, const struct ggml_cgraph * graph) {
+static enum ggml_status fill(struct ggml_backend_sched * s, struct gb_sched_plan * p,
+    const struct ggml_cgraph * graph) {
     GB_TRY(gb_sched_collect(s, p, graph));
     const bool             trust  = gb_trust_tensors(true); // collecting has looked at them
     const enum ggml_status status = fill_collected(s, p);
@@ -156,8 +169,8 @@ static enum ggml_status fill(struct ggml_backend_sched * s, struct gb_sched_plan
     return status;
 }
 
-static enum ggml_status make_relieved(struct ggml_backend_sched * s, const struct ggml_cgraph * graph, bool lean, const struct gb_sched_relief * relief,
-                                      struct gb_sched_plan ** plan) {
+static enum ggml_status make_relieved(struct ggml_backend_sched * s, const struct ggml_cgraph * graph, bool lean,
+    const struct gb_sched_relief * relief, struct gb_sched_plan ** plan) {
     struct gb_sched_plan * p = GB_NEW(struct gb_sched_plan);
     if (p == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
@@ -177,7 +190,8 @@ static enum ggml_status make_relieved(struct ggml_backend_sched * s, const struc
 }
 
 // Made again as long as it needs more memory than the costs allow.
-static enum ggml_status make_plan(struct ggml_backend_sched * s, const struct ggml_cgraph * graph, bool lean, struct gb_sched_plan ** plan) {
+static enum ggml_status make_plan(struct ggml_backend_sched * s, const struct ggml_cgraph * graph, bool lean,
+    struct gb_sched_plan ** plan) {
     struct gb_sched_relief relief = { .rounds = 0 };
     for (;;) {
         bool                   again = false;
@@ -193,7 +207,7 @@ static enum ggml_status make_plan(struct ggml_backend_sched * s, const struct gg
     }
 }
 
-// ------------------------------------------------------------------------------------------------------------------- comparing
+// ----------------------------------------------------------------------------------------------------------- comparing
 
 static bool same_lists(const struct gb_sched_plan * p, const struct ggml_cgraph * graph) {
     return p->n_nodes == graph->n_nodes && p->n_leafs == graph->n_leafs &&
@@ -207,12 +221,15 @@ static bool same_bytes(const struct ggml_tensor * a, const struct ggml_tensor * 
 }
 
 static bool same_structure(const struct ggml_tensor * a, const struct ggml_tensor * b) {
-    return a->type == b->type && same_bytes(a, b, offsetof(struct ggml_tensor, ne), offsetof(struct ggml_tensor, is_param)) &&
-           same_bytes(a, b, offsetof(struct ggml_tensor, src), offsetof(struct ggml_tensor, perf_runs)) && a->view_src == b->view_src &&
-           a->view_offs == b->view_offs && GB_READ_RELAXED(a->padding[0]) == GB_READ_RELAXED(b->padding[0]);
+    return a->type == b->type &&
+           same_bytes(a, b, offsetof(struct ggml_tensor, ne), offsetof(struct ggml_tensor, is_param)) &&
+           same_bytes(a, b, offsetof(struct ggml_tensor, src), offsetof(struct ggml_tensor, perf_runs)) &&
+           a->view_src == b->view_src && a->view_offs == b->view_offs &&
+           GB_READ_RELAXED(a->padding[0]) == GB_READ_RELAXED(b->padding[0]);
 }
 
-// Each tensor is led to by one that was compared before it (collect.c), so no pointer is followed that the graph does not hold.
+// Each tensor is led to by one that was compared before it (collect.c), so no pointer is followed that the graph does
+// not hold.
 static bool is_as_bound(const struct gb_sched_plan * p) {
     for (int i = 0; i < p->n_ids; i++) {
         const struct ggml_tensor * t = p->nodes[i];
@@ -223,8 +240,8 @@ static bool is_as_bound(const struct gb_sched_plan * p) {
     return true;
 }
 
-// The user's buffers still are what they were. (A buffer of another scheduler may have been retired; one of the user's may have been freed
-// and another one made at its address.)
+// The user's buffers still are what they were. (A buffer of another scheduler may have been retired; one of the user's
+// may have been freed and another one made at its address.)
 static bool has_same_buffers(const struct gb_sched_plan * p) {
     for (int i = 0; i < p->n_ids; i++) {
         const struct ggml_backend_buffer * buffer = p->ids.data[i].home == GB_HOME_USER ? p->key[i].buffer : NULL;
@@ -271,12 +288,13 @@ static bool has_same_homes(struct ggml_backend_sched * s, const struct gb_sched_
             return false; // making a plan reports it again, and better once than not at all
         }
         // A leaf of this very plan that is where the plan put it.
-        const bool own = id->home == GB_HOME_LEAF && home == GB_HOME_SHARED && id->mem && id->mem->buffer == id->tensor->buffer &&
-                         p->key[i].data == id->tensor->data;
+        const bool own = id->home == GB_HOME_LEAF && home == GB_HOME_SHARED && id->mem &&
+                         id->mem->buffer == id->tensor->buffer && p->key[i].data == id->tensor->data;
         if (home != id->home && !own) {
             return false;
         }
-        if (home >= GB_HOME_SHARED && !own && (id->tensor->buffer != p->key[i].buffer || id->tensor->data != p->key[i].data)) {
+        if (home >= GB_HOME_SHARED && !own &&
+            (id->tensor->buffer != p->key[i].buffer || id->tensor->data != p->key[i].data)) {
             return false;
         }
     }
@@ -295,16 +313,19 @@ static bool is_structure_of(const struct gb_sched_plan * p, const struct ggml_cg
     return true;
 }
 
-static bool fits_as_it_is(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, const struct ggml_cgraph * graph) {
-    return p->bound && !p->stale && p->policy == s->policy && p->n_copies == s->n_copies && same_lists(p, graph) && is_as_bound(p) && has_same_users(s, p) &&
-           has_same_buffers(p) && arenas_are_current(s, p);
+static bool fits_as_it_is(const struct ggml_backend_sched * s, const struct gb_sched_plan * p,
+    const struct ggml_cgraph * graph) {
+    return p->bound && !p->stale && p->policy == s->policy && p->n_copies == s->n_copies && same_lists(p, graph) &&
+           is_as_bound(p) && has_same_users(s, p) && has_same_buffers(p) && arenas_are_current(s, p);
 }
 
-static bool fits_when_bound(struct ggml_backend_sched * s, const struct gb_sched_plan * p, const struct ggml_cgraph * graph) {
-    return p->policy == s->policy && p->n_copies == s->n_copies && is_structure_of(p, graph) && has_same_users(s, p) && has_same_homes(s, p) && has_same_buffers(p);
+static bool fits_when_bound(struct ggml_backend_sched * s, const struct gb_sched_plan * p,
+    const struct ggml_cgraph * graph) {
+    return p->policy == s->policy && p->n_copies == s->n_copies && is_structure_of(p, graph) && has_same_users(s, p) &&
+           has_same_homes(s, p) && has_same_buffers(p);
 }
 
-// --------------------------------------------------------------------------------------------------------------------- keeping
+// ------------------------------------------------------------------------------------------------------------- keeping
 
 static void move_to_front(struct ggml_backend_sched * s, size_t k) {
     struct gb_sched_plan * p = s->plans.data[k];
@@ -347,7 +368,8 @@ static void note_model(struct ggml_backend_sched * s, struct gb_sched_plan * p) 
 }
 
 // The plan of the graph, made if there is none; at the front of the list.
-static enum ggml_status find_or_make(struct ggml_backend_sched * s, struct ggml_cgraph * graph, struct gb_sched_plan ** plan) {
+static enum ggml_status find_or_make(struct ggml_backend_sched * s, struct ggml_cgraph * graph,
+    struct gb_sched_plan ** plan) {
     for (size_t k = 0; k < s->plans.n; k++) {
         if (fits_when_bound(s, s->plans.data[k], graph)) {
             move_to_front(s, k);
@@ -367,14 +389,17 @@ static enum ggml_status check_contents(const struct ggml_backend_sched * s, cons
         const struct ggml_tensor * t   = p->nodes[i];
         const struct gb_mem *      mem = p->ids.data[i].home == GB_HOME_LEAF ? gb_sched_mem_of(s, t->buffer) : NULL;
         GB_FAIL_IF(mem && mem->kind == GB_MEM_LEAFS && mem->epoch == s->n_resets && !gb_sched_leaf_is_bound(s, t),
-                   GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
-                   "ggml_backend_sched: tensor '%s' has lost its content, because %d other graphs were given to the scheduler since: allocate the graph "
-                   "again and set it, or place it in a buffer of its own", t->name, GB_SCHED_PLANS_MAX);
+            GGML_STATUS_INVALID_STATE,
+            "ggml_backend_sched: tensor '%s' has lost its content, because %d other graphs were given to the scheduler "
+            "since: allocate the graph "
+            "again and set it, or place it in a buffer of its own",
+            t->name, GB_SCHED_PLANS_MAX);
     }
     return GGML_STATUS_SUCCESS;
 }
 
-// What a backend prepared may have looked behind addresses. Where a buffer was freed since, another one may have them now.
+// What a backend prepared may have looked behind addresses. Where a buffer was freed since, another one may have them
+// now.
 static enum ggml_status renew_prepared(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     const unsigned n_freed = gb_buffers_freed();
     if (p->foreign && p->n_freed != n_freed) {
@@ -402,7 +427,8 @@ static enum ggml_status make_events(struct ggml_backend_sched * s, struct gb_sch
         if (step->event < 0 || (size_t) step->event < p->events.n) {
             continue;
         }
-        ggml_backend_event_t event = gb_vec_reserve(&p->events, p->n_events) ? ggml_backend_event_new(s->devices[step->actor].backend) : NULL;
+        ggml_backend_event_t event =
+            gb_vec_reserve(&p->events, p->n_events) ? ggml_backend_event_new(s->devices[step->actor].backend) : NULL;
         if (event == NULL) {
             return ggml_last_status();
         }
@@ -463,7 +489,8 @@ static enum ggml_status make_ready(struct ggml_backend_sched * s, struct gb_sche
 }
 
 // The plan of a graph that is not bound as it is.
-static enum ggml_status get_ready(struct ggml_backend_sched * s, struct ggml_cgraph * graph, enum gb_prepare what, struct gb_sched_plan ** plan) {
+static enum ggml_status get_ready(struct ggml_backend_sched * s, struct ggml_cgraph * graph, enum gb_prepare what,
+    struct gb_sched_plan ** plan) {
     const size_t n_plans = s->plans.n;
     gb_sched_drop_orphans(s);
     GB_TRY(find_or_make(s, graph, plan));
@@ -488,11 +515,16 @@ static enum ggml_status get_ready(struct ggml_backend_sched * s, struct ggml_cgr
     return status;
 }
 
-static const char * how_found(const struct ggml_backend_sched_stats * before, const struct ggml_backend_sched_stats * now) {
-    return now->n_plans_made > before->n_plans_made ? "made" : now->n_plans_replayed > before->n_plans_replayed ? "replayed" : now->n_plans_bound > before->n_plans_bound ? "bound" : "found";
+static const char * how_found(const struct ggml_backend_sched_stats * before,
+    const struct ggml_backend_sched_stats *                           now) {
+    return now->n_plans_made > before->n_plans_made           ? "made"
+           : now->n_plans_replayed > before->n_plans_replayed ? "replayed"
+           : now->n_plans_bound > before->n_plans_bound       ? "bound"
+                                                              : "found";
 }
 
-static enum ggml_status find_or_get_ready(struct ggml_backend_sched * s, struct ggml_cgraph * graph, enum gb_prepare what, struct gb_sched_plan ** plan) {
+static enum ggml_status find_or_get_ready(struct ggml_backend_sched * s, struct ggml_cgraph * graph,
+    enum gb_prepare what, struct gb_sched_plan ** plan) {
     struct gb_sched_plan * p = find_as_it_is(s, graph);
     s->stats.n_plans_found += p != NULL;
     if (p == NULL || p != s->current) {
@@ -509,7 +541,8 @@ static enum ggml_status find_or_get_ready(struct ggml_backend_sched * s, struct 
     return GGML_STATUS_SUCCESS;
 }
 
-enum ggml_status gb_sched_prepare(struct ggml_backend_sched * s, struct ggml_cgraph * graph, enum gb_prepare what, struct gb_sched_plan ** plan) {
+enum ggml_status gb_sched_prepare(struct ggml_backend_sched * s, struct ggml_cgraph * graph, enum gb_prepare what,
+    struct gb_sched_plan ** plan) {
     const struct ggml_backend_sched_stats before = s->stats;
     const int64_t                         start  = gb_time_ns();
     const enum ggml_status                status = find_or_get_ready(s, graph, what, plan);

@@ -1,65 +1,74 @@
 // query.c - what a plan decided, told through the public interface: arenas, blocks, copies.
 //
-// All of it is about the last graph that the scheduler was given. Nothing is computed here but numbers of what the plan holds.
+// All of it is about the last graph that the scheduler was given. Nothing is computed here but numbers of what the plan
+// holds.
 #include "sched/sched.h"
 
-#define INVALID GGML_STATUS_INVALID_ARGUMENT
 
 static const struct gb_sched_plan * last_plan(const struct ggml_backend_sched * s, const char * func) {
-    GB_FAIL_IF(s->last == NULL, NULL, GGML_STATUS_INVALID_STATE, "%s: no graph was given yet", func);
+    GB_FAIL_IF_RETURNING(s->last == NULL, NULL, GGML_STATUS_INVALID_STATE, "%s: no graph was given yet", func);
     return s->last;
 }
 
-enum ggml_status ggml_backend_sched_get_arena(ggml_backend_sched_t sched, ggml_backend_t backend, struct ggml_backend_sched_arena * arena) {
-    GB_CHECK_ARG(sched, INVALID);
-    GB_CHECK_ARG(backend, INVALID);
-    GB_CHECK_ARG(arena, INVALID);
+enum ggml_status ggml_backend_sched_get_arena(ggml_backend_sched_t sched, ggml_backend_t backend,
+    struct ggml_backend_sched_arena * arena) {
+    GB_CHECK_ARG(sched);
+    GB_CHECK_ARG(backend);
+    GB_CHECK_ARG(arena);
     const struct gb_sched_plan * p = last_plan(sched, __func__);
     for (int b = 0; p != NULL && b < sched->n_backends; b++) {
         const struct gb_backend_need * need = &p->need[b];
         if (gb_sched_is(&sched->devices[b], backend)) {
             const bool empty = need->peak == 0;
-            *arena = (struct ggml_backend_sched_arena){ need->peak, need->bound, need->proved || empty, need->leafs, need->replicas, need->no_reuse };
+            *arena = (struct ggml_backend_sched_arena){ need->peak, need->bound, need->proved || empty, need->leafs,
+                need->replicas, need->no_reuse };
             return GGML_STATUS_SUCCESS;
         }
     }
-    GB_FAIL_IF(p != NULL, INVALID, INVALID, "%s: argument 'backend': not one of this scheduler's", __func__);
+    GB_FAIL_IF(p != NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'backend': not one of this scheduler's",
+        __func__);
     return GGML_STATUS_INVALID_STATE;
 }
 
 size_t ggml_backend_sched_get_work_size(ggml_backend_sched_t sched, ggml_backend_t backend) {
-    GB_CHECK_ARG(sched, 0);
-    GB_CHECK_ARG(backend, 0);
+    GB_CHECK_ARG_RETURNING(sched, 0);
+    GB_CHECK_ARG_RETURNING(backend, 0);
     const struct gb_sched_plan * p = last_plan(sched, __func__);
     for (int b = 0; p != NULL && b < sched->n_backends; b++) {
         if (gb_sched_is(&sched->devices[b], backend)) {
             return p->need[b].work;
         }
     }
-    GB_FAIL_IF(p != NULL, 0, INVALID, "%s: argument 'backend': not one of this scheduler's", __func__);
+    GB_FAIL_IF_RETURNING(p != NULL, 0, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: argument 'backend': not one of this scheduler's", __func__);
     return 0;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------- blocks
+// -------------------------------------------------------------------------------------------------------------- blocks
 
-static int64_t n_items(const struct gb_sched_plan * p) {
-    return (int64_t) p->n_ids + (int64_t) p->copies.n;
-}
+static int64_t n_items(const struct gb_sched_plan * p) { return (int64_t) p->n_ids + (int64_t) p->copies.n; }
 
-static struct ggml_backend_sched_block block_of(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, int64_t id, int root) {
+static struct ggml_backend_sched_block block_of(const struct ggml_backend_sched * s, const struct gb_sched_plan * p,
+    int64_t id, int root) {
     const struct gb_item * item    = gb_sched_arena_item(p, id);
     const bool             is_copy = id >= p->n_ids;
     return (struct ggml_backend_sched_block){
         .backend = s->devices[item->backend].backend,
         .tensor  = p->ids.data[is_copy ? p->copies.data[id - p->n_ids].shown : id].tensor,
-        .is_copy = is_copy, .chunk = item->chunk, .offset = item->offset, .size = item->size,
-        .lower = item->lower, .upper = item->upper, .root = root,
+        .is_copy = is_copy,
+        .chunk   = item->chunk,
+        .offset  = item->offset,
+        .size    = item->size,
+        .lower   = item->lower,
+        .upper   = item->upper,
+        .root    = root,
     };
 }
 
 int ggml_backend_sched_get_blocks(ggml_backend_sched_t sched, struct ggml_backend_sched_block * blocks, int n) {
-    GB_CHECK_ARG(sched, -1);
-    GB_FAIL_IF(n < 0 || (n > 0 && blocks == NULL), -1, INVALID, "%s: no room for %d blocks", __func__, n);
+    GB_CHECK_ARG_RETURNING(sched, -1);
+    GB_FAIL_IF_RETURNING(n < 0 || (n > 0 && blocks == NULL), -1, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: no room for %d blocks", __func__, n);
     const struct gb_sched_plan * p = last_plan(sched, __func__);
     if (p == NULL) {
         return -1;
@@ -80,7 +89,7 @@ int ggml_backend_sched_get_blocks(ggml_backend_sched_t sched, struct ggml_backen
     return found;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------- copies
+// -------------------------------------------------------------------------------------------------------------- copies
 
 static ggml_backend_t owner_of(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, int root) {
     const int b = p->assignment[root].backend;
@@ -95,7 +104,8 @@ static int split_of(const struct gb_sched_plan * p, size_t back) {
     return k;
 }
 
-static bool is_unmarked(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, const struct gb_copy * copy) {
+static bool is_unmarked(const struct ggml_backend_sched * s, const struct gb_sched_plan * p,
+    const struct gb_copy * copy) {
     const struct gb_id *        id     = &p->ids.data[copy->root];
     const ggml_backend_buffer_t buffer = id->tensor->buffer;
     return copy->as_weight && id->home == GB_HOME_USER && !id->computes && !p->weight[copy->root] && buffer != NULL &&
@@ -103,43 +113,55 @@ static bool is_unmarked(const struct ggml_backend_sched * s, const struct gb_sch
 }
 
 int ggml_backend_sched_get_n_transfers(ggml_backend_sched_t sched) {
-    GB_CHECK_ARG(sched, 0);
+    GB_CHECK_ARG_RETURNING(sched, 0);
     return sched->last ? (int) (sched->last->transfers.n + sched->last->backs.n) : 0;
 }
 
-enum ggml_status ggml_backend_sched_get_transfer(ggml_backend_sched_t sched, int i, struct ggml_backend_sched_transfer * transfer) {
-    GB_CHECK_ARG(sched, INVALID);
-    GB_CHECK_ARG(transfer, INVALID);
+enum ggml_status ggml_backend_sched_get_transfer(ggml_backend_sched_t sched, int i,
+    struct ggml_backend_sched_transfer * transfer) {
+    GB_CHECK_ARG(sched);
+    GB_CHECK_ARG(transfer);
     const struct gb_sched_plan * p = last_plan(sched, __func__);
     if (p == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
     const int k = (int) p->transfers.n;
-    GB_FAIL_IF(i < 0 || (size_t) i >= (size_t) k + p->backs.n, INVALID, INVALID, "%s: copy %d: the plan has %zu", __func__, i, (size_t) k + p->backs.n);
+    GB_FAIL_IF(i < 0 || (size_t) i >= (size_t) k + p->backs.n, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: copy %d: the plan has %zu", __func__, i, (size_t) k + p->backs.n);
     if (i < k) {
         const struct gb_copy * copy = &p->copies.data[p->transfers.data[i]];
-        *transfer = (struct ggml_backend_sched_transfer){
-            .tensor = p->ids.data[copy->shown].tensor, .source = owner_of(sched, p, copy->root), .target = sched->devices[copy->backend].backend,
-            .split = copy->split, .size = copy->hi - copy->lo, .is_kept = copy->kept, .is_unmarked = is_unmarked(sched, p, copy),
+        *transfer                   = (struct ggml_backend_sched_transfer){
+            .tensor      = p->ids.data[copy->shown].tensor,
+            .source      = owner_of(sched, p, copy->root),
+            .target      = sched->devices[copy->backend].backend,
+            .split       = copy->split,
+            .size        = copy->hi - copy->lo,
+            .is_kept     = copy->kept,
+            .is_unmarked = is_unmarked(sched, p, copy),
         };
         return GGML_STATUS_SUCCESS;
     }
     const struct gb_write_back * back = &p->backs.data[i - k];
     const int                    at   = split_of(p, (size_t) (i - k));
-    *transfer = (struct ggml_backend_sched_transfer){
-        .tensor = p->ids.data[back->node].tensor, .source = sched->devices[p->splits.data[at].backend].backend,
-        .target = owner_of(sched, p, p->ids.data[back->node].root), .split = at, .size = ggml_nbytes(p->ids.data[back->node].tensor), .is_write_back = true,
+    *transfer                         = (struct ggml_backend_sched_transfer){
+        .tensor        = p->ids.data[back->node].tensor,
+        .source        = sched->devices[p->splits.data[at].backend].backend,
+        .target        = owner_of(sched, p, p->ids.data[back->node].root),
+        .split         = at,
+        .size          = ggml_nbytes(p->ids.data[back->node].tensor),
+        .is_write_back = true,
     };
     return GGML_STATUS_SUCCESS;
 }
 
-enum ggml_status ggml_backend_sched_get_split_span(ggml_backend_sched_t sched, int i, int64_t * lower, int64_t * upper) {
-    GB_CHECK_ARG(sched, INVALID);
-    GB_CHECK_ARG(lower, INVALID);
-    GB_CHECK_ARG(upper, INVALID);
+enum ggml_status ggml_backend_sched_get_split_span(ggml_backend_sched_t sched, int i, int64_t * lower,
+    int64_t * upper) {
+    GB_CHECK_ARG(sched);
+    GB_CHECK_ARG(lower);
+    GB_CHECK_ARG(upper);
     const struct gb_sched_plan * p = last_plan(sched, __func__);
-    GB_FAIL_IF(p != NULL && (i < 0 || (size_t) i >= p->splits.n), INVALID, INVALID, "%s: split %d: the last graph has %zu splits", __func__, i,
-               p->splits.n);
+    GB_FAIL_IF(p != NULL && (i < 0 || (size_t) i >= p->splits.n), GGML_STATUS_INVALID_ARGUMENT,
+        "%s: split %d: the last graph has %zu splits", __func__, i, p->splits.n);
     if (p == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }

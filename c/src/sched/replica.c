@@ -1,10 +1,10 @@
 // replica.c - copies of what nobody writes (weights, mostly), kept from run to run outside of the arenas.
 //
-// A replica belongs to the scheduler and is found by where its source lies and how it is laid out, so another graph, or the same graph
-// built again, finds it filled. Plans hold references. Whether its content is right is a question of versions alone (run.c asks it
-// at the begin of each run): the version of a buffer changes with every write, and no two buffers ever had the same one, so a
-// buffer that was freed and another one made at its address is not taken for the first. What no plan holds goes when memory is short, and when
-// a buffer that has replicas was freed.
+// A replica belongs to the scheduler and is found by where its source lies and how it is laid out, so another graph, or
+// the same graph built again, finds it filled. Plans hold references. Whether its content is right is a question of
+// versions alone (run.c asks it at the begin of each run): the version of a buffer changes with every write, and no two
+// buffers ever had the same one, so a buffer that was freed and another one made at its address is not taken for the
+// first. What no plan holds goes when memory is short, and when a buffer that has replicas was freed.
 #include "sched/sched.h"
 
 #include <string.h>
@@ -21,13 +21,15 @@ static const struct ggml_tensor * source_of(const struct gb_sched_plan * p, cons
     return p->ids.data[copy->root].tensor;
 }
 
-struct place { // of the bytes that are copied
+// of the bytes that are copied
+struct place {
     ggml_backend_buffer_t buffer; // NULL: not known yet
     const char *          data;
 };
 
 // Leafs of the plan go to its own stores when it is bound, wherever they are before.
-static struct place place_of(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, const struct gb_copy * copy) {
+static struct place place_of(const struct ggml_backend_sched * s, const struct gb_sched_plan * p,
+    const struct gb_copy * copy) {
     const struct gb_id *       id     = &p->ids.data[copy->root];
     const struct ggml_tensor * source = source_of(p, copy);
     if (id->home != GB_HOME_LEAF) {
@@ -37,11 +39,13 @@ static struct place place_of(const struct ggml_backend_sched * s, const struct g
     return mem ? (struct place){ mem->buffer, mem->base + id->item.offset + copy->lo } : (struct place){ NULL, NULL };
 }
 
-static struct gb_replica * find(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, const struct gb_copy * copy) {
+static struct gb_replica * find(const struct ggml_backend_sched * s, const struct gb_sched_plan * p,
+    const struct gb_copy * copy) {
     const struct place at = place_of(s, p, copy);
     for (size_t i = 0; i < s->replicas.n; i++) {
         const struct gb_replica * r = s->replicas.data[i];
-        if (r->backend == copy->backend && r->source == at.buffer && r->data == at.data && gb_are_same_layout(&r->layout, &copy->dst->tensor)) {
+        if (r->backend == copy->backend && r->source == at.buffer && r->data == at.data &&
+            gb_are_same_layout(&r->layout, &copy->dst->tensor)) {
             return s->replicas.data[i];
         }
     }
@@ -91,30 +95,38 @@ void gb_sched_release_replicas(struct gb_sched_plan * p) {
     }
 }
 
-// ---------------------------------------------------------------------------------------------------------------------- taking
+// -------------------------------------------------------------------------------------------------------------- taking
 
-static bool add(struct ggml_backend_sched * s, const struct gb_sched_plan * p, struct gb_copy * copy, struct gb_mem * mem, size_t offset) {
+static bool add(struct ggml_backend_sched * s, const struct gb_sched_plan * p, struct gb_copy * copy,
+    struct gb_mem * mem, size_t offset) {
     struct gb_replica * r = gb_vec_reserve(&s->replicas, s->replicas.n + 1) ? GB_NEW(struct gb_replica) : NULL;
     if (r == NULL) {
         return false;
     }
     const struct place at = place_of(s, p, copy);
-    *r = (struct gb_replica){ .source = at.buffer, .data = at.data, .layout = copy->dst->tensor, .backend = copy->backend, .mem = mem,
-                              .offset = offset, .n_refs = 1 };
+    *r                    = (struct gb_replica){ .source = at.buffer,
+                           .data                         = at.data,
+                           .layout                       = copy->dst->tensor,
+                           .backend                      = copy->backend,
+                           .mem                          = mem,
+                           .offset                       = offset,
+                           .n_refs                       = 1 };
     gb_sched_mem_ref(mem);
-    at.buffer->replicated                = true;
-    s->replicas.data[s->replicas.n++]    = r;
-    copy->replica                        = r;
+    at.buffer->replicated             = true;
+    s->replicas.data[s->replicas.n++] = r;
+    copy->replica                     = r;
     return true;
 }
 
 // Those of leafs whose place is not known yet come when it is.
-static bool is_missing(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, const struct gb_copy * copy, int backend) {
+static bool is_missing(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, const struct gb_copy * copy,
+    int backend) {
     return copy->kept && copy->replica == NULL && copy->backend == backend && place_of(s, p, copy).buffer != NULL;
 }
 
 // Bytes of the missing replicas from copy `c` on that fit into one buffer; *end: behind the last of them.
-static size_t fill_one(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, int backend, size_t c, size_t * end) {
+static size_t fill_one(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, int backend, size_t c,
+    size_t * end) {
     const struct gb_sched_device * d    = &s->devices[backend];
     size_t                         size = 0;
     for (; c < p->copies.n; c++) {
@@ -177,7 +189,7 @@ enum ggml_status gb_sched_take_replicas(struct ggml_backend_sched * s, struct gb
     return GGML_STATUS_SUCCESS;
 }
 
-// --------------------------------------------------------------------------------------------------------------------- versions
+// ------------------------------------------------------------------------------------------------------------ versions
 
 void gb_sched_look_at_replicas(struct gb_sched_plan * p) {
     for (size_t c = 0; p->n_kept > 0 && c < p->copies.n; c++) {

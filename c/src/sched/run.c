@@ -1,11 +1,12 @@
 // run.c - executes a plan: issues its steps in order, and before each the waits that were found for it.
 //
-// Rules of ordering (docs/SCHEDULER.md has them at length). A queue does what it is given in order. With several backends a run begins when
-// all of them are idle: the user, too, may have queued work. Between queues nothing is in order but by the waits of the plan. What the host
-// does itself (nodes of backends without a queue, copies that no queue can make) is done when the step was issued. With a callback, or
-// when the run is checked, each step is complete before the next one begins.
-// After a failure everything is waited for, so the scheduler can go on with the next call. A wait that is given up (base/current.h) is such a
-// failure: what is queued on all backends is cancelled then.
+// Rules of ordering (docs/SCHEDULER.md has them at length). A queue does what it is given in order. With several
+// backends a run begins when all of them are idle: the user, too, may have queued work. Between queues nothing is in
+// order but by the waits of the plan. What the host does itself (nodes of backends without a queue, copies that no
+// queue can make) is done when the step was issued. With a callback, or when the run is checked, each step is complete
+// before the next one begins.
+// After a failure everything is waited for, so the scheduler can go on with the next call. A wait that is given up
+// (base/current.h) is such a failure: what is queued on all backends is cancelled then.
 #include "sched/sched.h"
 
 #include <string.h>
@@ -26,9 +27,7 @@ struct run {
     bool                        traced;
 };
 
-static ggml_backend_t backend_of(const struct run * r, int backend) {
-    return r->sched->devices[backend].backend;
-}
+static ggml_backend_t backend_of(const struct run * r, int backend) { return r->sched->devices[backend].backend; }
 
 static bool is_left_out(const struct run * r, enum gb_mutation what) {
     return r->sched->leaves_out && r->sched->leaves_out(what);
@@ -64,8 +63,8 @@ static enum ggml_status wait_for_backend(ggml_backend_t backend, bool gave_up) {
 
 static enum ggml_status lost_by_fork(const struct ggml_backend_sched * s) {
     for (int b = 0; b < s->n_backends; b++) {
-        GB_FAIL_IF(gb_sched_has_queue(s, b), GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
-                   "ggml_backend_sched: was computing when the process was forked; the results are in the parent process");
+        GB_FAIL_IF(gb_sched_has_queue(s, b), GGML_STATUS_INVALID_STATE,
+            "ggml_backend_sched: was computing when the process was forked; the results are in the parent process");
     }
     return GGML_STATUS_SUCCESS; // calls were complete when they returned
 }
@@ -77,10 +76,11 @@ enum ggml_status gb_sched_wait(struct ggml_backend_sched * s) {
         return lost == GGML_STATUS_SUCCESS ? lost
                : lost == GGML_STATUS_ABORTED
                    ? gb_fail_quietly(lost, "ggml_backend_sched: the run was cancelled with a later one")
-                   : gb_fail_quietly(lost, "ggml_backend_sched: the run may be incomplete: a failure was told to who issued the next one");
+                   : gb_fail_quietly(lost, "ggml_backend_sched: the run may be incomplete: a failure was told to who "
+                                           "issued the next one");
     }
-    const int64_t    start = s->n_backends > 1 || gb_sched_has_queue(s, 0) ? gb_time_ns() : 0;
-    enum ggml_status first = GGML_STATUS_SUCCESS;
+    const int64_t    start   = s->n_backends > 1 || gb_sched_has_queue(s, 0) ? gb_time_ns() : 0;
+    enum ggml_status first   = GGML_STATUS_SUCCESS;
     int              failing = 0;
     char             message[GB_ERROR_SIZE / 2];
     for (int b = 0; b < s->n_backends; b++) {
@@ -121,7 +121,7 @@ enum ggml_status gb_sched_wait_first(struct ggml_backend_sched * s) {
     return status;
 }
 
-// ------------------------------------------------------------------------------------------------------------------------ waits
+// --------------------------------------------------------------------------------------------------------------- waits
 
 static enum ggml_status wait_for(struct run * r, const struct gb_step * step, const struct gb_wait * wait) {
     const struct gb_sched_plan * p  = r->plan;
@@ -155,10 +155,12 @@ static enum ggml_status wait_for_needs(struct run * r, const struct gb_step * st
     return GGML_STATUS_SUCCESS;
 }
 
-// ----------------------------------------------------------------------------------------------------------------------- copies
+// -------------------------------------------------------------------------------------------------------------- copies
 
-// In the actor's queue, where it takes it; else the host copies, when the queue has come to where the copy would have been.
-static enum ggml_status transfer(struct run * r, const struct gb_step * step, struct ggml_tensor * src, struct ggml_tensor * dst) {
+// In the actor's queue, where it takes it; else the host copies, when the queue has come to where the copy would have
+// been.
+static enum ggml_status transfer(struct run * r, const struct gb_step * step, struct ggml_tensor * src,
+    struct ggml_tensor * dst) {
     if (step->actor == r->plan->n_backends) {
         return ggml_backend_tensor_copy(src, dst);
     }
@@ -210,7 +212,8 @@ static enum ggml_status copy_in(struct run * r, const struct gb_step * step, boo
     if (copy->stages) {
         return copy_staged(r, step, copy);
     }
-    return transfer(r, step, copy->range ? &copy->range->tensor : r->plan->ids.data[copy->root].tensor, &copy->dst->tensor);
+    return transfer(r, step, copy->range ? &copy->range->tensor : r->plan->ids.data[copy->root].tensor,
+        &copy->dst->tensor);
 }
 
 // The result goes home.
@@ -220,7 +223,7 @@ static enum ggml_status copy_back(struct run * r, const struct gb_step * step) {
     return transfer(r, step, &back->from->tensor, r->plan->ids.data[back->node].tensor);
 }
 
-// -------------------------------------------------------------------------------------------------------------------- computing
+// ----------------------------------------------------------------------------------------------------------- computing
 
 static bool has_plans(ggml_backend_t backend) {
     return backend->iface.graph_plan_create && backend->iface.graph_plan_free && backend->iface.graph_plan_compute;
@@ -249,9 +252,10 @@ static enum ggml_status compute_part(struct run * r, int backend, size_t begin, 
 
 static void prepare(struct run * r, struct gb_split * split, ggml_backend_t backend) {
     struct ggml_cgraph graph = part(r, split->exec_begin, split->exec_end);
-    const bool         trust = gb_trust_tensors(true); // they are what they were when collecting looked at them: the plan was found by that
-    split->prepared          = has_plans(backend) ? ggml_backend_graph_plan_create(backend, &graph) : NULL;
-    split->no_plan           = split->prepared == NULL;
+    // they are what they were when collecting looked at them: the plan was found by that
+    const bool trust = gb_trust_tensors(true);
+    split->prepared  = has_plans(backend) ? ggml_backend_graph_plan_create(backend, &graph) : NULL;
+    split->no_plan   = split->prepared == NULL;
     gb_trust_tensors(trust);
 }
 
@@ -265,8 +269,8 @@ static enum ggml_status compute_split(struct run * r, struct gb_split * split) {
                            : compute_part(r, split->backend, split->exec_begin, split->exec_end);
 }
 
-// The callback may ask the scheduler about things and wait for it, even take itself back (then nothing is wanted any more), but not run,
-// reset or free it.
+// The callback may ask the scheduler about things and wait for it, even take itself back (then nothing is wanted any
+// more), but not run, reset or free it.
 static bool call_back(struct ggml_backend_sched * s, struct ggml_tensor * t, bool ask) {
     if (s->callback == NULL) {
         return !ask;
@@ -275,8 +279,8 @@ static bool call_back(struct ggml_backend_sched * s, struct ggml_tensor * t, boo
     const uint64_t before = gb_fail_count();
     const bool     answer = s->callback(t, ask, s->callback_data);
     gb_forget_failures_since(before);
-    s->in_callback        = false;
-    s->running        = true; // whatever it waited for, there is more to come
+    s->in_callback = false;
+    s->running     = true; // whatever it waited for, there is more to come
     return answer;
 }
 
@@ -290,7 +294,8 @@ static int end_of_unseen(struct run * r, const struct gb_split * split, int i, b
     return i;
 }
 
-// What a callback is shown is read where the node's result belongs, so results on copies go there at once. They go again in their step.
+// What a callback is shown is read where the node's result belongs, so results on copies go there at once. They go
+// again in their step.
 static enum ggml_status show_at_home(struct run * r, const struct gb_split * split, size_t begin, size_t end) {
     const struct gb_sched_plan * p = r->plan;
     for (size_t w = split->backs_begin; w < split->backs_end && begin < end; w++) {
@@ -318,7 +323,8 @@ static enum ggml_status run_with_callback(struct run * r, const struct gb_split 
             GB_TRY(ggml_backend_synchronize(backend_of(r, split->backend)));
             GB_TRY(show_at_home(r, split, split->exec_begin, exec));
             if (!call_back(r->sched, p->ids.data[end - 1].tensor, false)) {
-                return gb_fail_quietly(GGML_STATUS_ABORTED, "ggml_backend_sched: stopped by the evaluation callback"); // wanted
+                // wanted
+                return gb_fail_quietly(GGML_STATUS_ABORTED, "ggml_backend_sched: stopped by the evaluation callback");
             }
             GB_TRY(gb_sched_check_backends(r->sched, "ggml_backend_sched"));
         }
@@ -370,11 +376,14 @@ static int split_of(const struct gb_sched_plan * p, int back) {
 }
 
 // The message of the failure, with where it was; then everything still queued is waited for.
-static enum ggml_status fail_in_step(struct run * r, const struct gb_step * step, enum ggml_status status, const char * func) {
+static enum ggml_status fail_in_step(struct run * r, const struct gb_step * step, enum ggml_status status,
+    const char * func) {
     const struct gb_sched_plan * p = r->plan;
     char                         message[GB_ERROR_SIZE - 256];
-    const char *                 text = ggml_last_error();
-    const int                    at   = step->kind == GB_STEP_COMPUTE ? step->index : step->kind == GB_STEP_COPY ? p->copies.data[step->index].split : split_of(p, step->index);
+    const char *                 text  = ggml_last_error();
+    const int                    at    = step->kind == GB_STEP_COMPUTE ? step->index
+                                         : step->kind == GB_STEP_COPY  ? p->copies.data[step->index].split
+                                                                       : split_of(p, step->index);
     const struct gb_split *      split = &p->splits.data[at];
     const char *                 name  = ggml_backend_name(backend_of(r, split->backend));
     const size_t                 known = strlen(name);
@@ -395,7 +404,7 @@ static enum ggml_status fail_in_step(struct run * r, const struct gb_step * step
         return gb_fail_quietly(status, message);
     }
     return gb_fail(status, "%s: split %d (nodes %d to %d) on backend %s: %s", func, at, split->start, split->end - 1,
-                   r->sched->devices[split->backend].name, message);
+        r->sched->devices[split->backend].name, message);
 }
 
 static enum ggml_status begin(struct run * r) {
@@ -405,7 +414,7 @@ static enum ggml_status begin(struct run * r) {
     s->running                    = true;
     s->stats.n_runs++;
     r->plan->turn++;
-    r->again     = s->in_flight == r->plan && r->plan->n_staged > 0 && !r->serial;
+    r->again          = s->in_flight == r->plan && r->plan->n_staged > 0 && !r->serial;
     const bool forked = r->behind && s->generation != gb_fork_generation();
     if ((r->plan->n_backends > 1 && !r->again) || forked) { // what was on its way there is an error, told once
         GB_TRY(gb_sched_wait_first(s));
@@ -435,7 +444,8 @@ static enum ggml_status run_steps(struct run * r, const char * func) {
 }
 
 enum ggml_status gb_sched_run(struct ggml_backend_sched * s, struct gb_sched_plan * p, const char * func) {
-    struct run       r      = { s, p, false, s->callback != NULL, s->callback != NULL || s->check != NULL, false, gb_sched_is_traced(s) };
+    struct run       r      = { s, p, false, s->callback != NULL, s->callback != NULL || s->check != NULL, false,
+        gb_sched_is_traced(s) };
     const int64_t    start  = gb_time_ns();
     enum ggml_status status = run_steps(&r, func);
     s->stats.run_ns += (uint64_t) (gb_time_ns() - start);

@@ -7,23 +7,27 @@
 #include "base/params.h"
 #include "base/thread.h"
 
-#define INVALID GGML_STATUS_INVALID_ARGUMENT
 
-// ---------------------------------------------------------------------------------------------------------------- life and death
+// ------------------------------------------------------------------------------------------------------ life and death
 
-static enum ggml_status init_device(struct gb_sched_device * d, ggml_backend_t backend, ggml_backend_buffer_type_t buft, int i) {
-    GB_FAIL_IF(backend == NULL, INVALID, INVALID, "ggml_backend_sched_new: argument 'backends': entry %d is NULL", i);
+static enum ggml_status init_device(struct gb_sched_device * d, ggml_backend_t backend, ggml_backend_buffer_type_t buft,
+    int i) {
+    GB_FAIL_IF(backend == NULL, GGML_STATUS_INVALID_ARGUMENT,
+        "ggml_backend_sched_new: argument 'backends': entry %d is NULL", i);
     d->backend = backend;
     d->buft    = buft ? buft : ggml_backend_get_default_buffer_type(backend);
-    GB_FAIL_IF(d->buft == NULL, INVALID, INVALID, "ggml_backend_sched_new: backend %s has no default buffer type", ggml_backend_name(backend));
-    GB_FAIL_IF(!ggml_backend_buft_supports_backend(d->buft, backend), INVALID, INVALID,
-               "ggml_backend_sched_new: backend %s cannot use buffers of type %s", ggml_backend_name(backend), ggml_backend_buft_name(d->buft));
+    GB_FAIL_IF(d->buft == NULL, GGML_STATUS_INVALID_ARGUMENT,
+        "ggml_backend_sched_new: backend %s has no default buffer type", ggml_backend_name(backend));
+    GB_FAIL_IF(!ggml_backend_buft_supports_backend(d->buft, backend), GGML_STATUS_INVALID_ARGUMENT,
+        "ggml_backend_sched_new: backend %s cannot use buffers of type %s", ggml_backend_name(backend),
+        ggml_backend_buft_name(d->buft));
     d->alignment = ggml_backend_buft_get_alignment(d->buft);
     d->max_size  = ggml_backend_buft_get_max_size(d->buft);
     return d->alignment == 0 ? ggml_last_status() : GGML_STATUS_SUCCESS;
 }
 
-static enum ggml_status init_devices(struct ggml_backend_sched * s, ggml_backend_t * backends, ggml_backend_buffer_type_t * bufts, int n) {
+static enum ggml_status init_devices(struct ggml_backend_sched * s, ggml_backend_t * backends,
+    ggml_backend_buffer_type_t * bufts, int n) {
     s->devices = gb_calloc((size_t) n, sizeof(*s->devices));
     if (s->devices == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
@@ -32,23 +36,27 @@ static enum ggml_status init_devices(struct ggml_backend_sched * s, ggml_backend
     for (int i = 0; i < n; i++) {
         GB_TRY(init_device(&s->devices[i], backends[i], bufts ? bufts[i] : NULL, i));
         for (int j = 0; j < i; j++) {
-            GB_FAIL_IF(backends[j] == backends[i], INVALID, INVALID, "ggml_backend_sched_new: backend %s occurs twice, as %d and %d",
-                       ggml_backend_name(backends[i]), j, i);
+            GB_FAIL_IF(backends[j] == backends[i], GGML_STATUS_INVALID_ARGUMENT,
+                "ggml_backend_sched_new: backend %s occurs twice, as %d and %d", ggml_backend_name(backends[i]), j, i);
         }
     }
     return GGML_STATUS_SUCCESS;
 }
 
-ggml_backend_sched_t ggml_backend_sched_new(ggml_backend_t * backends, ggml_backend_buffer_type_t * bufts, int n_backends, size_t graph_size) {
+ggml_backend_sched_t ggml_backend_sched_new(ggml_backend_t * backends, ggml_backend_buffer_type_t * bufts,
+    int n_backends, size_t graph_size) {
     (void) graph_size; // everything grows
-    GB_CHECK_ARG(backends, NULL);
-    GB_FAIL_IF(n_backends <= 0, NULL, INVALID, "%s: argument 'n_backends': needs at least 1, has %d", __func__, n_backends);
+    GB_CHECK_ARG_RETURNING(backends, NULL);
+    GB_FAIL_IF_RETURNING(n_backends <= 0, NULL, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: argument 'n_backends': needs at least 1, has %d", __func__, n_backends);
     struct ggml_backend_sched * s = GB_NEW(struct ggml_backend_sched);
     if (s) {
         s->n_copies = 1;
     }
-    if (s && (init_devices(s, backends, bufts, n_backends) != GGML_STATUS_SUCCESS ||
-              gb_sched_set_check(s, gb_env_get("GGML_SCHED_CHECK") != NULL && !gb_text_equal(gb_env_get("GGML_SCHED_CHECK"), "0")) != GGML_STATUS_SUCCESS)) {
+    if (s &&
+        (init_devices(s, backends, bufts, n_backends) != GGML_STATUS_SUCCESS ||
+            gb_sched_set_check(s, gb_env_get("GGML_SCHED_CHECK") != NULL &&
+                                      !gb_text_equal(gb_env_get("GGML_SCHED_CHECK"), "0")) != GGML_STATUS_SUCCESS)) {
         ggml_backend_sched_free(s);
         return NULL;
     }
@@ -60,9 +68,10 @@ ggml_backend_sched_t ggml_backend_sched_new(ggml_backend_t * backends, ggml_back
 
 // What another thread was changing when the process was forked stays half done in the child.
 static enum ggml_status check_whole(const struct ggml_backend_sched * s, const char * func) {
-    GB_FAIL_IF(s->user_thread != 0 && s->user_thread != gb_thread_number() && s->user_generation != gb_fork_generation(),
-               GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
-               "%s: the scheduler was in use by another thread when the process was forked: it is the parent's alone", func);
+    GB_FAIL_IF(s->user_thread != 0 && s->user_thread != gb_thread_number() &&
+                   s->user_generation != gb_fork_generation(),
+        GGML_STATUS_INVALID_STATE,
+        "%s: the scheduler was in use by another thread when the process was forked: it is the parent's alone", func);
     return GGML_STATUS_SUCCESS;
 }
 
@@ -86,7 +95,7 @@ static enum ggml_status leave(struct ggml_backend_sched * s, struct visit before
 
 static enum ggml_status check_idle(const struct ggml_backend_sched * s, const char * func) {
     GB_TRY(check_whole(s, func));
-    GB_FAIL_IF(s->in_callback, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE, "%s: called from the scheduler's own callback", func);
+    GB_FAIL_IF(s->in_callback, GGML_STATUS_INVALID_STATE, "%s: called from the scheduler's own callback", func);
     return GGML_STATUS_SUCCESS;
 }
 
@@ -110,7 +119,7 @@ void ggml_backend_sched_free(ggml_backend_sched_t sched) {
 
 // Forgets everything about tensors without touching any: their contexts may be gone.
 enum ggml_status ggml_backend_sched_reset(ggml_backend_sched_t sched) {
-    GB_CHECK_ARG(sched, INVALID);
+    GB_CHECK_ARG(sched);
     GB_TRY(check_idle(sched, __func__));
     const struct visit     visit  = enter(sched);
     const enum ggml_status status = gb_sched_wait(sched);
@@ -125,7 +134,7 @@ enum ggml_status ggml_backend_sched_reset(ggml_backend_sched_t sched) {
     return leave(sched, visit, status);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------- asking
+// -------------------------------------------------------------------------------------------------------------- asking
 
 // Index of the backend; -1 and reported if it is not one of ours.
 static int index_of(const struct ggml_backend_sched * s, ggml_backend_t backend, const char * func) {
@@ -134,42 +143,45 @@ static int index_of(const struct ggml_backend_sched * s, ggml_backend_t backend,
             return b;
         }
     }
-    gb_fail(INVALID, "%s: argument 'backend': %s is not a backend of this scheduler", func, ggml_backend_name(backend));
+    gb_fail(GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'backend': %s is not a backend of this scheduler", func,
+        ggml_backend_name(backend));
     return -1;
 }
 
 int ggml_backend_sched_get_n_backends(ggml_backend_sched_t sched) {
-    GB_CHECK_ARG(sched, 0);
+    GB_CHECK_ARG_RETURNING(sched, 0);
     return sched->n_backends;
 }
 
 ggml_backend_t ggml_backend_sched_get_backend(ggml_backend_sched_t sched, int i) {
-    GB_CHECK_ARG(sched, NULL);
-    GB_FAIL_IF(i < 0 || i >= sched->n_backends, NULL, INVALID, "%s: argument 'i': needs 0 to %d, has %d", __func__, sched->n_backends - 1, i);
+    GB_CHECK_ARG_RETURNING(sched, NULL);
+    GB_FAIL_IF_RETURNING(i < 0 || i >= sched->n_backends, NULL, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: argument 'i': needs 0 to %d, has %d", __func__, sched->n_backends - 1, i);
     return sched->devices[i].backend;
 }
 
 ggml_tallocr_t ggml_backend_sched_get_tallocr(ggml_backend_sched_t sched, ggml_backend_t backend) {
-    GB_CHECK_ARG(sched, NULL);
+    GB_CHECK_ARG_RETURNING(sched, NULL);
     const int b = index_of(sched, backend, __func__);
     return b < 0 ? NULL : gb_sched_inputs(sched, b);
 }
 
 ggml_backend_buffer_t ggml_backend_sched_get_buffer(ggml_backend_sched_t sched, ggml_backend_t backend) {
-    GB_CHECK_ARG(sched, NULL);
+    GB_CHECK_ARG_RETURNING(sched, NULL);
     const int b = index_of(sched, backend, __func__);
     if (b < 0) {
         return NULL;
     }
     const struct gb_sched_device * d = &sched->devices[b];
     if (sched->measured && (d->arena.n == 0 || d->arena.data[0] == NULL)) {
-        gb_sched_reserve_arena(sched, b, d->alignment); // programs ask every backend for its size, without a thought of NULL
+        // programs ask every backend for its size, without a thought of NULL
+        gb_sched_reserve_arena(sched, b, d->alignment);
     }
     return d->arena.n > 0 && d->arena.data[0] ? d->arena.data[0]->buffer : NULL;
 }
 
 size_t ggml_backend_sched_get_buffer_size(ggml_backend_sched_t sched, ggml_backend_t backend) {
-    GB_CHECK_ARG(sched, 0);
+    GB_CHECK_ARG_RETURNING(sched, 0);
     const int b    = index_of(sched, backend, __func__);
     size_t    size = 0;
     for (size_t i = 0; b >= 0 && i < sched->mems.n; i++) {
@@ -178,13 +190,14 @@ size_t ggml_backend_sched_get_buffer_size(ggml_backend_sched_t sched, ggml_backe
     return size;
 }
 
-enum ggml_status ggml_backend_sched_get_memory(ggml_backend_sched_t sched, ggml_backend_t backend, size_t * peak, size_t * no_reuse) {
-    GB_CHECK_ARG(sched, INVALID);
+enum ggml_status ggml_backend_sched_get_memory(ggml_backend_sched_t sched, ggml_backend_t backend, size_t * peak,
+    size_t * no_reuse) {
+    GB_CHECK_ARG(sched);
     const int b = index_of(sched, backend, __func__);
     if (b < 0) {
-        return INVALID;
+        return GGML_STATUS_INVALID_ARGUMENT;
     }
-    GB_FAIL_IF(sched->last == NULL, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE, "%s: no graph was given yet", __func__);
+    GB_FAIL_IF(sched->last == NULL, GGML_STATUS_INVALID_STATE, "%s: no graph was given yet", __func__);
     const struct gb_backend_need * need = &sched->last->need[b];
     if (peak) {
         *peak = need->peak + need->leafs + need->replicas;
@@ -196,7 +209,7 @@ enum ggml_status ggml_backend_sched_get_memory(ggml_backend_sched_t sched, ggml_
 }
 
 int ggml_backend_sched_get_n_splits(ggml_backend_sched_t sched) {
-    GB_CHECK_ARG(sched, 0);
+    GB_CHECK_ARG_RETURNING(sched, 0);
     return sched->last ? (int) sched->last->splits.n : 0;
 }
 
@@ -205,7 +218,8 @@ static const struct gb_split * split_at(ggml_backend_sched_t sched, int i, const
         return NULL;
     }
     const int n = sched->last ? (int) sched->last->splits.n : 0;
-    GB_FAIL_IF(i < 0 || i >= n, NULL, INVALID, "%s: split %d: the last graph has %d splits", func, i, n);
+    GB_FAIL_IF_RETURNING(i < 0 || i >= n, NULL, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: split %d: the last graph has %d splits", func, i, n);
     return &sched->last->splits.data[i];
 }
 
@@ -215,15 +229,19 @@ static const struct gb_copy * input_at(const struct gb_sched_plan * p, const str
     return is_there ? &p->copies.data[p->transfers.data[split->transfers_begin + (size_t) k]] : NULL;
 }
 
-enum ggml_status ggml_backend_sched_get_split(ggml_backend_sched_t sched, int i, struct ggml_backend_sched_split_info * info) {
-    GB_CHECK_ARG(sched, INVALID);
-    GB_CHECK_ARG(info, INVALID);
+enum ggml_status ggml_backend_sched_get_split(ggml_backend_sched_t sched, int i,
+    struct ggml_backend_sched_split_info * info) {
+    GB_CHECK_ARG(sched);
+    GB_CHECK_ARG(info);
     const struct gb_split * split = split_at(sched, i, __func__);
     if (split == NULL) {
-        return INVALID;
+        return GGML_STATUS_INVALID_ARGUMENT;
     }
     *info = (struct ggml_backend_sched_split_info){
-        .index = i, .backend = sched->devices[split->backend].backend, .i_start = split->start, .i_end = split->end,
+        .index   = i,
+        .backend = sched->devices[split->backend].backend,
+        .i_start = split->start,
+        .i_end   = split->end,
     };
     for (const struct gb_copy * copy; (copy = input_at(sched->last, split, info->n_inputs)) != NULL; info->n_inputs++) {
         info->input_bytes += copy->hi - copy->lo;
@@ -232,10 +250,11 @@ enum ggml_status ggml_backend_sched_get_split(ggml_backend_sched_t sched, int i,
 }
 
 struct ggml_tensor * ggml_backend_sched_get_split_input(ggml_backend_sched_t sched, int i_split, int i_input) {
-    GB_CHECK_ARG(sched, NULL);
+    GB_CHECK_ARG_RETURNING(sched, NULL);
     const struct gb_split * split = split_at(sched, i_split, __func__);
     const struct gb_copy *  copy  = split && i_input >= 0 ? input_at(sched->last, split, i_input) : NULL;
-    GB_FAIL_IF(split != NULL && copy == NULL, NULL, INVALID, "%s: split %d has no input %d", __func__, i_split, i_input);
+    GB_FAIL_IF_RETURNING(split != NULL && copy == NULL, NULL, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: split %d has no input %d", __func__, i_split, i_input);
     return copy ? sched->last->ids.data[copy->whole ? copy->root : copy->shown].tensor : NULL;
 }
 
@@ -248,31 +267,32 @@ static int id_in_last(const struct ggml_backend_sched * s, const struct ggml_ten
 }
 
 const char * ggml_backend_sched_explain(ggml_backend_sched_t sched, struct ggml_tensor * node) {
-    GB_CHECK_ARG(sched, "");
-    GB_CHECK_ARG(node, "");
+    GB_CHECK_ARG_RETURNING(sched, "");
+    GB_CHECK_ARG_RETURNING(node, "");
     const int id = id_in_last(sched, node);
     return id < 0 ? "" : gb_sched_explain(sched, sched->last, id);
 }
 
-// ------------------------------------------------------------------------------------------------------------------ assignments
+// --------------------------------------------------------------------------------------------------------- assignments
 
-enum ggml_status ggml_backend_sched_set_node_backend(ggml_backend_sched_t sched, struct ggml_tensor * node, ggml_backend_t backend) {
-    GB_CHECK_ARG(sched, INVALID);
-    GB_CHECK_ARG(node, INVALID);
+enum ggml_status ggml_backend_sched_set_node_backend(ggml_backend_sched_t sched, struct ggml_tensor * node,
+    ggml_backend_t backend) {
+    GB_CHECK_ARG(sched);
+    GB_CHECK_ARG(node);
     if (backend == NULL) {
         const bool known = gb_ptrmap_get(&sched->user, node) != GB_PTRMAP_ABSENT;
         return !known || gb_ptrmap_set(&sched->user, node, -1) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     }
     const int b = index_of(sched, backend, __func__);
     if (b < 0) {
-        return INVALID;
+        return GGML_STATUS_INVALID_ARGUMENT;
     }
     return gb_ptrmap_set(&sched->user, node, b) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
 ggml_backend_t ggml_backend_sched_get_node_backend(ggml_backend_sched_t sched, struct ggml_tensor * node) {
-    GB_CHECK_ARG(sched, NULL);
-    GB_CHECK_ARG(node, NULL);
+    GB_CHECK_ARG_RETURNING(sched, NULL);
+    GB_CHECK_ARG_RETURNING(node, NULL);
     int b = gb_sched_user_of(sched, node);
     if (b < 0) {
         const int id = id_in_last(sched, node);
@@ -282,15 +302,19 @@ ggml_backend_t ggml_backend_sched_get_node_backend(ggml_backend_sched_t sched, s
 }
 
 enum ggml_status ggml_backend_sched_set_policy(ggml_backend_sched_t sched, enum ggml_backend_sched_policy policy) {
-    GB_CHECK_ARG(sched, INVALID);
-    GB_FAIL_IF((int) policy < GGML_BACKEND_SCHED_POLICY_WEIGHTS || policy > GGML_BACKEND_SCHED_POLICY_COST, INVALID, INVALID,
-               "%s: argument 'policy': %d is neither WEIGHTS (0) nor SOURCES (1) nor COST (2)", __func__, (int) policy);
-    sched->policy = policy == GGML_BACKEND_SCHED_POLICY_SOURCES ? GB_ASSIGN_SOURCES : policy == GGML_BACKEND_SCHED_POLICY_COST ? GB_ASSIGN_COST : GB_ASSIGN_WEIGHTS;
+    GB_CHECK_ARG(sched);
+    GB_FAIL_IF((int) policy < GGML_BACKEND_SCHED_POLICY_WEIGHTS || policy > GGML_BACKEND_SCHED_POLICY_COST,
+        GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'policy': %d is neither WEIGHTS (0) nor SOURCES (1) nor COST (2)",
+        __func__, (int) policy);
+    sched->policy = policy == GGML_BACKEND_SCHED_POLICY_SOURCES ? GB_ASSIGN_SOURCES
+                    : policy == GGML_BACKEND_SCHED_POLICY_COST  ? GB_ASSIGN_COST
+                                                                : GB_ASSIGN_WEIGHTS;
     return GGML_STATUS_SUCCESS;
 }
 
-enum ggml_status ggml_backend_sched_set_eval_callback(ggml_backend_sched_t sched, ggml_backend_sched_eval_callback callback, void * user_data) {
-    GB_CHECK_ARG(sched, INVALID);
+enum ggml_status ggml_backend_sched_set_eval_callback(ggml_backend_sched_t sched,
+    ggml_backend_sched_eval_callback callback, void * user_data) {
+    GB_CHECK_ARG(sched);
     sched->callback      = callback;
     sched->callback_data = user_data;
     return GGML_STATUS_SUCCESS;
@@ -298,36 +322,38 @@ enum ggml_status ggml_backend_sched_set_eval_callback(ggml_backend_sched_t sched
 
 enum ggml_status ggml_backend_sched_set_n_copies(ggml_backend_sched_t sched, int n) {
     enum { MAX = 64 };
-    GB_CHECK_ARG(sched, INVALID);
-    GB_FAIL_IF(n < 1 || n > MAX, INVALID, INVALID, "%s: argument 'n': needs 1 to %d, has %d", __func__, MAX, n);
+    GB_CHECK_ARG(sched);
+    GB_FAIL_IF(n < 1 || n > MAX, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'n': needs 1 to %d, has %d", __func__, MAX,
+        n);
     GB_TRY(check_idle(sched, __func__));
     sched->n_copies = n;
     return GGML_STATUS_SUCCESS;
 }
 
 int ggml_backend_sched_get_n_copies(ggml_backend_sched_t sched) {
-    GB_CHECK_ARG(sched, 0);
+    GB_CHECK_ARG_RETURNING(sched, 0);
     return sched->n_copies;
 }
 
 enum ggml_status ggml_backend_sched_set_check(ggml_backend_sched_t sched, bool check) {
-    GB_CHECK_ARG(sched, INVALID);
+    GB_CHECK_ARG(sched);
     GB_TRY(check_idle(sched, __func__));
     GB_TRY(gb_sched_wait(sched));
     return gb_sched_set_check(sched, check);
 }
 
-// ------------------------------------------------------------------------------------------------------------------------ graphs
+// -------------------------------------------------------------------------------------------------------------- graphs
 
-static enum ggml_status prepare(ggml_backend_sched_t sched, struct ggml_cgraph * graph, enum gb_prepare what, const char * func,
-                                struct gb_sched_plan ** plan) {
-    GB_FAIL_IF(sched == NULL, INVALID, INVALID, "%s: argument 'sched' is NULL", func);
-    GB_FAIL_IF(graph == NULL, INVALID, INVALID, "%s: argument 'graph' is NULL", func);
+static enum ggml_status prepare(ggml_backend_sched_t sched, struct ggml_cgraph * graph, enum gb_prepare what,
+    const char * func, struct gb_sched_plan ** plan) {
+    GB_FAIL_IF(sched == NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'sched' is NULL", func);
+    GB_FAIL_IF(graph == NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'graph' is NULL", func);
     GB_TRY(check_idle(sched, func));
     GB_TRY(gb_sched_check_backends(sched, func));
     GB_FAIL_IF(graph->n_nodes < 0 || graph->n_leafs < 0 || (graph->n_nodes > 0 && graph->nodes == NULL) ||
-                   (graph->n_leafs > 0 && graph->leafs == NULL), INVALID, INVALID,
-               "%s: argument 'graph': has %d nodes and %d leafs", func, graph->n_nodes, graph->n_leafs);
+                   (graph->n_leafs > 0 && graph->leafs == NULL),
+        GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'graph': has %d nodes and %d leafs", func, graph->n_nodes,
+        graph->n_leafs);
     const struct visit visit = enter(sched);
     return leave(sched, visit, gb_sched_prepare(sched, graph, what, plan));
 }
@@ -340,7 +366,8 @@ static enum ggml_status run(ggml_backend_sched_t sched, struct ggml_cgraph * gra
     return leave(sched, visit, status == GGML_STATUS_SUCCESS && wait ? gb_sched_wait(sched) : status);
 }
 
-// What programs will place themselves through get_tallocr: what they placed while measuring, or else the leafs that nobody placed.
+// What programs will place themselves through get_tallocr: what they placed while measuring, or else the leafs that
+// nobody placed.
 static void note_inputs_need(struct ggml_backend_sched * s, const struct gb_sched_plan * p) {
     for (int b = 0; b < s->n_backends; b++) {
         struct gb_sched_device * d    = &s->devices[b];
@@ -384,7 +411,7 @@ enum ggml_status ggml_backend_sched_graph_compute(ggml_backend_sched_t sched, st
 }
 
 enum ggml_status ggml_backend_sched_synchronize(ggml_backend_sched_t sched) {
-    GB_CHECK_ARG(sched, INVALID);
+    GB_CHECK_ARG(sched);
     GB_TRY(check_whole(sched, __func__));
     const struct visit visit = enter(sched);
     return leave(sched, visit, gb_sched_wait(sched));

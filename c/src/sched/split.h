@@ -14,8 +14,9 @@ struct gb_split_range {
 
 typedef GB_VEC(struct gb_split_range) gb_split_list;
 
-// backend[i], computes[i] per node. Nodes that compute nothing never cut: they belong to the split they stand in, leading ones to
-// the first. The ranges cover [0, n_nodes) without gaps. False when memory is out (reported); `out` must be empty.
+// backend[i], computes[i] per node. Nodes that compute nothing never cut: they belong to the split they stand in,
+// leading ones to the first. The ranges cover [0, n_nodes) without gaps. False when memory is out (reported); `out`
+// must be empty.
 bool gb_split_nodes(const int32_t * backend, const uint8_t * computes, int n_nodes, gb_split_list * out);
 
 #endif // GB_SCHED_SPLIT_H

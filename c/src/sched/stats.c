@@ -3,7 +3,6 @@
 
 #include "sched/sched.h"
 
-#define INVALID GGML_STATUS_INVALID_ARGUMENT
 
 // A root that a node writes has a version from then on.
 enum ggml_backend_sched_reason gb_sched_reason(const struct gb_copy * copy) {
@@ -36,14 +35,14 @@ void gb_sched_count_back(struct ggml_backend_sched * s, const struct gb_write_ba
 }
 
 enum ggml_status ggml_backend_sched_get_stats(ggml_backend_sched_t sched, struct ggml_backend_sched_stats * stats) {
-    GB_CHECK_ARG(sched, INVALID);
-    GB_CHECK_ARG(stats, INVALID);
+    GB_CHECK_ARG(sched);
+    GB_CHECK_ARG(stats);
     *stats = sched->stats;
     return GGML_STATUS_SUCCESS;
 }
 
 enum ggml_status ggml_backend_sched_reset_stats(ggml_backend_sched_t sched) {
-    GB_CHECK_ARG(sched, INVALID);
+    GB_CHECK_ARG(sched);
     memset(&sched->stats, 0, sizeof(sched->stats));
     return GGML_STATUS_SUCCESS;
 }

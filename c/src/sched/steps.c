@@ -1,12 +1,14 @@
 // steps.c - the order in which a plan's program is issued, and which queue does what.
 //
-// Splits come in their order, each with its copies before it and its write-backs behind it. A copy is issued as soon as its source is complete and
-// its queue has nothing else to do first, so that it travels while other devices compute: ahead of all splits of other backends that come
-// before its own, if the receiver makes it; else one split ahead. Nothing is computed by the receiver meanwhile, so its memory is taken a
-// little longer and that of nobody else. Of the copies that could be issued at a point, what comes from outside the graph goes first: a
-// queue does in order what it is given, and those need not wait for other devices.
+// Splits come in their order, each with its copies before it and its write-backs behind it. A copy is issued as soon as
+// its source is complete and its queue has nothing else to do first, so that it travels while other devices compute:
+// ahead of all splits of other backends that come before its own, if the receiver makes it; else one split ahead.
+// Nothing is computed by the receiver meanwhile, so its memory is taken a little longer and that of nobody else. Of the
+// copies that could be issued at a point, what comes from outside the graph goes first: a queue does in order what it
+// is given, and those need not wait for other devices.
 //
-// Invariant: a step is issued after everything it needs was issued, so waiting for what was issued before can never be a deadlock.
+// Invariant: a step is issued after everything it needs was issued, so waiting for what was issued before can never be
+// a deadlock.
 #include "sched/sched.h"
 
 bool gb_sched_has_queue(const struct ggml_backend_sched * s, int backend) {
@@ -17,8 +19,8 @@ static bool queues_copies(const struct ggml_backend_sched * s, int backend) {
     return gb_sched_has_queue(s, backend) && s->devices[backend].backend->iface.cpy_tensor_peer_async != NULL;
 }
 
-// Who copies from memory that `from` owns (-1: nobody) to memory of `to`: the receiver, else the sender, else the host. The receiver knows
-// when the memory that it overwrites is free.
+// Who copies from memory that `from` owns (-1: nobody) to memory of `to`: the receiver, else the sender, else the host.
+// The receiver knows when the memory that it overwrites is free.
 static int copying_actor(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, int from, int to) {
     if (to >= 0 && queues_copies(s, to)) {
         return to;
@@ -32,7 +34,8 @@ static int owner_of(const struct ggml_backend_sched * s, const struct gb_sched_p
 }
 
 static bool add_step(struct gb_sched_plan * p, enum gb_step_kind kind, size_t index, int actor) {
-    return gb_vec_push(&p->steps, ((struct gb_step){ .kind = (uint8_t) kind, .index = (int32_t) index, .actor = actor, .event = -1 }));
+    return gb_vec_push(&p->steps,
+        ((struct gb_step){ .kind = (uint8_t) kind, .index = (int32_t) index, .actor = actor, .event = -1 }));
 }
 
 struct order {
@@ -42,13 +45,11 @@ struct order {
     int32_t * free;   // owned; per backend: the first split ahead of which its queue may be given a copy
     int32_t * first;  // owned; per split: the copies that are issued ahead of it, a list; -1: none
     int32_t * last;
-    int32_t * next;   // owned; per copy
+    int32_t * next;        // owned; per copy
     int32_t   writes_user; // the last split that writes memory of the user, where tensors may overlap; + 1
 };
 
-static bool in_user_memory(const struct gb_id * id) {
-    return id->home == GB_HOME_USER || id->home == GB_HOME_HOST;
-}
+static bool in_user_memory(const struct gb_id * id) { return id->home == GB_HOME_USER || id->home == GB_HOME_HOST; }
 
 static int actor_of(const struct order * o, const struct gb_copy * copy) {
     return copying_actor(o->sched, o->plan, owner_of(o->sched, o->plan, copy->root), copy->backend);
@@ -63,12 +64,14 @@ static size_t issue_point(const struct order * o, const struct gb_copy * copy, s
     const size_t one_ahead = k - 1;
     const size_t written   = (size_t) o->writer[copy->root];
     const size_t user      = in_user_memory(&p->ids.data[copy->root]) ? (size_t) o->writes_user : 0;
-    const size_t free      = actor_of(o, copy) == copy->backend ? GB_MIN((size_t) o->free[copy->backend], one_ahead) : one_ahead;
+    const size_t free =
+        actor_of(o, copy) == copy->backend ? GB_MIN((size_t) o->free[copy->backend], one_ahead) : one_ahead;
     return GB_MAX(free, GB_MAX(written, user));
 }
 
 static int back_actor(const struct order * o, const struct gb_split * split, const struct gb_write_back * back) {
-    return copying_actor(o->sched, o->plan, split->backend, owner_of(o->sched, o->plan, o->plan->ids.data[back->node].root));
+    return copying_actor(o->sched, o->plan, split->backend,
+        owner_of(o->sched, o->plan, o->plan->ids.data[back->node].root));
 }
 
 static void append(struct order * o, size_t point, size_t c) {
@@ -133,7 +136,8 @@ static bool add_split(struct order * o, size_t k) {
         }
     }
     // Also when it has views only: a callback is asked for them.
-    bool ok = add_step(p, GB_STEP_COMPUTE, k, gb_sched_has_queue(o->sched, split->backend) ? split->backend : p->n_backends);
+    bool ok =
+        add_step(p, GB_STEP_COMPUTE, k, gb_sched_has_queue(o->sched, split->backend) ? split->backend : p->n_backends);
     for (size_t w = split->backs_begin; ok && w < split->backs_end; w++) {
         ok = add_step(p, GB_STEP_BACK, w, back_actor(o, split, &p->backs.data[w]));
     }

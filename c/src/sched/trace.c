@@ -1,15 +1,15 @@
 // trace.c - a record of what ran when, for ggml_backend_sched_set_trace.
 //
-// The host's own steps are timed by its clock. A step in a queue lies between two events that note when the queue came to them, so steps of
-// several devices overlap in the record as they did; their times are read when the run is complete. A queue without such events is
-// waited for after each of its steps. When there is no memory for the record, entries are missing; the run does not notice.
+// The host's own steps are timed by its clock. A step in a queue lies between two events that note when the queue came
+// to them, so steps of several devices overlap in the record as they did; their times are read when the run is
+// complete. A queue without such events is waited for after each of its steps. When there is no memory for the record,
+// entries are missing; the run does not notice.
 #include <string.h>
 
 #include "backend/backend.h"
 #include "base/env.h"
 #include "sched/sched.h"
 
-#define INVALID GGML_STATUS_INVALID_ARGUMENT
 
 struct clock_pair { // around a step in a queue
     ggml_backend_event_t begin, end;
@@ -30,14 +30,14 @@ struct gb_trace {
     bool     on;
     uint64_t n_runs;
     GB_VEC(struct ggml_backend_sched_trace_event) entries;
-    size_t run_begin;                // entries of this run begin here
+    size_t run_begin; // entries of this run begin here
     GB_VEC(struct pending) pending;
-    GB_VEC(size_t) live;             // per step of `plan`: bytes in the arena of its backend, at most
-    const struct gb_sched_plan * plan; // of this run
-    int n_backends;
-    struct queue_clock * queues;     // owned, per backend
-    struct ggml_backend_sched_trace_event now; // the step that is being issued
-    size_t now_pair;                 // its pair + 1; 0: none
+    GB_VEC(size_t) live;                        // per step of `plan`: bytes in the arena of its backend, at most
+    const struct gb_sched_plan *          plan; // of this run
+    int                                   n_backends;
+    struct queue_clock *                  queues;   // owned, per backend
+    struct ggml_backend_sched_trace_event now;      // the step that is being issued
+    size_t                                now_pair; // its pair + 1; 0: none
 };
 
 static void free_queue(struct queue_clock * q) {
@@ -71,9 +71,7 @@ void gb_trace_free(struct gb_trace * trace) {
     gb_free(trace);
 }
 
-bool gb_sched_is_traced(const struct ggml_backend_sched * s) {
-    return s->trace && s->trace->on;
-}
+bool gb_sched_is_traced(const struct ggml_backend_sched * s) { return s->trace && s->trace->on; }
 
 static enum ggml_status push(struct gb_trace * trace, const struct ggml_backend_sched_trace_event * e) {
     return gb_vec_push(&trace->entries, *e) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
@@ -83,9 +81,18 @@ static void set_name(struct ggml_backend_sched_trace_event * e, const char * nam
     memcpy(e->name, name, GB_MIN(strlen(name), sizeof(e->name) - 1));
 }
 
-static struct ggml_backend_sched_trace_event entry_of(const struct gb_trace * trace, enum ggml_backend_sched_trace_kind kind, int64_t start) {
+static struct ggml_backend_sched_trace_event entry_of(const struct gb_trace * trace,
+    enum ggml_backend_sched_trace_kind kind, int64_t start) {
     return (struct ggml_backend_sched_trace_event){
-        .kind = kind, .run = trace->n_runs, .start_ns = start, .end_ns = start, .backend = -1, .source = -1, .by_host = true, .split = -1, .node = -1,
+        .kind     = kind,
+        .run      = trace->n_runs,
+        .start_ns = start,
+        .end_ns   = start,
+        .backend  = -1,
+        .source   = -1,
+        .by_host  = true,
+        .split    = -1,
+        .node     = -1,
     };
 }
 
@@ -96,7 +103,7 @@ void gb_trace_plan(struct ggml_backend_sched * s, int64_t start_ns, const char *
     push(s->trace, &e);
 }
 
-// -------------------------------------------------------------------------------------------------------------- bytes that live
+// ----------------------------------------------------------------------------------------------------- bytes that live
 
 // The positions of a step in the program, as layout.c counts them.
 static void span_of(const struct gb_sched_plan * p, const struct gb_step * step, int64_t * at, int64_t * end) {
@@ -130,7 +137,8 @@ static void note_changes(const struct gb_sched_plan * p, int backend, int64_t n,
     }
 }
 
-static void note_live_of(struct gb_trace * trace, const struct gb_sched_plan * p, int backend, int64_t n, int64_t * live) {
+static void note_live_of(struct gb_trace * trace, const struct gb_sched_plan * p, int backend, int64_t n,
+    int64_t * live) {
     int64_t at = 0, end;
     for (int64_t k = 1; k <= n; k++) {
         live[k] += live[k - 1];
@@ -165,7 +173,7 @@ static void note_live(struct gb_trace * trace, const struct gb_sched_plan * p) {
     gb_free(of_line);
 }
 
-// ------------------------------------------------------------------------------------------------------------------------ a run
+// --------------------------------------------------------------------------------------------------------------- a run
 
 void gb_trace_begin_run(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     struct gb_trace * trace = s->trace;
@@ -191,7 +199,8 @@ static int holder_of(const struct ggml_backend_sched * s, const struct gb_sched_
     return b >= 0 && gb_sched_plan_reaches(s, p, b, root) ? b : -1;
 }
 
-static void describe_copy(struct ggml_backend_sched * s, const struct gb_copy * copy, struct ggml_backend_sched_trace_event * e) {
+static void describe_copy(struct ggml_backend_sched * s, const struct gb_copy * copy,
+    struct ggml_backend_sched_trace_event * e) {
     const struct gb_sched_plan * p = s->trace->plan;
     e->kind                        = GGML_BACKEND_SCHED_TRACE_COPY;
     e->reason                      = gb_sched_reason(copy);
@@ -222,7 +231,8 @@ static void describe_split(struct ggml_backend_sched * s, int k, struct ggml_bac
     set_name(e, p->key[split->start].name);
 }
 
-static void describe(struct ggml_backend_sched * s, const struct gb_step * step, struct ggml_backend_sched_trace_event * e) {
+static void describe(struct ggml_backend_sched * s, const struct gb_step * step,
+    struct ggml_backend_sched_trace_event * e) {
     const struct gb_sched_plan * p = s->trace->plan;
     const size_t                 k = (size_t) (step - p->steps.data);
     *e                             = entry_of(s->trace, GGML_BACKEND_SCHED_TRACE_COPY, gb_time_ns());
@@ -252,7 +262,8 @@ void gb_trace_wait(struct ggml_backend_sched * s, const struct gb_step * on, int
 }
 
 static bool has_clock(ggml_backend_t backend) {
-    return backend->iface.event_new_timed && backend->iface.event_time && backend->iface.event_record && backend->iface.event_free;
+    return backend->iface.event_new_timed && backend->iface.event_time && backend->iface.event_record &&
+           backend->iface.event_free;
 }
 
 // The next pair of a queue's events; its number + 1, or 0.
@@ -265,7 +276,8 @@ static size_t next_pair(struct gb_trace * trace, ggml_backend_t backend, int b) 
         if (!gb_vec_reserve(&q->pairs, q->pairs.n + 1)) {
             return 0;
         }
-        const struct clock_pair pair = { backend->iface.event_new_timed(backend), backend->iface.event_new_timed(backend) };
+        const struct clock_pair pair = { backend->iface.event_new_timed(backend),
+            backend->iface.event_new_timed(backend) };
         if (pair.begin == NULL || pair.end == NULL) {
             ggml_backend_event_free(pair.begin);
             ggml_backend_event_free(pair.end);
@@ -343,7 +355,7 @@ void gb_trace_end_run(struct ggml_backend_sched * s, bool complete) {
     trace->n_runs += complete;
 }
 
-// ------------------------------------------------------------------------------------------------------------------------ public
+// -------------------------------------------------------------------------------------------------------------- public
 
 static struct gb_trace * new_trace(int n_backends) {
     struct gb_trace * trace = GB_NEW(struct gb_trace);
@@ -359,8 +371,8 @@ static struct gb_trace * new_trace(int n_backends) {
 }
 
 enum ggml_status ggml_backend_sched_set_trace(ggml_backend_sched_t sched, bool trace) {
-    GB_CHECK_ARG(sched, INVALID);
-    GB_FAIL_IF(sched->in_callback, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE, "%s: called from the scheduler's own callback", __func__);
+    GB_CHECK_ARG(sched);
+    GB_FAIL_IF(sched->in_callback, GGML_STATUS_INVALID_STATE, "%s: called from the scheduler's own callback", __func__);
     if (!trace) {
         if (sched->trace) {
             sched->trace->on = false;
@@ -379,25 +391,29 @@ enum ggml_status ggml_backend_sched_set_trace(ggml_backend_sched_t sched, bool t
 }
 
 size_t ggml_backend_sched_get_n_trace_events(ggml_backend_sched_t sched) {
-    GB_CHECK_ARG(sched, 0);
+    GB_CHECK_ARG_RETURNING(sched, 0);
     return sched->trace ? sched->trace->entries.n : 0;
 }
 
-enum ggml_status ggml_backend_sched_get_trace_event(ggml_backend_sched_t sched, size_t i, struct ggml_backend_sched_trace_event * event) {
-    GB_CHECK_ARG(sched, INVALID);
-    GB_CHECK_ARG(event, INVALID);
+enum ggml_status ggml_backend_sched_get_trace_event(ggml_backend_sched_t sched, size_t i,
+    struct ggml_backend_sched_trace_event * event) {
+    GB_CHECK_ARG(sched);
+    GB_CHECK_ARG(event);
     const size_t n = ggml_backend_sched_get_n_trace_events(sched);
-    GB_FAIL_IF(i >= n, INVALID, INVALID, "%s: argument 'i': the record has %zu entries, has %zu", __func__, n, i);
+    GB_FAIL_IF(i >= n, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'i': the record has %zu entries, has %zu", __func__,
+        n, i);
     *event = sched->trace->entries.data[i];
     return GGML_STATUS_SUCCESS;
 }
 
-enum ggml_status ggml_backend_sched_get_split_time(ggml_backend_sched_t sched, int i, uint64_t * n_runs, uint64_t * total_ns) {
-    GB_CHECK_ARG(sched, INVALID);
-    GB_CHECK_ARG(n_runs, INVALID);
-    GB_CHECK_ARG(total_ns, INVALID);
+enum ggml_status ggml_backend_sched_get_split_time(ggml_backend_sched_t sched, int i, uint64_t * n_runs,
+    uint64_t * total_ns) {
+    GB_CHECK_ARG(sched);
+    GB_CHECK_ARG(n_runs);
+    GB_CHECK_ARG(total_ns);
     const int n = sched->last ? (int) sched->last->splits.n : 0;
-    GB_FAIL_IF(i < 0 || i >= n, INVALID, INVALID, "%s: split %d: the last graph has %d splits", __func__, i, n);
+    GB_FAIL_IF(i < 0 || i >= n, GGML_STATUS_INVALID_ARGUMENT, "%s: split %d: the last graph has %d splits", __func__, i,
+        n);
     *n_runs   = sched->last->splits.data[i].n_traced;
     *total_ns = sched->last->splits.data[i].traced_ns;
     return GGML_STATUS_SUCCESS;

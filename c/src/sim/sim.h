@@ -9,9 +9,10 @@
 
 #include "ggml-backend.h"
 
-// For the registry: "mem=64M,max=16M,ops=mul_mat+add,noops=rope,delay=2ms,op_delay=1ms,copy_delay=1ms,copy_bw=1G,threads=1,name=A,...". Every
-// call makes a new device with memory of its own; but without parameters, the default device if no living backend has it.
-// NULL and reported for an unknown parameter or a bad value.
+// For the registry:
+// "mem=64M,max=16M,ops=mul_mat+add,noops=rope,delay=2ms,op_delay=1ms,copy_delay=1ms,copy_bw=1G,threads=1,name=A,...".
+// Every call makes a new device with memory of its own; but without parameters, the default device if no living backend
+// has it. NULL and reported for an unknown parameter or a bad value.
 GGML_CALL ggml_backend_t gb_sim_reg_init(const char * params, void * user_data);
 
 // Buffers of the default device, whether a backend has it or not; the type lives as long as the process.

@@ -37,21 +37,20 @@ static GGML_CALL void backend_free(ggml_backend_t backend) {
 // ----------------------------------------------------------------------------------------------------------- transfers
 
 static bool is_mine(const struct gb_sim_device * device, const struct ggml_tensor * tensor) {
-    GB_FAIL_IF(gb_sim_device_of(tensor) != device, false, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: tensor '%s' is not in this device's memory",
-               device->name, tensor->name);
+    GB_FAIL_IF_RETURNING(gb_sim_device_of(tensor) != device, false, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: tensor '%s' is not in this device's memory", device->name, tensor->name);
     return true;
 }
 
 static GGML_CALL void set_async(ggml_backend_t backend, struct ggml_tensor * tensor, const void * data, size_t offset,
-                                size_t size) {
+    size_t size) {
     if (is_mine(backend->context, tensor)) {
         gb_sim_queue_set(backend->context, tensor, data, offset, size, false);
     }
 }
 
 static GGML_CALL void get_async(ggml_backend_t backend, const struct ggml_tensor * tensor, void * data, size_t offset,
-                                size_t size) {
+    size_t size) {
     if (is_mine(backend->context, tensor)) {
         gb_sim_queue_get(backend->context, tensor, data, offset, size, false);
     }
@@ -65,15 +64,14 @@ static GGML_CALL bool copy_async(ggml_backend_t backend, const struct ggml_tenso
 }
 
 // The caller orders it with events.
-static GGML_CALL bool copy_peer_async(ggml_backend_t backend, const struct ggml_tensor * src, struct ggml_tensor * dst) {
+static GGML_CALL bool copy_peer_async(ggml_backend_t backend, const struct ggml_tensor * src,
+    struct ggml_tensor * dst) {
     struct gb_sim_device * device = backend->context;
-    return (gb_sim_device_of(src) == device || gb_sim_device_of(dst) == device) && gb_sim_is_in_reach(src) && gb_sim_is_in_reach(dst) &&
-           gb_sim_queue_copy(device, src, dst, false) == GGML_STATUS_SUCCESS;
+    return (gb_sim_device_of(src) == device || gb_sim_device_of(dst) == device) && gb_sim_is_in_reach(src) &&
+           gb_sim_is_in_reach(dst) && gb_sim_queue_copy(device, src, dst, false) == GGML_STATUS_SUCCESS;
 }
 
-static GGML_CALL void synchronize(ggml_backend_t backend) {
-    gb_sim_wait(backend->context, true);
-}
+static GGML_CALL void synchronize(ggml_backend_t backend) { gb_sim_wait(backend->context, true); }
 
 // -------------------------------------------------------------------------------------------------------------- graphs
 
@@ -112,7 +110,7 @@ static GGML_CALL bool supports_op(ggml_backend_t backend, const struct ggml_tens
 // -------------------------------------------------------------------------------------------------------------- events
 
 struct sim_event {
-    struct ggml_backend_event event; // first
+    struct ggml_backend_event event;  // first
     struct gb_sim_device *    device; // a reference
     uint64_t                  ticket;
     bool                      timed;
@@ -142,7 +140,7 @@ static GGML_CALL int64_t event_time(ggml_backend_event_t event) {
 }
 
 struct stamp_work {
-    struct gb_sim_work work; // first
+    struct gb_sim_work work;  // first
     struct sim_event * event; // waits for this before it is freed
 };
 
@@ -151,9 +149,7 @@ static enum ggml_status run_stamp(struct gb_sim_work * work) {
     return GGML_STATUS_SUCCESS;
 }
 
-static void free_stamp(struct gb_sim_device * device, struct gb_sim_work * work) {
-    gb_sim_work_free(device, work);
-}
+static void free_stamp(struct gb_sim_device * device, struct gb_sim_work * work) { gb_sim_work_free(device, work); }
 
 static void queue_stamp(struct sim_event * e) {
     struct stamp_work * w = gb_sim_work_new(e->device, sizeof(*w));

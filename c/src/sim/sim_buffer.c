@@ -16,12 +16,12 @@
 // ----------------------------------------------------------------------------------------------------------- transfers
 
 struct transfer {
-    struct gb_sim_work work; // first
-    char *             to;
-    const char *       from;
-    size_t             size;
-    struct ggml_tensor layout; // of both, for a copy by elements
-    uint8_t            value;  // for a fill
+    struct gb_sim_work     work; // first
+    char *                 to;
+    const char *           from;
+    size_t                 size;
+    struct ggml_tensor     layout; // of both, for a copy by elements
+    uint8_t                value;  // for a fill
     struct gb_sim_device * device;
 };
 
@@ -49,12 +49,10 @@ static enum ggml_status run_fill(struct gb_sim_work * work) {
     return GGML_STATUS_SUCCESS;
 }
 
-static void free_transfer(struct gb_sim_device * device, struct gb_sim_work * work) {
-    gb_sim_work_free(device, work);
-}
+static void free_transfer(struct gb_sim_device * device, struct gb_sim_work * work) { gb_sim_work_free(device, work); }
 
 static enum ggml_status queue_transfer(struct gb_sim_device * device, enum ggml_status (*run)(struct gb_sim_work *),
-                                       struct transfer what, bool wait) {
+    struct transfer what, bool wait) {
     if (what.to == NULL || (what.from == NULL && run != run_fill)) {
         return ggml_last_status(); // an address that was not good, reported
     }
@@ -67,20 +65,22 @@ static enum ggml_status queue_transfer(struct gb_sim_device * device, enum ggml_
     atomic_fetch_add(&device->bytes_transferred, size);
     const double rate  = (double) device->params.copy_bw;
     const double delay = (double) device->params.copy_delay_ns + (rate > 0 ? (double) size / rate * 1e9 : 0);
-    *t        = what;
-    t->device = device;
-    t->work   = (struct gb_sim_work){ .run = run, .free = free_transfer, .delay_ns = delay < 1e18 ? (int64_t) delay : (int64_t) 1e18 };
+    *t                 = what;
+    t->device          = device;
+    t->work            = (struct gb_sim_work){
+        .run = run, .free = free_transfer, .delay_ns = delay < 1e18 ? (int64_t) delay : (int64_t) 1e18
+    };
     return wait ? gb_sim_submit_and_wait(device, &t->work) : gb_sim_submit(device, &t->work);
 }
 
 enum ggml_status gb_sim_queue_set(struct gb_sim_device * device, struct ggml_tensor * tensor, const void * host,
-                                  size_t offset, size_t size, bool wait) {
+    size_t offset, size_t size, bool wait) {
     char * to = gb_sim_translate(tensor, offset, size);
     return queue_transfer(device, run_move, (struct transfer){ .to = to, .from = host, .size = size }, wait);
 }
 
 enum ggml_status gb_sim_queue_get(struct gb_sim_device * device, const struct ggml_tensor * tensor, void * host,
-                                  size_t offset, size_t size, bool wait) {
+    size_t offset, size_t size, bool wait) {
     const char * from = gb_sim_translate(tensor, offset, size);
     return queue_transfer(device, run_move, (struct transfer){ .to = host, .from = from, .size = size }, wait);
 }
@@ -90,7 +90,7 @@ static char * real_address(const struct ggml_tensor * t) {
 }
 
 enum ggml_status gb_sim_queue_copy(struct gb_sim_device * device, const struct ggml_tensor * src,
-                                   struct ggml_tensor * dst, bool wait) {
+    struct ggml_tensor * dst, bool wait) {
     const struct transfer what = { .to = real_address(dst), .from = real_address(src), .layout = *dst };
     return queue_transfer(device, run_copy, what, wait);
 }
@@ -112,12 +112,11 @@ char * gb_sim_translate(const struct ggml_tensor * tensor, size_t offset, size_t
     const struct gb_sim_buffer * b    = gb_root(tensor)->buffer->context;
     const size_t                 from = (uintptr_t) tensor->data - (uintptr_t) b->addresses;
     char                         text[GB_DESCRIBE_SIZE];
-    GB_FAIL_IF(tensor->data == NULL, NULL, GGML_STATUS_INVALID_STATE, "%s: tensor %s is not allocated", b->device->name,
-               gb_describe(tensor, text));
-    GB_FAIL_IF(from > b->size || offset > b->size - from || size > b->size - from - offset, NULL,
-               GGML_STATUS_INVALID_ARGUMENT,
-               "%s: tensor %s: bytes %zu to %zu are not inside its buffer", b->device->name,
-               gb_describe(tensor, text), offset, offset + size);
+    GB_FAIL_IF_RETURNING(tensor->data == NULL, NULL, GGML_STATUS_INVALID_STATE, "%s: tensor %s is not allocated",
+        b->device->name, gb_describe(tensor, text));
+    GB_FAIL_IF_RETURNING(from > b->size || offset > b->size - from || size > b->size - from - offset, NULL,
+        GGML_STATUS_INVALID_ARGUMENT, "%s: tensor %s: bytes %zu to %zu are not inside its buffer", b->device->name,
+        gb_describe(tensor, text), offset, offset + size);
     return b->memory + from + offset;
 }
 
@@ -146,17 +145,17 @@ static GGML_CALL void buffer_free(ggml_backend_buffer_t buffer) {
 }
 
 static GGML_CALL void buffer_set(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor, const void * data,
-                                 size_t offset, size_t size) {
+    size_t offset, size_t size) {
     gb_sim_queue_set(((struct gb_sim_buffer *) buffer->context)->device, tensor, data, offset, size, true);
 }
 
 static GGML_CALL void buffer_get(ggml_backend_buffer_t buffer, const struct ggml_tensor * tensor, void * data,
-                                 size_t offset, size_t size) {
+    size_t offset, size_t size) {
     gb_sim_queue_get(((struct gb_sim_buffer *) buffer->context)->device, tensor, data, offset, size, true);
 }
 
 static GGML_CALL void buffer_clear(ggml_backend_buffer_t buffer, uint8_t value) {
-    struct gb_sim_buffer * b = buffer->context;
+    struct gb_sim_buffer * b    = buffer->context;
     const struct transfer  what = { .to = b->memory, .size = b->size, .value = value };
     queue_transfer(b->device, run_fill, what, true);
 }
@@ -181,13 +180,13 @@ static bool copy_and_wait(const struct ggml_tensor * src, struct ggml_tensor * d
 }
 
 static GGML_CALL bool buffer_copy(ggml_backend_buffer_t buffer, const struct ggml_tensor * src,
-                                  struct ggml_tensor * dst) {
+    struct ggml_tensor * dst) {
     (void) buffer;
     return copy_and_wait(src, dst);
 }
 
 static GGML_CALL bool buffer_copy_to(ggml_backend_buffer_t buffer, const struct ggml_tensor * src,
-                                     struct ggml_tensor * dst) {
+    struct ggml_tensor * dst) {
     (void) buffer;
     return copy_and_wait(src, dst);
 }
@@ -224,8 +223,8 @@ static struct gb_sim_buffer * reserve(struct gb_sim_device * device, size_t size
 
 ggml_backend_buffer_t gb_sim_buffer_new(struct gb_sim_device * device, ggml_backend_buffer_type_t buft, size_t size) {
     size_t total;
-    GB_FAIL_IF(!gb_pad_size(GB_MAX(size, 1), device->params.alignment, &total), NULL, GGML_STATUS_ALLOC_FAILED,
-               "%s: a buffer of %zu bytes is too large", device->name, size);
+    GB_FAIL_IF_RETURNING(!gb_pad_size(GB_MAX(size, 1), device->params.alignment, &total), NULL,
+        GGML_STATUS_ALLOC_FAILED, "%s: a buffer of %zu bytes is too large", device->name, size);
     if (gb_sim_take_memory(device, total) != GGML_STATUS_SUCCESS) {
         return NULL;
     }
@@ -268,16 +267,16 @@ static GGML_CALL bool type_supports(ggml_backend_buffer_type_t buft, ggml_backen
 
 void gb_sim_buffer_type_init(struct gb_sim_device * device) {
     device->buft = (struct ggml_backend_buffer_type){
-        .iface   = { .get_name         = type_name,
-                     .alloc_buffer     = type_alloc,
-                     .get_alignment    = type_alignment,
-                     .get_max_size     = type_max_size,
-                     .supports_backend = type_supports },
+        .iface   = { .get_name  = type_name,
+            .alloc_buffer     = type_alloc,
+            .get_alignment    = type_alignment,
+            .get_max_size     = type_max_size,
+            .supports_backend = type_supports },
         .context = device,
     };
 }
 
-// ---------------------------------------------------------------------------------------------- of the default device, for good
+// ------------------------------------------------------------------------------------- of the default device, for good
 
 static GGML_CALL const char * default_name(ggml_backend_buffer_type_t buft) {
     (void) buft;
@@ -297,9 +296,12 @@ static GGML_CALL ggml_backend_buffer_t default_alloc(ggml_backend_buffer_type_t 
 }
 
 ggml_backend_buffer_type_t gb_sim_default_buffer_type(void) {
-    static struct ggml_backend_buffer_type type = { // never written
-        .iface = { .get_name = default_name, .alloc_buffer = default_alloc, .get_alignment = default_alignment,
-                  .supports_backend = type_supports },
+    static struct ggml_backend_buffer_type type = {
+        // never written
+        .iface = { .get_name  = default_name,
+            .alloc_buffer     = default_alloc,
+            .get_alignment    = default_alignment,
+            .supports_backend = type_supports },
     };
     return &type;
 }

@@ -1,8 +1,8 @@
 // sim_device.c - the device itself: memory accounting and the queue with its thread.
 //
 // The queue thread starts with the first piece of work and ends with the device. Invariant: pieces run one at a time in
-// the order in which they were submitted, n_completed counts those that are over (run or skipped, and freed). Nobody holds the mutexes of
-// two devices.
+// the order in which they were submitted, n_completed counts those that are over (run or skipped, and freed). Nobody
+// holds the mutexes of two devices.
 #include "sim/sim_device.h"
 
 #include <stdio.h>
@@ -77,15 +77,15 @@ struct gb_sim_device * gb_sim_device_ref(struct gb_sim_device * device) {
     return device;
 }
 
-// A forked child has no queue thread, and nobody who unlocks the mutex: what was queued is done in the parent only. Here it has failed: nobody
-// is to take what its memory holds for results.
+// A forked child has no queue thread, and nobody who unlocks the mutex: what was queued is done in the parent only.
+// Here it has failed: nobody is to take what its memory holds for results.
 static void lose_work(struct gb_sim_device * device) {
     if (device->n_completed < device->n_submitted) {
         device->failed     = GGML_STATUS_INVALID_STATE;
         device->lost_after = device->n_completed;
         device->lost_until = device->n_submitted;
-        snprintf(device->message, sizeof(device->message), "%s: was computing when the process was forked; the results are in the parent process",
-                 device->name);
+        snprintf(device->message, sizeof(device->message),
+            "%s: was computing when the process was forked; the results are in the parent process", device->name);
     }
     device->running     = false;
     device->waits_for   = NULL;
@@ -110,7 +110,8 @@ static void adopt_after_fork(struct gb_sim_device * device) {
     }
 }
 
-// All that is queued now is not to be done. With the mutex held, which is released meanwhile: the queue may be waiting for another device.
+// All that is queued now is not to be done. With the mutex held, which is released meanwhile: the queue may be waiting
+// for another device.
 static void cancel(struct gb_sim_device * device) {
     struct gb_sim_device * const other = device->waits_for != NULL ? gb_sim_device_ref(device->waits_for) : NULL;
     atomic_store(&device->cancelled, device->n_submitted);
@@ -135,7 +136,7 @@ static void stop_thread(struct gb_sim_device * device) {
     gb_thread_join(device->thread);
 }
 
-// ------------------------------------------------------------------------------------------------------- the default device
+// -------------------------------------------------------------------------------------------------- the default device
 
 static struct {
     struct gb_sim_device * device; // no reference: NULL when the last one goes
@@ -177,8 +178,9 @@ struct gb_sim_device * gb_sim_default_device(void) {
         return device;
     }
     struct gb_sim_params   params;
-    struct gb_sim_device * fresh = gb_sim_params_parse("", &params) == GGML_STATUS_SUCCESS ? gb_sim_device_new(&params) : NULL;
-    device                       = fresh != NULL ? get_default(fresh) : NULL;
+    struct gb_sim_device * fresh =
+        gb_sim_params_parse("", &params) == GGML_STATUS_SUCCESS ? gb_sim_device_new(&params) : NULL;
+    device = fresh != NULL ? get_default(fresh) : NULL;
     if (device != fresh) { // another thread was faster
         gb_sim_device_unref(fresh);
     }
@@ -246,7 +248,8 @@ bool gb_sim_is_cancelled(void * device) {
 
 static enum ggml_status fail_cancelled(const struct gb_sim_device * device) {
     char message[128];
-    snprintf(message, sizeof(message), "%s: what was queued was cancelled: whoever waited for it gave up", device->name);
+    snprintf(message, sizeof(message), "%s: what was queued was cancelled: whoever waited for it gave up",
+        device->name);
     return gb_fail_quietly(GGML_STATUS_ABORTED, message); // wanted: nothing for the log
 }
 
@@ -270,7 +273,8 @@ static enum ggml_status do_work(struct gb_sim_device * device, struct gb_sim_wor
 }
 
 // What becomes of a piece that was done, or was skipped because of an earlier failure. With the mutex held.
-static void close_work(struct gb_sim_device * device, enum ggml_status skipped, enum ggml_status status, enum ggml_status * outcome) {
+static void close_work(struct gb_sim_device * device, enum ggml_status skipped, enum ggml_status status,
+    enum ggml_status * outcome) {
     if (outcome != NULL) {
         *outcome = skipped != GGML_STATUS_SUCCESS ? skipped : status;
     }
@@ -288,7 +292,8 @@ static void queue_main(void * arg) {
     struct gb_sim_work *   work;
     gb_mutex_lock(&device->mutex);
     while ((work = take_work(device)) != NULL) {
-        const enum ggml_status   skipped = device->failed; // which somebody else may learn of, and clear, before this is over
+        // which somebody else may learn of, and clear, before this is over
+        const enum ggml_status   skipped = device->failed;
         enum ggml_status * const outcome = work->outcome;
         gb_mutex_unlock(&device->mutex);
         const enum ggml_status status = skipped != GGML_STATUS_SUCCESS ? GGML_STATUS_SUCCESS : do_work(device, work);
@@ -303,8 +308,7 @@ static enum ggml_status ensure_thread(struct gb_sim_device * device) { // with t
     if (!device->running) {
         device->main    = (struct gb_thread_main){ queue_main, device };
         device->running = gb_thread_try_start(&device->thread, &device->main);
-        GB_FAIL_IF(!device->running, GGML_STATUS_FAILED, GGML_STATUS_FAILED,
-                   "%s: the system gives no thread for the queue", device->name);
+        GB_FAIL_IF(!device->running, GGML_STATUS_FAILED, "%s: the system gives no thread for the queue", device->name);
     }
     return GGML_STATUS_SUCCESS;
 }
@@ -360,9 +364,9 @@ void gb_sim_work_free(struct gb_sim_device * device, void * work) {
 
 enum wait_end { COMPLETE, GIVEN_UP_BY_OTHERS, GIVEN_UP };
 
-// Until `target` pieces are completed, with the mutex held. When the thread's poll wants to give up, all that is queued is cancelled, and the
-// queue becomes empty soon. GIVEN_UP also when nothing was left to cancel, so that a series of short waits is given up as well, and in a child
-// that the poll has forked.
+// Until `target` pieces are completed, with the mutex held. When the thread's poll wants to give up, all that is queued
+// is cancelled, and the queue becomes empty soon. GIVEN_UP also when nothing was left to cancel, so that a series of
+// short waits is given up as well, and in a child that the poll has forked.
 static enum wait_end wait_locked(struct gb_sim_device * device, uint64_t target) {
     const uint64_t n_cancels = device->n_cancels;
     bool           gave_up   = false;
@@ -452,14 +456,15 @@ enum ggml_status gb_sim_wait_for(struct gb_sim_device * device, uint64_t ticket)
     gb_mutex_lock(&device->mutex);
     if (ticket > device->lost_after && ticket <= device->lost_until) { // also when the failure itself was told long ago
         gb_mutex_unlock(&device->mutex);
-        return gb_fail(GGML_STATUS_INVALID_STATE, "%s: the work before the event was on its way when the process was forked", device->name);
+        return gb_fail(GGML_STATUS_INVALID_STATE,
+            "%s: the work before the event was on its way when the process was forked", device->name);
     }
     const bool complete = wait_locked(device, ticket) == COMPLETE;
     return end_wait(device, complete, true, false);
 }
 
 struct wait_work {
-    struct gb_sim_work     work; // first
+    struct gb_sim_work     work;   // first
     struct gb_sim_device * device; // whose queue waits
     struct gb_sim_device * other;  // a reference
     uint64_t               ticket;
@@ -531,15 +536,12 @@ enum ggml_status gb_sim_take_memory(struct gb_sim_device * device, size_t size) 
     }
     gb_mutex_unlock(&device->mutex);
     char needs[32], in_use[32], limit[32];
-    GB_FAIL_IF(size > params->max_size, GGML_STATUS_ALLOC_FAILED, GGML_STATUS_ALLOC_FAILED,
-               "%s: a buffer needs %s, the largest has %s",
-               device->name, size_text(size, needs), size_text(params->max_size, limit));
-    GB_FAIL_IF(!fits, GGML_STATUS_ALLOC_FAILED, GGML_STATUS_ALLOC_FAILED, "%s: %s of %s in use, a buffer needs %s",
-               device->name,
-               size_text(used, in_use), size_text(params->mem_size, limit), size_text(size, needs));
-    GB_FAIL_IF(faulty, GGML_STATUS_ALLOC_FAILED, GGML_STATUS_ALLOC_FAILED,
-               "%s: the allocation of %s fails as asked for (fail_alloc_after)",
-               device->name, size_text(size, needs));
+    GB_FAIL_IF(size > params->max_size, GGML_STATUS_ALLOC_FAILED, "%s: a buffer needs %s, the largest has %s",
+        device->name, size_text(size, needs), size_text(params->max_size, limit));
+    GB_FAIL_IF(!fits, GGML_STATUS_ALLOC_FAILED, "%s: %s of %s in use, a buffer needs %s", device->name,
+        size_text(used, in_use), size_text(params->mem_size, limit), size_text(size, needs));
+    GB_FAIL_IF(faulty, GGML_STATUS_ALLOC_FAILED, "%s: the allocation of %s fails as asked for (fail_alloc_after)",
+        device->name, size_text(size, needs));
     return GGML_STATUS_SUCCESS;
 }
 

@@ -15,16 +15,17 @@
 
 struct gb_sim_graph {
     atomic_int             refs;
-    struct gb_sim_device * device;   // a reference
-    struct ggml_tensor *   shadows;  // owned
-    struct gb_cpu_plan *   plan;     // owned; on the shadows
-    void *                 work;     // owned; the plan's
-    size_t                 n_nodes;  // that compute
-    struct ggml_tensor *   faulty;   // the shadow whose computation fails by parameter fail_op; NULL: none
+    struct gb_sim_device * device;  // a reference
+    struct ggml_tensor *   shadows; // owned
+    struct gb_cpu_plan *   plan;    // owned; on the shadows
+    void *                 work;    // owned; the plan's
+    size_t                 n_nodes; // that compute
+    struct ggml_tensor *   faulty;  // the shadow whose computation fails by parameter fail_op; NULL: none
 };
 
-struct snapshot { // while one is taken
-    struct gb_ptrmap             ids; // of originals
+// while one is taken
+struct snapshot {
+    struct gb_ptrmap ids;                   // of originals
     GB_VEC(struct ggml_tensor *) originals; // by id
     GB_VEC(struct ggml_tensor *) nodes;     // shadows to compute, in order
 };
@@ -36,7 +37,8 @@ static bool is_refused(const struct gb_sim_params * params, const struct ggml_te
         return node->op < GGML_OP_COUNT && params->refuses[node->op];
     }
     const int unary = gb_op_param_i32(node, 0);
-    return params->refuses[GGML_OP_UNARY] || (unary >= 0 && unary < GGML_UNARY_OP_COUNT && params->refuses_unary[unary]);
+    return params->refuses[GGML_OP_UNARY] ||
+           (unary >= 0 && unary < GGML_UNARY_OP_COUNT && params->refuses_unary[unary]);
 }
 
 const char * gb_sim_unsupported_reason(const struct gb_sim_device * device, const struct ggml_tensor * node) {
@@ -65,8 +67,8 @@ static bool add_original(struct snapshot * s, struct ggml_tensor * t) {
 static enum ggml_status check_node(const struct gb_sim_device * device, const struct ggml_tensor * node) {
     const char * reason = gb_sim_unsupported_reason(device, node);
     char         text[GB_ERROR_SIZE / 2];
-    GB_FAIL_IF(reason != NULL, GGML_STATUS_UNSUPPORTED, GGML_STATUS_UNSUPPORTED, "%s: cannot compute %s: %s",
-               device->name, gb_describe_node(node, text, sizeof(text)), reason);
+    GB_FAIL_IF(reason != NULL, GGML_STATUS_UNSUPPORTED, "%s: cannot compute %s: %s", device->name,
+        gb_describe_node(node, text, sizeof(text)), reason);
     return GGML_STATUS_SUCCESS;
 }
 
@@ -91,13 +93,12 @@ static enum ggml_status collect(struct snapshot * s, struct gb_sim_device * devi
 
 static enum ggml_status check_memory(const struct gb_sim_device * device, const struct ggml_tensor * t) {
     char text[GB_DESCRIBE_SIZE];
-    GB_FAIL_IF(t->data == NULL, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE, "%s: tensor %s is not allocated",
-               device->name,
-               gb_describe(t, text));
+    GB_FAIL_IF(t->data == NULL, GGML_STATUS_INVALID_STATE, "%s: tensor %s is not allocated", device->name,
+        gb_describe(t, text));
     const ggml_backend_buffer_t buffer = gb_root(t)->buffer;
-    GB_FAIL_IF(gb_sim_device_of(t) != device, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: tensor %s is in %s memory, not in this device's", device->name, gb_describe(t, text),
-               buffer != NULL ? ggml_backend_buffer_name(buffer) : "host");
+    GB_FAIL_IF(gb_sim_device_of(t) != device, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: tensor %s is in %s memory, not in this device's", device->name, gb_describe(t, text),
+        buffer != NULL ? ggml_backend_buffer_name(buffer) : "host");
     return GGML_STATUS_SUCCESS;
 }
 
@@ -111,7 +112,8 @@ static enum ggml_status make_shadow(struct gb_sim_graph * graph, const struct sn
     shadow->grad     = NULL;
     shadow->extra    = NULL;
     shadow->data     = gb_sim_translate(t, 0, ggml_nbytes(t));
-    gb_tensor_set_surely_read_once(shadow, ggml_backend_may_leave_out(t)); // so that the engine leaves out what it does on the host
+    // so that the engine leaves out what it does on the host
+    gb_tensor_set_surely_read_once(shadow, ggml_backend_may_leave_out(t));
     if (shadow->data == NULL) {
         return ggml_last_status();
     }
@@ -132,8 +134,7 @@ static enum ggml_status make_plan(struct gb_sim_graph * graph, struct snapshot *
             graph->faulty = s->nodes.data[i];
         }
     }
-    GB_FAIL_IF(s->nodes.n > INT32_MAX, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: too many nodes",
-               graph->device->name);
+    GB_FAIL_IF(s->nodes.n > INT32_MAX, GGML_STATUS_INVALID_ARGUMENT, "%s: too many nodes", graph->device->name);
     const bool trust = gb_trust_tensors(true); // the shadows are copies of what collect looked at
     graph->plan      = gb_cpu_plan_new(s->nodes.data, (int) s->nodes.n, params->n_threads);
     gb_trust_tensors(trust);
@@ -145,7 +146,7 @@ static enum ggml_status make_plan(struct gb_sim_graph * graph, struct snapshot *
 }
 
 static enum ggml_status take_snapshot(struct gb_sim_graph * graph, struct snapshot * s,
-                                      const struct ggml_cgraph * cgraph) {
+    const struct ggml_cgraph * cgraph) {
     GB_TRY(collect(s, graph->device, cgraph));
     graph->shadows = gb_calloc(s->originals.n, sizeof(*graph->shadows));
     if (graph->shadows == NULL) {
@@ -163,7 +164,7 @@ struct gb_sim_graph * gb_sim_graph_new(struct gb_sim_device * device, const stru
         return NULL;
     }
     atomic_init(&graph->refs, 1);
-    graph->device          = gb_sim_device_ref(device);
+    graph->device                 = gb_sim_device_ref(device);
     struct snapshot        s      = { 0 };
     const enum ggml_status status = take_snapshot(graph, &s, cgraph);
     gb_ptrmap_free(&s.ids);
@@ -191,7 +192,7 @@ void gb_sim_graph_unref(struct gb_sim_graph * graph) {
 // ------------------------------------------------------------------------------------------------------------- running
 
 struct graph_work {
-    struct gb_sim_work    work; // first
+    struct gb_sim_work    work;  // first
     struct gb_sim_graph * graph; // a reference
 };
 
@@ -200,7 +201,7 @@ static enum ggml_status run_graph(struct gb_sim_work * work) {
     if (graph->faulty != NULL) {
         char text[GB_ERROR_SIZE / 2];
         return gb_fail(GGML_STATUS_DEVICE_ERROR, "%s: %s fails as asked for (fail_op)", graph->device->name,
-                       gb_describe_node(graph->faulty, text, sizeof(text)));
+            gb_describe_node(graph->faulty, text, sizeof(text)));
     }
     const struct gb_cpu_run run = { gb_kernels_default(), graph->work, gb_sim_is_cancelled, graph->device };
     return gb_cpu_plan_run(graph->plan, graph->device->pool, &run);
@@ -221,8 +222,9 @@ enum ggml_status gb_sim_graph_queue(struct gb_sim_graph * graph) {
     w->graph = graph;
 
     const struct gb_sim_params * params = &graph->device->params;
-    const double                 delay  = (double) params->delay_ns + (double) params->op_delay_ns * (double) graph->n_nodes;
-    w->work  = (struct gb_sim_work){ .run = run_graph, .free = free_graph_work,
-                                    .delay_ns = delay < 1e18 ? (int64_t) delay : (int64_t) 1e18 };
+    const double delay = (double) params->delay_ns + (double) params->op_delay_ns * (double) graph->n_nodes;
+    w->work            = (struct gb_sim_work){
+        .run = run_graph, .free = free_graph_work, .delay_ns = delay < 1e18 ? (int64_t) delay : (int64_t) 1e18
+    };
     return gb_sim_submit(graph->device, &w->work);
 }

@@ -8,7 +8,8 @@
 #include "tensor/tensor.h"
 
 static const char known[] = "known are name=<text>, mem=<size>, max=<size>, align=<size>, ops=<op+op>, noops=<op+op>, "
-                            "delay=<time>, op_delay=<time>, copy_delay=<time>, copy_bw=<size>, threads=<count>, fail_op=<op>, fail_alloc_after=<count>";
+                            "delay=<time>, op_delay=<time>, copy_delay=<time>, copy_bw=<size>, threads=<count>, "
+                            "fail_op=<op>, fail_alloc_after=<count>";
 
 // ----------------------------------------------------------------------------------------------------------- op filter
 
@@ -39,8 +40,8 @@ static bool set_op(struct gb_sim_params * params, const char * name, bool refuse
 static enum ggml_status set_ops(struct gb_sim_params * params, const char * key, const char * list, bool refuse) {
     char name[64];
     while (gb_params_item(&list, '+', name, sizeof(name))) {
-        GB_FAIL_IF(!set_op(params, name, refuse), GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-                   "SIM: parameter '%s': there is no operator '%s'", key, name);
+        GB_FAIL_IF(!set_op(params, name, refuse), GGML_STATUS_INVALID_ARGUMENT,
+            "SIM: parameter '%s': there is no operator '%s'", key, name);
     }
     return GGML_STATUS_SUCCESS;
 }
@@ -78,22 +79,43 @@ static const char * set_fail_op(struct gb_sim_params * params, const char * valu
 }
 
 // NULL, or what is wrong.
-static const char * set_param(struct gb_sim_params * params, struct lists * lists, const char * key, const char * value) {
+static const char * set_param(struct gb_sim_params * params, struct lists * lists, const char * key,
+    const char * value) {
     static const char bad_size[] = "needs a size like 64M", bad_time[] = "needs a time like 2ms";
-    int64_t           n          = params->n_threads;
-    if (gb_text_equal(key, "name")) return set_text(params->name, sizeof(params->name), value);
-    if (gb_text_equal(key, "mem")) return gb_params_size(value, &params->mem_size) ? NULL : bad_size;
-    if (gb_text_equal(key, "max")) return gb_params_size(value, &params->max_size) ? NULL : bad_size;
-    if (gb_text_equal(key, "align")) return set_alignment(params, value);
-    if (gb_text_equal(key, "delay")) return gb_params_duration(value, &params->delay_ns) ? NULL : bad_time;
-    if (gb_text_equal(key, "op_delay")) return gb_params_duration(value, &params->op_delay_ns) ? NULL : bad_time;
-    if (gb_text_equal(key, "copy_bw")) return gb_params_size(value, &params->copy_bw) ? NULL : bad_size;
-    if (gb_text_equal(key, "copy_delay")) return gb_params_duration(value, &params->copy_delay_ns) ? NULL : bad_time;
-    if (gb_text_equal(key, "fail_op")) return set_fail_op(params, value);
+    int64_t           n = params->n_threads;
+    if (gb_text_equal(key, "name")) {
+        return set_text(params->name, sizeof(params->name), value);
+    }
+    if (gb_text_equal(key, "mem")) {
+        return gb_params_size(value, &params->mem_size) ? NULL : bad_size;
+    }
+    if (gb_text_equal(key, "max")) {
+        return gb_params_size(value, &params->max_size) ? NULL : bad_size;
+    }
+    if (gb_text_equal(key, "align")) {
+        return set_alignment(params, value);
+    }
+    if (gb_text_equal(key, "delay")) {
+        return gb_params_duration(value, &params->delay_ns) ? NULL : bad_time;
+    }
+    if (gb_text_equal(key, "op_delay")) {
+        return gb_params_duration(value, &params->op_delay_ns) ? NULL : bad_time;
+    }
+    if (gb_text_equal(key, "copy_bw")) {
+        return gb_params_size(value, &params->copy_bw) ? NULL : bad_size;
+    }
+    if (gb_text_equal(key, "copy_delay")) {
+        return gb_params_duration(value, &params->copy_delay_ns) ? NULL : bad_time;
+    }
+    if (gb_text_equal(key, "fail_op")) {
+        return set_fail_op(params, value);
+    }
     if (gb_text_equal(key, "fail_alloc_after")) {
         return gb_params_int(value, 0, INT32_MAX, &params->fail_alloc_after) ? NULL : "needs a count";
     }
-    if (gb_text_equal(key, "noops")) return set_text(lists->noops, sizeof(lists->noops), value);
+    if (gb_text_equal(key, "noops")) {
+        return set_text(lists->noops, sizeof(lists->noops), value);
+    }
     if (gb_text_equal(key, "ops")) {
         lists->has_ops = true;
         return *value == '\0' ? NULL : set_text(lists->ops, sizeof(lists->ops), value); // empty: none at all
@@ -108,19 +130,22 @@ static const char * set_param(struct gb_sim_params * params, struct lists * list
 
 enum ggml_status gb_sim_params_parse(const char * text, struct gb_sim_params * params) {
     *params = (struct gb_sim_params){
-        .mem_size = SIZE_MAX, .max_size = SIZE_MAX, .alignment = 128, .n_threads = 1, .fail_alloc_after = -1,
+        .mem_size         = SIZE_MAX,
+        .max_size         = SIZE_MAX,
+        .alignment        = 128,
+        .n_threads        = 1,
+        .fail_alloc_after = -1,
     };
     struct lists        lists = { 0 };
     struct gb_param     param;
     enum gb_params_next next;
     while ((next = gb_params_next(&text, &param)) == GB_PARAMS_GOOD) {
         const char * wrong = set_param(params, &lists, param.key, param.value);
-        GB_FAIL_IF(wrong != NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-                   "SIM: parameter '%s=%s' %s; %s",
-                   param.key, param.value, wrong, known);
+        GB_FAIL_IF(wrong != NULL, GGML_STATUS_INVALID_ARGUMENT, "SIM: parameter '%s=%s' %s; %s", param.key, param.value,
+            wrong, known);
     }
-    GB_FAIL_IF(next == GB_PARAMS_BAD, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "SIM: parameters must read key=value,key=value, not '%s'; %s", text, known);
+    GB_FAIL_IF(next == GB_PARAMS_BAD, GGML_STATUS_INVALID_ARGUMENT,
+        "SIM: parameters must read key=value,key=value, not '%s'; %s", text, known);
     if (lists.has_ops) {
         memset(params->refuses, true, sizeof(params->refuses));
         memset(params->refuses_unary, true, sizeof(params->refuses_unary));

@@ -1,12 +1,13 @@
 // access.c - single elements of tensors in host memory.
 //
-// Each function finds the address of an element, with the index checked, and converts between the element's type and int32_t or
-// float. Integer values that a type cannot hold are cut to its range; floats go to integers by truncation towards zero.
+// Each function finds the address of an element, with the index checked, and converts between the element's type and
+// int32_t or float. Integer values that a type cannot hold are cut to its range; floats go to integers by truncation
+// towards zero.
 #include "base/fp16.h"
 #include "ggml-backend-impl.h"
 #include "tensor.h"
 
-// ----------------------------------------------------------------------------------------------------------------- conversion
+// ---------------------------------------------------------------------------------------------------------- conversion
 
 static bool has_elements(enum ggml_type type) {
     switch ((int) type) {
@@ -51,13 +52,19 @@ static void store(enum ggml_type type, void * p, double v) {
         case GGML_TYPE_I8: memcpy(p, &i8, sizeof(i8)); return;
         case GGML_TYPE_I16: memcpy(p, &i16, sizeof(i16)); return;
         case GGML_TYPE_I32: memcpy(p, &i32, sizeof(i32)); return;
-        case GGML_TYPE_F16: h = gb_f32_to_f16(f); memcpy(p, &h, sizeof(h)); return;
-        case GGML_TYPE_BF16: h = gb_f32_to_bf16(f); memcpy(p, &h, sizeof(h)); return;
+        case GGML_TYPE_F16:
+            h = gb_f32_to_f16(f);
+            memcpy(p, &h, sizeof(h));
+            return;
+        case GGML_TYPE_BF16:
+            h = gb_f32_to_bf16(f);
+            memcpy(p, &h, sizeof(h));
+            return;
         default: memcpy(p, &f, sizeof(f)); return;
     }
 }
 
-// -------------------------------------------------------------------------------------------------------------------- address
+// ------------------------------------------------------------------------------------------------------------- address
 
 // Asks the buffer itself: this layer lies below the backends'.
 bool gb_tensor_is_host(const struct ggml_tensor * t) {
@@ -78,11 +85,13 @@ static bool check_host(const struct ggml_tensor * t, const char * func) {
         gb_fail_null(func, "tensor");
         return false;
     }
-    GB_FAIL_IF(t->data == NULL, false, GGML_STATUS_INVALID_STATE, "%s: tensor '%s' has no data yet", func, t->name);
-    GB_FAIL_IF(!gb_view_is_bound(t), false, GGML_STATUS_INVALID_STATE, "%s: tensor '%s' is a view of '%s', which was moved since", func, t->name,
-               t->view_src->name);
-    GB_FAIL_IF(!gb_tensor_is_host(t), false, GGML_STATUS_INVALID_STATE,
-               "%s: tensor '%s' is not in host memory: use ggml_backend_tensor_get and ggml_backend_tensor_set", func, t->name);
+    GB_FAIL_IF_RETURNING(t->data == NULL, false, GGML_STATUS_INVALID_STATE, "%s: tensor '%s' has no data yet", func,
+        t->name);
+    GB_FAIL_IF_RETURNING(!gb_view_is_bound(t), false, GGML_STATUS_INVALID_STATE,
+        "%s: tensor '%s' is a view of '%s', which was moved since", func, t->name, t->view_src->name);
+    GB_FAIL_IF_RETURNING(!gb_tensor_is_host(t), false, GGML_STATUS_INVALID_STATE,
+        "%s: tensor '%s' is not in host memory: use ggml_backend_tensor_get and ggml_backend_tensor_set", func,
+        t->name);
     return true;
 }
 
@@ -91,13 +100,14 @@ static bool check_elements(const struct ggml_tensor * t, const char * func) {
         return false;
     }
     const char * name = ggml_type_name(t->type);
-    GB_FAIL_IF(!has_elements(t->type), false, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: tensor '%s': needs type i8, i16, i32, f16, bf16 or f32, has %s", func, t->name, name ? name : "none");
+    GB_FAIL_IF_RETURNING(!has_elements(t->type), false, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: tensor '%s': needs type i8, i16, i32, f16, bf16 or f32, has %s", func, t->name, name ? name : "none");
     return true;
 }
 
 static char * address(const struct ggml_tensor * t, const int64_t i[GGML_MAX_DIMS]) {
-    return (char *) t->data + (size_t) i[0] * t->nb[0] + (size_t) i[1] * t->nb[1] + (size_t) i[2] * t->nb[2] + (size_t) i[3] * t->nb[3];
+    return (char *) t->data + (size_t) i[0] * t->nb[0] + (size_t) i[1] * t->nb[1] + (size_t) i[2] * t->nb[2] +
+           (size_t) i[3] * t->nb[3];
 }
 
 static char * row_address(const struct ggml_tensor * t, int64_t row) {
@@ -118,9 +128,9 @@ static char * element_1d(const struct ggml_tensor * t, int64_t flat, const char 
         return NULL;
     }
     char text[GB_DESCRIBE_SIZE];
-    GB_FAIL_IF(flat < 0 || flat >= ggml_nelements(t), NULL, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: index %lld is out of range: %s has %lld elements", func, (long long) flat, gb_describe(t, text),
-               (long long) ggml_nelements(t));
+    GB_FAIL_IF_RETURNING(flat < 0 || flat >= ggml_nelements(t), NULL, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: index %lld is out of range: %s has %lld elements", func, (long long) flat, gb_describe(t, text),
+        (long long) ggml_nelements(t));
     int64_t i[GGML_MAX_DIMS];
     unravel(t, flat, i);
     return address(t, i);
@@ -133,17 +143,19 @@ static char * element_nd(const struct ggml_tensor * t, int i0, int i1, int i2, i
     const int64_t i[GGML_MAX_DIMS] = { i0, i1, i2, i3 };
     for (int d = 0; d < GGML_MAX_DIMS; d++) {
         char text[GB_DESCRIBE_SIZE];
-        GB_FAIL_IF(i[d] < 0 || i[d] >= t->ne[d], NULL, GGML_STATUS_INVALID_ARGUMENT,
-                   "%s: index [%d, %d, %d, %d] is out of range in dimension %d of %s", func, i0, i1, i2, i3, d, gb_describe(t, text));
+        GB_FAIL_IF_RETURNING(i[d] < 0 || i[d] >= t->ne[d], NULL, GGML_STATUS_INVALID_ARGUMENT,
+            "%s: index [%d, %d, %d, %d] is out of range in dimension %d of %s", func, i0, i1, i2, i3, d,
+            gb_describe(t, text));
     }
     return address(t, i);
 }
 
-void ggml_unravel_index(const struct ggml_tensor * tensor, int64_t i, int64_t * i0, int64_t * i1, int64_t * i2, int64_t * i3) {
-    GB_CHECK_ARG(tensor, );
-    GB_FAIL_IF(i < 0 || i >= ggml_nelements(tensor), , GGML_STATUS_INVALID_ARGUMENT,
-               "%s: index %lld is out of range: tensor '%s' has %lld elements", __func__, (long long) i, tensor->name,
-               (long long) ggml_nelements(tensor));
+void ggml_unravel_index(const struct ggml_tensor * tensor, int64_t i, int64_t * i0, int64_t * i1, int64_t * i2,
+    int64_t * i3) {
+    GB_CHECK_ARG_RETURNING(tensor, );
+    GB_FAIL_IF_RETURNING(i < 0 || i >= ggml_nelements(tensor), , GGML_STATUS_INVALID_ARGUMENT,
+        "%s: index %lld is out of range: tensor '%s' has %lld elements", __func__, (long long) i, tensor->name,
+        (long long) ggml_nelements(tensor));
     int64_t at[GGML_MAX_DIMS];
     unravel(tensor, i, at);
     int64_t * const out[GGML_MAX_DIMS] = { i0, i1, i2, i3 };
@@ -154,15 +166,13 @@ void ggml_unravel_index(const struct ggml_tensor * tensor, int64_t i, int64_t * 
     }
 }
 
-// ---------------------------------------------------------------------------------------------------------------- one element
+// --------------------------------------------------------------------------------------------------------- one element
 
 static int32_t get_i32(const struct ggml_tensor * t, const char * p) {
     return p ? to_int(load(t->type, p), INT32_MIN, INT32_MAX) : 0;
 }
 
-static float get_f32(const struct ggml_tensor * t, const char * p) {
-    return p ? (float) load(t->type, p) : 0.0f;
-}
+static float get_f32(const struct ggml_tensor * t, const char * p) { return p ? (float) load(t->type, p) : 0.0f; }
 
 static enum ggml_status set(const struct ggml_tensor * t, char * p, double value) {
     if (p == NULL) {
@@ -204,7 +214,7 @@ enum ggml_status ggml_set_f32_nd(const struct ggml_tensor * tensor, int i0, int 
     return set(tensor, element_nd(tensor, i0, i1, i2, i3, __func__), value);
 }
 
-// --------------------------------------------------------------------------------------------------------------- all elements
+// -------------------------------------------------------------------------------------------------------- all elements
 
 static struct ggml_tensor * fill(struct ggml_tensor * t, double value, const char * func) {
     if (!check_elements(t, func)) {
@@ -222,13 +232,9 @@ static struct ggml_tensor * fill(struct ggml_tensor * t, double value, const cha
     return t;
 }
 
-struct ggml_tensor * ggml_set_i32(struct ggml_tensor * tensor, int32_t value) {
-    return fill(tensor, value, __func__);
-}
+struct ggml_tensor * ggml_set_i32(struct ggml_tensor * tensor, int32_t value) { return fill(tensor, value, __func__); }
 
-struct ggml_tensor * ggml_set_f32(struct ggml_tensor * tensor, float value) {
-    return fill(tensor, value, __func__);
-}
+struct ggml_tensor * ggml_set_f32(struct ggml_tensor * tensor, float value) { return fill(tensor, value, __func__); }
 
 // The bytes of this tensor only: those between the rows of a view belong to others.
 struct ggml_tensor * ggml_set_zero(struct ggml_tensor * tensor) {
@@ -241,8 +247,8 @@ struct ggml_tensor * ggml_set_zero(struct ggml_tensor * tensor) {
         memset(tensor->data, 0, ggml_nbytes(tensor));
         return tensor;
     }
-    GB_FAIL_IF(blck > 1 && tensor->nb[0] != size, NULL, GGML_STATUS_UNSUPPORTED,
-               "%s: tensor '%s': rows of permuted blocks cannot be set", __func__, tensor->name);
+    GB_FAIL_IF_RETURNING(blck > 1 && tensor->nb[0] != size, NULL, GGML_STATUS_UNSUPPORTED,
+        "%s: tensor '%s': rows of permuted blocks cannot be set", __func__, tensor->name);
     for (int64_t r = 0, n = ggml_nrows(tensor); r < n; r++) {
         char * row = row_address(tensor, r);
         for (int64_t i = 0; i < tensor->ne[0] / blck; i++) {
@@ -252,16 +258,14 @@ struct ggml_tensor * ggml_set_zero(struct ggml_tensor * tensor) {
     return tensor;
 }
 
-// ------------------------------------------------------------------------------------------------------------------- raw pointer
+// --------------------------------------------------------------------------------------------------------- raw pointer
 
-void * ggml_get_data(const struct ggml_tensor * tensor) {
-    return tensor ? tensor->data : NULL;
-}
+void * ggml_get_data(const struct ggml_tensor * tensor) { return tensor ? tensor->data : NULL; }
 
 float * ggml_get_data_f32(const struct ggml_tensor * tensor) {
-    GB_CHECK_ARG(tensor, NULL);
+    GB_CHECK_ARG_RETURNING(tensor, NULL);
     const char * name = ggml_type_name(tensor->type);
-    GB_FAIL_IF(tensor->type != GGML_TYPE_F32, NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: tensor '%s': needs type f32, has %s",
-               __func__, tensor->name, name ? name : "none");
+    GB_FAIL_IF_RETURNING(tensor->type != GGML_TYPE_F32, NULL, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: tensor '%s': needs type f32, has %s", __func__, tensor->name, name ? name : "none");
     return tensor->data;
 }

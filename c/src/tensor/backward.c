@@ -1,20 +1,21 @@
 // backward.c - reverse-mode differentiation of graphs.
 //
-// A sweep takes the gradient fields off all tensors of the forward graph, goes through the nodes from last to first, sums up in
-// its entries what each node contributes to its sources (derivatives.c), and at the end writes the sums back as the tensors'
-// gradients. Until then nothing the caller sees has changed, so a failure only has to put the old gradients back.
-// With checkpoints, forward nodes that the backward part reads are cloned, recomputed from the checkpoints.
+// A sweep takes the gradient fields off all tensors of the forward graph, goes through the nodes from last to first,
+// sums up in its entries what each node contributes to its sources (derivatives.c), and at the end writes the sums back
+// as the tensors' gradients. Until then nothing the caller sees has changed, so a failure only has to put the old
+// gradients back. With checkpoints, forward nodes that the backward part reads are cloned, recomputed from the
+// checkpoints.
 #include "tensor/derivatives.h"
 
-// -------------------------------------------------------------------------------------------------------------------- parameters
+// ---------------------------------------------------------------------------------------------------------- parameters
 
 enum ggml_status ggml_set_param(struct ggml_context * ctx, struct ggml_tensor * tensor) {
     if (ctx == NULL || tensor == NULL) {
         gb_fail_null(__func__, ctx == NULL ? "ctx" : "tensor");
         return ggml_last_status();
     }
-    GB_FAIL_IF(tensor->grad != NULL, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE, "%s: tensor '%s' has a gradient already", __func__,
-               tensor->name);
+    GB_FAIL_IF(tensor->grad != NULL, GGML_STATUS_INVALID_STATE, "%s: tensor '%s' has a gradient already", __func__,
+        tensor->name);
     struct ggml_tensor * grad = ggml_dup_tensor(ctx, tensor);
     if (grad == NULL) {
         return ggml_last_status();
@@ -27,8 +28,8 @@ enum ggml_status ggml_set_param(struct ggml_context * ctx, struct ggml_tensor * 
 
 enum ggml_status ggml_graph_reset(struct ggml_cgraph * cgraph) {
     GB_TRY(gb_graph_check(cgraph, "cgraph", __func__));
-    GB_FAIL_IF(cgraph->grads == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: the graph was made without gradients (ggml_new_graph_custom)", __func__);
+    GB_FAIL_IF(cgraph->grads == NULL, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: the graph was made without gradients (ggml_new_graph_custom)", __func__);
     for (int i = 0; i < cgraph->n_nodes; i++) {
         if (cgraph->grads[i] != NULL && ggml_set_zero(cgraph->grads[i]) == NULL) {
             return ggml_last_status();
@@ -37,7 +38,7 @@ enum ggml_status ggml_graph_reset(struct ggml_cgraph * cgraph) {
     return GGML_STATUS_SUCCESS;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------- the sums
+// ------------------------------------------------------------------------------------------------------------ the sums
 
 static struct gb_grad_entry * entry_of(const struct gb_sweep * sweep, const struct ggml_tensor * tensor) {
     const int64_t i = tensor ? gb_ptrmap_get(&sweep->ids, tensor) : GB_PTRMAP_ABSENT;
@@ -66,19 +67,21 @@ bool gb_grad_add(struct gb_sweep * sweep, struct ggml_tensor * tensor, struct gg
         return false;
     }
     char of[GB_DESCRIBE_SIZE], is[GB_DESCRIBE_SIZE];
-    GB_FAIL_IF(!ggml_are_same_shape(tensor, expr), false, GGML_STATUS_UNSUPPORTED, "%s: the gradient of %s came out as %s", sweep->func,
-               gb_describe(tensor, of), gb_describe(expr, is));
+    GB_FAIL_IF_RETURNING(!ggml_are_same_shape(tensor, expr), false, GGML_STATUS_UNSUPPORTED,
+        "%s: the gradient of %s came out as %s", sweep->func, gb_describe(tensor, of), gb_describe(expr, is));
     const struct gb_grad_entry * entry = entry_of(sweep, tensor);
     return set_current(sweep, tensor, entry->is_zero ? expr : ggml_add(sweep->ctx, entry->current, expr));
 }
 
-bool gb_grad_add_region(struct gb_sweep * sweep, struct ggml_tensor * tensor, struct ggml_tensor * expr, const size_t nb[4], size_t offset) {
+bool gb_grad_add_region(struct gb_sweep * sweep, struct ggml_tensor * tensor, struct ggml_tensor * expr,
+    const size_t nb[4], size_t offset) {
     const struct gb_grad_entry * entry = entry_of(sweep, tensor);
     struct ggml_tensor *         base  = entry->is_zero ? ggml_scale(sweep->ctx, entry->current, 0.0f) : entry->current;
-    return set_current(sweep, tensor, base && expr ? ggml_acc(sweep->ctx, base, expr, nb[1], nb[2], nb[3], offset) : NULL);
+    return set_current(sweep, tensor,
+        base && expr ? ggml_acc(sweep->ctx, base, expr, nb[1], nb[2], nb[3], offset) : NULL);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------- the sweep
+// ----------------------------------------------------------------------------------------------------------- the sweep
 
 static bool add_entry(struct gb_sweep * sweep, struct ggml_tensor * tensor, bool is_zero) {
     if (tensor == NULL || tensor->grad == NULL || entry_of(sweep, tensor) != NULL) {
@@ -88,7 +91,8 @@ static bool add_entry(struct gb_sweep * sweep, struct ggml_tensor * tensor, bool
     return gb_vec_push(&sweep->entries, entry) && gb_ptrmap_set(&sweep->ids, tensor, (int64_t) sweep->entries.n - 1);
 }
 
-// Entries for all tensors with a gradient: nodes, whose initial gradients are zero, and what they read from outside the graph.
+// Entries for all tensors with a gradient: nodes, whose initial gradients are zero, and what they read from outside the
+// graph.
 static bool add_entries(struct gb_sweep * sweep, const struct ggml_cgraph * gf) {
     for (int i = 0; i < gf->n_nodes; i++) {
         if (!add_entry(sweep, gf->nodes[i], gf->nodes[i]->grad == gf->grads[i])) {
@@ -132,7 +136,8 @@ static bool has_sources_with_grad(const struct gb_sweep * sweep, const struct gg
 static bool sweep_nodes(struct gb_sweep * sweep, const struct ggml_cgraph * gf) {
     for (int i = gf->n_nodes - 1; i >= 0; i--) {
         const struct gb_grad_entry * entry = entry_of(sweep, gf->nodes[i]);
-        if (entry != NULL && has_sources_with_grad(sweep, gf->nodes[i]) && !gb_derive(sweep, gf->nodes[i], entry->current)) {
+        if (entry != NULL && has_sources_with_grad(sweep, gf->nodes[i]) &&
+            !gb_derive(sweep, gf->nodes[i], entry->current)) {
             return false;
         }
     }
@@ -153,8 +158,10 @@ static void sweep_free(struct gb_sweep * sweep) {
     gb_ptrmap_free(&sweep->ids);
 }
 
-// Derives all of gf. initial: receives the n_nodes gradient tensors that the sums started from. False: nothing has changed.
-static bool run_sweep(struct gb_sweep * sweep, const struct ggml_cgraph * gf, bool keep, struct ggml_tensor ** initial) {
+// Derives all of gf. initial: receives the n_nodes gradient tensors that the sums started from. False: nothing has
+// changed.
+static bool run_sweep(struct gb_sweep * sweep, const struct ggml_cgraph * gf, bool keep,
+    struct ggml_tensor ** initial) {
     if (!add_entries(sweep, gf) || (keep && !renew(sweep, gf))) {
         return false;
     }
@@ -170,7 +177,7 @@ static bool run_sweep(struct gb_sweep * sweep, const struct ggml_cgraph * gf, bo
 
 static enum ggml_status expand_params(const struct ggml_cgraph * gf, struct ggml_cgraph * gb, const char * func) {
     GB_VEC(struct ggml_tensor *) roots = { 0 };
-    bool ok = true;
+    bool ok                            = true;
     for (int i = 0; i < gf->n_nodes && ok; i++) {
         struct ggml_tensor * node = gf->nodes[i];
         ok                        = !node->is_param || node->grad == NULL || gb_vec_push(&roots, node->grad);
@@ -180,22 +187,23 @@ static enum ggml_status expand_params(const struct ggml_cgraph * gf, struct ggml
     return status;
 }
 
-static enum ggml_status check_graphs(const char * func, const struct ggml_context * ctx, const struct ggml_cgraph * gf, const struct ggml_cgraph * gb) {
+static enum ggml_status check_graphs(const char * func, const struct ggml_context * ctx, const struct ggml_cgraph * gf,
+    const struct ggml_cgraph * gb) {
     if (ctx == NULL || gf == NULL || gb == NULL) {
         gb_fail_null(func, ctx == NULL ? "ctx" : gf == NULL ? "gf" : "gb");
         return ggml_last_status();
     }
     GB_TRY(gb_graph_check(gf, "gf", func));
     GB_TRY(gb_graph_check(gb, "gb", func));
-    GB_FAIL_IF(gf->grads == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: argument 'gf' was made without gradients (ggml_new_graph_custom)", func);
-    GB_FAIL_IF(gf->n_nodes <= 0, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'gf' has no nodes", func);
+    GB_FAIL_IF(gf->grads == NULL, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: argument 'gf' was made without gradients (ggml_new_graph_custom)", func);
+    GB_FAIL_IF(gf->n_nodes <= 0, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'gf' has no nodes", func);
     return GGML_STATUS_SUCCESS;
 }
 
 // Derives gf and appends to gb. The sweep stays valid until sweep_free, for undoing. initial: gf->n_nodes gradients.
-static enum ggml_status build_backward(struct gb_sweep * sweep, struct ggml_cgraph * gf, struct ggml_cgraph * gb, bool keep,
-                                       struct ggml_tensor ** initial) {
+static enum ggml_status build_backward(struct gb_sweep * sweep, struct ggml_cgraph * gf, struct ggml_cgraph * gb,
+    bool keep, struct ggml_tensor ** initial) {
     if (!run_sweep(sweep, gf, keep, initial)) {
         return ggml_last_status();
     }
@@ -206,11 +214,10 @@ static enum ggml_status build_backward(struct gb_sweep * sweep, struct ggml_cgra
     return status;
 }
 
-static struct ggml_tensor ** new_list(int n) {
-    return gb_calloc((size_t) n, sizeof(struct ggml_tensor *));
-}
+static struct ggml_tensor ** new_list(int n) { return gb_calloc((size_t) n, sizeof(struct ggml_tensor *)); }
 
-enum ggml_status ggml_build_backward_expand(struct ggml_context * ctx, struct ggml_cgraph * gf, struct ggml_cgraph * gb, bool keep) {
+enum ggml_status ggml_build_backward_expand(struct ggml_context * ctx, struct ggml_cgraph * gf, struct ggml_cgraph * gb,
+    bool keep) {
     GB_TRY(check_graphs(__func__, ctx, gf, gb));
     struct ggml_tensor ** initial = new_list(gf->n_nodes);
     if (initial == NULL) {
@@ -227,7 +234,7 @@ enum ggml_status ggml_build_backward_expand(struct ggml_context * ctx, struct gg
     return status;
 }
 
-// ------------------------------------------------------------------------------------------------------------------- checkpoints
+// --------------------------------------------------------------------------------------------------------- checkpoints
 
 struct clone { // a forward node and what stands for it
     struct ggml_tensor * original;
@@ -268,7 +275,8 @@ static bool list_clones(struct recompute * r, struct ggml_tensor * const * check
     for (int i = 0; i < r->gf->n_nodes && ok; i++) {
         struct ggml_tensor * node = r->gf->nodes[i];
         if (!node->is_param && has_sources(node) && gb_ptrmap_get(&kept, node) == GB_PTRMAP_ABSENT) {
-            ok = gb_vec_push(&r->clones, ((struct clone){ node, NULL })) && gb_ptrmap_set(&r->ids, node, (int64_t) r->clones.n - 1);
+            ok = gb_vec_push(&r->clones, ((struct clone){ node, NULL })) &&
+                 gb_ptrmap_set(&r->ids, node, (int64_t) r->clones.n - 1);
         }
     }
     gb_ptrmap_free(&kept);
@@ -281,7 +289,8 @@ static struct ggml_tensor * make_clone(struct recompute * r, const struct ggml_t
     struct ggml_tensor * root = node->view_src ? stand_in(r, node->view_src, &known) : NULL;
     struct ggml_tensor * copy;
     if (root != NULL) {
-        copy = gb_tensor_view(r->ctx, root, GGML_MAX_DIMS, node->ne, node->nb, node->view_offs, __func__); // a root is no view
+        // a root is no view
+        copy = gb_tensor_view(r->ctx, root, GGML_MAX_DIMS, node->ne, node->nb, node->view_offs, __func__);
     } else {
         copy = ggml_dup_tensor(r->ctx, node);
     }
@@ -299,7 +308,8 @@ static struct ggml_tensor * make_clone(struct recompute * r, const struct ggml_t
     return gb_tensor_name_after(copy, node, "clone", NULL);
 }
 
-// Pushes the first source (or root) of the node that has to be cloned before it. 1: pushed, 0: none left, -1: no memory.
+// Pushes the first source (or root) of the node that has to be cloned before it. 1: pushed, 0: none left, -1: no
+// memory.
 static int push_missing(struct recompute * r, const struct ggml_tensor * node) {
     for (int k = -1; k < GGML_MAX_SRC; k++) {
         struct ggml_tensor * src = k < 0 ? node->view_src : node->src[k];
@@ -361,7 +371,8 @@ static bool rewire(struct recompute * r, struct ggml_tensor * node) {
     return true;
 }
 
-static enum ggml_status rewrite(struct recompute * r, const struct ggml_cgraph * gf, const struct ggml_cgraph * gb_tmp, struct ggml_cgraph * gb) {
+static enum ggml_status rewrite(struct recompute * r, const struct ggml_cgraph * gf, const struct ggml_cgraph * gb_tmp,
+    struct ggml_cgraph * gb) {
     for (int i = gf->n_nodes; i < gb_tmp->n_nodes; i++) {
         if (!rewire(r, gb_tmp->nodes[i])) {
             return ggml_last_status();
@@ -371,8 +382,8 @@ static enum ggml_status rewrite(struct recompute * r, const struct ggml_cgraph *
     return GGML_STATUS_SUCCESS;
 }
 
-static enum ggml_status build_checkpointed(struct recompute * r, struct ggml_cgraph * gf, struct ggml_cgraph * gb, struct ggml_cgraph * gb_tmp,
-                                           struct ggml_tensor * const * checkpoints, int n) {
+static enum ggml_status build_checkpointed(struct recompute * r, struct ggml_cgraph * gf, struct ggml_cgraph * gb,
+    struct ggml_cgraph * gb_tmp, struct ggml_tensor * const * checkpoints, int n) {
     if (n <= 0) {
         return ggml_graph_cpy(gb_tmp, gb);
     }
@@ -383,14 +394,14 @@ static enum ggml_status build_checkpointed(struct recompute * r, struct ggml_cgr
     return rewrite(r, gf, gb_tmp, gb);
 }
 
-enum ggml_status ggml_build_backward_gradient_checkpointing(struct ggml_context * ctx, struct ggml_cgraph * gf, struct ggml_cgraph * gb,
-                                                            struct ggml_cgraph * gb_tmp, struct ggml_tensor ** checkpoints, int n_checkpoints) {
+enum ggml_status ggml_build_backward_gradient_checkpointing(struct ggml_context * ctx, struct ggml_cgraph * gf,
+    struct ggml_cgraph * gb, struct ggml_cgraph * gb_tmp, struct ggml_tensor ** checkpoints, int n_checkpoints) {
     GB_TRY(check_graphs(__func__, ctx, gf, gb));
-    GB_CHECK_ARG(gb_tmp, GGML_STATUS_INVALID_ARGUMENT);
-    GB_FAIL_IF(gf == gb || gf == gb_tmp || gb == gb_tmp, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: gf, gb and gb_tmp need to be three graphs", __func__);
-    GB_FAIL_IF(n_checkpoints > 0 && checkpoints == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: argument 'checkpoints' is NULL", __func__);
+    GB_CHECK_ARG(gb_tmp);
+    GB_FAIL_IF(gf == gb || gf == gb_tmp || gb == gb_tmp, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: gf, gb and gb_tmp need to be three graphs", __func__);
+    GB_FAIL_IF(n_checkpoints > 0 && checkpoints == NULL, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: argument 'checkpoints' is NULL", __func__);
     struct ggml_tensor ** initial = new_list(gf->n_nodes);
     if (initial == NULL) {
         return GGML_STATUS_ALLOC_FAILED;

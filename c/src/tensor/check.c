@@ -30,8 +30,8 @@ bool gb_check_no_grad(const char * func, gb_ct a) {
 static bool rule_blocks(const struct gb_call * c, enum ggml_type type, int64_t ne0) {
     const int block = ggml_blck_size(type);
     return block == 1 || (block > 1 && ne0 % block == 0) ||
-           gb_rule_broken(c, "{~.0} of a {#%s} result must be a multiple of %d, is %lld", ggml_type_name(type),
-                          block, (long long) ne0);
+           gb_rule_broken(c, "{~.0} of a {#%s} result must be a multiple of %d, is %lld", ggml_type_name(type), block,
+               (long long) ne0);
 }
 
 static bool rule_count(const struct gb_call * c, const int64_t ne[4]) {
@@ -44,8 +44,8 @@ static bool rule_count(const struct gb_call * c, const int64_t ne[4]) {
         }
     }
     return (want == have ||
-            gb_rule_broken(c, "%lld elements cannot have the shape {@[%lld, %lld, %lld, %lld]}", (long long) have,
-                           (long long) ne[0], (long long) ne[1], (long long) ne[2], (long long) ne[3])) &&
+               gb_rule_broken(c, "%lld elements cannot have the shape {@[%lld, %lld, %lld, %lld]}", (long long) have,
+                   (long long) ne[0], (long long) ne[1], (long long) ne[2], (long long) ne[3])) &&
            rule_blocks(c, c->list[0].t->type, ne[0]);
 }
 
@@ -68,7 +68,7 @@ bool gb_check_permute(const char * func, gb_ct a, const int axes[4]) {
     for (int d = 0; d < 4; d++) {
         if (axes[d] < 0 || axes[d] > 3 || taken[axes[d]]) {
             return gb_rule_broken(&c, "axes (%d, %d, %d, %d) must be a permutation of 0 .. 3", axes[0], axes[1],
-                                  axes[2], axes[3]);
+                axes[2], axes[3]);
         }
         taken[axes[d]] = true;
     }
@@ -78,8 +78,8 @@ bool gb_check_permute(const char * func, gb_ct a, const int axes[4]) {
 bool gb_check_cpy(const char * func, gb_ct a, gb_ct b) {
     const struct gb_call c = GB_CALL_2(func, a, b);
     return gb_rule_given(&c) && (ggml_nelements(a) == ggml_nelements(b) ||
-                                 gb_rule_broken(&c, "must have equally many elements (%lld != %lld)",
-                                                (long long) ggml_nelements(a), (long long) ggml_nelements(b)));
+                                    gb_rule_broken(&c, "must have equally many elements (%lld != %lld)",
+                                        (long long) ggml_nelements(a), (long long) ggml_nelements(b)));
 }
 
 static bool rule_is_type(const struct gb_call * c, enum ggml_type type) {
@@ -171,7 +171,7 @@ static bool region_is_aligned(gb_ct a, gb_ct b, const struct gb_region * r) {
 static bool rule_region(const struct gb_call * c, gb_ct a, gb_ct b, const struct gb_region * r, bool inplace) {
     if (!region_is_kept(b, r)) {
         return gb_rule_broken(c, "offset %zu and strides (%zu, %zu, %zu) must be below 2^31", r->offset, r->nb1, r->nb2,
-                              r->nb3);
+            r->nb3);
     }
     if (ggml_nelements(b) == 0) {
         return true;
@@ -181,12 +181,12 @@ static bool rule_region(const struct gb_call * c, gb_ct a, gb_ct b, const struct
     size_t       end   = SIZE_MAX;
     if (!region_end(a, b, r, &end) || end > limit) {
         return gb_rule_broken(c,
-                              "the region of {b} (offset %zu, strides %zu, %zu, %zu) must end within the %zu bytes of {a}",
-                              r->offset, r->nb1, r->nb2, r->nb3, limit);
+            "the region of {b} (offset %zu, strides %zu, %zu, %zu) must end within the %zu bytes of {a}", r->offset,
+            r->nb1, r->nb2, r->nb3, limit);
     }
     return region_is_aligned(a, b, r) ||
            gb_rule_broken(c, "offset %zu and strides (%zu, %zu, %zu) must be multiples of the %zu bytes of an element",
-                          r->offset, r->nb1, r->nb2, r->nb3, ggml_type_size(a->type));
+               r->offset, r->nb1, r->nb2, r->nb3, ggml_type_size(a->type));
 }
 
 bool gb_check_acc(const char * func, gb_ct a, gb_ct b, const struct gb_region * region, bool inplace) {
@@ -207,9 +207,7 @@ bool gb_check_set(const char * func, gb_ct a, gb_ct b, const struct gb_region * 
 
 // ------------------------------------------------------------------------------------ reductions, ordering, repetition
 
-bool gb_check_mean(const char * func, gb_ct a) {
-    return gb_check_no_grad(func, a);
-}
+bool gb_check_mean(const char * func, gb_ct a) { return gb_check_no_grad(func, a); }
 
 static bool rule_indexable(const struct gb_call * c, gb_ct a) { // positions in a row are I32
     return gb_rule_in_range(c, "{a.0}", a->ne[0], 0, INT32_MAX);
@@ -265,8 +263,8 @@ static bool rule_expert(const char * func, struct ggml_tensor * const as[], int 
     char role[16]          = "as[0]";
     role[3]                = (char) ('0' + i); // n_as is at most 8
     const struct gb_call c = GB_CALL(func, { "as[0]", as[0] }, { role, as[i] }, { "ids", ids }, { "b", b });
-    return gb_rule_given(&c) && gb_rule_same_type(&c, 0, 1) && gb_rule_same_shape(&c, 0, 1) && gb_rule_max_dims(&c, 1, 2) &&
-           rule_mul_mat(&c, 1, 3);
+    return gb_rule_given(&c) && gb_rule_same_type(&c, 0, 1) && gb_rule_same_shape(&c, 0, 1) &&
+           gb_rule_max_dims(&c, 1, 2) && rule_mul_mat(&c, 1, 3);
 }
 
 bool gb_check_mul_mat_id(const char * func, struct ggml_tensor * const as[], int n_as, gb_ct ids, int id, gb_ct b) {
@@ -282,7 +280,8 @@ bool gb_check_mul_mat_id(const char * func, struct ggml_tensor * const as[], int
             return false;
         }
     }
-    return gb_rule_type(&c, 0, GGML_TYPE_I32) && gb_rule_max_dims(&c, 0, 2) && gb_rule_equal(&c, 0, 1, 1, 1) && gb_rule_in_range(&c, "id", id, 0, GB_MAX(ids->ne[0], 0) - 1);
+    return gb_rule_type(&c, 0, GGML_TYPE_I32) && gb_rule_max_dims(&c, 0, 2) && gb_rule_equal(&c, 0, 1, 1, 1) &&
+           gb_rule_in_range(&c, "id", id, 0, GB_MAX(ids->ne[0], 0) - 1);
 }
 
 bool gb_check_out_prod(const char * func, gb_ct a, gb_ct b) {
@@ -368,8 +367,8 @@ static bool rule_rope_dims(const struct gb_call * c, gb_ct a, const struct gb_ro
     }
     if ((r->mode & GB_ROPE_GLM) != 0) {
         return a->ne[0] == 2 * (int64_t) r->n_dims ||
-               gb_rule_broken(c, "mode %d needs {a.0} to be 2 n_dims (%lld != %d)", (int) r->mode,
-                              (long long) a->ne[0], 2 * (int) r->n_dims);
+               gb_rule_broken(c, "mode %d needs {a.0} to be 2 n_dims (%lld != %d)", (int) r->mode, (long long) a->ne[0],
+                   2 * (int) r->n_dims);
     }
     // neighbours are rotated in pairs, also those beyond n_dims
     return (r->mode & (GB_ROPE_NEOX | GGML_ROPE_EXACT)) != 0 || a->ne[0] % 2 == 0 ||
@@ -388,16 +387,15 @@ static bool rule_rope_mode(const struct gb_call * c, int mode) {
 bool gb_check_rope(const char * func, gb_ct a, gb_ct b, const struct gb_rope * rope) {
     const struct gb_call c = GB_CALL_2(func, a, b);
     return gb_rule_given(&c) && gb_rule_type(&c, 1, GGML_TYPE_I32) && gb_rule_max_dims(&c, 1, 1) &&
-           gb_rule_contiguous(&c, 1) && gb_rule_equal(&c, 0, 2, 1, 0) &&
-           rule_rope_mode(&c, rope->mode) && rule_rope_dims(&c, a, rope) &&
-           rule_positive(&c, "freq_base", rope->freq_base);
+           gb_rule_contiguous(&c, 1) && gb_rule_equal(&c, 0, 2, 1, 0) && rule_rope_mode(&c, rope->mode) &&
+           rule_rope_dims(&c, a, rope) && rule_positive(&c, "freq_base", rope->freq_base);
 }
 
 bool gb_check_rope_back(const char * func, gb_ct a, gb_ct b, const struct gb_rope * rope) {
     const struct gb_call c = GB_CALL_2(func, a, b);
     return gb_check_rope(func, a, b, rope) &&
            ((rope->mode & GB_ROPE_GLM) == 0 ||
-            gb_rule_broken(&c, "mode %d (GLM) has no backward form", (int) rope->mode));
+               gb_rule_broken(&c, "mode %d (GLM) has no backward form", (int) rope->mode));
 }
 
 // ----------------------------------------------------------------------------------------------------------- attention
@@ -407,8 +405,8 @@ static bool rule_attention(const struct gb_call * c, gb_ct q, gb_ct k) {
            gb_rule_equal(c, 0, 3, 1, 3) && gb_rule_equal(c, 0, 3, 2, 3) && gb_rule_equal(c, 2, 0, 1, 1) &&
            gb_rule_equal(c, 2, 1, 0, 0) &&
            (k->ne[1] >= q->ne[1] ||
-            gb_rule_broken(c, "{k} must have at least as many positions as {q} ({~k.1}: %lld < %lld)",
-                           (long long) k->ne[1], (long long) q->ne[1]));
+               gb_rule_broken(c, "{k} must have at least as many positions as {q} ({~k.1}: %lld < %lld)",
+                   (long long) k->ne[1], (long long) q->ne[1]));
 }
 
 static bool rule_heads(const struct gb_call * c, gb_ct v) { // a head of q looks for its v by a remainder
@@ -463,7 +461,7 @@ bool gb_check_map_custom(const char * func, gb_ct a, gb_ct b, gb_ct c, int n, bo
     call.n              = n;
     return gb_rule_given(&call) && rule_fun(&call, has_fun) &&
            (n_tasks > 0 || n_tasks == GGML_N_TASKS_MAX ||
-            gb_rule_broken(&call, "n_tasks must be at least 1, or {!GGML_N_TASKS_MAX (}-1{!)}, is %d", n_tasks));
+               gb_rule_broken(&call, "n_tasks must be at least 1, or {!GGML_N_TASKS_MAX (}-1{!)}, is %d", n_tasks));
 }
 
 // -------------------------------------------------------------------------------------------------------------- losses

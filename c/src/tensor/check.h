@@ -95,7 +95,7 @@ bool    gb_check_conv_transpose_1d(const char * func, gb_ct a, gb_ct b, int s0, 
 bool    gb_check_conv_transpose_2d(const char * func, gb_ct a, gb_ct b, int stride);
 bool    gb_check_pool_1d(const char * func, gb_ct a, enum ggml_op_pool op, int k0, int s0, int p0);
 bool    gb_check_pool_2d(const char * func, gb_ct a, enum ggml_op_pool op, const int k[2], const int s[2],
-                         const float p[2]);
+    const float p[2]);
 bool    gb_check_upscale(const char * func, gb_ct a, int factor);
 bool    gb_check_pad(const char * func, gb_ct a, const int p[4]);
 

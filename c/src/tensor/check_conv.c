@@ -29,8 +29,7 @@ static bool rule_conv_axis(const struct gb_call * c, const char * const names[3]
 }
 
 static bool rule_fits(const struct gb_call * c, int axis, int64_t n, int64_t k, int64_t out) {
-    return out > 0 ||
-           gb_rule_broken(c, "the kernel (%lld) does not fit into the padded input (%lld) along {~%s.%d}",
+    return out > 0 || gb_rule_broken(c, "the kernel (%lld) does not fit into the padded input (%lld) along {~%s.%d}",
                           (long long) k, (long long) n, c->list[c->n - 1].role, axis);
 }
 
@@ -41,7 +40,7 @@ static bool rule_conv_params(const struct gb_call * c, gb_ct a, gb_ct b, const s
         return false;
     }
     return !v->is_2d || (rule_conv_axis(c, names[1], v->s1, v->p1, v->d1) &&
-                         rule_fits(c, 1, b->ne[1], a->ne[1], gb_conv_out(b->ne[1], a->ne[1], v->s1, v->p1, v->d1)));
+                            rule_fits(c, 1, b->ne[1], a->ne[1], gb_conv_out(b->ne[1], a->ne[1], v->s1, v->p1, v->d1)));
 }
 
 static bool rule_kernel_type(const struct gb_call * c, gb_ct a) {
@@ -76,7 +75,7 @@ bool gb_check_conv_depthwise(const char * func, gb_ct a, gb_ct b, const struct g
     const int64_t n = gb_size_product(a->ne[2], a->ne[3]); // kernels
     if (n < 1 || b->ne[2] % n != 0) {
         return gb_rule_broken(&c, "the channels of {b} (%lld) must be a multiple of the number of kernels (%lld)",
-                              (long long) b->ne[2], (long long) n);
+            (long long) b->ne[2], (long long) n);
     }
     return rule_conv_params(&c, a, b, conv) && gb_rule_contiguous(&c, 0) && gb_rule_contiguous(&c, 1);
 }
@@ -84,9 +83,9 @@ bool gb_check_conv_depthwise(const char * func, gb_ct a, gb_ct b, const struct g
 bool gb_check_conv_transpose_1d(const char * func, gb_ct a, gb_ct b, int s0, int p0, int d0) {
     const struct gb_call c = GB_CALL_2(func, a, b);
     return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_max_dims(&c, 0, 3) && gb_rule_max_dims(&c, 1, 2) &&
-           gb_rule_equal(&c, 0, 2, 1, 1) && gb_rule_at_least(&c, "{$s0}", s0, 1) && gb_rule_in_range(&c, "{$p0}", p0, 0, 0) &&
-           gb_rule_in_range(&c, "{$d0}", d0, 1, 1) && gb_rule_at_least(&c, "{a.0}", a->ne[0], 1) &&
-           gb_rule_at_least(&c, "{b.0}", b->ne[0], 1);
+           gb_rule_equal(&c, 0, 2, 1, 1) && gb_rule_at_least(&c, "{$s0}", s0, 1) &&
+           gb_rule_in_range(&c, "{$p0}", p0, 0, 0) && gb_rule_in_range(&c, "{$d0}", d0, 1, 1) &&
+           gb_rule_at_least(&c, "{a.0}", a->ne[0], 1) && gb_rule_at_least(&c, "{b.0}", b->ne[0], 1);
 }
 
 bool gb_check_conv_transpose_2d(const char * func, gb_ct a, gb_ct b, int stride) {
@@ -118,7 +117,7 @@ bool gb_check_pool_1d(const char * func, gb_ct a, enum ggml_op_pool op, int k0, 
 }
 
 bool gb_check_pool_2d(const char * func, gb_ct a, enum ggml_op_pool op, const int k[2], const int s[2],
-                      const float p[2]) {
+    const float p[2]) {
     const struct gb_call c = GB_CALL_1(func, a);
     return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_max_dims(&c, 0, 3) &&
            rule_pool(&c, 0, a->ne[0], op, k[0], s[0], (double) p[0]) &&
@@ -146,8 +145,9 @@ bool gb_check_pad(const char * func, gb_ct a, const int p[4]) {
 
 bool gb_check_win_part(const char * func, gb_ct a, int w) {
     const struct gb_call c = GB_CALL_1(func, a);
-    return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_at_least(&c, "{$w}", w, 1) && gb_rule_max_dims(&c, 0, 3) &&
-           gb_rule_contiguous(&c, 0) && gb_rule_in_range(&c, "{a.1}", a->ne[1], 0, INT32_MAX) &&
+    return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_at_least(&c, "{$w}", w, 1) &&
+           gb_rule_max_dims(&c, 0, 3) && gb_rule_contiguous(&c, 0) &&
+           gb_rule_in_range(&c, "{a.1}", a->ne[1], 0, INT32_MAX) &&
            gb_rule_in_range(&c, "{a.2}", a->ne[2], 0, INT32_MAX);
 }
 

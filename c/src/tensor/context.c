@@ -1,23 +1,24 @@
 // context.c - contexts: pools in which tensors, graphs and their data lie one after another.
 //
-// An object is a 32-byte header and a payload rounded up to 16 bytes; it is never moved and never freed before the context. With
-// memory of its own a context is a list of chunks and grows: objects go to the open chunk (at, left), a new chunk is opened
-// when that is full, and an object that would waste too much of one gets a chunk for itself. With the caller's memory there is
-// one region and no growth, and nothing in it depends on the context's life.
+// An object is a 32-byte header and a payload rounded up to 16 bytes; it is never moved and never freed before the
+// context. With memory of its own a context is a list of chunks and grows: objects go to the open chunk (at, left), a
+// new chunk is opened when that is full, and an object that would waste too much of one gets a chunk for itself. With
+// the caller's memory there is one region and no growth, and nothing in it depends on the context's life.
 // Object offsets count pool bytes, as if there was one region only: the end of the last object is what is used.
 //
-// Any number of threads may build in one context. What the struct holds belongs to who holds `lock` (base/thread.h), which is a brief one:
-// memory for chunks is had, and failures are reported, outside of it. A tensor has its type, shape and place before it is in the list, so
-// who walks the list sees whole tensors. Each object knows its thread, so that a builder that fails takes back only what it made itself.
+// Any number of threads may build in one context. What the struct holds belongs to who holds `lock` (base/thread.h),
+// which is a brief one: memory for chunks is had, and failures are reported, outside of it. A tensor has its type,
+// shape and place before it is in the list, so who walks the list sees whole tensors. Each object knows its thread, so
+// that a builder that fails takes back only what it made itself.
 #include <stdio.h>
 
 #include "tensor.h"
 
 enum {
-    CHUNK_ALIGN = 64,
-    CHUNK_MIN   = 16 * 1024,        // bytes of a chunk that is opened when the pool grows
-    CHUNK_MAX   = 64 * 1024 * 1024, // ditto, at most
-    NAMES_AT_ONCE = 256,            // names that are compared while the lock is held
+    CHUNK_ALIGN   = 64,
+    CHUNK_MIN     = 16 * 1024,        // bytes of a chunk that is opened when the pool grows
+    CHUNK_MAX     = 64 * 1024 * 1024, // ditto, at most
+    NAMES_AT_ONCE = 256,              // names that are compared while the lock is held
 };
 
 struct chunk { // its memory follows at CHUNK_ALIGN bytes
@@ -48,13 +49,13 @@ _Static_assert(sizeof(struct ggml_object) % GGML_MEM_ALIGN == 0, "payloads are a
 _Static_assert(sizeof(struct ggml_tensor) % GGML_MEM_ALIGN == 0, "tensor data is aligned");
 _Static_assert(sizeof(struct chunk) <= CHUNK_ALIGN, "a chunk's memory is aligned");
 
-// ------------------------------------------------------------------------------------------------------------------- lifetime
+// ------------------------------------------------------------------------------------------------------------ lifetime
 
 // Not in the context yet.
 static struct chunk * new_chunk(size_t size) {
     size_t total;
-    GB_FAIL_IF(!gb_add_size(size, CHUNK_ALIGN, &total), NULL, GGML_STATUS_ALLOC_FAILED,
-               "cannot allocate %zu bytes of context memory: the size overflows", size);
+    GB_FAIL_IF_RETURNING(!gb_add_size(size, CHUNK_ALIGN, &total), NULL, GGML_STATUS_ALLOC_FAILED,
+        "cannot allocate %zu bytes of context memory: the size overflows", size);
     return gb_aligned_alloc(CHUNK_ALIGN, total);
 }
 
@@ -72,8 +73,8 @@ static bool init_memory(struct ggml_context * ctx, struct ggml_init_params param
         ctx->mem_size   = params.mem_size;
     } else {
         size_t size;
-        GB_FAIL_IF(!gb_pad_size(GB_MAX(params.mem_size, (size_t) GGML_MEM_ALIGN), GGML_MEM_ALIGN, &size), false,
-                   GGML_STATUS_INVALID_ARGUMENT, "ggml_init: argument 'mem_size': %zu bytes overflow", params.mem_size);
+        GB_FAIL_IF_RETURNING(!gb_pad_size(GB_MAX(params.mem_size, (size_t) GGML_MEM_ALIGN), GGML_MEM_ALIGN, &size),
+            false, GGML_STATUS_INVALID_ARGUMENT, "ggml_init: argument 'mem_size': %zu bytes overflow", params.mem_size);
         struct chunk * chunk = new_chunk(size);
         if (chunk == NULL) {
             return false;
@@ -87,9 +88,9 @@ static bool init_memory(struct ggml_context * ctx, struct ggml_init_params param
 }
 
 struct ggml_context * ggml_init(struct ggml_init_params params) {
-    GB_FAIL_IF((uintptr_t) params.mem_buffer % GGML_MEM_ALIGN != 0, NULL, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: argument 'mem_buffer': needs an address aligned to %d bytes, has %p", __func__, GGML_MEM_ALIGN,
-               params.mem_buffer);
+    GB_FAIL_IF_RETURNING((uintptr_t) params.mem_buffer % GGML_MEM_ALIGN != 0, NULL, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: argument 'mem_buffer': needs an address aligned to %d bytes, has %p", __func__, GGML_MEM_ALIGN,
+        params.mem_buffer);
     struct ggml_context * ctx = GB_NEW(struct ggml_context);
     if (ctx == NULL) {
         return NULL;
@@ -132,7 +133,7 @@ bool gb_context_is_growable(const struct ggml_context * ctx) {
     return GB_READ_RELAXED(ctx->chunks) != NULL; // from the beginning, or never
 }
 
-// -------------------------------------------------------------------------------------------------------------------- objects
+// ------------------------------------------------------------------------------------------------------------- objects
 
 enum outcome { MADE, NEEDS_CHUNK, POOL_FULL, SCRATCH_FULL, OVERFLOWS };
 
@@ -200,9 +201,10 @@ static uint32_t maker_of(const struct ggml_object * object) {
 }
 
 // The memory becomes the last object of the list.
-static inline void * begin_object(struct ggml_context * ctx, char * memory, size_t size, enum ggml_object_type type, uint32_t thread) {
+static inline void * begin_object(struct ggml_context * ctx, char * memory, size_t size, enum ggml_object_type type,
+    uint32_t thread) {
     struct ggml_object * object = (struct ggml_object *) (void *) memory;
-    *object                     = (struct ggml_object){ .offs = ctx->used + sizeof(*object), .size = size, .type = type };
+    *object = (struct ggml_object){ .offs = ctx->used + sizeof(*object), .size = size, .type = type };
     set_maker(object, thread);
     ctx->used += size + sizeof(*object);
     *(ctx->last != NULL ? &ctx->last->next : &ctx->first) = object;
@@ -215,10 +217,10 @@ static inline void fill(struct ggml_tensor * tensor, const struct ggml_tensor * 
     tensor->type = layout->type;
     memcpy(tensor->ne, layout->ne, sizeof(tensor->ne));
     memcpy(tensor->nb, layout->nb, sizeof(tensor->nb));
-    tensor->view_src  = layout->view_src;
-    tensor->view_offs = layout->view_offs;
+    tensor->view_src   = layout->view_src;
+    tensor->view_offs  = layout->view_offs;
     tensor->padding[0] = layout->padding[0];
-    tensor->data      = behind && layout->view_src == NULL ? tensor + 1 : layout->data;
+    tensor->data       = behind && layout->view_src == NULL ? tensor + 1 : layout->data;
 }
 
 static enum outcome attempt(struct ggml_context * ctx, struct order * o, uint32_t thread) {
@@ -253,11 +255,12 @@ static enum outcome attempt(struct ggml_context * ctx, struct order * o, uint32_
 static void report(const struct order * o, enum outcome outcome) {
     if (outcome == POOL_FULL) {
         gb_fail(GGML_STATUS_ALLOC_FAILED,
-                "context memory is full: needs %zu bytes, has %zu of %zu available (memory of the caller does not grow)", o->need, o->left,
-                o->mem_size);
+            "context memory is full: needs %zu bytes, has %zu of %zu available (memory of the caller does not grow)",
+            o->need, o->left, o->mem_size);
     } else if (outcome == SCRATCH_FULL) {
-        gb_fail(GGML_STATUS_ALLOC_FAILED, "scratch memory is full: a tensor needs %zu bytes at offset %zu, has %zu bytes in all",
-                o->data_size, o->scratch.offs, o->scratch.size);
+        gb_fail(GGML_STATUS_ALLOC_FAILED,
+            "scratch memory is full: a tensor needs %zu bytes at offset %zu, has %zu bytes in all", o->data_size,
+            o->scratch.offs, o->scratch.size);
     } else if (o->layout != NULL) {
         gb_fail(GGML_STATUS_ALLOC_FAILED, "context memory: a tensor of %zu bytes overflows", o->data_size);
     } else {
@@ -297,14 +300,17 @@ void * gb_context_alloc(struct ggml_context * ctx, enum ggml_object_type type, s
 }
 
 // The usual case without the detours of attempt(): not the scratch, and the open chunk has room. NULL: not that.
-static struct ggml_tensor * new_tensor_at_once(struct ggml_context * ctx, const struct ggml_tensor * layout, size_t data_size, bool in_pool) {
+static struct ggml_tensor * new_tensor_at_once(struct ggml_context * ctx, const struct ggml_tensor * layout,
+    size_t data_size, bool in_pool) {
     const uint32_t       thread = gb_thread_number();
     struct ggml_tensor * tensor = NULL;
     gb_brief_lock(ctx->lock);
     const bool   behind = in_pool || !ctx->no_alloc;
-    const size_t data   = behind ? data_size : 0, left = ctx->left;
-    if (left >= 2 * sizeof(*tensor) && data <= left - 2 * sizeof(*tensor) && (in_pool || ctx->no_alloc || ctx->scratch.data == NULL)) {
-        const size_t size = GGML_PAD(sizeof(*tensor) + data, (size_t) GGML_MEM_ALIGN), need = size + sizeof(struct ggml_object);
+    const size_t data = behind ? data_size : 0, left = ctx->left;
+    if (left >= 2 * sizeof(*tensor) && data <= left - 2 * sizeof(*tensor) &&
+        (in_pool || ctx->no_alloc || ctx->scratch.data == NULL)) {
+        const size_t size   = GGML_PAD(sizeof(*tensor) + data, (size_t) GGML_MEM_ALIGN),
+                     need   = size + sizeof(struct ggml_object);
         char *       memory = ctx->at;
         ctx->at             = memory + need;
         ctx->left           = left - need;
@@ -315,19 +321,20 @@ static struct ggml_tensor * new_tensor_at_once(struct ggml_context * ctx, const 
     return tensor;
 }
 
-struct ggml_tensor * gb_context_new_tensor(struct ggml_context * ctx, const struct ggml_tensor * layout, size_t data_size,
-                                           size_t alignment, bool in_pool) {
+struct ggml_tensor * gb_context_new_tensor(struct ggml_context * ctx, const struct ggml_tensor * layout,
+    size_t data_size, size_t alignment, bool in_pool) {
     struct ggml_tensor * tensor = new_tensor_at_once(ctx, layout, data_size, in_pool);
     return tensor != NULL ? tensor
-                          : make(ctx, &(struct order){ .type      = GGML_OBJECT_TENSOR,
-                                                       .size      = sizeof(struct ggml_tensor),
-                                                       .layout    = layout,
-                                                       .data_size = data_size,
-                                                       .alignment = alignment,
-                                                       .in_pool   = in_pool });
+                          : make(ctx, &(struct order){ .type = GGML_OBJECT_TENSOR,
+                                          .size              = sizeof(struct ggml_tensor),
+                                          .layout            = layout,
+                                          .data_size         = data_size,
+                                          .alignment         = alignment,
+                                          .in_pool           = in_pool });
 }
 
-// No tensor and no graph any more. Its memory stays where it is: others lie behind it, or somebody may be about to ask for the next one.
+// No tensor and no graph any more. Its memory stays where it is: others lie behind it, or somebody may be about to ask
+// for the next one.
 static void disown(struct ggml_object * from, uint32_t thread) {
     for (struct ggml_object * o = from; o != NULL; o = o->next) {
         if (maker_of(o) == thread) {
@@ -355,8 +362,8 @@ static void drop(struct ggml_context * ctx, struct ggml_object * dropped, uint32
         ctx->left += ctx->used - used;
         ctx->at = (char *) dropped;
     }
-    ctx->used = used;
-    ctx->last = before;
+    ctx->used                                       = used;
+    ctx->last                                       = before;
     *(before != NULL ? &before->next : &ctx->first) = NULL;
 }
 
@@ -381,7 +388,7 @@ void gb_context_number_taken(struct ggml_context * ctx, bool is_leaf, int number
     gb_brief_unlock(ctx->lock);
 }
 
-// ------------------------------------------------------------------------------------------------------------- what is in there
+// ---------------------------------------------------------------------------------------------------- what is in there
 
 // The first object from `object` on that is a tensor, or NULL. The lock is held.
 static struct ggml_object * find_tensor(struct ggml_object * object) {
@@ -412,18 +419,19 @@ static struct ggml_tensor * tensor_after(const struct ggml_context * ctx, const 
 }
 
 struct ggml_tensor * ggml_get_first_tensor(const struct ggml_context * ctx) {
-    GB_CHECK_ARG(ctx, NULL);
+    GB_CHECK_ARG_RETURNING(ctx, NULL);
     return tensor_after(ctx, NULL);
 }
 
 struct ggml_tensor * ggml_get_next_tensor(const struct ggml_context * ctx, struct ggml_tensor * tensor) {
-    GB_CHECK_ARG(ctx, NULL);
-    GB_CHECK_ARG(tensor, NULL);
+    GB_CHECK_ARG_RETURNING(ctx, NULL);
+    GB_CHECK_ARG_RETURNING(tensor, NULL);
     return tensor_after(ctx, (const struct ggml_object *) (const void *) tensor - 1);
 }
 
 // Looks at some tensors after *at, which moves on. True: there are no more, or one was found.
-static bool look_for(const struct ggml_context * ctx, const char * name, struct ggml_object ** at, struct ggml_tensor ** found) {
+static bool look_for(const struct ggml_context * ctx, const char * name, struct ggml_object ** at,
+    struct ggml_tensor ** found) {
     char text[GGML_MAX_NAME];
     gb_brief_lock(ctx->lock);
     struct ggml_object * object = *at;
@@ -432,7 +440,7 @@ static bool look_for(const struct ggml_context * ctx, const char * name, struct 
         if (object == NULL) {
             break;
         }
-        *at                        = object;
+        *at                         = object;
         struct ggml_tensor * tensor = (struct ggml_tensor *) (void *) (object + 1);
         if (strcmp(gb_tensor_read_name(tensor, text), name) == 0) {
             *found = tensor;
@@ -444,8 +452,8 @@ static bool look_for(const struct ggml_context * ctx, const char * name, struct 
 }
 
 struct ggml_tensor * ggml_get_tensor(struct ggml_context * ctx, const char * name) {
-    GB_CHECK_ARG(ctx, NULL);
-    GB_CHECK_ARG(name, NULL);
+    GB_CHECK_ARG_RETURNING(ctx, NULL);
+    GB_CHECK_ARG_RETURNING(name, NULL);
     struct ggml_object * at    = NULL;
     struct ggml_tensor * found = NULL;
     while (!look_for(ctx, name, &at, &found)) {
@@ -454,7 +462,7 @@ struct ggml_tensor * ggml_get_tensor(struct ggml_context * ctx, const char * nam
 }
 
 size_t ggml_get_max_tensor_size(const struct ggml_context * ctx) {
-    GB_CHECK_ARG(ctx, 0);
+    GB_CHECK_ARG_RETURNING(ctx, 0);
     size_t largest = 0;
     for (struct ggml_tensor * t = ggml_get_first_tensor(ctx); t != NULL; t = ggml_get_next_tensor(ctx, t)) {
         largest = GB_MAX(largest, ggml_nbytes(t));
@@ -463,7 +471,7 @@ size_t ggml_get_max_tensor_size(const struct ggml_context * ctx) {
 }
 
 size_t ggml_used_mem(const struct ggml_context * ctx) {
-    GB_CHECK_ARG(ctx, 0);
+    GB_CHECK_ARG_RETURNING(ctx, 0);
     gb_brief_lock(ctx->lock);
     const size_t used = ctx->used;
     gb_brief_unlock(ctx->lock);
@@ -471,22 +479,22 @@ size_t ggml_used_mem(const struct ggml_context * ctx) {
 }
 
 void * ggml_get_mem_buffer(const struct ggml_context * ctx) {
-    GB_CHECK_ARG(ctx, NULL);
+    GB_CHECK_ARG_RETURNING(ctx, NULL);
     return ctx->mem_buffer;
 }
 
 size_t ggml_get_mem_size(const struct ggml_context * ctx) {
-    GB_CHECK_ARG(ctx, 0);
+    GB_CHECK_ARG_RETURNING(ctx, 0);
     gb_brief_lock(ctx->lock);
     const size_t size = ctx->mem_size;
     gb_brief_unlock(ctx->lock);
     return size;
 }
 
-// --------------------------------------------------------------------------------------------------------- where data comes from
+// ----------------------------------------------------------------------------------------------- where data comes from
 
 bool ggml_get_no_alloc(struct ggml_context * ctx) {
-    GB_CHECK_ARG(ctx, false);
+    GB_CHECK_ARG_RETURNING(ctx, false);
     gb_brief_lock(ctx->lock);
     const bool no_alloc = ctx->no_alloc;
     gb_brief_unlock(ctx->lock);
@@ -494,14 +502,14 @@ bool ggml_get_no_alloc(struct ggml_context * ctx) {
 }
 
 void ggml_set_no_alloc(struct ggml_context * ctx, bool no_alloc) {
-    GB_CHECK_ARG(ctx, );
+    GB_CHECK_ARG_RETURNING(ctx, );
     gb_brief_lock(ctx->lock);
     ctx->no_alloc = no_alloc;
     gb_brief_unlock(ctx->lock);
 }
 
 size_t ggml_set_scratch(struct ggml_context * ctx, struct ggml_scratch scratch) {
-    GB_CHECK_ARG(ctx, 0);
+    GB_CHECK_ARG_RETURNING(ctx, 0);
     gb_brief_lock(ctx->lock);
     const size_t offs = ctx->scratch.data ? ctx->scratch.offs : 0;
     ctx->scratch      = scratch;
@@ -509,7 +517,7 @@ size_t ggml_set_scratch(struct ggml_context * ctx, struct ggml_scratch scratch) 
     return offs;
 }
 
-// ------------------------------------------------------------------------------------------------------------------- printing
+// ------------------------------------------------------------------------------------------------------------ printing
 
 static const char * object_type_name(enum ggml_object_type type) {
     switch (type) {
@@ -521,7 +529,7 @@ static const char * object_type_name(enum ggml_object_type type) {
 }
 
 void ggml_print_object(const struct ggml_object * obj) {
-    GB_CHECK_ARG(obj, );
+    GB_CHECK_ARG_RETURNING(obj, );
     printf("  %-7s at %10zu, %10zu bytes", object_type_name(obj->type), obj->offs, obj->size);
     if (obj->type == GGML_OBJECT_TENSOR) {
         char text[GB_DESCRIBE_SIZE];
@@ -539,9 +547,9 @@ static const struct ggml_object * object_after(const struct ggml_context * ctx, 
 }
 
 void ggml_print_objects(const struct ggml_context * ctx) {
-    GB_CHECK_ARG(ctx, );
+    GB_CHECK_ARG_RETURNING(ctx, );
     printf("context: %zu of %zu bytes used, %s\n", ggml_used_mem(ctx), ggml_get_mem_size(ctx),
-           gb_context_is_growable(ctx) ? "grows" : "memory of the caller");
+        gb_context_is_growable(ctx) ? "grows" : "memory of the caller");
     for (const struct ggml_object * obj = object_after(ctx, NULL); obj != NULL; obj = object_after(ctx, obj)) {
         ggml_print_object(obj);
     }

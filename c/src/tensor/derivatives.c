@@ -1,7 +1,8 @@
 // derivatives.c - the derivative of each operator that has one.
 //
-// A rule gets a node and its gradient g (same shape as the node, contiguous) and adds to the gradients of those sources that have one.
-// Rules are pure algebra over the public builders: none looks at data. With y the node, a and b its sources, dx the gradient of x.
+// A rule gets a node and its gradient g (same shape as the node, contiguous) and adds to the gradients of those sources
+// that have one. Rules are pure algebra over the public builders: none looks at data. With y the node, a and b its
+// sources, dx the gradient of x.
 #include "tensor/derivatives.h"
 
 #include "tensor/check.h"
@@ -11,7 +12,7 @@ typedef bool (*rule)(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_te
 // Builds expr only if the source has a gradient.
 #define ADD(source, expr) (!gb_grad_wanted(s, (source)) || gb_grad_add(s, (source), (expr)))
 
-// ----------------------------------------------------------------------------------------------------------------------- shapes
+// -------------------------------------------------------------------------------------------------------------- shapes
 
 static struct ggml_tensor * contiguous(struct ggml_context * ctx, struct ggml_tensor * t) {
     return t == NULL || ggml_is_contiguous(t) ? t : ggml_cont(ctx, t);
@@ -26,18 +27,21 @@ static struct ggml_tensor * shaped(struct ggml_context * ctx, struct ggml_tensor
 }
 
 // Sums over what `like` was repeated along.
-static struct ggml_tensor * unrepeated(struct ggml_context * ctx, struct ggml_tensor * expr, struct ggml_tensor * like) {
+static struct ggml_tensor * unrepeated(struct ggml_context * ctx, struct ggml_tensor * expr,
+    struct ggml_tensor * like) {
     return expr == NULL || ggml_are_same_shape(expr, like) ? expr : ggml_repeat_back(ctx, expr, like);
 }
 
 // [n, r, m, k] -> [n, 1, m, k]: REPEAT_BACK reads only the shape of its second operand, so that one need not live.
-static struct ggml_tensor * sum_over_dim1(struct ggml_context * ctx, struct ggml_tensor * t, int64_t n, int64_t r, int64_t m, int64_t k) {
+static struct ggml_tensor * sum_over_dim1(struct ggml_context * ctx, struct ggml_tensor * t, int64_t n, int64_t r,
+    int64_t m, int64_t k) {
     struct ggml_tensor shape = { .type = GGML_TYPE_F32, .ne = { n, 1, m, k } };
     t                        = ggml_reshape_4d(ctx, t, n, r, m, k);
     return t ? ggml_repeat_back(ctx, t, &shape) : NULL;
 }
 
-// MUL_MAT broadcasts a over b in runs: slice i2 of b meets slice i2 / r2 of a. Sums a gradient with b's slices over those runs.
+// MUL_MAT broadcasts a over b in runs: slice i2 of b meets slice i2 / r2 of a. Sums a gradient with b's slices over
+// those runs.
 static struct ggml_tensor * unbroadcast(struct ggml_context * ctx, struct ggml_tensor * t, struct ggml_tensor * a) {
     if (t == NULL || ggml_are_same_shape(t, a)) {
         return t;
@@ -48,7 +52,7 @@ static struct ggml_tensor * unbroadcast(struct ggml_context * ctx, struct ggml_t
     return t ? ggml_reshape(ctx, t, a) : NULL;
 }
 
-// ------------------------------------------------------------------------------------------------------------------ elementwise
+// --------------------------------------------------------------------------------------------------------- elementwise
 
 static bool derive_copy(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) { // DUP, CPY, CONT
     return ADD(y->src[0], shaped(s->ctx, g, y->src[0]));
@@ -95,7 +99,8 @@ static bool derive_scale(struct gb_sweep * s, struct ggml_tensor * y, struct ggm
 
 static bool fail_underivable(const struct gb_sweep * s, const struct ggml_tensor * y) {
     char text[640];
-    gb_fail(GGML_STATUS_UNSUPPORTED, "%s: %s: the operator has no derivative", s->func, gb_describe_node(y, text, sizeof(text)));
+    gb_fail(GGML_STATUS_UNSUPPORTED, "%s: %s: the operator has no derivative", s->func,
+        gb_describe_node(y, text, sizeof(text)));
     return false;
 }
 
@@ -112,9 +117,10 @@ static bool derive_unary(struct gb_sweep * s, struct ggml_tensor * y, struct ggm
     }
 }
 
-// --------------------------------------------------------------------------------------------------------------- sums and repeats
+// ---------------------------------------------------------------------------------------------------- sums and repeats
 
-static bool derive_sum(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) { // SUM, SUM_ROWS, REPEAT_BACK
+// SUM, SUM_ROWS, REPEAT_BACK
+static bool derive_sum(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     return ADD(y->src[0], ggml_repeat(s->ctx, g, y->src[0]));
 }
 
@@ -122,22 +128,24 @@ static bool derive_repeat(struct gb_sweep * s, struct ggml_tensor * y, struct gg
     return ADD(y->src[0], unrepeated(s->ctx, g, y->src[0]));
 }
 
-// ----------------------------------------------------------------------------------------------------------------------- regions
+// ------------------------------------------------------------------------------------------------------------- regions
 
 static struct ggml_tensor * region_of(struct ggml_context * ctx, struct ggml_tensor * g, const struct ggml_tensor * y) {
     const struct ggml_tensor * b = y->src[1];
     const int32_t *            p = y->op_params; // nb1, nb2, nb3, offset
-    return ggml_cont(ctx, ggml_view_4d(ctx, g, b->ne[0], b->ne[1], b->ne[2], b->ne[3], (size_t) p[0], (size_t) p[1], (size_t) p[2], (size_t) p[3]));
+    return ggml_cont(ctx, ggml_view_4d(ctx, g, b->ne[0], b->ne[1], b->ne[2], b->ne[3], (size_t) p[0], (size_t) p[1],
+                              (size_t) p[2], (size_t) p[3]));
 }
 
 static bool derive_acc(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     return ADD(y->src[0], g) && ADD(y->src[1], region_of(s->ctx, g, y));
 }
 
-static bool derive_set(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) { // what was overwritten gets nothing
+// what was overwritten gets nothing
+static bool derive_set(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     const int32_t * p = y->op_params;
-    return ADD(y->src[0], ggml_set(s->ctx, g, ggml_scale(s->ctx, region_of(s->ctx, g, y), 0.0f), (size_t) p[0], (size_t) p[1], (size_t) p[2],
-                                   (size_t) p[3])) &&
+    return ADD(y->src[0], ggml_set(s->ctx, g, ggml_scale(s->ctx, region_of(s->ctx, g, y), 0.0f), (size_t) p[0],
+                              (size_t) p[1], (size_t) p[2], (size_t) p[3])) &&
            ADD(y->src[1], region_of(s->ctx, g, y));
 }
 
@@ -147,8 +155,9 @@ static bool derive_view(struct gb_sweep * s, struct ggml_tensor * y, struct ggml
         return true;
     }
     char text[640];
-    GB_FAIL_IF(!ggml_is_contiguous(a), false, GGML_STATUS_UNSUPPORTED, "%s: %s: a view has a derivative only if its source is contiguous",
-               s->func, gb_describe_node(y, text, sizeof(text)));
+    GB_FAIL_IF_RETURNING(!ggml_is_contiguous(a), false, GGML_STATUS_UNSUPPORTED,
+        "%s: %s: a view has a derivative only if its source is contiguous", s->func,
+        gb_describe_node(y, text, sizeof(text)));
     size_t offset;
     memcpy(&offset, y->op_params, sizeof(offset));
     return gb_grad_add_region(s, a, g, y->nb, offset);
@@ -158,7 +167,8 @@ static bool derive_reshape(struct gb_sweep * s, struct ggml_tensor * y, struct g
     return ADD(y->src[0], shaped(s->ctx, g, y->src[0]));
 }
 
-static bool derive_permute(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) { // dimension d went to axis p[d]
+// dimension d went to axis p[d]
+static bool derive_permute(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     int from[GGML_MAX_DIMS];
     for (int d = 0; d < GGML_MAX_DIMS; d++) {
         const int32_t axis = y->op_params[d];
@@ -178,7 +188,7 @@ static bool derive_get_rows(struct gb_sweep * s, struct ggml_tensor * y, struct 
     return ADD(y->src[0], ggml_get_rows_back(s->ctx, g, y->src[1], y->src[0]));
 }
 
-// --------------------------------------------------------------------------------------------------------- products, rows, attention
+// ------------------------------------------------------------------------------------------- products, rows, attention
 
 static bool derive_mul_mat(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     struct ggml_tensor *a = y->src[0], *b = y->src[1];
@@ -199,7 +209,8 @@ static bool derive_soft_max(struct gb_sweep * s, struct ggml_tensor * y, struct 
     if (!gb_grad_wanted(s, y->src[0]) && !gb_grad_wanted(s, y->src[1])) {
         return true;
     }
-    if (gb_op_param_f32(y, 1) != 0.0f && gb_grad_wanted(s, y->src[1])) { // a slope for each head: no operator multiplies by it
+    // a slope for each head: no operator multiplies by it
+    if (gb_op_param_f32(y, 1) != 0.0f && gb_grad_wanted(s, y->src[1])) {
         return fail_underivable(s, y);
     }
     struct ggml_tensor * inner = ggml_soft_max_back(s->ctx, g, y);
@@ -210,8 +221,9 @@ static bool derive_soft_max(struct gb_sweep * s, struct ggml_tensor * y, struct 
 static bool derive_rope(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     struct gb_rope p;
     memcpy(&p, y->op_params, sizeof(p));
-    return ADD(y->src[0], ggml_rope_back(s->ctx, g, y->src[1], p.n_dims, p.mode, p.n_ctx, p.n_orig_ctx, p.freq_base, p.freq_scale, p.ext_factor,
-                                         p.attn_factor, p.beta_fast, p.beta_slow, p.xpos_base, p.xpos_down));
+    return ADD(y->src[0],
+        ggml_rope_back(s->ctx, g, y->src[1], p.n_dims, p.mode, p.n_ctx, p.n_orig_ctx, p.freq_base, p.freq_scale,
+            p.ext_factor, p.attn_factor, p.beta_fast, p.beta_slow, p.xpos_base, p.xpos_down));
 }
 
 static bool derive_rope_back(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
@@ -220,12 +232,13 @@ static bool derive_rope_back(struct gb_sweep * s, struct ggml_tensor * y, struct
     if (p.xpos_base != 0.0f) { // no builder rotates forward with these parameters and not in place
         return fail_underivable(s, y);
     }
-    return ADD(y->src[0], ggml_rope_custom(s->ctx, g, y->src[1], p.n_dims, p.mode, p.n_ctx, p.n_orig_ctx, p.freq_base, p.freq_scale,
-                                           p.ext_factor, p.attn_factor, p.beta_fast, p.beta_slow));
+    return ADD(y->src[0], ggml_rope_custom(s->ctx, g, y->src[1], p.n_dims, p.mode, p.n_ctx, p.n_orig_ctx, p.freq_base,
+                              p.freq_scale, p.ext_factor, p.attn_factor, p.beta_fast, p.beta_slow));
 }
 
 // The part at `offset` of FLASH_ATTN_BACK's result that has the shape of t. Advances the offset past it.
-static struct ggml_tensor * attention_part(struct ggml_context * ctx, struct ggml_tensor * parts, const struct ggml_tensor * t, size_t * offset) {
+static struct ggml_tensor * attention_part(struct ggml_context * ctx, struct ggml_tensor * parts,
+    const struct ggml_tensor * t, size_t * offset) {
     const size_t nb1 = (size_t) t->ne[0] * sizeof(float), nb2 = nb1 * (size_t) t->ne[1], nb3 = nb2 * (size_t) t->ne[2];
     const size_t at = *offset;
     *offset += GGML_PAD(nb3 * (size_t) t->ne[3], (size_t) GGML_MEM_ALIGN);
@@ -251,7 +264,7 @@ static bool derive_cross_entropy_loss(struct gb_sweep * s, struct ggml_tensor * 
                                                : ggml_cross_entropy_loss_back(s->ctx, y->src[0], y->src[1], g));
 }
 
-// ------------------------------------------------------------------------------------------------------------------------- table
+// --------------------------------------------------------------------------------------------------------------- table
 
 static const rule rules[GGML_OP_COUNT] = {
     [GGML_OP_DUP]                = derive_copy,

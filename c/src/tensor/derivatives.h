@@ -1,8 +1,8 @@
 // derivatives.h - from the gradient of a node to the gradients of its sources, one rule an operator.
 //
-// backward.c runs a sweep over a graph and asks gb_derive for each node; derivatives.c has the rules and hands what they make to
-// gb_grad_add. During the sweep the forward tensors have no grad field: gradients are kept in the sweep, so that the builders
-// used by the rules neither make gradients of gradients nor refuse operands that have one.
+// backward.c runs a sweep over a graph and asks gb_derive for each node; derivatives.c has the rules and hands what
+// they make to gb_grad_add. During the sweep the forward tensors have no grad field: gradients are kept in the sweep,
+// so that the builders used by the rules neither make gradients of gradients nor refuse operands that have one.
 #ifndef GB_TENSOR_DERIVATIVES_H
 #define GB_TENSOR_DERIVATIVES_H
 
@@ -26,9 +26,11 @@ struct gb_sweep {
 
 bool gb_grad_wanted(const struct gb_sweep * sweep, const struct ggml_tensor * tensor); // has it a gradient
 
-// The gradient of `tensor` grows by `expr`; with a region, only there. A NULL expr (reported by its builder) gives false.
+// The gradient of `tensor` grows by `expr`; with a region, only there. A NULL expr (reported by its builder) gives
+// false.
 bool gb_grad_add(struct gb_sweep * sweep, struct ggml_tensor * tensor, struct ggml_tensor * expr);
-bool gb_grad_add_region(struct gb_sweep * sweep, struct ggml_tensor * tensor, struct ggml_tensor * expr, const size_t nb[4], size_t offset);
+bool gb_grad_add_region(struct gb_sweep * sweep, struct ggml_tensor * tensor, struct ggml_tensor * expr,
+    const size_t nb[4], size_t offset);
 
 // Adds what `node`, whose gradient is `grad`, contributes to its sources. False: reported.
 bool gb_derive(struct gb_sweep * sweep, struct ggml_tensor * node, struct ggml_tensor * grad);

@@ -1,22 +1,24 @@
-// graph.c - graphs: the list of nodes in the order of execution, the leafs they start from, and the set of visited tensors.
+// graph.c - graphs: the list of nodes in the order of execution, the leafs they start from, and the set of visited
+// tensors.
 //
-// All arrays of a graph are one block: nodes[size], leafs[size], grads[size] if it has gradients, one pointer to the context
-// that owns the memory (NULL: the caller's memory, the graph cannot grow), and the keys of the visited set. The struct itself is
-// public and gets copied by value, so everything must be found from its fields: `owner_of` recognises the block by its layout.
-// Growing takes a new block from the context and leaves the old one behind: copies of the struct stay valid.
-// Building never recurses, and a failed build takes back all it did.
+// All arrays of a graph are one block: nodes[size], leafs[size], grads[size] if it has gradients, one pointer to the
+// context that owns the memory (NULL: the caller's memory, the graph cannot grow), and the keys of the visited set. The
+// struct itself is public and gets copied by value, so everything must be found from its fields: `owner_of` recognises
+// the block by its layout. Growing takes a new block from the context and leaves the old one behind: copies of the
+// struct stay valid. Building never recurses, and a failed build takes back all it did.
 #include <limits.h>
 
 #include "base/current.h"
 #include "base/vec.h"
 #include "tensor.h"
 
-enum { GRAPH_SIZE_MAX = INT_MAX / 4, GROWN_SIZE_MIN = 64, ASK = 1024 }; // ASK: nodes between two questions of the thread's poll
+// ASK: nodes between two questions of the thread's poll
+enum { GRAPH_SIZE_MAX = INT_MAX / 4, GROWN_SIZE_MIN = 64, ASK = 1024 };
 
-// ----------------------------------------------------------------------------------------------------------------- the block
+// ----------------------------------------------------------------------------------------------------------- the block
 
-// Slots of the visited set of a graph of `size`: more than its nodes and leafs together, and prime, because a slot is the
-// address modulo this number and addresses have regular steps.
+// Slots of the visited set of a graph of `size`: more than its nodes and leafs together, and prime, because a slot is
+// the address modulo this number and addresses have regular steps.
 static size_t n_slots(size_t size) {
     for (size_t n = 2 * size + 3;; n += 2) {
         size_t divisor = 3;
@@ -29,9 +31,7 @@ static size_t n_slots(size_t size) {
     }
 }
 
-static size_t block_pointers(size_t size, bool grads) {
-    return size * (grads ? 3 : 2) + 1 + n_slots(size);
-}
+static size_t block_pointers(size_t size, bool grads) { return size * (grads ? 3 : 2) + 1 + n_slots(size); }
 
 // Lays the arrays of a graph of `size` over a zeroed block.
 static void lay_out(struct ggml_cgraph * graph, void * block, size_t size, bool grads, struct ggml_context * owner) {
@@ -53,7 +53,7 @@ static struct ggml_context * owner_of(const struct ggml_cgraph * graph) {
     }
     const size_t                size  = (size_t) graph->size;
     struct ggml_tensor ** const owner = graph->nodes + size * (graph->grads ? 3 : 2);
-    const bool                  ours  = graph->visited_hash_table.keys != NULL && graph->leafs == graph->nodes + size &&
+    const bool ours = graph->visited_hash_table.keys != NULL && graph->leafs == graph->nodes + size &&
                       (graph->grads == NULL || graph->grads == graph->leafs + size) &&
                       graph->visited_hash_table.keys == owner + 1 && graph->visited_hash_table.size == n_slots(size);
     struct ggml_context * ctx = NULL;
@@ -63,7 +63,7 @@ static struct ggml_context * owner_of(const struct ggml_cgraph * graph) {
     return ctx;
 }
 
-// -------------------------------------------------------------------------------------------------------------------- visited
+// ------------------------------------------------------------------------------------------------------------- visited
 
 // Not addresses of tensors, which are aligned.
 #define TAKEN_BACK ((struct ggml_tensor *) (uintptr_t) 1)
@@ -97,45 +97,44 @@ static void insert_list(struct ggml_hash_set to, struct ggml_tensor * const * li
     }
 }
 
-// -------------------------------------------------------------------------------------------------------------------- checking
+// ------------------------------------------------------------------------------------------------------------ checking
 
-static enum ggml_status check_list(struct ggml_tensor * const * list, int n, const char * what, const char * argument, const char * func) {
-    GB_FAIL_IF(n < 0 || (n > 0 && list == NULL), GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: argument '%s': has %d %ss%s", func, argument, n, what, n > 0 ? " and no list of them" : "");
+static enum ggml_status check_list(struct ggml_tensor * const * list, int n, const char * what, const char * argument,
+    const char * func) {
+    GB_FAIL_IF(n < 0 || (n > 0 && list == NULL), GGML_STATUS_INVALID_ARGUMENT, "%s: argument '%s': has %d %ss%s", func,
+        argument, n, what, n > 0 ? " and no list of them" : "");
     for (int i = 0; i < n; i++) {
-        GB_FAIL_IF(list[i] == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: argument '%s': %s %d is NULL", func,
-                   argument, what, i);
+        GB_FAIL_IF(list[i] == NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument '%s': %s %d is NULL", func, argument,
+            what, i);
     }
     return GGML_STATUS_SUCCESS;
 }
 
 enum ggml_status gb_graph_check(const struct ggml_cgraph * graph, const char * argument, const char * func) {
-    GB_FAIL_IF(graph == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: argument '%s' is NULL", func, argument);
+    GB_FAIL_IF(graph == NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument '%s' is NULL", func, argument);
     GB_TRY(check_list(graph->nodes, graph->n_nodes, "node", argument, func));
     return check_list(graph->leafs, graph->n_leafs, "leaf", argument, func);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------- making
+// -------------------------------------------------------------------------------------------------------------- making
 
 size_t ggml_graph_overhead_custom(size_t size, bool grads) {
-    GB_FAIL_IF(size > GRAPH_SIZE_MAX, 0, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'size': needs at most %d, has %zu", __func__,
-               GRAPH_SIZE_MAX, size);
+    GB_FAIL_IF_RETURNING(size > GRAPH_SIZE_MAX, 0, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: argument 'size': needs at most %d, has %zu", __func__, GRAPH_SIZE_MAX, size);
     const size_t payload = sizeof(struct ggml_cgraph) + block_pointers(size, grads) * sizeof(struct ggml_tensor *);
     return sizeof(struct ggml_object) + GGML_PAD(payload, (size_t) GGML_MEM_ALIGN);
 }
 
-size_t ggml_graph_overhead(void) {
-    return ggml_graph_overhead_custom(GGML_DEFAULT_GRAPH_SIZE, false);
-}
+size_t ggml_graph_overhead(void) { return ggml_graph_overhead_custom(GGML_DEFAULT_GRAPH_SIZE, false); }
 
 struct ggml_cgraph * ggml_new_graph_custom(struct ggml_context * ctx, size_t size, bool grads) {
     if (ctx == NULL) {
         gb_fail_null(__func__, "ctx");
         return NULL;
     }
-    GB_FAIL_IF(size > GRAPH_SIZE_MAX, NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'size': needs at most %d, has %zu", __func__,
-               GRAPH_SIZE_MAX, size);
-    const size_t bytes         = sizeof(struct ggml_cgraph) + block_pointers(size, grads) * sizeof(struct ggml_tensor *);
+    GB_FAIL_IF_RETURNING(size > GRAPH_SIZE_MAX, NULL, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: argument 'size': needs at most %d, has %zu", __func__, GRAPH_SIZE_MAX, size);
+    const size_t bytes = sizeof(struct ggml_cgraph) + block_pointers(size, grads) * sizeof(struct ggml_tensor *);
     struct ggml_cgraph * graph = gb_context_alloc(ctx, GGML_OBJECT_GRAPH, bytes);
     if (graph != NULL) {
         memset(graph, 0, bytes);
@@ -150,9 +149,9 @@ struct ggml_cgraph * ggml_new_graph(struct ggml_context * ctx) {
 
 struct ggml_cgraph ggml_graph_view(struct ggml_cgraph * cgraph, int i0, int i1) {
     struct ggml_cgraph view = { 0 };
-    GB_CHECK_ARG(cgraph, view);
-    GB_FAIL_IF(i0 < 0 || i1 < i0 || i1 > cgraph->n_nodes, view, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: nodes [%d, %d): needs a part of [0, %d)", __func__, i0, i1, cgraph->n_nodes);
+    GB_CHECK_ARG_RETURNING(cgraph, view);
+    GB_FAIL_IF_RETURNING(i0 < 0 || i1 < i0 || i1 > cgraph->n_nodes, view, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: nodes [%d, %d): needs a part of [0, %d)", __func__, i0, i1, cgraph->n_nodes);
     view.n_nodes = i1 - i0;
     view.nodes   = cgraph->nodes + i0;
     view.grads   = cgraph->grads ? cgraph->grads + i0 : NULL;
@@ -160,16 +159,17 @@ struct ggml_cgraph ggml_graph_view(struct ggml_cgraph * cgraph, int i0, int i1) 
     return view;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------- growing
+// ------------------------------------------------------------------------------------------------------------- growing
 
 static enum ggml_status fail_full(const struct ggml_cgraph * graph, const char * func) {
     if (graph->visited_hash_table.size == 0) {
-        return gb_fail(GGML_STATUS_INVALID_STATE, "%s: the graph is a view of another graph (ggml_graph_view): it takes no nodes", func);
+        return gb_fail(GGML_STATUS_INVALID_STATE,
+            "%s: the graph is a view of another graph (ggml_graph_view): it takes no nodes", func);
     }
     return gb_fail(GGML_STATUS_ALLOC_FAILED,
-                   "%s: the graph is full: it has room for %d nodes and %d leafs in memory that does not grow "
-                   "(ggml_new_graph_custom makes a larger one)",
-                   func, graph->size, graph->size);
+        "%s: the graph is full: it has room for %d nodes and %d leafs in memory that does not grow "
+        "(ggml_new_graph_custom makes a larger one)",
+        func, graph->size, graph->size);
 }
 
 static enum ggml_status grow(struct ggml_cgraph * graph, size_t size, const char * func) {
@@ -177,8 +177,7 @@ static enum ggml_status grow(struct ggml_cgraph * graph, size_t size, const char
     if (ctx == NULL) {
         return fail_full(graph, func);
     }
-    GB_FAIL_IF(size > GRAPH_SIZE_MAX, GGML_STATUS_ALLOC_FAILED, GGML_STATUS_ALLOC_FAILED, "%s: a graph of %zu nodes is too large",
-               func, size);
+    GB_FAIL_IF(size > GRAPH_SIZE_MAX, GGML_STATUS_ALLOC_FAILED, "%s: a graph of %zu nodes is too large", func, size);
     const bool   grads = graph->grads != NULL;
     const size_t bytes = block_pointers(size, grads) * sizeof(struct ggml_tensor *);
     void *       block = gb_context_alloc(ctx, GGML_OBJECT_WORK_BUFFER, bytes);
@@ -201,7 +200,7 @@ static enum ggml_status grow_twice(struct ggml_cgraph * graph, const char * func
     return grow(graph, GB_MAX(2 * (size_t) GB_MAX(graph->size, 0), (size_t) GROWN_SIZE_MIN), func);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------- building
+// ------------------------------------------------------------------------------------------------------------ building
 
 struct frame { // a visited tensor that waits for its sources
     struct ggml_tensor * tensor;
@@ -292,8 +291,8 @@ static int number_in(const struct ggml_tensor * t, const char * prefix) {
     return i == begin ? -1 : number;
 }
 
-// Numbers are indices, in the first graph of a context. What is used in several graphs keeps the name that it got first, so an index may be
-// taken, by a tensor of this context, or by one of another that comes into it here.
+// Numbers are indices, in the first graph of a context. What is used in several graphs keeps the name that it got
+// first, so an index may be taken, by a tensor of this context, or by one of another that comes into it here.
 static void name_list(struct ggml_context * ctx, struct ggml_tensor * const * list, int begin, int end, bool is_leaf) {
     const char * prefix = is_leaf ? "leaf_" : "node_";
     bool         named  = true;
@@ -324,8 +323,8 @@ static void unmark(struct ggml_hash_set set, const struct ggml_tensor * tensor) 
     }
 }
 
-// Removes this build's marks and restores the struct. Older marks were set when these slots were free, so freeing them breaks
-// no search. If the graph has grown meanwhile, marks from before the growth are in the old set too.
+// Removes this build's marks and restores the struct. Older marks were set when these slots were free, so freeing them
+// breaks no search. If the graph has grown meanwhile, marks from before the growth are in the old set too.
 static void take_back(struct builder * b) {
     struct ggml_cgraph *       graph = b->graph;
     const struct ggml_hash_set set   = graph->visited_hash_table;
@@ -353,7 +352,8 @@ static void take_back(struct builder * b) {
     *graph = b->before;
 }
 
-enum ggml_status gb_graph_expand(struct ggml_cgraph * graph, struct ggml_tensor * const * tensors, size_t n, const char * func) {
+enum ggml_status gb_graph_expand(struct ggml_cgraph * graph, struct ggml_tensor * const * tensors, size_t n,
+    const char * func) {
     if (graph->visited_hash_table.size == 0) {
         return fail_full(graph, func);
     }
@@ -384,20 +384,21 @@ void gb_graph_mark_listed(struct ggml_cgraph * graph) {
     insert_list(graph->visited_hash_table, graph->leafs, graph->n_leafs);
 }
 
-// ------------------------------------------------------------------------------------------------------------- whole graphs
+// -------------------------------------------------------------------------------------------------------- whole graphs
 
 enum ggml_status ggml_graph_clear(struct ggml_cgraph * cgraph) {
-    GB_CHECK_ARG(cgraph, GGML_STATUS_INVALID_ARGUMENT);
+    GB_CHECK_ARG(cgraph);
     cgraph->n_nodes = 0;
     cgraph->n_leafs = 0;
     if (cgraph->visited_hash_table.size > 0) {
-        memset(cgraph->visited_hash_table.keys, 0, cgraph->visited_hash_table.size * sizeof(*cgraph->visited_hash_table.keys));
+        memset(cgraph->visited_hash_table.keys, 0,
+            cgraph->visited_hash_table.size * sizeof(*cgraph->visited_hash_table.keys));
     }
     return GGML_STATUS_SUCCESS;
 }
 
-// The visited set of src in dst: src's own, or, for a view, what it lists. dst's lists are complete already; those of src may be
-// the same memory.
+// The visited set of src in dst: src's own, or, for a view, what it lists. dst's lists are complete already; those of
+// src may be the same memory.
 static void copy_visited(const struct ggml_cgraph * src, struct ggml_cgraph * dst) {
     if (src->visited_hash_table.keys == dst->visited_hash_table.keys) {
         return; // copies of one struct share the set
@@ -418,8 +419,8 @@ enum ggml_status ggml_graph_cpy(struct ggml_cgraph * src, struct ggml_cgraph * d
     if (src == dst) {
         return GGML_STATUS_SUCCESS;
     }
-    GB_FAIL_IF(src->grads != NULL && dst->grads == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: argument 'dst': needs gradients (ggml_new_graph_custom), as 'src' has them", __func__);
+    GB_FAIL_IF(src->grads != NULL && dst->grads == NULL, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: argument 'dst': needs gradients (ggml_new_graph_custom), as 'src' has them", __func__);
     if (dst->visited_hash_table.size == 0) {
         return fail_full(dst, __func__);
     }
@@ -467,7 +468,7 @@ static struct ggml_tensor * find_by_name(struct ggml_tensor * const * list, int 
 }
 
 struct ggml_tensor * ggml_graph_get_tensor(struct ggml_cgraph * cgraph, const char * name) {
-    GB_CHECK_ARG(name, NULL);
+    GB_CHECK_ARG_RETURNING(name, NULL);
     if (gb_graph_check(cgraph, "cgraph", __func__) != GGML_STATUS_SUCCESS) {
         return NULL;
     }

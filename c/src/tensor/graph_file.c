@@ -4,8 +4,9 @@
 //   leaf    u32 type, op; 4 x (u64 ne, nb); name; op_params; the data
 //   node    the same without data, then GGML_MAX_SRC x i32: -1, a leaf's number, or n_leafs + a node's number
 //
-// All in the byte order of the machine, nothing padded. A file is not trusted: every number is checked before it is used, and
-// memory that a file asks for is bounded by what its shapes say. Shape operators become views again; other nodes get memory.
+// All in the byte order of the machine, nothing padded. A file is not trusted: every number is checked before it is
+// used, and memory that a file asks for is bounded by what its shapes say. Shape operators become views again; other
+// nodes get memory.
 #include <limits.h>
 
 #include "base/file.h"
@@ -14,20 +15,19 @@
 
 enum {
     HEADER_SIZE = 4 * 4 + 8,
-    RECORD_SIZE = 4 + 4 + GGML_MAX_DIMS * 16 + GGML_MAX_NAME + GGML_MAX_OP_PARAMS, // of a tensor, without data and arguments
+    // of a tensor, without data and arguments
+    RECORD_SIZE = 4 + 4 + GGML_MAX_DIMS * 16 + GGML_MAX_NAME + GGML_MAX_OP_PARAMS,
     NODE_SIZE   = RECORD_SIZE + GGML_MAX_SRC * 4,
 };
 
 // User functions are addresses: they mean nothing in another process, and in a file from elsewhere anything.
-static bool has_function(enum ggml_op op) {
-    return op >= GGML_OP_MAP_UNARY && op <= GGML_OP_MAP_CUSTOM3;
-}
+static bool has_function(enum ggml_op op) { return op >= GGML_OP_MAP_UNARY && op <= GGML_OP_MAP_CUSTOM3; }
 
 static bool is_shape_op(enum ggml_op op) {
     return op == GGML_OP_RESHAPE || op == GGML_OP_VIEW || op == GGML_OP_PERMUTE || op == GGML_OP_TRANSPOSE;
 }
 
-// ------------------------------------------------------------------------------------------------------------------------ export
+// -------------------------------------------------------------------------------------------------------------- export
 
 static bool number_tensors(const struct ggml_cgraph * graph, struct gb_ptrmap * numbers) {
     for (int i = 0; i < graph->n_leafs; i++) {
@@ -47,26 +47,28 @@ static enum ggml_status check_exportable(const struct ggml_cgraph * graph, const
     char text[GB_DESCRIBE_SIZE];
     for (int i = 0; i < graph->n_leafs; i++) {
         const struct ggml_tensor * t = graph->leafs[i];
-        GB_FAIL_IF(!gb_tensor_is_host(t), GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
-                   "ggml_graph_export: leaf %s has no data in host memory", gb_describe(t, text));
+        GB_FAIL_IF(!gb_tensor_is_host(t), GGML_STATUS_INVALID_STATE,
+            "ggml_graph_export: leaf %s has no data in host memory", gb_describe(t, text));
     }
     for (int i = 0; i < graph->n_nodes; i++) {
         const struct ggml_tensor * t = graph->nodes[i];
-        GB_FAIL_IF(has_function(t->op), GGML_STATUS_UNSUPPORTED, GGML_STATUS_UNSUPPORTED,
-                   "ggml_graph_export: node %s calls a function of this program", gb_describe(t, text));
+        GB_FAIL_IF(has_function(t->op), GGML_STATUS_UNSUPPORTED,
+            "ggml_graph_export: node %s calls a function of this program", gb_describe(t, text));
         for (int k = 0; k < GGML_MAX_SRC; k++) {
             const int64_t number = t->src[k] ? gb_ptrmap_get(numbers, t->src[k]) : -1;
             const int64_t own    = (int64_t) graph->n_leafs + i;
-            GB_FAIL_IF(number == GB_PTRMAP_ABSENT || number > own || (number == own && t->op != GGML_OP_CPY), GGML_STATUS_INVALID_ARGUMENT,
-                       GGML_STATUS_INVALID_ARGUMENT, "ggml_graph_export: source %d of node %s does not come before it in the graph", k,
-                       gb_describe(t, text));
+            GB_FAIL_IF(number == GB_PTRMAP_ABSENT || number > own || (number == own && t->op != GGML_OP_CPY),
+                GGML_STATUS_INVALID_ARGUMENT,
+                "ggml_graph_export: source %d of node %s does not come before it in the graph", k,
+                gb_describe(t, text));
         }
     }
     return GGML_STATUS_SUCCESS;
 }
 
 static enum ggml_status write_header(struct gb_file_writer * w, const struct ggml_cgraph * graph) {
-    const uint32_t words[4]  = { GGML_FILE_MAGIC, GGML_FILE_VERSION, (uint32_t) graph->n_leafs, (uint32_t) graph->n_nodes };
+    const uint32_t words[4]  = { GGML_FILE_MAGIC, GGML_FILE_VERSION, (uint32_t) graph->n_leafs,
+        (uint32_t) graph->n_nodes };
     uint64_t       size_eval = 0;
     for (int i = 0; i < graph->n_nodes; i++) {
         size_eval += ggml_nbytes_pad(graph->nodes[i]);
@@ -75,7 +77,8 @@ static enum ggml_status write_header(struct gb_file_writer * w, const struct ggm
     return gb_file_writer_write(w, &size_eval, sizeof(size_eval));
 }
 
-// A name's last byte is 0 for whoever reads the file. Where a 0 comes before it already, it holds the number of dimensions plus one.
+// A name's last byte is 0 for whoever reads the file. Where a 0 comes before it already, it holds the number of
+// dimensions plus one.
 enum { NDIM_AT = GGML_MAX_NAME - 1 };
 
 static enum ggml_status write_name(struct gb_file_writer * w, const struct ggml_tensor * t) {
@@ -109,7 +112,8 @@ static enum ggml_status write_record(struct gb_file_writer * w, const struct ggm
     return gb_file_writer_write(w, t->op_params, sizeof(t->op_params));
 }
 
-static enum ggml_status write_tensors(struct gb_file_writer * w, const struct ggml_cgraph * graph, const struct gb_ptrmap * numbers) {
+static enum ggml_status write_tensors(struct gb_file_writer * w, const struct ggml_cgraph * graph,
+    const struct gb_ptrmap * numbers) {
     GB_TRY(write_header(w, graph));
     for (int i = 0; i < graph->n_leafs; i++) {
         GB_TRY(write_record(w, graph->leafs[i]));
@@ -127,7 +131,8 @@ static enum ggml_status write_tensors(struct gb_file_writer * w, const struct gg
     return GGML_STATUS_SUCCESS;
 }
 
-static enum ggml_status write_file(const char * fname, const struct ggml_cgraph * graph, const struct gb_ptrmap * numbers) {
+static enum ggml_status write_file(const char * fname, const struct ggml_cgraph * graph,
+    const struct gb_ptrmap * numbers) {
     struct gb_file_writer w;
     GB_TRY(gb_file_writer_open(&w, fname));
     const enum ggml_status status = write_tensors(&w, graph, numbers);
@@ -141,7 +146,7 @@ static enum ggml_status write_file(const char * fname, const struct ggml_cgraph 
 enum ggml_status ggml_graph_export(const struct ggml_cgraph * cgraph, const char * fname) {
     GB_TRY(gb_graph_check(cgraph, "cgraph", __func__));
     GB_TRY(gb_graph_check_tensors(cgraph, __func__));
-    GB_CHECK_ARG(fname, GGML_STATUS_INVALID_ARGUMENT);
+    GB_CHECK_ARG(fname);
     struct gb_ptrmap numbers = { 0 };
     enum ggml_status status  = number_tensors(cgraph, &numbers) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     if (status == GGML_STATUS_SUCCESS) {
@@ -154,7 +159,7 @@ enum ggml_status ggml_graph_export(const struct ggml_cgraph * cgraph, const char
     return status;
 }
 
-// ------------------------------------------------------------------------------------------------------------------------ import
+// -------------------------------------------------------------------------------------------------------------- import
 
 struct import {
     const char *          fname;
@@ -193,13 +198,15 @@ static bool read_header(struct import * in) {
         return false;
     }
     if (words[0] != GGML_FILE_MAGIC || words[1] != GGML_FILE_VERSION) {
-        return malformed(in, "magic 0x%08x, version %u: needs 0x%08x, %d", words[0], words[1], (unsigned) GGML_FILE_MAGIC, GGML_FILE_VERSION);
+        return malformed(in, "magic 0x%08x, version %u: needs 0x%08x, %d", words[0], words[1],
+            (unsigned) GGML_FILE_MAGIC, GGML_FILE_VERSION);
     }
-    in->n_leafs = words[2];
-    in->n_nodes = words[3];
+    in->n_leafs          = words[2];
+    in->n_nodes          = words[3];
     const uint64_t least = (uint64_t) in->n_leafs * RECORD_SIZE + (uint64_t) in->n_nodes * NODE_SIZE;
     if (least > in->size - in->at || in->n_leafs > INT_MAX / 8 || in->n_nodes > INT_MAX / 8) {
-        return malformed(in, "%u leafs and %u nodes do not fit in %zu bytes", in->n_leafs, in->n_nodes, in->size - in->at);
+        return malformed(in, "%u leafs and %u nodes do not fit in %zu bytes", in->n_leafs, in->n_nodes,
+            in->size - in->at);
     }
     return true;
 }
@@ -209,8 +216,8 @@ static bool read_record(struct import * in, struct ggml_tensor * t) {
     uint32_t words[2];
     uint64_t shape[2 * GGML_MAX_DIMS];
     memset(t, 0, sizeof(*t));
-    if (!read_bytes(in, words, sizeof(words)) || !read_bytes(in, shape, sizeof(shape)) || !read_bytes(in, t->name, sizeof(t->name)) ||
-        !read_bytes(in, t->op_params, sizeof(t->op_params))) {
+    if (!read_bytes(in, words, sizeof(words)) || !read_bytes(in, shape, sizeof(shape)) ||
+        !read_bytes(in, t->name, sizeof(t->name)) || !read_bytes(in, t->op_params, sizeof(t->op_params))) {
         return false;
     }
     settle_name(t);
@@ -224,7 +231,8 @@ static bool read_record(struct import * in, struct ggml_tensor * t) {
     t->op              = (enum ggml_op) words[1];
     int64_t n_elements = 1;
     for (int d = 0; d < GGML_MAX_DIMS; d++) {
-        if (shape[2 * d] > INT64_MAX || shape[2 * d + 1] > SIZE_MAX || !gb_mul_i64(n_elements, (int64_t) shape[2 * d], &n_elements)) {
+        if (shape[2 * d] > INT64_MAX || shape[2 * d + 1] > SIZE_MAX ||
+            !gb_mul_i64(n_elements, (int64_t) shape[2 * d], &n_elements)) {
             return malformed(in, "the shape of tensor '%s' overflows", t->name);
         }
         t->ne[d] = (int64_t) shape[2 * d];
@@ -239,7 +247,9 @@ static bool read_record(struct import * in, struct ggml_tensor * t) {
 
 // Says that what the file describes cannot be made, unless only memory was missing. False.
 static bool not_made(const struct import * in, const struct ggml_tensor * record) {
-    return ggml_last_status() == GGML_STATUS_ALLOC_FAILED ? false : malformed(in, "tensor '%s': %s", record->name, ggml_last_error());
+    return ggml_last_status() == GGML_STATUS_ALLOC_FAILED
+               ? false
+               : malformed(in, "tensor '%s': %s", record->name, ggml_last_error());
 }
 
 // A node with memory of its own, which it takes over the record's strides for; they must not lead outside.
@@ -282,7 +292,8 @@ static bool read_leaf(struct import * in) {
     size_t bytes;
     gb_bytes_needed(&record, &bytes);
     if (bytes > in->size - in->at) {
-        return malformed(in, "leaf '%s' needs %zu bytes of data, the file has %zu", record.name, bytes, in->size - in->at);
+        return malformed(in, "leaf '%s' needs %zu bytes of data, the file has %zu", record.name, bytes,
+            in->size - in->at);
     }
     if (bytes != ggml_nbytes(&record)) {
         return malformed(in, "leaf '%s' has permuted blocks", record.name);
@@ -312,9 +323,13 @@ static bool read_sources(struct import * in, struct ggml_tensor * record) {
     for (int k = 0; k < GGML_MAX_SRC; k++) {
         const int64_t i = arguments[k];
         if (i < -1 || i > n_known || (i == n_known && record->op != GGML_OP_CPY)) {
-            return malformed(in, "source %d of node '%s' is number %lld of %lld", k, record->name, (long long) i, (long long) n_known);
+            return malformed(in, "source %d of node '%s' is number %lld of %lld", k, record->name, (long long) i,
+                (long long) n_known);
         }
-        record->src[k] = i < 0 ? NULL : i < n_leafs ? in->graph->leafs[i] : i < n_known ? in->graph->nodes[i - n_leafs] : record;
+        record->src[k] = i < 0         ? NULL
+                         : i < n_leafs ? in->graph->leafs[i]
+                         : i < n_known ? in->graph->nodes[i - n_leafs]
+                                       : record;
     }
     return true;
 }
@@ -329,7 +344,8 @@ static struct ggml_tensor * make_view(struct import * in, const struct ggml_tens
     if (record->op == GGML_OP_VIEW) {
         memcpy(&offset, record->op_params, sizeof(offset));
     }
-    struct ggml_tensor * t = gb_tensor_view(in->ctx_eval, src, GGML_MAX_DIMS, record->ne, record->nb, offset, "ggml_graph_import");
+    struct ggml_tensor * t =
+        gb_tensor_view(in->ctx_eval, src, GGML_MAX_DIMS, record->ne, record->nb, offset, "ggml_graph_import");
     if (t == NULL) {
         not_made(in, record);
     }
@@ -382,7 +398,8 @@ static bool load_content(struct import * in) {
     }
     in->ctx_data = ggml_init((struct ggml_init_params){ map.size + ggml_tensor_overhead(), NULL, false });
     in->ctx_eval = ggml_init((struct ggml_init_params){ 0, NULL, false });
-    struct ggml_tensor * blob = in->ctx_data && in->ctx_eval ? ggml_new_tensor_1d(in->ctx_data, GGML_TYPE_I8, (int64_t) map.size) : NULL;
+    struct ggml_tensor * blob =
+        in->ctx_data && in->ctx_eval ? ggml_new_tensor_1d(in->ctx_data, GGML_TYPE_I8, (int64_t) map.size) : NULL;
     if (blob != NULL && map.size > 0) {
         memcpy(blob->data, map.data, map.size);
     }
@@ -391,12 +408,13 @@ static bool load_content(struct import * in) {
     return gb_file_map_close(&map) == GGML_STATUS_SUCCESS && blob != NULL;
 }
 
-struct ggml_cgraph * ggml_graph_import(const char * fname, struct ggml_context ** ctx_data, struct ggml_context ** ctx_eval) {
-    GB_CHECK_ARG(ctx_data, NULL);
-    GB_CHECK_ARG(ctx_eval, NULL);
+struct ggml_cgraph * ggml_graph_import(const char * fname, struct ggml_context ** ctx_data,
+    struct ggml_context ** ctx_eval) {
+    GB_CHECK_ARG_RETURNING(ctx_data, NULL);
+    GB_CHECK_ARG_RETURNING(ctx_eval, NULL);
     *ctx_data = NULL;
     *ctx_eval = NULL;
-    GB_CHECK_ARG(fname, NULL);
+    GB_CHECK_ARG_RETURNING(fname, NULL);
     struct import in = { .fname = fname };
     if (!load_content(&in) || !read_graph(&in)) {
         ggml_free(in.ctx_data);

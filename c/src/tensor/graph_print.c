@@ -7,13 +7,17 @@
 #include "base/params.h"
 #include "tensor.h"
 
-// ------------------------------------------------------------------------------------------------------------------------- names
+// --------------------------------------------------------------------------------------------------------------- names
 
 // The next character of UTF-8 text and its bytes; a byte that begins none is -1.
 static int32_t next_character(const unsigned char * text, int * n) {
     static const int32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
-    const int size = text[0] < 0x80 ? 1 : text[0] >= 0xF0 && text[0] < 0xF8 ? 4 : text[0] >= 0xE0 ? 3 : text[0] >= 0xC0 ? 2 : 0;
-    *n             = 1;
+    const int            size    = text[0] < 0x80                      ? 1
+                                   : text[0] >= 0xF0 && text[0] < 0xF8 ? 4
+                                   : text[0] >= 0xE0                   ? 3
+                                   : text[0] >= 0xC0                   ? 2
+                                                                       : 0;
+    *n                           = 1;
     if (size == 0 || text[0] >= 0xF8) {
         return -1;
     }
@@ -33,11 +37,13 @@ static int32_t next_character(const unsigned char * text, int * n) {
 
 // Moves a terminal's cursor, changes its colours, or turns the direction of text.
 static bool is_control(int32_t c) {
-    return c < 0x20 || (c >= 0x7F && c < 0xA0) || c == 0xAD || c == 0x61C || (c >= 0x200B && c <= 0x200F) || (c >= 0x2028 && c <= 0x202E) ||
-           (c >= 0x2060 && c <= 0x206F) || c == 0xFEFF || (c >= 0xFFF9 && c <= 0xFFFB) || c >= 0xE0000;
+    return c < 0x20 || (c >= 0x7F && c < 0xA0) || c == 0xAD || c == 0x61C || (c >= 0x200B && c <= 0x200F) ||
+           (c >= 0x2028 && c <= 0x202E) || (c >= 0x2060 && c <= 0x206F) || c == 0xFEFF ||
+           (c >= 0xFFF9 && c <= 0xFFFB) || c >= 0xE0000;
 }
 
-// Names come from files: what does not print is written as an escape. marks: characters that get a backslash; then & is an entity, too.
+// Names come from files: what does not print is written as an escape. marks: characters that get a backslash; then & is
+// an entity, too.
 static void put_text(FILE * file, const char * text, const char * marks) {
     const unsigned char * at = (const unsigned char *) text;
     for (int n; *at != '\0'; at += n) {
@@ -57,15 +63,16 @@ static void put_text(FILE * file, const char * text, const char * marks) {
     }
 }
 
-// ---------------------------------------------------------------------------------------------------------------------- listing
+// ------------------------------------------------------------------------------------------------------------- listing
 
 static void print_node(const struct ggml_tensor * t, int i, bool has_grads) {
     const char * mark = t->is_param ? "x" : has_grads && t->grad ? "g" : " ";
     char         shape[80];
-    snprintf(shape, sizeof(shape), "[%lld, %lld, %lld]", (long long) t->ne[0], (long long) t->ne[1], (long long) t->ne[2]);
+    snprintf(shape, sizeof(shape), "[%lld, %lld, %lld]", (long long) t->ne[0], (long long) t->ne[1],
+        (long long) t->ne[2]);
     printf(" %5d %-24s %-18s %s runs %3d, ms %8.3f, ms/run %8.3f  ", i, shape,
-           t->op == GGML_OP_UNARY ? ggml_op_desc(t) : gb_op_name(t->op), mark, t->perf_runs, (double) t->perf_time_us / 1e3,
-           (double) t->perf_time_us / 1e3 / GB_MAX(t->perf_runs, 1));
+        t->op == GGML_OP_UNARY ? ggml_op_desc(t) : gb_op_name(t->op), mark, t->perf_runs,
+        (double) t->perf_time_us / 1e3, (double) t->perf_time_us / 1e3 / GB_MAX(t->perf_runs, 1));
     put_text(stdout, t->name, NULL);
     putchar('\n');
 }
@@ -82,7 +89,8 @@ static void print_totals(const struct ggml_cgraph * graph) {
     }
     for (int op = 0; op < GGML_OP_COUNT; op++) {
         if (count[op] > 0) {
-            printf(" %-24s %5d nodes, ms %8.3f\n", gb_op_name((enum ggml_op) op), count[op], (double) time_us[op] / 1e3);
+            printf(" %-24s %5d nodes, ms %8.3f\n", gb_op_name((enum ggml_op) op), count[op],
+                (double) time_us[op] / 1e3);
         }
     }
 }
@@ -105,7 +113,7 @@ void ggml_graph_print(const struct ggml_cgraph * cgraph) {
     print_totals(cgraph);
 }
 
-// --------------------------------------------------------------------------------------------------------------------- Graphviz
+// ------------------------------------------------------------------------------------------------------------ Graphviz
 
 // Text inside a quoted record label, where these have a meaning.
 static void put_escaped(FILE * file, const char * text) { put_text(file, text, "\"\\{}|<>"); }
@@ -174,8 +182,8 @@ static void put_node(const struct dot * dot, int i) {
     }
     fprintf(file, "  \"%p\" [style=filled; fillcolor=%s; shape=record; label=\"", (const void *) t, color);
     put_name(file, t);
-    fprintf(file, "|%d [%lld, %lld, %lld, %lld]|<x>", i, (long long) t->ne[0], (long long) t->ne[1], (long long) t->ne[2],
-            (long long) t->ne[3]);
+    fprintf(file, "|%d [%lld, %lld, %lld, %lld]|<x>", i, (long long) t->ne[0], (long long) t->ne[1],
+        (long long) t->ne[2], (long long) t->ne[3]);
     put_symbol(file, t);
     if (t->grad != NULL) {
         fputs("|<g>", file);
@@ -187,7 +195,8 @@ static void put_node(const struct dot * dot, int i) {
 // The values of small leafs whose bytes the host can read.
 static void put_values(const struct dot * dot, const struct ggml_tensor * t) {
     FILE * file = dot->file;
-    if (ggml_nelements(t) >= 5 || ggml_nelements(t) < 1 || (dot->may_read != NULL && !dot->may_read(t, dot->data)) || !gb_tensor_is_host(t)) {
+    if (ggml_nelements(t) >= 5 || ggml_nelements(t) < 1 || (dot->may_read != NULL && !dot->may_read(t, dot->data)) ||
+        !gb_tensor_is_host(t)) {
         return;
     }
     if (t->type == GGML_TYPE_I8 || t->type == GGML_TYPE_I16 || t->type == GGML_TYPE_I32) {
@@ -210,8 +219,8 @@ static void put_leaf(const struct dot * dot, const struct ggml_tensor * t, int i
     FILE * file = dot->file;
     fprintf(file, "  \"%p\" [style=filled; fillcolor=pink; shape=record; label=\"<x>", (const void *) t);
     put_name(file, t);
-    fprintf(file, "|const %d [%lld, %lld, %lld, %lld]", i, (long long) t->ne[0], (long long) t->ne[1], (long long) t->ne[2],
-            (long long) t->ne[3]);
+    fprintf(file, "|const %d [%lld, %lld, %lld, %lld]", i, (long long) t->ne[0], (long long) t->ne[1],
+        (long long) t->ne[2], (long long) t->ne[3]);
     put_values(dot, t);
     fputs("\"; ]\n", file);
 }
@@ -224,8 +233,9 @@ static void put_edges(const struct dot * dot, const struct ggml_tensor * t) {
             continue;
         }
         const struct ggml_tensor * from = gradient_owner(dot, src);
-        fprintf(dot->file, "  \"%p\":%s -> \"%p\":%s [arrowhead=%s; style=%s; label=\"src %d\"; ]\n", (const void *) (from ? from : src),
-                from ? "g" : "x", (const void *) (to ? to : t), to ? "g" : "x", to ? "empty" : "vee", to ? "dashed" : "solid", j);
+        fprintf(dot->file, "  \"%p\":%s -> \"%p\":%s [arrowhead=%s; style=%s; label=\"src %d\"; ]\n",
+            (const void *) (from ? from : src), from ? "g" : "x", (const void *) (to ? to : t), to ? "g" : "x",
+            to ? "empty" : "vee", to ? "dashed" : "solid", j);
     }
 }
 
@@ -263,12 +273,13 @@ static enum ggml_status write_dot(struct dot * dot, const char * filename) {
     return gb_file_writer_commit(&writer);
 }
 
-enum ggml_status ggml_graph_dump_dot(const struct ggml_cgraph * gb, const struct ggml_cgraph * gf, const char * filename) {
+enum ggml_status ggml_graph_dump_dot(const struct ggml_cgraph * gb, const struct ggml_cgraph * gf,
+    const char * filename) {
     return gb_graph_dump_dot(gb, gf, filename, NULL, NULL);
 }
 
 enum ggml_status gb_graph_dump_dot(const struct ggml_cgraph * gb, const struct ggml_cgraph * gf, const char * filename,
-                                   bool (*may_read)(const struct ggml_tensor * leaf, void * data), void * data) {
+    bool (*may_read)(const struct ggml_tensor * leaf, void * data), void * data) {
     static const char func[] = "ggml_graph_dump_dot";
     GB_TRY(gb_graph_check(gb, "gb", func));
     if (gf != NULL) {

@@ -20,11 +20,19 @@ static const struct op_info ops[] = {
 _Static_assert(GB_ARRAY_LEN(ops) == GGML_OP_COUNT, "ops.def lists every operation");
 
 static const char * const unary_names[] = {
-    [GGML_UNARY_OP_ABS] = "ABS",     [GGML_UNARY_OP_SGN] = "SGN",   [GGML_UNARY_OP_NEG] = "NEG",
-    [GGML_UNARY_OP_STEP] = "STEP",   [GGML_UNARY_OP_TANH] = "TANH", [GGML_UNARY_OP_ELU] = "ELU",
-    [GGML_UNARY_OP_RELU] = "RELU",   [GGML_UNARY_OP_GELU] = "GELU", [GGML_UNARY_OP_GELU_QUICK] = "GELU_QUICK",
-    [GGML_UNARY_OP_SILU] = "SILU",   [GGML_UNARY_OP_HARDSWISH] = "HARDSWISH",
-    [GGML_UNARY_OP_HARDSIGMOID] = "HARDSIGMOID", [GGML_UNARY_OP_GELU_ERF] = "GELU_ERF",
+    [GGML_UNARY_OP_ABS]         = "ABS",
+    [GGML_UNARY_OP_SGN]         = "SGN",
+    [GGML_UNARY_OP_NEG]         = "NEG",
+    [GGML_UNARY_OP_STEP]        = "STEP",
+    [GGML_UNARY_OP_TANH]        = "TANH",
+    [GGML_UNARY_OP_ELU]         = "ELU",
+    [GGML_UNARY_OP_RELU]        = "RELU",
+    [GGML_UNARY_OP_GELU]        = "GELU",
+    [GGML_UNARY_OP_GELU_QUICK]  = "GELU_QUICK",
+    [GGML_UNARY_OP_SILU]        = "SILU",
+    [GGML_UNARY_OP_HARDSWISH]   = "HARDSWISH",
+    [GGML_UNARY_OP_HARDSIGMOID] = "HARDSIGMOID",
+    [GGML_UNARY_OP_GELU_ERF]    = "GELU_ERF",
 };
 
 _Static_assert(GB_ARRAY_LEN(unary_names) == GGML_UNARY_OP_COUNT, "every unary operation has a name");
@@ -53,9 +61,9 @@ const char * ggml_unary_op_name(enum ggml_unary_op op) {
 }
 
 enum ggml_unary_op ggml_get_unary_op(const struct ggml_tensor * tensor) {
-    GB_CHECK_ARG(tensor, GGML_UNARY_OP_COUNT);
-    GB_FAIL_IF(tensor->op != GGML_OP_UNARY, GGML_UNARY_OP_COUNT, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: tensor '%s': needs op UNARY, has %s", __func__, tensor->name, gb_op_name(tensor->op));
+    GB_CHECK_ARG_RETURNING(tensor, GGML_UNARY_OP_COUNT);
+    GB_FAIL_IF_RETURNING(tensor->op != GGML_OP_UNARY, GGML_UNARY_OP_COUNT, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: tensor '%s': needs op UNARY, has %s", __func__, tensor->name, gb_op_name(tensor->op));
     return (enum ggml_unary_op) tensor->op_params[0];
 }
 
@@ -89,7 +97,7 @@ bool gb_node_has_sources(const struct ggml_tensor * node) {
     return n == 0;
 }
 
-// ------------------------------------------------------------------------------------------------------------------- messages
+// ------------------------------------------------------------------------------------------------------------ messages
 
 const char * gb_describe(const struct ggml_tensor * t, char buf[GB_DESCRIBE_SIZE]) {
     if (t == NULL) {
@@ -97,8 +105,9 @@ const char * gb_describe(const struct ggml_tensor * t, char buf[GB_DESCRIBE_SIZE
         return buf;
     }
     const char * type = ggml_type_name(t->type);
-    int          at   = snprintf(buf, GB_DESCRIBE_SIZE, "'%.*s' %s [", (int) sizeof(t->name) - 1, t->name, type ? type : "(no type)");
-    const int    n    = gb_tensor_ndim(t);
+    int          at =
+        snprintf(buf, GB_DESCRIBE_SIZE, "'%.*s' %s [", (int) sizeof(t->name) - 1, t->name, type ? type : "(no type)");
+    const int n = gb_tensor_ndim(t);
     for (int d = 0; d < n; d++) { // at most 63 + 20 + 4 * 22 characters: fits
         at += snprintf(buf + at, GB_DESCRIBE_SIZE - (size_t) at, d == 0 ? "%lld" : ", %lld", (long long) t->ne[d]);
     }

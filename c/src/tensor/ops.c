@@ -8,7 +8,8 @@ bool gb_op_has_context(const struct ggml_context * ctx, const char * func) {
     return ctx != NULL;
 }
 
-struct ggml_tensor * gb_op_new(struct ggml_context * ctx, const char * func, enum ggml_op op, enum ggml_type type, struct gb_shape shape) {
+struct ggml_tensor * gb_op_new(struct ggml_context * ctx, const char * func, enum ggml_op op, enum ggml_type type,
+    struct gb_shape shape) {
     if (!gb_op_has_context(ctx, func)) {
         return NULL;
     }
@@ -21,7 +22,7 @@ struct ggml_tensor * gb_op_new(struct ggml_context * ctx, const char * func, enu
 }
 
 struct ggml_tensor * gb_op_like(struct ggml_context * ctx, const char * func, enum ggml_op op, struct ggml_tensor * a,
-                                bool inplace) {
+    bool inplace) {
     if (!inplace) {
         return gb_op_new(ctx, func, op, a->type, gb_shape_like(a));
     }
@@ -29,7 +30,7 @@ struct ggml_tensor * gb_op_like(struct ggml_context * ctx, const char * func, en
 }
 
 struct ggml_tensor * gb_op_view(struct ggml_context * ctx, const char * func, enum ggml_op op, struct ggml_tensor * a,
-                                const int64_t ne[4], const size_t * nb, size_t offset, const char * suffix) {
+    const int64_t ne[4], const size_t * nb, size_t offset, const char * suffix) {
     if (!gb_op_has_context(ctx, func)) {
         return NULL;
     }
@@ -80,7 +81,7 @@ static void settle_ndim(struct ggml_tensor * node) {
 }
 
 struct ggml_tensor * gb_op_sources(struct ggml_context * ctx, struct ggml_tensor * node, enum gb_grad grad,
-                                   struct ggml_tensor * a, struct ggml_tensor * b, struct ggml_tensor * c) {
+    struct ggml_tensor * a, struct ggml_tensor * b, struct ggml_tensor * c) {
     if (node == NULL) {
         return NULL;
     }

@@ -18,15 +18,16 @@ enum gb_grad { GB_GRAD_NONE, GB_GRAD_INHERIT };
 bool gb_op_has_context(const struct ggml_context * ctx, const char * func);
 
 // A fresh contiguous node.
-struct ggml_tensor * gb_op_new(struct ggml_context * ctx, const char * func, enum ggml_op op, enum ggml_type type, struct gb_shape shape);
+struct ggml_tensor * gb_op_new(struct ggml_context * ctx, const char * func, enum ggml_op op, enum ggml_type type,
+    struct gb_shape shape);
 
 // A node like a: fresh with its type and shape, or, in place, a view of it.
 struct ggml_tensor * gb_op_like(struct ggml_context * ctx, const char * func, enum ggml_op op, struct ggml_tensor * a,
-                                bool inplace);
+    bool inplace);
 
 // A node of op PERMUTE, VIEW, ... that shows a's memory: as gb_tensor_view. Named "<a> (<suffix>)".
 struct ggml_tensor * gb_op_view(struct ggml_context * ctx, const char * func, enum ggml_op op, struct ggml_tensor * a,
-                                const int64_t ne[4], const size_t * nb, size_t offset, const char * suffix);
+    const int64_t ne[4], const size_t * nb, size_t offset, const char * suffix);
 
 // How many dimensions the node has, where that is not what the source with most of them has.
 void gb_op_set_ndim(struct ggml_tensor * node, int ndim);
@@ -36,13 +37,11 @@ void gb_op_set_param_f32(struct ggml_tensor * node, int i, float value);
 
 // Sets src[0..2] (b and c may be NULL: unused). The last step: returns the node.
 struct ggml_tensor * gb_op_sources(struct ggml_context * ctx, struct ggml_tensor * node, enum gb_grad grad,
-                                   struct ggml_tensor * a, struct ggml_tensor * b, struct ggml_tensor * c);
+    struct ggml_tensor * a, struct ggml_tensor * b, struct ggml_tensor * c);
 
 // For builders of several nodes: returns the last one; when that is NULL, drops all since the first from the context.
 struct ggml_tensor * gb_op_keep_if(struct ggml_context * ctx, struct ggml_tensor * first, struct ggml_tensor * last);
 
-static inline enum gb_grad gb_grad_unless(bool inplace) {
-    return inplace ? GB_GRAD_NONE : GB_GRAD_INHERIT;
-}
+static inline enum gb_grad gb_grad_unless(bool inplace) { return inplace ? GB_GRAD_NONE : GB_GRAD_INHERIT; }
 
 #endif // GB_TENSOR_OPS_H

@@ -2,7 +2,7 @@
 #include "tensor/ops.h"
 
 struct ggml_tensor * ggml_flash_attn(struct ggml_context * ctx, struct ggml_tensor * q, struct ggml_tensor * k,
-                                     struct ggml_tensor * v, bool masked) {
+    struct ggml_tensor * v, bool masked) {
     if (!gb_check_flash_attn(__func__, q, k, v)) {
         return NULL;
     }
@@ -13,11 +13,12 @@ struct ggml_tensor * ggml_flash_attn(struct ggml_context * ctx, struct ggml_tens
 }
 
 struct ggml_tensor * ggml_flash_attn_back(struct ggml_context * ctx, struct ggml_tensor * q, struct ggml_tensor * k,
-                                          struct ggml_tensor * v, struct ggml_tensor * d, bool masked) {
+    struct ggml_tensor * v, struct ggml_tensor * d, bool masked) {
     if (!gb_check_flash_attn_back(__func__, q, k, v, d)) {
         return NULL;
     }
-    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_FLASH_ATTN_BACK, GGML_TYPE_F32, gb_shape_flash_attn_back(q, k, v));
+    struct ggml_tensor * node =
+        gb_op_new(ctx, __func__, GGML_OP_FLASH_ATTN_BACK, GGML_TYPE_F32, gb_shape_flash_attn_back(q, k, v));
     if (node == NULL) {
         return NULL;
     }
@@ -28,7 +29,7 @@ struct ggml_tensor * ggml_flash_attn_back(struct ggml_context * ctx, struct ggml
 }
 
 struct ggml_tensor * ggml_flash_ff(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b0,
-                                   struct ggml_tensor * b1, struct ggml_tensor * c0, struct ggml_tensor * c1) {
+    struct ggml_tensor * b1, struct ggml_tensor * c0, struct ggml_tensor * c1) {
     if (!gb_check_flash_ff(__func__, a, b0, b1, c0, c1)) {
         return NULL;
     }

@@ -3,7 +3,7 @@
 #include "tensor/ops.h"
 
 static struct ggml_tensor * binary(struct ggml_context * ctx, const char * func, enum ggml_op op,
-                                   struct ggml_tensor * a, struct ggml_tensor * b, bool inplace) {
+    struct ggml_tensor * a, struct ggml_tensor * b, bool inplace) {
     if (!gb_check_binary(func, a, b)) {
         return NULL;
     }
@@ -43,7 +43,7 @@ struct ggml_tensor * ggml_div_inplace(struct ggml_context * ctx, struct ggml_ten
 }
 
 struct ggml_tensor * ggml_add_cast(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
-                                   enum ggml_type type) {
+    enum ggml_type type) {
     if (!gb_check_add_cast(__func__, a, b, type)) {
         return NULL;
     }
@@ -52,7 +52,7 @@ struct ggml_tensor * ggml_add_cast(struct ggml_context * ctx, struct ggml_tensor
 }
 
 static struct ggml_tensor * add1(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
-                                 struct ggml_tensor * b, bool inplace) {
+    struct ggml_tensor * b, bool inplace) {
     if (!gb_check_add1(func, a, b)) {
         return NULL;
     }
@@ -79,7 +79,7 @@ static void set_region(struct ggml_tensor * node, const struct gb_region * r, bo
 }
 
 static struct ggml_tensor * acc(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
-                                struct ggml_tensor * b, const struct gb_region * region, bool inplace) {
+    struct ggml_tensor * b, const struct gb_region * region, bool inplace) {
     if (!gb_check_acc(func, a, b, region, inplace)) {
         return NULL;
     }
@@ -89,7 +89,7 @@ static struct ggml_tensor * acc(struct ggml_context * ctx, const char * func, st
 }
 
 static struct ggml_tensor * set(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
-                                struct ggml_tensor * b, const struct gb_region * region, bool inplace) {
+    struct ggml_tensor * b, const struct gb_region * region, bool inplace) {
     if (!gb_check_set(func, a, b, region, inplace)) {
         return NULL;
     }
@@ -99,28 +99,28 @@ static struct ggml_tensor * set(struct ggml_context * ctx, const char * func, st
 }
 
 struct ggml_tensor * ggml_acc(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, size_t nb1,
-                              size_t nb2, size_t nb3, size_t offset) {
+    size_t nb2, size_t nb3, size_t offset) {
     return acc(ctx, __func__, a, b, &(const struct gb_region){ nb1, nb2, nb3, offset }, false);
 }
 
 struct ggml_tensor * ggml_acc_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
-                                      size_t nb1, size_t nb2, size_t nb3, size_t offset) {
+    size_t nb1, size_t nb2, size_t nb3, size_t offset) {
     return acc(ctx, __func__, a, b, &(const struct gb_region){ nb1, nb2, nb3, offset }, true);
 }
 
 struct ggml_tensor * ggml_set(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, size_t nb1,
-                              size_t nb2, size_t nb3, size_t offset) {
+    size_t nb2, size_t nb3, size_t offset) {
     return set(ctx, __func__, a, b, &(const struct gb_region){ nb1, nb2, nb3, offset }, false);
 }
 
 struct ggml_tensor * ggml_set_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
-                                      size_t nb1, size_t nb2, size_t nb3, size_t offset) {
+    size_t nb1, size_t nb2, size_t nb3, size_t offset) {
     return set(ctx, __func__, a, b, &(const struct gb_region){ nb1, nb2, nb3, offset }, true);
 }
 
 // nb1 NULL: a's own.
 static struct ggml_tensor * set_like(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
-                                     struct ggml_tensor * b, const size_t * nb1, size_t offset, bool inplace) {
+    struct ggml_tensor * b, const size_t * nb1, size_t offset, bool inplace) {
     if (!gb_check_2(func, a, b)) {
         return NULL;
     }
@@ -129,21 +129,21 @@ static struct ggml_tensor * set_like(struct ggml_context * ctx, const char * fun
 }
 
 struct ggml_tensor * ggml_set_1d(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
-                                 size_t offset) {
+    size_t offset) {
     return set_like(ctx, __func__, a, b, NULL, offset, false);
 }
 
 struct ggml_tensor * ggml_set_1d_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
-                                         size_t offset) {
+    size_t offset) {
     return set_like(ctx, __func__, a, b, NULL, offset, true);
 }
 
 struct ggml_tensor * ggml_set_2d(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, size_t nb1,
-                                 size_t offset) {
+    size_t offset) {
     return set_like(ctx, __func__, a, b, &nb1, offset, false);
 }
 
 struct ggml_tensor * ggml_set_2d_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
-                                         size_t nb1, size_t offset) {
+    size_t nb1, size_t offset) {
     return set_like(ctx, __func__, a, b, &nb1, offset, true);
 }

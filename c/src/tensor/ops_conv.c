@@ -7,22 +7,22 @@
 #include "tensor/ops.h"
 
 static struct ggml_tensor * im2col(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
-                                   struct ggml_tensor * b, const struct gb_conv * v) {
-    struct ggml_tensor * node     = gb_op_new(ctx, func, GGML_OP_IM2COL, GGML_TYPE_F16, gb_shape_im2col(a, b, v));
-    const int32_t        params[] = { (int32_t) v->s0, (int32_t) v->s1, (int32_t) v->p0,   (int32_t) v->p1,
-                                      (int32_t) v->d0, (int32_t) v->d1, (int32_t) v->is_2d };
+    struct ggml_tensor * b, const struct gb_conv * v) {
+    struct ggml_tensor * node = gb_op_new(ctx, func, GGML_OP_IM2COL, GGML_TYPE_F16, gb_shape_im2col(a, b, v));
+    const int32_t params[]    = { (int32_t) v->s0, (int32_t) v->s1, (int32_t) v->p0, (int32_t) v->p1, (int32_t) v->d0,
+        (int32_t) v->d1, (int32_t) v->is_2d };
     gb_op_set_params(node, params, sizeof(params));
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, b, NULL);
 }
 
 struct ggml_tensor * ggml_im2col(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int s0,
-                                 int s1, int p0, int p1, int d0, int d1, bool is_2D) {
+    int s1, int p0, int p1, int d0, int d1, bool is_2D) {
     const struct gb_conv conv = { s0, s1, p0, p1, d0, d1, is_2D };
     return gb_check_im2col(__func__, a, b, &conv) ? im2col(ctx, __func__, a, b, &conv) : NULL;
 }
 
 static struct ggml_tensor * conv_1d(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
-                                    struct ggml_tensor * b, const struct gb_conv * v) {
+    struct ggml_tensor * b, const struct gb_conv * v) {
     if (!gb_check_conv(func, a, b, v)) {
         return NULL;
     }
@@ -33,24 +33,24 @@ static struct ggml_tensor * conv_1d(struct ggml_context * ctx, const char * func
     const int64_t        k = rows->ne[0], ow = rows->ne[1], n = rows->ne[2], oc = a->ne[2];
     struct ggml_tensor * r =
         ggml_mul_mat(ctx, ggml_reshape_2d(ctx, rows, k, ow * n), ggml_reshape_2d(ctx, a, k, oc)); // [OW N, OC]
-    r = n == 1 ? ggml_reshape_3d(ctx, r, ow, oc, 1) :
-                 ggml_cont(ctx, ggml_permute(ctx, ggml_reshape_3d(ctx, r, ow, n, oc), 0, 2, 1, 3));
+    r = n == 1 ? ggml_reshape_3d(ctx, r, ow, oc, 1)
+               : ggml_cont(ctx, ggml_permute(ctx, ggml_reshape_3d(ctx, r, ow, n, oc), 0, 2, 1, 3));
     return gb_op_keep_if(ctx, rows, r);
 }
 
 struct ggml_tensor * ggml_conv_1d(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int s0,
-                                  int p0, int d0) {
+    int p0, int d0) {
     return conv_1d(ctx, __func__, a, b, &(const struct gb_conv){ s0, 0, p0, 0, d0, 0, false });
 }
 
 struct ggml_tensor * ggml_conv_1d_ph(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int s,
-                                     int d) {
+    int d) {
     const int64_t half = a != NULL ? a->ne[0] / 2 : 0;
     return conv_1d(ctx, __func__, a, b, &(const struct gb_conv){ s, 0, half, 0, d, 0, false });
 }
 
 static struct ggml_tensor * conv_2d(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
-                                    struct ggml_tensor * b, const struct gb_conv * v) {
+    struct ggml_tensor * b, const struct gb_conv * v) {
     if (!gb_check_conv(func, a, b, v)) {
         return NULL;
     }
@@ -61,13 +61,13 @@ static struct ggml_tensor * conv_2d(struct ggml_context * ctx, const char * func
     const int64_t        k = rows->ne[0], ow = rows->ne[1], oh = rows->ne[2], n = rows->ne[3], oc = a->ne[3];
     struct ggml_tensor * r =
         ggml_mul_mat(ctx, ggml_reshape_2d(ctx, rows, k, ow * oh * n), ggml_reshape_2d(ctx, a, k, oc)); // [OW OH N, OC]
-    r = n == 1 ? ggml_reshape_4d(ctx, r, ow, oh, oc, 1) :
-                 ggml_cont(ctx, ggml_permute(ctx, ggml_reshape_4d(ctx, r, ow, oh, n, oc), 0, 1, 3, 2));
+    r = n == 1 ? ggml_reshape_4d(ctx, r, ow, oh, oc, 1)
+               : ggml_cont(ctx, ggml_permute(ctx, ggml_reshape_4d(ctx, r, ow, oh, n, oc), 0, 1, 3, 2));
     return gb_op_keep_if(ctx, rows, r);
 }
 
 struct ggml_tensor * ggml_conv_2d(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int s0,
-                                  int s1, int p0, int p1, int d0, int d1) {
+    int s1, int p0, int p1, int d0, int d1) {
     return conv_2d(ctx, __func__, a, b, &(const struct gb_conv){ s0, s1, p0, p1, d0, d1, true });
 }
 
@@ -85,7 +85,7 @@ struct ggml_tensor * ggml_conv_2d_s1_ph(struct ggml_context * ctx, struct ggml_t
 
 // Every channel has its own kernel: channels become images of one channel, and the product repeats kernels over images.
 struct ggml_tensor * ggml_conv_depthwise_2d(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
-                                            int s0, int s1, int p0, int p1, int d0, int d1) {
+    int s0, int s1, int p0, int p1, int d0, int d1) {
     const struct gb_conv conv = { s0, s1, p0, p1, d0, d1, true };
     if (!gb_check_conv_depthwise(__func__, a, b, &conv) || !gb_op_has_context(ctx, __func__)) {
         return NULL;
@@ -106,29 +106,30 @@ struct ggml_tensor * ggml_conv_depthwise_2d(struct ggml_context * ctx, struct gg
         rows =
             ggml_cast(ctx, rows, GGML_TYPE_F32); // an f32 kernel is the left operand, and takes f32 only on its right
     }
-    struct ggml_tensor * r =
-        ggml_mul_mat(ctx, ggml_reshape_4d(ctx, kernels, kernel, 1, n_kernels, 1),
-                     ggml_reshape_4d(ctx, rows, kernel, ow * oh, b->ne[2], b->ne[3])); // [1, OW OH, C, N]
+    struct ggml_tensor * r = ggml_mul_mat(ctx, ggml_reshape_4d(ctx, kernels, kernel, 1, n_kernels, 1),
+        ggml_reshape_4d(ctx, rows, kernel, ow * oh, b->ne[2], b->ne[3])); // [1, OW OH, C, N]
     return gb_op_keep_if(ctx, kernels, ggml_reshape_4d(ctx, r, ow, oh, b->ne[2], b->ne[3]));
 }
 
 struct ggml_tensor * ggml_conv_transpose_1d(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
-                                            int s0, int p0, int d0) {
+    int s0, int p0, int d0) {
     if (!gb_check_conv_transpose_1d(__func__, a, b, s0, p0, d0)) {
         return NULL;
     }
-    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_CONV_TRANSPOSE_1D, GGML_TYPE_F32, gb_shape_conv_transpose_1d(a, b, s0));
-    const int32_t        params[] = { s0, p0, d0 };
+    struct ggml_tensor * node =
+        gb_op_new(ctx, __func__, GGML_OP_CONV_TRANSPOSE_1D, GGML_TYPE_F32, gb_shape_conv_transpose_1d(a, b, s0));
+    const int32_t params[] = { s0, p0, d0 };
     gb_op_set_params(node, params, sizeof(params));
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, b, NULL);
 }
 
 struct ggml_tensor * ggml_conv_transpose_2d_p0(struct ggml_context * ctx, struct ggml_tensor * a,
-                                               struct ggml_tensor * b, int stride) {
+    struct ggml_tensor * b, int stride) {
     if (!gb_check_conv_transpose_2d(__func__, a, b, stride)) {
         return NULL;
     }
-    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_CONV_TRANSPOSE_2D, GGML_TYPE_F32, gb_shape_conv_transpose_2d(a, b, stride));
+    struct ggml_tensor * node =
+        gb_op_new(ctx, __func__, GGML_OP_CONV_TRANSPOSE_2D, GGML_TYPE_F32, gb_shape_conv_transpose_2d(a, b, stride));
     const int32_t params = stride;
     gb_op_set_params(node, &params, sizeof(params));
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, b, NULL);

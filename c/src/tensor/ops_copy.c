@@ -40,7 +40,7 @@ struct ggml_tensor * ggml_cast(struct ggml_context * ctx, struct ggml_tensor * a
 }
 
 static struct ggml_tensor * cont(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
-                                 const int64_t ne[4], enum gb_grad grad) {
+    const int64_t ne[4], enum gb_grad grad) {
     struct ggml_tensor * node = gb_op_new(ctx, func, GGML_OP_CONT, a->type, gb_shape_of(ne[0], ne[1], ne[2], ne[3]));
     gb_tensor_name_after(node, a, "cont", NULL);
     return gb_op_sources(ctx, node, grad, a, NULL, NULL);
@@ -51,7 +51,7 @@ struct ggml_tensor * ggml_cont(struct ggml_context * ctx, struct ggml_tensor * a
 }
 
 static struct ggml_tensor * cont_as(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
-                                    const int64_t ne[4]) {
+    const int64_t ne[4]) {
     return gb_check_count(func, a, ne) ? cont(ctx, func, a, ne, GB_GRAD_NONE) : NULL;
 }
 
@@ -64,12 +64,12 @@ struct ggml_tensor * ggml_cont_2d(struct ggml_context * ctx, struct ggml_tensor 
 }
 
 struct ggml_tensor * ggml_cont_3d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0, int64_t ne1,
-                                  int64_t ne2) {
+    int64_t ne2) {
     return cont_as(ctx, __func__, a, (const int64_t[4]){ ne0, ne1, ne2, 1 });
 }
 
 struct ggml_tensor * ggml_cont_4d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0, int64_t ne1,
-                                  int64_t ne2, int64_t ne3) {
+    int64_t ne2, int64_t ne3) {
     return cont_as(ctx, __func__, a, (const int64_t[4]){ ne0, ne1, ne2, ne3 });
 }
 
@@ -83,11 +83,12 @@ struct ggml_tensor * ggml_get_rows(struct ggml_context * ctx, struct ggml_tensor
 }
 
 struct ggml_tensor * ggml_get_rows_back(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
-                                        struct ggml_tensor * c) {
+    struct ggml_tensor * c) {
     if (!gb_check_get_rows_back(__func__, a, b, c)) {
         return NULL;
     }
-    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_GET_ROWS_BACK, GGML_TYPE_F32, gb_shape_get_rows_back(c));
+    struct ggml_tensor * node =
+        gb_op_new(ctx, __func__, GGML_OP_GET_ROWS_BACK, GGML_TYPE_F32, gb_shape_get_rows_back(c));
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL); // c gave its shape, its data is not read
 }
 

@@ -6,8 +6,7 @@
 #include "tensor/ops.h"
 
 static struct ggml_tensor * map(struct ggml_context * ctx, const char * func, enum ggml_op op, struct ggml_tensor * a,
-                                struct ggml_tensor * b, struct ggml_tensor * c, const void * params, size_t size,
-                                bool inplace) {
+    struct ggml_tensor * b, struct ggml_tensor * c, const void * params, size_t size, bool inplace) {
     struct ggml_tensor * node = gb_op_like(ctx, func, op, a, inplace);
     gb_op_set_params(node, params, size);
     return gb_op_sources(ctx, node, gb_grad_unless(inplace), a, b, c);
@@ -16,39 +15,38 @@ static struct ggml_tensor * map(struct ggml_context * ctx, const char * func, en
 // -------------------------------------------------------------- older forms: rows of floats, or one call on one thread
 
 static struct ggml_tensor * map_unary(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
-                                      ggml_unary_op_f32_t fun, bool inplace) {
-    return gb_check_map_rows(func, a, NULL, 1, fun != NULL) ?
-               map(ctx, func, GGML_OP_MAP_UNARY, a, NULL, NULL, &fun, sizeof(fun), inplace) :
-               NULL;
+    ggml_unary_op_f32_t fun, bool inplace) {
+    return gb_check_map_rows(func, a, NULL, 1, fun != NULL)
+               ? map(ctx, func, GGML_OP_MAP_UNARY, a, NULL, NULL, &fun, sizeof(fun), inplace)
+               : NULL;
 }
 
 static struct ggml_tensor * map_binary(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
-                                       struct ggml_tensor * b, ggml_binary_op_f32_t fun, bool inplace) {
-    return gb_check_map_rows(func, a, b, 2, fun != NULL) ?
-               map(ctx, func, GGML_OP_MAP_BINARY, a, b, NULL, &fun, sizeof(fun), inplace) :
-               NULL;
+    struct ggml_tensor * b, ggml_binary_op_f32_t fun, bool inplace) {
+    return gb_check_map_rows(func, a, b, 2, fun != NULL)
+               ? map(ctx, func, GGML_OP_MAP_BINARY, a, b, NULL, &fun, sizeof(fun), inplace)
+               : NULL;
 }
 
 static struct ggml_tensor * map_custom1_f32(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
-                                            ggml_custom1_op_f32_t fun, bool inplace) {
-    return gb_check_map_custom(func, a, NULL, NULL, 1, fun != NULL, 1) ?
-               map(ctx, func, GGML_OP_MAP_CUSTOM1_F32, a, NULL, NULL, &fun, sizeof(fun), inplace) :
-               NULL;
+    ggml_custom1_op_f32_t fun, bool inplace) {
+    return gb_check_map_custom(func, a, NULL, NULL, 1, fun != NULL, 1)
+               ? map(ctx, func, GGML_OP_MAP_CUSTOM1_F32, a, NULL, NULL, &fun, sizeof(fun), inplace)
+               : NULL;
 }
 
 static struct ggml_tensor * map_custom2_f32(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
-                                            struct ggml_tensor * b, ggml_custom2_op_f32_t fun, bool inplace) {
-    return gb_check_map_custom(func, a, b, NULL, 2, fun != NULL, 1) ?
-               map(ctx, func, GGML_OP_MAP_CUSTOM2_F32, a, b, NULL, &fun, sizeof(fun), inplace) :
-               NULL;
+    struct ggml_tensor * b, ggml_custom2_op_f32_t fun, bool inplace) {
+    return gb_check_map_custom(func, a, b, NULL, 2, fun != NULL, 1)
+               ? map(ctx, func, GGML_OP_MAP_CUSTOM2_F32, a, b, NULL, &fun, sizeof(fun), inplace)
+               : NULL;
 }
 
 static struct ggml_tensor * map_custom3_f32(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
-                                            struct ggml_tensor * b, struct ggml_tensor * c, ggml_custom3_op_f32_t fun,
-                                            bool inplace) {
-    return gb_check_map_custom(func, a, b, c, 3, fun != NULL, 1) ?
-               map(ctx, func, GGML_OP_MAP_CUSTOM3_F32, a, b, c, &fun, sizeof(fun), inplace) :
-               NULL;
+    struct ggml_tensor * b, struct ggml_tensor * c, ggml_custom3_op_f32_t fun, bool inplace) {
+    return gb_check_map_custom(func, a, b, c, 3, fun != NULL, 1)
+               ? map(ctx, func, GGML_OP_MAP_CUSTOM3_F32, a, b, c, &fun, sizeof(fun), inplace)
+               : NULL;
 }
 
 struct ggml_tensor * ggml_map_unary_f32(struct ggml_context * ctx, struct ggml_tensor * a, ggml_unary_op_f32_t fun) {
@@ -56,48 +54,47 @@ struct ggml_tensor * ggml_map_unary_f32(struct ggml_context * ctx, struct ggml_t
 }
 
 struct ggml_tensor * ggml_map_unary_inplace_f32(struct ggml_context * ctx, struct ggml_tensor * a,
-                                                ggml_unary_op_f32_t fun) {
+    ggml_unary_op_f32_t fun) {
     return map_unary(ctx, __func__, a, fun, true);
 }
 
 struct ggml_tensor * ggml_map_binary_f32(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
-                                         ggml_binary_op_f32_t fun) {
+    ggml_binary_op_f32_t fun) {
     return map_binary(ctx, __func__, a, b, fun, false);
 }
 
 struct ggml_tensor * ggml_map_binary_inplace_f32(struct ggml_context * ctx, struct ggml_tensor * a,
-                                                 struct ggml_tensor * b, ggml_binary_op_f32_t fun) {
+    struct ggml_tensor * b, ggml_binary_op_f32_t fun) {
     return map_binary(ctx, __func__, a, b, fun, true);
 }
 
 struct ggml_tensor * ggml_map_custom1_f32(struct ggml_context * ctx, struct ggml_tensor * a,
-                                          ggml_custom1_op_f32_t fun) {
+    ggml_custom1_op_f32_t fun) {
     return map_custom1_f32(ctx, __func__, a, fun, false);
 }
 
 struct ggml_tensor * ggml_map_custom1_inplace_f32(struct ggml_context * ctx, struct ggml_tensor * a,
-                                                  ggml_custom1_op_f32_t fun) {
+    ggml_custom1_op_f32_t fun) {
     return map_custom1_f32(ctx, __func__, a, fun, true);
 }
 
 struct ggml_tensor * ggml_map_custom2_f32(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
-                                          ggml_custom2_op_f32_t fun) {
+    ggml_custom2_op_f32_t fun) {
     return map_custom2_f32(ctx, __func__, a, b, fun, false);
 }
 
 struct ggml_tensor * ggml_map_custom2_inplace_f32(struct ggml_context * ctx, struct ggml_tensor * a,
-                                                  struct ggml_tensor * b, ggml_custom2_op_f32_t fun) {
+    struct ggml_tensor * b, ggml_custom2_op_f32_t fun) {
     return map_custom2_f32(ctx, __func__, a, b, fun, true);
 }
 
 struct ggml_tensor * ggml_map_custom3_f32(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
-                                          struct ggml_tensor * c, ggml_custom3_op_f32_t fun) {
+    struct ggml_tensor * c, ggml_custom3_op_f32_t fun) {
     return map_custom3_f32(ctx, __func__, a, b, c, fun, false);
 }
 
 struct ggml_tensor * ggml_map_custom3_inplace_f32(struct ggml_context * ctx, struct ggml_tensor * a,
-                                                  struct ggml_tensor * b, struct ggml_tensor * c,
-                                                  ggml_custom3_op_f32_t fun) {
+    struct ggml_tensor * b, struct ggml_tensor * c, ggml_custom3_op_f32_t fun) {
     return map_custom3_f32(ctx, __func__, a, b, c, fun, true);
 }
 
@@ -112,8 +109,8 @@ struct map_params {
 
 // Field by field: padding may hold anything, and op_params are compared and hashed as bytes.
 static struct ggml_tensor * map_tasks(struct ggml_context * ctx, const char * func, enum ggml_op op,
-                                      struct ggml_tensor * a, struct ggml_tensor * b, struct ggml_tensor * c,
-                                      const void * fun, int n_tasks, void * userdata, bool inplace) {
+    struct ggml_tensor * a, struct ggml_tensor * b, struct ggml_tensor * c, const void * fun, int n_tasks,
+    void * userdata, bool inplace) {
     struct ggml_tensor * node = gb_op_like(ctx, func, op, a, inplace);
     if (node != NULL) {
         char * params = (char *) node->op_params;
@@ -125,7 +122,7 @@ static struct ggml_tensor * map_tasks(struct ggml_context * ctx, const char * fu
 }
 
 static struct ggml_tensor * map_custom1(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
-                                        ggml_custom1_op_t fun, int n_tasks, void * userdata, bool inplace) {
+    ggml_custom1_op_t fun, int n_tasks, void * userdata, bool inplace) {
     if (!gb_check_map_custom(func, a, NULL, NULL, 1, fun != NULL, n_tasks)) {
         return NULL;
     }
@@ -133,8 +130,7 @@ static struct ggml_tensor * map_custom1(struct ggml_context * ctx, const char * 
 }
 
 static struct ggml_tensor * map_custom2(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
-                                        struct ggml_tensor * b, ggml_custom2_op_t fun, int n_tasks, void * userdata,
-                                        bool inplace) {
+    struct ggml_tensor * b, ggml_custom2_op_t fun, int n_tasks, void * userdata, bool inplace) {
     if (!gb_check_map_custom(func, a, b, NULL, 2, fun != NULL, n_tasks)) {
         return NULL;
     }
@@ -142,8 +138,7 @@ static struct ggml_tensor * map_custom2(struct ggml_context * ctx, const char * 
 }
 
 static struct ggml_tensor * map_custom3(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
-                                        struct ggml_tensor * b, struct ggml_tensor * c, ggml_custom3_op_t fun,
-                                        int n_tasks, void * userdata, bool inplace) {
+    struct ggml_tensor * b, struct ggml_tensor * c, ggml_custom3_op_t fun, int n_tasks, void * userdata, bool inplace) {
     if (!gb_check_map_custom(func, a, b, c, 3, fun != NULL, n_tasks)) {
         return NULL;
     }
@@ -151,32 +146,31 @@ static struct ggml_tensor * map_custom3(struct ggml_context * ctx, const char * 
 }
 
 struct ggml_tensor * ggml_map_custom1(struct ggml_context * ctx, struct ggml_tensor * a, ggml_custom1_op_t fun,
-                                      int n_tasks, void * userdata) {
+    int n_tasks, void * userdata) {
     return map_custom1(ctx, __func__, a, fun, n_tasks, userdata, false);
 }
 
 struct ggml_tensor * ggml_map_custom1_inplace(struct ggml_context * ctx, struct ggml_tensor * a, ggml_custom1_op_t fun,
-                                              int n_tasks, void * userdata) {
+    int n_tasks, void * userdata) {
     return map_custom1(ctx, __func__, a, fun, n_tasks, userdata, true);
 }
 
 struct ggml_tensor * ggml_map_custom2(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
-                                      ggml_custom2_op_t fun, int n_tasks, void * userdata) {
+    ggml_custom2_op_t fun, int n_tasks, void * userdata) {
     return map_custom2(ctx, __func__, a, b, fun, n_tasks, userdata, false);
 }
 
 struct ggml_tensor * ggml_map_custom2_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
-                                              ggml_custom2_op_t fun, int n_tasks, void * userdata) {
+    ggml_custom2_op_t fun, int n_tasks, void * userdata) {
     return map_custom2(ctx, __func__, a, b, fun, n_tasks, userdata, true);
 }
 
 struct ggml_tensor * ggml_map_custom3(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
-                                      struct ggml_tensor * c, ggml_custom3_op_t fun, int n_tasks, void * userdata) {
+    struct ggml_tensor * c, ggml_custom3_op_t fun, int n_tasks, void * userdata) {
     return map_custom3(ctx, __func__, a, b, c, fun, n_tasks, userdata, false);
 }
 
 struct ggml_tensor * ggml_map_custom3_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
-                                              struct ggml_tensor * c, ggml_custom3_op_t fun, int n_tasks,
-                                              void * userdata) {
+    struct ggml_tensor * c, ggml_custom3_op_t fun, int n_tasks, void * userdata) {
     return map_custom3(ctx, __func__, a, b, c, fun, n_tasks, userdata, true);
 }

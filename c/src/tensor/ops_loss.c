@@ -1,7 +1,8 @@
 // ops_loss.c - losses. op_params of both: 0, as in early 2024, or 1 and the eps that was asked for.
 #include "tensor/ops.h"
 
-static struct ggml_tensor * loss(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, struct ggml_tensor * b) {
+static struct ggml_tensor * loss(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
+    struct ggml_tensor * b) {
     if (!gb_check_cross_entropy_loss(func, a, b)) {
         return NULL;
     }
@@ -9,8 +10,8 @@ static struct ggml_tensor * loss(struct ggml_context * ctx, const char * func, s
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL);
 }
 
-static struct ggml_tensor * loss_back(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, struct ggml_tensor * b,
-                                      struct ggml_tensor * c) {
+static struct ggml_tensor * loss_back(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
+    struct ggml_tensor * b, struct ggml_tensor * c) {
     if (!gb_check_cross_entropy_loss_back(func, a, b, c)) {
         return NULL;
     }
@@ -27,21 +28,24 @@ static struct ggml_tensor * with_eps(struct ggml_tensor * node, float eps) {
 }
 
 struct ggml_tensor * ggml_cross_entropy_loss(struct ggml_context * ctx, struct ggml_tensor * a,
-                                             struct ggml_tensor * b) {
+    struct ggml_tensor * b) {
     return loss(ctx, __func__, a, b);
 }
 
 struct ggml_tensor * ggml_cross_entropy_loss_back(struct ggml_context * ctx, struct ggml_tensor * a,
-                                                  struct ggml_tensor * b, struct ggml_tensor * c) {
+    struct ggml_tensor * b, struct ggml_tensor * c) {
     return loss_back(ctx, __func__, a, b, c);
 }
 
-struct ggml_tensor * ggml_cross_entropy_loss_eps(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, float eps) {
-    return gb_check_cross_entropy_loss(__func__, a, b) && gb_check_loss_eps(__func__, a, eps) ? with_eps(loss(ctx, __func__, a, b), eps) : NULL;
+struct ggml_tensor * ggml_cross_entropy_loss_eps(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b, float eps) {
+    return gb_check_cross_entropy_loss(__func__, a, b) && gb_check_loss_eps(__func__, a, eps)
+               ? with_eps(loss(ctx, __func__, a, b), eps)
+               : NULL;
 }
 
-struct ggml_tensor * ggml_cross_entropy_loss_eps_back(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
-                                                      struct ggml_tensor * c, float eps) {
+struct ggml_tensor * ggml_cross_entropy_loss_eps_back(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b, struct ggml_tensor * c, float eps) {
     return gb_check_cross_entropy_loss_back(__func__, a, b, c) && gb_check_loss_eps(__func__, a, eps)
                ? with_eps(loss_back(ctx, __func__, a, b, c), eps)
                : NULL;

@@ -10,19 +10,19 @@ struct ggml_tensor * ggml_mul_mat(struct ggml_context * ctx, struct ggml_tensor 
 }
 
 enum ggml_status ggml_mul_mat_set_prec(struct ggml_tensor * a, enum ggml_prec prec) {
-    GB_CHECK_ARG(a, GGML_STATUS_INVALID_ARGUMENT);
+    GB_CHECK_ARG(a);
     GB_FAIL_IF(prec != GGML_PREC_DEFAULT && prec != GGML_PREC_F32, GGML_STATUS_INVALID_ARGUMENT,
-               GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'prec': %d is no precision", __func__, (int) prec);
+        "%s: argument 'prec': %d is no precision", __func__, (int) prec);
     char text[GB_DESCRIBE_SIZE];
     GB_FAIL_IF(a->op != GGML_OP_MUL_MAT && a->op != GGML_OP_MUL_MAT_ID, GGML_STATUS_INVALID_ARGUMENT,
-               GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'a': needs a MUL_MAT or MUL_MAT_ID node, has %s %s",
-               __func__, ggml_op_name(a->op), gb_describe(a, text));
+        "%s: argument 'a': needs a MUL_MAT or MUL_MAT_ID node, has %s %s", __func__, ggml_op_name(a->op),
+        gb_describe(a, text));
     a->op_params[a->op == GGML_OP_MUL_MAT ? 0 : 2] = (int32_t) prec; // MUL_MAT_ID has id and n_as before it
     return GGML_STATUS_SUCCESS;
 }
 
 struct ggml_tensor * ggml_mul_mat_id(struct ggml_context * ctx, struct ggml_tensor * const as[], int n_as,
-                                     struct ggml_tensor * ids, int id, struct ggml_tensor * b) {
+    struct ggml_tensor * ids, int id, struct ggml_tensor * b) {
     if (!gb_check_mul_mat_id(__func__, as, n_as, ids, id, b)) {
         return NULL;
     }

@@ -2,7 +2,7 @@
 #include "tensor/ops.h"
 
 static struct ggml_tensor * norm(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, float eps,
-                                 bool inplace) {
+    bool inplace) {
     if (!gb_check_norm(func, a, eps, inplace)) {
         return NULL;
     }
@@ -20,7 +20,7 @@ struct ggml_tensor * ggml_norm_inplace(struct ggml_context * ctx, struct ggml_te
 }
 
 static struct ggml_tensor * rms_norm(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, float eps,
-                                     bool inplace) {
+    bool inplace) {
     if (!gb_check_rms_norm(func, a, eps)) {
         return NULL;
     }
@@ -38,7 +38,7 @@ struct ggml_tensor * ggml_rms_norm_inplace(struct ggml_context * ctx, struct ggm
 }
 
 struct ggml_tensor * ggml_rms_norm_back(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
-                                        float eps) {
+    float eps) {
     if (!gb_check_rms_norm_back(__func__, a, b, eps)) {
         return NULL;
     }
@@ -48,7 +48,7 @@ struct ggml_tensor * ggml_rms_norm_back(struct ggml_context * ctx, struct ggml_t
 }
 
 static struct ggml_tensor * group_norm(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
-                                       int n_groups, bool inplace) {
+    int n_groups, bool inplace) {
     if (!gb_check_group_norm(func, a, n_groups, inplace)) {
         return NULL;
     }

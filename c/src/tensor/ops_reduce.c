@@ -34,7 +34,7 @@ struct ggml_tensor * ggml_argmax(struct ggml_context * ctx, struct ggml_tensor *
 }
 
 static struct ggml_tensor * argsort(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
-                                    enum ggml_sort_order order) {
+    enum ggml_sort_order order) {
     struct ggml_tensor * node   = gb_op_new(ctx, func, GGML_OP_ARGSORT, GGML_TYPE_I32, gb_shape_like(a));
     const int32_t        params = (int32_t) order;
     gb_op_set_params(node, &params, sizeof(params));
@@ -54,7 +54,7 @@ struct ggml_tensor * ggml_top_k(struct ggml_context * ctx, struct ggml_tensor * 
         return NULL;
     }
     struct ggml_tensor * top = ggml_view_4d(ctx, sorted, k, sorted->ne[1], sorted->ne[2], sorted->ne[3], sorted->nb[1],
-                                            sorted->nb[2], sorted->nb[3], 0);
+        sorted->nb[2], sorted->nb[3], 0);
     return gb_op_keep_if(ctx, sorted, top);
 }
 

@@ -8,7 +8,7 @@ _Static_assert(offsetof(struct gb_rope, n_dims) == 1 * sizeof(int32_t) &&
                    offsetof(struct gb_rope, freq_base) == 5 * sizeof(int32_t) &&
                    offsetof(struct gb_rope, xpos_down) == 12 * sizeof(int32_t) &&
                    sizeof(struct gb_rope) <= GGML_MAX_OP_PARAMS,
-               "gb_rope is the layout of op_params");
+    "gb_rope is the layout of op_params");
 
 static const float freq_base_default = 10000.0f;
 
@@ -18,7 +18,7 @@ static void set_params(struct ggml_tensor * node, const struct gb_rope * params)
 }
 
 static struct ggml_tensor * rope(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
-                                 struct ggml_tensor * b, const struct gb_rope * params, bool inplace) {
+    struct ggml_tensor * b, const struct gb_rope * params, bool inplace) {
     if (!gb_check_rope(func, a, b, params)) {
         return NULL;
     }
@@ -39,19 +39,19 @@ static struct gb_rope plain_rope(int n_dims, int mode, int n_ctx) {
 }
 
 struct ggml_tensor * ggml_rope(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int n_dims,
-                               int mode, int n_ctx) {
+    int mode, int n_ctx) {
     const struct gb_rope params = plain_rope(n_dims, mode, n_ctx);
     return rope(ctx, __func__, a, b, &params, false);
 }
 
 struct ggml_tensor * ggml_rope_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
-                                       int n_dims, int mode, int n_ctx) {
+    int n_dims, int mode, int n_ctx) {
     const struct gb_rope params = plain_rope(n_dims, mode, n_ctx);
     return rope(ctx, __func__, a, b, &params, true);
 }
 
 static struct gb_rope custom_rope(int n_dims, int mode, int n_ctx, int n_orig_ctx, float freq_base, float freq_scale,
-                                  float ext_factor, float attn_factor, float beta_fast, float beta_slow) {
+    float ext_factor, float attn_factor, float beta_fast, float beta_slow) {
     struct gb_rope params = plain_rope(n_dims, mode, n_ctx);
     params.n_orig_ctx     = n_orig_ctx;
     params.freq_base      = freq_base;
@@ -64,25 +64,23 @@ static struct gb_rope custom_rope(int n_dims, int mode, int n_ctx, int n_orig_ct
 }
 
 struct ggml_tensor * ggml_rope_custom(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
-                                      int n_dims, int mode, int n_ctx, int n_orig_ctx, float freq_base,
-                                      float freq_scale, float ext_factor, float attn_factor, float beta_fast,
-                                      float beta_slow) {
+    int n_dims, int mode, int n_ctx, int n_orig_ctx, float freq_base, float freq_scale, float ext_factor,
+    float attn_factor, float beta_fast, float beta_slow) {
     const struct gb_rope params = custom_rope(n_dims, mode, n_ctx, n_orig_ctx, freq_base, freq_scale, ext_factor,
-                                              attn_factor, beta_fast, beta_slow);
+        attn_factor, beta_fast, beta_slow);
     return rope(ctx, __func__, a, b, &params, false);
 }
 
 struct ggml_tensor * ggml_rope_custom_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
-                                              int n_dims, int mode, int n_ctx, int n_orig_ctx, float freq_base,
-                                              float freq_scale, float ext_factor, float attn_factor, float beta_fast,
-                                              float beta_slow) {
+    int n_dims, int mode, int n_ctx, int n_orig_ctx, float freq_base, float freq_scale, float ext_factor,
+    float attn_factor, float beta_fast, float beta_slow) {
     const struct gb_rope params = custom_rope(n_dims, mode, n_ctx, n_orig_ctx, freq_base, freq_scale, ext_factor,
-                                              attn_factor, beta_fast, beta_slow);
+        attn_factor, beta_fast, beta_slow);
     return rope(ctx, __func__, a, b, &params, true);
 }
 
 struct ggml_tensor * ggml_rope_xpos_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
-                                            int n_dims, float base, bool down) {
+    int n_dims, float base, bool down) {
     struct gb_rope params = plain_rope(n_dims, 0, 0);
     params.xpos_base      = base;
     params.xpos_down      = down;
@@ -90,11 +88,10 @@ struct ggml_tensor * ggml_rope_xpos_inplace(struct ggml_context * ctx, struct gg
 }
 
 struct ggml_tensor * ggml_rope_back(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
-                                    int n_dims, int mode, int n_ctx, int n_orig_ctx, float freq_base, float freq_scale,
-                                    float ext_factor, float attn_factor, float beta_fast, float beta_slow,
-                                    float xpos_base, bool xpos_down) {
+    int n_dims, int mode, int n_ctx, int n_orig_ctx, float freq_base, float freq_scale, float ext_factor,
+    float attn_factor, float beta_fast, float beta_slow, float xpos_base, bool xpos_down) {
     struct gb_rope params = custom_rope(n_dims, mode, n_ctx, n_orig_ctx, freq_base, freq_scale, ext_factor, attn_factor,
-                                        beta_fast, beta_slow);
+        beta_fast, beta_slow);
     params.xpos_base      = xpos_base;
     params.xpos_down      = xpos_down;
     if (!gb_check_rope_back(__func__, a, b, &params)) {
@@ -112,8 +109,8 @@ static float turning_dim(int n_dims, int n_orig_ctx, float freq_base, float beta
 }
 
 void ggml_rope_yarn_corr_dims(int n_dims, int n_orig_ctx, float freq_base, float beta_fast, float beta_slow,
-                              float dims[2]) {
-    GB_CHECK_ARG(dims, );
+    float dims[2]) {
+    GB_CHECK_ARG_RETURNING(dims, );
     dims[0] = fmaxf(0, floorf(turning_dim(n_dims, n_orig_ctx, freq_base, beta_fast)));
     dims[1] = fminf((float) ((int64_t) n_dims - 1), ceilf(turning_dim(n_dims, n_orig_ctx, freq_base, beta_slow)));
 }

@@ -2,7 +2,7 @@
 #include "tensor/ops.h"
 
 static struct ggml_tensor * soft_max(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
-                                     struct ggml_tensor * mask, float scale, bool inplace) {
+    struct ggml_tensor * mask, float scale, bool inplace) {
     if (!gb_check_soft_max(func, a, mask)) {
         return NULL;
     }
@@ -20,11 +20,12 @@ struct ggml_tensor * ggml_soft_max_inplace(struct ggml_context * ctx, struct ggm
 }
 
 struct ggml_tensor * ggml_soft_max_ext(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * mask,
-                                       float scale) {
+    float scale) {
     return soft_max(ctx, __func__, a, mask, scale, false);
 }
 
-struct ggml_tensor * ggml_soft_max_bias(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * mask, float scale, float max_bias) {
+struct ggml_tensor * ggml_soft_max_bias(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * mask,
+    float scale, float max_bias) {
     if (!gb_check_soft_max(__func__, a, mask) || !gb_check_max_bias(__func__, a, mask, max_bias)) {
         return NULL;
     }
@@ -36,7 +37,7 @@ struct ggml_tensor * ggml_soft_max_bias(struct ggml_context * ctx, struct ggml_t
 }
 
 static struct ggml_tensor * soft_max_back(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
-                                          struct ggml_tensor * b, bool inplace) {
+    struct ggml_tensor * b, bool inplace) {
     if (!gb_check_soft_max_back(func, a, b)) {
         return NULL;
     }
@@ -48,12 +49,12 @@ struct ggml_tensor * ggml_soft_max_back(struct ggml_context * ctx, struct ggml_t
 }
 
 struct ggml_tensor * ggml_soft_max_back_inplace(struct ggml_context * ctx, struct ggml_tensor * a,
-                                                struct ggml_tensor * b) {
+    struct ggml_tensor * b) {
     return soft_max_back(ctx, __func__, a, b, true);
 }
 
 static struct ggml_tensor * diag_mask(struct ggml_context * ctx, const char * func, enum ggml_op op,
-                                      struct ggml_tensor * a, int n_past, bool inplace) {
+    struct ggml_tensor * a, int n_past, bool inplace) {
     if (!gb_check_diag_mask(func, a, n_past, inplace)) {
         return NULL;
     }
@@ -80,7 +81,7 @@ struct ggml_tensor * ggml_diag_mask_zero_inplace(struct ggml_context * ctx, stru
 }
 
 struct ggml_tensor * ggml_alibi(struct ggml_context * ctx, struct ggml_tensor * a, int n_past, int n_head,
-                                float bias_max) {
+    float bias_max) {
     if (!gb_check_alibi(__func__, a, n_head)) {
         return NULL;
     }

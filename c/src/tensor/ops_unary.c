@@ -2,7 +2,7 @@
 #include "tensor/ops.h"
 
 static struct ggml_tensor * unary(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
-                                  enum ggml_unary_op kind, bool inplace) {
+    enum ggml_unary_op kind, bool inplace) {
     if (!gb_check_unary(func, a, kind)) {
         return NULL;
     }
@@ -56,7 +56,7 @@ UNARY(hardsigmoid, HARDSIGMOID)
 
 // Operators of their own, without parameters.
 static struct ggml_tensor * plain(struct ggml_context * ctx, const char * func, enum ggml_op op, struct ggml_tensor * a,
-                                  bool inplace) {
+    bool inplace) {
     if (!gb_check_1(func, a)) {
         return NULL;
     }
@@ -88,7 +88,7 @@ struct ggml_tensor * ggml_log_inplace(struct ggml_context * ctx, struct ggml_ten
 }
 
 struct ggml_tensor * ggml_leaky_relu(struct ggml_context * ctx, struct ggml_tensor * a, float negative_slope,
-                                     bool inplace) {
+    bool inplace) {
     if (!gb_check_1(__func__, a)) {
         return NULL;
     }
@@ -108,7 +108,7 @@ struct ggml_tensor * ggml_clamp(struct ggml_context * ctx, struct ggml_tensor * 
 }
 
 static struct ggml_tensor * scale(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, float s,
-                                  bool inplace) {
+    bool inplace) {
     if (!gb_check_1(func, a)) {
         return NULL;
     }

@@ -3,7 +3,7 @@
 #include "tensor/ops.h"
 
 static struct ggml_tensor * reshape(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, int ndim,
-                                    const int64_t ne[4]) {
+    const int64_t ne[4]) {
     if (!gb_check_reshape(func, a, ne)) {
         return NULL;
     }
@@ -25,18 +25,18 @@ struct ggml_tensor * ggml_reshape_2d(struct ggml_context * ctx, struct ggml_tens
 }
 
 struct ggml_tensor * ggml_reshape_3d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0, int64_t ne1,
-                                     int64_t ne2) {
+    int64_t ne2) {
     return reshape(ctx, __func__, a, 3, (const int64_t[4]){ ne0, ne1, ne2, 1 });
 }
 
 struct ggml_tensor * ggml_reshape_4d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0, int64_t ne1,
-                                     int64_t ne2, int64_t ne3) {
+    int64_t ne2, int64_t ne3) {
     return reshape(ctx, __func__, a, 4, (const int64_t[4]){ ne0, ne1, ne2, ne3 });
 }
 
 // nb NULL: contiguous.
 static struct ggml_tensor * view(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, int ndim,
-                                 const int64_t ne[4], const size_t * nb, size_t offset) {
+    const int64_t ne[4], const size_t * nb, size_t offset) {
     if (!gb_check_1(func, a)) {
         return NULL;
     }
@@ -57,26 +57,26 @@ struct ggml_tensor * ggml_view_1d(struct ggml_context * ctx, struct ggml_tensor 
 }
 
 struct ggml_tensor * ggml_view_2d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0, int64_t ne1,
-                                  size_t nb1, size_t offset) {
+    size_t nb1, size_t offset) {
     const size_t nb2 = next_stride(nb1, ne1);
     return view(ctx, __func__, a, 2, (const int64_t[4]){ ne0, ne1, 1, 1 },
-                (const size_t[4]){ a != NULL ? ggml_type_size(a->type) : 0, nb1, nb2, nb2 }, offset);
+        (const size_t[4]){ a != NULL ? ggml_type_size(a->type) : 0, nb1, nb2, nb2 }, offset);
 }
 
 struct ggml_tensor * ggml_view_3d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0, int64_t ne1,
-                                  int64_t ne2, size_t nb1, size_t nb2, size_t offset) {
+    int64_t ne2, size_t nb1, size_t nb2, size_t offset) {
     return view(ctx, __func__, a, 3, (const int64_t[4]){ ne0, ne1, ne2, 1 },
-                (const size_t[4]){ a != NULL ? ggml_type_size(a->type) : 0, nb1, nb2, next_stride(nb2, ne2) }, offset);
+        (const size_t[4]){ a != NULL ? ggml_type_size(a->type) : 0, nb1, nb2, next_stride(nb2, ne2) }, offset);
 }
 
 struct ggml_tensor * ggml_view_4d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0, int64_t ne1,
-                                  int64_t ne2, int64_t ne3, size_t nb1, size_t nb2, size_t nb3, size_t offset) {
+    int64_t ne2, int64_t ne3, size_t nb1, size_t nb2, size_t nb3, size_t offset) {
     return view(ctx, __func__, a, 4, (const int64_t[4]){ ne0, ne1, ne2, ne3 },
-                (const size_t[4]){ a != NULL ? ggml_type_size(a->type) : 0, nb1, nb2, nb3 }, offset);
+        (const size_t[4]){ a != NULL ? ggml_type_size(a->type) : 0, nb1, nb2, nb3 }, offset);
 }
 
 struct ggml_tensor * ggml_permute(struct ggml_context * ctx, struct ggml_tensor * a, int axis0, int axis1, int axis2,
-                                  int axis3) {
+    int axis3) {
     const int axes[4] = { axis0, axis1, axis2, axis3 };
     if (!gb_check_permute(__func__, a, axes)) {
         return NULL;

@@ -30,7 +30,7 @@ struct ggml_tensor * ggml_get_rel_pos(struct ggml_context * ctx, struct ggml_ten
 }
 
 static struct ggml_tensor * add_rel_pos(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
-                                        struct ggml_tensor * pw, struct ggml_tensor * ph, bool inplace) {
+    struct ggml_tensor * pw, struct ggml_tensor * ph, bool inplace) {
     if (!gb_check_add_rel_pos(func, a, pw, ph)) {
         return NULL;
     }
@@ -41,11 +41,11 @@ static struct ggml_tensor * add_rel_pos(struct ggml_context * ctx, const char * 
 }
 
 struct ggml_tensor * ggml_add_rel_pos(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * pw,
-                                      struct ggml_tensor * ph) {
+    struct ggml_tensor * ph) {
     return add_rel_pos(ctx, __func__, a, pw, ph, false);
 }
 
 struct ggml_tensor * ggml_add_rel_pos_inplace(struct ggml_context * ctx, struct ggml_tensor * a,
-                                              struct ggml_tensor * pw, struct ggml_tensor * ph) {
+    struct ggml_tensor * pw, struct ggml_tensor * ph) {
     return add_rel_pos(ctx, __func__, a, pw, ph, true);
 }

@@ -6,13 +6,9 @@
 
 #include "tensor/tensor.h"
 
-static const struct ggml_tensor * at(const struct gb_call * call, int i) {
-    return call->list[i].t;
-}
+static const struct ggml_tensor * at(const struct gb_call * call, int i) { return call->list[i].t; }
 
-static const char * role(const struct gb_call * call, int i) {
-    return call->list[i].role;
-}
+static const char * role(const struct gb_call * call, int i) { return call->list[i].role; }
 
 // Writes what a mark without its braces, `text` of `n` bytes, says in C; returns how much.
 static int write_mark(const char * text, int n, char * out, size_t size) {
@@ -70,7 +66,7 @@ static void report(const struct gb_call * call, enum ggml_status status, const c
     for (int i = 0; i < call->n; i++) {
         char      description[GB_DESCRIBE_SIZE];
         const int n = snprintf(operands + used, sizeof(operands) - used, "%s%s %s", i > 0 ? ", " : "", role(call, i),
-                               gb_describe(at(call, i), description));
+            gb_describe(at(call, i), description));
         used        = GB_MIN(used + (size_t) GB_MAX(n, 0), sizeof(operands) - 1);
     }
     char reason[GB_REASON_SIZE], words[GB_REASON_SIZE];
@@ -118,19 +114,22 @@ void gb_rule_unequal(const struct gb_call * call, int i, int di, int j, int dj) 
     const int64_t x = at(call, i)->ne[di];
     const int64_t y = at(call, j)->ne[dj];
     if (di == dj) {
-        gb_rule_broken(call, "{%s,%s.%d} must be equal (%lld != %lld)", role(call, i), role(call, j), di, (long long) x, (long long) y);
+        gb_rule_broken(call, "{%s,%s.%d} must be equal (%lld != %lld)", role(call, i), role(call, j), di, (long long) x,
+            (long long) y);
     } else {
-        gb_rule_broken(call, "{%s.%d} must equal {%s.%d} (%lld != %lld)", role(call, i), di, role(call, j), dj, (long long) x, (long long) y);
+        gb_rule_broken(call, "{%s.%d} must equal {%s.%d} (%lld != %lld)", role(call, i), di, role(call, j), dj,
+            (long long) x, (long long) y);
     }
 }
 
 void gb_rule_other_size(const struct gb_call * call, int i, int di, int64_t size) {
-    gb_rule_broken(call, "{%s.%d} must be %lld, has %lld", role(call, i), di, (long long) size, (long long) at(call, i)->ne[di]);
+    gb_rule_broken(call, "{%s.%d} must be %lld, has %lld", role(call, i), di, (long long) size,
+        (long long) at(call, i)->ne[di]);
 }
 
 void gb_rule_does_not_divide(const struct gb_call * call, int i, int j, int d) {
     gb_rule_broken(call, "{%s.%d} must be a multiple of that of {%s} (%lld, %lld)", role(call, j), d, role(call, i),
-                   (long long) at(call, j)->ne[d], (long long) at(call, i)->ne[d]);
+        (long long) at(call, j)->ne[d], (long long) at(call, i)->ne[d]);
 }
 
 static const char * type_name(enum ggml_type type) {
@@ -140,7 +139,7 @@ static const char * type_name(enum ggml_type type) {
 
 void gb_rule_other_types(const struct gb_call * call, int i, int j) {
     gb_rule_broken(call, "{%s} and {%s} must have the same type ({#%s}, {#%s})", role(call, i), role(call, j),
-                   type_name(at(call, i)->type), type_name(at(call, j)->type));
+        type_name(at(call, i)->type), type_name(at(call, j)->type));
 }
 
 void gb_rule_other_type(const struct gb_call * call, int i, enum ggml_type type) {
@@ -150,18 +149,18 @@ void gb_rule_other_type(const struct gb_call * call, int i, enum ggml_type type)
 void gb_rule_gaps(const struct gb_call * call, int i) {
     const struct ggml_tensor * t = at(call, i);
     gb_rule_broken(call, "{%s} must be contiguous{!, has strides [%zu, %zu, %zu, %zu] in bytes: see ggml_cont}",
-                   role(call, i), t->nb[0], t->nb[1], t->nb[2], t->nb[3]);
+        role(call, i), t->nb[0], t->nb[1], t->nb[2], t->nb[3]);
 }
 
 void gb_rule_transposed(const struct gb_call * call, int i) {
-    gb_rule_broken(call, "{%s} must not be transposed{! (strides %zu > %zu): see ggml_cont}", role(call, i), at(call, i)->nb[0],
-                   at(call, i)->nb[1]);
+    gb_rule_broken(call, "{%s} must not be transposed{! (strides %zu > %zu): see ggml_cont}", role(call, i),
+        at(call, i)->nb[0], at(call, i)->nb[1]);
 }
 
 void gb_rule_more_dims(const struct gb_call * call, int i, int n, int d) {
     static const char * const nouns[GGML_MAX_DIMS] = { "a scalar", "a vector", "a matrix", "of at most 3 dimensions" };
     gb_rule_broken(call, "{%s} must be %s, {~%s.%d} is %lld", role(call, i), nouns[n], role(call, i), d,
-                   (long long) at(call, i)->ne[d]);
+        (long long) at(call, i)->ne[d]);
 }
 
 void gb_rule_has_grad(const struct gb_call * call, int i) {
@@ -173,5 +172,6 @@ void gb_rule_too_small(const struct gb_call * call, const char * what, int64_t v
 }
 
 void gb_rule_out_of_range(const struct gb_call * call, const char * what, int64_t value, int64_t min, int64_t max) {
-    gb_rule_broken(call, "%s must be in %lld .. %lld, is %lld", what, (long long) min, (long long) max, (long long) value);
+    gb_rule_broken(call, "%s must be in %lld .. %lld, is %lld", what, (long long) min, (long long) max,
+        (long long) value);
 }

@@ -4,11 +4,11 @@
 // operands and the values that break it, and returns false. Rules therefore chain with &&, and the first broken one is
 // the one reported. The first rule of every chain is gb_rule_given: all others may look into the tensors.
 //
-// A call without a function's name is a node that was built before (validate.c): nothing is reported, and only shapes and
-// parameters matter. Its gradient may have come since, and types and strides are asked by who computes it.
+// A call without a function's name is a node that was built before (validate.c): nothing is reported, and only shapes
+// and parameters matter. Its gradient may have come since, and types and strides are asked by who computes it.
 //
-// Rules are looked at for every node that is built and for every node that is planned, and nearly all of them hold: what finds that is
-// inlined, what reports is not.
+// Rules are looked at for every node that is built and for every node that is planned, and nearly all of them hold:
+// what finds that is inlined, what reports is not.
 #ifndef GB_TENSOR_RULE_H
 #define GB_TENSOR_RULE_H
 
@@ -31,14 +31,20 @@ struct gb_call {
 };
 
 // The operands live as long as the block.
-#define GB_CALL(func, ...) \
-    { func, (int) (sizeof((const struct gb_operand[]){ __VA_ARGS__ }) / sizeof(struct gb_operand)), (const struct gb_operand[]){ __VA_ARGS__ } }
-#define GB_OPERAND(a) { #a, a }
-#define GB_CALL_1(func, a)             GB_CALL(func, GB_OPERAND(a))
-#define GB_CALL_2(func, a, b)          GB_CALL(func, GB_OPERAND(a), GB_OPERAND(b))
-#define GB_CALL_3(func, a, b, c)       GB_CALL(func, GB_OPERAND(a), GB_OPERAND(b), GB_OPERAND(c))
-#define GB_CALL_4(func, a, b, c, d)    GB_CALL(func, GB_OPERAND(a), GB_OPERAND(b), GB_OPERAND(c), GB_OPERAND(d))
-#define GB_CALL_5(func, a, b, c, d, e) GB_CALL(func, GB_OPERAND(a), GB_OPERAND(b), GB_OPERAND(c), GB_OPERAND(d), GB_OPERAND(e))
+#define GB_CALL(func, ...)                                                                             \
+    {                                                                                                  \
+        func, (int) (sizeof((const struct gb_operand[]) { __VA_ARGS__ }) / sizeof(struct gb_operand)), \
+            (const struct gb_operand[]) {                                                              \
+            __VA_ARGS__                                                                                \
+        }                                                                                              \
+    }
+#define GB_OPERAND(a)               { #a, a }
+#define GB_CALL_1(func, a)          GB_CALL(func, GB_OPERAND(a))
+#define GB_CALL_2(func, a, b)       GB_CALL(func, GB_OPERAND(a), GB_OPERAND(b))
+#define GB_CALL_3(func, a, b, c)    GB_CALL(func, GB_OPERAND(a), GB_OPERAND(b), GB_OPERAND(c))
+#define GB_CALL_4(func, a, b, c, d) GB_CALL(func, GB_OPERAND(a), GB_OPERAND(b), GB_OPERAND(c), GB_OPERAND(d))
+#define GB_CALL_5(func, a, b, c, d, e) \
+    GB_CALL(func, GB_OPERAND(a), GB_OPERAND(b), GB_OPERAND(c), GB_OPERAND(d), GB_OPERAND(e))
 
 // Reports "func: operands: reason"; returns false. What another interface calls by other names is marked in the reason
 // (gb_last_reason):
@@ -96,20 +102,24 @@ static inline bool gb_rule_size(const struct gb_call * call, int i, int di, int6
 
 // j.ne[d] is a multiple of i.ne[d]
 static inline bool gb_rule_divides(const struct gb_call * call, int i, int j, int d) {
-    return gb_size_divides(call->list[i].t->ne[d], call->list[j].t->ne[d]) || (gb_rule_does_not_divide(call, i, j, d), false);
+    return gb_size_divides(call->list[i].t->ne[d], call->list[j].t->ne[d]) ||
+           (gb_rule_does_not_divide(call, i, j, d), false);
 }
 
 static inline bool gb_rule_same_shape(const struct gb_call * call, int i, int j) {
-    return gb_rule_equal(call, i, 0, j, 0) && gb_rule_equal(call, i, 1, j, 1) && gb_rule_equal(call, i, 2, j, 2) && gb_rule_equal(call, i, 3, j, 3);
+    return gb_rule_equal(call, i, 0, j, 0) && gb_rule_equal(call, i, 1, j, 1) && gb_rule_equal(call, i, 2, j, 2) &&
+           gb_rule_equal(call, i, 3, j, 3);
 }
 
 // i repeats over j in every dimension
 static inline bool gb_rule_repeats(const struct gb_call * call, int i, int j) {
-    return gb_rule_divides(call, i, j, 0) && gb_rule_divides(call, i, j, 1) && gb_rule_divides(call, i, j, 2) && gb_rule_divides(call, i, j, 3);
+    return gb_rule_divides(call, i, j, 0) && gb_rule_divides(call, i, j, 1) && gb_rule_divides(call, i, j, 2) &&
+           gb_rule_divides(call, i, j, 3);
 }
 
 static inline bool gb_rule_same_type(const struct gb_call * call, int i, int j) {
-    return gb_rule_is_built(call) || call->list[i].t->type == call->list[j].t->type || (gb_rule_other_types(call, i, j), false);
+    return gb_rule_is_built(call) || call->list[i].t->type == call->list[j].t->type ||
+           (gb_rule_other_types(call, i, j), false);
 }
 
 static inline bool gb_rule_type(const struct gb_call * call, int i, enum ggml_type type) {
@@ -122,7 +132,8 @@ static inline bool gb_rule_contiguous(const struct gb_call * call, int i) {
 
 static inline bool gb_rule_not_transposed(const struct gb_call * call, int i) {
     const struct ggml_tensor * t = call->list[i].t;
-    return gb_rule_is_built(call) || !ggml_is_transposed(t) || ggml_nelements(t) == 0 || (gb_rule_transposed(call, i), false);
+    return gb_rule_is_built(call) || !ggml_is_transposed(t) || ggml_nelements(t) == 0 ||
+           (gb_rule_transposed(call, i), false);
 }
 
 // ne[d] == 1 for d >= n: 0 a scalar, 1 a vector, 2 a matrix
@@ -151,7 +162,8 @@ static inline bool gb_rule_at_least(const struct gb_call * call, const char * wh
     return value >= min || (gb_rule_too_small(call, what, value, min), false);
 }
 
-static inline bool gb_rule_in_range(const struct gb_call * call, const char * what, int64_t value, int64_t min, int64_t max) {
+static inline bool gb_rule_in_range(const struct gb_call * call, const char * what, int64_t value, int64_t min,
+    int64_t max) {
     return (value >= min && value <= max) || (gb_rule_out_of_range(call, what, value, min, max), false);
 }
 

@@ -1,7 +1,8 @@
-// shapes.h - the shape of an operator's result, from its sources and parameters: what builders give a node (ops_*.c), and what a node is
-// looked at against later (validate.c).
+// shapes.h - the shape of an operator's result, from its sources and parameters: what builders give a node (ops_*.c),
+// and what a node is looked at against later (validate.c).
 //
-// Everything was checked before (check.h); a size that does not fit into 64 bits, or comes of a negative one, is -1, which no tensor can have.
+// Everything was checked before (check.h); a size that does not fit into 64 bits, or comes of a negative one, is -1,
+// which no tensor can have.
 #ifndef GB_TENSOR_SHAPES_H
 #define GB_TENSOR_SHAPES_H
 
@@ -12,9 +13,7 @@ struct gb_shape {
     int64_t ne[4];
 };
 
-static inline int64_t gb_size_sum(int64_t x, int64_t y) {
-    return x < 0 || y < 0 || x > INT64_MAX - y ? -1 : x + y;
-}
+static inline int64_t gb_size_sum(int64_t x, int64_t y) { return x < 0 || y < 0 || x > INT64_MAX - y ? -1 : x + y; }
 
 static inline int64_t gb_size_product(int64_t x, int64_t y) {
     int64_t r;
@@ -22,24 +21,16 @@ static inline int64_t gb_size_product(int64_t x, int64_t y) {
 }
 
 static inline struct gb_shape gb_shape_of(int64_t ne0, int64_t ne1, int64_t ne2, int64_t ne3) {
-    return (struct gb_shape){ { ne0, ne1, ne2, ne3 } };
+    return (struct gb_shape) { { ne0, ne1, ne2, ne3 } };
 }
 
-static inline struct gb_shape gb_shape_like(gb_ct t) {
-    return gb_shape_of(t->ne[0], t->ne[1], t->ne[2], t->ne[3]);
-}
+static inline struct gb_shape gb_shape_like(gb_ct t) { return gb_shape_of(t->ne[0], t->ne[1], t->ne[2], t->ne[3]); }
 
-static inline struct gb_shape gb_shape_scalar(void) {
-    return gb_shape_of(1, 1, 1, 1);
-}
+static inline struct gb_shape gb_shape_scalar(void) { return gb_shape_of(1, 1, 1, 1); }
 
-static inline struct gb_shape gb_shape_per_row(gb_ct a) {
-    return gb_shape_of(1, a->ne[1], a->ne[2], a->ne[3]);
-}
+static inline struct gb_shape gb_shape_per_row(gb_ct a) { return gb_shape_of(1, a->ne[1], a->ne[2], a->ne[3]); }
 
-static inline struct gb_shape gb_shape_argmax(gb_ct a) {
-    return gb_shape_of(a->ne[1], 1, 1, 1);
-}
+static inline struct gb_shape gb_shape_argmax(gb_ct a) { return gb_shape_of(a->ne[1], 1, 1, 1); }
 
 static inline struct gb_shape gb_shape_concat(gb_ct a, gb_ct b) {
     return gb_shape_of(a->ne[0], a->ne[1], gb_size_sum(a->ne[2], b->ne[2]), a->ne[3]);
@@ -57,9 +48,7 @@ static inline struct gb_shape gb_shape_get_rows(gb_ct a, gb_ct b) {
     return gb_shape_of(a->ne[0], b->ne[0], b->ne[1], b->ne[2]);
 }
 
-static inline struct gb_shape gb_shape_diag(gb_ct a) {
-    return gb_shape_of(a->ne[0], a->ne[0], a->ne[2], a->ne[3]);
-}
+static inline struct gb_shape gb_shape_diag(gb_ct a) { return gb_shape_of(a->ne[0], a->ne[0], a->ne[2], a->ne[3]); }
 
 // One row: the three gradients, each with a gap up to the next 16-byte boundary.
 static inline struct gb_shape gb_shape_flash_attn_back(gb_ct q, gb_ct k, gb_ct v) {
@@ -74,7 +63,8 @@ static inline struct gb_shape gb_shape_flash_attn_back(gb_ct q, gb_ct k, gb_ct v
 
 static inline struct gb_shape gb_shape_im2col(gb_ct a, gb_ct b, const struct gb_conv * v) {
     const int64_t area = gb_size_product(a->ne[0], a->ne[1]), ow = gb_conv_out(b->ne[0], a->ne[0], v->s0, v->p0, v->d0);
-    return v->is_2d ? gb_shape_of(gb_size_product(area, a->ne[2]), ow, gb_conv_out(b->ne[1], a->ne[1], v->s1, v->p1, v->d1), b->ne[3])
+    return v->is_2d ? gb_shape_of(gb_size_product(area, a->ne[2]), ow,
+                          gb_conv_out(b->ne[1], a->ne[1], v->s1, v->p1, v->d1), b->ne[3])
                     : gb_shape_of(area, ow, b->ne[2], 1);
 }
 
@@ -88,7 +78,8 @@ static inline struct gb_shape gb_shape_conv_transpose_1d(gb_ct a, gb_ct b, int s
 }
 
 static inline struct gb_shape gb_shape_conv_transpose_2d(gb_ct a, gb_ct b, int stride) {
-    return gb_shape_of(gb_size_spread(b->ne[0], stride, a->ne[0]), gb_size_spread(b->ne[1], stride, a->ne[1]), a->ne[2], b->ne[3]);
+    return gb_shape_of(gb_size_spread(b->ne[0], stride, a->ne[0]), gb_size_spread(b->ne[1], stride, a->ne[1]), a->ne[2],
+        b->ne[3]);
 }
 
 static inline struct gb_shape gb_shape_pool_1d(gb_ct a, int k, int s, int p) {
@@ -96,7 +87,8 @@ static inline struct gb_shape gb_shape_pool_1d(gb_ct a, int k, int s, int p) {
 }
 
 static inline struct gb_shape gb_shape_pool_2d(gb_ct a, const int k[2], const int s[2], const float p[2]) {
-    return gb_shape_of(gb_pool_out(a->ne[0], k[0], s[0], (double) p[0]), gb_pool_out(a->ne[1], k[1], s[1], (double) p[1]), a->ne[2], 1);
+    return gb_shape_of(gb_pool_out(a->ne[0], k[0], s[0], (double) p[0]),
+        gb_pool_out(a->ne[1], k[1], s[1], (double) p[1]), a->ne[2], 1);
 }
 
 static inline struct gb_shape gb_shape_upscale(gb_ct a, int factor) {
@@ -104,7 +96,8 @@ static inline struct gb_shape gb_shape_upscale(gb_ct a, int factor) {
 }
 
 static inline struct gb_shape gb_shape_pad(gb_ct a, const int p[4]) {
-    return gb_shape_of(gb_size_sum(a->ne[0], p[0]), gb_size_sum(a->ne[1], p[1]), gb_size_sum(a->ne[2], p[2]), gb_size_sum(a->ne[3], p[3]));
+    return gb_shape_of(gb_size_sum(a->ne[0], p[0]), gb_size_sum(a->ne[1], p[1]), gb_size_sum(a->ne[2], p[2]),
+        gb_size_sum(a->ne[3], p[3]));
 }
 
 static inline int64_t gb_windows(int64_t n, int64_t w) { // of w positions, that cover n
@@ -123,8 +116,6 @@ static inline struct gb_shape gb_shape_get_rel_pos(gb_ct a, int64_t qh, int64_t 
     return gb_shape_of(a->ne[0], kh, qh, 1);
 }
 
-static inline struct gb_shape gb_shape_get_rows_back(gb_ct c) {
-    return gb_shape_of(c->ne[0], c->ne[1], 1, 1);
-}
+static inline struct gb_shape gb_shape_get_rows_back(gb_ct c) { return gb_shape_of(c->ne[0], c->ne[1], 1, 1); }
 
 #endif // GB_TENSOR_SHAPES_H

@@ -1,13 +1,13 @@
 // tensor.c - tensors: making them, views, layouts, names, flags, op names, descriptions for messages.
 //
-// A tensor is a shape over bytes. What is checked here, once, holds everywhere: sizes never overflow, and a view lies inside the
-// bytes of its root. Builders make their results with gb_tensor_new and gb_tensor_view only.
+// A tensor is a shape over bytes. What is checked here, once, holds everywhere: sizes never overflow, and a view lies
+// inside the bytes of its root. Builders make their results with gb_tensor_new and gb_tensor_view only.
 #include "tensor.h"
 
 #include <stdio.h>
 
 
-// --------------------------------------------------------------------------------------------------------------------- making
+// -------------------------------------------------------------------------------------------------------------- making
 
 // "[1, 2, 3]"; returns buf
 static const char * shape_text(int n_dims, const int64_t * ne, char buf[96]) {
@@ -20,62 +20,63 @@ static const char * shape_text(int n_dims, const int64_t * ne, char buf[96]) {
 }
 
 // Alignment that elements of the type need to be read in place, in bytes.
-static size_t element_alignment(enum ggml_type type) {
-    return ggml_is_quantized(type) ? 4 : ggml_type_size(type);
-}
+static size_t element_alignment(enum ggml_type type) { return ggml_is_quantized(type) ? 4 : ggml_type_size(type); }
 
 static bool check_type_and_dims(const char * func, enum ggml_type type, int n_dims, const int64_t * ne) {
-    GB_FAIL_IF(!gb_type_is_valid(type), false, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'type': %d is no valid type", func, (int) type);
-    GB_FAIL_IF(n_dims < 1 || n_dims > GGML_MAX_DIMS, false, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: argument 'n_dims': needs 1 to %d, has %d", func, GGML_MAX_DIMS, n_dims);
-    GB_FAIL_IF(ne == NULL, false, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'ne' is NULL", func);
+    GB_FAIL_IF_RETURNING(!gb_type_is_valid(type), false, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: argument 'type': %d is no valid type", func, (int) type);
+    GB_FAIL_IF_RETURNING(n_dims < 1 || n_dims > GGML_MAX_DIMS, false, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: argument 'n_dims': needs 1 to %d, has %d", func, GGML_MAX_DIMS, n_dims);
+    GB_FAIL_IF_RETURNING(ne == NULL, false, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'ne' is NULL", func);
     return true;
 }
 
 // Type, shape and contiguous strides of `t`; its size in bytes. Reports what does not fit.
-static bool set_shape(struct ggml_tensor * t, const char * func, enum ggml_type type, int n_dims, const int64_t * ne, size_t * bytes) {
+static bool set_shape(struct ggml_tensor * t, const char * func, enum ggml_type type, int n_dims, const int64_t * ne,
+    size_t * bytes) {
     if (!check_type_and_dims(func, type, n_dims, ne)) {
         return false;
     }
     char text[96];
-    t->type = type;
+    t->type            = type;
     int64_t n_elements = 1;
     bool    fits       = true;
     for (int d = 0; d < GGML_MAX_DIMS; d++) {
         t->ne[d] = d < n_dims ? ne[d] : 1;
-        GB_FAIL_IF(t->ne[d] < 0, false, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'ne': %s has a negative dimension", func,
-                   shape_text(n_dims, ne, text));
+        GB_FAIL_IF_RETURNING(t->ne[d] < 0, false, GGML_STATUS_INVALID_ARGUMENT,
+            "%s: argument 'ne': %s has a negative dimension", func, shape_text(n_dims, ne, text));
         fits = fits && gb_mul_i64(n_elements, t->ne[d], &n_elements);
     }
     const int blck = ggml_blck_size(type);
-    GB_FAIL_IF(blck > 1 && t->ne[0] % blck != 0, false, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: argument 'ne': ne0 of %s needs to be a multiple of %d (the block size of %s)", func, shape_text(n_dims, ne, text),
-               blck, ggml_type_name(type));
-    t->nb[0]     = ggml_type_size(type);
+    GB_FAIL_IF_RETURNING(blck > 1 && t->ne[0] % blck != 0, false, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: argument 'ne': ne0 of %s needs to be a multiple of %d (the block size of %s)", func,
+        shape_text(n_dims, ne, text), blck, ggml_type_name(type));
+    t->nb[0]      = ggml_type_size(type);
     size_t extent = t->nb[0];
     for (int d = 0; d < GGML_MAX_DIMS && fits; d++) {
-        fits = gb_mul_size(extent, (size_t) (d == 0 && blck > 1 ? t->ne[0] / blck : t->ne[d]), &extent) && extent <= PTRDIFF_MAX;
+        fits = gb_mul_size(extent, (size_t) (d == 0 && blck > 1 ? t->ne[0] / blck : t->ne[d]), &extent) &&
+               extent <= PTRDIFF_MAX;
         if (d + 1 < GGML_MAX_DIMS) {
             t->nb[d + 1] = extent;
         }
     }
-    GB_FAIL_IF(!fits, false, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'ne': the size of %s %s overflows", func,
-               ggml_type_name(type), shape_text(n_dims, ne, text));
+    GB_FAIL_IF_RETURNING(!fits, false, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'ne': the size of %s %s overflows",
+        func, ggml_type_name(type), shape_text(n_dims, ne, text));
     *bytes = extent;
     return true;
 }
 
 static struct ggml_tensor * make_tensor(struct ggml_context * ctx, const char * func, enum ggml_type type, int n_dims,
-                                        const int64_t * ne, bool in_pool) {
+    const int64_t * ne, bool in_pool) {
     if (ctx == NULL) {
         gb_fail_null(func, "ctx");
         return NULL;
     }
     struct ggml_tensor layout; // what gb_context_new_tensor reads of it
     size_t             bytes;
-    layout.view_src  = NULL;
-    layout.view_offs = 0;
-    layout.data      = NULL;
+    layout.view_src   = NULL;
+    layout.view_offs  = 0;
+    layout.data       = NULL;
     layout.padding[0] = 0;
     gb_tensor_set_ndim(&layout, n_dims);
     return set_shape(&layout, func, type, n_dims, ne, &bytes)
@@ -100,13 +101,14 @@ struct ggml_tensor * ggml_new_tensor_2d(struct ggml_context * ctx, enum ggml_typ
     return make_tensor(ctx, __func__, type, 2, ne, false);
 }
 
-struct ggml_tensor * ggml_new_tensor_3d(struct ggml_context * ctx, enum ggml_type type, int64_t ne0, int64_t ne1, int64_t ne2) {
+struct ggml_tensor * ggml_new_tensor_3d(struct ggml_context * ctx, enum ggml_type type, int64_t ne0, int64_t ne1,
+    int64_t ne2) {
     const int64_t ne[] = { ne0, ne1, ne2 };
     return make_tensor(ctx, __func__, type, 3, ne, false);
 }
 
-struct ggml_tensor * ggml_new_tensor_4d(struct ggml_context * ctx, enum ggml_type type, int64_t ne0, int64_t ne1, int64_t ne2,
-                                        int64_t ne3) {
+struct ggml_tensor * ggml_new_tensor_4d(struct ggml_context * ctx, enum ggml_type type, int64_t ne0, int64_t ne1,
+    int64_t ne2, int64_t ne3) {
     const int64_t ne[] = { ne0, ne1, ne2, ne3 };
     return make_tensor(ctx, __func__, type, 4, ne, false);
 }
@@ -156,7 +158,7 @@ struct ggml_tensor * gb_tensor_inherit_grad(struct ggml_context * ctx, struct gg
     return result->grad ? result : NULL;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------- views
+// --------------------------------------------------------------------------------------------------------------- views
 
 // Permuted blocked types: the dimension that runs over blocks is not the first any more, but still steps by one block.
 static int blocked_dim(const struct ggml_tensor * t) {
@@ -188,24 +190,26 @@ bool gb_bytes_needed(const struct ggml_tensor * t, size_t * bytes) {
 }
 
 // Does `view` at `offs` of src's root stay inside the root?
-static bool check_extent(const struct ggml_tensor * view, const struct ggml_tensor * src, size_t offs, const char * func) {
+static bool check_extent(const struct ggml_tensor * view, const struct ggml_tensor * src, size_t offs,
+    const char * func) {
     const struct ggml_tensor * root = gb_root(src);
     const size_t               have = ggml_nbytes(root);
     size_t                     need = 0, end = 0;
-    const bool fits = gb_bytes_needed(view, &need) && gb_add_size(offs, need, &end);
+    const bool                 fits = gb_bytes_needed(view, &need) && gb_add_size(offs, need, &end);
     if (!fits || end > have) {
         char of[GB_DESCRIBE_SIZE], shape[96];
         gb_fail(GGML_STATUS_INVALID_ARGUMENT,
-                "%s: view %s with strides [%zu, %zu, %zu, %zu]: needs bytes %zu to %zu%s of %s, which has %zu", func,
-                shape_text(GGML_MAX_DIMS, view->ne, shape), view->nb[0], view->nb[1], view->nb[2], view->nb[3], offs, end,
-                fits ? "" : " (overflow)", gb_describe(root, of), have);
+            "%s: view %s with strides [%zu, %zu, %zu, %zu]: needs bytes %zu to %zu%s of %s, which has %zu", func,
+            shape_text(GGML_MAX_DIMS, view->ne, shape), view->nb[0], view->nb[1], view->nb[2], view->nb[3], offs, end,
+            fits ? "" : " (overflow)", gb_describe(root, of), have);
         return false;
     }
     return true;
 }
 
 // As set_shape, with the caller's strides if there are any.
-static bool set_layout(struct ggml_tensor * t, const char * func, enum ggml_type type, int n_dims, const int64_t * ne, const size_t * nb) {
+static bool set_layout(struct ggml_tensor * t, const char * func, enum ggml_type type, int n_dims, const int64_t * ne,
+    const size_t * nb) {
     size_t bytes;
     if (nb == NULL) {
         return set_shape(t, func, type, n_dims, ne, &bytes);
@@ -219,14 +223,14 @@ static bool set_layout(struct ggml_tensor * t, const char * func, enum ggml_type
         char text[96];
         t->ne[d] = d < n_dims ? ne[d] : 1;
         t->nb[d] = nb[d];
-        GB_FAIL_IF(t->ne[d] < 0 || !gb_mul_i64(n, t->ne[d], &n), false, GGML_STATUS_INVALID_ARGUMENT,
-                   "%s: argument 'ne': %s is negative or overflows", func, shape_text(n_dims, ne, text));
+        GB_FAIL_IF_RETURNING(t->ne[d] < 0 || !gb_mul_i64(n, t->ne[d], &n), false, GGML_STATUS_INVALID_ARGUMENT,
+            "%s: argument 'ne': %s is negative or overflows", func, shape_text(n_dims, ne, text));
     }
     return true;
 }
 
 struct ggml_tensor * gb_tensor_view(struct ggml_context * ctx, struct ggml_tensor * src, int n_dims, const int64_t * ne,
-                                    const size_t * nb, size_t offs, const char * func) {
+    const size_t * nb, size_t offs, const char * func) {
     if (src == NULL || ctx == NULL) {
         gb_fail_null(func, src == NULL ? "src" : "ctx");
         return NULL;
@@ -236,8 +240,8 @@ struct ggml_tensor * gb_tensor_view(struct ggml_context * ctx, struct ggml_tenso
     if (!set_layout(&layout, func, src->type, n_dims, ne, nb)) {
         return NULL;
     }
-    GB_FAIL_IF(!gb_add_size(src->view_src ? src->view_offs : 0, offs, &root_offs), NULL, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: argument 'offset': %zu overflows", func, offs);
+    GB_FAIL_IF_RETURNING(!gb_add_size(src->view_src ? src->view_offs : 0, offs, &root_offs), NULL,
+        GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'offset': %zu overflows", func, offs);
     if (!check_extent(&layout, src, root_offs, func)) {
         return NULL;
     }
@@ -245,8 +249,9 @@ struct ggml_tensor * gb_tensor_view(struct ggml_context * ctx, struct ggml_tenso
     layout.view_offs  = root_offs;
     layout.padding[0] = 0;
     gb_tensor_set_ndim(&layout, n_dims);
-    char * data      = GB_READ_RELAXED(layout.view_src->data); // another thread may place the root now: the view is bound later, then
-    layout.data      = data ? data + root_offs : NULL;
+    // another thread may place the root now: the view is bound later, then
+    char * data = GB_READ_RELAXED(layout.view_src->data);
+    layout.data = data ? data + root_offs : NULL;
     return gb_context_new_tensor(ctx, &layout, 0, 1, true);
 }
 
@@ -259,7 +264,7 @@ struct ggml_tensor * ggml_view_tensor(struct ggml_context * ctx, struct ggml_ten
     return gb_tensor_name_after(with_ndim(t, gb_tensor_ndim(src)), src, "view", NULL);
 }
 
-// --------------------------------------------------------------------------------------------------------------------- queries
+// ------------------------------------------------------------------------------------------------------------- queries
 
 int64_t ggml_nelements(const struct ggml_tensor * t) {
     return t ? (int64_t) ((uint64_t) t->ne[0] * (uint64_t) t->ne[1] * (uint64_t) t->ne[2] * (uint64_t) t->ne[3]) : 0;
@@ -274,17 +279,11 @@ size_t ggml_nbytes(const struct ggml_tensor * t) {
     return t != NULL && gb_type_is_valid(t->type) && gb_bytes_needed(t, &bytes) ? bytes : 0;
 }
 
-size_t ggml_nbytes_pad(const struct ggml_tensor * t) {
-    return GGML_PAD(ggml_nbytes(t), (size_t) GGML_MEM_ALIGN);
-}
+size_t ggml_nbytes_pad(const struct ggml_tensor * t) { return GGML_PAD(ggml_nbytes(t), (size_t) GGML_MEM_ALIGN); }
 
-size_t ggml_element_size(const struct ggml_tensor * t) {
-    return t ? ggml_type_size(t->type) : 0;
-}
+size_t ggml_element_size(const struct ggml_tensor * t) { return t ? ggml_type_size(t->type) : 0; }
 
-size_t ggml_tensor_overhead(void) {
-    return sizeof(struct ggml_object) + sizeof(struct ggml_tensor);
-}
+size_t ggml_tensor_overhead(void) { return sizeof(struct ggml_object) + sizeof(struct ggml_tensor); }
 
 int ggml_n_dims(const struct ggml_tensor * t) {
     for (int d = GGML_MAX_DIMS - 1; t != NULL && d > 0; d--) {
@@ -303,31 +302,26 @@ bool ggml_is_vector(const struct ggml_tensor * t) {
     return t != NULL && t->ne[1] == 1 && t->ne[2] == 1 && t->ne[3] == 1;
 }
 
-bool ggml_is_matrix(const struct ggml_tensor * t) {
-    return t != NULL && t->ne[2] == 1 && t->ne[3] == 1;
-}
+bool ggml_is_matrix(const struct ggml_tensor * t) { return t != NULL && t->ne[2] == 1 && t->ne[3] == 1; }
 
-bool ggml_is_3d(const struct ggml_tensor * t) {
-    return t != NULL && t->ne[3] == 1;
-}
+bool ggml_is_3d(const struct ggml_tensor * t) { return t != NULL && t->ne[3] == 1; }
 
-// -------------------------------------------------------------------------------------------------------------------- layouts
+// ------------------------------------------------------------------------------------------------------------- layouts
 
 bool gb_rows_contiguous(const struct ggml_tensor * t) {
     return t != NULL && gb_type_is_valid(t->type) && t->nb[0] == ggml_type_size(t->type);
 }
 
 bool gb_is_row_padded(const struct ggml_tensor * t) {
-    return gb_rows_contiguous(t) && t->nb[2] == t->nb[1] * (size_t) t->ne[1] && t->nb[3] == t->nb[2] * (size_t) t->ne[2];
+    return gb_rows_contiguous(t) && t->nb[2] == t->nb[1] * (size_t) t->ne[1] &&
+           t->nb[3] == t->nb[2] * (size_t) t->ne[2];
 }
 
 bool ggml_is_contiguous(const struct ggml_tensor * t) {
     return gb_is_row_padded(t) && t->nb[1] == t->nb[0] * (size_t) (t->ne[0] / ggml_blck_size(t->type));
 }
 
-bool ggml_is_transposed(const struct ggml_tensor * t) {
-    return t != NULL && t->nb[0] > t->nb[1];
-}
+bool ggml_is_transposed(const struct ggml_tensor * t) { return t != NULL && t->nb[0] > t->nb[1]; }
 
 bool ggml_is_permuted(const struct ggml_tensor * t) {
     return t != NULL && (t->nb[0] > t->nb[1] || t->nb[1] > t->nb[2] || t->nb[2] > t->nb[3]);
@@ -342,19 +336,18 @@ bool gb_are_same_layout(const struct ggml_tensor * a, const struct ggml_tensor *
 }
 
 bool gb_can_repeat(const struct ggml_tensor * small, const struct ggml_tensor * large) {
-    return small != NULL && large != NULL && gb_size_divides(small->ne[0], large->ne[0]) && gb_size_divides(small->ne[1], large->ne[1]) &&
-           gb_size_divides(small->ne[2], large->ne[2]) && gb_size_divides(small->ne[3], large->ne[3]);
+    return small != NULL && large != NULL && gb_size_divides(small->ne[0], large->ne[0]) &&
+           gb_size_divides(small->ne[1], large->ne[1]) && gb_size_divides(small->ne[2], large->ne[2]) &&
+           gb_size_divides(small->ne[3], large->ne[3]);
 }
 
 bool gb_can_repeat_rows(const struct ggml_tensor * small, const struct ggml_tensor * large) {
     return gb_can_repeat(small, large) && small->ne[0] == large->ne[0];
 }
 
-// --------------------------------------------------------------------------------------------------------------- names and flags
+// ----------------------------------------------------------------------------------------------------- names and flags
 
-const char * ggml_get_name(const struct ggml_tensor * t) {
-    return t ? t->name : "";
-}
+const char * ggml_get_name(const struct ggml_tensor * t) { return t ? t->name : ""; }
 
 #if defined(__GNUC__)
 typedef uint64_t __attribute__((may_alias)) name_word;
@@ -362,7 +355,8 @@ typedef uint64_t __attribute__((may_alias)) name_word;
 typedef uint64_t name_word;
 #endif
 enum { NAME_WORDS = GGML_MAX_NAME / sizeof(name_word) };
-_Static_assert(offsetof(struct ggml_tensor, name) % sizeof(name_word) == 0 && GGML_MAX_NAME % sizeof(name_word) == 0, "names are words");
+_Static_assert(offsetof(struct ggml_tensor, name) % sizeof(name_word) == 0 && GGML_MAX_NAME % sizeof(name_word) == 0,
+    "names are words");
 
 const char * gb_tensor_read_name(const struct ggml_tensor * t, char text[GGML_MAX_NAME]) {
     const name_word * words = (const name_word *) (const void *) t->name;
@@ -407,12 +401,12 @@ static void append(char name[GGML_MAX_NAME], size_t * n, const char * text) {
 }
 
 struct ggml_tensor * gb_tensor_name_after(struct ggml_tensor * t, const struct ggml_tensor * src, const char * suffix,
-                                          const struct ggml_tensor * other) {
+    const struct ggml_tensor * other) {
     if (t == NULL) {
         return NULL;
     }
     char   name[GGML_MAX_NAME] = { 0 }, old[GGML_MAX_NAME];
-    size_t n = 0;
+    size_t n                   = 0;
     append(name, &n, gb_tensor_read_name(src, old));
     if (n > 0) {
         append(name, &n, " (");
@@ -433,7 +427,7 @@ struct ggml_tensor * ggml_set_name(struct ggml_tensor * t, const char * name) {
         return NULL;
     }
     char   text[GGML_MAX_NAME] = { 0 }; // aside: it may be the old name's end
-    size_t n = 0;
+    size_t n                   = 0;
     append(text, &n, name ? name : "");
     gb_tensor_write_name(t, text);
     return t;
@@ -459,23 +453,15 @@ struct ggml_tensor * ggml_format_name(struct ggml_tensor * t, const char * fmt, 
 }
 
 static enum ggml_status set_flag(struct ggml_tensor * t, enum gb_tensor_flag flag, const char * func) {
-    GB_FAIL_IF(t == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'tensor' is NULL", func);
+    GB_FAIL_IF(t == NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'tensor' is NULL", func);
     GB_SET_BITS(t->padding[0], (char) flag);
     return GGML_STATUS_SUCCESS;
 }
 
-enum ggml_status ggml_set_input(struct ggml_tensor * t) {
-    return set_flag(t, GB_TENSOR_INPUT, __func__);
-}
+enum ggml_status ggml_set_input(struct ggml_tensor * t) { return set_flag(t, GB_TENSOR_INPUT, __func__); }
 
-enum ggml_status ggml_set_output(struct ggml_tensor * t) {
-    return set_flag(t, GB_TENSOR_OUTPUT, __func__);
-}
+enum ggml_status ggml_set_output(struct ggml_tensor * t) { return set_flag(t, GB_TENSOR_OUTPUT, __func__); }
 
-bool ggml_is_input(const struct ggml_tensor * t) {
-    return t != NULL && gb_tensor_has_flag(t, GB_TENSOR_INPUT);
-}
+bool ggml_is_input(const struct ggml_tensor * t) { return t != NULL && gb_tensor_has_flag(t, GB_TENSOR_INPUT); }
 
-bool ggml_is_output(const struct ggml_tensor * t) {
-    return t != NULL && gb_tensor_has_flag(t, GB_TENSOR_OUTPUT);
-}
+bool ggml_is_output(const struct ggml_tensor * t) { return t != NULL && gb_tensor_has_flag(t, GB_TENSOR_OUTPUT); }

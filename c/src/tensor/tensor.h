@@ -1,7 +1,8 @@
-// tensor.h - what the library knows about tensors beyond ggml.h: making them, layouts, flags, descriptions for messages.
+// tensor.h - what the library knows about tensors beyond ggml.h: making them, layouts, flags, descriptions for
+// messages.
 //
-// tensor.c (layouts, flags, views), types.c (traits), context.c (pools), access.c (elements), graph.c, graph_print.c, check.c and
-// ops_<family>.c (builders) share this header. The invariants of a tensor made by gb_tensor_new:
+// tensor.c (layouts, flags, views), types.c (traits), context.c (pools), access.c (elements), graph.c, graph_print.c,
+// check.c and ops_<family>.c (builders) share this header. The invariants of a tensor made by gb_tensor_new:
 //   - type is valid, every ne >= 0 and product and bytes fit in int64_t / size_t;
 //   - view_src is NULL or a tensor that is no view; the bytes it can touch lie inside view_src's bytes.
 #ifndef GB_TENSOR_TENSOR_H
@@ -18,42 +19,46 @@
 #include "base/thread.h"
 #include "ggml.h"
 
-// ------------------------------------------------------------------------------------------------------------------- making
+// -------------------------------------------------------------------------------------------------------------- making
 
-// A fresh contiguous tensor; n_dims 1..4, which it keeps (gb_tensor_ndim). Reports and returns NULL on a bad type, negative or overflowing sizes, no memory.
+// A fresh contiguous tensor; n_dims 1..4, which it keeps (gb_tensor_ndim). Reports and returns NULL on a bad type,
+// negative or overflowing sizes, no memory.
 struct ggml_tensor * gb_tensor_new(struct ggml_context * ctx, enum ggml_type type, int n_dims, const int64_t * ne);
 
-// A view of `src` at byte offset `offs` (relative to src) with ne[n_dims] and nb[4] (nb NULL: contiguous). No name is set.
-// `func` is the builder's name for messages. Checks the true extent against the root.
+// A view of `src` at byte offset `offs` (relative to src) with ne[n_dims] and nb[4] (nb NULL: contiguous). No name is
+// set. `func` is the builder's name for messages. Checks the true extent against the root.
 struct ggml_tensor * gb_tensor_view(struct ggml_context * ctx, struct ggml_tensor * src, int n_dims, const int64_t * ne,
-                                    const size_t * nb, size_t offs, const char * func);
+    const size_t * nb, size_t offs, const char * func);
 
-// Gradient rule of builders that hand gradients on: when any result->src[i] has a grad, result->grad becomes a fresh tensor of
-// result's shape. Returns result; NULL (reported) when there is no memory or result is NULL. Call it after src[] is set.
+// Gradient rule of builders that hand gradients on: when any result->src[i] has a grad, result->grad becomes a fresh
+// tensor of result's shape. Returns result; NULL (reported) when there is no memory or result is NULL. Call it after
+// src[] is set.
 struct ggml_tensor * gb_tensor_inherit_grad(struct ggml_context * ctx, struct ggml_tensor * result);
 
 // `size` bytes from the context's pool, 16-byte aligned, for as long as the context; NULL and reported when full.
 void * gb_context_alloc(struct ggml_context * ctx, enum ggml_object_type type, size_t size);
 
-// Takes back an object, given by its payload, and all that the calling thread has made after it. For builders of several objects that
-// fail half way: the context is then as it was. When another thread has made objects meanwhile, or somebody may still ask for the tensor
-// after one of these, their memory is not had back, and they are no tensors any more. Walks the objects.
+// Takes back an object, given by its payload, and all that the calling thread has made after it. For builders of
+// several objects that fail half way: the context is then as it was. When another thread has made objects meanwhile, or
+// somebody may still ask for the tensor after one of these, their memory is not had back, and they are no tensors any
+// more. Walks the objects.
 void gb_context_drop(struct ggml_context * ctx, void * payload);
 
-// A number from `least` on for the automatic name of a leaf or node: larger than all that the context has given for its kind, so no two of
-// its names are alike. gb_context_number_taken: a name with this number is in use already.
+// A number from `least` on for the automatic name of a leaf or node: larger than all that the context has given for its
+// kind, so no two of its names are alike. gb_context_number_taken: a name with this number is in use already.
 int  gb_context_number(struct ggml_context * ctx, bool is_leaf, int least);
 void gb_context_number_taken(struct ggml_context * ctx, bool is_leaf, int number);
 
-// A tensor object that is a copy of *layout but for `data`: `data_size` bytes from where the context puts data (nowhere, scratch, or behind
-// the struct); in_pool: always behind the struct. alignment: what elements need when the scratch is used. A view keeps layout->data.
-struct ggml_tensor * gb_context_new_tensor(struct ggml_context * ctx, const struct ggml_tensor * layout, size_t data_size,
-                                           size_t alignment, bool in_pool);
+// A tensor object that is a copy of *layout but for `data`: `data_size` bytes from where the context puts data
+// (nowhere, scratch, or behind the struct); in_pool: always behind the struct. alignment: what elements need when the
+// scratch is used. A view keeps layout->data.
+struct ggml_tensor * gb_context_new_tensor(struct ggml_context * ctx, const struct ggml_tensor * layout,
+    size_t data_size, size_t alignment, bool in_pool);
 
-bool gb_context_is_growable(const struct ggml_context * ctx); // owns its memory
+bool gb_context_is_growable(const struct ggml_context * ctx);               // owns its memory
 bool gb_context_has(const struct ggml_context * ctx, const void * pointer); // into its memory?
 
-// ------------------------------------------------------------------------------------------------------------------ layouts
+// ------------------------------------------------------------------------------------------------------------- layouts
 
 static inline bool gb_type_is_valid(enum ggml_type type) { // in range and not retired
     const uint64_t valid = 0
@@ -67,13 +72,15 @@ _Static_assert(GGML_TYPE_COUNT <= 64, "a bit for each type");
 
 // Also of types for which the public traits have none; NULL: floats need no conversion, or there is none.
 ggml_to_float_t gb_to_float_of(enum ggml_type type);
-bool gb_is_row_padded(const struct ggml_tensor * t); // nb0 = type size, nb2 = nb1 ne1, nb3 = nb2 ne2
+bool            gb_is_row_padded(const struct ggml_tensor * t);     // nb0 = type size, nb2 = nb1 ne1, nb3 = nb2 ne2
 bool gb_bytes_needed(const struct ggml_tensor * t, size_t * bytes); // the true extent of any strides; false: overflow
-bool gb_rows_contiguous(const struct ggml_tensor * t); // nb0 = type size
-static inline bool gb_size_divides(int64_t small, int64_t large) { // nothing repeats to anything but nothing; never to a negative size
+bool gb_rows_contiguous(const struct ggml_tensor * t);              // nb0 = type size
+// nothing repeats to anything but nothing; never to a negative size
+static inline bool gb_size_divides(int64_t small, int64_t large) {
     return small == large || small == 1 || (small > 1 && large % small == 0);
 }
-bool gb_can_repeat(const struct ggml_tensor * small, const struct ggml_tensor * large); // large.ne[d] % small.ne[d] == 0
+// large.ne[d] % small.ne[d] == 0
+bool gb_can_repeat(const struct ggml_tensor * small, const struct ggml_tensor * large);
 bool gb_can_repeat_rows(const struct ggml_tensor * small, const struct ggml_tensor * large);
 bool gb_are_same_layout(const struct ggml_tensor * a, const struct ggml_tensor * b); // type, ne and nb
 
@@ -95,44 +102,48 @@ static inline bool gb_view_is_bound(const struct ggml_tensor * t) {
     return t->view_src == NULL || (uintptr_t) t->data == (uintptr_t) t->view_src->data + t->view_offs;
 }
 
-// -------------------------------------------------------------------------------------------------------------------- names
+// --------------------------------------------------------------------------------------------------------------- names
 
 // The name as it is now, though another thread may be setting it: each eight bytes of it are old or new. Returns text.
 const char * gb_tensor_read_name(const struct ggml_tensor * t, char text[GGML_MAX_NAME]);
-void         gb_tensor_write_name(struct ggml_tensor * t, const char text[GGML_MAX_NAME]); // likewise; all bytes of text count
+// likewise; all bytes of text count
+void gb_tensor_write_name(struct ggml_tensor * t, const char text[GGML_MAX_NAME]);
 
-// Names `t` "SRC (SUFFIX)", or with a second tensor that has a name "SRC (SUFFIX of OTHER)". What is made from a tensor without a name has
-// none. Returns t; NULL for NULL.
+// Names `t` "SRC (SUFFIX)", or with a second tensor that has a name "SRC (SUFFIX of OTHER)". What is made from a tensor
+// without a name has none. Returns t; NULL for NULL.
 struct ggml_tensor * gb_tensor_name_after(struct ggml_tensor * t, const struct ggml_tensor * src, const char * suffix,
-                                          const struct ggml_tensor * other);
+    const struct ggml_tensor * other);
 
-// Takes the beginning of a character away from the end of a text in UTF-8 that was cut after some byte. Texts that are not UTF-8 stay.
+// Takes the beginning of a character away from the end of a text in UTF-8 that was cut after some byte. Texts that are
+// not UTF-8 stay.
 void gb_cut_at_character(char * text);
 
-// -------------------------------------------------------------------------------------------------------------------- flags
+// --------------------------------------------------------------------------------------------------------------- flags
 
-// ggml_tensor::padding: [0] bits 0 and 1 these flags, bits 4 to 6 the number of dimensions; [1] to [7] the stamp of the allocator that placed the tensor (alloc/alloc.h); its highest two bits: read once.
+// ggml_tensor::padding: [0] bits 0 and 1 these flags, bits 4 to 6 the number of dimensions; [1] to [7] the stamp of the
+// allocator that placed the tensor (alloc/alloc.h); its highest two bits: read once.
 enum gb_tensor_flag { GB_TENSOR_INPUT = 1, GB_TENSOR_OUTPUT = 2 };
 
 static inline bool gb_tensor_has_flag(const struct ggml_tensor * t, enum gb_tensor_flag flag) {
     return (GB_READ_RELAXED(t->padding[0]) & flag) != 0;
 }
 
-// How many dimensions a tensor was made with, 0 to 4: sizes of 1 at the end, which ne does not tell from absent ones, belong to it. Every
-// tensor that the library makes knows it, and copies of a tensor take it over; it is kept as the number plus one, 0: not known (structs that
-// C programs fill in themselves).
+// How many dimensions a tensor was made with, 0 to 4: sizes of 1 at the end, which ne does not tell from absent ones,
+// belong to it. Every tensor that the library makes knows it, and copies of a tensor take it over; it is kept as the
+// number plus one, 0: not known (structs that C programs fill in themselves).
 enum { GB_NDIM_SHIFT = 4, GB_NDIM_BITS = 7 << GB_NDIM_SHIFT };
 
 static inline void gb_tensor_set_ndim(struct ggml_tensor * t, int ndim) { // -1: not known; before others use the tensor
-    GB_WRITE_RELAXED(t->padding[0], (char) ((t->padding[0] & ~GB_NDIM_BITS) | (int) (((unsigned) ndim + 1) << GB_NDIM_SHIFT & GB_NDIM_BITS)));
+    GB_WRITE_RELAXED(t->padding[0],
+        (char) ((t->padding[0] & ~GB_NDIM_BITS) | (int) (((unsigned) ndim + 1) << GB_NDIM_SHIFT & GB_NDIM_BITS)));
 }
 
 static inline bool gb_tensor_knows_ndim(const struct ggml_tensor * t) {
     return (GB_READ_RELAXED(t->padding[0]) & GB_NDIM_BITS) != 0;
 }
 
-// Never less than ne needs: the sizes of the dimensions left out are 1, so that the ones told have as many elements as there are. (Not so
-// with ggml_n_dims, for which a size of 0 is as good as none.)
+// Never less than ne needs: the sizes of the dimensions left out are 1, so that the ones told have as many elements as
+// there are. (Not so with ggml_n_dims, for which a size of 0 is as good as none.)
 static inline int gb_tensor_ndim(const struct ggml_tensor * t) {
     const int kept = ((GB_READ_RELAXED(t->padding[0]) & GB_NDIM_BITS) >> GB_NDIM_SHIFT) - 1;
     int       need = GGML_MAX_DIMS;
@@ -142,14 +153,16 @@ static inline int gb_tensor_ndim(const struct ggml_tensor * t) {
     return kept > GGML_MAX_DIMS || kept < need ? (kept < 0 && need == 0 ? 1 : need) : kept;
 }
 
-// Read once: whoever planned the memory of a whole graph (a graph allocator, the scheduler) found that a single source of a single node
-// refers to this tensor, and that what is in its memory after that is of no interest. Who computes the node together with its reader need
-// not store it, if it lies in an arena (ggml_backend_buffer::arena). Every new placement takes the mark away.
+// Read once: whoever planned the memory of a whole graph (a graph allocator, the scheduler) found that a single source
+// of a single node refers to this tensor, and that what is in its memory after that is of no interest. Who computes the
+// node together with its reader need not store it, if it lies in an arena (ggml_backend_buffer::arena). Every new
+// placement takes the mark away.
 static inline bool gb_tensor_is_read_once(const struct ggml_tensor * t) {
     return (t->padding[sizeof(t->padding) - 1] & 0x80) != 0;
 }
 
-// The same of a copy of the struct that somebody made when it was known to lie in an arena, and that has no buffer: a snapshot's.
+// The same of a copy of the struct that somebody made when it was known to lie in an arena, and that has no buffer: a
+// snapshot's.
 static inline bool gb_tensor_is_surely_read_once(const struct ggml_tensor * t) {
     return (t->padding[sizeof(t->padding) - 1] & 0xc0) == 0xc0;
 }
@@ -159,42 +172,50 @@ static inline void gb_tensor_set_surely_read_once(struct ggml_tensor * t, bool o
 }
 
 static inline void gb_tensor_set_read_once(struct ggml_tensor * t, bool once) {
-    if (once != gb_tensor_is_read_once(t)) { // tensors of the user are shared by threads, and have no mark: nothing is written to them
+    // tensors of the user are shared by threads, and have no mark: nothing is written to them
+    if (once != gb_tensor_is_read_once(t)) {
         t->padding[sizeof(t->padding) - 1] = (char) (t->padding[sizeof(t->padding) - 1] ^ 0x80);
     }
 }
 
-// ------------------------------------------------------------------------------------------------------------------- graphs
+// -------------------------------------------------------------------------------------------------------------- graphs
 
 // Appends the ancestors of all n tensors, in turn, as ggml_build_forward_expand does; all of them or, on failure, none.
-enum ggml_status gb_graph_expand(struct ggml_cgraph * graph, struct ggml_tensor * const * tensors, size_t n, const char * func);
+enum ggml_status gb_graph_expand(struct ggml_cgraph * graph, struct ggml_tensor * const * tensors, size_t n,
+    const char * func);
 
 // INVALID_ARGUMENT with a message of `func` unless the graph is one that can be read: counts, arrays, no NULL in them.
 enum ggml_status gb_graph_check(const struct ggml_cgraph * graph, const char * argument, const char * func);
 
-// What C programs have written to the fields of a tensor is looked at once, when a graph is planned (validate.c): INVALID_ARGUMENT with a message
-// of `func` unless type, operator and sizes are such, nothing overflows, and a view lies inside its root.
+// What C programs have written to the fields of a tensor is looked at once, when a graph is planned (validate.c):
+// INVALID_ARGUMENT with a message of `func` unless type, operator and sizes are such, nothing overflows, and a view
+// lies inside its root.
 enum ggml_status gb_tensor_check(const struct ggml_tensor * t, const char * func);
-enum ggml_status gb_node_check(const struct ggml_tensor * node, const char * func); // a builder could have made it, or nothing is computed for it
+// a builder could have made it, or nothing is computed for it
+enum ggml_status gb_node_check(const struct ggml_tensor * node, const char * func);
 
-// For callers whose tensors only the library's own functions have made (the Python package), or who have looked at them already: the functions
-// below do not look, in this thread. Returns what was said before, to be said again at the end.
+// For callers whose tensors only the library's own functions have made (the Python package), or who have looked at them
+// already: the functions below do not look, in this thread. Returns what was said before, to be said again at the end.
 bool gb_trust_tensors(bool trust);
 bool gb_tensors_are_trusted(void);
 
-enum ggml_status gb_tensors_check(struct ggml_tensor * const * nodes, int n, const char * func); // each, and its sources; a NULL is always reported
-enum ggml_status gb_graph_check_tensors(const struct ggml_cgraph * graph, const char * func);    // all, and all nodes; after gb_graph_check
-const char *     gb_node_mismatch(const struct ggml_tensor * node); // why gb_node_check fails, a static string; NULL: it does not
+// each, and its sources; a NULL is always reported
+enum ggml_status gb_tensors_check(struct ggml_tensor * const * nodes, int n, const char * func);
+// all, and all nodes; after gb_graph_check
+enum ggml_status gb_graph_check_tensors(const struct ggml_cgraph * graph, const char * func);
+// why gb_node_check fails, a static string; NULL: it does not
+const char * gb_node_mismatch(const struct ggml_tensor * node);
 
-// ggml_graph_dump_dot; the values of a small leaf are written if `may_read` (NULL: always) says that nobody frees or writes its memory meanwhile.
+// ggml_graph_dump_dot; the values of a small leaf are written if `may_read` (NULL: always) says that nobody frees or
+// writes its memory meanwhile.
 enum ggml_status gb_graph_dump_dot(const struct ggml_cgraph * gb, const struct ggml_cgraph * gf, const char * filename,
-                                   bool (*may_read)(const struct ggml_tensor * leaf, void * data), void * data);
+    bool (*may_read)(const struct ggml_tensor * leaf, void * data), void * data);
 
 void gb_graph_mark_listed(struct ggml_cgraph * graph); // nodes and leafs that were put into the arrays count as visited
 
-// ---------------------------------------------------------------------------------------------------------------------- ops
+// ----------------------------------------------------------------------------------------------------------------- ops
 
-bool gb_op_is_view(enum ggml_op op);    // NONE, RESHAPE, VIEW, PERMUTE, TRANSPOSE: nothing is computed
+bool gb_op_is_view(enum ggml_op op); // NONE, RESHAPE, VIEW, PERMUTE, TRANSPOSE: nothing is computed
 bool gb_node_has_sources(const struct ggml_tensor * node); // those without which its operator cannot even be looked at
 bool gb_op_can_inplace(enum ggml_op op); // may overwrite a source of the same layout (spec: SCALE, ADD, ...)
 
@@ -202,9 +223,7 @@ static inline bool gb_op_is_custom(enum ggml_op op) { // the program's own funct
     return op >= GGML_OP_MAP_UNARY && op <= GGML_OP_MAP_CUSTOM3;
 }
 
-static inline int32_t gb_op_param_i32(const struct ggml_tensor * t, int i) {
-    return t->op_params[i];
-}
+static inline int32_t gb_op_param_i32(const struct ggml_tensor * t, int i) { return t->op_params[i]; }
 
 static inline float gb_op_param_f32(const struct ggml_tensor * t, int i) {
     float f;
@@ -223,7 +242,7 @@ static inline bool gb_op_is_idle(const struct ggml_tensor * node) {
 
 const char * gb_op_name(enum ggml_op op); // never NULL, also for what is no op
 
-// ----------------------------------------------------------------------------------------------------------------- messages
+// ------------------------------------------------------------------------------------------------------------ messages
 
 #define GB_DESCRIBE_SIZE 192
 // "'name' f32 [64, 128]" (ne order, as many sizes as the tensor has dimensions); "NULL" for NULL. Returns buf.

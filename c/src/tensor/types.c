@@ -1,5 +1,6 @@
-// types.c - the element formats: sizes and names from types.def, functions of the plain formats here, those of quantized
-// formats from quant/. Also the public half-precision conversions. Nothing needs initialisation: all tables are constants.
+// types.c - the element formats: sizes and names from types.def, functions of the plain formats here, those of
+// quantized formats from quant/. Also the public half-precision conversions. Nothing needs initialisation: all tables
+// are constants.
 #include "tensor.h"
 
 #include "base/fp16.h"
@@ -18,11 +19,9 @@ static const struct type_info types[GGML_TYPE_COUNT] = {
 };
 #undef GB_TYPE
 
-static const struct type_info * info_of(enum ggml_type type) {
-    return gb_type_is_valid(type) ? &types[type] : NULL;
-}
+static const struct type_info * info_of(enum ggml_type type) { return gb_type_is_valid(type) ? &types[type] : NULL; }
 
-// --------------------------------------------------------------------------------------------------------------------- queries
+// ------------------------------------------------------------------------------------------------------------- queries
 
 int ggml_blck_size(enum ggml_type type) {
     const struct type_info * info = info_of(type);
@@ -51,13 +50,15 @@ bool ggml_is_quantized(enum ggml_type type) {
 
 size_t ggml_row_size(enum ggml_type type, int64_t ne) {
     const struct type_info * info = info_of(type);
-    GB_FAIL_IF(info == NULL, 0, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'type': %d is no valid type", __func__, (int) type);
-    GB_FAIL_IF(ne < 0 || ne % info->blck_size != 0, 0, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: argument 'ne': needs a multiple of %d (the block size of %s), has %lld", __func__, info->blck_size,
-               info->name, (long long) ne);
+    GB_FAIL_IF_RETURNING(info == NULL, 0, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'type': %d is no valid type",
+        __func__, (int) type);
+    GB_FAIL_IF_RETURNING(ne < 0 || ne % info->blck_size != 0, 0, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: argument 'ne': needs a multiple of %d (the block size of %s), has %lld", __func__, info->blck_size,
+        info->name, (long long) ne);
     size_t size;
-    GB_FAIL_IF(!gb_mul_size(info->type_size, (size_t) (ne / info->blck_size), &size), 0, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: argument 'ne': %lld elements of %s overflow", __func__, (long long) ne, info->name);
+    GB_FAIL_IF_RETURNING(!gb_mul_size(info->type_size, (size_t) (ne / info->blck_size), &size), 0,
+        GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'ne': %lld elements of %s overflow", __func__, (long long) ne,
+        info->name);
     return size;
 }
 
@@ -81,23 +82,20 @@ enum ggml_type ggml_ftype_to_ggml_type(enum ggml_ftype ftype) {
         case GGML_FTYPE_UNKNOWN:
         case GGML_FTYPE_MOSTLY_Q4_1_SOME_F16: break; // no single type
     }
-    gb_fail(GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'ftype': %d stands for no single tensor type", __func__, (int) ftype);
+    gb_fail(GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'ftype': %d stands for no single tensor type", __func__,
+        (int) ftype);
     return GGML_TYPE_COUNT;
 }
 
-// ------------------------------------------------------------------------------------------------------------- half precision
+// ------------------------------------------------------------------------------------------------------ half precision
 
-float ggml_fp16_to_fp32(ggml_fp16_t x) {
-    return gb_f16_to_f32(x);
-}
+float ggml_fp16_to_fp32(ggml_fp16_t x) { return gb_f16_to_f32(x); }
 
-ggml_fp16_t ggml_fp32_to_fp16(float x) {
-    return gb_f32_to_f16(x);
-}
+ggml_fp16_t ggml_fp32_to_fp16(float x) { return gb_f32_to_f16(x); }
 
 static bool check_row(const char * func, const void * x, const void * y, int64_t n) {
-    GB_FAIL_IF(n > 0 && (x == NULL || y == NULL), false, GGML_STATUS_INVALID_ARGUMENT, "%s: argument '%s' is NULL", func,
-               x == NULL ? "x" : "y");
+    GB_FAIL_IF_RETURNING(n > 0 && (x == NULL || y == NULL), false, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: argument '%s' is NULL", func, x == NULL ? "x" : "y");
     return true;
 }
 
@@ -119,13 +117,9 @@ void ggml_fp32_to_fp16_row(const float * x, ggml_fp16_t * y, int n) {
     }
 }
 
-float ggml_bf16_to_fp32(ggml_bf16_t x) {
-    return gb_bf16_to_f32(x.bits);
-}
+float ggml_bf16_to_fp32(ggml_bf16_t x) { return gb_bf16_to_f32(x.bits); }
 
-ggml_bf16_t ggml_fp32_to_bf16(float x) {
-    return (ggml_bf16_t){ gb_f32_to_bf16(x) };
-}
+ggml_bf16_t ggml_fp32_to_bf16(float x) { return (ggml_bf16_t){ gb_f32_to_bf16(x) }; }
 
 void ggml_bf16_to_fp32_row(const ggml_bf16_t * x, float * y, int64_t n) {
     if (!check_row(__func__, x, y, n)) {
@@ -145,23 +139,15 @@ void ggml_fp32_to_bf16_row(const float * x, ggml_bf16_t * y, int64_t n) {
     }
 }
 
-// --------------------------------------------------------------------------------------------------------------------- traits
+// -------------------------------------------------------------------------------------------------------------- traits
 
-static void f16_to_float(const void * restrict x, float * restrict y, int k) {
-    ggml_fp16_to_fp32_row(x, y, k);
-}
+static void f16_to_float(const void * restrict x, float * restrict y, int k) { ggml_fp16_to_fp32_row(x, y, k); }
 
-static void f16_from_float(const float * restrict x, void * restrict y, int k) {
-    ggml_fp32_to_fp16_row(x, y, k);
-}
+static void f16_from_float(const float * restrict x, void * restrict y, int k) { ggml_fp32_to_fp16_row(x, y, k); }
 
-static void bf16_to_float(const void * restrict x, float * restrict y, int k) {
-    ggml_bf16_to_fp32_row(x, y, k);
-}
+static void bf16_to_float(const void * restrict x, float * restrict y, int k) { ggml_bf16_to_fp32_row(x, y, k); }
 
-static void bf16_from_float(const float * restrict x, void * restrict y, int k) {
-    ggml_fp32_to_bf16_row(x, y, k);
-}
+static void bf16_from_float(const float * restrict x, void * restrict y, int k) { ggml_fp32_to_bf16_row(x, y, k); }
 
 // The traits' products are the plain definition, summed in double; fast ones are in the kernel tables.
 static void f32_vec_dot(const int n, float * restrict s, const void * restrict x, const void * restrict y) {
@@ -192,16 +178,16 @@ static void bf16_vec_dot(const int n, float * restrict s, const void * restrict 
 }
 
 static const struct gb_quant_format f32_format  = { .vec_dot = f32_vec_dot, .vec_dot_type = GGML_TYPE_F32 };
-static const struct gb_quant_format f16_format  = { .to_float             = f16_to_float,
-                                                    .from_float           = f16_from_float,
-                                                    .from_float_reference = f16_from_float,
-                                                    .vec_dot              = f16_vec_dot,
-                                                    .vec_dot_type         = GGML_TYPE_F16 };
-static const struct gb_quant_format bf16_format = { .to_float             = bf16_to_float,
-                                                    .from_float           = bf16_from_float,
-                                                    .from_float_reference = bf16_from_float,
-                                                    .vec_dot              = bf16_vec_dot,
-                                                    .vec_dot_type         = GGML_TYPE_BF16 };
+static const struct gb_quant_format f16_format  = { .to_float = f16_to_float,
+    .from_float                                              = f16_from_float,
+    .from_float_reference                                    = f16_from_float,
+    .vec_dot                                                 = f16_vec_dot,
+    .vec_dot_type                                            = GGML_TYPE_F16 };
+static const struct gb_quant_format bf16_format = { .to_float = bf16_to_float,
+    .from_float                                               = bf16_from_float,
+    .from_float_reference                                     = bf16_from_float,
+    .vec_dot                                                  = bf16_vec_dot,
+    .vec_dot_type                                             = GGML_TYPE_BF16 };
 
 #define GB_QUANT_FORMAT(id, stem) [GGML_TYPE_##id] = &gb_quant_##stem,
 static const struct gb_quant_format * const formats[GGML_TYPE_COUNT] = {
@@ -220,11 +206,9 @@ ggml_to_float_t gb_to_float_of(enum ggml_type type) {
     return gb_type_is_valid(type) && formats[type] != NULL ? formats[type]->to_float : NULL;
 }
 
-// Programs take a type whose from_float and to_float are there for one that holds weights, and call its other functions:
-// the formats of activations have no to_float there.
-static bool is_partner(enum ggml_type type) {
-    return type == GGML_TYPE_Q8_1 || type == GGML_TYPE_Q8_K;
-}
+// Programs take a type whose from_float and to_float are there for one that holds weights, and call its other
+// functions: the formats of activations have no to_float there.
+static bool is_partner(enum ggml_type type) { return type == GGML_TYPE_Q8_1 || type == GGML_TYPE_Q8_K; }
 
 // They also expect of such a type an error that suits its size. Formats of fewer than two bits, and of three values, do
 // not have that for any floats; such programs leave a type without from_float out.

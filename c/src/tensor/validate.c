@@ -1,9 +1,10 @@
 // validate.c - structs that no function of the library has made so: a C program wrote to their fields.
 //
-// Two questions. gb_tensor_check: is this a tensor at all, whose sizes can be computed with and whose bytes lie inside its root? It is asked
-// once for each tensor when a graph is planned, by whoever plans. gb_node_mismatch: could a builder have made this node of its sources and
-// parameters? It is asked where operators are asked whether they can run, and calls what builders call. Both cost some nanoseconds for what is
-// right: the usual sizes are small, and then nothing can overflow.
+// Two questions. gb_tensor_check: is this a tensor at all, whose sizes can be computed with and whose bytes lie inside
+// its root? It is asked once for each tensor when a graph is planned, by whoever plans. gb_node_mismatch: could a
+// builder have made this node of its sources and parameters? It is asked where operators are asked whether they can
+// run, and calls what builders call. Both cost some nanoseconds for what is right: the usual sizes are small, and then
+// nothing can overflow.
 #include "tensor/tensor.h"
 
 #include <stddef.h>
@@ -23,9 +24,7 @@ bool gb_trust_tensors(bool trust) {
     return before;
 }
 
-bool gb_tensors_are_trusted(void) {
-    return trusted;
-}
+bool gb_tensors_are_trusted(void) { return trusted; }
 
 static bool is_small(const struct ggml_tensor * t) {
     uint64_t ne = 0, nb = 0;
@@ -54,27 +53,28 @@ static bool sizes_fit(const struct ggml_tensor * t) {
 
 // Type, operator and sizes.
 static enum ggml_status check_alone(const struct ggml_tensor * t, const char * func) {
-    GB_FAIL_IF(!gb_type_is_valid(t->type), GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: tensor '%.63s': %d is no type", func,
-               t->name, (int) t->type);
-    GB_FAIL_IF((unsigned) t->op >= GGML_OP_COUNT, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: tensor '%.63s': %d is no operator", func, t->name, (int) t->op);
-    GB_FAIL_IF(!sizes_fit(t), GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: tensor '%.63s': sizes [%lld, %lld, %lld, %lld] with strides [%zu, %zu, %zu, %zu] are negative or overflow", func, t->name,
-               (long long) t->ne[0], (long long) t->ne[1], (long long) t->ne[2], (long long) t->ne[3], t->nb[0], t->nb[1], t->nb[2], t->nb[3]);
+    GB_FAIL_IF(!gb_type_is_valid(t->type), GGML_STATUS_INVALID_ARGUMENT, "%s: tensor '%.63s': %d is no type", func,
+        t->name, (int) t->type);
+    GB_FAIL_IF((unsigned) t->op >= GGML_OP_COUNT, GGML_STATUS_INVALID_ARGUMENT, "%s: tensor '%.63s': %d is no operator",
+        func, t->name, (int) t->op);
+    GB_FAIL_IF(!sizes_fit(t), GGML_STATUS_INVALID_ARGUMENT,
+        "%s: tensor '%.63s': sizes [%lld, %lld, %lld, %lld] with strides [%zu, %zu, %zu, %zu] are negative or overflow",
+        func, t->name, (long long) t->ne[0], (long long) t->ne[1], (long long) t->ne[2], (long long) t->ne[3], t->nb[0],
+        t->nb[1], t->nb[2], t->nb[3]);
     return GGML_STATUS_SUCCESS;
 }
 
 static enum ggml_status check_view(const struct ggml_tensor * t, const char * func) {
     const struct ggml_tensor * root = t->view_src;
-    GB_FAIL_IF(root->view_src != NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: tensor '%.63s' is a view of '%.63s', which is a view itself", func, t->name, root->name);
+    GB_FAIL_IF(root->view_src != NULL, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: tensor '%.63s' is a view of '%.63s', which is a view itself", func, t->name, root->name);
     if (!is_plain(root)) {
         GB_TRY(check_alone(root, func));
     }
     const size_t have = ggml_nbytes(root), bytes = ggml_nbytes(t);
-    GB_FAIL_IF(t->view_offs > have || bytes > have - t->view_offs, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: view '%.63s': offset %zu and size %zu reach past the %zu bytes of '%.63s'", func, t->name, t->view_offs, bytes, have,
-               root->name);
+    GB_FAIL_IF(t->view_offs > have || bytes > have - t->view_offs, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: view '%.63s': offset %zu and size %zu reach past the %zu bytes of '%.63s'", func, t->name, t->view_offs,
+        bytes, have, root->name);
     return GGML_STATUS_SUCCESS;
 }
 
@@ -88,7 +88,7 @@ enum ggml_status gb_tensor_check(const struct ggml_tensor * t, const char * func
 enum ggml_status gb_tensors_check(struct ggml_tensor * const * nodes, int n, const char * func) {
     const bool look = !trusted;
     for (int i = 0; i < n; i++) {
-        GB_FAIL_IF(nodes[i] == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: node %d of the graph is NULL", func, i);
+        GB_FAIL_IF(nodes[i] == NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: node %d of the graph is NULL", func, i);
         if (!look) {
             continue;
         }
@@ -102,7 +102,7 @@ enum ggml_status gb_tensors_check(struct ggml_tensor * const * nodes, int n, con
     return GGML_STATUS_SUCCESS;
 }
 
-// ------------------------------------------------------------------------------------------------------------------------ nodes
+// --------------------------------------------------------------------------------------------------------------- nodes
 
 static bool is_shape(const struct ggml_tensor * t, struct gb_shape shape) {
     return t->ne[0] == shape.ne[0] && t->ne[1] == shape.ne[1] && t->ne[2] == shape.ne[2] && t->ne[3] == shape.ne[3];
@@ -113,21 +113,25 @@ static bool is_like(const struct ggml_tensor * t, const struct ggml_tensor * a) 
 }
 
 static bool is_region(const struct ggml_tensor * t) { // ACC, SET
-    const struct gb_region r = { (size_t) t->op_params[0], (size_t) t->op_params[1], (size_t) t->op_params[2], (size_t) t->op_params[3] };
+    const struct gb_region r       = { (size_t) t->op_params[0], (size_t) t->op_params[1], (size_t) t->op_params[2],
+        (size_t) t->op_params[3] };
     const bool             inplace = t->op_params[4] != 0;
-    return (t->op == GGML_OP_ACC ? gb_check_acc : gb_check_set)(NULL, t->src[0], t->src[1], &r, inplace) && is_like(t, t->src[0]);
+    return (t->op == GGML_OP_ACC ? gb_check_acc : gb_check_set)(NULL, t->src[0], t->src[1], &r, inplace) &&
+           is_like(t, t->src[0]);
 }
 
 static bool is_mul_mat_id(const struct ggml_tensor * t) {
     const int n = gb_op_param_i32(t, 1);
-    return n >= 1 && n <= GGML_MAX_SRC - 2 && gb_check_mul_mat_id(NULL, t->src + 2, n, t->src[0], gb_op_param_i32(t, 0), t->src[1]) &&
+    return n >= 1 && n <= GGML_MAX_SRC - 2 &&
+           gb_check_mul_mat_id(NULL, t->src + 2, n, t->src[0], gb_op_param_i32(t, 0), t->src[1]) &&
            is_shape(t, gb_shape_mul_mat(t->src[2], t->src[1]));
 }
 
 static bool is_rope(const struct ggml_tensor * t) {
     struct gb_rope r = { 0 };
     memcpy(&r, t->op_params, offsetof(struct gb_rope, xpos_down));
-    return (t->op == GGML_OP_ROPE ? gb_check_rope : gb_check_rope_back)(NULL, t->src[0], t->src[1], &r) && is_like(t, t->src[0]);
+    return (t->op == GGML_OP_ROPE ? gb_check_rope : gb_check_rope_back)(NULL, t->src[0], t->src[1], &r) &&
+           is_like(t, t->src[0]);
 }
 
 static bool is_im2col(const struct ggml_tensor * t) {
@@ -141,11 +145,13 @@ static bool is_conv_transpose(const struct ggml_tensor * t) {
     const struct ggml_tensor * a = t->src[0];
     const struct ggml_tensor * b = t->src[1];
     return t->op == GGML_OP_CONV_TRANSPOSE_1D
-               ? gb_check_conv_transpose_1d(NULL, a, b, p[0], p[1], p[2]) && is_shape(t, gb_shape_conv_transpose_1d(a, b, p[0]))
+               ? gb_check_conv_transpose_1d(NULL, a, b, p[0], p[1], p[2]) &&
+                     is_shape(t, gb_shape_conv_transpose_1d(a, b, p[0]))
                : gb_check_conv_transpose_2d(NULL, a, b, p[0]) && is_shape(t, gb_shape_conv_transpose_2d(a, b, p[0]));
 }
 
-// The node has lost what comes after the point of its padding: its shape lies between those of this padding and one more.
+// The node has lost what comes after the point of its padding: its shape lies between those of this padding and one
+// more.
 static bool is_pool_2d(const struct ggml_tensor * t) {
     const struct ggml_tensor * a    = t->src[0];
     const int32_t *            p    = t->op_params;
@@ -161,12 +167,13 @@ static bool is_pool_2d(const struct ggml_tensor * t) {
 
 static bool is_pad(const struct ggml_tensor * t) {
     const struct ggml_tensor * a = t->src[0];
-    return gb_check_1(NULL, a) && t->ne[0] >= a->ne[0] && t->ne[1] >= a->ne[1] && t->ne[2] >= a->ne[2] && t->ne[3] >= a->ne[3];
+    return gb_check_1(NULL, a) && t->ne[0] >= a->ne[0] && t->ne[1] >= a->ne[1] && t->ne[2] >= a->ne[2] &&
+           t->ne[3] >= a->ne[3];
 }
 
 static bool is_soft_max(const struct ggml_tensor * t) {
-    return gb_check_soft_max(NULL, t->src[0], t->src[1]) && gb_check_max_bias(NULL, t->src[0], t->src[1], gb_op_param_f32(t, 1)) &&
-           is_like(t, t->src[0]);
+    return gb_check_soft_max(NULL, t->src[0], t->src[1]) &&
+           gb_check_max_bias(NULL, t->src[0], t->src[1], gb_op_param_f32(t, 1)) && is_like(t, t->src[0]);
 }
 
 static bool is_loss(const struct ggml_tensor * t) {
@@ -174,8 +181,9 @@ static bool is_loss(const struct ggml_tensor * t) {
     if (t->op_params[0] != 0 && (a == NULL || !gb_check_loss_eps(NULL, a, gb_op_param_f32(t, 1)))) {
         return false;
     }
-    return t->op == GGML_OP_CROSS_ENTROPY_LOSS ? gb_check_cross_entropy_loss(NULL, a, b) && is_shape(t, gb_shape_scalar())
-                                               : gb_check_cross_entropy_loss_back(NULL, a, b, t->src[2]) && is_like(t, a);
+    return t->op == GGML_OP_CROSS_ENTROPY_LOSS
+               ? gb_check_cross_entropy_loss(NULL, a, b) && is_shape(t, gb_shape_scalar())
+               : gb_check_cross_entropy_loss_back(NULL, a, b, t->src[2]) && is_like(t, a);
 }
 
 static bool is_map(const struct ggml_tensor * t, int n, bool has_tasks) {
@@ -236,7 +244,8 @@ static bool is_as_built(const struct ggml_tensor * t) {
         case GGML_OP_CPY: return gb_check_cpy(NULL, a, b) && is_like(t, b);
         case GGML_OP_CONT: return gb_check_count(NULL, a, t->ne);
         case GGML_OP_GET_ROWS: return gb_check_get_rows(NULL, a, b) && is_shape(t, gb_shape_get_rows(a, b));
-        case GGML_OP_GET_ROWS_BACK: return gb_check_get_rows_back(NULL, a, b, t) && is_shape(t, gb_shape_get_rows_back(t));
+        case GGML_OP_GET_ROWS_BACK:
+            return gb_check_get_rows_back(NULL, a, b, t) && is_shape(t, gb_shape_get_rows_back(t));
         case GGML_OP_DIAG: return gb_check_diag(NULL, a) && is_shape(t, gb_shape_diag(a));
         case GGML_OP_DIAG_MASK_INF:
         case GGML_OP_DIAG_MASK_ZERO: return gb_check_diag_mask(NULL, a, p[0], true) && is_like(t, a);
@@ -249,7 +258,8 @@ static bool is_as_built(const struct ggml_tensor * t) {
         case GGML_OP_CONV_TRANSPOSE_1D:
         case GGML_OP_CONV_TRANSPOSE_2D: return is_conv_transpose(t);
         case GGML_OP_POOL_1D:
-            return gb_check_pool_1d(NULL, a, (enum ggml_op_pool) p[0], p[1], p[2], p[3]) && is_shape(t, gb_shape_pool_1d(a, p[1], p[2], p[3]));
+            return gb_check_pool_1d(NULL, a, (enum ggml_op_pool) p[0], p[1], p[2], p[3]) &&
+                   is_shape(t, gb_shape_pool_1d(a, p[1], p[2], p[3]));
         case GGML_OP_POOL_2D: return is_pool_2d(t);
         case GGML_OP_UPSCALE: return gb_check_upscale(NULL, a, p[0]) && is_shape(t, gb_shape_upscale(a, p[0]));
         case GGML_OP_PAD: return is_pad(t);
@@ -287,7 +297,8 @@ static const char * mismatch(const struct ggml_tensor * node) {
     if (is_as_built(node) || gb_op_is_idle(node)) {
         return NULL;
     }
-    return gb_node_has_sources(node) ? "its shape, its sources and its parameters do not fit together" : "a source is missing";
+    return gb_node_has_sources(node) ? "its shape, its sources and its parameters do not fit together"
+                                     : "a source is missing";
 }
 
 static enum ggml_status fail_node(const struct ggml_tensor * node, const char * wrong, const char * func) {
@@ -295,9 +306,7 @@ static enum ggml_status fail_node(const struct ggml_tensor * node, const char * 
     return gb_fail(GGML_STATUS_INVALID_ARGUMENT, "%s: %s: %s", func, gb_describe_node(node, text, sizeof(text)), wrong);
 }
 
-const char * gb_node_mismatch(const struct ggml_tensor * node) {
-    return trusted ? NULL : mismatch(node);
-}
+const char * gb_node_mismatch(const struct ggml_tensor * node) { return trusted ? NULL : mismatch(node); }
 
 enum ggml_status gb_node_check(const struct ggml_tensor * node, const char * func) {
     const char * wrong = mismatch(node);

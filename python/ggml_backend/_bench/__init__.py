@@ -1,4 +1,5 @@
-"""What ``python -m ggml_backend bench`` measures: operators, products and models, each beside the machine's limit in the same round."""
+"""What ``python -m ggml_backend bench`` measures: operators, products and models, each beside the machine's limit in
+the same round."""
 
 from __future__ import annotations
 

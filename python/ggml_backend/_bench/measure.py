@@ -1,8 +1,9 @@
 """Cases, the limits of the machine, and rounds of both in turns.
 
-A case says what it must do: bytes of memory to read, or to read and write, and operations of a kind. The least time for that follows from
-the limits, which are measured in every round next to the case, in loops written in C (``cpu/limits.h``): the larger of the time that the
-memory needs and the time that the arithmetic needs. The share of a case is that time by the time it takes.
+A case says what it must do: bytes of memory to read, or to read and write, and operations of a kind. The least time for
+that follows from the limits, which are measured in every round next to the case, in loops written in C
+(``cpu/limits.h``): the larger of the time that the memory needs and the time that the arithmetic needs. The share of a
+case is that time by the time it takes.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 from .._errors import check
@@ -22,7 +24,12 @@ __all__ = ["Arithmetic", "Case", "Limits", "Result", "measure"]
 
 Arithmetic = Literal["f32", "bytes", "bf16"]
 _WHAT = {"f32": 0, "bytes": 1, "bf16": 2, "read": 3, "copy": 4}
-_NAMES = {"f32": "f32 multiply-adds", "bytes": "products of bytes", "bf16": "products of bfloat16"}
+_TRAFFIC: dict[str, Literal["read", "copy"]] = {"reading": "read", "copying": "copy"}
+_NAMES: dict[Literal["f32", "bytes", "bf16"], str] = {
+    "f32": "f32 multiply-adds",
+    "bytes": "products of bytes",
+    "bf16": "products of bfloat16",
+}
 #: Memory that no cache holds, for all threads together: more is not slower.
 _LARGEST = 256 << 20
 
@@ -31,7 +38,8 @@ _LARGEST = 256 << 20
 class Case:
     """Something to measure.
 
-    work: what one call does, in the unit of the figure: ``work / seconds / 1e9`` for "GB/s" and "GFLOP/s", ``work / seconds`` for others
+    work: what one call does, in the unit of the figure: ``work / seconds / 1e9`` for "GB/s" and "GFLOP/s", ``work /
+    seconds`` for others
     memory: bytes that one call moves at least; 0: not counted
     traffic: whether these are read, or read and written
     footprint: bytes that the call works on again and again, which decides about caches; default: ``memory``
@@ -83,7 +91,8 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "group": self.case.group, "unit": self.case.unit, "median": self.median, "limit": self.limit, "share": self.share,
+            "group": self.case.group, "unit": self.case.unit, "median": self.median, "limit": self.limit,
+            "share": self.share,
             "bound": self.bound, "rounds": self.rounds, "limit_rounds": self.limits,
         }  # fmt: skip
 
@@ -96,7 +105,8 @@ def _size(n: float) -> str:
 
 
 class Limits:
-    """Measures limits for a backend: arithmetic at its level, memory with the best instructions there are, both with its threads.
+    """Measures limits for a backend: arithmetic at its level, memory with the best instructions there are, both with
+    its threads.
 
     processor_time: count the time of one thread on a processor, for limits and cases; for one thread only
     """
@@ -139,10 +149,10 @@ class Limits:
 
     def table(self, sizes: dict[str, int], rounds: int = 3) -> dict[str, float]:
         """All limits by themselves, the best of a few rounds: operations and bytes a second."""
-        jobs: dict[str, Callable[[], float]] = {_NAMES[k]: (lambda k=k: self.arithmetic(k)) for k in _NAMES}  # type: ignore[misc]
+        jobs: dict[str, Callable[[], float]] = {_NAMES[k]: partial(self.arithmetic, k) for k in _NAMES}
         for name, size in sizes.items():
-            for word, traffic in (("reading", "read"), ("copying", "copy")):
-                jobs[f"{word}, {name}"] = lambda t=traffic, s=size: self.memory(t, s)  # type: ignore[misc]
+            for word, traffic in _TRAFFIC.items():
+                jobs[f"{word}, {name}"] = partial(self.memory, traffic, size)
         found = dict.fromkeys(jobs, 0.0)
         for _ in range(rounds):
             for name, job in jobs.items():

@@ -1,4 +1,5 @@
-"""Whole models with random weights: the shape of a Llama of 1.1 billion parameters, and of the embedding model all-MiniLM-L6-v2."""
+"""Whole models with random weights: the shape of a Llama of 1.1 billion parameters, and of the embedding model
+all-MiniLM-L6-v2."""
 
 from __future__ import annotations
 
@@ -31,11 +32,19 @@ class _LlamaModel:
         ctx = stack.enter_context(Context())
         self.w: dict[str, Tensor] = {}
         kv, length = c.kv_heads * c.head, c.context
-        matrices = {"attn_q": (c.embd, c.embd), "attn_k": (kv, c.embd), "attn_v": (kv, c.embd), "attn_output": (c.embd, c.embd)}
+        matrices = {
+            "attn_q": (c.embd, c.embd),
+            "attn_k": (kv, c.embd),
+            "attn_v": (kv, c.embd),
+            "attn_output": (c.embd, c.embd),
+        }
         matrices |= {"ffn_gate": (c.ff, c.embd), "ffn_up": (c.ff, c.embd), "ffn_down": (c.embd, c.ff)}
         shapes = {f"blk.{i}.{name}.weight": shape for i in range(c.layers) for name, shape in matrices.items()}
         shapes["output.weight"] = (vocab, c.embd)
-        norms = ["output_norm.weight", *(f"blk.{i}.{n}.weight" for i in range(c.layers) for n in ("attn_norm", "ffn_norm"))]
+        norms = [
+            "output_norm.weight",
+            *(f"blk.{i}.{n}.weight" for i in range(c.layers) for n in ("attn_norm", "ffn_norm")),
+        ]
         self.w = {name: ctx.tensor(shape, dtype, name=name) for name, shape in shapes.items()}
         self.w |= {name: ctx.tensor((c.embd,), float32, name=name) for name in norms}
         for i in range(c.layers):
@@ -57,7 +66,10 @@ class _LlamaModel:
     def case(self, name: str, tokens: int, past: int, limits: Limits, dtype: DType) -> Case:
         """Tokens that come after ``past`` others; logits of the last one."""
         ctx, scheduler = self.stack.enter_context(Context()), self.stack.enter_context(Scheduler([self.backend]))
-        x, positions = ctx.tensor((tokens, self.c.embd), float32, name="x"), ctx.tensor((tokens,), int32, name="positions")
+        x, positions = (
+            ctx.tensor((tokens, self.c.embd), float32, name="x"),
+            ctx.tensor((tokens,), int32, name="positions"),
+        )
         h, writes = x, list[Tensor]()
         for i in range(self.c.layers):
             h = _llama_layer(self.w, self.c, i, h, past, positions, writes)
@@ -121,14 +133,18 @@ def _embedding(backend: Backend, limits: Limits, batch: int, dtype: DType, quick
         n = float(sum(w.shape[0] * w.shape[1] for w in matrices))
         flops = 2.0 * batch * tokens * n + 4.0 * layers * batch * tokens * tokens * hidden
         yield Case(
-            f"embedding {hidden} x {layers}, {dtype.ggml_name}, {tokens} tokens: batch {batch}", "models", "sentences/s", batch,
+            f"embedding {hidden} x {layers}, {dtype.ggml_name}, {tokens} tokens: batch {batch}", "models",
+            "sentences/s", batch,
             lambda: scheduler.compute(graph), memory=float(sum(w.nbytes for w in matrices)), flops=flops,
             arithmetic=arithmetic_of(dtype, limits.level),
         )  # fmt: skip
 
 
-def model_cases(backend: Backend, limits: Limits, types: Sequence[DType] | None, *, quick: bool = False) -> Iterator[Case]:
-    """A model at a time. types: of the weights; default: four for the Llama shape, float32 and q8_0 for the embedding model."""
+def model_cases(
+    backend: Backend, limits: Limits, types: Sequence[DType] | None, *, quick: bool = False
+) -> Iterator[Case]:
+    """A model at a time. types: of the weights; default: four for the Llama shape, float32 and q8_0 for the embedding
+    model."""
     for dtype in types or ([dtypes["q8_0"]] if quick else [float16, dtypes["q8_0"], dtypes["q4_0"], dtypes["q4_k"]]):
         yield from _llama(backend, limits, dtype, quick)
     for dtype in types or ([float32] if quick else [float32, dtypes["q8_0"]]):

@@ -28,14 +28,17 @@ class Bench:
         self.backend, self.stack = backend, stack
         self.rng = np.random.default_rng(0)
 
-    def compute(self, build: Build, *inputs: tuple[tuple[int, ...], DTypeLike, Any]) -> tuple[Callable[[], Any], Tensor]:
+    def compute(
+        self, build: Build, *inputs: tuple[tuple[int, ...], DTypeLike, Any]
+    ) -> tuple[Callable[[], Any], Tensor]:
         """A graph of one chain: inputs are (shape, dtype, values; None: random floats)."""
         ctx = self.stack.enter_context(Context())
         sources = [ctx.tensor(shape, dtype, name=f"x{i}") for i, (shape, dtype, _) in enumerate(inputs)]
         self.stack.enter_context(ctx.allocate(self.backend))
         result = build(*sources)
         graph = ctx.graph(result)
-        allocator = self.stack.enter_context(GraphAllocator(self.backend))  # results in the place of what is no longer needed
+        # results in the place of what is no longer needed
+        allocator = self.stack.enter_context(GraphAllocator(self.backend))
         allocator.allocate(graph)
         for tensor, (shape, _, values) in zip(sources, inputs, strict=True):
             tensor.set(self.rng.standard_normal(shape, dtype=np.float32) if values is None else values)
@@ -65,7 +68,9 @@ def _rows(bench: Bench, rows: int, columns: int) -> Iterator[Case]:
     def case(name: str, build: Build, bytes_each: float, *inputs: Any) -> Case:
         run, _ = bench.compute(build, *inputs)
         traffic: Any = "read" if bytes_each == 4 else "copy"
-        return Case(f"{name} [{rows} x {columns}]", "ops", "GB/s", bytes_each * n, run, memory=bytes_each * n, traffic=traffic)
+        return Case(
+            f"{name} [{rows} x {columns}]", "ops", "GB/s", bytes_each * n, run, memory=bytes_each * n, traffic=traffic
+        )
 
     yield case("add", lambda x, y: x + y, 12, a, a)
     yield case("add a row", lambda x, y: x + y, 8, a, row)
@@ -100,7 +105,9 @@ def _attention(bench: Bench, queries: int, keys: int, heads: int, dtype: DTypeLi
         return found.astype(np.float16) if str(dtype) == "float16" else found
 
     k, v, q, mask = (heads, keys, d), (heads, d, keys), (heads, queries, d), np.zeros((queries, keys), np.float32)
-    run, _ = bench.compute(build, (q, float32, None), (k, dtype, values(k)), (v, dtype, values(v)), (mask.shape, float32, mask))
+    run, _ = bench.compute(
+        build, (q, float32, None), (k, dtype, values(k)), (v, dtype, values(v)), (mask.shape, float32, mask)
+    )
     flops, cache = 4.0 * queries * keys * d * heads, 2.0 * keys * d * heads * dtypes[str(dtype)].itemsize
     name = f"attention, {queries} to {keys}, {heads} heads of {d}, {dtype}"
     if queries == 1:
@@ -115,7 +122,9 @@ def _overhead(bench: Bench, nodes: int) -> Case:
         return x
 
     run, _ = bench.compute(chain, ((1,), float32, np.zeros(1, np.float32)))
-    return Case(f"graph of {nodes} one-element adds" if nodes > 1 else "graph of one node", "ops", "nodes/s", nodes, run)
+    return Case(
+        f"graph of {nodes} one-element adds" if nodes > 1 else "graph of one node", "ops", "nodes/s", nodes, run
+    )
 
 
 def op_cases(backend: Backend, limits: Limits, stack: ExitStack, *, quick: bool = False) -> Iterator[Case]:

@@ -43,7 +43,8 @@ def product_types(backend: Backend) -> list[DType]:
 
 
 def weights(dtype: DType, rows: int, columns: int) -> np.ndarray[Any, Any]:
-    """Rows of weights as a tensor takes them: a few different ones, again and again. What a product costs does not depend on them."""
+    """Rows of weights as a tensor takes them: a few different ones, again and again. What a product costs does not
+    depend on them."""
     few = np.random.default_rng(0).standard_normal((min(4, rows), columns), dtype=np.float32) / np.float32(columns**0.5)
     if dtype.name in ("float32", "float16"):
         tile: Any = few.astype(dtype.numpy)
@@ -71,7 +72,11 @@ def product_cases(backend: Backend, limits: Limits, types: Sequence[DType], *, q
                 a.set(w)
                 x.set(np.random.default_rng(1).standard_normal((n, k), dtype=np.float32))
                 flops, name = 2.0 * m * k * n, f"{dtype.ggml_name} m={m} k={k} n={n}"
-                common: dict[str, Any] = {"memory": float(w.nbytes), "flops": flops, "arithmetic": arithmetic_of(dtype, limits.level)}
+                common: dict[str, Any] = {
+                    "memory": float(w.nbytes),
+                    "flops": flops,
+                    "arithmetic": arithmetic_of(dtype, limits.level),
+                }
                 run = lambda graph=graph: graph.compute(backend)  # noqa: E731
                 if n <= 16:
                     yield Case(name, "products", "GB/s", float(w.nbytes), run, **common)

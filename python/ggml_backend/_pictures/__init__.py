@@ -20,6 +20,7 @@ from .table import read_table, write_rows, write_table
 from .text import text_map
 
 __all__ = [
-    "ArenaLike", "BareArena", "BareBlock", "BlockLike", "CopyLike", "Picture", "PlanPictures", "SplitLike", "bare_picture", "chains",
+    "ArenaLike", "BareArena", "BareBlock", "BlockLike", "CopyLike", "Picture", "PlanPictures", "SplitLike",
+    "bare_picture", "chains",
     "notebook", "page", "picture_of", "read_table", "text_map", "write_rows", "write_table",
 ]  # fmt: skip

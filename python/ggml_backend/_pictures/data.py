@@ -1,7 +1,8 @@
 """What a picture of a plan shows. Time is the index of a node; spans are half-open; sizes and offsets are bytes.
 
-Chunks of an arena have offsets of their own; a picture stacks them, so that every block has a height above the arena's bottom. A block that
-took over the memory of another (``root``) shares its bytes: a chain of such blocks counts once at each moment.
+Chunks of an arena have offsets of their own; a picture stacks them, so that every block has a height above the arena's
+bottom. A block that took over the memory of another (``root``) shares its bytes: a chain of such blocks counts once at
+each moment.
 """
 
 from __future__ import annotations

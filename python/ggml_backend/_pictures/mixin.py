@@ -45,7 +45,8 @@ class PlanPictures:
     __slots__ = ()
 
     def to_csv(self: PlanLike, path: str | PathLike[str] | None = None) -> str:
-        """The blocks of all arenas: id,lower,upper,size,offset,name,op,backend,arena,root. Returned, and written if there is a path."""
+        """The blocks of all arenas: id,lower,upper,size,offset,name,op,backend,arena,root. Returned, and written if
+        there is a path."""
         if path is not None:
             expect_path(path, "Plan.to_csv: path")
         return write_table(self.arenas, path)
@@ -58,9 +59,14 @@ class PlanPictures:
 
     def to_text(self: PlanLike, width: int = 100, rows: int = 12, largest: int = 8, title: str = "plan") -> str:
         """A map for terminals of so many columns: ``rows`` lines for each arena, and its ``largest`` blocks."""
-        sizes = [expect_int(n, f"Plan.to_text: {name}") for name, n in (("width", width), ("rows", rows), ("largest", largest))]
+        sizes = [
+            expect_int(n, f"Plan.to_text: {name}")
+            for name, n in (("width", width), ("rows", rows), ("largest", largest))
+        ]
         if not all(0 <= n <= _MOST for n in sizes):
-            raise InvalidArgumentError(f"Plan.to_text: width, rows and largest must be 0 to {_MOST}, not {width}, {rows} and {largest}")
+            raise InvalidArgumentError(
+                f"Plan.to_text: width, rows and largest must be 0 to {_MOST}, not {width}, {rows} and {largest}"
+            )
         return text_map(picture_of(self, _text(title, "Plan.to_text")), *sizes)
 
     def _repr_html_(self: PlanLike) -> str:

@@ -1,5 +1,5 @@
-"""The page: ``page.html`` with the plan inside it as JSON. Nothing of a plan becomes markup: its names stay in JSON strings in which no
-character means anything to an HTML parser, and the script puts them on the page as text."""
+"""The page: ``page.html`` with the plan inside it as JSON. Nothing of a plan becomes markup: its names stay in JSON
+strings in which no character means anything to an HTML parser, and the script puts them on the page as text."""
 
 from __future__ import annotations
 
@@ -25,12 +25,16 @@ def _arena(arena: ArenaLike) -> dict[str, Any]:
     ops = list(dict.fromkeys(b.op for b in blocks))
     number = {op: i for i, op in enumerate(ops)}
     return {
-        "backend": arena.backend, "peak": arena.peak, "bound": arena.lower_bound, "verdict": verdict(arena), "bases": base,
-        "tight": arena.peak <= arena.lower_bound or arena.proved, "sum": sum(b.size for b in blocks if b.root is None or b.root == b.id),
-        "ops": ops, "op": [number[b.op] for b in blocks], "name": [b.name for b in blocks], "lower": [b.lower for b in blocks],
+        "backend": arena.backend, "peak": arena.peak, "bound": arena.lower_bound, "verdict": verdict(arena),
+        "bases": base,
+        "tight": arena.peak <= arena.lower_bound or arena.proved,
+        "sum": sum(b.size for b in blocks if b.root is None or b.root == b.id),
+        "ops": ops, "op": [number[b.op] for b in blocks], "name": [b.name for b in blocks],
+        "lower": [b.lower for b in blocks],
         "upper": [b.upper for b in blocks], "size": [b.size for b in blocks], "offset": [b.offset for b in blocks],
         "chunk": [b.chunk for b in blocks], "root": [-1 if r == i else r for i, r in enumerate(chains(blocks))],
-        "moment": peak_moment(moments), "t": [m.time for m in moments], "live": [m.live for m in moments], "top": [m.top for m in moments],
+        "moment": peak_moment(moments), "t": [m.time for m in moments], "live": [m.live for m in moments],
+        "top": [m.top for m in moments],
     }  # fmt: skip
 
 

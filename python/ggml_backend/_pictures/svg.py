@@ -1,5 +1,5 @@
-"""A plan inside a notebook: a line and a small SVG for each arena. No scripts and no styles of its own: it shows in viewers that trust
-nothing."""
+"""A plan inside a notebook: a line and a small SVG for each arena. No scripts and no styles of its own: it shows in
+viewers that trust nothing."""
 
 from __future__ import annotations
 
@@ -54,6 +54,8 @@ def notebook(picture: Picture) -> str:
     if picture.splits:
         parts.append(f", {len(picture.splits)} splits, {len(picture.copies)} copies ({size_text(copied)})")
     for a in picture.arenas:
-        parts.append(f"<div><b>{markup(a.backend)}</b> peak {size_text(a.peak)}, {markup(verdict(a))}, {len(a.blocks)} blocks")
+        parts.append(
+            f"<div><b>{markup(a.backend)}</b> peak {size_text(a.peak)}, {markup(verdict(a))}, {len(a.blocks)} blocks"
+        )
         parts.append((_arena(a, t0, t1) if a.blocks else "") + "</div>")
     return "".join(parts) + "</div>"

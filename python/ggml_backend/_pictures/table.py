@@ -1,7 +1,8 @@
-"""Plans as CSV: id,lower,upper,size,offset,name,op,backend,arena,root. The first five columns are what solvers of bare instances read.
+"""Plans as CSV: id,lower,upper,size,offset,name,op,backend,arena,root. The first five columns are what solvers of bare
+instances read.
 
-``arena`` is the backend's name, with ``/1``, ``/2`` for further chunks; offsets are within it. ``root`` is the id of the block whose
-memory a block took over. Ids are unique in the file.
+``arena`` is the backend's name, with ``/1``, ``/2`` for further chunks; offsets are within it. ``root`` is the id of
+the block whose memory a block took over. Ids are unique in the file.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ def _arena(arena: ArenaLike, block: BlockLike) -> str:
 
 
 def _line(values: Sequence[object]) -> str:
-    """A row that ends with a line feed. The writer takes only characters of its own line end for such, and readers take both."""
+    """A row that ends with a line feed. The writer takes only characters of its own line end for such, and readers take
+    both."""
     out = io.StringIO()
     csv.writer(out, lineterminator="\r\n").writerow(values)
     return out.getvalue()[:-2] + "\n"
@@ -35,7 +37,11 @@ def write_table(arenas: Sequence[ArenaLike], path: str | PathLike[str] | None = 
     found = [_line(HEADING)]
     first = 0
     for arena in arenas:
-        ids = {b.id: first + i for i, b in enumerate(arena.blocks)} if len(arenas) > 1 else {b.id: b.id for b in arena.blocks}
+        ids = (
+            {b.id: first + i for i, b in enumerate(arena.blocks)}
+            if len(arenas) > 1
+            else {b.id: b.id for b in arena.blocks}
+        )
         for b in arena.blocks:
             root = "" if b.root is None or b.root == b.id else ids.get(b.root, "")
             words = [cell(w) for w in (b.name, b.op, b.backend, _arena(arena, b))]
@@ -48,15 +54,29 @@ def write_table(arenas: Sequence[ArenaLike], path: str | PathLike[str] | None = 
 
 
 def write_rows(path: str | PathLike[str], arenas: dict[str, list[tuple[str, BareBlock, int]]]) -> None:
-    """Rows as :func:`read_table` gives them, with offsets; of a bare instance only the five columns that it is about."""
+    """Rows as :func:`read_table` gives them, with offsets; of a bare instance only the five columns that it is
+    about."""
     rows = [(arena, *row) for arena, group in arenas.items() for row in group]
     rows.sort(key=lambda row: row[2].id)
     label = {b.id: text for _, text, b, _ in rows}
-    bare = list(arenas) == [""] and not any(b.op or b.backend or b.root is not None or b.name != text for _, text, b, _ in rows)
+    bare = list(arenas) == [""] and not any(
+        b.op or b.backend or b.root is not None or b.name != text for _, text, b, _ in rows
+    )
     found = [_line(HEADING[:5] if bare else HEADING)]
     for arena, text, b, offset in rows:
         root = "" if b.root is None else label[b.root]
-        row = [cell(text), b.lower, b.upper, b.size, offset, cell(b.name), cell(b.op), cell(b.backend), cell(arena), cell(root)]
+        row = [
+            cell(text),
+            b.lower,
+            b.upper,
+            b.size,
+            offset,
+            cell(b.name),
+            cell(b.op),
+            cell(b.backend),
+            cell(arena),
+            cell(root),
+        ]
         found.append(_line(row[:5] if bare else row))
     write_text(path, "".join(found))
 
@@ -69,7 +89,8 @@ def _integer(row: dict[str, str | None], column: str, where: str) -> int:
 
 
 def read_table(path: str | PathLike[str]) -> dict[str, list[tuple[str, BareBlock]]]:
-    """Blocks by arena ("" without that column), each with its id as the file has it. Needs id, lower, upper, size, in any order."""
+    """Blocks by arena ("" without that column), each with its id as the file has it. Needs id, lower, upper, size, in
+    any order."""
     found: dict[str, list[tuple[str, BareBlock]]] = {}
     numbers: dict[tuple[str, str], int] = {}
     roots: list[str] = []
@@ -89,7 +110,13 @@ def read_table(path: str | PathLike[str]) -> dict[str, list[tuple[str, BareBlock
                 number = len(order)
                 numbers.setdefault((arena, row["id"]), number)
                 roots.append(row.get("root") or "")
-                order.append((arena, row["id"], BareBlock(number, lower, upper, size, 0, name or row["id"], op, backend or arena)))
+                order.append(
+                    (
+                        arena,
+                        row["id"],
+                        BareBlock(number, lower, upper, size, 0, name or row["id"], op, backend or arena),
+                    )
+                )
         except csv.Error as error:
             raise InvalidArgumentError(f"{path}: line {rows.line_num}: {error}") from None
     for (arena, label, block), root in zip(order, roots, strict=True):
@@ -97,7 +124,16 @@ def read_table(path: str | PathLike[str]) -> dict[str, list[tuple[str, BareBlock
             if (arena, root) not in numbers:
                 raise InvalidArgumentError(f"{path}: block {label}: its root {root} is not in its arena")
             block = BareBlock(
-                block.id, block.lower, block.upper, block.size, 0, block.name, block.op, block.backend, 0, numbers[arena, root]
+                block.id,
+                block.lower,
+                block.upper,
+                block.size,
+                0,
+                block.name,
+                block.op,
+                block.backend,
+                0,
+                numbers[arena, root],
             )
         found.setdefault(arena, []).append((label, block))
     return found

@@ -1,4 +1,5 @@
-"""A plan for terminals: a map of each arena (time to the right, offsets upwards), its largest blocks by letter, splits and copies."""
+"""A plan for terminals: a map of each arena (time to the right, offsets upwards), its largest blocks by letter, splits
+and copies."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ def _overlap(lower: float, upper: float, cells: int) -> list[tuple[int, float]]:
     return [(k, share) for k in range(first, last) if (share := min(upper, k + 1) - max(lower, k)) > 0]
 
 
-def _map(blocks: Sequence[BlockLike], height: int, t0: int, t1: int, width: int, rows: int, marks: dict[int, str]) -> list[str]:
+def _map(
+    blocks: Sequence[BlockLike], height: int, t0: int, t1: int, width: int, rows: int, marks: dict[int, str]
+) -> list[str]:
     """Each cell shows the block that covers most of it, if anything covers a third of it."""
     best = [[0.0] * width for _ in range(rows)]
     used = [[0.0] * width for _ in range(rows)]
@@ -47,12 +50,16 @@ def _map(blocks: Sequence[BlockLike], height: int, t0: int, t1: int, width: int,
 
 def _arena(arena: ArenaLike, t0: int, t1: int, width: int, rows: int, largest: int) -> list[str]:
     blocks = arena.blocks
-    title = f"{_clean(arena.backend) or 'arena'}: peak {size_text(arena.peak)}, lower bound {size_text(arena.lower_bound)}"
+    title = (
+        f"{_clean(arena.backend) or 'arena'}: peak {size_text(arena.peak)}, lower bound {size_text(arena.lower_bound)}"
+    )
     lines = [f"{title} ({verdict(arena)}), {len(blocks)} blocks"]
     height = max(bases(blocks)[-1], arena.peak)
     if not blocks or not height:
         return lines
-    order = sorted(range(len(blocks)), key=lambda i: (-blocks[i].size * (blocks[i].upper - blocks[i].lower), i))[: len(_LETTERS)]
+    order = sorted(range(len(blocks)), key=lambda i: (-blocks[i].size * (blocks[i].upper - blocks[i].lower), i))[
+        : len(_LETTERS)
+    ]
     marks = {i: _LETTERS[k] for k, i in enumerate(order)}
     labels = [size_text(height), *[""] * (rows - 2), size_text(height // rows)]
     for label, cells in zip(labels, _map(blocks, height, t0, t1, width, rows, marks), strict=True):
@@ -64,9 +71,12 @@ def _arena(arena: ArenaLike, t0: int, t1: int, width: int, rows: int, largest: i
         b = blocks[i]
         where = f"chunk {b.chunk} at {b.offset}" if b.chunk else f"at {b.offset}"
         lifetime = f"nodes {b.lower}..{b.upper - 1}"
-        lines.append(f"  {_LETTERS[k]} {size_text(b.size):>10}  {lifetime}  {where}  {_clean(b.name)} {_clean(b.op, 20)}".rstrip())
+        what = f"{lifetime}  {where}  {_clean(b.name)} {_clean(b.op, 20)}"
+        lines.append(f"  {_LETTERS[k]} {size_text(b.size):>10}  {what}".rstrip())
     if len(blocks) > largest:
-        lines.append(f"  ... and {len(blocks) - largest} more; '{_SMALL}' is a block without a letter, '{_FREE}' is free")
+        lines.append(
+            f"  ... and {len(blocks) - largest} more; '{_SMALL}' is a block without a letter, '{_FREE}' is free"
+        )
     return lines
 
 
@@ -87,7 +97,9 @@ def _copies(picture: Picture, largest: int) -> list[str]:
     lines = [f"copies: {len(picture.copies)}, {size_text(total)}"]
     for c in sorted(picture.copies, key=lambda c: -c.size)[:largest]:
         route = f"{_clean(c.src_backend)} -> {_clean(c.dst_backend)}"
-        lines.append(f"    {size_text(c.size):>10}  {route}  split {c.split}  {_clean(c.name)}  {_clean(c.reason, 60)}".rstrip())
+        lines.append(
+            f"    {size_text(c.size):>10}  {route}  split {c.split}  {_clean(c.name)}  {_clean(c.reason, 60)}".rstrip()
+        )
     if len(picture.copies) > largest:
         lines.append(f"    ... and {len(picture.copies) - largest} more")
     return lines

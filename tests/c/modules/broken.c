@@ -1,5 +1,5 @@
-// broken.c - modules that must not be loaded, or not successfully: one variant a definition, built by tests/c/CMakeLists.txt.
-// Their constructor leaves a mark, so that a test can tell that code of theirs ran.
+// broken.c - modules that must not be loaded, or not successfully: one variant a definition, built by
+// tests/c/CMakeLists.txt. Their constructor leaves a mark, so that a test can tell that code of theirs ran.
 #include <stdlib.h>
 
 #include "ggml-backend-module.h"
@@ -23,12 +23,12 @@ static enum ggml_status entry(void) { // ggml_backend_load is not in the table: 
 #    endif
 GGML_BACKEND_MODULE_EXPORT extern const struct ggml_backend_module_descriptor self;
 #    ifdef OTHER_LAYOUT
-const struct ggml_backend_module_descriptor self = { GGML_BACKEND_MODULE_MAGIC, VERSION, { (uint32_t) sizeof(void *), 8, 1, 2, 3, 4, 5, 6, 7, 8 }, "broken" };
+const struct ggml_backend_module_descriptor self = { GGML_BACKEND_MODULE_MAGIC, VERSION,
+    { (uint32_t) sizeof(void *), 8, 1, 2, 3, 4, 5, 6, 7, 8 }, "broken" };
 #    else
-const struct ggml_backend_module_descriptor self = { GGML_BACKEND_MODULE_MAGIC, VERSION, GGML_BACKEND_MODULE_LAYOUT, "broken" };
+const struct ggml_backend_module_descriptor self = { GGML_BACKEND_MODULE_MAGIC, VERSION, GGML_BACKEND_MODULE_LAYOUT,
+    "broken" };
 #    endif
 #endif
 
-__attribute__((constructor)) static void mark(void) {
-    setenv("GGML_TEST_MODULE_RAN", "1", 1);
-}
+__attribute__((constructor)) static void mark(void) { setenv("GGML_TEST_MODULE_RAN", "1", 1); }

@@ -2,7 +2,8 @@
 #include <stddef.h>
 
 __attribute__((visibility("default"))) size_t       ggml_nbytes(const void * tensor);
-__attribute__((visibility("default"))) int          ggml_backend_register(const char * name, void * init, void * buft, void * user);
+__attribute__((visibility("default"))) int          ggml_backend_register(const char * name, void * init, void * buft,
+    void * user);
 __attribute__((visibility("default"))) void *       ggml_backend_buffer_init(void * buft, void * context);
 __attribute__((visibility("default"))) const char * ggml_get_name(const void * tensor);
 __attribute__((visibility("default"))) int          impostor_calls(void);
@@ -33,6 +34,4 @@ const char * ggml_get_name(const void * tensor) {
     return "impostor";
 }
 
-int impostor_calls(void) {
-    return n_calls;
-}
+int impostor_calls(void) { return n_calls; }

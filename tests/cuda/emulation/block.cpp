@@ -1,8 +1,9 @@
 // block.cpp - one block: a fiber for each thread, and the places where threads meet.
 //
-// A thread runs until it must wait for others; then any other that can run does, drawn at random. When nobody can run and not all came to
-// their end, threads wait at different places: the barrier is divergent, which hardware does not promise anything about. Fibers end
-// together with their thread and are used again by the next; a failed block leaves its fibers behind, they are not used again.
+// A thread runs until it must wait for others; then any other that can run does, drawn at random. When nobody can run
+// and not all came to their end, threads wait at different places: the barrier is divergent, which hardware does not
+// promise anything about. Fibers end together with their thread and are used again by the next; a failed block leaves
+// its fibers behind, they are not used again.
 #include "block.h"
 
 #include <sys/mman.h>
@@ -22,12 +23,12 @@ thread_local gb_emu_thread_view * gb_emu_view;
 
 namespace {
 
-// ------------------------------------------------------------------------------------------------------------------- fibers
+// -------------------------------------------------------------------------------------------------------------- fibers
 
 constexpr size_t stack_size = 256 * 1024;
 
 struct fiber {
-    void * sp = nullptr; // where it stopped
+    void * sp    = nullptr; // where it stopped
     char * stack = nullptr;
     void * fake  = nullptr; // the sanitizer's
 #if !defined(__x86_64__)
@@ -73,9 +74,7 @@ void prepare(fiber & f) {
     f.sp = sp;
 }
 
-void transfer(fiber & from, fiber & to) {
-    gb_emu_switch(&from.sp, to.sp);
-}
+void transfer(fiber & from, fiber & to) { gb_emu_switch(&from.sp, to.sp); }
 #else
 void prepare(fiber & f) {
     getcontext(&f.context);
@@ -85,12 +84,10 @@ void prepare(fiber & f) {
     makecontext(&f.context, thread_loop, 0);
 }
 
-void transfer(fiber & from, fiber & to) {
-    swapcontext(&from.context, &to.context);
-}
+void transfer(fiber & from, fiber & to) { swapcontext(&from.context, &to.context); }
 #endif
 
-thread_local fiber        home;      // the scheduler, on the host thread's own stack
+thread_local fiber        home;       // the scheduler, on the host thread's own stack
 thread_local const void * home_stack; // for the sanitizer
 thread_local size_t       home_size;
 
@@ -131,16 +128,16 @@ void go_home(fiber & f) {
 thread_local std::vector<std::unique_ptr<fiber>> spare; // wait in thread_loop for a thread
 thread_local std::vector<std::unique_ptr<fiber>> stuck;
 
-// ------------------------------------------------------------------------------------------------------------------- threads
+// ------------------------------------------------------------------------------------------------------------- threads
 
 enum class state { READY, RUNNING, AT_BARRIER, IN_WARP, DONE };
 
 struct thread {
     gb_emu_thread_view     view;
     std::unique_ptr<fiber> f;
-    state                  now = state::READY;
-    int                    line = 0; // where it waits
-    const char *           what = "";
+    state                  now       = state::READY;
+    int                    line      = 0; // where it waits
+    const char *           what      = "";
     uint64_t               exchanges = 0;
     gb_emu_copies          copies;
 };
@@ -161,23 +158,21 @@ struct shared_piece {
 };
 
 struct block_run {
-    const gb_emu_block *                     what;
-    const std::function<void()> *            body;
-    std::vector<thread>                      threads;
-    std::vector<warp>                        warps;
-    std::vector<int>                         ready;
-    int                                      at_barrier = 0, n_done = 0;
-    std::map<const void *, shared_piece>     shared;
-    shared_piece                             dynamic;
-    std::string                              failure;
-    int                                      current = -1;
+    const gb_emu_block *                 what;
+    const std::function<void()> *        body;
+    std::vector<thread>                  threads;
+    std::vector<warp>                    warps;
+    std::vector<int>                     ready;
+    int                                  at_barrier = 0, n_done = 0;
+    std::map<const void *, shared_piece> shared;
+    shared_piece                         dynamic;
+    std::string                          failure;
+    int                                  current = -1;
 };
 
 thread_local block_run * run;
 
-thread & current() {
-    return run->threads[(size_t) run->current];
-}
+thread & current() { return run->threads[(size_t) run->current]; }
 
 void pause_thread() {
     fiber & f = *current().f;
@@ -205,7 +200,8 @@ std::unique_ptr<fiber> get_fiber() {
         return f;
     }
     std::unique_ptr<fiber> f(new fiber);
-    void * stack = mmap(nullptr, stack_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *                 stack =
+        mmap(nullptr, stack_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (stack == MAP_FAILED) {
         return nullptr;
     }
@@ -215,8 +211,8 @@ std::unique_ptr<fiber> get_fiber() {
 }
 
 std::string place(const thread & t) {
-    return "thread (" + std::to_string(t.view.thread.x) + ", " + std::to_string(t.view.thread.y) + ", " + std::to_string(t.view.thread.z) +
-           ") in " + t.what + " at line " + std::to_string(t.line);
+    return "thread (" + std::to_string(t.view.thread.x) + ", " + std::to_string(t.view.thread.y) + ", " +
+           std::to_string(t.view.thread.z) + ") in " + t.what + " at line " + std::to_string(t.line);
 }
 
 shared_piece new_piece(size_t bytes) {
@@ -316,7 +312,7 @@ std::string gb_emu_run_block(const gb_emu_block & what, const std::function<void
     for (size_t i = 0; i < n; i++) {
         thread & t       = b.threads[i];
         t.view.thread    = { (unsigned) (i % what.block.x), (unsigned) (i / what.block.x % what.block.y),
-                             (unsigned) (i / what.block.x / what.block.y) };
+            (unsigned) (i / what.block.x / what.block.y) };
         t.view.block     = what.index;
         t.view.block_dim = what.block;
         t.view.grid_dim  = what.grid;
@@ -337,25 +333,19 @@ std::string gb_emu_run_block(const gb_emu_block & what, const std::function<void
     return b.failure;
 }
 
-// ------------------------------------------------------------------------------------------------------------- for device.h
+// -------------------------------------------------------------------------------------------------------- for device.h
 
-void gb_emu_fail_block(const std::string & message) {
-    throw message + ", " + place(current());
-}
+void gb_emu_fail_block(const std::string & message) { throw message + ", " + place(current()); }
 
-int gb_emu_lane(void) {
-    return run->current % 32;
-}
+int gb_emu_lane(void) { return run->current % 32; }
 
-gb_emu_copies & gb_emu_thread_copies(void) {
-    return current().copies;
-}
+gb_emu_copies & gb_emu_thread_copies(void) { return current().copies; }
 
 void * gb_emu_shared(const void * id, size_t bytes, const char * name) {
     (void) name;
     auto found = run->shared.find(id);
     if (found == run->shared.end()) {
-        found = run->shared.emplace(id, new_piece(bytes)).first;
+        found      = run->shared.emplace(id, new_piece(bytes)).first;
         size_t sum = 0;
         for (const auto & s : run->shared) {
             sum += s.second.bytes;
@@ -375,9 +365,9 @@ void * gb_emu_dynamic_shared(void) {
 }
 
 void gb_emu_check_shared(const char * what, const void * p, size_t bytes) {
-    const char * c      = static_cast<const char *>(p);
-    auto         inside = [&](const shared_piece & s) { return s.memory && c >= s.start && c + bytes <= s.start + s.bytes; };
-    bool         ok     = inside(run->dynamic);
+    const char * c = static_cast<const char *>(p);
+    auto inside    = [&](const shared_piece & s) { return s.memory && c >= s.start && c + bytes <= s.start + s.bytes; };
+    bool ok        = inside(run->dynamic);
     for (const auto & s : run->shared) {
         ok = ok || inside(s.second);
     }
@@ -429,7 +419,8 @@ const unsigned char * gb_emu_exchange(const char * kind, int line, const void * 
         w.line  = line;
         w.bytes = bytes;
     } else if (strcmp(w.kind, kind) != 0 || w.line != line || w.bytes != bytes) {
-        gb_emu_fail_block(std::string("lanes of a warp do different things, another is in ") + w.kind + " at line " + std::to_string(w.line));
+        gb_emu_fail_block(std::string("lanes of a warp do different things, another is in ") + w.kind + " at line " +
+                          std::to_string(w.line));
     }
     unsigned char * slots = w.slots[w.round % 2];
     memcpy(slots + (size_t) (run->current % 32) * GB_EMU_SLOT, mine, bytes);

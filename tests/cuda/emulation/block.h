@@ -36,7 +36,7 @@ struct gb_emu_copies {
 gb_emu_copies & gb_emu_thread_copies(void);
 
 // The bytes are inside the block's shared memory; else the block fails with a message.
-void gb_emu_check_shared(const char * what, const void * p, size_t bytes);
+void              gb_emu_check_shared(const char * what, const void * p, size_t bytes);
 [[noreturn]] void gb_emu_fail_block(const std::string & message);
 
 struct gb_emu_block {

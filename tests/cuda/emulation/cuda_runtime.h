@@ -1,9 +1,11 @@
-// cuda_runtime.h - a CUDA runtime that runs on the host: for tests only, never installed, and useless for computing anything in earnest.
+// cuda_runtime.h - a CUDA runtime that runs on the host: for tests only, never installed, and useless for computing
+// anything in earnest.
 //
-// The part of NVIDIA's interface that the backend uses, with the meaning that its documentation gives it, on devices that exist only here.
-// Streams are queues that really wait: what is queued runs when somebody synchronizes, streams in an order drawn by a seed, so code that
-// forgot to wait for an event or to synchronize finds memory without its results. Device memory is memory of the host, allocated piece by
-// piece, so that a sanitizer sees every access outside of it, and begins as NaN.
+// The part of NVIDIA's interface that the backend uses, with the meaning that its documentation gives it, on devices
+// that exist only here. Streams are queues that really wait: what is queued runs when somebody synchronizes, streams in
+// an order drawn by a seed, so code that forgot to wait for an event or to synchronize finds memory without its
+// results. Device memory is memory of the host, allocated piece by piece, so that a sanitizer sees every access outside
+// of it, and begins as NaN.
 //
 // runtime.cpp implements it; what tests can change is in emulation.h.
 #ifndef GB_EMULATED_CUDA_RUNTIME_H
@@ -51,51 +53,49 @@ struct dim3 {
     constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
 };
 
-static inline float2 make_float2(float x, float y) {
-    return { x, y };
-}
-static inline float4 make_float4(float x, float y, float z, float w) {
-    return { x, y, z, w };
-}
-static inline int2 make_int2(int x, int y) {
-    return { x, y };
-}
-static inline int4 make_int4(int x, int y, int z, int w) {
-    return { x, y, z, w };
-}
-static inline uint2 make_uint2(unsigned x, unsigned y) {
-    return { x, y };
-}
-static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) {
-    return { x, y, z, w };
-}
+static inline float2 make_float2(float x, float y) { return { x, y }; }
+static inline float4 make_float4(float x, float y, float z, float w) { return { x, y, z, w }; }
+static inline int2   make_int2(int x, int y) { return { x, y }; }
+static inline int4   make_int4(int x, int y, int z, int w) { return { x, y, z, w }; }
+static inline uint2  make_uint2(unsigned x, unsigned y) { return { x, y }; }
+static inline uint4  make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return { x, y, z, w }; }
 
 enum cudaError_t {
-    cudaSuccess                      = 0,
-    cudaErrorInvalidValue            = 1,
-    cudaErrorMemoryAllocation        = 2,
-    cudaErrorInitializationError     = 3,
-    cudaErrorInvalidConfiguration    = 9,
-    cudaErrorInsufficientDriver      = 35,
-    cudaErrorNoDevice                = 100,
-    cudaErrorInvalidDevice           = 101,
-    cudaErrorNoKernelImageForDevice  = 209,
-    cudaErrorInvalidResourceHandle   = 400,
-    cudaErrorNotReady                = 600,
-    cudaErrorIllegalAddress          = 700,
-    cudaErrorPeerAccessAlreadyEnabled = 704,
+    cudaSuccess                          = 0,
+    cudaErrorInvalidValue                = 1,
+    cudaErrorMemoryAllocation            = 2,
+    cudaErrorInitializationError         = 3,
+    cudaErrorInvalidConfiguration        = 9,
+    cudaErrorInsufficientDriver          = 35,
+    cudaErrorNoDevice                    = 100,
+    cudaErrorInvalidDevice               = 101,
+    cudaErrorNoKernelImageForDevice      = 209,
+    cudaErrorInvalidResourceHandle       = 400,
+    cudaErrorNotReady                    = 600,
+    cudaErrorIllegalAddress              = 700,
+    cudaErrorPeerAccessAlreadyEnabled    = 704,
     cudaErrorHostMemoryAlreadyRegistered = 712,
-    cudaErrorHostMemoryNotRegistered = 713,
-    cudaErrorLaunchFailure           = 719,
-    cudaErrorNotSupported            = 801,
-    cudaErrorStreamCaptureUnsupported = 900,
-    cudaErrorStreamCaptureInvalidated = 901,
-    cudaErrorGraphExecUpdateFailure  = 910,
-    cudaErrorUnknown                 = 999,
+    cudaErrorHostMemoryNotRegistered     = 713,
+    cudaErrorLaunchFailure               = 719,
+    cudaErrorNotSupported                = 801,
+    cudaErrorStreamCaptureUnsupported    = 900,
+    cudaErrorStreamCaptureInvalidated    = 901,
+    cudaErrorGraphExecUpdateFailure      = 910,
+    cudaErrorUnknown                     = 999,
 };
 
-enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
-enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed };
+enum cudaMemcpyKind {
+    cudaMemcpyHostToHost,
+    cudaMemcpyHostToDevice,
+    cudaMemcpyDeviceToHost,
+    cudaMemcpyDeviceToDevice,
+    cudaMemcpyDefault
+};
+enum cudaStreamCaptureMode {
+    cudaStreamCaptureModeGlobal,
+    cudaStreamCaptureModeThreadLocal,
+    cudaStreamCaptureModeRelaxed
+};
 enum cudaDeviceAttr {
     cudaDevAttrMaxSharedMemoryPerBlockOptin = 97,
 };
@@ -123,14 +123,14 @@ struct cudaFuncAttributes {
     int ptxVersion, binaryVersion;
 };
 
-#define cudaStreamNonBlocking     1u
-#define cudaEventDefault          0u
-#define cudaEventDisableTiming    2u
-#define cudaHostAllocPortable     1u
-#define cudaHostAllocMapped       2u
-#define cudaHostAllocDefault      0u
-#define cudaHostRegisterPortable  1u
-#define cudaHostRegisterReadOnly  8u
+#define cudaStreamNonBlocking    1u
+#define cudaEventDefault         0u
+#define cudaEventDisableTiming   2u
+#define cudaHostAllocPortable    1u
+#define cudaHostAllocMapped      2u
+#define cudaHostAllocDefault     0u
+#define cudaHostRegisterPortable 1u
+#define cudaHostRegisterReadOnly 8u
 
 const char * cudaGetErrorString(cudaError_t error);
 const char * cudaGetErrorName(cudaError_t error);
@@ -152,9 +152,10 @@ cudaError_t  cudaFreeHost(void * memory);
 cudaError_t  cudaHostRegister(void * memory, size_t size, unsigned flags);
 cudaError_t  cudaHostUnregister(void * memory);
 cudaError_t  cudaMemcpyAsync(void * to, const void * from, size_t size, cudaMemcpyKind kind, cudaStream_t stream);
-cudaError_t  cudaMemcpyPeerAsync(void * to, int to_device, const void * from, int from_device, size_t size, cudaStream_t stream);
-cudaError_t  cudaMemcpy2DAsync(void * to, size_t to_pitch, const void * from, size_t from_pitch, size_t width, size_t height, cudaMemcpyKind kind,
-                               cudaStream_t stream);
+cudaError_t  cudaMemcpyPeerAsync(void * to, int to_device, const void * from, int from_device, size_t size,
+    cudaStream_t stream);
+cudaError_t  cudaMemcpy2DAsync(void * to, size_t to_pitch, const void * from, size_t from_pitch, size_t width,
+    size_t height, cudaMemcpyKind kind, cudaStream_t stream);
 cudaError_t  cudaMemsetAsync(void * to, int value, size_t size, cudaStream_t stream);
 cudaError_t  cudaStreamCreateWithFlags(cudaStream_t * stream, unsigned flags);
 cudaError_t  cudaStreamDestroy(cudaStream_t stream);
@@ -175,7 +176,7 @@ cudaError_t  cudaGraphDestroy(cudaGraph_t graph);
 cudaError_t  cudaGraphExecDestroy(cudaGraphExec_t exec);
 
 // Queues a kernel: `body` runs once a thread. `function` says which kernel it is.
-cudaError_t gb_emu_launch(const char * name, const void * function, dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
-                          std::function<void()> body);
+cudaError_t gb_emu_launch(const char * name, const void * function, dim3 grid, dim3 block, size_t shared,
+    cudaStream_t stream, std::function<void()> body);
 
 #endif // GB_EMULATED_CUDA_RUNTIME_H

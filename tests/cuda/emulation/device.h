@@ -1,8 +1,8 @@
 // device.h - the kernel dialect (c/src/cuda/launch.cuh) in the emulation, where every thread of a block is a fiber.
 //
-// Fibers switch only where threads meet: at barriers and in functions of a warp. Who runs next is drawn by a seed, so an order that
-// hardware only happens to keep is broken sooner or later. Fragments of matrices are laid out as in the PTX manual. Asynchronous
-// copies arrive when they are waited for, not before.
+// Fibers switch only where threads meet: at barriers and in functions of a warp. Who runs next is drawn by a seed, so
+// an order that hardware only happens to keep is broken sooner or later. Fragments of matrices are laid out as in the
+// PTX manual. Asynchronous copies arrive when they are waited for, not before.
 #ifndef GB_EMULATED_DEVICE_H
 #define GB_EMULATED_DEVICE_H
 
@@ -28,19 +28,22 @@ extern thread_local gb_emu_thread_view * gb_emu_view;
 
 #define GB_CONST static const
 
-// The block's memory for this declaration: every thread gets the same. `id` is the address of something that only this declaration has.
+// The block's memory for this declaration: every thread gets the same. `id` is the address of something that only this
+// declaration has.
 void * gb_emu_shared(const void * id, size_t bytes, const char * name);
 void * gb_emu_dynamic_shared(void);
 
-#define GB_SHARED(type, name, count)      \
-    static const char gb_id_##name = 0;   \
+#define GB_SHARED(type, name, count)    \
+    static const char gb_id_##name = 0; \
     type * const      name         = static_cast<type *>(gb_emu_shared(&gb_id_##name, sizeof(type) * (count), #name))
 #define GB_DYNAMIC_SHARED(type, name) type * const name = static_cast<type *>(gb_emu_dynamic_shared())
 
 template <class... P, class... A>
-inline cudaError_t gb_launch(const char * name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream, A... args) {
+inline cudaError_t gb_launch(const char * name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
+    cudaStream_t stream, A... args) {
     const std::tuple<P...> values((P) args...);
-    return gb_emu_launch(name, reinterpret_cast<const void *>(kernel), grid, block, shared, stream, [=] { std::apply(kernel, values); });
+    return gb_emu_launch(name, reinterpret_cast<const void *>(kernel), grid, block, shared, stream,
+        [=] { std::apply(kernel, values); });
 }
 
 // ---- numbers
@@ -57,30 +60,14 @@ uint16_t gb_emu_float_to_half(float x); // to nearest, ties to even
 float    gb_emu_bf16_to_float(uint16_t bits);
 uint16_t gb_emu_float_to_bf16(float x);
 
-static inline float gb_to_float(gb_half x) {
-    return gb_emu_half_to_float(x.bits);
-}
-static inline float gb_to_float(gb_bf16 x) {
-    return gb_emu_bf16_to_float(x.bits);
-}
-static inline gb_half gb_float_to_half(float x) {
-    return { gb_emu_float_to_half(x) };
-}
-static inline gb_bf16 gb_float_to_bf16(float x) {
-    return { gb_emu_float_to_bf16(x) };
-}
-static inline gb_half gb_half_of_bits(uint16_t bits) {
-    return { bits };
-}
-static inline uint16_t gb_half_bits(gb_half x) {
-    return x.bits;
-}
-static inline gb_bf16 gb_bf16_of_bits(uint16_t bits) {
-    return { bits };
-}
-static inline uint16_t gb_bf16_bits(gb_bf16 x) {
-    return x.bits;
-}
+static inline float    gb_to_float(gb_half x) { return gb_emu_half_to_float(x.bits); }
+static inline float    gb_to_float(gb_bf16 x) { return gb_emu_bf16_to_float(x.bits); }
+static inline gb_half  gb_float_to_half(float x) { return { gb_emu_float_to_half(x) }; }
+static inline gb_bf16  gb_float_to_bf16(float x) { return { gb_emu_float_to_bf16(x) }; }
+static inline gb_half  gb_half_of_bits(uint16_t bits) { return { bits }; }
+static inline uint16_t gb_half_bits(gb_half x) { return x.bits; }
+static inline gb_bf16  gb_bf16_of_bits(uint16_t bits) { return { bits }; }
+static inline uint16_t gb_bf16_bits(gb_bf16 x) { return x.bits; }
 static inline uint32_t gb_pack_half2(float lo, float hi) {
     return (uint32_t) gb_emu_float_to_half(lo) | (uint32_t) gb_emu_float_to_half(hi) << 16;
 }
@@ -93,9 +80,7 @@ static inline int gb_dp4a(int a, int b, int c) {
     }
     return c;
 }
-static inline float rsqrtf(float x) {
-    return 1.0f / sqrtf(x);
-}
+static inline float    rsqrtf(float x) { return 1.0f / sqrtf(x); }
 static inline uint32_t __float_as_uint(float x) {
     uint32_t u;
     memcpy(&u, &x, 4);
@@ -112,13 +97,12 @@ void gb_needs_code(int capability); // the block fails when the code is for an o
 // ---- threads together; `line` says where, for the message about threads that wait at different places
 
 void gb_emu_sync_block(int line);
-// All 32 lanes give `bytes` (<= 64) and see what all gave, until their next call. `kind` is what they believe to do together.
+// All 32 lanes give `bytes` (<= 64) and see what all gave, until their next call. `kind` is what they believe to do
+// together.
 const unsigned char * gb_emu_exchange(const char * kind, int line, const void * mine, size_t bytes);
 enum { GB_EMU_SLOT = 64 };
 
-static inline void gb_sync_block(int line = __builtin_LINE()) {
-    gb_emu_sync_block(line);
-}
+static inline void gb_sync_block(int line = __builtin_LINE()) { gb_emu_sync_block(line); }
 static inline void gb_sync_warp(int line = __builtin_LINE()) {
     const char nothing = 0;
     gb_emu_exchange("gb_sync_warp", line, &nothing, 1);
@@ -152,18 +136,14 @@ static inline uint32_t gb_ballot(bool x, int line = __builtin_LINE()) {
     }
     return bits;
 }
-static inline bool gb_any(bool x, int line = __builtin_LINE()) {
-    return gb_ballot(x, line) != 0;
-}
-static inline bool gb_all(bool x, int line = __builtin_LINE()) {
-    return gb_ballot(x, line) == 0xffffffffu;
-}
+static inline bool gb_any(bool x, int line = __builtin_LINE()) { return gb_ballot(x, line) != 0; }
+static inline bool gb_all(bool x, int line = __builtin_LINE()) { return gb_ballot(x, line) == 0xffffffffu; }
 template <class T> static inline T gb_atomic_add(T * p, T x) {
     const T old = *p;
     *p          = old + x;
     return old;
 }
-static inline void gb_fence_system() {} // one thread runs at a time
+static inline void                 gb_fence_system() {} // one thread runs at a time
 template <class T> static inline T gb_atomic_max(T * p, T x) {
     const T old = *p;
     *p          = old < x ? x : old;
@@ -172,14 +152,12 @@ template <class T> static inline T gb_atomic_max(T * p, T x) {
 
 // ---- asynchronous copies, matrices, products: matrix.cpp
 
-void gb_cp_async_16(void * shared, const void * global, int bytes = 16);
-void gb_cp_async_4(void * shared, const void * global, int bytes = 4);
-void gb_cp_async_commit(void);
-void gb_emu_cp_async_wait(int pending);
-template <int pending> static inline void gb_cp_async_wait(void) {
-    gb_emu_cp_async_wait(pending);
-}
-void gb_emu_ldmatrix(uint32_t * r, int n, bool trans, const void * row, int line);
+void                                      gb_cp_async_16(void * shared, const void * global, int bytes = 16);
+void                                      gb_cp_async_4(void * shared, const void * global, int bytes = 4);
+void                                      gb_cp_async_commit(void);
+void                                      gb_emu_cp_async_wait(int pending);
+template <int pending> static inline void gb_cp_async_wait(void) { gb_emu_cp_async_wait(pending); }
+void                                      gb_emu_ldmatrix(uint32_t * r, int n, bool trans, const void * row, int line);
 static inline void gb_ldmatrix_x4(uint32_t (&r)[4], const void * row, int line = __builtin_LINE()) {
     gb_emu_ldmatrix(r, 4, false, row, line);
 }

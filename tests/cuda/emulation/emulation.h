@@ -12,8 +12,9 @@ extern "C" {
 // Before the first call of the runtime, at first 2 devices of 1 GiB, compute capability 9.0. 0 devices: none answers.
 void gb_emu_set_devices(int n, size_t bytes_each);
 void gb_emu_set_capability(int major, int minor); // and the code is for it
-void gb_emu_set_code(int major, int minor);       // what the code was compiled for: up to the devices' capability it runs, else there is none
-int  gb_emu_code(void);                           // major * 10 + minor
+// what the code was compiled for: up to the devices' capability it runs, else there is none
+void gb_emu_set_code(int major, int minor);
+int  gb_emu_code(void); // major * 10 + minor
 
 // Of all orders from now on; also by environment: GB_EMU_SEED.
 void gb_emu_set_seed(uint64_t seed);
@@ -23,19 +24,23 @@ enum { // numbers as cudaError_t has them
     GB_EMU_ILLEGAL_ADDRESS = 700, // sticky
     GB_EMU_INVALID_VALUE   = 1
 };
-void gb_emu_fail(const char * function, int after, int error); // the call of it after `after` more fails; NULL: none. "cudaLaunchKernel" too
-void gb_emu_fail_kernel(int after);                            // a kernel touches what is not there, when it runs; -1: none
-void gb_emu_reset(void);                                       // devices work again after sticky errors; nothing fails
+// the call of it after `after` more fails; NULL: none. "cudaLaunchKernel" too
+void gb_emu_fail(const char * function, int after, int error);
+// a kernel touches what is not there, when it runs; -1: none
+void gb_emu_fail_kernel(int after);
+void gb_emu_reset(void); // devices work again after sticky errors; nothing fails
 
-// Queues work of a library on a stream, as a kernel would be: `run` with a copy of the `size` bytes at `argument`. A cudaError_t.
+// Queues work of a library on a stream, as a kernel would be: `run` with a copy of the `size` bytes at `argument`. A
+// cudaError_t.
 int gb_emu_queue(void * stream, void (*run)(const void * argument), const void * argument, size_t size);
 
 struct gb_emu_counts {
     uint64_t launches, graph_launches, graph_nodes, copies, allocations; // since the start
-    uint64_t live_device, live_host, live_objects;                      // allocations; streams, events, graphs
+    uint64_t live_device, live_host, live_objects;                       // allocations; streams, events, graphs
 };
 struct gb_emu_counts gb_emu_count(void);
-uint64_t gb_emu_launches_of(const char * part); // of kernels with this in their names, as the source has them in GB_LAUNCH
+// of kernels with this in their names, as the source has them in GB_LAUNCH
+uint64_t gb_emu_launches_of(const char * part);
 
 #ifdef __cplusplus
 }

@@ -1,5 +1,6 @@
-// fake_cublas.cpp - a library with the few functions of cuBLAS that the backend calls, for tests: products on the emulation's queues, one
-// element after the other in double precision, as the documentation of the real one defines them. POOR: without the product.
+// fake_cublas.cpp - a library with the few functions of cuBLAS that the backend calls, for tests: products on the
+// emulation's queues, one element after the other in double precision, as the documentation of the real one defines
+// them. POOR: without the product.
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -29,9 +30,7 @@ struct product {
     float        alpha, beta;
 };
 
-size_t size_of(int type) {
-    return type == 0 ? 4 : 2;
-}
+size_t size_of(int type) { return type == 0 ? 4 : 2; }
 
 double element(const char * p, int type, long long i) {
     uint16_t h;
@@ -46,8 +45,10 @@ double element(const char * p, int type, long long i) {
         memcpy(&f, &bits, 4);
         return f;
     }
-    const int exponent = h >> 10 & 31, fraction = h & 1023;
-    const double magnitude = exponent == 31 ? (fraction ? NAN : INFINITY) : exponent ? ldexp(1024 + fraction, exponent - 25) : ldexp(fraction, -24);
+    const int    exponent = h >> 10 & 31, fraction = h & 1023;
+    const double magnitude = exponent == 31 ? (fraction ? NAN : INFINITY)
+                             : exponent     ? ldexp(1024 + fraction, exponent - 25)
+                                            : ldexp(fraction, -24);
     return h & 0x8000 ? -magnitude : magnitude;
 }
 
@@ -62,8 +63,9 @@ double element(const char * p, int type, long long i) {
             for (int i = 0; i < p.m; i++) {
                 double sum = 0;
                 for (int k = 0; k < p.k; k++) {
-                    sum += element(a, p.a_type, p.op_a ? (long long) i * p.a_column + k : (long long) k * p.a_column + i) *
-                           element(b, p.b_type, p.op_b ? (long long) k * p.b_column + j : (long long) j * p.b_column + k);
+                    sum +=
+                        element(a, p.a_type, p.op_a ? (long long) i * p.a_column + k : (long long) k * p.a_column + i) *
+                        element(b, p.b_type, p.op_b ? (long long) k * p.b_column + j : (long long) j * p.b_column + k);
                 }
                 float * to = c + (long long) j * p.c_column + i;
                 *to        = (float) (p.alpha * sum + (p.beta != 0 ? p.beta * (double) *to : 0));
@@ -76,9 +78,7 @@ double element(const char * p, int type, long long i) {
 
 // ---- what tests ask and set
 
-EXPORT int fake_cublas_products(void) {
-    return n_products;
-}
+EXPORT int fake_cublas_products(void) { return n_products; }
 EXPORT int fake_cublas_handles(void) { // that live
     return n_handles;
 }
@@ -87,9 +87,7 @@ EXPORT void fake_cublas_fail(int after, int status) { // the call after `after` 
     failing_with  = status;
 }
 
-static bool fails(void) {
-    return failing_after >= 0 && failing_after-- == 0;
-}
+static bool fails(void) { return failing_after >= 0 && failing_after-- == 0; }
 
 // ---- the library
 
@@ -126,23 +124,26 @@ EXPORT int cublasGetVersion_v2(fake_handle *, int * version) {
 }
 
 #ifndef POOR
-EXPORT int cublasGemmStridedBatchedEx(fake_handle * handle, int op_a, int op_b, int m, int n, int k, const void * alpha, const void * a, int a_type,
-                                      int a_column, long long a_next, const void * b, int b_type, int b_column, long long b_next, const void * beta, void * c,
-                                      int c_type, int c_column, long long c_next, int count, int compute, int algorithm) {
+EXPORT int cublasGemmStridedBatchedEx(fake_handle * handle, int op_a, int op_b, int m, int n, int k, const void * alpha,
+    const void * a, int a_type, int a_column, long long a_next, const void * b, int b_type, int b_column,
+    long long b_next, const void * beta, void * c, int c_type, int c_column, long long c_next, int count, int compute,
+    int algorithm) {
     if (fails()) {
         return failing_with;
     }
     if (handle->stream == nullptr || handle->workspace == nullptr || handle->workspace_size == 0) {
         return NOT_INITIALIZED; // a product that allocates cannot be recorded
     }
-    if (op_a < 0 || op_a > 1 || op_b < 0 || op_b > 1 || m < 0 || n < 0 || k < 0 || count < 0 || c_column < m || a_column < (op_a ? k : m) ||
-        b_column < (op_b ? n : k)) {
+    if (op_a < 0 || op_a > 1 || op_b < 0 || op_b > 1 || m < 0 || n < 0 || k < 0 || count < 0 || c_column < m ||
+        a_column < (op_a ? k : m) || b_column < (op_b ? n : k)) {
         return INVALID_VALUE;
     }
-    if (a_type != b_type || (a_type != 0 && a_type != 2 && a_type != 14) || c_type != 0 || compute != 68 || algorithm != -1) {
+    if (a_type != b_type || (a_type != 0 && a_type != 2 && a_type != 14) || c_type != 0 || compute != 68 ||
+        algorithm != -1) {
         return NOT_SUPPORTED;
     }
-    product p = { op_a, op_b, m, n, k, a_type, b_type, a_column, b_column, c_column, count, (const char *) a, (const char *) b, (float *) c, a_next, b_next, c_next, 0, 0 };
+    product p = { op_a, op_b, m, n, k, a_type, b_type, a_column, b_column, c_column, count, (const char *) a,
+        (const char *) b, (float *) c, a_next, b_next, c_next, 0, 0 };
     memcpy(&p.alpha, alpha, 4);
     memcpy(&p.beta, beta, 4);
     n_products++;

@@ -4,10 +4,11 @@
 //   a[0], a[1]: rows g, g + 8 at k = 2 t, 2 t + 1;  a[2], a[3]: the same 8 further along k
 //   b[0], b[1]: column g at k = 2 t, 2 t + 1;  8 further
 //   d[0..1], d[2..3]: rows g, g + 8 at columns 2 t, 2 t + 1
-// and for bytes (m16n8k32) with four to a register at k = 4 t ... 4 t + 3, 16 further; for tf32 (m16n8k8) with one, at k = t, 4 further.
+// and for bytes (m16n8k32) with four to a register at k = 4 t ... 4 t + 3, 16 further; for tf32 (m16n8k8) with one, at
+// k = t, 4 further.
 #include "block.h"
 
-// ------------------------------------------------------------------------------------------------------------------ numbers
+// ------------------------------------------------------------------------------------------------------------- numbers
 
 float gb_emu_half_to_float(uint16_t h) {
     const int   exponent = h >> 10 & 31;
@@ -32,8 +33,8 @@ uint16_t gb_emu_float_to_half(float x) {
         return sign;
     }
     int exponent = 0;
-    frexpf(a, &exponent); // a = m 2^exponent, 1/2 <= m < 1
-    const int      step = exponent < -13 ? -24 : exponent - 11; // the weight of the last bit
+    frexpf(a, &exponent);                                          // a = m 2^exponent, 1/2 <= m < 1
+    const int      step = exponent < -13 ? -24 : exponent - 11;    // the weight of the last bit
     const uint16_t n    = (uint16_t) nearbyintf(ldexpf(a, -step)); // exact before rounding; at most 2048
     if (exponent < -13) {
         return (uint16_t) (sign | n); // also when it rounds up into the first normal number
@@ -41,9 +42,7 @@ uint16_t gb_emu_float_to_half(float x) {
     return (uint16_t) (sign + (uint16_t) ((exponent + 14) << 10) + (uint16_t) (n - 1024));
 }
 
-float gb_emu_bf16_to_float(uint16_t bits) {
-    return __uint_as_float((uint32_t) bits << 16);
-}
+float gb_emu_bf16_to_float(uint16_t bits) { return __uint_as_float((uint32_t) bits << 16); }
 
 uint16_t gb_emu_float_to_bf16(float x) {
     const uint32_t u = __float_as_uint(x);
@@ -55,7 +54,7 @@ uint32_t gb_to_tf32(float x) {
     return (u & 0x7f800000) == 0x7f800000 ? u : (u + 0x1000) & ~0x1fffu;
 }
 
-// ------------------------------------------------------------------------------------------------------- asynchronous copies
+// ------------------------------------------------------------------------------------------------- asynchronous copies
 
 static void add_copy(void * to, const void * from, int size, int bytes) {
     const uintptr_t both = bytes > 0 ? (uintptr_t) to | (uintptr_t) from : (uintptr_t) to;
@@ -70,13 +69,9 @@ static void add_copy(void * to, const void * from, int size, int bytes) {
     gb_emu_thread_copies().open.push_back({ to, from, size, bytes });
 }
 
-void gb_cp_async_16(void * shared, const void * global, int bytes) {
-    add_copy(shared, global, 16, bytes);
-}
+void gb_cp_async_16(void * shared, const void * global, int bytes) { add_copy(shared, global, 16, bytes); }
 
-void gb_cp_async_4(void * shared, const void * global, int bytes) {
-    add_copy(shared, global, 4, bytes);
-}
+void gb_cp_async_4(void * shared, const void * global, int bytes) { add_copy(shared, global, 4, bytes); }
 
 void gb_cp_async_commit(void) {
     gb_emu_copies & copies = gb_emu_thread_copies();
@@ -95,7 +90,7 @@ void gb_emu_cp_async_wait(int pending) {
     }
 }
 
-// ------------------------------------------------------------------------------------------------------------------ matrices
+// ------------------------------------------------------------------------------------------------------------ matrices
 
 void gb_emu_ldmatrix(uint32_t * r, int n, bool trans, const void * row, int line) {
     const unsigned char * all  = gb_emu_exchange(trans ? "gb_ldmatrix_trans" : "gb_ldmatrix", line, &row, sizeof(row));
@@ -119,7 +114,7 @@ void gb_emu_ldmatrix(uint32_t * r, int n, bool trans, const void * row, int line
     }
 }
 
-// ------------------------------------------------------------------------------------------------------------------ products
+// ------------------------------------------------------------------------------------------------------------ products
 
 namespace {
 
@@ -128,8 +123,8 @@ struct fragments {
 };
 
 // Element j of the registers `half`, half + 2 ... of row g or g + 8: the operand at k = (t * per + j) + half * 4 * per.
-template <class T, class Sum, Sum (*value)(uint32_t reg, int j), int per> void multiply(Sum (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
-                                                                                        const char * kind, int line) {
+template <class T, class Sum, Sum (*value)(uint32_t reg, int j), int per>
+void multiply(Sum (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], const char * kind, int line) {
     fragments mine;
     memcpy(mine.a, a, sizeof(mine.a));
     memcpy(mine.b, b, sizeof(mine.b));
@@ -151,24 +146,17 @@ template <class T, class Sum, Sum (*value)(uint32_t reg, int j), int per> void m
     }
 }
 
-float half_at(uint32_t reg, int j) {
-    return gb_emu_half_to_float((uint16_t) (reg >> (16 * j)));
-}
-float bf16_at(uint32_t reg, int j) {
-    return gb_emu_bf16_to_float((uint16_t) (reg >> (16 * j)));
-}
-float tf32_at(uint32_t reg, int) {
-    return __uint_as_float(reg & ~0x1fffu);
-}
-int byte_at(uint32_t reg, int j) {
-    return (int8_t) (reg >> (8 * j));
-}
+float half_at(uint32_t reg, int j) { return gb_emu_half_to_float((uint16_t) (reg >> (16 * j))); }
+float bf16_at(uint32_t reg, int j) { return gb_emu_bf16_to_float((uint16_t) (reg >> (16 * j))); }
+float tf32_at(uint32_t reg, int) { return __uint_as_float(reg & ~0x1fffu); }
+int   byte_at(uint32_t reg, int j) { return (int8_t) (reg >> (8 * j)); }
 
 } // namespace
 
 void gb_needs_code(int capability) {
     if (gb_emu_code() < capability) {
-        gb_emu_fail_block("code for compute capability " + std::to_string(gb_emu_code()) + " has not what it needs, " + std::to_string(capability));
+        gb_emu_fail_block("code for compute capability " + std::to_string(gb_emu_code()) + " has not what it needs, " +
+                          std::to_string(capability));
     }
 }
 

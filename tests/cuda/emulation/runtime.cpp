@@ -1,9 +1,11 @@
 // runtime.cpp - the runtime of the emulation: devices, memory, streams, events, graphs.
 //
-// Queued work is a list of steps a stream. Whoever must wait runs steps, of streams drawn at random among those that can go on, until what
-// it waits for is done; nothing runs otherwise. One lock around everything: kernels run one at a time, on the thread that waits.
+// Queued work is a list of steps a stream. Whoever must wait runs steps, of streams drawn at random among those that
+// can go on, until what it waits for is done; nothing runs otherwise. One lock around everything: kernels run one at a
+// time, on the thread that waits.
 //
-// Host memory that is not pinned is read when a copy is queued, and written before the call returns, as the documentation of the real one says.
+// Host memory that is not pinned is read when a copy is queued, and written before the call returns, as the
+// documentation of the real one says.
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -58,16 +60,16 @@ thread_local cudaError_t           last = cudaSuccess;
 } // namespace
 
 struct gb_emu_stream {
-    int                device;
-    std::list<step>    queue;
-    bool               capturing = false;
-    bool               broken    = false; // the capture
-    std::vector<step>  captured;
+    int               device;
+    std::list<step>   queue;
+    bool              capturing = false;
+    bool              broken    = false; // the capture
+    std::vector<step> captured;
 };
 struct gb_emu_event {
     uint64_t recorded = 0, done = 0; // record numbers: queued, reached
-    int64_t  ns       = 0;
-    bool     timed    = false;
+    int64_t  ns    = 0;
+    bool     timed = false;
 };
 struct gb_emu_graph {
     std::vector<step> steps;
@@ -81,7 +83,8 @@ namespace {
 using guard = std::lock_guard<std::recursive_mutex>;
 
 int64_t now() {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
 }
 
 cudaError_t result(cudaError_t error) {
@@ -103,12 +106,12 @@ cudaError_t enter(const char * function) {
     return current_device < (int) devices.size() ? devices[(size_t) current_device].sticky : cudaErrorNoDevice;
 }
 
-#define ENTER()                                       \
-    guard             held(lock);                     \
-    const cudaError_t entered = enter(__func__);      \
-    if (entered != cudaSuccess) {                     \
-        return result(entered);                       \
-    }                                                 \
+#define ENTER()                                  \
+    guard             held(lock);                \
+    const cudaError_t entered = enter(__func__); \
+    if (entered != cudaSuccess) {                \
+        return result(entered);                  \
+    }                                            \
     (void) 0
 
 // The allocation that has all of the bytes, or NULL.
@@ -127,10 +130,11 @@ bool is_on_device(const void * p, size_t size) {
     return a != nullptr && a->device >= 0;
 }
 
-// --------------------------------------------------------------------------------------------------------------------- queues
+// -------------------------------------------------------------------------------------------------------------- queues
 
 bool can_run(const gb_emu_stream & s) {
-    return !s.queue.empty() && (s.queue.front().what != kind::WAIT || s.queue.front().event->done >= s.queue.front().ticket);
+    return !s.queue.empty() &&
+           (s.queue.front().what != kind::WAIT || s.queue.front().event->done >= s.queue.front().ticket);
 }
 
 void run_step(gb_emu_stream & s) {
@@ -194,13 +198,12 @@ cudaError_t submit(cudaStream_t s, step what) {
 
 } // namespace
 
-// --------------------------------------------------------------------------------------------------------------------- errors
+// -------------------------------------------------------------------------------------------------------------- errors
 
 const char * cudaGetErrorName(cudaError_t error) {
     switch (error) {
 #define NAME(name) \
-    case name:     \
-        return #name
+    case name: return #name
         NAME(cudaSuccess);
         NAME(cudaErrorInvalidValue);
         NAME(cudaErrorMemoryAllocation);
@@ -228,21 +231,21 @@ const char * cudaGetErrorName(cudaError_t error) {
 }
 
 const char * cudaGetErrorString(cudaError_t error) {
-    return error == cudaErrorMemoryAllocation ? "out of memory" : error == cudaErrorNoDevice ? "no CUDA-capable device is detected" : cudaGetErrorName(error);
+    return error == cudaErrorMemoryAllocation ? "out of memory"
+           : error == cudaErrorNoDevice       ? "no CUDA-capable device is detected"
+                                              : cudaGetErrorName(error);
 }
 
 cudaError_t cudaGetLastError(void) {
     const cudaError_t error = last;
-    const bool        stays = current_device < (int) devices.size() && devices[(size_t) current_device].sticky != cudaSuccess;
-    last                    = stays ? devices[(size_t) current_device].sticky : cudaSuccess;
+    const bool stays = current_device < (int) devices.size() && devices[(size_t) current_device].sticky != cudaSuccess;
+    last             = stays ? devices[(size_t) current_device].sticky : cudaSuccess;
     return error;
 }
 
-cudaError_t cudaPeekAtLastError(void) {
-    return last;
-}
+cudaError_t cudaPeekAtLastError(void) { return last; }
 
-// -------------------------------------------------------------------------------------------------------------------- devices
+// ------------------------------------------------------------------------------------------------------------- devices
 
 cudaError_t cudaGetDeviceCount(int * count) {
     guard held(lock);
@@ -314,7 +317,7 @@ cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) {
     return cudaSuccess;
 }
 
-// --------------------------------------------------------------------------------------------------------------------- memory
+// -------------------------------------------------------------------------------------------------------------- memory
 
 cudaError_t cudaMemGetInfo(size_t * free_bytes, size_t * total) {
     ENTER();
@@ -375,7 +378,9 @@ cudaError_t cudaFree(void * p) {
     const int         id    = a->device;
     const cudaError_t error = drain_device(id);
     const cudaError_t freed = release(p, true); // also on a broken device: what a test sees is no leak of ours
-    return result(devices[(size_t) id].sticky != cudaSuccess ? devices[(size_t) id].sticky : error != cudaSuccess ? error : freed);
+    return result(devices[(size_t) id].sticky != cudaSuccess ? devices[(size_t) id].sticky
+                  : error != cudaSuccess                     ? error
+                                                             : freed);
 }
 
 cudaError_t cudaHostAlloc(void ** out, size_t size, unsigned) {
@@ -411,12 +416,13 @@ cudaError_t cudaHostUnregister(void * p) {
 }
 
 // A copy of rows; a plain one has one row. What is in pageable host memory is read now, or written before this returns.
-static cudaError_t copy_rows(char * to, size_t to_pitch, const char * from, size_t from_pitch, size_t width, size_t height, cudaStream_t stream) {
+static cudaError_t copy_rows(char * to, size_t to_pitch, const char * from, size_t from_pitch, size_t width,
+    size_t height, cudaStream_t stream) {
     if (width == 0 || height == 0) {
         return cudaSuccess;
     }
     const size_t       to_span = to_pitch * (height - 1) + width, from_span = from_pitch * (height - 1) + width;
-    const allocation * to_a = find(to, to_span);
+    const allocation * to_a   = find(to, to_span);
     const allocation * from_a = find(from, from_span);
     if (to_a == nullptr && find(to, 1) != nullptr) {
         return result(cudaErrorInvalidValue); // runs out of the allocation that it begins in
@@ -455,7 +461,8 @@ cudaError_t cudaMemcpyAsync(void * to, const void * from, size_t size, cudaMemcp
     return copy_rows(static_cast<char *>(to), size, static_cast<const char *>(from), size, size, 1, stream);
 }
 
-cudaError_t cudaMemcpyPeerAsync(void * to, int to_device, const void * from, int from_device, size_t size, cudaStream_t stream) {
+cudaError_t cudaMemcpyPeerAsync(void * to, int to_device, const void * from, int from_device, size_t size,
+    cudaStream_t stream) {
     ENTER();
     const allocation *a = find(to, size), *b = find(from, size);
     if (a == nullptr || b == nullptr || a->device != to_device || b->device != from_device) {
@@ -464,13 +471,14 @@ cudaError_t cudaMemcpyPeerAsync(void * to, int to_device, const void * from, int
     return copy_rows(static_cast<char *>(to), size, static_cast<const char *>(from), size, size, 1, stream);
 }
 
-cudaError_t cudaMemcpy2DAsync(void * to, size_t to_pitch, const void * from, size_t from_pitch, size_t width, size_t height, cudaMemcpyKind,
-                              cudaStream_t stream) {
+cudaError_t cudaMemcpy2DAsync(void * to, size_t to_pitch, const void * from, size_t from_pitch, size_t width,
+    size_t height, cudaMemcpyKind, cudaStream_t stream) {
     ENTER();
     if (width > to_pitch || width > from_pitch) {
         return result(cudaErrorInvalidValue);
     }
-    return copy_rows(static_cast<char *>(to), to_pitch, static_cast<const char *>(from), from_pitch, width, height, stream);
+    return copy_rows(static_cast<char *>(to), to_pitch, static_cast<const char *>(from), from_pitch, width, height,
+        stream);
 }
 
 cudaError_t cudaMemsetAsync(void * to, int value, size_t size, cudaStream_t stream) {
@@ -484,7 +492,7 @@ cudaError_t cudaMemsetAsync(void * to, int value, size_t size, cudaStream_t stre
                                   } }));
 }
 
-// --------------------------------------------------------------------------------------------------------- streams and events
+// -------------------------------------------------------------------------------------------------- streams and events
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t * out, unsigned) {
     ENTER();
@@ -569,7 +577,7 @@ cudaError_t cudaEventElapsedTime(float * ms, cudaEvent_t start, cudaEvent_t end)
     return cudaSuccess;
 }
 
-// --------------------------------------------------------------------------------------------------------------------- graphs
+// -------------------------------------------------------------------------------------------------------------- graphs
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) {
     ENTER();
@@ -647,9 +655,10 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
     return cudaSuccess;
 }
 
-// -------------------------------------------------------------------------------------------------------------------- kernels
+// ------------------------------------------------------------------------------------------------------------- kernels
 
-static cudaError_t run_kernel(const char * name, dim3 grid, dim3 block, size_t shared, const std::function<void()> & body) {
+static cudaError_t run_kernel(const char * name, dim3 grid, dim3 block, size_t shared,
+    const std::function<void()> & body) {
     const uint64_t        n = (uint64_t) grid.x * grid.y * grid.z;
     std::vector<uint64_t> blocks(n);
     for (uint64_t i = 0; i < n; i++) {
@@ -661,10 +670,13 @@ static cudaError_t run_kernel(const char * name, dim3 grid, dim3 block, size_t s
     for (uint64_t i = 0; i < n; i++) {
         std::swap(blocks[i], blocks[i + order.below(n - i)]);
         const uint64_t     b     = blocks[i];
-        const gb_emu_block what  = { { (unsigned) (b % grid.x), (unsigned) (b / grid.x % grid.y), (unsigned) (b / grid.x / grid.y) }, grid, block, shared };
+        const gb_emu_block what  = { { (unsigned) (b % grid.x), (unsigned) (b / grid.x % grid.y),
+                                         (unsigned) (b / grid.x / grid.y) },
+            grid, block, shared };
         const std::string  wrong = gb_emu_run_block(what, body, order);
         if (!wrong.empty()) {
-            fprintf(stderr, "emulation: kernel %s, block (%u, %u, %u): %s\n", name, what.index.x, what.index.y, what.index.z, wrong.c_str());
+            fprintf(stderr, "emulation: kernel %s, block (%u, %u, %u): %s\n", name, what.index.x, what.index.y,
+                what.index.z, wrong.c_str());
             return cudaErrorLaunchFailure;
         }
     }
@@ -673,26 +685,27 @@ static cudaError_t run_kernel(const char * name, dim3 grid, dim3 block, size_t s
 
 static bool is_launchable(dim3 grid, dim3 block, size_t shared) {
     cudaDeviceProp p;
-    return cudaGetDeviceProperties(&p, current_device) == cudaSuccess && grid.x > 0 && grid.y > 0 && grid.z > 0 && grid.x <= 0x7fffffffu &&
-           grid.y <= 65535 && grid.z <= 65535 && block.x > 0 && block.y > 0 && block.z > 0 && block.z <= 64 &&
-           (uint64_t) block.x * block.y * block.z <= 1024 && shared <= p.sharedMemPerBlockOptin;
+    return cudaGetDeviceProperties(&p, current_device) == cudaSuccess && grid.x > 0 && grid.y > 0 && grid.z > 0 &&
+           grid.x <= 0x7fffffffu && grid.y <= 65535 && grid.z <= 65535 && block.x > 0 && block.y > 0 && block.z > 0 &&
+           block.z <= 64 && (uint64_t) block.x * block.y * block.z <= 1024 && shared <= p.sharedMemPerBlockOptin;
 }
 
-cudaError_t gb_emu_launch(const char * name, const void * function, dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
-                          std::function<void()> body) {
+cudaError_t gb_emu_launch(const char * name, const void * function, dim3 grid, dim3 block, size_t shared,
+    cudaStream_t stream, std::function<void()> body) {
     guard             held(lock);
     const cudaError_t entered = enter("cudaLaunchKernel");
     if (entered != cudaSuccess) {
         return result(entered);
     }
     if (!is_launchable(grid, block, shared)) {
-        fprintf(stderr, "emulation: kernel %s cannot have %u x %u x %u blocks of %u x %u x %u threads with %zu bytes\n", name, grid.x, grid.y, grid.z,
-                block.x, block.y, block.z, shared);
+        fprintf(stderr, "emulation: kernel %s cannot have %u x %u x %u blocks of %u x %u x %u threads with %zu bytes\n",
+            name, grid.x, grid.y, grid.z, block.x, block.y, block.z, shared);
         return result(cudaErrorInvalidConfiguration);
     }
     counts.launches++;
     launches[name]++;
-    return result(submit(stream, { kind::KERNEL, function, [=] { return run_kernel(name, grid, block, shared, body); } }));
+    return result(submit(stream,
+        { kind::KERNEL, function, [=] { return run_kernel(name, grid, block, shared, body); } }));
 }
 
 int gb_emu_queue(void * stream, void (*run)(const void * argument), const void * argument, size_t size) {
@@ -704,12 +717,12 @@ int gb_emu_queue(void * stream, void (*run)(const void * argument), const void *
     const char *            bytes = static_cast<const char *>(argument);
     const std::vector<char> copy(bytes, bytes + size);
     return result(submit(static_cast<cudaStream_t>(stream), { kind::KERNEL, reinterpret_cast<const void *>(run), [=] {
-                                                                run(copy.data());
-                                                                return cudaSuccess;
-                                                            } }));
+                                                                 run(copy.data());
+                                                                 return cudaSuccess;
+                                                             } }));
 }
 
-// ---------------------------------------------------------------------------------------------------------------- for the tests
+// ------------------------------------------------------------------------------------------------------- for the tests
 
 void gb_emu_set_devices(int n, size_t bytes_each) {
     guard held(lock);
@@ -725,13 +738,9 @@ void gb_emu_set_capability(int major, int minor) {
     code       = capability;
 }
 
-void gb_emu_set_code(int major, int minor) {
-    code = major * 10 + minor;
-}
+void gb_emu_set_code(int major, int minor) { code = major * 10 + minor; }
 
-int gb_emu_code(void) {
-    return code;
-}
+int gb_emu_code(void) { return code; }
 
 void gb_emu_set_seed(uint64_t seed) {
     guard held(lock);
@@ -782,4 +791,4 @@ const bool seeded = [] {
     }
     return true;
 }();
-}
+} // namespace

@@ -1,7 +1,8 @@
 // blocks.tpl.h - rows of floats to blocks of Q8_0 and Q4_0 and back, byte for byte as tensor/quant does it.
 //
-// Plain loops over the 32 elements of a block, written so that a compiler makes vectors of them: magnitudes are compared as integers
-// (NaN is above all), and rounding is arithmetic. Blocks whose scale f16 holds well are made here; the others, by the format itself.
+// Plain loops over the 32 elements of a block, written so that a compiler makes vectors of them: magnitudes are
+// compared as integers (NaN is above all), and rounding is arithmetic. Blocks whose scale f16 holds well are made here;
+// the others, by the format itself.
 #include <math.h>
 
 #include "base/fp16.h"
@@ -54,9 +55,7 @@ static inline float load_scale_(const uint8_t * block) {
 }
 
 #if V_N == 16
-static inline bool has_nan_(__m512 a, __m512 b) {
-    return _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q) != 0;
-}
+static inline bool has_nan_(__m512 a, __m512 b) { return _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q) != 0; }
 
 static inline float extreme_(const float * x, __m512 a, __m512 b) { // the first of largest magnitude; no NaN among them
     const vf        p = v_abs(a), q = v_abs(b), largest = v_set(v_largest(v_max(p, q)));
@@ -65,9 +64,9 @@ static inline float extreme_(const float * x, __m512 a, __m512 b) { // the first
     return value != 0 ? value : 0.0f; // zeros of either sign
 }
 
-// To the nearest, halves away from zero, of |x id| below 128. Cutting off after adding the largest float below 1/2 does it: that lifts
-// exactly k + 1/2 to k + 1 (rounded: the rest is half a unit at most, and the tie at 1/2 goes to 1), and nothing less, since the float
-// before k + 1/2 is a whole unit away.
+// To the nearest, halves away from zero, of |x id| below 128. Cutting off after adding the largest float below 1/2 does
+// it: that lifts exactly k + 1/2 to k + 1 (rounded: the rest is half a unit at most, and the tie at 1/2 goes to 1), and
+// nothing less, since the float before k + 1/2 is a whole unit away.
 static inline __m128i byte_levels_(__m512 x, __m512 id) {
     const vf v = v_mul(x, id);
     return _mm512_cvtepi32_epi8(_mm512_cvttps_epi32(v_add(v, v_copysign(v_set(0x1.fffffep-2f), v))));
@@ -103,7 +102,7 @@ static void f32_to_q4_0(int64_t n, void * y, const float * x) {
             store_odd_(GGML_TYPE_Q4_0, x + i, block);
             continue;
         }
-        const vf    id = v_set(d != 0 ? 1 / d : 0);
+        const vf id = v_set(d != 0 ? 1 / d : 0);
         store_scale_(block, d);
         const vi both = vi_or(nibble_levels_(a, id), vi_shl(nibble_levels_(b, id), 4));
         _mm_storeu_si128((__m128i *) (block + 2), _mm512_cvtepi32_epi8(both));
@@ -169,9 +168,9 @@ static void f32_to_q4_0(int64_t n, void * y, const float * x) {
 static void q8_0_to_f32(int64_t n, float * y, const void * x) {
     const uint8_t * block = x;
     for (int64_t i = 0; i < n; i += BLOCK_N, block += Q8_0_BYTES) {
-        const float     d = load_scale_(block);
-        const int8_t *  q = (const int8_t *) block + 2;
-        float *         v = y + i;
+        const float    d = load_scale_(block);
+        const int8_t * q = (const int8_t *) block + 2;
+        float *        v = y + i;
         for (int j = 0; j < BLOCK_N; j++) {
             v[j] = (float) q[j] * d;
         }

@@ -1,4 +1,5 @@
-// bytes.h - products of bytes, four to a 32-bit lane: what the int8 kernels need beside the vector operations of vec_<isa>.h.
+// bytes.h - products of bytes, four to a 32-bit lane: what the int8 kernels need beside the vector operations of
+// vec_<isa>.h.
 //
 //   vb              4 V_N bytes
 //   vb_set4(p)      the four bytes at p in every lane
@@ -119,10 +120,12 @@ static inline vb vb_set4(const void * p) { return vb_load(p); }
 static inline vi vi_xor(vi a, vi b) { return a ^ b; }
 static inline vi vi_lookup16(vi index, const uint8_t * table) {
     const uint32_t i = (uint32_t) index;
-    return (vi) (table[i & 15] | (uint32_t) table[i >> 8 & 15] << 8 | (uint32_t) table[i >> 16 & 15] << 16 | (uint32_t) table[i >> 24 & 15] << 24);
+    return (vi) (table[i & 15] | (uint32_t) table[i >> 8 & 15] << 8 | (uint32_t) table[i >> 16 & 15] << 16 |
+                 (uint32_t) table[i >> 24 & 15] << 24);
 }
 static inline vi vi_dot4(vi c, vb u, vb s) {
-    return c + u.b[0] * (int8_t) s.b[0] + u.b[1] * (int8_t) s.b[1] + u.b[2] * (int8_t) s.b[2] + u.b[3] * (int8_t) s.b[3];
+    return c + u.b[0] * (int8_t) s.b[0] + u.b[1] * (int8_t) s.b[1] + u.b[2] * (int8_t) s.b[2] +
+           u.b[3] * (int8_t) s.b[3];
 }
 static inline vi vi_dot4w(vi c, vb u, vb s) { return vi_dot4(c, u, s); }
 

@@ -1,15 +1,19 @@
-// columns.tpl.h - quantized weights straight to a panel of bytes: what unpack.tpl.h and packing do one after the other, in one go.
+// columns.tpl.h - quantized weights straight to a panel of bytes: what unpack.tpl.h and packing do one after the other,
+// in one go.
 //
-// The blocks of V_N columns are transposed as they are, in words of 32 bits, so that a vector holds the same word of each column. Unpacking
-// then works on whole vectors: levels come out in the order of the panel, four bytes of every column, and scales are a vector, too. Only
-// what is stored is moved across lanes: 4.5 bits a weight for Q4_0, where transposing levels would move 8.
+// The blocks of V_N columns are transposed as they are, in words of 32 bits, so that a vector holds the same word of
+// each column. Unpacking then works on whole vectors: levels come out in the order of the panel, four bytes of every
+// column, and scales are a vector, too. Only what is stored is moved across lanes: 4.5 bits a weight for Q4_0, where
+// transposing levels would move 8.
 //
-// pack_columns_q8(type, k, centered, n, y, x): n <= BYTES_NR columns of k <= COLUMNS_K terms, whole blocks. The panel is that of int8.tpl.h;
-// columns from n on repeat the first. False: not one of these types, or nothing is gained here. The values are those of the unpack kernels, bit for bit.
+// pack_columns_q8(type, k, centered, n, y, x): n <= BYTES_NR columns of k <= COLUMNS_K terms, whole blocks. The panel
+// is that of int8.tpl.h; columns from n on repeat the first. False: not one of these types, or nothing is gained here.
+// The values are those of the unpack kernels, bit for bit.
 
 #define COLUMNS_K 512
 
-struct columns { // where V_N columns of the panel go
+// where V_N columns of the panel go
+struct columns {
     float * u; // fours of bytes
     float * d; // scales
     float * m; // minima; NULL: not wanted
@@ -48,10 +52,11 @@ static ALWAYS_INLINE vi fields_(vi a, int byte) { // the same bits of every byte
     return vi_and(a, vi_set((int32_t) ((uint32_t) byte * 0x01010101u)));
 }
 
-// ------------------------------------------------------------------------------------------------------- blocks of 32 terms
+// -------------------------------------------------------------------------------------------------- blocks of 32 terms
 
 // The lower nibbles of 16 bytes, then the upper ones, each through a table or with a fifth bit.
-static ALWAYS_INLINE void put_nibbles_(const struct columns * c, int step, const float * t, int byte, const uint8_t * table) {
+static ALWAYS_INLINE void put_nibbles_(const struct columns * c, int step, const float * t, int byte,
+    const uint8_t * table) {
     for (int i = 0; i < 4; i++) {
         const vi q = raw_(t, byte + 4 * i), low = fields_(q, 15), high = fields_(vi_shr(q, 4), 15);
         put_levels_(c, step + i, table == NULL ? low : vi_lookup16(low, table));
@@ -121,13 +126,14 @@ static ALWAYS_INLINE void column_iq4_nl_(const struct columns * c, int g, const 
     put_nibbles_(c, 8 * g, t, at + 2, iq4_levels_);
 }
 
-// ------------------------------------------------------------------------------------------------------ blocks of 256 terms
+// ------------------------------------------------------------------------------------------------- blocks of 256 terms
 
 // Four groups' scales, and minima, from the bytes of two words, lowest first.
 static ALWAYS_INLINE void put_affine_4_(const struct columns * c, int group, vi scales, vi minima, vf d, vf min) {
     const vi byte = vi_set(255);
     for (int j = 0; j < 4; j++) {
-        put_scale_(c, group + j, v_mul(d, v_from_int(vi_and(scales, byte))), v_mul(min, v_from_int(vi_and(minima, byte))));
+        put_scale_(c, group + j, v_mul(d, v_from_int(vi_and(scales, byte))),
+            v_mul(min, v_from_int(vi_and(minima, byte))));
         scales = vi_shr(scales, 8);
         minima = vi_shr(minima, 8);
     }
@@ -146,7 +152,7 @@ static ALWAYS_INLINE void put_scales_45_(const struct columns * c, int group, co
     const vf d = raw_half_(halves), min = v_neg(raw_half_(vi_shr(halves, 16)));
     put_affine_4_(c, group, fields_(w0, 63), fields_(w1, 63), d, min);
     put_affine_4_(c, group + 4, vi_or(fields_(w2, 15), vi_shl(fields_(vi_shr(w0, 6), 3), 4)),
-                  vi_or(fields_(vi_shr(w2, 4), 15), vi_shl(fields_(vi_shr(w1, 6), 3), 4)), d, min);
+        vi_or(fields_(vi_shr(w2, 4), 15), vi_shl(fields_(vi_shr(w1, 6), 3), 4)), d, min);
 }
 
 static ALWAYS_INLINE void column_q4_k_(const struct columns * c, int b, const float * t, int at) {
@@ -177,7 +183,8 @@ static ALWAYS_INLINE void column_q5_k_(const struct columns * c, int b, const fl
 static ALWAYS_INLINE void column_q6_k_(const struct columns * c, int b, const float * t, int at) {
     const vf d = raw_half_(raw_(t, at + 208));
     for (int j = 0; j < 4; j++) { // signed bytes
-        put_symmetric_4_(c, 16 * b + 4 * j, vi_xor(raw_(t, at + 192 + 4 * j), vi_set((int32_t) 0x80808080u)), 128, d, 32);
+        put_symmetric_4_(c, 16 * b + 4 * j, vi_xor(raw_(t, at + 192 + 4 * j), vi_set((int32_t) 0x80808080u)), 128, d,
+            32);
     }
     for (int i = 0; i < 16; i++) {
         const int byte = at + i / 8 * 64 + i % 8 * 4, step = 64 * b + i / 8 * 32 + i % 8;
@@ -240,7 +247,7 @@ static ALWAYS_INLINE void column_iq4_xs_(const struct columns * c, int b, const 
     }
 }
 
-// ------------------------------------------------------------------------------------------------------------------ panels
+// -------------------------------------------------------------------------------------------------------------- panels
 
 // The blocks of V_N columns, word by word; the last word may be half a one.
 static ALWAYS_INLINE void transpose_blocks_(float * t, size_t bytes, const void * const * x) {
@@ -252,27 +259,27 @@ static ALWAYS_INLINE void transpose_blocks_(float * t, size_t bytes, const void 
     }
 }
 
-#define COLUMNS(stem, terms, size, group)                                                                              \
-    static void columns_##stem##_(int64_t k, bool centered, int n, float * y, const void * const * x) {                \
-        float          t[((COLUMNS_K / (terms)) * (size) / 4 + 2) * V_N];                                              \
-        struct columns c = { y, y + k / 4 * BYTES_NR, centered ? NULL : y + (k / 4 + k / (group)) * BYTES_NR };        \
-        for (int i0 = 0; i0 < BYTES_NR; i0 += V_N) {                                                                   \
-            const void * from[V_N];                                                                                    \
-            for (int i = 0; i < V_N; i++) {                                                                            \
-                from[i] = x[i0 + i < n ? i0 + i : 0];                                                                  \
-            }                                                                                                          \
-            transpose_blocks_(t, (size_t) (k / (terms)) * (size), from);                                               \
-            for (int b = 0; b < (int) (k / (terms)); b++) {                                                            \
-                if (b * (size) % 4 == 0) {                                                                             \
-                    column_##stem##_(&c, b, t + b * (size) / 4 * V_N, 0);                                              \
-                } else {                                                                                               \
-                    column_##stem##_(&c, b, t + b * (size) / 4 * V_N, 2);                                              \
-                }                                                                                                      \
-            }                                                                                                          \
-            c.u += V_N;                                                                                                \
-            c.d += V_N;                                                                                                \
-            c.m = c.m != NULL ? c.m + V_N : NULL;                                                                      \
-        }                                                                                                              \
+#define COLUMNS(stem, terms, size, group)                                                                       \
+    static void columns_##stem##_(int64_t k, bool centered, int n, float * y, const void * const * x) {         \
+        float          t[((COLUMNS_K / (terms)) * (size) / 4 + 2) * V_N];                                       \
+        struct columns c = { y, y + k / 4 * BYTES_NR, centered ? NULL : y + (k / 4 + k / (group)) * BYTES_NR }; \
+        for (int i0 = 0; i0 < BYTES_NR; i0 += V_N) {                                                            \
+            const void * from[V_N];                                                                             \
+            for (int i = 0; i < V_N; i++) {                                                                     \
+                from[i] = x[i0 + i < n ? i0 + i : 0];                                                           \
+            }                                                                                                   \
+            transpose_blocks_(t, (size_t) (k / (terms)) * (size), from);                                        \
+            for (int b = 0; b < (int) (k / (terms)); b++) {                                                     \
+                if (b * (size) % 4 == 0) {                                                                      \
+                    column_##stem##_(&c, b, t + b * (size) / 4 * V_N, 0);                                       \
+                } else {                                                                                        \
+                    column_##stem##_(&c, b, t + b * (size) / 4 * V_N, 2);                                       \
+                }                                                                                               \
+            }                                                                                                   \
+            c.u += V_N;                                                                                         \
+            c.d += V_N;                                                                                         \
+            c.m = c.m != NULL ? c.m + V_N : NULL;                                                               \
+        }                                                                                                       \
     }
 COLUMNS(q4_0, 32, 18, 32)
 COLUMNS(q4_1, 32, 20, 32)
@@ -297,7 +304,7 @@ static bool pack_columns_q8(int type, int64_t k, bool centered, int n, float * y
         return false;
     }
     switch (type) {
-#define COLUMNS_CASE(id, stem)                                                                                         \
+#define COLUMNS_CASE(id, stem) \
     case GGML_TYPE_##id: columns_##stem##_(k, centered, n, y, x); return true;
         COLUMNS_CASE(Q4_0, q4_0)
         COLUMNS_CASE(Q4_1, q4_1)

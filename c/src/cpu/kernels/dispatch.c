@@ -1,7 +1,8 @@
 // dispatch.c - which level's kernels run: the one file that decides.
 //
-// The levels come from levels.def in ascending order, so "the best" is the last usable one. GGML_CPU_LEVEL caps the choice: the
-// best usable level that is not above the named one. Called when a CPU backend is made, and by whoever names a level.
+// The levels come from levels.def in ascending order, so "the best" is the last usable one. GGML_CPU_LEVEL caps the
+// choice: the best usable level that is not above the named one. Called when a CPU backend is made, and by whoever
+// names a level.
 #include <string.h>
 
 #include "base/env.h"
@@ -11,12 +12,12 @@
 #include "cpu/kernels/kernels.h"
 #include "ggml-cpu.h"
 
-#define GB_LEVEL(level, condition)                                                                                     \
-    extern const struct gb_kernels gb_kernels_##level;                                                                 \
-    static bool level##_usable(void) {                                                                                 \
-        const struct gb_cpu_features * f = gb_cpu_features();                                                          \
-        (void) f;                                                                                                      \
-        return condition;                                                                                              \
+#define GB_LEVEL(level, condition)                            \
+    extern const struct gb_kernels gb_kernels_##level;        \
+    static bool                    level##_usable(void) {     \
+        const struct gb_cpu_features * f = gb_cpu_features(); \
+        (void) f;                                             \
+        return condition;                                     \
     }
 #include "levels.def"
 #undef GB_LEVEL
@@ -67,31 +68,28 @@ static const struct gb_level * best_up_to(int top) { // level 0 runs everywhere
     return &levels[0];
 }
 
-int gb_level_count(void) {
-    return N_LEVELS;
-}
+int gb_level_count(void) { return N_LEVELS; }
 
-const struct gb_level * gb_level_at(int i) {
-    return i >= 0 && i < N_LEVELS ? &levels[i] : NULL;
-}
+const struct gb_level * gb_level_at(int i) { return i >= 0 && i < N_LEVELS ? &levels[i] : NULL; }
 
 const struct gb_level * gb_level_default(void) {
     const char * cap = gb_env_get("GGML_CPU_LEVEL");
     const int    top = cap != NULL ? level_index(cap) : N_LEVELS - 1;
     char         names[LEVEL_NAMES_SIZE];
-    GB_FAIL_IF(top < 0, NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: GGML_CPU_LEVEL is '%s', must be one of %s", __func__, cap,
-               level_names(names));
+    GB_FAIL_IF_RETURNING(top < 0, NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: GGML_CPU_LEVEL is '%s', must be one of %s",
+        __func__, cap, level_names(names));
     return best_up_to(top);
 }
 
 const struct gb_level * gb_level_find(const char * name) {
-    GB_CHECK_ARG(name, NULL);
+    GB_CHECK_ARG_RETURNING(name, NULL);
     const int i = level_index(name);
     char      names[LEVEL_NAMES_SIZE];
-    GB_FAIL_IF(i < 0, NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'name' is '%s', must be one of %s", __func__, name,
-               level_names(names));
-    GB_FAIL_IF(!levels[i].usable(), NULL, GGML_STATUS_UNSUPPORTED, "%s: this processor does not have level '%s', the best it has is '%s'",
-               __func__, name, best_up_to(N_LEVELS - 1)->name);
+    GB_FAIL_IF_RETURNING(i < 0, NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'name' is '%s', must be one of %s",
+        __func__, name, level_names(names));
+    GB_FAIL_IF_RETURNING(!levels[i].usable(), NULL, GGML_STATUS_UNSUPPORTED,
+        "%s: this processor does not have level '%s', the best it has is '%s'", __func__, name,
+        best_up_to(N_LEVELS - 1)->name);
     return &levels[i];
 }
 
@@ -109,11 +107,9 @@ const struct gb_kernels * gb_kernels_default(void) {
     return default_kernels;
 }
 
-// ------------------------------------------------------------------------------------------------------------------- public
+// -------------------------------------------------------------------------------------------------------------- public
 
-int ggml_cpu_level_count(void) {
-    return N_LEVELS;
-}
+int ggml_cpu_level_count(void) { return N_LEVELS; }
 
 const char * ggml_cpu_level_name(int i) {
     const struct gb_level * level = gb_level_at(i);

@@ -1,35 +1,35 @@
 // elementwise.tpl.h - y = f(x) by arithmetic and comparisons: everything that needs no polynomial.
 //
-// The EXACT ones use no fused operation, so every level gives the same bits. NaN in gives NaN out, except in sgn and step, which are
-// comparisons that a NaN fails: they give 0. At infinities every function has its limit.
+// The EXACT ones use no fused operation, so every level gives the same bits. NaN in gives NaN out, except in sgn and
+// step, which are comparisons that a NaN fails: they give 0. At infinities every function has its limit.
 
 // A loop over full vectors and the rest; EXPR is the result in terms of the vectors a (and b).
-#define ROWS_1(name, PARAMS, EXPR)                                                                                     \
-    static void name PARAMS {                                                                                          \
-        int64_t i = 0;                                                                                                 \
-        for (; i + V_N <= n; i += V_N) {                                                                               \
-            const vf a = v_load(x + i);                                                                                \
-            v_store(y + i, EXPR);                                                                                      \
-        }                                                                                                              \
-        if (i < n) {                                                                                                   \
-            const vf a = v_load_n(x + i, (int) (n - i));                                                               \
-            v_store_n(y + i, EXPR, (int) (n - i));                                                                     \
-        }                                                                                                              \
+#define ROWS_1(name, PARAMS, EXPR)                       \
+    static void name PARAMS {                            \
+        int64_t i = 0;                                   \
+        for (; i + V_N <= n; i += V_N) {                 \
+            const vf a = v_load(x + i);                  \
+            v_store(y + i, EXPR);                        \
+        }                                                \
+        if (i < n) {                                     \
+            const vf a = v_load_n(x + i, (int) (n - i)); \
+            v_store_n(y + i, EXPR, (int) (n - i));       \
+        }                                                \
     }
-#define ROWS_2(name, EXPR)                                                                                             \
-    static void name(int64_t n, float * z, const float * x, const float * y) {                                         \
-        int64_t i = 0;                                                                                                 \
-        for (; i + V_N <= n; i += V_N) {                                                                               \
-            const vf a = v_load(x + i), b = v_load(y + i);                                                             \
-            v_store(z + i, EXPR);                                                                                      \
-        }                                                                                                              \
-        if (i < n) {                                                                                                   \
-            const vf a = v_load_n(x + i, (int) (n - i)), b = v_load_n(y + i, (int) (n - i));                           \
-            v_store_n(z + i, EXPR, (int) (n - i));                                                                     \
-        }                                                                                                              \
+#define ROWS_2(name, EXPR)                                                                   \
+    static void name(int64_t n, float * z, const float * x, const float * y) {               \
+        int64_t i = 0;                                                                       \
+        for (; i + V_N <= n; i += V_N) {                                                     \
+            const vf a = v_load(x + i), b = v_load(y + i);                                   \
+            v_store(z + i, EXPR);                                                            \
+        }                                                                                    \
+        if (i < n) {                                                                         \
+            const vf a = v_load_n(x + i, (int) (n - i)), b = v_load_n(y + i, (int) (n - i)); \
+            v_store_n(z + i, EXPR, (int) (n - i));                                           \
+        }                                                                                    \
     }
-#define UNARY (int64_t n, float * y, const float * x)
-#define UNARY_1(p) (int64_t n, float * y, const float * x, float p)
+#define UNARY         (int64_t n, float * y, const float * x)
+#define UNARY_1(p)    (int64_t n, float * y, const float * x, float p)
 #define UNARY_2(p, q) (int64_t n, float * y, const float * x, float p, float q)
 
 ROWS_2(add_f32, v_add(a, b))

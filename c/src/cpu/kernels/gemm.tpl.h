@@ -1,8 +1,9 @@
 // gemm.tpl.h - the matrix product tile in registers, and the packing that feeds it.
 //
-// A tile is V_GEMM_MR rows of V_GEMM_NV vectors, all of them accumulators that live in registers for the whole loop over k: each step
-// loads NV vectors of b, broadcasts MR values of a, and does MR x NV multiply-adds. That only works out if the loops over the
-// accumulators are unrolled completely, hence the pragmas and the constant `mr` of each instance.
+// A tile is V_GEMM_MR rows of V_GEMM_NV vectors, all of them accumulators that live in registers for the whole loop
+// over k: each step loads NV vectors of b, broadcasts MR values of a, and does MR x NV multiply-adds. That only works
+// out if the loops over the accumulators are unrolled completely, hence the pragmas and the constant `mr` of each
+// instance.
 
 #define TILE_MR V_GEMM_MR
 #define TILE_NR (V_GEMM_NV * V_N)
@@ -20,8 +21,8 @@ static ALWAYS_INLINE void store_row_(float * c, const vf acc[V_GEMM_NV], int nr,
     }
 }
 
-// A panel of a stays in the first-level cache while panel after panel of b comes from the second: asked for some steps ahead, nobody waits
-// for it. What lies behind this panel of a is the next one.
+// A panel of a stays in the first-level cache while panel after panel of b comes from the second: asked for some steps
+// ahead, nobody waits for it. What lies behind this panel of a is the next one.
 #define ASK_FLOATS 512
 static ALWAYS_INLINE void ask_ahead_(const float * b, const float * next_a) {
     UNROLL
@@ -31,8 +32,9 @@ static ALWAYS_INLINE void ask_ahead_(const float * b, const float * next_a) {
     ASK(next_a);
 }
 
-// A tile of c lies in as many places as it has rows, which no processor foresees: asked for ASK_STEPS before the last step, it is there
-// after it. Earlier would be too early: rows of c often are powers of two apart, then all of the tile shares two sets of the cache.
+// A tile of c lies in as many places as it has rows, which no processor foresees: asked for ASK_STEPS before the last
+// step, it is there after it. Earlier would be too early: rows of c often are powers of two apart, then all of the tile
+// shares two sets of the cache.
 #define ASK_STEPS 64
 static ALWAYS_INLINE void ask_for_tile_(int mr, const float * c, int64_t ldc) {
     UNROLL
@@ -44,7 +46,8 @@ static ALWAYS_INLINE void ask_for_tile_(int mr, const float * c, int64_t ldc) {
     }
 }
 
-static ALWAYS_INLINE void tile_(int mr, int64_t k, const float * a, const float * b, float * c, int64_t ldc, int nr, bool accumulate) {
+static ALWAYS_INLINE void tile_(int mr, int64_t k, const float * a, const float * b, float * c, int64_t ldc, int nr,
+    bool accumulate) {
     vf acc[TILE_MR][V_GEMM_NV];
     UNROLL
     for (int i = 0; i < mr; i++) {
@@ -81,9 +84,10 @@ static ALWAYS_INLINE void tile_(int mr, int64_t k, const float * a, const float 
     }
 }
 
-static void gemm_tile_f32(int64_t k, const float * a, const float * b, float * c, int64_t ldc, int mr, int nr, bool accumulate) {
+static void gemm_tile_f32(int64_t k, const float * a, const float * b, float * c, int64_t ldc, int mr, int nr,
+    bool accumulate) {
     switch (mr) {
-#define TILE_CASE(rows)                                                                                                \
+#define TILE_CASE(rows) \
     case rows: tile_(rows, k, a, b, c, ldc, nr, accumulate); break;
         TILE_CASE(1)
         TILE_CASE(2)
@@ -121,7 +125,8 @@ static inline vf dot_pairs_(vf c, vf a, vf b) {
 }
 #endif
 
-static ALWAYS_INLINE void tile_pairs_(int mr, int64_t pairs, const float * a, const float * b, float * c, int64_t ldc, int nr, bool accumulate) {
+static ALWAYS_INLINE void tile_pairs_(int mr, int64_t pairs, const float * a, const float * b, float * c, int64_t ldc,
+    int nr, bool accumulate) {
     vf acc[TILE_MR][V_GEMM_NV];
     UNROLL
     for (int i = 0; i < mr; i++) {
@@ -158,9 +163,10 @@ static ALWAYS_INLINE void tile_pairs_(int mr, int64_t pairs, const float * a, co
     }
 }
 
-static void gemm_tile_bf16(int64_t pairs, const float * a, const float * b, float * c, int64_t ldc, int mr, int nr, bool accumulate) {
+static void gemm_tile_bf16(int64_t pairs, const float * a, const float * b, float * c, int64_t ldc, int mr, int nr,
+    bool accumulate) {
     switch (mr) {
-#define TILE_CASE(rows)                                                                                                \
+#define TILE_CASE(rows) \
     case rows: tile_pairs_(rows, pairs, a, b, c, ldc, nr, accumulate); break;
         TILE_CASE(1)
         TILE_CASE(2)
@@ -183,10 +189,10 @@ static void gemm_tile_bf16(int64_t pairs, const float * a, const float * b, floa
     }
 }
 
-// ------------------------------------------------------------------------------------------------------------------ packing
+// ------------------------------------------------------------------------------------------------------------- packing
 
-// Columns i0 .. i0 + V_N - 1 of the panel from V_N transposed pieces of rows. A row of a panel narrower than a vector is stored as a full
-// vector where the next row follows, which then overwrites the excess.
+// Columns i0 .. i0 + V_N - 1 of the panel from V_N transposed pieces of rows. A row of a panel narrower than a vector
+// is stored as a full vector where the next row follows, which then overwrites the excess.
 static ALWAYS_INLINE void store_transposed_(vf t[V_N], int count, int lanes, int64_t rows_after, int width, float * y) {
     v_transpose(t);
     UNROLL
@@ -202,26 +208,26 @@ static ALWAYS_INLINE void store_transposed_(vf t[V_N], int count, int lanes, int
     }
 }
 
-#define PACK(name, T, LOAD)                                                                                            \
-    static void name(int64_t k, int rows, int width, float * y, const void * const * x) {                              \
-        for (int i0 = 0; i0 < width; i0 += V_N) {                                                                      \
-            const int lanes = width - i0 < V_N ? width - i0 : V_N;                                                     \
-            const int valid = rows - i0 < V_N ? rows - i0 : V_N;                                                       \
-            for (int64_t j = 0; j < k; j += V_N) {                                                                     \
-                const int count = (int) (k - j < V_N ? k - j : V_N);                                                   \
-                vf        t[V_N];                                                                                      \
-                UNROLL                                                                                                 \
-                for (int i = 0; i < V_N; i++) {                                                                        \
-                    if (i < valid) {                                                                                   \
-                        const T * p = (const T *) x[i0 + i] + j;                                                       \
-                        t[i]        = count == V_N ? LOAD(p) : LOAD##_N(p, count);                                     \
-                    } else {                                                                                           \
-                        t[i] = v_set(0.0f);                                                                            \
-                    }                                                                                                  \
-                }                                                                                                      \
-                store_transposed_(t, count, lanes, k - j - count, width, y + j * width + i0);                          \
-            }                                                                                                          \
-        }                                                                                                              \
+#define PACK(name, T, LOAD)                                                                   \
+    static void name(int64_t k, int rows, int width, float * y, const void * const * x) {     \
+        for (int i0 = 0; i0 < width; i0 += V_N) {                                             \
+            const int lanes = width - i0 < V_N ? width - i0 : V_N;                            \
+            const int valid = rows - i0 < V_N ? rows - i0 : V_N;                              \
+            for (int64_t j = 0; j < k; j += V_N) {                                            \
+                const int count = (int) (k - j < V_N ? k - j : V_N);                          \
+                vf        t[V_N];                                                             \
+                UNROLL                                                                        \
+                for (int i = 0; i < V_N; i++) {                                               \
+                    if (i < valid) {                                                          \
+                        const T * p = (const T *) x[i0 + i] + j;                              \
+                        t[i]        = count == V_N ? LOAD(p) : LOAD##_N(p, count);            \
+                    } else {                                                                  \
+                        t[i] = v_set(0.0f);                                                   \
+                    }                                                                         \
+                }                                                                             \
+                store_transposed_(t, count, lanes, k - j - count, width, y + j * width + i0); \
+            }                                                                                 \
+        }                                                                                     \
     }
 
 PACK(pack_f32, float, LOAD_F32)

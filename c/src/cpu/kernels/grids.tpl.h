@@ -1,18 +1,24 @@
-// grids.tpl.h - the formats whose levels are rows of a codebook (IQ1, IQ2, IQ3), and the ternary ones, as unsigned bytes. Like unpack.tpl.h.
+// grids.tpl.h - the formats whose levels are rows of a codebook (IQ1, IQ2, IQ3), and the ternary ones, as unsigned
+// bytes. Like unpack.tpl.h.
 //
-// A row is 16 bits: 8 codes of 2 bits, or 4 of 4. Spread to a code a byte, with a flag beside each (its sign, or the direction of its
-// offset), it is the index into a table of at most 16 levels: one shuffle of bytes gives the levels. AVX-512 with VBMI looks 32 rows up at
-// a time in tables that lie in registers; elsewhere rows are looked up one by one and spread in 64-bit words.
+// A row is 16 bits: 8 codes of 2 bits, or 4 of 4. Spread to a code a byte, with a flag beside each (its sign, or the
+// direction of its offset), it is the index into a table of at most 16 levels: one shuffle of bytes gives the levels.
+// AVX-512 with VBMI looks 32 rows up at a time in tables that lie in registers; elsewhere rows are looked up one by one
+// and spread in 64-bit words.
 
 #include "tensor/quant/grid.h"
 
 #define GRID_FLAG 8 // in an index, beside the code
 
 // level + bias, and for flagged indices -level + bias (signs) or level - 1 + bias, else level + 1 + bias (offsets).
-static const uint8_t levels_iq2_[16]     = { 51, 68, 86, 0, 0, 0, 0, 0, 35, 18, 0, 0, 0, 0, 0, 0 };                                 // 43
-static const uint8_t levels_iq3_xxs_[16] = { 66, 74, 82, 90, 98, 106, 114, 124, 58, 50, 42, 34, 26, 18, 10, 0 };                    // 62
-static const uint8_t levels_iq3_s_[16]   = { 16, 18, 20, 22, 24, 26, 28, 30, 14, 12, 10, 8, 6, 4, 2, 0 };                           // 15
-static const uint8_t levels_iq1_[16]     = { 2, 10, 18, 0, 0, 0, 0, 0, 0, 8, 16, 0, 0, 0, 0, 0 };                                   // 9
+// 43
+static const uint8_t levels_iq2_[16] = { 51, 68, 86, 0, 0, 0, 0, 0, 35, 18, 0, 0, 0, 0, 0, 0 };
+// 62
+static const uint8_t levels_iq3_xxs_[16] = { 66, 74, 82, 90, 98, 106, 114, 124, 58, 50, 42, 34, 26, 18, 10, 0 };
+// 15
+static const uint8_t levels_iq3_s_[16] = { 16, 18, 20, 22, 24, 26, 28, 30, 14, 12, 10, 8, 6, 4, 2, 0 };
+// 9
+static const uint8_t levels_iq1_[16] = { 2, 10, 18, 0, 0, 0, 0, 0, 0, 8, 16, 0, 0, 0, 0, 0 };
 
 static inline uint64_t grid_u64_(const uint8_t * p) {
     uint64_t w;
@@ -22,7 +28,8 @@ static inline uint64_t grid_u64_(const uint8_t * p) {
 
 // Four times four scales of 3 bits and 4 bits of an f16.
 static inline float iq1_m_unit_(uint64_t scales) {
-    const uint16_t half = (uint16_t) ((scales >> 12 & 15) | (scales >> 24 & 0xf0) | (scales >> 36 & 0xf00) | (scales >> 48 & 0xf000));
+    const uint16_t half =
+        (uint16_t) ((scales >> 12 & 15) | (scales >> 24 & 0xf0) | (scales >> 36 & 0xf00) | (scales >> 48 & 0xf000));
     return half_at_((const uint8_t *) &half) * 0.125f;
 }
 
@@ -38,8 +45,9 @@ static inline uint32_t grid_u32_(const uint8_t * p) {
 
 // Four fields of 7 bits of a word to bytes, the uppermost bit such that an even number of them is set.
 static inline uint32_t even_signs_(uint32_t fields) {
-    const uint32_t seven = (fields & 0x7fu) | (fields & 0x3f80u) << 1 | (fields & 0x1fc000u) << 2 | (fields & 0xfe00000u) << 3;
-    uint32_t       odd   = seven ^ (seven >> 4 & 0x0f0f0f0fu);
+    const uint32_t seven =
+        (fields & 0x7fu) | (fields & 0x3f80u) << 1 | (fields & 0x1fc000u) << 2 | (fields & 0xfe00000u) << 3;
+    uint32_t odd = seven ^ (seven >> 4 & 0x0f0f0f0fu);
     odd ^= odd >> 2 & 0x33333333u;
     odd ^= odd >> 1;
     return seven | (odd & 0x01010101u) << 7;
@@ -65,7 +73,8 @@ static inline uint64_t spread_row_(int bits, uint64_t row) { // of 8 codes of 2 
 #endif
 }
 
-static ALWAYS_INLINE void expand_rows_(uint8_t * u, int bits, const uint16_t * table, int n, const uint8_t * levels, const struct grid_rows * g) {
+static ALWAYS_INLINE void expand_rows_(uint8_t * u, int bits, const uint16_t * table, int n, const uint8_t * levels,
+    const struct grid_rows * g) {
     (void) n;
     for (int i = 0; i < 8; i++, u += 32) {
         uint64_t       codes[4];
@@ -92,13 +101,15 @@ static inline void set_scale_(float * d, float * m, int s, float unit, int scale
 }
 
 // Scales in nibbles, the lower first.
-static inline void set_scales_(int groups, const uint8_t * nibbles, float unit, float bias, float * restrict d, float * restrict m) {
+static inline void set_scales_(int groups, const uint8_t * nibbles, float unit, float bias, float * restrict d,
+    float * restrict m) {
     for (int s = 0; s < groups; s++) {
         set_scale_(d, m, s, unit, nibbles[s / 2] >> 4 * (s % 2) & 15, bias);
     }
 }
 
-static inline void read_iq2_xxs_(struct grid_rows * restrict g, const uint8_t * restrict block, float * restrict d, float * restrict m) {
+static inline void read_iq2_xxs_(struct grid_rows * restrict g, const uint8_t * restrict block, float * restrict d,
+    float * restrict m) {
     for (int i = 0; i < 8; i++) {
         const uint8_t * p    = block + 2 + 8 * i;
         const uint32_t  bits = grid_u32_(p + 4);
@@ -110,18 +121,22 @@ static inline void read_iq2_xxs_(struct grid_rows * restrict g, const uint8_t * 
     }
 }
 
-static inline void read_iq2_xs_(struct grid_rows * restrict g, const uint8_t * restrict block, float * restrict d, float * restrict m) {
+static inline void read_iq2_xs_(struct grid_rows * restrict g, const uint8_t * restrict block, float * restrict d,
+    float * restrict m) {
     for (int i = 0; i < 8; i++) {
         const uint64_t word = grid_u64_(block + 2 + 8 * i); // four times 9 bits of a row number and 7 signs
         for (int l = 0; l < 4; l++) {
             g->row[4 * i + l] = word >> 16 * l & 511;
         }
-        set_flags_(g, i, even_signs_((uint32_t) ((word >> 9 & 0x7f) | (word >> 18 & 0x3f80) | (word >> 27 & 0x1fc000) | (word >> 36 & 0xfe00000))));
+        set_flags_(g, i,
+            even_signs_((uint32_t) ((word >> 9 & 0x7f) | (word >> 18 & 0x3f80) | (word >> 27 & 0x1fc000) |
+                                    (word >> 36 & 0xfe00000))));
     }
     set_scales_(16, block + 66, half_at_(block) * 0.125f, 43, d, m);
 }
 
-static inline void read_iq2_s_(struct grid_rows * restrict g, const uint8_t * restrict block, float * restrict d, float * restrict m) {
+static inline void read_iq2_s_(struct grid_rows * restrict g, const uint8_t * restrict block, float * restrict d,
+    float * restrict m) {
     for (int i = 0; i < 32; i++) {
         g->row[i] = (uint16_t) (block[2 + i] | (block[66 + i / 4] >> 2 * (i % 4) & 3) << 8);
     }
@@ -129,7 +144,8 @@ static inline void read_iq2_s_(struct grid_rows * restrict g, const uint8_t * re
     set_scales_(16, block + 74, half_at_(block) * 0.125f, 43, d, m);
 }
 
-static inline void read_iq3_xxs_(struct grid_rows * restrict g, const uint8_t * restrict block, float * restrict d, float * restrict m) {
+static inline void read_iq3_xxs_(struct grid_rows * restrict g, const uint8_t * restrict block, float * restrict d,
+    float * restrict m) {
     for (int i = 0; i < 64; i++) {
         g->row[i] = block[2 + i];
     }
@@ -140,7 +156,8 @@ static inline void read_iq3_xxs_(struct grid_rows * restrict g, const uint8_t * 
     }
 }
 
-static inline void read_iq3_s_(struct grid_rows * restrict g, const uint8_t * restrict block, float * restrict d, float * restrict m) {
+static inline void read_iq3_s_(struct grid_rows * restrict g, const uint8_t * restrict block, float * restrict d,
+    float * restrict m) {
     for (int i = 0; i < 8; i++) {
         for (int j = 0; j < 8; j++) {
             g->row[8 * i + j] = (uint16_t) (block[2 + 8 * i + j] | (block[66 + i] >> j & 1) << 8);
@@ -150,7 +167,8 @@ static inline void read_iq3_s_(struct grid_rows * restrict g, const uint8_t * re
     set_scales_(8, block + 106, half_at_(block), 15, d, m);
 }
 
-static inline void read_iq1_s_(struct grid_rows * restrict g, const uint8_t * restrict block, float * restrict d, float * restrict m) {
+static inline void read_iq1_s_(struct grid_rows * restrict g, const uint8_t * restrict block, float * restrict d,
+    float * restrict m) {
     for (int i = 0; i < 8; i++) {
         uint16_t bits; // four times 3 bits of a row number, a scale, the offset's sign
         memcpy(&bits, block + 34 + 2 * i, sizeof(bits));
@@ -162,14 +180,16 @@ static inline void read_iq1_s_(struct grid_rows * restrict g, const uint8_t * re
     }
 }
 
-static inline void read_iq1_m_(struct grid_rows * restrict g, const uint8_t * restrict block, float * restrict d, float * restrict m) {
+static inline void read_iq1_m_(struct grid_rows * restrict g, const uint8_t * restrict block, float * restrict d,
+    float * restrict m) {
     const uint64_t scales = grid_u64_(block + 48);
     const float    unit   = iq1_m_unit_(scales);
     for (int i = 0; i < 32; i++) {
         g->row[i] = (uint16_t) (block[i] | (block[32 + i / 2] >> 4 * (i % 2) & 7) << 8);
     }
     for (int i = 0; i < 8; i++) {
-        const uint32_t p = block[32 + 2 * i], q = block[33 + 2 * i]; // bit 3 of each four: an offset's sign, here to a whole byte
+        // bit 3 of each four: an offset's sign, here to a whole byte
+        const uint32_t p = block[32 + 2 * i], q = block[33 + 2 * i];
         set_flags_(g, i, ((p >> 3 & 1) | (p >> 7) << 8 | (q >> 3 & 1) << 16 | (q >> 7) << 24) * 255u);
     }
     for (int s = 0; s < 16; s++) {
@@ -178,13 +198,14 @@ static inline void read_iq1_m_(struct grid_rows * restrict g, const uint8_t * re
 }
 #endif
 
-#define UNPACK_GRID(stem, size, groups, bits, table, rows, levels)                                                     \
-    static void unpack_##stem(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m, const void * restrict x) { \
-        FOR_SUPER_BLOCKS(size, groups) {                                                                               \
-            struct grid_rows g;                                                                                        \
-            read_##stem##_(&g, block, d, m);                                                                           \
-            expand_rows_(u, bits, table, rows, levels, &g);                                                            \
-        }                                                                                                              \
+#define UNPACK_GRID(stem, size, groups, bits, table, rows, levels)                                     \
+    static void unpack_##stem(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m, \
+        const void * restrict x) {                                                                     \
+        FOR_SUPER_BLOCKS(size, groups) {                                                               \
+            struct grid_rows g;                                                                        \
+            read_##stem##_(&g, block, d, m);                                                           \
+            expand_rows_(u, bits, table, rows, levels, &g);                                            \
+        }                                                                                              \
     }
 UNPACK_GRID(iq2_xxs, 66, 8, 2, gb_grid_rows_iq2_xxs, 256, levels_iq2_)
 UNPACK_GRID(iq2_xs, 74, 16, 2, gb_grid_rows_iq2_xs, 512, levels_iq2_)
@@ -194,7 +215,7 @@ UNPACK_GRID(iq3_s, 110, 8, 4, gb_grid_rows_iq3_s, 512, levels_iq3_s_)
 UNPACK_GRID(iq1_s, 50, 8, 2, gb_grid_rows_iq1, 2048, levels_iq1_)
 UNPACK_GRID(iq1_m, 56, 16, 2, gb_grid_rows_iq1, 2048, levels_iq1_)
 
-// ---------------------------------------------------------------------------------------------------------------- ternary
+// ------------------------------------------------------------------------------------------------------------- ternary
 
 // Five digits to the base of 3 in a byte: times 3 the first one overflows, once from 86 on, twice from 171 on.
 static ALWAYS_INLINE void ternary_digits_(int bytes, int digits, uint8_t * restrict u, const uint8_t * restrict q) {
@@ -208,7 +229,8 @@ static ALWAYS_INLINE void ternary_digits_(int bytes, int digits, uint8_t * restr
     }
 }
 
-static void unpack_tq1_0(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m, const void * restrict x) {
+static void unpack_tq1_0(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m,
+    const void * restrict x) {
     FOR_SUPER_BLOCKS(54, 8) {
         const float scale = half_at_(block + 52);
         for (int s = 0; s < 8; s++) {
@@ -221,7 +243,8 @@ static void unpack_tq1_0(int64_t k, uint8_t * restrict u, float * restrict d, fl
     }
 }
 
-static void unpack_tq2_0(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m, const void * restrict x) {
+static void unpack_tq2_0(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m,
+    const void * restrict x) {
     FOR_SUPER_BLOCKS(66, 8) {
         const float scale = half_at_(block + 64);
         for (int s = 0; s < 8; s++) {

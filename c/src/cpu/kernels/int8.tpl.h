@@ -1,21 +1,25 @@
 // int8.tpl.h - products of quantized weights and activations in bytes.
 //
-// Weights come unpacked (unpack.tpl.h): levels u in unsigned bytes and for each group of 16 or 32 terms a scale d and a minimum m, so
-// that a weight is d u + m. An activation is D q, with one scale D for 32 terms and q in -127 .. 127; S is D times the sum of the q of a
-// group. A product of a group is then d D sum(u q) + m S, in which the sum is exact. All three kernels take `kind`, GB_BYTES_*.
+// Weights come unpacked (unpack.tpl.h): levels u in unsigned bytes and for each group of 16 or 32 terms a scale d and a
+// minimum m, so that a weight is d u + m. An activation is D q, with one scale D for 32 terms and q in -127 .. 127; S
+// is D times the sum of the q of a group. A product of a group is then d D sum(u q) + m S, in which the sum is exact.
+// All three kernels take `kind`, GB_BYTES_*.
 //
-// A row of activations: k bytes q, k / 32 floats D, k / group floats S. Panels of MR rows hold the same three parts, the rows in turns:
-// q [k / 32][MR][32], D [k / 32][MR], S [k / group][MR]; panels of weights u, d, m: [k / 4][NR][4], twice [k / group][NR].
+// A row of activations: k bytes q, k / 32 floats D, k / group floats S. Panels of MR rows hold the same three parts,
+// the rows in turns: q [k / 32][MR][32], D [k / 32][MR], S [k / group][MR]; panels of weights u, d, m: [k / 4][NR][4],
+// twice [k / group][NR].
 //
-// Centered: where a level z stands for 0 in all groups, m is -z d, and m S is D d times -z sum(q): a sum of integers may as well begin with
-// that. Panels of activations then hold -z sum(q), an int32_t, instead of S, and those of weights no m.
+// Centered: where a level z stands for 0 in all groups, m is -z d, and m S is D d times -z sum(q): a sum of integers
+// may as well begin with that. Panels of activations then hold -z sum(q), an int32_t, instead of S, and those of
+// weights no m.
 #include "bytes.h"
 
 #define BYTES_NR (V_BYTES_NV * V_N)
 
-// Groups of 32 activations with larger ones, infinity or NaN have no D but NaN: sums of products might overflow, at one level or another.
+// Groups of 32 activations with larger ones, infinity or NaN have no D but NaN: sums of products might overflow, at one
+// level or another.
 #define LARGEST_ACTIVATION 0x1p100f
-#define LEAST_ACTIVATION 0x1p-100f // below it all is 0
+#define LEAST_ACTIVATION   0x1p-100f // below it all is 0
 
 // 32 activations to bytes, to the nearest; returns D and the sums of both halves.
 static inline float quantize_32_(int8_t * restrict q, const float * restrict x, int32_t sums[2]) {
@@ -66,11 +70,12 @@ static ALWAYS_INLINE void quantize_128_(int8_t * q, int64_t step, float d[4], in
     UNROLL
     for (int g = 0; g < 4; g++) {
         const __m512i a = v_bits(v_load(x + 32 * g)), b = v_bits(v_load(x + 32 * g + 16));
-        larger[g]       = _mm512_max_epi32(_mm512_and_si512(a, magnitude), _mm512_and_si512(b, magnitude));
+        larger[g] = _mm512_max_epi32(_mm512_and_si512(a, magnitude), _mm512_and_si512(b, magnitude));
     }
-    const __m128   max  = _mm_castsi128_ps(largest_of_four_(larger));
-    const __mmask8 some = _mm_cmp_ps_mask(max, _mm_set1_ps(LEAST_ACTIVATION), _CMP_NLT_UQ), fits = _mm_cmp_ps_mask(max, _mm_set1_ps(LARGEST_ACTIVATION), _CMP_LT_OQ);
-    const __m512   inverse  = _mm512_castps128_ps512(_mm_maskz_div_ps(some & fits, _mm_set1_ps(127.0f), max));
+    const __m128   max     = _mm_castsi128_ps(largest_of_four_(larger));
+    const __mmask8 some    = _mm_cmp_ps_mask(max, _mm_set1_ps(LEAST_ACTIVATION), _CMP_NLT_UQ),
+                   fits    = _mm_cmp_ps_mask(max, _mm_set1_ps(LARGEST_ACTIVATION), _CMP_LT_OQ);
+    const __m512   inverse = _mm512_castps128_ps512(_mm_maskz_div_ps(some & fits, _mm_set1_ps(127.0f), max));
     __m512i        four[2];
     _mm_storeu_ps(d, _mm_mask_mov_ps(_mm_set1_ps(NAN), fits, _mm_maskz_div_ps(some, max, _mm_set1_ps(127.0f))));
     UNROLL
@@ -78,19 +83,24 @@ static ALWAYS_INLINE void quantize_128_(int8_t * q, int64_t step, float d[4], in
         __m256i two[2];
         UNROLL
         for (int g = 2 * h; g < 2 * h + 2; g++) {
-            const __m512  scale = _mm512_permutexvar_ps(_mm512_set1_epi32(g), inverse);
-            const __m512i low   = _mm512_cvtps_epi32(_mm512_mul_ps(v_load(x + 32 * g), scale)); // of infinity and NaN the lowest byte is 0
-            const __m512i high  = _mm512_cvtps_epi32(_mm512_mul_ps(v_load(x + 32 * g + 16), scale));
-            two[g % 2]          = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm512_cvtepi32_epi8(low)), _mm512_cvtepi32_epi8(high), 1);
+            const __m512 scale = _mm512_permutexvar_ps(_mm512_set1_epi32(g), inverse);
+            // of infinity and NaN the lowest byte is 0
+            const __m512i low  = _mm512_cvtps_epi32(_mm512_mul_ps(v_load(x + 32 * g), scale));
+            const __m512i high = _mm512_cvtps_epi32(_mm512_mul_ps(v_load(x + 32 * g + 16), scale));
+            two[g % 2]         = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm512_cvtepi32_epi8(low)),
+                _mm512_cvtepi32_epi8(high), 1);
             _mm256_storeu_si256((__m256i *) (q + g * step), two[g % 2]);
         }
-        four[h] = vi_dot4(vi_set(0), _mm512_set1_epi8(1), _mm512_inserti64x4(_mm512_castsi256_si512(two[0]), two[1], 1));
+        four[h] =
+            vi_dot4(vi_set(0), _mm512_set1_epi8(1), _mm512_inserti64x4(_mm512_castsi256_si512(two[0]), two[1], 1));
     }
     // Each half of a group is now four lanes: those of the first two groups and of the last two are added side by side.
     __m512i all = _mm512_add_epi32(_mm512_unpacklo_epi32(four[0], four[1]), _mm512_unpackhi_epi32(four[0], four[1]));
     all         = _mm512_add_epi32(all, _mm512_shuffle_epi32(all, _MM_PERM_BADC));
-    _mm256_storeu_si256((__m256i *) sums, _mm512_castsi512_si256(_mm512_permutexvar_epi32(
-                                              _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 0, 0, 0, 0, 0, 0, 0, 0), all)));
+    _mm256_storeu_si256((__m256i *) sums,
+        _mm512_castsi512_si256(_mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 0, 0, 0, 0, 0, 0, 0,
+                                                            0),
+            all)));
 }
 #endif
 
@@ -105,7 +115,8 @@ static ALWAYS_INLINE void put_sums_(bool halves, int zero, float * s, int64_t st
     }
 }
 
-static void quantize_q8(int64_t k, int kind, int zero, int64_t step, int8_t * q, float * d, float * s, const float * x) {
+static void quantize_q8(int64_t k, int kind, int zero, int64_t step, int8_t * q, float * d, float * s,
+    const float * x) {
     const bool    halves = kind & GB_BYTES_HALVES;
     const int64_t after  = (halves ? 2 : 1) * step; // to the sums of the next group
     int64_t       g      = 0;
@@ -128,7 +139,7 @@ static void quantize_q8(int64_t k, int kind, int zero, int64_t step, int8_t * q,
     }
 }
 
-// ------------------------------------------------------------------------------------------------- one column, a few rows
+// ---------------------------------------------------------------------------------------------- one column, a few rows
 
 // A vector of scales for V_N lanes of four terms each: scale i for the lanes of group i.
 static ALWAYS_INLINE vf spread_(const float * d, int lanes) { // lanes: of one group
@@ -137,7 +148,7 @@ static ALWAYS_INLINE vf spread_(const float * d, int lanes) { // lanes: of one g
         return _mm512_mask_broadcastss_ps(_mm512_set1_ps(d[0]), 0xff00, _mm_load_ss(d + 1));
     }
     return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3),
-                                 _mm512_castps128_ps512(_mm_loadu_ps(d)));
+        _mm512_castps128_ps512(_mm_loadu_ps(d)));
 #elif V_N == 8
     if (lanes == 8) {
         return _mm256_set1_ps(d[0]);
@@ -168,14 +179,15 @@ static ALWAYS_INLINE float minima_(int64_t groups, const float * m, const float 
 
 #if V_N == 16
 // Sixteen groups: their scales are a vector, from which each vector of terms gets its own by a permutation.
-static ALWAYS_INLINE void dot_groups_(int n, bool halves, bool wide, const uint8_t * u, const float * d, int64_t i, const int8_t * const * q,
-                                      const float * const * dx, vf acc[DOT_N][2]) {
+static ALWAYS_INLINE void dot_groups_(int n, bool halves, bool wide, const uint8_t * u, const float * d, int64_t i,
+    const int8_t * const * q, const float * const * dx, vf acc[DOT_N][2]) {
     const vi ramp  = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     const vi pairs = _mm512_srli_epi32(ramp, 1), lanes = _mm512_srli_epi32(ramp, halves ? 2 : 3);
     vf       scale[DOT_N];
     UNROLL
     for (int j = 0; j < n; j++) {
-        const vf x = halves ? _mm512_permutexvar_ps(pairs, _mm512_castps256_ps512(_mm256_loadu_ps(dx[j] + i / 32))) : v_load(dx[j] + i / 32);
+        const vf x = halves ? _mm512_permutexvar_ps(pairs, _mm512_castps256_ps512(_mm256_loadu_ps(dx[j] + i / 32)))
+                            : v_load(dx[j] + i / 32);
         scale[j]   = v_mul(v_load(d), x);
     }
     UNROLL
@@ -196,8 +208,8 @@ static ALWAYS_INLINE void dot_groups_(int n, bool halves, bool wide, const uint8
 #endif
 
 // Terms in a vector: 4 V_N. At 16 lanes it holds two groups of 32: the last of an odd number stands alone, with zeros.
-static ALWAYS_INLINE void dot_rows_(int n, bool halves, bool wide, int64_t k, float * y, const uint8_t * u, const float * d, const float * m,
-                                    const int8_t * const * q, const float * const * dx, const float * const * s) {
+static ALWAYS_INLINE void dot_rows_(int n, bool halves, bool wide, int64_t k, float * y, const uint8_t * u,
+    const float * d, const float * m, const int8_t * const * q, const float * const * dx, const float * const * s) {
     enum { TERMS = 4 * V_N };
     const int group = halves ? 16 : 32, lanes = group / 4 < V_N ? group / 4 : V_N;
     vf        acc[DOT_N][2];
@@ -227,16 +239,16 @@ static ALWAYS_INLINE void dot_rows_(int n, bool halves, bool wide, int64_t k, fl
         }
     }
     for (; i < k; i += TERMS) {
-        uint8_t last[2][TERMS] = { { 0 } };
-        float   scales[2][4]   = { { 0 } };
-        const int64_t terms    = k - i < TERMS ? k - i : TERMS;
+        uint8_t       last[2][TERMS] = { { 0 } };
+        float         scales[2][4]   = { { 0 } };
+        const int64_t terms          = k - i < TERMS ? k - i : TERMS;
         memcpy(last[0], u + i, (size_t) terms);
         memcpy(scales[0], d + i / group, (size_t) ((terms + group - 1) / group) * sizeof(float));
         UNROLL
         for (int j = 0; j < n; j++) {
             memcpy(last[1], q[j] + i, (size_t) terms);
             memcpy(scales[1], dx[j] + i / 32, (size_t) ((terms + 31) / 32) * sizeof(float));
-            const vb w   = vb_load(last[0]), x = vb_load(last[1]);
+            const vb w = vb_load(last[0]), x = vb_load(last[1]);
             const vi sum = wide ? vi_dot4w(vi_set(0), w, x) : vi_dot4(vi_set(0), w, x);
             const vf dd  = v_mul(spread_(scales[0], lanes), spread_(scales[1], V_N < 8 ? V_N : 8));
             acc[j][0]    = v_fma(v_from_int(sum), dd, acc[j][0]);
@@ -248,13 +260,15 @@ static ALWAYS_INLINE void dot_rows_(int n, bool halves, bool wide, int64_t k, fl
     }
 }
 
-static void dot_q8(int64_t k, int kind, int n, float * y, const uint8_t * u, const float * d, const float * m, const int8_t * const * q,
-                   const float * const * dx, const float * const * s) {
+static void dot_q8(int64_t k, int kind, int n, float * y, const uint8_t * u, const float * d, const float * m,
+    const int8_t * const * q, const float * const * dx, const float * const * s) {
 #if V_N == 16 && defined(__AVX512VNNI__) // has no need of the distinction
     kind &= ~GB_BYTES_WIDE;
 #endif
-#define DOT_CASE(rows, halves, wide)                                                                                   \
-    case rows * 4 + halves * GB_BYTES_HALVES + wide * GB_BYTES_WIDE: dot_rows_(rows, halves, wide, k, y, u, d, m, q, dx, s); break;
+#define DOT_CASE(rows, halves, wide)                                 \
+    case rows * 4 + halves * GB_BYTES_HALVES + wide * GB_BYTES_WIDE: \
+        dot_rows_(rows, halves, wide, k, y, u, d, m, q, dx, s);      \
+        break;
 #define DOT_CASES(rows) DOT_CASE(rows, 0, 0) DOT_CASE(rows, 1, 0) DOT_CASE(rows, 0, 1) DOT_CASE(rows, 1, 1)
     switch (n * 4 + kind) {
         DOT_CASES(1)
@@ -267,15 +281,15 @@ static void dot_q8(int64_t k, int kind, int n, float * y, const uint8_t * u, con
 #undef DOT_CASE
 }
 
-// -------------------------------------------------------------------------------------------------------------------- tile
+// ---------------------------------------------------------------------------------------------------------------- tile
 
 #if defined(__ARM_FEATURE_MATMUL_INT8)
 #    include "mmla.tpl.h"
 #else
-// The sums of `steps` fours of terms, at most 8, for all results of the tile, beginning with 0, or for each row with a word at `start`. x: the
-// first of them of the first row; other rows follow 32 bytes apart.
-static ALWAYS_INLINE void tile_sums_(int mr, bool wide, int steps, const int8_t * x, const uint8_t * w, const float * start,
-                                     vi sum[V_BYTES_MR][V_BYTES_NV]) {
+// The sums of `steps` fours of terms, at most 8, for all results of the tile, beginning with 0, or for each row with a
+// word at `start`. x: the first of them of the first row; other rows follow 32 bytes apart.
+static ALWAYS_INLINE void tile_sums_(int mr, bool wide, int steps, const int8_t * x, const uint8_t * w,
+    const float * start, vi sum[V_BYTES_MR][V_BYTES_NV]) {
     UNROLL
     for (int i = 0; i < mr; i++) {
         UNROLL
@@ -302,8 +316,8 @@ static ALWAYS_INLINE void tile_sums_(int mr, bool wide, int steps, const int8_t 
 }
 #endif
 
-static ALWAYS_INLINE void tile_q8_(int mr, bool halves, bool wide, bool centered, int64_t k, const float * a, const float * b, float * c, int64_t ldc, int nr,
-                                   bool accumulate) {
+static ALWAYS_INLINE void tile_q8_(int mr, bool halves, bool wide, bool centered, int64_t k, const float * a,
+    const float * b, float * c, int64_t ldc, int nr, bool accumulate) {
     const int       group = halves ? 16 : 32;
     const int8_t *  x     = (const int8_t *) a;
     const uint8_t * w     = (const uint8_t *) b;
@@ -360,11 +374,11 @@ static ALWAYS_INLINE void tile_q8_(int mr, bool halves, bool wide, bool centered
     }
 }
 
-static ALWAYS_INLINE void tile_q8_rows_(int mr, int kind, int64_t k, const float * a, const float * b, float * c, int64_t ldc, int nr,
-                                        bool accumulate) {
-#define KIND_CASE(halves, wide, centered)                                                                              \
-    case halves * GB_BYTES_HALVES + wide * GB_BYTES_WIDE + centered * GB_BYTES_CENTERED:                               \
-        tile_q8_(mr, halves, wide, centered, k, a, b, c, ldc, nr, accumulate);                                         \
+static ALWAYS_INLINE void tile_q8_rows_(int mr, int kind, int64_t k, const float * a, const float * b, float * c,
+    int64_t ldc, int nr, bool accumulate) {
+#define KIND_CASE(halves, wide, centered)                                                \
+    case halves * GB_BYTES_HALVES + wide * GB_BYTES_WIDE + centered * GB_BYTES_CENTERED: \
+        tile_q8_(mr, halves, wide, centered, k, a, b, c, ldc, nr, accumulate);           \
         break;
 #define KIND_CASES(halves, wide) KIND_CASE(halves, wide, 0) KIND_CASE(halves, wide, 1)
     switch (kind) {
@@ -380,12 +394,13 @@ static ALWAYS_INLINE void tile_q8_rows_(int mr, int kind, int64_t k, const float
 #undef KIND_CASE
 }
 
-static void gemm_tile_q8(int64_t k, int kind, const float * a, const float * b, float * c, int64_t ldc, int mr, int nr, bool accumulate) {
+static void gemm_tile_q8(int64_t k, int kind, const float * a, const float * b, float * c, int64_t ldc, int mr, int nr,
+    bool accumulate) {
 #if V_N == 16 && defined(__AVX512VNNI__) // has no need of the distinction
     kind &= ~GB_BYTES_WIDE;
 #endif
     switch (mr) {
-#define TILE_CASE(rows)                                                                                                \
+#define TILE_CASE(rows) \
     case rows: tile_q8_rows_(rows, kind, k, a, b, c, ldc, nr, accumulate); break;
         TILE_CASE(1)
         TILE_CASE(2)

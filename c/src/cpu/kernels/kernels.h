@@ -1,7 +1,8 @@
 // kernels.h - the kernel table and the levels that provide one.
 //
-// A level is a set of instruction-set flags for which all templates are compiled once, into one object with one exported symbol
-// (gb_kernels_<name>). levels.def lists them from the most portable up. The table is chosen once and stored in the backend object.
+// A level is a set of instruction-set flags for which all templates are compiled once, into one object with one
+// exported symbol (gb_kernels_<name>). levels.def lists them from the most portable up. The table is chosen once and
+// stored in the backend object.
 #ifndef GB_CPU_KERNELS_KERNELS_H
 #define GB_CPU_KERNELS_KERNELS_H
 
@@ -12,9 +13,10 @@
 #define GB_GEMM_MAX   64
 #define GB_UNPACK_MAX 4096 // terms that an unpack kernel takes at a time
 
-enum { // of unpacked weights
-    GB_BYTES_HALVES = 1, // groups of 16 terms, else of 32
-    GB_BYTES_WIDE   = 2, // levels up to 255, else up to 127
+// of unpacked weights
+enum {
+    GB_BYTES_HALVES   = 1, // groups of 16 terms, else of 32
+    GB_BYTES_WIDE     = 2, // levels up to 255, else up to 127
     GB_BYTES_CENTERED = 4, // no minima: the same level stands for 0 in all groups (panels only)
 };
 
@@ -22,13 +24,13 @@ struct gb_kernels {
 #define GB_KERNEL(name, class, ret, params) ret(*name) params;
 #include "kernels.def"
 #undef GB_KERNEL
-    int gemm_mr, gemm_nr; // tile of gemm_tile_f32, at most GB_GEMM_MAX each
-    bool fast_bf16;             // gemm_tile_bf16 is faster than gemm_tile_f32; its tile is as large
-    int gemm_q8_mr, gemm_q8_nr; // of gemm_tile_q8
-    int dots_w;                 // columns that dots_f32, dots_f16, dots_bf16 take at a time, at most 4
-    bool stripes;               // stripe_* do what they say
-    int q8_0_rows;              // rows at most that dots_q8_0 is faster for, up to 16; 0: it does nothing
-    int rows_x;                 // rows that rows_columns_* take at a time
+    int  gemm_mr, gemm_nr;               // tile of gemm_tile_f32, at most GB_GEMM_MAX each
+    bool fast_bf16;                      // gemm_tile_bf16 is faster than gemm_tile_f32; its tile is as large
+    int  gemm_q8_mr, gemm_q8_nr;         // of gemm_tile_q8
+    int  dots_w;                         // columns that dots_f32, dots_f16, dots_bf16 take at a time, at most 4
+    bool stripes;                        // stripe_* do what they say
+    int  q8_0_rows;                      // rows at most that dots_q8_0 is faster for, up to 16; 0: it does nothing
+    int  rows_x;                         // rows that rows_columns_* take at a time
     int64_t (*limit_f32)(int64_t steps); // limits.tpl.h: for measuring
     int64_t (*limit_bytes)(int64_t steps);
     int64_t (*limit_bf16)(int64_t steps);
@@ -37,18 +39,20 @@ struct gb_kernels {
 };
 
 struct gb_level {
-    const char *              name;
-    bool                      (*usable)(void); // does the running processor have it
+    const char * name;
+    bool (*usable)(void); // does the running processor have it
     const struct gb_kernels * kernels;
 };
 
 int                     gb_level_count(void);
 const struct gb_level * gb_level_at(int i);
-// The highest usable level, capped by GGML_CPU_LEVEL; NULL and reported when that names no level (the message lists them).
+// The highest usable level, capped by GGML_CPU_LEVEL; NULL and reported when that names no level (the message lists
+// them).
 const struct gb_level * gb_level_default(void);
 // By name; NULL and reported when unknown or not usable on this processor.
 const struct gb_level * gb_level_find(const char * name);
-// The default level's kernels; the scalar ones should GGML_CPU_LEVEL be wrong. Never NULL: for code without a backend at hand.
+// The default level's kernels; the scalar ones should GGML_CPU_LEVEL be wrong. Never NULL: for code without a backend
+// at hand.
 const struct gb_kernels * gb_kernels_default(void);
 
 #endif // GB_CPU_KERNELS_KERNELS_H

@@ -1,7 +1,9 @@
-// level.tpl.h - one level: all templates over the vector operations that the including file chose, and the table of them.
+// level.tpl.h - one level: all templates over the vector operations that the including file chose, and the table of
+// them.
 //
-// The including level_<name>.c defines LEVEL_KERNELS as gb_kernels_<name>, the only symbol of its object. Everything else is static:
-// an inline function compiled with this level's flags must never be the copy that the linker keeps for everybody.
+// The including level_<name>.c defines LEVEL_KERNELS as gb_kernels_<name>, the only symbol of its object. Everything
+// else is static: an inline function compiled with this level's flags must never be the copy that the linker keeps for
+// everybody.
 #include <string.h>
 
 #include "cpu/kernels/kernels.h"
@@ -31,18 +33,18 @@ const struct gb_kernels LEVEL_KERNELS = {
 #define GB_KERNEL(name, class, ret, params) .name = name,
 #include "kernels.def"
 #undef GB_KERNEL
-    .gemm_mr = TILE_MR,
-    .gemm_nr = TILE_NR,
-    .fast_bf16 = FAST_BF16,
-    .gemm_q8_mr = V_BYTES_MR,
-    .gemm_q8_nr = BYTES_NR,
-    .dots_w = DOTS_W,
-    .rows_x = RC_X,
-    .stripes = HAVE_STRIPES,
-    .q8_0_rows = DQ_ROWS,
-    .limit_f32 = limit_f32,
+    .gemm_mr     = TILE_MR,
+    .gemm_nr     = TILE_NR,
+    .fast_bf16   = FAST_BF16,
+    .gemm_q8_mr  = V_BYTES_MR,
+    .gemm_q8_nr  = BYTES_NR,
+    .dots_w      = DOTS_W,
+    .rows_x      = RC_X,
+    .stripes     = HAVE_STRIPES,
+    .q8_0_rows   = DQ_ROWS,
+    .limit_f32   = limit_f32,
     .limit_bytes = limit_bytes,
-    .limit_bf16 = limit_bf16,
-    .limit_read = limit_read,
-    .limit_copy = limit_copy,
+    .limit_bf16  = limit_bf16,
+    .limit_read  = limit_read,
+    .limit_copy  = limit_copy,
 };

@@ -1,4 +1,5 @@
-// level_dotprod.c - the level for arm64 with dot products of signed bytes; compiled with the flags that cmake/levels.cmake gives it.
+// level_dotprod.c - the level for arm64 with dot products of signed bytes; compiled with the flags that
+// cmake/levels.cmake gives it.
 #include "vec_neon.h"
 
 #define LEVEL_KERNELS gb_kernels_dotprod

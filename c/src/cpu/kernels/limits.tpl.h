@@ -1,9 +1,9 @@
 // limits.tpl.h - what the processor can do at most, for measuring (cpu/limits.h): no kernel of an operator.
 //
-// The first three work in registers only, on more independent chains than the pipelines hold, and return the number of operations done
-// (a multiplication and an addition count two). Their values are hidden from the compiler before each operation, without an
-// instruction, so that it takes nothing out of the loop, and their sums after it, so that these stay in their registers. limit_read and
-// limit_copy touch n floats once.
+// The first three work in registers only, on more independent chains than the pipelines hold, and return the number of
+// operations done (a multiplication and an addition count two). Their values are hidden from the compiler before each
+// operation, without an instruction, so that it takes nothing out of the loop, and their sums after it, so that these
+// stay in their registers. limit_read and limit_copy touch n floats once.
 
 #if V_N == 16
 #    define CHAINS 20
@@ -37,23 +37,23 @@ static ALWAYS_INLINE void finish_(const vf acc[CHAINS]) {
 }
 
 // `ops` operations a lane and step.
-#define LIMIT(name, ops, STEP)                                                                                         \
-    static int64_t name(int64_t steps) {                                                                               \
-        vf acc[CHAINS], x = v_set(0.5f), y = v_set(0.25f);                                                             \
-        UNROLL                                                                                                         \
-        for (int i = 0; i < CHAINS; i++) {                                                                             \
-            acc[i] = v_set((float) i);                                                                                 \
-        }                                                                                                              \
-        for (int64_t s = 0; s < steps; s++) {                                                                          \
-            UNROLL                                                                                                     \
-            for (int i = 0; i < CHAINS; i++) {                                                                         \
-                HIDE(x);                                                                                               \
-                acc[i] = STEP;                                                                                         \
-                HIDE(acc[i]);                                                                                          \
-            }                                                                                                          \
-        }                                                                                                              \
-        finish_(acc);                                                                                                  \
-        return ops * V_N * CHAINS * steps;                                                                             \
+#define LIMIT(name, ops, STEP)                             \
+    static int64_t name(int64_t steps) {                   \
+        vf acc[CHAINS], x = v_set(0.5f), y = v_set(0.25f); \
+        UNROLL                                             \
+        for (int i = 0; i < CHAINS; i++) {                 \
+            acc[i] = v_set((float) i);                     \
+        }                                                  \
+        for (int64_t s = 0; s < steps; s++) {              \
+            UNROLL                                         \
+            for (int i = 0; i < CHAINS; i++) {             \
+                HIDE(x);                                   \
+                acc[i] = STEP;                             \
+                HIDE(acc[i]);                              \
+            }                                              \
+        }                                                  \
+        finish_(acc);                                      \
+        return ops * V_N * CHAINS * steps;                 \
     }
 
 LIMIT(limit_f32, 2, v_fma(x, y, acc[i]))

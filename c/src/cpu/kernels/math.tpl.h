@@ -1,12 +1,14 @@
 // math.tpl.h - exp, log, tanh in single precision, and the activations made of them.
 //
-// Argument reduction to a small interval, a polynomial (minimax, fitted for this file), and a reconstruction that reaches infinities and
-// denormals the way IEEE arithmetic does. Levels that look up sixteen floats at once have shorter paths (math_lookup.tpl.h). Errors
-// against the exact value, in units in the last place of the result (tests/c/test_kernels.c checks them at all levels):
+// Argument reduction to a small interval, a polynomial (minimax, fitted for this file), and a reconstruction that
+// reaches infinities and denormals the way IEEE arithmetic does. Levels that look up sixteen floats at once have
+// shorter paths (math_lookup.tpl.h). Errors against the exact value, in units in the last place of the result
+// (tests/c/test_kernels.c checks them at all levels):
 //   exp 2, log 2, tanh 3, elu 3; silu 4;
-//   gelu, gelu_quick 6 + 3 |t|, gelu_erf 8 + 3 |t|, where t is the argument of the exponential in them (it was rounded).
-// Below 2^-126 the bound is absolute: that many times 2^-149 for exp; 2^-140 for the sigmoid family, whose factor is a denormal there (silu
-// of -104 to -88 is off by up to 100 times 2^-149).
+//   gelu, gelu_quick 6 + 3 |t|, gelu_erf 8 + 3 |t|, where t is the argument of the exponential in them (it was
+//   rounded).
+// Below 2^-126 the bound is absolute: that many times 2^-149 for exp; 2^-140 for the sigmoid family, whose factor is a
+// denormal there (silu of -104 to -88 is off by up to 100 times 2^-149).
 
 // x = n ln 2 + r, |r| <= ln 2 / 2, for |x| <= 128. Adding 1.5 2^23 rounds to an integer and leaves it in the low bits.
 struct reduced_ {
@@ -18,7 +20,7 @@ static inline struct reduced_ reduce_ln2_(vf x) {
     const vf t     = v_fma(x, v_set(0x1.715476p0f), magic); // 1 / ln 2
     const vf n     = v_sub(t, magic);
     const vf high  = v_fnma(n, v_set(0x1.63p-1f), x); // exact: the constant has 9 bits
-    return (struct reduced_){ v_fnma(n, v_set(-0x1.bd0106p-13f), high), n };
+    return (struct reduced_) { v_fnma(n, v_set(-0x1.bd0106p-13f), high), n };
 }
 
 // exp(r) - 1 on |r| <= ln 2 / 2
@@ -31,7 +33,8 @@ static inline vf expm1_small_(vf r) {
     return v_fma(v_mul(r, r), q, r);
 }
 
-// x = m 2^e with m in [sqrt 1/2, sqrt 2); with f = m - 1, s = f / (2 + f): ln m = 2 atanh s = f - s (f - R), R = 2/3 s^2 + 2/5 s^4 + ...
+// x = m 2^e with m in [sqrt 1/2, sqrt 2); with f = m - 1, s = f / (2 + f): ln m = 2 atanh s = f - s (f - R), R = 2/3
+// s^2 + 2/5 s^4 + ...
 static inline vf log_(vf x) {
     const vm denormal = v_lt(x, v_set(0x1p-126f));
     const vf xn       = v_sel(denormal, v_mul(x, v_set(0x1p24f)), x);
@@ -48,8 +51,8 @@ static inline vf log_(vf x) {
     const vf h        = v_mul(v_mul(v_set(0.5f), f), f);
     const vf rest     = v_fma(e, v_set(-0x1.bd0106p-13f), v_mul(s, v_add(h, R))); // ln m = f - (h - s (h + R))
     vf       y        = v_fma(e, v_set(0x1.63p-1f), v_sub(f, v_sub(h, rest)));
-    y = v_sel(v_lt(x, v_set(INFINITY)), y, x);                     // infinity and NaN stay
-    y = v_sel(v_eq(x, v_set(0.0f)), v_set(-INFINITY), y);
+    y                 = v_sel(v_lt(x, v_set(INFINITY)), y, x); // infinity and NaN stay
+    y                 = v_sel(v_eq(x, v_set(0.0f)), v_set(-INFINITY), y);
     return v_sel(v_lt(x, v_set(0.0f)), v_set(NAN), y);
 }
 
@@ -65,8 +68,9 @@ static inline vf elu_(vf x) {
 #include "math_lookup.tpl.h"
 #else
 
-// A denormal result is rounded once and an overflow becomes infinity (v_scale2). What would round to zero is cut off before (no slow
-// denormal arithmetic for masked attention scores). A NaN fails the comparisons and runs through. x at most 0:
+// A denormal result is rounded once and an overflow becomes infinity (v_scale2). What would round to zero is cut off
+// before (no slow denormal arithmetic for masked attention scores). A NaN fails the comparisons and runs through. x at
+// most 0:
 static inline vf exp_negative_(vf x) {
     const vm              tiny = v_lt(x, v_set(-0x1.9fe369p6f)); // less than 2^-150
     const struct reduced_ s    = reduce_ln2_(v_sel(tiny, v_set(0.0f), x));
@@ -74,41 +78,36 @@ static inline vf exp_negative_(vf x) {
     return v_sel(tiny, v_set(0.0f), v_scale2(p, s.n));
 }
 
-static inline vf exp_(vf x) {
-    return exp_negative_(v_min(v_set(89.0f), x));
-}
+static inline vf exp_(vf x) { return exp_negative_(v_min(v_set(89.0f), x)); }
 
 // |x| < 0.625: odd polynomial; else 1 - 2 / (exp(2 |x|) + 1)
 static inline vf tanh_(vf x) {
-    const vf a = v_abs(x);
-    const vf z = v_mul(x, x);
-    vf       p = v_set(0x1.18e0c8p-9f);
-    p          = v_fma(p, z, v_set(-0x1.0bf4aap-7f));
-    p          = v_fma(p, z, v_set(0x1.638b46p-6f));
-    p          = v_fma(p, z, v_set(-0x1.b9ee8ep-5f));
-    p          = v_fma(p, z, v_set(0x1.111066p-3f));
-    p          = v_fma(p, z, v_set(-0x1.555554p-2f));
+    const vf a     = v_abs(x);
+    const vf z     = v_mul(x, x);
+    vf       p     = v_set(0x1.18e0c8p-9f);
+    p              = v_fma(p, z, v_set(-0x1.0bf4aap-7f));
+    p              = v_fma(p, z, v_set(0x1.638b46p-6f));
+    p              = v_fma(p, z, v_set(-0x1.b9ee8ep-5f));
+    p              = v_fma(p, z, v_set(0x1.111066p-3f));
+    p              = v_fma(p, z, v_set(-0x1.555554p-2f));
     const vf small = v_fma(v_mul(x, z), p, x);
     const vf e     = exp_negative_(v_min(v_set(20.0f), v_add(a, a))); // beyond, the result is 1
     const vf large = v_fnma(v_set(2.0f), v_recip(v_add(e, v_set(1.0f))), v_set(1.0f));
     return v_copysign(v_sel(v_lt(a, v_set(0.625f)), small, large), x); // also of zero, whose sign the sum loses
 }
 
-// x / (1 + exp(-t)) for a t of the sign of x. The exponential is taken of -|t|, so it cannot overflow and small results keep their
-// digits: e / (1 + e) for negative t. x is at least -1000, where the result has long been -0: no infinity times zero.
+// x / (1 + exp(-t)) for a t of the sign of x. The exponential is taken of -|t|, so it cannot overflow and small results
+// keep their digits: e / (1 + e) for negative t. x is at least -1000, where the result has long been -0: no infinity
+// times zero.
 static inline vf times_sigmoid_(vf x, vf t) {
     const vf e = exp_negative_(v_neg(v_abs(t)));
     const vf n = v_sel(v_lt(t, v_set(0.0f)), e, v_set(1.0f));
     return v_mul(v_max(v_set(-1000.0f), x), v_mul(n, v_recip(v_add(v_set(1.0f), e))));
 }
 
-static inline vf silu_(vf x) {
-    return times_sigmoid_(x, x);
-}
+static inline vf silu_(vf x) { return times_sigmoid_(x, x); }
 
-static inline vf gelu_quick_(vf x) {
-    return times_sigmoid_(x, v_mul(x, v_set(1.702f)));
-}
+static inline vf gelu_quick_(vf x) { return times_sigmoid_(x, v_mul(x, v_set(1.702f))); }
 
 // x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) = x / (1 + exp(-2 sqrt(2/pi) (x + 0.044715 x^3)))
 static inline vf gelu_(vf x) {
@@ -118,18 +117,18 @@ static inline vf gelu_(vf x) {
 
 // x Phi(x), where the normal tail Phi(-a) = exp(-a^2 / 2) P(1 / (1 + 0.3 a)) for 0 <= a <= 14.5, beyond which it is 0.
 static inline vf gelu_erf_(vf x) {
-    const vf a = v_min(v_set(15.0f), v_abs(x)); // beyond, the tail is 0
-    const vf t = v_recip(v_fma(v_set(0.3f), a, v_set(1.0f)));
-    vf       p = v_set(-0x1.f747a6p-9f);
-    p          = v_fma(p, t, v_set(0x1.dd8644p-5f));
-    p          = v_fma(p, t, v_set(-0x1.b596f0p-3f));
-    p          = v_fma(p, t, v_set(0x1.23984ap-2f));
-    p          = v_fma(p, t, v_set(-0x1.ed000cp-4f));
-    p          = v_fma(p, t, v_set(0x1.50f29cp-3f));
-    p          = v_fma(p, t, v_set(0x1.66ebd6p-4f));
-    p          = v_fma(p, t, v_set(0x1.f919300p-4f));
-    p          = v_fma(p, t, v_set(0x1.e8ca90p-4f));
-    p          = v_fma(p, t, v_set(0x1.e2c64ap-17f));
+    const vf a    = v_min(v_set(15.0f), v_abs(x)); // beyond, the tail is 0
+    const vf t    = v_recip(v_fma(v_set(0.3f), a, v_set(1.0f)));
+    vf       p    = v_set(-0x1.f747a6p-9f);
+    p             = v_fma(p, t, v_set(0x1.dd8644p-5f));
+    p             = v_fma(p, t, v_set(-0x1.b596f0p-3f));
+    p             = v_fma(p, t, v_set(0x1.23984ap-2f));
+    p             = v_fma(p, t, v_set(-0x1.ed000cp-4f));
+    p             = v_fma(p, t, v_set(0x1.50f29cp-3f));
+    p             = v_fma(p, t, v_set(0x1.66ebd6p-4f));
+    p             = v_fma(p, t, v_set(0x1.f919300p-4f));
+    p             = v_fma(p, t, v_set(0x1.e8ca90p-4f));
+    p             = v_fma(p, t, v_set(0x1.e2c64ap-17f));
     const vf tail = v_mul(exp_negative_(v_mul(v_mul(v_set(-0.5f), a), a)), p);
     const vf phi  = v_sel(v_lt(x, v_set(0.0f)), tail, v_sub(v_set(1.0f), tail));
     return v_mul(v_max(v_set(-1000.0f), x), phi);
@@ -138,21 +137,21 @@ static inline vf gelu_erf_(vf x) {
 #endif
 
 // The chains of operations are long: four vectors side by side.
-#define ROWS_LONG(name, F)                                                                                             \
-    static void name UNARY {                                                                                           \
-        int64_t i = 0;                                                                                                 \
-        for (; i + 4 * V_N <= n; i += 4 * V_N) {                                                                       \
-            const vf a = F(v_load(x + i)), b = F(v_load(x + i + V_N));                                                 \
-            const vf c = F(v_load(x + i + 2 * V_N)), d = F(v_load(x + i + 3 * V_N));                                   \
-            v_store(y + i, a);                                                                                         \
-            v_store(y + i + V_N, b);                                                                                   \
-            v_store(y + i + 2 * V_N, c);                                                                               \
-            v_store(y + i + 3 * V_N, d);                                                                               \
-        }                                                                                                              \
-        for (; i < n; i += V_N) {                                                                                      \
-            const int left = (int) (n - i < V_N ? n - i : V_N);                                                        \
-            v_store_n(y + i, F(v_load_n(x + i, left)), left);                                                          \
-        }                                                                                                              \
+#define ROWS_LONG(name, F)                                                           \
+    static void name UNARY {                                                         \
+        int64_t i = 0;                                                               \
+        for (; i + 4 * V_N <= n; i += 4 * V_N) {                                     \
+            const vf a = F(v_load(x + i)), b = F(v_load(x + i + V_N));               \
+            const vf c = F(v_load(x + i + 2 * V_N)), d = F(v_load(x + i + 3 * V_N)); \
+            v_store(y + i, a);                                                       \
+            v_store(y + i + V_N, b);                                                 \
+            v_store(y + i + 2 * V_N, c);                                             \
+            v_store(y + i + 3 * V_N, d);                                             \
+        }                                                                            \
+        for (; i < n; i += V_N) {                                                    \
+            const int left = (int) (n - i < V_N ? n - i : V_N);                      \
+            v_store_n(y + i, F(v_load_n(x + i, left)), left);                        \
+        }                                                                            \
     }
 
 ROWS_LONG(exp_f32, exp_)
@@ -164,32 +163,33 @@ ROWS_LONG(gelu_f32, gelu_)
 ROWS_LONG(gelu_erf_f32, gelu_erf_)
 ROWS_LONG(gelu_quick_f32, gelu_quick_)
 
-// y = exp(F), where y may be what F reads at the same place; returns the sum. Four vectors are added up in float before they join the
-// sum in double: no more than two roundings on the way. F(LOAD, i): a vector from i on, by LOAD(pointer), less m, the largest.
-#define EXP_SUM(name, PARAMS, F)                                                                                       \
-    static double name PARAMS {                                                                                        \
-        const vf m = v_set(max);                                                                                       \
-        vd       s = vd_zero();                                                                                        \
-        int64_t  i = 0;                                                                                                \
-        for (; i + 4 * V_N <= n; i += 4 * V_N) {                                                                       \
-            const vf a = exp_(F(v_load, i)), b = exp_(F(v_load, i + V_N));                                             \
-            const vf c = exp_(F(v_load, i + 2 * V_N)), d = exp_(F(v_load, i + 3 * V_N));                               \
-            v_store(y + i, a);                                                                                         \
-            v_store(y + i + V_N, b);                                                                                   \
-            v_store(y + i + 2 * V_N, c);                                                                               \
-            v_store(y + i + 3 * V_N, d);                                                                               \
-            s = vd_add(s, v_add(v_add(a, b), v_add(c, d)));                                                            \
-        }                                                                                                              \
-        for (; i < n; i += V_N) {                                                                                      \
-            const int left = (int) (n - i < V_N ? n - i : V_N);                                                        \
-            const vf  e    = v_first(exp_(F(LOAD_LEFT, i)), left, v_set(0.0f));                                        \
-            v_store_n(y + i, e, left);                                                                                 \
-            s = vd_add(s, e);                                                                                          \
-        }                                                                                                              \
-        return vd_sum(s);                                                                                              \
+// y = exp(F), where y may be what F reads at the same place; returns the sum. Four vectors are added up in float before
+// they join the sum in double: no more than two roundings on the way. F(LOAD, i): a vector from i on, by LOAD(pointer),
+// less m, the largest.
+#define EXP_SUM(name, PARAMS, F)                                                         \
+    static double name PARAMS {                                                          \
+        const vf m = v_set(max);                                                         \
+        vd       s = vd_zero();                                                          \
+        int64_t  i = 0;                                                                  \
+        for (; i + 4 * V_N <= n; i += 4 * V_N) {                                         \
+            const vf a = exp_(F(v_load, i)), b = exp_(F(v_load, i + V_N));               \
+            const vf c = exp_(F(v_load, i + 2 * V_N)), d = exp_(F(v_load, i + 3 * V_N)); \
+            v_store(y + i, a);                                                           \
+            v_store(y + i + V_N, b);                                                     \
+            v_store(y + i + 2 * V_N, c);                                                 \
+            v_store(y + i + 3 * V_N, d);                                                 \
+            s = vd_add(s, v_add(v_add(a, b), v_add(c, d)));                              \
+        }                                                                                \
+        for (; i < n; i += V_N) {                                                        \
+            const int left = (int) (n - i < V_N ? n - i : V_N);                          \
+            const vf  e    = v_first(exp_(F(LOAD_LEFT, i)), left, v_set(0.0f));          \
+            v_store_n(y + i, e, left);                                                   \
+            s = vd_add(s, e);                                                            \
+        }                                                                                \
+        return vd_sum(s);                                                                \
     }
-#define LOAD_LEFT(p) v_load_n(p, left)
-#define EXP_OF_X(LOAD, i) v_sub(LOAD(x + (i)), m)
+#define LOAD_LEFT(p)           v_load_n(p, left)
+#define EXP_OF_X(LOAD, i)      v_sub(LOAD(x + (i)), m)
 #define EXP_OF_SCALED(LOAD, i) v_sub(v_mul(LOAD(x + (i)), v_set(scale)), m)
 #define EXP_OF_MASKED(LOAD, i) v_sub(masked_(LOAD(x + (i)), v_set(scale), LOAD(mask + (i))), m)
 
@@ -204,4 +204,5 @@ static inline vf masked_(vf x, vf scale, vf mask) {
 
 EXP_SUM(exp_sum_f32, (int64_t n, float * y, const float * x, float max), EXP_OF_X)
 EXP_SUM(exp_sum_scaled_, (int64_t n, float * y, const float * x, float scale, float max), EXP_OF_SCALED)
-EXP_SUM(exp_sum_masked_, (int64_t n, float * y, const float * x, float scale, const float * mask, float max), EXP_OF_MASKED)
+EXP_SUM(exp_sum_masked_, (int64_t n, float * y, const float * x, float scale, const float * mask, float max),
+    EXP_OF_MASKED)

@@ -1,18 +1,21 @@
-// math_lookup.tpl.h - exp, tanh, the sigmoid family and the normal distribution where a register of sixteen floats is a table.
+// math_lookup.tpl.h - exp, tanh, the sigmoid family and the normal distribution where a register of sixteen floats is a
+// table.
 //
-// The one idea: x = (k / 16) ln 2 + r with |r| <= ln 2 / 32. The low four bits of k choose 2^(j/16) from a table, which costs one
-// instruction, and so small an r needs a polynomial of two coefficients. The same bounds as in math.tpl.h, about half the operations.
+// The one idea: x = (k / 16) ln 2 + r with |r| <= ln 2 / 32. The low four bits of k choose 2^(j/16) from a table, which
+// costs one instruction, and so small an r needs a polynomial of two coefficients. The same bounds as in math.tpl.h,
+// about half the operations.
 //
-// The algorithms are free of comparisons: arguments are cut to the range in which powers of two and reciprocals of them stay normal
-// numbers. A NaN passes both cuts. Included by math.tpl.h for levels with V_LOOKUP (vec_avx512.h).
+// The algorithms are free of comparisons: arguments are cut to the range in which powers of two and reciprocals of them
+// stay normal numbers. A NaN passes both cuts. Included by math.tpl.h for levels with V_LOOKUP (vec_avx512.h).
 
-static const float exp2_16ths_[16] = { 0x1p+0f,        0x1.0b5586p+0f, 0x1.172b84p+0f, 0x1.2387a6p+0f, 0x1.306fep+0f,  0x1.3dea64p+0f,
-                                       0x1.4bfdaep+0f, 0x1.5ab07ep+0f, 0x1.6a09e6p+0f, 0x1.7a1148p+0f, 0x1.8ace54p+0f, 0x1.9c4918p+0f,
-                                       0x1.ae89fap+0f, 0x1.c199bep+0f, 0x1.d5818ep+0f, 0x1.ea4afap+0f };
+static const float exp2_16ths_[16] = { 0x1p+0f, 0x1.0b5586p+0f, 0x1.172b84p+0f, 0x1.2387a6p+0f, 0x1.306fep+0f,
+    0x1.3dea64p+0f, 0x1.4bfdaep+0f, 0x1.5ab07ep+0f, 0x1.6a09e6p+0f, 0x1.7a1148p+0f, 0x1.8ace54p+0f, 0x1.9c4918p+0f,
+    0x1.ae89fap+0f, 0x1.c199bep+0f, 0x1.d5818ep+0f, 0x1.ea4afap+0f };
 
 static const float exp2m1_16ths_[16] = { // less 1, rounded afterwards
-    0x0p+0f,        0x1.6ab0dap-5f, 0x1.72b83cp-4f, 0x1.1c3d38p-3f, 0x1.837f06p-3f, 0x1.ef5326p-3f, 0x1.2ff6b6p-2f, 0x1.6ac1f8p-2f,
-    0x1.a8279ap-2f, 0x1.e8451cp-2f, 0x1.159ca8p-1f, 0x1.38923p-1f,  0x1.5d13f4p-1f, 0x1.83337cp-1f, 0x1.ab031cp-1f, 0x1.d495f4p-1f
+    0x0p+0f, 0x1.6ab0dap-5f, 0x1.72b83cp-4f, 0x1.1c3d38p-3f, 0x1.837f06p-3f, 0x1.ef5326p-3f, 0x1.2ff6b6p-2f,
+    0x1.6ac1f8p-2f, 0x1.a8279ap-2f, 0x1.e8451cp-2f, 0x1.159ca8p-1f, 0x1.38923p-1f, 0x1.5d13f4p-1f, 0x1.83337cp-1f,
+    0x1.ab031cp-1f, 0x1.d495f4p-1f
 };
 
 // 2^y for y between -170 and 170, times 2^-down, a whole number. Takes the rounding of y as it is.
@@ -27,9 +30,10 @@ static inline vf exp2_(vf y, float down) {
 
 // exp(sign x) for x between -120 and 120, times 2^-down: the exact product with 1 / ln 2 counts.
 static inline vf exp_scaled_(vf x, float sign, float down) {
-    const vf t    = v_fma(x, v_set(sign * 0x1.715476p0f), v_set(0x1.8p19f));
-    const vf n    = v_sub(t, v_set(0x1.8p19f));
-    const vf r    = v_fnma(n, v_set(sign * -0x1.05c61p-29f), v_fnma(n, v_set(sign * 0x1.62e43p-1f), x)); // sign times the rest
+    const vf t = v_fma(x, v_set(sign * 0x1.715476p0f), v_set(0x1.8p19f));
+    const vf n = v_sub(t, v_set(0x1.8p19f));
+    // sign times the rest
+    const vf r    = v_fnma(n, v_set(sign * -0x1.05c61p-29f), v_fnma(n, v_set(sign * 0x1.62e43p-1f), x));
     const vf base = v_lookup(exp2_16ths_, v_bits(t));
     const vf q    = v_fma(v_fma(r, v_set(sign * 0x1.55572ap-3f), v_set(0x1.00022ep-1f)), r, v_set(sign));
     const vf p    = v_fma(base, v_mul(r, q), base);
@@ -40,12 +44,10 @@ static inline vf exp_negative_(vf x) { // x at most 0
     return exp_scaled_(v_max(v_set(-110.0f), x), 1, 0);
 }
 
-static inline vf exp_(vf x) {
-    return exp_negative_(v_min(v_set(89.0f), x));
-}
+static inline vf exp_(vf x) { return exp_negative_(v_min(v_set(89.0f), x)); }
 
-// 1 / (1 + e), given e 2^-40: the denominator is scaled down and the result back, so that neither overflows and small results keep
-// their digits. Below 2^-126 it is a denormal, below 2^-149 zero. e up to 2^166.
+// 1 / (1 + e), given e 2^-40: the denominator is scaled down and the result back, so that neither overflows and small
+// results keep their digits. Below 2^-126 it is a denormal, below 2^-149 zero. e up to 2^166.
 static inline vf sigmoid_(vf scaled_e) {
     const vf scale = v_set(0x1p-40f);
     const vf d     = v_add(scaled_e, scale);
@@ -71,41 +73,49 @@ static inline vf gelu_(vf x) { // math.tpl.h
     return v_mul(a, sigmoid_(exp2_(v_mul(b, c), 40)));
 }
 
-// With E = exp(2 |x|): tanh |x| = h / (1 + h), h = (E - 1) / 2 formed without cancellation: E = 2^n (1 + u)(1 + 2 s), u from a table.
+// With E = exp(2 |x|): tanh |x| = h / (1 + h), h = (E - 1) / 2 formed without cancellation: E = 2^n (1 + u)(1 + 2 s), u
+// from a table.
 static inline vf tanh_(vf x) {
-    const vf a     = v_min(v_set(10.0f), v_abs(x)); // beyond, the result is 1
-    const vf t     = v_fma(a, v_set(0x1.715476p1f), v_set(0x1.8p19f));
-    const vf n     = v_sub(t, v_set(0x1.8p19f));
-    const vf r     = v_fnma(n, v_set(0x1.62e43p-2f), a);
-    const vf q     = v_fma(r, v_fma(r, v_set(0x1.555714p-2f), v_set(0x1.555714p-1f)), v_set(1.0f));
-    const vf s     = v_fma(v_mul(r, r), q, r);
-    const vf half  = v_scale_floor(v_set(0.5f), n); // 2^n / 2
-    const vf u     = v_fma(half, v_lookup(exp2m1_16ths_, v_bits(t)), v_sub(half, v_set(0.5f)));
-    const vf h     = v_fma(v_fma(u, v_set(2.0f), v_set(1.0f)), s, u);
-    const vf d     = v_add(h, v_set(1.0f));
-    const vf e     = v_recip_rough(d);
-    const vf y     = v_mul(h, e);
+    const vf a    = v_min(v_set(10.0f), v_abs(x)); // beyond, the result is 1
+    const vf t    = v_fma(a, v_set(0x1.715476p1f), v_set(0x1.8p19f));
+    const vf n    = v_sub(t, v_set(0x1.8p19f));
+    const vf r    = v_fnma(n, v_set(0x1.62e43p-2f), a);
+    const vf q    = v_fma(r, v_fma(r, v_set(0x1.555714p-2f), v_set(0x1.555714p-1f)), v_set(1.0f));
+    const vf s    = v_fma(v_mul(r, r), q, r);
+    const vf half = v_scale_floor(v_set(0.5f), n); // 2^n / 2
+    const vf u    = v_fma(half, v_lookup(exp2m1_16ths_, v_bits(t)), v_sub(half, v_set(0.5f)));
+    const vf h    = v_fma(v_fma(u, v_set(2.0f), v_set(1.0f)), s, u);
+    const vf d    = v_add(h, v_set(1.0f));
+    const vf e    = v_recip_rough(d);
+    const vf y    = v_mul(h, e);
     return v_copysign(v_fma(e, v_fnma(y, d, h), y), x);
 }
 
-// exp(a^2 / 2) times the normal tail at a: polynomials of fifth degree, four for each power of two of 1 + a, from 1 to 16. The order is
-// that of the two lowest bits of the exponent and the two highest of the mantissa.
+// exp(a^2 / 2) times the normal tail at a: polynomials of fifth degree, four for each power of two of 1 + a, from 1 to
+// 16. The order is that of the two lowest bits of the exponent and the two highest of the mantissa.
 static const float tail_[6][16] = {
-    { 0x1.0bdb2ep-2f, 0x1.a57056p-3f, 0x1.5845dcp-3f, 0x1.217252p-3f, 0x1.f1b89ap-4f, 0x1.82b4bap-4f, 0x1.3b0fbcp-4f, 0x1.095608p-4f,
-      0x1.c9e11ep-5f, 0x1.66ccb8p-5f, 0x1.26b4dp-5f, 0x1.f3ddc2p-6f, 0x1p-1f, 0x1.a7f808p-2f, 0x1.66027ap-2f, 0x1.337024p-2f },
-    { -0x1.1951e4p-3f, -0x1.71cp-4f, -0x1.00f9bcp-4f, -0x1.75ab48p-5f, -0x1.19cdbap-5f, -0x1.5cf8d6p-6f, -0x1.d61482p-7f, -0x1.50689cp-7f,
-      -0x1.f7d2b2p-8f, -0x1.378076p-8f, -0x1.a5da5cp-9f, -0x1.301284p-9f, -0x1.98844p-2f, -0x1.2e8646p-2f, -0x1.cb062p-3f, -0x1.63e06ap-3f },
-    { 0x1.fca304p-5f, 0x1.20325ap-5f, 0x1.5d24c4p-6f, 0x1.bf2fbep-7f, 0x1.2bd046p-7f, 0x1.2dbbc2p-8f, 0x1.541748p-9f, 0x1.a0e0b4p-10f,
-      0x1.101f04p-10f, 0x1.0b4e82p-11f, 0x1.2b8824p-12f, 0x1.6fcf5p-13f, 0x1.fff906p-3f, 0x1.5c52aep-3f, 0x1.e67daep-4f, 0x1.5bf58ep-4f },
-    { -0x1.98815ap-6f, -0x1.97a254p-7f, -0x1.b5da6ep-8f, -0x1.f4d2fep-9f, -0x1.2aff6ap-9f, -0x1.f289aap-11f, -0x1.dc091ep-12f, -0x1.f7e168p-13f,
-      -0x1.1cf6b2p-13f, -0x1.c1edbcp-15f, -0x1.a3d7f4p-16f, -0x1.b8d088p-17f, -0x1.0fe0e6p-3f, -0x1.58ce54p-4f, -0x1.c14d68p-5f, -0x1.2c329cp-5f },
-    { 0x1.1b5cd2p-7f, 0x1.fd065ap-9f, 0x1.ede292p-10f, 0x1.003766p-10f, 0x1.046132p-11f, 0x1.73166ep-13f, 0x1.330f02p-14f, 0x1.1d56fcp-15f,
-      0x1.08a052p-16f, 0x1.5acf56p-18f, 0x1.1344bp-19f, 0x1.f579cep-21f, 0x1.f15e44p-5f, 0x1.2943a4p-5f, 0x1.6d3e94p-6f, 0x1.cc7fbap-7f },
-    { -0x1.04e02ap-9f, -0x1.b3701p-11f, -0x1.88e91ep-12f, -0x1.7bb2fap-13f, -0x1.1f49fp-14f, -0x1.6fd79ep-16f, -0x1.131208p-17f, -0x1.d0f174p-19f,
-      -0x1.349f46p-20f, -0x1.63e71ep-22f, -0x1.f754bp-24f, -0x1.9ce0a8p-25f, -0x1.468546p-6f, -0x1.759232p-7f, -0x1.b746dep-8f, -0x1.0907f8p-8f },
+    { 0x1.0bdb2ep-2f, 0x1.a57056p-3f, 0x1.5845dcp-3f, 0x1.217252p-3f, 0x1.f1b89ap-4f, 0x1.82b4bap-4f, 0x1.3b0fbcp-4f,
+        0x1.095608p-4f, 0x1.c9e11ep-5f, 0x1.66ccb8p-5f, 0x1.26b4dp-5f, 0x1.f3ddc2p-6f, 0x1p-1f, 0x1.a7f808p-2f,
+        0x1.66027ap-2f, 0x1.337024p-2f },
+    { -0x1.1951e4p-3f, -0x1.71cp-4f, -0x1.00f9bcp-4f, -0x1.75ab48p-5f, -0x1.19cdbap-5f, -0x1.5cf8d6p-6f,
+        -0x1.d61482p-7f, -0x1.50689cp-7f, -0x1.f7d2b2p-8f, -0x1.378076p-8f, -0x1.a5da5cp-9f, -0x1.301284p-9f,
+        -0x1.98844p-2f, -0x1.2e8646p-2f, -0x1.cb062p-3f, -0x1.63e06ap-3f },
+    { 0x1.fca304p-5f, 0x1.20325ap-5f, 0x1.5d24c4p-6f, 0x1.bf2fbep-7f, 0x1.2bd046p-7f, 0x1.2dbbc2p-8f, 0x1.541748p-9f,
+        0x1.a0e0b4p-10f, 0x1.101f04p-10f, 0x1.0b4e82p-11f, 0x1.2b8824p-12f, 0x1.6fcf5p-13f, 0x1.fff906p-3f,
+        0x1.5c52aep-3f, 0x1.e67daep-4f, 0x1.5bf58ep-4f },
+    { -0x1.98815ap-6f, -0x1.97a254p-7f, -0x1.b5da6ep-8f, -0x1.f4d2fep-9f, -0x1.2aff6ap-9f, -0x1.f289aap-11f,
+        -0x1.dc091ep-12f, -0x1.f7e168p-13f, -0x1.1cf6b2p-13f, -0x1.c1edbcp-15f, -0x1.a3d7f4p-16f, -0x1.b8d088p-17f,
+        -0x1.0fe0e6p-3f, -0x1.58ce54p-4f, -0x1.c14d68p-5f, -0x1.2c329cp-5f },
+    { 0x1.1b5cd2p-7f, 0x1.fd065ap-9f, 0x1.ede292p-10f, 0x1.003766p-10f, 0x1.046132p-11f, 0x1.73166ep-13f,
+        0x1.330f02p-14f, 0x1.1d56fcp-15f, 0x1.08a052p-16f, 0x1.5acf56p-18f, 0x1.1344bp-19f, 0x1.f579cep-21f,
+        0x1.f15e44p-5f, 0x1.2943a4p-5f, 0x1.6d3e94p-6f, 0x1.cc7fbap-7f },
+    { -0x1.04e02ap-9f, -0x1.b3701p-11f, -0x1.88e91ep-12f, -0x1.7bb2fap-13f, -0x1.1f49fp-14f, -0x1.6fd79ep-16f,
+        -0x1.131208p-17f, -0x1.d0f174p-19f, -0x1.349f46p-20f, -0x1.63e71ep-22f, -0x1.f754bp-24f, -0x1.9ce0a8p-25f,
+        -0x1.468546p-6f, -0x1.759232p-7f, -0x1.b746dep-8f, -0x1.0907f8p-8f },
 };
 
-static inline vf gelu_erf_(vf x) { // x Phi(x)
+// x Phi(x)
+static inline vf gelu_erf_(vf x) {
     const vf a     = v_min(v_set(14.99f), v_abs(x)); // beyond, the tail is 0
     const vf w     = v_add(a, v_set(1.0f));
     const vi index = vi_shr(v_bits(w), 21);

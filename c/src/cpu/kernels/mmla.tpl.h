@@ -1,12 +1,14 @@
 // mmla.tpl.h - the sums of a tile of byte products with arm64's products of matrices of bytes (i8mm).
 //
-// One instruction multiplies two columns of weights by two rows of activations, eight terms of each: 32 products, twice as many as a dot
-// product of bytes. Its operands hold eight terms of one row after eight of the next, while panels of weights hold four terms of all columns,
-// then the next four: two steps are zipped together. A result holds 2 x 2 sums, column by column; at the end they are sorted into rows.
+// One instruction multiplies two columns of weights by two rows of activations, eight terms of each: 32 products, twice
+// as many as a dot product of bytes. Its operands hold eight terms of one row after eight of the next, while panels of
+// weights hold four terms of all columns, then the next four: two steps are zipped together. A result holds 2 x 2 sums,
+// column by column; at the end they are sorted into rows.
 
-// As in int8.tpl.h. `steps`, of four terms each, are even; a last single row is multiplied together with what stands behind it in the panel.
-static ALWAYS_INLINE void tile_sums_(int mr, bool wide, int steps, const int8_t * x, const uint8_t * w, const float * start,
-                                     vi sum[V_BYTES_MR][V_BYTES_NV]) {
+// As in int8.tpl.h. `steps`, of four terms each, are even; a last single row is multiplied together with what stands
+// behind it in the panel.
+static ALWAYS_INLINE void tile_sums_(int mr, bool wide, int steps, const int8_t * x, const uint8_t * w,
+    const float * start, vi sum[V_BYTES_MR][V_BYTES_NV]) {
     const int pairs = (mr + 1) / 2;
     vi        acc[V_BYTES_MR / 2][2 * V_BYTES_NV];
     (void) wide;
@@ -21,9 +23,10 @@ static ALWAYS_INLINE void tile_sums_(int mr, bool wide, int steps, const int8_t 
         vb wv[2 * V_BYTES_NV];
         UNROLL
         for (int j = 0; j < V_BYTES_NV; j++) {
-            const uint32x4_t here = vreinterpretq_u32_u8(vb_load(w + 16 * j)), next = vreinterpretq_u32_u8(vb_load(w + 4 * BYTES_NR + 16 * j));
-            wv[2 * j]     = vreinterpretq_u8_u32(vzip1q_u32(here, next));
-            wv[2 * j + 1] = vreinterpretq_u8_u32(vzip2q_u32(here, next));
+            const uint32x4_t here = vreinterpretq_u32_u8(vb_load(w + 16 * j)),
+                             next = vreinterpretq_u32_u8(vb_load(w + 4 * BYTES_NR + 16 * j));
+            wv[2 * j]             = vreinterpretq_u8_u32(vzip1q_u32(here, next));
+            wv[2 * j + 1]         = vreinterpretq_u8_u32(vzip2q_u32(here, next));
         }
         UNROLL
         for (int i = 0; i < pairs; i++) {
@@ -39,7 +42,8 @@ static ALWAYS_INLINE void tile_sums_(int mr, bool wide, int steps, const int8_t 
     for (int i = 0; i < pairs; i++) {
         UNROLL
         for (int j = 0; j < V_BYTES_NV; j++) {
-            const vi even = start == NULL ? vi_set(0) : v_bits(v_set(start[2 * i])), odd = start == NULL ? even : v_bits(v_set(start[2 * i + 1]));
+            const vi even     = start == NULL ? vi_set(0) : v_bits(v_set(start[2 * i])),
+                     odd      = start == NULL ? even : v_bits(v_set(start[2 * i + 1]));
             sum[2 * i][j]     = vi_add(even, vuzp1q_s32(acc[i][2 * j], acc[i][2 * j + 1]));
             sum[2 * i + 1][j] = vi_add(odd, vuzp2q_s32(acc[i][2 * j], acc[i][2 * j + 1]));
         }

@@ -1,7 +1,8 @@
-// moves.tpl.h - transposing: squares of V_N x V_N go through registers, so that lines of both sides are read and written whole.
+// moves.tpl.h - transposing: squares of V_N x V_N go through registers, so that lines of both sides are read and
+// written whole.
 //
-// d[c][r] = s[r][c] for r < rows, c < columns; strides in bytes between rows of s and of d. Elements of 2 bytes are widened to lanes of 4
-// on the way.
+// d[c][r] = s[r][c] for r < rows, c < columns; strides in bytes between rows of s and of d. Elements of 2 bytes are
+// widened to lanes of 4 on the way.
 
 static inline const void * source_(const void * s, size_t stride, int64_t r, int64_t c, size_t size) {
     return (const char *) s + (size_t) r * stride + (size_t) c * size;
@@ -17,9 +18,7 @@ static inline void * target_(void * d, size_t stride, int64_t r, int64_t c, size
             t[i] = LOAD((const T *) source_(s, ss, i, 0, sizeof(T)));                                                  \
         }                                                                                                              \
         v_transpose(t);                                                                                                \
-        _Pragma("GCC unroll 16") for (int i = 0; i < V_N; i++) {                                                       \
-            STORE((T *) target_(d, ds, 0, i, sizeof(T)), t[i]);                                                        \
-        }                                                                                                              \
+        _Pragma("GCC unroll 16") for (int i = 0; i < V_N; i++) { STORE((T *) target_(d, ds, 0, i, sizeof(T)), t[i]); } \
     }                                                                                                                  \
     static void name##_part_(int rows, int columns, T * d, size_t ds, const T * s, size_t ss) {                        \
         vf t[V_N];                                                                                                     \
@@ -47,13 +46,13 @@ static inline void * target_(void * d, size_t stride, int64_t r, int64_t c, size
         }                                                                                                              \
     }
 
-#define LOAD_WORD(p) v_load((const float *) (const void *) (p))
-#define LOAD_WORD_N(p, n) v_load_n((const float *) (const void *) (p), n)
-#define STORE_WORD(p, a) v_store((float *) (void *) (p), a)
-#define STORE_WORD_N(p, a, n) v_store_n((float *) (void *) (p), a, n)
-#define LOAD_HALFWORD(p) v_from_bits(v_load_u16(p))
-#define LOAD_HALFWORD_N(p, n) v_from_bits(v_load_u16_n(p, n))
-#define STORE_HALFWORD(p, a) v_store_u16(p, v_bits(a))
+#define LOAD_WORD(p)              v_load((const float *) (const void *) (p))
+#define LOAD_WORD_N(p, n)         v_load_n((const float *) (const void *) (p), n)
+#define STORE_WORD(p, a)          v_store((float *) (void *) (p), a)
+#define STORE_WORD_N(p, a, n)     v_store_n((float *) (void *) (p), a, n)
+#define LOAD_HALFWORD(p)          v_from_bits(v_load_u16(p))
+#define LOAD_HALFWORD_N(p, n)     v_from_bits(v_load_u16_n(p, n))
+#define STORE_HALFWORD(p, a)      v_store_u16(p, v_bits(a))
 #define STORE_HALFWORD_N(p, a, n) v_store_u16_n(p, v_bits(a), n)
 
 TRANSPOSE(transpose_32, uint32_t, LOAD_WORD, LOAD_WORD_N, STORE_WORD, STORE_WORD_N)

@@ -1,27 +1,27 @@
 // reduce.tpl.h - a row to a number.
 //
-// Sums widen every term to double first: exact terms, rounding errors of 2^-53. Dot products stay in float, in four vectors of
-// partial sums that are added in a fixed order, so a result depends on n and the values only.
+// Sums widen every term to double first: exact terms, rounding errors of 2^-53. Dot products stay in float, in four
+// vectors of partial sums that are added in a fixed order, so a result depends on n and the values only.
 
-#define SUM_F64(name, PARAMS, REST, TERM)                                                                              \
-    static double name PARAMS {                                                                                        \
-        vd      s0 = vd_zero(), s1 = vd_zero();                                                                        \
-        int64_t i = 0;                                                                                                 \
-        for (; i + 2 * V_N <= n; i += 2 * V_N) {                                                                       \
-            vf a = v_load(x + i);                                                                                      \
-            s0   = TERM(s0, a);                                                                                        \
-            a    = v_load(x + i + V_N);                                                                                \
-            s1   = TERM(s1, a);                                                                                        \
-        }                                                                                                              \
-        for (; i < n; i += V_N) {                                                                                      \
-            const int left = (int) (n - i < V_N ? n - i : V_N);                                                        \
-            const vf  a    = v_first(v_load_n(x + i, left), left, REST);                                               \
-            s0             = TERM(s0, a);                                                                              \
-        }                                                                                                              \
-        return vd_sum(vd_join(s0, s1));                                                                                \
+#define SUM_F64(name, PARAMS, REST, TERM)                                \
+    static double name PARAMS {                                          \
+        vd      s0 = vd_zero(), s1 = vd_zero();                          \
+        int64_t i = 0;                                                   \
+        for (; i + 2 * V_N <= n; i += 2 * V_N) {                         \
+            vf a = v_load(x + i);                                        \
+            s0   = TERM(s0, a);                                          \
+            a    = v_load(x + i + V_N);                                  \
+            s1   = TERM(s1, a);                                          \
+        }                                                                \
+        for (; i < n; i += V_N) {                                        \
+            const int left = (int) (n - i < V_N ? n - i : V_N);          \
+            const vf  a    = v_first(v_load_n(x + i, left), left, REST); \
+            s0             = TERM(s0, a);                                \
+        }                                                                \
+        return vd_sum(vd_join(s0, s1));                                  \
     }
-#define TERM_SELF(s, a) vd_add(s, a)
-#define TERM_SQUARE(s, a) vd_mad(s, a, a)
+#define TERM_SELF(s, a)      vd_add(s, a)
+#define TERM_SQUARE(s, a)    vd_mad(s, a, a)
 #define TERM_DEVIATION(s, a) vd_mad(s, v_sub(a, v_set(mean)), v_sub(a, v_set(mean)))
 
 SUM_F64(sum_f32, (int64_t n, const float * x), v_set(0.0f), TERM_SELF)
@@ -49,46 +49,48 @@ static float max_f32(int64_t n, const float * x) {
         m              = v_max(a, m);
         o              = v_ordered(o, a, a);
     }
-    return !(vm_all(o) && vm_all(o1)) ? NAN : v_largest(m) + 0.0f; // -0 becomes +0: which zero came first must not matter
+    // -0 becomes +0: which zero came first must not matter
+    return !(vm_all(o) && vm_all(o1)) ? NAN : v_largest(m) + 0.0f;
 }
 
-#define LOAD_F32(p) v_load(p)
-#define LOAD_F32_N(p, n) v_load_n(p, n)
-#define LOAD_F16(p) v_load_f16(p)
-#define LOAD_F16_N(p, n) v_load_f16_n(p, n)
-#define LOAD_BF16(p) from_bf16_(v_load_u16(p))
+#define LOAD_F32(p)       v_load(p)
+#define LOAD_F32_N(p, n)  v_load_n(p, n)
+#define LOAD_F16(p)       v_load_f16(p)
+#define LOAD_F16_N(p, n)  v_load_f16_n(p, n)
+#define LOAD_BF16(p)      from_bf16_(v_load_u16(p))
 #define LOAD_BF16_N(p, n) from_bf16_(v_load_u16_n(p, n))
 
-// Terms that are added up in float, in lanes and chains; the sums of longer rows' parts are added in double, lest errors grow with n.
+// Terms that are added up in float, in lanes and chains; the sums of longer rows' parts are added in double, lest
+// errors grow with n.
 #define SUM_PART 8192
 
-#define DOT(name, TX, LOADX, TY, LOADY)                                                                                \
-    static float name##_part_(int64_t n, const TX * x, const TY * y) {                                                 \
-        vf      s0 = v_set(0.0f), s1 = s0, s2 = s0, s3 = s0;                                                           \
-        int64_t i = 0;                                                                                                 \
-        for (; i + 4 * V_N <= n; i += 4 * V_N) {                                                                       \
-            s0 = v_fma(LOADX(x + i), LOADY(y + i), s0);                                                                \
-            s1 = v_fma(LOADX(x + i + V_N), LOADY(y + i + V_N), s1);                                                    \
-            s2 = v_fma(LOADX(x + i + 2 * V_N), LOADY(y + i + 2 * V_N), s2);                                            \
-            s3 = v_fma(LOADX(x + i + 3 * V_N), LOADY(y + i + 3 * V_N), s3);                                            \
-        }                                                                                                              \
-        for (; i + V_N <= n; i += V_N) {                                                                               \
-            s0 = v_fma(LOADX(x + i), LOADY(y + i), s0);                                                                \
-        }                                                                                                              \
-        if (i < n) {                                                                                                   \
-            s1 = v_fma(LOADX##_N(x + i, (int) (n - i)), LOADY##_N(y + i, (int) (n - i)), s1);                          \
-        }                                                                                                              \
-        return v_sum(v_add(v_add(s0, s1), v_add(s2, s3)));                                                             \
-    }                                                                                                                  \
-    static float name(int64_t n, const TX * x, const TY * y) {                                                         \
-        double sum = 0;                                                                                                \
-        if (n <= SUM_PART) {                                                                                           \
-            return name##_part_(n, x, y);                                                                              \
-        }                                                                                                              \
-        for (int64_t i = 0; i < n; i += SUM_PART) {                                                                    \
-            sum += (double) name##_part_(n - i < SUM_PART ? n - i : SUM_PART, x + i, y + i);                           \
-        }                                                                                                              \
-        return (float) sum;                                                                                            \
+#define DOT(name, TX, LOADX, TY, LOADY)                                                       \
+    static float name##_part_(int64_t n, const TX * x, const TY * y) {                        \
+        vf      s0 = v_set(0.0f), s1 = s0, s2 = s0, s3 = s0;                                  \
+        int64_t i = 0;                                                                        \
+        for (; i + 4 * V_N <= n; i += 4 * V_N) {                                              \
+            s0 = v_fma(LOADX(x + i), LOADY(y + i), s0);                                       \
+            s1 = v_fma(LOADX(x + i + V_N), LOADY(y + i + V_N), s1);                           \
+            s2 = v_fma(LOADX(x + i + 2 * V_N), LOADY(y + i + 2 * V_N), s2);                   \
+            s3 = v_fma(LOADX(x + i + 3 * V_N), LOADY(y + i + 3 * V_N), s3);                   \
+        }                                                                                     \
+        for (; i + V_N <= n; i += V_N) {                                                      \
+            s0 = v_fma(LOADX(x + i), LOADY(y + i), s0);                                       \
+        }                                                                                     \
+        if (i < n) {                                                                          \
+            s1 = v_fma(LOADX##_N(x + i, (int) (n - i)), LOADY##_N(y + i, (int) (n - i)), s1); \
+        }                                                                                     \
+        return v_sum(v_add(v_add(s0, s1), v_add(s2, s3)));                                    \
+    }                                                                                         \
+    static float name(int64_t n, const TX * x, const TY * y) {                                \
+        double sum = 0;                                                                       \
+        if (n <= SUM_PART) {                                                                  \
+            return name##_part_(n, x, y);                                                     \
+        }                                                                                     \
+        for (int64_t i = 0; i < n; i += SUM_PART) {                                           \
+            sum += (double) name##_part_(n - i < SUM_PART ? n - i : SUM_PART, x + i, y + i);  \
+        }                                                                                     \
+        return (float) sum;                                                                   \
     }
 
 DOT(dot_f32, float, LOAD_F32, float, LOAD_F32)

@@ -1,12 +1,15 @@
-// rows.tpl.h - whole rows at a time: normalisation, softmax, rotation. A row is read from far away once, in the first pass; it should
-// then lie in the nearest cache for the others. Norms are bound by memory in one pass and by arithmetic in the next: the first asks for the
-// memory of the result, the last for what lies behind this row, which mostly is the next one.
+// rows.tpl.h - whole rows at a time: normalisation, softmax, rotation. A row is read from far away once, in the first
+// pass; it should then lie in the nearest cache for the others. Norms are bound by memory in one pass and by arithmetic
+// in the next: the first asks for the memory of the result, the last for what lies behind this row, which mostly is the
+// next one.
 //
-// Sums here are formed in float over 16 vectors, pairwise, and in double beyond: each is off by no more than 8 eps times the sum of
-// magnitudes, whatever n. The products and sums applied to elements afterwards are rounded one after the other, like the separate
-// operators' (weight and bias included), so that applying them here or there gives the same bits.
+// Sums here are formed in float over 16 vectors, pairwise, and in double beyond: each is off by no more than 8 eps
+// times the sum of magnitudes, whatever n. The products and sums applied to elements afterwards are rounded one after
+// the other, like the separate operators' (weight and bias included), so that applying them here or there gives the
+// same bits.
 
-#define AT_ANY(i, n, x, rest) ((n) - (i) >= V_N ? v_load((x) + (i)) : v_first(v_load_n((x) + (i), (int) ((n) - (i))), (int) ((n) - (i)), rest))
+#define AT_ANY(i, n, x, rest) \
+    ((n) - (i) >= V_N ? v_load((x) + (i)) : v_first(v_load_n((x) + (i), (int) ((n) - (i))), (int) ((n) - (i)), rest))
 
 static inline void ask_to_write_(const float * y) { // four vectors
     ASK_TO_WRITE(y);
@@ -16,29 +19,29 @@ static inline void ask_to_write_(const float * y) { // four vectors
 }
 
 // TERM(s, a): s plus the term of a. y: where as many results will go.
-#define SUM_BLOCKS(name, PARAMS, REST, TERM)                                                                           \
-    static double name PARAMS {                                                                                        \
-        vd      s = vd_zero();                                                                                         \
-        int64_t i = 0;                                                                                                 \
-        for (; i + 16 * V_N <= n; i += 16 * V_N) {                                                                     \
-            vf t0 = v_set(0.0f), t1 = t0, t2 = t0, t3 = t0;                                                            \
-            for (int j = 0; j < 4; j++) {                                                                              \
-                const float * p = x + i + 4 * j * V_N;                                                                 \
-                ask_to_write_(y + i + 4 * j * V_N);                                                                    \
-                t0              = TERM(t0, v_load(p));                                                                 \
-                t1              = TERM(t1, v_load(p + V_N));                                                           \
-                t2              = TERM(t2, v_load(p + 2 * V_N));                                                       \
-                t3              = TERM(t3, v_load(p + 3 * V_N));                                                       \
-            }                                                                                                          \
-            s = vd_add(s, v_add(v_add(t0, t1), v_add(t2, t3)));                                                        \
-        }                                                                                                              \
-        for (; i < n; i += V_N) {                                                                                      \
-            s = vd_add(s, TERM(v_set(0.0f), AT_ANY(i, n, x, REST)));                                                   \
-        }                                                                                                              \
-        return vd_sum(s);                                                                                              \
+#define SUM_BLOCKS(name, PARAMS, REST, TERM)                         \
+    static double name PARAMS {                                      \
+        vd      s = vd_zero();                                       \
+        int64_t i = 0;                                               \
+        for (; i + 16 * V_N <= n; i += 16 * V_N) {                   \
+            vf t0 = v_set(0.0f), t1 = t0, t2 = t0, t3 = t0;          \
+            for (int j = 0; j < 4; j++) {                            \
+                const float * p = x + i + 4 * j * V_N;               \
+                ask_to_write_(y + i + 4 * j * V_N);                  \
+                t0 = TERM(t0, v_load(p));                            \
+                t1 = TERM(t1, v_load(p + V_N));                      \
+                t2 = TERM(t2, v_load(p + 2 * V_N));                  \
+                t3 = TERM(t3, v_load(p + 3 * V_N));                  \
+            }                                                        \
+            s = vd_add(s, v_add(v_add(t0, t1), v_add(t2, t3)));      \
+        }                                                            \
+        for (; i < n; i += V_N) {                                    \
+            s = vd_add(s, TERM(v_set(0.0f), AT_ANY(i, n, x, REST))); \
+        }                                                            \
+        return vd_sum(s);                                            \
     }
-#define PLUS_SELF(s, a) v_add(s, a)
-#define PLUS_SQUARE(s, a) v_fma(a, a, s)
+#define PLUS_SELF(s, a)      v_add(s, a)
+#define PLUS_SQUARE(s, a)    v_fma(a, a, s)
 #define PLUS_DEVIATION(s, a) v_fma(v_sub(a, v_set(mean)), v_sub(a, v_set(mean)), s)
 
 SUM_BLOCKS(row_sum_, (int64_t n, const float * x, const float * y), v_set(0.0f), PLUS_SELF)
@@ -46,36 +49,36 @@ SUM_BLOCKS(row_squares_, (int64_t n, const float * x, const float * y), v_set(0.
 SUM_BLOCKS(row_deviations_, (int64_t n, const float * x, const float * y, float mean), v_set(mean), PLUS_DEVIATION)
 
 // (x - mean) scale w + b; w and b may be NULL.
-static inline vf normed_(vf x, vf mean, vf scale) {
-    return v_mul(v_sub(x, mean), scale);
-}
+static inline vf normed_(vf x, vf mean, vf scale) { return v_mul(v_sub(x, mean), scale); }
 
 // From the first element to the last, or back.
-#define APPLY_NORM(FULL, PART)                                                                                         \
-    do {                                                                                                               \
-        const int64_t whole = n / V_N * V_N;                                                                           \
-        if (whole < n) {                                                                                               \
-            const int64_t i    = whole;                                                                                \
-            const int     left = (int) (n - whole);                                                                    \
-            const vf      a    = normed_(v_load_n(x + i, left), m, s);                                                 \
-            v_store_n(y + i, PART, left);                                                                              \
-        }                                                                                                              \
-        if (!back) {                                                                                                   \
-            for (int64_t i = 0; i < whole; i += V_N) {                                                                 \
-                const vf a = normed_(v_load(x + i), m, s);                                                             \
-                ASK_SECOND(x + n + i);                                                                                 \
-                v_store(y + i, FULL);                                                                                  \
-            }                                                                                                          \
-        }                                                                                                              \
-        for (int64_t i = whole - V_N; back && i >= 0; i -= V_N) {                                                      \
-            const vf a = normed_(v_load(x + i), m, s);                                                                 \
-            ASK_SECOND(x + n + i);                                                                                     \
-            v_store(y + i, FULL);                                                                                      \
-        }                                                                                                              \
+#define APPLY_NORM(FULL, PART)                                         \
+    do {                                                               \
+        const int64_t whole = n / V_N * V_N;                           \
+        if (whole < n) {                                               \
+            const int64_t i    = whole;                                \
+            const int     left = (int) (n - whole);                    \
+            const vf      a    = normed_(v_load_n(x + i, left), m, s); \
+            v_store_n(y + i, PART, left);                              \
+        }                                                              \
+        if (!back) {                                                   \
+            for (int64_t i = 0; i < whole; i += V_N) {                 \
+                const vf a = normed_(v_load(x + i), m, s);             \
+                ASK_SECOND(x + n + i);                                 \
+                v_store(y + i, FULL);                                  \
+            }                                                          \
+        }                                                              \
+        for (int64_t i = whole - V_N; back && i >= 0; i -= V_N) {      \
+            const vf a = normed_(v_load(x + i), m, s);                 \
+            ASK_SECOND(x + n + i);                                     \
+            v_store(y + i, FULL);                                      \
+        }                                                              \
     } while (0)
 
-// Every other row goes backwards: of weights that a long row has pushed out of the nearest cache, the half that was used last is still there.
-static void apply_norm_(int64_t n, float * y, const float * x, float mean, float scale, const float * w, const float * b) {
+// Every other row goes backwards: of weights that a long row has pushed out of the nearest cache, the half that was
+// used last is still there.
+static void apply_norm_(int64_t n, float * y, const float * x, float mean, float scale, const float * w,
+    const float * b) {
     const vf   m = v_set(mean), s = v_set(scale);
     const bool back = w != NULL && n > 0 && ((uintptr_t) x / ((size_t) n * sizeof(float)) & 1) != 0;
     if (w == NULL) {
@@ -83,7 +86,8 @@ static void apply_norm_(int64_t n, float * y, const float * x, float mean, float
     } else if (b == NULL) {
         APPLY_NORM(v_mul(a, v_load(w + i)), v_mul(a, v_load_n(w + i, left)));
     } else {
-        APPLY_NORM(v_add(v_mul(a, v_load(w + i)), v_load(b + i)), v_add(v_mul(a, v_load_n(w + i, left)), v_load_n(b + i, left)));
+        APPLY_NORM(v_add(v_mul(a, v_load(w + i)), v_load(b + i)),
+            v_add(v_mul(a, v_load_n(w + i, left)), v_load_n(b + i, left)));
     }
 }
 
@@ -97,7 +101,8 @@ static double row_moments_(int64_t n, const float * x, const float * y, float sh
         for (int j = 0; j < 4; j++) {
             const float * p = x + i + 4 * j * V_N;
             ask_to_write_(y + i + 4 * j * V_N);
-            const vf      a0 = v_sub(v_load(p), c), a1 = v_sub(v_load(p + V_N), c), a2 = v_sub(v_load(p + 2 * V_N), c), a3 = v_sub(v_load(p + 3 * V_N), c);
+            const vf a0 = v_sub(v_load(p), c), a1 = v_sub(v_load(p + V_N), c), a2 = v_sub(v_load(p + 2 * V_N), c),
+                     a3 = v_sub(v_load(p + 3 * V_N), c);
             t0 = v_add(t0, a0), t1 = v_add(t1, a1), t2 = v_add(t2, a2), t3 = v_add(t3, a3);
             q0 = v_fma(a0, a0, q0), q1 = v_fma(a1, a1, q1), q2 = v_fma(a2, a2, q2), q3 = v_fma(a3, a3, q3);
         }
@@ -113,14 +118,14 @@ static double row_moments_(int64_t n, const float * x, const float * y, float sh
     return vd_sum(s2);
 }
 
-// (x - mean) / sqrt(variance + eps) w + b. b only with w. Mean and variance come from one pass, about the mean of the first elements. Where
-// that turns out to be too far from the mean for the difference of squares, deviations are added up in a pass of their own. Where sums overflow
-// in float, all is done in double.
+// (x - mean) / sqrt(variance + eps) w + b. b only with w. Mean and variance come from one pass, about the mean of the
+// first elements. Where that turns out to be too far from the mean for the difference of squares, deviations are added
+// up in a pass of their own. Where sums overflow in float, all is done in double.
 static void norm_row_f32(int64_t n, float * y, const float * x, float eps, const float * w, const float * b) {
     const int64_t few   = n < 2 * V_N ? n : 2 * V_N;
     const float   shift = n > 0 ? (float) (row_sum_(few, x, y) / (double) few) : 0.0f;
     double        sum;
-    const double  squares  = row_moments_(n, x, y, shift, &sum) / (double) n, off = sum / (double) n;
+    const double  squares = row_moments_(n, x, y, shift, &sum) / (double) n, off = sum / (double) n;
     const float   mean     = (float) ((double) shift + off);
     float         variance = (float) (squares - off * off);
     if (!(off * off <= squares / 8)) {
@@ -146,10 +151,12 @@ static void rms_norm_row_f32(int64_t n, float * y, const float * x, float eps, c
     apply_norm_(n, y, x, 0.0f, 1.0f / sqrtf((float) (squares / (double) n) + eps), w, NULL);
 }
 
-// --------------------------------------------------------------------------------------------------------------- softmax
+// ------------------------------------------------------------------------------------------------------------- softmax
 
-// The largest of x scale + mask, NaN apart. y: where as many results will go; with `keep` these are x scale + mask for now.
-static ALWAYS_INLINE float scaled_max_(int64_t n, bool keep, float * y, const float * x, float scale, const float * mask) {
+// The largest of x scale + mask, NaN apart. y: where as many results will go; with `keep` these are x scale + mask for
+// now.
+static ALWAYS_INLINE float scaled_max_(int64_t n, bool keep, float * y, const float * x, float scale,
+    const float * mask) {
     const vf least = v_set(-INFINITY), s = v_set(scale);
     vf       m0 = least, m1 = least;
     int64_t  i = 0;
@@ -240,10 +247,10 @@ static void soft_max_row_f32(int64_t n, float * y, const float * x, float scale,
     }
 }
 
-// -------------------------------------------------------------------------------------------------------------- rotation
+// ------------------------------------------------------------------------------------------------------------ rotation
 
-// Cosine and sine of angles below 2^20, within 1 ulp of those of the given double. In double: quarter turns off, then Taylor. Free of
-// branches and of conversions to 64-bit integers, so that compilers make vectors of it at every level.
+// Cosine and sine of angles below 2^20, within 1 ulp of those of the given double. In double: quarter turns off, then
+// Taylor. Free of branches and of conversions to 64-bit integers, so that compilers make vectors of it at every level.
 static void sincos_f64(int64_t n, float * restrict c, float * restrict s, const double * restrict angle) {
     for (int64_t i = 0; i < n; i++) {
         const double t = angle[i] * 0x1.45f306dc9c883p-1 + 0x1.8p52; // 2 / pi; the integer lies in the lowest bits
@@ -253,13 +260,15 @@ static void sincos_f64(int64_t n, float * restrict c, float * restrict s, const 
         const double sine =
             r + r * z * (-1.0 / 6 + z * (1.0 / 120 + z * (-1.0 / 5040 + z * (1.0 / 362880 + z * (-1.0 / 39916800)))));
         const double cosine =
-            1 + z * (-0.5 + z * (1.0 / 24 + z * (-1.0 / 720 + z * (1.0 / 40320 + z * (-1.0 / 3628800 + z * (1.0 / 479001600))))));
+            1 + z * (-0.5 + z * (1.0 / 24 + z * (-1.0 / 720 +
+                                                    z * (1.0 / 40320 + z * (-1.0 / 3628800 + z * (1.0 / 479001600))))));
         uint64_t quarter, sine_bits, cosine_bits;
         memcpy(&quarter, &t, sizeof(quarter));
         memcpy(&sine_bits, &sine, sizeof(sine_bits));
         memcpy(&cosine_bits, &cosine, sizeof(cosine_bits));
         const uint64_t odd = 0 - (quarter & 1), differ = (sine_bits ^ cosine_bits) & odd; // they change places
-        const uint64_t a = (cosine_bits ^ differ) ^ ((quarter + 1) >> 1 << 63), b = (sine_bits ^ differ) ^ (quarter >> 1 << 63);
+        const uint64_t a = (cosine_bits ^ differ) ^ ((quarter + 1) >> 1 << 63),
+                       b = (sine_bits ^ differ) ^ (quarter >> 1 << 63);
         double         x, y;
         memcpy(&x, &a, sizeof(x));
         memcpy(&y, &b, sizeof(y));
@@ -268,7 +277,8 @@ static void sincos_f64(int64_t n, float * restrict c, float * restrict s, const 
     }
 }
 
-// Pairs (2j, 2j + 1) of n elements: y[i] = x[i] c[i] + x[i ^ 1] s[i], where s of the first of a pair has its sign changed. n even.
+// Pairs (2j, 2j + 1) of n elements: y[i] = x[i] c[i] + x[i ^ 1] s[i], where s of the first of a pair has its sign
+// changed. n even.
 static void rope_pairs_f32(int64_t n, float * y, const float * x, const float * c, const float * s) {
 #if V_N == 1
     for (int64_t i = 0; i + 1 < n; i += 2) {

@@ -1,12 +1,13 @@
-// rows_columns.tpl.h - columns of weights times rows of floats, both as they lie along k, a tile of sums in registers: for as many rows as do
-// not pay for packing the weights.
+// rows_columns.tpl.h - columns of weights times rows of floats, both as they lie along k, a tile of sums in registers:
+// for as many rows as do not pay for packing the weights.
 //
-// A tile is 4 columns by at most RC_X rows; each step loads a vector of each and multiplies every pair. At the end the lanes of each sum
-// are added, in an order that is the same for all places in the tile. So a result depends on k alone, not on what it is computed with.
-// All columns and all rows are equally far apart: few addresses stay in registers where many would not.
+// A tile is 4 columns by at most RC_X rows; each step loads a vector of each and multiplies every pair. At the end the
+// lanes of each sum are added, in an order that is the same for all places in the tile. So a result depends on k alone,
+// not on what it is computed with. All columns and all rows are equally far apart: few addresses stay in registers
+// where many would not.
 //
-// What comes next is asked for a line at a step: asked for in bursts between two tiles, it would fill the queue for memory, and multiplying
-// would wait for it.
+// What comes next is asked for a line at a step: asked for in bursts between two tiles, it would fill the queue for
+// memory, and multiplying would wait for it.
 
 #define RC_W 4
 #if V_N == 8 || V_N == 1 // 16 registers
@@ -26,9 +27,10 @@ static ALWAYS_INLINE void rc_sums_(vf acc[RC_W][RC_X], int first, int last, __m1
     vf u[RC_W];
     UNROLL
     for (int i = 0; i < RC_W; i++) {
-        const vf low  = half_sums_(acc[i][first], acc[i][first + 1 < last ? first + 1 : last]);
-        const vf high = half_sums_(acc[i][first + 2 < last ? first + 2 : last], acc[i][first + 3 < last ? first + 3 : last]);
-        u[i]          = half_sums_(low, high); // a row in each quarter, four parts of its sum
+        const vf low = half_sums_(acc[i][first], acc[i][first + 1 < last ? first + 1 : last]);
+        const vf high =
+            half_sums_(acc[i][first + 2 < last ? first + 2 : last], acc[i][first + 3 < last ? first + 3 : last]);
+        u[i] = half_sums_(low, high); // a row in each quarter, four parts of its sum
     }
     const vf a = v_add(_mm512_unpacklo_ps(u[0], u[1]), _mm512_unpackhi_ps(u[0], u[1]));
     const vf b = v_add(_mm512_unpacklo_ps(u[2], u[3]), _mm512_unpackhi_ps(u[2], u[3]));
@@ -65,71 +67,72 @@ static ALWAYS_INLINE void rc_store_(int nx, vf acc[RC_W][RC_X], int nw, float * 
 }
 #endif
 
-#define ROWS_COLUMNS(name, T, LOAD)                                                                                    \
-    static ALWAYS_INLINE void name##_tile_(int nx, int64_t k, int nw, const char * w, size_t nb_w, const float * x, size_t ldx, float * y, \
-                                           int64_t ldy, bool accumulate, const char * const * next) {                  \
-        vf            acc[RC_W][RC_X];                                                                                 \
-        const T *     c[RC_W];                                                                                         \
-        const char *  ask[RC_W];                                                                                       \
-        const float * r[RC_X];                                                                                         \
-        int64_t       p = 0;                                                                                           \
-        UNROLL                                                                                                         \
-        for (int i = 0; i < RC_W; i++) { /* a column that is not there: another one, whose sums are dropped */         \
-            c[i] = (const T *) (const void *) (w + (size_t) (i < nw ? i : 0) * nb_w);                                  \
-            ask[i] = next != NULL ? next[i] : (const char *) c[i];                                                     \
-            UNROLL                                                                                                     \
-            for (int j = 0; j < nx; j++) {                                                                             \
-                acc[i][j] = v_set(0.0f);                                                                               \
-            }                                                                                                          \
-        }                                                                                                              \
-        UNROLL                                                                                                         \
-        for (int j = 0; j < nx; j++) {                                                                                 \
-            r[j] = x + (size_t) j * ldx;                                                                               \
-        }                                                                                                              \
-        for (; p + V_N <= k; p += V_N) {                                                                               \
-            vf wv[RC_W];                                                                                               \
-            UNROLL                                                                                                     \
-            for (int i = 0; i < RC_W; i++) {                                                                           \
-                wv[i] = LOAD(c[i] + p);                                                                                \
-                IN_REGISTER(wv[i]);                                                                                    \
-                ASK(ask[i] + (size_t) p * sizeof(T));                                                                  \
-            }                                                                                                          \
-            UNROLL                                                                                                     \
-            for (int j = 0; j < nx; j++) {                                                                             \
-                vf xv = v_load(r[j] + p);                                                                              \
-                IN_REGISTER(xv);                                                                                       \
-                UNROLL                                                                                                 \
-                for (int i = 0; i < RC_W; i++) {                                                                       \
-                    acc[i][j] = v_fma(wv[i], xv, acc[i][j]);                                                           \
-                }                                                                                                      \
-            }                                                                                                          \
-        }                                                                                                              \
-        if (p < k) {                                                                                                   \
-            const int n = (int) (k - p);                                                                               \
-            UNROLL                                                                                                     \
-            for (int i = 0; i < RC_W; i++) {                                                                           \
-                const vf wv = LOAD##_N(c[i] + p, n);                                                                   \
-                UNROLL                                                                                                 \
-                for (int j = 0; j < nx; j++) {                                                                         \
-                    acc[i][j] = v_fma(wv, v_load_n(r[j] + p, n), acc[i][j]);                                           \
-                }                                                                                                      \
-            }                                                                                                          \
-        }                                                                                                              \
-        rc_store_(nx, acc, nw, y, ldy, accumulate);                                                                    \
-    }                                                                                                                  \
-    static void name(int64_t k, int nw, int nx, const void * w, size_t nb_w, const float * x, size_t ldx, float * y, int64_t ldy, \
-                     bool accumulate, const char * const * next) {                                                     \
-        switch (nx) {                                                                                                  \
-            RC_CASES(name)                                                                                             \
-            default: break;                                                                                            \
-        }                                                                                                              \
+#define ROWS_COLUMNS(name, T, LOAD)                                                                                  \
+    static ALWAYS_INLINE void name##_tile_(int nx, int64_t k, int nw, const char * w, size_t nb_w, const float * x,  \
+        size_t ldx, float * y, int64_t ldy, bool accumulate, const char * const * next) {                            \
+        vf            acc[RC_W][RC_X];                                                                               \
+        const T *     c[RC_W];                                                                                       \
+        const char *  ask[RC_W];                                                                                     \
+        const float * r[RC_X];                                                                                       \
+        int64_t       p = 0;                                                                                         \
+        UNROLL                                                                                                       \
+        for (int i = 0; i < RC_W; i++) { /* a column that is not there: another one, whose sums are dropped */       \
+            c[i]   = (const T *) (const void *) (w + (size_t) (i < nw ? i : 0) * nb_w);                              \
+            ask[i] = next != NULL ? next[i] : (const char *) c[i];                                                   \
+            UNROLL                                                                                                   \
+            for (int j = 0; j < nx; j++) {                                                                           \
+                acc[i][j] = v_set(0.0f);                                                                             \
+            }                                                                                                        \
+        }                                                                                                            \
+        UNROLL                                                                                                       \
+        for (int j = 0; j < nx; j++) {                                                                               \
+            r[j] = x + (size_t) j * ldx;                                                                             \
+        }                                                                                                            \
+        for (; p + V_N <= k; p += V_N) {                                                                             \
+            vf wv[RC_W];                                                                                             \
+            UNROLL                                                                                                   \
+            for (int i = 0; i < RC_W; i++) {                                                                         \
+                wv[i] = LOAD(c[i] + p);                                                                              \
+                IN_REGISTER(wv[i]);                                                                                  \
+                ASK(ask[i] + (size_t) p * sizeof(T));                                                                \
+            }                                                                                                        \
+            UNROLL                                                                                                   \
+            for (int j = 0; j < nx; j++) {                                                                           \
+                vf xv = v_load(r[j] + p);                                                                            \
+                IN_REGISTER(xv);                                                                                     \
+                UNROLL                                                                                               \
+                for (int i = 0; i < RC_W; i++) {                                                                     \
+                    acc[i][j] = v_fma(wv[i], xv, acc[i][j]);                                                         \
+                }                                                                                                    \
+            }                                                                                                        \
+        }                                                                                                            \
+        if (p < k) {                                                                                                 \
+            const int n = (int) (k - p);                                                                             \
+            UNROLL                                                                                                   \
+            for (int i = 0; i < RC_W; i++) {                                                                         \
+                const vf wv = LOAD##_N(c[i] + p, n);                                                                 \
+                UNROLL                                                                                               \
+                for (int j = 0; j < nx; j++) {                                                                       \
+                    acc[i][j] = v_fma(wv, v_load_n(r[j] + p, n), acc[i][j]);                                         \
+                }                                                                                                    \
+            }                                                                                                        \
+        }                                                                                                            \
+        rc_store_(nx, acc, nw, y, ldy, accumulate);                                                                  \
+    }                                                                                                                \
+    static void name(int64_t k, int nw, int nx, const void * w, size_t nb_w, const float * x, size_t ldx, float * y, \
+        int64_t ldy, bool accumulate, const char * const * next) {                                                   \
+        switch (nx) {                                                                                                \
+            RC_CASES(name)                                                                                           \
+            default: break;                                                                                          \
+        }                                                                                                            \
     }
-#define RC_CASE(name, n)                                                                                               \
+#define RC_CASE(name, n) \
     case n: name##_tile_(n, k, nw, w, nb_w, x, ldx, y, ldy, accumulate, next); break;
 #if RC_X == 2
 #    define RC_CASES(name) RC_CASE(name, 1) RC_CASE(name, 2)
 #else
-#    define RC_CASES(name) RC_CASE(name, 1) RC_CASE(name, 2) RC_CASE(name, 3) RC_CASE(name, 4) RC_CASE(name, 5) RC_CASE(name, 6)
+#    define RC_CASES(name) \
+    RC_CASE(name, 1) RC_CASE(name, 2) RC_CASE(name, 3) RC_CASE(name, 4) RC_CASE(name, 5) RC_CASE(name, 6)
 #endif
 
 ROWS_COLUMNS(rows_columns_f32, float, LOAD_F32)

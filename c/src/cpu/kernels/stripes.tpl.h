@@ -1,41 +1,46 @@
-// stripes.tpl.h - few rows of activations times quantized columns: sixteen groups of a column at a time, each in a lane of its own.
+// stripes.tpl.h - few rows of activations times quantized columns: sixteen groups of a column at a time, each in a lane
+// of its own.
 //
-// A stripe is 16 groups of terms that follow each other: 512 terms, or 256 where groups have 16 terms ("halves"). It is held as 8 (4)
-// vectors of words, vector j with word j, four bytes, of each group, and two vectors of floats. Products of bytes then add up in a lane
-// until its group is complete, and one multiplication and one FMA put all sixteen into a sum of floats; nothing is moved across lanes.
-// Rows of activations are brought into this order once (stripe_rows: words, scales D, and S or the centered sums of int8.tpl.h, which
-// see). Columns are on the way: what a format stores is put in order in registers, then unpacked, so that every level is moved as the
-// bits that it has in memory. Formats without such a function are unpacked by their kernel (unpack.tpl.h) and put in order then.
+// A stripe is 16 groups of terms that follow each other: 512 terms, or 256 where groups have 16 terms ("halves"). It is
+// held as 8 (4) vectors of words, vector j with word j, four bytes, of each group, and two vectors of floats. Products
+// of bytes then add up in a lane until its group is complete, and one multiplication and one FMA put all sixteen into a
+// sum of floats; nothing is moved across lanes. Rows of activations are brought into this order once (stripe_rows:
+// words, scales D, and S or the centered sums of int8.tpl.h, which see). Columns are on the way: what a format stores
+// is put in order in registers, then unpacked, so that every level is moved as the bits that it has in memory. Formats
+// without such a function are unpacked by their kernel (unpack.tpl.h) and put in order then.
 //
-// Behind the last block a stripe is filled up with zero bytes in columns, zero scales in rows. A sum is made in the same order whatever
-// rows and columns are taken together, and whether columns are unpacked by the way (stripe_dots) or before (stripe_columns, stripe_tile).
+// Behind the last block a stripe is filled up with zero bytes in columns, zero scales in rows. A sum is made in the
+// same order whatever rows and columns are taken together, and whether columns are unpacked by the way (stripe_dots) or
+// before (stripe_columns, stripe_tile).
 
-#define STRIPE_ROWS 4    // of activations at a time
-#define STRIPE_DIRECT 2  // columns at a time that are unpacked by the way
-#define STRIPE_COLUMNS 3 // that were unpacked before
-#define STRIPE_K 4096    // terms that are unpacked at a time
+#define STRIPE_ROWS    4    // of activations at a time
+#define STRIPE_DIRECT  2    // columns at a time that are unpacked by the way
+#define STRIPE_COLUMNS 3    // that were unpacked before
+#define STRIPE_K       4096 // terms that are unpacked at a time
 
 #if V_N == 16 && defined(__AVX512VNNI__) && defined(__AVX512VBMI__)
 #    define HAVE_STRIPES true
 
 #    include "stripes_formats.tpl.h"
 
-// ------------------------------------------------------------------------------------------------------------------ products
+// ------------------------------------------------------------------------------------------------------------ products
 
-#    define STRIPE_FORMATS(f)                                                                                          \
-        f(Q4_0, q4_0, false, 8, 32, 18) f(Q4_1, q4_1, false, 0, 32, 20) f(Q5_0, q5_0, false, 16, 32, 22) f(Q5_1, q5_1, false, 0, 32, 24) \
-        f(Q8_0, q8_0, false, 128, 32, 34) f(IQ4_NL, iq4_nl, false, 128, 32, 18) f(MXFP4, mxfp4, false, 12, 32, 17)     \
-        f(Q2_K, q2_k, true, 0, 256, 84) f(Q3_K, q3_k, true, 4, 256, 110) f(Q4_K, q4_k, false, 0, 256, 144)             \
-        f(Q5_K, q5_k, false, 0, 256, 176) f(Q6_K, q6_k, true, 32, 256, 210) f(IQ4_XS, iq4_xs, false, 128, 256, 136)    \
-        f(NVFP4, nvfp4, true, 12, 64, 36) f(TQ2_0, tq2_0, false, 1, 256, 66)
+#    define STRIPE_FORMATS(f)                                                                                         \
+    f(Q4_0, q4_0, false, 8, 32, 18) f(Q4_1, q4_1, false, 0, 32, 20) f(Q5_0, q5_0, false, 16, 32, 22)                  \
+        f(Q5_1, q5_1, false, 0, 32, 24) f(Q8_0, q8_0, false, 128, 32, 34) f(IQ4_NL, iq4_nl, false, 128, 32, 18)       \
+            f(MXFP4, mxfp4, false, 12, 32, 17) f(Q2_K, q2_k, true, 0, 256, 84) f(Q3_K, q3_k, true, 4, 256, 110)       \
+                f(Q4_K, q4_k, false, 0, 256, 144) f(Q5_K, q5_k, false, 0, 256, 176) f(Q6_K, q6_k, true, 32, 256, 210) \
+                    f(IQ4_XS, iq4_xs, false, 128, 256, 136) f(NVFP4, nvfp4, true, 12, 64, 36)                         \
+                        f(TQ2_0, tq2_0, false, 1, 256, 66)
 // Unpacked by their kernels.
-#    define STRIPE_OTHERS(f)                                                                                           \
-        f(IQ1_S, iq1_s, false, 9, 256, 50) f(IQ1_M, iq1_m, true, 9, 256, 56) f(IQ2_XXS, iq2_xxs, false, 43, 256, 66)   \
-        f(IQ2_XS, iq2_xs, true, 43, 256, 74) f(IQ2_S, iq2_s, true, 43, 256, 82) f(IQ3_XXS, iq3_xxs, false, 62, 256, 98) \
-        f(IQ3_S, iq3_s, false, 15, 256, 110) f(TQ1_0, tq1_0, false, 1, 256, 54)
+#    define STRIPE_OTHERS(f)                                                                                     \
+    f(IQ1_S, iq1_s, false, 9, 256, 50) f(IQ1_M, iq1_m, true, 9, 256, 56) f(IQ2_XXS, iq2_xxs, false, 43, 256, 66) \
+        f(IQ2_XS, iq2_xs, true, 43, 256, 74) f(IQ2_S, iq2_s, true, 43, 256, 82)                                  \
+            f(IQ3_XXS, iq3_xxs, false, 62, 256, 98) f(IQ3_S, iq3_s, false, 15, 256, 110)                         \
+                f(TQ1_0, tq1_0, false, 1, 256, 54)
 
 #    define STRIPE_TERMS(halves) ((halves) ? 256 : 512)
-#    define STRIPE_SIZE(halves) ((halves) ? 384 : 640) // of rows and unpacked columns: words, two vectors of floats
+#    define STRIPE_SIZE(halves)  ((halves) ? 384 : 640) // of rows and unpacked columns: words, two vectors of floats
 
 static ALWAYS_INLINE void ask_for_lines_(const uint8_t * p, size_t size) {
     for (size_t i = 0; i < size; i += 64) {
@@ -44,8 +49,8 @@ static ALWAYS_INLINE void ask_for_lines_(const uint8_t * p, size_t size) {
 }
 
 // A stripe of nw columns with that of each row, at byte `at`, onto sums of floats.
-static ALWAYS_INLINE void multiply_stripe_(int nw, int nx, bool halves, bool centered, const struct stripe s[STRIPE_DIRECT], const char * const * x, size_t at,
-                                           vf acc[STRIPE_DIRECT][STRIPE_ROWS]) {
+static ALWAYS_INLINE void multiply_stripe_(int nw, int nx, bool halves, bool centered,
+    const struct stripe s[STRIPE_DIRECT], const char * const * x, size_t at, vf acc[STRIPE_DIRECT][STRIPE_ROWS]) {
     const int words = halves ? 4 : 8;
     UNROLL
     for (int j = 0; j < nx; j++) {
@@ -134,104 +139,109 @@ static ALWAYS_INLINE void stripe_unpacked_(bool halves, const struct unpacked * 
 }
 
 struct stripe_task { // of stripe_dots
-    const uint8_t * w[STRIPE_DIRECT], *next[STRIPE_DIRECT];
-    const char *    x[STRIPE_ROWS];
-    bool            accumulate;
+    const uint8_t *w[STRIPE_DIRECT], *next[STRIPE_DIRECT];
+    const char *   x[STRIPE_ROWS];
+    bool           accumulate;
 };
 
 // Each format: its dot products with rows, and itself unpacked. The last stripe is copied if it is not whole.
-#    define STRIPES_OF(id, stem, halves, zero, block, size)                                                            \
-        enum { STRIPE_BYTES_##id = STRIPE_TERMS(halves) / (block) * (size) };                                          \
-        static ALWAYS_INLINE const uint8_t * stripe_end_##stem##_(uint8_t * copy, int64_t k, const uint8_t * p) {      \
-            const size_t left = (size_t) (k % STRIPE_TERMS(halves) / (block)) * (size);                                \
-            memset(copy + left, 0, STRIPE_BYTES_##id - left);                                                          \
-            return memcpy(copy, p, left);                                                                              \
-        }                                                                                                              \
-        static ALWAYS_INLINE void stripe_dots_##stem##_(int nw, int nx, int64_t k, float * sums, const struct stripe_task * t) {\
-            uint8_t       copy[STRIPE_BYTES_##id];                                                                     \
-            struct stripe s[STRIPE_DIRECT];                                                                            \
-            vf            acc[STRIPE_DIRECT][STRIPE_ROWS];                                                             \
-            size_t        at = 0, byte = 0;                                                                            \
-            load_sums_(nw, nx, acc, sums, t->accumulate);                                                              \
-            for (; k >= STRIPE_TERMS(halves); k -= STRIPE_TERMS(halves), at += STRIPE_SIZE(halves), byte += STRIPE_BYTES_##id) {\
-                UNROLL                                                                                                 \
-                for (int i = 0; i < nw; i++) {                                                                         \
-                    ask_for_lines_(t->next[i] + byte, STRIPE_BYTES_##id);                                              \
-                    stripe_##stem##_(t->w[i] + byte, &s[i]);                                                           \
-                }                                                                                                      \
-                multiply_stripe_(nw, nx, halves, (zero) != 0, s, t->x, at, acc);                                       \
-            }                                                                                                          \
-            if (k > 0) {                                                                                               \
-                UNROLL                                                                                                 \
-                for (int i = 0; i < nw; i++) {                                                                         \
-                    stripe_##stem##_(stripe_end_##stem##_(copy, k, t->w[i] + byte), &s[i]);                            \
-                }                                                                                                      \
-                multiply_stripe_(nw, nx, halves, (zero) != 0, s, t->x, at, acc);                                       \
-            }                                                                                                          \
-            store_sums_(nw, nx, acc, sums);                                                                            \
-        }                                                                                                              \
-        static void stripe_columns_##stem##_(int64_t k, char * y, const uint8_t * p) {                                 \
-            uint8_t       copy[STRIPE_BYTES_##id];                                                                     \
-            struct stripe s;                                                                                           \
-            for (; k >= STRIPE_TERMS(halves); k -= STRIPE_TERMS(halves), y += STRIPE_SIZE(halves), p += STRIPE_BYTES_##id) { \
-                stripe_##stem##_(p, &s);                                                                               \
-                store_stripe_(halves, (zero) != 0, &s, y);                                                             \
-            }                                                                                                          \
-            if (k > 0) {                                                                                               \
-                stripe_##stem##_(stripe_end_##stem##_(copy, k, p), &s);                                                \
-                store_stripe_(halves, (zero) != 0, &s, y);                                                             \
-            }                                                                                                          \
-        }
+#    define STRIPES_OF(id, stem, halves, zero, block, size)                                                   \
+    enum { STRIPE_BYTES_##id = STRIPE_TERMS(halves) / (block) * (size) };                                     \
+    static ALWAYS_INLINE const uint8_t * stripe_end_##stem##_(uint8_t * copy, int64_t k, const uint8_t * p) { \
+        const size_t left = (size_t) (k % STRIPE_TERMS(halves) / (block)) * (size);                           \
+        memset(copy + left, 0, STRIPE_BYTES_##id - left);                                                     \
+        return memcpy(copy, p, left);                                                                         \
+    }                                                                                                         \
+    static ALWAYS_INLINE void stripe_dots_##stem##_(int nw, int nx, int64_t k, float * sums,                  \
+        const struct stripe_task * t) {                                                                       \
+        uint8_t       copy[STRIPE_BYTES_##id];                                                                \
+        struct stripe s[STRIPE_DIRECT];                                                                       \
+        vf            acc[STRIPE_DIRECT][STRIPE_ROWS];                                                        \
+        size_t        at = 0, byte = 0;                                                                       \
+        load_sums_(nw, nx, acc, sums, t->accumulate);                                                         \
+        for (; k >= STRIPE_TERMS(halves);                                                                     \
+            k -= STRIPE_TERMS(halves), at += STRIPE_SIZE(halves), byte += STRIPE_BYTES_##id) {                \
+            UNROLL                                                                                            \
+            for (int i = 0; i < nw; i++) {                                                                    \
+                ask_for_lines_(t->next[i] + byte, STRIPE_BYTES_##id);                                         \
+                stripe_##stem##_(t->w[i] + byte, &s[i]);                                                      \
+            }                                                                                                 \
+            multiply_stripe_(nw, nx, halves, (zero) != 0, s, t->x, at, acc);                                  \
+        }                                                                                                     \
+        if (k > 0) {                                                                                          \
+            UNROLL                                                                                            \
+            for (int i = 0; i < nw; i++) {                                                                    \
+                stripe_##stem##_(stripe_end_##stem##_(copy, k, t->w[i] + byte), &s[i]);                       \
+            }                                                                                                 \
+            multiply_stripe_(nw, nx, halves, (zero) != 0, s, t->x, at, acc);                                  \
+        }                                                                                                     \
+        store_sums_(nw, nx, acc, sums);                                                                       \
+    }                                                                                                         \
+    static void stripe_columns_##stem##_(int64_t k, char * y, const uint8_t * p) {                            \
+        uint8_t       copy[STRIPE_BYTES_##id];                                                                \
+        struct stripe s;                                                                                      \
+        for (; k >= STRIPE_TERMS(halves);                                                                     \
+            k -= STRIPE_TERMS(halves), y += STRIPE_SIZE(halves), p += STRIPE_BYTES_##id) {                    \
+            stripe_##stem##_(p, &s);                                                                          \
+            store_stripe_(halves, (zero) != 0, &s, y);                                                        \
+        }                                                                                                     \
+        if (k > 0) {                                                                                          \
+            stripe_##stem##_(stripe_end_##stem##_(copy, k, p), &s);                                           \
+            store_stripe_(halves, (zero) != 0, &s, y);                                                        \
+        }                                                                                                     \
+    }
 STRIPE_FORMATS(STRIPES_OF)
 
 // The same through an array of levels, of at most STRIPE_K terms.
-#    define STRIPES_BY_KERNEL(id, stem, halves, zero, block, size)                                                     \
-        static int64_t unpack_part_##stem##_(struct unpacked * a, int64_t k, const uint8_t * p) {        \
-            const int64_t terms = k < STRIPE_K ? k : STRIPE_K, stripes = (terms + STRIPE_TERMS(halves) - 1) / STRIPE_TERMS(halves); \
-            unpack_##stem(terms, a->u, a->d, a->m, p);                                                                 \
-            memset(a->u + terms, 0, (size_t) (stripes * STRIPE_TERMS(halves) - terms));                                \
-            for (int64_t g = terms / (STRIPE_TERMS(halves) / 16); g < 16 * stripes; g++) {                             \
-                a->d[g] = a->m[g] = 0;                                                                                 \
-            }                                                                                                          \
-            return stripes;                                                                                            \
-        }                                                                                                              \
-        static ALWAYS_INLINE void stripe_column_dots_##stem##_(int nx, int64_t k, float * sums, const struct stripe_task * t, int column) {\
-            vf              acc[STRIPE_DIRECT][STRIPE_ROWS];                                                           \
-            struct unpacked a;                                                                                         \
-            struct stripe   s[STRIPE_DIRECT];                                                                          \
-            const uint8_t * p  = t->w[column];                                                                         \
-            size_t          at = 0;                                                                                    \
-            load_sums_(1, nx, acc, sums, t->accumulate);                                                               \
-            ask_for_lines_(t->next[column], (size_t) k / (block) * (size));                                            \
-            for (; k > 0; k -= STRIPE_K, p += STRIPE_K / (block) * (size)) {                                           \
-                const int64_t stripes = unpack_part_##stem##_(&a, k, p);                                               \
-                for (int64_t i = 0; i < stripes; i++, at += STRIPE_SIZE(halves)) {                                     \
-                    stripe_unpacked_(halves, &a, i, s);                                                                \
-                    multiply_stripe_(1, nx, halves, (zero) != 0, s, t->x, at, acc);                                    \
-                }                                                                                                      \
-            }                                                                                                          \
-            store_sums_(1, nx, acc, sums);                                                                             \
-        }                                                                                                              \
-        static void stripe_dots_##stem##_(int nw, int nx, int64_t k, float * sums, const struct stripe_task * t) {     \
-            for (int i = 0; i < nw; i++, sums += STRIPE_ROWS * V_N) {                                                  \
-                switch (nx) {                                                                                          \
-                    case 1: stripe_column_dots_##stem##_(1, k, sums, t, i); break;                                     \
-                    case 2: stripe_column_dots_##stem##_(2, k, sums, t, i); break;                                     \
-                    default: stripe_column_dots_##stem##_(4, k, sums, t, i); break;                                    \
-                }                                                                                                      \
-            }                                                                                                          \
-        }                                                                                                              \
-        static void stripe_columns_##stem##_(int64_t k, char * y, const uint8_t * p) {                                 \
-            struct unpacked a;                                                                                         \
-            struct stripe   s;                                                                                         \
-            for (; k > 0; k -= STRIPE_K, p += STRIPE_K / (block) * (size)) {                                           \
-                const int64_t stripes = unpack_part_##stem##_(&a, k, p);                                               \
-                for (int64_t i = 0; i < stripes; i++, y += STRIPE_SIZE(halves)) {                                      \
-                    stripe_unpacked_(halves, &a, i, &s);                                                               \
-                    store_stripe_(halves, (zero) != 0, &s, y);                                                         \
-                }                                                                                                      \
-            }                                                                                                          \
-        }
+#    define STRIPES_BY_KERNEL(id, stem, halves, zero, block, size)                                             \
+    static int64_t unpack_part_##stem##_(struct unpacked * a, int64_t k, const uint8_t * p) {                  \
+        const int64_t terms   = k < STRIPE_K ? k : STRIPE_K,                                                   \
+                      stripes = (terms + STRIPE_TERMS(halves) - 1) / STRIPE_TERMS(halves);                     \
+        unpack_##stem(terms, a->u, a->d, a->m, p);                                                             \
+        memset(a->u + terms, 0, (size_t) (stripes * STRIPE_TERMS(halves) - terms));                            \
+        for (int64_t g = terms / (STRIPE_TERMS(halves) / 16); g < 16 * stripes; g++) {                         \
+            a->d[g] = a->m[g] = 0;                                                                             \
+        }                                                                                                      \
+        return stripes;                                                                                        \
+    }                                                                                                          \
+    static ALWAYS_INLINE void stripe_column_dots_##stem##_(int nx, int64_t k, float * sums,                    \
+        const struct stripe_task * t, int column) {                                                            \
+        vf              acc[STRIPE_DIRECT][STRIPE_ROWS];                                                       \
+        struct unpacked a;                                                                                     \
+        struct stripe   s[STRIPE_DIRECT];                                                                      \
+        const uint8_t * p  = t->w[column];                                                                     \
+        size_t          at = 0;                                                                                \
+        load_sums_(1, nx, acc, sums, t->accumulate);                                                           \
+        ask_for_lines_(t->next[column], (size_t) k / (block) * (size));                                        \
+        for (; k > 0; k -= STRIPE_K, p += STRIPE_K / (block) * (size)) {                                       \
+            const int64_t stripes = unpack_part_##stem##_(&a, k, p);                                           \
+            for (int64_t i = 0; i < stripes; i++, at += STRIPE_SIZE(halves)) {                                 \
+                stripe_unpacked_(halves, &a, i, s);                                                            \
+                multiply_stripe_(1, nx, halves, (zero) != 0, s, t->x, at, acc);                                \
+            }                                                                                                  \
+        }                                                                                                      \
+        store_sums_(1, nx, acc, sums);                                                                         \
+    }                                                                                                          \
+    static void stripe_dots_##stem##_(int nw, int nx, int64_t k, float * sums, const struct stripe_task * t) { \
+        for (int i = 0; i < nw; i++, sums += STRIPE_ROWS * V_N) {                                              \
+            switch (nx) {                                                                                      \
+                case 1: stripe_column_dots_##stem##_(1, k, sums, t, i); break;                                 \
+                case 2: stripe_column_dots_##stem##_(2, k, sums, t, i); break;                                 \
+                default: stripe_column_dots_##stem##_(4, k, sums, t, i); break;                                \
+            }                                                                                                  \
+        }                                                                                                      \
+    }                                                                                                          \
+    static void stripe_columns_##stem##_(int64_t k, char * y, const uint8_t * p) {                             \
+        struct unpacked a;                                                                                     \
+        struct stripe   s;                                                                                     \
+        for (; k > 0; k -= STRIPE_K, p += STRIPE_K / (block) * (size)) {                                       \
+            const int64_t stripes = unpack_part_##stem##_(&a, k, p);                                           \
+            for (int64_t i = 0; i < stripes; i++, y += STRIPE_SIZE(halves)) {                                  \
+                stripe_unpacked_(halves, &a, i, &s);                                                           \
+                store_stripe_(halves, (zero) != 0, &s, y);                                                     \
+            }                                                                                                  \
+        }                                                                                                      \
+    }
 STRIPE_OTHERS(STRIPES_BY_KERNEL)
 
 static void stripe_rows(int64_t k, int kind, int zero, void * y, const float * x) {
@@ -258,9 +268,10 @@ static void stripe_rows(int64_t k, int kind, int zero, void * y, const float * x
     }
 }
 
-// Three rows are taken as four, of which two are the same, and one column with several rows as two: not worth versions of their own.
-static bool stripe_dots(int type, int64_t k, int nw, int nx, float * acc, const void * const * columns, const void * const * rows, const void * const * next,
-                        bool accumulate) {
+// Three rows are taken as four, of which two are the same, and one column with several rows as two: not worth versions
+// of their own.
+static bool stripe_dots(int type, int64_t k, int nw, int nx, float * acc, const void * const * columns,
+    const void * const * rows, const void * const * next, bool accumulate) {
     struct stripe_task t = { .accumulate = accumulate };
     for (int i = 0; i < STRIPE_DIRECT && nw > 0; i++) {
         t.w[i]    = columns[i < nw ? i : 0];
@@ -269,19 +280,19 @@ static bool stripe_dots(int type, int64_t k, int nw, int nx, float * acc, const 
     for (int j = 0; j < STRIPE_ROWS && nx > 0; j++) {
         t.x[j] = rows[j < nx ? j : nx - 1];
     }
-#    define STRIPE_DOTS_CASE(id, stem, halves, zero, block, size)                                                      \
-        case GGML_TYPE_##id:                                                                                           \
-            switch (nx == 1 ? nw : 1 + nx) {                                                                           \
-                case 1: stripe_dots_##stem##_(1, 1, k, acc, &t); break;                                                \
-                case 2: stripe_dots_##stem##_(2, 1, k, acc, &t); break;                                                \
-                case 3: stripe_dots_##stem##_(2, 2, k, acc, &t); break;                                                \
-                case 4:                                                                                                \
-                case 5: stripe_dots_##stem##_(2, 4, k, acc, &t); break;                                                \
-                default: break;                                                                                        \
-            }                                                                                                          \
-            return true;
-#    define STRIPE_OTHER_CASE(id, stem, halves, zero, block, size)                                                     \
-        case GGML_TYPE_##id: stripe_dots_##stem##_(nw, nx, k, acc, &t); return true;
+#    define STRIPE_DOTS_CASE(id, stem, halves, zero, block, size)   \
+    case GGML_TYPE_##id:                                            \
+        switch (nx == 1 ? nw : 1 + nx) {                            \
+            case 1: stripe_dots_##stem##_(1, 1, k, acc, &t); break; \
+            case 2: stripe_dots_##stem##_(2, 1, k, acc, &t); break; \
+            case 3: stripe_dots_##stem##_(2, 2, k, acc, &t); break; \
+            case 4:                                                 \
+            case 5: stripe_dots_##stem##_(2, 4, k, acc, &t); break; \
+            default: break;                                         \
+        }                                                           \
+        return true;
+#    define STRIPE_OTHER_CASE(id, stem, halves, zero, block, size) \
+    case GGML_TYPE_##id: stripe_dots_##stem##_(nw, nx, k, acc, &t); return true;
     switch (type) {
         STRIPE_FORMATS(STRIPE_DOTS_CASE)
         STRIPE_OTHERS(STRIPE_OTHER_CASE)
@@ -290,8 +301,8 @@ static bool stripe_dots(int type, int64_t k, int nw, int nx, float * acc, const 
 }
 
 static bool stripe_columns(int type, int64_t k, void * y, const void * w) {
-#    define STRIPE_COLUMNS_CASE(id, stem, halves, zero, block, size)                                                   \
-        case GGML_TYPE_##id: stripe_columns_##stem##_(k, y, w); return true;
+#    define STRIPE_COLUMNS_CASE(id, stem, halves, zero, block, size) \
+    case GGML_TYPE_##id: stripe_columns_##stem##_(k, y, w); return true;
     switch (type) {
         STRIPE_FORMATS(STRIPE_COLUMNS_CASE)
         STRIPE_OTHERS(STRIPE_COLUMNS_CASE)
@@ -300,8 +311,8 @@ static bool stripe_columns(int type, int64_t k, void * y, const void * w) {
 }
 
 // nw columns, unpacked, by nx rows; acc[i][j] is a vector of V_N sums.
-static ALWAYS_INLINE void stripe_tile_(int nw, int nx, bool halves, bool centered, int64_t stripes, float * acc, const char * const * w, const char * const * x,
-                                       bool accumulate) {
+static ALWAYS_INLINE void stripe_tile_(int nw, int nx, bool halves, bool centered, int64_t stripes, float * acc,
+    const char * const * w, const char * const * x, bool accumulate) {
     const int words = halves ? 4 : 8;
     vf        sums[STRIPE_COLUMNS][STRIPE_ROWS];
     load_sums_(nw, nx, sums, acc, accumulate);
@@ -339,7 +350,8 @@ static ALWAYS_INLINE void stripe_tile_(int nw, int nx, bool halves, bool centere
             const vf d = v_from_bits(words_(x[j] + ends)), s = centered ? d : v_from_bits(words_(x[j] + ends + 64));
             UNROLL
             for (int i = 0; i < nw; i++) {
-                const vf dw = v_from_bits(words_(w[i] + ends)), m = centered ? dw : v_from_bits(words_(w[i] + ends + 64));
+                const vf dw = v_from_bits(words_(w[i] + ends)),
+                         m  = centered ? dw : v_from_bits(words_(w[i] + ends + 64));
                 sums[i][j]  = v_fma(v_from_int(dot[i][j]), v_mul(dw, d), sums[i][j]);
                 sums[i][j]  = centered ? sums[i][j] : v_fma(m, s, sums[i][j]);
             }
@@ -348,7 +360,8 @@ static ALWAYS_INLINE void stripe_tile_(int nw, int nx, bool halves, bool centere
     store_sums_(nw, nx, sums, acc);
 }
 
-static void stripe_tile(int64_t stripes, int kind, int nw, int nx, float * acc, const void * const * columns, const void * const * rows, bool accumulate) {
+static void stripe_tile(int64_t stripes, int kind, int nw, int nx, float * acc, const void * const * columns,
+    const void * const * rows, bool accumulate) {
     const char *w[STRIPE_COLUMNS], *x[STRIPE_ROWS];
     for (int i = 0; i < nw; i++) {
         w[i] = columns[i];
@@ -356,18 +369,20 @@ static void stripe_tile(int64_t stripes, int kind, int nw, int nx, float * acc, 
     for (int j = 0; j < nx; j++) {
         x[j] = rows[j];
     }
-#    define STRIPE_KIND(cw, cx, halves, centered)                                                                      \
-        case (halves * GB_BYTES_HALVES + centered * GB_BYTES_CENTERED): stripe_tile_(cw, cx, halves, centered, stripes, acc, w, x, accumulate); break;
-#    define STRIPE_TILE(cw, cx)                                                                                        \
-        case 8 * cw + cx:                                                                                              \
-            switch (kind) {                                                                                            \
-                STRIPE_KIND(cw, cx, 0, 0)                                                                              \
-                STRIPE_KIND(cw, cx, 1, 0)                                                                              \
-                STRIPE_KIND(cw, cx, 0, 1)                                                                              \
-                STRIPE_KIND(cw, cx, 1, 1)                                                                              \
-                default: break;                                                                                        \
-            }                                                                                                          \
-            break;
+#    define STRIPE_KIND(cw, cx, halves, centered)                               \
+    case (halves * GB_BYTES_HALVES + centered * GB_BYTES_CENTERED):             \
+        stripe_tile_(cw, cx, halves, centered, stripes, acc, w, x, accumulate); \
+        break;
+#    define STRIPE_TILE(cw, cx)       \
+    case 8 * cw + cx:                 \
+        switch (kind) {               \
+            STRIPE_KIND(cw, cx, 0, 0) \
+            STRIPE_KIND(cw, cx, 1, 0) \
+            STRIPE_KIND(cw, cx, 0, 1) \
+            STRIPE_KIND(cw, cx, 1, 1) \
+            default: break;           \
+        }                             \
+        break;
     switch (8 * nw + nx) {
         STRIPE_TILE(1, 1)
         STRIPE_TILE(1, 2)
@@ -403,9 +418,10 @@ static void stripe_rows(int64_t k, int kind, int zero, void * y, const float * x
     (void) k, (void) kind, (void) zero, (void) y, (void) x;
 }
 
-static bool stripe_dots(int type, int64_t k, int nw, int nx, float * acc, const void * const * columns, const void * const * rows, const void * const * next,
-                        bool accumulate) {
-    (void) type, (void) k, (void) nw, (void) nx, (void) acc, (void) columns, (void) rows, (void) next, (void) accumulate;
+static bool stripe_dots(int type, int64_t k, int nw, int nx, float * acc, const void * const * columns,
+    const void * const * rows, const void * const * next, bool accumulate) {
+    (void) type, (void) k, (void) nw, (void) nx, (void) acc, (void) columns, (void) rows, (void) next,
+        (void) accumulate;
     return false;
 }
 
@@ -414,11 +430,10 @@ static bool stripe_columns(int type, int64_t k, void * y, const void * w) {
     return false;
 }
 
-static void stripe_tile(int64_t stripes, int kind, int nw, int nx, float * acc, const void * const * columns, const void * const * rows, bool accumulate) {
+static void stripe_tile(int64_t stripes, int kind, int nw, int nx, float * acc, const void * const * columns,
+    const void * const * rows, bool accumulate) {
     (void) stripes, (void) kind, (void) nw, (void) nx, (void) acc, (void) columns, (void) rows, (void) accumulate;
 }
 
-static void stripe_sums(int nw, int nx, float * y, const float * acc) {
-    (void) nw, (void) nx, (void) y, (void) acc;
-}
+static void stripe_sums(int nw, int nx, float * y, const float * acc) { (void) nw, (void) nx, (void) y, (void) acc; }
 #endif

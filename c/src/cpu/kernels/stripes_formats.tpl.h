@@ -1,15 +1,17 @@
-// stripes_formats.tpl.h - one function a format: sixteen groups, as they are stored, to a stripe in registers (stripes.tpl.h, which includes
-// this for 512-bit vectors with VNNI and VBMI).
+// stripes_formats.tpl.h - one function a format: sixteen groups, as they are stored, to a stripe in registers
+// (stripes.tpl.h, which includes this for 512-bit vectors with VNNI and VBMI).
 //
-// Nothing is computed byte by byte: loads of 64 bytes, permutations that put the words of each group into its lane, then masks and shifts.
+// Nothing is computed byte by byte: loads of 64 bytes, permutations that put the words of each group into its lane,
+// then masks and shifts.
 
 #define EACH_16(f) f(0), f(1), f(2), f(3), f(4), f(5), f(6), f(7), f(8), f(9), f(10), f(11), f(12), f(13), f(14), f(15)
-#define BY_LANE(f) ((vi) (__v16si){ EACH_16(f) })
-#define EACH_64(f)                                                                                                 \
-        f(0), f(1), f(2), f(3), f(4), f(5), f(6), f(7), f(8), f(9), f(10), f(11), f(12), f(13), f(14), f(15), f(16), f(17), f(18), f(19), \
-            f(20), f(21), f(22), f(23), f(24), f(25), f(26), f(27), f(28), f(29), f(30), f(31), f(32), f(33), f(34), f(35), f(36), f(37), \
-            f(38), f(39), f(40), f(41), f(42), f(43), f(44), f(45), f(46), f(47), f(48), f(49), f(50), f(51), f(52), f(53), f(54), f(55), \
-            f(56), f(57), f(58), f(59), f(60), f(61), f(62), f(63)
+#define BY_LANE(f) ((vi) (__v16si) { EACH_16(f) })
+#define EACH_64(f)                                                                                               \
+    f(0), f(1), f(2), f(3), f(4), f(5), f(6), f(7), f(8), f(9), f(10), f(11), f(12), f(13), f(14), f(15), f(16), \
+        f(17), f(18), f(19), f(20), f(21), f(22), f(23), f(24), f(25), f(26), f(27), f(28), f(29), f(30), f(31), \
+        f(32), f(33), f(34), f(35), f(36), f(37), f(38), f(39), f(40), f(41), f(42), f(43), f(44), f(45), f(46), \
+        f(47), f(48), f(49), f(50), f(51), f(52), f(53), f(54), f(55), f(56), f(57), f(58), f(59), f(60), f(61), \
+        f(62), f(63)
 
 struct stripe {
     vi u[8];
@@ -18,28 +20,35 @@ struct stripe {
 
 static ALWAYS_INLINE vi words_(const void * p) { return _mm512_loadu_si512(p); }
 static ALWAYS_INLINE vi bytes_(vi a, int byte) { return _mm512_and_si512(a, _mm512_set1_epi8((char) byte)); }
-static ALWAYS_INLINE vi select_(int mask, vi a, vi b) { return _mm512_ternarylogic_epi32(_mm512_set1_epi8((char) mask), a, b, 0xca); }
-static ALWAYS_INLINE vi or_bits_(vi a, vi b, int mask) { return _mm512_ternarylogic_epi32(_mm512_set1_epi8((char) mask), a, b, 0xec); } // a | mask & b
-static ALWAYS_INLINE vf halves_(vi a) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(a)); } // f16 in the lower half of each word
+static ALWAYS_INLINE vi select_(int mask, vi a, vi b) {
+    return _mm512_ternarylogic_epi32(_mm512_set1_epi8((char) mask), a, b, 0xca);
+}
+// a | mask & b
+static ALWAYS_INLINE vi or_bits_(vi a, vi b, int mask) {
+    return _mm512_ternarylogic_epi32(_mm512_set1_epi8((char) mask), a, b, 0xec);
+}
+// f16 in the lower half of each word
+static ALWAYS_INLINE vf halves_(vi a) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(a)); }
 static ALWAYS_INLINE vi two_(const void * a, const void * b) {
-    return _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *) a)), _mm256_loadu_si256((const __m256i *) b), 1);
+    return _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *) a)),
+        _mm256_loadu_si256((const __m256i *) b), 1);
 }
 
 // Four vectors of four quarters each: quarter i of all of them becomes vector i.
 static ALWAYS_INLINE void turn_quarters_(vi a[4]) {
     const vi u0 = _mm512_shuffle_i32x4(a[0], a[1], 0x88), u1 = _mm512_shuffle_i32x4(a[0], a[1], 0xdd);
     const vi u2 = _mm512_shuffle_i32x4(a[2], a[3], 0x88), u3 = _mm512_shuffle_i32x4(a[2], a[3], 0xdd);
-    a[0]        = _mm512_shuffle_i32x4(u0, u2, 0x88);
-    a[1]        = _mm512_shuffle_i32x4(u1, u3, 0x88);
-    a[2]        = _mm512_shuffle_i32x4(u0, u2, 0xdd);
-    a[3]        = _mm512_shuffle_i32x4(u1, u3, 0xdd);
+    a[0] = _mm512_shuffle_i32x4(u0, u2, 0x88);
+    a[1] = _mm512_shuffle_i32x4(u1, u3, 0x88);
+    a[2] = _mm512_shuffle_i32x4(u0, u2, 0xdd);
+    a[3] = _mm512_shuffle_i32x4(u1, u3, 0xdd);
 }
 
 // The first two quarters of four vectors.
 static ALWAYS_INLINE void turn_two_quarters_(vi a[4]) {
     const vi u0 = _mm512_shuffle_i32x4(a[0], a[1], 0x44), u2 = _mm512_shuffle_i32x4(a[2], a[3], 0x44);
-    a[0]        = _mm512_shuffle_i32x4(u0, u2, 0x88);
-    a[1]        = _mm512_shuffle_i32x4(u0, u2, 0xdd);
+    a[0] = _mm512_shuffle_i32x4(u0, u2, 0x88);
+    a[1] = _mm512_shuffle_i32x4(u0, u2, 0xdd);
 }
 
 // Sixteen groups as they follow each other: of 16 bytes, four to a vector, or of 32, two to a vector.
@@ -69,21 +78,22 @@ static ALWAYS_INLINE void turn_groups_(bool halves, vi u[8]) {
     }
 }
 
-// -------------------------------------------------------------------------------------------------------------- blocks of 32
+// -------------------------------------------------------------------------------------------------------- blocks of 32
 
-// Blocks are taken by fours. Byte i of what is wanted from one is word i / 16 of block i / 4 % 4; it lies at byte `n` of the four, or, behind the
-// first 64, in a second load that ends with them.
-#define IN_FOUR(n, size) ((n) < 64 ? (n) : 64 + (n) - (4 * (size) - 64))
+// Blocks are taken by fours. Byte i of what is wanted from one is word i / 16 of block i / 4 % 4; it lies at byte `n`
+// of the four, or, behind the first 64, in a second load that ends with them.
+#define IN_FOUR(n, size)          ((n) < 64 ? (n) : 64 + (n) - (4 * (size) - 64))
 #define LEVELS_AT(i, size, start) (char) IN_FOUR((size) * ((i) / 4 % 4) + (start) + (i) / 16 * 4 + (i) % 4, size)
-#define AT_Q4_0(i) LEVELS_AT(i, 18, 2)
-#define AT_Q5_0(i) LEVELS_AT(i, 22, 6)
-#define AT_MXFP4(i) LEVELS_AT(i, 17, 1)
-#define AT_Q4_1(i) LEVELS_AT(i, 20, 4)
-#define AT_Q5_1(i) LEVELS_AT(i, 24, 8)
-#define HEAD_Q5_0(i) (char) IN_FOUR(22 * ((i) / 4 % 4) + ((i) < 16 ? 2 : 0) + (i) % 4, 22)
-#define HEAD_Q5_1(i) (char) IN_FOUR(24 * ((i) / 4 % 4) + ((i) < 16 ? 4 : 0) + (i) % 4, 24)
+#define AT_Q4_0(i)                LEVELS_AT(i, 18, 2)
+#define AT_Q5_0(i)                LEVELS_AT(i, 22, 6)
+#define AT_MXFP4(i)               LEVELS_AT(i, 17, 1)
+#define AT_Q4_1(i)                LEVELS_AT(i, 20, 4)
+#define AT_Q5_1(i)                LEVELS_AT(i, 24, 8)
+#define HEAD_Q5_0(i)              (char) IN_FOUR(22 * ((i) / 4 % 4) + ((i) < 16 ? 2 : 0) + (i) % 4, 22)
+#define HEAD_Q5_1(i)              (char) IN_FOUR(24 * ((i) / 4 % 4) + ((i) < 16 ? 4 : 0) + (i) % 4, 24)
 
-static const char stripe_at_[5][64] = { { EACH_64(AT_Q4_0) }, { EACH_64(AT_Q5_0) }, { EACH_64(AT_MXFP4) }, { EACH_64(AT_Q4_1) }, { EACH_64(AT_Q5_1) } };
+static const char stripe_at_[5][64]   = { { EACH_64(AT_Q4_0) }, { EACH_64(AT_Q5_0) }, { EACH_64(AT_MXFP4) },
+    { EACH_64(AT_Q4_1) }, { EACH_64(AT_Q5_1) } };
 static const char stripe_head_[2][64] = { { EACH_64(HEAD_Q5_0) }, { EACH_64(HEAD_Q5_1) } };
 
 static ALWAYS_INLINE vi of_four_(const uint8_t * p, int size, vi index) {
@@ -115,7 +125,8 @@ static ALWAYS_INLINE void put_nibbles_in_(vi u[8], const vi a[4]) {
 
 // The f16 at the start of sixteen blocks, as halves in the lower words; or dwords of affine ones.
 static ALWAYS_INLINE vf scales_16_(const uint8_t * p, int size) {
-    const vi index = _mm512_set1_epi64((int64_t) ((uint64_t) (size / 2) << 16 | (uint64_t) size << 32 | (uint64_t) (size / 2 * 3) << 48));
+    const vi index = _mm512_set1_epi64((int64_t) ((uint64_t) (size / 2) << 16 | (uint64_t) size << 32 |
+                                                  (uint64_t) (size / 2 * 3) << 48));
     vi       all   = _mm512_permutexvar_epi16(index, words_(p));
     UNROLL
     for (int i = 1; i < 4; i++) {
@@ -124,7 +135,8 @@ static ALWAYS_INLINE vf scales_16_(const uint8_t * p, int size) {
     return _mm512_cvtph_ps(_mm512_castsi512_si256(all));
 }
 
-static ALWAYS_INLINE vi affine_16_(const uint8_t * p, int size) { // scale and minimum of blocks of `size` bytes, four words of them in 64 bytes
+// scale and minimum of blocks of `size` bytes, four words of them in 64 bytes
+static ALWAYS_INLINE vi affine_16_(const uint8_t * p, int size) {
     const int n     = size / 4;
     const vi  index = _mm512_setr_epi32(0, n, 2 * n, 3 * n, 0, n, 2 * n, 3 * n, 0, n, 2 * n, 3 * n, 0, n, 2 * n, 3 * n);
     vi        all   = _mm512_permutexvar_epi32(index, words_(p));
@@ -146,9 +158,11 @@ static ALWAYS_INLINE void look_up_(vi u[8], const uint8_t * table) {
 static ALWAYS_INLINE void put_fifths_(vi u[8], vi bits) {
     UNROLL
     for (int j = 0; j < 8; j++) {
-        const uint64_t from = ((uint64_t) (60 + 4 * j) & 63) | ((uint64_t) (61 + 4 * j) & 63) << 8 | ((uint64_t) (62 + 4 * j) & 63) << 16 | ((uint64_t) (63 + 4 * j) & 63) << 24;
-        const uint64_t high = (uint64_t) (28 + 4 * j) | (uint64_t) (29 + 4 * j) << 8 | (uint64_t) (30 + 4 * j) << 16 | (uint64_t) (31 + 4 * j) << 24;
-        u[j]                = or_bits_(u[j], _mm512_multishift_epi64_epi8(_mm512_set1_epi64((int64_t) (from | high << 32)), bits), 16);
+        const uint64_t from = ((uint64_t) (60 + 4 * j) & 63) | ((uint64_t) (61 + 4 * j) & 63) << 8 |
+                              ((uint64_t) (62 + 4 * j) & 63) << 16 | ((uint64_t) (63 + 4 * j) & 63) << 24;
+        const uint64_t high = (uint64_t) (28 + 4 * j) | (uint64_t) (29 + 4 * j) << 8 | (uint64_t) (30 + 4 * j) << 16 |
+                              (uint64_t) (31 + 4 * j) << 24;
+        u[j] = or_bits_(u[j], _mm512_multishift_epi64_epi8(_mm512_set1_epi64((int64_t) (from | high << 32)), bits), 16);
     }
 }
 
@@ -194,8 +208,8 @@ static ALWAYS_INLINE void stripe_q5_0_(const uint8_t * p, struct stripe * s) {
 
 static ALWAYS_INLINE void stripe_q5_1_(const uint8_t * p, struct stripe * s) {
     const vi scales = stripe_fives_(p, 24, stripe_head_[1], stripe_at_[4], s->u);
-    s->d = halves_(scales);
-    s->m = halves_(vi_shr(scales, 16));
+    s->d            = halves_(scales);
+    s->m            = halves_(vi_shr(scales, 16));
 }
 
 static ALWAYS_INLINE void stripe_q8_0_(const uint8_t * p, struct stripe * s) {
@@ -235,49 +249,59 @@ static ALWAYS_INLINE int32_t word_at_(const uint8_t * p) {
 // Four blocks of 64: words 0 and 1 of a group are the lower nibbles of its eight bytes, words 2 and 3 the upper ones.
 static ALWAYS_INLINE void stripe_nvfp4_(const uint8_t * p, struct stripe * s) {
 #define NVFP4_WORD(g) (9 * ((g) / 4) + 1 + 2 * ((g) % 4))
-    const vi index = BY_LANE(NVFP4_WORD), code = _mm512_cvtepu8_epi32(_mm_setr_epi32(word_at_(p), word_at_(p + 36), word_at_(p + 72), word_at_(p + 108)));
+    const vi index = BY_LANE(NVFP4_WORD), code = _mm512_cvtepu8_epi32(_mm_setr_epi32(word_at_(p), word_at_(p + 36),
+                                              word_at_(p + 72), word_at_(p + 108)));
     UNROLL
     for (int j = 0; j < 2; j++) {
         const vi at = vi_add(index, vi_set(j));
         vi       a  = _mm512_permutex2var_epi32(words_(p), at, words_(p + 64));
-        a           = _mm512_mask_permutexvar_epi32(a, 0xf000, vi_sub(at, vi_set(20)), words_(p + 80)); // the last block
+        // the last block
+        a           = _mm512_mask_permutexvar_epi32(a, 0xf000, vi_sub(at, vi_set(20)), words_(p + 80));
         s->u[j]     = vi_lookup16(bytes_(a, 15), mxfp4_levels_);
         s->u[j + 2] = vi_lookup16(bytes_(vi_shr(a, 4), 15), mxfp4_levels_);
     }
     const vi        exponent = vi_and(vi_shr(code, 3), vi_set(15)), mantissa = vi_and(code, vi_set(7));
-    const vf        normal   = v_from_bits(vi_or(vi_shl(vi_add(exponent, vi_set(119)), 23), vi_shl(mantissa, 20)));
-    const __mmask16 small    = _mm512_cmpeq_epi32_mask(exponent, vi_set(0)), none = _mm512_cmpeq_epi32_mask(code, vi_set(0x7f));
-    s->d = _mm512_mask_mov_ps(_mm512_mask_mul_ps(normal, small, v_from_int(mantissa), v_set(0x1p-10f)), none, v_set(0.0f));
+    const vf        normal = v_from_bits(vi_or(vi_shl(vi_add(exponent, vi_set(119)), 23), vi_shl(mantissa, 20)));
+    const __mmask16 small  = _mm512_cmpeq_epi32_mask(exponent, vi_set(0)),
+                    none   = _mm512_cmpeq_epi32_mask(code, vi_set(0x7f));
+    s->d =
+        _mm512_mask_mov_ps(_mm512_mask_mul_ps(normal, small, v_from_int(mantissa), v_set(0x1p-10f)), none, v_set(0.0f));
 }
 
-// ------------------------------------------------------------------------------------------------------------- blocks of 256
+// ------------------------------------------------------------------------------------------------------- blocks of 256
 
 #define GROUP_SHIFT_NIBBLES _mm512_setr_epi32(0, 4, 0, 4, 0, 4, 0, 4, 0, 4, 0, 4, 0, 4, 0, 4)
 
-static ALWAYS_INLINE vf half_pair_(const uint8_t * p, const uint8_t * q) { // the f16 at p for eight lanes, that at q for the others
+// the f16 at p for eight lanes, that at q for the others
+static ALWAYS_INLINE vf half_pair_(const uint8_t * p, const uint8_t * q) {
     return _mm512_insertf32x8(_mm512_set1_ps(half_at_(p)), _mm256_set1_ps(half_at_(q)), 1);
 }
 
 // The scales and minima of 6 bits of two blocks.
 static ALWAYS_INLINE void scales_45_two_(const uint8_t * p, int size, struct stripe * s) {
-    const __m256i all = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *) p)), _mm_loadu_si128((const __m128i *) (p + size)), 1);
+    const __m256i all = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *) p)),
+        _mm_loadu_si128((const __m128i *) (p + size)), 1);
     // words: halves, scales, minima, the rest of both; wanted: four scales, four more, four minima, four more
-    const __m256i low   = _mm256_srlv_epi32(_mm256_shuffle_epi32(all, 1 | 3 << 2 | 2 << 4 | 3 << 6), _mm256_setr_epi32(0, 0, 0, 4, 0, 0, 0, 4));
+    const __m256i low   = _mm256_srlv_epi32(_mm256_shuffle_epi32(all, 1 | 3 << 2 | 2 << 4 | 3 << 6),
+        _mm256_setr_epi32(0, 0, 0, 4, 0, 0, 0, 4));
     const __m256i top   = _mm256_srli_epi32(_mm256_shuffle_epi32(all, 1 << 2 | 2 << 6), 2);
     const __m256i bits  = _mm256_or_si256(_mm256_and_si256(low, _mm256_set1_epi64x(0x0f0f0f0f3f3f3f3f)),
-                                          _mm256_and_si256(top, _mm256_set1_epi64x(0x3030303000000000)));
+        _mm256_and_si256(top, _mm256_set1_epi64x(0x3030303000000000)));
     const __m256i parts = _mm256_permute4x64_epi64(bits, 0xd8);
     s->d = v_mul(half_pair_(p, p + size), v_from_int(_mm512_cvtepu8_epi32(_mm256_castsi256_si128(parts))));
-    s->m = v_mul(v_neg(half_pair_(p + 2, p + size + 2)), v_from_int(_mm512_cvtepu8_epi32(_mm256_extracti128_si256(parts, 1))));
+    s->m = v_mul(v_neg(half_pair_(p + 2, p + size + 2)),
+        v_from_int(_mm512_cvtepu8_epi32(_mm256_extracti128_si256(parts, 1))));
 }
 
 // Two blocks with 128 bytes of nibbles each: 32 bytes for two groups, the lower nibbles first.
 static ALWAYS_INLINE void nibbles_45_(const uint8_t * p, int size, struct stripe * s) {
-    const vi index = _mm512_setr_epi32(0, 0, 8, 8, 16, 16, 24, 24, 4, 4, 12, 12, 20, 20, 28, 28); // word 0 of all groups, word 4
+    // word 0 of all groups, word 4
+    const vi index = _mm512_setr_epi32(0, 0, 8, 8, 16, 16, 24, 24, 4, 4, 12, 12, 20, 20, 28, 28);
     UNROLL
     for (int j = 0; j < 4; j++) {
         const vi at = vi_add(index, vi_set(j));
-        const vi a  = _mm512_permutex2var_epi32(words_(p), at, words_(p + 64)), b = _mm512_permutex2var_epi32(words_(p + size), at, words_(p + size + 64));
+        const vi a  = _mm512_permutex2var_epi32(words_(p), at, words_(p + 64)),
+                 b  = _mm512_permutex2var_epi32(words_(p + size), at, words_(p + size + 64));
         s->u[j]     = bytes_(_mm512_srlv_epi32(_mm512_shuffle_i64x2(a, b, 0x44), GROUP_SHIFT_NIBBLES), 15);
         s->u[j + 4] = bytes_(_mm512_srlv_epi32(_mm512_shuffle_i64x2(a, b, 0xee), GROUP_SHIFT_NIBBLES), 15);
     }
@@ -302,30 +326,34 @@ static ALWAYS_INLINE void stripe_q5_k_(const uint8_t * p, struct stripe * s) {
 }
 
 // Groups of 16 in pairs of bits: 32 bytes hold two groups in each pair of bits, the lowest first.
-#define PAIR_WORD(g) (8 * ((g) / 8) + 4 * ((g) % 2))
+#define PAIR_WORD(g)  (8 * ((g) / 8) + 4 * ((g) % 2))
 #define PAIR_SHIFT(g) (2 * ((g) / 2 % 4))
-#define PAIR_WORDS BY_LANE(PAIR_WORD)
-#define PAIR_SHIFTS BY_LANE(PAIR_SHIFT)
+#define PAIR_WORDS    BY_LANE(PAIR_WORD)
+#define PAIR_SHIFTS   BY_LANE(PAIR_SHIFT)
 
 static ALWAYS_INLINE void stripe_q6_k_(const uint8_t * p, struct stripe * s) {
-#define NIBBLE_WORD(g) (16 * ((g) / 8) + 8 * ((g) / 2 % 2) + 4 * ((g) % 2))
+#define NIBBLE_WORD(g)  (16 * ((g) / 8) + 8 * ((g) / 2 % 2) + 4 * ((g) % 2))
 #define NIBBLE_SHIFT(g) ((g) % 8 < 4 ? 0 : 4)
-#define TOP_ROTATE(g) ((32 + 4 - PAIR_SHIFT(g)) % 32)
+#define TOP_ROTATE(g)   ((32 + 4 - PAIR_SHIFT(g)) % 32)
     const vi top = words_(p + 128), nibble_words = BY_LANE(NIBBLE_WORD);
     UNROLL
     for (int j = 0; j < 4; j++) {
         const vi low  = _mm512_permutex2var_epi32(words_(p), vi_add(nibble_words, vi_set(j)), words_(p + 64));
         const vi high = _mm512_permutexvar_epi32(vi_add(PAIR_WORDS, vi_set(j)), top);
         s->u[j]       = bytes_(select_(15, _mm512_srlv_epi32(low, BY_LANE(NIBBLE_SHIFT)),
-                                       _mm512_rolv_epi32(high, BY_LANE(TOP_ROTATE))), 63);
+                                   _mm512_rolv_epi32(high, BY_LANE(TOP_ROTATE))),
+            63);
     }
-    s->d = v_mul(v_set(half_at_(p + 208)), v_from_int(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *) (p + 192)))));
+    s->d =
+        v_mul(v_set(half_at_(p + 208)), v_from_int(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *) (p + 192)))));
 }
 
 static ALWAYS_INLINE void stripe_pairs_(const uint8_t * p, struct stripe * s) {
     UNROLL
     for (int j = 0; j < 4; j++) {
-        s->u[j] = bytes_(_mm512_srlv_epi32(_mm512_permutexvar_epi32(vi_add(PAIR_WORDS, vi_set(j)), words_(p)), PAIR_SHIFTS), 3);
+        s->u[j] =
+            bytes_(_mm512_srlv_epi32(_mm512_permutexvar_epi32(vi_add(PAIR_WORDS, vi_set(j)), words_(p)), PAIR_SHIFTS),
+                3);
     }
 }
 
@@ -337,19 +365,22 @@ static ALWAYS_INLINE void stripe_q2_k_(const uint8_t * p, struct stripe * s) {
 }
 
 static ALWAYS_INLINE void stripe_q3_k_(const uint8_t * p, struct stripe * s) {
-#define THIRD_WORD(g) (4 * ((g) % 2))
+#define THIRD_WORD(g)   (4 * ((g) % 2))
 #define THIRD_ROTATE(g) ((32 + 2 - (g) / 2) % 32)
     const __m512i third = _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *) p));
-    const __m128i sc    = _mm_loadu_si128((const __m128i *) (p + 94)); // 12 bytes from the third on, the scale behind them
+    // 12 bytes from the third on, the scale behind them
+    const __m128i sc = _mm_loadu_si128((const __m128i *) (p + 94));
     stripe_pairs_(p + 32, s);
     UNROLL
     for (int j = 0; j < 4; j++) {
         const vi bits = _mm512_permutexvar_epi32(vi_add(BY_LANE(THIRD_WORD), vi_set(j)), third);
         s->u[j]       = or_bits_(s->u[j], _mm512_rolv_epi32(bits, BY_LANE(THIRD_ROTATE)), 4);
     }
-    const __m128i w   = _mm_srli_si128(sc, 2);
-    const __m128i low = _mm_and_si128(_mm_srlv_epi32(_mm_shuffle_epi32(w, 0x44), _mm_setr_epi32(0, 0, 4, 4)), _mm_set1_epi8(15));
-    const __m128i top = _mm_and_si128(_mm_srlv_epi32(_mm_shuffle_epi32(w, 0xaa), _mm_setr_epi32(0, 2, 4, 6)), _mm_set1_epi8(3));
+    const __m128i w = _mm_srli_si128(sc, 2);
+    const __m128i low =
+        _mm_and_si128(_mm_srlv_epi32(_mm_shuffle_epi32(w, 0x44), _mm_setr_epi32(0, 0, 4, 4)), _mm_set1_epi8(15));
+    const __m128i top =
+        _mm_and_si128(_mm_srlv_epi32(_mm_shuffle_epi32(w, 0xaa), _mm_setr_epi32(0, 2, 4, 6)), _mm_set1_epi8(3));
     const __m128i six = _mm_or_si128(low, _mm_slli_epi32(top, 4)); // around 32
     s->d              = v_mul(v_set(half_at_(p + 108)), v_from_int(vi_sub(_mm512_cvtepu8_epi32(six), vi_set(32))));
 }
@@ -360,7 +391,8 @@ static ALWAYS_INLINE vi pair_of_words_(const uint8_t * p, const uint8_t * q) {
 
 static ALWAYS_INLINE void stripe_iq4_xs_(const uint8_t * p, struct stripe * s) {
 #define TWICE_LANE(g) (2 * ((g) % 8))
-    const vi index = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), twice = BY_LANE(TWICE_LANE);
+    const vi index = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15),
+             twice = BY_LANE(TWICE_LANE);
     const vi high = pair_of_words_(p, p + 136), low = pair_of_words_(p + 4, p + 140);
     vi       a[4];
     UNROLL
@@ -376,7 +408,7 @@ static ALWAYS_INLINE void stripe_iq4_xs_(const uint8_t * p, struct stripe * s) {
 }
 
 static ALWAYS_INLINE void stripe_tq2_0_(const uint8_t * p, struct stripe * s) {
-#define TQ2_WORD(g) (16 * ((g) / 8) + 8 * ((g) / 4 % 2))
+#define TQ2_WORD(g)  (16 * ((g) / 8) + 8 * ((g) / 4 % 2))
 #define TQ2_SHIFT(g) (2 * ((g) % 4))
     UNROLL
     for (int j = 0; j < 8; j++) {

@@ -1,20 +1,22 @@
-// unpack.tpl.h - quantized weights as unsigned bytes: a weight is d u + m, with d and m for each group of 32 terms, or of 16 ("halves").
+// unpack.tpl.h - quantized weights as unsigned bytes: a weight is d u + m, with d and m for each group of 32 terms, or
+// of 16 ("halves").
 //
-// unpack_<format>(k, u, d, m, x): k terms, whole blocks, at most GB_UNPACK_MAX. Levels that a format counts from below zero are moved up
-// by a bias, which m takes back. The loops are plain C of a shape that compilers vectorize; where that leaves too much on the table
-// there is a second version beside it (below). u is at most 127, except where unpack_kind (gemm_int8.c) says "wide".
+// unpack_<format>(k, u, d, m, x): k terms, whole blocks, at most GB_UNPACK_MAX. Levels that a format counts from below
+// zero are moved up by a bias, which m takes back. The loops are plain C of a shape that compilers vectorize; where
+// that leaves too much on the table there is a second version beside it (below). u is at most 127, except where
+// unpack_kind (gemm_int8.c) says "wide".
 
 #include <string.h>
 
 // 32 bytes, and what is done with the fields in them. Shifts move bits across bytes: mask before, or after.
 #if V_N == 8 || V_N == 16
-typedef __m256i b32;
-static inline b32 b32_load(const void * p) { return _mm256_loadu_si256((const __m256i *) p); }
+typedef __m256i    b32;
+static inline b32  b32_load(const void * p) { return _mm256_loadu_si256((const __m256i *) p); }
 static inline void b32_store(void * p, b32 a) { _mm256_storeu_si256((__m256i *) p, a); }
-static inline b32 b32_set(int byte) { return _mm256_set1_epi8((char) byte); }
-static inline b32 b32_and(b32 a, int byte) { return _mm256_and_si256(a, b32_set(byte)); }
-static inline b32 b32_or(b32 a, b32 b) { return _mm256_or_si256(a, b); }
-static inline b32 b32_xor(b32 a, int byte) { return _mm256_xor_si256(a, b32_set(byte)); }
+static inline b32  b32_set(int byte) { return _mm256_set1_epi8((char) byte); }
+static inline b32  b32_and(b32 a, int byte) { return _mm256_and_si256(a, b32_set(byte)); }
+static inline b32  b32_or(b32 a, b32 b) { return _mm256_or_si256(a, b); }
+static inline b32  b32_xor(b32 a, int byte) { return _mm256_xor_si256(a, b32_set(byte)); }
 #    define b32_shr(a, n) _mm256_srli_epi16((a), (n))
 #    define b32_shl(a, n) _mm256_slli_epi16((a), (n))
 // The low nibbles of 16 bytes, then the high ones.
@@ -28,12 +30,14 @@ static inline b32 b32_lookup(b32 index, const uint8_t * table) { // of 16
 static inline b32 b32_bits(const void * p, int byte) { // `byte` where a bit of the 32 at p is set
     uint32_t bits;
     memcpy(&bits, p, sizeof(bits));
-    const b32 spread = _mm256_shuffle_epi8(_mm256_set1_epi32((int32_t) bits), _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303));
+    const b32 spread = _mm256_shuffle_epi8(_mm256_set1_epi32((int32_t) bits),
+        _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303));
     const b32 one    = _mm256_set1_epi64x((int64_t) 0x8040201008040201u);
     return b32_and(_mm256_cmpeq_epi8(_mm256_and_si256(spread, one), one), byte);
 }
 static inline void scaled_8_(float * y, const void * bytes, float scale) { // y[i] = scale bytes[i]
-    _mm256_storeu_ps(y, _mm256_mul_ps(_mm256_set1_ps(scale), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *) bytes)))));
+    _mm256_storeu_ps(y, _mm256_mul_ps(_mm256_set1_ps(scale),
+                            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *) bytes)))));
 }
 #else
 typedef struct {
@@ -45,13 +49,13 @@ static inline b32 b32_load(const void * p) {
     return a;
 }
 static inline void b32_store(void * p, b32 a) { memcpy(p, &a, sizeof(a)); }
-#    define B32_EACH(name, params, value)                                                                              \
-        static inline b32 name params {                                                                                \
-            for (int i = 0; i < 32; i++) {                                                                             \
-                a.b[i] = (uint8_t) (value);                                                                            \
-            }                                                                                                          \
-            return a;                                                                                                  \
-        }
+#    define B32_EACH(name, params, value) \
+    static inline b32 name params {       \
+        for (int i = 0; i < 32; i++) {    \
+            a.b[i] = (uint8_t) (value);   \
+        }                                 \
+        return a;                         \
+    }
 B32_EACH(b32_and, (b32 a, int byte), a.b[i] & byte)
 B32_EACH(b32_or, (b32 a, b32 b), a.b[i] | b.b[i])
 B32_EACH(b32_xor, (b32 a, int byte), a.b[i] ^ byte)
@@ -82,7 +86,7 @@ static inline void scaled_8_(float * y, const void * bytes, float scale) {
 }
 #endif
 
-// ------------------------------------------------------------------------------------------------------- blocks of 32 terms
+// -------------------------------------------------------------------------------------------------- blocks of 32 terms
 
 enum { UNPACK_BLOCKS = GB_UNPACK_MAX / 32 };
 
@@ -94,53 +98,62 @@ static void symmetric_scales_(int64_t n, float bias, float * restrict d, float *
 }
 
 // For each block: collects the f16 at its start (and the next, if affine), and unpacks its levels.
-#define UNPACK_BLOCKS_OF(size, ...)                                                                                    \
-    const uint8_t * block = x;                                                                                         \
-    uint16_t        half[UNPACK_BLOCKS];                                                                               \
-    for (int64_t i = 0; i < k / 32; i++, block += size, u += 32) {                                                     \
-        memcpy(half + i, block, sizeof(*half));                                                                        \
-        __VA_ARGS__;                                                                                                   \
+#define UNPACK_BLOCKS_OF(size, ...)                                \
+    const uint8_t * block = x;                                     \
+    uint16_t        half[UNPACK_BLOCKS];                           \
+    for (int64_t i = 0; i < k / 32; i++, block += size, u += 32) { \
+        memcpy(half + i, block, sizeof(*half));                    \
+        __VA_ARGS__;                                               \
     }
 
-static void unpack_q4_0_plain_(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m, const void * restrict x) {
+static void unpack_q4_0_plain_(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m,
+    const void * restrict x) {
     UNPACK_BLOCKS_OF(18, b32_store(u, b32_nibbles(block + 2)))
     symmetric_scales_(k / 32, 8, d, m, half);
 }
 
-static void unpack_q5_0(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m, const void * restrict x) {
+static void unpack_q5_0(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m,
+    const void * restrict x) {
     UNPACK_BLOCKS_OF(22, b32_store(u, b32_or(b32_nibbles(block + 6), b32_bits(block + 2, 16))))
     symmetric_scales_(k / 32, 16, d, m, half);
 }
 
-static void unpack_q8_0(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m, const void * restrict x) {
+static void unpack_q8_0(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m,
+    const void * restrict x) {
     UNPACK_BLOCKS_OF(34, b32_store(u, b32_xor(b32_load(block + 2), 0x80)))
     symmetric_scales_(k / 32, 128, d, m, half);
 }
 
-static const uint8_t iq4_levels_[16] = { 1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241 }; // + 128
+// + 128
+static const uint8_t iq4_levels_[16] = { 1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241 };
 
-static void unpack_iq4_nl(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m, const void * restrict x) {
+static void unpack_iq4_nl(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m,
+    const void * restrict x) {
     UNPACK_BLOCKS_OF(18, b32_store(u, b32_lookup(b32_nibbles(block + 2), iq4_levels_)))
     symmetric_scales_(k / 32, 128, d, m, half);
 }
 
-static void unpack_q4_1(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m, const void * restrict x) {
+static void unpack_q4_1(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m,
+    const void * restrict x) {
     uint16_t mins[UNPACK_BLOCKS];
     UNPACK_BLOCKS_OF(20, memcpy(mins + i, block + 2, sizeof(*mins)); b32_store(u, b32_nibbles(block + 4)))
     f16_to_f32(k / 32, d, half);
     f16_to_f32(k / 32, m, mins);
 }
 
-static void unpack_q5_1(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m, const void * restrict x) {
+static void unpack_q5_1(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m,
+    const void * restrict x) {
     uint16_t mins[UNPACK_BLOCKS];
-    UNPACK_BLOCKS_OF(24, memcpy(mins + i, block + 2, sizeof(*mins)); b32_store(u, b32_or(b32_nibbles(block + 8), b32_bits(block + 4, 16))))
+    UNPACK_BLOCKS_OF(24, memcpy(mins + i, block + 2, sizeof(*mins));
+        b32_store(u, b32_or(b32_nibbles(block + 8), b32_bits(block + 4, 16))))
     f16_to_f32(k / 32, d, half);
     f16_to_f32(k / 32, m, mins);
 }
 
 static const uint8_t mxfp4_levels_[16] = { 12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0 }; // + 12
 
-static void unpack_mxfp4(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m, const void * restrict x) {
+static void unpack_mxfp4(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m,
+    const void * restrict x) {
     const uint8_t * block = x;
     for (int64_t i = 0; i < k / 32; i++, block += 17, u += 32) {
         const uint32_t bits = block[0] < 2 ? (uint32_t) 0x200000 << block[0] : (uint32_t) (block[0] - 1) << 23;
@@ -151,7 +164,8 @@ static void unpack_mxfp4(int64_t k, uint8_t * restrict u, float * restrict d, fl
 }
 
 // Four scales of 8 bits and 32 bytes of nibbles, eight bytes to a group of 16: the lower ones first.
-static void unpack_nvfp4(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m, const void * restrict x) {
+static void unpack_nvfp4(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m,
+    const void * restrict x) {
     const uint8_t * block = x;
     for (int64_t left = k / 64; left > 0; left--, block += 36, u += 64, d += 4, m += 4) {
         const b32 q = b32_load(block + 4);
@@ -169,7 +183,7 @@ static void unpack_nvfp4(int64_t k, uint8_t * restrict u, float * restrict d, fl
     }
 }
 
-// ------------------------------------------------------------------------------------------------------ blocks of 256 terms
+// ------------------------------------------------------------------------------------------------- blocks of 256 terms
 
 static inline float half_at_(const uint8_t * p) {
     uint16_t h;
@@ -190,18 +204,20 @@ static inline void scales_45_(const uint8_t * restrict block, float * restrict d
     const float scale = half_at_(block), min = -half_at_(block + 2);
     uint32_t    w[3]; // bytes are put together in registers: what is stored in parts and loaded as a whole has to wait
     memcpy(w, block + 4, sizeof(w));
-    const uint32_t sc = (w[2] & 0x0f0f0f0fu) | (w[0] >> 6 & 0x03030303u) << 4;
-    const uint32_t mn = (w[2] >> 4 & 0x0f0f0f0fu) | (w[1] >> 6 & 0x03030303u) << 4;
-    const uint64_t all_sc = (w[0] & 0x3f3f3f3fu) | (uint64_t) sc << 32, all_mn = (w[1] & 0x3f3f3f3fu) | (uint64_t) mn << 32;
+    const uint32_t sc     = (w[2] & 0x0f0f0f0fu) | (w[0] >> 6 & 0x03030303u) << 4;
+    const uint32_t mn     = (w[2] >> 4 & 0x0f0f0f0fu) | (w[1] >> 6 & 0x03030303u) << 4;
+    const uint64_t all_sc = (w[0] & 0x3f3f3f3fu) | (uint64_t) sc << 32,
+                   all_mn = (w[1] & 0x3f3f3f3fu) | (uint64_t) mn << 32;
     scaled_8_(d, &all_sc, scale);
     scaled_8_(m, &all_mn, min);
 }
 
-#define FOR_SUPER_BLOCKS(size, groups)                                                                                 \
-    const uint8_t * block = x;                                                                                         \
+#define FOR_SUPER_BLOCKS(size, groups) \
+    const uint8_t * block = x;         \
     for (int64_t left = k / 256; left > 0; left--, block += size, u += 256, d += groups, m += groups)
 
-static void unpack_q4_k(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m, const void * restrict x) {
+static void unpack_q4_k(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m,
+    const void * restrict x) {
     FOR_SUPER_BLOCKS(144, 8) {
         scales_45_(block, d, m);
         for (int c = 0; c < 4; c++) {
@@ -212,7 +228,8 @@ static void unpack_q4_k(int64_t k, uint8_t * restrict u, float * restrict d, flo
     }
 }
 
-static void unpack_q5_k(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m, const void * restrict x) {
+static void unpack_q5_k(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m,
+    const void * restrict x) {
     FOR_SUPER_BLOCKS(176, 8) {
         b32 fifth = b32_load(block + 16); // the next two groups' lie in the lowest bits
         scales_45_(block, d, m);
@@ -225,7 +242,8 @@ static void unpack_q5_k(int64_t k, uint8_t * restrict u, float * restrict d, flo
     }
 }
 
-static void unpack_q6_k(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m, const void * restrict x) {
+static void unpack_q6_k(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m,
+    const void * restrict x) {
     FOR_SUPER_BLOCKS(210, 16) {
         const float scale = half_at_(block + 208);
         scaled_8_(d, block + 192, scale);
@@ -234,8 +252,9 @@ static void unpack_q6_k(int64_t k, uint8_t * restrict u, float * restrict d, flo
             m[s] = d[s] * -32.0f;
         }
         for (int h = 0; h < 2; h++) {
-            const b32       a = b32_load(block + 64 * h), b = b32_load(block + 64 * h + 32), top = b32_load(block + 128 + 32 * h);
-            uint8_t * const y = u + 128 * h;
+            const b32       a = b32_load(block + 64 * h), b = b32_load(block + 64 * h + 32),
+                            top = b32_load(block + 128 + 32 * h);
+            uint8_t * const y   = u + 128 * h;
             b32_store(y, b32_or(b32_and(a, 15), b32_shl(b32_and(top, 3), 4)));
             b32_store(y + 32, b32_or(b32_and(b, 15), b32_shl(b32_and(top, 12), 2)));
             b32_store(y + 64, b32_or(b32_and(b32_shr(a, 4), 15), b32_and(top, 48)));
@@ -256,7 +275,8 @@ static inline void pairs_256_(uint8_t * restrict u, const uint8_t * restrict qs,
     }
 }
 
-static void unpack_q2_k(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m, const void * restrict x) {
+static void unpack_q2_k(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m,
+    const void * restrict x) {
     FOR_SUPER_BLOCKS(84, 16) {
         const float scale = half_at_(block + 80), min = -half_at_(block + 82);
         uint8_t     sc[32]; // the scales, then the minima
@@ -269,7 +289,8 @@ static void unpack_q2_k(int64_t k, uint8_t * restrict u, float * restrict d, flo
     }
 }
 
-static void unpack_q3_k(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m, const void * restrict x) {
+static void unpack_q3_k(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m,
+    const void * restrict x) {
     FOR_SUPER_BLOCKS(110, 16) {
         const float scale = half_at_(block + 108);
         uint32_t    w[3], sc[4]; // four scales of 6 bits in a word, around 32
@@ -289,7 +310,8 @@ static void unpack_q3_k(int64_t k, uint8_t * restrict u, float * restrict d, flo
     }
 }
 
-static void unpack_iq4_xs(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m, const void * restrict x) {
+static void unpack_iq4_xs(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m,
+    const void * restrict x) {
     FOR_SUPER_BLOCKS(136, 8) {
         const float scale = half_at_(block);
         for (int s = 0; s < 8; s++) {
@@ -301,21 +323,23 @@ static void unpack_iq4_xs(int64_t k, uint8_t * restrict u, float * restrict d, f
     }
 }
 
-// --------------------------------------------------------------------------------------------------------------- by hand
+// ------------------------------------------------------------------------------------------------------------- by hand
 
 #if V_N == 16 && defined(__AVX512VBMI__)
 // Four blocks, 72 bytes, at a time: one permutation of bytes puts the 16 bytes of two blocks twice into a vector.
-static void unpack_q4_0(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m, const void * restrict x) {
-#define FROM(i) (i), (i) + 1, (i) + 2, (i) + 3, (i) + 4, (i) + 5, (i) + 6, (i) + 7
+static void unpack_q4_0(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m,
+    const void * restrict x) {
+#define FROM(i)  (i), (i) + 1, (i) + 2, (i) + 3, (i) + 4, (i) + 5, (i) + 6, (i) + 7
 #define TWICE(i) FROM(i), FROM((i) + 8), FROM(i), FROM((i) + 8)
-    static const uint8_t index[2][64] = { { TWICE(2), TWICE(20) }, { TWICE(38), FROM(56), FROM(64 + 56), FROM(56), FROM(64 + 56) } };
+    static const uint8_t index[2][64] = { { TWICE(2), TWICE(20) },
+        { TWICE(38), FROM(56), FROM(64 + 56), FROM(56), FROM(64 + 56) } };
     const uint8_t *      block        = x; // byte 64 and those behind it come from the second load, 8 bytes further
     int64_t              i            = 0;
     const __m512i        first = _mm512_loadu_si512(index[0]), second = _mm512_loadu_si512(index[1]);
 #undef TWICE
 #undef FROM
-    const __m512i shift = _mm512_inserti64x4(_mm512_inserti32x4(_mm512_setzero_si512(), _mm_set1_epi16(4), 1),
-                                             _mm256_inserti128_si256(_mm256_setzero_si256(), _mm_set1_epi16(4), 1), 1);
+    const __m512i shift  = _mm512_inserti64x4(_mm512_inserti32x4(_mm512_setzero_si512(), _mm_set1_epi16(4), 1),
+        _mm256_inserti128_si256(_mm256_setzero_si256(), _mm_set1_epi16(4), 1), 1);
     const __m512i low    = _mm512_set1_epi8(15);
     const __m512i halves = _mm512_castsi128_si512(_mm_setr_epi16(0, 9, 18, 27, 0, 0, 0, 0));
     for (; i + 4 <= k / 32; i += 4, block += 72, u += 128) {
@@ -330,7 +354,8 @@ static void unpack_q4_0(int64_t k, uint8_t * restrict u, float * restrict d, flo
     unpack_q4_0_plain_(k - 32 * i, u, d + i, m + i, block);
 }
 #else
-static void unpack_q4_0(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m, const void * restrict x) {
+static void unpack_q4_0(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m,
+    const void * restrict x) {
     unpack_q4_0_plain_(k, u, d, m, x);
 }
 #endif

@@ -1,4 +1,5 @@
-// vec_avx2.h - the vector operations of the templates on AVX2, FMA and F16C: eight lanes. vec_scalar.h says what they mean.
+// vec_avx2.h - the vector operations of the templates on AVX2, FMA and F16C: eight lanes. vec_scalar.h says what they
+// mean.
 #ifndef GB_CPU_KERNELS_VEC_H
 #define GB_CPU_KERNELS_VEC_H
 
@@ -8,7 +9,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define V_N 8
+#define V_N       8
 #define V_GEMM_MR 6 // 12 accumulators, 2 vectors of b, 1 broadcast: 15 of 16 registers
 #define V_GEMM_NV 2
 
@@ -23,12 +24,14 @@ static inline __m256i lanes_below_(int n) { // all bits of the first n lanes
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
-static inline vf v_set(float x) { return _mm256_set1_ps(x); }
-static inline vf v_load(const float * p) { return _mm256_loadu_ps(p); }
-static inline vf v_load_n(const float * p, int n) { return _mm256_maskload_ps(p, lanes_below_(n)); }
+static inline vf   v_set(float x) { return _mm256_set1_ps(x); }
+static inline vf   v_load(const float * p) { return _mm256_loadu_ps(p); }
+static inline vf   v_load_n(const float * p, int n) { return _mm256_maskload_ps(p, lanes_below_(n)); }
 static inline void v_store(float * p, vf a) { _mm256_storeu_ps(p, a); }
 static inline void v_store_n(float * p, vf a, int n) { _mm256_maskstore_ps(p, lanes_below_(n), a); }
-static inline vf v_first(vf a, int n, vf rest) { return _mm256_blendv_ps(rest, a, _mm256_castsi256_ps(lanes_below_(n))); }
+static inline vf   v_first(vf a, int n, vf rest) {
+    return _mm256_blendv_ps(rest, a, _mm256_castsi256_ps(lanes_below_(n)));
+}
 
 static inline vf v_add(vf a, vf b) { return _mm256_add_ps(a, b); }
 static inline vf v_sub(vf a, vf b) { return _mm256_sub_ps(a, b); }
@@ -46,12 +49,12 @@ static inline vf v_copysign(vf magnitude, vf sign) {
     return _mm256_or_ps(_mm256_andnot_ps(bit, magnitude), _mm256_and_ps(bit, sign));
 }
 
-static inline vm v_gt(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_GT_OQ); }
-static inline vm v_lt(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
-static inline vm v_eq(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_EQ_OQ); }
-static inline vm v_ordered(vm m, vf a, vf b) { return _mm256_and_ps(m, _mm256_cmp_ps(a, b, _CMP_ORD_Q)); }
+static inline vm   v_gt(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_GT_OQ); }
+static inline vm   v_lt(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
+static inline vm   v_eq(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_EQ_OQ); }
+static inline vm   v_ordered(vm m, vf a, vf b) { return _mm256_and_ps(m, _mm256_cmp_ps(a, b, _CMP_ORD_Q)); }
 static inline bool vm_all(vm a) { return _mm256_movemask_ps(a) == 0xff; }
-static inline vf v_sel(vm m, vf a, vf b) { return _mm256_blendv_ps(b, a, m); }
+static inline vf   v_sel(vm m, vf a, vf b) { return _mm256_blendv_ps(b, a, m); }
 
 static inline vi v_bits(vf a) { return _mm256_castps_si256(a); }
 static inline vf v_from_bits(vi a) { return _mm256_castsi256_ps(a); }
@@ -85,10 +88,14 @@ static inline vi v_load_u16(const uint16_t * p) { return _mm256_cvtepu16_epi32(_
 static inline vi v_load_u16_n(const uint16_t * p, int n) { return _mm256_cvtepu16_epi32(load_halves_n_(p, n)); }
 static inline void v_store_u16(uint16_t * p, vi a) { _mm_storeu_si128((__m128i *) p, low_halves_(a)); }
 static inline void v_store_u16_n(uint16_t * p, vi a, int n) { store_halves_n_(p, low_halves_(a), n); }
-static inline vf v_load_f16(const uint16_t * p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) p)); }
-static inline vf v_load_f16_n(const uint16_t * p, int n) { return _mm256_cvtph_ps(load_halves_n_(p, n)); }
-static inline void v_store_f16(uint16_t * p, vf a) { _mm_storeu_si128((__m128i *) p, _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT)); }
-static inline void v_store_f16_n(uint16_t * p, vf a, int n) { store_halves_n_(p, _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT), n); }
+static inline vf   v_load_f16(const uint16_t * p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) p)); }
+static inline vf   v_load_f16_n(const uint16_t * p, int n) { return _mm256_cvtph_ps(load_halves_n_(p, n)); }
+static inline void v_store_f16(uint16_t * p, vf a) {
+    _mm_storeu_si128((__m128i *) p, _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
+}
+static inline void v_store_f16_n(uint16_t * p, vf a, int n) {
+    store_halves_n_(p, _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT), n);
+}
 
 static inline float v_sum(vf a) {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
@@ -102,12 +109,15 @@ static inline float v_largest(vf a) { // no NaN
 }
 static inline __m256d low_f64_(vf a) { return _mm256_cvtps_pd(_mm256_castps256_ps128(a)); }
 static inline __m256d high_f64_(vf a) { return _mm256_cvtps_pd(_mm256_extractf128_ps(a, 1)); }
-static inline vd vd_zero(void) { return (vd){ _mm256_setzero_pd(), _mm256_setzero_pd() }; }
-static inline vd vd_add(vd s, vf a) { return (vd){ _mm256_add_pd(s.low, low_f64_(a)), _mm256_add_pd(s.high, high_f64_(a)) }; }
-static inline vd vd_mad(vd s, vf a, vf b) {
-    return (vd){ _mm256_fmadd_pd(low_f64_(a), low_f64_(b), s.low), _mm256_fmadd_pd(high_f64_(a), high_f64_(b), s.high) };
+static inline vd      vd_zero(void) { return (vd) { _mm256_setzero_pd(), _mm256_setzero_pd() }; }
+static inline vd      vd_add(vd s, vf a) {
+    return (vd) { _mm256_add_pd(s.low, low_f64_(a)), _mm256_add_pd(s.high, high_f64_(a)) };
 }
-static inline vd vd_join(vd a, vd b) { return (vd){ _mm256_add_pd(a.low, b.low), _mm256_add_pd(a.high, b.high) }; }
+static inline vd vd_mad(vd s, vf a, vf b) {
+    return (vd) { _mm256_fmadd_pd(low_f64_(a), low_f64_(b), s.low),
+        _mm256_fmadd_pd(high_f64_(a), high_f64_(b), s.high) };
+}
+static inline vd     vd_join(vd a, vd b) { return (vd) { _mm256_add_pd(a.low, b.low), _mm256_add_pd(a.high, b.high) }; }
 static inline double vd_sum(vd a) {
     const __m256d s = _mm256_add_pd(a.low, a.high);
     const __m128d t = _mm_add_pd(_mm256_castpd256_pd128(s), _mm256_extractf128_pd(s, 1));

@@ -1,4 +1,5 @@
-// vec_avx512.h - the vector operations of the templates on AVX-512 (F, BW, DQ, VL): sixteen lanes. vec_scalar.h says what they mean.
+// vec_avx512.h - the vector operations of the templates on AVX-512 (F, BW, DQ, VL): sixteen lanes. vec_scalar.h says
+// what they mean.
 #ifndef GB_CPU_KERNELS_VEC_H
 #define GB_CPU_KERNELS_VEC_H
 
@@ -7,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define V_N 16
+#define V_N       16
 #define V_GEMM_MR 12 // 24 accumulators, 2 vectors of b; a is broadcast from memory
 #define V_GEMM_NV 2
 
@@ -18,16 +19,14 @@ typedef struct {
     __m512d low, high;
 } vd;
 
-static inline __mmask16 lanes_below_(int n) {
-    return (__mmask16) _bzhi_u32(0xffffu, (unsigned) n);
-}
+static inline __mmask16 lanes_below_(int n) { return (__mmask16) _bzhi_u32(0xffffu, (unsigned) n); }
 
-static inline vf v_set(float x) { return _mm512_set1_ps(x); }
-static inline vf v_load(const float * p) { return _mm512_loadu_ps(p); }
-static inline vf v_load_n(const float * p, int n) { return _mm512_maskz_loadu_ps(lanes_below_(n), p); }
+static inline vf   v_set(float x) { return _mm512_set1_ps(x); }
+static inline vf   v_load(const float * p) { return _mm512_loadu_ps(p); }
+static inline vf   v_load_n(const float * p, int n) { return _mm512_maskz_loadu_ps(lanes_below_(n), p); }
 static inline void v_store(float * p, vf a) { _mm512_storeu_ps(p, a); }
 static inline void v_store_n(float * p, vf a, int n) { _mm512_mask_storeu_ps(p, lanes_below_(n), a); }
-static inline vf v_first(vf a, int n, vf rest) { return _mm512_mask_mov_ps(rest, lanes_below_(n), a); }
+static inline vf   v_first(vf a, int n, vf rest) { return _mm512_mask_mov_ps(rest, lanes_below_(n), a); }
 
 static inline vf v_add(vf a, vf b) { return _mm512_add_ps(a, b); }
 static inline vf v_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
@@ -42,15 +41,16 @@ static inline vf v_abs(vf a) { return _mm512_andnot_ps(_mm512_set1_ps(-0.0f), a)
 static inline vf v_neg(vf a) { return _mm512_xor_ps(_mm512_set1_ps(-0.0f), a); }
 static inline vf v_copysign(vf magnitude, vf sign) { // bit ? sign : magnitude
     const __m512i bit = _mm512_set1_epi32(INT32_MIN);
-    return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(bit, _mm512_castps_si512(sign), _mm512_castps_si512(magnitude), 0xca));
+    return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(bit, _mm512_castps_si512(sign), _mm512_castps_si512(magnitude),
+        0xca));
 }
 
-static inline vm v_gt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
-static inline vm v_lt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
-static inline vm v_eq(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
-static inline vm v_ordered(vm m, vf a, vf b) { return _mm512_mask_cmp_ps_mask(m, a, b, _CMP_ORD_Q); }
+static inline vm   v_gt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
+static inline vm   v_lt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+static inline vm   v_eq(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
+static inline vm   v_ordered(vm m, vf a, vf b) { return _mm512_mask_cmp_ps_mask(m, a, b, _CMP_ORD_Q); }
 static inline bool vm_all(vm a) { return a == 0xffff; }
-static inline vf v_sel(vm m, vf a, vf b) { return _mm512_mask_mov_ps(b, m, a); }
+static inline vf   v_sel(vm m, vf a, vf b) { return _mm512_mask_mov_ps(b, m, a); }
 
 static inline vi v_bits(vf a) { return _mm512_castps_si512(a); }
 static inline vf v_from_bits(vi a) { return _mm512_castsi512_ps(a); }
@@ -68,32 +68,39 @@ static inline vi vi_exponent(vi a) { return _mm512_srai_epi32(a, 23); }
 static inline __m256i load_halves_(const uint16_t * p) { return _mm256_loadu_si256((const __m256i *) p); }
 static inline __m256i load_halves_n_(const uint16_t * p, int n) { return _mm256_maskz_loadu_epi16(lanes_below_(n), p); }
 
-static inline vi v_load_u16(const uint16_t * p) { return _mm512_cvtepu16_epi32(load_halves_(p)); }
-static inline vi v_load_u16_n(const uint16_t * p, int n) { return _mm512_cvtepu16_epi32(load_halves_n_(p, n)); }
+static inline vi   v_load_u16(const uint16_t * p) { return _mm512_cvtepu16_epi32(load_halves_(p)); }
+static inline vi   v_load_u16_n(const uint16_t * p, int n) { return _mm512_cvtepu16_epi32(load_halves_n_(p, n)); }
 static inline void v_store_u16(uint16_t * p, vi a) { _mm256_storeu_si256((__m256i *) p, _mm512_cvtepi32_epi16(a)); }
-static inline void v_store_u16_n(uint16_t * p, vi a, int n) { _mm256_mask_storeu_epi16(p, lanes_below_(n), _mm512_cvtepi32_epi16(a)); }
-static inline vf v_load_f16(const uint16_t * p) { return _mm512_cvtph_ps(load_halves_(p)); }
-static inline vf v_load_f16_n(const uint16_t * p, int n) { return _mm512_cvtph_ps(load_halves_n_(p, n)); }
-static inline void v_store_f16(uint16_t * p, vf a) { _mm256_storeu_si256((__m256i *) p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT)); }
+static inline void v_store_u16_n(uint16_t * p, vi a, int n) {
+    _mm256_mask_storeu_epi16(p, lanes_below_(n), _mm512_cvtepi32_epi16(a));
+}
+static inline vf   v_load_f16(const uint16_t * p) { return _mm512_cvtph_ps(load_halves_(p)); }
+static inline vf   v_load_f16_n(const uint16_t * p, int n) { return _mm512_cvtph_ps(load_halves_n_(p, n)); }
+static inline void v_store_f16(uint16_t * p, vf a) {
+    _mm256_storeu_si256((__m256i *) p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
+}
 static inline void v_store_f16_n(uint16_t * p, vf a, int n) {
     _mm256_mask_storeu_epi16(p, lanes_below_(n), _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
 }
 
-static inline float v_sum(vf a) { return _mm512_reduce_add_ps(a); }
-static inline float v_largest(vf a) { return _mm512_reduce_max_ps(a); } // no NaN
+static inline float   v_sum(vf a) { return _mm512_reduce_add_ps(a); }
+static inline float   v_largest(vf a) { return _mm512_reduce_max_ps(a); } // no NaN
 static inline __m512d low_f64_(vf a) { return _mm512_cvtps_pd(_mm512_castps512_ps256(a)); }
 static inline __m512d high_f64_(vf a) { return _mm512_cvtps_pd(_mm512_extractf32x8_ps(a, 1)); }
-static inline vd vd_zero(void) { return (vd){ _mm512_setzero_pd(), _mm512_setzero_pd() }; }
-static inline vd vd_add(vd s, vf a) { return (vd){ _mm512_add_pd(s.low, low_f64_(a)), _mm512_add_pd(s.high, high_f64_(a)) }; }
-static inline vd vd_mad(vd s, vf a, vf b) {
-    return (vd){ _mm512_fmadd_pd(low_f64_(a), low_f64_(b), s.low), _mm512_fmadd_pd(high_f64_(a), high_f64_(b), s.high) };
+static inline vd      vd_zero(void) { return (vd) { _mm512_setzero_pd(), _mm512_setzero_pd() }; }
+static inline vd      vd_add(vd s, vf a) {
+    return (vd) { _mm512_add_pd(s.low, low_f64_(a)), _mm512_add_pd(s.high, high_f64_(a)) };
 }
-static inline vd vd_join(vd a, vd b) { return (vd){ _mm512_add_pd(a.low, b.low), _mm512_add_pd(a.high, b.high) }; }
+static inline vd vd_mad(vd s, vf a, vf b) {
+    return (vd) { _mm512_fmadd_pd(low_f64_(a), low_f64_(b), s.low),
+        _mm512_fmadd_pd(high_f64_(a), high_f64_(b), s.high) };
+}
+static inline vd     vd_join(vd a, vd b) { return (vd) { _mm512_add_pd(a.low, b.low), _mm512_add_pd(a.high, b.high) }; }
 static inline double vd_sum(vd a) { return _mm512_reduce_add_pd(_mm512_add_pd(a.low, a.high)); }
 
 // Rows to columns: pairs, then fours, inside the 128-bit quarters; then the quarters change places in two steps.
 static inline void v_transpose(vf t[V_N]) {
-    vf u[V_N];
+    vf      u[V_N];
 #pragma GCC unroll 8
     for (int i = 0; i < 16; i += 2) {
         u[i]     = _mm512_unpacklo_ps(t[i], t[i + 1]);

@@ -11,7 +11,7 @@
 
 // sum x[i] y[i] with the n values of t at p; half types have kernels of their own.
 static float dot_with(const struct gb_kernels * k, const struct ggml_tensor * t, const char * p, int64_t n,
-                      const float * y, float * buf) {
+    const float * y, float * buf) {
     if (t->type != GGML_TYPE_F32 && t->nb[0] == sizeof(uint16_t) && (uintptr_t) p % sizeof(uint16_t) == 0) {
         const uint16_t * half = (const uint16_t *) (const void *) p;
         return t->type == GGML_TYPE_F16 ? k->dot_f16_f32(n, half, y) : k->dot_bf16_f32(n, half, y);
@@ -28,8 +28,8 @@ static int64_t keys_seen(const struct ggml_tensor * q, const struct ggml_tensor 
 enum { PIECE = 1 << 16 }; // terms of dot products between which a thread may stop
 
 // score[c] = softmax over c < n of (k_c q) / sqrt(D), for the keys of head h2, batch h3. False: the run is over.
-static bool attend(const struct gb_cpu_call * call, const struct ggml_tensor * k, int64_t h2, int64_t h3, const float * q, int64_t n,
-                   float * score, float * buf) {
+static bool attend(const struct gb_cpu_call * call, const struct ggml_tensor * k, int64_t h2, int64_t h3,
+    const float * q, int64_t n, float * score, float * buf) {
     const struct gb_kernels * const kernels = call->k;
     const int64_t                   piece   = PIECE / GB_MAX(k->ne[0], 1) + 1;
     if (n == 0) {
@@ -108,9 +108,7 @@ static void run_flash_attn(const struct gb_cpu_call * call, struct ggml_tensor *
     }
 }
 
-static bool has_heads(const struct ggml_tensor * t) {
-    return t->ne[2] > 0 && t->ne[3] > 0;
-}
+static bool has_heads(const struct ggml_tensor * t) { return t->ne[2] > 0 && t->ne[3] > 0; }
 
 static const char * flash_attn_unsupported(const struct ggml_tensor * node) {
     const char * why = gb_need_float(node, 3);
@@ -141,8 +139,8 @@ static int64_t ff_floats(const struct ggml_tensor * node) {
 }
 
 // y = weights^T x + bias for one row; buf holds a converted row. False: the run is over.
-static bool affine(const struct gb_cpu_call * call, int64_t n_out, float * y, const struct ggml_tensor * w, struct gb_row at,
-                   const float * x, const struct ggml_tensor * bias, float * buf) {
+static bool affine(const struct gb_cpu_call * call, int64_t n_out, float * y, const struct ggml_tensor * w,
+    struct gb_row at, const float * x, const struct ggml_tensor * bias, float * buf) {
     const int64_t piece = PIECE / GB_MAX(w->ne[0], 1) + 1;
     for (int64_t j = 0; j < n_out;) {
         for (const int64_t end = GB_MIN(n_out, j + piece); j < end; j++) {
@@ -179,9 +177,7 @@ static void run_flash_ff(const struct gb_cpu_call * call, struct ggml_tensor * n
     }
 }
 
-static const char * flash_ff_unsupported(const struct ggml_tensor * node) {
-    return gb_need_float(node, 5);
-}
+static const char * flash_ff_unsupported(const struct ggml_tensor * node) { return gb_need_float(node, 5); }
 
 static size_t flash_ff_work(const struct ggml_tensor * node, int n_tasks) {
     return gb_floats_size(ff_floats(node), n_tasks);
@@ -207,7 +203,7 @@ static struct grads grads_of(const struct ggml_tensor * node) {
     char * base = node->data;
     char * k    = base + padded(node->src[0]);
     return (struct grads){ (float *) (void *) base, (float *) (void *) k,
-                           (float *) (void *) (k + padded(node->src[1])) };
+        (float *) (void *) (k + padded(node->src[1])) };
 }
 
 static float * grad_row(float * grad, const struct ggml_tensor * t, int64_t i1, int64_t i2, int64_t i3) {
@@ -239,17 +235,17 @@ static int64_t back_floats(const struct ggml_tensor * node) {
 static struct back back_of(const struct gb_cpu_call * call, const struct ggml_tensor * node) {
     const int64_t d = node->src[0]->ne[0], m = node->src[1]->ne[1];
     float *       p = gb_my_floats(call, back_floats(node));
-    return (struct back){ .q       = node->src[0],
-                          .k       = node->src[1],
-                          .v       = node->src[2],
-                          .d       = node->src[3],
-                          .g       = grads_of(node),
-                          .masked  = gb_op_param_i32(node, 0) != 0,
-                          .query   = p,
-                          .dout    = p + d,
-                          .weight  = p + 2 * d,
-                          .dweight = p + 2 * d + m,
-                          .buf     = p + 2 * d + 2 * m };
+    return (struct back){ .q = node->src[0],
+        .k                   = node->src[1],
+        .v                   = node->src[2],
+        .d                   = node->src[3],
+        .g                   = grads_of(node),
+        .masked              = gb_op_param_i32(node, 0) != 0,
+        .query               = p,
+        .dout                = p + d,
+        .weight              = p + 2 * d,
+        .dweight             = p + 2 * d + m,
+        .buf                 = p + 2 * d + 2 * m };
 }
 
 // From the gradient of the weights to that of the scores: Z = A (G - sum A G) / sqrt(D), in place of G.
@@ -267,10 +263,10 @@ static void score_gradient(const struct back * b, int64_t n) {
 // Query row r with the keys and values of head h2, batch h3. False: the run is over.
 static bool back_row(const struct gb_cpu_call * call, const struct back * b, struct gb_row r, int64_t h2, int64_t h3) {
     const struct gb_kernels * const kernels = call->k;
-    const int64_t d = b->q->ne[0], n = keys_seen(b->q, b->k, r.i1, b->masked);
-    const float * x    = gb_in(kernels, b->q, gb_row_of(b->q, r), d, b->query);
-    const float * dout = gb_in(kernels, b->d, gb_row_of(b->d, r), d, b->dout);
-    float *       dq   = grad_row(b->g.q, b->q, r.i1, r.i2, r.i3);
+    const int64_t                   d = b->q->ne[0], n = keys_seen(b->q, b->k, r.i1, b->masked);
+    const float *                   x    = gb_in(kernels, b->q, gb_row_of(b->q, r), d, b->query);
+    const float *                   dout = gb_in(kernels, b->d, gb_row_of(b->d, r), d, b->dout);
+    float *                         dq   = grad_row(b->g.q, b->q, r.i1, r.i2, r.i3);
     memset(dq, 0, (size_t) d * sizeof(*dq));
     if (n == 0) {
         return true;

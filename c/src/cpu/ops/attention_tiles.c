@@ -2,35 +2,35 @@
 //
 // The one idea: softmax can be formed piece by piece. For a tile of queries the thread goes through the keys in blocks:
 // scores of the block by the tile product on packed panels, exponentials against the largest score so far, results
-// (values weighted by them) added up the same way. When a block raises a query's largest score, what was added up for it
-// is scaled down. At the end each result is divided by its sum of exponentials. A unit of work is several tiles of one
-// head, so that a packed block of keys and values serves them all.
+// (values weighted by them) added up the same way. When a block raises a query's largest score, what was added up for
+// it is scaled down. At the end each result is divided by its sum of exponentials. A unit of work is several tiles of
+// one head, so that a packed block of keys and values serves them all.
 //
-// Keys that a mask hides are left out where that changes nothing: a mask of -inf that is added hides no NaN, and a weight of zero hides no
-// infinite value. Heads with such keys or values, for which nobody looks unless a mask hides something, take the keys one and all. In
-// FLASH_ATTN what a query does not see does not count, whatever it is.
+// Keys that a mask hides are left out where that changes nothing: a mask of -inf that is added hides no NaN, and a
+// weight of zero hides no infinite value. Heads with such keys or values, for which nobody looks unless a mask hides
+// something, take the keys one and all. In FLASH_ATTN what a query does not see does not count, whatever it is.
 //
-// Invariant: how a query's result is computed depends on shapes and data alone, not on its tile, its unit or the thread: results are the
-// same bits for every number of threads. Packed blocks stay for the next unit when that has the same head and a single block.
+// Invariant: how a query's result is computed depends on shapes and data alone, not on its tile, its unit or the
+// thread: results are the same bits for every number of threads. Packed blocks stay for the next unit when that has the
+// same head and a single block.
 #include "cpu/ops/attention_tiles.h"
 
 #include <math.h>
 
 enum { QUERIES = 48, KEYS = 512, TILES = 4, PANEL = GB_GEMM_MAX };
 
-static int64_t round_up(int64_t n, int64_t to) {
-    return (n + to - 1) / to * to;
-}
+static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-struct tile { // of a unit
+// of a unit
+struct tile {
     int64_t first, n;      // queries
     int64_t end;           // keys that any of them sees
     int64_t seen[QUERIES]; // keys that each sees
     bool    all_count;     // all keys count, whatever masks say
     float   max[QUERIES];
     double  sum[QUERIES];
-    float * queries;       // packed, scaled
-    float * out;           // QUERIES x padded dv
+    float * queries; // packed, scaled
+    float * out;     // QUERIES x padded dv
 };
 
 // A thread's state. Panels are padded to whole tiles.
@@ -44,11 +44,13 @@ struct tiles {
     float *                     weight;   // one panel of it, packed
     float *                     row;      // QUERIES x d: queries, scaled
     int64_t                     out_stride;
-    int64_t                     packed; // the block that keys and values hold: plane of the head * blocks + block; -1: none
-    int64_t                     looked; // the head of which `keys_norm` and `values_norm` tell; -1: none
-    double                      keys_norm, values_norm; // of the longest key, of all values: NaN or infinite if one is, or is huge
-    bool                        values_far;   // FLASH_ATTN: not all values of the block are finite
-    struct tile                 tile[TILES];
+    // the block that keys and values hold: plane of the head * blocks + block; -1: none
+    int64_t packed;
+    int64_t looked; // the head of which `keys_norm` and `values_norm` tell; -1: none
+    // of the longest key, of all values: NaN or infinite if one is, or is huge
+    double      keys_norm, values_norm;
+    bool        values_far; // FLASH_ATTN: not all values of the block are finite
+    struct tile tile[TILES];
 };
 
 struct sizes {
@@ -58,13 +60,12 @@ struct sizes {
 static struct sizes sizes_of(const struct gb_attention * a) { // for tiles of any level: all sides padded to PANEL
     const int64_t d = a->q->ne[0], dv = a->v->ne[1], keys = round_up(GB_MIN(a->k->ne[1], (int64_t) KEYS), PANEL);
     const int64_t wide = round_up(dv, PANEL), tall = round_up(QUERIES, PANEL) + PANEL;
-    return (struct sizes){ tall * d, keys * d, keys * wide, QUERIES * (int64_t) KEYS, PANEL * keys, QUERIES * wide, QUERIES * d };
+    return (struct sizes){ tall * d, keys * d, keys * wide, QUERIES * (int64_t) KEYS, PANEL * keys, QUERIES * wide,
+        QUERIES * d };
 }
 
 // Tiles of a unit: as many as share a block that had to be packed for them.
-static int64_t tiles_a_unit(const struct gb_attention * a) {
-    return a->k->ne[1] > KEYS ? TILES : 1;
-}
+static int64_t tiles_a_unit(const struct gb_attention * a) { return a->k->ne[1] > KEYS ? TILES : 1; }
 
 int64_t gb_attention_tiled_floats(const struct gb_attention * a) {
     const struct sizes s = sizes_of(a);
@@ -73,7 +74,9 @@ int64_t gb_attention_tiled_floats(const struct gb_attention * a) {
 
 static struct tiles tiles_of(const struct gb_cpu_call * call, const struct gb_attention * a) {
     const struct sizes s = sizes_of(a);
-    struct tiles       t = { .k = call->k, .a = a, .d = a->q->ne[0], .dv = a->v->ne[1], .m = a->k->ne[1], .packed = -1, .looked = -1 };
+    struct tiles       t = {
+        .k = call->k, .a = a, .d = a->q->ne[0], .dv = a->v->ne[1], .m = a->k->ne[1], .packed = -1, .looked = -1
+    };
     t.keys       = gb_my_floats(call, gb_attention_tiled_floats(a));
     t.values     = t.keys + s.keys;
     t.score      = t.values + s.values;
@@ -87,11 +90,11 @@ static struct tiles tiles_of(const struct gb_cpu_call * call, const struct gb_at
     return t;
 }
 
-// ---------------------------------------------------------------------------------------------------------------- packing
+// ------------------------------------------------------------------------------------------------------------- packing
 
 // n rows of length `depth` at p, `stride` bytes apart, to panels of `width`.
 static void pack(const struct gb_kernels * k, enum ggml_type type, float * y, const char * p, size_t stride, int64_t n,
-                 int64_t depth, int width) {
+    int64_t depth, int width) {
     const void * rows[PANEL];
     for (int64_t i = 0; i < n; i += width) {
         const int count = (int) GB_MIN(n - i, (int64_t) width);
@@ -115,7 +118,8 @@ static void pack_queries(struct tiles * t, struct tile * tile, struct gb_row at)
         gb_load(t->k, q->type, t->d, row, gb_row_ptr(q, tile->first + i, at.i2, at.i3), q->nb[0]);
         t->k->scale_f32(t->d, row, row, t->a->scale);
     }
-    pack(t->k, GGML_TYPE_F32, tile->queries, (const char *) t->row, (size_t) t->d * sizeof(float), tile->n, t->d, t->k->gemm_mr);
+    pack(t->k, GGML_TYPE_F32, tile->queries, (const char *) t->row, (size_t) t->d * sizeof(float), tile->n, t->d,
+        t->k->gemm_mr);
 }
 
 // Which of n heads goes with head i of n_query.
@@ -125,23 +129,26 @@ static int64_t head_of(const struct gb_attention * a, int64_t i, int64_t n, int6
 
 static void pack_block(struct tiles * t, struct gb_row at, int64_t key0, int64_t keys) {
     const struct ggml_tensor *q = t->a->q, *k = t->a->k, *v = t->a->v;
-    const int64_t             h2 = head_of(t->a, at.i2, k->ne[2], q->ne[2]), h3 = head_of(t->a, at.i3, k->ne[3], q->ne[3]);
-    const int64_t             v2 = head_of(t->a, at.i2, v->ne[2], q->ne[2]), v3 = head_of(t->a, at.i3, v->ne[3], q->ne[3]);
-    const int64_t block = (((h3 * k->ne[2] + h2) * v->ne[3] + v3) * v->ne[2] + v2) * gb_div_up(t->m, KEYS) + key0 / KEYS;
+    const int64_t h2 = head_of(t->a, at.i2, k->ne[2], q->ne[2]), h3 = head_of(t->a, at.i3, k->ne[3], q->ne[3]);
+    const int64_t v2 = head_of(t->a, at.i2, v->ne[2], q->ne[2]), v3 = head_of(t->a, at.i3, v->ne[3], q->ne[3]);
+    const int64_t block =
+        (((h3 * k->ne[2] + h2) * v->ne[3] + v3) * v->ne[2] + v2) * gb_div_up(t->m, KEYS) + key0 / KEYS;
     if (t->packed == block) {
         return;
     }
     pack(t->k, k->type, t->keys, gb_row_ptr(k, key0, h2, h3), k->nb[1], keys, t->d, t->k->gemm_nr);
-    pack(t->k, v->type, t->values, gb_row_ptr(v, 0, v2, v3) + (size_t) key0 * v->nb[0], v->nb[1], t->dv, keys, t->k->gemm_nr);
-    t->packed = block;
+    pack(t->k, v->type, t->values, gb_row_ptr(v, 0, v2, v3) + (size_t) key0 * v->nb[0], v->nb[1], t->dv, keys,
+        t->k->gemm_nr);
+    t->packed       = block;
     const int64_t n = round_up(t->dv, t->k->gemm_nr) * keys;
     t->values_far   = t->a->in_turn && t->a->causal && !isfinite(t->k->dot_f32(n, t->values, t->values));
 }
 
-// ------------------------------------------------------------------------------------------------------------------ masks
+// --------------------------------------------------------------------------------------------------------------- masks
 
 // The row of an edit's tensor that goes with a row of scores.
-static const float * edit_row(const struct gb_attention * a, const struct gb_score_edit * e, int64_t query, struct gb_row at) {
+static const float * edit_row(const struct gb_attention * a, const struct gb_score_edit * e, int64_t query,
+    struct gb_row at) {
     const struct ggml_tensor * t = e->t;
     if (e->kind == GB_SCORE_ADD_ROW) {
         const int64_t row = (at.i3 * a->q->ne[2] + at.i2) * a->q->ne[1] + query;
@@ -163,13 +170,15 @@ static int64_t keys_seen(const struct tiles * t, int64_t query, struct gb_row at
     return seen;
 }
 
-static void hide(const struct tiles * t, float * score, int64_t query, int64_t key0, int64_t n) { // what DIAG_MASK_INF does
+// what DIAG_MASK_INF does
+static void hide(const struct tiles * t, float * score, int64_t query, int64_t key0, int64_t n) {
     for (int64_t i = GB_MAX((int64_t) 0, t->a->past + query + 1 - key0); i < n; i++) {
         score[i] = -INFINITY;
     }
 }
 
-static void edit(const struct tiles * t, bool all_count, float * score, int64_t query, struct gb_row at, int64_t key0, int64_t n) {
+static void edit(const struct tiles * t, bool all_count, float * score, int64_t query, struct gb_row at, int64_t key0,
+    int64_t n) {
     for (int i = 0; i <= t->a->n_edits; i++) {
         const struct gb_score_edit * e = &t->a->edits[i];
         if (all_count && t->a->causal && i == t->a->causal_at) {
@@ -186,22 +195,24 @@ static void edit(const struct tiles * t, bool all_count, float * score, int64_t 
     }
 }
 
-// --------------------------------------------------------------------------------------------------- what masks do not hide
+// ---------------------------------------------------------------------------------------------- what masks do not hide
 
 // The sum of squares of a row.
 static double squares(const struct gb_kernels * k, enum ggml_type type, const void * row, int64_t n) {
-    return type == GGML_TYPE_F32 ? k->dot_f32(n, row, row) : type == GGML_TYPE_F16 ? k->dot_f16(n, row, row) : k->dot_bf16(n, row, row);
+    return type == GGML_TYPE_F32   ? k->dot_f32(n, row, row)
+           : type == GGML_TYPE_F16 ? k->dot_f16(n, row, row)
+                                   : k->dot_bf16(n, row, row);
 }
 
 static void look_at_head(struct tiles * t, struct gb_row at) {
     const struct ggml_tensor *q = t->a->q, *k = t->a->k, *v = t->a->v;
-    const int64_t             h2 = head_of(t->a, at.i2, k->ne[2], q->ne[2]), h3 = head_of(t->a, at.i3, k->ne[3], q->ne[3]);
-    const int64_t             v2 = head_of(t->a, at.i2, v->ne[2], q->ne[2]), v3 = head_of(t->a, at.i3, v->ne[3], q->ne[3]);
-    const int64_t             head = ((h3 * k->ne[2] + h2) * v->ne[3] + v3) * v->ne[2] + v2;
+    const int64_t h2 = head_of(t->a, at.i2, k->ne[2], q->ne[2]), h3 = head_of(t->a, at.i3, k->ne[3], q->ne[3]);
+    const int64_t v2 = head_of(t->a, at.i2, v->ne[2], q->ne[2]), v3 = head_of(t->a, at.i3, v->ne[3], q->ne[3]);
+    const int64_t head = ((h3 * k->ne[2] + h2) * v->ne[3] + v3) * v->ne[2] + v2;
     if (t->looked == head) {
         return;
     }
-    t->looked = head;
+    t->looked    = head;
     t->keys_norm = t->values_norm = 0;
     for (int64_t i = 0; i < t->m; i++) {
         const double norm = squares(t->k, k->type, gb_row_ptr(k, i, h2, h3), t->d);
@@ -244,16 +255,17 @@ static bool may_leave_out(struct tiles * t, const struct tile * tile, struct gb_
     }
     bound = sqrt(bound) * sqrt(t->keys_norm);
     for (int e = 0; e < t->a->n_edits; e++) {
-        bound *= t->a->edits[e].kind == GB_SCORE_SCALE && t->a->edits[e].value > 1 ? (double) t->a->edits[e].value : 1.0;
+        bound *=
+            t->a->edits[e].kind == GB_SCORE_SCALE && t->a->edits[e].value > 1 ? (double) t->a->edits[e].value : 1.0;
     }
     return fine && bound < 1e38 && isfinite(t->values_norm);
 }
 
-// ------------------------------------------------------------------------------------------------------------------ tiles
+// --------------------------------------------------------------------------------------------------------------- tiles
 
 // c[rows x columns] = or += a b over `depth` terms, with which a was packed; b has panels of b_depth terms.
-static void product(const struct gb_kernels * k, int64_t depth, const float * a, int64_t rows, const float * b, int64_t b_depth,
-                    int64_t columns, float * c, int64_t stride, bool accumulate) {
+static void product(const struct gb_kernels * k, int64_t depth, const float * a, int64_t rows, const float * b,
+    int64_t b_depth, int64_t columns, float * c, int64_t stride, bool accumulate) {
     for (int64_t i = 0; i < rows; i += k->gemm_mr) {
         const int mr = (int) GB_MIN(rows - i, (int64_t) k->gemm_mr);
         for (int64_t j = 0; j < columns; j += k->gemm_nr) {
@@ -271,8 +283,8 @@ static void clear(float * x, int64_t from, int64_t to) {
 
 // Scores of query i of the tile become exponentials; the first `seen` keys of the block count.
 static void weigh(struct tiles * t, struct tile * tile, int64_t i, int64_t keys, int64_t seen) {
-    float *     score = t->score + i * KEYS;
-    float *     out   = tile->out + i * t->out_stride;
+    float *     score     = t->score + i * KEYS;
+    float *     out       = tile->out + i * t->out_stride;
     const float block_max = seen > 0 ? t->k->max_f32(seen, score) : -INFINITY, max = GB_MAX(tile->max[i], block_max);
     if (seen <= 0 || max == -INFINITY) { // nothing is seen
         clear(score, 0, keys);
@@ -292,7 +304,8 @@ static void weigh(struct tiles * t, struct tile * tile, int64_t i, int64_t keys,
 static void add_values_seen(struct tiles * t, struct tile * tile, int64_t key0, int64_t keys, int64_t packed) {
     for (int64_t i = 0; i < tile->n; i++) {
         const int64_t seen = GB_MAX((int64_t) 0, GB_MIN(tile->seen[i] - key0, keys));
-        pack(t->k, GGML_TYPE_F32, t->weight, (const char *) (t->score + i * KEYS), KEYS * sizeof(float), 1, seen, t->k->gemm_mr);
+        pack(t->k, GGML_TYPE_F32, t->weight, (const char *) (t->score + i * KEYS), KEYS * sizeof(float), 1, seen,
+            t->k->gemm_mr);
         product(t->k, seen, t->weight, 1, t->values, packed, t->dv, tile->out + i * t->out_stride, t->out_stride, true);
     }
 }
@@ -305,15 +318,17 @@ static void add_values(struct tiles * t, struct tile * tile, int64_t key0, int64
     }
     for (int64_t i = 0; i < tile->n; i += mr) {
         const int64_t rows = GB_MIN(tile->n - i, (int64_t) mr);
-        pack(t->k, GGML_TYPE_F32, t->weight, (const char *) (t->score + i * KEYS), KEYS * sizeof(float), rows, keys, mr);
-        product(t->k, keys, t->weight, rows, t->values, packed, t->dv, tile->out + i * t->out_stride, t->out_stride, true);
+        pack(t->k, GGML_TYPE_F32, t->weight, (const char *) (t->score + i * KEYS), KEYS * sizeof(float), rows, keys,
+            mr);
+        product(t->k, keys, t->weight, rows, t->values, packed, t->dv, tile->out + i * t->out_stride, t->out_stride,
+            true);
     }
 }
 
 static void open_tile(struct tiles * t, struct tile * tile, struct gb_row at, int64_t first) {
-    tile->first = first;
-    tile->n     = GB_MIN(t->a->q->ne[1] - first, (int64_t) QUERIES);
-    tile->end   = 0;
+    tile->first   = first;
+    tile->n       = GB_MIN(t->a->q->ne[1] - first, (int64_t) QUERIES);
+    tile->end     = 0;
     int64_t least = t->m;
     for (int64_t i = 0; i < tile->n; i++) {
         tile->max[i]  = -INFINITY;
@@ -349,7 +364,8 @@ static void close_tile(struct tiles * t, struct tile * tile, struct gb_row at) {
         if (tile->sum[i] != 0) { // else no key was seen: zeros
             t->k->scale_f32(t->dv, out, out, (float) (1.0 / tile->sum[i]));
         }
-        char * to = a->out + (size_t) (tile->first + i) * a->nb[1] + (size_t) at.i2 * a->nb[2] + (size_t) at.i3 * a->nb[3];
+        char * to =
+            a->out + (size_t) (tile->first + i) * a->nb[1] + (size_t) at.i2 * a->nb[2] + (size_t) at.i3 * a->nb[3];
         gb_store(t->k, a->type, t->dv, to, a->nb[0], out);
     }
 }
@@ -378,7 +394,7 @@ static void run_unit(const struct gb_cpu_call * call, struct tiles * t, struct g
     }
 }
 
-// ------------------------------------------------------------------------------------------------------------- the callers
+// --------------------------------------------------------------------------------------------------------- the callers
 
 static bool is_packable(const struct ggml_tensor * t) { // rows are dense and aligned, if the first one is
     const size_t size = ggml_type_size(t->type);
@@ -386,7 +402,8 @@ static bool is_packable(const struct ggml_tensor * t) { // rows are dense and al
 }
 
 bool gb_attention_is_aligned(const struct gb_attention * a) {
-    return (uintptr_t) a->k->data % ggml_type_size(a->k->type) == 0 && (uintptr_t) a->v->data % ggml_type_size(a->v->type) == 0;
+    return (uintptr_t) a->k->data % ggml_type_size(a->k->type) == 0 &&
+           (uintptr_t) a->v->data % ggml_type_size(a->v->type) == 0;
 }
 
 bool gb_attention_is_tiled(const struct gb_attention * a) {

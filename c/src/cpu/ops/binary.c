@@ -1,12 +1,11 @@
 // binary.c - ADD, SUB, MUL, DIV (src[1] repeats over src[0]), ADD1, and ACC and SET, which change a region of a copy of
-// src[0]. ADD and ADD1 also take a quantized src[0] and give a quantized result: runs are dequantized, added, quantized.
+// src[0]. ADD and ADD1 also take a quantized src[0] and give a quantized result: runs are dequantized, added,
+// quantized.
 #include "cpu/ops/elements.h"
 
 // --------------------------------------------------------------------------------------------------------- elementwise
 
-static const char * unsupported2(const struct ggml_tensor * node) {
-    return gb_need_float(node, 2);
-}
+static const char * unsupported2(const struct ggml_tensor * node) { return gb_need_float(node, 2); }
 
 static const char * sum_unsupported(const struct ggml_tensor * node) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
@@ -25,18 +24,18 @@ static const char * sum_unsupported(const struct ggml_tensor * node) {
     return gb_can_store(node) ? NULL : "the result cannot be quantized: its format, or rows that are not whole blocks";
 }
 
-#define ELEMENTWISE(name, kernel, unsupported_)                                                                        \
-    static void map_##name(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * z,     \
-                           const float * x, const float * y) {                                                         \
-        (void) node;                                                                                                   \
-        call->k->kernel(n, z, x, y);                                                                                   \
-    }                                                                                                                  \
-    static void run_##name(const struct gb_cpu_call * call, struct ggml_tensor * node) {                               \
-        gb_run_map2(call, node, map_##name);                                                                           \
-    }                                                                                                                  \
-    const struct gb_cpu_op gb_cpu_op_##name = { .unsupported = unsupported_,                                           \
-                                                .n_tasks     = gb_tasks_map,                                           \
-                                                .run         = run_##name };
+#define ELEMENTWISE(name, kernel, unsupported_)                                                                    \
+    static void map_##name(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * z, \
+        const float * x, const float * y) {                                                                        \
+        (void) node;                                                                                               \
+        call->k->kernel(n, z, x, y);                                                                               \
+    }                                                                                                              \
+    static void run_##name(const struct gb_cpu_call * call, struct ggml_tensor * node) {                           \
+        gb_run_map2(call, node, map_##name);                                                                       \
+    }                                                                                                              \
+    const struct gb_cpu_op gb_cpu_op_##name = {                                                                    \
+        .unsupported = unsupported_, .n_tasks = gb_tasks_map, .run = run_##name                                    \
+    };
 
 ELEMENTWISE(add, add_f32, sum_unsupported)
 ELEMENTWISE(sub, sub_f32, unsupported2)
@@ -55,14 +54,12 @@ gb_map2 * gb_map2_of(const struct ggml_tensor * node) {
 
 // src[1] is one value, read anew for each run: it may lie in the result only if that is one element, hence one run.
 static void map_add1(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * y,
-                     const float * x) {
+    const float * x) {
     const struct ggml_tensor * b = node->src[1];
     call->k->add1_f32(n, y, x, gb_get(b->type, b->data));
 }
 
-static void run_add1(const struct gb_cpu_call * call, struct ggml_tensor * node) {
-    gb_run_map1(call, node, map_add1);
-}
+static void run_add1(const struct gb_cpu_call * call, struct ggml_tensor * node) { gb_run_map1(call, node, map_add1); }
 
 const struct gb_cpu_op gb_cpu_op_add1 = { .unsupported = sum_unsupported, .n_tasks = gb_tasks_map, .run = run_add1 };
 
@@ -135,7 +132,7 @@ static int region_tasks(const struct ggml_tensor * node, int n_threads) {
 }
 
 static void copy_row(const struct gb_cpu_call * call, struct ggml_tensor * dst, char * d,
-                     const struct ggml_tensor * src, const char * s, int64_t n) {
+    const struct ggml_tensor * src, const char * s, int64_t n) {
     if (dst->type == src->type) {
         gb_move(ggml_type_size(dst->type), n, d, dst->nb[0], s, src->nb[0]);
         return;
@@ -162,7 +159,7 @@ static void copy_first_source(const struct gb_cpu_call * call, struct ggml_tenso
 }
 
 static void add_row(const struct gb_cpu_call * call, struct ggml_tensor * dst, char * d, const struct ggml_tensor * src,
-                    const char * s, int64_t n) {
+    const char * s, int64_t n) {
     float x_buf[GB_RUN], y_buf[GB_RUN];
     for (int64_t i = 0; i < n; i += GB_RUN) {
         const int64_t m = GB_MIN(n - i, (int64_t) GB_RUN);
@@ -175,7 +172,7 @@ static void add_row(const struct gb_cpu_call * call, struct ggml_tensor * dst, c
 }
 
 typedef void region_row(const struct gb_cpu_call * call, struct ggml_tensor * dst, char * d,
-                        const struct ggml_tensor * src, const char * s, int64_t n);
+    const struct ggml_tensor * src, const char * s, int64_t n);
 
 static void run_region(const struct gb_cpu_call * call, struct ggml_tensor * dst, region_row * f) {
     const struct region        r = region_of(dst);
@@ -199,13 +196,9 @@ static void run_region(const struct gb_cpu_call * call, struct ggml_tensor * dst
     }
 }
 
-static void run_acc(const struct gb_cpu_call * call, struct ggml_tensor * node) {
-    run_region(call, node, add_row);
-}
+static void run_acc(const struct gb_cpu_call * call, struct ggml_tensor * node) { run_region(call, node, add_row); }
 
-static void run_set(const struct gb_cpu_call * call, struct ggml_tensor * node) {
-    run_region(call, node, copy_row);
-}
+static void run_set(const struct gb_cpu_call * call, struct ggml_tensor * node) { run_region(call, node, copy_row); }
 
 const struct gb_cpu_op gb_cpu_op_acc = { .unsupported = acc_unsupported, .n_tasks = region_tasks, .run = run_acc };
 const struct gb_cpu_op gb_cpu_op_set = { .unsupported = set_unsupported, .n_tasks = region_tasks, .run = run_set };

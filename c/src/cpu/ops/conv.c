@@ -80,17 +80,15 @@ static const char * im2col_unsupported(const struct ggml_tensor * node) { // of 
     return gb_is_float(node->src[1]->type) ? NULL : "type of src[1] must be f32, f16 or bf16";
 }
 
-static size_t im2col_work(const struct ggml_tensor * node, int n_tasks) {
-    return gb_floats_size(node->ne[0], n_tasks);
-}
+static size_t im2col_work(const struct ggml_tensor * node, int n_tasks) { return gb_floats_size(node->ne[0], n_tasks); }
 
 // --------------------------------------------------------------------------------------------------- CONV_TRANSPOSE_1D
 
 enum { SPREAD = 1024 };
 
 // y[l stride + k] += x[l] kernel[k]. False: the run is over.
-static bool spread(const struct gb_cpu_call * call, float * y, const float * x, int64_t n, int64_t stride, const float * kernel,
-                   int64_t width) {
+static bool spread(const struct gb_cpu_call * call, float * y, const float * x, int64_t n, int64_t stride,
+    const float * kernel, int64_t width) {
     for (int64_t l = 0; l < n;) {
         const int64_t piece = l, end = GB_MIN(n, l + SPREAD);
         for (; l < end; l++) {
@@ -141,7 +139,7 @@ static const char * conv_transpose_1d_unsupported(const struct ggml_tensor * nod
 static int conv_transpose_1d_tasks(const struct ggml_tensor * node, int n_threads) {
     const struct ggml_tensor * a = node->src[0];
     return gb_tasks_for((double) gb_rows(node) * (double) node->src[1]->ne[0] * (double) a->ne[0] * (double) a->ne[2],
-                        gb_rows(node), n_threads);
+        gb_rows(node), n_threads);
 }
 
 static size_t conv_transpose_1d_work(const struct ggml_tensor * node, int n_tasks) {
@@ -152,7 +150,7 @@ static size_t conv_transpose_1d_work(const struct ggml_tensor * node, int n_task
 
 // Adds what input channel ic of batch n gives to the plane of output channel oc. False: the run is over.
 static bool add_channel(const struct gb_cpu_call * call, struct ggml_tensor * node, int64_t ic, int64_t oc, int64_t n,
-                        float * scratch) {
+    float * scratch) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1]; // [KW, KH, OC, IC], [W, H, IC, N]
     const int64_t             width = a->ne[0], length = b->ne[0], stride = gb_op_param_i32(node, 0);
     for (int64_t h = 0; h < b->ne[1]; h++) {

@@ -6,13 +6,13 @@
 // quantized the walkers go, too, in whole blocks.
 //
 // Where the source is dense along another dimension than the result, tiles go through registers (kernels: transpose).
-// Else runs of one block of columns are copied for many rows before the next block: the source then finds the cache lines
-// it fetched for one row again at the following rows.
+// Else runs of one block of columns are copied for many rows before the next block: the source then finds the cache
+// lines it fetched for one row again at the following rows.
 #include "cpu/ops/elements.h"
 
 enum { BLOCK_ROWS = 64, STRIDED_COLUMNS = 16 }; // a strided block touches a cache line a column: all must stay in L1
 #define DIRECT_BYTES ((size_t) 1 << 16)         // a unit of plain memory copy
-#define PIECE_BYTES ((size_t) 1 << 20)          // between two of which a thread may stop
+#define PIECE_BYTES  ((size_t) 1 << 20)         // between two of which a thread may stop
 
 struct layout { // of both sides
     int64_t ne[4];
@@ -29,7 +29,7 @@ static int32_t to_i32(float v) { // saturating, NaN becomes 0: every float has a
 }
 
 static void from_ints(const struct gb_kernels * k, enum ggml_type type, int64_t n, char * d, size_t ds, const char * s,
-                      size_t ss) {
+    size_t ss) {
     float buf[GB_RUN];
     for (int64_t i = 0; i < n; i++) {
         buf[i] = (float) gb_get_i32(s + (size_t) i * ss);
@@ -38,7 +38,7 @@ static void from_ints(const struct gb_kernels * k, enum ggml_type type, int64_t 
 }
 
 static void to_ints(const struct gb_kernels * k, enum ggml_type type, int64_t n, char * d, size_t ds, const char * s,
-                    size_t ss) {
+    size_t ss) {
     float buf[GB_RUN];
     gb_load(k, type, n, buf, s, ss);
     for (int64_t i = 0; i < n; i++) {
@@ -52,7 +52,7 @@ static bool is_dense_f32(enum ggml_type type, const char * p, size_t stride) {
 }
 
 static void between_floats(const struct gb_kernels * k, enum ggml_type to, enum ggml_type from, int64_t n, char * d,
-                           size_t ds, const char * s, size_t ss) {
+    size_t ds, const char * s, size_t ss) {
     float buf[GB_RUN];
     if (is_dense_f32(from, s, ss)) {
         gb_store(k, to, n, d, ds, (const float *) (const void *) s);
@@ -68,7 +68,7 @@ static void between_floats(const struct gb_kernels * k, enum ggml_type to, enum 
 
 // n <= GB_RUN elements.
 static void copy_run(const struct gb_kernels * k, enum ggml_type to, enum ggml_type from, int64_t n, char * d,
-                     size_t ds, const char * s, size_t ss) {
+    size_t ds, const char * s, size_t ss) {
     if (to == from) {
         gb_move(ggml_type_size(to), n / ggml_blck_size(to), d, ds, s, ss);
     } else if (from == GGML_TYPE_I32) {
@@ -175,7 +175,7 @@ static bool is_aligned(const struct layout * l, const void * d, const void * s, 
 enum { TILE_ROWS = 32, TILE_COLUMNS = 256 };
 
 static void copy_transposing(const struct gb_cpu_call * call, struct ggml_tensor * dst, const struct ggml_tensor * src,
-                             const struct layout * l, int with) {
+    const struct layout * l, int with) {
     const size_t  size = ggml_type_size(dst->type);
     const int     a = with == 1 ? 2 : 1, b = with == 3 ? 2 : 3; // the other two dims
     const int64_t n0 = gb_div_up(l->ne[0], TILE_ROWS), n1 = gb_div_up(l->ne[with], TILE_COLUMNS);
@@ -185,7 +185,8 @@ static void copy_transposing(const struct gb_cpu_call * call, struct ggml_tensor
         const int64_t plane = u / (n0 * n1), tile = u - plane * n0 * n1;
         const int64_t ib = plane / l->ne[a], ia = plane - ib * l->ne[a];
         const int64_t r = tile / n1 * TILE_ROWS, c = tile % n1 * TILE_COLUMNS;
-        const int64_t rows = GB_MIN(l->ne[0] - r, (int64_t) TILE_ROWS), columns = GB_MIN(l->ne[with] - c, (int64_t) TILE_COLUMNS);
+        const int64_t rows    = GB_MIN(l->ne[0] - r, (int64_t) TILE_ROWS),
+                      columns = GB_MIN(l->ne[with] - c, (int64_t) TILE_COLUMNS);
         void * d = (char *) dst->data + (size_t) r * l->db[0] + (size_t) c * l->db[with] + (size_t) ia * l->db[a] +
                    (size_t) ib * l->db[b];
         const void * s = (const char *) src->data + (size_t) r * l->sb[0] + (size_t) c * l->sb[with] +
@@ -202,7 +203,7 @@ static void copy_transposing(const struct gb_cpu_call * call, struct ggml_tensor
 }
 
 static void copy_blocks(const struct gb_cpu_call * call, struct ggml_tensor * dst, const struct ggml_tensor * src,
-                        const struct layout * l) {
+    const struct layout * l) {
     const bool    dense = l->sb[0] == ggml_type_size(src->type) && l->db[0] == ggml_type_size(dst->type);
     const int64_t width = dense ? GB_RUN : STRIDED_COLUMNS;
     const int64_t cols  = gb_div_up(l->ne[0], width);
@@ -221,7 +222,7 @@ static void copy_blocks(const struct gb_cpu_call * call, struct ggml_tensor * ds
             (const char *) src->data + (size_t) i0 * l->sb[0] + (size_t) i2 * l->sb[2] + (size_t) i3 * l->sb[3];
         for (int64_t i1 = row0; i1 < GB_MIN(row0 + BLOCK_ROWS, l->ne[1]); i1++) {
             copy_run(call->k, dst->type, src->type, n, d + (size_t) i1 * l->db[1], l->db[0], s + (size_t) i1 * l->sb[1],
-                     l->sb[0]);
+                l->sb[0]);
         }
         if (gb_cpu_stopped(call, 2 * n * BLOCK_ROWS)) {
             return;
@@ -328,6 +329,6 @@ static int copy_tasks(const struct ggml_tensor * node, int n_threads) {
 
 const struct gb_cpu_op gb_cpu_op_dup = { .unsupported = copy_unsupported, .n_tasks = copy_tasks, .run = copy_run_node };
 const struct gb_cpu_op gb_cpu_op_cpy = { .unsupported = copy_unsupported, .n_tasks = copy_tasks, .run = copy_run_node };
-const struct gb_cpu_op gb_cpu_op_cont = { .unsupported = copy_unsupported,
-                                          .n_tasks     = copy_tasks,
-                                          .run         = copy_run_node };
+const struct gb_cpu_op gb_cpu_op_cont = {
+    .unsupported = copy_unsupported, .n_tasks = copy_tasks, .run = copy_run_node
+};

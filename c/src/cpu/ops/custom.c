@@ -1,22 +1,22 @@
 // custom.c - operators whose function the user gives: MAP_UNARY, MAP_BINARY (by rows), MAP_CUSTOMn_F32 (one call),
 // MAP_CUSTOMn (one call a thread, at the same time).
 //
-// The functions lie in op_params, which is not aligned for pointers: they are read with memcpy. What they call and handle when it fails
-// does not fail the node.
+// The functions lie in op_params, which is not aligned for pointers: they are read with memcpy. What they call and
+// handle when it fails does not fail the node.
 #include <limits.h>
 
 #include "base/status.h"
 #include "cpu/ops/elements.h"
 
-#define CALL_USER(call)                             \
-    do {                                            \
-        const uint64_t before_ = gb_fail_count();   \
-        call;                                       \
-        gb_forget_failures_since(before_);          \
+#define CALL_USER(call)                           \
+    do {                                          \
+        const uint64_t before_ = gb_fail_count(); \
+        call;                                     \
+        gb_forget_failures_since(before_);        \
     } while (0)
 
 static int one_task(const struct ggml_tensor * node,
-                    int                        n_threads) { // the user's function need not stand two calls at once
+    int                                        n_threads) { // the user's function need not stand two calls at once
     (void) node;
     (void) n_threads;
     return 1;
@@ -46,9 +46,7 @@ static const char * rows_unsupported(const struct ggml_tensor * node, int n_src)
     return node->ne[0] > INT_MAX ? "rows are too long for an int" : NULL;
 }
 
-static const char * map_unary_unsupported(const struct ggml_tensor * node) {
-    return rows_unsupported(node, 1);
-}
+static const char * map_unary_unsupported(const struct ggml_tensor * node) { return rows_unsupported(node, 1); }
 
 static void run_map_unary(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     ggml_unary_op_f32_t fun;
@@ -63,9 +61,7 @@ static void run_map_unary(const struct gb_cpu_call * call, struct ggml_tensor * 
     }
 }
 
-static const char * map_binary_unsupported(const struct ggml_tensor * node) {
-    return rows_unsupported(node, 2);
-}
+static const char * map_binary_unsupported(const struct ggml_tensor * node) { return rows_unsupported(node, 2); }
 
 static void run_map_binary(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     ggml_binary_op_f32_t fun;
@@ -80,12 +76,12 @@ static void run_map_binary(const struct gb_cpu_call * call, struct ggml_tensor *
     }
 }
 
-const struct gb_cpu_op gb_cpu_op_map_unary  = { .unsupported = map_unary_unsupported,
-                                                .n_tasks     = one_task,
-                                                .run         = run_map_unary };
-const struct gb_cpu_op gb_cpu_op_map_binary = { .unsupported = map_binary_unsupported,
-                                                .n_tasks     = one_task,
-                                                .run         = run_map_binary };
+const struct gb_cpu_op gb_cpu_op_map_unary = {
+    .unsupported = map_unary_unsupported, .n_tasks = one_task, .run = run_map_unary
+};
+const struct gb_cpu_op gb_cpu_op_map_binary = {
+    .unsupported = map_binary_unsupported, .n_tasks = one_task, .run = run_map_binary
+};
 
 // ------------------------------------------------------------------------------------------------------- whole tensors
 
@@ -136,24 +132,25 @@ static void run_map_custom2(const struct gb_cpu_call * call, struct ggml_tensor 
 
 static void run_map_custom3(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct custom c = custom_of(node);
-    CALL_USER(((ggml_custom3_op_t) c.fun)(node, node->src[0], node->src[1], node->src[2], call->ith, call->nth, c.userdata));
+    CALL_USER(((ggml_custom3_op_t) c.fun)(node, node->src[0], node->src[1], node->src[2], call->ith, call->nth,
+        c.userdata));
 }
 
-const struct gb_cpu_op gb_cpu_op_map_custom1_f32 = { .unsupported = function_unsupported,
-                                                     .n_tasks     = one_task,
-                                                     .run         = run_map_custom1_f32 };
-const struct gb_cpu_op gb_cpu_op_map_custom2_f32 = { .unsupported = function_unsupported,
-                                                     .n_tasks     = one_task,
-                                                     .run         = run_map_custom2_f32 };
-const struct gb_cpu_op gb_cpu_op_map_custom3_f32 = { .unsupported = function_unsupported,
-                                                     .n_tasks     = one_task,
-                                                     .run         = run_map_custom3_f32 };
-const struct gb_cpu_op gb_cpu_op_map_custom1     = { .unsupported = function_unsupported,
-                                                     .n_tasks     = custom_tasks,
-                                                     .run         = run_map_custom1 };
-const struct gb_cpu_op gb_cpu_op_map_custom2     = { .unsupported = function_unsupported,
-                                                     .n_tasks     = custom_tasks,
-                                                     .run         = run_map_custom2 };
-const struct gb_cpu_op gb_cpu_op_map_custom3     = { .unsupported = function_unsupported,
-                                                     .n_tasks     = custom_tasks,
-                                                     .run         = run_map_custom3 };
+const struct gb_cpu_op gb_cpu_op_map_custom1_f32 = {
+    .unsupported = function_unsupported, .n_tasks = one_task, .run = run_map_custom1_f32
+};
+const struct gb_cpu_op gb_cpu_op_map_custom2_f32 = {
+    .unsupported = function_unsupported, .n_tasks = one_task, .run = run_map_custom2_f32
+};
+const struct gb_cpu_op gb_cpu_op_map_custom3_f32 = {
+    .unsupported = function_unsupported, .n_tasks = one_task, .run = run_map_custom3_f32
+};
+const struct gb_cpu_op gb_cpu_op_map_custom1 = {
+    .unsupported = function_unsupported, .n_tasks = custom_tasks, .run = run_map_custom1
+};
+const struct gb_cpu_op gb_cpu_op_map_custom2 = {
+    .unsupported = function_unsupported, .n_tasks = custom_tasks, .run = run_map_custom2
+};
+const struct gb_cpu_op gb_cpu_op_map_custom3 = {
+    .unsupported = function_unsupported, .n_tasks = custom_tasks, .run = run_map_custom3
+};

@@ -9,18 +9,28 @@
 
 #define N_NAMED 5
 static const char * const bad_float[N_NAMED + 1] = {
-    "type of the result must be f32, f16 or bf16", "type of src[0] must be f32, f16 or bf16",
-    "type of src[1] must be f32, f16 or bf16",     "type of src[2] must be f32, f16 or bf16",
-    "type of src[3] must be f32, f16 or bf16",     "type of src[4] must be f32, f16 or bf16",
+    "type of the result must be f32, f16 or bf16",
+    "type of src[0] must be f32, f16 or bf16",
+    "type of src[1] must be f32, f16 or bf16",
+    "type of src[2] must be f32, f16 or bf16",
+    "type of src[3] must be f32, f16 or bf16",
+    "type of src[4] must be f32, f16 or bf16",
 };
 static const char * const bad_f32[N_NAMED + 1] = {
-    "type of the result must be f32", "type of src[0] must be f32", "type of src[1] must be f32",
-    "type of src[2] must be f32",     "type of src[3] must be f32", "type of src[4] must be f32",
+    "type of the result must be f32",
+    "type of src[0] must be f32",
+    "type of src[1] must be f32",
+    "type of src[2] must be f32",
+    "type of src[3] must be f32",
+    "type of src[4] must be f32",
 };
 static const char * const bad_same[N_NAMED + 1] = {
-    "type of the result is not plain",          "type of src[0] is not that of the result",
-    "type of src[1] is not that of the result", "type of src[2] is not that of the result",
-    "type of src[3] is not that of the result", "type of src[4] is not that of the result",
+    "type of the result is not plain",
+    "type of src[0] is not that of the result",
+    "type of src[1] is not that of the result",
+    "type of src[2] is not that of the result",
+    "type of src[3] is not that of the result",
+    "type of src[4] is not that of the result",
 };
 
 static bool is_f32(enum ggml_type type, enum ggml_type result) {
@@ -33,12 +43,10 @@ static bool is_float(enum ggml_type type, enum ggml_type result) {
     return gb_is_float(type);
 }
 
-static bool is_same(enum ggml_type type, enum ggml_type result) {
-    return type == result;
-}
+static bool is_same(enum ggml_type type, enum ggml_type result) { return type == result; }
 
 static const char * need(const struct ggml_tensor * node, int n_src, bool (*fits)(enum ggml_type, enum ggml_type),
-                         const char * const * messages) {
+    const char * const * messages) {
     for (int i = -1; i < n_src; i++) {
         const struct ggml_tensor * t = i < 0 ? node : node->src[i];
         if (ggml_is_quantized(t->type)) {
@@ -58,13 +66,9 @@ const char * gb_need_float(const struct ggml_tensor * node, int n_src) {
     return need(node, n_src, is_float, bad_float);
 }
 
-const char * gb_need_f32(const struct ggml_tensor * node, int n_src) {
-    return need(node, n_src, is_f32, bad_f32);
-}
+const char * gb_need_f32(const struct ggml_tensor * node, int n_src) { return need(node, n_src, is_f32, bad_f32); }
 
-const char * gb_need_same(const struct ggml_tensor * node, int n_src) {
-    return need(node, n_src, is_same, bad_same);
-}
+const char * gb_need_same(const struct ggml_tensor * node, int n_src) { return need(node, n_src, is_same, bad_same); }
 
 bool gb_rows_are_blocks(const struct ggml_tensor * t) {
     return t->nb[0] == ggml_type_size(t->type) && t->ne[0] % ggml_blck_size(t->type) == 0;
@@ -178,9 +182,9 @@ void gb_store(const struct gb_kernels * k, enum ggml_type type, int64_t n, char 
 // -------------------------------------------------------------------------------------------------------------- moving
 
 // One loop for each element size, so that the compiler sees the constant.
-#define MOVE_LOOP(bytes)                                                                                               \
-    for (int64_t i = 0; i < n; i++) {                                                                                  \
-        memcpy(d + (size_t) i * d_stride, s + (size_t) i * s_stride, bytes);                                           \
+#define MOVE_LOOP(bytes)                                                     \
+    for (int64_t i = 0; i < n; i++) {                                        \
+        memcpy(d + (size_t) i * d_stride, s + (size_t) i * s_stride, bytes); \
     }
 
 void gb_move(size_t size, int64_t n, char * d, size_t d_stride, const char * s, size_t s_stride) {
@@ -257,28 +261,28 @@ static bool is_dense_f32(const struct ggml_tensor * t) {
 
 enum { LONG_RUNS = 128 }; // as many as a long run has, at most: between them a thread may stop
 
-// Without conversions there is nothing that has to fit into a buffer: units go on to the end of the row, at most `last`.
-// Returns how many units the run at u has.
+// Without conversions there is nothing that has to fit into a buffer: units go on to the end of the row, at most
+// `last`. Returns how many units the run at u has.
 static int64_t long_run(const struct space * s, int64_t u, int64_t row, int64_t last) {
     return GB_MIN(GB_MIN(last, (row + 1) * s->runs) - u, (int64_t) LONG_RUNS);
 }
 
 void gb_run_map1(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_map1 * f) {
-    const struct ggml_tensor * a = node->src[0];
-    const struct space         s = space_of(node, 1);
+    const struct ggml_tensor * a      = node->src[0];
+    const struct space         s      = space_of(node, 1);
     const bool                 direct = is_dense_f32(node) && is_dense_f32(a);
     float                      x_buf[GB_RUN], y_buf[GB_RUN];
     int64_t                    first, last, units;
     gb_cpu_share(call, s.units, &first, &last);
     for (int64_t u = first; u < last; u += units) {
-        const int64_t row           = u == 0 ? 0 : u / s.runs;
-        units                       = direct ? long_run(&s, u, row, last) : 1;
-        const int64_t       i0      = (u - row * s.runs) * GB_RUN;
-        const int64_t       n       = GB_MIN(s.n0 - i0, units * GB_RUN);
-        const struct gb_row r   = gb_row_at(node, row);
-        char *              p   = gb_row_of(node, r) + gb_offset(node, i0);
-        const float *       x   = gb_in(call->k, a, gb_row_of(a, r) + gb_offset(a, i0), n, x_buf);
-        float *             y   = gb_out(node, p, n, y_buf);
+        const int64_t row      = u == 0 ? 0 : u / s.runs;
+        units                  = direct ? long_run(&s, u, row, last) : 1;
+        const int64_t       i0 = (u - row * s.runs) * GB_RUN;
+        const int64_t       n  = GB_MIN(s.n0 - i0, units * GB_RUN);
+        const struct gb_row r  = gb_row_at(node, row);
+        char *              p  = gb_row_of(node, r) + gb_offset(node, i0);
+        const float *       x  = gb_in(call->k, a, gb_row_of(a, r) + gb_offset(a, i0), n, x_buf);
+        float *             y  = gb_out(node, p, n, y_buf);
         f(call, node, n, y, x);
         gb_put(call->k, node, p, n, y);
         if (gb_cpu_stopped(call, gb_store_work(node->type, n))) {
@@ -289,7 +293,7 @@ void gb_run_map1(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_
 
 // n values of the row of b at p from (repeated) index i0 on.
 static const float * repeated_in(const struct gb_cpu_call * call, const struct ggml_tensor * b, const char * p,
-                                 int64_t i0, int64_t n, bool whole, float * buf) {
+    int64_t i0, int64_t n, bool whole, float * buf) {
     if (whole) { // as long as the result's row
         return gb_in(call->k, b, p + (size_t) i0 * b->nb[0], n, buf);
     }
@@ -318,22 +322,21 @@ void gb_run_map2(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_
     const struct ggml_tensor * a = node->src[0];
     const struct ggml_tensor * b = node->src[1];
     const struct space         s = space_of(node, 2);
-    const bool                 direct =
-        is_dense_f32(node) && is_dense_f32(a) && is_dense_f32(b) && (s.flat || b->ne[0] == s.n0);
-    float                      x_buf[GB_RUN], y_buf[GB_RUN], z_buf[GB_RUN];
-    int64_t                    first, last, units;
+    const bool direct = is_dense_f32(node) && is_dense_f32(a) && is_dense_f32(b) && (s.flat || b->ne[0] == s.n0);
+    float      x_buf[GB_RUN], y_buf[GB_RUN], z_buf[GB_RUN];
+    int64_t    first, last, units;
     gb_cpu_share(call, gb_is_empty(b) ? 0 : s.units, &first, &last);
     for (int64_t u = first; u < last; u += units) {
-        const int64_t row           = u == 0 ? 0 : u / s.runs;
-        units                       = direct ? long_run(&s, u, row, last) : 1;
-        const int64_t       i0      = (u - row * s.runs) * GB_RUN;
-        const int64_t       n       = GB_MIN(s.n0 - i0, units * GB_RUN);
-        const struct gb_row r   = gb_row_at(node, row);
-        char *              p   = gb_row_of(node, r) + gb_offset(node, i0);
-        const char *        q   = repeated_row(b, r);
-        const float *       x   = gb_in(call->k, a, gb_row_of(a, r) + gb_offset(a, i0), n, x_buf);
-        const float *       y   = repeated_in(call, b, q, i0, n, s.flat || b->ne[0] == s.n0, y_buf);
-        float *             z   = gb_out(node, p, n, z_buf);
+        const int64_t row      = u == 0 ? 0 : u / s.runs;
+        units                  = direct ? long_run(&s, u, row, last) : 1;
+        const int64_t       i0 = (u - row * s.runs) * GB_RUN;
+        const int64_t       n  = GB_MIN(s.n0 - i0, units * GB_RUN);
+        const struct gb_row r  = gb_row_at(node, row);
+        char *              p  = gb_row_of(node, r) + gb_offset(node, i0);
+        const char *        q  = repeated_row(b, r);
+        const float *       x  = gb_in(call->k, a, gb_row_of(a, r) + gb_offset(a, i0), n, x_buf);
+        const float *       y  = repeated_in(call, b, q, i0, n, s.flat || b->ne[0] == s.n0, y_buf);
+        float *             z  = gb_out(node, p, n, z_buf);
         f(call, node, n, z, x, y);
         gb_put(call->k, node, p, n, z);
         if (gb_cpu_stopped(call, gb_store_work(node->type, n))) {

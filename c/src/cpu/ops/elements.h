@@ -54,8 +54,8 @@ static inline float gb_get_f32(const char * p) {
 
 // ---------------------------------------------------------------------------------------------------------------- runs
 
-// n values of a float type at p, `stride` bytes apart, to and from dense f32. Any n. Of a quantized type: n / block size
-// blocks, one after the other.
+// n values of a float type at p, `stride` bytes apart, to and from dense f32. Any n. Of a quantized type: n / block
+// size blocks, one after the other.
 void gb_load(const struct gb_kernels * k, enum ggml_type type, int64_t n, float * y, const char * p, size_t stride);
 void gb_store(const struct gb_kernels * k, enum ggml_type type, int64_t n, char * p, size_t stride, const float * x);
 
@@ -70,7 +70,7 @@ static inline size_t gb_offset(const struct ggml_tensor * t, int64_t i0) {
 
 // The n values at p (an element of t, going on along dim 0): in place when possible, else in buf.
 static inline const float * gb_in(const struct gb_kernels * k, const struct ggml_tensor * t, const char * p, int64_t n,
-                                  float * buf) {
+    float * buf) {
     if (gb_is_direct(t, p, n)) {
         return (const float *) (const void *) p;
     }
@@ -84,7 +84,7 @@ static inline float * gb_out(const struct ggml_tensor * t, char * p, int64_t n, 
 }
 
 static inline void gb_put(const struct gb_kernels * k, const struct ggml_tensor * t, char * p, int64_t n,
-                          const float * values) {
+    const float * values) {
     if ((const void *) values != (const void *) p) {
         gb_store(k, t->type, n, p, t->nb[0], values);
     }
@@ -116,28 +116,20 @@ static inline bool gb_is_empty(const struct ggml_tensor * t) {
     return t->ne[0] == 0 || t->ne[1] == 0 || t->ne[2] == 0 || t->ne[3] == 0;
 }
 
-#define GB_MAX_COUNT                                                                                                   \
+#define GB_MAX_COUNT \
     ((int64_t) 1 << 48) // elements; larger tensors are views that repeat memory, and refused: sizes cannot overflow
 
-static inline int64_t gb_count(const struct ggml_tensor * t) {
-    return ggml_nelements(t);
-}
+static inline int64_t gb_count(const struct ggml_tensor * t) { return ggml_nelements(t); }
 
-static inline int64_t gb_rows(const struct ggml_tensor * t) {
-    return ggml_nrows(t);
-}
+static inline int64_t gb_rows(const struct ggml_tensor * t) { return ggml_nrows(t); }
 
-static inline int64_t gb_div_up(int64_t a, int64_t b) {
-    return (a + b - 1) / b;
-}
+static inline int64_t gb_div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Scratch is handed out in whole cache lines, so that threads do not share one.
-static inline size_t gb_lines(size_t bytes) {
-    return (bytes + 63) & ~(size_t) 63;
-}
+static inline size_t gb_lines(size_t bytes) { return (bytes + 63) & ~(size_t) 63; }
 
 static inline float * gb_my_floats(const struct gb_cpu_call * call,
-                                   int64_t                    n) { // this thread's share of work sized for n each
+    int64_t                                                   n) { // this thread's share of work sized for n each
     return (float *) (void *) ((char *) call->work + (size_t) call->ith * gb_lines((size_t) n * sizeof(float)));
 }
 
@@ -161,12 +153,13 @@ int gb_tasks_dst_rows(const struct ggml_tensor * node, int n_threads);
 
 // y = f(x) on one run; y may be x. `node` gives the parameters.
 typedef void gb_map1(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * y,
-                     const float * x);
+    const float * x);
 // z = f(x, y) on one run; z may be x or y.
 typedef void gb_map2(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * z,
-                     const float * x, const float * y);
+    const float * x, const float * y);
 
-// What the node does to dense runs of f32: of its first source (unary.c), of its two sources (binary.c); NULL: it is no such operator.
+// What the node does to dense runs of f32: of its first source (unary.c), of its two sources (binary.c); NULL: it is no
+// such operator.
 gb_map1 * gb_map1_of(const struct ggml_tensor * node);
 gb_map2 * gb_map2_of(const struct ggml_tensor * node);
 

@@ -1,13 +1,14 @@
-// gemm.c - the engine of the matrix products: a blocked product on packed panels of floats, of pairs of bfloat16, or of bytes where the
-// weights are quantized (gemm_bytes.h). Few rows go another way (gemm_dots.c).
+// gemm.c - the engine of the matrix products: a blocked product on packed panels of floats, of pairs of bfloat16, or of
+// bytes where the weights are quantized (gemm_bytes.h). Few rows go another way (gemm_dots.c).
 //
-// Blocked: the threads pack rows of x together, as f32 panels of gemm_mr rows (k-major), into shared memory. Then they take jobs, a block
-// of panels times a chunk of columns, from a common counter; for each stretch of KC terms a job packs its columns of w into memory of its
-// own thread (where they stay in cache) and runs over the tiles. Weights are thus converted on the fly and stay where they are. When x is
-// larger than the scratch memory this happens in rounds.
+// Blocked: the threads pack rows of x together, as f32 panels of gemm_mr rows (k-major), into shared memory. Then they
+// take jobs, a block of panels times a chunk of columns, from a common counter; for each stretch of KC terms a job
+// packs its columns of w into memory of its own thread (where they stay in cache) and runs over the tiles. Weights are
+// thus converted on the fly and stay where they are. When x is larger than the scratch memory this happens in rounds.
 //
-// The invariant: how a result is computed (which path, in which stretches of k) depends on the shapes alone, never on the number of
-// threads, on the scratch size or on who takes which job. So results are the same bits for every number of threads.
+// The invariant: how a result is computed (which path, in which stretches of k) depends on the shapes alone, never on
+// the number of threads, on the scratch size or on who takes which job. So results are the same bits for every number
+// of threads.
 #include "cpu/ops/gemm.h"
 
 #include <stdatomic.h>
@@ -15,18 +16,19 @@
 #include "base/fp16.h"
 #include "cpu/ops/gemm_impl.h"
 
-#define KC 512         // terms a stretch: a panel of rows stays in the first-level cache
-#define KC_BYTES 512   // of bytes: whole blocks
-#define NC 128         // columns a chunk, at most; a multiple of every gemm_nr: packed, a stretch of them stays in the second-level cache
-#define NC_BYTES 128
-#define BLOCK_ROWS 1104 // rows a block, about
+#define KC       512 // terms a stretch: a panel of rows stays in the first-level cache
+#define KC_BYTES 512 // of bytes: whole blocks
+// columns a chunk, at most; a multiple of every gemm_nr: packed, a stretch of them stays in the second-level cache
+#define NC               128
+#define NC_BYTES         128
+#define BLOCK_ROWS       1104 // rows a block, about
 #define BLOCK_ROWS_BYTES 768
-#define SUPER_MAX 256  // elements of the largest quantized block
-#define MR_MAX 16
-#define NR_MAX 64
-#define ROUND_BYTES (1 << 20)      // of packed rows for each thread, unless that is less than
-#define ROUND_ROWS 768             // rows, for which w is worth packing,
-#define ROUND_BYTES_MAX (64 << 20) // if these do not take more than that
+#define SUPER_MAX        256 // elements of the largest quantized block
+#define MR_MAX           16
+#define NR_MAX           64
+#define ROUND_BYTES      (1 << 20)  // of packed rows for each thread, unless that is less than
+#define ROUND_ROWS       768        // rows, for which w is worth packing,
+#define ROUND_BYTES_MAX  (64 << 20) // if these do not take more than that
 
 struct panel {
     float * dst[MR_MAX];
@@ -46,15 +48,15 @@ struct shared { // at the start of the scratch memory; written by thread 0 befor
 
 struct layout { // of the scratch memory
     struct shared * shared;
-    float *         w;       // this thread's packed chunk: KC * NC floats
-    float *         rows;    // this thread's dequantized rows, if there are any: ROWS_FLOATS
-    float *         x;       // capacity panels of gemm_mr * k floats
-    struct panel *  panels;  // capacity
-    struct block *  blocks;  // capacity
+    float *         w;      // this thread's packed chunk: KC * NC floats
+    float *         rows;   // this thread's dequantized rows, if there are any: ROWS_FLOATS
+    float *         x;      // capacity panels of gemm_mr * k floats
+    struct panel *  panels; // capacity
+    struct block *  blocks; // capacity
     int64_t         capacity;
 };
 
-// ------------------------------------------------------------------------------------------------------------------ sizes
+// --------------------------------------------------------------------------------------------------------------- sizes
 
 // What dequantizing takes: KC terms of each row of a panel, or all blocks of one term that a chunk of columns touches.
 enum { ROWS_FLOATS = KC * NR_MAX };
@@ -70,7 +72,8 @@ static size_t rows_floats(const struct gb_gemm * p) {
 
 // Weights of bfloat16 with floats that may be rounded to it.
 static bool may_use_pairs(const struct gb_gemm * p) {
-    return !p->exact && p->w.type == GGML_TYPE_BF16 && p->x.type == GGML_TYPE_F32 && p->k % 2 == 0 && gb_gemm_is_dense(&p->w) && gb_gemm_is_dense(&p->x);
+    return !p->exact && p->w.type == GGML_TYPE_BF16 && p->x.type == GGML_TYPE_F32 && p->k % 2 == 0 &&
+           gb_gemm_is_dense(&p->w) && gb_gemm_is_dense(&p->x);
 }
 
 // How the blocked product computes: on panels of floats, of bytes, or of pairs of bfloat16.
@@ -89,7 +92,9 @@ static struct way way_of(const struct gb_gemm * p, const struct gb_kernels * k) 
     if (k->fast_bf16 && may_use_pairs(p)) {
         return (struct way){ .pairs = true, .mr = k->gemm_mr, .nr = k->gemm_nr, .stretch = 2 * KC };
     }
-    return (struct way){ .mr = k->gemm_mr, .nr = k->gemm_nr, .stretch = is_quantized(p) ? KC / SUPER_MAX * SUPER_MAX : KC };
+    return (struct way){
+        .mr = k->gemm_mr, .nr = k->gemm_nr, .stretch = is_quantized(p) ? KC / SUPER_MAX * SUPER_MAX : KC
+    };
 }
 
 // Floats that k terms of a row of x take in a panel, and those of a column of w.
@@ -113,20 +118,19 @@ size_t gb_gemm_work_size(const struct gb_gemm * p, int n_tasks) {
     if (gb_gemm_uses_dots(p)) {
         return GB_MAX(few, gb_gemm_dots_work_size(p));
     }
-    // Levels differ in gemm_mr (at least 4): a row's share of what belongs to its panel is below ROW_EXTRA for all of them.
+    // Levels differ in gemm_mr (at least 4): a row's share of what belongs to its panel is below ROW_EXTRA for all of
+    // them.
     enum { ROW_EXTRA = (sizeof(struct panel) + sizeof(struct block)) / 4 + 1 };
     const int64_t floats = gb_gemm_uses_bytes(p) ? gb_bytes_row_floats(p->k, GB_BYTES_HALVES) : p->k;
-    const size_t row    = (size_t) floats * sizeof(float) + ROW_EXTRA;
-    const size_t padded = (size_t) (p->total + p->n_groups * (MR_MAX - 1));
-    const size_t least  = GB_MAX(MR_MAX, GB_MIN(ROUND_ROWS, ROUND_BYTES_MAX / row));
-    const size_t round  = GB_MAX(least, (size_t) n_tasks * ROUND_BYTES / row);
-    const size_t own    = (KC * NC + rows_floats(p)) * sizeof(float);
+    const size_t  row    = (size_t) floats * sizeof(float) + ROW_EXTRA;
+    const size_t  padded = (size_t) (p->total + p->n_groups * (MR_MAX - 1));
+    const size_t  least  = GB_MAX(MR_MAX, GB_MIN(ROUND_ROWS, ROUND_BYTES_MAX / row));
+    const size_t  round  = GB_MAX(least, (size_t) n_tasks * ROUND_BYTES / row);
+    const size_t  own    = (KC * NC + rows_floats(p)) * sizeof(float);
     return GB_MAX(few, sizeof(struct shared) + (size_t) n_tasks * own + GB_MIN(padded, round) * row + 3 * 64);
 }
 
-static char * align_up(char * p) {
-    return p + (64 - (uintptr_t) p % 64) % 64;
-}
+static char * align_up(char * p) { return p + (64 - (uintptr_t) p % 64) % 64; }
 
 static struct layout lay_out(const struct gb_cpu_call * call, const struct gb_gemm * p, const struct way * way) {
     const size_t  panel_size = (size_t) way->mr * (size_t) row_floats(way, p->k) * sizeof(float);
@@ -137,15 +141,16 @@ static struct layout lay_out(const struct gb_cpu_call * call, const struct gb_ge
     float * const x          = rows + (size_t) call->nth * rows_floats(p);
     struct layout l          = { .shared = (struct shared *) start, .x = x };
 
-    l.w        = w + (size_t) call->ith * KC * NC;
-    l.rows     = rows + (size_t) call->ith * rows_floats(p);
-    l.capacity = (int64_t) ((size_t) (end - (char *) x - 64) / (panel_size + sizeof(struct panel) + sizeof(struct block)));
-    l.panels   = (struct panel *) align_up((char *) x + (size_t) l.capacity * panel_size);
-    l.blocks   = (struct block *) (l.panels + l.capacity);
+    l.w    = w + (size_t) call->ith * KC * NC;
+    l.rows = rows + (size_t) call->ith * rows_floats(p);
+    l.capacity =
+        (int64_t) ((size_t) (end - (char *) x - 64) / (panel_size + sizeof(struct panel) + sizeof(struct block)));
+    l.panels = (struct panel *) align_up((char *) x + (size_t) l.capacity * panel_size);
+    l.blocks = (struct block *) (l.panels + l.capacity);
     return l;
 }
 
-// ---------------------------------------------------------------------------------------------------------------- packing
+// ------------------------------------------------------------------------------------------------------------- packing
 
 static float element(enum ggml_type type, const char * p) {
     switch (type) {
@@ -173,7 +178,7 @@ static bool are_adjacent(const void * const * rows, int n, size_t step) {
 }
 
 static void pack_blocks(const struct gb_kernels * kernels, enum ggml_type type, int64_t k, int n, int width, float * y,
-                        const void * const * rows, float * buf) {
+    const void * const * rows, float * buf) {
     const void * x[NR_MAX];
     for (int i = 0; i < n; i++) {
         x[i] = buf + i * k;
@@ -191,7 +196,8 @@ static void prefetch_rows(const struct gb_gemm_operand * o, const void * const *
 }
 
 // Floats as a panel of pairs of bfloat16.
-static void pack_rounded(const struct gb_kernels * kernels, int64_t k, int n, int width, float * y, const void * const * rows, float * buf) {
+static void pack_rounded(const struct gb_kernels * kernels, int64_t k, int n, int width, float * y,
+    const void * const * rows, float * buf) {
     const void * x[MR_MAX];
     for (int i = 0; i < n; i++) {
         x[i] = buf + i * (k / 2);
@@ -201,8 +207,8 @@ static void pack_rounded(const struct gb_kernels * kernels, int64_t k, int n, in
 }
 
 // y[j * width + i] = rows[i][j], zero for i >= n. buf: ROWS_FLOATS if the operand is quantized.
-static void pack(const struct gb_kernels * kernels, const struct gb_gemm_operand * o, int64_t k, int n, int width, float * y,
-                 const void * const * rows, float * buf) {
+static void pack(const struct gb_kernels * kernels, const struct gb_gemm_operand * o, int64_t k, int n, int width,
+    float * y, const void * const * rows, float * buf) {
     if (ggml_is_quantized(o->type)) {
         pack_blocks(kernels, o->type, k, n, width, y, rows, buf);
         return;
@@ -229,7 +235,7 @@ static void pack(const struct gb_kernels * kernels, const struct gb_gemm_operand
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------- panels
+// -------------------------------------------------------------------------------------------------------------- panels
 
 struct cursor { // a panel: number `i` of group `g`
     int64_t g, i;
@@ -270,7 +276,8 @@ static void cursor_next_group(const struct gb_gemm * p, struct cursor * c, int m
     } while (c->g < p->n_groups && group_panels(p, c->g, mr) == 0);
 }
 
-static int64_t cut_blocks(const struct gb_gemm * p, int64_t first, int64_t n, int64_t block_panels, int mr, struct block * blocks) {
+static int64_t cut_blocks(const struct gb_gemm * p, int64_t first, int64_t n, int64_t block_panels, int mr,
+    struct block * blocks) {
     int64_t count = 0;
     for (int64_t done = 0; done < n; count++) {
         const struct cursor c    = cursor_at(p, first + done, mr);
@@ -281,7 +288,7 @@ static int64_t cut_blocks(const struct gb_gemm * p, int64_t first, int64_t n, in
     return count;
 }
 
-// ------------------------------------------------------------------------------------------------------------------- jobs
+// ---------------------------------------------------------------------------------------------------------------- jobs
 
 struct round {
     const struct gb_cpu_call * call;
@@ -315,12 +322,14 @@ static void cut_jobs(const struct round * r) {
     }
 }
 
-// Terms k0 .. k0 + kc - 1 of panel i. A stretch of all panels lies together: what a block reads between two changes of w is contiguous.
+// Terms k0 .. k0 + kc - 1 of panel i. A stretch of all panels lies together: what a block reads between two changes of
+// w is contiguous.
 static float * panel_at(const struct round * r, int64_t i, int64_t k0, int64_t kc) {
     return r->l.x + (size_t) (row_floats(&r->way, k0) * r->n + i * row_floats(&r->way, kc)) * (size_t) r->way.mr;
 }
 
-static void tile(const struct round * r, int64_t kc, const float * x, const float * w, float * dst, int64_t ld, int mr, int nr, bool accumulate) {
+static void tile(const struct round * r, int64_t kc, const float * x, const float * w, float * dst, int64_t ld, int mr,
+    int nr, bool accumulate) {
     const struct gb_kernels * k = r->call->k;
     if (r->way.bytes) {
         k->gemm_tile_q8(kc, gb_bytes_tile_kind(&r->way.unpack), x, w, dst, ld, mr, nr, accumulate);
@@ -332,8 +341,8 @@ static void tile(const struct round * r, int64_t kc, const float * x, const floa
 }
 
 // A tile whose rows of dst are scattered goes through a small array.
-static void tile_scattered(const struct round * r, int64_t kc, const float * x, const float * w, const struct panel * panel, int64_t column,
-                           int nr, bool accumulate) {
+static void tile_scattered(const struct round * r, int64_t kc, const float * x, const float * w,
+    const struct panel * panel, int64_t column, int nr, bool accumulate) {
     float results[MR_MAX * NR_MAX];
     tile(r, kc, x, w, results, NR_MAX, panel->rows, nr, false);
     for (int i = 0; i < panel->rows; i++) {
@@ -347,7 +356,8 @@ static void tile_scattered(const struct round * r, int64_t kc, const float * x, 
 }
 
 // The same for blocks that lie along the columns: term by term, all blocks that the chunk touches.
-static void pack_columns_across(const struct round * r, const struct gb_gemm_matrix * w, int64_t column, int n, int64_t k0, int64_t kc) {
+static void pack_columns_across(const struct round * r, const struct gb_gemm_matrix * w, int64_t column, int n,
+    int64_t k0, int64_t kc) {
     const enum ggml_type type  = r->p->w.type;
     const int64_t        block = ggml_blck_size(type);
     const int            nr    = r->call->k->gemm_nr;
@@ -365,7 +375,8 @@ static void pack_columns_across(const struct round * r, const struct gb_gemm_mat
     }
 }
 
-static void pack_columns(const struct round * r, const struct gb_gemm_matrix * w, int64_t column, int n, int64_t k0, int64_t kc) {
+static void pack_columns(const struct round * r, const struct gb_gemm_matrix * w, int64_t column, int n, int64_t k0,
+    int64_t kc) {
     const int nr = r->way.nr;
     for (int j = 0; j < n; j += nr) {
         float *      y = r->l.w + (size_t) j * (size_t) column_floats(&r->way, kc);
@@ -384,8 +395,8 @@ static void pack_columns(const struct round * r, const struct gb_gemm_matrix * w
     }
 }
 
-// Weights that are packed next: `bytes` of each of n columns. They are asked for bit by bit, before each tile: memory takes only so many
-// requests at a time, and whoever asks for more waits.
+// Weights that are packed next: `bytes` of each of n columns. They are asked for bit by bit, before each tile: memory
+// takes only so many requests at a time, and whoever asks for more waits.
 struct ahead {
     const char * data;
     size_t       nb_m, bytes;
@@ -400,9 +411,10 @@ static void ask(struct ahead * a) {
     a->tile++;
 }
 
-// All panels of the block times the packed columns, terms k0 .. k0 + kc - 1. A panel passes by once: of memory beyond the second-level cache
-// little is read, and dst is written in longer pieces. False: the run is over.
-static bool multiply(const struct round * r, const struct block * b, int64_t column, int n, int64_t k0, int64_t kc, struct ahead * ahead) {
+// All panels of the block times the packed columns, terms k0 .. k0 + kc - 1. A panel passes by once: of memory beyond
+// the second-level cache little is read, and dst is written in longer pieces. False: the run is over.
+static bool multiply(const struct round * r, const struct block * b, int64_t column, int n, int64_t k0, int64_t kc,
+    struct ahead * ahead) {
     const int nr = r->way.nr;
     ahead->tiles = b->n * ((n + nr - 1) / nr);
     for (int64_t i = b->first; i < b->first + b->n; i++) {
@@ -440,11 +452,11 @@ static struct ahead weights_of(const struct round * r, int64_t job, int64_t k0) 
         return (struct ahead){ .n = 0 };
     }
     const int64_t               column = job % s->n_chunks * s->chunk, kc = GB_MIN(r->p->k - k0, r->way.stretch);
-    const struct gb_gemm_matrix w      = r->p->w_of(r->p, r->l.blocks[job / s->n_chunks].g);
-    return (struct ahead){ .data  = w.data + (size_t) column * w.nb_m + gb_gemm_term_offset(&r->p->w, k0),
-                           .nb_m  = w.nb_m,
-                           .bytes = gb_gemm_term_offset(&r->p->w, kc),
-                           .n     = GB_MIN(r->p->m - column, s->chunk) };
+    const struct gb_gemm_matrix w = r->p->w_of(r->p, r->l.blocks[job / s->n_chunks].g);
+    return (struct ahead){ .data = w.data + (size_t) column * w.nb_m + gb_gemm_term_offset(&r->p->w, k0),
+        .nb_m                    = w.nb_m,
+        .bytes                   = gb_gemm_term_offset(&r->p->w, kc),
+        .n                       = GB_MIN(r->p->m - column, s->chunk) };
 }
 
 static void run_job(const struct round * r, int64_t job) {

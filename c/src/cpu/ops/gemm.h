@@ -1,7 +1,9 @@
-// gemm.h - the engine behind MUL_MAT, MUL_MAT_ID and OUT_PROD: dst row r of group g = sum over k of x(g, r)[k] w(g)[.][k].
+// gemm.h - the engine behind MUL_MAT, MUL_MAT_ID and OUT_PROD: dst row r of group g = sum over k of x(g, r)[k]
+// w(g)[.][k].
 //
-// A group is a set of rows of x that meet the same matrix w: one slice of `a` with all the slices of `b` that are broadcast over it,
-// or the tokens of one expert. An op describes its groups in a gb_gemm; every thread of the node then calls gb_gemm_run.
+// A group is a set of rows of x that meet the same matrix w: one slice of `a` with all the slices of `b` that are
+// broadcast over it, or the tokens of one expert. An op describes its groups in a gb_gemm; every thread of the node
+// then calls gb_gemm_run.
 #ifndef GB_CPU_OPS_GEMM_H
 #define GB_CPU_OPS_GEMM_H
 
@@ -23,25 +25,26 @@ struct gb_gemm_row {
     float *      dst; // m results
 };
 
-// What happens to results as soon as they are complete, while they are in a near cache: n of them, from dst on, which is column `column`
-// of its row. Every result once, by any thread.
+// What happens to results as soon as they are complete, while they are in a near cache: n of them, from dst on, which
+// is column `column` of its row. Every result once, by any thread.
 struct gb_gemm_epilogue {
-    void (*finish)(const struct gb_cpu_call * call, const struct gb_gemm_epilogue * e, float * dst, int64_t column, int64_t n);
+    void (*finish)(const struct gb_cpu_call * call, const struct gb_gemm_epilogue * e, float * dst, int64_t column,
+        int64_t n);
     const void * context;
 };
 
 struct gb_gemm {
-    int64_t                m, k;     // results in a row, terms in a sum
+    int64_t                m, k; // results in a row, terms in a sum
     int64_t                n_groups;
-    int64_t                rows;     // rows of each group, or, when groups differ, an upper bound
-    int64_t                total;    // rows of all groups
-    const int64_t *        first;    // NULL, or n_groups + 1 values: group g has rows first[g] .. first[g + 1] - 1
+    int64_t                rows;  // rows of each group, or, when groups differ, an upper bound
+    int64_t                total; // rows of all groups
+    const int64_t *        first; // NULL, or n_groups + 1 values: group g has rows first[g] .. first[g + 1] - 1
     struct gb_gemm_operand w, x;
-    bool                   exact;    // no activations in fewer bits than they have (GGML_PREC_F32)
+    bool                   exact;             // no activations in fewer bits than they have (GGML_PREC_F32)
     const struct gb_gemm_epilogue * epilogue; // NULL: none
-    const void *           context;  // of the two functions
+    const void *                    context;  // of the two functions
     struct gb_gemm_matrix (*w_of)(const struct gb_gemm * p, int64_t g);
-    struct gb_gemm_row    (*row_of)(const struct gb_gemm * p, int64_t g, int64_t r);
+    struct gb_gemm_row (*row_of)(const struct gb_gemm * p, int64_t g, int64_t r);
 };
 
 // Asks for memory that will be read soon. Any address will do.
@@ -62,6 +65,7 @@ int    gb_gemm_n_tasks(const struct gb_gemm * p, int n_threads);
 void   gb_gemm_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
 
 // MUL_MAT (mul_mat.c) with an epilogue.
-void gb_mul_mat_run_with(const struct gb_cpu_call * call, const struct ggml_tensor * node, const struct gb_gemm_epilogue * epilogue);
+void gb_mul_mat_run_with(const struct gb_cpu_call * call, const struct ggml_tensor * node,
+    const struct gb_gemm_epilogue * epilogue);
 
 #endif // GB_CPU_OPS_GEMM_H

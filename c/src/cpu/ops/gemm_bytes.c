@@ -1,11 +1,12 @@
-// gemm_bytes.c - the part of the matrix products that works on bytes: which kernel unpacks a format, packing, rows of activations.
+// gemm_bytes.c - the part of the matrix products that works on bytes: which kernel unpacks a format, packing, rows of
+// activations.
 #include "cpu/ops/gemm_bytes.h"
 
 #include "tensor/quant/quant.h"
 
 #define DOT_ROWS 4 // that dot_q8 takes at a time
 
-// --------------------------------------------------------------------------------------------------------------- formats
+// ------------------------------------------------------------------------------------------------------------- formats
 
 struct gb_unpack gb_unpack_of(const struct gb_kernels * k, enum ggml_type type) {
     enum { H = GB_BYTES_HALVES, W = GB_BYTES_WIDE };
@@ -41,10 +42,11 @@ bool gb_has_unpack(enum ggml_type type) { // the same at every level
     return gb_unpack_of(gb_kernels_default(), type).fn != NULL;
 }
 
-// --------------------------------------------------------------------------------------------------------------- packing
+// ------------------------------------------------------------------------------------------------------------- packing
 
 // Rows of `k` floats, one after the other, as a panel.
-static float * pack_part(const struct gb_kernels * kernels, int64_t k, int n, int width, float * y, const float * rows) {
+static float * pack_part(const struct gb_kernels * kernels, int64_t k, int n, int width, float * y,
+    const float * rows) {
     const void * x[GB_GEMM_MAX];
     for (int i = 0; i < n; i++) {
         x[i] = rows + i * k;
@@ -53,8 +55,8 @@ static float * pack_part(const struct gb_kernels * kernels, int64_t k, int n, in
     return y + k * width;
 }
 
-void gb_bytes_pack_rows(const struct gb_kernels * kernels, const struct gb_unpack * unpack, int64_t k, int n, int width, float * y,
-                        const void * const * x) {
+void gb_bytes_pack_rows(const struct gb_kernels * kernels, const struct gb_unpack * unpack, int64_t k, int n, int width,
+    float * y, const void * const * x) {
     float * const d = y + width * (k / 4);
     float * const s = d + width * (k / 32);
     for (int i = 0; i < n; i++) {
@@ -62,8 +64,8 @@ void gb_bytes_pack_rows(const struct gb_kernels * kernels, const struct gb_unpac
     }
 }
 
-void gb_bytes_pack_columns(const struct gb_kernels * kernels, const struct gb_unpack * unpack, enum ggml_type type, int64_t k, int n,
-                           int width, float * y, const void * const * x, float * buf) {
+void gb_bytes_pack_columns(const struct gb_kernels * kernels, const struct gb_unpack * unpack, enum ggml_type type,
+    int64_t k, int n, int width, float * y, const void * const * x, float * buf) {
     const int64_t groups = k / gb_bytes_group(unpack->kind);
     float *       d      = buf + n * (k / 4);
     float *       m      = d + n * groups;
@@ -80,7 +82,7 @@ void gb_bytes_pack_columns(const struct gb_kernels * kernels, const struct gb_un
     }
 }
 
-// ------------------------------------------------------------------------------------------------------------------ dots
+// ---------------------------------------------------------------------------------------------------------------- dots
 
 size_t gb_bytes_row_size(int64_t k, int kind) {
     return ((size_t) gb_bytes_row_floats(k, kind) * sizeof(float) + 63) / 64 * 64;
@@ -112,17 +114,17 @@ void gb_bytes_quantize_rows(const struct gb_cpu_call * call, const struct gb_gem
         int64_t       g, r;
         locate(p, i / pieces, &g, &r);
         call->k->quantize_q8(n, kind, 0, 1, (int8_t *) row + k0, d + k0 / 32, s + k0 / gb_bytes_group(kind),
-                             (const float *) p->row_of(p, g, r).x + k0);
+            (const float *) p->row_of(p, g, r).x + k0);
         if (gb_cpu_stopped(call, n)) {
             return;
         }
     }
 }
 
-void gb_bytes_dots(const struct gb_kernels * kernels, const struct gb_unpack * unpack, enum ggml_type type, int64_t k, const char * w, int n,
-                   const char * row, float * const * dst, int64_t j) {
-    const int64_t group = gb_bytes_group(unpack->kind);
-    const size_t  size  = gb_bytes_row_size(k, unpack->kind);
+void gb_bytes_dots(const struct gb_kernels * kernels, const struct gb_unpack * unpack, enum ggml_type type, int64_t k,
+    const char * w, int n, const char * row, float * const * dst, int64_t j) {
+    const int64_t        group = gb_bytes_group(unpack->kind);
+    const size_t         size  = gb_bytes_row_size(k, unpack->kind);
     _Alignas(64) uint8_t u[GB_UNPACK_MAX]; // in whole cache lines
     _Alignas(64) float   d[GB_UNPACK_MAX / 16], m[GB_UNPACK_MAX / 16];
     float                y[GB_BYTES_DOTS] = { 0 };

@@ -1,8 +1,8 @@
 // gemm_bytes.h - products of quantized weights with activations that are quantized to bytes, for gemm.c.
 //
-// What is computed: each weight as it is stored; each activation rounded to one of 255 levels, by groups of 32 with a scale of their own,
-// the largest magnitude / 127. Hence the tolerance: a result is off by at most sum over groups (max |x| / 254) sum |w| (plus the rounding
-// of a float sum). Used unless the node asks for GGML_PREC_F32.
+// What is computed: each weight as it is stored; each activation rounded to one of 255 levels, by groups of 32 with a
+// scale of their own, the largest magnitude / 127. Hence the tolerance: a result is off by at most sum over groups (max
+// |x| / 254) sum |w| (plus the rounding of a float sum). Used unless the node asks for GGML_PREC_F32.
 #ifndef GB_CPU_OPS_GEMM_BYTES_H
 #define GB_CPU_OPS_GEMM_BYTES_H
 
@@ -10,31 +10,27 @@
 
 struct gb_unpack {
     void (*fn)(int64_t k, uint8_t * u, float * d, float * m, const void * x); // NULL: the format has none
-    int kind;  // GB_BYTES_*
-    int zero;  // the level that stands for 0 in all groups; 0: minima differ
+    int kind;                                                                 // GB_BYTES_*
+    int zero; // the level that stands for 0 in all groups; 0: minima differ
 };
 
 struct gb_unpack gb_unpack_of(const struct gb_kernels * k, enum ggml_type type);
 bool             gb_has_unpack(enum ggml_type type);
 
-static inline int64_t gb_bytes_group(int kind) {
-    return kind & GB_BYTES_HALVES ? 16 : 32;
-}
+static inline int64_t gb_bytes_group(int kind) { return kind & GB_BYTES_HALVES ? 16 : 32; }
 
 // Floats that one row (activations) or column (weights) of k terms takes in a panel.
-static inline int64_t gb_bytes_row_floats(int64_t k, int kind) {
-    return k / 4 + k / 32 + k / gb_bytes_group(kind);
-}
+static inline int64_t gb_bytes_row_floats(int64_t k, int kind) { return k / 4 + k / 32 + k / gb_bytes_group(kind); }
 static inline int64_t gb_bytes_column_floats(int64_t k, const struct gb_unpack * unpack) {
     return k / 4 + (unpack->zero != 0 ? 1 : 2) * (k / gb_bytes_group(unpack->kind));
 }
 
-// Panels of n rows or columns of `width`; the rest of the rows is anything, that of the columns whatever may be multiplied. k at most
-// GB_UNPACK_MAX; buf: n times what a column takes.
-void gb_bytes_pack_rows(const struct gb_kernels * kernels, const struct gb_unpack * unpack, int64_t k, int n, int width, float * y,
-                        const void * const * x);
-void gb_bytes_pack_columns(const struct gb_kernels * kernels, const struct gb_unpack * unpack, enum ggml_type type, int64_t k, int n,
-                           int width, float * y, const void * const * x, float * buf);
+// Panels of n rows or columns of `width`; the rest of the rows is anything, that of the columns whatever may be
+// multiplied. k at most GB_UNPACK_MAX; buf: n times what a column takes.
+void gb_bytes_pack_rows(const struct gb_kernels * kernels, const struct gb_unpack * unpack, int64_t k, int n, int width,
+    float * y, const void * const * x);
+void gb_bytes_pack_columns(const struct gb_kernels * kernels, const struct gb_unpack * unpack, enum ggml_type type,
+    int64_t k, int n, int width, float * y, const void * const * x, float * buf);
 
 // What the tile of these panels is told.
 static inline int gb_bytes_tile_kind(const struct gb_unpack * unpack) {
@@ -46,7 +42,7 @@ size_t gb_bytes_row_size(int64_t k, int kind);
 void   gb_bytes_quantize_rows(const struct gb_cpu_call * call, const struct gb_gemm * p, int kind, char * rows);
 // dst[j] of n rows, from one column of weights. row: quantized.
 #define GB_BYTES_DOTS 3 // rows at most: more are worth a panel of columns
-void gb_bytes_dots(const struct gb_kernels * kernels, const struct gb_unpack * unpack, enum ggml_type type, int64_t k, const char * w, int n,
-                   const char * row, float * const * dst, int64_t j);
+void gb_bytes_dots(const struct gb_kernels * kernels, const struct gb_unpack * unpack, enum ggml_type type, int64_t k,
+    const char * w, int n, const char * row, float * const * dst, int64_t j);
 
 #endif // GB_CPU_OPS_GEMM_BYTES_H

@@ -1,7 +1,8 @@
 // gemm_epilogue.c - the epilogue of a product, for ways of computing that finish whole rows or columns.
 #include "cpu/ops/gemm_impl.h"
 
-void gb_gemm_finish_rows(const struct gb_cpu_call * call, const struct gb_gemm * p, int64_t g, int64_t first, int64_t end, int64_t column, int64_t n) {
+void gb_gemm_finish_rows(const struct gb_cpu_call * call, const struct gb_gemm * p, int64_t g, int64_t first,
+    int64_t end, int64_t column, int64_t n) {
     for (int64_t r = first; r < end && p->epilogue != NULL && n > 0; r++) {
         p->epilogue->finish(call, p->epilogue, p->row_of(p, g, r).dst + column, column, n);
         if (gb_cpu_stopped(call, n)) {

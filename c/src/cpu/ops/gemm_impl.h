@@ -1,4 +1,5 @@
-// gemm_impl.h - what the parts of the engine share: gemm.c (blocked products), and for few rows gemm_dots.c, gemm_stripes.c, gemm_short.c.
+// gemm_impl.h - what the parts of the engine share: gemm.c (blocked products), and for few rows gemm_dots.c,
+// gemm_stripes.c, gemm_short.c.
 #ifndef GB_CPU_OPS_GEMM_IMPL_H
 #define GB_CPU_OPS_GEMM_IMPL_H
 
@@ -14,21 +15,21 @@ static inline int64_t gb_gemm_first_row(const struct gb_gemm * p, int64_t g) { /
 }
 
 // For gb_cpu_stopped: what so many multiply-adds take.
-static inline int64_t gb_gemm_work(int64_t rows, int64_t columns, int64_t terms) {
-    return rows * columns * terms / 16;
-}
+static inline int64_t gb_gemm_work(int64_t rows, int64_t columns, int64_t terms) { return rows * columns * terms / 16; }
 
 static inline bool gb_gemm_is_dense(const struct gb_gemm_operand * o) {
     return !o->across && o->nb_k == ggml_type_size(o->type);
 }
 
 static inline bool gb_gemm_uses_bytes(const struct gb_gemm * p) {
-    return !p->exact && p->x.type == GGML_TYPE_F32 && gb_gemm_is_dense(&p->x) && gb_gemm_is_dense(&p->w) && gb_has_unpack(p->w.type);
+    return !p->exact && p->x.type == GGML_TYPE_F32 && gb_gemm_is_dense(&p->x) && gb_gemm_is_dense(&p->w) &&
+           gb_has_unpack(p->w.type);
 }
 
 // Rows of floats and dense columns: several of each are multiplied at a time.
 static inline bool gb_gemm_uses_dense_dots(const struct gb_gemm * p) {
-    return p->x.type == GGML_TYPE_F32 && !ggml_is_quantized(p->w.type) && gb_gemm_is_dense(&p->w) && gb_gemm_is_dense(&p->x);
+    return p->x.type == GGML_TYPE_F32 && !ggml_is_quantized(p->w.type) && gb_gemm_is_dense(&p->w) &&
+           gb_gemm_is_dense(&p->x);
 }
 
 // From the first term of a row to term k, which starts a block.
@@ -40,8 +41,10 @@ static inline void gb_gemm_dequantize(enum ggml_type type, const char * x, int64
     gb_quant_format_of(type)->to_float(x, y, (int) n);
 }
 
-// The epilogue for n columns of rows [first, end) of group g, or, where a way of computing does not know it, for all at the end.
-void gb_gemm_finish_rows(const struct gb_cpu_call * call, const struct gb_gemm * p, int64_t g, int64_t first, int64_t end, int64_t column, int64_t n);
+// The epilogue for n columns of rows [first, end) of group g, or, where a way of computing does not know it, for all at
+// the end.
+void gb_gemm_finish_rows(const struct gb_cpu_call * call, const struct gb_gemm * p, int64_t g, int64_t first,
+    int64_t end, int64_t column, int64_t n);
 void gb_gemm_finish_all(const struct gb_cpu_call * call, const struct gb_gemm * p);
 
 // Few rows: columns of w are multiplied as they lie, without packing.

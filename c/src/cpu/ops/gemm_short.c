@@ -1,12 +1,12 @@
 // gemm_short.c - products of a few rows with short columns of Q8_0: queries with the keys of a cache, head by head.
 //
-// Rows are rounded to bytes once, by all threads; then columns are shared out and multiplied where they lie, all of a thread in one call of
-// the kernel (kernels/dots_q8_0.tpl.h). How a result comes about depends on k alone.
+// Rows are rounded to bytes once, by all threads; then columns are shared out and multiplied where they lie, all of a
+// thread in one call of the kernel (kernels/dots_q8_0.tpl.h). How a result comes about depends on k alone.
 #include "cpu/ops/gemm_impl.h"
 
-#define ROWS_MAX 16   // of a level, at most
-#define TERMS_MAX 256 // longer columns fill the lanes of other kernels
-#define PIECE 4096    // columns between which a thread may stop
+#define ROWS_MAX  16   // of a level, at most
+#define TERMS_MAX 256  // longer columns fill the lanes of other kernels
+#define PIECE     4096 // columns between which a thread may stop
 
 bool gb_gemm_may_be_short(const struct gb_gemm * p) {
     return gb_gemm_uses_bytes(p) && p->w.type == GGML_TYPE_Q8_0 && p->k <= TERMS_MAX && p->rows <= ROWS_MAX;
@@ -16,9 +16,7 @@ bool gb_gemm_is_short(const struct gb_gemm * p, const struct gb_kernels * kernel
     return p->rows <= kernels->q8_0_rows && gb_gemm_may_be_short(p);
 }
 
-size_t gb_gemm_short_work_size(const struct gb_gemm * p) {
-    return (size_t) p->total * gb_bytes_row_size(p->k, 0);
-}
+size_t gb_gemm_short_work_size(const struct gb_gemm * p) { return (size_t) p->total * gb_bytes_row_size(p->k, 0); }
 
 void gb_gemm_run_short(const struct gb_cpu_call * call, const struct gb_gemm * p) {
     const size_t size = gb_bytes_row_size(p->k, 0);
@@ -30,8 +28,8 @@ void gb_gemm_run_short(const struct gb_cpu_call * call, const struct gb_gemm * p
     gb_cpu_share(call, p->n_groups * p->m, &i, &last);
     while (i < last) {
         const int64_t g = i / p->m, column = i % p->m, n = GB_MIN(GB_MIN(p->m - column, last - i), (int64_t) PIECE);
-        const int     rows = (int) gb_gemm_group_rows(p, g);
-        const struct gb_gemm_matrix w = p->w_of(p, g);
+        const int     rows                = (int) gb_gemm_group_rows(p, g);
+        const struct gb_gemm_matrix w     = p->w_of(p, g);
         const char * const          first = w.data + (size_t) column * w.nb_m;
         struct gb_gemm_row          row[ROWS_MAX];
         const int8_t *              q[ROWS_MAX];

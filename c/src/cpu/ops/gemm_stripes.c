@@ -1,23 +1,24 @@
-// gemm_stripes.c - products of up to 16 rows with quantized weights, by groups in lanes (kernels/stripes.tpl.h), at levels that have it.
+// gemm_stripes.c - products of up to 16 rows with quantized weights, by groups in lanes (kernels/stripes.tpl.h), at
+// levels that have it.
 //
-// Rows are rounded to bytes and put in order once, by all threads. Up to four meet a column while it is unpacked in registers. More meet
-// columns that were unpacked before: a dozen at a time, by stretches of terms that stay in the first-level cache with their sums. How a
-// result comes about depends on k and the format alone.
+// Rows are rounded to bytes and put in order once, by all threads. Up to four meet a column while it is unpacked in
+// registers. More meet columns that were unpacked before: a dozen at a time, by stretches of terms that stay in the
+// first-level cache with their sums. How a result comes about depends on k and the format alone.
 #include "cpu/ops/gemm_impl.h"
 
-#define TERMS_FEW 256  // half a stripe of most formats
-#define ROWS_AT_ONCE 4 // of a kernel
+#define TERMS_FEW       256 // half a stripe of most formats
+#define ROWS_AT_ONCE    4   // of a kernel
 #define COLUMNS_AT_ONCE 3
-#define ROWS_MAX 16
-#define COLUMNS 12      // unpacked at a time, a multiple of COLUMNS_AT_ONCE
-#define STRETCH 1024    // terms: whole stripes
-#define AHEAD 8192      // bytes of weights that are asked for before they are needed, about
-#define DIRECT_ROWS 8   // that columns meet while they are unpacked
-#define DIRECT_WIDTH 2      // columns at a time
-#define DIRECT_COLUMNS 32  // of a block
-#define DIRECT_TERMS 8192  // of all rows that a block of columns meets at a time: they stay in the first-level cache,
+#define ROWS_MAX        16
+#define COLUMNS         12   // unpacked at a time, a multiple of COLUMNS_AT_ONCE
+#define STRETCH         1024 // terms: whole stripes
+#define AHEAD           8192 // bytes of weights that are asked for before they are needed, about
+#define DIRECT_ROWS     8    // that columns meet while they are unpacked
+#define DIRECT_WIDTH    2    // columns at a time
+#define DIRECT_COLUMNS  32   // of a block
+#define DIRECT_TERMS    8192 // of all rows that a block of columns meets at a time: they stay in the first-level cache,
 #define DIRECT_TERMS_FEW 4096 // of up to two, while most of it is weights on their way
-#define STRETCHES_AHEAD 2 // the same for columns that are unpacked
+#define STRETCHES_AHEAD  2    // the same for columns that are unpacked
 
 bool gb_gemm_may_use_stripes(const struct gb_gemm * p) {
     return gb_gemm_uses_bytes(p) && p->rows <= ROWS_MAX && p->k > 0;
@@ -28,21 +29,15 @@ bool gb_gemm_uses_stripes(const struct gb_gemm * p, const struct gb_kernels * ke
     return kernels->stripes && gb_gemm_may_use_stripes(p) && (p->k > TERMS_FEW || p->rows > GB_BYTES_DOTS);
 }
 
-static int64_t stripe_terms(int kind) {
-    return 16 * gb_bytes_group(kind);
-}
+static int64_t stripe_terms(int kind) { return 16 * gb_bytes_group(kind); }
 
 static size_t stripe_size(int kind) { // of rows: words, two floats a group
     return (size_t) stripe_terms(kind) + 128;
 }
 
-static int64_t count_stripes(int64_t k, int kind) {
-    return (k + stripe_terms(kind) - 1) / stripe_terms(kind);
-}
+static int64_t count_stripes(int64_t k, int kind) { return (k + stripe_terms(kind) - 1) / stripe_terms(kind); }
 
-static size_t row_size(int64_t k, int kind) {
-    return (size_t) count_stripes(k, kind) * stripe_size(kind);
-}
+static size_t row_size(int64_t k, int kind) { return (size_t) count_stripes(k, kind) * stripe_size(kind); }
 
 size_t gb_gemm_stripes_work_size(const struct gb_gemm * p) {
     return (size_t) p->total * GB_MAX(row_size(p->k, 0), row_size(p->k, GB_BYTES_HALVES)) + 64;
@@ -55,14 +50,17 @@ static char * rows_of(const struct gb_cpu_call * call) {
 // Some stripes at a time, so that one row is work for several threads.
 static void make_rows(const struct gb_cpu_call * call, const struct gb_gemm * p, const struct gb_unpack * unpack) {
     enum { PIECE = 4 };
-    const int64_t stripes = count_stripes(p->k, unpack->kind), pieces = (stripes + PIECE - 1) / PIECE, terms = PIECE * stripe_terms(unpack->kind);
+    const int64_t stripes = count_stripes(p->k, unpack->kind), pieces = (stripes + PIECE - 1) / PIECE,
+                  terms = PIECE * stripe_terms(unpack->kind);
     int64_t       i, last, flat = 0;
     gb_cpu_share(call, p->total * pieces, &i, &last);
     for (int64_t g = 0; g < p->n_groups && flat * pieces < last; flat += gb_gemm_group_rows(p, g++)) {
         for (; i < last && i / pieces - flat < gb_gemm_group_rows(p, g); i++) {
             const int64_t k0 = i % pieces * terms;
-            char * const  y  = rows_of(call) + (size_t) (i / pieces) * row_size(p->k, unpack->kind) + (size_t) (i % pieces * PIECE) * stripe_size(unpack->kind);
-            call->k->stripe_rows(GB_MIN(p->k - k0, terms), unpack->kind, unpack->zero, y, (const float *) (const void *) p->row_of(p, g, i / pieces - flat).x + k0);
+            char * const  y  = rows_of(call) + (size_t) (i / pieces) * row_size(p->k, unpack->kind) +
+                               (size_t) (i % pieces * PIECE) * stripe_size(unpack->kind);
+            call->k->stripe_rows(GB_MIN(p->k - k0, terms), unpack->kind, unpack->zero, y,
+                (const float *) (const void *) p->row_of(p, g, i / pieces - flat).x + k0);
             if (gb_cpu_stopped(call, terms)) {
                 return;
             }
@@ -74,12 +72,12 @@ struct task { // columns of one group
     const struct gb_cpu_call * call;
     const struct gb_kernels *  kernels;
     enum ggml_type             type;
-    struct gb_unpack          unpack;
-    int64_t                   k;
-    struct gb_gemm_matrix     w;
-    int                       rows;
-    const void *              x[ROWS_MAX]; // stripes
-    float *                   dst[ROWS_MAX];
+    struct gb_unpack           unpack;
+    int64_t                    k;
+    struct gb_gemm_matrix      w;
+    int                        rows;
+    const void *               x[ROWS_MAX]; // stripes
+    float *                    dst[ROWS_MAX];
 };
 
 struct direct { // a stretch of terms of n columns from j on
@@ -120,15 +118,17 @@ static void multiply_directly_stretch(const struct task * t, const struct direct
     const int64_t terms = GB_MIN(t->k - d->k0, d->terms);
     const int     steps = (int) (AHEAD / (ggml_row_size(t->type, GB_MIN(d->terms, t->k)) * (size_t) d->width)) + 1;
     for (int i = 0; i < d->n; i += d->width) {
-        const char * const w = t->w.data + (size_t) (d->j + i) * t->w.nb_m + d->byte, *next = weights_later(t, d, i, steps);
+        const char *const w     = t->w.data + (size_t) (d->j + i) * t->w.nb_m + d->byte,
+                          *next = weights_later(t, d, i, steps);
         for (int r = 0; r < t->rows; r += ROWS_AT_ONCE, acc += DIRECT_WIDTH * ROWS_AT_ONCE * 16) {
             const void * x[ROWS_AT_ONCE];
             const int    nx = GB_MIN(t->rows - r, ROWS_AT_ONCE);
             for (int l = 0; l < nx; l++) {
                 x[l] = (const char *) t->x[r + l] + at;
             }
-            t->kernels->stripe_dots((int) t->type, terms, GB_MIN(d->n - i, d->width), nx, acc, (const void * const[]){ w, w + t->w.nb_m }, x,
-                                    (const void * const[]){ next, next + t->w.nb_m }, d->k0 > 0);
+            t->kernels->stripe_dots((int) t->type, terms, GB_MIN(d->n - i, d->width), nx, acc,
+                (const void * const[]){ w, w + t->w.nb_m }, x, (const void * const[]){ next, next + t->w.nb_m },
+                d->k0 > 0);
         }
     }
 }
@@ -136,10 +136,10 @@ static void multiply_directly_stretch(const struct task * t, const struct direct
 static void multiply_directly(const struct task * t, int64_t j, int64_t end) {
     _Alignas(64) float acc[DIRECT_COLUMNS * DIRECT_WIDTH * DIRECT_ROWS * 16]; // of one column at a time, half of it
     struct direct      d = { .j = j, .terms = (t->rows > 2 ? DIRECT_TERMS : DIRECT_TERMS_FEW) / t->rows / 512 * 512 };
-    d.width = t->rows == 1 && t->k <= d.terms ? 1 : DIRECT_WIDTH; // one: memory is read in one go
+    d.width              = t->rows == 1 && t->k <= d.terms ? 1 : DIRECT_WIDTH; // one: memory is read in one go
     for (; d.j < end; d.j += d.n) {
         const float * sums = acc;
-        d.n = (int) GB_MIN(end - d.j, DIRECT_COLUMNS);
+        d.n                = (int) GB_MIN(end - d.j, DIRECT_COLUMNS);
         for (d.k0 = 0; d.k0 < t->k; d.k0 += d.terms) {
             d.byte = ggml_row_size(t->type, d.k0);
             multiply_directly_stretch(t, &d, acc);
@@ -165,7 +165,7 @@ static void multiply_directly(const struct task * t, int64_t j, int64_t end) {
 
 // Unpacked columns, and for each part of the rows and of the columns the sums of a tile.
 struct columns {
-    _Alignas(64) char  w[COLUMNS][STRETCH / 256 * 384];
+    _Alignas(64) char w[COLUMNS][STRETCH / 256 * 384];
     _Alignas(64) float acc[COLUMNS / COLUMNS_AT_ONCE][ROWS_MAX / ROWS_AT_ONCE][COLUMNS_AT_ONCE * ROWS_AT_ONCE * 16];
 };
 
@@ -179,7 +179,8 @@ struct stretch { // terms of n columns from j on
 static void multiply_stretch(const struct task * t, struct columns * c, const struct stretch * s) {
     const int     kind  = gb_bytes_tile_kind(&t->unpack) & ~GB_BYTES_WIDE;
     const int64_t count = count_stripes(s->terms, t->unpack.kind);
-    const size_t  at    = (size_t) (s->k0 / stripe_terms(t->unpack.kind)) * stripe_size(t->unpack.kind), bytes = ggml_row_size(t->type, s->terms);
+    const size_t  at    = (size_t) (s->k0 / stripe_terms(t->unpack.kind)) * stripe_size(t->unpack.kind),
+                  bytes = ggml_row_size(t->type, s->terms);
     const int     tiles = (s->n + COLUMNS_AT_ONCE - 1) / COLUMNS_AT_ONCE * ((t->rows + s->per_part - 1) / s->per_part);
     int           done  = 0;
     for (int r = 0; r < t->rows; r += s->per_part) {
@@ -207,7 +208,8 @@ static void store_sums(const struct task * t, const struct columns * c, int64_t 
         float     y[COLUMNS * ROWS_AT_ONCE];
         const int nx = GB_MIN(t->rows - r, per_part);
         for (int i = 0; i < n; i += COLUMNS_AT_ONCE) {
-            t->kernels->stripe_sums(GB_MIN(n - i, COLUMNS_AT_ONCE), nx, y + i * ROWS_AT_ONCE, c->acc[i / COLUMNS_AT_ONCE][r / per_part]);
+            t->kernels->stripe_sums(GB_MIN(n - i, COLUMNS_AT_ONCE), nx, y + i * ROWS_AT_ONCE,
+                c->acc[i / COLUMNS_AT_ONCE][r / per_part]);
         }
         for (int l = 0; l < nx; l++) {
             for (int i = 0; i < n; i++) {
@@ -220,7 +222,8 @@ static void store_sums(const struct task * t, const struct columns * c, int64_t 
 // The weights of some stretches later, of this block of columns or one behind it.
 static const char * next_weights(const struct task * t, const struct stretch * s) {
     const int64_t stretches = (t->k + STRETCH - 1) / STRETCH, i = s->k0 / STRETCH + STRETCHES_AHEAD;
-    return t->w.data + (size_t) (s->j + i / stretches * COLUMNS) * t->w.nb_m + ggml_row_size(t->type, i % stretches * STRETCH);
+    return t->w.data + (size_t) (s->j + i / stretches * COLUMNS) * t->w.nb_m +
+           ggml_row_size(t->type, i % stretches * STRETCH);
 }
 
 static void multiply_unpacked(const struct task * t, int64_t j, int64_t end) {
@@ -250,8 +253,10 @@ static void multiply_unpacked(const struct task * t, int64_t j, int64_t end) {
 
 // Columns of all groups, counted through, are shared out.
 void gb_gemm_run_stripes(const struct gb_cpu_call * call, const struct gb_gemm * p) {
-    struct task t = { .call = call, .kernels = call->k, .type = p->w.type, .unpack = gb_unpack_of(call->k, p->w.type), .k = p->k };
-    int64_t     i, last;
+    struct task t = {
+        .call = call, .kernels = call->k, .type = p->w.type, .unpack = gb_unpack_of(call->k, p->w.type), .k = p->k
+    };
+    int64_t i, last;
     make_rows(call, p, &t.unpack);
     if (!gb_cpu_barrier(call)) {
         return;

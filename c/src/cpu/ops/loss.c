@@ -1,8 +1,9 @@
 // loss.c - CROSS_ENTROPY_LOSS between softmax(src[0]) and the distribution src[1], and its derivative.
 //
-// Probabilities are kept away from 0: p = softmax (1 - EPS) + EPS, and the derivative takes p for softmax and each row of the
-// distribution for one whose sum is 1; so do programs of early 2024. Where an eps was given (op_params, ops_loss.c), it stands for EPS, 0
-// times the logarithm of 0 is 0, and the derivative is that of the loss, whatever the rows' sums.
+// Probabilities are kept away from 0: p = softmax (1 - EPS) + EPS, and the derivative takes p for softmax and each row
+// of the distribution for one whose sum is 1; so do programs of early 2024. Where an eps was given (op_params,
+// ops_loss.c), it stands for EPS, 0 times the logarithm of 0 is 0, and the derivative is that of the loss, whatever the
+// rows' sums.
 #include <math.h>
 
 #include "cpu/ops/elements.h"
@@ -33,9 +34,7 @@ static void probabilities(const struct gb_kernels * k, int64_t n, float * p, dou
     k->add1_f32(n, p, p, EPS);
 }
 
-static const char * loss_unsupported(const struct ggml_tensor * node) {
-    return gb_need_float(node, 2);
-}
+static const char * loss_unsupported(const struct ggml_tensor * node) { return gb_need_float(node, 2); }
 
 struct given { // what op_params say
     bool   eps_is_given;
@@ -57,8 +56,10 @@ static size_t loss_work(const struct ggml_tensor * node, int n_tasks) {
 
 // -------------------------------------------------------------------------------------------------- CROSS_ENTROPY_LOSS
 
-// The sum of target log(p) of one row; e: n floats, which may be x unless an eps was given. Not all of it when the run is over.
-static double loss_row(const struct gb_cpu_call * call, int64_t n, float * e, const float * x, const float * target, const struct given * given) {
+// The sum of target log(p) of one row; e: n floats, which may be x unless an eps was given. Not all of it when the run
+// is over.
+static double loss_row(const struct gb_cpu_call * call, int64_t n, float * e, const float * x, const float * target,
+    const struct given * given) {
     float        max;
     const double sum = exponentials(call, n, e, x, &max), log_sum = log(sum), eps = given->eps;
     double       total = 0;
@@ -67,7 +68,8 @@ static double loss_row(const struct gb_cpu_call * call, int64_t n, float * e, co
         if (given->eps_is_given) {
             for (; i < end; i++) {
                 if (target[i] != 0) {
-                    const double log_p = eps == 0 ? (double) x[i] - (double) max - log_sum : log((double) e[i] / sum * (1.0 - eps) + eps);
+                    const double log_p = eps == 0 ? (double) x[i] - (double) max - log_sum
+                                                  : log((double) e[i] / sum * (1.0 - eps) + eps);
                     total += (double) target[i] * log_p;
                 }
             }
@@ -88,7 +90,7 @@ static double loss_row(const struct gb_cpu_call * call, int64_t n, float * e, co
 static void run_cross_entropy_loss(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
     const int64_t             n = a->ne[0], rows = n > 0 ? gb_rows(a) : 0;
-    const struct given        given = given_of(node);
+    const struct given        given  = given_of(node);
     struct gb_cpu_call        behind = *call; // the part of work that is for threads
     behind.work                      = (char *) call->work + totals_size(node);
     double * totals                  = call->work;
@@ -115,9 +117,10 @@ static void run_cross_entropy_loss(const struct gb_cpu_call * call, struct ggml_
 
 // --------------------------------------------------------------------------------------------- CROSS_ENTROPY_LOSS_BACK
 
-// With s = softmax and p = s (1 - eps) + eps: -(1 - eps) s (b / p - sum(s b / p)) c / rows, which is (s sum(b) - b) c / rows for eps 0.
-// y: exponentials that add up to `sum`. False: the run is over.
-static bool back_row_given(const struct gb_cpu_call * call, int64_t n, float * y, const float * target, double sum, double eps, double scale) {
+// With s = softmax and p = s (1 - eps) + eps: -(1 - eps) s (b / p - sum(s b / p)) c / rows, which is (s sum(b) - b) c /
+// rows for eps 0. y: exponentials that add up to `sum`. False: the run is over.
+static bool back_row_given(const struct gb_cpu_call * call, int64_t n, float * y, const float * target, double sum,
+    double eps, double scale) {
     double all = 0;
     for (int64_t i = 0; i < n;) {
         const int64_t end = GB_MIN(n, i + GB_STRETCH), length = end - i;
@@ -143,7 +146,8 @@ static bool back_row_given(const struct gb_cpu_call * call, int64_t n, float * y
 }
 
 // The same for the default: (p - b) c / rows.
-static bool back_row(const struct gb_cpu_call * call, int64_t n, float * y, const float * target, double sum, float scale) {
+static bool back_row(const struct gb_cpu_call * call, int64_t n, float * y, const float * target, double sum,
+    float scale) {
     for (int64_t i = 0; i < n; i += GB_STRETCH) {
         const int64_t length = GB_MIN(n - i, (int64_t) GB_STRETCH);
         probabilities(call->k, length, y + i, sum);
@@ -178,9 +182,7 @@ static void run_cross_entropy_loss_back(const struct gb_cpu_call * call, struct 
     }
 }
 
-static const char * loss_back_unsupported(const struct ggml_tensor * node) {
-    return gb_need_float(node, 3);
-}
+static const char * loss_back_unsupported(const struct ggml_tensor * node) { return gb_need_float(node, 3); }
 
 static size_t loss_back_work(const struct ggml_tensor * node, int n_tasks) {
     return gb_floats_size(2 * node->ne[0], n_tasks);

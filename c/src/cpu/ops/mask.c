@@ -20,7 +20,7 @@ static void run_mask(const struct gb_cpu_call * call, struct ggml_tensor * node,
         char *              d    = gb_row_of(node, r);
         const int64_t       kept = GB_MAX((int64_t) 0, GB_MIN(n_past + r.i1 + 1, node->ne[0]));
         gb_move(size, kept, d, node->nb[0], gb_row_of(a, r), a->nb[0]);
-        char *              rest = d + (size_t) kept * node->nb[0];
+        char * rest = d + (size_t) kept * node->nb[0];
         if (gb_is_direct(node, rest, node->ne[0] - kept)) {
             for (int64_t j = 0; j < node->ne[0] - kept; j++) {
                 ((float *) (void *) rest)[j] = value;
@@ -91,12 +91,12 @@ static const char * alibi_unsupported(const struct ggml_tensor * node) {
     return gb_op_param_i32(node, 1) < 1 ? "the number of heads must be positive" : gb_need_float(node, 1);
 }
 
-const struct gb_cpu_op gb_cpu_op_diag_mask_inf  = { .unsupported = mask_unsupported,
-                                                    .n_tasks     = gb_tasks_dst_rows,
-                                                    .run         = run_diag_mask_inf };
-const struct gb_cpu_op gb_cpu_op_diag_mask_zero = { .unsupported = mask_unsupported,
-                                                    .n_tasks     = gb_tasks_dst_rows,
-                                                    .run         = run_diag_mask_zero };
-const struct gb_cpu_op gb_cpu_op_alibi          = { .unsupported = alibi_unsupported,
-                                                    .n_tasks     = gb_tasks_dst_rows,
-                                                    .run         = run_alibi };
+const struct gb_cpu_op gb_cpu_op_diag_mask_inf = {
+    .unsupported = mask_unsupported, .n_tasks = gb_tasks_dst_rows, .run = run_diag_mask_inf
+};
+const struct gb_cpu_op gb_cpu_op_diag_mask_zero = {
+    .unsupported = mask_unsupported, .n_tasks = gb_tasks_dst_rows, .run = run_diag_mask_zero
+};
+const struct gb_cpu_op gb_cpu_op_alibi = {
+    .unsupported = alibi_unsupported, .n_tasks = gb_tasks_dst_rows, .run = run_alibi
+};

@@ -1,14 +1,16 @@
 // mul_mat.c - MUL_MAT, MUL_MAT_ID and OUT_PROD, described to the engine in gemm.c.
 //
-// dst[m, n, i2, i3] = sum over k of a[., m] b[., n]: the rows of dst are the rows of b, its columns the rows of a (for OUT_PROD: the
-// columns of both). All slices of b that share a slice of a form one group, so weights that are broadcast are read once. With quantized
-// weights b is rounded to bytes (gemm_bytes.h), unless the node asks for GGML_PREC_F32.
+// dst[m, n, i2, i3] = sum over k of a[., m] b[., n]: the rows of dst are the rows of b, its columns the rows of a (for
+// OUT_PROD: the columns of both). All slices of b that share a slice of a form one group, so weights that are broadcast
+// are read once. With quantized weights b is rounded to bytes (gemm_bytes.h), unless the node asks for GGML_PREC_F32.
 #include "cpu/ops/elements.h"
 #include "cpu/ops/gemm.h"
 #include "tensor/quant/quant.h"
 
-// Activations for quantized weights: any float type or, where a sum runs along their blocks, the weights' partner format.
-static const char * unsupported_quantized(const struct ggml_tensor * a, const struct ggml_tensor * b, bool along_blocks) {
+// Activations for quantized weights: any float type or, where a sum runs along their blocks, the weights' partner
+// format.
+static const char * unsupported_quantized(const struct ggml_tensor * a, const struct ggml_tensor * b,
+    bool along_blocks) {
     if (!gb_can_load(a)) {
         return "src[0] cannot be dequantized: its format, or rows that are not whole blocks";
     }
@@ -16,13 +18,14 @@ static const char * unsupported_quantized(const struct ggml_tensor * a, const st
         return NULL;
     }
     if (!along_blocks || b->type != gb_quant_format_of(a->type)->vec_dot_type) {
-        return along_blocks ? "type of src[1] must be f32, f16, bf16 or the partner format of src[0]" : "type of src[1] must be f32, f16 or bf16";
+        return along_blocks ? "type of src[1] must be f32, f16, bf16 or the partner format of src[0]"
+                            : "type of src[1] must be f32, f16 or bf16";
     }
     return gb_can_load(b) ? NULL : "src[1] cannot be dequantized: its format, or rows that are not whole blocks";
 }
 
-static const char * unsupported_types(const struct ggml_tensor * a, const struct ggml_tensor * b, const struct ggml_tensor * dst,
-                                      bool along_blocks) {
+static const char * unsupported_types(const struct ggml_tensor * a, const struct ggml_tensor * b,
+    const struct ggml_tensor * dst, bool along_blocks) {
     if (ggml_is_quantized(a->type)) {
         const char * why = unsupported_quantized(a, b, along_blocks);
         if (why != NULL) {
@@ -39,16 +42,16 @@ static const char * unsupported_types(const struct ggml_tensor * a, const struct
     return NULL;
 }
 
-// ----------------------------------------------------------------------------------------------------- slices that share one
+// ----------------------------------------------------------------------------------------------- slices that share one
 
 struct product {
     struct gb_gemm             gemm;
     const struct ggml_tensor * a;
     const struct ggml_tensor * b;
     const struct ggml_tensor * dst;
-    size_t                     a_nb_m;  // bytes from one column of dst to the next in a
-    size_t                     b_nb_n;  // bytes from one row of dst to the next in b
-    int64_t                    n, r2;   // rows of a slice of dst; slices of dim 2 that share one of a
+    size_t                     a_nb_m; // bytes from one column of dst to the next in a
+    size_t                     b_nb_n; // bytes from one row of dst to the next in b
+    int64_t                    n, r2;  // rows of a slice of dst; slices of dim 2 that share one of a
     int64_t                    a2, r3;
 };
 
@@ -64,21 +67,22 @@ static struct gb_gemm_row slice_row(const struct gb_gemm * p, int64_t g, int64_t
     const int64_t          i1    = r % q->n;
     const int64_t          i2    = g % q->a2 * q->r2 + slice % q->r2;
     const int64_t          i3    = g / q->a2 * q->r3 + slice / q->r2;
-    return (struct gb_gemm_row){ gb_row_ptr(q->b, 0, i2, i3) + (size_t) i1 * q->b_nb_n, (float *) gb_row_ptr(q->dst, i1, i2, i3) };
+    return (struct gb_gemm_row){ gb_row_ptr(q->b, 0, i2, i3) + (size_t) i1 * q->b_nb_n,
+        (float *) gb_row_ptr(q->dst, i1, i2, i3) };
 }
 
 // `dim` is the dimension of the sum: 0 for MUL_MAT, 1 for OUT_PROD.
 static void describe(struct product * q, const struct ggml_tensor * node, int dim) {
-    const struct ggml_tensor * a = node->src[0];
-    const struct ggml_tensor * b = node->src[1];
+    const struct ggml_tensor * a        = node->src[0];
+    const struct ggml_tensor * b        = node->src[1];
     const int64_t              n_groups = a->ne[2] * a->ne[3];
 
-    *q = (struct product){ .a = a, .b = b, .dst = node, .n = b->ne[1 - dim], .a2 = a->ne[2] };
+    *q        = (struct product){ .a = a, .b = b, .dst = node, .n = b->ne[1 - dim], .a2 = a->ne[2] };
     q->a_nb_m = a->nb[1 - dim];
     q->b_nb_n = b->nb[1 - dim];
     q->r2     = n_groups > 0 ? b->ne[2] / a->ne[2] : 0;
     q->r3     = n_groups > 0 ? b->ne[3] / a->ne[3] : 0;
-    q->gemm = (struct gb_gemm){
+    q->gemm   = (struct gb_gemm){
         .m        = a->ne[1 - dim],
         .k        = a->ne[dim],
         .n_groups = n_groups,
@@ -104,7 +108,8 @@ static size_t work_size_over(const struct ggml_tensor * node, int n_tasks, int d
     return gb_gemm_work_size(&q.gemm, n_tasks);
 }
 
-static void run_over(const struct gb_cpu_call * call, const struct ggml_tensor * node, int dim, const struct gb_gemm_epilogue * epilogue) {
+static void run_over(const struct gb_cpu_call * call, const struct ggml_tensor * node, int dim,
+    const struct gb_gemm_epilogue * epilogue) {
     struct product q;
     describe(&q, node, dim);
     q.gemm.context  = &q;
@@ -112,54 +117,48 @@ static void run_over(const struct gb_cpu_call * call, const struct ggml_tensor *
     gb_gemm_run(call, &q.gemm);
 }
 
-// ---------------------------------------------------------------------------------------------------------------- MUL_MAT
+// ------------------------------------------------------------------------------------------------------------- MUL_MAT
 
 static const char * mul_mat_unsupported(const struct ggml_tensor * node) {
     return unsupported_types(node->src[0], node->src[1], node, true);
 }
 
-static int mul_mat_n_tasks(const struct ggml_tensor * node, int n_threads) {
-    return n_tasks_over(node, n_threads, 0);
-}
+static int mul_mat_n_tasks(const struct ggml_tensor * node, int n_threads) { return n_tasks_over(node, n_threads, 0); }
 
 static size_t mul_mat_work_size(const struct ggml_tensor * node, int n_tasks) {
     return work_size_over(node, n_tasks, 0);
 }
 
-static void mul_mat_run(const struct gb_cpu_call * call, struct ggml_tensor * node) {
-    run_over(call, node, 0, NULL);
-}
+static void mul_mat_run(const struct gb_cpu_call * call, struct ggml_tensor * node) { run_over(call, node, 0, NULL); }
 
-void gb_mul_mat_run_with(const struct gb_cpu_call * call, const struct ggml_tensor * node, const struct gb_gemm_epilogue * epilogue) {
+void gb_mul_mat_run_with(const struct gb_cpu_call * call, const struct ggml_tensor * node,
+    const struct gb_gemm_epilogue * epilogue) {
     run_over(call, node, 0, epilogue);
 }
 
 const struct gb_cpu_op gb_cpu_op_mul_mat = { mul_mat_unsupported, mul_mat_n_tasks, mul_mat_work_size, mul_mat_run };
 
-// --------------------------------------------------------------------------------------------------------------- OUT_PROD
+// ------------------------------------------------------------------------------------------------------------ OUT_PROD
 
 static const char * out_prod_unsupported(const struct ggml_tensor * node) {
     return unsupported_types(node->src[0], node->src[1], node, false);
 }
 
-static int out_prod_n_tasks(const struct ggml_tensor * node, int n_threads) {
-    return n_tasks_over(node, n_threads, 1);
-}
+static int out_prod_n_tasks(const struct ggml_tensor * node, int n_threads) { return n_tasks_over(node, n_threads, 1); }
 
 static size_t out_prod_work_size(const struct ggml_tensor * node, int n_tasks) {
     return work_size_over(node, n_tasks, 1);
 }
 
-static void out_prod_run(const struct gb_cpu_call * call, struct ggml_tensor * node) {
-    run_over(call, node, 1, NULL);
-}
+static void out_prod_run(const struct gb_cpu_call * call, struct ggml_tensor * node) { run_over(call, node, 1, NULL); }
 
-const struct gb_cpu_op gb_cpu_op_out_prod = { out_prod_unsupported, out_prod_n_tasks, out_prod_work_size, out_prod_run };
+const struct gb_cpu_op gb_cpu_op_out_prod = { out_prod_unsupported, out_prod_n_tasks, out_prod_work_size,
+    out_prod_run };
 
-// ------------------------------------------------------------------------------------------------------------- MUL_MAT_ID
+// ---------------------------------------------------------------------------------------------------------- MUL_MAT_ID
 //
-// The groups are the experts. Thread 0 sorts the tokens by expert (counting sort: the order within an expert stays) into the scratch
-// memory, which starts with a struct routing and the sorted tokens; the engine gets the rest.
+// The groups are the experts. Thread 0 sorts the tokens by expert (counting sort: the order within an expert stays)
+// into the scratch memory, which starts with a struct routing and the sorted tokens; the engine gets the rest.
 
 #define MAX_EXPERTS (GGML_MAX_SRC - 2)
 
@@ -190,8 +189,8 @@ static struct gb_gemm_row token_row(const struct gb_gemm * p, int64_t g, int64_t
 static void describe_experts(struct experts * q, const struct ggml_tensor * node) {
     const struct ggml_tensor * b = node->src[1];
     const struct ggml_tensor * a = node->src[2];
-    *q      = (struct experts){ .node = node };
-    q->gemm = (struct gb_gemm){
+    *q                           = (struct experts){ .node = node };
+    q->gemm                      = (struct gb_gemm){
         .m        = a->ne[1],
         .k        = a->ne[0],
         .n_groups = gb_op_param_i32(node, 1),
@@ -247,7 +246,7 @@ static bool count_tokens(const struct gb_cpu_call * call, const struct ggml_tens
         const int32_t e = expert_of_token(node, t);
         if (e < 0 || e >= n_as) {
             gb_cpu_fail(call, node, GGML_STATUS_INVALID_ARGUMENT, "ids[%d] of row %lld is %d, must be in 0 .. %d",
-                        (int) gb_op_param_i32(node, 0), (long long) t, (int) e, n_as - 1);
+                (int) gb_op_param_i32(node, 0), (long long) t, (int) e, n_as - 1);
             return false;
         }
         count[e]++;
@@ -291,4 +290,5 @@ static void mul_mat_id_run(const struct gb_cpu_call * call, struct ggml_tensor *
     gb_gemm_run(&rest, &q.gemm);
 }
 
-const struct gb_cpu_op gb_cpu_op_mul_mat_id = { mul_mat_id_unsupported, mul_mat_id_n_tasks, mul_mat_id_work_size, mul_mat_id_run };
+const struct gb_cpu_op gb_cpu_op_mul_mat_id = { mul_mat_id_unsupported, mul_mat_id_n_tasks, mul_mat_id_work_size,
+    mul_mat_id_run };

@@ -5,13 +5,9 @@
 
 #include "cpu/ops/elements.h"
 
-static const char * norm_unsupported(const struct ggml_tensor * node) {
-    return gb_need_float(node, 1);
-}
+static const char * norm_unsupported(const struct ggml_tensor * node) { return gb_need_float(node, 1); }
 
-static size_t row_work(const struct ggml_tensor * node, int n_tasks) {
-    return gb_floats_size(node->ne[0], n_tasks);
-}
+static size_t row_work(const struct ggml_tensor * node, int n_tasks) { return gb_floats_size(node->ne[0], n_tasks); }
 
 // ------------------------------------------------------------------------------------------------------ NORM, RMS_NORM
 
@@ -44,9 +40,7 @@ static void run_rows(const struct gb_cpu_call * call, struct ggml_tensor * node,
     }
 }
 
-static void run_norm(const struct gb_cpu_call * call, struct ggml_tensor * node) {
-    run_rows(call, node, norm_row);
-}
+static void run_norm(const struct gb_cpu_call * call, struct ggml_tensor * node) { run_rows(call, node, norm_row); }
 
 static void run_rms_norm(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     run_rows(call, node, rms_norm_row);
@@ -55,7 +49,8 @@ static void run_rms_norm(const struct gb_cpu_call * call, struct ggml_tensor * n
 // ------------------------------------------------------------------------------------------------------- RMS_NORM_BACK
 
 // dx = (dy - x sum(x dy) / (sum(x^2) + n eps)) / sqrt(sum(x^2) / n + eps). False: the run is over.
-static bool rms_norm_back_row(const struct gb_cpu_call * call, int64_t n, float * dx, const float * x, const float * dy, float eps) {
+static bool rms_norm_back_row(const struct gb_cpu_call * call, int64_t n, float * dx, const float * x, const float * dy,
+    float eps) {
     double squares = 0, product = 0;
     for (int64_t i = 0; i < n;) {
         const int64_t end = GB_MIN(n, i + GB_STRETCH), length = end - i;
@@ -100,9 +95,7 @@ static void run_rms_norm_back(const struct gb_cpu_call * call, struct ggml_tenso
     }
 }
 
-static const char * rms_norm_back_unsupported(const struct ggml_tensor * node) {
-    return gb_need_float(node, 2);
-}
+static const char * rms_norm_back_unsupported(const struct ggml_tensor * node) { return gb_need_float(node, 2); }
 
 static size_t two_rows_work(const struct ggml_tensor * node, int n_tasks) {
     return gb_floats_size(2 * node->ne[0], n_tasks);
@@ -121,7 +114,7 @@ struct group {
 enum pass { PASS_SUM, PASS_DEVIATION, PASS_APPLY };
 
 static double group_pass(const struct gb_cpu_call * call, const struct group * g, enum pass pass,
-                         struct ggml_tensor * node, float mean, float scale) {
+    struct ggml_tensor * node, float mean, float scale) {
     const struct ggml_tensor * a = g->a;
     float                      buf[GB_RUN];
     double                     sum = 0;
@@ -178,7 +171,7 @@ static const char * group_norm_unsupported(const struct ggml_tensor * node) {
 
 static int group_norm_tasks(const struct ggml_tensor * node, int n_threads) {
     return gb_tasks_for((double) gb_count(node), GB_MIN((int64_t) gb_op_param_i32(node, 0), node->ne[2]) * node->ne[3],
-                        n_threads);
+        n_threads);
 }
 
 const struct gb_cpu_op gb_cpu_op_norm = {
@@ -196,6 +189,6 @@ const struct gb_cpu_op gb_cpu_op_rms_norm_back = {
     .work_size   = two_rows_work,
     .run         = run_rms_norm_back,
 };
-const struct gb_cpu_op gb_cpu_op_group_norm = { .unsupported = group_norm_unsupported,
-                                                .n_tasks     = group_norm_tasks,
-                                                .run         = run_group_norm };
+const struct gb_cpu_op gb_cpu_op_group_norm = {
+    .unsupported = group_norm_unsupported, .n_tasks = group_norm_tasks, .run = run_group_norm
+};

@@ -1,11 +1,11 @@
 // ops.h - what an operator of the CPU backend is.
 //
-// An op is a plain C driver: it handles strides, broadcasting and the split over threads, and calls kernels (kernels.h) on
-// contiguous rows. It never allocates, never prints, and does not know about instruction sets. Shapes were checked by the builder;
-// what remains to be checked at run time (indices) is reported with gb_cpu_fail and leaves memory safe.
+// An op is a plain C driver: it handles strides, broadcasting and the split over threads, and calls kernels (kernels.h)
+// on contiguous rows. It never allocates, never prints, and does not know about instruction sets. Shapes were checked
+// by the builder; what remains to be checked at run time (indices) is reported with gb_cpu_fail and leaves memory safe.
 //
-// Life of a node: unsupported() decides, at planning time, whether the op can run on these types and layouts; n_tasks() and
-// work_size() are asked once when the plan is made; run() is called by n_tasks threads at once, ith = 0 .. nth-1.
+// Life of a node: unsupported() decides, at planning time, whether the op can run on these types and layouts; n_tasks()
+// and work_size() are asked once when the plan is made; run() is called by n_tasks threads at once, ith = 0 .. nth-1.
 #ifndef GB_CPU_OPS_OPS_H
 #define GB_CPU_OPS_OPS_H
 
@@ -16,23 +16,24 @@
 
 struct gb_cpu_team; // the threads that run one node (compute.c)
 
-struct gb_cpu_pace { // of a thread in a node
+// of a thread in a node
+struct gb_cpu_pace {
     int64_t left; // work to do before it looks whether the run is over
     bool    asks; // it is the one that asks the run's abort callback
 };
 
 struct gb_cpu_call { // one thread's share of one node
-    int    ith, nth;
-    void * work;      // work_size bytes shared by the node's threads, 64-byte aligned; content undefined
-    size_t work_size;
+    int                       ith, nth;
+    void *                    work; // work_size bytes shared by the node's threads, 64-byte aligned; content undefined
+    size_t                    work_size;
     const struct gb_kernels * k; // the level's kernel table
     struct gb_cpu_team *      team;
     struct gb_cpu_pace *      pace;
 };
 
 struct gb_cpu_op {
-    // NULL: can run. Else why not, a static string ("type of src[1] must be f32"). Looks at types and strides only, not at data. The sources that
-    // the operator has to have (ops.def) are there.
+    // NULL: can run. Else why not, a static string ("type of src[1] must be f32"). Looks at types and strides only, not
+    // at data. The sources that the operator has to have (ops.def) are there.
     const char * (*unsupported)(const struct ggml_tensor * node);
     // Threads that are of use, 1 .. n_threads. NULL: 1 for small nodes, else n_threads (gb_cpu_default_tasks).
     int (*n_tasks)(const struct ggml_tensor * node, int n_threads);
@@ -44,12 +45,14 @@ struct gb_cpu_op {
 // The op of a node, NULL for view ops (nothing to run) and for what is not implemented.
 const struct gb_cpu_op * gb_cpu_op_of(const struct ggml_tensor * node);
 
-// Waits until all nth threads of the node are here. False, for all of them: the run is over; leave the node. In particular whoever left work
-// out before, because gb_cpu_stopped said so, has made that false: what others should have prepared is read only when it is true.
+// Waits until all nth threads of the node are here. False, for all of them: the run is over; leave the node. In
+// particular whoever left work out before, because gb_cpu_stopped said so, has made that false: what others should have
+// prepared is read only when it is true.
 bool gb_cpu_barrier(const struct gb_cpu_call * call);
 
-// Is the run over, aborted or failed? Every driver whose work can take longer than some milliseconds asks after each piece of it, with the
-// nanoseconds that the piece took, very roughly. True once is true for ever: skip what is left, up to the next barrier.
+// Is the run over, aborted or failed? Every driver whose work can take longer than some milliseconds asks after each
+// piece of it, with the nanoseconds that the piece took, very roughly. True once is true for ever: skip what is left,
+// up to the next barrier.
 #define GB_CPU_PACE 200000
 bool               gb_cpu_look(const struct gb_cpu_call * call);
 static inline bool gb_cpu_stopped(const struct gb_cpu_call * call, int64_t work) {
@@ -58,7 +61,8 @@ static inline bool gb_cpu_stopped(const struct gb_cpu_call * call, int64_t work)
 
 // Records the first failure of the run; the node's remaining work is still done or skipped, later nodes do not run.
 GGML_ATTRIBUTE_FORMAT(4, 5)
-void gb_cpu_fail(const struct gb_cpu_call * call, const struct ggml_tensor * node, enum ggml_status status, const char * fmt, ...);
+void gb_cpu_fail(const struct gb_cpu_call * call, const struct ggml_tensor * node, enum ggml_status status,
+    const char * fmt, ...);
 
 int gb_cpu_default_tasks(const struct ggml_tensor * node, int n_threads);
 
@@ -76,12 +80,12 @@ struct gb_row {
 
 static inline struct gb_row gb_row_at(const struct ggml_tensor * t, int64_t r) {
     if (r == 0) { // all of a small node: divisions cost more than it does
-        return (struct gb_row){ 0, 0, 0 };
+        return (struct gb_row) { 0, 0, 0 };
     }
     const int64_t plane = t->ne[1] * t->ne[2];
     const int64_t i3    = r / plane;
     const int64_t rest  = r - i3 * plane;
-    return (struct gb_row){ rest % t->ne[1], rest / t->ne[1], i3 };
+    return (struct gb_row) { rest % t->ne[1], rest / t->ne[1], i3 };
 }
 
 static inline char * gb_row_ptr(const struct ggml_tensor * t, int64_t i1, int64_t i2, int64_t i3) {

@@ -17,7 +17,8 @@ static struct pool pool_of(const struct ggml_tensor * node) {
 }
 
 // Takes one input row into the accumulators of an output row. False: the run is over.
-static bool take_row(const struct gb_cpu_call * call, const struct pool * p, double * acc, int64_t n_out, const float * x, int64_t n_in) {
+static bool take_row(const struct gb_cpu_call * call, const struct pool * p, double * acc, int64_t n_out,
+    const float * x, int64_t n_in) {
     const int64_t width = GB_MIN((int64_t) p->k0, n_in), piece = GB_STRETCH / width + 1; // n_in is above 0
     for (int64_t o = 0; o < n_out;) {
         const int64_t end = GB_MIN(n_out, o + piece);
@@ -62,7 +63,8 @@ static void run_pool(const struct gb_cpu_call * call, struct ggml_tensor * node)
             acc[o] = p.op == GGML_OP_POOL_AVG ? 0.0 : -INFINITY;
         }
         for (int64_t y = GB_MAX(from, (int64_t) 0); y < to && a->ne[0] > 0; y++) {
-            if (!take_row(call, &p, acc, n, gb_in(call->k, a, gb_row_ptr(a, y, r.i2, r.i3), a->ne[0], mem + 3 * n), a->ne[0])) {
+            if (!take_row(call, &p, acc, n, gb_in(call->k, a, gb_row_ptr(a, y, r.i2, r.i3), a->ne[0], mem + 3 * n),
+                    a->ne[0])) {
                 return;
             }
         }

@@ -39,7 +39,7 @@ static struct parts parts_of(const struct ggml_tensor * a) {
 }
 
 static double sum_part(const struct gb_cpu_call * call, const struct ggml_tensor * a, const struct parts * p,
-                       int64_t part) {
+    int64_t part) {
     const bool    flat  = ggml_is_contiguous(a);
     const int64_t first = part * p->rows / p->n;
     const int64_t last  = (part + 1) * p->rows / p->n;
@@ -95,7 +95,7 @@ static void sum_each_row(const struct gb_cpu_call * call, struct ggml_tensor * n
     int64_t                    first, last;
     gb_cpu_share(call, gb_rows(a), &first, &last);
     for (int64_t i = first; i < last; i++) {
-        const struct gb_row r = gb_row_at(a, i);
+        const struct gb_row r   = gb_row_at(a, i);
         const double        sum = sum_of(call, a, gb_row_of(a, r), a->ne[0]);
         gb_set(node->type, gb_row_of(node, r), (float) (mean ? sum / (double) a->ne[0] : sum));
         if (gb_cpu_stopped(call, GB_MIN(a->ne[0], (int64_t) LOOK))) {
@@ -108,13 +108,9 @@ static void run_sum_rows(const struct gb_cpu_call * call, struct ggml_tensor * n
     sum_each_row(call, node, false);
 }
 
-static void run_mean(const struct gb_cpu_call * call, struct ggml_tensor * node) {
-    sum_each_row(call, node, true);
-}
+static void run_mean(const struct gb_cpu_call * call, struct ggml_tensor * node) { sum_each_row(call, node, true); }
 
-static const char * float_unsupported(const struct ggml_tensor * node) {
-    return gb_need_float(node, 1);
-}
+static const char * float_unsupported(const struct ggml_tensor * node) { return gb_need_float(node, 1); }
 
 // -------------------------------------------------------------------------------------------------------------- ARGMAX
 
@@ -125,7 +121,8 @@ struct best {
     int32_t at;
 };
 
-// The last of equal maxima; NaN is above all. The kernel finds the maximum of a run; who holds it matters only if it is one of the row so far.
+// The last of equal maxima; NaN is above all. The kernel finds the maximum of a run; who holds it matters only if it is
+// one of the row so far.
 static void improve(const struct gb_kernels * k, struct best * best, int64_t i0, int64_t n, const float * x) {
     const float max     = k->max_f32(n, x);
     const bool  is_none = isnan(max);
@@ -208,8 +205,8 @@ static void insertion_sort(const float * x, int32_t * index, int64_t n, bool des
 }
 
 // False: the run is over.
-static bool merge_runs(const struct gb_cpu_call * call, const float * x, int32_t * to, const int32_t * from, int64_t left, int64_t middle,
-                       int64_t right, bool descending) {
+static bool merge_runs(const struct gb_cpu_call * call, const float * x, int32_t * to, const int32_t * from,
+    int64_t left, int64_t middle, int64_t right, bool descending) {
     int64_t i = left, j = middle;
     for (int64_t k = left; k < right;) {
         const int64_t piece = k, end = GB_MIN(right, k + SORT_PIECE);
@@ -224,8 +221,10 @@ static bool merge_runs(const struct gb_cpu_call * call, const float * x, int32_t
     return true;
 }
 
-// Stable: equal values keep ascending indices. index and spare hold n each; the result is in index. False: the run is over.
-static bool merge_sort(const struct gb_cpu_call * call, const float * x, int32_t * index, int32_t * spare, int64_t n, bool descending) {
+// Stable: equal values keep ascending indices. index and spare hold n each; the result is in index. False: the run is
+// over.
+static bool merge_sort(const struct gb_cpu_call * call, const float * x, int32_t * index, int32_t * spare, int64_t n,
+    bool descending) {
     for (int64_t i = 0; i < n; i++) {
         index[i] = (int32_t) i;
     }
@@ -239,7 +238,8 @@ static bool merge_sort(const struct gb_cpu_call * call, const float * x, int32_t
     int32_t * to   = spare;
     for (int64_t width = SORT_BLOCK; width < n; width *= 2) {
         for (int64_t left = 0; left < n; left += 2 * width) {
-            if (!merge_runs(call, x, to, from, left, GB_MIN(left + width, n), GB_MIN(left + 2 * width, n), descending)) {
+            if (!merge_runs(call, x, to, from, left, GB_MIN(left + width, n), GB_MIN(left + 2 * width, n),
+                    descending)) {
                 return false;
             }
         }
@@ -280,16 +280,16 @@ static void run_argsort(const struct gb_cpu_call * call, struct ggml_tensor * no
 const struct gb_cpu_op gb_cpu_op_sum = {
     .unsupported = float_unsupported, .n_tasks = sum_tasks, .work_size = sum_work, .run = run_sum
 };
-const struct gb_cpu_op gb_cpu_op_sum_rows = { .unsupported = float_unsupported,
-                                              .n_tasks     = gb_tasks_src_rows,
-                                              .run         = run_sum_rows };
-const struct gb_cpu_op gb_cpu_op_mean     = { .unsupported = float_unsupported,
-                                              .n_tasks     = gb_tasks_src_rows,
-                                              .run         = run_mean };
-const struct gb_cpu_op gb_cpu_op_argmax   = { .unsupported = index_result_unsupported,
-                                              .n_tasks     = gb_tasks_src_rows,
-                                              .run         = run_argmax };
-const struct gb_cpu_op gb_cpu_op_argsort  = {
+const struct gb_cpu_op gb_cpu_op_sum_rows = {
+    .unsupported = float_unsupported, .n_tasks = gb_tasks_src_rows, .run = run_sum_rows
+};
+const struct gb_cpu_op gb_cpu_op_mean = {
+    .unsupported = float_unsupported, .n_tasks = gb_tasks_src_rows, .run = run_mean
+};
+const struct gb_cpu_op gb_cpu_op_argmax = {
+    .unsupported = index_result_unsupported, .n_tasks = gb_tasks_src_rows, .run = run_argmax
+};
+const struct gb_cpu_op gb_cpu_op_argsort = {
     .unsupported = index_result_unsupported,
     .n_tasks     = gb_tasks_src_rows,
     .work_size   = argsort_work,

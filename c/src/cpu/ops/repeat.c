@@ -4,9 +4,7 @@
 // The first four move bytes and so serve every plain type, each thread filling its share of the result's rows.
 #include "cpu/ops/elements.h"
 
-static const char * move_unsupported(const struct ggml_tensor * node) {
-    return gb_need_same(node, 1);
-}
+static const char * move_unsupported(const struct ggml_tensor * node) { return gb_need_same(node, 1); }
 
 // -------------------------------------------------------------------------------------------------------------- REPEAT
 
@@ -36,7 +34,7 @@ static void run_repeat(const struct gb_cpu_call * call, struct ggml_tensor * nod
 
 // What is added up for one row of the result, in the order of the source's dims.
 static void add_repeats(const struct gb_cpu_call * call, const struct ggml_tensor * node, struct gb_row r, int64_t i0,
-                        int64_t n, float * sum) {
+    int64_t n, float * sum) {
     const struct ggml_tensor * a = node->src[0];
     float                      buf[GB_RUN];
     memset(sum, 0, (size_t) n * sizeof(*sum));
@@ -48,7 +46,7 @@ static void add_repeats(const struct gb_cpu_call * call, const struct ggml_tenso
             for (int64_t i1 = r.i1; i1 < a->ne[1]; i1 += node->ne[1]) {
                 for (int64_t at = i0; at < a->ne[0]; at += node->ne[0]) {
                     call->k->add_f32(n, sum, sum,
-                                     gb_in(call->k, a, gb_row_ptr(a, i1, i2, i3) + (size_t) at * a->nb[0], n, buf));
+                        gb_in(call->k, a, gb_row_ptr(a, i1, i2, i3) + (size_t) at * a->nb[0], n, buf));
                     if (gb_cpu_stopped(call, n)) {
                         return;
                     }
@@ -71,8 +69,8 @@ static double sum_repeats(const struct gb_cpu_call * call, const struct ggml_ten
             for (int64_t i1 = r.i1; i1 < a->ne[1]; i1 += node->ne[1]) {
                 for (int64_t i0 = 0; i0 < a->ne[0]; i0 += GB_RUN) {
                     const int64_t n = GB_MIN(a->ne[0] - i0, (int64_t) GB_RUN);
-                    sum += call->k->sum_f32(
-                        n, gb_in(call->k, a, gb_row_ptr(a, i1, i2, i3) + (size_t) i0 * a->nb[0], n, buf));
+                    sum += call->k->sum_f32(n,
+                        gb_in(call->k, a, gb_row_ptr(a, i1, i2, i3) + (size_t) i0 * a->nb[0], n, buf));
                     if (gb_cpu_stopped(call, n)) {
                         return sum;
                     }
@@ -104,9 +102,7 @@ static void run_repeat_back(const struct gb_cpu_call * call, struct ggml_tensor 
     }
 }
 
-static const char * repeat_back_unsupported(const struct ggml_tensor * node) {
-    return gb_need_float(node, 1);
-}
+static const char * repeat_back_unsupported(const struct ggml_tensor * node) { return gb_need_float(node, 1); }
 
 static int repeat_back_tasks(const struct ggml_tensor * node, int n_threads) {
     return gb_tasks_for((double) gb_count(node->src[0]), gb_div_up(node->ne[0], GB_RUN) * gb_rows(node), n_threads);
@@ -130,9 +126,7 @@ static void run_concat(const struct gb_cpu_call * call, struct ggml_tensor * nod
     }
 }
 
-static const char * concat_unsupported(const struct ggml_tensor * node) {
-    return gb_need_same(node, 2);
-}
+static const char * concat_unsupported(const struct ggml_tensor * node) { return gb_need_same(node, 2); }
 
 static void run_pad(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor * a    = node->src[0];
@@ -179,18 +173,18 @@ static const char * upscale_unsupported(const struct ggml_tensor * node) {
     return gb_op_param_i32(node, 0) < 1 ? "the factor must be positive" : gb_need_same(node, 1);
 }
 
-const struct gb_cpu_op gb_cpu_op_repeat      = { .unsupported = move_unsupported,
-                                                 .n_tasks     = gb_tasks_dst_rows,
-                                                 .run         = run_repeat };
-const struct gb_cpu_op gb_cpu_op_repeat_back = { .unsupported = repeat_back_unsupported,
-                                                 .n_tasks     = repeat_back_tasks,
-                                                 .run         = run_repeat_back };
-const struct gb_cpu_op gb_cpu_op_concat      = { .unsupported = concat_unsupported,
-                                                 .n_tasks     = gb_tasks_dst_rows,
-                                                 .run         = run_concat };
-const struct gb_cpu_op gb_cpu_op_pad         = { .unsupported = move_unsupported,
-                                                 .n_tasks     = gb_tasks_dst_rows,
-                                                 .run         = run_pad };
-const struct gb_cpu_op gb_cpu_op_upscale     = { .unsupported = upscale_unsupported,
-                                                 .n_tasks     = gb_tasks_dst_rows,
-                                                 .run         = run_upscale };
+const struct gb_cpu_op gb_cpu_op_repeat = {
+    .unsupported = move_unsupported, .n_tasks = gb_tasks_dst_rows, .run = run_repeat
+};
+const struct gb_cpu_op gb_cpu_op_repeat_back = {
+    .unsupported = repeat_back_unsupported, .n_tasks = repeat_back_tasks, .run = run_repeat_back
+};
+const struct gb_cpu_op gb_cpu_op_concat = {
+    .unsupported = concat_unsupported, .n_tasks = gb_tasks_dst_rows, .run = run_concat
+};
+const struct gb_cpu_op gb_cpu_op_pad = {
+    .unsupported = move_unsupported, .n_tasks = gb_tasks_dst_rows, .run = run_pad
+};
+const struct gb_cpu_op gb_cpu_op_upscale = {
+    .unsupported = upscale_unsupported, .n_tasks = gb_tasks_dst_rows, .run = run_upscale
+};

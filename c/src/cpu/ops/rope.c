@@ -6,10 +6,11 @@
 //   normal  (2j, 2j+1) for all of the row; exact: for j < n_dims/2, what is behind n_dims is copied
 //   NeoX    (j, j + n_dims/2) for j < n_dims/2; what is behind n_dims is copied
 //   GLM     two halves of n_dims elements: (j, j + n_dims/2) by one position, the same pairs behind n_dims by another
-// GGML_ROPE_EXACT also gives NeoX the angles of the normal layout; without it freq_scale counts twice there, and all pairs share the ramp
-// of pair 0, as programs of early 2024 have it.
+// GGML_ROPE_EXACT also gives NeoX the angles of the normal layout; without it freq_scale counts twice there, and all
+// pairs share the ramp of pair 0, as programs of early 2024 have it.
 //
-// In the normal layout the table is there several times, for rows that lie behind each other: one call of the kernel rotates them all.
+// In the normal layout the table is there several times, for rows that lie behind each other: one call of the kernel
+// rotates them all.
 #include "cpu/ops/rope.h"
 
 #include <math.h>
@@ -24,7 +25,7 @@ struct rope {
     double  low, high; // ramp of the correction, in pairs
     double  xpos_base; // 0: no magnitude
     bool    xpos_down, back;
-    int64_t n; // elements of a row
+    int64_t n;       // elements of a row
     int64_t repeats; // of the table of a row
 };
 
@@ -37,9 +38,7 @@ static int64_t n_turns(const struct rope * r) {
     return !(r->mode & MODE_GLM) && r->mode & (MODE_NEOX | MODE_EXACT) ? r->n_dims / 2 : r->n / 2;
 }
 
-static bool scales_twice(const struct rope * r) {
-    return (r->mode & MODE_NEOX) && !(r->mode & MODE_EXACT);
-}
+static bool scales_twice(const struct rope * r) { return (r->mode & MODE_NEOX) && !(r->mode & MODE_EXACT); }
 
 static struct rope rope_of(const struct ggml_tensor * node) {
     struct rope r = {
@@ -60,7 +59,9 @@ static struct rope rope_of(const struct ggml_tensor * node) {
         r.low                = fmax(0, floor(corr_dim(&r, n_orig_ctx, gb_op_param_f32(node, 9))));
         r.high               = fmin(r.n_dims - 1, ceil(corr_dim(&r, n_orig_ctx, gb_op_param_f32(node, 10))));
     }
-    r.repeats = !(r.mode & (MODE_GLM | MODE_NEOX)) && 2 * n_turns(&r) == r.n ? GB_MAX((int64_t) 1, GB_MIN(node->ne[1], (int64_t) REPEATS)) : 1;
+    r.repeats = !(r.mode & (MODE_GLM | MODE_NEOX)) && 2 * n_turns(&r) == r.n
+                    ? GB_MAX((int64_t) 1, GB_MIN(node->ne[1], (int64_t) REPEATS))
+                    : 1;
     return r;
 }
 
@@ -70,7 +71,8 @@ struct turn { // cosine and sine of a pair, with its magnitude
     float c, s;
 };
 
-// The turns of a position. c and s hold one value a pair; c2 and s2 (normal mode) one an element, as the kernel wants it.
+// The turns of a position. c and s hold one value a pair; c2 and s2 (normal mode) one an element, as the kernel wants
+// it.
 struct turns {
     double *freq, *angle;
     float * c, *s, *c2, *s2;
@@ -126,7 +128,7 @@ static bool is_plain(const struct rope * r) {
 static void fill_plain(const struct gb_kernels * k, const struct rope * r, int32_t position, const struct turns * t) {
     const int64_t n      = n_turns(r);
     const double  factor = position * r->freq_scale * (scales_twice(r) ? r->freq_scale : 1.0);
-    int           large = 0;
+    int           large  = 0;
     for (int64_t j = 0; j < n; j++) {
         t->angle[j] = factor * t->freq[j];
         large |= !(fabs(t->angle[j]) < KERNEL_ANGLE);
@@ -189,7 +191,7 @@ static void copy_rest(const struct rope * r, float * y, const float * x, int64_t
 }
 
 static void rotate_row(const struct gb_kernels * k, const struct rope * r, float * y, const float * x,
-                       const struct turns * t) { // y may be x
+    const struct turns * t) { // y may be x
     const int64_t n = n_turns(r);
     if (r->mode & MODE_GLM) {
         k->rope_halves_f32(n / 2, y, x, t->c, t->s);
@@ -218,22 +220,23 @@ static struct scratch scratch_of(const struct gb_cpu_call * call, const struct g
     float *       p     = gb_my_floats(call, scratch_floats(node));
     const int64_t pairs = node->ne[0] / 2 + 1;
     float *       c     = p + 4 * pairs;
-    return (struct scratch){ { .freq  = (double *) (void *) p,
-                               .angle = (double *) (void *) (p + 2 * pairs),
-                               .c     = c,
-                               .s     = c + pairs,
-                               .c2    = c + 2 * pairs,
-                               .s2    = c + (2 + 2 * REPEATS) * pairs },
-                             c + (2 + 4 * REPEATS) * pairs };
+    return (struct scratch){ { .freq    = (double *) (void *) p,
+                                 .angle = (double *) (void *) (p + 2 * pairs),
+                                 .c     = c,
+                                 .s     = c + pairs,
+                                 .c2    = c + 2 * pairs,
+                                 .s2    = c + (2 + 2 * REPEATS) * pairs },
+        c + (2 + 4 * REPEATS) * pairs };
 }
 
 // n rows of a token from `at` on: they lie in even steps.
-static void rotate_rows(const struct gb_cpu_call * call, const struct rope * r, const struct ggml_tensor * a, struct ggml_tensor * out,
-                        struct gb_row at, int64_t n, const struct scratch * s) {
+static void rotate_rows(const struct gb_cpu_call * call, const struct rope * r, const struct ggml_tensor * a,
+    struct ggml_tensor * out, struct gb_row at, int64_t n, const struct scratch * s) {
     char *       d    = gb_row_of(out, at);
     const char * p    = gb_row_of(a, at);
     const size_t size = (size_t) r->n * sizeof(float);
-    const bool   from = r->repeats > 1 && gb_is_direct(a, p, r->n) && a->nb[1] == size, to = gb_is_direct(out, d, r->n) && out->nb[1] == size;
+    const bool   from = r->repeats > 1 && gb_is_direct(a, p, r->n) && a->nb[1] == size,
+                 to   = gb_is_direct(out, d, r->n) && out->nb[1] == size;
     for (int64_t i = 0, rows; i < n; i += rows, p += (size_t) rows * a->nb[1]) {
         rows            = from ? GB_MIN(n - i, r->repeats) : 1;
         const float * x = gb_in(call->k, a, p, r->n, s->row);
@@ -277,9 +280,7 @@ void gb_rope_run_to(const struct gb_cpu_call * call, const struct ggml_tensor * 
     }
 }
 
-static void run_rope(const struct gb_cpu_call * call, struct ggml_tensor * node) {
-    gb_rope_run_to(call, node, node);
-}
+static void run_rope(const struct gb_cpu_call * call, struct ggml_tensor * node) { gb_rope_run_to(call, node, node); }
 
 static const char * rope_unsupported(const struct ggml_tensor * node) {
     const int    n_dims = gb_op_param_i32(node, 1), mode = gb_op_param_i32(node, 2);

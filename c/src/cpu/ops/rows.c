@@ -25,7 +25,7 @@ static const char * get_rows_unsupported(const struct ggml_tensor * node) {
 
 // n elements of row s of a, to d.
 static void take_row(const struct gb_cpu_call * call, struct ggml_tensor * dst, char * d, const struct ggml_tensor * a,
-                     const char * s, int64_t n) {
+    const char * s, int64_t n) {
     if (dst->type == a->type) {
         gb_move(ggml_type_size(a->type), n, d, dst->nb[0], s, a->nb[0]);
         return;
@@ -41,15 +41,16 @@ static void take_row(const struct gb_cpu_call * call, struct ggml_tensor * dst, 
 }
 
 // Where in ids of one to three dimensions.
-static void fail_index(const struct gb_cpu_call * call, const struct ggml_tensor * node, int32_t index, const struct gb_row * at) {
+static void fail_index(const struct gb_cpu_call * call, const struct ggml_tensor * node, int32_t index,
+    const struct gb_row * at) {
     const int64_t place[3] = { at->i1, at->i2, at->i3 };
     char          where[96];
     int           used = 0;
     for (int d = 0; d < GB_MIN(GB_MAX(gb_tensor_ndim(node->src[1]), 1), 3); d++) {
         used += snprintf(where + used, sizeof(where) - (size_t) used, d == 0 ? "%lld" : ",%lld", (long long) place[d]);
     }
-    gb_cpu_fail(call, node, GGML_STATUS_INVALID_ARGUMENT, "index %" PRId32 " at [%s] out of range 0..%lld", index, where,
-                (long long) node->src[0]->ne[1] - 1);
+    gb_cpu_fail(call, node, GGML_STATUS_INVALID_ARGUMENT, "index %" PRId32 " at [%s] out of range 0..%lld", index,
+        where, (long long) node->src[0]->ne[1] - 1);
 }
 
 static void run_get_rows(const struct gb_cpu_call * call, struct ggml_tensor * node) {
@@ -73,8 +74,9 @@ static void run_get_rows(const struct gb_cpu_call * call, struct ggml_tensor * n
 
 // ------------------------------------------------------------------------------------------------------- GET_ROWS_BACK
 
-// Rows may be hit many times: the first thread sorts the rows of a by the row that they are added to, and each thread adds up some columns
-// of all of them, a result at a time and in the order of the indices: in float a few at a time, and these parts in double.
+// Rows may be hit many times: the first thread sorts the rows of a by the row that they are added to, and each thread
+// adds up some columns of all of them, a result at a time and in the order of the indices: in float a few at a time,
+// and these parts in double.
 enum { COLUMNS = 64, PART = 32, LOOK = 4096 };
 
 // In the scratch memory: where the rows for each result begin in `order`, and where those of the last end.
@@ -100,8 +102,8 @@ static void sort_hits(const struct gb_cpu_call * call, const struct ggml_tensor 
     for (int64_t i = 0; i < n; i++) {
         const int32_t index = gb_get_i32((const char *) b->data + (size_t) i * b->nb[0]);
         if (index < 0 || index >= rows) {
-            gb_cpu_fail(call, node, GGML_STATUS_INVALID_ARGUMENT, "index %" PRId32 " at [%" PRId64 "] out of range 0..%" PRId64, index, i,
-                        rows - 1);
+            gb_cpu_fail(call, node, GGML_STATUS_INVALID_ARGUMENT,
+                "index %" PRId32 " at [%" PRId64 "] out of range 0..%" PRId64, index, i, rows - 1);
             return;
         }
         h.first[index + 2]++;
@@ -118,8 +120,8 @@ static void sort_hits(const struct gb_cpu_call * call, const struct ggml_tensor 
 }
 
 // part = the rows of a that `hits` names, n columns of them.
-static void add_part(const struct gb_cpu_call * call, const struct ggml_tensor * a, const int32_t * hits, int32_t count, int64_t i0, int64_t n,
-                     float * part) {
+static void add_part(const struct gb_cpu_call * call, const struct ggml_tensor * a, const int32_t * hits, int32_t count,
+    int64_t i0, int64_t n, float * part) {
     float buf[COLUMNS];
     for (int32_t u = 0; u < count; u++) {
         const float * x = gb_in(call->k, a, gb_row_ptr(a, hits[u], 0, 0) + (size_t) i0 * a->nb[0], n, buf);
@@ -131,7 +133,8 @@ static void add_part(const struct gb_cpu_call * call, const struct ggml_tensor *
     }
 }
 
-static void add_hits(const struct gb_cpu_call * call, const struct ggml_tensor * node, struct hits h, int64_t i0, int64_t n) {
+static void add_hits(const struct gb_cpu_call * call, const struct ggml_tensor * node, struct hits h, int64_t i0,
+    int64_t n) {
     for (int64_t i = 0; i < node->ne[1]; i++) {
         const int32_t first = h.first[i], count = h.first[i + 1] - first;
         float         part[COLUMNS] = { 0 };
@@ -139,7 +142,8 @@ static void add_hits(const struct gb_cpu_call * call, const struct ggml_tensor *
         if (count > PART) {
             double sum[COLUMNS] = { 0 };
             for (int64_t u = 0; u < count; u += PART) {
-                add_part(call, node->src[0], h.order + first + u, (int32_t) GB_MIN(count - u, (int64_t) PART), i0, n, part);
+                add_part(call, node->src[0], h.order + first + u, (int32_t) GB_MIN(count - u, (int64_t) PART), i0, n,
+                    part);
                 for (int64_t c = 0; c < n; c++) {
                     sum[c] += (double) part[c];
                 }
@@ -186,7 +190,7 @@ static const char * get_rows_back_unsupported(const struct ggml_tensor * node) {
 
 static int get_rows_back_tasks(const struct ggml_tensor * node, int n_threads) {
     return gb_tasks_for((double) gb_count(node) + (double) gb_count(node->src[0]), gb_div_up(node->ne[0], COLUMNS),
-                        n_threads);
+        n_threads);
 }
 
 // ---------------------------------------------------------------------------------------------------------------- DIAG
@@ -207,19 +211,17 @@ static void run_diag(const struct gb_cpu_call * call, struct ggml_tensor * node)
     }
 }
 
-static const char * diag_unsupported(const struct ggml_tensor * node) {
-    return gb_need_same(node, 1);
-}
+static const char * diag_unsupported(const struct ggml_tensor * node) { return gb_need_same(node, 1); }
 
-const struct gb_cpu_op gb_cpu_op_get_rows      = { .unsupported = get_rows_unsupported,
-                                                   .n_tasks     = gb_tasks_dst_rows,
-                                                   .run         = run_get_rows };
+const struct gb_cpu_op gb_cpu_op_get_rows = {
+    .unsupported = get_rows_unsupported, .n_tasks = gb_tasks_dst_rows, .run = run_get_rows
+};
 const struct gb_cpu_op gb_cpu_op_get_rows_back = {
     .unsupported = get_rows_back_unsupported,
     .n_tasks     = get_rows_back_tasks,
     .work_size   = get_rows_back_work,
     .run         = run_get_rows_back,
 };
-const struct gb_cpu_op gb_cpu_op_diag = { .unsupported = diag_unsupported,
-                                          .n_tasks     = gb_tasks_dst_rows,
-                                          .run         = run_diag };
+const struct gb_cpu_op gb_cpu_op_diag = {
+    .unsupported = diag_unsupported, .n_tasks = gb_tasks_dst_rows, .run = run_diag
+};

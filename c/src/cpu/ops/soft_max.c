@@ -1,4 +1,5 @@
-// soft_max.c - SOFT_MAX (scaled and masked, per row; the mask times ALiBi's slope of the head, if there is a bias) and its derivative.
+// soft_max.c - SOFT_MAX (scaled and masked, per row; the mask times ALiBi's slope of the head, if there is a bias) and
+// its derivative.
 //
 // A row whose every entry is masked with -inf has no distribution: the result is a row of zeros, which lets padded
 // positions of attention contribute nothing. NaN in the input stays NaN.
@@ -21,7 +22,8 @@ static void run_soft_max(const struct gb_cpu_call * call, struct ggml_tensor * n
         const float * m = mask ? gb_in(call->k, mask, gb_row_ptr(mask, i % mask->ne[1], 0, 0), n, scratch + n) : NULL;
         float *       w = gb_out(node, p, n, scratch);
         if (bias > 0 && m != NULL) {
-            call->k->scale_f32(n, scratch + n, m, gb_alibi_slope(r.i2, (int) GB_MIN(node->ne[2], (int64_t) INT32_MAX), bias));
+            call->k->scale_f32(n, scratch + n, m,
+                gb_alibi_slope(r.i2, (int) GB_MIN(node->ne[2], (int64_t) INT32_MAX), bias));
             m = scratch + n;
         }
         call->k->soft_max_row_f32(n, w, x, scale, m);
@@ -66,9 +68,7 @@ static void run_soft_max_back(const struct gb_cpu_call * call, struct ggml_tenso
     }
 }
 
-static const char * soft_max_back_unsupported(const struct ggml_tensor * node) {
-    return gb_need_float(node, 2);
-}
+static const char * soft_max_back_unsupported(const struct ggml_tensor * node) { return gb_need_float(node, 2); }
 
 const struct gb_cpu_op gb_cpu_op_soft_max = {
     .unsupported = soft_max_unsupported,

@@ -6,25 +6,23 @@
 
 #include "cpu/ops/elements.h"
 
-static const char * unsupported1(const struct ggml_tensor * node) {
-    return gb_need_float(node, 1);
-}
+static const char * unsupported1(const struct ggml_tensor * node) { return gb_need_float(node, 1); }
 
 // -------------------------------------------------------------------------------------------------- without parameters
 
 // Defines map_<name> and the operator's run function.
-#define PLAIN(name, kernel)                                                                                            \
-    static void map_##name(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * y,     \
-                           const float * x) {                                                                          \
-        (void) node;                                                                                                   \
-        call->k->kernel(n, y, x);                                                                                      \
-    }                                                                                                                  \
-    static void run_##name(const struct gb_cpu_call * call, struct ggml_tensor * node) {                               \
-        gb_run_map1(call, node, map_##name);                                                                           \
-    }                                                                                                                  \
-    const struct gb_cpu_op gb_cpu_op_##name = { .unsupported = unsupported1,                                           \
-                                                .n_tasks     = gb_tasks_map,                                           \
-                                                .run         = run_##name };
+#define PLAIN(name, kernel)                                                                                        \
+    static void map_##name(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * y, \
+        const float * x) {                                                                                         \
+        (void) node;                                                                                               \
+        call->k->kernel(n, y, x);                                                                                  \
+    }                                                                                                              \
+    static void run_##name(const struct gb_cpu_call * call, struct ggml_tensor * node) {                           \
+        gb_run_map1(call, node, map_##name);                                                                       \
+    }                                                                                                              \
+    const struct gb_cpu_op gb_cpu_op_##name = {                                                                    \
+        .unsupported = unsupported1, .n_tasks = gb_tasks_map, .run = run_##name                                    \
+    };
 
 PLAIN(sqr, sqr_f32)
 PLAIN(sqrt, sqrt_f32)
@@ -48,7 +46,7 @@ static const size_t unary_kernel[GGML_UNARY_OP_COUNT] = {
 };
 
 static void map_unary(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * y,
-                      const float * x) {
+    const float * x) {
     void (*kernel)(int64_t, float *, const float *);
     memcpy(&kernel, (const char *) call->k + unary_kernel[gb_op_param_i32(node, 0)], sizeof(kernel));
     kernel(n, y, x);
@@ -63,24 +61,24 @@ static void run_unary(const struct gb_cpu_call * call, struct ggml_tensor * node
     gb_run_map1(call, node, map_unary);
 }
 
-const struct gb_cpu_op gb_cpu_op_unary = { .unsupported = unary_unsupported,
-                                           .n_tasks     = gb_tasks_map,
-                                           .run         = run_unary };
+const struct gb_cpu_op gb_cpu_op_unary = {
+    .unsupported = unary_unsupported, .n_tasks = gb_tasks_map, .run = run_unary
+};
 
 // ----------------------------------------------------------------------------------------------------- with parameters
 
 static void map_leaky_relu(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * y,
-                           const float * x) {
+    const float * x) {
     call->k->leaky_relu_f32(n, y, x, gb_op_param_f32(node, 0));
 }
 
 static void map_clamp(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * y,
-                      const float * x) {
+    const float * x) {
     call->k->clamp_f32(n, y, x, gb_op_param_f32(node, 0), gb_op_param_f32(node, 1));
 }
 
 static void map_scale(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * y,
-                      const float * x) {
+    const float * x) {
     call->k->scale_f32(n, y, x, gb_op_param_f32(node, 0));
 }
 
@@ -96,9 +94,9 @@ static void run_scale(const struct gb_cpu_call * call, struct ggml_tensor * node
     gb_run_map1(call, node, map_scale);
 }
 
-const struct gb_cpu_op gb_cpu_op_leaky_relu = { .unsupported = unsupported1,
-                                                .n_tasks     = gb_tasks_map,
-                                                .run         = run_leaky_relu };
+const struct gb_cpu_op gb_cpu_op_leaky_relu = {
+    .unsupported = unsupported1, .n_tasks = gb_tasks_map, .run = run_leaky_relu
+};
 const struct gb_cpu_op gb_cpu_op_clamp = { .unsupported = unsupported1, .n_tasks = gb_tasks_map, .run = run_clamp };
 const struct gb_cpu_op gb_cpu_op_scale = { .unsupported = unsupported1, .n_tasks = gb_tasks_map, .run = run_scale };
 
@@ -120,7 +118,7 @@ gb_map1 * gb_map1_of(const struct ggml_tensor * node) {
 // d/dx (x s) with s = 1 / (1 + e^-x) is s (1 + x (1 - s)). 1 - s is formed as 1 / (1 + e^x): for large x the difference
 // would cancel, and x times it must go to 0 at the far ends, where s or rest is 0: x itself is cut there.
 static void map_silu_back(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * z,
-                          const float * x, const float * dy) {
+    const float * x, const float * dy) {
     (void) call;
     (void) node;
     for (int64_t i = 0; i < n; i++) {
@@ -131,14 +129,12 @@ static void map_silu_back(const struct gb_cpu_call * call, const struct ggml_ten
     }
 }
 
-static const char * silu_back_unsupported(const struct ggml_tensor * node) {
-    return gb_need_float(node, 2);
-}
+static const char * silu_back_unsupported(const struct ggml_tensor * node) { return gb_need_float(node, 2); }
 
 static void run_silu_back(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     gb_run_map2(call, node, map_silu_back);
 }
 
-const struct gb_cpu_op gb_cpu_op_silu_back = { .unsupported = silu_back_unsupported,
-                                               .n_tasks     = gb_tasks_map,
-                                               .run         = run_silu_back };
+const struct gb_cpu_op gb_cpu_op_silu_back = {
+    .unsupported = silu_back_unsupported, .n_tasks = gb_tasks_map, .run = run_silu_back
+};

@@ -67,9 +67,7 @@ static void run_get_rel_pos(const struct gb_cpu_call * call, struct ggml_tensor 
     }
 }
 
-static const char * get_rel_pos_unsupported(const struct ggml_tensor * node) {
-    return gb_need_same(node, 1);
-}
+static const char * get_rel_pos_unsupported(const struct ggml_tensor * node) { return gb_need_same(node, 1); }
 
 // Each row of src[0] is a k x k picture; line y gets ph[y], column x gets pw[x] of the same row of pw and ph.
 static void run_add_rel_pos(const struct gb_cpu_call * call, struct ggml_tensor * node) {
@@ -96,20 +94,18 @@ static void run_add_rel_pos(const struct gb_cpu_call * call, struct ggml_tensor 
     }
 }
 
-static const char * add_rel_pos_unsupported(const struct ggml_tensor * node) {
-    return gb_need_float(node, 3);
-}
+static const char * add_rel_pos_unsupported(const struct ggml_tensor * node) { return gb_need_float(node, 3); }
 
 static size_t add_rel_pos_work(const struct ggml_tensor * node, int n_tasks) {
     return gb_floats_size(3 * node->src[1]->ne[0], n_tasks);
 }
 
-const struct gb_cpu_op gb_cpu_op_win_part    = { .unsupported = win_part_unsupported,
-                                                 .n_tasks     = gb_tasks_dst_rows,
-                                                 .run         = run_win_part };
-const struct gb_cpu_op gb_cpu_op_win_unpart  = { .unsupported = win_unpart_unsupported,
-                                                 .n_tasks     = gb_tasks_dst_rows,
-                                                 .run         = run_win_unpart };
+const struct gb_cpu_op gb_cpu_op_win_part = {
+    .unsupported = win_part_unsupported, .n_tasks = gb_tasks_dst_rows, .run = run_win_part
+};
+const struct gb_cpu_op gb_cpu_op_win_unpart = {
+    .unsupported = win_unpart_unsupported, .n_tasks = gb_tasks_dst_rows, .run = run_win_unpart
+};
 const struct gb_cpu_op gb_cpu_op_get_rel_pos = {
     .unsupported = get_rel_pos_unsupported,
     .n_tasks     = gb_tasks_dst_rows,

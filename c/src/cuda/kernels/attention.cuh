@@ -1,11 +1,12 @@
 // attention.cuh - softmax(q k / sqrt(D)) v without storing scores.
 //
-// gb_attention_halves: a block has 64 query rows, a warp 16 of them, and goes through the keys tile by tile: scores on the tensor cores,
-// largest score and sum of each row carried along, what was added up so far scaled when the largest grows. v lies transposed, so
-// that both products run along rows. Query heads that share a key head lie in one tile: decoding several heads reads the keys once. The
-// keys can be cut into parts for different blocks; gb_attention_join puts these together.
-// gb_attention_floats: the same in float for any type and stride, by tiles: ROWS query rows, 32 keys at a time, all in shared memory as floats.
-// gb_attention_exact: a warp for each query row, for few rows and long heads.
+// gb_attention_halves: a block has 64 query rows, a warp 16 of them, and goes through the keys tile by tile: scores on
+// the tensor cores, largest score and sum of each row carried along, what was added up so far scaled when the largest
+// grows. v lies transposed, so that both products run along rows. Query heads that share a key head lie in one tile:
+// decoding several heads reads the keys once. The keys can be cut into parts for different blocks; gb_attention_join
+// puts these together.
+// gb_attention_floats: the same in float for any type and stride, by tiles: ROWS query rows, 32 keys at a time, all in
+// shared memory as floats. gb_attention_exact: a warp for each query row, for few rows and long heads.
 #ifndef GB_CUDA_KERNELS_ATTENTION_CUH
 #define GB_CUDA_KERNELS_ATTENTION_CUH
 
@@ -36,17 +37,19 @@ GB_DEVICE int64_t gb_keys_seen(const gb_attention & p, int64_t query) {
     return p.masked ? gb_max<int64_t>(0, gb_min(p.m, p.past + query + 1)) : p.m;
 }
 
-// --------------------------------------------------------------------------------------------------------------- tensor cores
+// -------------------------------------------------------------------------------------------------------- tensor cores
 
-// A tile of rows of WIDTH halves: pieces of 16 bytes, turned within a row so that those of eight rows meet no bank twice.
-template<int WIDTH> GB_DEVICE uint16_t * gb_attention_piece(uint16_t * tile, int r, int piece) {
+// A tile of rows of WIDTH halves: pieces of 16 bytes, turned within a row so that those of eight rows meet no bank
+// twice.
+template <int WIDTH> GB_DEVICE uint16_t * gb_attention_piece(uint16_t * tile, int r, int piece) {
     return tile + r * WIDTH + (WIDTH >= 64 ? piece ^ (r & 7) : piece ^ (r / 2 & 3)) * 8;
 }
 
-// A tile of ROWS rows from `first` on and WIDTH halves of them from `from` on. x: a head, whose rows lie nb1 bytes apart; `end` rows of
-// `wide` halves exist, what is past them is zeros.
-template<int ROWS, int WIDTH>
-GB_DEVICE void gb_attention_load(const char * x, size_t nb1, int64_t first, int64_t end, int64_t from, int64_t wide, uint16_t * tile) {
+// A tile of ROWS rows from `first` on and WIDTH halves of them from `from` on. x: a head, whose rows lie nb1 bytes
+// apart; `end` rows of `wide` halves exist, what is past them is zeros.
+template <int ROWS, int WIDTH>
+GB_DEVICE void gb_attention_load(const char * x, size_t nb1, int64_t first, int64_t end, int64_t from, int64_t wide,
+    uint16_t * tile) {
     for (int i = (int) threadIdx.x; i < ROWS * WIDTH / 8; i += GB_ATTENTION_THREADS) {
         const int     r = i / (WIDTH / 8), piece = i % (WIDTH / 8);
         const int64_t left  = (wide - from - piece * 8) * 2;
@@ -57,7 +60,7 @@ GB_DEVICE void gb_attention_load(const char * x, size_t nb1, int64_t first, int6
 }
 
 // The fragments of 16 columns of a product with rows along the sum: columns 0 - 7, then 8 - 15.
-template<int WIDTH> GB_DEVICE void gb_attention_columns(uint32_t (&b)[2][2], uint16_t * tile, int first, int step) {
+template <int WIDTH> GB_DEVICE void gb_attention_columns(uint32_t (&b)[2][2], uint16_t * tile, int first, int step) {
     const int lane = (int) threadIdx.x % 32;
     uint32_t  four[4];
     gb_ldmatrix_x4(four, gb_attention_piece<WIDTH>(tile, first + lane / 16 * 8 + lane % 8, 2 * step + lane / 8 % 2));
@@ -78,13 +81,13 @@ struct gb_softmax_state { // of the two rows of a lane
     float largest[2], sum[2];
 };
 
-// Scores become exponentials; returns in `shrink` what earlier sums are to be multiplied with. n: scores of a lane's rows.
-template<int TILES> GB_DEVICE void gb_attention_softmax(float (&s)[TILES][4], gb_softmax_state & state, float (&shrink)[2]) {
+// Scores become exponentials; returns in `shrink` what earlier sums are to be multiplied with. n: scores of a lane's
+// rows.
+template <int TILES>
+GB_DEVICE void gb_attention_softmax(float (&s)[TILES][4], gb_softmax_state & state, float (&shrink)[2]) {
     GB_UNROLL for (int h = 0; h < 2; h++) {
         float largest = state.largest[h];
-        GB_UNROLL for (int j = 0; j < TILES; j++) {
-            largest = fmaxf(largest, fmaxf(s[j][2 * h], s[j][2 * h + 1]));
-        }
+        GB_UNROLL for (int j = 0; j < TILES; j++) { largest = fmaxf(largest, fmaxf(s[j][2 * h], s[j][2 * h + 1])); }
         largest            = gb_quad_max(largest);
         const float origin = largest == -INFINITY ? 0 : largest; // no key seen yet
         shrink[h]          = exp2f(state.largest[h] - origin);
@@ -101,26 +104,31 @@ template<int TILES> GB_DEVICE void gb_attention_softmax(float (&s)[TILES][4], gb
 }
 
 // DP: D rounded up; KEYS: of a tile. grid: x tiles of rows times parts, y groups, z batch.
-template<int KIND, int DP, int KEYS, bool MASK> GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, DP > 64 ? 1 : MASK ? 2 : 3) gb_attention_halves(gb_attention p) {
+template <int KIND, int DP, int KEYS, bool MASK>
+GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, DP > 64 ? 1
+                                          : MASK  ? 2
+                                                  : 3) gb_attention_halves(gb_attention p) {
     constexpr int STAGE = 2 * DP * KEYS; // halves: keys, values
     GB_DYNAMIC_SHARED(uint16_t, shared);
     uint16_t * const q_tile = shared;
     uint16_t * const stages = shared + GB_ATTENTION_ROWS * DP;
     const int        lane = (int) threadIdx.x % 32, warp = (int) threadIdx.x / 32;
     const int64_t    group = blockIdx.y, i3 = blockIdx.z, part = blockIdx.x % p.parts, rows = p.n * (p.heads / p.outer);
-    const int64_t    tile = gridDim.x / p.parts - 1 - blockIdx.x / p.parts; // the last rows see most keys: they come first
-    const int64_t    first = tile * GB_ATTENTION_ROWS, last = gb_min(rows, first + GB_ATTENTION_ROWS);
-    const bool       one_head = first / p.n == (last - 1) / p.n;
-    const int64_t    end = gb_min(gb_keys_seen(p, one_head ? (last - 1) % p.n : p.n - 1), (part + 1) * p.part_keys);
-    const char *     k = gb_attention_at(p.k, 0, group * p.group_step, i3);
-    const char *     v = gb_attention_at(p.v, 0, group * p.group_step, i3);
-    int64_t          key = part * p.part_keys;
+    // the last rows see most keys: they come first
+    const int64_t tile  = gridDim.x / p.parts - 1 - blockIdx.x / p.parts;
+    const int64_t first = tile * GB_ATTENTION_ROWS, last = gb_min(rows, first + GB_ATTENTION_ROWS);
+    const bool    one_head = first / p.n == (last - 1) / p.n;
+    const int64_t end      = gb_min(gb_keys_seen(p, one_head ? (last - 1) % p.n : p.n - 1), (part + 1) * p.part_keys);
+    const char *  k        = gb_attention_at(p.k, 0, group * p.group_step, i3);
+    const char *  v        = gb_attention_at(p.v, 0, group * p.group_step, i3);
+    int64_t       key      = part * p.part_keys;
 
     for (int i = (int) threadIdx.x; i < GB_ATTENTION_ROWS * DP / 8; i += GB_ATTENTION_THREADS) {
-        const int     r = i / (DP / 8), piece = i % (DP / 8);
-        const bool    in = first + r < rows && piece * 8 < p.d;
+        const int              r = i / (DP / 8), piece = i % (DP / 8);
+        const bool             in = first + r < rows && piece * 8 < p.d;
         const gb_attention_row at = gb_attention_row_of(p, group, in ? first + r : 0);
-        gb_cp_async_16(gb_attention_piece<DP>(q_tile, r, piece), gb_attention_at(p.q, at.i1, at.i2, i3) + (in ? piece * 16 : 0), in ? 16 : 0);
+        gb_cp_async_16(gb_attention_piece<DP>(q_tile, r, piece),
+            gb_attention_at(p.q, at.i1, at.i2, i3) + (in ? piece * 16 : 0), in ? 16 : 0);
     }
     if (p.stages == 2 && key < end) {
         gb_attention_load<KEYS, DP>(k, p.k.nb1, key, p.m, 0, p.d, stages);
@@ -181,13 +189,12 @@ template<int KIND, int DP, int KEYS, bool MASK> GB_KERNEL GB_BOUNDS(GB_ATTENTION
         float shrink[2];
         gb_attention_softmax<KEYS / 8>(s, state, shrink);
         GB_UNROLL for (int j = 0; j < DP / 8; j++) {
-            GB_UNROLL for (int e = 0; e < 4; e++) {
-                out[j][e] *= shrink[e / 2];
-            }
+            GB_UNROLL for (int e = 0; e < 4; e++) { out[j][e] *= shrink[e / 2]; }
         }
         GB_UNROLL for (int step = 0; step < KEYS / 16; step++) {
-            const uint32_t a[4] = { gb_pack2<KIND>(s[2 * step][0], s[2 * step][1]), gb_pack2<KIND>(s[2 * step][2], s[2 * step][3]),
-                                    gb_pack2<KIND>(s[2 * step + 1][0], s[2 * step + 1][1]), gb_pack2<KIND>(s[2 * step + 1][2], s[2 * step + 1][3]) };
+            const uint32_t a[4] = { gb_pack2<KIND>(s[2 * step][0], s[2 * step][1]),
+                gb_pack2<KIND>(s[2 * step][2], s[2 * step][3]), gb_pack2<KIND>(s[2 * step + 1][0], s[2 * step + 1][1]),
+                gb_pack2<KIND>(s[2 * step + 1][2], s[2 * step + 1][3]) };
             GB_UNROLL for (int j = 0; j < DP / 16; j++) {
                 uint32_t b[2][2];
                 gb_attention_columns<KEYS>(b, values, 16 * j, step);
@@ -206,7 +213,7 @@ template<int KIND, int DP, int KEYS, bool MASK> GB_KERNEL GB_BOUNDS(GB_ATTENTION
         if (r < rows) {
             const gb_attention_row at  = gb_attention_row_of(p, group, r);
             const int64_t          row = (i3 * p.heads + at.i2) * p.n + at.i1;
-            float *                to  = p.partial != NULL ? p.partial + (row * p.parts + part) * (p.d + 2) : p.dst + row * p.d;
+            float * to = p.partial != NULL ? p.partial + (row * p.parts + part) * (p.d + 2) : p.dst + row * p.d;
             GB_UNROLL for (int j = 0; j < DP / 8; j++) {
                 const int column = 8 * j + 2 * (lane % 4);
                 if (column < p.d) { // d is a multiple of 8
@@ -225,7 +232,7 @@ template<int KIND, int DP, int KEYS, bool MASK> GB_KERNEL GB_BOUNDS(GB_ATTENTION
 // A warp puts the parts of a row together.
 GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, 1) gb_attention_join(gb_attention p, int64_t rows) {
     const int     lane = (int) threadIdx.x % 32;
-    const int64_t row = (int64_t) blockIdx.x * (GB_ATTENTION_THREADS / 32) + threadIdx.x / 32;
+    const int64_t row  = (int64_t) blockIdx.x * (GB_ATTENTION_THREADS / 32) + threadIdx.x / 32;
     if (row >= rows) {
         return;
     }
@@ -247,44 +254,49 @@ GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, 1) gb_attention_join(gb_attention p, i
     }
 }
 
-// --------------------------------------------------------------------------------------------------------------------- floats
+// -------------------------------------------------------------------------------------------------------------- floats
 
 enum { GB_ATTENTION_KEYS = 32, GB_ATTENTION_FLOAT_THREADS = 256 };
 
-// Of a block, in floats: queries, keys, values (by key), weights (by key), largest and sum of each row, what the row shrinks by.
-template<int DP, int ROWS> struct gb_attention_room {
+// Of a block, in floats: queries, keys, values (by key), weights (by key), largest and sum of each row, what the row
+// shrinks by.
+template <int DP, int ROWS> struct gb_attention_room {
     static constexpr int pitch = DP + 4, weights = ROWS + 4;
-    static constexpr int q = 0, k = q + ROWS * pitch, v = k + GB_ATTENTION_KEYS * pitch, w = v + GB_ATTENTION_KEYS * pitch;
-    static constexpr int largest = w + GB_ATTENTION_KEYS * weights, sum = largest + ROWS, shrink = sum + ROWS, end = shrink + ROWS;
+    static constexpr int q = 0, k = q + ROWS * pitch, v = k + GB_ATTENTION_KEYS * pitch,
+                         w       = v + GB_ATTENTION_KEYS * pitch;
+    static constexpr int largest = w + GB_ATTENTION_KEYS * weights, sum = largest + ROWS, shrink = sum + ROWS,
+                         end = shrink + ROWS;
 };
 
-GB_DEVICE float4 gb_load_float4(const float * p) {
-    return *(const float4 *) (const void *) p;
-}
+GB_DEVICE float4 gb_load_float4(const float * p) { return *(const float4 *) (const void *) p; }
 
-GB_DEVICE float gb_dot4(float4 a, float4 b, float sum) {
-    return sum + a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w;
-}
+GB_DEVICE float gb_dot4(float4 a, float4 b, float sum) { return sum + a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w; }
 
-// n rows of a head from `first` on, as floats; what is past `end` and past d is zeros. By column: dim 0 of x are the rows.
-template<int DP> GB_DEVICE void gb_attention_floats_load(const gb_attention_input & x, const char * head, int64_t first, int64_t end, int n, int64_t d, bool by_column, float * to) {
+// n rows of a head from `first` on, as floats; what is past `end` and past d is zeros. By column: dim 0 of x are the
+// rows.
+template <int DP>
+GB_DEVICE void gb_attention_floats_load(const gb_attention_input & x, const char * head, int64_t first, int64_t end,
+    int n, int64_t d, bool by_column, float * to) {
     for (int i = (int) threadIdx.x; i < n * DP; i += GB_ATTENTION_FLOAT_THREADS) {
         const int     r = by_column ? i % n : i / DP, c = by_column ? i / n : i % DP;
-        const int64_t row = first + r;
-        const char *  at = head + (by_column ? row * (int64_t) x.nb0 + c * (int64_t) x.nb1 : row * (int64_t) x.nb1 + c * (int64_t) x.nb0);
+        const int64_t row    = first + r;
+        const char *  at     = head + (by_column ? row * (int64_t) x.nb0 + c * (int64_t) x.nb1
+                                                 : row * (int64_t) x.nb1 + c * (int64_t) x.nb0);
         to[r * (DP + 4) + c] = row < end && c < d ? gb_load_float(x.type, at) : 0;
     }
 }
 
-// grid: x tiles of rows, y heads, z batch. A thread makes ROWS / 16 by 2 scores of a tile, then 4 rows by 4 columns of the result.
-template<int DP, int ROWS> GB_KERNEL GB_BOUNDS(GB_ATTENTION_FLOAT_THREADS, 1) gb_attention_floats(gb_attention p) {
+// grid: x tiles of rows, y heads, z batch. A thread makes ROWS / 16 by 2 scores of a tile, then 4 rows by 4 columns of
+// the result.
+template <int DP, int ROWS> GB_KERNEL GB_BOUNDS(GB_ATTENTION_FLOAT_THREADS, 1) gb_attention_floats(gb_attention p) {
     typedef gb_attention_room<DP, ROWS> room;
     constexpr int LANES = GB_ATTENTION_FLOAT_THREADS / ROWS, MINE = ROWS / 16; // lanes that share a row's softmax
     static_assert(ROWS * DP == 16 * GB_ATTENTION_FLOAT_THREADS, "4 x 4 of the result for each thread");
     GB_DYNAMIC_SHARED(float, shared);
-    const int     me = (int) threadIdx.x, tq = me / 16, tk = me % 16, row4 = me / (DP / 4) * 4, column4 = me % (DP / 4) * 4;
-    const int     my_row = me / LANES, my_lane = me % LANES;
-    const int64_t first = (int64_t) blockIdx.x * ROWS, last = gb_min(p.n, first + ROWS), i2 = blockIdx.y, i3 = blockIdx.z;
+    const int me = (int) threadIdx.x, tq = me / 16, tk = me % 16, row4 = me / (DP / 4) * 4, column4 = me % (DP / 4) * 4;
+    const int my_row = me / LANES, my_lane = me % LANES;
+    const int64_t first = (int64_t) blockIdx.x * ROWS, last = gb_min(p.n, first + ROWS), i2 = blockIdx.y,
+                  i3  = blockIdx.z;
     const int64_t end = gb_keys_seen(p, last - 1), seen = gb_keys_seen(p, gb_min(first + my_row, p.n - 1));
     const char *  k = gb_attention_at(p.k, 0, i2, i3);
     const char *  v = gb_attention_at(p.v, 0, i2, i3);
@@ -300,11 +312,12 @@ template<int DP, int ROWS> GB_KERNEL GB_BOUNDS(GB_ATTENTION_FLOAT_THREADS, 1) gb
         gb_sync_block();
         float s[MINE][2] = {};
         for (int c = 0; c < DP; c += 4) {
-            const float4 k0 = gb_load_float4(shared + room::k + tk * room::pitch + c), k1 = gb_load_float4(shared + room::k + (tk + 16) * room::pitch + c);
+            const float4 k0 = gb_load_float4(shared + room::k + tk * room::pitch + c),
+                         k1 = gb_load_float4(shared + room::k + (tk + 16) * room::pitch + c);
             GB_UNROLL for (int i = 0; i < MINE; i++) {
                 const float4 q = gb_load_float4(shared + room::q + (tq + 16 * i) * room::pitch + c);
-                s[i][0] = gb_dot4(q, k0, s[i][0]);
-                s[i][1] = gb_dot4(q, k1, s[i][1]);
+                s[i][0]        = gb_dot4(q, k0, s[i][0]);
+                s[i][1]        = gb_dot4(q, k1, s[i][1]);
             }
         }
         GB_UNROLL for (int i = 0; i < MINE; i++) {
@@ -312,31 +325,28 @@ template<int DP, int ROWS> GB_KERNEL GB_BOUNDS(GB_ATTENTION_FLOAT_THREADS, 1) gb
                 const int64_t row = first + tq + 16 * i, c = key + tk + 16 * half;
                 float         x = s[i][half] * p.scale;
                 if (p.mask.x != NULL && row < last && c < end) {
-                    x += gb_load_float(p.mask.type, gb_attention_mask_row(p.mask, row, i2, i3) + c * (int64_t) p.mask.nb0);
+                    x += gb_load_float(p.mask.type,
+                        gb_attention_mask_row(p.mask, row, i2, i3) + c * (int64_t) p.mask.nb0);
                 }
                 shared[room::w + (tk + 16 * half) * room::weights + tq + 16 * i] = x;
             }
         }
         gb_sync_block();
-        float largest = shared[room::largest + my_row], sum = 0;
+        float       largest = shared[room::largest + my_row], sum = 0;
         const float before = largest;
         for (int j = my_lane; j < GB_ATTENTION_KEYS; j += LANES) {
             largest = key + j < seen ? fmaxf(largest, shared[room::w + j * room::weights + my_row]) : largest;
         }
-        GB_UNROLL for (int step = 1; step < LANES; step *= 2) {
-            largest = fmaxf(largest, gb_shfl_xor(largest, step));
-        }
+        GB_UNROLL for (int step = 1; step < LANES; step *= 2) { largest = fmaxf(largest, gb_shfl_xor(largest, step)); }
         const float origin = largest == -INFINITY ? 0 : largest; // no key seen yet
         for (int j = my_lane; j < GB_ATTENTION_KEYS; j += LANES) {
             float & w = shared[room::w + j * room::weights + my_row];
             w         = key + j < seen ? expf(w - origin) : 0;
             sum += w;
         }
-        GB_UNROLL for (int step = 1; step < LANES; step *= 2) {
-            sum += gb_shfl_xor(sum, step);
-        }
+        GB_UNROLL for (int step = 1; step < LANES; step *= 2) { sum += gb_shfl_xor(sum, step); }
         if (my_lane == 0) {
-            const float shrink = expf(before - origin);
+            const float shrink             = expf(before - origin);
             shared[room::largest + my_row] = largest;
             shared[room::shrink + my_row]  = shrink;
             shared[room::sum + my_row]     = shared[room::sum + my_row] * shrink + sum;
@@ -347,10 +357,12 @@ template<int DP, int ROWS> GB_KERNEL GB_BOUNDS(GB_ATTENTION_FLOAT_THREADS, 1) gb
             out[0][c] *= less.x, out[1][c] *= less.y, out[2][c] *= less.z, out[3][c] *= less.w;
         }
         for (int j = 0; j < GB_ATTENTION_KEYS; j++) {
-            const float4 w = gb_load_float4(shared + room::w + j * room::weights + row4), x = gb_load_float4(shared + room::v + j * room::pitch + column4);
+            const float4 w         = gb_load_float4(shared + room::w + j * room::weights + row4),
+                         x         = gb_load_float4(shared + room::v + j * room::pitch + column4);
             const float  weight[4] = { w.x, w.y, w.z, w.w };
             GB_UNROLL for (int i = 0; i < 4; i++) {
-                out[i][0] += weight[i] * x.x, out[i][1] += weight[i] * x.y, out[i][2] += weight[i] * x.z, out[i][3] += weight[i] * x.w;
+                out[i][0] += weight[i] * x.x, out[i][1] += weight[i] * x.y, out[i][2] += weight[i] * x.z,
+                    out[i][3] += weight[i] * x.w;
             }
         }
         gb_sync_block(); // all have read what the next tile overwrites
@@ -370,10 +382,10 @@ template<int DP, int ROWS> GB_KERNEL GB_BOUNDS(GB_ATTENTION_FLOAT_THREADS, 1) gb
 // Shared memory of a warp: the query, what is added up, 32 exponentials.
 GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, 1) gb_attention_exact(gb_attention p, int64_t rows) {
     GB_DYNAMIC_SHARED(float, shared);
-    const int     lane = (int) threadIdx.x % 32;
-    const int64_t row = (int64_t) blockIdx.x * (GB_ATTENTION_THREADS / 32) + threadIdx.x / 32;
+    const int     lane  = (int) threadIdx.x % 32;
+    const int64_t row   = (int64_t) blockIdx.x * (GB_ATTENTION_THREADS / 32) + threadIdx.x / 32;
     float * const query = shared + threadIdx.x / 32 * (2 * p.d + 32);
-    float * const out = query + p.d, *const weight = out + p.d;
+    float *const out = query + p.d, *const weight = out + p.d;
     if (row >= rows) {
         return; // a whole warp; no barrier of the block follows
     }
@@ -395,11 +407,12 @@ GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, 1) gb_attention_exact(gb_attention p, 
             }
             score *= p.scale;
         }
-        const float grown = fmaxf(largest, gb_warp_max(score)), shrink = largest == -INFINITY ? 0 : expf(largest - grown);
-        const float e = score == -INFINITY ? 0 : expf(score - grown);
-        sum           = sum * shrink + gb_warp_sum(e);
-        largest       = grown;
-        weight[lane]  = e;
+        const float grown  = fmaxf(largest, gb_warp_max(score)),
+                    shrink = largest == -INFINITY ? 0 : expf(largest - grown);
+        const float e      = score == -INFINITY ? 0 : expf(score - grown);
+        sum                = sum * shrink + gb_warp_sum(e);
+        largest            = grown;
+        weight[lane]       = e;
         gb_sync_warp();
         const int n = (int) gb_min<int64_t>(32, seen - key);
         for (int64_t c = lane; c < p.d; c += 32) {

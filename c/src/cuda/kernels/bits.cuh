@@ -1,4 +1,5 @@
-// bits.cuh - words and bytes in registers: what device code needs beyond launch.cuh, and how the host's compiler does the same.
+// bits.cuh - words and bytes in registers: what device code needs beyond launch.cuh, and how the host's compiler does
+// the same.
 #ifndef GB_CUDA_KERNELS_BITS_CUH
 #define GB_CUDA_KERNELS_BITS_CUH
 
@@ -9,9 +10,10 @@
 #    define GB_UNROLL
 #    define GB_UNROLL_2
 #else
-#    define GB_BOUNDS(threads, blocks) __launch_bounds__(threads, blocks) // of a block; blocks that a multiprocessor should hold
-#    define GB_UNROLL                  _Pragma("unroll")
-#    define GB_UNROLL_2                _Pragma("unroll 2")
+#    define GB_BOUNDS(threads, blocks) \
+    __launch_bounds__(threads, blocks) // of a block; blocks that a multiprocessor should hold
+#    define GB_UNROLL   _Pragma("unroll")
+#    define GB_UNROLL_2 _Pragma("unroll 2")
 #endif
 
 #define GB_METHOD __device__ __forceinline__ // what GB_DEVICE is, for members
@@ -71,29 +73,27 @@ GB_DEVICE float gb_bits_to_float(uint32_t bits) {
     return f;
 }
 
-GB_DEVICE float gb_half_bits_to_float(uint16_t bits) {
-    return gb_to_float(gb_half_of_bits(bits));
-}
+GB_DEVICE float gb_half_bits_to_float(uint16_t bits) { return gb_to_float(gb_half_of_bits(bits)); }
 
-// The 16-bit floats, as the bits that they are in memory and in the registers of the tensor cores. GB_HALF_WIDE: bf16, which has the
-// range of float, or f16 where the device that the code is compiled for has no products of bf16.
+// The 16-bit floats, as the bits that they are in memory and in the registers of the tensor cores. GB_HALF_WIDE: bf16,
+// which has the range of float, or f16 where the device that the code is compiled for has no products of bf16.
 enum gb_half_kind { GB_HALF_F16, GB_HALF_BF16, GB_HALF_WIDE };
 
 #if defined(GB_CUDA_EMULATED) || __CUDA_ARCH__ >= 800
-template<int KIND> constexpr bool gb_is_f16 = KIND == GB_HALF_F16;
+template <int KIND> constexpr bool gb_is_f16 = KIND == GB_HALF_F16;
 #else
-template<int KIND> constexpr bool gb_is_f16 = KIND != GB_HALF_BF16;
+template <int KIND> constexpr bool gb_is_f16 = KIND != GB_HALF_BF16;
 #endif
 
-template<int KIND> GB_DEVICE uint16_t gb_to_half(float x) {
+template <int KIND> GB_DEVICE uint16_t gb_to_half(float x) {
     return gb_is_f16<KIND> ? gb_half_bits(gb_float_to_half(x)) : gb_bf16_bits(gb_float_to_bf16(x));
 }
 
-template<int KIND> GB_DEVICE uint32_t gb_pack2(float low, float high) {
+template <int KIND> GB_DEVICE uint32_t gb_pack2(float low, float high) {
     return gb_is_f16<KIND> ? gb_pack_half2(low, high) : gb_to_half<KIND>(low) | (uint32_t) gb_to_half<KIND>(high) << 16;
 }
 
-template<int KIND> GB_DEVICE void gb_mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+template <int KIND> GB_DEVICE void gb_mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
     if constexpr (gb_is_f16<KIND>) {
         gb_mma_f16(d, a, b);
     } else {

@@ -1,6 +1,8 @@
-// copies.cuh - element k of one tensor, in logical order, becomes element k of another: kernels of DUP, CPY, CONT, SET and GET_ROWS.
+// copies.cuh - element k of one tensor, in logical order, becomes element k of another: kernels of DUP, CPY, CONT, SET
+// and GET_ROWS.
 //
-// The two sides may have different shapes with as many elements. Conversions go through float; to i32 they saturate, NaN becomes 0.
+// The two sides may have different shapes with as many elements. Conversions go through float; to i32 they saturate,
+// NaN becomes 0.
 #ifndef GB_CUDA_KERNELS_COPIES_CUH
 #define GB_CUDA_KERNELS_COPIES_CUH
 
@@ -23,25 +25,26 @@ GB_DEVICE void gb_convert(int to, char * y, int from, const char * x) {
 }
 
 // Elements of `size` bytes; blocks of quantized types count as elements, with ne in blocks.
-template<class I> GB_KERNEL GB_BOUNDS(256, 1) gb_copy_moving(gb_view y, gb_view x, int size, int64_t n) {
+template <class I> GB_KERNEL GB_BOUNDS(256, 1) gb_copy_moving(gb_view y, gb_view x, int size, int64_t n) {
     const int64_t k = gb_thread();
     if (k < n) {
         gb_move(size, gb_at(y, gb_unravel<I>((I) k, y.ne)), gb_at(x, gb_unravel<I>((I) k, x.ne)));
     }
 }
 
-template<class I> GB_KERNEL GB_BOUNDS(256, 1) gb_copy_converting(gb_view y, gb_view x, int64_t n) {
+template <class I> GB_KERNEL GB_BOUNDS(256, 1) gb_copy_converting(gb_view y, gb_view x, int64_t n) {
     const int64_t k = gb_thread();
     if (k < n) {
         gb_convert(y.type, gb_at(y, gb_unravel<I>((I) k, y.ne)), x.type, gb_at(x, gb_unravel<I>((I) k, x.ne)));
     }
 }
 
-// Transposes: dense along dim 0 of y and along dim `with` of x, both of one 2- or 4-byte type and one shape. grid: x tiles along dim 0, y
-// along `with`, z the rest. A tile goes through shared memory, so that both sides are read and written in lines.
+// Transposes: dense along dim 0 of y and along dim `with` of x, both of one 2- or 4-byte type and one shape. grid: x
+// tiles along dim 0, y along `with`, z the rest. A tile goes through shared memory, so that both sides are read and
+// written in lines.
 enum { GB_TILE = 32, GB_TILE_LINES = 8 };
 
-template<class T> GB_KERNEL GB_BOUNDS(256, 1) gb_copy_transposing(gb_view y, gb_view x, int with) {
+template <class T> GB_KERNEL GB_BOUNDS(256, 1) gb_copy_transposing(gb_view y, gb_view x, int with) {
     GB_SHARED(T, tile, GB_TILE * (GB_TILE + 1));
     const int     a = with == 1 ? 2 : 1, b = with == 3 ? 2 : 3;
     const int64_t ia = blockIdx.z % y.ne[a], ib = blockIdx.z / y.ne[a];
@@ -51,7 +54,8 @@ template<class T> GB_KERNEL GB_BOUNDS(256, 1) gb_copy_transposing(gb_view y, gb_
     char *        to   = y.p + ia * y.nb[a] + ib * y.nb[b];
     for (int j = line; j < GB_TILE; j += GB_TILE_LINES) {
         if (i0 + j < y.ne[0] && iw + lane < y.ne[with]) {
-            tile[j * (GB_TILE + 1) + lane] = *(const T *) (const void *) (from + (i0 + j) * x.nb[0] + (iw + lane) * x.nb[with]);
+            tile[j * (GB_TILE + 1) + lane] =
+                *(const T *) (const void *) (from + (i0 + j) * x.nb[0] + (iw + lane) * x.nb[with]);
         }
     }
     gb_sync_block();
@@ -63,23 +67,24 @@ template<class T> GB_KERNEL GB_BOUNDS(256, 1) gb_copy_transposing(gb_view y, gb_
 }
 
 // Quantized to floats: a thread makes 32 elements. x counts groups of 32; rows are whole blocks on both sides.
-template<int TYPE> GB_DEVICE void gb_dequantize_group(const char * row, int64_t group, gb_group & o) {
+template <int TYPE> GB_DEVICE void gb_dequantize_group(const char * row, int64_t group, gb_group & o) {
     constexpr int per_block = gb_format<TYPE>::block / 32;
-    gb_format<TYPE>::unpack((const uint8_t *) row + group / per_block * gb_format<TYPE>::bytes, (int) (group % per_block), o);
+    gb_format<TYPE>::unpack((const uint8_t *) row + group / per_block * gb_format<TYPE>::bytes,
+        (int) (group % per_block), o);
 }
 
 GB_DEVICE float gb_group_element(const gb_group & o, int i) {
     return o.d[i / 16] * (float) (int8_t) (o.q[i / 4] >> 8 * (i % 4)) + o.m[i / 16];
 }
 
-template<int TYPE> GB_KERNEL GB_BOUNDS(256, 1) gb_copy_dequantizing(gb_view y, gb_view x, int64_t n_groups) {
+template <int TYPE> GB_KERNEL GB_BOUNDS(256, 1) gb_copy_dequantizing(gb_view y, gb_view x, int64_t n_groups) {
     const int64_t k = gb_thread();
     if (k >= n_groups) {
         return;
     }
     const int64_t  per_row = x.ne[0] / 32, first = k % per_row;
-    const gb_index from    = gb_unravel_row<uint64_t>((uint64_t) (k / per_row), x.ne);
-    gb_index       to      = gb_unravel<uint64_t>((uint64_t) k * 32, y.ne); // rows of y are multiples of 32, too
+    const gb_index from = gb_unravel_row<uint64_t>((uint64_t) (k / per_row), x.ne);
+    gb_index       to   = gb_unravel<uint64_t>((uint64_t) k * 32, y.ne); // rows of y are multiples of 32, too
     gb_group       o;
     gb_dequantize_group<TYPE>(gb_at(x, from), first, o);
     for (int i = 0; i < 32; i++, to.i[0]++) {

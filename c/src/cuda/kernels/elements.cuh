@@ -1,8 +1,9 @@
 // elements.cuh - how kernels reach the elements of a tensor, whatever its type and strides.
 //
-// A view is what a kernel is told of a tensor. One thread makes one element of the result: gb_unravel turns its number into indices, with
-// 32-bit divisions where the count allows (I = uint32_t). Float types are told apart at run time: all threads take the same way, and
-// memory is what bounds these kernels. Dense f32 has kernels of its own beside these, with 16 bytes a thread.
+// A view is what a kernel is told of a tensor. One thread makes one element of the result: gb_unravel turns its number
+// into indices, with 32-bit divisions where the count allows (I = uint32_t). Float types are told apart at run time:
+// all threads take the same way, and memory is what bounds these kernels. Dense f32 has kernels of its own beside
+// these, with 16 bytes a thread.
 #ifndef GB_CUDA_KERNELS_ELEMENTS_CUH
 #define GB_CUDA_KERNELS_ELEMENTS_CUH
 
@@ -19,7 +20,7 @@ struct gb_index {
     int64_t i[4];
 };
 
-template<class I> GB_DEVICE gb_index gb_unravel(I k, const int64_t * ne) {
+template <class I> GB_DEVICE gb_index gb_unravel(I k, const int64_t * ne) {
     gb_index at;
     GB_UNROLL for (int d = 0; d < 3; d++) {
         const I rest = k / (I) ne[d];
@@ -31,9 +32,9 @@ template<class I> GB_DEVICE gb_index gb_unravel(I k, const int64_t * ne) {
 }
 
 // Of a row, counted through dims 1 to 3; i[0] is 0.
-template<class I> GB_DEVICE gb_index gb_unravel_row(I row, const int64_t * ne) {
-    const I        rest  = row / (I) ne[1], i3 = rest / (I) ne[2];
-    const gb_index at    = { { 0, (int64_t) (row - rest * (I) ne[1]), (int64_t) (rest - i3 * (I) ne[2]), (int64_t) i3 } };
+template <class I> GB_DEVICE gb_index gb_unravel_row(I row, const int64_t * ne) {
+    const I        rest = row / (I) ne[1], i3 = rest / (I) ne[2];
+    const gb_index at = { { 0, (int64_t) (row - rest * (I) ne[1]), (int64_t) (rest - i3 * (I) ne[2]), (int64_t) i3 } };
     return at;
 }
 
@@ -57,7 +58,8 @@ GB_DEVICE void gb_put(int type, char * p, float x) {
     if (type == GGML_TYPE_F32) {
         *(float *) (void *) p = x;
     } else {
-        *(uint16_t *) (void *) p = type == GGML_TYPE_F16 ? gb_half_bits(gb_float_to_half(x)) : gb_bf16_bits(gb_float_to_bf16(x));
+        *(uint16_t *) (void *) p =
+            type == GGML_TYPE_F16 ? gb_half_bits(gb_float_to_half(x)) : gb_bf16_bits(gb_float_to_bf16(x));
     }
 }
 
@@ -82,14 +84,13 @@ GB_DEVICE void gb_clear(int size, char * to) {
 }
 
 // The thread's number in a grid along x.
-GB_DEVICE int64_t gb_thread(void) {
-    return (int64_t) blockIdx.x * blockDim.x + threadIdx.x;
-}
+GB_DEVICE int64_t gb_thread(void) { return (int64_t) blockIdx.x * blockDim.x + threadIdx.x; }
 
-// ----------------------------------------------------------------------------------------------------- threads that share a row
+// -------------------------------------------------------------------------------------------- threads that share a row
 
-// A row is one warp's (WARPS = 1; several rows a block) or all of a block's. Every thread of the row's owner calls; sums have one order.
-template<int WARPS, class T> GB_DEVICE T gb_row_sum(T x, T * shared) {
+// A row is one warp's (WARPS = 1; several rows a block) or all of a block's. Every thread of the row's owner calls;
+// sums have one order.
+template <int WARPS, class T> GB_DEVICE T gb_row_sum(T x, T * shared) {
     x = gb_warp_sum(x);
     if (WARPS > 1) {
         gb_sync_block(); // what the last call wrote has been read
@@ -105,7 +106,7 @@ template<int WARPS, class T> GB_DEVICE T gb_row_sum(T x, T * shared) {
     return x;
 }
 
-template<int WARPS> GB_DEVICE float gb_row_max(float x, float * shared) {
+template <int WARPS> GB_DEVICE float gb_row_max(float x, float * shared) {
     x = gb_warp_max(x);
     if (WARPS > 1) {
         gb_sync_block();
@@ -121,12 +122,13 @@ template<int WARPS> GB_DEVICE float gb_row_max(float x, float * shared) {
     return x;
 }
 
-// The row of this thread, and its number among those that share it. Rows past the last one are the last one's copies: nobody may leave.
-template<int WARPS> GB_DEVICE int64_t gb_my_row(void) {
+// The row of this thread, and its number among those that share it. Rows past the last one are the last one's copies:
+// nobody may leave.
+template <int WARPS> GB_DEVICE int64_t gb_my_row(void) {
     return WARPS > 1 ? (int64_t) blockIdx.x : (int64_t) blockIdx.x * (blockDim.x / GB_WARP) + threadIdx.x / GB_WARP;
 }
 
-template<int WARPS> GB_DEVICE int gb_my_place(void) {
+template <int WARPS> GB_DEVICE int gb_my_place(void) {
     return WARPS > 1 ? (int) threadIdx.x : (int) threadIdx.x % GB_WARP;
 }
 

@@ -1,13 +1,16 @@
-// gemm.cuh - products with many columns: tiles in shared memory, tensor cores for halves and quantized weights, plain arithmetic for floats.
+// gemm.cuh - products with many columns: tiles in shared memory, tensor cores for halves and quantized weights, plain
+// arithmetic for floats.
 //
-// gb_gemm_halves: a block makes NT rows of dst times 128 columns, a warp 64 x 64 of them (NT = 256), 64 x 32 or 32 x 16: the larger, the fewer bytes
-// of shared memory a product needs, which is what limits the tensor cores. Both operands have the sum along their rows, so both go to shared
-// memory as rows of 64 halves, 16 bytes at a time, and a piece lies in its row at its number xor the row's: loads of fragments then
-// meet no bank twice. Copies run some stages ahead of the products. Quantized weights take the way through registers, a thread
-// unpacks 32 elements of a stage. What lies past the operands is zeros.
+// gb_gemm_halves: a block makes NT rows of dst times 128 columns, a warp 64 x 64 of them (NT = 256), 64 x 32 or 32 x
+// 16: the larger, the fewer bytes of shared memory a product needs, which is what limits the tensor cores. Both
+// operands have the sum along their rows, so both go to shared memory as rows of 64 halves, 16 bytes at a time, and a
+// piece lies in its row at its number xor the row's: loads of fragments then meet no bank twice. Copies run some stages
+// ahead of the products. Quantized weights take the way through registers, a thread unpacks 32 elements of a stage.
+// What lies past the operands is zeros.
 // gb_gemm_exact: the same product in float, from any type and stride; a stage is 32 deep.
 //
-// In MUL_MAT_ID, rows of dst are sorted by expert (gb_route in product_steps.cuh), and a block finds out which expert its tile belongs to.
+// In MUL_MAT_ID, rows of dst are sorted by expert (gb_route in product_steps.cuh), and a block finds out which expert
+// its tile belongs to.
 #ifndef GB_CUDA_KERNELS_GEMM_CUH
 #define GB_CUDA_KERNELS_GEMM_CUH
 
@@ -18,12 +21,12 @@
 enum { GB_GEMM_THREADS = 256, GB_GEMM_M = 128, GB_GEMM_K = 64, GB_GEMM_BAND = 8, GB_HALVES = -1 };
 
 struct gb_gemm {
-    gb_weights  w;
+    gb_weights   w;
     const void * x;     // rows of halves, or of floats
     int64_t      x_row; // elements from row to row
     float *      dst;
-    int64_t      m, k, rows;  // columns of dst, depth, rows of a slice
-    int64_t      part_rows;   // the depth is cut into parts, whose results lie part_rows rows apart
+    int64_t      m, k, rows; // columns of dst, depth, rows of a slice
+    int64_t      part_rows;  // the depth is cut into parts, whose results lie part_rows rows apart
     int          parts, part_depth;
     const int *  first;  // NULL, or of the rows of each expert in `tokens`, and their end
     const int *  tokens; // row numbers, sorted by expert
@@ -39,13 +42,14 @@ struct gb_tile {
     float *      dst;
 };
 
-template<int NT> GB_DEVICE gb_tile gb_tile_of(const gb_gemm & p, int columns) {
+template <int NT> GB_DEVICE gb_tile gb_tile_of(const gb_gemm & p, int columns) {
     gb_tile       t;
     const int64_t part = blockIdx.z % p.parts;
-    // Blocks with neighbouring numbers run at the same time: they take tiles that are close both ways, GB_GEMM_BAND of rows, so that the
-    // operands they share are few enough for the cache.
+    // Blocks with neighbouring numbers run at the same time: they take tiles that are close both ways, GB_GEMM_BAND of
+    // rows, so that the operands they share are few enough for the cache.
     const int64_t linear = (int64_t) blockIdx.y * gridDim.x + blockIdx.x, per_band = (int64_t) GB_GEMM_BAND * gridDim.x;
-    const int64_t band = linear / per_band * GB_GEMM_BAND, wide = gb_min<int64_t>(GB_GEMM_BAND, (int64_t) gridDim.y - band);
+    const int64_t band = linear / per_band * GB_GEMM_BAND,
+                  wide = gb_min<int64_t>(GB_GEMM_BAND, (int64_t) gridDim.y - band);
     int64_t       y    = band + linear % per_band % wide;
     t.slice            = blockIdx.z / p.parts;
     t.column           = linear % per_band / wide * columns;
@@ -93,7 +97,7 @@ GB_DEVICE void gb_store_two(const gb_gemm & p, const gb_tile & t, int64_t row, i
     }
 }
 
-// --------------------------------------------------------------------------------------------------------------- tensor cores
+// -------------------------------------------------------------------------------------------------------- tensor cores
 
 // Piece `piece` (16 bytes) of row r in a tile of rows of 64 halves.
 GB_DEVICE uint16_t * gb_piece(uint16_t * tile, int r, int piece) {
@@ -101,18 +105,19 @@ GB_DEVICE uint16_t * gb_piece(uint16_t * tile, int r, int piece) {
 }
 
 // 8 halves of a group from its element 8 i on, as 16 bytes.
-template<int KIND> GB_DEVICE uint4 gb_group_halves(const gb_group & o, int i) {
+template <int KIND> GB_DEVICE uint4 gb_group_halves(const gb_group & o, int i) {
     const float d = o.d[i / 2], m = o.m[i / 2];
     uint32_t    pair[4];
     GB_UNROLL for (int j = 0; j < 4; j++) {
         const int word = o.q[2 * i + j / 2], byte = 2 * (j % 2);
-        pair[j]        = gb_pack2<KIND>(d * gb_byte_to_float(word, byte) + m, d * gb_byte_to_float(word, byte + 1) + m);
+        pair[j] = gb_pack2<KIND>(d * gb_byte_to_float(word, byte) + m, d * gb_byte_to_float(word, byte + 1) + m);
     }
     return make_uint4(pair[0], pair[1], pair[2], pair[3]);
 }
 
 // Weights of columns [t.column, + 128), depth [k, + 64).
-template<int SOURCE, int KIND> GB_DEVICE void gb_load_weights(const gb_gemm & p, const gb_tile & t, int64_t k, uint16_t * tile) {
+template <int SOURCE, int KIND>
+GB_DEVICE void gb_load_weights(const gb_gemm & p, const gb_tile & t, int64_t k, uint16_t * tile) {
     if constexpr (SOURCE == GB_HALVES) {
         GB_UNROLL for (int i = 0; i < GB_GEMM_M * 8 / GB_GEMM_THREADS; i++) {
             const int     at = (int) threadIdx.x + i * GB_GEMM_THREADS, r = at / 8, piece = at % 8;
@@ -133,13 +138,16 @@ template<int SOURCE, int KIND> GB_DEVICE void gb_load_weights(const gb_gemm & p,
             format::unpack((const uint8_t *) block, (int) (element % format::block / 32), o);
         }
         GB_UNROLL for (int i = 0; i < 4; i++) {
-            *(uint4 *) (void *) gb_piece(tile, r, half * 4 + i) = in ? gb_group_halves<KIND>(o, i) : make_uint4(0, 0, 0, 0);
+            *(uint4 *) (void *) gb_piece(tile, r, half * 4 + i) =
+                in ? gb_group_halves<KIND>(o, i) : make_uint4(0, 0, 0, 0);
         }
     }
 }
 
 // The other operand: `row` has the addresses of the rows that this thread copies, NULL past the end.
-template<int N> GB_DEVICE void gb_load_rows(const gb_tile & t, int64_t k, const uint16_t * const (&row)[N], const void * any, uint16_t * tile) {
+template <int N>
+GB_DEVICE void gb_load_rows(const gb_tile & t, int64_t k, const uint16_t * const (&row)[N], const void * any,
+    uint16_t * tile) {
     const int piece = (int) threadIdx.x % 8;
     GB_UNROLL for (int i = 0; i < N; i++) {
         const int     r    = (int) threadIdx.x / 8 + i * (GB_GEMM_THREADS / 8);
@@ -157,12 +165,15 @@ constexpr bool gb_has_large_tiles = false;
 #endif
 
 // WN x WM warps. A warp has FN fragments of 16 rows times FM pairs of 8 columns.
-template<int SOURCE, int KIND, int NT>
+template <int SOURCE, int KIND, int NT>
 GB_KERNEL GB_BOUNDS(GB_GEMM_THREADS, NT >= 128 ? 1 : 2) gb_gemm_halves(gb_gemm p) {
-    constexpr int WN = NT == 256 ? 4 : NT == 128 ? 2 : 1, WM = 8 / WN, FN = NT / WN / 16, FM = GB_GEMM_M / WM / 16, N_ROWS = NT * 8 / GB_GEMM_THREADS;
+    constexpr int WN = NT == 256   ? 4
+                       : NT == 128 ? 2
+                                   : 1,
+                  WM = 8 / WN, FN = NT / WN / 16, FM = GB_GEMM_M / WM / 16, N_ROWS = NT * 8 / GB_GEMM_THREADS;
     constexpr int STAGE = (GB_GEMM_M + NT) * GB_GEMM_K; // halves
     GB_DYNAMIC_SHARED(uint16_t, shared);
-    const int     lane = (int) threadIdx.x % 32, warp = (int) threadIdx.x / 32;
+    const int lane = (int) threadIdx.x % 32, warp = (int) threadIdx.x / 32;
     if constexpr (NT == 256 && !gb_has_large_tiles) {
         return; // nobody launches it
     }
@@ -177,7 +188,7 @@ GB_KERNEL GB_BOUNDS(GB_GEMM_THREADS, NT >= 128 ? 1 : 2) gb_gemm_halves(gb_gemm p
     }
     const int warp_n = warp % WN * (NT / WN), warp_m = warp / WN * (GB_GEMM_M / WM);
     float     sum[FN][2 * FM][4] = {};
-    int64_t   ahead             = t.k0;
+    int64_t   ahead              = t.k0;
     for (int s = 0; s < p.stages - 1; s++, ahead += GB_GEMM_K) {
         if (ahead < t.k1) {
             gb_load_weights<SOURCE, KIND>(p, t, ahead, shared + s * STAGE);
@@ -210,13 +221,12 @@ GB_KERNEL GB_BOUNDS(GB_GEMM_THREADS, NT >= 128 ? 1 : 2) gb_gemm_halves(gb_gemm p
             }
             GB_UNROLL for (int j = 0; j < FM; j++) { // both pieces of columns 0 - 7, then of 8 - 15
                 uint32_t four[4];
-                gb_ldmatrix_x4(four, gb_piece(weights, warp_m + 16 * j + lane / 16 * 8 + lane % 8, 2 * step + lane / 8 % 2));
+                gb_ldmatrix_x4(four,
+                    gb_piece(weights, warp_m + 16 * j + lane / 16 * 8 + lane % 8, 2 * step + lane / 8 % 2));
                 b[2 * j][0] = four[0], b[2 * j][1] = four[1], b[2 * j + 1][0] = four[2], b[2 * j + 1][1] = four[3];
             }
             GB_UNROLL for (int i = 0; i < FN; i++) {
-                GB_UNROLL for (int j = 0; j < 2 * FM; j++) {
-                    gb_mma<KIND>(sum[i][j], a[i], b[j]);
-                }
+                GB_UNROLL for (int j = 0; j < 2 * FM; j++) { gb_mma<KIND>(sum[i][j], a[i], b[j]); }
             }
         }
         stage = stage + 1 == p.stages ? 0 : stage + 1;
@@ -228,14 +238,15 @@ GB_KERNEL GB_BOUNDS(GB_GEMM_THREADS, NT >= 128 ? 1 : 2) gb_gemm_halves(gb_gemm p
             if (r < t.end) {
                 const int64_t to = gb_tile_row(p, t, r);
                 GB_UNROLL for (int j = 0; j < 2 * FM; j++) {
-                    gb_store_two(p, t, to, t.column + warp_m + 8 * j + 2 * (lane % 4), sum[i][j][2 * h], sum[i][j][2 * h + 1]);
+                    gb_store_two(p, t, to, t.column + warp_m + 8 * j + 2 * (lane % 4), sum[i][j][2 * h],
+                        sum[i][j][2 * h + 1]);
                 }
             }
         }
     }
 }
 
-// ------------------------------------------------------------------------------------------------------------ float arithmetic
+// ---------------------------------------------------------------------------------------------------- float arithmetic
 
 enum { GB_EXACT_K = 32 };
 
@@ -247,11 +258,12 @@ struct gb_exact { // where the elements of the weights lie
 
 // One group of quantized weights of any format.
 GB_DEVICE void gb_unpack_any(int type, const char * row, int64_t element, gb_group & o) {
-#define GB_CASE(name)                                                                                                              \
-    case GGML_TYPE_##name: {                                                                                                       \
-        typedef gb_format<GGML_TYPE_##name> format;                                                                                \
-        format::unpack((const uint8_t *) row + element / format::block * format::bytes, (int) (element % format::block / 32), o);  \
-        break;                                                                                                                     \
+#define GB_CASE(name)                                                                   \
+    case GGML_TYPE_##name: {                                                            \
+        typedef gb_format<GGML_TYPE_##name> format;                                     \
+        format::unpack((const uint8_t *) row + element / format::block * format::bytes, \
+            (int) (element % format::block / 32), o);                                   \
+        break;                                                                          \
     }
     switch (type) {
         GB_QUANT_TYPES(GB_CASE)
@@ -261,12 +273,14 @@ GB_DEVICE void gb_unpack_any(int type, const char * row, int64_t element, gb_gro
 }
 
 // Element [k][column] of a tile of `columns`; the pitch keeps groups of threads that write a column off the same banks.
-template<int COLUMNS> GB_DEVICE float & gb_exact_at(float * tile, int k, int column) {
+template <int COLUMNS> GB_DEVICE float & gb_exact_at(float * tile, int k, int column) {
     return tile[k * (COLUMNS + 4) + column];
 }
 
-template<int COLUMNS> GB_DEVICE void gb_exact_groups(const gb_gemm & p, const gb_tile & t, const gb_exact & e, int64_t k, float * tile) {
-    for (int i = (int) threadIdx.x; i < COLUMNS; i += GB_GEMM_THREADS) { // as many groups either way
+template <int COLUMNS>
+GB_DEVICE void gb_exact_groups(const gb_gemm & p, const gb_tile & t, const gb_exact & e, int64_t k, float * tile) {
+    // as many groups either way
+    for (int i = (int) threadIdx.x; i < COLUMNS; i += GB_GEMM_THREADS) {
         const int     g      = e.across ? i % (COLUMNS / 32) * 32 : i; // first column
         const int     depth  = e.across ? i / (COLUMNS / 32) : 0;
         const int64_t column = t.column + g;
@@ -283,21 +297,23 @@ template<int COLUMNS> GB_DEVICE void gb_exact_groups(const gb_gemm & p, const gb
     }
 }
 
-template<int COLUMNS> GB_DEVICE void gb_exact_floats(const gb_gemm & p, const gb_tile & t, const gb_exact & e, int64_t k, float * tile) {
+template <int COLUMNS>
+GB_DEVICE void gb_exact_floats(const gb_gemm & p, const gb_tile & t, const gb_exact & e, int64_t k, float * tile) {
     const bool along = e.nb_k <= p.w.nb_m; // neighbouring threads take what lies closer
     GB_UNROLL for (int i = (int) threadIdx.x; i < COLUMNS * GB_EXACT_K; i += GB_GEMM_THREADS) {
         const int     depth = along ? i % GB_EXACT_K : i / COLUMNS, c = along ? i / GB_EXACT_K : i % COLUMNS;
         const int64_t column = t.column + c;
         const bool    in     = column < p.m && k + depth < t.k1;
-        gb_exact_at<COLUMNS>(tile, depth, c) = in ? gb_load_float(e.type, t.a + column * (int64_t) p.w.nb_m + (k + depth) * (int64_t) e.nb_k) : 0;
+        gb_exact_at<COLUMNS>(tile, depth, c) =
+            in ? gb_load_float(e.type, t.a + column * (int64_t) p.w.nb_m + (k + depth) * (int64_t) e.nb_k) : 0;
     }
 }
 
 // Tiles of 16 TM x 16 TM; a thread has TM x TM of it. QUANTIZED: any format, along or across.
-template<bool QUANTIZED, int TM> GB_KERNEL GB_BOUNDS(GB_GEMM_THREADS, 1) gb_gemm_exact(gb_gemm p, gb_exact e) {
+template <bool QUANTIZED, int TM> GB_KERNEL GB_BOUNDS(GB_GEMM_THREADS, 1) gb_gemm_exact(gb_gemm p, gb_exact e) {
     constexpr int SIDE = 16 * TM;
-    GB_SHARED(float, weights, GB_EXACT_K * (SIDE + 4));
-    GB_SHARED(float, rows, GB_EXACT_K * (SIDE + 4));
+    GB_SHARED(float, weights, GB_EXACT_K *(SIDE + 4));
+    GB_SHARED(float, rows, GB_EXACT_K *(SIDE + 4));
     const gb_tile t  = gb_tile_of<SIDE>(p, SIDE);
     const int     tx = (int) threadIdx.x % 16, ty = (int) threadIdx.x / 16;
     if (t.a == NULL) {
@@ -314,7 +330,8 @@ template<bool QUANTIZED, int TM> GB_KERNEL GB_BOUNDS(GB_GEMM_THREADS, 1) gb_gemm
             const int     depth = i % GB_EXACT_K;
             const int64_t r     = t.row + i / GB_EXACT_K;
             const bool    in    = r < t.end && k + depth < t.k1;
-            gb_exact_at<SIDE>(rows, depth, i / GB_EXACT_K) = in ? ((const float *) p.x)[gb_tile_row(p, t, r) * p.x_row + k + depth] : 0;
+            gb_exact_at<SIDE>(rows, depth, i / GB_EXACT_K) =
+                in ? ((const float *) p.x)[gb_tile_row(p, t, r) * p.x_row + k + depth] : 0;
         }
         gb_sync_block();
         for (int depth = 0; depth < GB_EXACT_K; depth++) {
@@ -324,9 +341,7 @@ template<bool QUANTIZED, int TM> GB_KERNEL GB_BOUNDS(GB_GEMM_THREADS, 1) gb_gemm
                 b[i] = gb_exact_at<SIDE>(weights, depth, tx + 16 * i);
             }
             GB_UNROLL for (int i = 0; i < TM; i++) {
-                GB_UNROLL for (int j = 0; j < TM; j++) {
-                    sum[i][j] += a[i] * b[j];
-                }
+                GB_UNROLL for (int j = 0; j < TM; j++) { sum[i][j] += a[i] * b[j]; }
             }
         }
         gb_sync_block();

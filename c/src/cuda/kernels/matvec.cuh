@@ -1,10 +1,10 @@
 // matvec.cuh - products with few columns: the weights are streamed once, at the speed of the memory.
 //
-// Quantized weights: their blocks have odd sizes, so a warp copies the bytes of a stretch of its rows as they lie, 16 bytes at a time
-// and two stretches ahead, into a ring in shared memory of its own, and no other warp is waited for. A lane then takes
-// the group of 32 elements with its number from each row: it reads the activations of the group, which gb_quantize_rows has made bytes, once for all rows.
-// Float weights are read straight into registers. The last warp step adds up over the lanes and, when the warps of a block share
-// rows, over these.
+// Quantized weights: their blocks have odd sizes, so a warp copies the bytes of a stretch of its rows as they lie, 16
+// bytes at a time and two stretches ahead, into a ring in shared memory of its own, and no other warp is waited for. A
+// lane then takes the group of 32 elements with its number from each row: it reads the activations of the group, which
+// gb_quantize_rows has made bytes, once for all rows. Float weights are read straight into registers. The last warp
+// step adds up over the lanes and, when the warps of a block share rows, over these.
 #ifndef GB_CUDA_KERNELS_MATVEC_CUH
 #define GB_CUDA_KERNELS_MATVEC_CUH
 
@@ -31,7 +31,7 @@ struct gb_matvec_place {
     int          first, step;       // stretches of this warp
 };
 
-template<int NCOLS, int ROWS> GB_DEVICE gb_matvec_place gb_matvec_where(const gb_matvec & p) {
+template <int NCOLS, int ROWS> GB_DEVICE gb_matvec_place gb_matvec_where(const gb_matvec & p) {
     gb_matvec_place at;
     const int       warp = (int) threadIdx.x / 32;
     at.column            = (int64_t) blockIdx.z * p.columns + (int64_t) blockIdx.y * NCOLS;
@@ -44,7 +44,8 @@ template<int NCOLS, int ROWS> GB_DEVICE gb_matvec_place gb_matvec_where(const gb
 }
 
 // Adds up and stores; every thread of the block comes here.
-template<int NCOLS, int ROWS> GB_DEVICE void gb_matvec_finish(const gb_matvec & p, const gb_matvec_place & at, float (&sum)[ROWS][NCOLS]) {
+template <int NCOLS, int ROWS>
+GB_DEVICE void gb_matvec_finish(const gb_matvec & p, const gb_matvec_place & at, float (&sum)[ROWS][NCOLS]) {
     GB_SHARED(float, part, GB_MATVEC_WARPS * ROWS * NCOLS);
     const int warp = (int) threadIdx.x / 32, lane = (int) threadIdx.x % 32;
     GB_UNROLL for (int r = 0; r < ROWS; r++) {
@@ -68,15 +69,16 @@ template<int NCOLS, int ROWS> GB_DEVICE void gb_matvec_finish(const gb_matvec & 
     p.dst[column * p.m + at.row + r] = at.a != NULL ? total : gb_bits_to_float(0x7fc00000u);
 }
 
-// --------------------------------------------------------------------------------------------------------- quantized weights
+// --------------------------------------------------------------------------------------------------- quantized weights
 
-template<int TYPE> struct gb_stretch { // 32 groups of a row
+template <int TYPE> struct gb_stretch { // 32 groups of a row
     static constexpr int groups = 32, bytes = groups * 32 / gb_format<TYPE>::block * gb_format<TYPE>::bytes;
-    static constexpr int slot   = (bytes + 15 + 15) / 16 * 16 + 16; // with what alignment adds, and a word that may be read past the end
+    // with what alignment adds, and a word that may be read past the end
+    static constexpr int slot = (bytes + 15 + 15) / 16 * 16 + 16;
 };
 
 // Starts copying stretch `c` of a row; a and row_bytes describe the row.
-template<int TYPE> GB_DEVICE void gb_stretch_load(char * slot, const char * a, int64_t row_bytes, int64_t c) {
+template <int TYPE> GB_DEVICE void gb_stretch_load(char * slot, const char * a, int64_t row_bytes, int64_t c) {
     const int64_t  begin   = c * gb_stretch<TYPE>::bytes;
     const int64_t  bytes   = row_bytes - begin < gb_stretch<TYPE>::bytes ? row_bytes - begin : gb_stretch<TYPE>::bytes;
     const uint32_t before  = (uint32_t) (uintptr_t) (a + begin) & 15;
@@ -87,8 +89,7 @@ template<int TYPE> GB_DEVICE void gb_stretch_load(char * slot, const char * a, i
     }
 }
 
-template<int TYPE, int NCOLS>
-GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 4) gb_matvec_quantized(gb_matvec p) {
+template <int TYPE, int NCOLS> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 4) gb_matvec_quantized(gb_matvec p) {
     typedef gb_stretch<TYPE> stretch;
     typedef gb_format<TYPE>  format;
     constexpr int            ROWS = GB_MATVEC_ROWS, STAGES = GB_MATVEC_STAGES;
@@ -96,8 +97,8 @@ GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 4) gb_matvec_quantized(gb_matvec p) {
     const int             lane = (int) threadIdx.x % 32;
     char * const          ring = rings + threadIdx.x / 32 * (STAGES * ROWS * stretch::slot);
     const gb_matvec_place at   = gb_matvec_where<NCOLS, ROWS>(p);
-    const int64_t         n_groups = p.k / 32, n = (n_groups + 31) / 32, row_bytes = p.k / format::block * format::bytes;
-    const bool            any = at.a != NULL && at.row < p.m;
+    const int64_t n_groups = p.k / 32, n = (n_groups + 31) / 32, row_bytes = p.k / format::block * format::bytes;
+    const bool    any = at.a != NULL && at.row < p.m;
 
     const char * row[ROWS]; // rows past the last one repeat it
     GB_UNROLL for (int r = 0; r < ROWS; r++) {
@@ -133,15 +134,14 @@ GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 4) gb_matvec_quantized(gb_matvec p) {
         if (group < n_groups) {
             gb_group w[ROWS];
             GB_UNROLL for (int r = 0; r < ROWS; r++) {
-                const uint32_t before = (uint32_t) (uintptr_t) (row[r] + c * stretch::bytes) & 15;
-                const uint8_t * block = (const uint8_t *) ring + (stage * ROWS + r) * stretch::slot + before + lane * 32 / format::block * format::bytes;
+                const uint32_t  before = (uint32_t) (uintptr_t) (row[r] + c * stretch::bytes) & 15;
+                const uint8_t * block  = (const uint8_t *) ring + (stage * ROWS + r) * stretch::slot + before +
+                                         lane * 32 / format::block * format::bytes;
                 format::unpack(block, lane % (format::block / 32), w[r]);
             }
             GB_UNROLL for (int j = 0; j < NCOLS; j++) {
                 const gb_q8_group v = gb_q8_load(x[j] + group);
-                GB_UNROLL for (int r = 0; r < ROWS; r++) {
-                    sum[r][j] += gb_group_dot<format::offsets>(w[r], v);
-                }
+                GB_UNROLL for (int r = 0; r < ROWS; r++) { sum[r][j] += gb_group_dot<format::offsets>(w[r], v); }
             }
         }
         stage = (stage + 1) % STAGES;
@@ -150,20 +150,21 @@ GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 4) gb_matvec_quantized(gb_matvec p) {
     gb_matvec_finish<NCOLS, ROWS>(p, at, sum);
 }
 
-// ------------------------------------------------------------------------------------------------------------- float weights
+// ------------------------------------------------------------------------------------------------------- float weights
 
 // 16 bytes of a row as numbers. dense: they lie at an address that 16 divides.
-template<int TYPE> struct gb_sixteen_bytes {
+template <int TYPE> struct gb_sixteen_bytes {
     static constexpr int n = TYPE == GGML_TYPE_F32 ? 4 : 8;
     uint32_t             bits[4];
-    GB_METHOD void load(const char * p, bool dense) {
+    GB_METHOD void       load(const char * p, bool dense) {
         if (dense) {
             const uint4 v = *(const uint4 *) (const void *) p;
             bits[0] = v.x, bits[1] = v.y, bits[2] = v.z, bits[3] = v.w;
         } else {
             GB_UNROLL for (int i = 0; i < 4; i++) {
                 bits[i] = TYPE == GGML_TYPE_F32 ? ((const uint32_t *) (const void *) p)[i]
-                                                : ((const uint16_t *) (const void *) p)[2 * i] | (uint32_t) ((const uint16_t *) (const void *) p)[2 * i + 1] << 16;
+                                                : ((const uint16_t *) (const void *) p)[2 * i] |
+                                                      (uint32_t) ((const uint16_t *) (const void *) p)[2 * i + 1] << 16;
             }
         }
     }
@@ -176,12 +177,11 @@ template<int TYPE> struct gb_sixteen_bytes {
     }
 };
 
-template<int TYPE, int NCOLS, int ROWS>
-GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 4) gb_matvec_float(gb_matvec p) {
-    constexpr int         N = gb_sixteen_bytes<TYPE>::n;
-    const int             lane = (int) threadIdx.x % 32;
-    const gb_matvec_place at   = gb_matvec_where<NCOLS, ROWS>(p);
-    const bool            any  = at.a != NULL && at.row < p.m;
+template <int TYPE, int NCOLS, int ROWS> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 4) gb_matvec_float(gb_matvec p) {
+    constexpr int         N     = gb_sixteen_bytes<TYPE>::n;
+    const int             lane  = (int) threadIdx.x % 32;
+    const gb_matvec_place at    = gb_matvec_where<NCOLS, ROWS>(p);
+    const bool            any   = at.a != NULL && at.row < p.m;
     const bool            dense = ((uintptr_t) at.a | p.w.nb_m) % 16 == 0;
     const char *          row[ROWS];
     GB_UNROLL for (int r = 0; r < ROWS; r++) {
@@ -195,9 +195,7 @@ GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 4) gb_matvec_float(gb_matvec p) {
     const int64_t whole            = any ? p.k / N : 0;
     GB_UNROLL_2 for (int64_t i = at.first * 32 + lane; i < whole; i += at.step * 32) {
         gb_sixteen_bytes<TYPE> w[ROWS];
-        GB_UNROLL for (int r = 0; r < ROWS; r++) {
-            w[r].load(row[r] + i * 16, dense);
-        }
+        GB_UNROLL for (int r = 0; r < ROWS; r++) { w[r].load(row[r] + i * 16, dense); }
         GB_UNROLL for (int j = 0; j < NCOLS; j++) {
             float v[N];
             GB_UNROLL for (int e = 0; e < N; e += 4) {
@@ -205,9 +203,7 @@ GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 4) gb_matvec_float(gb_matvec p) {
                 v[e] = four.x, v[e + 1] = four.y, v[e + 2] = four.z, v[e + 3] = four.w;
             }
             GB_UNROLL for (int r = 0; r < ROWS; r++) {
-                GB_UNROLL for (int e = 0; e < N; e++) {
-                    sum[r][j] += w[r].get(e) * v[e];
-                }
+                GB_UNROLL for (int e = 0; e < N; e++) { sum[r][j] += w[r].get(e) * v[e]; }
             }
         }
     }
@@ -215,9 +211,7 @@ GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 4) gb_matvec_float(gb_matvec p) {
     if (any && at.first == 0 && rest < p.k) {
         GB_UNROLL for (int r = 0; r < ROWS; r++) {
             const float w = gb_load_float(TYPE, row[r] + rest * (16 / N));
-            GB_UNROLL for (int j = 0; j < NCOLS; j++) {
-                sum[r][j] += w * x[j][rest];
-            }
+            GB_UNROLL for (int j = 0; j < NCOLS; j++) { sum[r][j] += w * x[j][rest]; }
         }
     }
     gb_matvec_finish<NCOLS, ROWS>(p, at, sum);

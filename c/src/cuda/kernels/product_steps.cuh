@@ -1,26 +1,28 @@
-// product_steps.cuh - what surrounds a product: rows made bytes before it, rows sorted by expert, parts of the depth added up after it.
+// product_steps.cuh - what surrounds a product: rows made bytes before it, rows sorted by expert, parts of the depth
+// added up after it.
 #ifndef GB_CUDA_KERNELS_PRODUCT_STEPS_CUH
 #define GB_CUDA_KERNELS_PRODUCT_STEPS_CUH
 
 #include "cuda/kernels/rows.cuh"
 
-// A warp makes a group: the largest magnitude becomes 127. Rounds half away from zero. As on the CPU, groups below 2^-100 are zeros, and groups
-// with a value of 2^100 or more, an infinity or NaN have the scale NaN.
+// A warp makes a group: the largest magnitude becomes 127. Rounds half away from zero. As on the CPU, groups below
+// 2^-100 are zeros, and groups with a value of 2^100 or more, an infinity or NaN have the scale NaN.
 GB_KERNEL GB_BOUNDS(256, 1) gb_rows_of_bytes(gb_make_rows p) {
     const int     lane  = (int) threadIdx.x % 32;
     const int64_t group = (int64_t) blockIdx.y * 8 + threadIdx.x / 32, r = blockIdx.x;
     if (group >= p.y_row) {
         return;
     }
-    const float   x       = gb_load_activation(p, gb_source_row(p, r), group * 32 + lane);
-    const float   largest = gb_warp_max(fabsf(x) < 0x1p100f ? fabsf(x) : INFINITY);
-    const float   d = largest < 0x1p-100f ? 0 : largest < INFINITY ? largest / 127 : NAN, scaled = d > 0 ? x * (1 / d) : 0;
-    const int     q = (int) roundf(fminf(fmaxf(scaled, -127.0f), 127.0f));
-    int           sum = q;
-    GB_UNROLL for (int mask = 8; mask > 0; mask /= 2) {
-        sum += gb_shfl_xor(sum, mask);
-    }
-    gb_q8_group * y = (gb_q8_group *) p.y + r * p.y_row + group;
+    const float x       = gb_load_activation(p, gb_source_row(p, r), group * 32 + lane);
+    const float largest = gb_warp_max(fabsf(x) < 0x1p100f ? fabsf(x) : INFINITY);
+    const float d       = largest < 0x1p-100f  ? 0
+                          : largest < INFINITY ? largest / 127
+                                               : NAN,
+                scaled  = d > 0 ? x * (1 / d) : 0;
+    const int   q       = (int) roundf(fminf(fmaxf(scaled, -127.0f), 127.0f));
+    int         sum     = q;
+    GB_UNROLL for (int mask = 8; mask > 0; mask /= 2) { sum += gb_shfl_xor(sum, mask); }
+    gb_q8_group * y         = (gb_q8_group *) p.y + r * p.y_row + group;
     ((int8_t *) y->q)[lane] = (int8_t) q;
     if (lane % 16 == 0) {
         y->sum[lane / 16] = d * (float) sum;
@@ -42,8 +44,8 @@ GB_KERNEL GB_BOUNDS(256, 1) gb_gemm_add_parts(float * dst, const float * part, i
     }
 }
 
-// One block sorts the tokens by expert, in their order: first[e] .. first[e + 1] in `tokens`. Rows of dst whose id is out of range are
-// not in the list and become NaN; the first is noted.
+// One block sorts the tokens by expert, in their order: first[e] .. first[e + 1] in `tokens`. Rows of dst whose id is
+// out of range are not in the list and become NaN; the first is noted.
 GB_KERNEL GB_BOUNDS(256, 1) gb_route(gb_weights w, int n, int * first, int * tokens, float * dst, int64_t m) {
     GB_SHARED(int, counts, 256);
     GB_SHARED(int, next, GGML_MAX_SRC + 1);

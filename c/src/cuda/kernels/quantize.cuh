@@ -1,8 +1,10 @@
-// quantize.cuh - floats to quantized blocks of 32 elements, byte for byte as the CPU makes them (c/src/tensor/quant/<format>.c).
+// quantize.cuh - floats to quantized blocks of 32 elements, byte for byte as the CPU makes them
+// (c/src/tensor/quant/<format>.c).
 //
-// A warp makes a block, a lane has one element. What the CPU adds up one after the other is added up so here, by every lane for itself;
-// products are rounded before they are added (gb_rounded_product). Of equal extremes the first one counts, on both sides. Scales that are
-// lost in half precision are chosen anew (c/src/tensor/quant/small.h), and a block with a number that cannot be held becomes NaN (check.h).
+// A warp makes a block, a lane has one element. What the CPU adds up one after the other is added up so here, by every
+// lane for itself; products are rounded before they are added (gb_rounded_product). Of equal extremes the first one
+// counts, on both sides. Scales that are lost in half precision are chosen anew (c/src/tensor/quant/small.h), and a
+// block with a number that cannot be held becomes NaN (check.h).
 //
 // Formats of super-blocks are not here: to quantize well they search for longer than a copy should take on one warp.
 #ifndef GB_CUDA_KERNELS_QUANTIZE_CUH
@@ -23,9 +25,7 @@ GB_DEVICE void gb_write_u16(uint8_t * p, uint16_t x) {
     p[1] = (uint8_t) (x >> 8);
 }
 
-GB_DEVICE uint16_t gb_written_u16(const uint8_t * p) {
-    return (uint16_t) (p[0] | p[1] << 8);
-}
+GB_DEVICE uint16_t gb_written_u16(const uint8_t * p) { return (uint16_t) (p[0] | p[1] << 8); }
 
 GB_DEVICE void gb_write_u32(uint8_t * p, uint32_t x) {
     gb_write_u16(p, (uint16_t) x);
@@ -33,9 +33,7 @@ GB_DEVICE void gb_write_u32(uint8_t * p, uint32_t x) {
 }
 
 // The value of the first lane for which `is` holds; it holds for one at least.
-GB_DEVICE float gb_of_first(bool is, float x) {
-    return gb_shfl(x, gb_lowest_bit(gb_ballot(is)));
-}
+GB_DEVICE float gb_of_first(bool is, float x) { return gb_shfl(x, gb_lowest_bit(gb_ballot(is))); }
 
 // Of largest magnitude, with its sign. NaN does not count; 0 when nothing else is there.
 GB_DEVICE float gb_block_extreme(float x) {
@@ -71,9 +69,10 @@ GB_DEVICE void gb_write_fifths(uint8_t * p, int level) {
     }
 }
 
-// -------------------------------------------------------------------------------------------------------------- small numbers
+// ------------------------------------------------------------------------------------------------------- small numbers
 
-[[maybe_unused]] GB_CONST int8_t gb_iq4_levels[16] = { -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113 };
+[[maybe_unused]] GB_CONST int8_t gb_iq4_levels[16] = { -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69,
+    89, 113 };
 
 // The index of the value nearest to half of `twice`; NaN: 0.
 GB_DEVICE int gb_iq4_nearest(float twice) {
@@ -92,7 +91,7 @@ GB_DEVICE bool gb_scale_is_lost(float d, float stored, int n) {
 }
 
 // LOW .. HIGH, or, for -127 .. 113, the values of IQ4.
-template<int LOW, int HIGH> GB_DEVICE int gb_nearest_level(float v) {
+template <int LOW, int HIGH> GB_DEVICE int gb_nearest_level(float v) {
     if constexpr (LOW == -127 && HIGH == 113) {
         return gb_iq4_levels[gb_iq4_nearest(2 * v)];
     } else {
@@ -100,7 +99,7 @@ template<int LOW, int HIGH> GB_DEVICE int gb_nearest_level(float v) {
     }
 }
 
-template<int LOW, int HIGH> GB_DEVICE float gb_small_error(float x, float d, float m, int & level) {
+template <int LOW, int HIGH> GB_DEVICE float gb_small_error(float x, float d, float m, int & level) {
     level             = gb_nearest_level<LOW, HIGH>(d != 0 ? (x - m) / d : 0);
     const float e     = gb_rounded_product(d, (float) level) + m - x;
     float       error = 0;
@@ -112,10 +111,11 @@ template<int LOW, int HIGH> GB_DEVICE float gb_small_error(float x, float d, flo
 }
 
 // The better one of the half floats on both sides of d, as bits, and the levels for it.
-template<int LOW, int HIGH> GB_DEVICE uint16_t gb_small_scale(float x, float d, float m, int & level) {
+template <int LOW, int HIGH> GB_DEVICE uint16_t gb_small_scale(float x, float d, float m, int & level) {
     const uint16_t nearest = gb_half_bits_of(fabsf(d)), sign = d < 0 ? 0x8000 : 0;
-    const float    size   = gb_half_bits_to_float(nearest);
-    const uint16_t inward = (uint16_t) ((nearest - (size > fabsf(d))) | sign), outward = (uint16_t) ((nearest + (size < fabsf(d))) | sign);
+    const float    size    = gb_half_bits_to_float(nearest);
+    const uint16_t inward  = (uint16_t) ((nearest - (size > fabsf(d))) | sign),
+                   outward = (uint16_t) ((nearest + (size < fabsf(d))) | sign);
     int            other;
     const float    error = gb_small_error<LOW, HIGH>(x, gb_half_bits_to_float(inward), m, level);
     if (gb_small_error<LOW, HIGH>(x, gb_half_bits_to_float(outward), m, other) < error) {
@@ -125,10 +125,10 @@ template<int LOW, int HIGH> GB_DEVICE uint16_t gb_small_scale(float x, float d, 
     return inward;
 }
 
-// ---------------------------------------------------------------------------------------------------------------- the formats
+// --------------------------------------------------------------------------------------------------------- the formats
 
 // levels 0 .. 2 N - 1, of which N is zero
-template<int N> GB_DEVICE int gb_symmetric_level(float x, uint8_t * scale) {
+template <int N> GB_DEVICE int gb_symmetric_level(float x, uint8_t * scale) {
     const float d = gb_block_extreme(x) / (float) -N, inverse = d != 0 ? 1 / d : 0;
     int         level = gb_block_level(gb_rounded_product(x, inverse) + ((float) N + 0.5f), 2 * N - 1);
     uint16_t    bits  = gb_half_bits_of(d);
@@ -143,7 +143,7 @@ template<int N> GB_DEVICE int gb_symmetric_level(float x, uint8_t * scale) {
 }
 
 // levels 0 .. N from the smallest to the largest
-template<int N> GB_DEVICE int gb_affine_level(float x, uint8_t * scales) {
+template <int N> GB_DEVICE int gb_affine_level(float x, uint8_t * scales) {
     float low, high;
     gb_block_range(x, low, high);
     const float    d = (high - low) / (float) N, inverse = d != 0 ? 1 / d : 0;
@@ -256,7 +256,7 @@ GB_DEVICE void gb_quantize_mxfp4(float x, uint8_t * block) {
     gb_write_nibbles(block + 1, level);
 }
 
-template<int TYPE> GB_DEVICE void gb_quantize_block(float x, uint8_t * block, [[maybe_unused]] float * shared) {
+template <int TYPE> GB_DEVICE void gb_quantize_block(float x, uint8_t * block, [[maybe_unused]] float * shared) {
     const int lane = gb_lane();
     if constexpr (TYPE == GGML_TYPE_Q4_0) {
         gb_write_nibbles(block + 2, gb_symmetric_level<8>(x, block));
@@ -298,21 +298,25 @@ template<int TYPE> GB_DEVICE void gb_quantize_block(float x, uint8_t * block, [[
 }
 
 // A block with a number that its scales cannot hold: NaN.
-template<int TYPE> GB_DEVICE void gb_check_block(float x, uint8_t * block, int bytes) {
+template <int TYPE> GB_DEVICE void gb_check_block(float x, uint8_t * block, int bytes) {
     if constexpr (TYPE != GGML_TYPE_MXFP4) {
         constexpr bool WIDE = TYPE == GGML_TYPE_Q8_1, AFFINE = TYPE == GGML_TYPE_Q4_1 || TYPE == GGML_TYPE_Q5_1;
         const auto     is_finite = [](float v) { return fabsf(v) < INFINITY; };
         gb_sync_warp(); // the scales are there
         bool bad = gb_ballot(!is_finite(x)) != 0;
         if constexpr (WIDE) {
-            bad = bad || !is_finite(gb_rounded_product(127, gb_bits_to_float((uint32_t) gb_written_u16(block) | (uint32_t) gb_written_u16(block + 2) << 16)));
+            bad = bad ||
+                  !is_finite(gb_rounded_product(127,
+                      gb_bits_to_float((uint32_t) gb_written_u16(block) | (uint32_t) gb_written_u16(block + 2) << 16)));
         } else {
-            bad = bad || (gb_written_u16(block) & 0x7c00) == 0x7c00 || (AFFINE && (gb_written_u16(block + 2) & 0x7c00) == 0x7c00);
+            bad = bad || (gb_written_u16(block) & 0x7c00) == 0x7c00 ||
+                  (AFFINE && (gb_written_u16(block + 2) & 0x7c00) == 0x7c00);
         }
         if constexpr (TYPE == GGML_TYPE_IQ4_NL) { // the sums for its scale may have overflowed
             const float most = gb_block_extreme(x), d = gb_half_bits_to_float(gb_written_u16(block));
-            const float held = gb_rounded_product(d, (float) gb_iq4_levels[gb_iq4_nearest(d != 0 ? 2 * (most / d) : 0)]);
-            bad              = bad || (fabsf(most) > 80 * 65504.0f && !(fabsf(held - most) <= fabsf(most) / 2));
+            const float held =
+                gb_rounded_product(d, (float) gb_iq4_levels[gb_iq4_nearest(d != 0 ? 2 * (most / d) : 0)]);
+            bad = bad || (fabsf(most) > 80 * 65504.0f && !(fabsf(held - most) <= fabsf(most) / 2));
         }
         if (bad) {
             gb_sync_warp(); // and have been read
@@ -324,17 +328,19 @@ template<int TYPE> GB_DEVICE void gb_check_block(float x, uint8_t * block, int b
 }
 
 // Block k of y, of `bytes`, from elements 32 k ... of x; rows of both are whole blocks.
-template<int TYPE> GB_KERNEL GB_BOUNDS(GB_QUANTIZE_WARPS * GB_WARP, 1) gb_copy_quantizing(gb_view y, gb_view x, int bytes, int64_t n_blocks) {
+template <int TYPE>
+GB_KERNEL GB_BOUNDS(GB_QUANTIZE_WARPS * GB_WARP, 1)
+    gb_copy_quantizing(gb_view y, gb_view x, int bytes, int64_t n_blocks) {
     GB_SHARED(float, shared, GB_QUANTIZE_WARPS * 64);
     const int     warp = (int) threadIdx.x / GB_WARP;
-    const int64_t k    = (int64_t) blockIdx.x * GB_QUANTIZE_WARPS + warp, per_row = y.ne[0] / 32;
+    const int64_t k = (int64_t) blockIdx.x * GB_QUANTIZE_WARPS + warp, per_row = y.ne[0] / 32;
     if (k >= n_blocks) {
         return; // a whole warp; no barrier of the block follows
     }
     const gb_index from  = gb_unravel<uint64_t>((uint64_t) k * 32, x.ne);
     const gb_index to    = gb_unravel_row<uint64_t>((uint64_t) (k / per_row), y.ne);
     const float    value = gb_get(x.type, gb_at(x, from) + gb_lane() * x.nb[0]);
-    uint8_t *     block = (uint8_t *) gb_at(y, to) + k % per_row * bytes;
+    uint8_t *      block = (uint8_t *) gb_at(y, to) + k % per_row * bytes;
     gb_quantize_block<TYPE>(value, block, shared + warp * 64);
     gb_check_block<TYPE>(value, block, bytes);
 }

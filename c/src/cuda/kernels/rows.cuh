@@ -1,7 +1,8 @@
 // rows.cuh - what all products share: where weights lie, and rows of the other operand made ready.
 //
-// A product reads its second operand from dense rows of one type: gb_rows_of_* write these into scratch memory from any source
-// that is supported, or the tensor itself serves. Weights are found by slice or, in MUL_MAT_ID, by the id of a token, which only the device knows.
+// A product reads its second operand from dense rows of one type: gb_rows_of_* write these into scratch memory from any
+// source that is supported, or the tensor itself serves. Weights are found by slice or, in MUL_MAT_ID, by the id of a
+// token, which only the device knows.
 #ifndef GB_CUDA_KERNELS_ROWS_CUH
 #define GB_CUDA_KERNELS_ROWS_CUH
 
@@ -11,13 +12,13 @@
 #include "ggml.h"
 
 struct gb_weights {
-    const char * a[GGML_MAX_SRC]; // matrices: one, or the experts
-    size_t       nb_m, nb2, nb3;  // bytes
-    int64_t      ne2;             // slices z of the product: z % ne2, z / ne2
-    int64_t      r2, r3;          // slices that share one of a
-    const char * ids;             // NULL, or the expert of each token
-    size_t       ids_nb;          // bytes from one token to the next
-    int          n_experts;
+    const char *    a[GGML_MAX_SRC]; // matrices: one, or the experts
+    size_t          nb_m, nb2, nb3;  // bytes
+    int64_t         ne2;             // slices z of the product: z % ne2, z / ne2
+    int64_t         r2, r3;          // slices that share one of a
+    const char *    ids;             // NULL, or the expert of each token
+    size_t          ids_nb;          // bytes from one token to the next
+    int             n_experts;
     gb_index_reader reader; // with ids
 };
 
@@ -46,7 +47,7 @@ GB_DEVICE float gb_load_float(int type, const char * p) {
     return type == GGML_TYPE_F16 ? gb_half_bits_to_float(h) : gb_bits_to_float((uint32_t) h << 16);
 }
 
-// ------------------------------------------------------------------------------------------------------------ rows of bytes
+// ------------------------------------------------------------------------------------------------------- rows of bytes
 
 struct gb_q8_group { // 32 elements: d q[i]; sum[h]: d times the sum of the q of each half
     int   q[8];
@@ -56,22 +57,18 @@ struct gb_q8_group { // 32 elements: d q[i]; sum[h]: d times the sum of the q of
 GB_DEVICE gb_q8_group gb_q8_load(const gb_q8_group * p) {
     const int4 * v = (const int4 *) (const void *) p;
     const int4   a = v[0], b = v[1], c = v[2];
-    return { { a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w },
-             gb_bits_to_float((uint32_t) c.x),
-             { gb_bits_to_float((uint32_t) c.y), gb_bits_to_float((uint32_t) c.z) },
-             0 };
+    return { { a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w }, gb_bits_to_float((uint32_t) c.x),
+        { gb_bits_to_float((uint32_t) c.y), gb_bits_to_float((uint32_t) c.z) }, 0 };
 }
 
-template<bool OFFSETS> GB_DEVICE float gb_group_dot(const gb_group & w, const gb_q8_group & x) {
+template <bool OFFSETS> GB_DEVICE float gb_group_dot(const gb_group & w, const gb_q8_group & x) {
     int half[2] = { 0, 0 };
-    GB_UNROLL for (int i = 0; i < 8; i++) {
-        half[i / 4] = gb_dp4a(w.q[i], x.q[i], half[i / 4]);
-    }
+    GB_UNROLL for (int i = 0; i < 8; i++) { half[i / 4] = gb_dp4a(w.q[i], x.q[i], half[i / 4]); }
     const float dot = x.d * (w.d[0] * (float) half[0] + w.d[1] * (float) half[1]);
     return OFFSETS ? dot + (w.m[0] * x.sum[0] + w.m[1] * x.sum[1]) : dot;
 }
 
-// --------------------------------------------------------------------------------------------------------------- making rows
+// --------------------------------------------------------------------------------------------------------- making rows
 
 struct gb_make_rows { // row r of the result is row r % n of slice r / n % ne2, r / n / ne2 of the source
     int          type;
@@ -101,7 +98,7 @@ GB_DEVICE float gb_load_activation(const gb_make_rows & p, const char * row, int
 enum gb_row_kind { GB_ROWS_F16 = GB_HALF_F16, GB_ROWS_BF16 = GB_HALF_BF16, GB_ROWS_WIDE = GB_HALF_WIDE, GB_ROWS_F32 };
 
 // grid: x rows, y stretches of 256 elements.
-template<int KIND> GB_KERNEL GB_BOUNDS(256, 1) gb_rows_of_floats(gb_make_rows p) {
+template <int KIND> GB_KERNEL GB_BOUNDS(256, 1) gb_rows_of_floats(gb_make_rows p) {
     const int64_t i = (int64_t) blockIdx.y * 256 + threadIdx.x, r = blockIdx.x;
     if (i >= p.y_row) {
         return;

@@ -1,9 +1,9 @@
 // unpack.cuh - quantized blocks to integers: the one place of the device code that knows the bits of the formats.
 //
-// The one idea: 32 neighbouring elements of any format are 32 signed bytes, with a scale and an offset for each half of them
-// (struct gb_group). gb_format<TYPE> says how many elements and bytes a block has and unpacks a group of it; products, GET_ROWS and
-// copies are written once, over groups. The bytes lie at any address, in global or shared memory. What they mean is written down
-// in c/src/tensor/quant/<format>.c.
+// The one idea: 32 neighbouring elements of any format are 32 signed bytes, with a scale and an offset for each half of
+// them (struct gb_group). gb_format<TYPE> says how many elements and bytes a block has and unpacks a group of it;
+// products, GET_ROWS and copies are written once, over groups. The bytes lie at any address, in global or shared
+// memory. What they mean is written down in c/src/tensor/quant/<format>.c.
 #ifndef GB_CUDA_KERNELS_UNPACK_CUH
 #define GB_CUDA_KERNELS_UNPACK_CUH
 
@@ -21,7 +21,7 @@ struct gb_group { // element i is d[i / 16] level i + m[i / 16]; level i is byte
     float d[2], m[2];
 };
 
-// ------------------------------------------------------------------------------------------------------------- bytes of blocks
+// ----------------------------------------------------------------------------------------------------- bytes of blocks
 
 // 32-bit words at an address that need not be aligned. A word that holds none of the bytes asked for is not read.
 struct gb_words {
@@ -38,33 +38,21 @@ struct gb_words {
     }
 };
 
-GB_DEVICE uint32_t gb_read_u16(const uint8_t * p) {
-    return p[0] | (uint32_t) p[1] << 8;
-}
+GB_DEVICE uint32_t gb_read_u16(const uint8_t * p) { return p[0] | (uint32_t) p[1] << 8; }
 
-GB_DEVICE uint32_t gb_read_u32(const uint8_t * p) {
-    return gb_words(p)[0];
-}
+GB_DEVICE uint32_t gb_read_u32(const uint8_t * p) { return gb_words(p)[0]; }
 
-GB_DEVICE float gb_read_f16(const uint8_t * p) {
-    return gb_half_bits_to_float((uint16_t) gb_read_u16(p));
-}
+GB_DEVICE float gb_read_f16(const uint8_t * p) { return gb_half_bits_to_float((uint16_t) gb_read_u16(p)); }
 
-GB_DEVICE float gb_read_f32(const uint8_t * p) {
-    return gb_bits_to_float(gb_read_u32(p));
-}
+GB_DEVICE float gb_read_f32(const uint8_t * p) { return gb_bits_to_float(gb_read_u32(p)); }
 
-// --------------------------------------------------------------------------------------------------- four bytes in a register
+// -------------------------------------------------------------------------------------------- four bytes in a register
 
 // Byte by byte x - c, for x in 0 .. 127 and c up to 128.
-GB_DEVICE uint32_t gb_sub4(uint32_t x, uint32_t c) {
-    return ((x | 0x80808080u) - c * 0x01010101u) ^ 0x80808080u;
-}
+GB_DEVICE uint32_t gb_sub4(uint32_t x, uint32_t c) { return ((x | 0x80808080u) - c * 0x01010101u) ^ 0x80808080u; }
 
 // Bit i of four becomes bit 0 of byte i.
-GB_DEVICE uint32_t gb_spread4(uint32_t bits) {
-    return ((bits & 15) * 0x00204081u) & 0x01010101u;
-}
+GB_DEVICE uint32_t gb_spread4(uint32_t bits) { return ((bits & 15) * 0x00204081u) & 0x01010101u; }
 
 // Negates the bytes, none of them 0, that have a bit.
 GB_DEVICE uint32_t gb_negate4(uint32_t x, uint32_t bits) {
@@ -94,8 +82,8 @@ GB_DEVICE uint32_t gb_lookup4(const gb_table16 & t, uint32_t codes) {
 // The low nibbles of four bytes become values in *low, the high ones in *high.
 GB_DEVICE void gb_lookup_nibbles(const gb_table16 & t, uint32_t bytes, int * low, int * high) {
     const uint32_t a = gb_lookup4(t, bytes & 0xffff), b = gb_lookup4(t, bytes >> 16);
-    *low             = (int) gb_perm(a, b, 0x6420);
-    *high            = (int) gb_perm(a, b, 0x7531);
+    *low  = (int) gb_perm(a, b, 0x6420);
+    *high = (int) gb_perm(a, b, 0x7531);
 }
 
 GB_DEVICE gb_table16 gb_iq4_table() { // -127 -104 -83 -65 -49 -35 -22 -10 1 13 25 38 53 69 89 113
@@ -117,17 +105,17 @@ GB_DEVICE void gb_scales2(gb_group & o, float d0, float d1) {
     o.m[0] = o.m[1] = 0;
 }
 
-// -------------------------------------------------------------------------------------------------------------------- formats
+// ------------------------------------------------------------------------------------------------------------- formats
 
 // block: elements; bytes: of a block; offsets: some m is not 0. unpack: group `g` of the block at p.
-template<int TYPE> struct gb_format;
+template <int TYPE> struct gb_format;
 
-#define GB_FORMAT(type, n_elements, n_bytes, has_offsets)                                                                          \
-    template<> struct gb_format<GGML_TYPE_##type> {                                                                                \
-        static constexpr int  block = n_elements, bytes = n_bytes;                                                                 \
-        static constexpr bool offsets = has_offsets;                                                                               \
-        static GB_METHOD void unpack(const uint8_t * p, int g, gb_group & o);                                                      \
-    };                                                                                                                             \
+#define GB_FORMAT(type, n_elements, n_bytes, has_offsets)                     \
+    template <> struct gb_format<GGML_TYPE_##type> {                          \
+        static constexpr int  block = n_elements, bytes = n_bytes;            \
+        static constexpr bool offsets = has_offsets;                          \
+        static GB_METHOD void unpack(const uint8_t * p, int g, gb_group & o); \
+    };                                                                        \
     GB_METHOD void gb_format<GGML_TYPE_##type>::unpack(const uint8_t * p, [[maybe_unused]] int g, gb_group & o)
 
 // Sixteen bytes of nibbles: the low ones are the first half of a group, the high ones the second.
@@ -141,22 +129,16 @@ GB_DEVICE void gb_nibbles(const uint8_t * p, gb_group & o) {
 }
 
 GB_DEVICE void gb_fifth_bits(uint32_t bits, gb_group & o) {
-    GB_UNROLL for (int i = 0; i < 8; i++) {
-        o.q[i] |= (int) (gb_spread4(bits >> 4 * i) << 4);
-    }
+    GB_UNROLL for (int i = 0; i < 8; i++) { o.q[i] |= (int) (gb_spread4(bits >> 4 * i) << 4); }
 }
 
 GB_DEVICE void gb_subtract(gb_group & o, uint32_t c) {
-    GB_UNROLL for (int i = 0; i < 8; i++) {
-        o.q[i] = (int) gb_sub4((uint32_t) o.q[i], c);
-    }
+    GB_UNROLL for (int i = 0; i < 8; i++) { o.q[i] = (int) gb_sub4((uint32_t) o.q[i], c); }
 }
 
 GB_DEVICE void gb_bytes(const uint8_t * p, gb_group & o) {
     const gb_words w(p);
-    GB_UNROLL for (int i = 0; i < 8; i++) {
-        o.q[i] = (int) w[i];
-    }
+    GB_UNROLL for (int i = 0; i < 8; i++) { o.q[i] = (int) w[i]; }
 }
 
 GB_FORMAT(Q4_0, 32, 18, false) {
@@ -200,17 +182,13 @@ GB_FORMAT(Q8_K, 256, 292, false) {
 
 GB_FORMAT(IQ4_NL, 32, 18, false) {
     const gb_words w(p + 2);
-    GB_UNROLL for (int i = 0; i < 4; i++) {
-        gb_lookup_nibbles(gb_iq4_table(), w[i], &o.q[i], &o.q[i + 4]);
-    }
+    GB_UNROLL for (int i = 0; i < 4; i++) { gb_lookup_nibbles(gb_iq4_table(), w[i], &o.q[i], &o.q[i + 4]); }
     gb_scales(o, gb_read_f16(p), 0);
 }
 
 GB_FORMAT(MXFP4, 32, 17, false) {
     const gb_words w(p + 1);
-    GB_UNROLL for (int i = 0; i < 4; i++) {
-        gb_lookup_nibbles(gb_e2m1_table(), w[i], &o.q[i], &o.q[i + 4]);
-    }
+    GB_UNROLL for (int i = 0; i < 4; i++) { gb_lookup_nibbles(gb_e2m1_table(), w[i], &o.q[i], &o.q[i + 4]); }
     const uint32_t e = p[0]; // 2^(e - 128), the two smallest subnormal
     gb_scales(o, gb_bits_to_float(e < 2 ? 0x200000u << e : (e - 1) << 23), 0);
 }
@@ -236,9 +214,7 @@ GB_FORMAT(NVFP4, 64, 36, false) { // nibbles of elements j and j + 8 of 16
 // Two bits of each element: bits 2 (g % 4) of the 32 bytes g / 4.
 GB_DEVICE void gb_pairs_of_bits(const uint8_t * p, int g, gb_group & o) {
     const gb_words w(p + 32 * (g / 4));
-    GB_UNROLL for (int i = 0; i < 8; i++) {
-        o.q[i] = (int) (w[i] >> 2 * (g % 4) & 0x03030303u);
-    }
+    GB_UNROLL for (int i = 0; i < 8; i++) { o.q[i] = (int) (w[i] >> 2 * (g % 4) & 0x03030303u); }
 }
 
 GB_FORMAT(Q2_K, 256, 84, true) {
@@ -252,16 +228,15 @@ GB_FORMAT(Q2_K, 256, 84, true) {
 }
 
 GB_DEVICE int gb_q3_scale(const uint8_t * scales, int s) {
-    const uint32_t low = s < 8 ? scales[s] & 15u : (uint32_t) scales[s - 8] >> 4, high = scales[8 + s % 4] >> 2 * (s / 4) & 3;
+    const uint32_t low  = s < 8 ? scales[s] & 15u : (uint32_t) scales[s - 8] >> 4,
+                   high = scales[8 + s % 4] >> 2 * (s / 4) & 3;
     return (int) (low + 16 * high) - 32;
 }
 
 GB_FORMAT(Q3_K, 256, 110, false) {
     gb_pairs_of_bits(p + 32, g, o);
     const gb_words w(p);
-    GB_UNROLL for (int i = 0; i < 8; i++) {
-        o.q[i] |= (int) ((w[i] >> g & 0x01010101u) << 2);
-    }
+    GB_UNROLL for (int i = 0; i < 8; i++) { o.q[i] |= (int) ((w[i] >> g & 0x01010101u) << 2); }
     gb_subtract(o, 4);
     const float d = gb_read_f16(p + 108);
     gb_scales2(o, d * (float) gb_q3_scale(p + 96, 2 * g), d * (float) gb_q3_scale(p + 96, 2 * g + 1));
@@ -270,9 +245,7 @@ GB_FORMAT(Q3_K, 256, 110, false) {
 // Nibbles of 64 elements in 32 bytes: the low ones are the first group, the high ones the second.
 GB_DEVICE void gb_nibbles_of_pair(const uint8_t * p, int g, gb_group & o) {
     const gb_words w(p + 32 * (g / 2));
-    GB_UNROLL for (int i = 0; i < 8; i++) {
-        o.q[i] = (int) (w[i] >> 4 * (g % 2) & 0x0f0f0f0fu);
-    }
+    GB_UNROLL for (int i = 0; i < 8; i++) { o.q[i] = (int) (w[i] >> 4 * (g % 2) & 0x0f0f0f0fu); }
 }
 
 // Scale and minimum of six bits; p: the head of Q4_K and Q5_K.
@@ -297,9 +270,7 @@ GB_FORMAT(Q4_K, 256, 144, true) {
 GB_FORMAT(Q5_K, 256, 176, true) {
     gb_nibbles_of_pair(p + 48, g, o);
     const gb_words w(p + 16);
-    GB_UNROLL for (int i = 0; i < 8; i++) {
-        o.q[i] |= (int) ((w[i] >> g & 0x01010101u) << 4);
-    }
+    GB_UNROLL for (int i = 0; i < 8; i++) { o.q[i] |= (int) ((w[i] >> g & 0x01010101u) << 4); }
     gb_q45_scales(p, g, o);
 }
 
@@ -315,9 +286,7 @@ GB_FORMAT(Q6_K, 256, 210, false) {
 
 GB_FORMAT(IQ4_XS, 256, 136, false) {
     const gb_words w(p + 8 + 16 * g);
-    GB_UNROLL for (int i = 0; i < 4; i++) {
-        gb_lookup_nibbles(gb_iq4_table(), w[i], &o.q[i], &o.q[i + 4]);
-    }
+    GB_UNROLL for (int i = 0; i < 4; i++) { gb_lookup_nibbles(gb_iq4_table(), w[i], &o.q[i], &o.q[i + 4]); }
     const int low = p[4 + g / 2] >> 4 * (g % 2) & 15, high = p[2 + g / 4] >> 2 * (g % 4) & 3;
     gb_scales(o, gb_read_f16(p) * (float) (low + 16 * high - 32), 0);
 }
@@ -331,8 +300,10 @@ GB_FORMAT(TQ2_0, 256, 66, false) {
 // Digit `n` of each of four bytes that are fractions in base 3.
 GB_DEVICE uint32_t gb_ternary_digits(uint32_t bytes, int n) {
     const uint32_t power = n == 0 ? 1 : n == 1 ? 3 : n == 2 ? 9 : n == 3 ? 27 : 81;
-    // The digits before it overflow the byte and are dropped, then the next one is what three times the rest overflows by.
-    const uint32_t even = (bytes & 0x00ff00ffu) * power & 0x00ff00ffu, odd = (bytes >> 8 & 0x00ff00ffu) * power & 0x00ff00ffu;
+    // The digits before it overflow the byte and are dropped, then the next one is what three times the rest overflows
+    // by.
+    const uint32_t even = (bytes & 0x00ff00ffu) * power & 0x00ff00ffu,
+                   odd  = (bytes >> 8 & 0x00ff00ffu) * power & 0x00ff00ffu;
     return (even * 3 >> 8 & 0x00030003u) | (odd * 3 & 0x03000300u);
 }
 
@@ -357,7 +328,7 @@ GB_FORMAT(TQ1_0, 256, 54, false) { // digits lie 32 elements apart, then 16, the
     gb_scales(o, gb_read_f16(p + 52), 0);
 }
 
-// ------------------------------------------------------------------------------------------------------------------ codebooks
+// ----------------------------------------------------------------------------------------------------------- codebooks
 
 GB_DEVICE uint32_t gb_parity_sign(uint32_t code) { // seven stored signs: the eighth makes their number even
     return (code & 127) | gb_parity(code & 127) << 7;
@@ -402,7 +373,7 @@ GB_FORMAT(IQ3_XXS, 256, 98, false) { // 4 12 20 28 36 44 52 62
     const uint32_t bits = gb_read_u32(p + 66 + 4 * g);
     GB_UNROLL for (int i = 0; i < 8; i++) {
         const uint32_t row = gb_grid_rows_iq3_xxs[p[2 + 8 * g + i]], signs = gb_parity_sign(bits >> 7 * (i / 2));
-        o.q[i]             = (int) gb_negate4(gb_perm(0x1c140c04u, 0x3e342c24u, row), signs >> 4 * (i % 2));
+        o.q[i] = (int) gb_negate4(gb_perm(0x1c140c04u, 0x3e342c24u, row), signs >> 4 * (i % 2));
     }
     gb_scales(o, gb_read_f16(p) * 0.25f * (float) (2 * (bits >> 28) + 1), 0);
 }
@@ -410,8 +381,9 @@ GB_FORMAT(IQ3_XXS, 256, 98, false) { // 4 12 20 28 36 44 52 62
 GB_FORMAT(IQ3_S, 256, 110, false) { // 1 3 5 7 9 11 13 15
     const uint32_t ninth = p[66 + g];
     GB_UNROLL for (int i = 0; i < 8; i++) {
-        const uint32_t row = gb_grid_rows_iq3_s[p[2 + 8 * g + i] | (ninth >> i & 1) << 8], signs = p[74 + 4 * g + i / 2];
-        o.q[i]             = (int) gb_negate4(gb_perm(0x07050301u, 0x0f0d0b09u, row), signs >> 4 * (i % 2));
+        const uint32_t row   = gb_grid_rows_iq3_s[p[2 + 8 * g + i] | (ninth >> i & 1) << 8],
+                       signs = p[74 + 4 * g + i / 2];
+        o.q[i]               = (int) gb_negate4(gb_perm(0x07050301u, 0x0f0d0b09u, row), signs >> 4 * (i % 2));
     }
     const uint32_t scale = p[106 + g / 2] >> 4 * (g % 2) & 15;
     gb_scales(o, gb_read_f16(p) * (float) (2 * scale + 1), 0);
@@ -432,9 +404,7 @@ GB_FORMAT(IQ1_S, 256, 50, false) {
 
 GB_FORMAT(IQ1_M, 256, 56, false) {
     uint32_t d = 0;
-    GB_UNROLL for (int i = 0; i < 4; i++) {
-        d |= (uint32_t) (p[49 + 2 * i] >> 4) << 4 * i;
-    }
+    GB_UNROLL for (int i = 0; i < 4; i++) { d |= (uint32_t) (p[49 + 2 * i] >> 4) << 4 * i; }
     GB_UNROLL for (int l = 0; l < 4; l++) {
         const uint32_t bits = p[32 + 2 * g + l / 2] >> 4 * (l % 2);
         gb_offset_row(gb_grid_rows_iq1[p[4 * g + l] | (bits & 7) << 8], (bits & 8) != 0, &o.q[2 * l]);
@@ -447,9 +417,19 @@ GB_FORMAT(IQ1_M, 256, 56, false) {
 #undef GB_FORMAT
 
 // GB_QUANT_TYPES(X): X(type) for all formats above.
-#define GB_QUANT_TYPES(X)                                                                                                          \
-    X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(Q8_0) X(Q8_1) X(Q2_K) X(Q3_K) X(Q4_K) X(Q5_K) X(Q6_K) X(Q8_K) X(IQ4_NL) X(IQ4_XS) X(TQ1_0)   \
-    X(TQ2_0) X(MXFP4) X(NVFP4) X(IQ2_XXS) X(IQ2_XS) X(IQ2_S) X(IQ3_XXS) X(IQ3_S) X(IQ1_S) X(IQ1_M)
+#define GB_QUANT_TYPES(X)                                                                                            \
+    X(Q4_0)                                                                                                          \
+    X(Q4_1)                                                                                                          \
+    X(Q5_0)                                                                                                          \
+    X(Q5_1)                                                                                                          \
+    X(Q8_0)                                                                                                          \
+    X(Q8_1)                                                                                                          \
+    X(Q2_K)                                                                                                          \
+    X(Q3_K)                                                                                                          \
+    X(Q4_K)                                                                                                          \
+    X(Q5_K)                                                                                                          \
+    X(Q6_K) X(Q8_K) X(IQ4_NL) X(IQ4_XS) X(TQ1_0) X(TQ2_0) X(MXFP4) X(NVFP4) X(IQ2_XXS) X(IQ2_XS) X(IQ2_S) X(IQ3_XXS) \
+        X(IQ3_S) X(IQ1_S) X(IQ1_M)
 
 // Signed byte i of a word as a number: as the low bits of 2^23 + 128 + x, without a conversion.
 GB_DEVICE float gb_byte_to_float(int word, int i) {

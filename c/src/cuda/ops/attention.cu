@@ -1,7 +1,8 @@
-// attention.cu - FLASH_ATTN: attention as one operator; scores are never stored. Which kernel, also for chains (attention_chain.cu).
+// attention.cu - FLASH_ATTN: attention as one operator; scores are never stored. Which kernel, also for chains
+// (attention_chain.cu).
 //
-// Halves with rows that can be copied 16 bytes at a time go to the tensor cores, everything else is computed in float. Where the query
-// rows alone would leave the device idle, as when one token is decoded, the keys are cut into parts.
+// Halves with rows that can be copied 16 bytes at a time go to the tensor cores, everything else is computed in float.
+// Where the query rows alone would leave the device idle, as when one token is decoded, the keys are cut into parts.
 #include <algorithm>
 #include <cmath>
 
@@ -41,21 +42,21 @@ gb_attention_input gb_attention_input_of(const ggml_tensor * t) {
 
 static gb_attention describe(const ggml_tensor * dst) {
     gb_attention p = {};
-    p.q      = gb_attention_input_of(dst->src[0]);
-    p.k      = gb_attention_input_of(dst->src[1]);
-    p.v      = gb_attention_input_of(dst->src[2]);
-    p.dst    = (float *) (void *) gb_cuda_data(dst);
-    p.d      = dst->ne[0];
-    p.n      = dst->ne[1];
-    p.m      = dst->src[1]->ne[1];
-    p.heads  = dst->ne[2];
-    p.outer  = p.k.ne2 == p.v.ne2 && p.heads % p.k.ne2 == 0 ? p.k.ne2 : p.heads;
-    p.group_step = 1;
-    p.head_step  = p.outer;
-    p.masked = dst->op_params[0] != 0;
-    p.past   = p.m - p.n;
-    p.scale  = (float) (1 / std::sqrt((double) p.d));
-    p.parts  = 1;
+    p.q            = gb_attention_input_of(dst->src[0]);
+    p.k            = gb_attention_input_of(dst->src[1]);
+    p.v            = gb_attention_input_of(dst->src[2]);
+    p.dst          = (float *) (void *) gb_cuda_data(dst);
+    p.d            = dst->ne[0];
+    p.n            = dst->ne[1];
+    p.m            = dst->src[1]->ne[1];
+    p.heads        = dst->ne[2];
+    p.outer        = p.k.ne2 == p.v.ne2 && p.heads % p.k.ne2 == 0 ? p.k.ne2 : p.heads;
+    p.group_step   = 1;
+    p.head_step    = p.outer;
+    p.masked       = dst->op_params[0] != 0;
+    p.past         = p.m - p.n;
+    p.scale        = (float) (1 / std::sqrt((double) p.d));
+    p.parts        = 1;
     return p;
 }
 
@@ -68,14 +69,18 @@ bool gb_attention_for_tensor_cores(const gb_cuda_device & device, const gb_atten
     if (type != p.k.type || type != p.v.type || p.d % 8 != 0 || p.d > MAX_HEAD_HALVES || p.m > INT32_MAX / 2) {
         return false;
     }
-    return is_aligned(p.q) && is_aligned(p.k) && is_aligned(p.v) && (type == GGML_TYPE_F16 || (type == GGML_TYPE_BF16 && device.cc >= 80));
+    return is_aligned(p.q) && is_aligned(p.k) && is_aligned(p.v) &&
+           (type == GGML_TYPE_F16 || (type == GGML_TYPE_BF16 && device.cc >= 80));
 }
 
-template<int KIND, int DP, int KEYS, bool MASK> static enum ggml_status run_halves(gb_cuda_backend & b, gb_attention p, int64_t batch) {
-    const int64_t tiles = gb_cuda_ceil_div(p.n * (p.heads / p.outer), GB_ATTENTION_ROWS), blocks = tiles * p.outer * batch;
+template <int KIND, int DP, int KEYS, bool MASK>
+static enum ggml_status run_halves(gb_cuda_backend & b, gb_attention p, int64_t batch) {
+    const int64_t tiles  = gb_cuda_ceil_div(p.n * (p.heads / p.outer), GB_ATTENTION_ROWS),
+                  blocks = tiles * p.outer * batch;
     const int64_t rows = p.n * p.heads * batch, key_tiles = gb_cuda_ceil_div(p.m, KEYS);
-    const int64_t wanted = std::min<int64_t>(std::min<int64_t>(2 * b.device->n_sm / blocks, p.m / LEAST_KEYS), MAX_PARTS);
-    const size_t  fixed = GB_ATTENTION_ROWS * DP * 2, stage = 2 * DP * KEYS * 2;
+    const int64_t wanted =
+        std::min<int64_t>(std::min<int64_t>(2 * b.device->n_sm / blocks, p.m / LEAST_KEYS), MAX_PARTS);
+    const size_t fixed = GB_ATTENTION_ROWS * DP * 2, stage = 2 * DP * KEYS * 2;
     p.part_keys = (int) (gb_cuda_ceil_div(key_tiles, std::max<int64_t>(1, wanted)) * KEYS);
     p.parts     = p.m > 0 ? (int) gb_cuda_ceil_div(p.m, p.part_keys) : 1;
     p.stages    = fixed + 2 * stage <= b.device->shared_max ? 2 : 1;
@@ -86,31 +91,36 @@ template<int KIND, int DP, int KEYS, bool MASK> static enum ggml_status run_halv
         }
     }
     const dim3 grid((unsigned) (tiles * p.parts), (unsigned) p.outer, (unsigned) batch);
-    GB_CUDA_TRY(b, GB_LAUNCH((gb_attention_halves<KIND, DP, KEYS, MASK>), grid, GB_ATTENTION_THREADS, fixed + (size_t) p.stages * stage, b.stream, p));
+    GB_CUDA_TRY(b, GB_LAUNCH((gb_attention_halves<KIND, DP, KEYS, MASK>), grid, GB_ATTENTION_THREADS,
+                       fixed + (size_t) p.stages * stage, b.stream, p));
     if (p.parts > 1) {
-        GB_CUDA_TRY(b, GB_LAUNCH(gb_attention_join, (unsigned) gb_cuda_ceil_div(rows, GB_ATTENTION_THREADS / GB_WARP), GB_ATTENTION_THREADS, 0, b.stream, p, rows));
+        GB_CUDA_TRY(b, GB_LAUNCH(gb_attention_join, (unsigned) gb_cuda_ceil_div(rows, GB_ATTENTION_THREADS / GB_WARP),
+                           GB_ATTENTION_THREADS, 0, b.stream, p, rows));
     }
     return GGML_STATUS_SUCCESS;
 }
 
-template<int KIND, bool MASK> static enum ggml_status run_head_size(gb_cuda_backend & b, const gb_attention & p, int64_t batch) {
+template <int KIND, bool MASK>
+static enum ggml_status run_head_size(gb_cuda_backend & b, const gb_attention & p, int64_t batch) {
     return p.d <= 64    ? run_halves<KIND, 64, 64, MASK>(b, p, batch)
            : p.d <= 128 ? run_halves<KIND, 128, 64, MASK>(b, p, batch)
                         : run_halves<KIND, 256, 32, MASK>(b, p, batch);
 }
 
-template<int KIND> static enum ggml_status run_kind(gb_cuda_backend & b, const gb_attention & p, int64_t batch) {
+template <int KIND> static enum ggml_status run_kind(gb_cuda_backend & b, const gb_attention & p, int64_t batch) {
     return p.mask.x != NULL ? run_head_size<KIND, true>(b, p, batch) : run_head_size<KIND, false>(b, p, batch);
 }
 
 static enum ggml_status run_exact(gb_cuda_backend & b, const gb_attention & p, int64_t rows) {
     const int64_t warps  = GB_ATTENTION_THREADS / GB_WARP;
     const size_t  shared = (size_t) (warps * (2 * p.d + 32)) * sizeof(float);
-    GB_CUDA_TRY(b, GB_LAUNCH(gb_attention_exact, (unsigned) gb_cuda_ceil_div(rows, warps), GB_ATTENTION_THREADS, shared, b.stream, p, rows));
+    GB_CUDA_TRY(b, GB_LAUNCH(gb_attention_exact, (unsigned) gb_cuda_ceil_div(rows, warps), GB_ATTENTION_THREADS, shared,
+                       b.stream, p, rows));
     return GGML_STATUS_SUCCESS;
 }
 
-template<int DP, int ROWS> static enum ggml_status run_floats(gb_cuda_backend & b, const gb_attention & p, int64_t batch) {
+template <int DP, int ROWS>
+static enum ggml_status run_floats(gb_cuda_backend & b, const gb_attention & p, int64_t batch) {
     const dim3   grid((unsigned) gb_cuda_ceil_div(p.n, ROWS), (unsigned) p.heads, (unsigned) batch);
     const size_t shared = gb_attention_room<DP, ROWS>::end * sizeof(float);
     GB_CUDA_TRY(b, GB_LAUNCH((gb_attention_floats<DP, ROWS>), grid, GB_ATTENTION_FLOAT_THREADS, shared, b.stream, p));
@@ -129,7 +139,8 @@ static enum ggml_status run(gb_cuda_backend & b, const gb_attention & p, int64_t
     if (gb_attention_for_tensor_cores(*b.device, p)) {
         return gb_attention_run_halves(b, p, batch);
     }
-    return p.n < FEW_ROWS || p.d > GB_ATTENTION_FLOAT_HEAD ? run_exact(b, p, p.n * p.heads * batch) : gb_attention_run_floats(b, p, batch);
+    return p.n < FEW_ROWS || p.d > GB_ATTENTION_FLOAT_HEAD ? run_exact(b, p, p.n * p.heads * batch)
+                                                           : gb_attention_run_floats(b, p, batch);
 }
 
 // Kernels write dense f32; another result is converted from that.

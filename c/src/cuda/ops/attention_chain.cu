@@ -2,13 +2,15 @@
 //
 //     MUL_MAT(keys, queries) [SCALE | DIAG_MASK_INF | ADD]* SOFT_MAX MUL_MAT(values, .)
 //
-// Scores are not stored, which is allowed only where nobody can look at them (ggml_backend_may_leave_out). Results differ from the chain's by
-// rounding, of the kind that its products have: halves where they would have made halves of queries and of probabilities.
+// Scores are not stored, which is allowed only where nobody can look at them (ggml_backend_may_leave_out). Results
+// differ from the chain's by rounding, of the kind that its products have: halves where they would have made halves of
+// queries and of probabilities.
 //
-// Halves are always worth it. In float the two products have larger tiles than gb_attention_floats, so that is taken only where the scores
-// are more than the device's cache holds.
+// Halves are always worth it. In float the two products have larger tiles than gb_attention_floats, so that is taken
+// only where the scores are more than the device's cache holds.
 //
-// The result may lie where queries, keys, values or the mask lie, which are dead only when the whole chain is: then it goes through scratch memory.
+// The result may lie where queries, keys, values or the mask lie, which are dead only when the whole chain is: then it
+// goes through scratch memory.
 #include "cuda/kernels/rows.cuh"
 #include "cuda/ops/attention.h"
 
@@ -25,11 +27,9 @@ struct chain {
 
 } // namespace
 
-// -------------------------------------------------------------------------------------------------------------------- matching
+// ------------------------------------------------------------------------------------------------------------ matching
 
-static bool is_dense(const ggml_tensor * t) {
-    return t->type == GGML_TYPE_F32 && ggml_is_contiguous(t);
-}
+static bool is_dense(const ggml_tensor * t) { return t->type == GGML_TYPE_F32 && ggml_is_contiguous(t); }
 
 // What is masked already must stay so.
 static bool add_scale(chain & c, float factor) {
@@ -42,7 +42,8 @@ static bool add_scale(chain & c, float factor) {
 
 // One row of t for each of the scores, or repeated.
 static bool add_mask(chain & c, const ggml_tensor * t, const ggml_tensor * scores) {
-    if (c.mask != NULL || !gb_is_float_type(t->type) || gb_unaligned(t) != NULL || t->ne[0] != scores->ne[0] || gb_count(t) == 0 || scores->ne[1] % t->ne[1] != 0) {
+    if (c.mask != NULL || !gb_is_float_type(t->type) || gb_unaligned(t) != NULL || t->ne[0] != scores->ne[0] ||
+        gb_count(t) == 0 || scores->ne[1] % t->ne[1] != 0) {
         return false;
     }
     c.mask   = t;
@@ -70,7 +71,8 @@ static bool add_soft_max(chain & c, const ggml_tensor * node) {
 
 // An operator between the products.
 static bool add_node(chain & c, const ggml_tensor * node, const ggml_tensor * before) {
-    if (!is_dense(node) || !gb_same_shape(node, before) || (node->src[0] != before && !(node->op == GGML_OP_ADD && node->src[1] == before))) {
+    if (!is_dense(node) || !gb_same_shape(node, before) ||
+        (node->src[0] != before && !(node->op == GGML_OP_ADD && node->src[1] == before))) {
         return false;
     }
     switch (node->op) {
@@ -82,9 +84,7 @@ static bool add_node(chain & c, const ggml_tensor * node, const ggml_tensor * be
     }
 }
 
-static bool is_product(const ggml_tensor * node) {
-    return node->op == GGML_OP_MUL_MAT && is_dense(node);
-}
+static bool is_product(const ggml_tensor * node) { return node->op == GGML_OP_MUL_MAT && is_dense(node); }
 
 // The n-th operand of a product, whose heads and batches share as products have it.
 static bool describe_input(gb_attention_input & in, const ggml_tensor * t, const ggml_tensor * scores) {
@@ -97,7 +97,8 @@ static bool describe_input(gb_attention_input & in, const ggml_tensor * t, const
 // What the products and their order say, once the chain is known to be one.
 static bool describe(chain & c, const ggml_tensor * first, const ggml_tensor * last) {
     gb_attention & p = c.p;
-    if (!describe_input(p.q, first->src[1], first) || !describe_input(p.k, first->src[0], first) || !describe_input(p.v, last->src[0], first)) {
+    if (!describe_input(p.q, first->src[1], first) || !describe_input(p.k, first->src[0], first) ||
+        !describe_input(p.v, last->src[0], first)) {
         return false;
     }
     p.d          = last->ne[0];
@@ -110,7 +111,8 @@ static bool describe(chain & c, const ggml_tensor * first, const ggml_tensor * l
     p.parts      = 1;
     p.dst        = (float *) (void *) gb_cuda_data(last);
     c.exact      = first->op_params[0] == GGML_PREC_F32 || last->op_params[0] == GGML_PREC_F32;
-    return first->src[0]->ne[0] == p.d && last->src[1] != last->src[0] && gb_attention_fits(last) && gb_rows(last) < (int64_t) 1 << 31;
+    return first->src[0]->ne[0] == p.d && last->src[1] != last->src[0] && gb_attention_fits(last) &&
+           gb_rows(last) < (int64_t) 1 << 31;
 }
 
 static bool follow(chain & c, const gb_cuda_nodes & nodes, int i) {
@@ -129,15 +131,17 @@ static bool follow(chain & c, const gb_cuda_nodes & nodes, int i) {
     } while (nodes.node[at]->op != GGML_OP_SOFT_MAX);
     at++;
     c.length = at - i + 1;
-    return at < nodes.n && is_product(nodes.node[at]) && nodes.node[at]->src[1] == nodes.node[at - 1] && describe(c, first, nodes.node[at]);
+    return at < nodes.n && is_product(nodes.node[at]) && nodes.node[at]->src[1] == nodes.node[at - 1] &&
+           describe(c, first, nodes.node[at]);
 }
 
-// -------------------------------------------------------------------------------------------------------------------- deciding
+// ------------------------------------------------------------------------------------------------------------ deciding
 
 static bool nobody_looks(const gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i, int length) {
     bool unseen = true;
     for (int j = i; j < i + length - 1 && unseen; j++) {
-        unseen = b.kind == GB_CUDA_PLAN || ggml_backend_may_leave_out(nodes.node[j]); // who plans has no memory, so nobody said it yet
+        // who plans has no memory, so nobody said it yet
+        unseen = b.kind == GB_CUDA_PLAN || ggml_backend_may_leave_out(nodes.node[j]);
     }
     return unseen;
 }
@@ -159,16 +163,16 @@ static bool takes_floats(const gb_cuda_backend & b, const chain & c, int64_t bat
     return c.p.d <= GB_ATTENTION_FLOAT_HEAD && scores > (double) b.device->l2_bytes;
 }
 
-// --------------------------------------------------------------------------------------------------------------------- running
+// ------------------------------------------------------------------------------------------------------------- running
 
 static enum ggml_status make_queries(gb_cuda_backend & b, gb_attention & p, int64_t batch) {
-    gb_make_rows       q = { p.q.type, p.q.x, p.q.nb0, p.q.nb1, p.q.nb2, p.q.nb3, p.n, p.heads, p.d, NULL, p.d };
+    gb_make_rows       q    = { p.q.type, p.q.x, p.q.nb0, p.q.nb1, p.q.nb2, p.q.nb3, p.n, p.heads, p.d, NULL, p.d };
     const int64_t      rows = p.n * p.heads * batch;
     const dim3         grid((unsigned) rows, (unsigned) gb_cuda_ceil_div(p.d, 256));
     gb_attention_input made = dense_queries(p);
-    q.y    = gb_cuda_scratch(b, (size_t) (rows * p.d) * 2);
-    made.x = (const char *) q.y;
-    p.q    = made;
+    q.y                     = gb_cuda_scratch(b, (size_t) (rows * p.d) * 2);
+    made.x                  = (const char *) q.y;
+    p.q                     = made;
     if (q.y == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }
@@ -181,13 +185,15 @@ static enum ggml_status run(gb_cuda_backend & b, gb_attention & p, int64_t batch
     if (!halves) {
         return gb_attention_run_floats(b, p, batch);
     }
-    const enum ggml_status status = p.q.type == p.k.type && gb_attention_for_tensor_cores(*b.device, p) ? GGML_STATUS_SUCCESS : make_queries(b, p, batch);
+    const enum ggml_status status = p.q.type == p.k.type && gb_attention_for_tensor_cores(*b.device, p)
+                                        ? GGML_STATUS_SUCCESS
+                                        : make_queries(b, p, batch);
     return status == GGML_STATUS_SUCCESS ? gb_attention_run_halves(b, p, batch) : status;
 }
 
 static bool is_over_sources(const chain & c, const ggml_tensor * first, const ggml_tensor * last) {
-    return gb_cuda_overlap(last, first->src[0]) || gb_cuda_overlap(last, first->src[1]) || gb_cuda_overlap(last, last->src[0]) ||
-           (c.mask != NULL && gb_cuda_overlap(last, c.mask));
+    return gb_cuda_overlap(last, first->src[0]) || gb_cuda_overlap(last, first->src[1]) ||
+           gb_cuda_overlap(last, last->src[0]) || (c.mask != NULL && gb_cuda_overlap(last, c.mask));
 }
 
 static enum ggml_status run_apart(gb_cuda_backend & b, gb_attention & p, const ggml_tensor * last, bool halves) {
@@ -208,8 +214,8 @@ int gb_attention_fuse(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
     if (!follow(c, nodes, i) || c.p.n <= FEW_ROWS || !nobody_looks(b, nodes, i, c.length)) {
         return 0;
     }
-    const ggml_tensor * first = nodes.node[i], *last = nodes.node[i + c.length - 1];
-    const bool          halves = takes_halves(b, c);
+    const ggml_tensor *first = nodes.node[i], *last = nodes.node[i + c.length - 1];
+    const bool         halves = takes_halves(b, c);
     if (!halves && !takes_floats(b, c, last->ne[3])) {
         return 0;
     }

@@ -1,11 +1,12 @@
-// binary.cu - ADD, SUB, MUL, DIV (src[1] repeats over src[0]), ADD1, and ACC and SET, which change a region of a copy of src[0].
+// binary.cu - ADD, SUB, MUL, DIV (src[1] repeats over src[0]), ADD1, and ACC and SET, which change a region of a copy
+// of src[0].
 //
 // ADD and ADD1 also take a quantized src[0], and give quantized results: by way of floats in scratch memory.
 #include "cuda/ops/elements.h"
 
 enum gb_pair { GB_PAIR_ADD, GB_PAIR_SUB, GB_PAIR_MUL, GB_PAIR_DIV };
 
-template<int OP> GB_DEVICE float gb_pair_of(float x, float y) {
+template <int OP> GB_DEVICE float gb_pair_of(float x, float y) {
     switch (OP) {
         case GB_PAIR_ADD: return x + y;
         case GB_PAIR_SUB: return x - y;
@@ -14,9 +15,9 @@ template<int OP> GB_DEVICE float gb_pair_of(float x, float y) {
     }
 }
 
-// ------------------------------------------------------------------------------------------------------------------ elementwise
+// --------------------------------------------------------------------------------------------------------- elementwise
 
-template<int OP, class I> GB_KERNEL GB_BOUNDS(256, 1) gb_pairs_strided(gb_view z, gb_view x, gb_view y, int64_t n) {
+template <int OP, class I> GB_KERNEL GB_BOUNDS(256, 1) gb_pairs_strided(gb_view z, gb_view x, gb_view y, int64_t n) {
     const int64_t k = gb_thread();
     if (k < n) {
         const gb_index at = gb_unravel<I>((I) k, z.ne);
@@ -30,14 +31,16 @@ template<int OP, class I> GB_KERNEL GB_BOUNDS(256, 1) gb_pairs_strided(gb_view z
     }
 }
 
-template<int OP> GB_DEVICE float4 gb_pair4(float4 x, float4 y) {
-    return make_float4(gb_pair_of<OP>(x.x, y.x), gb_pair_of<OP>(x.y, y.y), gb_pair_of<OP>(x.z, y.z), gb_pair_of<OP>(x.w, y.w));
+template <int OP> GB_DEVICE float4 gb_pair4(float4 x, float4 y) {
+    return make_float4(gb_pair_of<OP>(x.x, y.x), gb_pair_of<OP>(x.y, y.y), gb_pair_of<OP>(x.z, y.z),
+        gb_pair_of<OP>(x.w, y.w));
 }
 
-template<int OP> GB_KERNEL GB_BOUNDS(256, 1) gb_pairs_dense(float * z, const float * x, const float * y, int64_t n) {
+template <int OP> GB_KERNEL GB_BOUNDS(256, 1) gb_pairs_dense(float * z, const float * x, const float * y, int64_t n) {
     const int64_t k = 4 * gb_thread();
     if (k + 4 <= n) {
-        *(float4 *) (void *) (z + k) = gb_pair4<OP>(*(const float4 *) (const void *) (x + k), *(const float4 *) (const void *) (y + k));
+        *(float4 *) (void *) (z + k) =
+            gb_pair4<OP>(*(const float4 *) (const void *) (x + k), *(const float4 *) (const void *) (y + k));
         return;
     }
     for (int64_t i = k; i < n; i++) {
@@ -46,47 +49,50 @@ template<int OP> GB_KERNEL GB_BOUNDS(256, 1) gb_pairs_dense(float * z, const flo
 }
 
 // y is one row of 4 `row4` elements for all.
-template<int OP, class I> GB_KERNEL GB_BOUNDS(256, 1) gb_pairs_row(float4 * z, const float4 * x, const float4 * y, I row4, int64_t n4) {
+template <int OP, class I>
+GB_KERNEL GB_BOUNDS(256, 1) gb_pairs_row(float4 * z, const float4 * x, const float4 * y, I row4, int64_t n4) {
     const int64_t k = gb_thread();
     if (k < n4) {
         z[k] = gb_pair4<OP>(x[k], y[(I) k % row4]);
     }
 }
 
-template<int OP> static cudaError_t launch_dense(const ggml_tensor * dst, cudaStream_t stream) {
+template <int OP> static cudaError_t launch_dense(const ggml_tensor * dst, cudaStream_t stream) {
     const ggml_tensor *x = dst->src[0], *y = dst->src[1];
     const int64_t      n = gb_count(dst);
     if (gb_same_shape(dst, y)) {
-        return GB_LAUNCH((gb_pairs_dense<OP>), gb_blocks(gb_cuda_ceil_div(n, 4)), GB_BLOCK, 0, stream, (float *) dst->data, (const float *) x->data,
-                         (const float *) y->data, n);
+        return GB_LAUNCH((gb_pairs_dense<OP>), gb_blocks(gb_cuda_ceil_div(n, 4)), GB_BLOCK, 0, stream,
+            (float *) dst->data, (const float *) x->data, (const float *) y->data, n);
     }
     const int64_t n4 = n / 4, row4 = y->ne[0] / 4;
     if (gb_is_small(n4)) {
-        return GB_LAUNCH((gb_pairs_row<OP, uint32_t>), gb_blocks(n4), GB_BLOCK, 0, stream, (float4 *) dst->data, (const float4 *) x->data,
-                         (const float4 *) y->data, row4, n4);
+        return GB_LAUNCH((gb_pairs_row<OP, uint32_t>), gb_blocks(n4), GB_BLOCK, 0, stream, (float4 *) dst->data,
+            (const float4 *) x->data, (const float4 *) y->data, row4, n4);
     }
-    return GB_LAUNCH((gb_pairs_row<OP, uint64_t>), gb_blocks(n4), GB_BLOCK, 0, stream, (float4 *) dst->data, (const float4 *) x->data,
-                     (const float4 *) y->data, row4, n4);
+    return GB_LAUNCH((gb_pairs_row<OP, uint64_t>), gb_blocks(n4), GB_BLOCK, 0, stream, (float4 *) dst->data,
+        (const float4 *) x->data, (const float4 *) y->data, row4, n4);
 }
 
-template<int OP> static cudaError_t launch_strided(const gb_view & z, const gb_view & x, const gb_view & y, int64_t n, cudaStream_t stream) {
+template <int OP>
+static cudaError_t launch_strided(const gb_view & z, const gb_view & x, const gb_view & y, int64_t n,
+    cudaStream_t stream) {
     return gb_is_small(n) ? GB_LAUNCH((gb_pairs_strided<OP, uint32_t>), gb_blocks(n), GB_BLOCK, 0, stream, z, x, y, n)
                           : GB_LAUNCH((gb_pairs_strided<OP, uint64_t>), gb_blocks(n), GB_BLOCK, 0, stream, z, x, y, n);
 }
 
-template<int OP> static cudaError_t launch_pairs(const ggml_tensor * dst, const gb_view & y, cudaStream_t stream) {
+template <int OP> static cudaError_t launch_pairs(const ggml_tensor * dst, const gb_view & y, cudaStream_t stream) {
     const ggml_tensor * x      = dst->src[0];
     const int64_t       n      = gb_count(dst);
     const ggml_tensor * second = dst->src[1];
     const bool          is_row = second->ne[0] == dst->ne[0] && gb_rows(second) == 1 && dst->ne[0] % 4 == 0;
-    if (y.p == gb_cuda_data(second) && y.ne[0] == second->ne[0] && gb_is_dense_f32(dst) && gb_is_dense_f32(x) && gb_is_dense_f32(second) &&
-        (gb_same_shape(dst, second) || is_row)) {
+    if (y.p == gb_cuda_data(second) && y.ne[0] == second->ne[0] && gb_is_dense_f32(dst) && gb_is_dense_f32(x) &&
+        gb_is_dense_f32(second) && (gb_same_shape(dst, second) || is_row)) {
         return launch_dense<OP>(dst, stream);
     }
     return launch_strided<OP>(gb_view_of(dst), gb_view_of(x), y, n, stream);
 }
 
-template<int OP> static enum ggml_status pairs_run(gb_cuda_backend & b, ggml_tensor * dst) {
+template <int OP> static enum ggml_status pairs_run(gb_cuda_backend & b, ggml_tensor * dst) {
     GB_CUDA_TRY(b, (launch_pairs<OP>(dst, gb_view_of(dst->src[1]), b.stream)));
     return GGML_STATUS_SUCCESS;
 }
@@ -156,7 +162,7 @@ static const char * add1_supports(const gb_cuda_device & device, const ggml_tens
     return why != NULL ? why : gb_count(dst->src[1]) != 1 ? "src1 of more than one element" : NULL;
 }
 
-// ------------------------------------------------------------------------------------------------------------------- ACC, SET
+// ------------------------------------------------------------------------------------------------------------ ACC, SET
 
 static gb_view region_of(const ggml_tensor * dst) {
     gb_view r = gb_view_of(dst);
@@ -188,7 +194,9 @@ static const char * region_unsupported(const ggml_tensor * dst) {
     if (!ggml_is_contiguous(dst) || !gb_same_shape(dst, dst->src[0])) {
         return "a result that is not contiguous";
     }
-    return gb_count(dst->src[1]) > 0 && extent + (int64_t) (uint32_t) dst->op_params[3] > (int64_t) ggml_nbytes(dst) ? "a region beyond the result" : NULL;
+    return gb_count(dst->src[1]) > 0 && extent + (int64_t) (uint32_t) dst->op_params[3] > (int64_t) ggml_nbytes(dst)
+               ? "a region beyond the result"
+               : NULL;
 }
 
 // The result first becomes src[0], unless it is in its memory.
@@ -225,7 +233,8 @@ static const char * set_supports(const gb_cuda_device &, const ggml_tensor * dst
     return why != NULL ? why : region_unsupported(dst);
 }
 
-GB_CUDA_FAMILY_DEFINE(binary, { GGML_OP_ADD, sum_supports, sum_run, nullptr }, { GGML_OP_SUB, pairs_supports, pairs_run<GB_PAIR_SUB>, nullptr },
-                      { GGML_OP_MUL, pairs_supports, pairs_run<GB_PAIR_MUL>, nullptr }, { GGML_OP_DIV, pairs_supports, pairs_run<GB_PAIR_DIV>, nullptr },
-                      { GGML_OP_ADD1, add1_supports, sum_run, nullptr }, { GGML_OP_ACC, acc_supports, acc_run, nullptr },
-                      { GGML_OP_SET, set_supports, set_run, nullptr })
+GB_CUDA_FAMILY_DEFINE(binary, { GGML_OP_ADD, sum_supports, sum_run, nullptr },
+    { GGML_OP_SUB, pairs_supports, pairs_run<GB_PAIR_SUB>, nullptr },
+    { GGML_OP_MUL, pairs_supports, pairs_run<GB_PAIR_MUL>, nullptr },
+    { GGML_OP_DIV, pairs_supports, pairs_run<GB_PAIR_DIV>, nullptr }, { GGML_OP_ADD1, add1_supports, sum_run, nullptr },
+    { GGML_OP_ACC, acc_supports, acc_run, nullptr }, { GGML_OP_SET, set_supports, set_run, nullptr })

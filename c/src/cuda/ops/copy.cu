@@ -1,16 +1,15 @@
 // copy.cu - DUP, CPY, CONT: element k of the source, in logical order, becomes element k of the result.
 //
-// In this order: memory as it is; tiles, where source and result are dense along different dims; one element a thread. Quantized types are
-// moved in whole blocks, dequantized in groups of 32, and quantized where a warp can do it (quantize.cuh); the rest is left to the CPU.
+// In this order: memory as it is; tiles, where source and result are dense along different dims; one element a thread.
+// Quantized types are moved in whole blocks, dequantized in groups of 32, and quantized where a warp can do it
+// (quantize.cuh); the rest is left to the CPU.
 #include "cuda/kernels/copies.cuh"
 #include "cuda/kernels/quantize.cuh"
 #include "cuda/ops/elements.h"
 
 #include <algorithm>
 
-static int64_t count_of(const gb_view & v) {
-    return v.ne[0] * v.ne[1] * v.ne[2] * v.ne[3];
-}
+static int64_t count_of(const gb_view & v) { return v.ne[0] * v.ne[1] * v.ne[2] * v.ne[3]; }
 
 cudaError_t gb_launch_copy(const gb_view & y, const gb_view & x, cudaStream_t stream) {
     const int64_t n    = count_of(y);
@@ -48,10 +47,12 @@ static int transposed_with(const gb_view & y, const gb_view & x) {
 
 static cudaError_t launch_transposing(const gb_view & y, const gb_view & x, int with, cudaStream_t stream) {
     const int64_t rest = count_of(y) / (y.ne[0] * y.ne[with]);
-    const dim3    grid((unsigned) gb_cuda_ceil_div(y.ne[0], GB_TILE), (unsigned) gb_cuda_ceil_div(y.ne[with], GB_TILE), (unsigned) rest);
+    const dim3    grid((unsigned) gb_cuda_ceil_div(y.ne[0], GB_TILE), (unsigned) gb_cuda_ceil_div(y.ne[with], GB_TILE),
+        (unsigned) rest);
     const int     block = GB_TILE * GB_TILE_LINES;
-    return ggml_type_size((enum ggml_type) y.type) == 2 ? GB_LAUNCH((gb_copy_transposing<uint16_t>), grid, block, 0, stream, y, x, with)
-                                                        : GB_LAUNCH((gb_copy_transposing<uint32_t>), grid, block, 0, stream, y, x, with);
+    return ggml_type_size((enum ggml_type) y.type) == 2
+               ? GB_LAUNCH((gb_copy_transposing<uint16_t>), grid, block, 0, stream, y, x, with)
+               : GB_LAUNCH((gb_copy_transposing<uint32_t>), grid, block, 0, stream, y, x, with);
 }
 
 // Blocks as elements.
@@ -63,8 +64,9 @@ static gb_view in_blocks(const ggml_tensor * t) {
 
 static cudaError_t launch_dequantizing(const gb_view & y, const gb_view & x, cudaStream_t stream) {
     const int64_t n = count_of(x) / 32;
-#define GB_CASE(name) \
-    case GGML_TYPE_##name: return GB_LAUNCH((gb_copy_dequantizing<GGML_TYPE_##name>), gb_blocks(n), GB_BLOCK, 0, stream, y, x, n);
+#define GB_CASE(name)      \
+    case GGML_TYPE_##name: \
+        return GB_LAUNCH((gb_copy_dequantizing<GGML_TYPE_##name>), gb_blocks(n), GB_BLOCK, 0, stream, y, x, n);
     switch (x.type) {
         GB_QUANT_TYPES(GB_CASE)
         default: return cudaErrorInvalidValue;
@@ -75,9 +77,10 @@ static cudaError_t launch_dequantizing(const gb_view & y, const gb_view & x, cud
 static cudaError_t launch_quantizing(const gb_view & y, const gb_view & x, cudaStream_t stream) {
     const int64_t  n      = count_of(y) / 32;
     const unsigned blocks = (unsigned) gb_cuda_ceil_div(n, GB_QUANTIZE_WARPS), threads = GB_QUANTIZE_WARPS * GB_WARP;
-    const int      bytes  = (int) ggml_type_size((enum ggml_type) y.type);
-#define GB_CASE(name) \
-    case GGML_TYPE_##name: return GB_LAUNCH((gb_copy_quantizing<GGML_TYPE_##name>), blocks, threads, 0, stream, y, x, bytes, n);
+    const int      bytes = (int) ggml_type_size((enum ggml_type) y.type);
+#define GB_CASE(name)      \
+    case GGML_TYPE_##name: \
+        return GB_LAUNCH((gb_copy_quantizing<GGML_TYPE_##name>), blocks, threads, 0, stream, y, x, bytes, n);
     switch (y.type) {
         GB_QUANTIZED_TYPES(GB_CASE)
         default: return cudaErrorInvalidValue;
@@ -101,19 +104,24 @@ bool gb_rows_are_blocks(const ggml_tensor * t) {
 
 cudaError_t gb_launch_conversion(const gb_view & y, const gb_view & x, cudaStream_t stream) {
     const bool from = ggml_is_quantized((enum ggml_type) x.type), to = ggml_is_quantized((enum ggml_type) y.type);
-    return count_of(y) == 0 ? cudaSuccess : from ? launch_dequantizing(y, x, stream) : to ? launch_quantizing(y, x, stream) : gb_launch_copy(y, x, stream);
+    return count_of(y) == 0 ? cudaSuccess
+           : from           ? launch_dequantizing(y, x, stream)
+           : to             ? launch_quantizing(y, x, stream)
+                            : gb_launch_copy(y, x, stream);
 }
 
 static cudaError_t launch(const ggml_tensor * dst, cudaStream_t stream) {
     const ggml_tensor * src = dst->src[0];
     if (dst->type == src->type && ggml_is_contiguous(dst) && ggml_is_contiguous(src)) {
-        return dst->data == src->data || stream == GB_NOWHERE ? cudaSuccess : cudaMemcpyAsync(dst->data, src->data, ggml_nbytes(dst), cudaMemcpyDeviceToDevice, stream);
+        return dst->data == src->data || stream == GB_NOWHERE
+                   ? cudaSuccess
+                   : cudaMemcpyAsync(dst->data, src->data, ggml_nbytes(dst), cudaMemcpyDeviceToDevice, stream);
     }
     if (dst->type != src->type && (ggml_is_quantized(src->type) || ggml_is_quantized(dst->type))) {
         return gb_launch_conversion(gb_view_of(dst), gb_view_of(src), stream);
     }
     const gb_view y = in_blocks(dst), x = in_blocks(src);
-    const int with = ggml_is_quantized(src->type) ? 0 : transposed_with(y, x);
+    const int     with = ggml_is_quantized(src->type) ? 0 : transposed_with(y, x);
     return with > 0 ? launch_transposing(y, x, with, stream) : gb_launch_copy(y, x, stream);
 }
 
@@ -122,9 +130,7 @@ static enum ggml_status copy_run(gb_cuda_backend & b, ggml_tensor * dst) {
     return GGML_STATUS_SUCCESS;
 }
 
-static bool is_number(enum ggml_type type) {
-    return gb_is_float_type(type) || type == GGML_TYPE_I32;
-}
+static bool is_number(enum ggml_type type) { return gb_is_float_type(type) || type == GGML_TYPE_I32; }
 
 static const char * quantized_unsupported(const ggml_tensor * dst, const ggml_tensor * src) {
     const int64_t block = std::max(ggml_blck_size(src->type), ggml_blck_size(dst->type));
@@ -137,7 +143,8 @@ static const char * quantized_unsupported(const ggml_tensor * dst, const ggml_te
         return NULL;
     }
     if (ggml_is_quantized(src->type)) {
-        return gb_is_float_type(dst->type) ? NULL : "conversion of a quantized type to one that is not f32, f16 or bf16";
+        return gb_is_float_type(dst->type) ? NULL
+                                           : "conversion of a quantized type to one that is not f32, f16 or bf16";
     }
     if (!gb_is_float_type(src->type)) {
         return "quantizing what is not f32, f16 or bf16";
@@ -154,8 +161,9 @@ static const char * copy_supports(const gb_cuda_device &, const ggml_tensor * ds
     if (ggml_is_quantized(src->type) || ggml_is_quantized(dst->type)) {
         return quantized_unsupported(dst, src);
     }
-    return src->type == dst->type || (is_number(src->type) && is_number(dst->type)) ? NULL : "conversion between these types";
+    return src->type == dst->type || (is_number(src->type) && is_number(dst->type)) ? NULL
+                                                                                    : "conversion between these types";
 }
 
-GB_CUDA_FAMILY_DEFINE(copy, { GGML_OP_DUP, copy_supports, copy_run, nullptr }, { GGML_OP_CPY, copy_supports, copy_run, nullptr },
-                      { GGML_OP_CONT, copy_supports, copy_run, nullptr })
+GB_CUDA_FAMILY_DEFINE(copy, { GGML_OP_DUP, copy_supports, copy_run, nullptr },
+    { GGML_OP_CPY, copy_supports, copy_run, nullptr }, { GGML_OP_CONT, copy_supports, copy_run, nullptr })

@@ -1,4 +1,5 @@
-// elements.h - what the host code of most operators needs: views of tensors, the sizes of grids, and the usual refusals.
+// elements.h - what the host code of most operators needs: views of tensors, the sizes of grids, and the usual
+// refusals.
 #ifndef GB_CUDA_OPS_ELEMENTS_H
 #define GB_CUDA_OPS_ELEMENTS_H
 
@@ -18,13 +19,9 @@ static inline gb_view gb_view_of(const ggml_tensor * t) {
     return v;
 }
 
-static inline int64_t gb_count(const ggml_tensor * t) {
-    return t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3];
-}
+static inline int64_t gb_count(const ggml_tensor * t) { return t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3]; }
 
-static inline int64_t gb_rows(const ggml_tensor * t) {
-    return t->ne[1] * t->ne[2] * t->ne[3];
-}
+static inline int64_t gb_rows(const ggml_tensor * t) { return t->ne[1] * t->ne[2] * t->ne[3]; }
 
 static inline unsigned gb_blocks(int64_t n) { // of GB_BLOCK threads, one for each of n
     return (unsigned) gb_cuda_ceil_div(n, GB_BLOCK);
@@ -64,7 +61,7 @@ static inline bool gb_is_dense_f32(const ggml_tensor * t) {
     return t->type == GGML_TYPE_F32 && ggml_is_contiguous(t) && (uintptr_t) gb_cuda_data(t) % 16 == 0;
 }
 
-// ------------------------------------------------------------------------------------------------------------------- refusals
+// ------------------------------------------------------------------------------------------------------------ refusals
 
 enum { GB_MAX_BITS = 38 }; // of a count: grids along x are large enough for that
 
@@ -126,7 +123,7 @@ cudaError_t gb_launch_conversion(const gb_view & y, const gb_view & x, cudaStrea
 bool        gb_may_quantize(enum ggml_type type);
 bool        gb_rows_are_blocks(const ggml_tensor * t);
 
-// --------------------------------------------------------------------------------------------------- memory of nodes that are taken together
+// ----------------------------------------------------------------------------- memory of nodes that are taken together
 
 static inline bool gb_is_same_place(const ggml_tensor * a, const ggml_tensor * b) {
     return gb_cuda_data(a) == gb_cuda_data(b) && a->type == b->type && memcmp(a->nb, b->nb, sizeof(a->nb)) == 0;
@@ -137,13 +134,13 @@ static inline bool gb_is_apart_or_same(const ggml_tensor * earlier, const ggml_t
     return gb_is_same_place(earlier, later) || !gb_cuda_overlap(earlier, later);
 }
 
-// ------------------------------------------------------------------------------------------------------------- grids over rows
+// ----------------------------------------------------------------------------------------------------- grids over rows
 
-// Launches a row kernel with the number of threads that fits the length: GB_ROW_LAUNCH(kernel, n, rows, stream, ...), where kernel<WARPS>
-// works on rows of n elements. A short row is a warp's.
-#define GB_ROW_LAUNCH(kernel, n, rows, stream, ...)                                                                              \
-    ((n) <= 256    ? GB_LAUNCH((kernel<1>), (unsigned) gb_cuda_ceil_div(rows, 8), 8 * GB_WARP, 0, stream, __VA_ARGS__)           \
-     : (n) <= 2048 ? GB_LAUNCH((kernel<4>), (unsigned) (rows), 4 * GB_WARP, 0, stream, __VA_ARGS__)                              \
-                   : GB_LAUNCH((kernel<16>), (unsigned) (rows), 16 * GB_WARP, 0, stream, __VA_ARGS__))
+// Launches a row kernel with the number of threads that fits the length: GB_ROW_LAUNCH(kernel, n, rows, stream, ...),
+// where kernel<WARPS> works on rows of n elements. A short row is a warp's.
+#define GB_ROW_LAUNCH(kernel, n, rows, stream, ...)                                                                 \
+    ((n) <= 256 ? GB_LAUNCH((kernel<1>), (unsigned) gb_cuda_ceil_div(rows, 8), 8 * GB_WARP, 0, stream, __VA_ARGS__) \
+        : (n) <= 2048 ? GB_LAUNCH((kernel<4>), (unsigned) (rows), 4 * GB_WARP, 0, stream, __VA_ARGS__)              \
+                      : GB_LAUNCH((kernel<16>), (unsigned) (rows), 16 * GB_WARP, 0, stream, __VA_ARGS__))
 
 #endif // GB_CUDA_OPS_ELEMENTS_H

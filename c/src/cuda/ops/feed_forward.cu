@@ -3,7 +3,8 @@
 #include "cuda/ops/products.h"
 
 // x[i] += bias[i % n], then gelu.
-GB_KERNEL GB_BOUNDS(256, 1) gb_add_bias(float * x, const char * bias, int bias_type, int64_t bias_nb, int64_t n, int64_t count, bool gelu) {
+GB_KERNEL GB_BOUNDS(256, 1)
+    gb_add_bias(float * x, const char * bias, int bias_type, int64_t bias_nb, int64_t n, int64_t count, bool gelu) {
     const int64_t i = (int64_t) blockIdx.x * 256 + threadIdx.x;
     if (i >= count) {
         return;
@@ -15,9 +16,9 @@ GB_KERNEL GB_BOUNDS(256, 1) gb_add_bias(float * x, const char * bias, int bias_t
 // The hidden rows: f32, dense, of the shape of a product of b0 and a.
 static ggml_tensor hidden_of(const ggml_tensor * dst) {
     ggml_tensor h = {};
-    h.type  = GGML_TYPE_F32;
-    h.ne[0] = dst->src[1]->ne[1];
-    h.nb[0] = sizeof(float);
+    h.type        = GGML_TYPE_F32;
+    h.ne[0]       = dst->src[1]->ne[1];
+    h.nb[0]       = sizeof(float);
     for (int i = 1; i < 4; i++) {
         h.ne[i] = dst->src[0]->ne[i];
         h.nb[i] = h.nb[i - 1] * (size_t) h.ne[i - 1];
@@ -26,12 +27,13 @@ static ggml_tensor hidden_of(const ggml_tensor * dst) {
 }
 
 static bool is_bias(const ggml_tensor * t, int64_t n) {
-    return (t->type == GGML_TYPE_F32 || t->type == GGML_TYPE_F16 || t->type == GGML_TYPE_BF16) && t->ne[0] == n && t->nb[0] % ggml_type_size(t->type) == 0;
+    return (t->type == GGML_TYPE_F32 || t->type == GGML_TYPE_F16 || t->type == GGML_TYPE_BF16) && t->ne[0] == n &&
+           t->nb[0] % ggml_type_size(t->type) == 0;
 }
 
 static const char * flash_ff_supports(const gb_cuda_device &, const ggml_tensor * dst) {
-    const ggml_tensor * a = dst->src[0], *b0 = dst->src[1], *c0 = dst->src[3];
-    const ggml_tensor   hidden = hidden_of(dst);
+    const ggml_tensor *a = dst->src[0], *b0 = dst->src[1], *c0 = dst->src[3];
+    const ggml_tensor  hidden = hidden_of(dst);
     if (!is_bias(dst->src[2], b0->ne[1]) || !is_bias(dst->src[4], dst->ne[0])) {
         return "biases must be f32, f16 or bf16, one for each row of the weights";
     }
@@ -47,7 +49,8 @@ static const char * flash_ff_supports(const gb_cuda_device &, const ggml_tensor 
     return why != NULL ? why : gb_product_unsupported(c0, &hidden, dst, 0);
 }
 
-static enum ggml_status product_and_bias(gb_cuda_backend & b, const ggml_tensor * w, const ggml_tensor * x, const ggml_tensor * bias, bool gelu, const ggml_tensor * y) {
+static enum ggml_status product_and_bias(gb_cuda_backend & b, const ggml_tensor * w, const ggml_tensor * x,
+    const ggml_tensor * bias, bool gelu, const ggml_tensor * y) {
     gb_product p;
     gb_product_describe(p, w, x, y, 0);
     const enum ggml_status status = gb_product_run(b, p);
@@ -55,8 +58,8 @@ static enum ggml_status product_and_bias(gb_cuda_backend & b, const ggml_tensor 
         return status;
     }
     const int64_t count = ggml_nelements(y);
-    GB_CUDA_TRY(b, GB_LAUNCH(gb_add_bias, (unsigned) gb_cuda_ceil_div(count, 256), 256, 0, b.stream, (float *) y->data, (const char *) bias->data, (int) bias->type,
-                             (int64_t) bias->nb[0], y->ne[0], count, gelu));
+    GB_CUDA_TRY(b, GB_LAUNCH(gb_add_bias, (unsigned) gb_cuda_ceil_div(count, 256), 256, 0, b.stream, (float *) y->data,
+                       (const char *) bias->data, (int) bias->type, (int64_t) bias->nb[0], y->ne[0], count, gelu));
     return GGML_STATUS_SUCCESS;
 }
 

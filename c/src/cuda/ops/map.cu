@@ -13,15 +13,11 @@ enum gb_map { // beyond the unary operators of ggml.h
 };
 
 // x / (1 + exp(-t)), where -infinity times 0 is not asked for.
-GB_DEVICE float gb_times_sigmoid(float x, float t) {
-    return (x < -1000.0f ? -1000.0f : x) / (1.0f + expf(-t));
-}
+GB_DEVICE float gb_times_sigmoid(float x, float t) { return (x < -1000.0f ? -1000.0f : x) / (1.0f + expf(-t)); }
 
-GB_DEVICE float gb_hardsigmoid(float x) {
-    return x <= -3.0f ? 0.0f : x >= 3.0f ? 1.0f : (x + 3.0f) / 6.0f;
-}
+GB_DEVICE float gb_hardsigmoid(float x) { return x <= -3.0f ? 0.0f : x >= 3.0f ? 1.0f : (x + 3.0f) / 6.0f; }
 
-template<int OP> GB_DEVICE float gb_map_one(float x, float a, float b) {
+template <int OP> GB_DEVICE float gb_map_one(float x, float a, float b) {
     switch (OP) {
         case GGML_UNARY_OP_ABS: return fabsf(x);
         case GGML_UNARY_OP_SGN: return (x > 0 ? 1.0f : 0.0f) - (x < 0 ? 1.0f : 0.0f);
@@ -45,7 +41,8 @@ template<int OP> GB_DEVICE float gb_map_one(float x, float a, float b) {
     }
 }
 
-template<int OP, class I> GB_KERNEL GB_BOUNDS(256, 1) gb_map_strided(gb_view y, gb_view x, float a, float b, int64_t n) {
+template <int OP, class I>
+GB_KERNEL GB_BOUNDS(256, 1) gb_map_strided(gb_view y, gb_view x, float a, float b, int64_t n) {
     const int64_t k = gb_thread();
     if (k < n) {
         const gb_index at = gb_unravel<I>((I) k, y.ne);
@@ -53,11 +50,12 @@ template<int OP, class I> GB_KERNEL GB_BOUNDS(256, 1) gb_map_strided(gb_view y, 
     }
 }
 
-template<int OP> GB_KERNEL GB_BOUNDS(256, 1) gb_map_dense(float * y, const float * x, float a, float b, int64_t n) {
+template <int OP> GB_KERNEL GB_BOUNDS(256, 1) gb_map_dense(float * y, const float * x, float a, float b, int64_t n) {
     const int64_t k = 4 * gb_thread();
     if (k + 4 <= n) {
-        const float4 v          = *(const float4 *) (const void *) (x + k);
-        *(float4 *) (void *) (y + k) = make_float4(gb_map_one<OP>(v.x, a, b), gb_map_one<OP>(v.y, a, b), gb_map_one<OP>(v.z, a, b), gb_map_one<OP>(v.w, a, b));
+        const float4 v               = *(const float4 *) (const void *) (x + k);
+        *(float4 *) (void *) (y + k) = make_float4(gb_map_one<OP>(v.x, a, b), gb_map_one<OP>(v.y, a, b),
+            gb_map_one<OP>(v.z, a, b), gb_map_one<OP>(v.w, a, b));
         return;
     }
     for (int64_t i = k; i < n; i++) {
@@ -65,26 +63,30 @@ template<int OP> GB_KERNEL GB_BOUNDS(256, 1) gb_map_dense(float * y, const float
     }
 }
 
-template<int OP> static cudaError_t launch(const ggml_tensor * dst, float a, float b, cudaStream_t stream) {
+template <int OP> static cudaError_t launch(const ggml_tensor * dst, float a, float b, cudaStream_t stream) {
     const ggml_tensor * x = dst->src[0];
     const int64_t       n = gb_count(dst);
     if (gb_is_dense_f32(dst) && gb_is_dense_f32(x)) {
-        return GB_LAUNCH((gb_map_dense<OP>), gb_blocks(gb_cuda_ceil_div(n, 4)), GB_BLOCK, 0, stream, (float *) dst->data, (const float *) x->data, a, b, n);
+        return GB_LAUNCH((gb_map_dense<OP>), gb_blocks(gb_cuda_ceil_div(n, 4)), GB_BLOCK, 0, stream,
+            (float *) dst->data, (const float *) x->data, a, b, n);
     }
     if (gb_is_small(n)) {
-        return GB_LAUNCH((gb_map_strided<OP, uint32_t>), gb_blocks(n), GB_BLOCK, 0, stream, gb_view_of(dst), gb_view_of(x), a, b, n);
+        return GB_LAUNCH((gb_map_strided<OP, uint32_t>), gb_blocks(n), GB_BLOCK, 0, stream, gb_view_of(dst),
+            gb_view_of(x), a, b, n);
     }
-    return GB_LAUNCH((gb_map_strided<OP, uint64_t>), gb_blocks(n), GB_BLOCK, 0, stream, gb_view_of(dst), gb_view_of(x), a, b, n);
+    return GB_LAUNCH((gb_map_strided<OP, uint64_t>), gb_blocks(n), GB_BLOCK, 0, stream, gb_view_of(dst), gb_view_of(x),
+        a, b, n);
 }
 
-template<int OP, int N_PARAMS> static enum ggml_status run(gb_cuda_backend & b, ggml_tensor * dst) {
+template <int OP, int N_PARAMS> static enum ggml_status run(gb_cuda_backend & b, ggml_tensor * dst) {
     const float first = N_PARAMS > 0 ? gb_param_float(dst, 0) : 0, second = N_PARAMS > 1 ? gb_param_float(dst, 1) : 0;
     GB_CUDA_TRY(b, (launch<OP>(dst, first, second, b.stream)));
     return GGML_STATUS_SUCCESS;
 }
 
 #define GB_UNARY_OPS(X) \
-    X(ABS) X(SGN) X(NEG) X(STEP) X(TANH) X(ELU) X(RELU) X(GELU) X(GELU_QUICK) X(SILU) X(HARDSWISH) X(HARDSIGMOID) X(GELU_ERF)
+    X(ABS)              \
+    X(SGN) X(NEG) X(STEP) X(TANH) X(ELU) X(RELU) X(GELU) X(GELU_QUICK) X(SILU) X(HARDSWISH) X(HARDSIGMOID) X(GELU_ERF)
 
 static enum ggml_status unary_run(gb_cuda_backend & b, ggml_tensor * dst) {
 #define GB_CASE(name) \
@@ -96,13 +98,10 @@ static enum ggml_status unary_run(gb_cuda_backend & b, ggml_tensor * dst) {
 #undef GB_CASE
 }
 
-static const char * map_supports(const gb_cuda_device &, const ggml_tensor * dst) {
-    return gb_need_floats(dst, 1);
-}
+static const char * map_supports(const gb_cuda_device &, const ggml_tensor * dst) { return gb_need_floats(dst, 1); }
 
 static const char * unary_supports(const gb_cuda_device &, const ggml_tensor * dst) {
-#define GB_CASE(name) \
-    case GGML_UNARY_OP_##name:
+#define GB_CASE(name) case GGML_UNARY_OP_##name:
     switch (dst->op_params[0]) {
         GB_UNARY_OPS(GB_CASE) return gb_need_floats(dst, 1);
         default: return "unary operator";
@@ -110,7 +109,10 @@ static const char * unary_supports(const gb_cuda_device &, const ggml_tensor * d
 #undef GB_CASE
 }
 
-GB_CUDA_FAMILY_DEFINE(map, { GGML_OP_UNARY, unary_supports, unary_run, nullptr }, { GGML_OP_SQR, map_supports, run<GB_MAP_SQR, 0>, nullptr },
-                      { GGML_OP_SQRT, map_supports, run<GB_MAP_SQRT, 0>, nullptr }, { GGML_OP_LOG, map_supports, run<GB_MAP_LOG, 0>, nullptr },
-                      { GGML_OP_LEAKY_RELU, map_supports, run<GB_MAP_LEAKY_RELU, 1>, nullptr },
-                      { GGML_OP_CLAMP, map_supports, run<GB_MAP_CLAMP, 2>, nullptr }, { GGML_OP_SCALE, map_supports, run<GB_MAP_SCALE, 1>, gb_soft_max_fuse })
+GB_CUDA_FAMILY_DEFINE(map, { GGML_OP_UNARY, unary_supports, unary_run, nullptr },
+    { GGML_OP_SQR, map_supports, run<GB_MAP_SQR, 0>, nullptr },
+    { GGML_OP_SQRT, map_supports, run<GB_MAP_SQRT, 0>, nullptr },
+    { GGML_OP_LOG, map_supports, run<GB_MAP_LOG, 0>, nullptr },
+    { GGML_OP_LEAKY_RELU, map_supports, run<GB_MAP_LEAKY_RELU, 1>, nullptr },
+    { GGML_OP_CLAMP, map_supports, run<GB_MAP_CLAMP, 2>, nullptr },
+    { GGML_OP_SCALE, map_supports, run<GB_MAP_SCALE, 1>, gb_soft_max_fuse })

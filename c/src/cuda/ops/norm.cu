@@ -1,6 +1,8 @@
-// norm.cu - NORM, RMS_NORM, GROUP_NORM, and NORM or RMS_NORM together with the product and sum by rows that follow it in models.
+// norm.cu - NORM, RMS_NORM, GROUP_NORM, and NORM or RMS_NORM together with the product and sum by rows that follow it
+// in models.
 //
-// Deviations are summed around the mean that was found before, in a second pass over the row, which is in a cache by then.
+// Deviations are summed around the mean that was found before, in a second pass over the row, which is in a cache by
+// then.
 #include "cuda/ops/elements.h"
 
 struct gb_norm_args {
@@ -13,11 +15,11 @@ struct gb_norm_args {
 
 #define GB_NORM_FAR 0x1p-80f
 
-template<int WARPS, bool MEAN> GB_KERNEL GB_BOUNDS(512, 1) gb_norm_rows(gb_norm_args q) {
+template <int WARPS, bool MEAN> GB_KERNEL GB_BOUNDS(512, 1) gb_norm_rows(gb_norm_args q) {
     GB_SHARED(float, shared, WARPS);
     const int64_t  row = gb_my_row<WARPS>(), n = q.x.ne[0], step = WARPS * GB_WARP;
-    const gb_index at  = gb_unravel_row<uint64_t>((uint64_t) gb_min(row, q.rows - 1), q.x.ne);
-    const char *   x   = gb_at(q.x, at);
+    const gb_index at   = gb_unravel_row<uint64_t>((uint64_t) gb_min(row, q.rows - 1), q.x.ne);
+    const char *   x    = gb_at(q.x, at);
     float          down = 1, mean = 0, squares = 0;
     for (int far = 0; far < 2; far++) { // again, made smaller, where squares overflow
         float sum = 0;
@@ -57,9 +59,11 @@ template<int WARPS, bool MEAN> GB_KERNEL GB_BOUNDS(512, 1) gb_norm_rows(gb_norm_
     }
 }
 
-template<int WARPS> static cudaError_t launch_of(const gb_norm_args & q, bool mean, unsigned blocks, cudaStream_t stream) {
+template <int WARPS>
+static cudaError_t launch_of(const gb_norm_args & q, bool mean, unsigned blocks, cudaStream_t stream) {
     const int threads = WARPS == 1 ? 8 * GB_WARP : WARPS * GB_WARP;
-    return mean ? GB_LAUNCH((gb_norm_rows<WARPS, true>), blocks, threads, 0, stream, q) : GB_LAUNCH((gb_norm_rows<WARPS, false>), blocks, threads, 0, stream, q);
+    return mean ? GB_LAUNCH((gb_norm_rows<WARPS, true>), blocks, threads, 0, stream, q)
+                : GB_LAUNCH((gb_norm_rows<WARPS, false>), blocks, threads, 0, stream, q);
 }
 
 static cudaError_t launch(const gb_norm_args & q, bool mean, cudaStream_t stream) {
@@ -87,21 +91,25 @@ static const char * norm_supports(const gb_cuda_device &, const ggml_tensor * ds
     return gb_rows(dst) >= (int64_t) 1 << 31 ? "more than 2^31 rows" : gb_need_floats(dst, 1);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------- fusion
+// -------------------------------------------------------------------------------------------------------------- fusion
 
-// The other factor or term of `node`, if that combines `value` with one dense row. All f32: what is not stored in between is not rounded.
+// The other factor or term of `node`, if that combines `value` with one dense row. All f32: what is not stored in
+// between is not rounded.
 static const ggml_tensor * row_beside(const ggml_tensor * node, enum ggml_op op, const ggml_tensor * value) {
-    if (node->op != op || node->src[0] != value || node->src[1] == value || !gb_same_shape(node, value) || node->type != GGML_TYPE_F32 || value->type != GGML_TYPE_F32) {
+    if (node->op != op || node->src[0] != value || node->src[1] == value || !gb_same_shape(node, value) ||
+        node->type != GGML_TYPE_F32 || value->type != GGML_TYPE_F32) {
         return NULL;
     }
     const ggml_tensor * row = node->src[1];
-    return row->type == GGML_TYPE_F32 && row->ne[0] == value->ne[0] && gb_rows(row) == 1 && ggml_is_contiguous(row) ? row : NULL;
+    return row->type == GGML_TYPE_F32 && row->ne[0] == value->ne[0] && gb_rows(row) == 1 && ggml_is_contiguous(row)
+               ? row
+               : NULL;
 }
 
 static bool may_fuse(const ggml_tensor * norm, const ggml_tensor * node, const ggml_tensor * row) {
     const ggml_tensor * x = norm->src[0];
-    return row != NULL && gb_is_apart_or_same(norm, node) && gb_is_apart_or_same(x, node) && gb_is_apart_or_same(x, norm) && !gb_cuda_overlap(row, norm) &&
-           !gb_cuda_overlap(row, node);
+    return row != NULL && gb_is_apart_or_same(norm, node) && gb_is_apart_or_same(x, node) &&
+           gb_is_apart_or_same(x, norm) && !gb_cuda_overlap(row, norm) && !gb_cuda_overlap(row, node);
 }
 
 static int norm_fuse(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
@@ -113,11 +121,12 @@ static int norm_fuse(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
     }
     const ggml_tensor * add  = i + 2 < nodes.n ? nodes.node[i + 2] : NULL;
     const ggml_tensor * bias = add != NULL ? row_beside(add, GGML_OP_ADD, mul) : NULL;
-    const bool          all  = may_fuse(norm, add, bias) && gb_is_apart_or_same(mul, add) && !gb_cuda_overlap(bias, mul) && !gb_cuda_overlap(w, add);
-    gb_norm_args        q    = args_of(norm);
-    q.w                      = gb_view_of(w);
-    q.z                      = gb_view_of(mul);
-    q.y.p                    = gb_is_same_place(norm, mul) || (all && gb_is_same_place(norm, add)) ? NULL : q.y.p;
+    const bool   all = may_fuse(norm, add, bias) && gb_is_apart_or_same(mul, add) && !gb_cuda_overlap(bias, mul) &&
+                       !gb_cuda_overlap(w, add);
+    gb_norm_args q   = args_of(norm);
+    q.w              = gb_view_of(w);
+    q.z              = gb_view_of(mul);
+    q.y.p            = gb_is_same_place(norm, mul) || (all && gb_is_same_place(norm, add)) ? NULL : q.y.p;
     if (all) {
         q.b   = gb_view_of(bias);
         q.s   = gb_view_of(add);
@@ -131,7 +140,7 @@ static int norm_fuse(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
     return all ? 3 : 2;
 }
 
-// ----------------------------------------------------------------------------------------------------------------- GROUP_NORM
+// ---------------------------------------------------------------------------------------------------------- GROUP_NORM
 
 // A block normalises the channels [c0, c1) of a batch together.
 enum { GB_GROUP_WARPS = 16 };
@@ -144,8 +153,9 @@ GB_KERNEL GB_BOUNDS(512, 1) gb_group_norm(gb_view y, gb_view x, int64_t channels
     for (int pass = 0; pass < 3; pass++) {
         float sum = 0;
         for (int64_t k = threadIdx.x; k < n; k += blockDim.x) {
-            const int64_t channel = k / plane, rest = k - channel * plane, i1 = rest / x.ne[0], i0 = rest - i1 * x.ne[0];
-            const float   v = gb_get(x.type, gb_at(x, i0, i1, c0 + channel, i3)) * down - mean;
+            const int64_t channel = k / plane, rest = k - channel * plane, i1 = rest / x.ne[0],
+                          i0 = rest - i1 * x.ne[0];
+            const float   v  = gb_get(x.type, gb_at(x, i0, i1, c0 + channel, i3)) * down - mean;
             if (pass == 2) {
                 gb_put(y.type, gb_at(y, i0, i1, c0 + channel, i3), v * scale);
             }
@@ -167,9 +177,10 @@ GB_KERNEL GB_BOUNDS(512, 1) gb_group_norm(gb_view y, gb_view x, int64_t channels
 }
 
 static enum ggml_status group_norm_run(gb_cuda_backend & b, ggml_tensor * dst) {
-    const int64_t channels = gb_cuda_ceil_div(dst->ne[2], dst->op_params[0]), groups = gb_cuda_ceil_div(dst->ne[2], channels);
-    GB_CUDA_TRY(b, GB_LAUNCH(gb_group_norm, (unsigned) (groups * dst->ne[3]), GB_GROUP_WARPS * GB_WARP, 0, b.stream, gb_view_of(dst),
-                             gb_view_of(dst->src[0]), channels, groups));
+    const int64_t channels = gb_cuda_ceil_div(dst->ne[2], dst->op_params[0]),
+                  groups   = gb_cuda_ceil_div(dst->ne[2], channels);
+    GB_CUDA_TRY(b, GB_LAUNCH(gb_group_norm, (unsigned) (groups * dst->ne[3]), GB_GROUP_WARPS * GB_WARP, 0, b.stream,
+                       gb_view_of(dst), gb_view_of(dst->src[0]), channels, groups));
     return GGML_STATUS_SUCCESS;
 }
 
@@ -177,5 +188,6 @@ static const char * group_norm_supports(const gb_cuda_device & d, const ggml_ten
     return dst->op_params[0] < 1 ? "a number of groups that is not positive" : norm_supports(d, dst);
 }
 
-GB_CUDA_FAMILY_DEFINE(norm, { GGML_OP_NORM, norm_supports, norm_run, norm_fuse }, { GGML_OP_RMS_NORM, norm_supports, norm_run, norm_fuse },
-                      { GGML_OP_GROUP_NORM, group_norm_supports, group_norm_run, nullptr })
+GB_CUDA_FAMILY_DEFINE(norm, { GGML_OP_NORM, norm_supports, norm_run, norm_fuse },
+    { GGML_OP_RMS_NORM, norm_supports, norm_run, norm_fuse },
+    { GGML_OP_GROUP_NORM, group_norm_supports, group_norm_run, nullptr })

@@ -3,7 +3,7 @@
 // Quantized weights and their partners become GB_HALF_WIDE.
 #include "cuda/ops/products.h"
 
-template<int SOURCE, int KIND> static cudaError_t tiles(int nt, dim3 grid, const gb_gemm & q, cudaStream_t stream) {
+template <int SOURCE, int KIND> static cudaError_t tiles(int nt, dim3 grid, const gb_gemm & q, cudaStream_t stream) {
     const size_t shared = (size_t) q.stages * (size_t) (GB_GEMM_M + nt) * GB_GEMM_K * sizeof(uint16_t);
     if (nt == 256) {
         return GB_LAUNCH((gb_gemm_halves<SOURCE, KIND, 256>), grid, GB_GEMM_THREADS, shared, stream, q);
@@ -18,8 +18,10 @@ cudaError_t gb_launch_tiles(int source, int kind, int nt, dim3 grid, const gb_ge
 #define GB_CASE(name) \
     case GGML_TYPE_##name: return tiles<GGML_TYPE_##name, GB_HALF_WIDE>(nt, grid, q, stream);
     switch (source) {
-        case GB_HALVES: return kind == GB_HALF_F16 ? tiles<GB_HALVES, GB_HALF_F16>(nt, grid, q, stream) : tiles<GB_HALVES, GB_HALF_BF16>(nt, grid, q, stream);
-        GB_QUANT_TYPES(GB_CASE)
+        case GB_HALVES:
+            return kind == GB_HALF_F16 ? tiles<GB_HALVES, GB_HALF_F16>(nt, grid, q, stream)
+                                       : tiles<GB_HALVES, GB_HALF_BF16>(nt, grid, q, stream);
+            GB_QUANT_TYPES(GB_CASE)
         default: return cudaErrorInvalidValue;
     }
 #undef GB_CASE

@@ -3,7 +3,8 @@
 
 static dim3 grid_of(const gb_product & p, const gb_matvec & q, int rows, int columns) {
     const int64_t per_block = rows * (q.split > 1 ? 1 : GB_MATVEC_WARPS);
-    return dim3((unsigned) gb_cuda_ceil_div(p.m, per_block), (unsigned) gb_cuda_ceil_div(q.columns, columns), (unsigned) p.slices);
+    return dim3((unsigned) gb_cuda_ceil_div(p.m, per_block), (unsigned) gb_cuda_ceil_div(q.columns, columns),
+        (unsigned) p.slices);
 }
 
 // Experts differ from token to token: one column at a time.
@@ -11,7 +12,7 @@ static int columns_at_once(const gb_matvec & q) {
     return q.w.ids != NULL || q.columns == 1 ? 1 : q.columns <= 4 ? 4 : 8;
 }
 
-template<int TYPE> static cudaError_t quantized(const gb_product & p, const gb_matvec & q, cudaStream_t stream) {
+template <int TYPE> static cudaError_t quantized(const gb_product & p, const gb_matvec & q, cudaStream_t stream) {
     const int  n = columns_at_once(q), block = GB_MATVEC_WARPS * GB_WARP;
     const dim3 grid = grid_of(p, q, GB_MATVEC_ROWS, n);
     switch (n) {
@@ -31,7 +32,7 @@ cudaError_t gb_launch_vectors_quantized(const gb_product & p, gb_matvec q, cudaS
 #undef GB_CASE
 }
 
-template<int TYPE> static cudaError_t of_floats(const gb_product & p, const gb_matvec & q, cudaStream_t stream) {
+template <int TYPE> static cudaError_t of_floats(const gb_product & p, const gb_matvec & q, cudaStream_t stream) {
     const int n = columns_at_once(q), block = GB_MATVEC_WARPS * GB_WARP;
     switch (n) {
         case 1: return GB_LAUNCH((gb_matvec_float<TYPE, 1, 4>), grid_of(p, q, 4, n), block, 0, stream, q);

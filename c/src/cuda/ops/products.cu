@@ -1,9 +1,11 @@
 // products.cu - which kernel computes a product, and the scratch memory for it.
 //
 //   few rows (up to 8)             weights are streamed (matvec.cuh); quantized: the rows become bytes, as on the CPU
-//   many rows, halves, quantized   tensor cores; the depth is cut into parts where the tiles alone would leave the device idle
+//   many rows, halves, quantized   tensor cores; the depth is cut into parts where the tiles alone would leave the
+//                                  device idle
 //   many rows of floats            cuBLAS instead, where the backend has it
-//   the rest                       float arithmetic: F32, GGML_PREC_F32 (quantized, or F16 with many rows), OUT_PROD, odd strides
+//   the rest                       float arithmetic: F32, GGML_PREC_F32 (quantized, or F16 with many rows), OUT_PROD,
+//                                  odd strides
 #include <algorithm>
 
 #include "cuda/cuda_blas.h"
@@ -12,9 +14,7 @@
 
 enum { FEW_ROWS = 8, MAX_GRID = 65535, LEAST_DEPTH = 512, PART_DEPTH = 256 };
 
-static bool is_float(int type) {
-    return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16;
-}
+static bool is_float(int type) { return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16; }
 
 static bool is_format(int type) {
 #define GB_CASE(name) case GGML_TYPE_##name:
@@ -26,18 +26,19 @@ static bool is_format(int type) {
 #undef GB_CASE
 }
 
-static bool is_partner(int type) {
-    return type == GGML_TYPE_Q8_0 || type == GGML_TYPE_Q8_1 || type == GGML_TYPE_Q8_K;
-}
+static bool is_partner(int type) { return type == GGML_TYPE_Q8_0 || type == GGML_TYPE_Q8_1 || type == GGML_TYPE_Q8_K; }
 
 static bool has_aligned_elements(const ggml_tensor * t) {
     const size_t size = is_float(t->type) ? ggml_type_size(t->type) : 1;
-    return (t->nb[0] | t->nb[1] | t->nb[2] | t->nb[3]) % size == 0 && (is_float(t->type) || t->nb[0] == ggml_type_size(t->type));
+    return (t->nb[0] | t->nb[1] | t->nb[2] | t->nb[3]) % size == 0 &&
+           (is_float(t->type) || t->nb[0] == ggml_type_size(t->type));
 }
 
 static const char * unsupported_types(const ggml_tensor * a, const ggml_tensor * b, int dim) {
     if (is_format(a->type)) {
-        return is_float(b->type) || (dim == 0 && is_partner(b->type)) ? NULL : "type of src[1] must be f32, f16, bf16 or the partner format of src[0]";
+        return is_float(b->type) || (dim == 0 && is_partner(b->type))
+                   ? NULL
+                   : "type of src[1] must be f32, f16, bf16 or the partner format of src[0]";
     }
     if (!is_float(a->type)) {
         return "type of src[0] must be f32, f16, bf16 or quantized";
@@ -56,44 +57,47 @@ const char * gb_product_unsupported(const ggml_tensor * a, const ggml_tensor * b
     if (dst->type != GGML_TYPE_F32 || !ggml_is_contiguous(dst)) {
         return "the result must be f32 and contiguous";
     }
-    if (b->ne[2] * b->ne[3] > MAX_GRID || (int64_t) b->ne[1 - dim] * b->ne[2] > (int64_t) MAX_GRID * 64 || a->ne[dim] > INT32_MAX) {
+    if (b->ne[2] * b->ne[3] > MAX_GRID || (int64_t) b->ne[1 - dim] * b->ne[2] > (int64_t) MAX_GRID * 64 ||
+        a->ne[dim] > INT32_MAX) {
         return "more rows or slices than a grid has";
     }
     return NULL;
 }
 
-void gb_product_describe(gb_product & p, const ggml_tensor * a, const ggml_tensor * b, const ggml_tensor * dst, int dim) {
-    p          = {};
-    p.type     = a->type;
-    p.nb_k     = a->nb[dim];
-    p.across   = dim == 1 && !is_float(a->type);
-    p.exact    = dim == 1;
-    p.m        = a->ne[1 - dim];
-    p.k        = a->ne[dim];
-    p.dst      = (float *) (void *) gb_cuda_data(dst);
-    p.w.a[0]   = gb_cuda_data(a);
-    p.w.nb_m   = a->nb[1 - dim];
-    p.w.nb2    = a->nb[2];
-    p.w.nb3    = a->nb[3];
+void gb_product_describe(gb_product & p, const ggml_tensor * a, const ggml_tensor * b, const ggml_tensor * dst,
+    int dim) {
+    p               = {};
+    p.type          = a->type;
+    p.nb_k          = a->nb[dim];
+    p.across        = dim == 1 && !is_float(a->type);
+    p.exact         = dim == 1;
+    p.m             = a->ne[1 - dim];
+    p.k             = a->ne[dim];
+    p.dst           = (float *) (void *) gb_cuda_data(dst);
+    p.w.a[0]        = gb_cuda_data(a);
+    p.w.nb_m        = a->nb[1 - dim];
+    p.w.nb2         = a->nb[2];
+    p.w.nb3         = a->nb[3];
     const int64_t n = b->ne[1 - dim], r2 = b->ne[2] / a->ne[2], r3 = b->ne[3] / a->ne[3];
-    p.rows   = r3 == 1 ? n * r2 : n;
-    p.slices = r3 == 1 ? a->ne[2] * a->ne[3] : b->ne[2] * b->ne[3];
-    p.w.ne2  = r3 == 1 ? a->ne[2] : b->ne[2];
-    p.w.r2   = r3 == 1 ? 1 : r2;
-    p.w.r3   = r3;
-    p.b = { b->type, gb_cuda_data(b), b->nb[dim], b->nb[1 - dim], b->nb[2], b->nb[3], n, b->ne[2], p.k, NULL, 0 };
+    p.rows    = r3 == 1 ? n * r2 : n;
+    p.slices  = r3 == 1 ? a->ne[2] * a->ne[3] : b->ne[2] * b->ne[3];
+    p.w.ne2   = r3 == 1 ? a->ne[2] : b->ne[2];
+    p.w.r2    = r3 == 1 ? 1 : r2;
+    p.w.r3    = r3;
+    p.b       = { b->type, gb_cuda_data(b), b->nb[dim], b->nb[1 - dim], b->nb[2], b->nb[3], n, b->ne[2], p.k, NULL, 0 };
     p.b_dense = dim == 0 && ggml_is_contiguous(b) && (uintptr_t) gb_cuda_data(b) % 16 == 0;
 }
 
-// --------------------------------------------------------------------------------------------------------------- rows of b
+// ----------------------------------------------------------------------------------------------------------- rows of b
 
-static int64_t round_up(int64_t x, int64_t to) {
-    return gb_cuda_ceil_div(x, to) * to;
-}
+static int64_t round_up(int64_t x, int64_t to) { return gb_cuda_ceil_div(x, to) * to; }
 
 static enum ggml_status make_rows(gb_cuda_backend & b, const gb_product & p, int kind, gb_ready_rows * out) {
-    const int     type = kind == GB_ROWS_F32 ? GGML_TYPE_F32 : kind == GB_ROWS_F16 ? GGML_TYPE_F16 : kind == GB_ROWS_BF16 ? GGML_TYPE_BF16 : GGML_TYPE_COUNT;
-    const int     size = kind == GB_ROWS_F32 ? 4 : 2;
+    const int     type  = kind == GB_ROWS_F32    ? GGML_TYPE_F32
+                          : kind == GB_ROWS_F16  ? GGML_TYPE_F16
+                          : kind == GB_ROWS_BF16 ? GGML_TYPE_BF16
+                                                 : GGML_TYPE_COUNT;
+    const int     size  = kind == GB_ROWS_F32 ? 4 : 2;
     const int64_t total = p.rows * p.slices;
     if (p.b_dense && p.b.type == type && p.k * size % 16 == 0) {
         *out = { p.b.x, p.k };
@@ -129,23 +133,23 @@ static enum ggml_status make_bytes(gb_cuda_backend & b, const gb_product & p, gb
     return GGML_STATUS_SUCCESS;
 }
 
-// ----------------------------------------------------------------------------------------------------------------- few rows
+// ------------------------------------------------------------------------------------------------------------ few rows
 
 static enum ggml_status run_vectors(gb_cuda_backend & b, const gb_product & p) {
-    const bool    quantized = is_format(p.type);
-    gb_ready_rows x = {};
-    const enum ggml_status status = quantized ? make_bytes(b, p, &x) : make_rows(b, p, GB_ROWS_F32, &x);
+    const bool             quantized = is_format(p.type);
+    gb_ready_rows          x         = {};
+    const enum ggml_status status    = quantized ? make_bytes(b, p, &x) : make_rows(b, p, GB_ROWS_F32, &x);
     if (status != GGML_STATUS_SUCCESS) {
         return status;
     }
-    gb_matvec     q = { p.w, x.x, x.x_row, p.dst, p.m, p.k, (int) p.rows, 1 };
+    gb_matvec     q      = { p.w, x.x, x.x_row, p.dst, p.m, p.k, (int) p.rows, 1 };
     const int64_t blocks = gb_cuda_ceil_div(p.m, GB_MATVEC_WARPS * GB_MATVEC_ROWS) * p.slices;
-    q.split = blocks < 2 * b.device->n_sm && p.k >= GB_MATVEC_WARPS * 256 ? GB_MATVEC_WARPS : 1;
+    q.split              = blocks < 2 * b.device->n_sm && p.k >= GB_MATVEC_WARPS * 256 ? GB_MATVEC_WARPS : 1;
     GB_CUDA_TRY(b, quantized ? gb_launch_vectors_quantized(p, q, b.stream) : gb_launch_vectors_float(p, q, b.stream));
     return GGML_STATUS_SUCCESS;
 }
 
-// ---------------------------------------------------------------------------------------------------------------- many rows
+// ----------------------------------------------------------------------------------------------------------- many rows
 
 // The rows of dst by expert.
 static enum ggml_status route(gb_cuda_backend & b, const gb_product & p, gb_gemm & q) {
@@ -155,7 +159,8 @@ static enum ggml_status route(gb_cuda_backend & b, const gb_product & p, gb_gemm
     }
     q.first  = lists;
     q.tokens = lists + GGML_MAX_SRC + 1;
-    GB_CUDA_TRY(b, GB_LAUNCH(gb_route, 1, 256, 0, b.stream, p.w, (int) p.rows, lists, lists + GGML_MAX_SRC + 1, p.dst, p.m));
+    GB_CUDA_TRY(b,
+        GB_LAUNCH(gb_route, 1, 256, 0, b.stream, p.w, (int) p.rows, lists, lists + GGML_MAX_SRC + 1, p.dst, p.m));
     return GGML_STATUS_SUCCESS;
 }
 
@@ -182,22 +187,22 @@ static int64_t tiles_of(const gb_product & p, int nt) {
     return gb_cuda_ceil_div(p.m, GB_GEMM_M) * tiles_of_rows(p, nt) * p.slices;
 }
 
-static size_t stage_of(int nt) {
-    return (size_t) (GB_GEMM_M + nt) * GB_GEMM_K * 2;
-}
+static size_t stage_of(int nt) { return (size_t) (GB_GEMM_M + nt) * GB_GEMM_K * 2; }
 
-// Rows of a tile. A tile of 256 takes about 1.6 times as long as one of 128: it is taken where the device is filled as well with it.
+// Rows of a tile. A tile of 256 takes about 1.6 times as long as one of 128: it is taken where the device is filled as
+// well with it.
 static int rows_of_tile(const gb_cuda_device & d, const gb_product & p) {
     const int64_t rows_of_one = p.w.ids != NULL ? p.rows / p.w.n_experts : p.rows;
     if (rows_of_one <= 64) {
         return 32;
     }
-    const int64_t large = gb_cuda_ceil_div(tiles_of(p, 256), d.n_sm), small = gb_cuda_ceil_div(tiles_of(p, 128), d.n_sm);
+    const int64_t large = gb_cuda_ceil_div(tiles_of(p, 256), d.n_sm),
+                  small = gb_cuda_ceil_div(tiles_of(p, 128), d.n_sm);
     return d.cc >= 80 && 3 * stage_of(256) <= d.shared_max && 16 * large <= 10 * small ? 256 : 128;
 }
 
 static enum ggml_status run_tiles(gb_cuda_backend & b, const gb_product & p, int source, int kind) {
-    gb_ready_rows x = {};
+    gb_ready_rows    x      = {};
     enum ggml_status status = make_rows(b, p, kind, &x);
     if (status != GGML_STATUS_SUCCESS) {
         return status;
@@ -206,7 +211,7 @@ static enum ggml_status run_tiles(gb_cuda_backend & b, const gb_product & p, int
     const int     nt    = rows_of_tile(*b.device, p);
     const int64_t tiles = tiles_of(p, nt);
     const size_t  stage = stage_of(nt);
-    q.stages = (int) std::min<size_t>(4, std::max<size_t>(2, b.device->shared_max / stage));
+    q.stages            = (int) std::min<size_t>(4, std::max<size_t>(2, b.device->shared_max / stage));
     if (p.w.ids != NULL) {
         status = route(b, p, q);
     } else if (tiles < b.device->n_sm && p.k >= LEAST_DEPTH) {
@@ -226,16 +231,18 @@ static enum ggml_status run_tiles(gb_cuda_backend & b, const gb_product & p, int
     if (status != GGML_STATUS_SUCCESS) {
         return status;
     }
-    const dim3 grid((unsigned) gb_cuda_ceil_div(p.m, GB_GEMM_M), (unsigned) tiles_of_rows(p, nt), (unsigned) (p.slices * q.parts));
+    const dim3 grid((unsigned) gb_cuda_ceil_div(p.m, GB_GEMM_M), (unsigned) tiles_of_rows(p, nt),
+        (unsigned) (p.slices * q.parts));
     GB_CUDA_TRY(b, gb_launch_tiles(source, kind, nt, grid, q, b.stream));
     if (q.parts > 1) {
-        GB_CUDA_TRY(b, GB_LAUNCH(gb_gemm_add_parts, (unsigned) gb_cuda_ceil_div(elements, 256), 256, 0, b.stream, p.dst, (const float *) q.dst, elements, q.parts));
+        GB_CUDA_TRY(b, GB_LAUNCH(gb_gemm_add_parts, (unsigned) gb_cuda_ceil_div(elements, 256), 256, 0, b.stream, p.dst,
+                           (const float *) q.dst, elements, q.parts));
     }
     return GGML_STATUS_SUCCESS;
 }
 
 static enum ggml_status run_exact(gb_cuda_backend & b, const gb_product & p) {
-    gb_ready_rows x = {};
+    gb_ready_rows    x      = {};
     enum ggml_status status = make_rows(b, p, GB_ROWS_F32, &x);
     if (status != GGML_STATUS_SUCCESS) {
         return status;
@@ -244,11 +251,12 @@ static enum ggml_status run_exact(gb_cuda_backend & b, const gb_product & p) {
     if (p.w.ids != NULL && (status = route(b, p, q)) != GGML_STATUS_SUCCESS) {
         return status;
     }
-    const gb_exact e = { p.type, p.nb_k, p.across };
+    const gb_exact e         = { p.type, p.nb_k, p.across };
     const bool     quantized = is_format(p.type);
-    const bool     large = !quantized && gb_cuda_ceil_div(p.m, 128) * gb_cuda_ceil_div(p.rows, 128) * p.slices >= b.device->n_sm;
-    const int      side = large ? 128 : 64;
-    const dim3     grid((unsigned) gb_cuda_ceil_div(p.m, side), (unsigned) tiles_of_rows(p, side), (unsigned) p.slices);
+    const bool     large =
+        !quantized && gb_cuda_ceil_div(p.m, 128) * gb_cuda_ceil_div(p.rows, 128) * p.slices >= b.device->n_sm;
+    const int  side = large ? 128 : 64;
+    const dim3 grid((unsigned) gb_cuda_ceil_div(p.m, side), (unsigned) tiles_of_rows(p, side), (unsigned) p.slices);
     if (quantized) {
         GB_CUDA_TRY(b, GB_LAUNCH((gb_gemm_exact<true, 4>), grid, GB_GEMM_THREADS, 0, b.stream, q, e));
     } else if (large) {
@@ -259,7 +267,7 @@ static enum ggml_status run_exact(gb_cuda_backend & b, const gb_product & p) {
     return GGML_STATUS_SUCCESS;
 }
 
-// ---------------------------------------------------------------------------------------------------------------- decision
+// ------------------------------------------------------------------------------------------------------------ decision
 
 // Rows of halves that can be copied 16 bytes at a time.
 static bool has_aligned_rows(const gb_product & p) {
@@ -280,10 +288,12 @@ static int64_t calls_for_slices(const gb_product & p) {
 
 // Done: it is queued. Else one of our kernels must; an error is only no memory for rows.
 static enum ggml_status run_blas(gb_cuda_backend & b, const gb_product & p, int row_kind, bool * done) {
-    const int64_t size = (int64_t) ggml_type_size((enum ggml_type) p.type), calls = calls_for_slices(p), each = calls > 0 ? p.slices / calls : 0;
-    gb_ready_rows x = {};
-    *done = false;
-    if (b.blas == NULL || p.w.ids != NULL || calls == 0 || (int64_t) p.w.nb_m < p.k * size) { // rows that overlap are nothing for it
+    const int64_t size = (int64_t) ggml_type_size((enum ggml_type) p.type), calls = calls_for_slices(p),
+                  each = calls > 0 ? p.slices / calls : 0;
+    gb_ready_rows x    = {};
+    *done              = false;
+    // rows that overlap are nothing for it
+    if (b.blas == NULL || p.w.ids != NULL || calls == 0 || (int64_t) p.w.nb_m < p.k * size) {
         return GGML_STATUS_SUCCESS;
     }
     const size_t           before = b.scratch.used;
@@ -291,8 +301,9 @@ static enum ggml_status run_blas(gb_cuda_backend & b, const gb_product & p, int 
     if (status != GGML_STATUS_SUCCESS) {
         return status;
     }
-    gb_cuda_blas_product q = { p.type, NULL, x.x, p.dst, p.m, p.k, p.rows, (int64_t) p.w.nb_m / size, x.x_row, (int64_t) p.w.nb2 / size, each };
-    bool ok = b.stream != GB_NOWHERE; // a dry run goes both ways
+    gb_cuda_blas_product q  = { p.type, NULL, x.x, p.dst, p.m, p.k, p.rows, (int64_t) p.w.nb_m / size, x.x_row,
+        (int64_t) p.w.nb2 / size, each };
+    bool                 ok = b.stream != GB_NOWHERE; // a dry run goes both ways
     for (int64_t i = 0; i < calls && ok; i++) {
         const int64_t z = i * each;
         q.w   = p.w.a[0] + z % p.w.ne2 / p.w.r2 * (int64_t) p.w.nb2 + z / p.w.ne2 / p.w.r3 * (int64_t) p.w.nb3;
@@ -307,15 +318,21 @@ static enum ggml_status run_blas(gb_cuda_backend & b, const gb_product & p, int 
 
 enum ggml_status gb_product_run(gb_cuda_backend & b, gb_product & p) {
     if (p.k == 0) {
-        GB_CUDA_TRY(b, b.stream == GB_NOWHERE ? cudaSuccess : cudaMemsetAsync(p.dst, 0, (size_t) (p.m * p.rows * p.slices) * sizeof(float), b.stream));
+        GB_CUDA_TRY(b, b.stream == GB_NOWHERE
+                           ? cudaSuccess
+                           : cudaMemsetAsync(p.dst, 0, (size_t) (p.m * p.rows * p.slices) * sizeof(float), b.stream));
         return GGML_STATUS_SUCCESS;
     }
-    const bool quantized = is_format(p.type), along = quantized ? !p.across : p.nb_k == ggml_type_size((enum ggml_type) p.type);
+    const bool quantized = is_format(p.type),
+               along     = quantized ? !p.across : p.nb_k == ggml_type_size((enum ggml_type) p.type);
     if (along && p.rows <= FEW_ROWS && (!quantized || !p.exact)) {
         return run_vectors(b, p);
     }
-    const int kind = p.type == GGML_TYPE_F32 ? (int) GB_ROWS_F32 : p.type == GGML_TYPE_F16 ? (int) GB_HALF_F16 : (int) GB_HALF_BF16;
-    if (along && !quantized && (!p.exact || p.type == GGML_TYPE_F32) && (p.type == GGML_TYPE_F32 || has_aligned_rows(p))) {
+    const int kind = p.type == GGML_TYPE_F32   ? (int) GB_ROWS_F32
+                     : p.type == GGML_TYPE_F16 ? (int) GB_HALF_F16
+                                               : (int) GB_HALF_BF16;
+    if (along && !quantized && (!p.exact || p.type == GGML_TYPE_F32) &&
+        (p.type == GGML_TYPE_F32 || has_aligned_rows(p))) {
         bool                   done;
         const enum ggml_status status = run_blas(b, p, kind, &done);
         if (done || status != GGML_STATUS_SUCCESS) {
@@ -328,5 +345,6 @@ enum ggml_status gb_product_run(gb_cuda_backend & b, gb_product & p) {
     if (quantized) {
         return run_tiles(b, p, p.type, GB_HALF_WIDE);
     }
-    return has_aligned_rows(p) && (kind == GB_HALF_F16 || b.device->cc >= 80) ? run_tiles(b, p, GB_HALVES, kind) : run_exact(b, p);
+    return has_aligned_rows(p) && (kind == GB_HALF_F16 || b.device->cc >= 80) ? run_tiles(b, p, GB_HALVES, kind)
+                                                                              : run_exact(b, p);
 }

@@ -5,7 +5,8 @@
 //   product_tiles.cu     many rows: tensor cores                                kernels/gemm.cuh
 //   mul_mat.cu, mul_mat_id.cu, out_prod.cu describe the operators.
 //
-// Slices of dst that share a matrix lie one after the other and count as one with more rows, where the broadcast allows it.
+// Slices of dst that share a matrix lie one after the other and count as one with more rows, where the broadcast allows
+// it.
 #ifndef GB_CUDA_OPS_PRODUCTS_H
 #define GB_CUDA_OPS_PRODUCTS_H
 
@@ -14,13 +15,13 @@
 #include "cuda/kernels/matvec.cuh"
 
 struct gb_product {
-    gb_weights  w;
-    int         type;   // of the weights
-    size_t      nb_k;   // bytes along the sum; quantized across it: from one k to the next
-    bool        across; // quantized, the blocks lie along the columns
-    bool        exact;  // GGML_PREC_F32: nothing is rounded but sums
-    int64_t     m, k, rows, slices;
-    gb_make_rows b;     // where the rows of b lie, by number over all slices; y is not set
+    gb_weights   w;
+    int          type;   // of the weights
+    size_t       nb_k;   // bytes along the sum; quantized across it: from one k to the next
+    bool         across; // quantized, the blocks lie along the columns
+    bool         exact;  // GGML_PREC_F32: nothing is rounded but sums
+    int64_t      m, k, rows, slices;
+    gb_make_rows b; // where the rows of b lie, by number over all slices; y is not set
     bool         b_dense;
     float *      dst;
 };
@@ -28,7 +29,8 @@ struct gb_product {
 // Which products are possible: dim is the dimension of the sum, 0 or 1.
 const char * gb_product_unsupported(const ggml_tensor * a, const ggml_tensor * b, const ggml_tensor * dst, int dim);
 
-void             gb_product_describe(gb_product & p, const ggml_tensor * a, const ggml_tensor * b, const ggml_tensor * dst, int dim);
+void gb_product_describe(gb_product & p, const ggml_tensor * a, const ggml_tensor * b, const ggml_tensor * dst,
+    int dim);
 enum ggml_status gb_product_run(gb_cuda_backend & b, gb_product & p);
 
 // Rows of b, ready at y (type and y_row as the kernel wants them).
@@ -39,6 +41,7 @@ struct gb_ready_rows {
 
 cudaError_t gb_launch_vectors_quantized(const gb_product & p, gb_matvec q, cudaStream_t stream);
 cudaError_t gb_launch_vectors_float(const gb_product & p, gb_matvec q, cudaStream_t stream);
-cudaError_t gb_launch_tiles(int source, int kind, int nt, dim3 grid, const gb_gemm & q, cudaStream_t stream); // source: a type, or GB_HALVES
+// source: a type, or GB_HALVES
+cudaError_t gb_launch_tiles(int source, int kind, int nt, dim3 grid, const gb_gemm & q, cudaStream_t stream);
 
 #endif // GB_CUDA_OPS_PRODUCTS_H

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-// ------------------------------------------------------------------------------------------------------------------------ SUM
+// ----------------------------------------------------------------------------------------------------------------- SUM
 
 // Each block sums its share; then one block sums the shares.
 enum { GB_SUM_BLOCKS = 512, GB_SUM_WARPS = 8 };
@@ -42,13 +42,15 @@ static enum ggml_status sum_run(gb_cuda_backend & b, ggml_tensor * dst) {
         return GGML_STATUS_ALLOC_FAILED;
     }
     if (blocks > 0) {
-        GB_CUDA_TRY(b, GB_LAUNCH(gb_sum_shares, (unsigned) blocks, GB_SUM_WARPS * GB_WARP, 0, b.stream, gb_view_of(dst->src[0]), shares, n));
+        GB_CUDA_TRY(b, GB_LAUNCH(gb_sum_shares, (unsigned) blocks, GB_SUM_WARPS * GB_WARP, 0, b.stream,
+                           gb_view_of(dst->src[0]), shares, n));
     }
-    GB_CUDA_TRY(b, GB_LAUNCH(gb_sum_up, 1, GB_SUM_WARPS * GB_WARP, 0, b.stream, gb_cuda_data(dst), (int) dst->type, shares, blocks));
+    GB_CUDA_TRY(b, GB_LAUNCH(gb_sum_up, 1, GB_SUM_WARPS * GB_WARP, 0, b.stream, gb_cuda_data(dst), (int) dst->type,
+                       shares, blocks));
     return GGML_STATUS_SUCCESS;
 }
 
-// ------------------------------------------------------------------------------------------------------------- SUM_ROWS, MEAN
+// ------------------------------------------------------------------------------------------------------ SUM_ROWS, MEAN
 
 struct gb_sum_rows_args {
     gb_view x, y;
@@ -56,7 +58,7 @@ struct gb_sum_rows_args {
     int64_t rows;
 };
 
-template<int WARPS> GB_KERNEL GB_BOUNDS(512, 1) gb_sum_rows(gb_sum_rows_args q) {
+template <int WARPS> GB_KERNEL GB_BOUNDS(512, 1) gb_sum_rows(gb_sum_rows_args q) {
     GB_SHARED(double, shared, WARPS);
     const int64_t  row = gb_my_row<WARPS>(), n = q.x.ne[0];
     const gb_index at  = gb_unravel_row<uint64_t>((uint64_t) gb_min(row, q.rows - 1), q.x.ne);
@@ -72,16 +74,18 @@ template<int WARPS> GB_KERNEL GB_BOUNDS(512, 1) gb_sum_rows(gb_sum_rows_args q) 
 }
 
 static enum ggml_status sum_rows_run(gb_cuda_backend & b, ggml_tensor * dst) {
-    const gb_sum_rows_args q = { gb_view_of(dst->src[0]), gb_view_of(dst), dst->op == GGML_OP_MEAN, gb_rows(dst->src[0]) };
+    const gb_sum_rows_args q = { gb_view_of(dst->src[0]), gb_view_of(dst), dst->op == GGML_OP_MEAN,
+        gb_rows(dst->src[0]) };
     GB_CUDA_TRY(b, GB_ROW_LAUNCH(gb_sum_rows, q.x.ne[0], q.rows, b.stream, q));
     return GGML_STATUS_SUCCESS;
 }
 
 static const char * sum_supports(const gb_cuda_device &, const ggml_tensor * dst) {
-    return dst->src[0] != NULL && gb_rows(dst->src[0]) >= (int64_t) 1 << 31 ? "more than 2^31 rows" : gb_need_floats(dst, 1);
+    return dst->src[0] != NULL && gb_rows(dst->src[0]) >= (int64_t) 1 << 31 ? "more than 2^31 rows"
+                                                                            : gb_need_floats(dst, 1);
 }
 
-// --------------------------------------------------------------------------------------------------------------------- ARGMAX
+// -------------------------------------------------------------------------------------------------------------- ARGMAX
 
 struct gb_argmax_args {
     gb_view x;
@@ -102,9 +106,9 @@ GB_DEVICE gb_best gb_better(gb_best a, gb_best b) {
     return b.value > a.value || ((none_b || b.value == a.value) && b.at > a.at) ? b : a;
 }
 
-template<int WARPS> GB_KERNEL GB_BOUNDS(512, 1) gb_argmax(gb_argmax_args q) {
+template <int WARPS> GB_KERNEL GB_BOUNDS(512, 1) gb_argmax(gb_argmax_args q) {
     GB_SHARED(gb_best, shared, WARPS);
-    const int64_t row  = gb_my_row<WARPS>(), n = q.x.ne[0];
+    const int64_t row = gb_my_row<WARPS>(), n = q.x.ne[0];
     const char *  x    = gb_at(q.x, gb_unravel_row<uint64_t>((uint64_t) gb_min(row, q.rows - 1), q.x.ne));
     gb_best       best = { -INFINITY, 0 };
     for (int64_t i = gb_my_place<WARPS>(); i < n; i += WARPS * GB_WARP) {
@@ -150,10 +154,10 @@ static const char * argmax_supports(const gb_cuda_device &, const ggml_tensor * 
     return indices_unsupported(dst);
 }
 
-// -------------------------------------------------------------------------------------------------------------------- ARGSORT
+// ------------------------------------------------------------------------------------------------------------- ARGSORT
 
-// Short rows: a block sorts one in shared memory. Longer ones: in pieces, and sorted pieces are merged two by two, each element finding its place
-// by bisection, until one is left.
+// Short rows: a block sorts one in shared memory. Longer ones: in pieces, and sorted pieces are merged two by two, each
+// element finding its place by bisection, until one is left.
 enum { GB_SORT_RUN = 4096 };
 
 struct gb_sort {
@@ -179,10 +183,10 @@ GB_DEVICE char * gb_sort_row(const gb_view & v, int64_t row) {
 // A block sorts a run with a network of comparators (bitonic). Places past the run come last of all.
 GB_KERNEL GB_BOUNDS(512, 1) gb_argsort(gb_sort q) {
     GB_DYNAMIC_SHARED(float, values);
-    int *         index  = (int *) (void *) (values + q.size);
-    const int64_t runs   = (q.n + q.size - 1) / q.size, row = blockIdx.x / runs, first = blockIdx.x % runs * q.size;
-    const int     n      = (int) gb_min<int64_t>(q.size, q.n - first);
-    const char *  x      = gb_sort_row(q.x, row) + first * q.x.nb[0];
+    int *         index = (int *) (void *) (values + q.size);
+    const int64_t runs = (q.n + q.size - 1) / q.size, row = blockIdx.x / runs, first = blockIdx.x % runs * q.size;
+    const int     n = (int) gb_min<int64_t>(q.size, q.n - first);
+    const char *  x = gb_sort_row(q.x, row) + first * q.x.nb[0];
     for (int i = (int) threadIdx.x; i < q.size; i += (int) blockDim.x) {
         values[i] = i < n ? gb_get(q.x.type, x + i * q.x.nb[0]) : 0;
         index[i]  = i;
@@ -192,7 +196,8 @@ GB_KERNEL GB_BOUNDS(512, 1) gb_argsort(gb_sort q) {
             gb_sync_block();
             for (int k = (int) threadIdx.x; k < q.size / 2; k += (int) blockDim.x) {
                 const int  i = k / gap * 2 * gap + k % gap, j = i + gap, a = index[j], b = index[i];
-                const bool before = a >= n || b >= n ? a < b : gb_sorts_before(values[a], a, values[b], b, q.descending);
+                const bool before =
+                    a >= n || b >= n ? a < b : gb_sorts_before(values[a], a, values[b], b, q.descending);
                 if (before == ((i & run) == 0)) {
                     index[i] = a;
                     index[j] = b;
@@ -213,12 +218,14 @@ GB_KERNEL GB_BOUNDS(256, 1) gb_argsort_merge(gb_sort q) {
     if (row >= q.rows) {
         return;
     }
-    const char *  x = gb_sort_row(q.x, row);
-    const int *   from = q.from + row * q.n;
-    const int64_t begin = i / (2 * (int64_t) q.size) * (2 * (int64_t) q.size), middle = gb_min(q.n, begin + q.size), end = gb_min(q.n, middle + q.size);
-    const int     mine = from[i];
+    const char *  x     = gb_sort_row(q.x, row);
+    const int *   from  = q.from + row * q.n;
+    const int64_t begin = i / (2 * (int64_t) q.size) * (2 * (int64_t) q.size), middle = gb_min(q.n, begin + q.size),
+                  end   = gb_min(q.n, middle + q.size);
+    const int     mine  = from[i];
     const float   value = gb_get(q.x.type, x + mine * q.x.nb[0]);
-    int64_t       low = i < middle ? middle : begin, high = i < middle ? end : middle; // of the other run: how many come before
+    // of the other run: how many come before
+    int64_t       low = i < middle ? middle : begin, high = i < middle ? end : middle;
     const int64_t other = low;
     while (low < high) {
         const int64_t half = low + (high - low) / 2;
@@ -241,7 +248,8 @@ static enum ggml_status sort_runs(gb_cuda_backend & b, const gb_sort & q) {
 }
 
 static enum ggml_status argsort_run(gb_cuda_backend & b, ggml_tensor * dst) {
-    gb_sort q = { gb_view_of(dst->src[0]), gb_view_of(dst), dst->op_params[0] == GGML_SORT_DESC, dst->ne[0], gb_rows(dst), 2, NULL };
+    gb_sort q = { gb_view_of(dst->src[0]), gb_view_of(dst), dst->op_params[0] == GGML_SORT_DESC, dst->ne[0],
+        gb_rows(dst), 2, NULL };
     while (q.size < q.n && q.size < GB_SORT_RUN) {
         q.size *= 2;
     }
@@ -252,8 +260,8 @@ static enum ggml_status argsort_run(gb_cuda_backend & b, ggml_tensor * dst) {
     if (!gb_scratch_floats(b, dst, &now) || !gb_scratch_floats(b, dst, &next)) {
         return GGML_STATUS_ALLOC_FAILED;
     }
-    const gb_view result = q.y;
-    q.y                  = now;
+    const gb_view result          = q.y;
+    q.y                           = now;
     const enum ggml_status status = sort_runs(b, q);
     if (status != GGML_STATUS_SUCCESS) {
         return status;
@@ -270,9 +278,12 @@ static enum ggml_status argsort_run(gb_cuda_backend & b, ggml_tensor * dst) {
 
 static const char * argsort_supports(const gb_cuda_device &, const ggml_tensor * dst) {
     const char * why = indices_unsupported(dst);
-    return why != NULL ? why : gb_rows(dst) * gb_cuda_ceil_div(dst->ne[0], GB_SORT_RUN) >> 31 != 0 ? "more than 2^31 pieces of rows" : NULL;
+    return why != NULL                                                           ? why
+           : gb_rows(dst) * gb_cuda_ceil_div(dst->ne[0], GB_SORT_RUN) >> 31 != 0 ? "more than 2^31 pieces of rows"
+                                                                                 : NULL;
 }
 
-GB_CUDA_FAMILY_DEFINE(reduce, { GGML_OP_SUM, sum_supports, sum_run, nullptr }, { GGML_OP_SUM_ROWS, sum_supports, sum_rows_run, nullptr },
-                      { GGML_OP_MEAN, sum_supports, sum_rows_run, nullptr }, { GGML_OP_ARGMAX, argmax_supports, argmax_run, nullptr },
-                      { GGML_OP_ARGSORT, argsort_supports, argsort_run, nullptr })
+GB_CUDA_FAMILY_DEFINE(reduce, { GGML_OP_SUM, sum_supports, sum_run, nullptr },
+    { GGML_OP_SUM_ROWS, sum_supports, sum_rows_run, nullptr }, { GGML_OP_MEAN, sum_supports, sum_rows_run, nullptr },
+    { GGML_OP_ARGMAX, argmax_supports, argmax_run, nullptr },
+    { GGML_OP_ARGSORT, argsort_supports, argsort_run, nullptr })

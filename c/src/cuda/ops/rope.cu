@@ -1,10 +1,10 @@
-// rope.cu - ROPE and ROPE_BACK: pairs of elements of a head are rotated by angles that grow with the token's position. A copy of the result that is its
-// only reader, as keys are copied into their cache, is what is written then.
+// rope.cu - ROPE and ROPE_BACK: pairs of elements of a head are rotated by angles that grow with the token's position.
+// A copy of the result that is its only reader, as keys are copied into their cache, is what is written then.
 //
-// Two kernels: the first makes a table of cosines and sines, a pair of floats for each position and pair of elements, from angles in double
-// precision (at position 100,000 a float is off by a hundredth of a turn); the second applies it to all heads. The layouts of pairs
-// and the formulas of angles are those of the three modes, normal (2j, 2j + 1), NeoX (j, j + n_dims/2), GLM (two halves with a position each), and
-// of GGML_ROPE_EXACT (ggml.h).
+// Two kernels: the first makes a table of cosines and sines, a pair of floats for each position and pair of elements,
+// from angles in double precision (at position 100,000 a float is off by a hundredth of a turn); the second applies it
+// to all heads. The layouts of pairs and the formulas of angles are those of the three modes, normal (2j, 2j + 1), NeoX
+// (j, j + n_dims/2), GLM (two halves with a position each), and of GGML_ROPE_EXACT (ggml.h).
 #include "cuda/ops/elements.h"
 
 enum { GB_ROPE_NEOX = 2, GB_ROPE_GLM = 4 };
@@ -47,9 +47,11 @@ GB_DEVICE float2 gb_turn_at(const gb_rope & r, int position, int j) {
     const double freq = pow(r.freq_base, -2.0 * of / r.n_dims);
     if (r.mode & GB_ROPE_GLM) { // first half by the position in the text, second by that in the block being generated
         const double limit = (double) r.n_ctx - 2;
-        return gb_turn(r, (j < r.n_turns / 2 ? fmin((double) position, limit) : fmax((double) position - limit, 0.0)) * freq, 1.0);
+        return gb_turn(r,
+            (j < r.n_turns / 2 ? fmin((double) position, limit) : fmax((double) position - limit, 0.0)) * freq, 1.0);
     }
-    if ((r.mode & GB_ROPE_NEOX) && !(r.mode & GGML_ROPE_EXACT)) { // freq_scale counts twice, and all pairs share the ramp of pair 0
+    // freq_scale counts twice, and all pairs share the ramp of pair 0
+    if ((r.mode & GB_ROPE_NEOX) && !(r.mode & GGML_ROPE_EXACT)) {
         return gb_turn_yarn(r, position * r.freq_scale * freq, 0, 1.0);
     }
     return gb_turn_yarn(r, position * freq, j, gb_xpos(r, j, position));
@@ -79,19 +81,21 @@ GB_DEVICE void gb_pair_at(const gb_rope & r, int64_t j, int64_t * a, int64_t * b
     }
 }
 
-template<class I> GB_KERNEL GB_BOUNDS(256, 1) gb_rope_apply(gb_rope r, gb_view y, gb_view x, const float2 * table, int64_t pairs, int64_t n) {
+template <class I>
+GB_KERNEL GB_BOUNDS(256, 1)
+    gb_rope_apply(gb_rope r, gb_view y, gb_view x, const float2 * table, int64_t pairs, int64_t n) {
     const int64_t k = gb_thread();
     if (k >= n) {
         return;
     }
-    const I        row = (I) k / (I) pairs;
-    const int64_t  j   = (int64_t) ((I) k - row * (I) pairs);
-    const gb_index at  = gb_unravel_row<I>(row, y.ne);
+    const I        row  = (I) k / (I) pairs;
+    const int64_t  j    = (int64_t) ((I) k - row * (I) pairs);
+    const gb_index at   = gb_unravel_row<I>(row, y.ne);
     const char *   from = gb_at(x, at);
     char *         to   = gb_at(y, at);
     int64_t        a, b;
     gb_pair_at(r, j, &a, &b);
-    const float u = gb_get(x.type, from + a * x.nb[0]), v = b < y.ne[0] ? gb_get(x.type, from + b * x.nb[0]) : 0;
+    const float  u = gb_get(x.type, from + a * x.nb[0]), v = b < y.ne[0] ? gb_get(x.type, from + b * x.nb[0]) : 0;
     const bool   turns = j < r.n_turns; // else both stay, whatever they are
     const float2 turn  = turns ? table[at.i[2] * r.n_turns + j] : make_float2(1, 0);
     gb_put(y.type, to + a * y.nb[0], turns ? u * turn.x - v * turn.y : u);
@@ -106,12 +110,13 @@ static double corr_dim(const gb_rope & r, int n_orig_ctx, double beta) {
 }
 
 static gb_rope rope_of(const ggml_tensor * dst) {
-    gb_rope r     = {};
-    r.n_dims      = dst->op_params[1];
-    r.mode        = dst->op_params[2];
-    r.n_ctx       = dst->op_params[3];
-    r.n           = (int) dst->ne[0];
-    r.n_turns     = (int) ((r.mode & (GB_ROPE_NEOX | GGML_ROPE_EXACT)) && !(r.mode & GB_ROPE_GLM) ? r.n_dims / 2 : dst->ne[0] / 2);
+    gb_rope r = {};
+    r.n_dims  = dst->op_params[1];
+    r.mode    = dst->op_params[2];
+    r.n_ctx   = dst->op_params[3];
+    r.n       = (int) dst->ne[0];
+    r.n_turns =
+        (int) ((r.mode & (GB_ROPE_NEOX | GGML_ROPE_EXACT)) && !(r.mode & GB_ROPE_GLM) ? r.n_dims / 2 : dst->ne[0] / 2);
     r.freq_base   = gb_param_float(dst, 5);
     r.freq_scale  = gb_param_float(dst, 6);
     r.ext_factor  = gb_param_float(dst, 7);
@@ -130,27 +135,30 @@ static gb_rope rope_of(const ggml_tensor * dst) {
 static enum ggml_status rope_into(gb_cuda_backend & b, const ggml_tensor * dst, const gb_view & y) {
     const gb_rope r       = rope_of(dst);
     const int64_t n_table = dst->ne[2] * r.n_turns, pairs = gb_cuda_ceil_div(dst->ne[0], 2), n = pairs * gb_rows(dst);
-    float2 *      table   = (float2 *) gb_cuda_scratch(b, (size_t) (n_table + 1) * sizeof(float2));
+    float2 *      table = (float2 *) gb_cuda_scratch(b, (size_t) (n_table + 1) * sizeof(float2));
     if (table == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }
     if (n_table > 0) {
-        GB_CUDA_TRY(b, GB_LAUNCH(gb_rope_table, gb_blocks(n_table), GB_BLOCK, 0, b.stream, r, gb_view_of(dst->src[1]), table, n_table));
+        GB_CUDA_TRY(b, GB_LAUNCH(gb_rope_table, gb_blocks(n_table), GB_BLOCK, 0, b.stream, r, gb_view_of(dst->src[1]),
+                           table, n_table));
     }
     const gb_view x = gb_view_of(dst->src[0]);
-    GB_CUDA_TRY(b, (gb_is_small(n) ? GB_LAUNCH((gb_rope_apply<uint32_t>), gb_blocks(n), GB_BLOCK, 0, b.stream, r, y, x, table, pairs, n)
-                                   : GB_LAUNCH((gb_rope_apply<uint64_t>), gb_blocks(n), GB_BLOCK, 0, b.stream, r, y, x, table, pairs, n)));
+    GB_CUDA_TRY(b,
+        (gb_is_small(n)
+                ? GB_LAUNCH((gb_rope_apply<uint32_t>), gb_blocks(n), GB_BLOCK, 0, b.stream, r, y, x, table, pairs, n)
+                : GB_LAUNCH((gb_rope_apply<uint64_t>), gb_blocks(n), GB_BLOCK, 0, b.stream, r, y, x, table, pairs, n)));
     return GGML_STATUS_SUCCESS;
 }
 
-static enum ggml_status rope_run(gb_cuda_backend & b, ggml_tensor * dst) {
-    return rope_into(b, dst, gb_view_of(dst));
-}
+static enum ggml_status rope_run(gb_cuda_backend & b, ggml_tensor * dst) { return rope_into(b, dst, gb_view_of(dst)); }
 
-// The memory of a copy, seen with the shape of the rotated tensor. False: strides cannot tell, or it is a copy of something else.
+// The memory of a copy, seen with the shape of the rotated tensor. False: strides cannot tell, or it is a copy of
+// something else.
 static bool is_copy_of(const ggml_tensor * rope, const ggml_tensor * copy, gb_view * y) {
     const ggml_tensor * from = copy->src[0];
-    if ((copy->op != GGML_OP_CPY && copy->op != GGML_OP_CONT) || !gb_is_float_type(copy->type) || (from != rope && (from->op != GGML_OP_RESHAPE || from->src[0] != rope))) {
+    if ((copy->op != GGML_OP_CPY && copy->op != GGML_OP_CONT) || !gb_is_float_type(copy->type) ||
+        (from != rope && (from->op != GGML_OP_RESHAPE || from->src[0] != rope))) {
         return false;
     }
     *y = gb_view_of(copy);
@@ -170,10 +178,10 @@ static bool is_unseen(const gb_cuda_backend & b, const ggml_tensor * t) {
 }
 
 static int rope_fuse(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
-    const ggml_tensor * rope = nodes.node[i], *copy = i + 1 < nodes.n ? nodes.node[i + 1] : NULL;
-    gb_view             y;
-    if (rope->type != GGML_TYPE_F32 || copy == NULL || !is_copy_of(rope, copy, &y) || !is_unseen(b, rope) || !is_unseen(b, copy->src[0]) ||
-        gb_cuda_overlap(copy, rope->src[0]) || gb_cuda_overlap(copy, rope->src[1])) {
+    const ggml_tensor *rope = nodes.node[i], *copy = i + 1 < nodes.n ? nodes.node[i + 1] : NULL;
+    gb_view            y;
+    if (rope->type != GGML_TYPE_F32 || copy == NULL || !is_copy_of(rope, copy, &y) || !is_unseen(b, rope) ||
+        !is_unseen(b, copy->src[0]) || gb_cuda_overlap(copy, rope->src[0]) || gb_cuda_overlap(copy, rope->src[1])) {
         return 0;
     }
     return rope_into(b, rope, y) == GGML_STATUS_SUCCESS ? 2 : -1;
@@ -191,7 +199,10 @@ static const char * rope_supports(const gb_cuda_device &, const ggml_tensor * ds
     if (n_dims < 1 || n_dims > dst->ne[0] || n_dims % 2 != 0 || dst->ne[0] > INT32_MAX) {
         return "n_dims that are odd or do not fit into a row";
     }
-    return (mode & GB_ROPE_GLM) && dst->ne[0] != 2 * (int64_t) n_dims ? "mode 4 with rows that are not of 2 n_dims elements" : NULL;
+    return (mode & GB_ROPE_GLM) && dst->ne[0] != 2 * (int64_t) n_dims
+               ? "mode 4 with rows that are not of 2 n_dims elements"
+               : NULL;
 }
 
-GB_CUDA_FAMILY_DEFINE(rope, { GGML_OP_ROPE, rope_supports, rope_run, rope_fuse }, { GGML_OP_ROPE_BACK, rope_supports, rope_run, nullptr })
+GB_CUDA_FAMILY_DEFINE(rope, { GGML_OP_ROPE, rope_supports, rope_run, rope_fuse },
+    { GGML_OP_ROPE_BACK, rope_supports, rope_run, nullptr })

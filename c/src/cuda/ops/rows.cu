@@ -1,13 +1,16 @@
 // rows.cu - GET_ROWS (rows chosen by an index tensor) and DIAG.
 //
-// An index that is out of range makes a row of NaN (zeros, if integers), and who waits for the device is told (cuda_index.cu).
+// An index that is out of range makes a row of NaN (zeros, if integers), and who waits for the device is told
+// (cuda_index.cu).
 #include "cuda/kernels/copies.cuh"
 #include "cuda/kernels/wrong_index.cuh"
 #include "cuda/ops/elements.h"
 
 // Where row (i1, i2, i3) of the result comes from; NULL: the index is bad.
-GB_DEVICE const char * gb_chosen_row(const gb_view & a, const gb_view & ids, const gb_index & at, const gb_index_reader & reader) {
-    const int32_t id = *(const int32_t *) (const void *) (ids.p + at.i[1] * ids.nb[0] + at.i[2] * ids.nb[1] + at.i[3] * ids.nb[2]);
+GB_DEVICE const char * gb_chosen_row(const gb_view & a, const gb_view & ids, const gb_index & at,
+    const gb_index_reader & reader) {
+    const int32_t id =
+        *(const int32_t *) (const void *) (ids.p + at.i[1] * ids.nb[0] + at.i[2] * ids.nb[1] + at.i[3] * ids.nb[2]);
     if (id >= 0 && id < a.ne[1]) {
         return gb_at(a, 0, id, at.i[2], at.i[3]);
     }
@@ -17,7 +20,9 @@ GB_DEVICE const char * gb_chosen_row(const gb_view & a, const gb_view & ids, con
     return NULL;
 }
 
-template<class I> GB_KERNEL GB_BOUNDS(256, 1) gb_rows_plain(gb_view y, gb_view a, gb_view ids, gb_index_reader reader, int size, int64_t n) {
+template <class I>
+GB_KERNEL GB_BOUNDS(256, 1)
+    gb_rows_plain(gb_view y, gb_view a, gb_view ids, gb_index_reader reader, int size, int64_t n) {
     const int64_t k = gb_thread();
     if (k >= n) {
         return;
@@ -36,16 +41,18 @@ template<class I> GB_KERNEL GB_BOUNDS(256, 1) gb_rows_plain(gb_view y, gb_view a
     }
 }
 
-template<int TYPE> GB_KERNEL GB_BOUNDS(256, 1) gb_rows_quantized(gb_view y, gb_view a, gb_view ids, gb_index_reader reader, int64_t n_groups) {
+template <int TYPE>
+GB_KERNEL GB_BOUNDS(256, 1)
+    gb_rows_quantized(gb_view y, gb_view a, gb_view ids, gb_index_reader reader, int64_t n_groups) {
     const int64_t k = gb_thread();
     if (k >= n_groups) {
         return;
     }
-    const int64_t  per_row = y.ne[0] / 32, first = k % per_row;
-    gb_index       at  = gb_unravel_row<uint64_t>((uint64_t) (k / per_row), y.ne);
-    at.i[0]            = first * 32;
-    const char *   row = gb_chosen_row(a, ids, at, reader);
-    gb_group       o;
+    const int64_t per_row = y.ne[0] / 32, first = k % per_row;
+    gb_index      at = gb_unravel_row<uint64_t>((uint64_t) (k / per_row), y.ne);
+    at.i[0]          = first * 32;
+    const char * row = gb_chosen_row(a, ids, at, reader);
+    gb_group     o;
     if (row != NULL) {
         gb_dequantize_group<TYPE>(row, first, o);
     }
@@ -57,8 +64,10 @@ template<int TYPE> GB_KERNEL GB_BOUNDS(256, 1) gb_rows_quantized(gb_view y, gb_v
 static cudaError_t launch_quantized(const ggml_tensor * dst, const gb_index_reader & reader, cudaStream_t stream) {
     const gb_view y = gb_view_of(dst), a = gb_view_of(dst->src[0]), ids = gb_view_of(dst->src[1]);
     const int64_t n = gb_count(dst) / 32;
-#define GB_CASE(name) \
-    case GGML_TYPE_##name: return GB_LAUNCH((gb_rows_quantized<GGML_TYPE_##name>), gb_blocks(n), GB_BLOCK, 0, stream, y, a, ids, reader, n);
+#define GB_CASE(name)                                                                                                 \
+    case GGML_TYPE_##name:                                                                                            \
+        return GB_LAUNCH((gb_rows_quantized<GGML_TYPE_##name>), gb_blocks(n), GB_BLOCK, 0, stream, y, a, ids, reader, \
+            n);
     switch (a.type) {
         GB_QUANT_TYPES(GB_CASE)
         default: return cudaErrorInvalidValue;
@@ -73,8 +82,9 @@ static cudaError_t launch_rows(const ggml_tensor * dst, const gb_index_reader & 
     if (ggml_is_quantized(dst->src[0]->type)) {
         return launch_quantized(dst, reader, stream);
     }
-    return gb_is_small(n) ? GB_LAUNCH((gb_rows_plain<uint32_t>), gb_blocks(n), GB_BLOCK, 0, stream, y, a, ids, reader, size, n)
-                          : GB_LAUNCH((gb_rows_plain<uint64_t>), gb_blocks(n), GB_BLOCK, 0, stream, y, a, ids, reader, size, n);
+    return gb_is_small(n)
+               ? GB_LAUNCH((gb_rows_plain<uint32_t>), gb_blocks(n), GB_BLOCK, 0, stream, y, a, ids, reader, size, n)
+               : GB_LAUNCH((gb_rows_plain<uint64_t>), gb_blocks(n), GB_BLOCK, 0, stream, y, a, ids, reader, size, n);
 }
 
 static enum ggml_status get_rows_run(gb_cuda_backend & b, ggml_tensor * dst) {
@@ -83,8 +93,8 @@ static enum ggml_status get_rows_run(gb_cuda_backend & b, ggml_tensor * dst) {
 }
 
 static const char * get_rows_supports(const gb_cuda_device &, const ggml_tensor * dst) {
-    const ggml_tensor *a = dst->src[0], *ids = dst->src[1];
-    const ggml_tensor *all[] = { dst, a, ids };
+    const ggml_tensor * a = dst->src[0], *ids = dst->src[1];
+    const ggml_tensor * all[] = { dst, a, ids };
     for (const ggml_tensor * t : all) {
         if (gb_need_plain(t) != NULL) {
             return gb_need_plain(t);
@@ -97,12 +107,14 @@ static const char * get_rows_supports(const gb_cuda_device &, const ggml_tensor 
         const bool whole = a->nb[0] == ggml_type_size(a->type) && a->ne[0] % ggml_blck_size(a->type) == 0;
         return !gb_is_float_type(dst->type) ? "a quantized result" : whole ? NULL : "rows that are not whole blocks";
     }
-    return a->type == dst->type || (gb_is_float_type(a->type) && gb_is_float_type(dst->type)) ? NULL : "conversion between these types";
+    return a->type == dst->type || (gb_is_float_type(a->type) && gb_is_float_type(dst->type))
+               ? NULL
+               : "conversion between these types";
 }
 
-// ---------------------------------------------------------------------------------------------------------------------- DIAG
+// ---------------------------------------------------------------------------------------------------------------- DIAG
 
-template<class I> GB_KERNEL GB_BOUNDS(256, 1) gb_diag(gb_view y, gb_view a, int size, int64_t n) {
+template <class I> GB_KERNEL GB_BOUNDS(256, 1) gb_diag(gb_view y, gb_view a, int size, int64_t n) {
     const int64_t k = gb_thread();
     if (k < n) {
         const gb_index at = gb_unravel<I>((I) k, y.ne);
@@ -118,13 +130,13 @@ static enum ggml_status diag_run(gb_cuda_backend & b, ggml_tensor * dst) {
     const int64_t n    = gb_count(dst);
     const int     size = (int) ggml_type_size(dst->type);
     const gb_view y = gb_view_of(dst), a = gb_view_of(dst->src[0]);
-    GB_CUDA_TRY(b, (gb_is_small(n) ? GB_LAUNCH((gb_diag<uint32_t>), gb_blocks(n), GB_BLOCK, 0, b.stream, y, a, size, n)
-                                   : GB_LAUNCH((gb_diag<uint64_t>), gb_blocks(n), GB_BLOCK, 0, b.stream, y, a, size, n)));
+    GB_CUDA_TRY(b,
+        (gb_is_small(n) ? GB_LAUNCH((gb_diag<uint32_t>), gb_blocks(n), GB_BLOCK, 0, b.stream, y, a, size, n)
+                        : GB_LAUNCH((gb_diag<uint64_t>), gb_blocks(n), GB_BLOCK, 0, b.stream, y, a, size, n)));
     return GGML_STATUS_SUCCESS;
 }
 
-static const char * diag_supports(const gb_cuda_device &, const ggml_tensor * dst) {
-    return gb_need_same(dst, 1);
-}
+static const char * diag_supports(const gb_cuda_device &, const ggml_tensor * dst) { return gb_need_same(dst, 1); }
 
-GB_CUDA_FAMILY_DEFINE(rows, { GGML_OP_GET_ROWS, get_rows_supports, get_rows_run, nullptr }, { GGML_OP_DIAG, diag_supports, diag_run, nullptr })
+GB_CUDA_FAMILY_DEFINE(rows, { GGML_OP_GET_ROWS, get_rows_supports, get_rows_run, nullptr },
+    { GGML_OP_DIAG, diag_supports, diag_run, nullptr })

@@ -1,8 +1,8 @@
-// soft_max.cu - SOFT_MAX (scaled and masked, by rows; the mask times ALiBi's slope of the head, if there is a bias), also together with the SCALE
-// and DIAG_MASK_INF before it, DIAG_MASK_INF, DIAG_MASK_ZERO, ALIBI.
+// soft_max.cu - SOFT_MAX (scaled and masked, by rows; the mask times ALiBi's slope of the head, if there is a bias),
+// also together with the SCALE and DIAG_MASK_INF before it, DIAG_MASK_INF, DIAG_MASK_ZERO, ALIBI.
 //
-// A row whose every entry is masked with -infinity becomes zeros; a row with a NaN becomes NaN. A row whose largest product with the scale
-// overflows is computed again, 2^-128 times as large, in two steps: overflow is no mask.
+// A row whose every entry is masked with -infinity becomes zeros; a row with a NaN becomes NaN. A row whose largest
+// product with the scale overflows is computed again, 2^-128 times as large, in two steps: overflow is no mask.
 #include "cuda/ops/elements.h"
 
 struct gb_soft_max_args {
@@ -20,8 +20,9 @@ struct gb_soft_max_args {
 
 // The slope of a head. The odd powers of the finer base go to heads beyond the largest power of two.
 GB_DEVICE float gb_alibi_slope(int64_t head, int floor_heads, float bias_max) {
-    return head < floor_heads ? exp2f(-bias_max / (float) floor_heads * (float) (head + 1))
-                              : exp2f(-bias_max / (2.0f * (float) floor_heads) * (float) (2 * (head - floor_heads) + 1));
+    return head < floor_heads
+               ? exp2f(-bias_max / (float) floor_heads * (float) (head + 1))
+               : exp2f(-bias_max / (2.0f * (float) floor_heads) * (float) (2 * (head - floor_heads) + 1));
 }
 
 static int floor_of(int64_t n_head) { // the largest power of two that is no more
@@ -37,17 +38,20 @@ GB_DEVICE float gb_edited(const gb_soft_max_args & q, float v, int64_t i1, int64
 }
 
 // Times `down` twice, a power of two. slope: of the mask.
-GB_DEVICE float gb_score(const gb_soft_max_args & q, const char * x, const char * mask, float slope, int64_t i1, int64_t i, float down) {
-    const float first = gb_get(q.x.type, x + i * q.x.nb[0]), v = q.edited ? gb_edited(q, first, i1, i) : first, scale = q.scale * down * down;
-    return mask != NULL ? fmaf(v, scale, gb_get(q.mask.type, mask + i * q.mask.nb[0]) * slope * down * down) : v * scale;
+GB_DEVICE float gb_score(const gb_soft_max_args & q, const char * x, const char * mask, float slope, int64_t i1,
+    int64_t i, float down) {
+    const float first = gb_get(q.x.type, x + i * q.x.nb[0]), v = q.edited ? gb_edited(q, first, i1, i) : first,
+                scale = q.scale * down * down;
+    return mask != NULL ? fmaf(v, scale, gb_get(q.mask.type, mask + i * q.mask.nb[0]) * slope * down * down)
+                        : v * scale;
 }
 
-template<int WARPS> GB_KERNEL GB_BOUNDS(512, 1) gb_soft_max(gb_soft_max_args q) {
+template <int WARPS> GB_KERNEL GB_BOUNDS(512, 1) gb_soft_max(gb_soft_max_args q) {
     GB_SHARED(float, shared, WARPS);
     const int64_t  row = gb_my_row<WARPS>(), real = gb_min(row, q.rows - 1), n = q.x.ne[0], step = WARPS * GB_WARP;
-    const gb_index at   = gb_unravel_row<uint64_t>((uint64_t) real, q.x.ne);
-    const char *   x    = gb_at(q.x, at);
-    const char *   mask = q.mask.p != NULL ? q.mask.p + real % q.mask.ne[1] * q.mask.nb[1] : NULL;
+    const gb_index at    = gb_unravel_row<uint64_t>((uint64_t) real, q.x.ne);
+    const char *   x     = gb_at(q.x, at);
+    const char *   mask  = q.mask.p != NULL ? q.mask.p + real % q.mask.ne[1] * q.mask.nb[1] : NULL;
     const float    slope = q.bias_max > 0 ? gb_alibi_slope(at.i[2], q.floor_heads, q.bias_max) : 1;
     float          max = -INFINITY, sum = 0, down = 1;
     for (int64_t i = gb_my_place<WARPS>(); i < n; i += step) {
@@ -65,7 +69,8 @@ template<int WARPS> GB_KERNEL GB_BOUNDS(512, 1) gb_soft_max(gb_soft_max_args q) 
     const float up = 1 / down;
     for (int64_t i = gb_my_place<WARPS>(); i < n; i += step) {
         const float s = gb_score(q, x, mask, slope, at.i[1], i, down);
-        sum += max == -INFINITY ? (s == s ? 0.0f : s) : expf((s - max) * up * up); // a NaN counts even among masked ones
+        // a NaN counts even among masked ones
+        sum += max == -INFINITY ? (s == s ? 0.0f : s) : expf((s - max) * up * up);
     }
     sum                = gb_row_sum<WARPS>(sum, shared);
     const float factor = sum == 0 ? 0.0f : 1.0f / sum;
@@ -112,10 +117,11 @@ static const char * soft_max_supports(const gb_cuda_device &, const ggml_tensor 
     return gb_rows(dst) >= (int64_t) 1 << 31 ? "more than 2^31 rows" : gb_need_floats(dst, dst->src[1] != NULL ? 2 : 1);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------- fusion
+// -------------------------------------------------------------------------------------------------------------- fusion
 
 static bool follows(const ggml_tensor * node, enum ggml_op op, const ggml_tensor * before) {
-    return node->op == op && node->src[0] == before && node->type == GGML_TYPE_F32 && before->type == GGML_TYPE_F32 && gb_same_shape(node, before);
+    return node->op == op && node->src[0] == before && node->type == GGML_TYPE_F32 && before->type == GGML_TYPE_F32 &&
+           gb_same_shape(node, before);
 }
 
 // The nodes from i on that end in a SOFT_MAX; 0: they do not.
@@ -185,9 +191,10 @@ int gb_soft_max_fuse(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
     return n;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------- masks
+// --------------------------------------------------------------------------------------------------------------- masks
 
-template<class I> GB_KERNEL GB_BOUNDS(256, 1) gb_diag_mask(gb_view y, gb_view x, int64_t n_past, float value, int64_t n) {
+template <class I>
+GB_KERNEL GB_BOUNDS(256, 1) gb_diag_mask(gb_view y, gb_view x, int64_t n_past, float value, int64_t n) {
     const int64_t k = gb_thread();
     if (k < n) {
         const gb_index at = gb_unravel<I>((I) k, y.ne);
@@ -199,16 +206,17 @@ static enum ggml_status mask_run(gb_cuda_backend & b, ggml_tensor * dst) {
     const int64_t n = gb_count(dst), n_past = dst->op_params[0];
     const float   value = dst->op == GGML_OP_DIAG_MASK_INF ? -INFINITY : 0.0f;
     const gb_view y = gb_view_of(dst), x = gb_view_of(dst->src[0]);
-    GB_CUDA_TRY(b, (gb_is_small(n) ? GB_LAUNCH((gb_diag_mask<uint32_t>), gb_blocks(n), GB_BLOCK, 0, b.stream, y, x, n_past, value, n)
-                                   : GB_LAUNCH((gb_diag_mask<uint64_t>), gb_blocks(n), GB_BLOCK, 0, b.stream, y, x, n_past, value, n)));
+    GB_CUDA_TRY(b,
+        (gb_is_small(n)
+                ? GB_LAUNCH((gb_diag_mask<uint32_t>), gb_blocks(n), GB_BLOCK, 0, b.stream, y, x, n_past, value, n)
+                : GB_LAUNCH((gb_diag_mask<uint64_t>), gb_blocks(n), GB_BLOCK, 0, b.stream, y, x, n_past, value, n)));
     return GGML_STATUS_SUCCESS;
 }
 
-static const char * mask_supports(const gb_cuda_device &, const ggml_tensor * dst) {
-    return gb_need_floats(dst, 1);
-}
+static const char * mask_supports(const gb_cuda_device &, const ggml_tensor * dst) { return gb_need_floats(dst, 1); }
 
-template<class I> GB_KERNEL GB_BOUNDS(256, 1) gb_alibi(gb_view y, gb_view x, int floor_heads, float bias_max, int64_t n) {
+template <class I>
+GB_KERNEL GB_BOUNDS(256, 1) gb_alibi(gb_view y, gb_view x, int floor_heads, float bias_max, int64_t n) {
     const int64_t k = gb_thread();
     if (k < n) {
         const gb_index at    = gb_unravel<I>((I) k, y.ne);
@@ -222,8 +230,10 @@ static enum ggml_status alibi_run(gb_cuda_backend & b, ggml_tensor * dst) {
     const int     floor_heads = floor_of(dst->op_params[1]);
     const gb_view y = gb_view_of(dst), x = gb_view_of(dst->src[0]);
     const float   bias_max = gb_param_float(dst, 2);
-    GB_CUDA_TRY(b, (gb_is_small(n) ? GB_LAUNCH((gb_alibi<uint32_t>), gb_blocks(n), GB_BLOCK, 0, b.stream, y, x, floor_heads, bias_max, n)
-                                   : GB_LAUNCH((gb_alibi<uint64_t>), gb_blocks(n), GB_BLOCK, 0, b.stream, y, x, floor_heads, bias_max, n)));
+    GB_CUDA_TRY(b, (gb_is_small(n) ? GB_LAUNCH((gb_alibi<uint32_t>), gb_blocks(n), GB_BLOCK, 0, b.stream, y, x,
+                                         floor_heads, bias_max, n)
+                                   : GB_LAUNCH((gb_alibi<uint64_t>), gb_blocks(n), GB_BLOCK, 0, b.stream, y, x,
+                                         floor_heads, bias_max, n)));
     return GGML_STATUS_SUCCESS;
 }
 
@@ -231,5 +241,6 @@ static const char * alibi_supports(const gb_cuda_device &, const ggml_tensor * d
     return dst->op_params[1] < 1 ? "a number of heads that is not positive" : gb_need_floats(dst, 1);
 }
 
-GB_CUDA_FAMILY_DEFINE(soft_max, { GGML_OP_SOFT_MAX, soft_max_supports, soft_max_run, nullptr }, { GGML_OP_DIAG_MASK_INF, mask_supports, mask_run, gb_soft_max_fuse },
-                      { GGML_OP_DIAG_MASK_ZERO, mask_supports, mask_run, nullptr }, { GGML_OP_ALIBI, alibi_supports, alibi_run, nullptr })
+GB_CUDA_FAMILY_DEFINE(soft_max, { GGML_OP_SOFT_MAX, soft_max_supports, soft_max_run, nullptr },
+    { GGML_OP_DIAG_MASK_INF, mask_supports, mask_run, gb_soft_max_fuse },
+    { GGML_OP_DIAG_MASK_ZERO, mask_supports, mask_run, nullptr }, { GGML_OP_ALIBI, alibi_supports, alibi_run, nullptr })

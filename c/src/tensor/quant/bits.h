@@ -25,13 +25,9 @@ static inline uint32_t gb_load_u32(const uint8_t * p) {
     return v;
 }
 
-static inline void gb_store_u32(uint8_t * p, uint32_t v) {
-    memcpy(p, &v, sizeof(v));
-}
+static inline void gb_store_u32(uint8_t * p, uint32_t v) { memcpy(p, &v, sizeof(v)); }
 
-static inline float gb_load_f16(const uint8_t * p) {
-    return gb_f16_to_f32(gb_load_u16(p));
-}
+static inline float gb_load_f16(const uint8_t * p) { return gb_f16_to_f32(gb_load_u16(p)); }
 
 // Returns the value as stored.
 static inline float gb_store_f16(uint8_t * p, float f) {
@@ -42,8 +38,8 @@ static inline float gb_store_f16(uint8_t * p, float f) {
 
 // Byte i of the result is bit i.
 static inline uint64_t gb_spread_bits(uint8_t bits) {
-    const uint64_t kept = bits * UINT64_C(0x0101010101010101) &
-                          UINT64_C(0x8040201008040201); // each byte keeps its own bit,
+    const uint64_t kept =
+        bits * UINT64_C(0x0101010101010101) & UINT64_C(0x8040201008040201); // each byte keeps its own bit,
     return (kept + UINT64_C(0x00406070787c7e7f)) >> 7 &
            UINT64_C(0x0101010101010101); // which is moved to 0x80 and then to 1
 }

@@ -18,8 +18,8 @@ struct job {
     float                          limit;
 };
 
-// As integers, positive floats have their order, with NaN above all: what is above the limit gets the highest bit when the
-// distance of the limit from the largest integer is added. Simple loops, for compilers to vectorize.
+// As integers, positive floats have their order, with NaN above all: what is above the limit gets the highest bit when
+// the distance of the limit from the largest integer is added. Simple loops, for compilers to vectorize.
 bool gb_any_above(const float * x, int64_t n, float limit) {
     enum { STEP = 64 };
     const uint32_t distance = 0x7fffffffu - gb_f32_bits(limit);
@@ -109,9 +109,10 @@ static void put_nan(const struct gb_quant_format * f, uint8_t * block) {
     }
 }
 
-// Whole rows, or part of a row without importance. room: for as many floats. Looking after quantizing is cheaper: then the
-// numbers come from the cache, while quantizing leaves time to fetch them from memory.
-static int64_t quantize_stretch(const struct job * job, const float * x, uint8_t * dst, int64_t n_rows, int64_t n_per_row, float * room) {
+// Whole rows, or part of a row without importance. room: for as many floats. Looking after quantizing is cheaper: then
+// the numbers come from the cache, while quantizing leaves time to fetch them from memory.
+static int64_t quantize_stretch(const struct job * job, const float * x, uint8_t * dst, int64_t n_rows,
+    int64_t n_per_row, float * room) {
     const struct gb_quant_format * f = job->f;
     const int64_t                  n = n_rows * n_per_row;
     f->quantize(x, dst, n_rows, n_per_row, job->importance, job->hist);
@@ -136,31 +137,33 @@ static int64_t quantize_plain(const struct job * job, const float * src, uint8_t
     float   room[STRETCH];
     int64_t at = -1;
     for (int64_t i = 0; i < n && at < 0; i += STRETCH) {
-        at = quantize_stretch(job, src + i, dst + i / job->f->elements * job->f->bytes, 1, GB_MIN(STRETCH, n - i), room);
+        at =
+            quantize_stretch(job, src + i, dst + i / job->f->elements * job->f->bytes, 1, GB_MIN(STRETCH, n - i), room);
         at += at >= 0 ? i : 0;
     }
     return at;
 }
 
-static int64_t quantize_weighted(const struct job * job, const float * src, uint8_t * dst, int64_t n_rows, int64_t n_per_row, float * room) {
+static int64_t quantize_weighted(const struct job * job, const float * src, uint8_t * dst, int64_t n_rows,
+    int64_t n_per_row, float * room) {
     int64_t at = -1;
     for (int64_t r = 0; r < n_rows && at < 0; r++) {
         const int64_t i = r * n_per_row;
-        at              = quantize_stretch(job, src + i, dst + i / job->f->elements * job->f->bytes, 1, n_per_row, room);
+        at = quantize_stretch(job, src + i, dst + i / job->f->elements * job->f->bytes, 1, n_per_row, room);
         at += at >= 0 ? i : 0;
     }
     return at;
 }
 
-bool gb_quantize_checked(const struct gb_quant_format * f, const float * src, void * dst, int64_t n_rows, int64_t n_per_row,
-                         const float * importance, int64_t * hist, enum ggml_on_invalid on_invalid, int64_t * invalid) {
+bool gb_quantize_checked(const struct gb_quant_format * f, const float * src, void * dst, int64_t n_rows,
+    int64_t n_per_row, const float * importance, int64_t * hist, enum ggml_on_invalid on_invalid, int64_t * invalid) {
     int64_t          counts[16] = { 0 };
-    const struct job job        = { .f          = f,
-                                    .importance = importance,
-                                    .hist       = hist != NULL ? counts : NULL,
-                                    .on_invalid = on_invalid,
-                                    .limit      = importance != NULL && !f->saturates ? f->limit / 2 : f->limit };
-    *invalid = -1;
+    const struct job job        = { .f = f,
+        .importance             = importance,
+        .hist                   = hist != NULL ? counts : NULL,
+        .on_invalid             = on_invalid,
+        .limit                  = importance != NULL && !f->saturates ? f->limit / 2 : f->limit };
+    *invalid                    = -1;
     if (importance == NULL) {
         *invalid = quantize_plain(&job, src, dst, n_rows * n_per_row);
     } else {

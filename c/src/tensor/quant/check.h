@@ -1,8 +1,8 @@
 // check.h - numbers that a format cannot hold: NaN, infinities, and what is too large for its scales.
 //
 // One such number would take its whole block with it. So rows are looked at a stretch at a time, right after it was
-// quantized, while it is in the cache; a stretch with nothing above the format's limit, which is nearly every one, costs a
-// pass of integer arithmetic.
+// quantized, while it is in the cache; a stretch with nothing above the format's limit, which is nearly every one,
+// costs a pass of integer arithmetic.
 #ifndef GB_TENSOR_QUANT_CHECK_H
 #define GB_TENSOR_QUANT_CHECK_H
 
@@ -11,35 +11,33 @@
 // Is there a magnitude above the limit, or a NaN?
 bool gb_any_above(const float * x, int64_t n, float limit);
 
-// n_rows rows of n_per_row floats, whole blocks. GGML_ON_INVALID_ERROR: stops at the first number that cannot be held and
-// writes its index to *invalid, which is -1 in all other cases; nothing is reported yet. Returns false then, and when
-// memory is missing, which has been reported. hist: NULL, or 16 counters, incremented when all went well; only with
-// GGML_ON_INVALID_ERROR.
-bool gb_quantize_checked(const struct gb_quant_format * f, const float * src, void * dst, int64_t n_rows, int64_t n_per_row,
-                         const float * importance, int64_t * hist, enum ggml_on_invalid on_invalid, int64_t * invalid);
+// n_rows rows of n_per_row floats, whole blocks. GGML_ON_INVALID_ERROR: stops at the first number that cannot be held
+// and writes its index to *invalid, which is -1 in all other cases; nothing is reported yet. Returns false then, and
+// when memory is missing, which has been reported. hist: NULL, or 16 counters, incremented when all went well; only
+// with GGML_ON_INVALID_ERROR.
+bool gb_quantize_checked(const struct gb_quant_format * f, const float * src, void * dst, int64_t n_rows,
+    int64_t n_per_row, const float * importance, int64_t * hist, enum ggml_on_invalid on_invalid, int64_t * invalid);
 
 // A row, k whole blocks: a block with a number that cannot be held becomes NaN, or, in formats without NaN, is clipped.
 void gb_quantize_row(const struct gb_quant_format * f, const float * x, void * y, int64_t k);
 
 // Defines the row function of a format, from_float.
-#define GB_QUANT_ROWS(stem)                                                                                            \
-    static void from_float(const float * x, void * y, int k) {                                                         \
-        gb_quantize_row(&gb_quant_##stem, x, y, k);                                                                    \
-    }
+#define GB_QUANT_ROWS(stem) \
+    static void from_float(const float * x, void * y, int k) { gb_quantize_row(&gb_quant_##stem, x, y, k); }
 
 // Defines a format for activations, which is a partner in products only, from `to_float` and `quantize`.
-#define GB_ACTIVATION_FORMAT(stem, block_elements, block_size, reference, partner)                                     \
-    GB_QUANT_ROWS(stem)                                                                                                \
-    const struct gb_quant_format gb_quant_##stem = {                                                                   \
-        .to_float             = to_float,                                                                              \
-        .from_float           = from_float,                                                                            \
-        .from_float_reference = reference,                                                                             \
-        .vec_dot_type         = GGML_TYPE_##partner,                                                                   \
-        .elements             = (block_elements),                                                                      \
-        .bytes                = (block_size),                                                                          \
-        .limit                = 1e38f, /* 127 d is finite */                                                           \
-        .nan                  = GB_NAN_F32,                                                                            \
-        .quantize             = quantize,                                                                              \
+#define GB_ACTIVATION_FORMAT(stem, block_elements, block_size, reference, partner) \
+    GB_QUANT_ROWS(stem)                                                            \
+    const struct gb_quant_format gb_quant_##stem = {                               \
+        .to_float             = to_float,                                          \
+        .from_float           = from_float,                                        \
+        .from_float_reference = reference,                                         \
+        .vec_dot_type         = GGML_TYPE_##partner,                               \
+        .elements             = (block_elements),                                  \
+        .bytes                = (block_size),                                      \
+        .limit                = 1e38f, /* 127 d is finite */                       \
+        .nan                  = GB_NAN_F32,                                        \
+        .quantize             = quantize,                                          \
     };
 
 #endif // GB_TENSOR_QUANT_CHECK_H

@@ -9,8 +9,8 @@
 
 enum { MAX_BLOCK = 256 };
 
-// Candidates are looked at four at a time: the sums of each are added up in order, one lane of a vector for each, so that
-// the results are those of one after the other.
+// Candidates are looked at four at a time: the sums of each are added up in order, one lane of a vector for each, so
+// that the results are those of one after the other.
 enum { LANES = 4 };
 
 // gb_fit_round as a float, low and high within 2^22: the sum with the large number has no bits for a fraction.
@@ -54,7 +54,7 @@ void gb_fit_importance(int n, const float * x, const float * importance, float s
 
 // sum(w x l) and sum(w l^2) for the signed levels that each of the factors gives.
 static void symmetric_sums(int n, int n_levels, const float * x, const float * w, const float * factor, float * wxl,
-                           float * wll) {
+    float * wll) {
     float p[LANES] = { 0 }, q[LANES] = { 0 };
     for (int i = 0; i < n; i++) {
         const float wx = w[i] * x[i];
@@ -79,7 +79,8 @@ float gb_fit_symmetric(int n, int n_levels, const float * x, const float * w, ui
     for (int t = 0; t < 20; t += LANES) {
         float factor[LANES], wxl[LANES], wll[LANES];
         for (int k = 0; k < LANES; k++) {
-            factor[k] = t + k == 0 ? (float) -n_levels / extreme : -((float) n_levels + 0.1f * (float) (t + k - 10)) / extreme;
+            factor[k] =
+                t + k == 0 ? (float) -n_levels / extreme : -((float) n_levels + 0.1f * (float) (t + k - 10)) / extreme;
         }
         symmetric_sums(n, n_levels, x, w, factor, wxl, wll);
         for (int k = 0; k < LANES; k++) {
@@ -98,7 +99,7 @@ float gb_fit_symmetric(int n, int n_levels, const float * x, const float * w, ui
 }
 
 static float affine_error(int n, const float * x, const float * w, const uint8_t * levels, float scale, float low,
-                          bool absolute) {
+    bool absolute) {
     float error = 0;
     for (int i = 0; i < n; i++) {
         const float d = scale * (float) levels[i] + low - x[i];
@@ -161,7 +162,7 @@ static void try_factors(const struct affine * a, float low, struct trials * t) {
 }
 
 float gb_fit_affine(int n, int n_levels, const float * x, const float * w, const struct gb_fit_search * search,
-                    uint8_t * levels, float * minimum) {
+    uint8_t * levels, float * minimum) {
     if (n <= 0) {
         *minimum = 0;
         return 0;

@@ -28,7 +28,7 @@ struct gb_fit_search {
 
 // x ~ scale level - *minimum, *minimum >= 0, levels 0 .. n_levels.
 float gb_fit_affine(int n, int n_levels, const float * x, const float * w, const struct gb_fit_search * search,
-                    uint8_t * levels, float * minimum);
+    uint8_t * levels, float * minimum);
 
 // Weights: importance[i] sqrt(sigma2 + x[i]^2), with sigma2 the mean square of the row or super-block. importance NULL:
 // all 1.

@@ -1,12 +1,12 @@
 // grid.c - expanding and finding rows of codebooks.
 //
 // Finding: the weighted squared error of a row is a sum over its elements, so for a given scale small tables give the
-// error of each half of a row's code with one addition, and the least of a half bounds whole rows. A sub-block tries a range of scales, each
-// with its best rows, and keeps the one whose rows fit best by least squares; then the scales are rounded to what the
-// format can hold, rows are chosen again for these, and d is fitted to all of them.
+// error of each half of a row's code with one addition, and the least of a half bounds whole rows. A sub-block tries a
+// range of scales, each with its best rows, and keeps the one whose rows fit best by least squares; then the scales are
+// rounded to what the format can hold, rows are chosen again for these, and d is fitted to all of them.
 #include "tensor/quant/grid.h"
 
-#define GRID(name, ...)                                                                                                \
+#define GRID(name, ...) \
     const struct gb_grid gb_grid_##name = { gb_grid_rows_##name, gb_grid_first_##name, __VA_ARGS__ };
 
 GRID(iq2_xxs, 2, 3, 8, 17, 1) // 8, 25, 43
@@ -185,10 +185,11 @@ static int best_upper(const struct search * s, float * error) {
     return best;
 }
 
-// The row with the least sum of w (x - level)^2, for levels that are scaled (and shifted) already. The scan begins where
-// the upper half is best; then rows are left out whose upper half, with the best lower half there is, is no better than
-// the best row so far.
-static float nearest_row(const struct gb_grid * grid, const float * x, const float * w, const float * levels, uint16_t * row) {
+// The row with the least sum of w (x - level)^2, for levels that are scaled (and shifted) already. The scan begins
+// where the upper half is best; then rows are left out whose upper half, with the best lower half there is, is no
+// better than the best row so far.
+static float nearest_row(const struct gb_grid * grid, const float * x, const float * w, const float * levels,
+    uint16_t * row) {
     const int     half = group_size(grid) / 2;
     struct search s    = { .grid = grid, .n = grid->bits == 2 ? 9 : 8, .best = INFINITY };
     struct half   low;
@@ -222,7 +223,7 @@ struct choice { // for one sub-block
 
 // The best rows of groups first .. first + n - 1 with one offset; adds to the error.
 static void choose_rows(const struct gb_grid * grid, const float * x, const float * w, float scale, int offset,
-                        int first, int n, struct choice * c) {
+    int first, int n, struct choice * c) {
     const int size = group_size(grid);
     float     levels[8];
     for (int l = 0; l < grid->n_levels; l++) {
@@ -253,7 +254,7 @@ static struct choice choose(const struct gb_grid_format * f, const float * x, co
 
 // Adds the weighted sums of x v and v v, with v a level times `factor`.
 static void add_sums(const struct gb_grid_format * f, const float * x, const float * w, const struct choice * c,
-                     float factor, float * wxv, float * wvv) {
+    float factor, float * wxv, float * wvv) {
     const int size = group_size(f->grid);
     for (int i = 0; i < f->per_scale; i++) {
         const float v = factor * (float) (level_at(f->grid, c->row[i / size], i % size) + c->offset[i / size]);
@@ -282,7 +283,7 @@ static float fit_scale(const struct gb_grid_format * f, const float * x, const f
 
 // The stored scale near `index` whose best rows are closest, and these.
 static uint8_t round_scale(const struct gb_grid_format * f, const float * x, const float * w, float base, int index,
-                           struct choice * c) {
+    struct choice * c) {
     int best = -1;
     for (int s = GB_MAX(index - 1, 0); s <= GB_MIN(index + 1, f->n_scales - 1); s++) {
         const struct choice trial = choose(f, x, w, base * (float) (2 * s + 1));
@@ -317,9 +318,7 @@ static void split_signs(bool even, float * x, const float * w, uint8_t * signs) 
     }
 }
 
-static float store_d(float d) {
-    return gb_f16_to_f32(gb_f32_to_f16(GB_MIN(d, 65504.0f)));
-}
+static float store_d(float d) { return gb_f16_to_f32(gb_f32_to_f16(GB_MIN(d, 65504.0f))); }
 
 static void put_choice(const struct gb_grid_format * f, int sub, const struct choice * c, struct gb_grid_block * g) {
     const int size = group_size(f->grid), n = f->per_scale / size;
@@ -342,8 +341,8 @@ static float choose_all(const struct gb_grid_format * f, const float * x, const 
 }
 
 // The scales of sub-blocks, and rows, for one d; returns the best d for these (d itself if none is).
-static float choose_scales(const struct gb_grid_format * f, const float * x, const float * w, const float * scales, float d,
-                           struct gb_grid_block * g) {
+static float choose_scales(const struct gb_grid_format * f, const float * x, const float * w, const float * scales,
+    float d, struct gb_grid_block * g) {
     const float   base = d * f->unit;
     float         wxv = 0, wvv = 0;
     struct choice c;
@@ -359,8 +358,8 @@ static float choose_scales(const struct gb_grid_format * f, const float * x, con
 }
 
 // Takes the better one of the f16 numbers on both sides of d.
-static void choose_small(const struct gb_grid_format * f, const float * x, const float * w, const float * scales, float d,
-                          struct gb_grid_block * g) {
+static void choose_small(const struct gb_grid_format * f, const float * x, const float * w, const float * scales,
+    float d, struct gb_grid_block * g) {
     struct gb_grid_block other = *g;
     choose_scales(f, x, w, scales, gb_f16_outward(d), g);
     const float error = choose_all(f, x, w, g), inward = gb_f16_inward(d);
@@ -374,7 +373,7 @@ static void choose_small(const struct gb_grid_format * f, const float * x, const
 
 // x: magnitudes, or the values of formats with offsets.
 static void quantize_levels(const struct gb_grid_format * f, const float * x, const float * w,
-                            struct gb_grid_block * g) {
+    struct gb_grid_block * g) {
     const int n_sub = GB_SUPER / f->per_scale;
     float     scales[16];
     for (int s = 0; s < n_sub; s++) {
@@ -391,7 +390,8 @@ static void quantize_levels(const struct gb_grid_format * f, const float * x, co
 }
 
 // No row stands for zeros, but d = 0 does, where the rows found are no better.
-static void compare_with_zeros(const struct gb_grid_format * f, const float * x, const float * importance, struct gb_grid_block * g) {
+static void compare_with_zeros(const struct gb_grid_format * f, const float * x, const float * importance,
+    struct gb_grid_block * g) {
     struct gb_super b;
     float           y[GB_SUPER], error = 0, zeros = 0;
     b.affine = false;
@@ -406,7 +406,7 @@ static void compare_with_zeros(const struct gb_grid_format * f, const float * x,
 }
 
 void gb_grid_quantize(const struct gb_grid_format * f, const float * x, const float * importance,
-                      struct gb_grid_block * g) {
+    struct gb_grid_block * g) {
     const float limit = 1e8f; // more than any format can hold; squares of it are no problem
     float       v[GB_SUPER], w[GB_SUPER], values[GB_SUPER];
     memset(g, 0, sizeof(*g));
@@ -414,8 +414,8 @@ void gb_grid_quantize(const struct gb_grid_format * f, const float * x, const fl
         v[e] = x[e] == x[e] ? GB_MAX(GB_MIN(x[e], limit), -limit) : 0;
     }
     memcpy(values, v, sizeof(v));
-    // Without importance: in signed formats large values count more where there are few levels, or products would come out too
-    // small.
+    // Without importance: in signed formats large values count more where there are few levels, or products would come
+    // out too small.
     gb_k_importance(v, importance, importance == NULL && f->per_offset == 0 ? 0.25f : 1, w);
     for (int e = 0; e < GB_SUPER && importance == NULL && f->grid->bits == 4; e++) {
         w[e] = 1;

@@ -46,12 +46,10 @@ void gb_grid_expand(const struct gb_grid_format * f, const struct gb_grid_block 
 
 // d is rounded to f16. importance: NULL or 256 weights.
 void gb_grid_quantize(const struct gb_grid_format * f, const float * x, const float * importance,
-                      struct gb_grid_block * g);
+    struct gb_grid_block * g);
 
 // The seven stored bits of eight signs, and back.
-static inline uint8_t gb_grid_sign_code(uint8_t signs) {
-    return signs & 127;
-}
+static inline uint8_t gb_grid_sign_code(uint8_t signs) { return signs & 127; }
 
 static inline uint8_t gb_grid_signs(unsigned code) {
     unsigned parity = code ^ code >> 4;
@@ -61,24 +59,24 @@ static inline uint8_t gb_grid_signs(unsigned code) {
 }
 
 // Defines the block functions of a format from `format` and two functions: read(block, g) and write(g, block).
-#define GB_GRID_BLOCKS                                                                                                 \
-    static void quantize_block(const float * x, const float * importance, uint8_t * block) {                           \
-        struct gb_grid_block g;                                                                                        \
-        gb_grid_quantize(&format, x, importance, &g);                                                                  \
-        write(&g, block);                                                                                              \
-    }                                                                                                                  \
-    static void unpack_block(const uint8_t * block, struct gb_super * b) {                                             \
-        struct gb_grid_block g;                                                                                        \
-        read(block, &g);                                                                                               \
-        gb_grid_expand(&format, &g, b);                                                                                \
+#define GB_GRID_BLOCKS                                                                       \
+    static void quantize_block(const float * x, const float * importance, uint8_t * block) { \
+        struct gb_grid_block g;                                                              \
+        gb_grid_quantize(&format, x, importance, &g);                                        \
+        write(&g, block);                                                                    \
+    }                                                                                        \
+    static void unpack_block(const uint8_t * block, struct gb_super * b) {                   \
+        struct gb_grid_block g;                                                              \
+        read(block, &g);                                                                     \
+        gb_grid_expand(&format, &g, b);                                                      \
     }
 
-// The constant, from the largest magnitude of an element for d = 1. Larger numbers are cut. GB_GRID_WEIGHTED: of formats
-// that need an importance matrix.
-#define GB_GRID_FORMAT(stem, block_size, largest, nan, nan_at)                                                         \
-    GB_QUANT_ROWS(stem)                                                                                                \
-    GB_SUPER_FORMAT(stem, block_size, from_float, GB_F16_MAX * (largest), true, nan, nan_at)
-#define GB_GRID_WEIGHTED(stem, block_size, largest)                                                                    \
-    GB_SUPER_FORMAT(stem, block_size, NULL, GB_F16_MAX * (largest), true, GB_NAN_F16, D)
+// The constant, from the largest magnitude of an element for d = 1. Larger numbers are cut. GB_GRID_WEIGHTED: of
+// formats that need an importance matrix.
+#define GB_GRID_FORMAT(stem, block_size, largest, nan, nan_at) \
+    GB_QUANT_ROWS(stem)                                        \
+    GB_SUPER_FORMAT(stem, block_size, from_float, GB_F16_MAX *(largest), true, nan, nan_at)
+#define GB_GRID_WEIGHTED(stem, block_size, largest) \
+    GB_SUPER_FORMAT(stem, block_size, NULL, GB_F16_MAX *(largest), true, GB_NAN_F16, D)
 
 #endif // GB_TENSOR_QUANT_GRID_H

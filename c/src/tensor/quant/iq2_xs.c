@@ -4,13 +4,13 @@
 
 enum { D = 0, QS = 2, SCALES = 66 };
 
-static const struct gb_grid_format format = { .grid       = &gb_grid_iq2_xs,
-                                              .per_scale  = 16,
-                                              .n_scales   = 16,
-                                              .unit       = 0.125f,
-                                              .even_signs = true,
-                                              .low        = 0.6f,
-                                              .high       = 1.5f };
+static const struct gb_grid_format format = { .grid = &gb_grid_iq2_xs,
+    .per_scale                                      = 16,
+    .n_scales                                       = 16,
+    .unit                                           = 0.125f,
+    .even_signs                                     = true,
+    .low                                            = 0.6f,
+    .high                                           = 1.5f };
 
 static void read(const uint8_t * block, struct gb_grid_block * g) {
     g->d = gb_load_f16(block + D);

@@ -4,13 +4,13 @@
 
 enum { D = 0, QS = 2, BITS = 66 };
 
-static const struct gb_grid_format format = { .grid       = &gb_grid_iq3_xxs,
-                                              .per_scale  = 32,
-                                              .n_scales   = 16,
-                                              .unit       = 0.25f,
-                                              .even_signs = true,
-                                              .low        = 0.65f,
-                                              .high       = 1.3f };
+static const struct gb_grid_format format = { .grid = &gb_grid_iq3_xxs,
+    .per_scale                                      = 32,
+    .n_scales                                       = 16,
+    .unit                                           = 0.25f,
+    .even_signs                                     = true,
+    .low                                            = 0.65f,
+    .high                                           = 1.3f };
 
 static void read(const uint8_t * block, struct gb_grid_block * g) {
     g->d = gb_load_f16(block + D);

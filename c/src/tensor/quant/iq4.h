@@ -21,9 +21,7 @@ static inline uint8_t gb_iq4_nearest(float v) {
     return (uint8_t) low;
 }
 
-static inline int gb_iq4_nearest_value(float v) {
-    return gb_iq4_values[gb_iq4_nearest(v)];
-}
+static inline int gb_iq4_nearest_value(float v) { return gb_iq4_values[gb_iq4_nearest(v)]; }
 
 // The value for each integer part of twice a quotient: boundaries, half the sum of two values, are integers then.
 enum { GB_IQ4_FLOOR = -232, GB_IQ4_ROOF = 202, GB_IQ4_RANGE = GB_IQ4_ROOF - GB_IQ4_FLOOR + 1 };
@@ -42,7 +40,7 @@ static inline void gb_iq4_table(float * value) {
 // The weighted sums of x v and v v over the values nearest to x / scale, w x given. Simple loops, for compilers to
 // vectorize.
 static inline void gb_iq4_sums(const float * value, const float * x, const float * w, const float * wx, float scale,
-                               float * wxv, float * wvv) {
+    float * wxv, float * wvv) {
     const float inverse = 2 / scale;
     int32_t     cut[32];
     float       twice[32], v[32], p[4] = { 0 }, q[4] = { 0 };

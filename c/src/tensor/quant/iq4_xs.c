@@ -49,7 +49,9 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
     const float wanted = gb_fit_extreme(8, scales) / -32;
     float       d      = gb_store_f16(block + D, wanted);
     if (gb_scale_is_lost(wanted, d, GB_REFITTED)) {
-        struct gb_small_super b = { .n_sub = 8, .size = 32, .scale_low = -32, .scale_high = 31, .nearest = gb_iq4_nearest_value, .d = wanted };
+        struct gb_small_super b = {
+            .n_sub = 8, .size = 32, .scale_low = -32, .scale_high = 31, .nearest = gb_iq4_nearest_value, .d = wanted
+        };
         gb_small_super_fit(&b, x, importance ? w : NULL, scales, NULL);
         d = gb_store_f16(block + D, b.d);
         for (int s = 0; s < 8; s++) {

@@ -107,7 +107,7 @@ static inline float gb_k_quantize_scales(int n, int n_levels, const float * v, u
 // The levels of affine sub-blocks for the scales as stored: x ~ d sc level - dmin mn. Where d sc is 0 the fitted levels
 // stay.
 static inline void gb_k_requantize_affine(int n_sub, int size, int n_levels, const float * x, float d, float dmin,
-                                          const uint8_t * sc, const uint8_t * mn, uint8_t * levels) {
+    const uint8_t * sc, const uint8_t * mn, uint8_t * levels) {
     for (int s = 0; s < n_sub; s++) {
         const float scale = d * (float) sc[s], min = dmin * (float) mn[s];
         for (int i = s * size; scale != 0 && i < (s + 1) * size; i++) {
@@ -120,15 +120,21 @@ static inline void gb_k_requantize_affine(int n_sub, int size, int n_levels, con
 // does no harm.
 static inline bool gb_k_affine_is_small(float d, float dmin) {
     const float stored = gb_f16_to_f32(gb_f32_to_f16(d)), stored_min = gb_f16_to_f32(gb_f32_to_f16(dmin));
-    return d < 0x1p-20f && (gb_scale_is_lost(d, stored, GB_REFITTED) || gb_scale_is_lost(dmin, stored_min, GB_REFITTED));
+    return d < 0x1p-20f &&
+           (gb_scale_is_lost(d, stored, GB_REFITTED) || gb_scale_is_lost(dmin, stored_min, GB_REFITTED));
 }
 
 // Chooses d, dmin, the scales and minima of sub-blocks and the levels of such a super-block.
 static inline void gb_k_affine_small(int n_sub, int size, int n_scales, gb_nearest_t nearest, const float * x,
-                                     const float * w, const float * scales, const float * mins, float * d, float * dmin,
-                                     uint8_t * sc, uint8_t * mn, uint8_t * levels) {
-    struct gb_small_super b = { .n_sub = n_sub, .size = size, .scale_high = n_scales, .min_high = n_scales,
-                                .nearest = nearest, .d = *d, .dmin = *dmin };
+    const float * w, const float * scales, const float * mins, float * d, float * dmin, uint8_t * sc, uint8_t * mn,
+    uint8_t * levels) {
+    struct gb_small_super b = { .n_sub = n_sub,
+        .size                          = size,
+        .scale_high                    = n_scales,
+        .min_high                      = n_scales,
+        .nearest                       = nearest,
+        .d                             = *d,
+        .dmin                          = *dmin };
     gb_small_super_fit(&b, x, w, scales, mins);
     *d    = b.d;
     *dmin = b.dmin;
@@ -148,7 +154,7 @@ static const struct gb_fit_search gb_k_importance_search = { -0.9f, 0.05f, 36, f
 typedef void (*gb_k_quantize_t)(const float * x, const float * importance, uint8_t * block);
 
 static inline void gb_k_quantize_rows(const float * src, uint8_t * dst, int64_t n_rows, int64_t n_per_row,
-                                      size_t block_size, gb_k_quantize_t quantize, const float * importance) {
+    size_t block_size, gb_k_quantize_t quantize, const float * importance) {
     for (int64_t r = 0; r < n_rows; r++) {
         for (int64_t i = 0; i < n_per_row; i += GB_SUPER, dst += block_size) {
             quantize(src + r * n_per_row + i, importance ? importance + i : NULL, dst);
@@ -206,56 +212,56 @@ static inline void gb_k_to_bytes(const struct gb_super * b, uint8_t * u, float *
 // `static void unpack_block(const uint8_t * block, struct gb_super * b)`, which sets affine and what follows from it
 // only if it is true. from_float_: NULL for formats that cannot do without an importance matrix, else the function of
 // GB_QUANT_ROWS. The other arguments are fields of the constant.
-#define GB_SUPER_FORMAT(stem, block_size, from_float_, limit_, saturates_, nan_, nan_at_)                              \
-    static void to_float(const void * x, float * y, int k) {                                                           \
-        for (int i = 0; i < k / GB_SUPER; i++) {                                                                       \
-            struct gb_super b;                                                                                         \
-            b.affine = false;                                                                                          \
-            unpack_block((const uint8_t *) x + (size_t) i * (block_size), &b);                                         \
-            gb_k_dequantize(&b, y + i * GB_SUPER);                                                                     \
-        }                                                                                                              \
-    }                                                                                                                  \
-    static void vec_dot(const int n, float * s, const void * x, const void * y) {                                      \
-        float sum = 0;                                                                                                 \
-        for (int i = 0; i < n / GB_SUPER; i++) {                                                                       \
-            struct gb_super b;                                                                                         \
-            b.affine = false;                                                                                          \
-            unpack_block((const uint8_t *) x + (size_t) i * (block_size), &b);                                         \
-            sum += gb_k_dot(&b, (const uint8_t *) y + (size_t) i * 292);                                               \
-        }                                                                                                              \
-        *s = sum;                                                                                                      \
-    }                                                                                                                  \
-    static void to_bytes(const void * x, int64_t k, uint8_t * u, float * d, float * m) {                               \
-        for (int64_t i = 0; i < k / GB_SUPER; i++) {                                                                   \
-            struct gb_super b;                                                                                         \
-            b.affine = false;                                                                                          \
-            unpack_block((const uint8_t *) x + i * (block_size), &b);                                                  \
-            gb_k_to_bytes(&b, u + i * GB_SUPER, d + 16 * i, m + 16 * i);                                               \
-        }                                                                                                              \
-    }                                                                                                                  \
-    static void quantize(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance,   \
-                         int64_t * hist) {                                                                             \
-        (void) hist;                                                                                                   \
-        gb_k_quantize_rows(src, dst, n_rows, n_per_row, (block_size), quantize_block, importance);                     \
-    }                                                                                                                  \
-    const struct gb_quant_format gb_quant_##stem = {                                                                   \
-        .to_float             = to_float,                                                                              \
-        .from_float           = from_float_,                                                                           \
-        .from_float_reference = from_float_,                                                                           \
-        .vec_dot              = vec_dot,                                                                               \
-        .vec_dot_type         = GGML_TYPE_Q8_K,                                                                        \
-        .elements             = GB_SUPER,                                                                              \
-        .bytes                = (block_size),                                                                          \
-        .limit                = (limit_),                                                                              \
-        .saturates            = (saturates_),                                                                          \
-        .nan                  = (nan_),                                                                                \
-        .nan_at               = (nan_at_),                                                                             \
-        .quantize             = quantize,                                                                              \
-        .to_bytes             = to_bytes,                                                                              \
+#define GB_SUPER_FORMAT(stem, block_size, from_float_, limit_, saturates_, nan_, nan_at_)                            \
+    static void to_float(const void * x, float * y, int k) {                                                         \
+        for (int i = 0; i < k / GB_SUPER; i++) {                                                                     \
+            struct gb_super b;                                                                                       \
+            b.affine = false;                                                                                        \
+            unpack_block((const uint8_t *) x + (size_t) i * (block_size), &b);                                       \
+            gb_k_dequantize(&b, y + i * GB_SUPER);                                                                   \
+        }                                                                                                            \
+    }                                                                                                                \
+    static void vec_dot(const int n, float * s, const void * x, const void * y) {                                    \
+        float sum = 0;                                                                                               \
+        for (int i = 0; i < n / GB_SUPER; i++) {                                                                     \
+            struct gb_super b;                                                                                       \
+            b.affine = false;                                                                                        \
+            unpack_block((const uint8_t *) x + (size_t) i * (block_size), &b);                                       \
+            sum += gb_k_dot(&b, (const uint8_t *) y + (size_t) i * 292);                                             \
+        }                                                                                                            \
+        *s = sum;                                                                                                    \
+    }                                                                                                                \
+    static void to_bytes(const void * x, int64_t k, uint8_t * u, float * d, float * m) {                             \
+        for (int64_t i = 0; i < k / GB_SUPER; i++) {                                                                 \
+            struct gb_super b;                                                                                       \
+            b.affine = false;                                                                                        \
+            unpack_block((const uint8_t *) x + i * (block_size), &b);                                                \
+            gb_k_to_bytes(&b, u + i * GB_SUPER, d + 16 * i, m + 16 * i);                                             \
+        }                                                                                                            \
+    }                                                                                                                \
+    static void quantize(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance, \
+        int64_t * hist) {                                                                                            \
+        (void) hist;                                                                                                 \
+        gb_k_quantize_rows(src, dst, n_rows, n_per_row, (block_size), quantize_block, importance);                   \
+    }                                                                                                                \
+    const struct gb_quant_format gb_quant_##stem = {                                                                 \
+        .to_float             = to_float,                                                                            \
+        .from_float           = from_float_,                                                                         \
+        .from_float_reference = from_float_,                                                                         \
+        .vec_dot              = vec_dot,                                                                             \
+        .vec_dot_type         = GGML_TYPE_Q8_K,                                                                      \
+        .elements             = GB_SUPER,                                                                            \
+        .bytes                = (block_size),                                                                        \
+        .limit                = (limit_),                                                                            \
+        .saturates            = (saturates_),                                                                        \
+        .nan                  = (nan_),                                                                              \
+        .nan_at               = (nan_at_),                                                                           \
+        .quantize             = quantize,                                                                            \
+        .to_bytes             = to_bytes,                                                                            \
     };
 
-#define GB_K_FORMAT(stem, block_size, limit, d_at)                                                                     \
-    GB_QUANT_ROWS(stem)                                                                                                \
+#define GB_K_FORMAT(stem, block_size, limit, d_at) \
+    GB_QUANT_ROWS(stem)                            \
     GB_SUPER_FORMAT(stem, block_size, from_float, limit, false, GB_NAN_F16, d_at)
 
 #endif // GB_TENSOR_QUANT_KQUANT_H

@@ -115,7 +115,7 @@ static inline float gb_quantize_bytes(const float * x, int8_t * q) {
 // Store what was found for a block, d (and m) first. Where f16 does not hold d, another one is chosen, with its levels;
 // `zero` is the level that stands for 0.
 static inline void gb_store_symmetric(uint8_t * block, float d, const float * x, const float * w, gb_nearest_t nearest,
-                                      int zero, uint8_t * levels) {
+    int zero, uint8_t * levels) {
     if (gb_scale_is_lost(d, gb_store_f16(block, d), zero)) {
         int8_t chosen[GB_BLOCK];
         gb_store_f16(block, gb_small_fit(GB_BLOCK, x, w, nearest, d, 0, chosen));
@@ -126,7 +126,7 @@ static inline void gb_store_symmetric(uint8_t * block, float d, const float * x,
 }
 
 static inline void gb_store_affine(uint8_t * block, float d, float m, const float * x, const float * w,
-                                   gb_nearest_t nearest, int n_levels, uint8_t * levels) {
+    gb_nearest_t nearest, int n_levels, uint8_t * levels) {
     const float offset = gb_store_f16(block + 2, m);
     if (gb_scale_is_lost(d, gb_store_f16(block, d), n_levels)) {
         gb_store_f16(block, gb_small_fit(GB_BLOCK, x, w, nearest, d, offset, (int8_t *) levels));
@@ -140,8 +140,7 @@ static const struct gb_fit_search gb_legacy_search = { -0.9f, 0.05f, 36, false }
 typedef void (*gb_quantize_block_t)(const float * x, const float * w, uint8_t * block, uint8_t * levels);
 
 static inline void gb_quantize_rows(const float * src, uint8_t * dst, int64_t n_rows, int64_t n_per_row,
-                                    size_t block_size, gb_quantize_block_t quantize, const float * importance,
-                                    int hist_shift, int64_t * hist) {
+    size_t block_size, gb_quantize_block_t quantize, const float * importance, int hist_shift, int64_t * hist) {
     uint8_t levels[GB_BLOCK];
     float   w[GB_BLOCK];
     for (int64_t r = 0; r < n_rows; r++) {
@@ -185,8 +184,8 @@ static inline float gb_block_dot(const struct gb_block * b, const uint8_t * y, b
             struct gb_block b = { .m = 0 };                                                                            \
             unpack_block((const uint8_t *) x + (size_t) (i / GB_BLOCK) * (block_size), &b);                            \
             for (int j = 0; j < GB_BLOCK; j++) {                                                                       \
-                y[i + j] = GGML_TYPE_##partner == GGML_TYPE_Q8_1 ? (float) b.level[j] * b.d + b.m                      \
-                                                                 : (float) b.level[j] * b.d;                           \
+                y[i + j] =                                                                                             \
+                    GGML_TYPE_##partner == GGML_TYPE_Q8_1 ? (float) b.level[j] * b.d + b.m : (float) b.level[j] * b.d; \
             }                                                                                                          \
         }                                                                                                              \
     }                                                                                                                  \
@@ -197,12 +196,12 @@ static inline float gb_block_dot(const struct gb_block * b, const uint8_t * y, b
             struct gb_block b = { .m = 0 };                                                                            \
             unpack_block((const uint8_t *) x + (size_t) i * (block_size), &b);                                         \
             sum += gb_block_dot(&b, (const uint8_t *) y + (size_t) i * (partner_size),                                 \
-                                GGML_TYPE_##partner == GGML_TYPE_Q8_1);                                                \
+                GGML_TYPE_##partner == GGML_TYPE_Q8_1);                                                                \
         }                                                                                                              \
         *s = sum;                                                                                                      \
     }                                                                                                                  \
     static void quantize(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance,   \
-                         int64_t * hist) {                                                                             \
+        int64_t * hist) {                                                                                              \
         gb_quantize_rows(src, dst, n_rows, n_per_row, (block_size), quantize_block, importance, (hist_shift), hist);   \
     }                                                                                                                  \
     const struct gb_quant_format gb_quant_##stem = {                                                                   \
@@ -219,9 +218,9 @@ static inline float gb_block_dot(const struct gb_block * b, const uint8_t * y, b
         .quantize             = quantize,                                                                              \
     };
 
-#define GB_SYMMETRIC_FORMAT(stem, block_size, hist_shift, limit)                                                       \
+#define GB_SYMMETRIC_FORMAT(stem, block_size, hist_shift, limit) \
     GB_BLOCK_FORMAT(stem, block_size, hist_shift, Q8_0, 34, limit, GB_NAN_F16)
-#define GB_AFFINE_FORMAT(stem, block_size, hist_shift)                                                                 \
+#define GB_AFFINE_FORMAT(stem, block_size, hist_shift) \
     GB_BLOCK_FORMAT(stem, block_size, hist_shift, Q8_1, 40, GB_F16_MAX, GB_NAN_F16)
 
 #endif // GB_TENSOR_QUANT_LEGACY_H

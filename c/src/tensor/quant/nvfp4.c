@@ -128,7 +128,7 @@ static void vec_dot(const int n, float * s, const void * x, const void * y) {
 }
 
 static void quantize(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance,
-                     int64_t * hist) {
+    int64_t * hist) {
     uint8_t * block = dst;
     (void) hist;
     for (int64_t r = 0; r < n_rows; r++, src += n_per_row) {

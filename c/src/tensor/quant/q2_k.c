@@ -33,9 +33,7 @@ static void fit_plain(const float * x, struct fit * f) {
     f->dmin = gb_k_quantize_scales(16, 15, f->mins, f->mn);
 }
 
-static int nearest(float v) {
-    return gb_fit_round(v, 0, 3);
-}
+static int nearest(float v) { return gb_fit_round(v, 0, 3); }
 
 static void quantize_block(const float * x, const float * importance, uint8_t * block) {
     struct fit f;
@@ -48,7 +46,8 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
     }
     const bool small = gb_k_affine_is_small(f.d, f.dmin);
     if (small) {
-        gb_k_affine_small(16, 16, 15, nearest, x, importance ? w : NULL, f.scales, f.mins, &f.d, &f.dmin, f.sc, f.mn, f.levels);
+        gb_k_affine_small(16, 16, 15, nearest, x, importance ? w : NULL, f.scales, f.mins, &f.d, &f.dmin, f.sc, f.mn,
+            f.levels);
     }
     f.d    = gb_store_f16(block + 80, f.d);
     f.dmin = gb_store_f16(block + 82, f.dmin);

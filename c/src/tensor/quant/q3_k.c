@@ -27,9 +27,7 @@ static float quantize_scales(const float * scales, uint8_t * out) {
     return factor != 0 ? 1 / factor : 0;
 }
 
-static int nearest(float v) {
-    return gb_fit_round(v, -4, 3);
-}
+static int nearest(float v) { return gb_fit_round(v, -4, 3); }
 
 static void quantize_block(const float * x, const float * importance, uint8_t * block) {
     uint8_t levels[GB_SUPER], stored[16];
@@ -55,7 +53,9 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
     const float wanted = d;
     d                  = gb_store_f16(block + D, d);
     if (gb_scale_is_lost(wanted, d, GB_REFITTED)) {
-        struct gb_small_super b = { .n_sub = 16, .size = 16, .scale_low = -32, .scale_high = 31, .nearest = nearest, .d = wanted };
+        struct gb_small_super b = {
+            .n_sub = 16, .size = 16, .scale_low = -32, .scale_high = 31, .nearest = nearest, .d = wanted
+        };
         gb_small_super_fit(&b, x, importance ? w : NULL, scales, NULL);
         d = gb_store_f16(block + D, b.d);
         for (int s = 0; s < 16; s++) {

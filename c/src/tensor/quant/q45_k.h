@@ -7,7 +7,7 @@
 
 // Writes d, dmin and the scales to block[0 .. 15]; levels for the values as stored.
 static inline void gb_q45_fit(int n_levels, gb_nearest_t nearest, const struct gb_fit_search * search, const float * x,
-                              const float * importance, uint8_t * block, uint8_t * levels) {
+    const float * importance, uint8_t * block, uint8_t * levels) {
     float   w[GB_SUPER], scales[8], mins[8];
     uint8_t sc[8], mn[8];
     if (importance) {

@@ -1,9 +1,7 @@
 // q4_0.c - 32 elements in 18 bytes: f16 d, 16 bytes of nibbles; y = (level - 8) d.
 #include "tensor/quant/legacy.h"
 
-static int nearest(float v) {
-    return gb_fit_round(v, -8, 7);
-}
+static int nearest(float v) { return gb_fit_round(v, -8, 7); }
 
 static void quantize_block(const float * x, const float * w, uint8_t * block, uint8_t * levels) {
     float d;
@@ -13,7 +11,7 @@ static void quantize_block(const float * x, const float * w, uint8_t * block, ui
         d              = gb_fit_extreme(GB_BLOCK, x) / -8;
         const float id = d != 0 ? 1 / d : 0;
         for (int i = 0; i < GB_BLOCK;
-             i++) { // product and sum are rounded one after the other, as the gguf package does
+            i++) { // product and sum are rounded one after the other, as the gguf package does
             levels[i] = gb_level(x[i] * id + 8.5f, 15);
         }
     }

@@ -1,9 +1,7 @@
 // q4_k.c - 256 elements in 144 bytes: f16 d and dmin, 12 bytes of scales, 4-bit levels; y = d sc level - dmin mn.
 #include "tensor/quant/q45_k.h"
 
-static int nearest(float v) {
-    return gb_fit_round(v, 0, 15);
-}
+static int nearest(float v) { return gb_fit_round(v, 0, 15); }
 
 static void quantize_block(const float * x, const float * importance, uint8_t * block) {
     static const struct gb_fit_search search = { -1, 0.1f, 20, false };

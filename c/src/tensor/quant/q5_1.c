@@ -1,9 +1,7 @@
 // q5_1.c - 32 elements in 24 bytes: f16 d, f16 m, fifth bits (4 bytes), 16 bytes of nibbles; y = level d + m.
 #include "tensor/quant/legacy.h"
 
-static int nearest(float v) {
-    return gb_fit_round(v, 0, 31);
-}
+static int nearest(float v) { return gb_fit_round(v, 0, 31); }
 
 static void quantize_block(const float * x, const float * w, uint8_t * block, uint8_t * levels) {
     float d, m;

@@ -2,9 +2,7 @@
 // dmin mn.
 #include "tensor/quant/q45_k.h"
 
-static int nearest(float v) {
-    return gb_fit_round(v, 0, 31);
-}
+static int nearest(float v) { return gb_fit_round(v, 0, 31); }
 
 static void quantize_block(const float * x, const float * importance, uint8_t * block) {
     static const struct gb_fit_search search = { -0.5f, 0.1f, 15, false };

@@ -5,13 +5,9 @@
 enum { QL = 0, QH = 128, SCALES = 192, D = 208 };
 
 // Where the low four bits of an element lie.
-static int low_byte(int e) {
-    return QL + 64 * (e / 128) + 32 * (e % 64 / 32) + e % 32;
-}
+static int low_byte(int e) { return QL + 64 * (e / 128) + 32 * (e % 64 / 32) + e % 32; }
 
-static int low_shift(int e) {
-    return e % 128 / 64 * 4;
-}
+static int low_shift(int e) { return e % 128 / 64 * 4; }
 
 static void pack(const uint8_t * levels, uint8_t * block) {
     memset(block + QL, 0, 128);
@@ -25,9 +21,7 @@ static void pack(const uint8_t * levels, uint8_t * block) {
     gb_k_pack2(upper, block + QH);
 }
 
-static int nearest(float v) {
-    return gb_fit_round(v, -32, 31);
-}
+static int nearest(float v) { return gb_fit_round(v, -32, 31); }
 
 static void quantize_block(const float * x, const float * importance, uint8_t * block) {
     uint8_t levels[GB_SUPER];
@@ -50,7 +44,9 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
         stored[s] = (int8_t) gb_fit_round(factor * scales[s], -128, 127);
     }
     if (gb_scale_is_lost(1 / factor, d, GB_REFITTED)) {
-        struct gb_small_super b = { .n_sub = 16, .size = 16, .scale_low = -128, .scale_high = 127, .nearest = nearest, .d = 1 / factor };
+        struct gb_small_super b = {
+            .n_sub = 16, .size = 16, .scale_low = -128, .scale_high = 127, .nearest = nearest, .d = 1 / factor
+        };
         gb_small_super_fit(&b, x, importance ? w : NULL, scales, NULL);
         d = gb_store_f16(block + D, b.d);
         memcpy(stored, b.scale, 16);

@@ -2,9 +2,7 @@
 // ignored.
 #include "tensor/quant/legacy.h"
 
-static int nearest(float v) {
-    return gb_fit_round(v, -127, 127);
-}
+static int nearest(float v) { return gb_fit_round(v, -127, 127); }
 
 static void quantize_block(const float * x, const float * w, uint8_t * block, uint8_t * levels) {
     (void) w;

@@ -27,7 +27,7 @@ static void to_float(const void * x, float * y, int k) {
 }
 
 static void quantize(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance,
-                     int64_t * hist) {
+    int64_t * hist) {
     (void) importance;
     (void) hist;
     for (int64_t i = 0; i < n_rows * n_per_row / GB_BLOCK; i++) {

@@ -33,7 +33,7 @@ static void to_float(const void * x, float * y, int k) {
 }
 
 static void quantize(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance,
-                     int64_t * hist) {
+    int64_t * hist) {
     (void) hist;
     gb_k_quantize_rows(src, dst, n_rows, n_per_row, 292, quantize_block, importance);
 }

@@ -35,11 +35,11 @@ struct gb_quant_format {
     enum gb_quant_nan nan;
     int               nan_at; // byte
 
-    // n_rows rows of n_per_row floats. What the format cannot hold, NaN and infinities among it, makes blocks of no meaning, no
-    // more: check.h comes after it. importance: NULL, or n_per_row weights used for every row. hist: NULL, or 16 counters that
-    // are incremented.
+    // n_rows rows of n_per_row floats. What the format cannot hold, NaN and infinities among it, makes blocks of no
+    // meaning, no more: check.h comes after it. importance: NULL, or n_per_row weights used for every row. hist: NULL,
+    // or 16 counters that are incremented.
     void (*quantize)(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance,
-                     int64_t * hist);
+        int64_t * hist);
 
     // k values as unsigned bytes, for products: value i is d[i / 16] u[i] + m[i / 16]. Super-blocks only.
     void (*to_bytes)(const void * x, int64_t k, uint8_t * u, float * d, float * m);

@@ -1,5 +1,5 @@
-// quantize.c - the public entry points: argument checks, then the format's own row function, and what is said of numbers
-// that it cannot hold.
+// quantize.c - the public entry points: argument checks, then the format's own row function, and what is said of
+// numbers that it cannot hold.
 #include <math.h>
 #include <string.h>
 
@@ -11,9 +11,7 @@
 #include "tensor/tensor.h"
 
 // The search tables of codebook formats are constants: nothing to set up or free.
-void ggml_quantize_init(enum ggml_type type) {
-    (void) type;
-}
+void ggml_quantize_init(enum ggml_type type) { (void) type; }
 
 void ggml_quantize_free(void) {}
 
@@ -22,16 +20,18 @@ bool ggml_quantize_requires_imatrix(enum ggml_type type) {
 }
 
 static bool check_rows(const char * func, enum ggml_type type, const float * src, const void * dst, int64_t n_rows,
-                       int64_t n_per_row) {
-    GB_FAIL_IF(src == NULL || dst == NULL, false, GGML_STATUS_INVALID_ARGUMENT, "%s: argument '%s' is NULL", func,
-               src ? "dst" : "src");
-    GB_FAIL_IF(!gb_type_is_valid(type), false, GGML_STATUS_INVALID_ARGUMENT, "%s: %d is not a type", func, (int) type);
-    GB_FAIL_IF(n_rows < 0 || n_per_row < 0 || n_per_row % ggml_blck_size(type) != 0, false,
-               GGML_STATUS_INVALID_ARGUMENT, "%s: %lld rows of %lld elements: rows must be whole %s blocks of %d", func,
-               (long long) n_rows, (long long) n_per_row, ggml_type_name(type), ggml_blck_size(type));
+    int64_t n_per_row) {
+    GB_FAIL_IF_RETURNING(src == NULL || dst == NULL, false, GGML_STATUS_INVALID_ARGUMENT, "%s: argument '%s' is NULL",
+        func, src ? "dst" : "src");
+    GB_FAIL_IF_RETURNING(!gb_type_is_valid(type), false, GGML_STATUS_INVALID_ARGUMENT, "%s: %d is not a type", func,
+        (int) type);
+    GB_FAIL_IF_RETURNING(n_rows < 0 || n_per_row < 0 || n_per_row % ggml_blck_size(type) != 0, false,
+        GGML_STATUS_INVALID_ARGUMENT, "%s: %lld rows of %lld elements: rows must be whole %s blocks of %d", func,
+        (long long) n_rows, (long long) n_per_row, ggml_type_name(type), ggml_blck_size(type));
     int64_t bytes;
-    GB_FAIL_IF(!gb_mul_i64(n_rows, n_per_row, &bytes) || !gb_mul_i64(bytes, 8, &bytes), false, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: %lld rows of %lld elements overflow", func, (long long) n_rows, (long long) n_per_row);
+    GB_FAIL_IF_RETURNING(!gb_mul_i64(n_rows, n_per_row, &bytes) || !gb_mul_i64(bytes, 8, &bytes), false,
+        GGML_STATUS_INVALID_ARGUMENT, "%s: %lld rows of %lld elements overflow", func, (long long) n_rows,
+        (long long) n_per_row);
     return true;
 }
 
@@ -50,16 +50,20 @@ static void report_invalid(const struct rows * r, int64_t at) {
     const long long row = (long long) (r->first + at / r->n_per_row), column = (long long) (at % r->n_per_row);
     const double    value = (double) r->src[at];
     if (isfinite(value)) {
-        gb_fail(GGML_STATUS_INVALID_ARGUMENT, "%s: row %lld, column %lld: %g is too large for %s", r->func, row, column, value,
-                ggml_type_name(r->type));
+        gb_fail(GGML_STATUS_INVALID_ARGUMENT, "%s: row %lld, column %lld: %g is too large for %s", r->func, row, column,
+            value, ggml_type_name(r->type));
     } else {
-        gb_fail(GGML_STATUS_INVALID_ARGUMENT, "%s: row %lld, column %lld: %s cannot be stored as %s", r->func, row, column,
-                isnan(value) ? "NaN" : value > 0 ? "inf" : "-inf", ggml_type_name(r->type));
+        gb_fail(GGML_STATUS_INVALID_ARGUMENT, "%s: row %lld, column %lld: %s cannot be stored as %s", r->func, row,
+            column,
+            isnan(value) ? "NaN"
+            : value > 0  ? "inf"
+                         : "-inf",
+            ggml_type_name(r->type));
     }
 }
 
-// 16 bits that are infinite though the float is not: one by one, as on_invalid says. Returns the first, if that is an error,
-// else -1.
+// 16 bits that are infinite though the float is not: one by one, as on_invalid says. Returns the first, if that is an
+// error, else -1.
 static int64_t mend_halves(const struct rows * r, int64_t begin, int64_t end) {
     const uint16_t infinite = r->type == GGML_TYPE_F16 ? 0x7c00 : 0x7f80;
     for (int64_t i = begin; i < end; i++) {
@@ -76,13 +80,14 @@ static int64_t mend_halves(const struct rows * r, int64_t begin, int64_t end) {
     return -1;
 }
 
-// F32, F16, BF16: NaN and infinities are values. Returns the index of a finite number that would become infinite, or -1.
+// F32, F16, BF16: NaN and infinities are values. Returns the index of a finite number that would become infinite, or
+// -1.
 static int64_t convert_rows(const struct rows * r) {
     enum { STRETCH = 4096 };
-    const int64_t                  n     = r->n_rows * r->n_per_row;
-    const ggml_type_traits_t       traits = ggml_internal_get_type_traits(r->type);
-    const float                    limit  = r->type == GGML_TYPE_F16 ? GB_F16_MAX : 0x1.fep127f; // surely finite
-    int64_t                        at     = -1;
+    const int64_t            n      = r->n_rows * r->n_per_row;
+    const ggml_type_traits_t traits = ggml_internal_get_type_traits(r->type);
+    const float              limit  = r->type == GGML_TYPE_F16 ? GB_F16_MAX : 0x1.fep127f; // surely finite
+    int64_t                  at     = -1;
     if (r->type == GGML_TYPE_F32) {
         memcpy(r->dst, r->src, (size_t) n * sizeof(float));
         return -1;
@@ -101,9 +106,10 @@ static size_t quantize_rows(const struct rows * r, int64_t * invalid) {
     if (r->type == GGML_TYPE_F32 || r->type == GGML_TYPE_F16 || r->type == GGML_TYPE_BF16) {
         *invalid = convert_rows(r);
     } else {
-        GB_FAIL_IF(format == NULL || format->quantize == NULL, 0, GGML_STATUS_UNSUPPORTED, "%s: quantizing to %s is not implemented",
-                   r->func, ggml_type_name(r->type));
-        if (!gb_quantize_checked(format, r->src, r->dst, r->n_rows, r->n_per_row, r->importance, r->hist, r->on_invalid, invalid) &&
+        GB_FAIL_IF_RETURNING(format == NULL || format->quantize == NULL, 0, GGML_STATUS_UNSUPPORTED,
+            "%s: quantizing to %s is not implemented", r->func, ggml_type_name(r->type));
+        if (!gb_quantize_checked(format, r->src, r->dst, r->n_rows, r->n_per_row, r->importance, r->hist, r->on_invalid,
+                invalid) &&
             *invalid < 0) {
             return 0; // no memory
         }
@@ -116,20 +122,22 @@ static size_t quantize_rows(const struct rows * r, int64_t * invalid) {
 }
 
 static size_t quantize_whole(const char * func, enum ggml_type type, const float * src, void * dst, int n, int k,
-                             int64_t * hist) {
+    int64_t * hist) {
     int64_t invalid;
-    GB_FAIL_IF(k <= 0 || n < 0 || n % k != 0, 0, GGML_STATUS_INVALID_ARGUMENT, "%s: %d elements in rows of %d", func, n,
-               k);
+    GB_FAIL_IF_RETURNING(k <= 0 || n < 0 || n % k != 0, 0, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: %d elements in rows of %d", func, n, k);
     if (!check_rows(func, type, src, dst, n / k, k)) {
         return 0;
     }
-    const struct rows r = { .func = func, .type = type, .src = src, .dst = dst, .n_rows = n / k, .n_per_row = k, .hist = hist };
+    const struct rows r = {
+        .func = func, .type = type, .src = src, .dst = dst, .n_rows = n / k, .n_per_row = k, .hist = hist
+    };
     return quantize_rows(&r, &invalid);
 }
 
-#define QUANTIZE(stem, TYPE)                                                                                           \
-    size_t ggml_quantize_##stem(const float * src, void * dst, int n, int k, int64_t * hist) {                         \
-        return quantize_whole(__func__, GGML_TYPE_##TYPE, src, dst, n, k, hist);                                       \
+#define QUANTIZE(stem, TYPE)                                                                   \
+    size_t ggml_quantize_##stem(const float * src, void * dst, int n, int k, int64_t * hist) { \
+        return quantize_whole(__func__, GGML_TYPE_##TYPE, src, dst, n, k, hist);               \
     }
 
 QUANTIZE(q4_0, Q4_0)
@@ -144,51 +152,52 @@ QUANTIZE(q5_K, Q5_K)
 QUANTIZE(q6_K, Q6_K)
 
 static bool has_weights(const char * func, enum ggml_type type, const float * imatrix) {
-    GB_FAIL_IF(imatrix == NULL && ggml_quantize_requires_imatrix(type), false, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: type %s needs an importance matrix", func, ggml_type_name(type));
+    GB_FAIL_IF_RETURNING(imatrix == NULL && ggml_quantize_requires_imatrix(type), false, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: type %s needs an importance matrix", func, ggml_type_name(type));
     return true;
 }
 
 size_t ggml_quantize_chunk(enum ggml_type type, const float * src, void * dst, int start, int nrows, int n_per_row,
-                           int64_t * hist, const float * imatrix) {
+    int64_t * hist, const float * imatrix) {
     int64_t invalid;
     if (!check_rows(__func__, type, src, dst, nrows, n_per_row)) {
         return 0;
     }
-    GB_FAIL_IF(start < 0 || (n_per_row > 0 && start % n_per_row != 0), 0, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: start %d is not a multiple of the row length %d", __func__, start, n_per_row);
+    GB_FAIL_IF_RETURNING(start < 0 || (n_per_row > 0 && start % n_per_row != 0), 0, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: start %d is not a multiple of the row length %d", __func__, start, n_per_row);
     if (!has_weights(__func__, type, imatrix)) {
         return 0;
     }
-    const struct rows r = { .func       = __func__,
-                            .type       = type,
-                            .src        = src + start,
-                            .dst        = (char *) dst + ggml_row_size(type, start),
-                            .first      = n_per_row > 0 ? start / n_per_row : 0,
-                            .n_rows     = nrows,
-                            .n_per_row  = n_per_row,
-                            .importance = imatrix,
-                            .hist       = hist };
+    const struct rows r = { .func = __func__,
+        .type                     = type,
+        .src                      = src + start,
+        .dst                      = (char *) dst + ggml_row_size(type, start),
+        .first                    = n_per_row > 0 ? start / n_per_row : 0,
+        .n_rows                   = nrows,
+        .n_per_row                = n_per_row,
+        .importance               = imatrix,
+        .hist                     = hist };
     return quantize_rows(&r, &invalid);
 }
 
-size_t ggml_quantize_rows(enum ggml_type type, const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * imatrix,
-                          enum ggml_on_invalid on_invalid, int64_t * invalid) {
+size_t ggml_quantize_rows(enum ggml_type type, const float * src, void * dst, int64_t n_rows, int64_t n_per_row,
+    const float * imatrix, enum ggml_on_invalid on_invalid, int64_t * invalid) {
     int64_t ignored;
     invalid  = invalid != NULL ? invalid : &ignored;
     *invalid = -1;
     if (!check_rows(__func__, type, src, dst, n_rows, n_per_row) || !has_weights(__func__, type, imatrix)) {
         return 0;
     }
-    GB_FAIL_IF((int) on_invalid < GGML_ON_INVALID_ERROR || on_invalid > GGML_ON_INVALID_NAN, 0, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: argument 'on_invalid': %d is not one of enum ggml_on_invalid", __func__, (int) on_invalid);
-    const struct rows r = { .func       = __func__,
-                            .type       = type,
-                            .src        = src,
-                            .dst        = dst,
-                            .n_rows     = n_rows,
-                            .n_per_row  = n_per_row,
-                            .importance = imatrix,
-                            .on_invalid = on_invalid };
+    GB_FAIL_IF_RETURNING((int) on_invalid < GGML_ON_INVALID_ERROR || on_invalid > GGML_ON_INVALID_NAN, 0,
+        GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'on_invalid': %d is not one of enum ggml_on_invalid", __func__,
+        (int) on_invalid);
+    const struct rows r = { .func = __func__,
+        .type                     = type,
+        .src                      = src,
+        .dst                      = dst,
+        .n_rows                   = n_rows,
+        .n_per_row                = n_per_row,
+        .importance               = imatrix,
+        .on_invalid               = on_invalid };
     return quantize_rows(&r, invalid);
 }

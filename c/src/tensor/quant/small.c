@@ -19,7 +19,8 @@ float gb_f16_outward(float v) {
 }
 
 // Writes the nearest levels (d 0: those nearest to 0) and returns the weighted squared error.
-static float choose_levels(int n, const float * x, const float * w, gb_nearest_t nearest, float d, float m, int8_t * levels) {
+static float choose_levels(int n, const float * x, const float * w, gb_nearest_t nearest, float d, float m,
+    int8_t * levels) {
     float error = 0;
     for (int i = 0; i < n; i++) {
         levels[i]     = (int8_t) nearest(d != 0 ? (x[i] - m) / d : 0);
@@ -46,7 +47,7 @@ static int candidates(float quotient, int low, int high, int * out) {
     out[n++]          = 0;
     for (int k = 0; k < 2; k++) {
         const float v = below + (float) k;
-        const int   i = v < (float) low ? low : v > (float) high ? high : (int) v;
+        const int   i = v<(float) low ? low : v>(float) high ? high : (int) v;
         if (i != out[n - 1] && i != 0) {
             out[n++] = i;
         }
@@ -55,14 +56,15 @@ static int candidates(float quotient, int low, int high, int * out) {
 }
 
 static void fit_sub(struct gb_small_super * b, int s, const float * x, const float * w, float scale, float min) {
-    int    sc[3] = { 0 }, mn[3] = { 0 };
-    int8_t trial[256];
-    float  best = INFINITY;
+    int       sc[3] = { 0 }, mn[3] = { 0 };
+    int8_t    trial[256];
+    float     best = INFINITY;
     const int n_sc = b->d != 0 ? candidates(scale / b->d, b->scale_low, b->scale_high, sc) : 1;
     const int n_mn = b->dmin != 0 ? candidates(min / b->dmin, 0, b->min_high, mn) : 1;
     for (int i = 0; i < n_sc; i++) {
         for (int k = 0; k < n_mn; k++) {
-            const float error = choose_levels(b->size, x, w, b->nearest, b->d * (float) sc[i], -b->dmin * (float) mn[k], trial);
+            const float error =
+                choose_levels(b->size, x, w, b->nearest, b->d * (float) sc[i], -b->dmin * (float) mn[k], trial);
             if (error < best) {
                 best        = error;
                 b->scale[s] = (int8_t) sc[i];
@@ -75,7 +77,8 @@ static void fit_sub(struct gb_small_super * b, int s, const float * x, const flo
 
 // Scales are rounded away from zero, so that the largest sub-block stays within reach; the integers of the sub-blocks
 // make up for that.
-void gb_small_super_fit(struct gb_small_super * b, const float * x, const float * w, const float * scales, const float * mins) {
+void gb_small_super_fit(struct gb_small_super * b, const float * x, const float * w, const float * scales,
+    const float * mins) {
     b->d    = gb_f16_outward(b->d);
     b->dmin = b->min_high > 0 ? gb_f16_outward(b->dmin) : 0;
     memset(b->scale, 0, sizeof(b->scale));

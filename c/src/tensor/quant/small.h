@@ -13,8 +13,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-// Was a small scale d rounded so much when it was stored that level n, up to 127, times it, is more than half a level off?
-// From 2^-14 on f16 has 11 digits.
+// Was a small scale d rounded so much when it was stored that level n, up to 127, times it, is more than half a level
+// off? From 2^-14 on f16 has 11 digits.
 static inline bool gb_scale_is_lost(float d, float stored, int n) {
     return fabsf(d) < 0x1p-14f && 2 * (float) n * fabsf(stored - d) > fabsf(d);
 }
@@ -40,7 +40,8 @@ struct gb_small_super {
 };
 
 // scales and mins: what the sub-blocks want. Each gets the pair of integers near these, or zeros, with the least error.
-void gb_small_super_fit(struct gb_small_super * b, const float * x, const float * w, const float * scales, const float * mins);
+void gb_small_super_fit(struct gb_small_super * b, const float * x, const float * w, const float * scales,
+    const float * mins);
 
 // The f16 numbers next to v: towards zero and away from it.
 float gb_f16_inward(float v);

@@ -25,9 +25,7 @@ static inline float gb_ternary_levels(const float * x, uint8_t * levels) {
     return d;
 }
 
-static inline int gb_ternary_nearest(float v) {
-    return gb_fit_round(v, -1, 1);
-}
+static inline int gb_ternary_nearest(float v) { return gb_fit_round(v, -1, 1); }
 
 // The levels and d as it is to be stored. Numbers of half of d become d, or zero: what little d grows counts.
 static inline float gb_ternary_quantize(const float * x, uint8_t * levels) {
