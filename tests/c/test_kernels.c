@@ -534,7 +534,7 @@ static void test_gemm_tile_f32(const struct gb_kernels * k) {
         whole[GB_GEMM_MAX * 100];
     const int     mr_max = k->gemm_mr, nr_max = k->gemm_nr;
     const int64_t depths[] = { 0, 1, 2, 3, 17, 64, 300 };
-    // gemm.c relies on it
+    // blocked.c relies on it
     CHECK(mr_max >= 4 && mr_max <= 16 && nr_max >= 1 && nr_max <= GB_GEMM_MAX && 128 % nr_max == 0);
     for (int pass = 0; pass < 400; pass++) {
         const int64_t depth = depths[pass % 7], ldc = nr_max + (int64_t) test_random_int(0, 20);

@@ -300,7 +300,7 @@ static void test_gemm_tile_q8(const struct gb_kernels * k) {
     static struct bytes rows[N], columns[N];
     static float        a[BYTES_K * N], b[BYTES_K * N], c[N * LDC], before[N * LDC];
     const int           mr_max = k->gemm_q8_mr, nr_max = k->gemm_q8_nr;
-    CHECK(mr_max >= 4 && mr_max <= 16 && nr_max >= 1 && nr_max <= N && 128 % nr_max == 0); // gemm.c relies on it
+    CHECK(mr_max >= 4 && mr_max <= 16 && nr_max >= 1 && nr_max <= N && 128 % nr_max == 0); // blocked.c relies on it
     for (int pass = 0; pass < 160; pass++) {
         const int     kind = pass % 8, group = kind & GB_BYTES_HALVES ? 16 : 32, mr = (int) test_random_int(1, mr_max),
                       nr         = (int) test_random_int(1, nr_max);

@@ -9,7 +9,7 @@
 // Invariant: whether to go on after a step, or behind a barrier inside a node, is decided once, by the last thread to
 // arrive, and seen by all: a failed or aborted run never leaves a thread waiting at a meeting that the others skip.
 //
-// Called by cpu_graph.c (public graph functions), cpu_backend.c, and the simulated device.
+// Called by graph_compute.c (public graph functions), cpu_backend.c, and the simulated device.
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@
 #include "base/mem.h"
 #include "base/status.h"
 #include "cpu/cpu.h"
-#include "cpu/fuse.h"
+#include "cpu/fuse/fuse.h"
 #include "cpu/ops/ops.h"
 #include "cpu/threadpool.h"
 #include "ggml-cpu.h"

@@ -1,5 +1,5 @@
 // attention_tiles.h - attention for many queries at once: for FLASH_ATTN (attention.c) and for chains of products and a
-// softmax that the plan takes together (fuse_attention.c).
+// softmax that the plan takes together (fuse/attention.c).
 //
 //     out = softmax(edits(scale (k q))) v
 //

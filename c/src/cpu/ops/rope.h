@@ -1,4 +1,4 @@
-// rope.h - the rotation of ROPE for who wants its result elsewhere (fuse_rope.c).
+// rope.h - the rotation of ROPE for who wants its result elsewhere (fuse/rope.c).
 #ifndef GB_CPU_OPS_ROPE_H
 #define GB_CPU_OPS_ROPE_H
 

@@ -1,8 +1,8 @@
-// gemm_short.c - products of a few rows with short columns of Q8_0: queries with the keys of a cache, head by head.
+// short.c - products of a few rows with short columns of Q8_0: queries with the keys of a cache, head by head.
 //
 // Rows are rounded to bytes once, by all threads; then columns are shared out and multiplied where they lie, all of a
 // thread in one call of the kernel (kernels/dots_q8_0.tpl.h). How a result comes about depends on k alone.
-#include "cpu/ops/gemm_impl.h"
+#include "cpu/ops/product/algorithm.h"
 
 #define ROWS_MAX  16   // of a level, at most
 #define TERMS_MAX 256  // longer columns fill the lanes of other kernels

@@ -1,4 +1,4 @@
-// gemm_bytes.h - products of quantized weights with activations that are quantized to bytes, for gemm.c.
+// bytes.h - products of quantized weights with activations that are quantized to bytes, for blocked.c.
 //
 // What is computed: each weight as it is stored; each activation rounded to one of 255 levels, by groups of 32 with a
 // scale of their own, the largest magnitude / 127. Hence the tolerance: a result is off by at most sum over groups (max
@@ -6,7 +6,7 @@
 #ifndef GB_CPU_OPS_GEMM_BYTES_H
 #define GB_CPU_OPS_GEMM_BYTES_H
 
-#include "cpu/ops/gemm.h"
+#include "cpu/ops/product/product.h"
 
 struct gb_unpack {
     void (*fn)(int64_t k, uint8_t * u, float * d, float * m, const void * x); // NULL: the format has none

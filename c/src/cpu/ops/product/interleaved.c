@@ -1,10 +1,10 @@
-// gemm_stripes.c - products of up to 16 rows with quantized weights, by groups in lanes (kernels/stripes.tpl.h), at
+// interleaved.c - products of up to 16 rows with quantized weights, by groups in lanes (kernels/stripes.tpl.h), at
 // levels that have it.
 //
 // Rows are rounded to bytes and put in order once, by all threads. Up to four meet a column while it is unpacked in
 // registers. More meet columns that were unpacked before: a dozen at a time, by stretches of terms that stay in the
 // first-level cache with their sums. How a result comes about depends on k and the format alone.
-#include "cpu/ops/gemm_impl.h"
+#include "cpu/ops/product/algorithm.h"
 
 #define TERMS_FEW       256 // half a stripe of most formats
 #define ROWS_AT_ONCE    4   // of a kernel

@@ -1,6 +1,6 @@
-// gemm_bytes.c - the part of the matrix products that works on bytes: which kernel unpacks a format, packing, rows of
+// bytes.c - the part of the matrix products that works on bytes: which kernel unpacks a format, packing, rows of
 // activations.
-#include "cpu/ops/gemm_bytes.h"
+#include "cpu/ops/product/bytes.h"
 
 #include "tensor/quant/quant.h"
 

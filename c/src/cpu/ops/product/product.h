@@ -1,4 +1,4 @@
-// gemm.h - the engine behind MUL_MAT, MUL_MAT_ID and OUT_PROD: dst row r of group g = sum over k of x(g, r)[k]
+// product.h - the engine behind MUL_MAT, MUL_MAT_ID and OUT_PROD: dst row r of group g = sum over k of x(g, r)[k]
 // w(g)[.][k].
 //
 // A group is a set of rows of x that meet the same matrix w: one slice of `a` with all the slices of `b` that are

@@ -1,4 +1,4 @@
-// fuse_product.c - a product with the elementwise operators behind it: bias, activation, gate, residual.
+// fuse/product.c - a product with the elementwise operators behind it: bias, activation, gate, residual.
 //
 //     MUL_MAT [ADD | SUB | MUL | DIV | SCALE | UNARY | CLAMP | LEAKY_RELU | SQR | SQRT | LOG]+
 //
@@ -9,9 +9,9 @@
 //
 // Only for results that caches hold: what is saved is a meeting of the threads. From far, rows are read faster one
 // after the other than in the pieces in which a product completes them.
-#include "cpu/fuse.h"
+#include "cpu/fuse/fuse.h"
 #include "cpu/ops/elements.h"
-#include "cpu/ops/gemm.h"
+#include "cpu/ops/product/product.h"
 #include "ggml-backend-impl.h"
 
 enum { ELEMENTS_MAX = 1 << 17 }; // of a result

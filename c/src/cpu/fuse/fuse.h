@@ -2,9 +2,9 @@
 //
 //   fuse.c            the switch, what need not be stored, and rows: operators on rows, a few rows at a time through
 //                     all of them
-//   fuse_product.c    a product with the elementwise operators behind it
-//   fuse_rope.c       a rotation with the copy of its result
-//   fuse_attention.c  product, scale, mask, softmax, product (and the copy behind it): tiles that never hold all scores
+//   fuse/product.c    a product with the elementwise operators behind it
+//   fuse/rope.c       a rotation with the copy of its result
+//   fuse/attention.c  product, scale, mask, softmax, product (and the copy behind it): tiles that never hold all scores
 //
 // What is stored. Anybody may look at a tensor that lies in memory of his own, so every node there is really computed
 // and stored; a fusion may only save the way through memory. Where a planner of the whole graph placed the result, its

@@ -1,10 +1,10 @@
-// fuse_rope.c - a rotation with the copy of its result: keys go straight into their cache, in its type.
+// fuse/rope.c - a rotation with the copy of its result: keys go straight into their cache, in its type.
 //
 //     ROPE [RESHAPE | PERMUTE] CPY or CONT
 //
 // Nobody must be able to look at the rotated tensor itself, which is not stored. The copy holds the same bits as
 // without fusion: each row is rotated in floats and then stored as the copy would.
-#include "cpu/fuse.h"
+#include "cpu/fuse/fuse.h"
 #include "cpu/ops/elements.h"
 #include "cpu/ops/rope.h"
 #include "ggml-backend-impl.h"

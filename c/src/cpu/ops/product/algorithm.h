@@ -1,9 +1,9 @@
-// gemm_impl.h - what the parts of the engine share: gemm.c (blocked products), and for few rows gemm_dots.c,
-// gemm_stripes.c, gemm_short.c.
+// algorithm.h - what the parts of the engine share: blocked.c (blocked products), and for few rows dots.c,
+// interleaved.c, short.c.
 #ifndef GB_CPU_OPS_GEMM_IMPL_H
 #define GB_CPU_OPS_GEMM_IMPL_H
 
-#include "cpu/ops/gemm_bytes.h"
+#include "cpu/ops/product/bytes.h"
 #include "tensor/quant/quant.h"
 
 static inline int64_t gb_gemm_group_rows(const struct gb_gemm * p, int64_t g) {
@@ -52,13 +52,13 @@ bool   gb_gemm_uses_dots(const struct gb_gemm * p);
 size_t gb_gemm_dots_work_size(const struct gb_gemm * p);
 void   gb_gemm_run_dots(const struct gb_cpu_call * call, const struct gb_gemm * p);
 
-// Few rows of floats and quantized columns, at levels with kernels for it (gemm_stripes.c).
+// Few rows of floats and quantized columns, at levels with kernels for it (interleaved.c).
 bool   gb_gemm_may_use_stripes(const struct gb_gemm * p);
 bool   gb_gemm_uses_stripes(const struct gb_gemm * p, const struct gb_kernels * kernels);
 size_t gb_gemm_stripes_work_size(const struct gb_gemm * p);
 void   gb_gemm_run_stripes(const struct gb_cpu_call * call, const struct gb_gemm * p);
 
-// Few rows of floats and short columns of Q8_0, as they lie, at levels with a kernel for it (gemm_short.c).
+// Few rows of floats and short columns of Q8_0, as they lie, at levels with a kernel for it (short.c).
 bool   gb_gemm_may_be_short(const struct gb_gemm * p);
 bool   gb_gemm_is_short(const struct gb_gemm * p, const struct gb_kernels * kernels);
 size_t gb_gemm_short_work_size(const struct gb_gemm * p);

@@ -1,5 +1,5 @@
-// gemm.c - the engine of the matrix products: a blocked product on packed panels of floats, of pairs of bfloat16, or of
-// bytes where the weights are quantized (gemm_bytes.h). Few rows go another way (gemm_dots.c).
+// blocked.c - the engine of the matrix products: a blocked product on packed panels of floats, of pairs of bfloat16, or of
+// bytes where the weights are quantized (bytes.h). Few rows go another way (dots.c).
 //
 // Blocked: the threads pack rows of x together, as f32 panels of gemm_mr rows (k-major), into shared memory. Then they
 // take jobs, a block of panels times a chunk of columns, from a common counter; for each stretch of KC terms a job
@@ -9,12 +9,12 @@
 // The invariant: how a result is computed (which path, in which stretches of k) depends on the shapes alone, never on
 // the number of threads, on the scratch size or on who takes which job. So results are the same bits for every number
 // of threads.
-#include "cpu/ops/gemm.h"
+#include "cpu/ops/product/product.h"
 
 #include <stdatomic.h>
 
 #include "base/fp16.h"
-#include "cpu/ops/gemm_impl.h"
+#include "cpu/ops/product/algorithm.h"
 
 #define KC       512 // terms a stretch: a panel of rows stays in the first-level cache
 #define KC_BYTES 512 // of bytes: whole blocks

@@ -1,4 +1,4 @@
-// fuse_attention.c - the chain of operators that models build attention from, taken together by tiles
+// fuse/attention.c - the chain of operators that models build attention from, taken together by tiles
 // (ops/attention_tiles.h).
 //
 //     MUL_MAT(keys, queries) [SCALE | ADD | DIAG_MASK_INF]* SOFT_MAX MUL_MAT(values, .) [CONT or CPY of a permutation
@@ -10,7 +10,7 @@
 // The result may lie where queries, keys or values lie: their planner knows that they are dead by then, which is true
 // only once the whole chain is. In that case it goes to scratch memory first, and the threads copy it when all of them
 // are done.
-#include "cpu/fuse.h"
+#include "cpu/fuse/fuse.h"
 #include "cpu/ops/attention_tiles.h"
 #include "ggml-backend-impl.h"
 

@@ -1,10 +1,10 @@
-// mul_mat.c - MUL_MAT, MUL_MAT_ID and OUT_PROD, described to the engine in gemm.c.
+// mul_mat.c - MUL_MAT, MUL_MAT_ID and OUT_PROD, described to the engine in blocked.c.
 //
 // dst[m, n, i2, i3] = sum over k of a[., m] b[., n]: the rows of dst are the rows of b, its columns the rows of a (for
 // OUT_PROD: the columns of both). All slices of b that share a slice of a form one group, so weights that are broadcast
-// are read once. With quantized weights b is rounded to bytes (gemm_bytes.h), unless the node asks for GGML_PREC_F32.
+// are read once. With quantized weights b is rounded to bytes (bytes.h), unless the node asks for GGML_PREC_F32.
 #include "cpu/ops/elements.h"
-#include "cpu/ops/gemm.h"
+#include "cpu/ops/product/product.h"
 #include "tensor/quant/quant.h"
 
 // Activations for quantized weights: any float type or, where a sum runs along their blocks, the weights' partner

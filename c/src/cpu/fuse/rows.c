@@ -1,4 +1,4 @@
-// fuse.c - the switch of fusion, the rule of what need not be stored, and groups of neighbouring nodes that go a few
+// fuse/rows.c - the switch of fusion, the rule of what need not be stored, and groups of neighbouring nodes that go a few
 // rows at a time.
 //
 // The one idea of rows: operators that work on rows by themselves (normalisation, masks, softmax, elementwise) need not
@@ -11,7 +11,7 @@
 // place), and so is gone in any case, need not be stored: then norm, weight and bias are one pass.
 //
 // Rows of a group must not disturb each other: is_safe looks at the memory.
-#include "cpu/fuse.h"
+#include "cpu/fuse/fuse.h"
 
 #include <stdatomic.h>
 

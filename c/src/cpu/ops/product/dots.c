@@ -1,9 +1,9 @@
-// gemm_dots.c - products with few rows of x: columns of w are read once, as they lie, and multiplied with all rows.
+// dots.c - products with few rows of x: columns of w are read once, as they lie, and multiplied with all rows.
 //
-// Three ways: weights in bytes with rows that were rounded to bytes (gemm_bytes.h), several columns of floats at a
+// Three ways: weights in bytes with rows that were rounded to bytes (bytes.h), several columns of floats at a
 // time, and one dot product after the other for what is left. Which one is taken, and in which order a sum is made,
 // depends on shapes and types alone.
-#include "cpu/ops/gemm_impl.h"
+#include "cpu/ops/product/algorithm.h"
 
 #define DOT_ROWS       2         // up to so many rows a group, packing w does not pay
 #define DOT_TERMS      1024      // of a quantized column that are dequantized at a time for a dot product
