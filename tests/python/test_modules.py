@@ -83,7 +83,7 @@ def test_example(mini):
 
 
 def test_beside_a_library_with_the_same_names(mini, tmp_path):
-    impostor = compile_module(tmp_path / "impostor.so", in_tree("tests/c/modules/impostor.c"), forward=False)
+    impostor = compile_module(tmp_path / "impostor.so", in_tree("tests/c/backend/modules/impostor.c"), forward=False)
     assert run(USE, mini, impostor) == "fine\n"
 
 
@@ -116,7 +116,7 @@ except FileNotFoundError as error:
 def test_refused(tmp_path, define, error, message):
     first, *more = define.split(" -D")
     source = tmp_path / "module.c"
-    source.write_text("".join(f"#define {d}\n" for d in more) + in_tree("tests/c/modules/broken.c").read_text())
+    source.write_text("".join(f"#define {d}\n" for d in more) + in_tree("tests/c/backend/modules/broken.c").read_text())
     module = compile_module(tmp_path / "broken.so", source, define=first)
     code = """
 import sys

@@ -4,7 +4,7 @@
 // below: an operator may write over a source if its kernels read each element, or each row, of that source before they
 // write the same one and never again. All but the gradients can be asked for in place by their builders
 // (ggml_norm_inplace and so on), or work on elements by themselves, so every backend that has them can do it; of the
-// gradients our kernels are known to. tests/c/test_inplace.c computes every entry both ways.
+// gradients our kernels are known to. tests/c/alloc/test_inplace.c computes every entry both ways.
 #include "alloc/liveness.h"
 
 #include "tensor/tensor.h"

@@ -3,7 +3,7 @@
 // Argument reduction to a small interval, a polynomial (minimax, fitted for this file), and a reconstruction that
 // reaches infinities and denormals the way IEEE arithmetic does. Levels that look up sixteen floats at once have
 // shorter paths (math_lookup.tpl.h). Errors against the exact value, in units in the last place of the result
-// (tests/c/test_kernels.c checks them at all levels):
+// (tests/c/cpu/kernels/test_kernels.c checks them at all levels):
 //   exp 2, log 2, tanh 3, elu 3; silu 4;
 //   gelu, gelu_quick 6 + 3 |t|, gelu_erf 8 + 3 |t|, where t is the argument of the exponential in them (it was
 //   rounded).

@@ -1,5 +1,5 @@
 // The example backend linked into a program: the source that test_module.c loads as a module, unchanged.
-#include "../../examples/backend/mini.c"
+#include "../../../examples/backend/mini.c"
 #include "test.h"
 
 static void registers_itself(void) {

@@ -15,7 +15,7 @@ static size_t load(const char * name, struct gb_plan_item * into, size_t max) {
     char path[1000];
     snprintf(path, sizeof(path), "%s", __FILE__);
     char * slash = strrchr(path, '/');
-    snprintf(slash ? slash + 1 : path, 200, "../data/%s", name);
+    snprintf(slash ? slash + 1 : path, 200, "../../data/%s", name);
     FILE * f = fopen(path, "r");
     char   line[200];
     size_t n = 0;

@@ -4,7 +4,7 @@
 
 #include <dirent.h>
 
-#include "../fuzz/fuzz_gguf.c"
+#include "../../fuzz/fuzz_gguf.c"
 
 #include "base/mem.h"
 
@@ -58,7 +58,7 @@ static void corpus(void) {
     snprintf(folder, sizeof(folder), "%s", __FILE__);
     char * slash = strrchr(folder, '/');
     REQUIRE(slash);
-    snprintf(slash, sizeof(folder) - (size_t) (slash - folder), "/../fuzz/corpus_gguf");
+    snprintf(slash, sizeof(folder) - (size_t) (slash - folder), "/../../fuzz/corpus_gguf");
     DIR * dir = opendir(folder);
     if (dir == NULL) {
         SKIP("%s is not there", folder);

@@ -235,7 +235,7 @@ static size_t load(const char * name, struct gb_plan_item * items, size_t max) {
     char path[1000];
     snprintf(path, sizeof(path), "%s", __FILE__);
     char * slash = strrchr(path, '/');
-    snprintf(slash ? slash + 1 : path, 200, "../data/%s", name);
+    snprintf(slash ? slash + 1 : path, 200, "../../data/%s", name);
     FILE * f = fopen(path, "r");
     if (f == NULL) {
         return 0;
