@@ -10,7 +10,7 @@ So:
 - the pointer of a core (``.ptr``) and the handle of one (``.h``) are read from a variable of the function, or from
   ``self`` in a class that holds them itself, never from a call or through another attribute (``self._live().ptr``,
   ``graph._core.ptr``);
-- ``ffi.gc`` is called in ``_owned.py`` only, which hides its objects from the collector.
+- ``ffi.gc`` is called in ``_core/owned.py`` only, which hides its objects from the collector.
 
 Prints each violation as FILE:LINE and ends with 1 if there are any.
 """
@@ -22,8 +22,8 @@ import sys
 from pathlib import Path
 
 POINTERS = {"ptr", "h"}  # attributes of cores
-OWNED = "_owned.py"
 ROOT = Path(__file__).resolve().parent.parent / "python" / "ggml_backend"
+OWNED = ROOT / "_core" / "owned.py"
 
 
 def violations(path: Path) -> list[tuple[int, str]]:
@@ -44,8 +44,8 @@ def violations(path: Path) -> list[tuple[int, str]]:
             and isinstance(node.value, ast.Name)
             and node.value.id == "ffi"
         )
-        if gc and path.name != OWNED:
-            found.append((node.lineno, "ffi.gc: use _owned.owned"))
+        if gc and path.resolve() != OWNED:
+            found.append((node.lineno, "ffi.gc: use _core.owned.owned"))
     return sorted(found)
 
 

@@ -29,8 +29,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from . import dtypes, gguf, ops
-from ._calibrate import CopyCost, Costs, DeviceCosts, OpCost, Prediction, calibrate
-from ._callbacks import set_abort_callback, set_log
+from ._core.callbacks import set_abort_callback, set_log
+from ._data.quantize import dequantize, quantize
 from ._errors import (
     AllocationError,
     DeviceError,
@@ -41,12 +41,12 @@ from ._errors import (
     StateError,
     UnsupportedError,
 )
+from ._errors.hints import module_attribute as _module_attribute
+from ._errors.hints import refuse_calls as _refuse_calls
+from ._errors.hints import tell_missing as _tell_missing
 from ._ffi import ffi as _ffi_object
 from ._ffi import lib as _lib
-from ._hints import module_attribute as _module_attribute
-from ._hints import refuse_calls as _refuse_calls
-from ._hints import tell_missing as _tell_missing
-from ._quantize import dequantize, quantize
+from ._sched.calibrate import CopyCost, Costs, DeviceCosts, OpCost, Prediction, calibrate
 from .alloc import GraphAllocator, TensorAllocator
 from .backend import Backend, BackendList, LoadRecord, backends, cpu_levels, get_include, load_backend, load_report
 from .buffer import Buffer, BufferType, cpu_buffer_type

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ._core.handles import Holders, Local
 from ._errors import NOT_GIVEN, StateError, check, clear_error, raise_last
+from ._errors.hints import made_by
 from ._ffi import ffi, lib
-from ._handles import Holders, Local
-from ._hints import made_by
-from ._names import as_name
+from ._text.names import as_name
 from .buffer import text
 from .dtypes import DType, dtype_of_id
 

@@ -7,13 +7,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ._data import array_at, exact_array, layout, read_tensor, to_array
+from ._core.handles import new_handle, new_pin
+from ._data.arrays import array_at, exact_array, layout, read_tensor, to_array
+from ._data.quantize import OnInvalid, quantize
 from ._errors import GgmlError, InvalidArgumentError, StateError, expect_bool, expect_int, raise_last
+from ._errors.messages import kind_of
 from ._ffi import ffi, lib
-from ._handles import new_handle, new_pin
-from ._mapped import reading
-from ._messages import kind_of
-from ._quantize import OnInvalid, quantize
+from ._files.mapped import reading
 from ._tensor_base import TensorInfo, has_place
 from .buffer import Buffer, BufferCore
 from .dtypes import DType

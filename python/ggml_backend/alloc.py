@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ._core.handles import Core, Handle, fail, new_handle, use
 from ._errors import InvalidArgumentError, StateError, check, expect, expect_bool, expect_int, expect_list
 from ._ffi import ffi, lib
-from ._handles import Core, Handle, fail, new_handle, use
 from .backend import Backend
 from .buffer import Buffer, BufferType
 from .graph import Graph, GraphCore

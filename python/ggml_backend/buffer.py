@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from ._core.handles import Core, Handle, Local, fail, new_handle
 from ._errors import NOT_GIVEN, AllocationError, InvalidArgumentError, StateError, check, expect_int
+from ._errors.hints import made_by
+from ._errors.messages import kind_of, maker_hint
 from ._ffi import ffi, lib
-from ._handles import Core, Handle, Local, fail, new_handle
-from ._hints import made_by
-from ._mapped import watch_of
-from ._messages import kind_of, maker_hint
+from ._files.mapped import watch_of
 
 if TYPE_CHECKING:
     from .backend import Backend

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ._callbacks import CustomOp
+from ._core.callbacks import CustomOp
 from ._errors import InvalidArgumentError
+from ._errors.messages import kind_of
 from ._ffi import lib
-from ._messages import kind_of
 from .ops import BUILDERS
 from .tensor import Tensor, build, newest
 

@@ -12,8 +12,8 @@ from typing import Any, Union
 import numpy as np
 
 from ._errors import InvalidArgumentError, expect_int
+from ._errors.messages import close_matches
 from ._ffi import ffi, lib
-from ._messages import close_matches
 
 __all__ = [
     "DType", "DTypeLike", "as_dtype", "bfloat16", "float16", "float32", "float64", "int8", "int16", "int32", "int64",

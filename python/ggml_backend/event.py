@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ._core.handles import Core, Handle, fail, new_handle, use
 from ._errors import StateError, check, expect
 from ._ffi import lib
-from ._handles import Core, Handle, fail, new_handle, use
 from .backend import Backend, BackendCore
 
 __all__ = ["Event", "EventCore"]

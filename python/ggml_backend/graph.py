@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._callbacks import Compare, CustomOp, Run, customs_of, raise_abort_errors, raise_kept
-from ._data import read_device
+from ._core.callbacks import Compare, CustomOp, Run, customs_of, raise_abort_errors, raise_kept
+from ._core.handles import ContextCore, Core, Holders, Local, fail, handles_of, new_handle
+from ._data.arrays import read_device
 from ._errors import (
     NOT_GIVEN,
     AllocationError,
@@ -26,14 +27,13 @@ from ._errors import (
     non_null,
     raise_last,
 )
-from ._escape import markup
+from ._errors.hints import made_by
+from ._errors.messages import UnknownKey, kind_of
 from ._ffi import ffi, lib
 from ._files import read_text
-from ._handles import ContextCore, Core, Holders, Local, fail, handles_of, new_handle
-from ._hints import made_by
-from ._messages import UnknownKey, kind_of
-from ._names import as_name, shorter
 from ._tensor_base import MAX_NAME
+from ._text.escape import markup
+from ._text.names import as_name, shorter
 from .backend import Backend, BackendCore
 from .tensor import Tensor, TensorPool
 

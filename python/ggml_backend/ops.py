@@ -25,10 +25,10 @@ from functools import reduce, wraps
 from typing import Any, Literal, TypeVar, Union, overload
 from typing import cast as cast_to
 
+from ._data.shapes import ne_of, resolve_shape, shape_tuple
 from ._errors import InvalidArgumentError, check, expect_bool, expect_int, expect_list
+from ._errors.messages import close_matches, kind_of
 from ._ffi import ffi, lib
-from ._messages import close_matches, kind_of
-from ._shapes import ne_of, resolve_shape, shape_tuple
 from ._tensor_base import MAX_DIMS
 from .dtypes import DTypeLike, as_dtype
 from .tensor import OF_FIRST, OF_PRODUCT, OF_SECOND, Tensor, build, build_1, build_2, newest, raw_view, repeat_to

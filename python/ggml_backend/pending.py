@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._callbacks import Run, raise_abort_errors
-from ._data import array_of
+from ._core.callbacks import Run, raise_abort_errors
+from ._core.handles import Core, Local
+from ._data.arrays import array_of
 from ._errors import NOT_GIVEN, raise_last
+from ._errors.hints import made_by
 from ._ffi import ffi, lib
-from ._handles import Core, Local
-from ._hints import made_by
 
 if TYPE_CHECKING:
     from .sched import SchedCore

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ._core.handles import Local
 from ._errors import check, raise_last
+from ._errors.messages import UnknownKey
 from ._ffi import ffi, lib
-from ._handles import Local
-from ._messages import UnknownKey
 from ._pictures import PlanPictures
 from .buffer import text
 from .graph import Graph

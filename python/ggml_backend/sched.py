@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
-from ._callbacks import Eval, Run, Wanted, raise_abort_errors, wanted_function
+from ._core.callbacks import Eval, Run, Wanted, raise_abort_errors, wanted_function
+from ._core.handles import Core, Handle, Holders, fail, handles_of, new_handle, use
 from ._errors import (
     InvalidArgumentError,
     StateError,
@@ -21,11 +22,10 @@ from ._errors import (
     raise_last,
 )
 from ._errors import check as _check
-from ._fallbacks import heavy_fallbacks, unmarked_weights, warn_of, warn_of_weights
+from ._errors.messages import plain
 from ._ffi import ffi, lib
 from ._files import can_write
-from ._handles import Core, Handle, Holders, fail, handles_of, new_handle, use
-from ._messages import plain
+from ._sched.fallbacks import heavy_fallbacks, unmarked_weights, warn_of, warn_of_weights
 from .backend import Backend, BackendCore
 from .buffer import BufferType, text
 from .graph import ABORTED, Graph, GraphCore
@@ -36,7 +36,7 @@ from .tensor import Tensor
 from .trace import Trace, read_events
 
 if TYPE_CHECKING:
-    from ._calibrate import Costs, Prediction
+    from ._sched.calibrate import Costs, Prediction
 
 __all__ = ["Memory", "Scheduler", "Split"]
 
@@ -220,7 +220,7 @@ class Scheduler(Handle):
         if n_copies != 1:
             self.n_copies = n_copies
         if policy == "cost" or costs is not None:
-            from ._calibrate import Costs  # it uses this module
+            from ._sched.calibrate import Costs  # it uses this module
 
             costs = Costs.cached(self._backends) if costs is None else costs
             if costs is not None:
@@ -577,7 +577,7 @@ class Scheduler(Handle):
     @property
     def prediction(self) -> Prediction | None:
         """What the last graph takes by the costs; None if it was not placed by them."""
-        from ._calibrate import Prediction
+        from ._sched.calibrate import Prediction
 
         core, out = self._live(), ffi.new("struct ggml_backend_sched_prediction *")
         with use("Scheduler", core, nested=True):

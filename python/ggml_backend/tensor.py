@@ -15,13 +15,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, Union
 
 import numpy as np
 
-from ._data import dtype_of_array, exact_array, to_array
-from ._errors import InvalidArgumentError, StateError, expect, expect_int, raise_as, raise_last
-from ._ffi import ffi, lib
-from ._handles import ContextCore, Core, Handle, address, fail, new_handle
-from ._messages import UnknownKey, broadcast_reason, hint_of, kind_of, plain, product_hint, reason_of, tensor_hint
-from ._names import as_name, shorter
-from ._shapes import (
+from ._core.handles import ContextCore, Core, Handle, address, fail, new_handle
+from ._data.arrays import dtype_of_array, exact_array, to_array
+from ._data.shapes import (
     common_shape,
     given_dtype,
     given_shape,
@@ -32,8 +28,21 @@ from ._shapes import (
     resolve_shape,
     shape_tuple,
 )
+from ._errors import InvalidArgumentError, StateError, expect, expect_int, raise_as, raise_last
+from ._errors.messages import (
+    UnknownKey,
+    broadcast_reason,
+    hint_of,
+    kind_of,
+    plain,
+    product_hint,
+    reason_of,
+    tensor_hint,
+)
+from ._ffi import ffi, lib
 from ._tensor_base import MAX_DIMS, MAX_NAME, TensorInfo
 from ._tensor_data import TensorData
+from ._text.names import as_name, shorter
 from .backend import Backend
 from .buffer import Buffer, BufferCore, BufferType, Usage, usage_id
 from .dtypes import DTypeLike, as_dtype, float32

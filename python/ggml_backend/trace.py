@@ -8,11 +8,11 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ._chrome import chrome_trace
+from ._core.handles import Owner
 from ._errors import check, expect_path
 from ._ffi import ffi, lib
 from ._files import write_text
-from ._handles import Owner
+from ._pictures.chrome import chrome_trace
 from .buffer import text
 
 if TYPE_CHECKING:

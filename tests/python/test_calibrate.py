@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
-from ggml_backend import CopyCost, Costs, DeviceCosts, OpCost, _calibrate, calibrate
+from ggml_backend import CopyCost, Costs, DeviceCosts, OpCost, calibrate
+from ggml_backend._sched import calibrate as _calibrate
 from ggml_backend.cli import main
 
 

@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
-from ggml_backend import cli_bench
 from ggml_backend._bench import Case, Limits, measure, model_cases, op_cases, product_cases, product_types
 from ggml_backend._bench.products import arithmetic_of, weights
 from ggml_backend._ffi import lib
-from ggml_backend.cli import main
+from ggml_backend.cli import bench, main
 from source_tree import in_tree
 
 QUICK = ["--quick", "--threads", "1", "--seconds", "0.0005"]
@@ -181,7 +180,7 @@ def written(tmp_path, capsys):
 def test_json(written):
     file, printed = written
     data = json.loads(file.read_text())
-    assert data["benchmark"] == "bench" and data["format"] == cli_bench.FORMAT and data["version"] == gb.__version__
+    assert data["benchmark"] == "bench" and data["format"] == bench.FORMAT and data["version"] == gb.__version__
     assert data["threads"] == 1 and data["rounds"] == 2 and data["quick"] is True
     assert all(rate > 0 for rate in data["limits"].values())
     assert len(data["cases"]) == 12
@@ -245,7 +244,7 @@ def test_files_to_compare_with_are_checked_first(tmp_path, capsys, text, monkeyp
     file = tmp_path / "old.json"
     if text is not None:
         file.write_text(text)
-    monkeypatch.setattr(cli_bench, "_table", lambda *_: pytest.fail("measured before the file was read"))
+    monkeypatch.setattr(bench, "_table", lambda *_: pytest.fail("measured before the file was read"))
     assert main(["bench", "ops", "--compare", str(file), *QUICK]) == 1
     assert str(file) in capsys.readouterr().err
 

@@ -19,8 +19,9 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
-from ggml_backend import _files, _mapped
+from ggml_backend import _files
 from ggml_backend._ffi import lib
+from ggml_backend._files import mapped
 from harness_interleave import Places, interrupt
 from harness_world import lost_by_python
 
@@ -50,9 +51,9 @@ def write_model(folder: Path) -> None:
 
 
 def read_guarded(folder: Path) -> None:
-    file = _mapped.map_file(folder / "model.gguf")
+    file = mapped.map_file(folder / "model.gguf")
     data = np.frombuffer(file, np.uint8)
-    with _mapped.reading(data):
+    with mapped.reading(data):
         data.copy()
 
 
@@ -67,12 +68,12 @@ ACTS: dict[str, Callable[[Path], object]] = {
     "write a model": write_model,
     "read a text": lambda folder: _files.read_text(folder / "text"),
     "can it be written?": lambda folder: _files.can_write(folder / "text"),
-    "map a file": lambda folder: _mapped.map_file(folder / "model.gguf"),
+    "map a file": lambda folder: mapped.map_file(folder / "model.gguf"),
     "read a mapped file": read_guarded,
     "open a model": lambda folder: gb.gguf.open(folder / "model.gguf").close(),
     "refuse a folder": lambda folder: refused(gb.FileError, _files.read_text, folder),
-    "refuse a pipe": lambda folder: refused(gb.FileError, _mapped.map_file, folder / "pipe"),
-    "find no file": lambda folder: refused(FileNotFoundError, _mapped.map_file, folder / "absent"),
+    "refuse a pipe": lambda folder: refused(gb.FileError, mapped.map_file, folder / "pipe"),
+    "find no file": lambda folder: refused(FileNotFoundError, mapped.map_file, folder / "absent"),
 }
 
 

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
-from ggml_backend import _errors, _messages
+from ggml_backend import _errors
+from ggml_backend._errors import messages
 from ggml_backend._ffi import ffi, lib
 
 
@@ -826,7 +827,7 @@ def test_an_exception_of_map_custom_names_the_node(ctx, cpu):
 
 
 def test_messages_of_the_library_become_those_of_python():
-    plain = _messages.plain
+    plain = messages.plain
     assert plain("ggml_x: gb_y: 'a b' f32 [128, 16] and '' q4_K [256]") == "'a b' float32 (16, 128) and q4_k (256,)"
     assert plain("index 5 at [1, 0,0] of 'x' i32 [2]") == "index 5 at (0, 0, 1) of 'x' int32 (2,)"
     assert (
@@ -839,7 +840,7 @@ def test_messages_of_the_library_become_those_of_python():
 
 def test_marks_of_broken_rules():
     def reason(text, op="op", labels=("a", "data"), ndims=(2, 2)):
-        return _messages.reason_of(text, op, labels, ndims)
+        return messages.reason_of(text, op, labels, ndims)
 
     assert reason("{a,b.0} must be equal") == "axis -1 of a and data must be equal"
     assert (

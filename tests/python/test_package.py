@@ -6,7 +6,6 @@ import ast
 import importlib
 import inspect
 import json
-import pkgutil
 import re
 import shutil
 import subprocess
@@ -106,64 +105,50 @@ def test_public_names_exist_and_are_documented():
                     )
 
 
+#: Every module of the package: each imports only what stands before it, and packages only through their modules.
+ORDER = """
+_ffi  _core.owned  _errors.messages  _errors  _errors.hints
+_core  _core.signals  _core.handles
+_text  _text.escape  _text.names  _text.patterns  _text.terminal  _files  _files.mapped
+dtypes  _data  _data.arrays  _data.quantize  _files.safetensors
+buffer  _tensor_base  _data.shapes  _tensor_data  backend  event  tensor  _core.callbacks  ops  custom  graph  alloc
+_pictures.data  _pictures.chrome  _pictures.page  _pictures.svg  _pictures.table  _pictures.text  _pictures.mixin
+_pictures  _sched  _sched.fallbacks  plan  stats  trace  pending  sched  _sched.calibrate  planning
+gguf._values  gguf._writer  gguf
+_examples.graphs  _examples  _examples.models
+_bench.measure  _bench.products  _bench.ops  _bench.models  _bench
+cli.plan  cli.gguf  cli.bench  cli
+"""
+
+
+def modules_of(folder: Path) -> dict[str, Path]:
+    """Name in the package -> file."""
+    files = (f for f in folder.rglob("*.py") if f != folder / "__init__.py" and f.name != "__main__.py")
+    parts = {f: f.relative_to(folder).with_suffix("").parts for f in files}
+    return {".".join(p[:-1] if p[-1] == "__init__" else p): f for f, p in parts.items()}
+
+
+def imported(name: str, file: Path, known: set[str]) -> set[str]:
+    """The modules of the package that a module imports when it is imported; what is for type checkers is inside an
+    if."""
+    package = name.split(".") if file.name == "__init__.py" else name.split(".")[:-1]
+    found = set()
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = [*package[: len(package) - node.level + 1], *(node.module or "").split(".")]
+            path = ".".join(filter(None, base))
+            inner = {f"{path}.{a.name}".lstrip(".") for a in node.names}
+            found |= (inner & known) or {path}
+    return found
+
+
 def test_modules_import_only_what_comes_before_them():
-    order = [
-        "_ffi",
-        "_owned",
-        "_messages",
-        "_hints",
-        "_errors",
-        "_escape",
-        "_names",
-        "_files",
-        "_mapped",
-        "_patterns",
-        "_terminal",
-        "_signals",
-        "_handles",
-        "dtypes",
-        "_data",
-        "_quantize",
-        "buffer",
-        "_tensor_base",
-        "_shapes",
-        "_tensor_data",
-        "backend",
-        "event",
-        "tensor",
-        "_callbacks",
-        "ops",
-        "graph",
-    ]
-    order += [
-        "alloc",
-        "_pictures",
-        "_fallbacks",
-        "plan",
-        "stats",
-        "_chrome",
-        "trace",
-        "pending",
-        "sched",
-        "_gguf_types",
-        "_gguf_writer",
-        "gguf",
-        "custom",
-        "_safetensors",
-        "_gguf_cli",
-    ]
-    order += ["planning", "_calibrate", "_examples", "_model_graphs", "cli_plan", "_bench", "cli_bench", "cli"]
-    folder = Path(inspect.getfile(gb)).parent
-    # the module of CUDA is none of Python's
-    names = {m.name for m in pkgutil.iter_modules([str(folder)])} - {"__main__", "libggml_backend_cuda"}
-    assert names <= set(order), names - set(order)
-    for position, name in enumerate(order[1:], 1):
-        file = folder / f"{name}.py"
-        tree = ast.parse((file if file.exists() else folder / name / "__init__.py").read_text())
-        for node in tree.body:  # imports for type checking only are inside an if
-            if isinstance(node, ast.ImportFrom) and node.level == 1 and file.exists():
-                for module in [node.module] if node.module else [a.name for a in node.names]:
-                    assert module.split(".")[0] in order[:position], f"{name} imports {module}"
+    files = modules_of(Path(inspect.getfile(gb)).parent)
+    order = ORDER.split()
+    assert sorted(order) == sorted({*files, "_ffi"})
+    for name, file in files.items():
+        later = imported(name, file, {*files, "_ffi"}) - set(order[: order.index(name)])
+        assert not later, f"{name} imports {later}"
 
 
 @pytest.mark.skipif(shutil.which("nm") is None, reason="needs binutils")

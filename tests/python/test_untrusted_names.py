@@ -19,8 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import ggml_backend as gb
-from ggml_backend import _escape
 from ggml_backend._pictures import read_table
+from ggml_backend._text import escape
 from ggml_backend.cli import main
 
 NAMES = [
@@ -107,7 +107,7 @@ def test_no_element_is_added(harmless: list[Page], names: list[str]) -> None:
         assert page.elements == before.elements
         assert page.comments == before.comments
     table, page = Page(texts[0]), Page(texts[2])
-    assert all(_escape.line(name) in table.texts for name in shown.names[1:])
+    assert all(escape.line(name) in table.texts for name in shown.names[1:])
     data = json.loads(next(t for t in page.texts if t.startswith('{"title"')))
     shown_names = [n for arena in data["arenas"] for n in arena["name"]]
     wanted = {n.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for n in shown.names[1:]}
@@ -169,11 +169,11 @@ def test_dot(names: list[str]) -> None:
 
 @given(st.text())
 def test_lines_print(text: str) -> None:
-    shown = _escape.line(text)
+    shown = escape.line(text)
     assert not escaped_characters(shown) and "\n" not in shown
     shown.encode()
-    assert _escape.line(shown) == shown
-    assert _escape.uncell(_escape.cell(text)) == text
+    assert escape.line(shown) == shown
+    assert escape.uncell(escape.cell(text)) == text
 
 
 def test_tables_come_back(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import numpy as np
 
 from .. import ops
-from .._model_graphs import _Llama, _llama_layer
+from .._examples.models import _Llama, _llama_layer
 from ..backend import Backend
 from ..dtypes import DType, dtypes, float16, float32, int32
 from ..graph import Context

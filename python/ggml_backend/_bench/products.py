@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from .. import ops
+from .._data.quantize import quantize
 from .._errors import GgmlError
-from .._quantize import quantize
 from ..backend import Backend
 from ..dtypes import DType, dtypes, float32
 from ..graph import Context

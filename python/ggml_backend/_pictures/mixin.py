@@ -7,7 +7,7 @@ from os import PathLike
 from typing import Protocol
 
 from .._errors import InvalidArgumentError, expect_int, expect_path
-from .._messages import kind_of
+from .._errors.messages import kind_of
 from .data import ArenaLike, CopyLike, Picture, SplitLike
 from .page import page
 from .svg import notebook

@@ -8,8 +8,8 @@ from importlib import resources
 from os import PathLike
 from typing import Any
 
-from .._escape import markup, script_json
 from .._files import write_text
+from .._text.escape import markup, script_json
 from .data import ArenaLike, Picture, bases, chains, curve, peak_moment, span, verdict
 
 

@@ -3,7 +3,7 @@ viewers that trust nothing."""
 
 from __future__ import annotations
 
-from .._escape import markup
+from .._text.escape import markup
 from .data import ArenaLike, Picture, bases, curve, peak_moment, size_text, span, verdict
 
 _WIDTH, _HEIGHT = 720, 160

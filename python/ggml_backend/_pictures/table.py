@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from os import PathLike
 
 from .._errors import InvalidArgumentError
-from .._escape import cell, uncell
 from .._files import read_text, write_text
+from .._text.escape import cell, uncell
 from .data import ArenaLike, BareBlock, BlockLike
 
 HEADING = ["id", "lower", "upper", "size", "offset", "name", "op", "backend", "arena", "root"]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import string
 from collections.abc import Sequence
 
-from .._escape import line
+from .._text.escape import line
 from .data import ArenaLike, BlockLike, Picture, bases, curve, peak_moment, size_text, span, verdict
 
 _LETTERS = string.ascii_uppercase + string.ascii_lowercase

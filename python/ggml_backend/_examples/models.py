@@ -9,17 +9,17 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from . import gguf, ops
-from ._errors import InvalidArgumentError, UnsupportedError
-from ._examples import NAMES
-from ._examples import build as build_example
-from ._pictures import Picture, picture_of
-from .backend import Backend
-from .dtypes import float16, int32
-from .graph import Context, Graph
-from .plan import Plan
-from .sched import Scheduler
-from .tensor import Tensor
+from .. import gguf, ops
+from .._errors import InvalidArgumentError, UnsupportedError
+from .._pictures import Picture, picture_of
+from ..backend import Backend
+from ..dtypes import float16, int32
+from ..graph import Context, Graph
+from ..plan import Plan
+from ..sched import Scheduler
+from ..tensor import Tensor
+from .graphs import NAMES
+from .graphs import build as build_example
 
 __all__ = ["ARCHITECTURES", "prepare"]
 

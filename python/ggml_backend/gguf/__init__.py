@@ -24,7 +24,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._errors import (
+from .._core.handles import Owner
+from .._data.quantize import dequantize, fallback_dtype
+from .._errors import (
     FileError,
     InvalidArgumentError,
     StateError,
@@ -35,20 +37,18 @@ from ._errors import (
     expect_path,
     raise_last,
 )
-from ._ffi import ffi, lib
-from ._gguf_types import Keys, UnknownType, decode, findable, new_metadata, type_name
-from ._gguf_writer import Writer
-from ._handles import Owner
-from ._hints import no_name
-from ._mapped import check_file, map_file, watch_of
-from ._messages import UnknownKey, kind_of, reader_hint
-from ._patterns import Patterns
-from ._quantize import dequantize, fallback_dtype
-from .backend import Backend
-from .buffer import Buffer, BufferType, Usage, usage_id
-from .dtypes import DType, dtype_of_id
-from .graph import Context
-from .tensor import Tensor
+from .._errors.hints import no_name
+from .._errors.messages import UnknownKey, kind_of, reader_hint
+from .._ffi import ffi, lib
+from .._files.mapped import check_file, map_file, watch_of
+from .._text.patterns import Patterns
+from ..backend import Backend
+from ..buffer import Buffer, BufferType, Usage, usage_id
+from ..dtypes import DType, dtype_of_id
+from ..graph import Context
+from ..tensor import Tensor
+from ._values import Keys, UnknownType, decode, findable, new_metadata, type_name
+from ._writer import Writer
 
 __all__ = ["GGUFFile", "GGUFTensor", "Metadata", "UnknownType", "Weights", "Writer", "fallback_dtype", "open"]
 

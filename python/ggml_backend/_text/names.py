@@ -3,7 +3,7 @@ another."""
 
 from __future__ import annotations
 
-from ._errors import InvalidArgumentError
+from .._errors import InvalidArgumentError
 
 __all__ = ["as_name", "shorter"]
 

@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from ._errors import GgmlError, InvalidArgumentError
-from ._escape import line
-from ._patterns import Patterns
-from ._quantize import dequantize
-from ._safetensors import SafeTensors
-from ._terminal import Bar, fail, print_json, reason
-from .dtypes import DType, as_dtype, dtypes
-from .gguf import GGUFFile, Writer, fallback_dtype
-from .gguf import open as open_gguf
+from .._data.quantize import dequantize
+from .._errors import GgmlError, InvalidArgumentError
+from .._files.safetensors import SafeTensors
+from .._text.escape import line
+from .._text.patterns import Patterns
+from .._text.terminal import Bar, fail, print_json, reason
+from ..dtypes import DType, as_dtype, dtypes
+from ..gguf import GGUFFile, Writer, fallback_dtype
+from ..gguf import open as open_gguf
 
 __all__ = ["add_gguf_commands"]
 

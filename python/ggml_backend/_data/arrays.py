@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from ._errors import GgmlError, InvalidArgumentError, check
-from ._ffi import ffi, lib
-from ._handles import fail
-from ._mapped import check_file
-from ._messages import kind_of
-from .dtypes import DType, as_dtype, dtype_of_id
+from .._core.handles import fail
+from .._errors import GgmlError, InvalidArgumentError, check
+from .._errors.messages import kind_of
+from .._ffi import ffi, lib
+from .._files.mapped import check_file
+from ..dtypes import DType, as_dtype, dtype_of_id
 
 _ndim = lib.gbpy_ndim
 _unpack = ffi.unpack

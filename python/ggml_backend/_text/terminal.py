@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ._escape import line, lines
+from .escape import line, lines
 
 __all__ = ["Bar", "fail", "print_json", "reason", "run_command", "say", "step_bar"]
 

@@ -10,16 +10,16 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
-from ._calibrate import add_calibrate_command
-from ._errors import InvalidArgumentError
-from ._ffi import ffi, lib
-from ._gguf_cli import add_gguf_commands
-from ._terminal import Parser, print_json, run_command, say
-from .backend import backends, cpu_levels
-from .buffer import BufferType, text
-from .cli_bench import add_bench_command
-from .cli_plan import add_plan_command
-from .dtypes import dtypes
+from .._errors import InvalidArgumentError
+from .._ffi import ffi, lib
+from .._sched.calibrate import add_calibrate_command
+from .._text.terminal import Parser, print_json, run_command, say
+from ..backend import backends, cpu_levels
+from ..buffer import BufferType, text
+from ..dtypes import dtypes
+from .bench import add_bench_command
+from .gguf import add_gguf_commands
+from .plan import add_plan_command
 
 __all__ = ["main", "show_config"]
 

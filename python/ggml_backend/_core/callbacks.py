@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Union
 
 import numpy as np
 
-from ._data import array_at, describe_at
-from ._errors import InvalidArgumentError, StateError, expect, expect_function
-from ._ffi import ffi, lib
-from ._handles import Core, Holders, address, new_pin, use
-from ._messages import add_note, kind_of
-from .backend import Backend, BackendCore
-from .tensor import Tensor, TensorPool
+from .._data.arrays import array_at, describe_at
+from .._errors import InvalidArgumentError, StateError, expect, expect_function
+from .._errors.messages import add_note, kind_of
+from .._ffi import ffi, lib
+from ..backend import Backend, BackendCore
+from ..tensor import Tensor, TensorPool
+from .handles import Core, Holders, address, new_pin, use
 
 if TYPE_CHECKING:
-    from .graph import Graph
+    from ..graph import Graph
 
 __all__ = ["Wanted", "set_log"]
 

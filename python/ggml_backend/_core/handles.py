@@ -20,10 +20,10 @@ import itertools
 from collections.abc import Iterator
 from typing import Any, ClassVar, NoReturn, TypeVar
 
-from ._errors import StateError, raise_last
-from ._ffi import ffi, lib
-from ._hints import without_missing
-from ._owned import owned
+from .._errors import StateError, raise_last
+from .._errors.hints import without_missing
+from .._ffi import ffi, lib
+from .owned import owned
 
 __all__ = [
     "ContextCore",

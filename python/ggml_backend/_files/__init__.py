@@ -14,9 +14,9 @@ import stat
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from ._errors import FileError
-from ._ffi import ffi, lib
-from ._owned import owned
+from .._core.owned import owned
+from .._errors import FileError
+from .._ffi import ffi, lib
 
 __all__ = ["Sink", "can_write", "encoded", "open_regular", "read_text", "replace_file", "write_text"]
 

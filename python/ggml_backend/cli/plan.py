@@ -12,9 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ._errors import AllocationError, InvalidArgumentError, PerformanceWarning
-from ._escape import line
-from ._pictures import (
+from .._errors import AllocationError, InvalidArgumentError, PerformanceWarning
+from .._pictures import (
     BareArena,
     BareBlock,
     BlockLike,
@@ -27,12 +26,13 @@ from ._pictures import (
     write_rows,
     write_table,
 )
-from ._pictures.data import size_text, verdict
-from ._terminal import fail, print_json, say
-from .planning import plan_memory
+from .._pictures.data import size_text, verdict
+from .._text.escape import line
+from .._text.terminal import fail, print_json, say
+from ..planning import plan_memory
 
 if TYPE_CHECKING:
-    from ._model_graphs import Prepared
+    from .._examples.models import Prepared
 
 __all__ = ["add_plan_command"]
 
@@ -138,7 +138,7 @@ def _does_not_fit(prepared: Prepared) -> str | None:
 
 
 def _plan_graph(options: argparse.Namespace) -> None:
-    from ._model_graphs import prepare  # imports the operations
+    from .._examples.models import prepare  # imports the operations
 
     for flag in ("capacity", "budget_ms", "align"):
         if getattr(options, flag) is not None:

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from ._errors import InvalidArgumentError, UnsupportedError, check
-from ._ffi import ffi, lib
-from ._messages import UnknownKey
-from ._names import as_name
-from ._owned import owned
-from .dtypes import DType
+from .._core.owned import owned
+from .._errors import InvalidArgumentError, UnsupportedError, check
+from .._errors.messages import UnknownKey
+from .._ffi import ffi, lib
+from .._text.names import as_name
+from ..dtypes import DType
 
 __all__ = ["ELEMENTS", "Keys", "UnknownType", "decode", "encode", "findable", "key_bytes", "store", "type_name"]
 

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from ._errors import FileError, check, raise_last
-from ._ffi import ffi, lib
-from ._files import open_regular
-from ._owned import owned
+from .._core.owned import owned
+from .._errors import FileError, check, raise_last
+from .._ffi import ffi, lib
+from . import open_regular
 
 __all__ = ["Mapping", "check_file", "map_file", "reading", "watch_of"]
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ._errors import PerformanceWarning, check
-from ._ffi import ffi, lib
-from ._messages import plain
-from ._pictures.data import size_text
-from .buffer import text
+from .._errors import PerformanceWarning, check
+from .._errors.messages import plain
+from .._ffi import ffi, lib
+from .._pictures.data import size_text
+from ..buffer import text
 
 __all__ = ["Fallback", "heavy_fallbacks", "unmarked_weights", "warn_of", "warn_of_weights"]
 
@@ -66,7 +66,7 @@ def heavy_fallbacks(sched: Any, backends: Sequence[tuple[Any, str, bool]]) -> li
 
 def _stack_level() -> int:
     """Of the first frame outside of this package, for ``warnings.warn`` in the calling function."""
-    folder, frame, level = str(Path(__file__).parent), sys._getframe(1), 1
+    folder, frame, level = str(Path(__file__).parents[1]), sys._getframe(1), 1
     while frame.f_back is not None and frame.f_code.co_filename.startswith(folder):
         frame, level = frame.f_back, level + 1
     return level

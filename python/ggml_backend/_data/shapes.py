@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from ._errors import InvalidArgumentError
-from ._ffi import ffi
-from ._messages import kind_of
-from ._tensor_base import MAX_DIMS, TensorInfo
-from .dtypes import DType, as_dtype
+from .._errors import InvalidArgumentError
+from .._errors.messages import kind_of
+from .._ffi import ffi
+from .._tensor_base import MAX_DIMS, TensorInfo
+from ..dtypes import DType, as_dtype
 
 __all__ = [
     "common_shape",

@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._errors import (
+from .._core.handles import Owner
+from .._data.quantize import OnInvalid, dequantize, quantize_part
+from .._data.shapes import ne_of, shape_tuple
+from .._errors import (
     FileError,
     GgmlError,
     InvalidArgumentError,
@@ -22,20 +25,17 @@ from ._errors import (
     expect_path,
     raise_last,
 )
-from ._ffi import ffi, lib
-from ._files import Sink, replace_file
-from ._gguf_types import UnknownType, key_bytes, new_metadata, store
-from ._handles import Owner
-from ._mapped import check_file, reading, watch_of
-from ._messages import kind_of
-from ._names import as_name
-from ._quantize import OnInvalid, dequantize, quantize_part
-from ._shapes import ne_of, shape_tuple
-from .dtypes import DType, DTypeLike, as_dtype
-from .tensor import Tensor
+from .._errors.messages import kind_of
+from .._ffi import ffi, lib
+from .._files import Sink, replace_file
+from .._files.mapped import check_file, reading, watch_of
+from .._text.names import as_name
+from ..dtypes import DType, DTypeLike, as_dtype
+from ..tensor import Tensor
+from ._values import UnknownType, key_bytes, new_metadata, store
 
 if TYPE_CHECKING:
-    from .gguf import GGUFFile, GGUFTensor
+    from . import GGUFFile, GGUFTensor
 
 __all__ = ["Writer"]
 

@@ -13,15 +13,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from ._bench import Case, Limits, Result, measure, model_cases, op_cases, product_cases, product_types
-from ._calibrate import _describe
-from ._errors import InvalidArgumentError
-from ._ffi import lib
-from ._files import read_text, write_text
-from ._terminal import reason, step_bar
-from .backend import Backend, cpu_levels
-from .buffer import text
-from .dtypes import DType, as_dtype
+from .._bench import Case, Limits, Result, measure, model_cases, op_cases, product_cases, product_types
+from .._errors import InvalidArgumentError
+from .._ffi import lib
+from .._files import read_text, write_text
+from .._sched.calibrate import _describe
+from .._text.terminal import reason, step_bar
+from ..backend import Backend, cpu_levels
+from ..buffer import text
+from ..dtypes import DType, as_dtype
 
 __all__ = ["add_bench_command"]
 

@@ -11,8 +11,8 @@ import operator
 import os
 from typing import Any, NoReturn
 
-from ._ffi import ffi, lib
-from ._messages import kind_of, maker_hint, plain
+from .._ffi import ffi, lib
+from .messages import kind_of, maker_hint, plain
 
 __all__ = [
     "AllocationError",
@@ -97,7 +97,7 @@ def raise_last(prefix: str = "", status: int | None = None) -> NoReturn:
     if status is None:
         status = _last_status()
     if _outcome(status) == _INTERRUPTED:
-        from ._signals import raise_interrupt
+        from .._core.signals import raise_interrupt
 
         raise_interrupt()
     message = plain(_string(_last_error()).decode("utf-8", "replace"))

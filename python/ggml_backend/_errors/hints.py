@@ -9,7 +9,7 @@ import types
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
-from ._messages import close_matches
+from .messages import close_matches
 
 __all__ = ["made_by", "module_attribute", "no_name", "refuse_calls", "tell_missing", "without_missing"]
 

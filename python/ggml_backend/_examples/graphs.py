@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from . import ops
-from .dtypes import float16, int32
-from .graph import Context, Graph
-from .tensor import Tensor
+from .. import ops
+from ..dtypes import float16, int32
+from ..graph import Context, Graph
+from ..tensor import Tensor
 
 __all__ = ["NAMES", "build"]
 

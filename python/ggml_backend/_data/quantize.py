@@ -13,11 +13,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ._data import to_array
-from ._errors import InvalidArgumentError, UnsupportedError, clear_error, expect_int, raise_last
-from ._ffi import ffi, lib
-from ._mapped import check_file, reading, watch_of
-from .dtypes import DType, DTypeLike, as_dtype, dtypes
+from .._errors import InvalidArgumentError, UnsupportedError, clear_error, expect_int, raise_last
+from .._ffi import ffi, lib
+from .._files.mapped import check_file, reading, watch_of
+from ..dtypes import DType, DTypeLike, as_dtype, dtypes
+from .arrays import to_array
 
 __all__ = ["OnInvalid", "dequantize", "fallback_dtype", "quantize"]
 

@@ -27,8 +27,8 @@ from typing import Any
 
 import numpy as np
 
-from . import ops
-from ._errors import (
+from .. import ops
+from .._errors import (
     GgmlError,
     InvalidArgumentError,
     UnsupportedError,
@@ -39,15 +39,15 @@ from ._errors import (
     expect_int,
     expect_list,
 )
-from ._escape import line
-from ._ffi import ffi, lib
-from ._files import read_text, write_text
-from ._terminal import print_json, say, step_bar
-from .backend import Backend
-from .buffer import text
-from .dtypes import dtypes
-from .graph import Context
-from .sched import Scheduler
+from .._ffi import ffi, lib
+from .._files import read_text, write_text
+from .._text.escape import line
+from .._text.terminal import print_json, say, step_bar
+from ..backend import Backend
+from ..buffer import text
+from ..dtypes import dtypes
+from ..graph import Context
+from ..sched import Scheduler
 
 __all__ = ["CopyCost", "Costs", "DeviceCosts", "OpCost", "Prediction", "add_calibrate_command", "calibrate"]
 

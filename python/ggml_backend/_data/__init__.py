@@ -1,0 +1,1 @@
+"""Elements and shapes on their way between NumPy and C."""
