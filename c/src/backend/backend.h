@@ -23,6 +23,9 @@
 unsigned gb_buffers_freed(void);
 unsigned gb_replicated_buffers_freed(void); // of them, those with `replicated` set
 
+// What memory of the host without a buffer counts as: the CPU backend's type.
+ggml_backend_buffer_type_t gb_plain_host_buffer_type(void);
+
 // Storage versions. Who writes into a buffer, by whatever way, calls gb_buffer_changed before it returns; NULL is fine.
 // To mark several buffers at once: one new version for all.
 uint64_t gb_new_version(void);

@@ -24,6 +24,8 @@ static const struct {
 
 #define N_BUILTIN GB_ARRAY_LEN(builtin)
 
+ggml_backend_buffer_type_t gb_plain_host_buffer_type(void) { return ggml_backend_cpu_buffer_type(); }
+
 struct entry {
     const char *               name; // owned by the registry, never freed
     ggml_backend_init_fn       init;

@@ -63,22 +63,6 @@ bool gb_sched_take_stores(struct ggml_backend_sched * s, struct gb_sched_plan * 
     return true;
 }
 
-struct gb_mem * gb_sched_mem_of_item(const struct ggml_backend_sched * s, const struct gb_sched_plan * p,
-    const struct gb_item * item, bool leaf) {
-    if (!leaf) {
-        return s->devices[item->backend].arena.data[item->chunk];
-    }
-    size_t k = 0;
-    for (size_t i = 0; i < p->chunks.n; i++) {
-        const struct gb_chunk_need * need = &p->chunks.data[i];
-        if (need->leafs && need->backend == item->backend && need->chunk == item->chunk) {
-            return k < p->leaf_mems.n ? p->leaf_mems.data[k] : NULL;
-        }
-        k += need->leafs;
-    }
-    return NULL;
-}
-
 // Refs on the chunks in use now, and on the stores of other plans.
 static bool hold_memory(struct ggml_backend_sched * s, struct gb_sched_plan * p, gb_mem_list * arenas,
     gb_mem_list * shared) {
@@ -246,15 +230,6 @@ static void put_back(struct binding * b) {
         struct ggml_tensor * t = b->plan->ids.data[i].tensor;
         gb_tensor_put(t, b->old[i].buffer, b->old[i].data);
         t->extra = b->old[i].extra;
-    }
-}
-
-// Prepared graphs may have looked at addresses.
-void gb_sched_drop_prepared(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
-    for (size_t k = 0; k < p->splits.n; k++) {
-        struct gb_split * split = &p->splits.data[k];
-        ggml_backend_graph_plan_free(s->devices[split->backend].backend, split->prepared);
-        split->prepared = NULL;
     }
 }
 

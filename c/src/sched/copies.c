@@ -14,59 +14,6 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { BLOCK = 64 };
-
-struct gb_shadow_block {
-    struct gb_shadow_block * next;
-    int                      n;
-    struct gb_shadow         items[BLOCK];
-};
-
-// ------------------------------------------------------------------------------------------------------------- shadows
-
-static struct gb_shadow * new_shadow(struct gb_sched_plan * p, int origin, int copy) {
-    struct gb_shadow_block * block = p->shadows;
-    if (block == NULL || block->n == BLOCK) {
-        block = GB_NEW(struct gb_shadow_block);
-        if (block == NULL) {
-            return NULL;
-        }
-        block->next = p->shadows;
-        p->shadows  = block;
-    }
-    struct gb_shadow * shadow = &block->items[block->n++];
-    shadow->tensor            = *p->ids.data[origin].tensor;
-    shadow->tensor.buffer     = NULL;
-    shadow->tensor.data       = NULL;
-    shadow->tensor.extra      = NULL;
-    shadow->tensor.grad       = NULL;
-    // no input or output, and not read once: the original is
-    memset(shadow->tensor.padding, 0, sizeof(shadow->tensor.padding));
-    gb_tensor_set_ndim(&shadow->tensor, gb_tensor_ndim(p->ids.data[origin].tensor));
-    shadow->origin = origin;
-    shadow->copy   = copy;
-    return shadow;
-}
-
-struct gb_shadow * gb_sched_next_shadow(const struct gb_sched_plan * p, struct gb_shadow_iter * it) {
-    if (!it->started) {
-        *it = (struct gb_shadow_iter){ p->shadows, 0, true };
-    }
-    if (it->block && it->next == it->block->n) {
-        it->block = it->block->next; // blocks are never empty
-        it->next  = 0;
-    }
-    return it->block ? &it->block->items[it->next++] : NULL;
-}
-
-void gb_sched_free_shadows(struct gb_sched_plan * p) {
-    while (p->shadows) {
-        struct gb_shadow_block * next = p->shadows->next;
-        gb_free(p->shadows);
-        p->shadows = next;
-    }
-}
-
 static void name_copy(const struct ggml_backend_sched * s, int backend, struct ggml_tensor * t) { // "BACKEND#name"
     char name[GGML_MAX_NAME], device[GGML_MAX_NAME / 2];
     snprintf(device, sizeof(device), "%.*s", GGML_MAX_NAME / 2 - 1, s->devices[backend].name);
@@ -213,7 +160,7 @@ static bool add_copy(struct builder * b, int root, int backend, int shown, bool 
         .version = b->version[root],
     };
     const int index = (int) p->copies.n;
-    copy.dst        = new_shadow(p, root, index);
+    copy.dst        = gb_sched_new_shadow(p, root, index);
     if (copy.dst == NULL || !gb_vec_push(&p->copies, copy) || (fill && !gb_vec_push(&p->transfers, index))) {
         return false;
     }
@@ -245,7 +192,7 @@ static struct gb_shadow * on_copy(struct builder * b, int t, int copy) {
     if (b->seen[t].shadow && b->seen[t].copy == copy) {
         return b->seen[t].shadow;
     }
-    struct gb_shadow * shadow = new_shadow(p, t, copy);
+    struct gb_shadow * shadow = gb_sched_new_shadow(p, t, copy);
     if (shadow) {
         struct ggml_tensor * dst = &p->copies.data[copy].dst->tensor;
         memset(shadow->tensor.src, 0, sizeof(shadow->tensor.src));
@@ -331,7 +278,7 @@ static bool add_write_back(struct builder * b, struct gb_shadow * shadow, int co
     shadow->copy                = copy;
     shadow->tensor.view_offs    = p->ids.data[node].tensor->view_src ? p->ids.data[node].tensor->view_offs : 0;
     shadow->tensor.view_src     = dst;
-    struct gb_shadow * marker   = new_shadow(p, node, -1);
+    struct gb_shadow * marker   = gb_sched_new_shadow(p, node, -1);
     if (marker == NULL) {
         return false;
     }
@@ -346,7 +293,7 @@ static bool add_write_back(struct builder * b, struct gb_shadow * shadow, int co
 static bool add_shadow_node(struct builder * b, int node) {
     struct gb_sched_plan * p      = b->plan;
     const int              root   = p->ids.data[node].root;
-    struct gb_shadow *     shadow = new_shadow(p, node, -1);
+    struct gb_shadow *     shadow = gb_sched_new_shadow(p, node, -1);
     if (shadow == NULL) {
         return false;
     }
@@ -431,7 +378,7 @@ static bool follows(const struct builder * b, const struct gb_copy * first, cons
     const struct place p = place_of(b, first->root), q = place_of(b, next->root);
     const bool         same = p.buffer == q.buffer && p.backend == q.backend && p.chunk == q.chunk;
     // whatever the size of `first` is
-    const size_t gap = p.backend < 0 ? GAP : GB_MAX(GAP, gb_sched_leaf_unit(b->sched, p.backend));
+    const size_t gap = p.backend < 0 ? GAP : GB_MAX(GAP, b->sched->devices[p.backend].leaf_unit);
     return same && first->staged == next->staged && q.at >= p.at + first->span && q.at - p.at - first->span < gap &&
            (q.at - p.at) % b->sched->devices[first->backend].alignment == 0;
 }
@@ -514,7 +461,7 @@ static bool finish_copies(struct gb_sched_plan * p, const struct ggml_backend_sc
         dst->src[0]               = copy->fill ? root : NULL;
         if (!copy->whole) {
             as_bytes(dst, copy->span);
-            copy->range = new_shadow(p, copy->root, -1);
+            copy->range = gb_sched_new_shadow(p, copy->root, -1);
             if (copy->range == NULL) {
                 return false;
             }

@@ -233,24 +233,11 @@ static struct gb_costs * costs_new(const struct ggml_backend_cost_table * t, int
     return c;
 }
 
-enum ggml_status ggml_backend_sched_set_costs(ggml_backend_sched_t sched,
-    const struct ggml_backend_cost_table *                         table) {
-    GB_CHECK_ARG(sched);
-    GB_FAIL_IF(sched->in_callback, GGML_STATUS_INVALID_STATE, "%s: called from the scheduler's own callback", __func__);
-    struct gb_costs * costs = NULL;
-    if (table) {
-        GB_TRY(check_table(sched, table));
-        costs = costs_new(table, sched->n_backends);
-        if (costs == NULL) {
-            return GGML_STATUS_ALLOC_FAILED;
-        }
-    }
-    const enum ggml_status status = gb_sched_wait(sched);
-    gb_sched_drop_plans(sched);
-    sched->n_resets++;
-    gb_costs_free(sched->costs);
-    sched->costs = costs;
-    return status;
+enum ggml_status gb_costs_new(const struct ggml_backend_sched * s, const struct ggml_backend_cost_table * table,
+    struct gb_costs ** costs) {
+    GB_TRY(check_table(s, table));
+    *costs = costs_new(table, s->n_backends);
+    return *costs ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
 // ------------------------------------------------------------------------------------------------------- the placement
@@ -410,15 +397,6 @@ enum ggml_status gb_sched_assign_by_cost(struct ggml_backend_sched * s, struct g
     gb_cost_model_free(&model);
     free_prices(&prices);
     return status;
-}
-
-enum ggml_status ggml_backend_sched_get_prediction(ggml_backend_sched_t sched,
-    struct ggml_backend_sched_prediction *                              prediction) {
-    GB_CHECK_ARG(sched);
-    GB_CHECK_ARG(prediction);
-    const bool predicted = sched->last && sched->last->predicted;
-    *prediction = predicted ? sched->last->prediction : (struct ggml_backend_sched_prediction){ -1, -1, -1, false };
-    return GGML_STATUS_SUCCESS;
 }
 
 // -------------------------------------------------------------------------------------------------------------- memory

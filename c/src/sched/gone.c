@@ -71,11 +71,3 @@ void gb_sched_unwatch(struct ggml_backend_sched * s) {
         gb_backend_unwatch(&s->devices[b].watch);
     }
 }
-
-enum ggml_status gb_sched_check_backends(const struct ggml_backend_sched * s, const char * func) {
-    for (int b = 0; b < s->n_backends; b++) {
-        GB_FAIL_IF(s->devices[b].freed, GGML_STATUS_INVALID_STATE, "%s: backend %s was freed before its scheduler",
-            func, s->devices[b].name);
-    }
-    return GGML_STATUS_SUCCESS;
-}

@@ -51,22 +51,6 @@ static bool list_nodes(struct layout * l) {
     return ok;
 }
 
-bool gb_sched_map_storage(const struct gb_sched_plan * p, struct gb_ptrmap * map) {
-    for (int i = 0; i < p->n_ids; i++) {
-        if (p->ids.data[i].root == i && !gb_ptrmap_set(map, p->ids.data[i].tensor, i)) {
-            return false;
-        }
-    }
-    struct gb_shadow_iter it = { 0 };
-    for (struct gb_shadow * sh = gb_sched_next_shadow(p, &it); sh; sh = gb_sched_next_shadow(p, &it)) {
-        const int64_t id = sh->copy >= 0 ? (int64_t) p->n_ids + sh->copy : sh->origin;
-        if (sh->tensor.view_src == NULL && !gb_ptrmap_set(map, &sh->tensor, id)) {
-            return false;
-        }
-    }
-    return true;
-}
-
 static int64_t id_of(void * user, const struct ggml_tensor * t) {
     const struct layout * l  = user;
     const int64_t         id = gb_ptrmap_get(&l->stands_for, t);
@@ -428,17 +412,6 @@ static bool has_all_homes(const struct gb_sched_plan * p) {
 
 // --------------------------------------------------------------------------------------------------------------- leafs
 
-// As if for any of the devices: then inputs that lie behind each other can travel together wherever they go to,
-// whatever their sizes are.
-size_t gb_sched_leaf_unit(const struct ggml_backend_sched * s, int backend) {
-    enum { LARGEST = 4096 };
-    size_t unit = s->devices[backend].alignment;
-    for (int b = 0; b < s->n_backends; b++) {
-        unit = GB_MAX(unit, GB_MIN(s->devices[b].alignment, LARGEST));
-    }
-    return unit;
-}
-
 static enum ggml_status lay_out_leaf(const struct ggml_backend_sched * s, struct gb_sched_plan * p, int id,
     struct gb_item * end) {
     const int                      b    = p->assignment[id].backend;
@@ -449,7 +422,7 @@ static enum ggml_status lay_out_leaf(const struct ggml_backend_sched * s, struct
     GB_FAIL_IF(size > max, GGML_STATUS_ALLOC_FAILED,
         "ggml_backend_sched: tensor '%s' of %zu bytes exceeds the largest buffer of backend %s, %zu bytes",
         p->ids.data[id].tensor->name, size, d->name, d->max_size);
-    GB_FAIL_IF(!gb_pad_size(size, gb_sched_leaf_unit(s, b), &padded) || !gb_add_size(end[b].offset, padded, &total),
+    GB_FAIL_IF(!gb_pad_size(size, d->leaf_unit, &padded) || !gb_add_size(end[b].offset, padded, &total),
         GGML_STATUS_ALLOC_FAILED, "ggml_backend_sched: the sizes of the leafs overflow");
     if (end[b].offset + size > max) {
         end[b].chunk++;

@@ -93,11 +93,6 @@ struct gb_mem * gb_sched_mem_new(struct ggml_backend_sched * s, int backend, siz
     return mem;
 }
 
-struct gb_mem * gb_sched_mem_of(const struct ggml_backend_sched * s, ggml_backend_buffer_t buffer) {
-    const int64_t i = buffer ? gb_ptrmap_get(&s->mem_of, buffer) : GB_PTRMAP_ABSENT;
-    return i == GB_PTRMAP_ABSENT ? NULL : s->mems.data[i];
-}
-
 void gb_sched_mem_ref(struct gb_mem * mem) { mem->n_refs++; }
 
 // Leaf stores stay as spares for the next graph, a few of them.
@@ -148,6 +143,22 @@ enum ggml_status gb_sched_reserve_stores(struct ggml_backend_sched * s, const st
     }
     gb_vec_free(&taken);
     return status;
+}
+
+struct gb_mem * gb_sched_mem_of_item(const struct ggml_backend_sched * s, const struct gb_sched_plan * p,
+    const struct gb_item * item, bool leaf) {
+    if (!leaf) {
+        return s->devices[item->backend].arena.data[item->chunk];
+    }
+    size_t k = 0;
+    for (size_t i = 0; i < p->chunks.n; i++) {
+        const struct gb_chunk_need * need = &p->chunks.data[i];
+        if (need->leafs && need->backend == item->backend && need->chunk == item->chunk) {
+            return k < p->leaf_mems.n ? p->leaf_mems.data[k] : NULL;
+        }
+        k += need->leafs;
+    }
+    return NULL;
 }
 
 // -------------------------------------------------------------------------------------------------------------- arenas

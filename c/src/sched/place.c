@@ -1,29 +1,14 @@
 // place.c - the assignment of a plan: answers assign.c's questions about real backends and buffers.
-#include "sched/sched.h"
-
-static bool supports(const struct ggml_backend_sched * s, ggml_backend_buffer_type_t buft, int backend) {
-    return ggml_backend_buft_supports_backend(buft, s->devices[backend].backend);
-}
-
-// The type of the memory that a root has already; NULL: it has none yet.
-static ggml_backend_buffer_type_t placed_buft(const struct gb_sched_plan * p, int root) {
-    const struct gb_id * id = &p->ids.data[root];
-    switch ((enum gb_home) id->home) {
-        case GB_HOME_USER:
-        case GB_HOME_SHARED: return id->tensor->buffer->buft;
-        case GB_HOME_HOST: return ggml_backend_cpu_buffer_type();
-        default: return NULL;
-    }
-}
+#include "sched/refusal.h"
 
 static int place_of(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, int root) {
-    const ggml_backend_buffer_type_t buft = placed_buft(p, root);
+    const ggml_backend_buffer_type_t buft = gb_sched_placed_buft(p, root);
     const struct gb_mem *            mem  = buft ? gb_sched_mem_of(s, p->ids.data[root].tensor->buffer) : NULL;
     if (mem) {
         return mem->backend;
     }
     for (int b = 0; buft && b < s->n_backends; b++) {
-        if (supports(s, buft, b)) {
+        if (gb_sched_supports_buft(s, buft, b)) {
             return b;
         }
     }
@@ -46,21 +31,13 @@ static bool runs(void * user_data, int backend, int node) {
 
 static bool reaches(void * user_data, int backend, int root) {
     const struct asked *             a    = user_data;
-    const ggml_backend_buffer_type_t buft = placed_buft(a->plan, root);
-    return buft != NULL && supports(a->sched, buft, backend);
+    const ggml_backend_buffer_type_t buft = gb_sched_placed_buft(a->plan, root);
+    return buft != NULL && gb_sched_supports_buft(a->sched, buft, backend);
 }
 
 static bool shares(void * user_data, int backend, int of_backend) {
     const struct asked * a = user_data;
-    return backend == of_backend || supports(a->sched, a->sched->devices[of_backend].buft, backend);
-}
-
-bool gb_sched_plan_reaches(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, int backend, int root) {
-    struct asked a = { (struct ggml_backend_sched *) s, (struct gb_sched_plan *) p };
-    if (placed_buft(p, root) != NULL) {
-        return reaches(&a, backend, root);
-    }
-    return shares(&a, backend, p->assignment[root].backend);
+    return gb_sched_shares(a->sched, backend, of_backend);
 }
 
 struct tables { // per id, for the length of one call; owned
@@ -102,7 +79,7 @@ static bool fill_tables(const struct ggml_backend_sched * s, const struct gb_sch
     for (int i = 0; i < p->n_ids; i++) {
         const struct gb_id * id = &p->ids.data[i];
         t->root[i]              = id->root;
-        t->placed[i]            = placed_buft(p, i) != NULL;
+        t->placed[i]            = gb_sched_placed_buft(p, i) != NULL;
         t->computes[i]          = id->computes;
         t->bytes[i]             = ggml_nbytes(id->tensor);
         t->user[i]              = wants_host(s, p, i) ? s->n_backends - 1 : p->user[i];

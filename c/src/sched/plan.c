@@ -12,85 +12,6 @@
 #include "base/current.h"
 #include "base/env.h"
 
-static void free_stages(struct gb_sched_plan * p) {
-    for (size_t c = 0; c < p->copies.n; c++) {
-        struct gb_stage * stages = p->copies.data[c].stages;
-        for (int i = 0; stages && i < p->n_copies; i++) {
-            ggml_backend_event_free(stages[i].event);
-            gb_aligned_free(stages[i].tensor.data);
-        }
-        gb_free(stages);
-        p->copies.data[c].stages = NULL;
-    }
-}
-
-static void disarm(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
-    gb_sched_drop_prepared(s, p);
-    free_stages(p);
-    for (size_t k = 0; k < p->events.n; k++) {
-        ggml_backend_event_free(p->events.data[k]);
-    }
-    gb_vec_free(&p->events);
-}
-
-void gb_sched_disarm_plans(struct ggml_backend_sched * s) {
-    for (size_t k = 0; k < s->plans.n; k++) {
-        disarm(s, s->plans.data[k]);
-    }
-}
-
-static void free_plan(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
-    if (p == NULL) {
-        return;
-    }
-    disarm(s, p);
-    gb_sched_unbind(s, p);
-    gb_sched_release_replicas(p);
-    gb_sched_free_shadows(p);
-    gb_ptrmap_free(&p->map);
-    gb_vec_free(&p->ids);
-    gb_vec_free(&p->splits);
-    gb_vec_free(&p->copies);
-    gb_vec_free(&p->transfers);
-    gb_vec_free(&p->exec);
-    gb_vec_free(&p->exec_node);
-    gb_vec_free(&p->backs);
-    gb_vec_free(&p->steps);
-    gb_vec_free(&p->waits);
-    gb_vec_free(&p->chunks);
-    gb_vec_free(&p->fallbacks);
-    gb_free(p->nodes);
-    gb_free(p->leafs);
-    gb_free(p->key);
-    gb_free(p->src_begin);
-    gb_free(p->srcs);
-    gb_free(p->assignment);
-    gb_free(p->user);
-    gb_free(p->weight);
-    gb_free(p->supports);
-    gb_free(p->need);
-    gb_free(p);
-}
-
-static void forget(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
-    s->current   = s->current == p ? NULL : s->current;
-    s->last      = s->last == p ? NULL : s->last;
-    s->in_flight = s->in_flight == p ? NULL : s->in_flight;
-    free_plan(s, p);
-}
-
-void gb_sched_drop_plans(struct ggml_backend_sched * s) {
-    for (size_t k = 0; k < s->plans.n; k++) {
-        forget(s, s->plans.data[k]);
-    }
-    s->plans.n = 0;
-}
-
-int gb_sched_user_of(const struct ggml_backend_sched * s, const struct ggml_tensor * t) {
-    const int64_t backend = gb_ptrmap_get(&s->user, t);
-    return backend == GB_PTRMAP_ABSENT ? -1 : (int) backend;
-}
-
 // -------------------------------------------------------------------------------------------------------------- making
 
 static enum ggml_status cut(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
@@ -182,7 +103,7 @@ static enum ggml_status make_relieved(struct ggml_backend_sched * s, const struc
     p->relief                     = NULL;
     p->guide                      = NULL;
     if (status != GGML_STATUS_SUCCESS) {
-        free_plan(s, p);
+        gb_sched_free_plan(s, p);
         return status;
     }
     *plan = p;
@@ -202,7 +123,7 @@ static enum ggml_status make_plan(struct ggml_backend_sched * s, const struct gg
             *plan = p;
             return GGML_STATUS_SUCCESS;
         }
-        free_plan(s, p);
+        gb_sched_free_plan(s, p);
         GB_TRY(status);
     }
 }
@@ -325,42 +246,13 @@ static bool fits_when_bound(struct ggml_backend_sched * s, const struct gb_sched
            has_same_homes(s, p) && has_same_buffers(p);
 }
 
-// ------------------------------------------------------------------------------------------------------------- keeping
-
-static void move_to_front(struct ggml_backend_sched * s, size_t k) {
-    struct gb_sched_plan * p = s->plans.data[k];
-    memmove(s->plans.data + 1, s->plans.data, k * sizeof(*s->plans.data));
-    s->plans.data[0] = p;
-}
-
-static enum ggml_status add_plan(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
-    if (!gb_vec_push(&s->plans, p)) {
-        free_plan(s, p);
-        return GGML_STATUS_ALLOC_FAILED;
-    }
-    move_to_front(s, s->plans.n - 1);
-    return GGML_STATUS_SUCCESS;
-}
-
-static void drop_first(struct ggml_backend_sched * s) {
-    struct gb_sched_plan * p = s->plans.data[0];
-    memmove(s->plans.data, s->plans.data + 1, --s->plans.n * sizeof(*s->plans.data));
-    forget(s, p);
-}
-
-static void drop_oldest(struct ggml_backend_sched * s) {
-    while (s->plans.n > GB_SCHED_PLANS_MAX) {
-        forget(s, s->plans.data[--s->plans.n]);
-    }
-}
-
 // A plan that others take their offsets from is in use, too.
 static void note_model(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     s->stats.n_plans_made += p->model == NULL;
     s->stats.n_plans_replayed += p->model != NULL;
     for (size_t k = 0; p->model && k < s->plans.n; k++) {
         if (s->plans.data[k] == p->model) {
-            move_to_front(s, k);
+            gb_sched_move_to_front(s, k);
             break;
         }
     }
@@ -372,7 +264,7 @@ static enum ggml_status find_or_make(struct ggml_backend_sched * s, struct ggml_
     struct gb_sched_plan ** plan) {
     for (size_t k = 0; k < s->plans.n; k++) {
         if (fits_when_bound(s, s->plans.data[k], graph)) {
-            move_to_front(s, k);
+            gb_sched_move_to_front(s, k);
             *plan = s->plans.data[0];
             s->stats.n_plans_bound++;
             return GGML_STATUS_SUCCESS;
@@ -380,7 +272,7 @@ static enum ggml_status find_or_make(struct ggml_backend_sched * s, struct ggml_
     }
     GB_TRY(make_plan(s, graph, false, plan));
     note_model(s, *plan);
-    return add_plan(s, *plan);
+    return gb_sched_add_plan(s, *plan);
 }
 
 // A leaf that the scheduler placed for a plan that it gave up since. (After a reset that is what the user asked for.)
@@ -413,61 +305,11 @@ static enum ggml_status renew_prepared(struct ggml_backend_sched * s, struct gb_
 static struct gb_sched_plan * find_as_it_is(struct ggml_backend_sched * s, const struct ggml_cgraph * graph) {
     for (size_t k = 0; k < s->plans.n; k++) {
         if (fits_as_it_is(s, s->plans.data[k], graph)) {
-            move_to_front(s, k);
+            gb_sched_move_to_front(s, k);
             return s->plans.data[0];
         }
     }
     return NULL;
-}
-
-// One for each step that somebody waits for.
-static enum ggml_status make_events(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
-    for (size_t k = 0; k < p->steps.n && p->events.n < p->n_events; k++) {
-        const struct gb_step * step = &p->steps.data[k];
-        if (step->event < 0 || (size_t) step->event < p->events.n) {
-            continue;
-        }
-        ggml_backend_event_t event =
-            gb_vec_reserve(&p->events, p->n_events) ? ggml_backend_event_new(s->devices[step->actor].backend) : NULL;
-        if (event == NULL) {
-            return ggml_last_status();
-        }
-        p->events.data[p->events.n++] = event; // events are numbered in the order of their steps
-    }
-    return GGML_STATUS_SUCCESS;
-}
-
-static bool make_stage(struct gb_stage * stage, const struct gb_copy * copy, ggml_backend_t backend) {
-    const struct ggml_tensor * dst = &copy->dst->tensor;
-    stage->event                   = ggml_backend_event_new(backend);
-    stage->tensor.type             = dst->type;
-    stage->tensor.data             = gb_aligned_alloc(64, GGML_PAD(ggml_nbytes(dst) + 1, 64));
-    memcpy(stage->tensor.ne, dst->ne, sizeof(dst->ne));
-    memcpy(stage->tensor.nb, dst->nb, sizeof(dst->nb));
-    memcpy(stage->tensor.name, dst->name, sizeof(dst->name));
-    gb_tensor_set_ndim(&stage->tensor, gb_tensor_ndim(dst));
-    return stage->event && stage->tensor.data;
-}
-
-// Where inputs are kept until they have travelled; what the host copies itself needs none.
-static enum ggml_status make_stages(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
-    for (size_t k = 0; p->n_staged > 0 && k < p->steps.n; k++) {
-        const struct gb_step * step = &p->steps.data[k];
-        struct gb_copy *       copy = step->kind == GB_STEP_COPY ? &p->copies.data[step->index] : NULL;
-        if (copy == NULL || !copy->staged || copy->stages || step->actor == p->n_backends) {
-            continue;
-        }
-        copy->stages = gb_calloc((size_t) p->n_copies, sizeof(*copy->stages));
-        bool ok      = copy->stages != NULL;
-        for (int i = 0; ok && i < p->n_copies; i++) {
-            ok = make_stage(&copy->stages[i], copy, s->devices[step->actor].backend);
-        }
-        if (!ok) {
-            free_stages(p);
-            return GGML_STATUS_ALLOC_FAILED;
-        }
-    }
-    return GGML_STATUS_SUCCESS;
 }
 
 static enum ggml_status make_ready(struct ggml_backend_sched * s, struct gb_sched_plan * p, enum gb_prepare what) {
@@ -483,8 +325,8 @@ static enum ggml_status make_ready(struct ggml_backend_sched * s, struct gb_sche
         return GGML_STATUS_ALLOC_FAILED;
     }
     GB_TRY(gb_sched_take_replicas(s, p));
-    GB_TRY(make_events(s, p));
-    GB_TRY(make_stages(s, p));
+    GB_TRY(gb_sched_make_events(s, p));
+    GB_TRY(gb_sched_make_stages(s, p));
     return what == GB_PREPARE_RESERVE ? GGML_STATUS_SUCCESS : gb_sched_bind(s, p);
 }
 
@@ -500,17 +342,17 @@ static enum ggml_status get_ready(struct ggml_backend_sched * s, struct ggml_cgr
         gb_sched_release_replicas(*plan);
         (*plan)->stale = true;
         if (s->plans.n > n_plans) {
-            drop_first(s);
+            gb_sched_drop_first(s);
         }
         struct gb_sched_plan * lean;
         GB_TRY(make_plan(s, graph, true, &lean));
         lean->model = NULL; // not counted a second time
-        GB_TRY(add_plan(s, lean));
+        GB_TRY(gb_sched_add_plan(s, lean));
         *plan  = lean;
         status = make_ready(s, lean, what);
     }
     if (status != GGML_STATUS_SUCCESS && s->plans.n > n_plans) { // not worth pushing out others
-        drop_first(s);
+        gb_sched_drop_first(s);
     }
     return status;
 }
@@ -532,7 +374,7 @@ static enum ggml_status find_or_get_ready(struct ggml_backend_sched * s, struct 
     }
     if (p == NULL) {
         GB_TRY(get_ready(s, graph, what, &p));
-        drop_oldest(s);
+        gb_sched_drop_oldest(s);
     }
     GB_TRY(renew_prepared(s, p));
     s->current = what <= GB_PREPARE_RESERVE ? s->current : p;

@@ -7,7 +7,6 @@
 #include "base/params.h"
 #include "base/thread.h"
 
-
 // ------------------------------------------------------------------------------------------------------ life and death
 
 static enum ggml_status init_device(struct gb_sched_device * d, ggml_backend_t backend, ggml_backend_buffer_type_t buft,
@@ -26,6 +25,18 @@ static enum ggml_status init_device(struct gb_sched_device * d, ggml_backend_t b
     return d->alignment == 0 ? ggml_last_status() : GGML_STATUS_SUCCESS;
 }
 
+// Leafs are laid out as if for any of the devices: then inputs that lie behind each other can travel together wherever
+// they go to, whatever their sizes are.
+static void set_leaf_units(struct ggml_backend_sched * s) {
+    enum { LARGEST = 4096 };
+    for (int i = 0; i < s->n_backends; i++) {
+        s->devices[i].leaf_unit = s->devices[i].alignment;
+        for (int b = 0; b < s->n_backends; b++) {
+            s->devices[i].leaf_unit = GB_MAX(s->devices[i].leaf_unit, GB_MIN(s->devices[b].alignment, LARGEST));
+        }
+    }
+}
+
 static enum ggml_status init_devices(struct ggml_backend_sched * s, ggml_backend_t * backends,
     ggml_backend_buffer_type_t * bufts, int n) {
     s->devices = gb_calloc((size_t) n, sizeof(*s->devices));
@@ -40,6 +51,7 @@ static enum ggml_status init_devices(struct ggml_backend_sched * s, ggml_backend
                 "ggml_backend_sched_new: backend %s occurs twice, as %d and %d", ggml_backend_name(backends[i]), j, i);
         }
     }
+    set_leaf_units(s);
     return GGML_STATUS_SUCCESS;
 }
 
@@ -266,6 +278,15 @@ static int id_in_last(const struct ggml_backend_sched * s, const struct ggml_ten
     return id == GB_PTRMAP_ABSENT ? -1 : (int) id;
 }
 
+enum ggml_status ggml_backend_sched_get_prediction(ggml_backend_sched_t sched,
+    struct ggml_backend_sched_prediction *                              prediction) {
+    GB_CHECK_ARG(sched);
+    GB_CHECK_ARG(prediction);
+    const bool predicted = sched->last && sched->last->predicted;
+    *prediction = predicted ? sched->last->prediction : (struct ggml_backend_sched_prediction){ -1, -1, -1, false };
+    return GGML_STATUS_SUCCESS;
+}
+
 const char * ggml_backend_sched_explain(ggml_backend_sched_t sched, struct ggml_tensor * node) {
     GB_CHECK_ARG_RETURNING(sched, "");
     GB_CHECK_ARG_RETURNING(node, "");
@@ -333,6 +354,39 @@ enum ggml_status ggml_backend_sched_set_n_copies(ggml_backend_sched_t sched, int
 int ggml_backend_sched_get_n_copies(ggml_backend_sched_t sched) {
     GB_CHECK_ARG_RETURNING(sched, 0);
     return sched->n_copies;
+}
+
+enum ggml_status ggml_backend_sched_set_costs(ggml_backend_sched_t sched,
+    const struct ggml_backend_cost_table *                         table) {
+    GB_CHECK_ARG(sched);
+    GB_FAIL_IF(sched->in_callback, GGML_STATUS_INVALID_STATE, "%s: called from the scheduler's own callback", __func__);
+    struct gb_costs * costs = NULL;
+    if (table) {
+        GB_TRY(gb_costs_new(sched, table, &costs));
+    }
+    const enum ggml_status status = gb_sched_wait(sched);
+    gb_sched_drop_plans(sched);
+    sched->n_resets++;
+    gb_costs_free(sched->costs);
+    sched->costs = costs;
+    return status;
+}
+
+enum ggml_status ggml_backend_sched_set_trace(ggml_backend_sched_t sched, bool trace) {
+    GB_CHECK_ARG(sched);
+    GB_FAIL_IF(sched->in_callback, GGML_STATUS_INVALID_STATE, "%s: called from the scheduler's own callback", __func__);
+    if (!trace) {
+        gb_trace_stop(sched->trace);
+        return GGML_STATUS_SUCCESS;
+    }
+    struct gb_trace * fresh = gb_trace_new(sched->n_backends);
+    if (fresh == NULL) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    const enum ggml_status status = gb_sched_wait(sched);
+    gb_trace_free(sched->trace);
+    sched->trace = fresh;
+    return status;
 }
 
 enum ggml_status ggml_backend_sched_set_check(ggml_backend_sched_t sched, bool check) {

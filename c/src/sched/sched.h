@@ -88,6 +88,7 @@ struct gb_sched_device {
     ggml_backend_t              backend; // borrowed
     ggml_backend_buffer_type_t  buft;    // borrowed
     size_t                      alignment, max_size;
+    size_t                      leaf_unit;        // leafs placed there begin at multiples of it
     gb_mem_list                 arena;            // chunk i; refs held. More than one only when max_size demands it
     struct gb_mem *             inputs;           // behind `tallocr`; NULL before its first use
     ggml_tallocr_t              measure, tallocr; // owned
@@ -349,9 +350,28 @@ static inline bool gb_sched_is(const struct gb_sched_device * d, ggml_backend_t 
     return backend && (d->backend == backend || d->freed == backend);
 }
 
+// Its calls return before the work is done.
+static inline bool gb_sched_has_queue(const struct ggml_backend_sched * s, int backend) {
+    return s->devices[backend].backend->iface.synchronize != NULL;
+}
+
+// The backend that the user chose for a tensor, -1: none.
+static inline int gb_sched_user_of(const struct ggml_backend_sched * s, const struct ggml_tensor * t) {
+    const int64_t backend = gb_ptrmap_get(&s->user, t);
+    return backend == GB_PTRMAP_ABSENT ? -1 : (int) backend;
+}
+
+// NULL: the buffer is not one of the scheduler's.
+static inline struct gb_mem * gb_sched_mem_of(const struct ggml_backend_sched * s, ggml_backend_buffer_t buffer) {
+    const int64_t i = buffer ? gb_ptrmap_get(&s->mem_of, buffer) : GB_PTRMAP_ABSENT;
+    return i == GB_PTRMAP_ABSENT ? NULL : s->mems.data[i];
+}
+
 // collect.c: fills ids, map, key, srcs, homes of a plan.
 enum ggml_status gb_sched_collect(struct ggml_backend_sched * s, struct gb_sched_plan * p,
     const struct ggml_cgraph * graph);
+
+// location.c
 // The home of a root as it stands now. LEAF and ARENA mean: to be placed. Reports and returns false if its content is
 // lost.
 bool gb_sched_find_home(struct ggml_backend_sched * s, const struct ggml_tensor * t, bool computed, int user,
@@ -362,6 +382,14 @@ bool gb_sched_result_is_alive(const struct ggml_backend_sched * s, const struct 
 
 // place.c
 enum ggml_status gb_sched_assign_plan(struct ggml_backend_sched * s, struct gb_sched_plan * p);
+
+// reach.c
+bool gb_sched_supports_buft(const struct ggml_backend_sched * s, ggml_backend_buffer_type_t buft, int backend);
+// the type of the memory that a root has already; NULL: it has none yet
+ggml_backend_buffer_type_t gb_sched_placed_buft(const struct gb_sched_plan * p, int root);
+// can `backend` use memory that is placed on `of_backend`
+bool gb_sched_shares(const struct ggml_backend_sched * s, int backend, int of_backend);
+// can `backend` use the memory that the root has or will have
 bool gb_sched_plan_reaches(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, int backend, int root);
 
 // plan.c
@@ -369,10 +397,16 @@ bool gb_sched_plan_reaches(const struct ggml_backend_sched * s, const struct gb_
 enum gb_prepare { GB_PREPARE_PLAN, GB_PREPARE_RESERVE, GB_PREPARE_BIND, GB_PREPARE_COMPUTE };
 enum ggml_status gb_sched_prepare(struct ggml_backend_sched * s, struct ggml_cgraph * graph, enum gb_prepare what,
     struct gb_sched_plan ** plan);
-void             gb_sched_drop_plans(struct ggml_backend_sched * s); // all
+
+// keep.c
+void             gb_sched_free_plan(struct ggml_backend_sched * s, struct gb_sched_plan * p); // NULL is fine
+enum ggml_status gb_sched_add_plan(struct ggml_backend_sched * s, struct gb_sched_plan * p);  // takes it in any case
+void             gb_sched_move_to_front(struct ggml_backend_sched * s, size_t k);
+void             gb_sched_drop_first(struct ggml_backend_sched * s);
+void             gb_sched_drop_oldest(struct ggml_backend_sched * s); // those beyond GB_SCHED_PLANS_MAX
+void             gb_sched_drop_plans(struct ggml_backend_sched * s);  // all
 // they can be asked, and never run again: events and what backends prepared is freed
 void gb_sched_disarm_plans(struct ggml_backend_sched * s);
-int  gb_sched_user_of(const struct ggml_backend_sched * s, const struct ggml_tensor * t);
 
 // cost_table.c
 // how a plan was made again because of memory limits
@@ -387,12 +421,21 @@ enum ggml_status gb_sched_assign_by_cost(struct ggml_backend_sched * s, struct g
 enum ggml_status gb_sched_relieve(struct ggml_backend_sched * s, const struct gb_sched_plan * p,
     struct gb_sched_relief * relief, bool * again);
 double           gb_sched_flops(const struct ggml_tensor * t);
+// a checked copy of the user's table; owned by the caller
+enum ggml_status gb_costs_new(const struct ggml_backend_sched * s, const struct ggml_backend_cost_table * table,
+    struct gb_costs ** costs);
 void             gb_costs_free(struct gb_costs * costs);
 
 // copies.c
-enum ggml_status   gb_sched_make_program(struct ggml_backend_sched * s, struct gb_sched_plan * p);
+enum ggml_status gb_sched_make_program(struct ggml_backend_sched * s, struct gb_sched_plan * p);
+
+// shadow.c
+// a clone without memory and flags; NULL: no memory
+struct gb_shadow * gb_sched_new_shadow(struct gb_sched_plan * p, int origin, int copy);
 struct gb_shadow * gb_sched_next_shadow(const struct gb_sched_plan * p, struct gb_shadow_iter * it); // NULL at the end
 void               gb_sched_free_shadows(struct gb_sched_plan * p);
+// roots and what stands for them -> id; copies: n_ids + c
+bool gb_sched_map_storage(const struct gb_sched_plan * p, struct gb_ptrmap * map);
 
 // steps.c
 enum ggml_status gb_sched_order_steps(struct ggml_backend_sched * s, struct gb_sched_plan * p);
@@ -431,23 +474,21 @@ void                           gb_sched_count_copy(struct ggml_backend_sched * s
 void                           gb_sched_count_back(struct ggml_backend_sched * s, const struct gb_write_back * back);
 
 // trace.c: called by run.c and plan.c, only while a record is being made. A record never makes a run fail.
-bool gb_sched_is_traced(const struct ggml_backend_sched * s);
-void gb_trace_free(struct gb_trace * trace);
-void gb_trace_disarm(struct gb_trace * trace); // the record stays, its clocks are given back; NULL is fine
-void gb_trace_plan(struct ggml_backend_sched * s, int64_t start_ns, const char * what);
-void gb_trace_begin_run(struct ggml_backend_sched * s, struct gb_sched_plan * p);
-void gb_trace_wait(struct ggml_backend_sched * s, const struct gb_step * on, int64_t start_ns);
-void gb_trace_begin_step(struct ggml_backend_sched * s, const struct gb_step * step);
+bool              gb_sched_is_traced(const struct ggml_backend_sched * s);
+struct gb_trace * gb_trace_new(int n_backends);           // NULL: no memory
+void              gb_trace_stop(struct gb_trace * trace); // the record stays; NULL is fine
+void              gb_trace_free(struct gb_trace * trace);
+void              gb_trace_disarm(struct gb_trace * trace); // the record stays, its clocks are given back; NULL is fine
+void              gb_trace_plan(struct ggml_backend_sched * s, int64_t start_ns, const char * what);
+void              gb_trace_begin_run(struct ggml_backend_sched * s, struct gb_sched_plan * p);
+void              gb_trace_wait(struct ggml_backend_sched * s, const struct gb_step * on, int64_t start_ns);
+void              gb_trace_begin_step(struct ggml_backend_sched * s, const struct gb_step * step);
 // true: to be waited for now, then ...
 bool gb_trace_end_step(struct ggml_backend_sched * s, const struct gb_step * step, bool made);
 void gb_trace_step_is_done(struct ggml_backend_sched * s);           // ... this
 void gb_trace_end_run(struct ggml_backend_sched * s, bool complete); // when all of it has been waited for
 
 // layout.c
-// leafs placed there begin at multiples of it
-size_t gb_sched_leaf_unit(const struct ggml_backend_sched * s, int backend);
-// roots and what stands for them -> id; copies: n_ids + c
-bool             gb_sched_map_storage(const struct gb_sched_plan * p, struct gb_ptrmap * map);
 enum ggml_status gb_sched_lay_out_leafs(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 enum ggml_status gb_sched_lay_out(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 
@@ -471,7 +512,8 @@ bool gb_sched_take_offsets(const struct gb_sched_plan * model, const struct gb_l
 
 // memory.c
 struct gb_mem * gb_sched_mem_new(struct ggml_backend_sched * s, int backend, size_t size, enum gb_mem_kind kind);
-struct gb_mem * gb_sched_mem_of(const struct ggml_backend_sched * s, ggml_backend_buffer_t buffer); // NULL: not ours
+struct gb_mem * gb_sched_mem_of_item(const struct ggml_backend_sched * s, const struct gb_sched_plan * p,
+    const struct gb_item * item, bool leaf);
 void            gb_sched_mem_ref(struct gb_mem * mem);
 void            gb_sched_mem_unref(struct ggml_backend_sched * s, struct gb_mem * mem);
 // for leafs, with one ref
@@ -488,26 +530,36 @@ ggml_tallocr_t gb_sched_inputs(struct ggml_backend_sched * s, int backend);
 
 // bind.c
 bool             gb_sched_take_stores(struct ggml_backend_sched * s, struct gb_sched_plan * p); // for the plan's leafs
-struct gb_mem *  gb_sched_mem_of_item(const struct ggml_backend_sched * s, const struct gb_sched_plan * p,
-    const struct gb_item * item, bool leaf);
 enum ggml_status gb_sched_bind(struct ggml_backend_sched * s, struct gb_sched_plan * p);
-void             gb_sched_drop_prepared(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 // gives the memory back, touches no tensor
 void gb_sched_unbind(struct ggml_backend_sched * s, struct gb_sched_plan * p);
+
+// prepared.c
+// one for each step that somebody waits for
+enum ggml_status gb_sched_make_events(struct ggml_backend_sched * s, struct gb_sched_plan * p);
+// where inputs are kept until they have travelled; what the host copies itself needs none
+enum ggml_status gb_sched_make_stages(struct ggml_backend_sched * s, struct gb_sched_plan * p);
+void             gb_sched_drop_prepared(struct ggml_backend_sched * s, struct gb_sched_plan * p); // graphs
+// all of it: the plan can be asked, and never run again
+void gb_sched_disarm(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 
 // gone.c: backends that are freed before the scheduler is
 void gb_sched_watch(struct ggml_backend_sched * s);
 void gb_sched_unwatch(struct ggml_backend_sched * s);
-// INVALID_STATE when one is gone
-enum ggml_status gb_sched_check_backends(const struct ggml_backend_sched * s, const char * func);
 
 // run.c
-// its calls return before the work is done
-bool             gb_sched_has_queue(const struct ggml_backend_sched * s, int backend);
 enum ggml_status gb_sched_run(struct ggml_backend_sched * s, struct gb_sched_plan * p, const char * func);
+
+// wait.c
 enum ggml_status gb_sched_wait(struct ggml_backend_sched * s); // for all backends
 // the same, for a call that is about something else
 enum ggml_status gb_sched_wait_first(struct ggml_backend_sched * s);
+// for one; what it has queued is cancelled if somebody gave up before
+enum ggml_status gb_sched_wait_for_backend(ggml_backend_t backend, bool gave_up);
+// INVALID_STATE when a backend was freed
+enum ggml_status gb_sched_check_backends(const struct ggml_backend_sched * s, const char * func);
+// after a run: that the files which devices copied from were there
+enum ggml_status gb_sched_check_files(const struct gb_sched_plan * p);
 
 // fallback.c
 enum ggml_status           gb_sched_find_fallbacks(struct ggml_backend_sched * s, struct gb_sched_plan * p);
@@ -516,7 +568,6 @@ const struct gb_fallback * gb_sched_fallback_of(const struct gb_sched_plan * p, 
 void gb_sched_count_copies(const struct gb_sched_plan * p, int node, bool of_result, size_t * n, size_t * bytes);
 
 // explain.c
-enum ggml_status gb_sched_fail_assignment(struct ggml_backend_sched * s, struct gb_sched_plan * p, int id);
-const char *     gb_sched_explain(struct ggml_backend_sched * s, struct gb_sched_plan * p, int id);
+const char * gb_sched_explain(struct ggml_backend_sched * s, struct gb_sched_plan * p, int id);
 
 #endif // GB_SCHED_SCHED_H

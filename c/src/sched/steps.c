@@ -11,10 +11,6 @@
 // a deadlock.
 #include "sched/sched.h"
 
-bool gb_sched_has_queue(const struct ggml_backend_sched * s, int backend) {
-    return s->devices[backend].backend->iface.synchronize != NULL;
-}
-
 static bool queues_copies(const struct ggml_backend_sched * s, int backend) {
     return gb_sched_has_queue(s, backend) && s->devices[backend].backend->iface.cpy_tensor_peer_async != NULL;
 }

@@ -10,7 +10,6 @@
 #include "base/env.h"
 #include "sched/sched.h"
 
-
 struct clock_pair { // around a step in a queue
     ggml_backend_event_t begin, end;
 };
@@ -69,6 +68,12 @@ void gb_trace_free(struct gb_trace * trace) {
     gb_vec_free(&trace->pending);
     gb_vec_free(&trace->live);
     gb_free(trace);
+}
+
+void gb_trace_stop(struct gb_trace * trace) {
+    if (trace) {
+        trace->on = false;
+    }
 }
 
 bool gb_sched_is_traced(const struct ggml_backend_sched * s) { return s->trace && s->trace->on; }
@@ -357,9 +362,10 @@ void gb_trace_end_run(struct ggml_backend_sched * s, bool complete) {
 
 // -------------------------------------------------------------------------------------------------------------- public
 
-static struct gb_trace * new_trace(int n_backends) {
+struct gb_trace * gb_trace_new(int n_backends) {
     struct gb_trace * trace = GB_NEW(struct gb_trace);
     if (trace) {
+        trace->on         = true;
         trace->n_backends = n_backends;
         trace->queues     = gb_calloc((size_t) n_backends, sizeof(*trace->queues));
     }
@@ -368,26 +374,6 @@ static struct gb_trace * new_trace(int n_backends) {
         trace = NULL;
     }
     return trace;
-}
-
-enum ggml_status ggml_backend_sched_set_trace(ggml_backend_sched_t sched, bool trace) {
-    GB_CHECK_ARG(sched);
-    GB_FAIL_IF(sched->in_callback, GGML_STATUS_INVALID_STATE, "%s: called from the scheduler's own callback", __func__);
-    if (!trace) {
-        if (sched->trace) {
-            sched->trace->on = false;
-        }
-        return GGML_STATUS_SUCCESS;
-    }
-    struct gb_trace * fresh = new_trace(sched->n_backends);
-    if (fresh == NULL) {
-        return GGML_STATUS_ALLOC_FAILED;
-    }
-    const enum ggml_status status = gb_sched_wait(sched);
-    gb_trace_free(sched->trace);
-    sched->trace = fresh;
-    fresh->on    = true;
-    return status;
 }
 
 size_t ggml_backend_sched_get_n_trace_events(ggml_backend_sched_t sched) {

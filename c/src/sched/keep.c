@@ -1,0 +1,84 @@
+// keep.c - the list of kept plans: the latest used first, at most GB_SCHED_PLANS_MAX once a call is done.
+#include <string.h>
+
+#include "sched/sched.h"
+
+void gb_sched_disarm_plans(struct ggml_backend_sched * s) {
+    for (size_t k = 0; k < s->plans.n; k++) {
+        gb_sched_disarm(s, s->plans.data[k]);
+    }
+}
+
+void gb_sched_free_plan(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
+    if (p == NULL) {
+        return;
+    }
+    gb_sched_disarm(s, p);
+    gb_sched_unbind(s, p);
+    gb_sched_release_replicas(p);
+    gb_sched_free_shadows(p);
+    gb_ptrmap_free(&p->map);
+    gb_vec_free(&p->ids);
+    gb_vec_free(&p->splits);
+    gb_vec_free(&p->copies);
+    gb_vec_free(&p->transfers);
+    gb_vec_free(&p->exec);
+    gb_vec_free(&p->exec_node);
+    gb_vec_free(&p->backs);
+    gb_vec_free(&p->steps);
+    gb_vec_free(&p->waits);
+    gb_vec_free(&p->chunks);
+    gb_vec_free(&p->fallbacks);
+    gb_free(p->nodes);
+    gb_free(p->leafs);
+    gb_free(p->key);
+    gb_free(p->src_begin);
+    gb_free(p->srcs);
+    gb_free(p->assignment);
+    gb_free(p->user);
+    gb_free(p->weight);
+    gb_free(p->supports);
+    gb_free(p->need);
+    gb_free(p);
+}
+
+static void forget(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
+    s->current   = s->current == p ? NULL : s->current;
+    s->last      = s->last == p ? NULL : s->last;
+    s->in_flight = s->in_flight == p ? NULL : s->in_flight;
+    gb_sched_free_plan(s, p);
+}
+
+void gb_sched_drop_plans(struct ggml_backend_sched * s) {
+    for (size_t k = 0; k < s->plans.n; k++) {
+        forget(s, s->plans.data[k]);
+    }
+    s->plans.n = 0;
+}
+
+void gb_sched_move_to_front(struct ggml_backend_sched * s, size_t k) {
+    struct gb_sched_plan * p = s->plans.data[k];
+    memmove(s->plans.data + 1, s->plans.data, k * sizeof(*s->plans.data));
+    s->plans.data[0] = p;
+}
+
+enum ggml_status gb_sched_add_plan(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
+    if (!gb_vec_push(&s->plans, p)) {
+        gb_sched_free_plan(s, p);
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    gb_sched_move_to_front(s, s->plans.n - 1);
+    return GGML_STATUS_SUCCESS;
+}
+
+void gb_sched_drop_first(struct ggml_backend_sched * s) {
+    struct gb_sched_plan * p = s->plans.data[0];
+    memmove(s->plans.data, s->plans.data + 1, --s->plans.n * sizeof(*s->plans.data));
+    forget(s, p);
+}
+
+void gb_sched_drop_oldest(struct ggml_backend_sched * s) {
+    while (s->plans.n > GB_SCHED_PLANS_MAX) {
+        forget(s, s->plans.data[--s->plans.n]);
+    }
+}

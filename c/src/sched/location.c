@@ -1,0 +1,98 @@
+// location.c - what memory a tensor of the user has as it stands now, and whether a kept plan vouches for its content.
+//
+// Handles of the scheduler stay on the user's tensors when the plan that put them there is gone. So a handle says
+// nothing by itself: the tensor counts as placed only while a kept plan is bound to the very place that it points to.
+#include "sched/sched.h"
+
+bool gb_sched_leaf_is_bound(const struct ggml_backend_sched * s, const struct ggml_tensor * t) {
+    for (size_t k = 0; k < s->plans.n; k++) {
+        const struct gb_sched_plan * p  = s->plans.data[k];
+        const int64_t                at = p->bound ? gb_ptrmap_get(&p->map, t) : GB_PTRMAP_ABSENT;
+        if (at == GB_PTRMAP_ABSENT) {
+            continue;
+        }
+        const struct gb_id * id = &p->ids.data[at];
+        if ((id->home == GB_HOME_LEAF || id->home == GB_HOME_SHARED) && id->mem && id->mem->buffer == t->buffer &&
+            p->key[at].data == t->data) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool gb_sched_result_is_alive(const struct ggml_backend_sched * s, const struct ggml_tensor * t) {
+    const struct gb_sched_plan * p  = s->current;
+    const int64_t                at = p ? gb_ptrmap_get(&p->map, t) : GB_PTRMAP_ABSENT;
+    if (at == GB_PTRMAP_ABSENT) {
+        return false;
+    }
+    const struct gb_id * id = &p->ids.data[at];
+    return id->home == GB_HOME_ARENA && id->keep && id->mem && id->mem->buffer == t->buffer &&
+           p->key[at].data == t->data;
+}
+
+static bool is_retired(const struct ggml_backend_buffer * buffer) {
+    return GB_READ_RELAXED(buffer->usage) == GB_USAGE_SCHED && buffer->size == 0;
+}
+
+// The result of an op of another graph, in memory of ours.
+static bool find_home_of_result(struct ggml_backend_sched * s, const struct ggml_tensor * t, enum gb_home * home) {
+    const struct gb_mem * mem = t->buffer ? gb_sched_mem_of(s, t->buffer) : NULL;
+    const bool ok = mem == NULL
+                        ? t->data != NULL && !(t->buffer && is_retired(t->buffer))
+                        : mem->kind == GB_MEM_INPUTS || gb_sched_result_is_alive(s, t) || gb_sched_leaf_is_bound(s, t);
+    if (!ok) {
+        char text[GB_DESCRIBE_SIZE];
+        gb_fail(GGML_STATUS_INVALID_STATE,
+            "ggml_backend_sched: the graph reads %s, the result of %s in another graph, which is not in memory any "
+            "more: compute it in the same "
+            "graph, or give it memory of its own",
+            gb_describe(t, text), ggml_op_name(t->op));
+        return false;
+    }
+    if (mem == NULL) {
+        *home = t->buffer ? GB_HOME_USER : GB_HOME_HOST;
+    } else {
+        *home = mem->kind == GB_MEM_INPUTS     ? GB_HOME_USER
+                : gb_sched_leaf_is_bound(s, t) ? GB_HOME_SHARED
+                                               : GB_HOME_LEAF;
+    }
+    return true;
+}
+
+// A leaf of ours stays where it is, unless the user wants it on a backend that cannot use that memory.
+static enum gb_home home_of_leaf(struct ggml_backend_sched * s, const struct ggml_tensor * t, int user) {
+    const struct gb_mem * mem = gb_sched_mem_of(s, t->buffer);
+    if (mem == NULL) {
+        return is_retired(t->buffer) ? GB_HOME_LEAF : GB_HOME_USER;
+    }
+    if (mem->kind == GB_MEM_INPUTS) {
+        return GB_HOME_USER;
+    }
+    const bool stays =
+        gb_sched_leaf_is_bound(s, t) &&
+        (user < 0 || ggml_backend_buft_supports_backend(s->devices[mem->backend].buft, s->devices[user].backend));
+    return stays ? GB_HOME_SHARED : GB_HOME_LEAF;
+}
+
+bool gb_sched_find_home(struct ggml_backend_sched * s, const struct ggml_tensor * t, bool computed, int user,
+    enum gb_home * home) {
+    if (computed) {
+        const struct gb_mem * mem  = t->buffer ? gb_sched_mem_of(s, t->buffer) : NULL;
+        const bool            ours = t->buffer && GB_READ_RELAXED(t->buffer->usage) == GB_USAGE_SCHED &&
+                                     (mem == NULL || mem->kind != GB_MEM_INPUTS);
+        *home                      = ours || (t->buffer == NULL && t->data == NULL) ? GB_HOME_ARENA
+                                     : t->buffer                                    ? GB_HOME_USER
+                                                                                    : GB_HOME_HOST;
+        return true;
+    }
+    if (!gb_op_is_view(t->op)) {
+        return find_home_of_result(s, t, home);
+    }
+    if (t->buffer == NULL) {
+        *home = t->data ? GB_HOME_HOST : GB_HOME_LEAF;
+    } else {
+        *home = home_of_leaf(s, t, user);
+    }
+    return true;
+}

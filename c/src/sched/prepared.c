@@ -1,0 +1,87 @@
+// prepared.c - what a bound plan holds of its backends: events, host memory for staged inputs, prepared graphs.
+//
+// All of it is made for the first run and used again by later ones; it is given back while the backends still work.
+#include <string.h>
+
+#include "backend/backend.h"
+#include "sched/sched.h"
+
+// Prepared graphs may have looked at addresses.
+void gb_sched_drop_prepared(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
+    for (size_t k = 0; k < p->splits.n; k++) {
+        struct gb_split * split = &p->splits.data[k];
+        ggml_backend_graph_plan_free(s->devices[split->backend].backend, split->prepared);
+        split->prepared = NULL;
+    }
+}
+
+static void free_stages(struct gb_sched_plan * p) {
+    for (size_t c = 0; c < p->copies.n; c++) {
+        struct gb_stage * stages = p->copies.data[c].stages;
+        for (int i = 0; stages && i < p->n_copies; i++) {
+            ggml_backend_event_free(stages[i].event);
+            gb_aligned_free(stages[i].tensor.data);
+        }
+        gb_free(stages);
+        p->copies.data[c].stages = NULL;
+    }
+}
+
+void gb_sched_disarm(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
+    gb_sched_drop_prepared(s, p);
+    free_stages(p);
+    for (size_t k = 0; k < p->events.n; k++) {
+        ggml_backend_event_free(p->events.data[k]);
+    }
+    gb_vec_free(&p->events);
+}
+
+// One for each step that somebody waits for.
+enum ggml_status gb_sched_make_events(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
+    for (size_t k = 0; k < p->steps.n && p->events.n < p->n_events; k++) {
+        const struct gb_step * step = &p->steps.data[k];
+        if (step->event < 0 || (size_t) step->event < p->events.n) {
+            continue;
+        }
+        ggml_backend_event_t event =
+            gb_vec_reserve(&p->events, p->n_events) ? ggml_backend_event_new(s->devices[step->actor].backend) : NULL;
+        if (event == NULL) {
+            return ggml_last_status();
+        }
+        p->events.data[p->events.n++] = event; // events are numbered in the order of their steps
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+static bool make_stage(struct gb_stage * stage, const struct gb_copy * copy, ggml_backend_t backend) {
+    const struct ggml_tensor * dst = &copy->dst->tensor;
+    stage->event                   = ggml_backend_event_new(backend);
+    stage->tensor.type             = dst->type;
+    stage->tensor.data             = gb_aligned_alloc(64, GGML_PAD(ggml_nbytes(dst) + 1, 64));
+    memcpy(stage->tensor.ne, dst->ne, sizeof(dst->ne));
+    memcpy(stage->tensor.nb, dst->nb, sizeof(dst->nb));
+    memcpy(stage->tensor.name, dst->name, sizeof(dst->name));
+    gb_tensor_set_ndim(&stage->tensor, gb_tensor_ndim(dst));
+    return stage->event && stage->tensor.data;
+}
+
+// Where inputs are kept until they have travelled; what the host copies itself needs none.
+enum ggml_status gb_sched_make_stages(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
+    for (size_t k = 0; p->n_staged > 0 && k < p->steps.n; k++) {
+        const struct gb_step * step = &p->steps.data[k];
+        struct gb_copy *       copy = step->kind == GB_STEP_COPY ? &p->copies.data[step->index] : NULL;
+        if (copy == NULL || !copy->staged || copy->stages || step->actor == p->n_backends) {
+            continue;
+        }
+        copy->stages = gb_calloc((size_t) p->n_copies, sizeof(*copy->stages));
+        bool ok      = copy->stages != NULL;
+        for (int i = 0; ok && i < p->n_copies; i++) {
+            ok = make_stage(&copy->stages[i], copy, s->devices[step->actor].backend);
+        }
+        if (!ok) {
+            free_stages(p);
+            return GGML_STATUS_ALLOC_FAILED;
+        }
+    }
+    return GGML_STATUS_SUCCESS;
+}

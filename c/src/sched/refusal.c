@@ -1,0 +1,54 @@
+// refusal.c - why a graph cannot be assigned, in words.
+#include "sched/refusal.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+void gb_text_append(struct gb_text * t, const char * fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    const int n = vsnprintf(t->at, t->room, fmt, args);
+    va_end(args);
+    const size_t used = n < 0 ? 0 : GB_MIN((size_t) n, t->room - 1);
+    t->at += used;
+    t->room -= used;
+}
+
+// What each backend says that cannot run the node.
+void gb_sched_append_refusals(struct gb_text * t, const struct ggml_backend_sched * s,
+    const struct ggml_tensor * node) {
+    for (int b = 0; b < s->n_backends; b++) {
+        const char * reason = ggml_backend_unsupported_reason(s->devices[b].backend, node);
+        if (reason) {
+            gb_text_append(t, "; %s: %s", s->devices[b].name, reason);
+        }
+    }
+}
+
+static enum ggml_status fail_leaf(struct ggml_backend_sched * s, const struct gb_sched_plan * p, int id) {
+    const struct ggml_tensor * tensor = p->ids.data[id].tensor;
+    return gb_fail(GGML_STATUS_INVALID_STATE,
+        "ggml_backend_sched: tensor '%s' is assigned to backend %s, but lies in buffer %s, which that backend cannot "
+        "use",
+        tensor->name, s->devices[p->user[id]].name,
+        tensor->buffer ? ggml_backend_buffer_name(tensor->buffer) : "of plain host memory");
+}
+
+enum ggml_status gb_sched_fail_assignment(struct ggml_backend_sched * s, struct gb_sched_plan * p, int id) {
+    const struct ggml_tensor * node = p->ids.data[id].tensor;
+    if (!p->ids.data[id].computes) {
+        return fail_leaf(s, p, id);
+    }
+    char           described[768], refusals[1024] = "";
+    struct gb_text t = { refusals, sizeof(refusals) };
+    gb_describe_node(node, described, sizeof(described));
+    if (p->user[id] >= 0) {
+        const char * reason = ggml_backend_unsupported_reason(s->devices[p->user[id]].backend, node);
+        return gb_fail(GGML_STATUS_UNSUPPORTED,
+            "ggml_backend_sched: node %d, %s, is assigned to backend %s by the user, which cannot run it: %s", id,
+            described, s->devices[p->user[id]].name, reason ? reason : "it says so");
+    }
+    gb_sched_append_refusals(&t, s, node);
+    return gb_fail(GGML_STATUS_UNSUPPORTED, "ggml_backend_sched: no backend can run node %d, %s%s", id, described,
+        refusals);
+}

@@ -1,0 +1,108 @@
+// wait.c - waiting until no backend has work of the scheduler any more, and telling what became of it.
+//
+// A run that was issued ends here: its failures, those of files that devices copied from, and that a fork has cut it
+// off are found by who waits. A wait that is given up (base/current.h) is a failure, too: what is queued on all
+// backends is cancelled then.
+#include <string.h>
+
+#include "base/current.h"
+#include "base/env.h"
+#include "base/mapped.h"
+#include "base/thread.h"
+#include "sched/sched.h"
+
+// What devices copied of files that are mapped was there. (What the host reads itself, its backend checks.)
+enum ggml_status gb_sched_check_files(const struct gb_sched_plan * p) {
+    for (size_t i = 0; gb_mapped_any() && i < p->copies.n; i++) {
+        const struct ggml_tensor * source = p->ids.data[p->copies.data[i].root].tensor;
+        if (p->copies.data[i].fill && source->data) {
+            GB_TRY(gb_mapped_check_at("ggml_backend_sched", source->data));
+        }
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+static bool always(void * data) {
+    (void) data;
+    return true;
+}
+
+// Waits for the backend; what it has queued is cancelled if somebody gave up before.
+enum ggml_status gb_sched_wait_for_backend(ggml_backend_t backend, bool gave_up) {
+    void *           data;
+    const gb_poll_fn poll = gb_get_poll(&data);
+    if (gave_up) {
+        gb_set_poll(always, NULL);
+    }
+    const enum ggml_status status = ggml_backend_synchronize(backend);
+    gb_set_poll(poll, data);
+    return status;
+}
+
+static enum ggml_status lost_by_fork(const struct ggml_backend_sched * s) {
+    for (int b = 0; b < s->n_backends; b++) {
+        GB_FAIL_IF(gb_sched_has_queue(s, b), GGML_STATUS_INVALID_STATE,
+            "ggml_backend_sched: was computing when the process was forked; the results are in the parent process");
+    }
+    return GGML_STATUS_SUCCESS; // calls were complete when they returned
+}
+
+enum ggml_status gb_sched_wait(struct ggml_backend_sched * s) {
+    if (!s->running) {
+        const enum ggml_status lost = s->lost;
+        s->lost                     = GGML_STATUS_SUCCESS;
+        return lost == GGML_STATUS_SUCCESS ? lost
+               : lost == GGML_STATUS_ABORTED
+                   ? gb_fail_quietly(lost, "ggml_backend_sched: the run was cancelled with a later one")
+                   : gb_fail_quietly(lost, "ggml_backend_sched: the run may be incomplete: a failure was told to who "
+                                           "issued the next one");
+    }
+    const int64_t    start   = s->n_backends > 1 || gb_sched_has_queue(s, 0) ? gb_time_ns() : 0;
+    enum ggml_status first   = GGML_STATUS_SUCCESS;
+    int              failing = 0;
+    char             message[GB_ERROR_SIZE / 2];
+    for (int b = 0; b < s->n_backends; b++) {
+        const enum ggml_status status = gb_sched_wait_for_backend(s->devices[b].backend, first == GGML_STATUS_ABORTED);
+        if (status != GGML_STATUS_SUCCESS && first == GGML_STATUS_SUCCESS) {
+            const size_t size = strlen(ggml_last_error());
+            memcpy(message, ggml_last_error(), GB_MIN(size + 1, sizeof(message)));
+            message[sizeof(message) - 1] = '\0';
+            first                        = status;
+            failing                      = b;
+        }
+    }
+    if (first == GGML_STATUS_ABORTED) { // wanted
+        gb_fail_quietly(first, message);
+    } else if (first != GGML_STATUS_SUCCESS) {
+        gb_fail(first, "ggml_backend_sched: backend %s: %s", s->devices[failing].name, message);
+    } else if (s->generation != gb_fork_generation()) {
+        first = lost_by_fork(s);
+    }
+    s->stats.wait_ns += start ? (uint64_t) (gb_time_ns() - start) : 0;
+    if (first == GGML_STATUS_SUCCESS && s->in_flight) {
+        first = gb_sched_check_files(s->in_flight);
+    }
+    s->running   = false;
+    s->in_flight = NULL;
+    if (first != GGML_STATUS_SUCCESS) {
+        gb_sched_forget_replicas(s);
+    }
+    return first;
+}
+
+enum ggml_status gb_sched_wait_first(struct ggml_backend_sched * s) {
+    if (!s->running) {
+        return GGML_STATUS_SUCCESS;
+    }
+    const enum ggml_status status = gb_sched_wait(s);
+    s->lost                       = status; // whoever issued what was on its way asks later
+    return status;
+}
+
+enum ggml_status gb_sched_check_backends(const struct ggml_backend_sched * s, const char * func) {
+    for (int b = 0; b < s->n_backends; b++) {
+        GB_FAIL_IF(s->devices[b].freed, GGML_STATUS_INVALID_STATE, "%s: backend %s was freed before its scheduler",
+            func, s->devices[b].name);
+    }
+    return GGML_STATUS_SUCCESS;
+}
