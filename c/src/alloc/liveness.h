@@ -60,9 +60,8 @@ bool gb_liveness_prefer(struct gb_liveness * liveness, const struct gb_liveness 
 enum ggml_status gb_liveness_load(const struct gb_liveness * liveness, int n_nodes, size_t * sum);
 
 // May `node` be computed into the memory of its source s as far as op and layout go (readers and ownership are the
-// caller's to check)? The sources that an op may be computed into, as bits: inplace.c.
-bool     gb_can_write_over(const struct ggml_tensor * node, int s);
-unsigned gb_inplace_sources(enum ggml_op op);
+// caller's to check)?
+bool gb_can_write_over(const struct ggml_tensor * node, int s);
 
 // The same by the narrower rule that is documented for the graph allocator.
 bool gb_can_take_over(const struct ggml_tensor * node, const struct ggml_tensor * src);

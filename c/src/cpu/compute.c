@@ -77,7 +77,7 @@ struct gb_cpu_team {
 int gb_cpu_default_tasks(const struct ggml_tensor * node, int n_threads) {
     int64_t n = ggml_nelements(node);
     // reductions: the input is the work; a gather reads what it writes
-    if (node->src[0] != NULL && node->op != GGML_OP_GET_ROWS) {
+    if (node->src[0] != NULL && gb_op_info(node->op)->work != GB_WORK_PICK) {
         n = GB_MAX(n, ggml_nelements(node->src[0]));
     }
     return (int) GB_MIN(GB_MAX(n / TASK_ELEMENTS, 1), n_threads);

@@ -1,4 +1,7 @@
 // ops.cu - the table of operators, gathered from the families, and what supports_op answers.
+//
+// Of the library's own files this backend reads tensor/ops.def alone: it is data and needs nothing but ggml.h, so a
+// module that was built apart from the library agrees with the header that it was built with.
 #include "cuda.h"
 
 #define GB_CUDA_FAMILY(name) extern const gb_cuda_family gb_cuda_family_##name;
@@ -32,8 +35,13 @@ const gb_cuda_op * gb_cuda_op_get(enum ggml_op op) {
 }
 
 bool gb_cuda_is_view(enum ggml_op op) {
-    return op == GGML_OP_NONE || op == GGML_OP_RESHAPE || op == GGML_OP_VIEW || op == GGML_OP_PERMUTE ||
-           op == GGML_OP_TRANSPOSE;
+    enum work { VIEW, EACH, PRODUCT, OUTER, EXPERTS, ATTEND, PICK, TARGET, CUSTOM }; // as ops.def calls them
+    static const work works[] = {
+#define GB_OP(id, stem, sources, work, ...) work,
+#include "tensor/ops.def"
+    };
+    static_assert(sizeof(works) == GGML_OP_COUNT * sizeof(*works), "ops.def has the operators of ggml.h");
+    return (unsigned) op < GGML_OP_COUNT && works[op] == VIEW;
 }
 
 const char * gb_cuda_unsupported_reason(const gb_cuda_device & d, const ggml_tensor * op) {

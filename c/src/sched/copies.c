@@ -233,16 +233,6 @@ static bool reads_own_root(const struct gb_sched_plan * p, int node) {
     return false;
 }
 
-// Do weights stand there: the matrices of a product, a table of rows?
-static bool is_weight_of(const struct ggml_tensor * node, int s) {
-    switch (node->op) {
-        case GGML_OP_MUL_MAT:
-        case GGML_OP_GET_ROWS: return s == 0;
-        case GGML_OP_MUL_MAT_ID: return s >= 2;
-        default: return false;
-    }
-}
-
 // Replaces the sources of a shadow that are out of reach.
 static bool replace_sources(struct builder * b, struct gb_shadow * shadow) {
     struct gb_sched_plan *     p    = b->plan;
@@ -264,7 +254,7 @@ static bool replace_sources(struct builder * b, struct gb_shadow * shadow) {
         if (src == NULL) {
             return false;
         }
-        p->copies.data[copy].as_weight |= is_weight_of(node, s);
+        p->copies.data[copy].as_weight |= gb_op_is_weight(node->op, s);
         shadow->tensor.src[s] = &src->tensor;
     }
     return true;

@@ -23,87 +23,44 @@ struct gb_costs { // one block with what the table points to
 // ------------------------------------------------------------------------------------------------------- work of an op
 
 enum ggml_backend_cost_class ggml_backend_cost_class_of(enum ggml_op op) {
-    switch (op) {
-        case GGML_OP_MUL_MAT:
-        case GGML_OP_MUL_MAT_ID:
-        case GGML_OP_OUT_PROD:
-        case GGML_OP_FLASH_ATTN:
-        case GGML_OP_FLASH_FF: return GGML_BACKEND_COST_MATMUL;
-        case GGML_OP_NORM:
-        case GGML_OP_RMS_NORM:
-        case GGML_OP_GROUP_NORM:
-        case GGML_OP_SOFT_MAX:
-        case GGML_OP_ROPE:
-        case GGML_OP_SUM:
-        case GGML_OP_SUM_ROWS:
-        case GGML_OP_MEAN:
-        case GGML_OP_ARGMAX:
-        case GGML_OP_ARGSORT:
-        case GGML_OP_ALIBI:
-        case GGML_OP_DIAG_MASK_INF:
-        case GGML_OP_DIAG_MASK_ZERO: return GGML_BACKEND_COST_ROWS;
-        case GGML_OP_ADD:
-        case GGML_OP_ADD1:
-        case GGML_OP_SUB:
-        case GGML_OP_MUL:
-        case GGML_OP_DIV:
-        case GGML_OP_SQR:
-        case GGML_OP_SQRT:
-        case GGML_OP_LOG:
-        case GGML_OP_SCALE:
-        case GGML_OP_CLAMP:
-        case GGML_OP_UNARY:
-        case GGML_OP_LEAKY_RELU: return GGML_BACKEND_COST_ELEMENTS;
-        case GGML_OP_DUP:
-        case GGML_OP_CPY:
-        case GGML_OP_CONT:
-        case GGML_OP_CONCAT:
-        case GGML_OP_REPEAT:
-        case GGML_OP_GET_ROWS:
-        case GGML_OP_SET:
-        case GGML_OP_ACC:
-        case GGML_OP_PAD: return GGML_BACKEND_COST_MOVES;
-        case GGML_OP_IM2COL:
-        case GGML_OP_CONV_TRANSPOSE_1D:
-        case GGML_OP_CONV_TRANSPOSE_2D:
-        case GGML_OP_POOL_1D:
-        case GGML_OP_POOL_2D:
-        case GGML_OP_UPSCALE: return GGML_BACKEND_COST_WINDOWS;
-        default: return GGML_BACKEND_COST_ANY;
-    }
+    static const unsigned char class_of[GGML_OP_COUNT] = {
+#define GB_OP(id, stem, sources, work, cost, ...) [GGML_OP_##id] = GGML_BACKEND_COST_##cost,
+#include "tensor/ops.def"
+    };
+    return (unsigned) op < GGML_OP_COUNT ? (enum ggml_backend_cost_class) class_of[op] : GGML_BACKEND_COST_ANY;
 }
+
+static double size_of(const struct ggml_tensor * t, int dim) { return t != NULL ? (double) t->ne[dim] : 1; }
 
 double gb_sched_flops(const struct ggml_tensor * t) {
     const double n = (double) ggml_nelements(t);
-    switch (t->op) {
-        case GGML_OP_MUL_MAT:
-        case GGML_OP_MUL_MAT_ID:
-        case GGML_OP_OUT_PROD: {
-            const struct ggml_tensor * a = t->src[0];
-            return 2 * n * (a ? (double) a->ne[t->op == GGML_OP_OUT_PROD ? 1 : 0] : 1);
-        }
-        case GGML_OP_FLASH_ATTN: return 4 * n * (t->src[1] ? (double) t->src[1]->ne[1] : 1);
+    switch (gb_op_info(t->op)->work) {
+        case GB_WORK_PRODUCT:
+        case GB_WORK_EXPERTS: return 2 * n * size_of(t->src[0], 0);
+        case GB_WORK_OUTER: return 2 * n * size_of(t->src[0], 1);
+        case GB_WORK_ATTEND: return 4 * n * size_of(t->src[1], 1);
         default: return n;
     }
 }
 
-// Matrices of experts that MUL_MAT_ID reads at most, of all.
+// Bytes of the experts' matrices that a product reads at most, of all.
 static double share_of_experts(const struct ggml_tensor * t, size_t bytes) {
     const int64_t n_experts = gb_op_param_i32(t, 1), n_used = t->src[1] ? t->src[1]->ne[1] : 1;
     return n_experts > 0 && n_used < n_experts ? (double) bytes * (double) n_used / (double) n_experts : (double) bytes;
 }
 
 static double bytes_of(const struct ggml_tensor * t) {
-    double bytes = (double) ggml_nbytes(t);
-    if (t->op == GGML_OP_GET_ROWS) {
+    const enum gb_op_work work  = gb_op_info(t->op)->work;
+    double                bytes = (double) ggml_nbytes(t);
+    if (work == GB_WORK_PICK) {
         return 2 * bytes;
     }
     for (int i = 0; i < GGML_MAX_SRC; i++) {
         const struct ggml_tensor * s = t->src[i];
-        if (s == NULL || s == t || (t->op == GGML_OP_CPY && i == 1)) {
+        if (s == NULL || s == t || (work == GB_WORK_TARGET && i == 1)) {
             continue;
         }
-        bytes += t->op == GGML_OP_MUL_MAT_ID && i != 1 ? share_of_experts(t, ggml_nbytes(s)) : (double) ggml_nbytes(s);
+        bytes += work == GB_WORK_EXPERTS && i != 1 ? share_of_experts(t, ggml_nbytes(s)) : (double) ggml_nbytes(s);
     }
     return bytes;
 }

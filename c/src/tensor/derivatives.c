@@ -1,4 +1,5 @@
-// derivatives.c - the derivative of each operator that has one.
+// derivatives.c - the derivative of each operator that has one. Which operator follows which rule is the column
+// `derivative` of ops.def.
 //
 // A rule gets a node and its gradient g (same shape as the node, contiguous) and adds to the gradients of those sources
 // that have one. Rules are pure algebra over the public builders: none looks at data. With y the node, a and b its
@@ -104,17 +105,46 @@ static bool fail_underivable(const struct gb_sweep * s, const struct ggml_tensor
     return false;
 }
 
+static bool derive_none(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+    (void) g;
+    return fail_underivable(s, y);
+}
+
+// The functions of UNARY.
+
+static bool derive_unary_abs(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+    return ADD(y->src[0], ggml_mul(s->ctx, g, ggml_sgn(s->ctx, y->src[0])));
+}
+
+static bool derive_unary_neg(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+    return ADD(y->src[0], ggml_neg(s->ctx, g));
+}
+
+static bool derive_unary_relu(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+    return ADD(y->src[0], ggml_mul(s->ctx, g, ggml_step(s->ctx, y->src[0])));
+}
+
+static bool derive_unary_silu(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+    return ADD(y->src[0], ggml_silu_back(s->ctx, contiguous(s->ctx, y->src[0]), g));
+}
+
+// The derivative is zero wherever there is one.
+static bool derive_unary_flat(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+    (void) s;
+    (void) y;
+    (void) g;
+    return true;
+}
+
+#define derive_unary_none derive_none
+
 static bool derive_unary(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
-    struct ggml_tensor * a = y->src[0];
-    switch (y->op_params[0]) {
-        case GGML_UNARY_OP_ABS: return ADD(a, ggml_mul(s->ctx, g, ggml_sgn(s->ctx, a)));
-        case GGML_UNARY_OP_NEG: return ADD(a, ggml_neg(s->ctx, g));
-        case GGML_UNARY_OP_RELU: return ADD(a, ggml_mul(s->ctx, g, ggml_step(s->ctx, a)));
-        case GGML_UNARY_OP_SILU: return ADD(a, ggml_silu_back(s->ctx, contiguous(s->ctx, a), g));
-        case GGML_UNARY_OP_SGN:
-        case GGML_UNARY_OP_STEP: return true; // zero wherever there is a derivative
-        default: return fail_underivable(s, y);
-    }
+    static const rule functions[GGML_UNARY_OP_COUNT] = {
+#define GB_UNARY_OP(id, stem, tolerance, forms, derivative) [GGML_UNARY_OP_##id] = derive_unary_##derivative,
+#include "tensor/ops.def"
+    };
+    const uint32_t function = (uint32_t) y->op_params[0];
+    return (function < GGML_UNARY_OP_COUNT ? functions[function] : derive_none)(s, y, g);
 }
 
 // ---------------------------------------------------------------------------------------------------- sums and repeats
@@ -245,7 +275,7 @@ static struct ggml_tensor * attention_part(struct ggml_context * ctx, struct ggm
     return ggml_view_4d(ctx, parts, t->ne[0], t->ne[1], t->ne[2], t->ne[3], nb1, nb2, nb3, at);
 }
 
-static bool derive_flash_attn(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+static bool derive_attention(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     struct ggml_tensor * parts = ggml_flash_attn_back(s->ctx, y->src[0], y->src[1], y->src[2], g, y->op_params[0] != 0);
     size_t               at    = 0;
     for (int i = 0; i < 3; i++) {
@@ -257,7 +287,7 @@ static bool derive_flash_attn(struct gb_sweep * s, struct ggml_tensor * y, struc
     return true;
 }
 
-static bool derive_cross_entropy_loss(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+static bool derive_loss(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     float eps;
     memcpy(&eps, y->op_params + 1, sizeof(eps));
     return ADD(y->src[0], y->op_params[0] != 0 ? ggml_cross_entropy_loss_eps_back(s->ctx, y->src[0], y->src[1], g, eps)
@@ -267,42 +297,10 @@ static bool derive_cross_entropy_loss(struct gb_sweep * s, struct ggml_tensor * 
 // --------------------------------------------------------------------------------------------------------------- table
 
 static const rule rules[GGML_OP_COUNT] = {
-    [GGML_OP_DUP]                = derive_copy,
-    [GGML_OP_CPY]                = derive_copy,
-    [GGML_OP_CONT]               = derive_copy,
-    [GGML_OP_ADD]                = derive_add,
-    [GGML_OP_ADD1]               = derive_add1,
-    [GGML_OP_ACC]                = derive_acc,
-    [GGML_OP_SUB]                = derive_sub,
-    [GGML_OP_MUL]                = derive_mul,
-    [GGML_OP_DIV]                = derive_div,
-    [GGML_OP_SQR]                = derive_sqr,
-    [GGML_OP_SQRT]               = derive_sqrt,
-    [GGML_OP_LOG]                = derive_log,
-    [GGML_OP_SUM]                = derive_sum,
-    [GGML_OP_SUM_ROWS]           = derive_sum,
-    [GGML_OP_REPEAT]             = derive_repeat,
-    [GGML_OP_REPEAT_BACK]        = derive_sum,
-    [GGML_OP_RMS_NORM]           = derive_rms_norm,
-    [GGML_OP_MUL_MAT]            = derive_mul_mat,
-    [GGML_OP_SCALE]              = derive_scale,
-    [GGML_OP_SET]                = derive_set,
-    [GGML_OP_RESHAPE]            = derive_reshape,
-    [GGML_OP_VIEW]               = derive_view,
-    [GGML_OP_PERMUTE]            = derive_permute,
-    [GGML_OP_TRANSPOSE]          = derive_transpose,
-    [GGML_OP_GET_ROWS]           = derive_get_rows,
-    [GGML_OP_DIAG_MASK_INF]      = derive_diag_mask,
-    [GGML_OP_DIAG_MASK_ZERO]     = derive_diag_mask,
-    [GGML_OP_SOFT_MAX]           = derive_soft_max,
-    [GGML_OP_ROPE]               = derive_rope,
-    [GGML_OP_ROPE_BACK]          = derive_rope_back,
-    [GGML_OP_FLASH_ATTN]         = derive_flash_attn,
-    [GGML_OP_UNARY]              = derive_unary,
-    [GGML_OP_CROSS_ENTROPY_LOSS] = derive_cross_entropy_loss,
+#define GB_OP(id, stem, sources, work, cost, inplace, unit, derivative, symbol) [GGML_OP_##id] = derive_##derivative,
+#include "tensor/ops.def"
 };
 
 bool gb_derive(struct gb_sweep * sweep, struct ggml_tensor * node, struct ggml_tensor * grad) {
-    const rule derive = (int) node->op >= 0 && (int) node->op < GGML_OP_COUNT ? rules[node->op] : NULL;
-    return derive != NULL ? derive(sweep, node, grad) : fail_underivable(sweep, node);
+    return ((unsigned) node->op < GGML_OP_COUNT ? rules[node->op] : derive_none)(sweep, node, grad);
 }

@@ -6,7 +6,8 @@
 //
 // All in the byte order of the machine, nothing padded. A file is not trusted: every number is checked before it is
 // used, and memory that a file asks for is bounded by what its shapes say. Shape operators become views again; other
-// nodes get memory.
+// nodes get memory. Functions of the program are addresses: they mean nothing in another process, so nodes that call
+// one are neither written nor read.
 #include <limits.h>
 
 #include "base/file.h"
@@ -19,13 +20,6 @@ enum {
     RECORD_SIZE = 4 + 4 + GGML_MAX_DIMS * 16 + GGML_MAX_NAME + GGML_MAX_OP_PARAMS,
     NODE_SIZE   = RECORD_SIZE + GGML_MAX_SRC * 4,
 };
-
-// User functions are addresses: they mean nothing in another process, and in a file from elsewhere anything.
-static bool has_function(enum ggml_op op) { return op >= GGML_OP_MAP_UNARY && op <= GGML_OP_MAP_CUSTOM3; }
-
-static bool is_shape_op(enum ggml_op op) {
-    return op == GGML_OP_RESHAPE || op == GGML_OP_VIEW || op == GGML_OP_PERMUTE || op == GGML_OP_TRANSPOSE;
-}
 
 // -------------------------------------------------------------------------------------------------------------- export
 
@@ -52,7 +46,7 @@ static enum ggml_status check_exportable(const struct ggml_cgraph * graph, const
     }
     for (int i = 0; i < graph->n_nodes; i++) {
         const struct ggml_tensor * t = graph->nodes[i];
-        GB_FAIL_IF(has_function(t->op), GGML_STATUS_UNSUPPORTED,
+        GB_FAIL_IF(gb_op_is_custom(t->op), GGML_STATUS_UNSUPPORTED,
             "ggml_graph_export: node %s calls a function of this program", gb_describe(t, text));
         for (int k = 0; k < GGML_MAX_SRC; k++) {
             const int64_t number = t->src[k] ? gb_ptrmap_get(numbers, t->src[k]) : -1;
@@ -224,7 +218,7 @@ static bool read_record(struct import * in, struct ggml_tensor * t) {
     if (words[0] >= GGML_TYPE_COUNT || !gb_type_is_valid((enum ggml_type) words[0])) {
         return malformed(in, "%u is no tensor type", words[0]);
     }
-    if (words[1] >= GGML_OP_COUNT || has_function((enum ggml_op) words[1])) {
+    if (words[1] >= GGML_OP_COUNT || gb_op_is_custom((enum ggml_op) words[1])) {
         return malformed(in, "%u is no operator that a file can hold", words[1]);
     }
     t->type            = (enum ggml_type) words[0];
@@ -357,7 +351,8 @@ static bool read_node(struct import * in) {
     if (!read_record(in, &record) || !read_sources(in, &record)) {
         return false;
     }
-    struct ggml_tensor * t = is_shape_op(record.op) ? make_view(in, &record) : make_tensor(in, &record);
+    const bool           is_view = record.op != GGML_OP_NONE && gb_op_is_view(record.op);
+    struct ggml_tensor * t       = is_view ? make_view(in, &record) : make_tensor(in, &record);
     if (t == NULL) {
         return false;
     }

@@ -18,6 +18,7 @@
 #include "base/status.h"
 #include "base/thread.h"
 #include "ggml.h"
+#include "tensor/op_info.h"
 
 // -------------------------------------------------------------------------------------------------------------- making
 
@@ -215,14 +216,6 @@ void gb_graph_mark_listed(struct ggml_cgraph * graph); // nodes and leafs that w
 
 // ----------------------------------------------------------------------------------------------------------------- ops
 
-bool gb_op_is_view(enum ggml_op op); // NONE, RESHAPE, VIEW, PERMUTE, TRANSPOSE: nothing is computed
-bool gb_node_has_sources(const struct ggml_tensor * node); // those without which its operator cannot even be looked at
-bool gb_op_can_inplace(enum ggml_op op); // may overwrite a source of the same layout (spec: SCALE, ADD, ...)
-
-static inline bool gb_op_is_custom(enum ggml_op op) { // the program's own function
-    return op >= GGML_OP_MAP_UNARY && op <= GGML_OP_MAP_CUSTOM3;
-}
-
 static inline int32_t gb_op_param_i32(const struct ggml_tensor * t, int i) { return t->op_params[i]; }
 
 static inline float gb_op_param_f32(const struct ggml_tensor * t, int i) {
@@ -239,8 +232,6 @@ static inline void gb_set_op_param_f32(struct ggml_tensor * t, int i, float f) {
 static inline bool gb_op_is_idle(const struct ggml_tensor * node) {
     return gb_op_is_view(node->op) || (ggml_nelements(node) == 0 && !gb_op_is_custom(node->op));
 }
-
-const char * gb_op_name(enum ggml_op op); // never NULL, also for what is no op
 
 // ------------------------------------------------------------------------------------------------------------ messages
 

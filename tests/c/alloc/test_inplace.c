@@ -1,4 +1,4 @@
-// test_inplace.c - every entry of the list of operators that may be computed into a source (c/src/alloc/inplace.c): the
+// test_inplace.c - every entry of the list of operators that may be computed into a source (the column `inplace` of c/src/tensor/ops.def): the
 // same bits as in memory of its own, with every kernel level, with several threads, for every type that the operator
 // takes.
 #include "alloc/liveness.h"
@@ -133,7 +133,7 @@ static int check_op(enum ggml_op op, int variant) {
             for (int twice = 0; twice < 2; twice++) {
                 begin();
                 struct ggml_tensor * node =
-                    gb_inplace_sources(op) >> s & 1 ? make(op, variant, (enum ggml_type) type, twice != 0) : NULL;
+                    gb_op_inplace_sources(op) >> s & 1 ? make(op, variant, (enum ggml_type) type, twice != 0) : NULL;
                 if (node && gb_can_write_over(node, s)) {
                     compare_places(node, s, ggml_type_name((enum ggml_type) type));
                     n |= 1 << s;
@@ -153,17 +153,17 @@ static void every_entry(void) {
         for (int variant = 0; variant < n_variants; variant++) {
             seen |= (unsigned) check_op((enum ggml_op) op, variant);
         }
-        CHECK_MSG(seen == gb_inplace_sources((enum ggml_op) op), "%s: sources %u of %u were tried",
-            ggml_op_name((enum ggml_op) op), seen, gb_inplace_sources((enum ggml_op) op));
+        CHECK_MSG(seen == gb_op_inplace_sources((enum ggml_op) op), "%s: sources %u of %u were tried",
+            ggml_op_name((enum ggml_op) op), seen, gb_op_inplace_sources((enum ggml_op) op));
         n_ops += seen != 0;
     }
     CHECK_INT(n_ops, 26);
-    CHECK_INT(gb_inplace_sources(GGML_OP_COUNT), 0);
+    CHECK_INT(gb_op_inplace_sources(GGML_OP_COUNT), 0);
 }
 
 static void wider_than_documented(void) {
     for (int op = 0; op < GGML_OP_COUNT; op++) { // what the graph allocator may do, plans may, too
-        CHECK(!gb_op_can_inplace((enum ggml_op) op) || gb_inplace_sources((enum ggml_op) op) != 0);
+        CHECK(!gb_op_can_inplace((enum ggml_op) op) || gb_op_inplace_sources((enum ggml_op) op) != 0);
     }
 }
 

@@ -61,28 +61,6 @@ bool gb_fuse_is_disjoint(const struct ggml_tensor * a, const struct ggml_tensor 
 
 // ------------------------------------------------------------------------------------------------------------ matching
 
-static bool is_rowwise(enum ggml_op op) {
-    switch (op) {
-        case GGML_OP_ADD:
-        case GGML_OP_SUB:
-        case GGML_OP_MUL:
-        case GGML_OP_DIV:
-        case GGML_OP_SCALE:
-        case GGML_OP_SQR:
-        case GGML_OP_SQRT:
-        case GGML_OP_LOG:
-        case GGML_OP_CLAMP:
-        case GGML_OP_LEAKY_RELU:
-        case GGML_OP_UNARY:
-        case GGML_OP_NORM:
-        case GGML_OP_RMS_NORM:
-        case GGML_OP_DIAG_MASK_INF:
-        case GGML_OP_DIAG_MASK_ZERO:
-        case GGML_OP_SOFT_MAX: return true;
-        default: return false;
-    }
-}
-
 // What it does to a row depends on where the row is in its plane.
 static bool is_mask(const struct ggml_tensor * node) {
     return node->op == GGML_OP_DIAG_MASK_INF || node->op == GGML_OP_DIAG_MASK_ZERO;
@@ -106,7 +84,8 @@ static bool is_periodic(const struct ggml_tensor * t, const struct ggml_tensor *
 
 // All sources fit, src[0] is aligned, and nothing is behind src[1].
 static bool fits(const struct ggml_tensor * node, const struct ggml_tensor * shape) {
-    if (!is_rowwise(node->op) || !is_aligned(node, shape) || node->src[0] == NULL || !is_aligned(node->src[0], shape)) {
+    if (gb_op_info(node->op)->unit != GB_UNIT_ROW || !is_aligned(node, shape) || node->src[0] == NULL ||
+        !is_aligned(node->src[0], shape)) {
         return false;
     }
     for (int i = 2; i < GGML_MAX_SRC; i++) {

@@ -1,0 +1,75 @@
+// op_info.h - the facts of an operator that are asked for while graphs are planned and run, from its row in ops.def.
+//
+// Every number is answered for, also one that is no operator (a struct that a program wrote to): it has the facts of an
+// operator that reads nothing, overwrites nothing and is computed as a whole.
+#ifndef GB_TENSOR_OP_INFO_H
+#define GB_TENSOR_OP_INFO_H
+
+#include <stdbool.h>
+
+#include "ggml.h"
+
+// The columns of ops.def.
+enum gb_op_work {
+    GB_WORK_VIEW,
+    GB_WORK_EACH,
+    GB_WORK_PRODUCT,
+    GB_WORK_OUTER,
+    GB_WORK_EXPERTS,
+    GB_WORK_ATTEND,
+    GB_WORK_PICK,
+    GB_WORK_TARGET,
+    GB_WORK_CUSTOM,
+};
+
+enum gb_op_inplace { // bits: src[0], src[1], by the graph allocator, too
+    GB_INPLACE_NEVER   = 0,
+    GB_INPLACE_PLAN_A  = 1,
+    GB_INPLACE_PLAN_AB = 3,
+    GB_INPLACE_ANY_A   = 5,
+    GB_INPLACE_ANY_AB  = 7,
+    GB_INPLACE_SOURCES = 3,
+    GB_INPLACE_GALLOCR = 4,
+};
+
+enum gb_op_unit { GB_UNIT_ROW, GB_UNIT_ALL };
+
+struct gb_op_info {
+    const char *       name;
+    const char *       symbol;
+    int                n_sources;
+    enum gb_op_work    work;
+    enum gb_op_inplace inplace;
+    enum gb_op_unit    unit;
+};
+
+extern const struct gb_op_info gb_op_infos[GGML_OP_COUNT + 1]; // the last one is for what is no operator
+
+static inline const struct gb_op_info * gb_op_info(enum ggml_op op) {
+    return &gb_op_infos[(unsigned) op < GGML_OP_COUNT ? (unsigned) op : GGML_OP_COUNT];
+}
+
+static inline const char * gb_op_name(enum ggml_op op) { return gb_op_info(op)->name; } // never NULL
+
+// Nothing is computed: the result is another look at memory that exists.
+static inline bool gb_op_is_view(enum ggml_op op) { return gb_op_info(op)->work == GB_WORK_VIEW; }
+
+static inline bool gb_op_is_custom(enum ggml_op op) { return gb_op_info(op)->work == GB_WORK_CUSTOM; }
+
+// Sources on which the result may lie: bit 0 for src[0], bit 1 for src[1].
+static inline unsigned gb_op_inplace_sources(enum ggml_op op) {
+    return (unsigned) gb_op_info(op)->inplace & GB_INPLACE_SOURCES;
+}
+
+// The graph allocator may put its result on them as well.
+static inline bool gb_op_can_inplace(enum ggml_op op) {
+    return ((unsigned) gb_op_info(op)->inplace & GB_INPLACE_GALLOCR) != 0;
+}
+
+// The sources without which the operator cannot even be looked at are there.
+bool gb_node_has_sources(const struct ggml_tensor * node);
+
+// src[s] holds weights: the matrices of a product, a table of rows.
+bool gb_op_is_weight(enum ggml_op op, int s);
+
+#endif // GB_TENSOR_OP_INFO_H
