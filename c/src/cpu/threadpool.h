@@ -1,4 +1,4 @@
-// threadpool.h - the team of threads, for compute.c: run a function on n threads at once, and let them wait for each
+// threadpool.h - the team of threads, for run.c: run a function on n threads at once, and let them wait for each
 // other.
 #ifndef GB_CPU_THREADPOOL_H
 #define GB_CPU_THREADPOOL_H

@@ -7,7 +7,7 @@
 
 #include "base/env.h"
 #include "cpu/cpu.h"
-#include "cpu/fuse/fuse.h"
+#include "cpu/fuse/fusions.h"
 #include "cpu/kernels/kernels.h"
 #include "cpu/ops/ops.h"
 

@@ -3,7 +3,7 @@
 #include "test.h"
 
 #include "cpu/cpu.h"
-#include "cpu/fuse/fuse.h"
+#include "cpu/fuse/fusions.h"
 #include "ggml-cpu.h"
 
 enum { NODES = 12, MAX_BYTES = 1 << 18 };

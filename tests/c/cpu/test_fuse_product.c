@@ -3,7 +3,7 @@
 #include "test.h"
 
 #include "cpu/cpu.h"
-#include "cpu/fuse/fuse.h"
+#include "cpu/fuse/fusions.h"
 #include "ggml-alloc.h"
 #include "ggml-backend.h"
 #include "ggml-cpu.h"

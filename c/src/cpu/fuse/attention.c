@@ -10,7 +10,7 @@
 // The result may lie where queries, keys or values lie: their planner knows that they are dead by then, which is true
 // only once the whole chain is. In that case it goes to scratch memory first, and the threads copy it when all of them
 // are done.
-#include "cpu/fuse/fuse.h"
+#include "cpu/fuse/fusions.h"
 #include "cpu/ops/attention_tiles.h"
 #include "ggml-backend-impl.h"
 

@@ -1,10 +1,11 @@
-// fuse.h - neighbouring nodes that are computed together, for compute.c.
+// fuse.h - neighbouring nodes that are computed together, for plan.c and run.c. The only header of this folder that
+// others need.
 //
-//   fuse.c            the switch, what need not be stored, and rows: operators on rows, a few rows at a time through
-//                     all of them
-//   fuse/product.c    a product with the elementwise operators behind it
-//   fuse/rope.c       a rotation with the copy of its result
-//   fuse/attention.c  product, scale, mask, softmax, product (and the copy behind it): tiles that never hold all scores
+//   attention.c  product, scale, mask, softmax, product (and the copy behind it): tiles that never hold all scores
+//   product.c    a product with the elementwise operators behind it
+//   rope.c       a rotation with the copy of its result
+//   rows.c       operators on rows: a few rows at a time through all of them
+//   fuse.c       the list of these kinds, and the switch; memory.c: where tensors lie
 //
 // What is stored. Anybody may look at a tensor that lies in memory of his own, so every node there is really computed
 // and stored; a fusion may only save the way through memory. Where a planner of the whole graph placed the result, its
@@ -14,9 +15,9 @@
 // callbacks of a scheduler stop there, and like to look at sources.
 //
 // A fused step is followed by the steps that do the same without it: structure is matched when the plan is made, memory
-// is looked at when it runs, and where that forbids the fused way the others run.
-#ifndef GB_CPU_FUSE_H
-#define GB_CPU_FUSE_H
+// is looked at when it runs, and where that forbids the fused step the others run.
+#ifndef GB_CPU_FUSE_FUSE_H
+#define GB_CPU_FUSE_FUSE_H
 
 #include "cpu/ops/ops.h"
 
@@ -45,8 +46,7 @@ struct gb_fusion {
     bool (*leaves_out)(struct ggml_tensor * const * nodes, int n);
 };
 
-extern const struct gb_fusion gb_fusion_attention, gb_fusion_product, gb_fusion_rope, gb_fusion_rows;
-const struct gb_fusion *      gb_fusion_of(enum gb_fusion_kind kind);
+const struct gb_fusion * gb_fusion_of(enum gb_fusion_kind kind);
 
 // Whether a fused step of that kind can begin with the node: a first look, before nodes are gathered.
 static inline bool gb_fuse_may_begin(enum gb_fusion_kind kind, const struct ggml_tensor * node) {
@@ -61,10 +61,4 @@ static inline bool gb_fuse_may_begin(enum gb_fusion_kind kind, const struct ggml
 bool gb_fuse_is_on(void);
 void gb_fuse_set(bool on);
 
-// The bytes that the tensors lie in have none in common.
-bool gb_fuse_is_disjoint(const struct ggml_tensor * a, const struct ggml_tensor * b);
-
-// Rows: may `next` join the group of the n nodes (n >= 1, in order; each has joined those before it)?
-bool gb_fuse_joins(struct ggml_tensor * const * group, int n, const struct ggml_tensor * next);
-
-#endif // GB_CPU_FUSE_H
+#endif // GB_CPU_FUSE_FUSE_H

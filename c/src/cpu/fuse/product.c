@@ -9,7 +9,7 @@
 //
 // Only for results that caches hold: what is saved is a meeting of the threads. From far, rows are read faster one
 // after the other than in the pieces in which a product completes them.
-#include "cpu/fuse/fuse.h"
+#include "cpu/fuse/fusions.h"
 #include "cpu/ops/elements.h"
 #include "cpu/ops/product/product.h"
 #include "ggml-backend-impl.h"
@@ -95,11 +95,6 @@ static struct line line_of(struct ggml_tensor * const * nodes, int n) {
     return l;
 }
 
-// Rows that are written leave what others read alone: the same elements, or other bytes.
-static bool is_apart(const struct ggml_tensor * out, const struct ggml_tensor * t) {
-    return (t->data == out->data && gb_same_ne(t, out)) || gb_fuse_is_disjoint(t, out);
-}
-
 static bool is_aligned(const struct ggml_tensor * t) { return (uintptr_t) t->data % sizeof(float) == 0; }
 
 // Where anything is written: not over what the product reads, nor over rows that all share, nor over other elements of
@@ -111,13 +106,13 @@ static bool product_is_safe(struct ggml_tensor * const * nodes, int n) {
         const struct ggml_tensor * out    = l.stages[i].node;
         const bool                 stays  = l.stages[i].to == l.product; // in place, or not stored
         const struct ggml_tensor * target = stays ? nodes[0] : out;
-        safe                              = is_aligned(out) && gb_fuse_is_disjoint(target, nodes[0]->src[0]) &&
-                                            gb_fuse_is_disjoint(target, nodes[0]->src[1]) && is_apart(target, nodes[0]);
+        safe = is_aligned(out) && gb_fuse_is_disjoint(target, nodes[0]->src[0]) &&
+               gb_fuse_is_disjoint(target, nodes[0]->src[1]) && gb_fuse_is_apart(target, nodes[0]);
         for (int j = 0; j < l.n && safe; j++) {
             const struct ggml_tensor * other = l.stages[j].other;
             safe =
-                is_apart(target, l.stages[j].to == l.product ? nodes[0] : l.stages[j].node) &&
-                (other == NULL || (is_aligned(other) && (gb_same_ne(other, out) ? is_apart(target, other)
+                gb_fuse_is_apart(target, l.stages[j].to == l.product ? nodes[0] : l.stages[j].node) &&
+                (other == NULL || (is_aligned(other) && (gb_same_ne(other, out) ? gb_fuse_is_apart(target, other)
                                                                                 : gb_fuse_is_disjoint(target, other))));
         }
     }

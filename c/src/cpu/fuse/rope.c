@@ -4,7 +4,7 @@
 //
 // Nobody must be able to look at the rotated tensor itself, which is not stored. The copy holds the same bits as
 // without fusion: each row is rotated in floats and then stored as the copy would.
-#include "cpu/fuse/fuse.h"
+#include "cpu/fuse/fusions.h"
 #include "cpu/ops/elements.h"
 #include "cpu/ops/rope.h"
 #include "ggml-backend-impl.h"

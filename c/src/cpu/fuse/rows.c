@@ -1,63 +1,19 @@
-// fuse/rows.c - the switch of fusion, the rule of what need not be stored, and groups of neighbouring nodes that go a few
-// rows at a time.
+// fuse/rows.c - groups of neighbouring operators on rows, taken a few rows at a time through all of them.
 //
-// The one idea of rows: operators that work on rows by themselves (normalisation, masks, softmax, elementwise) need not
-// wait until the node before is complete: what a row of the second reads is the same row of the first. So a thread
-// takes a few rows through all nodes of a group while they lie in the nearest cache, and the team meets once a group
-// instead of once a node.
+// The one idea: operators that work on rows by themselves (normalisation, masks, softmax, elementwise) need not wait
+// until the node before is complete: what a row of the second reads is the same row of the first. So a thread takes a
+// few rows through all nodes of a group while they lie in the nearest cache, and the team meets once a group instead of
+// once a node.
 //
 // Invariant: every node of such a group is really computed by its own operator and stored, whoever may look at it
 // later; results are the same bits as without fusion. Only a result whose memory is that of the next one (a plan in
-// place), and so is gone in any case, need not be stored: then norm, weight and bias are one pass.
+// place), and which is overwritten in any case, need not be stored: then norm, weight and bias are one pass.
 //
 // Rows of a group must not disturb each other: is_safe looks at the memory.
-#include "cpu/fuse/fuse.h"
-
-#include <stdatomic.h>
-
-#include "base/env.h"
+#include "cpu/fuse/fusions.h"
 #include "cpu/ops/elements.h"
-#include "ggml-cpu.h"
 
 enum { BATCH = 4096 }; // elements of a node at a time
-
-// -------------------------------------------------------------------------------------------------------------- switch
-
-static atomic_int state; // 0: not asked yet, 1: off, 2: on
-
-bool gb_fuse_is_on(void) {
-    int now = atomic_load(&state);
-    if (now == 0) {
-        const char * env  = gb_env_get("GGML_CPU_FUSE");
-        const int    wish = env != NULL && env[0] == '0' && env[1] == '\0' ? 1 : 2;
-        atomic_compare_exchange_strong(&state, &now, wish);
-        now = atomic_load(&state);
-    }
-    return now == 2;
-}
-
-void gb_fuse_set(bool on) { atomic_store(&state, on ? 2 : 1); }
-
-bool ggml_cpu_get_fusion(void) { return gb_fuse_is_on(); }
-
-void ggml_cpu_set_fusion(bool on) { gb_fuse_set(on); }
-
-const struct gb_fusion * gb_fusion_of(enum gb_fusion_kind kind) {
-    static const struct gb_fusion * const all[GB_FUSION_KINDS] = {
-        [GB_FUSE_ATTENTION] = &gb_fusion_attention,
-        [GB_FUSE_PRODUCT]   = &gb_fusion_product,
-        [GB_FUSE_ROPE]      = &gb_fusion_rope,
-        [GB_FUSE_ROWS]      = &gb_fusion_rows,
-    };
-    return all[kind];
-}
-
-// -------------------------------------------------------------------------------------------------------------- memory
-
-bool gb_fuse_is_disjoint(const struct ggml_tensor * a, const struct ggml_tensor * b) {
-    const uintptr_t p = (uintptr_t) a->data, q = (uintptr_t) b->data;
-    return p + ggml_nbytes(a) <= q || q + ggml_nbytes(b) <= p;
-}
 
 // ------------------------------------------------------------------------------------------------------------ matching
 
@@ -119,16 +75,12 @@ static int rows_length(struct ggml_tensor * const * nodes, int n) {
     return length > 1 ? length : 0;
 }
 
-// Writing rows of `out` leaves other rows of t alone.
-static bool is_apart(const struct ggml_tensor * out, const struct ggml_tensor * t) {
-    return (t->data == out->data && gb_same_ne(t, out)) || gb_fuse_is_disjoint(t, out);
-}
-
 static bool rows_are_safe(struct ggml_tensor * const * group, int n) {
     for (int i = 0; i < n; i++) {
         for (int j = 0; j < n; j++) {
             const struct ggml_tensor *out = group[i], *a = group[j]->src[0], *b = group[j]->src[1];
-            if (!is_apart(out, group[j]) || !is_apart(out, a) || (b != NULL && !is_apart(out, b))) {
+            if (!gb_fuse_is_apart(out, group[j]) || !gb_fuse_is_apart(out, a) ||
+                (b != NULL && !gb_fuse_is_apart(out, b))) {
                 return false;
             }
             // a row that repeats must not be one that is written, even if it is all there is

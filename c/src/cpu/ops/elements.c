@@ -219,6 +219,15 @@ void gb_clear(size_t size, int64_t n, char * d, size_t d_stride) {
 
 // ------------------------------------------------------------------------------------------------------------- sharing
 
+int gb_cpu_default_tasks(const struct ggml_tensor * node, int n_threads) {
+    int64_t n = ggml_nelements(node);
+    // reductions: the input is the work; a gather reads what it writes
+    if (node->src[0] != NULL && gb_op_info(node->op)->work != GB_WORK_PICK) {
+        n = GB_MAX(n, ggml_nelements(node->src[0]));
+    }
+    return (int) GB_MIN(GB_MAX(n / GB_TASK_ELEMENTS, 1), n_threads);
+}
+
 int gb_tasks_src_rows(const struct ggml_tensor * node, int n_threads) {
     return gb_tasks_for((double) gb_count(node->src[0]), gb_rows(node->src[0]), n_threads);
 }

@@ -137,10 +137,13 @@ static inline size_t gb_floats_size(int64_t n, int n_tasks) { // the work size t
     return gb_lines((size_t) n * sizeof(float)) * (size_t) n_tasks;
 }
 
+// A share of fewer elements costs less than meeting another thread.
+#define GB_TASK_ELEMENTS 8192
+
 // Threads for `units` indivisible shares with `elements` elements to touch altogether: few when meeting others costs
 // more.
 static inline int gb_tasks_for(double elements, int64_t units, int n_threads) {
-    const double worth = GB_MIN(elements / 8192, (double) n_threads);
+    const double worth = GB_MIN(elements / GB_TASK_ELEMENTS, (double) n_threads);
     return (int) GB_MAX((int64_t) 1, GB_MIN(units, (int64_t) worth));
 }
 

@@ -14,7 +14,7 @@
 #include "cpu/kernels/kernels.h"
 #include "tensor/tensor.h"
 
-struct gb_cpu_team; // the threads that run one node (compute.c)
+struct gb_cpu_team; // the threads that run one node (cpu/team.h)
 
 // of a thread in a node
 struct gb_cpu_pace {

@@ -1,0 +1,180 @@
+// plan.c - compiles a list of nodes for a number of threads: checks each node, asks its operator for the threads and the
+// scratch memory that it wants, and cuts the list into steps (plan.h).
+//
+// Views are no work: they are in no job. The kernel level is not known yet, a plan serves all of them. Structure alone
+// decides here; where tensors lie is looked at when the plan runs (run.c).
+#include "cpu/plan.h"
+
+#include "base/mem.h"
+#include "base/status.h"
+#include "ggml-cpu.h"
+#include "tensor/tensor.h"
+
+// Steps of a list of n nodes are at most so many times n: one for each node, and a share of fused ones, which hold two
+// nodes or more.
+enum { STEPS_A_NODE = 1 + (GB_FUSION_KINDS + 1) / 2 };
+
+const char * ggml_cpu_unsupported_reason(const struct ggml_tensor * node) {
+    if (node == NULL) {
+        return "there is no node";
+    }
+    if (gb_op_is_idle(node)) {
+        return NULL;
+    }
+    const struct gb_cpu_op * op = gb_cpu_op_of(node);
+    if (op == NULL) {
+        return "the operator is not implemented";
+    }
+    if (!gb_node_has_sources(node)) {
+        return "a source is missing";
+    }
+    // says more than that something does not fit
+    const char * reason = op->unsupported != NULL ? op->unsupported(node) : NULL;
+    return reason != NULL ? reason : gb_node_mismatch(node);
+}
+
+static int count_sources(const struct ggml_tensor * node) {
+    int n = GGML_MAX_SRC;
+    while (n > 0 && node->src[n - 1] == NULL) {
+        n--;
+    }
+    return n;
+}
+
+static enum ggml_status plan_job(struct gb_cpu_job * job, struct ggml_tensor * node, int n_threads) {
+    const char * reason = ggml_cpu_unsupported_reason(node);
+    if (reason != NULL) {
+        char text[GB_ERROR_SIZE / 2];
+        return gb_fail(GGML_STATUS_UNSUPPORTED, "CPU: cannot compute %s: %s",
+            gb_describe_node(node, text, sizeof(text)), reason);
+    }
+    const struct gb_cpu_op * op = gb_cpu_op_of(node);
+    const int n_tasks = op->n_tasks != NULL ? op->n_tasks(node, n_threads) : gb_cpu_default_tasks(node, n_threads);
+    job->node         = node;
+    job->op           = op;
+    job->n_tasks      = GB_MAX(1, GB_MIN(n_tasks, n_threads));
+    job->work_size    = op->work_size != NULL ? op->work_size(node, job->n_tasks) : 0;
+    job->n_src        = count_sources(node);
+    return GGML_STATUS_SUCCESS;
+}
+
+static void add_plain(struct gb_cpu_plan * plan, int i_job) {
+    const int            n_tasks = plan->jobs[i_job].n_tasks;
+    struct gb_cpu_step * last    = plan->n_steps > plan->sealed ? &plan->steps[plan->n_steps - 1] : NULL;
+    if (last != NULL && n_tasks == 1 && last->n_tasks == 1) {
+        last->count++;
+    } else {
+        plan->steps[plan->n_steps++] =
+            (struct gb_cpu_step){ .first = i_job, .count = 1, .n_tasks = (int16_t) n_tasks, .fusion = GB_FUSE_NOT };
+    }
+    plan->team = GB_MAX(plan->team, n_tasks);
+}
+
+// The first kind from `kind` on in which jobs [i, end) can begin a fused step of *n; GB_FUSE_NOT: none.
+static int find_fusion(const struct gb_cpu_plan * plan, int i, int end, int kind, int * n) {
+    struct ggml_tensor * nodes[GB_FUSE_MAX];
+    for (; kind < GB_FUSION_KINDS && end - i > 1; kind++) {
+        if (gb_fuse_may_begin((enum gb_fusion_kind) kind, plan->jobs[i].node)) {
+            *n = gb_fusion_of((enum gb_fusion_kind) kind)->length(nodes, gb_cpu_plan_nodes(plan, i, end, nodes));
+            if (*n > 0) {
+                return kind;
+            }
+        }
+    }
+    return GB_FUSE_NOT;
+}
+
+static void add_fused(struct gb_cpu_plan * plan, int first, int count, enum gb_fusion_kind kind) {
+    struct ggml_tensor *     nodes[GB_FUSE_MAX];
+    const int                n       = gb_cpu_plan_nodes(plan, first, first + count, nodes);
+    const struct gb_fusion * fusion  = gb_fusion_of(kind);
+    const int                n_tasks = GB_MAX(1, GB_MIN(fusion->n_tasks(nodes, n, plan->n_threads), plan->n_threads));
+    const size_t             work    = fusion->work_size(nodes, n, n_tasks);
+    plan->steps[plan->n_steps++] =
+        (struct gb_cpu_step){ first, count, (int16_t) n_tasks, (uint8_t) kind, false, 0, work };
+    plan->sealed    = plan->n_steps;
+    plan->team      = GB_MAX(plan->team, n_tasks);
+    plan->work_size = GB_MAX(plan->work_size, work);
+}
+
+// Steps for jobs [i, end), fused in ways from `kind` on. Calls itself, for what is to be done instead, as often as
+// there are kinds.
+static void add_steps(struct gb_cpu_plan * plan, int i, int end, int kind) {
+    for (int n = 1; i < end; i += n) {
+        const int found = plan->fuses ? find_fusion(plan, i, end, kind, &n) : GB_FUSE_NOT;
+        if (found == GB_FUSE_NOT) {
+            n = 1;
+            add_plain(plan, i);
+            continue;
+        }
+        const int at = plan->n_steps;
+        add_fused(plan, i, n, (enum gb_fusion_kind) found);
+        add_steps(plan, i, i + n, found + 1);
+        plan->steps[at].n_instead = plan->n_steps - at - 1;
+        plan->sealed              = plan->n_steps;
+    }
+}
+
+static enum ggml_status plan_nodes(struct gb_cpu_plan * plan, struct ggml_tensor * const * nodes, int n_nodes,
+    int n_threads) {
+    GB_TRY(gb_tensors_check(nodes, n_nodes, "CPU"));
+    for (int i = 0; i < n_nodes; i++) {
+        plan->nodes[plan->n_nodes++] = nodes[i];
+        if (gb_op_is_idle(nodes[i])) {
+            continue;
+        }
+        GB_TRY(plan_job(&plan->jobs[plan->n_jobs], nodes[i], n_threads));
+        plan->work_size = GB_MAX(plan->work_size, plan->jobs[plan->n_jobs].work_size);
+        plan->n_jobs++;
+    }
+    add_steps(plan, 0, plan->n_jobs, 0);
+    GB_FAIL_IF(plan->work_size > SIZE_MAX - GB_CPU_WORK_ALIGNMENT, GGML_STATUS_INVALID_ARGUMENT,
+        "CPU: the size of the work memory overflows");
+    plan->work_size = plan->work_size > 0 ? plan->work_size + GB_CPU_WORK_ALIGNMENT - 1 : 0;
+    return GGML_STATUS_SUCCESS;
+}
+
+// With its lists behind it, in one piece: small graphs are planned for each run.
+static struct gb_cpu_plan * empty_plan(size_t n_nodes) {
+    struct gb_cpu_plan * plan = NULL;
+    const size_t         each = sizeof(*plan->nodes) + sizeof(*plan->jobs) + STEPS_A_NODE * sizeof(*plan->steps);
+    GB_FAIL_IF_RETURNING(n_nodes > (SIZE_MAX - sizeof(*plan)) / each, NULL, GGML_STATUS_INVALID_ARGUMENT,
+        "CPU: the size of the plan overflows");
+    plan = gb_malloc(sizeof(*plan) + n_nodes * each);
+    if (plan != NULL) {
+        *plan       = (struct gb_cpu_plan){ 0 };
+        plan->jobs  = (struct gb_cpu_job *) (void *) (plan + 1);
+        plan->steps = (struct gb_cpu_step *) (void *) (plan->jobs + n_nodes);
+        plan->nodes = (struct ggml_tensor **) (void *) (plan->steps + STEPS_A_NODE * n_nodes);
+    }
+    return plan;
+}
+
+struct gb_cpu_plan * gb_cpu_plan_new(struct ggml_tensor * const * nodes, int n_nodes, int n_threads) {
+    GB_FAIL_IF_RETURNING(n_nodes < 0 || (nodes == NULL && n_nodes > 0), NULL, GGML_STATUS_INVALID_ARGUMENT,
+        "CPU: the graph has no node list");
+    GB_FAIL_IF_RETURNING(n_threads < 1 || n_threads > GB_CPU_MAX_THREADS, NULL, GGML_STATUS_INVALID_ARGUMENT,
+        "CPU: needs 1 to %d threads, has %d", GB_CPU_MAX_THREADS, n_threads);
+    struct gb_cpu_plan * plan = empty_plan((size_t) n_nodes);
+    if (plan == NULL) {
+        return NULL;
+    }
+    plan->team      = 1;
+    plan->n_threads = n_threads;
+    plan->fuses     = gb_fuse_is_on();
+    if (plan_nodes(plan, nodes, n_nodes, n_threads) != GGML_STATUS_SUCCESS) {
+        gb_cpu_plan_free(plan);
+        return NULL;
+    }
+    return plan;
+}
+
+struct gb_cpu_plan * gb_cpu_plan_again(const struct gb_cpu_plan * plan, int n_threads) {
+    return gb_cpu_plan_new(plan->nodes, plan->n_nodes, n_threads);
+}
+
+void gb_cpu_plan_free(struct gb_cpu_plan * plan) { gb_free(plan); }
+
+size_t gb_cpu_plan_work_size(const struct gb_cpu_plan * plan) { return plan->work_size; }
+
+int gb_cpu_plan_n_threads(const struct gb_cpu_plan * plan) { return plan->team; }

@@ -1,0 +1,58 @@
+// plan.h - what a list of nodes is compiled into (plan.c) and run from (run.c). Nobody else looks inside: cpu.h is the
+// door.
+//
+// A plan is a list of jobs, the nodes that are computed, in order, and a list of steps over them. A step is what all
+// threads do between two barriers: one job that several threads share, or a run of jobs that one thread does alone, or
+// a fused step: several jobs that are computed together (fuse/fuse.h). A fused step is followed by the steps that do
+// the same without it, because only a run knows the memory and can tell whether fusing is safe there.
+//
+// Invariant: the jobs of the steps that a run takes are all jobs of the plan, each once, in order.
+#ifndef GB_CPU_PLAN_H
+#define GB_CPU_PLAN_H
+
+#include "cpu/cpu.h"
+#include "cpu/fuse/fuse.h"
+#include "cpu/ops/ops.h"
+
+#define GB_CPU_WORK_ALIGNMENT 64 // of the scratch memory that operators get: a cache line
+
+struct gb_cpu_job { // a node that is computed
+    struct ggml_tensor *     node;
+    const struct gb_cpu_op * op;
+    size_t                   work_size;
+    int                      n_tasks;
+    int                      n_src; // sources beyond this slot are NULL
+};
+
+struct gb_cpu_step {
+    int     first, count; // jobs; count > 1 only if n_tasks == 1 or fused
+    int16_t n_tasks;
+    uint8_t fusion;    // enum gb_fusion_kind; GB_FUSE_NOT: none
+    bool    apart;     // fused, but not in this run: the steps behind it are taken instead
+    int     n_instead; // fused: steps behind it that do the same
+    size_t  work_size; // of a fused one
+};
+
+struct gb_cpu_plan {
+    struct ggml_tensor ** nodes; // all of the list, views too
+    struct gb_cpu_job *   jobs;
+    struct gb_cpu_step *  steps;
+    int                   n_nodes, n_jobs, n_steps;
+    int                   sealed;    // while the plan is made: no job is added to the first so many steps
+    int                   team;      // threads that the widest step wants
+    int                   n_threads; // that it was made for
+    bool                  fuses;
+    size_t                work_size; // with slack for alignment
+};
+
+// The nodes of jobs [first, end), at most GB_FUSE_MAX of them; how many.
+static inline int gb_cpu_plan_nodes(const struct gb_cpu_plan * plan, int first, int end,
+    struct ggml_tensor * nodes[GB_FUSE_MAX]) {
+    const int n = GB_MIN(end - first, GB_FUSE_MAX);
+    for (int i = 0; i < n; i++) {
+        nodes[i] = plan->jobs[first + i].node;
+    }
+    return n;
+}
+
+#endif // GB_CPU_PLAN_H

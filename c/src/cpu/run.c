@@ -1,0 +1,231 @@
+// run.c - runs a plan on a team of threads.
+//
+// The one idea: the whole team goes through the steps of the plan together and meets after each, so a node sees all
+// effects of earlier ones. A plan in which no node wants a second thread wakes nobody.
+//
+// Invariant: whether to go on after a step is decided once, by the last thread to arrive, and seen by all: a failed or
+// aborted run never leaves a thread waiting at a meeting that the others skip.
+//
+// Called by graph_compute.c (public graph functions), cpu_backend.c, and the simulated device.
+#include <stdatomic.h>
+
+#include "base/mapped.h"
+#include "base/status.h"
+#include "cpu/plan.h"
+#include "cpu/team.h"
+#include "cpu/threadpool.h"
+#include "tensor/tensor.h"
+
+static enum ggml_status check_placed(const struct ggml_tensor * t, const struct ggml_tensor * node,
+    const void ** host) {
+    if (t->data == NULL && ggml_nelements(t) > 0) {
+        char text[GB_DESCRIBE_SIZE], reader[GB_DESCRIBE_SIZE];
+        return gb_fail(GGML_STATUS_INVALID_STATE, "CPU: tensor %s, needed for %s %s, is not allocated",
+            gb_describe(t, text), ggml_op_name(node->op), gb_describe(node, reader));
+    }
+    const struct ggml_tensor * root = gb_root(t);
+    if (!gb_view_is_bound(t)) {
+        char text[GB_DESCRIBE_SIZE];
+        return gb_fail(GGML_STATUS_INVALID_STATE, "CPU: view %s does not lie where its source '%s' is now",
+            gb_describe(t, text), root->name);
+    }
+    if (root->buffer == NULL || root->buffer == *host) {
+        return GGML_STATUS_SUCCESS;
+    }
+    if (!ggml_backend_buffer_is_host(root->buffer)) {
+        char text[GB_DESCRIBE_SIZE];
+        return gb_fail(GGML_STATUS_INVALID_ARGUMENT, "CPU: tensor %s is in a %s buffer, which the host cannot read",
+            gb_describe(t, text), ggml_backend_buffer_name(root->buffer));
+    }
+    *host = root->buffer; // most tensors of a graph share one
+    return GGML_STATUS_SUCCESS;
+}
+
+static enum ggml_status check_all_placed(const struct gb_cpu_plan * plan) {
+    const void * host = NULL;
+    for (int i = 0; i < plan->n_nodes; i++) {
+        GB_TRY(check_placed(plan->nodes[i], plan->nodes[i], &host));
+    }
+    for (int i = 0; i < plan->n_jobs; i++) {
+        const struct gb_cpu_job * job = &plan->jobs[i];
+        for (int s = 0; s < job->n_src; s++) {
+            if (job->node->src[s] != NULL) {
+                GB_TRY(check_placed(job->node->src[s], job->node, &host));
+            }
+        }
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+static void run_job(struct gb_cpu_team * team, const struct gb_cpu_job * job, int ith, int nth) {
+    struct gb_cpu_pace       pace = { GB_CPU_PACE, ith == 0 };
+    const struct gb_cpu_call call = { ith, nth, team->work, job->work_size, team->run->kernels, team, &pace };
+    job->op->run(&call, job->node);
+}
+
+static void run_alone(struct gb_cpu_team * team, const struct gb_cpu_step * step) {
+    for (int i = step->first; i < step->first + step->count; i++) {
+        if (i > step->first) {
+            gb_cpu_team_poll_abort(team);
+        }
+        if (gb_cpu_team_is_halted(team)) {
+            return;
+        }
+        run_job(team, &team->plan->jobs[i], 0, 1);
+    }
+}
+
+static void run_fused(struct gb_cpu_team * team, const struct gb_cpu_step * step, int ith, int nth) {
+    struct ggml_tensor *     nodes[GB_FUSE_MAX];
+    const int                n    = gb_cpu_plan_nodes(team->plan, step->first, step->first + step->count, nodes);
+    struct gb_cpu_pace       pace = { GB_CPU_PACE, ith == 0 };
+    const struct gb_cpu_call call = { ith, nth, team->work, step->work_size, team->run->kernels, team, &pace };
+    gb_fusion_of((enum gb_fusion_kind) step->fusion)->run(&call, nodes, n);
+}
+
+static void run_step(struct gb_cpu_team * team, const struct gb_cpu_step * step, int ith, int nth) {
+    const int n_tasks = GB_MIN(step->n_tasks, nth);
+    if (ith >= n_tasks) {
+        return;
+    }
+    if (step->fusion != GB_FUSE_NOT) {
+        run_fused(team, step, ith, n_tasks);
+    } else if (n_tasks == 1) {
+        run_alone(team, step);
+    } else {
+        run_job(team, &team->plan->jobs[step->first], ith, n_tasks);
+    }
+}
+
+static void decide(void * arg) {
+    struct gb_cpu_team * team = arg;
+    team->stop                = gb_cpu_team_is_halted(team);
+}
+
+static void poll_while_waiting(void * arg) { // the others may have long pieces of a node, or functions of the user's
+    if (!gb_cpu_team_is_halted(arg)) {
+        gb_cpu_team_poll_abort(arg);
+    }
+}
+
+static void team_main(void * arg, int ith, int nth) {
+    struct gb_cpu_team *       team = arg;
+    const struct gb_cpu_plan * plan = team->plan;
+    for (int i = 0; i < plan->n_steps && !team->stop;) {
+        const struct gb_cpu_step * step = &plan->steps[i];
+        i += 1 + (step->apart ? 0 : step->n_instead);
+        if (step->apart) {
+            continue;
+        }
+        run_step(team, step, ith, nth);
+        if (i == plan->n_steps) {
+            return; // after the last step the pool waits for all
+        }
+        if (ith == 0) {
+            gb_cpu_team_poll_abort(team);
+        }
+        if (nth > 1) {
+            gb_cpu_pool_meet(team->pool, GB_CPU_MEET_TEAM, nth, decide, team);
+        } else {
+            decide(team);
+        }
+    }
+}
+
+static void * align_work(void * work) {
+    return (void *) (((uintptr_t) work + GB_CPU_WORK_ALIGNMENT - 1) & ~(uintptr_t) (GB_CPU_WORK_ALIGNMENT - 1));
+}
+
+static enum ggml_status outcome(struct gb_cpu_team * team) {
+    const enum ggml_status status = (enum ggml_status) atomic_load(&team->halted);
+    if (status == GGML_STATUS_ABORTED && atomic_load(&team->claimed) == 0) {
+        return gb_fail_quietly(status, "CPU: stopped by the abort callback"); // wanted: nothing for the log
+    }
+    return status == GGML_STATUS_SUCCESS ? status : gb_fail(status, "%s", team->message);
+}
+
+static void count_runs(const struct gb_cpu_plan * plan) {
+    for (int i = 0; i < plan->n_nodes; i++) {
+        plan->nodes[i]->perf_runs = (int) ((unsigned) plan->nodes[i]->perf_runs + 1u);
+    }
+}
+
+// Which fused steps this run takes: memory may be another than last time. What leaves results out must not hold the
+// last node.
+static void choose_steps(struct gb_cpu_plan * plan) {
+    for (int i = 0; i < plan->n_steps && plan->fuses; i++) {
+        struct gb_cpu_step * step = &plan->steps[i];
+        if (step->fusion != GB_FUSE_NOT) {
+            struct ggml_tensor *     nodes[GB_FUSE_MAX];
+            const struct gb_fusion * fusion = gb_fusion_of((enum gb_fusion_kind) step->fusion);
+            const int                n      = gb_cpu_plan_nodes(plan, step->first, step->first + step->count, nodes);
+            const bool               ends   = step->first + step->count == plan->n_jobs;
+            step->apart =
+                !fusion->is_safe(nodes, n) || (ends && fusion->leaves_out != NULL && fusion->leaves_out(nodes, n));
+        }
+    }
+}
+
+static enum ggml_status run_plan(struct gb_cpu_plan * plan, struct gb_cpu_pool * pool, const struct gb_cpu_run * run) {
+    GB_FAIL_IF(plan->work_size > 0 && run->work == NULL, GGML_STATUS_INVALID_ARGUMENT,
+        "CPU: the graph needs %zu bytes of work memory, has none", plan->work_size);
+    GB_TRY(check_all_placed(plan));
+    choose_steps(plan);
+    struct gb_cpu_team team;
+    team.plan = plan;
+    team.run  = run;
+    team.pool = plan->team > 1 ? pool : NULL;
+    team.work = plan->work_size > 0 ? align_work(run->work) : NULL;
+    team.stop = false;
+    atomic_init(&team.claimed, 0);
+    atomic_init(&team.halted, GGML_STATUS_SUCCESS);
+    gb_cpu_team_poll_abort(&team);
+    decide(&team);
+    if (team.pool != NULL) {
+        GB_TRY(gb_cpu_pool_run(pool, plan->team, team_main, run->abort_callback != NULL ? poll_while_waiting : NULL,
+            &team));
+    } else {
+        team_main(&team, 0, 1);
+    }
+    GB_TRY(outcome(&team));
+    count_runs(plan);
+    return GGML_STATUS_SUCCESS;
+}
+
+// What was read of files that are mapped was there.
+static enum ggml_status check_files(const struct gb_cpu_plan * plan) {
+    enum { SEEN = 4 };
+    ggml_backend_buffer_t other      = NULL;     // a buffer that is no file's
+    struct gb_mapped *    seen[SEEN] = { NULL }; // checked last
+    int                   n_seen     = 0;
+    for (int i = 0; i < plan->n_nodes; i++) {
+        for (int k = 0; k < GGML_MAX_SRC; k++) {
+            const struct ggml_tensor * t = plan->nodes[i]->src[k];
+            if (t == NULL || t->data == NULL || (t->buffer != NULL && t->buffer == other)) {
+                continue;
+            }
+            struct gb_mapped * mapped = gb_mapped_find(t->data);
+            if (mapped == NULL) {
+                other = t->buffer;
+                continue;
+            }
+            bool known = false;
+            for (int s = 0; s < SEEN; s++) {
+                known |= seen[s] == mapped;
+            }
+            if (!known) {
+                GB_TRY(gb_mapped_check("CPU", mapped));
+                seen[n_seen++ % SEEN] = mapped;
+            }
+        }
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+enum ggml_status gb_cpu_plan_run(struct gb_cpu_plan * plan, struct gb_cpu_pool * pool, const struct gb_cpu_run * run) {
+    gb_mapped_enter();
+    const enum ggml_status status = run_plan(plan, pool, run);
+    gb_mapped_leave();
+    GB_TRY(status);
+    return gb_mapped_any() ? check_files(plan) : GGML_STATUS_SUCCESS;
+}
