@@ -16,9 +16,6 @@ typedef void * ggml_backend_buffer_type_context_t;
 typedef void * ggml_backend_buffer_context_t;
 typedef void * ggml_backend_context_t;
 
-// Records an error for the calling thread, sends it to the log, and returns `status`.
-GGML_API GGML_ATTRIBUTE_FORMAT(2, 3) enum ggml_status ggml_report_error(enum ggml_status status, const char * fmt, ...);
-
 struct ggml_backend_buffer_type_i {
     const char * (*GGML_CALL get_name)(ggml_backend_buffer_type_t buft);
     ggml_backend_buffer_t (*GGML_CALL alloc_buffer)(ggml_backend_buffer_type_t buft, size_t size);
@@ -89,12 +86,6 @@ GGML_API GGML_CALL bool                  ggml_backend_buffer_is_multi_buffer(ggm
 GGML_API GGML_CALL enum ggml_status      ggml_backend_multi_buffer_set_usage(ggml_backend_buffer_t buffer,
     enum ggml_backend_buffer_usage                                                            usage);
 
-// A point in the work of a backend: what was queued when it was recorded.
-struct ggml_backend_event {
-    ggml_backend_t backend;
-    void *         context; // of the backend that made it; NULL: the library's own, for backends without these hooks
-};
-
 struct ggml_backend_i {
     const char * (*GGML_CALL get_name)(ggml_backend_t backend);
     void (*GGML_CALL free)(ggml_backend_t backend);
@@ -151,10 +142,6 @@ struct ggml_backend {
 
 typedef ggml_backend_t (*GGML_CALL ggml_backend_init_fn)(const char * params, void * user_data);
 
-// Whether a node's result need not be stored by who computes it together with the one node that reads it: a graph
-// allocator or a scheduler placed it, found that reader alone, and its memory is of no interest afterwards.
-GGML_API bool ggml_backend_may_leave_out(const struct ggml_tensor * node);
-
 // name is copied. An existing name is an error.
 GGML_API GGML_CALL enum ggml_status ggml_backend_register(const char * name, ggml_backend_init_fn init_fn,
     ggml_backend_buffer_type_t default_buffer_type, void * user_data);
@@ -162,5 +149,7 @@ GGML_API GGML_CALL enum ggml_status ggml_backend_register(const char * name, ggm
 #ifdef __cplusplus
 }
 #endif
+
+#include "ggml-backend-impl-ext.h"
 
 #endif // GGML_BACKEND_IMPL_H

@@ -9,11 +9,12 @@
 //
 // Errors
 //   Nothing a caller does aborts the process. A call that fails returns NULL, a negative enum ggml_status, or the
-//   neutral value stated for it; ggml_last_status() and ggml_last_error() then tell why, per thread, and the message
-//   also goes to the log callback. Builders given a NULL tensor return NULL and keep the first message.
+//   neutral value stated for it; ggml_last_status() and ggml_last_error() (ggml-status.h) then tell why, per thread, and
+//   the message also goes to the log callback. Builders given a NULL tensor return NULL and keep the first message.
 //
 // Names, enum values and struct layouts are those of ggml as of February 2024; type numbers are those of GGUF files.
-// docs/COMPAT.md lists every difference.
+// What this library adds is declared in ggml-ext.h, which this header includes, as each header of that time includes
+// the additions to it. docs/COMPAT.md lists every difference.
 #ifndef GGML_H
 #define GGML_H
 
@@ -21,47 +22,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#if defined(GGML_SHARED)
-#    if defined(_WIN32) && !defined(__MINGW32__)
-#        ifdef GGML_BUILD
-#            define GGML_API __declspec(dllexport)
-#        else
-#            define GGML_API __declspec(dllimport)
-#        endif
-#    else
-#        define GGML_API __attribute__((visibility("default")))
-#    endif
-#else
-#    define GGML_API
-#endif
-
-#if defined(GGML_MULTIPLATFORM) && !defined(_WIN32)
-#    define GGML_CALL __attribute__((__ms_abi__))
-#else
-#    define GGML_CALL
-#endif
-
-#if defined(__GNUC__)
-#    define GGML_DEPRECATED(decl, hint) decl __attribute__((deprecated(hint)))
-#elif defined(_MSC_VER)
-#    define GGML_DEPRECATED(decl, hint) __declspec(deprecated(hint)) decl
-#else
-#    define GGML_DEPRECATED(decl, hint) decl
-#endif
-
-#if defined(__MINGW32__)
-#    define GGML_ATTRIBUTE_FORMAT(i, j) __attribute__((format(gnu_printf, i, j)))
-#elif defined(__GNUC__)
-#    define GGML_ATTRIBUTE_FORMAT(i, j) __attribute__((format(printf, i, j)))
-#else
-#    define GGML_ATTRIBUTE_FORMAT(i, j)
-#endif
-
-#ifdef __cplusplus
-#    define GGML_RESTRICT
-#else
-#    define GGML_RESTRICT restrict
-#endif
+#include "ggml-export.h"
+#include "ggml-status.h"
 
 #if UINTPTR_MAX == 0xFFFFFFFF
 #    define GGML_MEM_ALIGN 4
@@ -154,27 +116,12 @@ extern "C" {
 #define GGUF_DEFAULT_ALIGNMENT  32
 
 typedef uint16_t ggml_fp16_t; // IEEE 754 binary16 bits
-typedef struct {
-    uint16_t bits;
-} ggml_bf16_t; // the upper half of a binary32
 
 struct ggml_context;        // opaque
 struct ggml_backend_buffer; // opaque here, see ggml-backend.h
 struct gguf_context;        // opaque
 
-// --------------------------------------------------------------------------------------------------------- status, log
-
-enum ggml_status {
-    GGML_STATUS_IO_ERROR         = -7, // a file could not be opened, read or written, or its content is malformed
-    GGML_STATUS_INVALID_STATE    = -6, // the object cannot do that now (not allocated, closed, failed, ...)
-    GGML_STATUS_DEVICE_ERROR     = -5, // a device or driver reported a failure
-    GGML_STATUS_UNSUPPORTED      = -4, // valid, but not implemented for this type, op or backend
-    GGML_STATUS_INVALID_ARGUMENT = -3, // NULL, wrong type or shape, out of range, overflow
-    GGML_STATUS_ALLOC_FAILED     = -2, // no memory, on the host or on a device
-    GGML_STATUS_FAILED           = -1, // anything else
-    GGML_STATUS_SUCCESS          = 0,
-    GGML_STATUS_ABORTED          = 1, // a callback asked to stop
-};
+// ----------------------------------------------------------------------------------------------------------------- log
 
 enum ggml_log_level {
     GGML_LOG_LEVEL_ERROR = 2,
@@ -186,18 +133,9 @@ enum ggml_log_level {
 // Called on the thread on which the message arises, possibly from several threads at once. `text` ends with a newline.
 typedef void (*ggml_log_callback)(enum ggml_log_level level, const char * text, void * user_data);
 
-GGML_API const char * ggml_status_to_string(enum ggml_status status); // "SUCCESS", "INVALID_ARGUMENT", ...; never NULL
-GGML_API enum ggml_status ggml_last_status(void); // of the calling thread; set by failures only, like errno
-// message of that failure, "" if none; valid until the thread's next failure
-GGML_API const char * ggml_last_error(void);
-GGML_API void         ggml_clear_error(void);                                     // forget it
-GGML_API void         ggml_log_set(ggml_log_callback callback, void * user_data); // process-wide; NULL restores stderr
-// a callback that drops all
-GGML_API void ggml_log_discard(enum ggml_log_level level, const char * text, void * user_data);
-
 // --------------------------------------------------------------------------------------------------------------- enums
 
-// Numbers as in GGUF files. 4, 5, 31-33 and 36-38 are retired formats: never valid, block size 0.
+// Numbers as in GGUF files; those that programs of February 2024 do not know: 19 to 23 and 27 to 40. 4, 5, 31-33 and 36-38 are retired formats: never valid, block size 0.
 enum ggml_type {
     GGML_TYPE_F32     = 0,
     GGML_TYPE_F16     = 1,
@@ -372,7 +310,6 @@ enum ggml_cgraph_eval_order {
 enum ggml_task_type { GGML_TASK_INIT = 0, GGML_TASK_COMPUTE, GGML_TASK_FINALIZE };
 enum ggml_op_pool { GGML_OP_POOL_MAX = 0, GGML_OP_POOL_AVG, GGML_OP_POOL_COUNT };
 enum ggml_sort_order { GGML_SORT_ASC = 0, GGML_SORT_DESC };
-enum ggml_rope_flag { GGML_ROPE_EXACT = 1 << 20 }; // added to mode 0 or 2 of a rotary embedding
 
 // ------------------------------------------------------------------------------------------------------------- structs
 
@@ -470,10 +407,6 @@ GGML_API float       ggml_fp16_to_fp32(ggml_fp16_t x); // exact
 GGML_API ggml_fp16_t ggml_fp32_to_fp16(float x);       // to nearest even; overflow gives infinity
 GGML_API void        ggml_fp16_to_fp32_row(const ggml_fp16_t * x, float * y, int n);
 GGML_API void        ggml_fp32_to_fp16_row(const float * x, ggml_fp16_t * y, int n);
-GGML_API float       ggml_bf16_to_fp32(ggml_bf16_t x); // exact
-GGML_API ggml_bf16_t ggml_fp32_to_bf16(float x);       // to nearest even; NaN stays NaN
-GGML_API void        ggml_bf16_to_fp32_row(const ggml_bf16_t * x, float * y, int64_t n);
-GGML_API void        ggml_fp32_to_bf16_row(const float * x, ggml_bf16_t * y, int64_t n);
 
 GGML_API void    ggml_time_init(void);
 GGML_API int64_t ggml_time_ms(void); // monotonic
@@ -580,12 +513,6 @@ GGML_API const char * ggml_get_name(const struct ggml_tensor * tensor);
 // cut to 63 bytes, between characters of UTF-8
 GGML_API struct ggml_tensor * ggml_set_name(struct ggml_tensor * tensor, const char * name);
 
-// What an allocator may do with a tensor's memory: an input keeps it from the start of the graph, an output to its end.
-GGML_API enum ggml_status ggml_set_input(struct ggml_tensor * tensor);
-GGML_API enum ggml_status ggml_set_output(struct ggml_tensor * tensor);
-GGML_API bool             ggml_is_input(const struct ggml_tensor * tensor);
-GGML_API bool             ggml_is_output(const struct ggml_tensor * tensor);
-
 // ----------------------------------------------------------------------------------------------------------- unary ops
 
 GGML_API struct ggml_tensor * ggml_unary(struct ggml_context * ctx, struct ggml_tensor * a, enum ggml_unary_op op);
@@ -612,9 +539,6 @@ GGML_API struct ggml_tensor * ggml_gelu_inplace(struct ggml_context * ctx, struc
 // x * sigmoid(1.702 x)
 GGML_API struct ggml_tensor * ggml_gelu_quick(struct ggml_context * ctx, struct ggml_tensor * a);
 GGML_API struct ggml_tensor * ggml_gelu_quick_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
-// x / 2 (1 + erf(x / sqrt 2)), exact form
-GGML_API struct ggml_tensor * ggml_gelu_erf(struct ggml_context * ctx, struct ggml_tensor * a);
-GGML_API struct ggml_tensor * ggml_gelu_erf_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
 GGML_API struct ggml_tensor * ggml_silu(struct ggml_context * ctx, struct ggml_tensor * a); // x * sigmoid(x)
 GGML_API struct ggml_tensor * ggml_silu_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
 // x * clamp((x + 3) / 6, 0, 1)
@@ -774,9 +698,6 @@ GGML_API struct ggml_tensor * ggml_soft_max_inplace(struct ggml_context * ctx, s
 // softmax(a * scale + mask), mask may be NULL
 GGML_API struct ggml_tensor * ggml_soft_max_ext(struct ggml_context * ctx, struct ggml_tensor * a,
     struct ggml_tensor * mask, float scale);
-// softmax(a * scale + slope * mask), with ALiBi's slope of head i2 of a.ne[2] for max_bias above 0, else 1
-GGML_API struct ggml_tensor * ggml_soft_max_bias(struct ggml_context * ctx, struct ggml_tensor * a,
-    struct ggml_tensor * mask, float scale, float max_bias);
 GGML_API struct ggml_tensor * ggml_soft_max_back(struct ggml_context * ctx, struct ggml_tensor * a,
     struct ggml_tensor * b);
 GGML_API struct ggml_tensor * ggml_soft_max_back_inplace(struct ggml_context * ctx, struct ggml_tensor * a,
@@ -885,12 +806,6 @@ GGML_API struct ggml_tensor * ggml_cross_entropy_loss(struct ggml_context * ctx,
 // c (p (1 - 1e-9) + 1e-9 - b) / rows
 GGML_API struct ggml_tensor * ggml_cross_entropy_loss_back(struct ggml_context * ctx, struct ggml_tensor * a,
     struct ggml_tensor * b, struct ggml_tensor * c);
-// with eps, 0 <= eps < 1, for 1e-9; what b is 0 for adds nothing
-GGML_API struct ggml_tensor * ggml_cross_entropy_loss_eps(struct ggml_context * ctx, struct ggml_tensor * a,
-    struct ggml_tensor * b, float eps);
-// its derivative
-GGML_API struct ggml_tensor * ggml_cross_entropy_loss_eps_back(struct ggml_context * ctx, struct ggml_tensor * a,
-    struct ggml_tensor * b, struct ggml_tensor * c, float eps);
 
 // -------------------------------------------------------------------------------------------------------------- graphs
 
@@ -950,18 +865,6 @@ GGML_API bool ggml_quantize_requires_imatrix(enum ggml_type type);
 // NaN and infinities are values; only what becomes infinite is too large. The row functions of
 // ggml_internal_get_type_traits cannot fail: a block with such a number becomes NaN as a whole (MXFP4 and NVFP4, which
 // have no NaN: as with CLIP).
-enum ggml_on_invalid {
-    GGML_ON_INVALID_ERROR = 0,
-    // NaN counts as 0, what is too large as the largest number that any block of the format holds
-    GGML_ON_INVALID_CLIP = 1,
-    GGML_ON_INVALID_NAN  = 2, // as the row functions; F16 and BF16: infinite
-};
-
-// Rows of n_per_row values. imatrix: NULL or n_per_row weights. invalid: NULL, or receives the index of the value that
-// was the error, -1 if there was none. Returns bytes written, 0 on error (and for no values).
-GGML_API size_t ggml_quantize_rows(enum ggml_type type, const float * src, void * dst, int64_t n_rows,
-    int64_t n_per_row, const float * imatrix, enum ggml_on_invalid on_invalid, int64_t * invalid);
-
 // n values in rows of k; hist (16 counters, may be NULL) is incremented; returns bytes written, 0 on error.
 GGML_API size_t ggml_quantize_q4_0(const float * src, void * dst, int n, int k, int64_t * hist);
 GGML_API size_t ggml_quantize_q4_1(const float * src, void * dst, int n, int k, int64_t * hist);
@@ -1077,7 +980,8 @@ GGML_API ggml_type_traits_t ggml_internal_get_type_traits(enum ggml_type type); 
 }
 #endif
 
-// Programs of early 2024 find the file format's functions here.
+// The additions; and the file format's functions, which programs of early 2024 find here.
+#include "ggml-ext.h"
 #include "gguf.h"
 
 #endif // GGML_H

@@ -43,8 +43,6 @@ struct gguf_init_params {
 
 GGML_API struct gguf_context * gguf_init_empty(void);
 GGML_API struct gguf_context * gguf_init_from_file(const char * fname, struct gguf_init_params params);
-// keeps nothing of data
-GGML_API struct gguf_context * gguf_init_from_buffer(const void * data, size_t size, struct gguf_init_params params);
 GGML_API void                  gguf_free(struct gguf_context * ctx); // NULL is fine; leaves *params.ctx alone
 
 GGML_API const char * gguf_type_name(enum gguf_type type); // NULL for an invalid type
@@ -81,11 +79,6 @@ GGML_API int            gguf_find_tensor(const struct gguf_context * ctx, const 
 GGML_API size_t         gguf_get_tensor_offset(const struct gguf_context * ctx, int i);       // in the data section
 GGML_API char *         gguf_get_tensor_name(const struct gguf_context * ctx, int i);
 GGML_API enum ggml_type gguf_get_tensor_type(const struct gguf_context * ctx, int i);
-// bytes, without padding (of unknown types: with it)
-GGML_API size_t gguf_get_tensor_size(const struct gguf_context * ctx, int i);
-GGML_API int    gguf_get_tensor_n_dims(const struct gguf_context * ctx, int i);
-// GGML_MAX_DIMS sizes, 1 beyond n_dims
-GGML_API const int64_t * gguf_get_tensor_ne(const struct gguf_context * ctx, int i);
 
 // Setters replace or append, and copy what they are given.
 GGML_API enum ggml_status gguf_set_val_u8(struct gguf_context * ctx, const char * key, uint8_t val);
@@ -120,5 +113,7 @@ GGML_API enum ggml_status gguf_get_meta_data(const struct gguf_context * ctx, vo
 #ifdef __cplusplus
 }
 #endif
+
+#include "gguf-ext.h"
 
 #endif // GGUF_H

@@ -1,0 +1,69 @@
+// ggml-backend-ext.h - what this library adds to the buffers, backends and the registry of February 2024's
+// ggml-backend.h, which includes this header. The scheduler's additions are in ggml-backend-sched.h.
+//
+//   event   a mark in the work of a backend, which others and the host can wait for
+//   module  a backend in a shared library, loaded at run time
+#ifndef GGML_BACKEND_EXT_H
+#define GGML_BACKEND_EXT_H
+
+#include "ggml-backend.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// cdef: begin
+
+typedef struct ggml_backend_event * ggml_backend_event_t;
+
+// ------------------------------------------------------------------------------------------------ buffers and backends
+
+GGML_API enum ggml_backend_buffer_usage ggml_backend_buffer_get_usage(ggml_backend_buffer_t buffer);
+// What is in the buffer was changed through a pointer, which nobody can notice: copies of it that are kept are made
+// again. Needed only for buffers of usage WEIGHTS in host memory.
+GGML_API enum ggml_status ggml_backend_buffer_changed(ggml_backend_buffer_t buffer);
+
+// Why ggml_backend_supports_op says no, in words; NULL when the op is supported. Valid until the thread's next
+// call.
+GGML_API const char * ggml_backend_unsupported_reason(ggml_backend_t backend, const struct ggml_tensor * op);
+
+// -------------------------------------------------------------------------------------------------------------- events
+
+// Events work with every backend: one
+// whose calls are done when they return has nothing to wait for, and one that has a queue but no events is waited for
+// as a whole.
+GGML_API ggml_backend_event_t ggml_backend_event_new(ggml_backend_t backend);      // complete until it is recorded
+GGML_API void                 ggml_backend_event_free(ggml_backend_event_t event); // NULL is fine
+// after what is queued on its backend now
+GGML_API enum ggml_status ggml_backend_event_record(ggml_backend_event_t event);
+GGML_API enum ggml_status ggml_backend_event_synchronize(ggml_backend_event_t event); // the host waits
+// What is queued on `backend` from now on waits for the event; the host does, where the backend cannot.
+GGML_API enum ggml_status ggml_backend_event_wait(ggml_backend_t backend, ggml_backend_event_t event);
+
+// ------------------------------------------------------------------------------------------------------------- modules
+
+// One attempt to load a module (ggml-backend-module.h). Valid until the process ends.
+struct ggml_backend_load_record {
+    const char *     path; // as resolved; as given where that failed
+    const char *     name; // the module's own; "" when it has none
+    enum ggml_status status;
+    const char *     message;    // why it failed; "" on success
+    size_t           n_backends; // registry entries that it added
+};
+
+// Loads a module, which registers its backends. The path is explicit: it has a directory, and nothing is searched for.
+// The module's version and structure sizes are read from the file and checked before any code of it runs. A module that
+// is loaded already is a success. A module without a device reports UNSUPPORTED; it stays loaded and nothing is
+// registered. Not from within a module's entry point.
+GGML_API enum ggml_status ggml_backend_load(const char * path);
+// What was tried so far, in order, without repetitions; NULL when i is out of range.
+GGML_API size_t                                  ggml_backend_load_count(void);
+GGML_API const struct ggml_backend_load_record * ggml_backend_load_get(size_t i);
+
+// cdef: end
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif // GGML_BACKEND_EXT_H

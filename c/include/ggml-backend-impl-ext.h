@@ -1,0 +1,29 @@
+// ggml-backend-impl-ext.h - what this library adds for those who write a backend to February 2024's
+// ggml-backend-impl.h, which includes this header. Optional hooks that are newer stand in the structures there.
+#ifndef GGML_BACKEND_IMPL_EXT_H
+#define GGML_BACKEND_IMPL_EXT_H
+
+#include "ggml-backend-impl.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Records an error for the calling thread, sends it to the log, and returns `status`.
+GGML_API GGML_ATTRIBUTE_FORMAT(2, 3) enum ggml_status ggml_report_error(enum ggml_status status, const char * fmt, ...);
+
+// A point in the work of a backend: what was queued when it was recorded.
+struct ggml_backend_event {
+    ggml_backend_t backend;
+    void *         context; // of the backend that made it; NULL: the library's own, for backends without these hooks
+};
+
+// Whether a node's result need not be stored by who computes it together with the one node that reads it: a graph
+// allocator or a scheduler placed it, found that reader alone, and its memory is of no interest afterwards.
+GGML_API bool ggml_backend_may_leave_out(const struct ggml_tensor * node);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif // GGML_BACKEND_IMPL_EXT_H

@@ -1,0 +1,78 @@
+// ggml-ext.h - what this library adds to the ggml.h of February 2024, which includes this header.
+//
+// Enumerators that are newer (of ggml_type and ggml_unary_op) stand in their enumerations in ggml.h.
+#ifndef GGML_EXT_H
+#define GGML_EXT_H
+
+#include "ggml.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// cdef: begin
+
+// ----------------------------------------------------------------------------------------------------------------- log
+
+GGML_API void ggml_log_set(ggml_log_callback callback, void * user_data); // process-wide; NULL restores stderr
+// a callback that drops all
+GGML_API void ggml_log_discard(enum ggml_log_level level, const char * text, void * user_data);
+
+// ------------------------------------------------------------------------------------------------------------ bfloat16
+
+typedef struct {
+    uint16_t bits;
+} ggml_bf16_t; // the upper half of a binary32
+
+GGML_API float       ggml_bf16_to_fp32(ggml_bf16_t x); // exact
+GGML_API ggml_bf16_t ggml_fp32_to_bf16(float x);       // to nearest even; NaN stays NaN
+GGML_API void        ggml_bf16_to_fp32_row(const ggml_bf16_t * x, float * y, int64_t n);
+GGML_API void        ggml_fp32_to_bf16_row(const float * x, ggml_bf16_t * y, int64_t n);
+
+// -------------------------------------------------------------------------------------------------- inputs and outputs
+
+// What an allocator may do with a tensor's memory: an input keeps it from the start of the graph, an output to its end.
+GGML_API enum ggml_status ggml_set_input(struct ggml_tensor * tensor);
+GGML_API enum ggml_status ggml_set_output(struct ggml_tensor * tensor);
+GGML_API bool             ggml_is_input(const struct ggml_tensor * tensor);
+GGML_API bool             ggml_is_output(const struct ggml_tensor * tensor);
+
+// ----------------------------------------------------------------------------------------------------------- operators
+
+// x / 2 (1 + erf(x / sqrt 2)), exact form
+GGML_API struct ggml_tensor * ggml_gelu_erf(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_gelu_erf_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
+// softmax(a * scale + slope * mask), with ALiBi's slope of head i2 of a.ne[2] for max_bias above 0, else 1
+GGML_API struct ggml_tensor * ggml_soft_max_bias(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * mask, float scale, float max_bias);
+// Added to mode 0 or 2 of a rotary embedding: the formula without the two things that ggml.h says are kept.
+enum ggml_rope_flag { GGML_ROPE_EXACT = 1 << 20 };
+// ggml_cross_entropy_loss with eps, 0 <= eps < 1, for 1e-9; what b is 0 for adds nothing
+GGML_API struct ggml_tensor * ggml_cross_entropy_loss_eps(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b, float eps);
+// its derivative
+GGML_API struct ggml_tensor * ggml_cross_entropy_loss_eps_back(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b, struct ggml_tensor * c, float eps);
+
+// ---------------------------------------------------------------------------------------------------------- quantizing
+
+// What becomes of a number that the format cannot hold (ggml.h, quantization).
+enum ggml_on_invalid {
+    GGML_ON_INVALID_ERROR = 0, // the call fails
+    // NaN counts as 0, what is too large as the largest number that any block of the format holds
+    GGML_ON_INVALID_CLIP = 1,
+    GGML_ON_INVALID_NAN  = 2, // as the row functions; F16 and BF16: infinite
+};
+
+// Rows of n_per_row values. imatrix: NULL or n_per_row weights. invalid: NULL, or receives the index of the value that
+// was the error, -1 if there was none. Returns bytes written, 0 on error (and for no values).
+GGML_API size_t ggml_quantize_rows(enum ggml_type type, const float * src, void * dst, int64_t n_rows,
+    int64_t n_per_row, const float * imatrix, enum ggml_on_invalid on_invalid, int64_t * invalid);
+
+// cdef: end
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif // GGML_EXT_H
