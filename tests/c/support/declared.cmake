@@ -1,8 +1,7 @@
-# declared_functions(<variable> <include directory>): the functions that the public headers declare with GGML_API.
-function(declared_functions variable include_dir)
-    file(GLOB headers ${include_dir}/*.h)
+# declared_in(<variable> <header>...): the functions that these headers declare with GGML_API.
+function(declared_in variable)
     set(declared "")
-    foreach(header IN LISTS headers)
+    foreach(header IN LISTS ARGN)
         file(READ ${header} text)
         string(REGEX REPLACE "//[^\n]*" "" text "${text}")
         string(REPLACE ";" "\n" text "${text}") # lists are made of semicolons
@@ -15,6 +14,13 @@ function(declared_functions variable include_dir)
             list(APPEND declared ${name})
         endforeach()
     endforeach()
+    set(${variable} "${declared}" PARENT_SCOPE)
+endfunction()
+
+# declared_functions(<variable> <include directory>): those of all public headers.
+function(declared_functions variable include_dir)
+    file(GLOB headers ${include_dir}/*.h)
+    declared_in(declared ${headers})
     list(LENGTH declared n_declared)
     if(n_declared LESS 400)
         message(SEND_ERROR "only ${n_declared} declarations were found")
