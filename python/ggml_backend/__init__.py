@@ -46,7 +46,8 @@ from ._errors.hints import refuse_calls as _refuse_calls
 from ._errors.hints import tell_missing as _tell_missing
 from ._ffi import ffi as _ffi_object
 from ._ffi import lib as _lib
-from ._sched.calibrate import CopyCost, Costs, DeviceCosts, OpCost, Prediction, calibrate
+from ._sched.calibrate import calibrate
+from ._sched.costs import CopyCost, Costs, DeviceCosts, OpCost, Prediction
 from .alloc import GraphAllocator, TensorAllocator
 from .backend import Backend, BackendList, LoadRecord, backends, cpu_levels, get_include, load_backend, load_report
 from .buffer import Buffer, BufferType, cpu_buffer_type

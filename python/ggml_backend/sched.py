@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from ._core.callbacks import Eval, Run, Wanted, raise_abort_errors, wanted_function
 from ._core.handles import Core, Handle, Holders, fail, handles_of, new_handle, use
@@ -25,6 +25,7 @@ from ._errors import check as _check
 from ._errors.messages import plain
 from ._ffi import ffi, lib
 from ._files import can_write
+from ._sched.costs import Costs, Prediction
 from ._sched.fallbacks import heavy_fallbacks, unmarked_weights, warn_of, warn_of_weights
 from .backend import Backend, BackendCore
 from .buffer import BufferType, text
@@ -34,9 +35,6 @@ from .plan import Plan, read_plan
 from .stats import SchedulerStats, read_stats
 from .tensor import Tensor
 from .trace import Trace, read_events
-
-if TYPE_CHECKING:
-    from ._sched.calibrate import Costs, Prediction
 
 __all__ = ["Memory", "Scheduler", "Split"]
 
@@ -220,8 +218,6 @@ class Scheduler(Handle):
         if n_copies != 1:
             self.n_copies = n_copies
         if policy == "cost" or costs is not None:
-            from ._sched.calibrate import Costs  # it uses this module
-
             costs = Costs.cached(self._backends) if costs is None else costs
             if costs is not None:
                 expect(costs, Costs, "Scheduler: costs")
@@ -577,8 +573,6 @@ class Scheduler(Handle):
     @property
     def prediction(self) -> Prediction | None:
         """What the last graph takes by the costs; None if it was not placed by them."""
-        from ._sched.calibrate import Prediction
-
         core, out = self._live(), ffi.new("struct ggml_backend_sched_prediction *")
         with use("Scheduler", core, nested=True):
             _check(lib.ggml_backend_sched_get_prediction(core.ptr, out), "Scheduler.prediction")

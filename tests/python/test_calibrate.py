@@ -14,7 +14,7 @@ import pytest
 
 import ggml_backend as gb
 from ggml_backend import CopyCost, Costs, DeviceCosts, OpCost, calibrate
-from ggml_backend._sched import calibrate as _calibrate
+from ggml_backend._sched.costs import read_costs, write_costs
 from ggml_backend.cli import main
 
 
@@ -114,11 +114,11 @@ def test_measured_once_and_kept(cache: Path) -> None:
 )
 def test_damaged_files_are_not_read(cache: Path, damage: str) -> None:
     backend = gb.Backend("SIM:name=measured")
-    path = _calibrate._write(backend, device(2.0))
-    assert _calibrate._read(backend) == device(2.0)
+    path = write_costs(backend, device(2.0))
+    assert read_costs(backend) == device(2.0)
     path.write_bytes(damage.encode("latin-1"))
     with pytest.warns(RuntimeWarning, match="is ignored"):
-        assert _calibrate._read(backend) is None
+        assert read_costs(backend) is None
 
 
 WRONG: list[Any] = [None, True, 0, -1, 1.5, 10**400, float("nan"), "", "x", [], {}, [[]], {"x": 1}, [None], "\ud800"]
@@ -141,7 +141,7 @@ def test_well_formed_and_wrong(cache: Path) -> None:
     """Any value anywhere: the file is taken, with finite costs that a scheduler can use, or ignored; nothing else
     happens."""
     backend = gb.Backend("SIM:name=measured")
-    path = _calibrate._write(backend, device(2.0))
+    path = write_costs(backend, device(2.0))
     data = json.loads(path.read_text())
     taken = 0
     for where in paths_in(data):
@@ -162,13 +162,13 @@ def test_well_formed_and_wrong(cache: Path) -> None:
 
 def test_a_pipe_in_the_place_of_the_file(cache: Path) -> None:
     backend = gb.Backend("SIM:name=measured")
-    path = _calibrate._write(backend, device(2.0))
+    path = write_costs(backend, device(2.0))
     path.unlink()
     os.mkfifo(path)
     with pytest.warns(RuntimeWarning, match="not a regular file"):
-        assert _calibrate._read(backend) is None
+        assert read_costs(backend) is None
     with pytest.raises(gb.FileError, match="not a regular file"):
-        _calibrate._write(backend, device(2.0))
+        write_costs(backend, device(2.0))
 
 
 def test_copies_of_no_rate() -> None:
@@ -178,24 +178,24 @@ def test_copies_of_no_rate() -> None:
 
 def test_another_version_is_not_read(cache: Path) -> None:
     backend = gb.Backend("SIM:name=measured")
-    path = _calibrate._write(backend, device(2.0))
+    path = write_costs(backend, device(2.0))
     data = json.loads(path.read_text())
     path.write_text(json.dumps({**data, "version": "0.0.0"}))
-    assert _calibrate._read(backend) is None
+    assert read_costs(backend) is None
 
 
 def test_a_failed_write_leaves_the_old_file(cache: Path) -> None:
     backend = gb.Backend("SIM:name=measured")
-    _calibrate._write(backend, device(2.0))
+    write_costs(backend, device(2.0))
 
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (16, limits[1]))  # stands for a full disk; Python ignores the signal
     try:
         with pytest.raises(OSError, match="too large"):
-            _calibrate._write(backend, device(3.0))
+            write_costs(backend, device(3.0))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert _calibrate._read(backend) == device(2.0)
+    assert read_costs(backend) == device(2.0)
     assert len(list(cache.iterdir())) == 1
 
 

@@ -18,7 +18,7 @@ import pytest
 
 import ggml_backend as gb
 from ggml_backend import _files
-from ggml_backend._sched import calibrate
+from ggml_backend._sched.costs import write_costs
 from ggml_backend.cli import main
 
 Write = Callable[[Path], Any]
@@ -289,5 +289,5 @@ def test_the_newest_of_several_writers_wins(tmp_path: Path) -> None:
 def test_the_cache_of_costs_is_written_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     backend = gb.Backend("SIM:name=kept")
-    path = calibrate._write(backend, gb.DeviceCosts())
+    path = write_costs(backend, gb.DeviceCosts())
     assert names(path.parent) == [path.name]

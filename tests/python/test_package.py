@@ -113,11 +113,13 @@ _text  _text.escape  _text.names  _text.patterns  _text.terminal  _files  _files
 dtypes  _data  _data.arrays  _data.quantize  _files.safetensors
 buffer  _tensor_base  _data.shapes  _tensor_data  backend  event  tensor  _core.callbacks  ops  custom  graph  alloc
 _pictures.data  _pictures.chrome  _pictures.page  _pictures.svg  _pictures.table  _pictures.text  _pictures.mixin
-_pictures  _sched  _sched.fallbacks  plan  stats  trace  pending  sched  _sched.calibrate  planning
+_pictures  _sched  _sched.fallbacks  _sched.costs  plan  stats  trace  pending  sched  _sched.calibrate  planning
 gguf._values  gguf._writer  gguf
 _examples.graphs  _examples  _examples.models
 _bench.measure  _bench.products  _bench.ops  _bench.models  _bench
-cli.plan  cli.gguf  cli.bench  cli
+cli.info  cli  cli.program  cli.plan  cli.calibrate  cli.bench
+cli.gguf.common  cli.gguf.conversion  cli.gguf.info  cli.gguf.dump  cli.gguf.check  cli.gguf.quantize  cli.gguf.convert
+cli.gguf
 """
 
 

@@ -1,110 +1,26 @@
-"""What the library has and found (:func:`show_config`), and the command line: ``python -m ggml_backend info`` and
-``gguf``."""
+"""The command line, ``python -m ggml_backend``: a module for each command, called like it.
+
+Each module has ``HELP``, what the command does in a line; ``add_arguments(parser)``, which tells the parser what it
+takes; and ``run(options)``, which does it and returns the exit status. Modules of commands are imported when a command
+is run: who imports the package for its functions does not wait for them.
+"""
 
 from __future__ import annotations
 
-import argparse
-import os
-import platform
-from typing import Any, Literal, overload
-
-import numpy as np
-
-from .._errors import InvalidArgumentError
-from .._ffi import ffi, lib
-from .._sched.calibrate import add_calibrate_command
-from .._text.terminal import Parser, print_json, run_command, say
-from ..backend import backends, cpu_levels
-from ..buffer import BufferType, text
-from ..dtypes import dtypes
-from .bench import add_bench_command
-from .gguf import add_gguf_commands
-from .plan import add_plan_command
+from .info import show_config
 
 __all__ = ["main", "show_config"]
 
 
-def _config() -> dict[str, Any]:
-    features = sorted(name.removeprefix("ggml_cpu_has_") for name in dir(lib) if name.startswith("ggml_cpu_has_"))
-    found = {name: bool(getattr(lib, f"ggml_cpu_has_{name}")()) for name in features}
-    devices = []
-    for i, name in enumerate(backends()):
-        buft = lib.ggml_backend_reg_get_default_buffer_type(i)
-        kind = BufferType(buft, None) if buft else None
-        memory = None if kind is None else {"name": kind.name, "alignment": kind.alignment, "host": kind.is_host}
-        devices.append({"name": name, "memory": memory})
-    return {
-        "ggml_backend": text(lib.gbpy_version()),
-        "compiler": text(lib.gbpy_build()),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "platform": platform.platform(),
-        "cpu": {
-            "levels": cpu_levels(),
-            "level cap (GGML_CPU_LEVEL)": os.environ.get("GGML_CPU_LEVEL"),
-            "default threads": int(lib.ggml_cpu_default_n_threads()),
-            "instruction sets": [name for name, has in found.items() if has],
-            "NUMA": bool(lib.ggml_is_numa()),
-        },
-        "backends": devices,
-        "backends that are not there": backends().missing,
-        "dtypes": list(dtypes),
-        "tensor bytes": ffi.sizeof("struct ggml_tensor"),
-    }
-
-
-def _lines(value: Any, indent: int = 0) -> list[str]:
-    pad = "  " * indent
-    if isinstance(value, dict):
-        lines = []
-        for k, v in value.items():
-            if isinstance(v, dict) or (isinstance(v, list) and v and isinstance(v[0], dict)):
-                lines += [f"{pad}{k}:", *_lines(v, indent + 1)]
-            else:
-                lines.append(f"{pad}{k}: {', '.join(map(str, v)) if isinstance(v, list) else v}")
-        return lines
-    if isinstance(value, list):
-        return [f"{pad}- {', '.join(f'{k}: {v}' for k, v in item.items())}" for item in value]
-    return [f"{pad}{value}"]
-
-
-@overload
-def show_config(mode: Literal["print"] = "print") -> None: ...
-@overload
-def show_config(mode: Literal["dict"]) -> dict[str, Any]: ...
-def show_config(mode: str = "print") -> dict[str, Any] | None:
-    """Version, compiler, processor, kernels, threads and backends: printed, or with mode="dict" returned."""
-    if not isinstance(mode, str) or mode not in ("print", "dict"):
-        raise InvalidArgumentError(f"show_config: mode must be 'print' or 'dict', not {mode!r:.60}")
-    config = _config()
-    if mode == "dict":
-        return config
-    say("\n".join(_lines(config)))
-    return None
-
-
 def main(argv: list[str] | None = None) -> int:
     """``python -m ggml_backend``. Returns the exit status."""
-    return run_command(_parser(), argv)
+    from .._ffi import lib
+    from ..buffer import text
+    from . import bench, calibrate, gguf, info, plan
+    from .program import Command, Parser, add_commands, run_command
 
-
-def _info(options: argparse.Namespace) -> int:
-    if options.json:
-        print_json(show_config("dict"))
-    else:
-        show_config()
-    return 0
-
-
-def _parser() -> argparse.ArgumentParser:
+    commands: dict[str, Command] = {"info": info, "gguf": gguf, "plan": plan, "calibrate": calibrate, "bench": bench}
     parser = Parser(prog="python -m ggml_backend", description="The backend layer of ggml.")
     parser.add_argument("--version", action="version", version=text(lib.gbpy_version()))
-    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    info = commands.add_parser("info", help="what this build has and what it found on this machine")
-    info.add_argument("--json", action="store_true", help="as JSON")
-    info.set_defaults(run=_info, parser=info)
-    add_gguf_commands(commands)
-    add_plan_command(commands)
-    add_calibrate_command(commands)
-    add_bench_command(commands)
-    return parser
+    add_commands(parser, commands, "command")
+    return run_command(parser, lambda options: commands[options.command].run(options), argv)

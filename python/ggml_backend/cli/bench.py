@@ -17,14 +17,13 @@ from .._bench import Case, Limits, Result, measure, model_cases, op_cases, produ
 from .._errors import InvalidArgumentError
 from .._ffi import lib
 from .._files import read_text, write_text
-from .._sched.calibrate import _describe
+from .._sched.costs import describe_device
 from .._text.terminal import reason, step_bar
 from ..backend import Backend, cpu_levels
 from ..buffer import text
 from ..dtypes import DType, as_dtype
 
-__all__ = ["add_bench_command"]
-
+HELP = "how fast operators, products and models are, as share of what this machine can do"
 FORMAT = 1
 _SUITES = ("ops", "products", "models")
 
@@ -148,7 +147,7 @@ def _to_json(
 ) -> dict[str, Any]:
     return {
         "benchmark": "bench", "format": FORMAT, "version": text(lib.gbpy_version()), "build": text(lib.gbpy_build()),
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "device": _describe(backend),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "device": describe_device(backend),
         "level": backend.level,
         "threads": backend.n_threads, "load": _load(), "rounds": options.rounds, "seconds": options.seconds,
         "quick": options.quick,
@@ -167,7 +166,7 @@ def _write(path: str, data: dict[str, Any]) -> None:
 # command
 
 
-def _run(options: argparse.Namespace) -> list[Result]:
+def _measure_all(options: argparse.Namespace) -> None:
     if options.cpu and options.threads not in (None, 1):
         raise InvalidArgumentError(f"--cpu measures the time of one thread, not of {options.threads}")
     backend = Backend("CPU", n_threads=1 if options.cpu else options.threads, level=options.level)
@@ -177,7 +176,7 @@ def _run(options: argparse.Namespace) -> list[Result]:
     table = _table(limits, options.quick)
     load = _load()
     how = "; processor time" if options.cpu else ""
-    print(f"{_describe(backend)}{how}{'' if load is None else f'; load average {load:.2f}'}")
+    print(f"{describe_device(backend)}{how}{'' if load is None else f'; load average {load:.2f}'}")
     for name, rate in table.items():
         print(f"  {name:<24} {rate / 1e9:10.1f} {'GB/s' if ',' in name else 'G operations/s'}")
     results: list[Result] = []
@@ -194,13 +193,15 @@ def _run(options: argparse.Namespace) -> list[Result]:
         _write(options.json, _to_json(options, backend, table, results))
     if old is not None:
         _compare(options.compare, old, results)
-    return results
 
 
-def _bench(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    unknown = [s for s in options.suites if s not in _SUITES]
+    if unknown:
+        options.parser.error(f"argument ops|products|models: {unknown[0]!r} is none of these")
     if options.quick:
         options.rounds, options.seconds = min(options.rounds, 2), min(options.seconds, 0.005)
-    _run(options)
+    _measure_all(options)
     return 0
 
 
@@ -217,11 +218,7 @@ def _positive(kind: type[int] | type[float]) -> Any:
     return parse
 
 
-def add_bench_command(commands: Any) -> None:
-    """Adds ``bench`` to the subparsers of the command line."""
-    parser = commands.add_parser(
-        "bench", help="how fast operators, products and models are, as share of what this machine can do"
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("suites", nargs="*", metavar="ops|products|models", help="what to measure (all)")
     parser.add_argument(
         "--threads", type=_positive(int), metavar="N", help="of the CPU backend (as many as it takes by itself)"
@@ -247,11 +244,3 @@ def add_bench_command(commands: Any) -> None:
     )
     parser.add_argument("--json", metavar="FILE", help="write every round")
     parser.add_argument("--compare", metavar="FILE", help="a file of --json: prints ratios to it")
-
-    def run(options: argparse.Namespace) -> int:
-        unknown = [s for s in options.suites if s not in _SUITES]
-        if unknown:
-            parser.error(f"argument ops|products|models: {unknown[0]!r} is none of these")
-        return _bench(options)
-
-    parser.set_defaults(run=run, parser=parser)

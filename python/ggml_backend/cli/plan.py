@@ -34,7 +34,12 @@ from ..planning import plan_memory
 if TYPE_CHECKING:
     from .._examples.models import Prepared
 
-__all__ = ["add_plan_command"]
+HELP = "where tensors lie in memory: of a CSV file with lifetimes, of an example graph, of a model"
+DESCRIPTION = (
+    "Plans the memory of a bare instance (FILE.csv: columns id,lower,upper,size; alive from lower up to, not"
+    " including, upper), of an example graph, or of a model from its metadata alone; prints what it needs and"
+    " draws it."
+)
 
 _Rows = list[tuple[str, BareBlock]]
 
@@ -218,7 +223,7 @@ def _is_table(source: str) -> bool:
         return file.read(4) != b"GGUF"
 
 
-def _plan(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     if _is_table(options.source):
         for flag in ("devices", "tokens", "context", "reorder"):
             if getattr(options, flag) is not None:
@@ -231,17 +236,8 @@ def _plan(options: argparse.Namespace) -> int:
     return 0
 
 
-def add_plan_command(commands: Any) -> None:
-    """Adds ``plan`` to the subparsers of the command line; the function to run is the default ``run``."""
-    parser = commands.add_parser(
-        "plan",
-        help="where tensors lie in memory: of a CSV file with lifetimes, of an example graph, of a model",
-        description=(
-            "Plans the memory of a bare instance (FILE.csv: columns id,lower,upper,size; alive from lower up to, not"
-            " including, upper), of an example graph, or of a model from its metadata alone; prints what it needs and"
-            " draws it."
-        ),
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = DESCRIPTION
     parser.add_argument(
         "source", metavar="FILE.csv|EXAMPLE|MODEL.gguf", help="what to plan; examples: llama, moe, whisper, unet, embed"
     )
@@ -266,4 +262,3 @@ def add_plan_command(commands: Any) -> None:
     graph.add_argument(
         "--reorder", action="store_const", const=True, help="run the nodes in another order, if that needs less memory"
     )
-    parser.set_defaults(run=_plan, parser=parser)

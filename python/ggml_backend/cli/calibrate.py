@@ -1,0 +1,59 @@
+"""``python -m ggml_backend calibrate``: measures what work costs on devices, and shows what is known."""
+
+from __future__ import annotations
+
+import argparse
+
+from .._errors import GgmlError
+from .._sched.calibrate import calibrate, check_size
+from .._sched.costs import describe_device, file_of, read_costs, to_json
+from .._text.terminal import print_json, say, step_bar
+from ..backend import Backend
+
+HELP = "measure what work costs on devices, for the scheduling policy 'cost'"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("devices", nargs="*", metavar="DEVICE", help="as for Backend: CPU, SIM:name=A (CPU)")
+    parser.add_argument(
+        "--size", type=int, default=768, metavar="N", help="rows and columns of the matrices that are measured (768)"
+    )
+    parser.add_argument("--force", action="store_true", help="measure again what is known")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    check_size(options.size)
+    results = []
+    for name in options.devices or ["CPU"]:
+        try:
+            backend = Backend(name)
+            kept = None if options.force else read_costs(backend)
+            device = kept or calibrate(backend, size=options.size, progress=step_bar(name))
+        except GgmlError as error:
+            if len(options.devices or ()) > 1 and name not in str(error):
+                error.args = (f"{name}: {error}",)
+            raise
+        results.append(
+            {
+                "device": describe_device(backend),
+                "file": str(file_of(backend)),
+                "measured": kept is None,
+                **to_json(device),
+            }
+        )
+    if options.json:
+        print_json(results)
+        return 0
+    for r in results:
+        say(f"{r['device']}: {'measured' if r['measured'] else 'known'}, {r['file']}")
+        for op in r["ops"]:
+            rates = "".join(
+                f"{op[k] / 1e3:10.2f} {unit}"
+                for k, unit in (("bytes_per_us", "GB/s"), ("flops_per_us", "GFLOP/s"))
+                if op[k]
+            )
+            print(f"  {op['op_class']:9} {op['dtype'] or '':8} {op['launch_us']:9.2f} us{rates}")
+        for what in ("from_host", "to_host"):
+            print(f"  {what:18} {r[what]['launch_us']:9.2f} us {r[what]['bytes_per_us'] / 1e3:9.2f} GB/s")
+    return 0

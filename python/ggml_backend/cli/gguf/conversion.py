@@ -1,0 +1,137 @@
+"""What ``gguf quantize`` and ``gguf convert`` share: the format of each tensor, and writing the new file."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ..._data.quantize import dequantize
+from ..._errors import InvalidArgumentError
+from ..._text.escape import line
+from ..._text.terminal import Bar
+from ...dtypes import DType, as_dtype, dtypes
+from ...gguf import Writer, fallback_dtype
+from ...gguf import open as open_gguf
+from .common import FLOATS, byte_count, fitting
+
+__all__ = ["Source", "add_conversion_arguments", "refuse_same", "write"]
+
+
+def add_conversion_arguments(parser: argparse.ArgumentParser) -> None:
+    kinds = ", ".join(n for n, d in dtypes.items() if d.is_quantized or n in FLOATS)
+    parser.add_argument("--type", metavar="TYPE", help=f"format of matrices: {kinds}")
+    parser.add_argument(
+        "--keep", action="append", default=[], metavar="PATTERN", help="leave these tensors as they are"
+    )
+    parser.add_argument(
+        "--tensor-type", action="append", default=[], metavar="PATTERN=TYPE", help="another format for these tensors"
+    )
+    parser.add_argument("--requantize", action="store_true", help="also convert from one quantized format to another")
+    parser.add_argument(
+        "--imatrix", metavar="FILE", help="importance of columns: a GGUF file with NAME.in_sum2 and NAME.counts"
+    )
+    parser.add_argument(
+        "--on-invalid", choices=("error", "clip", "nan"), default="error",
+        help="numbers that the format cannot hold (nan, infinities, too large ones): an error, or clip them and take 0 "
+         "for nan, or make "
+        "their blocks nan (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--quiet", action="store_true", help="do not list the tensors")
+
+
+class Formats:
+    """Which format each tensor gets."""
+
+    def __init__(self, options: argparse.Namespace, names: list[str]) -> None:
+        self.dtype: DType | None = None if options.type is None else as_dtype(options.type)
+        if self.dtype is not None and not self.dtype.is_quantized and self.dtype.name not in FLOATS:
+            raise InvalidArgumentError(f"{self.dtype.name} is not a format of floats")
+        self.requantize: bool = options.requantize
+        rules = [rule.rpartition("=") for rule in options.tensor_type]
+        for pattern, _, name in rules:
+            if not pattern:
+                raise InvalidArgumentError(f"--tensor-type {name!r}: needs PATTERN=TYPE")
+            as_dtype(name)
+        self.keep = set(fitting(options.keep, names, "--keep"))
+        self.special: dict[str, str] = {}
+        for pattern, _, wanted in rules:
+            for name in fitting([pattern], names, "--tensor-type"):
+                self.special.setdefault(name, wanted)
+        self.importance = None if options.imatrix is None else open_gguf(options.imatrix)
+
+    def choose(self, name: str, shape: tuple[int, ...], stored: DType) -> DType:
+        """Matrices of floats are converted; vectors (biases, norms), what is kept, and everything else stay."""
+        if not shape or not (stored.is_quantized or stored.name in (*FLOATS, "float64")):
+            return stored
+        if name in self.special:
+            chosen = fallback_dtype(self.special[name], shape[-1])
+        elif self.dtype is None or len(shape) < 2 or name in self.keep:
+            return stored
+        else:
+            chosen = fallback_dtype(self.dtype, shape[-1])
+        if stored.is_quantized and chosen.is_quantized and chosen != stored and not self.requantize:
+            raise InvalidArgumentError(
+                f"tensor {name!r} is {stored.name} already: as {chosen.name} it would have the errors of both. Quantize"
+                " the original file, or give --requantize"
+            )
+        return chosen
+
+    def weights(self, name: str, shape: tuple[int, ...]) -> Any:
+        """Importance of the columns, from the sums of squares that an imatrix file holds; None if it has none."""
+        sums = None if self.importance is None else self.importance.tensors.get(f"{name}.in_sum2")
+        if sums is None:
+            return None
+        counts = self.importance.tensors.get(f"{name}.counts") if self.importance is not None else None
+        n = 1.0 if counts is None else np.maximum(counts.dequantize().reshape(-1, 1), 1.0)
+        weights = sums.dequantize().reshape(-1, shape[-1]) / n
+        return weights[0] if len(weights) == 1 else weights
+
+
+Source = tuple[str, tuple[int, ...], DType, Any]
+
+
+def write(options: argparse.Namespace, writer: Writer, sources: list[Source], before: int) -> int:
+    plan = Formats(options, [source[0] for source in sources])
+    for name, shape, stored, data in sources:
+        chosen = plan.choose(name, shape, stored)
+        weights = plan.weights(name, shape) if chosen.is_quantized and chosen != stored else None
+        if chosen == stored:
+            writer.add_tensor(name, data, stored)
+        else:
+            widened = isinstance(data, np.ndarray) and stored.name == "bfloat16"  # one at a time, when it is written
+            source = partial(dequantize, data, stored) if widened else data
+            shaped = shape if widened else None
+            writer.add_tensor(name, source, chosen, shape=shaped, importance=weights, on_invalid=options.on_invalid)
+        if not options.quiet:
+            note = (
+                f" (rows of {shape[-1]})"
+                if plan.dtype and chosen.is_quantized and chosen not in (plan.dtype, stored)
+                else ""
+            )
+            print(f"{line(name)}: {stored.name}" + (f" -> {chosen.name}{note}" if chosen != stored else ""))
+    after = writer.nbytes
+    start = time.monotonic()
+    writer.close(Bar("writing"))
+    print(
+        f"{line(options.output)}: {byte_count(after)}, was {byte_count(before)} ({after / max(before, 1):.3f}),"
+        f" {time.monotonic() - start:.1f} s"
+    )
+    return 0
+
+
+def refuse_same(output: str, inputs: Iterable[str | None]) -> None:
+    """A file that is read is not written over, by whatever name: somebody who mistypes a name would lose the
+    original."""
+    if output == "-":
+        raise InvalidArgumentError(
+            "the output '-' is no file; a GGUF file is not written to a pipe (./- is a file of that name)"
+        )
+    for path in inputs:
+        if path is not None and os.path.exists(path) and os.path.exists(output) and os.path.samefile(path, output):
+            raise InvalidArgumentError(f"the output {output} is the file that is read, {path}: give it another name")

@@ -1,0 +1,34 @@
+"""``gguf dump``: the tensors of a GGUF file, and their values."""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+
+from ..._text.escape import line
+from ...gguf import open as open_gguf
+from .common import FLOATS, fitting
+
+HELP = "the tensors, and their values"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file")
+    parser.add_argument("tensors", nargs="*", metavar="PATTERN", help="only these")
+    parser.add_argument(
+        "--values", type=int, nargs="?", const=20, default=0, metavar="N", help="show values; all of those with up to N"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    with open_gguf(options.file) as file:
+        for name in fitting(options.tensors, list(file.tensors), "PATTERN") if options.tensors else file.tensors:
+            tensor = file.tensors[name]
+            print(f"{line(tensor.name)} {tensor.dtype.name} {tensor.shape} {tensor.nbytes} bytes at {tensor.offset}")
+            if options.values:
+                values = (
+                    tensor.dequantize() if tensor.dtype.is_quantized or tensor.dtype.name in FLOATS else tensor.numpy()
+                )
+                print(np.array2string(values, threshold=options.values, edgeitems=3))
+    return 0

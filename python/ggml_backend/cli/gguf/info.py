@@ -1,0 +1,76 @@
+"""``gguf info``: keys, values and a summary of the tensors of a GGUF file."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from typing import Any
+
+import numpy as np
+
+from ..._text.escape import line
+from ..._text.terminal import print_json
+from ...gguf import GGUFFile
+from ...gguf import open as open_gguf
+from .common import byte_count
+
+HELP = "keys, values and a summary of the tensors"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file")
+    parser.add_argument("--json", action="store_true", help="everything but the data, as JSON")
+
+
+def _plain(value: Any) -> Any:
+    """A metadata value for JSON."""
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return [_plain(v) for v in value] if isinstance(value, list) else value
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, (list, np.ndarray)):
+        head = ", ".join(repr(_plain(v)) for v in (value[:4].tolist() if isinstance(value, np.ndarray) else value[:4]))
+        return f"[{head}{', ...' if len(value) > 4 else ''}] ({len(value)})"
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:100]}... ({len(value)} characters)"
+
+
+def _summary(file: GGUFFile) -> dict[str, Any]:
+    by_type: dict[str, dict[str, int]] = {}
+    for tensor in file.tensors.values():
+        row = by_type.setdefault(tensor.dtype.name, {"tensors": 0, "elements": 0, "bytes": 0})
+        row["tensors"] += 1
+        row["elements"] += tensor.size
+        row["bytes"] += tensor.nbytes
+    return {
+        "file": file.name, "version": file.version, "alignment": file.alignment, "parts": file.n_parts,
+        "bytes": file.nbytes,
+        "keys": len(file.metadata), "tensors": len(file.tensors), "types": by_type,
+    }  # fmt: skip
+
+
+def run(options: argparse.Namespace) -> int:
+    with open_gguf(options.file) as file:
+        summary = _summary(file)
+        if options.json:
+            summary["metadata"] = {
+                k: {"type": file.metadata.type(k), "value": _plain(v)} for k, v in file.metadata.items()
+            }
+            summary["tensor list"] = [
+                {"name": t.name, "dtype": t.dtype.name, "shape": list(t.shape), "bytes": t.nbytes, "offset": t.offset}
+                for t in file.tensors.values()
+            ]
+            print_json(summary)
+            return 0
+        sizes = f"{byte_count(file.nbytes)}, {len(file.metadata)} keys, {len(file.tensors)} tensors"
+        print(f"{line(file.name)}: GGUF version {file.version}, {sizes}")
+        for name, row in summary["types"].items():
+            size = byte_count(row["bytes"])
+            print(f"  {name:<10} {row['tensors']:>5} tensors {row['elements']:>14,} elements {size:>12}")
+        for key, value in file.metadata.items():
+            print(f"{line(key)} ({file.metadata.type(key)}) = {_short(value)}")
+    return 0

@@ -1,0 +1,29 @@
+"""``gguf quantize``: the same file with its matrices in another format."""
+
+from __future__ import annotations
+
+import argparse
+
+from ...gguf import Writer
+from ...gguf import open as open_gguf
+from .conversion import Source, add_conversion_arguments, refuse_same, write
+
+HELP = "the same file with its matrices in another format"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("input")
+    parser.add_argument("output")
+    add_conversion_arguments(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.type is None and not options.tensor_type:
+        options.parser.error(
+            "--type says which format the matrices get; without it, and without --tensor-type, nothing would change"
+        )
+    with open_gguf(options.input) as file:
+        refuse_same(options.output, [*(part.name for part in file._parts), options.imatrix])
+        writer = Writer(options.output).copy_from(file, tensors=False)
+        sources: list[Source] = [(t.name, t.shape, t.dtype, t) for t in file.tensors.values()]
+        return write(options, writer, sources, file.nbytes)

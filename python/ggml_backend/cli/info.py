@@ -1,0 +1,92 @@
+"""``python -m ggml_backend info``, and :func:`show_config`: what this build has and what it found on this machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import numpy as np
+
+from .._errors import InvalidArgumentError
+from .._ffi import ffi, lib
+from .._text.terminal import print_json, say
+from ..backend import backends, cpu_levels
+from ..buffer import BufferType, text
+from ..dtypes import dtypes
+
+if TYPE_CHECKING:
+    import argparse
+
+HELP = "what this build has and what it found on this machine"
+
+
+def _config() -> dict[str, Any]:
+    features = sorted(name.removeprefix("ggml_cpu_has_") for name in dir(lib) if name.startswith("ggml_cpu_has_"))
+    found = {name: bool(getattr(lib, f"ggml_cpu_has_{name}")()) for name in features}
+    devices = []
+    for i, name in enumerate(backends()):
+        buft = lib.ggml_backend_reg_get_default_buffer_type(i)
+        kind = BufferType(buft, None) if buft else None
+        memory = None if kind is None else {"name": kind.name, "alignment": kind.alignment, "host": kind.is_host}
+        devices.append({"name": name, "memory": memory})
+    return {
+        "ggml_backend": text(lib.gbpy_version()),
+        "compiler": text(lib.gbpy_build()),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "platform": platform.platform(),
+        "cpu": {
+            "levels": cpu_levels(),
+            "level cap (GGML_CPU_LEVEL)": os.environ.get("GGML_CPU_LEVEL"),
+            "default threads": int(lib.ggml_cpu_default_n_threads()),
+            "instruction sets": [name for name, has in found.items() if has],
+            "NUMA": bool(lib.ggml_is_numa()),
+        },
+        "backends": devices,
+        "backends that are not there": backends().missing,
+        "dtypes": list(dtypes),
+        "tensor bytes": ffi.sizeof("struct ggml_tensor"),
+    }
+
+
+def _lines(value: Any, indent: int = 0) -> list[str]:
+    pad = "  " * indent
+    if isinstance(value, dict):
+        lines = []
+        for k, v in value.items():
+            if isinstance(v, dict) or (isinstance(v, list) and v and isinstance(v[0], dict)):
+                lines += [f"{pad}{k}:", *_lines(v, indent + 1)]
+            else:
+                lines.append(f"{pad}{k}: {', '.join(map(str, v)) if isinstance(v, list) else v}")
+        return lines
+    if isinstance(value, list):
+        return [f"{pad}- {', '.join(f'{k}: {v}' for k, v in item.items())}" for item in value]
+    return [f"{pad}{value}"]
+
+
+@overload
+def show_config(mode: Literal["print"] = "print") -> None: ...
+@overload
+def show_config(mode: Literal["dict"]) -> dict[str, Any]: ...
+def show_config(mode: str = "print") -> dict[str, Any] | None:
+    """Version, compiler, processor, kernels, threads and backends: printed, or with mode="dict" returned."""
+    if not isinstance(mode, str) or mode not in ("print", "dict"):
+        raise InvalidArgumentError(f"show_config: mode must be 'print' or 'dict', not {mode!r:.60}")
+    config = _config()
+    if mode == "dict":
+        return config
+    say("\n".join(_lines(config)))
+    return None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.json:
+        print_json(show_config("dict"))
+    else:
+        show_config()
+    return 0
