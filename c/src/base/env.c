@@ -1,4 +1,7 @@
-// env.c - environment, time, processors and addresses, per operating system.
+// env.c - environment variables, clocks, processors and address ranges, for Linux, macOS, other POSIX systems and
+// Windows.
+//
+// What cannot change while the process runs (number of processors, NUMA) is found out once, at the first question.
 #ifndef _GNU_SOURCE
 #    define _GNU_SOURCE
 #endif
@@ -86,6 +89,7 @@ void ggml_print_backtrace(void) {
 
 #if defined(__linux__)
 
+// The first line of a file of the system's, with its newline; false if there is no such file.
 static bool read_line(const char * path, char * line, int size) {
     FILE * f = fopen(path, "r");
     if (f == NULL) {
@@ -103,6 +107,8 @@ static bool leads_its_core(int cpu) {
     return !read_line(path, line, sizeof(line)) || atoi(line) == cpu;
 }
 
+// How many processors the control group of this process may keep busy, rounded down, at least 1; INT32_MAX without a
+// limit. Containers are limited by such a quota, not by an affinity mask, and more threads than that only take turns.
 static int cpus_by_quota(void) {
     char      line[128], *end;
     long long quota = 0, period = 0;

@@ -1,4 +1,7 @@
-// file.c - mapping and atomic replacement, POSIX and Windows.
+// file.c - reading files through a mapping, and replacing files atomically, on POSIX systems and Windows.
+//
+// A writer collects everything in a new file, which takes the target's name only when its content is on the disk. Until
+// then the target stays as it was, whatever fails.
 #ifndef _GNU_SOURCE
 #    define _GNU_SOURCE
 #endif
@@ -139,6 +142,7 @@ enum ggml_status gb_file_map_close(struct gb_file_map * map) {
 
 enum { NAME_SUFFIX = 64 }; // bytes behind the path in the name of the temporary file, with the end
 
+// Frees what the writer owns. `error` stays: the caller's message still needs it.
 static void forget(struct gb_file_writer * w) {
     gb_free(w->path);
     gb_free(w->temporary);
@@ -185,6 +189,8 @@ static FILE * open_nameless(const char * path, char * folder) {
 #endif
 }
 
+// Links the nameless file to `temporary`. The path in /proc is the one way that needs no privilege (open(2),
+// O_TMPFILE).
 static bool give_name(struct gb_file_writer * w) {
 #ifdef O_TMPFILE
     char own[64];

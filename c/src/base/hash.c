@@ -1,4 +1,6 @@
-// hash.c - open addressing with linear probing; no removal, so a probe ends at the first free slot.
+// hash.c - hash functions, and the map from addresses to integers: open addressing with linear probing.
+//
+// Keys are never removed one by one, so a probe ends at the first free slot; at least half of the slots are free.
 #include "hash.h"
 
 #include <string.h>
@@ -22,6 +24,7 @@ uint64_t gb_hash_bytes(const void * data, size_t size, uint64_t seed) {
     return gb_hash_u64(h);
 }
 
+// The slot that holds the key, or the free one where it belongs. The map has slots.
 static size_t slot_of(const struct gb_ptrmap * map, const void * key) {
     const size_t mask = map->cap - 1;
     size_t       i    = (size_t) gb_hash_ptr(key) & mask;

@@ -1,4 +1,4 @@
-// library.c - dlopen and its kin.
+// library.c - loading shared libraries: dlopen on POSIX systems, LoadLibrary on Windows.
 #ifndef _GNU_SOURCE
 #    define _GNU_SOURCE
 #endif

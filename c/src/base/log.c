@@ -1,4 +1,7 @@
-// log.c - the process-wide log callback.
+// log.c - the log callback of the process.
+//
+// The callback runs without a lock: it may log, fail, or set another callback. A callback that is being replaced may
+// therefore be called once more by a thread that read it before.
 #include "log.h"
 
 #include <stdarg.h>
@@ -13,7 +16,8 @@ struct log_sink {
     void *            user_data;
 };
 
-static _Thread_local bool in_callback; // what it says itself, by failing in a call, is not logged: it would never end
+// Messages that a callback causes itself, by failing in a call, are dropped: logging them would never end.
+static _Thread_local bool in_callback;
 
 static struct log_sink sink; // guarded by GB_MUTEX_LOG; callback NULL: stderr
 

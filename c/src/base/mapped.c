@@ -1,4 +1,4 @@
-// mapped.c - watches over mapped files, and the handler of SIGBUS.
+// mapped.c - the list of watches over mapped files, and the SIGBUS handler that reads it.
 //
 // A watch is taken by moving its `state` from FREE to TAKEN; then its owner alone writes the rest, the end of the range
 // last, because a range without an end holds nothing. The handler calls only what POSIX allows in one, and mmap, which
@@ -73,6 +73,8 @@ static struct gb_mapped * _Atomic more;
 
 static _Thread_local volatile int depth; // how often this thread has entered
 
+// The watch behind m in the order in which all are looked at: the array `first`, then the list `more`; NULL: it was the
+// last.
 static struct gb_mapped * after(struct gb_mapped * m) {
     if (m < first || m >= first + FIRST) {
         return m->next;
@@ -80,6 +82,8 @@ static struct gb_mapped * after(struct gb_mapped * m) {
     return m + 1 < first + atomic_load_explicit(&used, memory_order_acquire) ? m + 1 : atomic_load(&more);
 }
 
+// Whether the watch covers the address. `end` is read twice, because its owner may give the watch up in between; a
+// range that is given up has no end.
 static bool holds(struct gb_mapped * m, uintptr_t at) {
     const uintptr_t end   = atomic_load_explicit(&m->end, memory_order_acquire),
                     begin = atomic_load_explicit(&m->begin, memory_order_relaxed);
@@ -113,6 +117,7 @@ static void pass_on(int number, siginfo_t * info, void * context) {
     }
 }
 
+// Puts zeros in place of the lost page and all behind it. False: no watch covers the address, so the fault is not ours.
 static bool mend(uintptr_t at) {
     for (struct gb_mapped * m = first; m; m = after(m)) {
         if (holds(m, at)) {
@@ -156,6 +161,8 @@ static void prepare(void) {
 
 // ------------------------------------------------------------------------------------------------------------- watches
 
+// A free watch, now TAKEN. New ones are pushed onto the list and never freed, since the handler may read the list at
+// any time.
 static struct gb_mapped * take(void) {
     for (int i = 0; i < FIRST; i++) {
         int expected = FREE, n = atomic_load(&used);

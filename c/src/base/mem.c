@@ -1,4 +1,6 @@
-// mem.c - the one place that calls malloc.
+// mem.c - host memory. No other file of the library calls malloc or its kin.
+//
+// With GB_TEST_HOOKS, tests choose allocations that fail and count the blocks that are alive.
 #include "mem.h"
 
 #include <errno.h>
@@ -53,6 +55,7 @@ static inline bool must_fail(void) { return false; }
 static inline void count_live(long long change) { (void) change; }
 #endif
 
+// Reports an allocation that failed, and counts the others.
 static void * checked(void * ptr, size_t size) {
     if (ptr == NULL) {
         gb_fail(GGML_STATUS_ALLOC_FAILED, "cannot allocate %zu bytes of host memory", size);

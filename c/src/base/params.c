@@ -1,4 +1,7 @@
-// params.c - see params.h. Used by the backends that the registry makes from a string.
+// params.c - parsing the parameters from which the registry makes backends ("CPU:n_threads=4"), independent of the
+// locale.
+//
+// Nothing here reports errors: callers know which parameter of which backend was wrong, and say so.
 #include "base/params.h"
 
 #include <errno.h>
@@ -18,6 +21,7 @@ bool gb_text_equal(const char * a, const char * b) {
     return lower(*a) == lower(*b);
 }
 
+// Copies n bytes and a NUL; false, with nothing copied, where they do not fit.
 static bool copy_part(char * to, size_t size, const char * from, size_t n) {
     if (n >= size) {
         return false;
@@ -72,6 +76,7 @@ struct decimal {
     int      exponent; // of 10
 };
 
+// Appends the digits at p to the number; returns what follows. Digits beyond the 18th only move the exponent.
 static const char * read_digits(const char * p, struct decimal * d, bool fraction) {
     for (; is_digit(*p); p++) {
         const bool fits = d->digits < UINT64_C(100000000000000000);

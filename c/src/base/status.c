@@ -1,4 +1,6 @@
-// status.c - per-thread error state and its names.
+// status.c - the last failure of each thread, and the names of the statuses.
+//
+// The state has a fixed size and is thread-local, so recording a failure cannot fail and needs no lock.
 #include "status.h"
 
 #include <stdio.h>

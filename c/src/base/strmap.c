@@ -1,4 +1,7 @@
-// strmap.c - open addressing with linear probing over stored hashes.
+// strmap.c - a hash table with open addressing and linear probing.
+//
+// Hashes are stored, so that growing computes none and a probe compares text only where the hashes agree. At least half
+// of the slots are free, so every probe ends.
 #include "base/strmap.h"
 
 #include <string.h>
@@ -8,6 +11,7 @@
 
 static uint64_t hash_of(const char * key) { return gb_hash_bytes(key, strlen(key), 0); }
 
+// The slot that holds the key, or the free one where it belongs. The map has slots.
 static struct gb_strmap_slot * slot_of(const struct gb_strmap * map, const char * key, uint64_t hash) {
     const size_t mask = map->cap - 1;
     for (size_t i = (size_t) hash & mask;; i = (i + 1) & mask) {
@@ -26,6 +30,7 @@ int64_t gb_strmap_get(const struct gb_strmap * map, const char * key) {
     return s->key ? s->value : GB_STRMAP_ABSENT;
 }
 
+// Doubles the table; false: out of memory, and the map is unchanged.
 static bool grow(struct gb_strmap * map) {
     struct gb_strmap larger = { 0 };
     larger.cap              = map->cap ? 2 * map->cap : 16;

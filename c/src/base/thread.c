@@ -1,4 +1,7 @@
-// thread.c - thin wrappers, so that nothing else names a threading library.
+// thread.c - threads, locks and forks on POSIX systems and Windows. No other file names a threading library.
+//
+// pthread_atfork handlers take the mutexes of the process and all brief locks for the moment of a fork, so that the
+// child finds what they guard whole and can take them. thread.h says what has which kind of lock.
 #ifndef _GNU_SOURCE
 #    define _GNU_SOURCE
 #endif
@@ -10,6 +13,7 @@
 #include "mem.h"
 #include "status.h"
 
+// What a new thread runs; it frees this before it runs it.
 struct start {
     void (*run)(void * arg);
     void * arg;

@@ -1,4 +1,4 @@
-// vec.c - growth by half again.
+// vec.c - growable arrays: the capacity grows by half, so that n pushes move at most 3 n elements in all.
 #include "vec.h"
 
 #include "status.h"
