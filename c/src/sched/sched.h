@@ -44,8 +44,8 @@
 #include "base/vec.h"
 #include "ggml-backend-impl.h"
 #include "ggml-backend.h"
-#include "sched/assign.h"
-#include "sched/split.h"
+#include "sched/assign/rules.h"
+#include "sched/program/split.h"
 #include "tensor/tensor.h"
 
 enum { GB_SCHED_PLANS_MAX = 16, GB_SCHED_SPARES_MAX = 8 };

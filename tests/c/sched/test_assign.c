@@ -1,6 +1,6 @@
 // test_assign.c - the assignment policies on small graphs written as tables, against assignments found by hand from the
 // documented rules, and on random ones against what must hold for every assignment.
-#include "sched/assign.h"
+#include "sched/assign/rules.h"
 
 #include "test.h"
 

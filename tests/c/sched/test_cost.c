@@ -1,6 +1,7 @@
 // test_cost.c - the solver of placements against all placements of small problems and by certificates on large ones;
 // then the policy in a scheduler: predictions reckoned by hand, constraints, memory limits, tables that are wrong.
-#include "sched/frontier.h"
+#include "sched/cost/frontier.h"
+#include "flow_validator.h"
 #include "test_cost.h"
 #include "test_place.h"
 
@@ -28,7 +29,7 @@ static void large_ones_have_a_certificate(void) {
         struct gb_cost_result r;
         REQUIRE(gb_cost_network(&w.p, zeros, 1, &net));
         REQUIRE(gb_flow_solve(&net, w.p.n_items, w.p.n_items + 1) == GGML_STATUS_SUCCESS);
-        const char * wrong = gb_flow_check(&net, w.p.n_items, w.p.n_items + 1);
+        const char * wrong = flow_problem(&net, w.p.n_items, w.p.n_items + 1);
         CHECK_MSG(wrong == NULL, "%s", wrong);
         REQUIRE(gb_cost_solve(&w.p, NULL, 0, labels, &r) == GGML_STATUS_SUCCESS);
         CHECK_INT(r.cost, net.value);

@@ -4,7 +4,7 @@
 #define GB_TESTS_TEST_COST_H
 
 #include "base/mem.h"
-#include "sched/cost.h"
+#include "sched/cost/cost.h"
 #include "test.h"
 
 struct world { // owns what a problem borrows

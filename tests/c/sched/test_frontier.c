@@ -1,5 +1,5 @@
 // test_frontier.c - the frontier search against all placements of small problems; its bounds when it is cut short.
-#include "sched/frontier.h"
+#include "sched/cost/frontier.h"
 
 #include "test_cost.h"
 

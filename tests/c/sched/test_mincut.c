@@ -1,8 +1,9 @@
 // test_mincut.c - minimum cuts against all cuts of small networks, and by their certificate on large ones; the judge
 // itself is tested with certificates that are wrong.
-#include "sched/mincut.h"
+#include "sched/cost/mincut.h"
 
 #include "base/mem.h"
+#include "flow_validator.h"
 #include "test.h"
 
 static struct gb_flow random_network(int n, int n_arcs, int64_t max_cap, bool both) {
@@ -37,7 +38,7 @@ static void smallest_of_all_cuts(void) {
         }
         REQUIRE(gb_flow_solve(&net, 0, n - 1) == GGML_STATUS_SUCCESS);
         CHECK_INT(net.value, best);
-        const char * wrong = gb_flow_check(&net, 0, n - 1);
+        const char * wrong = flow_problem(&net, 0, n - 1);
         CHECK_MSG(wrong == NULL, "round %d: %s", round, wrong);
         int size = 0;
         for (int v = 0; v < n; v++) {
@@ -58,7 +59,7 @@ static void large_networks(void) {
             gb_flow_add(&net, v, v + 1, 5000, 5000);
         }
         REQUIRE(gb_flow_solve(&net, 0, n - 1) == GGML_STATUS_SUCCESS);
-        const char * wrong = gb_flow_check(&net, 0, n - 1);
+        const char * wrong = flow_problem(&net, 0, n - 1);
         CHECK_MSG(wrong == NULL, "round %d: %s", round, wrong);
         gb_flow_free(&net);
     }
@@ -72,7 +73,7 @@ static void long_path(void) {
     }
     REQUIRE(gb_flow_solve(&net, 0, 100000) == GGML_STATUS_SUCCESS);
     CHECK_INT(net.value, 7);
-    CHECK(gb_flow_check(&net, 0, 100000) == NULL);
+    CHECK(flow_problem(&net, 0, 100000) == NULL);
     gb_flow_free(&net);
 }
 
@@ -82,7 +83,7 @@ static void no_way(void) {
     gb_flow_add(&net, 2, 1, 5, 0);
     REQUIRE(gb_flow_solve(&net, 0, 2) == GGML_STATUS_SUCCESS);
     CHECK_INT(net.value, 0);
-    CHECK(gb_flow_check(&net, 0, 2) == NULL);
+    CHECK(flow_problem(&net, 0, 2) == NULL);
     gb_flow_free(&net);
 }
 
@@ -91,20 +92,20 @@ static void judge_sees_faults(void) {
     gb_flow_add(&net, 0, 1, 5, 0);
     gb_flow_add(&net, 1, 2, 3, 0);
     REQUIRE(gb_flow_solve(&net, 0, 2) == GGML_STATUS_SUCCESS);
-    CHECK(gb_flow_check(&net, 0, 2) == NULL);
+    CHECK(flow_problem(&net, 0, 2) == NULL);
     net.value++;
-    CHECK(gb_flow_check(&net, 0, 2) != NULL);
+    CHECK(flow_problem(&net, 0, 2) != NULL);
     net.value--;
     net.flow[0]++;
-    CHECK(gb_flow_check(&net, 0, 2) != NULL);
+    CHECK(flow_problem(&net, 0, 2) != NULL);
     net.flow[0] = 6;
-    CHECK_STR(gb_flow_check(&net, 0, 2), "an arc carries more than its capacity");
+    CHECK_STR(flow_problem(&net, 0, 2), "an arc carries more than its capacity");
     net.flow[0] = 3;
     net.side[1] = 0;
-    CHECK_STR(gb_flow_check(&net, 0, 2), "an arc across the cut is not full");
+    CHECK_STR(flow_problem(&net, 0, 2), "an arc across the cut is not full");
     net.side[1] = 1;
     net.side[2] = 1;
-    CHECK_STR(gb_flow_check(&net, 0, 2), "the cut does not separate source and sink");
+    CHECK_STR(flow_problem(&net, 0, 2), "the cut does not separate source and sink");
     gb_flow_free(&net);
 }
 

@@ -1,6 +1,6 @@
 // explain.c - why things are where they are, in words. Names come from the plan's own copies: other tensors of the
 // graph may be gone.
-#include "sched/refusal.h"
+#include "sched/assign/refusal.h"
 
 static void append_cost(struct gb_text * t, const struct ggml_backend_sched * s, const struct gb_assignment * a) {
     if (a->other < 0) {

@@ -1,10 +1,10 @@
 // mincut.h - maximum flow and minimum cut of a network with whole capacities. Pure.
 //
 // The largest flow from a source to a sink equals the smallest capacity of arcs that separate them: a flow and a cut of
-// the same value prove each other. Both are left in the network, so that mincut_check.c, which shares no code with the
-// solver, can judge them.
-#ifndef GB_SCHED_MINCUT_H
-#define GB_SCHED_MINCUT_H
+// the same value prove each other. Both are left in the network, so that tests can
+// validate them.
+#ifndef GB_SCHED_COST_MINCUT_H
+#define GB_SCHED_COST_MINCUT_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -33,8 +33,4 @@ bool             gb_flow_add(struct gb_flow * net, int32_t from, int32_t to, int
 enum ggml_status gb_flow_solve(struct gb_flow * net, int32_t source, int32_t sink);
 void             gb_flow_free(struct gb_flow * net);
 
-// NULL, or what is wrong with the certificate: flow within capacities, nothing lost on the way, and a cut of the same
-// value, whose arcs are full one way and empty the other.
-const char * gb_flow_check(const struct gb_flow * net, int32_t source, int32_t sink);
-
-#endif // GB_SCHED_MINCUT_H
+#endif // GB_SCHED_COST_MINCUT_H

@@ -1,4 +1,4 @@
-// gone.c - backends that their owner frees before the scheduler.
+// freed.c - backends that their owner frees before the scheduler.
 //
 // That is against the rules of the API, and easily done: so it is no crash but an error. While the backend still works,
 // everything queued is waited for and what holds on to it (events, prepared graphs) is given back; then an object that

@@ -1,5 +1,5 @@
-// place.c - the assignment of a plan: answers assign.c's questions about real backends and buffers.
-#include "sched/refusal.h"
+// assign.c - the assignment of a plan: answers assign.c's questions about real backends and buffers.
+#include "sched/assign/refusal.h"
 
 static int place_of(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, int root) {
     const ggml_backend_buffer_type_t buft = gb_sched_placed_buft(p, root);

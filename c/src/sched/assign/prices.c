@@ -1,4 +1,4 @@
-// cost_table.c - costs as the user gives them: kept for a scheduler, turned into prices of the nodes of a graph, and
+// prices.c - costs as the user gives them: kept for a scheduler, turned into prices of the nodes of a graph, and
 // what came of it.
 //
 // A node's time is a launch and the longer of its traffic and its arithmetic, both counted from shapes. Memory limits:
@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "sched/cost_model.h"
+#include "sched/assign/problem.h"
 #include "sched/sched.h"
 
 enum { MAX_STATES = 300000, MAX_BACKENDS = 64 }; // of the frontier search: below half a second

@@ -9,7 +9,7 @@
 // A term is counted in the step that labels the last of its items. States that cannot come below `upper` (their cost,
 // and for each item to come its cheapest backend) are dropped. When the budget is used up, the least of these estimates
 // is a bound for every placement.
-#include "sched/frontier.h"
+#include "sched/cost/frontier.h"
 
 #include <string.h>
 

@@ -1,8 +1,8 @@
 // frontier.h - exact placement for any number of backends, as long as the graph is narrow. Pure.
-#ifndef GB_SCHED_FRONTIER_H
-#define GB_SCHED_FRONTIER_H
+#ifndef GB_SCHED_COST_FRONTIER_H
+#define GB_SCHED_COST_FRONTIER_H
 
-#include "sched/cost.h"
+#include "sched/cost/cost.h"
 
 enum { GB_FRONTIER_BACKENDS_MAX = 8 };
 
@@ -19,4 +19,4 @@ struct gb_frontier_result {
 enum ggml_status gb_frontier_solve(const struct gb_cost_problem * p, int64_t upper, size_t max_states, int32_t * labels,
     struct gb_frontier_result * result);
 
-#endif // GB_SCHED_FRONTIER_H
+#endif // GB_SCHED_COST_FRONTIER_H

@@ -1,5 +1,5 @@
 // split.c - a new split begins where the backend changes.
-#include "sched/split.h"
+#include "sched/program/split.h"
 
 bool gb_split_nodes(const int32_t * backend, const uint8_t * computes, int n_nodes, gb_split_list * out) {
     bool decided = false; // the current split has a node that computes

@@ -1,9 +1,9 @@
-// cost_model.h - from a graph with prices to a placement problem, and back. Pure.
-#ifndef GB_SCHED_COST_MODEL_H
-#define GB_SCHED_COST_MODEL_H
+// problem.h - from a graph with prices to a placement problem, and back. Pure.
+#ifndef GB_SCHED_ASSIGN_PROBLEM_H
+#define GB_SCHED_ASSIGN_PROBLEM_H
 
-#include "sched/assign.h"
-#include "sched/cost.h"
+#include "sched/assign/rules.h"
+#include "sched/cost/cost.h"
 
 // borrowed; in units of cost.h
 struct gb_cost_prices {
@@ -24,4 +24,4 @@ enum ggml_status gb_cost_model_init(struct gb_cost_model * m, const struct gb_as
     const struct gb_cost_prices * prices);
 void             gb_cost_model_free(struct gb_cost_model * m);
 
-#endif // GB_SCHED_COST_MODEL_H
+#endif // GB_SCHED_ASSIGN_PROBLEM_H

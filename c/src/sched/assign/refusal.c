@@ -1,5 +1,5 @@
 // refusal.c - why a graph cannot be assigned, in words.
-#include "sched/refusal.h"
+#include "sched/assign/refusal.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -16,15 +16,15 @@
 //   mincut.c      the cut behind an expansion move                                  cost_model.c  from a graph to items
 //   and values
 //   frontier.c    exact search for three backends and more
-#ifndef GB_SCHED_COST_H
-#define GB_SCHED_COST_H
+#ifndef GB_SCHED_COST_COST_H
+#define GB_SCHED_COST_COST_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "ggml.h"
-#include "sched/mincut.h"
+#include "sched/cost/mincut.h"
 
 enum { GB_COST_UNIT = 256 };               // a nanosecond
 #define GB_COST_INF     (INT64_C(1) << 60) // of an item: not there
@@ -71,4 +71,4 @@ bool gb_cost_network(const struct gb_cost_problem * p, const int32_t * labels, i
 enum ggml_status gb_cost_savings(const struct gb_cost_problem * p, const int32_t * labels, int64_t * saved,
     int32_t * other);
 
-#endif // GB_SCHED_COST_H
+#endif // GB_SCHED_COST_COST_H

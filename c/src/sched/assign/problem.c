@@ -1,11 +1,11 @@
-// cost_model.c - what stays together, what it may run on, and what has to travel.
+// problem.c - what stays together, what it may run on, and what has to travel.
 //
 // An item is a root with the ops that write its memory: an op whose result lies in another tensor goes where that
 // tensor is. Where no backend can have both, they are two items, and the result travels back. Memory that exists is an
 // item that cannot move, and who writes it must reach it, if somebody can. Every write begins a new value of its root:
 // a copy made before does not serve who reads after. Memory that nobody computes and nobody has placed (inputs) may be
 // anywhere.
-#include "sched/cost_model.h"
+#include "sched/assign/problem.h"
 
 #include "base/status.h"
 

@@ -1,5 +1,9 @@
-// mincut_check.c - judges a flow and a cut by their definitions. Shares no code with mincut.c; used by tests.
-#include "sched/mincut.h"
+// flow_validator.h - judges a flow and a cut by their definitions. Shares no code with mincut.c.
+#ifndef TEST_FLOW_VALIDATOR_H
+#define TEST_FLOW_VALIDATOR_H
+
+#include "base/mem.h"
+#include "sched/cost/mincut.h"
 
 static const char * check_arc(const struct gb_flow * net, size_t e) {
     const struct gb_flow_arc * a = &net->arcs.data[e];
@@ -45,7 +49,9 @@ static const char * check_balance(const struct gb_flow * net, int32_t source, in
     return wrong;
 }
 
-const char * gb_flow_check(const struct gb_flow * net, int32_t source, int32_t sink) {
+// NULL, or what is wrong with the certificate: flow within capacities, nothing lost on the way, and a cut of the same
+// value, whose arcs are full one way and empty the other.
+static const char * flow_problem(const struct gb_flow * net, int32_t source, int32_t sink) {
     if (net->flow == NULL || net->side == NULL) {
         return "there is no result";
     }
@@ -66,3 +72,5 @@ const char * gb_flow_check(const struct gb_flow * net, int32_t source, int32_t s
     }
     return cut != net->value ? "the cut's capacity is not the flow's value" : check_balance(net, source, sink);
 }
+
+#endif // TEST_FLOW_VALIDATOR_H

@@ -5,12 +5,12 @@
 // cheaper because its producer moves to alpha while a consumer stays. There the dearer price is taken, so a move
 // promises at most what it gives; it is accepted only when the true sum has become smaller. With two backends and all
 // labels 0 that case cannot occur: the cut is exact.
-#include "sched/cost.h"
+#include "sched/cost/cost.h"
 
 #include <string.h>
 
 #include "base/status.h"
-#include "sched/frontier.h"
+#include "sched/cost/frontier.h"
 
 static int64_t price(const struct gb_cost_problem * p, int value, int from, int to) {
     const size_t k = (size_t) p->n_backends;

@@ -1,11 +1,11 @@
-// assign.c - the policies.
+// rules.c - the policies.
 //
 // "weights": user's choices; memory and weights that exist; spreading over the neighbours in node order; what is left.
 // A backend takes a node only if it can run it and can write where the result must go; a node that nobody takes that
 // way goes to the next backend in priority that can, at worst to one that computes on a copy, which is then written
 // back. "sources": each op goes to the backend of its best source, there is no spreading. "cost": labels found
 // elsewhere (cost.h) come right after the user's choices.
-#include "sched/assign.h"
+#include "sched/assign/rules.h"
 
 #include <limits.h>
 

@@ -1,4 +1,4 @@
-// judge.c - judges where a plan puts things, by the validator of alloc/plan_check.c, which shares no code with what
+// validator.c - judges where a plan puts things, by the validator of alloc/plan_check.c, which shares no code with what
 // found the places. Each plan is judged when it is made, those that take the places of another one included: a mistake
 // of the planner is an error, never a wrong result.
 #include "alloc/plan.h"

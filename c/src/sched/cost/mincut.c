@@ -3,7 +3,7 @@
 //
 // Half arc 2e is arc e forward, 2e + 1 the same backward; rest[] is what still fits through each. Networks of cost.c
 // are shallow (every item has an arc to both ends), so few rounds are needed.
-#include "sched/mincut.h"
+#include "sched/cost/mincut.h"
 
 #include "base/current.h"
 #include "base/status.h"

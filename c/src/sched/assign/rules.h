@@ -1,10 +1,10 @@
-// assign.h - which backend runs each node, and which one holds each tensor. Pure: integers in, integers out.
+// rules.h - which backend runs each node, and which one holds each tensor. Pure: integers in, integers out.
 //
 // Tensors are dense ids; ids 0 .. n_nodes-1 are the nodes in execution order, the others are leafs and roots of views.
 // The caller answers, through callbacks, whether a backend can run a node and whether it can use memory that exists
 // already.
-#ifndef GB_SCHED_ASSIGN_H
-#define GB_SCHED_ASSIGN_H
+#ifndef GB_SCHED_ASSIGN_RULES_H
+#define GB_SCHED_ASSIGN_RULES_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -72,4 +72,4 @@ int gb_assign_check(const struct gb_assign_graph * graph, const struct gb_assign
 // Can `backend` use the memory of `root`, which is placed, or will be on the backend that `out` says?
 bool gb_assign_reaches(const struct gb_assign_graph * graph, const struct gb_assignment * out, int backend, int root);
 
-#endif // GB_SCHED_ASSIGN_H
+#endif // GB_SCHED_ASSIGN_RULES_H

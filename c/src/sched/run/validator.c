@@ -1,4 +1,4 @@
-// check.c - judges a run while it happens: is every access ordered after those that it must not meet, and does every
+// validator.c - judges a run while it happens: is every access ordered after those that it must not meet, and does every
 // read find the content that the program means?
 //
 // It shares no code with hazards.c and looks at nothing that was planned: it sees the waits that are made and the

@@ -1,6 +1,6 @@
 // split.h - cutting a node list into runs of one backend. Pure.
-#ifndef GB_SCHED_SPLIT_H
-#define GB_SCHED_SPLIT_H
+#ifndef GB_SCHED_PROGRAM_SPLIT_H
+#define GB_SCHED_PROGRAM_SPLIT_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -19,4 +19,4 @@ typedef GB_VEC(struct gb_split_range) gb_split_list;
 // must be empty.
 bool gb_split_nodes(const int32_t * backend, const uint8_t * computes, int n_nodes, gb_split_list * out);
 
-#endif // GB_SCHED_SPLIT_H
+#endif // GB_SCHED_PROGRAM_SPLIT_H

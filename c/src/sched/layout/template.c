@@ -1,4 +1,4 @@
-// replay.c - the offsets of an earlier plan for a graph of the same structure whose tensors are no larger: a prompt of
+// template.c - the offsets of an earlier plan for a graph of the same structure whose tensors are no larger: a prompt of
 // another length, a batch of fewer. The earlier plan is called the model.
 //
 // That a plan looks like a model is found by comparing what both do, step by step. Whether its offsets may be taken

@@ -1,6 +1,6 @@
 // refusal.h - texts of what backends cannot do.
-#ifndef GB_SCHED_REFUSAL_H
-#define GB_SCHED_REFUSAL_H
+#ifndef GB_SCHED_ASSIGN_REFUSAL_H
+#define GB_SCHED_ASSIGN_REFUSAL_H
 
 #include "sched/sched.h"
 
@@ -16,4 +16,4 @@ void gb_sched_append_refusals(struct gb_text * t, const struct ggml_backend_sche
 // Reports the tensor whose assignment cannot stand (gb_assign_check).
 enum ggml_status gb_sched_fail_assignment(struct ggml_backend_sched * s, struct gb_sched_plan * p, int id);
 
-#endif // GB_SCHED_REFUSAL_H
+#endif // GB_SCHED_ASSIGN_REFUSAL_H
