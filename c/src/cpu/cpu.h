@@ -43,6 +43,12 @@ enum ggml_status gb_cpu_plan_run(struct gb_cpu_plan * plan, struct gb_cpu_pool *
 // are.
 void gb_cpu_copy_elements(void * to, const void * from, const struct ggml_tensor * layout);
 
+// Which algorithm computes a product (MUL_MAT, MUL_MAT_ID, OUT_PROD) with the kernels of a level (NULL: the default):
+// the name of the one that is tried i-th, counted from 0. *why: why it declines, a static text, or NULL: it takes the
+// product. NULL behind that one; NULL and reported for other nodes and levels. Looks at types and shapes, not at data.
+// A fused step computes its products the same way, but for attention, which has kernels of its own.
+const char * gb_cpu_product_algorithm(const struct ggml_tensor * node, const char * level, int i, const char ** why);
+
 // For the registry: "threads=2,level=avx2", each optional; threads defaults to ggml_cpu_default_n_threads(). NULL and
 // reported for an unknown key or a bad value.
 GGML_CALL ggml_backend_t gb_cpu_reg_init(const char * params, void * user_data);

@@ -1,10 +1,62 @@
-// algorithm.h - what the parts of the engine share: blocked.c (blocked products), and for few rows dots.c,
-// interleaved.c, short.c.
-#ifndef GB_CPU_OPS_GEMM_IMPL_H
-#define GB_CPU_OPS_GEMM_IMPL_H
+// algorithm.h - what an algorithm of products is, for algorithms.c, and what they share. Nobody outside of this folder
+// needs it.
+//
+// All algorithms compute the same sums; they differ in what they do to the operands on the way, and in the shapes for
+// which that is fast. Each is a file of this folder, or shares one with its relatives; algorithms.c lists them in the
+// order in which they are tried.
+#ifndef GB_CPU_OPS_PRODUCT_ALGORITHM_H
+#define GB_CPU_OPS_PRODUCT_ALGORITHM_H
 
 #include "cpu/ops/product/bytes.h"
 #include "tensor/quant/quant.h"
+
+struct gb_product_algorithm {
+    const char * name; // for people; unique
+    // NULL: it can compute the product, at some level. Else why not, a static text. Types, strides and shape alone
+    // decide, so that the answer is the same when the plan is made and when it runs.
+    const char * (*declines)(const struct gb_gemm * p);
+    // The same for the kernels of a level; asked only where it does not decline. NULL: every level has what it needs.
+    const char * (*level_declines)(const struct gb_gemm * p, const struct gb_kernels * kernels);
+    double grain; // multiply-adds that are worth waking a thread
+    size_t (*work_size)(const struct gb_gemm * p, int n_tasks);
+    void (*run)(const struct gb_cpu_call * call, const struct gb_gemm * p);
+    bool finishes; // run() also does what the epilogue wants; else that is left for the end (gb_gemm_finish_all)
+};
+
+// declines() and level_declines() of algorithms.c, each beside its run().
+const char * gb_short_declines(const struct gb_gemm * p);
+const char * gb_short_level_declines(const struct gb_gemm * p, const struct gb_kernels * kernels);
+size_t       gb_short_work_size(const struct gb_gemm * p, int n_tasks);
+void         gb_short_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
+
+const char * gb_interleaved_declines(const struct gb_gemm * p);
+const char * gb_interleaved_level_declines(const struct gb_gemm * p, const struct gb_kernels * kernels);
+size_t       gb_interleaved_work_size(const struct gb_gemm * p, int n_tasks);
+void         gb_interleaved_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
+
+const char * gb_byte_dots_declines(const struct gb_gemm * p);
+size_t       gb_byte_dots_work_size(const struct gb_gemm * p, int n_tasks);
+void         gb_byte_dots_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
+
+const char * gb_dense_row_declines(const struct gb_gemm * p);
+void         gb_dense_row_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
+
+const char * gb_dense_rows_declines(const struct gb_gemm * p);
+size_t       gb_dense_rows_work_size(const struct gb_gemm * p, int n_tasks);
+void         gb_dense_rows_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
+
+const char * gb_dots_declines(const struct gb_gemm * p);
+void         gb_dots_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
+
+const char * gb_blocked_bytes_declines(const struct gb_gemm * p);
+void         gb_blocked_bytes_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
+const char * gb_blocked_bf16_declines(const struct gb_gemm * p);
+const char * gb_blocked_bf16_level_declines(const struct gb_gemm * p, const struct gb_kernels * kernels);
+void         gb_blocked_bf16_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
+void         gb_blocked_f32_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
+size_t       gb_blocked_work_size(const struct gb_gemm * p, int n_tasks);
+
+// -------------------------------------------------------------------------------------------------------------- shapes
 
 static inline int64_t gb_gemm_group_rows(const struct gb_gemm * p, int64_t g) {
     return p->first != NULL ? p->first[g + 1] - p->first[g] : p->rows;
@@ -14,22 +66,15 @@ static inline int64_t gb_gemm_first_row(const struct gb_gemm * p, int64_t g) { /
     return p->first != NULL ? p->first[g] : g * p->rows;
 }
 
-// For gb_cpu_stopped: what so many multiply-adds take.
+// What so many multiply-adds take, in the unit of gb_cpu_stopped.
 static inline int64_t gb_gemm_work(int64_t rows, int64_t columns, int64_t terms) { return rows * columns * terms / 16; }
 
 static inline bool gb_gemm_is_dense(const struct gb_gemm_operand * o) {
     return !o->across && o->nb_k == ggml_type_size(o->type);
 }
 
-static inline bool gb_gemm_uses_bytes(const struct gb_gemm * p) {
-    return !p->exact && p->x.type == GGML_TYPE_F32 && gb_gemm_is_dense(&p->x) && gb_gemm_is_dense(&p->w) &&
-           gb_has_unpack(p->w.type);
-}
-
-// Rows of floats and dense columns: several of each are multiplied at a time.
-static inline bool gb_gemm_uses_dense_dots(const struct gb_gemm * p) {
-    return p->x.type == GGML_TYPE_F32 && !ggml_is_quantized(p->w.type) && gb_gemm_is_dense(&p->w) &&
-           gb_gemm_is_dense(&p->x);
+static inline bool gb_gemm_both_dense(const struct gb_gemm * p) {
+    return gb_gemm_is_dense(&p->w) && gb_gemm_is_dense(&p->x);
 }
 
 // From the first term of a row to term k, which starts a block.
@@ -40,29 +85,6 @@ static inline size_t gb_gemm_term_offset(const struct gb_gemm_operand * o, int64
 static inline void gb_gemm_dequantize(enum ggml_type type, const char * x, int64_t n, float * y) {
     gb_quant_format_of(type)->to_float(x, y, (int) n);
 }
-
-// The epilogue for n columns of rows [first, end) of group g, or, where a way of computing does not know it, for all at
-// the end.
-void gb_gemm_finish_rows(const struct gb_cpu_call * call, const struct gb_gemm * p, int64_t g, int64_t first,
-    int64_t end, int64_t column, int64_t n);
-void gb_gemm_finish_all(const struct gb_cpu_call * call, const struct gb_gemm * p);
-
-// Few rows: columns of w are multiplied as they lie, without packing.
-bool   gb_gemm_uses_dots(const struct gb_gemm * p);
-size_t gb_gemm_dots_work_size(const struct gb_gemm * p);
-void   gb_gemm_run_dots(const struct gb_cpu_call * call, const struct gb_gemm * p);
-
-// Few rows of floats and quantized columns, at levels with kernels for it (interleaved.c).
-bool   gb_gemm_may_use_stripes(const struct gb_gemm * p);
-bool   gb_gemm_uses_stripes(const struct gb_gemm * p, const struct gb_kernels * kernels);
-size_t gb_gemm_stripes_work_size(const struct gb_gemm * p);
-void   gb_gemm_run_stripes(const struct gb_cpu_call * call, const struct gb_gemm * p);
-
-// Few rows of floats and short columns of Q8_0, as they lie, at levels with a kernel for it (short.c).
-bool   gb_gemm_may_be_short(const struct gb_gemm * p);
-bool   gb_gemm_is_short(const struct gb_gemm * p, const struct gb_kernels * kernels);
-size_t gb_gemm_short_work_size(const struct gb_gemm * p);
-void   gb_gemm_run_short(const struct gb_cpu_call * call, const struct gb_gemm * p);
 
 // Floats from one row's dst to the next; 0: they are anywhere.
 static inline int64_t gb_gemm_dst_stride(const struct gb_gemm_row * row, int rows) {
@@ -75,4 +97,43 @@ static inline int64_t gb_gemm_dst_stride(const struct gb_gemm_row * row, int row
     return ld;
 }
 
-#endif // GB_CPU_OPS_GEMM_IMPL_H
+// ------------------------------------------------------------------------------------------------- sharing out columns
+//
+// Algorithms for few rows share out the columns of all groups, counted through, in equal parts, so that each column of
+// w is read once, by one thread, for all rows of its group.
+
+struct gb_gemm_columns {
+    int64_t next, last; // of the thread, counted through all groups
+    int64_t g, first;   // the group, its first column here
+    int64_t n;          // how many
+    int     rows;       // of the group
+};
+
+static inline struct gb_gemm_columns gb_gemm_share_columns(const struct gb_cpu_call * call, const struct gb_gemm * p) {
+    struct gb_gemm_columns c = { 0 };
+    gb_cpu_share(call, p->n_groups * p->m, &c.next, &c.last);
+    return c;
+}
+
+// The thread's next columns, all of one group, at most `most` of them; false: it has no more.
+static inline bool gb_gemm_next_columns(const struct gb_gemm * p, struct gb_gemm_columns * c, int64_t most) {
+    if (c->next >= c->last) {
+        return false;
+    }
+    c->g     = c->next / p->m;
+    c->first = c->next % p->m;
+    c->n     = GB_MIN(GB_MIN(p->m - c->first, c->last - c->next), most);
+    c->rows  = (int) gb_gemm_group_rows(p, c->g);
+    c->next += c->n;
+    return true;
+}
+
+// ------------------------------------------------------------------------------------------------------------ epilogue
+
+// The epilogue for n columns of rows [first, end) of group g.
+void gb_gemm_finish_rows(const struct gb_cpu_call * call, const struct gb_gemm * p, int64_t g, int64_t first,
+    int64_t end, int64_t column, int64_t n);
+// The epilogue for all results, behind a barrier.
+void gb_gemm_finish_all(const struct gb_cpu_call * call, const struct gb_gemm * p);
+
+#endif // GB_CPU_OPS_PRODUCT_ALGORITHM_H

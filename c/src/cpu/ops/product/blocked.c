@@ -1,34 +1,22 @@
-// blocked.c - the engine of the matrix products: a blocked product on packed panels of floats, of pairs of bfloat16, or of
-// bytes where the weights are quantized (bytes.h). Few rows go another way (dots.c).
+// blocked.c - products of many rows: packed panels of floats, of pairs of bfloat16, or of bytes where the weights are
+// quantized (bytes.h), multiplied by blocks.
 //
-// Blocked: the threads pack rows of x together, as f32 panels of gemm_mr rows (k-major), into shared memory. Then they
-// take jobs, a block of panels times a chunk of columns, from a common counter; for each stretch of KC terms a job
-// packs its columns of w into memory of its own thread (where they stay in cache) and runs over the tiles. Weights are
-// thus converted on the fly and stay where they are. When x is larger than the scratch memory this happens in rounds.
+// The threads pack rows of x together, as panels of as many rows as a tile has (k-major), into shared memory. Then they
+// take jobs, a block of panels times a chunk of columns, from a common counter; for each stretch of terms a job packs
+// its columns of w into memory of its own thread (where they stay in cache) and runs over the tiles. Weights are thus
+// converted on the fly and stay where they are. When x is larger than the scratch memory this happens in rounds.
 //
-// The invariant: how a result is computed (which path, in which stretches of k) depends on the shapes alone, never on
-// the number of threads, on the scratch size or on who takes which job. So results are the same bits for every number
-// of threads.
-#include "cpu/ops/product/product.h"
-
+// Invariant: how a result is computed (in which stretches of k) depends on the shapes alone, never on the number of
+// threads, on the scratch size or on who takes which job. So results are the same bits for every number of threads.
 #include <stdatomic.h>
 
 #include "base/fp16.h"
 #include "cpu/ops/product/algorithm.h"
+#include "cpu/ops/product/tuning.h"
 
-#define KC       512 // terms a stretch: a panel of rows stays in the first-level cache
-#define KC_BYTES 512 // of bytes: whole blocks
-// columns a chunk, at most; a multiple of every gemm_nr: packed, a stretch of them stays in the second-level cache
-#define NC               128
-#define NC_BYTES         128
-#define BLOCK_ROWS       1104 // rows a block, about
-#define BLOCK_ROWS_BYTES 768
-#define SUPER_MAX        256 // elements of the largest quantized block
-#define MR_MAX           16
-#define NR_MAX           64
-#define ROUND_BYTES      (1 << 20)  // of packed rows for each thread, unless that is less than
-#define ROUND_ROWS       768        // rows, for which w is worth packing,
-#define ROUND_BYTES_MAX  (64 << 20) // if these do not take more than that
+#define SUPER_MAX 256 // elements of the largest quantized block
+#define MR_MAX    16  // rows of a panel, of any level
+#define NR_MAX    64  // columns of a panel, of any level
 
 struct panel {
     float * dst[MR_MAX];
@@ -48,7 +36,7 @@ struct shared { // at the start of the scratch memory; written by thread 0 befor
 
 struct layout { // of the scratch memory
     struct shared * shared;
-    float *         w;      // this thread's packed chunk: KC * NC floats
+    float *         w;      // this thread's packed chunk: GB_BLOCKED_TERMS * GB_BLOCKED_COLUMNS floats
     float *         rows;   // this thread's dequantized rows, if there are any: ROWS_FLOATS
     float *         x;      // capacity panels of gemm_mr * k floats
     struct panel *  panels; // capacity
@@ -58,9 +46,10 @@ struct layout { // of the scratch memory
 
 // --------------------------------------------------------------------------------------------------------------- sizes
 
-// What dequantizing takes: KC terms of each row of a panel, or all blocks of one term that a chunk of columns touches.
-enum { ROWS_FLOATS = KC * NR_MAX };
-_Static_assert(KC >= SUPER_MAX && NC + 2 * SUPER_MAX <= ROWS_FLOATS, "blocks fit");
+// What dequantizing takes: a stretch of terms of each row of a panel, or all blocks of one term that a chunk of columns
+// touches.
+enum { ROWS_FLOATS = GB_BLOCKED_TERMS * NR_MAX };
+_Static_assert(GB_BLOCKED_TERMS >= SUPER_MAX && GB_BLOCKED_COLUMNS + 2 * SUPER_MAX <= ROWS_FLOATS, "blocks fit");
 
 static bool is_quantized(const struct gb_gemm * p) {
     return ggml_is_quantized(p->w.type) || ggml_is_quantized(p->x.type);
@@ -70,14 +59,8 @@ static size_t rows_floats(const struct gb_gemm * p) {
     return is_quantized(p) || p->w.type == GGML_TYPE_BF16 ? ROWS_FLOATS : 0;
 }
 
-// Weights of bfloat16 with floats that may be rounded to it.
-static bool may_use_pairs(const struct gb_gemm * p) {
-    return !p->exact && p->w.type == GGML_TYPE_BF16 && p->x.type == GGML_TYPE_F32 && p->k % 2 == 0 &&
-           gb_gemm_is_dense(&p->w) && gb_gemm_is_dense(&p->x);
-}
-
-// How the blocked product computes: on panels of floats, of bytes, or of pairs of bfloat16.
-struct way {
+// How panels hold terms: as floats, as bytes, or as pairs of bfloat16.
+struct packing {
     bool             bytes;
     bool             pairs;   // of bfloat16: x is rounded to what w has
     struct gb_unpack unpack;  // bytes only
@@ -85,63 +68,41 @@ struct way {
     int64_t          stretch; // terms; whole blocks
 };
 
-static struct way way_of(const struct gb_gemm * p, const struct gb_kernels * k) {
-    if (gb_gemm_uses_bytes(p)) {
-        return (struct way){ true, false, gb_unpack_of(k, p->w.type), k->gemm_q8_mr, k->gemm_q8_nr, KC_BYTES };
-    }
-    if (k->fast_bf16 && may_use_pairs(p)) {
-        return (struct way){ .pairs = true, .mr = k->gemm_mr, .nr = k->gemm_nr, .stretch = 2 * KC };
-    }
-    return (struct way){
-        .mr = k->gemm_mr, .nr = k->gemm_nr, .stretch = is_quantized(p) ? KC / SUPER_MAX * SUPER_MAX : KC
-    };
-}
-
 // Floats that k terms of a row of x take in a panel, and those of a column of w.
-static int64_t row_floats(const struct way * way, int64_t k) {
-    return way->bytes ? gb_bytes_row_floats(k, way->unpack.kind) : way->pairs ? k / 2 : k;
+static int64_t row_floats(const struct packing * packing, int64_t k) {
+    return packing->bytes ? gb_bytes_row_floats(k, packing->unpack.kind) : packing->pairs ? k / 2 : k;
 }
 
-static int64_t column_floats(const struct way * way, int64_t k) {
-    return way->bytes ? gb_bytes_column_floats(k, &way->unpack) : way->pairs ? k / 2 : k;
+static int64_t column_floats(const struct packing * packing, int64_t k) {
+    return packing->bytes ? gb_bytes_column_floats(k, &packing->unpack) : packing->pairs ? k / 2 : k;
 }
 
-int gb_gemm_n_tasks(const struct gb_gemm * p, int n_threads) {
-    const double grain = gb_gemm_uses_dots(p) ? 1 << 15 : 1 << 18; // multiply-adds that are worth waking a thread
-    const double tasks = (double) p->m * (double) p->k * (double) p->total / grain;
-    return tasks < 1 ? 1 : tasks < n_threads ? (int) tasks : n_threads;
-}
-
-size_t gb_gemm_work_size(const struct gb_gemm * p, int n_tasks) {
-    const size_t stripes = gb_gemm_may_use_stripes(p) ? gb_gemm_stripes_work_size(p) : 0; // as the level will have it
-    const size_t few     = GB_MAX(stripes, gb_gemm_may_be_short(p) ? gb_gemm_short_work_size(p) : 0);
-    if (gb_gemm_uses_dots(p)) {
-        return GB_MAX(few, gb_gemm_dots_work_size(p));
-    }
+size_t gb_blocked_work_size(const struct gb_gemm * p, int n_tasks) {
     // Levels differ in gemm_mr (at least 4): a row's share of what belongs to its panel is below ROW_EXTRA for all of
     // them.
     enum { ROW_EXTRA = (sizeof(struct panel) + sizeof(struct block)) / 4 + 1 };
-    const int64_t floats = gb_gemm_uses_bytes(p) ? gb_bytes_row_floats(p->k, GB_BYTES_HALVES) : p->k;
+    const int64_t floats = gb_blocked_bytes_declines(p) == NULL ? gb_bytes_row_floats(p->k, GB_BYTES_HALVES) : p->k;
     const size_t  row    = (size_t) floats * sizeof(float) + ROW_EXTRA;
     const size_t  padded = (size_t) (p->total + p->n_groups * (MR_MAX - 1));
-    const size_t  least  = GB_MAX(MR_MAX, GB_MIN(ROUND_ROWS, ROUND_BYTES_MAX / row));
-    const size_t  round  = GB_MAX(least, (size_t) n_tasks * ROUND_BYTES / row);
-    const size_t  own    = (KC * NC + rows_floats(p)) * sizeof(float);
-    return GB_MAX(few, sizeof(struct shared) + (size_t) n_tasks * own + GB_MIN(padded, round) * row + 3 * 64);
+    const size_t  least  = GB_MAX(MR_MAX, GB_MIN(GB_ROUND_ROWS, GB_ROUND_BYTES_MAX / row));
+    const size_t  round  = GB_MAX(least, (size_t) n_tasks * GB_ROUND_BYTES / row);
+    const size_t  own    = (GB_BLOCKED_TERMS * GB_BLOCKED_COLUMNS + rows_floats(p)) * sizeof(float);
+    return sizeof(struct shared) + (size_t) n_tasks * own + GB_MIN(padded, round) * row + 3 * 64;
 }
 
 static char * align_up(char * p) { return p + (64 - (uintptr_t) p % 64) % 64; }
 
-static struct layout lay_out(const struct gb_cpu_call * call, const struct gb_gemm * p, const struct way * way) {
-    const size_t  panel_size = (size_t) way->mr * (size_t) row_floats(way, p->k) * sizeof(float);
+static struct layout lay_out(const struct gb_cpu_call * call, const struct gb_gemm * p,
+    const struct packing * packing) {
+    const size_t  panel_size = (size_t) packing->mr * (size_t) row_floats(packing, p->k) * sizeof(float);
     char * const  start      = align_up(call->work);
     char * const  end        = (char *) call->work + call->work_size;
     float * const w          = (float *) (start + sizeof(struct shared));
-    float * const rows       = w + (size_t) call->nth * KC * NC;
+    float * const rows       = w + (size_t) call->nth * GB_BLOCKED_TERMS * GB_BLOCKED_COLUMNS;
     float * const x          = rows + (size_t) call->nth * rows_floats(p);
     struct layout l          = { .shared = (struct shared *) start, .x = x };
 
-    l.w    = w + (size_t) call->ith * KC * NC;
+    l.w    = w + (size_t) call->ith * GB_BLOCKED_TERMS * GB_BLOCKED_COLUMNS;
     l.rows = rows + (size_t) call->ith * rows_floats(p);
     l.capacity =
         (int64_t) ((size_t) (end - (char *) x - 64) / (panel_size + sizeof(struct panel) + sizeof(struct block)));
@@ -293,7 +254,7 @@ static int64_t cut_blocks(const struct gb_gemm * p, int64_t first, int64_t n, in
 struct round {
     const struct gb_cpu_call * call;
     const struct gb_gemm *     p;
-    struct way                 way;
+    struct packing             packing;
     struct layout              l;
     int64_t                    first, n; // panels of all groups, counted through
 };
@@ -301,18 +262,18 @@ struct round {
 // Large blocks and chunks pack less; small ones give every thread something to do.
 static void cut_jobs(const struct round * r) {
     struct shared * s         = r->l.shared;
-    const int       mr        = r->way.mr;
+    const int       mr        = r->packing.mr;
     const int64_t   want      = r->call->nth > 1 ? 3 * (int64_t) r->call->nth : 1;
-    int64_t         per_block = GB_MAX((r->way.bytes ? BLOCK_ROWS_BYTES : BLOCK_ROWS) / mr, 1);
+    int64_t         per_block = GB_MAX((r->packing.bytes ? GB_BLOCKED_ROWS_BYTES : GB_BLOCKED_ROWS) / mr, 1);
 
-    s->chunk = r->way.bytes ? NC_BYTES : NC;
+    s->chunk = r->packing.bytes ? GB_BLOCKED_COLUMNS_BYTES : GB_BLOCKED_COLUMNS;
     for (;;) {
         s->n_chunks = (r->p->m + s->chunk - 1) / s->chunk;
         s->n_blocks = cut_blocks(r->p, r->first, r->n, per_block, mr, r->l.blocks);
         if (s->n_blocks * s->n_chunks >= want) {
             return;
         }
-        if (s->chunk / 2 >= r->way.nr) {
+        if (s->chunk / 2 >= r->packing.nr) {
             s->chunk /= 2;
         } else if (per_block > 2) {
             per_block /= 2;
@@ -325,15 +286,16 @@ static void cut_jobs(const struct round * r) {
 // Terms k0 .. k0 + kc - 1 of panel i. A stretch of all panels lies together: what a block reads between two changes of
 // w is contiguous.
 static float * panel_at(const struct round * r, int64_t i, int64_t k0, int64_t kc) {
-    return r->l.x + (size_t) (row_floats(&r->way, k0) * r->n + i * row_floats(&r->way, kc)) * (size_t) r->way.mr;
+    return r->l.x +
+           (size_t) (row_floats(&r->packing, k0) * r->n + i * row_floats(&r->packing, kc)) * (size_t) r->packing.mr;
 }
 
 static void tile(const struct round * r, int64_t kc, const float * x, const float * w, float * dst, int64_t ld, int mr,
     int nr, bool accumulate) {
     const struct gb_kernels * k = r->call->k;
-    if (r->way.bytes) {
-        k->gemm_tile_q8(kc, gb_bytes_tile_kind(&r->way.unpack), x, w, dst, ld, mr, nr, accumulate);
-    } else if (r->way.pairs) {
+    if (r->packing.bytes) {
+        k->gemm_tile_q8(kc, gb_bytes_tile_kind(&r->packing.unpack), x, w, dst, ld, mr, nr, accumulate);
+    } else if (r->packing.pairs) {
         k->gemm_tile_bf16(kc / 2, x, w, dst, ld, mr, nr, accumulate);
     } else {
         k->gemm_tile_f32(kc, x, w, dst, ld, mr, nr, accumulate);
@@ -377,17 +339,17 @@ static void pack_columns_across(const struct round * r, const struct gb_gemm_mat
 
 static void pack_columns(const struct round * r, const struct gb_gemm_matrix * w, int64_t column, int n, int64_t k0,
     int64_t kc) {
-    const int nr = r->way.nr;
+    const int nr = r->packing.nr;
     for (int j = 0; j < n; j += nr) {
-        float *      y = r->l.w + (size_t) j * (size_t) column_floats(&r->way, kc);
+        float *      y = r->l.w + (size_t) j * (size_t) column_floats(&r->packing, kc);
         const void * rows[NR_MAX];
         const int    valid = GB_MIN(nr, n - j);
         for (int i = 0; i < valid; i++) {
             rows[i] = w->data + (size_t) (column + j + i) * w->nb_m + gb_gemm_term_offset(&r->p->w, k0);
         }
-        if (r->way.bytes) {
-            gb_bytes_pack_columns(r->call->k, &r->way.unpack, r->p->w.type, kc, valid, nr, y, rows, r->l.rows);
-        } else if (r->way.pairs) {
+        if (r->packing.bytes) {
+            gb_bytes_pack_columns(r->call->k, &r->packing.unpack, r->p->w.type, kc, valid, nr, y, rows, r->l.rows);
+        } else if (r->packing.pairs) {
             r->call->k->pack_f32(kc / 2, valid, nr, y, rows); // pairs as floats
         } else {
             pack(r->call->k, &r->p->w, kc, valid, nr, y, rows, r->l.rows);
@@ -395,8 +357,8 @@ static void pack_columns(const struct round * r, const struct gb_gemm_matrix * w
     }
 }
 
-// Weights that are packed next: `bytes` of each of n columns. They are asked for bit by bit, before each tile: memory
-// takes only so many requests at a time, and whoever asks for more waits.
+// Weights that are packed next: `bytes` of each of n columns. They are prefetched bit by bit, before each tile: memory
+// takes only so many requests at a time, and a thread that makes more of them waits.
 struct ahead {
     const char * data;
     size_t       nb_m, bytes;
@@ -404,7 +366,7 @@ struct ahead {
     int64_t      tile, tiles; // of the block: the next one, all
 };
 
-static void ask(struct ahead * a) {
+static void prefetch_next(struct ahead * a) {
     for (int64_t j = a->n * a->tile / a->tiles; j < a->n * (a->tile + 1) / a->tiles; j++) {
         gb_prefetch(a->data + (size_t) j * a->nb_m, a->bytes);
     }
@@ -415,14 +377,14 @@ static void ask(struct ahead * a) {
 // the second-level cache little is read, and dst is written in longer pieces. False: the run is over.
 static bool multiply(const struct round * r, const struct block * b, int64_t column, int n, int64_t k0, int64_t kc,
     struct ahead * ahead) {
-    const int nr = r->way.nr;
+    const int nr = r->packing.nr;
     ahead->tiles = b->n * ((n + nr - 1) / nr);
     for (int64_t i = b->first; i < b->first + b->n; i++) {
         const struct panel * panel = &r->l.panels[i];
         const float *        x     = panel_at(r, i, k0, kc);
         for (int j = 0; j < n; j += nr) {
-            const float * w = r->l.w + (size_t) j * (size_t) column_floats(&r->way, kc);
-            ask(ahead);
+            const float * w = r->l.w + (size_t) j * (size_t) column_floats(&r->packing, kc);
+            prefetch_next(ahead);
             if (panel->ld != 0) {
                 tile(r, kc, x, w, panel->dst[0] + column + j, panel->ld, panel->rows, GB_MIN(nr, n - j), k0 > 0);
             } else {
@@ -451,7 +413,7 @@ static struct ahead weights_of(const struct round * r, int64_t job, int64_t k0) 
     if (job >= s->n_blocks * s->n_chunks || !gb_gemm_is_dense(&r->p->w)) { // with gaps it would be too much
         return (struct ahead){ .n = 0 };
     }
-    const int64_t               column = job % s->n_chunks * s->chunk, kc = GB_MIN(r->p->k - k0, r->way.stretch);
+    const int64_t               column = job % s->n_chunks * s->chunk, kc = GB_MIN(r->p->k - k0, r->packing.stretch);
     const struct gb_gemm_matrix w = r->p->w_of(r->p, r->l.blocks[job / s->n_chunks].g);
     return (struct ahead){ .data = w.data + (size_t) column * w.nb_m + gb_gemm_term_offset(&r->p->w, k0),
         .nb_m                    = w.nb_m,
@@ -468,7 +430,7 @@ static void run_job(const struct round * r, int64_t job) {
 
     const struct gb_gemm_matrix w = r->p->w_of(r->p, b->g);
     do { // once even for k = 0: an empty sum is 0
-        const int64_t kc = GB_MIN(r->p->k - k0, r->way.stretch);
+        const int64_t kc = GB_MIN(r->p->k - k0, r->packing.stretch);
         if (r->p->w.across) {
             pack_columns_across(r, &w, column, n, k0, kc);
         } else {
@@ -487,7 +449,7 @@ static void run_job(const struct round * r, int64_t job) {
 // False: the run is over.
 static bool pack_panel(const struct round * r, struct cursor c, int64_t index) {
     const struct gb_gemm * p     = r->p;
-    const int              mr    = r->way.mr;
+    const int              mr    = r->packing.mr;
     struct panel *         panel = &r->l.panels[index];
     const void *           x[MR_MAX];
 
@@ -506,10 +468,10 @@ static bool pack_panel(const struct round * r, struct cursor c, int64_t index) {
         }
     }
     for (int64_t k0 = 0, kc; k0 < p->k; k0 += kc) {
-        kc = GB_MIN(p->k - k0, r->way.stretch);
-        if (r->way.bytes) {
-            gb_bytes_pack_rows(r->call->k, &r->way.unpack, kc, panel->rows, mr, panel_at(r, index, k0, kc), x);
-        } else if (r->way.pairs) {
+        kc = GB_MIN(p->k - k0, r->packing.stretch);
+        if (r->packing.bytes) {
+            gb_bytes_pack_rows(r->call->k, &r->packing.unpack, kc, panel->rows, mr, panel_at(r, index, k0, kc), x);
+        } else if (r->packing.pairs) {
             pack_rounded(r->call->k, kc, panel->rows, mr, panel_at(r, index, k0, kc), x, r->l.rows);
         } else {
             prefetch_rows(&p->x, x, panel->rows, kc);
@@ -526,7 +488,7 @@ static bool pack_panel(const struct round * r, struct cursor c, int64_t index) {
 }
 
 static void pack_round(const struct round * r) {
-    const int mr = r->way.mr;
+    const int mr = r->packing.mr;
     int64_t   i, last;
     gb_cpu_share(r->call, r->n, &i, &last);
     if (i >= last) {
@@ -552,10 +514,9 @@ static void take_jobs(const struct round * r) {
     }
 }
 
-static void run_blocked(const struct gb_cpu_call * call, const struct gb_gemm * p) {
-    const struct way way   = way_of(p, call->k);
-    const int64_t    total = total_panels(p, way.mr);
-    struct round     r     = { .call = call, .p = p, .way = way, .l = lay_out(call, p, &way) };
+static void run_blocked(const struct gb_cpu_call * call, const struct gb_gemm * p, const struct packing * packing) {
+    const int64_t total = total_panels(p, packing->mr);
+    struct round  r     = { .call = call, .p = p, .packing = *packing, .l = lay_out(call, p, packing) };
     for (r.first = 0; r.first < total; r.first += r.n) {
         r.n = GB_MIN(total - r.first, r.l.capacity);
         if (r.first > 0 && !gb_cpu_barrier(call)) { // everybody is done with the panels and jobs of the last round
@@ -573,19 +534,44 @@ static void run_blocked(const struct gb_cpu_call * call, const struct gb_gemm * 
     }
 }
 
-void gb_gemm_run(const struct gb_cpu_call * call, const struct gb_gemm * p) {
-    if (p->m <= 0 || p->total <= 0) {
-        return;
-    }
-    if (gb_gemm_is_short(p, call->k)) {
-        gb_gemm_run_short(call, p);
-        gb_gemm_finish_all(call, p);
-    } else if (gb_gemm_uses_stripes(p, call->k)) {
-        gb_gemm_run_stripes(call, p);
-        gb_gemm_finish_all(call, p);
-    } else if (gb_gemm_uses_dots(p)) {
-        gb_gemm_run_dots(call, p);
-    } else {
-        run_blocked(call, p);
-    }
+// ---------------------------------------------------------------------------------------------------------- algorithms
+
+const char * gb_blocked_bytes_declines(const struct gb_gemm * p) { return gb_bytes_decline(p); }
+
+void gb_blocked_bytes_run(const struct gb_cpu_call * call, const struct gb_gemm * p) {
+    const struct packing packing = { .bytes = true,
+        .unpack                             = gb_unpack_of(call->k, p->w.type),
+        .mr                                 = call->k->gemm_q8_mr,
+        .nr                                 = call->k->gemm_q8_nr,
+        .stretch                            = GB_BLOCKED_TERMS_BYTES };
+    run_blocked(call, p, &packing);
+}
+
+// Weights of bfloat16 with floats that may be rounded to it.
+const char * gb_blocked_bf16_declines(const struct gb_gemm * p) {
+    return p->w.type != GGML_TYPE_BF16  ? "the weights are not bf16"
+           : p->exact                   ? "activations are not to be rounded"
+           : p->x.type != GGML_TYPE_F32 ? "the activations are not f32"
+           : !gb_gemm_both_dense(p)     ? "terms are not one behind the other"
+           : p->k % 2 != 0              ? "the number of terms is odd"
+                                        : NULL;
+}
+
+const char * gb_blocked_bf16_level_declines(const struct gb_gemm * p, const struct gb_kernels * kernels) {
+    (void) p;
+    return kernels->fast_bf16 ? NULL : "the level has no fast instruction for it";
+}
+
+void gb_blocked_bf16_run(const struct gb_cpu_call * call, const struct gb_gemm * p) {
+    const struct packing packing = {
+        .pairs = true, .mr = call->k->gemm_mr, .nr = call->k->gemm_nr, .stretch = 2 * GB_BLOCKED_TERMS
+    };
+    run_blocked(call, p, &packing);
+}
+
+void gb_blocked_f32_run(const struct gb_cpu_call * call, const struct gb_gemm * p) {
+    const struct packing packing = { .mr = call->k->gemm_mr,
+        .nr                              = call->k->gemm_nr,
+        .stretch = is_quantized(p) ? GB_BLOCKED_TERMS / SUPER_MAX * SUPER_MAX : GB_BLOCKED_TERMS };
+    run_blocked(call, p, &packing);
 }

@@ -2,6 +2,8 @@
 // activations.
 #include "cpu/ops/product/bytes.h"
 
+#include "cpu/ops/product/algorithm.h"
+#include "cpu/ops/product/tuning.h"
 #include "tensor/quant/quant.h"
 
 #define DOT_ROWS 4 // that dot_q8 takes at a time
@@ -38,8 +40,14 @@ struct gb_unpack gb_unpack_of(const struct gb_kernels * k, enum ggml_type type) 
     }
 }
 
-bool gb_has_unpack(enum ggml_type type) { // the same at every level
-    return gb_unpack_of(gb_kernels_default(), type).fn != NULL;
+const char * gb_bytes_decline(const struct gb_gemm * p) {
+    return !ggml_is_quantized(p->w.type) ? "the weights are not quantized"
+           : p->exact                    ? "activations are not to be rounded"
+           : p->x.type != GGML_TYPE_F32  ? "the activations are not f32"
+           : !gb_gemm_both_dense(p)      ? "terms are not one behind the other"
+           // which formats have a kernel is the same at every level
+           : gb_unpack_of(gb_kernels_default(), p->w.type).fn == NULL ? "the format cannot be unpacked to bytes"
+                                                                      : NULL;
 }
 
 // ------------------------------------------------------------------------------------------------------------- packing
@@ -127,7 +135,7 @@ void gb_bytes_dots(const struct gb_kernels * kernels, const struct gb_unpack * u
     const size_t         size  = gb_bytes_row_size(k, unpack->kind);
     _Alignas(64) uint8_t u[GB_UNPACK_MAX]; // in whole cache lines
     _Alignas(64) float   d[GB_UNPACK_MAX / 16], m[GB_UNPACK_MAX / 16];
-    float                y[GB_BYTES_DOTS] = { 0 };
+    float                y[GB_BYTE_DOTS_ROWS] = { 0 };
     for (int64_t k0 = 0; k0 < k; k0 += GB_UNPACK_MAX) {
         const int64_t terms = GB_MIN(k - k0, GB_UNPACK_MAX);
         const size_t  bytes = (size_t) (terms / ggml_blck_size(type)) * ggml_type_size(type);

@@ -1,4 +1,4 @@
-// bytes.h - products of quantized weights with activations that are quantized to bytes, for blocked.c.
+// bytes.h - products of quantized weights with activations that are quantized to bytes, for all algorithms that do so.
 //
 // What is computed: each weight as it is stored; each activation rounded to one of 255 levels, by groups of 32 with a
 // scale of their own, the largest magnitude / 127. Hence the tolerance: a result is off by at most sum over groups (max
@@ -15,7 +15,9 @@ struct gb_unpack {
 };
 
 struct gb_unpack gb_unpack_of(const struct gb_kernels * k, enum ggml_type type);
-bool             gb_has_unpack(enum ggml_type type);
+
+// NULL: activations may be rounded to bytes, at every level. Else why not, a static text.
+const char * gb_bytes_decline(const struct gb_gemm * p);
 
 static inline int64_t gb_bytes_group(int kind) { return kind & GB_BYTES_HALVES ? 16 : 32; }
 
@@ -40,8 +42,7 @@ static inline int gb_bytes_tile_kind(const struct gb_unpack * unpack) {
 // Rows of activations one after the other, for dot products.
 size_t gb_bytes_row_size(int64_t k, int kind);
 void   gb_bytes_quantize_rows(const struct gb_cpu_call * call, const struct gb_gemm * p, int kind, char * rows);
-// dst[j] of n rows, from one column of weights. row: quantized.
-#define GB_BYTES_DOTS 3 // rows at most: more are worth a panel of columns
+// dst[j] of n rows, at most GB_BYTE_DOTS_ROWS, from one column of weights. row: quantized.
 void gb_bytes_dots(const struct gb_kernels * kernels, const struct gb_unpack * unpack, enum ggml_type type, int64_t k,
     const char * w, int n, const char * row, float * const * dst, int64_t j);
 

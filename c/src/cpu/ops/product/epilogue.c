@@ -1,4 +1,4 @@
-// epilogue.c - the epilogue of a product, for ways of computing that finish whole rows or columns.
+// epilogue.c - the epilogue of a product, for algorithms that finish whole rows or columns.
 #include "cpu/ops/product/algorithm.h"
 
 void gb_gemm_finish_rows(const struct gb_cpu_call * call, const struct gb_gemm * p, int64_t g, int64_t first,

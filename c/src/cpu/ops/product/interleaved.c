@@ -5,28 +5,24 @@
 // registers. More meet columns that were unpacked before: a dozen at a time, by stretches of terms that stay in the
 // first-level cache with their sums. How a result comes about depends on k and the format alone.
 #include "cpu/ops/product/algorithm.h"
+#include "cpu/ops/product/tuning.h"
 
-#define TERMS_FEW       256 // half a stripe of most formats
-#define ROWS_AT_ONCE    4   // of a kernel
-#define COLUMNS_AT_ONCE 3
-#define ROWS_MAX        16
-#define COLUMNS         12   // unpacked at a time, a multiple of COLUMNS_AT_ONCE
-#define STRETCH         1024 // terms: whole stripes
-#define AHEAD           8192 // bytes of weights that are asked for before they are needed, about
-#define DIRECT_ROWS     8    // that columns meet while they are unpacked
-#define DIRECT_WIDTH    2    // columns at a time
-#define DIRECT_COLUMNS  32   // of a block
-#define DIRECT_TERMS    8192 // of all rows that a block of columns meets at a time: they stay in the first-level cache,
-#define DIRECT_TERMS_FEW 4096 // of up to two, while most of it is weights on their way
-#define STRETCHES_AHEAD  2    // the same for columns that are unpacked
+#define ROWS_AT_ONCE    4 // of a kernel
+#define COLUMNS_AT_ONCE 3 // of unpacked columns
+#define DIRECT_WIDTH    2 // columns that are unpacked in registers at a time
 
-bool gb_gemm_may_use_stripes(const struct gb_gemm * p) {
-    return gb_gemm_uses_bytes(p) && p->rows <= ROWS_MAX && p->k > 0;
+const char * gb_interleaved_declines(const struct gb_gemm * p) {
+    const char * why = gb_bytes_decline(p);
+    return why != NULL                                                    ? why
+           : p->rows > GB_INTERLEAVED_ROWS                                ? "there are many rows"
+           : p->k == 0                                                    ? "there are no terms"
+           : p->k <= GB_INTERLEAVED_TERMS && p->rows <= GB_BYTE_DOTS_ROWS ? "short columns leave lanes idle"
+                                                                          : NULL;
 }
 
-// A column that fills no stripe, as of keys in a cache, leaves lanes idle: one row or a few take it as dots sooner.
-bool gb_gemm_uses_stripes(const struct gb_gemm * p, const struct gb_kernels * kernels) {
-    return kernels->stripes && gb_gemm_may_use_stripes(p) && (p->k > TERMS_FEW || p->rows > GB_BYTES_DOTS);
+const char * gb_interleaved_level_declines(const struct gb_gemm * p, const struct gb_kernels * kernels) {
+    (void) p;
+    return kernels->stripes ? NULL : "the level has no kernels for it";
 }
 
 static int64_t stripe_terms(int kind) { return 16 * gb_bytes_group(kind); }
@@ -39,7 +35,8 @@ static int64_t count_stripes(int64_t k, int kind) { return (k + stripe_terms(kin
 
 static size_t row_size(int64_t k, int kind) { return (size_t) count_stripes(k, kind) * stripe_size(kind); }
 
-size_t gb_gemm_stripes_work_size(const struct gb_gemm * p) {
+size_t gb_interleaved_work_size(const struct gb_gemm * p, int n_tasks) {
+    (void) n_tasks;
     return (size_t) p->total * GB_MAX(row_size(p->k, 0), row_size(p->k, GB_BYTES_HALVES)) + 64;
 }
 
@@ -76,8 +73,8 @@ struct task { // columns of one group
     int64_t                    k;
     struct gb_gemm_matrix      w;
     int                        rows;
-    const void *               x[ROWS_MAX]; // stripes
-    float *                    dst[ROWS_MAX];
+    const void *               x[GB_INTERLEAVED_ROWS]; // stripes
+    float *                    dst[GB_INTERLEAVED_ROWS];
 };
 
 struct direct { // a stretch of terms of n columns from j on
@@ -89,17 +86,17 @@ struct direct { // a stretch of terms of n columns from j on
 // The weights of the columns that come `steps` later. Behind the last block: any address will do.
 static const char * weights_later(const struct task * t, const struct direct * d, int i, int steps) {
     int64_t j = d->j, k0 = d->k0;
-    for (i += d->width * steps; i >= DIRECT_COLUMNS; i -= DIRECT_COLUMNS) {
+    for (i += d->width * steps; i >= GB_DIRECT_COLUMNS; i -= GB_DIRECT_COLUMNS) {
         k0 += d->terms;
         if (k0 >= t->k) {
             k0 = 0;
-            j += DIRECT_COLUMNS;
+            j += GB_DIRECT_COLUMNS;
         }
     }
     return t->w.data + (size_t) (j + i) * t->w.nb_m + (k0 == d->k0 ? d->byte : ggml_row_size(t->type, k0));
 }
 
-// Rows for which unpacking on the way, for four of them at a time, is less work than storing levels.
+// Rows for which unpacking in registers, for four of them at a time, is less work than storing levels.
 static int direct_rows(enum ggml_type type) {
     switch (type) {
         case GGML_TYPE_Q4_0:
@@ -108,15 +105,16 @@ static int direct_rows(enum ggml_type type) {
         case GGML_TYPE_Q8_0:
         case GGML_TYPE_Q2_K:
         case GGML_TYPE_Q6_K:
-        case GGML_TYPE_TQ2_0: return DIRECT_ROWS;
-        default: return ROWS_AT_ONCE;
+        case GGML_TYPE_TQ2_0: return GB_DIRECT_ROWS_QUICK;
+        default: return GB_DIRECT_ROWS;
     }
 }
 
 static void multiply_directly_stretch(const struct task * t, const struct direct * d, float * acc) {
     const size_t  at    = (size_t) (d->k0 / stripe_terms(t->unpack.kind)) * stripe_size(t->unpack.kind);
     const int64_t terms = GB_MIN(t->k - d->k0, d->terms);
-    const int     steps = (int) (AHEAD / (ggml_row_size(t->type, GB_MIN(d->terms, t->k)) * (size_t) d->width)) + 1;
+    const int     steps =
+        (int) (GB_INTERLEAVED_AHEAD / (ggml_row_size(t->type, GB_MIN(d->terms, t->k)) * (size_t) d->width)) + 1;
     for (int i = 0; i < d->n; i += d->width) {
         const char *const w     = t->w.data + (size_t) (d->j + i) * t->w.nb_m + d->byte,
                           *next = weights_later(t, d, i, steps);
@@ -134,12 +132,13 @@ static void multiply_directly_stretch(const struct task * t, const struct direct
 }
 
 static void multiply_directly(const struct task * t, int64_t j, int64_t end) {
-    _Alignas(64) float acc[DIRECT_COLUMNS * DIRECT_WIDTH * DIRECT_ROWS * 16]; // of one column at a time, half of it
-    struct direct      d = { .j = j, .terms = (t->rows > 2 ? DIRECT_TERMS : DIRECT_TERMS_FEW) / t->rows / 512 * 512 };
-    d.width              = t->rows == 1 && t->k <= d.terms ? 1 : DIRECT_WIDTH; // one: memory is read in one go
+    _Alignas(64) float
+        acc[GB_DIRECT_COLUMNS * DIRECT_WIDTH * GB_DIRECT_ROWS_QUICK * 16]; // of one column at a time, half of it
+    struct direct d = { .j = j, .terms = (t->rows > 2 ? GB_DIRECT_TERMS : GB_DIRECT_TERMS_FEW) / t->rows / 512 * 512 };
+    d.width         = t->rows == 1 && t->k <= d.terms ? 1 : DIRECT_WIDTH; // one: memory is read in one go
     for (; d.j < end; d.j += d.n) {
         const float * sums = acc;
-        d.n                = (int) GB_MIN(end - d.j, DIRECT_COLUMNS);
+        d.n                = (int) GB_MIN(end - d.j, GB_DIRECT_COLUMNS);
         for (d.k0 = 0; d.k0 < t->k; d.k0 += d.terms) {
             d.byte = ggml_row_size(t->type, d.k0);
             multiply_directly_stretch(t, &d, acc);
@@ -165,8 +164,9 @@ static void multiply_directly(const struct task * t, int64_t j, int64_t end) {
 
 // Unpacked columns, and for each part of the rows and of the columns the sums of a tile.
 struct columns {
-    _Alignas(64) char w[COLUMNS][STRETCH / 256 * 384];
-    _Alignas(64) float acc[COLUMNS / COLUMNS_AT_ONCE][ROWS_MAX / ROWS_AT_ONCE][COLUMNS_AT_ONCE * ROWS_AT_ONCE * 16];
+    _Alignas(64) char w[GB_UNPACKED_COLUMNS][GB_UNPACKED_TERMS / 256 * 384];
+    _Alignas(64) float acc[GB_UNPACKED_COLUMNS / COLUMNS_AT_ONCE][GB_INTERLEAVED_ROWS / ROWS_AT_ONCE]
+                          [COLUMNS_AT_ONCE * ROWS_AT_ONCE * 16];
 };
 
 struct stretch { // terms of n columns from j on
@@ -175,7 +175,7 @@ struct stretch { // terms of n columns from j on
     const char * next;        // what is unpacked after this, in n columns nb_m apart
 };
 
-// Weights are asked for bit by bit between the tiles: memory takes only so many requests at a time.
+// Weights are prefetched bit by bit between the tiles: memory takes only so many requests at a time.
 static void multiply_stretch(const struct task * t, struct columns * c, const struct stretch * s) {
     const int     kind  = gb_bytes_tile_kind(&t->unpack) & ~GB_BYTES_WIDE;
     const int64_t count = count_stripes(s->terms, t->unpack.kind);
@@ -205,7 +205,7 @@ static void multiply_stretch(const struct task * t, struct columns * c, const st
 
 static void store_sums(const struct task * t, const struct columns * c, int64_t j, int n, int per_part) {
     for (int r = 0; r < t->rows; r += per_part) {
-        float     y[COLUMNS * ROWS_AT_ONCE];
+        float     y[GB_UNPACKED_COLUMNS * ROWS_AT_ONCE];
         const int nx = GB_MIN(t->rows - r, per_part);
         for (int i = 0; i < n; i += COLUMNS_AT_ONCE) {
             t->kernels->stripe_sums(GB_MIN(n - i, COLUMNS_AT_ONCE), nx, y + i * ROWS_AT_ONCE,
@@ -221,9 +221,10 @@ static void store_sums(const struct task * t, const struct columns * c, int64_t 
 
 // The weights of some stretches later, of this block of columns or one behind it.
 static const char * next_weights(const struct task * t, const struct stretch * s) {
-    const int64_t stretches = (t->k + STRETCH - 1) / STRETCH, i = s->k0 / STRETCH + STRETCHES_AHEAD;
-    return t->w.data + (size_t) (s->j + i / stretches * COLUMNS) * t->w.nb_m +
-           ggml_row_size(t->type, i % stretches * STRETCH);
+    const int64_t stretches = (t->k + GB_UNPACKED_TERMS - 1) / GB_UNPACKED_TERMS,
+                  i         = s->k0 / GB_UNPACKED_TERMS + GB_UNPACKED_AHEAD;
+    return t->w.data + (size_t) (s->j + i / stretches * GB_UNPACKED_COLUMNS) * t->w.nb_m +
+           ggml_row_size(t->type, i % stretches * GB_UNPACKED_TERMS);
 }
 
 static void multiply_unpacked(const struct task * t, int64_t j, int64_t end) {
@@ -231,13 +232,13 @@ static void multiply_unpacked(const struct task * t, int64_t j, int64_t end) {
     struct columns c;
     struct stretch s = { .j = j, .per_part = (t->rows + parts - 1) / parts };
     for (; s.j < end; s.j += s.n) {
-        s.n = (int) GB_MIN(end - s.j, COLUMNS);
+        s.n = (int) GB_MIN(end - s.j, GB_UNPACKED_COLUMNS);
         for (int r = 0; r < t->rows; r++) {
             gb_prefetch(t->dst[r] + s.j, (size_t) s.n * sizeof(float));
         }
-        for (s.k0 = 0; s.k0 < t->k; s.k0 += STRETCH) {
+        for (s.k0 = 0; s.k0 < t->k; s.k0 += GB_UNPACKED_TERMS) {
             const char * w = t->w.data + (size_t) s.j * t->w.nb_m + ggml_row_size(t->type, s.k0);
-            s.terms        = GB_MIN(t->k - s.k0, STRETCH);
+            s.terms        = GB_MIN(t->k - s.k0, GB_UNPACKED_TERMS);
             s.next         = next_weights(t, &s);
             for (int i = 0; i < s.n; i++) {
                 t->kernels->stripe_columns((int) t->type, s.terms, c.w[i], w + (size_t) i * t->w.nb_m);
@@ -251,33 +252,29 @@ static void multiply_unpacked(const struct task * t, int64_t j, int64_t end) {
     }
 }
 
-// Columns of all groups, counted through, are shared out.
-void gb_gemm_run_stripes(const struct gb_cpu_call * call, const struct gb_gemm * p) {
+void gb_interleaved_run(const struct gb_cpu_call * call, const struct gb_gemm * p) {
     struct task t = {
         .call = call, .kernels = call->k, .type = p->w.type, .unpack = gb_unpack_of(call->k, p->w.type), .k = p->k
     };
-    int64_t i, last;
     make_rows(call, p, &t.unpack);
     if (!gb_cpu_barrier(call)) {
         return;
     }
-    gb_cpu_share(call, p->n_groups * p->m, &i, &last);
-    while (i < last) {
-        const int64_t g = i / p->m, column = i % p->m, end = GB_MIN(p->m, column + last - i);
-        t.rows = (int) gb_gemm_group_rows(p, g);
-        t.w    = p->w_of(p, g);
+    struct gb_gemm_columns c = gb_gemm_share_columns(call, p);
+    while (gb_gemm_next_columns(p, &c, p->m)) {
+        t.rows = c.rows;
+        t.w    = p->w_of(p, c.g);
         for (int r = 0; r < t.rows; r++) {
-            t.x[r]   = rows_of(call) + (size_t) (gb_gemm_first_row(p, g) + r) * row_size(p->k, t.unpack.kind);
-            t.dst[r] = p->row_of(p, g, r).dst;
+            t.x[r]   = rows_of(call) + (size_t) (gb_gemm_first_row(p, c.g) + r) * row_size(p->k, t.unpack.kind);
+            t.dst[r] = p->row_of(p, c.g, r).dst;
         }
         if (t.rows > direct_rows(t.type)) {
-            multiply_unpacked(&t, column, end);
+            multiply_unpacked(&t, c.first, c.first + c.n);
         } else if (t.rows > 0) {
-            multiply_directly(&t, column, end);
+            multiply_directly(&t, c.first, c.first + c.n);
         }
         if (gb_cpu_stopped(call, 0)) {
             return;
         }
-        i += end - column;
     }
 }

@@ -1,4 +1,4 @@
-// mul_mat.c - MUL_MAT, MUL_MAT_ID and OUT_PROD, described to the engine in blocked.c.
+// mul_mat.c - MUL_MAT, MUL_MAT_ID and OUT_PROD, described to the algorithms of products (product.h).
 //
 // dst[m, n, i2, i3] = sum over k of a[., m] b[., n]: the rows of dst are the rows of b, its columns the rows of a (for
 // OUT_PROD: the columns of both). All slices of b that share a slice of a form one group, so weights that are broadcast
@@ -292,3 +292,19 @@ static void mul_mat_id_run(const struct gb_cpu_call * call, struct ggml_tensor *
 
 const struct gb_cpu_op gb_cpu_op_mul_mat_id = { mul_mat_id_unsupported, mul_mat_id_n_tasks, mul_mat_id_work_size,
     mul_mat_id_run };
+
+// ---------------------------------------------------------------------------------------------------------- algorithms
+
+const char * gb_mul_mat_algorithm(const struct ggml_tensor * node, const struct gb_kernels * kernels, int i,
+    const char ** why) {
+    struct product q;
+    struct experts experts;
+    switch (node->op) {
+        case GGML_OP_MUL_MAT: describe(&q, node, 0); return gb_gemm_algorithm(&q.gemm, kernels, i, why);
+        case GGML_OP_OUT_PROD: describe(&q, node, 1); return gb_gemm_algorithm(&q.gemm, kernels, i, why);
+        case GGML_OP_MUL_MAT_ID:
+            describe_experts(&experts, node);
+            return gb_gemm_algorithm(&experts.gemm, kernels, i, why);
+        default: return NULL;
+    }
+}

@@ -59,10 +59,19 @@ static inline void gb_prefetch(const void * p, size_t size) {
 #endif
 }
 
-// Asked when the plan is made, when data, hence `first`, is not known yet. Scratch bytes are for n_tasks threads.
+// algorithms.c chooses who computes. The first two are asked when the plan is made, when data, hence `first`, and the
+// level of the kernels are not known yet. Scratch bytes are for n_tasks threads.
 size_t gb_gemm_work_size(const struct gb_gemm * p, int n_tasks);
 int    gb_gemm_n_tasks(const struct gb_gemm * p, int n_threads);
 void   gb_gemm_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
+
+// The name of the algorithm that is tried i-th for the product, with these kernels. *why: why it declines, a static
+// text, or NULL: it takes the product. NULL behind the one that takes it.
+const char * gb_gemm_algorithm(const struct gb_gemm * p, const struct gb_kernels * kernels, int i, const char ** why);
+
+// gb_gemm_algorithm for a node, NULL for one that is no product (mul_mat.c).
+const char * gb_mul_mat_algorithm(const struct ggml_tensor * node, const struct gb_kernels * kernels, int i,
+    const char ** why);
 
 // MUL_MAT (mul_mat.c) with an epilogue.
 void gb_mul_mat_run_with(const struct gb_cpu_call * call, const struct ggml_tensor * node,

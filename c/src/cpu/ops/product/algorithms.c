@@ -1,0 +1,99 @@
+// algorithms.c - the one place that decides which algorithm computes a product.
+//
+// The table is in the order in which algorithms are tried: the first that does not decline takes the product. The last
+// takes any. Sizing, the number of threads, running, fused steps and gb_cpu_product_algorithm all ask here.
+//
+// The level of the kernels is known when a product runs, not when its plan is made. So a plan has memory for every
+// algorithm that some level could take, up to the first that all levels have; that one also tells the number of
+// threads, which must not depend on the level either.
+#include "cpu/ops/product/algorithm.h"
+#include "cpu/ops/product/tuning.h"
+
+static size_t no_work_size(const struct gb_gemm * p, int n_tasks) {
+    (void) p;
+    (void) n_tasks;
+    return 0;
+}
+
+static const char * never_declines(const struct gb_gemm * p) {
+    (void) p;
+    return NULL;
+}
+
+// clang-format off
+static const struct gb_product_algorithm algorithms[] = {
+    // few rows, at levels with kernels for that
+    { "short_q8_0", gb_short_declines, gb_short_level_declines, GB_GRAIN_FEW,
+      gb_short_work_size, gb_short_run, .finishes = false },
+    { "interleaved", gb_interleaved_declines, gb_interleaved_level_declines, GB_GRAIN_FEW,
+      gb_interleaved_work_size, gb_interleaved_run, .finishes = false },
+    // few rows
+    { "byte_dots", gb_byte_dots_declines, NULL, GB_GRAIN_FEW,
+      gb_byte_dots_work_size, gb_byte_dots_run, .finishes = true },
+    { "dense_row", gb_dense_row_declines, NULL, GB_GRAIN_FEW,
+      no_work_size, gb_dense_row_run, .finishes = true },
+    { "dense_rows", gb_dense_rows_declines, NULL, GB_GRAIN_FEW,
+      gb_dense_rows_work_size, gb_dense_rows_run, .finishes = true },
+    { "dots", gb_dots_declines, NULL, GB_GRAIN_FEW,
+      no_work_size, gb_dots_run, .finishes = true },
+    // many rows
+    { "blocked_bytes", gb_blocked_bytes_declines, NULL, GB_GRAIN_BLOCKED,
+      gb_blocked_work_size, gb_blocked_bytes_run, .finishes = true },
+    { "blocked_bf16", gb_blocked_bf16_declines, gb_blocked_bf16_level_declines, GB_GRAIN_BLOCKED,
+      gb_blocked_work_size, gb_blocked_bf16_run, .finishes = true },
+    { "blocked_f32", never_declines, NULL, GB_GRAIN_BLOCKED,
+      gb_blocked_work_size, gb_blocked_f32_run, .finishes = true },
+};
+// clang-format on
+
+// NULL: the algorithm takes the product with these kernels, or, where `kernels` is NULL, with those of any level. Else
+// why not.
+static const char * reason_against(const struct gb_product_algorithm * a, const struct gb_gemm * p,
+    const struct gb_kernels * kernels) {
+    const char * why = a->declines(p);
+    if (why != NULL || a->level_declines == NULL) {
+        return why;
+    }
+    return kernels != NULL ? a->level_declines(p, kernels) : "not every level has it";
+}
+
+static const struct gb_product_algorithm * choose(const struct gb_gemm * p, const struct gb_kernels * kernels) {
+    const struct gb_product_algorithm * a = algorithms;
+    while (reason_against(a, p, kernels) != NULL) {
+        a++; // ends: the last one takes any product
+    }
+    return a;
+}
+
+int gb_gemm_n_tasks(const struct gb_gemm * p, int n_threads) {
+    const double tasks = (double) p->m * (double) p->k * (double) p->total / choose(p, NULL)->grain;
+    return tasks < 1 ? 1 : tasks < n_threads ? (int) tasks : n_threads;
+}
+
+size_t gb_gemm_work_size(const struct gb_gemm * p, int n_tasks) {
+    const struct gb_product_algorithm * const last = choose(p, NULL);
+    size_t                                    size = 0;
+    for (const struct gb_product_algorithm * a = algorithms; a <= last; a++) {
+        size = a->declines(p) == NULL ? GB_MAX(size, a->work_size(p, n_tasks)) : size;
+    }
+    return size;
+}
+
+void gb_gemm_run(const struct gb_cpu_call * call, const struct gb_gemm * p) {
+    if (p->m <= 0 || p->total <= 0) {
+        return;
+    }
+    const struct gb_product_algorithm * const a = choose(p, call->k);
+    a->run(call, p);
+    if (!a->finishes) {
+        gb_gemm_finish_all(call, p);
+    }
+}
+
+const char * gb_gemm_algorithm(const struct gb_gemm * p, const struct gb_kernels * kernels, int i, const char ** why) {
+    if (i < 0 || i > choose(p, kernels) - algorithms) {
+        return NULL;
+    }
+    *why = reason_against(&algorithms[i], p, kernels);
+    return algorithms[i].name;
+}

@@ -1,0 +1,231 @@
+// dense.c - products of few rows of f32 with columns of f32, f16 or bf16: several columns are multiplied at a time, as
+// they lie.
+//
+// dense_row: one row, wherever it is. dense_rows: rows are copied to where vectors do not straddle cache lines, and no
+// two rows share sets of the cache; then stretches of their terms stay in the first-level cache while blocks of columns
+// pass by, which stay in the second-level cache. In which order a sum is made depends on shapes and types alone.
+#include "cpu/ops/product/algorithm.h"
+#include "cpu/ops/product/tuning.h"
+
+#define PART_MAX 8 // rows that a kernel takes at a time, at most
+
+static const char * declines(const struct gb_gemm * p, int64_t rows) {
+    return ggml_is_quantized(p->w.type) ? "the weights are quantized"
+           : p->x.type != GGML_TYPE_F32 ? "the activations are not f32"
+           : !gb_gemm_both_dense(p)     ? "terms are not one behind the other"
+           : p->rows > rows             ? "there are many rows"
+                                        : NULL;
+}
+
+// ----------------------------------------------------------------------------------------------------------- dense_row
+
+const char * gb_dense_row_declines(const struct gb_gemm * p) { return declines(p, 1); }
+
+// Columns [j, end) with one row: w is read once, from wherever it is. The columns that come next are prefetched: what
+// lies some way behind in the same column would leave out the start of each, half of a short one.
+static void multiply_row(const struct gb_kernels * kernels, const struct gb_gemm * p, const struct gb_gemm_matrix * w,
+    const struct gb_gemm_row * row, int64_t j, int64_t end) {
+    const enum ggml_type type  = p->w.type;
+    const int            width = kernels->dots_w;
+    const size_t next = (size_t) width * w->nb_m, ahead = next <= GB_DENSE_AHEAD_COLUMNS ? next : GB_DENSE_AHEAD;
+    for (; j < end; j += width) {
+        const void * columns[4];
+        const int    nw = (int) GB_MIN(end - j, width);
+        for (int i = 0; i < nw; i++) {
+            columns[i] = w->data + (size_t) (j + i) * w->nb_m;
+        }
+        (type == GGML_TYPE_F16 ? kernels->dots_f16
+            : type == GGML_TYPE_BF16
+                ? kernels->dots_bf16
+                : kernels->dots_f32)(p->k, nw, row->dst + j, columns, (const float *) row->x, ahead);
+    }
+}
+
+void gb_dense_row_run(const struct gb_cpu_call * call, const struct gb_gemm * p) {
+    const int64_t          piece = GB_MAX(GB_DOTS_PIECE / GB_MAX(p->k, 1) / 64 * 64, (int64_t) 64);
+    struct gb_gemm_columns c     = gb_gemm_share_columns(call, p);
+    while (gb_gemm_next_columns(p, &c, piece)) {
+        const struct gb_gemm_matrix w = p->w_of(p, c.g);
+        if (c.rows > 0) {
+            const struct gb_gemm_row row = p->row_of(p, c.g, 0);
+            multiply_row(call->k, p, &w, &row, c.first, c.first + c.n);
+        }
+        if (gb_cpu_stopped(call, 4 * c.n * p->k / 8)) {
+            return;
+        }
+        gb_gemm_finish_rows(call, p, c.g, 0, c.rows, c.first, c.n);
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------- dense_rows
+
+const char * gb_dense_rows_declines(const struct gb_gemm * p) {
+    return declines(p, p->w.type == GGML_TYPE_BF16 ? GB_DENSE_ROWS_BF16
+                       : p->k < GB_DENSE_LONG      ? GB_DENSE_ROWS_SHORT
+                                                   : GB_DENSE_ROWS);
+}
+
+static size_t copied_row_floats(const struct gb_gemm * p) { return (size_t) (p->k + 15) / 16 * 16 + 16; }
+
+size_t gb_dense_rows_work_size(const struct gb_gemm * p, int n_tasks) {
+    (void) n_tasks;
+    return (size_t) p->total * copied_row_floats(p) * sizeof(float) + 64;
+}
+
+static float * copied_rows(const struct gb_cpu_call * call) {
+    return (float *) ((char *) call->work + (64 - (uintptr_t) call->work % 64) % 64);
+}
+
+static void copy_rows(const struct gb_cpu_call * call, const struct gb_gemm * p) {
+    int64_t i, last, flat = 0;
+    gb_cpu_share(call, p->total, &i, &last);
+    for (int64_t g = 0; g < p->n_groups && flat < last; g++) {
+        const int64_t rows = gb_gemm_group_rows(p, g);
+        for (int64_t r = GB_MAX(i - flat, 0); r < rows && flat + r < last; r++) {
+            memcpy(copied_rows(call) + (size_t) (flat + r) * copied_row_floats(p), p->row_of(p, g, r).x,
+                (size_t) p->k * sizeof(float));
+            if (gb_cpu_stopped(call, p->k / 2)) {
+                return;
+            }
+        }
+        flat += rows;
+    }
+}
+
+// Of rows_columns_f32, _f16, _bf16.
+typedef void (*rows_columns_fn)(int64_t, int, int, const void *, size_t, const float *, size_t, float *, int64_t, bool,
+    const char * const *);
+
+struct dense { // columns of dense weights times rows that lie one behind the other
+    const struct gb_cpu_call * call;
+    rows_columns_fn            fn;
+    const char *               w; // column 0
+    size_t                     nb_m, nb_k;
+    const float *              x; // row 0
+    size_t                     ldx;
+    const struct gb_gemm_row * row;
+    int64_t                    ldy;        // floats from one row's dst to the next; 0: they are anywhere
+    int                        rows, part; // all; at a time
+};
+
+static void dense_tile(const struct dense * d, int64_t j, int nw, int64_t k0, int64_t kc, int r, int nx,
+    const char * const * next) {
+    const char * const  w = d->w + (size_t) j * d->nb_m + (size_t) k0 * d->nb_k;
+    const float * const x = d->x + (size_t) r * d->ldx + k0;
+    if (d->ldy != 0) {
+        d->fn(kc, nw, nx, w, d->nb_m, x, d->ldx, d->row[r].dst + j, d->ldy, k0 > 0, next);
+        return;
+    }
+    float y[PART_MAX * 4];
+    d->fn(kc, nw, nx, w, d->nb_m, x, d->ldx, y, 4, false, next);
+    for (int i = 0; i < nx * nw; i++) {
+        float * const dst = d->row[r + i / nw].dst + j + i % nw;
+        *dst              = (k0 > 0 ? *dst : 0) + y[i / nw * 4 + i % nw];
+    }
+}
+
+struct next { // columns, a stretch of whose terms is read next
+    const char * first;
+    int64_t      n;
+};
+
+// What the tile of column i of a block with part q of the rows prefetches: the parts share out the four columns that
+// take this tile's place.
+static const char * const * prefetch_for(const struct dense * d, const struct next * next, int64_t i, int q, int parts,
+    const char * columns[4]) {
+    if (next->n == 0 || q >= parts) {
+        return NULL;
+    }
+    const int each = (4 + parts - 1) / parts;
+    for (int c = 0; c < 4; c++) {
+        columns[c] = next->first + (size_t) GB_MIN(i + GB_MIN(q * each + c % each, 3), next->n - 1) * d->nb_m;
+    }
+    return columns;
+}
+
+// Columns [j, last), which stay in the second-level cache, times a stretch of terms of all rows: of as many as fit the
+// first-level cache at a time. The first of these sets prefetches what comes next.
+static void dense_block(const struct dense * d, int64_t j, int64_t last, int64_t k0, int64_t kc, int set,
+    const struct next * next) {
+    const int parts = GB_MIN((GB_MIN(d->rows, set) + d->part - 1) / d->part, 4); // that prefetch
+    for (int first = 0; first < d->rows; first += set) {
+        const int end = GB_MIN(d->rows, first + set);
+        for (int64_t i = j; i < last; i += 4) {
+            for (int r = first, q = 0; r < end; r += d->part, q++) {
+                const char * columns[4];
+                dense_tile(d, i, (int) GB_MIN(last - i, 4), k0, kc, r, GB_MIN(end - r, d->part),
+                    first == 0 ? prefetch_for(d, next, i - j, q, parts, columns) : NULL);
+            }
+        }
+    }
+}
+
+static void multiply_rows(const struct dense * d, int64_t k, int64_t j, int64_t end) {
+    const int64_t terms     = GB_MIN(GB_MAX(GB_DENSE_FLOATS / d->rows, GB_DENSE_TERMS), GB_DENSE_TERMS_MAX);
+    const int64_t stretches = GB_MAX((k + terms - 1) / terms, 1);
+    const int64_t stretch   = GB_MAX((k / stretches + 63) / 64 * 64, 64); // of one length, about
+    const int64_t columns   = GB_MAX(GB_DENSE_WEIGHTS / stretch / 4 * 4, 4);
+    const int     set       = GB_MAX(GB_DENSE_FLOATS / (int) stretch / d->part, 1) * d->part;
+    for (int64_t last; j < end; j = last) {
+        int64_t k0 = 0;
+        last       = GB_MIN(end, j + columns);
+        do { // once even for k = 0
+            const int64_t     kc   = GB_MIN(k - k0, stretch);
+            const bool        more = k0 + kc < k; // terms of these columns; else the next columns
+            const struct next next = { d->w + (size_t) (more ? j : last) * d->nb_m +
+                                           (size_t) (more ? k0 + kc : 0) * d->nb_k,
+                more ? last - j : GB_MIN(end - last, columns) };
+            dense_block(d, j, last, k0, kc, set, &next);
+            if (gb_cpu_stopped(d->call, gb_gemm_work(d->rows, last - j, kc))) {
+                return;
+            }
+            k0 += kc;
+        } while (k0 < k);
+    }
+}
+
+static struct dense dense_of(const struct gb_cpu_call * call, const struct gb_gemm * p, const struct gb_gemm_matrix * w,
+    const struct gb_gemm_row * row, int rows) {
+    const struct gb_kernels * const kernels = call->k;
+    const int                       parts   = (rows + kernels->rows_x - 1) / kernels->rows_x;
+    return (struct dense){
+        .call = call,
+        .fn   = p->w.type == GGML_TYPE_F16    ? kernels->rows_columns_f16
+                : p->w.type == GGML_TYPE_BF16 ? kernels->rows_columns_bf16
+                                              : kernels->rows_columns_f32,
+        .w    = w->data,
+        .nb_m = w->nb_m,
+        .nb_k = p->w.nb_k,
+        .x    = (const float *) row[0].x,
+        .ldx  = copied_row_floats(p),
+        .row  = row,
+        .ldy  = gb_gemm_dst_stride(row, rows),
+        .rows = rows,
+        .part = (rows + parts - 1) / parts,
+    };
+}
+
+void gb_dense_rows_run(const struct gb_cpu_call * call, const struct gb_gemm * p) {
+    copy_rows(call, p);
+    if (!gb_cpu_barrier(call)) {
+        return;
+    }
+    struct gb_gemm_columns c = gb_gemm_share_columns(call, p);
+    while (gb_gemm_next_columns(p, &c, p->m)) {
+        const struct gb_gemm_matrix w = p->w_of(p, c.g);
+        const float * const         x = copied_rows(call) + (size_t) gb_gemm_first_row(p, c.g) * copied_row_floats(p);
+        struct gb_gemm_row          row[GB_DENSE_ROWS];
+        for (int r = 0; r < c.rows; r++) {
+            row[r]   = p->row_of(p, c.g, r);
+            row[r].x = (const char *) (x + (size_t) r * copied_row_floats(p));
+        }
+        if (c.rows > 0) {
+            const struct dense d = dense_of(call, p, &w, row, c.rows);
+            multiply_rows(&d, p->k, c.first, c.first + c.n);
+        }
+        if (gb_cpu_stopped(call, 0)) {
+            return;
+        }
+        gb_gemm_finish_rows(call, p, c.g, 0, c.rows, c.first, c.n);
+    }
+}

@@ -1,0 +1,131 @@
+// tuning.h - the numbers by which algorithms of products trade one cost for another. None of them is needed for a
+// result to be right; some decide in which order a sum is made (marked "bits"), so another value gives other bits.
+//
+// Each says what it trades, and which measurement shows it. `bench_products WHAT TYPE LEVEL THREADS` is
+// benchmarks/bench_products.c, with GB_BENCH_CPU=1 on a machine that others use; M=.., K=.. and ROWS=.. stand for its
+// variables GB_BENCH_M, GB_BENCH_K and GB_BENCH_ROWS. To choose anew: change the number, build, compare the figures of
+// both in turns. The values were chosen on processors with 32 to 48 KiB of first-level cache and 1 to 2 MiB of
+// second-level cache.
+#ifndef GB_CPU_OPS_PRODUCT_TUNING_H
+#define GB_CPU_OPS_PRODUCT_TUNING_H
+
+// ------------------------------------------------------------------------------------------------------------- threads
+
+// Multiply-adds that are worth waking a thread: below, waking takes longer than it saves. Few rows wait for memory, and
+// two threads read faster than one, so the grain is smaller there.
+//     bench_products shape q4_0 best 2, and 1, M=256 K=512 ROWS=1 (few); M=128 K=128 ROWS=32 (blocked)
+#define GB_GRAIN_FEW     (1 << 15)
+#define GB_GRAIN_BLOCKED (1 << 18)
+
+// ------------------------------------------------------------------------------------------------ short_q8_0 (short.c)
+
+// Rows at most, of any level: more rows are worth unpacking a column once for all of them.
+#define GB_SHORT_ROWS 16
+// Terms at most: longer columns fill the lanes of other kernels. Bits.
+//     bench_products shape q8_0 best 1, M=4096 ROWS=4, K=256 and K=288: the second is interleaved
+#define GB_SHORT_TERMS 256
+
+// ----------------------------------------------------------------------------------------- interleaved (interleaved.c)
+
+// Rows at most: more are worth packing weights into panels, which are then multiplied faster. Bits.
+//     bench_products shape q4_0 best 1, M=4096 K=4096, ROWS=16 and ROWS=17: the second is blocked_bytes
+#define GB_INTERLEAVED_ROWS 16
+// Columns of so many terms fill half of the lanes of most formats; up to GB_BYTE_DOTS_ROWS rows go as dots instead.
+// Bits.
+//     bench_products shape q4_0 best 1, M=8192 ROWS=1, K=256 and K=512
+#define GB_INTERLEAVED_TERMS 256
+// Bytes of weights between what is multiplied and what is prefetched, about: fewer and memory is waited for, more and
+// the first-level cache loses them again.
+//     bench_products small q4_0 best 1
+#define GB_INTERLEAVED_AHEAD 8192
+
+// Rows up to which columns are unpacked anew for every four of them, in registers, instead of once into memory: for
+// formats that are quick to unpack, and for all others.
+//     bench_products shape q4_0 (quick), iq3_s (others) best 1, M=4096 K=4096, ROWS=4, 5, 8, 9
+#define GB_DIRECT_ROWS_QUICK 8
+#define GB_DIRECT_ROWS       4
+// Columns of a block that meet the same stretch of the rows: more reuse the stretch more often, fewer need less memory
+// for their sums.
+//     bench_products shape q4_0 best 1, M=4096 K=14336 ROWS=4
+#define GB_DIRECT_COLUMNS 32
+// Terms of all rows that a block of columns meets at a time: they stay in the first-level cache beside the sums; half
+// with one or two rows, when most of that cache is weights on their way. Does not change bits: sums are kept by lanes.
+//     bench_products shape q4_0 best 1, M=4096 K=14336, ROWS=2 and ROWS=4
+#define GB_DIRECT_TERMS     8192
+#define GB_DIRECT_TERMS_FEW 4096
+
+// Columns that are unpacked at a time, a multiple of what the kernel takes (3), and terms of each, whole vectors: with
+// their sums they take 30 KiB, which stay in the first-level cache; fewer reuse the rows less often.
+//     bench_products shape iq3_s best 1, M=4096 K=4096 ROWS=16
+#define GB_UNPACKED_COLUMNS 12
+#define GB_UNPACKED_TERMS   1024
+// Stretches between what is unpacked and what is prefetched.
+//     bench_products small iq3_s best 1, its line n 16
+#define GB_UNPACKED_AHEAD 2
+
+// -------------------------------------------------------------------------------------------- byte_dots, dots (dots.c)
+
+// Rows at most that meet a column while it is unpacked into bytes: more are worth a panel of columns. Bits.
+//     bench_products shape q4_0 avx2 1, M=4096 K=4096, ROWS=3 and ROWS=4
+#define GB_BYTE_DOTS_ROWS 3
+// Rows at most for which packing w does not pay: each element of w is used once a row, and packing uses it once more.
+// Bits.
+//     bench_products shape f16 best 1, M=4096 K=4096, ROWS=2 and ROWS=3
+#define GB_DOTS_ROWS 2
+// Terms of a quantized column that are dequantized at a time, to the stack. Bits.
+//     tests alone take this path: quantized weights with GGML_PREC_F32
+#define GB_DOTS_TERMS 1024
+// Weights between which a thread looks whether the run is over: few enough for a millisecond, enough to cost nothing.
+#define GB_DOTS_PIECE (1 << 18)
+
+// ------------------------------------------------------------------------------------- dense_row, dense_rows (dense.c)
+
+// What one row prefetches: the columns behind those that are multiplied, while these are at most so many bytes further;
+// else what lies so far behind in the same column.
+//     bench_products shape f32 best 1, ROWS=1, M=8192 K=512 (columns), M=512 K=65536 (the same one)
+#define GB_DENSE_AHEAD_COLUMNS (1 << 18)
+#define GB_DENSE_AHEAD         2048
+// Rows at most: more are worth packing w. Sums of many terms add their lanes once for a long loop, which is dear for
+// short ones; panels of pairs of bfloat16 multiply twice as much in one instruction, so they are worth it sooner. Bits.
+//     bench_products shape f32 best 1, M=4096, K=96 ROWS=16 and 17; K=128 ROWS=64 and 65
+//     bench_products shape bf16 best 1, M=4096 K=4096, ROWS=16 and ROWS=17
+#define GB_DENSE_ROWS       64
+#define GB_DENSE_ROWS_SHORT 16  // when sums have fewer terms than
+#define GB_DENSE_LONG       128 // so many
+#define GB_DENSE_ROWS_BF16  16
+// Floats of the rows that stay in the first-level cache while columns pass by, and the stretch of terms that follows
+// from it: at least so many, since each stretch ends with adding lanes; at most so many, or one row would fill the
+// cache. Bits.
+//     bench_products shape f32 best 1, M=4096 K=4096, ROWS=4, 16, 64
+#define GB_DENSE_FLOATS    8192
+#define GB_DENSE_TERMS     512
+#define GB_DENSE_TERMS_MAX 2048
+// Weights of a block of columns, which stay in the second-level cache for all sets of rows.
+//     bench_products shape f32 best 1, M=4096 K=4096 ROWS=64
+#define GB_DENSE_WEIGHTS 24576
+
+// ------------------------------------------------------------------------------------------------- blocked (blocked.c)
+
+// Terms of a stretch: a panel of rows of one stretch stays in the first-level cache. Longer stretches store sums less
+// often. Of bytes: whole blocks of all formats. Bits.
+//     bench_products batched f32 best 1; bench_products batched q4_0 best 1
+#define GB_BLOCKED_TERMS       512
+#define GB_BLOCKED_TERMS_BYTES 512
+// Columns of a chunk, at most, a multiple of every level's tile: packed, a stretch of them stays in the second-level
+// cache. Wider chunks read the panels of rows less often.
+//     bench_products batched f32 best 1
+#define GB_BLOCKED_COLUMNS       128
+#define GB_BLOCKED_COLUMNS_BYTES 128
+// Rows of a block, about: a chunk is packed once for so many. Fewer pack more often, more leave threads without work at
+// the end.
+//     bench_products shape f32 best 2, M=4096 K=4096 ROWS=2048
+#define GB_BLOCKED_ROWS       1104
+#define GB_BLOCKED_ROWS_BYTES 768
+// Scratch memory for the packed rows of a round: so much for each thread, unless that is less than so many rows, for
+// which w is worth packing, if these take no more than that. Rounds pack w anew.
+//     bench_products shape f32 best 1, M=1024 K=4096, ROWS=768 and ROWS=1536
+#define GB_ROUND_BYTES     (1 << 20)
+#define GB_ROUND_ROWS      768
+#define GB_ROUND_BYTES_MAX (64 << 20)
+
+#endif // GB_CPU_OPS_PRODUCT_TUNING_H
