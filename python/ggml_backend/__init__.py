@@ -52,10 +52,11 @@ from .alloc import GraphAllocator, TensorAllocator
 from .backend import Backend, BackendList, LoadRecord, backends, cpu_levels, get_include, load_backend, load_report
 from .buffer import Buffer, BufferType, cpu_buffer_type
 from .cli import show_config
+from .context import Context
 from .custom import map_custom
 from .dtypes import *  # noqa: F403
 from .event import Event
-from .graph import Comparison, Context, Graph
+from .graph import Comparison, Graph
 from .ops import *  # noqa: F403
 from .pending import Pending
 from .plan import ArenaPlan, CopyInfo, Plan, PlanBlock, SplitInfo

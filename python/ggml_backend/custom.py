@@ -9,8 +9,9 @@ from ._core.callbacks import CustomOp
 from ._errors import InvalidArgumentError
 from ._errors.messages import kind_of
 from ._ffi import lib
+from ._nodes.build import build, newest
 from .ops import BUILDERS
-from .tensor import Tensor, build, newest
+from .tensor import Tensor
 
 __all__ = ["map_custom"]
 

@@ -1,11 +1,11 @@
-"""Graphs: nodes in execution order; and :class:`Context`, which makes them."""
+"""Graphs: nodes in execution order."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +16,10 @@ from ._core.handles import ContextCore, Core, Holders, Local, fail, handles_of, 
 from ._data.arrays import read_device
 from ._errors import (
     NOT_GIVEN,
-    AllocationError,
-    InvalidArgumentError,
     StateError,
     check,
     expect,
-    expect_bool,
     expect_function,
-    expect_int,
     non_null,
     raise_last,
 )
@@ -31,17 +27,18 @@ from ._errors.hints import made_by
 from ._errors.messages import UnknownKey, kind_of
 from ._ffi import ffi, lib
 from ._files import read_text
-from ._tensor_base import MAX_NAME
 from ._text.escape import markup
-from ._text.names import as_name, shorter
+from ._text.names import MAX_NAME, as_name, shorter
 from .backend import Backend, BackendCore
-from .tensor import Tensor, TensorPool
+from .tensor import Tensor
 
-__all__ = ["Comparison", "Context", "Graph"]
+if TYPE_CHECKING:
+    from .context import Context
+
+__all__ = ["Comparison", "Graph"]
 
 _SHOWN = 50  # nodes at the beginning, and at the end, of a graph in a notebook
 ABORTED: int = lib.GGML_STATUS_ABORTED
-_SMALL_GRAPH = 64  # a graph grows as nodes are added
 _compute = lib.gbpy_graph_compute
 _NULL = ffi.NULL
 
@@ -61,115 +58,6 @@ class GraphCore(Core):
         self.customs: list[CustomOp] = customs_of(self.ptr)
 
 
-class Context(TensorPool):
-    """The pool that tensors and graphs live in. It grows as needed.
-
-    mem_size: bytes to begin with; only an estimate
-    no_alloc: False gives each tensor memory in the context itself at once (host memory only)
-
-    Tensors of one context may be used by operations with tensors of another (weights in one, each graph in its own):
-    the result belongs to the one made last, which keeps the others alive. A context may be used by several threads;
-    they wait for each other.
-    """
-
-    __slots__ = ()
-
-    def __init__(self, mem_size: int = 0, *, no_alloc: bool = True) -> None:
-        mem_size = expect_int(mem_size, "Context: mem_size")
-        if mem_size < 0:
-            raise InvalidArgumentError(f"Context: mem_size {mem_size} is negative")
-        if mem_size >= 2**63:
-            raise AllocationError(f"Context: no memory has {mem_size} bytes")
-        no_alloc = expect_bool(no_alloc, "Context: no_alloc")
-        h = new_handle()
-        status = lib.gbpy_open_context(h, mem_size, no_alloc)
-        if status:
-            fail(status, "Context")
-        super().__init__(ContextCore(h))
-
-    def graph(
-        self, *outputs: Tensor | Sequence[Tensor], keep: Tensor | Sequence[Tensor] = (), keep_inputs: bool = True
-    ) -> Graph:
-        """The graph that computes these tensors. They become outputs: their memory can be read after the graph has run.
-
-        outputs: tensors, or one list of them
-        keep: a result in between that can be read, too, or several. Of others the memory is used again while the graph
-        runs, and reading
-            them raises :class:`StateError`
-        keep_inputs: tensors without memory that the graph starts from keep theirs from one run to the next; False lets
-        a scheduler
-            use it again after their last use, so that they must be set before every run.
-        """
-        core = self._live()
-        tensors = _outputs_of(outputs)
-        if not isinstance(keep, (list, tuple)):
-            keep = list(keep) if isinstance(keep, Iterable) and not isinstance(keep, (Tensor, str)) else [keep]
-        for t in keep:
-            expect(t, Tensor, "Context.graph: keep: each")
-        for t in (*tensors, *keep):
-            other = t._ctx._core
-            if other is None:
-                raise StateError("Context.graph: the context of an output is closed")
-            core.adopt(other)
-        size = max(_SMALL_GRAPH, 2 * len(tensors))
-        pointer = non_null(lib.ggml_new_graph_custom(core.ptr, size, False), "Context.graph")
-        for t in tensors:
-            output = t._live()
-            check(lib.ggml_build_forward_expand(pointer, output), "Context.graph")
-            check(lib.ggml_set_output(output), "Context.graph")
-        for t in keep:
-            kept = t._live()
-            before = pointer.n_nodes + pointer.n_leafs
-            check(lib.ggml_build_forward_expand(pointer, kept), "Context.graph")
-            if pointer.n_nodes + pointer.n_leafs != before:
-                raise InvalidArgumentError(
-                    f"Context.graph: keep: {t.describe()} is not computed on the way to the outputs; pass it as an"
-                    " output"
-                )
-            check(lib.ggml_set_output(kept), "Context.graph")
-        lib.gbpy_flag_leafs(pointer, expect_bool(keep_inputs, "Context.graph: keep_inputs"))
-        return Graph(self, GraphCore(pointer, core), (*tensors, *keep))
-
-    def view(self, tensor: Tensor) -> Tensor:
-        """A view of all of a tensor of another context, which belongs to this one, as does then what is made of it
-        alone.
-
-        For graphs that come and go over memory that stays, a cache of keys and values, say: slices of the cache itself
-        would stay as long as the cache does. The other context must be the older one.
-        """
-        core, (other, pointer) = self._live(), _of(tensor, "Context.view")
-        if other.serial > core.serial:
-            raise InvalidArgumentError(f"Context.view: the context of {tensor.describe()} was made after this one")
-        core.adopt(other)
-        found = non_null(lib.ggml_view_tensor(core.ptr, pointer), "Context.view")
-        lib.gbpy_set_ndim(found, lib.gbpy_ndim(pointer))
-        return Tensor(self, found, core.h)
-
-    def __repr__(self) -> str:
-        core = self._core
-        if core is None:
-            return "<Context closed>"
-        return f"<Context {int(lib.ggml_used_mem(core.ptr))} bytes used>"
-
-
-def _outputs_of(given: tuple[Tensor | Sequence[Tensor], ...]) -> tuple[Tensor, ...]:
-    """The tensors that a graph is made for."""
-    first = given[0] if len(given) == 1 else None
-    items: Sequence[Any] = first if isinstance(first, (list, tuple)) else given
-    if not items:
-        raise InvalidArgumentError("Context.graph: needs at least one tensor to compute")
-    for item in items:
-        if not isinstance(item, Tensor):
-            raise TypeError(f"Context.graph: each output must be a Tensor, not {kind_of(item)}")
-    return tuple(items)
-
-
-def _of(tensor: Tensor, what: str) -> tuple[ContextCore, Any]:
-    """A tensor's context and pointer."""
-    expect(tensor, Tensor, f"{what}: tensor")
-    return tensor._ctx._live(), tensor._live()
-
-
 @dataclass(frozen=True)
 class Comparison:
     """One node computed by two backends."""
@@ -186,7 +74,7 @@ class Comparison:
     """Bit-identical (NaN counts as equal to NaN)."""
 
 
-def _difference(index: int, pool: TensorPool, holder: Holders, t1: Any, t2: Any) -> Comparison:
+def _difference(index: int, pool: Context, holder: Holders, t1: Any, t2: Any) -> Comparison:
     tensor = Tensor(pool, t1, holder(t1))
     bf16 = tensor.dtype.name == "bfloat16"
     a, b = read_device(t1), read_device(t2)
@@ -219,9 +107,7 @@ class Graph(Local):
 
     __slots__ = ("__weakref__", "_core", "_ctx", "_outputs")
 
-    def __init__(
-        self, ctx: TensorPool = NOT_GIVEN, core: GraphCore = NOT_GIVEN, outputs: tuple[Tensor, ...] = ()
-    ) -> None:
+    def __init__(self, ctx: Context = NOT_GIVEN, core: GraphCore = NOT_GIVEN, outputs: tuple[Tensor, ...] = ()) -> None:
         made_by(core, Core, "Graph", "ctx.graph(tensor)")
         self._ctx = ctx
         self._core = core
@@ -233,7 +119,7 @@ class Graph(Local):
         return self._core
 
     @property
-    def context(self) -> TensorPool:
+    def context(self) -> Context:
         return self._ctx
 
     @property
@@ -384,7 +270,7 @@ class Graph(Local):
             fail(status, "Graph.copy")
         owner = CopyCore(h, (device,))
         copy, original = owner.ptr, core.ptr
-        pool = TensorPool(CopyContext(owner), writable=False)
+        pool = self._ctx._over(CopyContext(owner))
         graph_core = GraphCore(copy, pool._live())
         position = {int(ffi.cast("uintptr_t", original.nodes[i])): i for i in range(original.n_nodes)}
         outputs = []
@@ -475,3 +361,13 @@ def _compute_with_callbacks(graph: GraphCore, device: BackendCore) -> int:
     run.finish()
     raise_abort_errors((device,))
     return status
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name):
+        if name == "Context":  # who imports it from here finds it
+            from .context import Context
+
+            return Context
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -25,13 +25,14 @@ from functools import reduce, wraps
 from typing import Any, Literal, TypeVar, Union, overload
 from typing import cast as cast_to
 
-from ._data.shapes import ne_of, resolve_shape, shape_tuple
+from ._data.shapes import MAX_DIMS, ne_of, resolve_shape, shape_tuple
 from ._errors import InvalidArgumentError, check, expect_bool, expect_int, expect_list
 from ._errors.messages import close_matches, kind_of
 from ._ffi import ffi, lib
-from ._tensor_base import MAX_DIMS
+from ._nodes.build import OF_FIRST, OF_PRODUCT, OF_SECOND, build, build_1, build_2, newest
+from ._nodes.operators import raw_view, repeat_to
 from .dtypes import DTypeLike, as_dtype
-from .tensor import OF_FIRST, OF_PRODUCT, OF_SECOND, Tensor, build, build_1, build_2, newest, raw_view, repeat_to
+from .tensor import Tensor
 
 # Written out, so that type checkers and editors see it; a test compares it with `OPERATIONS`.
 __all__ = [

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from ._core.handles import Local
 from ._errors import check, raise_last
 from ._errors.messages import UnknownKey
 from ._ffi import ffi, lib
-from ._pictures import PlanPictures
+from ._pictures import notebook, picture_of, plan_csv, plan_map, plan_page
 from .buffer import text
 from .graph import Graph
 from .tensor import Tensor
@@ -113,7 +114,7 @@ class _ByName(dict[str, ArenaPlan]):
         raise UnknownKey(name, self)
 
 
-class Plan(Local, PlanPictures):
+class Plan(Local):
     """What the scheduler decided about a graph, as it was when it was prepared.
 
     It can be looked at (``memory``, ``splits``, ``copies``, ``arenas``, :meth:`explain`), drawn (:meth:`to_html`,
@@ -155,6 +156,22 @@ class Plan(Local, PlanPictures):
     def explain(self, tensor: Tensor) -> str:
         """Why the tensor is where it is, in words; or that it is not in the graph. Allocates nothing."""
         return self._scheduler._explain_in(self._graph, tensor)
+
+    def to_csv(self, path: str | PathLike[str] | None = None) -> str:
+        """The blocks of all arenas: id,lower,upper,size,offset,name,op,backend,arena,root. Returned, and written if
+        there is a path."""
+        return plan_csv(self, path)
+
+    def to_html(self, path: str | PathLike[str] | None = None, title: str = "plan") -> str:
+        """One self-contained page with pictures of the plan. Returned, and written if there is a path."""
+        return plan_page(self, path, title)
+
+    def to_text(self, width: int = 100, rows: int = 12, largest: int = 8, title: str = "plan") -> str:
+        """A map for terminals of so many columns: ``rows`` lines for each arena, and its ``largest`` blocks."""
+        return plan_map(self, width, rows, largest, title)
+
+    def _repr_html_(self) -> str:
+        return notebook(picture_of(self))
 
     def __repr__(self) -> str:
         arenas = ", ".join(

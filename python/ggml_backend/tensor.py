@@ -1,4 +1,4 @@
-"""Tensors, the contexts that they live in, and :func:`build`, through which every operation goes.
+"""Tensors.
 
 A tensor is an element format, up to four dimensions and, once placed, memory. It is also a node: operations on tensors
 compute nothing, they make new tensors that know how they are computed. Shapes are in NumPy order; ``ne`` and ``nb`` are
@@ -7,483 +7,343 @@ the same numbers in ggml's reversed order.
 
 from __future__ import annotations
 
-import math
-import sys
-import types
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, Union
+from typing import TYPE_CHECKING, Any, SupportsIndex, Union
 
 import numpy as np
 
-from ._core.handles import ContextCore, Core, Handle, address, fail, new_handle
-from ._data.arrays import dtype_of_array, exact_array, to_array
-from ._data.shapes import (
-    common_shape,
-    given_dtype,
-    given_shape,
-    ne_of,
-    refuse_shape,
-    refuse_view,
-    region,
-    resolve_shape,
-    shape_tuple,
+from ._core.handles import Holders, Local, new_handle, new_pin
+from ._data.arrays import array_at, converted, exact_array, layout, numpy_dtype, read_tensor, to_array
+from ._data.quantize import OnInvalid, quantize
+from ._data.shapes import MAX_DIMS, ne_of, resolve_shape, shape_tuple
+from ._errors import (
+    NOT_GIVEN,
+    GgmlError,
+    InvalidArgumentError,
+    StateError,
+    check,
+    clear_error,
+    expect_bool,
+    expect_int,
+    raise_last,
 )
-from ._errors import InvalidArgumentError, StateError, expect, expect_int, raise_as, raise_last
-from ._errors.messages import (
-    UnknownKey,
-    broadcast_reason,
-    hint_of,
-    kind_of,
-    plain,
-    product_hint,
-    reason_of,
-    tensor_hint,
-)
+from ._errors.hints import made_by
+from ._errors.messages import kind_of
 from ._ffi import ffi, lib
-from ._tensor_base import MAX_DIMS, MAX_NAME, TensorInfo
-from ._tensor_data import TensorData
-from ._text.names import as_name, shorter
-from .backend import Backend
-from .buffer import Buffer, BufferCore, BufferType, Usage, usage_id
-from .dtypes import DTypeLike, as_dtype, float32
+from ._files.mapped import reading
+from ._nodes.build import attempt, build, build_1, node_class
+from ._nodes.operators import binary, coerce, indexed, matmul
+from ._nodes.ufuncs import numpy_function
+from ._text.names import as_name
+from .buffer import Buffer, BufferCore, text
+from .dtypes import DType, DTypeLike, as_dtype, dtype_of_id
+
+if TYPE_CHECKING:
+    from .context import Context
 
 __all__ = ["Tensor", "TensorLike"]
 
+_view_type: Any = ffi.typeof("struct gbpy_view *")
+_new = ffi.new
+_from_buffer = ffi.from_buffer
+_look = lib.gbpy_look
+_write = lib.gbpy_write
+_write_all = lib.gbpy_write_all
 _ndim = lib.gbpy_ndim
-_set_ndim = lib.gbpy_set_ndim
-_settle = lib.gbpy_settle
-_broadcast = lib.gbpy_broadcast
+_unpack = ffi.unpack
 _reshape = lib.gbpy_reshape
 _transpose = lib.gbpy_transpose
-_slice = lib.gbpy_slice
-
-# Instead of a number of dimensions, for `build_1` and `build_2`: as many as ...
-OF_MOST: int = lib.GBPY_NDIM_MOST  # the source that has the most
-OF_FIRST: int = lib.GBPY_NDIM_FIRST
-OF_SECOND: int = lib.GBPY_NDIM_SECOND
-OF_PRODUCT: int = lib.GBPY_NDIM_PRODUCT  # a product, where a vector times a matrix is a vector
-_TO_END = 2**63 - 1
 _ZEROS = ((0, 0, 0, 0), (0, 0, 0), (0, 0), (0,), ())  # what makes n numbers four
-
-
-def _narrowed(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """What NumPy made of numbers of Python as float32 or int32."""
-    if array.dtype.kind == "f":
-        return array.astype(np.float32)
-    if array.size and not -(2**31) <= int(array.min()) <= int(array.max()) < 2**31:
-        wide = array.min() if array.min() < -(2**31) else array.max()
-        raise InvalidArgumentError(
-            f"Context.constant: {wide} does not fit into int32; say dtype='int64', or dtype='float32'"
-        )
-    return array.astype(np.int32)
-
-
-# ----------------------------------------------------------------------------------------------------------------
-# contexts
-
-
-class TensorPool(Handle):
-    """What :class:`Context` is for this module: the pool in which tensors are made. See there."""
-
-    __slots__ = ("__weakref__", "_core", "_shapes", "_writable")
-
-    def __init__(self, core: ContextCore, writable: bool = True) -> None:
-        self._core: ContextCore | None = core
-        self._writable = writable
-        self._shapes: tuple[ContextCore, dict[tuple[int, ...], Any]] | None = None
-
-    def _live(self) -> ContextCore:
-        core = self._core
-        if core is None:
-            raise StateError("the context is closed")
-        return core
-
-    def tensor(self, shape: int | Sequence[int], dtype: DTypeLike = float32, name: str | None = None) -> Tensor:
-        """A new tensor without memory. ``shape`` is in NumPy order: ``(64, 128)`` is 64 rows of 128.
-
-        It gets memory from ``Context.allocate``, ``Buffer.place``, an allocator, or the scheduler that runs its graph.
-        """
-        core = self._live()
-        size = given_shape(shape)
-        element = given_dtype(dtype, size)
-        ne = ne_of(size, "Context.tensor")
-        label = None if name is None else as_name(name, "Context.tensor")
-        pointer = lib.ggml_new_tensor(core.ptr, element.id, MAX_DIMS, ne)
-        if not pointer:
-            if not self._writable:
-                raise StateError("Context.tensor: the copy of a graph cannot be built on")
-            refuse_shape("Context.tensor", size, element)
-            raise_last(f"Context.tensor({size}, {element.name})")
-        if label is not None:
-            lib.ggml_set_name(pointer, label)
-        _set_ndim(pointer, len(size))
-        return Tensor(self, pointer, core.h)
-
-    def from_numpy(self, array: Any, name: str | None = None, usage: Usage = "any") -> Tensor:
-        """A tensor over the memory of a C-contiguous NumPy array (or memory map), without a copy. The array is kept
-        alive."""
-        if name is not None:
-            as_name(name, "Context.from_numpy")
-        source = to_array(array, "Context.from_numpy")
-        dtype = dtype_of_array(source, "Context.from_numpy")
-        if source.ndim > MAX_DIMS:
-            ne_of(source.shape, "Context.from_numpy")
-        if not source.flags.c_contiguous:
-            raise InvalidArgumentError(
-                "Context.from_numpy: the array is not C-contiguous; np.ascontiguousarray(array) is"
-            )
-        if source.size == 0:
-            raise InvalidArgumentError(
-                f"Context.from_numpy: the array of shape {source.shape} is empty: there is no memory to use"
-            )
-        buffer = Buffer.from_array(source, usage)
-        tensor = self.tensor(source.shape, dtype, name)
-        if tensor._p.data:
-            raise StateError(
-                "Context.from_numpy: with no_alloc=False each tensor of the context gets memory of its own; use"
-                " gb.Context()"
-            )
-        return buffer.place(tensor)
-
-    def constant(self, value: Any, dtype: DTypeLike | None = None, name: str | None = None) -> Tensor:
-        """A tensor with a fixed value: a number, list or array. The value is written whenever the tensor is given
-        memory, and again when its buffer is cleared, so it works on any backend; nothing else writes it. Python floats
-        make float32."""
-        core = self._live()
-        if name is not None:
-            as_name(name, "Context.constant")
-        if dtype is not None:
-            element = as_dtype(dtype, "Context.constant")
-            array = exact_array(value, element, f"Context.constant: {element.name}")
-        else:
-            array = to_array(value, "Context.constant")
-            if array.dtype.kind == "O" and isinstance(value, int):
-                raise InvalidArgumentError(
-                    f"Context.constant: {value:.4g} does not fit into int64; say dtype='float32'"
-                )
-            if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
-                raise InvalidArgumentError(f"Context.constant: takes numbers, not {value!r:.60}")
-            if not isinstance(value, (np.ndarray, np.generic)):
-                array = _narrowed(array)
-            element = dtype_of_array(array, "Context.constant")
-        tensor = self.tensor(array.shape, element, name)
-        lib.ggml_set_input(tensor._p)
-        lib.ggml_set_output(tensor._p)
-        data = np.ascontiguousarray(array).tobytes()
-        pointer = tensor._live()
-        status = lib.gbpy_set_constant(core.h, pointer, data, len(data))
-        if status:
-            fail(status, "constant")
-        return tensor
-
-    def allocate(self, backend: Backend | BufferType, usage: Usage = "any") -> Buffer:
-        """Gives every tensor that has none yet memory on ``backend``, in one buffer that the context keeps alive.
-
-        usage: ``"weights"`` for data that operations should be run next to, ``"any"`` for the rest. Raises
-        :class:`AllocationError` when there is not enough memory; then no tensor was touched.
-        """
-        core = self._live()
-        number = usage_id(usage)
-        parent: Core | None
-        if isinstance(backend, Backend):
-            parent = backend._live()
-            buft = lib.ggml_backend_get_default_buffer_type(parent.ptr)
-        else:
-            if type(backend) is not BufferType:
-                expect(backend, Backend, "Context.allocate: backend")
-            parent, buft = backend._parent, backend._ptr
-        h = new_handle()
-        status = lib.gbpy_open_context_buffer(h, core.h, buft, number, parent.h if parent is not None else ffi.NULL)
-        if status:
-            if status == lib.GGML_STATUS_INVALID_STATE and lib.ggml_last_status() == 0:
-                raise StateError("Context.allocate: every tensor of the context has memory already")
-            fail(status, "Context.allocate")
-        return Buffer(BufferCore(h))
-
-    def tensors(self) -> list[Tensor]:
-        """All tensors, in the order in which they were made."""
-        core = self._live()
-        found = []
-        pointer = lib.ggml_get_first_tensor(core.ptr)
-        while pointer:
-            found.append(Tensor(self, pointer, core.h))
-            pointer = lib.ggml_get_next_tensor(core.ptr, pointer)
-        return found
-
-    def get(self, name: str) -> Tensor | None:
-        """The first tensor of that name."""
-        core = self._live()
-        pointer = lib.ggml_get_tensor(core.ptr, shorter(as_name(name, "Context.get"), MAX_NAME))
-        return Tensor(self, pointer, core.h) if pointer else None
-
-    def __getitem__(self, name: str) -> Tensor:
-        found = self.get(name)
-        if found is None:
-            raise UnknownKey(name, [t.name for t in self.tensors()])
-        return found
-
-    @property
-    def used_bytes(self) -> int:
-        """Bytes that the context itself takes, without the memory of its tensors."""
-        core = self._live()
-        return int(lib.ggml_used_mem(core.ptr))
-
-    def close(self) -> None:
-        """Ends the use of the context and of its tensors and graphs, which raise :class:`StateError` from now on.
-
-        Arrays and running schedulers keep what they need. Closing twice is fine.
-        """
-        self._core = None
-        self._shapes = None
-
-    def _transposed(self, tensor: Tensor) -> Tensor:
-        """The transposed view of a matrix, made once: graph after graph writes ``x @ w.T``."""
-        core = self._live()
-        key = address(tensor._p)
-        found = core.transposed.get(key)
-        if found is None:
-            found = core.transposed[key] = build("transpose", lib.ggml_transpose, (tensor,), ndim=2)._p
-        return Tensor(self, found, core.h)
-
-    def _template(self, shape: tuple[int, ...], what: str) -> Any:
-        """A tensor that only shows a shape to a builder; not in this context, so that nobody gives it memory."""
-        shapes = self._shapes
-        if shapes is None:
-            h = new_handle()
-            status = lib.gbpy_open_context(h, 0, True)
-            if status:
-                fail(status, what)
-            core = self._live()
-            if not lib.gbpy_need(core.h, h):  # nodes may refer to its tensors
-                raise_last(what)
-            shapes = self._shapes = (ContextCore(h), {})
-        pool, cache = shapes
-        found = cache.get(shape)
-        if found is None:
-            found = lib.ggml_new_tensor(pool.ptr, lib.GGML_TYPE_F32, MAX_DIMS, ne_of(shape, what))
-            if not found:
-                raise_last(what)
-            cache[shape] = found
-        return found
-
-
-# -------------------------------------------------------------------------------------------------------------------
-# building
-
-
-def describe(label: str, tensor: Tensor | None) -> str:
-    return f"{label} None" if tensor is None else f"{label} {tensor.describe()}"
-
-
-_LABELS = "abcdefgh"
-
-
-def _fail(
-    op: str, tensors: Sequence[Tensor | None], labels: Sequence[str], error: Exception | None, args: Sequence[Any] = ()
-) -> NoReturn:
-    status, marked = lib.ggml_last_status(), ffi.string(lib.gbpy_last_reason()).decode("utf-8", "replace")
-    message = ffi.string(lib.ggml_last_error()).decode("utf-8", "replace")
-    newest(op, tensors, labels)  # a context that cannot be built on is the better reason
-    named = [(label, t) for label, t in zip(labels, tensors, strict=False) if t is not None]
-    prefix = f"{op}: {', '.join([describe(label, t) for label, t in named])}"
-    if error is not None:
-        hint = "; mul multiplies by a tensor" if op == "scale" and "Tensor" in str(error) else ""
-        raise InvalidArgumentError(f"{prefix}: {_parameter_error(error, args)}{hint}") from None
-    if not marked:
-        raise_as(status, plain(message), prefix)
-    names = [label for label, _ in named]
-    reason = reason_of(marked, op, names, [t.ndim for _, t in named])
-    raise_as(status, reason + hint_of(op, marked, names, [t.shape for _, t in named]), prefix)
-
-
-def _parameter_error(error: Exception, args: Sequence[Any]) -> str:
-    """What cffi says of an argument that C cannot take, without its terms; with its name, as the public function that
-    was called has it."""
-    text = str(error)
-    if isinstance(error, TypeError):
-        whole = text == "an integer is required"
-        kind = (int, np.integer) if whole else (int, float, np.integer, np.floating)
-        wrong = next((v for v in args if not isinstance(v, (*kind, ffi.CData))), None)
-        return f"{_argument_name(wrong)} must be {'an int' if whole else 'a number'}, not {kind_of(wrong)}"
-    if text.startswith("integer ") and "does not fit" in text:
-        return f"{text.split()[1]} is too large"
-    return text
-
-
-def _argument_name(value: object) -> str:
-    """What the parameter is called that was given this value: of the function of :mod:`.ops` that is being called."""
-    frame: types.FrameType | None = sys._getframe()
-    while frame is not None:
-        code = frame.f_code
-        if frame.f_globals.get("__name__") in (
-            "ggml_backend.ops",
-            "ggml_backend.custom",
-        ) and not code.co_name.startswith("_"):
-            for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
-                given = frame.f_locals.get(name)
-                if given is value or (isinstance(given, (tuple, list)) and any(v is value for v in given)):
-                    return name
-        frame = frame.f_back
-    return "an argument"
-
-
-def newest(op: str, tensors: Sequence[Any], labels: Sequence[str] = _LABELS) -> TensorPool:
-    """The context that an operation on these tensors belongs to: the one made last. None is possible for "mask"
-    only."""
-    pool: TensorPool | None = None
-    serial = -1
-    for i, t in enumerate(tensors):
-        if not isinstance(t, Tensor):
-            label = labels[i] if i < len(labels) else f"argument {i}"
-            if t is None and label == "mask":
-                continue
-            raise TypeError(f"{op}: {label} must be a Tensor, not {kind_of(t)}{tensor_hint(t)}")
-        core = t._ctx._core
-        if core is None:
-            raise StateError(f"{op}: the context of {labels[i] if i < len(labels) else 'a tensor'} is closed")
-        if core.serial > serial:
-            pool, serial = t._ctx, core.serial
-    if pool is None:
-        raise TypeError(f"{op}: needs a tensor")
-    if not pool._writable:
-        raise StateError(f"{op}: the copy of a graph cannot be built on")
-    return pool
-
-
-def build(
-    op: str,
-    function: Any,
-    tensors: Sequence[Tensor | None],
-    *args: Any,
-    ndim: int | None = None,
-    labels: Sequence[str] = _LABELS,
-    array: bool = False,
-) -> Tensor:
-    """Calls a C builder and wraps its result.
-
-    ndim: dimensions of the result as Python shows them; default: the most that a source has
-    array: the first tensors are passed as the last argument's array (mul_mat_id passes its own pointers through
-    ``args``)
-    """
-    pool = newest(op, tensors, labels)
-    core = pool._live()
-    pointers = []
-    dims = 0
-    for t in tensors:
-        if t is None:
-            pointers.append(ffi.NULL)
-            continue
-        other = t._ctx._core
-        if other is not core:
-            if other is None:
-                raise StateError(f"{op}: the context of a tensor is closed")
-            core.adopt(other)
-        pointers.append(t._p)
-        if ndim is None:
-            dims = max(dims, _ndim(t._p))
-    try:
-        pointer = function(core.ptr, *args) if array else function(core.ptr, *pointers, *args)
-    except (OverflowError, TypeError) as error:
-        _fail(op, tensors, labels, error, args)
-    if not pointer:
-        _fail(op, tensors, labels, None)
-    _settle(pointer, dims if ndim is None else ndim)
-    return Tensor(pool, pointer, core.h)
-
-
-def build_1(op: str, function: Any, a: Tensor, *args: Any, ndim: int = OF_MOST) -> Tensor:
-    """:func:`build` for a node of one source, in half the time. ``function`` makes a node whose first source is
-    ``a``."""
-    if not isinstance(a, Tensor) or (core := a._ctx._core) is None:
-        newest(op, (a,))  # says what is wrong
-        raise StateError(f"{op}: the context of a tensor is closed")
-    try:
-        pointer = function(core.ptr, a._p, *args)
-    except (OverflowError, TypeError) as error:
-        _fail(op, (a,), _LABELS, error, args)
-    if not pointer:
-        _fail(op, (a,), _LABELS, None)
-    _settle(pointer, ndim)
-    return Tensor(a._ctx, pointer, core.h)
-
-
-def build_2(
-    op: str, function: Any, a: Tensor, b: Tensor, *args: Any, ndim: int = OF_MOST, labels: Sequence[str] = _LABELS
-) -> Tensor:
-    """:func:`build` for a node of two sources, in half the time. ``function`` makes a node whose first sources are
-    ``a`` and ``b``."""
-    core = a._ctx._core if isinstance(a, Tensor) else None
-    other = b._ctx._core if isinstance(b, Tensor) else None
-    if core is None or other is None:
-        newest(op, (a, b), labels)  # says what is wrong
-        raise StateError(f"{op}: the context of a tensor is closed")
-    pool = a._ctx
-    if core is not other:
-        if other.serial > core.serial:
-            pool, core, other = b._ctx, other, core
-        if other.serial not in core.adopted:
-            core.adopt(other)
-    try:
-        pointer = function(core.ptr, a._p, b._p, *args)
-    except (OverflowError, TypeError) as error:
-        _fail(op, (a, b), labels, error, args)
-    if not pointer:
-        _fail(op, (a, b), labels, None)
-    _settle(pointer, ndim)
-    return Tensor(pool, pointer, core.h)
-
-
-def _attempt(a: Tensor, function: Any, n: int, *args: Any) -> Tensor | None:
-    """A view of ``a`` by one of the functions of ffi_build.h; None if the caller has to look closer."""
-    core = a._ctx._core
-    if core is None:
-        raise StateError("the context of the tensor is closed")
-    try:
-        pointer = function(core.ptr, a._p, n, *args)
-    except (OverflowError, TypeError):
-        return None
-    return Tensor(a._ctx, pointer, core.h) if pointer else None
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# tensors
 
 TensorLike = Union["Tensor", int, float, "np.ndarray[Any, Any]", "np.generic"]
 
 
-class Tensor(TensorData):
+@node_class
+class Tensor(Local):
     """A tensor, or node of a graph, in a context. Made by ``Context.tensor`` and by operations.
 
     Operators mean what they mean in NumPy: ``+ - * / @``, unary ``-``, ``abs``, ``x[...]`` with slices. They compute
     nothing until the graph is run.
     """
 
-    __slots__ = ()
-    if not TYPE_CHECKING:  # for checkers there is no such thing
+    __slots__ = ("__weakref__", "_ctx", "_k", "_p")
 
-        def __array_ufunc__(self, ufunc, method, *inputs, **options):
-            """``array + tensor`` and ``np.add(tensor, array)`` are nodes; other functions of NumPy compute at once, on
-            data."""
-            return _numpy_function(ufunc, method, inputs, options)
+    def __init__(self, ctx: Context = NOT_GIVEN, pointer: Any = None, keeping: Any = None) -> None:
+        if pointer is None:
+            made_by(pointer, ffi.CData, "Tensor", "ctx.tensor(shape), or of data ctx.constant(array),")
+        self._ctx = ctx
+        self._p = pointer
+        if keeping is None:
+            core = ctx._live()
+            keeping = core.h
+        self._k = keeping
 
-        def __setitem__(self, index, value):
-            raise TypeError(
-                "x[...] = value: a tensor has no item assignment; x[...].set(value) writes its data, gb.set(x, b) is a"
-                " node"
-            )
+    def _live(self) -> Any:
+        if self._ctx._core is None:
+            raise StateError("the context of the tensor is closed")
+        return self._p
 
-        def __lt__(self, other):
-            raise TypeError(
-                "a tensor has no order: its data is known only after its graph has run; gb.step(x - b) is 1 where x > b"
-            )
+    @property
+    def context(self) -> Context:
+        return self._ctx
 
-        __le__ = __gt__ = __ge__ = __lt__
+    @property
+    def name(self) -> str:
+        """At most 63 bytes of UTF-8; longer names are cut between two characters. Bytes that are no UTF-8 come as
+        surrogates, as in
+        ``os.fsdecode``."""
+        return str(ffi.string(lib.ggml_get_name(self._live())), "utf-8", "surrogateescape")
+
+    @name.setter
+    def name(self, name: str) -> None:
+        lib.ggml_set_name(self._live(), as_name(name, "Tensor.name"))
+
+    def named(self, name: str) -> Tensor:
+        """Sets the name and returns the tensor."""
+        self.name = name
+        return self
+
+    @property
+    def ndim(self) -> int:
+        return int(_ndim(self._live()))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        p = self._live()
+        return tuple(_unpack(p.ne, MAX_DIMS)[: _ndim(p)][::-1])
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Bytes, in the order of ``shape``."""
+        p = self._live()
+        return tuple(_unpack(p.nb, MAX_DIMS)[: _ndim(p)][::-1])
+
+    @property
+    def ne(self) -> tuple[int, int, int, int]:
+        """The four sizes in ggml's order: ``ne[0]`` is the fastest dimension, the last axis of ``shape``."""
+        return tuple(_unpack(self._live().ne, MAX_DIMS))
+
+    @property
+    def nb(self) -> tuple[int, int, int, int]:
+        """The four byte strides in ggml's order."""
+        return tuple(_unpack(self._live().nb, MAX_DIMS))
+
+    @property
+    def dtype(self) -> DType:
+        return dtype_of_id(self._live().type)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return int(lib.ggml_nelements(self._live()))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes from the first to the last element, gaps between strided elements included."""
+        return int(lib.ggml_nbytes(self._live()))
+
+    @property
+    def is_contiguous(self) -> bool:
+        return bool(lib.ggml_is_contiguous(self._live()))
+
+    @property
+    def op(self) -> str:
+        """How it is computed: ``"NONE"``, ``"MUL_MAT"``, ... and for elementwise functions their name, ``"RELU"``."""
+        p = self._live()
+        return text(lib.ggml_op_name(p.op)) if p.op == lib.GGML_OP_NONE else text(lib.ggml_op_desc(p))
+
+    @property
+    def sources(self) -> list[Tensor]:
+        """The tensors that it is computed from."""
+        holder = Holders(self._k)
+        return [type(self)(self._ctx, s, holder(s)) for s in self._live().src if s]
+
+    @property
+    def view_of(self) -> Tensor | None:
+        """The tensor whose memory this one looks into; None if it has its own."""
+        source = self._live().view_src
+        return type(self)(self._ctx, source, Holders(self._k)(source)) if source else None
+
+    def set_input(self) -> Tensor:
+        """Keeps its memory from the start of the graph, so that it can be set before the graph runs. Returns the
+        tensor."""
+        check(lib.ggml_set_input(self._live()), "set_input")
+        return self
+
+    def set_output(self) -> Tensor:
+        """Keeps its memory until the end of the graph, so that it can be read afterwards. Returns the tensor."""
+        check(lib.ggml_set_output(self._live()), "set_output")
+        return self
+
+    @property
+    def is_input(self) -> bool:
+        return bool(lib.ggml_is_input(self._live()))
+
+    @property
+    def is_output(self) -> bool:
+        return bool(lib.ggml_is_output(self._live()))
+
+    @property
+    def location(self) -> str:
+        """Name of the buffer that it lies in, "" if none."""
+        p = self._live()
+        name = ffi.new("char[]", 256)
+        return text(name) if has_place(lib.gbpy_location(self._k, p, name, 256)) else ""
+
+    # --------------------------------------------------------------------------------------------------------- its data
+
+    @property
+    def is_placed(self) -> bool:
+        """Does it have memory?"""
+        p = self._live()
+        return has_place(lib.gbpy_find_place(self._k, p))
+
+    @property
+    def is_host(self) -> bool:
+        """Is its memory readable by NumPy without a copy?"""
+        p = self._live()
+        host = _new("bool *")
+        status = lib.gbpy_is_on_host(self._k, p, host)
+        if status:
+            raise_last(self.describe(), status)
+        return bool(host[0])
+
+    @property
+    def buffer(self) -> Buffer | None:
+        """The buffer that it lies in; None if it has no memory or memory of a scheduler or context."""
+        p = self._live()
+        h = new_handle()
+        found = has_place(lib.gbpy_find_owner(self._k, p, h)) and lib.gbpy_kind_of(h) == lib.GBPY_BUFFER
+        return Buffer(BufferCore(h)) if found else None
+
+    def numpy(self, dtype: Any = None, *, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        """The data as an array.
+
+        Host memory: a view; it keeps the buffer alive, writing to it writes the tensor (a constant's is read-only), and
+        the next computation overwrites what a scheduler placed. Device memory: a copy. Waits for a computation in
+        progress.
+
+        Raises :class:`StateError` for a result that is not there: it was not computed, an input was set since, or its
+        memory was used again while the graph ran. ``ctx.graph(y, keep=[h])`` keeps a result in between,
+        ``Scheduler(keep_all=True)`` all of them.
+
+        dtype: convert to this NumPy dtype (a copy). Without it bfloat16 comes as uint16 bits, quantized formats as the
+            bytes of their rows.
+        copy: True: always a copy; False: raise :class:`StateError` rather than copy.
+        """
+        p = self._live()
+        target = None if dtype is None else numpy_dtype(dtype)
+        if copy is not None:
+            copy = expect_bool(copy, "numpy: copy")
+        if copy or (copy is None and target is not None and target != self.dtype.numpy):
+            array = read_tensor(self._k, p, self.describe)  # before anybody computes again
+            return array if target is None else converted(array, self.dtype, target, copy)
+        pin = new_pin()
+        view = _new(_view_type)
+        status = _look(pin, self._k, p, view, b"it")
+        if status:
+            raise_last(self.describe(), status)
+        if view.host:
+            array = array_at(p, view.data, pin, view.readonly)
+        elif copy is False:
+            raise StateError(f"numpy: {self.describe()} is in device memory, which takes a copy")
+        else:
+            array = read_tensor(self._k, p, self.describe)
+        return array if target is None else converted(array, self.dtype, target, copy)
+
+    def set(
+        self, value: Any, offset: int | None = None, *, quantize: bool = False, on_invalid: OnInvalid = "error"
+    ) -> Tensor:
+        """Writes data. Returns the tensor.
+
+        value: an array of exactly this tensor's shape and dtype; or a list, converted where nothing is lost; or a
+        number, which
+            fills the tensor; or ``...`` for zeros. bfloat16 takes ml_dtypes.bfloat16 or uint16 bits, quantized formats
+            take the bytes of their rows.
+        offset: write ``value``, of any shape, from this flat element index on, and leave the rest as it is.
+        quantize: take floats of this tensor's shape and convert them to its dtype, with :func:`ggml_backend.quantize`.
+        on_invalid: what :func:`ggml_backend.quantize` does with numbers that the dtype cannot hold.
+        """
+        dtype = self.dtype
+        if quantize is not False and expect_bool(quantize, "set: quantize"):
+            value = _quantized(self, value, dtype, on_invalid)
+        if value is ...:
+            value = np.zeros(layout(self._live(), dtype)[0], dtype.numpy) if dtype.is_quantized else 0
+        if type(value) is np.ndarray and value.dtype == dtype.numpy and value.dtype.isnative:
+            array = value
+        else:
+            array = exact_array(value.numpy() if isinstance(value, Tensor) else value, dtype, f"set: {self.describe()}")
+        p = self._live()
+        if offset is not None:
+            _write_flat(self, array, expect_int(offset, "set: offset"), dtype)
+            return self
+        shape, _ = layout(p, dtype)
+        if array.shape != shape:
+            if array.ndim or isinstance(value, np.ndarray):
+                raise _wrong_shape(self, array.shape, shape)
+            array = np.broadcast_to(array, shape if 0 not in shape else 0)  # NumPy refuses some empty shapes
+        if not array.flags.c_contiguous:
+            with reading(array, "set"):
+                array = np.ascontiguousarray(array)
+        status = (
+            _write_all(self._k, p, _from_buffer(array), array.nbytes, b"it")
+            if array.nbytes
+            else _write(self._k, p, b"", 0, 0, b"it")
+        )
+        if status:
+            raise_last(f"set: {self.describe()}", status)
+        return self
+
+    def copy_from(self, source: Tensor) -> Tensor:
+        """Copies the data of a tensor of the same dtype and layout, wherever the two are. Returns this tensor."""
+        if not isinstance(source, Tensor):
+            raise TypeError(f"copy_from: source must be a Tensor, not {kind_of(source)}; set(array) writes an array")
+        to, of = self._live(), source._live()
+        status = lib.gbpy_copy(self._k, to, source._k, of, b"it")
+        if status and (source.dtype, source.ne, source.nb) != (self.dtype, self.ne, self.nb):
+            shown = f"{source.describe()} and {self.describe()}"
+            raise InvalidArgumentError(f"copy_from: dtype, shape and strides must be the same, not those of {shown}")
+        if status:
+            raise_last(f"copy_from: {source.describe()} to {self.describe()}", status)
+        return self
+
+    def item(self) -> Any:
+        """The value of a tensor with one element."""
+        if self.size != 1:
+            raise InvalidArgumentError(f"item: {self.describe()} has {self.size} elements")
+        dtype = np.float32 if self.dtype.name == "bfloat16" else None
+        return self.numpy(dtype, copy=True).reshape(-1)[0].item()
+
+    def tolist(self) -> Any:
+        return self.numpy(np.float32 if self.dtype.name == "bfloat16" else None, copy=True).tolist()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        try:
+            return self.numpy(dtype, copy=copy)
+        except StateError as error:
+            if copy is not False or "takes a copy" not in str(error):
+                raise
+            raise InvalidArgumentError(str(error)) from None  # a ValueError, as NumPy has it
+
+    def __dlpack__(self, **options: Any) -> Any:
+        if not self.is_host:
+            raise BufferError(f"{self.describe()} is in device memory; use numpy() for a copy")
+        if self.dtype.is_quantized or self.dtype.name == "bfloat16":
+            raise BufferError(f"DLPack through NumPy has no {self.dtype.name}; numpy() has its bits")
+        return self.numpy().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        if not self.is_host:
+            raise BufferError(f"{self.describe()} is in device memory; use numpy() for a copy")
+        return (1, 0)
+
+    # --------------------------------------------------------------------------------- views of it, and copies as nodes
 
     def reshape(self, *shape: SupportsIndex | Sequence[int]) -> Tensor:
         """Same elements, another shape; one size may be -1. A view if the tensor is contiguous, else a copy node."""
         if (
             0 < len(shape) <= MAX_DIMS
-            and (found := _attempt(self, _reshape, len(shape), *shape, *_ZEROS[len(shape)])) is not None
+            and (found := attempt(self, _reshape, len(shape), *shape, *_ZEROS[len(shape)])) is not None
         ):
             return found
         new = shape_tuple(shape[0] if len(shape) == 1 else shape, "reshape: shape")
@@ -497,7 +357,7 @@ class Tensor(TensorData):
         axes the order is reversed, as in NumPy. (:func:`ggml_backend.permute` counts axes the way ggml does.)"""
         if (
             2 < len(axes) <= MAX_DIMS
-            and (found := _attempt(self, _transpose, len(axes), *axes, *_ZEROS[len(axes)])) is not None
+            and (found := attempt(self, _transpose, len(axes), *axes, *_ZEROS[len(axes)])) is not None
         ):
             return found
         n = self.ndim
@@ -545,7 +405,7 @@ class Tensor(TensorData):
     def __getitem__(self, index: Any) -> Tensor:
         """Integers, slices, ``...`` and ``None`` as in NumPy: a view. Where ggml cannot express the view (a step or an
         integer on the last axis) a copy node follows it. Index arrays: see :func:`ggml_backend.get_rows`."""
-        return _index(self, index)
+        return indexed(self, index)
 
     def __len__(self) -> int:
         shape = self.shape
@@ -556,35 +416,37 @@ class Tensor(TensorData):
     def __iter__(self) -> Iterator[Tensor]:
         return (self[i] for i in range(len(self)))
 
+    # -------------------------------------------------------------------------------------------------------- operators
+
     def __add__(self, other: TensorLike) -> Tensor:
-        return _binary("a + b", lib.ggml_add, self, other, commutes=True)
+        return binary("a + b", lib.ggml_add, self, other, commutes=True)
 
     def __radd__(self, other: TensorLike) -> Tensor:
-        return _binary("a + b", lib.ggml_add, other, self, commutes=True)
+        return binary("a + b", lib.ggml_add, other, self, commutes=True)
 
     def __mul__(self, other: TensorLike) -> Tensor:
         if isinstance(other, (int, float)) and not isinstance(other, bool):
             return build_1("scale", lib.ggml_scale, self, other)
-        return _binary("a * b", lib.ggml_mul, self, other, commutes=True)
+        return binary("a * b", lib.ggml_mul, self, other, commutes=True)
 
     def __rmul__(self, other: TensorLike) -> Tensor:
         if isinstance(other, (int, float)) and not isinstance(other, bool):
             return build_1("scale", lib.ggml_scale, self, other)
-        return _binary("a * b", lib.ggml_mul, other, self, commutes=True)
+        return binary("a * b", lib.ggml_mul, other, self, commutes=True)
 
     def __sub__(self, other: TensorLike) -> Tensor:
-        return _binary("a - b", lib.ggml_sub, self, other)
+        return binary("a - b", lib.ggml_sub, self, other)
 
     def __rsub__(self, other: TensorLike) -> Tensor:
         if isinstance(other, (int, float)) and not isinstance(other, bool):
             return -self + other
-        return _binary("a - b", lib.ggml_sub, other, self)
+        return binary("a - b", lib.ggml_sub, other, self)
 
     def __truediv__(self, other: TensorLike) -> Tensor:
-        return _binary("a / b", lib.ggml_div, self, other)
+        return binary("a / b", lib.ggml_div, self, other)
 
     def __rtruediv__(self, other: TensorLike) -> Tensor:
-        return _binary("a / b", lib.ggml_div, other, self)
+        return binary("a / b", lib.ggml_div, other, self)
 
     def __neg__(self) -> Tensor:
         return build_1("neg", lib.ggml_neg, self)
@@ -607,227 +469,94 @@ class Tensor(TensorData):
 
     def __matmul__(self, other: TensorLike) -> Tensor:
         """The matrix product as in NumPy. ``x @ w.T`` costs no transposition: it is ``mul_mat(w, x)``."""
-        return _matmul(self, _coerce(other, self, "a @ b", "b"))
+        return matmul(self, coerce(other, self, "a @ b", "b"))
 
     def __rmatmul__(self, other: TensorLike) -> Tensor:
-        return _matmul(_coerce(other, self, "a @ b", "a"), self)
+        return matmul(coerce(other, self, "a @ b", "a"), self)
 
     def __bool__(self) -> bool:
         raise TypeError("a tensor has no truth value: its data is known only after its graph has run")
 
+    if not TYPE_CHECKING:  # for checkers there is no such thing
 
-for _base, _public in ((TensorInfo, "Tensor"), (TensorData, "Tensor"), (TensorPool, "Context")):
-    for _member in vars(_base).values():
-        if isinstance(_member, types.FunctionType):
-            _member.__qualname__ = f"{_public}.{_member.__name__}"  # as Python's own messages name it
+        def __array_ufunc__(self, ufunc, method, *inputs, **options):
+            """``array + tensor`` and ``np.add(tensor, array)`` are nodes; other functions of NumPy compute at once, on
+            data."""
+            return numpy_function(Tensor, ufunc, method, inputs, options)
 
+        def __setitem__(self, index, value):
+            raise TypeError(
+                "x[...] = value: a tensor has no item assignment; x[...].set(value) writes its data, gb.set(x, b) is a"
+                " node"
+            )
 
-# ------------------------------------------------------------------------------------------------------ what operators
-# mean
+        def __lt__(self, other):
+            raise TypeError(
+                "a tensor has no order: its data is known only after its graph has run; gb.step(x - b) is 1 where x > b"
+            )
 
+        __le__ = __gt__ = __ge__ = __lt__
 
-_NUMPY_BINARY = {
-    np.add: ("__add__", "__radd__"), np.subtract: ("__sub__", "__rsub__"), np.multiply: ("__mul__", "__rmul__"),
-    np.true_divide: ("__truediv__", "__rtruediv__"), np.matmul: ("__matmul__", "__rmatmul__"),
-}  # fmt: skip
-_NUMPY_UNARY = {np.negative: "__neg__", np.positive: "__pos__", np.absolute: "__abs__"}
+    def __eq__(self, other: object) -> bool:
+        """Is it the same tensor? (Not a comparison of elements.)"""
+        return isinstance(other, Tensor) and bool(self._p == other._p)
 
+    def __hash__(self) -> int:
+        return hash(self._p)
 
-def _numpy_function(ufunc: Any, method: str, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """What NumPy's elementwise functions do with tensors: the operators are the tensors', the rest is refused."""
-    if method == "__call__" and not options:
-        if ufunc in _NUMPY_BINARY:
-            forward, reflected = _NUMPY_BINARY[ufunc]
-            a, b = inputs
-            return getattr(a, forward)(b) if isinstance(a, Tensor) else getattr(b, reflected)(a)
-        if ufunc in _NUMPY_UNARY:
-            return getattr(inputs[0], _NUMPY_UNARY[ufunc])()
-        if ufunc in (np.equal, np.not_equal):  # as of tensors: is it the same one?
-            same = isinstance(inputs[0], Tensor) and inputs[0] == inputs[1]
-            return same if ufunc is np.equal else not same
-    name = f"np.{ufunc.__name__}" + ("" if method == "__call__" else f".{method}")
-    if "out" in options:
-        raise TypeError(
-            f"{name}: the result for a tensor is a node, which an array cannot take; write a = a + b, not a += b"
-        )
-    raise TypeError(
-        f"{name}: NumPy computes at once, a tensor has data when its graph has run: use the functions of gb, or"
-        " x.numpy()"
-    )
+    def describe(self) -> str:
+        """``'w' float32 (64, 128)``, for messages."""
+        if self._ctx._core is None:
+            return "a tensor of a closed context"
+        name = self.name
+        return f"{name!r} {self.dtype.name} {self.shape}" if name else f"{self.dtype.name} {self.shape}"
 
-
-def _coerce(value: Any, like: Tensor, op: str, label: str) -> Tensor:
-    """A number or array as a constant in the context of ``like``."""
-    if isinstance(value, Tensor):
-        return value
-    if like._ctx._core is None:
-        raise StateError(f"{op}: the context of {'a' if label == 'b' else 'b'} is closed")
-    try:
-        if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
-            return like._ctx.constant(float(value), float32)
-        if isinstance(value, (np.ndarray, np.generic)):
-            if (
-                value.dtype.kind in "iuf"
-                and value.dtype != np.float32
-                and like.dtype.name == "float32"
-                and value.dtype.name != "float16"
-            ):
-                needed = f"where float32 is needed: {label}.astype(np.float32)"
-                raise InvalidArgumentError(f"{op}: {label} is an array of {value.dtype}, {needed}")
-            return like._ctx.constant(value)
-        if isinstance(value, (list, tuple)):
-            return like._ctx.constant(value, like.dtype if not like.dtype.is_quantized else None)
-        hint = tensor_hint(value) if not isinstance(value, bool) else ""
-        raise TypeError(f"{op}: {label} must be a tensor, a number or an array, not {kind_of(value)}{hint}")
-    except StateError:
-        newest(op, (like,))  # is it of a copied graph?
-        raise
-    except OverflowError:
-        raise InvalidArgumentError(f"{op}: {label} is too large for a float") from None
+    def __repr__(self) -> str:
+        if self._ctx._core is None:
+            return "<Tensor closed>"
+        how = "" if self.op == "NONE" else f" = {self.op}"
+        where = f" on {self.location}" if self.location else ""
+        return f"<Tensor {self.describe()}{how}{where}>"
 
 
-def repeat_to(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Tiles a tensor to a shape of which its own sizes are divisors."""
-    own = (1,) * (len(shape) - tensor.ndim) + tensor.shape
-    if len(own) != len(shape) or any((n % m if m else n) for n, m in zip(shape, own, strict=True)):
-        raise InvalidArgumentError(
-            f"repeat: a {tensor.describe()} cannot become {shape}: each size must be a multiple of that of a"
-        )
-    pool = newest("repeat", (tensor,))
-    return build("repeat", lib.ggml_repeat, (tensor,), pool._template(shape, "repeat"), ndim=len(shape))
+def has_place(status: int) -> bool:
+    """What C says that looked for a tensor's memory; raises if it could not look."""
+    if status == 0:
+        return True
+    if status != lib.GGML_STATUS_INVALID_STATE:
+        raise_last("", status)
+    clear_error()
+    return False
 
 
-def _binary(op: str, function: Any, a: Any, b: Any, commutes: bool = False) -> Tensor:
-    """ggml repeats b over a only; where NumPy would repeat a, the operands change places or a is repeated first."""
-    if not isinstance(a, Tensor):
-        a = _coerce(a, b, op, "a")
-    elif not isinstance(b, Tensor):
-        b = _coerce(b, a, op, "b")
-    core_a, core_b = a._ctx._core, b._ctx._core  # in these variables they stay open
-    if core_a is None or core_b is None:
-        raise StateError(f"{op}: the context of {'a' if core_a is None else 'b'} is closed")
-    how = _broadcast(a._p, b._p)
-    if how > MAX_DIMS:
-        if how < lib.GBPY_REPEAT and commutes:
-            a, b = b, a
-        else:
-            a = repeat_to(a, common_shape(a.shape, b.shape))
-    elif how < 0:
-        reason = broadcast_reason(op[2], a.shape, b.shape)
-        raise InvalidArgumentError(f"{op}: {describe('a', a)}, {describe('b', b)}: {reason}")
-    return build_2(op, function, a, b, ndim=how & 7)
-
-
-def _matmul(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b: ggml multiplies rows by rows, mul_mat(B, A) = A B^T, so B is the transposed b."""
-    if a._ctx._core is None or b._ctx._core is None:
-        newest("a @ b", (a, b))
-    n_a, n_b = a.ndim, b.ndim
-    if n_a == 0 or n_b == 0:
-        raise InvalidArgumentError(
-            f"a @ b: {describe('a', a)}, {describe('b', b)}: a tensor without axes has no products of rows; use *"
-        )
-    inner = b.shape[-2] if n_b > 1 else b.shape[0]
-    if a.shape[-1] != inner:
-        which = f"the {'last but one' if n_b > 1 else 'only'} axis of b ({inner})"
-        raise InvalidArgumentError(
-            f"a @ b: {describe('a', a)}, {describe('b', b)}: the last axis of a ({a.shape[-1]}) and {which} differ"
-            + product_hint(a.shape, b.shape)
-        )
-    if n_b == 1:
-        rows = b
-    elif b.op == "TRANSPOSE" or (b.op == "PERMUTE" and b.nb[1] == b.dtype.itemsize):
-        source = b.sources[0]
-        rows = source if b.op == "TRANSPOSE" else b.swapaxes(-1, -2)
-        rows = rows if rows.nb[0] == rows.dtype.itemsize and rows.nb[0] <= rows.nb[1] else rows.contiguous()
+def _wrong_shape(t: Tensor, given: tuple[int, ...], shape: tuple[int, ...]) -> InvalidArgumentError:
+    if t.dtype.is_quantized and shape != t.shape:
+        hint = f"; the bytes of its rows have the shape {shape}"
     else:
-        rows = b.swapaxes(-1, -2)
-        rows = build_1("cont", lib.ggml_cont, rows)
-    if a.nb[0] != a.dtype.itemsize:
-        a = build_1("cont", lib.ggml_cont, a)
-    batch_a, batch_b = a.shape[:-2], b.shape[:-2]
+        hint = "; array.T has its shape" if given[::-1] == shape else ""
+    return InvalidArgumentError(f"set: {t.describe()} cannot take an array of shape {given}{hint}")
+
+
+def _quantized(t: Tensor, value: Any, dtype: DType, on_invalid: OnInvalid) -> np.ndarray[Any, Any]:
+    array = to_array(value.numpy() if isinstance(value, Tensor) else value, f"set: {t.describe()}")
+    if array.shape != t.shape:
+        raise _wrong_shape(t, array.shape, t.shape)
     try:
-        batch = common_shape(batch_a, batch_b)
-    except ValueError:
-        reason = f"the batch axes {batch_a} and {batch_b} do not broadcast"
-        raise InvalidArgumentError(f"a @ b: {describe('a', a)}, {describe('b', b)}: {reason}") from None
-    if n_a == 1 and n_b > 2:
-        a = a.reshape(*(1,) * (n_b - 1), a.shape[0])
-        batch_a = a.shape[:-2]
-    if math.prod(batch_a) != math.prod(batch):
-        a = repeat_to(a, (*batch, *a.shape[-2:]))
-    ndim = len(batch) + (n_a > 1) + (n_b > 1)
-    y = build_2("mul_mat", lib.ggml_mul_mat, rows, a, ndim=ndim)
-    if n_b == 1 and n_a > 1:
-        return y.reshape(*batch, a.shape[-2])
-    if n_a == 1 and n_b > 2:
-        return y.reshape(*batch, b.shape[-1])
-    return y
+        blocks = quantize(array, dtype, on_invalid=on_invalid)
+    except GgmlError as error:
+        raise type(error)(f"set: {t.describe()}: {error}") from None
+    return blocks.view(np.uint16) if dtype.name == "bfloat16" else blocks
 
 
-def _sliced(t: Tensor, items: tuple[Any, ...]) -> Tensor | None:
-    """The view, if all indices are plain slices."""
-    bounds: list[Any] = []
-    for item in items:
-        if type(item) is not slice or item.step is not None:
-            return None
-        start, stop = item.start, item.stop
-        bounds += (0 if start is None else start, _TO_END if stop is None else stop)
-    n = len(items)
-    return _attempt(t, _slice, n, *bounds, *_ZEROS[n], *_ZEROS[n]) if n <= MAX_DIMS else None
-
-
-def _index(t: Tensor, index: Any) -> Tensor:
-    items = index if isinstance(index, tuple) else (index,)
-    found = _sliced(t, items)
-    return _strided_view(t, *region(t, items)) if found is None else found
-
-
-def _strided_view(t: Tensor, shape: list[int], strides: list[int], offset: int) -> Tensor:
-    """ggml views have adjacent elements on the last axis; others get an extra axis, and are then copied together."""
-    item_bytes = t.dtype.itemsize
-    if 0 in shape:  # of no memory: offset and strides, which may lie outside, do not matter
-        return raw_view("index", t, shape, None, 0, ndim=len(shape))
-    direct = not shape or strides[-1] == item_bytes or shape[-1] == 1
-    if direct:
-        if shape and shape[-1] == 1:
-            strides = [*strides[:-1], item_bytes]
-        return raw_view("x[...]", t, shape or [1], strides or [item_bytes], offset, ndim=len(shape))
-    if len(shape) == MAX_DIMS:
-        keep = [i for i, n in enumerate(shape) if n != 1]
-        if len(keep) == MAX_DIMS:
-            raise InvalidArgumentError(f"x[...]: a step on the last axis of {t.describe()} would take five dimensions")
-        packed_shape, packed_strides = [shape[i] for i in keep], [strides[i] for i in keep]
-    else:
-        packed_shape, packed_strides = shape, strides
-    view = raw_view("x[...]", t, [*packed_shape, 1], [*packed_strides, item_bytes], offset, ndim=len(packed_shape) + 1)
-    return view.reshape(shape)
-
-
-def raw_view(
-    op: str, t: Tensor, shape: Sequence[int], strides: Sequence[int] | None, offset: int, ndim: int | None = None
-) -> Tensor:
-    """The C view builder of the right number of dimensions; NumPy order, strides in bytes, the last one is implied."""
-    n = len(shape)
-    ne = ne_of(shape, op)
-    if n == 0:
-        shape, strides, n = [1], None, 1
-    if strides is None:
-        row = t.dtype.row_size(shape[-1])
-        strides = [row * math.prod(shape[i + 1 : -1]) for i in range(n - 1)] + [t.dtype.itemsize]
-    if len(strides) != n:
-        raise InvalidArgumentError(f"{op}: {len(strides)} strides for the shape {tuple(shape)}")
-    if strides[-1] != t.dtype.itemsize and shape[-1] > 1:
+def _write_flat(t: Tensor, array: np.ndarray[Any, Any], offset: int, dtype: DType) -> None:
+    if dtype.is_quantized or not lib.ggml_is_contiguous(t._p):
+        raise InvalidArgumentError(f"set: an offset needs a contiguous tensor of a plain dtype, not {t.describe()}")
+    if offset < 0 or offset + array.size > t.size:
         raise InvalidArgumentError(
-            f"{op}: the stride of the last axis is {strides[-1]} bytes; elements of {t.dtype.name} must be adjacent"
+            f"set: elements {offset} to {offset + array.size} are outside of {t.describe()}, which has {t.size}"
         )
-    nb: list[int] = []
-    for i in range(n - 2, -1, -1):  # a stride of an axis of size 1 is never used: make it plausible
-        below = nb[-1] * ne[len(nb)] if nb else t.dtype.row_size(ne[0])
-        nb.append(strides[i] if strides[i] > 0 or shape[i] > 1 else below)
-    function = (lib.ggml_view_1d, lib.ggml_view_2d, lib.ggml_view_3d, lib.ggml_view_4d)[n - 1]
-    try:
-        return build(op, function, (t,), *[ne[i] for i in range(n)], *nb, offset, ndim=n if ndim is None else ndim)
-    except InvalidArgumentError:
-        refuse_view(op, t, tuple(shape), strides, offset)
-        raise
+    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    p = t._live()
+    status = _write(t._k, p, _from_buffer(data), offset * dtype.itemsize, data.nbytes, b"it")
+    if status:
+        raise_last(f"set: {t.describe()}", status)

@@ -111,8 +111,9 @@ _ffi  _core.owned  _errors.messages  _errors  _errors.hints
 _core  _core.signals  _core.handles
 _text  _text.escape  _text.names  _text.patterns  _text.terminal  _files  _files.mapped
 dtypes  _data  _data.arrays  _data.quantize  _files.safetensors
-buffer  _tensor_base  _data.shapes  _tensor_data  backend  event  tensor  _core.callbacks  ops  custom  graph  alloc
-_pictures.data  _pictures.chrome  _pictures.page  _pictures.svg  _pictures.table  _pictures.text  _pictures.mixin
+_data.shapes  _errors.parameters  _nodes  _nodes.ufuncs  _nodes.build  _nodes.operators
+buffer  tensor  backend  event  _core.callbacks  ops  custom  graph  context  alloc
+_pictures.data  _pictures.chrome  _pictures.page  _pictures.svg  _pictures.table  _pictures.text  _pictures.plans
 _pictures  _sched  _sched.fallbacks  _sched.costs  plan  stats  trace  pending  sched  _sched.calibrate  planning
 gguf._values  gguf._writer  gguf
 _examples.graphs  _examples  _examples.models

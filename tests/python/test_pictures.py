@@ -18,7 +18,6 @@ from ggml_backend._pictures import (
     BareArena,
     BareBlock,
     Picture,
-    PlanPictures,
     bare_picture,
     notebook,
     page,
@@ -267,12 +266,8 @@ def test_text_map_of_hostile_names():
 
 
 def test_methods_of_a_plan(rng, tmp_path):
-    class Plan(PlanPictures):
-        arenas = (random_arena(rng, 20),)
-        splits = (Split(0, "X", ("n",) * 70, 0, 70, 0), Split(1, "Y", ("n",) * 10, 70, 80, 1))
-        copies = (Copy("c", "X", "Y", 5, 1, "why"),)
-
-    plan = Plan()
+    splits = (Split(0, "X", ("n",) * 70, 0, 70, 0), Split(1, "Y", ("n",) * 10, 70, 80, 1))
+    plan = gb.Plan(None, None, (random_arena(rng, 20),), splits, (Copy("c", "X", "Y", 5, 1, "why"),))
     picture = Picture("plan", 80, plan.arenas, plan.splits, plan.copies)
     assert (
         plan.to_csv() == write_table(plan.arenas) == plan.to_csv(tmp_path / "a.csv") == (tmp_path / "a.csv").read_text()

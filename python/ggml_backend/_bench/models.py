@@ -11,8 +11,8 @@ import numpy as np
 from .. import ops
 from .._examples.models import _Llama, _llama_layer
 from ..backend import Backend
+from ..context import Context
 from ..dtypes import DType, dtypes, float16, float32, int32
-from ..graph import Context
 from ..sched import Scheduler
 from ..tensor import Tensor
 from .measure import Case, Limits

@@ -11,8 +11,8 @@ import numpy as np
 from .. import ops
 from ..alloc import GraphAllocator
 from ..backend import Backend
+from ..context import Context
 from ..dtypes import DTypeLike, bfloat16, dtypes, float16, float32, int32
-from ..graph import Context
 from ..tensor import Tensor
 from .measure import Case, Limits
 

@@ -12,8 +12,8 @@ from .. import ops
 from .._data.quantize import quantize
 from .._errors import GgmlError
 from ..backend import Backend
+from ..context import Context
 from ..dtypes import DType, dtypes, float32
-from ..graph import Context
 from .measure import Arithmetic, Case, Limits
 
 __all__ = ["arithmetic_of", "product_cases", "product_types", "weights"]

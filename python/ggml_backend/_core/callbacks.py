@@ -22,10 +22,11 @@ from .._errors import InvalidArgumentError, StateError, expect, expect_function
 from .._errors.messages import add_note, kind_of
 from .._ffi import ffi, lib
 from ..backend import Backend, BackendCore
-from ..tensor import Tensor, TensorPool
+from ..tensor import Tensor
 from .handles import Core, Holders, address, new_pin, use
 
 if TYPE_CHECKING:
+    from ..context import Context
     from ..graph import Graph
 
 __all__ = ["Wanted", "set_log"]
@@ -206,7 +207,7 @@ class Eval:
         function: Callable[[Tensor], bool | None],
         wanted: Callable[[Tensor], bool],
         run: Run,
-        pool: TensorPool,
+        pool: Context,
         keeping: Any,
     ) -> None:
         self.function = function

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .._core.handles import fail
-from .._errors import GgmlError, InvalidArgumentError, check
+from .._errors import GgmlError, InvalidArgumentError, StateError, check
 from .._errors.messages import kind_of
 from .._ffi import ffi, lib
 from .._files.mapped import check_file
@@ -190,3 +190,28 @@ def _round_to_bfloat16(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
             ffi.cast("float *", ffi.from_buffer(source)), ffi.cast("ggml_bf16_t *", ffi.from_buffer(out)), array.size
         )
     return out
+
+
+def numpy_dtype(dtype: Any) -> np.dtype[Any]:
+    """The dtype that ``Tensor.numpy`` was asked for."""
+    try:
+        found: np.dtype[Any] = np.dtype(dtype)
+        return found
+    except (TypeError, ValueError, SyntaxError, AttributeError):
+        raise TypeError(f"numpy: dtype must be a dtype of NumPy, such as np.float32, not {dtype!r:.60}") from None
+
+
+def converted(
+    array: np.ndarray[Any, Any], element: DType, dtype: np.dtype[Any], copy: bool | None
+) -> np.ndarray[Any, Any]:
+    """What ``Tensor.numpy`` read of a tensor of ``element``, as another dtype of NumPy."""
+    if element.name == "bfloat16" and dtype != array.dtype and dtype.name != "bfloat16":
+        array = (array.astype(np.uint32) << 16).view(np.float32)
+    elif element.name == "bfloat16" and dtype.name == "bfloat16":
+        return array.view(dtype)
+    if element.is_quantized and dtype != array.dtype:
+        hint = f"gb.dequantize(t.numpy(), {element.name!r}) makes float32 of them"
+        raise InvalidArgumentError(f"numpy: {element.name} comes as bytes, not as {dtype}; {hint}")
+    if copy is False and array.dtype != dtype:
+        raise StateError(f"numpy: {element.name} as {dtype} takes a copy")
+    return array.astype(dtype, copy=False)

@@ -6,17 +6,20 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .._errors import InvalidArgumentError
 from .._errors.messages import kind_of
-from .._ffi import ffi
-from .._tensor_base import MAX_DIMS, TensorInfo
+from .._ffi import ffi, lib
 from ..dtypes import DType, as_dtype
 
+if TYPE_CHECKING:
+    from ..tensor import Tensor
+
 __all__ = [
+    "MAX_DIMS",
     "common_shape",
     "given_dtype",
     "given_shape",
@@ -27,6 +30,8 @@ __all__ = [
     "resolve_shape",
     "shape_tuple",
 ]
+
+MAX_DIMS: int = lib.GGML_MAX_DIMS
 
 
 def ne_of(shape: Sequence[int], what: str) -> Any:
@@ -107,7 +112,7 @@ def shape_tuple(shape: Any, what: str) -> tuple[int, ...]:
             raise TypeError(f"{what} must be an int or a sequence of ints, not {shape!r:.60}") from None
 
 
-def resolve_shape(t: TensorInfo, shape: tuple[int, ...]) -> tuple[int, ...]:
+def resolve_shape(t: Tensor, shape: tuple[int, ...]) -> tuple[int, ...]:
     """The shape that ``t`` is to have, without -1. Raises if it cannot have it."""
     known = math.prod(n for n in shape if n != -1)
     if shape.count(-1) > 1:
@@ -127,7 +132,7 @@ def resolve_shape(t: TensorInfo, shape: tuple[int, ...]) -> tuple[int, ...]:
     return shape
 
 
-def region(t: TensorInfo, items: tuple[Any, ...]) -> tuple[list[int], list[int], int]:
+def region(t: Tensor, items: tuple[Any, ...]) -> tuple[list[int], list[int], int]:
     """What ``t[items]`` is: shape, strides and offset in bytes."""
     shape, strides = list(t.shape), list(t.strides)
     used = sum(1 for i in items if i is not None and i is not ...)
@@ -175,7 +180,7 @@ def region(t: TensorInfo, items: tuple[Any, ...]) -> tuple[list[int], list[int],
             except TypeError:
                 hint = (
                     "; gb.get_rows(x, ids) picks rows by int32 indices"
-                    if isinstance(item, (TensorInfo, list, np.ndarray))
+                    if isinstance(item, (type(t), list, np.ndarray))
                     else ""
                 )
                 raise TypeError(
@@ -190,14 +195,14 @@ def region(t: TensorInfo, items: tuple[Any, ...]) -> tuple[list[int], list[int],
     return new_shape, new_strides, offset
 
 
-def _blocks_cut(t: TensorInfo) -> str:
+def _blocks_cut(t: Tensor) -> str:
     return (
         f"x[...]: rows of {t.describe()} are blocks of {t.dtype.block_size} elements, which cannot be cut: take whole"
         " rows"
     )
 
 
-def refuse_view(op: str, t: TensorInfo, shape: tuple[int, ...], strides: Sequence[int], offset: int) -> None:
+def refuse_view(op: str, t: Tensor, shape: tuple[int, ...], strides: Sequence[int], offset: int) -> None:
     """Says why there is no such view, if the reason is one of the usual ones."""
     if min([offset, *shape, *strides]) < 0:
         raise InvalidArgumentError(

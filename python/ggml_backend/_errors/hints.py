@@ -158,6 +158,7 @@ _ATTRIBUTES: dict[str, dict[str, str]] = {
 _MODULES = {
     "backend": 'gb.Backend("CPU") makes a backend',
     "buffer": "backend.alloc(size) makes a buffer",
+    "context": "gb.Context() makes a context",
     "event": "gb.Event(backend) makes an event",
     "graph": "ctx.graph(tensor) makes a graph",
     "tensor": _DATA,

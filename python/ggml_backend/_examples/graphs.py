@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .. import ops
+from ..context import Context
 from ..dtypes import float16, int32
-from ..graph import Context, Graph
+from ..graph import Graph
 from ..tensor import Tensor
 
 __all__ = ["NAMES", "build"]

@@ -13,8 +13,9 @@ from .. import gguf, ops
 from .._errors import InvalidArgumentError, UnsupportedError
 from .._pictures import Picture, picture_of
 from ..backend import Backend
+from ..context import Context
 from ..dtypes import float16, int32
-from ..graph import Context, Graph
+from ..graph import Graph
 from ..plan import Plan
 from ..sched import Scheduler
 from ..tensor import Tensor

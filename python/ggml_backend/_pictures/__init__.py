@@ -5,7 +5,8 @@
 * ``page`` with ``page.html``: the page
 * ``svg``: for notebooks, without scripts
 * ``text``: for terminals
-* ``mixin``: these as methods of a plan
+* ``plans``: these of a plan of a scheduler
+* ``chrome``: the record of a scheduler as Chrome trace JSON
 
 All of them read plans and change none.
 """
@@ -13,14 +14,15 @@ All of them read plans and change none.
 from __future__ import annotations
 
 from .data import ArenaLike, BareArena, BareBlock, BlockLike, CopyLike, Picture, SplitLike, bare_picture, chains
-from .mixin import PlanPictures, picture_of
 from .page import page
+from .plans import picture_of, plan_csv, plan_map, plan_page
 from .svg import notebook
 from .table import read_table, write_rows, write_table
 from .text import text_map
 
 __all__ = [
-    "ArenaLike", "BareArena", "BareBlock", "BlockLike", "CopyLike", "Picture", "PlanPictures", "SplitLike",
+    "ArenaLike", "BareArena", "BareBlock", "BlockLike", "CopyLike", "Picture", "SplitLike",
     "bare_picture", "chains",
-    "notebook", "page", "picture_of", "read_table", "text_map", "write_rows", "write_table",
+    "notebook", "page", "picture_of", "plan_csv", "plan_map", "plan_page", "read_table", "text_map",
+    "write_rows", "write_table",
 ]  # fmt: skip

@@ -15,8 +15,8 @@ import numpy as np
 from .. import ops
 from .._errors import InvalidArgumentError, UnsupportedError, expect, expect_bool, expect_function, expect_int
 from ..backend import Backend
+from ..context import Context
 from ..dtypes import dtypes
-from ..graph import Context
 from ..sched import Scheduler
 from .costs import CopyCost, DeviceCosts, OpCost, write_costs
 

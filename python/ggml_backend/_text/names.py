@@ -5,7 +5,10 @@ from __future__ import annotations
 
 from .._errors import InvalidArgumentError
 
-__all__ = ["as_name", "shorter"]
+__all__ = ["MAX_NAME", "as_name", "shorter"]
+
+MAX_NAME = 63
+"""Bytes of the name of a tensor."""
 
 
 def as_name(name: object, what: str, label: str = "name") -> bytes:

@@ -44,10 +44,10 @@ from .._files.mapped import check_file, map_file, watch_of
 from .._text.patterns import Patterns
 from ..backend import Backend
 from ..buffer import Buffer, BufferType, Usage, usage_id
+from ..context import Context
 from ..dtypes import DType, dtype_of_id
-from ..graph import Context
 from ..tensor import Tensor
-from ._values import Keys, UnknownType, decode, findable, new_metadata, type_name
+from ._values import UnknownType, decode, findable, new_metadata, type_name, value_at
 from ._writer import Writer
 
 __all__ = ["GGUFFile", "GGUFTensor", "Metadata", "UnknownType", "Weights", "Writer", "fallback_dtype", "open"]
@@ -86,17 +86,35 @@ class Part:
         check_file(self.data, self.name)
 
 
-class Metadata(Keys, Mapping[str, Any]):
+class Metadata(Mapping[str, Any]):
     """The key-value pairs of a file. Scalars come as ``int``, ``float``, ``bool`` and ``str``, arrays of numbers as
     NumPy arrays of exactly their type, arrays of strings as lists. Each access makes a new object.
 
     Bytes that are not UTF-8 come as surrogates (``errors="surrogateescape"``); a :class:`Writer` turns them back.
     """
 
-    __slots__ = ()
+    __slots__ = ("_file",)
+
+    def __init__(self, file: GGUFFile | _OnePart) -> None:
+        self._file = file
+
+    def _live(self) -> Part:
+        """The first part, which has the metadata of all."""
+        return self._file._live()[0]
+
+    def _find(self, key: str) -> int:
+        name, part = findable(key), self._live()
+        return -1 if name is None else int(lib.gguf_find_key(part.ptr, name))
+
+    def _id(self, key: str) -> int:
+        index = self._find(key) if isinstance(key, str) else -1
+        if index < 0:
+            raise UnknownKey(key, self)
+        return index
 
     def __getitem__(self, key: str) -> Any:
-        return self._value(self._id(key))
+        part = self._live()
+        return value_at(part, self._id(key))
 
     def __contains__(self, key: object) -> bool:
         return isinstance(key, str) and self._find(key) >= 0

@@ -9,12 +9,11 @@ import numpy as np
 
 from .._core.owned import owned
 from .._errors import InvalidArgumentError, UnsupportedError, check
-from .._errors.messages import UnknownKey
 from .._ffi import ffi, lib
 from .._text.names import as_name
 from ..dtypes import DType
 
-__all__ = ["ELEMENTS", "Keys", "UnknownType", "decode", "encode", "findable", "key_bytes", "store", "type_name"]
+__all__ = ["ELEMENTS", "UnknownType", "decode", "encode", "findable", "key_bytes", "store", "type_name", "value_at"]
 
 ELEMENTS: dict[str, tuple[int, np.dtype[Any]]] = {
     "u8": (lib.GGUF_TYPE_UINT8, np.dtype(np.uint8)), "i8": (lib.GGUF_TYPE_INT8, np.dtype(np.int8)),
@@ -98,56 +97,35 @@ class UnknownType(DType):
         return (UnknownType, (self.id,))
 
 
-class Keys:
-    """Finding keys and reading their values in the first part of a file."""
+def value_at(meta: Any, index: int) -> Any:
+    """The value of a key."""
+    number = lib.gguf_get_kv_type(meta.ptr, index)
+    if number == lib.GGUF_TYPE_STRING:
+        length = ffi.new("uint64_t *")
+        pointer = lib.gbpy_gguf_str(meta.ptr, index, length)
+        return decode(bytes(ffi.buffer(pointer, length[0])))
+    if number != lib.GGUF_TYPE_ARRAY:
+        return _GET[number](meta.ptr, index)
+    n = lib.gguf_get_arr_n(meta.ptr, index)
+    element = lib.gguf_get_arr_type(meta.ptr, index)
+    if element == lib.GGUF_TYPE_STRING:
+        return _strings(meta, index, n)
+    dtype = ELEMENTS[_NAME[element]][1]
+    if n == 0:
+        return np.empty(0, dtype)
+    return np.frombuffer(ffi.buffer(lib.gguf_get_arr_data(meta.ptr, index), n * dtype.itemsize), dtype).copy()
 
-    __slots__ = ("_file",)
 
-    def __init__(self, file: Any) -> None:
-        self._file = file
-
-    def _live(self) -> Any:
-        return self._file._live()[0]
-
-    def _find(self, key: str) -> int:
-        name, meta = findable(key), self._live()
-        return -1 if name is None else int(lib.gguf_find_key(meta.ptr, name))
-
-    def _id(self, key: str) -> int:
-        index = self._find(key) if isinstance(key, str) else -1
-        if index < 0:
-            raise UnknownKey(key, self)
-        return index
-
-    def _value(self, index: int) -> Any:
-        meta = self._live()
-        number = lib.gguf_get_kv_type(meta.ptr, index)
-        if number == lib.GGUF_TYPE_STRING:
-            length = ffi.new("uint64_t *")
-            pointer = lib.gbpy_gguf_str(meta.ptr, index, length)
-            return decode(bytes(ffi.buffer(pointer, length[0])))
-        if number != lib.GGUF_TYPE_ARRAY:
-            return _GET[number](meta.ptr, index)
-        n = lib.gguf_get_arr_n(meta.ptr, index)
-        element = lib.gguf_get_arr_type(meta.ptr, index)
-        if element == lib.GGUF_TYPE_STRING:
-            return self._strings(meta, index, n)
-        dtype = ELEMENTS[_NAME[element]][1]
-        if n == 0:
-            return np.empty(0, dtype)
-        return np.frombuffer(ffi.buffer(lib.gguf_get_arr_data(meta.ptr, index), n * dtype.itemsize), dtype).copy()
-
-    @staticmethod
-    def _strings(meta: Any, index: int, n: int) -> list[str]:
-        pointer = ffi.new("uint64_t **")
-        data = lib.gbpy_gguf_strs(meta.ptr, index, pointer)
-        lengths = ffi.unpack(pointer[0], n) if n else []
-        text = bytes(ffi.buffer(data, sum(lengths) + n)) if n else b""
-        strings, at = [], 0
-        for length in lengths:
-            strings.append(decode(text[at : at + length]))
-            at += length + 1
-        return strings
+def _strings(meta: Any, index: int, n: int) -> list[str]:
+    pointer = ffi.new("uint64_t **")
+    data = lib.gbpy_gguf_strs(meta.ptr, index, pointer)
+    lengths = ffi.unpack(pointer[0], n) if n else []
+    text = bytes(ffi.buffer(data, sum(lengths) + n)) if n else b""
+    strings, at = [], 0
+    for length in lengths:
+        strings.append(decode(text[at : at + length]))
+        at += length + 1
+    return strings
 
 
 # ------------------------------------------------------------------------------------------------------------------ to

@@ -16,7 +16,7 @@ from ..._errors import InvalidArgumentError
 from ..._text.escape import line
 from ..._text.terminal import Bar
 from ...dtypes import DType, as_dtype, dtypes
-from ...gguf import Writer, fallback_dtype
+from ...gguf import GGUFFile, Writer, fallback_dtype
 from ...gguf import open as open_gguf
 from .common import FLOATS, byte_count, fitting
 
@@ -58,12 +58,12 @@ class Formats:
             if not pattern:
                 raise InvalidArgumentError(f"--tensor-type {name!r}: needs PATTERN=TYPE")
             as_dtype(name)
-        self.keep = set(fitting(options.keep, names, "--keep"))
+        self.keep: set[str] = set(fitting(options.keep, names, "--keep"))
         self.special: dict[str, str] = {}
         for pattern, _, wanted in rules:
             for name in fitting([pattern], names, "--tensor-type"):
                 self.special.setdefault(name, wanted)
-        self.importance = None if options.imatrix is None else open_gguf(options.imatrix)
+        self.importance: GGUFFile | None = None if options.imatrix is None else open_gguf(options.imatrix)
 
     def choose(self, name: str, shape: tuple[int, ...], stored: DType) -> DType:
         """Matrices of floats are converted; vectors (biases, norms), what is kept, and everything else stay."""
