@@ -6,8 +6,8 @@ alone.
 A scheduler of one node, a context, a buffer, or ``Scheduler.reset``, alone and beside many tensors in one context, many
 contexts, and many buffers, in turns within each round: the others are made, it is measured, they are closed, it is
 measured. The ratio is the median over rounds. They are unrelated, so it should be 1 (the aim: below 1.1 on a quiet
-machine). How much is looked at is counted, and the same in any company (``tests/python/test_lifetimes.py``). What time
-it takes beyond that was not traced to its cause.
+machine). How much is looked at is counted, and the same in any company
+(``tests/python/lifetimes/test_lifetimes.py``). What time it takes beyond that was not traced to its cause.
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ do not quantize without an importance matrix: "without" is one of ones for them.
 model, mean and lowest.
 
 --small: round trips of numbers so small that half precision does not hold the scales of blocks, ours / as the format's
-algorithm gives them (the package gguf; for the K formats tests/python/kquant_reference.py), for normal numbers, heavy
-tails (Student's t, 2 degrees of freedom) and the model's matrices, all scaled to the same root mean square; first of
-all 0.02, which is that of ordinary weights.
+algorithm gives them (the package gguf; for the K formats tests/python/support/kquant_reference.py), for normal numbers,
+heavy tails (Student's t, 2 degrees of freedom) and the model's matrices, all scaled to the same root mean square; first
+of all 0.02, which is that of ordinary weights.
 
 --ones: without importance weights / with weights of one, on the same data: the error, and sum(x y) / sum(x x), which is
 1 where products with the quantized numbers come out neither too small nor too large.

@@ -98,8 +98,9 @@ step "the package with emulated CUDA devices: operators against NumPy, the sched
 cmake -S . -B build/cuda-emulated-module -DCMAKE_BUILD_TYPE=Release -DGGML_BACKEND_TESTS=ON -DGGML_CUDA_EMULATION=ON >/dev/null
 cmake --build build/cuda-emulated-module -j "$jobs" --target ggml_backend_cuda_emulated_module >build/cuda-emulated-module.log 2>&1 || { tail -n 50 build/cuda-emulated-module.log; exit 1; }
 emulated=$PWD/build/cuda-emulated-module/tests/cuda/libggml_backend_cuda_emulated_module.so
-GGML_CUDA_MODULE=$emulated "$py" -m pytest -q -p no:cacheprovider tests/python/test_cuda.py tests/python/test_sched.py tests/python/test_ops_*.py
-GGML_CUDA_MODULE=$emulated "$py" tests/python/harness_zeros.py --seconds "$short" --seed "$(date +%s)" --deaths 5
+GGML_CUDA_MODULE=$emulated "$py" -m pytest -q -p no:cacheprovider tests/python/backends/test_cuda.py tests/python/sched/test_sched.py \
+    tests/python/ops/test_ops_*.py
+GGML_CUDA_MODULE=$emulated "$py" tests/python/harness/harness_zeros.py --seconds "$short" --seed "$(date +%s)" --deaths 5
 "$py" -m examples.embed --devices CPU --out build/embed-cpu.npy "A cat sat." "Tensors on devices" >/dev/null
 for devices in CUDA0 CUDA0,CPU; do
     GGML_CUDA_MODULE=$emulated "$py" -m examples.embed --devices $devices --out build/embed-cuda.npy "A cat sat." "Tensors on devices"
@@ -145,7 +146,7 @@ GGML_TEST_LONG=1 build/dev/tests/c/test_plan_exact
 # attack SECONDS HARNESS FLAGS...: what it tried is its last line but one
 attack() {
     step "attack for $1 s: $(shift; echo "$@")"
-    "$py" "tests/python/$2" --seconds "$1" --seed "$(date +%s)" --deaths 5 $(shift 2; echo "$@")
+    "$py" "tests/python/harness/$2" --seconds "$1" --seed "$(date +%s)" --deaths 5 $(shift 2; echo "$@")
 }
 attack "$long" harness_interrupts.py
 attack "$long" harness_closing.py
@@ -159,7 +160,8 @@ attack "$short" harness_closing.py --pairs
 attack "$short" harness_fork.py
 
 step "what attacks once found, ten times as long"
-GB_HARNESS_SECONDS=80 "$py" -m pytest -q -p no:cacheprovider -o timeout=3000 tests/python/test_holes.py tests/python/test_forks.py tests/python/test_content.py
+GB_HARNESS_SECONDS=80 "$py" -m pytest -q -p no:cacheprovider -o timeout=3000 \
+    tests/python/lifetimes/test_holes.py tests/python/lifetimes/test_forks.py tests/python/tensors/test_content.py
 
 step "pytest, address sanitizer"
 rm -rf build/asan-site
@@ -175,7 +177,7 @@ for attack in "harness_closing.py" "harness_closing.py --pairs" "harness_zeros.p
     # shellcheck disable=SC2086
     LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)" \
         ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:quarantine_size_mb=16 PYTHONMALLOC=malloc PYTHONPATH=$PWD/build/asan-site \
-        "$py" tests/python/$attack --seconds "$short" --seed "$(date +%s)" --deaths 5
+        "$py" tests/python/harness/$attack --seconds "$short" --seed "$(date +%s)" --deaths 5
 done
 
 step "threads in Python, thread sanitizer"
@@ -185,15 +187,15 @@ rm -rf build/tsan-site
     --config-settings=cmake.build-type=RelWithDebInfo --config-settings=install.strip=false
 under_tsan() { # without randomized addresses, with which the sanitizer's memory may clash
     LD_PRELOAD="$(gcc -print-file-name=libtsan.so)" \
-        TSAN_OPTIONS=exitcode=66:history_size=4:allocator_may_return_null=1:suppressions=$PWD/tests/python/tsan.supp PYTHONPATH=$PWD/build/tsan-site setarch -R "$py" "$@"
+        TSAN_OPTIONS=exitcode=66:history_size=4:allocator_may_return_null=1:suppressions=$PWD/tests/python/harness/tsan.supp PYTHONPATH=$PWD/build/tsan-site setarch -R "$py" "$@"
 }
-for part in threads sched_runs callbacks buffers; do
-    under_tsan -m pytest -q -s -p no:faulthandler -p no:cacheprovider "tests/python/test_$part.py"
+for part in lifetimes/test_threads sched/test_sched_runs ops/test_callbacks tensors/test_buffers; do
+    under_tsan -m pytest -q -s -p no:faulthandler -p no:cacheprovider "tests/python/$part.py"
 done
 for attack in "harness_closing.py --only threads" "harness_closing.py --only callbacks" "harness_closing.py --pairs" "harness_interleave.py --mode threads"; do
     step "thread sanitizer, attack for $short s: $attack"
     # shellcheck disable=SC2086
-    under_tsan tests/python/$attack --seconds "$short" --seed "$(date +%s)" --deaths 5
+    under_tsan tests/python/harness/$attack --seconds "$short" --seed "$(date +%s)" --deaths 5
 done
 
 step "what closing costs beside other objects"

@@ -9,13 +9,18 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import ggml_backend as gb
 from ggml_backend._ffi import lib
-from programs import holds  # noqa: F401 - a fixture
+
+# What tests of several folders import. Everything else that a test imports is beside it.
+sys.path[:0] = [str(Path(__file__).parent / folder) for folder in ("support", "harness")]
+
+from programs import holds  # noqa: E402, F401 - a fixture
 
 # in the background of a shell: programs that tests start would inherit that
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

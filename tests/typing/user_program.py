@@ -1,7 +1,7 @@
 """A user's program that mentions every public name, as type checkers see it: `mypy --strict` and `pyright` must accept
 it against the installed package. It also runs, so that what the checkers believe is what happens.
 
-`tests/python/test_types.py` checks it, and that no name of ``ggml_backend.__all__`` is missing here.
+`tests/python/package/test_types.py` checks it, and that no name of ``ggml_backend.__all__`` is missing here.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Every place in the package's Python code where something else may come between: one by one, in every operation.
 
-    python tests/python/harness_interleave.py --mode interrupts     KeyboardInterrupt is raised there; afterwards all
-    works, from two threads python tests/python/harness_interleave.py --mode handlers       another operation or close()
-    runs there, on the same thread, as in a handler
-                                                                    of a signal or a finalizer
-    python tests/python/harness_interleave.py --mode threads        the same on another thread, while this one stands
-    still there
+    python tests/python/harness/harness_interleave.py --mode interrupts
+        KeyboardInterrupt is raised there; afterwards all works, from two threads
+    python tests/python/harness/harness_interleave.py --mode handlers
+        another operation or close() runs there, on the same thread, as in a handler of a signal or a finalizer
+    python tests/python/harness/harness_interleave.py --mode threads
+        the same on another thread, while this one stands still there
 
 Nothing here is left to chance but the order, and which part is tried in the given time; ``--complete`` tries all of the
 first mode, or every operation against every close() in the others, however long it takes. The places are the lines of

@@ -2,7 +2,7 @@
 both, a CUDA device where there is one (GGML_CUDA_MODULE names the emulation), with evaluation callbacks, custom
 functions, copies and comparisons of the graph.
 
-    python tests/python/harness_zeros.py --seconds 10 --seed 1
+    python tests/python/harness/harness_zeros.py --seconds 10 --seed 1
 
 Operations and arguments are the cases of test_op_smoke.py and some more. One size that occurs in them becomes 0 or 1
 wherever it occurs, or in one place only; or all inputs get a leading axis of 0 or 1; or sizes become huge beside a 0.
@@ -23,13 +23,16 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import ggml_backend as gb
-import test_op_smoke
 from harness_world import Wrong, report, supervise, watched
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "ops"))  # as a program of its own it sees only what is beside it
+import test_op_smoke
 
 Array = np.ndarray[Any, Any]
 Build = Callable[..., gb.Tensor]

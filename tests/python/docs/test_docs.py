@@ -55,10 +55,10 @@ NOT_RUN = {
     ("CONTRIBUTING.md", "cmake --preset"): BUILD,
     ("CONTRIBUTING.md", "pip install"): INSTALL,
     ("docs/ARCHITECTURE.md", "base  ->"): DRAWING,
-    ("docs/ARCHITECTURE.md", "_ffi (generated)"): "no code; tests/python/test_package.py has the order",
-    ("docs/BACKENDS.md", "GGML_BACKEND_MODULE"): "C, tested in tests/python/test_modules.py",
+    ("docs/ARCHITECTURE.md", "_ffi (generated)"): "no code; tests/python/package/test_package.py has the order",
+    ("docs/BACKENDS.md", "GGML_BACKEND_MODULE"): "C, tested in tests/python/backends/test_modules.py",
     ("docs/BACKENDS.md", "find_package"): C,
-    ("docs/BACKENDS.md", "I=$(python"): "compiles; tests/python/test_modules.py does the same",
+    ("docs/BACKENDS.md", "I=$(python"): "compiles; tests/python/backends/test_modules.py does the same",
     ("docs/CUDA.md", "cmake -S . -B build -D"): BUILD,
     ("docs/CUDA.md", "cmake -S . -B build/emulation"): BUILD,
     ("docs/CUDA.md", "ggml_backend_cuda_init"): "C, tested in tests/cuda",
@@ -74,15 +74,17 @@ NOT_RUN = {
     ("docs/PLACEMENT.md", "python -m ggml_backend calibrate"): MEASURES,
     ("docs/PLACEMENT.md", "python benchmarks/"): MEASURES,
     ("docs/PLANNING.md",
-     "python -m ggml_backend plan FILE.csv"): "files are placeholders; tests/python/test_planning.py",
+     "python -m ggml_backend plan FILE.csv"): "files are placeholders; tests/python/plans/test_planning.py",
     ("docs/PLANNING.md", "python -m ggml_backend plan unet"): "runs below",
     ("docs/PLANS.md", "10 runs"): "times differ from run to run; the lines are compared below",
     ("docs/PLANS.md", "python -m ggml_backend plan FILE.csv"): "the arguments are placeholders; "
-     "tests/python/test_planning.py",
+     "tests/python/plans/test_planning.py",
     ("docs/PLANS.md", "python -m ggml_backend plan MODEL.gguf"): "the arguments are placeholders; "
-     "tests/python/test_plan_memory.py",
+     "tests/python/plans/test_plan_memory.py",
     ("docs/QUANTIZATION.md", "PYTHONPATH=. python benchmarks/"): MEASURES,
-    ("docs/SCHEDULER.md", "backend CPU: spread"): "one line of an answer; tests/python/test_fallbacks.py compares such",
+    ("docs/SCHEDULER.md", "backend CPU: spread"): (
+        "one line of an answer; tests/python/sched/test_fallbacks.py compares such"
+    ),
     ("docs/SCHEDULER.md", "check: step 1"): "the message of a fault that no user can make; tests/c makes it",
 }  # fmt: skip
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import harness_world
 from harness_world import SANITIZED
 
 PATIENCE = 240 if SANITIZED else 60
@@ -105,7 +106,7 @@ def holds(monkeypatch) -> Callable[..., str]:
         program = (
             PRELUDE.replace("PATIENCE", str(patience * max(1, LONGER)))
             .replace("FACTOR", str(LONGER))
-            .replace("FOLDER", repr(str(Path(__file__).parent)))
+            .replace("FOLDER", repr(str(Path(harness_world.__file__).parent)))
             + textwrap.dedent(source)
             + "\nfaulthandler.cancel_dump_traceback_later()\n"
         )

@@ -1,6 +1,6 @@
 """fork() at any moment, while threads compute, set, read, build, open and close.
 
-    python tests/python/harness_fork.py --seconds 10 --seed 1
+    python tests/python/harness/harness_fork.py --seconds 10 --seed 1
 
 In the child new objects work, from two threads; old ones work and are right, or raise an error of the package; nothing
 hangs, nothing that is read is garbage, and everything can be closed. The parent does not notice. Children that fail are

@@ -1,9 +1,11 @@
 """Ctrl-C and failed allocations at any moment: afterwards everything works, also from another thread.
 
-    python tests/python/harness_interrupts.py --seconds 10 --seed 1               a timer interrupts operations at
-    random moments python tests/python/harness_interrupts.py --no-memory                         one allocation of
-    Python's after the other fails python tests/python/harness_interrupts.py --latency                           how
-    long until SIGINT is heard while the library works or waits
+    python tests/python/harness/harness_interrupts.py --seconds 10 --seed 1
+        a timer interrupts operations at random moments
+    python tests/python/harness/harness_interrupts.py --no-memory
+        one allocation of Python's after the other fails
+    python tests/python/harness/harness_interrupts.py --latency
+        how long until SIGINT is heard while the library works or waits
 
 An interrupt is a KeyboardInterrupt that the handler of a signal raises, SIGINT or SIGALRM, sent by a timer 1 us to 5 ms
 after an operation began. After every burst of them the world is checked by this thread and by another one. Descriptors

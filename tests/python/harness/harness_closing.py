@@ -1,9 +1,10 @@
 """Threads, signal handlers, finalizers and callbacks that close what others use; and every pair of operations against
 each other.
 
-    python tests/python/harness_closing.py --seconds 10 --seed 1          operations against each other and against
-    close(), at random python tests/python/harness_closing.py --pairs                        every pair of operations
-    for some milliseconds: does any wait for ever?
+    python tests/python/harness/harness_closing.py --seconds 10 --seed 1
+        operations against each other and against close(), at random
+    python tests/python/harness/harness_closing.py --pairs
+        every pair of operations for some milliseconds: does any wait for ever?
 
 Rounds of four kinds take turns. *Threads*: some run random operations on one world, others close parts of it, until all
 is closed. *Handlers*: a timer's signals close parts, in the middle of what the main thread does. *Callbacks*: parts are

@@ -15,8 +15,8 @@ import pytest
 
 import ggml_backend as gb
 from ggml_backend import dtypes, ops
+from source_tree import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "tests" / "typing" / "user_program.py"
 
 

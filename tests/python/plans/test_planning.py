@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import ggml_backend as gb
 from ggml_backend.cli import main
+from source_tree import ROOT
 
-DATA = Path(__file__).parent.parent / "data"
+DATA = ROOT / "tests" / "data"
 
 
 def assert_valid(lower, upper, size, offsets, alignment=1):
