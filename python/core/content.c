@@ -12,10 +12,6 @@
 #include "sched_impl.h"
 #include "tensor/tensor.h"
 
-// Bit 7 of padding[0]: the user's buffer in which the tensor lay is gone: then nobody may take it for one that was
-// never placed. Bit 3: a constant.
-enum { LOST = 0x80, CONSTANT = 0x08 };
-
 atomic_llong        gbpy_sets;
 static atomic_llong last_clear; // the highest `cleared` of all buffers
 
@@ -46,13 +42,13 @@ bool gbpy_has_lost(const struct ggml_tensor * t) {
     if (buffer != NULL && is_gone(buffer)) {
         return true;
     }
-    return GB_READ_RELAXED(root->data) == NULL && (GB_READ_RELAXED(root->padding[0]) & LOST);
+    return GB_READ_RELAXED(root->data) == NULL && gb_tensor_has_flag(root, GB_TENSOR_LOST);
 }
 
 int gbpy_fail_lost(const struct ggml_tensor * t, const char * what) {
     const struct ggml_tensor * root = gb_root(t);
     if (gb_tensor_buffer(t) == NULL && GB_READ_RELAXED(root->data) == NULL &&
-        !(GB_READ_RELAXED(root->padding[0]) & LOST)) {
+        !gb_tensor_has_flag(root, GB_TENSOR_LOST)) {
         GB_FAIL_IF(root->op != GGML_OP_NONE, GGML_STATUS_INVALID_STATE,
             "%s was not computed: make a graph of it (Context.graph) and compute that (Scheduler.compute)", what);
         return gb_fail(GGML_STATUS_INVALID_STATE,
@@ -82,11 +78,9 @@ bool gbpy_is_own(const struct gbpy_object * owner, const struct ggml_tensor * t)
            gb_sched_leaf_is_bound(owner->ptr, root);
 }
 
-bool gbpy_is_constant(const struct ggml_tensor * t) {
-    return (GB_READ_RELAXED(gb_root(t)->padding[0]) & CONSTANT) != 0;
-}
+bool gbpy_is_constant(const struct ggml_tensor * t) { return gb_tensor_has_flag(gb_root(t), GB_TENSOR_CONSTANT); }
 
-void gbpy_set_constant_flag(struct ggml_tensor * t) { GB_SET_BITS(t->padding[0], CONSTANT); }
+void gbpy_set_constant_flag(struct ggml_tensor * t) { gb_tensor_set_flag(t, GB_TENSOR_CONSTANT); }
 
 void gbpy_unplace(struct ggml_tensor * t) {
     gb_tensor_put(t, NULL, NULL);
@@ -108,8 +102,11 @@ void gbpy_unplace_lost(struct ggml_tensor * t) {
     }
     const bool lost = owner != NULL && !owner->scratch && t->op == GGML_OP_NONE && t->view_src == NULL;
     gbpy_unplace(t);
-    GB_CLEAR_BITS(t->padding[0], LOST);
-    GB_SET_BITS(t->padding[0], lost ? LOST : 0);
+    if (lost) {
+        gb_tensor_set_flag(t, GB_TENSOR_LOST);
+    } else {
+        gb_tensor_clear_flag(t, GB_TENSOR_LOST);
+    }
 }
 
 void gbpy_unplace_all_lost(struct ggml_context * ctx) {

@@ -1,7 +1,7 @@
 // content.h - where a tensor's memory is, and whether what stands there is the tensor's own.
 //
 // Each write of an input from Python takes the next number of one counter and leaves it in the tensor (its stamp:
-// perf_cycles, which nothing else uses). A run notes the counter when it begins: what it computes is out of date as
+// gb_tensor_content). A run notes the counter when it begins: what it computes is out of date as
 // soon as an input that it was computed from has a higher number. Tensors that the user placed himself keep the number
 // of the run that computed them; of what a scheduler placed, its plan knows: whether the plan is the current one,
 // whether it ran to its end, and whose memory was given to another tensor since. A result may only be read if it is
@@ -9,14 +9,11 @@
 #ifndef GBPY_CONTENT_H
 #define GBPY_CONTENT_H
 
+#include "tensor/marks.h"
 #include "uses.h"
 
-static inline int64_t gbpy_stamp(const struct ggml_tensor * t) {
-    return __atomic_load_n(&t->perf_cycles, __ATOMIC_RELAXED);
-}
-static inline void gbpy_set_stamp(struct ggml_tensor * t, int64_t stamp) {
-    __atomic_store_n(&t->perf_cycles, stamp, __ATOMIC_RELAXED);
-}
+static inline int64_t gbpy_stamp(const struct ggml_tensor * t) { return gb_tensor_content(t); }
+static inline void    gbpy_set_stamp(struct ggml_tensor * t, int64_t stamp) { gb_tensor_set_content(t, stamp); }
 
 extern atomic_llong gbpy_sets; // the counter
 // by who writes it: all that lies there was written; results are results no more

@@ -8,8 +8,8 @@
 // What is placed where. A tensor is placed when it has data. The one exception: a tensor placed by a tensor allocator
 // that was reset since then has old data, and counts as unplaced for that allocator, so that one graph can be allocated
 // again. Reset cannot clear such tensors itself (their context may be gone), so each placement stamps the tensor with
-// the allocator's number and generation, in the unused bytes of ggml_tensor::padding; a tensor is stale when it lies in
-// the allocator's buffer, bears its number, and another generation. A fresh tensor has no stamp. Measure allocators
+// the allocator's number and generation (tensor/marks.h); a tensor is stale when it lies in the allocator's buffer,
+// bears its number, and another generation. A fresh tensor has no stamp. Measure allocators
 // never touch tensors: what they placed is in their own table, which reset empties.
 #ifndef GB_ALLOC_ALLOC_H
 #define GB_ALLOC_ALLOC_H

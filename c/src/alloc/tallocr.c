@@ -10,34 +10,20 @@
 
 // -------------------------------------------------------------------------------------------------------------- stamps
 
-// offset in ggml_tensor::padding: 3 bytes of the number, 4 of the generation; number 0: no stamp
-enum { STAMP_ID = 1 };
-#define GENERATION 0x3fffffffu // bits of it: the last two tell what is read once (tensor/tensor.h)
-
 static atomic_uint last_id;
 
 static uint32_t next_id(void) {
     uint32_t id;
     do {
-        id = (atomic_fetch_add(&last_id, 1) + 1) & 0xffffff;
+        id = (atomic_fetch_add(&last_id, 1) + 1) & GB_STAMP_ALLOCATOR;
     } while (id == 0);
     return id;
 }
 
-static void write_stamp(struct ggml_tensor * t, uint32_t id, uint32_t generation) {
-    const uint8_t bytes[7] = { (uint8_t) id, (uint8_t) (id >> 8), (uint8_t) (id >> 16), (uint8_t) generation,
-        (uint8_t) (generation >> 8), (uint8_t) (generation >> 16), (uint8_t) (generation >> 24) };
-    memcpy(t->padding + STAMP_ID, bytes, sizeof(bytes));
-}
-
+// Placed by this allocator before its last reset, and by none since.
 static bool is_stale(const struct ggml_tallocr * talloc, const struct ggml_tensor * t) {
-    uint8_t b[7];
-    memcpy(b, t->padding + STAMP_ID, sizeof(b));
-    const uint32_t id = (uint32_t) b[0] | (uint32_t) b[1] << 8 | (uint32_t) b[2] << 16;
-    const uint32_t generation =
-        ((uint32_t) b[3] | (uint32_t) b[4] << 8 | (uint32_t) b[5] << 16 | (uint32_t) b[6] << 24) & GENERATION;
-    return talloc->buffer != NULL && t->buffer == talloc->buffer && id == talloc->id &&
-           generation != (talloc->generation & GENERATION);
+    return talloc->buffer != NULL && t->buffer == talloc->buffer && gb_tensor_has_stamp(t, talloc->id) &&
+           !gb_tensor_is_of_generation(t, talloc->generation);
 }
 
 // -------------------------------------------------------------------------------------------------- making and freeing
@@ -233,7 +219,7 @@ enum ggml_status gb_tallocr_bind(struct ggml_tallocr * talloc, struct ggml_tenso
         gb_tensor_put(tensor, old_buffer, old_data);
         return status;
     }
-    write_stamp(tensor, talloc->id, talloc->generation & GENERATION);
+    gb_tensor_set_stamp(tensor, talloc->id, talloc->generation);
     return GGML_STATUS_SUCCESS;
 }
 
@@ -243,7 +229,7 @@ void gb_tallocr_unbind(struct ggml_tallocr * talloc, struct ggml_tensor * tensor
         return;
     }
     gb_tensor_put(tensor, NULL, NULL);
-    write_stamp(tensor, 0, 0);
+    gb_tensor_set_stamp(tensor, 0, 0);
 }
 
 enum ggml_status gb_tallocr_release(struct ggml_tallocr * talloc, struct ggml_tensor * tensor) {

@@ -392,8 +392,7 @@ enum ggml_status ggml_backend_tensor_alloc(ggml_backend_buffer_t buffer, struct 
         "%s: tensor '%s' is placed already", __func__, tensor->name);
     GB_TRY(check_inside(__func__, buffer, tensor, addr, ggml_backend_buffer_get_alloc_size(buffer, tensor)));
     gb_tensor_put(tensor, buffer, addr);
-    // No allocator's stamp (alloc/alloc.h): this place is nobody's to give away.
-    memset(tensor->padding + 1, 0, sizeof(tensor->padding) - 1);
+    gb_tensor_set_stamp(tensor, 0, 0); // no allocator may give this memory to another tensor
     const enum ggml_status status = ggml_backend_buffer_init_tensor(buffer, tensor);
     if (status != GGML_STATUS_SUCCESS) {
         gb_tensor_put(tensor, NULL, NULL);

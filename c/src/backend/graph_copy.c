@@ -89,10 +89,10 @@ static struct ggml_tensor * copy_tensor(struct copier * c, const struct ggml_ten
     memcpy(copy->nb, t->nb, sizeof(copy->nb));
     memcpy(copy->op_params, t->op_params, sizeof(copy->op_params));
     memcpy(copy->name, t->name, sizeof(copy->name));
-    copy->op         = t->op;
-    copy->is_param   = t->is_param;
-    copy->view_offs  = t->view_offs;
-    copy->padding[0] = t->padding[0]; // flags; the rest is the allocators'
+    copy->op        = t->op;
+    copy->is_param  = t->is_param;
+    copy->view_offs = t->view_offs;
+    gb_tensor_copy_state(copy, t);
     return copy;
 }
 

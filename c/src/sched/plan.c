@@ -145,8 +145,7 @@ static bool same_structure(const struct ggml_tensor * a, const struct ggml_tenso
     return a->type == b->type &&
            same_bytes(a, b, offsetof(struct ggml_tensor, ne), offsetof(struct ggml_tensor, is_param)) &&
            same_bytes(a, b, offsetof(struct ggml_tensor, src), offsetof(struct ggml_tensor, perf_runs)) &&
-           a->view_src == b->view_src && a->view_offs == b->view_offs &&
-           GB_READ_RELAXED(a->padding[0]) == GB_READ_RELAXED(b->padding[0]);
+           a->view_src == b->view_src && a->view_offs == b->view_offs && gb_tensor_state(a) == gb_tensor_state(b);
 }
 
 // Each tensor is led to by one that was compared before it (collect.c), so no pointer is followed that the graph does

@@ -189,23 +189,12 @@ static enum outcome take(struct ggml_context * ctx, struct order * o, char ** me
     return MADE;
 }
 
-static void set_maker(struct ggml_object * object, uint32_t thread) {
-    _Static_assert(sizeof(object->padding) == sizeof(thread), "the thread's number fits");
-    memcpy(object->padding, &thread, sizeof(thread));
-}
-
-static uint32_t maker_of(const struct ggml_object * object) {
-    uint32_t thread;
-    memcpy(&thread, object->padding, sizeof(thread));
-    return thread;
-}
-
 // The memory becomes the last object of the list.
 static inline void * begin_object(struct ggml_context * ctx, char * memory, size_t size, enum ggml_object_type type,
     uint32_t thread) {
     struct ggml_object * object = (struct ggml_object *) (void *) memory;
     *object = (struct ggml_object){ .offs = ctx->used + sizeof(*object), .size = size, .type = type };
-    set_maker(object, thread);
+    gb_object_set_maker(object, thread);
     ctx->used += size + sizeof(*object);
     *(ctx->last != NULL ? &ctx->last->next : &ctx->first) = object;
     ctx->last                                             = object;
@@ -217,10 +206,10 @@ static inline void fill(struct ggml_tensor * tensor, const struct ggml_tensor * 
     tensor->type = layout->type;
     memcpy(tensor->ne, layout->ne, sizeof(tensor->ne));
     memcpy(tensor->nb, layout->nb, sizeof(tensor->nb));
-    tensor->view_src   = layout->view_src;
-    tensor->view_offs  = layout->view_offs;
-    tensor->padding[0] = layout->padding[0];
-    tensor->data       = behind && layout->view_src == NULL ? tensor + 1 : layout->data;
+    tensor->view_src  = layout->view_src;
+    tensor->view_offs = layout->view_offs;
+    gb_tensor_copy_state(tensor, layout);
+    tensor->data = behind && layout->view_src == NULL ? tensor + 1 : layout->data;
 }
 
 static enum outcome attempt(struct ggml_context * ctx, struct order * o, uint32_t thread) {
@@ -337,7 +326,7 @@ struct ggml_tensor * gb_context_new_tensor(struct ggml_context * ctx, const stru
 // for the next one.
 static void disown(struct ggml_object * from, uint32_t thread) {
     for (struct ggml_object * o = from; o != NULL; o = o->next) {
-        if (maker_of(o) == thread) {
+        if (gb_object_maker(o) == thread) {
             o->type = GGML_OBJECT_WORK_BUFFER;
         }
     }
@@ -346,7 +335,7 @@ static void disown(struct ggml_object * from, uint32_t thread) {
 static void drop(struct ggml_context * ctx, struct ggml_object * dropped, uint32_t thread) {
     bool alone = dropped->offs > ctx->shown; // nobody has seen it
     for (const struct ggml_object * o = dropped; alone && o != NULL; o = o->next) {
-        alone = maker_of(o) == thread;
+        alone = gb_object_maker(o) == thread;
     }
     if (!alone) {
         disown(dropped, thread);

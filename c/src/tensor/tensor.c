@@ -74,10 +74,10 @@ static struct ggml_tensor * make_tensor(struct ggml_context * ctx, const char * 
     }
     struct ggml_tensor layout; // what gb_context_new_tensor reads of it
     size_t             bytes;
-    layout.view_src   = NULL;
-    layout.view_offs  = 0;
-    layout.data       = NULL;
-    layout.padding[0] = 0;
+    layout.view_src  = NULL;
+    layout.view_offs = 0;
+    layout.data      = NULL;
+    gb_tensor_clear_marks(&layout);
     gb_tensor_set_ndim(&layout, n_dims);
     return set_shape(&layout, func, type, n_dims, ne, &bytes)
                ? gb_context_new_tensor(ctx, &layout, bytes, element_alignment(type), in_pool)
@@ -245,9 +245,9 @@ struct ggml_tensor * gb_tensor_view(struct ggml_context * ctx, struct ggml_tenso
     if (!check_extent(&layout, src, root_offs, func)) {
         return NULL;
     }
-    layout.view_src   = gb_root(src);
-    layout.view_offs  = root_offs;
-    layout.padding[0] = 0;
+    layout.view_src  = gb_root(src);
+    layout.view_offs = root_offs;
+    gb_tensor_clear_marks(&layout);
     gb_tensor_set_ndim(&layout, n_dims);
     // another thread may place the root now: the view is bound later, then
     char * data = GB_READ_RELAXED(layout.view_src->data);
@@ -454,7 +454,7 @@ struct ggml_tensor * ggml_format_name(struct ggml_tensor * t, const char * fmt, 
 
 static enum ggml_status set_flag(struct ggml_tensor * t, enum gb_tensor_flag flag, const char * func) {
     GB_FAIL_IF(t == NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'tensor' is NULL", func);
-    GB_SET_BITS(t->padding[0], (char) flag);
+    gb_tensor_set_flag(t, flag);
     return GGML_STATUS_SUCCESS;
 }
 

@@ -1,5 +1,5 @@
-// tensor.h - what the library knows about tensors beyond ggml.h: making them, layouts, flags, descriptions for
-// messages.
+// tensor.h - what the library knows about tensors beyond ggml.h: making them, layouts, descriptions for messages. Flags
+// and what else is kept in a tensor: marks.h.
 //
 // tensor.c (layouts, flags, views), types.c (traits), context.c (pools), access.c (elements), graph.c, graph_print.c,
 // check.c and ops_<family>.c (builders) share this header. The invariants of a tensor made by gb_tensor_new:
@@ -18,6 +18,7 @@
 #include "base/status.h"
 #include "base/thread.h"
 #include "ggml.h"
+#include "tensor/marks.h"
 #include "tensor/op_info.h"
 
 // -------------------------------------------------------------------------------------------------------------- making
@@ -118,66 +119,6 @@ struct ggml_tensor * gb_tensor_name_after(struct ggml_tensor * t, const struct g
 // Takes the beginning of a character away from the end of a text in UTF-8 that was cut after some byte. Texts that are
 // not UTF-8 stay.
 void gb_cut_at_character(char * text);
-
-// --------------------------------------------------------------------------------------------------------------- flags
-
-// ggml_tensor::padding: [0] bits 0 and 1 these flags, bits 4 to 6 the number of dimensions; [1] to [7] the stamp of the
-// allocator that placed the tensor (alloc/alloc.h); its highest two bits: read once.
-enum gb_tensor_flag { GB_TENSOR_INPUT = 1, GB_TENSOR_OUTPUT = 2 };
-
-static inline bool gb_tensor_has_flag(const struct ggml_tensor * t, enum gb_tensor_flag flag) {
-    return (GB_READ_RELAXED(t->padding[0]) & flag) != 0;
-}
-
-// How many dimensions a tensor was made with, 0 to 4: sizes of 1 at the end, which ne does not tell from absent ones,
-// belong to it. Every tensor that the library makes knows it, and copies of a tensor take it over; it is kept as the
-// number plus one, 0: not known (structs that C programs fill in themselves).
-enum { GB_NDIM_SHIFT = 4, GB_NDIM_BITS = 7 << GB_NDIM_SHIFT };
-
-static inline void gb_tensor_set_ndim(struct ggml_tensor * t, int ndim) { // -1: not known; before others use the tensor
-    GB_WRITE_RELAXED(t->padding[0],
-        (char) ((t->padding[0] & ~GB_NDIM_BITS) | (int) (((unsigned) ndim + 1) << GB_NDIM_SHIFT & GB_NDIM_BITS)));
-}
-
-static inline bool gb_tensor_knows_ndim(const struct ggml_tensor * t) {
-    return (GB_READ_RELAXED(t->padding[0]) & GB_NDIM_BITS) != 0;
-}
-
-// Never less than ne needs: the sizes of the dimensions left out are 1, so that the ones told have as many elements as
-// there are. (Not so with ggml_n_dims, for which a size of 0 is as good as none.)
-static inline int gb_tensor_ndim(const struct ggml_tensor * t) {
-    const int kept = ((GB_READ_RELAXED(t->padding[0]) & GB_NDIM_BITS) >> GB_NDIM_SHIFT) - 1;
-    int       need = GGML_MAX_DIMS;
-    while (need > 0 && t->ne[need - 1] == 1) {
-        need--;
-    }
-    return kept > GGML_MAX_DIMS || kept < need ? (kept < 0 && need == 0 ? 1 : need) : kept;
-}
-
-// Read once: whoever planned the memory of a whole graph (a graph allocator, the scheduler) found that a single source
-// of a single node refers to this tensor, and that what is in its memory after that is of no interest. Who computes the
-// node together with its reader need not store it, if it lies in an arena (ggml_backend_buffer::arena). Every new
-// placement takes the mark away.
-static inline bool gb_tensor_is_read_once(const struct ggml_tensor * t) {
-    return (t->padding[sizeof(t->padding) - 1] & 0x80) != 0;
-}
-
-// The same of a copy of the struct that somebody made when it was known to lie in an arena, and that has no buffer: a
-// snapshot's.
-static inline bool gb_tensor_is_surely_read_once(const struct ggml_tensor * t) {
-    return (t->padding[sizeof(t->padding) - 1] & 0xc0) == 0xc0;
-}
-
-static inline void gb_tensor_set_surely_read_once(struct ggml_tensor * t, bool once) {
-    t->padding[sizeof(t->padding) - 1] = (char) ((t->padding[sizeof(t->padding) - 1] & 0x3f) | (once ? 0xc0 : 0));
-}
-
-static inline void gb_tensor_set_read_once(struct ggml_tensor * t, bool once) {
-    // tensors of the user are shared by threads, and have no mark: nothing is written to them
-    if (once != gb_tensor_is_read_once(t)) {
-        t->padding[sizeof(t->padding) - 1] = (char) (t->padding[sizeof(t->padding) - 1] ^ 0x80);
-    }
-}
 
 // -------------------------------------------------------------------------------------------------------------- graphs
 

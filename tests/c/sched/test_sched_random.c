@@ -15,6 +15,7 @@
 #include "sched/sched.h"
 #include "test.h"
 #include "test_queue.h"
+#include "tensor/marks.h"
 
 enum { LEAFS = 10, VALUES = 96, STEPS = 64, DEVICES = 6, GRAPHS = 2, RESULTS = 24 };
 
@@ -439,7 +440,7 @@ static uint64_t struct_hash(const struct world * w) {
             t.perf_runs    = 0; // what running counts
             t.perf_cycles  = 0;
             t.perf_time_us = 0;
-            memset(t.padding + 1, 0, sizeof(t.padding) - 1); // the stamp of an allocator, not the user's
+            gb_tensor_set_stamp(&t, 0, 0);
             h = gb_hash_bytes(&t, sizeof(t), h);
         }
     }

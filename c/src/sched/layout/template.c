@@ -27,7 +27,7 @@ static bool same_ids(const struct gb_sched_plan * p, const struct gb_sched_plan 
     for (int i = 0; i < p->n_ids; i++) {
         const struct ggml_tensor *a = &p->key[i], *b = &model->key[i];
         const struct gb_id *      x = &p->ids.data[i], *y = &model->ids.data[i];
-        if (a->op != b->op || a->type != b->type || a->padding[0] != b->padding[0] || x->root != y->root ||
+        if (a->op != b->op || a->type != b->type || gb_tensor_state(a) != gb_tensor_state(b) || x->root != y->root ||
             x->keep != y->keep || (x->home == GB_HOME_ARENA) != (y->home == GB_HOME_ARENA) ||
             p->assignment[i].backend != model->assignment[i].backend || p->user[i] != model->user[i]) {
             return false;

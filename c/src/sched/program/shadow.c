@@ -30,7 +30,7 @@ struct gb_shadow * gb_sched_new_shadow(struct gb_sched_plan * p, int origin, int
     shadow->tensor.extra      = NULL;
     shadow->tensor.grad       = NULL;
     // no input or output, and not read once: the original is
-    memset(shadow->tensor.padding, 0, sizeof(shadow->tensor.padding));
+    gb_tensor_clear_marks(&shadow->tensor);
     gb_tensor_set_ndim(&shadow->tensor, gb_tensor_ndim(p->ids.data[origin].tensor));
     shadow->origin = origin;
     shadow->copy   = copy;

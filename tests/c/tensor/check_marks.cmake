@@ -1,0 +1,18 @@
+# cmake -D ROOT=... -P check_marks.cmake: fails if a file other than tensor/marks.h names the bytes in which a tensor or an object of a context
+# keeps marks.
+foreach(pattern c/src/*.c c/src/*.h c/src/*.cu c/src/*.cuh python/*.c python/*.h tests/c/*.c tests/c/*.h)
+    file(GLOB_RECURSE found ${ROOT}/${pattern})
+    list(APPEND files ${found})
+endforeach()
+list(LENGTH files n_files)
+if(n_files LESS 200)
+    message(SEND_ERROR "only ${n_files} files were found")
+endif()
+foreach(file IN LISTS files)
+    if(NOT file MATCHES "/c/src/tensor/marks\\.h$")
+        file(STRINGS ${file} lines REGEX "(\\.|->)padding([^a-zA-Z_0-9(]|$)")
+        if(lines)
+            message(SEND_ERROR "${file} names marks, which only tensor/marks.h may: ${lines}")
+        endif()
+    endif()
+endforeach()
