@@ -9,7 +9,8 @@
 extern "C" {
 #endif
 
-// Records an error for the calling thread, sends it to the log, and returns `status`.
+// How a hook reports an error (ggml-backend-impl.h, "Errors of hooks"): records it for the calling thread, sends it to
+// the log, and returns `status`.
 GGML_API GGML_ATTRIBUTE_FORMAT(2, 3) enum ggml_status ggml_report_error(enum ggml_status status, const char * fmt, ...);
 
 // A point in the work of a backend: what was queued when it was recorded.

@@ -1,8 +1,19 @@
 // ggml-backend-impl.h - what one implements to write a backend.
 //
 // Fields stand in the order of ggml of February 2024, because backends use positional initialisers; newer, optional
-// hooks follow them. An absent hook is NULL. Hooks that fail report through ggml_report_error and then return false,
-// NULL or nothing.
+// hooks follow them. An absent hook is NULL.
+//
+// Errors of hooks
+//   A hook that fails calls ggml_report_error, once, where it knows the operator, the tensors and the figures, and then
+//   returns NULL, false or 0; a hook that returns nothing just returns. It never aborts, exits or prints, and leaves no
+//   work half done that its caller cannot see.
+//   The library learns of a failure from a count that each thread keeps: it notes the count before it calls a hook, and
+//   when ggml_report_error has raised it meanwhile, the hook failed, with the status and the message of the last report.
+//   So a report is enough, whatever the hook returns; and a hook that tries something in vain and then succeeds
+//   otherwise must not report the attempt. false or NULL without a report: "I cannot do that", where the hook's comment
+//   allows it, else a failure without a reason.
+//   The count is of the calling thread. Work that fails later, on a queue or a thread of the backend, is kept there and
+//   reported by the next hook that waits for it: synchronize, event_synchronize.
 #ifndef GGML_BACKEND_IMPL_H
 #define GGML_BACKEND_IMPL_H
 

@@ -34,10 +34,9 @@ const char * gb_last_reason(void); // "" if the last failure has none
 // A builder got NULL: keeps the message of the failure that most likely caused it, else reports the argument.
 void gb_fail_null(const char * func, const char * argument);
 
-// Number of failures recorded by this thread so far: tells whether a void hook failed.
-uint64_t gb_fail_count(void);
-
-// The status a hook left when gb_fail_count changed during it, else GGML_STATUS_SUCCESS.
+// The library's side of what ggml-backend-impl.h says under "Errors of hooks": the number of failures that this thread
+// has recorded, and the status of the last one if that number is another than `fail_count`, else GGML_STATUS_SUCCESS.
+uint64_t         gb_fail_count(void);
 enum ggml_status gb_status_since(uint64_t fail_count);
 
 // A function of the user's was called when gb_fail_count was that: what it tried in vain is its own affair, and no
