@@ -156,7 +156,7 @@ static void attention_of_operators(enum ggml_type type, int64_t d, int64_t n, in
     for (size_t i = 0; i < 3; i++) {
         ggml_set_input(in[i]);
     }
-    ggml_cpu_set_fusion(together); // of all backends
+    ggml_graph_set_fusion(together); // of all backends
     ggml_backend_sched_t sched = ggml_backend_sched_new(&backend, NULL, 1, 16);
     snprintf(name, sizeof(name), "attention of operators %s n=%lld heads=%lld d=%lld causal, %s", ggml_type_name(type),
         (long long) n, (long long) heads, (long long) d, together ? "together" : "one by one");
@@ -170,7 +170,7 @@ static void attention_of_operators(enum ggml_type type, int64_t d, int64_t n, in
         fprintf(stderr, "%s: %s\n", name, ggml_last_error());
     }
     ggml_backend_sched_free(sched);
-    ggml_cpu_set_fusion(true);
+    ggml_graph_set_fusion(true);
     ggml_free(ctx);
 }
 

@@ -192,7 +192,7 @@ struct runner {
 
 static struct runner runner_new(struct ggml_cgraph * g, int threads, const struct gb_level * level, bool fuse) {
     struct runner r = { .best = 1e30 };
-    ggml_cpu_set_fusion(fuse);
+    ggml_graph_set_fusion(fuse);
     r.plan = gb_cpu_plan_new(g->nodes, g->n_nodes, threads);
     check(r.plan != NULL);
     r.run = (struct gb_cpu_run){ .kernels = level->kernels, .work = calloc(1, gb_cpu_plan_work_size(r.plan) + 64) };

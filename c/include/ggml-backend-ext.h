@@ -40,6 +40,16 @@ GGML_API enum ggml_status ggml_backend_event_synchronize(ggml_backend_event_t ev
 // What is queued on `backend` from now on waits for the event; the host does, where the backend cannot.
 GGML_API enum ggml_status ggml_backend_event_wait(ggml_backend_t backend, ggml_backend_event_t event);
 
+// -------------------------------------------------------------------------------------------------------------- fusion
+
+// Whether backends compute neighbouring nodes of a graph together, where they can (the CPU backend: docs/PERFORMANCE.md,
+// attention, products with what follows them, normalisations, softmax and elementwise operators; CUDA: docs/CUDA.md).
+// For the process and all backends; counts for graphs that are prepared from now on. Results agree within rounding.
+// Intermediate results that a graph allocator or a scheduler placed, and that are no outputs (ggml_set_output), may then
+// not be stored. At first on, unless the environment variable GGML_CPU_FUSE is 0.
+GGML_API bool ggml_graph_get_fusion(void);
+GGML_API void ggml_graph_set_fusion(bool on);
+
 // ------------------------------------------------------------------------------------------------------------- modules
 
 // One attempt to load a module (ggml-backend-module.h). Valid until the process ends.

@@ -23,11 +23,8 @@ GGML_API enum ggml_status ggml_backend_cpu_set_level(ggml_backend_t backend_cpu,
 GGML_API int ggml_cpu_default_n_threads(void);
 GGML_API int ggml_backend_cpu_get_n_threads(ggml_backend_t backend_cpu);
 
-// Whether graphs that are prepared from now on compute neighbouring nodes together (docs/PERFORMANCE.md: attention,
-// products with what follows them, normalisations, softmax and elementwise operators). Results agree within rounding.
-// Intermediate results that a graph allocator or a scheduler placed, and that are no outputs (ggml_set_output), may
-// then not be stored. At first on, unless the environment variable GGML_CPU_FUSE is 0. For the process, and for other
-// backends that compute nodes together (CUDA) as well.
+// Deprecated names of ggml_graph_get_fusion and ggml_graph_set_fusion (ggml-backend-ext.h), which count for all
+// backends.
 GGML_API bool ggml_cpu_get_fusion(void);
 GGML_API void ggml_cpu_set_fusion(bool on);
 

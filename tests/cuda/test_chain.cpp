@@ -137,11 +137,11 @@ static uint64_t attentions(void) {
 static std::vector<float> compute(ggml_backend_t cuda, const chain & c, bool together, int n_expected) {
     std::vector<float> y((size_t) ggml_nelements(c.result));
     const uint64_t     before = attentions();
-    ggml_cpu_set_fusion(together);
+    ggml_graph_set_fusion(together);
     fill(c);
     CHECK(ggml_backend_graph_compute(cuda, c.graph));
     CHECK_INT(ggml_backend_synchronize(cuda), GGML_STATUS_SUCCESS);
-    ggml_cpu_set_fusion(true);
+    ggml_graph_set_fusion(true);
 #ifdef GB_CUDA_EMULATED
     CHECK(n_expected < 0 || attentions() - before == (uint64_t) n_expected);
 #else
@@ -426,7 +426,7 @@ static std::vector<char> rotate(ggml_backend_t cuda, const cache & c, bool toget
     if (y == c.keys) {
         ggml_backend_tensor_set(c.keys, bytes.data(), 0, bytes.size());
     }
-    ggml_cpu_set_fusion(together);
+    ggml_graph_set_fusion(together);
 #ifdef GB_CUDA_EMULATED
     const struct gb_emu_counts before = gb_emu_count();
     CHECK(ggml_backend_graph_compute(cuda, c.graph));
@@ -437,7 +437,7 @@ static std::vector<char> rotate(ggml_backend_t cuda, const cache & c, bool toget
     (void) n_copies;
     CHECK(ggml_backend_graph_compute(cuda, c.graph));
 #endif
-    ggml_cpu_set_fusion(true);
+    ggml_graph_set_fusion(true);
     ggml_backend_tensor_get(y, bytes.data(), 0, bytes.size());
     return bytes;
 }

@@ -55,12 +55,12 @@ def open_device(name: str) -> gb.Backend:
 def unfused() -> Iterator[None]:
     """Nothing is computed together: that rounds differently, and depends on memory (what need not be stored) and on
     what are neighbours."""
-    before = lib.ggml_cpu_get_fusion()
-    lib.ggml_cpu_set_fusion(False)
+    before = lib.ggml_graph_get_fusion()
+    lib.ggml_graph_set_fusion(False)
     try:
         yield
     finally:
-        lib.ggml_cpu_set_fusion(before)
+        lib.ggml_graph_set_fusion(before)
 
 
 @pytest.fixture

@@ -3,13 +3,13 @@
 //   buffer.c        buffer types, buffers, tensor access and placing by hand
 //   multi_buffer.c  several buffers behind one handle
 //   event.c         marks in the work of a device, for others to wait for
+//   fusion.c        whether backends compute neighbouring nodes together
 //   backend.c       devices: queued access, computing, copies between tensors
 //   registry.c      backends by name; the only file that names concrete ones
 //   ctx_tensors.c   memory for all tensors of a context;  hash_set.c: the public sets of tensor addresses
 //   graph_copy.c    deep copies of graphs;  compare.c runs one graph on two backends
 //
-// Hooks are void or bool: whether one failed is told by the thread's count of failures (gb_fail_count before,
-// gb_status_since after).
+// Whether a hook failed: ggml-backend-impl.h, "Errors of hooks". gb_fail_count before the call, gb_status_since after.
 #ifndef GB_BACKEND_BACKEND_H
 #define GB_BACKEND_BACKEND_H
 

@@ -7,6 +7,7 @@
 
 #include "base/mem.h"
 #include "base/status.h"
+#include "ggml-backend.h"
 #include "ggml-cpu.h"
 #include "tensor/tensor.h"
 
@@ -161,7 +162,7 @@ struct gb_cpu_plan * gb_cpu_plan_new(struct ggml_tensor * const * nodes, int n_n
     }
     plan->team      = 1;
     plan->n_threads = n_threads;
-    plan->fuses     = gb_fuse_is_on();
+    plan->fuses     = ggml_graph_get_fusion();
     if (plan_nodes(plan, nodes, n_nodes, n_threads) != GGML_STATUS_SUCCESS) {
         gb_cpu_plan_free(plan);
         return NULL;

@@ -397,7 +397,7 @@ enum ggml_status gb_cuda_graph_compute(gb_cuda_backend & b, const ggml_cgraph * 
     if (status != GGML_STATUS_SUCCESS) {
         return status;
     }
-    b.fusing         = ggml_cpu_get_fusion();
+    b.fusing         = ggml_graph_get_fusion();
     const bool worth = g.on && g.nodes.n > FEW && write_signature(g, b.fusing);
     captured * same  = worth ? find_same(g) : nullptr;
     if (same != nullptr && same->exec != nullptr) {

@@ -342,9 +342,9 @@ static void aborts_between_nodes(void) {
             struct ggml_cplan plan   = ggml_graph_plan(g, n);
             plan.abort_callback      = stop_after;
             plan.abort_callback_data = &left;
-            ggml_cpu_set_fusion(false); // groups of nodes are another test's matter
+            ggml_graph_set_fusion(false); // groups of nodes are another test's matter
             const int status = ggml_graph_compute(g, &plan);
-            ggml_cpu_set_fusion(true);
+            ggml_graph_set_fusion(true);
             // polled before each of the ten nodes: `allowed` of them ran
             CHECK_INT(status, allowed >= 10 ? GGML_STATUS_SUCCESS : GGML_STATUS_ABORTED);
             int ran = 0;

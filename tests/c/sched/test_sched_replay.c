@@ -236,13 +236,13 @@ static void random_world(const char * devices, bool check) {
 static void random_graphs_take_smaller_sizes(void) {
     static const char * const devices[] = { "CPU", "SIM:name=A CPU", "SIM:name=A SIM:name=B CPU",
         "SIM:name=A,max=3K SIM:name=B,align=64 CPU" };
-    ggml_cpu_set_fusion(false); // results are compared bit by bit, with those of graphs whose memory nobody planned
+    ggml_graph_set_fusion(false); // results are compared bit by bit, with those of graphs whose memory nobody planned
     for (int k = 0; k < 120 && test_failures == 0; k++) {
         test_seed = (uint64_t) k * 1000 + 1;
         random_world(devices[k % 4], k % 3 == 0);
         CHECK_MSG(test_failures == 0, "seed %d, devices %s", k, devices[k % 4]);
     }
-    ggml_cpu_set_fusion(true);
+    ggml_graph_set_fusion(true);
     // the others join copies that the large one makes one by one, or vice versa
     printf("%d of %d graphs took places that were there\n", n_replays, n_runs);
     CHECK(n_replays * 100 >= n_runs * 97);

@@ -147,7 +147,7 @@ static void give_up_often(const char * const * devices, int n, int in_flight, un
     static const char * const cpu[] = { "CPU:threads=1" };
     struct world              w, oracle;
     unsigned                  n_aborted = 0;
-    ggml_cpu_set_fusion(false); // the same bits, however nodes are spread
+    ggml_graph_set_fusion(false); // the same bits, however nodes are spread
     REQUIRE(open_world(&w, devices, n, seed));
     REQUIRE(open_world(&oracle, cpu, 1, seed));
     CHECK_INT(ggml_backend_sched_set_n_copies(w.sched, in_flight), GGML_STATUS_SUCCESS);
@@ -189,7 +189,7 @@ static void give_up_often(const char * const * devices, int n, int in_flight, un
     CHECK_MSG(n_aborted > 0, "nothing was given up in %u rounds", rounds);
     close_world(&w);
     close_world(&oracle);
-    ggml_cpu_set_fusion(true);
+    ggml_graph_set_fusion(true);
 }
 
 static void aborted_at_any_moment(void) {

@@ -57,8 +57,4 @@ static inline bool gb_fuse_may_begin(enum gb_fusion_kind kind, const struct ggml
     }
 }
 
-// Plans made from now on fuse or not. At first as GGML_CPU_FUSE says ("0": not), else on.
-bool gb_fuse_is_on(void);
-void gb_fuse_set(bool on);
-
 #endif // GB_CPU_FUSE_FUSE_H

@@ -82,7 +82,7 @@ static struct graph random_graph(uint64_t seed) {
 }
 
 static void run(struct graph * g, int threads, bool fuse, const char * level) {
-    ggml_cpu_set_fusion(fuse);
+    ggml_graph_set_fusion(fuse);
     struct gb_cpu_plan *    plan  = gb_cpu_plan_new(g->nodes, g->n, threads);
     struct gb_cpu_pool *    pool  = gb_cpu_pool_new(threads);
     const struct gb_level * found = gb_level_find(level);
@@ -110,7 +110,7 @@ static void random_graphs(void) {
         }
         ggml_free(plain.ctx);
     }
-    ggml_cpu_set_fusion(true);
+    ggml_graph_set_fusion(true);
 }
 
 static void joining(void) {
@@ -140,10 +140,10 @@ static void joining(void) {
 }
 
 static void the_switch(void) {
-    ggml_cpu_set_fusion(false);
-    CHECK(!ggml_cpu_get_fusion());
-    ggml_cpu_set_fusion(true);
-    CHECK(ggml_cpu_get_fusion());
+    ggml_graph_set_fusion(false);
+    CHECK(!ggml_graph_get_fusion() && !ggml_cpu_get_fusion());
+    ggml_cpu_set_fusion(true); // the older name of the same switch
+    CHECK(ggml_graph_get_fusion() && ggml_cpu_get_fusion());
 }
 
 TEST_MAIN(TEST(random_graphs), TEST(joining), TEST(the_switch))

@@ -161,7 +161,7 @@ static void chain_free(struct chain * c) {
 }
 
 static void run(struct chain * c, int threads, bool fuse, const char * level) {
-    ggml_cpu_set_fusion(fuse);
+    ggml_graph_set_fusion(fuse);
     struct gb_cpu_plan *    plan  = gb_cpu_plan_new(c->graph->nodes, c->graph->n_nodes, threads);
     struct gb_cpu_pool *    pool  = gb_cpu_pool_new(threads);
     const struct gb_level * found = gb_level_find(level);
@@ -227,7 +227,7 @@ static void random_chains(void) {
         chain_free(&fused);
     }
     CHECK_INT(n_taken, 40);
-    ggml_cpu_set_fusion(true);
+    ggml_graph_set_fusion(true);
 }
 
 static void what_can_be_looked_at(void) {
@@ -239,7 +239,7 @@ static void what_can_be_looked_at(void) {
         chain_free(&plain);
         chain_free(&fused);
     }
-    ggml_cpu_set_fusion(true);
+    ggml_graph_set_fusion(true);
 }
 
 static void threads_give_the_same_bits(void) {
@@ -350,7 +350,7 @@ static void callbacks(void) {
         for (int fuse = 0; fuse < 2; fuse++) {
             ggml_backend_sched_t sched = ggml_backend_sched_new(&cpu, NULL, 1, 64);
             struct seen          seen  = { node < 0 ? NULL : g->nodes[node], fuse ? got : want };
-            ggml_cpu_set_fusion(fuse != 0);
+            ggml_graph_set_fusion(fuse != 0);
             REQUIRE(ggml_backend_sched_alloc_graph(sched, g) == GGML_STATUS_SUCCESS);
             set_inputs(inputs);
             if (node >= 0) {
@@ -376,7 +376,7 @@ static void callbacks(void) {
                 (double) got[i]);
         }
     }
-    ggml_cpu_set_fusion(true);
+    ggml_graph_set_fusion(true);
     ggml_backend_free(cpu);
     ggml_free(ctx);
 }

@@ -127,7 +127,7 @@ static void line_free(struct line * l) {
 }
 
 static void run(struct line * l, int threads, bool fuse, const char * level) {
-    ggml_cpu_set_fusion(fuse);
+    ggml_graph_set_fusion(fuse);
     struct gb_cpu_plan *    plan  = gb_cpu_plan_new(l->graph->nodes, l->graph->n_nodes, threads);
     struct gb_cpu_pool *    pool  = gb_cpu_pool_new(threads);
     const struct gb_level * found = gb_level_find(level);
@@ -181,7 +181,7 @@ static void random_lines(bool arena, int seeds) {
     }
     // some have another node first, or their only follower reads it twice
     CHECK_MSG(n_taken * 2 > seeds, "%d of %d", n_taken, seeds);
-    ggml_cpu_set_fusion(true);
+    ggml_graph_set_fusion(true);
 }
 
 static void in_arenas(void) { random_lines(true, 64); }

@@ -81,7 +81,7 @@ static void rotated_free(struct rotated * r) {
 }
 
 static void run(struct rotated * r, int threads, bool fuse) {
-    ggml_cpu_set_fusion(fuse);
+    ggml_graph_set_fusion(fuse);
     struct gb_cpu_plan * plan = gb_cpu_plan_new(r->graph->nodes, r->graph->n_nodes, threads);
     struct gb_cpu_pool * pool = gb_cpu_pool_new(threads);
     REQUIRE(plan != NULL && pool != NULL);
@@ -92,7 +92,7 @@ static void run(struct rotated * r, int threads, bool fuse) {
     free(work);
     gb_cpu_pool_free(pool);
     gb_cpu_plan_free(plan);
-    ggml_cpu_set_fusion(true);
+    ggml_graph_set_fusion(true);
 }
 
 static bool is_poison(const struct ggml_tensor * t) {
