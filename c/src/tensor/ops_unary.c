@@ -20,39 +20,18 @@ struct ggml_tensor * ggml_unary_inplace(struct ggml_context * ctx, struct ggml_t
     return unary(ctx, __func__, a, op, true);
 }
 
-#define UNARY(name, KIND)                                                                 \
-    struct ggml_tensor * ggml_##name(struct ggml_context * ctx, struct ggml_tensor * a) { \
-        return unary(ctx, __func__, a, GGML_UNARY_OP_##KIND, false);                      \
+// The builders of the functions that ops.def lists, in the forms that it names.
+#define FRESH(stem, id)                                                                   \
+    struct ggml_tensor * ggml_##stem(struct ggml_context * ctx, struct ggml_tensor * a) { \
+        return unary(ctx, __func__, a, GGML_UNARY_OP_##id, false);                        \
     }
-#define UNARY_INPLACE(name, KIND)                                                                   \
-    struct ggml_tensor * ggml_##name##_inplace(struct ggml_context * ctx, struct ggml_tensor * a) { \
-        return unary(ctx, __func__, a, GGML_UNARY_OP_##KIND, true);                                 \
+#define BOTH(stem, id)                                                                              \
+    FRESH(stem, id)                                                                                 \
+    struct ggml_tensor * ggml_##stem##_inplace(struct ggml_context * ctx, struct ggml_tensor * a) { \
+        return unary(ctx, __func__, a, GGML_UNARY_OP_##id, true);                                   \
     }
-
-UNARY(abs, ABS)
-UNARY_INPLACE(abs, ABS)
-UNARY(sgn, SGN)
-UNARY_INPLACE(sgn, SGN)
-UNARY(neg, NEG)
-UNARY_INPLACE(neg, NEG)
-UNARY(step, STEP)
-UNARY_INPLACE(step, STEP)
-UNARY(tanh, TANH)
-UNARY_INPLACE(tanh, TANH)
-UNARY(elu, ELU)
-UNARY_INPLACE(elu, ELU)
-UNARY(relu, RELU)
-UNARY_INPLACE(relu, RELU)
-UNARY(gelu, GELU)
-UNARY_INPLACE(gelu, GELU)
-UNARY(gelu_quick, GELU_QUICK)
-UNARY_INPLACE(gelu_quick, GELU_QUICK)
-UNARY(gelu_erf, GELU_ERF)
-UNARY_INPLACE(gelu_erf, GELU_ERF)
-UNARY(silu, SILU)
-UNARY_INPLACE(silu, SILU)
-UNARY(hardswish, HARDSWISH)
-UNARY(hardsigmoid, HARDSIGMOID)
+#define GB_UNARY_OP(id, stem, tolerance, forms, derivative) forms(stem, id)
+#include "tensor/ops.def"
 
 // Operators of their own, without parameters.
 static struct ggml_tensor * plain(struct ggml_context * ctx, const char * func, enum ggml_op op, struct ggml_tensor * a,

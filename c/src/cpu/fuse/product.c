@@ -42,7 +42,8 @@ static bool is_row(const struct ggml_tensor * t, const struct ggml_tensor * shap
 
 static bool follow(struct stage * s, const struct ggml_tensor * node, const struct ggml_tensor * before) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
-    *s = (struct stage){ .node = node, .map1 = gb_map1_of(node), .map2 = gb_map2_of(node) };
+    const struct gb_cpu_op *  op = gb_cpu_op_of(node);
+    *s = (struct stage){ .node = node, .map1 = op ? op->map1 : NULL, .map2 = op ? op->map2 : NULL };
     if (!is_dense(node) || !gb_same_ne(node, before) || node->src[2] != NULL) {
         return false;
     }

@@ -24,33 +24,23 @@ static const char * sum_unsupported(const struct ggml_tensor * node) {
     return gb_can_store(node) ? NULL : "the result cannot be quantized: its format, or rows that are not whole blocks";
 }
 
-#define ELEMENTWISE(name, kernel, unsupported_)                                                                    \
+#define ELEMENTWISE(name, unsupported_)                                                                            \
     static void map_##name(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * z, \
         const float * x, const float * y) {                                                                        \
         (void) node;                                                                                               \
-        call->k->kernel(n, z, x, y);                                                                               \
+        call->k->name##_f32(n, z, x, y);                                                                           \
     }                                                                                                              \
     static void run_##name(const struct gb_cpu_call * call, struct ggml_tensor * node) {                           \
         gb_run_map2(call, node, map_##name);                                                                       \
     }                                                                                                              \
     const struct gb_cpu_op gb_cpu_op_##name = {                                                                    \
-        .unsupported = unsupported_, .n_tasks = gb_tasks_map, .run = run_##name                                    \
+        .unsupported = unsupported_, .n_tasks = gb_tasks_map, .run = run_##name, .map2 = map_##name                \
     };
 
-ELEMENTWISE(add, add_f32, sum_unsupported)
-ELEMENTWISE(sub, sub_f32, unsupported2)
-ELEMENTWISE(mul, mul_f32, unsupported2)
-ELEMENTWISE(div, div_f32, unsupported2)
-
-gb_map2 * gb_map2_of(const struct ggml_tensor * node) {
-    switch (node->op) {
-        case GGML_OP_ADD: return map_add;
-        case GGML_OP_SUB: return map_sub;
-        case GGML_OP_MUL: return map_mul;
-        case GGML_OP_DIV: return map_div;
-        default: return NULL;
-    }
-}
+ELEMENTWISE(add, sum_unsupported)
+ELEMENTWISE(sub, unsupported2)
+ELEMENTWISE(mul, unsupported2)
+ELEMENTWISE(div, unsupported2)
 
 // src[1] is one value, read anew for each run: it may lie in the result only if that is one element, hence one run.
 static void map_add1(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * y,

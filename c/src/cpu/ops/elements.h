@@ -154,18 +154,6 @@ int gb_tasks_dst_rows(const struct ggml_tensor * node, int n_threads);
 
 // --------------------------------------------------------------------------------------------------------- elementwise
 
-// y = f(x) on one run; y may be x. `node` gives the parameters.
-typedef void gb_map1(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * y,
-    const float * x);
-// z = f(x, y) on one run; z may be x or y.
-typedef void gb_map2(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * z,
-    const float * x, const float * y);
-
-// What the node does to dense runs of f32: of its first source (unary.c), of its two sources (binary.c); NULL: it is no
-// such operator.
-gb_map1 * gb_map1_of(const struct ggml_tensor * node);
-gb_map2 * gb_map2_of(const struct ggml_tensor * node);
-
 // node = f(src[0]), same shapes.
 void gb_run_map1(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_map1 * f);
 // node = f(src[0], src[1]), src[1] repeated over the shape of src[0].

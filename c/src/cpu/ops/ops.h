@@ -31,6 +31,13 @@ struct gb_cpu_call { // one thread's share of one node
     struct gb_cpu_pace *      pace;
 };
 
+// What an elementwise operator does to a dense run of f32. y = f(x); y may be x. `node` gives the parameters.
+typedef void gb_map1(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * y,
+    const float * x);
+// z = f(x, y); z may be x or y.
+typedef void gb_map2(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * z,
+    const float * x, const float * y);
+
 struct gb_cpu_op {
     // NULL: can run. Else why not, a static string ("type of src[1] must be f32"). Looks at types and strides only, not
     // at data. The sources that the operator has to have (ops.def) are there.
@@ -40,6 +47,10 @@ struct gb_cpu_op {
     // Scratch bytes for n_tasks threads. NULL: none.
     size_t (*work_size)(const struct ggml_tensor * node, int n_tasks);
     void (*run)(const struct gb_cpu_call * call, struct ggml_tensor * node);
+    // NULL: it is not elementwise, or reads more than its arguments. Else what run() does to each run of its first
+    // source, or of its two sources, so that others may do it while they have the elements at hand (fuse/product.c).
+    gb_map1 * map1;
+    gb_map2 * map2;
 };
 
 // The op of a node, NULL for view ops (nothing to run) and for what is not implemented.
@@ -92,9 +103,8 @@ static inline char * gb_row_ptr(const struct ggml_tensor * t, int64_t i1, int64_
     return (char *) t->data + (size_t) i1 * t->nb[1] + (size_t) i2 * t->nb[2] + (size_t) i3 * t->nb[3];
 }
 
-// One definition each, in ops/<family>.c; table.c maps enum ggml_op to them.
-#define GB_CPU_OP(OP, name) extern const struct gb_cpu_op gb_cpu_op_##name;
-#include "ops.def"
-#undef GB_CPU_OP
+// One definition each, in ops/<family>.c, but for views; table.c maps enum ggml_op to them.
+#define GB_OP(id, stem, ...) extern const struct gb_cpu_op gb_cpu_op_##stem;
+#include "tensor/ops.def"
 
 #endif // GB_CPU_OPS_OPS_H

@@ -8,41 +8,35 @@
 
 static const char * unsupported1(const struct ggml_tensor * node) { return gb_need_float(node, 1); }
 
+// The driver of an operator that does map_<name> to each run.
+#define MAP(name, unsupported_)                                                                     \
+    static void run_##name(const struct gb_cpu_call * call, struct ggml_tensor * node) {            \
+        gb_run_map1(call, node, map_##name);                                                        \
+    }                                                                                               \
+    const struct gb_cpu_op gb_cpu_op_##name = {                                                     \
+        .unsupported = unsupported_, .n_tasks = gb_tasks_map, .run = run_##name, .map1 = map_##name \
+    };
+
 // -------------------------------------------------------------------------------------------------- without parameters
 
-// Defines map_<name> and the operator's run function.
-#define PLAIN(name, kernel)                                                                                        \
+#define PLAIN(name)                                                                                                \
     static void map_##name(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * y, \
         const float * x) {                                                                                         \
         (void) node;                                                                                               \
-        call->k->kernel(n, y, x);                                                                                  \
+        call->k->name##_f32(n, y, x);                                                                              \
     }                                                                                                              \
-    static void run_##name(const struct gb_cpu_call * call, struct ggml_tensor * node) {                           \
-        gb_run_map1(call, node, map_##name);                                                                       \
-    }                                                                                                              \
-    const struct gb_cpu_op gb_cpu_op_##name = {                                                                    \
-        .unsupported = unsupported1, .n_tasks = gb_tasks_map, .run = run_##name                                    \
-    };
+    MAP(name, unsupported1)
 
-PLAIN(sqr, sqr_f32)
-PLAIN(sqrt, sqrt_f32)
-PLAIN(log, log_f32)
+PLAIN(sqr)
+PLAIN(sqrt)
+PLAIN(log)
 
+// --------------------------------------------------------------------------------------------------------------- UNARY
+
+// Where the kernel of a function is in the table of kernels.
 static const size_t unary_kernel[GGML_UNARY_OP_COUNT] = {
-    // where the kernel is in the table
-    [GGML_UNARY_OP_ABS]         = offsetof(struct gb_kernels, abs_f32),
-    [GGML_UNARY_OP_SGN]         = offsetof(struct gb_kernels, sgn_f32),
-    [GGML_UNARY_OP_NEG]         = offsetof(struct gb_kernels, neg_f32),
-    [GGML_UNARY_OP_STEP]        = offsetof(struct gb_kernels, step_f32),
-    [GGML_UNARY_OP_TANH]        = offsetof(struct gb_kernels, tanh_f32),
-    [GGML_UNARY_OP_ELU]         = offsetof(struct gb_kernels, elu_f32),
-    [GGML_UNARY_OP_RELU]        = offsetof(struct gb_kernels, relu_f32),
-    [GGML_UNARY_OP_GELU]        = offsetof(struct gb_kernels, gelu_f32),
-    [GGML_UNARY_OP_GELU_QUICK]  = offsetof(struct gb_kernels, gelu_quick_f32),
-    [GGML_UNARY_OP_SILU]        = offsetof(struct gb_kernels, silu_f32),
-    [GGML_UNARY_OP_HARDSWISH]   = offsetof(struct gb_kernels, hardswish_f32),
-    [GGML_UNARY_OP_HARDSIGMOID] = offsetof(struct gb_kernels, hardsigmoid_f32),
-    [GGML_UNARY_OP_GELU_ERF]    = offsetof(struct gb_kernels, gelu_erf_f32),
+#define GB_UNARY_OP(id, stem, ...) [GGML_UNARY_OP_##id] = offsetof(struct gb_kernels, stem##_f32),
+#include "tensor/ops.def"
 };
 
 static void map_unary(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * y,
@@ -54,16 +48,10 @@ static void map_unary(const struct gb_cpu_call * call, const struct ggml_tensor 
 
 static const char * unary_unsupported(const struct ggml_tensor * node) {
     const int32_t op = gb_op_param_i32(node, 0);
-    return op < 0 || op >= GGML_UNARY_OP_COUNT || unary_kernel[op] == 0 ? "unknown unary op" : gb_need_float(node, 1);
+    return op < 0 || op >= GGML_UNARY_OP_COUNT ? "unknown unary op" : gb_need_float(node, 1);
 }
 
-static void run_unary(const struct gb_cpu_call * call, struct ggml_tensor * node) {
-    gb_run_map1(call, node, map_unary);
-}
-
-const struct gb_cpu_op gb_cpu_op_unary = {
-    .unsupported = unary_unsupported, .n_tasks = gb_tasks_map, .run = run_unary
-};
+MAP(unary, unary_unsupported)
 
 // ----------------------------------------------------------------------------------------------------- with parameters
 
@@ -82,36 +70,9 @@ static void map_scale(const struct gb_cpu_call * call, const struct ggml_tensor 
     call->k->scale_f32(n, y, x, gb_op_param_f32(node, 0));
 }
 
-static void run_leaky_relu(const struct gb_cpu_call * call, struct ggml_tensor * node) {
-    gb_run_map1(call, node, map_leaky_relu);
-}
-
-static void run_clamp(const struct gb_cpu_call * call, struct ggml_tensor * node) {
-    gb_run_map1(call, node, map_clamp);
-}
-
-static void run_scale(const struct gb_cpu_call * call, struct ggml_tensor * node) {
-    gb_run_map1(call, node, map_scale);
-}
-
-const struct gb_cpu_op gb_cpu_op_leaky_relu = {
-    .unsupported = unsupported1, .n_tasks = gb_tasks_map, .run = run_leaky_relu
-};
-const struct gb_cpu_op gb_cpu_op_clamp = { .unsupported = unsupported1, .n_tasks = gb_tasks_map, .run = run_clamp };
-const struct gb_cpu_op gb_cpu_op_scale = { .unsupported = unsupported1, .n_tasks = gb_tasks_map, .run = run_scale };
-
-gb_map1 * gb_map1_of(const struct ggml_tensor * node) {
-    switch (node->op) {
-        case GGML_OP_SQR: return map_sqr;
-        case GGML_OP_SQRT: return map_sqrt;
-        case GGML_OP_LOG: return map_log;
-        case GGML_OP_UNARY: return map_unary;
-        case GGML_OP_LEAKY_RELU: return map_leaky_relu;
-        case GGML_OP_CLAMP: return map_clamp;
-        case GGML_OP_SCALE: return map_scale;
-        default: return NULL;
-    }
-}
+MAP(leaky_relu, unsupported1)
+MAP(clamp, unsupported1)
+MAP(scale, unsupported1)
 
 // ----------------------------------------------------------------------------------------------------------- SILU_BACK
 

@@ -17,21 +17,28 @@ GB_DEVICE float gb_times_sigmoid(float x, float t) { return (x < -1000.0f ? -100
 
 GB_DEVICE float gb_hardsigmoid(float x) { return x <= -3.0f ? 0.0f : x >= 3.0f ? 1.0f : (x + 3.0f) / 6.0f; }
 
+// The functions of UNARY that this backend computes, of x. One that is missing here is refused, so that the scheduler
+// gives it to another backend.
+#define GB_UNARY_FORMULAS(X)                                                         \
+    X(ABS, fabsf(x))                                                                 \
+    X(SGN, (x > 0 ? 1.0f : 0.0f) - (x < 0 ? 1.0f : 0.0f))                            \
+    X(NEG, -x)                                                                       \
+    X(STEP, x > 0 ? 1.0f : 0.0f)                                                     \
+    X(TANH, tanhf(x))                                                                \
+    X(ELU, x > 0 ? x : expm1f(x))                                                    \
+    X(RELU, x < 0 ? 0.0f : x)                                                        \
+    X(GELU, gb_times_sigmoid(x, x * (1.59576912160573f + 0.0713548162726f * x * x))) \
+    X(GELU_QUICK, gb_times_sigmoid(x, 1.702f * x))                                   \
+    X(SILU, gb_times_sigmoid(x, x))                                                  \
+    X(HARDSWISH, x < -3.0f ? -0.0f : x * gb_hardsigmoid(x))                          \
+    X(HARDSIGMOID, gb_hardsigmoid(x))                                                \
+    X(GELU_ERF, (x < -1000.0f ? -1000.0f : x) * 0.5f * erfcf(-0.70710678118654752f * x))
+
 template <int OP> GB_DEVICE float gb_map_one(float x, float a, float b) {
+#define GB_CASE(name, value) \
+    case GGML_UNARY_OP_##name: return value;
     switch (OP) {
-        case GGML_UNARY_OP_ABS: return fabsf(x);
-        case GGML_UNARY_OP_SGN: return (x > 0 ? 1.0f : 0.0f) - (x < 0 ? 1.0f : 0.0f);
-        case GGML_UNARY_OP_NEG: return -x;
-        case GGML_UNARY_OP_STEP: return x > 0 ? 1.0f : 0.0f;
-        case GGML_UNARY_OP_TANH: return tanhf(x);
-        case GGML_UNARY_OP_ELU: return x > 0 ? x : expm1f(x);
-        case GGML_UNARY_OP_RELU: return x < 0 ? 0.0f : x;
-        case GGML_UNARY_OP_GELU: return gb_times_sigmoid(x, x * (1.59576912160573f + 0.0713548162726f * x * x));
-        case GGML_UNARY_OP_GELU_QUICK: return gb_times_sigmoid(x, 1.702f * x);
-        case GGML_UNARY_OP_SILU: return gb_times_sigmoid(x, x);
-        case GGML_UNARY_OP_HARDSWISH: return x < -3.0f ? -0.0f : x * gb_hardsigmoid(x);
-        case GGML_UNARY_OP_HARDSIGMOID: return gb_hardsigmoid(x);
-        case GGML_UNARY_OP_GELU_ERF: return (x < -1000.0f ? -1000.0f : x) * 0.5f * erfcf(-0.70710678118654752f * x);
+        GB_UNARY_FORMULAS(GB_CASE)
         case GB_MAP_SQR: return x * x;
         case GB_MAP_SQRT: return sqrtf(x);
         case GB_MAP_LOG: return logf(x);
@@ -39,6 +46,7 @@ template <int OP> GB_DEVICE float gb_map_one(float x, float a, float b) {
         case GB_MAP_CLAMP: return x < a ? a : x > b ? b : x;
         default: return a * x; // scale
     }
+#undef GB_CASE
 }
 
 template <int OP, class I>
@@ -84,15 +92,11 @@ template <int OP, int N_PARAMS> static enum ggml_status run(gb_cuda_backend & b,
     return GGML_STATUS_SUCCESS;
 }
 
-#define GB_UNARY_OPS(X) \
-    X(ABS)              \
-    X(SGN) X(NEG) X(STEP) X(TANH) X(ELU) X(RELU) X(GELU) X(GELU_QUICK) X(SILU) X(HARDSWISH) X(HARDSIGMOID) X(GELU_ERF)
-
 static enum ggml_status unary_run(gb_cuda_backend & b, ggml_tensor * dst) {
-#define GB_CASE(name) \
+#define GB_CASE(name, value) \
     case GGML_UNARY_OP_##name: return run<GGML_UNARY_OP_##name, 0>(b, dst);
     switch (dst->op_params[0]) {
-        GB_UNARY_OPS(GB_CASE)
+        GB_UNARY_FORMULAS(GB_CASE)
         default: return gb_cuda_fail(b, "unary operator", cudaErrorInvalidValue); // not supported
     }
 #undef GB_CASE
@@ -101,9 +105,9 @@ static enum ggml_status unary_run(gb_cuda_backend & b, ggml_tensor * dst) {
 static const char * map_supports(const gb_cuda_device &, const ggml_tensor * dst) { return gb_need_floats(dst, 1); }
 
 static const char * unary_supports(const gb_cuda_device &, const ggml_tensor * dst) {
-#define GB_CASE(name) case GGML_UNARY_OP_##name:
+#define GB_CASE(name, value) case GGML_UNARY_OP_##name:
     switch (dst->op_params[0]) {
-        GB_UNARY_OPS(GB_CASE) return gb_need_floats(dst, 1);
+        GB_UNARY_FORMULAS(GB_CASE) return gb_need_floats(dst, 1);
         default: return "unary operator";
     }
 #undef GB_CASE

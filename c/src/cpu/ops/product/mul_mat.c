@@ -136,7 +136,12 @@ void gb_mul_mat_run_with(const struct gb_cpu_call * call, const struct ggml_tens
     run_over(call, node, 0, epilogue);
 }
 
-const struct gb_cpu_op gb_cpu_op_mul_mat = { mul_mat_unsupported, mul_mat_n_tasks, mul_mat_work_size, mul_mat_run };
+const struct gb_cpu_op gb_cpu_op_mul_mat = {
+    .unsupported = mul_mat_unsupported,
+    .n_tasks     = mul_mat_n_tasks,
+    .work_size   = mul_mat_work_size,
+    .run         = mul_mat_run,
+};
 
 // ------------------------------------------------------------------------------------------------------------ OUT_PROD
 
@@ -152,8 +157,12 @@ static size_t out_prod_work_size(const struct ggml_tensor * node, int n_tasks) {
 
 static void out_prod_run(const struct gb_cpu_call * call, struct ggml_tensor * node) { run_over(call, node, 1, NULL); }
 
-const struct gb_cpu_op gb_cpu_op_out_prod = { out_prod_unsupported, out_prod_n_tasks, out_prod_work_size,
-    out_prod_run };
+const struct gb_cpu_op gb_cpu_op_out_prod = {
+    .unsupported = out_prod_unsupported,
+    .n_tasks     = out_prod_n_tasks,
+    .work_size   = out_prod_work_size,
+    .run         = out_prod_run,
+};
 
 // ---------------------------------------------------------------------------------------------------------- MUL_MAT_ID
 //
@@ -290,8 +299,12 @@ static void mul_mat_id_run(const struct gb_cpu_call * call, struct ggml_tensor *
     gb_gemm_run(&rest, &q.gemm);
 }
 
-const struct gb_cpu_op gb_cpu_op_mul_mat_id = { mul_mat_id_unsupported, mul_mat_id_n_tasks, mul_mat_id_work_size,
-    mul_mat_id_run };
+const struct gb_cpu_op gb_cpu_op_mul_mat_id = {
+    .unsupported = mul_mat_id_unsupported,
+    .n_tasks     = mul_mat_id_n_tasks,
+    .work_size   = mul_mat_id_work_size,
+    .run         = mul_mat_id_run,
+};
 
 // ---------------------------------------------------------------------------------------------------------- algorithms
 
