@@ -43,6 +43,18 @@ struct gb_op_info {
     enum gb_op_unit    unit;
 };
 
+// For tables of what is done for each operator by the column `work`: x, or NULL for views, for which nothing is done.
+#define GB_UNLESS_VIEW(work, x)   GB_UNLESS_VIEW_##work(x)
+#define GB_UNLESS_VIEW_VIEW(x)    NULL
+#define GB_UNLESS_VIEW_EACH(x)    x
+#define GB_UNLESS_VIEW_PRODUCT(x) x
+#define GB_UNLESS_VIEW_OUTER(x)   x
+#define GB_UNLESS_VIEW_EXPERTS(x) x
+#define GB_UNLESS_VIEW_ATTEND(x)  x
+#define GB_UNLESS_VIEW_PICK(x)    x
+#define GB_UNLESS_VIEW_TARGET(x)  x
+#define GB_UNLESS_VIEW_CUSTOM(x)  x
+
 extern const struct gb_op_info gb_op_infos[GGML_OP_COUNT + 1]; // the last one is for what is no operator
 
 static inline const struct gb_op_info * gb_op_info(enum ggml_op op) {

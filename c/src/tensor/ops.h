@@ -44,4 +44,9 @@ struct ggml_tensor * gb_op_keep_if(struct ggml_context * ctx, struct ggml_tensor
 
 static inline enum gb_grad gb_grad_unless(bool inplace) { return inplace ? GB_GRAD_NONE : GB_GRAD_INHERIT; }
 
+// Could the operator's builder have made node t of its sources and parameters? Beside the builder, since it says the same:
+// the same check without a function's name, and the same shape. Views have none: that one lies inside its root is all.
+#define GB_OP(id, stem, ...) bool gb_built_##stem(const struct ggml_tensor * t);
+#include "tensor/ops.def"
+
 #endif // GB_TENSOR_OPS_H

@@ -41,3 +41,18 @@ struct ggml_tensor * ggml_flash_ff(struct ggml_context * ctx, struct ggml_tensor
     node->src[4] = c1;
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b0, b1);
 }
+
+// ------------------------------------------------------------------------------------------------------------- as built
+
+bool gb_built_flash_attn(gb_ct t) {
+    return gb_check_flash_attn(NULL, t->src[0], t->src[1], t->src[2]) && gb_is_like(t, t->src[0]);
+}
+
+bool gb_built_flash_attn_back(gb_ct t) {
+    return gb_check_flash_attn_back(NULL, t->src[0], t->src[1], t->src[2], t->src[3]) &&
+           gb_is_shape(t, gb_shape_flash_attn_back(t->src[0], t->src[1], t->src[2]));
+}
+
+bool gb_built_flash_ff(gb_ct t) {
+    return gb_check_flash_ff(NULL, t->src[0], t->src[1], t->src[2], t->src[3], t->src[4]) && gb_is_like(t, t->src[0]);
+}

@@ -147,3 +147,32 @@ struct ggml_tensor * ggml_set_2d_inplace(struct ggml_context * ctx, struct ggml_
     size_t nb1, size_t offset) {
     return set_like(ctx, __func__, a, b, &nb1, offset, true);
 }
+
+// ------------------------------------------------------------------------------------------------------------- as built
+
+static bool is_binary(gb_ct t) { return gb_check_binary(NULL, t->src[0], t->src[1]) && gb_is_like(t, t->src[0]); }
+
+bool gb_built_add(gb_ct t) { return is_binary(t); }
+
+bool gb_built_sub(gb_ct t) { return is_binary(t); }
+
+bool gb_built_mul(gb_ct t) { return is_binary(t); }
+
+bool gb_built_div(gb_ct t) { return is_binary(t); }
+
+bool gb_built_add1(gb_ct t) { return gb_check_add1(NULL, t->src[0], t->src[1]) && gb_is_like(t, t->src[0]); }
+
+static struct gb_region region_of(gb_ct t) {
+    return (struct gb_region){ (size_t) t->op_params[0], (size_t) t->op_params[1], (size_t) t->op_params[2],
+        (size_t) t->op_params[3] };
+}
+
+bool gb_built_acc(gb_ct t) {
+    const struct gb_region r = region_of(t);
+    return gb_check_acc(NULL, t->src[0], t->src[1], &r, t->op_params[4] != 0) && gb_is_like(t, t->src[0]);
+}
+
+bool gb_built_set(gb_ct t) {
+    const struct gb_region r = region_of(t);
+    return gb_check_set(NULL, t->src[0], t->src[1], &r, t->op_params[4] != 0) && gb_is_like(t, t->src[0]);
+}

@@ -134,3 +134,22 @@ struct ggml_tensor * ggml_conv_transpose_2d_p0(struct ggml_context * ctx, struct
     gb_op_set_params(node, &params, sizeof(params));
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, b, NULL);
 }
+
+// ------------------------------------------------------------------------------------------------------------- as built
+
+bool gb_built_im2col(gb_ct t) {
+    const int32_t *      p = t->op_params;
+    const struct gb_conv v = { p[0], p[1], p[2], p[3], p[4], p[5], p[6] != 0 };
+    return gb_check_im2col(NULL, t->src[0], t->src[1], &v) && gb_is_shape(t, gb_shape_im2col(t->src[0], t->src[1], &v));
+}
+
+bool gb_built_conv_transpose_1d(gb_ct t) {
+    const int32_t * p = t->op_params;
+    return gb_check_conv_transpose_1d(NULL, t->src[0], t->src[1], p[0], p[1], p[2]) &&
+           gb_is_shape(t, gb_shape_conv_transpose_1d(t->src[0], t->src[1], p[0]));
+}
+
+bool gb_built_conv_transpose_2d(gb_ct t) {
+    return gb_check_conv_transpose_2d(NULL, t->src[0], t->src[1], t->op_params[0]) &&
+           gb_is_shape(t, gb_shape_conv_transpose_2d(t->src[0], t->src[1], t->op_params[0]));
+}

@@ -99,3 +99,21 @@ struct ggml_tensor * ggml_diag(struct ggml_context * ctx, struct ggml_tensor * a
     struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_DIAG, a->type, gb_shape_diag(a));
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, NULL, NULL);
 }
+
+// ------------------------------------------------------------------------------------------------------------- as built
+
+bool gb_built_dup(gb_ct t) { return gb_check_1(NULL, t->src[0]) && gb_is_like(t, t->src[0]); }
+
+bool gb_built_cpy(gb_ct t) { return gb_check_cpy(NULL, t->src[0], t->src[1]) && gb_is_like(t, t->src[1]); }
+
+bool gb_built_cont(gb_ct t) { return gb_check_count(NULL, t->src[0], t->ne); }
+
+bool gb_built_get_rows(gb_ct t) {
+    return gb_check_get_rows(NULL, t->src[0], t->src[1]) && gb_is_shape(t, gb_shape_get_rows(t->src[0], t->src[1]));
+}
+
+bool gb_built_get_rows_back(gb_ct t) {
+    return gb_check_get_rows_back(NULL, t->src[0], t->src[1], t) && gb_is_shape(t, gb_shape_get_rows_back(t));
+}
+
+bool gb_built_diag(gb_ct t) { return gb_check_diag(NULL, t->src[0]) && gb_is_shape(t, gb_shape_diag(t->src[0])); }

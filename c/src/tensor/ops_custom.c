@@ -174,3 +174,36 @@ struct ggml_tensor * ggml_map_custom3_inplace(struct ggml_context * ctx, struct 
     struct ggml_tensor * c, ggml_custom3_op_t fun, int n_tasks, void * userdata) {
     return map_custom3(ctx, __func__, a, b, c, fun, n_tasks, userdata, true);
 }
+
+// ------------------------------------------------------------------------------------------------------------- as built
+
+static bool is_map(gb_ct t, int n, bool has_tasks) {
+    void (*fun)(void) = NULL;
+    int n_tasks       = 1;
+    memcpy(&fun, t->op_params, sizeof(fun));
+    if (has_tasks) {
+        memcpy(&n_tasks, (const char *) t->op_params + sizeof(fun), sizeof(n_tasks));
+    }
+    return gb_check_map_custom(NULL, t->src[0], t->src[1], t->src[2], n, fun != NULL, n_tasks) &&
+           gb_is_like(t, t->src[0]);
+}
+
+static bool is_map_of_rows(gb_ct t, int n) {
+    return is_map(t, n, false) && gb_check_map_rows(NULL, t->src[0], t->src[1], n, true);
+}
+
+bool gb_built_map_unary(gb_ct t) { return is_map_of_rows(t, 1); }
+
+bool gb_built_map_binary(gb_ct t) { return is_map_of_rows(t, 2); }
+
+bool gb_built_map_custom1_f32(gb_ct t) { return is_map(t, 1, false); }
+
+bool gb_built_map_custom2_f32(gb_ct t) { return is_map(t, 2, false); }
+
+bool gb_built_map_custom3_f32(gb_ct t) { return is_map(t, 3, false); }
+
+bool gb_built_map_custom1(gb_ct t) { return is_map(t, 1, true); }
+
+bool gb_built_map_custom2(gb_ct t) { return is_map(t, 2, true); }
+
+bool gb_built_map_custom3(gb_ct t) { return is_map(t, 3, true); }

@@ -50,3 +50,18 @@ struct ggml_tensor * ggml_cross_entropy_loss_eps_back(struct ggml_context * ctx,
                ? with_eps(loss_back(ctx, __func__, a, b, c), eps)
                : NULL;
 }
+
+// ------------------------------------------------------------------------------------------------------------- as built
+
+static bool has_eps(gb_ct t) {
+    return t->op_params[0] == 0 || (t->src[0] != NULL && gb_check_loss_eps(NULL, t->src[0], gb_op_param_f32(t, 1)));
+}
+
+bool gb_built_cross_entropy_loss(gb_ct t) {
+    return has_eps(t) && gb_check_cross_entropy_loss(NULL, t->src[0], t->src[1]) && gb_is_shape(t, gb_shape_scalar());
+}
+
+bool gb_built_cross_entropy_loss_back(gb_ct t) {
+    return has_eps(t) && gb_check_cross_entropy_loss_back(NULL, t->src[0], t->src[1], t->src[2]) &&
+           gb_is_like(t, t->src[0]);
+}

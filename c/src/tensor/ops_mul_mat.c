@@ -45,3 +45,20 @@ struct ggml_tensor * ggml_out_prod(struct ggml_context * ctx, struct ggml_tensor
     struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_OUT_PROD, GGML_TYPE_F32, gb_shape_out_prod(a, b));
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL);
 }
+
+// ------------------------------------------------------------------------------------------------------------- as built
+
+bool gb_built_mul_mat(gb_ct t) {
+    return gb_check_mul_mat(NULL, t->src[0], t->src[1]) && gb_is_shape(t, gb_shape_mul_mat(t->src[0], t->src[1]));
+}
+
+bool gb_built_mul_mat_id(gb_ct t) {
+    const int n = gb_op_param_i32(t, 1);
+    return n >= 1 && n <= GGML_MAX_SRC - 2 &&
+           gb_check_mul_mat_id(NULL, t->src + 2, n, t->src[0], gb_op_param_i32(t, 0), t->src[1]) &&
+           gb_is_shape(t, gb_shape_mul_mat(t->src[2], t->src[1]));
+}
+
+bool gb_built_out_prod(gb_ct t) {
+    return gb_check_out_prod(NULL, t->src[0], t->src[1]) && gb_is_shape(t, gb_shape_out_prod(t->src[0], t->src[1]));
+}

@@ -72,3 +72,23 @@ struct ggml_tensor * ggml_silu_back(struct ggml_context * ctx, struct ggml_tenso
     }
     return gb_op_sources(ctx, gb_op_like(ctx, __func__, GGML_OP_SILU_BACK, a, false), GB_GRAD_INHERIT, a, b, NULL);
 }
+
+// ------------------------------------------------------------------------------------------------------------- as built
+
+bool gb_built_norm(gb_ct t) {
+    return gb_check_norm(NULL, t->src[0], gb_op_param_f32(t, 0), true) && gb_is_like(t, t->src[0]);
+}
+
+bool gb_built_rms_norm(gb_ct t) {
+    return gb_check_rms_norm(NULL, t->src[0], gb_op_param_f32(t, 0)) && gb_is_like(t, t->src[0]);
+}
+
+bool gb_built_rms_norm_back(gb_ct t) {
+    return gb_check_rms_norm_back(NULL, t->src[0], t->src[1], gb_op_param_f32(t, 0)) && gb_is_like(t, t->src[0]);
+}
+
+bool gb_built_group_norm(gb_ct t) {
+    return gb_check_group_norm(NULL, t->src[0], t->op_params[0], true) && gb_is_like(t, t->src[0]);
+}
+
+bool gb_built_silu_back(gb_ct t) { return gb_check_same_shape(NULL, t->src[0], t->src[1]) && gb_is_like(t, t->src[0]); }

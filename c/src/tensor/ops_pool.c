@@ -44,3 +44,38 @@ struct ggml_tensor * ggml_pad(struct ggml_context * ctx, struct ggml_tensor * a,
     struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_PAD, a->type, gb_shape_pad(a, p));
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
 }
+
+// ------------------------------------------------------------------------------------------------------------- as built
+
+bool gb_built_pool_1d(gb_ct t) {
+    const int32_t * p = t->op_params;
+    return gb_check_pool_1d(NULL, t->src[0], (enum ggml_op_pool) p[0], p[1], p[2], p[3]) &&
+           gb_is_shape(t, gb_shape_pool_1d(t->src[0], p[1], p[2], p[3]));
+}
+
+// The node has lost what comes after the point of its padding: its shape lies between those of this padding and one
+// more.
+bool gb_built_pool_2d(gb_ct t) {
+    const struct ggml_tensor * a    = t->src[0];
+    const int32_t *            p    = t->op_params;
+    const int                  k[2] = { p[1], p[2] }, s[2] = { p[3], p[4] };
+    const float                least[2] = { (float) p[5], (float) p[6] }, most[2] = { least[0] + 1, least[1] + 1 };
+    if (p[5] < 0 || p[6] < 0 || !gb_check_pool_2d(NULL, a, (enum ggml_op_pool) p[0], k, s, most)) {
+        return false;
+    }
+    const struct gb_shape low = gb_shape_pool_2d(a, k, s, least), high = gb_shape_pool_2d(a, k, s, most);
+    return t->ne[0] >= low.ne[0] && t->ne[0] <= high.ne[0] && t->ne[1] >= low.ne[1] && t->ne[1] <= high.ne[1] &&
+           gb_is_shape(t, gb_shape_of(t->ne[0], t->ne[1], high.ne[2], high.ne[3]));
+}
+
+bool gb_built_upscale(gb_ct t) {
+    const int factor = t->op_params[0];
+    return gb_check_upscale(NULL, t->src[0], factor) && gb_is_shape(t, gb_shape_upscale(t->src[0], factor));
+}
+
+// The node does not keep how much was added.
+bool gb_built_pad(gb_ct t) {
+    gb_ct a = t->src[0];
+    return gb_check_1(NULL, a) && t->ne[0] >= a->ne[0] && t->ne[1] >= a->ne[1] && t->ne[2] >= a->ne[2] &&
+           t->ne[3] >= a->ne[3];
+}

@@ -84,3 +84,25 @@ struct ggml_tensor * ggml_concat(struct ggml_context * ctx, struct ggml_tensor *
     struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_CONCAT, a->type, gb_shape_concat(a, b));
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL);
 }
+
+// ------------------------------------------------------------------------------------------------------------- as built
+
+bool gb_built_sum(gb_ct t) { return gb_check_1(NULL, t->src[0]) && gb_is_shape(t, gb_shape_scalar()); }
+
+bool gb_built_sum_rows(gb_ct t) { return gb_check_1(NULL, t->src[0]) && gb_is_shape(t, gb_shape_per_row(t->src[0])); }
+
+bool gb_built_mean(gb_ct t) { return gb_check_mean(NULL, t->src[0]) && gb_is_shape(t, gb_shape_per_row(t->src[0])); }
+
+bool gb_built_argmax(gb_ct t) { return gb_check_argmax(NULL, t->src[0]) && gb_is_shape(t, gb_shape_argmax(t->src[0])); }
+
+bool gb_built_argsort(gb_ct t) {
+    return gb_check_argsort(NULL, t->src[0], (enum ggml_sort_order) t->op_params[0]) && gb_is_like(t, t->src[0]);
+}
+
+bool gb_built_repeat(gb_ct t) { return gb_check_repeat(NULL, t->src[0], t); }
+
+bool gb_built_repeat_back(gb_ct t) { return gb_check_repeat_back(NULL, t->src[0], t); }
+
+bool gb_built_concat(gb_ct t) {
+    return gb_check_concat(NULL, t->src[0], t->src[1]) && gb_is_shape(t, gb_shape_concat(t->src[0], t->src[1]));
+}

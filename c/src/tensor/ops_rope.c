@@ -114,3 +114,21 @@ void ggml_rope_yarn_corr_dims(int n_dims, int n_orig_ctx, float freq_base, float
     dims[0] = fmaxf(0, floorf(turning_dim(n_dims, n_orig_ctx, freq_base, beta_fast)));
     dims[1] = fminf((float) ((int64_t) n_dims - 1), ceilf(turning_dim(n_dims, n_orig_ctx, freq_base, beta_slow)));
 }
+
+// ------------------------------------------------------------------------------------------------------------- as built
+
+static struct gb_rope rope_of(gb_ct t) {
+    struct gb_rope r = { 0 };
+    memcpy(&r, t->op_params, offsetof(struct gb_rope, xpos_down)); // a flag that no rule looks at, of any byte
+    return r;
+}
+
+bool gb_built_rope(gb_ct t) {
+    const struct gb_rope r = rope_of(t);
+    return gb_check_rope(NULL, t->src[0], t->src[1], &r) && gb_is_like(t, t->src[0]);
+}
+
+bool gb_built_rope_back(gb_ct t) {
+    const struct gb_rope r = rope_of(t);
+    return gb_check_rope_back(NULL, t->src[0], t->src[1], &r) && gb_is_like(t, t->src[0]);
+}

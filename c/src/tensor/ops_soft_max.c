@@ -91,3 +91,22 @@ struct ggml_tensor * ggml_alibi(struct ggml_context * ctx, struct ggml_tensor * 
     gb_op_set_param_f32(node, 2, bias_max);
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
 }
+
+// ------------------------------------------------------------------------------------------------------------- as built
+
+bool gb_built_soft_max(gb_ct t) {
+    return gb_check_soft_max(NULL, t->src[0], t->src[1]) &&
+           gb_check_max_bias(NULL, t->src[0], t->src[1], gb_op_param_f32(t, 1)) && gb_is_like(t, t->src[0]);
+}
+
+bool gb_built_soft_max_back(gb_ct t) {
+    return gb_check_soft_max_back(NULL, t->src[0], t->src[1]) && gb_is_like(t, t->src[0]);
+}
+
+bool gb_built_diag_mask_inf(gb_ct t) {
+    return gb_check_diag_mask(NULL, t->src[0], t->op_params[0], true) && gb_is_like(t, t->src[0]);
+}
+
+bool gb_built_diag_mask_zero(gb_ct t) { return gb_built_diag_mask_inf(t); }
+
+bool gb_built_alibi(gb_ct t) { return gb_check_alibi(NULL, t->src[0], t->op_params[1]) && gb_is_like(t, t->src[0]); }

@@ -103,3 +103,23 @@ struct ggml_tensor * ggml_scale(struct ggml_context * ctx, struct ggml_tensor * 
 struct ggml_tensor * ggml_scale_inplace(struct ggml_context * ctx, struct ggml_tensor * a, float s) {
     return scale(ctx, __func__, a, s, true);
 }
+
+// ------------------------------------------------------------------------------------------------------------- as built
+
+bool gb_built_unary(gb_ct t) {
+    return gb_check_unary(NULL, t->src[0], (enum ggml_unary_op) t->op_params[0]) && gb_is_like(t, t->src[0]);
+}
+
+static bool is_map(gb_ct t) { return gb_check_1(NULL, t->src[0]) && gb_is_like(t, t->src[0]); }
+
+bool gb_built_sqr(gb_ct t) { return is_map(t); }
+
+bool gb_built_sqrt(gb_ct t) { return is_map(t); }
+
+bool gb_built_log(gb_ct t) { return is_map(t); }
+
+bool gb_built_scale(gb_ct t) { return is_map(t); }
+
+bool gb_built_clamp(gb_ct t) { return is_map(t); }
+
+bool gb_built_leaky_relu(gb_ct t) { return is_map(t); }

@@ -49,3 +49,25 @@ struct ggml_tensor * ggml_add_rel_pos_inplace(struct ggml_context * ctx, struct 
     struct ggml_tensor * pw, struct ggml_tensor * ph) {
     return add_rel_pos(ctx, __func__, a, pw, ph, true);
 }
+
+// ------------------------------------------------------------------------------------------------------------- as built
+
+bool gb_built_win_part(gb_ct t) {
+    const int w = t->op_params[2];
+    return gb_check_win_part(NULL, t->src[0], w) && gb_is_shape(t, gb_shape_win_part(t->src[0], w));
+}
+
+bool gb_built_win_unpart(gb_ct t) {
+    const int w0 = (int) t->ne[1], h0 = (int) t->ne[2];
+    return gb_check_win_unpart(NULL, t->src[0], w0, h0, t->op_params[0]) &&
+           gb_is_shape(t, gb_shape_win_unpart(t->src[0], w0, h0));
+}
+
+bool gb_built_get_rel_pos(gb_ct t) {
+    const int qh = (int) t->ne[2], kh = (int) t->ne[1];
+    return gb_check_get_rel_pos(NULL, t->src[0], qh, kh) && gb_is_shape(t, gb_shape_get_rel_pos(t->src[0], qh, kh));
+}
+
+bool gb_built_add_rel_pos(gb_ct t) {
+    return gb_check_add_rel_pos(NULL, t->src[0], t->src[1], t->src[2]) && gb_is_like(t, t->src[0]);
+}

@@ -1,5 +1,5 @@
 // shapes.h - the shape of an operator's result, from its sources and parameters: what builders give a node (ops_*.c),
-// and what a node is looked at against later (validate.c).
+// and what a node is looked at against later (gb_built_<stem> there).
 //
 // Everything was checked before (check.h); a size that does not fit into 64 bits, or comes of a negative one, is -1,
 // which no tensor can have.
@@ -24,7 +24,13 @@ static inline struct gb_shape gb_shape_of(int64_t ne0, int64_t ne1, int64_t ne2,
     return (struct gb_shape) { { ne0, ne1, ne2, ne3 } };
 }
 
+static inline bool gb_is_shape(gb_ct t, struct gb_shape shape) {
+    return t->ne[0] == shape.ne[0] && t->ne[1] == shape.ne[1] && t->ne[2] == shape.ne[2] && t->ne[3] == shape.ne[3];
+}
+
 static inline struct gb_shape gb_shape_like(gb_ct t) { return gb_shape_of(t->ne[0], t->ne[1], t->ne[2], t->ne[3]); }
+
+static inline bool gb_is_like(gb_ct t, gb_ct a) { return gb_is_shape(t, gb_shape_like(a)); }
 
 static inline struct gb_shape gb_shape_scalar(void) { return gb_shape_of(1, 1, 1, 1); }
 

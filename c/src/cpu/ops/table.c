@@ -2,19 +2,8 @@
 // definition nothing links.
 #include "cpu/ops/ops.h"
 
-// By the column `work` of tensor/ops.def.
-#define DRIVER_VIEW(stem)    NULL
-#define DRIVER_EACH(stem)    &gb_cpu_op_##stem
-#define DRIVER_PRODUCT(stem) &gb_cpu_op_##stem
-#define DRIVER_OUTER(stem)   &gb_cpu_op_##stem
-#define DRIVER_EXPERTS(stem) &gb_cpu_op_##stem
-#define DRIVER_ATTEND(stem)  &gb_cpu_op_##stem
-#define DRIVER_PICK(stem)    &gb_cpu_op_##stem
-#define DRIVER_TARGET(stem)  &gb_cpu_op_##stem
-#define DRIVER_CUSTOM(stem)  &gb_cpu_op_##stem
-
 static const struct gb_cpu_op * const drivers[GGML_OP_COUNT] = {
-#define GB_OP(id, stem, sources, work, ...) [GGML_OP_##id] = DRIVER_##work(stem),
+#define GB_OP(id, stem, sources, work, ...) [GGML_OP_##id] = GB_UNLESS_VIEW(work, &gb_cpu_op_##stem),
 #include "tensor/ops.def"
 };
 
