@@ -84,7 +84,7 @@ def attention(c: Chain, tokens: int, dtype: str, then: str) -> list[gb.Tensor]:
     heads, keys, size = 3, tokens + 37, 64
     q = c.tensor(heads, tokens, size)
     k = c.tensor(heads, keys, size, dtype=dtype)
-    v = c.tensor(heads, keys, size, dtype=dtype)
+    v = c.tensor(heads, size, keys, dtype=dtype)
     scores = gb.mul_mat(k, q)
     if "mask" in then:
         mask = np.where(c.rng.random((tokens, keys)) < 0.2, -np.inf, 0).astype(np.float32)
@@ -94,7 +94,8 @@ def attention(c: Chain, tokens: int, dtype: str, then: str) -> list[gb.Tensor]:
         scores = gb.soft_max(gb.diag_mask_inf(gb.scale(scores, 0.125), keys - tokens))
     else:
         scores = gb.soft_max(gb.scale(scores, 0.125))
-    return [gb.mul_mat(gb.cont(v.transpose(0, 2, 1)), scores)]
+    mixed = gb.mul_mat(v, scores)
+    return [gb.cont(mixed.transpose(1, 0, 2)) if "merged" in then else mixed]
 
 
 def rotation(c: Chain, tokens: int, dtype: str, then: str) -> list[gb.Tensor]:
@@ -121,7 +122,7 @@ CHAINS: list[tuple[Any, tuple[str, ...], list[str]]] = [
         ("plain", "bias", "bias+gelu", "bias+gelu_erf", "relu", "scale", "bias+silu", "gate", "bias+residual"),
         WEIGHTS,
     ),
-    (attention, ("plain", "mask", "causal"), ["float32", "float16", "bfloat16"]),
+    (attention, ("plain", "mask", "causal", "mask+merged"), ["float32", "float16", "bfloat16"]),
     (rotation, ("normal", "neox"), ["float32", "float16", "bfloat16"]),
     (normalized, ("rms", "layer", "layer+bias", "rms+residual"), ["float32", "float16", "q8_0", "q4_k"]),
 ]
@@ -140,7 +141,9 @@ def chains(digest: Digest, wanted: Wanted) -> None:
             label = f"{end} {dtype} {n}"
             chain = Chain(label)
             with chain.ctx:
-                graph = chain.ctx.graph(build(chain, n, dtype, end))
+                results = build(chain, n, dtype, end)
+                # Something reads each result: what the last node of a graph reads is stored, and so not fused away.
+                graph = chain.ctx.graph(*results, *(gb.sum_rows(r) for r in results))
                 for name, backend in backends:
                     try:
                         digest.add(name, label, *chain.results(graph, backend))

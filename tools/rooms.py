@@ -77,6 +77,7 @@ DOORS: dict[tuple[str, str], str] = {
     ("backend/registry.c", "cpu"): "the registry alone names concrete backends",
     ("backend/registry.c", "sim"): "the registry alone names concrete backends",
     ("backend/module.c", "cpu"): "the table of public functions that a module gets includes those of the CPU backend",
+    ("backend/module.c", "cpu/fuse"): "the same: the switch of fusion is a public function",
 }
 
 # Circles that may be larger than MAX_CIRCLE: folder -> members, and why.
