@@ -45,8 +45,8 @@ ROOMS: dict[str, str] = {
     "tensor/quant": "base tensor",
     "backend": "base tensor tensor/quant",
     "alloc": "base tensor backend",
-    # The rooms of the scheduler, in the order in which a plan is made and run: each uses only rooms before it. What lies
-    # in sched itself makes, finds and keeps plans and has the public functions, so it is above all rooms.
+    # The rooms of the scheduler, in the order in which a plan is made and run: each uses only rooms before it. What
+    # lies in sched itself makes, finds and keeps plans and has the public functions, so it is above all rooms.
     "sched/input": "base tensor backend",
     "sched/cost": "base",
     "sched/assign": "base tensor backend sched/cost",
@@ -256,12 +256,23 @@ def allowed_circle(room: str, circle: frozenset[str]) -> str | None:
 
 def layer_violations(graph: Graph) -> list[str]:
     found = [f"{folder}: has no row in ROOMS" for folder in sorted({folder_of(f) for f in graph.files} - ROOMS.keys())]
+    found += unused_doors(graph)
     for a, b, names in graph.edges():
         mine, other = folder_of(a), folder_of(b)
         if mine == other or mine not in ROOMS or other in ROOMS[mine].split() or (a, other) in DOORS:
             continue
         found.append(f"{a} -> {b}: {mine} may not use {other} ({listed(names)})")
     return found
+
+
+def unused_doors(graph: Graph) -> list[str]:
+    """Doors of files that do not go through them."""
+    used = {(a, folder_of(b)) for a, b, _ in graph.edges()}
+    return [
+        f"{a}: its door to {other} is not used: remove it"
+        for a, other in DOORS
+        if a in graph.files and (a, other) not in used
+    ]
 
 
 # ---- output ----------------------------------------------------------------------------------------------------------

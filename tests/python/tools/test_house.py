@@ -93,3 +93,12 @@ def test_repeats(house: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixtur
     out = capsys.readouterr().out
     assert "C core: 1\n" in out
     assert "8 lines: c/src/base/a.c:2 and c/src/base/b.c:5" in out
+
+
+def test_exceptions_that_nothing_needs(
+    house: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(house, "EXCEPTIONS", {("c/src/base/a.c", "f"): "a reason"})
+    write(tmp_path, "c/src/base/a.c", "// what it is\n" + function("f", 7))
+    assert house.main([str(tmp_path), "--check"]) == 1
+    assert "c/src/base/a.c: f needs no exception" in capsys.readouterr().out

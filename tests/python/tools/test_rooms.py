@@ -96,12 +96,21 @@ def test_circle_through_data_and_subfolder(
 
 
 def test_forbidden_use_names_the_symbol(rooms: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    use = "extern int a_data; int f(void); int f(void) { return a_data; }"
-    files = {"backend/registry.c": use, "base/b.c": use.replace("f(", "g("), "cpu/a.c": "int a_data = 1;"}
+    files = {
+        "backend/registry.c": "extern int a_data, s_data; int f(void); int f(void) { return a_data + s_data; }",
+        "base/b.c": "extern int a_data; int g(void); int g(void) { return a_data; }",
+        "cpu/a.c": "int a_data = 1;",
+        "sim/s.c": "int s_data = 1;",
+    }
     assert rooms.main([str(build(tmp_path, files))]) == 1
     out = capsys.readouterr().out
     assert "layers: 1 violations" in out  # the registry may
     assert "base/b.c -> cpu/a.c: base may not use cpu (a_data)" in out
+
+
+def test_unused_doors_are_told(rooms: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert rooms.main([str(build(tmp_path, {"backend/registry.c": "int f(void); int f(void) { return 0; }"}))]) == 1
+    assert "backend/registry.c: its door to cpu is not used" in capsys.readouterr().out
 
 
 def test_folder_without_a_row(rooms: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
