@@ -3,6 +3,7 @@
 #   - ctest under the address and undefined-behaviour sanitizers
 #   - the threaded parts under the thread sanitizer
 #   - thousands of random graphs over simulated devices
+#   - made-up operators, added to a copy of the tree
 #   - attacks: interrupts, closing and empty tensors for ten minutes each, their variants and what runs under sanitizers for two
 #   - pytest under the address sanitizer
 #   - every kernel level forced in turn, and what qemu-user and wine can emulate: an old x86-64, aarch64, riscv64, Windows
@@ -136,6 +137,9 @@ if command -v clang >/dev/null; then
 else
     echo "skipped: clang is not installed"
 fi
+
+step "made-up operators, added to a copy of the tree by the files that CONTRIBUTING.md lists"
+"$py" tools/try_operator.py --all-levels
 
 step "random graphs over simulated devices"
 GGML_TEST_RANDOM_GRAPHS=5000 build/dev/tests/c/test_sched_random

@@ -1,6 +1,6 @@
 // check.c - the rules of every operator, in the order of check.h; those of convolutions and images are in check_conv.c.
 // A rule set is a chain of rules (rule.h); what cannot be said as a chain is a function of its own, next to its only
-// user.
+// user. A rule that a single operator has may as well stand beside that one's builder (ops_<family>.c).
 //
 // The idea: a node that exists is right. Kernels, allocators and the scheduler rely on it and look at shapes no more.
 #include "tensor/check.h"

@@ -1,4 +1,5 @@
-// ops_unary.c - one operand, element by element.
+// ops_unary.c - one operand, element by element: the functions of UNARY, which ops.def lists, and operators of their
+// own.
 #include "tensor/ops.h"
 
 static struct ggml_tensor * unary(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
@@ -21,6 +22,7 @@ struct ggml_tensor * ggml_unary_inplace(struct ggml_context * ctx, struct ggml_t
 }
 
 // The builders of the functions that ops.def lists, in the forms that it names.
+#define GENERIC(stem, id)
 #define FRESH(stem, id)                                                                   \
     struct ggml_tensor * ggml_##stem(struct ggml_context * ctx, struct ggml_tensor * a) { \
         return unary(ctx, __func__, a, GGML_UNARY_OP_##id, false);                        \

@@ -1,0 +1,106 @@
+"""The files that an operator touches are those that CONTRIBUTING.md lists, and ops.def without a field does not
+compile. tools/try_operator.py builds and runs what is only looked at here (make check-long)."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from source_tree import ROOT, in_tree
+
+OPS = "c/src/tensor/ops.def"
+COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+
+
+@pytest.fixture(scope="module")
+def tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("try_operator", in_tree("tools/try_operator.py"))
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["try_operator"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["unary", "own"])
+def test_edits_fit_the_tree(tool: ModuleType, tmp_path: Path, name: str) -> None:
+    exercise = tool.EXERCISES[name]
+    assert len(exercise.touched()) <= exercise.files
+    for file in exercise.touched():
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / file, tmp_path / file)
+    tool.apply(exercise.edits, tmp_path)
+    with pytest.raises(SystemExit, match="0 times"):
+        tool.apply([tool.Edit(OPS, "no such row", "")], tmp_path)
+
+
+@pytest.mark.parametrize("name", ["unary", "own"])
+def test_files_are_those_of_the_guide(tool: ModuleType, name: str) -> None:
+    guide = in_tree("CONTRIBUTING.md").read_text(encoding="utf-8")
+    begin = {"unary": "A function of UNARY, 4 files:", "own": "An operator of its own, 6 files:"}[name]
+    steps = guide.partition(begin)[2].partition("\n\nA ")[0]
+    files = tool.EXERCISES[name].touched()
+    assert steps.count("\n1. ") == 1 and f"\n{len(files)}. " in steps and f"\n{len(files) + 1}. " not in steps
+    for file in files:
+        folder, _, last = file.rpartition("/")
+        family = last.removeprefix("ops_") if last.startswith("ops_") else last
+        listed = {file, f"{folder}/ops_<family>.c" if family != last else f"{folder}/<family>.c"}
+        assert any(f"`{entry}`" in steps for entry in listed), file
+
+
+def compiles(folder: Path) -> str:
+    """What the compiler says of op_info.c with the ops.def of `folder`."""
+    assert COMPILER
+    includes = [f"-I{folder}", f"-I{ROOT / 'c/src'}", f"-I{ROOT / 'c/include'}"]
+    source = str(ROOT / "c/src/tensor/op_info.c")
+    return subprocess.run(
+        [COMPILER, "-std=c11", "-D_GNU_SOURCE", "-fsyntax-only", *includes, source],
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stderr
+
+
+FIELD = "GB_OP(DUP,                dup,                1, "
+ROW = "GB_OP(SQR, "
+
+
+def without_field(text: str) -> str:
+    return text.replace(FIELD, FIELD.removesuffix("1, "))
+
+
+def without_row(text: str) -> str:
+    return "\n".join(line for line in text.splitlines() if not line.startswith(ROW)) + "\n"
+
+
+def unknown_word(text: str) -> str:
+    return text.replace(FIELD + "EACH,", FIELD + "EACHH,")
+
+
+def swapped(text: str) -> str:
+    return (
+        text.replace("GB_OP(SQR,", "GB_OP(?,").replace("GB_OP(SQRT,", "GB_OP(SQR,").replace("GB_OP(?,", "GB_OP(SQRT,")
+    )
+
+
+def unary_without_row(text: str) -> str:
+    return "\n".join(line for line in text.splitlines() if not line.startswith("GB_UNARY_OP(GELU_ERF,")) + "\n"
+
+
+@pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
+@pytest.mark.parametrize("damage", [without_field, without_row, unknown_word, swapped, unary_without_row])
+def test_what_is_missing_does_not_compile(tmp_path: Path, damage: Callable[[str], str]) -> None:
+    rows = in_tree(OPS).read_text(encoding="utf-8")
+    (tmp_path / "tensor").mkdir()
+    (tmp_path / "tensor" / "ops.def").write_text(rows, encoding="utf-8")
+    assert "error" not in compiles(tmp_path)
+    assert damage(rows) != rows
+    (tmp_path / "tensor" / "ops.def").write_text(damage(rows), encoding="utf-8")
+    assert "error" in compiles(tmp_path)
