@@ -1,10 +1,11 @@
 // bench_products.c - matrix products beside the limits of the machine, measured in the same run, alternately.
 //
-//     bench_products [batched|small|all] [type] [level] [threads]
+//     bench_products [batched|small|all|shape] [type] [level] [threads]
 //
 // Batched: m 4096, k 14336 (or less with GB_BENCH_K), n 512, as share of the peak of the dot instruction that the
 // product runs on. Small batches: weights larger than the caches, as share of the rate at which the same memory is
-// read. Each figure is the best of several rounds; in every round limits and products take turns, so that both see the
+// read. Shape: GB_BENCH_M by GB_BENCH_K weights with GB_BENCH_ROWS rows (4096, 4096, 1), again and again: operations a
+// second, where caches may hold the weights. Each line names the algorithm that computed the product. Each figure is the best of several rounds; in every round limits and products take turns, so that both see the
 // same machine. GB_BENCH_CPU=1 measures processor time (of one thread) instead of time: what is left to do on a machine
 // that others use, too.
 #include <stdatomic.h>
@@ -137,6 +138,7 @@ struct product {
     struct ggml_context * ctx;
     void *                memory; // of it, in huge pages as buffers of the CPU backend are
     struct ggml_tensor *  a;
+    const char *          algorithm;
     struct gb_cpu_plan *  plan;
     struct gb_cpu_pool *  pool;
     struct gb_cpu_run     run;
@@ -165,6 +167,14 @@ static void fill_weights(struct ggml_tensor * a) {
     free(x);
 }
 
+static const char * algorithm_of(const struct ggml_tensor * product, const struct gb_level * level) {
+    const char *name, *why = NULL;
+    for (int i = 0; (name = gb_cpu_product_algorithm(product, level->name, i, &why)) != NULL && why != NULL;) {
+        i++;
+    }
+    return name != NULL ? name : "none";
+}
+
 static struct product product_new(enum ggml_type type, int64_t m, int64_t n, int64_t k, const struct gb_level * level,
     int threads) {
     struct product p       = { .ops = 2.0 * (double) m * (double) n * (double) k, .threads = threads };
@@ -179,6 +189,7 @@ static struct product product_new(enum ggml_type type, int64_t m, int64_t n, int
         ((float *) b->data)[i] = (float) (i % 101 - 50) / 101.0f;
     }
     memset(y->data, 0, ggml_nbytes(y));
+    p.algorithm       = algorithm_of(y, level);
     p.plan            = gb_cpu_plan_new(&y, 1, threads);
     p.pool            = threads > 1 ? gb_cpu_pool_new(threads) : NULL;
     const size_t work = gb_cpu_plan_work_size(p.plan) + 64;
@@ -216,8 +227,8 @@ static void bench_batched(enum ggml_type type, const struct gb_level * level, in
         best = s < best ? s : best;
     }
     const double rate = p.ops / best * 1e-9;
-    printf("%-8s %-10s n 512 %d threads: %8.1f Gop/s of %8.1f, %5.1f %%\n", ggml_type_name(type), level->name, threads,
-        rate, peak, peak > 0 ? rate / peak * 100 : 0);
+    printf("%-8s %-10s n 512 %d threads: %8.1f Gop/s of %8.1f, %5.1f %%, %s\n", ggml_type_name(type), level->name,
+        threads, rate, peak, peak > 0 ? rate / peak * 100 : 0, p.algorithm);
     fflush(stdout);
     product_free(&p);
 }
@@ -233,9 +244,33 @@ static void bench_small(enum ggml_type type, int64_t n, const struct gb_level * 
         limit = read < limit ? read : limit;
         best  = s < best ? s : best;
     }
-    printf("%-8s %-10s n %3d %d threads: %6.1f GB/s of %6.1f, %5.1f %%, %7.1f Gop/s\n", ggml_type_name(type),
+    printf("%-8s %-10s n %3d %d threads: %6.1f GB/s of %6.1f, %5.1f %%, %7.1f Gop/s, %s\n", ggml_type_name(type),
         level->name, (int) n, threads, (double) memory.size / best * 1e-9, (double) memory.size / limit * 1e-9,
-        limit / best * 100, p.ops / best * 1e-9);
+        limit / best * 100, p.ops / best * 1e-9, p.algorithm);
+    fflush(stdout);
+    product_free(&p);
+}
+
+static int64_t env_or(const char * name, int64_t value) {
+    const char * env = getenv(name);
+    return env != NULL ? atoll(env) : value;
+}
+
+// One shape: as often as takes some milliseconds, so that clocks of processor time resolve it.
+static void bench_shape(enum ggml_type type, const struct gb_level * level, int threads) {
+    const int64_t  m = env_or("GB_BENCH_M", 4096), k = env_or("GB_BENCH_K", 4096), n = env_or("GB_BENCH_ROWS", 1);
+    struct product p     = product_new(type, m, n, k, level, threads);
+    const int      times = (int) (2e9 / p.ops) + 1;
+    double         best  = 1e30;
+    for (int r = 0; r < 4 * ROUNDS; r++) {
+        double s = 0;
+        for (int i = 0; i < times; i++) {
+            s += product_seconds(&p);
+        }
+        best = s < best ? s : best;
+    }
+    printf("%-8s %-10s m %d k %d n %d %d threads: %8.1f Gop/s, %s\n", ggml_type_name(type), level->name, (int) m,
+        (int) k, (int) n, threads, p.ops * times / best * 1e-9, p.algorithm);
     fflush(stdout);
     product_free(&p);
 }
@@ -259,6 +294,10 @@ int main(int argc, char ** argv) {
         const enum ggml_type type = (enum ggml_type) t;
         if (ggml_blck_size(type) == 0 || !is_measured(type) ||
             (strcmp(name, "all") != 0 && strcmp(name, ggml_type_name(type)) != 0)) {
+            continue;
+        }
+        if (strcmp(what, "shape") == 0) {
+            bench_shape(type, level, threads);
             continue;
         }
         if (strcmp(what, "small") != 0) {

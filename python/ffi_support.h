@@ -15,6 +15,7 @@
 #include "backend/backend.h"
 #include "base/mem.h"
 #include "base/status.h"
+#include "cpu/cpu.h"
 #include "cpu/limits.h"
 #include "data.h"
 #include "ffi_build.h"
@@ -57,6 +58,10 @@ static inline void gbpy_flag_leafs(struct ggml_cgraph * graph, bool keep);
 static inline double gbpy_measure_limit(int what, const char * level, size_t bytes, int n_threads, int64_t ns,
     bool processor_time);
 
+// the algorithm that is tried i-th for a product (cpu/cpu.h); *why: why it declines, or NULL: it takes the product
+static inline const char * gbpy_product_algorithm(const struct ggml_tensor * node, const char * level, int i,
+    const char ** why);
+
 static inline bool gbpy_can_dequantize(enum ggml_type type);
 static inline void gbpy_dequantize(enum ggml_type type, const void * src, float * dst, int64_t n);
 
@@ -87,6 +92,11 @@ static inline void             gbpy_gguf_layout(struct gguf_context * ctx);
 static inline double gbpy_measure_limit(int what, const char * level, size_t bytes, int n_threads, int64_t ns,
     bool processor_time) {
     return gb_cpu_measure_limit((enum gb_cpu_limit) what, level, bytes, n_threads, ns, processor_time);
+}
+
+static inline const char * gbpy_product_algorithm(const struct ggml_tensor * node, const char * level, int i,
+    const char ** why) {
+    return gb_cpu_product_algorithm(node, level, i, why);
 }
 
 static inline void gbpy_log(enum ggml_log_level level, const char * text, void * user_data) {

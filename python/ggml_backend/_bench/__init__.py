@@ -6,6 +6,16 @@ from __future__ import annotations
 from .measure import Case, Limits, Result, measure
 from .models import model_cases
 from .ops import op_cases
-from .products import product_cases, product_types
+from .products import explain_products, product_cases, product_types
 
-__all__ = ["Case", "Limits", "Result", "measure", "model_cases", "op_cases", "product_cases", "product_types"]
+__all__ = [
+    "Case",
+    "Limits",
+    "Result",
+    "explain_products",
+    "measure",
+    "model_cases",
+    "op_cases",
+    "product_cases",
+    "product_types",
+]

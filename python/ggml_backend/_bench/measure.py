@@ -44,6 +44,7 @@ class Case:
     traffic: whether these are read, or read and written
     footprint: bytes that the call works on again and again, which decides about caches; default: ``memory``
     flops: operations of one call; 0: not counted
+    algorithm: the one that computes a product; "" for other cases
     """
 
     name: str
@@ -56,6 +57,7 @@ class Case:
     footprint: float = 0.0
     flops: float = 0.0
     arithmetic: Arithmetic = "f32"
+    algorithm: str = ""
 
     def figure(self, seconds: float) -> float:
         scale = 1e9 if self.unit in ("GB/s", "GFLOP/s") else 1.0
@@ -93,7 +95,7 @@ class Result:
         return {
             "group": self.case.group, "unit": self.case.unit, "median": self.median, "limit": self.limit,
             "share": self.share,
-            "bound": self.bound, "rounds": self.rounds, "limit_rounds": self.limits,
+            "bound": self.bound, "algorithm": self.case.algorithm, "rounds": self.rounds, "limit_rounds": self.limits,
         }  # fmt: skip
 
 

@@ -4,19 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from .. import ops
 from .._data.quantize import quantize
-from .._errors import GgmlError
+from .._errors import GgmlError, check
+from .._ffi import ffi, lib
 from ..backend import Backend
+from ..buffer import text
 from ..context import Context
 from ..dtypes import DType, dtypes, float32
+from ..tensor import Tensor
 from .measure import Arithmetic, Case, Limits
 
-__all__ = ["arithmetic_of", "product_cases", "product_types", "weights"]
+__all__ = [
+    "Algorithm",
+    "algorithm_of",
+    "arithmetic_of",
+    "explain_products",
+    "product_cases",
+    "product_types",
+    "weights",
+]
 
 #: By which instructions a product goes at best (docs/PERFORMANCE.md); the rest are bytes.
 _ARITHMETIC: dict[str, Arithmetic] = {"float32": "f32", "float16": "f32", "bfloat16": "bf16"}
@@ -42,6 +54,52 @@ def product_types(backend: Backend) -> list[DType]:
     return found
 
 
+@dataclass(frozen=True)
+class Algorithm:
+    """The algorithm that computes a product with the kernels of a level."""
+
+    name: str
+    declined: tuple[tuple[str, str], ...]  #: those that were tried before, each with why it was not taken
+
+
+def algorithm_of(product: Tensor, level: str) -> Algorithm:
+    """Which algorithm of the CPU backend computes ``product``, a result of ``mul_mat``, ``mul_mat_id`` or
+    ``out_prod``."""
+    why = ffi.new("const char **")
+    declined: list[tuple[str, str]] = []
+    node = product._live()
+    while True:
+        name = lib.gbpy_product_algorithm(node, level.encode(), len(declined), why)
+        if not name:
+            check(lib.ggml_last_status(), "Which algorithm computes the product?")
+        if not why[0]:
+            return Algorithm(text(name), tuple(declined))
+        declined.append((text(name), text(why[0])))
+
+
+def _shape(quick: bool) -> tuple[int, int]:
+    """Rows and columns of the weights."""
+    return (256, 512) if quick else (4096, 14336)
+
+
+def _batches(quick: bool) -> tuple[int, ...]:
+    return (1, 2, 4, 8, 16, 64 if quick else 512)
+
+
+def _name(dtype: DType, m: int, k: int, n: int) -> str:
+    return f"{dtype.ggml_name} m={m} k={k} n={n}"
+
+
+def explain_products(types: Sequence[DType], level: str, *, quick: bool = False) -> Iterator[tuple[str, Algorithm]]:
+    """The cases of :func:`product_cases` by their names, and which algorithm computes each. Nothing is computed."""
+    m, k = _shape(quick)
+    for dtype in types:
+        for n in _batches(quick):
+            with Context() as ctx:
+                product = ops.mul_mat(ctx.tensor((m, k), dtype), ctx.tensor((n, k), float32))
+                yield _name(dtype, m, k, n), algorithm_of(product, level)
+
+
 def weights(dtype: DType, rows: int, columns: int) -> np.ndarray[Any, Any]:
     """Rows of weights as a tensor takes them: a few different ones, again and again. What a product costs does not
     depend on them."""
@@ -60,22 +118,24 @@ def weights(dtype: DType, rows: int, columns: int) -> np.ndarray[Any, Any]:
 
 def product_cases(backend: Backend, limits: Limits, types: Sequence[DType], *, quick: bool = False) -> Iterator[Case]:
     """A matrix of weights at a time: it is freed before the next is made."""
-    m, k = (256, 512) if quick else (4096, 14336)
+    m, k = _shape(quick)
     for dtype in types:
         w = weights(dtype, m, k)
-        for n in (1, 2, 4, 8, 16, 64 if quick else 512):
+        for n in _batches(quick):
             with ExitStack() as stack:
                 ctx = stack.enter_context(Context())
                 a, x = ctx.tensor((m, k), dtype, name="w"), ctx.tensor((n, k), float32, name="x")
-                graph = ctx.graph(ops.mul_mat(a, x))
+                product = ops.mul_mat(a, x)
+                graph = ctx.graph(product)
                 stack.enter_context(ctx.allocate(backend))
                 a.set(w)
                 x.set(np.random.default_rng(1).standard_normal((n, k), dtype=np.float32))
-                flops, name = 2.0 * m * k * n, f"{dtype.ggml_name} m={m} k={k} n={n}"
+                flops, name = 2.0 * m * k * n, _name(dtype, m, k, n)
                 common: dict[str, Any] = {
                     "memory": float(w.nbytes),
                     "flops": flops,
                     "arithmetic": arithmetic_of(dtype, limits.level),
+                    "algorithm": algorithm_of(product, limits.level).name,
                 }
                 run = lambda graph=graph: graph.compute(backend)  # noqa: E731
                 if n <= 16:

@@ -13,7 +13,17 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from .._bench import Case, Limits, Result, measure, model_cases, op_cases, product_cases, product_types
+from .._bench import (
+    Case,
+    Limits,
+    Result,
+    explain_products,
+    measure,
+    model_cases,
+    op_cases,
+    product_cases,
+    product_types,
+)
 from .._errors import InvalidArgumentError
 from .._ffi import lib
 from .._files import read_text, write_text
@@ -107,6 +117,8 @@ def _print_row(result: Result) -> None:
     line = f"{result.case.name:<52} {result.median:12.4g} {result.case.unit:<11}"
     if result.limit is not None and result.share is not None:
         line += f" of {result.limit:10.4g}  {result.share:6.1%}  {result.bound}"
+    if result.case.algorithm:
+        line = f"{line.rstrip()}  {result.case.algorithm}"
     print(line.rstrip(), flush=True)
 
 
@@ -195,10 +207,33 @@ def _measure_all(options: argparse.Namespace) -> None:
         _compare(options.compare, old, results)
 
 
+def _explain(options: argparse.Namespace) -> None:
+    """Prints which algorithm computes each product, and why those before it do not. A reason that was just printed for
+    the same type is left out."""
+    backend = Backend("CPU", level=options.level)
+    types = _types(options.types, backend) or product_types(backend)
+    print(f"algorithms of products at level {backend.level}, in the order in which they are tried")
+    known: tuple[object, ...] = ()
+    for name, algorithm in explain_products(types, backend.level, quick=options.quick):
+        if options.only and not any(word in name for word in options.only):
+            continue
+        print(f"{name:<32} {algorithm.name}")
+        dtype = name.split()[0]
+        if (dtype, algorithm.declined) != known:
+            for other, why in algorithm.declined:
+                print(f"{'':<32}   not {other}: {why}")
+        known = (dtype, algorithm.declined)
+
+
 def run(options: argparse.Namespace) -> int:
     unknown = [s for s in options.suites if s not in _SUITES]
     if unknown:
         options.parser.error(f"argument ops|products|models: {unknown[0]!r} is none of these")
+    if options.explain:
+        if options.suites != ["products"]:
+            options.parser.error("argument --explain: only products have algorithms to choose from: bench products")
+        _explain(options)
+        return 0
     if options.quick:
         options.rounds, options.seconds = min(options.rounds, 2), min(options.seconds, 0.005)
     _measure_all(options)
@@ -241,6 +276,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--quick",
         action="store_true",
         help="tiny sizes and short rounds: to see that it works, the figures mean little",
+    )
+    parser.add_argument(
+        "--explain",
+        action="store_true",
+        help="products: print which algorithm computes each, and why not those before it; measure nothing",
     )
     parser.add_argument("--json", metavar="FILE", help="write every round")
     parser.add_argument("--compare", metavar="FILE", help="a file of --json: prints ratios to it")

@@ -12,7 +12,7 @@ import pytest
 
 import ggml_backend as gb
 from ggml_backend._bench import Case, Limits, measure, model_cases, op_cases, product_cases, product_types
-from ggml_backend._bench.products import arithmetic_of, weights
+from ggml_backend._bench.products import algorithm_of, arithmetic_of, weights
 from ggml_backend._ffi import lib
 from ggml_backend.cli import bench, main
 from source_tree import in_tree
@@ -154,6 +154,28 @@ def test_products_compute_with_their_type(backend):
     assert arithmetic_of(gb.bfloat16, "avx2") == "f32"
 
 
+def test_the_algorithm_of_a_product(backend):
+    with gb.Context() as ctx:
+        product = gb.ops.mul_mat(ctx.tensor((32, 512), gb.q4_0), ctx.tensor((2, 512)))
+        found = algorithm_of(product, "scalar")
+        assert found.name == "byte_dots"
+        assert dict(found.declined)["short_q8_0"] == "the weights are not q8_0"
+        with pytest.raises(gb.InvalidArgumentError, match="ADD is no product"):
+            algorithm_of(product + product, "scalar")
+    for c in product_cases(backend, Known(), [gb.float32], quick=True):  # type: ignore[arg-type]
+        assert c.algorithm == ("dense_row" if c.name.endswith("n=1") else "dense_rows")
+
+
+def test_explain(capsys):
+    assert main(["bench", "products", "--explain", "--types", "f32,q4_0", "--level", "scalar", "--only", "n=1"]) == 0
+    out = capsys.readouterr().out
+    assert "level scalar" in out
+    assert re.search(r"^f32 m=4096 k=14336 n=1 +dense_row$", out, re.MULTILINE)
+    assert re.search(r"^q4_0 m=4096 k=14336 n=1 +byte_dots$", out, re.MULTILINE)
+    assert re.search(r"^ +not interleaved: the level has no kernels for it$", out, re.MULTILINE)
+    assert "n=2 " not in out
+
+
 def test_models_compute(backend):
     cases = []
     for c in model_cases(backend, Known(), None, quick=True):  # type: ignore[arg-type]
@@ -261,6 +283,8 @@ def test_files_to_compare_with_are_checked_first(tmp_path, capsys, text, monkeyp
         (["products", "--types", "q4_9", *QUICK], 1, "q4_9"),
         (["products", "--types", "i32", *QUICK], 1, "i32"),
         (["products", "--types", ",", *QUICK], 1, "needs the name"),
+        (["--explain"], 2, "bench products"),
+        (["ops", "--explain"], 2, "bench products"),
     ],
 )
 def test_bad_arguments(capsys, words, status, message):

@@ -1,0 +1,116 @@
+// Which algorithm computes a product: one takes every shape of every type at every level, those before it say why they
+// do not, the expected ones take typical shapes, and nobody gets an answer for what is no product.
+#include "test_cpu_ops.h"
+
+#include "cpu/cpu.h"
+#include "tensor/quant/quant.h"
+
+// The algorithm that takes the product. Checks what is said about those before it, and that nothing follows.
+static const char * algorithm(const struct ggml_tensor * node, const char * level) {
+    const char *name, *taken = NULL, *why = NULL;
+    int         i = 0;
+    while ((name = gb_cpu_product_algorithm(node, level, i, &why)) != NULL) {
+        CHECK_MSG(taken == NULL, "%s follows %s, which takes the product", name, taken);
+        if (why == NULL) {
+            taken = name;
+        } else {
+            CHECK(why[0] != '\0');
+        }
+        i++;
+    }
+    CHECK_MSG(taken != NULL, "nobody takes the product: %s", ggml_last_error());
+    CHECK(gb_cpu_product_algorithm(node, level, -1, &why) == NULL);
+    return taken;
+}
+
+static struct ggml_tensor * product(enum ggml_type type, int64_t m, int64_t k, int64_t n) {
+    return ggml_mul_mat(ctx, ggml_new_tensor_2d(ctx, type, k, m), ggml_new_tensor_2d(ctx, GGML_TYPE_F32, k, n));
+}
+
+static bool is_weight(enum ggml_type type) {
+    return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16 ||
+           (ggml_blck_size(type) > 0 && ggml_is_quantized(type) && gb_quant_format_of(type) != NULL &&
+               gb_quant_format_of(type)->to_float != NULL);
+}
+
+static void every_shape_at(const struct gb_level * level) {
+    static const int64_t rows[] = { 1, 2, 3, 4, 16, 17, 64, 65, 600 }, terms[] = { 256, 512, 4096 };
+    for (int type = 0; type < GGML_TYPE_COUNT; type++) {
+        for (size_t r = 0; r < sizeof(rows) / sizeof(rows[0]) && is_weight((enum ggml_type) type); r++) {
+            for (size_t t = 0; t < sizeof(terms) / sizeof(terms[0]); t++) {
+                begin();
+                struct ggml_tensor * node = product((enum ggml_type) type, 32, terms[t], rows[r]);
+                algorithm(node, level->name);
+                ggml_mul_mat_set_prec(node, GGML_PREC_F32);
+                algorithm(node, level->name);
+                end();
+            }
+        }
+    }
+}
+
+static void expected_at(const struct gb_level * level) {
+    const struct gb_kernels * k = level->kernels;
+    const struct {
+        enum ggml_type type;
+        int64_t        k, n;
+        const char *   name;
+    } cases[] = {
+        { GGML_TYPE_F32, 512, 1, "dense_row" },
+        { GGML_TYPE_F16, 512, 64, "dense_rows" },
+        { GGML_TYPE_F32, 96, 17, "blocked_f32" },
+        { GGML_TYPE_F32, 512, 65, "blocked_f32" },
+        { GGML_TYPE_BF16, 512, 16, "dense_rows" },
+        { GGML_TYPE_BF16, 512, 17, k->fast_bf16 ? "blocked_bf16" : "blocked_f32" },
+        { GGML_TYPE_BF16, 511, 17, "blocked_f32" },
+        { GGML_TYPE_Q4_0, 4096, 1, k->stripes ? "interleaved" : "byte_dots" },
+        { GGML_TYPE_Q4_0, 128, 3, "byte_dots" },
+        { GGML_TYPE_Q4_0, 4096, 16, k->stripes ? "interleaved" : "blocked_bytes" },
+        { GGML_TYPE_Q4_0, 4096, 17, "blocked_bytes" },
+        { GGML_TYPE_Q8_0, 128, 1, k->q8_0_rows >= 1 ? "short_q8_0" : "byte_dots" },
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        begin();
+        const char * name = algorithm(product(cases[i].type, 32, cases[i].k, cases[i].n), level->name);
+        CHECK_MSG(name != NULL && strcmp(name, cases[i].name) == 0, "%s k %d n %d at %s: %s, not %s",
+            ggml_type_name(cases[i].type), (int) cases[i].k, (int) cases[i].n, level->name, name, cases[i].name);
+        end();
+    }
+    begin();
+    struct ggml_tensor * exact = product(GGML_TYPE_Q4_0, 32, 512, 2);
+    ggml_mul_mat_set_prec(exact, GGML_PREC_F32);
+    CHECK_STR(algorithm(exact, level->name), "dots");
+    struct ggml_tensor * outer =
+        ggml_out_prod(ctx, ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 8, 4), ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 6, 4));
+    CHECK_STR(algorithm(outer, level->name), "blocked_f32");
+    CHECK_STR(algorithm(outer, NULL), "blocked_f32");
+    end();
+}
+
+static void errors(void) {
+    const char * why = NULL;
+    begin();
+    struct ggml_tensor * a = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 8, 8);
+    CHECK(gb_cpu_product_algorithm(NULL, NULL, 0, &why) == NULL);
+    CHECK_INT(ggml_last_status(), GGML_STATUS_UNSUPPORTED);
+    CHECK(gb_cpu_product_algorithm(ggml_add(ctx, a, a), NULL, 0, &why) == NULL);
+    CHECK_INT(ggml_last_status(), GGML_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(ggml_last_error(), "ADD is no product") != NULL);
+    CHECK(gb_cpu_product_algorithm(ggml_mul_mat(ctx, a, a), "no such level", 0, &why) == NULL);
+    CHECK(ggml_last_status() != GGML_STATUS_SUCCESS);
+    end();
+}
+
+static void at_all_levels(void (*test)(const struct gb_level * level)) {
+    for (int l = 0; l < gb_level_count(); l++) {
+        if (gb_level_at(l)->usable()) {
+            test(gb_level_at(l));
+        }
+    }
+}
+
+static void every_shape(void) { at_all_levels(every_shape_at); }
+
+static void expected(void) { at_all_levels(expected_at); }
+
+TEST_MAIN(TEST(every_shape), TEST(expected), TEST(errors))
