@@ -12,15 +12,16 @@ grow as N does.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
-import statistics
 import subprocess
 import sys
-import timeit
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+
+from timing import median, once, shortest
 
 ROUNDS, CALLS = 40, 2000
 VALUES = 16  # 64 bytes
@@ -58,7 +59,7 @@ def acts() -> dict[str, Callable[[], object]]:
 
 
 def measure() -> dict[str, float]:
-    return {name: min(timeit.repeat(act, number=CALLS, repeat=ROUNDS)) / CALLS * 1e6 for name, act in acts().items()}
+    return {name: shortest(act, CALLS, ROUNDS) * 1e6 for name, act in acts().items()}
 
 
 def plan_with_weights(n: int) -> float:
@@ -76,7 +77,7 @@ def plan_with_weights(n: int) -> float:
         sched.set_backend(node, sim)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of weights that travel
-        return timeit.timeit(lambda: sched.prepare(graph), number=1) * 1e6
+        return once(lambda: sched.prepare(graph)) * 1e6
 
 
 def measured_in(folder: str | None, weights: list[int]) -> dict[str, float]:
@@ -96,6 +97,7 @@ def main() -> None:
     parser.add_argument("--once", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.once:
+        gc.disable()  # it looks at all objects that there are, now and then
         plans = {f"Scheduler.prepare, {n} weights copied": plan_with_weights(n) for n in args.weights}
         print(json.dumps({**measure(), **plans}))
         return
@@ -107,10 +109,10 @@ def main() -> None:
     print("| call | us |" + (" beside, us | ratio |" if there else ""))
     print("| --- | --- |" + (" --- | --- |" if there else ""))
     for name in here[0]:
-        ours = statistics.median(turn[name] for turn in here)
+        ours = median(turn[name] for turn in here)
         line = f"| {name} | {ours:.3f} |"
         if there:
-            theirs = statistics.median(turn[name] for turn in there)
+            theirs = median(turn[name] for turn in there)
             line += f" {theirs:.3f} | {ours / theirs:.2f} |"
         print(line)
     if args.json:

@@ -15,12 +15,11 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import ggml_backend as gb
+from timing import median, shortest
 
 CPU = gb.Backend("CPU", n_threads=1)
 
@@ -80,14 +79,7 @@ def many_buffers(n: int) -> object:
 
 
 def seconds(act: Callable[[], None], repeats: int) -> float:
-    """The shortest of some series, for one call."""
-    best = float("inf")
-    for _ in range(5):
-        began = time.perf_counter()
-        for _ in range(repeats):
-            act()
-        best = min(best, (time.perf_counter() - began) / repeats)
-    return best
+    return shortest(act, repeats, rounds=5)
 
 
 def main() -> None:
@@ -121,7 +113,7 @@ def main() -> None:
                 row[act] = beside[act] / seconds(f, 20)
             found.setdefault(name, []).append(row)
         for act in acts:
-            ratio = statistics.median(row[act] for row in found[name])
+            ratio = median(row[act] for row in found[name])
             print(f"{act:24} beside {name:16} {ratio:8.2f} x")
     if options.json:
         options.json.write_text(json.dumps(found, indent=1), encoding="utf-8")

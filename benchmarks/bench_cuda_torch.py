@@ -9,8 +9,9 @@ Without PyTorch or a device it says so and exits with 77.
 import importlib
 import json
 import sys
-import time
 from typing import Any
+
+from timing import shortest
 
 
 def main() -> int:
@@ -24,17 +25,15 @@ def main() -> int:
         return 77
 
     def best_time(run: Any, n: int = 4, rounds: int = 5) -> float:
-        for _ in range(2):
-            run()
-        best = float("inf")
-        for _ in range(rounds):
-            torch.cuda.synchronize()
-            start = time.perf_counter()
+        def several() -> None:
             for _ in range(n):
                 run()
             torch.cuda.synchronize()
-            best = min(best, (time.perf_counter() - start) / n)
-        return best
+
+        for _ in range(2):
+            run()
+        torch.cuda.synchronize()
+        return shortest(several, 1, rounds) / n
 
     results: list[dict[str, Any]] = []
     host = torch.ones(2 << 30, dtype=torch.int8, pin_memory=True)

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -24,6 +22,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from examples.embed.model import Embedder, model_dir
+from timing import in_turns, median, per_call, ratio
 
 WORDS = [
     "quick",
@@ -101,13 +100,7 @@ def torch_model(threads: int) -> Callable[[list[list[int]]], Any] | None:
 
 
 def sentences_per_second(run: Callable[[], Any], batch: int, seconds: float) -> float:
-    time.sleep(0.5)  # the other side's threads may still be spinning, waiting for more work
-    run()
-    count, start = 0, time.perf_counter()
-    while (elapsed := time.perf_counter() - start) < seconds:
-        run()
-        count += batch
-    return count / elapsed
+    return batch / per_call(run, seconds, pause=0.5)
 
 
 def main() -> None:
@@ -132,17 +125,14 @@ def main() -> None:
             sides["torch"] = lambda s=sequences: peer(s)  # type: ignore[misc]
             difference = float(np.abs(sides["ggml_backend"]() - sides["torch"]()).max())
             assert difference < 1e-4, f"the two sides disagree by {difference}"
-        rounds: dict[str, list[float]] = {name: [] for name in sides}
-        for _ in range(args.repeats):
-            for name, run in sides.items():
-                rounds[name].append(sentences_per_second(run, batch, args.seconds))
-        row: dict[str, Any] = {name: statistics.median(r) for name, r in rounds.items()}
+        rounds = in_turns(
+            {name: partial(sentences_per_second, run, batch, args.seconds) for name, run in sides.items()}, args.repeats
+        )
+        row: dict[str, Any] = {name: median(r) for name, r in rounds.items()}
         row["rounds"] = rounds
         line = f"batch {batch:>3}: " + ", ".join(f"{name} {row[name]:.1f} sentences/s" for name in sides)
         if peer is not None:
-            row["ratio"] = statistics.median(
-                a / b for a, b in zip(rounds["ggml_backend"], rounds["torch"], strict=True)
-            )
+            row["ratio"] = ratio(rounds["ggml_backend"], rounds["torch"])
             line += f", ratio {row['ratio']:.2f}"
         print(line)
         results["batches"][str(batch)] = row

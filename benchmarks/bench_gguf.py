@@ -13,8 +13,8 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +22,11 @@ import gguf
 import numpy as np
 
 import ggml_backend as gb
+from timing import PROCESS, WALL, in_turns, once
 
 ROWS, COLUMNS = 512, 4096
 SMALL_ROWS = 64  # for searches that take long
 Run = Callable[[], Any]
-
-
-def seconds(run: Run, cpu: bool) -> float:
-    clock = time.process_time if cpu else time.perf_counter
-    start = clock()
-    run()
-    return clock() - start
 
 
 def package_can(run: Run) -> bool:
@@ -46,12 +40,11 @@ def package_can(run: Run) -> bool:
 def measure(ours: Run, package: Run | None, repeats: int, cpu: bool) -> tuple[float, float | None]:
     """Shortest seconds, and how many times as long the package's are."""
     ours()
-    mine, theirs = [], []
-    for _ in range(repeats):
-        mine.append(seconds(ours, cpu))
-        if package is not None:
-            theirs.append(seconds(package, cpu))
-    return min(mine), min(theirs) / min(mine) if theirs else None
+    clock = PROCESS if cpu else WALL
+    sides = {"ours": ours} | ({"package": package} if package is not None else {})
+    found = in_turns({name: partial(once, run, clock) for name, run in sides.items()}, repeats)
+    shortest = {name: min(seconds) for name, seconds in found.items()}
+    return shortest["ours"], shortest["package"] / shortest["ours"] if package is not None else None
 
 
 def formats(only: list[str]) -> list[gb.DType]:

@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import ggml_backend as gb
 from examples.llama.model import WINDOW, Llama, Window
+from timing import median, once, series, timed
 
 EMBD, HEADS, KV_HEADS, FF, VOCAB = 2048, 32, 4, 5632, 32000
 
@@ -85,9 +85,7 @@ def read_rate(path: Path, threads: int, repeats: int = 3) -> float:
     best = 0.0
     with ThreadPoolExecutor(threads) as pool:
         for _ in range(repeats + 1):
-            start = time.perf_counter()
-            list(pool.map(np.bitwise_or.reduce, data))
-            best = max(best, data.nbytes / (time.perf_counter() - start))
+            best = max(best, data.nbytes / once(lambda: list(pool.map(np.bitwise_or.reduce, data))))
     return best
 
 
@@ -96,11 +94,10 @@ def graph_costs(model: Llama, rounds: int = 10) -> dict[str, float]:
     shortest of some rounds."""
     built, planned, nodes = float("inf"), float("inf"), 1
     for _ in range(rounds):
-        start = time.perf_counter()
-        window = Window(model.weights, model.config, model.cache, model.scheduler, min(WINDOW, model.cache.length))
-        middle = time.perf_counter()
-        model.scheduler.allocate(window.graph)
-        built, planned = min(built, middle - start), min(planned, time.perf_counter() - middle)
+        seconds, window = timed(
+            lambda: Window(model.weights, model.config, model.cache, model.scheduler, min(WINDOW, model.cache.length))
+        )
+        built, planned = min(built, seconds), min(planned, once(partial(model.scheduler.allocate, window.graph)))
         nodes = window.graph.n_nodes
         window.close()
     return {"nodes": nodes, "build_s_per_node": built / nodes, "plan_s_per_node": planned / nodes}
@@ -114,17 +111,12 @@ def measure(path: Path, prompt: int, new: int, threads: int, repeats: int) -> di
     prompt_rates, new_rates = [], []
     for _ in range(repeats):
         model.reset()
-        start = time.perf_counter()
-        model.logits(ids)
-        prompt_rates.append(prompt / (time.perf_counter() - start))
+        prompt_rates.append(prompt / once(partial(model.logits, ids)))
         model.cache.used = 64  # a context of 64 positions and more
-        start = time.perf_counter()
-        for _ in range(new):
-            model.logits([1])
-        new_rates.append(new / (time.perf_counter() - start))
-    rate, limit = statistics.median(new_rates), read_rate(path, threads)
+        new_rates.append(1 / series(partial(model.logits, [1]), new))
+    rate, limit = median(new_rates), read_rate(path, threads)
     return {
-        "prompt_tokens_per_s": statistics.median(prompt_rates),
+        "prompt_tokens_per_s": median(prompt_rates),
         "new_tokens_per_s": rate,
         "weights_bytes": weights,
         "weights_bytes_per_s": rate * weights,

@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import ggml_backend as gb
+from timing import in_turns, median, per_call, ratio
 
 Run = Callable[[], Any]
 
@@ -138,15 +138,8 @@ class Suite:
 
 
 def rate(case: Case, run: Run, seconds: float) -> float:
-    time.sleep(0.2)  # the other side's threads may still be spinning, waiting for more work
-    run()
-    count, start = 0, time.perf_counter()
-    while (elapsed := time.perf_counter() - start) < seconds:
-        for _ in range(4):
-            run()
-        count += 4
-    per_call = elapsed / count
-    return per_call / case.work * 1e6 if case.unit == "us/node" else case.work / per_call / 1e9
+    taken = per_call(run, seconds, pause=0.2)
+    return taken / case.work * 1e6 if case.unit == "us/node" else case.work / taken / 1e9
 
 
 def main() -> None:
@@ -166,16 +159,13 @@ def main() -> None:
     for case in cases:
         if args.only and not any(o in case.name for o in args.only):
             continue
-        ours, theirs = [], []
-        for _ in range(args.repeats):
-            ours.append(rate(case, case.ours, args.seconds))
-            if case.numpy is not None:
-                theirs.append(rate(case, case.numpy, args.seconds))
-        row: dict[str, Any] = {"unit": case.unit, "median": statistics.median(ours), "rounds": ours}
+        sides = {"ours": case.ours} | ({"numpy": case.numpy} if case.numpy is not None else {})
+        rounds = in_turns({name: partial(rate, case, run, args.seconds) for name, run in sides.items()}, args.repeats)
+        row: dict[str, Any] = {"unit": case.unit, "median": median(rounds["ours"]), "rounds": rounds["ours"]}
         line = f"{case.name:<36} {row['median']:10.2f} {case.unit}"
-        if theirs:
-            row["numpy"] = statistics.median(theirs)
-            row["ratio"] = statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
+        if "numpy" in rounds:
+            row["numpy"] = median(rounds["numpy"])
+            row["ratio"] = ratio(rounds["ours"], rounds["numpy"])
             line += f"   numpy {row['numpy']:10.2f}   ratio {row['ratio']:6.2f}"
         print(line, flush=True)
         results["cases"][case.name] = row

@@ -16,13 +16,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ggml_backend as gb
 from ggml_backend import CopyCost, Costs, DeviceCosts, OpCost
+from timing import once
 
 SPLIT_MS, COPY_MS, OP_MS = 4.0, 8.0, (1.0, 3.0)
 
@@ -110,9 +111,7 @@ def simulate(build: Callable[[gb.Context, Placed], gb.Tensor], policy: str, repe
             for buffer in place.buffers:
                 buffer.clear()
             sched.allocate(graph)
-            start = time.perf_counter()
-            sched.compute(graph)
-            times.append((time.perf_counter() - start) * 1e3)
+            times.append(once(partial(sched.compute, graph)) * 1e3)
             splits, copies = sched.splits, sum(len(s.inputs) for s in sched.splits)
             result = {"splits": len(splits), "copies": copies}
             if sched.prediction is not None:
@@ -153,9 +152,7 @@ def model(layers: int, on_gpu: int, rows: int, gpus: int, kv_on_host: bool) -> d
         where = lambda i: i * gpus // max(on_gpu, 1) if i < on_gpu else gpus  # noqa: E731
         out = transformer(ctx, place, where, layers, 512, rows, (lambda i: gpus) if kv_on_host else where)
         graph = ctx.graph(out)
-        start = time.perf_counter()
-        sched.allocate(graph)
-        ms = (time.perf_counter() - start) * 1e3
+        ms = once(partial(sched.allocate, graph)) * 1e3
         p = sched.prediction
         assert p is not None
         name = (

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ import numpy as np
 
 import ggml_backend as gb
 from ggml_backend.planning import read_instance
+from timing import PROCESS, timed
 
 DATA = Path(__file__).parent.parent / "tests" / "data"
 
@@ -51,14 +51,12 @@ def dense_random(n: int = 10000) -> tuple[np.ndarray, ...]:
 
 
 def row(name: str, instance: tuple[Any, ...], budget: int, capacity: int | None = None) -> dict[str, Any]:
-    start = time.process_time()
-    plan = gb.plan_memory(*instance, capacity=capacity, budget_ms=budget)
-    cpu = 1e3 * (time.process_time() - start)
+    seconds, plan = timed(lambda: gb.plan_memory(*instance, capacity=capacity, budget_ms=budget), PROCESS)
     over = lambda peak: 100 * (peak / plan.lower_bound - 1)  # noqa: E731
     return {
         "instance": name, "buffers": len(instance[0]), "lower bound": plan.lower_bound, "best fit": over(plan.best_fit),
         "peak": plan.peak, "above bound": over(plan.peak), "proved": plan.proved, "ms": plan.milliseconds,
-        "cpu ms": cpu,
+        "cpu ms": 1e3 * seconds,
     }  # fmt: skip
 
 

@@ -20,11 +20,10 @@ import argparse
 import importlib
 import json
 import os
-import statistics
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +32,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import ggml_backend as gb
+from timing import PROCESS, WALL, in_turns, median, per_call, ratio
 
 Run = Callable[[], Any]
 PEERS = ("numpy", "torch", "onnxruntime", "llama_cpp")
@@ -457,7 +457,6 @@ def onnx_bert(s: Sides, config: Any, folder: Path) -> Callable[[list[list[int]]]
 def model(s: Sides, quick: bool) -> Iterator[Work]:
     try:
         from bench_embed import token_sequences, torch_model
-
         from examples.embed.model import Embedder, model_dir
 
         folder = model_dir()
@@ -526,7 +525,6 @@ def llama(s: Sides, quick: bool) -> Iterator[Work]:
     """A Llama shape of 1.1 billion parameters with random weights (bench_llama.py): a prompt at once, and one token
     after 64."""
     from bench_llama import VOCAB, write_model
-
     from examples.llama.model import Llama
 
     layers, prompt = (1, 32) if quick else (22, 512)
@@ -593,31 +591,18 @@ def prepared(s: Sides, work: Work) -> tuple[dict[str, Run], dict[str, str]]:
 
 
 def rate(work: Work, run: Run, seconds: float, pause: float, clock: Callable[[], float]) -> float:
-    time.sleep(pause)
-    run()
-    count, start = 0, clock()
-    while (elapsed := clock() - start) < seconds or count == 0:
-        run()
-        count += 1
-    return work.amount * count / elapsed / (1e9 if work.unit in ("GB/s", "GFLOP/s") else 1)
+    return work.amount / per_call(run, seconds, clock, pause=pause) / (1e9 if work.unit in ("GB/s", "GFLOP/s") else 1)
 
 
 def measure(
     s: Sides, work: Work, rounds: int, seconds: float, pause: float, clock: Callable[[], float]
 ) -> dict[str, Any]:
     runs, reasons = prepared(s, work)
-    found: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(rounds):
-        for name, run in runs.items():
-            found[name].append(rate(work, run, seconds, pause, clock))
-    ratios = {
-        n: statistics.median(a / b for a, b in zip(found["ours"], r, strict=True))
-        for n, r in found.items()
-        if n != "ours"
-    }
+    found = in_turns({name: partial(rate, work, run, seconds, pause, clock) for name, run in runs.items()}, rounds)
+    ratios = {name: ratio(found["ours"], theirs) for name, theirs in found.items() if name != "ours"}
     return {
         "unit": work.unit,
-        "median": statistics.median(found["ours"]),
+        "median": median(found["ours"]),
         "rounds": found,
         "ratios": ratios,
         "left_out": reasons,
@@ -628,7 +613,7 @@ def row(name: str, result: dict[str, Any], markdown: bool) -> str:
     cells = [f"{result['median']:.4g} {result['unit']}"]
     for peer in PEERS:
         if peer in result["ratios"]:
-            cells.append(f"{statistics.median(result['rounds'][peer]):.4g}, {result['ratios'][peer]:.2f} x")
+            cells.append(f"{median(result['rounds'][peer]):.4g}, {result['ratios'][peer]:.2f} x")
         else:
             cells.append("-")
     if markdown:
@@ -663,7 +648,7 @@ def main() -> None:
         if name not in SUITES:
             parser.error(f"{name!r} is none of {', '.join(SUITES)}")
 
-    clock = time.process_time if args.cpu else time.perf_counter
+    clock = PROCESS if args.cpu else WALL
     args.threads = 1 if args.cpu else args.threads
     s = Sides(args.threads)
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else -1.0

@@ -8,9 +8,6 @@ case is that time by the time it takes.
 
 from __future__ import annotations
 
-import math
-import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,6 +15,7 @@ from typing import Any, Literal
 
 from .._errors import check
 from .._ffi import lib
+from .._timing import THREAD, WALL, median, per_call, ratio
 from ..backend import Backend, cpu_levels
 
 __all__ = ["Arithmetic", "Case", "Limits", "Result", "measure"]
@@ -75,16 +73,16 @@ class Result:
 
     @property
     def median(self) -> float:
-        return statistics.median(self.rounds)
+        return median(self.rounds)
 
     @property
     def limit(self) -> float | None:
-        return statistics.median(self.limits) if self.limits else None
+        return median(self.limits) if self.limits else None
 
     @property
     def share(self) -> float | None:
         """Of the limit, round by round; None without a limit."""
-        return statistics.median(a / b for a, b in zip(self.rounds, self.limits, strict=True)) if self.limits else None
+        return ratio(self.rounds, self.limits) if self.limits else None
 
     @property
     def bound(self) -> str:
@@ -162,27 +160,14 @@ class Limits:
         return found
 
 
-def _seconds(run: Callable[[], Any], at_least: float, clock: Callable[[], float]) -> float:
-    """Of one call: the mean over as many as fill the time."""
-    run()
-    count, start = 0, clock()
-    batch = 1
-    while (elapsed := clock() - start) < at_least or count == 0:
-        for _ in range(batch):
-            run()
-        count += batch
-        batch = max(1, min(count, math.ceil((at_least - elapsed) / max(elapsed / count, 1e-9) / 4)))
-    return elapsed / count
-
-
 def measure(case: Case, limits: Limits, rounds: int, seconds: float) -> Result:
     """Limits and the case in turns."""
     result = Result(case)
-    clock = time.thread_time if limits.processor_time else time.perf_counter
+    clock = THREAD if limits.processor_time else WALL
     case.run()
     for _ in range(rounds):
         least, why = limits.least_seconds(case)
-        result.rounds.append(case.figure(_seconds(case.run, seconds, clock)))
+        result.rounds.append(case.figure(per_call(case.run, seconds, clock)))
         if least > 0:
             result.limits.append(case.figure(least))
             result.bounds.append(why)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import statistics
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -14,6 +12,7 @@ import numpy as np
 
 from .. import ops
 from .._errors import InvalidArgumentError, UnsupportedError, expect, expect_bool, expect_function, expect_int
+from .._timing import median, once, series
 from ..backend import Backend
 from ..context import Context
 from ..dtypes import dtypes
@@ -26,16 +25,8 @@ __all__ = ["calibrate", "check_size"]
 def _median_us(run: Callable[[], Any], repeats: int = 5, least_us: float = 200.0) -> float:
     """Warm-up twice, then the median of rounds that are long enough for the clock."""
     run()
-    start = time.perf_counter()
-    run()
-    n = max(1, math.ceil(least_us * 1e-6 / max(time.perf_counter() - start, 1e-9)))
-    rounds = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        for _ in range(n):
-            run()
-        rounds.append((time.perf_counter() - start) / n * 1e6)
-    return statistics.median(rounds)
+    calls = max(1, math.ceil(least_us * 1e-6 / max(once(run), 1e-9)))
+    return median(series(run, calls) * 1e6 for _ in range(repeats))
 
 
 Build = Callable[[Context, Any, int], Callable[[], Any]]

@@ -107,7 +107,7 @@ def test_public_names_exist_and_are_documented():
 
 #: Every module of the package: each imports only what stands before it, and packages only through their modules.
 ORDER = """
-_ffi  _core.owned  _errors.messages  _errors  _errors.hints
+_ffi  _timing  _core.owned  _errors.messages  _errors  _errors.hints
 _core  _core.signals  _core.handles
 _text  _text.escape  _text.names  _text.patterns  _text.terminal  _files  _files.mapped
 dtypes  _data  _data.arrays  _data.quantize  _files.safetensors
