@@ -64,7 +64,7 @@ ggml_tallocr_t ggml_tallocr_new(void * data, size_t size, size_t alignment) {
     GB_CHECK_ARG_RETURNING(data, NULL);
     GB_FAIL_IF_RETURNING(!is_power_of_two(alignment), NULL, GGML_STATUS_INVALID_ARGUMENT,
         "%s: argument 'alignment': %zu is no power of two", __func__, alignment);
-    const ggml_backend_buffer_t buffer = ggml_backend_cpu_buffer_from_ptr(data, size);
+    const ggml_backend_buffer_t buffer = gb_plain_host_buffer(data, size);
     if (buffer == NULL) {
         return NULL;
     }

@@ -26,6 +26,9 @@ unsigned gb_replicated_buffers_freed(void); // of them, those with `replicated` 
 // What memory of the host without a buffer counts as: the CPU backend's type.
 ggml_backend_buffer_type_t gb_plain_host_buffer_type(void);
 
+// A buffer of that type around memory that stays the caller's. NULL and reported on failure.
+ggml_backend_buffer_t gb_plain_host_buffer(void * ptr, size_t size);
+
 // Storage versions. Who writes into a buffer, by whatever way, calls gb_buffer_changed before it returns; NULL is fine.
 // To mark several buffers at once: one new version for all.
 uint64_t gb_new_version(void);

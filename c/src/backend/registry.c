@@ -26,6 +26,10 @@ static const struct {
 
 ggml_backend_buffer_type_t gb_plain_host_buffer_type(void) { return ggml_backend_cpu_buffer_type(); }
 
+ggml_backend_buffer_t gb_plain_host_buffer(void * ptr, size_t size) {
+    return ggml_backend_cpu_buffer_from_ptr(ptr, size);
+}
+
 struct entry {
     const char *               name; // owned by the registry, never freed
     ggml_backend_init_fn       init;
