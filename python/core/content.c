@@ -8,7 +8,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/status.h"
-#include "sched/sched.h"
+#include "sched/plan.h"
 #include "sched_impl.h"
 #include "tensor/tensor.h"
 
@@ -73,8 +73,8 @@ bool gbpy_is_own(const struct gbpy_object * owner, const struct ggml_tensor * t)
     }
     const struct ggml_tensor *   root = gb_root(t);
     const struct gb_sched_plan * p    = ((const struct ggml_backend_sched *) owner->ptr)->current;
-    const int64_t                id   = p != NULL ? gb_ptrmap_get(&p->map, root) : GB_PTRMAP_ABSENT;
-    return (id != GB_PTRMAP_ABSENT && p->key[id].data == root->data && p->key[id].buffer == root->buffer) ||
+    const int64_t                id   = p != NULL ? gb_ptrmap_get(&p->in.map, root) : GB_PTRMAP_ABSENT;
+    return (id != GB_PTRMAP_ABSENT && p->in.key[id].data == root->data && p->in.key[id].buffer == root->buffer) ||
            gb_sched_leaf_is_bound(owner->ptr, root);
 }
 
@@ -238,16 +238,16 @@ static int check_graph_content(const struct gbpy_object * buffer, const struct g
 // Who was given memory of root `id` after it, in the current plan, up to position `until` of its program: a tensor's
 // name, "" for a copy without one; NULL: nobody.
 static const char * overwritten_by(const struct gb_sched_plan * p, int id, int64_t until) {
-    const struct gb_item * mine = &p->ids.data[id].item;
-    if (!mine->valid || p->ids.data[id].keep) {
+    const struct gb_item * mine = &p->layout.items.data[id];
+    if (!mine->valid || p->in.ids.data[id].keep) {
         return NULL;
     }
-    for (int64_t i = 0; i < p->n_ids + (int64_t) p->copies.n; i++) {
+    for (int64_t i = 0; i < p->in.n_ids + (int64_t) p->program.copies.n; i++) {
         const struct gb_item * other = i == id ? NULL : gb_sched_arena_item(p, i);
         if (other != NULL && other->valid && other->backend == mine->backend && other->chunk == mine->chunk &&
             other->lower > mine->lower && other->lower <= until && other->offset < mine->offset + mine->size &&
             mine->offset < other->offset + other->size) {
-            return i < p->n_ids ? p->nodes[i]->name : "";
+            return i < p->in.n_ids ? p->in.nodes[i]->name : "";
         }
     }
     return NULL;
@@ -255,12 +255,12 @@ static const char * overwritten_by(const struct gb_sched_plan * p, int id, int64
 
 // While the graph runs and a callback looks at it: what was computed so far.
 static int check_running(const struct gbpy_sched * s, const struct gb_sched_plan * p, int id, const char * what) {
-    const int64_t shown = s->shown != NULL ? gb_ptrmap_get(&p->map, s->shown) : GB_PTRMAP_ABSENT;
-    if (shown == GB_PTRMAP_ABSENT || shown >= p->n_nodes || id > shown) {
+    const int64_t shown = s->shown != NULL ? gb_ptrmap_get(&p->in.map, s->shown) : GB_PTRMAP_ABSENT;
+    if (shown == GB_PTRMAP_ABSENT || shown >= p->in.n_nodes || id > shown) {
         return gb_fail(GGML_STATUS_INVALID_STATE, "%s is not computed yet: the graph is running", what);
     }
-    const struct gb_item * now = &p->ids.data[p->ids.data[shown].root].item;
-    if (id != p->ids.data[shown].root && overwritten_by(p, id, now->valid ? now->lower : INT64_MAX) != NULL) {
+    const struct gb_item * now = &p->layout.items.data[p->in.ids.data[shown].root];
+    if (id != p->in.ids.data[shown].root && overwritten_by(p, id, now->valid ? now->lower : INT64_MAX) != NULL) {
         return gb_fail(GGML_STATUS_INVALID_STATE,
             "%s is not there any more: its memory was used again. To keep it: ctx.graph(..., keep=[it])", what);
     }
@@ -280,8 +280,8 @@ static int check_sched(const struct gbpy_object * o, const struct ggml_tensor * 
         return gb_fail(GGML_STATUS_INVALID_STATE,
             "%s is not there any more: the scheduler has used the memory for another graph, or was reset", what);
     }
-    const int64_t id = p != NULL ? gb_ptrmap_get(&p->map, root) : GB_PTRMAP_ABSENT;
-    if (!reading || gb_sched_leaf_is_bound(raw, root) || p->ids.data[id].home != GB_HOME_ARENA ||
+    const int64_t id = p != NULL ? gb_ptrmap_get(&p->in.map, root) : GB_PTRMAP_ABSENT;
+    if (!reading || gb_sched_leaf_is_bound(raw, root) || p->in.ids.data[id].location != GB_LOCATION_ARENA ||
         ggml_nelements(root) == 0) {
         return GGML_STATUS_SUCCESS;
     }
@@ -298,7 +298,7 @@ static int check_sched(const struct gbpy_object * o, const struct ggml_tensor * 
         "Scheduler(..., keep_all=True) for all results",
         what, by != NULL && by[0] != '\0' ? "'" : "", by != NULL && by[0] != '\0' ? by : "another result",
         by != NULL && by[0] != '\0' ? "'" : "");
-    GB_FAIL_IF(gb_tensor_is_read_once(root) && !p->ids.data[id].keep, GGML_STATUS_INVALID_STATE,
+    GB_FAIL_IF(gb_tensor_is_read_once(root) && !p->in.ids.data[id].keep, GGML_STATUS_INVALID_STATE,
         "%s was computed together with what reads it, and not stored. To keep it: ctx.graph(..., keep=[it]), or "
         "Scheduler(..., keep_all=True) for "
         "all results",

@@ -9,7 +9,7 @@
 #include "base/mapped.h"
 #include "base/mem.h"
 #include "base/status.h"
-#include "sched/sched.h"
+#include "sched/plan.h"
 #include "sched_impl.h"
 #include "tensor/tensor.h"
 

@@ -11,7 +11,7 @@
 #include "base/status.h"
 #include "base/thread.h"
 #include "ggml-cpu.h"
-#include "sched/sched.h"
+#include "sched/plan.h"
 #include "tensor/tensor.h"
 
 void * gbpy_run_handle(void) {

@@ -9,7 +9,7 @@
 #include "base/status.h"
 #include "base/thread.h"
 #include "places.h"
-#include "sched/sched.h"
+#include "sched/plan.h"
 #include "sched_impl.h"
 #include "tensor/tensor.h"
 

@@ -4,7 +4,7 @@
 // everything queued is waited for and what holds on to it (events, prepared graphs) is given back; then an object that
 // can only say its name stands in its place. Graphs cannot be computed any more; results are there, and everything may
 // be asked, reset and freed.
-#include "sched/sched.h"
+#include "sched/plan.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -29,9 +29,9 @@ static void is_gone(struct gb_backend_watch * watch) {
     gb_sched_disarm_plans(s);
     gb_trace_disarm(s->trace);
     d->freed = d->backend;
-    d->no_more =
+    d->placeholder =
         (struct ggml_backend){ .iface = { .get_name = name_of, .supports_op = supports_nothing }, .context = d->name };
-    d->backend = &d->no_more;
+    d->backend = &d->placeholder;
 }
 
 static bool is_taken(const struct ggml_backend_sched * s, int b, const char * name) {

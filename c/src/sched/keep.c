@@ -1,7 +1,7 @@
 // keep.c - the list of kept plans: the latest used first, at most GB_SCHED_PLANS_MAX once a call is done.
 #include <string.h>
 
-#include "sched/sched.h"
+#include "sched/plan.h"
 
 void gb_sched_disarm_plans(struct ggml_backend_sched * s) {
     for (size_t k = 0; k < s->plans.n; k++) {
@@ -13,32 +13,13 @@ void gb_sched_free_plan(struct ggml_backend_sched * s, struct gb_sched_plan * p)
     if (p == NULL) {
         return;
     }
-    gb_sched_disarm(s, p);
-    gb_sched_unbind(s, p);
-    gb_sched_release_replicas(p);
-    gb_sched_free_shadows(p);
-    gb_ptrmap_free(&p->map);
-    gb_vec_free(&p->ids);
-    gb_vec_free(&p->splits);
-    gb_vec_free(&p->copies);
-    gb_vec_free(&p->transfers);
-    gb_vec_free(&p->exec);
-    gb_vec_free(&p->exec_node);
-    gb_vec_free(&p->backs);
-    gb_vec_free(&p->steps);
-    gb_vec_free(&p->waits);
-    gb_vec_free(&p->chunks);
+    gb_sched_free_binding(s, p); // first: it looks at the other parts
     gb_vec_free(&p->fallbacks);
-    gb_free(p->nodes);
-    gb_free(p->leafs);
-    gb_free(p->key);
-    gb_free(p->src_begin);
-    gb_free(p->srcs);
-    gb_free(p->assignment);
-    gb_free(p->user);
-    gb_free(p->weight);
-    gb_free(p->supports);
-    gb_free(p->need);
+    gb_sched_free_waits(&p->waits);
+    gb_sched_free_layout(&p->layout);
+    gb_sched_free_program(&p->program);
+    gb_sched_free_assigned(&p->assigned);
+    gb_sched_free_input(&p->in);
     gb_free(p);
 }
 

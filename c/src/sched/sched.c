@@ -1,5 +1,5 @@
 // sched.c - the public functions of the scheduler.
-#include "sched/sched.h"
+#include "sched/plan.h"
 
 #include <string.h>
 
@@ -65,10 +65,10 @@ ggml_backend_sched_t ggml_backend_sched_new(ggml_backend_t * backends, ggml_back
     if (s) {
         s->n_copies = 1;
     }
-    if (s &&
-        (init_devices(s, backends, bufts, n_backends) != GGML_STATUS_SUCCESS ||
-            gb_sched_set_check(s, gb_env_get("GGML_SCHED_CHECK") != NULL &&
-                                      !gb_text_equal(gb_env_get("GGML_SCHED_CHECK"), "0")) != GGML_STATUS_SUCCESS)) {
+    if (s && (init_devices(s, backends, bufts, n_backends) != GGML_STATUS_SUCCESS ||
+                 gb_sched_set_validator(s,
+                     gb_env_get("GGML_SCHED_CHECK") != NULL && !gb_text_equal(gb_env_get("GGML_SCHED_CHECK"), "0")) !=
+                     GGML_STATUS_SUCCESS)) {
         ggml_backend_sched_free(s);
         return NULL;
     }
@@ -119,7 +119,7 @@ void ggml_backend_sched_free(ggml_backend_sched_t sched) {
     gb_sched_wait(sched); // a failure has been reported; nothing more can be done about it
     gb_sched_drop_plans(sched);
     gb_sched_free_mems(sched);
-    gb_check_free(sched->check);
+    gb_validator_free(sched->validator);
     gb_trace_free(sched->trace);
     gb_vec_free(&sched->plans);
     gb_vec_free(&sched->text);
@@ -210,7 +210,7 @@ enum ggml_status ggml_backend_sched_get_memory(ggml_backend_sched_t sched, ggml_
         return GGML_STATUS_INVALID_ARGUMENT;
     }
     GB_FAIL_IF(sched->last == NULL, GGML_STATUS_INVALID_STATE, "%s: no graph was given yet", __func__);
-    const struct gb_backend_need * need = &sched->last->need[b];
+    const struct gb_backend_need * need = &sched->last->layout.need[b];
     if (peak) {
         *peak = need->peak + need->leafs + need->replicas;
     }
@@ -222,23 +222,23 @@ enum ggml_status ggml_backend_sched_get_memory(ggml_backend_sched_t sched, ggml_
 
 int ggml_backend_sched_get_n_splits(ggml_backend_sched_t sched) {
     GB_CHECK_ARG_RETURNING(sched, 0);
-    return sched->last ? (int) sched->last->splits.n : 0;
+    return sched->last ? (int) sched->last->program.splits.n : 0;
 }
 
 static const struct gb_split * split_at(ggml_backend_sched_t sched, int i, const char * func) {
     if (check_whole(sched, func) != GGML_STATUS_SUCCESS) {
         return NULL;
     }
-    const int n = sched->last ? (int) sched->last->splits.n : 0;
+    const int n = sched->last ? (int) sched->last->program.splits.n : 0;
     GB_FAIL_IF_RETURNING(i < 0 || i >= n, NULL, GGML_STATUS_INVALID_ARGUMENT,
         "%s: split %d: the last graph has %d splits", func, i, n);
-    return &sched->last->splits.data[i];
+    return &sched->last->program.splits.data[i];
 }
 
 // The k-th copy into the split, or NULL.
 static const struct gb_copy * input_at(const struct gb_sched_plan * p, const struct gb_split * split, int k) {
     const bool is_there = (size_t) k < split->transfers_end - split->transfers_begin;
-    return is_there ? &p->copies.data[p->transfers.data[split->transfers_begin + (size_t) k]] : NULL;
+    return is_there ? &p->program.copies.data[p->program.transfers.data[split->transfers_begin + (size_t) k]] : NULL;
 }
 
 enum ggml_status ggml_backend_sched_get_split(ggml_backend_sched_t sched, int i,
@@ -267,14 +267,14 @@ struct ggml_tensor * ggml_backend_sched_get_split_input(ggml_backend_sched_t sch
     const struct gb_copy *  copy  = split && i_input >= 0 ? input_at(sched->last, split, i_input) : NULL;
     GB_FAIL_IF_RETURNING(split != NULL && copy == NULL, NULL, GGML_STATUS_INVALID_ARGUMENT,
         "%s: split %d has no input %d", __func__, i_split, i_input);
-    return copy ? sched->last->ids.data[copy->whole ? copy->root : copy->shown].tensor : NULL;
+    return copy ? sched->last->in.ids.data[copy->whole ? copy->root : copy->shown].tensor : NULL;
 }
 
 static int id_in_last(const struct ggml_backend_sched * s, const struct ggml_tensor * t) {
     if (check_whole(s, "ggml_backend_sched") != GGML_STATUS_SUCCESS) {
         return -1;
     }
-    const int64_t id = s->last ? gb_ptrmap_get(&s->last->map, t) : GB_PTRMAP_ABSENT;
+    const int64_t id = s->last ? gb_ptrmap_get(&s->last->in.map, t) : GB_PTRMAP_ABSENT;
     return id == GB_PTRMAP_ABSENT ? -1 : (int) id;
 }
 
@@ -282,8 +282,9 @@ enum ggml_status ggml_backend_sched_get_prediction(ggml_backend_sched_t sched,
     struct ggml_backend_sched_prediction *                              prediction) {
     GB_CHECK_ARG(sched);
     GB_CHECK_ARG(prediction);
-    const bool predicted = sched->last && sched->last->predicted;
-    *prediction = predicted ? sched->last->prediction : (struct ggml_backend_sched_prediction){ -1, -1, -1, false };
+    const bool predicted = sched->last && sched->last->assigned.predicted;
+    *prediction =
+        predicted ? sched->last->assigned.prediction : (struct ggml_backend_sched_prediction){ -1, -1, -1, false };
     return GGML_STATUS_SUCCESS;
 }
 
@@ -317,7 +318,7 @@ ggml_backend_t ggml_backend_sched_get_node_backend(ggml_backend_sched_t sched, s
     int b = gb_sched_user_of(sched, node);
     if (b < 0) {
         const int id = id_in_last(sched, node);
-        b            = id < 0 ? -1 : sched->last->assignment[id].backend;
+        b            = id < 0 ? -1 : sched->last->assigned.to[id].backend;
     }
     return b < 0 ? NULL : sched->devices[b].backend;
 }
@@ -393,7 +394,7 @@ enum ggml_status ggml_backend_sched_set_check(ggml_backend_sched_t sched, bool c
     GB_CHECK_ARG(sched);
     GB_TRY(check_idle(sched, __func__));
     GB_TRY(gb_sched_wait(sched));
-    return gb_sched_set_check(sched, check);
+    return gb_sched_set_validator(sched, check);
 }
 
 // -------------------------------------------------------------------------------------------------------------- graphs
@@ -426,7 +427,7 @@ static void note_inputs_need(struct ggml_backend_sched * s, const struct gb_sche
     for (int b = 0; b < s->n_backends; b++) {
         struct gb_sched_device * d    = &s->devices[b];
         const size_t             seen = d->measure ? ggml_tallocr_max_size(d->measure) : 0;
-        d->inputs_need                = GB_MAX(d->inputs_need, GB_MAX(seen, p->need[b].leafs));
+        d->inputs_need                = GB_MAX(d->inputs_need, GB_MAX(seen, p->layout.need[b].leafs));
     }
     s->measured = true;
 }
@@ -435,7 +436,8 @@ enum ggml_status ggml_backend_sched_reserve(ggml_backend_sched_t sched, struct g
     struct gb_sched_plan * plan;
     GB_TRY(prepare(sched, measure_graph, GB_PREPARE_RESERVE, __func__, &plan));
     note_inputs_need(sched, plan);
-    return plan->bound ? GGML_STATUS_SUCCESS : gb_sched_reserve_stores(sched, plan); // one that is bound has them
+    return plan->binding.bound ? GGML_STATUS_SUCCESS
+                               : gb_sched_reserve_stores(sched, plan); // one that is bound has them
 }
 
 // Who measures places inputs with ggml_backend_sched_get_tallocr, so no memory is set aside for them here.

@@ -4,7 +4,7 @@
 #include "ggml-alloc.h"
 #include "ggml-backend-impl.h"
 #include "ggml-backend.h"
-#include "sched/sched.h"
+#include "sched/plan.h"
 #include "test.h"
 #include "test_fake.h"
 #include "test_place.h"
@@ -83,7 +83,7 @@ static void weights_decide(void) {
     CHECK(strstr(ggml_backend_sched_explain(p.sched, g), "spread upward from 'y'") != NULL);
     CHECK(strstr(ggml_backend_sched_explain(p.sched, x), "its memory is there") != NULL);
     // copies have the documented name
-    CHECK_STR(p.sched->last->copies.data[0].dst->tensor.name, "A#x");
+    CHECK_STR(p.sched->last->program.copies.data[0].dst->tensor.name, "A#x");
     struct ggml_backend_sched_split_info info;
     OK(ggml_backend_sched_get_split(p.sched, 0, &info));
     CHECK_INT(info.input_bytes, 16);
@@ -598,8 +598,8 @@ static void many_backends_and_splits(void) {
     CHECK_INT(ggml_backend_sched_get_n_splits(p.sched), N);
     CHECK_AT(r, 0, N + 1);
     size_t n_inputs_of_x = 0; // one copy for each backend, not one for each reader
-    for (size_t c = 0; c < p.sched->last->copies.n; c++) {
-        n_inputs_of_x += p.sched->last->nodes[p.sched->last->copies.data[c].root] == x;
+    for (size_t c = 0; c < p.sched->last->program.copies.n; c++) {
+        n_inputs_of_x += p.sched->last->in.nodes[p.sched->last->program.copies.data[c].root] == x;
     }
     CHECK_INT(n_inputs_of_x, p.n - 1);
     close_place(&p);

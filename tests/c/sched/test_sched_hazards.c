@@ -3,15 +3,15 @@
 #include "base/env.h"
 #include "base/mem.h"
 #include "ggml-backend-impl.h"
-#include "sched/sched.h"
+#include "sched/plan.h"
 #include "test.h"
 #include "test_place.h"
 #include "test_queue.h"
 
 static int n_waits(const struct place * p, bool by_host, bool hazard) {
     int n = 0;
-    for (size_t i = 0; i < p->sched->last->waits.n; i++) {
-        const struct gb_wait * w = &p->sched->last->waits.data[i];
+    for (size_t i = 0; i < p->sched->last->waits.list.n; i++) {
+        const struct gb_wait * w = &p->sched->last->waits.list.data[i];
         n += w->by_host == by_host && w->hazard == hazard;
     }
     return n;
@@ -23,14 +23,14 @@ static const char * steps(const struct place * p) {
     const struct gb_sched_plan * plan = p->sched->last;
     size_t                       n    = 0;
     text[0]                           = '\0';
-    for (size_t k = 0; k < plan->steps.n; k++) {
+    for (size_t k = 0; k < plan->program.steps.n; k++) {
         static const char *    kinds[] = { "copy", "compute", "back" };
-        const struct gb_step * s       = &plan->steps.data[k];
+        const struct gb_step * s       = &plan->program.steps.data[k];
         n += (size_t) snprintf(text + n, sizeof(text) - n, "%s%s@%s", k ? " " : "", kinds[s->kind],
-            s->actor < p->n ? ggml_backend_name(p->backends[s->actor]) : "host");
-        for (size_t w = s->waits_begin; w < s->waits_end; w++) {
-            n += (size_t) snprintf(text + n, sizeof(text) - n, "%c%d", plan->waits.data[w].by_host ? '!' : '<',
-                plan->waits.data[w].step);
+            s->issuer < p->n ? ggml_backend_name(p->backends[s->issuer]) : "host");
+        for (size_t w = plan->waits.of[k].begin; w < plan->waits.of[k].end; w++) {
+            n += (size_t) snprintf(text + n, sizeof(text) - n, "%c%d", plan->waits.list.data[w].by_host ? '!' : '<',
+                plan->waits.list.data[w].step);
         }
     }
     return text;
@@ -80,7 +80,7 @@ static void nobody_waits_alone(void) {
     expand(&p, a);
     OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
     CHECK_STR(steps(&p), "compute@A");
-    CHECK_INT(p.sched->last->n_events, 0);
+    CHECK_INT(p.sched->last->waits.n_events, 0);
     close_place(&p);
 }
 
@@ -104,8 +104,8 @@ static void memory_is_reused_across_queues(void) {
     OK(ggml_backend_sched_alloc_graph(s, p.graph));
     fill(x, 1, 0);
     int n_hazards = 0;
-    for (size_t i = 0; i < s->last->waits.n; i++) {
-        n_hazards += s->last->waits.data[i].hazard;
+    for (size_t i = 0; i < s->last->waits.list.n; i++) {
+        n_hazards += s->last->waits.list.data[i].hazard;
     }
     CHECK(n_hazards > 0);
     for (int i = 0; i < 10; i++) {
@@ -130,7 +130,7 @@ static void copies_come_ahead(void) {
     CHECK_AT(b, 0, 1.25f);
     CHECK_STR(steps(&p), "copy@A copy@B compute@A copy@B<2 compute@B"); // y travels to B before A computes
     const struct gb_sched_plan * plan = p.sched->last;
-    CHECK(plan->nodes[plan->copies.data[plan->steps.data[1].index].root] == y);
+    CHECK(plan->in.nodes[plan->program.copies.data[plan->program.steps.data[1].index].root] == y);
     close_place(&p);
 }
 
@@ -300,51 +300,51 @@ static void the_judge_of_places_fires(void) {
     expand(&p, sum);
     OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
     struct gb_sched_plan * plan = p.sched->last;
-    OK(gb_sched_judge(p.sched, plan));
-    int n_met = 0, n_lines = 0;
-    for (int i = 0; i < plan->n_ids; i++) {
+    OK(gb_sched_validate_layout(p.sched, plan));
+    int n_met = 0, n_joined = 0;
+    for (int i = 0; i < plan->in.n_ids; i++) {
         struct gb_item * a = (struct gb_item *) gb_sched_arena_item(plan, i);
         if (a == NULL) {
             continue;
         }
         const struct gb_item kept = *a;
         a->offset += 1;
-        CHECK_INT(gb_sched_judge(p.sched, plan), GGML_STATUS_FAILED);
+        CHECK_INT(gb_sched_validate_layout(p.sched, plan), GGML_STATUS_FAILED);
         a->offset = kept.offset;
         a->chunk  = -1;
-        CHECK_INT(gb_sched_judge(p.sched, plan), GGML_STATUS_FAILED);
+        CHECK_INT(gb_sched_validate_layout(p.sched, plan), GGML_STATUS_FAILED);
         *a = kept;
-        for (int j = 0; j < plan->n_ids; j++) {
+        for (int j = 0; j < plan->in.n_ids; j++) {
             const struct gb_item * b = gb_sched_arena_item(plan, j);
-            if (b && b->line != kept.line && b->backend == kept.backend && b->lower < kept.upper &&
+            if (b && b->group != kept.group && b->backend == kept.backend && b->lower < kept.upper &&
                 kept.lower < b->upper) {
-                for (int k = 0; k < plan->n_ids; k++) { // all of the line, or it has come apart
+                for (int k = 0; k < plan->in.n_ids; k++) { // all of the alias group, or it has come apart
                     struct gb_item * of = (struct gb_item *) gb_sched_arena_item(plan, k);
-                    if (of && of->line == kept.line) {
+                    if (of && of->group == kept.group) {
                         of->offset = b->offset;
                     }
                 }
                 n_met++;
-                CHECK_INT(gb_sched_judge(p.sched, plan), GGML_STATUS_FAILED);
+                CHECK_INT(gb_sched_validate_layout(p.sched, plan), GGML_STATUS_FAILED);
                 CHECK_MSG(strstr(ggml_last_error(), "overlap") != NULL, "%s", ggml_last_error());
-                for (int k = 0; k < plan->n_ids; k++) {
+                for (int k = 0; k < plan->in.n_ids; k++) {
                     struct gb_item * of = (struct gb_item *) gb_sched_arena_item(plan, k);
-                    if (of && of->line == kept.line) {
+                    if (of && of->group == kept.group) {
                         of->offset = kept.offset;
                     }
                 }
             }
         }
-        if (kept.line != i) {
-            n_lines++;
+        if (kept.group != i) {
+            n_joined++;
             a->offset += 4096;
-            CHECK_INT(gb_sched_judge(p.sched, plan), GGML_STATUS_FAILED);
+            CHECK_INT(gb_sched_validate_layout(p.sched, plan), GGML_STATUS_FAILED);
             CHECK_MSG(strstr(ggml_last_error(), "computed in") != NULL, "%s", ggml_last_error());
             *a = kept;
         }
     }
-    OK(gb_sched_judge(p.sched, plan));
-    CHECK(n_met > 0 && n_lines > 0);
+    OK(gb_sched_validate_layout(p.sched, plan));
+    CHECK(n_met > 0 && n_joined > 0);
     ggml_clear_error();
     close_place(&p);
 }

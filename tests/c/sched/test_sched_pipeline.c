@@ -3,7 +3,7 @@
 #include "base/env.h"
 #include "base/mem.h"
 #include "ggml-backend-impl.h"
-#include "sched/sched.h"
+#include "sched/plan.h"
 #include "test.h"
 #include "test_place.h"
 #include "test_queue.h"

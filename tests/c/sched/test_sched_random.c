@@ -12,7 +12,7 @@
 #include "base/mem.h"
 #include "ggml-alloc.h"
 #include "ggml-backend.h"
-#include "sched/sched.h"
+#include "sched/plan.h"
 #include "test.h"
 #include "test_queue.h"
 #include "tensor/marks.h"
@@ -525,9 +525,10 @@ static const void ** owners(struct shadow_memory * m, const struct ggml_tensor *
 static const void * name_of(const struct gb_sched_plan * p, const struct ggml_tensor * t) {
     const struct ggml_tensor * root = t->view_src ? t->view_src : t;
     struct gb_shadow_iter      it   = { 0 };
-    for (struct gb_shadow * sh = gb_sched_next_shadow(p, &it); sh; sh = gb_sched_next_shadow(p, &it)) {
+    for (struct gb_shadow * sh = gb_sched_next_shadow(&p->program, &it); sh;
+        sh                     = gb_sched_next_shadow(&p->program, &it)) {
         if (&sh->tensor == root && sh->copy < 0) {
-            return p->nodes[sh->origin];
+            return p->in.nodes[sh->origin];
         }
     }
     return root;
@@ -556,31 +557,31 @@ static void reads(struct shadow_memory * m, const struct gb_sched_plan * p, cons
 static bool arenas_are_safe(const struct ggml_backend_sched * s) {
     struct shadow_memory         m = { s, { NULL }, true };
     const struct gb_sched_plan * p = s->last;
-    const int64_t                n = p->n_ids + (int64_t) p->copies.n;
+    const int64_t                n = p->in.n_ids + (int64_t) p->program.copies.n;
     for (int64_t id = 0; id < n; id++) { // there are tables by line
         const struct gb_item * item = gb_sched_arena_item(p, id);
-        CHECK_MSG(item == NULL ||
-                      (item->line >= 0 && item->line < n && gb_sched_arena_item(p, item->line)->line == item->line),
-            "line %lld of %lld", item ? (long long) item->line : 0, (long long) n);
+        CHECK_MSG(item == NULL || (item->group >= 0 && item->group < n &&
+                                      gb_sched_arena_item(p, item->group)->group == item->group),
+            "alias group %lld of %lld", item ? (long long) item->group : 0, (long long) n);
     }
-    for (size_t k = 0; k < p->steps.n && m.ok; k++) {
-        const struct gb_step * step = &p->steps.data[k];
+    for (size_t k = 0; k < p->program.steps.n && m.ok; k++) {
+        const struct gb_step * step = &p->program.steps.data[k];
         if (step->kind == GB_STEP_COPY) {
-            const struct gb_copy * copy = &p->copies.data[step->index];
+            const struct gb_copy * copy = &p->program.copies.data[step->index];
             if (copy->fill) {
-                reads(&m, p, p->nodes[copy->root], "a copy");
+                reads(&m, p, p->in.nodes[copy->root], "a copy");
             }
             writes(&m, p, &copy->dst->tensor);
         } else if (step->kind == GB_STEP_BACK) {
-            reads(&m, p, &p->backs.data[step->index].from->tensor, "a write-back");
-            writes(&m, p, p->nodes[p->backs.data[step->index].node]);
+            reads(&m, p, &p->program.backs.data[step->index].from->tensor, "a write-back");
+            writes(&m, p, p->in.nodes[p->program.backs.data[step->index].node]);
         }
-        for (size_t e = 0; step->kind == GB_STEP_COMPUTE && e < p->exec.n; e++) {
-            const struct gb_split * split = &p->splits.data[step->index];
+        for (size_t e = 0; step->kind == GB_STEP_COMPUTE && e < p->program.exec.n; e++) {
+            const struct gb_split * split = &p->program.splits.data[step->index];
             if (e < split->exec_begin || e >= split->exec_end) {
                 continue;
             }
-            const struct ggml_tensor * t = p->exec.data[e];
+            const struct ggml_tensor * t = p->program.exec.data[e];
             for (int i = 0; i < GGML_MAX_SRC; i++) {
                 if (t->src[i] && t->src[i] != t) {
                     reads(&m, p, t->src[i], t->name);
@@ -592,10 +593,10 @@ static bool arenas_are_safe(const struct ggml_backend_sched * s) {
             writes(&m, p, t);
         }
     }
-    for (int i = 0; i < p->n_nodes && m.ok; i++) {
-        const struct ggml_cgraph graph = { .n_nodes = p->n_nodes, .nodes = p->nodes };
-        if (is_result(&graph, p->nodes[i])) {
-            reads(&m, p, p->nodes[i], "the user");
+    for (int i = 0; i < p->in.n_nodes && m.ok; i++) {
+        const struct ggml_cgraph graph = { .n_nodes = p->in.n_nodes, .nodes = p->in.nodes };
+        if (is_result(&graph, p->in.nodes[i])) {
+            reads(&m, p, p->in.nodes[i], "the user");
         }
     }
     for (int i = 0; i < 64; i++) {
@@ -1009,15 +1010,15 @@ int main(int argc, char ** argv) {
         const bool ok = run_world(w, mutate || seed % 5 == 0, &n_mutations);
         if (w->scheds[0] && w->scheds[0]->last) {
             const struct gb_sched_plan * p = w->scheds[0]->last;
-            n_splits += p->splits.n;
-            n_copies += p->copies.n;
-            n_backs += p->backs.n;
-            n_nodes += (size_t) p->n_nodes;
-            n_kept += p->n_kept;
-            n_staged += p->n_staged;
-            n_by_cost += p->predicted;
-            for (size_t c = 0; c < p->copies.n; c++) {
-                n_merged += p->copies.data[c].merged >= 0;
+            n_splits += p->program.splits.n;
+            n_copies += p->program.copies.n;
+            n_backs += p->program.backs.n;
+            n_nodes += (size_t) p->in.n_nodes;
+            n_kept += p->program.n_kept;
+            n_staged += p->program.n_staged;
+            n_by_cost += p->assigned.predicted;
+            for (size_t c = 0; c < p->program.copies.n; c++) {
+                n_merged += p->program.copies.data[c].merged >= 0;
             }
         }
         free_world(w);

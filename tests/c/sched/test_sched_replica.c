@@ -2,7 +2,7 @@
 // themselves.
 #include "base/mem.h"
 #include "ggml-backend-impl.h"
-#include "sched/sched.h"
+#include "sched/plan.h"
 #include "sim/sim_device.h"
 #include "test.h"
 #include "test_place.h"
@@ -322,7 +322,7 @@ static void too_large_to_keep(void) {
         CHECK_AT(t, 63, 7);
     }
     CHECK_INT(p.sched->stats.weights.n, 0);
-    CHECK(p.sched->last->lean);
+    CHECK(p.sched->last->in.minimal);
     close_place(&p);
 }
 

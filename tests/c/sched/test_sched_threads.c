@@ -4,7 +4,7 @@
 // Devices of test_queue.h share memory and wait for nobody, so every order that results depend on must come from the
 // scheduler.
 #include "ggml-backend.h"
-#include "sched/sched.h"
+#include "sched/plan.h"
 #include "test.h"
 #include "test_queue.h"
 

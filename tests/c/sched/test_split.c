@@ -1,5 +1,5 @@
 // test_split.c - cutting node lists, against lists cut by hand and against properties checked on random ones.
-#include "sched/program/split.h"
+#include "sched/program/program.h"
 
 #include "test.h"
 

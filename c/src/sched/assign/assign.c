@@ -1,9 +1,9 @@
 // assign.c - the assignment of a plan: answers assign.c's questions about real backends and buffers.
-#include "sched/assign/refusal.h"
+#include "sched/plan.h"
 
 static int place_of(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, int root) {
-    const ggml_backend_buffer_type_t buft = gb_sched_placed_buft(p, root);
-    const struct gb_mem *            mem  = buft ? gb_sched_mem_of(s, p->ids.data[root].tensor->buffer) : NULL;
+    const ggml_backend_buffer_type_t buft = gb_sched_placed_buft(&p->in, root);
+    const struct gb_mem *            mem  = buft ? gb_sched_mem_of(s, p->in.ids.data[root].tensor->buffer) : NULL;
     if (mem) {
         return mem->backend;
     }
@@ -15,28 +15,29 @@ static int place_of(const struct ggml_backend_sched * s, const struct gb_sched_p
     return -1;
 }
 
-struct asked {
+struct question {
     struct ggml_backend_sched * sched;
     struct gb_sched_plan *      plan;
 };
 
 static bool runs(void * user_data, int backend, int node) {
-    const struct asked * a     = user_data;
-    uint8_t *            known = &a->plan->supports[(size_t) node * (size_t) a->plan->n_backends + (size_t) backend];
+    const struct question * a = user_data;
+    uint8_t * known = &a->plan->assigned.supports[(size_t) node * (size_t) a->plan->in.n_backends + (size_t) backend];
     if (*known == 0) {
-        *known = ggml_backend_supports_op(a->sched->devices[backend].backend, a->plan->ids.data[node].tensor) ? 1 : 2;
+        *known =
+            ggml_backend_supports_op(a->sched->devices[backend].backend, a->plan->in.ids.data[node].tensor) ? 1 : 2;
     }
     return *known == 1;
 }
 
 static bool reaches(void * user_data, int backend, int root) {
-    const struct asked *             a    = user_data;
-    const ggml_backend_buffer_type_t buft = gb_sched_placed_buft(a->plan, root);
+    const struct question *          a    = user_data;
+    const ggml_backend_buffer_type_t buft = gb_sched_placed_buft(&a->plan->in, root);
     return buft != NULL && gb_sched_supports_buft(a->sched, buft, backend);
 }
 
 static bool shares(void * user_data, int backend, int of_backend) {
-    const struct asked * a = user_data;
+    const struct question * a = user_data;
     return gb_sched_shares(a->sched, backend, of_backend);
 }
 
@@ -60,13 +61,13 @@ static void free_tables(struct tables * t) {
 
 // An input that is to be set while the graph runs: from the host, whoever reads it first.
 static bool wants_host(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, int id) {
-    return p->n_copies > 1 && p->user[id] < 0 && p->ids.data[id].home == GB_HOME_LEAF &&
-           gb_tensor_has_flag(p->ids.data[id].tensor, GB_TENSOR_INPUT) &&
+    return p->in.n_copies > 1 && p->in.user[id] < 0 && p->in.ids.data[id].location == GB_LOCATION_LEAF &&
+           gb_tensor_has_flag(p->in.ids.data[id].tensor, GB_TENSOR_INPUT) &&
            ggml_backend_buft_is_host(s->devices[s->n_backends - 1].buft);
 }
 
 static bool fill_tables(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, struct tables * t) {
-    const size_t n = (size_t) p->n_ids;
+    const size_t n = (size_t) p->in.n_ids;
     t->root        = gb_calloc(n, sizeof(*t->root));
     t->place       = gb_calloc(n, sizeof(*t->place));
     t->placed      = gb_calloc(n, sizeof(*t->placed));
@@ -76,49 +77,59 @@ static bool fill_tables(const struct ggml_backend_sched * s, const struct gb_sch
     if (!t->root || !t->place || !t->placed || !t->computes || !t->bytes || !t->user) {
         return false;
     }
-    for (int i = 0; i < p->n_ids; i++) {
-        const struct gb_id * id = &p->ids.data[i];
+    for (int i = 0; i < p->in.n_ids; i++) {
+        const struct gb_id * id = &p->in.ids.data[i];
         t->root[i]              = id->root;
-        t->placed[i]            = gb_sched_placed_buft(p, i) != NULL;
+        t->placed[i]            = gb_sched_placed_buft(&p->in, i) != NULL;
         t->computes[i]          = id->computes;
         t->bytes[i]             = ggml_nbytes(id->tensor);
-        t->user[i]              = wants_host(s, p, i) ? s->n_backends - 1 : p->user[i];
+        t->user[i]              = wants_host(s, p, i) ? s->n_backends - 1 : p->in.user[i];
         t->place[i]             = t->placed[i] ? place_of(s, p, i) : -1;
     }
-    for (int i = 0; i < p->n_ids; i++) {
+    for (int i = 0; i < p->in.n_ids; i++) {
         t->place[i] = t->place[t->root[i]];
     }
     return true;
 }
 
-enum ggml_status gb_sched_assign_plan(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
+enum ggml_status gb_sched_assign(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     struct tables tables = { 0 };
+    p->assigned.to       = gb_calloc((size_t) p->in.n_ids, sizeof(*p->assigned.to));
+    p->assigned.supports = gb_calloc((size_t) p->in.n_nodes, (size_t) s->n_backends);
+    if (!p->assigned.to || !p->assigned.supports) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
     if (!fill_tables(s, p, &tables)) {
         free_tables(&tables);
         return GGML_STATUS_ALLOC_FAILED;
     }
-    struct asked                 asked = { s, p };
-    const struct gb_assign_graph graph = {
+    struct question              question = { s, p };
+    const struct gb_assign_graph graph    = {
         .n_backends = s->n_backends,
-        .n_tensors  = p->n_ids,
-        .n_nodes    = p->n_nodes,
+        .n_tensors  = p->in.n_ids,
+        .n_nodes    = p->in.n_nodes,
         .root       = tables.root,
-        .src_begin  = p->src_begin,
-        .srcs       = p->srcs,
+        .src_begin  = p->in.src_begin,
+        .srcs       = p->in.srcs,
         .computes   = tables.computes,
         .user       = tables.user,
         .placed     = tables.placed,
         .place      = tables.place,
-        .weight     = p->weight,
+        .weight     = p->in.weight,
         .bytes      = tables.bytes,
-        .user_data  = &asked,
+        .user_data  = &question,
         .runs       = runs,
         .reaches    = reaches,
         .shares     = shares,
     };
     const enum ggml_status status = gb_sched_assign_by_cost(s, p, &graph);
-    const int              bad    = status == GGML_STATUS_SUCCESS ? gb_assign_check(&graph, p->assignment) : -1;
+    const int              bad    = status == GGML_STATUS_SUCCESS ? gb_assign_check(&graph, p->assigned.to) : -1;
     free_tables(&tables);
     GB_TRY(status);
     return bad < 0 ? GGML_STATUS_SUCCESS : gb_sched_fail_assignment(s, p, bad);
+}
+
+void gb_sched_free_assigned(struct gb_sched_assigned * a) {
+    gb_free(a->to);
+    gb_free(a->supports);
 }

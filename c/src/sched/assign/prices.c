@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "sched/assign/problem.h"
-#include "sched/sched.h"
+#include "sched/plan.h"
 
 enum { MAX_STATES = 300000, MAX_BACKENDS = 64 }; // of the frontier search: below half a second
 
@@ -213,15 +213,15 @@ static void free_prices(struct prices * x) {
 static bool fill_prices(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, const double * pressure,
     struct prices * x) {
     const size_t n   = (size_t) s->n_backends;
-    x->node          = gb_calloc((size_t) p->n_nodes, n * sizeof(*x->node));
+    x->node          = gb_calloc((size_t) p->in.n_nodes, n * sizeof(*x->node));
     x->copy          = gb_calloc(n * n, sizeof(*x->copy));
     x->copy_per_byte = gb_calloc(n * n, sizeof(*x->copy_per_byte));
     if (!x->node || !x->copy || !x->copy_per_byte) {
         return false;
     }
-    for (int i = 0; i < p->n_nodes; i++) {
-        for (size_t b = 0; b < n && p->ids.data[i].computes; b++) {
-            x->node[(size_t) i * n + b] = units_of(s->costs, (int) b, p->ids.data[i].tensor);
+    for (int i = 0; i < p->in.n_nodes; i++) {
+        for (size_t b = 0; b < n && p->in.ids.data[i].computes; b++) {
+            x->node[(size_t) i * n + b] = units_of(s->costs, (int) b, p->in.ids.data[i].tensor);
         }
     }
     const double us = 1000.0 * GB_COST_UNIT;
@@ -312,10 +312,10 @@ static enum ggml_status predict_relieved(struct gb_sched_plan * p, const struct 
     const enum ggml_status status = gb_cost_model_init(&model, graph, &plain);
     if (status == GGML_STATUS_SUCCESS) {
         const int64_t by_weights = gb_cost_of(&model.p, found->weights);
-        p->prediction            = (struct ggml_backend_sched_prediction){
+        p->assigned.prediction   = (struct ggml_backend_sched_prediction){
             to_us(gb_cost_of(&model.p, found->labels)),
             by_weights < GB_COST_INF ? to_us(by_weights) : 0,
-            p->relief->bound_us,
+            p->making.relief->bound_us,
             false,
         };
     }
@@ -325,27 +325,27 @@ static enum ggml_status predict_relieved(struct gb_sched_plan * p, const struct 
 
 enum ggml_status gb_sched_assign_by_cost(struct ggml_backend_sched * s, struct gb_sched_plan * p,
     const struct gb_assign_graph * graph) {
-    if (p->policy != GB_ASSIGN_COST || s->costs == NULL) {
-        gb_assign(graph, p->policy, p->assignment);
+    if (p->in.policy != GB_ASSIGN_COST || s->costs == NULL) {
+        gb_assign(graph, p->in.policy, p->assigned.to);
         return GGML_STATUS_SUCCESS;
     }
-    struct prices        prices   = { 0 };
-    struct gb_cost_model model    = { 0 };
-    struct found         found    = { 0 };
-    const double *       pressure = p->relief && p->relief->rounds > 0 ? p->relief->pressure : NULL;
-    enum ggml_status     status = fill_prices(s, p, pressure, &prices) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    struct prices        prices = { 0 };
+    struct gb_cost_model model  = { 0 };
+    struct found         found  = { 0 };
+    const double *   pressure   = p->making.relief && p->making.relief->rounds > 0 ? p->making.relief->pressure : NULL;
+    enum ggml_status status     = fill_prices(s, p, pressure, &prices) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     if (status == GGML_STATUS_SUCCESS) {
         status = gb_cost_model_init(&model, graph, &prices.view);
     }
     if (status == GGML_STATUS_SUCCESS) {
-        status = solve(graph, &model, p->assignment, &found, &p->prediction);
+        status = solve(graph, &model, p->assigned.to, &found, &p->assigned.prediction);
     }
     if (status == GGML_STATUS_SUCCESS) {
         struct gb_assign_graph labelled = *graph;
         labelled.label                  = found.tensor_label;
-        gb_assign(&labelled, GB_ASSIGN_COST, p->assignment);
-        tell_savings(graph, &model, &found, p->assignment);
-        p->predicted = true;
+        gb_assign(&labelled, GB_ASSIGN_COST, p->assigned.to);
+        tell_savings(graph, &model, &found, p->assigned.to);
+        p->assigned.predicted = true;
     }
     if (status == GGML_STATUS_SUCCESS && pressure) {
         status = predict_relieved(p, graph, &prices.view, &found);
@@ -359,13 +359,13 @@ enum ggml_status gb_sched_assign_by_cost(struct ggml_backend_sched * s, struct g
 // -------------------------------------------------------------------------------------------------------------- memory
 
 static size_t need_of(const struct gb_sched_plan * p, int b) {
-    return p->need[b].peak + p->need[b].leafs + p->need[b].replicas;
+    return p->layout.need[b].peak + p->layout.need[b].leafs + p->layout.need[b].replicas;
 }
 
 // A first price at which all that the plan needs there would cost a thousandth of its time; then twice as much each
 // time.
 static void press(struct gb_sched_relief * r, const struct gb_sched_plan * p, int b) {
-    const double time = fmax(p->prediction.us, 1) * 1000.0 * GB_COST_UNIT;
+    const double time = fmax(p->assigned.prediction.us, 1) * 1000.0 * GB_COST_UNIT;
     r->pressure[b]    = r->pressure[b] > 0 ? 2 * r->pressure[b] : 1e-3 * time / (double) need_of(p, b);
 }
 
@@ -373,7 +373,7 @@ enum ggml_status gb_sched_relieve(struct ggml_backend_sched * s, const struct gb
     struct gb_sched_relief * r, bool * again) {
     enum { ROUNDS = 40 };
     *again = false;
-    for (int b = 0; s->costs && s->costs->max_bytes && p->predicted && b < s->n_backends; b++) {
+    for (int b = 0; s->costs && s->costs->max_bytes && p->assigned.predicted && b < s->n_backends; b++) {
         const size_t limit = s->costs->max_bytes[b], need = need_of(p, b);
         if (limit == 0 || need <= limit) {
             continue;
@@ -381,12 +381,13 @@ enum ggml_status gb_sched_relieve(struct ggml_backend_sched * s, const struct gb
         GB_FAIL_IF(r->rounds >= ROUNDS, GGML_STATUS_ALLOC_FAILED,
             "ggml_backend_sched: backend %s needs %zu bytes (results %zu, inputs %zu, kept copies %zu), %zu are "
             "allowed, and no cheaper placement needs less",
-            s->devices[b].name, need, p->need[b].peak, p->need[b].leafs, p->need[b].replicas, limit);
+            s->devices[b].name, need, p->layout.need[b].peak, p->layout.need[b].leafs, p->layout.need[b].replicas,
+            limit);
         press(r, p, b);
         *again = true;
     }
     if (r->rounds++ == 0) {
-        r->bound_us = p->prediction.bound_us;
+        r->bound_us = p->assigned.prediction.bound_us;
     }
     return GGML_STATUS_SUCCESS;
 }

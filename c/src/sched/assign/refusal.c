@@ -1,5 +1,5 @@
 // refusal.c - why a graph cannot be assigned, in words.
-#include "sched/assign/refusal.h"
+#include "sched/plan.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -7,11 +7,11 @@
 void gb_text_append(struct gb_text * t, const char * fmt, ...) {
     va_list args;
     va_start(args, fmt);
-    const int n = vsnprintf(t->at, t->room, fmt, args);
+    const int n = vsnprintf(t->at, t->left, fmt, args);
     va_end(args);
-    const size_t used = n < 0 ? 0 : GB_MIN((size_t) n, t->room - 1);
+    const size_t used = n < 0 ? 0 : GB_MIN((size_t) n, t->left - 1);
     t->at += used;
-    t->room -= used;
+    t->left -= used;
 }
 
 // What each backend says that cannot run the node.
@@ -26,27 +26,27 @@ void gb_sched_append_refusals(struct gb_text * t, const struct ggml_backend_sche
 }
 
 static enum ggml_status fail_leaf(struct ggml_backend_sched * s, const struct gb_sched_plan * p, int id) {
-    const struct ggml_tensor * tensor = p->ids.data[id].tensor;
+    const struct ggml_tensor * tensor = p->in.ids.data[id].tensor;
     return gb_fail(GGML_STATUS_INVALID_STATE,
         "ggml_backend_sched: tensor '%s' is assigned to backend %s, but lies in buffer %s, which that backend cannot "
         "use",
-        tensor->name, s->devices[p->user[id]].name,
+        tensor->name, s->devices[p->in.user[id]].name,
         tensor->buffer ? ggml_backend_buffer_name(tensor->buffer) : "of plain host memory");
 }
 
 enum ggml_status gb_sched_fail_assignment(struct ggml_backend_sched * s, struct gb_sched_plan * p, int id) {
-    const struct ggml_tensor * node = p->ids.data[id].tensor;
-    if (!p->ids.data[id].computes) {
+    const struct ggml_tensor * node = p->in.ids.data[id].tensor;
+    if (!p->in.ids.data[id].computes) {
         return fail_leaf(s, p, id);
     }
     char           described[768], refusals[1024] = "";
     struct gb_text t = { refusals, sizeof(refusals) };
     gb_describe_node(node, described, sizeof(described));
-    if (p->user[id] >= 0) {
-        const char * reason = ggml_backend_unsupported_reason(s->devices[p->user[id]].backend, node);
+    if (p->in.user[id] >= 0) {
+        const char * reason = ggml_backend_unsupported_reason(s->devices[p->in.user[id]].backend, node);
         return gb_fail(GGML_STATUS_UNSUPPORTED,
             "ggml_backend_sched: node %d, %s, is assigned to backend %s by the user, which cannot run it: %s", id,
-            described, s->devices[p->user[id]].name, reason ? reason : "it says so");
+            described, s->devices[p->in.user[id]].name, reason ? reason : "it says so");
     }
     gb_sched_append_refusals(&t, s, node);
     return gb_fail(GGML_STATUS_UNSUPPORTED, "ggml_backend_sched: no backend can run node %d, %s%s", id, described,

@@ -18,8 +18,8 @@ bool gb_assign_reaches(const struct gb_assign_graph * graph, const struct gb_ass
     if (graph->placed[root]) {
         return graph->reaches(graph->user_data, backend, root);
     }
-    const int home = out[root].backend;
-    return home < 0 || home == backend || graph->shares(graph->user_data, backend, home);
+    const int owner = out[root].backend;
+    return owner < 0 || owner == backend || graph->shares(graph->user_data, backend, owner);
 }
 
 static void set(struct pass * p, int tensor, int backend, enum gb_cause cause, int by, int wanted) {
@@ -252,10 +252,10 @@ static void follow_aliases(struct pass * p) {
             can_write(p, p->out[i].backend, i)) {
             continue;
         }
-        const int home = p->out[root].backend;
-        const int b    = next_best(p, home, i);
+        const int owner = p->out[root].backend;
+        const int b     = next_best(p, owner, i);
         if (b >= 0 && can_write(p, b, i)) {
-            set(p, i, b, b == home ? GB_CAUSE_ALIAS : GB_CAUSE_PRIORITY, b == home ? root : -1, home);
+            set(p, i, b, b == owner ? GB_CAUSE_ALIAS : GB_CAUSE_PRIORITY, b == owner ? root : -1, owner);
         }
     }
 }

@@ -2,18 +2,19 @@
 //
 // Handles of the scheduler stay on the user's tensors when the plan that put them there is gone. So a handle says
 // nothing by itself: the tensor counts as placed only while a kept plan is bound to the very place that it points to.
-#include "sched/sched.h"
+#include "sched/plan.h"
 
 bool gb_sched_leaf_is_bound(const struct ggml_backend_sched * s, const struct ggml_tensor * t) {
     for (size_t k = 0; k < s->plans.n; k++) {
         const struct gb_sched_plan * p  = s->plans.data[k];
-        const int64_t                at = p->bound ? gb_ptrmap_get(&p->map, t) : GB_PTRMAP_ABSENT;
+        const int64_t                at = p->binding.bound ? gb_ptrmap_get(&p->in.map, t) : GB_PTRMAP_ABSENT;
         if (at == GB_PTRMAP_ABSENT) {
             continue;
         }
-        const struct gb_id * id = &p->ids.data[at];
-        if ((id->home == GB_HOME_LEAF || id->home == GB_HOME_SHARED) && id->mem && id->mem->buffer == t->buffer &&
-            p->key[at].data == t->data) {
+        const struct gb_id *  id  = &p->in.ids.data[at];
+        const struct gb_mem * mem = p->binding.mem[at];
+        if ((id->location == GB_LOCATION_LEAF || id->location == GB_LOCATION_SHARED) && mem &&
+            mem->buffer == t->buffer && p->in.key[at].data == t->data) {
             return true;
         }
     }
@@ -22,13 +23,14 @@ bool gb_sched_leaf_is_bound(const struct ggml_backend_sched * s, const struct gg
 
 bool gb_sched_result_is_alive(const struct ggml_backend_sched * s, const struct ggml_tensor * t) {
     const struct gb_sched_plan * p  = s->current;
-    const int64_t                at = p ? gb_ptrmap_get(&p->map, t) : GB_PTRMAP_ABSENT;
+    const int64_t                at = p ? gb_ptrmap_get(&p->in.map, t) : GB_PTRMAP_ABSENT;
     if (at == GB_PTRMAP_ABSENT) {
         return false;
     }
-    const struct gb_id * id = &p->ids.data[at];
-    return id->home == GB_HOME_ARENA && id->keep && id->mem && id->mem->buffer == t->buffer &&
-           p->key[at].data == t->data;
+    const struct gb_id *  id  = &p->in.ids.data[at];
+    const struct gb_mem * mem = p->binding.mem[at];
+    return id->location == GB_LOCATION_ARENA && id->keep && mem && mem->buffer == t->buffer &&
+           p->in.key[at].data == t->data;
 }
 
 static bool is_retired(const struct ggml_backend_buffer * buffer) {
@@ -36,7 +38,8 @@ static bool is_retired(const struct ggml_backend_buffer * buffer) {
 }
 
 // The result of an op of another graph, in memory of ours.
-static bool find_home_of_result(struct ggml_backend_sched * s, const struct ggml_tensor * t, enum gb_home * home) {
+static bool find_location_of_result(struct ggml_backend_sched * s, const struct ggml_tensor * t,
+    enum gb_location * location) {
     const struct gb_mem * mem = t->buffer ? gb_sched_mem_of(s, t->buffer) : NULL;
     const bool ok = mem == NULL
                         ? t->data != NULL && !(t->buffer && is_retired(t->buffer))
@@ -51,48 +54,48 @@ static bool find_home_of_result(struct ggml_backend_sched * s, const struct ggml
         return false;
     }
     if (mem == NULL) {
-        *home = t->buffer ? GB_HOME_USER : GB_HOME_HOST;
+        *location = t->buffer ? GB_LOCATION_USER : GB_LOCATION_HOST;
     } else {
-        *home = mem->kind == GB_MEM_INPUTS     ? GB_HOME_USER
-                : gb_sched_leaf_is_bound(s, t) ? GB_HOME_SHARED
-                                               : GB_HOME_LEAF;
+        *location = mem->kind == GB_MEM_INPUTS     ? GB_LOCATION_USER
+                    : gb_sched_leaf_is_bound(s, t) ? GB_LOCATION_SHARED
+                                                   : GB_LOCATION_LEAF;
     }
     return true;
 }
 
 // A leaf of ours stays where it is, unless the user wants it on a backend that cannot use that memory.
-static enum gb_home home_of_leaf(struct ggml_backend_sched * s, const struct ggml_tensor * t, int user) {
+static enum gb_location location_of_leaf(struct ggml_backend_sched * s, const struct ggml_tensor * t, int user) {
     const struct gb_mem * mem = gb_sched_mem_of(s, t->buffer);
     if (mem == NULL) {
-        return is_retired(t->buffer) ? GB_HOME_LEAF : GB_HOME_USER;
+        return is_retired(t->buffer) ? GB_LOCATION_LEAF : GB_LOCATION_USER;
     }
     if (mem->kind == GB_MEM_INPUTS) {
-        return GB_HOME_USER;
+        return GB_LOCATION_USER;
     }
     const bool stays =
         gb_sched_leaf_is_bound(s, t) &&
         (user < 0 || ggml_backend_buft_supports_backend(s->devices[mem->backend].buft, s->devices[user].backend));
-    return stays ? GB_HOME_SHARED : GB_HOME_LEAF;
+    return stays ? GB_LOCATION_SHARED : GB_LOCATION_LEAF;
 }
 
-bool gb_sched_find_home(struct ggml_backend_sched * s, const struct ggml_tensor * t, bool computed, int user,
-    enum gb_home * home) {
+bool gb_sched_find_location(struct ggml_backend_sched * s, const struct ggml_tensor * t, bool computed, int user,
+    enum gb_location * location) {
     if (computed) {
         const struct gb_mem * mem  = t->buffer ? gb_sched_mem_of(s, t->buffer) : NULL;
         const bool            ours = t->buffer && GB_READ_RELAXED(t->buffer->usage) == GB_USAGE_SCHED &&
                                      (mem == NULL || mem->kind != GB_MEM_INPUTS);
-        *home                      = ours || (t->buffer == NULL && t->data == NULL) ? GB_HOME_ARENA
-                                     : t->buffer                                    ? GB_HOME_USER
-                                                                                    : GB_HOME_HOST;
+        *location                  = ours || (t->buffer == NULL && t->data == NULL) ? GB_LOCATION_ARENA
+                                     : t->buffer                                    ? GB_LOCATION_USER
+                                                                                    : GB_LOCATION_HOST;
         return true;
     }
     if (!gb_op_is_view(t->op)) {
-        return find_home_of_result(s, t, home);
+        return find_location_of_result(s, t, location);
     }
     if (t->buffer == NULL) {
-        *home = t->data ? GB_HOME_HOST : GB_HOME_LEAF;
+        *location = t->data ? GB_LOCATION_HOST : GB_LOCATION_LEAF;
     } else {
-        *home = home_of_leaf(s, t, user);
+        *location = location_of_leaf(s, t, user);
     }
     return true;
 }

@@ -3,7 +3,7 @@
 // The lifetimes are those of the private node list: what the steps do, in the order in which they are issued. So what
 // planning proves about positions holds for the memory as long as everything runs in that order; what runs at the same
 // time on several queues is kept apart by the waits of hazards.c.
-#include "sched/sched.h"
+#include "sched/plan.h"
 
 #include "alloc/liveness.h"
 #include "alloc/plan.h"
@@ -14,7 +14,7 @@ struct layout {
     struct gb_sched_plan *      plan;
     GB_VEC(struct ggml_tensor *) list;       // the private node list
     struct gb_ptrmap             stands_for; // roots in the list -> lifetime id: tensor ids, then copies
-    const struct gb_sched_plan * model;      // borrowed: whose sizes decide what is computed in place; NULL: none
+    const struct gb_sched_plan * tmpl;       // borrowed: whose sizes decide what is computed in place; NULL: none
     struct gb_liveness           live;
 };
 
@@ -26,13 +26,14 @@ static void free_layout(struct layout * l) {
 
 // ----------------------------------------------------------------------------------------------------------- lifetimes
 
-static bool list_split(struct layout * l, struct gb_split * split) {
-    bool ok      = true;
-    split->lower = (int64_t) l->list.n;
+static bool list_split(struct layout * l, const struct gb_split * split) {
+    bool           ok   = true;
+    struct gb_span span = { .lower = (int64_t) l->list.n };
     for (size_t e = split->exec_begin; ok && e < split->exec_end; e++) {
-        ok = gb_vec_push(&l->list, l->plan->exec.data[e]);
+        ok = gb_vec_push(&l->list, l->plan->program.exec.data[e]);
     }
-    split->upper = (int64_t) l->list.n;
+    span.upper                                                       = (int64_t) l->list.n;
+    l->plan->layout.spans.data[split - l->plan->program.splits.data] = span;
     return ok;
 }
 
@@ -40,12 +41,12 @@ static bool list_split(struct layout * l, struct gb_split * split) {
 static bool list_nodes(struct layout * l) {
     struct gb_sched_plan * p  = l->plan;
     bool                   ok = true;
-    for (size_t k = 0; ok && k < p->steps.n; k++) {
-        const struct gb_step * step = &p->steps.data[k];
+    for (size_t k = 0; ok && k < p->program.steps.n; k++) {
+        const struct gb_step * step = &p->program.steps.data[k];
         switch ((enum gb_step_kind) step->kind) {
-            case GB_STEP_COPY: ok = gb_vec_push(&l->list, &p->copies.data[step->index].dst->tensor); break;
-            case GB_STEP_BACK: ok = gb_vec_push(&l->list, &p->backs.data[step->index].marker->tensor); break;
-            case GB_STEP_COMPUTE: ok = list_split(l, &p->splits.data[step->index]); break;
+            case GB_STEP_COPY: ok = gb_vec_push(&l->list, &p->program.copies.data[step->index].dst->tensor); break;
+            case GB_STEP_BACK: ok = gb_vec_push(&l->list, &p->program.backs.data[step->index].marker->tensor); break;
+            case GB_STEP_COMPUTE: ok = list_split(l, &p->program.splits.data[step->index]); break;
         }
     }
     return ok;
@@ -61,45 +62,40 @@ static int arena_of(void * user, const struct ggml_tensor * t) {
     const struct layout *        l  = user;
     const struct gb_sched_plan * p  = l->plan;
     const int64_t                id = id_of(user, t);
-    if (id >= p->n_ids) {
-        return p->copies.data[id - p->n_ids].kept ? -1 : p->copies.data[id - p->n_ids].backend;
+    if (id >= p->in.n_ids) {
+        return p->program.copies.data[id - p->in.n_ids].kept ? -1 : p->program.copies.data[id - p->in.n_ids].backend;
     }
-    return id >= 0 && p->ids.data[id].home == GB_HOME_ARENA ? p->assignment[id].backend : -1;
-}
-
-static size_t alloc_size(const struct ggml_backend_sched * s, int backend, struct ggml_tensor * t) {
-    const size_t size = ggml_backend_buft_get_alloc_size(s->devices[backend].buft, t);
-    return GB_MAX(size, 1); // an empty tensor has an address, too
+    return id >= 0 && p->in.ids.data[id].location == GB_LOCATION_ARENA ? p->assigned.to[id].backend : -1;
 }
 
 static size_t own_size(const struct layout * l, int64_t id, int backend) {
     const struct gb_sched_plan * p = l->plan;
-    return alloc_size(l->sched, backend,
-        id >= p->n_ids ? &p->copies.data[id - p->n_ids].dst->tensor : p->ids.data[id].tensor);
+    return gb_sched_alloc_size(l->sched, backend,
+        id >= p->in.n_ids ? &p->program.copies.data[id - p->in.n_ids].dst->tensor : p->in.ids.data[id].tensor);
 }
 
 static size_t size_of(void * user, const struct ggml_tensor * t) {
     const struct layout *  l    = user;
     const int64_t          id   = id_of(user, t);
-    const struct gb_item * room = l->model ? gb_sched_arena_item(l->model, id) : NULL;
-    return room ? room->room : own_size(l, id, arena_of(user, t));
+    const struct gb_item * item = l->tmpl ? gb_sched_arena_item(l->tmpl, id) : NULL;
+    return item ? item->capacity : own_size(l, id, arena_of(user, t));
 }
 
-static int64_t line_in_model(const struct layout * l, const struct ggml_tensor * t) {
+static int64_t group_in_template(const struct layout * l, const struct ggml_tensor * t) {
     const int64_t          id   = id_of((void *) l, gb_root(t));
-    const struct gb_item * item = id < 0 ? NULL : gb_sched_arena_item(l->model, id);
-    return item ? item->line : -1;
+    const struct gb_item * item = id < 0 ? NULL : gb_sched_arena_item(l->tmpl, id);
+    return item ? item->group : -1;
 }
 
 static bool may_join(void * user, const struct ggml_tensor * node, const struct ggml_tensor * src) {
     const struct layout * l = user;
-    return l->model == NULL || line_in_model(l, node) == line_in_model(l, src);
+    return l->tmpl == NULL || group_in_template(l, node) == group_in_template(l, src);
 }
 
 static bool keep(void * user, const struct ggml_tensor * t) {
     const struct layout * l  = user;
     const int64_t         id = id_of(user, gb_root(t));
-    return id >= 0 && id < l->plan->n_ids && l->plan->ids.data[id].keep;
+    return id >= 0 && id < l->plan->in.n_ids && l->plan->in.ids.data[id].keep;
 }
 
 static enum ggml_status find_lifetimes(struct layout * l, bool apart, struct gb_liveness * live) {
@@ -109,7 +105,7 @@ static enum ggml_status find_lifetimes(struct layout * l, bool apart, struct gb_
         .n_nodes     = (int) l->list.n,
         .user        = l,
         .id_of       = id_of,
-        .n_ids       = (int64_t) l->plan->n_ids + (int64_t) l->plan->copies.n,
+        .n_ids       = (int64_t) l->plan->in.n_ids + (int64_t) l->plan->program.copies.n,
         .arena_of    = arena_of,
         .size_of     = size_of,
         .keep        = keep,
@@ -122,26 +118,6 @@ static enum ggml_status find_lifetimes(struct layout * l, bool apart, struct gb_
 
 // -------------------------------------------------------------------------------------------------------------- arenas
 
-static struct gb_chunk_need * chunk_need(struct gb_sched_plan * p, int backend, int chunk, bool leafs) {
-    for (size_t k = 0; k < p->chunks.n; k++) {
-        struct gb_chunk_need * need = &p->chunks.data[k];
-        if (need->backend == backend && need->chunk == chunk && need->leafs == leafs) {
-            return need;
-        }
-    }
-    return gb_vec_push(&p->chunks, ((struct gb_chunk_need){ backend, chunk, leafs, 0 }))
-               ? &p->chunks.data[p->chunks.n - 1]
-               : NULL;
-}
-
-static bool need_room(struct gb_sched_plan * p, const struct gb_item * item, bool leafs, size_t alignment) {
-    struct gb_chunk_need * need = chunk_need(p, item->backend, item->chunk, leafs);
-    if (need) {
-        need->size = GB_MAX(need->size, GGML_PAD(item->offset + item->size, alignment));
-    }
-    return need != NULL;
-}
-
 static enum ggml_status plan_arena(struct layout * l, int backend, struct gb_plan_item * items, size_t n,
     int * chunk_of) {
     const struct gb_sched_device * d = &l->sched->devices[backend];
@@ -152,9 +128,9 @@ static enum ggml_status plan_arena(struct layout * l, int backend, struct gb_pla
             items[i].size, d->name, d->max_size);
     }
     GB_TRY(gb_plan_in_chunks(items, n, d->alignment, d->max_size, chunk_of, &result));
-    l->plan->need[backend].load   = result.one.lower_bound;
-    l->plan->need[backend].bound  = result.bound;
-    l->plan->need[backend].proved = result.proved;
+    l->plan->layout.need[backend].load   = result.one.lower_bound;
+    l->plan->layout.need[backend].bound  = result.bound;
+    l->plan->layout.need[backend].proved = result.proved;
     return GGML_STATUS_SUCCESS;
 }
 
@@ -177,28 +153,29 @@ static enum ggml_status lay_out_arena(struct layout * l, int backend, struct gb_
         struct gb_item * item = &at[index[i]];
         *item = (struct gb_item){ backend, chunk_of[i], items[i].offset, items[i].size, true, items[i].lower,
             items[i].upper, -1, 0 };
-        if (!need_room(l->plan, item, false, l->sched->devices[backend].alignment)) {
+        if (!gb_sched_need_chunk(l->plan, item, false, l->sched->devices[backend].alignment)) {
             return GGML_STATUS_ALLOC_FAILED;
         }
     }
     return GGML_STATUS_SUCCESS;
 }
 
-// Lines are named after the first that lies in them, so that names are ids.
+// An alias group is named after the first tensor in it, so that names are storage ids.
 static void hand_out(struct layout * l, struct gb_item * at) {
     struct gb_sched_plan * p = l->plan;
-    for (int64_t id = 0; id < p->n_ids + (int64_t) p->copies.n; id++) {
+    for (int64_t id = 0; id < p->in.n_ids + (int64_t) p->program.copies.n; id++) {
         const int64_t k = l->live.item_of[id];
         if (k < 0) {
             continue;
         }
-        struct gb_item *     item = id < p->n_ids ? &p->ids.data[id].item : &p->copies.data[id - p->n_ids].item;
-        struct ggml_tensor * t    = id < p->n_ids ? p->ids.data[id].tensor : &p->copies.data[id - p->n_ids].dst->tensor;
-        at[k].line                = at[k].line < 0 ? id : at[k].line;
-        *item                     = at[k];
-        item->size                = alloc_size(l->sched, item->backend, t);
-        item->room                = l->model ? gb_sched_arena_item(l->model, id)->room : item->size;
-        p->need[item->backend].no_reuse += GGML_PAD(item->size, l->sched->devices[item->backend].alignment);
+        struct gb_item *     item = &p->layout.items.data[id];
+        struct ggml_tensor * t =
+            id < p->in.n_ids ? p->in.ids.data[id].tensor : &p->program.copies.data[id - p->in.n_ids].dst->tensor;
+        at[k].group    = at[k].group < 0 ? id : at[k].group;
+        *item          = at[k];
+        item->size     = gb_sched_alloc_size(l->sched, item->backend, t);
+        item->capacity = l->tmpl ? gb_sched_arena_item(l->tmpl, id)->capacity : item->size;
+        p->layout.need[item->backend].no_reuse += GGML_PAD(item->size, l->sched->devices[item->backend].alignment);
     }
 }
 
@@ -209,7 +186,7 @@ static enum ggml_status lay_out_arenas(struct layout * l) {
     int *                 chunk  = gb_calloc(n, sizeof(*chunk));
     struct gb_item *      at     = gb_calloc(n, sizeof(*at));
     enum ggml_status      status = items && index && chunk && at ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
-    for (int b = 0; b < l->plan->n_backends && status == GGML_STATUS_SUCCESS; b++) {
+    for (int b = 0; b < l->plan->in.n_backends && status == GGML_STATUS_SUCCESS; b++) {
         status = lay_out_arena(l, b, items, index, chunk, at);
     }
     if (status == GGML_STATUS_SUCCESS) {
@@ -225,22 +202,24 @@ static enum ggml_status lay_out_arenas(struct layout * l) {
 // Bytes that the arena was laid out in.
 static size_t arena_size(const struct gb_sched_plan * p, int backend) {
     size_t sum = 0;
-    for (size_t k = 0; k < p->chunks.n; k++) {
-        sum += p->chunks.data[k].backend == backend && !p->chunks.data[k].leafs ? p->chunks.data[k].size : 0;
+    for (size_t k = 0; k < p->layout.chunks.n; k++) {
+        sum += p->layout.chunks.data[k].backend == backend && !p->layout.chunks.data[k].leafs
+                   ? p->layout.chunks.data[k].size
+                   : 0;
     }
     return sum;
 }
 
 static void forget_arenas(struct gb_sched_plan * p) {
     size_t n = 0;
-    for (size_t k = 0; k < p->chunks.n; k++) {
-        if (p->chunks.data[k].leafs) {
-            p->chunks.data[n++] = p->chunks.data[k];
+    for (size_t k = 0; k < p->layout.chunks.n; k++) {
+        if (p->layout.chunks.data[k].leafs) {
+            p->layout.chunks.data[n++] = p->layout.chunks.data[k];
         }
     }
-    p->chunks.n = n;
-    for (int b = 0; b < p->n_backends; b++) {
-        p->need[b].no_reuse = 0;
+    p->layout.chunks.n = n;
+    for (int b = 0; b < p->in.n_backends; b++) {
+        p->layout.need[b].no_reuse = 0;
     }
 }
 
@@ -268,15 +247,15 @@ static enum ggml_status size_apart(struct layout * l, const struct gb_liveness *
 // Lays the arenas out again; what bounded them with results in place still does.
 static enum ggml_status lay_out_again(struct layout * l) {
     struct gb_sched_plan * p      = l->plan;
-    size_t *               bounds = gb_calloc((size_t) p->n_backends, sizeof(*bounds));
-    for (int b = 0; bounds && b < p->n_backends; b++) {
-        bounds[b] = p->need[b].bound;
+    size_t *               bounds = gb_calloc((size_t) p->in.n_backends, sizeof(*bounds));
+    for (int b = 0; bounds && b < p->in.n_backends; b++) {
+        bounds[b] = p->layout.need[b].bound;
     }
     forget_arenas(p);
     const enum ggml_status status = bounds ? lay_out_arenas(l) : GGML_STATUS_ALLOC_FAILED;
-    for (int b = 0; status == GGML_STATUS_SUCCESS && b < p->n_backends; b++) {
-        p->need[b].bound  = GB_MIN(p->need[b].bound, bounds[b]);
-        p->need[b].proved = arena_size(p, b) == p->need[b].bound;
+    for (int b = 0; status == GGML_STATUS_SUCCESS && b < p->in.n_backends; b++) {
+        p->layout.need[b].bound  = GB_MIN(p->layout.need[b].bound, bounds[b]);
+        p->layout.need[b].proved = arena_size(p, b) == p->layout.need[b].bound;
     }
     gb_free(bounds);
     return status;
@@ -286,13 +265,14 @@ static enum ggml_status lay_out_again(struct layout * l) {
 // bad luck: then the arena is laid out with nothing in place.
 static enum ggml_status drop_in_place(struct layout * l, const struct gb_liveness * apart) {
     bool again = false;
-    for (int b = 0; b < l->plan->n_backends; b++) {
+    for (int b = 0; b < l->plan->in.n_backends; b++) {
         size_t size = SIZE_MAX;
-        if (arena_size(l->plan, b) > l->plan->need[b].load) {
+        if (arena_size(l->plan, b) > l->plan->layout.need[b].load) {
             GB_TRY(size_apart(l, apart, b, &size));
         }
         if (size < arena_size(l->plan, b)) {
-            if (!gb_liveness_prefer(&l->live, apart, (int64_t) l->plan->n_ids + (int64_t) l->plan->copies.n, b)) {
+            if (!gb_liveness_prefer(&l->live, apart, (int64_t) l->plan->in.n_ids + (int64_t) l->plan->program.copies.n,
+                    b)) {
                 return GGML_STATUS_ALLOC_FAILED;
             }
             again = true;
@@ -306,8 +286,8 @@ static enum ggml_status lay_out_well(struct layout * l) {
     GB_TRY(gb_go_on());
     GB_TRY(lay_out_arenas(l));
     bool at_loads = true;
-    for (int b = 0; b < l->plan->n_backends; b++) {
-        at_loads = at_loads && arena_size(l->plan, b) <= l->plan->need[b].load;
+    for (int b = 0; b < l->plan->in.n_backends; b++) {
+        at_loads = at_loads && arena_size(l->plan, b) <= l->plan->layout.need[b].load;
     }
     if (at_loads) {
         return GGML_STATUS_SUCCESS;
@@ -321,21 +301,21 @@ static enum ggml_status lay_out_well(struct layout * l) {
 
 // ----------------------------------------------------------------------------------------------------- an earlier plan
 
-// The most bytes alive at once, line by line: no plan needs less.
+// The most bytes alive at once, group by group: no plan needs less.
 static bool find_bounds(struct layout * l, const struct gb_item * at) {
     const size_t n = l->list.n + 1;
     // differences, unsigned numbers wrap
-    size_t * load = gb_calloc((size_t) l->plan->n_backends, n * sizeof(*load));
+    size_t * load = gb_calloc((size_t) l->plan->in.n_backends, n * sizeof(*load));
     for (size_t k = 0; load && k < l->live.n_items; k++) {
         const size_t size = GGML_PAD(at[k].size, l->sched->devices[at[k].backend].alignment);
         load[(size_t) at[k].backend * n + (size_t) at[k].lower] += size;
         load[(size_t) at[k].backend * n + (size_t) at[k].upper] -= size;
     }
-    for (int b = 0; load && b < l->plan->n_backends; b++) {
+    for (int b = 0; load && b < l->plan->in.n_backends; b++) {
         size_t sum = 0;
         for (size_t t = 0; t < n; t++) {
             sum += load[(size_t) b * n + t];
-            l->plan->need[b].bound = GB_MAX(l->plan->need[b].bound, sum);
+            l->plan->layout.need[b].bound = GB_MAX(l->plan->layout.need[b].bound, sum);
         }
     }
     gb_free(load);
@@ -344,26 +324,26 @@ static bool find_bounds(struct layout * l, const struct gb_item * at) {
 
 static enum ggml_status take_places(struct layout * l, const size_t * sizes, struct gb_item * at, bool * taken) {
     struct gb_sched_plan * p = l->plan;
-    *taken                   = gb_sched_take_offsets(l->model, &l->live, sizes, at);
+    *taken                   = gb_sched_take_offsets(l->tmpl, &l->live, sizes, at);
     if (!*taken) {
         return GGML_STATUS_SUCCESS;
     }
     for (size_t k = 0; k < l->live.n_items; k++) {
-        if (!need_room(p, &at[k], false, l->sched->devices[at[k].backend].alignment)) {
+        if (!gb_sched_need_chunk(p, &at[k], false, l->sched->devices[at[k].backend].alignment)) {
             return GGML_STATUS_ALLOC_FAILED;
         }
     }
     hand_out(l, at);
-    p->model = l->model;
+    p->making.tmpl = l->tmpl;
     return find_bounds(l, at) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
 static bool all_fit(const struct layout * l, size_t * sizes) {
     const struct gb_sched_plan * p = l->plan;
-    for (int64_t id = 0; id < p->n_ids + (int64_t) p->copies.n; id++) {
-        const struct gb_item * room = gb_sched_arena_item(l->model, id);
-        sizes[id]                   = room ? own_size(l, id, room->backend) : 0;
-        if (room && sizes[id] > room->room) {
+    for (int64_t id = 0; id < p->in.n_ids + (int64_t) p->program.copies.n; id++) {
+        const struct gb_item * item = gb_sched_arena_item(l->tmpl, id);
+        sizes[id]                   = item ? own_size(l, id, item->backend) : 0;
+        if (item && sizes[id] > item->capacity) {
             return false;
         }
     }
@@ -371,10 +351,10 @@ static bool all_fit(const struct layout * l, size_t * sizes) {
 }
 
 // The places of an earlier plan that does the same, if there is one and everything fits.
-static enum ggml_status replay(struct layout * l, const struct gb_sched_plan * model, size_t * sizes) {
+static enum ggml_status replay(struct layout * l, const struct gb_sched_plan * tmpl, size_t * sizes) {
     bool taken = false;
-    l->model   = model;
-    if (gb_sched_is_like(l->plan, model) && all_fit(l, sizes)) {
+    l->tmpl    = tmpl;
+    if (gb_sched_is_like(l->plan, tmpl) && all_fit(l, sizes)) {
         GB_TRY(find_lifetimes(l, false, &l->live));
         struct gb_item *       at     = gb_calloc(l->live.n_items, sizeof(*at));
         const enum ggml_status status = at ? take_places(l, sizes, at, &taken) : GGML_STATUS_ALLOC_FAILED;
@@ -383,115 +363,63 @@ static enum ggml_status replay(struct layout * l, const struct gb_sched_plan * m
     }
     if (!taken) {
         gb_liveness_free(&l->live);
-        l->model = NULL;
+        l->tmpl = NULL;
     }
     return GGML_STATUS_SUCCESS;
 }
 
-static enum ggml_status find_model(struct layout * l) {
-    const struct ggml_backend_sched * s      = l->sched;
-    size_t *                          sizes  = gb_calloc((size_t) l->plan->n_ids + l->plan->copies.n, sizeof(*sizes));
-    enum ggml_status                  status = sizes ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
-    for (size_t k = 0; k < s->plans.n && l->model == NULL && status == GGML_STATUS_SUCCESS; k++) {
+static enum ggml_status find_template(struct layout * l) {
+    const struct ggml_backend_sched * s = l->sched;
+    size_t *         sizes  = gb_calloc((size_t) l->plan->in.n_ids + l->plan->program.copies.n, sizeof(*sizes));
+    enum ggml_status status = sizes ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    for (size_t k = 0; k < s->plans.n && l->tmpl == NULL && status == GGML_STATUS_SUCCESS; k++) {
         status = s->plans.data[k]->draft ? status : replay(l, s->plans.data[k], sizes);
     }
     gb_free(sizes);
     return status;
 }
 
-// A result that the program neither writes in its home nor reads from it (nothing refers to it) still gets memory: it
+// A result that the program neither writes where it belongs nor reads from it (nothing refers to it) still gets memory: it
 // is asked for.
-static bool has_all_homes(const struct gb_sched_plan * p) {
-    for (int i = 0; i < p->n_ids; i++) {
-        if (p->ids.data[i].home == GB_HOME_ARENA && !p->ids.data[i].item.valid) {
+static bool has_all_locations(const struct gb_sched_plan * p) {
+    for (int i = 0; i < p->in.n_ids; i++) {
+        if (p->in.ids.data[i].location == GB_LOCATION_ARENA && !p->layout.items.data[i].valid) {
             return false;
         }
     }
     return true;
 }
 
-// --------------------------------------------------------------------------------------------------------------- leafs
-
-static enum ggml_status lay_out_leaf(const struct ggml_backend_sched * s, struct gb_sched_plan * p, int id,
-    struct gb_item * end) {
-    const int                      b    = p->assignment[id].backend;
-    const struct gb_sched_device * d    = &s->devices[b];
-    const size_t                   size = alloc_size(s, b, p->ids.data[id].tensor);
-    const size_t                   max  = d->max_size - d->max_size % d->alignment; // devices may round sizes up
-    size_t                         padded, total;
-    GB_FAIL_IF(size > max, GGML_STATUS_ALLOC_FAILED,
-        "ggml_backend_sched: tensor '%s' of %zu bytes exceeds the largest buffer of backend %s, %zu bytes",
-        p->ids.data[id].tensor->name, size, d->name, d->max_size);
-    GB_FAIL_IF(!gb_pad_size(size, d->leaf_unit, &padded) || !gb_add_size(end[b].offset, padded, &total),
-        GGML_STATUS_ALLOC_FAILED, "ggml_backend_sched: the sizes of the leafs overflow");
-    if (end[b].offset + size > max) {
-        end[b].chunk++;
-        end[b].offset = 0;
-        total         = padded;
-    }
-    p->ids.data[id].item =
-        (struct gb_item){ .backend = b, .chunk = end[b].chunk, .offset = end[b].offset, .size = size, .valid = true };
-    end[b].offset = total;
-    return need_room(p, &p->ids.data[id].item, true, d->alignment) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
-}
-
-// One version stands for all of a buffer. So inputs, which are set for each run, lie in another one than leafs whose
-// copies are kept.
-static bool lies_apart(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, int id) {
-    return p->n_backends > 1 && gb_tensor_has_flag(p->ids.data[id].tensor, GB_TENSOR_INPUT) &&
-           !ggml_backend_buft_is_host(s->devices[p->assignment[id].backend].buft);
-}
-
-enum ggml_status gb_sched_lay_out_leafs(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
-    struct gb_item * end    = gb_calloc((size_t) p->n_backends, sizeof(*end)); // per backend: the first free place
-    enum ggml_status status = end ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
-    for (int i = 0; i < p->n_ids && status == GGML_STATUS_SUCCESS; i++) {
-        if (p->ids.data[i].home == GB_HOME_LEAF && !lies_apart(s, p, i)) {
-            status = lay_out_leaf(s, p, i, end);
-        }
-    }
-    for (int b = 0; end && b < p->n_backends; b++) {
-        end[b] = end[b].offset > 0 ? (struct gb_item){ .chunk = end[b].chunk + 1 } : end[b];
-    }
-    for (int i = 0; i < p->n_ids && status == GGML_STATUS_SUCCESS; i++) {
-        if (p->ids.data[i].home == GB_HOME_LEAF && lies_apart(s, p, i)) {
-            status = lay_out_leaf(s, p, i, end);
-        }
-    }
-    for (size_t k = 0; k < p->chunks.n; k++) { // there are no others yet
-        p->need[p->chunks.data[k].backend].leafs += p->chunks.data[k].size;
-    }
-    gb_free(end);
-    return status;
-}
-
 // ---------------------------------------------------------------------------------------------------------------------
 
 static enum ggml_status lay_out(struct layout * l) {
-    if (!list_nodes(l) || !gb_sched_map_storage(l->plan, &l->stands_for)) {
+    struct gb_sched_plan * p = l->plan;
+    if (!gb_vec_resize_zero(&p->layout.items, (size_t) p->in.n_ids + p->program.copies.n) ||
+        !gb_vec_resize_zero(&p->layout.spans, p->program.splits.n) || !list_nodes(l) ||
+        !gb_sched_map_storage(p, &l->stands_for)) {
         return GGML_STATUS_ALLOC_FAILED;
     }
     GB_TRY(gb_go_on());
-    GB_TRY(find_model(l));
-    if (l->model == NULL) {
+    GB_TRY(find_template(l));
+    if (l->tmpl == NULL) {
         GB_TRY(lay_out_well(l));
     }
-    GB_FAIL_IF(!has_all_homes(l->plan), GGML_STATUS_FAILED,
+    GB_FAIL_IF(!has_all_locations(l->plan), GGML_STATUS_FAILED,
         "ggml_backend_sched: a result has no memory (internal error)");
-    for (size_t c = 0; c < l->plan->copies.n; c++) {
-        const struct gb_copy * copy = &l->plan->copies.data[c];
+    for (size_t c = 0; c < l->plan->program.copies.n; c++) {
+        const struct gb_copy * copy = &l->plan->program.copies.data[c];
         if (copy->kept) {
-            l->plan->n_kept++;
-            const size_t size = alloc_size(l->sched, copy->backend, &copy->dst->tensor);
-            l->plan->need[copy->backend].replicas += GGML_PAD(size, l->sched->devices[copy->backend].alignment);
+            l->plan->program.n_kept++;
+            const size_t size = gb_sched_alloc_size(l->sched, copy->backend, &copy->dst->tensor);
+            l->plan->layout.need[copy->backend].replicas += GGML_PAD(size, l->sched->devices[copy->backend].alignment);
         }
     }
-    for (size_t k = 0; k < l->plan->chunks.n; k++) {
-        const struct gb_chunk_need * need = &l->plan->chunks.data[k];
-        l->plan->need[need->backend].peak += need->leafs ? 0 : need->size;
+    for (size_t k = 0; k < l->plan->layout.chunks.n; k++) {
+        const struct gb_chunk_need * need = &l->plan->layout.chunks.data[k];
+        l->plan->layout.need[need->backend].peak += need->leafs ? 0 : need->size;
     }
-    for (int b = 0; l->model && b < l->plan->n_backends; b++) {
-        l->plan->need[b].proved = l->plan->need[b].peak == l->plan->need[b].bound;
+    for (int b = 0; l->tmpl && b < l->plan->in.n_backends; b++) {
+        l->plan->layout.need[b].proved = l->plan->layout.need[b].peak == l->plan->layout.need[b].bound;
     }
     return GGML_STATUS_SUCCESS;
 }

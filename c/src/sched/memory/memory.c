@@ -1,6 +1,6 @@
 // memory.c - the scheduler's buffers: made, counted, retired. See sched.h for the three kinds and why handles outlive
 // their memory.
-#include "sched/sched.h"
+#include "sched/plan.h"
 
 #include <string.h>
 
@@ -128,10 +128,11 @@ struct gb_mem * gb_sched_take_store(struct ggml_backend_sched * s, int backend, 
 }
 
 enum ggml_status gb_sched_reserve_stores(struct ggml_backend_sched * s, const struct gb_sched_plan * p) {
-    gb_mem_list      taken  = { 0 }; // all at once: each needs one of its own
-    enum ggml_status status = gb_vec_reserve(&taken, p->chunks.n) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
-    for (size_t k = 0; k < p->chunks.n && status == GGML_STATUS_SUCCESS; k++) {
-        const struct gb_chunk_need * need = &p->chunks.data[k];
+    gb_mem_list      taken = { 0 }; // all at once: each needs one of its own
+    enum ggml_status status =
+        gb_vec_reserve(&taken, p->layout.chunks.n) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    for (size_t k = 0; k < p->layout.chunks.n && status == GGML_STATUS_SUCCESS; k++) {
+        const struct gb_chunk_need * need = &p->layout.chunks.data[k];
         struct gb_mem *              mem  = need->leafs ? gb_sched_take_store(s, need->backend, need->size) : NULL;
         status                            = need->leafs && mem == NULL ? GGML_STATUS_ALLOC_FAILED : GGML_STATUS_SUCCESS;
         if (mem) {
@@ -151,10 +152,10 @@ struct gb_mem * gb_sched_mem_of_item(const struct ggml_backend_sched * s, const 
         return s->devices[item->backend].arena.data[item->chunk];
     }
     size_t k = 0;
-    for (size_t i = 0; i < p->chunks.n; i++) {
-        const struct gb_chunk_need * need = &p->chunks.data[i];
+    for (size_t i = 0; i < p->layout.chunks.n; i++) {
+        const struct gb_chunk_need * need = &p->layout.chunks.data[i];
         if (need->leafs && need->backend == item->backend && need->chunk == item->chunk) {
-            return k < p->leaf_mems.n ? p->leaf_mems.data[k] : NULL;
+            return k < p->binding.leafs.n ? p->binding.leafs.data[k] : NULL;
         }
         k += need->leafs;
     }
@@ -165,19 +166,19 @@ struct gb_mem * gb_sched_mem_of_item(const struct ggml_backend_sched * s, const 
 
 // The plan will be bound again before it runs. What its last run left in the arenas is gone.
 static void give_up_arenas(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
-    for (size_t i = 0; i < p->mems.n; i++) {
-        gb_sched_mem_unref(s, p->mems.data[i]);
+    for (size_t i = 0; i < p->binding.arenas.n; i++) {
+        gb_sched_mem_unref(s, p->binding.arenas.data[i]);
     }
-    gb_vec_free(&p->mems);
+    gb_vec_free(&p->binding.arenas);
     gb_sched_release_replicas(p);
-    p->stale   = true;
-    s->current = s->current == p ? NULL : s->current;
+    p->binding.stale = true;
+    s->current       = s->current == p ? NULL : s->current;
 }
 
 static bool reads_results(const struct ggml_backend_sched * s, const struct gb_sched_plan * p) {
-    for (int i = 0; p && i < p->n_ids; i++) {
-        const struct gb_id * id = &p->ids.data[i];
-        if (id->home == GB_HOME_LEAF && id->tensor->buffer && gb_sched_result_is_alive(s, id->tensor)) {
+    for (int i = 0; p && i < p->in.n_ids; i++) {
+        const struct gb_id * id = &p->in.ids.data[i];
+        if (id->location == GB_LOCATION_LEAF && id->tensor->buffer && gb_sched_result_is_alive(s, id->tensor)) {
             return true;
         }
     }
@@ -185,8 +186,8 @@ static bool reads_results(const struct ggml_backend_sched * s, const struct gb_s
 }
 
 static bool holds_replicas(const struct gb_sched_plan * p) {
-    for (size_t c = 0; c < p->copies.n; c++) {
-        if (p->copies.data[c].replica) {
+    for (size_t c = 0; c < p->program.copies.n; c++) {
+        if (p->binding.copies[c].replica) {
             return true;
         }
     }
@@ -198,7 +199,7 @@ static bool give_up_earlier(struct ggml_backend_sched * s, const struct gb_sched
     bool any = false;
     for (size_t k = 0; k < s->plans.n; k++) {
         struct gb_sched_plan * p = s->plans.data[k];
-        if (p != s->current && p != keep && (p->mems.n > 0 || holds_replicas(p))) {
+        if (p != s->current && p != keep && (p->binding.arenas.n > 0 || holds_replicas(p))) {
             give_up_arenas(s, p);
             any = true;
         }
@@ -266,8 +267,8 @@ enum ggml_status gb_sched_reserve_arena(struct ggml_backend_sched * s, int backe
 }
 
 enum ggml_status gb_sched_reserve_arenas(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
-    for (size_t k = 0; k < p->chunks.n; k++) {
-        const struct gb_chunk_need * need = &p->chunks.data[k];
+    for (size_t k = 0; k < p->layout.chunks.n; k++) {
+        const struct gb_chunk_need * need = &p->layout.chunks.data[k];
         if (!need->leafs) {
             GB_TRY(grow_chunk(s, p, need->backend, need->chunk, need->size));
         }

@@ -4,51 +4,52 @@
 #include <string.h>
 
 #include "backend/backend.h"
-#include "sched/sched.h"
+#include "sched/plan.h"
 
 // Prepared graphs may have looked at addresses.
 void gb_sched_drop_prepared(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
-    for (size_t k = 0; k < p->splits.n; k++) {
-        struct gb_split * split = &p->splits.data[k];
-        ggml_backend_graph_plan_free(s->devices[split->backend].backend, split->prepared);
+    for (size_t k = 0; k < p->program.splits.n; k++) {
+        struct gb_bound_split * split = &p->binding.splits[k];
+        ggml_backend_graph_plan_free(s->devices[p->program.splits.data[k].backend].backend, split->prepared);
         split->prepared = NULL;
     }
 }
 
 static void free_stages(struct gb_sched_plan * p) {
-    for (size_t c = 0; c < p->copies.n; c++) {
-        struct gb_stage * stages = p->copies.data[c].stages;
-        for (int i = 0; stages && i < p->n_copies; i++) {
+    for (size_t c = 0; c < p->program.copies.n; c++) {
+        struct gb_stage * stages = p->binding.copies[c].stages;
+        for (int i = 0; stages && i < p->in.n_copies; i++) {
             ggml_backend_event_free(stages[i].event);
             gb_aligned_free(stages[i].tensor.data);
         }
         gb_free(stages);
-        p->copies.data[c].stages = NULL;
+        p->binding.copies[c].stages = NULL;
     }
 }
 
 void gb_sched_disarm(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     gb_sched_drop_prepared(s, p);
     free_stages(p);
-    for (size_t k = 0; k < p->events.n; k++) {
-        ggml_backend_event_free(p->events.data[k]);
+    for (size_t k = 0; k < p->binding.events.n; k++) {
+        ggml_backend_event_free(p->binding.events.data[k]);
     }
-    gb_vec_free(&p->events);
+    gb_vec_free(&p->binding.events);
 }
 
 // One for each step that somebody waits for.
 enum ggml_status gb_sched_make_events(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
-    for (size_t k = 0; k < p->steps.n && p->events.n < p->n_events; k++) {
-        const struct gb_step * step = &p->steps.data[k];
-        if (step->event < 0 || (size_t) step->event < p->events.n) {
+    for (size_t k = 0; k < p->program.steps.n && p->binding.events.n < p->waits.n_events; k++) {
+        const int32_t number = p->waits.of[k].event;
+        if (number < 0 || (size_t) number < p->binding.events.n) {
             continue;
         }
+        const ggml_backend_t backend = s->devices[p->program.steps.data[k].issuer].backend;
         ggml_backend_event_t event =
-            gb_vec_reserve(&p->events, p->n_events) ? ggml_backend_event_new(s->devices[step->actor].backend) : NULL;
+            gb_vec_reserve(&p->binding.events, p->waits.n_events) ? ggml_backend_event_new(backend) : NULL;
         if (event == NULL) {
             return ggml_last_status();
         }
-        p->events.data[p->events.n++] = event; // events are numbered in the order of their steps
+        p->binding.events.data[p->binding.events.n++] = event; // events are numbered in the order of their steps
     }
     return GGML_STATUS_SUCCESS;
 }
@@ -67,16 +68,18 @@ static bool make_stage(struct gb_stage * stage, const struct gb_copy * copy, ggm
 
 // Where inputs are kept until they have travelled; what the host copies itself needs none.
 enum ggml_status gb_sched_make_stages(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
-    for (size_t k = 0; p->n_staged > 0 && k < p->steps.n; k++) {
-        const struct gb_step * step = &p->steps.data[k];
-        struct gb_copy *       copy = step->kind == GB_STEP_COPY ? &p->copies.data[step->index] : NULL;
-        if (copy == NULL || !copy->staged || copy->stages || step->actor == p->n_backends) {
+    for (size_t k = 0; p->program.n_staged > 0 && k < p->program.steps.n; k++) {
+        const struct gb_step * step = &p->program.steps.data[k];
+        const struct gb_copy * copy = step->kind == GB_STEP_COPY ? &p->program.copies.data[step->index] : NULL;
+        if (copy == NULL || !copy->staged || p->binding.copies[step->index].stages ||
+            step->issuer == p->in.n_backends) {
             continue;
         }
-        copy->stages = gb_calloc((size_t) p->n_copies, sizeof(*copy->stages));
-        bool ok      = copy->stages != NULL;
-        for (int i = 0; ok && i < p->n_copies; i++) {
-            ok = make_stage(&copy->stages[i], copy, s->devices[step->actor].backend);
+        struct gb_stage * stages              = gb_calloc((size_t) p->in.n_copies, sizeof(*stages));
+        bool              ok                  = stages != NULL;
+        p->binding.copies[step->index].stages = stages;
+        for (int i = 0; ok && i < p->in.n_copies; i++) {
+            ok = make_stage(&stages[i], copy, s->devices[step->issuer].backend);
         }
         if (!ok) {
             free_stages(p);

@@ -5,7 +5,7 @@
 // versions alone (run.c asks it at the begin of each run): the version of a buffer changes with every write, and no two
 // buffers ever had the same one, so a buffer that was freed and another one made at its address is not taken for the
 // first. What no plan holds goes when memory is short, and when a buffer that has replicas was freed.
-#include "sched/sched.h"
+#include "sched/plan.h"
 
 #include <string.h>
 
@@ -18,7 +18,7 @@ static size_t size_on(const struct ggml_backend_sched * s, const struct gb_copy 
 }
 
 static const struct ggml_tensor * source_of(const struct gb_sched_plan * p, const struct gb_copy * copy) {
-    return p->ids.data[copy->root].tensor;
+    return p->in.ids.data[copy->root].tensor;
 }
 
 // of the bytes that are copied
@@ -30,13 +30,14 @@ struct place {
 // Leafs of the plan go to its own stores when it is bound, wherever they are before.
 static struct place place_of(const struct ggml_backend_sched * s, const struct gb_sched_plan * p,
     const struct gb_copy * copy) {
-    const struct gb_id *       id     = &p->ids.data[copy->root];
+    const struct gb_id *       id     = &p->in.ids.data[copy->root];
+    const struct gb_item *     item   = &p->layout.items.data[copy->root];
     const struct ggml_tensor * source = source_of(p, copy);
-    if (id->home != GB_HOME_LEAF) {
+    if (id->location != GB_LOCATION_LEAF) {
         return (struct place){ source->buffer, (const char *) source->data + copy->lo };
     }
-    const struct gb_mem * mem = gb_sched_mem_of_item(s, p, &id->item, true);
-    return mem ? (struct place){ mem->buffer, mem->base + id->item.offset + copy->lo } : (struct place){ NULL, NULL };
+    const struct gb_mem * mem = gb_sched_mem_of_item(s, p, item, true);
+    return mem ? (struct place){ mem->buffer, mem->base + item->offset + copy->lo } : (struct place){ NULL, NULL };
 }
 
 static struct gb_replica * find(const struct ggml_backend_sched * s, const struct gb_sched_plan * p,
@@ -86,8 +87,8 @@ void gb_sched_free_replicas(struct ggml_backend_sched * s) {
 }
 
 void gb_sched_release_replicas(struct gb_sched_plan * p) {
-    for (size_t c = 0; c < p->copies.n; c++) {
-        struct gb_replica ** r = &p->copies.data[c].replica;
+    for (size_t c = 0; c < p->program.copies.n; c++) {
+        struct gb_replica ** r = &p->binding.copies[c].replica;
         if (*r) {
             (*r)->n_refs--;
         }
@@ -97,9 +98,9 @@ void gb_sched_release_replicas(struct gb_sched_plan * p) {
 
 // -------------------------------------------------------------------------------------------------------------- taking
 
-static bool add(struct ggml_backend_sched * s, const struct gb_sched_plan * p, struct gb_copy * copy,
-    struct gb_mem * mem, size_t offset) {
-    struct gb_replica * r = gb_vec_reserve(&s->replicas, s->replicas.n + 1) ? GB_NEW(struct gb_replica) : NULL;
+static bool add(struct ggml_backend_sched * s, struct gb_sched_plan * p, size_t c, struct gb_mem * mem, size_t offset) {
+    const struct gb_copy * copy = &p->program.copies.data[c];
+    struct gb_replica *    r    = gb_vec_reserve(&s->replicas, s->replicas.n + 1) ? GB_NEW(struct gb_replica) : NULL;
     if (r == NULL) {
         return false;
     }
@@ -114,14 +115,15 @@ static bool add(struct ggml_backend_sched * s, const struct gb_sched_plan * p, s
     gb_sched_mem_ref(mem);
     at.buffer->replicated             = true;
     s->replicas.data[s->replicas.n++] = r;
-    copy->replica                     = r;
+    p->binding.copies[c].replica      = r;
     return true;
 }
 
 // Those of leafs whose place is not known yet come when it is.
-static bool is_missing(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, const struct gb_copy * copy,
-    int backend) {
-    return copy->kept && copy->replica == NULL && copy->backend == backend && place_of(s, p, copy).buffer != NULL;
+static bool is_missing(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, size_t c, int backend) {
+    const struct gb_copy * copy = &p->program.copies.data[c];
+    return copy->kept && p->binding.copies[c].replica == NULL && copy->backend == backend &&
+           place_of(s, p, copy).buffer != NULL;
 }
 
 // Bytes of the missing replicas from copy `c` on that fit into one buffer; *end: behind the last of them.
@@ -129,13 +131,13 @@ static size_t fill_one(const struct ggml_backend_sched * s, const struct gb_sche
     size_t * end) {
     const struct gb_sched_device * d    = &s->devices[backend];
     size_t                         size = 0;
-    for (; c < p->copies.n; c++) {
-        if (!is_missing(s, p, &p->copies.data[c], backend)) {
+    for (; c < p->program.copies.n; c++) {
+        if (!is_missing(s, p, c, backend)) {
             continue;
         }
         size_t padded, total;
-        if (!gb_pad_size(size_on(s, &p->copies.data[c]), d->alignment, &padded) || !gb_add_size(size, padded, &total) ||
-            (size > 0 && total > d->max_size)) {
+        if (!gb_pad_size(size_on(s, &p->program.copies.data[c]), d->alignment, &padded) ||
+            !gb_add_size(size, padded, &total) || (size > 0 && total > d->max_size)) {
             break;
         }
         size = total;
@@ -145,10 +147,10 @@ static size_t fill_one(const struct ggml_backend_sched * s, const struct gb_sche
 }
 
 static bool take_missing(struct ggml_backend_sched * s, struct gb_sched_plan * p, int backend) {
-    for (size_t c = 0, end; c < p->copies.n; c = end) {
+    for (size_t c = 0, end; c < p->program.copies.n; c = end) {
         const size_t size = fill_one(s, p, backend, c, &end);
         if (size == 0) {
-            return end == p->copies.n;
+            return end == p->program.copies.n;
         }
         struct gb_mem * mem = gb_sched_mem_new(s, backend, size, GB_MEM_REPLICAS);
         if (mem == NULL) {
@@ -158,9 +160,9 @@ static bool take_missing(struct ggml_backend_sched * s, struct gb_sched_plan * p
         bool   ok     = true;
         gb_sched_mem_ref(mem);
         for (; ok && c < end; c++) {
-            struct gb_copy * copy = &p->copies.data[c];
-            if (is_missing(s, p, copy, backend)) {
-                ok = add(s, p, copy, mem, offset);
+            const struct gb_copy * copy = &p->program.copies.data[c];
+            if (is_missing(s, p, c, backend)) {
+                ok = add(s, p, c, mem, offset);
                 offset += GGML_PAD(size_on(s, copy), s->devices[backend].alignment);
             }
         }
@@ -173,13 +175,14 @@ static bool take_missing(struct ggml_backend_sched * s, struct gb_sched_plan * p
 }
 
 enum ggml_status gb_sched_take_replicas(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
-    for (size_t c = 0; c < p->copies.n; c++) {
-        struct gb_copy * copy = &p->copies.data[c];
-        if (copy->kept && copy->replica == NULL && (copy->replica = find(s, p, copy)) != NULL) {
-            copy->replica->n_refs++;
+    for (size_t c = 0; c < p->program.copies.n; c++) {
+        const struct gb_copy * copy  = &p->program.copies.data[c];
+        struct gb_bound_copy * bound = &p->binding.copies[c];
+        if (copy->kept && bound->replica == NULL && (bound->replica = find(s, p, copy)) != NULL) {
+            bound->replica->n_refs++;
         }
     }
-    for (int b = 0; b < p->n_backends; b++) {
+    for (int b = 0; b < p->in.n_backends; b++) {
         if (!take_missing(s, p, b)) {
             gb_sched_release_replicas(p);
             gb_sched_drop_spare_replicas(s, b);
@@ -192,20 +195,21 @@ enum ggml_status gb_sched_take_replicas(struct ggml_backend_sched * s, struct gb
 // ------------------------------------------------------------------------------------------------------------ versions
 
 void gb_sched_look_at_replicas(struct gb_sched_plan * p) {
-    for (size_t c = 0; p->n_kept > 0 && c < p->copies.n; c++) {
-        struct gb_copy * copy = &p->copies.data[c];
+    for (size_t c = 0; p->program.n_kept > 0 && c < p->program.copies.n; c++) {
+        const struct gb_copy * copy  = &p->program.copies.data[c];
+        struct gb_bound_copy * bound = &p->binding.copies[c];
         if (copy->kept) {
-            copy->seen = gb_buffer_version(source_of(p, copy)->buffer);
-            copy->due  = copy->replica->version != copy->seen;
+            bound->seen = gb_buffer_version(source_of(p, copy)->buffer);
+            bound->due  = bound->replica->version != bound->seen;
         }
     }
 }
 
 void gb_sched_keep_replicas(struct gb_sched_plan * p) {
-    for (size_t c = 0; p->n_kept > 0 && c < p->copies.n; c++) {
-        const struct gb_copy * copy = &p->copies.data[c];
-        struct gb_replica *    r    = copy->replica;
-        if (copy->kept && r->version == copy->seen) {
+    for (size_t c = 0; p->program.n_kept > 0 && c < p->program.copies.n; c++) {
+        const struct gb_copy * copy = &p->program.copies.data[c];
+        struct gb_replica *    r    = p->binding.copies[c].replica;
+        if (copy->kept && r->version == p->binding.copies[c].seen) {
             const uint64_t now = gb_buffer_version(source_of(p, copy)->buffer);
             r->checked         = r->checked == r->version ? now : r->checked;
             r->version         = now;

@@ -1,9 +1,8 @@
 // shadow.c - the plan's own tensors: they live in blocks that never move, because nodes point to each other.
 //
 // A shadow is a clone of a tensor of the graph with its memory and its flags removed; who makes it sets what differs.
-#include "sched/sched.h"
+#include "sched/plan.h"
 
-#include <string.h>
 
 enum { BLOCK = 64 };
 
@@ -14,32 +13,32 @@ struct gb_shadow_block {
 };
 
 struct gb_shadow * gb_sched_new_shadow(struct gb_sched_plan * p, int origin, int copy) {
-    struct gb_shadow_block * block = p->shadows;
+    struct gb_shadow_block * block = p->program.shadows;
     if (block == NULL || block->n == BLOCK) {
         block = GB_NEW(struct gb_shadow_block);
         if (block == NULL) {
             return NULL;
         }
-        block->next = p->shadows;
-        p->shadows  = block;
+        block->next        = p->program.shadows;
+        p->program.shadows = block;
     }
     struct gb_shadow * shadow = &block->items[block->n++];
-    shadow->tensor            = *p->ids.data[origin].tensor;
+    shadow->tensor            = *p->in.ids.data[origin].tensor;
     shadow->tensor.buffer     = NULL;
     shadow->tensor.data       = NULL;
     shadow->tensor.extra      = NULL;
     shadow->tensor.grad       = NULL;
     // no input or output, and not read once: the original is
     gb_tensor_clear_marks(&shadow->tensor);
-    gb_tensor_set_ndim(&shadow->tensor, gb_tensor_ndim(p->ids.data[origin].tensor));
+    gb_tensor_set_ndim(&shadow->tensor, gb_tensor_ndim(p->in.ids.data[origin].tensor));
     shadow->origin = origin;
     shadow->copy   = copy;
     return shadow;
 }
 
-struct gb_shadow * gb_sched_next_shadow(const struct gb_sched_plan * p, struct gb_shadow_iter * it) {
+struct gb_shadow * gb_sched_next_shadow(const struct gb_sched_program * program, struct gb_shadow_iter * it) {
     if (!it->started) {
-        *it = (struct gb_shadow_iter){ p->shadows, 0, true };
+        *it = (struct gb_shadow_iter){ program->shadows, 0, true };
     }
     if (it->block && it->next == it->block->n) {
         it->block = it->block->next; // blocks are never empty
@@ -48,23 +47,31 @@ struct gb_shadow * gb_sched_next_shadow(const struct gb_sched_plan * p, struct g
     return it->block ? &it->block->items[it->next++] : NULL;
 }
 
-void gb_sched_free_shadows(struct gb_sched_plan * p) {
-    while (p->shadows) {
-        struct gb_shadow_block * next = p->shadows->next;
-        gb_free(p->shadows);
-        p->shadows = next;
+void gb_sched_free_program(struct gb_sched_program * program) {
+    while (program->shadows) {
+        struct gb_shadow_block * next = program->shadows->next;
+        gb_free(program->shadows);
+        program->shadows = next;
     }
+    gb_vec_free(&program->splits);
+    gb_vec_free(&program->copies);
+    gb_vec_free(&program->transfers);
+    gb_vec_free(&program->exec);
+    gb_vec_free(&program->exec_node);
+    gb_vec_free(&program->backs);
+    gb_vec_free(&program->steps);
 }
 
 bool gb_sched_map_storage(const struct gb_sched_plan * p, struct gb_ptrmap * map) {
-    for (int i = 0; i < p->n_ids; i++) {
-        if (p->ids.data[i].root == i && !gb_ptrmap_set(map, p->ids.data[i].tensor, i)) {
+    for (int i = 0; i < p->in.n_ids; i++) {
+        if (p->in.ids.data[i].root == i && !gb_ptrmap_set(map, p->in.ids.data[i].tensor, i)) {
             return false;
         }
     }
     struct gb_shadow_iter it = { 0 };
-    for (struct gb_shadow * sh = gb_sched_next_shadow(p, &it); sh; sh = gb_sched_next_shadow(p, &it)) {
-        const int64_t id = sh->copy >= 0 ? (int64_t) p->n_ids + sh->copy : sh->origin;
+    for (struct gb_shadow * sh = gb_sched_next_shadow(&p->program, &it); sh;
+        sh                     = gb_sched_next_shadow(&p->program, &it)) {
+        const int64_t id = sh->copy >= 0 ? (int64_t) p->in.n_ids + sh->copy : sh->origin;
         if (sh->tensor.view_src == NULL && !gb_ptrmap_set(map, &sh->tensor, id)) {
             return false;
         }

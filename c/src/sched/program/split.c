@@ -1,5 +1,5 @@
-// split.c - a new split begins where the backend changes.
-#include "sched/program/split.h"
+// split.c - cuts the node list into runs of one backend: a new split begins where the backend changes.
+#include "sched/plan.h"
 
 bool gb_split_nodes(const int32_t * backend, const uint8_t * computes, int n_nodes, gb_split_list * out) {
     bool decided = false; // the current split has a node that computes
@@ -16,4 +16,26 @@ bool gb_split_nodes(const int32_t * backend, const uint8_t * computes, int n_nod
         decided |= computes[i] != 0;
     }
     return true;
+}
+
+enum ggml_status gb_sched_cut(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
+    (void) s;
+    int32_t *     backend  = gb_calloc((size_t) p->in.n_nodes, sizeof(*backend));
+    uint8_t *     computes = gb_calloc((size_t) p->in.n_nodes, sizeof(*computes));
+    gb_split_list ranges   = { 0 };
+    bool          ok       = backend && computes;
+    for (int i = 0; ok && i < p->in.n_nodes; i++) {
+        backend[i]  = p->assigned.to[i].backend;
+        computes[i] = p->in.ids.data[i].computes;
+    }
+    ok = ok && gb_split_nodes(backend, computes, p->in.n_nodes, &ranges);
+    for (size_t k = 0; ok && k < ranges.n; k++) {
+        const struct gb_split_range * r = &ranges.data[k];
+        ok                              = gb_vec_push(&p->program.splits,
+            ((struct gb_split){ .backend = r->backend, .start = r->start, .end = r->end }));
+    }
+    gb_free(backend);
+    gb_free(computes);
+    gb_vec_free(&ranges);
+    return ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }

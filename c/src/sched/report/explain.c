@@ -1,6 +1,6 @@
 // explain.c - why things are where they are, in words. Names come from the plan's own copies: other tensors of the
 // graph may be gone.
-#include "sched/assign/refusal.h"
+#include "sched/plan.h"
 
 static void append_cost(struct gb_text * t, const struct ggml_backend_sched * s, const struct gb_assignment * a) {
     if (a->other < 0) {
@@ -13,8 +13,8 @@ static void append_cost(struct gb_text * t, const struct ggml_backend_sched * s,
 
 static void append_cause(struct gb_text * t, const struct ggml_backend_sched * s, const struct gb_sched_plan * p,
     int id) {
-    const struct gb_assignment * a  = &p->assignment[id];
-    const char *                 by = a->by >= 0 ? p->key[a->by].name : "";
+    const struct gb_assignment * a  = &p->assigned.to[id];
+    const char *                 by = a->by >= 0 ? p->in.key[a->by].name : "";
     switch ((enum gb_cause) a->cause) {
         case GB_CAUSE_USER: gb_text_append(t, "assigned by the user"); break;
         case GB_CAUSE_BUFFER:
@@ -59,11 +59,11 @@ static void append_copies(struct gb_text * t, const struct ggml_backend_sched * 
         append_size(t, bytes);
     }
     if (n > 0 && f == NULL) {
-        gb_text_append(t, ", to %s", s->devices[p->assignment[id].backend].name);
+        gb_text_append(t, ", to %s", s->devices[p->assigned.to[id].backend].name);
     }
-    for (size_t w = 0; w < p->backs.n; w++) {
-        if (p->backs.data[w].node == id) {
-            gb_text_append(t, "; its result is written back to '%s'", p->key[p->ids.data[id].root].name);
+    for (size_t w = 0; w < p->program.backs.n; w++) {
+        if (p->program.backs.data[w].node == id) {
+            gb_text_append(t, "; its result is written back to '%s'", p->in.key[p->in.ids.data[id].root].name);
         }
     }
 }
@@ -71,22 +71,23 @@ static void append_copies(struct gb_text * t, const struct ggml_backend_sched * 
 // `tensor` of the id is alive: the caller has just named it.
 const char * gb_sched_explain(struct ggml_backend_sched * s, struct gb_sched_plan * p, int id) {
     enum { SIZE = 4096 };
-    const struct gb_assignment * a = &p->assignment[id];
+    const struct gb_assignment * a = &p->assigned.to[id];
     if (a->backend < 0 || !gb_vec_reserve(&s->text, SIZE)) {
         return "";
     }
     struct gb_text t = { s->text.data, SIZE };
     gb_text_append(&t, "backend %s: ", s->devices[a->backend].name);
     append_cause(&t, s, p, id);
-    if (p->ids.data[id].computes) {
+    if (p->in.ids.data[id].computes) {
         if (a->wanted >= 0) {
-            const bool supports = p->supports[(size_t) id * (size_t) p->n_backends + (size_t) a->wanted] != 2;
+            const bool supports =
+                p->assigned.supports[(size_t) id * (size_t) p->in.n_backends + (size_t) a->wanted] != 2;
             gb_text_append(&t, "; not on %s", s->devices[a->wanted].name);
             gb_text_append(&t, supports ? ", which cannot write where the result lies" : "");
         }
         const struct gb_fallback * f = gb_sched_fallback_of(p, id);
         if (a->cause == GB_CAUSE_PRIORITY) {
-            gb_sched_append_refusals(&t, s, p->ids.data[id].tensor);
+            gb_sched_append_refusals(&t, s, p->in.ids.data[id].tensor);
         } else if (f) {
             gb_text_append(&t, "; %s: %s", s->devices[f->refused_by].name, f->reason);
         }

@@ -4,7 +4,7 @@
 // has fallen back if a backend of higher priority refuses it that had to do with it: it computes what the node reads
 // (or holds a weight of it), reads what the node computes, or is the one that the rules named. Found when a plan is
 // made, while the tensors are there; told by explain.c and to the user.
-#include "sched/sched.h"
+#include "sched/plan.h"
 
 #include <string.h>
 
@@ -13,24 +13,24 @@ static uint64_t bit(int backend) { return backend >= 0 && backend < 64 ? UINT64_
 
 // Per tensor: the backends of computed neighbours and weights.
 static uint64_t * find_neighbours(const struct gb_sched_plan * p) {
-    uint64_t * neighbours = gb_calloc((size_t) p->n_ids, sizeof(*neighbours));
-    for (int i = 0; neighbours && i < p->n_nodes; i++) {
-        for (uint32_t k = p->src_begin[i]; p->ids.data[i].computes && k < p->src_begin[i + 1]; k++) {
-            const int s = p->srcs[k], root = p->ids.data[s].root,
-                      maker = s < p->n_nodes && p->ids.data[s].computes ? s : root;
-            if (p->ids.data[maker].computes || p->weight[maker]) {
-                neighbours[i] |= bit(p->assignment[maker].backend);
+    uint64_t * neighbours = gb_calloc((size_t) p->in.n_ids, sizeof(*neighbours));
+    for (int i = 0; neighbours && i < p->in.n_nodes; i++) {
+        for (uint32_t k = p->in.src_begin[i]; p->in.ids.data[i].computes && k < p->in.src_begin[i + 1]; k++) {
+            const int s = p->in.srcs[k], root = p->in.ids.data[s].root,
+                      maker = s < p->in.n_nodes && p->in.ids.data[s].computes ? s : root;
+            if (p->in.ids.data[maker].computes || p->in.weight[maker]) {
+                neighbours[i] |= bit(p->assigned.to[maker].backend);
             }
-            neighbours[maker] |= bit(p->assignment[i].backend);
+            neighbours[maker] |= bit(p->assigned.to[i].backend);
         }
     }
     return neighbours;
 }
 
 static bool refuses(struct ggml_backend_sched * s, struct gb_sched_plan * p, int backend, int node) {
-    uint8_t * known = &p->supports[(size_t) node * (size_t) p->n_backends + (size_t) backend];
+    uint8_t * known = &p->assigned.supports[(size_t) node * (size_t) p->in.n_backends + (size_t) backend];
     if (*known == 0) {
-        *known = ggml_backend_supports_op(s->devices[backend].backend, p->ids.data[node].tensor) ? 1 : 2;
+        *known = ggml_backend_supports_op(s->devices[backend].backend, p->in.ids.data[node].tensor) ? 1 : 2;
     }
     return *known == 2;
 }
@@ -47,7 +47,7 @@ static bool is_where_it_belongs(const struct gb_assignment * a) {
 
 // The highest one; -1: none.
 static int refused_by(struct ggml_backend_sched * s, struct gb_sched_plan * p, int node, uint64_t neighbours) {
-    const struct gb_assignment * a = &p->assignment[node];
+    const struct gb_assignment * a = &p->assigned.to[node];
     for (int b = 0; b < a->backend; b++) {
         if (((neighbours & bit(b)) || b == a->wanted) && refuses(s, p, b, node)) {
             return b;
@@ -59,8 +59,8 @@ static int refused_by(struct ggml_backend_sched * s, struct gb_sched_plan * p, i
 // -------------------------------------------------------------------------------------------------------------- copies
 
 static bool reads_root(const struct gb_sched_plan * p, int node, int root) {
-    for (uint32_t k = p->src_begin[node]; k < p->src_begin[node + 1]; k++) {
-        if (p->ids.data[p->srcs[k]].root == root) {
+    for (uint32_t k = p->in.src_begin[node]; k < p->in.src_begin[node + 1]; k++) {
+        if (p->in.ids.data[p->in.srcs[k]].root == root) {
             return true;
         }
     }
@@ -69,9 +69,9 @@ static bool reads_root(const struct gb_sched_plan * p, int node, int root) {
 
 // Between the node and a later split, nobody else wrote its memory.
 static bool is_still_its(const struct gb_sched_plan * p, int node, int end) {
-    const int root = p->ids.data[node].root;
+    const int root = p->in.ids.data[node].root;
     for (int i = node + 1; i < end; i++) {
-        if (p->ids.data[i].computes && p->ids.data[i].root == root) {
+        if (p->in.ids.data[i].computes && p->in.ids.data[i].root == root) {
             return false;
         }
     }
@@ -80,14 +80,14 @@ static bool is_still_its(const struct gb_sched_plan * p, int node, int end) {
 
 void gb_sched_count_copies(const struct gb_sched_plan * p, int node, bool of_result, size_t * n, size_t * bytes) {
     *n = *bytes = 0;
-    for (size_t c = 0; c < p->copies.n; c++) {
-        const struct gb_copy *  copy  = &p->copies.data[c];
-        const struct gb_split * split = &p->splits.data[copy->split];
+    for (size_t c = 0; c < p->program.copies.n; c++) {
+        const struct gb_copy *  copy  = &p->program.copies.data[c];
+        const struct gb_split * split = &p->program.splits.data[copy->split];
         if (!copy->fill) {
             continue;
         }
         const bool in  = node >= split->start && node < split->end && reads_root(p, node, copy->root);
-        const bool out = of_result && split->start > node && copy->root == p->ids.data[node].root &&
+        const bool out = of_result && split->start > node && copy->root == p->in.ids.data[node].root &&
                          is_still_its(p, node, split->start);
         *n += in || out;
         *bytes += in || out ? copy->hi - copy->lo : 0;
@@ -97,7 +97,7 @@ void gb_sched_count_copies(const struct gb_sched_plan * p, int node, bool of_res
 // ------------------------------------------------------------------------------------------------------------ a plan's
 
 static bool note(struct ggml_backend_sched * s, struct gb_sched_plan * p, int node, int by) {
-    const struct ggml_tensor * t      = p->ids.data[node].tensor;
+    const struct ggml_tensor * t      = p->in.ids.data[node].tensor;
     const char *               reason = ggml_backend_unsupported_reason(s->devices[by].backend, t);
     struct gb_fallback         f      = { .node = node, .refused_by = by, .flops = gb_sched_flops(t) };
     gb_sched_count_copies(p, node, true, &f.n_copies, &f.copied);
@@ -108,13 +108,13 @@ static bool note(struct ggml_backend_sched * s, struct gb_sched_plan * p, int no
 }
 
 enum ggml_status gb_sched_find_fallbacks(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
-    if (p->n_backends == 1) {
+    if (p->in.n_backends == 1) {
         return GGML_STATUS_SUCCESS;
     }
     uint64_t * neighbours = find_neighbours(p);
     bool       ok         = neighbours != NULL;
-    for (int i = 0; ok && i < p->n_nodes; i++) {
-        const int by = p->ids.data[i].computes && !is_where_it_belongs(&p->assignment[i])
+    for (int i = 0; ok && i < p->in.n_nodes; i++) {
+        const int by = p->in.ids.data[i].computes && !is_where_it_belongs(&p->assigned.to[i])
                            ? refused_by(s, p, i, neighbours[i])
                            : -1;
         ok           = by < 0 || note(s, p, i, by);
@@ -147,17 +147,17 @@ enum ggml_status ggml_backend_sched_get_fallback(ggml_backend_sched_t sched, int
         __func__, i, n);
     const struct gb_fallback * f = &p->fallbacks.data[i];
     *fallback                    = (struct ggml_backend_sched_fallback){
-        .tensor       = p->ids.data[f->node].tensor,
+        .tensor       = p->in.ids.data[f->node].tensor,
         .node         = f->node,
-        .op           = p->key[f->node].op,
-        .backend      = sched->devices[p->assignment[f->node].backend].backend,
+        .op           = p->in.key[f->node].op,
+        .backend      = sched->devices[p->assigned.to[f->node].backend].backend,
         .refused_by   = sched->devices[f->refused_by].backend,
         .flops        = f->flops,
         .n_copies     = (int) f->n_copies,
         .copied_bytes = f->copied,
         .is_heavy     = f->flops >= GGML_BACKEND_SCHED_HEAVY_FLOPS || f->copied >= GGML_BACKEND_SCHED_HEAVY_BYTES,
     };
-    memcpy(fallback->name, p->key[f->node].name, sizeof(fallback->name));
+    memcpy(fallback->name, p->in.key[f->node].name, sizeof(fallback->name));
     memcpy(fallback->reason, f->reason, sizeof(fallback->reason));
     return GGML_STATUS_SUCCESS;
 }

@@ -2,8 +2,7 @@
 //
 // All of it is about the last graph that the scheduler was given. Nothing is computed here but numbers of what the plan
 // holds.
-#include "sched/sched.h"
-
+#include "sched/plan.h"
 
 static const struct gb_sched_plan * last_plan(const struct ggml_backend_sched * s, const char * func) {
     GB_FAIL_IF_RETURNING(s->last == NULL, NULL, GGML_STATUS_INVALID_STATE, "%s: no graph was given yet", func);
@@ -17,7 +16,7 @@ enum ggml_status ggml_backend_sched_get_arena(ggml_backend_sched_t sched, ggml_b
     GB_CHECK_ARG(arena);
     const struct gb_sched_plan * p = last_plan(sched, __func__);
     for (int b = 0; p != NULL && b < sched->n_backends; b++) {
-        const struct gb_backend_need * need = &p->need[b];
+        const struct gb_backend_need * need = &p->layout.need[b];
         if (gb_sched_is(&sched->devices[b], backend)) {
             const bool empty = need->peak == 0;
             *arena = (struct ggml_backend_sched_arena){ need->peak, need->bound, need->proved || empty, need->leafs,
@@ -36,7 +35,7 @@ size_t ggml_backend_sched_get_work_size(ggml_backend_sched_t sched, ggml_backend
     const struct gb_sched_plan * p = last_plan(sched, __func__);
     for (int b = 0; p != NULL && b < sched->n_backends; b++) {
         if (gb_sched_is(&sched->devices[b], backend)) {
-            return p->need[b].work;
+            return p->layout.need[b].work;
         }
     }
     GB_FAIL_IF_RETURNING(p != NULL, 0, GGML_STATUS_INVALID_ARGUMENT,
@@ -46,15 +45,15 @@ size_t ggml_backend_sched_get_work_size(ggml_backend_sched_t sched, ggml_backend
 
 // -------------------------------------------------------------------------------------------------------------- blocks
 
-static int64_t n_items(const struct gb_sched_plan * p) { return (int64_t) p->n_ids + (int64_t) p->copies.n; }
+static int64_t n_items(const struct gb_sched_plan * p) { return (int64_t) p->in.n_ids + (int64_t) p->program.copies.n; }
 
 static struct ggml_backend_sched_block block_of(const struct ggml_backend_sched * s, const struct gb_sched_plan * p,
     int64_t id, int root) {
     const struct gb_item * item    = gb_sched_arena_item(p, id);
-    const bool             is_copy = id >= p->n_ids;
+    const bool             is_copy = id >= p->in.n_ids;
     return (struct ggml_backend_sched_block){
         .backend = s->devices[item->backend].backend,
-        .tensor  = p->ids.data[is_copy ? p->copies.data[id - p->n_ids].shown : id].tensor,
+        .tensor  = p->in.ids.data[is_copy ? p->program.copies.data[id - p->in.n_ids].shown : id].tensor,
         .is_copy = is_copy,
         .chunk   = item->chunk,
         .offset  = item->offset,
@@ -73,14 +72,15 @@ int ggml_backend_sched_get_blocks(ggml_backend_sched_t sched, struct ggml_backen
     if (p == NULL) {
         return -1;
     }
-    int32_t * first = gb_calloc((size_t) n_items(p), sizeof(*first)); // per line: the first block in its memory + 1
-    int       found = first ? 0 : -1;
+    int32_t * first =
+        gb_calloc((size_t) n_items(p), sizeof(*first)); // per alias group: the first block in its memory + 1
+    int found = first ? 0 : -1;
     for (int64_t id = 0; first && id < n_items(p); id++) {
         const struct gb_item * item = gb_sched_arena_item(p, id);
         if (item != NULL) {
-            first[item->line] = first[item->line] ? first[item->line] : found + 1;
+            first[item->group] = first[item->group] ? first[item->group] : found + 1;
             if (found < n) {
-                blocks[found] = block_of(sched, p, id, first[item->line] - 1);
+                blocks[found] = block_of(sched, p, id, first[item->group] - 1);
             }
             found++;
         }
@@ -92,29 +92,21 @@ int ggml_backend_sched_get_blocks(ggml_backend_sched_t sched, struct ggml_backen
 // -------------------------------------------------------------------------------------------------------------- copies
 
 static ggml_backend_t owner_of(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, int root) {
-    const int b = p->assignment[root].backend;
-    return b >= 0 && gb_sched_plan_reaches(s, p, b, root) ? s->devices[b].backend : NULL;
-}
-
-static int split_of(const struct gb_sched_plan * p, size_t back) {
-    int k = 0;
-    while (back >= p->splits.data[k].backs_end) {
-        k++;
-    }
-    return k;
+    const int b = gb_sched_owner_of(s, p, root);
+    return b < 0 ? NULL : s->devices[b].backend;
 }
 
 static bool is_unmarked(const struct ggml_backend_sched * s, const struct gb_sched_plan * p,
     const struct gb_copy * copy) {
-    const struct gb_id *        id     = &p->ids.data[copy->root];
+    const struct gb_id *        id     = &p->in.ids.data[copy->root];
     const ggml_backend_buffer_t buffer = id->tensor->buffer;
-    return copy->as_weight && id->home == GB_HOME_USER && !id->computes && !p->weight[copy->root] && buffer != NULL &&
-           gb_sched_mem_of(s, buffer) == NULL && owner_of(s, p, copy->root) != NULL;
+    return copy->as_weight && id->location == GB_LOCATION_USER && !id->computes && !p->in.weight[copy->root] &&
+           buffer != NULL && gb_sched_mem_of(s, buffer) == NULL && gb_sched_owner_of(s, p, copy->root) >= 0;
 }
 
 int ggml_backend_sched_get_n_transfers(ggml_backend_sched_t sched) {
     GB_CHECK_ARG_RETURNING(sched, 0);
-    return sched->last ? (int) (sched->last->transfers.n + sched->last->backs.n) : 0;
+    return sched->last ? (int) (sched->last->program.transfers.n + sched->last->program.backs.n) : 0;
 }
 
 enum ggml_status ggml_backend_sched_get_transfer(ggml_backend_sched_t sched, int i,
@@ -125,13 +117,13 @@ enum ggml_status ggml_backend_sched_get_transfer(ggml_backend_sched_t sched, int
     if (p == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
-    const int k = (int) p->transfers.n;
-    GB_FAIL_IF(i < 0 || (size_t) i >= (size_t) k + p->backs.n, GGML_STATUS_INVALID_ARGUMENT,
-        "%s: copy %d: the plan has %zu", __func__, i, (size_t) k + p->backs.n);
+    const int k = (int) p->program.transfers.n;
+    GB_FAIL_IF(i < 0 || (size_t) i >= (size_t) k + p->program.backs.n, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: copy %d: the plan has %zu", __func__, i, (size_t) k + p->program.backs.n);
     if (i < k) {
-        const struct gb_copy * copy = &p->copies.data[p->transfers.data[i]];
+        const struct gb_copy * copy = &p->program.copies.data[p->program.transfers.data[i]];
         *transfer                   = (struct ggml_backend_sched_transfer){
-            .tensor      = p->ids.data[copy->shown].tensor,
+            .tensor      = p->in.ids.data[copy->shown].tensor,
             .source      = owner_of(sched, p, copy->root),
             .target      = sched->devices[copy->backend].backend,
             .split       = copy->split,
@@ -141,14 +133,14 @@ enum ggml_status ggml_backend_sched_get_transfer(ggml_backend_sched_t sched, int
         };
         return GGML_STATUS_SUCCESS;
     }
-    const struct gb_write_back * back = &p->backs.data[i - k];
-    const int                    at   = split_of(p, (size_t) (i - k));
+    const struct gb_write_back * back = &p->program.backs.data[i - k];
+    const int                    at   = gb_sched_split_of_back(&p->program, (size_t) (i - k));
     *transfer                         = (struct ggml_backend_sched_transfer){
-        .tensor        = p->ids.data[back->node].tensor,
-        .source        = sched->devices[p->splits.data[at].backend].backend,
-        .target        = owner_of(sched, p, p->ids.data[back->node].root),
+        .tensor        = p->in.ids.data[back->node].tensor,
+        .source        = sched->devices[p->program.splits.data[at].backend].backend,
+        .target        = owner_of(sched, p, p->in.ids.data[back->node].root),
         .split         = at,
-        .size          = ggml_nbytes(p->ids.data[back->node].tensor),
+        .size          = ggml_nbytes(p->in.ids.data[back->node].tensor),
         .is_write_back = true,
     };
     return GGML_STATUS_SUCCESS;
@@ -160,12 +152,12 @@ enum ggml_status ggml_backend_sched_get_split_span(ggml_backend_sched_t sched, i
     GB_CHECK_ARG(lower);
     GB_CHECK_ARG(upper);
     const struct gb_sched_plan * p = last_plan(sched, __func__);
-    GB_FAIL_IF(p != NULL && (i < 0 || (size_t) i >= p->splits.n), GGML_STATUS_INVALID_ARGUMENT,
-        "%s: split %d: the last graph has %zu splits", __func__, i, p->splits.n);
+    GB_FAIL_IF(p != NULL && (i < 0 || (size_t) i >= p->program.splits.n), GGML_STATUS_INVALID_ARGUMENT,
+        "%s: split %d: the last graph has %zu splits", __func__, i, p->program.splits.n);
     if (p == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
-    *lower = p->splits.data[i].lower;
-    *upper = p->splits.data[i].upper;
+    *lower = p->layout.spans.data[i].lower;
+    *upper = p->layout.spans.data[i].upper;
     return GGML_STATUS_SUCCESS;
 }

@@ -1,14 +1,14 @@
 // hazards.c - who has to wait for whom, found once for a plan by running its steps against a model of the memory.
 //
-// Actors are the queues of the backends and the host. A step runs after every earlier step of its actor, and after all
-// that the host knew to be complete when it issued it. What an actor knows is a vector clock: for each other actor, how
-// many of its steps are complete for sure. Each byte range remembers the last step that wrote it and, per actor, the
+// Issuers are the queues of the backends and the host. A step runs after every earlier step of its issuer, and after all
+// that the host knew to be complete when it issued it. What an issuer knows is a vector clock: for each other issuer, how
+// many of its steps are complete for sure. Each byte range remembers the last step that wrote it and, per issuer, the
 // last one that read it since; a step that touches it must come after those (after the readers only if it writes). What
 // is not known already becomes a wait, and a wait brings the knowledge of the step that is waited for, so that waits
 // which follow from others are left out. Every wait that remains is needed.
 //
 // A queue waits by itself where it understands the other's events; otherwise the host waits before it issues the step.
-#include "sched/sched.h"
+#include "sched/plan.h"
 
 #include <stdlib.h>
 
@@ -32,14 +32,14 @@ struct hazards {
     GB_VEC(struct range) ranges;
     size_t * begin;              // owned; per step and one more: its part of ranges
     GB_VEC(struct bound) bounds; // where ranges begin or end, ascending; segment i reaches from bound i to bound i + 1
-    int       n_actors;
+    int       n_issuers;
     int32_t * writer;  // owned; per segment: the step that wrote it + 1
-    int32_t * readers; // owned; per segment and actor: the last step that read it + 1
-    int32_t * known;   // owned; per actor and actor: steps known to be complete
-    int32_t * clock;   // owned; per step and actor: what its completion tells
-    int32_t * count;   // owned; per actor: steps issued
-    int32_t * last;    // owned; per actor: the step issued last + 1
-    int32_t * time;    // owned; per step: its number among its actor's
+    int32_t * readers; // owned; per segment and issuer: the last step that read it + 1
+    int32_t * known;   // owned; per issuer and issuer: steps known to be complete
+    int32_t * clock;   // owned; per step and issuer: what its completion tells
+    int32_t * count;   // owned; per issuer: steps issued
+    int32_t * last;    // owned; per issuer: the step issued last + 1
+    int32_t * time;    // owned; per step: its number among its issuer's
 };
 
 static void free_hazards(struct hazards * h) {
@@ -62,18 +62,18 @@ static bool add_range(struct hazards * h, const struct ggml_tensor * t, bool wri
     const struct gb_sched_plan * p    = h->plan;
     const struct ggml_tensor *   base = t->view_src ? t->view_src : t;
     const int64_t                id   = gb_ptrmap_get(&h->storage, base);
-    const bool                   copy = id >= p->n_ids;
-    const struct gb_item *       item = copy ? &p->copies.data[id - p->n_ids].item : &p->ids.data[id].item;
+    const bool                   copy = id >= p->in.n_ids;
+    const struct gb_item *       item = &p->layout.items.data[id];
     // a shadow has no address yet, what it stands for does
-    const struct ggml_tensor * own  = copy ? base : p->ids.data[id].tensor;
+    const struct ggml_tensor * own  = copy ? base : p->in.ids.data[id].tensor;
     struct range               r    = { 0, (size_t) (uintptr_t) own->data, 0, write };
     size_t                     size = ggml_nbytes(base);
-    if (copy && p->copies.data[id - p->n_ids].kept) {
-        r.space = -1 - (id - p->n_ids);
+    if (copy && p->program.copies.data[id - p->in.n_ids].kept) {
+        r.space = -1 - (id - p->in.n_ids);
         r.lo    = 0;
     } else if (item->valid) {
-        const int leaf = !copy && p->ids.data[id].home == GB_HOME_LEAF;
-        r.space        = 1 + ((int64_t) item->chunk * p->n_backends + item->backend) * 2 + leaf;
+        const int leaf = !copy && p->in.ids.data[id].location == GB_LOCATION_LEAF;
+        r.space        = 1 + ((int64_t) item->chunk * p->in.n_backends + item->backend) * 2 + leaf;
         r.lo           = item->offset;
         size           = item->size;
     }
@@ -94,17 +94,18 @@ static bool add_ranges(struct hazards * h, const struct gb_step * step) {
     const struct gb_sched_plan * p  = h->plan;
     bool                         ok = true;
     if (step->kind == GB_STEP_COPY) {
-        const struct gb_copy *     copy = &p->copies.data[step->index];
-        const struct ggml_tensor * src  = copy->range ? &copy->range->tensor : p->ids.data[copy->root].tensor;
-        const bool staged               = copy->staged && step->actor < p->n_backends; // then what it reads is its own
+        const struct gb_copy *     copy = &p->program.copies.data[step->index];
+        const struct ggml_tensor * src  = copy->range ? &copy->range->tensor : p->in.ids.data[copy->root].tensor;
+        const bool staged = copy->staged && step->issuer < p->in.n_backends; // then what it reads is its own
         return !copy->fill || ((staged || add_range(h, src, false)) && add_range(h, &copy->dst->tensor, true));
     }
     if (step->kind == GB_STEP_BACK) {
-        const struct gb_write_back * back = &p->backs.data[step->index];
-        return add_range(h, &back->from->tensor, false) && add_range(h, p->ids.data[back->node].tensor, true);
+        const struct gb_write_back * back = &p->program.backs.data[step->index];
+        return add_range(h, &back->from->tensor, false) && add_range(h, p->in.ids.data[back->node].tensor, true);
     }
-    for (size_t e = p->splits.data[step->index].exec_begin; ok && e < p->splits.data[step->index].exec_end; e++) {
-        ok = add_node(h, p->exec.data[e]);
+    for (size_t e = p->program.splits.data[step->index].exec_begin;
+        ok && e < p->program.splits.data[step->index].exec_end; e++) {
+        ok = add_node(h, p->program.exec.data[e]);
     }
     return ok;
 }
@@ -178,12 +179,12 @@ static size_t segment_at(const struct hazards * h, int64_t space, size_t at) {
 
 static bool prepare(struct hazards * h) {
     struct gb_sched_plan * p       = h->plan;
-    const size_t           n_steps = p->steps.n, n = (size_t) h->n_actors;
+    const size_t           n_steps = p->program.steps.n, n = (size_t) h->n_issuers;
     h->begin = gb_calloc(n_steps + 1, sizeof(*h->begin));
     bool ok  = h->begin && gb_sched_map_storage(p, &h->storage);
     for (size_t k = 0; ok && k < n_steps; k++) {
         h->begin[k] = h->ranges.n;
-        ok          = add_ranges(h, &p->steps.data[k]);
+        ok          = add_ranges(h, &p->program.steps.data[k]);
         merge_ranges(h, h->begin[k]);
         h->begin[k + 1] = h->ranges.n;
     }
@@ -200,29 +201,31 @@ static bool prepare(struct hazards * h) {
 
 // --------------------------------------------------------------------------------------------------------------- waits
 
-// of one step, per actor
+// of one step, per issuer
 struct need {
     int32_t step; // + 1; 0: none
     bool    content;
 };
 
-static int32_t * known_by(const struct hazards * h, int actor) {
-    return h->known + (size_t) actor * (size_t) h->n_actors;
+static int32_t * known_by(const struct hazards * h, int issuer) {
+    return h->known + (size_t) issuer * (size_t) h->n_issuers;
 }
 
-static int32_t * told_by(const struct hazards * h, int step) { return h->clock + (size_t) step * (size_t) h->n_actors; }
+static int32_t * told_by(const struct hazards * h, int step) {
+    return h->clock + (size_t) step * (size_t) h->n_issuers;
+}
 
-static void learn(const struct hazards * h, int actor, const int32_t * clock) {
-    int32_t * known = known_by(h, actor);
-    for (int b = 0; b < h->n_actors; b++) {
+static void learn(const struct hazards * h, int issuer, const int32_t * clock) {
+    int32_t * known = known_by(h, issuer);
+    for (int b = 0; b < h->n_issuers; b++) {
         known[b] = GB_MAX(known[b], clock[b]);
     }
 }
 
 // step + 1
-static void need_step(const struct hazards * h, struct need * needs, int actor, int32_t step, bool content) {
-    const int of = step ? h->plan->steps.data[step - 1].actor : actor;
-    if (of == actor || known_by(h, actor)[of] >= h->time[step - 1]) {
+static void need_step(const struct hazards * h, struct need * needs, int issuer, int32_t step, bool content) {
+    const int of = step ? h->plan->program.steps.data[step - 1].issuer : issuer;
+    if (of == issuer || known_by(h, issuer)[of] >= h->time[step - 1]) {
         return;
     }
     needs[of].step = needs[of].step && h->time[needs[of].step - 1] > h->time[step - 1] ? needs[of].step : step;
@@ -230,27 +233,27 @@ static void need_step(const struct hazards * h, struct need * needs, int actor, 
 }
 
 static void find_needs(const struct hazards * h, int k, struct need * needs) {
-    const int actor = h->plan->steps.data[k].actor;
+    const int issuer = h->plan->program.steps.data[k].issuer;
     for (size_t i = h->begin[k]; i < h->begin[k + 1]; i++) {
         const struct range * r   = &h->ranges.data[i];
         const size_t         end = segment_at(h, r->space, r->hi);
         for (size_t g = segment_at(h, r->space, r->lo); g < end; g++) {
-            need_step(h, needs, actor, h->writer[g], !r->write);
-            for (int b = 0; r->write && b < h->n_actors; b++) {
-                need_step(h, needs, actor, h->readers[g * (size_t) h->n_actors + (size_t) b], false);
+            need_step(h, needs, issuer, h->writer[g], !r->write);
+            for (int b = 0; r->write && b < h->n_issuers; b++) {
+                need_step(h, needs, issuer, h->readers[g * (size_t) h->n_issuers + (size_t) b], false);
             }
         }
     }
 }
 
-static bool waits_by_itself(const struct hazards * h, int actor, int of) {
-    return actor < h->plan->n_backends &&
-           gb_backend_waits_for(h->sched->devices[actor].backend, h->sched->devices[of].backend);
+static bool waits_by_itself(const struct hazards * h, int issuer, int of) {
+    return issuer < h->plan->in.n_backends &&
+           gb_backend_waits_for(h->sched->devices[issuer].backend, h->sched->devices[of].backend);
 }
 
 // Without events of its own, all of a queue is waited for.
 static void extend_needs(const struct hazards * h, struct need * needs) {
-    for (int b = 0; b < h->plan->n_backends; b++) {
+    for (int b = 0; b < h->plan->in.n_backends; b++) {
         const ggml_backend_t backend = h->sched->devices[b].backend;
         if (needs[b].step && !gb_backend_waits_for(backend, backend)) {
             needs[b].step = h->last[b];
@@ -259,8 +262,8 @@ static void extend_needs(const struct hazards * h, struct need * needs) {
 }
 
 static void drop_implied(const struct hazards * h, struct need * needs) {
-    for (int c = 0; c < h->n_actors; c++) {
-        for (int b = 0; b < h->n_actors && needs[c].step; b++) {
+    for (int c = 0; c < h->n_issuers; c++) {
+        for (int b = 0; b < h->n_issuers && needs[c].step; b++) {
             if (b != c && needs[b].step && told_by(h, needs[b].step - 1)[c] >= h->time[needs[c].step - 1]) {
                 needs[b].content |= needs[c].content;
                 needs[c].step = 0;
@@ -269,29 +272,29 @@ static void drop_implied(const struct hazards * h, struct need * needs) {
     }
 }
 
-static bool add_waits(struct hazards * h, int actor, const struct need * needs) {
+static bool add_waits(struct hazards * h, int issuer, const struct need * needs) {
     struct gb_sched_plan * p = h->plan;
-    for (int b = 0; b < p->n_backends; b++) {
+    for (int b = 0; b < p->in.n_backends; b++) {
         if (needs[b].step == 0) {
             continue;
         }
         const int  on      = needs[b].step - 1;
-        const bool by_host = !waits_by_itself(h, actor, b);
-        if (!gb_vec_push(&p->waits, ((struct gb_wait){ on, by_host, !needs[b].content }))) {
+        const bool by_host = !waits_by_itself(h, issuer, b);
+        if (!gb_vec_push(&p->waits.list, ((struct gb_wait){ on, by_host, !needs[b].content }))) {
             return false;
         }
-        p->steps.data[on].event = 0;
-        learn(h, actor, told_by(h, on));
+        p->waits.of[on].event = 0;
+        learn(h, issuer, told_by(h, on));
         if (by_host) {
-            learn(h, p->n_backends, told_by(h, on));
-            learn(h, actor, known_by(h, p->n_backends));
+            learn(h, p->in.n_backends, told_by(h, on));
+            learn(h, issuer, known_by(h, p->in.n_backends));
         }
     }
     return true;
 }
 
 static void note_accesses(struct hazards * h, int k) {
-    const size_t n = (size_t) h->n_actors, actor = (size_t) h->plan->steps.data[k].actor;
+    const size_t n = (size_t) h->n_issuers, issuer = (size_t) h->plan->program.steps.data[k].issuer;
     for (size_t i = h->begin[k]; i < h->begin[k + 1]; i++) { // reads come before writes
         const struct range * r   = &h->ranges.data[i];
         const size_t         end = segment_at(h, r->space, r->hi);
@@ -300,51 +303,52 @@ static void note_accesses(struct hazards * h, int k) {
                 h->writer[g] = k + 1;
                 memset(h->readers + g * n, 0, n * sizeof(*h->readers));
             } else {
-                h->readers[g * n + actor] = k + 1;
+                h->readers[g * n + issuer] = k + 1;
             }
         }
     }
 }
 
 static bool run_step(struct hazards * h, int k, struct need * needs, bool again) {
-    struct gb_sched_plan * p    = h->plan;
-    struct gb_step *       step = &p->steps.data[k];
-    const int              host = p->n_backends;
-    learn(h, step->actor, known_by(h, host));
-    known_by(h, step->actor)[host] = h->count[host];
-    memset(needs, 0, (size_t) h->n_actors * sizeof(*needs));
+    struct gb_sched_plan * p     = h->plan;
+    const struct gb_step * step  = &p->program.steps.data[k];
+    struct gb_step_waits * waits = &p->waits.of[k];
+    const int              host  = p->in.n_backends;
+    learn(h, step->issuer, known_by(h, host));
+    known_by(h, step->issuer)[host] = h->count[host];
+    memset(needs, 0, (size_t) h->n_issuers * sizeof(*needs));
     find_needs(h, k, needs);
     extend_needs(h, needs);
     drop_implied(h, needs);
-    const size_t begin = p->waits.n;
-    if (!add_waits(h, step->actor, needs)) {
+    const size_t begin = p->waits.list.n;
+    if (!add_waits(h, step->issuer, needs)) {
         return false;
     }
     if (!again) {
-        step->waits_begin = begin;
-        step->waits_end   = p->waits.n;
+        waits->begin = begin;
+        waits->end   = p->waits.list.n;
     }
-    step->again_begin                     = begin;
-    step->again_end                       = p->waits.n;
-    h->time[k]                            = ++h->count[step->actor];
-    h->last[step->actor]                  = k + 1;
-    known_by(h, step->actor)[step->actor] = h->time[k];
-    memcpy(told_by(h, k), known_by(h, step->actor), (size_t) h->n_actors * sizeof(*h->known));
+    waits->again_begin                      = begin;
+    waits->again_end                        = p->waits.list.n;
+    h->time[k]                              = ++h->count[step->issuer];
+    h->last[step->issuer]                   = k + 1;
+    known_by(h, step->issuer)[step->issuer] = h->time[k];
+    memcpy(told_by(h, k), known_by(h, step->issuer), (size_t) h->n_issuers * sizeof(*h->known));
     note_accesses(h, k);
     return true;
 }
 
 static void number_events(struct gb_sched_plan * p) {
-    for (size_t k = 0; k < p->steps.n; k++) {
-        if (p->steps.data[k].event >= 0) {
-            p->steps.data[k].event = (int32_t) p->n_events++;
+    for (size_t k = 0; k < p->program.steps.n; k++) {
+        if (p->waits.of[k].event >= 0) {
+            p->waits.of[k].event = (int32_t) p->waits.n_events++;
         }
     }
 }
 
-static bool has_one_actor(const struct gb_sched_plan * p) {
-    for (size_t k = 1; k < p->steps.n; k++) {
-        if (p->steps.data[k].actor != p->steps.data[0].actor) {
+static bool has_one_issuer(const struct gb_sched_plan * p) {
+    for (size_t k = 1; k < p->program.steps.n; k++) {
+        if (p->program.steps.data[k].issuer != p->program.steps.data[0].issuer) {
             return false;
         }
     }
@@ -352,22 +356,34 @@ static bool has_one_actor(const struct gb_sched_plan * p) {
 }
 
 enum ggml_status gb_sched_find_hazards(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
-    if (has_one_actor(p)) {
+    p->waits.of = gb_calloc(p->program.steps.n, sizeof(*p->waits.of));
+    if (p->waits.of == NULL) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    for (size_t k = 0; k < p->program.steps.n; k++) {
+        p->waits.of[k].event = -1;
+    }
+    if (has_one_issuer(p)) {
         return GGML_STATUS_SUCCESS;
     }
-    struct hazards h     = { .sched = s, .plan = p, .n_actors = p->n_backends + 1 };
-    struct need *  needs = gb_calloc((size_t) h.n_actors, sizeof(*needs));
+    struct hazards h     = { .sched = s, .plan = p, .n_issuers = p->in.n_backends + 1 };
+    struct need *  needs = gb_calloc((size_t) h.n_issuers, sizeof(*needs));
     bool           ok    = needs && prepare(&h);
-    for (size_t k = 0; ok && k < p->steps.n; k++) {
+    for (size_t k = 0; ok && k < p->program.steps.n; k++) {
         ok = run_step(&h, (int) k, needs, false);
     }
     // A second run right behind the first. A third one needs no other waits: whoever waits for a step that was issued
     // twice waits for the later time, and what is known of the run before is never less than it was the first time.
-    for (size_t k = 0; ok && p->n_staged > 0 && k < p->steps.n; k++) {
+    for (size_t k = 0; ok && p->program.n_staged > 0 && k < p->program.steps.n; k++) {
         ok = run_step(&h, (int) k, needs, true);
     }
     number_events(p);
     gb_free(needs);
     free_hazards(&h);
     return ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+}
+
+void gb_sched_free_waits(struct gb_sched_waits * waits) {
+    gb_vec_free(&waits->list);
+    gb_free(waits->of);
 }

@@ -1,8 +1,7 @@
 // stats.c - what the scheduler has done, counted while it does it. Only counting: nothing is decided by these numbers.
 #include <string.h>
 
-#include "sched/sched.h"
-
+#include "sched/plan.h"
 
 // A root that a node writes has a version from then on.
 enum ggml_backend_sched_reason gb_sched_reason(const struct gb_copy * copy) {
@@ -17,8 +16,8 @@ static void add(struct ggml_backend_sched_traffic * traffic, size_t bytes) {
     traffic->bytes += bytes;
 }
 
-void gb_sched_count_copy(struct ggml_backend_sched * s, const struct gb_copy * copy) {
-    if (copy->kept && !copy->due) {
+void gb_sched_count_copy(struct ggml_backend_sched * s, const struct gb_copy * copy, bool due) {
+    if (copy->kept && !due) {
         add(&s->stats.up_to_date, copy->hi - copy->lo);
         return;
     }

@@ -8,7 +8,7 @@
 
 #include "backend/backend.h"
 #include "base/env.h"
-#include "sched/sched.h"
+#include "sched/plan.h"
 
 struct clock_pair { // around a step in a queue
     ggml_backend_event_t begin, end;
@@ -32,7 +32,7 @@ struct gb_trace {
     size_t run_begin; // entries of this run begin here
     GB_VEC(struct pending) pending;
     GB_VEC(size_t) live;                        // per step of `plan`: bytes in the arena of its backend, at most
-    const struct gb_sched_plan *          plan; // of this run
+    struct gb_sched_plan *                plan; // of this run
     int                                   n_backends;
     struct queue_clock *                  queues;   // owned, per backend
     struct ggml_backend_sched_trace_event now;      // the step that is being issued
@@ -114,30 +114,31 @@ void gb_trace_plan(struct ggml_backend_sched * s, int64_t start_ns, const char *
 static void span_of(const struct gb_sched_plan * p, const struct gb_step * step, int64_t * at, int64_t * end) {
     *end = *at + 1;
     if (step->kind == GB_STEP_COMPUTE) {
-        *end = *at + (int64_t) (p->splits.data[step->index].exec_end - p->splits.data[step->index].exec_begin);
+        *end = *at + (int64_t) (p->program.splits.data[step->index].exec_end -
+                                p->program.splits.data[step->index].exec_begin);
     }
 }
 
 static int backend_of_step(const struct gb_sched_plan * p, const struct gb_step * step) {
     switch ((enum gb_step_kind) step->kind) {
-        case GB_STEP_COPY: return p->copies.data[step->index].backend;
-        case GB_STEP_COMPUTE: return p->splits.data[step->index].backend;
-        case GB_STEP_BACK: return p->assignment[p->ids.data[p->backs.data[step->index].node].root].backend;
+        case GB_STEP_COPY: return p->program.copies.data[step->index].backend;
+        case GB_STEP_COMPUTE: return p->program.splits.data[step->index].backend;
+        case GB_STEP_BACK: return p->assigned.to[p->in.ids.data[p->program.backs.data[step->index].node].root].backend;
     }
     return -1;
 }
 
-// change[position] of the bytes in the arena of one backend. Those that share a line share memory: the largest counts.
-static void note_changes(const struct gb_sched_plan * p, int backend, int64_t n, int64_t * change, size_t * of_line) {
-    const int64_t n_items = p->n_ids + (int64_t) p->copies.n;
+// change[position] of the bytes in the arena of one backend. Those of an alias group share memory: the largest counts.
+static void note_changes(const struct gb_sched_plan * p, int backend, int64_t n, int64_t * change, size_t * of_group) {
+    const int64_t n_items = p->in.n_ids + (int64_t) p->program.copies.n;
     memset(change, 0, (size_t) (n + 1) * sizeof(*change));
-    memset(of_line, 0, (size_t) n_items * sizeof(*of_line));
+    memset(of_group, 0, (size_t) n_items * sizeof(*of_group));
     for (int64_t i = 0; i < n_items; i++) {
         const struct gb_item * item = gb_sched_arena_item(p, i);
-        if (item && item->backend == backend && item->size > of_line[item->line]) {
-            change[GB_MIN(GB_MAX(item->lower, (int64_t) 0), n)] += (int64_t) (item->size - of_line[item->line]);
-            change[GB_MIN(GB_MAX(item->upper, (int64_t) 0), n)] -= (int64_t) (item->size - of_line[item->line]);
-            of_line[item->line] = item->size;
+        if (item && item->backend == backend && item->size > of_group[item->group]) {
+            change[GB_MIN(GB_MAX(item->lower, (int64_t) 0), n)] += (int64_t) (item->size - of_group[item->group]);
+            change[GB_MIN(GB_MAX(item->upper, (int64_t) 0), n)] -= (int64_t) (item->size - of_group[item->group]);
+            of_group[item->group] = item->size;
         }
     }
 }
@@ -148,9 +149,9 @@ static void note_live_of(struct gb_trace * trace, const struct gb_sched_plan * p
     for (int64_t k = 1; k <= n; k++) {
         live[k] += live[k - 1];
     }
-    for (size_t k = 0; k < p->steps.n; k++, at = end) {
-        span_of(p, &p->steps.data[k], &at, &end);
-        if (backend_of_step(p, &p->steps.data[k]) == backend) {
+    for (size_t k = 0; k < p->program.steps.n; k++, at = end) {
+        span_of(p, &p->program.steps.data[k], &at, &end);
+        if (backend_of_step(p, &p->program.steps.data[k]) == backend) {
             int64_t most = 0;
             for (int64_t i = at; i < end && i <= n; i++) {
                 most = GB_MAX(most, live[i]);
@@ -162,20 +163,20 @@ static void note_live_of(struct gb_trace * trace, const struct gb_sched_plan * p
 
 static void note_live(struct gb_trace * trace, const struct gb_sched_plan * p) {
     int64_t n = 0, end;
-    for (size_t k = 0; k < p->steps.n; k++, n = end) {
-        span_of(p, &p->steps.data[k], &n, &end);
+    for (size_t k = 0; k < p->program.steps.n; k++, n = end) {
+        span_of(p, &p->program.steps.data[k], &n, &end);
     }
-    trace->live.n     = 0;
-    int64_t * change  = gb_calloc((size_t) n + 1, sizeof(*change));
-    size_t *  of_line = gb_calloc((size_t) p->n_ids + p->copies.n + 1, sizeof(*of_line));
-    if (change && of_line && gb_vec_resize_zero(&trace->live, p->steps.n)) {
-        for (int b = 0; b < p->n_backends; b++) {
-            note_changes(p, b, n, change, of_line);
+    trace->live.n      = 0;
+    int64_t * change   = gb_calloc((size_t) n + 1, sizeof(*change));
+    size_t *  of_group = gb_calloc((size_t) p->in.n_ids + p->program.copies.n + 1, sizeof(*of_group));
+    if (change && of_group && gb_vec_resize_zero(&trace->live, p->program.steps.n)) {
+        for (int b = 0; b < p->in.n_backends; b++) {
+            note_changes(p, b, n, change, of_group);
             note_live_of(trace, p, b, n, change);
         }
     }
     gb_free(change);
-    gb_free(of_line);
+    gb_free(of_group);
 }
 
 // --------------------------------------------------------------------------------------------------------------- a run
@@ -191,65 +192,52 @@ void gb_trace_begin_run(struct ggml_backend_sched * s, struct gb_sched_plan * p)
     note_live(trace, p);
 }
 
-static int split_of_back(const struct gb_sched_plan * p, int back) {
-    int k = 0;
-    while ((size_t) back >= p->splits.data[k].backs_end) {
-        k++;
-    }
-    return k;
-}
-
-static int holder_of(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, int root) {
-    const int b = p->assignment[root].backend;
-    return b >= 0 && gb_sched_plan_reaches(s, p, b, root) ? b : -1;
-}
-
 static void describe_copy(struct ggml_backend_sched * s, const struct gb_copy * copy,
     struct ggml_backend_sched_trace_event * e) {
     const struct gb_sched_plan * p = s->trace->plan;
     e->kind                        = GGML_BACKEND_SCHED_TRACE_COPY;
     e->reason                      = gb_sched_reason(copy);
-    e->source                      = holder_of(s, p, copy->root);
+    e->source                      = gb_sched_owner_of(s, p, copy->root);
     e->split                       = copy->split;
     e->bytes                       = copy->span;
-    set_name(e, p->key[copy->shown].name);
+    set_name(e, p->in.key[copy->shown].name);
 }
 
 static void describe_back(struct ggml_backend_sched * s, int back, struct ggml_backend_sched_trace_event * e) {
     const struct gb_sched_plan * p    = s->trace->plan;
-    const int                    node = p->backs.data[back].node;
+    const int                    node = p->program.backs.data[back].node;
     e->kind                           = GGML_BACKEND_SCHED_TRACE_WRITE_BACK;
     e->reason                         = GGML_BACKEND_SCHED_REASON_RESULT;
-    e->split                          = split_of_back(p, back);
-    e->source                         = p->splits.data[e->split].backend;
-    e->bytes                          = ggml_nbytes(&p->backs.data[back].from->tensor);
-    set_name(e, p->key[node].name);
+    e->split                          = gb_sched_split_of_back(&p->program, (size_t) back);
+    e->source                         = p->program.splits.data[e->split].backend;
+    e->bytes                          = ggml_nbytes(&p->program.backs.data[back].from->tensor);
+    set_name(e, p->in.key[node].name);
 }
 
 static void describe_split(struct ggml_backend_sched * s, int k, struct ggml_backend_sched_trace_event * e) {
     const struct gb_sched_plan * p     = s->trace->plan;
-    const struct gb_split *      split = &p->splits.data[k];
+    const struct gb_split *      split = &p->program.splits.data[k];
     e->kind                            = GGML_BACKEND_SCHED_TRACE_COMPUTE;
     e->split                           = k;
     e->node                            = split->start;
     e->n_nodes                         = split->end - split->start;
-    set_name(e, p->key[split->start].name);
+    set_name(e, p->in.key[split->start].name);
 }
 
 static void describe(struct ggml_backend_sched * s, const struct gb_step * step,
     struct ggml_backend_sched_trace_event * e) {
     const struct gb_sched_plan * p = s->trace->plan;
-    const size_t                 k = (size_t) (step - p->steps.data);
+    const size_t                 k = (size_t) (step - p->program.steps.data);
     *e                             = entry_of(s->trace, GGML_BACKEND_SCHED_TRACE_COPY, gb_time_ns());
-    e->by_host                     = step->actor == p->n_backends;
+    e->by_host                     = step->issuer == p->in.n_backends;
     e->backend                     = backend_of_step(p, step);
     switch ((enum gb_step_kind) step->kind) {
-        case GB_STEP_COPY: describe_copy(s, &p->copies.data[step->index], e); break;
+        case GB_STEP_COPY: describe_copy(s, &p->program.copies.data[step->index], e); break;
         case GB_STEP_BACK: describe_back(s, step->index, e); break;
         case GB_STEP_COMPUTE: describe_split(s, step->index, e); break;
     }
     if (e->backend >= 0) {
-        e->arena_bytes = p->need[e->backend].peak;
+        e->arena_bytes = p->layout.need[e->backend].peak;
         e->live_bytes  = k < s->trace->live.n ? s->trace->live.data[k] : 0;
     }
 }
@@ -296,9 +284,9 @@ static size_t next_pair(struct gb_trace * trace, ggml_backend_t backend, int b) 
 void gb_trace_begin_step(struct ggml_backend_sched * s, const struct gb_step * step) {
     struct gb_trace * trace = s->trace;
     describe(s, step, &trace->now);
-    trace->now_pair = trace->now.by_host ? 0 : next_pair(trace, s->devices[step->actor].backend, step->actor);
+    trace->now_pair = trace->now.by_host ? 0 : next_pair(trace, s->devices[step->issuer].backend, step->issuer);
     if (trace->now_pair > 0) {
-        ggml_backend_event_record(trace->queues[step->actor].pairs.data[trace->now_pair - 1].begin);
+        ggml_backend_event_record(trace->queues[step->issuer].pairs.data[trace->now_pair - 1].begin);
     }
     trace->now.start_ns = gb_time_ns();
 }
@@ -316,8 +304,8 @@ bool gb_trace_end_step(struct ggml_backend_sched * s, const struct gb_step * ste
     if (trace->now_pair == 0) {
         return true;
     }
-    ggml_backend_event_record(trace->queues[step->actor].pairs.data[trace->now_pair - 1].end);
-    const struct pending waiting = { trace->entries.n, step->actor, trace->now_pair - 1 };
+    ggml_backend_event_record(trace->queues[step->issuer].pairs.data[trace->now_pair - 1].end);
+    const struct pending waiting = { trace->entries.n, step->issuer, trace->now_pair - 1 };
     if (gb_vec_push(&trace->pending, waiting) && push(trace, &trace->now) != GGML_STATUS_SUCCESS) {
         trace->pending.n--;
     }
@@ -331,7 +319,7 @@ void gb_trace_step_is_done(struct ggml_backend_sched * s) {
 
 static void add_to_split(struct gb_trace * trace, const struct ggml_backend_sched_trace_event * e) {
     if (e->kind == GGML_BACKEND_SCHED_TRACE_COMPUTE) {
-        struct gb_split * split = &trace->plan->splits.data[e->split];
+        struct gb_bound_split * split = &trace->plan->binding.splits[e->split];
         split->n_traced++;
         split->traced_ns += (uint64_t) (e->end_ns - e->start_ns);
     }
@@ -397,10 +385,10 @@ enum ggml_status ggml_backend_sched_get_split_time(ggml_backend_sched_t sched, i
     GB_CHECK_ARG(sched);
     GB_CHECK_ARG(n_runs);
     GB_CHECK_ARG(total_ns);
-    const int n = sched->last ? (int) sched->last->splits.n : 0;
+    const int n = sched->last ? (int) sched->last->program.splits.n : 0;
     GB_FAIL_IF(i < 0 || i >= n, GGML_STATUS_INVALID_ARGUMENT, "%s: split %d: the last graph has %d splits", __func__, i,
         n);
-    *n_runs   = sched->last->splits.data[i].n_traced;
-    *total_ns = sched->last->splits.data[i].traced_ns;
+    *n_runs   = sched->last->binding.splits[i].n_traced;
+    *total_ns = sched->last->binding.splits[i].traced_ns;
     return GGML_STATUS_SUCCESS;
 }

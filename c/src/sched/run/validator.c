@@ -10,7 +10,7 @@
 //
 // Arenas are filled with ones (NaN as floats) when a run begins, and what died is filled again, so whoever reads too
 // early or too late computes nonsense. Memory of the user is taken to hold what is right when a run begins.
-#include "sched/sched.h"
+#include "sched/plan.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -23,22 +23,22 @@ struct area { // bytes [lo, hi), touched in this run; areas are sorted and do no
     int32_t   storage; // whose content: id of a root, n_ids + copy, or one of the above
 };
 
-struct gb_check {
+struct gb_validator {
     const struct gb_sched_plan * plan; // of this run
-    int                          n_actors;
+    int                          n_issuers;
     struct gb_ptrmap             storage;
     GB_VEC(struct area) areas;
-    GB_VEC(int32_t) readers;  // per area and actor: step, -1: none
-    GB_VEC(int32_t) known;    // per actor and actor: steps known to be complete
-    GB_VEC(int32_t) clock;    // per step and actor
-    GB_VEC(int32_t) count;    // per actor: steps issued
-    GB_VEC(int32_t) latest;   // per actor: step, -1: none
-    GB_VEC(int32_t) time;     // per step: its number among its actor's
+    GB_VEC(int32_t) readers;  // per area and issuer: step, -1: none
+    GB_VEC(int32_t) known;    // per issuer and issuer: steps known to be complete
+    GB_VEC(int32_t) clock;    // per step and issuer
+    GB_VEC(int32_t) count;    // per issuer: steps issued
+    GB_VEC(int32_t) latest;   // per issuer: step, -1: none
+    GB_VEC(int32_t) time;     // per step: its number among its issuer's
     GB_VEC(int32_t) last_use; // per storage: step
     GB_VEC(uint8_t) away;     // per write-back: the result is in a copy
 };
 
-void gb_check_free(struct gb_check * c) {
+void gb_validator_free(struct gb_validator * c) {
     if (c == NULL) {
         return;
     }
@@ -55,13 +55,13 @@ void gb_check_free(struct gb_check * c) {
     gb_free(c);
 }
 
-enum ggml_status gb_sched_set_check(struct ggml_backend_sched * s, bool check) {
+enum ggml_status gb_sched_set_validator(struct ggml_backend_sched * s, bool check) {
     if (!check) {
-        gb_check_free(s->check);
-        s->check = NULL;
-    } else if (s->check == NULL) {
-        s->check = GB_NEW(struct gb_check);
-        if (s->check == NULL) {
+        gb_validator_free(s->validator);
+        s->validator = NULL;
+    } else if (s->validator == NULL) {
+        s->validator = GB_NEW(struct gb_validator);
+        if (s->validator == NULL) {
             return GGML_STATUS_ALLOC_FAILED;
         }
         gb_sched_forget_replicas(s); // it wants to see how they were filled
@@ -80,42 +80,45 @@ struct access {
 static bool next_access(const struct gb_sched_plan * p, const struct gb_step * step, size_t * at, struct access * a) {
     const size_t i = (*at)++;
     if (step->kind == GB_STEP_COPY) {
-        const struct gb_copy * copy = &p->copies.data[step->index];
-        a->tensor = i == 1 ? &copy->dst->tensor : copy->range ? &copy->range->tensor : p->ids.data[copy->root].tensor;
-        a->write  = i == 1;
+        const struct gb_copy * copy = &p->program.copies.data[step->index];
+        a->tensor                   = i == 1        ? &copy->dst->tensor
+                                      : copy->range ? &copy->range->tensor
+                                                    : p->in.ids.data[copy->root].tensor;
+        a->write                    = i == 1;
         return copy->fill && i < 2;
     }
     if (step->kind == GB_STEP_BACK) {
-        const struct gb_write_back * back = &p->backs.data[step->index];
-        a->tensor                         = i == 1 ? p->ids.data[back->node].tensor : &back->from->tensor;
+        const struct gb_write_back * back = &p->program.backs.data[step->index];
+        a->tensor                         = i == 1 ? p->in.ids.data[back->node].tensor : &back->from->tensor;
         a->write                          = i == 1;
         return i < 2;
     }
-    const struct gb_split * split = &p->splits.data[step->index];
+    const struct gb_split * split = &p->program.splits.data[step->index];
     const size_t            e = split->exec_begin + i / (GGML_MAX_SRC + 1), k = i % (GGML_MAX_SRC + 1);
     if (e >= split->exec_end) {
         return false;
     }
     a->write  = k == GGML_MAX_SRC; // after all reads
-    a->tensor = a->write ? p->exec.data[e] : p->exec.data[e]->src[k];
-    if (a->tensor == p->exec.data[e] && !a->write) {
+    a->tensor = a->write ? p->program.exec.data[e] : p->program.exec.data[e]->src[k];
+    if (a->tensor == p->program.exec.data[e] && !a->write) {
         a->tensor = NULL;
     }
     return true; // perhaps without a tensor
 }
 
-static int32_t storage_of(const struct gb_check * c, const struct ggml_tensor * t) {
+static int32_t storage_of(const struct gb_validator * c, const struct ggml_tensor * t) {
     return (int32_t) gb_ptrmap_get(&c->storage, t->view_src ? t->view_src : t);
 }
 
 static bool in_arena(const struct gb_sched_plan * p, int32_t storage) {
-    return storage >= p->n_ids ? !p->copies.data[storage - p->n_ids].kept : p->ids.data[storage].home == GB_HOME_ARENA;
+    return storage >= p->in.n_ids ? !p->program.copies.data[storage - p->in.n_ids].kept
+                                  : p->in.ids.data[storage].location == GB_LOCATION_ARENA;
 }
 
 // --------------------------------------------------------------------------------------------------------------- areas
 
 // The first area that ends behind `at`.
-static size_t area_at(const struct gb_check * c, uintptr_t at) {
+static size_t area_at(const struct gb_validator * c, uintptr_t at) {
     size_t lo = 0, hi = c->areas.n;
     while (lo < hi) {
         const size_t mid = lo + (hi - lo) / 2;
@@ -128,8 +131,8 @@ static size_t area_at(const struct gb_check * c, uintptr_t at) {
     return lo;
 }
 
-static bool insert_area(struct gb_check * c, size_t i, struct area area, const int32_t * readers) {
-    const size_t n = (size_t) c->n_actors;
+static bool insert_area(struct gb_validator * c, size_t i, struct area area, const int32_t * readers) {
+    const size_t n = (size_t) c->n_issuers;
     if (!gb_vec_reserve(&c->areas, c->areas.n + 1) || !gb_vec_reserve(&c->readers, (c->areas.n + 1) * n)) {
         return false;
     }
@@ -144,13 +147,13 @@ static bool insert_area(struct gb_check * c, size_t i, struct area area, const i
 }
 
 // An area begins at `at`, if one covers it.
-static bool cut(struct gb_check * c, uintptr_t at) {
+static bool cut(struct gb_validator * c, uintptr_t at) {
     const size_t i = area_at(c, at);
     if (i == c->areas.n || c->areas.data[i].lo >= at) {
         return true;
     }
     const struct area left = { c->areas.data[i].lo, at, c->areas.data[i].writer, c->areas.data[i].storage };
-    const size_t      n    = (size_t) c->n_actors;
+    const size_t      n    = (size_t) c->n_issuers;
     if (!insert_area(c, i, left, NULL)) {
         return false;
     }
@@ -161,7 +164,7 @@ static bool cut(struct gb_check * c, uintptr_t at) {
 }
 
 // [lo, hi) is covered by areas that begin and end there; *first and *end are their indices.
-static bool cover(struct gb_check * c, uintptr_t lo, uintptr_t hi, size_t * first, size_t * end) {
+static bool cover(struct gb_validator * c, uintptr_t lo, uintptr_t hi, size_t * first, size_t * end) {
     if (!cut(c, lo) || !cut(c, hi)) {
         return false;
     }
@@ -181,26 +184,27 @@ static bool cover(struct gb_check * c, uintptr_t lo, uintptr_t hi, size_t * firs
 // ------------------------------------------------------------------------------------------------------------- reports
 
 static const char * describe_step(const struct ggml_backend_sched * s, int k, char * text, size_t size) {
-    const struct gb_sched_plan * p    = s->check->plan;
-    const struct gb_step *       step = &p->steps.data[k];
+    const struct gb_sched_plan * p    = s->validator->plan;
+    const struct gb_step *       step = &p->program.steps.data[k];
     if (step->kind == GB_STEP_COMPUTE) {
-        const struct gb_split * split = &p->splits.data[step->index];
+        const struct gb_split * split = &p->program.splits.data[step->index];
         snprintf(text, size, "step %d (nodes %d to %d on %s)", k, split->start, split->end - 1,
             s->devices[split->backend].name);
     } else if (step->kind == GB_STEP_COPY) {
-        const struct gb_copy * copy = &p->copies.data[step->index];
+        const struct gb_copy * copy = &p->program.copies.data[step->index];
         snprintf(text, size, "step %d (the copy '%s')", k, copy->dst->tensor.name);
     } else {
-        snprintf(text, size, "step %d (the write-back of '%s')", k, p->key[p->backs.data[step->index].node].name);
+        snprintf(text, size, "step %d (the write-back of '%s')", k,
+            p->in.key[p->program.backs.data[step->index].node].name);
     }
     return text;
 }
 
 static const char * describe_storage(const struct gb_sched_plan * p, int32_t storage) {
-    return storage == DEAD       ? "what died before"
-           : storage < 0         ? "nothing"
-           : storage >= p->n_ids ? p->copies.data[storage - p->n_ids].dst->tensor.name
-                                 : p->key[storage].name;
+    return storage == DEAD          ? "what died before"
+           : storage < 0            ? "nothing"
+           : storage >= p->in.n_ids ? p->program.copies.data[storage - p->in.n_ids].dst->tensor.name
+                                    : p->in.key[storage].name;
 }
 
 static enum ggml_status fail_order(const struct ggml_backend_sched * s, int k, const struct access * a, int other,
@@ -218,25 +222,26 @@ static enum ggml_status fail_content(const struct ggml_backend_sched * s, int k,
         describe_step(s, area->writer, two, sizeof(two));
     }
     return gb_fail(GGML_STATUS_FAILED, "check: %s reads '%s', but the memory holds %s, left there by %s",
-        describe_step(s, k, one, sizeof(one)), a->tensor->name, describe_storage(s->check->plan, area->storage), two);
+        describe_step(s, k, one, sizeof(one)), a->tensor->name, describe_storage(s->validator->plan, area->storage),
+        two);
 }
 
 // ------------------------------------------------------------------------------------------------------------ checking
 
-static bool is_before(const struct gb_check * c, int other, int actor) { // step `other` is complete for `actor`
-    const int of = c->plan->steps.data[other].actor;
-    return of == actor || c->known.data[actor * c->n_actors + of] >= c->time.data[other];
+static bool is_before(const struct gb_validator * c, int other, int issuer) { // step `other` is complete for `issuer`
+    const int of = c->plan->program.steps.data[other].issuer;
+    return of == issuer || c->known.data[issuer * c->n_issuers + of] >= c->time.data[other];
 }
 
 static enum ggml_status check_order(const struct ggml_backend_sched * s, int k, const struct access * a, size_t i) {
-    const struct gb_check * c     = s->check;
-    const int               actor = c->plan->steps.data[k].actor, writer = c->areas.data[i].writer;
-    if (writer >= 0 && !is_before(c, writer, actor)) {
+    const struct gb_validator * c      = s->validator;
+    const int                   issuer = c->plan->program.steps.data[k].issuer, writer = c->areas.data[i].writer;
+    if (writer >= 0 && !is_before(c, writer, issuer)) {
         return fail_order(s, k, a, writer, true);
     }
-    for (int b = 0; a->write && b < c->n_actors; b++) {
-        const int reader = c->readers.data[i * (size_t) c->n_actors + (size_t) b];
-        if (reader >= 0 && !is_before(c, reader, actor)) {
+    for (int b = 0; a->write && b < c->n_issuers; b++) {
+        const int reader = c->readers.data[i * (size_t) c->n_issuers + (size_t) b];
+        if (reader >= 0 && !is_before(c, reader, issuer)) {
             return fail_order(s, k, a, reader, false);
         }
     }
@@ -250,21 +255,22 @@ static bool has_content(const struct gb_sched_plan * p, const struct area * area
 
 static enum ggml_status check_replica(const struct ggml_backend_sched * s, int k, const struct access * a,
     int32_t storage) {
-    const struct gb_sched_plan * p    = s->check->plan;
-    const struct gb_copy *       copy = storage >= p->n_ids ? &p->copies.data[storage - p->n_ids] : NULL;
+    const struct gb_sched_plan * p = s->validator->plan;
+    const int                    c = storage - p->in.n_ids;
     char                         one[160];
-    GB_FAIL_IF(copy && copy->kept && copy->replica->checked != copy->seen, GGML_STATUS_FAILED,
-        "check: %s reads '%s', but '%s' was written since that was filled", describe_step(s, k, one, sizeof(one)),
-        a->tensor->name, p->key[copy->root].name);
+    GB_FAIL_IF(c >= 0 && p->program.copies.data[c].kept &&
+                   p->binding.copies[c].replica->checked != p->binding.copies[c].seen,
+        GGML_STATUS_FAILED, "check: %s reads '%s', but '%s' was written since that was filled",
+        describe_step(s, k, one, sizeof(one)), a->tensor->name, p->in.key[p->program.copies.data[c].root].name);
     return GGML_STATUS_SUCCESS;
 }
 
 static enum ggml_status check_access(struct ggml_backend_sched * s, int k, const struct access * a) {
-    struct gb_check *            c  = s->check;
+    struct gb_validator *        c  = s->validator;
     const struct gb_sched_plan * p  = c->plan;
     const uintptr_t              lo = (uintptr_t) a->tensor->data, hi = lo + ggml_nbytes(a->tensor);
     const int32_t                storage = storage_of(c, a->tensor);
-    const struct gb_step *       step    = &p->steps.data[k];
+    const struct gb_step *       step    = &p->program.steps.data[k];
     size_t                       first, end;
     if (!cover(c, lo, hi, &first, &end)) {
         return GGML_STATUS_ALLOC_FAILED;
@@ -278,68 +284,69 @@ static enum ggml_status check_access(struct ggml_backend_sched * s, int k, const
         if (a->write) {
             area->writer  = k;
             area->storage = storage;
-            memset(c->readers.data + i * (size_t) c->n_actors, 0xff, (size_t) c->n_actors * sizeof(int32_t));
+            memset(c->readers.data + i * (size_t) c->n_issuers, 0xff, (size_t) c->n_issuers * sizeof(int32_t));
         } else if (!has_content(p, area, storage)) {
             return fail_content(s, k, a, area);
         } else {
-            c->readers.data[i * (size_t) c->n_actors + (size_t) step->actor] = k;
+            c->readers.data[i * (size_t) c->n_issuers + (size_t) step->issuer] = k;
         }
     }
     return GGML_STATUS_SUCCESS;
 }
 
-static void learn(struct gb_check * c, int actor, const int32_t * clock) {
-    for (int b = 0; b < c->n_actors; b++) {
-        int32_t * known = &c->known.data[actor * c->n_actors + b];
+static void learn(struct gb_validator * c, int issuer, const int32_t * clock) {
+    for (int b = 0; b < c->n_issuers; b++) {
+        int32_t * known = &c->known.data[issuer * c->n_issuers + b];
         *known          = GB_MAX(*known, clock[b]);
     }
 }
 
-void gb_check_wait(struct ggml_backend_sched * s, const struct gb_step * step, const struct gb_wait * wait) {
-    struct gb_check *      c       = s->check;
-    const struct gb_step * on      = &c->plan->steps.data[wait->step];
-    const ggml_backend_t   backend = s->devices[on->actor].backend;
-    const int              host    = c->n_actors - 1;
+void gb_validator_wait(struct ggml_backend_sched * s, const struct gb_step * step, const struct gb_wait * wait) {
+    struct gb_validator *  c       = s->validator;
+    const struct gb_step * on      = &c->plan->program.steps.data[wait->step];
+    const ggml_backend_t   backend = s->devices[on->issuer].backend;
+    const int              host    = c->n_issuers - 1;
     // waiting on the host for a backend without events is waiting for all that it has
-    const int told = wait->by_host && backend->iface.event_synchronize == NULL ? c->latest.data[on->actor] : wait->step;
-    learn(c, wait->by_host ? host : step->actor, c->clock.data + (size_t) told * (size_t) c->n_actors);
+    const int told =
+        wait->by_host && backend->iface.event_synchronize == NULL ? c->latest.data[on->issuer] : wait->step;
+    learn(c, wait->by_host ? host : step->issuer, c->clock.data + (size_t) told * (size_t) c->n_issuers);
 }
 
-// Results that a split leaves in copies have to go home.
-static void note_results(struct gb_check * c, const struct gb_step * step) {
+// Results that a split leaves in copies have to be written back.
+static void note_results(struct gb_validator * c, const struct gb_step * step) {
     if (step->kind == GB_STEP_BACK) {
         c->away.data[step->index] = 0;
     }
     if (step->kind == GB_STEP_COMPUTE) {
-        const struct gb_split * split = &c->plan->splits.data[step->index];
+        const struct gb_split * split = &c->plan->program.splits.data[step->index];
         for (size_t w = split->backs_begin; w < split->backs_end; w++) {
             c->away.data[w] = 1;
         }
     }
 }
 
-enum ggml_status gb_check_step(struct ggml_backend_sched * s, const struct gb_step * step, bool make) {
-    struct gb_check * c = s->check;
-    const int         k = (int) (step - c->plan->steps.data), host = c->n_actors - 1;
-    learn(c, step->actor, c->known.data + host * c->n_actors);
-    c->known.data[step->actor * c->n_actors + host] = c->count.data[host];
+enum ggml_status gb_validator_step(struct ggml_backend_sched * s, const struct gb_step * step, bool make) {
+    struct gb_validator * c = s->validator;
+    const int             k = (int) (step - c->plan->program.steps.data), host = c->n_issuers - 1;
+    learn(c, step->issuer, c->known.data + host * c->n_issuers);
+    c->known.data[step->issuer * c->n_issuers + host] = c->count.data[host];
     struct access a;
     for (size_t at = 0; make && next_access(c->plan, step, &at, &a);) {
         if (a.tensor && ggml_nbytes(a.tensor) > 0) {
             GB_TRY(check_access(s, k, &a));
         }
     }
-    if (make && step->kind == GB_STEP_COPY && c->plan->copies.data[step->index].kept) {
-        c->plan->copies.data[step->index].replica->checked = c->plan->copies.data[step->index].seen;
+    if (make && step->kind == GB_STEP_COPY && c->plan->program.copies.data[step->index].kept) {
+        c->plan->binding.copies[step->index].replica->checked = c->plan->binding.copies[step->index].seen;
     }
     if (make) {
         note_results(c, step);
     }
-    c->time.data[k]                                        = ++c->count.data[step->actor];
-    c->latest.data[step->actor]                            = k;
-    c->known.data[step->actor * c->n_actors + step->actor] = c->time.data[k];
-    memcpy(c->clock.data + k * c->n_actors, c->known.data + step->actor * c->n_actors,
-        (size_t) c->n_actors * sizeof(int32_t));
+    c->time.data[k]                                           = ++c->count.data[step->issuer];
+    c->latest.data[step->issuer]                              = k;
+    c->known.data[step->issuer * c->n_issuers + step->issuer] = c->time.data[k];
+    memcpy(c->clock.data + k * c->n_issuers, c->known.data + step->issuer * c->n_issuers,
+        (size_t) c->n_issuers * sizeof(int32_t));
     return GGML_STATUS_SUCCESS;
 }
 
@@ -362,19 +369,19 @@ static enum ggml_status poison(ggml_backend_buffer_t buffer, uintptr_t lo, uintp
     return GGML_STATUS_SUCCESS;
 }
 
-static bool dies_at(const struct gb_check * c, int32_t storage, int k) {
+static bool dies_at(const struct gb_validator * c, int32_t storage, int k) {
     return storage >= 0 && in_arena(c->plan, storage) && c->last_use.data[storage] == k &&
-           (storage >= c->plan->n_ids || !c->plan->ids.data[storage].keep);
+           (storage >= c->plan->in.n_ids || !c->plan->in.ids.data[storage].keep);
 }
 
 static ggml_backend_buffer_t buffer_of(const struct gb_sched_plan * p, int32_t storage) {
-    return storage >= p->n_ids ? p->copies.data[storage - p->n_ids].dst->tensor.buffer
-                               : p->ids.data[storage].tensor->buffer;
+    return storage >= p->in.n_ids ? p->program.copies.data[storage - p->in.n_ids].dst->tensor.buffer
+                                  : p->in.ids.data[storage].tensor->buffer;
 }
 
-enum ggml_status gb_check_done(struct ggml_backend_sched * s, const struct gb_step * step) {
-    struct gb_check * c = s->check;
-    const int         k = (int) (step - c->plan->steps.data);
+enum ggml_status gb_validator_done(struct ggml_backend_sched * s, const struct gb_step * step) {
+    struct gb_validator * c = s->validator;
+    const int             k = (int) (step - c->plan->program.steps.data);
     for (size_t i = 0; i < c->areas.n; i++) {
         struct area * area = &c->areas.data[i];
         if (dies_at(c, area->storage, k)) {
@@ -387,51 +394,51 @@ enum ggml_status gb_check_done(struct ggml_backend_sched * s, const struct gb_st
 
 // ------------------------------------------------------------------------------------------------------- begin and end
 
-static bool resize(struct gb_check * c) {
-    const size_t n = (size_t) c->n_actors, n_steps = c->plan->steps.n,
-                 n_storages = (size_t) c->plan->n_ids + c->plan->copies.n;
+static bool resize(struct gb_validator * c) {
+    const size_t n = (size_t) c->n_issuers, n_steps = c->plan->program.steps.n,
+                 n_storages = (size_t) c->plan->in.n_ids + c->plan->program.copies.n;
     c->areas.n = c->readers.n = c->known.n = c->clock.n = c->count.n = c->latest.n = c->time.n = c->last_use.n =
         c->away.n                                                                              = 0;
     gb_ptrmap_clear(&c->storage);
     if (!gb_vec_resize_zero(&c->known, n * n) || !gb_vec_resize_zero(&c->clock, n * n_steps) ||
         !gb_vec_resize_zero(&c->count, n) || !gb_vec_resize_zero(&c->latest, n) ||
         !gb_vec_resize_zero(&c->time, n_steps) || !gb_vec_resize_zero(&c->last_use, n_storages) ||
-        !gb_vec_resize_zero(&c->away, c->plan->backs.n)) {
+        !gb_vec_resize_zero(&c->away, c->plan->program.backs.n)) {
         return false;
     }
     return gb_sched_map_storage(c->plan, &c->storage);
 }
 
-enum ggml_status gb_check_begin(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
-    struct gb_check * c = s->check;
-    c->plan             = p;
-    c->n_actors         = p->n_backends + 1;
-    GB_FAIL_IF(c->n_actors > 64, GGML_STATUS_UNSUPPORTED, "check: more than 63 backends cannot be checked");
+enum ggml_status gb_validator_begin(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
+    struct gb_validator * c = s->validator;
+    c->plan                 = p;
+    c->n_issuers            = p->in.n_backends + 1;
+    GB_FAIL_IF(c->n_issuers > 64, GGML_STATUS_UNSUPPORTED, "check: more than 63 backends cannot be checked");
     GB_TRY(gb_sched_wait(s));
     s->running = true;
     if (!resize(c)) {
         return GGML_STATUS_ALLOC_FAILED;
     }
-    for (size_t k = 0; k < p->steps.n; k++) {
+    for (size_t k = 0; k < p->program.steps.n; k++) {
         struct access a;
-        for (size_t at = 0; next_access(p, &p->steps.data[k], &at, &a);) {
+        for (size_t at = 0; next_access(p, &p->program.steps.data[k], &at, &a);) {
             if (a.tensor) {
                 c->last_use.data[storage_of(c, a.tensor)] = (int32_t) k;
             }
         }
     }
-    for (size_t i = 0; i < p->mems.n; i++) {
-        GB_TRY(ggml_backend_buffer_clear(p->mems.data[i]->buffer, 0xff));
+    for (size_t i = 0; i < p->binding.arenas.n; i++) {
+        GB_TRY(ggml_backend_buffer_clear(p->binding.arenas.data[i]->buffer, 0xff));
     }
     return GGML_STATUS_SUCCESS;
 }
 
-enum ggml_status gb_check_end(struct ggml_backend_sched * s) {
-    const struct gb_sched_plan * p = s->check->plan;
-    for (size_t w = 0; w < p->backs.n; w++) {
-        GB_FAIL_IF(s->check->away.data[w], GGML_STATUS_FAILED,
+enum ggml_status gb_validator_end(struct ggml_backend_sched * s) {
+    const struct gb_sched_plan * p = s->validator->plan;
+    for (size_t w = 0; w < p->program.backs.n; w++) {
+        GB_FAIL_IF(s->validator->away.data[w], GGML_STATUS_FAILED,
             "check: the result '%s' is in a copy on another backend and was never written back",
-            p->key[p->backs.data[w].node].name);
+            p->in.key[p->program.backs.data[w].node].name);
     }
     return GGML_STATUS_SUCCESS;
 }

@@ -9,13 +9,13 @@
 #include "base/env.h"
 #include "base/mapped.h"
 #include "base/thread.h"
-#include "sched/sched.h"
+#include "sched/plan.h"
 
 // What devices copied of files that are mapped was there. (What the host reads itself, its backend checks.)
 enum ggml_status gb_sched_check_files(const struct gb_sched_plan * p) {
-    for (size_t i = 0; gb_mapped_any() && i < p->copies.n; i++) {
-        const struct ggml_tensor * source = p->ids.data[p->copies.data[i].root].tensor;
-        if (p->copies.data[i].fill && source->data) {
+    for (size_t i = 0; gb_mapped_any() && i < p->program.copies.n; i++) {
+        const struct ggml_tensor * source = p->in.ids.data[p->program.copies.data[i].root].tensor;
+        if (p->program.copies.data[i].fill && source->data) {
             GB_TRY(gb_mapped_check_at("ggml_backend_sched", source->data));
         }
     }

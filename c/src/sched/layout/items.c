@@ -1,0 +1,44 @@
+// items.c - where one tensor of a plan lies, and the buffers that all of them need together.
+//
+// Items have storage ids: the ids of tensors, then the copies of the program. Only roots and copies have an item of
+// their own; views lie in their root's.
+#include "sched/plan.h"
+
+size_t gb_sched_alloc_size(const struct ggml_backend_sched * s, int backend, struct ggml_tensor * t) {
+    const size_t size = ggml_backend_buft_get_alloc_size(s->devices[backend].buft, t);
+    return GB_MAX(size, 1); // an empty tensor has an address, too
+}
+
+static struct gb_chunk_need * chunk_need(struct gb_sched_plan * p, int backend, int chunk, bool leafs) {
+    for (size_t k = 0; k < p->layout.chunks.n; k++) {
+        struct gb_chunk_need * need = &p->layout.chunks.data[k];
+        if (need->backend == backend && need->chunk == chunk && need->leafs == leafs) {
+            return need;
+        }
+    }
+    return gb_vec_push(&p->layout.chunks, ((struct gb_chunk_need){ backend, chunk, leafs, 0 }))
+               ? &p->layout.chunks.data[p->layout.chunks.n - 1]
+               : NULL;
+}
+
+bool gb_sched_need_chunk(struct gb_sched_plan * p, const struct gb_item * item, bool leafs, size_t alignment) {
+    struct gb_chunk_need * need = chunk_need(p, item->backend, item->chunk, leafs);
+    if (need) {
+        need->size = GB_MAX(need->size, GGML_PAD(item->offset + item->size, alignment));
+    }
+    return need != NULL;
+}
+
+const struct gb_item * gb_sched_arena_item(const struct gb_sched_plan * p, int64_t id) {
+    const struct gb_item * item  = &p->layout.items.data[id];
+    const bool             arena = id >= p->in.n_ids ? !p->program.copies.data[id - p->in.n_ids].kept
+                                                     : p->in.ids.data[id].location == GB_LOCATION_ARENA;
+    return arena && item->valid ? item : NULL;
+}
+
+void gb_sched_free_layout(struct gb_sched_layout * layout) {
+    gb_vec_free(&layout->items);
+    gb_vec_free(&layout->spans);
+    gb_vec_free(&layout->chunks);
+    gb_free(layout->need);
+}

@@ -1,0 +1,127 @@
+// match.c - does a graph match a kept plan?
+//
+// A plan is found again by comparing the graph with what the plan was made from, field by field: no hash that could
+// collide, no node count or address taken as proof.
+#include "sched/plan.h"
+
+#include <string.h>
+
+static bool same_lists(const struct gb_sched_plan * p, const struct ggml_cgraph * graph) {
+    return p->in.n_nodes == graph->n_nodes && p->in.n_leafs == graph->n_leafs &&
+           (p->in.n_nodes == 0 ||
+               memcmp(p->in.nodes, graph->nodes, (size_t) p->in.n_nodes * sizeof(*p->in.nodes)) == 0) &&
+           (p->in.n_leafs == 0 ||
+               memcmp(p->in.leafs, graph->leafs, (size_t) p->in.n_leafs * sizeof(*p->in.leafs)) == 0);
+}
+
+// Two parts of the struct are compared as bytes: they are copies of the same bytes unless somebody wrote to the tensor.
+static bool same_bytes(const struct ggml_tensor * a, const struct ggml_tensor * b, size_t from, size_t to) {
+    return memcmp((const char *) a + from, (const char *) b + from, to - from) == 0;
+}
+
+static bool same_structure(const struct ggml_tensor * a, const struct ggml_tensor * b) {
+    return a->type == b->type &&
+           same_bytes(a, b, offsetof(struct ggml_tensor, ne), offsetof(struct ggml_tensor, is_param)) &&
+           same_bytes(a, b, offsetof(struct ggml_tensor, src), offsetof(struct ggml_tensor, perf_runs)) &&
+           a->view_src == b->view_src && a->view_offs == b->view_offs && gb_tensor_state(a) == gb_tensor_state(b);
+}
+
+// Each tensor is led to by one that was compared before it (collect.c), so no pointer is followed that the graph does
+// not hold.
+static bool is_as_bound(const struct gb_sched_plan * p) {
+    for (int i = 0; i < p->in.n_ids; i++) {
+        const struct ggml_tensor * t = p->in.nodes[i];
+        if (t->data != p->in.key[i].data || t->buffer != p->in.key[i].buffer || !same_structure(t, &p->in.key[i])) {
+            return false;
+        }
+    }
+    return true;
+}
+
+// The user's buffers still are what they were. (A buffer of another scheduler may have been retired; one of the user's
+// may have been freed and another one made at its address.)
+static bool has_same_buffers(const struct gb_sched_plan * p) {
+    for (int i = 0; i < p->in.n_ids; i++) {
+        const struct ggml_backend_buffer * buffer =
+            p->in.ids.data[i].location == GB_LOCATION_USER ? p->in.key[i].buffer : NULL;
+        if (buffer == NULL) {
+            continue;
+        }
+        const enum ggml_backend_buffer_usage usage = GB_READ_RELAXED(buffer->usage);
+        if ((usage == GB_USAGE_SCHED && buffer->size == 0) || buffer->buft != p->in.ids.data[i].buft ||
+            p->in.weight[i] != (usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool has_same_users(const struct ggml_backend_sched * s, const struct gb_sched_plan * p) {
+    for (int i = 0; i < p->in.n_ids && (s->user.n > 0 || p->in.has_users); i++) {
+        if (gb_sched_user_of(s, p->in.nodes[i]) != p->in.user[i]) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool arenas_are_current(const struct ggml_backend_sched * s, const struct gb_sched_plan * p) {
+    size_t k = 0;
+    for (size_t i = 0; i < p->layout.chunks.n; i++) {
+        const struct gb_chunk_need * need = &p->layout.chunks.data[i];
+        if (!need->leafs && p->binding.arenas.data[k++] != s->devices[need->backend].arena.data[need->chunk]) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool has_same_locations(struct ggml_backend_sched * s, const struct gb_sched_plan * p) {
+    for (int i = 0; i < p->in.n_ids; i++) {
+        const struct gb_id *  id = &p->in.ids.data[i];
+        enum gb_location      location;
+        const struct gb_mem * mem = p->binding.mem[i];
+        if (id->root != i) {
+            continue;
+        }
+        if (!gb_sched_find_location(s, id->tensor, id->computes, p->in.user[i], &location)) {
+            return false; // making a plan reports it again, and better once than not at all
+        }
+        // A leaf of this very plan that is where the plan put it.
+        const bool own = id->location == GB_LOCATION_LEAF && location == GB_LOCATION_SHARED && mem &&
+                         mem->buffer == id->tensor->buffer && p->in.key[i].data == id->tensor->data;
+        if (location != id->location && !own) {
+            return false;
+        }
+        if (location >= GB_LOCATION_SHARED && !own &&
+            (id->tensor->buffer != p->in.key[i].buffer || id->tensor->data != p->in.key[i].data)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool is_structure_of(const struct gb_sched_plan * p, const struct ggml_cgraph * graph) {
+    if (!same_lists(p, graph)) {
+        return false;
+    }
+    for (int i = 0; i < p->in.n_ids; i++) {
+        if (!same_structure(p->in.nodes[i], &p->in.key[i])) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool gb_sched_fits_as_it_is(const struct ggml_backend_sched * s, const struct gb_sched_plan * p,
+    const struct ggml_cgraph * graph) {
+    return p->binding.bound && !p->binding.stale && p->in.policy == s->policy && p->in.n_copies == s->n_copies &&
+           same_lists(p, graph) && is_as_bound(p) && has_same_users(s, p) && has_same_buffers(p) &&
+           arenas_are_current(s, p);
+}
+
+bool gb_sched_fits_when_bound(struct ggml_backend_sched * s, const struct gb_sched_plan * p,
+    const struct ggml_cgraph * graph) {
+    return p->in.policy == s->policy && p->in.n_copies == s->n_copies && is_structure_of(p, graph) &&
+           has_same_users(s, p) && has_same_locations(s, p) && has_same_buffers(p);
+}

@@ -1,0 +1,86 @@
+// run.h - a run of a plan: the waits that order it, its steps, its end, and who looks on (validator, counters, trace).
+#ifndef GB_SCHED_RUN_RUN_H
+#define GB_SCHED_RUN_RUN_H
+
+#include "base/vec.h"
+#include "ggml-backend.h"
+
+struct ggml_backend_sched;
+struct gb_copy;
+struct gb_sched_plan;
+struct gb_sched_program;
+struct gb_step;
+struct gb_validator;
+struct gb_trace;
+struct gb_write_back;
+
+struct gb_wait {
+    int32_t step;    // that must be complete
+    bool    by_host; // else the queue waits
+    bool    hazard;  // memory is reused; else content is needed
+};
+
+struct gb_step_waits { // each [begin, end) is a part of the list of waits
+    int32_t event;     // recorded after the step; -1: nobody waits for it
+    size_t  begin, end;
+    size_t  again_begin, again_end; // when the run before was the same plan's and may not be complete
+};
+
+// Made by hazards.c, then never changed. Owned by the plan.
+struct gb_sched_waits {
+    GB_VEC(struct gb_wait) list;
+    struct gb_step_waits * of; // per step
+    size_t                 n_events;
+};
+
+// hazards.c: who waits for whom, from what the steps read and write. Needs the layout.
+enum ggml_status gb_sched_find_hazards(struct ggml_backend_sched * s, struct gb_sched_plan * p);
+void             gb_sched_free_waits(struct gb_sched_waits * waits);
+
+// run.c
+enum ggml_status gb_sched_run(struct ggml_backend_sched * s, struct gb_sched_plan * p, const char * func);
+
+// wait.c
+enum ggml_status gb_sched_wait(struct ggml_backend_sched * s); // for all backends
+// the same, for a call that is about something else
+enum ggml_status gb_sched_wait_first(struct ggml_backend_sched * s);
+// for one; what it has queued is cancelled if somebody gave up before
+enum ggml_status gb_sched_wait_for_backend(ggml_backend_t backend, bool gave_up);
+// INVALID_STATE when a backend was freed
+enum ggml_status gb_sched_check_backends(const struct ggml_backend_sched * s, const char * func);
+// after a run: that the files which devices copied from were there
+enum ggml_status gb_sched_check_files(const struct gb_sched_plan * p);
+
+// validator.c
+enum ggml_status gb_sched_set_validator(struct ggml_backend_sched * s, bool on);
+void             gb_validator_free(struct gb_validator * v);
+enum ggml_status gb_validator_begin(struct ggml_backend_sched * s, struct gb_sched_plan * p);
+void gb_validator_wait(struct ggml_backend_sched * s, const struct gb_step * step, const struct gb_wait * wait);
+// before it is issued
+enum ggml_status gb_validator_step(struct ggml_backend_sched * s, const struct gb_step * step, bool filled);
+// after it is complete
+enum ggml_status gb_validator_done(struct ggml_backend_sched * s, const struct gb_step * step);
+enum ggml_status gb_validator_end(struct ggml_backend_sched * s);
+
+// stats.c
+enum ggml_backend_sched_reason gb_sched_reason(const struct gb_copy * copy);
+// `due`: of a kept copy, that this run fills it
+void gb_sched_count_copy(struct ggml_backend_sched * s, const struct gb_copy * copy, bool due);
+void gb_sched_count_back(struct ggml_backend_sched * s, const struct gb_write_back * back);
+
+// trace.c: called by run.c and plan.c, only while a record is being made. A record never makes a run fail.
+bool              gb_sched_is_traced(const struct ggml_backend_sched * s);
+struct gb_trace * gb_trace_new(int n_backends);           // NULL: no memory
+void              gb_trace_stop(struct gb_trace * trace); // the record stays; NULL is fine
+void              gb_trace_free(struct gb_trace * trace);
+void              gb_trace_disarm(struct gb_trace * trace); // the record stays, its clocks are given back; NULL is fine
+void              gb_trace_plan(struct ggml_backend_sched * s, int64_t start_ns, const char * what);
+void              gb_trace_begin_run(struct ggml_backend_sched * s, struct gb_sched_plan * p);
+void              gb_trace_wait(struct ggml_backend_sched * s, const struct gb_step * on, int64_t start_ns);
+void              gb_trace_begin_step(struct ggml_backend_sched * s, const struct gb_step * step);
+// true: to be waited for now, then ...
+bool gb_trace_end_step(struct ggml_backend_sched * s, const struct gb_step * step, bool made);
+void gb_trace_step_is_done(struct ggml_backend_sched * s);           // ... this
+void gb_trace_end_run(struct ggml_backend_sched * s, bool complete); // when all of it has been waited for
+
+#endif // GB_SCHED_RUN_RUN_H
