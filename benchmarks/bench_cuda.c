@@ -19,6 +19,7 @@
 #include "ggml-backend-impl.h"
 #include "ggml-cpu.h"
 #include "ggml-cuda.h"
+#include "timing.h"
 
 enum ggml_status gb_cuda_register_linked(void);
 
@@ -41,7 +42,7 @@ static void put(const char * name, const char * unit, double value) {
 
 // Seconds of one computation, at best, when `n` follow each other without a wait.
 static double time_graph(struct ggml_cgraph * graph, int n) {
-    double best = 1e30;
+    struct bench_shortest best = { 0 };
     for (int i = 0; i < 2; i++) { // launched once, captured once
         if (!ggml_backend_graph_compute(backend, graph) || ggml_backend_synchronize(backend) != GGML_STATUS_SUCCESS) {
             fprintf(stderr, "%s\n", ggml_last_error());
@@ -49,15 +50,14 @@ static double time_graph(struct ggml_cgraph * graph, int n) {
         }
     }
     for (int round = 0; round < ROUNDS; round++) {
-        const int64_t start = ggml_time_us();
+        const double start = bench_wall();
         for (int i = 0; i < n; i++) {
             ggml_backend_graph_compute(backend, graph);
         }
         ggml_backend_synchronize(backend);
-        const double seconds = (double) (ggml_time_us() - start) / 1e6 / n;
-        best                 = seconds < best ? seconds : best;
+        bench_add(&best, (bench_wall() - start) / n);
     }
-    return best;
+    return best.seconds;
 }
 
 // Bytes that are good numbers in every type: small, and with small scales where a block has one.
@@ -200,18 +200,17 @@ static void device_copies(void) {
     struct ggml_tensor *  a      = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, (int64_t) 1 << 28);
     struct ggml_tensor *  b      = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, (int64_t) 1 << 28);
     ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(ctx, backend);
-    double                best   = 1e30;
+    struct bench_shortest best   = { 0 };
     for (int round = 0; buffer != NULL && round < ROUNDS; round++) {
-        const int64_t start = ggml_time_us();
+        const double start = bench_wall();
         for (int i = 0; i < 8; i++) {
             ggml_backend_tensor_copy_async(backend, a, b);
         }
         ggml_backend_synchronize(backend);
-        const double seconds = (double) (ggml_time_us() - start) / 1e6 / 8;
-        best                 = seconds < best ? seconds : best;
+        bench_add(&best, (bench_wall() - start) / 8);
     }
     if (buffer != NULL) {
-        put("device copy, bytes read and written", "GB_per_s", 2.0 * (double) ggml_nbytes(a) / best / 1e9);
+        put("device copy, bytes read and written", "GB_per_s", 2.0 * (double) ggml_nbytes(a) / best.seconds / 1e9);
     }
     ggml_backend_buffer_free(buffer);
     ggml_free(ctx);
@@ -225,19 +224,18 @@ static void upload(bool pinned) {
     ggml_backend_buffer_t to  = ggml_backend_alloc_ctx_tensors(ctx, backend);
     ggml_backend_buffer_t from =
         pinned ? ggml_backend_buft_alloc_buffer(ggml_backend_cuda_host_buffer_type(), n) : NULL;
-    char * data = pinned ? (from ? ggml_backend_buffer_get_base(from) : NULL) : malloc(n);
-    double best = 1e30;
+    char *                data = pinned ? (from ? ggml_backend_buffer_get_base(from) : NULL) : malloc(n);
+    struct bench_shortest best = { 0 };
     if (to != NULL && data != NULL) {
         memset(data, 1, n);
         for (int round = 0; round < ROUNDS; round++) {
-            const int64_t start = ggml_time_us();
+            const double start = bench_wall();
             ggml_backend_tensor_set_async(backend, t, data, 0, n);
             ggml_backend_synchronize(backend);
-            const double seconds = (double) (ggml_time_us() - start) / 1e6;
-            best                 = seconds < best ? seconds : best;
+            bench_add(&best, bench_wall() - start);
         }
         put(pinned ? "upload of 2 GiB, pinned memory" : "upload of 2 GiB, pageable memory", "GB_per_s",
-            (double) n / best / 1e9);
+            (double) n / best.seconds / 1e9);
     }
     if (!pinned) {
         free(data);

@@ -10,11 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/env.h"
 #include "base/thread.h"
 #include "cpu/cpu.h"
 #include "cpu/threadpool.h"
 #include "ggml.h"
+#include "timing.h"
 
 enum { COLUMNS = 4096, ROWS = 512, ROUNDS = 30 };
 
@@ -169,10 +169,13 @@ static void runner_free(struct runner * r) {
     gb_cpu_plan_free(r->plan);
 }
 
-static double runner_seconds(struct runner * r) {
-    const int64_t start = gb_time_ns();
+static void runner_once(void * data) {
+    const struct runner * r = data;
     check(gb_cpu_plan_run(r->plan, r->pool, &r->run) == GGML_STATUS_SUCCESS);
-    return (double) (gb_time_ns() - start) * 1e-9;
+}
+
+static double runner_seconds(struct runner * r) {
+    return bench_series(runner_once, r, 1, gb_cpu_pool_n_threads(r->pool));
 }
 
 static void bench_op(const struct op * op, const struct gb_level * level, struct gb_cpu_pool * pool) {
@@ -183,14 +186,14 @@ static void bench_op(const struct op * op, const struct gb_level * level, struct
     const bool           chain = strcmp(op->name, "norm_affine") == 0 || strcmp(op->name, "rms_norm_mul") == 0 ||
                                  strcmp(op->name, "masked_soft_max") == 0; // all nodes count
     struct runner last = runner_new(b.ctx, y, level, pool, !chain), limit = runner_new(b.ctx, copy, level, pool, true);
-    double        best = 1e30, fastest = 1e30;
+    struct bench_shortest best = { 0 }, fastest = { 0 };
     runner_seconds(&all);
     for (int i = 0; i < ROUNDS; i++) {
-        const double s = runner_seconds(&last), l = runner_seconds(&limit);
-        best    = s < best ? s : best;
-        fastest = l < fastest ? l : fastest;
+        bench_add(&best, runner_seconds(&last));
+        bench_add(&fastest, runner_seconds(&limit));
     }
-    const double n = (double) COLUMNS * ROWS, rate = n * op->work / best * 1e-9, copied = n * 8 / fastest * 1e-9;
+    const double n = (double) COLUMNS * ROWS, rate = n * op->work / best.seconds * 1e-9,
+                 copied = n * 8 / fastest.seconds * 1e-9;
     printf("%-14s %-10s %2d threads: %7.1f GB/s, copy %7.1f, %5.1f %%\n", op->name, level->name,
         gb_cpu_pool_n_threads(pool), rate, copied, rate / copied * 100);
     fflush(stdout);
@@ -228,12 +231,8 @@ static void bench_attention(int64_t n, int64_t m, int64_t heads_, enum ggml_type
     struct ggml_tensor * y = ggml_flash_attn(ctx, q, k, v, false);
     check(y != NULL);
     struct runner r    = runner_new(ctx, y, level, pool, false);
-    double        best = 1e30;
-    for (int i = 0; i < 10; i++) {
-        const double s = runner_seconds(&r);
-        best           = s < best ? s : best;
-    }
-    const double ops_ = 4.0 * (double) (n * m * d * heads_), bytes = (double) (ggml_nbytes(k) + ggml_nbytes(v));
+    const double  best = bench_best(runner_once, &r, 1, 10, gb_cpu_pool_n_threads(pool));
+    const double  ops_ = 4.0 * (double) (n * m * d * heads_), bytes = (double) (ggml_nbytes(k) + ggml_nbytes(v));
     printf("attention %4d x %4d, %2d heads, %s: %8.1f GFLOP/s, %6.1f GB/s of cache\n", (int) n, (int) m, (int) heads_,
         ggml_type_name(cache), ops_ / best * 1e-9, bytes / best * 1e-9);
     runner_free(&r);
@@ -251,11 +250,7 @@ static void bench_overhead(const struct gb_level * level, struct gb_cpu_pool * p
         x = ggml_add(ctx, x, x);
     }
     struct runner r    = runner_new(ctx, x, level, pool, false);
-    double        best = 1e30;
-    for (int i = 0; i < 200; i++) {
-        const double s = runner_seconds(&r);
-        best           = s < best ? s : best;
-    }
+    const double  best = bench_best(runner_once, &r, 1, 200, gb_cpu_pool_n_threads(pool));
     printf("%d one-element adds, %d threads: %.4f us a node\n", NODES, gb_cpu_pool_n_threads(pool), best * 1e6 / NODES);
     runner_free(&r);
     ggml_free(ctx);

@@ -10,13 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/env.h"
 #include "cpu/cpu.h"
 #include "cpu/threadpool.h"
 #include "ggml-alloc.h"
 #include "ggml-backend.h"
 #include "ggml-cpu.h"
 #include "ggml.h"
+#include "timing.h"
 
 struct maker {
     struct ggml_context *in, *ctx; // with memory; without
@@ -185,13 +185,16 @@ static const struct bench_case cases[] = {
 };
 
 struct runner {
-    struct gb_cpu_plan * plan;
-    struct gb_cpu_run    run;
-    double               best;
+    struct gb_cpu_plan *  plan;
+    struct gb_cpu_pool *  pool;
+    struct gb_cpu_run     run;
+    int                   threads;
+    struct bench_shortest best;
 };
 
-static struct runner runner_new(struct ggml_cgraph * g, int threads, const struct gb_level * level, bool fuse) {
-    struct runner r = { .best = 1e30 };
+static struct runner runner_new(struct ggml_cgraph * g, int threads, const struct gb_level * level,
+    struct gb_cpu_pool * pool, bool fuse) {
+    struct runner r = { .pool = pool, .threads = threads };
     ggml_graph_set_fusion(fuse);
     r.plan = gb_cpu_plan_new(g->nodes, g->n_nodes, threads);
     check(r.plan != NULL);
@@ -199,17 +202,13 @@ static struct runner runner_new(struct ggml_cgraph * g, int threads, const struc
     return r;
 }
 
-static int64_t now(void) { // GB_BENCH_CPU=1: processor time, for one thread on a machine that others use
-    return getenv("GB_BENCH_CPU") != NULL ? gb_thread_time_ns() : gb_time_ns();
+static void runner_once(void * data) {
+    const struct runner * r = data;
+    check(gb_cpu_plan_run(r->plan, r->pool, &r->run) == GGML_STATUS_SUCCESS);
 }
 
-static void runner_run(struct runner * r, struct gb_cpu_pool * pool, int times) {
-    const int64_t start = now();
-    for (int i = 0; i < times; i++) {
-        check(gb_cpu_plan_run(r->plan, pool, &r->run) == GGML_STATUS_SUCCESS);
-    }
-    const double s = (double) (now() - start) * 1e-9 / times;
-    r->best        = s < r->best ? s : r->best;
+static void runner_run(struct runner * r, int times) {
+    bench_add(&r->best, bench_series(runner_once, r, times, r->threads));
 }
 
 static void bench(const struct bench_case * c, int threads, const struct gb_level * level, struct gb_cpu_pool * pool,
@@ -225,17 +224,18 @@ static void bench(const struct bench_case * c, int threads, const struct gb_leve
     ggml_tallocr_t talloc = ggml_tallocr_new_from_buft(ggml_backend_cpu_buffer_type(), (size_t) 256 << 20);
     ggml_gallocr_t galloc = ggml_gallocr_new();
     check(ggml_gallocr_alloc_graph(galloc, talloc, g) > 0);
-    struct runner fused = runner_new(g, threads, level, true), plain = runner_new(g, threads, level, false);
-    runner_run(&plain, pool, 1);
-    runner_run(&fused, pool, 1);
-    const int times = (int) (0.01 / plain.best) + 1;
-    plain.best = fused.best = 1e30;
+    struct runner fused = runner_new(g, threads, level, pool, true), plain = runner_new(g, threads, level, pool, false);
+    runner_run(&plain, 1);
+    runner_run(&fused, 1);
+    const int times = (int) (0.01 / plain.best.seconds) + 1;
+    plain.best = fused.best = (struct bench_shortest){ 0 };
     for (int i = 0; i < rounds; i++) {
-        runner_run(&plain, pool, times);
-        runner_run(&fused, pool, times);
+        runner_run(&plain, times);
+        runner_run(&fused, times);
     }
     printf("%-20s %-10s %2d threads: %9.3f ms apart, %9.3f ms fused, ratio %5.2f, %8.1f G/s\n", c->name, level->name,
-        threads, plain.best * 1e3, fused.best * 1e3, plain.best / fused.best, ops / fused.best * 1e-9);
+        threads, plain.best.seconds * 1e3, fused.best.seconds * 1e3, plain.best.seconds / fused.best.seconds,
+        ops / fused.best.seconds * 1e-9);
     fflush(stdout);
     free(plain.run.work);
     free(fused.run.work);

@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/env.h"
 #include "cpu/cpu.h"
 #include "ggml.h"
+#include "timing.h"
 
 #define N       4096
 #define REPEATS 9
@@ -47,27 +47,14 @@ static volatile double           sink;
     BENCH(exp_sum_f32, sink = k->exp_sum_f32(N, fz, fx, 1.0f))
 
 #define BENCH(name, call) \
-    static void run_##name(void) { call; }
+    static void run_##name(void * data) { (void) data, call; }
 BENCHES
 #undef BENCH
-
-static double best_seconds(void (*run)(void), int calls) {
-    double best = 1e30;
-    for (int r = 0; r < REPEATS; r++) {
-        const int64_t start = gb_time_ns();
-        for (int i = 0; i < calls; i++) {
-            run();
-        }
-        const double s = (double) (gb_time_ns() - start) * 1e-9 / calls;
-        best           = s < best ? s : best;
-    }
-    return best;
-}
 
 static void bench_kernels(const struct gb_level * level) {
     static const struct {
         const char * name;
-        void (*run)(void);
+        void (*run)(void * data);
     } list[] = {
 #define BENCH(name, call) { #name, run_##name },
         BENCHES
@@ -80,7 +67,7 @@ static void bench_kernels(const struct gb_level * level) {
     }
     for (size_t i = 0; i < sizeof(list) / sizeof(list[0]); i++) {
         printf("{\"kernel\": \"%s\", \"level\": \"%s\", \"ns_per_1000\": %.1f}\n", list[i].name, level->name,
-            best_seconds(list[i].run, 200) * 1e9 / N * 1000);
+            bench_best(list[i].run, NULL, 200, REPEATS, 1) * 1e9 / N * 1000);
     }
 }
 
@@ -90,7 +77,8 @@ static struct gb_cpu_plan * plan;
 static struct gb_cpu_pool * pool;
 static struct gb_cpu_run    run;
 
-static void run_plan(void) {
+static void run_plan(void * data) {
+    (void) data;
     if (gb_cpu_plan_run(plan, pool, &run) != GGML_STATUS_SUCCESS) {
         fprintf(stderr, "%s\n", ggml_last_error());
         exit(1);
@@ -116,7 +104,7 @@ static void bench_shape(const struct gb_level * level, struct shape s, int threa
     run  = (struct gb_cpu_run){ .kernels = level->kernels, .work = malloc(gb_cpu_plan_work_size(plan) + 1) };
 
     const double flop = 2.0 * (double) s.m * (double) s.n * (double) s.k * (double) s.batch;
-    const double sec  = best_seconds(run_plan, flop > 1e8 ? 2 : (int) (2e8 / flop) + 1);
+    const double sec  = bench_best(run_plan, NULL, flop > 1e8 ? 2 : (int) (2e8 / flop) + 1, REPEATS, threads);
     printf("{\"op\": \"mul_mat\", \"level\": \"%s\", \"type\": \"%s\", \"m\": %d, \"n\": %d, \"k\": %d, \"batch\": %d, "
            "\"threads\": %d, "
            "\"gflops\": %.1f, \"us\": %.1f}\n",

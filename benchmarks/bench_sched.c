@@ -9,11 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/env.h"
 #include "base/mem.h"
 #include "ggml-backend.h"
 #include "ggml-cpu.h"
 #include "tensor/tensor.h"
+#include "timing.h"
 
 enum { D = 8, LAYERS = 50, TOKENS = 4, ROUNDS = 400 };
 
@@ -83,10 +83,7 @@ static void set_input(const struct net * n) {
     need(ggml_backend_tensor_set(n->x, values, 0, ggml_nbytes(n->x)) == GGML_STATUS_SUCCESS, "input");
 }
 
-static int64_t shortest(int64_t best, int64_t start) {
-    const int64_t took = gb_time_ns() - start;
-    return took < best ? took : best;
-}
+static void since(struct bench_shortest * best, double start) { bench_add(best, bench_now(1) - start); }
 
 // Computing through the scheduler beside computing the same graph, placed and prepared, by the backend.
 static bool bench_run(void) {
@@ -98,18 +95,18 @@ static bool bench_run(void) {
     need(ggml_backend_sched_alloc_graph(sched, n.graph) == GGML_STATUS_SUCCESS, "alloc");
     set_input(&n);
     ggml_backend_graph_plan_t plan  = ggml_backend_graph_plan_create(backend, n.graph);
-    int64_t                   alone = INT64_MAX, with = INT64_MAX;
+    struct bench_shortest     alone = { 0 }, with = { 0 };
     for (int i = 0; i < ROUNDS; i++) {
-        int64_t start = gb_time_ns();
+        double start = bench_now(1);
         need(ggml_backend_graph_plan_compute(backend, plan) == GGML_STATUS_SUCCESS, "plan");
-        alone = shortest(alone, start);
-        start = gb_time_ns();
+        since(&alone, start);
+        start = bench_now(1);
         need(ggml_backend_sched_graph_compute(sched, n.graph) == GGML_STATUS_SUCCESS, "compute");
-        with = shortest(with, start);
+        since(&with, start);
     }
-    const double overhead = (double) (with - alone) / 1e3;
+    const double overhead = (with.seconds - alone.seconds) * 1e6;
     printf("run: %d nodes, backend alone %.1f us, scheduler %.1f us: overhead %.1f us (limit 20)\n", n.graph->n_nodes,
-        (double) alone / 1e3, (double) with / 1e3, overhead);
+        alone.seconds * 1e6, with.seconds * 1e6, overhead);
     ggml_backend_graph_plan_free(backend, plan);
     ggml_backend_sched_free(sched);
     ggml_free(n.ctx);
@@ -126,32 +123,32 @@ static ggml_backend_sched_t new_sched(ggml_backend_t * backends, int n) {
 
 // New structures, and a smaller graph of a structure that is known.
 static bool bench_plan(const char * name, ggml_backend_t * backends, int n_backends, double limit_ms) {
-    struct model         m     = new_model(backends[n_backends - 1]);
-    struct net           large = new_net(&m, TOKENS), small = new_net(&m, TOKENS - 1);
-    ggml_backend_sched_t sched = new_sched(backends, n_backends);
-    int64_t              made = INT64_MAX, replayed = INT64_MAX;
+    struct model          m     = new_model(backends[n_backends - 1]);
+    struct net            large = new_net(&m, TOKENS), small = new_net(&m, TOKENS - 1);
+    ggml_backend_sched_t  sched = new_sched(backends, n_backends);
+    struct bench_shortest made = { 0 }, replayed = { 0 };
     for (int i = 0; i < ROUNDS / 4; i++) {
         struct ggml_backend_sched_stats stats;
         need(ggml_backend_sched_reset(sched) == GGML_STATUS_SUCCESS &&
                  ggml_backend_sched_reset_stats(sched) == GGML_STATUS_SUCCESS,
             "reset");
-        int64_t start = gb_time_ns();
+        double start = bench_now(1);
         need(ggml_backend_sched_reserve(sched, large.graph) == GGML_STATUS_SUCCESS, "reserve");
-        made  = shortest(made, start);
-        start = gb_time_ns();
+        since(&made, start);
+        start = bench_now(1);
         need(ggml_backend_sched_reserve(sched, small.graph) == GGML_STATUS_SUCCESS, "reserve");
-        replayed = shortest(replayed, start);
+        since(&replayed, start);
         need(ggml_backend_sched_get_stats(sched, &stats) == GGML_STATUS_SUCCESS && stats.n_plans_made == 1 &&
                  stats.n_plans_replayed == 1,
             "plans");
     }
     printf("plan on %s: %d nodes, new %.3f ms (limit %.0f), other sizes %.3f ms\n", name, large.graph->n_nodes,
-        (double) made / 1e6, limit_ms, (double) replayed / 1e6);
+        made.seconds * 1e3, limit_ms, replayed.seconds * 1e3);
     ggml_backend_sched_free(sched);
     ggml_free(large.ctx);
     ggml_free(small.ctx);
     free_model(&m);
-    return (double) made / 1e6 < limit_ms;
+    return made.seconds * 1e3 < limit_ms;
 }
 
 static int by_size(const void * a, const void * b) {
@@ -168,17 +165,17 @@ static bool bench_look(const char * name, ggml_backend_t * backends, int n_backe
     struct net           n     = new_net(&m, TOKENS);
     ggml_backend_sched_t sched = new_sched(backends, n_backends);
     for (int i = 0; i < ROUNDS_OF_TWO; i++) {
-        int64_t took[2] = { INT64_MAX, INT64_MAX };
+        struct bench_shortest took[2] = { { 0 }, { 0 } };
         for (int k = 0; k < 2 * OF_EACH; k++) {
             const bool trust = (k + i) % 2 != 0;
             need(ggml_backend_sched_reset(sched) == GGML_STATUS_SUCCESS, "reset");
             gb_trust_tensors(trust);
-            const int64_t start = gb_time_ns();
+            const double start = bench_now(1);
             need(ggml_backend_sched_graph_compute(sched, n.graph) == GGML_STATUS_SUCCESS, "run");
-            took[trust] = shortest(took[trust], start);
+            since(&took[trust], start);
             gb_trust_tensors(false);
         }
-        more[i] = 100 * ((double) took[false] / (double) took[true] - 1);
+        more[i] = 100 * (took[false].seconds / took[true].seconds - 1);
     }
     qsort(more, ROUNDS_OF_TWO, sizeof(*more), by_size);
     printf("looking at the tensors of a new plan on %s: %.2f %% of it and its first run (limit %.0f; half of the "

@@ -1,0 +1,53 @@
+// timing.h - how the C benchmarks measure: the shortest of several series of calls, because other work on a machine can
+// only lengthen them. What is compared takes turns: a series of each in every round, so that a busy moment meets both.
+//
+// GB_BENCH_CPU=1 in the environment: processor time instead of time that passes, for machines that others use.
+#ifndef GB_BENCHMARKS_TIMING_H
+#define GB_BENCHMARKS_TIMING_H
+
+#include <stdlib.h>
+#include <time.h>
+
+#include "base/env.h"
+
+// Seconds of the time that passes: for work that the processor waits for.
+static inline double bench_wall(void) { return (double) gb_time_ns() * 1e-9; }
+
+// Seconds of the clock that was chosen. `threads`: how many work in turns of this program; their processor time is shared evenly.
+static inline double bench_now(int threads) {
+    if (getenv("GB_BENCH_CPU") == NULL) {
+        return bench_wall();
+    }
+    return threads == 1 ? (double) gb_thread_time_ns() * 1e-9 : (double) clock() / CLOCKS_PER_SEC / threads;
+}
+
+// The shortest seconds of what was measured in rounds; starts as { 0 }.
+struct bench_shortest {
+    double seconds;
+    int    rounds;
+};
+
+static inline void bench_add(struct bench_shortest * s, double seconds) {
+    s->seconds = s->rounds == 0 || seconds < s->seconds ? seconds : s->seconds;
+    s->rounds++;
+}
+
+// Seconds of one call: the mean of `calls` that follow each other.
+static inline double bench_series(void (*run)(void * data), void * data, int calls, int threads) {
+    const double start = bench_now(threads);
+    for (int i = 0; i < calls; i++) {
+        run(data);
+    }
+    return (bench_now(threads) - start) / calls;
+}
+
+// Seconds of one call in the shortest of several series.
+static inline double bench_best(void (*run)(void * data), void * data, int calls, int rounds, int threads) {
+    struct bench_shortest s = { 0 };
+    for (int i = 0; i < rounds; i++) {
+        bench_add(&s, bench_series(run, data, calls, threads));
+    }
+    return s.seconds;
+}
+
+#endif // GB_BENCHMARKS_TIMING_H
