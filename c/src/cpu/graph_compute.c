@@ -1,4 +1,4 @@
-// graph_compute.c - ggml_graph_plan and ggml_graph_compute: the engine for whoever has no backend at hand.
+// graph_compute.c - ggml_graph_plan and ggml_graph_compute: computing for callers that have no backend at hand.
 //
 // Every call makes its plan anew (the graph may have changed) and borrows threads for as long as it runs, so any number
 // of calls on different graphs can be under way at once.

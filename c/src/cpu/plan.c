@@ -1,5 +1,5 @@
-// plan.c - compiles a list of nodes for a number of threads: checks each node, asks its operator for the threads and the
-// scratch memory that it wants, and cuts the list into steps (plan.h).
+// plan.c - compiles a list of nodes for a number of threads: checks each node, lets its operator say which threads and
+// scratch memory it wants, and cuts the list into steps (plan.h).
 //
 // Views are no work: they are in no job. The kernel level is not known yet, a plan serves all of them. Structure alone
 // decides here; where tensors lie is looked at when the plan runs (run.c).
@@ -98,8 +98,8 @@ static void add_fused(struct gb_cpu_plan * plan, int first, int count, enum gb_f
     plan->work_size = GB_MAX(plan->work_size, work);
 }
 
-// Steps for jobs [i, end), fused in ways from `kind` on. Calls itself, for what is to be done instead, as often as
-// there are kinds.
+// Steps for jobs [i, end), with fusions of `kind` and later kinds. Calls itself for what is to be done instead, at most
+// as often as there are kinds.
 static void add_steps(struct gb_cpu_plan * plan, int i, int end, int kind) {
     for (int n = 1; i < end; i += n) {
         const int found = plan->fuses ? find_fusion(plan, i, end, kind, &n) : GB_FUSE_NOT;

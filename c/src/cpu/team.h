@@ -1,5 +1,5 @@
-// team.h - the threads of one run and what they agree on: whether to go on, and why not. run.c sets a team up and drives
-// it; operators reach it through their gb_cpu_call (gb_cpu_barrier, gb_cpu_look, gb_cpu_fail in ops/ops.h).
+// team.h - the threads of one run and what they agree on: whether to go on, and why not. run.c sets a team up and
+// drives it; operators reach it through their gb_cpu_call (gb_cpu_barrier, gb_cpu_look, gb_cpu_fail in ops/ops.h).
 #ifndef GB_CPU_TEAM_H
 #define GB_CPU_TEAM_H
 

@@ -1,10 +1,10 @@
 // threadpool.c - the threads of the CPU engine.
 //
-// The one idea: everything that waits here waits at a gate. A gate is a number that only grows; who waits for it to
-// change looks at it for a short while (a wake-up through the system costs more than most nodes) and then sleeps. A
+// The one idea: everything that waits here waits at a gate. A gate is a number that only grows. A thread that waits for
+// it to change spins for a short while (a wake-up through the system costs more than most nodes) and then sleeps. A
 // worker has a gate that opens when there is work for it, the pool one that opens when the last worker is done, and
-// each meeting point one that opens when the last thread has come. Who looks for long offers its
-// processor to others meanwhile, in teams larger than the machine from the start.
+// each meeting point one that opens when the last thread has come. A thread that has spun for PATIENCE_NS yields its
+// processor between two looks; in a team larger than the machine threads yield from the start.
 //
 // Invariants: between two runs every worker waits at its gate; fn, arg, nth and tag are written only then. Only workers
 // that were called take part in a run and only they are counted in `pending`.
@@ -23,8 +23,8 @@
 #include "base/status.h"
 #include "base/thread.h"
 
-#define LOOK_NS     50000      // how long to look before sleeping
-#define PATIENCE_NS 5000       // how long of that without offering the processor to others
+#define SPIN_NS     50000      // how long to spin before sleeping
+#define PATIENCE_NS 5000       // how long of that without yielding
 #define RELAXES     32         // looks between two glances at the clock
 #define ADOPTING    UINT32_MAX // value of `generation` while a thread of a forked child makes the pool usable
 
@@ -59,7 +59,7 @@ struct gb_cpu_pool {
     void *         tag;                            // gb_run() of the caller
     int            n_threads;                      // at most, the caller included
     int            n_started;                      // workers that exist; protected by `running`
-    bool           no_more;                        // the system refused a thread; not asked again
+    bool           no_more;                        // the system refused a thread: no more are started
     bool           exiting;
     int64_t        patience_ns;
     atomic_uint    generation; // gb_fork_generation() in which the workers live
@@ -108,14 +108,14 @@ static bool gate_opens_soon(struct gate * g, unsigned seen, int64_t patience_ns)
     }
     const int64_t start = gb_time_ns();
     int64_t       now   = start;
-    while (now - start < LOOK_NS) {
+    while (now - start < SPIN_NS) {
         for (int i = 0; i < RELAXES; i++) {
             gb_cpu_relax();
             if (atomic_load_explicit(&g->seq, memory_order_acquire) != seen) {
                 return true;
             }
         }
-        if (now - start >= patience_ns) { // who opens the gate may be waiting for this very processor
+        if (now - start >= patience_ns) { // the thread that opens the gate may wait for this very processor
             gb_thread_yield();
         }
         now = gb_time_ns();
@@ -269,7 +269,8 @@ struct gb_cpu_pool * gb_cpu_pool_new(int n_threads) {
     return pool;
 }
 
-// In a forked child: locks are made anew (some may be held by threads that are gone), workers are started when needed.
+// In a forked child: locks are made anew (some may be held by threads that did not survive), and workers are started
+// when needed.
 // Several threads of the child may come here at once; one of them does it.
 static void adopt_after_fork(struct gb_cpu_pool * pool) {
     const unsigned now  = gb_fork_generation();

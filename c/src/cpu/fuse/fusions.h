@@ -1,4 +1,4 @@
-// fusions.h - the kinds of fused steps, for fuse.c, and what they share. Nobody outside of this folder needs it but tests.
+// fusions.h - the kinds of fused steps, for fuse.c, and what they share. Outside of this folder only tests need it.
 #ifndef GB_CPU_FUSE_FUSIONS_H
 #define GB_CPU_FUSE_FUSIONS_H
 

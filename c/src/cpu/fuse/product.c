@@ -25,7 +25,7 @@ struct stage { // an operator behind the product
     const char *               from, *to; // data of the result before; of this one, or where that may stay
 };
 
-struct line { // the product and what follows it
+struct product { // the product and what follows it
     struct gb_gemm_epilogue epilogue;
     const char *            product; // data
     int                     n;
@@ -82,15 +82,15 @@ static size_t product_work(struct ggml_tensor * const * nodes, int n, int n_task
     return gb_cpu_op_of(nodes[0])->work_size(nodes[0], n_tasks);
 }
 
-static struct line line_of(struct ggml_tensor * const * nodes, int n) {
-    struct line  l    = { .product = nodes[0]->data, .n = n - 1 };
-    const bool   room = ggml_backend_may_leave_out(nodes[0]); // the product's memory takes what is not stored
-    const char * from = nodes[0]->data;
+static struct product product_of(struct ggml_tensor * const * nodes, int n) {
+    struct product l     = { .product = nodes[0]->data, .n = n - 1 };
+    const bool     reuse = ggml_backend_may_leave_out(nodes[0]); // its memory takes results that are not stored
+    const char *   from  = nodes[0]->data;
     for (int i = 1; i < n; i++) {
         struct stage * s = &l.stages[i - 1];
         follow(s, nodes[i], nodes[i - 1]);
         s->from = from;
-        s->to   = room && i + 1 < n && ggml_backend_may_leave_out(nodes[i]) ? nodes[0]->data : nodes[i]->data;
+        s->to   = reuse && i + 1 < n && ggml_backend_may_leave_out(nodes[i]) ? nodes[0]->data : nodes[i]->data;
         from    = s->to;
     }
     return l;
@@ -101,8 +101,8 @@ static bool is_aligned(const struct ggml_tensor * t) { return (uintptr_t) t->dat
 // Where anything is written: not over what the product reads, nor over rows that all share, nor over other elements of
 // its own operands.
 static bool product_is_safe(struct ggml_tensor * const * nodes, int n) {
-    const struct line l    = line_of(nodes, n);
-    bool              safe = is_aligned(nodes[0]);
+    const struct product l    = product_of(nodes, n);
+    bool                 safe = is_aligned(nodes[0]);
     for (int i = 0; i < l.n && safe; i++) {
         const struct ggml_tensor * out    = l.stages[i].node;
         const bool                 stays  = l.stages[i].to == l.product; // in place, or not stored
@@ -122,8 +122,8 @@ static bool product_is_safe(struct ggml_tensor * const * nodes, int n) {
 
 static void finish(const struct gb_cpu_call * call, const struct gb_gemm_epilogue * e, float * dst, int64_t column,
     int64_t n) {
-    const struct line * l  = e->context;
-    const size_t        at = (size_t) ((const char *) dst - l->product);
+    const struct product * l  = e->context;
+    const size_t           at = (size_t) ((const char *) dst - l->product);
     for (int i = 0; i < l->n; i++) {
         const struct stage * s = &l->stages[i];
         const float *        x = (const float *) (const void *) (s->from + at);
@@ -140,14 +140,14 @@ static void finish(const struct gb_cpu_call * call, const struct gb_gemm_epilogu
 }
 
 static void run_product(const struct gb_cpu_call * call, struct ggml_tensor * const * nodes, int n) {
-    struct line l = line_of(nodes, n);
-    l.epilogue    = (struct gb_gemm_epilogue){ finish, &l };
+    struct product l = product_of(nodes, n);
+    l.epilogue       = (struct gb_gemm_epilogue){ finish, &l };
     gb_mul_mat_run_with(call, nodes[0], &l.epilogue);
 }
 
 static bool product_leaves_out(struct ggml_tensor * const * nodes, int n) {
-    const struct line l    = line_of(nodes, n);
-    bool              some = false;
+    const struct product l    = product_of(nodes, n);
+    bool                 some = false;
     for (int i = 0; i < l.n; i++) {
         some |= l.stages[i].to != (const char *) l.stages[i].node->data;
     }

@@ -49,7 +49,8 @@
 //     bench_products shape q4_0 best 1, M=4096 K=14336 ROWS=4
 #define GB_DIRECT_COLUMNS 32
 // Terms of all rows that a block of columns meets at a time: they stay in the first-level cache beside the sums; half
-// with one or two rows, when most of that cache is weights on their way. Does not change bits: sums are kept by lanes.
+// with one or two rows, when most of that cache holds weights that are being read. Sums are kept by lanes, so bits do
+// not depend on it.
 //     bench_products shape q4_0 best 1, M=4096 K=14336, ROWS=2 and ROWS=4
 #define GB_DIRECT_TERMS     8192
 #define GB_DIRECT_TERMS_FEW 4096
