@@ -4,6 +4,7 @@ compile. tools/try_operator.py builds and runs what is only looked at here (make
 from __future__ import annotations
 
 import importlib.util
+import re
 import shutil
 import subprocess
 import sys
@@ -104,3 +105,16 @@ def test_what_is_missing_does_not_compile(tmp_path: Path, damage: Callable[[str]
     assert damage(rows) != rows
     (tmp_path / "tensor" / "ops.def").write_text(damage(rows), encoding="utf-8")
     assert "error" in compiles(tmp_path)
+
+
+def test_the_guide_to_plans_lists_what_may_be_in_place() -> None:
+    """The table of docs/PLANNING.md has the operators of the column `inplace`, no others."""
+    column: dict[str, set[str]] = {"0": set(), "0 or 1": set()}
+    for row in re.findall(
+        r"^GB_OP\((\w+),.*?(?:PLAN|ANY)_(AB?),", in_tree(OPS).read_text(encoding="utf-8"), re.MULTILINE
+    ):
+        column["0" if row[1] == "A" else "0 or 1"].add(row[0].replace("UNARY", "unary functions"))
+    table = in_tree("docs/PLANNING.md").read_text(encoding="utf-8").partition("| operators | over source |")[2]
+    for operators, sources in re.findall(r"^\| ([^|]+) \| (0|0 or 1) \|$", table, re.MULTILINE):
+        assert set(operators.split(", ")) == column.pop(sources)
+    assert not column
