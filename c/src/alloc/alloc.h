@@ -1,16 +1,18 @@
-// alloc.h - the inside of the allocators, shared by tallocr.c, gallocr.c and allocr.c.
+// alloc.h - the inside of the allocators, shared by tallocr.c, gallocr.c and allocr.c; and what else is in this folder.
 //
-//   offset_pool.c  free list of offsets        plan.c      offsets for known lifetimes
-//   liveness.c     lifetimes of a node list    tallocr.c   tensors, one by one, into one buffer
-//   gallocr.c      the tensors of a graph      allocr.c    one of each, the older interface
-//   inplace.c      ops that write over sources reorder.c   an order that needs less
+//   offset_pool.c   free list of offsets       tallocr.c        tensors, one by one, into one buffer
+//   liveness.c      lifetimes of a node list   gallocr.c        the tensors of a graph
+//   inplace.c       ops that write over        allocr.c         one of each, the older interface
+//                   sources                    reorder.c        an order that needs less (reorder.h);
+//   plan*.c         offsets for known          graph_reorder.c  it as a public function
+//                   lifetimes (plan.h)
 //
 // What is placed where. A tensor is placed when it has data. The one exception: a tensor placed by a tensor allocator
 // that was reset since then has old data, and counts as unplaced for that allocator, so that one graph can be allocated
 // again. Reset cannot clear such tensors itself (their context may be gone), so each placement stamps the tensor with
 // the allocator's number and generation (tensor/marks.h); a tensor is stale when it lies in the allocator's buffer,
-// bears its number, and another generation. A fresh tensor has no stamp. Measure allocators
-// never touch tensors: what they placed is in their own table, which reset empties.
+// bears its number, and another generation. A fresh tensor has no stamp. Measure allocators never touch tensors: what
+// they placed is in their own table, which reset empties.
 #ifndef GB_ALLOC_ALLOC_H
 #define GB_ALLOC_ALLOC_H
 

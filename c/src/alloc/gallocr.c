@@ -1,14 +1,13 @@
 // gallocr.c - a graph allocator: gives every tensor of a graph memory, reusing that of tensors no longer needed.
 //
-// Two phases. The first walks the graph and only decides: it takes and gives back bytes of the pools and writes down,
-// as a list of events, what is bound where. Tensors are looked at, never touched, so measuring is the same walk and
-// takes the same decisions. The second phase carries the events out in their order (for a measure allocator that is a
-// note in its table). When anything fails the pools are put back as they were and tensors bound by this call are
-// unplaced again.
+// Three phases. The first finds out how long each tensor needs its memory and which node goes on in a source's
+// (liveness.h, by the allocator's rule). The second walks the graph in execution order and only decides: it takes and
+// gives back bytes of the pools and writes down, as a list of events, what is bound where. The third carries the events
+// out in their order (for a measure allocator that is a note in its table). Tensors are looked at, never touched, before
+// the third, so measuring is the same walk and takes the same decisions. When anything fails the pools are put back as
+// they were and tensors bound by this call are unplaced again.
 //
-// Per tensor the walk counts readers (source slots of nodes, every slot counts, a node's own does not) and views. Bytes
-// go back when both are used up; those of a view's source when it was the last view. What nobody reads is never counted
-// down, so it stays: outputs need no rule of their own.
+// A tensor or view that no node reads keeps its memory for good: outputs need no rule of their own.
 #include "alloc/alloc.h"
 #include "alloc/liveness.h"
 #include "base/mem.h"
@@ -18,25 +17,27 @@ struct ggml_gallocr {
     GB_VEC(int) parse_seq; // node indices in execution order, BARRIER between them; empty: node order, one after each
 };
 
-enum { NONE = -1, BARRIER = -1 };
+enum { NONE = -1, BARRIER = -1, OWN = GGML_MAX_SRC }; // OWN: a node's slot for itself
 
 struct info { // of a tensor
     struct ggml_tensor * tensor;
     ggml_tallocr_t       talloc;   // NULL: none was given
     int64_t              root;     // id of the tensor that owns the memory: its own, or its source's for a view
     int64_t              block;    // bytes taken in this call; NONE
+    size_t               size;     // bytes to take, if it owns memory that it does not have yet
     int                  position; // in the execution order; NONE: no node
-    int                  n_readers, n_views; // left
+    int                  n_readers, n_views; // source slots of other nodes; views that were met
     bool                 placed;             // before this call, or in it
-    bool                 input, keep;
-    bool                 hidden; // a view of it is read that is no node
-    bool                 once;   // exactly one reader, and nobody looks at it afterwards
+    bool                 input, keep;        // flags, those of its views included
+    bool                 lasts;              // it, or a view of it, is read by no node
+    bool                 hidden;             // a view of it is read that is no node
+    bool                 once;               // exactly one reader, and nobody looks at it afterwards
 };
 
 struct block { // bytes taken in this call
     ggml_tallocr_t talloc;
     size_t         offset, size;
-    int64_t        owner; // tensor id: the last one that took the bytes over
+    int64_t        owner; // tensor id: the last one that took the bytes over; NONE: they were given back
 };
 
 enum event_kind { EVENT_BIND, EVENT_VIEW, EVENT_RELEASE };
@@ -60,12 +61,19 @@ struct job { // one call
     struct ggml_hash_set set;
     ggml_tallocr_t *     by_slot;
     bool                 measuring; // some allocator measures
-    struct gb_ptrmap     ids;
+    struct gb_ptrmap     ids;       // tensor -> id: its index in `infos`
     GB_VEC(struct info) infos;
     GB_VEC(struct block) blocks;
     GB_VEC(struct event) events;
     GB_VEC(struct pool_of) pools;
-    GB_VEC(int) order; // node indices and barriers, the last one a barrier
+    int32_t * slots; // owned; GB_LIVE_SLOTS a node of the graph: ids of its sources, then its own; NONE
+    int *     order; // owned; indices of the nodes by position in the execution order; NULL: as they stand
+    // By position in the execution order.
+    struct ggml_tensor ** nodes;    // owned; NULL: the graph's
+    int *                 released; // owned; where what dies there is given back, after the next barrier; NULL: at once
+    int32_t *             roots;    // owned; as `slots`: ids of the tensors that own the memory
+    struct gb_liveness    live;     // ids: of roots
+    int64_t *             block_of; // owned; by item of `live`: its bytes; NONE: not taken yet
 };
 
 // ------------------------------------------------------------------------------------------------------------- handles
@@ -141,11 +149,17 @@ static enum ggml_status add_tensor(struct job * job, struct ggml_tensor * t, int
         GB_TRY(remember_pool(job, info.talloc));
     }
     *id = (int64_t) job->infos.n;
+    GB_FAIL_IF(*id >= INT32_MAX, GGML_STATUS_INVALID_ARGUMENT,
+        "ggml_gallocr_alloc_graph: the graph has too many tensors");
     if (!gb_vec_push(&job->infos, info) || !gb_ptrmap_set(&job->ids, t, *id)) {
         return GGML_STATUS_ALLOC_FAILED;
     }
     if (root == NONE) {
-        job->infos.data[*id].placed = gb_tallocr_is_placed(info.talloc, t);
+        struct info * own = &job->infos.data[*id];
+        own->placed       = gb_tallocr_is_placed(info.talloc, t);
+        if (!own->placed && info.talloc && !gb_tallocr_size_of(info.talloc, t, &own->size)) {
+            return GGML_STATUS_INVALID_ARGUMENT;
+        }
     } else {
         job->infos.data[root].n_views++;
         job->infos.data[root].input |= info.input;
@@ -174,70 +188,114 @@ static enum ggml_status id_of(struct job * job, struct ggml_tensor * t, int64_t 
 
 static struct info * info_at(struct job * job, int64_t id) { return &job->infos.data[id]; }
 
-// Of a tensor that was added.
-static int64_t known_id(const struct job * job, const struct ggml_tensor * t) { return gb_ptrmap_get(&job->ids, t); }
-
-static enum ggml_status add_nodes(struct job * job) {
-    const struct ggml_cgraph * graph = job->graph;
-    int64_t                    id;
-    for (int i = 0; i < graph->n_nodes; i++) {
-        struct ggml_tensor * node = graph->nodes[i];
-        GB_TRY(id_of(job, node, &id));
-        for (int s = 0; s < GGML_MAX_SRC; s++) {
-            if (node->src[s] && node->src[s] != node) {
-                GB_TRY(id_of(job, node->src[s], &id));
-                info_at(job, id)->n_readers++;
-            }
+static enum ggml_status add_node(struct job * job, struct ggml_tensor * node, int32_t * slots) {
+    int64_t id;
+    GB_TRY(id_of(job, node, &id));
+    slots[OWN] = (int32_t) id;
+    for (int s = 0; s < GGML_MAX_SRC; s++) {
+        if (node->src[s] == NULL || node->src[s] == node) {
+            slots[s] = node->src[s] ? slots[OWN] : NONE;
+            continue;
         }
+        GB_TRY(id_of(job, node->src[s], &id));
+        info_at(job, id)->n_readers++;
+        slots[s] = (int32_t) id;
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+static enum ggml_status add_tensors(struct job * job) {
+    const struct ggml_cgraph * graph = job->graph;
+    job->slots                       = gb_calloc((size_t) graph->n_nodes + 1, GB_LIVE_SLOTS * sizeof(*job->slots));
+    if (job->slots == NULL) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    for (int i = 0; i < graph->n_nodes; i++) {
+        GB_TRY(add_node(job, graph->nodes[i], job->slots + (size_t) i * GB_LIVE_SLOTS));
     }
     for (int i = 0; i < graph->n_leafs; i++) {
+        int64_t id;
         GB_TRY(id_of(job, graph->leafs[i], &id));
     }
     return GGML_STATUS_SUCCESS;
 }
 
-// The execution order, and each node's position in it. Every node once, after the nodes that it reads.
-static enum ggml_status make_order(struct job * job, const struct ggml_gallocr * galloc) {
-    const int  n_nodes = job->graph->n_nodes;
-    const bool given   = galloc->parse_seq.n > 0;
-    const int  n_seq   = given ? (int) galloc->parse_seq.n : n_nodes;
-    int        n_found = 0;
-    if (!gb_vec_reserve(&job->order, 2 * (size_t) n_seq + 1)) {
-        return GGML_STATUS_ALLOC_FAILED;
+// --------------------------------------------------------------------------------------------------------------- order
+
+static const int32_t * slots_of(const struct job * job, int position) {
+    return job->slots + (size_t) (job->order ? job->order[position] : position) * GB_LIVE_SLOTS;
+}
+
+// Node i of the graph comes next, as number `position`.
+static enum ggml_status add_to_order(struct job * job, int i, int position) {
+    GB_FAIL_IF(i >= job->graph->n_nodes, GGML_STATUS_INVALID_ARGUMENT,
+        "ggml_gallocr_alloc_graph: the parse sequence names node %d, the graph has %d", i, job->graph->n_nodes);
+    struct info * info = info_at(job, job->slots[(size_t) i * GB_LIVE_SLOTS + OWN]);
+    GB_FAIL_IF(info->position != NONE, GGML_STATUS_INVALID_ARGUMENT,
+        "ggml_gallocr_alloc_graph: node %d, '%s', occurs twice", i, info->tensor->name);
+    info->position = position;
+    if (job->order) {
+        job->order[position] = i;
+        job->nodes[position] = info->tensor;
     }
-    for (int k = 0; k < n_seq; k++) {
-        const int i = given ? galloc->parse_seq.data[k] : k;
-        if (i != BARRIER) {
-            GB_FAIL_IF(i >= n_nodes, GGML_STATUS_INVALID_ARGUMENT,
-                "ggml_gallocr_alloc_graph: the parse sequence names node %d, the graph has %d", i, n_nodes);
-            struct info * info = info_at(job, known_id(job, job->graph->nodes[i]));
-            GB_FAIL_IF(info->position != NONE, GGML_STATUS_INVALID_ARGUMENT,
-                "ggml_gallocr_alloc_graph: node %d, '%s', occurs twice", i, info->tensor->name);
-            info->position = n_found++;
-        }
-        job->order.data[job->order.n++] = i;
-        if (!given) {
-            job->order.data[job->order.n++] = BARRIER;
-        }
-    }
-    job->order.data[job->order.n++] = BARRIER;
-    GB_FAIL_IF(n_found != n_nodes, GGML_STATUS_INVALID_ARGUMENT,
-        "ggml_gallocr_alloc_graph: the parse sequence lists %d nodes, the graph has %d", n_found, n_nodes);
     return GGML_STATUS_SUCCESS;
 }
 
-static enum ggml_status check_order(struct job * job) {
-    for (int i = 0; i < job->graph->n_nodes; i++) {
-        const struct ggml_tensor * node = job->graph->nodes[i];
-        const int                  at   = info_at(job, known_id(job, node))->position;
-        for (int s = 0; s < GGML_MAX_SRC; s++) {
-            const struct info * src = node->src[s] ? info_at(job, known_id(job, node->src[s])) : NULL;
-            GB_FAIL_IF(src && src->position > at, GGML_STATUS_INVALID_ARGUMENT,
-                "ggml_gallocr_alloc_graph: '%s' reads '%s', which is computed later", node->name, src->tensor->name);
+static enum ggml_status follow_sequence(struct job * job, const int * seq, int n_seq) {
+    const int n_nodes = job->graph->n_nodes;
+    int       n = 0, group = 0; // positions found; the first one since the last barrier
+    for (int k = 0; k <= n_seq; k++) {
+        const int i = k < n_seq ? seq[k] : BARRIER;
+        if (i != BARRIER) {
+            GB_TRY(add_to_order(job, i, n++));
+        }
+        for (; i == BARRIER && group < n; group++) {
+            job->released[group] = n;
+        }
+    }
+    GB_FAIL_IF(n != n_nodes, GGML_STATUS_INVALID_ARGUMENT,
+        "ggml_gallocr_alloc_graph: the parse sequence lists %d nodes, the graph has %d", n, n_nodes);
+    return GGML_STATUS_SUCCESS;
+}
+
+// The execution order: every node once.
+static enum ggml_status make_order(struct job * job, const struct ggml_gallocr * galloc) {
+    const size_t n = (size_t) job->graph->n_nodes;
+    if (galloc->parse_seq.n == 0) {
+        for (int i = 0; i < job->graph->n_nodes; i++) {
+            GB_TRY(add_to_order(job, i, i));
+        }
+        return GGML_STATUS_SUCCESS;
+    }
+    job->order    = gb_calloc(n + 1, sizeof(*job->order));
+    job->nodes    = gb_calloc(n + 1, sizeof(*job->nodes));
+    job->released = gb_calloc(n + 1, sizeof(*job->released));
+    return job->order && job->nodes && job->released
+               ? follow_sequence(job, galloc->parse_seq.data, (int) galloc->parse_seq.n)
+               : GGML_STATUS_ALLOC_FAILED;
+}
+
+// Whose memory each node reads and writes; and each node comes after the nodes that it reads.
+static enum ggml_status find_roots(struct job * job) {
+    job->roots = gb_calloc((size_t) job->graph->n_nodes + 1, GB_LIVE_SLOTS * sizeof(*job->roots));
+    if (job->roots == NULL) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    for (int at = 0; at < job->graph->n_nodes; at++) {
+        const int32_t * slots = slots_of(job, at);
+        int32_t *       roots = job->roots + (size_t) at * GB_LIVE_SLOTS;
+        for (int s = 0; s < GB_LIVE_SLOTS; s++) {
+            const struct info * info = slots[s] == NONE ? NULL : info_at(job, slots[s]);
+            roots[s]                 = info ? (int32_t) info->root : NONE;
+            GB_FAIL_IF(info && info->position > at, GGML_STATUS_INVALID_ARGUMENT,
+                "ggml_gallocr_alloc_graph: '%s' reads '%s', which is computed later",
+                info_at(job, slots[OWN])->tensor->name, info->tensor->name);
         }
     }
     return GGML_STATUS_SUCCESS;
 }
+
+// ----------------------------------------------------------------------------------------------------------- lifetimes
 
 // What is computed here, has one reader and is wanted by nobody else. The readers of a view are not those of its
 // source: a view that is a node reads its source, and one that is none hides who does.
@@ -256,52 +314,98 @@ static void find_read_once(struct job * job) {
     }
 }
 
-// ------------------------------------------------------------------------------------------------------------ deciding
-
-// The bytes of a source that `node` may compute into; NONE if there are none.
-static int64_t block_to_take_over(struct job * job, int64_t node_id, size_t size) {
-    const struct info * node = info_at(job, node_id);
-    if (node->input) {
-        return NONE;
+static void find_unread(struct job * job) {
+    for (size_t id = 0; id < job->infos.n; id++) {
+        const struct info * info = info_at(job, (int64_t) id);
+        info_at(job, info->root)->lasts |= info->n_readers == 0 && info->n_views == 0;
     }
-    for (int s = 0; s < GGML_MAX_SRC; s++) {
-        struct ggml_tensor * src = node->tensor->src[s];
-        if (src == NULL || src == node->tensor || !gb_can_take_over(node->tensor, src)) {
-            continue;
-        }
-        const struct info *  info  = info_at(job, known_id(job, src));
-        const struct info *  root  = info_at(job, info->root);
-        const struct block * block = root->block == NONE ? NULL : &job->blocks.data[root->block];
-        const bool           last =
-            src->view_src ? root->n_views == 1 && root->n_readers == 0 && src->view_offs == 0 : root->n_views == 0;
-        if (block && last && info->n_readers == 1 && !root->keep && block->owner == info->root &&
-            block->talloc == node->talloc && size <= block->size) {
-            return root->block;
+}
+
+// An arena for each allocator.
+static int arena_of(void * user, int64_t id, const struct ggml_tensor * t) {
+    const struct job *  job  = user;
+    const struct info * info = &job->infos.data[id];
+    (void) t;
+    for (size_t i = 0; !info->placed && i < job->pools.n; i++) {
+        if (job->pools.data[i].talloc == info->talloc) {
+            return (int) i;
         }
     }
     return NONE;
 }
 
-// Memory for a tensor that owns its own.
+static size_t size_of(void * user, int64_t id, const struct ggml_tensor * t) {
+    (void) t;
+    return info_at(user, id)->size;
+}
+
+static bool keep(void * user, int64_t id, const struct ggml_tensor * t) {
+    const struct info * info = info_at(user, id);
+    (void) t;
+    return info->keep || info->lasts;
+}
+
+static bool may_join(void * user, const struct ggml_tensor * node, const struct ggml_tensor * src) {
+    struct job * job = user;
+    (void) src;
+    return !info_at(job, gb_ptrmap_get(&job->ids, node))->input;
+}
+
+static enum ggml_status find_lifetimes(struct job * job) {
+    find_unread(job);
+    const struct gb_liveness_input in = {
+        .nodes       = job->nodes ? job->nodes : job->graph->nodes,
+        .n_nodes     = job->graph->n_nodes,
+        .user        = job,
+        .ids         = job->roots,
+        .n_ids       = (int64_t) job->infos.n,
+        .arena_of    = arena_of,
+        .size_of     = size_of,
+        .keep        = keep,
+        .drop_unread = true,
+        .may_join    = may_join,
+        .rule        = GB_LIVE_ALLOCATOR,
+        .released    = job->released,
+    };
+    GB_TRY(gb_liveness_compute(&in, &job->live));
+    job->block_of = gb_calloc(job->live.n_items + 1, sizeof(*job->block_of));
+    if (job->block_of == NULL) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    for (size_t k = 0; k < job->live.n_items; k++) {
+        job->block_of[k] = NONE;
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+// ------------------------------------------------------------------------------------------------------------ deciding
+
+static enum ggml_status take_block(struct job * job, int64_t id) {
+    const struct info * info  = info_at(job, id);
+    struct block        block = { .talloc = info->talloc, .owner = id };
+    if (!gb_vec_reserve(&job->blocks, job->blocks.n + 1)) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    GB_TRY(gb_tallocr_take(info->talloc, info->tensor, "ggml_gallocr_alloc_graph", &block.offset, &block.size));
+    job->blocks.data[job->blocks.n++] = block;
+    return GGML_STATUS_SUCCESS;
+}
+
+// Memory for a tensor that owns its own: that of its item, which a source had before it, or new bytes.
 static enum ggml_status place_owner(struct job * job, int64_t id) {
     struct info * info = info_at(job, id);
     GB_FAIL_IF(info->talloc == NULL, GGML_STATUS_INVALID_ARGUMENT,
         "ggml_gallocr_alloc_graph: tensor '%s' is not placed and has no allocator", info->tensor->name);
-    size_t size;
-    if (!gb_tallocr_size_of(info->talloc, info->tensor, &size)) {
-        return GGML_STATUS_INVALID_ARGUMENT;
-    }
-    info->block = block_to_take_over(job, id, size);
+    const int64_t item = job->live.item_of[id]; // none: no node touches it
+    info->block        = item >= 0 ? job->block_of[item] : NONE;
     if (info->block != NONE) {
         job->blocks.data[info->block].owner = id;
     } else {
-        struct block block = { .talloc = info->talloc, .owner = id };
-        if (!gb_vec_reserve(&job->blocks, job->blocks.n + 1)) {
-            return GGML_STATUS_ALLOC_FAILED;
+        info->block = (int64_t) job->blocks.n;
+        GB_TRY(take_block(job, id));
+        if (item >= 0) {
+            job->block_of[item] = info->block;
         }
-        GB_TRY(gb_tallocr_take(info->talloc, info->tensor, "ggml_gallocr_alloc_graph", &block.offset, &block.size));
-        info->block                       = (int64_t) job->blocks.n;
-        job->blocks.data[job->blocks.n++] = block;
     }
     info->placed = true;
     return add_event(job, EVENT_BIND, id, job->blocks.data[info->block].offset);
@@ -332,33 +436,21 @@ static enum ggml_status place(struct job * job, int64_t id) {
     return needs_binding(job, info, info_at(job, info->root)) ? add_event(job, EVENT_VIEW, id, 0) : GGML_STATUS_SUCCESS;
 }
 
-// Gives the bytes back when nobody needs them any more; a view takes its source along.
-static enum ggml_status release_unused(struct job * job, int64_t id) {
-    struct info * info = info_at(job, id);
-    while (info->n_readers == 0 && info->n_views == 0 && !info->keep) {
-        if (info->root != id) {
-            id   = info->root;
-            info = info_at(job, id);
-            info->n_views--;
+static int released_at(const struct job * job, int at) { return job->released ? job->released[at] : at + 1; }
+
+// Gives back the bytes of what the node at this position is the last to use.
+static enum ggml_status release_sources(struct job * job, int at) {
+    for (int s = 0; s < GGML_MAX_SRC; s++) {
+        const int32_t root = job->roots[(size_t) at * GB_LIVE_SLOTS + (size_t) s];
+        const int64_t item = root == NONE ? NONE : job->live.item_of[root];
+        if (item == NONE || job->live.items[item].to_end || job->live.items[item].upper != released_at(job, at)) {
             continue;
         }
-        if (info->block != NONE && job->blocks.data[info->block].owner == id) {
-            struct block * block = &job->blocks.data[info->block];
+        struct block * block = &job->blocks.data[job->block_of[item]];
+        if (block->owner != NONE) {
             gb_pool_give_back(&block->talloc->pool, block->offset, block->size);
+            GB_TRY(add_event(job, EVENT_RELEASE, block->owner, 0));
             block->owner = NONE;
-            return add_event(job, EVENT_RELEASE, id, 0);
-        }
-        break;
-    }
-    return GGML_STATUS_SUCCESS;
-}
-
-static enum ggml_status release_sources(struct job * job, const struct ggml_tensor * node) {
-    for (int s = 0; s < GGML_MAX_SRC; s++) {
-        if (node->src[s] && node->src[s] != node) {
-            const int64_t id = known_id(job, node->src[s]);
-            info_at(job, id)->n_readers--;
-            GB_TRY(release_unused(job, id));
         }
     }
     return GGML_STATUS_SUCCESS;
@@ -378,27 +470,23 @@ static enum ggml_status place_first(struct job * job) {
     return GGML_STATUS_SUCCESS;
 }
 
-static enum ggml_status place_node(struct job * job, const struct ggml_tensor * node) {
+static enum ggml_status place_node(struct job * job, int at) {
+    const int32_t * slots = slots_of(job, at);
     for (int s = 0; s < GGML_MAX_SRC; s++) {
-        if (node->src[s] && node->src[s] != node) {
-            GB_TRY(place(job, known_id(job, node->src[s])));
+        if (slots[s] != NONE && slots[s] != slots[OWN]) {
+            GB_TRY(place(job, slots[s]));
         }
     }
-    return place(job, known_id(job, node));
+    return place(job, slots[OWN]);
 }
 
 static enum ggml_status walk(struct job * job) {
     GB_TRY(place_first(job));
-    size_t released = 0; // sources of the nodes before this place in the order were given back
-    for (size_t k = 0; k < job->order.n; k++) {
-        if (job->order.data[k] != BARRIER) {
-            GB_TRY(place_node(job, job->graph->nodes[job->order.data[k]]));
-            continue;
-        }
-        for (; released < k; released++) {
-            if (job->order.data[released] != BARRIER) {
-                GB_TRY(release_sources(job, job->graph->nodes[job->order.data[released]]));
-            }
+    int group = 0; // what dies from this position on was not given back
+    for (int at = 0; at < job->graph->n_nodes; at++) {
+        GB_TRY(place_node(job, at));
+        for (; released_at(job, at) == at + 1 && group <= at; group++) {
+            GB_TRY(release_sources(job, group));
         }
     }
     return GGML_STATUS_SUCCESS;
@@ -469,10 +557,11 @@ static void mark_read_once(struct job * job) {
 static enum ggml_status run(struct job * job, const struct ggml_gallocr * galloc) {
     GB_TRY(gb_graph_check(job->graph, "graph", "ggml_gallocr_alloc_graph"));
     GB_TRY(gb_graph_check_tensors(job->graph, "ggml_gallocr_alloc_graph"));
-    GB_TRY(add_nodes(job));
+    GB_TRY(add_tensors(job));
     GB_TRY(make_order(job, galloc));
-    GB_TRY(check_order(job));
+    GB_TRY(find_roots(job));
     find_read_once(job);
+    GB_TRY(find_lifetimes(job));
     GB_TRY(walk(job));
     GB_TRY(carry_out_all(job));
     mark_read_once(job);
@@ -494,7 +583,13 @@ static enum ggml_status finish(struct job * job, enum ggml_status status) {
     gb_vec_free(&job->blocks);
     gb_vec_free(&job->events);
     gb_vec_free(&job->pools);
-    gb_vec_free(&job->order);
+    gb_liveness_free(&job->live);
+    gb_free(job->slots);
+    gb_free(job->order);
+    gb_free(job->nodes);
+    gb_free(job->roots);
+    gb_free(job->released);
+    gb_free(job->block_of);
     gb_ptrmap_free(&job->ids);
     return status;
 }

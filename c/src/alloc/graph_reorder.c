@@ -19,10 +19,16 @@ static int64_t id_of(void * user, const struct ggml_tensor * t) {
     return id == GB_PTRMAP_ABSENT ? -1 : id;
 }
 
-static int arena_of(void * user, const struct ggml_tensor * t) { return id_of(user, t) < 0 ? -1 : 0; }
-
-static size_t size_of(void * user, const struct ggml_tensor * t) {
+static int arena_of(void * user, int64_t id, const struct ggml_tensor * t) {
     (void) user;
+    (void) id;
+    (void) t;
+    return 0;
+}
+
+static size_t size_of(void * user, int64_t id, const struct ggml_tensor * t) {
+    (void) user;
+    (void) id;
     return GGML_PAD(ggml_nbytes(t), ALIGNMENT);
 }
 

@@ -1,12 +1,11 @@
 // liveness.c - two passes over a node list: when is each storage used, then who may take over whose.
 //
-// Everything is said about storage, that is about the tensor that owns memory: what happens to a view happens to its
-// source. Per storage the first pass finds the first and last position that uses it and whether it must last; the
-// second pass makes the items, letting a node continue the item of a source that dies in it.
+// Per storage the first pass finds the first and last position that uses it and whether it must last; the second pass
+// makes the items, letting a node continue the item of a source that dies in it.
 //
-// Continuing an item of the node's own size never raises the load, the bytes alive at a position. One that is larger
-// keeps bytes that nobody needs, so it is continued only where the highest load of the positions concerned falls. Hence
-// the highest load of an arena is never above that of plans that compute nothing in place.
+// By the rule of plans, continuing an item of the node's own size never raises the load, the bytes alive at a position.
+// One that is larger keeps bytes that nobody needs, so it is continued only where the highest load of the positions
+// concerned falls. Hence the highest load of an arena is never above that of plans that compute nothing in place.
 #include "alloc/liveness.h"
 
 #include "base/current.h"
@@ -16,12 +15,13 @@
 #include "base/vec.h"
 #include "tensor/tensor.h"
 
-enum { NEVER = -1 };
+enum { NEVER = -1, OWN = GGML_MAX_SRC }; // OWN: the slot of the node itself
 
 // of one storage (tensor id)
 struct usage {
     struct ggml_tensor * tensor;      // NULL: not met
     int                  first, last; // positions that write or read it
+    int                  n_last;      // slots that read it and give it back together with the last one
     int                  arena;
     size_t               size;
     bool                 from_start, to_end;
@@ -30,6 +30,8 @@ struct usage {
 
 struct liveness {
     const struct gb_liveness_input * in;
+    const int32_t *                  ids;       // borrowed: the caller's, or own_ids
+    int32_t *                        own_ids;   // owned until handed out
     struct usage *                   usages;    // owned; by tensor id
     int *                            n_readers; // owned; by node position: slots of other nodes that read it
     struct gb_ptrmap                 position;  // node -> position
@@ -39,6 +41,7 @@ struct liveness {
 };
 
 static void free_state(struct liveness * l) {
+    gb_free(l->own_ids);
     gb_free(l->usages);
     gb_free(l->n_readers);
     gb_ptrmap_free(&l->position);
@@ -47,12 +50,17 @@ static void free_state(struct liveness * l) {
     gb_vec_free(&l->items);
 }
 
-static enum ggml_status init_state(struct liveness * l, const struct gb_liveness_input * in) {
-    *l           = (struct liveness){ .in = in };
-    l->usages    = gb_calloc((size_t) in->n_ids, sizeof(*l->usages));
-    l->n_readers = gb_calloc((size_t) in->n_nodes, sizeof(*l->n_readers));
-    l->item_of   = gb_calloc((size_t) in->n_ids, sizeof(*l->item_of));
-    if (!l->usages || !l->n_readers || !l->item_of || !gb_ptrmap_reserve(&l->position, (size_t) in->n_nodes)) {
+static bool is_allocator(const struct liveness * l) { return l->in->rule == GB_LIVE_ALLOCATOR; }
+
+static int released_at(const struct liveness * l, int position) {
+    return l->in->released ? l->in->released[position] : position + 1;
+}
+
+// ----------------------------------------------------------------------------------------------------------------- ids
+
+static enum ggml_status find_positions(struct liveness * l) {
+    const struct gb_liveness_input * in = l->in;
+    if (!gb_ptrmap_reserve(&l->position, (size_t) in->n_nodes)) {
         return GGML_STATUS_ALLOC_FAILED;
     }
     for (int i = 0; i < in->n_nodes; i++) {
@@ -64,38 +72,84 @@ static enum ggml_status init_state(struct liveness * l, const struct gb_liveness
             return GGML_STATUS_ALLOC_FAILED;
         }
     }
-    for (int64_t id = 0; id < in->n_ids; id++) {
-        l->item_of[id] = NEVER;
-    }
     return GGML_STATUS_SUCCESS;
 }
 
-static int64_t id_of(const struct liveness * l, const struct ggml_tensor * t) {
+static int32_t id_of(const struct liveness * l, const struct ggml_tensor * t) {
     const int64_t id = l->in->id_of(l->in->user, gb_root(t));
-    return id >= 0 && id < l->in->n_ids ? id : NEVER;
+    return id >= 0 && id < l->in->n_ids ? (int32_t) id : NEVER;
 }
 
-// The storage's usage, met for the first time at position i or before; NULL: not ours to place.
-static struct usage * usage_of(struct liveness * l, const struct ggml_tensor * t, int i) {
-    const int64_t id = id_of(l, t);
-    if (id == NEVER) {
+static void find_ids(struct liveness * l) {
+    for (int i = 0; i < l->in->n_nodes; i++) {
+        const struct ggml_tensor * node = l->in->nodes[i];
+        int32_t *                  ids  = l->own_ids + (size_t) i * GB_LIVE_SLOTS;
+        for (int s = 0; s < GGML_MAX_SRC; s++) {
+            ids[s] = node->src[s] ? id_of(l, node->src[s]) : NEVER;
+        }
+        ids[OWN] = id_of(l, node);
+    }
+}
+
+static enum ggml_status init_state(struct liveness * l, const struct gb_liveness_input * in) {
+    *l         = (struct liveness){ .in = in, .ids = in->ids };
+    l->usages  = gb_calloc((size_t) in->n_ids, sizeof(*l->usages));
+    l->item_of = gb_calloc((size_t) in->n_ids, sizeof(*l->item_of));
+    if (!l->usages || !l->item_of) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    for (int64_t id = 0; id < in->n_ids; id++) {
+        l->item_of[id] = NEVER;
+    }
+    if (in->id_of == NULL) {
+        return GGML_STATUS_SUCCESS;
+    }
+    GB_TRY(find_positions(l));
+    l->n_readers = gb_calloc((size_t) in->n_nodes, sizeof(*l->n_readers));
+    l->own_ids   = gb_calloc((size_t) in->n_nodes, GB_LIVE_SLOTS * sizeof(*l->own_ids));
+    l->ids       = l->own_ids;
+    if (l->n_readers == NULL || l->own_ids == NULL) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    find_ids(l);
+    return GGML_STATUS_SUCCESS;
+}
+
+// -------------------------------------------------------------------------------------------------------------- usages
+
+// Of slot s of the node at position i: the usage of its storage, met for the first time there or before; NULL: not ours
+// to place.
+static struct usage * usage_at(struct liveness * l, int i, int s) {
+    const int32_t id = l->ids[(size_t) i * GB_LIVE_SLOTS + (size_t) s];
+    if (id < 0) {
         return NULL;
     }
     struct usage * u = &l->usages[id];
     if (u->tensor == NULL) {
-        u->tensor = gb_root(t);
-        u->first  = i;
-        u->arena  = l->in->arena_of(l->in->user, u->tensor);
+        u->tensor = gb_root(s == OWN ? l->in->nodes[i] : l->in->nodes[i]->src[s]);
+        u->first = u->last = i;
+        u->arena           = l->in->arena_of(l->in->user, id, u->tensor);
+        u->to_end          = u->arena >= 0 && l->in->keep && l->in->keep(l->in->user, id, u->tensor);
     }
     return u->arena < 0 ? NULL : u;
 }
 
-static void note_flags(const struct liveness * l, struct usage * u, const struct ggml_tensor * t) {
+static void note_flags(struct usage * u, const struct ggml_tensor * t) {
     u->from_start |= gb_tensor_has_flag(t, GB_TENSOR_INPUT);
-    u->to_end |= gb_tensor_has_flag(t, GB_TENSOR_OUTPUT) || (l->in->keep && l->in->keep(l->in->user, t));
+    u->to_end |= gb_tensor_has_flag(t, GB_TENSOR_OUTPUT);
 }
 
-static enum ggml_status note_source(struct liveness * l, const struct ggml_tensor * src, int i) {
+static void note_use(const struct liveness * l, struct usage * u, const struct ggml_tensor * t, int i, bool reads) {
+    if (released_at(l, u->last) != released_at(l, i)) {
+        u->n_last = 0;
+    }
+    u->n_last += reads;
+    u->last = i;
+    note_flags(u, t);
+    note_flags(u, u->tensor);
+}
+
+static enum ggml_status count_reader(struct liveness * l, const struct ggml_tensor * src, int i) {
     const int64_t at = gb_ptrmap_get(&l->position, src);
     GB_FAIL_IF(at != GB_PTRMAP_ABSENT && at > i, GGML_STATUS_INVALID_ARGUMENT,
         "gb_liveness_compute: node %d, '%s', reads '%s', which is computed later, as node %lld", i,
@@ -103,13 +157,19 @@ static enum ggml_status note_source(struct liveness * l, const struct ggml_tenso
     if (at != GB_PTRMAP_ABSENT && at < i) {
         l->n_readers[at]++;
     }
-    struct usage * u = usage_of(l, src, i);
+    return GGML_STATUS_SUCCESS;
+}
+
+static enum ggml_status note_source(struct liveness * l, int i, int s) {
+    const struct ggml_tensor * node = l->in->nodes[i];
+    if (l->in->id_of) {
+        GB_TRY(count_reader(l, node->src[s], i));
+    }
+    struct usage * u = usage_at(l, i, s);
     if (u) {
         // Met in a reader: nobody wrote it before. A node reading itself is its own writer.
-        u->from_start |= u->first == i && l->in->nodes[i] != u->tensor;
-        u->last = i;
-        note_flags(l, u, src);
-        note_flags(l, u, u->tensor);
+        u->from_start |= !is_allocator(l) && u->first == i && node != u->tensor;
+        note_use(l, u, node->src[s], i, node->src[s] != node);
     }
     return GGML_STATUS_SUCCESS;
 }
@@ -123,27 +183,28 @@ static bool has_source(const struct ggml_tensor * t) {
     return false;
 }
 
+static void note_node(struct liveness * l, int i) {
+    const struct ggml_tensor * node = l->in->nodes[i];
+    struct usage *             u    = usage_at(l, i, OWN);
+    if (u) {
+        // Parameters are nodes that nothing computes; a view that is the first to name its source only looks at it.
+        const bool computed = node->view_src ? !gb_op_is_view(node->op) : node->op != GGML_OP_NONE || has_source(node);
+        u->from_start |= !is_allocator(l) && u->first == i && (!computed || node->view_src);
+        note_use(l, u, node, i, false);
+    }
+}
+
 static enum ggml_status find_usages(struct liveness * l) {
     for (int i = 0; i < l->in->n_nodes; i++) {
-        struct ggml_tensor * node = l->in->nodes[i];
         for (int s = 0; s < GGML_MAX_SRC; s++) {
-            if (node->src[s]) {
-                GB_TRY(note_source(l, node->src[s], i));
+            if (l->in->nodes[i]->src[s]) {
+                GB_TRY(note_source(l, i, s));
             }
         }
-        struct usage * u = usage_of(l, node, i);
-        if (u) {
-            // Parameters are nodes that nothing computes; a view that is the first to name its source only looks at it.
-            const bool computed =
-                node->view_src ? !gb_op_is_view(node->op) : node->op != GGML_OP_NONE || has_source(node);
-            u->from_start |= u->first == i && (!computed || node->view_src);
-            u->last = i;
-            note_flags(l, u, node);
-            note_flags(l, u, u->tensor);
-        }
+        note_node(l, i);
     }
-    for (int i = 0; i < l->in->n_nodes && !l->in->drop_unread; i++) {
-        struct usage * u = l->n_readers[i] == 0 ? usage_of(l, l->in->nodes[i], i) : NULL;
+    for (int i = 0; l->n_readers && i < l->in->n_nodes && !l->in->drop_unread; i++) {
+        struct usage * u = l->n_readers[i] == 0 ? usage_at(l, i, OWN) : NULL;
         if (u) {
             u->to_end = true;
         }
@@ -156,25 +217,35 @@ static enum ggml_status find_usages(struct liveness * l) {
 static int64_t lower_of(const struct usage * u) { return u->from_start ? 0 : u->first; }
 
 static int64_t upper_of(const struct liveness * l, const struct usage * u) {
-    return u->to_end ? l->in->n_nodes : u->last + 1;
+    return u->to_end ? l->in->n_nodes : released_at(l, u->last);
 }
 
 static size_t * loads_of(const struct liveness * l, int arena) {
     return l->loads + (size_t) arena * (size_t) l->in->n_nodes;
 }
 
-// As if nothing were computed in place. Unsigned numbers wrap, so differences may be added up.
-static enum ggml_status find_loads(struct liveness * l) {
+// Returns the number of arenas.
+static int find_sizes(struct liveness * l) {
     int n_arenas = 0;
     for (int64_t id = 0; id < l->in->n_ids; id++) {
         struct usage * u = &l->usages[id];
         if (u->tensor && u->arena >= 0) {
-            u->size  = l->in->size_of(l->in->user, u->tensor);
+            u->size  = l->in->size_of(l->in->user, id, u->tensor);
             n_arenas = GB_MAX(n_arenas, u->arena + 1);
         }
     }
-    const size_t n_nodes = (size_t) l->in->n_nodes;
-    l->loads             = gb_calloc((size_t) n_arenas, n_nodes * sizeof(*l->loads));
+    return n_arenas;
+}
+
+// As if nothing were computed in place. Unsigned numbers wrap, so differences may be added up. The allocator's rule asks
+// for no loads.
+static enum ggml_status find_loads(struct liveness * l) {
+    const int    n_arenas = find_sizes(l);
+    const size_t n_nodes  = (size_t) l->in->n_nodes;
+    if (is_allocator(l)) {
+        return GGML_STATUS_SUCCESS;
+    }
+    l->loads = gb_calloc((size_t) n_arenas, n_nodes * sizeof(*l->loads));
     if (l->loads == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }
@@ -224,12 +295,10 @@ static void note_in_place(struct liveness * l, const struct usage * own, size_t 
 
 // --------------------------------------------------------------------------------------------------------------- items
 
-// Does the node read the storage only where it would write, and before? By id: several tensors may stand for one
-// storage.
-static bool reads_only_in_place(const struct liveness * l, const struct ggml_tensor * node, int64_t id) {
+bool gb_live_reads_in_place(const struct ggml_tensor * node, const int32_t * ids, int32_t id) {
     for (int s = 0; s < GGML_MAX_SRC; s++) {
         const struct ggml_tensor * src = node->src[s];
-        if (src && id_of(l, src) == id &&
+        if (src && ids[s] == id &&
             (src == node || (src->view_src && src->view_offs != 0) || !gb_can_write_over(node, s))) {
             return false;
         }
@@ -237,67 +306,82 @@ static bool reads_only_in_place(const struct liveness * l, const struct ggml_ten
     return true;
 }
 
-// The usage of a source that dies in node i, in memory that can become the node's; NULL: source s is none.
-static struct usage * dying_source(struct liveness * l, const struct ggml_tensor * node, const struct usage * own,
-    int s, int i) {
-    const struct ggml_tensor * src = node->src[s];
-    struct usage *             u   = src && gb_can_write_over(node, s) ? usage_of(l, src, i) : NULL;
-    if (u == NULL || u->to_end || u->taken || u->last != i || u->arena != own->arena ||
-        (l->in->may_join && !l->in->may_join(l->in->user, node, src))) {
-        return NULL;
+// May the node at position i be computed into the storage u of its source s, if that dies in it?
+static bool may_write_over(const struct liveness * l, int i, int s, const struct usage * u) {
+    const struct ggml_tensor *node = l->in->nodes[i], *src = node->src[s];
+    if (is_allocator(l)) {
+        return src != node && u->n_last == 1 && (src->view_src == NULL || src->view_offs == 0) &&
+               gb_can_take_over(node, src);
     }
-    const int64_t id = id_of(l, src);
-    return l->item_of[id] != NEVER && own->size <= l->items.data[l->item_of[id]].size &&
-                   reads_only_in_place(l, node, id)
-               ? u
-               : NULL;
+    const int32_t * ids = l->ids + (size_t) i * GB_LIVE_SLOTS;
+    return gb_can_write_over(node, s) && gb_live_reads_in_place(node, ids, ids[s]);
 }
 
-// The item that node i goes on in: of the sources that die in it, the smallest, which leaves the lowest load; NEVER if
-// there is none.
-static int64_t item_to_continue(struct liveness * l, const struct ggml_tensor * node, const struct usage * own, int i) {
-    struct usage * best   = NULL;
-    int64_t        item   = NEVER;
-    size_t         wasted = 0;
-    for (int s = 0; s < GGML_MAX_SRC && !own->from_start && !l->in->apart; s++) {
-        struct usage * u = dying_source(l, node, own, s, i);
-        if (u == NULL) {
+// The item of a source that dies in node i, in memory that can become the node's; NEVER if source s is none.
+static int64_t item_of_dying(struct liveness * l, const struct usage * own, int i, int s) {
+    const struct ggml_tensor * src = l->in->nodes[i]->src[s];
+    struct usage *             u   = src ? usage_at(l, i, s) : NULL;
+    if (u == NULL || u->to_end || u->taken || u->last != i || u->arena != own->arena || !may_write_over(l, i, s, u) ||
+        (l->in->may_join && !l->in->may_join(l->in->user, l->in->nodes[i], src))) {
+        return NEVER;
+    }
+    const int64_t item = l->item_of[u - l->usages];
+    return item != NEVER && own->size <= l->items.data[item].size ? item : NEVER;
+}
+
+// The source whose item node i goes on in: of those that die in it the first, or by the rule of plans the smallest,
+// which leaves the lowest load; NEVER if there is none.
+static int source_to_continue(struct liveness * l, const struct usage * own, int i) {
+    int    best   = NEVER;
+    size_t wasted = 0;
+    for (int s = 0; s < GGML_MAX_SRC; s++) {
+        const int64_t item = item_of_dying(l, own, i, s);
+        if (item == NEVER) {
             continue;
         }
-        const int64_t at   = l->item_of[id_of(l, u->tensor)];
-        const size_t  here = l->items.data[at].size - own->size;
-        if ((best == NULL || here < wasted) && (here == 0 || load_within(l, own, here, i) < load_apart(l, own, i))) {
-            best   = u;
-            item   = at;
+        if (is_allocator(l)) {
+            return s;
+        }
+        const size_t here = l->items.data[item].size - own->size;
+        if ((best == NEVER || here < wasted) && (here == 0 || load_within(l, own, here, i) < load_apart(l, own, i))) {
+            best   = s;
             wasted = here;
         }
     }
-    if (best) {
-        best->taken = true;
+    if (best != NEVER) {
         note_in_place(l, own, wasted, i);
     }
-    return item;
+    return best;
 }
 
-// The storage of t, if it is met at position i for the first time: a new item, or the continuation of another's.
-static enum ggml_status make_item(struct liveness * l, const struct ggml_tensor * t, int i) {
-    struct usage * u  = usage_of(l, t, i);
-    const int64_t  id = u ? id_of(l, t) : NEVER;
-    if (id == NEVER || l->item_of[id] != NEVER) {
+// The storage of node i goes on in the item of a source.
+static bool continue_item(struct liveness * l, struct usage * own, int i) {
+    const int s = own->from_start || l->in->apart ? NEVER : source_to_continue(l, own, i);
+    if (s == NEVER) {
+        return false;
+    }
+    struct usage *        source = usage_at(l, i, s);
+    const int64_t         old    = l->item_of[source - l->usages];
+    struct gb_live_item * item   = &l->items.data[old];
+    source->taken                = true;
+    item->upper                  = GB_MAX(item->upper, upper_of(l, own));
+    item->to_end                 = own->to_end;
+    l->item_of[own - l->usages]  = old;
+    return true;
+}
+
+// The storage of slot s, if it is met at position i for the first time: a new item, or the continuation of another's.
+static enum ggml_status make_item(struct liveness * l, int i, int s) {
+    struct usage * u = usage_at(l, i, s);
+    if (u == NULL || l->item_of[u - l->usages] != NEVER || (u->tensor == l->in->nodes[i] && continue_item(l, u, i))) {
         return GGML_STATUS_SUCCESS;
     }
-    const int64_t upper = upper_of(l, u);
-    const int64_t old   = u->tensor == l->in->nodes[i] ? item_to_continue(l, u->tensor, u, i) : NEVER;
-    if (old != NEVER) {
-        l->items.data[old].upper = GB_MAX(l->items.data[old].upper, upper);
-        l->item_of[id]           = old;
-        return GGML_STATUS_SUCCESS;
-    }
-    const struct gb_live_item item = { u->tensor, u->arena, u->size, lower_of(u), upper, u->from_start, u->to_end };
+    const struct gb_live_item item = { u->tensor, u->arena, u->size, lower_of(u), upper_of(l, u), u->from_start,
+        u->to_end };
     if (!gb_vec_push(&l->items, item)) {
         return GGML_STATUS_ALLOC_FAILED;
     }
-    l->item_of[id] = (int64_t) l->items.n - 1;
+    l->item_of[u - l->usages] = (int64_t) l->items.n - 1;
     return GGML_STATUS_SUCCESS;
 }
 
@@ -306,10 +390,10 @@ static enum ggml_status make_items(struct liveness * l) {
         struct ggml_tensor * node = l->in->nodes[i];
         for (int s = 0; s < GGML_MAX_SRC; s++) {
             if (node->src[s] && gb_root(node->src[s]) != node) {
-                GB_TRY(make_item(l, node->src[s], i));
+                GB_TRY(make_item(l, i, s));
             }
         }
-        GB_TRY(make_item(l, node, i));
+        GB_TRY(make_item(l, i, OWN));
     }
     return GGML_STATUS_SUCCESS;
 }
@@ -327,15 +411,16 @@ enum ggml_status gb_liveness_compute(const struct gb_liveness_input * in, struct
     GB_CHECK_ARG(in);
     GB_CHECK_ARG(out);
     *out = (struct gb_liveness){ 0 };
-    GB_FAIL_IF(in->n_nodes < 0 || in->n_ids < 0 || (in->n_nodes > 0 && !in->nodes) || !in->id_of || !in->arena_of ||
-                   !in->size_of,
+    GB_FAIL_IF(in->n_nodes < 0 || in->n_ids < 0 || in->n_ids > INT32_MAX || (in->n_nodes > 0 && !in->nodes) ||
+                   (in->n_nodes > 0 && !in->id_of && !in->ids) || !in->arena_of || !in->size_of,
         GGML_STATUS_INVALID_ARGUMENT, "%s: incomplete input", __func__);
     struct liveness        l;
     const enum ggml_status status = compute(&l, in);
     if (status == GGML_STATUS_SUCCESS) {
-        *out         = (struct gb_liveness){ l.items.data, l.items.n, l.item_of };
+        *out         = (struct gb_liveness){ l.items.data, l.items.n, l.item_of, l.own_ids };
         l.items.data = NULL;
         l.item_of    = NULL;
+        l.own_ids    = NULL;
     }
     free_state(&l);
     return status;
@@ -396,6 +481,7 @@ void gb_liveness_free(struct gb_liveness * liveness) {
     if (liveness) {
         gb_free(liveness->items);
         gb_free(liveness->item_of);
+        gb_free(liveness->ids);
         *liveness = (struct gb_liveness){ 0 };
     }
 }

@@ -1,6 +1,8 @@
 // liveness.h - when each tensor of a node list must be in memory, and which results may take over a source's memory.
 //
-// Used by the scheduler (on its private node list) and by tests. Pure in the sense that tensors are only read.
+// The one computation of lifetimes: plans of the scheduler (on its private node list), the graph allocator and the search
+// for a better order all use it. Tensors are only read. Lifetimes are those of storage, that is of the tensor that owns
+// memory: what happens to a view happens to its source.
 #ifndef GB_ALLOC_LIVENESS_H
 #define GB_ALLOC_LIVENESS_H
 
@@ -17,30 +19,51 @@ struct gb_live_item {
     int                  arena;        // which arena (backend) it belongs to; items of different arenas never share
     size_t               size;         // bytes, from size_of
     int64_t              lower, upper; // in node positions, half-open
-    bool                 from_start, to_end; // of the first owner: it has content from outside; its own is to last
+    bool                 from_start;   // of the first owner: it has content from outside
+    bool                 to_end;       // of the last owner: it is still wanted after the last node
 };
+
+enum { GB_LIVE_SLOTS = GGML_MAX_SRC + 1 }; // of a node: its sources, then itself
 
 struct gb_liveness {
     struct gb_live_item * items; // owned
     size_t                n_items;
     int64_t * item_of; // owned; per tensor id as given by the caller: its item, or -1 (placed already, a view, ...)
+    int32_t * ids;     // owned; GB_LIVE_SLOTS a node: the id of the storage of each slot, -1: none
 };
+
+// The rules differ in what is promised to whom:
+//
+//                                  plans                                  the graph allocator
+//   content from outside, of what  is there from the start                arrives with the first reader: programs of
+//   is no input                                                           early 2024 place their inputs themselves
+//   a node may write over a        gb_can_write_over, read by any         gb_can_take_over, read by one slot
+//   source that dies in it         slots that begin where it writes
+//   of several such sources        that which leaves the lowest load      the first
+enum gb_live_rule { GB_LIVE_PLAN = 0, GB_LIVE_ALLOCATOR };
 
 struct gb_liveness_input {
     struct ggml_tensor * const * nodes; // in execution order
     int                          n_nodes;
     void *                       user;
     // Dense id 0 .. n_ids-1 of a tensor that is not a view; the same tensor always gives the same id; -1: leave it
-    // alone.
+    // alone. NULL: the caller has them already, in `ids`, as gb_liveness::ids, and knows that each node occurs once and
+    // after what it reads.
     int64_t (*id_of)(void * user, const struct ggml_tensor * t);
-    int64_t n_ids;
-    int (*arena_of)(void * user, const struct ggml_tensor * t); // -1: not to be placed (placed already)
-    size_t (*size_of)(void * user, const struct ggml_tensor * t);
-    bool (*keep)(void * user, const struct ggml_tensor * t); // true: to the end of the list (outputs); NULL: none
+    const int32_t * ids;
+    int64_t         n_ids;
+    // About the storage `id`, which `t` owns.
+    int (*arena_of)(void * user, int64_t id, const struct ggml_tensor * t); // -1: not to be placed (placed already)
+    size_t (*size_of)(void * user, int64_t id, const struct ggml_tensor * t);
+    bool (*keep)(void * user, int64_t id, const struct ggml_tensor * t); // true: to the end of the list; NULL: none
     bool drop_unread; // nodes that no node of the list reads are kept only if they are outputs or `keep` says so
     bool apart;       // no node is computed into the memory of a source
     // or not of this one; NULL: of any
     bool (*may_join)(void * user, const struct ggml_tensor * node, const struct ggml_tensor * src);
+    enum gb_live_rule rule;
+    // Per node: the position from which on memory that it was the last to use may serve others, for callers that run
+    // some nodes in any order; ascending, each greater than the node's own position. NULL: the next one.
+    const int * released;
 };
 
 // Rules: storage lives from the first node that writes or reads it to the last node that writes or reads it or any view
@@ -58,6 +81,10 @@ bool gb_liveness_prefer(struct gb_liveness * liveness, const struct gb_liveness 
 
 // The most bytes alive at once, added up over the arenas.
 enum ggml_status gb_liveness_load(const struct gb_liveness * liveness, int n_nodes, size_t * sum);
+
+// Does the node read the storage `id` only through slots that it may write over and that begin where the storage does?
+// By id, since several tensors may stand for one storage. ids: of its slots.
+bool gb_live_reads_in_place(const struct ggml_tensor * node, const int32_t * ids, int32_t id);
 
 // May `node` be computed into the memory of its source s as far as op and layout go (readers and ownership are the
 // caller's to check)?

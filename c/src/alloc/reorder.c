@@ -107,9 +107,10 @@ static void free_list(struct list * list) {
 
 static bool writes(const struct ggml_tensor * node) { return !gb_op_is_view(node->op); }
 
-static int storage_of(const struct graph * g, const struct ggml_tensor * t) {
-    const int64_t id = g->in->id_of(g->in->user, gb_root(t));
-    return id >= 0 && id < g->in->n_ids ? (int) g->apart.item_of[id] : NONE;
+// The storage of the node's slot s; NONE: it is not to be placed.
+static int storage_of(const struct graph * g, int node, int s) {
+    const int32_t id = g->apart.ids[(size_t) node * GB_LIVE_SLOTS + (size_t) s];
+    return id < 0 ? NONE : (int) g->apart.item_of[id];
 }
 
 // What was seen of a piece of memory (by its owner, whether it is to be placed or not): the last node that wrote it and
@@ -203,15 +204,15 @@ static bool find_storages(struct graph * g, pairs_t * storages, pairs_t * users)
         const struct ggml_tensor * node = g->in->nodes[i];
         const size_t               from = storages->n;
         g->makes[i]                     = NONE;
-        for (int s = 0; ok && s <= GGML_MAX_SRC; s++) {
-            const struct ggml_tensor * t  = s < GGML_MAX_SRC ? node->src[s] : node;
-            const int                  id = t ? storage_of(g, t) : NONE;
+        for (int s = 0; ok && s < GB_LIVE_SLOTS; s++) {
+            const int id = storage_of(g, i, s);
             if (id != NONE && !is_among(storages, from, id)) {
                 ok = add_pair(storages, i, id) && add_pair(users, id, i);
             }
-            if (t == node && id != NONE && g->apart.items[id].tensor == node && !g->apart.items[id].from_start) {
-                g->makes[i] = id;
-            }
+        }
+        const int own = storage_of(g, i, GGML_MAX_SRC);
+        if (own != NONE && g->apart.items[own].tensor == node && !g->apart.items[own].from_start) {
+            g->makes[i] = own;
         }
     }
     return ok;
@@ -274,24 +275,15 @@ static bool dies_in(const struct graph * g, const struct state * s, int storage,
     return !g->apart.items[storage].to_end;
 }
 
-// Is there a source whose memory becomes that of the node? As liveness.c, but for sizes that are equal.
+// Is there a source whose memory becomes that of the node? The rule of plans, for sizes that are equal.
 static bool is_in_place(const struct graph * g, const struct state * s, int node) {
     const struct ggml_tensor *  t   = g->in->nodes[node];
+    const int32_t *             ids = g->apart.ids + (size_t) node * GB_LIVE_SLOTS;
     const struct gb_live_item * own = &g->apart.items[g->makes[node]];
-    for (int k = 0; k < 2; k++) {
-        const struct ggml_tensor * src = t->src[k];
-        const int                  id =
-            src && gb_can_write_over(t, k) && gb_root(src) != t && src->view_offs == 0 ? storage_of(g, src) : NONE;
-        if (id == NONE || g->apart.items[id].arena != own->arena || g->apart.items[id].size != own->size ||
-            !dies_in(g, s, id, node)) {
-            continue;
-        }
-        bool only = true;
-        for (int j = 0; j < GGML_MAX_SRC && only; j++) {
-            only = t->src[j] == NULL || storage_of(g, t->src[j]) != id ||
-                   (gb_can_write_over(t, j) && t->src[j]->view_offs == 0);
-        }
-        if (only) {
+    for (int k = 0; k < GGML_MAX_SRC; k++) {
+        const int id = t->src[k] && gb_can_write_over(t, k) ? storage_of(g, node, k) : NONE;
+        if (id != NONE && id != g->makes[node] && g->apart.items[id].arena == own->arena &&
+            g->apart.items[id].size == own->size && dies_in(g, s, id, node) && gb_live_reads_in_place(t, ids, ids[k])) {
             return true;
         }
     }

@@ -105,13 +105,15 @@ static int64_t id_of(void * user, const struct ggml_tensor * t) {
     return id == GB_PTRMAP_ABSENT ? -1 : id;
 }
 
-static int arena_of(void * user, const struct ggml_tensor * t) {
+static int arena_of(void * user, int64_t id, const struct ggml_tensor * t) {
     (void) user;
+    (void) id;
     return t->op == GGML_OP_NONE ? -1 : 0;
 }
 
-static size_t size_of(void * user, const struct ggml_tensor * t) {
+static size_t size_of(void * user, int64_t id, const struct ggml_tensor * t) {
     (void) user;
+    (void) id;
     return ggml_nbytes(t);
 }
 

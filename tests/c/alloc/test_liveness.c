@@ -21,17 +21,22 @@ static int64_t id_of(void * user, const struct ggml_tensor * t) {
     return id == GB_PTRMAP_ABSENT ? -1 : id;
 }
 
-static int arena_of(void * user, const struct ggml_tensor * t) {
+static int arena_of(void * user, int64_t id, const struct ggml_tensor * t) {
     struct ids * ids = user;
-    return t == ids->outside ? -1 : (int) (gb_ptrmap_get(&ids->map, t) % ids->arenas);
+    CHECK_INT(gb_ptrmap_get(&ids->map, t), id);
+    return t == ids->outside ? -1 : (int) (id % ids->arenas);
 }
 
-static size_t size_of(void * user, const struct ggml_tensor * t) {
+static size_t size_of(void * user, int64_t id, const struct ggml_tensor * t) {
     (void) user;
+    (void) id;
     return ggml_nbytes(t);
 }
 
-static bool keep(void * user, const struct ggml_tensor * t) { return t == ((struct ids *) user)->kept; }
+static bool keep(void * user, int64_t id, const struct ggml_tensor * t) {
+    (void) id;
+    return t == ((struct ids *) user)->kept;
+}
 
 static void number(struct ids * ids, const struct ggml_tensor * t) {
     const struct ggml_tensor * root = gb_root(t);
@@ -52,8 +57,14 @@ static void number_all(struct ids * ids, struct ggml_cgraph * graph) {
 }
 
 static struct gb_liveness_input input_of(struct ids * ids, struct ggml_cgraph * graph) {
-    return (struct gb_liveness_input){ graph->nodes, graph->n_nodes, ids, id_of, (int64_t) ids->map.n, arena_of,
-        size_of, keep, false, false, NULL };
+    return (struct gb_liveness_input){ .nodes = graph->nodes,
+        .n_nodes                              = graph->n_nodes,
+        .user                                 = ids,
+        .id_of                                = id_of,
+        .n_ids                                = (int64_t) ids->map.n,
+        .arena_of                             = arena_of,
+        .size_of                              = size_of,
+        .keep                                 = keep };
 }
 
 static const struct gb_live_item * item_of(const struct ids * ids, const struct gb_liveness * l,
@@ -170,7 +181,7 @@ static void what_must_not_be_taken(void) {
     ids.arenas = 2; // neighbours in id are in different arenas
     REQUIRE(gb_liveness_compute(&in, &l) == GGML_STATUS_SUCCESS);
     for (size_t i = 0; i < l.n_items; i++) {
-        CHECK_INT(l.items[i].arena, arena_of(&ids, l.items[i].tensor));
+        CHECK_INT(l.items[i].arena, arena_of(&ids, gb_ptrmap_get(&ids.map, l.items[i].tensor), l.items[i].tensor));
     }
     gb_liveness_free(&l);
     gb_ptrmap_free(&ids.map);
@@ -191,10 +202,45 @@ static void second_operand_only_when_elementwise(void) {
     ggml_free(f.ctx);
 }
 
+// The rule of the graph allocator: memory for what comes from outside begins with its first reader, a node takes over
+// only what one slot reads, and what dies between two barriers stays until the second.
+static void rule_of_the_allocator(void) {
+    struct fixture       f   = fixture();
+    struct ids           ids = { .arenas = 1 };
+    struct gb_liveness   l;
+    struct ggml_tensor * x = vector(f.ctx);
+    struct ggml_tensor * y = vector(f.ctx);
+    struct ggml_tensor * a = ggml_sqr(f.ctx, x);         // 0: over x
+    struct ggml_tensor * b = ggml_mul(f.ctx, a, a);      // 1: two slots
+    struct ggml_tensor * c = ggml_norm(f.ctx, b, 1e-5f); // 2: not one of the fifteen operators
+    struct ggml_tensor * d = ggml_add(f.ctx, y, c);      // 3: over y, the first of two
+    ggml_build_forward_expand(f.graph, d);
+    number_all(&ids, f.graph);
+    struct gb_liveness_input in = input_of(&ids, f.graph);
+    in.rule                     = GB_LIVE_ALLOCATOR;
+    REQUIRE(gb_liveness_compute(&in, &l) == GGML_STATUS_SUCCESS);
+    CHECK_SPAN(x, 0, 2);
+    CHECK(item_of(&ids, &l, a) == item_of(&ids, &l, x) && !item_of(&ids, &l, a)->to_end);
+    CHECK_SPAN(b, 1, 3);
+    CHECK_SPAN(c, 2, 4);
+    CHECK_SPAN(y, 3, 4);
+    CHECK(item_of(&ids, &l, d) == item_of(&ids, &l, y) && item_of(&ids, &l, d)->to_end); // nobody reads d
+    gb_liveness_free(&l);
+    const int released[] = { 2, 2, 4, 4 };
+    in.released          = released;
+    REQUIRE(gb_liveness_compute(&in, &l) == GGML_STATUS_SUCCESS);
+    CHECK_SPAN(x, 0, 2);
+    CHECK_SPAN(b, 1, 4);
+    CHECK(item_of(&ids, &l, a) == item_of(&ids, &l, x) && item_of(&ids, &l, d) == item_of(&ids, &l, y));
+    gb_liveness_free(&l);
+    gb_ptrmap_free(&ids.map);
+    ggml_free(f.ctx);
+}
+
 static void refuses_disorder(void) {
     struct fixture       f   = fixture();
     struct ids           ids = { .arenas = 1 };
-    struct gb_liveness   l   = { (void *) 1, 2, NULL };
+    struct gb_liveness   l   = { .items = (void *) 1, .n_items = 2 };
     struct ggml_tensor * a   = ggml_cont(f.ctx, vector(f.ctx));
     struct ggml_tensor * b   = ggml_cont(f.ctx, a);
     ggml_set_name(a, "first");
@@ -391,7 +437,7 @@ static int64_t source_item(const struct ids * ids, const struct gb_liveness * l,
 static size_t load_of_choice(const struct gb_liveness * apart, const struct choices * c, const int * take,
     int n_nodes) {
     struct gb_live_item items[RANDOM_MAX];
-    struct gb_liveness  merged = { items, apart->n_items, NULL };
+    struct gb_liveness  merged = { .items = items, .n_items = apart->n_items };
     int64_t             in[RANDOM_MAX];
     memcpy(items, apart->items, apart->n_items * sizeof(*items));
     for (size_t i = 0; i < apart->n_items; i++) {
@@ -511,5 +557,5 @@ static void out_of_memory(void) {
 }
 
 TEST_MAIN(TEST(chain_in_place), TEST(inputs_outputs_and_keeping), TEST(what_must_not_be_taken),
-    TEST(second_operand_only_when_elementwise), TEST(refuses_disorder), TEST(random_graphs), TEST(larger_memory),
-    TEST(an_element_wise_square), TEST(load_is_low), TEST(out_of_memory))
+    TEST(second_operand_only_when_elementwise), TEST(rule_of_the_allocator), TEST(refuses_disorder),
+    TEST(random_graphs), TEST(larger_memory), TEST(an_element_wise_square), TEST(load_is_low), TEST(out_of_memory))

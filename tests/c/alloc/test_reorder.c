@@ -15,17 +15,20 @@ static int64_t id_of(void * user, const struct ggml_tensor * t) {
     return id == GB_PTRMAP_ABSENT ? -1 : id;
 }
 
-static int arena_of(void * user, const struct ggml_tensor * t) {
+static int arena_of(void * user, int64_t id, const struct ggml_tensor * t) {
     (void) user;
+    (void) id;
     return t->op == GGML_OP_NONE ? -1 : 0;
 }
 
-static int arena_of_two(void * user, const struct ggml_tensor * t) {
-    return t->op == GGML_OP_NONE ? -1 : (int) (id_of(user, t) % 2);
+static int arena_of_two(void * user, int64_t id, const struct ggml_tensor * t) {
+    (void) user;
+    return t->op == GGML_OP_NONE ? -1 : (int) (id % 2);
 }
 
-static size_t size_of(void * user, const struct ggml_tensor * t) {
+static size_t size_of(void * user, int64_t id, const struct ggml_tensor * t) {
     (void) user;
+    (void) id;
     return ggml_nbytes(t);
 }
 

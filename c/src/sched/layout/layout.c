@@ -58,14 +58,14 @@ static int64_t id_of(void * user, const struct ggml_tensor * t) {
     return id == GB_PTRMAP_ABSENT ? -1 : id;
 }
 
-static int arena_of(void * user, const struct ggml_tensor * t) {
-    const struct layout *        l  = user;
-    const struct gb_sched_plan * p  = l->plan;
-    const int64_t                id = id_of(user, t);
+static int arena_of(void * user, int64_t id, const struct ggml_tensor * t) {
+    const struct layout *        l = user;
+    const struct gb_sched_plan * p = l->plan;
+    (void) t;
     if (id >= p->in.n_ids) {
         return p->program.copies.data[id - p->in.n_ids].kept ? -1 : p->program.copies.data[id - p->in.n_ids].backend;
     }
-    return id >= 0 && p->in.ids.data[id].location == GB_LOCATION_ARENA ? p->assigned.to[id].backend : -1;
+    return p->in.ids.data[id].location == GB_LOCATION_ARENA ? p->assigned.to[id].backend : -1;
 }
 
 static size_t own_size(const struct layout * l, int64_t id, int backend) {
@@ -74,11 +74,10 @@ static size_t own_size(const struct layout * l, int64_t id, int backend) {
         id >= p->in.n_ids ? &p->program.copies.data[id - p->in.n_ids].dst->tensor : p->in.ids.data[id].tensor);
 }
 
-static size_t size_of(void * user, const struct ggml_tensor * t) {
+static size_t size_of(void * user, int64_t id, const struct ggml_tensor * t) {
     const struct layout *  l    = user;
-    const int64_t          id   = id_of(user, t);
     const struct gb_item * item = l->tmpl ? gb_sched_arena_item(l->tmpl, id) : NULL;
-    return item ? item->capacity : own_size(l, id, arena_of(user, t));
+    return item ? item->capacity : own_size(l, id, arena_of(user, id, t));
 }
 
 static int64_t group_in_template(const struct layout * l, const struct ggml_tensor * t) {
@@ -92,10 +91,10 @@ static bool may_join(void * user, const struct ggml_tensor * node, const struct 
     return l->tmpl == NULL || group_in_template(l, node) == group_in_template(l, src);
 }
 
-static bool keep(void * user, const struct ggml_tensor * t) {
-    const struct layout * l  = user;
-    const int64_t         id = id_of(user, gb_root(t));
-    return id >= 0 && id < l->plan->in.n_ids && l->plan->in.ids.data[id].keep;
+static bool keep(void * user, int64_t id, const struct ggml_tensor * t) {
+    const struct layout * l = user;
+    (void) t;
+    return id < l->plan->in.n_ids && l->plan->in.ids.data[id].keep;
 }
 
 static enum ggml_status find_lifetimes(struct layout * l, bool apart, struct gb_liveness * live) {
