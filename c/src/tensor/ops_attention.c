@@ -42,7 +42,7 @@ struct ggml_tensor * ggml_flash_ff(struct ggml_context * ctx, struct ggml_tensor
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b0, b1);
 }
 
-// ------------------------------------------------------------------------------------------------------------- as built
+// ------------------------------------------------------------------------------------------------------------ as built
 
 bool gb_built_flash_attn(gb_ct t) {
     return gb_check_flash_attn(NULL, t->src[0], t->src[1], t->src[2]) && gb_is_like(t, t->src[0]);

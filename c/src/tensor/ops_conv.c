@@ -135,7 +135,7 @@ struct ggml_tensor * ggml_conv_transpose_2d_p0(struct ggml_context * ctx, struct
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, b, NULL);
 }
 
-// ------------------------------------------------------------------------------------------------------------- as built
+// ------------------------------------------------------------------------------------------------------------ as built
 
 bool gb_built_im2col(gb_ct t) {
     const int32_t *      p = t->op_params;

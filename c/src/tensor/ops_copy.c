@@ -100,7 +100,7 @@ struct ggml_tensor * ggml_diag(struct ggml_context * ctx, struct ggml_tensor * a
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, NULL, NULL);
 }
 
-// ------------------------------------------------------------------------------------------------------------- as built
+// ------------------------------------------------------------------------------------------------------------ as built
 
 bool gb_built_dup(gb_ct t) { return gb_check_1(NULL, t->src[0]) && gb_is_like(t, t->src[0]); }
 

@@ -175,7 +175,7 @@ struct ggml_tensor * ggml_map_custom3_inplace(struct ggml_context * ctx, struct 
     return map_custom3(ctx, __func__, a, b, c, fun, n_tasks, userdata, true);
 }
 
-// ------------------------------------------------------------------------------------------------------------- as built
+// ------------------------------------------------------------------------------------------------------------ as built
 
 static bool is_map(gb_ct t, int n, bool has_tasks) {
     void (*fun)(void) = NULL;

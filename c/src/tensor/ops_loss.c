@@ -51,7 +51,7 @@ struct ggml_tensor * ggml_cross_entropy_loss_eps_back(struct ggml_context * ctx,
                : NULL;
 }
 
-// ------------------------------------------------------------------------------------------------------------- as built
+// ------------------------------------------------------------------------------------------------------------ as built
 
 static bool has_eps(gb_ct t) {
     return t->op_params[0] == 0 || (t->src[0] != NULL && gb_check_loss_eps(NULL, t->src[0], gb_op_param_f32(t, 1)));

@@ -106,7 +106,7 @@ struct ggml_tensor * ggml_scale_inplace(struct ggml_context * ctx, struct ggml_t
     return scale(ctx, __func__, a, s, true);
 }
 
-// ------------------------------------------------------------------------------------------------------------- as built
+// ------------------------------------------------------------------------------------------------------------ as built
 
 bool gb_built_unary(gb_ct t) {
     return gb_check_unary(NULL, t->src[0], (enum ggml_unary_op) t->op_params[0]) && gb_is_like(t, t->src[0]);
