@@ -4,15 +4,6 @@
 #include "backend/backend.h"
 #include "base/current.h"
 
-static enum ggml_status find_candidate(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
-    p->making.candidate = gb_sched_find_candidate(s, p);
-    return GGML_STATUS_SUCCESS;
-}
-
-static enum ggml_status validate(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
-    return gb_sched_validate_layout(s, p);
-}
-
 // What the backends need for themselves: the most of any split.
 static enum ggml_status measure_work(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     const uint64_t before = gb_fail_count();
@@ -30,34 +21,46 @@ static enum ggml_status measure_work(struct ggml_backend_sched * s, struct gb_sc
     return gb_status_since(before);
 }
 
-// Between two steps, and within those that walk the graph several times, the thread's poll is asked.
-static enum ggml_status fill_collected(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
-    static enum ggml_status (*const steps[])(struct ggml_backend_sched *, struct gb_sched_plan *) = {
-        gb_sched_assign,
-        gb_sched_cut,
-        gb_sched_lay_out_leafs,
-        find_candidate,
-        gb_sched_make_program,
-        gb_sched_order_steps,
-        gb_sched_lay_out,
-        validate,
-        measure_work,
-        gb_sched_find_fallbacks,
-        gb_sched_find_hazards,
-        gb_sched_init_binding,
-    };
-    for (size_t i = 0; i < GB_ARRAY_LEN(steps); i++) {
-        GB_TRY(steps[i](s, p));
-        GB_TRY(gb_go_on());
-    }
-    return GGML_STATUS_SUCCESS;
+// A candidate is known before the program is made: its offsets can be taken if the program becomes the same.
+static enum ggml_status make_program(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
+    const struct gb_sched_plan * candidate = gb_sched_find_candidate(s, p);
+    return gb_sched_make_program(s, &p->in, &p->assigned, p->layout.items.data, candidate ? &candidate->program : NULL,
+        &p->program);
 }
 
-static enum ggml_status fill(struct ggml_backend_sched * s, struct gb_sched_plan * p,
-    const struct ggml_cgraph * graph) {
+// What each part is made from. Between two of them, and within those that walk the graph several times, the thread's
+// poll is asked whether to go on.
+static enum ggml_status fill_collected(struct ggml_backend_sched * s, struct gb_sched_plan * p,
+    const struct gb_sched_relief * relief) {
+    const struct gb_sched_input *    in       = &p->in;
+    const struct gb_sched_assigned * assigned = &p->assigned;
+    GB_TRY(gb_sched_assign(s, in, relief, &p->assigned));
+    GB_TRY(gb_go_on());
+    GB_TRY(gb_sched_cut(in, assigned, &p->program));
+    GB_TRY(gb_go_on());
+    GB_TRY(gb_sched_lay_out_leafs(s, in, assigned, &p->layout));
+    GB_TRY(gb_go_on());
+    GB_TRY(make_program(s, p));
+    GB_TRY(gb_go_on());
+    GB_TRY(gb_sched_order_steps(s, in, assigned, &p->program));
+    GB_TRY(gb_go_on());
+    GB_TRY(gb_sched_lay_out(s, p));
+    GB_TRY(gb_go_on());
+    GB_TRY(gb_sched_validate_layout(s, p));
+    GB_TRY(gb_go_on());
+    GB_TRY(measure_work(s, p));
+    GB_TRY(gb_sched_find_fallbacks(s, p));
+    GB_TRY(gb_go_on());
+    GB_TRY(gb_sched_find_hazards(s, p));
+    GB_TRY(gb_sched_init_binding(p));
+    return gb_go_on();
+}
+
+static enum ggml_status fill(struct ggml_backend_sched * s, struct gb_sched_plan * p, const struct ggml_cgraph * graph,
+    const struct gb_sched_relief * relief) {
     GB_TRY(gb_sched_collect(s, &p->in, graph));
     const bool             trust  = gb_trust_tensors(true); // collecting has looked at them
-    const enum ggml_status status = fill_collected(s, p);
+    const enum ggml_status status = fill_collected(s, p, relief);
     gb_trust_tensors(trust);
     return status;
 }
@@ -70,10 +73,7 @@ static enum ggml_status make_relieved(struct ggml_backend_sched * s, const struc
     }
     p->in.minimal                 = minimal;
     p->in.n_copies                = s->n_copies;
-    p->making.relief              = relief;
-    const enum ggml_status status = fill(s, p, graph);
-    p->making.relief              = NULL;
-    p->making.candidate           = NULL;
+    const enum ggml_status status = fill(s, p, graph, relief);
     if (status != GGML_STATUS_SUCCESS) {
         gb_sched_free_plan(s, p);
         return status;
@@ -90,7 +90,7 @@ enum ggml_status gb_sched_make_plan(struct ggml_backend_sched * s, const struct 
         bool                   again = false;
         struct gb_sched_plan * p;
         GB_TRY(make_relieved(s, graph, minimal, &relief, &p));
-        const enum ggml_status status = gb_sched_relieve(s, p, &relief, &again);
+        const enum ggml_status status = gb_sched_relieve(s, &p->assigned, p->layout.need, &relief, &again);
         if (status == GGML_STATUS_SUCCESS && !again) {
             *plan = p;
             return GGML_STATUS_SUCCESS;

@@ -10,15 +10,15 @@
 
 // A plan that others take their offsets from is in use, too.
 static void note_template(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
-    s->stats.n_plans_made += p->making.tmpl == NULL;
-    s->stats.n_plans_replayed += p->making.tmpl != NULL;
-    for (size_t k = 0; p->making.tmpl && k < s->plans.n; k++) {
-        if (s->plans.data[k] == p->making.tmpl) {
+    s->stats.n_plans_made += p->tmpl == NULL;
+    s->stats.n_plans_replayed += p->tmpl != NULL;
+    for (size_t k = 0; p->tmpl && k < s->plans.n; k++) {
+        if (s->plans.data[k] == p->tmpl) {
             gb_sched_move_to_front(s, k);
             break;
         }
     }
-    p->making.tmpl = NULL;
+    p->tmpl = NULL;
 }
 
 // The plan of the graph, made if there is none; at the front of the list.
@@ -110,7 +110,7 @@ static enum ggml_status get_ready(struct ggml_backend_sched * s, struct ggml_cgr
         }
         struct gb_sched_plan * minimal;
         GB_TRY(gb_sched_make_plan(s, graph, true, &minimal));
-        minimal->making.tmpl = NULL; // not counted a second time
+        minimal->tmpl = NULL; // not counted a second time
         GB_TRY(gb_sched_add_plan(s, minimal));
         *plan  = minimal;
         status = make_ready(s, minimal, what);

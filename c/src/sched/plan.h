@@ -13,23 +13,17 @@
 #include "sched/report/report.h"
 #include "sched/run/run.h"
 
-// Borrowed, only while the plan is made; all zero afterwards.
-struct gb_sched_making {
-    const struct gb_sched_relief * relief;    // NULL: no memory limit was met
-    const struct gb_sched_plan *   candidate; // its offsets may be taken: copies that it merges are merged; NULL: none
-    const struct gb_sched_plan *   tmpl;      // its offsets were taken; NULL: none
-};
-
 struct gb_sched_plan {
     struct gb_sched_input    in;
-    struct gb_sched_making   making;
     struct gb_sched_assigned assigned;
     struct gb_sched_program  program;
     struct gb_sched_layout   layout;
     struct gb_sched_waits    waits;
     gb_fallback_list         fallbacks;
     struct gb_sched_binding  binding;
-    bool                     draft; // nothing was allocated for it yet, so nobody takes offsets from it
+    // borrowed, only until the plan is added to the kept ones: the plan whose offsets this one took over; NULL: none
+    const struct gb_sched_plan * tmpl;
+    bool                         draft; // nothing was allocated for it yet, so nobody takes offsets from it
 };
 
 // plan.c

@@ -1,9 +1,13 @@
-// assign.c - the assignment of a plan: answers assign.c's questions about real backends and buffers.
-#include "sched/plan.h"
+// assign.c - the assignment of a plan: answers the questions of rules.c about real backends and buffers.
+//
+// What a backend says of a node (supports_op) is kept, because the rules, the prices and the fallbacks ask again.
+#include "sched/assign/assign.h"
+#include "sched/input/input.h"
+#include "sched/memory/memory.h"
 
-static int place_of(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, int root) {
-    const ggml_backend_buffer_type_t buft = gb_sched_placed_buft(&p->in, root);
-    const struct gb_mem *            mem  = buft ? gb_sched_mem_of(s, p->in.ids.data[root].tensor->buffer) : NULL;
+static int place_of(const struct ggml_backend_sched * s, const struct gb_sched_input * in, int root) {
+    const ggml_backend_buffer_type_t buft = gb_sched_placed_buft(in, root);
+    const struct gb_mem *            mem  = buft ? gb_sched_mem_of(s, in->ids.data[root].tensor->buffer) : NULL;
     if (mem) {
         return mem->backend;
     }
@@ -16,23 +20,23 @@ static int place_of(const struct ggml_backend_sched * s, const struct gb_sched_p
 }
 
 struct question {
-    struct ggml_backend_sched * sched;
-    struct gb_sched_plan *      plan;
+    const struct ggml_backend_sched * sched;
+    const struct gb_sched_input *     in;
+    struct gb_sched_assigned *        assigned;
 };
 
 static bool runs(void * user_data, int backend, int node) {
     const struct question * a = user_data;
-    uint8_t * known = &a->plan->assigned.supports[(size_t) node * (size_t) a->plan->in.n_backends + (size_t) backend];
+    uint8_t * known           = &a->assigned->supports[(size_t) node * (size_t) a->in->n_backends + (size_t) backend];
     if (*known == 0) {
-        *known =
-            ggml_backend_supports_op(a->sched->devices[backend].backend, a->plan->in.ids.data[node].tensor) ? 1 : 2;
+        *known = ggml_backend_supports_op(a->sched->devices[backend].backend, a->in->ids.data[node].tensor) ? 1 : 2;
     }
     return *known == 1;
 }
 
 static bool reaches(void * user_data, int backend, int root) {
     const struct question *          a    = user_data;
-    const ggml_backend_buffer_type_t buft = gb_sched_placed_buft(&a->plan->in, root);
+    const ggml_backend_buffer_type_t buft = gb_sched_placed_buft(a->in, root);
     return buft != NULL && gb_sched_supports_buft(a->sched, buft, backend);
 }
 
@@ -60,14 +64,14 @@ static void free_tables(struct tables * t) {
 }
 
 // An input that is to be set while the graph runs: from the host, whoever reads it first.
-static bool wants_host(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, int id) {
-    return p->in.n_copies > 1 && p->in.user[id] < 0 && p->in.ids.data[id].location == GB_LOCATION_LEAF &&
-           gb_tensor_has_flag(p->in.ids.data[id].tensor, GB_TENSOR_INPUT) &&
+static bool wants_host(const struct ggml_backend_sched * s, const struct gb_sched_input * in, int id) {
+    return in->n_copies > 1 && in->user[id] < 0 && in->ids.data[id].location == GB_LOCATION_LEAF &&
+           gb_tensor_has_flag(in->ids.data[id].tensor, GB_TENSOR_INPUT) &&
            ggml_backend_buft_is_host(s->devices[s->n_backends - 1].buft);
 }
 
-static bool fill_tables(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, struct tables * t) {
-    const size_t n = (size_t) p->in.n_ids;
+static bool fill_tables(const struct ggml_backend_sched * s, const struct gb_sched_input * in, struct tables * t) {
+    const size_t n = (size_t) in->n_ids;
     t->root        = gb_calloc(n, sizeof(*t->root));
     t->place       = gb_calloc(n, sizeof(*t->place));
     t->placed      = gb_calloc(n, sizeof(*t->placed));
@@ -77,56 +81,57 @@ static bool fill_tables(const struct ggml_backend_sched * s, const struct gb_sch
     if (!t->root || !t->place || !t->placed || !t->computes || !t->bytes || !t->user) {
         return false;
     }
-    for (int i = 0; i < p->in.n_ids; i++) {
-        const struct gb_id * id = &p->in.ids.data[i];
+    for (int i = 0; i < in->n_ids; i++) {
+        const struct gb_id * id = &in->ids.data[i];
         t->root[i]              = id->root;
-        t->placed[i]            = gb_sched_placed_buft(&p->in, i) != NULL;
+        t->placed[i]            = gb_sched_placed_buft(in, i) != NULL;
         t->computes[i]          = id->computes;
         t->bytes[i]             = ggml_nbytes(id->tensor);
-        t->user[i]              = wants_host(s, p, i) ? s->n_backends - 1 : p->in.user[i];
-        t->place[i]             = t->placed[i] ? place_of(s, p, i) : -1;
+        t->user[i]              = wants_host(s, in, i) ? s->n_backends - 1 : in->user[i];
+        t->place[i]             = t->placed[i] ? place_of(s, in, i) : -1;
     }
-    for (int i = 0; i < p->in.n_ids; i++) {
+    for (int i = 0; i < in->n_ids; i++) {
         t->place[i] = t->place[t->root[i]];
     }
     return true;
 }
 
-enum ggml_status gb_sched_assign(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
+enum ggml_status gb_sched_assign(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
+    const struct gb_sched_relief * relief, struct gb_sched_assigned * assigned) {
     struct tables tables = { 0 };
-    p->assigned.to       = gb_calloc((size_t) p->in.n_ids, sizeof(*p->assigned.to));
-    p->assigned.supports = gb_calloc((size_t) p->in.n_nodes, (size_t) s->n_backends);
-    if (!p->assigned.to || !p->assigned.supports) {
+    assigned->to         = gb_calloc((size_t) in->n_ids, sizeof(*assigned->to));
+    assigned->supports   = gb_calloc((size_t) in->n_nodes, (size_t) s->n_backends);
+    if (!assigned->to || !assigned->supports) {
         return GGML_STATUS_ALLOC_FAILED;
     }
-    if (!fill_tables(s, p, &tables)) {
+    if (!fill_tables(s, in, &tables)) {
         free_tables(&tables);
         return GGML_STATUS_ALLOC_FAILED;
     }
-    struct question              question = { s, p };
+    struct question              question = { s, in, assigned };
     const struct gb_assign_graph graph    = {
         .n_backends = s->n_backends,
-        .n_tensors  = p->in.n_ids,
-        .n_nodes    = p->in.n_nodes,
+        .n_tensors  = in->n_ids,
+        .n_nodes    = in->n_nodes,
         .root       = tables.root,
-        .src_begin  = p->in.src_begin,
-        .srcs       = p->in.srcs,
+        .src_begin  = in->src_begin,
+        .srcs       = in->srcs,
         .computes   = tables.computes,
         .user       = tables.user,
         .placed     = tables.placed,
         .place      = tables.place,
-        .weight     = p->in.weight,
+        .weight     = in->weight,
         .bytes      = tables.bytes,
         .user_data  = &question,
         .runs       = runs,
         .reaches    = reaches,
         .shares     = shares,
     };
-    const enum ggml_status status = gb_sched_assign_by_cost(s, p, &graph);
-    const int              bad    = status == GGML_STATUS_SUCCESS ? gb_assign_check(&graph, p->assigned.to) : -1;
+    const enum ggml_status status = gb_sched_assign_by_cost(s, in, relief, &graph, assigned);
+    const int              bad    = status == GGML_STATUS_SUCCESS ? gb_assign_check(&graph, assigned->to) : -1;
     free_tables(&tables);
     GB_TRY(status);
-    return bad < 0 ? GGML_STATUS_SUCCESS : gb_sched_fail_assignment(s, p, bad);
+    return bad < 0 ? GGML_STATUS_SUCCESS : gb_sched_fail_assignment(s, in, bad);
 }
 
 void gb_sched_free_assigned(struct gb_sched_assigned * a) {

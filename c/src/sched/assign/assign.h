@@ -8,9 +8,8 @@
 #include "sched/assign/rules.h"
 
 struct ggml_backend_sched;
-struct gb_sched_layout;
+struct gb_backend_need;
 struct gb_sched_input;
-struct gb_sched_plan;
 struct gb_costs; // what the user says that work costs
 
 // Made by gb_sched_assign, then never changed, except that `supports` learns answers. Owned by the plan.
@@ -28,8 +27,10 @@ struct gb_sched_relief {
     int    rounds;
 };
 
-enum ggml_status gb_sched_assign(struct ggml_backend_sched * s, struct gb_sched_plan * p);
-void             gb_sched_free_assigned(struct gb_sched_assigned * a);
+// relief: NULL or without rounds: no memory limit was met.
+enum ggml_status gb_sched_assign(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
+    const struct gb_sched_relief * relief, struct gb_sched_assigned * assigned);
+void             gb_sched_free_assigned(struct gb_sched_assigned * assigned);
 
 // prices.c
 // a checked copy of the user's table; owned by the caller
@@ -37,11 +38,12 @@ enum ggml_status gb_costs_new(const struct ggml_backend_sched * s, const struct 
     struct gb_costs ** costs);
 void             gb_costs_free(struct gb_costs * costs);
 // any policy
-enum ggml_status gb_sched_assign_by_cost(struct ggml_backend_sched * s, struct gb_sched_plan * p,
-    const struct gb_assign_graph * graph);
-// Prices bytes on backends where the plan needs more than the costs allow; *again: the plan is to be made again.
-enum ggml_status gb_sched_relieve(struct ggml_backend_sched * s, const struct gb_sched_plan * p,
-    struct gb_sched_relief * relief, bool * again);
+enum ggml_status gb_sched_assign_by_cost(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
+    const struct gb_sched_relief * relief, const struct gb_assign_graph * graph, struct gb_sched_assigned * assigned);
+// Prices bytes on backends where a plan needs more than the costs allow; *again: the plan is to be made again. need: per
+// backend.
+enum ggml_status gb_sched_relieve(const struct ggml_backend_sched * s, const struct gb_sched_assigned * assigned,
+    const struct gb_backend_need * need, struct gb_sched_relief * relief, bool * again);
 double           gb_sched_flops(const struct ggml_tensor * t);
 
 // reach.c
@@ -51,9 +53,11 @@ ggml_backend_buffer_type_t gb_sched_placed_buft(const struct gb_sched_input * in
 // can `backend` use memory that is placed on `of_backend`
 bool gb_sched_shares(const struct ggml_backend_sched * s, int backend, int of_backend);
 // can `backend` use the memory that the root has or will have
-bool gb_sched_plan_reaches(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, int backend, int root);
+bool gb_sched_reaches(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
+    const struct gb_sched_assigned * assigned, int backend, int root);
 // the backend to which the root is assigned, if it can use the root's memory; else -1
-int gb_sched_owner_of(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, int root);
+int gb_sched_owner_of(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
+    const struct gb_sched_assigned * assigned, int root);
 
 // refusal.c
 struct gb_text {
@@ -66,6 +70,7 @@ GGML_ATTRIBUTE_FORMAT(2, 3) void gb_text_append(struct gb_text * t, const char *
 // What each backend says that cannot run the node.
 void gb_sched_append_refusals(struct gb_text * t, const struct ggml_backend_sched * s, const struct ggml_tensor * node);
 // Reports the tensor whose assignment cannot stand (gb_assign_check).
-enum ggml_status gb_sched_fail_assignment(struct ggml_backend_sched * s, struct gb_sched_plan * p, int id);
+enum ggml_status gb_sched_fail_assignment(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
+    int id);
 
 #endif // GB_SCHED_ASSIGN_ASSIGN_H

@@ -3,12 +3,15 @@
 //
 // A node's time is a launch and the longer of its traffic and its arithmetic, both counted from shapes. Memory limits:
 // a plan that needs more than is allowed is made again with a price on every byte there, and so on, until it fits
-// (plan.c asks gb_sched_relieve).
+// (make.c calls gb_sched_relieve).
 #include <math.h>
 #include <string.h>
 
+#include "sched/assign/assign.h"
 #include "sched/assign/problem.h"
-#include "sched/plan.h"
+#include "sched/input/input.h"
+#include "sched/layout/layout.h"
+#include "sched/sched.h"
 
 enum { MAX_STATES = 300000, MAX_BACKENDS = 64 }; // of the frontier search: below half a second
 
@@ -210,18 +213,18 @@ static void free_prices(struct prices * x) {
     gb_free(x->copy_per_byte);
 }
 
-static bool fill_prices(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, const double * pressure,
+static bool fill_prices(const struct ggml_backend_sched * s, const struct gb_sched_input * in, const double * pressure,
     struct prices * x) {
     const size_t n   = (size_t) s->n_backends;
-    x->node          = gb_calloc((size_t) p->in.n_nodes, n * sizeof(*x->node));
+    x->node          = gb_calloc((size_t) in->n_nodes, n * sizeof(*x->node));
     x->copy          = gb_calloc(n * n, sizeof(*x->copy));
     x->copy_per_byte = gb_calloc(n * n, sizeof(*x->copy_per_byte));
     if (!x->node || !x->copy || !x->copy_per_byte) {
         return false;
     }
-    for (int i = 0; i < p->in.n_nodes; i++) {
-        for (size_t b = 0; b < n && p->in.ids.data[i].computes; b++) {
-            x->node[(size_t) i * n + b] = units_of(s->costs, (int) b, p->in.ids.data[i].tensor);
+    for (int i = 0; i < in->n_nodes; i++) {
+        for (size_t b = 0; b < n && in->ids.data[i].computes; b++) {
+            x->node[(size_t) i * n + b] = units_of(s->costs, (int) b, in->ids.data[i].tensor);
         }
     }
     const double us = 1000.0 * GB_COST_UNIT;
@@ -304,18 +307,18 @@ static void tell_savings(const struct gb_assign_graph * g, const struct gb_cost_
 }
 
 // The labels were found with memory at a price; what they cost is counted without.
-static enum ggml_status predict_relieved(struct gb_sched_plan * p, const struct gb_assign_graph * graph,
-    const struct gb_cost_prices * prices, const struct found * found) {
+static enum ggml_status predict_relieved(struct gb_sched_assigned * assigned, double bound_us,
+    const struct gb_assign_graph * graph, const struct gb_cost_prices * prices, const struct found * found) {
     struct gb_cost_prices plain   = *prices;
     struct gb_cost_model  model   = { 0 };
     plain.pressure                = NULL;
     const enum ggml_status status = gb_cost_model_init(&model, graph, &plain);
     if (status == GGML_STATUS_SUCCESS) {
         const int64_t by_weights = gb_cost_of(&model.p, found->weights);
-        p->assigned.prediction   = (struct ggml_backend_sched_prediction){
+        assigned->prediction     = (struct ggml_backend_sched_prediction){
             to_us(gb_cost_of(&model.p, found->labels)),
             by_weights < GB_COST_INF ? to_us(by_weights) : 0,
-            p->making.relief->bound_us,
+            bound_us,
             false,
         };
     }
@@ -323,32 +326,32 @@ static enum ggml_status predict_relieved(struct gb_sched_plan * p, const struct 
     return status;
 }
 
-enum ggml_status gb_sched_assign_by_cost(struct ggml_backend_sched * s, struct gb_sched_plan * p,
-    const struct gb_assign_graph * graph) {
-    if (p->in.policy != GB_ASSIGN_COST || s->costs == NULL) {
-        gb_assign(graph, p->in.policy, p->assigned.to);
+enum ggml_status gb_sched_assign_by_cost(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
+    const struct gb_sched_relief * relief, const struct gb_assign_graph * graph, struct gb_sched_assigned * assigned) {
+    if (in->policy != GB_ASSIGN_COST || s->costs == NULL) {
+        gb_assign(graph, in->policy, assigned->to);
         return GGML_STATUS_SUCCESS;
     }
-    struct prices        prices = { 0 };
-    struct gb_cost_model model  = { 0 };
-    struct found         found  = { 0 };
-    const double *   pressure   = p->making.relief && p->making.relief->rounds > 0 ? p->making.relief->pressure : NULL;
-    enum ggml_status status     = fill_prices(s, p, pressure, &prices) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    struct prices        prices   = { 0 };
+    struct gb_cost_model model    = { 0 };
+    struct found         found    = { 0 };
+    const double *       pressure = relief && relief->rounds > 0 ? relief->pressure : NULL;
+    enum ggml_status status = fill_prices(s, in, pressure, &prices) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     if (status == GGML_STATUS_SUCCESS) {
         status = gb_cost_model_init(&model, graph, &prices.view);
     }
     if (status == GGML_STATUS_SUCCESS) {
-        status = solve(graph, &model, p->assigned.to, &found, &p->assigned.prediction);
+        status = solve(graph, &model, assigned->to, &found, &assigned->prediction);
     }
     if (status == GGML_STATUS_SUCCESS) {
         struct gb_assign_graph labelled = *graph;
         labelled.label                  = found.tensor_label;
-        gb_assign(&labelled, GB_ASSIGN_COST, p->assigned.to);
-        tell_savings(graph, &model, &found, p->assigned.to);
-        p->assigned.predicted = true;
+        gb_assign(&labelled, GB_ASSIGN_COST, assigned->to);
+        tell_savings(graph, &model, &found, assigned->to);
+        assigned->predicted = true;
     }
     if (status == GGML_STATUS_SUCCESS && pressure) {
-        status = predict_relieved(p, graph, &prices.view, &found);
+        status = predict_relieved(assigned, relief->bound_us, graph, &prices.view, &found);
     }
     free_found(&found);
     gb_cost_model_free(&model);
@@ -358,36 +361,33 @@ enum ggml_status gb_sched_assign_by_cost(struct ggml_backend_sched * s, struct g
 
 // -------------------------------------------------------------------------------------------------------------- memory
 
-static size_t need_of(const struct gb_sched_plan * p, int b) {
-    return p->layout.need[b].peak + p->layout.need[b].leafs + p->layout.need[b].replicas;
-}
+static size_t sum_of(const struct gb_backend_need * need) { return need->peak + need->leafs + need->replicas; }
 
 // A first price at which all that the plan needs there would cost a thousandth of its time; then twice as much each
 // time.
-static void press(struct gb_sched_relief * r, const struct gb_sched_plan * p, int b) {
-    const double time = fmax(p->assigned.prediction.us, 1) * 1000.0 * GB_COST_UNIT;
-    r->pressure[b]    = r->pressure[b] > 0 ? 2 * r->pressure[b] : 1e-3 * time / (double) need_of(p, b);
+static void press(struct gb_sched_relief * r, const struct gb_sched_assigned * assigned, size_t bytes, int b) {
+    const double time = fmax(assigned->prediction.us, 1) * 1000.0 * GB_COST_UNIT;
+    r->pressure[b]    = r->pressure[b] > 0 ? 2 * r->pressure[b] : 1e-3 * time / (double) bytes;
 }
 
-enum ggml_status gb_sched_relieve(struct ggml_backend_sched * s, const struct gb_sched_plan * p,
-    struct gb_sched_relief * r, bool * again) {
+enum ggml_status gb_sched_relieve(const struct ggml_backend_sched * s, const struct gb_sched_assigned * assigned,
+    const struct gb_backend_need * need, struct gb_sched_relief * r, bool * again) {
     enum { ROUNDS = 40 };
     *again = false;
-    for (int b = 0; s->costs && s->costs->max_bytes && p->assigned.predicted && b < s->n_backends; b++) {
-        const size_t limit = s->costs->max_bytes[b], need = need_of(p, b);
-        if (limit == 0 || need <= limit) {
+    for (int b = 0; s->costs && s->costs->max_bytes && assigned->predicted && b < s->n_backends; b++) {
+        const size_t limit = s->costs->max_bytes[b], bytes = sum_of(&need[b]);
+        if (limit == 0 || bytes <= limit) {
             continue;
         }
         GB_FAIL_IF(r->rounds >= ROUNDS, GGML_STATUS_ALLOC_FAILED,
             "ggml_backend_sched: backend %s needs %zu bytes (results %zu, inputs %zu, kept copies %zu), %zu are "
             "allowed, and no cheaper placement needs less",
-            s->devices[b].name, need, p->layout.need[b].peak, p->layout.need[b].leafs, p->layout.need[b].replicas,
-            limit);
-        press(r, p, b);
+            s->devices[b].name, bytes, need[b].peak, need[b].leafs, need[b].replicas, limit);
+        press(r, assigned, bytes, b);
         *again = true;
     }
     if (r->rounds++ == 0) {
-        r->bound_us = p->assigned.prediction.bound_us;
+        r->bound_us = assigned->prediction.bound_us;
     }
     return GGML_STATUS_SUCCESS;
 }

@@ -1,5 +1,7 @@
 // reach.c - which backend can use which memory.
-#include "sched/plan.h"
+#include "sched/assign/assign.h"
+#include "sched/input/input.h"
+#include "sched/sched.h"
 
 bool gb_sched_supports_buft(const struct ggml_backend_sched * s, ggml_backend_buffer_type_t buft, int backend) {
     return ggml_backend_buft_supports_backend(buft, s->devices[backend].backend);
@@ -20,12 +22,14 @@ bool gb_sched_shares(const struct ggml_backend_sched * s, int backend, int of_ba
     return backend == of_backend || gb_sched_supports_buft(s, s->devices[of_backend].buft, backend);
 }
 
-bool gb_sched_plan_reaches(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, int backend, int root) {
-    const ggml_backend_buffer_type_t buft = gb_sched_placed_buft(&p->in, root);
-    return buft ? gb_sched_supports_buft(s, buft, backend) : gb_sched_shares(s, backend, p->assigned.to[root].backend);
+bool gb_sched_reaches(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
+    const struct gb_sched_assigned * assigned, int backend, int root) {
+    const ggml_backend_buffer_type_t buft = gb_sched_placed_buft(in, root);
+    return buft ? gb_sched_supports_buft(s, buft, backend) : gb_sched_shares(s, backend, assigned->to[root].backend);
 }
 
-int gb_sched_owner_of(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, int root) {
-    const int backend = p->assigned.to[root].backend;
-    return backend >= 0 && gb_sched_plan_reaches(s, p, backend, root) ? backend : -1;
+int gb_sched_owner_of(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
+    const struct gb_sched_assigned * assigned, int root) {
+    const int backend = assigned->to[root].backend;
+    return backend >= 0 && gb_sched_reaches(s, in, assigned, backend, root) ? backend : -1;
 }

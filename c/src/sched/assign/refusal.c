@@ -1,5 +1,7 @@
 // refusal.c - why a graph cannot be assigned, in words.
-#include "sched/plan.h"
+#include "sched/assign/assign.h"
+#include "sched/input/input.h"
+#include "sched/sched.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -25,28 +27,29 @@ void gb_sched_append_refusals(struct gb_text * t, const struct ggml_backend_sche
     }
 }
 
-static enum ggml_status fail_leaf(struct ggml_backend_sched * s, const struct gb_sched_plan * p, int id) {
-    const struct ggml_tensor * tensor = p->in.ids.data[id].tensor;
+static enum ggml_status fail_leaf(const struct ggml_backend_sched * s, const struct gb_sched_input * in, int id) {
+    const struct ggml_tensor * tensor = in->ids.data[id].tensor;
     return gb_fail(GGML_STATUS_INVALID_STATE,
         "ggml_backend_sched: tensor '%s' is assigned to backend %s, but lies in buffer %s, which that backend cannot "
         "use",
-        tensor->name, s->devices[p->in.user[id]].name,
+        tensor->name, s->devices[in->user[id]].name,
         tensor->buffer ? ggml_backend_buffer_name(tensor->buffer) : "of plain host memory");
 }
 
-enum ggml_status gb_sched_fail_assignment(struct ggml_backend_sched * s, struct gb_sched_plan * p, int id) {
-    const struct ggml_tensor * node = p->in.ids.data[id].tensor;
-    if (!p->in.ids.data[id].computes) {
-        return fail_leaf(s, p, id);
+enum ggml_status gb_sched_fail_assignment(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
+    int id) {
+    const struct ggml_tensor * node = in->ids.data[id].tensor;
+    if (!in->ids.data[id].computes) {
+        return fail_leaf(s, in, id);
     }
     char           described[768], refusals[1024] = "";
     struct gb_text t = { refusals, sizeof(refusals) };
     gb_describe_node(node, described, sizeof(described));
-    if (p->in.user[id] >= 0) {
-        const char * reason = ggml_backend_unsupported_reason(s->devices[p->in.user[id]].backend, node);
+    if (in->user[id] >= 0) {
+        const char * reason = ggml_backend_unsupported_reason(s->devices[in->user[id]].backend, node);
         return gb_fail(GGML_STATUS_UNSUPPORTED,
             "ggml_backend_sched: node %d, %s, is assigned to backend %s by the user, which cannot run it: %s", id,
-            described, s->devices[p->in.user[id]].name, reason ? reason : "it says so");
+            described, s->devices[in->user[id]].name, reason ? reason : "it says so");
     }
     gb_sched_append_refusals(&t, s, node);
     return gb_fail(GGML_STATUS_UNSUPPORTED, "ggml_backend_sched: no backend can run node %d, %s%s", id, described,

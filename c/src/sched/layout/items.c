@@ -9,20 +9,20 @@ size_t gb_sched_alloc_size(const struct ggml_backend_sched * s, int backend, str
     return GB_MAX(size, 1); // an empty tensor has an address, too
 }
 
-static struct gb_chunk_need * chunk_need(struct gb_sched_plan * p, int backend, int chunk, bool leafs) {
-    for (size_t k = 0; k < p->layout.chunks.n; k++) {
-        struct gb_chunk_need * need = &p->layout.chunks.data[k];
+static struct gb_chunk_need * chunk_need(struct gb_sched_layout * layout, int backend, int chunk, bool leafs) {
+    for (size_t k = 0; k < layout->chunks.n; k++) {
+        struct gb_chunk_need * need = &layout->chunks.data[k];
         if (need->backend == backend && need->chunk == chunk && need->leafs == leafs) {
             return need;
         }
     }
-    return gb_vec_push(&p->layout.chunks, ((struct gb_chunk_need){ backend, chunk, leafs, 0 }))
-               ? &p->layout.chunks.data[p->layout.chunks.n - 1]
+    return gb_vec_push(&layout->chunks, ((struct gb_chunk_need){ backend, chunk, leafs, 0 }))
+               ? &layout->chunks.data[layout->chunks.n - 1]
                : NULL;
 }
 
-bool gb_sched_need_chunk(struct gb_sched_plan * p, const struct gb_item * item, bool leafs, size_t alignment) {
-    struct gb_chunk_need * need = chunk_need(p, item->backend, item->chunk, leafs);
+bool gb_sched_need_chunk(struct gb_sched_layout * layout, const struct gb_item * item, bool leafs, size_t alignment) {
+    struct gb_chunk_need * need = chunk_need(layout, item->backend, item->chunk, leafs);
     if (need) {
         need->size = GB_MAX(need->size, GGML_PAD(item->offset + item->size, alignment));
     }

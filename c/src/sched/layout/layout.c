@@ -152,7 +152,7 @@ static enum ggml_status lay_out_arena(struct layout * l, int backend, struct gb_
         struct gb_item * item = &at[index[i]];
         *item = (struct gb_item){ backend, chunk_of[i], items[i].offset, items[i].size, true, items[i].lower,
             items[i].upper, -1, 0 };
-        if (!gb_sched_need_chunk(l->plan, item, false, l->sched->devices[backend].alignment)) {
+        if (!gb_sched_need_chunk(&l->plan->layout, item, false, l->sched->devices[backend].alignment)) {
             return GGML_STATUS_ALLOC_FAILED;
         }
     }
@@ -328,12 +328,12 @@ static enum ggml_status take_places(struct layout * l, const size_t * sizes, str
         return GGML_STATUS_SUCCESS;
     }
     for (size_t k = 0; k < l->live.n_items; k++) {
-        if (!gb_sched_need_chunk(p, &at[k], false, l->sched->devices[at[k].backend].alignment)) {
+        if (!gb_sched_need_chunk(&p->layout, &at[k], false, l->sched->devices[at[k].backend].alignment)) {
             return GGML_STATUS_ALLOC_FAILED;
         }
     }
     hand_out(l, at);
-    p->making.tmpl = l->tmpl;
+    p->tmpl = l->tmpl;
     return find_bounds(l, at) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
@@ -395,7 +395,7 @@ static enum ggml_status lay_out(struct layout * l) {
     struct gb_sched_plan * p = l->plan;
     if (!gb_vec_resize_zero(&p->layout.items, (size_t) p->in.n_ids + p->program.copies.n) ||
         !gb_vec_resize_zero(&p->layout.spans, p->program.splits.n) || !list_nodes(l) ||
-        !gb_sched_map_storage(p, &l->stands_for)) {
+        !gb_sched_map_storage(&p->in, &p->program, &l->stands_for)) {
         return GGML_STATUS_ALLOC_FAILED;
     }
     GB_TRY(gb_go_on());

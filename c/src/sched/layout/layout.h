@@ -9,6 +9,8 @@
 
 struct ggml_backend_sched;
 struct gb_liveness;
+struct gb_sched_assigned;
+struct gb_sched_input;
 struct gb_sched_plan;
 
 struct gb_item { // a tensor that uses memory of one root id or copy: where in its arena or leaf store
@@ -54,7 +56,8 @@ struct gb_sched_layout {
 };
 
 // leafs.c: before the program is made, because copies of leafs that lie behind each other travel together.
-enum ggml_status gb_sched_lay_out_leafs(struct ggml_backend_sched * s, struct gb_sched_plan * p);
+enum ggml_status gb_sched_lay_out_leafs(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
+    const struct gb_sched_assigned * assigned, struct gb_sched_layout * layout);
 // layout.c
 enum ggml_status gb_sched_lay_out(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 void             gb_sched_free_layout(struct gb_sched_layout * layout);
@@ -62,7 +65,7 @@ void             gb_sched_free_layout(struct gb_sched_layout * layout);
 // bytes that a tensor takes on a backend, at least 1: an empty tensor has an address, too
 size_t gb_sched_alloc_size(const struct ggml_backend_sched * s, int backend, struct ggml_tensor * t);
 // The chunk of the item gets at least as large as the item needs; false: no memory.
-bool gb_sched_need_chunk(struct gb_sched_plan * p, const struct gb_item * item, bool leafs, size_t alignment);
+bool gb_sched_need_chunk(struct gb_sched_layout * layout, const struct gb_item * item, bool leafs, size_t alignment);
 // by storage id; NULL: not in an arena
 const struct gb_item * gb_sched_arena_item(const struct gb_sched_plan * p, int64_t id);
 

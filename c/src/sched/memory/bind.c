@@ -286,8 +286,7 @@ enum ggml_status gb_sched_bind(struct ggml_backend_sched * s, struct gb_sched_pl
 
 // ---------------------------------------------------------------------------------------------------------------------
 
-enum ggml_status gb_sched_init_binding(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
-    (void) s;
+enum ggml_status gb_sched_init_binding(struct gb_sched_plan * p) {
     p->binding.mem    = gb_calloc((size_t) p->in.n_ids, sizeof(*p->binding.mem));
     p->binding.copies = gb_calloc(p->program.copies.n, sizeof(*p->binding.copies));
     p->binding.splits = gb_calloc(p->program.splits.n, sizeof(*p->binding.splits));

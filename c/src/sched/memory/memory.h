@@ -119,8 +119,8 @@ void gb_sched_keep_replicas(struct gb_sched_plan * p);
 void gb_sched_forget_replicas(struct ggml_backend_sched * s); // after a failure: their content is not known
 
 // bind.c
-enum ggml_status gb_sched_init_binding(struct ggml_backend_sched * s, struct gb_sched_plan * p); // to nothing
-bool             gb_sched_take_stores(struct ggml_backend_sched * s, struct gb_sched_plan * p);  // for the plan's leafs
+enum ggml_status gb_sched_init_binding(struct gb_sched_plan * p);                               // to nothing
+bool             gb_sched_take_stores(struct ggml_backend_sched * s, struct gb_sched_plan * p); // for the plan's leafs
 enum ggml_status gb_sched_bind(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 // gives the memory back, touches no tensor
 void gb_sched_unbind(struct ggml_backend_sched * s, struct gb_sched_plan * p);

@@ -9,7 +9,11 @@
 // A copy is filled before its split begins although it may be read later in it: within a split only its own backend
 // writes, and where that backend needs a copy its writes go through the copy. Copies of what no node writes may outlive
 // the run (replica.c).
-#include "sched/plan.h"
+#include "sched/assign/assign.h"
+#include "sched/input/input.h"
+#include "sched/layout/layout.h"
+#include "sched/memory/memory.h"
+#include "sched/program/program.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -31,13 +35,17 @@ struct seen { // the shadow made last for reading a tensor
 };
 
 struct builder {
-    struct ggml_backend_sched * sched;
-    struct gb_sched_plan *      plan;
-    int *                       version; // owned; per id, of roots
-    int32_t *                   copy_of; // owned; per id and backend: the latest copy of a root + 1
-    struct seen *               seen;    // owned; per id
-    uint8_t *                   written; // owned; per id, of roots: some node writes it
-    struct gb_split *           split;
+    const struct ggml_backend_sched * sched;
+    const struct gb_sched_input *     in;
+    const struct gb_sched_assigned *  assigned;
+    const struct gb_item *            leafs;     // per id, of leafs: where they were laid out
+    const struct gb_sched_program *   candidate; // merge copies as it does, if it has the same ones; NULL: none
+    struct gb_sched_program *         program;
+    int *                             version; // owned; per id, of roots
+    int32_t *                         copy_of; // owned; per id and backend: the latest copy of a root + 1
+    struct seen *                     seen;    // owned; per id
+    uint8_t *                         written; // owned; per id, of roots: some node writes it
+    struct gb_split *                 split;
 };
 
 static void free_builder(struct builder * b) {
@@ -48,9 +56,9 @@ static void free_builder(struct builder * b) {
 }
 
 static bool init_builder(struct builder * b) {
-    const size_t n = (size_t) b->plan->in.n_ids;
+    const size_t n = (size_t) b->in->n_ids;
     b->version     = gb_calloc(n, sizeof(*b->version));
-    b->copy_of     = gb_calloc(n, (size_t) b->plan->in.n_backends * sizeof(*b->copy_of));
+    b->copy_of     = gb_calloc(n, (size_t) b->in->n_backends * sizeof(*b->copy_of));
     b->seen        = gb_calloc(n, sizeof(*b->seen));
     b->written     = gb_calloc(n, sizeof(*b->written));
     return b->version && b->copy_of && b->seen && b->written;
@@ -69,19 +77,18 @@ static bool overlap(const struct ggml_tensor * a, const struct ggml_tensor * b) 
 
 // Roots that some node writes; tensors of the user that lie in the same bytes as one of them, too.
 static bool find_written(struct builder * b) {
-    struct gb_sched_plan * p = b->plan;
-    GB_VEC(int32_t) of_user  = { 0 };
-    bool ok                  = true;
-    for (int i = 0; ok && i < p->in.n_nodes; i++) {
-        const int root = p->in.ids.data[i].root;
-        if (p->in.ids.data[i].computes && !b->written[root]) {
+    GB_VEC(int32_t) of_user = { 0 };
+    bool ok                 = true;
+    for (int i = 0; ok && i < b->in->n_nodes; i++) {
+        const int root = b->in->ids.data[i].root;
+        if (b->in->ids.data[i].computes && !b->written[root]) {
             b->written[root] = 1;
-            ok               = !in_user_memory(&p->in.ids.data[root]) || gb_vec_push(&of_user, root);
+            ok               = !in_user_memory(&b->in->ids.data[root]) || gb_vec_push(&of_user, root);
         }
     }
-    for (int i = 0; ok && of_user.n > 0 && i < p->in.n_ids; i++) {
-        for (size_t k = 0; in_user_memory(&p->in.ids.data[i]) && !b->written[i] && k < of_user.n; k++) {
-            b->written[i] = overlap(p->in.ids.data[i].tensor, p->in.ids.data[of_user.data[k]].tensor);
+    for (int i = 0; ok && of_user.n > 0 && i < b->in->n_ids; i++) {
+        for (size_t k = 0; in_user_memory(&b->in->ids.data[i]) && !b->written[i] && k < of_user.n; k++) {
+            b->written[i] = overlap(b->in->ids.data[i].tensor, b->in->ids.data[of_user.data[k]].tensor);
         }
     }
     gb_vec_free(&of_user);
@@ -91,19 +98,18 @@ static bool find_written(struct builder * b) {
 // A copy of it can be kept until somebody writes it: nobody does in this graph, and whoever does elsewhere is noticed,
 // because the host has no pointer to it, or has promised (usage WEIGHTS) to say so. Inputs change with every run.
 static bool can_be_kept(const struct builder * b, int root) {
-    const struct gb_sched_plan * p      = b->plan;
-    const struct gb_id *         id     = &p->in.ids.data[root];
-    const ggml_backend_buffer_t  buffer = id->tensor->buffer;
-    if (p->in.minimal || b->written[root]) {
+    const struct gb_id *        id     = &b->in->ids.data[root];
+    const ggml_backend_buffer_t buffer = id->tensor->buffer;
+    if (b->in->minimal || b->written[root]) {
         return false;
     }
-    if (p->in.weight[root] || gb_tensor_has_flag(id->tensor, GB_TENSOR_INPUT)) {
-        return p->in.weight[root];
+    if (b->in->weight[root] || gb_tensor_has_flag(id->tensor, GB_TENSOR_INPUT)) {
+        return b->in->weight[root];
     }
     switch ((enum gb_location) id->location) {
         case GB_LOCATION_USER: return !ggml_backend_buffer_is_host(buffer) && gb_sched_mem_of(b->sched, buffer) == NULL;
         case GB_LOCATION_SHARED: return !ggml_backend_buffer_is_host(buffer);
-        case GB_LOCATION_LEAF: return !ggml_backend_buft_is_host(b->sched->devices[p->assigned.to[root].backend].buft);
+        case GB_LOCATION_LEAF: return !ggml_backend_buft_is_host(b->sched->devices[b->assigned->to[root].backend].buft);
         default: return false;
     }
 }
@@ -112,16 +118,15 @@ static bool can_be_kept(const struct builder * b, int root) {
 
 // The copy holds at least what tensor id t uses of its root.
 static void widen(struct builder * b, struct gb_copy * copy, int t) {
-    const struct gb_sched_plan * p      = b->plan;
-    const struct ggml_tensor *   tensor = p->in.ids.data[t].tensor;
-    const struct ggml_tensor *   root   = p->in.ids.data[copy->root].tensor;
-    const size_t                 total  = ggml_nbytes(root);
-    size_t                       lo     = tensor->view_src ? tensor->view_offs : 0;
-    const size_t                 hi     = lo + ggml_nbytes(tensor);
+    const struct ggml_tensor * tensor = b->in->ids.data[t].tensor;
+    const struct ggml_tensor * root   = b->in->ids.data[copy->root].tensor;
+    const size_t               total  = ggml_nbytes(root);
+    size_t                     lo     = tensor->view_src ? tensor->view_offs : 0;
+    const size_t               hi     = lo + ggml_nbytes(tensor);
     lo -= lo % b->sched->devices[copy->backend].alignment; // views keep their alignment
     copy->lo    = GB_MIN(copy->lo, lo);
     copy->hi    = GB_MAX(copy->hi, hi);
-    copy->whole = copy->whole || ggml_is_quantized(root->type) || (copy->kept && p->in.weight[copy->root]) ||
+    copy->whole = copy->whole || ggml_is_quantized(root->type) || (copy->kept && b->in->weight[copy->root]) ||
                   (copy->lo == 0 && copy->hi == total);
     if (copy->whole) {
         copy->lo = 0;
@@ -131,14 +136,13 @@ static void widen(struct builder * b, struct gb_copy * copy, int t) {
 
 // An input that the user may set again while the graph still runs: devices read a copy of what it was.
 static bool is_staged(const struct builder * b, int root) {
-    const struct gb_sched_plan * p  = b->plan;
-    const struct gb_id *         id = &p->in.ids.data[root];
-    if (p->in.n_copies < 2 || id->computes || b->written[root] || !gb_tensor_has_flag(id->tensor, GB_TENSOR_INPUT) ||
+    const struct gb_id * id = &b->in->ids.data[root];
+    if (b->in->n_copies < 2 || id->computes || b->written[root] || !gb_tensor_has_flag(id->tensor, GB_TENSOR_INPUT) ||
         !gb_sched_has_queue(b->sched, b->split->backend)) {
         return false;
     }
     switch ((enum gb_location) id->location) {
-        case GB_LOCATION_LEAF: return ggml_backend_buft_is_host(b->sched->devices[p->assigned.to[root].backend].buft);
+        case GB_LOCATION_LEAF: return ggml_backend_buft_is_host(b->sched->devices[b->assigned->to[root].backend].buft);
         case GB_LOCATION_HOST: return true;
         case GB_LOCATION_USER:
         case GB_LOCATION_SHARED: return ggml_backend_buffer_is_host(id->tensor->buffer);
@@ -147,11 +151,10 @@ static bool is_staged(const struct builder * b, int root) {
 }
 
 static bool add_copy(struct builder * b, int root, int backend, int shown, bool fill) {
-    struct gb_sched_plan * p    = b->plan;
-    struct gb_copy         copy = {
+    struct gb_copy copy = {
         .root    = root,
         .backend = backend,
-        .split   = (int) (b->split - p->program.splits.data),
+        .split   = (int) (b->split - b->program->splits.data),
         .shown   = shown,
         .fill    = fill,
         .kept    = fill && can_be_kept(b, root),
@@ -161,47 +164,45 @@ static bool add_copy(struct builder * b, int root, int backend, int shown, bool 
         .hi      = 0,
         .version = b->version[root],
     };
-    const int index = (int) p->program.copies.n;
-    copy.dst        = gb_sched_new_shadow(p, root, index);
-    if (copy.dst == NULL || !gb_vec_push(&p->program.copies, copy) ||
-        (fill && !gb_vec_push(&p->program.transfers, index))) {
+    const int index = (int) b->program->copies.n;
+    copy.dst        = gb_sched_new_shadow(b->program, b->in, root, index);
+    if (copy.dst == NULL || !gb_vec_push(&b->program->copies, copy) ||
+        (fill && !gb_vec_push(&b->program->transfers, index))) {
         return false;
     }
     struct ggml_tensor * dst = &copy.dst->tensor;
     memset(dst->src, 0, sizeof(dst->src));
     dst->op = GGML_OP_CPY;
-    p->program.n_staged += copy.staged;
-    b->copy_of[(size_t) root * (size_t) p->in.n_backends + (size_t) backend] = index + 1;
+    b->program->n_staged += copy.staged;
+    b->copy_of[(size_t) root * (size_t) b->in->n_backends + (size_t) backend] = index + 1;
     return true;
 }
 
 // A copy of the current version of t's root on the split's backend, wide enough for t; its index, or -1 (no memory).
 static int need_copy(struct builder * b, int t, bool fill) {
-    struct gb_sched_plan * p     = b->plan;
-    const int              root  = p->in.ids.data[t].root;
-    const int32_t *        known = &b->copy_of[(size_t) root * (size_t) p->in.n_backends + (size_t) b->split->backend];
-    if (*known == 0 || p->program.copies.data[*known - 1].version != b->version[root]) {
+    const int       root  = b->in->ids.data[t].root;
+    const int32_t * known = &b->copy_of[(size_t) root * (size_t) b->in->n_backends + (size_t) b->split->backend];
+    if (*known == 0 || b->program->copies.data[*known - 1].version != b->version[root]) {
         if (!add_copy(b, root, b->split->backend, t, fill)) {
             return -1;
         }
     }
-    widen(b, &p->program.copies.data[*known - 1], t);
+    widen(b, &b->program->copies.data[*known - 1], t);
     return *known - 1;
 }
 
 // The tensor t as it appears on a copy of its root. view_offs is relative to the root until finish_copies.
 static struct gb_shadow * on_copy(struct builder * b, int t, int copy) {
-    struct gb_sched_plan * p = b->plan;
     if (b->seen[t].shadow && b->seen[t].copy == copy) {
         return b->seen[t].shadow;
     }
-    struct gb_shadow * shadow = gb_sched_new_shadow(p, t, copy);
+    struct gb_shadow * shadow = gb_sched_new_shadow(b->program, b->in, t, copy);
     if (shadow) {
-        struct ggml_tensor * dst = &p->program.copies.data[copy].dst->tensor;
+        struct ggml_tensor * dst = &b->program->copies.data[copy].dst->tensor;
         memset(shadow->tensor.src, 0, sizeof(shadow->tensor.src));
         shadow->tensor.op        = GGML_OP_VIEW;
         shadow->tensor.src[0]    = dst;
-        shadow->tensor.view_offs = p->in.ids.data[t].tensor->view_src ? p->in.ids.data[t].tensor->view_offs : 0;
+        shadow->tensor.view_offs = b->in->ids.data[t].tensor->view_src ? b->in->ids.data[t].tensor->view_offs : 0;
         shadow->tensor.view_src  = dst;
         name_copy(b->sched, b->split->backend, &shadow->tensor);
         b->seen[t] = (struct seen){ copy, shadow };
@@ -212,24 +213,23 @@ static struct gb_shadow * on_copy(struct builder * b, int t, int copy) {
 // --------------------------------------------------------------------------------------------------------------- nodes
 
 static bool is_reached(const struct builder * b, int t) {
-    const int root = b->plan->in.ids.data[t].root;
-    return gb_sched_plan_reaches(b->sched, b->plan, b->split->backend, root) && !is_staged(b, root);
+    const int root = b->in->ids.data[t].root;
+    return gb_sched_reaches(b->sched, b->in, b->assigned, b->split->backend, root) && !is_staged(b, root);
 }
 
 // Result and all sources can be used where they are.
 static bool runs_as_it_is(const struct builder * b, int node) {
-    const struct gb_sched_plan * p = b->plan;
-    for (uint32_t k = p->in.src_begin[node]; k < p->in.src_begin[node + 1]; k++) {
-        if (!is_reached(b, p->in.srcs[k])) {
+    for (uint32_t k = b->in->src_begin[node]; k < b->in->src_begin[node + 1]; k++) {
+        if (!is_reached(b, b->in->srcs[k])) {
             return false;
         }
     }
     return is_reached(b, node);
 }
 
-static bool reads_own_root(const struct gb_sched_plan * p, int node) {
-    for (uint32_t k = p->in.src_begin[node]; k < p->in.src_begin[node + 1]; k++) {
-        if (p->in.ids.data[p->in.srcs[k]].root == p->in.ids.data[node].root) {
+static bool reads_own_root(const struct gb_sched_input * in, int node) {
+    for (uint32_t k = in->src_begin[node]; k < in->src_begin[node + 1]; k++) {
+        if (in->ids.data[in->srcs[k]].root == in->ids.data[node].root) {
             return true;
         }
     }
@@ -238,8 +238,7 @@ static bool reads_own_root(const struct gb_sched_plan * p, int node) {
 
 // Replaces the sources of a shadow that are out of reach.
 static bool replace_sources(struct builder * b, struct gb_shadow * shadow) {
-    struct gb_sched_plan *     p    = b->plan;
-    const struct ggml_tensor * node = p->in.ids.data[shadow->origin].tensor;
+    const struct ggml_tensor * node = b->in->ids.data[shadow->origin].tensor;
     for (int s = 0; s < GGML_MAX_SRC; s++) {
         if (node->src[s] == NULL) {
             continue;
@@ -248,7 +247,7 @@ static bool replace_sources(struct builder * b, struct gb_shadow * shadow) {
             shadow->tensor.src[s] = &shadow->tensor;
             continue;
         }
-        const int t = (int) gb_ptrmap_get(&p->in.map, node->src[s]);
+        const int t = (int) gb_ptrmap_get(&b->in->map, node->src[s]);
         if (is_reached(b, t)) {
             continue;
         }
@@ -257,7 +256,7 @@ static bool replace_sources(struct builder * b, struct gb_shadow * shadow) {
         if (src == NULL) {
             return false;
         }
-        p->program.copies.data[copy].as_weight |= gb_op_is_weight(node->op, s);
+        b->program->copies.data[copy].as_weight |= gb_op_is_weight(node->op, s);
         shadow->tensor.src[s] = &src->tensor;
     }
     return true;
@@ -265,75 +264,71 @@ static bool replace_sources(struct builder * b, struct gb_shadow * shadow) {
 
 // The node computes on a copy of its root; afterwards the result is written back.
 static bool add_write_back(struct builder * b, struct gb_shadow * shadow, int copy) {
-    struct gb_sched_plan * p    = b->plan;
-    const int              node = shadow->origin;
-    struct ggml_tensor *   dst  = &p->program.copies.data[copy].dst->tensor;
-    shadow->copy                = copy;
-    shadow->tensor.view_offs    = p->in.ids.data[node].tensor->view_src ? p->in.ids.data[node].tensor->view_offs : 0;
-    shadow->tensor.view_src     = dst;
-    struct gb_shadow * marker   = gb_sched_new_shadow(p, node, -1);
+    const int            node = shadow->origin;
+    struct ggml_tensor * dst  = &b->program->copies.data[copy].dst->tensor;
+    shadow->copy              = copy;
+    shadow->tensor.view_offs  = b->in->ids.data[node].tensor->view_src ? b->in->ids.data[node].tensor->view_offs : 0;
+    shadow->tensor.view_src   = dst;
+    struct gb_shadow * marker = gb_sched_new_shadow(b->program, b->in, node, -1);
     if (marker == NULL) {
         return false;
     }
-    struct ggml_tensor * root = p->in.ids.data[p->in.ids.data[node].root].tensor;
+    struct ggml_tensor * root = b->in->ids.data[b->in->ids.data[node].root].tensor;
     memset(marker->tensor.src, 0, sizeof(marker->tensor.src));
     marker->tensor.op       = GGML_OP_CPY;
     marker->tensor.src[0]   = &shadow->tensor;
     marker->tensor.view_src = root;
-    return gb_vec_push(&p->program.backs, ((struct gb_write_back){ node, shadow, marker }));
+    return gb_vec_push(&b->program->backs, ((struct gb_write_back){ node, shadow, marker }));
 }
 
 static bool add_shadow_node(struct builder * b, int node) {
-    struct gb_sched_plan * p      = b->plan;
-    const int              root   = p->in.ids.data[node].root;
-    struct gb_shadow *     shadow = gb_sched_new_shadow(p, node, -1);
+    const int          root   = b->in->ids.data[node].root;
+    struct gb_shadow * shadow = gb_sched_new_shadow(b->program, b->in, node, -1);
     if (shadow == NULL) {
         return false;
     }
     int copy = -1;
     if (!is_reached(b, node)) { // before the sources: what they read of the same root is in the same copy
-        copy = need_copy(b, node, root != node || reads_own_root(p, node));
+        copy = need_copy(b, node, root != node || reads_own_root(b->in, node));
         if (copy < 0) {
             return false;
         }
     }
-    if (!replace_sources(b, shadow) || !gb_vec_push(&p->program.exec, &shadow->tensor)) {
+    if (!replace_sources(b, shadow) || !gb_vec_push(&b->program->exec, &shadow->tensor)) {
         return false;
     }
     return copy < 0 || add_write_back(b, shadow, copy);
 }
 
 static bool add_node(struct builder * b, int node) {
-    struct gb_sched_plan * p       = b->plan;
-    const size_t           n_backs = p->program.backs.n;
-    if (runs_as_it_is(b, node) ? !gb_vec_push(&p->program.exec, p->in.ids.data[node].tensor)
+    const size_t n_backs = b->program->backs.n;
+    if (runs_as_it_is(b, node) ? !gb_vec_push(&b->program->exec, b->in->ids.data[node].tensor)
                                : !add_shadow_node(b, node)) {
         return false;
     }
-    const int root = p->in.ids.data[node].root;
+    const int root = b->in->ids.data[node].root;
     b->version[root]++;
-    if (p->program.backs.n > n_backs) {
-        p->program.copies.data[p->program.backs.data[n_backs].from->copy].version = b->version[root];
+    if (b->program->backs.n > n_backs) {
+        b->program->copies.data[b->program->backs.data[n_backs].from->copy].version = b->version[root];
     }
-    return gb_vec_push(&p->program.exec_node, node);
+    return gb_vec_push(&b->program->exec_node, node);
 }
 
 static bool add_split(struct builder * b, struct gb_split * split) {
-    struct gb_sched_plan * p = b->plan;
-    b->split                 = split;
-    split->copies_begin      = p->program.copies.n;
-    split->transfers_begin   = p->program.transfers.n;
-    split->exec_begin        = p->program.exec.n;
-    split->backs_begin       = p->program.backs.n;
+    b->split               = split;
+    split->copies_begin    = b->program->copies.n;
+    split->transfers_begin = b->program->transfers.n;
+    split->exec_begin      = b->program->exec.n;
+    split->backs_begin     = b->program->backs.n;
     for (int i = split->start; i < split->end; i++) {
-        if (p->in.ids.data[i].computes && !add_node(b, i)) {
+        if (b->in->ids.data[i].computes && !add_node(b, i)) {
             return false;
         }
     }
-    split->copies_end    = p->program.copies.n;
-    split->transfers_end = p->program.transfers.n;
-    split->exec_end      = p->program.exec.n;
-    split->backs_end     = p->program.backs.n;
+    split->copies_end    = b->program->copies.n;
+    split->transfers_end = b->program->transfers.n;
+    split->exec_end      = b->program->exec.n;
+    split->backs_end     = b->program->backs.n;
     return true;
 }
 
@@ -347,8 +342,8 @@ struct place { // where the bytes of a root are, as far as it is known before it
 };
 
 static struct place place_of(const struct builder * b, int root) {
-    const struct gb_id *       id   = &b->plan->in.ids.data[root];
-    const struct gb_item *     item = &b->plan->layout.items.data[root];
+    const struct gb_id *       id   = &b->in->ids.data[root];
+    const struct gb_item *     item = &b->leafs[root];
     const struct ggml_tensor * t    = id->tensor;
     switch ((enum gb_location) id->location) {
         case GB_LOCATION_USER:
@@ -360,7 +355,7 @@ static struct place place_of(const struct builder * b, int root) {
 
 // All of a root from outside the graph, as bytes.
 static bool can_travel_together(const struct builder * b, const struct gb_copy * copy) {
-    const struct ggml_tensor * root = b->plan->in.ids.data[copy->root].tensor;
+    const struct ggml_tensor * root = b->in->ids.data[copy->root].tensor;
     return copy->fill && !copy->kept && !b->written[copy->root] && !ggml_is_quantized(root->type) && copy->lo == 0 &&
            copy->hi == ggml_nbytes(root) && copy->hi > 0 && place_of(b, copy->root).known &&
            ggml_backend_buft_get_alloc_size(b->sched->devices[copy->backend].buft, (struct ggml_tensor *) root) ==
@@ -378,32 +373,31 @@ static bool follows(const struct builder * b, const struct gb_copy * first, cons
            (q.at - p.at) % b->sched->devices[first->backend].alignment == 0;
 }
 
-// Does the plan whose places this one hopes to take say otherwise?
+// Does the plan whose offsets this one hopes to take merge the same copies?
 static bool candidate_agrees(const struct builder * b, size_t c, int with) {
-    const struct gb_sched_plan * candidate = b->plan->making.candidate;
-    return candidate == NULL || c >= candidate->program.copies.n ||
-           candidate->program.copies.data[c].root != b->plan->program.copies.data[c].root ||
-           candidate->program.copies.data[c].merged == with;
+    const struct gb_sched_program * candidate = b->candidate;
+    return candidate == NULL || c >= candidate->copies.n ||
+           candidate->copies.data[c].root != b->program->copies.data[c].root ||
+           candidate->copies.data[c].merged == with;
 }
 
 // Inputs of a split that lie behind each other become one transfer. In the order in which they were met: who wants it
 // places them so.
 static void merge_copies(struct builder * b, const struct gb_split * split) {
-    struct gb_sched_plan * p    = b->plan;
-    int                    last = -1;
+    int last = -1;
     for (size_t c = split->copies_begin; c < split->copies_end; c++) {
-        struct gb_copy * copy = &p->program.copies.data[c];
+        struct gb_copy * copy = &b->program->copies.data[c];
         copy->span            = copy->hi - copy->lo;
-        if (p->in.minimal || !can_travel_together(b, copy)) {
+        if (b->in->minimal || !can_travel_together(b, copy)) {
             continue;
         }
-        struct gb_copy * first = last < 0 ? NULL : &p->program.copies.data[last];
+        struct gb_copy * first = last < 0 ? NULL : &b->program->copies.data[last];
         if (first && follows(b, first, copy) && candidate_agrees(b, c, last)) {
             first->whole = false;
             first->shown = first->root;
             first->span  = place_of(b, copy->root).at - place_of(b, first->root).at + copy->span;
             copy->merged = last;
-            p->program.n_staged -= copy->staged;
+            b->program->n_staged -= copy->staged;
         } else {
             last = (int) c;
         }
@@ -412,9 +406,9 @@ static void merge_copies(struct builder * b, const struct gb_split * split) {
 
 // What is on a merged copy is on the other one's bytes.
 static void move_shadow(const struct builder * b, struct gb_shadow * shadow) {
-    struct gb_copy * copy = &b->plan->program.copies.data[shadow->copy];
+    struct gb_copy * copy = &b->program->copies.data[shadow->copy];
     if (copy->merged >= 0 && shadow != copy->dst) {
-        const struct gb_copy * first = &b->plan->program.copies.data[copy->merged];
+        const struct gb_copy * first = &b->program->copies.data[copy->merged];
         shadow->tensor.view_offs += place_of(b, copy->root).at - place_of(b, first->root).at;
         shadow->tensor.view_src = &first->dst->tensor;
         shadow->tensor.src[0]   = &first->dst->tensor;
@@ -423,13 +417,12 @@ static void move_shadow(const struct builder * b, struct gb_shadow * shadow) {
 }
 
 static void merge_all(struct builder * b) {
-    const struct gb_sched_plan * p = b->plan;
-    for (size_t k = 0; k < p->program.splits.n; k++) {
-        merge_copies(b, &p->program.splits.data[k]);
+    for (size_t k = 0; k < b->program->splits.n; k++) {
+        merge_copies(b, &b->program->splits.data[k]);
     }
     struct gb_shadow_iter it = { 0 };
-    for (struct gb_shadow * sh = gb_sched_next_shadow(&p->program, &it); sh;
-        sh                     = gb_sched_next_shadow(&p->program, &it)) {
+    for (struct gb_shadow * sh = gb_sched_next_shadow(b->program, &it); sh;
+        sh                     = gb_sched_next_shadow(b->program, &it)) {
         if (sh->copy >= 0) {
             move_shadow(b, sh);
         }
@@ -450,15 +443,15 @@ static void as_bytes(struct ggml_tensor * t, size_t size) {
 }
 
 // Now that the ranges are known: layouts of the copies, names, sources, and offsets of what is on them.
-static bool finish_copies(struct gb_sched_plan * p, const struct ggml_backend_sched * s) {
-    for (size_t c = 0; c < p->program.copies.n; c++) {
-        struct gb_copy *     copy = &p->program.copies.data[c];
+static bool finish_copies(const struct builder * b) {
+    for (size_t c = 0; c < b->program->copies.n; c++) {
+        struct gb_copy *     copy = &b->program->copies.data[c];
         struct ggml_tensor * dst  = &copy->dst->tensor;
-        struct ggml_tensor * root = p->in.ids.data[copy->root].tensor;
+        struct ggml_tensor * root = b->in->ids.data[copy->root].tensor;
         dst->src[0]               = copy->fill ? root : NULL;
         if (!copy->whole) {
             as_bytes(dst, copy->span);
-            copy->range = gb_sched_new_shadow(p, copy->root, -1);
+            copy->range = gb_sched_new_shadow(b->program, b->in, copy->root, -1);
             if (copy->range == NULL) {
                 return false;
             }
@@ -471,29 +464,33 @@ static bool finish_copies(struct gb_sched_plan * p, const struct ggml_backend_sc
             range->view_offs = copy->lo;
             dst->src[0]      = range;
         }
-        gb_tensor_read_name(p->in.ids.data[copy->whole ? copy->root : copy->shown].tensor, dst->name);
-        name_copy(s, copy->backend, dst);
+        gb_tensor_read_name(b->in->ids.data[copy->whole ? copy->root : copy->shown].tensor, dst->name);
+        name_copy(b->sched, copy->backend, dst);
     }
     struct gb_shadow_iter it = { 0 };
-    for (struct gb_shadow * sh = gb_sched_next_shadow(&p->program, &it); sh;
-        sh                     = gb_sched_next_shadow(&p->program, &it)) {
-        if (sh->copy >= 0 && sh != p->program.copies.data[sh->copy].dst) {
-            sh->tensor.view_offs -= p->program.copies.data[sh->copy].lo;
+    for (struct gb_shadow * sh = gb_sched_next_shadow(b->program, &it); sh;
+        sh                     = gb_sched_next_shadow(b->program, &it)) {
+        if (sh->copy >= 0 && sh != b->program->copies.data[sh->copy].dst) {
+            sh->tensor.view_offs -= b->program->copies.data[sh->copy].lo;
         }
     }
     return true;
 }
 
-enum ggml_status gb_sched_make_program(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
-    struct builder b  = { .sched = s, .plan = p };
-    bool           ok = init_builder(&b) && find_written(&b);
-    for (size_t k = 0; ok && k < p->program.splits.n; k++) {
-        ok = add_split(&b, &p->program.splits.data[k]);
+enum ggml_status gb_sched_make_program(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
+    const struct gb_sched_assigned * assigned, const struct gb_item * leafs, const struct gb_sched_program * candidate,
+    struct gb_sched_program * program) {
+    struct builder b = {
+        .sched = s, .in = in, .assigned = assigned, .leafs = leafs, .candidate = candidate, .program = program
+    };
+    bool ok = init_builder(&b) && find_written(&b);
+    for (size_t k = 0; ok && k < program->splits.n; k++) {
+        ok = add_split(&b, &program->splits.data[k]);
     }
     if (ok) {
         merge_all(&b);
     }
-    ok = ok && finish_copies(p, s);
+    ok = ok && finish_copies(&b);
     free_builder(&b);
     return ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }

@@ -11,7 +11,9 @@
 #include "tensor/tensor.h"
 
 struct ggml_backend_sched;
-struct gb_sched_plan;
+struct gb_item;
+struct gb_sched_assigned;
+struct gb_sched_input;
 
 struct gb_shadow {
     struct ggml_tensor tensor;
@@ -86,7 +88,8 @@ struct gb_sched_program {
 // split.c
 // Cuts the node list where the backend changes. Nodes that compute nothing never cut: they belong to the split they
 // stand in, leading ones to the first. The splits cover [0, n_nodes) without gaps.
-enum ggml_status gb_sched_cut(struct ggml_backend_sched * s, struct gb_sched_plan * p);
+enum ggml_status gb_sched_cut(const struct gb_sched_input * in, const struct gb_sched_assigned * assigned,
+    struct gb_sched_program * program);
 
 struct gb_split_range {
     int backend;
@@ -100,20 +103,26 @@ typedef GB_VEC(struct gb_split_range) gb_split_list;
 bool gb_split_nodes(const int32_t * backend, const uint8_t * computes, int n_nodes, gb_split_list * out);
 
 // copies.c
-enum ggml_status gb_sched_make_program(struct ggml_backend_sched * s, struct gb_sched_plan * p);
+// leafs: per id, where leafs were laid out; candidate: merge copies as it does, if it has the same ones (NULL: none)
+enum ggml_status gb_sched_make_program(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
+    const struct gb_sched_assigned * assigned, const struct gb_item * leafs, const struct gb_sched_program * candidate,
+    struct gb_sched_program * program);
 
 // steps.c
-enum ggml_status gb_sched_order_steps(struct ggml_backend_sched * s, struct gb_sched_plan * p);
+enum ggml_status gb_sched_order_steps(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
+    const struct gb_sched_assigned * assigned, struct gb_sched_program * program);
 // the split whose result a write-back takes
 int gb_sched_split_of_back(const struct gb_sched_program * program, size_t back);
 
 // shadow.c
 // a clone without memory and flags; NULL: no memory
-struct gb_shadow * gb_sched_new_shadow(struct gb_sched_plan * p, int origin, int copy);
+struct gb_shadow * gb_sched_new_shadow(struct gb_sched_program * program, const struct gb_sched_input * in, int origin,
+    int copy);
 // NULL at the end
 struct gb_shadow * gb_sched_next_shadow(const struct gb_sched_program * program, struct gb_shadow_iter * it);
 // roots and what stands for them -> storage id: tensor ids, then copies from n_ids on
-bool gb_sched_map_storage(const struct gb_sched_plan * p, struct gb_ptrmap * map);
+bool gb_sched_map_storage(const struct gb_sched_input * in, const struct gb_sched_program * program,
+    struct gb_ptrmap * map);
 void gb_sched_free_program(struct gb_sched_program * program);
 
 #endif // GB_SCHED_PROGRAM_PROGRAM_H

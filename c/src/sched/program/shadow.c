@@ -1,8 +1,8 @@
 // shadow.c - the plan's own tensors: they live in blocks that never move, because nodes point to each other.
 //
 // A shadow is a clone of a tensor of the graph with its memory and its flags removed; who makes it sets what differs.
-#include "sched/plan.h"
-
+#include "sched/input/input.h"
+#include "sched/program/program.h"
 
 enum { BLOCK = 64 };
 
@@ -12,25 +12,26 @@ struct gb_shadow_block {
     struct gb_shadow         items[BLOCK];
 };
 
-struct gb_shadow * gb_sched_new_shadow(struct gb_sched_plan * p, int origin, int copy) {
-    struct gb_shadow_block * block = p->program.shadows;
+struct gb_shadow * gb_sched_new_shadow(struct gb_sched_program * program, const struct gb_sched_input * in, int origin,
+    int copy) {
+    struct gb_shadow_block * block = program->shadows;
     if (block == NULL || block->n == BLOCK) {
         block = GB_NEW(struct gb_shadow_block);
         if (block == NULL) {
             return NULL;
         }
-        block->next        = p->program.shadows;
-        p->program.shadows = block;
+        block->next      = program->shadows;
+        program->shadows = block;
     }
     struct gb_shadow * shadow = &block->items[block->n++];
-    shadow->tensor            = *p->in.ids.data[origin].tensor;
+    shadow->tensor            = *in->ids.data[origin].tensor;
     shadow->tensor.buffer     = NULL;
     shadow->tensor.data       = NULL;
     shadow->tensor.extra      = NULL;
     shadow->tensor.grad       = NULL;
     // no input or output, and not read once: the original is
     gb_tensor_clear_marks(&shadow->tensor);
-    gb_tensor_set_ndim(&shadow->tensor, gb_tensor_ndim(p->in.ids.data[origin].tensor));
+    gb_tensor_set_ndim(&shadow->tensor, gb_tensor_ndim(in->ids.data[origin].tensor));
     shadow->origin = origin;
     shadow->copy   = copy;
     return shadow;
@@ -62,16 +63,16 @@ void gb_sched_free_program(struct gb_sched_program * program) {
     gb_vec_free(&program->steps);
 }
 
-bool gb_sched_map_storage(const struct gb_sched_plan * p, struct gb_ptrmap * map) {
-    for (int i = 0; i < p->in.n_ids; i++) {
-        if (p->in.ids.data[i].root == i && !gb_ptrmap_set(map, p->in.ids.data[i].tensor, i)) {
+bool gb_sched_map_storage(const struct gb_sched_input * in, const struct gb_sched_program * program,
+    struct gb_ptrmap * map) {
+    for (int i = 0; i < in->n_ids; i++) {
+        if (in->ids.data[i].root == i && !gb_ptrmap_set(map, in->ids.data[i].tensor, i)) {
             return false;
         }
     }
     struct gb_shadow_iter it = { 0 };
-    for (struct gb_shadow * sh = gb_sched_next_shadow(&p->program, &it); sh;
-        sh                     = gb_sched_next_shadow(&p->program, &it)) {
-        const int64_t id = sh->copy >= 0 ? (int64_t) p->in.n_ids + sh->copy : sh->origin;
+    for (struct gb_shadow * sh = gb_sched_next_shadow(program, &it); sh; sh = gb_sched_next_shadow(program, &it)) {
+        const int64_t id = sh->copy >= 0 ? (int64_t) in->n_ids + sh->copy : sh->origin;
         if (sh->tensor.view_src == NULL && !gb_ptrmap_set(map, &sh->tensor, id)) {
             return false;
         }

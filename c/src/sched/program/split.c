@@ -1,5 +1,7 @@
 // split.c - cuts the node list into runs of one backend: a new split begins where the backend changes.
-#include "sched/plan.h"
+#include "sched/assign/assign.h"
+#include "sched/input/input.h"
+#include "sched/program/program.h"
 
 bool gb_split_nodes(const int32_t * backend, const uint8_t * computes, int n_nodes, gb_split_list * out) {
     bool decided = false; // the current split has a node that computes
@@ -18,20 +20,20 @@ bool gb_split_nodes(const int32_t * backend, const uint8_t * computes, int n_nod
     return true;
 }
 
-enum ggml_status gb_sched_cut(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
-    (void) s;
-    int32_t *     backend  = gb_calloc((size_t) p->in.n_nodes, sizeof(*backend));
-    uint8_t *     computes = gb_calloc((size_t) p->in.n_nodes, sizeof(*computes));
+enum ggml_status gb_sched_cut(const struct gb_sched_input * in, const struct gb_sched_assigned * assigned,
+    struct gb_sched_program * program) {
+    int32_t *     backend  = gb_calloc((size_t) in->n_nodes, sizeof(*backend));
+    uint8_t *     computes = gb_calloc((size_t) in->n_nodes, sizeof(*computes));
     gb_split_list ranges   = { 0 };
     bool          ok       = backend && computes;
-    for (int i = 0; ok && i < p->in.n_nodes; i++) {
-        backend[i]  = p->assigned.to[i].backend;
-        computes[i] = p->in.ids.data[i].computes;
+    for (int i = 0; ok && i < in->n_nodes; i++) {
+        backend[i]  = assigned->to[i].backend;
+        computes[i] = in->ids.data[i].computes;
     }
-    ok = ok && gb_split_nodes(backend, computes, p->in.n_nodes, &ranges);
+    ok = ok && gb_split_nodes(backend, computes, in->n_nodes, &ranges);
     for (size_t k = 0; ok && k < ranges.n; k++) {
         const struct gb_split_range * r = &ranges.data[k];
-        ok                              = gb_vec_push(&p->program.splits,
+        ok                              = gb_vec_push(&program->splits,
             ((struct gb_split){ .backend = r->backend, .start = r->start, .end = r->end }));
     }
     gb_free(backend);

@@ -9,7 +9,10 @@
 //
 // Invariant: a step is issued after everything it needs was issued, so waiting for what was issued before can never be
 // a deadlock.
-#include "sched/plan.h"
+#include "sched/assign/assign.h"
+#include "sched/input/input.h"
+#include "sched/program/program.h"
+#include "sched/sched.h"
 
 static bool queues_copies(const struct ggml_backend_sched * s, int backend) {
     return gb_sched_has_queue(s, backend) && s->devices[backend].backend->iface.cpy_tensor_peer_async != NULL;
@@ -17,21 +20,23 @@ static bool queues_copies(const struct ggml_backend_sched * s, int backend) {
 
 // Who copies from memory that `from` owns (-1: nobody) to memory of `to`: the receiver, else the sender, else the host.
 // The receiver knows when the memory that it overwrites is free.
-static int copying_issuer(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, int from, int to) {
+static int copying_issuer(const struct ggml_backend_sched * s, int from, int to) {
     if (to >= 0 && queues_copies(s, to)) {
         return to;
     }
-    return from >= 0 && queues_copies(s, from) ? from : p->in.n_backends;
+    return from >= 0 && queues_copies(s, from) ? from : s->n_backends;
 }
 
-static bool add_step(struct gb_sched_plan * p, enum gb_step_kind kind, size_t index, int issuer) {
-    return gb_vec_push(&p->program.steps,
+static bool add_step(struct gb_sched_program * program, enum gb_step_kind kind, size_t index, int issuer) {
+    return gb_vec_push(&program->steps,
         ((struct gb_step){ .kind = (uint8_t) kind, .index = (int32_t) index, .issuer = issuer }));
 }
 
 struct order {
-    struct ggml_backend_sched * sched;
-    struct gb_sched_plan *      plan;
+    const struct ggml_backend_sched * sched;
+    const struct gb_sched_input *     in;
+    const struct gb_sched_assigned *  assigned;
+    struct gb_sched_program *         program;
     int32_t * writer; // owned; per root: the last split that writes it, of those that were come to; + 1
     int32_t * free;   // owned; per backend: the first split ahead of which its queue may be given a copy
     int32_t * first;  // owned; per split: the copies that are issued ahead of it, a list; -1: none
@@ -45,26 +50,25 @@ static bool in_user_memory(const struct gb_id * id) {
 }
 
 static int issuer_of(const struct order * o, const struct gb_copy * copy) {
-    return copying_issuer(o->sched, o->plan, gb_sched_owner_of(o->sched, o->plan, copy->root), copy->backend);
+    return copying_issuer(o->sched, gb_sched_owner_of(o->sched, o->in, o->assigned, copy->root), copy->backend);
 }
 
 // The split ahead of which a copy into split k is issued.
 static size_t issue_point(const struct order * o, const struct gb_copy * copy, size_t k) {
-    const struct gb_sched_plan * p = o->plan;
-    if (p->in.minimal || !copy->fill || k == 0) {
+    if (o->in->minimal || !copy->fill || k == 0) {
         return k;
     }
     const size_t one_ahead = k - 1;
     const size_t written   = (size_t) o->writer[copy->root];
-    const size_t user      = in_user_memory(&p->in.ids.data[copy->root]) ? (size_t) o->writes_user : 0;
+    const size_t user      = in_user_memory(&o->in->ids.data[copy->root]) ? (size_t) o->writes_user : 0;
     const size_t free =
         issuer_of(o, copy) == copy->backend ? GB_MIN((size_t) o->free[copy->backend], one_ahead) : one_ahead;
     return GB_MAX(free, GB_MAX(written, user));
 }
 
 static int back_issuer(const struct order * o, const struct gb_split * split, const struct gb_write_back * back) {
-    return copying_issuer(o->sched, o->plan, split->backend,
-        gb_sched_owner_of(o->sched, o->plan, o->plan->in.ids.data[back->node].root));
+    return copying_issuer(o->sched, split->backend,
+        gb_sched_owner_of(o->sched, o->in, o->assigned, o->in->ids.data[back->node].root));
 }
 
 static void append(struct order * o, size_t point, size_t c) {
@@ -78,11 +82,10 @@ static void append(struct order * o, size_t point, size_t c) {
 
 // Those of what no split writes first.
 static void place_copies(struct order * o, size_t k) {
-    const struct gb_sched_plan * p     = o->plan;
-    const struct gb_split *      split = &p->program.splits.data[k];
+    const struct gb_split * split = &o->program->splits.data[k];
     for (int pass = 0; pass < 2; pass++) {
         for (size_t c = split->copies_begin; c < split->copies_end; c++) {
-            const struct gb_copy * copy = &p->program.copies.data[c];
+            const struct gb_copy * copy = &o->program->copies.data[c];
             if (copy->merged < 0 && (o->writer[copy->root] > 0) == (pass > 0)) {
                 append(o, issue_point(o, copy, k), c);
             }
@@ -91,58 +94,55 @@ static void place_copies(struct order * o, size_t k) {
 }
 
 static void keep_busy(struct order * o, int issuer, size_t until) {
-    if (issuer < o->plan->in.n_backends) {
+    if (issuer < o->in->n_backends) {
         o->free[issuer] = GB_MAX(o->free[issuer], (int32_t) until);
     }
 }
 
 // What the queues do for split k, besides copies to themselves, which keep to their order anyway.
 static void note_work(struct order * o, size_t k) {
-    const struct gb_sched_plan * p     = o->plan;
-    const struct gb_split *      split = &p->program.splits.data[k];
+    const struct gb_split * split = &o->program->splits.data[k];
     keep_busy(o, split->backend, k + 1);
     for (size_t c = split->copies_begin; c < split->copies_end; c++) {
-        keep_busy(o, issuer_of(o, &p->program.copies.data[c]), k);
+        keep_busy(o, issuer_of(o, &o->program->copies.data[c]), k);
     }
     for (size_t w = split->backs_begin; w < split->backs_end; w++) {
-        keep_busy(o, back_issuer(o, split, &p->program.backs.data[w]), k + 1);
+        keep_busy(o, back_issuer(o, split, &o->program->backs.data[w]), k + 1);
     }
 }
 
 static void note_writes(struct order * o, size_t k) {
-    const struct gb_sched_plan * p = o->plan;
-    for (int i = p->program.splits.data[k].start; i < p->program.splits.data[k].end; i++) {
-        const struct gb_id * id = &p->in.ids.data[i];
+    for (int i = o->program->splits.data[k].start; i < o->program->splits.data[k].end; i++) {
+        const struct gb_id * id = &o->in->ids.data[i];
         if (id->computes) {
             o->writer[id->root] = (int32_t) k + 1;
-            o->writes_user      = in_user_memory(&p->in.ids.data[id->root]) ? (int32_t) k + 1 : o->writes_user;
+            o->writes_user      = in_user_memory(&o->in->ids.data[id->root]) ? (int32_t) k + 1 : o->writes_user;
         }
     }
 }
 
 static bool add_split(struct order * o, size_t k) {
-    struct gb_sched_plan *  p     = o->plan;
-    const struct gb_split * split = &p->program.splits.data[k];
+    const struct gb_split * split = &o->program->splits.data[k];
     for (int32_t c = o->first[k]; c >= 0; c = o->next[c]) {
-        if (!add_step(p, GB_STEP_COPY, (size_t) c, issuer_of(o, &p->program.copies.data[c]))) {
+        if (!add_step(o->program, GB_STEP_COPY, (size_t) c, issuer_of(o, &o->program->copies.data[c]))) {
             return false;
         }
     }
     // Also when it has views only: a callback is asked for them.
-    bool ok = add_step(p, GB_STEP_COMPUTE, k,
-        gb_sched_has_queue(o->sched, split->backend) ? split->backend : p->in.n_backends);
+    bool ok = add_step(o->program, GB_STEP_COMPUTE, k,
+        gb_sched_has_queue(o->sched, split->backend) ? split->backend : o->in->n_backends);
     for (size_t w = split->backs_begin; ok && w < split->backs_end; w++) {
-        ok = add_step(p, GB_STEP_BACK, w, back_issuer(o, split, &p->program.backs.data[w]));
+        ok = add_step(o->program, GB_STEP_BACK, w, back_issuer(o, split, &o->program->backs.data[w]));
     }
     return ok;
 }
 
 static bool add_steps(struct order * o) {
-    const size_t n = o->plan->program.splits.n;
+    const size_t n = o->program->splits.n;
     for (size_t k = 0; k < n; k++) {
         o->first[k] = -1;
     }
-    for (size_t c = 0; c < o->plan->program.copies.n; c++) {
+    for (size_t c = 0; c < o->program->copies.n; c++) {
         o->next[c] = -1;
     }
     for (size_t k = 0; k < n; k++) {
@@ -157,13 +157,14 @@ static bool add_steps(struct order * o) {
     return ok;
 }
 
-enum ggml_status gb_sched_order_steps(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
-    struct order o = { .sched = s, .plan = p };
-    o.writer       = gb_calloc((size_t) p->in.n_ids, sizeof(*o.writer));
-    o.free         = gb_calloc((size_t) p->in.n_backends, sizeof(*o.free));
-    o.first        = gb_calloc(p->program.splits.n, sizeof(*o.first));
-    o.last         = gb_calloc(p->program.splits.n, sizeof(*o.last));
-    o.next         = gb_calloc(p->program.copies.n, sizeof(*o.next));
+enum ggml_status gb_sched_order_steps(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
+    const struct gb_sched_assigned * assigned, struct gb_sched_program * program) {
+    struct order o = { .sched = s, .in = in, .assigned = assigned, .program = program };
+    o.writer       = gb_calloc((size_t) in->n_ids, sizeof(*o.writer));
+    o.free         = gb_calloc((size_t) in->n_backends, sizeof(*o.free));
+    o.first        = gb_calloc(program->splits.n, sizeof(*o.first));
+    o.last         = gb_calloc(program->splits.n, sizeof(*o.last));
+    o.next         = gb_calloc(program->copies.n, sizeof(*o.next));
     const bool ok  = o.writer && o.free && o.first && o.last && o.next && add_steps(&o);
     gb_free(o.writer);
     gb_free(o.free);

@@ -92,7 +92,7 @@ int ggml_backend_sched_get_blocks(ggml_backend_sched_t sched, struct ggml_backen
 // -------------------------------------------------------------------------------------------------------------- copies
 
 static ggml_backend_t owner_of(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, int root) {
-    const int b = gb_sched_owner_of(s, p, root);
+    const int b = gb_sched_owner_of(s, &p->in, &p->assigned, root);
     return b < 0 ? NULL : s->devices[b].backend;
 }
 
@@ -101,7 +101,8 @@ static bool is_unmarked(const struct ggml_backend_sched * s, const struct gb_sch
     const struct gb_id *        id     = &p->in.ids.data[copy->root];
     const ggml_backend_buffer_t buffer = id->tensor->buffer;
     return copy->as_weight && id->location == GB_LOCATION_USER && !id->computes && !p->in.weight[copy->root] &&
-           buffer != NULL && gb_sched_mem_of(s, buffer) == NULL && gb_sched_owner_of(s, p, copy->root) >= 0;
+           buffer != NULL && gb_sched_mem_of(s, buffer) == NULL &&
+           gb_sched_owner_of(s, &p->in, &p->assigned, copy->root) >= 0;
 }
 
 int ggml_backend_sched_get_n_transfers(ggml_backend_sched_t sched) {

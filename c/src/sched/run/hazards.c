@@ -181,7 +181,7 @@ static bool prepare(struct hazards * h) {
     struct gb_sched_plan * p       = h->plan;
     const size_t           n_steps = p->program.steps.n, n = (size_t) h->n_issuers;
     h->begin = gb_calloc(n_steps + 1, sizeof(*h->begin));
-    bool ok  = h->begin && gb_sched_map_storage(p, &h->storage);
+    bool ok  = h->begin && gb_sched_map_storage(&p->in, &p->program, &h->storage);
     for (size_t k = 0; ok && k < n_steps; k++) {
         h->begin[k] = h->ranges.n;
         ok          = add_ranges(h, &p->program.steps.data[k]);

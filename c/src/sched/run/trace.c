@@ -197,7 +197,7 @@ static void describe_copy(struct ggml_backend_sched * s, const struct gb_copy * 
     const struct gb_sched_plan * p = s->trace->plan;
     e->kind                        = GGML_BACKEND_SCHED_TRACE_COPY;
     e->reason                      = gb_sched_reason(copy);
-    e->source                      = gb_sched_owner_of(s, p, copy->root);
+    e->source                      = gb_sched_owner_of(s, &p->in, &p->assigned, copy->root);
     e->split                       = copy->split;
     e->bytes                       = copy->span;
     set_name(e, p->in.key[copy->shown].name);

@@ -406,7 +406,7 @@ static bool resize(struct gb_validator * c) {
         !gb_vec_resize_zero(&c->away, c->plan->program.backs.n)) {
         return false;
     }
-    return gb_sched_map_storage(c->plan, &c->storage);
+    return gb_sched_map_storage(&c->plan->in, &c->plan->program, &c->storage);
 }
 
 enum ggml_status gb_validator_begin(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
