@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "ggml.h"
-#include "tensor/tensor.h"
+#include "extension.h"
 
 // cdef: begin
 

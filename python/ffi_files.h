@@ -12,8 +12,7 @@
 #    define open _open
 #endif
 
-#include "base/file.h"
-#include "base/mem.h"
+#include "extension.h"
 
 // cdef: begin
 

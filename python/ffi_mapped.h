@@ -3,7 +3,7 @@
 #ifndef GBPY_FFI_MAPPED_H
 #define GBPY_FFI_MAPPED_H
 
-#include "base/mapped.h"
+#include "extension.h"
 
 // cdef: begin
 

@@ -11,18 +11,12 @@
 #include "ggml-backend.h"
 #include "ggml-cpu.h"
 #include "ggml.h"
-#include "gguf/gguf_impl.h"
-#include "backend/backend.h"
-#include "base/mem.h"
-#include "base/status.h"
-#include "cpu/cpu.h"
-#include "cpu/limits.h"
+#include "extension.h"
 #include "data.h"
 #include "ffi_build.h"
 #include "ffi_files.h"
 #include "ffi_mapped.h"
 #include "later.h"
-#include "tensor/tensor.h"
 
 #ifndef GBPY_VERSION
 #    define GBPY_VERSION    "0"
@@ -195,55 +189,23 @@ static inline void gbpy_gguf_free(struct gbpy_metadata * metadata) {
     metadata->ptr = NULL;
 }
 
-// Strings with their lengths: they may contain NUL. The caller has checked key_id and type.
+// See gguf/exact.h. The caller has checked key_id and type.
 static inline const char * gbpy_gguf_str(const struct gguf_context * ctx, int key_id, uint64_t * length) {
-    const struct gb_gguf_value * v = &ctx->kv.data[key_id].value;
-    *length                        = v->n;
-    return v->str;
+    return gb_gguf_str(ctx, key_id, length);
 }
 
-// All strings of an array one after another, each followed by a NUL.
 static inline const char * gbpy_gguf_strs(const struct gguf_context * ctx, int key_id, const uint64_t ** lengths) {
-    const struct gb_gguf_value * v = &ctx->kv.data[key_id].value;
-    *lengths                       = v->lengths;
-    return (const char *) v->data;
+    return gb_gguf_strs(ctx, key_id, lengths);
 }
 
 static inline enum ggml_status gbpy_gguf_set_str(struct gguf_context * ctx, const char * key, const char * bytes,
     uint64_t length) {
-    struct gb_gguf_value value = { .type = GGUF_TYPE_STRING, .n = length };
-    value.str                  = (char *) gb_malloc((size_t) length + 1);
-    if (value.str == NULL) {
-        return GGML_STATUS_ALLOC_FAILED;
-    }
-    memcpy(value.str, bytes, (size_t) length);
-    value.str[length] = '\0';
-    return gb_gguf_put(ctx, key, &value);
+    return gb_gguf_set_str(ctx, key, bytes, length);
 }
 
-// bytes: laid out as gbpy_gguf_strs gives them.
 static inline enum ggml_status gbpy_gguf_set_strs(struct gguf_context * ctx, const char * key, const char * bytes,
     const uint64_t * lengths, uint64_t n) {
-    struct gb_gguf_value value = { .type = GGUF_TYPE_ARRAY, .arr_type = GGUF_TYPE_STRING, .n = n };
-    size_t               total = 0;
-    for (uint64_t i = 0; i < n; i++) {
-        total += (size_t) lengths[i] + 1;
-    }
-    char * data   = (char *) gb_malloc(total);
-    value.data    = data;
-    value.strs    = (char **) gb_calloc((size_t) n, sizeof(*value.strs));
-    value.lengths = (uint64_t *) gb_calloc((size_t) n, sizeof(*value.lengths));
-    if (data == NULL || value.strs == NULL || value.lengths == NULL) {
-        gb_gguf_value_free(&value);
-        return GGML_STATUS_ALLOC_FAILED;
-    }
-    memcpy(data, bytes, total);
-    for (uint64_t i = 0; i < n; i++) {
-        value.lengths[i] = lengths[i];
-        value.strs[i]    = data;
-        data += lengths[i] + 1;
-    }
-    return gb_gguf_put(ctx, key, &value);
+    return gb_gguf_set_strs(ctx, key, bytes, lengths, n);
 }
 
 static inline enum ggml_status gbpy_gguf_copy_pair(struct gguf_context * ctx, const struct gguf_context * src,
@@ -251,34 +213,17 @@ static inline enum ggml_status gbpy_gguf_copy_pair(struct gguf_context * ctx, co
     return gb_gguf_copy_pair(ctx, src, (size_t) key_id);
 }
 
-static inline enum ggml_status gbpy_check_name(const char * name) {
-    const size_t length = strlen(name);
-    GB_FAIL_IF(length == 0 || length > GB_GGUF_MAX_KEY, GGML_STATUS_INVALID_ARGUMENT,
-        "a tensor's name has %zu bytes, allowed are 1 .. %d", length, GB_GGUF_MAX_KEY);
-    return GGML_STATUS_SUCCESS;
-}
-
-// What a file says of a tensor, whose name may be longer than those of ggml tensors. gbpy_gguf_layout gives it its
-// offset.
 static inline enum ggml_status gbpy_gguf_add_tensor(struct gguf_context * ctx, const char * name, enum ggml_type type,
     int n_dims, const int64_t * ne) {
-    struct gb_gguf_tensor t = { .type = type, .n_dims = n_dims };
-    GB_TRY(gbpy_check_name(name));
-    memcpy(t.ne, ne, sizeof(t.ne));
-    if (!gb_gguf_tensor_size(name, (uint32_t) type, GGML_MAX_DIMS, t.ne, &t.size)) {
-        return GGML_STATUS_INVALID_ARGUMENT;
-    }
-    t.name = gb_strdup(name);
-    return t.name ? gb_gguf_append_tensor(ctx, &t) : GGML_STATUS_ALLOC_FAILED;
+    return gb_gguf_add_named(ctx, name, type, n_dims, ne);
 }
 
 static inline enum ggml_status gbpy_gguf_copy_tensor(struct gguf_context * ctx, const struct gguf_context * src, int i,
     const char * name) {
-    GB_TRY(gbpy_check_name(name));
-    return gb_gguf_copy_tensor(ctx, src, (size_t) i, name);
+    return gb_gguf_copy_named(ctx, src, (size_t) i, name);
 }
 
-static inline bool gbpy_gguf_is_opaque(const struct gguf_context * ctx, int i) { return ctx->tensors.data[i].opaque; }
+static inline bool gbpy_gguf_is_opaque(const struct gguf_context * ctx, int i) { return gb_gguf_is_opaque(ctx, i); }
 
 static inline void gbpy_gguf_layout(struct gguf_context * ctx) { gb_gguf_layout(ctx); }
 

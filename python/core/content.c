@@ -4,13 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "backend/backend.h"
-#include "base/hash.h"
-#include "base/mem.h"
-#include "base/status.h"
-#include "sched/plan.h"
+#include "extension.h"
 #include "sched_impl.h"
-#include "tensor/tensor.h"
 
 atomic_llong        gbpy_sets;
 static atomic_llong last_clear; // the highest `cleared` of all buffers
@@ -71,11 +66,7 @@ bool gbpy_is_own(const struct gbpy_object * owner, const struct ggml_tensor * t)
     if (owner->kind != GBPY_SCHED) {
         return true;
     }
-    const struct ggml_tensor *   root = gb_root(t);
-    const struct gb_sched_plan * p    = ((const struct ggml_backend_sched *) owner->ptr)->current;
-    const int64_t                id   = p != NULL ? gb_ptrmap_get(&p->in.map, root) : GB_PTRMAP_ABSENT;
-    return (id != GB_PTRMAP_ABSENT && p->in.key[id].data == root->data && p->in.key[id].buffer == root->buffer) ||
-           gb_sched_leaf_is_bound(owner->ptr, root);
+    return gb_sched_has_placed(owner->ptr, gb_root(t));
 }
 
 bool gbpy_is_constant(const struct ggml_tensor * t) { return gb_tensor_has_flag(gb_root(t), GB_TENSOR_CONSTANT); }
@@ -235,70 +226,44 @@ static int check_graph_content(const struct gbpy_object * buffer, const struct g
 
 // ------------------------------------------------------------------------------------------------ memory of schedulers
 
-// Who was given memory of root `id` after it, in the current plan, up to position `until` of its program: a tensor's
-// name, "" for a copy without one; NULL: nobody.
-static const char * overwritten_by(const struct gb_sched_plan * p, int id, int64_t until) {
-    const struct gb_item * mine = &p->layout.items.data[id];
-    if (!mine->valid || p->in.ids.data[id].keep) {
-        return NULL;
-    }
-    for (int64_t i = 0; i < p->in.n_ids + (int64_t) p->program.copies.n; i++) {
-        const struct gb_item * other = i == id ? NULL : gb_sched_arena_item(p, i);
-        if (other != NULL && other->valid && other->backend == mine->backend && other->chunk == mine->chunk &&
-            other->lower > mine->lower && other->lower <= until && other->offset < mine->offset + mine->size &&
-            mine->offset < other->offset + other->size) {
-            return i < p->in.n_ids ? p->in.nodes[i]->name : "";
-        }
-    }
-    return NULL;
-}
-
 // While the graph runs and a callback looks at it: what was computed so far.
-static int check_running(const struct gbpy_sched * s, const struct gb_sched_plan * p, int id, const char * what) {
-    const int64_t shown = s->shown != NULL ? gb_ptrmap_get(&p->in.map, s->shown) : GB_PTRMAP_ABSENT;
-    if (shown == GB_PTRMAP_ABSENT || shown >= p->in.n_nodes || id > shown) {
-        return gb_fail(GGML_STATUS_INVALID_STATE, "%s is not computed yet: the graph is running", what);
-    }
-    const struct gb_item * now = &p->layout.items.data[p->in.ids.data[shown].root];
-    if (id != p->in.ids.data[shown].root && overwritten_by(p, id, now->valid ? now->lower : INT64_MAX) != NULL) {
-        return gb_fail(GGML_STATUS_INVALID_STATE,
-            "%s is not there any more: its memory was used again. To keep it: ctx.graph(..., keep=[it])", what);
-    }
+static int check_running(const struct gbpy_sched * s, const struct ggml_backend_sched * raw,
+    const struct ggml_tensor * root, const char * what) {
+    GB_FAIL_IF(!gb_sched_is_computed_by(raw, root, s->shown), GGML_STATUS_INVALID_STATE,
+        "%s is not computed yet: the graph is running", what);
+    GB_FAIL_IF(gb_sched_overwritten_by(raw, root, s->shown) != NULL, GGML_STATUS_INVALID_STATE,
+        "%s is not there any more: its memory was used again. To keep it: ctx.graph(..., keep=[it])", what);
     return GGML_STATUS_SUCCESS;
 }
 
 static int check_sched(const struct gbpy_object * o, const struct ggml_tensor * t, bool reading, const char * what) {
-    struct ggml_backend_sched *  raw  = o->ptr;
-    const struct gbpy_sched *    s    = o->sched;
-    const struct ggml_tensor *   root = gb_root(t);
-    const struct gb_sched_plan * p    = raw->current;
-    if (reading && !__atomic_load_n(&raw->hold, __ATOMIC_RELAXED)) {
-        // from now on memory must stay while arrays look into it, even if the scheduler has no more use for it
-        __atomic_store_n(&raw->hold, true, __ATOMIC_RELAXED);
+    struct ggml_backend_sched * raw  = o->ptr;
+    const struct gbpy_sched *   s    = o->sched;
+    const struct ggml_tensor *  root = gb_root(t);
+    if (reading) { // from now on memory must stay while arrays look into it, even if the scheduler has no use for it
+        gb_sched_hold_for_readers(raw);
     }
     if (!gbpy_is_own(o, t)) {
         return gb_fail(GGML_STATUS_INVALID_STATE,
             "%s is not there any more: the scheduler has used the memory for another graph, or was reset", what);
     }
-    const int64_t id = p != NULL ? gb_ptrmap_get(&p->in.map, root) : GB_PTRMAP_ABSENT;
-    if (!reading || gb_sched_leaf_is_bound(raw, root) || p->in.ids.data[id].location != GB_LOCATION_ARENA ||
-        ggml_nelements(root) == 0) {
+    if (!reading || !gb_sched_is_in_arena(raw, root) || ggml_nelements(root) == 0) {
         return GGML_STATUS_SUCCESS;
     }
     if (s->running) {
-        return check_running(s, p, (int) id, what);
+        return check_running(s, raw, root, what);
     }
     GB_FAIL_IF(!s->ran || s->graph == NULL, GGML_STATUS_INVALID_STATE,
         "%s was not computed: the graph did not run yet, or its last run failed or was stopped", what);
     GB_TRY(check_inputs_since(root, s->version + 1, what));
-    const char * by = overwritten_by(p, (int) id, INT64_MAX);
+    const char * by = gb_sched_overwritten_by(raw, root, NULL);
     GB_FAIL_IF(by != NULL, GGML_STATUS_INVALID_STATE,
         "%s is not there any more: its memory was used again for %s%s%s while the graph ran. To keep it: "
         "ctx.graph(..., keep=[it]), or "
         "Scheduler(..., keep_all=True) for all results",
         what, by != NULL && by[0] != '\0' ? "'" : "", by != NULL && by[0] != '\0' ? by : "another result",
         by != NULL && by[0] != '\0' ? "'" : "");
-    GB_FAIL_IF(gb_tensor_is_read_once(root) && !p->in.ids.data[id].keep, GGML_STATUS_INVALID_STATE,
+    GB_FAIL_IF(gb_tensor_is_read_once(root) && !gb_sched_keeps(raw, root), GGML_STATUS_INVALID_STATE,
         "%s was computed together with what reads it, and not stored. To keep it: ctx.graph(..., keep=[it]), or "
         "Scheduler(..., keep_all=True) for "
         "all results",

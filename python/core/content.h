@@ -9,7 +9,7 @@
 #ifndef GBPY_CONTENT_H
 #define GBPY_CONTENT_H
 
-#include "tensor/marks.h"
+#include "extension.h"
 #include "uses.h"
 
 static inline int64_t gbpy_stamp(const struct ggml_tensor * t) { return gb_tensor_content(t); }

@@ -4,14 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "backend/backend.h"
-#include "base/current.h"
-#include "base/mapped.h"
-#include "base/mem.h"
-#include "base/status.h"
-#include "sched/plan.h"
+#include "extension.h"
 #include "sched_impl.h"
-#include "tensor/tensor.h"
 
 enum { ASK = 1024 }; // elements between two questions of the thread's poll: each may be the first of a huge page
 
@@ -156,7 +150,7 @@ void gbpy_pin(struct gbpy_handle * pin, const struct ggml_tensor * t, const stru
         return;
     }
     if (o->kind == GBPY_SCHED) {
-        __atomic_store_n(&((struct ggml_backend_sched *) o->ptr)->hold, true, __ATOMIC_RELAXED);
+        gb_sched_hold_for_readers(o->ptr);
     }
     gbpy_ref(o);
     atomic_fetch_add(&o->n_pins, 1);

@@ -7,14 +7,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "backend/backend.h"
-#include "base/current.h"
-#include "base/mem.h"
-#include "base/status.h"
-#include "base/thread.h"
+#include "extension.h"
 #include "ggml-cpu.h"
 #include "sched_impl.h"
-#include "tensor/tensor.h"
 
 struct gbpy_flight {
     uint64_t               id;

@@ -4,15 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "backend/backend.h"
-#include "base/current.h"
-#include "base/env.h"
-#include "base/mem.h"
-#include "base/status.h"
-#include "base/thread.h"
+#include "extension.h"
 #include "ggml-cpu.h"
-#include "sched/plan.h"
-#include "tensor/tensor.h"
 
 void * gbpy_run_handle(void) {
     const struct gbpy_run * run = gb_run();

@@ -6,10 +6,7 @@
 
 #include <string.h>
 
-#include "backend/backend.h"
-#include "base/mem.h"
-#include "base/status.h"
-#include "tensor/tensor.h"
+#include "extension.h"
 #include "world.h"
 
 // ---------------------------------------------------------------------------------------------------------- references

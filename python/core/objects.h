@@ -24,7 +24,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/vec.h"
+#include "extension.h"
 #include "ggml-alloc.h"
 #include "ggml-backend.h"
 #include "ggml.h"

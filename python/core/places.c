@@ -3,10 +3,7 @@
 
 #include <string.h>
 
-#include "backend/backend.h"
-#include "base/mem.h"
-#include "base/status.h"
-#include "tensor/tensor.h"
+#include "extension.h"
 
 // ----------------------------------------------------------------------------------------------------------- constants
 

@@ -3,15 +3,9 @@
 
 #include <string.h>
 
-#include "backend/backend.h"
-#include "base/current.h"
-#include "base/mem.h"
-#include "base/status.h"
-#include "base/thread.h"
+#include "extension.h"
 #include "places.h"
-#include "sched/plan.h"
 #include "sched_impl.h"
-#include "tensor/tensor.h"
 
 struct gbpy_sched * gbpy_sched_of(const struct gbpy_handle * handle, const char * what) {
     struct gbpy_object * o = gbpy_object_of(handle, what);
@@ -25,9 +19,8 @@ int gbpy_enter_sched(struct gbpy_use * use, struct gbpy_sched * s, const char * 
 // ---------------------------------------------------------------------------------------------------- opening, freeing
 
 bool gbpy_own_new(struct gbpy_sched * s) {
-    const struct ggml_backend_sched * sched = s->object->ptr;
-    while (s->n_handles < sched->mems.n) {
-        if (!gbpy_own(s->object, sched->mems.data[s->n_handles]->buffer)) {
+    for (ggml_backend_buffer_t buffer; (buffer = gb_sched_buffer_at(s->object->ptr, s->n_handles)) != NULL;) {
+        if (!gbpy_own(s->object, buffer)) {
             return false;
         }
         s->n_handles++;
@@ -208,7 +201,7 @@ static void flag_all(struct ggml_cgraph * graph) {
 }
 
 static uint64_t plans_of(const struct ggml_backend_sched * sched) {
-    return sched->stats.n_plans_made + sched->stats.n_plans_replayed + sched->stats.n_plans_bound;
+    return gb_sched_n_plans_made(sched) + gb_sched_n_plans_bound(sched);
 }
 
 // Keeps who else's memory the planned graph uses. Under the lock.
@@ -227,8 +220,7 @@ static bool hold_owners(struct gbpy_sched * s, const struct gbpy_object * g) {
 
 // Tells who asks that plans were made since he was told last.
 static void report_plans(struct gbpy_sched * s, int * how) {
-    const struct ggml_backend_sched * sched = s->object->ptr;
-    const uint64_t                    made  = sched->stats.n_plans_made + sched->stats.n_plans_replayed;
+    const uint64_t made = gb_sched_n_plans_made(s->object->ptr);
     if (*how & GBPY_QUIET) {
         return;
     }
@@ -569,7 +561,7 @@ int gbpy_sched_set_n_copies(struct gbpy_handle * sched, int n) {
 }
 
 const char * gbpy_sched_device_name(const struct gbpy_handle * sched, int i) {
-    return ((const struct ggml_backend_sched *) sched->object->ptr)->devices[i].name;
+    return gb_sched_device_name(sched->object->ptr, i);
 }
 
 void gbpy_sched_keep_all(struct gbpy_handle * sched, bool keep) {

@@ -1,9 +1,7 @@
 // uses.c - see uses.h.
 #include "uses.h"
 
-#include "base/mem.h"
-#include "base/status.h"
-#include "base/thread.h"
+#include "extension.h"
 
 #ifndef _WIN32
 #    include <pthread.h>

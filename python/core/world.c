@@ -1,11 +1,8 @@
 // world.c - see world.h.
 #include "world.h"
 
-#include "base/current.h"
-#include "base/status.h"
-#include "base/thread.h"
+#include "extension.h"
 #include "later.h"
-#include "tensor/tensor.h"
 
 static gb_mutex    mutex = GB_MUTEX_INIT;
 static gb_cond     condition;

@@ -3,7 +3,7 @@
 // context.c makes, frees and queries it, edit.c changes it, reader.c fills it from a file, writer.c turns it into
 // bytes. Invariants: keys and tensor names are unique and without embedded NUL; `alignment` is a power of two and
 // agrees with the pair general.alignment if there is one; tensor offsets are the running sum of padded sizes, unless
-// read from a file. The Python package (python/ffi_support.h) uses this header too.
+// read from a file.
 #ifndef GB_GGUF_GGUF_IMPL_H
 #define GB_GGUF_GGUF_IMPL_H
 
@@ -12,6 +12,7 @@
 #include "base/strmap.h"
 #include "base/vec.h"
 #include "gguf.h"
+#include "gguf/exact.h"
 
 #define GB_GGUF_ALIGNMENT_KEY "general.alignment"
 #define GB_GGUF_MAX_ALIGNMENT ((uint64_t) 1 << 20)
@@ -77,9 +78,6 @@ void   gb_gguf_value_free(struct gb_gguf_value * value);
 // general.alignment.
 enum ggml_status gb_gguf_put(struct gguf_context * ctx, const char * key, struct gb_gguf_value * value);
 
-// Copies pair i of src, with its exact type and bytes.
-enum ggml_status gb_gguf_copy_pair(struct gguf_context * ctx, const struct gguf_context * src, size_t i);
-
 // Says that there is a tensor like number i of src, opaque or not.
 enum ggml_status gb_gguf_copy_tensor(struct gguf_context * ctx, const struct gguf_context * src, size_t i,
     const char * name);
@@ -95,6 +93,5 @@ bool gb_gguf_check_shape(const char * what, int n_dims, const int64_t * ne, int6
 bool gb_gguf_tensor_size(const char * what, uint32_t type, int n_dims, const int64_t * ne, size_t * size);
 
 bool gb_gguf_alignment_is_valid(uint64_t alignment);
-void gb_gguf_layout(struct gguf_context * ctx); // offsets := running sum of padded sizes
 
 #endif // GB_GGUF_GGUF_IMPL_H

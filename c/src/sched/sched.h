@@ -23,9 +23,10 @@
 #include "ggml-backend-impl.h"
 #include "ggml-backend.h"
 #include "sched/assign/rules.h"
+#include "sched/results.h"
 #include "tensor/tensor.h"
 
-enum { GB_SCHED_PLANS_MAX = 16, GB_SCHED_SPARES_MAX = 8 };
+enum { GB_SCHED_SPARES_MAX = 8 };
 
 // The usage of the scheduler's own buffers, beyond the public values.
 #define GB_USAGE_SCHED ((enum ggml_backend_buffer_usage) 0x5343)

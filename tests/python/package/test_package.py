@@ -154,6 +154,23 @@ def test_modules_import_only_what_comes_before_them():
         assert not later, f"{name} imports {later}"
 
 
+def test_extension_enters_the_library_by_one_door():
+    """python/ includes public headers, its own, and extension.h; that lists exactly what it uses of the inside."""
+    sources = [*in_tree("python/core").glob("*.[ch]"), *in_tree("python").glob("*.h")]
+    own = {f.name for f in (*sources, *in_tree("c/include").iterdir())}
+    used: set[str] = set()
+    for file in sources:
+        text = file.read_text()
+        headers = set(re.findall(r'#include "([^"]+)"', text))
+        assert headers <= {*own, "extension.h"}, f"{file.name}: {headers - own}"
+        used |= set(re.findall(r"\b(?:gb|GB)_\w+", re.sub(r'//[^\n]*|"(?:[^"\\\n]|\\.)*"', "", text)))
+    door = in_tree("c/src/extension.h").read_text()
+    listed = [n for line in re.findall(r"^//   (.*)$", door, re.MULTILINE) for n in line.split()]
+    assert len(listed) == len(set(listed))
+    assert used - set(listed) == set(), "used, and not listed"
+    assert set(listed) - used == set(), "listed, and not used"
+
+
 @pytest.mark.skipif(shutil.which("nm") is None, reason="needs binutils")
 def test_extension_exports_only_its_entry_point():
     module = importlib.import_module("ggml_backend._ffi")

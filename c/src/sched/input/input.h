@@ -63,8 +63,5 @@ void             gb_sched_free_input(struct gb_sched_input * in);
 // is lost.
 bool gb_sched_find_location(struct ggml_backend_sched * s, const struct ggml_tensor * t, bool computed, int user,
     enum gb_location * location);
-// A kept plan vouches for the content of a leaf in its store; the latest plan's arena still holds the result.
-bool gb_sched_leaf_is_bound(const struct ggml_backend_sched * s, const struct ggml_tensor * t);
-bool gb_sched_result_is_alive(const struct ggml_backend_sched * s, const struct ggml_tensor * t);
 
 #endif // GB_SCHED_INPUT_INPUT_H

@@ -99,10 +99,7 @@ enum ggml_status gb_sched_reserve_stores(struct ggml_backend_sched * s, const st
 enum ggml_status gb_sched_reserve_arena(struct ggml_backend_sched * s, int backend, size_t size); // its first chunk
 enum ggml_status gb_sched_reserve_arenas(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 void             gb_sched_free_mems(struct ggml_backend_sched * s);
-// While set, no memory of the scheduler is given back before the scheduler is freed. For the Python package, whose
-// arrays look into it.
-void           gb_sched_hold(struct ggml_backend_sched * s, bool hold);
-ggml_tallocr_t gb_sched_inputs(struct ggml_backend_sched * s, int backend);
+ggml_tallocr_t   gb_sched_inputs(struct ggml_backend_sched * s, int backend);
 
 // replica.c
 // all of the plan's whose source has a place, or none

@@ -1,0 +1,67 @@
+// extension.h - the one door from the Python extension (python/core, python/ffi_*.h) into the library.
+//
+// The extension takes everything from the public headers but what is listed here, behind the header that declares it.
+// A name that begins with gb_ or GB_ and is not listed may change without a look at python/: a test of the package
+// compares this list with what the extension uses, and lets it include no other header of c/src. Besides these names it
+// reads the fields of buffers that backend/backend.h gives them for it (`binding`, `arena`, `buft`).
+#ifndef GB_EXTENSION_H
+#define GB_EXTENSION_H
+
+// Errors: one status and one message for each thread, kept back while the extension's lock is held.
+//   GB_TRY GB_FAIL_IF GB_FAIL_IF_RETURNING GB_ERROR_SIZE gb_fail gb_fail_quietly gb_last_reason gb_hold_log
+#include "base/status.h"
+
+// Memory, growing arrays, maps by address, small arithmetic.
+//   gb_malloc gb_calloc gb_free GB_NEW GB_MIN GB_MAX
+#include "base/mem.h"
+//   GB_VEC gb_vec_push gb_vec_reserve gb_vec_free
+#include "base/vec.h"
+//   gb_ptrmap gb_ptrmap_get gb_ptrmap_set gb_ptrmap_free GB_PTRMAP_ABSENT
+#include "base/hash.h"
+
+// Threads: locks, waits that signal handlers interrupt, forks.
+//   gb_mutex GB_MUTEX_INIT gb_mutex_lock gb_mutex_unlock gb_cond gb_cond_init gb_cond_broadcast gb_cond_wait_polled
+//   gb_once GB_ONCE_INIT gb_call_once gb_fork_generation gb_sleep_us GB_READ_RELAXED GB_WRITE_RELAXED
+#include "base/thread.h"
+//   gb_time_ns
+#include "base/env.h"
+// What the calling thread works for, and how it hears of signals.
+//   gb_run gb_set_run gb_poll gb_get_poll gb_set_poll gb_go_on
+#include "base/current.h"
+
+// Files: new ones that take the place of others, and mapped ones, which may shrink.
+//   gb_file_writer gb_file_writer_open gb_file_writer_write gb_file_writer_commit gb_file_writer_abandon
+#include "base/file.h"
+//   gb_mapped gb_mapped_any gb_mapped_watch gb_mapped_forget gb_mapped_enter gb_mapped_leave gb_mapped_check_at
+#include "base/mapped.h"
+
+// Tensors: whose memory they use, where they are put, what the extension notes on them.
+//   gb_root gb_tensor_put gb_context_has gb_op_is_view gb_to_float_of gb_trust_tensors gb_graph_dump_dot
+#include "tensor/tensor.h"
+//   gb_tensor_ndim gb_tensor_set_ndim gb_tensor_content gb_tensor_set_content gb_tensor_is_read_once
+//   gb_tensor_has_flag gb_tensor_set_flag gb_tensor_clear_flag GB_TENSOR_CONSTANT GB_TENSOR_LOST
+#include "tensor/marks.h"
+
+// Buffers: kept while arrays look into them.
+//   gb_tensor_buffer gb_buffer_hold gb_buffer_unhold gb_buffer_changed gb_buffer_is_retired gb_multi_buffer_part
+#include "backend/backend.h"
+
+// What of a scheduler's results is still in memory.
+//   GB_SCHED_PLANS_MAX gb_sched_leaf_is_bound gb_sched_result_is_alive gb_sched_has_placed gb_sched_is_in_arena
+//   gb_sched_keeps gb_sched_is_computed_by gb_sched_overwritten_by gb_sched_hold gb_sched_hold_for_readers
+//   gb_sched_buffer_at gb_sched_n_plans_made gb_sched_n_plans_bound gb_sched_device_name
+#include "sched/results.h"
+
+// Model files with strings of any bytes, tensors of any name and type.
+//   gb_gguf_str gb_gguf_strs gb_gguf_set_str gb_gguf_set_strs gb_gguf_copy_pair gb_gguf_add_named gb_gguf_copy_named
+//   gb_gguf_is_opaque gb_gguf_layout
+#include "gguf/exact.h"
+
+// What this processor can do at best, for `ggml-backend bench`.
+//   gb_cpu_limit gb_cpu_measure_limit
+#include "cpu/limits.h"
+// Which algorithm computes a product, for `ggml-backend bench products --explain`.
+//   gb_cpu_product_algorithm
+#include "cpu/cpu.h"
+
+#endif // GB_EXTENSION_H
