@@ -1,10 +1,10 @@
 // types.c - the element formats: sizes and names from types.def, functions of the plain formats here, those of
-// quantized formats from quant/. Also the public half-precision conversions. Nothing needs initialisation: all tables
-// are constants.
+// quantized formats from quant/. Also the public half-precision conversions. All tables are constants, so nothing needs
+// initialisation.
 #include "tensor.h"
 
 #include "base/fp16.h"
-#include "quant/quant.h"
+#include "tensor/quant/quant.h"
 
 struct type_info {
     const char * name;
@@ -15,7 +15,7 @@ struct type_info {
 
 #define GB_TYPE(id, name, blck, bytes, quantized) [GGML_TYPE_##id] = { name, blck, bytes, quantized },
 static const struct type_info types[GGML_TYPE_COUNT] = {
-#include "types.def"
+#include "tensor/types.def"
 };
 #undef GB_TYPE
 
@@ -189,14 +189,14 @@ static const struct gb_quant_format bf16_format = { .to_float = bf16_to_float,
     .vec_dot                                                  = bf16_vec_dot,
     .vec_dot_type                                             = GGML_TYPE_BF16 };
 
-#define GB_QUANT_FORMAT(id, stem) [GGML_TYPE_##id] = &gb_quant_##stem,
+#define GB_FORMAT(id, stem, ...) [GGML_TYPE_##id] = &gb_quant_##stem,
 static const struct gb_quant_format * const formats[GGML_TYPE_COUNT] = {
     [GGML_TYPE_F32]  = &f32_format,
     [GGML_TYPE_F16]  = &f16_format,
     [GGML_TYPE_BF16] = &bf16_format,
-#include "quant/formats.def"
+#include "tensor/quant/formats.def"
 };
-#undef GB_QUANT_FORMAT
+#undef GB_FORMAT
 
 const struct gb_quant_format * gb_quant_format_of(enum ggml_type type) {
     return ggml_is_quantized(type) ? formats[type] : NULL;
@@ -204,16 +204,6 @@ const struct gb_quant_format * gb_quant_format_of(enum ggml_type type) {
 
 ggml_to_float_t gb_to_float_of(enum ggml_type type) {
     return gb_type_is_valid(type) && formats[type] != NULL ? formats[type]->to_float : NULL;
-}
-
-// Programs take a type whose from_float and to_float are there for one that holds weights, and call its other
-// functions: the formats of activations have no to_float there.
-static bool is_partner(enum ggml_type type) { return type == GGML_TYPE_Q8_1 || type == GGML_TYPE_Q8_K; }
-
-// They also expect of such a type an error that suits its size. Formats of fewer than two bits, and of three values, do
-// not have that for any floats; such programs leave a type without from_float out.
-static bool is_for_any_floats(enum ggml_type type) {
-    return type != GGML_TYPE_IQ1_M && type != GGML_TYPE_TQ1_0 && type != GGML_TYPE_TQ2_0;
 }
 
 ggml_type_traits_t ggml_internal_get_type_traits(enum ggml_type type) {
@@ -227,11 +217,14 @@ ggml_type_traits_t ggml_internal_get_type_traits(enum ggml_type type) {
     traits.type_size    = info->type_size;
     traits.is_quantized = info->is_quantized;
 
+    // Programs take a type whose from_float and to_float are there for one that holds weights, and call its other
+    // functions: the formats of activations have no to_float there. Programs also expect of such a type an error that
+    // suits its size; a coarse format does not have that for any floats, and they leave a type without from_float out.
     const struct gb_quant_format * format = formats[type];
     if (format != NULL) {
-        traits.to_float             = is_partner(type) ? NULL : format->to_float;
-        traits.from_float           = is_for_any_floats(type) ? format->from_float : NULL;
-        traits.from_float_reference = is_for_any_floats(type) ? format->from_float_reference : NULL;
+        traits.to_float             = format->use == GB_USE_ACTIVATIONS ? NULL : format->to_float;
+        traits.from_float           = format->use == GB_USE_COARSE ? NULL : format->from_float;
+        traits.from_float_reference = format->use == GB_USE_COARSE ? NULL : format->from_float_reference;
         traits.vec_dot              = format->vec_dot;
         traits.vec_dot_type         = format->vec_dot_type;
     }

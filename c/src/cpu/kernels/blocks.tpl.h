@@ -8,7 +8,9 @@
 #include "base/fp16.h"
 #include "tensor/quant/quant.h"
 
-enum { BLOCK_N = 32, Q8_0_BYTES = 34, Q4_0_BYTES = 18 };
+enum { BLOCK_N = 32 };
+static_assert(GB_ELEMENTS(q8_0) == BLOCK_N && GB_ELEMENTS(q4_0) == BLOCK_N, "the blocks of this file");
+static_assert(GB_AT(q8_0, d) == 0 && GB_AT(q4_0, d) == 0, "blocks begin with d");
 
 #if V_N != 16
 static inline uint32_t largest_(const float * restrict x, uint32_t * restrict magnitude) {
@@ -79,7 +81,7 @@ static inline vi nibble_levels_(__m512 x, __m512 id) { // the sum apart from the
 
 static void f32_to_q8_0(int64_t n, void * y, const float * x) {
     uint8_t * block = y;
-    for (int64_t i = 0; i < n; i += BLOCK_N, block += Q8_0_BYTES) {
+    for (int64_t i = 0; i < n; i += BLOCK_N, block += GB_BYTES(q8_0)) {
         const vf    a = v_load(x + i), b = v_load(x + i + 16);
         const float d = has_nan_(a, b) ? INFINITY : v_largest(v_max(v_abs(a), v_abs(b))) / 127;
         if (!is_plain_(d)) {
@@ -88,14 +90,14 @@ static void f32_to_q8_0(int64_t n, void * y, const float * x) {
         }
         const vf id = v_set(d != 0 ? 1 / d : 0);
         store_scale_(block, d);
-        _mm_storeu_si128((__m128i *) (block + 2), byte_levels_(a, id));
-        _mm_storeu_si128((__m128i *) (block + 18), byte_levels_(b, id));
+        _mm_storeu_si128((__m128i *) (block + GB_AT(q8_0, qs)), byte_levels_(a, id));
+        _mm_storeu_si128((__m128i *) (block + GB_AT(q8_0, qs) + 16), byte_levels_(b, id));
     }
 }
 
 static void f32_to_q4_0(int64_t n, void * y, const float * x) {
     uint8_t * block = y;
-    for (int64_t i = 0; i < n; i += BLOCK_N, block += Q4_0_BYTES) {
+    for (int64_t i = 0; i < n; i += BLOCK_N, block += GB_BYTES(q4_0)) {
         const vf    a = v_load(x + i), b = v_load(x + i + 16);
         const float d = has_nan_(a, b) ? INFINITY : extreme_(x + i, a, b) / -8;
         if (!is_plain_(d)) {
@@ -105,7 +107,7 @@ static void f32_to_q4_0(int64_t n, void * y, const float * x) {
         const vf id = v_set(d != 0 ? 1 / d : 0);
         store_scale_(block, d);
         const vi both = vi_or(nibble_levels_(a, id), vi_shl(nibble_levels_(b, id), 4));
-        _mm_storeu_si128((__m128i *) (block + 2), _mm512_cvtepi32_epi8(both));
+        _mm_storeu_si128((__m128i *) (block + GB_AT(q4_0, qs)), _mm512_cvtepi32_epi8(both));
     }
 }
 #else
@@ -122,7 +124,7 @@ static inline void to_bytes_(int8_t * restrict q, const float * restrict x, floa
 
 static void f32_to_q8_0(int64_t n, void * y, const float * x) {
     uint8_t * block = y;
-    for (int64_t i = 0; i < n; i += BLOCK_N, block += Q8_0_BYTES) {
+    for (int64_t i = 0; i < n; i += BLOCK_N, block += GB_BYTES(q8_0)) {
         uint32_t    magnitude[BLOCK_N];
         const float d = gb_f32_from_bits(largest_(x + i, magnitude)) / 127;
         if (!is_plain_(d)) {
@@ -131,13 +133,13 @@ static void f32_to_q8_0(int64_t n, void * y, const float * x) {
         }
         const float id = d != 0 ? 1 / d : 0;
         store_scale_(block, d);
-        to_bytes_((int8_t *) block + 2, x + i, id);
+        to_bytes_((int8_t *) block + GB_AT(q8_0, qs), x + i, id);
     }
 }
 
 static void f32_to_q4_0(int64_t n, void * y, const float * x) {
     uint8_t * block = y;
-    for (int64_t i = 0; i < n; i += BLOCK_N, block += Q4_0_BYTES) {
+    for (int64_t i = 0; i < n; i += BLOCK_N, block += GB_BYTES(q4_0)) {
         uint32_t       magnitude[BLOCK_N];
         const uint32_t largest = largest_(x + i, magnitude);
         int32_t        first   = BLOCK_N - 1; // the first of several largest gives the sign
@@ -158,7 +160,7 @@ static void f32_to_q4_0(int64_t n, void * y, const float * x) {
         }
         store_scale_(block, d);
         for (int j = 0; j < BLOCK_N / 2; j++) {
-            block[2 + j] = (uint8_t) (level[j] | level[j + BLOCK_N / 2] << 4);
+            block[GB_AT(q4_0, qs) + j] = (uint8_t) (level[j] | level[j + BLOCK_N / 2] << 4);
         }
     }
 }
@@ -167,9 +169,9 @@ static void f32_to_q4_0(int64_t n, void * y, const float * x) {
 
 static void q8_0_to_f32(int64_t n, float * y, const void * x) {
     const uint8_t * block = x;
-    for (int64_t i = 0; i < n; i += BLOCK_N, block += Q8_0_BYTES) {
+    for (int64_t i = 0; i < n; i += BLOCK_N, block += GB_BYTES(q8_0)) {
         const float    d = load_scale_(block);
-        const int8_t * q = (const int8_t *) block + 2;
+        const int8_t * q = (const int8_t *) block + GB_AT(q8_0, qs);
         float *        v = y + i;
         for (int j = 0; j < BLOCK_N; j++) {
             v[j] = (float) q[j] * d;
@@ -179,13 +181,13 @@ static void q8_0_to_f32(int64_t n, float * y, const void * x) {
 
 static void q4_0_to_f32(int64_t n, float * y, const void * x) {
     const uint8_t * block = x;
-    for (int64_t i = 0; i < n; i += BLOCK_N, block += Q4_0_BYTES) {
+    for (int64_t i = 0; i < n; i += BLOCK_N, block += GB_BYTES(q4_0)) {
         const float     d = load_scale_(block);
-        const uint8_t * q = block + 2;
+        const uint8_t * q = block + GB_AT(q4_0, qs);
         float           v[BLOCK_N];
         for (int j = 0; j < BLOCK_N / 2; j++) {
-            v[j]               = (float) ((int32_t) (q[j] & 15) - 8) * d;
-            v[j + BLOCK_N / 2] = (float) ((int32_t) (q[j] >> 4) - 8) * d;
+            v[j]               = (float) ((int32_t) (q[j] & 15) - GB_ZERO(q4_0)) * d;
+            v[j + BLOCK_N / 2] = (float) ((int32_t) (q[j] >> 4) - GB_ZERO(q4_0)) * d;
         }
         memcpy(y + i, v, sizeof(v));
     }

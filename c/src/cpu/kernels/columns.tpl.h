@@ -7,8 +7,8 @@
 // transposing levels would move 8.
 //
 // pack_columns_q8(type, k, centered, n, y, x): n <= BYTES_NR columns of k <= COLUMNS_K terms, whole blocks. The panel
-// is that of int8.tpl.h; columns from n on repeat the first. False: not one of these types, or nothing is gained here.
-// The values are those of the unpack kernels, bit for bit.
+// is that of int8.tpl.h; columns from n on repeat the first. False: the row of the type in formats.def does not say
+// DIRECT, or nothing is gained here. The values are those of the unpack kernels, bit for bit.
 
 #define COLUMNS_K 512
 
@@ -89,41 +89,43 @@ static ALWAYS_INLINE void put_symmetric_(const struct columns * c, int group, vf
     put_scale_(c, group, d, v_mul(d, v_set(-bias)));
 }
 
+// d and m, which follow each other
+static_assert(GB_AT(q4_1, m) == GB_AT(q4_1, d) + 2 && GB_AT(q5_1, m) == GB_AT(q5_1, d) + 2, "one word");
 static ALWAYS_INLINE void put_affine_(const struct columns * c, int group, vi halves) {
     put_scale_(c, group, raw_half_(halves), raw_half_(vi_shr(halves, 16)));
 }
 
 // `at`: the byte that the block begins at, counted from word 0 of t. Block number g of the panel.
 static ALWAYS_INLINE void column_q4_0_(const struct columns * c, int g, const float * t, int at) {
-    put_symmetric_(c, g, raw_half_(raw_(t, at)), 8);
-    put_nibbles_(c, 8 * g, t, at + 2, NULL);
+    put_symmetric_(c, g, raw_half_(raw_(t, at + GB_AT(q4_0, d))), GB_ZERO(q4_0));
+    put_nibbles_(c, 8 * g, t, at + GB_AT(q4_0, qs), NULL);
 }
 
 static ALWAYS_INLINE void column_q4_1_(const struct columns * c, int g, const float * t, int at) {
-    put_affine_(c, g, raw_(t, at));
-    put_nibbles_(c, 8 * g, t, at + 4, NULL);
+    put_affine_(c, g, raw_(t, at + GB_AT(q4_1, d)));
+    put_nibbles_(c, 8 * g, t, at + GB_AT(q4_1, qs), NULL);
 }
 
 static ALWAYS_INLINE void column_q5_0_(const struct columns * c, int g, const float * t, int at) {
-    put_symmetric_(c, g, raw_half_(raw_(t, at)), 16);
-    put_fives_(c, 8 * g, t, at + 2, at + 6);
+    put_symmetric_(c, g, raw_half_(raw_(t, at + GB_AT(q5_0, d))), GB_ZERO(q5_0));
+    put_fives_(c, 8 * g, t, at + GB_AT(q5_0, qh), at + GB_AT(q5_0, qs));
 }
 
 static ALWAYS_INLINE void column_q5_1_(const struct columns * c, int g, const float * t, int at) {
-    put_affine_(c, g, raw_(t, at));
-    put_fives_(c, 8 * g, t, at + 4, at + 8);
+    put_affine_(c, g, raw_(t, at + GB_AT(q5_1, d)));
+    put_fives_(c, 8 * g, t, at + GB_AT(q5_1, qh), at + GB_AT(q5_1, qs));
 }
 
 static ALWAYS_INLINE void column_q8_0_(const struct columns * c, int g, const float * t, int at) {
-    put_symmetric_(c, g, raw_half_(raw_(t, at)), 128);
+    put_symmetric_(c, g, raw_half_(raw_(t, at + GB_AT(q8_0, d))), GB_ZERO(q8_0));
     for (int i = 0; i < 8; i++) {
-        put_levels_(c, 8 * g + i, vi_xor(raw_(t, at + 2 + 4 * i), vi_set((int32_t) 0x80808080u)));
+        put_levels_(c, 8 * g + i, vi_xor(raw_(t, at + GB_AT(q8_0, qs) + 4 * i), vi_set((int32_t) 0x80808080u)));
     }
 }
 
 static ALWAYS_INLINE void column_iq4_nl_(const struct columns * c, int g, const float * t, int at) {
-    put_symmetric_(c, g, raw_half_(raw_(t, at)), 128);
-    put_nibbles_(c, 8 * g, t, at + 2, iq4_levels_);
+    put_symmetric_(c, g, raw_half_(raw_(t, at + GB_AT(iq4_nl, d))), GB_ZERO(iq4_nl));
+    put_nibbles_(c, 8 * g, t, at + GB_AT(iq4_nl, qs), iq4_levels_);
 }
 
 // ------------------------------------------------------------------------------------------------- blocks of 256 terms
@@ -147,8 +149,11 @@ static ALWAYS_INLINE void put_symmetric_4_(const struct columns * c, int group, 
     }
 }
 
+// of Q4_K and Q5_K (scales_45_)
+static_assert(GB_AT(q4_k, dmin) == GB_AT(q4_k, d) + 2, "one word");
 static ALWAYS_INLINE void put_scales_45_(const struct columns * c, int group, const float * t) {
-    const vi halves = raw_(t, 0), w0 = raw_(t, 4), w1 = raw_(t, 8), w2 = raw_(t, 12);
+    const vi halves = raw_(t, GB_AT(q4_k, d)), w0 = raw_(t, GB_AT(q4_k, scales)), w1 = raw_(t, GB_AT(q4_k, scales) + 4),
+             w2 = raw_(t, GB_AT(q4_k, scales) + 8);
     const vf d = raw_half_(halves), min = v_neg(raw_half_(vi_shr(halves, 16)));
     put_affine_4_(c, group, fields_(w0, 63), fields_(w1, 63), d, min);
     put_affine_4_(c, group + 4, vi_or(fields_(w2, 15), vi_shl(fields_(vi_shr(w0, 6), 3), 4)),
@@ -159,7 +164,7 @@ static ALWAYS_INLINE void column_q4_k_(const struct columns * c, int b, const fl
     (void) at; // 0
     put_scales_45_(c, 8 * b, t);
     for (int i = 0; i < 32; i++) {
-        const vi  q    = raw_(t, 16 + 4 * i);
+        const vi  q    = raw_(t, GB_AT(q4_k, qs) + 4 * i);
         const int step = 64 * b + i / 8 * 16 + i % 8;
         put_levels_(c, step, fields_(q, 15));
         put_levels_(c, step + 8, fields_(vi_shr(q, 4), 15));
@@ -170,9 +175,9 @@ static ALWAYS_INLINE void column_q5_k_(const struct columns * c, int b, const fl
     (void) at; // 0
     put_scales_45_(c, 8 * b, t);
     for (int i = 0; i < 8; i++) {
-        vi fifth = raw_(t, 16 + 4 * i);
+        vi fifth = raw_(t, GB_AT(q5_k, qh) + 4 * i);
         for (int p = 0; p < 4; p++) {
-            const vi q = raw_(t, 48 + 32 * p + 4 * i);
+            const vi q = raw_(t, GB_AT(q5_k, qs) + 32 * p + 4 * i);
             put_levels_(c, 64 * b + 16 * p + i, vi_or(fields_(q, 15), vi_shl(fields_(fifth, 1), 4)));
             put_levels_(c, 64 * b + 16 * p + 8 + i, vi_or(fields_(vi_shr(q, 4), 15), vi_shl(fields_(fifth, 2), 3)));
             fifth = vi_shr(fifth, 2);
@@ -181,14 +186,14 @@ static ALWAYS_INLINE void column_q5_k_(const struct columns * c, int b, const fl
 }
 
 static ALWAYS_INLINE void column_q6_k_(const struct columns * c, int b, const float * t, int at) {
-    const vf d = raw_half_(raw_(t, at + 208));
+    const vf d = raw_half_(raw_(t, at + GB_AT(q6_k, d)));
     for (int j = 0; j < 4; j++) { // signed bytes
-        put_symmetric_4_(c, 16 * b + 4 * j, vi_xor(raw_(t, at + 192 + 4 * j), vi_set((int32_t) 0x80808080u)), 128, d,
-            32);
+        put_symmetric_4_(c, 16 * b + 4 * j,
+            vi_xor(raw_(t, at + GB_AT(q6_k, scales) + 4 * j), vi_set((int32_t) 0x80808080u)), 128, d, GB_ZERO(q6_k));
     }
     for (int i = 0; i < 16; i++) {
-        const int byte = at + i / 8 * 64 + i % 8 * 4, step = 64 * b + i / 8 * 32 + i % 8;
-        const vi  a = raw_(t, byte), e = raw_(t, byte + 32), top = raw_(t, at + 128 + 4 * i);
+        const int byte = at + GB_AT(q6_k, ql) + i / 8 * 64 + i % 8 * 4, step = 64 * b + i / 8 * 32 + i % 8;
+        const vi  a = raw_(t, byte), e = raw_(t, byte + 32), top = raw_(t, at + GB_AT(q6_k, qh) + 4 * i);
         put_levels_(c, step, vi_or(fields_(a, 15), vi_shl(fields_(top, 3), 4)));
         put_levels_(c, step + 8, vi_or(fields_(e, 15), vi_shl(fields_(top, 12), 2)));
         put_levels_(c, step + 16, vi_or(fields_(vi_shr(a, 4), 15), fields_(top, 48)));
@@ -196,15 +201,16 @@ static ALWAYS_INLINE void column_q6_k_(const struct columns * c, int b, const fl
     }
 }
 
+static_assert(GB_AT(q2_k, dmin) == GB_AT(q2_k, d) + 2, "one word");
 static ALWAYS_INLINE void column_q2_k_(const struct columns * c, int b, const float * t, int at) {
-    const vi halves = raw_(t, at + 80);
+    const vi halves = raw_(t, at + GB_AT(q2_k, d));
     const vf d = raw_half_(halves), min = v_neg(raw_half_(vi_shr(halves, 16)));
     for (int j = 0; j < 4; j++) {
-        const vi both = raw_(t, at + 4 * j);
+        const vi both = raw_(t, at + GB_AT(q2_k, scales) + 4 * j);
         put_affine_4_(c, 16 * b + 4 * j, fields_(both, 15), fields_(vi_shr(both, 4), 15), d, min);
     }
     for (int i = 0; i < 16; i++) {
-        vi q = raw_(t, at + 16 + 4 * i);
+        vi q = raw_(t, at + GB_AT(q2_k, qs) + 4 * i);
         for (int p = 0; p < 4; p++) {
             put_levels_(c, 64 * b + i / 8 * 32 + 8 * p + i % 8, fields_(q, 3));
             q = vi_shr(q, 2);
@@ -213,18 +219,18 @@ static ALWAYS_INLINE void column_q2_k_(const struct columns * c, int b, const fl
 }
 
 static ALWAYS_INLINE void column_q3_k_(const struct columns * c, int b, const float * t, int at) {
-    const vf d  = raw_half_(raw_(t, at + 108));
-    const vi w0 = raw_(t, at + 96), w1 = raw_(t, at + 100);
-    vi       w2 = raw_(t, at + 104);
+    const vf d  = raw_half_(raw_(t, at + GB_AT(q3_k, d)));
+    const vi w0 = raw_(t, at + GB_AT(q3_k, scales)), w1 = raw_(t, at + GB_AT(q3_k, scales) + 4);
+    vi       w2 = raw_(t, at + GB_AT(q3_k, scales) + 8);
     for (int j = 0; j < 4; j++) { // six bits, around 32
         const vi w = j % 2 ? w1 : w0, low = fields_(j < 2 ? w : vi_shr(w, 4), 15);
-        put_symmetric_4_(c, 16 * b + 4 * j, vi_or(low, vi_shl(fields_(w2, 3), 4)), 32, d, 4);
+        put_symmetric_4_(c, 16 * b + 4 * j, vi_or(low, vi_shl(fields_(w2, 3), 4)), 32, d, GB_ZERO(q3_k));
         w2 = vi_shr(w2, 2);
     }
     for (int i = 0; i < 8; i++) {
-        vi third = raw_(t, at + 4 * i);
+        vi third = raw_(t, at + GB_AT(q3_k, qh) + 4 * i);
         for (int h = 0; h < 2; h++) {
-            vi q = raw_(t, at + 32 + 32 * h + 4 * i);
+            vi q = raw_(t, at + GB_AT(q3_k, qs) + 32 * h + 4 * i);
             for (int p = 0; p < 4; p++) {
                 put_levels_(c, 64 * b + 32 * h + 8 * p + i, vi_or(fields_(q, 3), vi_shl(fields_(third, 1), 2)));
                 q     = vi_shr(q, 2);
@@ -234,14 +240,15 @@ static ALWAYS_INLINE void column_q3_k_(const struct columns * c, int b, const fl
     }
 }
 
+static_assert(GB_AT(iq4_xs, scales_high) == GB_AT(iq4_xs, d) + 2, "one word");
 static ALWAYS_INLINE void column_iq4_xs_(const struct columns * c, int b, const float * t, int at) {
-    const vi word = raw_(t, at);
+    const vi word = raw_(t, at + GB_AT(iq4_xs, d));
     const vf d    = raw_half_(word);
-    vi       high = vi_shr(word, 16), low = raw_(t, at + 4);
+    vi       high = vi_shr(word, 16), low = raw_(t, at + GB_AT(iq4_xs, scales_low));
     for (int s = 0; s < 8; s++) {
         const vi bits = vi_or(vi_and(low, vi_set(15)), vi_shl(vi_and(high, vi_set(3)), 4));
-        put_symmetric_(c, 8 * b + s, v_mul(d, v_from_int(vi_sub(bits, vi_set(32)))), 128);
-        put_nibbles_(c, 64 * b + 8 * s, t, at + 8 + 16 * s, iq4_levels_);
+        put_symmetric_(c, 8 * b + s, v_mul(d, v_from_int(vi_sub(bits, vi_set(32)))), GB_ZERO(iq4_xs));
+        put_nibbles_(c, 64 * b + 8 * s, t, at + GB_AT(iq4_xs, qs) + 16 * s, iq4_levels_);
         low  = vi_shr(low, 4);
         high = vi_shr(high, 2);
     }
@@ -259,21 +266,25 @@ static ALWAYS_INLINE void transpose_blocks_(float * t, size_t bytes, const void 
     }
 }
 
-#define COLUMNS(stem, terms, size, group)                                                                       \
+#define COLUMNS_NONE(stem)
+#define COLUMNS_UNPACKED(stem)
+#define COLUMNS_DIRECT(stem)                                                                                    \
+    static_assert(COLUMNS_K % GB_ELEMENTS(stem) == 0 && GB_BYTES(stem) % 2 == 0, "blocks begin at even bytes"); \
     static void columns_##stem##_(int64_t k, bool centered, int n, float * y, const void * const * x) {         \
-        float          t[((COLUMNS_K / (terms)) * (size) / 4 + 2) * V_N];                                       \
-        struct columns c = { y, y + k / 4 * BYTES_NR, centered ? NULL : y + (k / 4 + k / (group)) * BYTES_NR }; \
+        enum { terms = GB_ELEMENTS(stem), size = GB_BYTES(stem), group = GB_GROUP(stem) };                      \
+        float          t[(COLUMNS_K / terms * size / 4 + 2) * V_N];                                             \
+        struct columns c = { y, y + k / 4 * BYTES_NR, centered ? NULL : y + (k / 4 + k / group) * BYTES_NR };   \
         for (int i0 = 0; i0 < BYTES_NR; i0 += V_N) {                                                            \
             const void * from[V_N];                                                                             \
             for (int i = 0; i < V_N; i++) {                                                                     \
                 from[i] = x[i0 + i < n ? i0 + i : 0];                                                           \
             }                                                                                                   \
-            transpose_blocks_(t, (size_t) (k / (terms)) * (size), from);                                        \
-            for (int b = 0; b < (int) (k / (terms)); b++) {                                                     \
-                if (b * (size) % 4 == 0) {                                                                      \
-                    column_##stem##_(&c, b, t + b * (size) / 4 * V_N, 0);                                       \
+            transpose_blocks_(t, (size_t) (k / terms) * size, from);                                            \
+            for (int b = 0; b < (int) (k / terms); b++) {                                                       \
+                if (b * size % 4 == 0) {                                                                        \
+                    column_##stem##_(&c, b, t + b * size / 4 * V_N, 0);                                         \
                 } else {                                                                                        \
-                    column_##stem##_(&c, b, t + b * (size) / 4 * V_N, 2);                                       \
+                    column_##stem##_(&c, b, t + b * size / 4 * V_N, 2);                                         \
                 }                                                                                               \
             }                                                                                                   \
             c.u += V_N;                                                                                         \
@@ -281,18 +292,9 @@ static ALWAYS_INLINE void transpose_blocks_(float * t, size_t bytes, const void 
             c.m = c.m != NULL ? c.m + V_N : NULL;                                                               \
         }                                                                                                       \
     }
-COLUMNS(q4_0, 32, 18, 32)
-COLUMNS(q4_1, 32, 20, 32)
-COLUMNS(q5_0, 32, 22, 32)
-COLUMNS(q5_1, 32, 24, 32)
-COLUMNS(q8_0, 32, 34, 32)
-COLUMNS(iq4_nl, 32, 18, 32)
-COLUMNS(q2_k, 256, 84, 16)
-COLUMNS(q3_k, 256, 110, 16)
-COLUMNS(q4_k, 256, 144, 32)
-COLUMNS(q5_k, 256, 176, 32)
-COLUMNS(q6_k, 256, 210, 16)
-COLUMNS(iq4_xs, 256, 136, 32)
+#define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, partner, columns, ...) COLUMNS_##columns(stem)
+#include "tensor/quant/formats.def"
+#undef GB_FORMAT
 
 static bool pack_columns_q8(int type, int64_t k, bool centered, int n, float * y, const void * const * x) {
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
@@ -304,21 +306,17 @@ static bool pack_columns_q8(int type, int64_t k, bool centered, int n, float * y
         return false;
     }
     switch (type) {
-#define COLUMNS_CASE(id, stem) \
+#define CASE_NONE(id, stem)
+#define CASE_UNPACKED(id, stem)
+#define CASE_DIRECT(id, stem) \
     case GGML_TYPE_##id: columns_##stem##_(k, centered, n, y, x); return true;
-        COLUMNS_CASE(Q4_0, q4_0)
-        COLUMNS_CASE(Q4_1, q4_1)
-        COLUMNS_CASE(Q5_0, q5_0)
-        COLUMNS_CASE(Q5_1, q5_1)
-        COLUMNS_CASE(Q8_0, q8_0)
-        COLUMNS_CASE(IQ4_NL, iq4_nl)
-        COLUMNS_CASE(Q2_K, q2_k)
-        COLUMNS_CASE(Q3_K, q3_k)
-        COLUMNS_CASE(Q4_K, q4_k)
-        COLUMNS_CASE(Q5_K, q5_k)
-        COLUMNS_CASE(Q6_K, q6_k)
-        COLUMNS_CASE(IQ4_XS, iq4_xs)
-#undef COLUMNS_CASE
+#define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, partner, columns, ...) \
+    CASE_##columns(id, stem)
+#include "tensor/quant/formats.def"
+#undef GB_FORMAT
+#undef CASE_NONE
+#undef CASE_UNPACKED
+#undef CASE_DIRECT
         default: return false;
     }
 }

@@ -11,7 +11,7 @@
 
 #if V_N == 16 || (V_N == 8 && defined(__F16C__))
 #    define DQ_W     4
-#    define DQ_SIZE  34 // bytes of a block: scale, 32 levels
+#    define DQ_SIZE  GB_BYTES(q8_0)
 #    define DQ_LATER 32 // columns that are asked for before they are needed
 
 #    if V_N == 16
@@ -24,12 +24,12 @@
 #        define DQ_GROUPS 2 // in a vector
 
 static ALWAYS_INLINE vi dq_levels_(const char * w, int groups) {
-    const __m256i low = _mm256_loadu_si256((const __m256i *) (const void *) (w + 2));
+    const __m256i low = _mm256_loadu_si256((const __m256i *) (const void *) (w + GB_AT(q8_0, qs)));
     if (groups == 1) {
         return _mm512_zextsi256_si512(low);
     }
     return _mm512_inserti64x4(_mm512_castsi256_si512(low),
-        _mm256_loadu_si256((const __m256i *) (const void *) (w + DQ_SIZE + 2)), 1);
+        _mm256_loadu_si256((const __m256i *) (const void *) (w + DQ_SIZE + GB_AT(q8_0, qs))), 1);
 }
 static ALWAYS_INLINE vi dq_row_(const int8_t * q, int groups) {
     return groups == 1 ? _mm512_zextsi256_si512(_mm256_loadu_si256((const __m256i *) (const void *) q))
@@ -65,7 +65,7 @@ static ALWAYS_INLINE void dq_scales_(const char * const w[DQ_W], int groups, vf 
 
 static ALWAYS_INLINE vi dq_levels_(const char * w, int groups) {
     (void) groups;
-    return _mm256_loadu_si256((const __m256i *) (const void *) (w + 2));
+    return _mm256_loadu_si256((const __m256i *) (const void *) (w + GB_AT(q8_0, qs)));
 }
 static ALWAYS_INLINE vi dq_row_(const int8_t * q, int groups) {
     (void) groups;

@@ -10,15 +10,27 @@
 
 #define GRID_FLAG 8 // in an index, beside the code
 
-// level + bias, and for flagged indices -level + bias (signs) or level - 1 + bias, else level + 1 + bias (offsets).
-// 43
-static const uint8_t levels_iq2_[16] = { 51, 68, 86, 0, 0, 0, 0, 0, 35, 18, 0, 0, 0, 0, 0, 0 };
-// 62
-static const uint8_t levels_iq3_xxs_[16] = { 66, 74, 82, 90, 98, 106, 114, 124, 58, 50, 42, 34, 26, 18, 10, 0 };
-// 15
-static const uint8_t levels_iq3_s_[16] = { 16, 18, 20, 22, 24, 26, 28, 30, 14, 12, 10, 8, 6, 4, 2, 0 };
-// 9
-static const uint8_t levels_iq1_[16] = { 2, 10, 18, 0, 0, 0, 0, 0, 0, 8, 16, 0, 0, 0, 0, 0 };
+// The codes with the flag begin at GRID_FLAG. A sign negates a value; an offset is 1 without the flag, else -1.
+#define GRID_PLUS(v)         (v) + GRID_BIAS
+#define GRID_MINUS(v)        -(v) + GRID_BIAS
+#define GRID_ABOVE(v)        (v) + 1 + GRID_BIAS
+#define GRID_BELOW(v)        (v) - 1 + GRID_BIAS
+#define GRID_SIGNED(v)       { v(GRID_PLUS), [GRID_FLAG] = v(GRID_MINUS) }
+#define GRID_WITH_OFFSETS(v) { v(GRID_ABOVE), [GRID_FLAG] = v(GRID_BELOW) }
+#define GRID_BIAS            GB_ZERO(iq2_s)
+static const uint8_t levels_iq2_[16] = GRID_SIGNED(GB_VALUES_IQ2);
+#undef GRID_BIAS
+#define GRID_BIAS GB_ZERO(iq3_xxs)
+static const uint8_t levels_iq3_xxs_[16] = GRID_SIGNED(GB_VALUES_IQ3_XXS);
+#undef GRID_BIAS
+#define GRID_BIAS GB_ZERO(iq3_s)
+static const uint8_t levels_iq3_s_[16] = GRID_SIGNED(GB_VALUES_IQ3_S);
+#undef GRID_BIAS
+#define GRID_BIAS GB_ZERO(iq1_s)
+static const uint8_t levels_iq1_[16] = GRID_WITH_OFFSETS(GB_VALUES_IQ1);
+#undef GRID_BIAS
+static_assert(GB_ZERO(iq2_xxs) == GB_ZERO(iq2_s) && GB_ZERO(iq2_xs) == GB_ZERO(iq2_s), "one table for all of IQ2");
+static_assert(GB_ZERO(iq1_m) == GB_ZERO(iq1_s), "one table for both of IQ1");
 
 static inline uint64_t grid_u64_(const uint8_t * p) {
     uint64_t w;
@@ -111,20 +123,21 @@ static inline void set_scales_(int groups, const uint8_t * nibbles, float unit, 
 static inline void read_iq2_xxs_(struct grid_rows * restrict g, const uint8_t * restrict block, float * restrict d,
     float * restrict m) {
     for (int i = 0; i < 8; i++) {
-        const uint8_t * p    = block + 2 + 8 * i;
+        const uint8_t * p    = block + GB_AT(iq2_xxs, qs) + 8 * i;
         const uint32_t  bits = grid_u32_(p + 4);
         for (int l = 0; l < 4; l++) {
             g->row[4 * i + l] = p[l];
         }
         set_flags_(g, i, even_signs_(bits));
-        set_scale_(d, m, i, half_at_(block) * 0.125f, (int) (bits >> 28), 43);
+        set_scale_(d, m, i, half_at_(block + GB_AT(iq2_xxs, d)) * 0.125f, (int) (bits >> 28), GB_ZERO(iq2_xxs));
     }
 }
 
 static inline void read_iq2_xs_(struct grid_rows * restrict g, const uint8_t * restrict block, float * restrict d,
     float * restrict m) {
     for (int i = 0; i < 8; i++) {
-        const uint64_t word = grid_u64_(block + 2 + 8 * i); // four times 9 bits of a row number and 7 signs
+        const uint64_t word =
+            grid_u64_(block + GB_AT(iq2_xs, qs) + 8 * i); // four times 9 bits of a row number and 7 signs
         for (int l = 0; l < 4; l++) {
             g->row[4 * i + l] = word >> 16 * l & 511;
         }
@@ -132,27 +145,28 @@ static inline void read_iq2_xs_(struct grid_rows * restrict g, const uint8_t * r
             even_signs_((uint32_t) ((word >> 9 & 0x7f) | (word >> 18 & 0x3f80) | (word >> 27 & 0x1fc000) |
                                     (word >> 36 & 0xfe00000))));
     }
-    set_scales_(16, block + 66, half_at_(block) * 0.125f, 43, d, m);
+    set_scales_(16, block + GB_AT(iq2_xs, scales), half_at_(block + GB_AT(iq2_xs, d)) * 0.125f, GB_ZERO(iq2_xs), d, m);
 }
 
 static inline void read_iq2_s_(struct grid_rows * restrict g, const uint8_t * restrict block, float * restrict d,
     float * restrict m) {
     for (int i = 0; i < 32; i++) {
-        g->row[i] = (uint16_t) (block[2 + i] | (block[66 + i / 4] >> 2 * (i % 4) & 3) << 8);
+        g->row[i] =
+            (uint16_t) (block[GB_AT(iq2_s, qs) + i] | (block[GB_AT(iq2_s, qh) + i / 4] >> 2 * (i % 4) & 3) << 8);
     }
-    memcpy(g->flags, block + 34, sizeof(g->flags));
-    set_scales_(16, block + 74, half_at_(block) * 0.125f, 43, d, m);
+    memcpy(g->flags, block + GB_AT(iq2_s, signs), sizeof(g->flags));
+    set_scales_(16, block + GB_AT(iq2_s, scales), half_at_(block + GB_AT(iq2_s, d)) * 0.125f, GB_ZERO(iq2_s), d, m);
 }
 
 static inline void read_iq3_xxs_(struct grid_rows * restrict g, const uint8_t * restrict block, float * restrict d,
     float * restrict m) {
     for (int i = 0; i < 64; i++) {
-        g->row[i] = block[2 + i];
+        g->row[i] = block[GB_AT(iq3_xxs, qs) + i];
     }
     for (int i = 0; i < 8; i++) {
-        const uint32_t bits = grid_u32_(block + 66 + 4 * i);
+        const uint32_t bits = grid_u32_(block + GB_AT(iq3_xxs, bits) + 4 * i);
         set_flags_(g, i, even_signs_(bits));
-        set_scale_(d, m, i, half_at_(block) * 0.25f, (int) (bits >> 28), 62);
+        set_scale_(d, m, i, half_at_(block + GB_AT(iq3_xxs, d)) * 0.25f, (int) (bits >> 28), GB_ZERO(iq3_xxs));
     }
 }
 
@@ -160,60 +174,63 @@ static inline void read_iq3_s_(struct grid_rows * restrict g, const uint8_t * re
     float * restrict m) {
     for (int i = 0; i < 8; i++) {
         for (int j = 0; j < 8; j++) {
-            g->row[8 * i + j] = (uint16_t) (block[2 + 8 * i + j] | (block[66 + i] >> j & 1) << 8);
+            g->row[8 * i + j] =
+                (uint16_t) (block[GB_AT(iq3_s, qs) + 8 * i + j] | (block[GB_AT(iq3_s, qh) + i] >> j & 1) << 8);
         }
     }
-    memcpy(g->flags, block + 74, sizeof(g->flags));
-    set_scales_(8, block + 106, half_at_(block), 15, d, m);
+    memcpy(g->flags, block + GB_AT(iq3_s, signs), sizeof(g->flags));
+    set_scales_(8, block + GB_AT(iq3_s, scales), half_at_(block + GB_AT(iq3_s, d)), GB_ZERO(iq3_s), d, m);
 }
 
 static inline void read_iq1_s_(struct grid_rows * restrict g, const uint8_t * restrict block, float * restrict d,
     float * restrict m) {
     for (int i = 0; i < 8; i++) {
         uint16_t bits; // four times 3 bits of a row number, a scale, the offset's sign
-        memcpy(&bits, block + 34 + 2 * i, sizeof(bits));
+        memcpy(&bits, block + GB_AT(iq1_s, qh) + 2 * i, sizeof(bits));
         for (int l = 0; l < 4; l++) {
-            g->row[4 * i + l] = (uint16_t) (block[2 + 4 * i + l] | (bits >> 3 * l & 7) << 8);
+            g->row[4 * i + l] = (uint16_t) (block[GB_AT(iq1_s, qs) + 4 * i + l] | (bits >> 3 * l & 7) << 8);
         }
         set_flags_(g, i, 0u - (bits >> 15));
-        set_scale_(d, m, i, half_at_(block) * 0.125f, bits >> 12 & 7, 9);
+        set_scale_(d, m, i, half_at_(block + GB_AT(iq1_s, d)) * 0.125f, bits >> 12 & 7, GB_ZERO(iq1_s));
     }
 }
 
 static inline void read_iq1_m_(struct grid_rows * restrict g, const uint8_t * restrict block, float * restrict d,
     float * restrict m) {
-    const uint64_t scales = grid_u64_(block + 48);
+    const uint64_t scales = grid_u64_(block + GB_AT(iq1_m, scales));
     const float    unit   = iq1_m_unit_(scales);
     for (int i = 0; i < 32; i++) {
-        g->row[i] = (uint16_t) (block[i] | (block[32 + i / 2] >> 4 * (i % 2) & 7) << 8);
+        g->row[i] =
+            (uint16_t) (block[GB_AT(iq1_m, qs) + i] | (block[GB_AT(iq1_m, qh) + i / 2] >> 4 * (i % 2) & 7) << 8);
     }
     for (int i = 0; i < 8; i++) {
         // bit 3 of each four: an offset's sign, here to a whole byte
-        const uint32_t p = block[32 + 2 * i], q = block[33 + 2 * i];
+        const uint32_t p = block[GB_AT(iq1_m, qh) + 2 * i], q = block[GB_AT(iq1_m, qh) + 2 * i + 1];
         set_flags_(g, i, ((p >> 3 & 1) | (p >> 7) << 8 | (q >> 3 & 1) << 16 | (q >> 7) << 24) * 255u);
     }
     for (int s = 0; s < 16; s++) {
-        set_scale_(d, m, s, unit, (int) (scales >> (16 * (s / 4) + 3 * (s % 4)) & 7), 9);
+        set_scale_(d, m, s, unit, (int) (scales >> (16 * (s / 4) + 3 * (s % 4)) & 7), GB_ZERO(iq1_m));
     }
 }
 #endif
 
-#define UNPACK_GRID(stem, size, groups, bits, table, rows, levels)                                     \
+#define UNPACK_GRID(stem, bits, table, levels)                                                         \
     static void unpack_##stem(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m, \
         const void * restrict x) {                                                                     \
-        FOR_SUPER_BLOCKS(size, groups) {                                                               \
+        enum { rows = sizeof(table) / sizeof((table)[0]) };                                            \
+        FOR_SUPER_BLOCKS(stem) {                                                                       \
             struct grid_rows g;                                                                        \
             read_##stem##_(&g, block, d, m);                                                           \
             expand_rows_(u, bits, table, rows, levels, &g);                                            \
         }                                                                                              \
     }
-UNPACK_GRID(iq2_xxs, 66, 8, 2, gb_grid_rows_iq2_xxs, 256, levels_iq2_)
-UNPACK_GRID(iq2_xs, 74, 16, 2, gb_grid_rows_iq2_xs, 512, levels_iq2_)
-UNPACK_GRID(iq2_s, 82, 16, 2, gb_grid_rows_iq2_s, 1024, levels_iq2_)
-UNPACK_GRID(iq3_xxs, 98, 8, 4, gb_grid_rows_iq3_xxs, 256, levels_iq3_xxs_)
-UNPACK_GRID(iq3_s, 110, 8, 4, gb_grid_rows_iq3_s, 512, levels_iq3_s_)
-UNPACK_GRID(iq1_s, 50, 8, 2, gb_grid_rows_iq1, 2048, levels_iq1_)
-UNPACK_GRID(iq1_m, 56, 16, 2, gb_grid_rows_iq1, 2048, levels_iq1_)
+UNPACK_GRID(iq2_xxs, 2, gb_grid_rows_iq2_xxs, levels_iq2_)
+UNPACK_GRID(iq2_xs, 2, gb_grid_rows_iq2_xs, levels_iq2_)
+UNPACK_GRID(iq2_s, 2, gb_grid_rows_iq2_s, levels_iq2_)
+UNPACK_GRID(iq3_xxs, 4, gb_grid_rows_iq3_xxs, levels_iq3_xxs_)
+UNPACK_GRID(iq3_s, 4, gb_grid_rows_iq3_s, levels_iq3_s_)
+UNPACK_GRID(iq1_s, 2, gb_grid_rows_iq1, levels_iq1_)
+UNPACK_GRID(iq1_m, 2, gb_grid_rows_iq1, levels_iq1_)
 
 // ------------------------------------------------------------------------------------------------------------- ternary
 
@@ -231,26 +248,26 @@ static ALWAYS_INLINE void ternary_digits_(int bytes, int digits, uint8_t * restr
 
 static void unpack_tq1_0(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m,
     const void * restrict x) {
-    FOR_SUPER_BLOCKS(54, 8) {
-        const float scale = half_at_(block + 52);
+    FOR_SUPER_BLOCKS(tq1_0) {
+        const float scale = half_at_(block + GB_AT(tq1_0, d));
         for (int s = 0; s < 8; s++) {
             d[s] = scale;
             m[s] = -scale;
         }
-        ternary_digits_(32, 5, u, block);
-        ternary_digits_(16, 5, u + 160, block + 32);
-        ternary_digits_(4, 4, u + 240, block + 48);
+        ternary_digits_(32, 5, u, block + GB_AT(tq1_0, by32));
+        ternary_digits_(16, 5, u + 160, block + GB_AT(tq1_0, by16));
+        ternary_digits_(4, 4, u + 240, block + GB_AT(tq1_0, by4));
     }
 }
 
 static void unpack_tq2_0(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m,
     const void * restrict x) {
-    FOR_SUPER_BLOCKS(66, 8) {
-        const float scale = half_at_(block + 64);
+    FOR_SUPER_BLOCKS(tq2_0) {
+        const float scale = half_at_(block + GB_AT(tq2_0, d));
         for (int s = 0; s < 8; s++) {
             d[s] = scale;
             m[s] = -scale;
         }
-        pairs_256_(u, block, b32_and(b32_load(block), 0));
+        pairs_256_(u, block + GB_AT(tq2_0, qs), b32_and(b32_load(block), 0));
     }
 }

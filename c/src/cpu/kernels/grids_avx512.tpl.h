@@ -112,69 +112,79 @@ static ALWAYS_INLINE __m512i upper_bits_(__m512i words, int step, int mask) {
 
 static ALWAYS_INLINE void read_iq2_xxs_(struct grid_rows * g, const uint8_t * block, float * d, float * m) {
     static const uint8_t from[32] = { 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27, 32, 33, 34, 35, 40, 41,
-        42, 43, 48, 49, 50, 51, 56, 57, 58, 59 };
+        42, GB_ZERO(iq2_xxs), 48, 49, 50, 51, 56, 57, 58, 59 };
     // in each 64 bits: four row numbers, four times 7 signs, a scale
-    const __m512i words = _mm512_loadu_si512(block + 2);
+    const __m512i words = _mm512_loadu_si512(block + GB_AT(iq2_xxs, qs));
     const __m512i bytes =
         _mm512_permutexvar_epi8(_mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *) from)), words);
     const __m512i signs = _mm512_multishift_epi64_epi8(_mm512_set1_epi64(0x352e2720), words);
     g->row[0]           = _mm512_cvtepu8_epi16(_mm512_castsi512_si256(bytes));
     set_even_signs_(g, _mm512_cvtepi64_epi32(signs));
-    set_scales_8_(_mm512_cvtepi64_epi32(_mm512_srli_epi64(words, 60)), half_at_(block) * 0.125f, 43, d, m);
+    set_scales_8_(_mm512_cvtepi64_epi32(_mm512_srli_epi64(words, 60)), half_at_(block + GB_AT(iq2_xxs, d)) * 0.125f,
+        GB_ZERO(iq2_xxs), d, m);
 }
 
 static ALWAYS_INLINE void read_iq2_xs_(struct grid_rows * g, const uint8_t * block, float * d, float * m) {
-    const __m512i words = _mm512_loadu_si512(block + 2); // 9 bits of a row number, 7 signs
+    const __m512i words = _mm512_loadu_si512(block + GB_AT(iq2_xs, qs)); // 9 bits of a row number, 7 signs
     g->row[0]           = _mm512_and_si512(words, _mm512_set1_epi16(511));
     set_even_signs_(g, _mm512_cvtepi16_epi8(_mm512_srli_epi16(words, 9)));
-    set_scales_16_(scale_nibbles_(_mm_loadl_epi64((const __m128i *) (block + 66))), half_at_(block) * 0.125f, 43, d, m);
+    set_scales_16_(scale_nibbles_(_mm_loadl_epi64((const __m128i *) (block + GB_AT(iq2_xs, scales)))),
+        half_at_(block + GB_AT(iq2_xs, d)) * 0.125f, GB_ZERO(iq2_xs), d, m);
 }
 
 static ALWAYS_INLINE void read_iq2_s_(struct grid_rows * g, const uint8_t * block, float * d, float * m) {
-    const __m512i top = _mm512_cvtepu8_epi64(_mm_loadl_epi64((const __m128i *) (block + 66)));
-    g->row[0]         = _mm512_or_si512(rows_of_bytes_(block + 2), upper_bits_(top, 2, 3));
-    memcpy(g->flags, block + 34, sizeof(g->flags));
-    set_scales_16_(scale_nibbles_(_mm_loadl_epi64((const __m128i *) (block + 74))), half_at_(block) * 0.125f, 43, d, m);
+    const __m512i top = _mm512_cvtepu8_epi64(_mm_loadl_epi64((const __m128i *) (block + GB_AT(iq2_s, qh))));
+    g->row[0]         = _mm512_or_si512(rows_of_bytes_(block + GB_AT(iq2_s, qs)), upper_bits_(top, 2, 3));
+    memcpy(g->flags, block + GB_AT(iq2_s, signs), sizeof(g->flags));
+    set_scales_16_(scale_nibbles_(_mm_loadl_epi64((const __m128i *) (block + GB_AT(iq2_s, scales)))),
+        half_at_(block + GB_AT(iq2_s, d)) * 0.125f, GB_ZERO(iq2_s), d, m);
 }
 
 static ALWAYS_INLINE void read_iq3_xxs_(struct grid_rows * g, const uint8_t * block, float * d, float * m) {
-    const __m256i words = _mm256_loadu_si256((const __m256i *) (block + 66)); // four times 7 signs, a scale
+    const __m256i words =
+        _mm256_loadu_si256((const __m256i *) (block + GB_AT(iq3_xxs, bits))); // four times 7 signs, a scale
     const __m512i signs = _mm512_multishift_epi64_epi8(_mm512_set1_epi64(0x150e0700), _mm512_cvtepu32_epi64(words));
-    g->row[0]           = rows_of_bytes_(block + 2);
-    g->row[1]           = rows_of_bytes_(block + 34);
+    g->row[0]           = rows_of_bytes_(block + GB_AT(iq3_xxs, qs));
+    g->row[1]           = rows_of_bytes_(block + GB_AT(iq3_xxs, qs) + 32);
     set_even_signs_(g, _mm512_cvtepi64_epi32(signs));
-    set_scales_8_(_mm256_srli_epi32(words, 28), half_at_(block) * 0.25f, 62, d, m);
+    set_scales_8_(_mm256_srli_epi32(words, 28), half_at_(block + GB_AT(iq3_xxs, d)) * 0.25f, GB_ZERO(iq3_xxs), d, m);
 }
 
 static ALWAYS_INLINE void read_iq3_s_(struct grid_rows * g, const uint8_t * block, float * d, float * m) {
-    const uint64_t ninth = grid_u64_(block + 66);
-    const __m512i  low = rows_of_bytes_(block + 2), high = rows_of_bytes_(block + 34), bit = _mm512_set1_epi16(256);
-    // those from byte 106 on behind 8 others
-    const __m128i scales = scale_nibbles_(_mm_loadl_epi64((const __m128i *) (block + 102)));
+    const uint64_t ninth = grid_u64_(block + GB_AT(iq3_s, qh));
+    const __m512i  low = rows_of_bytes_(block + GB_AT(iq3_s, qs)), high = rows_of_bytes_(block + GB_AT(iq3_s, qs) + 32),
+                   bit = _mm512_set1_epi16(256);
+    // of eight bytes, the last of the block, the upper half
+    static_assert(GB_AT(iq3_s, scales) + 4 == GB_BYTES(iq3_s), "the load ends with the block");
+    const __m128i scales = scale_nibbles_(_mm_loadl_epi64((const __m128i *) (block + GB_AT(iq3_s, scales) - 4)));
     g->row[0]            = _mm512_mask_add_epi16(low, (__mmask32) ninth, low, bit);
     g->row[1]            = _mm512_mask_add_epi16(high, (__mmask32) (ninth >> 32), high, bit);
-    memcpy(g->flags, block + 74, sizeof(g->flags));
-    set_scales_8_(_mm256_cvtepu8_epi32(_mm_srli_si128(scales, 8)), half_at_(block), 15, d, m);
+    memcpy(g->flags, block + GB_AT(iq3_s, signs), sizeof(g->flags));
+    set_scales_8_(_mm256_cvtepu8_epi32(_mm_srli_si128(scales, 8)), half_at_(block + GB_AT(iq3_s, d)), GB_ZERO(iq3_s), d,
+        m);
 }
 
 static ALWAYS_INLINE void read_iq1_s_(struct grid_rows * g, const uint8_t * block, float * d, float * m) {
     // four times 3 bits of a row number, a scale, the offset's sign
-    const __m128i bits = _mm_loadu_si128((const __m128i *) (block + 34));
+    const __m128i bits = _mm_loadu_si128((const __m128i *) (block + GB_AT(iq1_s, qh)));
     const __m256i wide = _mm256_cvtepi16_epi32(bits);
-    g->row[0]          = _mm512_or_si512(rows_of_bytes_(block + 2), upper_bits_(_mm512_cvtepu16_epi64(bits), 3, 7));
+    g->row[0] =
+        _mm512_or_si512(rows_of_bytes_(block + GB_AT(iq1_s, qs)), upper_bits_(_mm512_cvtepu16_epi64(bits), 3, 7));
     _mm256_storeu_si256((__m256i *) g->flags, _mm256_srai_epi32(wide, 31));
-    set_scales_8_(_mm256_and_si256(_mm256_srli_epi32(wide, 12), _mm256_set1_epi32(7)), half_at_(block) * 0.125f, 9, d,
-        m);
+    set_scales_8_(_mm256_and_si256(_mm256_srli_epi32(wide, 12), _mm256_set1_epi32(7)),
+        half_at_(block + GB_AT(iq1_s, d)) * 0.125f, GB_ZERO(iq1_s), d, m);
 }
 
 static ALWAYS_INLINE void read_iq1_m_(struct grid_rows * g, const uint8_t * block, float * d, float * m) {
-    const __m512i  upper  = upper_bits_(_mm512_cvtepu16_epi64(_mm_loadu_si128((const __m128i *) (block + 32))), 4, 15);
-    const uint64_t scales = grid_u64_(block + 48);
+    const __m512i upper =
+        upper_bits_(_mm512_cvtepu16_epi64(_mm_loadu_si128((const __m128i *) (block + GB_AT(iq1_m, qh)))), 4, 15);
+    const uint64_t scales = grid_u64_(block + GB_AT(iq1_m, scales));
     const __m128i  starts = _mm_setr_epi8(0, 3, 6, 9, 16, 19, 22, 25, 32, 35, 38, 41, 48, 51, 54, 57);
     const __m128i  three =
         _mm_and_si128(_mm_multishift_epi64_epi8(starts, _mm_set1_epi64x((int64_t) scales)), _mm_set1_epi8(7));
-    g->row[0] = _mm512_or_si512(rows_of_bytes_(block), _mm512_and_si512(upper, _mm512_set1_epi16(0x700)));
+    g->row[0] =
+        _mm512_or_si512(rows_of_bytes_(block + GB_AT(iq1_m, qs)), _mm512_and_si512(upper, _mm512_set1_epi16(0x700)));
     _mm256_storeu_si256((__m256i *) g->flags,
         _mm256_movm_epi8(_mm512_test_epi16_mask(upper, _mm512_set1_epi16(0x800))));
-    set_scales_16_(three, iq1_m_unit_(scales), 9, d, m);
+    set_scales_16_(three, iq1_m_unit_(scales), GB_ZERO(iq1_m), d, m);
 }

@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "tensor/quant/blocks.h"
+
 #define GB_GEMM_MAX   64
 #define GB_UNPACK_MAX 4096 // terms that an unpack kernel takes at a time
 
@@ -19,6 +21,12 @@ enum {
     GB_BYTES_WIDE     = 2, // levels up to 255, else up to 127
     GB_BYTES_CENTERED = 4, // no minima: the same level stands for 0 in all groups (panels only)
 };
+// From two columns of a format's row.
+#define GB_BYTES_KIND(group, top) (((group) == 16 ? GB_BYTES_HALVES : 0) | ((top) > 127 ? GB_BYTES_WIDE : 0))
+#define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, ...) \
+    GB_IF_UNPACKED_##use(static_assert(GB_UNPACK_MAX % (elements) == 0 && ((group) == 16 || (group) == 32), name);)
+#include "tensor/quant/formats.def"
+#undef GB_FORMAT
 
 struct gb_kernels {
 #define GB_KERNEL(name, class, ret, params) ret(*name) params;

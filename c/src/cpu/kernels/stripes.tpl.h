@@ -25,20 +25,6 @@
 
 // ------------------------------------------------------------------------------------------------------------ products
 
-#    define STRIPE_FORMATS(f)                                                                                         \
-    f(Q4_0, q4_0, false, 8, 32, 18) f(Q4_1, q4_1, false, 0, 32, 20) f(Q5_0, q5_0, false, 16, 32, 22)                  \
-        f(Q5_1, q5_1, false, 0, 32, 24) f(Q8_0, q8_0, false, 128, 32, 34) f(IQ4_NL, iq4_nl, false, 128, 32, 18)       \
-            f(MXFP4, mxfp4, false, 12, 32, 17) f(Q2_K, q2_k, true, 0, 256, 84) f(Q3_K, q3_k, true, 4, 256, 110)       \
-                f(Q4_K, q4_k, false, 0, 256, 144) f(Q5_K, q5_k, false, 0, 256, 176) f(Q6_K, q6_k, true, 32, 256, 210) \
-                    f(IQ4_XS, iq4_xs, false, 128, 256, 136) f(NVFP4, nvfp4, true, 12, 64, 36)                         \
-                        f(TQ2_0, tq2_0, false, 1, 256, 66)
-// Unpacked by their kernels.
-#    define STRIPE_OTHERS(f)                                                                                     \
-    f(IQ1_S, iq1_s, false, 9, 256, 50) f(IQ1_M, iq1_m, true, 9, 256, 56) f(IQ2_XXS, iq2_xxs, false, 43, 256, 66) \
-        f(IQ2_XS, iq2_xs, true, 43, 256, 74) f(IQ2_S, iq2_s, true, 43, 256, 82)                                  \
-            f(IQ3_XXS, iq3_xxs, false, 62, 256, 98) f(IQ3_S, iq3_s, false, 15, 256, 110)                         \
-                f(TQ1_0, tq1_0, false, 1, 256, 54)
-
 #    define STRIPE_TERMS(halves) ((halves) ? 256 : 512)
 #    define STRIPE_SIZE(halves)  ((halves) ? 384 : 640) // of rows and unpacked columns: words, two vectors of floats
 
@@ -145,25 +131,25 @@ struct stripe_task { // of stripe_dots
 };
 
 // Each format: its dot products with rows, and itself unpacked. The last stripe is copied if it is not whole.
-#    define STRIPES_OF(id, stem, halves, zero, block, size)                                                   \
-    enum { STRIPE_BYTES_##id = STRIPE_TERMS(halves) / (block) * (size) };                                     \
+#    define STRIPES_OF(stem, halves, zero, block, size)                                                       \
+    enum { STRIPE_BYTES_##stem = STRIPE_TERMS(halves) / (block) * (size) };                                   \
     static ALWAYS_INLINE const uint8_t * stripe_end_##stem##_(uint8_t * copy, int64_t k, const uint8_t * p) { \
         const size_t left = (size_t) (k % STRIPE_TERMS(halves) / (block)) * (size);                           \
-        memset(copy + left, 0, STRIPE_BYTES_##id - left);                                                     \
+        memset(copy + left, 0, STRIPE_BYTES_##stem - left);                                                   \
         return memcpy(copy, p, left);                                                                         \
     }                                                                                                         \
     static ALWAYS_INLINE void stripe_dots_##stem##_(int nw, int nx, int64_t k, float * sums,                  \
         const struct stripe_task * t) {                                                                       \
-        uint8_t       copy[STRIPE_BYTES_##id];                                                                \
+        uint8_t       copy[STRIPE_BYTES_##stem];                                                              \
         struct stripe s[STRIPE_DIRECT];                                                                       \
         vf            acc[STRIPE_DIRECT][STRIPE_ROWS];                                                        \
         size_t        at = 0, byte = 0;                                                                       \
         load_sums_(nw, nx, acc, sums, t->accumulate);                                                         \
         for (; k >= STRIPE_TERMS(halves);                                                                     \
-            k -= STRIPE_TERMS(halves), at += STRIPE_SIZE(halves), byte += STRIPE_BYTES_##id) {                \
+            k -= STRIPE_TERMS(halves), at += STRIPE_SIZE(halves), byte += STRIPE_BYTES_##stem) {              \
             UNROLL                                                                                            \
             for (int i = 0; i < nw; i++) {                                                                    \
-                ask_for_lines_(t->next[i] + byte, STRIPE_BYTES_##id);                                         \
+                ask_for_lines_(t->next[i] + byte, STRIPE_BYTES_##stem);                                       \
                 stripe_##stem##_(t->w[i] + byte, &s[i]);                                                      \
             }                                                                                                 \
             multiply_stripe_(nw, nx, halves, (zero) != 0, s, t->x, at, acc);                                  \
@@ -178,10 +164,10 @@ struct stripe_task { // of stripe_dots
         store_sums_(nw, nx, acc, sums);                                                                       \
     }                                                                                                         \
     static void stripe_columns_##stem##_(int64_t k, char * y, const uint8_t * p) {                            \
-        uint8_t       copy[STRIPE_BYTES_##id];                                                                \
+        uint8_t       copy[STRIPE_BYTES_##stem];                                                              \
         struct stripe s;                                                                                      \
         for (; k >= STRIPE_TERMS(halves);                                                                     \
-            k -= STRIPE_TERMS(halves), y += STRIPE_SIZE(halves), p += STRIPE_BYTES_##id) {                    \
+            k -= STRIPE_TERMS(halves), y += STRIPE_SIZE(halves), p += STRIPE_BYTES_##stem) {                  \
             stripe_##stem##_(p, &s);                                                                          \
             store_stripe_(halves, (zero) != 0, &s, y);                                                        \
         }                                                                                                     \
@@ -190,10 +176,9 @@ struct stripe_task { // of stripe_dots
             store_stripe_(halves, (zero) != 0, &s, y);                                                        \
         }                                                                                                     \
     }
-STRIPE_FORMATS(STRIPES_OF)
 
 // The same through an array of levels, of at most STRIPE_K terms.
-#    define STRIPES_BY_KERNEL(id, stem, halves, zero, block, size)                                             \
+#    define STRIPES_BY_KERNEL(stem, halves, zero, block, size)                                                 \
     static int64_t unpack_part_##stem##_(struct unpacked * a, int64_t k, const uint8_t * p) {                  \
         const int64_t terms   = k < STRIPE_K ? k : STRIPE_K,                                                   \
                       stripes = (terms + STRIPE_TERMS(halves) - 1) / STRIPE_TERMS(halves);                     \
@@ -242,7 +227,14 @@ STRIPE_FORMATS(STRIPES_OF)
             }                                                                                                  \
         }                                                                                                      \
     }
-STRIPE_OTHERS(STRIPES_BY_KERNEL)
+#    define STRIPES_NONE(...)
+#    define STRIPES_REPEATED(...) STRIPES_OF(__VA_ARGS__)
+#    define STRIPES_ONCE(...)     STRIPES_OF(__VA_ARGS__)
+#    define STRIPES_UNPACKED(...) STRIPES_BY_KERNEL(__VA_ARGS__)
+#    define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, partner, columns, rows, ...) \
+    STRIPES_##rows(stem, (group) == 16, zero, elements, bytes)
+#    include "tensor/quant/formats.def"
+#    undef GB_FORMAT
 
 static void stripe_rows(int64_t k, int kind, int zero, void * y, const float * x) {
     const bool halves = kind & GB_BYTES_HALVES;
@@ -280,7 +272,9 @@ static bool stripe_dots(int type, int64_t k, int nw, int nx, float * acc, const 
     for (int j = 0; j < STRIPE_ROWS && nx > 0; j++) {
         t.x[j] = rows[j < nx ? j : nx - 1];
     }
-#    define STRIPE_DOTS_CASE(id, stem, halves, zero, block, size)   \
+    switch (type) {
+#    define DOTS_NONE(id, stem)
+#    define DOTS_REPEATED(id, stem)                                 \
     case GGML_TYPE_##id:                                            \
         switch (nx == 1 ? nw : 1 + nx) {                            \
             case 1: stripe_dots_##stem##_(1, 1, k, acc, &t); break; \
@@ -291,21 +285,23 @@ static bool stripe_dots(int type, int64_t k, int nw, int nx, float * acc, const 
             default: break;                                         \
         }                                                           \
         return true;
-#    define STRIPE_OTHER_CASE(id, stem, halves, zero, block, size) \
+#    define DOTS_ONCE(id, stem) DOTS_REPEATED(id, stem)
+#    define DOTS_UNPACKED(id, stem) \
     case GGML_TYPE_##id: stripe_dots_##stem##_(nw, nx, k, acc, &t); return true;
-    switch (type) {
-        STRIPE_FORMATS(STRIPE_DOTS_CASE)
-        STRIPE_OTHERS(STRIPE_OTHER_CASE)
+#    define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, partner, columns, rows, ...) \
+    DOTS_##rows(id, stem)
+#    include "tensor/quant/formats.def"
+#    undef GB_FORMAT
         default: return false;
     }
 }
 
 static bool stripe_columns(int type, int64_t k, void * y, const void * w) {
-#    define STRIPE_COLUMNS_CASE(id, stem, halves, zero, block, size) \
-    case GGML_TYPE_##id: stripe_columns_##stem##_(k, y, w); return true;
     switch (type) {
-        STRIPE_FORMATS(STRIPE_COLUMNS_CASE)
-        STRIPE_OTHERS(STRIPE_COLUMNS_CASE)
+#    define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, ...) \
+    GB_IF_UNPACKED_##use(case GGML_TYPE_##id : stripe_columns_##stem##_(k, y, w); return true;)
+#    include "tensor/quant/formats.def"
+#    undef GB_FORMAT
         default: return false;
     }
 }

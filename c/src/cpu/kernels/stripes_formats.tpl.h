@@ -82,19 +82,36 @@ static ALWAYS_INLINE void turn_groups_(bool halves, vi u[8]) {
 
 // Blocks are taken by fours. Byte i of what is wanted from one is word i / 16 of block i / 4 % 4; it lies at byte `n`
 // of the four, or, behind the first 64, in a second load that ends with them.
-#define IN_FOUR(n, size)          ((n) < 64 ? (n) : 64 + (n) - (4 * (size) - 64))
-#define LEVELS_AT(i, size, start) (char) IN_FOUR((size) * ((i) / 4 % 4) + (start) + (i) / 16 * 4 + (i) % 4, size)
-#define AT_Q4_0(i)                LEVELS_AT(i, 18, 2)
-#define AT_Q5_0(i)                LEVELS_AT(i, 22, 6)
-#define AT_MXFP4(i)               LEVELS_AT(i, 17, 1)
-#define AT_Q4_1(i)                LEVELS_AT(i, 20, 4)
-#define AT_Q5_1(i)                LEVELS_AT(i, 24, 8)
-#define HEAD_Q5_0(i)              (char) IN_FOUR(22 * ((i) / 4 % 4) + ((i) < 16 ? 2 : 0) + (i) % 4, 22)
-#define HEAD_Q5_1(i)              (char) IN_FOUR(24 * ((i) / 4 % 4) + ((i) < 16 ? 4 : 0) + (i) % 4, 24)
+#define IN_FOUR(n, size) ((n) < 64 ? (n) : 64 + (n) - (4 * (size) - 64))
+#define LEVELS_AT(i, stem) \
+    (char) IN_FOUR(GB_BYTES(stem) * ((i) / 4 % 4) + GB_AT(stem, qs) + (i) / 16 * 4 + (i) % 4, GB_BYTES(stem))
+// the fifth bits, then the word at the start: d, in q5_1 d and m
+#define HEAD_AT(i, stem)                                                                                     \
+    (char) IN_FOUR(GB_BYTES(stem) * ((i) / 4 % 4) + ((i) < 16 ? GB_AT(stem, qh) : GB_AT(stem, d)) + (i) % 4, \
+        GB_BYTES(stem))
+#define AT_Q4_0(i)   LEVELS_AT(i, q4_0)
+#define AT_Q5_0(i)   LEVELS_AT(i, q5_0)
+#define AT_MXFP4(i)  LEVELS_AT(i, mxfp4)
+#define AT_Q4_1(i)   LEVELS_AT(i, q4_1)
+#define AT_Q5_1(i)   LEVELS_AT(i, q5_1)
+#define HEAD_Q5_0(i) HEAD_AT(i, q5_0)
+#define HEAD_Q5_1(i) HEAD_AT(i, q5_1)
 
 static const char stripe_at_[5][64]   = { { EACH_64(AT_Q4_0) }, { EACH_64(AT_Q5_0) }, { EACH_64(AT_MXFP4) },
     { EACH_64(AT_Q4_1) }, { EACH_64(AT_Q5_1) } };
 static const char stripe_head_[2][64] = { { EACH_64(HEAD_Q5_0) }, { EACH_64(HEAD_Q5_1) } };
+
+// What is below counts on these places.
+static_assert(GB_BYTES(iq4_nl) == GB_BYTES(q4_0) && GB_AT(iq4_nl, d) == GB_AT(q4_0, d) &&
+                  GB_AT(iq4_nl, qs) == GB_AT(q4_0, qs),
+    "the blocks of IQ4_NL are those of Q4_0");
+static_assert(GB_AT(q4_0, d) == 0 && GB_AT(q8_0, d) == 0 && GB_AT(q4_1, d) == 0 && GB_AT(mxfp4, e) == 0,
+    "these blocks begin with their scale");
+static_assert(GB_AT(q4_1, m) == GB_AT(q4_1, d) + 2 && GB_AT(q5_1, m) == GB_AT(q5_1, d) + 2, "d and m are a word");
+static_assert(GB_AT(nvfp4, scales) == 0 && GB_AT(nvfp4, qs) == 4 && GB_BYTES(nvfp4) == 36, "NVFP4_WORD");
+static_assert(GB_AT(q4_k, d) == 0 && GB_AT(q4_k, dmin) == 2 && GB_AT(q4_k, scales) == 4, "scales_45_two_");
+static_assert(GB_AT(q5_k, d) == 0 && GB_AT(q5_k, dmin) == 2 && GB_AT(q5_k, scales) == 4, "scales_45_two_");
+static_assert(GB_AT(iq4_xs, d) == 0 && GB_AT(iq4_xs, scales_high) == 2, "the upper half of a word");
 
 static ALWAYS_INLINE vi of_four_(const uint8_t * p, int size, vi index) {
     return _mm512_permutex2var_epi8(words_(p), index, words_(p + 4 * size - 64));
@@ -168,9 +185,9 @@ static ALWAYS_INLINE void put_fifths_(vi u[8], vi bits) {
 
 static ALWAYS_INLINE void stripe_q4_0_(const uint8_t * p, struct stripe * s) {
     vi a[4];
-    nibble_bytes_(p, 18, stripe_at_[0], a);
+    nibble_bytes_(p, GB_BYTES(q4_0), stripe_at_[0], a);
     put_nibbles_in_(s->u, a);
-    s->d = scales_16_(p, 18);
+    s->d = scales_16_(p, GB_BYTES(q4_0));
 }
 
 static ALWAYS_INLINE void stripe_iq4_nl_(const uint8_t * p, struct stripe * s) {
@@ -180,8 +197,8 @@ static ALWAYS_INLINE void stripe_iq4_nl_(const uint8_t * p, struct stripe * s) {
 
 static ALWAYS_INLINE void stripe_q4_1_(const uint8_t * p, struct stripe * s) {
     vi       a[4];
-    const vi halves = affine_16_(p, 20);
-    nibble_bytes_(p, 20, stripe_at_[3], a);
+    const vi halves = affine_16_(p, GB_BYTES(q4_1));
+    nibble_bytes_(p, GB_BYTES(q4_1), stripe_at_[3], a);
     put_nibbles_in_(s->u, a);
     s->d = halves_(halves);
     s->m = halves_(vi_shr(halves, 16));
@@ -203,41 +220,44 @@ static ALWAYS_INLINE vi stripe_fives_(const uint8_t * p, int size, const char * 
 }
 
 static ALWAYS_INLINE void stripe_q5_0_(const uint8_t * p, struct stripe * s) {
-    s->d = halves_(stripe_fives_(p, 22, stripe_head_[0], stripe_at_[1], s->u));
+    s->d = halves_(stripe_fives_(p, GB_BYTES(q5_0), stripe_head_[0], stripe_at_[1], s->u));
 }
 
 static ALWAYS_INLINE void stripe_q5_1_(const uint8_t * p, struct stripe * s) {
-    const vi scales = stripe_fives_(p, 24, stripe_head_[1], stripe_at_[4], s->u);
+    const vi scales = stripe_fives_(p, GB_BYTES(q5_1), stripe_head_[1], stripe_at_[4], s->u);
     s->d            = halves_(scales);
     s->m            = halves_(vi_shr(scales, 16));
 }
 
 static ALWAYS_INLINE void stripe_q8_0_(const uint8_t * p, struct stripe * s) {
-    const vi index = _mm512_set1_epi32(17 << 16);
+    const vi index = _mm512_set1_epi32(GB_BYTES(q8_0) / 2 << 16);
     vi       all   = _mm512_permutexvar_epi16(index, words_(p));
     UNROLL
     for (int i = 0; i < 8; i++) {
-        s->u[i] = _mm512_xor_si512(two_(p + 68 * i + 2, p + 68 * i + 36), _mm512_set1_epi8(-128));
-        all     = i == 0 ? all : _mm512_mask_permutexvar_epi16(all, 3u << 2 * i, index, words_(p + 68 * i));
+        const uint8_t * two = p + 2 * GB_BYTES(q8_0) * i;
+        s->u[i]             = _mm512_xor_si512(two_(two + GB_AT(q8_0, qs), two + GB_BYTES(q8_0) + GB_AT(q8_0, qs)),
+            _mm512_set1_epi8(-128));
+        all                 = i == 0 ? all : _mm512_mask_permutexvar_epi16(all, 3u << 2 * i, index, words_(two));
     }
     turn_groups_(false, s->u);
     s->d = _mm512_cvtph_ps(_mm512_castsi512_si256(all));
 }
 
 static ALWAYS_INLINE void stripe_mxfp4_(const uint8_t * p, struct stripe * s) {
-    const vi at = _mm512_setr_epi32(0, 17, 34, 51, 0, 17, 34, 51, 0, 17, 34, 51, 0, 17, 34, 51);
+    #define EXPONENT_AT(g) (GB_BYTES(mxfp4) * ((g) % 4))
+    const vi at = BY_LANE(EXPONENT_AT);
     vi       a[4], e = _mm512_permutexvar_epi8(at, words_(p)); // exponents
     UNROLL
     for (int i = 1; i < 4; i++) {
-        e = _mm512_mask_permutexvar_epi8(e, (__mmask64) 0xffff << 16 * i, at, words_(p + 68 * i));
+        e = _mm512_mask_permutexvar_epi8(e, (__mmask64) 0xffff << 16 * i, at, words_(p + 4 * GB_BYTES(mxfp4) * i));
     }
     e                     = vi_and(e, vi_set(255));
     const __mmask16 small = _mm512_cmplt_epi32_mask(e, vi_set(2));
     const vi        bits  = vi_shl(vi_sub(e, vi_set(1)), 23);
     s->d                  = v_from_bits(_mm512_mask_sllv_epi32(bits, small, vi_set(0x200000), e));
-    nibble_bytes_(p, 17, stripe_at_[2], a);
+    nibble_bytes_(p, GB_BYTES(mxfp4), stripe_at_[2], a);
     put_nibbles_in_(s->u, a);
-    look_up_(s->u, mxfp4_levels_);
+    look_up_(s->u, e2m1_levels_);
 }
 
 static ALWAYS_INLINE int32_t word_at_(const uint8_t * p) {
@@ -249,16 +269,17 @@ static ALWAYS_INLINE int32_t word_at_(const uint8_t * p) {
 // Four blocks of 64: words 0 and 1 of a group are the lower nibbles of its eight bytes, words 2 and 3 the upper ones.
 static ALWAYS_INLINE void stripe_nvfp4_(const uint8_t * p, struct stripe * s) {
 #define NVFP4_WORD(g) (9 * ((g) / 4) + 1 + 2 * ((g) % 4))
-    const vi index = BY_LANE(NVFP4_WORD), code = _mm512_cvtepu8_epi32(_mm_setr_epi32(word_at_(p), word_at_(p + 36),
-                                              word_at_(p + 72), word_at_(p + 108)));
+    const vi index = BY_LANE(NVFP4_WORD),
+             code  = _mm512_cvtepu8_epi32(_mm_setr_epi32(word_at_(p), word_at_(p + GB_BYTES(nvfp4)),
+                 word_at_(p + 2 * GB_BYTES(nvfp4)), word_at_(p + 3 * GB_BYTES(nvfp4))));
     UNROLL
     for (int j = 0; j < 2; j++) {
         const vi at = vi_add(index, vi_set(j));
         vi       a  = _mm512_permutex2var_epi32(words_(p), at, words_(p + 64));
         // the last block
         a           = _mm512_mask_permutexvar_epi32(a, 0xf000, vi_sub(at, vi_set(20)), words_(p + 80));
-        s->u[j]     = vi_lookup16(bytes_(a, 15), mxfp4_levels_);
-        s->u[j + 2] = vi_lookup16(bytes_(vi_shr(a, 4), 15), mxfp4_levels_);
+        s->u[j]     = vi_lookup16(bytes_(a, 15), e2m1_levels_);
+        s->u[j + 2] = vi_lookup16(bytes_(vi_shr(a, 4), 15), e2m1_levels_);
     }
     const vi        exponent = vi_and(vi_shr(code, 3), vi_set(15)), mantissa = vi_and(code, vi_set(7));
     const vf        normal = v_from_bits(vi_or(vi_shl(vi_add(exponent, vi_set(119)), 23), vi_shl(mantissa, 20)));
@@ -308,21 +329,21 @@ static ALWAYS_INLINE void nibbles_45_(const uint8_t * p, int size, struct stripe
 }
 
 static ALWAYS_INLINE void stripe_q4_k_(const uint8_t * p, struct stripe * s) {
-    nibbles_45_(p + 16, 144, s);
-    scales_45_two_(p, 144, s);
+    nibbles_45_(p + GB_AT(q4_k, qs), GB_BYTES(q4_k), s);
+    scales_45_two_(p, GB_BYTES(q4_k), s);
 }
 
 static ALWAYS_INLINE void stripe_q5_k_(const uint8_t * p, struct stripe * s) {
-    const vi fifth  = two_(p + 16, p + 176 + 16); // bit g of a byte is for group g
+    const vi fifth  = two_(p + GB_AT(q5_k, qh), p + GB_BYTES(q5_k) + GB_AT(q5_k, qh)); // bit g of a byte is for group g
     const vi index  = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 8, 8, 8, 8, 8, 8, 8, 8);
     const vi rotate = _mm512_setr_epi32(4, 3, 2, 1, 0, 31, 30, 29, 4, 3, 2, 1, 0, 31, 30, 29);
-    nibbles_45_(p + 48, 176, s);
+    nibbles_45_(p + GB_AT(q5_k, qs), GB_BYTES(q5_k), s);
     UNROLL
     for (int j = 0; j < 8; j++) {
         const vi bits = _mm512_permutexvar_epi32(vi_add(index, vi_set(j)), fifth);
         s->u[j]       = or_bits_(s->u[j], _mm512_rolv_epi32(bits, rotate), 16);
     }
-    scales_45_two_(p, 176, s);
+    scales_45_two_(p, GB_BYTES(q5_k), s);
 }
 
 // Groups of 16 in pairs of bits: 32 bytes hold two groups in each pair of bits, the lowest first.
@@ -335,17 +356,18 @@ static ALWAYS_INLINE void stripe_q6_k_(const uint8_t * p, struct stripe * s) {
 #define NIBBLE_WORD(g)  (16 * ((g) / 8) + 8 * ((g) / 2 % 2) + 4 * ((g) % 2))
 #define NIBBLE_SHIFT(g) ((g) % 8 < 4 ? 0 : 4)
 #define TOP_ROTATE(g)   ((32 + 4 - PAIR_SHIFT(g)) % 32)
-    const vi top = words_(p + 128), nibble_words = BY_LANE(NIBBLE_WORD);
+    const vi top = words_(p + GB_AT(q6_k, qh)), nibble_words = BY_LANE(NIBBLE_WORD);
     UNROLL
     for (int j = 0; j < 4; j++) {
-        const vi low  = _mm512_permutex2var_epi32(words_(p), vi_add(nibble_words, vi_set(j)), words_(p + 64));
+        const vi low  = _mm512_permutex2var_epi32(words_(p + GB_AT(q6_k, ql)), vi_add(nibble_words, vi_set(j)),
+            words_(p + GB_AT(q6_k, ql) + 64));
         const vi high = _mm512_permutexvar_epi32(vi_add(PAIR_WORDS, vi_set(j)), top);
         s->u[j]       = bytes_(select_(15, _mm512_srlv_epi32(low, BY_LANE(NIBBLE_SHIFT)),
                                    _mm512_rolv_epi32(high, BY_LANE(TOP_ROTATE))),
             63);
     }
-    s->d =
-        v_mul(v_set(half_at_(p + 208)), v_from_int(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *) (p + 192)))));
+    s->d = v_mul(v_set(half_at_(p + GB_AT(q6_k, d))),
+        v_from_int(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *) (p + GB_AT(q6_k, scales))))));
 }
 
 static ALWAYS_INLINE void stripe_pairs_(const uint8_t * p, struct stripe * s) {
@@ -358,19 +380,20 @@ static ALWAYS_INLINE void stripe_pairs_(const uint8_t * p, struct stripe * s) {
 }
 
 static ALWAYS_INLINE void stripe_q2_k_(const uint8_t * p, struct stripe * s) {
-    const vi both = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *) p));
-    stripe_pairs_(p + 16, s);
-    s->d = v_mul(v_set(half_at_(p + 80)), v_from_int(vi_and(both, vi_set(15))));
-    s->m = v_mul(v_set(-half_at_(p + 82)), v_from_int(vi_shr(both, 4)));
+    const vi both = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *) (p + GB_AT(q2_k, scales))));
+    stripe_pairs_(p + GB_AT(q2_k, qs), s);
+    s->d = v_mul(v_set(half_at_(p + GB_AT(q2_k, d))), v_from_int(vi_and(both, vi_set(15))));
+    s->m = v_mul(v_set(-half_at_(p + GB_AT(q2_k, dmin))), v_from_int(vi_shr(both, 4)));
 }
 
 static ALWAYS_INLINE void stripe_q3_k_(const uint8_t * p, struct stripe * s) {
 #define THIRD_WORD(g)   (4 * ((g) % 2))
 #define THIRD_ROTATE(g) ((32 + 2 - (g) / 2) % 32)
-    const __m512i third = _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *) p));
-    // 12 bytes from the third on, the scale behind them
-    const __m128i sc = _mm_loadu_si128((const __m128i *) (p + 94));
-    stripe_pairs_(p + 32, s);
+    const __m512i third = _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *) (p + GB_AT(q3_k, qh))));
+    // 12 bytes from the third on; the load ends with the block
+    static_assert(GB_AT(q3_k, scales) - 2 + 16 == GB_BYTES(q3_k), "nothing behind the block is read");
+    const __m128i sc = _mm_loadu_si128((const __m128i *) (p + GB_AT(q3_k, scales) - 2));
+    stripe_pairs_(p + GB_AT(q3_k, qs), s);
     UNROLL
     for (int j = 0; j < 4; j++) {
         const vi bits = _mm512_permutexvar_epi32(vi_add(BY_LANE(THIRD_WORD), vi_set(j)), third);
@@ -382,7 +405,7 @@ static ALWAYS_INLINE void stripe_q3_k_(const uint8_t * p, struct stripe * s) {
     const __m128i top =
         _mm_and_si128(_mm_srlv_epi32(_mm_shuffle_epi32(w, 0xaa), _mm_setr_epi32(0, 2, 4, 6)), _mm_set1_epi8(3));
     const __m128i six = _mm_or_si128(low, _mm_slli_epi32(top, 4)); // around 32
-    s->d              = v_mul(v_set(half_at_(p + 108)), v_from_int(vi_sub(_mm512_cvtepu8_epi32(six), vi_set(32))));
+    s->d = v_mul(v_set(half_at_(p + GB_AT(q3_k, d))), v_from_int(vi_sub(_mm512_cvtepu8_epi32(six), vi_set(32))));
 }
 
 static ALWAYS_INLINE vi pair_of_words_(const uint8_t * p, const uint8_t * q) {
@@ -393,18 +416,19 @@ static ALWAYS_INLINE void stripe_iq4_xs_(const uint8_t * p, struct stripe * s) {
 #define TWICE_LANE(g) (2 * ((g) % 8))
     const vi index = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15),
              twice = BY_LANE(TWICE_LANE);
-    const vi high = pair_of_words_(p, p + 136), low = pair_of_words_(p + 4, p + 140);
+    const vi high  = pair_of_words_(p, p + GB_BYTES(iq4_xs)),
+             low   = pair_of_words_(p + GB_AT(iq4_xs, scales_low), p + GB_BYTES(iq4_xs) + GB_AT(iq4_xs, scales_low));
     vi       a[4];
     UNROLL
     for (int i = 0; i < 4; i++) {
-        a[i] = _mm512_permutexvar_epi32(index, words_(p + i / 2 * 136 + 8 + i % 2 * 64));
+        a[i] = _mm512_permutexvar_epi32(index, words_(p + i / 2 * GB_BYTES(iq4_xs) + GB_AT(iq4_xs, qs) + i % 2 * 64));
     }
     turn_quarters_(a);
     put_nibbles_in_(s->u, a);
     look_up_(s->u, iq4_levels_);
     const vi four = vi_and(_mm512_srlv_epi32(low, vi_add(twice, twice)), vi_set(15));
     const vi two  = vi_and(_mm512_srlv_epi32(high, vi_add(twice, vi_set(16))), vi_set(3));
-    s->d          = v_mul(half_pair_(p, p + 136), v_from_int(vi_sub(vi_or(four, vi_shl(two, 4)), vi_set(32))));
+    s->d = v_mul(half_pair_(p, p + GB_BYTES(iq4_xs)), v_from_int(vi_sub(vi_or(four, vi_shl(two, 4)), vi_set(32))));
 }
 
 static ALWAYS_INLINE void stripe_tq2_0_(const uint8_t * p, struct stripe * s) {
@@ -412,8 +436,9 @@ static ALWAYS_INLINE void stripe_tq2_0_(const uint8_t * p, struct stripe * s) {
 #define TQ2_SHIFT(g) (2 * ((g) % 4))
     UNROLL
     for (int j = 0; j < 8; j++) {
-        const vi a = _mm512_permutex2var_epi32(words_(p), vi_add(BY_LANE(TQ2_WORD), vi_set(j)), words_(p + 66));
+        const vi a = _mm512_permutex2var_epi32(words_(p + GB_AT(tq2_0, qs)), vi_add(BY_LANE(TQ2_WORD), vi_set(j)),
+            words_(p + GB_BYTES(tq2_0) + GB_AT(tq2_0, qs)));
         s->u[j]    = bytes_(_mm512_srlv_epi32(a, BY_LANE(TQ2_SHIFT)), 3);
     }
-    s->d = half_pair_(p + 64, p + 130);
+    s->d = half_pair_(p + GB_AT(tq2_0, d), p + GB_BYTES(tq2_0) + GB_AT(tq2_0, d));
 }

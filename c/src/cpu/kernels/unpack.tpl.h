@@ -1,10 +1,10 @@
 // unpack.tpl.h - quantized weights as unsigned bytes: a weight is d u + m, with d and m for each group of 32 terms, or
 // of 16 ("halves").
 //
-// unpack_<format>(k, u, d, m, x): k terms, whole blocks, at most GB_UNPACK_MAX. Levels that a format counts from below
-// zero are moved up by a bias, which m takes back. The loops are plain C of a shape that compilers vectorize; where
-// that leaves too much on the table there is a second version beside it (below). u is at most 127, except where
-// unpack_kind (gemm_int8.c) says "wide".
+// unpack_<stem>(k, u, d, m, x): k terms, whole blocks, at most GB_UNPACK_MAX. Levels that a format counts from below
+// zero are moved up by the `zero` of its row in formats.def, which m takes back; u is at most the row's `top`. What the
+// fields of a block mean is said in tensor/quant/<stem>.c. The loops are plain C of a shape that compilers vectorize;
+// where that leaves too much on the table there is a second version beside it (below).
 
 #include <string.h>
 
@@ -97,46 +97,49 @@ static void symmetric_scales_(int64_t n, float bias, float * restrict d, float *
     }
 }
 
-// For each block: collects the f16 at its start (and the next, if affine), and unpacks its levels.
-#define UNPACK_BLOCKS_OF(size, ...)                                \
-    const uint8_t * block = x;                                     \
-    uint16_t        half[UNPACK_BLOCKS];                           \
-    for (int64_t i = 0; i < k / 32; i++, block += size, u += 32) { \
-        memcpy(half + i, block, sizeof(*half));                    \
-        __VA_ARGS__;                                               \
+// For each block: collects d, an f16, and unpacks its levels.
+#define UNPACK_BLOCKS_OF(stem, ...)                                          \
+    const uint8_t * block = x;                                               \
+    uint16_t        half[UNPACK_BLOCKS];                                     \
+    for (int64_t i = 0; i < k / 32; i++, block += GB_BYTES(stem), u += 32) { \
+        memcpy(half + i, block + GB_AT(stem, d), sizeof(*half));             \
+        __VA_ARGS__;                                                         \
     }
 
 static void unpack_q4_0_plain_(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m,
     const void * restrict x) {
-    UNPACK_BLOCKS_OF(18, b32_store(u, b32_nibbles(block + 2)))
-    symmetric_scales_(k / 32, 8, d, m, half);
+    UNPACK_BLOCKS_OF(q4_0, b32_store(u, b32_nibbles(block + GB_AT(q4_0, qs))))
+    symmetric_scales_(k / 32, GB_ZERO(q4_0), d, m, half);
 }
 
 static void unpack_q5_0(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m,
     const void * restrict x) {
-    UNPACK_BLOCKS_OF(22, b32_store(u, b32_or(b32_nibbles(block + 6), b32_bits(block + 2, 16))))
-    symmetric_scales_(k / 32, 16, d, m, half);
+    UNPACK_BLOCKS_OF(q5_0,
+        b32_store(u, b32_or(b32_nibbles(block + GB_AT(q5_0, qs)), b32_bits(block + GB_AT(q5_0, qh), 16))))
+    symmetric_scales_(k / 32, GB_ZERO(q5_0), d, m, half);
 }
 
 static void unpack_q8_0(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m,
     const void * restrict x) {
-    UNPACK_BLOCKS_OF(34, b32_store(u, b32_xor(b32_load(block + 2), 0x80)))
-    symmetric_scales_(k / 32, 128, d, m, half);
+    UNPACK_BLOCKS_OF(q8_0, b32_store(u, b32_xor(b32_load(block + GB_AT(q8_0, qs)), GB_ZERO(q8_0))))
+    symmetric_scales_(k / 32, GB_ZERO(q8_0), d, m, half);
 }
 
-// + 128
-static const uint8_t iq4_levels_[16] = { 1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241 };
+#define IQ4_LEVEL(v) (v) + GB_ZERO(iq4_nl)
+static const uint8_t iq4_levels_[16] = { GB_VALUES_IQ4(IQ4_LEVEL) };
+static_assert(GB_ZERO(iq4_xs) == GB_ZERO(iq4_nl), "one table for both");
 
 static void unpack_iq4_nl(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m,
     const void * restrict x) {
-    UNPACK_BLOCKS_OF(18, b32_store(u, b32_lookup(b32_nibbles(block + 2), iq4_levels_)))
-    symmetric_scales_(k / 32, 128, d, m, half);
+    UNPACK_BLOCKS_OF(iq4_nl, b32_store(u, b32_lookup(b32_nibbles(block + GB_AT(iq4_nl, qs)), iq4_levels_)))
+    symmetric_scales_(k / 32, GB_ZERO(iq4_nl), d, m, half);
 }
 
 static void unpack_q4_1(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m,
     const void * restrict x) {
     uint16_t mins[UNPACK_BLOCKS];
-    UNPACK_BLOCKS_OF(20, memcpy(mins + i, block + 2, sizeof(*mins)); b32_store(u, b32_nibbles(block + 4)))
+    UNPACK_BLOCKS_OF(q4_1, memcpy(mins + i, block + GB_AT(q4_1, m), sizeof(*mins));
+        b32_store(u, b32_nibbles(block + GB_AT(q4_1, qs))))
     f16_to_f32(k / 32, d, half);
     f16_to_f32(k / 32, m, mins);
 }
@@ -144,39 +147,43 @@ static void unpack_q4_1(int64_t k, uint8_t * restrict u, float * restrict d, flo
 static void unpack_q5_1(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m,
     const void * restrict x) {
     uint16_t mins[UNPACK_BLOCKS];
-    UNPACK_BLOCKS_OF(24, memcpy(mins + i, block + 2, sizeof(*mins));
-        b32_store(u, b32_or(b32_nibbles(block + 8), b32_bits(block + 4, 16))))
+    UNPACK_BLOCKS_OF(q5_1, memcpy(mins + i, block + GB_AT(q5_1, m), sizeof(*mins));
+        b32_store(u, b32_or(b32_nibbles(block + GB_AT(q5_1, qs)), b32_bits(block + GB_AT(q5_1, qh), 16))))
     f16_to_f32(k / 32, d, half);
     f16_to_f32(k / 32, m, mins);
 }
 
-static const uint8_t mxfp4_levels_[16] = { 12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0 }; // + 12
+#define E2M1_LEVEL(v) (v) + GB_ZERO(mxfp4)
+static const uint8_t e2m1_levels_[16] = { GB_VALUES_E2M1(E2M1_LEVEL) };
+static_assert(GB_ZERO(nvfp4) == GB_ZERO(mxfp4), "one table for both");
 
 static void unpack_mxfp4(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m,
     const void * restrict x) {
     const uint8_t * block = x;
-    for (int64_t i = 0; i < k / 32; i++, block += 17, u += 32) {
-        const uint32_t bits = block[0] < 2 ? (uint32_t) 0x200000 << block[0] : (uint32_t) (block[0] - 1) << 23;
+    for (int64_t i = 0; i < k / 32; i++, block += GB_BYTES(mxfp4), u += 32) {
+        const uint8_t  e    = block[GB_AT(mxfp4, e)];
+        const uint32_t bits = e < 2 ? (uint32_t) 0x200000 << e : (uint32_t) (e - 1) << 23;
         memcpy(d + i, &bits, sizeof(*d));
-        m[i] = d[i] * -12.0f;
-        b32_store(u, b32_lookup(b32_nibbles(block + 1), mxfp4_levels_));
+        m[i] = d[i] * (float) -GB_ZERO(mxfp4);
+        b32_store(u, b32_lookup(b32_nibbles(block + GB_AT(mxfp4, qs)), e2m1_levels_));
     }
 }
 
-// Four scales of 8 bits and 32 bytes of nibbles, eight bytes to a group of 16: the lower ones first.
+// Eight bytes of nibbles to a group of 16: the lower ones first.
 static void unpack_nvfp4(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m,
     const void * restrict x) {
     const uint8_t * block = x;
-    for (int64_t left = k / 64; left > 0; left--, block += 36, u += 64, d += 4, m += 4) {
-        const b32 q = b32_load(block + 4);
+    for (int64_t left = k / 64; left > 0; left--, block += GB_BYTES(nvfp4), u += 64, d += 4, m += 4) {
+        const b32 q = b32_load(block + GB_AT(nvfp4, qs));
         uint8_t   low[32], high[32];
-        b32_store(low, b32_lookup(b32_and(q, 15), mxfp4_levels_));
-        b32_store(high, b32_lookup(b32_and(b32_shr(q, 4), 15), mxfp4_levels_));
+        b32_store(low, b32_lookup(b32_and(q, 15), e2m1_levels_));
+        b32_store(high, b32_lookup(b32_and(b32_shr(q, 4), 15), e2m1_levels_));
         for (int s = 0; s < 4; s++) {
-            const uint32_t code = block[s], bits = ((code >> 3 & 15) + 119) << 23 | (code & 7) << 20;
+            const uint32_t code = block[GB_AT(nvfp4, scales) + s], bits = ((code >> 3 & 15) + 119) << 23 | (code & 7)
+                                                                                                               << 20;
             memcpy(d + s, &bits, sizeof(*d));
             d[s] = (code >> 3 & 15) == 0 ? (float) (code & 7) * 0x1p-10f : code == 0x7f ? 0.0f : d[s];
-            m[s] = d[s] * -12.0f;
+            m[s] = d[s] * (float) -GB_ZERO(nvfp4);
             memcpy(u + 16 * s, low + 8 * s, 8);
             memcpy(u + 16 * s + 8, high + 8 * s, 8);
         }
@@ -199,11 +206,14 @@ static inline float half_at_(const uint8_t * p) {
 #endif
 }
 
-// Eight scales and minima of 6 bits in 12 bytes.
+// d, dmin and the scales of Q4_K, which Q5_K begins with, too: eight scales and minima of 6 bits in 12 bytes.
+static_assert(GB_AT(q5_k, d) == GB_AT(q4_k, d) && GB_AT(q5_k, dmin) == GB_AT(q4_k, dmin) &&
+                  GB_AT(q5_k, scales) == GB_AT(q4_k, scales),
+    "both blocks begin alike");
 static inline void scales_45_(const uint8_t * restrict block, float * restrict d, float * restrict m) {
-    const float scale = half_at_(block), min = -half_at_(block + 2);
+    const float scale = half_at_(block + GB_AT(q4_k, d)), min = -half_at_(block + GB_AT(q4_k, dmin));
     uint32_t    w[3]; // bytes are put together in registers: what is stored in parts and loaded as a whole has to wait
-    memcpy(w, block + 4, sizeof(w));
+    memcpy(w, block + GB_AT(q4_k, scales), sizeof(w));
     const uint32_t sc     = (w[2] & 0x0f0f0f0fu) | (w[0] >> 6 & 0x03030303u) << 4;
     const uint32_t mn     = (w[2] >> 4 & 0x0f0f0f0fu) | (w[1] >> 6 & 0x03030303u) << 4;
     const uint64_t all_sc = (w[0] & 0x3f3f3f3fu) | (uint64_t) sc << 32,
@@ -212,16 +222,18 @@ static inline void scales_45_(const uint8_t * restrict block, float * restrict d
     scaled_8_(m, &all_mn, min);
 }
 
-#define FOR_SUPER_BLOCKS(size, groups) \
-    const uint8_t * block = x;         \
-    for (int64_t left = k / 256; left > 0; left--, block += size, u += 256, d += groups, m += groups)
+#define FOR_SUPER_BLOCKS(stem)                                \
+    enum { groups = GB_ELEMENTS(stem) / GB_GROUP(stem) };     \
+    static_assert(GB_ELEMENTS(stem) == 256, "a super-block"); \
+    const uint8_t * block = x;                                \
+    for (int64_t left = k / 256; left > 0; left--, block += GB_BYTES(stem), u += 256, d += groups, m += groups)
 
 static void unpack_q4_k(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m,
     const void * restrict x) {
-    FOR_SUPER_BLOCKS(144, 8) {
+    FOR_SUPER_BLOCKS(q4_k) {
         scales_45_(block, d, m);
         for (int c = 0; c < 4; c++) {
-            const b32 q = b32_load(block + 16 + 32 * c);
+            const b32 q = b32_load(block + GB_AT(q4_k, qs) + 32 * c);
             b32_store(u + 64 * c, b32_and(q, 15));
             b32_store(u + 64 * c + 32, b32_and(b32_shr(q, 4), 15));
         }
@@ -230,11 +242,11 @@ static void unpack_q4_k(int64_t k, uint8_t * restrict u, float * restrict d, flo
 
 static void unpack_q5_k(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m,
     const void * restrict x) {
-    FOR_SUPER_BLOCKS(176, 8) {
-        b32 fifth = b32_load(block + 16); // the next two groups' lie in the lowest bits
+    FOR_SUPER_BLOCKS(q5_k) {
+        b32 fifth = b32_load(block + GB_AT(q5_k, qh)); // the next two groups' lie in the lowest bits
         scales_45_(block, d, m);
         for (int c = 0; c < 4; c++) {
-            const b32 q = b32_load(block + 48 + 32 * c);
+            const b32 q = b32_load(block + GB_AT(q5_k, qs) + 32 * c);
             b32_store(u + 64 * c, b32_or(b32_and(q, 15), b32_shl(b32_and(fifth, 1), 4)));
             b32_store(u + 64 * c + 32, b32_or(b32_and(b32_shr(q, 4), 15), b32_shl(b32_and(fifth, 2), 3)));
             fifth = b32_shr(fifth, 2);
@@ -244,16 +256,17 @@ static void unpack_q5_k(int64_t k, uint8_t * restrict u, float * restrict d, flo
 
 static void unpack_q6_k(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m,
     const void * restrict x) {
-    FOR_SUPER_BLOCKS(210, 16) {
-        const float scale = half_at_(block + 208);
-        scaled_8_(d, block + 192, scale);
-        scaled_8_(d + 8, block + 200, scale);
+    FOR_SUPER_BLOCKS(q6_k) {
+        const float scale = half_at_(block + GB_AT(q6_k, d));
+        scaled_8_(d, block + GB_AT(q6_k, scales), scale);
+        scaled_8_(d + 8, block + GB_AT(q6_k, scales) + 8, scale);
         for (int s = 0; s < 16; s++) {
-            m[s] = d[s] * -32.0f;
+            m[s] = d[s] * (float) -GB_ZERO(q6_k);
         }
         for (int h = 0; h < 2; h++) {
-            const b32       a = b32_load(block + 64 * h), b = b32_load(block + 64 * h + 32),
-                            top = b32_load(block + 128 + 32 * h);
+            const b32       a   = b32_load(block + GB_AT(q6_k, ql) + 64 * h),
+                            b   = b32_load(block + GB_AT(q6_k, ql) + 64 * h + 32),
+                            top = b32_load(block + GB_AT(q6_k, qh) + 32 * h);
             uint8_t * const y   = u + 128 * h;
             b32_store(y, b32_or(b32_and(a, 15), b32_shl(b32_and(top, 3), 4)));
             b32_store(y + 32, b32_or(b32_and(b, 15), b32_shl(b32_and(top, 12), 2)));
@@ -277,24 +290,24 @@ static inline void pairs_256_(uint8_t * restrict u, const uint8_t * restrict qs,
 
 static void unpack_q2_k(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m,
     const void * restrict x) {
-    FOR_SUPER_BLOCKS(84, 16) {
-        const float scale = half_at_(block + 80), min = -half_at_(block + 82);
+    FOR_SUPER_BLOCKS(q2_k) {
+        const float scale = half_at_(block + GB_AT(q2_k, d)), min = -half_at_(block + GB_AT(q2_k, dmin));
         uint8_t     sc[32]; // the scales, then the minima
-        b32_store(sc, b32_nibbles(block));
+        b32_store(sc, b32_nibbles(block + GB_AT(q2_k, scales)));
         scaled_8_(d, sc, scale);
         scaled_8_(d + 8, sc + 8, scale);
         scaled_8_(m, sc + 16, min);
         scaled_8_(m + 8, sc + 24, min);
-        pairs_256_(u, block + 16, b32_and(b32_load(block), 0));
+        pairs_256_(u, block + GB_AT(q2_k, qs), b32_and(b32_load(block), 0));
     }
 }
 
 static void unpack_q3_k(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m,
     const void * restrict x) {
-    FOR_SUPER_BLOCKS(110, 16) {
-        const float scale = half_at_(block + 108);
+    FOR_SUPER_BLOCKS(q3_k) {
+        const float scale = half_at_(block + GB_AT(q3_k, d));
         uint32_t    w[3], sc[4]; // four scales of 6 bits in a word, around 32
-        memcpy(w, block + 96, sizeof(w));
+        memcpy(w, block + GB_AT(q3_k, scales), sizeof(w));
         for (int j = 0; j < 4; j++) { // minus 32, in every byte: the upper two bits are the sign
             const uint32_t six = (w[j % 2] >> 4 * (j / 2) & 0x0f0f0f0fu) | (w[2] >> 2 * j & 0x03030303u) << 4;
             const uint32_t top = ~six & 0x20202020u;
@@ -304,21 +317,22 @@ static void unpack_q3_k(int64_t k, uint8_t * restrict u, float * restrict d, flo
         scaled_8_(d, &low, scale);
         scaled_8_(d + 8, &high, scale);
         for (int s = 0; s < 16; s++) {
-            m[s] = d[s] * -4.0f;
+            m[s] = d[s] * (float) -GB_ZERO(q3_k);
         }
-        pairs_256_(u, block + 32, b32_load(block));
+        pairs_256_(u, block + GB_AT(q3_k, qs), b32_load(block + GB_AT(q3_k, qh)));
     }
 }
 
 static void unpack_iq4_xs(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m,
     const void * restrict x) {
-    FOR_SUPER_BLOCKS(136, 8) {
-        const float scale = half_at_(block);
+    FOR_SUPER_BLOCKS(iq4_xs) {
+        const float    scale = half_at_(block + GB_AT(iq4_xs, d));
+        const uint8_t *low = block + GB_AT(iq4_xs, scales_low), *high = block + GB_AT(iq4_xs, scales_high);
         for (int s = 0; s < 8; s++) {
-            const int bits = (block[4 + s / 2] >> 4 * (s % 2) & 15) + 16 * (block[2 + s / 4] >> 2 * (s % 4) & 3);
+            const int bits = (low[s / 2] >> 4 * (s % 2) & 15) + 16 * (high[s / 4] >> 2 * (s % 4) & 3);
             d[s]           = scale * (float) (bits - 32);
-            m[s]           = d[s] * -128.0f;
-            b32_store(u + 32 * s, b32_lookup(b32_nibbles(block + 8 + 16 * s), iq4_levels_));
+            m[s]           = d[s] * (float) -GB_ZERO(iq4_xs);
+            b32_store(u + 32 * s, b32_lookup(b32_nibbles(block + GB_AT(iq4_xs, qs) + 16 * s), iq4_levels_));
         }
     }
 }
@@ -326,7 +340,9 @@ static void unpack_iq4_xs(int64_t k, uint8_t * restrict u, float * restrict d, f
 // ------------------------------------------------------------------------------------------------------------- by hand
 
 #if V_N == 16 && defined(__AVX512VBMI__)
-// Four blocks, 72 bytes, at a time: one permutation of bytes puts the 16 bytes of two blocks twice into a vector.
+// Four blocks, 72 bytes, at a time: one permutation of bytes puts the 16 bytes of two blocks twice into a vector. The
+// indices are for these blocks.
+static_assert(GB_BYTES(q4_0) == 18 && GB_AT(q4_0, d) == 0 && GB_AT(q4_0, qs) == 2, "the indices below");
 static void unpack_q4_0(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m,
     const void * restrict x) {
 #define FROM(i)  (i), (i) + 1, (i) + 2, (i) + 3, (i) + 4, (i) + 5, (i) + 6, (i) + 7
@@ -342,14 +358,14 @@ static void unpack_q4_0(int64_t k, uint8_t * restrict u, float * restrict d, flo
         _mm256_inserti128_si256(_mm256_setzero_si256(), _mm_set1_epi16(4), 1), 1);
     const __m512i low    = _mm512_set1_epi8(15);
     const __m512i halves = _mm512_castsi128_si512(_mm_setr_epi16(0, 9, 18, 27, 0, 0, 0, 0));
-    for (; i + 4 <= k / 32; i += 4, block += 72, u += 128) {
+    for (; i + 4 <= k / 32; i += 4, block += 4 * GB_BYTES(q4_0), u += 128) {
         const __m512i a = _mm512_loadu_si512(block), b = _mm512_loadu_si512(block + 8);
         const __m512i p = _mm512_permutex2var_epi8(a, first, b), q = _mm512_permutex2var_epi8(a, second, b);
         const __m128  scale = _mm_cvtph_ps(_mm512_castsi512_si128(_mm512_permutexvar_epi16(halves, a)));
         _mm512_storeu_si512(u, _mm512_and_si512(_mm512_srlv_epi16(p, shift), low));
         _mm512_storeu_si512(u + 64, _mm512_and_si512(_mm512_srlv_epi16(q, shift), low));
         _mm_storeu_ps(d + i, scale);
-        _mm_storeu_ps(m + i, _mm_mul_ps(scale, _mm_set1_ps(-8.0f)));
+        _mm_storeu_ps(m + i, _mm_mul_ps(scale, _mm_set1_ps((float) -GB_ZERO(q4_0))));
     }
     unpack_q4_0_plain_(k - 32 * i, u, d + i, m + i, block);
 }

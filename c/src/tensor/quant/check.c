@@ -10,6 +10,11 @@
 
 enum { STRETCH = 1024, MAX_ELEMENTS = 256, MAX_BYTES = 512 };
 
+#define GB_FORMAT(id, stem, name, elements, bytes, ...) \
+    static_assert(STRETCH % (elements) == 0 && (elements) <= MAX_ELEMENTS && (bytes) <= MAX_BYTES, name);
+#include "tensor/quant/formats.def"
+#undef GB_FORMAT
+
 struct job {
     const struct gb_quant_format * f;
     const float *                  importance;
@@ -109,10 +114,10 @@ static void put_nan(const struct gb_quant_format * f, uint8_t * block) {
     }
 }
 
-// Whole rows, or part of a row without importance. room: for as many floats. Looking after quantizing is cheaper: then
+// Whole rows, or part of a row without importance. scratch: as many floats. Looking after quantizing is cheaper: then
 // the numbers come from the cache, while quantizing leaves time to fetch them from memory.
 static int64_t quantize_stretch(const struct job * job, const float * x, uint8_t * dst, int64_t n_rows,
-    int64_t n_per_row, float * room) {
+    int64_t n_per_row, float * scratch) {
     const struct gb_quant_format * f = job->f;
     const int64_t                  n = n_rows * n_per_row;
     f->quantize(x, dst, n_rows, n_per_row, job->importance, job->hist);
@@ -122,8 +127,8 @@ static int64_t quantize_stretch(const struct job * job, const float * x, uint8_t
     if (job->on_invalid == GGML_ON_INVALID_ERROR) {
         return first_invalid(job, x, n);
     }
-    mend(job, x, n, room);
-    f->quantize(room, dst, n_rows, n_per_row, job->importance, NULL);
+    mend(job, x, n, scratch);
+    f->quantize(scratch, dst, n_rows, n_per_row, job->importance, NULL);
     for (int64_t i = 0; becomes_nan(job) && i < n / f->elements; i++) {
         if (invalid_in(job, x + i * f->elements) >= 0) {
             put_nan(f, dst + i * f->bytes);
@@ -134,22 +139,22 @@ static int64_t quantize_stretch(const struct job * job, const float * x, uint8_t
 
 // Without importance rows do not matter.
 static int64_t quantize_plain(const struct job * job, const float * src, uint8_t * dst, int64_t n) {
-    float   room[STRETCH];
+    float   scratch[STRETCH];
     int64_t at = -1;
     for (int64_t i = 0; i < n && at < 0; i += STRETCH) {
-        at =
-            quantize_stretch(job, src + i, dst + i / job->f->elements * job->f->bytes, 1, GB_MIN(STRETCH, n - i), room);
+        at = quantize_stretch(job, src + i, dst + i / job->f->elements * job->f->bytes, 1, GB_MIN(STRETCH, n - i),
+            scratch);
         at += at >= 0 ? i : 0;
     }
     return at;
 }
 
 static int64_t quantize_weighted(const struct job * job, const float * src, uint8_t * dst, int64_t n_rows,
-    int64_t n_per_row, float * room) {
+    int64_t n_per_row, float * scratch) {
     int64_t at = -1;
     for (int64_t r = 0; r < n_rows && at < 0; r++) {
         const int64_t i = r * n_per_row;
-        at = quantize_stretch(job, src + i, dst + i / job->f->elements * job->f->bytes, 1, n_per_row, room);
+        at = quantize_stretch(job, src + i, dst + i / job->f->elements * job->f->bytes, 1, n_per_row, scratch);
         at += at >= 0 ? i : 0;
     }
     return at;
@@ -167,12 +172,12 @@ bool gb_quantize_checked(const struct gb_quant_format * f, const float * src, vo
     if (importance == NULL) {
         *invalid = quantize_plain(&job, src, dst, n_rows * n_per_row);
     } else {
-        float * room = on_invalid == GGML_ON_INVALID_ERROR ? NULL : gb_malloc((size_t) n_per_row * sizeof(float));
-        if (room == NULL && on_invalid != GGML_ON_INVALID_ERROR) {
+        float * scratch = on_invalid == GGML_ON_INVALID_ERROR ? NULL : gb_malloc((size_t) n_per_row * sizeof(float));
+        if (scratch == NULL && on_invalid != GGML_ON_INVALID_ERROR) {
             return false;
         }
-        *invalid = quantize_weighted(&job, src, dst, n_rows, n_per_row, room);
-        gb_free(room);
+        *invalid = quantize_weighted(&job, src, dst, n_rows, n_per_row, scratch);
+        gb_free(scratch);
     }
     for (int i = 0; i < 16 && hist != NULL && *invalid < 0; i++) {
         hist[i] += counts[i];

@@ -25,19 +25,19 @@ void gb_quantize_row(const struct gb_quant_format * f, const float * x, void * y
 #define GB_QUANT_ROWS(stem) \
     static void from_float(const float * x, void * y, int k) { gb_quantize_row(&gb_quant_##stem, x, y, k); }
 
-// Defines a format for activations, which is a partner in products only, from `to_float` and `quantize`.
-#define GB_ACTIVATION_FORMAT(stem, block_elements, block_size, reference, partner) \
-    GB_QUANT_ROWS(stem)                                                            \
-    const struct gb_quant_format gb_quant_##stem = {                               \
-        .to_float             = to_float,                                          \
-        .from_float           = from_float,                                        \
-        .from_float_reference = reference,                                         \
-        .vec_dot_type         = GGML_TYPE_##partner,                               \
-        .elements             = (block_elements),                                  \
-        .bytes                = (block_size),                                      \
-        .limit                = 1e38f, /* 127 d is finite */                       \
-        .nan                  = GB_NAN_F32,                                        \
-        .quantize             = quantize,                                          \
+// Defines a format for activations, which is a partner in products only, from `to_float` and `quantize`. reference:
+// from_float, or NULL where the specification has no such algorithm.
+#define GB_ACTIVATION_FORMAT(stem, reference)                \
+    GB_QUANT_ROWS(stem)                                      \
+    const struct gb_quant_format gb_quant_##stem = {         \
+        GB_MEMBERS_OF_ROW(stem),                             \
+        .to_float             = to_float,                    \
+        .from_float           = from_float,                  \
+        .from_float_reference = reference,                   \
+        .limit                = 1e38f, /* 127 d is finite */ \
+        .nan                  = GB_NAN_F32,                  \
+        .nan_at               = GB_AT(stem, d),              \
+        .quantize             = quantize,                    \
     };
 
 #endif // GB_TENSOR_QUANT_CHECK_H

@@ -6,15 +6,23 @@
 // rounded to what the format can hold, rows are chosen again for these, and d is fitted to all of them.
 #include "tensor/quant/grid.h"
 
-#define GRID(name, ...) \
-    const struct gb_grid gb_grid_##name = { gb_grid_rows_##name, gb_grid_first_##name, __VA_ARGS__ };
+// The last argument is one of GB_VALUES_*: of codes of 2 bits three values, of 4 bits eight. They have equal steps, but
+// for the last one.
+#define GRID_OF_3(name, values) \
+    const struct gb_grid gb_grid_##name = { gb_grid_rows_##name, gb_grid_first_##name, 2, 3, LINE_OF_3(values) };
+#define GRID_OF_8(name, values) \
+    const struct gb_grid gb_grid_##name = { gb_grid_rows_##name, gb_grid_first_##name, 4, 8, LINE_OF_8(values) };
+#define LINE_OF_3(...)                     LINE_OF_3_(__VA_ARGS__)
+#define LINE_OF_3_(a, b, c)                (a), (b) - (a), (c) - ((a) + 2 * ((b) - (a)))
+#define LINE_OF_8(...)                     LINE_OF_8_(__VA_ARGS__)
+#define LINE_OF_8_(a, b, c, d, e, f, g, h) (a), (b) - (a), (h) - ((a) + 7 * ((b) - (a)))
 
-GRID(iq2_xxs, 2, 3, 8, 17, 1) // 8, 25, 43
-GRID(iq2_xs, 2, 3, 8, 17, 1)
-GRID(iq2_s, 2, 3, 8, 17, 1)
-GRID(iq3_xxs, 4, 8, 4, 8, 2) // 4, 12, 20, .. 52, 62
-GRID(iq3_s, 4, 8, 1, 2, 0)   // 1, 3, .. 15
-GRID(iq1, 2, 3, -8, 8, 0)    // -8, 0, 8
+GRID_OF_3(iq2_xxs, GB_VALUES_IQ2(GB_VALUE))
+GRID_OF_3(iq2_xs, GB_VALUES_IQ2(GB_VALUE))
+GRID_OF_3(iq2_s, GB_VALUES_IQ2(GB_VALUE))
+GRID_OF_8(iq3_xxs, GB_VALUES_IQ3_XXS(GB_VALUE))
+GRID_OF_8(iq3_s, GB_VALUES_IQ3_S(GB_VALUE))
+GRID_OF_3(iq1, GB_VALUES_IQ1(GB_VALUE))
 
 enum { MAX_GROUPS = 8, TRIALS = 9 }; // groups of a sub-block; trial scales
 

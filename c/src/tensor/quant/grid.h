@@ -71,12 +71,7 @@ static inline uint8_t gb_grid_signs(unsigned code) {
         gb_grid_expand(&format, &g, b);                                                      \
     }
 
-// The constant, from the largest magnitude of an element for d = 1. Larger numbers are cut. GB_GRID_WEIGHTED: of
-// formats that need an importance matrix.
-#define GB_GRID_FORMAT(stem, block_size, largest, nan, nan_at) \
-    GB_QUANT_ROWS(stem)                                        \
-    GB_SUPER_FORMAT(stem, block_size, from_float, GB_F16_MAX *(largest), true, nan, nan_at)
-#define GB_GRID_WEIGHTED(stem, block_size, largest) \
-    GB_SUPER_FORMAT(stem, block_size, NULL, GB_F16_MAX *(largest), true, GB_NAN_F16, D)
+// The constant, from the largest magnitude of an element for d = 1. Larger numbers are cut.
+#define GB_GRID_FORMAT(stem, largest, nan, nan_at) GB_SUPER_FORMAT(stem, GB_F16_MAX *(largest), true, nan, nan_at)
 
 #endif // GB_TENSOR_QUANT_GRID_H

@@ -2,8 +2,6 @@
 // of 4 bits.
 #include "tensor/quant/grid.h"
 
-enum { D = 0, QS = 2 };
-
 static const struct gb_grid_format format = { .grid = &gb_grid_iq2_xxs,
     .per_scale                                      = 32,
     .n_scales                                       = 16,
@@ -13,9 +11,9 @@ static const struct gb_grid_format format = { .grid = &gb_grid_iq2_xxs,
     .high                                           = 1.5f };
 
 static void read(const uint8_t * block, struct gb_grid_block * g) {
-    g->d = gb_load_f16(block + D);
+    g->d = gb_load_f16(block + GB_AT(iq2_xxs, d));
     for (int i = 0; i < 8; i++) {
-        const uint8_t * p    = block + QS + 8 * i;
+        const uint8_t * p    = block + GB_AT(iq2_xxs, qs) + 8 * i;
         const uint32_t  bits = gb_load_u32(p + 4);
         g->scale[i]          = (uint8_t) (bits >> 28);
         for (int l = 0; l < 4; l++) {
@@ -26,9 +24,9 @@ static void read(const uint8_t * block, struct gb_grid_block * g) {
 }
 
 static void write(const struct gb_grid_block * g, uint8_t * block) {
-    gb_store_f16(block + D, g->d);
+    gb_store_f16(block + GB_AT(iq2_xxs, d), g->d);
     for (int i = 0; i < 8; i++) {
-        uint8_t * p    = block + QS + 8 * i;
+        uint8_t * p    = block + GB_AT(iq2_xxs, qs) + 8 * i;
         uint32_t  bits = (uint32_t) g->scale[i] << 28;
         for (int l = 0; l < 4; l++) {
             p[l] = (uint8_t) g->row[4 * i + l];
@@ -39,4 +37,4 @@ static void write(const struct gb_grid_block * g, uint8_t * block) {
 }
 
 GB_GRID_BLOCKS
-GB_GRID_WEIGHTED(iq2_xxs, 66, 0.125f * 31 * 43)
+GB_GRID_FORMAT(iq2_xxs, 0.125f * 31 * 43, GB_NAN_F16, GB_AT(iq2_xxs, d))

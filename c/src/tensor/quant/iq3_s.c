@@ -2,35 +2,33 @@
 // bits; signs; 8 scales of 4 bits.
 #include "tensor/quant/grid.h"
 
-enum { D = 0, QS = 2, QH = 66, SIGNS = 74, SCALES = 106 };
-
 static const struct gb_grid_format format = {
     .grid = &gb_grid_iq3_s, .per_scale = 32, .n_scales = 16, .unit = 1, .low = 0.65f, .high = 1.3f
 };
 
 static void read(const uint8_t * block, struct gb_grid_block * g) {
-    g->d = gb_load_f16(block + D);
+    g->d = gb_load_f16(block + GB_AT(iq3_s, d));
     for (int i = 0; i < 64; i++) {
-        g->row[i] = (uint16_t) (block[QS + i] | (block[QH + i / 8] >> i % 8 & 1) << 8);
+        g->row[i] = (uint16_t) (block[GB_AT(iq3_s, qs) + i] | (block[GB_AT(iq3_s, qh) + i / 8] >> i % 8 & 1) << 8);
     }
-    memcpy(g->signs, block + SIGNS, 32);
+    memcpy(g->signs, block + GB_AT(iq3_s, signs), 32);
     for (int s = 0; s < 8; s++) {
-        g->scale[s] = block[SCALES + s / 2] >> 4 * (s % 2) & 15;
+        g->scale[s] = block[GB_AT(iq3_s, scales) + s / 2] >> 4 * (s % 2) & 15;
     }
 }
 
 static void write(const struct gb_grid_block * g, uint8_t * block) {
-    gb_store_f16(block + D, g->d);
-    memcpy(block + SIGNS, g->signs, 32);
-    memset(block + QH, 0, 8);
+    gb_store_f16(block + GB_AT(iq3_s, d), g->d);
+    memcpy(block + GB_AT(iq3_s, signs), g->signs, 32);
+    memset(block + GB_AT(iq3_s, qh), 0, 8);
     for (int i = 0; i < 64; i++) {
-        block[QS + i] = (uint8_t) g->row[i];
-        block[QH + i / 8] |= (uint8_t) (g->row[i] >> 8 << i % 8);
+        block[GB_AT(iq3_s, qs) + i] = (uint8_t) g->row[i];
+        block[GB_AT(iq3_s, qh) + i / 8] |= (uint8_t) (g->row[i] >> 8 << i % 8);
     }
     for (int i = 0; i < 4; i++) {
-        block[SCALES + i] = (uint8_t) (g->scale[2 * i] | g->scale[2 * i + 1] << 4);
+        block[GB_AT(iq3_s, scales) + i] = (uint8_t) (g->scale[2 * i] | g->scale[2 * i + 1] << 4);
     }
 }
 
 GB_GRID_BLOCKS
-GB_GRID_FORMAT(iq3_s, 110, 31 * 15, GB_NAN_F16, D)
+GB_GRID_FORMAT(iq3_s, 31 * 15, GB_NAN_F16, GB_AT(iq3_s, d))

@@ -5,9 +5,10 @@
 #include <math.h>
 #include <string.h>
 
+#include "tensor/quant/blocks.h"
 #include "tensor/quant/fit.h"
 
-static const int8_t gb_iq4_values[16] = { -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113 };
+static const int8_t gb_iq4_values[16] = { GB_VALUES_IQ4(GB_VALUE) };
 
 // The index of the nearest value; NaN: 0.
 static inline uint8_t gb_iq4_nearest(float v) {

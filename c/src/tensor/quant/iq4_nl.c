@@ -10,23 +10,24 @@ static void quantize_block(const float * x, const float * w, uint8_t * block, ui
         w = squares;
     }
     const float wanted = gb_iq4_fit(x, w);
-    float       d      = gb_store_f16(block, wanted);
+    float       d      = gb_store_f16(block + GB_AT(iq4_nl, d), wanted);
     if (gb_scale_is_lost(wanted, d, GB_REFITTED)) {
         int8_t unused[GB_BLOCK];
-        d = gb_store_f16(block, gb_small_fit(GB_BLOCK, x, given, gb_iq4_nearest_value, wanted, 0, unused));
+        d = gb_store_f16(block + GB_AT(iq4_nl, d),
+            gb_small_fit(GB_BLOCK, x, given, gb_iq4_nearest_value, wanted, 0, unused));
     }
     for (int i = 0; i < GB_BLOCK; i++) {
         levels[i] = gb_iq4_nearest(d != 0 ? x[i] / d : 0);
     }
-    gb_pack_nibbles(levels, block + 2);
+    gb_pack_nibbles(levels, block + GB_AT(iq4_nl, qs));
 }
 
 static void unpack_block(const uint8_t * block, struct gb_block * b) {
-    b->d = gb_load_f16(block);
-    gb_unpack_nibbles(block + 2, b->level);
+    b->d = gb_load_f16(block + GB_AT(iq4_nl, d));
+    gb_unpack_nibbles(block + GB_AT(iq4_nl, qs), b->level);
     for (int i = 0; i < GB_BLOCK; i++) {
         b->level[i] = gb_iq4_values[b->level[i]];
     }
 }
 
-GB_SYMMETRIC_FORMAT(iq4_nl, 18, 0, 80 * GB_F16_MAX)
+GB_SYMMETRIC_FORMAT(iq4_nl, 0, 80 * GB_F16_MAX)

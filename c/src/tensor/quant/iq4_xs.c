@@ -3,13 +3,12 @@
 #include "tensor/quant/iq4.h"
 #include "tensor/quant/kquant.h"
 
-enum { D = 0, SCALES_HIGH = 2, SCALES_LOW = 4, QS = 8 };
-
 static void pack_scales(const uint8_t * scales, uint8_t * block) {
-    memset(block + SCALES_HIGH, 0, QS - SCALES_HIGH);
+    memset(block + GB_AT(iq4_xs, scales_high), 0, GB_SIZE(iq4_xs, scales_high));
+    memset(block + GB_AT(iq4_xs, scales_low), 0, GB_SIZE(iq4_xs, scales_low));
     for (int s = 0; s < 8; s++) {
-        block[SCALES_LOW + s / 2] |= (uint8_t) ((scales[s] & 15) << 4 * (s % 2));
-        block[SCALES_HIGH + s / 4] |= (uint8_t) (scales[s] >> 4 << 2 * (s % 4));
+        block[GB_AT(iq4_xs, scales_low) + s / 2] |= (uint8_t) ((scales[s] & 15) << 4 * (s % 2));
+        block[GB_AT(iq4_xs, scales_high) + s / 4] |= (uint8_t) (scales[s] >> 4 << 2 * (s % 4));
     }
 }
 
@@ -47,13 +46,13 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
         scales[s] = gb_iq4_fit(x + 32 * s, w + 32 * s);
     }
     const float wanted = gb_fit_extreme(8, scales) / -32;
-    float       d      = gb_store_f16(block + D, wanted);
+    float       d      = gb_store_f16(block + GB_AT(iq4_xs, d), wanted);
     if (gb_scale_is_lost(wanted, d, GB_REFITTED)) {
         struct gb_small_super b = {
             .n_sub = 8, .size = 32, .scale_low = -32, .scale_high = 31, .nearest = gb_iq4_nearest_value, .d = wanted
         };
         gb_small_super_fit(&b, x, importance ? w : NULL, scales, NULL);
-        d = gb_store_f16(block + D, b.d);
+        d = gb_store_f16(block + GB_AT(iq4_xs, d), b.d);
         for (int s = 0; s < 8; s++) {
             stored[s] = (uint8_t) (b.scale[s] + 32);
         }
@@ -62,25 +61,25 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
             stored[s] = (uint8_t) (d != 0 ? gb_fit_round(scales[s] / d, -32, 31) + 32 : 32);
         }
         nearest_levels(x, d, stored, levels);
-        d = gb_store_f16(block + D, refit(x, w, d, stored, levels));
+        d = gb_store_f16(block + GB_AT(iq4_xs, d), refit(x, w, d, stored, levels));
     }
     nearest_levels(x, d, stored, levels);
     pack_scales(stored, block);
-    pack_levels(levels, block + QS);
+    pack_levels(levels, block + GB_AT(iq4_xs, qs));
 }
 
 static void unpack_block(const uint8_t * block, struct gb_super * b) {
-    b->d = gb_load_f16(block + D);
+    b->d = gb_load_f16(block + GB_AT(iq4_xs, d));
     for (int s = 0; s < 16; s++) {
-        const int i = s / 2, low = block[SCALES_LOW + i / 2] >> 4 * (i % 2) & 15,
-                  high = block[SCALES_HIGH + i / 4] >> 2 * (i % 4) & 3;
+        const int i = s / 2, low = block[GB_AT(iq4_xs, scales_low) + i / 2] >> 4 * (i % 2) & 15,
+                  high = block[GB_AT(iq4_xs, scales_high) + i / 4] >> 2 * (i % 4) & 3;
         b->scale[s]    = (int16_t) (low + 16 * high - 32);
     }
     for (int e = 0; e < GB_SUPER / 2; e++) {
         int8_t * level = b->level + e / 16 * 32 + e % 16;
-        level[0]       = gb_iq4_values[block[QS + e] & 15];
-        level[16]      = gb_iq4_values[block[QS + e] >> 4];
+        level[0]       = gb_iq4_values[block[GB_AT(iq4_xs, qs) + e] & 15];
+        level[16]      = gb_iq4_values[block[GB_AT(iq4_xs, qs) + e] >> 4];
     }
 }
 
-GB_K_FORMAT(iq4_xs, 136, GB_F16_MAX * 32 * 80, D)
+GB_K_FORMAT(iq4_xs, GB_F16_MAX * 32 * 80)

@@ -174,14 +174,14 @@ static inline void gb_k_dequantize(const struct gb_super * b, float * y) {
     }
 }
 
-// With a Q8_K block: f32 d, 256 signed bytes, 16 sums of 16 of them (int16). The sums of integers are exact.
+// With a block of Q8_K. The sums of integers are exact.
 static inline float gb_k_dot(const struct gb_super * b, const uint8_t * y) {
-    const int8_t * q   = (const int8_t *) y + 4;
+    const int8_t * q   = (const int8_t *) y + GB_AT(q8_k, qs);
     int32_t        sum = 0, mins = 0;
     float          d;
     int16_t        sums[16];
-    memcpy(&d, y, sizeof(d));
-    memcpy(sums, y + 260, sizeof(sums));
+    memcpy(&d, y + GB_AT(q8_k, d), sizeof(d));
+    memcpy(sums, y + GB_AT(q8_k, sums), sizeof(sums));
     for (int s = 0; s < 16; s++) {
         int32_t part = 0;
         for (int e = 16 * s; e < 16 * (s + 1); e++) {
@@ -194,30 +194,17 @@ static inline float gb_k_dot(const struct gb_super * b, const uint8_t * y) {
     return b->affine ? product - b->dmin * d * (float) mins : product;
 }
 
-static inline void gb_k_to_bytes(const struct gb_super * b, uint8_t * u, float * d, float * m) {
-    int lowest = 127;
-    for (int e = 0; e < GB_SUPER; e++) {
-        lowest = b->level[e] < lowest ? b->level[e] : lowest;
-    }
-    for (int e = 0; e < GB_SUPER; e++) {
-        u[e] = (uint8_t) (b->level[e] - lowest);
-    }
-    for (int s = 0; s < 16; s++) {
-        d[s] = b->d * (float) b->scale[s];
-        m[s] = d[s] * (float) lowest - (b->affine ? b->dmin * (float) b->min[s] : 0);
-    }
-}
-
 // Defines the constant of a format from its two block functions, `quantize_block` and
 // `static void unpack_block(const uint8_t * block, struct gb_super * b)`, which sets affine and what follows from it
-// only if it is true. from_float_: NULL for formats that cannot do without an importance matrix, else the function of
-// GB_QUANT_ROWS. The other arguments are fields of the constant.
-#define GB_SUPER_FORMAT(stem, block_size, from_float_, limit_, saturates_, nan_, nan_at_)                            \
+// only if it is true. Formats that cannot do without an importance matrix get no from_float. The other arguments are
+// fields of the constant.
+#define GB_SUPER_FORMAT(stem, limit_, saturates_, nan_, nan_at_)                                                     \
+    static_assert(GB_ELEMENTS(stem) == GB_SUPER && GB_PARTNER(stem) == GGML_TYPE_Q8_K, "a super-block");             \
     static void to_float(const void * x, float * y, int k) {                                                         \
         for (int i = 0; i < k / GB_SUPER; i++) {                                                                     \
             struct gb_super b;                                                                                       \
             b.affine = false;                                                                                        \
-            unpack_block((const uint8_t *) x + (size_t) i * (block_size), &b);                                       \
+            unpack_block((const uint8_t *) x + (size_t) i * GB_BYTES(stem), &b);                                     \
             gb_k_dequantize(&b, y + i * GB_SUPER);                                                                   \
         }                                                                                                            \
     }                                                                                                                \
@@ -226,42 +213,31 @@ static inline void gb_k_to_bytes(const struct gb_super * b, uint8_t * u, float *
         for (int i = 0; i < n / GB_SUPER; i++) {                                                                     \
             struct gb_super b;                                                                                       \
             b.affine = false;                                                                                        \
-            unpack_block((const uint8_t *) x + (size_t) i * (block_size), &b);                                       \
-            sum += gb_k_dot(&b, (const uint8_t *) y + (size_t) i * 292);                                             \
+            unpack_block((const uint8_t *) x + (size_t) i * GB_BYTES(stem), &b);                                     \
+            sum += gb_k_dot(&b, (const uint8_t *) y + (size_t) i * GB_BYTES(q8_k));                                  \
         }                                                                                                            \
         *s = sum;                                                                                                    \
-    }                                                                                                                \
-    static void to_bytes(const void * x, int64_t k, uint8_t * u, float * d, float * m) {                             \
-        for (int64_t i = 0; i < k / GB_SUPER; i++) {                                                                 \
-            struct gb_super b;                                                                                       \
-            b.affine = false;                                                                                        \
-            unpack_block((const uint8_t *) x + i * (block_size), &b);                                                \
-            gb_k_to_bytes(&b, u + i * GB_SUPER, d + 16 * i, m + 16 * i);                                             \
-        }                                                                                                            \
     }                                                                                                                \
     static void quantize(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance, \
         int64_t * hist) {                                                                                            \
         (void) hist;                                                                                                 \
-        gb_k_quantize_rows(src, dst, n_rows, n_per_row, (block_size), quantize_block, importance);                   \
+        gb_k_quantize_rows(src, dst, n_rows, n_per_row, GB_BYTES(stem), quantize_block, importance);                 \
     }                                                                                                                \
+    GB_QUANT_ROWS(stem)                                                                                              \
     const struct gb_quant_format gb_quant_##stem = {                                                                 \
+        GB_MEMBERS_OF_ROW(stem),                                                                                     \
         .to_float             = to_float,                                                                            \
-        .from_float           = from_float_,                                                                         \
-        .from_float_reference = from_float_,                                                                         \
+        .from_float           = GB_HAS_FROM_FLOAT(stem) ? from_float : NULL,                                         \
+        .from_float_reference = GB_HAS_FROM_FLOAT(stem) ? from_float : NULL,                                         \
         .vec_dot              = vec_dot,                                                                             \
-        .vec_dot_type         = GGML_TYPE_Q8_K,                                                                      \
-        .elements             = GB_SUPER,                                                                            \
-        .bytes                = (block_size),                                                                        \
         .limit                = (limit_),                                                                            \
         .saturates            = (saturates_),                                                                        \
         .nan                  = (nan_),                                                                              \
         .nan_at               = (nan_at_),                                                                           \
         .quantize             = quantize,                                                                            \
-        .to_bytes             = to_bytes,                                                                            \
     };
+#define GB_HAS_FROM_FLOAT(stem) ((int) gb_use_of_##stem != (int) GB_USE_IMPORTANCE)
 
-#define GB_K_FORMAT(stem, block_size, limit, d_at) \
-    GB_QUANT_ROWS(stem)                            \
-    GB_SUPER_FORMAT(stem, block_size, from_float, limit, false, GB_NAN_F16, d_at)
+#define GB_K_FORMAT(stem, limit) GB_SUPER_FORMAT(stem, limit, false, GB_NAN_F16, GB_AT(stem, d))
 
 #endif // GB_TENSOR_QUANT_KQUANT_H

@@ -1,8 +1,8 @@
 // legacy.h - what the formats with blocks of 32 elements share: packing of 4- and 5-bit levels, rows, histograms.
 //
 // The one idea: a block is integers and one or two floats (struct gb_block). A format says how to unpack that and how
-// to find it; dequantizing and dot products follow. Nibbles: element j in the low half of byte j, element j + 16 in the
-// high half.
+// to find it; dequantizing and dot products follow. Nibbles (qs): element j in the low half of byte j, element j + 16
+// in the high half. Fifth bits (qh): that of element i is bit i of a little-endian word.
 #ifndef GB_TENSOR_QUANT_LEGACY_H
 #define GB_TENSOR_QUANT_LEGACY_H
 
@@ -36,7 +36,6 @@ static inline void gb_unpack_nibbles(const uint8_t * qs, int8_t * levels) {
     }
 }
 
-// Bit 4 of element i is bit i of the little-endian word qh.
 static inline void gb_pack_fifth(const uint8_t * levels, uint8_t * qh) {
     memset(qh, 0, 4);
     for (int i = 0; i < GB_BLOCK; i++) {
@@ -112,8 +111,11 @@ static inline float gb_quantize_bytes(const float * x, int8_t * q) {
     return d;
 }
 
-// Store what was found for a block, d (and m) first. Where f16 does not hold d, another one is chosen, with its levels;
-// `zero` is the level that stands for 0.
+// Store what was found for a block: d, and m where there is one. Where f16 does not hold d, another one is chosen, with
+// its levels; `zero` is the level that stands for 0.
+static_assert(GB_AT(q4_0, d) == 0 && GB_AT(q5_0, d) == 0, "where gb_store_symmetric writes");
+static_assert(GB_AT(q5_1, d) == GB_AT(q4_1, d) && GB_AT(q5_1, m) == GB_AT(q4_1, m), "where gb_store_affine writes");
+
 static inline void gb_store_symmetric(uint8_t * block, float d, const float * x, const float * w, gb_nearest_t nearest,
     int zero, uint8_t * levels) {
     if (gb_scale_is_lost(d, gb_store_f16(block, d), zero)) {
@@ -127,9 +129,10 @@ static inline void gb_store_symmetric(uint8_t * block, float d, const float * x,
 
 static inline void gb_store_affine(uint8_t * block, float d, float m, const float * x, const float * w,
     gb_nearest_t nearest, int n_levels, uint8_t * levels) {
-    const float offset = gb_store_f16(block + 2, m);
-    if (gb_scale_is_lost(d, gb_store_f16(block, d), n_levels)) {
-        gb_store_f16(block, gb_small_fit(GB_BLOCK, x, w, nearest, d, offset, (int8_t *) levels));
+    uint8_t * const scale  = block + GB_AT(q4_1, d);
+    const float     offset = gb_store_f16(block + GB_AT(q4_1, m), m);
+    if (gb_scale_is_lost(d, gb_store_f16(scale, d), n_levels)) {
+        gb_store_f16(scale, gb_small_fit(GB_BLOCK, x, w, nearest, d, offset, (int8_t *) levels));
     }
 }
 
@@ -158,69 +161,68 @@ static inline void gb_quantize_rows(const float * src, uint8_t * dst, int64_t n_
     }
 }
 
-// The block's part of a dot product: with Q8_0 (f16 d, levels) if m is 0 by definition, else with Q8_1 (f32 d, f32 d
-// sum(levels), levels). The sum of integers is exact.
+// The block's part of a dot product: with Q8_0 if m is 0 by definition, else (affine) with Q8_1. The sum of integers is
+// exact.
 static inline float gb_block_dot(const struct gb_block * b, const uint8_t * y, bool affine) {
-    const int8_t * q   = (const int8_t *) y + (affine ? 8 : 2);
+    const int8_t * q   = (const int8_t *) y + (affine ? GB_AT(q8_1, qs) : GB_AT(q8_0, qs));
     int32_t        sum = 0;
     for (int i = 0; i < GB_BLOCK; i++) {
         sum += b->level[i] * q[i];
     }
     if (!affine) {
-        return b->d * gb_load_f16(y) * (float) sum;
+        return b->d * gb_load_f16(y + GB_AT(q8_0, d)) * (float) sum;
     }
     float d, s;
-    memcpy(&d, y, sizeof(d));
-    memcpy(&s, y + 4, sizeof(s));
+    memcpy(&d, y + GB_AT(q8_1, d), sizeof(d));
+    memcpy(&s, y + GB_AT(q8_1, sum), sizeof(s));
     return b->d * d * (float) sum + b->m * s;
 }
 
 // Defines the constant of a format from its two block functions, `quantize_block` and
 // `static void unpack_block(const uint8_t * block, struct gb_block * b)`, which may leave m alone if it is always 0.
-// limit_: see quant.h; of the formats here those without NaN have the same limit for any block.
-#define GB_BLOCK_FORMAT(stem, block_size, hist_shift, partner, partner_size, limit_, nan_)                             \
+// hist_shift: bits of a level that its histogram leaves out. limit_: see quant.h; of the formats here those without NaN
+// have the same limit for any block.
+#define GB_BLOCK_FORMAT(stem, hist_shift, limit_, nan_)                                                                \
+    static_assert(GB_PARTNER(stem) == GGML_TYPE_Q8_0 || GB_PARTNER(stem) == GGML_TYPE_Q8_1, "see gb_block_dot");       \
+    enum { IS_AFFINE = GB_PARTNER(stem) == GGML_TYPE_Q8_1 };                                                           \
     static void to_float(const void * x, float * y, int k) {                                                           \
         for (int i = 0; i < k; i += GB_BLOCK) {                                                                        \
             struct gb_block b = { .m = 0 };                                                                            \
-            unpack_block((const uint8_t *) x + (size_t) (i / GB_BLOCK) * (block_size), &b);                            \
+            unpack_block((const uint8_t *) x + (size_t) (i / GB_BLOCK) * GB_BYTES(stem), &b);                          \
             for (int j = 0; j < GB_BLOCK; j++) {                                                                       \
-                y[i + j] =                                                                                             \
-                    GGML_TYPE_##partner == GGML_TYPE_Q8_1 ? (float) b.level[j] * b.d + b.m : (float) b.level[j] * b.d; \
+                y[i + j] = IS_AFFINE ? (float) b.level[j] * b.d + b.m : (float) b.level[j] * b.d;                      \
             }                                                                                                          \
         }                                                                                                              \
     }                                                                                                                  \
     GB_QUANT_ROWS(stem)                                                                                                \
     static void vec_dot(const int n, float * s, const void * x, const void * y) {                                      \
-        float sum = 0;                                                                                                 \
+        const size_t partner_bytes = IS_AFFINE ? GB_BYTES(q8_1) : GB_BYTES(q8_0);                                      \
+        float        sum           = 0;                                                                                \
         for (int i = 0; i < n / GB_BLOCK; i++) {                                                                       \
             struct gb_block b = { .m = 0 };                                                                            \
-            unpack_block((const uint8_t *) x + (size_t) i * (block_size), &b);                                         \
-            sum += gb_block_dot(&b, (const uint8_t *) y + (size_t) i * (partner_size),                                 \
-                GGML_TYPE_##partner == GGML_TYPE_Q8_1);                                                                \
+            unpack_block((const uint8_t *) x + (size_t) i * GB_BYTES(stem), &b);                                       \
+            sum += gb_block_dot(&b, (const uint8_t *) y + (size_t) i * partner_bytes, IS_AFFINE);                      \
         }                                                                                                              \
         *s = sum;                                                                                                      \
     }                                                                                                                  \
     static void quantize(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance,   \
         int64_t * hist) {                                                                                              \
-        gb_quantize_rows(src, dst, n_rows, n_per_row, (block_size), quantize_block, importance, (hist_shift), hist);   \
+        gb_quantize_rows(src, dst, n_rows, n_per_row, GB_BYTES(stem), quantize_block, importance, (hist_shift), hist); \
     }                                                                                                                  \
     const struct gb_quant_format gb_quant_##stem = {                                                                   \
+        GB_MEMBERS_OF_ROW(stem),                                                                                       \
         .to_float             = to_float,                                                                              \
         .from_float           = from_float,                                                                            \
         .from_float_reference = from_float,                                                                            \
         .vec_dot              = vec_dot,                                                                               \
-        .vec_dot_type         = GGML_TYPE_##partner,                                                                   \
-        .elements             = GB_BLOCK,                                                                              \
-        .bytes                = (block_size),                                                                          \
         .limit                = (limit_),                                                                              \
         .saturates            = (nan_) == GB_NAN_NONE,                                                                 \
         .nan                  = (nan_),                                                                                \
+        .nan_at               = 0,                                                                                     \
         .quantize             = quantize,                                                                              \
     };
 
-#define GB_SYMMETRIC_FORMAT(stem, block_size, hist_shift, limit) \
-    GB_BLOCK_FORMAT(stem, block_size, hist_shift, Q8_0, 34, limit, GB_NAN_F16)
-#define GB_AFFINE_FORMAT(stem, block_size, hist_shift) \
-    GB_BLOCK_FORMAT(stem, block_size, hist_shift, Q8_1, 40, GB_F16_MAX, GB_NAN_F16)
+#define GB_SYMMETRIC_FORMAT(stem, hist_shift, limit) GB_BLOCK_FORMAT(stem, hist_shift, limit, GB_NAN_F16)
+#define GB_AFFINE_FORMAT(stem, hist_shift)           GB_BLOCK_FORMAT(stem, hist_shift, GB_F16_MAX, GB_NAN_F16)
 
 #endif // GB_TENSOR_QUANT_LEGACY_H

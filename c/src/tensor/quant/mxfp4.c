@@ -4,7 +4,7 @@
 
 #include "tensor/quant/legacy.h"
 
-static const int8_t values[16] = { 0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12 };
+static const int8_t values[16] = { GB_VALUES_E2M1(GB_VALUE) };
 
 static float scale_of(uint8_t e) { // 2^(e - 128); the two smallest are subnormal
     return gb_f32_from_bits(e < 2 ? (uint32_t) 0x200000 << e : (uint32_t) (e - 1) << 23);
@@ -35,20 +35,20 @@ static uint8_t nearest(float x, float d) { // the first of equals; NaN: 0
 
 static void quantize_block(const float * x, const float * w, uint8_t * block, uint8_t * levels) {
     (void) w;
-    block[0]      = exponent_of(fabsf(gb_fit_extreme(GB_BLOCK, x)));
-    const float d = scale_of(block[0]);
+    block[GB_AT(mxfp4, e)] = exponent_of(fabsf(gb_fit_extreme(GB_BLOCK, x)));
+    const float d          = scale_of(block[GB_AT(mxfp4, e)]);
     for (int i = 0; i < GB_BLOCK; i++) {
         levels[i] = nearest(x[i], d);
     }
-    gb_pack_nibbles(levels, block + 1);
+    gb_pack_nibbles(levels, block + GB_AT(mxfp4, qs));
 }
 
 static void unpack_block(const uint8_t * block, struct gb_block * b) {
-    b->d = scale_of(block[0]);
-    gb_unpack_nibbles(block + 1, b->level);
+    b->d = scale_of(block[GB_AT(mxfp4, e)]);
+    gb_unpack_nibbles(block + GB_AT(mxfp4, qs), b->level);
     for (int i = 0; i < GB_BLOCK; i++) {
         b->level[i] = values[b->level[i]];
     }
 }
 
-GB_BLOCK_FORMAT(mxfp4, 17, 0, Q8_0, 34, FLT_MAX, GB_NAN_NONE)
+GB_BLOCK_FORMAT(mxfp4, 0, FLT_MAX, GB_NAN_NONE)

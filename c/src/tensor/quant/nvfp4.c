@@ -9,9 +9,9 @@
 #include "tensor/quant/fit.h"
 #include "tensor/quant/quant.h"
 
-enum { BLOCK = 64, SUB = 16, N_SUB = 4, BYTES = 36, QS = 4, LARGEST_SCALE = 0x7e };
+enum { BLOCK = GB_ELEMENTS(nvfp4), SUB = 16, N_SUB = 4, BYTES = GB_BYTES(nvfp4), LARGEST_SCALE = 0x7e };
 
-static const int8_t values[16] = { 0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12 };
+static const int8_t values[16] = { GB_VALUES_E2M1(GB_VALUE) };
 
 // Half the scale. The code that would be NaN counts as 0.
 static float half_scale(uint8_t code) {
@@ -70,13 +70,13 @@ static uint8_t fit_scale(const float * x, const float * w) {
 static void quantize_block(const float * x, const float * w, uint8_t * block) {
     for (int s = 0; s < N_SUB; s++, x += SUB) {
         uint8_t levels[SUB];
-        block[s]      = fit_scale(x, w != NULL ? w + SUB * s : NULL);
-        const float d = half_scale(block[s]);
+        block[GB_AT(nvfp4, scales) + s] = fit_scale(x, w != NULL ? w + SUB * s : NULL);
+        const float d                   = half_scale(block[GB_AT(nvfp4, scales) + s]);
         for (int i = 0; i < SUB; i++) {
             levels[i] = nearest(d > 0 ? x[i] / d : 0);
         }
         for (int j = 0; j < SUB / 2; j++) {
-            block[QS + SUB / 2 * s + j] = (uint8_t) (levels[j] | levels[j + SUB / 2] << 4);
+            block[GB_AT(nvfp4, qs) + SUB / 2 * s + j] = (uint8_t) (levels[j] | levels[j + SUB / 2] << 4);
         }
     }
 }
@@ -84,7 +84,7 @@ static void quantize_block(const float * x, const float * w, uint8_t * block) {
 static void unpack(const uint8_t * block, int8_t * levels) {
     for (int s = 0; s < N_SUB; s++) {
         for (int j = 0; j < SUB / 2; j++) {
-            const uint8_t byte            = block[QS + SUB / 2 * s + j];
+            const uint8_t byte            = block[GB_AT(nvfp4, qs) + SUB / 2 * s + j];
             levels[SUB * s + j]           = values[byte & 15];
             levels[SUB * s + j + SUB / 2] = values[byte >> 4];
         }
@@ -97,7 +97,7 @@ static void to_float(const void * x, float * y, int k) {
         int8_t levels[BLOCK];
         unpack(block, levels);
         for (int sub = 0; sub < N_SUB; sub++) {
-            const float d = half_scale(block[sub]);
+            const float d = half_scale(block[GB_AT(nvfp4, scales) + sub]);
             for (int e = SUB * sub; e < SUB * (sub + 1); e++) {
                 y[i + e] = d * (float) levels[e];
             }
@@ -107,7 +107,7 @@ static void to_float(const void * x, float * y, int k) {
 
 GB_QUANT_ROWS(nvfp4)
 
-// With two blocks of Q8_0: f16 d, 32 signed bytes.
+// With two blocks of Q8_0.
 static void vec_dot(const int n, float * s, const void * x, const void * y) {
     const uint8_t *block = x, *q8 = y;
     float          total = 0;
@@ -115,13 +115,14 @@ static void vec_dot(const int n, float * s, const void * x, const void * y) {
         int8_t levels[BLOCK];
         unpack(block, levels);
         for (int sub = 0; sub < N_SUB; sub++) {
-            const uint8_t * partner = q8 + (size_t) (2 * (i / BLOCK) + sub / 2) * 34;
-            const int8_t *  q       = (const int8_t *) partner + 2 + SUB * (sub % 2);
+            const uint8_t * partner = q8 + (size_t) (2 * (i / BLOCK) + sub / 2) * GB_BYTES(q8_0);
+            const int8_t *  q       = (const int8_t *) partner + GB_AT(q8_0, qs) + SUB * (sub % 2);
             int32_t         sum     = 0;
             for (int j = 0; j < SUB; j++) {
                 sum += levels[SUB * sub + j] * q[j];
             }
-            total += half_scale(block[sub]) * gb_load_f16(partner) * (float) sum;
+            total +=
+                half_scale(block[GB_AT(nvfp4, scales) + sub]) * gb_load_f16(partner + GB_AT(q8_0, d)) * (float) sum;
         }
     }
     *s = total;
@@ -139,13 +140,11 @@ static void quantize(const float * src, void * dst, int64_t n_rows, int64_t n_pe
 }
 
 const struct gb_quant_format gb_quant_nvfp4 = {
+    GB_MEMBERS_OF_ROW(nvfp4),
     .to_float             = to_float,
     .from_float           = from_float,
     .from_float_reference = from_float,
     .vec_dot              = vec_dot,
-    .vec_dot_type         = GGML_TYPE_Q8_0,
-    .elements             = BLOCK,
-    .bytes                = BYTES,
     .limit                = 448 * 6,
     .saturates            = true,
     .quantize             = quantize,

@@ -49,26 +49,26 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
         gb_k_affine_small(16, 16, 15, nearest, x, importance ? w : NULL, f.scales, f.mins, &f.d, &f.dmin, f.sc, f.mn,
             f.levels);
     }
-    f.d    = gb_store_f16(block + 80, f.d);
-    f.dmin = gb_store_f16(block + 82, f.dmin);
+    f.d    = gb_store_f16(block + GB_AT(q2_k, d), f.d);
+    f.dmin = gb_store_f16(block + GB_AT(q2_k, dmin), f.dmin);
     for (int s = 0; s < 16; s++) {
-        block[s] = (uint8_t) (f.sc[s] | f.mn[s] << 4);
+        block[GB_AT(q2_k, scales) + s] = (uint8_t) (f.sc[s] | f.mn[s] << 4);
     }
     if (!small) {
         gb_k_requantize_affine(16, 16, 3, x, f.d, f.dmin, f.sc, f.mn, f.levels);
     }
-    gb_k_pack2(f.levels, block + 16);
+    gb_k_pack2(f.levels, block + GB_AT(q2_k, qs));
 }
 
 static void unpack_block(const uint8_t * block, struct gb_super * b) {
-    b->d      = gb_load_f16(block + 80);
-    b->dmin   = gb_load_f16(block + 82);
+    b->d      = gb_load_f16(block + GB_AT(q2_k, d));
+    b->dmin   = gb_load_f16(block + GB_AT(q2_k, dmin));
     b->affine = true;
     for (int s = 0; s < 16; s++) {
-        b->scale[s] = block[s] & 15;
-        b->min[s]   = block[s] >> 4;
+        b->scale[s] = block[GB_AT(q2_k, scales) + s] & 15;
+        b->min[s]   = block[GB_AT(q2_k, scales) + s] >> 4;
     }
-    gb_k_unpack2(block + 16, b->level);
+    gb_k_unpack2(block + GB_AT(q2_k, qs), b->level);
 }
 
-GB_K_FORMAT(q2_K, 84, GB_F16_MAX * 15 / 2, 80)
+GB_K_FORMAT(q2_k, GB_F16_MAX * 15 / 2)

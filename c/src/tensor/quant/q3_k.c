@@ -2,8 +2,6 @@
 // y = d (scale - 32) (level - 4).
 #include "tensor/quant/kquant.h"
 
-enum { HMASK = 0, QS = 32, SCALES = 96, D = 108 };
-
 static void pack_scales(const uint8_t * scales, uint8_t * out) {
     memset(out, 0, 12);
     for (int s = 0; s < 16; s++) {
@@ -51,42 +49,42 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
         memset(stored, 0, sizeof(stored)); // all scale bytes are 0
     }
     const float wanted = d;
-    d                  = gb_store_f16(block + D, d);
+    d                  = gb_store_f16(block + GB_AT(q3_k, d), d);
     if (gb_scale_is_lost(wanted, d, GB_REFITTED)) {
         struct gb_small_super b = {
             .n_sub = 16, .size = 16, .scale_low = -32, .scale_high = 31, .nearest = nearest, .d = wanted
         };
         gb_small_super_fit(&b, x, importance ? w : NULL, scales, NULL);
-        d = gb_store_f16(block + D, b.d);
+        d = gb_store_f16(block + GB_AT(q3_k, d), b.d);
         for (int s = 0; s < 16; s++) {
             stored[s] = (uint8_t) (b.scale[s] + 32);
         }
     }
-    pack_scales(stored, block + SCALES);
+    pack_scales(stored, block + GB_AT(q3_k, scales));
     for (int e = 0; e < GB_SUPER; e++) {
         const float scale = d * (float) (stored[e / 16] - 32);
         if (scale != 0) {
             levels[e] = (uint8_t) (gb_fit_round(x[e] / scale, -4, 3) + 4);
         }
     }
-    memset(block + HMASK, 0, 32);
+    memset(block + GB_AT(q3_k, qh), 0, 32);
     for (int e = 0; e < GB_SUPER; e++) {
-        block[HMASK + e % 32] |= (uint8_t) ((levels[e] > 3) << e / 32);
+        block[GB_AT(q3_k, qh) + e % 32] |= (uint8_t) ((levels[e] > 3) << e / 32);
     }
-    gb_k_pack2(levels, block + QS);
+    gb_k_pack2(levels, block + GB_AT(q3_k, qs));
 }
 
 static void unpack_block(const uint8_t * block, struct gb_super * b) {
-    b->d = gb_load_f16(block + D);
+    b->d = gb_load_f16(block + GB_AT(q3_k, d));
     for (int s = 0; s < 16; s++) {
-        b->scale[s] = (int16_t) unpack_scale(block + SCALES, s);
+        b->scale[s] = (int16_t) unpack_scale(block + GB_AT(q3_k, scales), s);
     }
-    gb_k_unpack2(block + QS, b->level);
+    gb_k_unpack2(block + GB_AT(q3_k, qs), b->level);
     for (int g = 0; g < 8; g++) {
         for (int l = 0; l < 32; l++) {
-            b->level[32 * g + l] = (int8_t) (b->level[32 * g + l] + 4 * (block[HMASK + l] >> g & 1) - 4);
+            b->level[32 * g + l] = (int8_t) (b->level[32 * g + l] + 4 * (block[GB_AT(q3_k, qh) + l] >> g & 1) - 4);
         }
     }
 }
 
-GB_K_FORMAT(q3_K, 110, GB_F16_MAX * 32 * 3, D)
+GB_K_FORMAT(q3_k, GB_F16_MAX * 32 * 3)

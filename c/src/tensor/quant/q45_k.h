@@ -5,7 +5,11 @@
 
 #include "tensor/quant/kquant.h"
 
-// Writes d, dmin and the scales to block[0 .. 15]; levels for the values as stored.
+static_assert(GB_AT(q5_k, d) == GB_AT(q4_k, d) && GB_AT(q5_k, dmin) == GB_AT(q4_k, dmin) &&
+                  GB_AT(q5_k, scales) == GB_AT(q4_k, scales),
+    "both blocks begin alike");
+
+// Writes d, dmin and the scales, and finds levels for the values as stored.
 static inline void gb_q45_fit(int n_levels, gb_nearest_t nearest, const struct gb_fit_search * search, const float * x,
     const float * importance, uint8_t * block, uint8_t * levels) {
     float   w[GB_SUPER], scales[8], mins[8];
@@ -26,9 +30,9 @@ static inline void gb_q45_fit(int n_levels, gb_nearest_t nearest, const struct g
     if (small) {
         gb_k_affine_small(8, 32, 63, nearest, x, importance ? w : NULL, scales, mins, &d, &dmin, sc, mn, levels);
     }
-    d    = gb_store_f16(block, d);
-    dmin = gb_store_f16(block + 2, dmin);
-    gb_k_pack_scales(sc, mn, block + 4);
+    d    = gb_store_f16(block + GB_AT(q4_k, d), d);
+    dmin = gb_store_f16(block + GB_AT(q4_k, dmin), dmin);
+    gb_k_pack_scales(sc, mn, block + GB_AT(q4_k, scales));
     if (!small) {
         gb_k_requantize_affine(8, 32, n_levels, x, d, dmin, sc, mn, levels);
     }
@@ -37,10 +41,10 @@ static inline void gb_q45_fit(int n_levels, gb_nearest_t nearest, const struct g
 // All but the levels.
 static inline void gb_q45_unpack(const uint8_t * block, struct gb_super * b) {
     uint8_t sc[8], mn[8];
-    b->d      = gb_load_f16(block);
-    b->dmin   = gb_load_f16(block + 2);
+    b->d      = gb_load_f16(block + GB_AT(q4_k, d));
+    b->dmin   = gb_load_f16(block + GB_AT(q4_k, dmin));
     b->affine = true;
-    gb_k_unpack_scales(block + 4, sc, mn);
+    gb_k_unpack_scales(block + GB_AT(q4_k, scales), sc, mn);
     for (int s = 0; s < 16; s++) {
         b->scale[s] = sc[s / 2];
         b->min[s]   = mn[s / 2];

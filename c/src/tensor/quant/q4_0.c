@@ -16,15 +16,15 @@ static void quantize_block(const float * x, const float * w, uint8_t * block, ui
         }
     }
     gb_store_symmetric(block, d, x, w, nearest, 8, levels);
-    gb_pack_nibbles(levels, block + 2);
+    gb_pack_nibbles(levels, block + GB_AT(q4_0, qs));
 }
 
 static void unpack_block(const uint8_t * block, struct gb_block * b) {
-    b->d = gb_load_f16(block);
-    gb_unpack_nibbles(block + 2, b->level);
+    b->d = gb_load_f16(block + GB_AT(q4_0, d));
+    gb_unpack_nibbles(block + GB_AT(q4_0, qs), b->level);
     for (int i = 0; i < GB_BLOCK; i++) {
-        b->level[i] -= 8;
+        b->level[i] -= GB_ZERO(q4_0);
     }
 }
 
-GB_SYMMETRIC_FORMAT(q4_0, 18, 0, 8 * GB_F16_MAX)
+GB_SYMMETRIC_FORMAT(q4_0, 0, 8 * GB_F16_MAX)

@@ -18,13 +18,13 @@ static void quantize_block(const float * x, const float * w, uint8_t * block, ui
         }
     }
     gb_store_affine(block, d, m, x, w, nearest, 15, levels);
-    gb_pack_nibbles(levels, block + 4);
+    gb_pack_nibbles(levels, block + GB_AT(q4_1, qs));
 }
 
 static void unpack_block(const uint8_t * block, struct gb_block * b) {
-    b->d = gb_load_f16(block);
-    b->m = gb_load_f16(block + 2);
-    gb_unpack_nibbles(block + 4, b->level);
+    b->d = gb_load_f16(block + GB_AT(q4_1, d));
+    b->m = gb_load_f16(block + GB_AT(q4_1, m));
+    gb_unpack_nibbles(block + GB_AT(q4_1, qs), b->level);
 }
 
-GB_AFFINE_FORMAT(q4_1, 20, 0)
+GB_AFFINE_FORMAT(q4_1, 0)

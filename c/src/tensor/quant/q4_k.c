@@ -7,12 +7,12 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
     static const struct gb_fit_search search = { -1, 0.1f, 20, false };
     uint8_t                           levels[GB_SUPER];
     gb_q45_fit(15, nearest, &search, x, importance, block, levels);
-    gb_k_pack4(levels, block + 16);
+    gb_k_pack4(levels, block + GB_AT(q4_k, qs));
 }
 
 static void unpack_block(const uint8_t * block, struct gb_super * b) {
     gb_q45_unpack(block, b);
-    gb_k_unpack4(block + 16, b->level);
+    gb_k_unpack4(block + GB_AT(q4_k, qs), b->level);
 }
 
-GB_K_FORMAT(q4_K, 144, GB_F16_MAX * 63 / 2, 0)
+GB_K_FORMAT(q4_k, GB_F16_MAX * 63 / 2)

@@ -16,17 +16,17 @@ static void quantize_block(const float * x, const float * w, uint8_t * block, ui
         }
     }
     gb_store_symmetric(block, d, x, w, nearest, 16, levels);
-    gb_pack_fifth(levels, block + 2);
-    gb_pack_nibbles(levels, block + 6);
+    gb_pack_fifth(levels, block + GB_AT(q5_0, qh));
+    gb_pack_nibbles(levels, block + GB_AT(q5_0, qs));
 }
 
 static void unpack_block(const uint8_t * block, struct gb_block * b) {
-    b->d = gb_load_f16(block);
-    gb_unpack_nibbles(block + 6, b->level);
-    gb_unpack_fifth(block + 2, b->level);
+    b->d = gb_load_f16(block + GB_AT(q5_0, d));
+    gb_unpack_nibbles(block + GB_AT(q5_0, qs), b->level);
+    gb_unpack_fifth(block + GB_AT(q5_0, qh), b->level);
     for (int i = 0; i < GB_BLOCK; i++) {
-        b->level[i] -= 16;
+        b->level[i] -= GB_ZERO(q5_0);
     }
 }
 
-GB_SYMMETRIC_FORMAT(q5_0, 22, 1, 16 * GB_F16_MAX)
+GB_SYMMETRIC_FORMAT(q5_0, 1, 16 * GB_F16_MAX)

@@ -18,15 +18,15 @@ static void quantize_block(const float * x, const float * w, uint8_t * block, ui
         }
     }
     gb_store_affine(block, d, m, x, w, nearest, 31, levels);
-    gb_pack_fifth(levels, block + 4);
-    gb_pack_nibbles(levels, block + 8);
+    gb_pack_fifth(levels, block + GB_AT(q5_1, qh));
+    gb_pack_nibbles(levels, block + GB_AT(q5_1, qs));
 }
 
 static void unpack_block(const uint8_t * block, struct gb_block * b) {
-    b->d = gb_load_f16(block);
-    b->m = gb_load_f16(block + 2);
-    gb_unpack_nibbles(block + 8, b->level);
-    gb_unpack_fifth(block + 4, b->level);
+    b->d = gb_load_f16(block + GB_AT(q5_1, d));
+    b->m = gb_load_f16(block + GB_AT(q5_1, m));
+    gb_unpack_nibbles(block + GB_AT(q5_1, qs), b->level);
+    gb_unpack_fifth(block + GB_AT(q5_1, qh), b->level);
 }
 
-GB_AFFINE_FORMAT(q5_1, 24, 1)
+GB_AFFINE_FORMAT(q5_1, 1)

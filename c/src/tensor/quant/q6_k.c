@@ -2,15 +2,13 @@
 // 32).
 #include "tensor/quant/kquant.h"
 
-enum { QL = 0, QH = 128, SCALES = 192, D = 208 };
-
 // Where the low four bits of an element lie.
-static int low_byte(int e) { return QL + 64 * (e / 128) + 32 * (e % 64 / 32) + e % 32; }
+static int low_byte(int e) { return GB_AT(q6_k, ql) + 64 * (e / 128) + 32 * (e % 64 / 32) + e % 32; }
 
 static int low_shift(int e) { return e % 128 / 64 * 4; }
 
 static void pack(const uint8_t * levels, uint8_t * block) {
-    memset(block + QL, 0, 128);
+    memset(block + GB_AT(q6_k, ql), 0, 128);
     for (int e = 0; e < GB_SUPER; e++) {
         block[low_byte(e)] |= (uint8_t) ((levels[e] & 15) << low_shift(e));
     }
@@ -18,7 +16,7 @@ static void pack(const uint8_t * levels, uint8_t * block) {
     for (int e = 0; e < GB_SUPER; e++) {
         upper[e] = levels[e] >> 4;
     }
-    gb_k_pack2(upper, block + QH);
+    gb_k_pack2(upper, block + GB_AT(q6_k, qh));
 }
 
 static int nearest(float v) { return gb_fit_round(v, -32, 31); }
@@ -33,12 +31,12 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
         scales[s] = gb_fit_symmetric(16, 32, x + 16 * s, w + 16 * s, levels + 16 * s);
     }
     const float extreme = gb_fit_extreme(16, scales);
-    memset(block, 0, 210);
+    memset(block, 0, GB_BYTES(q6_k));
     if (!(fabsf(extreme) > 0) || isinf(extreme)) {
         return;
     }
     const float factor = -128 / extreme;
-    float       d      = gb_store_f16(block + D, 1 / factor);
+    float       d      = gb_store_f16(block + GB_AT(q6_k, d), 1 / factor);
     int8_t      stored[16];
     for (int s = 0; s < 16; s++) {
         stored[s] = (int8_t) gb_fit_round(factor * scales[s], -128, 127);
@@ -48,10 +46,10 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
             .n_sub = 16, .size = 16, .scale_low = -128, .scale_high = 127, .nearest = nearest, .d = 1 / factor
         };
         gb_small_super_fit(&b, x, importance ? w : NULL, scales, NULL);
-        d = gb_store_f16(block + D, b.d);
+        d = gb_store_f16(block + GB_AT(q6_k, d), b.d);
         memcpy(stored, b.scale, 16);
     }
-    memcpy(block + SCALES, stored, 16);
+    memcpy(block + GB_AT(q6_k, scales), stored, 16);
     for (int e = 0; e < GB_SUPER; e++) {
         const float scale = d * (float) stored[e / 16];
         if (scale != 0) {
@@ -62,11 +60,11 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
 }
 
 static void unpack_block(const uint8_t * block, struct gb_super * b) {
-    b->d = gb_load_f16(block + D);
+    b->d = gb_load_f16(block + GB_AT(q6_k, d));
     for (int s = 0; s < 16; s++) {
-        b->scale[s] = (int8_t) block[SCALES + s];
+        b->scale[s] = (int8_t) block[GB_AT(q6_k, scales) + s];
     }
-    gb_k_unpack2(block + QH, b->level);
+    gb_k_unpack2(block + GB_AT(q6_k, qh), b->level);
     for (int g = 0; g < GB_SUPER; g += 32) {
         const uint8_t * low   = block + low_byte(g);
         const int       shift = low_shift(g);
@@ -76,4 +74,4 @@ static void unpack_block(const uint8_t * block, struct gb_super * b) {
     }
 }
 
-GB_K_FORMAT(q6_K, 210, GB_F16_MAX * 128 * 31, D)
+GB_K_FORMAT(q6_k, GB_F16_MAX * 128 * 31)

@@ -6,10 +6,10 @@ static int nearest(float v) { return gb_fit_round(v, -127, 127); }
 
 static void quantize_block(const float * x, const float * w, uint8_t * block, uint8_t * levels) {
     (void) w;
-    int8_t *    q = (int8_t *) block + 2;
+    int8_t *    q = (int8_t *) block + GB_AT(q8_0, qs);
     const float d = gb_quantize_bytes(x, q);
-    if (gb_scale_is_lost(d, gb_store_f16(block, d), 127)) {
-        gb_store_f16(block, gb_small_fit(GB_BLOCK, x, NULL, nearest, d, 0, q));
+    if (gb_scale_is_lost(d, gb_store_f16(block + GB_AT(q8_0, d), d), 127)) {
+        gb_store_f16(block + GB_AT(q8_0, d), gb_small_fit(GB_BLOCK, x, NULL, nearest, d, 0, q));
     }
     for (int i = 0; i < GB_BLOCK; i++) {
         levels[i] = (uint8_t) (q[i] / 16 + 8); // what the histogram counts
@@ -17,8 +17,8 @@ static void quantize_block(const float * x, const float * w, uint8_t * block, ui
 }
 
 static void unpack_block(const uint8_t * block, struct gb_block * b) {
-    b->d = gb_load_f16(block);
-    memcpy(b->level, block + 2, GB_BLOCK);
+    b->d = gb_load_f16(block + GB_AT(q8_0, d));
+    memcpy(b->level, block + GB_AT(q8_0, qs), GB_BLOCK);
 }
 
-GB_SYMMETRIC_FORMAT(q8_0, 34, 0, 127 * GB_F16_MAX)
+GB_SYMMETRIC_FORMAT(q8_0, 0, 127 * GB_F16_MAX)

@@ -10,18 +10,18 @@ static void quantize_block(const float * x, uint8_t * block) {
         sum += q[i];
     }
     const float s = d * (float) sum;
-    memcpy(block, &d, sizeof(d));
-    memcpy(block + 4, &s, sizeof(s));
-    memcpy(block + 8, q, sizeof(q));
+    memcpy(block + GB_AT(q8_1, d), &d, sizeof(d));
+    memcpy(block + GB_AT(q8_1, sum), &s, sizeof(s));
+    memcpy(block + GB_AT(q8_1, qs), q, sizeof(q));
 }
 
 static void to_float(const void * x, float * y, int k) {
     for (int i = 0; i < k; i += GB_BLOCK) {
-        const uint8_t * block = (const uint8_t *) x + (size_t) (i / GB_BLOCK) * 40;
+        const uint8_t * block = (const uint8_t *) x + (size_t) (i / GB_BLOCK) * GB_BYTES(q8_1);
         float           d;
-        memcpy(&d, block, sizeof(d));
+        memcpy(&d, block + GB_AT(q8_1, d), sizeof(d));
         for (int j = 0; j < GB_BLOCK; j++) {
-            y[i + j] = (float) (int8_t) block[8 + j] * d;
+            y[i + j] = (float) (int8_t) block[GB_AT(q8_1, qs) + j] * d;
         }
     }
 }
@@ -31,8 +31,8 @@ static void quantize(const float * src, void * dst, int64_t n_rows, int64_t n_pe
     (void) importance;
     (void) hist;
     for (int64_t i = 0; i < n_rows * n_per_row / GB_BLOCK; i++) {
-        quantize_block(src + i * GB_BLOCK, (uint8_t *) dst + i * 40);
+        quantize_block(src + i * GB_BLOCK, (uint8_t *) dst + i * GB_BYTES(q8_1));
     }
 }
 
-GB_ACTIVATION_FORMAT(q8_1, GB_BLOCK, 40, from_float, Q8_1)
+GB_ACTIVATION_FORMAT(q8_1, from_float)

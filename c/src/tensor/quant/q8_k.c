@@ -5,7 +5,7 @@
 static void quantize_block(const float * x, const float * importance, uint8_t * block) {
     (void) importance;
     const float extreme = gb_fit_extreme(GB_SUPER, x);
-    memset(block, 0, 292);
+    memset(block, 0, GB_BYTES(q8_k));
     if (!(fabsf(extreme) >= 0x1p-119f) || isinf(extreme)) { // smaller: the factor would be infinite
         return;
     }
@@ -16,18 +16,18 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
         q[e]         = (int8_t) (x[e] == x[e] ? gb_fit_round(factor * x[e], -128, 127) : 0);
         sums[e / 16] = (int16_t) (sums[e / 16] + q[e]);
     }
-    memcpy(block, &d, sizeof(d));
-    memcpy(block + 4, q, sizeof(q));
-    memcpy(block + 260, sums, sizeof(sums));
+    memcpy(block + GB_AT(q8_k, d), &d, sizeof(d));
+    memcpy(block + GB_AT(q8_k, qs), q, sizeof(q));
+    memcpy(block + GB_AT(q8_k, sums), sums, sizeof(sums));
 }
 
 static void to_float(const void * x, float * y, int k) {
     for (int i = 0; i < k; i += GB_SUPER) {
-        const uint8_t * block = (const uint8_t *) x + (size_t) (i / GB_SUPER) * 292;
+        const uint8_t * block = (const uint8_t *) x + (size_t) (i / GB_SUPER) * GB_BYTES(q8_k);
         float           d;
-        memcpy(&d, block, sizeof(d));
+        memcpy(&d, block + GB_AT(q8_k, d), sizeof(d));
         for (int j = 0; j < GB_SUPER; j++) {
-            y[i + j] = d * (float) (int8_t) block[4 + j];
+            y[i + j] = d * (float) (int8_t) block[GB_AT(q8_k, qs) + j];
         }
     }
 }
@@ -35,7 +35,7 @@ static void to_float(const void * x, float * y, int k) {
 static void quantize(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance,
     int64_t * hist) {
     (void) hist;
-    gb_k_quantize_rows(src, dst, n_rows, n_per_row, 292, quantize_block, importance);
+    gb_k_quantize_rows(src, dst, n_rows, n_per_row, GB_BYTES(q8_k), quantize_block, importance);
 }
 
-GB_ACTIVATION_FORMAT(q8_K, GB_SUPER, 292, NULL, F32)
+GB_ACTIVATION_FORMAT(q8_k, NULL)

@@ -1,7 +1,8 @@
-// quant.h - what a quantized format is, beyond its size: how to pack rows of floats into blocks and back.
+// quant.h - what a quantized format is, beyond the numbers of its row in formats.def: how to pack rows of floats into
+// blocks and back.
 //
-// One constant of this struct per format, listed in formats.def; types.c turns the list into a table. Rows are whole
-// blocks. A function that a format does not have is NULL.
+// Each format is one constant of this struct, gb_quant_<stem>; types.c makes a table of them from formats.def. Rows are
+// whole blocks. A function that a format does not have is NULL.
 #ifndef GB_TENSOR_QUANT_QUANT_H
 #define GB_TENSOR_QUANT_QUANT_H
 
@@ -9,8 +10,9 @@
 #include <stdint.h>
 
 #include "ggml.h"
+#include "tensor/quant/blocks.h"
 
-// Where a block holds a number that can be NaN, and with it all that comes back: the scale.
+// The scale of a block is where NaN is stored: all that comes back is NaN then.
 enum gb_quant_nan {
     GB_NAN_NONE, // formats that have no NaN
     GB_NAN_F16,
@@ -25,11 +27,14 @@ struct gb_quant_format {
     ggml_from_float_t from_float; // rows without checks and reports: what cannot be held becomes NaN (check.h)
     ggml_from_float_t from_float_reference; // the algorithm of the specification, bit for bit
     ggml_vec_dot_t    vec_dot;
-    enum ggml_type    vec_dot_type; // of vec_dot's second operand
 
-    // Of a block. Any block holds numbers up to `limit` in magnitude, one with weights up to half of it; `saturates`:
-    // none holds more. Beyond that it depends on the others in the block (check.h).
-    int               elements, bytes;
+    // From the row: what the format is for, and of a block.
+    enum gb_use    use;
+    enum ggml_type vec_dot_type; // of vec_dot's second operand
+    int            elements, bytes;
+
+    // Any block holds numbers up to `limit` in magnitude, one with weights up to half of it; `saturates`: none holds
+    // more. Beyond that it depends on the others in the block (check.h).
     float             limit;
     bool              saturates;
     enum gb_quant_nan nan;
@@ -40,16 +45,18 @@ struct gb_quant_format {
     // or 16 counters that are incremented.
     void (*quantize)(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance,
         int64_t * hist);
-
-    // k values as unsigned bytes, for products: value i is d[i / 16] u[i] + m[i / 16]. Super-blocks only.
-    void (*to_bytes)(const void * x, int64_t k, uint8_t * u, float * d, float * m);
 };
+
+// The members that the row says.
+#define GB_MEMBERS_OF_ROW(stem)                                                                             \
+    .use = (enum gb_use) gb_use_of_##stem, .vec_dot_type = GB_PARTNER(stem), .elements = GB_ELEMENTS(stem), \
+    .bytes = GB_BYTES(stem)
 
 // NULL: no such format, or one that only has a size.
 const struct gb_quant_format * gb_quant_format_of(enum ggml_type type);
 
-#define GB_QUANT_FORMAT(id, stem) extern const struct gb_quant_format gb_quant_##stem;
-#include "formats.def"
-#undef GB_QUANT_FORMAT
+#define GB_FORMAT(id, stem, ...) extern const struct gb_quant_format gb_quant_##stem;
+#include "tensor/quant/formats.def"
+#undef GB_FORMAT
 
 #endif // GB_TENSOR_QUANT_QUANT_H

@@ -16,7 +16,8 @@ void ggml_quantize_init(enum ggml_type type) { (void) type; }
 void ggml_quantize_free(void) {}
 
 bool ggml_quantize_requires_imatrix(enum ggml_type type) {
-    return type == GGML_TYPE_IQ2_XXS || type == GGML_TYPE_IQ2_XS || type == GGML_TYPE_IQ1_S;
+    const struct gb_quant_format * format = gb_quant_format_of(type);
+    return format != NULL && format->use == GB_USE_IMPORTANCE;
 }
 
 static bool check_rows(const char * func, enum ggml_type type, const float * src, const void * dst, int64_t n_rows,

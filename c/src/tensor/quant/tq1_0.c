@@ -7,14 +7,14 @@
 
 static const struct group {
     int first, bytes, n_digits, element; // bytes [first, first + bytes) have the elements from `element` on
-} groups[] = { { 0, 32, 5, 0 }, { 32, 16, 5, 160 }, { 48, 4, 4, 240 } };
+} groups[] = { { GB_AT(tq1_0, by32), 32, 5, 0 }, { GB_AT(tq1_0, by16), 16, 5, 160 }, { GB_AT(tq1_0, by4), 4, 4, 240 } };
 
-enum { N_GROUPS = sizeof(groups) / sizeof(groups[0]), D = 52 };
+enum { N_GROUPS = sizeof(groups) / sizeof(groups[0]) };
 
 static void quantize_block(const float * x, const float * importance, uint8_t * block) {
     (void) importance;
     uint8_t levels[GB_SUPER];
-    gb_store_f16(block + D, gb_ternary_quantize(x, levels));
+    gb_store_f16(block + GB_AT(tq1_0, d), gb_ternary_quantize(x, levels));
     for (const struct group * g = groups; g < groups + N_GROUPS; g++) {
         for (int i = 0; i < g->bytes; i++) {
             int number = 0;
@@ -36,7 +36,7 @@ static void unpack_block(const uint8_t * block, struct gb_super * b) {
             }
         }
     }
-    gb_ternary_center(block + D, b);
+    gb_ternary_center(block + GB_AT(tq1_0, d), b);
 }
 
-GB_K_FORMAT(tq1_0, 54, GB_F16_MAX, D)
+GB_K_FORMAT(tq1_0, GB_F16_MAX)

@@ -6,13 +6,13 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
     (void) importance;
     uint8_t     levels[GB_SUPER];
     const float d = gb_ternary_quantize(x, levels);
-    gb_k_pack2(levels, block);
-    gb_store_f16(block + 64, d);
+    gb_k_pack2(levels, block + GB_AT(tq2_0, qs));
+    gb_store_f16(block + GB_AT(tq2_0, d), d);
 }
 
 static void unpack_block(const uint8_t * block, struct gb_super * b) {
-    gb_k_unpack2(block, b->level);
-    gb_ternary_center(block + 64, b);
+    gb_k_unpack2(block + GB_AT(tq2_0, qs), b->level);
+    gb_ternary_center(block + GB_AT(tq2_0, d), b);
 }
 
-GB_K_FORMAT(tq2_0, 66, GB_F16_MAX, 64)
+GB_K_FORMAT(tq2_0, GB_F16_MAX)

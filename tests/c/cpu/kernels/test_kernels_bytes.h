@@ -8,8 +8,9 @@
 typedef void (*unpack_fn)(int64_t k, uint8_t * u, float * d, float * m, const void * x);
 
 // d u + m is what to_float says, up to the rounding of d, m and the sum; at all levels the same bits. Random bytes,
-// hence NaN scales.
-static void check_unpack(const char * name, unpack_fn fn, unpack_fn scalar_fn, enum ggml_type type, int group) {
+// hence NaN scales. No level is above the row's `top`.
+static void check_unpack(const char * name, unpack_fn fn, unpack_fn scalar_fn, enum ggml_type type, int group,
+    int top) {
     static float   values[GB_UNPACK_MAX], d[2][GB_UNPACK_MAX / 16 + 1], m[2][GB_UNPACK_MAX / 16 + 1];
     static uint8_t u[2][GB_UNPACK_MAX + 1], x[2 * GB_UNPACK_MAX];
     const int64_t  size = ggml_blck_size(type);
@@ -30,6 +31,7 @@ static void check_unpack(const char * name, unpack_fn fn, unpack_fn scalar_fn, e
             "%s %s is not what scalar says", level_name, name);
         gb_quant_format_of(type)->to_float(blocks, values, (int) k);
         for (int64_t i = 0; i < k; i++) {
+            CHECK_MSG(u[0][i] <= top, "%s %s: level %d is %d", level_name, name, (int) i, u[0][i]);
             const double scale = d[0][i / group], min = m[0][i / group], got = scale * u[0][i] + min;
             if (isfinite(values[i]) && isfinite(scale) && isfinite(min) &&
                 !(fabs(got - values[i]) <= 4 * EPS * (fabs(scale * u[0][i]) + fabs(min)) + 1e-44)) {
@@ -41,33 +43,14 @@ static void check_unpack(const char * name, unpack_fn fn, unpack_fn scalar_fn, e
     }
 }
 
-#define TEST_UNPACK(stem, type, group)                                                                   \
-    static void test_unpack_##stem(const struct gb_kernels * k) {                                        \
-        check_unpack("unpack_" #stem, k->unpack_##stem, scalar->unpack_##stem, GGML_TYPE_##type, group); \
+#define TEST_UNPACK(id, stem, group, top)                                                                   \
+    static void test_unpack_##stem(const struct gb_kernels * k) {                                           \
+        check_unpack("unpack_" #stem, k->unpack_##stem, scalar->unpack_##stem, GGML_TYPE_##id, group, top); \
     }
-TEST_UNPACK(q4_0, Q4_0, 32)
-TEST_UNPACK(q4_1, Q4_1, 32)
-TEST_UNPACK(q5_0, Q5_0, 32)
-TEST_UNPACK(q5_1, Q5_1, 32)
-TEST_UNPACK(q8_0, Q8_0, 32)
-TEST_UNPACK(mxfp4, MXFP4, 32)
-TEST_UNPACK(nvfp4, NVFP4, 16)
-TEST_UNPACK(iq4_nl, IQ4_NL, 32)
-TEST_UNPACK(iq4_xs, IQ4_XS, 32)
-TEST_UNPACK(q2_k, Q2_K, 16)
-TEST_UNPACK(q3_k, Q3_K, 16)
-TEST_UNPACK(q4_k, Q4_K, 32)
-TEST_UNPACK(q5_k, Q5_K, 32)
-TEST_UNPACK(q6_k, Q6_K, 16)
-TEST_UNPACK(iq1_s, IQ1_S, 32)
-TEST_UNPACK(iq1_m, IQ1_M, 16)
-TEST_UNPACK(iq2_xxs, IQ2_XXS, 32)
-TEST_UNPACK(iq2_xs, IQ2_XS, 16)
-TEST_UNPACK(iq2_s, IQ2_S, 16)
-TEST_UNPACK(iq3_xxs, IQ3_XXS, 32)
-TEST_UNPACK(iq3_s, IQ3_S, 32)
-TEST_UNPACK(tq1_0, TQ1_0, 32)
-TEST_UNPACK(tq2_0, TQ2_0, 32)
+#define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, ...) \
+    GB_IF_UNPACKED_##use(TEST_UNPACK(id, stem, group, top))
+#include "tensor/quant/formats.def"
+#undef GB_FORMAT
 
 // A panel holds what the scalar level unpacks from each column, and nothing behind it is written.
 static void check_columns(const struct gb_kernels * k, enum ggml_type type, unpack_fn unpack, int group) {
@@ -113,19 +96,10 @@ static void test_pack_columns_q8(const struct gb_kernels * k) {
         unpack_fn      unpack;
         int            group;
     } formats[] = {
-        { GGML_TYPE_Q4_0, scalar->unpack_q4_0, 32 },
-        { GGML_TYPE_Q4_1, scalar->unpack_q4_1, 32 },
-        { GGML_TYPE_Q5_0, scalar->unpack_q5_0, 32 },
-        { GGML_TYPE_Q5_1, scalar->unpack_q5_1, 32 },
-        { GGML_TYPE_Q8_0, scalar->unpack_q8_0, 32 },
-        { GGML_TYPE_MXFP4, scalar->unpack_mxfp4, 32 },
-        { GGML_TYPE_IQ4_NL, scalar->unpack_iq4_nl, 32 },
-        { GGML_TYPE_Q2_K, scalar->unpack_q2_k, 16 },
-        { GGML_TYPE_Q3_K, scalar->unpack_q3_k, 16 },
-        { GGML_TYPE_Q4_K, scalar->unpack_q4_k, 32 },
-        { GGML_TYPE_Q5_K, scalar->unpack_q5_k, 32 },
-        { GGML_TYPE_Q6_K, scalar->unpack_q6_k, 16 },
-        { GGML_TYPE_IQ4_XS, scalar->unpack_iq4_xs, 32 },
+#define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, ...) \
+    GB_IF_UNPACKED_##use({ GGML_TYPE_##id, scalar->unpack_##stem, group }, )
+#include "tensor/quant/formats.def"
+#undef GB_FORMAT
     };
     for (int pass = 0; pass < 30; pass++) {
         for (size_t i = 0; i < sizeof(formats) / sizeof(formats[0]); i++) {

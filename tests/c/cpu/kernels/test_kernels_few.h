@@ -11,34 +11,21 @@ struct stripe_format {
     int            group, zero;
 };
 
-enum { STRIPE_FORMATS_N = 23, STRIPE_TERMS_MAX = 8192 + 512 };
+enum {
+#define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, ...) GB_IF_UNPACKED_##use(STRIPE_##id, )
+#include "tensor/quant/formats.def"
+#undef GB_FORMAT
+    STRIPE_FORMATS_N,
+    STRIPE_TERMS_MAX = 8192 + 512
+};
 
 static const struct stripe_format * stripe_formats(void) {
     static struct stripe_format formats[STRIPE_FORMATS_N];
     const struct stripe_format  all[STRIPE_FORMATS_N] = {
-        { GGML_TYPE_Q4_0, scalar->unpack_q4_0, 32, 8 },
-        { GGML_TYPE_Q4_1, scalar->unpack_q4_1, 32, 0 },
-        { GGML_TYPE_Q5_0, scalar->unpack_q5_0, 32, 16 },
-        { GGML_TYPE_Q5_1, scalar->unpack_q5_1, 32, 0 },
-        { GGML_TYPE_Q8_0, scalar->unpack_q8_0, 32, 128 },
-        { GGML_TYPE_MXFP4, scalar->unpack_mxfp4, 32, 12 },
-        { GGML_TYPE_IQ4_NL, scalar->unpack_iq4_nl, 32, 128 },
-        { GGML_TYPE_IQ4_XS, scalar->unpack_iq4_xs, 32, 128 },
-        { GGML_TYPE_Q2_K, scalar->unpack_q2_k, 16, 0 },
-        { GGML_TYPE_Q3_K, scalar->unpack_q3_k, 16, 4 },
-        { GGML_TYPE_Q4_K, scalar->unpack_q4_k, 32, 0 },
-        { GGML_TYPE_Q5_K, scalar->unpack_q5_k, 32, 0 },
-        { GGML_TYPE_Q6_K, scalar->unpack_q6_k, 16, 32 },
-        { GGML_TYPE_IQ1_S, scalar->unpack_iq1_s, 32, 9 },
-        { GGML_TYPE_IQ1_M, scalar->unpack_iq1_m, 16, 9 },
-        { GGML_TYPE_IQ2_XXS, scalar->unpack_iq2_xxs, 32, 43 },
-        { GGML_TYPE_IQ2_XS, scalar->unpack_iq2_xs, 16, 43 },
-        { GGML_TYPE_IQ2_S, scalar->unpack_iq2_s, 16, 43 },
-        { GGML_TYPE_IQ3_XXS, scalar->unpack_iq3_xxs, 32, 62 },
-        { GGML_TYPE_IQ3_S, scalar->unpack_iq3_s, 32, 15 },
-        { GGML_TYPE_NVFP4, scalar->unpack_nvfp4, 16, 12 },
-        { GGML_TYPE_TQ1_0, scalar->unpack_tq1_0, 32, 1 },
-        { GGML_TYPE_TQ2_0, scalar->unpack_tq2_0, 32, 1 },
+#define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, ...) \
+    GB_IF_UNPACKED_##use({ GGML_TYPE_##id, scalar->unpack_##stem, group, zero }, )
+#include "tensor/quant/formats.def"
+#undef GB_FORMAT
     };
     memcpy(formats, all, sizeof(all));
     return formats;

@@ -11,31 +11,12 @@
 // ------------------------------------------------------------------------------------------------------------- formats
 
 struct gb_unpack gb_unpack_of(const struct gb_kernels * k, enum ggml_type type) {
-    enum { H = GB_BYTES_HALVES, W = GB_BYTES_WIDE };
     switch (type) {
-        case GGML_TYPE_Q4_0: return (struct gb_unpack){ k->unpack_q4_0, 0, 8 };
-        case GGML_TYPE_Q4_1: return (struct gb_unpack){ k->unpack_q4_1, 0, 0 };
-        case GGML_TYPE_Q5_0: return (struct gb_unpack){ k->unpack_q5_0, 0, 16 };
-        case GGML_TYPE_Q5_1: return (struct gb_unpack){ k->unpack_q5_1, 0, 0 };
-        case GGML_TYPE_Q8_0: return (struct gb_unpack){ k->unpack_q8_0, W, 128 };
-        case GGML_TYPE_MXFP4: return (struct gb_unpack){ k->unpack_mxfp4, 0, 12 };
-        case GGML_TYPE_NVFP4: return (struct gb_unpack){ k->unpack_nvfp4, H, 12 };
-        case GGML_TYPE_IQ4_NL: return (struct gb_unpack){ k->unpack_iq4_nl, W, 128 };
-        case GGML_TYPE_IQ4_XS: return (struct gb_unpack){ k->unpack_iq4_xs, W, 128 };
-        case GGML_TYPE_Q2_K: return (struct gb_unpack){ k->unpack_q2_k, H, 0 };
-        case GGML_TYPE_Q3_K: return (struct gb_unpack){ k->unpack_q3_k, H, 4 };
-        case GGML_TYPE_Q4_K: return (struct gb_unpack){ k->unpack_q4_k, 0, 0 };
-        case GGML_TYPE_Q5_K: return (struct gb_unpack){ k->unpack_q5_k, 0, 0 };
-        case GGML_TYPE_Q6_K: return (struct gb_unpack){ k->unpack_q6_k, H, 32 };
-        case GGML_TYPE_IQ1_S: return (struct gb_unpack){ k->unpack_iq1_s, 0, 9 };
-        case GGML_TYPE_IQ1_M: return (struct gb_unpack){ k->unpack_iq1_m, H, 9 };
-        case GGML_TYPE_IQ2_XXS: return (struct gb_unpack){ k->unpack_iq2_xxs, 0, 43 };
-        case GGML_TYPE_IQ2_XS: return (struct gb_unpack){ k->unpack_iq2_xs, H, 43 };
-        case GGML_TYPE_IQ2_S: return (struct gb_unpack){ k->unpack_iq2_s, H, 43 };
-        case GGML_TYPE_IQ3_XXS: return (struct gb_unpack){ k->unpack_iq3_xxs, 0, 62 };
-        case GGML_TYPE_IQ3_S: return (struct gb_unpack){ k->unpack_iq3_s, 0, 15 };
-        case GGML_TYPE_TQ1_0: return (struct gb_unpack){ k->unpack_tq1_0, 0, 1 };
-        case GGML_TYPE_TQ2_0: return (struct gb_unpack){ k->unpack_tq2_0, 0, 1 };
+#define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, ...) \
+    GB_IF_UNPACKED_##use(case GGML_TYPE_##id : return (struct gb_unpack){      \
+        k->unpack_##stem, GB_BYTES_KIND(group, top), zero };)
+#include "tensor/quant/formats.def"
+#undef GB_FORMAT
         default: return (struct gb_unpack){ NULL, 0, 0 };
     }
 }

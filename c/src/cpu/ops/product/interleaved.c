@@ -99,13 +99,14 @@ static const char * weights_later(const struct task * t, const struct direct * d
 // Rows for which unpacking in registers, for four of them at a time, is less work than storing levels.
 static int direct_rows(enum ggml_type type) {
     switch (type) {
-        case GGML_TYPE_Q4_0:
-        case GGML_TYPE_Q4_1:
-        case GGML_TYPE_Q5_1:
-        case GGML_TYPE_Q8_0:
-        case GGML_TYPE_Q2_K:
-        case GGML_TYPE_Q6_K:
-        case GGML_TYPE_TQ2_0: return GB_DIRECT_ROWS_QUICK;
+#define ROWS_NONE(id)
+#define ROWS_ONCE(id)
+#define ROWS_UNPACKED(id)
+#define ROWS_REPEATED(id) \
+    case GGML_TYPE_##id: return GB_DIRECT_ROWS_QUICK;
+#define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, partner, columns, rows, ...) ROWS_##rows(id)
+#include "tensor/quant/formats.def"
+#undef GB_FORMAT
         default: return GB_DIRECT_ROWS;
     }
 }
