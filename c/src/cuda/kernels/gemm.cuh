@@ -258,18 +258,18 @@ struct gb_exact { // where the elements of the weights lie
 
 // One group of quantized weights of any format.
 GB_DEVICE void gb_unpack_any(int type, const char * row, int64_t element, gb_group & o) {
-#define GB_CASE(name)                                                                   \
-    case GGML_TYPE_##name: {                                                            \
-        typedef gb_format<GGML_TYPE_##name> format;                                     \
+    switch (type) {
+#define GB_FORMAT(id, ...)                                                              \
+    case GGML_TYPE_##id: {                                                              \
+        typedef gb_format<GGML_TYPE_##id> format;                                       \
         format::unpack((const uint8_t *) row + element / format::block * format::bytes, \
             (int) (element % format::block / 32), o);                                   \
         break;                                                                          \
     }
-    switch (type) {
-        GB_QUANT_TYPES(GB_CASE)
+#include "tensor/quant/formats.def"
+#undef GB_FORMAT
         default: break;
     }
-#undef GB_CASE
 }
 
 // Element [k][column] of a tile of `columns`; the pitch keeps groups of threads that write a column off the same banks.

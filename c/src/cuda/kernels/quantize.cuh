@@ -12,8 +12,6 @@
 
 #include "cuda/kernels/elements.cuh"
 
-#define GB_QUANTIZED_TYPES(X) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(Q8_0) X(Q8_1) X(IQ4_NL) X(MXFP4)
-
 enum { GB_QUANTIZE_WARPS = 8 };
 
 GB_DEVICE uint16_t gb_half_bits_of(float x) { // NaN: the quiet one with its sign, as in c/src/base/fp16.h
@@ -71,8 +69,7 @@ GB_DEVICE void gb_write_fifths(uint8_t * p, int level) {
 
 // ------------------------------------------------------------------------------------------------------- small numbers
 
-[[maybe_unused]] GB_CONST int8_t gb_iq4_levels[16] = { -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69,
-    89, 113 };
+[[maybe_unused]] GB_CONST int8_t gb_iq4_levels[16] = { GB_VALUES_IQ4(GB_VALUE) };
 
 // The index of the value nearest to half of `twice`; NaN: 0.
 GB_DEVICE int gb_iq4_nearest(float twice) {
@@ -127,8 +124,9 @@ template <int LOW, int HIGH> GB_DEVICE uint16_t gb_small_scale(float x, float d,
 
 // --------------------------------------------------------------------------------------------------------- the formats
 
-// levels 0 .. 2 N - 1, of which N is zero
-template <int N> GB_DEVICE int gb_symmetric_level(float x, uint8_t * scale) {
+// levels 0 .. 2 N - 1, of which N is zero, in Q4_0 and Q5_0
+static_assert(GB_AT(q5_0, d) == GB_AT(q4_0, d), "both blocks begin alike");
+template <int N> GB_DEVICE int gb_symmetric_level(float x, uint8_t * block) {
     const float d = gb_block_extreme(x) / (float) -N, inverse = d != 0 ? 1 / d : 0;
     int         level = gb_block_level(gb_rounded_product(x, inverse) + ((float) N + 0.5f), 2 * N - 1);
     uint16_t    bits  = gb_half_bits_of(d);
@@ -137,13 +135,14 @@ template <int N> GB_DEVICE int gb_symmetric_level(float x, uint8_t * scale) {
         level += N;
     }
     if (gb_lane() == 0) {
-        gb_write_u16(scale, bits);
+        gb_write_u16(block + GB_AT(q4_0, d), bits);
     }
     return level;
 }
 
-// levels 0 .. N from the smallest to the largest
-template <int N> GB_DEVICE int gb_affine_level(float x, uint8_t * scales) {
+// levels 0 .. N from the smallest to the largest, in Q4_1 and Q5_1
+static_assert(GB_AT(q5_1, d) == GB_AT(q4_1, d) && GB_AT(q5_1, m) == GB_AT(q4_1, m), "both blocks begin alike");
+template <int N> GB_DEVICE int gb_affine_level(float x, uint8_t * block) {
     float low, high;
     gb_block_range(x, low, high);
     const float    d = (high - low) / (float) N, inverse = d != 0 ? 1 / d : 0;
@@ -154,8 +153,8 @@ template <int N> GB_DEVICE int gb_affine_level(float x, uint8_t * scales) {
         bits = gb_small_scale<0, N>(x, d, gb_half_bits_to_float(offset), level);
     }
     if (gb_lane() == 0) {
-        gb_write_u16(scales, bits);
-        gb_write_u16(scales + 2, offset);
+        gb_write_u16(block + GB_AT(q4_1, d), bits);
+        gb_write_u16(block + GB_AT(q4_1, m), offset);
     }
     return level;
 }
@@ -171,7 +170,7 @@ GB_DEVICE int gb_byte_level(float x, float & d) {
     return whole + (rest >= 0.5f) - (rest <= -0.5f);
 }
 
-[[maybe_unused]] GB_CONST int8_t gb_e2m1_levels[16] = { 0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12 };
+[[maybe_unused]] GB_CONST int8_t gb_e2m1_levels[16] = { GB_VALUES_E2M1(GB_VALUE) };
 
 // The weighted sums of x v and v v over the values v nearest to x / scale, in four turns as the CPU has them.
 GB_DEVICE void gb_iq4_sums(const float * x, const float * w, float scale, float & wxv, float & wvv) {
@@ -230,9 +229,9 @@ GB_DEVICE void gb_quantize_iq4_nl(float x, uint8_t * block, float * shared) {
     }
     const float d = gb_half_bits_to_float(scale);
     if (lane == 0) {
-        gb_write_u16(block, scale);
+        gb_write_u16(block + GB_AT(iq4_nl, d), scale);
     }
-    gb_write_nibbles(block + 2, gb_iq4_nearest(d != 0 ? 2 * (x / d) : 0));
+    gb_write_nibbles(block + GB_AT(iq4_nl, qs), gb_iq4_nearest(d != 0 ? 2 * (x / d) : 0));
 }
 
 // The scale is the power of two with which the largest magnitude falls into [4, 8).
@@ -251,56 +250,74 @@ GB_DEVICE void gb_quantize_mxfp4(float x, uint8_t * block) {
         }
     }
     if (gb_lane() == 0) {
-        block[0] = (uint8_t) exponent;
+        block[GB_AT(mxfp4, e)] = (uint8_t) exponent;
     }
-    gb_write_nibbles(block + 1, level);
+    gb_write_nibbles(block + GB_AT(mxfp4, qs), level);
 }
 
-template <int TYPE> GB_DEVICE void gb_quantize_block(float x, uint8_t * block, [[maybe_unused]] float * shared) {
-    const int lane = gb_lane();
-    if constexpr (TYPE == GGML_TYPE_Q4_0) {
-        gb_write_nibbles(block + 2, gb_symmetric_level<8>(x, block));
-    } else if constexpr (TYPE == GGML_TYPE_Q5_0) {
-        const int level = gb_symmetric_level<16>(x, block);
-        gb_write_fifths(block + 2, level);
-        gb_write_nibbles(block + 6, level);
-    } else if constexpr (TYPE == GGML_TYPE_Q4_1) {
-        gb_write_nibbles(block + 4, gb_affine_level<15>(x, block));
-    } else if constexpr (TYPE == GGML_TYPE_Q5_1) {
-        const int level = gb_affine_level<31>(x, block);
-        gb_write_fifths(block + 4, level);
-        gb_write_nibbles(block + 8, level);
-    } else if constexpr (TYPE == GGML_TYPE_Q8_0) {
-        float    d;
-        int      level = gb_byte_level(x, d);
-        uint16_t bits  = gb_half_bits_of(d);
-        if (gb_scale_is_lost(d, gb_half_bits_to_float(bits), 127)) {
-            bits = gb_small_scale<-127, 127>(x, d, 0, level);
-        }
-        if (lane == 0) {
-            gb_write_u16(block, bits);
-        }
-        block[2 + lane] = (uint8_t) level;
-    } else if constexpr (TYPE == GGML_TYPE_Q8_1) {
-        float     d;
-        const int level = gb_byte_level(x, d), sum = gb_warp_sum(level);
-        if (lane == 0) {
-            gb_write_u32(block, gb_bits(d));
-            gb_write_u32(block + 4, gb_bits(gb_rounded_product(d, (float) sum)));
-        }
-        block[8 + lane] = (uint8_t) level;
-    } else if constexpr (TYPE == GGML_TYPE_IQ4_NL) {
-        gb_quantize_iq4_nl(x, block, shared);
-    } else {
-        static_assert(TYPE == GGML_TYPE_MXFP4, "one of GB_QUANTIZED_TYPES");
-        gb_quantize_mxfp4(x == x ? gb_max(-0x1.fffffep127f, gb_min(0x1.fffffep127f, x)) : 0, block);
-    }
+// Formats that can be made here; `shared`: 64 floats of the warp.
+template <int TYPE> struct gb_quantizer {
+    static constexpr bool exists = false;
+    static GB_METHOD void block(float, uint8_t *, float *) {}
+};
+
+// Begins the definition of a format's block.
+#define GB_QUANTIZER(id)                                                \
+    template <> struct gb_quantizer<GGML_TYPE_##id> {                   \
+        static constexpr bool exists = true;                            \
+        static GB_METHOD void block(float x, uint8_t * block, float *); \
+    };                                                                  \
+    GB_METHOD void gb_quantizer<GGML_TYPE_##id>::block(float x, uint8_t * block, [[maybe_unused]] float * shared)
+
+GB_QUANTIZER(Q4_0) { gb_write_nibbles(block + GB_AT(q4_0, qs), gb_symmetric_level<GB_ZERO(q4_0)>(x, block)); }
+
+GB_QUANTIZER(Q5_0) {
+    const int level = gb_symmetric_level<GB_ZERO(q5_0)>(x, block);
+    gb_write_fifths(block + GB_AT(q5_0, qh), level);
+    gb_write_nibbles(block + GB_AT(q5_0, qs), level);
 }
+
+GB_QUANTIZER(Q4_1) { gb_write_nibbles(block + GB_AT(q4_1, qs), gb_affine_level<GB_TOP(q4_1)>(x, block)); }
+
+GB_QUANTIZER(Q5_1) {
+    const int level = gb_affine_level<GB_TOP(q5_1)>(x, block);
+    gb_write_fifths(block + GB_AT(q5_1, qh), level);
+    gb_write_nibbles(block + GB_AT(q5_1, qs), level);
+}
+
+GB_QUANTIZER(Q8_0) {
+    float    d;
+    int      level = gb_byte_level(x, d);
+    uint16_t bits  = gb_half_bits_of(d);
+    if (gb_scale_is_lost(d, gb_half_bits_to_float(bits), 127)) {
+        bits = gb_small_scale<-127, 127>(x, d, 0, level);
+    }
+    if (gb_lane() == 0) {
+        gb_write_u16(block + GB_AT(q8_0, d), bits);
+    }
+    block[GB_AT(q8_0, qs) + gb_lane()] = (uint8_t) level;
+}
+
+GB_QUANTIZER(Q8_1) {
+    float     d;
+    const int level = gb_byte_level(x, d), sum = gb_warp_sum(level);
+    if (gb_lane() == 0) {
+        gb_write_u32(block + GB_AT(q8_1, d), gb_bits(d));
+        gb_write_u32(block + GB_AT(q8_1, sum), gb_bits(gb_rounded_product(d, (float) sum)));
+    }
+    block[GB_AT(q8_1, qs) + gb_lane()] = (uint8_t) level;
+}
+
+GB_QUANTIZER(IQ4_NL) { gb_quantize_iq4_nl(x, block, shared); }
+
+GB_QUANTIZER(MXFP4) { gb_quantize_mxfp4(x == x ? gb_max(-0x1.fffffep127f, gb_min(0x1.fffffep127f, x)) : 0, block); }
+
+#undef GB_QUANTIZER
 
 // A block with a number that its scales cannot hold: NaN.
 template <int TYPE> GB_DEVICE void gb_check_block(float x, uint8_t * block, int bytes) {
     if constexpr (TYPE != GGML_TYPE_MXFP4) {
-        constexpr bool WIDE = TYPE == GGML_TYPE_Q8_1, AFFINE = TYPE == GGML_TYPE_Q4_1 || TYPE == GGML_TYPE_Q5_1;
+        constexpr bool WIDE = TYPE == GGML_TYPE_Q8_1, AFFINE = gb_format<TYPE>::offsets;
         const auto     is_finite = [](float v) { return fabsf(v) < INFINITY; };
         gb_sync_warp(); // the scales are there
         bool bad = gb_ballot(!is_finite(x)) != 0;
@@ -310,7 +327,7 @@ template <int TYPE> GB_DEVICE void gb_check_block(float x, uint8_t * block, int 
                       gb_bits_to_float((uint32_t) gb_written_u16(block) | (uint32_t) gb_written_u16(block + 2) << 16)));
         } else {
             bad = bad || (gb_written_u16(block) & 0x7c00) == 0x7c00 ||
-                  (AFFINE && (gb_written_u16(block + 2) & 0x7c00) == 0x7c00);
+                  (AFFINE && (gb_written_u16(block + GB_AT(q4_1, m)) & 0x7c00) == 0x7c00);
         }
         if constexpr (TYPE == GGML_TYPE_IQ4_NL) { // the sums for its scale may have overflowed
             const float most = gb_block_extreme(x), d = gb_half_bits_to_float(gb_written_u16(block));
@@ -341,7 +358,7 @@ GB_KERNEL GB_BOUNDS(GB_QUANTIZE_WARPS * GB_WARP, 1)
     const gb_index to    = gb_unravel_row<uint64_t>((uint64_t) (k / per_row), y.ne);
     const float    value = gb_get(x.type, gb_at(x, from) + gb_lane() * x.nb[0]);
     uint8_t *      block = (uint8_t *) gb_at(y, to) + k % per_row * bytes;
-    gb_quantize_block<TYPE>(value, block, shared + warp * 64);
+    gb_quantizer<TYPE>::block(value, block, shared + warp * 64);
     gb_check_block<TYPE>(value, block, bytes);
 }
 

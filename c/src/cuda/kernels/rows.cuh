@@ -88,9 +88,15 @@ GB_DEVICE const char * gb_source_row(const gb_make_rows & p, int64_t r) {
 GB_DEVICE float gb_load_activation(const gb_make_rows & p, const char * row, int64_t i) {
     const uint8_t * b = (const uint8_t *) row;
     switch (p.type) {
-        case GGML_TYPE_Q8_0: b += i / 32 * 34; return gb_read_f16(b) * (float) (int8_t) b[2 + i % 32];
-        case GGML_TYPE_Q8_1: b += i / 32 * 40; return gb_read_f32(b) * (float) (int8_t) b[8 + i % 32];
-        case GGML_TYPE_Q8_K: b += i / 256 * 292; return gb_read_f32(b) * (float) (int8_t) b[4 + i % 256];
+        case GGML_TYPE_Q8_0:
+            b += i / 32 * GB_BYTES(q8_0);
+            return gb_read_f16(b + GB_AT(q8_0, d)) * (float) (int8_t) b[GB_AT(q8_0, qs) + i % 32];
+        case GGML_TYPE_Q8_1:
+            b += i / 32 * GB_BYTES(q8_1);
+            return gb_read_f32(b + GB_AT(q8_1, d)) * (float) (int8_t) b[GB_AT(q8_1, qs) + i % 32];
+        case GGML_TYPE_Q8_K:
+            b += i / 256 * GB_BYTES(q8_k);
+            return gb_read_f32(b + GB_AT(q8_k, d)) * (float) (int8_t) b[GB_AT(q8_k, qs) + i % 256];
         default: return gb_load_float(p.type, row + i * (int64_t) p.nb0);
     }
 }

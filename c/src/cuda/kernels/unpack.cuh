@@ -1,9 +1,9 @@
-// unpack.cuh - quantized blocks to integers: the one place of the device code that knows the bits of the formats.
+// unpack.cuh - quantized blocks to integers: the one place of the device code that decodes the formats.
 //
 // The one idea: 32 neighbouring elements of any format are 32 signed bytes, with a scale and an offset for each half of
 // them (struct gb_group). gb_format<TYPE> says how many elements and bytes a block has and unpacks a group of it;
 // products, GET_ROWS and copies are written once, over groups. The bytes lie at any address, in global or shared
-// memory. What they mean is written down in c/src/tensor/quant/<format>.c.
+// memory. Where they lie in a block is said by formats.def, what they mean in c/src/tensor/quant/<stem>.c.
 #ifndef GB_CUDA_KERNELS_UNPACK_CUH
 #define GB_CUDA_KERNELS_UNPACK_CUH
 
@@ -11,6 +11,7 @@
 
 #include "cuda/kernels/bits.cuh"
 #include "ggml.h"
+#include "tensor/quant/blocks.h"
 
 #define GB_GRID_TABLE [[maybe_unused]] GB_CONST
 #include "tensor/quant/grids.c"
@@ -86,13 +87,20 @@ GB_DEVICE void gb_lookup_nibbles(const gb_table16 & t, uint32_t bytes, int * low
     *high = (int) gb_perm(a, b, 0x7531);
 }
 
-GB_DEVICE gb_table16 gb_iq4_table() { // -127 -104 -83 -65 -49 -35 -22 -10 1 13 25 38 53 69 89 113
-    return { { 0xbfad9881u, 0xf6eaddcfu, 0x26190d01u, 0x71594535u } };
-}
+// Values as the bytes of words; the arguments are those of GB_VALUES_*.
+#define GB_WORD(a, b, c, d)                                                                      \
+    ((uint32_t) (uint8_t) (a) | (uint32_t) (uint8_t) (b) << 8 | (uint32_t) (uint8_t) (c) << 16 | \
+        (uint32_t) (uint8_t) (d) << 24)
+#define GB_WORD_OF_3(...)                            GB_WORD_OF_3_(__VA_ARGS__)
+#define GB_WORD_OF_3_(a, b, c)                       GB_WORD(a, b, c, 0)
+#define GB_WORDS_OF_8(...)                           GB_WORDS_OF_8_(__VA_ARGS__)
+#define GB_WORDS_OF_8_(a, b, c, d, e, f, g, h)       GB_WORD(a, b, c, d), GB_WORD(e, f, g, h)
+#define GB_WORDS_OF_16(...)                          GB_WORDS_OF_16_(__VA_ARGS__)
+#define GB_WORDS_OF_16_(a, b, c, d, e, f, g, h, ...) GB_WORDS_OF_8_(a, b, c, d, e, f, g, h), GB_WORDS_OF_8_(__VA_ARGS__)
 
-GB_DEVICE gb_table16 gb_e2m1_table() { // 0 1 2 3 4 6 8 12 and the same negated
-    return { { 0x03020100u, 0x0c080604u, 0xfdfeff00u, 0xf4f8fafcu } };
-}
+GB_DEVICE gb_table16 gb_iq4_table() { return { { GB_WORDS_OF_16(GB_VALUES_IQ4(GB_VALUE)) } }; }
+
+GB_DEVICE gb_table16 gb_e2m1_table() { return { { GB_WORDS_OF_16(GB_VALUES_E2M1(GB_VALUE)) } }; }
 
 GB_DEVICE void gb_scales(gb_group & o, float d, float m) {
     o.d[0] = o.d[1] = d;
@@ -110,13 +118,18 @@ GB_DEVICE void gb_scales2(gb_group & o, float d0, float d1) {
 // block: elements; bytes: of a block; offsets: some m is not 0. unpack: group `g` of the block at p.
 template <int TYPE> struct gb_format;
 
-#define GB_FORMAT(type, n_elements, n_bytes, has_offsets)                     \
-    template <> struct gb_format<GGML_TYPE_##type> {                          \
+#define GB_FORMAT(id, stem, name, n_elements, n_bytes, group, zero, ...)      \
+    template <> struct gb_format<GGML_TYPE_##id> {                            \
         static constexpr int  block = n_elements, bytes = n_bytes;            \
-        static constexpr bool offsets = has_offsets;                          \
+        static constexpr bool offsets = (zero) == 0;                          \
         static GB_METHOD void unpack(const uint8_t * p, int g, gb_group & o); \
-    };                                                                        \
-    GB_METHOD void gb_format<GGML_TYPE_##type>::unpack(const uint8_t * p, [[maybe_unused]] int g, gb_group & o)
+    };
+#include "tensor/quant/formats.def"
+#undef GB_FORMAT
+
+// Begins the definition of a format's unpack; a row of formats.def without one does not link.
+#define GB_UNPACK(id) \
+    GB_METHOD void gb_format<GGML_TYPE_##id>::unpack(const uint8_t * p, [[maybe_unused]] int g, gb_group & o)
 
 // Sixteen bytes of nibbles: the low ones are the first half of a group, the high ones the second.
 GB_DEVICE void gb_nibbles(const uint8_t * p, gb_group & o) {
@@ -141,55 +154,55 @@ GB_DEVICE void gb_bytes(const uint8_t * p, gb_group & o) {
     GB_UNROLL for (int i = 0; i < 8; i++) { o.q[i] = (int) w[i]; }
 }
 
-GB_FORMAT(Q4_0, 32, 18, false) {
-    gb_nibbles(p + 2, o);
-    gb_subtract(o, 8);
-    gb_scales(o, gb_read_f16(p), 0);
+GB_UNPACK(Q4_0) {
+    gb_nibbles(p + GB_AT(q4_0, qs), o);
+    gb_subtract(o, GB_ZERO(q4_0));
+    gb_scales(o, gb_read_f16(p + GB_AT(q4_0, d)), 0);
 }
 
-GB_FORMAT(Q4_1, 32, 20, true) {
-    gb_nibbles(p + 4, o);
-    gb_scales(o, gb_read_f16(p), gb_read_f16(p + 2));
+GB_UNPACK(Q4_1) {
+    gb_nibbles(p + GB_AT(q4_1, qs), o);
+    gb_scales(o, gb_read_f16(p + GB_AT(q4_1, d)), gb_read_f16(p + GB_AT(q4_1, m)));
 }
 
-GB_FORMAT(Q5_0, 32, 22, false) {
-    gb_nibbles(p + 6, o);
-    gb_fifth_bits(gb_read_u32(p + 2), o);
-    gb_subtract(o, 16);
-    gb_scales(o, gb_read_f16(p), 0);
+GB_UNPACK(Q5_0) {
+    gb_nibbles(p + GB_AT(q5_0, qs), o);
+    gb_fifth_bits(gb_read_u32(p + GB_AT(q5_0, qh)), o);
+    gb_subtract(o, GB_ZERO(q5_0));
+    gb_scales(o, gb_read_f16(p + GB_AT(q5_0, d)), 0);
 }
 
-GB_FORMAT(Q5_1, 32, 24, true) {
-    gb_nibbles(p + 8, o);
-    gb_fifth_bits(gb_read_u32(p + 4), o);
-    gb_scales(o, gb_read_f16(p), gb_read_f16(p + 2));
+GB_UNPACK(Q5_1) {
+    gb_nibbles(p + GB_AT(q5_1, qs), o);
+    gb_fifth_bits(gb_read_u32(p + GB_AT(q5_1, qh)), o);
+    gb_scales(o, gb_read_f16(p + GB_AT(q5_1, d)), gb_read_f16(p + GB_AT(q5_1, m)));
 }
 
-GB_FORMAT(Q8_0, 32, 34, false) {
-    gb_bytes(p + 2, o);
-    gb_scales(o, gb_read_f16(p), 0);
+GB_UNPACK(Q8_0) {
+    gb_bytes(p + GB_AT(q8_0, qs), o);
+    gb_scales(o, gb_read_f16(p + GB_AT(q8_0, d)), 0);
 }
 
-GB_FORMAT(Q8_1, 32, 40, false) {
-    gb_bytes(p + 8, o);
-    gb_scales(o, gb_read_f32(p), 0);
+GB_UNPACK(Q8_1) {
+    gb_bytes(p + GB_AT(q8_1, qs), o);
+    gb_scales(o, gb_read_f32(p + GB_AT(q8_1, d)), 0);
 }
 
-GB_FORMAT(Q8_K, 256, 292, false) {
-    gb_bytes(p + 4 + 32 * g, o);
-    gb_scales(o, gb_read_f32(p), 0);
+GB_UNPACK(Q8_K) {
+    gb_bytes(p + GB_AT(q8_k, qs) + 32 * g, o);
+    gb_scales(o, gb_read_f32(p + GB_AT(q8_k, d)), 0);
 }
 
-GB_FORMAT(IQ4_NL, 32, 18, false) {
-    const gb_words w(p + 2);
+GB_UNPACK(IQ4_NL) {
+    const gb_words w(p + GB_AT(iq4_nl, qs));
     GB_UNROLL for (int i = 0; i < 4; i++) { gb_lookup_nibbles(gb_iq4_table(), w[i], &o.q[i], &o.q[i + 4]); }
-    gb_scales(o, gb_read_f16(p), 0);
+    gb_scales(o, gb_read_f16(p + GB_AT(iq4_nl, d)), 0);
 }
 
-GB_FORMAT(MXFP4, 32, 17, false) {
-    const gb_words w(p + 1);
+GB_UNPACK(MXFP4) {
+    const gb_words w(p + GB_AT(mxfp4, qs));
     GB_UNROLL for (int i = 0; i < 4; i++) { gb_lookup_nibbles(gb_e2m1_table(), w[i], &o.q[i], &o.q[i + 4]); }
-    const uint32_t e = p[0]; // 2^(e - 128), the two smallest subnormal
+    const uint32_t e = p[GB_AT(mxfp4, e)]; // 2^(e - 128), the two smallest subnormal
     gb_scales(o, gb_bits_to_float(e < 2 ? 0x200000u << e : (e - 1) << 23), 0);
 }
 
@@ -202,13 +215,14 @@ GB_DEVICE float gb_half_e4m3(uint32_t code) { // half the value; what would be N
     return (float) (exponent == 0 ? mantissa : 8 + mantissa) * power;
 }
 
-GB_FORMAT(NVFP4, 64, 36, false) { // nibbles of elements j and j + 8 of 16
-    const gb_words w(p + 4 + 16 * g);
+GB_UNPACK(NVFP4) { // nibbles of elements j and j + 8 of 16
+    const gb_words w(p + GB_AT(nvfp4, qs) + 16 * g);
     GB_UNROLL for (int s = 0; s < 2; s++) {
         gb_lookup_nibbles(gb_e2m1_table(), w[2 * s], &o.q[4 * s], &o.q[4 * s + 2]);
         gb_lookup_nibbles(gb_e2m1_table(), w[2 * s + 1], &o.q[4 * s + 1], &o.q[4 * s + 3]);
     }
-    gb_scales2(o, gb_half_e4m3(p[2 * g]), gb_half_e4m3(p[2 * g + 1]));
+    const uint8_t * scales = p + GB_AT(nvfp4, scales);
+    gb_scales2(o, gb_half_e4m3(scales[2 * g]), gb_half_e4m3(scales[2 * g + 1]));
 }
 
 // Two bits of each element: bits 2 (g % 4) of the 32 bytes g / 4.
@@ -217,11 +231,11 @@ GB_DEVICE void gb_pairs_of_bits(const uint8_t * p, int g, gb_group & o) {
     GB_UNROLL for (int i = 0; i < 8; i++) { o.q[i] = (int) (w[i] >> 2 * (g % 4) & 0x03030303u); }
 }
 
-GB_FORMAT(Q2_K, 256, 84, true) {
-    gb_pairs_of_bits(p + 16, g, o);
-    const float d = gb_read_f16(p + 80), dmin = gb_read_f16(p + 82);
+GB_UNPACK(Q2_K) {
+    gb_pairs_of_bits(p + GB_AT(q2_k, qs), g, o);
+    const float d = gb_read_f16(p + GB_AT(q2_k, d)), dmin = gb_read_f16(p + GB_AT(q2_k, dmin));
     GB_UNROLL for (int s = 0; s < 2; s++) {
-        const uint32_t scale = p[2 * g + s];
+        const uint32_t scale = p[GB_AT(q2_k, scales) + 2 * g + s];
         o.d[s]               = d * (float) (scale & 15);
         o.m[s]               = -dmin * (float) (scale >> 4);
     }
@@ -233,13 +247,14 @@ GB_DEVICE int gb_q3_scale(const uint8_t * scales, int s) {
     return (int) (low + 16 * high) - 32;
 }
 
-GB_FORMAT(Q3_K, 256, 110, false) {
-    gb_pairs_of_bits(p + 32, g, o);
-    const gb_words w(p);
+GB_UNPACK(Q3_K) {
+    gb_pairs_of_bits(p + GB_AT(q3_k, qs), g, o);
+    const gb_words w(p + GB_AT(q3_k, qh));
     GB_UNROLL for (int i = 0; i < 8; i++) { o.q[i] |= (int) ((w[i] >> g & 0x01010101u) << 2); }
-    gb_subtract(o, 4);
-    const float d = gb_read_f16(p + 108);
-    gb_scales2(o, d * (float) gb_q3_scale(p + 96, 2 * g), d * (float) gb_q3_scale(p + 96, 2 * g + 1));
+    gb_subtract(o, GB_ZERO(q3_k));
+    const float     d      = gb_read_f16(p + GB_AT(q3_k, d));
+    const uint8_t * scales = p + GB_AT(q3_k, scales);
+    gb_scales2(o, d * (float) gb_q3_scale(scales, 2 * g), d * (float) gb_q3_scale(scales, 2 * g + 1));
 }
 
 // Nibbles of 64 elements in 32 bytes: the low ones are the first group, the high ones the second.
@@ -248,9 +263,12 @@ GB_DEVICE void gb_nibbles_of_pair(const uint8_t * p, int g, gb_group & o) {
     GB_UNROLL for (int i = 0; i < 8; i++) { o.q[i] = (int) (w[i] >> 4 * (g % 2) & 0x0f0f0f0fu); }
 }
 
-// Scale and minimum of six bits; p: the head of Q4_K and Q5_K.
+// Scale and minimum of six bits, in Q4_K and Q5_K.
+static_assert(GB_AT(q5_k, d) == GB_AT(q4_k, d) && GB_AT(q5_k, dmin) == GB_AT(q4_k, dmin) &&
+                  GB_AT(q5_k, scales) == GB_AT(q4_k, scales),
+    "both blocks begin alike");
 GB_DEVICE void gb_q45_scales(const uint8_t * p, int g, gb_group & o) {
-    const uint8_t * s = p + 4;
+    const uint8_t * s = p + GB_AT(q4_k, scales);
     uint32_t        scale, min;
     if (g < 4) {
         scale = s[g] & 63u;
@@ -259,42 +277,44 @@ GB_DEVICE void gb_q45_scales(const uint8_t * p, int g, gb_group & o) {
         scale = (s[g + 4] & 15u) | (uint32_t) s[g - 4] >> 6 << 4;
         min   = (uint32_t) s[g + 4] >> 4 | (uint32_t) s[g] >> 6 << 4;
     }
-    gb_scales(o, gb_read_f16(p) * (float) scale, -gb_read_f16(p + 2) * (float) min);
+    gb_scales(o, gb_read_f16(p + GB_AT(q4_k, d)) * (float) scale, -gb_read_f16(p + GB_AT(q4_k, dmin)) * (float) min);
 }
 
-GB_FORMAT(Q4_K, 256, 144, true) {
-    gb_nibbles_of_pair(p + 16, g, o);
+GB_UNPACK(Q4_K) {
+    gb_nibbles_of_pair(p + GB_AT(q4_k, qs), g, o);
     gb_q45_scales(p, g, o);
 }
 
-GB_FORMAT(Q5_K, 256, 176, true) {
-    gb_nibbles_of_pair(p + 48, g, o);
-    const gb_words w(p + 16);
+GB_UNPACK(Q5_K) {
+    gb_nibbles_of_pair(p + GB_AT(q5_k, qs), g, o);
+    const gb_words w(p + GB_AT(q5_k, qh));
     GB_UNROLL for (int i = 0; i < 8; i++) { o.q[i] |= (int) ((w[i] >> g & 0x01010101u) << 4); }
     gb_q45_scales(p, g, o);
 }
 
-GB_FORMAT(Q6_K, 256, 210, false) {
-    const gb_words low(p + 64 * (g / 4) + 32 * (g % 2)), high(p + 128 + 32 * (g / 4));
+GB_UNPACK(Q6_K) {
+    const gb_words low(p + GB_AT(q6_k, ql) + 64 * (g / 4) + 32 * (g % 2)), high(p + GB_AT(q6_k, qh) + 32 * (g / 4));
     GB_UNROLL for (int i = 0; i < 8; i++) {
         o.q[i] = (int) ((low[i] >> 4 * (g / 2 % 2) & 0x0f0f0f0fu) | (high[i] >> 2 * (g % 4) & 0x03030303u) << 4);
     }
-    gb_subtract(o, 32);
-    const float d = gb_read_f16(p + 208);
-    gb_scales2(o, d * (float) (int8_t) p[192 + 2 * g], d * (float) (int8_t) p[193 + 2 * g]);
+    gb_subtract(o, GB_ZERO(q6_k));
+    const float     d      = gb_read_f16(p + GB_AT(q6_k, d));
+    const uint8_t * scales = p + GB_AT(q6_k, scales);
+    gb_scales2(o, d * (float) (int8_t) scales[2 * g], d * (float) (int8_t) scales[2 * g + 1]);
 }
 
-GB_FORMAT(IQ4_XS, 256, 136, false) {
-    const gb_words w(p + 8 + 16 * g);
+GB_UNPACK(IQ4_XS) {
+    const gb_words w(p + GB_AT(iq4_xs, qs) + 16 * g);
     GB_UNROLL for (int i = 0; i < 4; i++) { gb_lookup_nibbles(gb_iq4_table(), w[i], &o.q[i], &o.q[i + 4]); }
-    const int low = p[4 + g / 2] >> 4 * (g % 2) & 15, high = p[2 + g / 4] >> 2 * (g % 4) & 3;
-    gb_scales(o, gb_read_f16(p) * (float) (low + 16 * high - 32), 0);
+    const int low  = p[GB_AT(iq4_xs, scales_low) + g / 2] >> 4 * (g % 2) & 15,
+              high = p[GB_AT(iq4_xs, scales_high) + g / 4] >> 2 * (g % 4) & 3;
+    gb_scales(o, gb_read_f16(p + GB_AT(iq4_xs, d)) * (float) (low + 16 * high - 32), 0);
 }
 
-GB_FORMAT(TQ2_0, 256, 66, false) {
-    gb_pairs_of_bits(p, g, o);
-    gb_subtract(o, 1);
-    gb_scales(o, gb_read_f16(p + 64), 0);
+GB_UNPACK(TQ2_0) {
+    gb_pairs_of_bits(p + GB_AT(tq2_0, qs), g, o);
+    gb_subtract(o, GB_ZERO(tq2_0));
+    gb_scales(o, gb_read_f16(p + GB_AT(tq2_0, d)), 0);
 }
 
 // Digit `n` of each of four bytes that are fractions in base 3.
@@ -307,25 +327,25 @@ GB_DEVICE uint32_t gb_ternary_digits(uint32_t bytes, int n) {
     return (even * 3 >> 8 & 0x00030003u) | (odd * 3 & 0x03000300u);
 }
 
-GB_FORMAT(TQ1_0, 256, 54, false) { // digits lie 32 elements apart, then 16, then 4: bytes 0 .. 31, 32 .. 47, 48 .. 51
+GB_UNPACK(TQ1_0) { // digits lie 32 elements apart, then 16, then 4
     const gb_words w(p);
     GB_UNROLL for (int i = 0; i < 8; i++) {
         const int word = 8 * g + i; // four elements of the block
         int       byte, digit;
         if (word < 40) {
-            byte  = 4 * (word % 8);
+            byte  = GB_AT(tq1_0, by32) + 4 * (word % 8);
             digit = word / 8;
         } else if (word < 60) {
-            byte  = 32 + 4 * ((word - 40) % 4);
+            byte  = GB_AT(tq1_0, by16) + 4 * ((word - 40) % 4);
             digit = (word - 40) / 4;
         } else {
-            byte  = 48;
+            byte  = GB_AT(tq1_0, by4);
             digit = word - 60;
         }
         o.q[i] = (int) gb_ternary_digits(w[byte / 4], digit);
     }
-    gb_subtract(o, 1);
-    gb_scales(o, gb_read_f16(p + 52), 0);
+    gb_subtract(o, GB_ZERO(tq1_0));
+    gb_scales(o, gb_read_f16(p + GB_AT(tq1_0, d)), 0);
 }
 
 // ----------------------------------------------------------------------------------------------------------- codebooks
@@ -334,102 +354,93 @@ GB_DEVICE uint32_t gb_parity_sign(uint32_t code) { // seven stored signs: the ei
     return (code & 127) | gb_parity(code & 127) << 7;
 }
 
-GB_DEVICE void gb_signed_row2(uint32_t row, uint32_t signs, int * q) { // 8, 25, 43
-    gb_lookup2(row, 0x002b1908u, q);
+GB_DEVICE void gb_signed_row2(uint32_t row, uint32_t signs, int * q) {
+    gb_lookup2(row, GB_WORD_OF_3(GB_VALUES_IQ2(GB_VALUE)), q);
     q[0] = (int) gb_negate4((uint32_t) q[0], signs);
     q[1] = (int) gb_negate4((uint32_t) q[1], signs >> 4);
 }
 
-GB_FORMAT(IQ2_XXS, 256, 66, false) {
-    const gb_words w(p + 2 + 8 * g);
+GB_UNPACK(IQ2_XXS) {
+    const gb_words w(p + GB_AT(iq2_xxs, qs) + 8 * g);
     const uint32_t rows = w[0], bits = w[1];
     GB_UNROLL for (int l = 0; l < 4; l++) {
         gb_signed_row2(gb_grid_rows_iq2_xxs[rows >> 8 * l & 255], gb_parity_sign(bits >> 7 * l), &o.q[2 * l]);
     }
-    gb_scales(o, gb_read_f16(p) * 0.125f * (float) (2 * (bits >> 28) + 1), 0);
+    gb_scales(o, gb_read_f16(p + GB_AT(iq2_xxs, d)) * 0.125f * (float) (2 * (bits >> 28) + 1), 0);
 }
 
 GB_DEVICE void gb_nibble_scales(float d, uint32_t scales, gb_group & o) {
     gb_scales2(o, d * (float) (2 * (scales & 15) + 1), d * (float) (2 * (scales >> 4) + 1));
 }
 
-GB_FORMAT(IQ2_XS, 256, 74, false) {
+GB_UNPACK(IQ2_XS) {
     GB_UNROLL for (int l = 0; l < 4; l++) {
-        const uint32_t bits = gb_read_u16(p + 2 + 8 * g + 2 * l);
+        const uint32_t bits = gb_read_u16(p + GB_AT(iq2_xs, qs) + 8 * g + 2 * l);
         gb_signed_row2(gb_grid_rows_iq2_xs[bits & 511], gb_parity_sign(bits >> 9), &o.q[2 * l]);
     }
-    gb_nibble_scales(gb_read_f16(p) * 0.125f, p[66 + g], o);
+    gb_nibble_scales(gb_read_f16(p + GB_AT(iq2_xs, d)) * 0.125f, p[GB_AT(iq2_xs, scales) + g], o);
 }
 
-GB_FORMAT(IQ2_S, 256, 82, false) {
-    const uint32_t high = p[66 + g];
+GB_UNPACK(IQ2_S) {
+    const uint32_t high = p[GB_AT(iq2_s, qh) + g];
     GB_UNROLL for (int l = 0; l < 4; l++) {
-        gb_signed_row2(gb_grid_rows_iq2_s[p[2 + 4 * g + l] | (high >> 2 * l & 3) << 8], p[34 + 4 * g + l], &o.q[2 * l]);
+        gb_signed_row2(gb_grid_rows_iq2_s[p[GB_AT(iq2_s, qs) + 4 * g + l] | (high >> 2 * l & 3) << 8],
+            p[GB_AT(iq2_s, signs) + 4 * g + l], &o.q[2 * l]);
     }
-    gb_nibble_scales(gb_read_f16(p) * 0.125f, p[74 + g], o);
+    gb_nibble_scales(gb_read_f16(p + GB_AT(iq2_s, d)) * 0.125f, p[GB_AT(iq2_s, scales) + g], o);
 }
 
-GB_FORMAT(IQ3_XXS, 256, 98, false) { // 4 12 20 28 36 44 52 62
-    const uint32_t bits = gb_read_u32(p + 66 + 4 * g);
+GB_UNPACK(IQ3_XXS) {
+    const uint32_t bits = gb_read_u32(p + GB_AT(iq3_xxs, bits) + 4 * g);
     GB_UNROLL for (int i = 0; i < 8; i++) {
-        const uint32_t row = gb_grid_rows_iq3_xxs[p[2 + 8 * g + i]], signs = gb_parity_sign(bits >> 7 * (i / 2));
-        o.q[i] = (int) gb_negate4(gb_perm(0x1c140c04u, 0x3e342c24u, row), signs >> 4 * (i % 2));
+        const uint32_t row   = gb_grid_rows_iq3_xxs[p[GB_AT(iq3_xxs, qs) + 8 * g + i]],
+                       signs = gb_parity_sign(bits >> 7 * (i / 2));
+        o.q[i] = (int) gb_negate4(gb_perm(GB_WORDS_OF_8(GB_VALUES_IQ3_XXS(GB_VALUE)), row), signs >> 4 * (i % 2));
     }
-    gb_scales(o, gb_read_f16(p) * 0.25f * (float) (2 * (bits >> 28) + 1), 0);
+    gb_scales(o, gb_read_f16(p + GB_AT(iq3_xxs, d)) * 0.25f * (float) (2 * (bits >> 28) + 1), 0);
 }
 
-GB_FORMAT(IQ3_S, 256, 110, false) { // 1 3 5 7 9 11 13 15
-    const uint32_t ninth = p[66 + g];
+GB_UNPACK(IQ3_S) {
+    const uint32_t ninth = p[GB_AT(iq3_s, qh) + g];
     GB_UNROLL for (int i = 0; i < 8; i++) {
-        const uint32_t row   = gb_grid_rows_iq3_s[p[2 + 8 * g + i] | (ninth >> i & 1) << 8],
-                       signs = p[74 + 4 * g + i / 2];
-        o.q[i]               = (int) gb_negate4(gb_perm(0x07050301u, 0x0f0d0b09u, row), signs >> 4 * (i % 2));
+        const uint32_t row   = gb_grid_rows_iq3_s[p[GB_AT(iq3_s, qs) + 8 * g + i] | (ninth >> i & 1) << 8],
+                       signs = p[GB_AT(iq3_s, signs) + 4 * g + i / 2];
+        o.q[i] = (int) gb_negate4(gb_perm(GB_WORDS_OF_8(GB_VALUES_IQ3_S(GB_VALUE)), row), signs >> 4 * (i % 2));
     }
-    const uint32_t scale = p[106 + g / 2] >> 4 * (g % 2) & 15;
-    gb_scales(o, gb_read_f16(p) * (float) (2 * scale + 1), 0);
+    const uint32_t scale = p[GB_AT(iq3_s, scales) + g / 2] >> 4 * (g % 2) & 15;
+    gb_scales(o, gb_read_f16(p + GB_AT(iq3_s, d)) * (float) (2 * scale + 1), 0);
 }
 
-// -8, 0, 8, plus 1 or minus 1.
+// A value plus 1 or minus 1.
+#define GB_ABOVE(v) (v) + 1
+#define GB_BELOW(v) (v) - 1
 GB_DEVICE void gb_offset_row(uint32_t row, bool negative, int * q) {
-    gb_lookup2(row, negative ? 0x0007fff7u : 0x000901f9u, q);
+    gb_lookup2(row, negative ? GB_WORD_OF_3(GB_VALUES_IQ1(GB_BELOW)) : GB_WORD_OF_3(GB_VALUES_IQ1(GB_ABOVE)), q);
 }
 
-GB_FORMAT(IQ1_S, 256, 50, false) {
-    const uint32_t bits = gb_read_u16(p + 34 + 2 * g);
+GB_UNPACK(IQ1_S) {
+    const uint32_t bits = gb_read_u16(p + GB_AT(iq1_s, qh) + 2 * g);
     GB_UNROLL for (int l = 0; l < 4; l++) {
-        gb_offset_row(gb_grid_rows_iq1[p[2 + 4 * g + l] | (bits >> 3 * l & 7) << 8], bits >> 15 != 0, &o.q[2 * l]);
+        gb_offset_row(gb_grid_rows_iq1[p[GB_AT(iq1_s, qs) + 4 * g + l] | (bits >> 3 * l & 7) << 8], bits >> 15 != 0,
+            &o.q[2 * l]);
     }
-    gb_scales(o, gb_read_f16(p) * 0.125f * (float) (2 * (bits >> 12 & 7) + 1), 0);
+    gb_scales(o, gb_read_f16(p + GB_AT(iq1_s, d)) * 0.125f * (float) (2 * (bits >> 12 & 7) + 1), 0);
 }
 
-GB_FORMAT(IQ1_M, 256, 56, false) {
+GB_UNPACK(IQ1_M) {
     uint32_t d = 0;
-    GB_UNROLL for (int i = 0; i < 4; i++) { d |= (uint32_t) (p[49 + 2 * i] >> 4) << 4 * i; }
+    GB_UNROLL for (int i = 0; i < 4; i++) { d |= (uint32_t) (p[GB_AT(iq1_m, scales) + 2 * i + 1] >> 4) << 4 * i; }
     GB_UNROLL for (int l = 0; l < 4; l++) {
-        const uint32_t bits = p[32 + 2 * g + l / 2] >> 4 * (l % 2);
-        gb_offset_row(gb_grid_rows_iq1[p[4 * g + l] | (bits & 7) << 8], (bits & 8) != 0, &o.q[2 * l]);
+        const uint32_t bits = p[GB_AT(iq1_m, qh) + 2 * g + l / 2] >> 4 * (l % 2);
+        gb_offset_row(gb_grid_rows_iq1[p[GB_AT(iq1_m, qs) + 4 * g + l] | (bits & 7) << 8], (bits & 8) != 0,
+            &o.q[2 * l]);
     }
-    const uint32_t scales = gb_read_u16(p + 48 + 2 * (g / 2)) >> 6 * (g % 2);
+    const uint32_t scales = gb_read_u16(p + GB_AT(iq1_m, scales) + 2 * (g / 2)) >> 6 * (g % 2);
     const float    unit   = gb_half_bits_to_float((uint16_t) d) * 0.125f;
     gb_scales2(o, unit * (float) (2 * (scales & 7) + 1), unit * (float) (2 * (scales >> 3 & 7) + 1));
 }
 
-#undef GB_FORMAT
-
-// GB_QUANT_TYPES(X): X(type) for all formats above.
-#define GB_QUANT_TYPES(X)                                                                                            \
-    X(Q4_0)                                                                                                          \
-    X(Q4_1)                                                                                                          \
-    X(Q5_0)                                                                                                          \
-    X(Q5_1)                                                                                                          \
-    X(Q8_0)                                                                                                          \
-    X(Q8_1)                                                                                                          \
-    X(Q2_K)                                                                                                          \
-    X(Q3_K)                                                                                                          \
-    X(Q4_K)                                                                                                          \
-    X(Q5_K)                                                                                                          \
-    X(Q6_K) X(Q8_K) X(IQ4_NL) X(IQ4_XS) X(TQ1_0) X(TQ2_0) X(MXFP4) X(NVFP4) X(IQ2_XXS) X(IQ2_XS) X(IQ2_S) X(IQ3_XXS) \
-        X(IQ3_S) X(IQ1_S) X(IQ1_M)
+#undef GB_UNPACK
 
 // Signed byte i of a word as a number: as the low bits of 2^23 + 128 + x, without a conversion.
 GB_DEVICE float gb_byte_to_float(int word, int i) {

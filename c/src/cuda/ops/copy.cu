@@ -64,38 +64,45 @@ static gb_view in_blocks(const ggml_tensor * t) {
 
 static cudaError_t launch_dequantizing(const gb_view & y, const gb_view & x, cudaStream_t stream) {
     const int64_t n = count_of(x) / 32;
-#define GB_CASE(name)      \
-    case GGML_TYPE_##name: \
-        return GB_LAUNCH((gb_copy_dequantizing<GGML_TYPE_##name>), gb_blocks(n), GB_BLOCK, 0, stream, y, x, n);
     switch (x.type) {
-        GB_QUANT_TYPES(GB_CASE)
+#define GB_FORMAT(id, ...) \
+    case GGML_TYPE_##id:   \
+        return GB_LAUNCH((gb_copy_dequantizing<GGML_TYPE_##id>), gb_blocks(n), GB_BLOCK, 0, stream, y, x, n);
+#include "tensor/quant/formats.def"
+#undef GB_FORMAT
         default: return cudaErrorInvalidValue;
     }
-#undef GB_CASE
+}
+
+template <int TYPE> static cudaError_t quantizing(const gb_view & y, const gb_view & x, cudaStream_t stream) {
+    if constexpr (gb_quantizer<TYPE>::exists) {
+        const int64_t  n       = count_of(y) / 32;
+        const unsigned blocks  = (unsigned) gb_cuda_ceil_div(n, GB_QUANTIZE_WARPS),
+                       threads = GB_QUANTIZE_WARPS * GB_WARP;
+        const int      bytes   = (int) ggml_type_size((enum ggml_type) TYPE);
+        return GB_LAUNCH((gb_copy_quantizing<TYPE>), blocks, threads, 0, stream, y, x, bytes, n);
+    }
+    return cudaErrorInvalidValue;
 }
 
 static cudaError_t launch_quantizing(const gb_view & y, const gb_view & x, cudaStream_t stream) {
-    const int64_t  n      = count_of(y) / 32;
-    const unsigned blocks = (unsigned) gb_cuda_ceil_div(n, GB_QUANTIZE_WARPS), threads = GB_QUANTIZE_WARPS * GB_WARP;
-    const int      bytes = (int) ggml_type_size((enum ggml_type) y.type);
-#define GB_CASE(name)      \
-    case GGML_TYPE_##name: \
-        return GB_LAUNCH((gb_copy_quantizing<GGML_TYPE_##name>), blocks, threads, 0, stream, y, x, bytes, n);
     switch (y.type) {
-        GB_QUANTIZED_TYPES(GB_CASE)
+#define GB_FORMAT(id, ...) \
+    case GGML_TYPE_##id: return quantizing<GGML_TYPE_##id>(y, x, stream);
+#include "tensor/quant/formats.def"
+#undef GB_FORMAT
         default: return cudaErrorInvalidValue;
     }
-#undef GB_CASE
 }
 
 bool gb_may_quantize(enum ggml_type type) {
-#define GB_CASE(name) case GGML_TYPE_##name:
     switch (type) {
-        GB_QUANTIZED_TYPES(GB_CASE)
-        return true;
+#define GB_FORMAT(id, ...) \
+    case GGML_TYPE_##id: return gb_quantizer<GGML_TYPE_##id>::exists;
+#include "tensor/quant/formats.def"
+#undef GB_FORMAT
         default: return false;
     }
-#undef GB_CASE
 }
 
 bool gb_rows_are_blocks(const ggml_tensor * t) {

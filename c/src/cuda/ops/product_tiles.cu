@@ -15,14 +15,14 @@ template <int SOURCE, int KIND> static cudaError_t tiles(int nt, dim3 grid, cons
 }
 
 cudaError_t gb_launch_tiles(int source, int kind, int nt, dim3 grid, const gb_gemm & q, cudaStream_t stream) {
-#define GB_CASE(name) \
-    case GGML_TYPE_##name: return tiles<GGML_TYPE_##name, GB_HALF_WIDE>(nt, grid, q, stream);
     switch (source) {
         case GB_HALVES:
             return kind == GB_HALF_F16 ? tiles<GB_HALVES, GB_HALF_F16>(nt, grid, q, stream)
                                        : tiles<GB_HALVES, GB_HALF_BF16>(nt, grid, q, stream);
-            GB_QUANT_TYPES(GB_CASE)
+#define GB_FORMAT(id, ...) \
+    case GGML_TYPE_##id: return tiles<GGML_TYPE_##id, GB_HALF_WIDE>(nt, grid, q, stream);
+#include "tensor/quant/formats.def"
+#undef GB_FORMAT
         default: return cudaErrorInvalidValue;
     }
-#undef GB_CASE
 }

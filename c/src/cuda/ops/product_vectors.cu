@@ -23,13 +23,13 @@ template <int TYPE> static cudaError_t quantized(const gb_product & p, const gb_
 }
 
 cudaError_t gb_launch_vectors_quantized(const gb_product & p, gb_matvec q, cudaStream_t stream) {
-#define GB_CASE(name) \
-    case GGML_TYPE_##name: return quantized<GGML_TYPE_##name>(p, q, stream);
     switch (p.type) {
-        GB_QUANT_TYPES(GB_CASE)
+#define GB_FORMAT(id, ...) \
+    case GGML_TYPE_##id: return quantized<GGML_TYPE_##id>(p, q, stream);
+#include "tensor/quant/formats.def"
+#undef GB_FORMAT
         default: return cudaErrorInvalidValue;
     }
-#undef GB_CASE
 }
 
 template <int TYPE> static cudaError_t of_floats(const gb_product & p, const gb_matvec & q, cudaStream_t stream) {

@@ -16,17 +16,17 @@ enum { FEW_ROWS = 8, MAX_GRID = 65535, LEAST_DEPTH = 512, PART_DEPTH = 256 };
 
 static bool is_float(int type) { return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16; }
 
-static bool is_format(int type) {
-#define GB_CASE(name) case GGML_TYPE_##name:
-    switch (type) {
-        GB_QUANT_TYPES(GB_CASE)
-        return true;
-        default: return false;
-    }
-#undef GB_CASE
-}
+static bool is_format(int type) { return ggml_is_quantized((enum ggml_type) type); }
 
-static bool is_partner(int type) { return type == GGML_TYPE_Q8_0 || type == GGML_TYPE_Q8_1 || type == GGML_TYPE_Q8_K; }
+// of a format of weights
+static bool is_partner(int type) {
+    bool found = false;
+#define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, partner, ...) \
+    found = found || (GB_USE_##use != GB_USE_ACTIVATIONS && type == GGML_TYPE_##partner);
+#include "tensor/quant/formats.def"
+#undef GB_FORMAT
+    return found;
+}
 
 static bool has_aligned_elements(const ggml_tensor * t) {
     const size_t size = is_float(t->type) ? ggml_type_size(t->type) : 1;

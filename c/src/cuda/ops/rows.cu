@@ -64,15 +64,14 @@ GB_KERNEL GB_BOUNDS(256, 1)
 static cudaError_t launch_quantized(const ggml_tensor * dst, const gb_index_reader & reader, cudaStream_t stream) {
     const gb_view y = gb_view_of(dst), a = gb_view_of(dst->src[0]), ids = gb_view_of(dst->src[1]);
     const int64_t n = gb_count(dst) / 32;
-#define GB_CASE(name)                                                                                                 \
-    case GGML_TYPE_##name:                                                                                            \
-        return GB_LAUNCH((gb_rows_quantized<GGML_TYPE_##name>), gb_blocks(n), GB_BLOCK, 0, stream, y, a, ids, reader, \
-            n);
     switch (a.type) {
-        GB_QUANT_TYPES(GB_CASE)
+#define GB_FORMAT(id, ...) \
+    case GGML_TYPE_##id:   \
+        return GB_LAUNCH((gb_rows_quantized<GGML_TYPE_##id>), gb_blocks(n), GB_BLOCK, 0, stream, y, a, ids, reader, n);
+#include "tensor/quant/formats.def"
+#undef GB_FORMAT
         default: return cudaErrorInvalidValue;
     }
-#undef GB_CASE
 }
 
 static cudaError_t launch_rows(const ggml_tensor * dst, const gb_index_reader & reader, cudaStream_t stream) {
