@@ -8,6 +8,7 @@
 #   - pytest under the address sanitizer
 #   - every kernel level forced in turn, and what qemu-user and wine can emulate: an old x86-64, aarch64, riscv64, Windows
 #   - the CUDA backend in its emulation, and compiled by nvcc where that is installed (on a machine with a GPU: tools/check_cuda.sh)
+#   - a made-up quantized format, added to a copy of the tree
 #   - pages of memory plans in a headless Chromium, light and dark
 #   - pip install into an empty virtual environment, and the README's first example there
 set -eu
@@ -143,6 +144,9 @@ step "made-up operators, added to a copy of the tree by the files that CONTRIBUT
 
 step "random graphs over simulated devices"
 GGML_TEST_RANDOM_GRAPHS=5000 build/dev/tests/c/test_sched_random
+
+step "a made-up format, added to a copy of the tree by the files that CONTRIBUTING.md names"
+"$py" tools/try_format.py
 
 step "memory plans: slow instances and thousands of small ones"
 GGML_TEST_LONG=1 build/dev/tests/c/test_plan_exact

@@ -170,7 +170,7 @@ enum ggml_type {
     GGML_TYPE_TQ2_0   = 35,
     GGML_TYPE_MXFP4   = 39,
     GGML_TYPE_NVFP4   = 40,
-    GGML_TYPE_COUNT   = 41,
+    GGML_TYPE_COUNT,
 };
 
 enum ggml_prec { GGML_PREC_DEFAULT = 0, GGML_PREC_F32 = 1 };

@@ -3,7 +3,7 @@ compile. tools/try_operator.py builds and runs what is only looked at here (make
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import re
 import shutil
 import subprocess
@@ -20,26 +20,27 @@ OPS = "c/src/tensor/ops.def"
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 
 
-@pytest.fixture(scope="module")
-def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("try_operator", in_tree("tools/try_operator.py"))
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["try_operator"] = module
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture
+def tool(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(in_tree("tools/try_operator.py").parent))
+    return importlib.import_module("try_operator")
+
+
+@pytest.fixture
+def common(tool: ModuleType) -> ModuleType:
+    return sys.modules["try_common"]
 
 
 @pytest.mark.parametrize("name", ["unary", "own"])
-def test_edits_fit_the_tree(tool: ModuleType, tmp_path: Path, name: str) -> None:
+def test_edits_fit_the_tree(tool: ModuleType, common: ModuleType, tmp_path: Path, name: str) -> None:
     exercise = tool.EXERCISES[name]
     assert len(exercise.touched()) <= exercise.files
     for file in exercise.touched():
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / file, tmp_path / file)
-    tool.apply(exercise.edits, tmp_path)
+    common.apply(exercise.edits, tmp_path)
     with pytest.raises(SystemExit, match="0 times"):
-        tool.apply([tool.Edit(OPS, "no such row", "")], tmp_path)
+        common.apply([common.Edit(OPS, "no such row", "")], tmp_path)
 
 
 @pytest.mark.parametrize("name", ["unary", "own"])
