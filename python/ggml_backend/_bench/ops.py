@@ -90,8 +90,8 @@ def _rows(bench: Bench, rows: int, columns: int) -> Iterator[Case]:
     yield case("get_rows", ops.get_rows, 8, a, index)
     yield case("transposing copy", lambda x: ops.cont(x.T), 8, a)
     yield case("permuting copy", lambda x: ops.cont(x.reshape(*third).transpose(1, 0, 2)), 8, a)
-    for dtype, size in ((float16, 2.0), (bfloat16, 2.0), (dtypes["q8_0"], 34 / 32), (dtypes["q4_0"], 18 / 32)):
-        yield from typed(dtype, size)
+    for dtype in (float16, bfloat16, dtypes["q8_0"], dtypes["q4_0"]):
+        yield from typed(dtype, dtype.itemsize / dtype.block_size)
 
 
 def _attention(bench: Bench, queries: int, keys: int, heads: int, dtype: DTypeLike, d: int = 128) -> Case:
