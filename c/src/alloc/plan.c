@@ -17,22 +17,8 @@
 #define STEPS_PER_MS       300000 // about half of what an ordinary processor does
 #define MAX_STEPS_BY_SIZE  ((uint64_t) 1 << 27)
 #define HEURISTIC_STEPS    ((uint64_t) 1 << 24) // for what comes after first fit by size
-#define CLOCK_STEPS        ((uint64_t) 1 << 16)
 #define MAX_SEARCH_BUFFERS 4096
 #define MAX_SEARCH_PAIRS   ((uint64_t) 1 << 22)
-
-bool gb_plan_spend(struct gb_plan_budget * budget, uint64_t steps) {
-    budget->unread += steps;
-    if (budget->unread >= CLOCK_STEPS) {
-        const bool late = budget->deadline != INT64_MAX && gb_time_ns() >= budget->deadline;
-        budget->unread  = 0;
-        budget->gave_up = budget->gave_up || gb_go_on() != GGML_STATUS_SUCCESS;
-        budget->steps   = late || budget->gave_up ? 0 : budget->steps;
-    }
-    const bool enough = steps <= budget->steps;
-    budget->steps -= enough ? steps : budget->steps;
-    return enough;
-}
 
 // The trial becomes the plan of the part if it is smaller.
 static void keep_if_smaller(struct gb_plan_part * part, size_t peak) {

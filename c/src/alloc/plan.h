@@ -1,7 +1,7 @@
 // plan.h - static memory planning, pure: lifetimes and sizes in, offsets out. Knows nothing of tensors.
 //
 // Invariant of a result: two items whose spans [lower, upper) overlap do not overlap in [offset, offset + size), and
-// every offset is a multiple of the alignment. gb_plan_check, which shares no code with the planner, judges that.
+// every offset is a multiple of the alignment. gb_plan_validate, which shares no code with the planner, judges that.
 //
 // The most bytes alive at once bound every plan from below; a plan that needs no more is optimal, and most are.
 #ifndef GB_ALLOC_PLAN_H
@@ -61,9 +61,9 @@ enum ggml_status gb_plan_in_chunks(struct gb_plan_item * items, size_t n, size_t
     int * chunk_of, struct gb_plan_chunks * result);
 
 // NULL when the plan is valid, else what is wrong (static string) and the two items concerned.
-const char * gb_plan_check(const struct gb_plan_item * items, size_t n, size_t alignment, size_t * item_a,
+const char * gb_plan_validate(const struct gb_plan_item * items, size_t n, size_t alignment, size_t * item_a,
     size_t * item_b);
-const char * gb_plan_check_chunks(const struct gb_plan_item * items, size_t n, size_t alignment, size_t chunk,
+const char * gb_plan_validate_chunks(const struct gb_plan_item * items, size_t n, size_t alignment, size_t chunk,
     const int * chunk_of, size_t * item_a, size_t * item_b);
 
 #endif // GB_ALLOC_PLAN_H

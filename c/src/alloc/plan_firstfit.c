@@ -156,7 +156,7 @@ enum ggml_status gb_plan_first_fit(struct gb_plan_part * part, enum gb_plan_key 
     *peak                   = 0;
     enum ggml_status status = ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     for (uint32_t k = 0; status == GGML_STATUS_SUCCESS && k < part->n; k++) {
-        status           = k % GB_PLAN_ASK == 0 ? gb_go_on() : status;
+        status           = k % GB_PLAN_POLL == 0 ? gb_go_on() : status;
         const uint32_t i = f.order[k].buffer;
         part->trial[i]   = dense ? place_dense(&f, part, i, smallest_gap) : place_sparse(&f, part, i, smallest_gap);
         *peak            = GB_MAX(*peak, part->trial[i] + part->buffers[i].size);

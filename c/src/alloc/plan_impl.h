@@ -7,7 +7,8 @@
 //   plan_skyline.c   the lowest valley of the skyline filled with the best buffer that fits between its walls
 //   plan_exact.c     depth-first search at a capacity: finds a plan, or proves that there is none, or gives up
 //   plan_chunks.c    the driver for memory in chunks of limited size
-//   plan_check.c     the judge; shares nothing with the above
+//   plan_budget.c    how much searching may still cost
+//   plan_validator.c says whether a plan is valid; shares nothing with the above
 //
 // Time is cut into sections, one for each largest set of buffers alive together: a new one opens at a birth that
 // follows a death. Two buffers are alive together exactly when they share a section. Times themselves only matter to
@@ -51,8 +52,9 @@ struct gb_plan_problem {
     size_t                  bound; // largest load
 };
 
-// What may still be spent. Steps are taken as they come; the clock is read, and the thread's poll asked, now and then.
-enum { GB_PLAN_ASK = 256 }; // buffers that are placed between two questions
+// What may still be spent (plan_budget.c). first fit and skylines ask the thread's poll themselves, every GB_PLAN_POLL
+// buffers.
+enum { GB_PLAN_POLL = 256 };
 struct gb_plan_budget {
     uint64_t steps;    // left
     int64_t  deadline; // gb_time_ns; INT64_MAX: none

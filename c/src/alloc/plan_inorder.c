@@ -29,7 +29,7 @@ static enum ggml_status run(struct gb_plan_part * part, struct gb_offset_pool * 
     const uint32_t * order) {
     uint32_t ended = 0;
     for (uint32_t i = 0; i < part->n; i++) {
-        if (i % GB_PLAN_ASK == 0) {
+        if (i % GB_PLAN_POLL == 0) {
             GB_TRY(gb_go_on());
         }
         for (const uint32_t end = begin[part->buffers[i].first + 1]; ended < end; ended++) {

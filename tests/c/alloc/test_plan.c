@@ -152,7 +152,7 @@ static void random_plans(void) {
         random_items(items, n, 30, 60);
         CHECK_INT(gb_plan_offsets(items, n, alignment, &result), GGML_STATUS_SUCCESS);
         CHECK(valid_by_pairs(items, n));
-        CHECK(gb_plan_check(items, n, alignment, &a, &b) == NULL);
+        CHECK(gb_plan_validate(items, n, alignment, &a, &b) == NULL);
         CHECK_INT(result.peak, peak_of(items, n, alignment));
         CHECK_INT(result.lower_bound, most_alive(items, n, alignment));
         CHECK(result.peak >= result.lower_bound);
@@ -216,7 +216,7 @@ static void judge_agrees_with_pairs(void) {
             items[i].offset = (size_t) test_random_int(0, 40);
         }
         const bool valid = valid_by_pairs(items, n);
-        CHECK_INT(gb_plan_check(items, n, 1, &a, &b) == NULL, valid);
+        CHECK_INT(gb_plan_validate(items, n, 1, &a, &b) == NULL, valid);
         if (!valid) {
             bad++;
             CHECK(spans_meet(&items[a], &items[b]) && bytes_meet(&items[a], &items[b]));
@@ -225,9 +225,9 @@ static void judge_agrees_with_pairs(void) {
     CHECK(bad > 100 && bad < 2900);
     struct gb_plan_item item = { 0, 1, 4, 12 };
     size_t              a, b;
-    CHECK(gb_plan_check(&item, 1, 8, &a, &b) != NULL); // unaligned
+    CHECK(gb_plan_validate(&item, 1, 8, &a, &b) != NULL); // unaligned
     item.offset = SIZE_MAX - 3;
-    CHECK(gb_plan_check(&item, 1, 4, &a, &b) != NULL); // beyond the end
+    CHECK(gb_plan_validate(&item, 1, 4, &a, &b) != NULL); // beyond the end
 }
 
 // Column order: id, lower, upper, size.
@@ -265,7 +265,7 @@ static void model_graphs(void) {
             sum += items[i].size;
         }
         CHECK_INT(gb_plan_offsets(items, n, 64, &result), GGML_STATUS_SUCCESS);
-        CHECK(gb_plan_check(items, n, 64, &a, &b) == NULL);
+        CHECK(gb_plan_validate(items, n, 64, &a, &b) == NULL);
         CHECK(result.peak >= result.lower_bound && result.peak <= sum / 2);
         CHECK_MSG(result.peak <= result.lower_bound + result.lower_bound / 5, "%s: %zu, at least %zu", names[k],
             result.peak, result.lower_bound);
@@ -283,7 +283,7 @@ static void large_chain(void) {
         items[i] = (struct gb_plan_item){ (int64_t) i, i % 1000 ? (int64_t) i + 2 : (int64_t) n, 100 + i % 7, 0 };
     }
     CHECK_INT(gb_plan_offsets(items, n, 64, &result), GGML_STATUS_SUCCESS);
-    CHECK(gb_plan_check(items, n, 64, &a, &b) == NULL);
+    CHECK(gb_plan_validate(items, n, 64, &a, &b) == NULL);
     CHECK(result.peak >= result.lower_bound && result.peak <= result.lower_bound + 4096);
     gb_free(items);
 }

@@ -55,7 +55,7 @@ static void random_plans(void) {
         random_items(n, test_random_int(1, 40), most);
         REQUIRE(gb_plan_in_chunks(items, n, alignment, chunk, chunk_of, &result) == GGML_STATUS_SUCCESS);
         CHECK(judge(n, alignment, chunk - chunk % alignment, &total));
-        CHECK(gb_plan_check_chunks(items, n, alignment, chunk, chunk_of, &a, &b) == NULL);
+        CHECK(gb_plan_validate_chunks(items, n, alignment, chunk, chunk_of, &a, &b) == NULL);
         CHECK_INT(result.total, total);
         CHECK(result.total >= result.bound && result.n >= result.n_bound &&
               result.proved == (result.total == result.bound));
@@ -129,13 +129,13 @@ static void judge_fires(void) {
     items[0]    = (struct gb_plan_item){ 0, 2, 10, 0 };
     items[1]    = (struct gb_plan_item){ 1, 3, 10, 4 };
     chunk_of[0] = chunk_of[1] = 0;
-    CHECK(gb_plan_check_chunks(items, 2, 1, 16, chunk_of, &a, &b) != NULL);
+    CHECK(gb_plan_validate_chunks(items, 2, 1, 16, chunk_of, &a, &b) != NULL);
     chunk_of[1] = 1;
-    CHECK(gb_plan_check_chunks(items, 2, 1, 16, chunk_of, &a, &b) == NULL);
-    CHECK_STR(gb_plan_check_chunks(items, 2, 1, 13, chunk_of, &a, &b), "an item reaches past the end of its chunk");
-    CHECK_STR(gb_plan_check_chunks(items, 2, 8, 16, chunk_of, &a, &b), "an offset is not aligned");
+    CHECK(gb_plan_validate_chunks(items, 2, 1, 16, chunk_of, &a, &b) == NULL);
+    CHECK_STR(gb_plan_validate_chunks(items, 2, 1, 13, chunk_of, &a, &b), "an item reaches past the end of its chunk");
+    CHECK_STR(gb_plan_validate_chunks(items, 2, 8, 16, chunk_of, &a, &b), "an offset is not aligned");
     chunk_of[1] = -1;
-    CHECK_STR(gb_plan_check_chunks(items, 2, 1, 16, chunk_of, &a, &b), "an item is in no chunk");
+    CHECK_STR(gb_plan_validate_chunks(items, 2, 1, 16, chunk_of, &a, &b), "an item is in no chunk");
 }
 
 // Two halves that only meet at the border are cut there: nothing is lost.

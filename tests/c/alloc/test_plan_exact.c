@@ -1,5 +1,5 @@
 // The planner as a whole: against brute force on few items, on published instances and on graphs of models. The judge
-// is gb_plan_check, which test_plan.c holds against a pairwise check. GGML_TEST_LONG=1: more rounds.
+// is gb_plan_validate, which test_plan.c holds against a pairwise check. GGML_TEST_LONG=1: more rounds.
 #include "alloc/plan.h"
 #include "base/env.h"
 #include "base/mem.h"
@@ -33,7 +33,7 @@ static size_t load(const char * name, struct gb_plan_item * into, size_t max) {
 
 static bool valid(const struct gb_plan_item * of, size_t n, size_t alignment) {
     size_t a, b;
-    return gb_plan_check(of, n, alignment, &a, &b) == NULL;
+    return gb_plan_validate(of, n, alignment, &a, &b) == NULL;
 }
 
 // ----------------------------------------------------------------------------------------------------------- few items

@@ -136,7 +136,7 @@ static void check_offsets(struct place * p) {
             }
             peak = blocks[i].chunk == 0 && line->offset + line->size > peak ? line->offset + line->size : peak;
         }
-        const char * problem = gb_plan_check(lines, n_lines,
+        const char * problem = gb_plan_validate(lines, n_lines,
             ggml_backend_buft_get_alignment(ggml_backend_get_default_buffer_type(p->backends[b])), &bad_a, &bad_b);
         CHECK_MSG(problem == NULL, "%s", problem);
         CHECK(peak <= arena.peak && arena.bound <= arena.peak);

@@ -1,6 +1,6 @@
 // validator.c - validates the layout of each plan when it is made, those that take over another plan's included.
 //
-// The memory-plan validator that it calls (alloc/plan_check.c) shares no code with what found the offsets: a mistake of
+// The memory-plan validator that it calls (alloc/plan_validator.c) shares no code with what found the offsets: a mistake of
 // the planner is an error, never a wrong result.
 #include "alloc/plan.h"
 #include "base/mem.h"
@@ -51,7 +51,7 @@ static enum ggml_status validate_arena(struct validator * v, int backend) {
             "check: '%s' does not lie where the tensor is that it was to be computed in", name_of(v, id));
     }
     const char * problem =
-        gb_plan_check_chunks(v->items, v->n, d->alignment, GB_MIN(d->max_size, SIZE_MAX / 2), v->chunk_of, &a, &b);
+        gb_plan_validate_chunks(v->items, v->n, d->alignment, GB_MIN(d->max_size, SIZE_MAX / 2), v->chunk_of, &a, &b);
     if (problem && gb_fail_count() != before) {
         return GGML_STATUS_ALLOC_FAILED;
     }

@@ -1,4 +1,4 @@
-// plan_check.c - the judge of plans. It shares no code with the planner, so that an error there cannot hide here.
+// plan_validator.c - the judge of plans. It shares no code with the planner, so that an error there cannot hide here.
 #include "alloc/plan.h"
 
 #include <stdlib.h>
@@ -70,7 +70,7 @@ static const char * check_sweep(const struct gb_plan_item * items, const struct 
     return NULL;
 }
 
-const char * gb_plan_check(const struct gb_plan_item * items, size_t n, size_t alignment, size_t * item_a,
+const char * gb_plan_validate(const struct gb_plan_item * items, size_t n, size_t alignment, size_t * item_a,
     size_t * item_b) {
     struct sweep_event * events   = gb_calloc(2 * n + 1, sizeof(*events));
     size_t *             live     = gb_calloc(n + 1, sizeof(*live));
@@ -98,7 +98,7 @@ const char * gb_plan_check(const struct gb_plan_item * items, size_t n, size_t a
 
 // Chunks side by side in one space: items in different chunks cannot meet there, those in the same one meet as in the
 // chunk.
-const char * gb_plan_check_chunks(const struct gb_plan_item * items, size_t n, size_t alignment, size_t chunk,
+const char * gb_plan_validate_chunks(const struct gb_plan_item * items, size_t n, size_t alignment, size_t chunk,
     const int * chunk_of, size_t * item_a, size_t * item_b) {
     struct gb_plan_item * flat    = gb_calloc(n + 1, sizeof(*flat));
     const char *          problem = flat ? NULL : "no memory to check the plan";
@@ -115,7 +115,7 @@ const char * gb_plan_check_chunks(const struct gb_plan_item * items, size_t n, s
             flat[i].offset += (size_t) chunk_of[i] * chunk;
         }
     }
-    problem = problem ? problem : gb_plan_check(flat, n, 1, item_a, item_b);
+    problem = problem ? problem : gb_plan_validate(flat, n, 1, item_a, item_b);
     gb_free(flat);
     return problem;
 }
