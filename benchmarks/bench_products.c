@@ -5,8 +5,8 @@
 // Batched: m 4096, k 14336 (or less with GB_BENCH_K), n 512, as share of the peak of the dot instruction that the
 // product runs on. Small batches: weights larger than the caches, as share of the rate at which the same memory is
 // read. Shape: GB_BENCH_M by GB_BENCH_K weights with GB_BENCH_ROWS rows (4096, 4096, 1), again and again: operations a
-// second, where caches may hold the weights. Each line names the algorithm that computed the product. How it is
-// measured: timing.h; limits (cpu/limits.h) and products take turns.
+// second, where caches may hold the weights. GB_BENCH_EXACT=1: activations are not rounded. Each line names the
+// algorithm that computed the product. How it is measured: timing.h; limits (cpu/limits.h) and products take turns.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -93,6 +93,7 @@ static struct product product_new(enum ggml_type type, int64_t m, int64_t n, int
     p.a                    = ggml_new_tensor_2d(p.ctx, type, k, m);
     struct ggml_tensor * b = ggml_new_tensor_2d(p.ctx, GGML_TYPE_F32, k, n);
     struct ggml_tensor * y = ggml_mul_mat(p.ctx, p.a, b);
+    ggml_mul_mat_set_prec(y, getenv("GB_BENCH_EXACT") != NULL ? GGML_PREC_F32 : GGML_PREC_DEFAULT);
     fill_weights(p.a);
     for (int64_t i = 0; i < ggml_nelements(b); i++) {
         ((float *) b->data)[i] = (float) (i % 101 - 50) / 101.0f;

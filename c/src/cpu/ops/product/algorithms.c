@@ -71,12 +71,15 @@ int gb_gemm_n_tasks(const struct gb_gemm * p, int n_threads) {
 }
 
 size_t gb_gemm_work_size(const struct gb_gemm * p, int n_tasks) {
-    const struct gb_product_algorithm * const last = choose(p, NULL);
-    size_t                                    size = 0;
-    for (const struct gb_product_algorithm * a = algorithms; a <= last; a++) {
-        size = a->declines(p) == NULL ? GB_MAX(size, a->work_size(p, n_tasks)) : size;
+    size_t size = 0;
+    for (const struct gb_product_algorithm * a = algorithms;; a++) { // ends as choose() does
+        if (a->declines(p) == NULL) {
+            size = GB_MAX(size, a->work_size(p, n_tasks));
+            if (a->level_declines == NULL) {
+                return size;
+            }
+        }
     }
-    return size;
 }
 
 void gb_gemm_run(const struct gb_cpu_call * call, const struct gb_gemm * p) {

@@ -18,8 +18,7 @@ static int64_t work_of(const struct gb_gemm * p, int rows, int64_t columns) {
 // ----------------------------------------------------------------------------------------------------------- byte_dots
 
 const char * gb_byte_dots_declines(const struct gb_gemm * p) {
-    const char * why = gb_bytes_decline(p);
-    return why != NULL ? why : p->rows > GB_BYTE_DOTS_ROWS ? "there are many rows" : NULL;
+    return p->rows > GB_BYTE_DOTS_ROWS ? "there are many rows" : gb_bytes_decline(p);
 }
 
 size_t gb_byte_dots_work_size(const struct gb_gemm * p, int n_tasks) {

@@ -12,12 +12,10 @@
 #define DIRECT_WIDTH    2 // columns that are unpacked in registers at a time
 
 const char * gb_interleaved_declines(const struct gb_gemm * p) {
-    const char * why = gb_bytes_decline(p);
-    return why != NULL                                                    ? why
-           : p->rows > GB_INTERLEAVED_ROWS                                ? "there are many rows"
+    return p->rows > GB_INTERLEAVED_ROWS                                  ? "there are many rows"
            : p->k == 0                                                    ? "there are no terms"
            : p->k <= GB_INTERLEAVED_TERMS && p->rows <= GB_BYTE_DOTS_ROWS ? "short columns leave lanes idle"
-                                                                          : NULL;
+                                                                          : gb_bytes_decline(p);
 }
 
 const char * gb_interleaved_level_declines(const struct gb_gemm * p, const struct gb_kernels * kernels) {

@@ -8,12 +8,10 @@
 #define PIECE 4096 // columns between which a thread may stop
 
 const char * gb_short_declines(const struct gb_gemm * p) {
-    const char * why = gb_bytes_decline(p);
-    return why != NULL                   ? why
-           : p->w.type != GGML_TYPE_Q8_0 ? "the weights are not q8_0"
-           : p->k > GB_SHORT_TERMS       ? "the columns are long"
-           : p->rows > GB_SHORT_ROWS     ? "there are many rows"
-                                         : NULL;
+    return p->w.type != GGML_TYPE_Q8_0 ? "the weights are not q8_0"
+           : p->k > GB_SHORT_TERMS     ? "the columns are long"
+           : p->rows > GB_SHORT_ROWS   ? "there are many rows"
+                                       : gb_bytes_decline(p);
 }
 
 const char * gb_short_level_declines(const struct gb_gemm * p, const struct gb_kernels * kernels) {

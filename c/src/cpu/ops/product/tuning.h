@@ -2,10 +2,10 @@
 // result to be right; some decide in which order a sum is made (marked "bits"), so another value gives other bits.
 //
 // Each says what it trades, and which measurement shows it. `bench_products WHAT TYPE LEVEL THREADS` is
-// benchmarks/bench_products.c, with GB_BENCH_CPU=1 on a machine that others use; M=.., K=.. and ROWS=.. stand for its
-// variables GB_BENCH_M, GB_BENCH_K and GB_BENCH_ROWS. To choose anew: change the number, build, compare the figures of
-// both in turns. The values were chosen on processors with 32 to 48 KiB of first-level cache and 1 to 2 MiB of
-// second-level cache.
+// benchmarks/bench_products.c, with GB_BENCH_CPU=1 on a machine that others use; M=.., K=.., ROWS=.. and EXACT=1 stand
+// for its variables GB_BENCH_M, GB_BENCH_K, GB_BENCH_ROWS and GB_BENCH_EXACT. To choose anew: change the number, build,
+// compare the figures of both in turns. The values were chosen on processors with 32 to 48 KiB of first-level cache and
+// 1 to 2 MiB of second-level cache.
 #ifndef GB_CPU_OPS_PRODUCT_TUNING_H
 #define GB_CPU_OPS_PRODUCT_TUNING_H
 
@@ -71,10 +71,10 @@
 #define GB_BYTE_DOTS_ROWS 3
 // Rows at most for which packing w does not pay: each element of w is used once a row, and packing uses it once more.
 // Bits.
-//     bench_products shape f16 best 1, M=4096 K=4096, ROWS=2 and ROWS=3
+//     bench_products shape q4_0 best 1, EXACT=1 M=4096 K=4096, ROWS=2 and ROWS=3: the second is blocked_f32
 #define GB_DOTS_ROWS 2
-// Terms of a quantized column that are dequantized at a time, to the stack. Bits.
-//     tests alone take this path: quantized weights with GGML_PREC_F32
+// Terms of a quantized column that are dequantized at a time, to the stack: they stay in the first-level cache. Bits.
+//     bench_products shape q4_0 best 1, EXACT=1 M=4096 K=4096 ROWS=1
 #define GB_DOTS_TERMS 1024
 // Weights between which a thread looks whether the run is over: few enough for a millisecond, enough to cost nothing.
 #define GB_DOTS_PIECE (1 << 18)
@@ -88,7 +88,7 @@
 #define GB_DENSE_AHEAD         2048
 // Rows at most: more are worth packing w. Sums of many terms add their lanes once for a long loop, which is dear for
 // short ones; panels of pairs of bfloat16 multiply twice as much in one instruction, so they are worth it sooner. Bits.
-//     bench_products shape f32 best 1, M=4096, K=96 ROWS=16 and 17; K=128 ROWS=64 and 65
+//     bench_products shape f32 best 1, M=4096, K=96 ROWS=16 and 17; K=4096 ROWS=64 and 65
 //     bench_products shape bf16 best 1, M=4096 K=4096, ROWS=16 and ROWS=17
 #define GB_DENSE_ROWS       64
 #define GB_DENSE_ROWS_SHORT 16  // when sums have fewer terms than
