@@ -54,7 +54,7 @@ ROOMS: dict[str, str] = {
     "sched/layout": "base tensor backend alloc sched/program",
     "sched/memory": "base tensor backend alloc sched/input sched/program sched/layout",
     "sched/run": "base tensor backend sched/assign sched/program sched/layout sched/memory",
-    "sched/report": "base tensor backend sched/input sched/assign sched/program sched/layout",
+    "sched/report": "base tensor backend sched/input sched/assign sched/program sched/layout sched/run",
     "sched": "base tensor backend alloc"
     " sched/input sched/assign sched/program sched/layout sched/memory sched/run sched/report",
     "cpu": "base tensor tensor/quant backend cpu/kernels cpu/ops cpu/ops/product cpu/fuse",

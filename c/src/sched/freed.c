@@ -6,9 +6,6 @@
 // be asked, reset and freed.
 #include "sched/plan.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #include "base/status.h"
 
 static const char * GGML_CALL name_of(ggml_backend_t backend) { return backend->context; }
@@ -34,34 +31,11 @@ static void is_gone(struct gb_backend_watch * watch) {
     d->backend = &d->placeholder;
 }
 
-static bool is_taken(const struct ggml_backend_sched * s, int b, const char * name) {
-    for (int i = 0; i < s->n_backends; i++) {
-        if (i != b && strcmp(name, i < b ? s->devices[i].name : ggml_backend_name(s->devices[i].backend)) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static void name_device(struct ggml_backend_sched * s, int b) {
-    struct gb_sched_device * d     = &s->devices[b];
-    const char *             own   = ggml_backend_name(d->backend);
-    bool                     first = true;
-    snprintf(d->name, sizeof(d->name), "%s", own);
-    for (int i = 0; i < b && first; i++) {
-        first = strcmp(d->name, s->devices[i].name) != 0;
-    }
-    for (int n = 1; !first && is_taken(s, b, d->name); n++) { // at most once for each device
-        snprintf(d->name, sizeof(d->name), "%.*s%d", (int) sizeof(d->name) - 12, own, n);
-    }
-}
-
 void gb_sched_watch(struct ggml_backend_sched * s) {
     for (int b = 0; b < s->n_backends; b++) {
         struct gb_sched_device * d = &s->devices[b];
         d->sched                   = s;
         d->watch.gone              = is_gone;
-        name_device(s, b);
         gb_backend_watch(&d->watch, d->backend);
     }
 }

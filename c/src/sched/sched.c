@@ -1,59 +1,8 @@
 // sched.c - the public functions of the scheduler.
 #include "sched/plan.h"
 
-#include <string.h>
-
-#include "base/env.h"
-#include "base/params.h"
-#include "base/thread.h"
 
 // ------------------------------------------------------------------------------------------------------ life and death
-
-static enum ggml_status init_device(struct gb_sched_device * d, ggml_backend_t backend, ggml_backend_buffer_type_t buft,
-    int i) {
-    GB_FAIL_IF(backend == NULL, GGML_STATUS_INVALID_ARGUMENT,
-        "ggml_backend_sched_new: argument 'backends': entry %d is NULL", i);
-    d->backend = backend;
-    d->buft    = buft ? buft : ggml_backend_get_default_buffer_type(backend);
-    GB_FAIL_IF(d->buft == NULL, GGML_STATUS_INVALID_ARGUMENT,
-        "ggml_backend_sched_new: backend %s has no default buffer type", ggml_backend_name(backend));
-    GB_FAIL_IF(!ggml_backend_buft_supports_backend(d->buft, backend), GGML_STATUS_INVALID_ARGUMENT,
-        "ggml_backend_sched_new: backend %s cannot use buffers of type %s", ggml_backend_name(backend),
-        ggml_backend_buft_name(d->buft));
-    d->alignment = ggml_backend_buft_get_alignment(d->buft);
-    d->max_size  = ggml_backend_buft_get_max_size(d->buft);
-    return d->alignment == 0 ? ggml_last_status() : GGML_STATUS_SUCCESS;
-}
-
-// Leafs are laid out as if for any of the devices: then inputs that lie behind each other can travel together wherever
-// they go to, whatever their sizes are.
-static void set_leaf_units(struct ggml_backend_sched * s) {
-    enum { LARGEST = 4096 };
-    for (int i = 0; i < s->n_backends; i++) {
-        s->devices[i].leaf_unit = s->devices[i].alignment;
-        for (int b = 0; b < s->n_backends; b++) {
-            s->devices[i].leaf_unit = GB_MAX(s->devices[i].leaf_unit, GB_MIN(s->devices[b].alignment, LARGEST));
-        }
-    }
-}
-
-static enum ggml_status init_devices(struct ggml_backend_sched * s, ggml_backend_t * backends,
-    ggml_backend_buffer_type_t * bufts, int n) {
-    s->devices = gb_calloc((size_t) n, sizeof(*s->devices));
-    if (s->devices == NULL) {
-        return GGML_STATUS_ALLOC_FAILED;
-    }
-    s->n_backends = n;
-    for (int i = 0; i < n; i++) {
-        GB_TRY(init_device(&s->devices[i], backends[i], bufts ? bufts[i] : NULL, i));
-        for (int j = 0; j < i; j++) {
-            GB_FAIL_IF(backends[j] == backends[i], GGML_STATUS_INVALID_ARGUMENT,
-                "ggml_backend_sched_new: backend %s occurs twice, as %d and %d", ggml_backend_name(backends[i]), j, i);
-        }
-    }
-    set_leaf_units(s);
-    return GGML_STATUS_SUCCESS;
-}
 
 ggml_backend_sched_t ggml_backend_sched_new(ggml_backend_t * backends, ggml_backend_buffer_type_t * bufts,
     int n_backends, size_t graph_size) {
@@ -61,89 +10,21 @@ ggml_backend_sched_t ggml_backend_sched_new(ggml_backend_t * backends, ggml_back
     GB_CHECK_ARG_RETURNING(backends, NULL);
     GB_FAIL_IF_RETURNING(n_backends <= 0, NULL, GGML_STATUS_INVALID_ARGUMENT,
         "%s: argument 'n_backends': needs at least 1, has %d", __func__, n_backends);
-    struct ggml_backend_sched * s = GB_NEW(struct ggml_backend_sched);
-    if (s) {
-        s->n_copies = 1;
-    }
-    if (s && (init_devices(s, backends, bufts, n_backends) != GGML_STATUS_SUCCESS ||
-                 gb_sched_set_validator(s,
-                     gb_env_get("GGML_SCHED_CHECK") != NULL && !gb_text_equal(gb_env_get("GGML_SCHED_CHECK"), "0")) !=
-                     GGML_STATUS_SUCCESS)) {
-        ggml_backend_sched_free(s);
-        return NULL;
-    }
-    if (s) {
-        gb_sched_watch(s);
-    }
-    return s;
-}
-
-// What another thread was changing when the process was forked stays half done in the child.
-static enum ggml_status check_whole(const struct ggml_backend_sched * s, const char * func) {
-    GB_FAIL_IF(s->user_thread != 0 && s->user_thread != gb_thread_number() &&
-                   s->user_generation != gb_fork_generation(),
-        GGML_STATUS_INVALID_STATE,
-        "%s: the scheduler was in use by another thread when the process was forked: it is the parent's alone", func);
-    return GGML_STATUS_SUCCESS;
-}
-
-struct visit { // of a thread
-    uint32_t outer;
-    unsigned generation;
-};
-
-static struct visit enter(struct ggml_backend_sched * s) {
-    const struct visit before = { s->user_thread, s->user_generation };
-    s->user_generation        = gb_fork_generation();
-    s->user_thread            = gb_thread_number();
-    return before;
-}
-
-static enum ggml_status leave(struct ggml_backend_sched * s, struct visit before, enum ggml_status status) {
-    s->user_thread     = before.outer;
-    s->user_generation = before.generation;
-    return status;
-}
-
-static enum ggml_status check_idle(const struct ggml_backend_sched * s, const char * func) {
-    GB_TRY(check_whole(s, func));
-    GB_FAIL_IF(s->in_callback, GGML_STATUS_INVALID_STATE, "%s: called from the scheduler's own callback", func);
-    return GGML_STATUS_SUCCESS;
+    return gb_sched_new(backends, bufts, n_backends);
 }
 
 void ggml_backend_sched_free(ggml_backend_sched_t sched) {
-    if (sched == NULL || check_idle(sched, __func__) != GGML_STATUS_SUCCESS) {
-        return;
+    if (sched != NULL && gb_sched_check_idle(sched, __func__) == GGML_STATUS_SUCCESS) {
+        gb_sched_free(sched);
     }
-    gb_sched_unwatch(sched);
-    gb_sched_wait(sched); // a failure has been reported; nothing more can be done about it
-    gb_sched_drop_plans(sched);
-    gb_sched_free_mems(sched);
-    gb_validator_free(sched->validator);
-    gb_trace_free(sched->trace);
-    gb_vec_free(&sched->plans);
-    gb_vec_free(&sched->text);
-    gb_ptrmap_free(&sched->user);
-    gb_costs_free(sched->costs);
-    gb_free(sched->devices);
-    gb_free(sched);
 }
 
 // Forgets everything about tensors without touching any: their contexts may be gone.
 enum ggml_status ggml_backend_sched_reset(ggml_backend_sched_t sched) {
     GB_CHECK_ARG(sched);
-    GB_TRY(check_idle(sched, __func__));
-    const struct visit     visit  = enter(sched);
-    const enum ggml_status status = gb_sched_wait(sched);
-    gb_sched_drop_plans(sched);
-    gb_ptrmap_clear(&sched->user);
-    sched->n_resets++;
-    for (int b = 0; b < sched->n_backends; b++) {
-        if (sched->devices[b].tallocr) {
-            ggml_tallocr_reset(sched->devices[b].tallocr);
-        }
-    }
-    return leave(sched, visit, status);
+    GB_TRY(gb_sched_check_idle(sched, __func__));
+    const struct gb_visit visit = gb_sched_enter(sched);
+    return gb_sched_leave(sched, visit, gb_sched_reset(sched));
 }
 
 // -------------------------------------------------------------------------------------------------------------- asking
@@ -220,72 +101,12 @@ enum ggml_status ggml_backend_sched_get_memory(ggml_backend_sched_t sched, ggml_
     return GGML_STATUS_SUCCESS;
 }
 
-int ggml_backend_sched_get_n_splits(ggml_backend_sched_t sched) {
-    GB_CHECK_ARG_RETURNING(sched, 0);
-    return sched->last ? (int) sched->last->program.splits.n : 0;
-}
-
-static const struct gb_split * split_at(ggml_backend_sched_t sched, int i, const char * func) {
-    if (check_whole(sched, func) != GGML_STATUS_SUCCESS) {
-        return NULL;
-    }
-    const int n = sched->last ? (int) sched->last->program.splits.n : 0;
-    GB_FAIL_IF_RETURNING(i < 0 || i >= n, NULL, GGML_STATUS_INVALID_ARGUMENT,
-        "%s: split %d: the last graph has %d splits", func, i, n);
-    return &sched->last->program.splits.data[i];
-}
-
-// The k-th copy into the split, or NULL.
-static const struct gb_copy * input_at(const struct gb_sched_plan * p, const struct gb_split * split, int k) {
-    const bool is_there = (size_t) k < split->transfers_end - split->transfers_begin;
-    return is_there ? &p->program.copies.data[p->program.transfers.data[split->transfers_begin + (size_t) k]] : NULL;
-}
-
-enum ggml_status ggml_backend_sched_get_split(ggml_backend_sched_t sched, int i,
-    struct ggml_backend_sched_split_info * info) {
-    GB_CHECK_ARG(sched);
-    GB_CHECK_ARG(info);
-    const struct gb_split * split = split_at(sched, i, __func__);
-    if (split == NULL) {
-        return GGML_STATUS_INVALID_ARGUMENT;
-    }
-    *info = (struct ggml_backend_sched_split_info){
-        .index   = i,
-        .backend = sched->devices[split->backend].backend,
-        .i_start = split->start,
-        .i_end   = split->end,
-    };
-    for (const struct gb_copy * copy; (copy = input_at(sched->last, split, info->n_inputs)) != NULL; info->n_inputs++) {
-        info->input_bytes += copy->hi - copy->lo;
-    }
-    return GGML_STATUS_SUCCESS;
-}
-
-struct ggml_tensor * ggml_backend_sched_get_split_input(ggml_backend_sched_t sched, int i_split, int i_input) {
-    GB_CHECK_ARG_RETURNING(sched, NULL);
-    const struct gb_split * split = split_at(sched, i_split, __func__);
-    const struct gb_copy *  copy  = split && i_input >= 0 ? input_at(sched->last, split, i_input) : NULL;
-    GB_FAIL_IF_RETURNING(split != NULL && copy == NULL, NULL, GGML_STATUS_INVALID_ARGUMENT,
-        "%s: split %d has no input %d", __func__, i_split, i_input);
-    return copy ? sched->last->in.ids.data[copy->whole ? copy->root : copy->shown].tensor : NULL;
-}
-
 static int id_in_last(const struct ggml_backend_sched * s, const struct ggml_tensor * t) {
-    if (check_whole(s, "ggml_backend_sched") != GGML_STATUS_SUCCESS) {
+    if (gb_sched_check_whole(s, "ggml_backend_sched") != GGML_STATUS_SUCCESS) {
         return -1;
     }
     const int64_t id = s->last ? gb_ptrmap_get(&s->last->in.map, t) : GB_PTRMAP_ABSENT;
     return id == GB_PTRMAP_ABSENT ? -1 : (int) id;
-}
-
-enum ggml_status ggml_backend_sched_get_prediction(ggml_backend_sched_t sched,
-    struct ggml_backend_sched_prediction *                              prediction) {
-    GB_CHECK_ARG(sched);
-    GB_CHECK_ARG(prediction);
-    const bool predicted = sched->last && sched->last->assigned.predicted;
-    *prediction =
-        predicted ? sched->last->assigned.prediction : (struct ggml_backend_sched_prediction){ -1, -1, -1, false };
-    return GGML_STATUS_SUCCESS;
 }
 
 const char * ggml_backend_sched_explain(ggml_backend_sched_t sched, struct ggml_tensor * node) {
@@ -347,7 +168,7 @@ enum ggml_status ggml_backend_sched_set_n_copies(ggml_backend_sched_t sched, int
     GB_CHECK_ARG(sched);
     GB_FAIL_IF(n < 1 || n > MAX, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'n': needs 1 to %d, has %d", __func__, MAX,
         n);
-    GB_TRY(check_idle(sched, __func__));
+    GB_TRY(gb_sched_check_idle(sched, __func__));
     sched->n_copies = n;
     return GGML_STATUS_SUCCESS;
 }
@@ -392,7 +213,7 @@ enum ggml_status ggml_backend_sched_set_trace(ggml_backend_sched_t sched, bool t
 
 enum ggml_status ggml_backend_sched_set_check(ggml_backend_sched_t sched, bool check) {
     GB_CHECK_ARG(sched);
-    GB_TRY(check_idle(sched, __func__));
+    GB_TRY(gb_sched_check_idle(sched, __func__));
     GB_TRY(gb_sched_wait(sched));
     return gb_sched_set_validator(sched, check);
 }
@@ -403,22 +224,22 @@ static enum ggml_status prepare(ggml_backend_sched_t sched, struct ggml_cgraph *
     const char * func, struct gb_sched_plan ** plan) {
     GB_FAIL_IF(sched == NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'sched' is NULL", func);
     GB_FAIL_IF(graph == NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'graph' is NULL", func);
-    GB_TRY(check_idle(sched, func));
+    GB_TRY(gb_sched_check_idle(sched, func));
     GB_TRY(gb_sched_check_backends(sched, func));
     GB_FAIL_IF(graph->n_nodes < 0 || graph->n_leafs < 0 || (graph->n_nodes > 0 && graph->nodes == NULL) ||
                    (graph->n_leafs > 0 && graph->leafs == NULL),
         GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'graph': has %d nodes and %d leafs", func, graph->n_nodes,
         graph->n_leafs);
-    const struct visit visit = enter(sched);
-    return leave(sched, visit, gb_sched_prepare(sched, graph, what, plan));
+    const struct gb_visit visit = gb_sched_enter(sched);
+    return gb_sched_leave(sched, visit, gb_sched_prepare(sched, graph, what, plan));
 }
 
 static enum ggml_status run(ggml_backend_sched_t sched, struct ggml_cgraph * graph, bool wait, const char * func) {
     struct gb_sched_plan * plan;
     GB_TRY(prepare(sched, graph, GB_PREPARE_COMPUTE, func, &plan));
-    const struct visit     visit  = enter(sched);
+    const struct gb_visit  visit  = gb_sched_enter(sched);
     const enum ggml_status status = gb_sched_run(sched, plan, func);
-    return leave(sched, visit, status == GGML_STATUS_SUCCESS && wait ? gb_sched_wait(sched) : status);
+    return gb_sched_leave(sched, visit, status == GGML_STATUS_SUCCESS && wait ? gb_sched_wait(sched) : status);
 }
 
 // What programs will place themselves through get_tallocr: what they placed while measuring, or else the leafs that
@@ -468,7 +289,7 @@ enum ggml_status ggml_backend_sched_graph_compute(ggml_backend_sched_t sched, st
 
 enum ggml_status ggml_backend_sched_synchronize(ggml_backend_sched_t sched) {
     GB_CHECK_ARG(sched);
-    GB_TRY(check_whole(sched, __func__));
-    const struct visit visit = enter(sched);
-    return leave(sched, visit, gb_sched_wait(sched));
+    GB_TRY(gb_sched_check_whole(sched, __func__));
+    const struct gb_visit visit = gb_sched_enter(sched);
+    return gb_sched_leave(sched, visit, gb_sched_wait(sched));
 }

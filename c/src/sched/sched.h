@@ -124,7 +124,14 @@ static inline struct gb_mem * gb_sched_mem_of(const struct ggml_backend_sched * 
     return i == GB_PTRMAP_ABSENT ? NULL : s->mems.data[i];
 }
 
-// freed.c
+// lifetime.c
+// NULL and reported: no memory, or a backend or buffer type that cannot be used
+struct ggml_backend_sched * gb_sched_new(ggml_backend_t * backends, ggml_backend_buffer_type_t * bufts, int n);
+void                        gb_sched_free(struct ggml_backend_sched * s);
+// forgets everything about tensors without touching any
+enum ggml_status gb_sched_reset(struct ggml_backend_sched * s);
+
+// freed.c: notices backends that are freed before the scheduler
 void gb_sched_watch(struct ggml_backend_sched * s);
 void gb_sched_unwatch(struct ggml_backend_sched * s);
 

@@ -89,6 +89,68 @@ int ggml_backend_sched_get_blocks(ggml_backend_sched_t sched, struct ggml_backen
     return found;
 }
 
+// -------------------------------------------------------------------------------------------------------------- splits
+
+static const struct gb_split * split_at(ggml_backend_sched_t sched, int i, const char * func) {
+    if (gb_sched_check_whole(sched, func) != GGML_STATUS_SUCCESS) {
+        return NULL;
+    }
+    const int n = sched->last ? (int) sched->last->program.splits.n : 0;
+    GB_FAIL_IF_RETURNING(i < 0 || i >= n, NULL, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: split %d: the last graph has %d splits", func, i, n);
+    return &sched->last->program.splits.data[i];
+}
+
+// The k-th copy into the split, or NULL.
+static const struct gb_copy * input_at(const struct gb_sched_plan * p, const struct gb_split * split, int k) {
+    const bool is_there = (size_t) k < split->transfers_end - split->transfers_begin;
+    return is_there ? &p->program.copies.data[p->program.transfers.data[split->transfers_begin + (size_t) k]] : NULL;
+}
+
+int ggml_backend_sched_get_n_splits(ggml_backend_sched_t sched) {
+    GB_CHECK_ARG_RETURNING(sched, 0);
+    return sched->last ? (int) sched->last->program.splits.n : 0;
+}
+
+enum ggml_status ggml_backend_sched_get_split(ggml_backend_sched_t sched, int i,
+    struct ggml_backend_sched_split_info * info) {
+    GB_CHECK_ARG(sched);
+    GB_CHECK_ARG(info);
+    const struct gb_split * split = split_at(sched, i, __func__);
+    if (split == NULL) {
+        return GGML_STATUS_INVALID_ARGUMENT;
+    }
+    *info = (struct ggml_backend_sched_split_info){
+        .index   = i,
+        .backend = sched->devices[split->backend].backend,
+        .i_start = split->start,
+        .i_end   = split->end,
+    };
+    for (const struct gb_copy * copy; (copy = input_at(sched->last, split, info->n_inputs)) != NULL; info->n_inputs++) {
+        info->input_bytes += copy->hi - copy->lo;
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+struct ggml_tensor * ggml_backend_sched_get_split_input(ggml_backend_sched_t sched, int i_split, int i_input) {
+    GB_CHECK_ARG_RETURNING(sched, NULL);
+    const struct gb_split * split = split_at(sched, i_split, __func__);
+    const struct gb_copy *  copy  = split && i_input >= 0 ? input_at(sched->last, split, i_input) : NULL;
+    GB_FAIL_IF_RETURNING(split != NULL && copy == NULL, NULL, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: split %d has no input %d", __func__, i_split, i_input);
+    return copy ? sched->last->in.ids.data[copy->whole ? copy->root : copy->shown].tensor : NULL;
+}
+
+enum ggml_status ggml_backend_sched_get_prediction(ggml_backend_sched_t sched,
+    struct ggml_backend_sched_prediction *                              prediction) {
+    GB_CHECK_ARG(sched);
+    GB_CHECK_ARG(prediction);
+    const bool predicted = sched->last && sched->last->assigned.predicted;
+    *prediction =
+        predicted ? sched->last->assigned.prediction : (struct ggml_backend_sched_prediction){ -1, -1, -1, false };
+    return GGML_STATUS_SUCCESS;
+}
+
 // -------------------------------------------------------------------------------------------------------------- copies
 
 static ggml_backend_t owner_of(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, int root) {

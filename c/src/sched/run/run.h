@@ -33,6 +33,23 @@ struct gb_sched_waits {
     size_t                 n_events;
 };
 
+// guard.c: each returns INVALID_STATE, and reports, when it is not so; `func` is named in the message.
+// no other thread was inside when the process was forked: what it was changing stays half done in the child
+enum ggml_status gb_sched_check_whole(const struct ggml_backend_sched * s, const char * func);
+// and this is no call from the scheduler's own callback
+enum ggml_status gb_sched_check_idle(const struct ggml_backend_sched * s, const char * func);
+// no backend was freed
+enum ggml_status gb_sched_check_backends(const struct ggml_backend_sched * s, const char * func);
+
+struct gb_visit { // of a thread that uses the scheduler: what was noted before it
+    uint32_t outer;
+    unsigned generation;
+};
+
+struct gb_visit gb_sched_enter(struct ggml_backend_sched * s);
+// returns the status
+enum ggml_status gb_sched_leave(struct ggml_backend_sched * s, struct gb_visit before, enum ggml_status status);
+
 // hazards.c: who waits for whom, from what the steps read and write. Needs the layout.
 enum ggml_status gb_sched_find_hazards(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 void             gb_sched_free_waits(struct gb_sched_waits * waits);
@@ -46,8 +63,6 @@ enum ggml_status gb_sched_wait(struct ggml_backend_sched * s); // for all backen
 enum ggml_status gb_sched_wait_first(struct ggml_backend_sched * s);
 // for one; what it has queued is cancelled if somebody gave up before
 enum ggml_status gb_sched_wait_for_backend(ggml_backend_t backend, bool gave_up);
-// INVALID_STATE when a backend was freed
-enum ggml_status gb_sched_check_backends(const struct ggml_backend_sched * s, const char * func);
 // after a run: that the files which devices copied from were there
 enum ggml_status gb_sched_check_files(const struct gb_sched_plan * p);
 

@@ -98,11 +98,3 @@ enum ggml_status gb_sched_wait_first(struct ggml_backend_sched * s) {
     s->lost                       = status; // whoever issued what was on its way asks later
     return status;
 }
-
-enum ggml_status gb_sched_check_backends(const struct ggml_backend_sched * s, const char * func) {
-    for (int b = 0; b < s->n_backends; b++) {
-        GB_FAIL_IF(s->devices[b].freed, GGML_STATUS_INVALID_STATE, "%s: backend %s was freed before its scheduler",
-            func, s->devices[b].name);
-    }
-    return GGML_STATUS_SUCCESS;
-}

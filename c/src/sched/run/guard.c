@@ -1,0 +1,40 @@
+// guard.c - may this call use the scheduler now? Not while another thread of a process that was forked since is inside,
+// not from the scheduler's own callback, and for computing not after a backend was freed.
+#include "base/thread.h"
+#include "sched/plan.h"
+
+// What another thread was changing when the process was forked stays half done in the child.
+enum ggml_status gb_sched_check_whole(const struct ggml_backend_sched * s, const char * func) {
+    GB_FAIL_IF(s->user_thread != 0 && s->user_thread != gb_thread_number() &&
+                   s->user_generation != gb_fork_generation(),
+        GGML_STATUS_INVALID_STATE,
+        "%s: the scheduler was in use by another thread when the process was forked: it is the parent's alone", func);
+    return GGML_STATUS_SUCCESS;
+}
+
+struct gb_visit gb_sched_enter(struct ggml_backend_sched * s) {
+    const struct gb_visit before = { s->user_thread, s->user_generation };
+    s->user_generation           = gb_fork_generation();
+    s->user_thread               = gb_thread_number();
+    return before;
+}
+
+enum ggml_status gb_sched_leave(struct ggml_backend_sched * s, struct gb_visit before, enum ggml_status status) {
+    s->user_thread     = before.outer;
+    s->user_generation = before.generation;
+    return status;
+}
+
+enum ggml_status gb_sched_check_idle(const struct ggml_backend_sched * s, const char * func) {
+    GB_TRY(gb_sched_check_whole(s, func));
+    GB_FAIL_IF(s->in_callback, GGML_STATUS_INVALID_STATE, "%s: called from the scheduler's own callback", func);
+    return GGML_STATUS_SUCCESS;
+}
+
+enum ggml_status gb_sched_check_backends(const struct ggml_backend_sched * s, const char * func) {
+    for (int b = 0; b < s->n_backends; b++) {
+        GB_FAIL_IF(s->devices[b].freed, GGML_STATUS_INVALID_STATE, "%s: backend %s was freed before its scheduler",
+            func, s->devices[b].name);
+    }
+    return GGML_STATUS_SUCCESS;
+}
