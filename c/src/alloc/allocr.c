@@ -1,4 +1,7 @@
 // allocr.c - the older interface: one tensor allocator and one graph allocator behind one handle.
+//
+// Every function checks the handle and forwards; sizes, addresses and errors are those of tallocr.c and gallocr.c. Such
+// programs measure with one allocr and allocate with another, so both kinds are made here from the same parts.
 #include "alloc/alloc.h"
 #include "base/mem.h"
 
@@ -7,7 +10,8 @@ struct ggml_allocr {
     ggml_gallocr_t galloc; // owned
 };
 
-// Takes over the tensor allocator; NULL goes through.
+// Takes over the tensor allocator. NULL goes through: it was not made, and why is reported already. On failure the
+// tensor allocator is freed, for its caller has no other hold of it.
 static ggml_allocr_t allocr_of(ggml_tallocr_t talloc) {
     if (talloc == NULL) {
         return NULL;

@@ -3,9 +3,9 @@
 // Three phases. The first finds out how long each tensor needs its memory and which node goes on in a source's
 // (liveness.h, by the allocator's rule). The second walks the graph in execution order and only decides: it takes and
 // gives back bytes of the pools and writes down, as a list of events, what is bound where. The third carries the events
-// out in their order (for a measure allocator that is a note in its table). Tensors are looked at, never touched, before
-// the third, so measuring is the same walk and takes the same decisions. When anything fails the pools are put back as
-// they were and tensors bound by this call are unplaced again.
+// out in their order (for a measure allocator that is a note in its table). Tensors are looked at, never touched,
+// before the third, so measuring is the same walk and takes the same decisions. When anything fails the pools are put
+// back as they were and tensors bound by this call are unplaced again.
 //
 // A tensor or view that no node reads keeps its memory for good: outputs need no rule of their own.
 #include "alloc/alloc.h"
@@ -107,6 +107,7 @@ enum ggml_status ggml_gallocr_set_parse_seq(ggml_gallocr_t galloc, const int * l
 
 // ------------------------------------------------------------------------------------------------------- what is there
 
+// The allocator that the caller gave for the tensor; NULL: none, which is an error only if the tensor has no memory.
 static ggml_tallocr_t look_up(const struct job * job, struct ggml_tensor * t) {
     if (job->talloc) {
         return job->talloc;
@@ -115,6 +116,7 @@ static ggml_tallocr_t look_up(const struct job * job, struct ggml_tensor * t) {
     return slot != GGML_HASHTABLE_FULL && job->set.keys[slot] == t ? job->by_slot[slot] : NULL;
 }
 
+// How the pool was before this call, to be put back if it fails. Once for each allocator.
 static enum ggml_status remember_pool(struct job * job, ggml_tallocr_t talloc) {
     for (size_t i = 0; i < job->pools.n; i++) {
         if (job->pools.data[i].talloc == talloc) {
@@ -135,6 +137,8 @@ static enum ggml_status add_event(struct job * job, enum event_kind kind, int64_
     return gb_vec_push(&job->events, event) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
+// root: of a view, the id of its source; NONE: the tensor owns its memory. Flags of a view count for its source, as
+// what happens to one happens to the other.
 static enum ggml_status add_tensor(struct job * job, struct ggml_tensor * t, int64_t root, int64_t * id) {
     const struct info info = {
         .tensor   = t,
@@ -188,6 +192,7 @@ static enum ggml_status id_of(struct job * job, struct ggml_tensor * t, int64_t 
 
 static struct info * info_at(struct job * job, int64_t id) { return &job->infos.data[id]; }
 
+// The node, then its sources in the order of their slots. A slot in which the node reads itself counts no reader.
 static enum ggml_status add_node(struct job * job, struct ggml_tensor * node, int32_t * slots) {
     int64_t id;
     GB_TRY(id_of(job, node, &id));
@@ -204,6 +209,7 @@ static enum ggml_status add_node(struct job * job, struct ggml_tensor * node, in
     return GGML_STATUS_SUCCESS;
 }
 
+// All tensors that the graph refers to, each once. Leafs come last: those that nodes read have their ids by then.
 static enum ggml_status add_tensors(struct job * job) {
     const struct ggml_cgraph * graph = job->graph;
     job->slots                       = gb_calloc((size_t) graph->n_nodes + 1, GB_LIVE_SLOTS * sizeof(*job->slots));
@@ -241,6 +247,8 @@ static enum ggml_status add_to_order(struct job * job, int i, int position) {
     return GGML_STATUS_SUCCESS;
 }
 
+// The sequence of the caller: between two barriers nodes may run in any order, so what dies in one of them is given
+// back after the second barrier only. There is one at the end.
 static enum ggml_status follow_sequence(struct job * job, const int * seq, int n_seq) {
     const int n_nodes = job->graph->n_nodes;
     int       n = 0, group = 0; // positions found; the first one since the last barrier
@@ -314,6 +322,7 @@ static void find_read_once(struct job * job) {
     }
 }
 
+// Readers are never counted down for what nobody reads, so it keeps its memory; a view keeps that of its source.
 static void find_unread(struct job * job) {
     for (size_t id = 0; id < job->infos.n; id++) {
         const struct info * info = info_at(job, (int64_t) id);
@@ -345,6 +354,7 @@ static bool keep(void * user, int64_t id, const struct ggml_tensor * t) {
     return info->keep || info->lasts;
 }
 
+// An input has its memory from the start of the graph: no source can give it away later.
 static bool may_join(void * user, const struct ggml_tensor * node, const struct ggml_tensor * src) {
     struct job * job = user;
     (void) src;
@@ -380,6 +390,7 @@ static enum ggml_status find_lifetimes(struct job * job) {
 
 // ------------------------------------------------------------------------------------------------------------ deciding
 
+// New bytes from the pool of the tensor's allocator.
 static enum ggml_status take_block(struct job * job, int64_t id) {
     const struct info * info  = info_at(job, id);
     struct block        block = { .talloc = info->talloc, .owner = id };
@@ -421,6 +432,7 @@ static bool needs_binding(const struct job * job, const struct info * view, cons
                view->tensor->data != (char *) root->tensor->data + view->tensor->view_offs);
 }
 
+// Memory for a tensor, if it has none: a view has that of its source, which gets some first.
 static enum ggml_status place(struct job * job, int64_t id) {
     struct info * info = info_at(job, id);
     if (info->placed) {
@@ -470,6 +482,7 @@ static enum ggml_status place_first(struct job * job) {
     return GGML_STATUS_SUCCESS;
 }
 
+// Sources that no node computes get memory when they are first read; then the node.
 static enum ggml_status place_node(struct job * job, int at) {
     const int32_t * slots = slots_of(job, at);
     for (int s = 0; s < GGML_MAX_SRC; s++) {
@@ -494,6 +507,8 @@ static enum ggml_status walk(struct job * job) {
 
 // -------------------------------------------------------------------------------------------------------- carrying out
 
+// While measuring the source has no address, so the view has none either. The old place is kept for the undo: a view of
+// what was placed beforehand may have been bound to an earlier place of it.
 static enum ggml_status bind_view(struct job * job, struct event * event) {
     const struct info *  info = info_at(job, event->id);
     const struct info *  root = info_at(job, info->root);
@@ -507,6 +522,8 @@ static enum ggml_status bind_view(struct job * job, struct event * event) {
     return view->buffer ? ggml_backend_buffer_init_tensor(view->buffer, view) : GGML_STATUS_SUCCESS;
 }
 
+// One event. A buffer in which a graph allocator binds results is an arena: backends need not store what is read once
+// there.
 static enum ggml_status carry_out(struct job * job, struct event * event) {
     const struct info * info = info_at(job, event->id);
     switch (event->kind) {
@@ -535,6 +552,7 @@ static void undo(struct job * job, size_t n) {
     }
 }
 
+// All events in their order; a failure takes back those before it.
 static enum ggml_status carry_out_all(struct job * job) {
     for (size_t i = 0; i < job->events.n; i++) {
         const enum ggml_status status = carry_out(job, &job->events.data[i]);
@@ -547,6 +565,7 @@ static enum ggml_status carry_out_all(struct job * job) {
     return GGML_STATUS_SUCCESS;
 }
 
+// Marks are of this placement, so they are set last, when nothing can fail any more.
 static void mark_read_once(struct job * job) {
     for (size_t id = 0; id < job->infos.n && !job->measuring; id++) {
         const struct info * info = info_at(job, (int64_t) id);
@@ -554,6 +573,7 @@ static void mark_read_once(struct job * job) {
     }
 }
 
+// The three phases. Nothing is touched before carry_out_all.
 static enum ggml_status run(struct job * job, const struct ggml_gallocr * galloc) {
     GB_TRY(gb_graph_check(job->graph, "graph", "ggml_gallocr_alloc_graph"));
     GB_TRY(gb_graph_check_tensors(job->graph, "ggml_gallocr_alloc_graph"));

@@ -14,6 +14,7 @@ struct numbers {
     struct gb_ptrmap map; // root of a node that is to be placed -> its number
 };
 
+// What is no node, or has memory, has no number: it is left alone.
 static int64_t id_of(void * user, const struct ggml_tensor * t) {
     const int64_t id = gb_ptrmap_get(&((struct numbers *) user)->map, t);
     return id == GB_PTRMAP_ABSENT ? -1 : id;
@@ -60,6 +61,7 @@ static enum ggml_status find_order(struct numbers * numbers, const struct ggml_c
     return gb_reorder(&in, order, &result);
 }
 
+// The gradients go along with their nodes.
 static struct ggml_cgraph * copy_in_order(struct ggml_context * ctx, struct ggml_cgraph * graph, const int * order) {
     struct ggml_cgraph * copy = ggml_graph_dup(ctx, graph);
     for (int k = 0; copy && k < graph->n_nodes; k++) {

@@ -139,6 +139,8 @@ static void note_flags(struct usage * u, const struct ggml_tensor * t) {
     u->to_end |= gb_tensor_has_flag(t, GB_TENSOR_OUTPUT);
 }
 
+// The node at position i uses the storage through t. Slots that read it are counted while they give it back together,
+// at the same barrier: only a storage that one slot alone still reads can be taken over by the allocator's rule.
 static void note_use(const struct liveness * l, struct usage * u, const struct ggml_tensor * t, int i, bool reads) {
     if (released_at(l, u->last) != released_at(l, i)) {
         u->n_last = 0;
@@ -149,6 +151,7 @@ static void note_use(const struct liveness * l, struct usage * u, const struct g
     note_flags(u, u->tensor);
 }
 
+// Of a source that is a node itself: it is read, and it must come before its reader.
 static enum ggml_status count_reader(struct liveness * l, const struct ggml_tensor * src, int i) {
     const int64_t at = gb_ptrmap_get(&l->position, src);
     GB_FAIL_IF(at != GB_PTRMAP_ABSENT && at > i, GGML_STATUS_INVALID_ARGUMENT,
@@ -174,6 +177,7 @@ static enum ggml_status note_source(struct liveness * l, int i, int s) {
     return GGML_STATUS_SUCCESS;
 }
 
+// A node of operator NONE is a parameter, which nothing computes, unless it names a source.
 static bool has_source(const struct ggml_tensor * t) {
     for (int s = 0; s < GGML_MAX_SRC; s++) {
         if (t->src[s]) {
@@ -194,6 +198,8 @@ static void note_node(struct liveness * l, int i) {
     }
 }
 
+// The first pass. What no node of the list reads is a result, and lasts, unless the caller drops it: a slot that reads
+// a view counts for the view only, so a view that nobody reads makes its source last.
 static enum ggml_status find_usages(struct liveness * l) {
     for (int i = 0; i < l->in->n_nodes; i++) {
         for (int s = 0; s < GGML_MAX_SRC; s++) {
@@ -237,8 +243,8 @@ static int find_sizes(struct liveness * l) {
     return n_arenas;
 }
 
-// As if nothing were computed in place. Unsigned numbers wrap, so differences may be added up. The allocator's rule asks
-// for no loads.
+// As if nothing were computed in place. Unsigned numbers wrap, so differences may be added up. The allocator's rule
+// asks for no loads.
 static enum ggml_status find_loads(struct liveness * l) {
     const int    n_arenas = find_sizes(l);
     const size_t n_nodes  = (size_t) l->in->n_nodes;
@@ -276,6 +282,7 @@ static size_t load_within(const struct liveness * l, const struct usage * own, s
     return most;
 }
 
+// The highest load of the same positions if `own` has memory of its own.
 static size_t load_apart(const struct liveness * l, const struct usage * own, int i) {
     const size_t * loads = loads_of(l, own->arena);
     size_t         most  = loads[i];
@@ -285,6 +292,8 @@ static size_t load_apart(const struct liveness * l, const struct usage * own, in
     return most;
 }
 
+// The loads as they are now that `own` goes on in memory that is `wasted` bytes larger: at position i both were
+// counted.
 static void note_in_place(struct liveness * l, const struct usage * own, size_t wasted, int i) {
     size_t * loads = loads_of(l, own->arena);
     loads[i] -= own->size;
@@ -385,6 +394,8 @@ static enum ggml_status make_item(struct liveness * l, int i, int s) {
     return GGML_STATUS_SUCCESS;
 }
 
+// The second pass, in the order in which memory is needed: sources that no node of the list computed before, then the
+// node.
 static enum ggml_status make_items(struct liveness * l) {
     for (int i = 0; i < l->in->n_nodes; i++) {
         struct ggml_tensor * node = l->in->nodes[i];
@@ -398,6 +409,7 @@ static enum ggml_status make_items(struct liveness * l) {
     return GGML_STATUS_SUCCESS;
 }
 
+// Planning a large graph takes milliseconds: it asks in between whether anybody still waits for it.
 static enum ggml_status compute(struct liveness * l, const struct gb_liveness_input * in) {
     GB_TRY(init_state(l, in));
     GB_TRY(find_usages(l));

@@ -1,8 +1,8 @@
 // liveness.h - when each tensor of a node list must be in memory, and which results may take over a source's memory.
 //
-// The one computation of lifetimes: plans of the scheduler (on its private node list), the graph allocator and the search
-// for a better order all use it. Tensors are only read. Lifetimes are those of storage, that is of the tensor that owns
-// memory: what happens to a view happens to its source.
+// The one computation of lifetimes: plans of the scheduler (on its private node list), the graph allocator and the
+// search for a better order all use it. Tensors are only read. Lifetimes are those of storage, that is of the tensor
+// that owns memory: what happens to a view happens to its source.
 #ifndef GB_ALLOC_LIVENESS_H
 #define GB_ALLOC_LIVENESS_H
 

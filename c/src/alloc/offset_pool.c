@@ -1,5 +1,8 @@
 // offset_pool.c - the free list: an array sorted by offset, searched linearly for the best fit and by bisection for
 // neighbours.
+//
+// A scan is enough where few blocks are free at a time, as among the tensors of a graph. Pieces are not listed: their
+// owner gives offset and size back.
 #include "alloc/offset_pool.h"
 
 #include <string.h>
@@ -33,6 +36,7 @@ void gb_pool_reset(struct gb_offset_pool * pool) {
     }
 }
 
+// The copy has the capacity of the original, so that giving back into it cannot fail either.
 bool gb_pool_copy(struct gb_offset_pool * to, const struct gb_offset_pool * from) {
     *to        = *from;
     to->blocks = gb_malloc(from->cap * sizeof(*from->blocks));
@@ -44,7 +48,9 @@ bool gb_pool_copy(struct gb_offset_pool * to, const struct gb_offset_pool * from
     return true;
 }
 
-// Index of the block to take `size` from; n when none fits.
+// Index of the block to take `size` from; n when none fits. The last block is as a rule the tail of the range: taking
+// from it may raise the high-water mark, so it comes after all others, even where it would fit better. Of equal blocks
+// the first.
 static size_t best_fit(const struct gb_offset_pool * pool, size_t size) {
     size_t best = pool->n;
     for (size_t i = 0; i + 1 < pool->n; i++) {
@@ -76,7 +82,7 @@ enum gb_pool_result gb_pool_take(struct gb_offset_pool * pool, size_t size, size
     *offset                      = block->offset;
     block->offset += size;
     block->size -= size;
-    if (block->size == 0) {
+    if (block->size == 0) { // used up: the invariant has no empty blocks
         memmove(block, block + 1, (pool->n - i - 1) * sizeof(*block));
         pool->n--;
     }
@@ -98,6 +104,7 @@ void gb_pool_give_back(struct gb_offset_pool * pool, size_t offset, size_t size)
             high = middle;
         }
     }
+    // Neighbours are merged at once, so a piece touches at most one block on either side.
     struct gb_free_block * const next     = pool->blocks + low;
     const bool                   joins_lo = low > 0 && next[-1].offset + next[-1].size == offset;
     const bool                   joins_hi = low < pool->n && offset + size == next->offset;

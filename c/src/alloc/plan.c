@@ -1,8 +1,9 @@
 // plan.c - the driver of the planner: what is tried, in which order, and when it is enough.
 //
 // In-order best fit first, as nothing may be worse; then first fit by several keys, skylines, and at last the search.
-// Each stage ends when the plan of the part needs no more than the goal: the lower bound of all parts, the capacity
-// that is asked for, or the peak that another part needs anyway. Offsets are written only when all went well.
+// Parts are buffers that no other buffer ever meets, and each is planned on its own, the one with the highest bound
+// first. Each stage ends when the plan of the part needs no more than the goal: the lower bound of all parts, the
+// capacity that is asked for, or the peak that another part needs anyway. Offsets are written only when all went well.
 #include "alloc/plan.h"
 
 #include <string.h>
@@ -30,6 +31,8 @@ static void keep_if_smaller(struct gb_plan_part * part, size_t peak) {
 
 // ------------------------------------------------------------------------------------------------------ the heuristics
 
+// First fit by eight keys, then smallest gap by the same eight. The first, by size, is tried in any case, since
+// gb_plan_offsets promises it, unless it alone would take too long. The others are paid from the budget.
 static enum ggml_status fit_gaps(struct gb_plan_part * part, size_t goal, struct gb_plan_budget * budget) {
     static const enum gb_plan_key keys[] = { GB_PLAN_BY_SIZE, GB_PLAN_BY_AREA, GB_PLAN_BY_WIDTH, GB_PLAN_BY_LOAD,
         GB_PLAN_BY_BIRTH, GB_PLAN_BY_DEATH, GB_PLAN_BY_WIDTH_AREA_LOAD, GB_PLAN_BY_LOAD_AREA_WIDTH };
@@ -46,6 +49,7 @@ static enum ggml_status fit_gaps(struct gb_plan_part * part, size_t goal, struct
     return GGML_STATUS_SUCCESS;
 }
 
+// Skylines by three keys, while there is something to gain and to spend.
 static enum ggml_status fill_valleys(struct gb_plan_part * part, size_t goal, struct gb_plan_budget * budget) {
     static const enum gb_plan_key keys[] = { GB_PLAN_BY_WIDTH, GB_PLAN_BY_SIZE, GB_PLAN_BY_AREA };
     for (size_t k = 0; k < GB_ARRAY_LEN(keys) && part->peak > goal && budget->steps > 0; k++) {
@@ -66,20 +70,21 @@ struct search {
     size_t                  goal, unit;
 };
 
-// Tries several ranks in turn: each finds at once what others look for in vain.
+// Tries several ranks in turn: each finds at once what others look for in vain, so that a little of each is worth more
+// than much of one. A proof that nothing fits raises the bound of the part by one unit.
 static enum gb_plan_outcome try_capacity(struct search * s, size_t capacity, uint64_t nodes) {
     static const struct {
         enum gb_plan_key key;
         bool             rerank;
-    } ways[]                     = { { GB_PLAN_BY_LOAD_SPAN, true }, { GB_PLAN_BY_LOAD_AREA_WIDTH, true },
+    } ranks[]                    = { { GB_PLAN_BY_LOAD_SPAN, true }, { GB_PLAN_BY_LOAD_AREA_WIDTH, true },
         { GB_PLAN_BY_LOAD_WIDTH_AREA, true }, { GB_PLAN_BY_LOAD_SPAN, false }, { GB_PLAN_BY_DEATH_SPAN, true },
         { GB_PLAN_BY_BIRTH_LOAD_SPAN, true }, { GB_PLAN_BY_AREA_WIDTH_LOAD, true },
         { GB_PLAN_BY_WIDTH_AREA_LOAD, true }, { GB_PLAN_BY_BIRTH, true }, { GB_PLAN_BY_DEATH_LOAD_WIDTH, true },
         { GB_PLAN_BY_BIRTH_LOAD_WIDTH, true }, { GB_PLAN_BY_LOAD_WIDTH_AREA, false }, { GB_PLAN_BY_DEATH_NARROW, true },
         { GB_PLAN_BY_LATE_BIRTH_LOAD_WIDTH, true } };
     enum gb_plan_outcome outcome = GB_PLAN_GAVE_UP;
-    for (size_t k = 0; k < GB_ARRAY_LEN(ways) && outcome == GB_PLAN_GAVE_UP && s->budget->steps > 0; k++) {
-        outcome = gb_plan_exact_run(s->exact, capacity, ways[k].key, ways[k].rerank, nodes, s->budget);
+    for (size_t k = 0; k < GB_ARRAY_LEN(ranks) && outcome == GB_PLAN_GAVE_UP && s->budget->steps > 0; k++) {
+        outcome = gb_plan_exact_run(s->exact, capacity, ranks[k].key, ranks[k].rerank, nodes, s->budget);
     }
     struct gb_plan_part * part = s->part;
     if (outcome == GB_PLAN_FOUND) {
@@ -95,7 +100,9 @@ static enum gb_plan_outcome try_capacity(struct search * s, size_t capacity, uin
     return outcome;
 }
 
-// Narrows the gap between the goal, which was not reached, and the plan.
+// Narrows the gap between the goal, which was not reached, and the plan, by halves, down to a 512th of the bound: what
+// is finer is not worth the search. A capacity at which the search gave up counts as out of reach here, but not as
+// proved.
 static enum gb_plan_outcome bisect(struct search * s, uint64_t nodes) {
     enum gb_plan_outcome outcome   = GB_PLAN_GAVE_UP;
     size_t               low       = s->goal;
@@ -113,6 +120,8 @@ static enum gb_plan_outcome bisect(struct search * s, uint64_t nodes) {
     return outcome;
 }
 
+// Asks for the goal with ever more nodes, and in between for what lies half way. With a capacity asked for, only that
+// matters: there is no reason to bisect. Large parts are left out: the cost of a node grows with the part.
 static enum ggml_status search_part(struct gb_plan_part * part, size_t goal, size_t capacity, size_t unit,
     struct gb_plan_budget * budget) {
     struct search s = { part, NULL, budget, goal, unit };
@@ -138,6 +147,7 @@ static enum ggml_status search_part(struct gb_plan_part * part, size_t goal, siz
 
 // ----------------------------------------------------------------------------------------------------------- the whole
 
+// All stages for all parts. The heuristics have steps of their own, and more of them where the search has more.
 static enum ggml_status plan_parts(struct gb_plan_problem * p, const struct gb_plan_effort * effort,
     struct gb_plan_result * result) {
     const int64_t         deadline  = effort->limit_ns > 0 ? gb_time_ns() + effort->limit_ns : INT64_MAX;
@@ -166,6 +176,7 @@ static enum ggml_status plan_parts(struct gb_plan_problem * p, const struct gb_p
     return GGML_STATUS_SUCCESS;
 }
 
+// Items that are empty or never live lie at 0.
 static void write_offsets(const struct gb_plan_problem * p, struct gb_plan_item * items, size_t n) {
     for (size_t i = 0; i < n; i++) {
         items[i].offset = 0;
@@ -207,6 +218,7 @@ enum ggml_status gb_plan_offsets(struct gb_plan_item * items, size_t n, size_t a
 
 // -------------------------------------------------------------------------------------------------------- for programs
 
+// The arrays of the public function as items.
 static enum ggml_status plan_arrays(size_t n, const int64_t * lower, const int64_t * upper, const size_t * size,
     size_t alignment, const struct gb_plan_effort * effort, size_t * offsets, struct gb_plan_result * result) {
     struct gb_plan_item * items = gb_calloc(n + 1, sizeof(*items));

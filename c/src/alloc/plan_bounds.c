@@ -1,8 +1,9 @@
 // plan_bounds.c - from items to parts: what of times and sizes matters for a plan.
 //
-// Sizes are rounded up to the alignment; items that are empty or never live are left out. Times become sections. Where
-// nobody is alive a new part begins. The load of a section is the sum of the sizes alive in it: the largest is the
-// lower bound.
+// The planner never sees times: two plans for lifetimes that overlap alike are the same plan, so times are replaced by
+// as few sections as tell who meets whom. Sizes are rounded up to the alignment; items that are empty or never live are
+// left out. Times become sections. Where nobody is alive a new part begins. The load of a section is the sum of the
+// sizes alive in it: the largest is the lower bound.
 #include "alloc/plan_impl.h"
 
 #include <stdlib.h>
@@ -42,6 +43,7 @@ static void sections_free(struct sections * s) {
     gb_free(s->starts);
 }
 
+// All sizes are multiples of the unit, so are all offsets worth considering, and the search can skip what lies between.
 static size_t greatest_divisor(size_t a, size_t b) {
     while (b != 0) {
         const size_t rest = a % b;
@@ -51,6 +53,7 @@ static size_t greatest_divisor(size_t a, size_t b) {
     return a;
 }
 
+// Checks the items, rounds their sizes up, and sorts births and deaths by time.
 static enum ggml_status collect(struct gb_plan_problem * p, struct sections * s, const struct gb_plan_item * items,
     size_t n, size_t alignment) {
     GB_FAIL_IF(n > INT32_MAX, GGML_STATUS_INVALID_ARGUMENT, "gb_plan_offsets: %zu items are too many", n);
@@ -118,6 +121,8 @@ static uint32_t sections_before(const struct sections * s, int64_t time) {
     return (uint32_t) low;
 }
 
+// The sections of the part's buffers, counted from its own first, and what follows from them: the load of each section,
+// how many are born up to it, the bound, and how many pairs meet.
 static void fill_part(struct gb_plan_part * part, const struct gb_plan_problem * p, const struct sections * s) {
     const uint32_t base = part->buffers[0].first;
     size_t *       load = p->load + (part->load - p->load);
@@ -145,6 +150,7 @@ static void fill_part(struct gb_plan_part * part, const struct gb_plan_problem *
     }
 }
 
+// The part with the highest bound first: its peak is what the others may use for nothing.
 static int by_bound(const void * pa, const void * pb) {
     const struct gb_plan_part *a = pa, *b = pb;
     if (a->bound != b->bound) {
@@ -193,6 +199,7 @@ void gb_plan_problem_free(struct gb_plan_problem * p) {
 
 // --------------------------------------------------------------------------------------------------------------- ranks
 
+// Saturates: an area beyond 64 bits is the largest, whatever it is exactly.
 static uint64_t area(const struct gb_plan_buffer * b, uint64_t width) {
     return b->size > UINT64_MAX / width ? UINT64_MAX : b->size * width;
 }

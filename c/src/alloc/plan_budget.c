@@ -1,8 +1,8 @@
 // plan_budget.c - how much searching a plan may still cost.
 //
 // Work is counted in steps, which are the same on every machine, so that the same items give the same plan. The clock
-// and the thread's poll are looked at once in CLOCK_STEPS, since reading the clock costs as much as many steps; they end
-// a search that takes far longer than expected, or that nobody waits for any more, and never steer it.
+// and the thread's poll are looked at once in CLOCK_STEPS, since reading the clock costs as much as many steps; they
+// end a search that takes far longer than expected, or that nobody waits for any more, and never steer it.
 #include "alloc/plan_impl.h"
 #include "base/current.h"
 #include "base/env.h"

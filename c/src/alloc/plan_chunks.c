@@ -19,21 +19,23 @@
 #define ALL_STEPS   ((uint64_t) 1 << 26) // of all orders but the first
 #define CHUNK_STEPS ((uint64_t) 1 << 21) // of search, for all chunks together
 
-struct place {
+// Where an item lies: its offset is that in its chunk.
+struct spot {
     size_t chunk, offset;
 };
 
 struct chunked {
     struct gb_plan_item * items; // owned; with the offsets of the plan without limit
     size_t                n, alignment, chunk;
-    struct place *        best;            // owned; by item
-    struct place *        trial;           // owned
+    struct spot *         best;            // owned; by item
+    struct spot *         trial;           // owned
     size_t                total, n_chunks; // of best
     size_t *              peaks;           // owned; n + 1: by chunk
     struct gb_plan_item * some;            // owned; scratch
     uint32_t *            order;           // owned; scratch: indices of items or buffers
 };
 
+// Items that are empty or never live need no memory and lie anywhere.
 static bool counts(const struct gb_plan_item * item) { return item->size > 0 && item->lower < item->upper; }
 
 static size_t padded(const struct chunked * c, size_t size) {
@@ -73,7 +75,8 @@ static int by_offset(const void * pa, const void * pb) {
 }
 
 // Cuts the plan without limit, which is in the items, at offsets that no item crosses: each time the last that keeps
-// the chunk small enough. Cut at `cut`, the layers below and above never meet.
+// the chunk small enough. The layers below and above a cut share no bytes, so each may lie in a chunk of its own, and
+// the sum stays that of the plan without limit. Nothing is kept if two such offsets are further apart than a chunk.
 static enum ggml_status cut_cleanly(struct chunked * c) {
     GB_VEC(struct edge) edges = { 0 };
     GB_VEC(size_t) cuts       = { 0 }; // where chunks begin
@@ -107,7 +110,7 @@ static enum ggml_status cut_cleanly(struct chunked * c) {
             }
         }
         c->trial[i] =
-            counts(&c->items[i]) ? (struct place){ low, c->items[i].offset - cuts.data[low] } : (struct place){ 0, 0 };
+            counts(&c->items[i]) ? (struct spot){ low, c->items[i].offset - cuts.data[low] } : (struct spot){ 0, 0 };
     }
     gb_vec_free(&edges);
     gb_vec_free(&cuts);
@@ -121,7 +124,7 @@ static enum ggml_status cut_cleanly(struct chunked * c) {
 
 // The first chunk with room takes the buffer; a new one is opened if there is none. Each chunk is a pool.
 static enum gb_pool_result take(const struct chunked * c, struct gb_offset_pool * pools, size_t * n_pools, size_t size,
-    struct place * at) {
+    struct spot * at) {
     for (at->chunk = 0; at->chunk < *n_pools; at->chunk++) {
         const enum gb_pool_result result = gb_pool_take(&pools[at->chunk], size, &at->offset);
         if (result != GB_POOL_FULL) {
@@ -153,6 +156,7 @@ static enum ggml_status order_deaths(struct chunked * c, const struct gb_plan_pa
     return GGML_STATUS_SUCCESS;
 }
 
+// In-order best fit with a pool for each chunk: the floor under the other orders.
 static enum ggml_status fit_in_order(struct chunked * c, const struct gb_plan_part * part) {
     GB_TRY(order_deaths(c, part));
     struct gb_offset_pool * pools   = gb_calloc(part->n, sizeof(*pools));
@@ -174,16 +178,19 @@ static enum ggml_status fit_in_order(struct chunked * c, const struct gb_plan_pa
 
 // ------------------------------------------------------------------------------------------------------ several orders
 
+// First fit in one space in which no buffer lies across a multiple of the chunk: cut there, it is a plan in chunks.
 static enum ggml_status fit_by_key(struct chunked * c, struct gb_plan_part * part, enum gb_plan_key key) {
     size_t peak;
     part->chunk = c->chunk;
     GB_TRY(gb_plan_first_fit(part, key, false, &peak));
     for (uint32_t i = 0; i < part->n; i++) {
-        c->trial[part->buffers[i].item] = (struct place){ part->trial[i] / c->chunk, part->trial[i] % c->chunk };
+        c->trial[part->buffers[i].item] = (struct spot){ part->trial[i] / c->chunk, part->trial[i] % c->chunk };
     }
     return GGML_STATUS_SUCCESS;
 }
 
+// All parts in order, then by several keys while there is something to gain and to spend. The first key, by size, has
+// the larger limit, as in plan.c.
 static enum ggml_status fit_chunks(struct chunked * c, struct gb_plan_problem * p) {
     static const enum gb_plan_key keys[] = { GB_PLAN_BY_SIZE, GB_PLAN_BY_AREA, GB_PLAN_BY_WIDTH, GB_PLAN_BY_LOAD,
         GB_PLAN_BY_BIRTH };
@@ -203,7 +210,7 @@ static enum ggml_status fit_chunks(struct chunked * c, struct gb_plan_problem * 
     return GGML_STATUS_SUCCESS;
 }
 
-// Plans each chunk of the best plan on its own.
+// Plans each chunk of the best plan on its own: which items share a chunk stays, their offsets may become smaller.
 static enum ggml_status plan_each_chunk(struct chunked * c) {
     const struct gb_plan_effort effort = { .steps = CHUNK_STEPS / GB_MAX(c->n_chunks, 1),
         .limit_ns                                 = 100 * (int64_t) 1000000 };
@@ -230,7 +237,7 @@ static enum ggml_status plan_each_chunk(struct chunked * c) {
         GB_TRY(gb_plan_search(c->some, end[k] - begin, c->alignment, &effort, &result));
         for (size_t j = begin; j < end[k]; j++) {
             const size_t i = c->order[j];
-            c->trial[i]    = result.peak < peak ? (struct place){ k, c->some[j - begin].offset } : c->best[i];
+            c->trial[i]    = result.peak < peak ? (struct spot){ k, c->some[j - begin].offset } : c->best[i];
         }
     }
     keep_if_smaller(c);
@@ -239,7 +246,8 @@ static enum ggml_status plan_each_chunk(struct chunked * c) {
 
 // -------------------------------------------------------------------------------------------------------------- bounds
 
-// Two items larger than half a chunk that are alive together are in two chunks.
+// A lower bound for the number of chunks: the load over the size of one; and no two items larger than half a chunk that
+// are alive together are in the same one, so there are at least as many chunks as such items alive at once.
 static enum ggml_status count_chunks(const struct chunked * c, const struct gb_plan_problem * p, size_t * bound) {
     *bound          = p->bound / c->chunk + (p->bound % c->chunk > 0);
     int64_t * large = gb_calloc(p->n + 1, sizeof(*large)); // by section of a part: begun less ended

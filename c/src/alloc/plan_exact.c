@@ -72,6 +72,7 @@ struct gb_plan_exact {
 
 // -------------------------------------------------------------------------------------------------------------- set-up
 
+// Who is alive with whom, as one array of lists: counted, then filled.
 static void list_meetings(struct gb_plan_exact * x) {
     const struct gb_plan_part * part = x->part;
     for (uint32_t i = 0; i < part->n; i++) { // those with a smaller index meet i when i is born before they die
@@ -140,8 +141,9 @@ void gb_plan_exact_free(struct gb_plan_exact * x) {
     gb_free(x);
 }
 
-// ------------------------------------------------------------------------------------------------------ place and undo
+// -------------------------------------------------------------------------------------------------------- put and undo
 
+// A buffer is put down, or taken up again: what is left in its sections, and who crosses their boundaries.
 static void toggle(struct gb_plan_exact * x, uint32_t b, bool placed) {
     const struct gb_plan_buffer * buffer = &x->part->buffers[b];
     x->placed[b]                         = placed;
@@ -156,6 +158,7 @@ static void toggle(struct gb_plan_exact * x, uint32_t b, bool placed) {
     x->steps += buffer->last - buffer->first;
 }
 
+// Back to a shorter trail, the newest change first: a floor may have been raised twice.
 static void undo(struct gb_plan_exact * x, size_t length) {
     while (x->trail.n > length) {
         const struct change c = x->trail.data[--x->trail.n];
@@ -167,8 +170,9 @@ static void undo(struct gb_plan_exact * x, size_t length) {
     }
 }
 
-// Places b on its floor. hatless: no unplaced buffer is alive with it. False: no memory.
-static bool place(struct gb_plan_exact * x, uint32_t b, bool * hatless) {
+// Puts b on its floor, and raises the floors of the unplaced that are alive with it to its top. hatless: there are
+// none. False: no memory.
+static bool put(struct gb_plan_exact * x, uint32_t b, bool * hatless) {
     const size_t top = x->floor[b] + x->part->buffers[b].size;
     *hatless         = true;
     if (!gb_vec_push(&x->trail, ((struct change){ PLACED, b, 0 }))) {
@@ -206,6 +210,8 @@ static unsigned lowest_bit(uint64_t bits) {
 #endif
 }
 
+// Ranks the buffers of a remainder by what is left of its sections, not by the whole problem: which buffer is in the
+// way of most others changes as others are put down.
 static bool rank_anew(struct gb_plan_exact * x, const struct remainder * r) {
     const size_t n = r->end - r->begin;
     for (size_t k = 0; k < n; k++) {
@@ -296,11 +302,12 @@ static bool split(struct gb_plan_exact * x, const struct frame * f, uint32_t b) 
 
 // ----------------------------------------------------------------------------------------------------------- the frame
 
+// The order of the search: by rising floor, level ones by rank.
 static bool comes_before(const struct gb_plan_exact * x, uint32_t a, uint32_t b) {
     return x->floor[a] != x->floor[b] ? x->floor[a] < x->floor[b] : x->rank[a] < x->rank[b];
 }
 
-// only the order of level ones is wrong
+// By insertion, since only the order of level ones is wrong.
 static void sort_by_floor(struct gb_plan_exact * x, const struct remainder * r) {
     uint32_t * list = x->lists.data;
     for (size_t k = r->begin + 1; k < r->end; k++) {
@@ -315,6 +322,8 @@ static void sort_by_floor(struct gb_plan_exact * x, const struct remainder * r) 
     x->steps += r->end - r->begin;
 }
 
+// The first section from s on that is not painted; paths are halved on the way, so that a sequence of questions takes
+// next to constant time each (union-find).
 static uint32_t next_unpainted(uint32_t * unpainted, uint32_t s) {
     while (unpainted[s] != s) {
         unpainted[s] = unpainted[unpainted[s]];
@@ -379,6 +388,7 @@ static bool may_fit(struct gb_plan_exact * x, const struct remainder * r, size_t
     return true;
 }
 
+// Whether none of the remainders from `begin` on is out of reach already, now that `placed` lies at its floor.
 static bool all_may_fit(struct gb_plan_exact * x, size_t begin, uint32_t placed) {
     const uint32_t rank = x->rerank && x->remainders.n - begin > 1 ? 0 : x->rank[placed];
     for (size_t k = begin; k < x->remainders.n; k++) {
@@ -389,6 +399,8 @@ static bool all_may_fit(struct gb_plan_exact * x, size_t begin, uint32_t placed)
     return true;
 }
 
+// A frame begins with its first candidate. No candidate at or above the lowest possible top of an unplaced buffer need
+// be tried, since that buffer could be moved below it (see "holes").
 static void enter(struct gb_plan_exact * x, struct frame * f) {
     f->next    = f->what.begin;
     f->ceiling = SIZE_MAX;
@@ -422,7 +434,7 @@ static enum gb_plan_outcome advance(struct gb_plan_exact * x, struct frame * f) 
         }
         x->nodes--;
         x->steps = 0;
-        if (!place(x, b, &f->hatless) || !split(x, f, b)) {
+        if (!put(x, b, &f->hatless) || !split(x, f, b)) {
             return GB_PLAN_NO_MEMORY;
         }
         if (all_may_fit(x, f->remainders, b)) {
@@ -459,6 +471,7 @@ static enum gb_plan_outcome descend(struct gb_plan_exact * x, struct frame * f) 
 
 // ---------------------------------------------------------------------------------------------------------- the search
 
+// Depth first without recursion: graphs of users decide how deep it goes.
 static enum gb_plan_outcome search(struct gb_plan_exact * x) {
     enum { DOWN, UP } direction  = UP; // DOWN: all remainders so far are solved; UP: the one just tried has none
     enum gb_plan_outcome outcome = GB_PLAN_FOUND;
@@ -488,6 +501,7 @@ static enum gb_plan_outcome search(struct gb_plan_exact * x) {
     return outcome;
 }
 
+// Nothing is put down yet: all floors are the ground, and what is left is the load.
 static void reset(struct gb_plan_exact * x) {
     const struct gb_plan_part * part = x->part;
     memset(x->floor, 0, part->n * sizeof(*x->floor));

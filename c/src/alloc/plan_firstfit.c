@@ -1,8 +1,9 @@
 // plan_firstfit.c - each buffer in turn goes into a gap between those placed before that are alive with it: the lowest
 // gap in which it fits, or the smallest.
 //
-// The gaps are found by passing those neighbours by rising offset. Where few buffers are alive together they are looked
-// up in a tree and sorted; where many are, one list of all placed buffers, kept sorted, is read instead.
+// The order decides how good the plan is: large, long or crowded buffers first leave the small ones to fill gaps. The
+// gaps are found by passing the neighbours by rising offset. Where few buffers are alive together they are looked up in
+// a tree and sorted; where many are, one list of all placed buffers, kept sorted, is read instead.
 #include "alloc/plan_impl.h"
 
 #include <stdlib.h>
@@ -32,6 +33,8 @@ struct first_fit {
     size_t                  n_placed;
 };
 
+// Looking up and sorting neighbours costs some steps for each pair that meets, reading the list of all costs one for
+// each other buffer: the list is read where at least one in 32 is a neighbour.
 static bool is_dense(const struct gb_plan_part * part) { return part->n_pairs > (uint64_t) part->n * part->n / 32; }
 
 uint64_t gb_plan_first_fit_steps(const struct gb_plan_part * part) {
@@ -47,6 +50,7 @@ static bool tree_init(struct span_tree * tree, size_t n) {
     return tree->latest != NULL;
 }
 
+// All ancestors of the leaf learn of its end.
 static void tree_insert(struct span_tree * tree, size_t position, uint32_t end) {
     for (size_t i = tree->width + position; i > 0; i /= 2) {
         tree->latest[i] = GB_MAX(tree->latest[i], end);
@@ -80,13 +84,14 @@ static int by_offset(const void * pa, const void * pb) {
     return a->offset < b->offset ? -1 : a->offset > b->offset;
 }
 
-// The first place at or above `at` where `size` bytes do not cross the end of a chunk.
+// The first offset at or above `at` where `size` bytes do not cross the end of a chunk.
 static size_t within_chunk(size_t at, size_t size, size_t chunk) {
     const size_t used = chunk > 0 ? at % chunk : 0;
     return chunk > 0 && size > chunk - used ? at + (chunk - used) : at;
 }
 
-// The gap for b between those of the n placed that are alive with it.
+// The offset of the gap for b between those of the n placed, by rising offset, that are alive with it: the lowest gap,
+// or the smallest; above all of them if it fits into none. A gap of exactly its size ends the search for the smallest.
 static size_t find_gap(const struct placed * placed, size_t n, const struct gb_plan_buffer * b, size_t chunk,
     bool smallest) {
     size_t at = 0, best = SIZE_MAX, best_size = SIZE_MAX;
@@ -110,7 +115,8 @@ static size_t find_gap(const struct placed * placed, size_t n, const struct gb_p
     return best != SIZE_MAX ? best : within_chunk(at, b->size, chunk);
 }
 
-static size_t place_sparse(struct first_fit * f, const struct gb_plan_part * part, uint32_t i, bool smallest) {
+// Gathers what is alive with buffer i from the tree.
+static size_t put_sparse(struct first_fit * f, const struct gb_plan_part * part, uint32_t i, bool smallest) {
     const struct gb_plan_buffer * b = &part->buffers[i];
     size_t                        n = 0;
     for (size_t s = tree_next(&f->tree, 0, b->first); s < part->n && part->buffers[s].first < b->last;
@@ -123,7 +129,8 @@ static size_t place_sparse(struct first_fit * f, const struct gb_plan_part * par
     return find_gap(f->placed, n, b, part->chunk, smallest);
 }
 
-static size_t place_dense(struct first_fit * f, const struct gb_plan_part * part, uint32_t i, bool smallest) {
+// Reads the list of all that was put down, and inserts buffer i into it.
+static size_t put_dense(struct first_fit * f, const struct gb_plan_part * part, uint32_t i, bool smallest) {
     const struct gb_plan_buffer * b      = &part->buffers[i];
     const size_t                  offset = find_gap(f->placed, f->n_placed, b, part->chunk, smallest);
     size_t                        low = 0, high = f->n_placed;
@@ -158,7 +165,7 @@ enum ggml_status gb_plan_first_fit(struct gb_plan_part * part, enum gb_plan_key 
     for (uint32_t k = 0; status == GGML_STATUS_SUCCESS && k < part->n; k++) {
         status           = k % GB_PLAN_POLL == 0 ? gb_go_on() : status;
         const uint32_t i = f.order[k].buffer;
-        part->trial[i]   = dense ? place_dense(&f, part, i, smallest_gap) : place_sparse(&f, part, i, smallest_gap);
+        part->trial[i]   = dense ? put_dense(&f, part, i, smallest_gap) : put_sparse(&f, part, i, smallest_gap);
         *peak            = GB_MAX(*peak, part->trial[i] + part->buffers[i].size);
     }
     gb_free(f.order);

@@ -1,7 +1,9 @@
 // plan_skyline.c - plans from the bottom up: the lowest valley of the skyline takes the first buffer, by rank, whose
 // life lies between the valley's walls; when there is none, the valley is filled up to its lower wall.
 //
-// The skyline is a linked list of plateaus, neighbours of different height. No gap below it is ever used again.
+// The skyline is the lowest offset above all buffers so far, section by section. It is kept as a linked list of
+// plateaus, neighbours of different height, indexed by their first section. No gap below it is ever used again, so a
+// step looks at plateaus and unplaced buffers only.
 #include "alloc/plan_impl.h"
 
 #include <stdlib.h>
@@ -24,6 +26,7 @@ struct skyline {
     uint32_t * next;
 };
 
+// Makes `section` the beginning of a plateau of the same height.
 static void split_at(struct skyline * sky, uint32_t start, uint32_t section) { // section inside the plateau
     struct plateau * left = &sky->plateaus[start];
     if (section <= start || section >= left->end) {
@@ -51,6 +54,7 @@ static void join(struct skyline * sky, uint32_t start) {
     }
 }
 
+// A plateau that was raised may be level with its neighbours, which it joins then.
 static void raise(struct skyline * sky, uint32_t start, size_t height) {
     const uint32_t before       = sky->plateaus[start].before;
     sky->plateaus[start].height = height;
@@ -60,6 +64,7 @@ static void raise(struct skyline * sky, uint32_t start, size_t height) {
     }
 }
 
+// The first section of the lowest plateau; the leftmost of several. Counts what it passes.
 static uint32_t lowest(const struct skyline * sky, uint64_t * steps) {
     uint32_t best = 0;
     for (uint32_t s = 0; s != NONE; s = sky->plateaus[s].next, ++*steps) {
@@ -70,7 +75,7 @@ static uint32_t lowest(const struct skyline * sky, uint64_t * steps) {
     return best;
 }
 
-// Places what fits best in the valley; false if nothing does.
+// Puts the first buffer by rank whose life lies between the walls of the valley onto its floor; false if there is none.
 static bool fill(struct skyline * sky, struct gb_plan_part * part, uint32_t valley, size_t * peak, uint64_t * steps) {
     const struct plateau v    = sky->plateaus[valley];
     uint32_t *           link = &sky->next[0];
@@ -91,6 +96,8 @@ static bool fill(struct skyline * sky, struct gb_plan_part * part, uint32_t vall
     return true;
 }
 
+// Nothing unplaced fits between the walls: the bytes up to the lower one are lost, and the valley becomes a part of
+// that neighbour.
 static void fill_up(struct skyline * sky, uint32_t valley) {
     const struct plateau * v    = &sky->plateaus[valley];
     size_t                 wall = SIZE_MAX;
@@ -99,6 +106,8 @@ static void fill_up(struct skyline * sky, uint32_t valley) {
     raise(sky, valley, wall);
 }
 
+// Every turn puts a buffer down or removes a plateau, so it ends. A run that the budget ends has no plan: its peak is
+// SIZE_MAX, which nobody keeps.
 static void run(struct skyline * sky, struct gb_plan_part * part, struct gb_plan_budget * budget, size_t * peak) {
     sky->plateaus[0] = (struct plateau){ 0, NONE, NONE, part->n_sections };
     *peak            = 0;

@@ -1,4 +1,8 @@
-// plan_validator.c - the judge of plans. It shares no code with the planner, so that an error there cannot hide here.
+// plan_validator.c - says whether a plan is valid: what is alive together lies apart, and offsets are aligned.
+//
+// It shares no code with the planner, so that an error there cannot hide here. A sweep over time keeps the live items
+// sorted by offset. As these are disjoint, a new one can only collide with its neighbours: n log n comparisons, where
+// looking at all pairs would take n squared. The scheduler runs it over its own layouts when checking is on.
 #include "alloc/plan.h"
 
 #include <stdlib.h>
@@ -6,8 +10,7 @@
 
 #include "base/mem.h"
 
-// A sweep over time keeps the live items sorted by offset; as these are disjoint, a new one can only collide with its
-// neighbours.
+// A span of an item begins or ends.
 struct sweep_event {
     int64_t time;
     bool    starts;
@@ -39,8 +42,9 @@ static size_t live_position(const struct gb_plan_item * items, const size_t * li
     return low;
 }
 
-static const char * check_sweep(const struct gb_plan_item * items, const struct sweep_event * events, size_t n_events,
-    size_t * live, size_t * item_a, size_t * item_b) {
+// The events in order of time; live: indices of the items alive now, by offset. NULL if no two collide.
+static const char * validate_sweep(const struct gb_plan_item * items, const struct sweep_event * events,
+    size_t n_events, size_t * live, size_t * item_a, size_t * item_b) {
     size_t n_live = 0;
     for (size_t e = 0; e < n_events; e++) {
         const struct gb_plan_item * item = &items[events[e].item];
@@ -89,7 +93,7 @@ const char * gb_plan_validate(const struct gb_plan_item * items, size_t n, size_
     }
     if (problem == NULL) {
         qsort(events, n_events, sizeof(*events), by_time);
-        problem = check_sweep(items, events, n_events, live, item_a, item_b);
+        problem = validate_sweep(items, events, n_events, live, item_a, item_b);
     }
     gb_free(events);
     gb_free(live);

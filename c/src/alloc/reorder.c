@@ -6,9 +6,10 @@
 // raises neither the peak nor what is alive after it is run at once. States whose peak is not below that of the given
 // order are dropped, so nothing is changed where nothing is gained.
 //
-// A state is small: all nodes before `first` have run, and of the WINDOW nodes from there on those with a bit. What is
-// asked about it (have all predecessors run, has every other user of a storage run) is answered from the lists of
-// graph.
+// A state is small: all nodes before `first` have run, and of the WINDOW nodes from there on those with a bit. Whether
+// a node may run and which storages die in it follows from the set and the lists of `graph`: liveness.c says which
+// storages there are, what begins and what lasts, and which source a node may write over; when a storage dies depends
+// on the order, which is what the search decides.
 #include "alloc/reorder.h"
 
 #include <stdlib.h>
@@ -135,6 +136,8 @@ static void free_history(struct history * h) {
     gb_vec_free(&h->links);
 }
 
+// Node `node` uses the memory of `root`. It comes after the last writer, and a writer after all that used the memory
+// since then: reads of the same content may change places, everything else may not.
 static bool touch(struct history * h, pairs_t * before, const struct ggml_tensor * root, int node, bool write) {
     int64_t at = gb_ptrmap_get(&h->index, root);
     if (at == GB_PTRMAP_ABSENT) {
@@ -157,6 +160,7 @@ static bool touch(struct history * h, pairs_t * before, const struct ggml_tensor
     return ok;
 }
 
+// Custom operators keep their order among themselves as well: they may use memory that no source names.
 static bool find_order(struct graph * g, struct history * h, pairs_t * before) {
     int  custom = NONE;
     bool ok     = gb_ptrmap_reserve(&h->index, (size_t) g->n);
@@ -198,6 +202,7 @@ static bool is_among(const pairs_t * pairs, size_t from, int value) {
     return false;
 }
 
+// What each node touches, who touches each storage, and which storage begins with which node.
 static bool find_storages(struct graph * g, pairs_t * storages, pairs_t * users) {
     bool ok = true;
     for (int i = 0; ok && i < g->n; i++) {
@@ -218,6 +223,8 @@ static bool find_storages(struct graph * g, pairs_t * storages, pairs_t * users)
     return ok;
 }
 
+// All that the search asks about. The lifetimes are those of results that are not computed in place: whether one is
+// depends on the order (is_in_place).
 static enum ggml_status know_graph(struct graph * g, const struct gb_liveness_input * in) {
     struct gb_liveness_input apart = *in;
     apart.apart                    = true;
@@ -256,6 +263,7 @@ static bool has_run(const struct state * s, int node) {
     return i < 0 || (i < WINDOW && (s->done[i / 64] >> (i % 64) & 1) != 0);
 }
 
+// All that must come before it has run.
 static bool can_run(const struct graph * g, const struct state * s, int node) {
     for (int k = g->before.start[node]; k < g->before.start[node + 1]; k++) {
         if (!has_run(s, g->before.data[k])) {
@@ -323,6 +331,7 @@ static uint64_t hash_of(int node) { // splitmix64: any set of nodes has a sum of
     return x ^ (x >> 31);
 }
 
+// Adds the node to the set; `first` moves on to the first node that has not run.
 static void mark_run(struct state * s, int node) {
     const int i = node - s->first;
     s->done[i / 64] |= (uint64_t) 1 << (i % 64);
@@ -335,6 +344,7 @@ static void mark_run(struct state * s, int node) {
     }
 }
 
+// Before the first node: what has content from outside is there.
 static void start_bytes(const struct graph * g, size_t * bytes) {
     memset(bytes, 0, 2 * (size_t) g->n_arenas * sizeof(*bytes));
     for (size_t k = 0; k < g->apart.n_items; k++) {
@@ -407,6 +417,7 @@ static void find_moves(struct search * s, int which, int state) {
     }
 }
 
+// By hash alone: a collision of two sets would only lose a state.
 static bool is_new(const struct state * states, int n, const struct move * move) {
     for (int i = 0; i < n; i++) {
         if (states[i].hash == move->hash) {
@@ -503,7 +514,7 @@ static enum ggml_status search(const struct graph * g, int * order, bool * found
     return status;
 }
 
-// ----------------------------------------------------------------------------------------------------------- judgement
+// ----------------------------------------------------------------------------------------------------------- measuring
 
 // The sum of the highest loads of a list of nodes.
 static enum ggml_status measure(const struct gb_liveness_input * in, size_t * sum) {
@@ -514,7 +525,9 @@ static enum ggml_status measure(const struct gb_liveness_input * in, size_t * su
     return status;
 }
 
-static enum ggml_status judge(const struct gb_liveness_input * in, const int * order, size_t * sum) {
+// The same in another order. The search counts fewer results in place than a plan has, so what it found is measured as
+// a plan would be.
+static enum ggml_status measure_order(const struct gb_liveness_input * in, const int * order, size_t * sum) {
     struct ggml_tensor **    nodes = gb_calloc((size_t) in->n_nodes + 1, sizeof(*nodes));
     struct gb_liveness_input other = *in;
     if (nodes == NULL) {
@@ -529,6 +542,7 @@ static enum ggml_status judge(const struct gb_liveness_input * in, const int * o
     return status;
 }
 
+// Nothing better was found.
 static void keep_order(const struct gb_liveness_input * in, int * order, struct gb_reorder_result * result) {
     for (int i = 0; i < in->n_nodes; i++) {
         order[i] = i;
@@ -543,7 +557,7 @@ static enum ggml_status reorder(const struct gb_liveness_input * in, struct grap
     GB_TRY(know_graph(g, in));
     GB_TRY(search(g, order, &result->changed));
     if (result->changed) {
-        GB_TRY(judge(in, order, &result->after));
+        GB_TRY(measure_order(in, order, &result->after));
     }
     if (!result->changed || result->after >= result->before) {
         keep_order(in, order, result);

@@ -1,4 +1,8 @@
 // tallocr.c - a tensor allocator: one buffer (or none, measuring), an offset pool over it, and the rule of alloc.h.
+//
+// The pool begins at the first aligned address of the buffer, so offsets and addresses are aligned alike. A measuring
+// allocator has a pool of half the address space and the alignment of the buffer type that it measures for; as it takes
+// the same decisions, its high-water mark is what the real one will need.
 #include <stdatomic.h>
 #include <string.h>
 
@@ -12,6 +16,7 @@
 
 static atomic_uint last_id;
 
+// Numbers are not reused before 2^24 allocators were made: a tensor of one that is gone is not mistaken for another's.
 static uint32_t next_id(void) {
     uint32_t id;
     do {
@@ -30,6 +35,7 @@ static bool is_stale(const struct ggml_tallocr * talloc, const struct ggml_tenso
 
 static bool is_power_of_two(size_t x) { return x != 0 && (x & (x - 1)) == 0; }
 
+// buffer NULL: measuring. The buffer stays the caller's until owns_buffer is set. NULL and reported on failure.
 static struct ggml_tallocr * tallocr_new(ggml_backend_buffer_type_t buft, ggml_backend_buffer_t buffer,
     size_t alignment) {
     char * base = buffer ? ggml_backend_buffer_get_base(buffer) : NULL;
@@ -176,6 +182,7 @@ bool gb_tallocr_size_of(struct ggml_tallocr * talloc, struct ggml_tensor * tenso
     return true;
 }
 
+// The largest block is named, since that, and not the sum of the free bytes, is what was too small.
 static enum ggml_status fail_full(const struct ggml_tallocr * talloc, const struct ggml_tensor * tensor,
     const char * func, size_t size) {
     return gb_fail(GGML_STATUS_ALLOC_FAILED, "%s: tensor '%s': needs %zu bytes, largest free block %zu of %zu", func,
