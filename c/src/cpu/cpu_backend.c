@@ -49,6 +49,7 @@ static struct cpu * cpu_of(ggml_backend_t backend, const char * func) {
 
 // ----------------------------------------------------------------------------------------------------------- computing
 
+// False: no memory, and what was there stays.
 static bool work_reserve(struct work * work, size_t size) {
     if (size <= work->size) {
         return true;
@@ -62,6 +63,7 @@ static bool work_reserve(struct work * work, size_t size) {
     return true;
 }
 
+// Threads start with the first plan that wants more than one, so a backend that is only asked questions has none.
 static bool ensure_pool(struct cpu * cpu, const struct gb_cpu_plan * plan) {
     if (cpu->pool == NULL && gb_cpu_plan_n_threads(plan) > 1 && cpu->n_threads > 1) {
         cpu->pool = gb_cpu_pool_new(cpu->n_threads);

@@ -30,6 +30,7 @@ struct ggml_cplan ggml_graph_plan(const struct ggml_cgraph * cgraph, int n_threa
     return cplan;
 }
 
+// The caller allocates the work memory, perhaps for a plan of another graph or of other shapes.
 static enum ggml_status check_cplan(const struct ggml_cplan * cplan, const struct gb_cpu_plan * plan) {
     const size_t needed = gb_cpu_plan_work_size(plan);
     GB_FAIL_IF(cplan->work_size > 0 && cplan->work_data == NULL, GGML_STATUS_INVALID_ARGUMENT,
@@ -40,6 +41,7 @@ static enum ggml_status check_cplan(const struct ggml_cplan * cplan, const struc
     return GGML_STATUS_SUCCESS;
 }
 
+// With threads borrowed for this call alone.
 static enum ggml_status run_plan(struct gb_cpu_plan * plan, const struct ggml_cplan * cplan) {
     GB_TRY(check_cplan(cplan, plan));
     struct gb_cpu_pool * pool = NULL;

@@ -49,6 +49,7 @@ static double one_batch(const struct measurement * m, char * memory) {
     return (double) m->bytes * (double) times;
 }
 
+// What each thread does: it touches its memory first, so that it is its own node's, then works until its time is over.
 static void measure_part(void * arg, int ith, int nth) {
     const struct measurement * m      = arg;
     char *                     memory = m->memory == NULL ? NULL : m->memory + (size_t) ith * m->stride;
@@ -67,6 +68,7 @@ static void measure_part(void * arg, int ith, int nth) {
     m->rates[ith] = work / ((double) (now - start) * 1e-9);
 }
 
+// The sum of the threads' rates; 0: threads or memory are missing, which is reported.
 static double run_measurement(struct measurement * m, int n_threads) {
     double total = 0;
     m->rates     = gb_calloc((size_t) n_threads, sizeof(double));

@@ -42,6 +42,7 @@ static int count_sources(const struct ggml_tensor * node) {
     return n;
 }
 
+// The operator is asked once; what it answers holds for every run of the plan.
 static enum ggml_status plan_job(struct gb_cpu_job * job, struct ggml_tensor * node, int n_threads) {
     const char * reason = ggml_cpu_unsupported_reason(node);
     if (reason != NULL) {
@@ -59,6 +60,7 @@ static enum ggml_status plan_job(struct gb_cpu_job * job, struct ggml_tensor * n
     return GGML_STATUS_SUCCESS;
 }
 
+// Jobs of one thread each share a step: a meeting between them would cost more than most of them take.
 static void add_plain(struct gb_cpu_plan * plan, int i_job) {
     const int            n_tasks = plan->jobs[i_job].n_tasks;
     struct gb_cpu_step * last    = plan->n_steps > plan->sealed ? &plan->steps[plan->n_steps - 1] : NULL;
@@ -85,6 +87,7 @@ static int find_fusion(const struct gb_cpu_plan * plan, int i, int end, int kind
     return GB_FUSE_NOT;
 }
 
+// A fused step is sealed: jobs that follow it begin a step of their own.
 static void add_fused(struct gb_cpu_plan * plan, int first, int count, enum gb_fusion_kind kind) {
     struct ggml_tensor *     nodes[GB_FUSE_MAX];
     const int                n       = gb_cpu_plan_nodes(plan, first, first + count, nodes);

@@ -16,6 +16,8 @@
 #include "cpu/threadpool.h"
 #include "tensor/tensor.h"
 
+// Has t memory that the host can read, and does a view lie where its source does? *host: a buffer that was found to be
+// the host's, so that it is asked once for most tensors of a graph.
 static enum ggml_status check_placed(const struct ggml_tensor * t, const struct ggml_tensor * node,
     const void ** host) {
     if (t->data == NULL && ggml_nelements(t) > 0) {
@@ -63,6 +65,8 @@ static void run_job(struct gb_cpu_team * team, const struct gb_cpu_job * job, in
     job->op->run(&call, job->node);
 }
 
+// Nodes that one thread computes in turn. The abort callback is asked before each but the first, because together they
+// may take as long as a large one.
 static void run_alone(struct gb_cpu_team * team, const struct gb_cpu_step * step) {
     for (int i = step->first; i < step->first + step->count; i++) {
         if (i > step->first) {
@@ -83,6 +87,7 @@ static void run_fused(struct gb_cpu_team * team, const struct gb_cpu_step * step
     gb_fusion_of((enum gb_fusion_kind) step->fusion)->run(&call, nodes, n);
 }
 
+// A thread that the step has no task for goes straight to the meeting behind it.
 static void run_step(struct gb_cpu_team * team, const struct gb_cpu_step * step, int ith, int nth) {
     const int n_tasks = GB_MIN(step->n_tasks, nth);
     if (ith >= n_tasks) {
@@ -108,6 +113,8 @@ static void poll_while_waiting(void * arg) { // the others may have long pieces 
     }
 }
 
+// What each thread of the team does: the steps of this run, with a meeting after each but the last. Of a fused step and
+// the steps that do the same without it, a run takes one or the other.
 static void team_main(void * arg, int ith, int nth) {
     struct gb_cpu_team *       team = arg;
     const struct gb_cpu_plan * plan = team->plan;
@@ -136,6 +143,7 @@ static void * align_work(void * work) {
     return (void *) (((uintptr_t) work + GB_CPU_WORK_ALIGNMENT - 1) & ~(uintptr_t) (GB_CPU_WORK_ALIGNMENT - 1));
 }
 
+// Reported by the thread that called, whichever thread failed, because failures are kept per thread.
 static enum ggml_status outcome(struct gb_cpu_team * team) {
     const enum ggml_status status = (enum ggml_status) atomic_load(&team->halted);
     if (status == GGML_STATUS_ABORTED && atomic_load(&team->claimed) == 0) {
@@ -144,6 +152,7 @@ static enum ggml_status outcome(struct gb_cpu_team * team) {
     return status == GGML_STATUS_SUCCESS ? status : gb_fail(status, "%s", team->message);
 }
 
+// Early programs read perf_runs. It wraps around instead of overflowing.
 static void count_runs(const struct gb_cpu_plan * plan) {
     for (int i = 0; i < plan->n_nodes; i++) {
         plan->nodes[i]->perf_runs = (int) ((unsigned) plan->nodes[i]->perf_runs + 1u);
