@@ -4,9 +4,10 @@
 # make bench       measure; JSON under build/bench
 # make clean       remove build/
 #
-# Needs python3 (with venv), a C compiler and cmake. Everything else goes into build/venv. On an externally prepared machine,
-# PYTHON=... chooses the interpreter, JOBS=... the number of parallel compile jobs, and CMAKE_ARGS=-DGGML_CUDA=ON, say, options of the
-# build, of the C library and the package alike (the package builder reads the variable itself).
+# Needs python3 (with venv), a C compiler and cmake. Everything else goes into build/venv. On an externally prepared
+# machine, PYTHON=... chooses the interpreter, JOBS=... the number of parallel compile jobs, and
+# CMAKE_ARGS=-DGGML_CUDA=ON, say, options of the build, of the C library and the package alike (the package builder
+# reads the variable itself).
 
 MAKEFLAGS += --no-print-directory
 
@@ -28,7 +29,7 @@ demo: $(venv)/.demo
 	$(py) -m examples.embed
 	$(py) -m examples.embed --type q8_0
 
-# ---- set-up ------------------------------------------------------------------------------------------------------------------
+# ---- set-up ----------------------------------------------------------------------------------------------------------
 
 $(venv)/.created:
 	@mkdir -p build
@@ -56,12 +57,13 @@ $(venv)/.test: $(venv)/.demo
 	@$(pip) "$(wheel)[test]"
 	@touch $@
 
-# ---- tests -------------------------------------------------------------------------------------------------------------------
+# ---- tests -----------------------------------------------------------------------------------------------------------
 
 test: test-c test-consumer lint test-python
 
 test-c:
-	cmake -S . -B build/dev -DCMAKE_BUILD_TYPE=RelWithDebInfo -DGGML_BACKEND_TESTS=ON -DGGML_BACKEND_WERROR=ON $(CMAKE_ARGS)
+	cmake -S . -B build/dev -DCMAKE_BUILD_TYPE=RelWithDebInfo -DGGML_BACKEND_TESTS=ON -DGGML_BACKEND_WERROR=ON \
+	  $(CMAKE_ARGS)
 	cmake --build build/dev -j $(JOBS)
 	cd build/dev && ctest --output-on-failure -j $(JOBS)
 

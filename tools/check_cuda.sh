@@ -3,18 +3,21 @@
 #
 #     sh tools/check_cuda.sh [ARCHITECTURE [JOBS [STEP...]]]       sh tools/check_cuda.sh 90 16 build tests figures
 #
-# Steps, in this order, so that most is learnt first; without names all of them. Each goes on where the one before failed.
+# Steps, in this order, so that most is learnt first; without names all of them. Each goes on where the one before
+# failed.
 #   build      C library, module, tests and benchmarks for the device
 #   tests      all tests on the device; the module loads, and exports its entry point alone
-#   figures    build/bench/cuda.json: upload, copies, launches, matrix-vector products, products, also by cuBLAS, attention
-#   torch      build/bench/torch.json: the same by PyTorch, and what the figures mean beside it (benchmarks/cuda_verdicts.py)
+#   figures    build/bench/cuda.json: upload, copies, launches, matrix-vector products, products, also by cuBLAS,
+#              attention
+#   torch      build/bench/torch.json: the same by PyTorch, and what the figures mean beside it
+#              (benchmarks/cuda_verdicts.py)
 #   random     2,000 random graphs over CUDA0 and the CPU
 #   memcheck   all tests under compute-sanitizer
 #   package    the Python package with CUDA: all operators against NumPy, the scheduler
 #   demo       the embedding demo on CUDA0,CPU against CPU (needs `package`)
 #   racecheck  all tests under compute-sanitizer
-# Without a network: PIP_NO_INDEX=1 PIP_FIND_LINKS=<folder of wheels>, as pip has it. SECONDS_EACH limits a test under compute-sanitizer (300).
-# The last lines say what passed, what failed and what is owed: could not be checked here.
+# Without a network: PIP_NO_INDEX=1 PIP_FIND_LINKS=<folder of wheels>, as pip has it. SECONDS_EACH limits a test under
+# compute-sanitizer (300). The last lines say what passed, what failed and what is owed: could not be checked here.
 set -u
 arch=${1:-native}
 jobs=${2:-$(nproc 2>/dev/null || echo 2)}
@@ -27,9 +30,10 @@ passed="" failed="" owed=""
 
 # Each returns 0, 77 where it cannot be done here, or something else where it failed.
 step_build() {
-    cmake -S . -B build/cuda -DCMAKE_BUILD_TYPE=RelWithDebInfo -DGGML_BACKEND_TESTS=ON -DGGML_BACKEND_BENCHMARKS=ON -DGGML_CUDA=ON \
-        -DCMAKE_CUDA_ARCHITECTURES="$arch" >build/cuda.log 2>&1 &&
-        cmake --build build/cuda -j "$jobs" --target ggml_backend_cuda cuda_device_tests bench_cuda >>build/cuda.log 2>&1 && return 0
+    cmake -S . -B build/cuda -DCMAKE_BUILD_TYPE=RelWithDebInfo -DGGML_BACKEND_TESTS=ON -DGGML_BACKEND_BENCHMARKS=ON \
+        -DGGML_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES="$arch" >build/cuda.log 2>&1 &&
+        cmake --build build/cuda -j "$jobs" --target ggml_backend_cuda cuda_device_tests bench_cuda \
+            >>build/cuda.log 2>&1 && return 0
     tail -n 50 build/cuda.log
     return 1
 }
@@ -84,7 +88,8 @@ step_racecheck() { sanitizer racecheck; }
 
 step_package() {
     [ -x $python ] || python3 -m venv build/cuda-venv || return 1
-    $python -m pip --disable-pip-version-check -q install ".[demo,test]" -C cmake.define.GGML_CUDA=ON -C "cmake.define.CMAKE_CUDA_ARCHITECTURES=$arch" || return 1
+    $python -m pip --disable-pip-version-check -q install ".[demo,test]" \
+        -C cmake.define.GGML_CUDA=ON -C "cmake.define.CMAKE_CUDA_ARCHITECTURES=$arch" || return 1
     $python -c 'import ggml_backend as gb; names = gb.backends(); print(names, names.missing)' &&
         $python -m pytest -q -p no:cacheprovider tests/python/backends/test_cuda.py tests/python/sched/test_sched.py \
             tests/python/ops/test_ops_*.py || return 1

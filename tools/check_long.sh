@@ -4,10 +4,13 @@
 #   - the threaded parts under the thread sanitizer
 #   - thousands of random graphs over simulated devices
 #   - made-up operators, added to a copy of the tree
-#   - attacks: interrupts, closing and empty tensors for ten minutes each, their variants and what runs under sanitizers for two
+#   - attacks: interrupts, closing and empty tensors for ten minutes each, their variants and what runs under sanitizers
+#     for two
 #   - pytest under the address sanitizer
-#   - every kernel level forced in turn, and what qemu-user and wine can emulate: an old x86-64, aarch64, riscv64, Windows
-#   - the CUDA backend in its emulation, and compiled by nvcc where that is installed (on a machine with a GPU: tools/check_cuda.sh)
+#   - every kernel level forced in turn, and what qemu-user and wine can emulate: an old x86-64, aarch64, riscv64,
+#     Windows
+#   - the CUDA backend in its emulation, and compiled by nvcc where that is installed (on a machine with a GPU:
+#     tools/check_cuda.sh)
 #   - a made-up quantized format, added to a copy of the tree
 #   - pages of memory plans in a headless Chromium, light and dark
 #   - pip install into an empty virtual environment, and the README's first example there
@@ -16,6 +19,12 @@ jobs=${1:-2}
 cd "$(dirname "$0")/.."
 py=$PWD/build/venv/bin/python
 step() { printf '\n== %s (%s)\n' "$*" "$(date +%H:%M)"; }
+# build FOLDER OPTIONS...: compiles in build/FOLDER; shows the end of what was said when that fails
+build() {
+    folder=build/$1
+    shift
+    cmake --build "$folder" -j "$jobs" "$@" >"$folder.log" 2>&1 || { tail -n 50 "$folder.log"; exit 1; }
+}
 
 # How long one attack lasts: the three main ones, and all others.
 long=${HARNESS_SECONDS:-600}
@@ -24,7 +33,7 @@ short=$((long / 5))
 step "ctest, address and undefined-behaviour sanitizers"
 cmake -S . -B build/asan -DCMAKE_BUILD_TYPE=RelWithDebInfo -DGGML_BACKEND_TESTS=ON \
     -DCMAKE_C_FLAGS="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer" >/dev/null
-cmake --build build/asan -j "$jobs" >build/asan.log 2>&1 || { tail -n 50 build/asan.log; exit 1; }
+build asan
 (cd build/asan && ctest --output-on-failure -j "$jobs")
 
 step "tensors whose fields were overwritten: every damage of every operator, and random pairs"
@@ -33,7 +42,7 @@ GGML_TEST_DAMAGE_ALL=1 GGML_TEST_DAMAGE=20000 build/asan/tests/c/test_damaged
 step "ctest, thread sanitizer: pool, engine, simulated device, scheduler"
 cmake -S . -B build/tsan -DCMAKE_BUILD_TYPE=RelWithDebInfo -DGGML_BACKEND_TESTS=ON \
     -DCMAKE_C_FLAGS="-fsanitize=thread -fno-omit-frame-pointer" >/dev/null
-cmake --build build/tsan -j "$jobs" >build/tsan.log 2>&1 || { tail -n 50 build/tsan.log; exit 1; }
+build tsan
 (cd build/tsan && ctest --output-on-failure -R 'threadpool|compute|cpu_backend|sim|sched|registry|base')
 
 step "ctest at every kernel level that this processor has"
@@ -51,7 +60,8 @@ else
     echo "skipped: qemu-x86_64-static is not installed (Debian: qemu-user-static), or this is no x86-64 machine"
 fi
 
-# emulated PROCESSOR: cross-compiles the library and its tests, and runs those about memory, operators and kernels under qemu-user
+# emulated PROCESSOR: cross-compiles the library and its tests, and runs those about memory, operators and kernels under
+# qemu-user
 emulated() {
     step "$1, cross-compiled and emulated"
     triple=$1-linux-gnu
@@ -60,22 +70,27 @@ emulated() {
         return
     fi
     cxx=$(command -v "$triple-g++" || true)
-    cmake -S . -B "build/$1" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DGGML_BACKEND_TESTS=ON -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR="$1" \
-        -DCMAKE_C_COMPILER="$triple-gcc" ${cxx:+"-DCMAKE_CXX_COMPILER=$cxx"} -DCMAKE_CROSSCOMPILING_EMULATOR="qemu-$1-static;-L;/usr/$triple" >/dev/null
-    cmake --build "build/$1" -j "$jobs" >"build/$1.log" 2>&1 || { tail -n 50 "build/$1.log"; exit 1; }
-    (cd "build/$1" && ctest --output-on-failure -j "$jobs" -R 'test_(kernels|cpu|mul_mat|base|tensor|graph|types|context|gguf|plan|gallocr|compat_(graph|layout|alloc))')
+    cmake -S . -B "build/$1" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DGGML_BACKEND_TESTS=ON \
+        -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR="$1" \
+        -DCMAKE_C_COMPILER="$triple-gcc" ${cxx:+"-DCMAKE_CXX_COMPILER=$cxx"} \
+        -DCMAKE_CROSSCOMPILING_EMULATOR="qemu-$1-static;-L;/usr/$triple" >/dev/null
+    build "$1"
+    tests='kernels|cpu|mul_mat|base|tensor|graph|types|context|gguf|plan|gallocr|compat_(graph|layout|alloc)'
+    (cd "build/$1" && ctest --output-on-failure -j "$jobs" -R "test_($tests)")
 }
 emulated aarch64
 emulated riscv64
 
 step "Windows, cross-compiled"
 if command -v x86_64-w64-mingw32-gcc >/dev/null; then
-    programs="test_base test_tensor test_types test_mul_mat test_plan test_liveness test_gguf test_compat_graph test_compat_layout"
+    programs="test_base test_tensor test_types test_mul_mat test_plan test_liveness test_gguf"
+    programs="$programs test_compat_graph test_compat_layout"
     cxx=$(command -v x86_64-w64-mingw32-g++ || true)
-    cmake -S . -B build/windows -DCMAKE_BUILD_TYPE=RelWithDebInfo -DGGML_BACKEND_TESTS=ON -DCMAKE_SYSTEM_NAME=Windows -DCMAKE_SYSTEM_PROCESSOR=AMD64 \
+    cmake -S . -B build/windows -DCMAKE_BUILD_TYPE=RelWithDebInfo -DGGML_BACKEND_TESTS=ON \
+        -DCMAKE_SYSTEM_NAME=Windows -DCMAKE_SYSTEM_PROCESSOR=AMD64 \
         -DCMAKE_C_COMPILER=x86_64-w64-mingw32-gcc ${cxx:+"-DCMAKE_CXX_COMPILER=$cxx"} >/dev/null
     # shellcheck disable=SC2086
-    cmake --build build/windows -j "$jobs" --target ggml_backend ggml_backend_exports $programs >build/windows.log 2>&1 || { tail -n 50 build/windows.log; exit 1; }
+    build windows --target ggml_backend ggml_backend_exports $programs
     if command -v wine >/dev/null; then
         for program in $programs; do
             echo "-- $program"
@@ -91,21 +106,24 @@ fi
 step "the CUDA backend, emulated, address and undefined-behaviour sanitizers"
 cmake -S . -B build/cuda-emulation -DCMAKE_BUILD_TYPE=Debug -DGGML_BACKEND_TESTS=ON -DGGML_CUDA_EMULATION=ON \
     -DCMAKE_C_FLAGS="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer" >/dev/null
-cmake --build build/cuda-emulation -j "$jobs" --target cuda_emulation_tests >build/cuda-emulation.log 2>&1 || { tail -n 50 build/cuda-emulation.log; exit 1; }
+build cuda-emulation --target cuda_emulation_tests
 for seed in 1 2 3; do
     (cd build/cuda-emulation && GB_EMU_SEED=$seed ctest --output-on-failure -j "$jobs" -L emulation)
 done
 
 step "the package with emulated CUDA devices: operators against NumPy, the scheduler, the embedding demo"
-cmake -S . -B build/cuda-emulated-module -DCMAKE_BUILD_TYPE=Release -DGGML_BACKEND_TESTS=ON -DGGML_CUDA_EMULATION=ON >/dev/null
-cmake --build build/cuda-emulated-module -j "$jobs" --target ggml_backend_cuda_emulated_module >build/cuda-emulated-module.log 2>&1 || { tail -n 50 build/cuda-emulated-module.log; exit 1; }
+cmake -S . -B build/cuda-emulated-module -DCMAKE_BUILD_TYPE=Release -DGGML_BACKEND_TESTS=ON \
+    -DGGML_CUDA_EMULATION=ON >/dev/null
+build cuda-emulated-module --target ggml_backend_cuda_emulated_module
 emulated=$PWD/build/cuda-emulated-module/tests/cuda/libggml_backend_cuda_emulated_module.so
-GGML_CUDA_MODULE=$emulated "$py" -m pytest -q -p no:cacheprovider tests/python/backends/test_cuda.py tests/python/sched/test_sched.py \
-    tests/python/ops/test_ops_*.py
-GGML_CUDA_MODULE=$emulated "$py" tests/python/harness/harness_zeros.py --seconds "$short" --seed "$(date +%s)" --deaths 5
+GGML_CUDA_MODULE=$emulated "$py" -m pytest -q -p no:cacheprovider tests/python/backends/test_cuda.py \
+    tests/python/sched/test_sched.py tests/python/ops/test_ops_*.py
+GGML_CUDA_MODULE=$emulated "$py" tests/python/harness/harness_zeros.py \
+    --seconds "$short" --seed "$(date +%s)" --deaths 5
 "$py" -m examples.embed --devices CPU --out build/embed-cpu.npy "A cat sat." "Tensors on devices" >/dev/null
 for devices in CUDA0 CUDA0,CPU; do
-    GGML_CUDA_MODULE=$emulated "$py" -m examples.embed --devices $devices --out build/embed-cuda.npy "A cat sat." "Tensors on devices"
+    GGML_CUDA_MODULE=$emulated "$py" -m examples.embed --devices $devices --out build/embed-cuda.npy \
+        "A cat sat." "Tensors on devices"
     "$py" - <<'PY'
 import numpy as np
 a, b = np.load("build/embed-cpu.npy"), np.load("build/embed-cuda.npy")
@@ -117,8 +135,9 @@ done
 
 step "the CUDA backend as a module, one architecture"
 if command -v nvcc >/dev/null; then
-    cmake -S . -B build/cuda-module -DCMAKE_BUILD_TYPE=Release -DGGML_BACKEND_TESTS=ON -DGGML_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=90 >/dev/null
-    cmake --build build/cuda-module -j "$jobs" --target ggml_backend_cuda cuda_device_tests >build/cuda-module.log 2>&1 || { tail -n 50 build/cuda-module.log; exit 1; }
+    cmake -S . -B build/cuda-module -DCMAKE_BUILD_TYPE=Release -DGGML_BACKEND_TESTS=ON -DGGML_CUDA=ON \
+        -DCMAKE_CUDA_ARCHITECTURES=90 >/dev/null
+    build cuda-module --target ggml_backend_cuda cuda_device_tests
     (cd build/cuda-module && ctest --output-on-failure -R '^test_cuda_')
 else
     echo "skipped: nvcc is not installed"
@@ -129,12 +148,14 @@ if command -v clang >/dev/null; then
     fuzz="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer"
     cmake -S . -B build/fuzz -DCMAKE_C_COMPILER=clang -DCMAKE_BUILD_TYPE=Debug -DGGML_BACKEND_TESTS=OFF \
         -DCMAKE_C_FLAGS="$fuzz -fsanitize=fuzzer-no-link" >/dev/null
-    cmake --build build/fuzz --target ggml_backend -j "$jobs" >build/fuzz.log 2>&1 || { tail -n 50 build/fuzz.log; exit 1; }
+    build fuzz --target ggml_backend
     # shellcheck disable=SC2086
-    clang -g -O1 $fuzz -fsanitize=fuzzer -Ic/include tests/fuzz/fuzz_gguf.c build/fuzz/c/libggml_backend.a -lm -lpthread -o build/fuzz/fuzz_gguf
+    clang -g -O1 $fuzz -fsanitize=fuzzer -Ic/include tests/fuzz/fuzz_gguf.c build/fuzz/c/libggml_backend.a \
+        -lm -lpthread -o build/fuzz/fuzz_gguf
     mkdir -p build/fuzz/corpus
-    build/fuzz/fuzz_gguf -max_total_time="${GGUF_FUZZ_SECONDS:-600}" -rss_limit_mb=512 -max_len=8192 -artifact_prefix=build/fuzz/ \
-        build/fuzz/corpus tests/fuzz/corpus_gguf >build/fuzz.log 2>&1 || { tail -n 50 build/fuzz.log; exit 1; }
+    build/fuzz/fuzz_gguf -max_total_time="${GGUF_FUZZ_SECONDS:-600}" -rss_limit_mb=512 -max_len=8192 \
+        -artifact_prefix=build/fuzz/ build/fuzz/corpus tests/fuzz/corpus_gguf >build/fuzz.log 2>&1 ||
+        { tail -n 50 build/fuzz.log; exit 1; }
 else
     echo "skipped: clang is not installed"
 fi
@@ -176,16 +197,20 @@ rm -rf build/asan-site
 "$py" -m pip --disable-pip-version-check -q install --no-deps --target build/asan-site . \
     --config-settings="cmake.define.CMAKE_C_FLAGS=-fsanitize=address,undefined -fno-omit-frame-pointer" \
     --config-settings=cmake.build-type=RelWithDebInfo --config-settings=install.strip=false
-LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)" \
-    ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 PYTHONMALLOC=malloc PYTHONPATH=$PWD/build/asan-site \
-    "$py" -m pytest -q -s -p no:faulthandler -p no:cacheprovider tests/python -k 'not clean_install'
+quarantine=256
+under_asan() { # runs Python with the package that was just built
+    LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)" \
+        ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:quarantine_size_mb=$quarantine \
+        PYTHONMALLOC=malloc PYTHONPATH=$PWD/build/asan-site "$py" "$@"
+}
+under_asan -m pytest -q -s -p no:faulthandler -p no:cacheprovider tests/python -k 'not clean_install'
+quarantine=16
 # (No forks: the sanitizer of gcc 12 holds its own locks in a child of several threads, which then hangs.)
-for attack in "harness_closing.py" "harness_closing.py --pairs" "harness_zeros.py" "harness_interrupts.py" "harness_interleave.py --mode threads"; do
+for attack in "harness_closing.py" "harness_closing.py --pairs" "harness_zeros.py" "harness_interrupts.py" \
+    "harness_interleave.py --mode threads"; do
     step "address sanitizer, attack for $short s: $attack"
     # shellcheck disable=SC2086
-    LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)" \
-        ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:quarantine_size_mb=16 PYTHONMALLOC=malloc PYTHONPATH=$PWD/build/asan-site \
-        "$py" tests/python/harness/$attack --seconds "$short" --seed "$(date +%s)" --deaths 5
+    under_asan tests/python/harness/$attack --seconds "$short" --seed "$(date +%s)" --deaths 5
 done
 
 step "threads in Python, thread sanitizer"
@@ -194,13 +219,16 @@ rm -rf build/tsan-site
     --config-settings="cmake.define.CMAKE_C_FLAGS=-fsanitize=thread -fno-omit-frame-pointer" \
     --config-settings=cmake.build-type=RelWithDebInfo --config-settings=install.strip=false
 under_tsan() { # without randomized addresses, with which the sanitizer's memory may clash
+    options=exitcode=66:history_size=4:allocator_may_return_null=1
     LD_PRELOAD="$(gcc -print-file-name=libtsan.so)" \
-        TSAN_OPTIONS=exitcode=66:history_size=4:allocator_may_return_null=1:suppressions=$PWD/tests/python/harness/tsan.supp PYTHONPATH=$PWD/build/tsan-site setarch -R "$py" "$@"
+        TSAN_OPTIONS="$options:suppressions=$PWD/tests/python/harness/tsan.supp" \
+        PYTHONPATH=$PWD/build/tsan-site setarch -R "$py" "$@"
 }
 for part in lifetimes/test_threads sched/test_sched_runs ops/test_callbacks tensors/test_buffers; do
     under_tsan -m pytest -q -s -p no:faulthandler -p no:cacheprovider "tests/python/$part.py"
 done
-for attack in "harness_closing.py --only threads" "harness_closing.py --only callbacks" "harness_closing.py --pairs" "harness_interleave.py --mode threads"; do
+for attack in "harness_closing.py --only threads" "harness_closing.py --only callbacks" "harness_closing.py --pairs" \
+    "harness_interleave.py --mode threads"; do
     step "thread sanitizer, attack for $short s: $attack"
     # shellcheck disable=SC2086
     under_tsan tests/python/harness/$attack --seconds "$short" --seed "$(date +%s)" --deaths 5

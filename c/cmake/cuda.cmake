@@ -1,7 +1,8 @@
 # The CUDA backend (src/cuda), with GGML_CUDA=ON:
 #   ggml_backend_cuda         the module, which is loaded when somebody asks for CUDA; exports its entry point alone
 #   ggml_backend_cuda_linked  the same for tests, as a library, if tests are built
-# The runtime is linked statically, and finds the driver when it is first called: the module loads on machines without one.
+# The runtime is linked statically, and finds the driver when it is first called: the module loads on machines without
+# one.
 find_package(CUDAToolkit 12.0 REQUIRED)
 
 file(GLOB cuda_sources CONFIGURE_DEPENDS src/cuda/*.cu src/cuda/ops/*.cu)
@@ -9,10 +10,13 @@ set(cuda_entry src/cuda/cuda_backend.cu) # alone knows whether it is in a module
 list(FILTER cuda_sources EXCLUDE REGEX "/cuda_backend\\.cu$")
 
 function(ggml_backend_cuda_target name)
-    target_include_directories(${name} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/src ${CMAKE_CURRENT_SOURCE_DIR}/src/cuda ${CMAKE_CURRENT_SOURCE_DIR}/include)
+    target_include_directories(${name} PRIVATE
+        ${CMAKE_CURRENT_SOURCE_DIR}/src ${CMAKE_CURRENT_SOURCE_DIR}/src/cuda ${CMAKE_CURRENT_SOURCE_DIR}/include)
     target_compile_features(${name} PRIVATE cuda_std_17)
-    target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xcudafe --diag_suppress=177 -Xcompiler=-Wall,-Wno-unused-function>)
-    set_target_properties(${name} PROPERTIES CUDA_VISIBILITY_PRESET hidden CXX_VISIBILITY_PRESET hidden C_VISIBILITY_PRESET hidden
+    target_compile_options(${name} PRIVATE
+        $<$<COMPILE_LANGUAGE:CUDA>:-Xcudafe --diag_suppress=177 -Xcompiler=-Wall,-Wno-unused-function>)
+    set_target_properties(${name} PROPERTIES
+        CUDA_VISIBILITY_PRESET hidden CXX_VISIBILITY_PRESET hidden C_VISIBILITY_PRESET hidden
         CUDA_RUNTIME_LIBRARY Static POSITION_INDEPENDENT_CODE ON)
 endfunction()
 
@@ -22,8 +26,10 @@ ggml_backend_cuda_target(ggml_backend_cuda_objects)
 add_library(ggml_backend_cuda MODULE ${cuda_entry} $<TARGET_OBJECTS:ggml_backend_cuda_objects>)
 ggml_backend_cuda_target(ggml_backend_cuda)
 target_link_libraries(ggml_backend_cuda PRIVATE ggml_backend_module ${CMAKE_DL_LIBS})
-if(CMAKE_SYSTEM_NAME STREQUAL "Linux") # no C++ library of one machine is asked for on another, and nothing of it is exported
-    target_link_options(ggml_backend_cuda PRIVATE -static-libstdc++ -static-libgcc LINKER:--exclude-libs,ALL LINKER:-z,defs)
+# No C++ library of one machine is asked for on another, and nothing of it is exported.
+if(CMAKE_SYSTEM_NAME STREQUAL "Linux")
+    target_link_options(ggml_backend_cuda PRIVATE
+        -static-libstdc++ -static-libgcc LINKER:--exclude-libs,ALL LINKER:-z,defs)
 endif()
 
 if(SKBUILD)
@@ -39,7 +45,8 @@ endif()
 target_compile_definitions(ggml_backend_objects PRIVATE GB_CUDA_MODULE_PATH="${module_path}")
 
 if(GGML_BACKEND_TESTS)
-    add_library(ggml_backend_cuda_linked STATIC EXCLUDE_FROM_ALL ${cuda_entry} $<TARGET_OBJECTS:ggml_backend_cuda_objects>)
+    add_library(ggml_backend_cuda_linked STATIC EXCLUDE_FROM_ALL
+        ${cuda_entry} $<TARGET_OBJECTS:ggml_backend_cuda_objects>)
     ggml_backend_cuda_target(ggml_backend_cuda_linked)
     target_link_libraries(ggml_backend_cuda_linked PUBLIC CUDA::cudart_static)
 endif()

@@ -1,8 +1,8 @@
 # Kernel levels: the templates of src/cpu/kernels are compiled once per level with that level's flags.
 #
-# Sets `level_objects`, and tells ggml_backend_objects which levels exist (GB_HAVE_LEVEL_<NAME>, for levels.def). A level is one object
-# file with one global symbol, its table: nothing compiled with its flags can leak into code that runs everywhere. Hence no link-time
-# optimization here.
+# Sets `level_objects`, and tells ggml_backend_objects which levels exist (GB_HAVE_LEVEL_<NAME>, for levels.def). A
+# level is one object file with one global symbol, its table: nothing compiled with its flags can leak into code that
+# runs everywhere. Hence no link-time optimization here.
 include(CheckCCompilerFlag)
 set(level_objects)
 
@@ -28,10 +28,13 @@ if(processor MATCHES "^(x86_64|amd64)$" AND CMAKE_SIZEOF_VOID_P EQUAL 8)
         ggml_backend_level(avx2 /arch:AVX2)
         ggml_backend_level(avx512 /arch:AVX512)
     else()
-        ggml_backend_level(avx2 -mavx2 -mfma -mf16c -mbmi2)
-        ggml_backend_level(avx512 -mavx2 -mfma -mf16c -mbmi2 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512)
-        ggml_backend_level(avx512vnni -mavx2 -mfma -mf16c -mbmi2 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512vbmi -mprefer-vector-width=512)
-        ggml_backend_level(avx512bf16 -mavx2 -mfma -mf16c -mbmi2 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512vbmi -mavx512bf16 -mprefer-vector-width=512)
+        set(avx2 -mavx2 -mfma -mf16c -mbmi2)
+        set(avx512 ${avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl)
+        set(avx512vnni ${avx512} -mavx512vnni -mavx512vbmi)
+        ggml_backend_level(avx2 ${avx2})
+        ggml_backend_level(avx512 ${avx512} -mprefer-vector-width=512)
+        ggml_backend_level(avx512vnni ${avx512vnni} -mprefer-vector-width=512)
+        ggml_backend_level(avx512bf16 ${avx512vnni} -mavx512bf16 -mprefer-vector-width=512)
     endif()
 elseif(processor MATCHES "^(aarch64|arm64)$")
     ggml_backend_level(neon)

@@ -1,5 +1,5 @@
-# cmake -D INCLUDE_DIR=... -D SYMBOLS=... -P check_additions.cmake: fails unless the headers of February 2024 declare the functions of that
-# time (SYMBOLS lists them) and no others, and include all headers of additions.
+# cmake -D INCLUDE_DIR=... -D SYMBOLS=... -P check_additions.cmake: fails unless the headers of February 2024 declare
+# the functions of that time (SYMBOLS lists them) and no others, and include all headers of additions.
 cmake_policy(SET CMP0057 NEW) # if(... IN_LIST ...)
 include(${CMAKE_CURRENT_LIST_DIR}/../support/declared.cmake)
 

@@ -1,5 +1,5 @@
-# cmake -D NM=... -D LIBRARY=... -D INCLUDE_DIR=... -P check_exports.cmake: fails unless the library exports exactly the functions
-# that the public headers declare with GGML_API.
+# cmake -D NM=... -D LIBRARY=... -D INCLUDE_DIR=... -P check_exports.cmake: fails unless the library exports exactly the
+# functions that the public headers declare with GGML_API.
 
 include(${CMAKE_CURRENT_LIST_DIR}/../support/declared.cmake)
 declared_functions(declared ${INCLUDE_DIR})

@@ -1,4 +1,5 @@
-# cmake -D INCLUDE_DIR=... -P check_abuse.cmake: fails unless test_abuse calls every function that the public headers declare.
+# cmake -D INCLUDE_DIR=... -P check_abuse.cmake: fails unless test_abuse calls every function that the public headers
+# declare.
 include(${CMAKE_CURRENT_LIST_DIR}/../support/declared.cmake)
 declared_functions(declared ${INCLUDE_DIR})
 

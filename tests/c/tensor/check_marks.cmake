@@ -1,5 +1,5 @@
-# cmake -D ROOT=... -P check_marks.cmake: fails if a file other than tensor/marks.h names the bytes in which a tensor or an object of a context
-# keeps marks.
+# cmake -D ROOT=... -P check_marks.cmake: fails if a file other than tensor/marks.h names the bytes in which a tensor or
+# an object of a context keeps marks.
 foreach(pattern c/src/*.c c/src/*.h c/src/*.cu c/src/*.cuh python/*.c python/*.h tests/c/*.c tests/c/*.h)
     file(GLOB_RECURSE found ${ROOT}/${pattern})
     list(APPEND files ${found})
