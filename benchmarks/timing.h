@@ -13,7 +13,8 @@
 // Seconds of the time that passes: for work that the processor waits for.
 static inline double bench_wall(void) { return (double) gb_time_ns() * 1e-9; }
 
-// Seconds of the clock that was chosen. `threads`: how many work in turns of this program; their processor time is shared evenly.
+// Seconds of the clock that was chosen. `threads`: how many work in turns of this program; their processor time is
+// shared evenly.
 static inline double bench_now(int threads) {
     if (getenv("GB_BENCH_CPU") == NULL) {
         return bench_wall();

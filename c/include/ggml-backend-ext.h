@@ -42,11 +42,11 @@ GGML_API enum ggml_status ggml_backend_event_wait(ggml_backend_t backend, ggml_b
 
 // -------------------------------------------------------------------------------------------------------------- fusion
 
-// Whether backends compute neighbouring nodes of a graph together, where they can (the CPU backend: docs/PERFORMANCE.md,
-// attention, products with what follows them, normalisations, softmax and elementwise operators; CUDA: docs/CUDA.md).
-// For the process and all backends; counts for graphs that are prepared from now on. Results agree within rounding.
-// Intermediate results that a graph allocator or a scheduler placed, and that are no outputs (ggml_set_output), may then
-// not be stored. At first on, unless the environment variable GGML_CPU_FUSE is 0.
+// Whether backends compute neighbouring nodes of a graph together, where they can (the CPU backend:
+// docs/PERFORMANCE.md, attention, products with what follows them, normalisations, softmax and elementwise operators;
+// CUDA: docs/CUDA.md). For the process and all backends; counts for graphs that are prepared from now on. Results agree
+// within rounding. Intermediate results that a graph allocator or a scheduler placed, and that are no outputs
+// (ggml_set_output), may then not be stored. At first on, unless the environment variable GGML_CPU_FUSE is 0.
 GGML_API bool ggml_graph_get_fusion(void);
 GGML_API void ggml_graph_set_fusion(bool on);
 

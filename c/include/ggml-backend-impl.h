@@ -8,8 +8,8 @@
 //   returns NULL, false or 0; a hook that returns nothing just returns. It never aborts, exits or prints, and leaves no
 //   work half done that its caller cannot see.
 //   The library learns of a failure from a count that each thread keeps: it notes the count before it calls a hook, and
-//   when ggml_report_error has raised it meanwhile, the hook failed, with the status and the message of the last report.
-//   So a report is enough, whatever the hook returns; and a hook that tries something in vain and then succeeds
+//   when ggml_report_error has raised it meanwhile, the hook failed, with the status and the message of the last
+//   report. So a report is enough, whatever the hook returns; and a hook that tries something in vain and then succeeds
 //   otherwise must not report the attempt. false or NULL without a report: "I cannot do that", where the hook's comment
 //   allows it, else a failure without a reason.
 //   The count is of the calling thread. Work that fails later, on a queue or a thread of the backend, is kept there and

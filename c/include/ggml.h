@@ -9,8 +9,8 @@
 //
 // Errors
 //   Nothing a caller does aborts the process. A call that fails returns NULL, a negative enum ggml_status, or the
-//   neutral value stated for it; ggml_last_status() and ggml_last_error() (ggml-status.h) then tell why, per thread, and
-//   the message also goes to the log callback. Builders given a NULL tensor return NULL and keep the first message.
+//   neutral value stated for it; ggml_last_status() and ggml_last_error() (ggml-status.h) then tell why, per thread,
+//   and the message also goes to the log callback. Builders given a NULL tensor return NULL and keep the first message.
 //
 // Names, enum values and struct layouts are those of ggml as of February 2024; type numbers are those of GGUF files.
 // What this library adds is declared in ggml-ext.h, which this header includes, as each header of that time includes
@@ -135,7 +135,8 @@ typedef void (*ggml_log_callback)(enum ggml_log_level level, const char * text, 
 
 // --------------------------------------------------------------------------------------------------------------- enums
 
-// Numbers as in GGUF files; those that programs of February 2024 do not know: 19 to 23 and 27 to 40. 4, 5, 31-33 and 36-38 are retired formats: never valid, block size 0.
+// Numbers as in GGUF files; those that programs of February 2024 do not know: 19 to 23 and 27 to 40. 4, 5, 31-33 and
+// 36-38 are retired formats: never valid, block size 0.
 enum ggml_type {
     GGML_TYPE_F32     = 0,
     GGML_TYPE_F16     = 1,

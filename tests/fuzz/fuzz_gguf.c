@@ -1,8 +1,8 @@
 // fuzz_gguf.c - any bytes as a GGUF file: refused with a message that tells where, or everything in it can be read and
 // written again.
 //
-// A libFuzzer target (tools/check_long.sh builds it with clang); tests/c/gguf/test_fuzz_gguf.c replays its corpus with any
-// compiler.
+// A libFuzzer target (tools/check_long.sh builds it with clang); tests/c/gguf/test_fuzz_gguf.c replays its corpus with
+// any compiler.
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

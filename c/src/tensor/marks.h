@@ -1,8 +1,8 @@
 // marks.h - what the library keeps in a tensor beside the fields that ggml.h gives a meaning.
 //
-// The struct of a tensor is part of the binary interface and cannot grow, so marks lie in its unused bytes. Each has one
-// owner, who alone sets it; all code reads and writes marks through the functions below, and no other file names those
-// bytes (tests/c/tensor/check_marks.cmake).
+// The struct of a tensor is part of the binary interface and cannot grow, so marks lie in its unused bytes. Each has
+// one owner, who alone sets it; all code reads and writes marks through the functions below, and no other file names
+// those bytes (tests/c/tensor/check_marks.cmake).
 //
 //   mark        owner                          meaning                                          until
 //   INPUT       the user: ggml_set_input       has its memory from the start of a graph         for good
@@ -106,7 +106,7 @@ static inline int gb_tensor_ndim(const struct ggml_tensor * t) {
     return kept > GGML_MAX_DIMS || kept < need ? (kept < 0 && need == 0 ? 1 : need) : kept;
 }
 
-// --------------------------------------------------------------------------------------------------- where it was placed
+// ------------------------------------------------------------------------------------------------- where it was placed
 
 // Numbers of allocators have 24 bits, generations 30. A generation is compared for equality only: one that wraps
 // mistakes a tensor for its own only after as many resets as there are numbers.
@@ -172,7 +172,7 @@ static inline void gb_tensor_set_content(struct ggml_tensor * t, int64_t content
     GB_WRITE_RELAXED(t->perf_cycles, content);
 }
 
-// ------------------------------------------------------------------------------------------------- objects of a context
+// ------------------------------------------------------------------------------------------------ objects of a context
 
 // Which thread made an object, by a number of context.c, for gb_context_drop. For good.
 _Static_assert(sizeof(((struct ggml_object *) 0)->padding) == sizeof(uint32_t), "the thread's number fits");

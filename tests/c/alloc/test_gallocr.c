@@ -469,7 +469,7 @@ static void random_graphs(void) {
     CHECK_MSG(peak < sum, "%zu of %zu", peak, sum); // with the leafs, and still less
 }
 
-// ------------------------------------------------------------------------------------------------------------- counting
+// ------------------------------------------------------------------------------------------------------------ counting
 
 // The rule as it is documented: readers and views are counted, a tensor's bytes go back when both are used up, a view's
 // count for its source, and a node goes on in the bytes of a source that it alone still reads. What nobody reads is

@@ -1,6 +1,6 @@
-// test_inplace.c - every entry of the list of operators that may be computed into a source (the column `inplace` of c/src/tensor/ops.def): the
-// same bits as in memory of its own, with every kernel level, with several threads, for every type that the operator
-// takes.
+// test_inplace.c - every entry of the list of operators that may be computed into a source (the column `inplace` of
+// c/src/tensor/ops.def): the same bits as in memory of its own, with every kernel level, with several threads, for
+// every type that the operator takes.
 #include "alloc/liveness.h"
 #include "test_cpu_ops.h"
 

@@ -79,6 +79,17 @@ def test_table_and_limits(house: ModuleType, tmp_path: Path, capsys: pytest.Capt
     assert "| c/src/base | 1 | 68 | ? | - |" in out
 
 
+@pytest.mark.parametrize(
+    "path", ["tools/x.sh", "Makefile", "c/CMakeLists.txt", "c/x.cmake", "c/x.cmake.in", "python/a/x.html", "x.toml"]
+)
+def test_every_kind_of_source_is_looked_at(house: ModuleType, path: str) -> None:
+    assert house.is_wide_checked(path)
+
+
+def test_what_is_no_source_may_be_wide(house: ModuleType) -> None:
+    assert not any(map(house.is_wide_checked, ("docs/x.md", "tests/data/x.json", "tests/fuzz/corpus_gguf/x.gguf")))
+
+
 def test_limits_that_hold(house: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path, "c/src/base/a.c", "// what it is\n" + function("f", 7))
     assert house.main([str(tmp_path), "--check"]) == 0

@@ -378,8 +378,8 @@ static enum ggml_status find_template(struct layout * l) {
     return status;
 }
 
-// A result that the program neither writes where it belongs nor reads from it (nothing refers to it) still gets memory: it
-// is asked for.
+// A result that the program neither writes where it belongs nor reads from it (nothing refers to it) still gets memory:
+// it is asked for.
 static bool has_all_locations(const struct gb_sched_plan * p) {
     for (int i = 0; i < p->in.n_ids; i++) {
         if (p->in.ids.data[i].location == GB_LOCATION_ARENA && !p->layout.items.data[i].valid) {

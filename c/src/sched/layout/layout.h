@@ -19,7 +19,8 @@ struct gb_item { // a tensor that uses memory of one root id or copy: where in i
     size_t  offset, size; // bytes
     bool    valid;        // is placed by the plan
     int64_t lower, upper; // of those in an arena: positions in the program (layout.c), half-open
-    // of those in an arena: the alias group, all that share their memory one after the other; the storage id of its first
+    // of those in an arena: the alias group, all that share their memory one after the other; the storage id of its
+    // first
     int64_t group;
     // bytes that may be used there: a plan of the same structure takes the place for as much (template.c)
     size_t capacity;
@@ -79,8 +80,8 @@ bool gb_sched_is_like(const struct gb_sched_plan * p, const struct gb_sched_plan
 // NULL: none.
 const struct gb_sched_plan * gb_sched_find_candidate(const struct ggml_backend_sched * s,
     const struct gb_sched_plan *                                                       p);
-// Places of the alias groups, with their offsets in the template; size_of: bytes, per storage id. False: they do not fit,
-// or memory is out.
+// Places of the alias groups, with their offsets in the template; size_of: bytes, per storage id. False: they do not
+// fit, or memory is out.
 bool gb_sched_take_offsets(const struct gb_sched_plan * tmpl, const struct gb_liveness * live, const size_t * size_of,
     struct gb_item * at);
 

@@ -1,5 +1,5 @@
-// template.c - the offsets of an earlier plan for a graph of the same structure whose tensors are no larger: a prompt of
-// another length, a batch of fewer. The earlier plan is called the tmpl.
+// template.c - the offsets of an earlier plan for a graph of the same structure whose tensors are no larger: a prompt
+// of another length, a batch of fewer. The earlier plan is called the tmpl.
 //
 // That a plan looks like a tmpl is found by comparing what both do, step by step. Whether its offsets may be taken
 // does not rest on that: the lifetimes of the new plan are computed as ever, and each line (what shares memory in

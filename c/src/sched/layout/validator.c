@@ -1,7 +1,7 @@
 // validator.c - validates the layout of each plan when it is made, those that take over another plan's included.
 //
-// The memory-plan validator that it calls (alloc/plan_validator.c) shares no code with what found the offsets: a mistake of
-// the planner is an error, never a wrong result.
+// The memory-plan validator that it calls (alloc/plan_validator.c) shares no code with what found the offsets: a
+// mistake of the planner is an error, never a wrong result.
 #include "alloc/plan.h"
 #include "base/mem.h"
 #include "base/status.h"

@@ -3,9 +3,9 @@
 // Memory, per backend:
 //   arena     results and copies of one run. All plans share it; a plan's content is overwritten by the next plan that
 //             runs. Tensors that carry a handle of it count as unplaced for every scheduler: they are placed again.
-//   leafs     unplaced tensors that no node computes (inputs, weights of small programs). They keep their memory, and so
-//             their content, as long as a plan that uses them is kept: until reset, or until GB_SCHED_PLANS_MAX other
-//             graphs came by.
+//   leafs     unplaced tensors that no node computes (inputs, weights of small programs). They keep their memory, and
+//             so their content, as long as a plan that uses them is kept: until reset, or until GB_SCHED_PLANS_MAX
+//             other graphs came by.
 //   replicas  copies of the user's weights (and of what else nobody writes), filled again only when their source was
 //             written. They belong to the scheduler, not to a plan, and stay until memory is short or a buffer that has
 //             some is freed.

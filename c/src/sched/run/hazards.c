@@ -1,11 +1,11 @@
 // hazards.c - who has to wait for whom, found once for a plan by running its steps against a model of the memory.
 //
-// Issuers are the queues of the backends and the host. A step runs after every earlier step of its issuer, and after all
-// that the host knew to be complete when it issued it. What an issuer knows is a vector clock: for each other issuer, how
-// many of its steps are complete for sure. Each byte range remembers the last step that wrote it and, per issuer, the
-// last one that read it since; a step that touches it must come after those (after the readers only if it writes). What
-// is not known already becomes a wait, and a wait brings the knowledge of the step that is waited for, so that waits
-// which follow from others are left out. Every wait that remains is needed.
+// Issuers are the queues of the backends and the host. A step runs after every earlier step of its issuer, and after
+// all that the host knew to be complete when it issued it. What an issuer knows is a vector clock: for each other
+// issuer, how many of its steps are complete for sure. Each byte range remembers the last step that wrote it and, per
+// issuer, the last one that read it since; a step that touches it must come after those (after the readers only if it
+// writes). What is not known already becomes a wait, and a wait brings the knowledge of the step that is waited for, so
+// that waits which follow from others are left out. Every wait that remains is needed.
 //
 // A queue waits by itself where it understands the other's events; otherwise the host waits before it issues the step.
 #include "sched/plan.h"

@@ -1,5 +1,5 @@
-// validator.c - judges a run while it happens: is every access ordered after those that it must not meet, and does every
-// read find the content that the program means?
+// validator.c - judges a run while it happens: is every access ordered after those that it must not meet, and does
+// every read find the content that the program means?
 //
 // It shares no code with hazards.c and looks at nothing that was planned: it sees the waits that are made and the
 // addresses of the tensors that are read and written, just before a step is issued. For each range of bytes it knows
