@@ -17,17 +17,15 @@
 #endif
 
 // Compilers read a vector again for every product with it, if they may: loads are then what the loop waits for.
-#if defined(__GNUC__) && V_N == 16
-#    define IN_REGISTER(v) __asm__("" : "+v"(v))
-#elif defined(__GNUC__) && V_N == 8
-#    define IN_REGISTER(v) __asm__("" : "+x"(v))
+#if defined(__GNUC__) && HAVE_MEMORY_OPERANDS
+#    define IN_REGISTER(v) __asm__("" : "+" V_ASM_REGISTER(v))
 #else
 #    define IN_REGISTER(v) (void) (v)
 #endif
 
 // The line at any address: to the nearest cache, to the second, to the nearest to be written. One lane is slower than
 // any memory.
-#if defined(__GNUC__) && V_N > 1
+#if defined(__GNUC__) && !V_ISA_SCALAR
 #    define ASK(p)          __builtin_prefetch(p)
 #    define ASK_SECOND(p)   __builtin_prefetch(p, 0, 2)
 #    define ASK_TO_WRITE(p) __builtin_prefetch(p, 1)

@@ -4,7 +4,7 @@
 // does not matter which columns are taken together. Each term of the row is read once for all of them. What lies
 // `ahead` bytes behind a weight is asked for while it is multiplied.
 
-#if V_N == 8 || V_N == 1 // 16 registers
+#if V_REGISTERS < 32
 #    define DOTS_W 2
 #else
 #    define DOTS_W 4

@@ -113,17 +113,15 @@ static void gemm_tile_f32(int64_t k, const float * a, const float * b, float * c
 // ------------------------------------------------------------------------------------------------------------ bfloat16
 
 // The same on panels of pairs of bfloat16: a lane of 32 bits holds two terms.
-#if V_N == 16 && defined(__AVX512BF16__)
-#    define FAST_BF16 true
-static inline vf dot_pairs_(vf c, vf a, vf b) { return _mm512_dpbf16_ps(c, (__m512bh) a, (__m512bh) b); }
-#else
-#    define FAST_BF16 false
 static inline vf dot_pairs_(vf c, vf a, vf b) {
+#if HAVE_BF16_DOT
+    return v_dot_bf16(c, a, b);
+#else
     const vi upper = vi_set(-65536);
     c              = v_fma(v_from_bits(vi_shl(v_bits(a), 16)), v_from_bits(vi_shl(v_bits(b), 16)), c);
     return v_fma(v_from_bits(vi_and(v_bits(a), upper)), v_from_bits(vi_and(v_bits(b), upper)), c);
-}
 #endif
+}
 
 static ALWAYS_INLINE void tile_pairs_(int mr, int64_t pairs, const float * a, const float * b, float * c, int64_t ldc,
     int nr, bool accumulate) {

@@ -45,8 +45,8 @@ static inline float iq1_m_unit_(uint64_t scales) {
     return half_at_((const uint8_t *) &half) * 0.125f;
 }
 
-#if V_N == 16 && defined(__AVX512VBMI__)
-#    include "grids_avx512.tpl.h"
+#if HAVE_VBMI
+#    include "x86/grids_vbmi.tpl.h"
 #else
 
 static inline uint32_t grid_u32_(const uint8_t * p) {
@@ -72,8 +72,8 @@ struct grid_rows {
 };
 
 static inline uint64_t spread_row_(int bits, uint64_t row) { // of 8 codes of 2 bits, or 4 of 4 bits
-#if (V_N == 8 || V_N == 16) && defined(__BMI2__) && defined(__x86_64__)
-    return _pdep_u64(row, bits == 4 ? UINT64_C(0x0f0f0f0f) : UINT64_C(0x0303030303030303));
+#if HAVE_PDEP64
+    return deposit_64_(row, bits == 4 ? UINT64_C(0x0f0f0f0f) : UINT64_C(0x0303030303030303));
 #else
     if (bits == 4) {
         row = (row | row << 8) & 0x00ff00ffu;

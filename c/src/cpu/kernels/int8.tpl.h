@@ -12,9 +12,8 @@
 // Centered: where a level z stands for 0 in all groups, m is -z d, and m S is D d times -z sum(q): a sum of integers
 // may as well begin with that. Panels of activations then hold -z sum(q), an int32_t, instead of S, and those of
 // weights no m.
-#include "bytes.h"
-
 #define BYTES_NR (V_BYTES_NV * V_N)
+#define DOT_N    4 // rows of dot_q8 at most
 
 // Groups of 32 activations with larger ones, infinity or NaN have no D but NaN: sums of products might overflow, at one
 // level or another.
@@ -53,54 +52,21 @@ static inline float quantize_32_(int8_t * restrict q, const float * restrict x, 
     return none ? 0.0f : max / 127.0f;
 }
 
-#if V_N == 16
-// The largest of the sixteen lanes of four vectors.
-static ALWAYS_INLINE __m128i largest_of_four_(const __m512i v[4]) {
-    const __m512i a = _mm512_max_epi32(_mm512_unpacklo_epi32(v[0], v[1]), _mm512_unpackhi_epi32(v[0], v[1]));
-    const __m512i b = _mm512_max_epi32(_mm512_unpacklo_epi32(v[2], v[3]), _mm512_unpackhi_epi32(v[2], v[3]));
-    const __m512i c = _mm512_max_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
-    const __m256i d = _mm256_max_epi32(_mm512_castsi512_si256(c), _mm512_extracti64x4_epi64(c, 1));
-    return _mm_max_epi32(_mm256_castsi256_si128(d), _mm256_extracti128_si256(d, 1));
-}
-
-// Four groups of 32, `step` bytes apart in q: the same values, with the reductions of all four at once.
-static ALWAYS_INLINE void quantize_128_(int8_t * q, int64_t step, float d[4], int32_t sums[8], const float * x) {
-    const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
-    __m512i       larger[4];
-    UNROLL
-    for (int g = 0; g < 4; g++) {
-        const __m512i a = v_bits(v_load(x + 32 * g)), b = v_bits(v_load(x + 32 * g + 16));
-        larger[g] = _mm512_max_epi32(_mm512_and_si512(a, magnitude), _mm512_and_si512(b, magnitude));
+// spread_(d, lanes): lane i has d[i / lanes]. The lanes of a group are 4 or 8, or all where a vector has no more.
+#if V_ISA_AVX512
+#    include "x86/int8_avx512.tpl.h"
+#elif V_ISA_AVX2
+#    include "x86/int8_avx2.tpl.h"
+#else
+static ALWAYS_INLINE vf spread_(const float * d, int lanes) {
+    float all[V_N];
+    if (lanes >= V_N) {
+        return v_set(d[0]);
     }
-    const __m128   max     = _mm_castsi128_ps(largest_of_four_(larger));
-    const __mmask8 some    = _mm_cmp_ps_mask(max, _mm_set1_ps(LEAST_ACTIVATION), _CMP_NLT_UQ),
-                   fits    = _mm_cmp_ps_mask(max, _mm_set1_ps(LARGEST_ACTIVATION), _CMP_LT_OQ);
-    const __m512   inverse = _mm512_castps128_ps512(_mm_maskz_div_ps(some & fits, _mm_set1_ps(127.0f), max));
-    __m512i        four[2];
-    _mm_storeu_ps(d, _mm_mask_mov_ps(_mm_set1_ps(NAN), fits, _mm_maskz_div_ps(some, max, _mm_set1_ps(127.0f))));
-    UNROLL
-    for (int h = 0; h < 2; h++) {
-        __m256i two[2];
-        UNROLL
-        for (int g = 2 * h; g < 2 * h + 2; g++) {
-            const __m512 scale = _mm512_permutexvar_ps(_mm512_set1_epi32(g), inverse);
-            // of infinity and NaN the lowest byte is 0
-            const __m512i low  = _mm512_cvtps_epi32(_mm512_mul_ps(v_load(x + 32 * g), scale));
-            const __m512i high = _mm512_cvtps_epi32(_mm512_mul_ps(v_load(x + 32 * g + 16), scale));
-            two[g % 2]         = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm512_cvtepi32_epi8(low)),
-                _mm512_cvtepi32_epi8(high), 1);
-            _mm256_storeu_si256((__m256i *) (q + g * step), two[g % 2]);
-        }
-        four[h] =
-            vi_dot4(vi_set(0), _mm512_set1_epi8(1), _mm512_inserti64x4(_mm512_castsi256_si512(two[0]), two[1], 1));
+    for (int i = 0; i < V_N; i++) {
+        all[i] = d[i / lanes];
     }
-    // Each half of a group is now four lanes: those of the first two groups and of the last two are added side by side.
-    __m512i all = _mm512_add_epi32(_mm512_unpacklo_epi32(four[0], four[1]), _mm512_unpackhi_epi32(four[0], four[1]));
-    all         = _mm512_add_epi32(all, _mm512_shuffle_epi32(all, _MM_PERM_BADC));
-    _mm256_storeu_si256((__m256i *) sums,
-        _mm512_castsi512_si256(_mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 0, 0, 0, 0, 0, 0, 0,
-                                                            0),
-            all)));
+    return v_load(all);
 }
 #endif
 
@@ -120,7 +86,7 @@ static void quantize_q8(int64_t k, int kind, int zero, int64_t step, int8_t * q,
     const bool    halves = kind & GB_BYTES_HALVES;
     const int64_t after  = (halves ? 2 : 1) * step; // to the sums of the next group
     int64_t       g      = 0;
-#if V_N == 16
+#if V_ISA_AVX512
     for (; g + 4 <= k / 32; g += 4) {
         float   scales[4];
         int32_t sums[8];
@@ -141,27 +107,6 @@ static void quantize_q8(int64_t k, int kind, int zero, int64_t step, int8_t * q,
 
 // ---------------------------------------------------------------------------------------------- one column, a few rows
 
-// A vector of scales for V_N lanes of four terms each: scale i for the lanes of group i.
-static ALWAYS_INLINE vf spread_(const float * d, int lanes) { // lanes: of one group
-#if V_N == 16
-    if (lanes == 8) {
-        return _mm512_mask_broadcastss_ps(_mm512_set1_ps(d[0]), 0xff00, _mm_load_ss(d + 1));
-    }
-    return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3),
-        _mm512_castps128_ps512(_mm_loadu_ps(d)));
-#elif V_N == 8
-    if (lanes == 8) {
-        return _mm256_set1_ps(d[0]);
-    }
-    return _mm256_insertf128_ps(_mm256_set1_ps(d[0]), _mm_set1_ps(d[1]), 1);
-#else
-    (void) lanes;
-    return v_set(d[0]);
-#endif
-}
-
-#define DOT_N 4 // rows at most
-
 // The part with the minima: sum m S.
 static ALWAYS_INLINE float minima_(int64_t groups, const float * m, const float * s) {
     vf      a = v_set(0.0f), b = v_set(0.0f);
@@ -177,36 +122,6 @@ static ALWAYS_INLINE float minima_(int64_t groups, const float * m, const float 
     return v_sum(v_add(a, b));
 }
 
-#if V_N == 16
-// Sixteen groups: their scales are a vector, from which each vector of terms gets its own by a permutation.
-static ALWAYS_INLINE void dot_groups_(int n, bool halves, bool wide, const uint8_t * u, const float * d, int64_t i,
-    const int8_t * const * q, const float * const * dx, vf acc[DOT_N][2]) {
-    const vi ramp  = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    const vi pairs = _mm512_srli_epi32(ramp, 1), lanes = _mm512_srli_epi32(ramp, halves ? 2 : 3);
-    vf       scale[DOT_N];
-    UNROLL
-    for (int j = 0; j < n; j++) {
-        const vf x = halves ? _mm512_permutexvar_ps(pairs, _mm512_castps256_ps512(_mm256_loadu_ps(dx[j] + i / 32)))
-                            : v_load(dx[j] + i / 32);
-        scale[j]   = v_mul(v_load(d), x);
-    }
-    UNROLL
-    for (int v = 0; v < 8; v++) {
-        if (halves && v >= 4) {
-            break;
-        }
-        const vb w     = vb_load(u + 64 * v);
-        const vi index = vi_add(lanes, vi_set(halves ? 4 * v : 2 * v));
-        UNROLL
-        for (int j = 0; j < n; j++) {
-            const vb x    = vb_load(q[j] + i + 64 * v);
-            const vi sum  = wide ? vi_dot4w(vi_set(0), w, x) : vi_dot4(vi_set(0), w, x);
-            acc[j][v % 2] = v_fma(v_from_int(sum), _mm512_permutexvar_ps(index, scale[j]), acc[j][v % 2]);
-        }
-    }
-}
-#endif
-
 // Terms in a vector: 4 V_N. At 16 lanes it holds two groups of 32: the last of an odd number stands alone, with zeros.
 static ALWAYS_INLINE void dot_rows_(int n, bool halves, bool wide, int64_t k, float * y, const uint8_t * u,
     const float * d, const float * m, const int8_t * const * q, const float * const * dx, const float * const * s) {
@@ -218,7 +133,7 @@ static ALWAYS_INLINE void dot_rows_(int n, bool halves, bool wide, int64_t k, fl
         acc[j][0] = acc[j][1] = v_set(0.0f);
     }
     int64_t i = 0;
-#if V_N == 16
+#if V_ISA_AVX512
     for (; i + 16 * group <= k; i += 16 * group) {
         dot_groups_(n, halves, wide, u + i, d + i / group, i, q, dx, acc);
     }
@@ -262,7 +177,7 @@ static ALWAYS_INLINE void dot_rows_(int n, bool halves, bool wide, int64_t k, fl
 
 static void dot_q8(int64_t k, int kind, int n, float * y, const uint8_t * u, const float * d, const float * m,
     const int8_t * const * q, const float * const * dx, const float * const * s) {
-#if V_N == 16 && defined(__AVX512VNNI__) // has no need of the distinction
+#if HAVE_VNNI // has no need of the distinction
     kind &= ~GB_BYTES_WIDE;
 #endif
 #define DOT_CASE(rows, halves, wide)                                 \
@@ -283,8 +198,8 @@ static void dot_q8(int64_t k, int kind, int n, float * y, const uint8_t * u, con
 
 // ---------------------------------------------------------------------------------------------------------------- tile
 
-#if defined(__ARM_FEATURE_MATMUL_INT8)
-#    include "mmla.tpl.h"
+#if HAVE_I8MM
+#    include "arm/tile_i8mm.tpl.h"
 #else
 // The sums of `steps` fours of terms, at most 8, for all results of the tile, beginning with 0, or for each row with a
 // word at `start`. x: the first of them of the first row; other rows follow 32 bytes apart.
@@ -384,7 +299,7 @@ static ALWAYS_INLINE void tile_q8_rows_(int mr, int kind, int64_t k, const float
     switch (kind) {
         KIND_CASES(0, 0)
         KIND_CASES(1, 0)
-#if !(V_N == 16 && defined(__AVX512VNNI__))
+#if !HAVE_VNNI
         KIND_CASES(0, 1)
         KIND_CASES(1, 1)
 #endif
@@ -396,7 +311,7 @@ static ALWAYS_INLINE void tile_q8_rows_(int mr, int kind, int64_t k, const float
 
 static void gemm_tile_q8(int64_t k, int kind, const float * a, const float * b, float * c, int64_t ldc, int mr, int nr,
     bool accumulate) {
-#if V_N == 16 && defined(__AVX512VNNI__) // has no need of the distinction
+#if HAVE_VNNI // has no need of the distinction
     kind &= ~GB_BYTES_WIDE;
 #endif
     switch (mr) {

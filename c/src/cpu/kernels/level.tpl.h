@@ -8,6 +8,7 @@
 
 #include "cpu/kernels/kernels.h"
 
+#include "isa.h"
 #include "compiler.h"
 #include "elementwise.tpl.h"
 #include "convert.tpl.h"
@@ -24,7 +25,7 @@
 #include "int8.tpl.h"
 #include "dots_q8_0.tpl.h"
 #include "columns.tpl.h"
-#include "stripes.tpl.h"
+#include "interleaved.tpl.h"
 #include "limits.tpl.h"
 
 extern const struct gb_kernels LEVEL_KERNELS;
@@ -35,7 +36,7 @@ const struct gb_kernels LEVEL_KERNELS = {
 #undef GB_KERNEL
     .gemm_mr     = TILE_MR,
     .gemm_nr     = TILE_NR,
-    .fast_bf16   = FAST_BF16,
+    .fast_bf16   = HAVE_BF16_DOT,
     .gemm_q8_mr  = V_BYTES_MR,
     .gemm_q8_nr  = BYTES_NR,
     .dots_w      = DOTS_W,

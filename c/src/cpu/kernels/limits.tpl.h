@@ -5,55 +5,41 @@
 // operation, without an instruction, so that it takes nothing out of the loop, and their sums after it, so that these
 // stay in their registers. limit_read and limit_copy touch n floats once.
 
-#if V_N == 16
-#    define CHAINS 20
-#elif V_N == 4
-#    define CHAINS 24
+#if defined(__GNUC__)
+#    define HIDE(v) __asm__("" : "+" V_ASM_REGISTER(v))
 #else
-#    define CHAINS 12
-#endif
-
-#if !defined(__GNUC__)
 #    define HIDE(v) (void) (v)
-#elif defined(__AVX512F__)
-#    define HIDE(v) __asm__("" : "+v"(v))
-#elif defined(__SSE2__)
-#    define HIDE(v) __asm__("" : "+x"(v))
-#elif defined(__aarch64__)
-#    define HIDE(v) __asm__("" : "+w"(v))
-#else
-#    define HIDE(v) __asm__("" : "+m"(v))
 #endif
 
 static _Thread_local volatile float limit_sink_; // of each thread: all of a team end here at once
 
-static ALWAYS_INLINE void finish_(const vf acc[CHAINS]) {
+static ALWAYS_INLINE void finish_(const vf acc[V_CHAINS]) {
     vf sum = acc[0];
     UNROLL
-    for (int i = 1; i < CHAINS; i++) {
+    for (int i = 1; i < V_CHAINS; i++) {
         sum = v_add(sum, acc[i]);
     }
     limit_sink_ = v_sum(sum);
 }
 
 // `ops` operations a lane and step.
-#define LIMIT(name, ops, STEP)                             \
-    static int64_t name(int64_t steps) {                   \
-        vf acc[CHAINS], x = v_set(0.5f), y = v_set(0.25f); \
-        UNROLL                                             \
-        for (int i = 0; i < CHAINS; i++) {                 \
-            acc[i] = v_set((float) i);                     \
-        }                                                  \
-        for (int64_t s = 0; s < steps; s++) {              \
-            UNROLL                                         \
-            for (int i = 0; i < CHAINS; i++) {             \
-                HIDE(x);                                   \
-                acc[i] = STEP;                             \
-                HIDE(acc[i]);                              \
-            }                                              \
-        }                                                  \
-        finish_(acc);                                      \
-        return ops * V_N * CHAINS * steps;                 \
+#define LIMIT(name, ops, STEP)                               \
+    static int64_t name(int64_t steps) {                     \
+        vf acc[V_CHAINS], x = v_set(0.5f), y = v_set(0.25f); \
+        UNROLL                                               \
+        for (int i = 0; i < V_CHAINS; i++) {                 \
+            acc[i] = v_set((float) i);                       \
+        }                                                    \
+        for (int64_t s = 0; s < steps; s++) {                \
+            UNROLL                                           \
+            for (int i = 0; i < V_CHAINS; i++) {             \
+                HIDE(x);                                     \
+                acc[i] = STEP;                               \
+                HIDE(acc[i]);                                \
+            }                                                \
+        }                                                    \
+        finish_(acc);                                        \
+        return ops * V_N * V_CHAINS * steps;                 \
     }
 
 LIMIT(limit_f32, 2, v_fma(x, y, acc[i]))
@@ -61,40 +47,40 @@ LIMIT(limit_bf16, 4, dot_pairs_(acc[i], x, y)) // as the level multiplies pairs:
 
 static int64_t limit_bytes(int64_t steps) {
     static const uint8_t ones[4] = { 1, 1, 1, 1 };
-    vi                   acc[CHAINS];
-    vf                   sums[CHAINS];
+    vi                   acc[V_CHAINS];
+    vf                   sums[V_CHAINS];
     vb                   x = vb_set4(ones), y = vb_set4(ones);
     UNROLL
-    for (int i = 0; i < CHAINS; i++) {
+    for (int i = 0; i < V_CHAINS; i++) {
         acc[i] = vi_set(0);
     }
     for (int64_t s = 0; s < steps; s++) {
         UNROLL
-        for (int i = 0; i < CHAINS; i++) {
-#if V_N > 1
+        for (int i = 0; i < V_CHAINS; i++) {
+#if !V_ISA_SCALAR
             HIDE(x);
 #endif
             acc[i] = vi_dot4(acc[i], x, y);
-#if V_N > 1
+#if !V_ISA_SCALAR
             HIDE(acc[i]);
 #endif
         }
-#if V_N == 1 && defined(__GNUC__)
+#if V_ISA_SCALAR && defined(__GNUC__) // vb is no register
         __asm__("" : "+m"(x));
 #endif
     }
     UNROLL
-    for (int i = 0; i < CHAINS; i++) {
+    for (int i = 0; i < V_CHAINS; i++) {
         sums[i] = v_from_int(acc[i]);
     }
     finish_(sums);
-    return 8 * V_N * CHAINS * steps;
+    return 8 * V_N * V_CHAINS * steps;
 }
 
 static void limit_read(int64_t n, const float * x) {
-    vf acc[CHAINS];
+    vf acc[V_CHAINS];
     UNROLL
-    for (int i = 0; i < CHAINS; i++) {
+    for (int i = 0; i < V_CHAINS; i++) {
         acc[i] = v_set(0.0f);
     }
     int64_t i = 0;

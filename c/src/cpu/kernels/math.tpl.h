@@ -195,7 +195,7 @@ ROWS_LONG(gelu_quick_f32, gelu_quick_)
 
 // x scale + mask; the product must not overflow before a mask of -inf is added.
 static inline vf masked_(vf x, vf scale, vf mask) {
-#if V_N == 1
+#if V_ISA_SCALAR
     return (float) ((double) x * (double) scale + (double) mask);
 #else
     return v_fma(x, scale, mask);

@@ -8,83 +8,7 @@
 
 #include <string.h>
 
-// 32 bytes, and what is done with the fields in them. Shifts move bits across bytes: mask before, or after.
-#if V_N == 8 || V_N == 16
-typedef __m256i    b32;
-static inline b32  b32_load(const void * p) { return _mm256_loadu_si256((const __m256i *) p); }
-static inline void b32_store(void * p, b32 a) { _mm256_storeu_si256((__m256i *) p, a); }
-static inline b32  b32_set(int byte) { return _mm256_set1_epi8((char) byte); }
-static inline b32  b32_and(b32 a, int byte) { return _mm256_and_si256(a, b32_set(byte)); }
-static inline b32  b32_or(b32 a, b32 b) { return _mm256_or_si256(a, b); }
-static inline b32  b32_xor(b32 a, int byte) { return _mm256_xor_si256(a, b32_set(byte)); }
-#    define b32_shr(a, n) _mm256_srli_epi16((a), (n))
-#    define b32_shl(a, n) _mm256_slli_epi16((a), (n))
-// The low nibbles of 16 bytes, then the high ones.
-static inline b32 b32_nibbles(const void * p) {
-    const __m128i q = _mm_loadu_si128((const __m128i *) p);
-    return b32_and(_mm256_inserti128_si256(_mm256_castsi128_si256(q), _mm_srli_epi16(q, 4), 1), 15);
-}
-static inline b32 b32_lookup(b32 index, const uint8_t * table) { // of 16
-    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *) table)), index);
-}
-static inline b32 b32_bits(const void * p, int byte) { // `byte` where a bit of the 32 at p is set
-    uint32_t bits;
-    memcpy(&bits, p, sizeof(bits));
-    const b32 spread = _mm256_shuffle_epi8(_mm256_set1_epi32((int32_t) bits),
-        _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303));
-    const b32 one    = _mm256_set1_epi64x((int64_t) 0x8040201008040201u);
-    return b32_and(_mm256_cmpeq_epi8(_mm256_and_si256(spread, one), one), byte);
-}
-static inline void scaled_8_(float * y, const void * bytes, float scale) { // y[i] = scale bytes[i]
-    _mm256_storeu_ps(y, _mm256_mul_ps(_mm256_set1_ps(scale),
-                            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *) bytes)))));
-}
-#else
-typedef struct {
-    uint8_t b[32];
-} b32;
-static inline b32 b32_load(const void * p) {
-    b32 a;
-    memcpy(&a, p, sizeof(a));
-    return a;
-}
-static inline void b32_store(void * p, b32 a) { memcpy(p, &a, sizeof(a)); }
-#    define B32_EACH(name, params, value) \
-    static inline b32 name params {       \
-        for (int i = 0; i < 32; i++) {    \
-            a.b[i] = (uint8_t) (value);   \
-        }                                 \
-        return a;                         \
-    }
-B32_EACH(b32_and, (b32 a, int byte), a.b[i] & byte)
-B32_EACH(b32_or, (b32 a, b32 b), a.b[i] | b.b[i])
-B32_EACH(b32_xor, (b32 a, int byte), a.b[i] ^ byte)
-B32_EACH(b32_shr, (b32 a, int n), a.b[i] >> n)
-B32_EACH(b32_shl, (b32 a, int n), a.b[i] << n)
-B32_EACH(b32_lookup, (b32 a, const uint8_t * table), table[a.b[i]])
-static inline b32 b32_nibbles(const void * p) {
-    const uint8_t * q = p;
-    b32             a;
-    for (int i = 0; i < 16; i++) {
-        a.b[i]      = q[i] & 15;
-        a.b[i + 16] = q[i] >> 4;
-    }
-    return a;
-}
-static inline b32 b32_bits(const void * p, int byte) {
-    const uint8_t * q = p;
-    b32             a;
-    for (int i = 0; i < 32; i++) {
-        a.b[i] = q[i / 8] >> i % 8 & 1 ? (uint8_t) byte : 0;
-    }
-    return a;
-}
-static inline void scaled_8_(float * y, const void * bytes, float scale) {
-    for (int i = 0; i < 8; i++) {
-        y[i] = scale * (float) ((const int8_t *) bytes)[i];
-    }
-}
-#endif
+#include "b32.tpl.h"
 
 // -------------------------------------------------------------------------------------------------- blocks of 32 terms
 
@@ -195,14 +119,12 @@ static void unpack_nvfp4(int64_t k, uint8_t * restrict u, float * restrict d, fl
 static inline float half_at_(const uint8_t * p) {
     uint16_t h;
     memcpy(&h, p, sizeof(h));
-#if V_N == 8 || V_N == 16
-    return _cvtsh_ss(h);
-#elif V_N == 4
+#if HAVE_F16C
+    return f32_of_f16_(h);
+#else
     float f;
     v_store_n(&f, v_load_f16_n(&h, 1), 1);
     return f;
-#else
-    return v_load_f16(&h);
 #endif
 }
 
@@ -339,36 +261,8 @@ static void unpack_iq4_xs(int64_t k, uint8_t * restrict u, float * restrict d, f
 
 // ------------------------------------------------------------------------------------------------------------- by hand
 
-#if V_N == 16 && defined(__AVX512VBMI__)
-// Four blocks, 72 bytes, at a time: one permutation of bytes puts the 16 bytes of two blocks twice into a vector. The
-// indices are for these blocks.
-static_assert(GB_BYTES(q4_0) == 18 && GB_AT(q4_0, d) == 0 && GB_AT(q4_0, qs) == 2, "the indices below");
-static void unpack_q4_0(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m,
-    const void * restrict x) {
-#define FROM(i)  (i), (i) + 1, (i) + 2, (i) + 3, (i) + 4, (i) + 5, (i) + 6, (i) + 7
-#define TWICE(i) FROM(i), FROM((i) + 8), FROM(i), FROM((i) + 8)
-    static const uint8_t index[2][64] = { { TWICE(2), TWICE(20) },
-        { TWICE(38), FROM(56), FROM(64 + 56), FROM(56), FROM(64 + 56) } };
-    const uint8_t *      block        = x; // byte 64 and those behind it come from the second load, 8 bytes further
-    int64_t              i            = 0;
-    const __m512i        first = _mm512_loadu_si512(index[0]), second = _mm512_loadu_si512(index[1]);
-#undef TWICE
-#undef FROM
-    const __m512i shift  = _mm512_inserti64x4(_mm512_inserti32x4(_mm512_setzero_si512(), _mm_set1_epi16(4), 1),
-        _mm256_inserti128_si256(_mm256_setzero_si256(), _mm_set1_epi16(4), 1), 1);
-    const __m512i low    = _mm512_set1_epi8(15);
-    const __m512i halves = _mm512_castsi128_si512(_mm_setr_epi16(0, 9, 18, 27, 0, 0, 0, 0));
-    for (; i + 4 <= k / 32; i += 4, block += 4 * GB_BYTES(q4_0), u += 128) {
-        const __m512i a = _mm512_loadu_si512(block), b = _mm512_loadu_si512(block + 8);
-        const __m512i p = _mm512_permutex2var_epi8(a, first, b), q = _mm512_permutex2var_epi8(a, second, b);
-        const __m128  scale = _mm_cvtph_ps(_mm512_castsi512_si128(_mm512_permutexvar_epi16(halves, a)));
-        _mm512_storeu_si512(u, _mm512_and_si512(_mm512_srlv_epi16(p, shift), low));
-        _mm512_storeu_si512(u + 64, _mm512_and_si512(_mm512_srlv_epi16(q, shift), low));
-        _mm_storeu_ps(d + i, scale);
-        _mm_storeu_ps(m + i, _mm_mul_ps(scale, _mm_set1_ps((float) -GB_ZERO(q4_0))));
-    }
-    unpack_q4_0_plain_(k - 32 * i, u, d + i, m + i, block);
-}
+#if HAVE_VBMI
+#    include "x86/unpack_vbmi.tpl.h"
 #else
 static void unpack_q4_0(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m,
     const void * restrict x) {

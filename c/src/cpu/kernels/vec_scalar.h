@@ -6,24 +6,44 @@
 //   v_first             keeps the first n lanes and replaces the rest
 //   v_min, v_max        a < b ? a : b, a > b ? a : b: the second operand whenever one is NaN
 //   v_ordered           where m holds and neither a nor b is NaN
-//   v_fma               a b + c, fused where the instruction set can
+//   v_fma               a b + c, rounded once; in this set twice
 //   v_sum               of all lanes, in a fixed order
 //   v_recip             1 / a within an ulp, for a from 1 to 2^100
 //   v_scale2            p 2^n for an integer n in -150 .. 130 and p about 1: rounded once, infinity on overflow
 //   v_swap_pairs        lanes 2j and 2j + 1 change places (not at one lane)
-// Results of the operations other than v_fma, v_fnma, v_sum, v_recip are the same bits at every level.
+//   vb                  4 V_N bytes: four to a lane of vi
+//   vb_set4(p)          the four bytes at p in every lane
+//   vi_dot4(c, u, s)    c + the sum of u[i] s[i] in each lane; u unsigned, at most 127; s signed, at least -127
+//   vi_dot4w            the same for any u ("wide")
+//   vi_lookup16         each byte of the index, below 16, through a table
+// Results of the operations other than v_fma, v_fnma, v_sum, v_recip are the same bits at every level; sums of bytes
+// are exact. isa.h says what else a vec_<isa>.h states about its set.
 #ifndef GB_CPU_KERNELS_VEC_H
 #define GB_CPU_KERNELS_VEC_H
 
 #include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "base/fp16.h"
 
-#define V_N       1
-#define V_GEMM_MR 4 // rows of a matrix product tile
-#define V_GEMM_NV 4 // vectors in a row of it
+#define V_ISA_SCALAR 1
+
+#define V_N         1
+#define V_REGISTERS 16
+#define V_CHAINS    12
+#if defined(__SSE2__) // where compilers keep floats
+#    define V_ASM_REGISTER "x"
+#elif defined(__aarch64__)
+#    define V_ASM_REGISTER "w"
+#else
+#    define V_ASM_REGISTER "m"
+#endif
+#define V_GEMM_MR  4 // rows of a matrix product tile
+#define V_GEMM_NV  4 // vectors in a row of it
+#define V_BYTES_MR 4
+#define V_BYTES_NV 4
 
 typedef float   vf;
 typedef int32_t vi;
@@ -112,5 +132,29 @@ static inline vf v_scale2(vf p, vf n) {
     const vi half  = vi_half(whole);
     return v_mul(v_mul(p, pow2_(half)), pow2_(vi_sub(whole, half)));
 }
+
+// --------------------------------------------------------------------------------------------------- products of bytes
+
+typedef struct {
+    uint8_t b[4];
+} vb;
+
+static inline vb vb_load(const void * p) {
+    vb v;
+    memcpy(&v, p, sizeof(v));
+    return v;
+}
+static inline vb vb_set4(const void * p) { return vb_load(p); }
+static inline vi vi_xor(vi a, vi b) { return a ^ b; }
+static inline vi vi_lookup16(vi index, const uint8_t * table) {
+    const uint32_t i = (uint32_t) index;
+    return (vi) (table[i & 15] | (uint32_t) table[i >> 8 & 15] << 8 | (uint32_t) table[i >> 16 & 15] << 16 |
+                 (uint32_t) table[i >> 24 & 15] << 24);
+}
+static inline vi vi_dot4(vi c, vb u, vb s) {
+    return c + u.b[0] * (int8_t) s.b[0] + u.b[1] * (int8_t) s.b[1] + u.b[2] * (int8_t) s.b[2] +
+           u.b[3] * (int8_t) s.b[3];
+}
+static inline vi vi_dot4w(vi c, vb u, vb s) { return vi_dot4(c, u, s); }
 
 #endif // GB_CPU_KERNELS_VEC_H

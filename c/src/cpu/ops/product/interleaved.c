@@ -1,5 +1,5 @@
-// interleaved.c - products of up to 16 rows with quantized weights, by groups in lanes (kernels/stripes.tpl.h), at
-// levels that have it.
+// interleaved.c - products of up to 16 rows with quantized weights, by groups in lanes
+// (kernels/x86/interleaved.tpl.h), at levels that have it.
 //
 // Rows are rounded to bytes and put in order once, by all threads. Up to four meet a column while it is unpacked in
 // registers. More meet columns that were unpacked before: a dozen at a time, by stretches of terms that stay in the

@@ -2,4 +2,4 @@
 #include "vec_avx2.h"
 
 #define LEVEL_KERNELS gb_kernels_avx2
-#include "level.tpl.h"
+#include "cpu/kernels/level.tpl.h"

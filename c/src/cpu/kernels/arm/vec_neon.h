@@ -9,9 +9,20 @@
 #include <stdint.h>
 #include <string.h>
 
-#define V_N       4
-#define V_GEMM_MR 6 // 24 accumulators, 4 vectors of b, 1 broadcast: 29 of 32 registers
-#define V_GEMM_NV 4
+#ifdef __ARM_FEATURE_MATMUL_INT8
+#    define HAVE_I8MM 1
+#else
+#    define HAVE_I8MM 0
+#endif
+
+#define V_N            4
+#define V_REGISTERS    32
+#define V_CHAINS       24
+#define V_ASM_REGISTER "w"
+#define V_GEMM_MR      6 // 24 accumulators, 4 vectors of b, 1 broadcast: 29 of 32 registers
+#define V_GEMM_NV      4
+#define V_BYTES_MR     6
+#define V_BYTES_NV     2
 
 typedef float32x4_t vf;
 typedef int32x4_t   vi;
@@ -128,5 +139,39 @@ static inline vf v_scale2(vf p, vf n) {
     return v_mul(v_mul(p, pow2_(half)), pow2_(vi_sub(whole, half)));
 }
 static inline vf v_swap_pairs(vf a) { return vrev64q_f32(a); } // lanes 2j and 2j + 1
+
+// --------------------------------------------------------------------------------------------------- products of bytes
+
+typedef uint8x16_t vb;
+
+static inline vb vb_load(const void * p) { return vld1q_u8(p); }
+static inline vi vi_xor(vi a, vi b) { return veorq_s32(a, b); }
+static inline vi vi_lookup16(vi index, const uint8_t * table) {
+    return vreinterpretq_s32_u8(vqtbl1q_u8(vld1q_u8(table), vreinterpretq_u8_s32(index)));
+}
+static inline vb vb_set4(const void * p) {
+    uint32_t four;
+    memcpy(&four, p, sizeof(four));
+    return vreinterpretq_u8_u32(vdupq_n_u32(four));
+}
+#if defined(__ARM_FEATURE_DOTPROD)
+static inline vi signed_dot4_(vi c, int8x16_t a, int8x16_t b) { return vdotq_s32(c, a, b); }
+#else
+static inline vi signed_dot4_(vi c, int8x16_t a, int8x16_t b) {
+    const int16x8_t low = vmull_s8(vget_low_s8(a), vget_low_s8(b)), high = vmull_high_s8(a, b);
+    return vaddq_s32(c, vpaddq_s32(vpaddlq_s16(low), vpaddlq_s16(high)));
+}
+#endif
+#if HAVE_I8MM // unsigned times signed
+static inline vi vi_dot4(vi c, vb u, vb s) { return vusdotq_s32(c, u, vreinterpretq_s8_u8(s)); }
+static inline vi vi_dot4w(vi c, vb u, vb s) { return vi_dot4(c, u, s); }
+#else
+static inline vi vi_dot4(vi c, vb u, vb s) { return signed_dot4_(c, vreinterpretq_s8_u8(u), vreinterpretq_s8_u8(s)); }
+static inline vi vi_dot4w(vi c, vb u, vb s) { // u - 128 and 128
+    c = vi_dot4(c, veorq_u8(u, vdupq_n_u8(0x80)), s);
+    c = vi_dot4(c, vdupq_n_u8(64), s);
+    return vi_dot4(c, vdupq_n_u8(64), s);
+}
+#endif
 
 #endif // GB_CPU_KERNELS_VEC_H

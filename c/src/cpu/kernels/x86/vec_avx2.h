@@ -9,9 +9,18 @@
 #include <stdint.h>
 #include <string.h>
 
-#define V_N       8
-#define V_GEMM_MR 6 // 12 accumulators, 2 vectors of b, 1 broadcast: 15 of 16 registers
-#define V_GEMM_NV 2
+#include "x86.h"
+
+#define V_ISA_AVX2 1
+
+#define V_N            8
+#define V_REGISTERS    16
+#define V_CHAINS       12
+#define V_ASM_REGISTER "x"
+#define V_GEMM_MR      6 // 12 accumulators, 2 vectors of b, 1 broadcast: 15 of 16 registers
+#define V_GEMM_NV      2
+#define V_BYTES_MR     6
+#define V_BYTES_NV     1
 
 typedef __m256  vf;
 typedef __m256i vi;
@@ -154,5 +163,28 @@ static inline vf v_scale2(vf p, vf n) {
     return v_mul(v_mul(p, pow2_(half)), pow2_(vi_sub(whole, half)));
 }
 static inline vf v_swap_pairs(vf a) { return _mm256_permute_ps(a, 0xb1); } // lanes 2j and 2j + 1
+
+// --------------------------------------------------------------------------------------------------- products of bytes
+
+typedef __m256i vb;
+
+static inline vb vb_load(const void * p) { return _mm256_loadu_si256((const __m256i *) p); }
+static inline vi vi_xor(vi a, vi b) { return _mm256_xor_si256(a, b); }
+static inline vi vi_lookup16(vi index, const uint8_t * table) {
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *) table)), index);
+}
+static inline vb vb_set4(const void * p) {
+    int32_t four;
+    memcpy(&four, p, sizeof(four));
+    return _mm256_set1_epi32(four);
+}
+static inline vi vi_dot4(vi c, vb u, vb s) {
+    return _mm256_add_epi32(c, _mm256_madd_epi16(_mm256_maddubs_epi16(u, s), _mm256_set1_epi16(1)));
+}
+static inline vi vi_dot4w(vi c, vb u, vb s) { // the uppermost bit apart: sums of two products fit 16 bits
+    const vb top = _mm256_and_si256(_mm256_srli_epi16(u, 7), _mm256_set1_epi8(1));
+    c            = vi_dot4(c, _mm256_and_si256(u, _mm256_set1_epi8(0x7f)), s);
+    return _mm256_add_epi32(c, _mm256_madd_epi16(_mm256_maddubs_epi16(top, s), _mm256_set1_epi16(128)));
+}
 
 #endif // GB_CPU_KERNELS_VEC_H

@@ -3,4 +3,4 @@
 #include "vec_avx512.h"
 
 #define LEVEL_KERNELS gb_kernels_avx512vnni
-#include "level.tpl.h"
+#include "cpu/kernels/level.tpl.h"

@@ -1,5 +1,5 @@
-// stripes.tpl.h - few rows of activations times quantized columns: sixteen groups of a column at a time, each in a lane
-// of its own.
+// interleaved.tpl.h - few rows of activations times quantized columns: sixteen groups of a column at a time, each in a
+// lane of its own.
 //
 // A stripe is 16 groups of terms that follow each other: 512 terms, or 256 where groups have 16 terms ("halves"). It is
 // held as 8 (4) vectors of words, vector j with word j, four bytes, of each group, and two vectors of floats. Products
@@ -18,15 +18,12 @@
 #define STRIPE_COLUMNS 3    // that were unpacked before
 #define STRIPE_K       4096 // terms that are unpacked at a time
 
-#if V_N == 16 && defined(__AVX512VNNI__) && defined(__AVX512VBMI__)
-#    define HAVE_STRIPES true
-
-#    include "stripes_formats.tpl.h"
+#include "interleaved_formats.tpl.h"
 
 // ------------------------------------------------------------------------------------------------------------ products
 
-#    define STRIPE_TERMS(halves) ((halves) ? 256 : 512)
-#    define STRIPE_SIZE(halves)  ((halves) ? 384 : 640) // of rows and unpacked columns: words, two vectors of floats
+#define STRIPE_TERMS(halves) ((halves) ? 256 : 512)
+#define STRIPE_SIZE(halves)  ((halves) ? 384 : 640) // of rows and unpacked columns: words, two vectors of floats
 
 static ALWAYS_INLINE void ask_for_lines_(const uint8_t * p, size_t size) {
     for (size_t i = 0; i < size; i += 64) {
@@ -131,7 +128,7 @@ struct stripe_task { // of stripe_dots
 };
 
 // Each format: its dot products with rows, and itself unpacked. The last stripe is copied if it is not whole.
-#    define STRIPES_OF(stem, halves, zero, block, size)                                                       \
+#define STRIPES_OF(stem, halves, zero, block, size)                                                           \
     enum { STRIPE_BYTES_##stem = STRIPE_TERMS(halves) / (block) * (size) };                                   \
     static ALWAYS_INLINE const uint8_t * stripe_end_##stem##_(uint8_t * copy, int64_t k, const uint8_t * p) { \
         const size_t left = (size_t) (k % STRIPE_TERMS(halves) / (block)) * (size);                           \
@@ -178,7 +175,7 @@ struct stripe_task { // of stripe_dots
     }
 
 // The same through an array of levels, of at most STRIPE_K terms.
-#    define STRIPES_BY_KERNEL(stem, halves, zero, block, size)                                                 \
+#define STRIPES_BY_KERNEL(stem, halves, zero, block, size)                                                     \
     static int64_t unpack_part_##stem##_(struct unpacked * a, int64_t k, const uint8_t * p) {                  \
         const int64_t terms   = k < STRIPE_K ? k : STRIPE_K,                                                   \
                       stripes = (terms + STRIPE_TERMS(halves) - 1) / STRIPE_TERMS(halves);                     \
@@ -227,14 +224,14 @@ struct stripe_task { // of stripe_dots
             }                                                                                                  \
         }                                                                                                      \
     }
-#    define STRIPES_NONE(...)
-#    define STRIPES_REPEATED(...) STRIPES_OF(__VA_ARGS__)
-#    define STRIPES_ONCE(...)     STRIPES_OF(__VA_ARGS__)
-#    define STRIPES_UNPACKED(...) STRIPES_BY_KERNEL(__VA_ARGS__)
-#    define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, partner, columns, rows, ...) \
+#define STRIPES_NONE(...)
+#define STRIPES_REPEATED(...) STRIPES_OF(__VA_ARGS__)
+#define STRIPES_ONCE(...)     STRIPES_OF(__VA_ARGS__)
+#define STRIPES_UNPACKED(...) STRIPES_BY_KERNEL(__VA_ARGS__)
+#define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, partner, columns, rows, ...) \
     STRIPES_##rows(stem, (group) == 16, zero, elements, bytes)
-#    include "tensor/quant/formats.def"
-#    undef GB_FORMAT
+#include "tensor/quant/formats.def"
+#undef GB_FORMAT
 
 static void stripe_rows(int64_t k, int kind, int zero, void * y, const float * x) {
     const bool halves = kind & GB_BYTES_HALVES;
@@ -273,8 +270,8 @@ static bool stripe_dots(int type, int64_t k, int nw, int nx, float * acc, const 
         t.x[j] = rows[j < nx ? j : nx - 1];
     }
     switch (type) {
-#    define DOTS_NONE(id, stem)
-#    define DOTS_REPEATED(id, stem)                                 \
+#define DOTS_NONE(id, stem)
+#define DOTS_REPEATED(id, stem)                                     \
     case GGML_TYPE_##id:                                            \
         switch (nx == 1 ? nw : 1 + nx) {                            \
             case 1: stripe_dots_##stem##_(1, 1, k, acc, &t); break; \
@@ -285,23 +282,23 @@ static bool stripe_dots(int type, int64_t k, int nw, int nx, float * acc, const 
             default: break;                                         \
         }                                                           \
         return true;
-#    define DOTS_ONCE(id, stem) DOTS_REPEATED(id, stem)
-#    define DOTS_UNPACKED(id, stem) \
+#define DOTS_ONCE(id, stem) DOTS_REPEATED(id, stem)
+#define DOTS_UNPACKED(id, stem) \
     case GGML_TYPE_##id: stripe_dots_##stem##_(nw, nx, k, acc, &t); return true;
-#    define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, partner, columns, rows, ...) \
+#define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, partner, columns, rows, ...) \
     DOTS_##rows(id, stem)
-#    include "tensor/quant/formats.def"
-#    undef GB_FORMAT
+#include "tensor/quant/formats.def"
+#undef GB_FORMAT
         default: return false;
     }
 }
 
 static bool stripe_columns(int type, int64_t k, void * y, const void * w) {
     switch (type) {
-#    define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, ...) \
+#define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, ...) \
     GB_IF_UNPACKED_##use(case GGML_TYPE_##id : stripe_columns_##stem##_(k, y, w); return true;)
-#    include "tensor/quant/formats.def"
-#    undef GB_FORMAT
+#include "tensor/quant/formats.def"
+#undef GB_FORMAT
         default: return false;
     }
 }
@@ -365,11 +362,11 @@ static void stripe_tile(int64_t stripes, int kind, int nw, int nx, float * acc, 
     for (int j = 0; j < nx; j++) {
         x[j] = rows[j];
     }
-#    define STRIPE_KIND(cw, cx, halves, centered)                               \
+#define STRIPE_KIND(cw, cx, halves, centered)                                   \
     case (halves * GB_BYTES_HALVES + centered * GB_BYTES_CENTERED):             \
         stripe_tile_(cw, cx, halves, centered, stripes, acc, w, x, accumulate); \
         break;
-#    define STRIPE_TILE(cw, cx)       \
+#define STRIPE_TILE(cw, cx)           \
     case 8 * cw + cx:                 \
         switch (kind) {               \
             STRIPE_KIND(cw, cx, 0, 0) \
@@ -406,30 +403,3 @@ static void stripe_sums(int nw, int nx, float * y, const float * acc) {
         sums_of_four_(a, nx, y + STRIPE_ROWS * i);
     }
 }
-
-#else
-#    define HAVE_STRIPES false
-
-static void stripe_rows(int64_t k, int kind, int zero, void * y, const float * x) {
-    (void) k, (void) kind, (void) zero, (void) y, (void) x;
-}
-
-static bool stripe_dots(int type, int64_t k, int nw, int nx, float * acc, const void * const * columns,
-    const void * const * rows, const void * const * next, bool accumulate) {
-    (void) type, (void) k, (void) nw, (void) nx, (void) acc, (void) columns, (void) rows, (void) next,
-        (void) accumulate;
-    return false;
-}
-
-static bool stripe_columns(int type, int64_t k, void * y, const void * w) {
-    (void) type, (void) k, (void) y, (void) w;
-    return false;
-}
-
-static void stripe_tile(int64_t stripes, int kind, int nw, int nx, float * acc, const void * const * columns,
-    const void * const * rows, bool accumulate) {
-    (void) stripes, (void) kind, (void) nw, (void) nx, (void) acc, (void) columns, (void) rows, (void) accumulate;
-}
-
-static void stripe_sums(int nw, int nx, float * y, const float * acc) { (void) nw, (void) nx, (void) y, (void) acc; }
-#endif

@@ -7,10 +7,31 @@
 #include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
-#define V_N       16
-#define V_GEMM_MR 12 // 24 accumulators, 2 vectors of b; a is broadcast from memory
-#define V_GEMM_NV 2
+#include "x86.h"
+
+#define V_ISA_AVX512 1
+#ifdef __AVX512VNNI__
+#    define HAVE_VNNI 1
+#else
+#    define HAVE_VNNI 0
+#endif
+#ifdef __AVX512VBMI__
+#    define HAVE_VBMI 1
+#endif
+#ifdef __AVX512BF16__
+#    define HAVE_BF16_DOT 1
+#endif
+
+#define V_N            16
+#define V_REGISTERS    32
+#define V_CHAINS       20
+#define V_ASM_REGISTER "v"
+#define V_GEMM_MR      12 // 24 accumulators, 2 vectors of b; a is broadcast from memory
+#define V_GEMM_NV      2
+#define V_BYTES_MR     6
+#define V_BYTES_NV     2
 
 typedef __m512    vf;
 typedef __m512i   vi;
@@ -144,5 +165,37 @@ static inline vf v_scale_floor(vf p, vf n) { return _mm512_scalef_ps(p, n); } //
 static inline vf v_recip_rough(vf a) { return _mm512_rcp14_ps(a); }           // 14 bits
 
 static inline vf v_swap_pairs(vf a) { return _mm512_permute_ps(a, 0xb1); } // lanes 2j and 2j + 1
+
+// --------------------------------------------------------------------------------------------------- products of bytes
+
+typedef __m512i vb;
+
+static inline vb vb_load(const void * p) { return _mm512_loadu_si512(p); }
+static inline vi vi_xor(vi a, vi b) { return _mm512_xor_si512(a, b); }
+static inline vi vi_lookup16(vi index, const uint8_t * table) {
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *) table)), index);
+}
+static inline vb vb_set4(const void * p) {
+    int32_t four;
+    memcpy(&four, p, sizeof(four));
+    return _mm512_set1_epi32(four);
+}
+#if HAVE_VNNI
+static inline vi vi_dot4(vi c, vb u, vb s) { return _mm512_dpbusd_epi32(c, u, s); }
+static inline vi vi_dot4w(vi c, vb u, vb s) { return _mm512_dpbusd_epi32(c, u, s); }
+#else
+static inline vi vi_dot4(vi c, vb u, vb s) {
+    return _mm512_add_epi32(c, _mm512_madd_epi16(_mm512_maddubs_epi16(u, s), _mm512_set1_epi16(1)));
+}
+static inline vi vi_dot4w(vi c, vb u, vb s) { // the uppermost bit apart: sums of two products fit 16 bits
+    const vb top = _mm512_and_si512(_mm512_srli_epi16(u, 7), _mm512_set1_epi8(1));
+    c            = vi_dot4(c, _mm512_and_si512(u, _mm512_set1_epi8(0x7f)), s);
+    return _mm512_add_epi32(c, _mm512_madd_epi16(_mm512_maddubs_epi16(top, s), _mm512_set1_epi16(128)));
+}
+#endif
+
+#if defined(__AVX512BF16__)
+static inline vf v_dot_bf16(vf c, vf a, vf b) { return _mm512_dpbf16_ps(c, (__m512bh) a, (__m512bh) b); }
+#endif
 
 #endif // GB_CPU_KERNELS_VEC_H

@@ -1,5 +1,5 @@
-// stripes_formats.tpl.h - one function a format: sixteen groups, as they are stored, to a stripe in registers
-// (stripes.tpl.h, which includes this for 512-bit vectors with VNNI and VBMI).
+// interleaved_formats.tpl.h - one function a format: sixteen groups, as they are stored, to a stripe in registers
+// (interleaved.tpl.h, which includes this for 512-bit vectors with VNNI and VBMI).
 //
 // Nothing is computed byte by byte: loads of 64 bytes, permutations that put the words of each group into its lane,
 // then masks and shifts.

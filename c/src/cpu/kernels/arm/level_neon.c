@@ -3,4 +3,4 @@
 #include "vec_neon.h"
 
 #define LEVEL_KERNELS gb_kernels_neon
-#include "level.tpl.h"
+#include "cpu/kernels/level.tpl.h"

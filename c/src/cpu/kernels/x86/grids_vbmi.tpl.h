@@ -1,4 +1,4 @@
-// grids_avx512.tpl.h - grids.tpl.h with AVX-512 and VBMI: a super-block's rows are looked up together, in tables that
+// grids_vbmi.tpl.h - grids.tpl.h with AVX-512 and VBMI: a super-block's rows are looked up together, in tables that
 // are read as vectors.
 //
 // Two vectors hold 64 words of a table, from which one instruction chooses 32 by their numbers; masks choose between

@@ -1,0 +1,66 @@
+// isa.h - what the templates may ask about an instruction set: the one list of its names, with the answer "no" for sets
+// that do not say otherwise.
+//
+// A vec_<isa>.h states what its set has; the number of lanes, V_N, says nothing about that. Every set states
+//   V_N, V_REGISTERS      lanes of a vector of floats; vector registers
+//   V_GEMM_*, V_BYTES_*   rows and vectors of the tiles of gemm.tpl.h and int8.tpl.h
+//   V_CHAINS              independent sums that keep the pipelines busy (limits.tpl.h)
+//   V_ASM_REGISTER        the constraint of vector registers in inline assembly
+// and may state, by the names below, that it has more. Where a template has a body for one instruction set, that body
+// lies in x86/ or arm/ and the template chooses it by one of these names; any other set gets the portable body.
+#ifndef GB_CPU_KERNELS_ISA_H
+#define GB_CPU_KERNELS_ISA_H
+
+// One lane, in plain C: bound by arithmetic, not by memory; bytes are in no register; v_fma rounds twice.
+#ifndef V_ISA_SCALAR
+#    define V_ISA_SCALAR 0
+#endif
+
+// The intrinsics that a body may use: AVX2 with FMA, F16C and BMI2; AVX-512 with F, BW, DQ and VL, which has all of
+// AVX2; either (X86).
+#ifndef V_ISA_AVX2
+#    define V_ISA_AVX2 0
+#endif
+#ifndef V_ISA_AVX512
+#    define V_ISA_AVX512 0
+#endif
+#define V_ISA_X86 (V_ISA_AVX2 || V_ISA_AVX512)
+
+// Arithmetic takes operands from memory: compilers then read a vector again for each use, unless IN_REGISTER says
+// otherwise.
+#ifndef HAVE_MEMORY_OPERANDS
+#    define HAVE_MEMORY_OPERANDS 0
+#endif
+
+// f32_of_f16_ and f16_of_f32_ convert single numbers.
+#ifndef HAVE_F16C
+#    define HAVE_F16C 0
+#endif
+
+// deposit_64_ puts the lowest bits where a mask has ones.
+#ifndef HAVE_PDEP64
+#    define HAVE_PDEP64 0
+#endif
+
+// vi_dot4 is one instruction of AVX-512, for any u: no need of vi_dot4w.
+#ifndef HAVE_VNNI
+#    define HAVE_VNNI 0
+#endif
+
+// Permutations of bytes across a whole vector of AVX-512.
+#ifndef HAVE_VBMI
+#    define HAVE_VBMI 0
+#endif
+
+// v_dot_bf16(c, a, b) adds the products of pairs of bfloat16 without rounding in between, and takes subnormal numbers
+// as 0.
+#ifndef HAVE_BF16_DOT
+#    define HAVE_BF16_DOT 0
+#endif
+
+// Products of matrices of bytes in Neon.
+#ifndef HAVE_I8MM
+#    define HAVE_I8MM 0
+#endif
+
+#endif // GB_CPU_KERNELS_ISA_H
