@@ -310,7 +310,7 @@ static ALWAYS_INLINE void scales_45_two_(const uint8_t * p, int size, struct str
         _mm256_and_si256(top, _mm256_set1_epi64x(0x3030303000000000)));
     const __m256i parts = _mm256_permute4x64_epi64(bits, 0xd8);
     s->d = v_mul(half_pair_(p, p + size), v_from_int(_mm512_cvtepu8_epi32(_mm256_castsi256_si128(parts))));
-    s->m = v_mul(v_neg(half_pair_(p + 2, p + size + 2)),
+    s->m = v_mul(v_neg(half_pair_(p + GB_AT(q4_k, dmin), p + size + GB_AT(q4_k, dmin))),
         v_from_int(_mm512_cvtepu8_epi32(_mm256_extracti128_si256(parts, 1))));
 }
 
