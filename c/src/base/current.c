@@ -1,7 +1,7 @@
 // current.c - the calling thread's poll and run, in thread-local variables.
 //
-// A poll may call anything, even wait here again. While it runs it is therefore taken away from the thread, so that it
-// is never entered a second time, and put back afterwards.
+// A poll may call anything, even a function that polls again. While it runs the thread therefore has no poll, so that
+// it is never entered a second time; afterwards it is put back.
 #include "current.h"
 
 #include <stddef.h>
@@ -42,12 +42,13 @@ bool gb_poll(void) {
 
 bool gb_poll_is_due(void) { return current_poll != NULL && gb_time_ns() - polled_ns >= GB_POLL_NS; }
 
-// The failure is not logged: giving up was asked for, and whoever asked for it reports it in its own words.
+// The failure is not logged: the program itself asked to give up, and the function that it called reports that in its
+// own words.
 enum ggml_status gb_go_on(void) {
     return gb_poll_is_due() && gb_poll() ? gb_fail_quietly(GGML_STATUS_ABORTED, "interrupted") : GGML_STATUS_SUCCESS;
 }
 
-// Pieces, because the first touch of fresh memory takes the system tens of milliseconds per GB_POLL_BYTES.
+// In pieces, because the first touch of GB_POLL_BYTES of fresh memory takes the system tens of milliseconds.
 enum ggml_status gb_fill(void * memory, int value, size_t size) {
     for (size_t done = 0; done < size; done += GB_POLL_BYTES) {
         if (done > 0) {

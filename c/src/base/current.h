@@ -1,8 +1,9 @@
-// current.h - what the calling thread works for: the computation (its run), and whoever may want it to give up (its
-// poll).
+// current.h - what the calling thread works for: its run (the computation) and its poll (the function that may ask it
+// to give up).
 //
-// Both belong to the thread. The run goes along to other threads that work for the same computation: a pool sets it on
-// its workers, a simulated device on the thread of its queue. The poll stays: only the thread that set it asks it.
+// Both are thread-local. The run is passed on to the other threads that work for the same computation: a pool sets it
+// on its workers, a simulated device on the thread of its queue. The poll is not passed on: only the thread that set it
+// calls it.
 #ifndef GB_BASE_CURRENT_H
 #define GB_BASE_CURRENT_H
 
@@ -10,26 +11,33 @@
 
 #include "ggml.h"
 
-#define GB_POLL_NS 20000000 // how often a long wait asks
-// copied at once; while the system gives fresh memory this takes tens of milliseconds
+// A thread that waits or works for long calls its poll about this often.
+#define GB_POLL_NS 20000000
+// Bytes that are copied or filled between two polls. The first touch of that much fresh memory takes the system tens of
+// milliseconds.
 #define GB_POLL_BYTES ((size_t) 8 << 20)
 
-// Long waits and long work of this thread ask poll(data) about every GB_POLL_NS, with no lock held; true: give up as
-// soon as possible. NULL: nobody is asked. A poll that itself waits here is not asked again meanwhile.
+// The poll of this thread. Long waits and long work call poll(data) about every GB_POLL_NS, with no lock held; a true
+// answer asks them to give up as soon as possible. NULL means that there is no poll. While a poll runs the thread has
+// none, so a poll that waits itself is not called again.
 typedef bool (*gb_poll_fn)(void * data);
-void       gb_set_poll(gb_poll_fn poll, void * data);
-gb_poll_fn gb_get_poll(void ** data); // what is set, so that it can be put back; data may be NULL
-bool       gb_poll(void);             // asks now; false without a poll
-bool       gb_poll_is_due(void);      // there is a poll, which was not asked for GB_POLL_NS
+void gb_set_poll(gb_poll_fn poll, void * data);
+// The poll that is set, and its data if `data` is not NULL, so that a caller can put it back.
+gb_poll_fn gb_get_poll(void ** data);
+// Calls the poll now; false without one.
+bool gb_poll(void);
+// Whether there is a poll that was last called GB_POLL_NS ago or earlier.
+bool gb_poll_is_due(void);
 
-// For long work, between two pieces of it, each some microseconds to milliseconds long: asks if that is due. ABORTED,
-// left as the thread's failure, but not logged: give up.
+// Long work calls this between two pieces of some microseconds to milliseconds; it calls the poll when that is due.
+// GGML_STATUS_ABORTED asks the caller to give up; it is the thread's last failure then, but nothing is logged.
 enum ggml_status gb_go_on(void);
 
-// Sets `size` bytes to `value`, in pieces of GB_POLL_BYTES, and asks between them.
+// Sets `size` bytes to `value` in pieces of GB_POLL_BYTES, with gb_go_on between them. ABORTED leaves the rest as it
+// was.
 enum ggml_status gb_fill(void * memory, int value, size_t size);
 
-// A name for the computation that this thread works for, of no meaning here; NULL: none.
+// A handle of the computation that this thread works for; this file never looks into it. NULL: none.
 void   gb_set_run(void * run);
 void * gb_run(void);
 

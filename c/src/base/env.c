@@ -1,7 +1,8 @@
 // env.c - environment variables, clocks, processors and address ranges, for Linux, macOS, other POSIX systems and
 // Windows.
 //
-// What cannot change while the process runs (number of processors, NUMA) is found out once, at the first question.
+// What cannot change while the process runs (number of processors, NUMA) is found out once, at the first call that
+// needs it.
 #ifndef _GNU_SOURCE
 #    define _GNU_SOURCE
 #endif
@@ -54,7 +55,7 @@ int64_t gb_time_ns(void) {
 }
 
 int64_t gb_thread_time_ns(void) {
-#if defined(_WIN32) // not clock_gettime, which would need a library of the compiler's
+#if defined(_WIN32) // clock_gettime would need a library of the compiler here
     FILETIME created, ended, kernel, user;
     if (GetThreadTimes(GetCurrentThread(), &created, &ended, &kernel, &user)) { // in units of 100 ns
         const uint64_t high = (uint64_t) kernel.dwHighDateTime + user.dwHighDateTime,
@@ -73,9 +74,12 @@ int64_t gb_thread_time_ns(void) {
 void    ggml_time_init(void) {}
 int64_t ggml_time_ms(void) { return gb_time_ns() / 1000000; }
 int64_t ggml_time_us(void) { return gb_time_ns() / 1000; }
+// A cycle is a tick of clock(), which is processor time of the whole process: portable, if not a cycle of the hardware.
 int64_t ggml_cycles(void) { return (int64_t) clock(); }
 int64_t ggml_cycles_per_ms(void) { return CLOCKS_PER_SEC / 1000; }
 
+// Writes to stderr by its descriptor and without allocating, because the process may be about to abort. Nothing is
+// written on systems without execinfo.h.
 void ggml_print_backtrace(void) {
 #if defined(__GLIBC__) || defined(__APPLE__)
     void *    frames[64];
@@ -89,7 +93,7 @@ void ggml_print_backtrace(void) {
 
 #if defined(__linux__)
 
-// The first line of a file of the system's, with its newline; false if there is no such file.
+// Reads the first line of a file of the system, with its newline; false if there is no such file.
 static bool read_line(const char * path, char * line, int size) {
     FILE * f = fopen(path, "r");
     if (f == NULL) {
@@ -100,7 +104,7 @@ static bool read_line(const char * path, char * line, int size) {
     return ok;
 }
 
-// Whether cpu is the first of its core's hardware threads; true when the system does not tell.
+// Whether `cpu` is the first hardware thread of its core; true when the system does not tell.
 static bool leads_its_core(int cpu) {
     char path[128], line[64];
     snprintf(path, sizeof(path), "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu);
@@ -108,7 +112,7 @@ static bool leads_its_core(int cpu) {
 }
 
 // How many processors the control group of this process may keep busy, rounded down, at least 1; INT32_MAX without a
-// limit. Containers are limited by such a quota, not by an affinity mask, and more threads than that only take turns.
+// limit. Containers are limited by such a quota and not by an affinity mask; threads beyond it would only take turns.
 static int cpus_by_quota(void) {
     char      line[128], *end;
     long long quota = 0, period = 0;
@@ -129,6 +133,7 @@ static int cpus_by_quota(void) {
 }
 
 static int count_processors(void) {
+    // Cores are counted rather than hardware threads: two threads of one core share the units that kernels keep busy.
     cpu_set_t mask;
     CPU_ZERO(&mask);
     int allowed = 0, cores = 0;
@@ -192,6 +197,7 @@ int gb_n_processors(void) {
 static gb_once numa_once = GB_ONCE_INIT;
 static bool    numa;
 
+// A machine has several memory nodes if the kernel shows a second one.
 static void init_numa(void) {
 #if defined(__linux__)
     numa = access("/sys/devices/system/node/node1", F_OK) == 0;

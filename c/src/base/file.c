@@ -61,7 +61,8 @@ static void unmap(struct gb_file_map * map) { UnmapViewOfFile(map->data); }
 
 static bool flush_to_disk(FILE * file) { return fflush(file) == 0 && _commit(_fileno(file)) == 0; }
 
-static bool can_replace(const char * path) { // there is nothing, or a file
+// Whether the path names nothing yet, or a file that another one may replace.
+static bool can_replace(const char * path) {
     const DWORD attributes = GetFileAttributesA(path);
     return attributes == INVALID_FILE_ATTRIBUTES ||
            (attributes & (FILE_ATTRIBUTE_DIRECTORY | FILE_ATTRIBUTE_DEVICE)) == 0;
@@ -75,7 +76,7 @@ static bool replace(const char * from, const char * to) {
 
 static enum ggml_status map_file(struct gb_file_map * map, const char * path) {
     *map         = (struct gb_file_map){ 0 };
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // nonblocking: a pipe would wait for its writer
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // opening a pipe would wait for its writer otherwise
     GB_FAIL_IF(fd < 0, GGML_STATUS_IO_ERROR, "cannot open '%s': %s", path, strerror(errno));
     struct stat info;
     if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
@@ -100,7 +101,8 @@ static void unmap(struct gb_file_map * map) { munmap((void *) (uintptr_t) map->d
 
 static bool flush_to_disk(FILE * file) { return fflush(file) == 0 && fsync(fileno(file)) == 0; }
 
-// there is nothing, or a file that nobody else writes to through a name of the system's
+// Whether the path names nothing yet, or a regular file. Names below /dev and /proc may lead to a file that another
+// process writes to as well (/dev/stdout after a redirection): those must not be replaced.
 static bool can_replace(const char * path) {
     struct stat info;
     return strncmp(path, "/dev/", 5) != 0 && strncmp(path, "/proc/", 6) != 0 &&
@@ -111,6 +113,8 @@ static bool replace(const char * from, const char * to) { return rename(from, to
 
 #endif
 
+// The thread stays between gb_mapped_enter and gb_mapped_leave for as long as the map is open, because any access to
+// the data may then meet a lost page.
 enum ggml_status gb_file_map_open(struct gb_file_map * map, const char * path) {
     GB_TRY(map_file(map, path));
     if (map->data) {
@@ -142,14 +146,15 @@ enum ggml_status gb_file_map_close(struct gb_file_map * map) {
 
 enum { NAME_SUFFIX = 64 }; // bytes behind the path in the name of the temporary file, with the end
 
-// Frees what the writer owns. `error` stays: the caller's message still needs it.
+// Frees what the writer owns. `error` stays: the caller still needs it for its message.
 static void forget(struct gb_file_writer * w) {
     gb_free(w->path);
     gb_free(w->temporary);
     *w = (struct gb_file_writer){ .error = w->error };
 }
 
-// The file that a path names, behind links; the path itself where there is none yet.
+// The file that a path names, with links resolved, so that the file is replaced and not the link; the path itself where
+// there is no file yet. The caller owns the text; NULL when memory is out.
 static char * behind_links(const char * path) {
 #ifndef _WIN32
     char * full = realpath(path, NULL);
@@ -163,7 +168,7 @@ static char * behind_links(const char * path) {
 }
 
 #ifndef _WIN32
-// folder: room for the path
+// The folder of a path, "." if the path names none. `folder` has as many bytes as the path.
 static void folder_of(const char * path, char * folder) {
     const char * slash  = strrchr(path, '/');
     const size_t length = slash ? (size_t) (slash - path) + (slash == path) : 1; // with the slash where that is all
@@ -172,7 +177,9 @@ static void folder_of(const char * path, char * folder) {
 }
 #endif
 
-// folder: room for the path
+// A new file without a name in the target's folder, so that it can be linked to its name later; NULL where the system
+// or the file system has no such files, or /proc is not there to link it by. `folder` has as many bytes as the path and
+// holds the folder afterwards.
 static FILE * open_nameless(const char * path, char * folder) {
 #ifdef O_TMPFILE
     folder_of(path, folder);
@@ -189,7 +196,7 @@ static FILE * open_nameless(const char * path, char * folder) {
 #endif
 }
 
-// Links the nameless file to `temporary`. The path in /proc is the one way that needs no privilege (open(2),
+// Links the nameless file to `temporary`. The path in /proc is the only one that needs no privilege (open(2),
 // O_TMPFILE).
 static bool give_name(struct gb_file_writer * w) {
 #ifdef O_TMPFILE
@@ -202,12 +209,13 @@ static bool give_name(struct gb_file_writer * w) {
 #endif
 }
 
+// Creates the file `temporary`; false with errno EEXIST if something has that name.
 static bool create(struct gb_file_writer * w) {
-    w->file = fopen(w->temporary, "wbx"); // x: nobody else's file, nor through somebody's link
+    w->file = fopen(w->temporary, "wbx"); // x: never a file or a link that is there already
     return w->file != NULL;
 }
 
-// Calls `make` with names beside the target until one is free: a process that was killed may have left a file.
+// Calls `make` with names beside the target until one is free: a process that was killed may have left its file there.
 static bool with_free_name(struct gb_file_writer * w, bool (*make)(struct gb_file_writer *)) {
     static atomic_uint n_made; // several threads may write the same file: the last one to complete it wins
     enum { TRIES = 1000 };
@@ -224,7 +232,8 @@ static bool with_free_name(struct gb_file_writer * w, bool (*make)(struct gb_fil
     return false;
 }
 
-// Those of the file that is replaced, as far as this process may give them and the file system has them.
+// Gives the new file the owner and the mode of the file that it replaces, as far as this process may and the file
+// system can. Failures are ignored: the content matters more than its owner.
 static void keep_rights(struct gb_file_writer * w) {
 #ifndef _WIN32
     struct stat info, made;
@@ -234,15 +243,15 @@ static void keep_rights(struct gb_file_writer * w) {
     }
     const bool same = made.st_uid == info.st_uid && made.st_gid == info.st_gid;
     if ((!same && fchown(fd, info.st_uid, info.st_gid) != 0) || fchmod(fd, info.st_mode & 07777) != 0) {
-        (void) fchmod(fd, info.st_mode & 0777); // without the marks that another owner's file must not have
+        (void) fchmod(fd, info.st_mode & 0777); // set-user-id and the like must not be given to another owner's file
     }
 #else
     (void) w;
 #endif
 }
 
-// So that the new name is on the disk, too; some file systems cannot. The name of the temporary file is not needed any
-// more.
+// Brings the new name to the disk as well. Failures are ignored, because some file systems cannot flush folders. It
+// overwrites `temporary`, which is not needed any more.
 static void flush_folder(struct gb_file_writer * w) {
 #ifndef _WIN32
     folder_of(w->path, w->temporary);
@@ -256,8 +265,8 @@ static void flush_folder(struct gb_file_writer * w) {
 #endif
 }
 
-// What is no regular file: written to as it is. A pipe whose reader does not come within a second is an error: opening
-// it could wait for ever.
+// Opens what is no regular file and writes to it as it is. Opening a pipe could wait for ever, so a pipe whose reader
+// does not come within a second is an error.
 static FILE * open_directly(const char * path) {
 #ifdef _WIN32
     return fopen(path, "wb");
@@ -286,10 +295,12 @@ static FILE * open_directly(const char * path) {
 #endif
 }
 
+// The system says "no such device" of a pipe that nobody reads from.
 static const char * reason(int error) {
     return error == ENXIO ? "nobody reads from it" : strerror(error); // a pipe
 }
 
+// A nameless file is tried first; a file with a temporary name is what remains where there are none.
 enum ggml_status gb_file_writer_open(struct gb_file_writer * w, const char * path) {
     const bool direct = !can_replace(path);
     *w                = (struct gb_file_writer){ .path = direct ? gb_strdup(path) : behind_links(path) };
@@ -340,6 +351,8 @@ enum ggml_status gb_file_writer_zeros(struct gb_file_writer * w, size_t size) {
     return GGML_STATUS_SUCCESS;
 }
 
+// The order matters: content to the disk, then the temporary name, then the target's name, then the folder. A crash at
+// any point leaves the old file or the complete new one.
 enum ggml_status gb_file_writer_commit(struct gb_file_writer * w) {
     if (w->failed) {
         gb_file_writer_abandon(w);

@@ -1,5 +1,5 @@
-// file.h - files: read through a mapping, written atomically. Failures are reported with the path and the system's
-// reason.
+// file.h - files: read through a mapping, written atomically. A failure is reported with the path and the reason that
+// the system gives.
 #ifndef GB_BASE_FILE_H
 #define GB_BASE_FILE_H
 
@@ -11,34 +11,45 @@
 #include "base/mapped.h"
 #include "ggml.h"
 
+// A whole file in memory. All members belong to the functions below; an unopened or closed map is all zero.
 struct gb_file_map {
     const uint8_t *    data;  // NULL for an empty file
     size_t             size;  // bytes
     struct gb_mapped * watch; // owned
 };
 
-// Read-only, private; by one thread, from opening to closing. A file that shrinks meanwhile reads as zeros, and closing
-// says so (mapped.h).
+// Maps a regular file for reading, privately. The thread that opens the map also closes it. A file that shrinks
+// meanwhile reads as zeros, and closing fails for that reason (mapped.h). On failure of opening the map needs no
+// closing. IO_ERROR: not there, not readable or not a regular file.
 enum ggml_status gb_file_map_open(struct gb_file_map * map, const char * path);
 enum ggml_status gb_file_map_close(struct gb_file_map * map);
 
-// Writes to a new file, which takes the target's place at the end: whoever opens the path sees the old content or the
-// complete new one. Where the system can (Linux: O_TMPFILE), that file has no name before, so that a process that is
-// killed leaves nothing. What is no regular file (a pipe, /dev/stdout) is written to directly.
+// A writer fills a new file, which takes the target's place when it is committed: a process that opens the path sees
+// the old content or the complete new one. Where the system can (Linux: O_TMPFILE) the new file has no name until then,
+// so that a process that is killed leaves nothing behind. A path that names no regular file (a pipe, /dev/stdout) is
+// written to directly.
 struct gb_file_writer {
     FILE * file;
-    char * path;      // owned; behind links
-    char * temporary; // owned; NULL: written to directly
-    bool   nameless;  // the new file has no name yet: it gets `temporary` first
-    bool   failed;
-    int    error; // errno of the first failure; it stays when the rest is freed
+    // owned; the target, with symbolic links resolved
+    char * path;
+    // owned; the name of the new file; NULL: the target is written to directly
+    char * temporary;
+    // the new file has no name yet: committing gives it the name `temporary` first
+    bool nameless;
+    // a write has failed: committing then abandons the file
+    bool failed;
+    // errno of the first failure; it stays when the other members are freed
+    int error;
 };
 
+// On failure of opening nothing is to be closed. A failed write is reported at once, and committing fails then, too.
 enum ggml_status gb_file_writer_open(struct gb_file_writer * w, const char * path);
 enum ggml_status gb_file_writer_write(struct gb_file_writer * w, const void * data, size_t size);
 enum ggml_status gb_file_writer_zeros(struct gb_file_writer * w, size_t size);
-// all is on the disk when it returns; frees w's members either way
+// When this succeeds the content is on the disk under the target's name. w's members are freed in any case; on failure
+// the target is as it was.
 enum ggml_status gb_file_writer_commit(struct gb_file_writer * w);
-void             gb_file_writer_abandon(struct gb_file_writer * w); // removes the temporary file
+// Removes the new file and frees w's members; the target stays as it was.
+void gb_file_writer_abandon(struct gb_file_writer * w);
 
 #endif // GB_BASE_FILE_H

@@ -1,5 +1,5 @@
-// fp16.h - binary16 and bfloat16 by bit manipulation: exact, no tables, no instruction set. Kernels have faster ways
-// for rows.
+// fp16.h - conversions of single numbers to and from binary16 and bfloat16 by integer arithmetic: exact, without tables
+// and special instructions. The kernels convert rows faster; these give the reference.
 #ifndef GB_BASE_FP16_H
 #define GB_BASE_FP16_H
 
@@ -18,8 +18,9 @@ static inline uint32_t gb_f32_bits(float f) {
     return bits;
 }
 
-// Widening. Normal numbers: move exponent and mantissa up and rebias by a power-of-two product, which also carries
-// infinities and NaN to the right exponent; subnormals: let a float subtraction normalise them.
+// Widening, exact. Normal numbers: mantissa and exponent move up, and the exponent's bias changes from 15 to 127.
+// Infinities and NaN keep their mantissa under the largest exponent. Subnormals are normalised by the product with
+// 2^-24.
 static inline float gb_f16_to_f32(uint16_t h) {
     const uint32_t sign      = (uint32_t) (h & 0x8000u) << 16;
     const uint32_t magnitude = h & 0x7fffu;
@@ -54,12 +55,14 @@ static inline uint16_t gb_f32_to_f16(float f) {
     return sign | (uint16_t) (gb_f32_bits(aligned) - 0x3f000000u);
 }
 
+// bfloat16 is the upper half of a float.
 static inline float gb_bf16_to_f32(uint16_t h) { return gb_f32_from_bits((uint32_t) h << 16); }
 
+// Narrowing, to nearest even. NaN becomes quiet and keeps its sign and the upper bits of its payload.
 static inline uint16_t gb_f32_to_bf16(float f) {
     const uint32_t bits = gb_f32_bits(f);
     if ((bits & 0x7fffffffu) > 0x7f800000u) {
-        return (uint16_t) ((bits >> 16) | 0x40u); // quiet
+        return (uint16_t) ((bits >> 16) | 0x40u); // quiet, so that the cut does not make an infinity of it
     }
     return (uint16_t) ((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }

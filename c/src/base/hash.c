@@ -24,7 +24,7 @@ uint64_t gb_hash_bytes(const void * data, size_t size, uint64_t seed) {
     return gb_hash_u64(h);
 }
 
-// The slot that holds the key, or the free one where it belongs. The map has slots.
+// The slot that holds the key, or the free one where it belongs. The map must have slots.
 static size_t slot_of(const struct gb_ptrmap * map, const void * key) {
     const size_t mask = map->cap - 1;
     size_t       i    = (size_t) gb_hash_ptr(key) & mask;
@@ -42,6 +42,7 @@ int64_t gb_ptrmap_get(const struct gb_ptrmap * map, const void * key) {
     return map->keys[i] ? map->values[i] : GB_PTRMAP_ABSENT;
 }
 
+// The new table is filled before the old one is freed, so a failure changes nothing.
 bool gb_ptrmap_reserve(struct gb_ptrmap * map, size_t n) {
     if (n > SIZE_MAX / 64) {
         n = SIZE_MAX / 64; // fails below, with a message

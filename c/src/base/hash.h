@@ -1,5 +1,6 @@
-// hash.h - a growing map from addresses to integers (dense ids, mostly). All zero is the empty map. Keys are never
-// NULL.
+// hash.h - a growing map from addresses to integers (mostly dense ids), and hash functions.
+//
+// All zero is the empty map, which owns nothing. Keys are never NULL, are compared by address, and are not owned.
 #ifndef GB_BASE_HASH_H
 #define GB_BASE_HASH_H
 
@@ -16,15 +17,19 @@ struct gb_ptrmap {
 
 #define GB_PTRMAP_ABSENT INT64_MIN
 
-int64_t gb_ptrmap_get(const struct gb_ptrmap * map, const void * key);          // GB_PTRMAP_ABSENT if not there
-bool    gb_ptrmap_set(struct gb_ptrmap * map, const void * key, int64_t value); // false: out of memory, map unchanged
-bool    gb_ptrmap_reserve(struct gb_ptrmap * map, size_t n);
-void    gb_ptrmap_clear(struct gb_ptrmap * map); // keeps its memory
-void    gb_ptrmap_free(struct gb_ptrmap * map);
+// The value of a key; GB_PTRMAP_ABSENT if it is not in the map.
+int64_t gb_ptrmap_get(const struct gb_ptrmap * map, const void * key);
+// Adds a key or changes its value. False: memory is out (reported), and the map is unchanged.
+bool gb_ptrmap_set(struct gb_ptrmap * map, const void * key, int64_t value);
+// Makes space for n keys, so that setting up to that many cannot fail. False as above.
+bool gb_ptrmap_reserve(struct gb_ptrmap * map, size_t n);
+void gb_ptrmap_clear(struct gb_ptrmap * map); // without keys, with its memory
+void gb_ptrmap_free(struct gb_ptrmap * map);
 
-// a full mix: every input bit moves every output bit
+// A full mix: every bit of x moves every bit of the result.
 uint64_t gb_hash_u64(uint64_t x);
-uint64_t gb_hash_bytes(const void * data, size_t size, uint64_t seed); // FNV-1a folded through gb_hash_u64
+// FNV-1a with its result mixed by gb_hash_u64. The values are the same on every machine and in every run.
+uint64_t gb_hash_bytes(const void * data, size_t size, uint64_t seed);
 
 static inline uint64_t gb_hash_ptr(const void * p) { return gb_hash_u64((uint64_t) (uintptr_t) p); }
 

@@ -29,7 +29,7 @@ char * gb_path_resolve(const char * path) {
 #endif
     char * copy = NULL;
     if (there) {
-        copy = gb_strdup(full); // the system's own comes from another allocator
+        copy = gb_strdup(full); // realpath's text comes from another allocator than ours
     } else {
         gb_fail(GGML_STATUS_IO_ERROR, "cannot open '%s': %s", path, reason);
     }

@@ -1,5 +1,5 @@
-// library.h - shared libraries of the operating system: POSIX or Windows. Failures are reported with the path and the
-// system's reason.
+// library.h - shared libraries of the operating system: POSIX or Windows. A failure is reported with the path and the
+// reason that the system gives, unless a function says otherwise.
 #ifndef GB_BASE_LIBRARY_H
 #define GB_BASE_LIBRARY_H
 
@@ -7,13 +7,17 @@
 
 typedef void (*gb_library_function)(void);
 
-// The path without links and relative parts, owned by the caller; NULL and reported when there is no such file.
+// The absolute path without links and relative parts, owned by the caller; NULL if there is no such file (reported).
 char * gb_path_resolve(const char * path);
-bool   gb_path_has_directory(const char * path); // "./x" and "/x" do, "x" does not
+// Whether the path says where the file is: "./x" and "/x" do, "x" does not.
+bool gb_path_has_directory(const char * path);
 
-// All symbols bound now, none visible to other libraries. The path must be absolute: nothing is searched for.
-void *              gb_library_open(const char * path);
-gb_library_function gb_library_find(void * library, const char * name); // NULL, unreported: no such symbol
-void                gb_library_close(void * library);
+// Loads a library: all its symbols are bound now, and none is visible to other libraries. The path must be absolute, so
+// that the system searches nowhere. NULL on failure (reported).
+void * gb_library_open(const char * path);
+// The function of that name; NULL if there is none (not reported).
+gb_library_function gb_library_find(void * library, const char * name);
+// Unloads the library, if nobody else has loaded it. No code of it may run any more.
+void gb_library_close(void * library);
 
 #endif // GB_BASE_LIBRARY_H

@@ -1,7 +1,7 @@
 // log.c - the log callback of the process.
 //
-// The callback runs without a lock: it may log, fail, or set another callback. A callback that is being replaced may
-// therefore be called once more by a thread that read it before.
+// The callback runs without a lock, so it may log, fail, or set another callback. A thread that read the old callback
+// may therefore call it once more after it was replaced.
 #include "log.h"
 
 #include <stdarg.h>
@@ -16,7 +16,8 @@ struct log_sink {
     void *            user_data;
 };
 
-// Messages that a callback causes itself, by failing in a call, are dropped: logging them would never end.
+// A failure inside the callback would be logged, and call it again without end: messages of a thread that is in the
+// callback are dropped.
 static _Thread_local bool in_callback;
 
 static struct log_sink sink; // guarded by GB_MUTEX_LOG; callback NULL: stderr

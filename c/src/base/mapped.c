@@ -1,8 +1,8 @@
 // mapped.c - the list of watches over mapped files, and the SIGBUS handler that reads it.
 //
-// A watch is taken by moving its `state` from FREE to TAKEN; then its owner alone writes the rest, the end of the range
-// last, because a range without an end holds nothing. The handler calls only what POSIX allows in one, and mmap, which
-// is a plain system call.
+// A thread takes a watch by moving its `state` from FREE to TAKEN. From then on it alone writes the other members, the
+// end of the range last, because a range without an end holds no address. The handler calls only what POSIX allows in a
+// signal handler, and mmap, which is a plain system call.
 #ifndef _GNU_SOURCE
 #    define _GNU_SOURCE
 #endif
@@ -13,7 +13,7 @@
 
 atomic_int gb_mapped_count;
 
-#ifdef _WIN32 // which lets nobody shorten a file that is mapped
+#ifdef _WIN32 // Windows lets nobody shorten a file that is mapped
 
 struct gb_mapped {
     char unused;
@@ -59,22 +59,22 @@ struct gb_mapped {
     atomic_uintptr_t   begin, end; // end 0: nothing
     atomic_bool        damaged;    // pages were lost, and are zeros now
     bool               writable;
-    bool               has_file; // the next three say which it is
+    bool               has_file; // dev, ino and reach are valid: the path named a regular file
     dev_t              dev;
     ino_t              ino;
-    uint64_t           reach; // bytes that the file must have
+    uint64_t           reach; // bytes that the file must have at least
     char *             path;  // owned; NULL: not known
-    struct gb_mapped * next;  // of the list of all beyond the first
+    struct gb_mapped * next;  // in the list `more`
 };
 
 static struct gb_mapped first[FIRST];
-static atomic_int       used; // of the first: those behind were never taken
+static atomic_int       used; // how many of `first` were ever taken
 static struct gb_mapped * _Atomic more;
 
 static _Thread_local volatile int depth; // how often this thread has entered
 
-// The watch behind m in the order in which all are looked at: the array `first`, then the list `more`; NULL: it was the
-// last.
+// The next watch to look at, taken or free: first those of the array `first`, then those of the list `more`; NULL
+// behind the last.
 static struct gb_mapped * after(struct gb_mapped * m) {
     if (m < first || m >= first + FIRST) {
         return m->next;
@@ -82,8 +82,8 @@ static struct gb_mapped * after(struct gb_mapped * m) {
     return m + 1 < first + atomic_load_explicit(&used, memory_order_acquire) ? m + 1 : atomic_load(&more);
 }
 
-// Whether the watch covers the address. `end` is read twice, because its owner may give the watch up in between; a
-// range that is given up has no end.
+// Whether the watch covers the address. `end` is read twice, because its owner may give up the watch between the two
+// other reads; a watch that was given up has the end 0.
 static bool holds(struct gb_mapped * m, uintptr_t at) {
     const uintptr_t end   = atomic_load_explicit(&m->end, memory_order_acquire),
                     begin = atomic_load_explicit(&m->begin, memory_order_relaxed);
@@ -92,13 +92,15 @@ static bool holds(struct gb_mapped * m, uintptr_t at) {
 
 // --------------------------------------------------------------------------------------------------------- the handler
 
-static struct sigaction before;                // whose turn it is where we do not help
-static gb_mutex         order = GB_MUTEX_INIT; // of those who write `before`
+static struct sigaction before;                // the handler that gets the faults that are not ours
+static gb_mutex         order = GB_MUTEX_INIT; // guards writing to `before`
 static uintptr_t        page;                  // bytes; a power of two
 
-static _Thread_local volatile sig_atomic_t passed; // a fault of this thread was another handler's business
+static _Thread_local volatile sig_atomic_t passed; // this thread has passed a fault on
 
-// A handler that ends the process may do so by raising the signal once more, for the one before it, which may be ours.
+// Hands a signal to the handler that was there before ours. Such a handler may end the process by raising the signal
+// once more for the handler before itself, and that may be ours again: a raised signal (si_code <= 0) that follows a
+// passed fault gets the default action, so the two never call each other without end.
 static void pass_on(int number, siginfo_t * info, void * context) {
     const bool again = passed && info->si_code <= 0;
     passed           = info->si_code > 0;
@@ -112,12 +114,12 @@ static void pass_on(int number, siginfo_t * info, void * context) {
     } else if (before.sa_handler == SIG_DFL || info->si_code > 0) {
         signal(number, SIG_DFL); // the access is tried again and ends the process, as it would have without us
         if (info->si_code <= 0) {
-            raise(number); // no access: somebody has sent it
+            raise(number); // the signal was sent: no access will raise it again
         }
     }
 }
 
-// Puts zeros in place of the lost page and all behind it. False: no watch covers the address, so the fault is not ours.
+// Maps zeros over the lost page and all behind it. False: no watch covers the address, so the fault is not ours.
 static bool mend(uintptr_t at) {
     for (struct gb_mapped * m = first; m; m = after(m)) {
         if (holds(m, at)) {
@@ -130,6 +132,7 @@ static bool mend(uintptr_t at) {
     return false;
 }
 
+// Faults outside of enter and leave belong to the program, even those on a watched mapping.
 static void on_bus_error(int number, siginfo_t * info, void * context) {
     const int kept = errno;
     if (depth == 0 || info->si_code != BUS_ADRERR || !mend((uintptr_t) info->si_addr)) {
@@ -138,8 +141,8 @@ static void on_bus_error(int number, siginfo_t * info, void * context) {
     errno = kept;
 }
 
-// Handlers that were installed after ours (Python's faulthandler, say) come before it, and would take the lost page for
-// the end.
+// Makes ours the first handler. Handlers installed later (Python's faulthandler, say) would take a lost page for the
+// end of the process.
 static void stay_first(void) {
     struct sigaction found, ours = { .sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART };
     if (sigaction(SIGBUS, NULL, &found) != 0 || ((found.sa_flags & SA_SIGINFO) && found.sa_sigaction == on_bus_error)) {
@@ -152,7 +155,8 @@ static void stay_first(void) {
     gb_mutex_unlock(&order);
 }
 
-static void free_order(void) { order = (gb_mutex) GB_MUTEX_INIT; } // in a child, whose parent may have held it
+// Runs in a child after a fork: another thread of the parent may have held the mutex.
+static void free_order(void) { order = (gb_mutex) GB_MUTEX_INIT; }
 
 static void prepare(void) {
     page = (uintptr_t) gb_page_size();
@@ -161,8 +165,8 @@ static void prepare(void) {
 
 // ------------------------------------------------------------------------------------------------------------- watches
 
-// A free watch, now TAKEN. New ones are pushed onto the list and never freed, since the handler may read the list at
-// any time.
+// A free watch, now TAKEN; NULL when memory is out. New ones are pushed onto the list and never freed, because the
+// handler may read the list at any time.
 static struct gb_mapped * take(void) {
     for (int i = 0; i < FIRST; i++) {
         int expected = FREE, n = atomic_load(&used);
@@ -239,6 +243,8 @@ struct gb_mapped * gb_mapped_find(const void * data) {
     return NULL;
 }
 
+// The size is asked for only while the path still names the same file: a file that took its place says nothing about
+// ours.
 enum ggml_status gb_mapped_check(const char * func, const struct gb_mapped * m) {
     struct stat  info;
     const char * name = m->path ? m->path : "a file";

@@ -1,6 +1,6 @@
 // mem.c - host memory. No other file of the library calls malloc or its kin.
 //
-// With GB_TEST_HOOKS, tests choose allocations that fail and count the blocks that are alive.
+// With GB_TEST_HOOKS tests choose allocations that fail and count the blocks that are alive.
 #include "mem.h"
 
 #include <errno.h>
@@ -35,6 +35,8 @@ bool gb_test_alloc_failed(void) { return atomic_load(&failed); }
 
 int64_t gb_test_live_allocs(void) { return atomic_load(&live); }
 
+// Counts one allocation; true if it is the chosen one. The counter is decreased atomically, so exactly one of several
+// threads gets the failure.
 static bool must_fail(void) {
     if (atomic_load(&fail_onwards) && atomic_load(&failed)) {
         return true;
@@ -55,7 +57,7 @@ static inline bool must_fail(void) { return false; }
 static inline void count_live(long long change) { (void) change; }
 #endif
 
-// Reports an allocation that failed, and counts the others.
+// Reports an allocation that failed, and counts one that did not.
 static void * checked(void * ptr, size_t size) {
     if (ptr == NULL) {
         gb_fail(GGML_STATUS_ALLOC_FAILED, "cannot allocate %zu bytes of host memory", size);
@@ -76,6 +78,7 @@ void * gb_calloc(size_t count, size_t size) {
     return checked(must_fail() ? NULL : calloc(1, total ? total : 1), total);
 }
 
+// A block that only moved is alive as before: it is not counted again.
 void * gb_realloc(void * ptr, size_t count, size_t size) {
     size_t total;
     if (!gb_mul_size(count, size, &total)) {

@@ -1,7 +1,7 @@
 // mem.h - all host memory of the library comes from here, and sizes are computed with checks.
 //
 // A failed allocation reports GGML_STATUS_ALLOC_FAILED and returns NULL. In a test build (GB_TEST_HOOKS) chosen
-// allocations fail.
+// allocations fail. Sizes are in bytes, alignments are powers of two.
 #ifndef GB_BASE_MEM_H
 #define GB_BASE_MEM_H
 
@@ -9,25 +9,31 @@
 #include <stddef.h>
 #include <stdint.h>
 
-void * gb_malloc(size_t size); // size 0 gives a valid pointer
+// What one of these returns is freed with gb_free.
+void * gb_malloc(size_t size); // of size 0: a pointer to nothing, not NULL
+// Zeroed memory for `count` objects; an overflow of the product is a failure like any other.
 void * gb_calloc(size_t count, size_t size);
 void * gb_realloc(void * ptr, size_t count, size_t size); // on failure ptr stays valid
 void   gb_free(void * ptr);                               // NULL is fine
+// A copy of the text, owned by the caller.
 char * gb_strdup(const char * text);
 
-void * gb_aligned_alloc(size_t alignment, size_t size); // alignment a power of two >= sizeof(void *)
-void   gb_aligned_free(void * ptr);                     // NULL is fine
+// Memory at a multiple of `alignment`, which is at least sizeof(void *); freed with gb_aligned_free, never with
+// gb_free.
+void * gb_aligned_alloc(size_t alignment, size_t size);
+void   gb_aligned_free(void * ptr); // NULL is fine
 
-// As gb_aligned_alloc. From GB_HUGE_MIN bytes on, the system is asked for huge pages where it has them (Linux:
-// MADV_HUGEPAGE, which the setting "madvise" of transparent huge pages waits for): fewer misses in the table of
-// addresses, and fewer page faults. Whether there are any is up to the system; nothing else changes.
-// GGML_CPU_HUGE_PAGES=0 in the environment turns it off.
+// As gb_aligned_alloc. From GB_HUGE_MIN bytes on the system is asked for huge pages where it has them (Linux:
+// MADV_HUGEPAGE, which the setting "madvise" of transparent huge pages waits for): the processor misses fewer
+// translations of addresses, and there are fewer page faults. Whether the system has any is up to it; nothing else
+// changes. GGML_CPU_HUGE_PAGES=0 in the environment turns this off.
 #define GB_HUGE_MIN ((size_t) 4 << 20)
 void * gb_large_alloc(size_t alignment, size_t size);
 
+// One zeroed object; NULL when memory is out (reported).
 #define GB_NEW(type) ((type *) gb_calloc(1, sizeof(type)))
 
-// Checked arithmetic: false on overflow, *r is then unspecified.
+// Checked arithmetic: false on overflow, and *r is then unspecified.
 static inline bool gb_add_size(size_t a, size_t b, size_t * r) {
     *r = a + b;
     return *r >= a;
@@ -35,7 +41,8 @@ static inline bool gb_add_size(size_t a, size_t b, size_t * r) {
 
 static inline bool gb_mul_size(size_t a, size_t b, size_t * r) {
 #if defined(__GNUC__)
-    return !__builtin_mul_overflow(a, b, r); // no division: every tensor that is made or looked at needs some of these
+    // without a division: each tensor that is made or read needs several of these
+    return !__builtin_mul_overflow(a, b, r);
 #else
     if (a != 0 && b > SIZE_MAX / a) {
         return false;
@@ -73,7 +80,7 @@ static inline bool gb_mul_i64(int64_t a, int64_t b, int64_t * r) { // a, b >= 0
 // The n-th allocation from now on (1 = the next) fails, and, if `onwards`, all after it; n <= 0: none.
 void    gb_test_fail_alloc(int64_t n, bool onwards);
 bool    gb_test_alloc_failed(void); // did the chosen one come up
-int64_t gb_test_live_allocs(void);  // blocks not freed yet: a leak check
+int64_t gb_test_live_allocs(void);  // blocks that are not freed yet, to find leaks
 #endif
 
 #endif // GB_BASE_MEM_H

@@ -72,11 +72,12 @@ bool gb_params_int(const char * value, int64_t low, int64_t high, int64_t * r) {
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 struct decimal {
-    uint64_t digits;   // the first 18 of them
+    uint64_t digits;   // the first 18 digits as an integer
     int      exponent; // of 10
 };
 
-// Appends the digits at p to the number; returns what follows. Digits beyond the 18th only move the exponent.
+// Appends the digits at p to the number and returns what follows them. Digits beyond the 18th only move the exponent: a
+// double has fewer.
 static const char * read_digits(const char * p, struct decimal * d, bool fraction) {
     for (; is_digit(*p); p++) {
         const bool fits = d->digits < UINT64_C(100000000000000000);
@@ -86,7 +87,8 @@ static const char * read_digits(const char * p, struct decimal * d, bool fractio
     return p;
 }
 
-// "e-3" after a number; nothing is read where "e" begins something else.
+// Reads "e-3" behind a number and returns what follows. Nothing is read where the "e" begins something else (a unit).
+// Exponents are limited, so that no text can overflow them.
 static const char * read_exponent(const char * p, struct decimal * d) {
     const char * at    = p + 1;
     const bool   minus = *p != '\0' && *at == '-';
@@ -119,6 +121,8 @@ bool gb_number_read(const char * text, double * r, const char ** end) {
     return true;
 }
 
+// printf uses the point of the locale, which may have several bytes: whatever is neither digit, sign nor letter becomes
+// one point.
 const char * gb_number_text(char * text, size_t size, int n_digits, double value) {
     snprintf(text, size, "%.*g", n_digits, value);
     char * to = text;
@@ -126,7 +130,8 @@ const char * gb_number_text(char * text, size_t size, int n_digits, double value
         const char c = *from;
         if (is_digit(c) || c == '-' || c == '+' || (lower(c) >= 'a' && lower(c) <= 'z')) {
             *to++ = c;
-        } else if (to == text || to[-1] != '.') { // the locale's point, which may have several bytes
+            // never two points in a row: the other bytes of the locale's point are dropped
+        } else if (to == text || to[-1] != '.') {
             *to++ = '.';
         }
     }
@@ -149,7 +154,7 @@ bool gb_params_size(const char * value, size_t * r) {
     for (int i = 0; i < 5; i++) {
         if (gb_text_equal(letter, units[i])) {
             const double bytes = number * (double) (1ull << (10 * i));
-            // no parts of a byte
+            // without a unit the number must be whole: there are no parts of a byte
             const bool fits = bytes < (double) (SIZE_MAX / 2) && (i > 0 || bytes == (double) (size_t) bytes);
             *r              = fits ? (size_t) bytes : 0;
             return fits;

@@ -1,5 +1,7 @@
-// params.h - reading "key=value,key=value" with numbers, sizes and durations. Strict: what is not understood is false,
-// never a guess.
+// params.h - reading "key=value,key=value" with numbers, sizes and durations.
+//
+// The readers are strict: a text that is not understood as a whole is false, never a guess. Nothing here reports; the
+// callers know which parameter of which backend was wrong.
 #ifndef GB_BASE_PARAMS_H
 #define GB_BASE_PARAMS_H
 
@@ -14,23 +16,28 @@ struct gb_param {
 
 enum gb_params_next { GB_PARAMS_END, GB_PARAMS_GOOD, GB_PARAMS_BAD };
 
-// Takes the next pair off *text (NULL and "" are the empty list). BAD: no "=", an empty key, or too long; *text then
-// stays there.
+// Takes the next pair off *text into `param` (NULL and "" are the empty list). GB_PARAMS_BAD: no "=", an empty key, or
+// a key or value that is too long; *text then stays where it was.
 enum gb_params_next gb_params_next(const char ** text, struct gb_param * param);
 
-// The next item of a list with the given separator into `item`; false at the end. Items that do not fit are cut.
+// Takes the next item of a list with the given separator off *text into `item`; false at the end. An item that does not
+// fit into `size` bytes is cut.
 bool gb_params_item(const char ** text, char separator, char * item, size_t size);
 
-// Numbers as files and parameters have them: with a point, whatever the program's locale has (setlocale changes strtod
-// and printf).
-// >= 0, begins with a digit; *end: what follows
-bool         gb_number_read(const char * text, double * r, const char ** end);
-const char * gb_number_text(char * text, size_t size, int n_digits, double value); // as "%.<n_digits>g"; returns text
+// Numbers as files and parameters have them: with a point, whatever the locale of the program is (setlocale changes
+// strtod and printf). Reads a number >= 0 that begins with a digit; *end is what follows it. False: no digit.
+bool gb_number_read(const char * text, double * r, const char ** end);
+// Writes a number as "%.<n_digits>g" does in the C locale; returns `text`.
+const char * gb_number_text(char * text, size_t size, int n_digits, double value);
 
+// A decimal integer between low and high, both included. False leaves *r as it was.
 bool gb_params_int(const char * value, int64_t low, int64_t high, int64_t * r);
-bool gb_params_size(const char * value, size_t * r);       // bytes: "4096", "64K", "1.5M", "2GiB" (powers of 1024)
-bool gb_params_duration(const char * value, int64_t * ns); // "2ms", "1.5s", "300us", "50ns", "0"
+// A number of bytes: "4096", "64K", "1.5M", "2GiB" (powers of 1024). False: not understood, or too large.
+bool gb_params_size(const char * value, size_t * r);
+// A time in nanoseconds, less than an hour: "2ms", "1.5s", "300us", "50ns", "0".
+bool gb_params_duration(const char * value, int64_t * ns);
 
-bool gb_text_equal(const char * a, const char * b); // without case, ASCII
+// Whether two texts are the same but for upper and lower case of ASCII letters.
+bool gb_text_equal(const char * a, const char * b);
 
 #endif // GB_BASE_PARAMS_H

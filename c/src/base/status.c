@@ -9,6 +9,7 @@
 #include "ggml-backend-impl.h"
 #include "log.h"
 
+// `count` grows with every failure and is never reset by clearing, so that hooks which return nothing can tell of one.
 struct error_state {
     enum ggml_status status;
     uint64_t         count;
@@ -18,11 +19,14 @@ struct error_state {
 
 static _Thread_local struct error_state error_state;
 
+// While the log is held a failure makes it due; see gb_hold_log.
 static _Thread_local bool log_is_held, log_is_due;
 
+// The end of a message that was cut.
 static const char cut_mark[] = "...";
 
-// The error of this thread, with the state as it was if the callback fails in something itself, or clears it.
+// Logs the failure of this thread. The state is put back afterwards, because the callback may fail in something itself
+// or clear the failure.
 static void log_error(void) {
     const struct error_state before = error_state;
     gb_log(GGML_LOG_LEVEL_ERROR, "%s", before.message);
@@ -38,7 +42,7 @@ void gb_hold_log(bool hold) {
 }
 
 enum ggml_status gb_vfail(enum ggml_status status, const char * fmt, va_list args) {
-    char      text[GB_ERROR_SIZE]; // formatted aside: an argument may be the old message
+    char      text[GB_ERROR_SIZE]; // formatted apart, because an argument may be the old message
     const int n = vsnprintf(text, sizeof(text), fmt, args);
     if (n < 0) {
         snprintf(text, sizeof(text), "%s", fmt);
@@ -76,6 +80,7 @@ void gb_fail_reason(const char * reason) { snprintf(error_state.reason, sizeof(e
 
 const char * gb_last_reason(void) { return error_state.reason; }
 
+// The count grows in both cases, since this call has failed as well.
 void gb_fail_null(const char * func, const char * argument) {
     if (error_state.status == GGML_STATUS_SUCCESS) {
         gb_fail(GGML_STATUS_INVALID_ARGUMENT, "%s: argument '%s' is NULL", func, argument);

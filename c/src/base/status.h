@@ -1,8 +1,8 @@
 // status.h - the error channel: one status and one message per thread.
 //
-// A failing function calls gb_fail once, where it knows the values, and every caller only forwards. Messages read
-// "function: argument 'name': what is wrong with which value, limit". Works when memory is out (fixed buffers, no
-// malloc).
+// A function that fails calls gb_fail once, where it knows the values; every caller only forwards the status. A message
+// reads "function: argument 'name': what is wrong with which value, limit". Recording a failure works when memory is
+// out: the buffers have a fixed size.
 #ifndef GB_BASE_STATUS_H
 #define GB_BASE_STATUS_H
 
@@ -12,39 +12,42 @@
 
 #include "ggml.h"
 
-#define GB_ERROR_SIZE  2048 // bytes of a message, with its NUL; longer ones are cut
+#define GB_ERROR_SIZE  2048 // bytes of a message with its NUL; longer ones are cut
 #define GB_REASON_SIZE 512
 
-// Records the failure for this thread, sends it to the log, returns `status`.
+// Records the failure for this thread, logs it, and returns `status`.
 GGML_ATTRIBUTE_FORMAT(2, 3) enum ggml_status gb_fail(enum ggml_status status, const char * fmt, ...);
 enum ggml_status gb_vfail(enum ggml_status status, const char * fmt, va_list args);
 
-// Records without logging: for a failure that was logged where it happened (another thread, a replay).
+// Records without logging, for a failure that was logged where it happened (in another thread, or before a replay).
 enum ggml_status gb_fail_quietly(enum ggml_status status, const char * message);
 
-// For who holds a lock that a log callback may want: while `hold` is on, this thread logs no errors; when it ends, the
-// failure that was recorded last is logged, if any was to be logged meanwhile.
+// For a thread that holds a lock which a log callback may want. While `hold` is on, this thread logs no errors;
+// switching it off logs the failure that was recorded last, if one was recorded meanwhile.
 void gb_hold_log(bool hold);
 
-// Beside the failure just recorded: its reason in a form that another interface can put in its own words
-// (tensor/rule.h). Kept until the next failure.
-void         gb_fail_reason(const char * reason);
-const char * gb_last_reason(void); // "" if the last failure has none
+// The reason of the failure just recorded, in a form that another interface can put into its own words (tensor/rule.h).
+// It is kept until the next failure.
+void gb_fail_reason(const char * reason);
+// "" if the last failure has no reason. The text belongs to the thread and changes with its next failure.
+const char * gb_last_reason(void);
 
-// A builder got NULL: keeps the message of the failure that most likely caused it, else reports the argument.
+// For a builder that got NULL as a tensor. If this thread has a failure on record, that most likely caused the NULL:
+// its message stays. Otherwise the argument is reported.
 void gb_fail_null(const char * func, const char * argument);
 
-// The library's side of what ggml-backend-impl.h says under "Errors of hooks": the number of failures that this thread
-// has recorded, and the status of the last one if that number is another than `fail_count`, else GGML_STATUS_SUCCESS.
+// The library's side of "Errors of hooks" in ggml-backend-impl.h. gb_fail_count is the number of failures that this
+// thread has recorded. gb_status_since is the status of the last one if there were any after the count was
+// `fail_count`, else GGML_STATUS_SUCCESS.
 uint64_t         gb_fail_count(void);
 enum ggml_status gb_status_since(uint64_t fail_count);
 
-// A function of the user's was called when gb_fail_count was that: what it tried in vain is its own affair, and no
-// failure of who called it.
+// Called after a function of the user's that began when gb_fail_count was `fail_count`. What that function tried in
+// vain and coped with is no failure of the function that called it.
 void gb_forget_failures_since(uint64_t fail_count);
 
-// Reports a failure and returns from the calling function: GB_FAIL_IF returns the status, GB_FAIL_IF_RETURNING the
-// value `ret`.
+// If `cond` holds, reports a failure and returns from the calling function: GB_FAIL_IF returns the status,
+// GB_FAIL_IF_RETURNING the value `ret`.
 #define GB_FAIL_IF(cond, status, ...)              \
     do {                                           \
         if (cond) {                                \
@@ -60,7 +63,7 @@ void gb_forget_failures_since(uint64_t fail_count);
         }                                            \
     } while (0)
 
-// Forwards the status of a callee that has reported already.
+// Returns the status of a callee that failed, and has reported that already.
 #define GB_TRY(expr)                                   \
     do {                                               \
         const enum ggml_status gb_try_status = (expr); \
@@ -69,7 +72,7 @@ void gb_forget_failures_since(uint64_t fail_count);
         }                                              \
     } while (0)
 
-// The same where an argument is NULL.
+// The same for an argument that is NULL; only for public functions, whose callers are strangers.
 #define GB_CHECK_ARG(ptr) \
     GB_FAIL_IF((ptr) == NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument '%s' is NULL", __func__, #ptr)
 

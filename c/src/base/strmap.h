@@ -1,5 +1,6 @@
-// strmap.h - a growing map from names to indices. Names are borrowed: they must outlive the map. All zero is the empty
-// map.
+// strmap.h - a growing map from names to indices (integers >= 0).
+//
+// All zero is the empty map. Names are borrowed: they must outlive the map.
 #ifndef GB_BASE_STRMAP_H
 #define GB_BASE_STRMAP_H
 
@@ -18,9 +19,12 @@ struct gb_strmap {
 
 #define GB_STRMAP_ABSENT (-1)
 
-int64_t gb_strmap_get(const struct gb_strmap * map, const char * key); // GB_STRMAP_ABSENT if not there
-bool    gb_strmap_reserve(struct gb_strmap * map, size_t n); // room for n names: setting up to that many cannot fail
-bool    gb_strmap_set(struct gb_strmap * map, const char * key, int64_t value); // false: out of memory, map unchanged
-void    gb_strmap_free(struct gb_strmap * map);
+// The value of a name; GB_STRMAP_ABSENT if it is not in the map.
+int64_t gb_strmap_get(const struct gb_strmap * map, const char * key);
+// Makes space for n names, so that setting up to that many cannot fail. False: memory is out (reported).
+bool gb_strmap_reserve(struct gb_strmap * map, size_t n);
+// Adds a name or changes its value. False: memory is out, and the map is unchanged.
+bool gb_strmap_set(struct gb_strmap * map, const char * key, int64_t value);
+void gb_strmap_free(struct gb_strmap * map);
 
 #endif // GB_BASE_STRMAP_H

@@ -13,7 +13,7 @@
 #include "mem.h"
 #include "status.h"
 
-// What a new thread runs; it frees this before it runs it.
+// What a new thread runs; the thread frees this before it begins.
 struct start {
     void (*run)(void * arg);
     void * arg;
@@ -28,7 +28,8 @@ struct gb_brief_lock * gb_brief_lock_for(const void * object) {
     return &brief_locks[((uint64_t) (uintptr_t) object * UINT64_C(0x9e3779b97f4a7c15) >> 32) % GB_BRIEF_LOCKS];
 }
 
-// The holder needs some tens of nanoseconds, unless the system has taken its processor away: it is given time then.
+// The holder needs some tens of nanoseconds, unless the system has taken its processor away; therefore the waiting
+// thread first spins, then yields, then sleeps.
 void gb_brief_lock_wait(struct gb_brief_lock * l) {
     for (unsigned n = 0; atomic_load_explicit(&l->held, memory_order_relaxed) != 0 ||
                          atomic_exchange_explicit(&l->held, 1, memory_order_acquire) != 0;
@@ -56,7 +57,8 @@ uint32_t gb_thread_number(void) {
 
 static gb_mutex process_mutexes[GB_N_PROCESS_MUTEXES] = { GB_MUTEX_INIT, GB_MUTEX_INIT, GB_MUTEX_INIT, GB_MUTEX_INIT,
     GB_MUTEX_INIT };
-static _Thread_local unsigned held; // by this thread: bits
+// One bit per mutex of the process that this thread holds; a fork must not wait for those.
+static _Thread_local unsigned held;
 
 void gb_process_lock(enum gb_process_mutex which) {
     gb_fork_generation(); // from here on forks are seen
@@ -181,7 +183,8 @@ static int init_cond(gb_cond * c) {
     pthread_condattr_t attr;
     int                err = pthread_condattr_init(&attr);
     if (err == 0) {
-        pthread_condattr_setclock(&attr, CLOCK_MONOTONIC); // nobody's setting of the clock moves the end of a wait
+        // setting the clock of the system does not move the end of a wait
+        pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
         err = pthread_cond_init(c, &attr);
         pthread_condattr_destroy(&attr);
     }
@@ -255,8 +258,11 @@ bool gb_thread_try_start(gb_thread * t, struct gb_thread_main * main) {
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 static atomic_uint    forks;
 
+// The mutexes that the forking thread takes for the moment of the fork: those that it does not hold already, but for
+// the one under which modules are loaded, because loading may take seconds.
 static bool is_taken_for_fork(int which) { return which != GB_MUTEX_LOADING && !(held & (1u << which)); }
 
+// Takes the locks in their order: the mutexes of the process first, the brief locks last.
 static void before_fork(void) {
     for (int i = 0; i < GB_N_PROCESS_MUTEXES; i++) {
         if (is_taken_for_fork(i)) {
@@ -279,6 +285,7 @@ static void after_fork(void) {
     }
 }
 
+// The parent's thread that was loading a module is not here to release its mutex.
 static void in_child(void) {
     atomic_fetch_add(&forks, 1);
     after_fork();

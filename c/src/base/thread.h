@@ -1,4 +1,5 @@
-// thread.h - the threads of the operating system: POSIX or Windows.
+// thread.h - the threads and locks of the operating system: POSIX or Windows. Also what a fork means for each lock, and
+// access to fields that threads share without one.
 #ifndef GB_BASE_THREAD_H
 #define GB_BASE_THREAD_H
 
@@ -25,7 +26,7 @@ typedef pthread_once_t  gb_once;
 #    define GB_ONCE_INIT  PTHREAD_ONCE_INIT
 #endif
 
-// Plain mutexes and condition variables; init reports and returns false when the system has no resources.
+// Plain mutexes and condition variables. The init functions report and return false when the system has no resources.
 bool gb_mutex_init(gb_mutex * m);
 void gb_mutex_destroy(gb_mutex * m);
 void gb_mutex_lock(gb_mutex * m);
@@ -34,18 +35,21 @@ void gb_mutex_unlock(gb_mutex * m);
 bool gb_cond_init(gb_cond * c);
 void gb_cond_destroy(gb_cond * c);
 void gb_cond_wait(gb_cond * c, gb_mutex * m);
-bool gb_cond_wait_for(gb_cond * c, gb_mutex * m, int64_t ns); // false: the time is over
-// As gb_cond_wait, but asks the thread's poll (current.h) from time to time, with the mutex released. True: the poll
+// Waits at most `ns` nanoseconds; false: the time is over. As with gb_cond_wait, the caller holds m and checks its
+// condition again, because a wait may end for no reason.
+bool gb_cond_wait_for(gb_cond * c, gb_mutex * m, int64_t ns);
+// As gb_cond_wait, but calls the thread's poll (current.h) from time to time, with the mutex released. True: the poll
 // wants to give up, or it has forked and this is the child, in which nobody will ever signal.
 bool gb_cond_wait_polled(gb_cond * c, gb_mutex * m);
 void gb_cond_signal(gb_cond * c);
 void gb_cond_broadcast(gb_cond * c);
 
-bool gb_thread_start(gb_thread * t, void (*run)(void * arg), void * arg); // reports and returns false on failure
+// Starts a thread that calls run(arg). On failure reports and returns false. Every thread is joined once.
+bool gb_thread_start(gb_thread * t, void (*run)(void * arg), void * arg);
 void gb_thread_join(gb_thread t);
 
-// The same without a report and without memory: `main` is the caller's and lives as long as the thread. Asynchronous
-// signals are blocked in it, so that they reach the threads of the program.
+// The same without a report and without memory: `main` belongs to the caller and must live as long as the thread. The
+// thread blocks asynchronous signals, so that they reach the threads of the program.
 struct gb_thread_main {
     void (*run)(void * arg);
     void * arg;
@@ -53,20 +57,20 @@ struct gb_thread_main {
 bool gb_thread_try_start(gb_thread * t, struct gb_thread_main * main);
 
 // Forks. Threads do not survive one: a child has one thread, and what others held or were changing stays so for ever.
-// There are three ways:
+// Three kinds of state differ in how a fork treats them:
 //   What the process has once, and changes while it may allocate, report or wait for the system, has a mutex of the
 //   process, below. The forking thread takes them all for the moment of the fork, so what they guard is whole in the
 //   child. What there is any number of (contexts), and what is changed by a few hundred instructions that do none of
-//   this, has a brief lock, below. The forking thread takes these, too.
-//   An object with a mutex or threads of its own notes gb_fork_generation(). Who finds it changed is in a child: he
-//   makes locks anew, and treats work that was on its way as lost (threadpool.c, sim_device.c, sched.c).
+//   this, has a brief lock, below. The forking thread takes these as well.
+//   An object with a mutex or threads of its own notes gb_fork_generation(). A function that finds it changed runs in a
+//   child: it makes the locks anew, and treats work that was on its way as lost (threadpool.c, sim_device.c, sched.c).
 
-// How many forks lie between the first call in the first process and this process.
+// How many forks lie between the first call in the first process and this process: a changed number means that the
+// caller is in a child.
 unsigned gb_fork_generation(void);
 
-// The mutexes of the process. A thread that holds one takes only later ones; none is held while code of users runs, but
-// for the first, under which modules are loaded: it is not waited for when the process is forked, but made anew in the
-// child.
+// The mutexes of the process, in the order in which a thread may take them. None is held while code of users runs,
+// except for the first, under which modules are loaded: a fork does not wait for that one, and the child makes it anew.
 enum gb_process_mutex {
     GB_MUTEX_LOADING,
     GB_MUTEX_MODULES,
@@ -78,18 +82,21 @@ enum gb_process_mutex {
 void gb_process_lock(enum gb_process_mutex which);
 void gb_process_unlock(enum gb_process_mutex which);
 
+// Calls init() exactly once per `once`; other threads wait until it is done.
 void gb_call_once(gb_once * once, void (*init)(void));
 
-// Locks for sections of a few hundred instructions. Who holds one takes no other lock, allocates nothing, reports
-// nothing and calls nothing of the user's, so they are the last in every order of locks. There are as many as
-// GB_BRIEF_LOCKS in the process, and objects share them. A fork waits until all are free: in the child they are free,
-// too, and what they protect is whole.
+// Locks for sections of a few hundred instructions. A thread that holds one takes no other lock, allocates nothing,
+// reports nothing and calls nothing of the user's, so these are the last in every order of locks. The process has
+// GB_BRIEF_LOCKS of them, and objects share them. A fork waits until all are free: in the child they are free, too, and
+// what they protect is whole.
 enum { GB_BRIEF_LOCKS = 64 };
 struct gb_brief_lock {
     _Alignas(64) atomic_uint held; // alone in its cache line
 };
-struct gb_brief_lock * gb_brief_lock_for(const void * object); // by its address
-void                   gb_brief_lock_wait(struct gb_brief_lock * l);
+// The lock that an object shares, chosen by its address.
+struct gb_brief_lock * gb_brief_lock_for(const void * object);
+// Takes a lock that another thread holds; the slow half of gb_brief_lock.
+void gb_brief_lock_wait(struct gb_brief_lock * l);
 
 static inline void gb_brief_lock(struct gb_brief_lock * l) {
     if (atomic_exchange_explicit(&l->held, 1, memory_order_acquire) != 0) {
@@ -101,7 +108,7 @@ static inline void gb_brief_unlock(struct gb_brief_lock * l) {
     atomic_store_explicit(&l->held, 0, memory_order_release);
 }
 
-// A number of the calling thread, never 0, that no other thread has had; the same in a child that it forks.
+// A number of the calling thread, never 0, that no other thread of the process has had; a child keeps it after a fork.
 uint32_t gb_thread_number(void);
 
 // A field of a struct that C programs see as a plain one, and that one thread may read while another writes it: one
