@@ -1,8 +1,8 @@
 // backend.c - devices: queued access to tensors, prepared and plain computing, and copies between tensors.
 //
-// A backend without a queue hook gets the synchronous call after a wait for what it has queued, so the order of calls
-// is the order of effects either way. A backend without graph plans gets a plain one: a node list of its own, run
-// through graph_compute.
+// A backend without a hook for queued work gets the synchronous call after a wait for what it has queued, so the order
+// of calls is the order of effects in both cases. A backend without graph plans gets a plain plan: a node list of its
+// own, run through graph_compute.
 #include "backend/backend.h"
 
 #include <string.h>
@@ -13,7 +13,8 @@
 #include "base/thread.h"
 #include "base/vec.h"
 
-#define STAGING_SIZE ((size_t) 1 << 20) // bytes of host memory a copy between two devices goes through
+// Bytes of host memory that a copy between two devices goes through when neither knows the other.
+#define STAGING_SIZE ((size_t) 1 << 20)
 
 const char * ggml_backend_name(ggml_backend_t backend) {
     return backend && backend->iface.get_name ? backend->iface.get_name(backend) : "NULL";
@@ -21,7 +22,7 @@ const char * ggml_backend_name(ggml_backend_t backend) {
 
 // ------------------------------------------------------------------------------------------------------------ watchers
 
-static struct gb_backend_watch * watchers; // guarded by GB_MUTEX_WATCHERS
+static struct gb_backend_watch * watchers; // all of the process; guarded by GB_MUTEX_WATCHERS
 
 void gb_backend_watch(struct gb_backend_watch * watch, ggml_backend_t backend) {
     gb_process_lock(GB_MUTEX_WATCHERS);
@@ -31,7 +32,8 @@ void gb_backend_watch(struct gb_backend_watch * watch, ggml_backend_t backend) {
     gb_process_unlock(GB_MUTEX_WATCHERS);
 }
 
-// Takes a given one out of the list, or the first of a backend. NULL: there is none.
+// Takes a watch out of the list: the given one, or the first one of a backend if `which` is NULL. NULL: it is not
+// there.
 static struct gb_backend_watch * take_watcher(const struct gb_backend_watch * which, ggml_backend_t of) {
     struct gb_backend_watch * found = NULL;
     gb_process_lock(GB_MUTEX_WATCHERS);
@@ -54,6 +56,7 @@ void gb_backend_unwatch(struct gb_backend_watch * watch) {
     }
 }
 
+// Each watch is out of the list before it is told, so `gone` may watch and unwatch others.
 void ggml_backend_free(ggml_backend_t backend) {
     if (backend == NULL || backend->iface.free == NULL) {
         return;
@@ -91,12 +94,13 @@ size_t ggml_backend_get_max_size(ggml_backend_t backend) {
 
 // ------------------------------------------------------------------------------------------------ queued tensor access
 
-// The backend itself can reach the tensor's bytes.
+// Whether the backend itself can reach the tensor's bytes; its queue may then access them.
 static bool reaches(ggml_backend_t backend, const struct ggml_tensor * t) {
     const ggml_backend_buffer_t buffer = gb_tensor_buffer(t);
     return buffer != NULL && ggml_backend_buft_supports_backend(buffer->buft, backend);
 }
 
+// The version of the buffer changes when the write is queued, since nobody may read the old bytes from then on.
 enum ggml_status ggml_backend_tensor_set_async(ggml_backend_t backend, struct ggml_tensor * tensor, const void * data,
     size_t offset, size_t size) {
     GB_CHECK_ARG(backend);
@@ -108,7 +112,7 @@ enum ggml_status ggml_backend_tensor_set_async(ggml_backend_t backend, struct gg
     if (backend->iface.set_tensor_async && reaches(backend, tensor)) {
         const uint64_t before = gb_fail_count();
         gb_buffer_changed(gb_tensor_buffer(tensor));
-        gb_mapped_enter(); // it may copy at once
+        gb_mapped_enter(); // the hook may read `data` at once, and that may be a mapped file
         backend->iface.set_tensor_async(backend, tensor, data, offset, size);
         gb_mapped_leave();
         GB_TRY(gb_status_since(before));
@@ -149,6 +153,7 @@ enum ggml_status ggml_backend_synchronize(ggml_backend_t backend) {
 
 // ----------------------------------------------------------------------------------------------------------- computing
 
+// What both ways of computing need: a backend that can compute, and a graph that is well-formed.
 static enum ggml_status check_graph(const char * func, ggml_backend_t backend, const struct ggml_cgraph * cgraph) {
     GB_FAIL_IF(backend == NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'backend' is NULL", func);
     GB_FAIL_IF(backend->iface.graph_compute == NULL, GGML_STATUS_UNSUPPORTED, "%s: backend %s cannot compute graphs",
@@ -156,7 +161,7 @@ static enum ggml_status check_graph(const char * func, ggml_backend_t backend, c
     return gb_graph_check(cgraph, "cgraph", func);
 }
 
-// The results change what they lie in. One version for all of them.
+// Gives all buffers that hold results of the graph one new version; a view has no result of its own.
 static void mark_written(const struct ggml_cgraph * cgraph) {
     const uint64_t version = gb_new_version();
     for (int i = 0; i < cgraph->n_nodes; i++) {
@@ -168,7 +173,8 @@ static void mark_written(const struct ggml_cgraph * cgraph) {
     }
 }
 
-// graph_compute, with a message even where the hook has none.
+// Calls graph_compute and makes sure that a failure has a message, even where the hook reports none. A hook that
+// reports a failure and still answers true has computed.
 static enum ggml_status run_graph(const char * func, ggml_backend_t backend, struct ggml_cgraph * cgraph) {
     const uint64_t before = gb_fail_count();
     mark_written(cgraph);
@@ -185,6 +191,8 @@ bool ggml_backend_graph_compute(ggml_backend_t backend, struct ggml_cgraph * cgr
            run_graph(__func__, backend, cgraph) == GGML_STATUS_SUCCESS;
 }
 
+// A backend that fuses may leave a result unwritten if nobody else will read it: its one reader is known for sure, or
+// it is read once in its graph and lies in an arena, which later tensors overwrite anyway.
 bool ggml_backend_may_leave_out(const struct ggml_tensor * node) {
     const struct ggml_tensor * root = node ? gb_root(node) : NULL;
     return node &&
@@ -192,18 +200,19 @@ bool ggml_backend_may_leave_out(const struct ggml_tensor * node) {
                (gb_tensor_is_read_once(node) && gb_tensor_is_read_once(root) && root->buffer && root->buffer->arena));
 }
 
-// What callers get: the backend's own plan, or, of a backend that has none, the graph with its own copy of the node
-// list.
+// The handle that callers get. It wraps the backend's own plan, or, of a backend that has none, the graph with a copy
+// of its node list.
 struct plan {
-    ggml_backend_t            backend; // that made it; only compared
+    ggml_backend_t            backend; // that made the plan; only compared, so a stale handle is refused
     bool                      plain;
-    ggml_backend_graph_plan_t inner;       // owned; of a backend with plans
+    ggml_backend_graph_plan_t inner;       // owned; unless plain
     GB_VEC(ggml_backend_buffer_t) written; // buffers of the results
     struct ggml_cgraph   graph;            // plain
     struct ggml_tensor * nodes[];          // plain; borrowed
 };
 
-// The list of a plan that is not plain, which may outlive the graph's tensors.
+// Lists the buffers of the results of a plan that is not plain: such a plan may outlive the graph's tensors, and has to
+// mark the buffers at each computation. Giving the buffers a new version here only serves to list each once.
 static bool list_written(struct plan * plan, const struct ggml_cgraph * cgraph) {
     const uint64_t version = gb_new_version();
     for (int i = 0; i < cgraph->n_nodes; i++) {
@@ -224,6 +233,7 @@ static void free_plan(struct plan * plan) {
     gb_free(plan);
 }
 
+// A plain plan has space for the node list behind the struct, and copies it.
 static struct plan * plan_new(ggml_backend_t backend, const struct ggml_cgraph * cgraph, bool plain) {
     const size_t  bytes = plain ? (size_t) cgraph->n_nodes * sizeof(struct ggml_tensor *) : 0;
     struct plan * plan  = gb_calloc(1, sizeof(*plan) + bytes);
@@ -240,7 +250,7 @@ static struct plan * plan_new(ggml_backend_t backend, const struct ggml_cgraph *
     return plan;
 }
 
-// A plan of another backend would be taken for something that it is not.
+// A plan of another backend would be taken for something that it is not, because handles are untyped pointers.
 static enum ggml_status check_plan(const char * func, ggml_backend_t backend, const struct plan * plan) {
     GB_FAIL_IF(backend == NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'backend' is NULL", func);
     GB_FAIL_IF(plan == NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'plan' is NULL", func);
@@ -285,6 +295,7 @@ void ggml_backend_graph_plan_free(ggml_backend_t backend, ggml_backend_graph_pla
     free_plan(p);
 }
 
+// A plain plan is checked at each computation, because its tensors are the caller's and may have changed.
 enum ggml_status ggml_backend_graph_plan_compute(ggml_backend_t backend, ggml_backend_graph_plan_t plan) {
     struct plan * p = plan;
     GB_TRY(check_plan(__func__, backend, p));
@@ -319,6 +330,7 @@ const char * ggml_backend_unsupported_reason(ggml_backend_t backend, const struc
 
 // -------------------------------------------------------------------------------------------------------------- copies
 
+// What a copy needs: the same type, shape and strides on both sides, and memory for both.
 static enum ggml_status check_copy(const char * func, const struct ggml_tensor * src, const struct ggml_tensor * dst) {
     char a[GB_DESCRIBE_SIZE], b[GB_DESCRIBE_SIZE];
     GB_FAIL_IF(src == NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'src' is NULL", func);
@@ -329,7 +341,7 @@ static enum ggml_status check_copy(const char * func, const struct ggml_tensor *
     return gb_tensor_check_placed(func, dst);
 }
 
-// [offset, offset + size) of both tensors, through host memory in bounded steps.
+// Copies the bytes [offset, offset + size) of both tensors through host memory, staging_size bytes at a time.
 static enum ggml_status copy_staged(const struct ggml_tensor * src, struct ggml_tensor * dst, size_t offset,
     size_t size, char * staging, size_t staging_size) {
     for (size_t done = 0; done < size;) {
@@ -341,7 +353,7 @@ static enum ggml_status copy_staged(const struct ggml_tensor * src, struct ggml_
     return GGML_STATUS_SUCCESS;
 }
 
-// One run of bytes without gaps, whatever side is on the host.
+// Copies one run of bytes without gaps, directly where one side is on the host.
 static enum ggml_status copy_run(const struct ggml_tensor * src, struct ggml_tensor * dst, size_t offset, size_t size,
     char * staging, size_t staging_size) {
     if (gb_tensor_is_host(src)) {
@@ -353,7 +365,8 @@ static enum ggml_status copy_run(const struct ggml_tensor * src, struct ggml_ten
     return copy_staged(src, dst, offset, size, staging, staging_size);
 }
 
-// Row by row (element by element where a row has gaps itself), for a view: what lies in its gaps belongs to others.
+// Copies a view row by row (element by element where a row has gaps itself), because what lies in its gaps belongs to
+// other tensors.
 static enum ggml_status copy_runs(const struct ggml_tensor * src, struct ggml_tensor * dst, char * staging,
     size_t staging_size) {
     const size_t  unit    = ggml_type_size(dst->type);
@@ -374,7 +387,7 @@ static enum ggml_status copy_runs(const struct ggml_tensor * src, struct ggml_te
     return GGML_STATUS_SUCCESS;
 }
 
-// Both sides' hooks refused or the hooks do not fit.
+// The copy of last resort: neither side has a hook for it, both refused, or the hooks would write into gaps.
 static enum ggml_status copy_through_host(const struct ggml_tensor * src, struct ggml_tensor * dst, bool gaps) {
     const size_t nbytes       = ggml_nbytes(dst);
     const bool   host         = gb_tensor_is_host(src) || gb_tensor_is_host(dst);
@@ -401,7 +414,7 @@ enum ggml_status ggml_backend_tensor_copy(struct ggml_tensor * src, struct ggml_
     if (!gaps && !gb_tensor_is_host(src) && !gb_tensor_is_host(dst)) {
         const uint64_t before = gb_fail_count();
         const bool     copied = ggml_backend_buffer_copy_tensor(src, dst);
-        GB_TRY(gb_status_since(before)); // a hook that failed, as opposed to one that does not know how
+        GB_TRY(gb_status_since(before)); // a hook that failed is an error; one that does not know how is not
         if (copied) {
             return gb_mapped_check_at(__func__, src->data);
         }
@@ -409,7 +422,8 @@ enum ggml_status ggml_backend_tensor_copy(struct ggml_tensor * src, struct ggml_
     return copy_through_host(src, dst, gaps);
 }
 
-// What other backends still have queued for src is the caller's to wait for.
+// Orders the copy after what is queued on `backend` alone: the caller waits for what other backends still have queued
+// for src.
 enum ggml_status ggml_backend_tensor_copy_async(ggml_backend_t backend, struct ggml_tensor * src,
     struct ggml_tensor * dst) {
     GB_CHECK_ARG(backend);

@@ -18,22 +18,23 @@
 #include "ggml-backend.h"
 #include "tensor/tensor.h"
 
-// How many buffers were freed in this process, modulo 2^32: as long as it stays the same, no address was given to
-// another buffer.
+// How many buffers were freed in this process, modulo 2^32: as long as the number stays the same, no buffer's address
+// has been given to another buffer.
 unsigned gb_buffers_freed(void);
-unsigned gb_replicated_buffers_freed(void); // of them, those with `replicated` set
+// How many of those had `replicated` set.
+unsigned gb_replicated_buffers_freed(void);
 
-// What memory of the host without a buffer counts as: the CPU backend's type.
+// The type that host memory without a buffer counts as: that of the CPU backend.
 ggml_backend_buffer_type_t gb_plain_host_buffer_type(void);
 
-// A buffer of that type around memory that stays the caller's. NULL and reported on failure.
+// A buffer of that type around memory that stays the caller's. NULL on failure (reported).
 ggml_backend_buffer_t gb_plain_host_buffer(void * ptr, size_t size);
 
-// Storage versions. Who writes into a buffer, by whatever way, calls gb_buffer_changed before it returns; NULL is fine.
-// To mark several buffers at once: one new version for all.
+// Storage versions. Whatever writes into a buffer, in any way, calls gb_buffer_changed before it returns: a copy of its
+// content is stale when the version is another. gb_new_version is for marking several buffers with one new version.
 uint64_t gb_new_version(void);
 
-// Several threads may compute into one buffer, and others ask for its version meanwhile.
+// Relaxed, because several threads may compute into one buffer while others ask for its version.
 static inline uint64_t gb_buffer_version(const struct ggml_backend_buffer * buffer) {
     return GB_READ_RELAXED(buffer->version);
 }
@@ -41,45 +42,51 @@ static inline uint64_t gb_buffer_version(const struct ggml_backend_buffer * buff
 static inline void gb_buffer_set_version(struct ggml_backend_buffer * buffer, uint64_t version) {
     GB_WRITE_RELAXED(buffer->version, version);
 }
+// Gives the buffer a new version; NULL is fine.
 void gb_buffer_changed(ggml_backend_buffer_t buffer);
 
-// For language bindings, whose tensors may go on pointing to a buffer that was freed: while a buffer is held, freeing
-// it gives back its memory and leaves a retired struct without hooks behind. The last unhold frees that. Not to be
-// called while others hold, unhold or free it.
+// For language bindings, whose tensors may go on pointing to a buffer that was freed. While a buffer is held, freeing
+// it gives back its memory and leaves a retired struct without hooks behind; the last unhold frees that. The caller
+// makes sure that no other thread holds, unholds or frees the buffer meanwhile.
 void gb_buffer_hold(ggml_backend_buffer_t buffer);
 void gb_buffer_unhold(ggml_backend_buffer_t buffer);
 
-static inline bool gb_buffer_is_retired(const struct ggml_backend_buffer * buffer) { // by any thread
+// Whether the buffer was freed while it was held; any thread may ask.
+static inline bool gb_buffer_is_retired(const struct ggml_backend_buffer * buffer) {
     return __atomic_load_n(&buffer->retired, __ATOMIC_ACQUIRE);
 }
 
-// The buffer that holds the tensor's bytes: a view's is its source's. NULL: unplaced, or plain host memory.
+// The buffer that holds the tensor's bytes: a view's is that of its source. NULL: not placed, or in plain host memory.
 ggml_backend_buffer_t gb_tensor_buffer(const struct ggml_tensor * t);
 
 // INVALID_STATE with a message of `func` unless the tensor has memory. Tensors without bytes always pass.
 enum ggml_status gb_tensor_check_placed(const char * func, const struct ggml_tensor * t);
 
-// Placed, `data` not NULL, and offset + size within its bytes: what every read and write of tensor bytes needs.
+// INVALID_STATE or INVALID_ARGUMENT unless the tensor is placed, `data` is not NULL and [offset, offset + size) lies
+// within its bytes: what every read and write of tensor bytes needs.
 enum ggml_status gb_tensor_check_access(const char * func, const struct ggml_tensor * tensor, const void * data,
     size_t offset, size_t size);
 
-// The bytes of the tensor leave gaps (a strided view): writing its whole extent would overwrite what is not its own.
+// Whether the bytes of the tensor leave gaps (a strided view). Writing its whole extent would then overwrite what
+// belongs to other tensors.
 bool gb_tensor_has_gaps(const struct ggml_tensor * t);
 
-// What is queued on `backend` can wait for events of `other` without the host.
+// Whether work that is queued on `backend` can wait for events of `other` without stopping the host.
 bool gb_backend_waits_for(ggml_backend_t backend, ggml_backend_t other);
 
-// Who keeps a backend that it does not own is told before it is freed. Both are the watcher's own until `gone` was
-// called or it stops watching.
+// An object that keeps a backend which it does not own watches it, and is told before the backend is freed. The struct
+// and the backend are safe to use until `gone` was called or the watch is ended.
 struct gb_backend_watch {
     ggml_backend_t            backend; // NULL: not watching
     struct gb_backend_watch * next;
-    void (*gone)(struct gb_backend_watch * watch); // no lock is held; the backend still works
+    // called once; no lock is held, and the backend still works
+    void (*gone)(struct gb_backend_watch * watch);
 };
 void gb_backend_watch(struct gb_backend_watch * watch, ggml_backend_t backend);
+// Ends the watch, if it has not ended yet; then `gone` will not be called.
 void gb_backend_unwatch(struct gb_backend_watch * watch);
 
-// Part i of a multi-buffer; NULL behind the last one, and for other buffers.
+// Part i of a multi-buffer; NULL behind the last part, and for any other buffer.
 ggml_backend_buffer_t gb_multi_buffer_part(ggml_backend_buffer_t buffer, size_t i);
 
 #endif // GB_BACKEND_BACKEND_H

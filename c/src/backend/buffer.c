@@ -1,7 +1,8 @@
 // buffer.c - buffer types, buffers, reading and writing tensors through them, placing tensors by hand.
 //
-// Everything here checks, calls one hook of the implementer, and turns what the hook reported into a status. A required
-// hook that is missing is an error of the backend, not a crash. A failed placement leaves the tensor unplaced.
+// Every function here checks its arguments, calls one hook of the implementer, and turns what the hook reported into a
+// status. A required hook that is missing is an error of the backend, not a crash. A failed placement leaves the tensor
+// unplaced.
 #include "backend/backend.h"
 
 #include <stdatomic.h>
@@ -12,7 +13,7 @@
 #include "base/mem.h"
 #include "base/thread.h"
 
-// Fails with the names of the object and the hook when a required hook is missing.
+// Fails with the names of the object and the hook if a required hook is missing.
 #define NEED_HOOK(hook, ret, object, name)                                                                    \
     GB_FAIL_IF_RETURNING((hook) == NULL, ret, GGML_STATUS_UNSUPPORTED, "%s: the " object " has no hook '%s'", \
         __func__, name)
@@ -25,6 +26,8 @@ const char * ggml_backend_buft_name(ggml_backend_buffer_type_t buft) {
     return buft->iface.get_name(buft);
 }
 
+// All buffers that are made by a type come through here, so this is the one place that checks what a hook has made: a
+// buffer is never smaller than was asked for, and a failure always has a message.
 ggml_backend_buffer_t ggml_backend_buft_alloc_buffer(ggml_backend_buffer_type_t buft, size_t size) {
     GB_CHECK_ARG_RETURNING(buft, NULL);
     NEED_HOOK(buft->iface.alloc_buffer, NULL, "buffer type", "alloc_buffer");
@@ -38,7 +41,7 @@ ggml_backend_buffer_t ggml_backend_buft_alloc_buffer(ggml_backend_buffer_type_t 
         gb_fail(GGML_STATUS_ALLOC_FAILED, "%s: buffer type %s cannot allocate %zu bytes", __func__,
             ggml_backend_buft_name(buft), size);
     }
-    if (buffer != NULL && buffer->size < size) { // the one place where buffers come from: nobody else has to ask
+    if (buffer != NULL && buffer->size < size) { // the backend is at fault
         const size_t given = buffer->size;
         ggml_backend_buffer_free(buffer);
         gb_fail(GGML_STATUS_DEVICE_ERROR, "%s: buffer type %s was asked for %zu bytes and gave a buffer of %zu",
@@ -48,6 +51,7 @@ ggml_backend_buffer_t ggml_backend_buft_alloc_buffer(ggml_backend_buffer_type_t 
     return buffer;
 }
 
+// Callers compute with the alignment, so a value that is no power of two is an error of the backend.
 size_t ggml_backend_buft_get_alignment(ggml_backend_buffer_type_t buft) {
     GB_CHECK_ARG_RETURNING(buft, 0);
     NEED_HOOK(buft->iface.get_alignment, 0, "buffer type", "get_alignment");
@@ -63,6 +67,7 @@ size_t ggml_backend_buft_get_max_size(ggml_backend_buffer_type_t buft) {
     return buft->iface.get_max_size ? buft->iface.get_max_size(buft) : SIZE_MAX;
 }
 
+// A backend may want more bytes than the tensor has (padding of rows, for instance), never fewer.
 size_t ggml_backend_buft_get_alloc_size(ggml_backend_buffer_type_t buft, struct ggml_tensor * tensor) {
     GB_CHECK_ARG_RETURNING(buft, 0);
     GB_CHECK_ARG_RETURNING(tensor, 0);
@@ -104,6 +109,7 @@ ggml_backend_buffer_t ggml_backend_buffer_init(ggml_backend_buffer_type_t buft, 
     return buffer;
 }
 
+// Both counters wrap around; versions are never given twice.
 static atomic_uint   n_freed, n_replicated_freed;
 static atomic_ullong last_version;
 
@@ -115,6 +121,7 @@ void gb_buffer_changed(ggml_backend_buffer_t buffer) {
     }
 }
 
+// Tensors lie in the parts of a multi-buffer, so the parts change with it.
 enum ggml_status ggml_backend_buffer_changed(ggml_backend_buffer_t buffer) {
     GB_CHECK_ARG(buffer);
     gb_buffer_changed(buffer);
@@ -124,6 +131,7 @@ enum ggml_status ggml_backend_buffer_changed(ggml_backend_buffer_t buffer) {
     return GGML_STATUS_SUCCESS;
 }
 
+// A held buffer stays as a struct without hooks and bytes, so that tensors which still point to it can tell.
 void ggml_backend_buffer_free(ggml_backend_buffer_t buffer) {
     if (buffer == NULL) {
         return;
@@ -170,7 +178,7 @@ size_t ggml_backend_buffer_get_size(ggml_backend_buffer_t buffer) {
 void * ggml_backend_buffer_get_base(ggml_backend_buffer_t buffer) {
     GB_CHECK_ARG_RETURNING(buffer, NULL);
     if (ggml_backend_buffer_is_multi_buffer(buffer)) {
-        return NULL; // has none; not an error
+        return NULL; // a multi-buffer has no address; that is no error
     }
     NEED_HOOK(buffer->iface.get_base, NULL, "buffer", "get_base");
     void * base = buffer->iface.get_base(buffer);
@@ -215,7 +223,7 @@ enum ggml_status ggml_backend_buffer_clear(ggml_backend_buffer_t buffer, uint8_t
 
 bool ggml_backend_buffer_is_host(ggml_backend_buffer_t buffer) {
     GB_CHECK_ARG_RETURNING(buffer, false);
-    // without hooks: memory that is gone
+    // a retired buffer has no hooks: its memory was given back
     return buffer->iface.get_base != NULL && ggml_backend_buft_is_host(buffer->buft);
 }
 
@@ -224,7 +232,7 @@ enum ggml_status ggml_backend_buffer_set_usage(ggml_backend_buffer_t buffer, enu
     GB_FAIL_IF(usage != GGML_BACKEND_BUFFER_USAGE_ANY && usage != GGML_BACKEND_BUFFER_USAGE_WEIGHTS,
         GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'usage': %d is neither ANY (0) nor WEIGHTS (1)", __func__,
         (int) usage);
-    GB_WRITE_RELAXED(buffer->usage, usage); // schedulers that know the buffer look at it when they plan
+    GB_WRITE_RELAXED(buffer->usage, usage); // schedulers that know the buffer read it when they plan, in any thread
     gb_buffer_changed(buffer);
     if (ggml_backend_buffer_is_multi_buffer(buffer)) {
         return ggml_backend_multi_buffer_set_usage(buffer, usage);
@@ -255,9 +263,11 @@ enum ggml_status ggml_backend_buffer_reset(ggml_backend_buffer_t buffer) {
 // -------------------------------------------------------------------------------------------------- tensors in buffers
 
 ggml_backend_buffer_t gb_tensor_buffer(const struct ggml_tensor * t) {
-    return GB_READ_RELAXED(gb_root(t)->buffer); // another thread may place the tensor now
+    return GB_READ_RELAXED(gb_root(t)->buffer); // relaxed: another thread may be placing the tensor
 }
 
+// A tensor without bytes needs no memory. Three other states are told apart, because each has another cure: its buffer
+// was given back, its view source moved, or it was never placed.
 enum ggml_status gb_tensor_check_placed(const char * func, const struct ggml_tensor * t) {
     if (t->data != NULL || ggml_nbytes(t) == 0) {
         const ggml_backend_buffer_t buffer = gb_tensor_buffer(t);
@@ -274,6 +284,7 @@ enum ggml_status gb_tensor_check_placed(const char * func, const struct ggml_ten
     return gb_fail(GGML_STATUS_INVALID_STATE, "%s: tensor '%s' is not allocated", func, t->name);
 }
 
+// A tensor without gaps has exactly as many bytes as its blocks need.
 bool gb_tensor_has_gaps(const struct ggml_tensor * t) {
     const int blck_size = ggml_blck_size(t->type);
     return blck_size > 0 && ggml_nbytes(t) > (size_t) (ggml_nelements(t) / blck_size) * ggml_type_size(t->type);
@@ -289,6 +300,8 @@ enum ggml_status gb_tensor_check_access(const char * func, const struct ggml_ten
     return GGML_STATUS_SUCCESS;
 }
 
+// A long write is cut into pieces only if the thread has a poll: a program without one pays nothing. memmove, since the
+// caller's data may be part of the same memory.
 enum ggml_status ggml_backend_tensor_set(struct ggml_tensor * tensor, const void * data, size_t offset, size_t size) {
     GB_CHECK_ARG(tensor);
     if (size == 0) {
@@ -344,6 +357,8 @@ enum ggml_status ggml_backend_tensor_get(const struct ggml_tensor * tensor, void
     return gb_mapped_check_at(__func__, tensor->data);
 }
 
+// True: copied. False without a failure recorded: no hook knows how. False with one: a hook failed. The destination's
+// hook is asked first.
 bool ggml_backend_buffer_copy_tensor(const struct ggml_tensor * src, struct ggml_tensor * dst) {
     GB_CHECK_ARG_RETURNING(src, false);
     GB_CHECK_ARG_RETURNING(dst, false);
@@ -353,7 +368,7 @@ bool ggml_backend_buffer_copy_tensor(const struct ggml_tensor * src, struct ggml
     const uint64_t before = gb_fail_count();
     gb_mapped_enter();
     bool copied = into && into->iface.cpy_tensor && into->iface.cpy_tensor(into, src, dst);
-    // else it failed, as opposed to not knowing how: nor will the other side succeed
+    // a hook that failed has recorded that; the other side would not succeed either
     if (!copied && gb_fail_count() == before) {
         copied = from && from->iface.cpy_tensor_to && from->iface.cpy_tensor_to(from, src, dst);
     }
@@ -363,7 +378,7 @@ bool ggml_backend_buffer_copy_tensor(const struct ggml_tensor * src, struct ggml
 
 // ----------------------------------------------------------------------------------------------------- placing by hand
 
-// [addr, addr + size) lies inside the buffer.
+// INVALID_ARGUMENT unless [addr, addr + size) lies inside the buffer.
 static enum ggml_status check_inside(const char * func, ggml_backend_buffer_t buffer, const struct ggml_tensor * tensor,
     const void * addr, size_t size) {
     GB_FAIL_IF(ggml_backend_buffer_is_multi_buffer(buffer), GGML_STATUS_INVALID_ARGUMENT,
@@ -392,7 +407,7 @@ enum ggml_status ggml_backend_tensor_alloc(ggml_backend_buffer_t buffer, struct 
         "%s: tensor '%s' is placed already", __func__, tensor->name);
     GB_TRY(check_inside(__func__, buffer, tensor, addr, ggml_backend_buffer_get_alloc_size(buffer, tensor)));
     gb_tensor_put(tensor, buffer, addr);
-    gb_tensor_set_stamp(tensor, 0, 0); // no allocator may give this memory to another tensor
+    gb_tensor_set_stamp(tensor, 0, 0); // the stamp of no arena: no allocator may give this memory to another tensor
     const enum ggml_status status = ggml_backend_buffer_init_tensor(buffer, tensor);
     if (status != GGML_STATUS_SUCCESS) {
         gb_tensor_put(tensor, NULL, NULL);

@@ -5,6 +5,7 @@
 // data.
 #include "backend/backend.h"
 
+// Computes node i alone and waits for it.
 static enum ggml_status compute_node(ggml_backend_t backend, struct ggml_cgraph * graph, int i) {
     struct ggml_cgraph view = ggml_graph_view(graph, i, i + 1);
     if (!ggml_backend_graph_compute(backend, &view)) {
@@ -13,7 +14,7 @@ static enum ggml_status compute_node(ggml_backend_t backend, struct ggml_cgraph 
     return ggml_backend_synchronize(backend);
 }
 
-// True when every node ran, or when the callback stopped; false on an error.
+// True when every node ran, or when the callback stopped the comparison; false on an error.
 bool ggml_backend_compare_graph_backend(ggml_backend_t backend1, ggml_backend_t backend2, struct ggml_cgraph * graph,
     ggml_backend_eval_callback callback, void * user_data) {
     GB_CHECK_ARG_RETURNING(backend1, false);

@@ -1,9 +1,8 @@
-// cuda.c - the functions of ggml-cuda.h: each asks the module, which is loaded at the first call, or says why there is
-// none.
+// cuda.c - the functions of ggml-cuda.h: each calls the module, which is loaded at the first call, or reports why there
+// is none.
 //
-// The library is the same with and without CUDA; GB_CUDA_MODULE_PATH, where the module is installed, is all that the
-// option GGML_CUDA adds. `provided` is set once, by the module's entry point, and never taken back: modules stay
-// loaded.
+// The library is the same with and without CUDA: the option GGML_CUDA only adds GB_CUDA_MODULE_PATH, where the module
+// is installed. `provided` is set once, by the module's entry point, and never taken back, because modules stay loaded.
 #include "ggml-cuda.h"
 
 #include <stdatomic.h>
@@ -14,6 +13,7 @@
 
 static const struct ggml_backend_cuda_functions * _Atomic provided;
 
+// The table may have grown since this library was built, but never shrinks. Only the first table counts.
 enum ggml_status ggml_backend_cuda_provide(const struct ggml_backend_cuda_functions * functions) {
     GB_CHECK_ARG(functions);
     GB_FAIL_IF(functions->size < sizeof(*functions), GGML_STATUS_UNSUPPORTED,
@@ -24,6 +24,7 @@ enum ggml_status ggml_backend_cuda_provide(const struct ggml_backend_cuda_functi
     return GGML_STATUS_SUCCESS;
 }
 
+// The file of the module: what the environment names, else where it was installed; NULL if neither is known.
 static const char * module_path(void) {
     const char * given = gb_env_get("GGML_CUDA_MODULE");
     if (given != NULL) {
@@ -49,12 +50,12 @@ enum ggml_status ggml_backend_cuda_load(void) {
     return GGML_STATUS_SUCCESS;
 }
 
-// NULL, reported: there is none.
+// The module's functions; NULL if there is no module (reported).
 static const struct ggml_backend_cuda_functions * functions(void) {
     return ggml_backend_cuda_load() == GGML_STATUS_SUCCESS ? atomic_load(&provided) : NULL;
 }
 
-// For questions that "none" answers well enough.
+// The same for calls that "there is none" answers well enough: without a known module this is no failure.
 static const struct ggml_backend_cuda_functions * functions_if_there(void) {
     if (atomic_load(&provided) == NULL && module_path() == NULL) {
         return NULL;
@@ -67,6 +68,7 @@ ggml_backend_t ggml_backend_cuda_init(int device) {
     return f ? f->init(device) : NULL;
 }
 
+// A backend of CUDA exists only if the module is there, so this never loads it.
 bool ggml_backend_is_cuda(ggml_backend_t backend) {
     const struct ggml_backend_cuda_functions * f = atomic_load(&provided);
     return f && backend && f->is_cuda(backend);

@@ -1,17 +1,19 @@
 // event.c - marks in the work of a backend, for the host and for other backends to wait for.
 //
-// A backend may have events of its own. For the others: one that has no synchronize hook is done with every call when
-// it returns, so its events are always complete; one that has a queue is waited for as a whole, which is longer than
-// asked for, and never too short.
+// A backend may have events of its own. For the others two rules hold: a backend without a synchronize hook is done
+// with every call when it returns, so its events are always complete; a backend with a queue is waited for as a whole,
+// which may take longer than asked for, and is never too short.
 #include "backend/backend.h"
 #include "base/mem.h"
 
+// Events are of use only as a set: a backend that lacks one of the hooks counts as having none.
 static bool has_events(const struct ggml_backend * backend) {
     const struct ggml_backend_i * hooks = &backend->iface;
     return hooks->event_new && hooks->event_free && hooks->event_record && hooks->event_wait &&
            hooks->event_synchronize;
 }
 
+// The two must be of one kind, since the hook looks into the other's event.
 bool gb_backend_waits_for(ggml_backend_t backend, ggml_backend_t other) {
     return has_events(backend) && has_events(other) && backend->iface.event_wait == other->iface.event_wait;
 }
@@ -67,7 +69,7 @@ enum ggml_status ggml_backend_event_wait(ggml_backend_t backend, ggml_backend_ev
     GB_CHECK_ARG(backend);
     GB_CHECK_ARG(event);
     if (backend == event->backend) {
-        return GGML_STATUS_SUCCESS; // a queue keeps its order
+        return GGML_STATUS_SUCCESS; // a queue keeps its own order
     }
     if (!gb_backend_waits_for(backend, event->backend)) {
         return ggml_backend_event_synchronize(event);

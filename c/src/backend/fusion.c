@@ -1,12 +1,13 @@
-// fusion.c - whether backends compute neighbouring nodes together: one switch for the process and all of them.
+// fusion.c - whether backends compute neighbouring nodes together: one switch for the process and all backends.
 //
-// The first question reads the environment; a program's own word, before or after, goes over it.
+// The first call that needs the switch reads the environment. A program's own choice, made before or after, overrides
+// that.
 #include <stdatomic.h>
 
 #include "base/env.h"
 #include "ggml-backend.h"
 
-static atomic_int state; // 0: not asked yet, 1: off, 2: on
+static atomic_int state; // 0: nobody has chosen yet, 1: off, 2: on
 
 bool ggml_graph_get_fusion(void) {
     int now = atomic_load(&state);

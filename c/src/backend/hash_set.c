@@ -1,12 +1,13 @@
 // hash_set.c - the public sets of tensor addresses: open addressing, linear probing, a fixed number of slots.
 //
-// The place of a key is its address modulo the size, as in the visited sets of graphs, so that these can be searched,
-// too.
+// The first slot of a key is its address modulo the size, as in the visited sets of graphs, so these functions can
+// search those as well. Keys are never removed.
 #include "base/mem.h"
 #include "base/status.h"
 #include "ggml-alloc.h"
 
-static bool is_prime(size_t n) { // n odd
+// n is odd and at least 1; 1 counts as prime.
+static bool is_prime(size_t n) {
     for (size_t d = 3; d <= n / d; d += 2) {
         if (n % d == 0) {
             return false;
@@ -15,12 +16,13 @@ static bool is_prime(size_t n) { // n odd
     return true;
 }
 
+// On failure the set has no slots (reported); it may be freed like any other.
 struct ggml_hash_set ggml_hash_set_new(size_t min_size) {
     struct ggml_hash_set set = { 0, NULL };
-    // no memory holds more, and the search for a prime stays short
+    // no memory holds more keys than that, and the search for a prime stays short
     GB_FAIL_IF_RETURNING(min_size > SIZE_MAX >> 24, set, GGML_STATUS_ALLOC_FAILED,
         "%s: argument 'min_size': %zu is too large", __func__, min_size);
-    size_t size = min_size | 1; // addresses are multiples of 16: a prime spreads them
+    size_t size = min_size | 1; // addresses are multiples of 16: a prime number of slots spreads them
     while (!is_prime(size)) {
         size += 2;
     }
@@ -31,7 +33,7 @@ struct ggml_hash_set ggml_hash_set_new(size_t min_size) {
 
 void ggml_hash_set_free(struct ggml_hash_set hash_set) { gb_free(hash_set.keys); }
 
-// The slot of the key, or the free one where it belongs; FULL if there is neither.
+// The slot of the key, or the free one where it belongs; GGML_HASHTABLE_FULL if there is neither.
 size_t ggml_hash_find(const struct ggml_hash_set hash_set, struct ggml_tensor * key) {
     GB_CHECK_ARG_RETURNING(key, GGML_HASHTABLE_FULL);
     if (hash_set.keys == NULL || hash_set.size == 0) {

@@ -1,13 +1,13 @@
 // module.c - backends in shared libraries: checked before anything of them runs, loaded once, reported.
 //
 // A module carries a descriptor (ggml-backend-module.h) that is found in its file by a magic text, whatever the file
-// format. Only when version and sizes agree is the file given to the system, and only then does code of it run: first
-// its constructors, then its entry point, which gets the table of functions below. Loaded modules are never unloaded:
-// backends, buffers and registry entries point into them.
+// format is. The file is given to the system only if version and sizes agree. Only then does code of the module run:
+// first its constructors, then its entry point, which gets the table of functions below. Loaded modules are never
+// unloaded, because backends, buffers and registry entries point into them.
 //
 // The records are a list that only grows, of objects that never change, so pointers to them stay valid.
-// GB_MUTEX_MODULES guards the list, GB_MUTEX_LOADING serialises loads; a module's entry point runs under that alone and
-// may use everything but ggml_backend_load.
+// GB_MUTEX_MODULES guards the list, GB_MUTEX_LOADING serialises loads. The entry point of a module runs under the
+// latter alone and may use everything but ggml_backend_load.
 #include <stdio.h>
 #include <string.h>
 
@@ -19,10 +19,12 @@
 #include "base/vec.h"
 #include "ggml-backend-module.h"
 
+// ggml_report_error for modules, without variable arguments: the module makes the text.
 static enum ggml_status report_error(enum ggml_status status, const char * message) {
     return gb_fail(status, "%s", message ? message : "");
 }
 
+// What a module may call, in the order of ggml-backend-api.def, which the module's side is made from as well.
 static const struct ggml_backend_api api = {
     sizeof(struct ggml_backend_api),
     GGML_BACKEND_MODULE_VERSION,
@@ -35,18 +37,18 @@ static const struct ggml_backend_api api = {
 };
 
 static GB_VEC(struct ggml_backend_load_record *) records; // guarded by GB_MUTEX_MODULES; owned, never freed
-static _Thread_local bool in_load;
+static _Thread_local bool in_load; // this thread runs an entry point: a nested load would wait for itself
 
 // ---------------------------------------------------------------------------------------------------------- descriptor
 
-// in two steps, so that the magic as a whole is not in this library's own file
+// Compares in two steps, so that this library's own file never holds the whole magic and is not taken for a module.
 static bool is_magic(const uint8_t * p) {
     static const char text[sizeof(((struct ggml_backend_module_descriptor *) 0)->magic) - 1] =
         GGML_BACKEND_MODULE_MAGIC_TEXT;
     return p[0] == 0177 && memcmp(p + 1, text, sizeof(text)) == 0;
 }
 
-// Copies the only descriptor in the file; the number of those found.
+// Counts the descriptors in the file and copies the last one to `found`: a module has exactly one.
 static int find_descriptor(const struct gb_file_map * file, struct ggml_backend_module_descriptor * found) {
     int             n   = 0;
     const uint8_t * p   = file->data;
@@ -61,6 +63,7 @@ static int find_descriptor(const struct gb_file_map * file, struct ggml_backend_
     return n;
 }
 
+// Every size of the layout must be as in this library; the table of functions may be larger here than in the module.
 static enum ggml_status check_layout(const char * path, const struct ggml_backend_module_layout * theirs) {
     static const struct ggml_backend_module_layout ours   = GGML_BACKEND_MODULE_LAYOUT;
     static const char * const                      what[] = {
@@ -80,7 +83,7 @@ static enum ggml_status check_layout(const char * path, const struct ggml_backen
     memcpy(a, theirs, sizeof(a));
     memcpy(b, &ours, sizeof(b));
     for (int i = 0; i < N; i++) {
-        const bool fits = i == API ? a[i] <= b[i] : a[i] == b[i]; // a table may have grown since
+        const bool fits = i == API ? a[i] <= b[i] : a[i] == b[i]; // the table may have grown since the module was built
         GB_FAIL_IF(!fits, GGML_STATUS_UNSUPPORTED,
             "ggml_backend_load: '%s': %s: %u bytes in the module, %u in the library: build the module against these "
             "headers",
@@ -89,6 +92,7 @@ static enum ggml_status check_layout(const char * path, const struct ggml_backen
     return GGML_STATUS_SUCCESS;
 }
 
+// Reads the descriptor of a file that nothing has run of yet, and fails unless this library can serve the module.
 static enum ggml_status check_file(const char * path, struct ggml_backend_module_descriptor * descriptor) {
     struct gb_file_map file;
     GB_TRY(gb_file_map_open(&file, path));
@@ -107,6 +111,7 @@ static enum ggml_status check_file(const char * path, struct ggml_backend_module
 
 // ------------------------------------------------------------------------------------------------------------- records
 
+// A second load of a file that is loaded is a success without effect; a failed load may be tried again.
 static bool is_loaded(const char * path) {
     bool found = false;
     gb_process_lock(GB_MUTEX_MODULES);
@@ -146,7 +151,8 @@ static struct ggml_backend_load_record * copy_record(const struct ggml_backend_l
     return r;
 }
 
-// An attempt that cannot be recorded for want of memory is still an attempt: its outcome is what counts.
+// Adds a record to the list unless the same outcome is there already. Without memory for it the load still has its
+// outcome, which is what counts; then there is no record.
 static void keep_record(const struct ggml_backend_load_record * record) {
     struct ggml_backend_load_record * copy = copy_record(record);
     gb_process_lock(GB_MUTEX_MODULES);
@@ -177,9 +183,10 @@ const struct ggml_backend_load_record * ggml_backend_load_get(size_t i) {
 
 // ---------------------------------------------------------------------------------------------------------------- load
 
+// The one symbol that a module exports.
 typedef enum ggml_status (*entry_point)(const struct ggml_backend_api *);
 
-// The entry point has run from here on: the module stays, whatever it says.
+// Runs the entry point. From here on the module stays loaded, whatever it answers.
 static enum ggml_status call_entry(const char * path, entry_point entry) {
     const uint64_t         before = gb_fail_count();
     const enum ggml_status status = entry(&api);
@@ -188,6 +195,7 @@ static enum ggml_status call_entry(const char * path, entry_point entry) {
     return status;
 }
 
+// Fills in what the record says of the module. It may be closed again only as long as its entry point has not run.
 static enum ggml_status open_module(const char * path, struct ggml_backend_load_record * record) {
     struct ggml_backend_module_descriptor descriptor;
     GB_TRY(check_file(path, &descriptor));
@@ -214,6 +222,7 @@ static enum ggml_status open_module(const char * path, struct ggml_backend_load_
     return status;
 }
 
+// One attempt, with GB_MUTEX_LOADING held; every outcome but a repeated load leaves a record.
 static enum ggml_status load(const char * given) {
     const uint64_t                  before = gb_fail_count();
     char *                          path   = gb_path_resolve(given);

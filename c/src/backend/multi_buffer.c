@@ -1,7 +1,8 @@
-// multi_buffer.c - several buffers behind one handle, for contexts larger than a buffer type's largest allocation.
+// multi_buffer.c - several buffers behind one handle, for contexts larger than the largest allocation of a buffer type.
 //
-// It owns its parts and has neither a base address nor tensor hooks: a tensor's buffer is always the part that holds
-// it. What is said to the whole (clear, usage, reset, free) is said to every part. Recognised by its hooks being ours.
+// A multi-buffer owns its parts and has neither a base address nor tensor hooks: the buffer of a tensor is always the
+// part that holds it. What is done to the whole (clear, usage, reset, free) is done to every part. A multi-buffer is
+// recognised by its free hook, which is the one of this file.
 #include <string.h>
 
 #include "backend/backend.h"
@@ -45,7 +46,7 @@ static void GGML_CALL multi_reset(ggml_backend_buffer_t buffer) {
     }
 }
 
-// A part that occurs twice would be freed twice.
+// INVALID_ARGUMENT if a part occurs twice: it would be freed twice.
 static enum ggml_status check_distinct(const ggml_backend_buffer_t * buffers, size_t n) {
     struct gb_ptrmap seen   = { 0 };
     enum ggml_status status = GGML_STATUS_SUCCESS;
@@ -62,6 +63,8 @@ static enum ggml_status check_distinct(const ggml_backend_buffer_t * buffers, si
     return status;
 }
 
+// The parts become the multi-buffer's only on success; on failure they stay the caller's. Its type is that of the first
+// part.
 ggml_backend_buffer_t ggml_backend_multi_buffer_alloc_buffer(ggml_backend_buffer_t * buffers, size_t n_buffers) {
     GB_CHECK_ARG_RETURNING(buffers, NULL);
     GB_FAIL_IF_RETURNING(n_buffers == 0, NULL, GGML_STATUS_INVALID_ARGUMENT,

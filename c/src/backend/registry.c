@@ -1,7 +1,7 @@
-// registry.c - backends that can be made by name. The one file that names concrete backends.
+// registry.c - backends that can be made by name. This is the one file that names concrete backends.
 //
-// The built-in ones are a constant table and come first (CPU is entry 0); what programs register follows, in a list
-// that only grows, so an index and a name stay valid for good. The lock guards the list alone: init functions run
+// The built-in backends are a constant table and come first (CPU is entry 0). What programs register follows in a list
+// that only grows, so an index and a name stay valid for ever. The lock guards the list alone: init functions run
 // without it and may use the registry themselves.
 #include <stdio.h>
 #include <string.h>
@@ -30,22 +30,24 @@ ggml_backend_buffer_t gb_plain_host_buffer(void * ptr, size_t size) {
     return ggml_backend_cpu_buffer_from_ptr(ptr, size);
 }
 
+// A backend that a program or a module has registered.
 struct entry {
     const char *               name; // owned by the registry, never freed
     ggml_backend_init_fn       init;
     ggml_backend_buffer_type_t default_buffer_type;
-    void *                     user_data; // of whoever registered it
+    void *                     user_data; // passed to `init`; stays the registrant's
 };
 
 static GB_VEC(struct entry) added; // guarded by GB_MUTEX_REGISTRY
 
+// Functions whose names end in _locked need GB_MUTEX_REGISTRY held.
 static size_t count_locked(void) { return N_BUILTIN + added.n; }
 
 static const char * name_locked(size_t i) { return i < N_BUILTIN ? builtin[i].name : added.data[i - N_BUILTIN].name; }
 
 static char lower(char c) { return c >= 'A' && c <= 'Z' ? (char) (c - 'A' + 'a') : c; }
 
-// `name` equals the first n characters of `text`, case aside.
+// Whether `name` is the same as the first n characters of `text` but for upper and lower case.
 static bool same_name(const char * name, const char * text, size_t n) {
     for (size_t i = 0; i < n; i++) {
         if (name[i] == '\0' || lower(name[i]) != lower(text[i])) {
@@ -55,6 +57,7 @@ static bool same_name(const char * name, const char * text, size_t n) {
     return name[n] == '\0';
 }
 
+// The index of a backend; SIZE_MAX if there is none.
 static size_t find_locked(const char * text, size_t n) {
     for (size_t i = 0; i < count_locked(); i++) {
         if (same_name(name_locked(i), text, n)) {
@@ -64,7 +67,7 @@ static size_t find_locked(const char * text, size_t n) {
     return SIZE_MAX;
 }
 
-// "CPU, SIM, ..." for messages.
+// Writes "CPU, SIM, ..." for messages; what does not fit is cut.
 static void list_names(char * text, size_t size) {
     size_t used = 0;
     text[0]     = '\0';
@@ -76,7 +79,8 @@ static void list_names(char * text, size_t size) {
     gb_process_unlock(GB_MUTEX_REGISTRY);
 }
 
-// A copy of entry i, without the buffer type if it is built in; false and reported when there is none.
+// Copies entry i, without the buffer type if it is built in. False if there is no such entry (reported under the name
+// `func`).
 static bool get_entry(const char * func, size_t i, struct entry * entry) {
     *entry = (struct entry){ NULL, NULL, NULL, NULL };
     gb_process_lock(GB_MUTEX_REGISTRY);
@@ -143,6 +147,7 @@ ggml_backend_buffer_type_t ggml_backend_reg_get_default_buffer_type(size_t i) {
     return i < N_BUILTIN ? builtin[i].default_buffer_type() : entry.default_buffer_type;
 }
 
+// A registered backend may have no buffer type of its own.
 ggml_backend_buffer_t ggml_backend_reg_alloc_buffer(size_t i, size_t size) {
     const uint64_t                   before = gb_fail_count();
     const ggml_backend_buffer_type_t buft   = ggml_backend_reg_get_default_buffer_type(i);
