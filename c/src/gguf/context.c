@@ -1,5 +1,5 @@
-// context.c - making, freeing and querying a gguf_context. A getter that does not fit its index or type reports and
-// returns nothing.
+// context.c - making, freeing and querying a gguf_context. A getter whose index or type does not fit reports that and
+// returns nothing (0, NULL, GGUF_TYPE_COUNT).
 #include <limits.h>
 #include <string.h>
 
@@ -29,6 +29,7 @@ const char * gguf_type_name(enum gguf_type type) { return (unsigned) type < GGUF
 
 size_t gb_gguf_type_size(enum gguf_type type) { return (unsigned) type < GGUF_TYPE_COUNT ? types[type].size : 0; }
 
+// An empty context is valid, and zeroed memory is the empty map and array.
 struct gguf_context * gguf_init_empty(void) {
     struct gguf_context * ctx = GB_NEW(struct gguf_context);
     if (ctx) {
@@ -74,6 +75,7 @@ bool gb_gguf_check_shape(const char * what, int n_dims, const int64_t * ne, int6
     return true;
 }
 
+// Sizes stay below half of the address space, so that sums of a size and an alignment cannot overflow.
 bool gb_gguf_tensor_size(const char * what, uint32_t type, int n_dims, const int64_t * ne, size_t * size) {
     GB_FAIL_IF_RETURNING(type > INT_MAX || !gb_type_is_valid((enum ggml_type) type), false,
         GGML_STATUS_INVALID_ARGUMENT, "%s: %u is not a tensor type", what, type);
@@ -127,6 +129,7 @@ int gguf_find_key(const struct gguf_context * ctx, const char * key) {
     return (int) gb_strmap_get(&ctx->key_index, key);
 }
 
+// Pair key_id; NULL if there is none (reported under the name `func`).
 static const struct gb_gguf_kv * kv_at(const char * func, const struct gguf_context * ctx, int key_id) {
     GB_FAIL_IF_RETURNING(ctx == NULL, NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'ctx' is NULL", func);
     GB_FAIL_IF_RETURNING(key_id < 0 || (size_t) key_id >= ctx->kv.n, NULL, GGML_STATUS_INVALID_ARGUMENT,
@@ -134,6 +137,7 @@ static const struct gb_gguf_kv * kv_at(const char * func, const struct gguf_cont
     return &ctx->kv.data[key_id];
 }
 
+// The value of pair key_id; NULL unless it is of this type (reported).
 static const struct gb_gguf_value * value_at(const char * func, const struct gguf_context * ctx, int key_id,
     enum gguf_type type) {
     const struct gb_gguf_kv * kv = kv_at(func, ctx, key_id);
@@ -157,6 +161,7 @@ enum gguf_type gguf_get_arr_type(const struct gguf_context * ctx, int key_id) {
     return v ? v->arr_type : GGUF_TYPE_COUNT;
 }
 
+// gguf_get_val_<suffix> of gguf.h; 0 on failure.
 #define SCALAR_GETTER(suffix, ctype, TYPE, member)                                          \
     ctype gguf_get_val_##suffix(const struct gguf_context * ctx, int key_id) {              \
         const struct gb_gguf_value * v = value_at(__func__, ctx, key_id, GGUF_TYPE_##TYPE); \
@@ -226,6 +231,7 @@ int gguf_find_tensor(const struct gguf_context * ctx, const char * name) {
     return (int) gb_strmap_get(&ctx->tensor_index, name);
 }
 
+// Tensor i; NULL if there is none (reported under the name `func`).
 static const struct gb_gguf_tensor * tensor_at(const char * func, const struct gguf_context * ctx, int i) {
     GB_FAIL_IF_RETURNING(ctx == NULL, NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'ctx' is NULL", func);
     GB_FAIL_IF_RETURNING(i < 0 || (size_t) i >= ctx->tensors.n, NULL, GGML_STATUS_INVALID_ARGUMENT,

@@ -21,6 +21,7 @@ void gb_gguf_layout(struct gguf_context * ctx) {
 
 // --------------------------------------------------------------------------------------------------------------- pairs
 
+// A key of an allowed length; general.alignment must be what readers can use.
 static enum ggml_status check_pair(const char * key, const struct gb_gguf_value * value) {
     const size_t length = strlen(key);
     GB_FAIL_IF(length == 0 || length > GB_GGUF_MAX_KEY, GGML_STATUS_INVALID_ARGUMENT,
@@ -35,6 +36,7 @@ static enum ggml_status check_pair(const char * key, const struct gb_gguf_value 
     return GGML_STATUS_SUCCESS;
 }
 
+// All memory is had before the pair is added, so a failure changes nothing.
 static enum ggml_status append_pair(struct gguf_context * ctx, const char * key, const struct gb_gguf_value * value) {
     GB_FAIL_IF(ctx->kv.n >= INT_MAX, GGML_STATUS_INVALID_ARGUMENT, "gguf: more than %d pairs", INT_MAX);
     struct gb_gguf_kv kv = { gb_strdup(key), *value };
@@ -69,7 +71,7 @@ enum ggml_status gb_gguf_put(struct gguf_context * ctx, const char * key, struct
     return GGML_STATUS_SUCCESS;
 }
 
-// A pair set by the user: tensors that were laid out with another alignment move.
+// A pair that the user sets. Tensors that were laid out with another alignment move.
 static enum ggml_status put(struct gguf_context * ctx, const char * key, struct gb_gguf_value * value) {
     const size_t alignment = ctx->alignment;
     GB_TRY(gb_gguf_put(ctx, key, value));
@@ -79,6 +81,7 @@ static enum ggml_status put(struct gguf_context * ctx, const char * key, struct 
     return GGML_STATUS_SUCCESS;
 }
 
+// gguf_set_val_<suffix> of gguf.h.
 #define SCALAR_SETTER(suffix, ctype, TYPE, member)                                                   \
     enum ggml_status gguf_set_val_##suffix(struct gguf_context * ctx, const char * key, ctype val) { \
         GB_CHECK_ARG(ctx);                                                                           \
@@ -128,7 +131,8 @@ enum ggml_status gguf_set_arr_data(struct gguf_context * ctx, const char * key, 
     return put(ctx, key, &value);
 }
 
-// Copies strings with the given lengths into one block of a value.
+// Copies strings of the given lengths into one block of a value, each followed by a NUL. False: memory is out, and the
+// value has to be freed.
 static bool copy_strings(struct gb_gguf_value * value, const char * const * strings, const uint64_t * lengths,
     size_t n) {
     size_t total = 0;
@@ -179,6 +183,7 @@ enum ggml_status gguf_set_arr_str(struct gguf_context * ctx, const char * key, c
     return put(ctx, key, &value);
 }
 
+// A deep copy. False: memory is out, and `to` has to be freed.
 static bool copy_value(struct gb_gguf_value * to, const struct gb_gguf_value * from) {
     *to     = *from;
     to->str = NULL, to->data = NULL, to->strs = NULL, to->lengths = NULL;
@@ -206,7 +211,7 @@ enum ggml_status gb_gguf_copy_pair(struct gguf_context * ctx, const struct gguf_
     return put(ctx, src->kv.data[i].key, &value);
 }
 
-// Moves pairs into ctx, which has room for them, and leaves in their place what has to be freed.
+// Moves pairs into ctx, which has space for them, and leaves in their place what has to be freed. It cannot fail.
 static void merge_pairs(struct gguf_context * ctx, struct gb_gguf_kv * pairs, size_t n) {
     const size_t alignment = ctx->alignment;
     for (size_t i = 0; i < n; i++) {
@@ -219,7 +224,7 @@ static void merge_pairs(struct gguf_context * ctx, struct gb_gguf_kv * pairs, si
             ctx->kv.data[at].value         = pairs[i].value;
             pairs[i].value                 = old;
         } else {
-            gb_strmap_set(&ctx->key_index, pairs[i].key, (int64_t) ctx->kv.n); // cannot fail
+            gb_strmap_set(&ctx->key_index, pairs[i].key, (int64_t) ctx->kv.n); // the space is reserved
             ctx->kv.data[ctx->kv.n++] = pairs[i];
             pairs[i]                  = (struct gb_gguf_kv){ 0 };
         }
@@ -306,6 +311,7 @@ enum ggml_status gguf_add_tensor(struct gguf_context * ctx, const struct ggml_te
     return GGML_STATUS_SUCCESS;
 }
 
+// The tensor of that name; NULL if there is none (reported under the name `func`).
 static struct gb_gguf_tensor * tensor_named(const char * func, struct gguf_context * ctx, const char * name) {
     GB_FAIL_IF_RETURNING(ctx == NULL || name == NULL, NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument '%s' is NULL",
         func, ctx ? "name" : "ctx");
@@ -315,6 +321,7 @@ static struct gb_gguf_tensor * tensor_named(const char * func, struct gguf_conte
     return &ctx->tensors.data[i];
 }
 
+// The size stays: the caller sets the data of the new type next, and the writer checks that both agree.
 enum ggml_status gguf_set_tensor_type(struct gguf_context * ctx, const char * name, enum ggml_type type) {
     struct gb_gguf_tensor * t = tensor_named(__func__, ctx, name);
     if (t == NULL) {

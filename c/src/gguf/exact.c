@@ -28,6 +28,7 @@ enum ggml_status gb_gguf_set_str(struct gguf_context * ctx, const char * key, co
     return gb_gguf_put(ctx, key, &value);
 }
 
+// The block that the context keeps has the layout of the bytes that come in, so it is one copy.
 enum ggml_status gb_gguf_set_strs(struct gguf_context * ctx, const char * key, const char * bytes,
     const uint64_t * lengths, uint64_t n) {
     struct gb_gguf_value value = { .type = GGUF_TYPE_ARRAY, .arr_type = GGUF_TYPE_STRING, .n = n };
@@ -52,6 +53,7 @@ enum ggml_status gb_gguf_set_strs(struct gguf_context * ctx, const char * key, c
     return gb_gguf_put(ctx, key, &value);
 }
 
+// The same limit as in files; a ggml tensor's shorter one does not apply.
 static enum ggml_status check_name(const char * name) {
     const size_t length = strlen(name);
     GB_FAIL_IF(length == 0 || length > GB_GGUF_MAX_KEY, GGML_STATUS_INVALID_ARGUMENT,

@@ -1,32 +1,36 @@
 // exact.h - model files as they are: strings that hold NUL, names longer than those of ggml tensors, types of tensors
-// that are not known here. What the Python extension needs beyond gguf.h, whose strings end at a NUL.
+// that are not known here. This is what the Python extension needs beyond gguf.h, whose strings end at a NUL.
+//
+// The functions trust their indices: the caller has checked them.
 #ifndef GB_GGUF_EXACT_H
 #define GB_GGUF_EXACT_H
 
 #include "gguf.h"
 
 // The bytes of a string, and those of all strings of an array, one after another, each followed by a NUL. The caller
-// has checked the type of the value; the bytes are the context's.
+// has checked that the value has this type; bytes and lengths belong to the context, until the key is set again.
 const char * gb_gguf_str(const struct gguf_context * ctx, int key_id, uint64_t * length);
 const char * gb_gguf_strs(const struct gguf_context * ctx, int key_id, const uint64_t ** lengths);
 
-// Sets them, from bytes of the same layout.
+// Sets such values, from bytes of the same layout, which are copied. Offsets of tensors do not move.
 enum ggml_status gb_gguf_set_str(struct gguf_context * ctx, const char * key, const char * bytes, uint64_t length);
 enum ggml_status gb_gguf_set_strs(struct gguf_context * ctx, const char * key, const char * bytes,
     const uint64_t * lengths, uint64_t n);
 
-// Copies pair i of src, with its exact type and bytes.
+// Copies pair i of src, with its exact type and bytes; a key that exists gets the new value.
 enum ggml_status gb_gguf_copy_pair(struct gguf_context * ctx, const struct gguf_context * src, size_t i);
 
-// Says that there is a tensor: of this type and shape; or like number i of src, opaque or not. gb_gguf_layout gives it
-// its offset.
+// Adds a tensor's description: of this type and shape, or like number i of src, opaque or not. Its offset is set by
+// gb_gguf_layout.
 enum ggml_status gb_gguf_add_named(struct gguf_context * ctx, const char * name, enum ggml_type type, int n_dims,
     const int64_t * ne);
 enum ggml_status gb_gguf_copy_named(struct gguf_context * ctx, const struct gguf_context * src, size_t i,
     const char * name);
 
-bool gb_gguf_is_opaque(const struct gguf_context * ctx, int i); // is tensor i of a type that is not known here?
+// Whether tensor i is of a type that is not known here: its bytes can only be passed on.
+bool gb_gguf_is_opaque(const struct gguf_context * ctx, int i);
 
-void gb_gguf_layout(struct gguf_context * ctx); // offsets := running sum of padded sizes
+// Gives the tensors offsets in their order: the running sum of sizes, each padded to the alignment.
+void gb_gguf_layout(struct gguf_context * ctx);
 
 #endif // GB_GGUF_EXACT_H

@@ -1,9 +1,11 @@
 // gguf_impl.h - what a gguf_context holds: all of a file but its tensor data.
 //
 // context.c makes, frees and queries it, edit.c changes it, reader.c fills it from a file, writer.c turns it into
-// bytes. Invariants: keys and tensor names are unique and without embedded NUL; `alignment` is a power of two and
-// agrees with the pair general.alignment if there is one; tensor offsets are the running sum of padded sizes, unless
-// read from a file.
+// bytes.
+//
+// Invariants: keys and tensor names are unique and hold no NUL. `alignment` is a power of two and agrees with the pair
+// general.alignment if there is one. Tensor offsets are the running sum of padded sizes, unless they were read from a
+// file.
 #ifndef GB_GGUF_GGUF_IMPL_H
 #define GB_GGUF_GGUF_IMPL_H
 
@@ -17,8 +19,10 @@
 #define GB_GGUF_ALIGNMENT_KEY "general.alignment"
 #define GB_GGUF_MAX_ALIGNMENT ((uint64_t) 1 << 20)
 #define GB_GGUF_MAX_KEY       65535 // bytes
-#define GB_GGUF_MAX_TYPE      1023  // ids of tensor types above are errors, no types of the future
+// ids of tensor types above this are errors; those up to this may be types of the future
+#define GB_GGUF_MAX_TYPE 1023
 
+// The value of a pair. `type` says which of the members count; the others are 0.
 struct gb_gguf_value {
     enum gguf_type type;
     enum gguf_type arr_type; // of an array's elements
@@ -47,15 +51,16 @@ struct gb_gguf_kv {
     struct gb_gguf_value value;
 };
 
+// The description of a tensor, without its bytes.
 struct gb_gguf_tensor {
     char *         name; // owned
     enum ggml_type type;
     int            n_dims;
     int64_t        ne[GGML_MAX_DIMS];
-    uint64_t       offset; // in the data section
+    uint64_t       offset; // from the start of the data section
     size_t         size;   // bytes, without padding
-    const void *   data;   // borrowed, NULL if unknown: what a writer writes
-    size_t         at;     // of its record in the file it was read from
+    const void *   data;   // borrowed; what a writer writes; NULL if unknown
+    size_t         at;     // offset of its record in the file that it was read from, for messages
     bool           opaque; // of a type that is not known here: bytes up to the next tensor, passed on as they are
 };
 
@@ -71,27 +76,29 @@ struct gguf_context {
     struct gb_strmap tensor_index;
 };
 
-size_t gb_gguf_type_size(enum gguf_type type); // of a scalar; 0 for strings, arrays and invalid types
-void   gb_gguf_value_free(struct gb_gguf_value * value);
+// Bytes of a scalar of this type; 0 for strings, arrays and invalid types.
+size_t gb_gguf_type_size(enum gguf_type type);
+// Frees what the value owns and makes it zero.
+void gb_gguf_value_free(struct gb_gguf_value * value);
 
-// Takes over the value (freed on failure too). Replaces an existing key at its place. Checks and follows
-// general.alignment.
+// Sets a pair; an existing key keeps its place. The value is taken over, and freed on failure, too; *value is zero
+// afterwards. Checks general.alignment and follows it.
 enum ggml_status gb_gguf_put(struct gguf_context * ctx, const char * key, struct gb_gguf_value * value);
 
-// Says that there is a tensor like number i of src, opaque or not.
+// Adds a tensor like number i of src, opaque or not, without its data.
 enum ggml_status gb_gguf_copy_tensor(struct gguf_context * ctx, const struct gguf_context * src, size_t i,
     const char * name);
 
-// Takes over t->name (freed on failure too).
+// Appends a tensor's description. t->name is taken over, and freed on failure, too.
 enum ggml_status gb_gguf_append_tensor(struct gguf_context * ctx, struct gb_gguf_tensor * t);
 
-// False and reported (with `what` in front) unless all sizes are at least 1 and their product fits.
+// False, reported with `what` in front, unless all sizes are at least 1 and their product fits; *count is the product.
 bool gb_gguf_check_shape(const char * what, int n_dims, const int64_t * ne, int64_t * count);
 
-// Bytes of a tensor of this type and shape; false and reported (with `what` in front) when the type or shape is not
-// valid.
+// Computes the bytes of a tensor. False, reported with `what` in front, if the type or the shape is not valid.
 bool gb_gguf_tensor_size(const char * what, uint32_t type, int n_dims, const int64_t * ne, size_t * size);
 
+// A power of two up to GB_GGUF_MAX_ALIGNMENT.
 bool gb_gguf_alignment_is_valid(uint64_t alignment);
 
 #endif // GB_GGUF_GGUF_IMPL_H

@@ -1,8 +1,8 @@
 // reader.c - a gguf_context from bytes that nobody vouches for.
 //
-// A cursor walks over the mapped file. Every read goes through take(), which knows how much is left, so that no count
-// or length is believed before the bytes for it are there: memory use stays proportional to the file. Errors name the
-// field and its offset.
+// A cursor walks over the mapped file. Every read goes through take(), which knows how much is left, so no count or
+// length is believed before the bytes for it are there: memory use stays proportional to the file. A failure is
+// IO_ERROR and names the field and its offset.
 #include <limits.h>
 #include <string.h>
 
@@ -10,14 +10,17 @@
 #include "gguf/gguf_impl.h"
 #include "tensor/tensor.h"
 
+// The place in the file; at <= size always.
 struct cursor {
     const uint8_t * data;
     size_t          size;
     size_t          at;
 };
 
+// The fewest bytes that a pair and a tensor's record can have: they bound the counts in the header.
 enum { MIN_KV_SIZE = 8 + 1 + 4 + 1, MIN_TENSOR_SIZE = 8 + 1 + 4 + 8 + 4 + 8 };
 
+// Reports what is wrong with the field at this offset, and returns from the calling function.
 #define BAD(ret, at, ...)             \
     do {                              \
         bad_field((at), __VA_ARGS__); \
@@ -35,6 +38,7 @@ GGML_ATTRIBUTE_FORMAT(2, 3) static void bad_field(size_t at, const char * fmt, .
 
 static size_t left(const struct cursor * c) { return c->size - c->at; }
 
+// Reads n bytes of a field; false, reported, if the file has fewer.
 static bool take(struct cursor * c, void * to, size_t n, const char * field) {
     if (n > left(c)) {
         BAD(false, c->at, "%s needs %zu bytes, the file has %zu more", field, n, left(c));
@@ -44,7 +48,7 @@ static bool take(struct cursor * c, void * to, size_t n, const char * field) {
     return true;
 }
 
-// A string without its terminator; `bytes` points into the file.
+// Reads a string; `bytes` points into the file and has no terminator.
 static bool take_string(struct cursor * c, const char ** bytes, uint64_t * length, const char * field) {
     const size_t at = c->at;
     if (!take(c, length, sizeof(*length), field)) {
@@ -59,6 +63,7 @@ static bool take_string(struct cursor * c, const char ** bytes, uint64_t * lengt
     return true;
 }
 
+// A NUL-terminated copy that the caller owns; NULL when memory is out.
 static char * copy_string(const char * bytes, uint64_t length) {
     char * copy = gb_malloc((size_t) length + 1);
     if (copy) {
@@ -68,7 +73,8 @@ static char * copy_string(const char * bytes, uint64_t length) {
     return copy;
 }
 
-// A name: not empty, of bounded length, without NUL. NULL: reported.
+// Reads a key or a tensor's name: not empty, of bounded length, without NUL. The caller owns the copy; NULL on failure
+// (reported).
 static char * take_name(struct cursor * c, const char * field) {
     const size_t at = c->at;
     const char * bytes;
@@ -112,7 +118,7 @@ static bool take_string_array(struct cursor * c, struct gb_gguf_value * v) {
         if (!take_string(c, &bytes, &length, "a string of an array")) {
             return false;
         }
-        if (length >= total) { // a file that somebody else writes meanwhile
+        if (length >= total) { // another process writes to the file meanwhile
             BAD(false, at, "a string of an array has changed while it was read");
         }
         total -= (size_t) length + 1;
@@ -125,6 +131,7 @@ static bool take_string_array(struct cursor * c, struct gb_gguf_value * v) {
     return true;
 }
 
+// The length is checked against what is left before memory for it is taken. Bytes of bools become 0 or 1.
 static bool take_array(struct cursor * c, struct gb_gguf_value * v) {
     const size_t at = c->at;
     uint32_t     type;
@@ -185,6 +192,7 @@ static bool take_value(struct cursor * c, struct gb_gguf_value * v, const char *
     return take(c, &v->scalar, gb_gguf_type_size(v->type), "a value");
 }
 
+// The same rules as for a program that sets the pair, but the failure names the file's offset.
 static bool check_alignment(size_t at, const char * key, const struct gb_gguf_value * v) {
     if (strcmp(key, GB_GGUF_ALIGNMENT_KEY) != 0) {
         return true;
@@ -199,6 +207,7 @@ static bool check_alignment(size_t at, const char * key, const struct gb_gguf_va
     return true;
 }
 
+// Reads a pair into the context; a key that occurs twice is an error.
 static bool take_kv(struct cursor * c, struct gguf_context * ctx) {
     const size_t at  = c->at;
     char *       key = take_name(c, "a key");
@@ -223,6 +232,8 @@ static bool take_kv(struct cursor * c, struct gguf_context * ctx) {
 
 // ------------------------------------------------------------------------------------------------------------- tensors
 
+// Everything of the record behind the name. A tensor of a type that this library does not know yet is opaque: its shape
+// is checked, its size follows from the next offset.
 static bool take_tensor_shape(struct cursor * c, struct gb_gguf_tensor * t) {
     const size_t at = c->at;
     uint32_t     n_dims, type;
@@ -250,7 +261,8 @@ static bool take_tensor_shape(struct cursor * c, struct gb_gguf_tensor * t) {
     const bool ok = t->opaque ? gb_gguf_check_shape(what, GGML_MAX_DIMS, t->ne, &count)
                               : gb_gguf_tensor_size(what, type, GGML_MAX_DIMS, t->ne, &t->size);
     if (!ok) {
-        gb_fail_quietly(GGML_STATUS_IO_ERROR, ggml_last_error()); // here it is the file's fault, not the caller's
+        // the same message as a failure of the file, not of the caller
+        gb_fail_quietly(GGML_STATUS_IO_ERROR, ggml_last_error());
         return false;
     }
     t->type = (enum ggml_type) type;
@@ -283,7 +295,7 @@ static bool take_tensor(struct cursor * c, struct gguf_context * ctx) {
     return gb_gguf_append_tensor(ctx, &t) == GGML_STATUS_SUCCESS;
 }
 
-// How large a tensor of an unknown type is, only the file tells: it ends where the next one begins.
+// Only the file tells how large a tensor of an unknown type is: it ends where the next one begins.
 static bool size_opaque(const struct gguf_context * ctx, size_t i, size_t data_size, size_t * size) {
     const struct gb_gguf_tensor * t   = &ctx->tensors.data[i];
     const uint64_t                end = i + 1 < ctx->tensors.n ? GB_MIN(t[1].offset, data_size) : data_size;
@@ -297,8 +309,8 @@ static bool size_opaque(const struct gguf_context * ctx, size_t i, size_t data_s
     return true;
 }
 
-// Every tensor lies inside the data section, and no two overlap where they come in file order (as writers lay them
-// out).
+// Checks that every tensor lies inside the data section, and that none begins before the end of the one before it,
+// which is how writers lay them out.
 static bool check_data(struct gguf_context * ctx, size_t file_size) {
     const size_t data_size = file_size > ctx->data_offset ? file_size - ctx->data_offset : 0;
     uint64_t     end       = 0;
@@ -324,6 +336,7 @@ static bool check_data(struct gguf_context * ctx, size_t file_size) {
 
 // ---------------------------------------------------------------------------------------------------------------- file
 
+// Checks the magic, the version and that the counts are possible in a file of this size.
 static bool take_header(struct cursor * c, struct gguf_context * ctx, uint64_t * n_tensors, uint64_t * n_kv) {
     char magic[4];
     if (!take(c, magic, sizeof(magic), "the magic")) {
@@ -359,6 +372,7 @@ static bool take_header(struct cursor * c, struct gguf_context * ctx, uint64_t *
     return true;
 }
 
+// Header, pairs, tensors, then where the data begin: the alignment is known only after the pairs.
 static bool parse(struct gguf_context * ctx, const struct gb_file_map * map) {
     struct cursor c = { map->data, map->size, 0 };
     uint64_t      n_tensors, n_kv;
@@ -384,6 +398,7 @@ static bool parse(struct gguf_context * ctx, const struct gb_file_map * map) {
 
 // ------------------------------------------------------------------------------------------------------------- tensors
 
+// One tensor of bytes that holds the whole data section; the others point into it.
 static struct ggml_tensor * add_blob(struct ggml_context * out, const struct gguf_context * ctx,
     const struct gb_file_map * map) {
     const size_t         size = map->size > ctx->data_offset ? map->size - ctx->data_offset : 0;
@@ -394,6 +409,8 @@ static struct ggml_tensor * add_blob(struct ggml_context * out, const struct ggu
     return blob;
 }
 
+// Makes the tensors of the file in `out`. With no_alloc they have no data. The context itself allocates nothing for
+// them.
 static bool add_tensors(struct ggml_context * out, struct gguf_context * ctx, const struct gb_file_map * map,
     bool no_alloc) {
     struct ggml_tensor * blob = no_alloc ? NULL : add_blob(out, ctx, map);
@@ -415,7 +432,7 @@ static bool add_tensors(struct ggml_context * out, struct gguf_context * ctx, co
     return true;
 }
 
-// Nobody could compute with a tensor whose type is not known, nor tell that it was left out.
+// UNSUPPORTED if a tensor is opaque: a program could not compute with it, nor tell that it was left out.
 static bool all_known(const struct gguf_context * ctx) {
     for (size_t i = 0; i < ctx->tensors.n; i++) {
         const struct gb_gguf_tensor * t = &ctx->tensors.data[i];
@@ -442,6 +459,7 @@ static bool make_tensors(struct gguf_context * ctx, const struct gb_file_map * m
     return true;
 }
 
+// The context, and in *params.ctx the tensors; NULL if either fails.
 static struct gguf_context * read_from(const struct gb_file_map * map, struct gguf_init_params params) {
     struct gguf_context * ctx = gguf_init_empty();
     if (ctx && (!parse(ctx, map) || (params.ctx != NULL && !make_tensors(ctx, map, params)))) {
@@ -451,7 +469,7 @@ static struct gguf_context * read_from(const struct gb_file_map * map, struct gg
     return ctx;
 }
 
-// What read_from made, of a file that shrank meanwhile.
+// Frees what read_from made of a file that shrank meanwhile.
 static void free_read(struct gguf_context * ctx, struct gguf_init_params params) {
     if (params.ctx != NULL) {
         ggml_free(*params.ctx);

@@ -1,12 +1,13 @@
-// writer.c - a gguf_context as bytes. One function lays the metadata out, to a counter or to memory; data is streamed
-// from where it is.
+// writer.c - a gguf_context as bytes. The same functions count the bytes of the metadata and write them, so the two
+// cannot differ; tensor data is written from where it is.
 #include <string.h>
 
 #include "base/file.h"
 #include "gguf/gguf_impl.h"
 
+// Where the metadata go.
 struct sink {
-    uint8_t * out; // NULL: only count
+    uint8_t * out; // with space for all bytes; NULL: only count them
     size_t    n;
 };
 
@@ -57,6 +58,7 @@ static void put_tensor(struct sink * s, const struct gb_gguf_tensor * t) {
     put_u64(s, t->offset);
 }
 
+// All of a file up to the data section, padding included.
 static void put_meta(struct sink * s, const struct gguf_context * ctx) {
     put_bytes(s, GGUF_MAGIC, 4);
     put_u32(s, GGUF_VERSION);
@@ -90,7 +92,7 @@ enum ggml_status gguf_get_meta_data(const struct gguf_context * ctx, void * data
     return GGML_STATUS_SUCCESS;
 }
 
-// A tensor can be written when its bytes are known and are as many as its type says.
+// A tensor can be written if its bytes are known and are as many as its type says.
 static enum ggml_status check_tensors(const struct gguf_context * ctx, bool only_meta) {
     for (size_t i = 0; i < ctx->tensors.n; i++) {
         const struct gb_gguf_tensor * t    = &ctx->tensors.data[i];
@@ -120,6 +122,7 @@ static enum ggml_status write_meta(const struct gguf_context * ctx, struct gb_fi
     return status;
 }
 
+// The bytes of each tensor, padded to the alignment as gb_gguf_layout has counted.
 static enum ggml_status write_data(const struct gguf_context * ctx, struct gb_file_writer * w) {
     for (size_t i = 0; i < ctx->tensors.n; i++) {
         const struct gb_gguf_tensor * t   = &ctx->tensors.data[i];
