@@ -9,6 +9,7 @@
 
 // ---------------------------------------------------------------------------------------------------------- conversion
 
+// Whether single elements of the type can be read and written; blocks of quantized types cannot.
 static bool has_elements(enum ggml_type type) {
     switch ((int) type) {
         case GGML_TYPE_I8:
@@ -21,7 +22,8 @@ static bool has_elements(enum ggml_type type) {
     }
 }
 
-// Elements are moved bytewise: a view may put them at any address. A double holds every value of every type here.
+// Reads an element. Elements are moved bytewise, because a view may put them at any address. A double holds every value
+// of every type here.
 static double load(enum ggml_type type, const void * p) {
     int8_t   i8;
     int16_t  i16;
@@ -38,10 +40,12 @@ static double load(enum ggml_type type, const void * p) {
     }
 }
 
+// Towards zero, cut to the range; NaN gives 0.
 static int32_t to_int(double v, int32_t low, int32_t high) {
     return v != v ? 0 : v <= low ? low : v >= high ? high : (int32_t) v;
 }
 
+// Writes an element of a type for which has_elements holds; other types are not expected here.
 static void store(enum ggml_type type, void * p, double v) {
     const int8_t  i8  = (int8_t) to_int(v, INT8_MIN, INT8_MAX);
     const int16_t i16 = (int16_t) to_int(v, INT16_MIN, INT16_MAX);
@@ -66,7 +70,7 @@ static void store(enum ggml_type type, void * p, double v) {
 
 // ------------------------------------------------------------------------------------------------------------- address
 
-// Asks the buffer itself: this layer lies below the backends'.
+// Reads the buffer's struct itself, because this layer lies below the backends'.
 bool gb_tensor_is_host(const struct ggml_tensor * t) {
     const struct ggml_backend_buffer * buffer = gb_root(t)->buffer;
     if (t->data == NULL || !gb_view_is_bound(t)) {
@@ -76,10 +80,11 @@ bool gb_tensor_is_host(const struct ggml_tensor * t) {
         return true;
     }
     const ggml_backend_buffer_type_t buft = buffer->buft;
-    // without its hooks a handle has outlived its memory (a scheduler's that was reset)
+    // a handle without hooks has outlived its memory (a scheduler's arena after a reset)
     return buffer->iface.get_base != NULL && buft != NULL && buft->iface.is_host != NULL && buft->iface.is_host(buft);
 }
 
+// False, reported under the name `func`, unless the host can read and write the tensor's bytes. Zeroing needs no more.
 static bool check_host(const struct ggml_tensor * t, const char * func) {
     if (t == NULL) {
         gb_fail_null(func, "tensor");
@@ -95,6 +100,7 @@ static bool check_host(const struct ggml_tensor * t, const char * func) {
     return true;
 }
 
+// The same, and the type must have single elements.
 static bool check_elements(const struct ggml_tensor * t, const char * func) {
     if (!check_host(t, func)) {
         return false;
@@ -105,16 +111,19 @@ static bool check_elements(const struct ggml_tensor * t, const char * func) {
     return true;
 }
 
+// The index is in range: the callers have checked it.
 static char * address(const struct ggml_tensor * t, const int64_t i[GGML_MAX_DIMS]) {
     return (char *) t->data + (size_t) i[0] * t->nb[0] + (size_t) i[1] * t->nb[1] + (size_t) i[2] * t->nb[2] +
            (size_t) i[3] * t->nb[3];
 }
 
+// The first element of a row, counted over dimensions 1 to 3.
 static char * row_address(const struct ggml_tensor * t, int64_t row) {
     const int64_t i[GGML_MAX_DIMS] = { 0, row % t->ne[1], row / t->ne[1] % t->ne[2], row / t->ne[1] / t->ne[2] };
     return address(t, i);
 }
 
+// Splits an index over all elements into one for each dimension; no size is 0, since the index is in range.
 static void unravel(const struct ggml_tensor * t, int64_t flat, int64_t i[GGML_MAX_DIMS]) {
     for (int d = 0; d < GGML_MAX_DIMS; d++) {
         i[d] = flat % t->ne[d];
@@ -122,7 +131,7 @@ static void unravel(const struct ggml_tensor * t, int64_t flat, int64_t i[GGML_M
     }
 }
 
-// NULL and reported when the element does not exist or cannot be reached.
+// Element `flat` in logical order, whatever the strides are; NULL if it does not exist or cannot be reached (reported).
 static char * element_1d(const struct ggml_tensor * t, int64_t flat, const char * func) {
     if (!check_elements(t, func)) {
         return NULL;
@@ -136,6 +145,7 @@ static char * element_1d(const struct ggml_tensor * t, int64_t flat, const char 
     return address(t, i);
 }
 
+// The same by four indices.
 static char * element_nd(const struct ggml_tensor * t, int i0, int i1, int i2, int i3, const char * func) {
     if (!check_elements(t, func)) {
         return NULL;
@@ -174,6 +184,7 @@ static int32_t get_i32(const struct ggml_tensor * t, const char * p) {
 
 static float get_f32(const struct ggml_tensor * t, const char * p) { return p ? (float) load(t->type, p) : 0.0f; }
 
+// p is NULL if the element was refused, which has been reported.
 static enum ggml_status set(const struct ggml_tensor * t, char * p, double value) {
     if (p == NULL) {
         return ggml_last_status();
@@ -216,6 +227,7 @@ enum ggml_status ggml_set_f32_nd(const struct ggml_tensor * tensor, int i0, int 
 
 // -------------------------------------------------------------------------------------------------------- all elements
 
+// Converts the value once and copies it to every element. Returns t; NULL on failure (reported).
 static struct ggml_tensor * fill(struct ggml_tensor * t, double value, const char * func) {
     if (!check_elements(t, func)) {
         return NULL;
@@ -236,7 +248,7 @@ struct ggml_tensor * ggml_set_i32(struct ggml_tensor * tensor, int32_t value) { 
 
 struct ggml_tensor * ggml_set_f32(struct ggml_tensor * tensor, float value) { return fill(tensor, value, __func__); }
 
-// The bytes of this tensor only: those between the rows of a view belong to others.
+// Touches the bytes of this tensor only: those between the rows of a view belong to other tensors.
 struct ggml_tensor * ggml_set_zero(struct ggml_tensor * tensor) {
     if (!check_host(tensor, __func__)) {
         return NULL;

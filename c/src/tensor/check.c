@@ -1,8 +1,9 @@
 // check.c - the rules of every operator, in the order of check.h; those of convolutions and images are in check_conv.c.
-// A rule set is a chain of rules (rule.h); what cannot be said as a chain is a function of its own, next to its only
-// user. A rule that a single operator has may as well stand beside that one's builder (ops_<family>.c).
 //
-// The idea: a node that exists is right. Kernels, allocators and the scheduler rely on it and look at shapes no more.
+// A rule set is a chain of rules (rule.h). What cannot be said as a chain is a function of its own, next to its only
+// user. A rule that a single operator has may as well stand beside that operator's builder (ops_<family>.c).
+//
+// Invariant: a node that exists is right. Kernels, allocators and the scheduler rely on that and check no shapes.
 #include "tensor/check.h"
 
 #include <math.h>
@@ -27,6 +28,7 @@ bool gb_check_no_grad(const char * func, gb_ct a) {
 
 // ------------------------------------------------------------------------------------------------------- views, copies
 
+// A result of a blocked type needs rows of whole blocks.
 static bool rule_blocks(const struct gb_call * c, enum ggml_type type, int64_t ne0) {
     const int block = ggml_blck_size(type);
     return block == 1 || (block > 1 && ne0 % block == 0) ||
@@ -34,6 +36,7 @@ static bool rule_blocks(const struct gb_call * c, enum ggml_type type, int64_t n
                (long long) ne0);
 }
 
+// The new shape has as many elements as the operand, and its rows are whole blocks.
 static bool rule_count(const struct gb_call * c, const int64_t ne[4]) {
     const int64_t have = ggml_nelements(c->list[0].t);
     int64_t       want = 1;
@@ -59,6 +62,7 @@ bool gb_check_reshape(const char * func, gb_ct a, const int64_t ne[4]) {
     return gb_rule_given(&c) && rule_count(&c, ne) && gb_rule_contiguous(&c, 0);
 }
 
+// Every axis occurs once.
 bool gb_check_permute(const char * func, gb_ct a, const int axes[4]) {
     const struct gb_call c = GB_CALL_1(func, a);
     if (!gb_rule_given(&c)) {
@@ -82,6 +86,7 @@ bool gb_check_cpy(const char * func, gb_ct a, gb_ct b) {
                                         (long long) ggml_nelements(a), (long long) ggml_nelements(b)));
 }
 
+// A type that exists, and that the operand's rows can have.
 static bool rule_is_type(const struct gb_call * c, enum ggml_type type) {
     return (gb_type_is_valid(type) || gb_rule_broken(c, "argument 'type': %d is no type", (int) type)) &&
            rule_blocks(c, type, c->list[0].t->ne[0]);
@@ -141,7 +146,7 @@ bool gb_check_same_shape(const char * func, gb_ct a, gb_ct b) {
     return gb_rule_given(&c) && gb_rule_same_shape(&c, 0, 1);
 }
 
-// The bytes from the start of the result to the end of b's region in it; false on overflow.
+// The bytes from the start of the result to the end of b's region in it; false on overflow. b has elements.
 static bool region_end(gb_ct a, gb_ct b, const struct gb_region * r, size_t * end) {
     const size_t steps[4] = { ggml_type_size(a->type), r->nb1, r->nb2, r->nb3 };
     if (!gb_add_size(r->offset, steps[0], end)) {
@@ -156,18 +161,20 @@ static bool region_end(gb_ct a, gb_ct b, const struct gb_region * r, size_t * en
     return true;
 }
 
-// Nodes keep these numbers in 31 bits each. The stride of a dimension that b does not have is not used.
+// Whether the node can keep these numbers, in 31 bits each. The stride of a dimension that b does not have is not used.
 static bool region_is_kept(gb_ct b, const struct gb_region * r) {
     return r->offset <= INT32_MAX && (r->nb1 <= INT32_MAX || b->ne[1] == 1) && (r->nb2 <= INT32_MAX || b->ne[2] == 1) &&
            (r->nb3 <= INT32_MAX || b->ne[3] == 1);
 }
 
+// Kernels read and write whole elements, so each must begin at a multiple of its size.
 static bool region_is_aligned(gb_ct a, gb_ct b, const struct gb_region * r) {
     const size_t element = ggml_type_size(a->type);
     return r->offset % element == 0 && (b->ne[1] == 1 || r->nb1 % element == 0) &&
            (b->ne[2] == 1 || r->nb2 % element == 0) && (b->ne[3] == 1 || r->nb3 % element == 0);
 }
 
+// The region lies within the result, at whole elements, and fits into the node's parameters.
 static bool rule_region(const struct gb_call * c, gb_ct a, gb_ct b, const struct gb_region * r, bool inplace) {
     if (!region_is_kept(b, r)) {
         return gb_rule_broken(c, "offset %zu and strides (%zu, %zu, %zu) must be below 2^31", r->offset, r->nb1, r->nb2,
@@ -176,7 +183,7 @@ static bool rule_region(const struct gb_call * c, gb_ct a, gb_ct b, const struct
     if (ggml_nelements(b) == 0) {
         return true;
     }
-    // a fresh result is contiguous, whatever a is
+    // a fresh result is contiguous, whatever the strides of a are
     const size_t limit = inplace ? ggml_nbytes(a) : ggml_row_size(a->type, a->ne[0]) * (size_t) ggml_nrows(a);
     size_t       end   = SIZE_MAX;
     if (!region_end(a, b, r, &end) || end > limit) {
@@ -209,7 +216,8 @@ bool gb_check_set(const char * func, gb_ct a, gb_ct b, const struct gb_region * 
 
 bool gb_check_mean(const char * func, gb_ct a) { return gb_check_no_grad(func, a); }
 
-static bool rule_indexable(const struct gb_call * c, gb_ct a) { // positions in a row are I32
+// Results that are positions in a row have type I32.
+static bool rule_indexable(const struct gb_call * c, gb_ct a) {
     return gb_rule_in_range(c, "{a.0}", a->ne[0], 0, INT32_MAX);
 }
 
@@ -248,6 +256,7 @@ bool gb_check_concat(const char * func, gb_ct a, gb_ct b) {
 
 // ----------------------------------------------------------------------------------------------------- matrix products
 
+// Rows of both have the same length, a broadcasts over the outer dimensions of b, and the rows of a are rows in memory.
 static bool rule_mul_mat(const struct gb_call * c, int a, int b) {
     return gb_rule_equal(c, a, 0, b, 0) && gb_rule_divides(c, a, b, 2) && gb_rule_divides(c, a, b, 3) &&
            gb_rule_not_transposed(c, a);
@@ -258,7 +267,7 @@ bool gb_check_mul_mat(const char * func, gb_ct a, gb_ct b) {
     return gb_rule_given(&c) && rule_mul_mat(&c, 0, 1);
 }
 
-// as[i] as seen by one expert's product; the first one has the say over shape and type.
+// as[i] as the product of one expert sees it; all must have the shape and type of as[0].
 static bool rule_expert(const char * func, struct ggml_tensor * const as[], int i, gb_ct ids, gb_ct b) {
     char role[16]          = "as[0]";
     role[3]                = (char) ('0' + i); // n_as is at most 8
@@ -292,7 +301,8 @@ bool gb_check_out_prod(const char * func, gb_ct a, gb_ct b) {
 
 // --------------------------------------------------------------------------------------- normalisation, softmax, masks
 
-static bool rule_positive(const struct gb_call * c, const char * what, float value) { // NaN is not
+// NaN is not positive.
+static bool rule_positive(const struct gb_call * c, const char * what, float value) {
     return value > 0 || gb_rule_broken(c, "%s must be above 0, is %g", what, (double) value);
 }
 
@@ -317,6 +327,7 @@ bool gb_check_group_norm(const char * func, gb_ct a, int n_groups, bool inplace)
     return gb_rule_given(&c) && (inplace || gb_rule_no_grad(&c)) && gb_rule_at_least(&c, "n_groups", n_groups, 1);
 }
 
+// The mask is a matrix of floats with a's row length, repeated over the rows of a.
 static bool check_masked(const char * func, gb_ct a, gb_ct mask) {
     const struct gb_call c = GB_CALL_2(func, a, mask);
     return gb_rule_given(&c) && gb_rule_contiguous(&c, 0) && gb_rule_type(&c, 1, GGML_TYPE_F32) &&
@@ -337,7 +348,7 @@ bool gb_check_max_bias(const char * func, gb_ct a, gb_ct mask, float max_bias) {
     if (!(max_bias >= 0 && max_bias < INFINITY)) {
         return gb_rule_broken(&c, "max_bias must be at least 0 and finite, is %g", (double) max_bias);
     }
-    if (max_bias > 0 && mask == NULL) { // there is nothing to multiply
+    if (max_bias > 0 && mask == NULL) { // the bias is a factor on the mask
         return gb_rule_missing(&c, "mask");
     }
     return true;
@@ -361,6 +372,7 @@ bool gb_check_alibi(const char * func, gb_ct a, int n_head) {
 
 // ---------------------------------------------------------------------------------------------------- rotary embedding
 
+// How many elements of a row are rotated, which depends on the mode.
 static bool rule_rope_dims(const struct gb_call * c, gb_ct a, const struct gb_rope * r) {
     if (r->n_dims < 2 || r->n_dims % 2 != 0 || r->n_dims > a->ne[0]) {
         return gb_rule_broken(c, "n_dims must be even and in 2 .. %lld, is %d", (long long) a->ne[0], (int) r->n_dims);
@@ -370,11 +382,12 @@ static bool rule_rope_dims(const struct gb_call * c, gb_ct a, const struct gb_ro
                gb_rule_broken(c, "mode %d needs {a.0} to be 2 n_dims (%lld != %d)", (int) r->mode, (long long) a->ne[0],
                    2 * (int) r->n_dims);
     }
-    // neighbours are rotated in pairs, also those beyond n_dims
+    // this mode rotates neighbours in pairs, those beyond n_dims as well
     return (r->mode & (GB_ROPE_NEOX | GGML_ROPE_EXACT)) != 0 || a->ne[0] % 2 == 0 ||
            gb_rule_broken(c, "mode %d needs an even {a.0}, has %lld", (int) r->mode, (long long) a->ne[0]);
 }
 
+// Bits 0 to 2, as in early 2024, or the exact form with a mode that it has.
 static bool rule_rope_mode(const struct gb_call * c, int mode) {
     const int rest = mode & ~GGML_ROPE_EXACT;
     if ((mode & GGML_ROPE_EXACT) == 0) {
@@ -400,6 +413,7 @@ bool gb_check_rope_back(const char * func, gb_ct a, gb_ct b, const struct gb_rop
 
 // ----------------------------------------------------------------------------------------------------------- attention
 
+// q and k have the same row length, v holds as many positions as k (transposed), and every query has a position in k.
 static bool rule_attention(const struct gb_call * c, gb_ct q, gb_ct k) {
     return gb_rule_same_type(c, 0, 1) && gb_rule_same_type(c, 0, 2) && rule_mul_mat(c, 1, 0) &&
            gb_rule_equal(c, 0, 3, 1, 3) && gb_rule_equal(c, 0, 3, 2, 3) && gb_rule_equal(c, 2, 0, 1, 1) &&
@@ -409,9 +423,8 @@ static bool rule_attention(const struct gb_call * c, gb_ct q, gb_ct k) {
                    (long long) k->ne[1], (long long) q->ne[1]));
 }
 
-static bool rule_heads(const struct gb_call * c, gb_ct v) { // a head of q looks for its v by a remainder
-    return gb_rule_at_least(c, "{v.2}", v->ne[2], 1);
-}
+// The v of a head of q is found by a remainder, so there must be one.
+static bool rule_heads(const struct gb_call * c, gb_ct v) { return gb_rule_at_least(c, "{v.2}", v->ne[2], 1); }
 
 bool gb_check_flash_attn(const char * func, gb_ct q, gb_ct k, gb_ct v) {
     const struct gb_call c = GB_CALL_3(func, q, k, v);
@@ -453,7 +466,7 @@ bool gb_check_map_rows(const char * func, gb_ct a, gb_ct b, int n, bool has_fun)
             return false;
         }
     }
-    return gb_rule_in_range(&c, "{a.0}", a->ne[0], 0, INT32_MAX); // fun takes an int
+    return gb_rule_in_range(&c, "{a.0}", a->ne[0], 0, INT32_MAX); // the function takes the length as an int
 }
 
 bool gb_check_map_custom(const char * func, gb_ct a, gb_ct b, gb_ct c, int n, bool has_fun, int n_tasks) {
@@ -466,6 +479,7 @@ bool gb_check_map_custom(const char * func, gb_ct a, gb_ct b, gb_ct c, int n, bo
 
 // -------------------------------------------------------------------------------------------------------------- losses
 
+// Logits and labels of the same form, which kernels go through as one array.
 static bool rule_loss(const struct gb_call * c) {
     return gb_rule_same_shape(c, 0, 1) && gb_rule_same_type(c, 0, 1) && gb_rule_contiguous(c, 0) &&
            gb_rule_contiguous(c, 1);

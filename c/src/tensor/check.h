@@ -1,10 +1,11 @@
-// check.h - the shape, type and parameter rules of every operator: one function a rule set, called by the builders
-// (ops_*.c).
+// check.h - the shape, type and parameter rules of every operator: one function for each rule set, called by the
+// builders (ops_*.c).
 //
-// True: the call is right. False: it was reported, as "func: a 'w' f32 [128, 64], b 'x' f32 [120, 16]: which rule is
-// broken (values)". A NULL operand gives false and keeps the message of the failure that made it NULL. The rules hold
-// for every backend; what only a kernel may ask for (its types, its strides) is that backend's supports_op. `func` is
-// the public builder's name; NULL: nothing is reported, and only shapes and parameters matter (rule.h).
+// True: the call is right. False: it is wrong and was reported, as "func: a 'w' f32 [128, 64], b 'x' f32 [120, 16]:
+// which rule is broken (values)". A NULL operand gives false and keeps the message of the failure that made it NULL.
+// The rules hold for every backend; what a kernel needs beyond them (its types, its strides) is a matter of that
+// backend's supports_op. `func` is the public builder's name. `func` NULL asks whether a node could have been built:
+// nothing is reported, and only shapes and parameters matter (rule.h).
 #ifndef GB_TENSOR_CHECK_H
 #define GB_TENSOR_CHECK_H
 
@@ -14,13 +15,13 @@
 
 #include "ggml.h"
 
-// Shorthand of this header and of its users.
+// A tensor that is only read; for this header and the files that include it.
 typedef const struct ggml_tensor * gb_ct;
 
-// Operands that only have to be there.
+// Operands that only have to exist.
 bool gb_check_1(const char * func, gb_ct a);
 bool gb_check_2(const char * func, gb_ct a, gb_ct b);
-// ... and must not have a gradient, since the op has no derivative.
+// The operand must not have a gradient either, because the operator has no derivative.
 bool gb_check_no_grad(const char * func, gb_ct a);
 
 // views, copies
@@ -40,7 +41,8 @@ bool gb_check_add_cast(const char * func, gb_ct a, gb_ct b, enum ggml_type type)
 bool gb_check_add1(const char * func, gb_ct a, gb_ct b);
 bool gb_check_same_shape(const char * func, gb_ct a, gb_ct b);
 
-struct gb_region { // bytes; element (i0, i1, i2, i3) is at offset + i0 * element + i1 * nb1 + i2 * nb2 + i3 * nb3
+// A part of a tensor, in bytes: element (i0, i1, i2, i3) is at offset + i0 * element + i1 * nb1 + i2 * nb2 + i3 * nb3.
+struct gb_region {
     size_t nb1, nb2, nb3, offset;
 };
 bool gb_check_acc(const char * func, gb_ct a, gb_ct b, const struct gb_region * region, bool inplace);
@@ -71,7 +73,8 @@ bool gb_check_soft_max_back(const char * func, gb_ct a, gb_ct b);
 bool gb_check_diag_mask(const char * func, gb_ct a, int n_past, bool inplace);
 bool gb_check_alibi(const char * func, gb_ct a, int n_head);
 
-struct gb_rope { // as the node's op_params hold it
+// The parameters of a rotation, in the layout of the node's op_params.
+struct gb_rope {
     int32_t unused, n_dims, mode, n_ctx, n_orig_ctx;
     float   freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow, xpos_base;
     bool    xpos_down;
@@ -81,11 +84,13 @@ bool gb_check_rope(const char * func, gb_ct a, gb_ct b, const struct gb_rope * r
 bool gb_check_rope_back(const char * func, gb_ct a, gb_ct b, const struct gb_rope * rope);
 
 // convolution, pooling, resampling
-struct gb_conv { // 64 bits wide until checked: some values come from tensor sizes
+// Strides, paddings and dilations of a convolution. 64 bits wide until they are checked, because some come from tensor
+// sizes.
+struct gb_conv {
     int64_t s0, s1, p0, p1, d0, d1;
-    bool    is_2d; // else s1, p1 and d1 do not count
+    bool    is_2d; // otherwise s1, p1 and d1 are not read
 };
-// Positions of a kernel of k elements along n; 0 if it does not fit.
+// How many positions a kernel of k elements has along n, with stride s, padding p and dilation d; 0 if it does not fit.
 int64_t gb_conv_out(int64_t n, int64_t k, int64_t s, int64_t p, int64_t d);
 int64_t gb_pool_out(int64_t n, int64_t k, int64_t s, double p);
 bool    gb_check_im2col(const char * func, gb_ct a, gb_ct b, const struct gb_conv * conv);

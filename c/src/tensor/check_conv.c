@@ -1,5 +1,7 @@
 // check_conv.c - the rules of convolution, pooling, resampling and windows over images (see check.c), and how many
 // positions they give.
+//
+// Sizes are computed in 64 bits with checks, because sizes, strides and paddings come from the caller.
 #include "tensor/check.h"
 
 #include "tensor/rule.h"
@@ -17,22 +19,26 @@ int64_t gb_conv_out(int64_t n, int64_t k, int64_t s, int64_t p, int64_t d) {
     return room < 0 ? 0 : room / s + 1;
 }
 
+// In double, because the padding may have a fraction.
 int64_t gb_pool_out(int64_t n, int64_t k, int64_t s, double p) {
     const double room = (double) n + 2 * p - (double) k;
     const double out  = room / (double) s + 1;
-    return room < 0 || !(out < 9e18) ? 0 : (int64_t) out; // not what int64_t cannot hold
+    return room < 0 || !(out < 9e18) ? 0 : (int64_t) out; // 0 as well if int64_t cannot hold it
 }
 
+// Stride, padding and dilation along one axis; `names` are those of the parameters.
 static bool rule_conv_axis(const struct gb_call * c, const char * const names[3], int64_t s, int64_t p, int64_t d) {
     return gb_rule_in_range(c, names[0], s, 1, INT32_MAX) && gb_rule_in_range(c, names[1], p, 0, INT32_MAX) &&
            gb_rule_in_range(c, names[2], d, 1, INT32_MAX);
 }
 
+// The kernel has at least one position along the axis.
 static bool rule_fits(const struct gb_call * c, int axis, int64_t n, int64_t k, int64_t out) {
     return out > 0 || gb_rule_broken(c, "the kernel (%lld) does not fit into the padded input (%lld) along {~%s.%d}",
                           (long long) k, (long long) n, c->list[c->n - 1].role, axis);
 }
 
+// The parameters of both axes, or of one if the convolution has one.
 static bool rule_conv_params(const struct gb_call * c, gb_ct a, gb_ct b, const struct gb_conv * v) {
     static const char * const names[2][3] = { { "{$s0}", "{$p0}", "{$d0}" }, { "{$s1}", "{$p1}", "{$d1}" } };
     if (!rule_conv_axis(c, names[0], v->s0, v->p0, v->d0) ||
@@ -47,6 +53,7 @@ static bool rule_kernel_type(const struct gb_call * c, gb_ct a) {
     return a->type == GGML_TYPE_F16 || a->type == GGML_TYPE_F32 || gb_rule_broken(c, "{a} must be {#f16} or {#f32}");
 }
 
+// The channels of the kernel and the image agree; where they are depends on the number of dimensions.
 static bool rule_im2col(const struct gb_call * c, gb_ct a, gb_ct b, const struct gb_conv * v) {
     if (!rule_kernel_type(c, a)) {
         return false;
@@ -102,6 +109,7 @@ bool gb_check_conv_transpose_2d(const char * func, gb_ct a, gb_ct b, int stride)
     return true;
 }
 
+// The parameters of pooling along one axis; the padding of POOL_2D is a float in the public interface.
 static bool rule_pool(const struct gb_call * c, int axis, int64_t n, enum ggml_op_pool op, int k, int s, double p) {
     const char * const names[2][3] = { { "{$k0}", "{$s0}", "{$p0}" }, { "{$k1}", "{$s1}", "{$p1}" } };
     return gb_rule_in_range(c, "pooling operator", (int) op, 0, GGML_OP_POOL_COUNT - 1) &&
@@ -166,6 +174,7 @@ bool gb_check_get_rel_pos(const char * func, gb_ct a, int qh, int kh) {
            gb_rule_size(&c, 0, 1, 2 * (int64_t) kh - 1) && gb_rule_max_dims(&c, 0, 2) && gb_rule_contiguous(&c, 0);
 }
 
+// a holds the products of all positions of a window with all of them, so its sizes follow from those of pw.
 static bool rule_rel_pos_sizes(const struct gb_call * c, gb_ct pw) {
     return gb_rule_size(c, 0, 0, gb_size_product(pw->ne[0], pw->ne[0])) &&
            gb_rule_size(c, 0, 1, gb_size_product(pw->ne[1], pw->ne[2])) && gb_rule_equal(c, 0, 2, 1, 3) &&

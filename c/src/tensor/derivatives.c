@@ -10,11 +10,12 @@
 
 typedef bool (*rule)(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g);
 
-// Builds expr only if the source has a gradient.
+// Builds `expr` only if the source has a gradient.
 #define ADD(source, expr) (!gb_grad_wanted(s, (source)) || gb_grad_add(s, (source), (expr)))
 
 // -------------------------------------------------------------------------------------------------------------- shapes
 
+// NULL passes through, here and below: a builder that failed has reported.
 static struct ggml_tensor * contiguous(struct ggml_context * ctx, struct ggml_tensor * t) {
     return t == NULL || ggml_is_contiguous(t) ? t : ggml_cont(ctx, t);
 }
@@ -27,13 +28,13 @@ static struct ggml_tensor * shaped(struct ggml_context * ctx, struct ggml_tensor
     return g == NULL || ggml_are_same_shape(g, like) ? g : ggml_reshape(ctx, contiguous(ctx, g), like);
 }
 
-// Sums over what `like` was repeated along.
+// Sums over the dimensions along which `like` was repeated.
 static struct ggml_tensor * unrepeated(struct ggml_context * ctx, struct ggml_tensor * expr,
     struct ggml_tensor * like) {
     return expr == NULL || ggml_are_same_shape(expr, like) ? expr : ggml_repeat_back(ctx, expr, like);
 }
 
-// [n, r, m, k] -> [n, 1, m, k]: REPEAT_BACK reads only the shape of its second operand, so that one need not live.
+// [n, r, m, k] -> [n, 1, m, k]. REPEAT_BACK reads only the shape of its second operand, so a local struct will do.
 static struct ggml_tensor * sum_over_dim1(struct ggml_context * ctx, struct ggml_tensor * t, int64_t n, int64_t r,
     int64_t m, int64_t k) {
     struct ggml_tensor shape = { .type = GGML_TYPE_F32, .ne = { n, 1, m, k } };
@@ -41,8 +42,8 @@ static struct ggml_tensor * sum_over_dim1(struct ggml_context * ctx, struct ggml
     return t ? ggml_repeat_back(ctx, t, &shape) : NULL;
 }
 
-// MUL_MAT broadcasts a over b in runs: slice i2 of b meets slice i2 / r2 of a. Sums a gradient with b's slices over
-// those runs.
+// MUL_MAT broadcasts a over b in runs: slice i2 of b meets slice i2 / r2 of a. The gradient has b's slices and is
+// summed over those runs.
 static struct ggml_tensor * unbroadcast(struct ggml_context * ctx, struct ggml_tensor * t, struct ggml_tensor * a) {
     if (t == NULL || ggml_are_same_shape(t, a)) {
         return t;
@@ -171,7 +172,7 @@ static bool derive_acc(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_
     return ADD(y->src[0], g) && ADD(y->src[1], region_of(s->ctx, g, y));
 }
 
-// what was overwritten gets nothing
+// What was overwritten contributes nothing: its gradient is 0.
 static bool derive_set(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     const int32_t * p = y->op_params;
     return ADD(y->src[0], ggml_set(s->ctx, g, ggml_scale(s->ctx, region_of(s->ctx, g, y), 0.0f), (size_t) p[0],
@@ -179,6 +180,7 @@ static bool derive_set(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_
            ADD(y->src[1], region_of(s->ctx, g, y));
 }
 
+// A view's gradient goes into the region that it shows; strides only agree if the source is contiguous.
 static bool derive_view(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     struct ggml_tensor * a = y->src[0];
     if (!gb_grad_wanted(s, a)) {
@@ -197,7 +199,7 @@ static bool derive_reshape(struct gb_sweep * s, struct ggml_tensor * y, struct g
     return ADD(y->src[0], shaped(s->ctx, g, y->src[0]));
 }
 
-// dimension d went to axis p[d]
+// Dimension d went to axis op_params[d]; the gradient goes back.
 static bool derive_permute(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     int from[GGML_MAX_DIMS];
     for (int d = 0; d < GGML_MAX_DIMS; d++) {
@@ -220,6 +222,7 @@ static bool derive_get_rows(struct gb_sweep * s, struct ggml_tensor * y, struct 
 
 // ------------------------------------------------------------------------------------------- products, rows, attention
 
+// Both gradients are outer products: of b with g, summed over a's broadcast slices, and of a with g transposed.
 static bool derive_mul_mat(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     struct ggml_tensor *a = y->src[0], *b = y->src[1];
     return ADD(a, unbroadcast(s->ctx, ggml_out_prod(s->ctx, ggml_is_transposed(b) ? ggml_cont(s->ctx, b) : b, g), a)) &&
@@ -239,7 +242,7 @@ static bool derive_soft_max(struct gb_sweep * s, struct ggml_tensor * y, struct 
     if (!gb_grad_wanted(s, y->src[0]) && !gb_grad_wanted(s, y->src[1])) {
         return true;
     }
-    // a slope for each head: no operator multiplies by it
+    // the mask's gradient would need a factor for each head, and no operator multiplies by that
     if (gb_op_param_f32(y, 1) != 0.0f && gb_grad_wanted(s, y->src[1])) {
         return fail_underivable(s, y);
     }
@@ -287,6 +290,7 @@ static bool derive_attention(struct gb_sweep * s, struct ggml_tensor * y, struct
     return true;
 }
 
+// The gradient uses the same eps as the loss, and the form of early 2024 if none was given.
 static bool derive_loss(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     float eps;
     memcpy(&eps, y->op_params + 1, sizeof(eps));

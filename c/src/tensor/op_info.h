@@ -1,7 +1,7 @@
-// op_info.h - the facts of an operator that are asked for while graphs are planned and run, from its row in ops.def.
+// op_info.h - the facts of an operator that planning and running graphs need, from its row in ops.def.
 //
-// Every number is answered for, also one that is no operator (a struct that a program wrote to): it has the facts of an
-// operator that reads nothing, overwrites nothing and is computed as a whole.
+// Every number has an answer, also one that is no operator (in a struct that a program wrote to): it has the facts of
+// an operator that reads nothing, overwrites nothing and is computed as a whole.
 #ifndef GB_TENSOR_OP_INFO_H
 #define GB_TENSOR_OP_INFO_H
 
@@ -63,7 +63,7 @@ static inline const struct gb_op_info * gb_op_info(enum ggml_op op) {
 
 static inline const char * gb_op_name(enum ggml_op op) { return gb_op_info(op)->name; } // never NULL
 
-// Nothing is computed: the result is another look at memory that exists.
+// Whether nothing is computed: the result is another view of memory that exists.
 static inline bool gb_op_is_view(enum ggml_op op) { return gb_op_info(op)->work == GB_WORK_VIEW; }
 
 static inline bool gb_op_is_custom(enum ggml_op op) { return gb_op_info(op)->work == GB_WORK_CUSTOM; }
@@ -73,15 +73,15 @@ static inline unsigned gb_op_inplace_sources(enum ggml_op op) {
     return (unsigned) gb_op_info(op)->inplace & GB_INPLACE_SOURCES;
 }
 
-// The graph allocator may put its result on them as well.
+// Whether the graph allocator may put the result on those sources as well.
 static inline bool gb_op_can_inplace(enum ggml_op op) {
     return ((unsigned) gb_op_info(op)->inplace & GB_INPLACE_GALLOCR) != 0;
 }
 
-// The sources without which the operator cannot even be looked at are there.
+// Whether the node has all sources that its operator always has.
 bool gb_node_has_sources(const struct ggml_tensor * node);
 
-// src[s] holds weights: the matrices of a product, a table of rows.
+// Whether src[s] holds weights: the matrices of a product, a table of rows.
 bool gb_op_is_weight(enum ggml_op op, int s);
 
 #endif // GB_TENSOR_OP_INFO_H

@@ -1,4 +1,4 @@
-// rule.c - the messages of broken rules.
+// rule.c - the messages of broken rules. Nothing here runs while all rules hold.
 #include "tensor/rule.h"
 
 #include <stdio.h>
@@ -10,7 +10,8 @@ static const struct ggml_tensor * at(const struct gb_call * call, int i) { retur
 
 static const char * role(const struct gb_call * call, int i) { return call->list[i].role; }
 
-// Writes what a mark without its braces, `text` of `n` bytes, says in C; returns how much.
+// Writes what a mark says in C. `text` are the n bytes between its braces. Returns the length as snprintf does, which
+// may be more than was written.
 static int write_mark(const char * text, int n, char * out, size_t size) {
     if (n > 0 && strchr("#@$!", text[0]) != NULL) {
         return snprintf(out, size, "%.*s", n - 1, text + 1);
@@ -40,7 +41,7 @@ static int write_mark(const char * text, int n, char * out, size_t size) {
     return used;
 }
 
-// The reason with its marks as a caller in C knows things.
+// The reason for callers in C: its marks are replaced by C's names. Returns out.
 static const char * unmarked(const char * reason, char * out, size_t size) {
     size_t used = 0;
     while (*reason != '\0' && used + 1 < size) {
@@ -56,6 +57,7 @@ static const char * unmarked(const char * reason, char * out, size_t size) {
     return out;
 }
 
+// Reports the call with all operands and the reason; the marked form of the reason is kept for language bindings.
 static void report(const struct gb_call * call, enum ggml_status status, const char * fmt, va_list args) {
     if (gb_rule_is_built(call)) {
         return;
@@ -98,6 +100,7 @@ bool gb_rule_missing(const struct gb_call * call, const char * what) {
     return false;
 }
 
+// Called only if an operand is NULL or of no type, so the search ends.
 void gb_rule_not_given(const struct gb_call * call) {
     int i = 0;
     while (at(call, i) != NULL && gb_type_is_valid(at(call, i)->type)) {

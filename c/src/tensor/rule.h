@@ -1,14 +1,16 @@
 // rule.h - the vocabulary in which check.c states the rules of operators.
 //
-// A call names its operands; a rule looks at them by index, returns true when it holds, else reports the call with all
-// operands and the values that break it, and returns false. Rules therefore chain with &&, and the first broken one is
-// the one reported. The first rule of every chain is gb_rule_given: all others may look into the tensors.
+// A call names its operands. A rule refers to them by index and returns true when it holds; otherwise it reports the
+// call with all operands and the values that break the rule, and returns false. Rules therefore chain with &&, and the
+// first broken one is the one reported. The first rule of every chain is gb_rule_given: all others may then read the
+// tensors.
 //
-// A call without a function's name is a node that was built before (validate.c): nothing is reported, and only shapes
-// and parameters matter. Its gradient may have come since, and types and strides are asked by who computes it.
+// A call without a function's name stands for a node that was built before (validate.c): nothing is reported, and only
+// shapes and parameters matter. Its gradient may have come since, and types and strides are the business of the backend
+// that computes it.
 //
-// Rules are looked at for every node that is built and for every node that is planned, and nearly all of them hold:
-// what finds that is inlined, what reports is not.
+// Rules are evaluated for every node that is built and for every node that is planned, and nearly all of them hold: the
+// tests are inlined, the reports are not.
 #ifndef GB_TENSOR_RULE_H
 #define GB_TENSOR_RULE_H
 
@@ -24,13 +26,14 @@ struct gb_operand {
     const struct ggml_tensor * t;
 };
 
+// func NULL: a built node, see above.
 struct gb_call {
     const char *              func;
     int                       n;
     const struct gb_operand * list;
 };
 
-// The operands live as long as the block.
+// A struct gb_call; its operands live as long as the enclosing block.
 #define GB_CALL(func, ...)                                                                             \
     {                                                                                                  \
         func, (int) (sizeof((const struct gb_operand[]) { __VA_ARGS__ }) / sizeof(struct gb_operand)), \
@@ -59,9 +62,10 @@ struct gb_call {
 //   {!words}   words for callers in C only                         words
 GGML_ATTRIBUTE_FORMAT(2, 3) bool gb_rule_broken(const struct gb_call * call, const char * fmt, ...);
 
-bool gb_rule_missing(const struct gb_call * call, const char * what); // reports that it is NULL; returns false
+// Reports that the operand `what` is NULL, unless an earlier failure explains that; returns false.
+bool gb_rule_missing(const struct gb_call * call, const char * what);
 
-// The reports of the rules below, with their arguments.
+// The reports of the rules below, with the arguments of the rule.
 void gb_rule_not_given(const struct gb_call * call);
 void gb_rule_unequal(const struct gb_call * call, int i, int di, int j, int dj);
 void gb_rule_other_size(const struct gb_call * call, int i, int di, int64_t size);
@@ -75,11 +79,10 @@ void gb_rule_has_grad(const struct gb_call * call, int i);
 void gb_rule_too_small(const struct gb_call * call, const char * what, int64_t value, int64_t min);
 void gb_rule_out_of_range(const struct gb_call * call, const char * what, int64_t value, int64_t min, int64_t max);
 
-static inline bool gb_rule_is_built(const struct gb_call * call) { // a node is looked at, no call
-    return call->func == NULL;
-}
+// Whether a built node is validated rather than a builder's call.
+static inline bool gb_rule_is_built(const struct gb_call * call) { return call->func == NULL; }
 
-// No operand is NULL or of no type (a tensor that was overwritten, or made by hand).
+// No operand is NULL or of no type (a struct that was overwritten, or made by hand).
 static inline bool gb_rule_given(const struct gb_call * call) {
     for (int i = 0; i < call->n; i++) {
         if (call->list[i].t == NULL || !gb_type_is_valid(call->list[i].t->type)) {
@@ -117,6 +120,7 @@ static inline bool gb_rule_repeats(const struct gb_call * call, int i, int j) {
            gb_rule_divides(call, i, j, 3);
 }
 
+// Types and strides of a built node do not matter, here and below.
 static inline bool gb_rule_same_type(const struct gb_call * call, int i, int j) {
     return gb_rule_is_built(call) || call->list[i].t->type == call->list[j].t->type ||
            (gb_rule_other_types(call, i, j), false);
@@ -130,6 +134,7 @@ static inline bool gb_rule_contiguous(const struct gb_call * call, int i) {
     return gb_rule_is_built(call) || ggml_is_contiguous(call->list[i].t) || (gb_rule_gaps(call, i), false);
 }
 
+// Strides of a tensor without elements say nothing.
 static inline bool gb_rule_not_transposed(const struct gb_call * call, int i) {
     const struct ggml_tensor * t = call->list[i].t;
     return gb_rule_is_built(call) || !ggml_is_transposed(t) || ggml_nelements(t) == 0 ||

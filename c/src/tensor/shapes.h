@@ -1,8 +1,8 @@
-// shapes.h - the shape of an operator's result, from its sources and parameters: what builders give a node (ops_*.c),
-// and what a node is looked at against later (gb_built_<stem> there).
+// shapes.h - the shape of an operator's result, computed from its sources and parameters: what builders give a node
+// (ops_*.c), and what a node is compared with later (gb_built_<stem> there).
 //
-// Everything was checked before (check.h); a size that does not fit into 64 bits, or comes of a negative one, is -1,
-// which no tensor can have.
+// The operands were checked before (check.h). A size that does not fit into 64 bits, or comes of a negative one, is -1,
+// which no tensor can have: making the tensor then fails.
 #ifndef GB_TENSOR_SHAPES_H
 #define GB_TENSOR_SHAPES_H
 
@@ -13,6 +13,7 @@ struct gb_shape {
     int64_t ne[4];
 };
 
+// Sums and products of sizes; -1 on overflow, and if an operand is negative.
 static inline int64_t gb_size_sum(int64_t x, int64_t y) { return x < 0 || y < 0 || x > INT64_MAX - y ? -1 : x + y; }
 
 static inline int64_t gb_size_product(int64_t x, int64_t y) {
@@ -34,6 +35,7 @@ static inline bool gb_is_like(gb_ct t, gb_ct a) { return gb_is_shape(t, gb_shape
 
 static inline struct gb_shape gb_shape_scalar(void) { return gb_shape_of(1, 1, 1, 1); }
 
+// One number for each row.
 static inline struct gb_shape gb_shape_per_row(gb_ct a) { return gb_shape_of(1, a->ne[1], a->ne[2], a->ne[3]); }
 
 static inline struct gb_shape gb_shape_argmax(gb_ct a) { return gb_shape_of(a->ne[1], 1, 1, 1); }
@@ -56,7 +58,7 @@ static inline struct gb_shape gb_shape_get_rows(gb_ct a, gb_ct b) {
 
 static inline struct gb_shape gb_shape_diag(gb_ct a) { return gb_shape_of(a->ne[0], a->ne[0], a->ne[2], a->ne[3]); }
 
-// One row: the three gradients, each with a gap up to the next 16-byte boundary.
+// One row that holds the three gradients one after another, each with a gap up to the next 16-byte boundary.
 static inline struct gb_shape gb_shape_flash_attn_back(gb_ct q, gb_ct k, gb_ct v) {
     const gb_ct all[] = { q, k, v };
     int64_t     n     = 0;
@@ -106,9 +108,8 @@ static inline struct gb_shape gb_shape_pad(gb_ct a, const int p[4]) {
         gb_size_sum(a->ne[3], p[3]));
 }
 
-static inline int64_t gb_windows(int64_t n, int64_t w) { // of w positions, that cover n
-    return n / w + (n % w != 0);
-}
+// How many windows of w positions cover n positions.
+static inline int64_t gb_windows(int64_t n, int64_t w) { return n / w + (n % w != 0); }
 
 static inline struct gb_shape gb_shape_win_part(gb_ct a, int w) {
     return gb_shape_of(a->ne[0], w, w, gb_size_product(gb_windows(a->ne[1], w), gb_windows(a->ne[2], w)));
