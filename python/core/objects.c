@@ -98,7 +98,7 @@ void gbpy_give(struct gbpy_object * o, struct gbpy_object ** dead) {
 }
 
 static void destroy(struct gbpy_object * o, struct gbpy_object ** dead) {
-    gbpy_visited(1 + o->needs.n + o->homes.n);
+    gbpy_visited(1 + o->needs.n + o->placed_in.n);
     if (o->kind == GBPY_CONTEXT) {
         drop_keeps(o, dead);
     }
@@ -110,8 +110,8 @@ static void destroy(struct gbpy_object * o, struct gbpy_object ** dead) {
     for (size_t i = 0; i < o->needs.n; i++) {
         gbpy_give(o->needs.data[i], dead);
     }
-    for (size_t i = 0; i < o->homes.n; i++) {
-        gbpy_weak_unref(o->homes.data[i]);
+    for (size_t i = 0; i < o->placed_in.n; i++) {
+        gbpy_weak_unref(o->placed_in.data[i]);
     }
     for (struct gbpy_constant *c = atomic_load(&o->constants), *next; c != NULL; c = next) {
         next = c->next;
@@ -120,7 +120,7 @@ static void destroy(struct gbpy_object * o, struct gbpy_object ** dead) {
     }
     gbpy_give(o->graph, dead);
     gb_vec_free(&o->needs);
-    gb_vec_free(&o->homes);
+    gb_vec_free(&o->placed_in);
     gb_vec_free(&o->keepers);
     gb_vec_free(&o->owners);
     gb_vec_free(&o->results);
@@ -379,45 +379,45 @@ bool gbpy_keep_owner(struct gbpy_object * context, struct gbpy_object * owner) {
 // A context that many schedulers come and go with does not collect what is left of them: when the list has doubled, and
 // is long beside the context itself, one walk over its tensors finds those that no tensor points to any more. By who
 // uses the context to place, with the lock.
-static void prune_homes(struct gbpy_object * context) {
-    gbpy_visited(context->homes.n);
+static void forget_unused_owners(struct gbpy_object * context) {
+    gbpy_visited(context->placed_in.n);
     size_t n = 0;
-    for (size_t i = 0; i < context->homes.n; i++) {
-        context->homes.data[i]->marked = atomic_load(&context->homes.data[i]->refs) > 0;
+    for (size_t i = 0; i < context->placed_in.n; i++) {
+        context->placed_in.data[i]->marked = atomic_load(&context->placed_in.data[i]->refs) > 0;
     }
     for (struct ggml_tensor * t = ggml_get_first_tensor(context->ptr); t != NULL;
         t                       = ggml_get_next_tensor(context->ptr, t)) {
-        struct gbpy_object * home = t->buffer != NULL ? t->buffer->binding : NULL;
-        if (home != NULL) {
-            home->marked = true;
+        struct gbpy_object * owner = t->buffer != NULL ? t->buffer->binding : NULL;
+        if (owner != NULL) {
+            owner->marked = true;
         }
         n++;
     }
     gbpy_visited(n);
     n = 0;
-    for (size_t i = 0; i < context->homes.n; i++) {
-        struct gbpy_object * home = context->homes.data[i];
-        if (home->marked) {
-            context->homes.data[n++] = home;
+    for (size_t i = 0; i < context->placed_in.n; i++) {
+        struct gbpy_object * owner = context->placed_in.data[i];
+        if (owner->marked) {
+            context->placed_in.data[n++] = owner;
         } else {
-            gbpy_weak_unref(home);
+            gbpy_weak_unref(owner);
         }
     }
-    context->homes.n = n;
+    context->placed_in.n = n;
 }
 
-bool gbpy_add_home(struct gbpy_object * context, struct gbpy_object * owner) {
-    enum { FEW = 8, BYTES = 64 * 1024 }; // of tensors that are looked at for one home
+bool gbpy_note_owner(struct gbpy_object * context, struct gbpy_object * owner) {
+    enum { FEW = 8, BYTES = 64 * 1024 }; // of tensors that are looked at for one owner
     gbpy_lock();
-    bool ok = has_object(&context->homes, owner);
+    bool ok = has_object(&context->placed_in, owner);
     if (!ok) {
-        if (context->kind == GBPY_CONTEXT && context->homes.n >= context->homes_limit) {
-            if (context->homes_limit > 0) {
-                prune_homes(context);
+        if (context->kind == GBPY_CONTEXT && context->placed_in.n >= context->placed_in_limit) {
+            if (context->placed_in_limit > 0) {
+                forget_unused_owners(context);
             }
-            context->homes_limit = 2 * context->homes.n + FEW + ggml_used_mem(context->ptr) / BYTES;
+            context->placed_in_limit = 2 * context->placed_in.n + FEW + ggml_used_mem(context->ptr) / BYTES;
         }
-        ok = gb_vec_push(&context->homes, owner);
+        ok = gb_vec_push(&context->placed_in, owner);
         if (ok) {
             atomic_fetch_add(&owner->weak, 1);
         }

@@ -121,7 +121,7 @@ struct gbpy_object {
     // under the lock
     atomic_bool       closed; // also read outside
     bool              broken;
-    bool              marked; // by prune_homes
+    bool              marked; // by forget_unused_owners
     struct gbpy_use * writer;
     long long         gathered; // the list of wants that it is in, see gbpy_begin_wants ...
     size_t            at;       // ... and where
@@ -141,9 +141,9 @@ struct gbpy_object {
     long long cleared; // of buffers: the number of the last write to all of it (content.h); 0: none
 
     // contexts
-    gbpy_objects keeps;       // owners of memory that was given to it; strong. Until the last keeping handle is gone
-    size_t       homes_limit; // how many make it worth while to look for those that are gone
-    gbpy_objects homes;       // owners of memory in which its tensors were ever placed; weak
+    gbpy_objects keeps; // owners of memory that was given to it; strong. Until the last keeping handle is gone
+    size_t       placed_in_limit; // how many make it worth while to look for those that are gone
+    gbpy_objects placed_in;       // owners of memory in which its tensors were ever placed; weak
     atomic_int   n_keeping;
     _Atomic(struct gbpy_constant *) constants; // added at any time, and freed with the context
 
@@ -180,8 +180,8 @@ void gbpy_destroy_all(struct gbpy_object * dead);
 bool gbpy_own(struct gbpy_object * owner, ggml_backend_buffer_t buffer);
 // false: no memory, or the owner is closed
 bool gbpy_keep_owner(struct gbpy_object * context, struct gbpy_object * owner);
-bool gbpy_add_home(struct gbpy_object * context, struct gbpy_object * owner); // false: no memory
-bool gbpy_add_need(struct gbpy_object * object, struct gbpy_object * other);  // false: no memory
+bool gbpy_note_owner(struct gbpy_object * context, struct gbpy_object * owner); // false: no memory
+bool gbpy_add_need(struct gbpy_object * object, struct gbpy_object * other);    // false: no memory
 
 void gbpy_free_sched(struct gbpy_object * sched); // scheds.c
 

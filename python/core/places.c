@@ -163,8 +163,8 @@ static int check_place(const struct gbpy_object * c, const struct gbpy_object * 
 
 // The owner is one of the context's, and is kept by it.
 static int join(struct gbpy_object * context, struct gbpy_object * owner) {
-    return gbpy_add_home(context, owner) && gbpy_keep_owner(context, owner) ? GGML_STATUS_SUCCESS
-                                                                            : GGML_STATUS_ALLOC_FAILED;
+    return gbpy_note_owner(context, owner) && gbpy_keep_owner(context, owner) ? GGML_STATUS_SUCCESS
+                                                                              : GGML_STATUS_ALLOC_FAILED;
 }
 
 static bool is_part_of(ggml_backend_buffer_t buffer, ggml_backend_buffer_t whole) {
@@ -195,7 +195,7 @@ int gbpy_open_context_buffer(struct gbpy_handle * handle, struct gbpy_handle * c
     }
     GB_TRY(gbpy_enter_to_place(&use, what, NULL, 0, &c, 1));
     int status = begin_buffer(handle, parent, &o);
-    if (status == GGML_STATUS_SUCCESS && !gbpy_add_home(c, o)) {
+    if (status == GGML_STATUS_SUCCESS && !gbpy_note_owner(c, o)) {
         gbpy_unref(o);
         status = GGML_STATUS_ALLOC_FAILED;
     }

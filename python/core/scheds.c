@@ -235,7 +235,7 @@ static int call_planner(struct gbpy_sched * s, struct gbpy_object * g, enum gbpy
         return GGML_STATUS_ALLOC_FAILED;
     }
     for (int i = 0; i < g->n_contexts; i++) { // before its tensors point to handles of this scheduler
-        if (!gbpy_add_home(g->contexts[i], s->object)) {
+        if (!gbpy_note_owner(g->contexts[i], s->object)) {
             return GGML_STATUS_ALLOC_FAILED;
         }
     }

@@ -320,10 +320,10 @@ bool gbpy_is_used(const struct gbpy_object * o) { return o->writer != NULL || o-
 
 bool gbpy_add_place(gbpy_wants * wants, struct gbpy_object * context) {
     bool ok = gbpy_add_want(wants, context, true);
-    for (size_t i = 0; ok && i < context->homes.n; i++) {
-        struct gbpy_object * home = context->homes.data[i];
-        if (home->closed && gbpy_is_used(home) && find_want(wants, home) == NULL) {
-            ok = push_want(wants, (struct gbpy_want){ .object = home, .write = true, .closed_too = true });
+    for (size_t i = 0; ok && i < context->placed_in.n; i++) {
+        struct gbpy_object * owner = context->placed_in.data[i];
+        if (owner->closed && gbpy_is_used(owner) && find_want(wants, owner) == NULL) {
+            ok = push_want(wants, (struct gbpy_want){ .object = owner, .write = true, .closed_too = true });
         }
     }
     return ok;

@@ -33,7 +33,7 @@ from ..backend import Backend, cpu_levels
 from ..buffer import text
 from ..dtypes import DType, as_dtype
 
-HELP = "how fast operators, products and models are, as share of what this machine can do"
+HELP = "how fast operators, products and models are, as a share of what this machine can do"
 FORMAT = 1
 _SUITES = ("ops", "products", "models")
 
@@ -254,23 +254,39 @@ def _positive(kind: type[int] | type[float]) -> Any:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("suites", nargs="*", metavar="ops|products|models", help="what to measure (all)")
+    parser.add_argument("suites", nargs="*", metavar="ops|products|models", help="what to measure (default: all)")
     parser.add_argument(
-        "--threads", type=_positive(int), metavar="N", help="of the CPU backend (as many as it takes by itself)"
-    )
-    parser.add_argument("--level", choices=list(cpu_levels()), help="kernel level (the best of this processor)")
-    parser.add_argument(
-        "--types", nargs="+", metavar="TYPE", help="of weights, such as q4_0,f16 (products: all; models: four)"
-    )
-    parser.add_argument("--only", nargs="+", metavar="TEXT", help="cases with one of these in their names")
-    parser.add_argument(
-        "--rounds", type=_positive(int), default=5, metavar="N", help="limits and case in turns; medians count (5)"
+        "--threads",
+        type=_positive(int),
+        metavar="N",
+        help="threads of the CPU backend (default: as many as it takes by itself)",
     )
     parser.add_argument(
-        "--seconds", type=_positive(float), default=0.05, metavar="S", help="of a round, at least (0.05)"
+        "--level", choices=list(cpu_levels()), help="kernel level (default: the best of this processor)"
     )
     parser.add_argument(
-        "--cpu", action="store_true", help="one thread, by its processor time: for machines that others use meanwhile"
+        "--types",
+        nargs="+",
+        metavar="TYPE",
+        help="types of weights, such as q4_0,f16 (default: all for products, four for models)",
+    )
+    parser.add_argument(
+        "--only", nargs="+", metavar="TEXT", help="measure only cases whose names have one of these in them"
+    )
+    parser.add_argument(
+        "--rounds",
+        type=_positive(int),
+        default=5,
+        metavar="N",
+        help="how often the limits and the case are measured, in turns; medians count (5)",
+    )
+    parser.add_argument(
+        "--seconds", type=_positive(float), default=0.05, metavar="S", help="how long a round takes at least (0.05)"
+    )
+    parser.add_argument(
+        "--cpu",
+        action="store_true",
+        help="measure the processor time of one thread: for machines that others use meanwhile",
     )
     parser.add_argument(
         "--quick",
@@ -282,5 +298,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="products: print which algorithm computes each, and why not those before it; measure nothing",
     )
-    parser.add_argument("--json", metavar="FILE", help="write every round")
-    parser.add_argument("--compare", metavar="FILE", help="a file of --json: prints ratios to it")
+    parser.add_argument("--json", metavar="FILE", help="write the figures of every round to a file")
+    parser.add_argument("--compare", metavar="FILE", help="print ratios to the figures in a file that --json wrote")

@@ -14,12 +14,14 @@ HELP = "measure what work costs on devices, for the scheduling policy 'cost'"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("devices", nargs="*", metavar="DEVICE", help="as for Backend: CPU, SIM:name=A (CPU)")
+    parser.add_argument(
+        "devices", nargs="*", metavar="DEVICE", help="what to measure, named as for Backend: CPU, SIM:name=A (CPU)"
+    )
     parser.add_argument(
         "--size", type=int, default=768, metavar="N", help="rows and columns of the matrices that are measured (768)"
     )
     parser.add_argument("--force", action="store_true", help="measure again what is known")
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(options: argparse.Namespace) -> int:

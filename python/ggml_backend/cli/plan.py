@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 HELP = "where tensors lie in memory: of a CSV file with lifetimes, of an example graph, of a model"
 DESCRIPTION = (
-    "Plans the memory of a bare instance (FILE.csv: columns id,lower,upper,size; alive from lower up to, not"
-    " including, upper), of an example graph, or of a model from its metadata alone; prints what it needs and"
-    " draws it."
+    "Plans the memory of buffers with lifetimes (FILE.csv: columns id,lower,upper,size; a buffer is alive from lower"
+    " up to, not including, upper), of an example graph, or of a model from its metadata alone; prints how much it"
+    " needs and draws where everything lies."
 )
 
 _Rows = list[tuple[str, BareBlock]]
@@ -243,16 +243,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--out", metavar="FILE.csv", help="write the blocks with their offsets")
     parser.add_argument("--html", metavar="FILE.html", help="write a page with the pictures")
-    parser.add_argument("--map", action="store_true", help="print the map for a bare instance too")
+    parser.add_argument("--map", action="store_true", help="print the map for FILE.csv too")
     parser.add_argument("--json", action="store_true", help="print JSON")
     bare = parser.add_argument_group("for FILE.csv")
     bare.add_argument("--align", type=int, metavar="N", help="alignment of offsets and sizes, a power of two (1)")
     bare.add_argument(
-        "--capacity", type=int, metavar="N", help="bytes that will do; an error if no plan within them is found"
+        "--capacity",
+        type=int,
+        metavar="N",
+        help="bytes that are enough: any plan within them will do, and it is an error if none is found",
     )
-    bare.add_argument("--budget-ms", type=int, metavar="N", help="for search beyond heuristics (5000)")
+    bare.add_argument("--budget-ms", type=int, metavar="N", help="milliseconds for search beyond heuristics (5000)")
     graph = parser.add_argument_group("for graphs")
-    graph.add_argument("--devices", nargs="+", metavar="NAME", help="by priority: SIM,CPU or SIM:mem=64M CPU (CPU)")
+    graph.add_argument(
+        "--devices", nargs="+", metavar="NAME", help="the devices by priority: SIM,CPU or SIM:mem=64M CPU (CPU)"
+    )
     graph.add_argument(
         "--tokens", type=int, metavar="N", help="tokens of one pass through a model (512, at most its context)"
     )

@@ -18,7 +18,7 @@ HELP = "is the file valid, and are all its numbers finite?"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", nargs="+", metavar="file")
+    parser.add_argument("files", nargs="+", metavar="file", help="the GGUF files")
 
 
 def run(options: argparse.Namespace) -> int:

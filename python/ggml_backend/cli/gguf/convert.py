@@ -14,11 +14,17 @@ HELP = "a GGUF file from safetensors files, with the names of their tensors"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("inputs", nargs="+", metavar="input")
-    parser.add_argument("output")
-    parser.add_argument("--arch", default="unknown", help="general.architecture")
+    parser.add_argument("inputs", nargs="+", metavar="input", help="the safetensors files to read")
+    parser.add_argument("output", help="the GGUF file to write")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="a key; the value is JSON, or text"
+        "--arch", default="unknown", help="what the key general.architecture says (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="another key of the file; the value is JSON, or text",
     )
     add_conversion_arguments(parser)
 

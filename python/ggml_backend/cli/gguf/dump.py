@@ -14,10 +14,18 @@ HELP = "the tensors, and their values"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file")
-    parser.add_argument("tensors", nargs="*", metavar="PATTERN", help="only these")
+    parser.add_argument("file", help="the GGUF file")
     parser.add_argument(
-        "--values", type=int, nargs="?", const=20, default=0, metavar="N", help="show values; all of those with up to N"
+        "tensors", nargs="*", metavar="PATTERN", help="only the tensors with such names, as in a shell: blk.0.*"
+    )
+    parser.add_argument(
+        "--values",
+        type=int,
+        nargs="?",
+        const=20,
+        default=0,
+        metavar="N",
+        help="show values too; all values of tensors with up to N of them (20)",
     )
 
 

@@ -18,8 +18,8 @@ HELP = "keys, values and a summary of the tensors"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file")
-    parser.add_argument("--json", action="store_true", help="everything but the data, as JSON")
+    parser.add_argument("file", help="the GGUF file")
+    parser.add_argument("--json", action="store_true", help="print everything but the data, as JSON")
 
 
 def _plain(value: Any) -> Any:

@@ -12,8 +12,8 @@ HELP = "the same file with its matrices in another format"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("input")
-    parser.add_argument("output")
+    parser.add_argument("input", help="the GGUF file to read")
+    parser.add_argument("output", help="the GGUF file to write")
     add_conversion_arguments(parser)
 
 
