@@ -1,4 +1,4 @@
-// content.c - see content.h.
+// content.c - stamps of inputs and results, lost memory, and the checks before content is read (content.h).
 #include "content.h"
 
 #include <stdio.h>

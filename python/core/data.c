@@ -1,4 +1,4 @@
-// data.c - see data.h.
+// data.c - each call enters the tensor's context and the owner of its memory, checks the content, and touches bytes.
 #include "data.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-// flights.c - see flights.h.
+// flights.c - starting runs, the list of those in flight, landing them, and what a fork does to them (flights.h).
 #define Py_LIMITED_API 0x030a0000
 #include <Python.h>
 
@@ -23,7 +23,7 @@ struct gbpy_flight {
     struct gbpy_flight *   next;   // started later
 };
 
-static struct gbpy_sched * flying; // those with runs on their way; under the lock
+static struct gbpy_sched * flying; // those with runs in flight; under the lock
 
 bool gbpy_any_flying(void) { return flying != NULL; }
 
@@ -170,7 +170,7 @@ static bool share(const struct gbpy_want * want, const gbpy_wants * others) { //
     return false;
 }
 
-// Under the lock: a run on its way that conflicts.
+// Under the lock: a run in flight that conflicts.
 static struct gbpy_sched * find_flight(const struct gbpy_want * wants, int n) {
     for (struct gbpy_sched * s = flying; s != NULL; s = s->next_flying) {
         bool own = false, conflict = false;

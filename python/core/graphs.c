@@ -1,4 +1,4 @@
-// graphs.c - see graphs.h.
+// graphs.c - the memory of a graph's tensors, stop flags, and computing, copying and comparing graphs (graphs.h).
 #include "graphs.h"
 
 #include <stdio.h>
@@ -130,8 +130,8 @@ static int look_at_tensor(struct gbpy_object * g, struct ggml_tensor * t, bool c
     if (writes && gbpy_is_constant(t)) {
         return fail_write(t, "a constant", what);
     }
-    if (g->homeless == NULL && (lost || (owner == NULL && root->data == NULL && ggml_nelements(t) > 0))) {
-        g->homeless = t;
+    if (g->unplaced == NULL && (lost || (owner == NULL && root->data == NULL && ggml_nelements(t) > 0))) {
+        g->unplaced = t;
     }
     if (lost) {
         const bool may_be_placed_again = owner != NULL && owner->scratch;
@@ -165,7 +165,7 @@ int gbpy_look_at_graph(struct gbpy_object * g, const char * what) {
         return status;
     }
     g->epoch    = -1;
-    g->homeless = NULL;
+    g->unplaced = NULL;
     gbpy_begin_wants(&g->owners);
     g->results.n = 0;
     g->written.n = 0;
@@ -181,7 +181,7 @@ int gbpy_look_at_graph(struct gbpy_object * g, const char * what) {
     return status;
 }
 
-static int fail_homeless(const struct ggml_tensor * t, const char * what) {
+static int fail_unplaced(const struct ggml_tensor * t, const char * what) {
     const bool lost = gbpy_has_lost(t);
     char       text[160];
     gbpy_describe(gb_root(t), text, sizeof(text));
@@ -195,11 +195,11 @@ int gbpy_enter_graph(struct gbpy_use * use, struct gbpy_object * g, const struct
     int        status = GGML_STATUS_SUCCESS;
     gbpy_lock();
     while (status == GGML_STATUS_SUCCESS && !use->active) {
-        if (g->epoch != gbpy_epoch_now() || (!places && g->homeless != NULL)) {
+        if (g->epoch != gbpy_epoch_now() || (!places && g->unplaced != NULL)) {
             status = gbpy_await_placing(g->contexts, g->n_contexts, what);
             status = status == GGML_STATUS_SUCCESS ? gbpy_look_at_graph(g, what) : status;
-            if (status == GGML_STATUS_SUCCESS && !places && g->homeless != NULL) {
-                status = fail_homeless(g->homeless, what);
+            if (status == GGML_STATUS_SUCCESS && !places && g->unplaced != NULL) {
+                status = fail_unplaced(g->unplaced, what);
             }
         }
         bool ok = status == GGML_STATUS_SUCCESS;

@@ -5,8 +5,8 @@
 // along (base/current.h). So a custom operator may be in graphs that several backends and threads compute at once.
 //
 // What a graph's tensors lie in is looked up under the lock while nobody places tensors of its contexts, and is
-// remembered until tensors may have moved anywhere (gbpy_epoch_now). Who has entered these owners finds the tensors
-// where they were seen: nobody places what somebody uses.
+// remembered until tensors may have moved anywhere (gbpy_epoch_now). A user of these owners finds the tensors where
+// they were seen: nobody places what somebody uses.
 #ifndef GBPY_GRAPHS_H
 #define GBPY_GRAPHS_H
 
@@ -18,14 +18,14 @@ struct gbpy_stop {
     int    stop;   // set by anybody: the computation ends before its next node
     void * handle; // NULL, or what `ask` is called with
     bool (*ask)(void * handle);
-    unsigned asked, stride; // how often the poll was not asked since the clock was looked at; only by who computes
-    int64_t  looked_ns, polled_ns; // when the clock was looked at and the poll asked
+    unsigned asked, stride; // how often the poll was skipped since the clock was read; only the computing thread counts
+    int64_t  looked_ns, polled_ns; // when the clock was read, and the poll called
 };
 
 // A computation. In memory of Python (ffi.new) that lives as long as it.
 struct gbpy_run {
-    const void * who;    // the first field: set by who computes; of a run on its way, once it is issued, the run itself
-    void *       handle; // of the Python object
+    const void * who;     // the first field: set by who computes; of a run in flight, once it is issued, the run itself
+    void *       handle;  // of the Python object
     int          stopped; // 1: by an exception of a callback, 2: because a callback wanted it
 };
 void * gbpy_run_handle(void); // of the computation that this thread works for; NULL: none
@@ -56,10 +56,10 @@ bool gbpy_enter_at_once(struct gbpy_use * use, const struct gbpy_want * first, i
     long long epoch);
 // Under the lock, while nobody places tensors of the graph's contexts.
 int gbpy_look_at_graph(struct gbpy_object * graph, const char * what);
-// By who uses the owners: an error if an input in memory that was given for this graph was not set.
+// By a user of the owners: an error if an input in memory that was given for this graph was not set.
 int gbpy_check_inputs(const struct ggml_cgraph * graph, const char * what);
 
-// The beginning and the end of a computation by who uses the backend.
+// The beginning and the end of a computation, by the user of the backend.
 void gbpy_begin_stop(struct gbpy_object * backend);
 void gbpy_end_stop(struct gbpy_object * backend);
 bool gbpy_may_be_cancelled(const struct gbpy_object * backend); // work in its queue, by an interrupt

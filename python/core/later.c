@@ -1,4 +1,4 @@
-// later.c - see later.h.
+// later.c - one kept exception, and the pending call that raises it on Python's main thread (later.h).
 #define Py_LIMITED_API 0x030a0000
 #include <Python.h>
 

@@ -2,7 +2,7 @@
 // may call, and of signal handlers whose interrupt came too late to end a call.
 //
 // The first one is kept, and raised on Python's main thread as soon as that is back in Python, as if a signal handler
-// had raised it. So calls of C need not ask whether something was logged.
+// had raised it. So callers of C need not look whether something was logged.
 #ifndef GBPY_LATER_H
 #define GBPY_LATER_H
 

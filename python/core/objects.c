@@ -1,4 +1,4 @@
-// objects.c - references: see objects.h.
+// objects.c - strong and weak references, the order of freeing, and the objects that need nothing else (objects.h).
 #define Py_LIMITED_API 0x030a0000
 #include <Python.h>
 

@@ -1,12 +1,13 @@
-// objects.h - what the Python package's handles stand for: who keeps what alive. Everything that a signal, a failed
-// allocation, another thread or a fork could tear apart is in this folder, behind single calls; Python's objects are
-// thin views of it.
+// objects.h - the C objects that Python's handles stand for, and which of them keep which alive.
+//
+// Whatever a signal, a failed allocation, another thread or a fork could interrupt halfway is done in this folder, each
+// behind a single call; Python's objects are thin views of it.
 //
 // An object (gbpy_object) stands for one C object: a context, buffer, backend, scheduler, copied graph, graph, event or
 // allocator. It counts two kinds of references. *Strong* ones keep the C object; when the last is gone it is freed,
 // after whatever uses it and before what it needs. *Weak* ones keep only this struct and the handles of its buffers: a
-// tensor goes on pointing to the handle of a buffer whose memory was given back, and whoever looks at the handle sees
-// that (`retired`). So closing never has to look for tensors.
+// tensor goes on pointing to the handle of a buffer whose memory was given back, and the handle says so (`retired`). So
+// closing never has to look for tensors.
 //
 // Python refers to an object through a gbpy_handle, made empty, with gbpy_release as its destructor, and then filled by
 // the one call that makes the C object. Whatever happens between two instructions of Python, the handle is either empty
@@ -53,26 +54,26 @@ enum gbpy_kind {
 };
 
 void gbpy_release(struct gbpy_handle * handle); // gives the reference back; an empty handle is fine
-// a Python object (its id): the collector does not look at it; it goes with its last reference
+// Hides a Python object (its id) from the collector: its last reference frees it, nothing else does.
 void gbpy_untrack(uintptr_t object);
-// another reference to the same
+// Fills an empty handle with another reference to the same object.
 void gbpy_share(struct gbpy_handle * handle, const struct gbpy_handle * other, bool keeps);
-// the C object; NULL: empty
+// The C object; NULL: the handle is empty.
 void * gbpy_ptr(const struct gbpy_handle * handle);
-// enum gbpy_kind; -1: empty
+// An enum gbpy_kind; -1: the handle is empty.
 int  gbpy_kind_of(const struct gbpy_handle * handle);
 bool gbpy_same(const struct gbpy_handle * a, const struct gbpy_handle * b);
 
-// Another reference to the context that made the tensor: of `handle`, a graph's or a younger context's. If none of
-// theirs has it (what C itself made), to the same.
+// Fills `to` with a reference to the context that made the tensor, among those that the object of `handle` (a graph, or
+// a younger context) needs. If none of them made it (C itself did), with one to the object of `handle`.
 void gbpy_share_context(struct gbpy_handle * to, const struct gbpy_handle * handle, const struct ggml_tensor * t);
 
-// goes before it, also for C; false: no memory
+// The object of `handle` needs `other`, which is freed after it. False: no memory.
 bool gbpy_need(struct gbpy_handle * handle, const struct gbpy_handle * other);
-// a Python object (its id) that C refers to: until the C object is freed
+// Keeps a Python object (its id), to which C refers, until the C object is freed. False: no memory.
 bool gbpy_keep(struct gbpy_handle * handle, uintptr_t object);
 
-void gbpy_close(struct gbpy_handle * handle); // no use of it begins any more; contexts do not keep it any longer
+void gbpy_close(struct gbpy_handle * handle); // from now on no use of it begins, and contexts do not keep it
 bool gbpy_is_closed(const struct gbpy_handle * handle);
 
 // The C buffers of an owner of memory, parts too: for tests.
@@ -90,12 +91,12 @@ int gbpy_open_gallocr(struct gbpy_handle * handle);
 
 struct gbpy_use;
 
-struct gbpy_want { // how an object is to be used, or is
+struct gbpy_want { // an object, and how it is to be used, or is used
     struct gbpy_object * object;
     bool                 write;
-    bool                 nested;      // of a use: who asks was writing it already
-    bool                 closed_too;  // who wants it waits for its last use
-    bool                 beside_runs; // who wants it does not wait for runs on their way
+    bool                 nested;      // of a use: the same user was writing it already
+    bool                 closed_too;  // the user waits for its last use, though it is closed
+    bool                 beside_runs; // the user does not wait for runs in flight
 };
 
 typedef GB_VEC(struct gbpy_want) gbpy_wants;
@@ -152,7 +153,7 @@ struct gbpy_object {
     gbpy_wants owners; // of the memory that its tensors lie in, written if a node writes there; borrowed
     GB_VEC(struct ggml_tensor *) results; // tensors in memory of the user that its nodes compute
     GB_VEC(struct ggml_tensor *) written; // inputs, into which its nodes write
-    const struct ggml_tensor * homeless;  // one without memory; NULL: none
+    const struct ggml_tensor * unplaced;  // one without memory; NULL: none
     long long                  checked;   // the epoch as of which it was found ready to be computed
     long long                  computed;  // version of its inputs at its last complete run by a backend; -1: none
     struct gbpy_object **      contexts;  // those of its tensors; part of `needs`
@@ -168,20 +169,21 @@ struct gbpy_object {
 struct gbpy_object * gbpy_object_of(const struct gbpy_handle * handle, const char * what);
 
 struct gbpy_object * gbpy_object_new(enum gbpy_kind kind);      // one strong reference; NULL and reported: no memory
-void                 gbpy_ref(struct gbpy_object * object);     // by who has one
-bool                 gbpy_try_ref(struct gbpy_object * object); // by who has a weak one: false if it is being freed
+void                 gbpy_ref(struct gbpy_object * object);     // the caller has a strong reference
+bool                 gbpy_try_ref(struct gbpy_object * object); // the caller has a weak one; false: it is being freed
 void                 gbpy_unref(struct gbpy_object * object);   // NULL is fine. Frees outside of the lock
 void                 gbpy_weak_unref(struct gbpy_object * object);
-// gbpy_unref in two steps, for who gives several references back at a time.
+// gbpy_unref in two steps, for callers that give several references back at a time.
 void gbpy_give(struct gbpy_object * object, struct gbpy_object ** dead);
 void gbpy_destroy_all(struct gbpy_object * dead);
 
-// with its parts; twice is fine. False, nothing owned: no memory
+// Makes `owner` the owner of a buffer with its parts; a second time is fine. False, and nothing is owned: no memory.
 bool gbpy_own(struct gbpy_object * owner, ggml_backend_buffer_t buffer);
-// false: no memory, or the owner is closed
+// The context keeps the owner of memory that was given to it. False: no memory, or the owner is closed.
 bool gbpy_keep_owner(struct gbpy_object * context, struct gbpy_object * owner);
-bool gbpy_note_owner(struct gbpy_object * context, struct gbpy_object * owner); // false: no memory
-bool gbpy_add_need(struct gbpy_object * object, struct gbpy_object * other);    // false: no memory
+// The context remembers, weakly, that its tensors lie in memory of the owner. False: no memory.
+bool gbpy_note_owner(struct gbpy_object * context, struct gbpy_object * owner);
+bool gbpy_add_need(struct gbpy_object * object, struct gbpy_object * other); // false: no memory
 
 void gbpy_free_sched(struct gbpy_object * sched); // scheds.c
 

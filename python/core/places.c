@@ -1,4 +1,4 @@
-// places.c - see places.h.
+// places.c - each call enters the contexts to place in, gives their tensors memory, and writes constants (places.h).
 #include "places.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-// places.h - who gives tensors memory: buffers, a context's buffer for all its tensors, allocators, constants. (The
-// scheduler: scheds.h.)
+// places.h - giving tensors memory: in buffers, in one buffer for all tensors of a context, by allocators. Constants
+// are written whenever they get memory. (Schedulers: scheds.h.)
 #ifndef GBPY_PLACES_H
 #define GBPY_PLACES_H
 
@@ -30,8 +30,8 @@ bool gbpy_buffer_is_readonly(const struct gbpy_handle * buffer);
 
 // cdef: end
 
-// After tensors of the context were given memory of the owner, or `only` one of them (NULL: all), or that was
-// overwritten, by who entered both.
+// By a user of both, after tensors of the context were given memory of the owner, or that memory was overwritten:
+// writes the constants among them, or `only` that one (NULL: all).
 int gbpy_upload_constants(struct gbpy_object * context, const struct gbpy_object * owner,
     const struct ggml_tensor * only);
 

@@ -4,14 +4,14 @@
 
 #include "uses.h"
 
-struct gbpy_flight; // a run on its way: flights.c
+struct gbpy_flight; // a run in flight: flights.c
 
 struct gbpy_choice { // of the user: a backend for a node
     struct ggml_tensor * node;
     struct gbpy_object * context; // a weak reference: without it the address may serve another tensor
 };
 
-// Written by who uses the scheduler, but for what is marked.
+// Written by the user of the scheduler, but for what is marked.
 struct gbpy_sched {
     struct gbpy_object * object;
     struct gbpy_want *   members; // itself and its backends, all to write; part of the object's needs
@@ -35,7 +35,7 @@ struct gbpy_sched {
     int                        n_copies;
     bool                       keep_all;
 
-    // runs on their way: flights.c
+    // runs in flight: flights.c
     bool                 flying;    // under the lock
     struct gbpy_object * fly_graph; // strong
     gbpy_wants           fly_wants; // all that they use; strong
@@ -57,19 +57,19 @@ static inline struct gbpy_object * gbpy_backend_at(const struct gbpy_sched * s, 
 struct gbpy_sched * gbpy_sched_of(const struct gbpy_handle * handle, const char * what); // NULL and reported: empty
 int                 gbpy_enter_sched(struct gbpy_use * use, struct gbpy_sched * s, const char * what);
 
-// By who uses the scheduler:
+// By the user of the scheduler:
 bool gbpy_is_planned(const struct gbpy_sched * s, const struct gbpy_object * graph);
-// Enters all that computing the graph takes, and plans if that is not done. `lands`: runs on their way are waited for
+// Enters all that computing the graph takes, and plans if that is not done. `lands`: waits for runs in flight
 // first.
 int  gbpy_enter_planned(struct gbpy_use * use, struct gbpy_sched * s, struct gbpy_object * graph, bool lands,
     bool computes, const char * what, int * how);
 bool gbpy_own_new(struct gbpy_sched * s); // the buffers that the scheduler has made meanwhile; false: no memory
 
 // flights.c:
-bool gbpy_works_for(const struct gbpy_sched * s); // does this thread, for a run on its way?
-// By who uses the scheduler and its backends:
+bool gbpy_works_for(const struct gbpy_sched * s); // does this thread work for a run in flight of it?
+// By the user of the scheduler and its backends:
 int gbpy_land_inside(struct gbpy_sched * s); // waits for all runs
-// before another run: that earlier ones were stopped is told to who waits for them
+// before another run: reports that earlier ones were stopped
 int gbpy_land_earlier(struct gbpy_sched * s);
 
 #endif // GBPY_SCHED_IMPL_H

@@ -1,4 +1,4 @@
-// scheds.c - see scheds.h.
+// scheds.c - schedulers: their buffers as owners, choices of backends, planning, computing, resetting (scheds.h).
 #include "scheds.h"
 
 #include <string.h>

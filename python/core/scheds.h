@@ -9,7 +9,7 @@
 int gbpy_open_sched(struct gbpy_handle * handle, struct gbpy_handle ** backends,
     struct ggml_backend_buffer_type ** bufts, int n);
 
-// bits of *how: plans were made since who asked was told last; it is not to be told now
+// Bits of *how. PLANNED (out): plans were made since the last call that reported them. QUIET (in): do not report now.
 enum { GBPY_PLANNED = 1, GBPY_QUIET = 2 };
 
 // Gives tensors memory. GBPY_PLAN_ONLY: none, only decides.
@@ -26,7 +26,8 @@ int          gbpy_sched_set_backend(struct gbpy_handle * sched, struct gbpy_hand
 int          gbpy_sched_set_n_copies(struct gbpy_handle * sched, int n);
 const char * gbpy_sched_device_name(const struct gbpy_handle * sched, int i); // as users see it: no two are the same
 void gbpy_sched_keep_all(struct gbpy_handle * sched, bool keep); // all results of graphs that are planned from now on
-// By who uses the scheduler: is its last plan the graph's? The second: and would it be planned again in the same way?
+// By the user of the scheduler: is its last plan the graph's? The second: and would it be planned again in the same
+// way?
 bool gbpy_sched_has_splits_of(const struct gbpy_handle * sched, const struct gbpy_handle * graph);
 bool gbpy_sched_is_about(const struct gbpy_handle * sched, const struct gbpy_handle * graph);
 

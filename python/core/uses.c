@@ -1,4 +1,4 @@
-// uses.c - see uses.h.
+// uses.c - the lists of uses, the search for cycles of waiting users, and entering and leaving (uses.h).
 #include "uses.h"
 
 #include "extension.h"

@@ -1,4 +1,4 @@
-// world.c - see world.h.
+// world.c - the lock with its condition, the poll for signals, and the handlers of forks (world.h).
 #include "world.h"
 
 #include "extension.h"

@@ -1,8 +1,8 @@
-// world.h - the one lock, who asks, signals, and the end of the interpreter.
+// world.h - the one lock, the calling user, signals, and the end of the interpreter.
 //
 // One mutex guards the fields of all objects and uses. It is held for a few loads and stores, or while the tensors of
 // one graph or context are looked at; never while anything computes, waits, frees or runs Python: errors are logged
-// when it was given back. Fork takes it first, so a child finds it free.
+// after it was given back. A fork takes it first, so that a child finds it free.
 #ifndef GBPY_WORLD_H
 #define GBPY_WORLD_H
 
@@ -12,15 +12,16 @@
 
 // cdef: begin
 
-// instead of a status: a signal handler of Python raised; the exception is kept in Python
+// Instead of a status: a signal handler of Python raised an exception, which Python keeps.
 enum { GBPY_INTERRUPTED = 1000 };
 
-// of the calling thread, Python's main one: its long waits and computations ask `poll`
+// Of the calling thread, Python's main one: its long waits and computations call `poll` now and then.
 void gbpy_watch_signals(bool (*poll)(void * data));
-// of a call that may have been interrupted: GBPY_INTERRUPTED if this thread's poll said so since the last time
+// The status of a call that may have been interrupted: GBPY_INTERRUPTED if this thread's poll said so since the last
+// call of this function.
 int  gbpy_outcome(int status);
 void gbpy_end(void); // the interpreter ends: nothing is freed any more
-// objects, tensors and entries of lists that were looked at so far to open, close, place and reset things: for tests
+// For tests: how many objects, tensors and entries of lists were looked at so far to open, close, place and reset.
 long long gbpy_n_visited(void);
 
 // cdef: end
@@ -28,17 +29,18 @@ long long gbpy_n_visited(void);
 void gbpy_lock(void);
 void gbpy_unlock(void);
 // Under the lock:
-void gbpy_changed(void); // wakes all who wait
+void gbpy_changed(void); // wakes all that wait
 bool gbpy_wait(void);    // gives the lock up until something changed. True: interrupted
 void gbpy_renew(void);   // when the module is loaded and in a forked child: nobody waits
 
-// Who asks: the computation that this thread works for, or the thread.
+// The calling user: the computation that this thread works for, or else the thread.
 const void * gbpy_me(void);
 const void * gbpy_thread(void);
 
 bool gbpy_is_ending(void);
 
-// While C objects are freed, which may wait for a device, nobody could be told of an interrupt: it is told later.
+// Freeing C objects may wait for a device, but cannot report an interrupt: between these two calls the poll is off, and
+// an interrupt that it saw is reported afterwards.
 struct gbpy_quiet {
     bool (*poll)(void * data);
     void * data;
@@ -47,7 +49,8 @@ struct gbpy_quiet {
 struct gbpy_quiet gbpy_begin_quiet(void);
 void              gbpy_end_quiet(struct gbpy_quiet before);
 
-// How often a poll said so: a device may have cancelled what others had queued, and tell the next who asks.
+// How often a poll reported an interrupt: a device may then have cancelled work that others had queued, and report that
+// to whoever waits for it next.
 extern atomic_int gbpy_cancels;
 
 // What gbpy_n_visited counts.
