@@ -1,5 +1,5 @@
-// sim_backend.c - the simulated device as a backend. Everything but the checks is queued: calls return at once,
-// synchronize waits.
+// sim_backend.c - the simulated device as a backend. Calls check and then queue: they return at once, and synchronize
+// waits. A failure in the queue reaches the caller at the next synchronize.
 #include <string.h>
 
 #include "base/env.h"
@@ -16,6 +16,7 @@ static GGML_CALL ggml_backend_buffer_type_t default_buffer_type(ggml_backend_t b
     return device->is_default ? gb_sim_default_buffer_type() : &device->buft;
 }
 
+// A backend that has the default device gives up its claim as well.
 static void leave_device(struct gb_sim_device * device) {
     if (device->is_default) {
         gb_sim_default_device_leave(device);
@@ -28,7 +29,7 @@ static GGML_CALL void backend_free(ggml_backend_t backend) {
     struct gb_sim_device * device = backend->context;
     gb_sim_drain(device, UINT64_MAX);
     gb_mutex_lock(&device->mutex);
-    device->failed = GGML_STATUS_SUCCESS; // nobody is left to be told; buffers that live on stay usable
+    device->failed = GGML_STATUS_SUCCESS; // no backend is left to learn of it; buffers that live on stay usable
     gb_mutex_unlock(&device->mutex);
     leave_device(device);
     gb_free(backend);
@@ -36,6 +37,7 @@ static GGML_CALL void backend_free(ggml_backend_t backend) {
 
 // ----------------------------------------------------------------------------------------------------------- transfers
 
+// INVALID_ARGUMENT (reported) unless the tensor is in this device's memory.
 static bool is_mine(const struct gb_sim_device * device, const struct ggml_tensor * tensor) {
     GB_FAIL_IF_RETURNING(gb_sim_device_of(tensor) != device, false, GGML_STATUS_INVALID_ARGUMENT,
         "%s: tensor '%s' is not in this device's memory", device->name, tensor->name);
@@ -56,14 +58,15 @@ static GGML_CALL void get_async(ggml_backend_t backend, const struct ggml_tensor
     }
 }
 
-// Only inside the device: a host or another device would not know when the copy has read or written their memory.
+// Copies only inside the device: a host or another device would not know when the copy has read or written their
+// memory.
 static GGML_CALL bool copy_async(ggml_backend_t backend, const struct ggml_tensor * src, struct ggml_tensor * dst) {
     struct gb_sim_device * device = backend->context;
     return gb_sim_device_of(src) == device && gb_sim_device_of(dst) == device &&
            gb_sim_queue_copy(device, src, dst, false) == GGML_STATUS_SUCCESS;
 }
 
-// The caller orders it with events.
+// Copies between this device and the host or another device; the caller orders the copy with events.
 static GGML_CALL bool copy_peer_async(ggml_backend_t backend, const struct ggml_tensor * src,
     struct ggml_tensor * dst) {
     struct gb_sim_device * device = backend->context;
@@ -109,12 +112,13 @@ static GGML_CALL bool supports_op(ggml_backend_t backend, const struct ggml_tens
 
 // -------------------------------------------------------------------------------------------------------------- events
 
+// A ticket of the device's queue; a timed event also queues a piece of work that reads the clock.
 struct sim_event {
     struct ggml_backend_event event;  // first
     struct gb_sim_device *    device; // a reference
     uint64_t                  ticket;
     bool                      timed;
-    _Atomic int64_t           time_ns; // of timed ones: when the queue came to it
+    _Atomic int64_t           time_ns; // when the queue came to a timed event
 };
 
 static GGML_CALL ggml_backend_event_t event_new(ggml_backend_t backend) {
@@ -141,7 +145,7 @@ static GGML_CALL int64_t event_time(ggml_backend_event_t event) {
 
 struct stamp_work {
     struct gb_sim_work work;  // first
-    struct sim_event * event; // waits for this before it is freed
+    struct sim_event * event; // is freed only after this piece is over (event_free)
 };
 
 static enum ggml_status run_stamp(struct gb_sim_work * work) {
@@ -151,6 +155,7 @@ static enum ggml_status run_stamp(struct gb_sim_work * work) {
 
 static void free_stamp(struct gb_sim_device * device, struct gb_sim_work * work) { gb_sim_work_free(device, work); }
 
+// Without memory the event keeps its old time.
 static void queue_stamp(struct sim_event * e) {
     struct stamp_work * w = gb_sim_work_new(e->device, sizeof(*w));
     if (w != NULL) {
@@ -225,7 +230,7 @@ GGML_CALL ggml_backend_t gb_sim_reg_init(const char * params, void * user_data) 
     }
     const bool             plain  = params == NULL || params[0] == '\0';
     struct gb_sim_device * device = plain ? gb_sim_default_device_claim() : NULL;
-    if (device == NULL) { // a backend has it already
+    if (device == NULL) { // with parameters, or another backend has the default device
         device = gb_sim_device_new(&parsed);
     }
     if (device == NULL) {

@@ -1,7 +1,7 @@
 // sim_buffer.c - memory of a simulated device.
 //
 // A buffer has addresses with nothing behind them, which tensors point to, and private memory, which only the queue
-// thread touches. A host that follows a tensor's pointer faults. Fresh memory is all ones (NaN as floats), so that
+// thread accesses. A host that follows a tensor's pointer faults. Fresh memory is all ones (NaN as floats), so that
 // reading what was never written shows.
 #include <string.h>
 
@@ -15,19 +15,22 @@
 
 // ----------------------------------------------------------------------------------------------------------- transfers
 
+// A piece of work that moves bytes; addresses are those of private memory or of the host.
 struct transfer {
     struct gb_sim_work     work; // first
     char *                 to;
     const char *           from;
     size_t                 size;
-    struct ggml_tensor     layout; // of both, for a copy by elements
+    struct ggml_tensor     layout; // of both sides, for a copy by elements
     uint8_t                value;  // for a fill
     struct gb_sim_device * device;
 };
 
-#define PIECE ((size_t) 1 << 22) // bytes between two of which a transfer may be cancelled
+// A transfer can be cancelled after each of so many bytes.
+#define PIECE ((size_t) 1 << 22)
 
-static enum ggml_status run_move(struct gb_sim_work * work) { // between a device and the host: the two do not overlap
+// Moves bytes between a device and the host, which never overlap.
+static enum ggml_status run_move(struct gb_sim_work * work) {
     const struct transfer * t = (struct transfer *) work;
     for (size_t at = 0; at < t->size && !gb_sim_is_cancelled(t->device); at += PIECE) {
         memcpy(t->to + at, t->from + at, GB_MIN(t->size - at, PIECE));
@@ -35,6 +38,7 @@ static enum ggml_status run_move(struct gb_sim_work * work) { // between a devic
     return GGML_STATUS_SUCCESS;
 }
 
+// Copies elements; bytes in the gaps of views stay.
 static enum ggml_status run_copy(struct gb_sim_work * work) {
     const struct transfer * t = (struct transfer *) work;
     gb_cpu_copy_elements(t->to, t->from, &t->layout);
@@ -51,10 +55,12 @@ static enum ggml_status run_fill(struct gb_sim_work * work) {
 
 static void free_transfer(struct gb_sim_device * device, struct gb_sim_work * work) { gb_sim_work_free(device, work); }
 
+// Queues a transfer with the delay that the device's parameters give it. The addresses may be NULL after a failed
+// translation, which has been reported.
 static enum ggml_status queue_transfer(struct gb_sim_device * device, enum ggml_status (*run)(struct gb_sim_work *),
     struct transfer what, bool wait) {
     if (what.to == NULL || (what.from == NULL && run != run_fill)) {
-        return ggml_last_status(); // an address that was not good, reported
+        return ggml_last_status(); // the translation has failed and reported
     }
     struct transfer * t = gb_sim_work_new(device, sizeof(*t));
     if (t == NULL) {
@@ -85,6 +91,7 @@ enum ggml_status gb_sim_queue_get(struct gb_sim_device * device, const struct gg
     return queue_transfer(device, run_move, (struct transfer){ .to = host, .from = from, .size = size }, wait);
 }
 
+// Where a tensor's bytes are, on a simulated device or on the host.
 static char * real_address(const struct ggml_tensor * t) {
     return gb_sim_device_of(t) != NULL ? gb_sim_translate(t, 0, ggml_nbytes(t)) : t->data;
 }
@@ -99,6 +106,7 @@ enum ggml_status gb_sim_queue_copy(struct gb_sim_device * device, const struct g
 
 static GGML_CALL void buffer_free(ggml_backend_buffer_t buffer);
 
+// A buffer of any simulated device, recognised by its hook.
 static bool is_sim_buffer(ggml_backend_buffer_t buffer) {
     return buffer != NULL && buffer->iface.free_buffer == buffer_free;
 }
@@ -108,6 +116,7 @@ struct gb_sim_device * gb_sim_device_of(const struct ggml_tensor * tensor) {
     return is_sim_buffer(buffer) ? ((struct gb_sim_buffer *) buffer->context)->device : NULL;
 }
 
+// Tensors keep reserved addresses; their distance from the buffer's base is valid in private memory as well.
 char * gb_sim_translate(const struct ggml_tensor * tensor, size_t offset, size_t size) {
     const struct gb_sim_buffer * b    = gb_root(tensor)->buffer->context;
     const size_t                 from = (uintptr_t) tensor->data - (uintptr_t) b->addresses;
@@ -140,7 +149,7 @@ static void destroy(struct gb_sim_buffer * b) {
 
 static GGML_CALL void buffer_free(ggml_backend_buffer_t buffer) {
     struct gb_sim_buffer * b = buffer->context;
-    gb_sim_drain(b->device, UINT64_MAX); // something there may still use the memory
+    gb_sim_drain(b->device, UINT64_MAX); // queued work may still use the memory
     destroy(b);
 }
 
@@ -165,7 +174,8 @@ bool gb_sim_is_in_reach(const struct ggml_tensor * t) {
     return is_sim_buffer(buffer) || (t->data != NULL && (buffer == NULL || ggml_backend_buffer_is_host(buffer)));
 }
 
-// One side at least is on a SIM. The copy runs in dst's queue (else in src's), after what is queued on both.
+// Copies where at least one side is on a simulated device. The copy runs in the queue of dst's device (else of src's),
+// after what is queued on both.
 static bool copy_and_wait(const struct ggml_tensor * src, struct ggml_tensor * dst) {
     if (!gb_sim_is_in_reach(src) || !gb_sim_is_in_reach(dst)) {
         return false;
@@ -204,6 +214,7 @@ static const struct ggml_backend_buffer_i buffer_hooks = {
 
 // ---------------------------------------------------------------------------------------------------------- allocation
 
+// Private memory and addresses of the same size; NULL on failure (reported).
 static struct gb_sim_buffer * reserve(struct gb_sim_device * device, size_t size) {
     struct gb_sim_buffer * b = GB_NEW(struct gb_sim_buffer);
     if (b == NULL) {

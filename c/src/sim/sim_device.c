@@ -1,8 +1,8 @@
 // sim_device.c - the device itself: memory accounting and the queue with its thread.
 //
-// The queue thread starts with the first piece of work and ends with the device. Invariant: pieces run one at a time in
-// the order in which they were submitted, n_completed counts those that are over (run or skipped, and freed). Nobody
-// holds the mutexes of two devices.
+// The queue thread starts with the first piece of work and ends with the device. Invariants: pieces run one at a time
+// in the order in which they were submitted; n_completed counts those that are over (run or skipped, and freed). No
+// thread holds the mutexes of two devices.
 #include "sim/sim_device.h"
 
 #include <stdio.h>
@@ -19,6 +19,7 @@
 
 static atomic_int device_count;
 
+// Also makes them anew in a child, where queued work is lost: the store of blocks and the queue start empty.
 static bool init_locks(struct gb_sim_device * device) {
     if (!gb_mutex_init(&device->mutex)) {
         return false;
@@ -77,8 +78,8 @@ struct gb_sim_device * gb_sim_device_ref(struct gb_sim_device * device) {
     return device;
 }
 
-// A forked child has no queue thread, and nobody who unlocks the mutex: what was queued is done in the parent only.
-// Here it has failed: nobody is to take what its memory holds for results.
+// A forked child has no queue thread, and no thread that would unlock the mutex: what was queued is done in the parent
+// only. In the child it has failed, so that nobody takes what the memory holds for results.
 static void lose_work(struct gb_sim_device * device) {
     if (device->n_completed < device->n_submitted) {
         device->failed     = GGML_STATUS_INVALID_STATE;
@@ -93,7 +94,8 @@ static void lose_work(struct gb_sim_device * device) {
     device->n_completed = device->n_submitted;
 }
 
-// Several threads of the child may come here at once; one of them does it.
+// Makes the device usable in a child after a fork; every entry point calls this first. Several threads of the child may
+// come here at once; one of them does the work, the others wait for it.
 static void adopt_after_fork(struct gb_sim_device * device) {
     const unsigned now  = gb_fork_generation();
     unsigned       last = atomic_load(&device->generation);
@@ -110,8 +112,8 @@ static void adopt_after_fork(struct gb_sim_device * device) {
     }
 }
 
-// All that is queued now is not to be done. With the mutex held, which is released meanwhile: the queue may be waiting
-// for another device.
+// Cancels all that is queued now. Called with the mutex held, which is released meanwhile if the queue waits for
+// another device, because that wait has to be woken.
 static void cancel(struct gb_sim_device * device) {
     struct gb_sim_device * const other = device->waits_for != NULL ? gb_sim_device_ref(device->waits_for) : NULL;
     atomic_store(&device->cancelled, device->n_submitted);
@@ -143,7 +145,9 @@ static struct {
     bool                   claimed;
 } standard; // guarded by its brief lock
 
-static bool drop_ref(struct gb_sim_device * device) { // true: it was the last one
+// Gives a reference back; true: it was the last one. The default device is found by a pointer without a reference, so
+// its last reference goes under the lock.
+static bool drop_ref(struct gb_sim_device * device) {
     if (!device->is_default) {
         return atomic_fetch_sub(&device->refs, 1) == 1;
     }
@@ -157,7 +161,8 @@ static bool drop_ref(struct gb_sim_device * device) { // true: it was the last o
     return last;
 }
 
-// The device that there is, or `fresh` as such. With a reference.
+// The default device with a reference; if there is none, `fresh` becomes it (and keeps its reference). NULL: none, and
+// `fresh` is NULL.
 static struct gb_sim_device * get_default(struct gb_sim_device * fresh) {
     struct gb_brief_lock * lock = gb_brief_lock_for(&standard);
     gb_brief_lock(lock);
@@ -187,7 +192,8 @@ struct gb_sim_device * gb_sim_default_device(void) {
     return device;
 }
 
-static bool set_claimed(bool claimed) { // false: it is so already
+// Claims the default device for a backend, or ends the claim; false: that is the case already.
+static bool set_claimed(bool claimed) {
     struct gb_brief_lock * lock = gb_brief_lock_for(&standard);
     gb_brief_lock(lock);
     const bool changes = standard.claimed != claimed;
@@ -229,7 +235,8 @@ void gb_sim_device_unref(struct gb_sim_device * device) {
 
 // --------------------------------------------------------------------------------------------------------------- queue
 
-static struct gb_sim_work * take_work(struct gb_sim_device * device) { // with the mutex held; NULL: the device ends
+// The next piece of work, waiting for one with the mutex held; NULL: the device ends.
+static struct gb_sim_work * take_work(struct gb_sim_device * device) {
     while (device->first == NULL && !device->exiting) {
         gb_cond_wait(&device->submitted, &device->mutex);
     }
@@ -243,17 +250,19 @@ static struct gb_sim_work * take_work(struct gb_sim_device * device) { // with t
 
 bool gb_sim_is_cancelled(void * device) {
     struct gb_sim_device * d = device;
-    return atomic_load_explicit(&d->cancelled, memory_order_relaxed) > d->n_completed; // which only this thread changes
+    return atomic_load_explicit(&d->cancelled, memory_order_relaxed) >
+           d->n_completed; // only the queue thread changes n_completed
 }
 
 static enum ggml_status fail_cancelled(const struct gb_sim_device * device) {
     char message[128];
     snprintf(message, sizeof(message), "%s: what was queued was cancelled: whoever waited for it gave up",
         device->name);
-    return gb_fail_quietly(GGML_STATUS_ABORTED, message); // wanted: nothing for the log
+    return gb_fail_quietly(GGML_STATUS_ABORTED, message); // the program asked for it: nothing for the log
 }
 
-static void sleep_for(struct gb_sim_device * device, int64_t delay_ns) { // unless the work is cancelled
+// Sleeps unless the work is cancelled, which ends the sleep early.
+static void sleep_for(struct gb_sim_device * device, int64_t delay_ns) {
     const int64_t end = gb_time_ns() + delay_ns;
     gb_mutex_lock(&device->mutex);
     for (int64_t left = delay_ns; left > 0 && !gb_sim_is_cancelled(device); left = end - gb_time_ns()) {
@@ -262,6 +271,7 @@ static void sleep_for(struct gb_sim_device * device, int64_t delay_ns) { // unle
     gb_mutex_unlock(&device->mutex);
 }
 
+// Runs one piece on the queue thread, for the computation (gb_run) of the thread that submitted it.
 static enum ggml_status do_work(struct gb_sim_device * device, struct gb_sim_work * work) {
     if (work->delay_ns > 0) {
         sleep_for(device, work->delay_ns);
@@ -272,13 +282,17 @@ static enum ggml_status do_work(struct gb_sim_device * device, struct gb_sim_wor
     return gb_sim_is_cancelled(device) ? fail_cancelled(device) : status;
 }
 
-// What becomes of a piece that was done, or was skipped because of an earlier failure. With the mutex held.
+// Records the end of a piece that was done, or was skipped because of an earlier failure (`skipped`). Called with the
+// mutex held.
 static void close_work(struct gb_sim_device * device, enum ggml_status skipped, enum ggml_status status,
     enum ggml_status * outcome) {
     if (outcome != NULL) {
         *outcome = skipped != GGML_STATUS_SUCCESS ? skipped : status;
     }
-    const bool told = outcome != NULL && status == GGML_STATUS_ABORTED; // its caller, and it is nobody else's
+    const bool told =
+        outcome != NULL &&
+        status ==
+            GGML_STATUS_ABORTED; // the thread that waits for this piece learns of it; it is no failure of the device
     if (status != GGML_STATUS_SUCCESS && !told && device->failed == GGML_STATUS_SUCCESS) {
         device->failed = status;
         snprintf(device->message, sizeof(device->message), "%s", ggml_last_error());
@@ -287,12 +301,13 @@ static void close_work(struct gb_sim_device * device, enum ggml_status skipped, 
     gb_cond_broadcast(&device->completed);
 }
 
+// The queue thread. It holds the mutex except while it works on a piece.
 static void queue_main(void * arg) {
     struct gb_sim_device * device = arg;
     struct gb_sim_work *   work;
     gb_mutex_lock(&device->mutex);
     while ((work = take_work(device)) != NULL) {
-        // which somebody else may learn of, and clear, before this is over
+        // read now: a thread may synchronize, and so clear the failure, before this piece is over
         const enum ggml_status   skipped = device->failed;
         enum ggml_status * const outcome = work->outcome;
         gb_mutex_unlock(&device->mutex);
@@ -304,7 +319,8 @@ static void queue_main(void * arg) {
     gb_mutex_unlock(&device->mutex);
 }
 
-static enum ggml_status ensure_thread(struct gb_sim_device * device) { // with the mutex held
+// Starts the queue thread unless it runs; called with the mutex held.
+static enum ggml_status ensure_thread(struct gb_sim_device * device) {
     if (!device->running) {
         device->main    = (struct gb_thread_main){ queue_main, device };
         device->running = gb_thread_try_start(&device->thread, &device->main);
@@ -323,7 +339,7 @@ enum ggml_status gb_sim_submit(struct gb_sim_device * device, struct gb_sim_work
         *device->last = work;
         device->last  = &work->next;
         device->n_submitted++;
-        gb_cond_broadcast(&device->submitted); // only the queue waits there, for work or for the end of a delay
+        gb_cond_broadcast(&device->submitted); // only the queue thread waits there, for work or for the end of a delay
     }
     gb_mutex_unlock(&device->mutex);
     if (status != GGML_STATUS_SUCCESS) {
@@ -364,9 +380,9 @@ void gb_sim_work_free(struct gb_sim_device * device, void * work) {
 
 enum wait_end { COMPLETE, GIVEN_UP_BY_OTHERS, GIVEN_UP };
 
-// Until `target` pieces are completed, with the mutex held. When the thread's poll wants to give up, all that is queued
-// is cancelled, and the queue becomes empty soon. GIVEN_UP also when nothing was left to cancel, so that a series of
-// short waits is given up as well, and in a child that the poll has forked.
+// Waits until `target` pieces are completed, with the mutex held. If the thread's poll asks to give up, all that is
+// queued is cancelled, and the queue becomes empty soon. GIVEN_UP also if nothing was left to cancel, so that a series
+// of short waits is given up as well, and in a child that the poll has forked.
 static enum wait_end wait_locked(struct gb_sim_device * device, uint64_t target) {
     const uint64_t n_cancels = device->n_cancels;
     bool           gave_up   = false;
@@ -397,7 +413,8 @@ void gb_sim_drain(struct gb_sim_device * device, uint64_t ticket) {
     gb_mutex_unlock(&device->mutex);
 }
 
-// Unlocks, and reports: the pending failure if `report`, else that the wait was given up.
+// Unlocks the mutex and reports: the pending failure if `report`, else that the wait was given up. `forget` clears the
+// pending failure.
 static enum ggml_status end_wait(struct gb_sim_device * device, bool complete, bool report, bool forget) {
     char                   message[GB_ERROR_SIZE];
     const enum ggml_status failed = report ? device->failed : GGML_STATUS_SUCCESS;
@@ -421,6 +438,8 @@ enum ggml_status gb_sim_wait(struct gb_sim_device * device, bool forget) {
     return end_wait(device, complete, true, forget);
 }
 
+// The outcome is the piece's own status: a failure of an earlier piece counts as "skipped", and stays pending for the
+// backend.
 enum ggml_status gb_sim_submit_and_wait(struct gb_sim_device * device, struct gb_sim_work * work) {
     enum ggml_status outcome = GGML_STATUS_INVALID_STATE; // stays in a child whose queue is in the parent
     work->outcome            = &outcome;
@@ -454,7 +473,8 @@ uint64_t gb_sim_ticket(struct gb_sim_device * device) {
 enum ggml_status gb_sim_wait_for(struct gb_sim_device * device, uint64_t ticket) {
     adopt_after_fork(device);
     gb_mutex_lock(&device->mutex);
-    if (ticket > device->lost_after && ticket <= device->lost_until) { // also when the failure itself was told long ago
+    if (ticket > device->lost_after &&
+        ticket <= device->lost_until) { // even if the failure itself was reported long ago
         gb_mutex_unlock(&device->mutex);
         return gb_fail(GGML_STATUS_INVALID_STATE,
             "%s: the work before the event was on its way when the process was forked", device->name);
@@ -463,6 +483,7 @@ enum ggml_status gb_sim_wait_for(struct gb_sim_device * device, uint64_t ticket)
     return end_wait(device, complete, true, false);
 }
 
+// A piece of work that waits for a ticket of another device.
 struct wait_work {
     struct gb_sim_work     work;   // first
     struct gb_sim_device * device; // whose queue waits
@@ -476,7 +497,7 @@ static void set_waits_for(struct gb_sim_device * device, struct gb_sim_device * 
     gb_mutex_unlock(&device->mutex);
 }
 
-// A failure over there is reported over there. Whoever cancels this wakes it up through `waits_for`.
+// A failure of the other device is reported there, not here. cancel() wakes this wait up through `waits_for`.
 static enum ggml_status run_wait(struct gb_sim_work * work) {
     const struct wait_work * w = (struct wait_work *) work;
     adopt_after_fork(w->other);
@@ -512,6 +533,7 @@ enum ggml_status gb_sim_queue_wait(struct gb_sim_device * device, struct gb_sim_
 
 // -------------------------------------------------------------------------------------------------------------- memory
 
+// A number of bytes for messages, in buf, which is returned.
 static const char * size_text(size_t size, char buf[32]) {
     if (size < 1024) {
         snprintf(buf, 32, "%zu bytes", size);

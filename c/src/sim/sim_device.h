@@ -1,12 +1,12 @@
 // sim_device.h - the simulated device, as its files share it.
 //
 // A device is shared by its backend and its buffers and ends with the last of them. Work goes through one queue, first
-// in, first out, on the device's own thread. When something fails there, what follows is skipped until the backend
-// synchronizes and so learns of it; calls that wait report the failure as well, but leave it pending.
+// in, first out, on the device's own thread. When a piece of work fails, the pieces behind it are skipped until the
+// backend synchronizes and so learns of the failure; calls that wait report it as well, but leave it pending.
 //
-// Waits of the host ask the waiting thread's poll (base/current.h). When it wants to give up, all that is queued is
-// cancelled: what is being done stops soon, the rest is skipped, and the wait returns ABORTED when the queue is empty.
-// Cancelled work that its caller does not wait for itself counts as a failure, so that somebody learns of it.
+// Waits of the host call the waiting thread's poll (base/current.h). If the poll asks to give up, all that is queued is
+// cancelled: the piece that runs stops soon, the others are skipped, and the wait returns ABORTED when the queue is
+// empty. Cancelled work that nobody waits for counts as a failure, so that somebody learns of it.
 #ifndef GB_SIM_SIM_DEVICE_H
 #define GB_SIM_SIM_DEVICE_H
 
@@ -23,45 +23,47 @@ struct gb_cpu_pool;
 
 // ---------------------------------------------------------------------------------------------------------- parameters
 
+// What kind of device is wanted. Times are in nanoseconds, sizes in bytes.
 struct gb_sim_params {
-    char    name[32];               // "" : SIM0, SIM1, ...
+    char    name[32];               // "": SIM0, SIM1, ... in the order of making
     size_t  mem_size;               // bytes of all buffers together
     size_t  max_size;               // bytes of one buffer
     size_t  alignment;              // of tensors, a power of two
     int64_t delay_ns;               // of each graph
     int64_t op_delay_ns;            // of each node in it
     int64_t copy_delay_ns;          // of each transfer
-    size_t  copy_bw;                // bytes a second of transfers, on top of that; 0: no limit
-    int     n_threads;              // that compute
-    bool    refuses[GGML_OP_COUNT]; // ops that it does not support
+    size_t  copy_bw;                // bytes a second, which each transfer takes on top of its delay; 0: no limit
+    int     n_threads;              // threads that compute
+    bool    refuses[GGML_OP_COUNT]; // operators that the device does not support
     bool    refuses_unary[GGML_UNARY_OP_COUNT];
     char    fail_op[64];      // computing this op fails; "": none
     int64_t fail_alloc_after; // allocations that succeed before all fail; < 0: no such fault
 };
 
 enum ggml_status gb_sim_params_parse(const char * text, struct gb_sim_params * params);
-// Is `name` the op of the node, or its unary function (without case)?
+// Whether `name` is the operator of the node or its unary function, upper and lower case aside.
 bool gb_sim_op_has_name(const struct ggml_tensor * node, const char * name);
 
 // -------------------------------------------------------------------------------------------------------------- device
 
 struct gb_sim_device;
 
-// One piece of work. run() is called on the queue thread, unless an earlier piece failed; it returns a status after
-// gb_fail.
+// One piece of work. The queue thread calls run(), unless an earlier piece failed or this one was cancelled; run()
+// returns a status after gb_fail. A piece is the first member of a larger struct from gb_sim_work_new.
 struct gb_sim_work {
     enum ggml_status (*run)(struct gb_sim_work * work);
     // always called, on the queue thread or where the work could not be queued
     void (*free)(struct gb_sim_device * device, struct gb_sim_work * work);
     struct gb_sim_work * next;     // the queue's
-    int64_t              delay_ns; // slept before it runs
-    void *               tag;      // the queue's: gb_run() of who submitted it
-    // of who waits for this very piece; NULL: nobody does. Protected by the device's mutex
+    int64_t              delay_ns; // the queue thread sleeps as long before it runs the piece
+    void *               tag;      // the queue's: gb_run() of the thread that submitted it
+    // where the thread that waits for this very piece finds its status; NULL: nobody waits. Protected by the mutex
     enum ggml_status * outcome;
 };
 
 enum { GB_SIM_BLOCKS = 64, GB_SIM_BLOCK_SIZE = 512 };
 
+// Memory for one piece of work, from the device's own store.
 union gb_sim_block {
     union gb_sim_block * next; // while it is free
     struct gb_sim_work   work;
@@ -69,14 +71,14 @@ union gb_sim_block {
 };
 
 struct gb_sim_device {
-    atomic_int                      refs; // backend, buffers, events and those who wait for them
+    atomic_int                      refs; // of backend, buffers, events, graphs and queued waits
     char                            name[32];
     struct gb_sim_params            params;
-    struct ggml_backend_buffer_type buft; // of a device that is the default one: not used
+    struct ggml_backend_buffer_type buft; // not used by the default device
     bool                            is_default;
     struct gb_cpu_pool *            pool; // owned; NULL: one thread computes
 
-    union gb_sim_block blocks[GB_SIM_BLOCKS];          // memory of queued work, so that running again allocates nothing
+    union gb_sim_block blocks[GB_SIM_BLOCKS]; // memory of queued work, so that a repeated run allocates nothing
     atomic_ullong      n_transfers, bytes_transferred; // copies, sets and gets, for tests
 
     gb_mutex              mutex; // protects what follows
@@ -86,10 +88,10 @@ struct gb_sim_device {
     struct gb_sim_work ** last;
     uint64_t              n_submitted, n_completed; // pieces of work, ever
     atomic_ullong         cancelled; // pieces up to this number are not to be done; also read without the mutex
-    uint64_t              n_cancels; // times that somebody gave up
-    // pieces that were on their way when the process was forked: behind the first, up to the second
+    uint64_t              n_cancels; // how often a waiting thread gave up
+    // in a child: pieces lost_after + 1 to lost_until were on their way when the process was forked
     uint64_t               lost_after, lost_until;
-    struct gb_sim_device * waits_for; // whose ticket the queue waits for; the piece of work has a reference
+    struct gb_sim_device * waits_for; // the device whose ticket the queue waits for; the piece of work has a reference
     bool                   running, exiting;
     gb_thread              thread;
     struct gb_thread_main  main;
@@ -100,37 +102,45 @@ struct gb_sim_device {
     char                   message[GB_ERROR_SIZE];
 };
 
-struct gb_sim_device * gb_sim_device_new(const struct gb_sim_params * params); // with one reference
-// The default device: without parameters, with the buffer type of the registry's entry. It is made when it is asked for
-// and gone with its last reference. One backend at a time has it; claim: NULL without a report when another has it.
-struct gb_sim_device * gb_sim_default_device(void); // with a reference of the caller's
+// A device with one reference, which is the caller's; NULL on failure (reported).
+struct gb_sim_device * gb_sim_device_new(const struct gb_sim_params * params);
+// The default device has no parameters and the buffer type of the registry's entry. It is made by the first call that
+// needs it and ends with its last reference. One backend at a time has it.
+//   gb_sim_default_device         the device, with a reference for the caller; NULL on failure (reported)
+//   gb_sim_default_device_claim   the same for a backend; NULL, not reported, if another backend has it
+//   gb_sim_default_device_leave   ends the claim and gives the reference back
+struct gb_sim_device * gb_sim_default_device(void);
 struct gb_sim_device * gb_sim_default_device_claim(void);
-void                   gb_sim_default_device_leave(struct gb_sim_device * device); // with the reference
+void                   gb_sim_default_device_leave(struct gb_sim_device * device);
 
+// Takes a reference and returns the device; gives one back, and ends the device with the last one. NULL is fine for
+// the latter. A queue thread never gives back the last reference to its own device: it could not wait for its own end.
 struct gb_sim_device * gb_sim_device_ref(struct gb_sim_device * device);
 void                   gb_sim_device_unref(struct gb_sim_device * device);
 
-// Memory for a piece of work of `size` bytes, zeroed, and back.
+// Zeroed memory for a piece of work of `size` bytes, NULL when there is none (reported); and giving it back.
 void * gb_sim_work_new(struct gb_sim_device * device, size_t size);
 void   gb_sim_work_free(struct gb_sim_device * device, void * work);
 
-// The number of pieces submitted so far, and waiting until so many are completed: what an event is.
+// An event is a ticket: the number of pieces submitted so far. Waiting for it means waiting until so many are
+// completed; a pending failure is reported then, and stays pending.
 uint64_t         gb_sim_ticket(struct gb_sim_device * device);
-enum ggml_status gb_sim_wait_for(struct gb_sim_device * device, uint64_t ticket); // reports a pending failure
-// What is queued on `device` from now on waits for that.
+enum ggml_status gb_sim_wait_for(struct gb_sim_device * device, uint64_t ticket);
+// Makes all that is queued on `device` from now on wait for a ticket of another device.
 enum ggml_status gb_sim_queue_wait(struct gb_sim_device * device, struct gb_sim_device * other, uint64_t ticket);
 
-// Queues; takes the work over, also when it fails.
+// Queues a piece of work, which is taken over and freed in any case.
 enum ggml_status gb_sim_submit(struct gb_sim_device * device, struct gb_sim_work * work);
-// until it is done; how that went
+// The same, and waits until the piece is done; its status.
 enum ggml_status gb_sim_submit_and_wait(struct gb_sim_device * device, struct gb_sim_work * work);
-// waits for what was queued until then, or has it cancelled
+// Waits until `ticket` pieces (at most all that are queued now) are completed or cancelled; reports nothing.
 void gb_sim_drain(struct gb_sim_device * device, uint64_t ticket);
-// The same, and reports a pending failure, which stays unless `forget`.
+// Waits for all that is queued and reports a pending failure, which stays unless `forget`.
 enum ggml_status gb_sim_wait(struct gb_sim_device * device, bool forget);
-bool             gb_sim_is_cancelled(void * device); // for the queue's thread: the piece that it is doing
+// Called by the queue thread alone: whether the piece that it runs was cancelled.
+bool gb_sim_is_cancelled(void * device);
 
-// Counts `size` bytes as used, or reports that the device has not so much.
+// Counts `size` bytes as used. ALLOC_FAILED (reported): the device has not so much, or a fault was asked for.
 enum ggml_status gb_sim_take_memory(struct gb_sim_device * device, size_t size);
 void             gb_sim_give_memory(struct gb_sim_device * device, size_t size);
 
@@ -143,15 +153,18 @@ struct gb_sim_buffer {
     size_t                 size;      // of both
 };
 
-ggml_backend_buffer_t  gb_sim_buffer_new(struct gb_sim_device * device, ggml_backend_buffer_type_t buft, size_t size);
-void                   gb_sim_buffer_type_init(struct gb_sim_device * device);
-struct gb_sim_device * gb_sim_device_of(const struct ggml_tensor * tensor); // whose memory it is in; NULL: no SIM's
-// Where the tensor's bytes [offset, offset + size) really are; NULL and reported when they are not in its SIM buffer.
+ggml_backend_buffer_t gb_sim_buffer_new(struct gb_sim_device * device, ggml_backend_buffer_type_t buft, size_t size);
+void                  gb_sim_buffer_type_init(struct gb_sim_device * device);
+// The device whose memory the tensor is in; NULL if it is not in a simulated device's.
+struct gb_sim_device * gb_sim_device_of(const struct ggml_tensor * tensor);
+// Where the tensor's bytes [offset, offset + size) really are; NULL (reported) if they are not inside its buffer.
 char * gb_sim_translate(const struct ggml_tensor * tensor, size_t offset, size_t size);
 
-bool gb_sim_is_in_reach(const struct ggml_tensor * t); // on the host or on a SIM device
+// Whether a queue can copy to and from the tensor: it is on the host or on a simulated device.
+bool gb_sim_is_in_reach(const struct ggml_tensor * t);
 
-// Queued transfers; `host` is read or written when the queue gets there. wait: return when that is done.
+// Queued transfers. `host` is read or written when the queue comes to it, and must live so long; with `wait` the call
+// returns when that is done.
 enum ggml_status gb_sim_queue_set(struct gb_sim_device * device, struct ggml_tensor * tensor, const void * host,
     size_t offset, size_t size, bool wait);
 enum ggml_status gb_sim_queue_get(struct gb_sim_device * device, const struct ggml_tensor * tensor, void * host,
@@ -162,12 +175,15 @@ enum ggml_status gb_sim_queue_copy(struct gb_sim_device * device, const struct g
 
 // -------------------------------------------------------------------------------------------------------------- graphs
 
-struct gb_sim_graph; // what a graph was when it was given to the device: own tensors that point into private memory
+// What a graph was when it was given to the device: tensors of its own that point into private memory.
+struct gb_sim_graph;
 
-// one reference
+// A snapshot with one reference, which is the caller's; NULL if the device cannot compute the graph (reported).
 struct gb_sim_graph * gb_sim_graph_new(struct gb_sim_device * device, const struct ggml_cgraph * cgraph);
 void                  gb_sim_graph_unref(struct gb_sim_graph * graph);
-enum ggml_status      gb_sim_graph_queue(struct gb_sim_graph * graph); // the queue holds a reference
-const char *          gb_sim_unsupported_reason(const struct gb_sim_device * device, const struct ggml_tensor * node);
+// Queues one computation, which holds a reference until it is over.
+enum ggml_status gb_sim_graph_queue(struct gb_sim_graph * graph);
+// Why the device cannot compute the node, a static text; NULL: it can.
+const char * gb_sim_unsupported_reason(const struct gb_sim_device * device, const struct ggml_tensor * node);
 
 #endif // GB_SIM_SIM_DEVICE_H

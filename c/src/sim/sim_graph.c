@@ -1,8 +1,9 @@
 // sim_graph.c - what a device computes: a snapshot of a graph whose tensors point into private memory, run by the CPU
 // engine.
 //
-// The snapshot has its own copy of every tensor that a computed node is or reads, so the graph may be changed, and its
-// tensors placed elsewhere, while the work is still queued. It is shared by a graph plan and the pieces of queued work.
+// The snapshot has its own copy of every tensor that a computed node is or reads, so the program may change the graph,
+// and place its tensors elsewhere, while the work is still queued. A graph plan and the pieces of queued work share it;
+// nothing in it changes after it was taken.
 #include <string.h>
 
 #include "base/hash.h"
@@ -17,21 +18,22 @@ struct gb_sim_graph {
     atomic_int             refs;
     struct gb_sim_device * device;  // a reference
     struct ggml_tensor *   shadows; // owned
-    struct gb_cpu_plan *   plan;    // owned; on the shadows
+    struct gb_cpu_plan *   plan;    // owned; its tensors are the shadows
     void *                 work;    // owned; the plan's
-    size_t                 n_nodes; // that compute
+    size_t                 n_nodes; // nodes that compute
     struct ggml_tensor *   faulty;  // the shadow whose computation fails by parameter fail_op; NULL: none
 };
 
-// while one is taken
+// What is known while a snapshot is taken.
 struct snapshot {
-    struct gb_ptrmap ids;                   // of originals
+    struct gb_ptrmap ids;                   // original -> index in originals and in shadows
     GB_VEC(struct ggml_tensor *) originals; // by id
     GB_VEC(struct ggml_tensor *) nodes;     // shadows to compute, in order
 };
 
 // ----------------------------------------------------------------------------------------------------------- op filter
 
+// Whether a parameter excludes the operator, or the function of a UNARY node.
 static bool is_refused(const struct gb_sim_params * params, const struct ggml_tensor * node) {
     if (node->op >= GGML_OP_COUNT || node->op != GGML_OP_UNARY) {
         return node->op < GGML_OP_COUNT && params->refuses[node->op];
@@ -59,11 +61,13 @@ const char * gb_sim_unsupported_reason(const struct gb_sim_device * device, cons
 
 // ------------------------------------------------------------------------------------------------------------ snapshot
 
+// Gives a tensor the next index unless it has one; false: memory is out. NULL is fine.
 static bool add_original(struct snapshot * s, struct ggml_tensor * t) {
     return t == NULL || gb_ptrmap_get(&s->ids, t) != GB_PTRMAP_ABSENT ||
            (gb_ptrmap_set(&s->ids, t, (int64_t) s->originals.n) && gb_vec_push(&s->originals, t));
 }
 
+// UNSUPPORTED with the reason if the device cannot compute the node.
 static enum ggml_status check_node(const struct gb_sim_device * device, const struct ggml_tensor * node) {
     const char * reason = gb_sim_unsupported_reason(device, node);
     char         text[GB_ERROR_SIZE / 2];
@@ -72,6 +76,7 @@ static enum ggml_status check_node(const struct gb_sim_device * device, const st
     return GGML_STATUS_SUCCESS;
 }
 
+// Lists the nodes that compute, and all tensors that they are or read; the rest of the graph is not copied.
 static enum ggml_status collect(struct snapshot * s, struct gb_sim_device * device, const struct ggml_cgraph * cgraph) {
     GB_TRY(gb_tensors_check(cgraph->nodes, cgraph->n_nodes, device->name));
     for (int i = 0; i < cgraph->n_nodes; i++) {
@@ -91,6 +96,7 @@ static enum ggml_status collect(struct snapshot * s, struct gb_sim_device * devi
     return GGML_STATUS_SUCCESS;
 }
 
+// Every tensor that is computed or read must be in this device's memory.
 static enum ggml_status check_memory(const struct gb_sim_device * device, const struct ggml_tensor * t) {
     char text[GB_DESCRIBE_SIZE];
     GB_FAIL_IF(t->data == NULL, GGML_STATUS_INVALID_STATE, "%s: tensor %s is not allocated", device->name,
@@ -102,6 +108,7 @@ static enum ggml_status check_memory(const struct gb_sim_device * device, const 
     return GGML_STATUS_SUCCESS;
 }
 
+// A copy of the tensor that the engine can use: it points into private memory, is no view, and belongs to no buffer.
 static enum ggml_status make_shadow(struct gb_sim_graph * graph, const struct snapshot * s, size_t id) {
     const struct ggml_tensor * t      = s->originals.data[id];
     struct ggml_tensor *       shadow = &graph->shadows[id];
@@ -112,12 +119,12 @@ static enum ggml_status make_shadow(struct gb_sim_graph * graph, const struct sn
     shadow->grad     = NULL;
     shadow->extra    = NULL;
     shadow->data     = gb_sim_translate(t, 0, ggml_nbytes(t));
-    // so that the engine leaves out what it does on the host
+    // the engine may leave out the same results as on the host
     gb_tensor_set_surely_read_once(shadow, ggml_backend_may_leave_out(t));
     if (shadow->data == NULL) {
         return ggml_last_status();
     }
-    // of a tensor that is only read here, sources may be unknown: nobody looks at them
+    // a tensor that is only read may have sources without a shadow: the engine does not follow them
     for (int j = 0; j < GGML_MAX_SRC; j++) {
         const int64_t src = t->src[j] != NULL ? gb_ptrmap_get(&s->ids, t->src[j]) : GB_PTRMAP_ABSENT;
         shadow->src[j]    = src != GB_PTRMAP_ABSENT ? &graph->shadows[src] : NULL;
@@ -125,6 +132,7 @@ static enum ggml_status make_shadow(struct gb_sim_graph * graph, const struct sn
     return GGML_STATUS_SUCCESS;
 }
 
+// Replaces the nodes by their shadows and plans them for the CPU engine.
 static enum ggml_status make_plan(struct gb_sim_graph * graph, struct snapshot * s) {
     const struct gb_sim_params * params = &graph->device->params;
     graph->n_nodes                      = s->nodes.n;
@@ -135,7 +143,7 @@ static enum ggml_status make_plan(struct gb_sim_graph * graph, struct snapshot *
         }
     }
     GB_FAIL_IF(s->nodes.n > INT32_MAX, GGML_STATUS_INVALID_ARGUMENT, "%s: too many nodes", graph->device->name);
-    const bool trust = gb_trust_tensors(true); // the shadows are copies of what collect looked at
+    const bool trust = gb_trust_tensors(true); // the shadows are copies of tensors that collect has checked
     graph->plan      = gb_cpu_plan_new(s->nodes.data, (int) s->nodes.n, params->n_threads);
     gb_trust_tensors(trust);
     if (graph->plan == NULL) {
@@ -177,7 +185,7 @@ struct gb_sim_graph * gb_sim_graph_new(struct gb_sim_device * device, const stru
     return graph;
 }
 
-// The device is not ended here by the queue thread itself: whoever waits for queued work holds a reference.
+// The queue thread never ends the device here: a thread that waits for queued work holds a reference.
 void gb_sim_graph_unref(struct gb_sim_graph * graph) {
     if (graph == NULL || atomic_fetch_sub(&graph->refs, 1) > 1) {
         return;
@@ -191,6 +199,7 @@ void gb_sim_graph_unref(struct gb_sim_graph * graph) {
 
 // ------------------------------------------------------------------------------------------------------------- running
 
+// One queued computation of a snapshot.
 struct graph_work {
     struct gb_sim_work    work;  // first
     struct gb_sim_graph * graph; // a reference
@@ -213,6 +222,7 @@ static void free_graph_work(struct gb_sim_device * device, struct gb_sim_work * 
     gb_sim_graph_unref(graph);
 }
 
+// The piece's delay is that of the graph and of its nodes together.
 enum ggml_status gb_sim_graph_queue(struct gb_sim_graph * graph) {
     struct graph_work * w = gb_sim_work_new(graph->device, sizeof(*w));
     if (w == NULL) {

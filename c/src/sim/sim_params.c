@@ -1,4 +1,5 @@
-// sim_params.c - reads what kind of device is wanted.
+// sim_params.c - reads the parameters that say what kind of device is wanted. An unknown key or a value that is not
+// understood is an error, which names the pair and lists the known keys.
 #include <stdio.h>
 #include <string.h>
 
@@ -17,6 +18,7 @@ bool gb_sim_op_has_name(const struct ggml_tensor * node, const char * name) {
     return gb_text_equal(ggml_op_name(node->op), name) || gb_text_equal(ggml_op_desc(node), name);
 }
 
+// Marks the operator, or the function of UNARY, of that name as refused or not; false if there is no such name.
 static bool set_op(struct gb_sim_params * params, const char * name, bool refuse) {
     for (int op = 1; op < GGML_OP_COUNT; op++) {
         if (gb_text_equal(ggml_op_name((enum ggml_op) op), name)) {
@@ -37,6 +39,7 @@ static bool set_op(struct gb_sim_params * params, const char * name, bool refuse
     return false;
 }
 
+// Applies a list of names joined by "+".
 static enum ggml_status set_ops(struct gb_sim_params * params, const char * key, const char * list, bool refuse) {
     char name[64];
     while (gb_params_item(&list, '+', name, sizeof(name))) {
@@ -48,11 +51,13 @@ static enum ggml_status set_ops(struct gb_sim_params * params, const char * key,
 
 // --------------------------------------------------------------------------------------------------------- single keys
 
-struct lists { // applied when all is read, so that their order does not matter
+// The lists of operators, applied when all parameters are read, so that the order of keys does not matter.
+struct lists {
     char ops[512], noops[512];
     bool has_ops;
 };
 
+// NULL, or what is wrong with the value, as all functions of this section.
 static const char * set_text(char * to, size_t size, const char * value) {
     if (*value == '\0' || strlen(value) >= size) {
         return "needs a text that is neither empty nor long";
@@ -70,6 +75,7 @@ static const char * set_alignment(struct gb_sim_params * params, const char * va
     return NULL;
 }
 
+// The name is tried on a scratch device first: what no operator has would never fail.
 static const char * set_fail_op(struct gb_sim_params * params, const char * value) {
     struct gb_sim_params scratch = { 0 };
     if (!set_op(&scratch, value, true)) {
@@ -78,7 +84,7 @@ static const char * set_fail_op(struct gb_sim_params * params, const char * valu
     return set_text(params->fail_op, sizeof(params->fail_op), value);
 }
 
-// NULL, or what is wrong.
+// Sets one parameter; NULL, or what is wrong with it.
 static const char * set_param(struct gb_sim_params * params, struct lists * lists, const char * key,
     const char * value) {
     static const char bad_size[] = "needs a size like 64M", bad_time[] = "needs a time like 2ms";
@@ -118,7 +124,7 @@ static const char * set_param(struct gb_sim_params * params, struct lists * list
     }
     if (gb_text_equal(key, "ops")) {
         lists->has_ops = true;
-        return *value == '\0' ? NULL : set_text(lists->ops, sizeof(lists->ops), value); // empty: none at all
+        return *value == '\0' ? NULL : set_text(lists->ops, sizeof(lists->ops), value); // empty: no operator at all
     }
     if (gb_text_equal(key, "threads")) {
         const bool good   = gb_params_int(value, 1, GB_CPU_MAX_THREADS, &n);
@@ -128,6 +134,7 @@ static const char * set_param(struct gb_sim_params * params, struct lists * list
     return "is unknown";
 }
 
+// A device without limits, delays and faults, changed by the pairs in `text` (NULL: none).
 enum ggml_status gb_sim_params_parse(const char * text, struct gb_sim_params * params) {
     *params = (struct gb_sim_params){
         .mem_size         = SIZE_MAX,
