@@ -117,7 +117,7 @@ def load_backend(path: str | os.PathLike[str]) -> list[str]:
     tree, :func:`get_include`.
 
     FileNotFoundError: there is no such file. InvalidArgumentError: it is no backend module. UnsupportedError: it was
-    built for another version, or finds no device.
+        built for another version, or finds no device.
     """
     given: Any = path
     expect_path(given, "load_backend: path")
@@ -142,8 +142,8 @@ def load_report() -> list[LoadRecord]:
 def get_include() -> str:
     """The directory with the C headers, and ``ggml-backend-module.c``, which a backend module is compiled with::
 
-    cc -shared -fPIC -fvisibility=hidden -DGGML_BACKEND_MODULE_BUILD -I$INCLUDE mine.c $INCLUDE/ggml-backend-module.c -o
-    mine.so
+        cc -shared -fPIC -fvisibility=hidden -DGGML_BACKEND_MODULE_BUILD -I$INCLUDE mine.c \\
+            $INCLUDE/ggml-backend-module.c -o mine.so
     """
     return str(Path(__file__).parent / "include")
 

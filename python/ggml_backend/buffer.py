@@ -137,8 +137,7 @@ class Buffer(Handle):
     """One allocation.
 
     ``close()`` gives the memory back: tensors in it lose their place (and raise :class:`StateError` when accessed).
-    Arrays made by
-    ``Tensor.numpy()``, and a scheduler whose graph uses the buffer, keep the memory until they are gone.
+    Arrays made by ``Tensor.numpy()``, and a scheduler whose graph uses the buffer, keep the memory until they are gone.
     """
 
     __slots__ = ("__weakref__", "_core")

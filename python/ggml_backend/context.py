@@ -155,8 +155,9 @@ class Context(Handle):
     def allocate(self, backend: Backend | BufferType, usage: Usage = "any") -> Buffer:
         """Gives every tensor that has none yet memory on ``backend``, in one buffer that the context keeps alive.
 
-        usage: ``"weights"`` for data that operations should be run next to, ``"any"`` for the rest. Raises
-        :class:`AllocationError` when there is not enough memory; then no tensor was touched.
+        usage: ``"weights"`` for data that operations should be run next to, ``"any"`` for the rest.
+
+        Raises :class:`AllocationError` when there is not enough memory; then no tensor was touched.
         """
         core = self._live()
         number = usage_id(usage)
@@ -183,11 +184,9 @@ class Context(Handle):
 
         outputs: tensors, or one list of them
         keep: a result in between that can be read, too, or several. Of others the memory is used again while the graph
-        runs, and reading
-            them raises :class:`StateError`
+            runs, and reading them raises :class:`StateError`
         keep_inputs: tensors without memory that the graph starts from keep theirs from one run to the next; False lets
-        a scheduler
-            use it again after their last use, so that they must be set before every run.
+            a scheduler use it again after their last use, so that they must be set before every run.
         """
         core = self._building("Context.graph")
         tensors = _outputs_of(outputs)

@@ -31,9 +31,8 @@ def map_custom(function: Callable[..., Any], *tensors: Tensor, n_tasks: int = 1,
     tensors.
 
     function: called as ``function(dst, a, ...)``; it writes ``dst``, or returns what is to be written. ``a, ...`` are
-    read-only. With
-        ``n_tasks`` other than 1 it is called ``nth`` times, as ``function(dst, a, ..., ith, nth)`` with ``ith = 0 ..
-        nth - 1``, by the threads of the backend, and does its share each time.
+        read-only. With ``n_tasks`` other than 1 it is called ``nth`` times, as ``function(dst, a, ..., ith, nth)`` with
+        ``ith = 0 .. nth - 1``, by the threads of the backend, and does its share each time.
     n_tasks: 1; or at most how many threads; or -1 for as many as the backend has
 
     The function runs on the CPU, on whatever thread computes the node. If it raises, the computation stops and the

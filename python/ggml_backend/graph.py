@@ -244,9 +244,8 @@ class Graph(Local):
         if none is found.
 
         Results are the same bits (what the CPU computes together may round differently): each node still comes after
-        all that it needs, writes into memory that others use included. Only what
-        has no memory yet counts, so this comes before the graph is run or allocated. Takes about a second for ten
-        thousand nodes.
+        all that it needs, writes into memory that others use included. Only what has no memory yet counts, so this
+        comes before the graph is run or allocated. Takes about a second for ten thousand nodes.
         """
         core, context = self._live(), self._ctx._live()
         if not self._ctx._writable:

@@ -563,8 +563,8 @@ def mul_mat(a: Tensor, b: Tensor, prec: Literal["default", "f32"] = "default") -
 
     Where ``a`` is quantized, a float32 ``b`` is rounded to bytes by groups of 32 values: a result is off by at most the
     sum over groups of (largest ``|b|`` / 254) times (sum of ``|a|``), groups below 2^-100 in magnitude count as zeros,
-    and rows with a value of 2^100 or more, infinite or NaN have results that are NaN.
-    prec="f32" asks devices for full precision: nothing is rounded then, and infinity is one.
+    and rows with a value of 2^100 or more, infinite or NaN have results that are NaN. prec="f32" asks devices for full
+    precision: nothing is rounded then, and infinity is one.
     """
     y = build_2("mul_mat", lib.ggml_mul_mat, a, b, ndim=OF_PRODUCT)
     if not isinstance(prec, str) or prec != "default":
@@ -578,7 +578,7 @@ def mul_mat_id(matrices: Sequence[Tensor], ids: Tensor, id: int, b: Tensor) -> T
     """:func:`mul_mat` with one of several matrices for each row of ``b``, as in a mixture of experts.
 
     matrices: 1 to 8 tensors ``(m, k)``; ids: int32 ``(n, choices)``; ``b (..., n, k)``; the result is ``(..., n, m)``:
-    row ``(..., i)`` is ``matrices[ids[i, id]] @ b[..., i]``, in every batch with the same ids.
+        row ``(..., i)`` is ``matrices[ids[i, id]] @ b[..., i]``, in every batch with the same ids.
     """
     if isinstance(matrices, Tensor):
         raise TypeError("mul_mat_id: matrices must be a list of tensors, not one Tensor")
@@ -674,8 +674,7 @@ def view(
 @builds("ggml_permute")
 def permute(a: Tensor, axis0: int, axis1: int, axis2: int, axis3: int) -> Tensor:
     """ggml's permutation, in ggml's order of dimensions (0 is the last axis of ``shape``): dimension ``i`` of ``a``
-    becomes dimension
-    ``axis_i`` of the view. :meth:`Tensor.transpose` is NumPy's."""
+    becomes dimension ``axis_i`` of the view. :meth:`Tensor.transpose` is NumPy's."""
     axes = tuple(expect_int(axis, f"permute: axis{i}") for i, axis in enumerate((axis0, axis1, axis2, axis3)))
     ndim = max((axes[d] + 1 for d in range(min(_dims("permute", a), MAX_DIMS)) if 0 <= axes[d] < MAX_DIMS), default=1)
     return build("permute", lib.ggml_permute, (a,), *axes, ndim=ndim)
@@ -738,8 +737,8 @@ def soft_max(
     """``softmax(scale a + mask)`` of each row. ``mask (m, n)`` repeats over the rows of ``a (..., n)``. Contiguous.
 
     max_bias: above 0 the mask is multiplied by the slope of the head, the axis before the last two of ``a``: a mask of
-    negative distances gives the linear biases of ALiBi (Press et al. 2022, arXiv:2108.12409), for h of 8 heads ``2 **
-    (-max_bias (h + 1) / 8)``.
+        negative distances gives the linear biases of ALiBi (Press et al. 2022, arXiv:2108.12409), for h of 8 heads ``2
+        ** (-max_bias (h + 1) / 8)``.
 
     A row that is -inf everywhere gives zeros; one with NaN or +inf, at a masked place too, is NaN everywhere.
     """
@@ -816,9 +815,9 @@ def rope(
     positions: int32 ``(tokens,)``
     n_dims: how many elements of a head are rotated (default: all), the others stay
     mode: ``"normal"`` rotates neighbours (2i, 2i+1); ``"neox"`` pairs i with i + n_dims/2; ``"glm"`` is the two-part
-    form, with n_ctx freq_base, freq_scale: pair i turns by ``position * freq_scale * freq_base ** (-2 i / n_dims)``
+        form, with n_ctx freq_base, freq_scale: pair i turns by ``position * freq_scale * freq_base ** (-2 i / n_dims)``
     n_orig_ctx, ext_factor, attn_factor, beta_fast, beta_slow: YaRN scaling (Peng et al. 2023, arXiv:2309.00071), off
-    while ext_factor is 0
+        while ext_factor is 0
 
     So it is in the modes ``"normal_exact"`` and ``"neox_exact"``, which are the ones to use for models of today. Two
     modes differ from this as ggml of early 2024 does: ``"normal"`` rotates all of a head, whatever n_dims (which sets
@@ -1103,8 +1102,8 @@ def get_rel_pos(a: Tensor, qh: int, kh: int) -> Tensor:
 
 @builds("ggml_add_rel_pos", "ggml_add_rel_pos_inplace")
 def add_rel_pos(a: Tensor, pw: Tensor, ph: Tensor, inplace: bool = False) -> Tensor:
-    """Adds decomposed relative positions to ``a (b, q, k*k)``: ``ph[.., y] + pw[.., x]`` to element ``y k + x``;
-    ``pw, ph (b, qh, qw, k)``."""
+    """Adds decomposed relative positions to ``a (b, q, k*k)``: ``ph[.., y] + pw[.., x]`` to element ``y k + x``; ``pw,
+    ph (b, qh, qw, k)``."""
     return build(
         "add_rel_pos",
         _pick("add_rel_pos", inplace),
@@ -1127,8 +1126,8 @@ def cross_entropy_loss(a: Tensor, b: Tensor, eps: float = 1e-9) -> Tensor:
     target probabilities.
 
     eps: 0 gives the cross entropy itself, for logits however far apart: ``-mean of sum(b log_softmax(a))``, where an
-    element whose ``b`` is 0 adds nothing. The default is what ggml of early 2024 computes: it cannot see probabilities
-    below 1e-9 (no element costs more than 20.7), and is off by 5 % for 100,000 classes. Below 1.
+        element whose ``b`` is 0 adds nothing. The default is what ggml of early 2024 computes: it cannot see
+        probabilities below 1e-9 (no element costs more than 20.7), and is off by 5 % for 100,000 classes. Below 1.
 
     The gradient for the default is that of early 2024 too, ``(p (1 - eps) + eps - b) / rows``, right for rows of ``b``
     that add up to 1; for any other eps it is the derivative, ``(p sum(b) - b) / rows`` for 0.

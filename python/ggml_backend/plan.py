@@ -118,9 +118,8 @@ class Plan(Local):
     """What the scheduler decided about a graph, as it was when it was prepared.
 
     It can be looked at (``memory``, ``splits``, ``copies``, ``arenas``, :meth:`explain`), drawn (:meth:`to_html`,
-    :meth:`to_csv`,
-    :meth:`to_text`) and run. Several plans of a scheduler live side by side: running one after the other plans nothing
-    again, while each graph stays as it is.
+    :meth:`to_csv`, :meth:`to_text`) and run. Several plans of a scheduler live side by side: running one after the
+    other plans nothing again, while each graph stays as it is.
     """
 
     __slots__ = ("_graph", "_scheduler", "arenas", "copies", "splits")

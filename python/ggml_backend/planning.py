@@ -68,10 +68,9 @@ def plan_memory(
 
     Buffer ``i`` is alive from ``lower[i]`` up to, not including, ``upper[i]`` and has ``size[i]`` bytes. The result is
     never worse than in-order best fit. ``alignment`` is a power of two. With a ``capacity`` in bytes any plan within it
-    will do, and
-    :class:`AllocationError` is raised if none is found. ``budget_ms`` is for search where heuristics do not reach the
-    lower bound; 0: none. It is spent in counted steps, so that equal inputs give equal plans; the clock only ends what
-    takes longer.
+    will do, and :class:`AllocationError` is raised if none is found. ``budget_ms`` is for search where heuristics do
+    not reach the lower bound; 0: none. It is spent in counted steps, so that equal inputs give equal plans; the clock
+    only ends what takes longer.
     """
     lowers, uppers, sizes = (
         _integers(lower, np.int64, "lower"),

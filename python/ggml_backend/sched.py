@@ -139,18 +139,16 @@ class Scheduler(Handle):
     backends: one; or several in order of priority, the highest first: the last is the fallback, usually the CPU
     buffer_types: one for each backend; default: the backend's own
     policy: where nodes go that ``set_backend`` says nothing about: ``"weights"``: to where their weights are, and their
-    neighbours with
-        them; ``"sources"``: to where their best source is; ``"cost"``: so that the graph takes the least time, without
-        costs as
-        ``"weights"`` (docs/PLACEMENT.md)
+        neighbours with them; ``"sources"``: to where their best source is; ``"cost"``: so that the graph takes the
+        least time, without costs as ``"weights"`` (docs/PLACEMENT.md)
     costs: for the policy ``"cost"``; default: what ``python -m ggml_backend calibrate`` measured, if it did for each
-    backend
+        backend
     n_copies: how many runs of a graph may be on their way at once (:meth:`compute_async`), 1 to 64
     keep_all: keep all results of a graph until the next one, so that each can be read: for debugging, it takes more
-    memory
+        memory
     check: judge each run: is every access ordered behind those that it must not meet, does every read find the content
-    that is meant? A
-        violation is an error that names the two. Slow: one step after the other, and dead memory is filled with NaN
+        that is meant? A violation is an error that names the two. Slow: one step after the other, and dead memory is
+        filled with NaN
 
     ``allocate`` gives every tensor of a graph that has none memory; then inputs can be set, and ``compute`` runs the
     graph as often as wanted. Several graphs may take turns: inputs keep their data, results are there until another
@@ -276,11 +274,10 @@ class Scheduler(Handle):
         pictures.
 
         allocate: False only decides: no tensor is placed and no memory of a device is taken. What the plan says then is
-        what allocating
-            the graph takes, also where that would not fit
+            what allocating the graph takes, also where that would not fit
         reorder: the plan is that of :meth:`Graph.reordered`, if the bound of its memory is lower, with no more splits
-        and copies;
-            ``plan.graph`` is then that graph. Nothing of the graph may have memory yet that the scheduler gives
+            and copies; ``plan.graph`` is then that graph. Nothing of the graph may have memory yet that the scheduler
+            gives
         """
         self._live()
         self._graph_of(graph, "Scheduler.prepare: graph")
@@ -351,10 +348,9 @@ class Scheduler(Handle):
         """Runs the graph; allocates it first if that was not done.
 
         callback: called with each tensor as soon as it is computed; it may read it with ``numpy()``; returning False
-        ends the computation
+            ends the computation
         wanted: which tensors: a name pattern (``"layer.*"``), names or tensors, or a function of the tensor; default:
-        all. The fewer, the
-            faster, because the others are computed together
+            all. The fewer, the faster, because the others are computed together
 
         Returns True; or False when the callback, :meth:`Backend.stop` or an abort callback ended it early. An exception
         in a callback ends the computation and is raised here.
@@ -400,9 +396,8 @@ class Scheduler(Handle):
 
         With ``n_copies`` of 2 or more, the same graph may be started again before it is complete. Inputs in host memory
         may be set as soon as this call returns, because what they held was taken; whatever else is set waits. Results
-        of each run are in its
-        ``results``; ``numpy()`` waits for all runs and shows the last one's. With ``n_copies`` runs on their way this
-        waits for the first.
+        of each run are in its ``results``; ``numpy()`` waits for all runs and shows the last one's. With ``n_copies``
+        runs on their way this waits for the first.
         """
         core, graph_core = self._live(), self._graph_of(graph, "Scheduler.compute_async: graph")
         results = (

@@ -90,8 +90,7 @@ class Tensor(Local):
     @property
     def name(self) -> str:
         """At most 63 bytes of UTF-8; longer names are cut between two characters. Bytes that are no UTF-8 come as
-        surrogates, as in
-        ``os.fsdecode``."""
+        surrogates, as in ``os.fsdecode``."""
         return str(ffi.string(lib.ggml_get_name(self._live())), "utf-8", "surrogateescape")
 
     @name.setter
@@ -257,9 +256,8 @@ class Tensor(Local):
         """Writes data. Returns the tensor.
 
         value: an array of exactly this tensor's shape and dtype; or a list, converted where nothing is lost; or a
-        number, which
-            fills the tensor; or ``...`` for zeros. bfloat16 takes ml_dtypes.bfloat16 or uint16 bits, quantized formats
-            take the bytes of their rows.
+            number, which fills the tensor; or ``...`` for zeros. bfloat16 takes ml_dtypes.bfloat16 or uint16 bits,
+            quantized formats take the bytes of their rows.
         offset: write ``value``, of any shape, from this flat element index on, and leave the rest as it is.
         quantize: take floats of this tensor's shape and convert them to its dtype, with :func:`ggml_backend.quantize`.
         on_invalid: what :func:`ggml_backend.quantize` does with numbers that the dtype cannot hold.

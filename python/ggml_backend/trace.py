@@ -80,8 +80,7 @@ def read_events(sched: Any) -> tuple[TraceEvent, ...]:
 
 class Trace(Owner):
     """A record that :meth:`Scheduler.trace` has begun. It ends with :meth:`stop`, with the ``with`` block, or with the
-    scheduler; then
-    ``events`` has what happened, and the file, if one was named, is written."""
+    scheduler; then ``events`` has what happened, and the file, if one was named, is written."""
 
     __slots__ = ("_names", "_path", "_queueless", "_scheduler", "events")
 

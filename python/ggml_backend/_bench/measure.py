@@ -37,7 +37,7 @@ class Case:
     """Something to measure.
 
     work: what one call does, in the unit of the figure: ``work / seconds / 1e9`` for "GB/s" and "GFLOP/s", ``work /
-    seconds`` for others
+        seconds`` for others
     memory: bytes that one call moves at least; 0: not counted
     traffic: whether these are read, or read and written
     footprint: bytes that the call works on again and again, which decides about caches; default: ``memory``

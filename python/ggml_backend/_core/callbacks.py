@@ -369,9 +369,8 @@ def set_log(target: Callable[[int, str], object] | logging.Logger | None) -> Non
     """Sends the messages of the C library somewhere. The library is silent until this is called.
 
     target: a ``logging.Logger``; or a function of the level (of the ``logging`` module) and the text; or None for
-    silence.
-        It is called on whatever thread the message arises. What it raises is raised on the main thread, as what a
-        signal handler raises: by the call that it belongs to if that was made there.
+        silence. It is called on whatever thread the message arises. What it raises is raised on the main thread, as
+        what a signal handler raises: by the call that it belongs to if that was made there.
     """
     global _log_target
     if target is None:

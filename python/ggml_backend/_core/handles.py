@@ -1,6 +1,5 @@
 """Objects of C as Python holds them. What keeps what alive, who uses what, and what a fork or a signal does is said and
-done in
-``python/core/objects.h``; these classes only hold its handles.
+done in ``python/core/objects.h``; these classes only hold its handles.
 
 A *core* is a handle, the pointer in it, and the cores that Python's side of it needs. Public objects (``Context``,
 ``Buffer``, ``Backend``,

@@ -182,25 +182,22 @@ def quantize(
     """Floats ``(..., n)`` as blocks of a quantized format: uint8 ``(..., n // block_size * bytes of a block)``.
 
     dtype: a quantized format (``gb.q4_0`` or ``"q4_0"``) or bfloat16, whose rows come as bytes, too. float32 and
-    float16 give arrays of
-        that dtype.
+        float16 give arrays of that dtype.
     importance: how much each column counts when scales are chosen, float32 ``(n,)``, or one such vector a matrix,
-    ``(..., n)`` without the
-        axis of rows. Some formats of 1 to 3 bits do not work without.
+        ``(..., n)`` without the axis of rows. Some formats of 1 to 3 bits do not work without.
     on_invalid: what to do with a number that the format cannot hold, which is nan, an infinity, or too large for its
-    scales.
-        ``"error"`` raises with its row and column; ``"clip"`` takes 0 for nan, and for the others the largest number
-        that any block of the format holds; ``"nan"`` makes its whole block nan (mxfp4 and nvfp4, which have no nan: as
-        ``"clip"``). In float32, float16 and bfloat16 nan and infinities are values; only finite numbers that would
-        become infinite are too large (``"nan"``: they do).
+        scales. ``"error"`` raises with its row and column; ``"clip"`` takes 0 for nan, and for the others the largest
+        number that any block of the format holds; ``"nan"`` makes its whole block nan (mxfp4 and nvfp4, which have no
+        nan: as ``"clip"``). In float32, float16 and bfloat16 nan and infinities are values; only finite numbers that
+        would become infinite are too large (``"nan"``: they do).
     n_threads: default: as many as a CPU backend takes
 
     Values so small that half precision does not hold the scale of their block come back as the nearest ones that the
     format has, never further off, by least squares, than zeros.
 
     Raises :class:`InvalidArgumentError` (a ValueError) for rows that are not whole blocks, for numbers that the format
-    cannot hold, and when a format needs importance weights;
-    :class:`UnsupportedError` for formats that cannot be written.
+    cannot hold, and when a format needs importance weights; :class:`UnsupportedError` for formats that cannot be
+    written.
     """
     element = as_dtype(dtype, "quantize")
     return quantize_part(array, element, importance, on_invalid, n_threads, f"quantize to {element.name}")

@@ -112,7 +112,7 @@ def build(
 
     ndim: dimensions of the result as Python shows them; default: the most that a source has
     array: the first tensors are passed as the last argument's array (mul_mat_id passes its own pointers through
-    ``args``)
+        ``args``)
     """
     pool = newest(op, tensors, labels)
     core = pool._live()

@@ -16,8 +16,8 @@ _NUMPY_UNARY = {np.negative: "__neg__", np.positive: "__pos__", np.absolute: "__
 
 
 def numpy_function(kind: type, ufunc: Any, method: str, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """What NumPy's elementwise functions do with tensors, objects of ``kind``: the operators are the tensors', the
-    rest is refused."""
+    """What NumPy's elementwise functions do with tensors, objects of ``kind``: the operators are the tensors', the rest
+    is refused."""
     if method == "__call__" and not options:
         if ufunc in _NUMPY_BINARY:
             forward, reflected = _NUMPY_BINARY[ufunc]

@@ -1,7 +1,6 @@
 """What a plan does that is slower than it need be: heavy operations that run on a device of lower priority, because one
 of higher priority does not take them, and weights that travel because nothing says that they are weights. Said once for
-each plan, as a
-:class:`PerformanceWarning`."""
+each plan, as a :class:`PerformanceWarning`."""
 
 from __future__ import annotations
 

@@ -362,8 +362,7 @@ class GGUFFile(Owner):
         progress: called with bytes done and bytes in all while data is copied; what it raises ends the loading
 
         Raises KeyError for a name or pattern that fits nothing, :class:`AllocationError` when a backend has not enough
-        memory,
-        :class:`UnsupportedError` for a tensor of an unknown type (choose the others by ``names``).
+        memory, :class:`UnsupportedError` for a tensor of an unknown type (choose the others by ``names``).
         """
         parts = self._live()
         if context is not None:
@@ -549,8 +548,7 @@ def open(source: Any) -> GGUFFile:
     """Opens a GGUF file.
 
     source: a path, of any part of a split file (``...-00001-of-00003.gguf``), of which all parts are opened as one,
-    with the metadata of
-        the first; or the bytes of a file (``bytes``, ``mmap``, an array)
+        with the metadata of the first; or the bytes of a file (``bytes``, ``mmap``, an array)
 
     Raises :class:`FileError` for what is not a valid file, naming the field and its offset, and OSError when it cannot
     be read.

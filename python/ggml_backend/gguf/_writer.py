@@ -164,9 +164,8 @@ class Writer(Owner):
 
         value: a number, bool, str (or bytes: text in any encoding), or a list or one-dimensional array of one of these
         type: ``"u8"`` ... ``"u64"``, ``"i8"`` ... ``"i64"``, ``"f32"``, ``"f64"``, ``"bool"``, ``"str"``; of an array,
-        that of its
-            elements, also as ``"arr[f32]"``. Default: NumPy values keep theirs; a Python int becomes u32 (in lists:
-            i32) or the next type that holds it, a float becomes f32, as readers of the field expect.
+            that of its elements, also as ``"arr[f32]"``. Default: NumPy values keep theirs; a Python int becomes u32
+            (in lists: i32) or the next type that holds it, a float becomes f32, as readers of the field expect.
         """
         try:
             store(self._live(), key, value, type)
@@ -208,12 +207,10 @@ class Writer(Owner):
         """Adds a tensor. Returns the writer.
 
         data: an array (also a memory map), a :class:`Tensor`, a tensor of an open file; or a function that is called
-        when the data is
-            needed and returns an array or an iterable of them, the tensor's rows piece by piece (then give ``shape``
-            and ``dtype``)
+            when the data is needed and returns an array or an iterable of them, the tensor's rows piece by piece (then
+            give ``shape`` and ``dtype``)
         dtype: how to store it; default: as it is. Floats are converted to any format of floats. An array of uint8 given
-        for a quantized
-            format is taken as the bytes of its rows, one of uint16 for bfloat16 as its bits.
+            for a quantized format is taken as the bytes of its rows, one of uint16 for bfloat16 as its bits.
         importance, on_invalid: see :func:`ggml_backend.quantize`; the data is looked at when the file is written
         """
         meta = self._live()

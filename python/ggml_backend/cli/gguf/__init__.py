@@ -1,5 +1,5 @@
-"""``python -m ggml_backend gguf``: looks at GGUF files, checks them, quantizes them, makes them from safetensors
-files. A module for each action, called like it, of the same form as those of the commands."""
+"""``python -m ggml_backend gguf``: looks at GGUF files, checks them, quantizes them, makes them from safetensors files.
+A module for each action, called like it, of the same form as those of the commands."""
 
 from __future__ import annotations
 
