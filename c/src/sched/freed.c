@@ -1,22 +1,24 @@
-// freed.c - backends that their owner frees before the scheduler.
+// freed.c - notices backends that their owner frees before the scheduler.
 //
 // That is against the rules of the API, and easily done: so it is no crash but an error. While the backend still works,
-// everything queued is waited for and what holds on to it (events, prepared graphs) is given back; then an object that
-// can only say its name stands in its place. Graphs cannot be computed any more; results are there, and everything may
-// be asked, reset and freed.
+// everything queued is waited for, and what holds on to it (events, graph plans) is given back. Then a placeholder that
+// can only say its name takes its place. Graphs cannot be computed any more; results stay, and everything may be
+// queried, reset and freed.
 #include "sched/plan.h"
 
 #include "base/status.h"
 
 static const char * GGML_CALL name_of(ggml_backend_t backend) { return backend->context; }
 
+// The placeholder takes no node: a plan that is made now says why.
 static bool GGML_CALL supports_nothing(ggml_backend_t backend, const struct ggml_tensor * op) {
     (void) backend;
     (void) op;
     return false;
 }
 
-static void is_gone(struct gb_backend_watch * watch) {
+// Called while the backend still works and nobody holds a lock.
+static void is_freed(struct gb_backend_watch * watch) {
     struct gb_sched_device * d = (struct gb_sched_device *) ((char *) watch - offsetof(struct gb_sched_device, watch));
     struct ggml_backend_sched * s = d->sched;
     // then each step is complete before the next, and the run ends when the callback returns
@@ -35,7 +37,7 @@ void gb_sched_watch(struct ggml_backend_sched * s) {
     for (int b = 0; b < s->n_backends; b++) {
         struct gb_sched_device * d = &s->devices[b];
         d->sched                   = s;
-        d->watch.gone              = is_gone;
+        d->watch.gone              = is_freed;
         gb_backend_watch(&d->watch, d->backend);
     }
 }

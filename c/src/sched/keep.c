@@ -1,4 +1,6 @@
 // keep.c - the list of kept plans: the latest used first, at most GB_SCHED_PLANS_MAX once a call is done.
+//
+// Whoever frees a plan of the list does it here, so that no pointer to it (current, last, in_flight) stays behind.
 #include <string.h>
 
 #include "sched/plan.h"
@@ -23,6 +25,7 @@ void gb_sched_free_plan(struct ggml_backend_sched * s, struct gb_sched_plan * p)
     gb_free(p);
 }
 
+// Frees a plan of the list; nothing points to it afterwards.
 static void forget(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     s->current   = s->current == p ? NULL : s->current;
     s->last      = s->last == p ? NULL : s->last;

@@ -1,4 +1,6 @@
 // lifetime.c - a scheduler is made, reset and freed.
+//
+// A scheduler that could not be made to the end is freed like any other: every part is fine when it is all zero.
 #include <stdio.h>
 #include <string.h>
 
@@ -6,6 +8,7 @@
 #include "base/params.h"
 #include "sched/plan.h"
 
+// What is asked of a backend once.
 static enum ggml_status init_device(struct gb_sched_device * d, ggml_backend_t backend, ggml_backend_buffer_type_t buft,
     int i) {
     GB_FAIL_IF(backend == NULL, GGML_STATUS_INVALID_ARGUMENT,
@@ -34,6 +37,7 @@ static void set_leaf_units(struct ggml_backend_sched * s) {
     }
 }
 
+// A backend stands for one device; named twice it would be two.
 static enum ggml_status init_devices(struct ggml_backend_sched * s, ggml_backend_t * backends,
     ggml_backend_buffer_type_t * bufts, int n) {
     s->devices = gb_calloc((size_t) n, sizeof(*s->devices));
@@ -52,6 +56,7 @@ static enum ggml_status init_devices(struct ggml_backend_sched * s, ggml_backend
     return GGML_STATUS_SUCCESS;
 }
 
+// An earlier device has the name, or a later one will.
 static bool is_taken(const struct ggml_backend_sched * s, int b, const char * name) {
     for (int i = 0; i < s->n_backends; i++) {
         if (i != b && strcmp(name, i < b ? s->devices[i].name : ggml_backend_name(s->devices[i].backend)) == 0) {

@@ -1,4 +1,7 @@
-// make.c - a plan is made: its parts, one after the other, each from those before it.
+// make.c - makes a plan: its parts one after the other, each from those before it.
+//
+// fill_collected is the table of contents: what each part is made from stands in its arguments. A plan that needs more
+// memory than the user's costs allow is thrown away and made again.
 #include "sched/plan.h"
 
 #include "backend/backend.h"
@@ -56,6 +59,7 @@ static enum ggml_status fill_collected(struct ggml_backend_sched * s, struct gb_
     return gb_go_on();
 }
 
+// Tensors are validated while they are collected; the other parts trust them.
 static enum ggml_status fill(struct ggml_backend_sched * s, struct gb_sched_plan * p, const struct ggml_cgraph * graph,
     const struct gb_sched_relief * relief) {
     GB_TRY(gb_sched_collect(s, &p->in, graph));
@@ -65,6 +69,7 @@ static enum ggml_status fill(struct ggml_backend_sched * s, struct gb_sched_plan
     return status;
 }
 
+// One attempt, with memory priced as `relief` says.
 static enum ggml_status make_relieved(struct ggml_backend_sched * s, const struct ggml_cgraph * graph, bool minimal,
     const struct gb_sched_relief * relief, struct gb_sched_plan ** plan) {
     struct gb_sched_plan * p = GB_NEW(struct gb_sched_plan);

@@ -1,11 +1,12 @@
-// match.c - does a graph match a kept plan?
+// match.c - decides whether a graph matches a kept plan.
 //
-// A plan is found again by comparing the graph with what the plan was made from, field by field: no hash that could
-// collide, no node count or address taken as proof.
+// The graph is compared with what the plan was made from, field by field: no hash that could collide, no node count or
+// address taken as proof. A mismatch is no failure; the next plan is looked at, or one is made.
 #include "sched/plan.h"
 
 #include <string.h>
 
+// The graph's nodes and leafs are the very tensors of the plan, in the same order.
 static bool same_lists(const struct gb_sched_plan * p, const struct ggml_cgraph * graph) {
     return p->in.n_nodes == graph->n_nodes && p->in.n_leafs == graph->n_leafs &&
            (p->in.n_nodes == 0 ||
@@ -19,6 +20,7 @@ static bool same_bytes(const struct ggml_tensor * a, const struct ggml_tensor * 
     return memcmp((const char *) a + from, (const char *) b + from, to - from) == 0;
 }
 
+// All that planning looks at, except for places. The mark "read once" is the plan's own and not compared.
 static bool same_structure(const struct ggml_tensor * a, const struct ggml_tensor * b) {
     return a->type == b->type &&
            same_bytes(a, b, offsetof(struct ggml_tensor, ne), offsetof(struct ggml_tensor, is_param)) &&
@@ -56,6 +58,7 @@ static bool has_same_buffers(const struct gb_sched_plan * p) {
     return true;
 }
 
+// Choices of the user count for the graph's own tensors only; most programs make none.
 static bool has_same_users(const struct ggml_backend_sched * s, const struct gb_sched_plan * p) {
     for (int i = 0; i < p->in.n_ids && (s->user.n > 0 || p->in.has_users); i++) {
         if (gb_sched_user_of(s, p->in.nodes[i]) != p->in.user[i]) {
@@ -65,6 +68,7 @@ static bool has_same_users(const struct ggml_backend_sched * s, const struct gb_
     return true;
 }
 
+// An arena that grew since has other chunks: the plan is bound to those of before.
 static bool arenas_are_current(const struct ggml_backend_sched * s, const struct gb_sched_plan * p) {
     size_t k = 0;
     for (size_t i = 0; i < p->layout.chunks.n; i++) {
@@ -76,6 +80,7 @@ static bool arenas_are_current(const struct ggml_backend_sched * s, const struct
     return true;
 }
 
+// Each root would be placed where it is, and memory that is not ours to give is the same as before.
 static bool has_same_locations(struct ggml_backend_sched * s, const struct gb_sched_plan * p) {
     for (int i = 0; i < p->in.n_ids; i++) {
         const struct gb_id *  id = &p->in.ids.data[i];

@@ -65,6 +65,7 @@ static enum ggml_status renew_prepared(struct ggml_backend_sched * s, struct gb_
     return GGML_STATUS_SUCCESS;
 }
 
+// The fast way: nothing is looked up but the graph itself.
 static struct gb_sched_plan * find_as_it_is(struct ggml_backend_sched * s, const struct ggml_cgraph * graph) {
     for (size_t k = 0; k < s->plans.n; k++) {
         if (gb_sched_fits_as_it_is(s, s->plans.data[k], graph)) {
@@ -75,6 +76,8 @@ static struct gb_sched_plan * find_as_it_is(struct ggml_backend_sched * s, const
     return NULL;
 }
 
+// Memory, replicas, events and stages, each only if it is missing; binding comes last because it writes to the user's
+// tensors.
 static enum ggml_status make_ready(struct ggml_backend_sched * s, struct gb_sched_plan * p, enum gb_prepare what) {
     if (what == GB_PREPARE_PLAN) {
         return GGML_STATUS_SUCCESS;
@@ -121,6 +124,7 @@ static enum ggml_status get_ready(struct ggml_backend_sched * s, struct ggml_cgr
     return status;
 }
 
+// For the trace.
 static const char * how_found(const struct ggml_backend_sched_stats * before,
     const struct ggml_backend_sched_stats *                           now) {
     return now->n_plans_made > before->n_plans_made           ? "made"
@@ -129,6 +133,7 @@ static const char * how_found(const struct ggml_backend_sched_stats * before,
                                                               : "found";
 }
 
+// Runs that are on their way are waited for unless this is one more of the same plan.
 static enum ggml_status find_or_get_ready(struct ggml_backend_sched * s, struct ggml_cgraph * graph,
     enum gb_prepare what, struct gb_sched_plan ** plan) {
     struct gb_sched_plan * p = find_as_it_is(s, graph);

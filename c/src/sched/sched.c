@@ -1,6 +1,6 @@
-// sched.c - the public functions of the scheduler.
+// sched.c - the public functions of the scheduler: each checks its arguments and forwards. Those that tell what a plan
+// decided are in report/.
 #include "sched/plan.h"
-
 
 // ------------------------------------------------------------------------------------------------------ life and death
 
@@ -101,6 +101,7 @@ enum ggml_status ggml_backend_sched_get_memory(ggml_backend_sched_t sched, ggml_
     return GGML_STATUS_SUCCESS;
 }
 
+// -1: the tensor is not in the last plan, or the scheduler may not be used.
 static int id_in_last(const struct ggml_backend_sched * s, const struct ggml_tensor * t) {
     if (gb_sched_check_whole(s, "ggml_backend_sched") != GGML_STATUS_SUCCESS) {
         return -1;
@@ -220,6 +221,7 @@ enum ggml_status ggml_backend_sched_set_check(ggml_backend_sched_t sched, bool c
 
 // -------------------------------------------------------------------------------------------------------------- graphs
 
+// Checks what all functions that take a graph have in common.
 static enum ggml_status prepare(ggml_backend_sched_t sched, struct ggml_cgraph * graph, enum gb_prepare what,
     const char * func, struct gb_sched_plan ** plan) {
     GB_FAIL_IF(sched == NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'sched' is NULL", func);
@@ -234,6 +236,7 @@ static enum ggml_status prepare(ggml_backend_sched_t sched, struct ggml_cgraph *
     return gb_sched_leave(sched, visit, gb_sched_prepare(sched, graph, what, plan));
 }
 
+// Prepares the plan of the graph, issues it, and waits for its end if that is wanted.
 static enum ggml_status run(ggml_backend_sched_t sched, struct ggml_cgraph * graph, bool wait, const char * func) {
     struct gb_sched_plan * plan;
     GB_TRY(prepare(sched, graph, GB_PREPARE_COMPUTE, func, &plan));

@@ -5,6 +5,8 @@
 #include "sched/input/input.h"
 #include "sched/memory/memory.h"
 
+// The backend that owns the memory of a root: whose handle it is, or the first in priority that can use its type; -1:
+// none can, or it has none.
 static int place_of(const struct ggml_backend_sched * s, const struct gb_sched_input * in, int root) {
     const ggml_backend_buffer_type_t buft = gb_sched_placed_buft(in, root);
     const struct gb_mem *            mem  = buft ? gb_sched_mem_of(s, in->ids.data[root].tensor->buffer) : NULL;
@@ -25,6 +27,7 @@ struct question {
     struct gb_sched_assigned *        assigned;
 };
 
+// Each backend is asked once about a node.
 static bool runs(void * user_data, int backend, int node) {
     const struct question * a = user_data;
     uint8_t * known           = &a->assigned->supports[(size_t) node * (size_t) a->in->n_backends + (size_t) backend];
@@ -70,6 +73,7 @@ static bool wants_host(const struct ggml_backend_sched * s, const struct gb_sche
            ggml_backend_buft_is_host(s->devices[s->n_backends - 1].buft);
 }
 
+// The graph as rules.c wants it: flat arrays, from the plan's ids.
 static bool fill_tables(const struct ggml_backend_sched * s, const struct gb_sched_input * in, struct tables * t) {
     const size_t n = (size_t) in->n_ids;
     t->root        = gb_calloc(n, sizeof(*t->root));

@@ -40,8 +40,8 @@ void             gb_costs_free(struct gb_costs * costs);
 // any policy
 enum ggml_status gb_sched_assign_by_cost(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
     const struct gb_sched_relief * relief, const struct gb_assign_graph * graph, struct gb_sched_assigned * assigned);
-// Prices bytes on backends where a plan needs more than the costs allow; *again: the plan is to be made again. need:
-// per backend.
+// Prices bytes on backends where a plan needs more than the costs allow; need: per backend. *again: the plan is to be
+// made again.
 enum ggml_status gb_sched_relieve(const struct ggml_backend_sched * s, const struct gb_sched_assigned * assigned,
     const struct gb_backend_need * need, struct gb_sched_relief * relief, bool * again);
 double           gb_sched_flops(const struct ggml_tensor * t);

@@ -1,9 +1,9 @@
-// prices.c - costs as the user gives them: kept for a scheduler, turned into prices of the nodes of a graph, and
-// what came of it.
+// prices.c - costs as the user gives them: checked, kept for a scheduler, turned into prices of a graph's nodes, and
+// the prediction that comes of them.
 //
-// A node's time is a launch and the longer of its traffic and its arithmetic, both counted from shapes. Memory limits:
-// a plan that needs more than is allowed is made again with a price on every byte there, and so on, until it fits
-// (make.c calls gb_sched_relieve).
+// The time of a node is a launch, plus the longer of its traffic and its arithmetic, both counted from shapes. Memory
+// limits: a plan that needs more than is allowed is made again with a price on every byte there, and with twice that
+// price, until it fits (make.c calls gb_sched_relieve).
 #include <math.h>
 #include <string.h>
 
@@ -46,12 +46,13 @@ double gb_sched_flops(const struct ggml_tensor * t) {
     }
 }
 
-// Bytes of the experts' matrices that a product reads at most, of all.
+// Matrices of experts that MUL_MAT_ID reads at most, of all.
 static double share_of_experts(const struct ggml_tensor * t, size_t bytes) {
     const int64_t n_experts = gb_op_param_i32(t, 1), n_used = t->src[1] ? t->src[1]->ne[1] : 1;
     return n_experts > 0 && n_used < n_experts ? (double) bytes * (double) n_used / (double) n_experts : (double) bytes;
 }
 
+// Traffic of a node: what it reads and writes. A gather reads as much as it writes, whatever the size of its table.
 static double bytes_of(const struct ggml_tensor * t) {
     const enum gb_op_work work  = gb_op_info(t->op)->work;
     double                bytes = (double) ggml_nbytes(t);
@@ -86,6 +87,7 @@ static const struct ggml_backend_op_cost * entry_for(const struct gb_costs * cos
     return best;
 }
 
+// The price of a node on a backend, in units of cost.h, by the most exact entry of the user's table.
 static double units_of(const struct gb_costs * costs, int backend, const struct ggml_tensor * t) {
     const int                           type = t->src[0] ? (int) t->src[0]->type : (int) t->type;
     const struct ggml_backend_op_cost * e    = entry_for(costs, backend, ggml_backend_cost_class_of(t->op), type);
@@ -97,6 +99,7 @@ static double units_of(const struct gb_costs * costs, int backend, const struct 
 
 static bool is_time(double us) { return us >= 0 && us <= 1e15; }
 
+// Every backend needs an entry for any class and any type: with it each node has a price everywhere.
 static enum ggml_status check_ops(const struct ggml_backend_sched * s, const struct ggml_backend_cost_table * table) {
     const char * func              = "ggml_backend_sched_set_costs";
     bool         any[MAX_BACKENDS] = { false };
@@ -129,6 +132,7 @@ static const struct ggml_backend_copy_cost * copy_entry(const struct ggml_backen
     return NULL;
 }
 
+// Every pair of different backends needs an entry: any node may end up behind a copy.
 static enum ggml_status check_copies(const struct ggml_backend_sched * s,
     const struct ggml_backend_cost_table *                             table) {
     const char * func = "ggml_backend_sched_set_costs";
@@ -167,6 +171,7 @@ void gb_costs_free(struct gb_costs * costs) {
     }
 }
 
+// NULL: no memory. An array without elements is no failure.
 static void * copy_of(const void * data, size_t n, size_t size) {
     void * copy = gb_calloc(n, size);
     if (copy && n > 0) {
@@ -213,6 +218,7 @@ static void free_prices(struct prices * x) {
     gb_free(x->copy_per_byte);
 }
 
+// Prices of all nodes on all backends, and of copies between them. Nodes that compute nothing are free.
 static bool fill_prices(const struct ggml_backend_sched * s, const struct gb_sched_input * in, const double * pressure,
     struct prices * x) {
     const size_t n   = (size_t) s->n_backends;
@@ -272,6 +278,7 @@ static void free_found(struct found * f) {
     gb_free(f->saved);
 }
 
+// Labels of the items: from those of the policy "weights" on, so the result is never worse than that policy.
 static enum ggml_status solve(const struct gb_assign_graph * g, struct gb_cost_model * m, struct gb_assignment * out,
     struct found * f, struct ggml_backend_sched_prediction * prediction) {
     const size_t n  = (size_t) m->p.n_items;
@@ -296,6 +303,7 @@ static enum ggml_status solve(const struct gb_assign_graph * g, struct gb_cost_m
     return GGML_STATUS_SUCCESS;
 }
 
+// For explain: what each node would cost more on its next best backend, all others staying where they are.
 static void tell_savings(const struct gb_assign_graph * g, const struct gb_cost_model * m, const struct found * f,
     struct gb_assignment * out) {
     for (int t = 0; t < g->n_tensors; t++) {
@@ -361,6 +369,7 @@ enum ggml_status gb_sched_assign_by_cost(const struct ggml_backend_sched * s, co
 
 // -------------------------------------------------------------------------------------------------------------- memory
 
+// All that a plan needs of a backend at once.
 static size_t sum_of(const struct gb_backend_need * need) { return need->peak + need->leafs + need->replicas; }
 
 // A first price at which all that the plan needs there would cost a thousandth of its time; then twice as much each

@@ -33,6 +33,7 @@ struct build {
     double    limit; // of a single price
 };
 
+// The leader of the item that a tensor belongs to.
 static int32_t find(const struct build * b, int32_t t) {
     while (b->leader[t] != t) {
         b->leader[t] = b->leader[b->leader[t]];
@@ -47,6 +48,7 @@ static uint64_t everybody(const struct build * b) {
     return b->g->n_backends == 64 ? UINT64_MAX : (UINT64_C(1) << b->g->n_backends) - 1;
 }
 
+// The backends that can use the memory of a placed root.
 static uint64_t reaching(const struct build * b, int root) {
     uint64_t set = 0;
     for (int k = 0; k < b->g->n_backends; k++) {

@@ -1,4 +1,4 @@
-// refusal.c - why a graph cannot be assigned, in words.
+// refusal.c - reports why a graph cannot be assigned: the node or leaf, and what each backend says against it.
 #include "sched/assign/assign.h"
 #include "sched/input/input.h"
 #include "sched/sched.h"

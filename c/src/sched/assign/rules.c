@@ -1,10 +1,11 @@
-// rules.c - the policies.
+// rules.c - the policies that assign nodes to backends. Pure.
 //
-// "weights": user's choices; memory and weights that exist; spreading over the neighbours in node order; what is left.
-// A backend takes a node only if it can run it and can write where the result must go; a node that nobody takes that
-// way goes to the next backend in priority that can, at worst to one that computes on a copy, which is then written
-// back. "sources": each op goes to the backend of its best source, there is no spreading. "cost": labels found
-// elsewhere (cost.h) come right after the user's choices.
+// "weights" takes, in this order: the user's choices; memory and weights that exist; the backends of neighbours, spread
+// in node order; the highest priority for what is left. A backend takes a node only if it can run it and can write
+// where the result must go. A node that no backend takes that way goes to the next one in priority that can run it, at
+// worst on a copy, which is then written back.
+// "sources" sends each op to the backend of its best source and spreads nothing. "cost" puts the labels that a solver
+// found (problem.c, cost/) right after the user's choices.
 #include "sched/assign/rules.h"
 
 #include <limits.h>
@@ -22,6 +23,7 @@ bool gb_assign_reaches(const struct gb_assign_graph * graph, const struct gb_ass
     return owner < 0 || owner == backend || graph->shares(graph->user_data, backend, owner);
 }
 
+// `wanted` is kept only where the node went elsewhere.
 static void set(struct pass * p, int tensor, int backend, enum gb_cause cause, int by, int wanted) {
     p->out[tensor] = (struct gb_assignment){
         .backend = backend, .by = by, .wanted = wanted == backend ? -1 : wanted, .cause = (int32_t) cause
@@ -44,6 +46,7 @@ static bool takes(const struct pass * p, int backend, int node) {
     return runs(p, backend, node) && can_write(p, backend, node);
 }
 
+// The node can run there without a copy of a source that is placed already.
 static bool reads_all_placed(const struct pass * p, int backend, int node) {
     const struct gb_assign_graph * g = p->graph;
     for (uint32_t k = g->src_begin[node]; k < g->src_begin[node + 1]; k++) {
@@ -78,6 +81,7 @@ static int next_best(const struct pass * p, int wanted, int node) {
     return best[0] >= 0 ? best[0] : best[1] >= 0 ? best[1] : best[2];
 }
 
+// The cause and `by` hold only if the node went where it was wanted; elsewhere the cause is its priority.
 static void assign_next_best(struct pass * p, int wanted, int node, enum gb_cause cause, int by) {
     const int b = next_best(p, wanted, node);
     if (b >= 0) {
@@ -87,6 +91,7 @@ static void assign_next_best(struct pass * p, int wanted, int node, enum gb_caus
 
 // -------------------------------------------------------------------------------------------------------------- step 1
 
+// The user's choices stand, even those that cannot run: gb_assign_check names them.
 static void assign_users(struct pass * p) {
     for (int t = 0; t < p->graph->n_tensors; t++) {
         if (p->graph->user[t] >= 0) {
@@ -111,6 +116,7 @@ static void assign_placed(struct pass * p) {
     }
 }
 
+// The first source that is a weight decides.
 static void assign_by_weight(struct pass * p, int node) {
     const struct gb_assign_graph * g = p->graph;
     for (uint32_t k = g->src_begin[node]; k < g->src_begin[node + 1]; k++) {
@@ -194,6 +200,7 @@ static void assign_by_source(struct pass * p, int node, bool placed) {
     }
 }
 
+// Placed sources first; then those that the first round has assigned.
 static void assign_sources(struct pass * p) {
     for (int round = 0; round < 2; round++) {
         for (int i = 0; i < p->graph->n_nodes; i++) {
@@ -206,6 +213,7 @@ static void assign_sources(struct pass * p) {
 
 // ------------------------------------------------------------------------------------------------------- policy "cost"
 
+// Only nodes that the user left open, and only where the label can run them.
 static void assign_labels(struct pass * p) {
     const struct gb_assign_graph * g = p->graph;
     for (int t = 0; g->label && t < g->n_tensors; t++) {

@@ -1,8 +1,7 @@
-// collect.c - a graph's tensors as dense ids: the nodes in order, the leafs, then whatever else they refer to; and what
-// memory each has.
+// collect.c - a graph's tensors become dense ids: the nodes in order, the leafs, then whatever else they refer to.
 //
-// Ids are found from tensors already found, so walking the ids in order meets a tensor only after one that leads to it:
-// a kept plan can be compared with a graph without ever following a stale pointer (plan.c).
+// Ids are handed out from tensors already found, so a walk over the ids meets a tensor only after one that leads to it.
+// Therefore a kept plan can be compared with a graph without ever following a stale pointer (match.c).
 #include "sched/input/input.h"
 
 #include <string.h>
@@ -22,6 +21,7 @@ static int32_t id_of(struct gb_sched_input * in, struct ggml_tensor * t) {
     return gb_ptrmap_set(&in->map, t, (int64_t) in->ids.n) && gb_vec_push(&in->ids, id) ? (int32_t) in->ids.n - 1 : -1;
 }
 
+// Nodes and leafs get their ids first, so that the id of a node is its position.
 static enum ggml_status add_nodes(struct gb_sched_input * in, const struct ggml_cgraph * graph) {
     const size_t n = (size_t) graph->n_nodes + (size_t) graph->n_leafs;
     if (!gb_ptrmap_reserve(&in->map, n) || !gb_vec_reserve(&in->ids, n)) {
@@ -49,6 +49,7 @@ static enum ggml_status add_nodes(struct gb_sched_input * in, const struct ggml_
 
 typedef GB_VEC(int32_t) id_list;
 
+// All sources get ids; a node that names itself is no source of its own.
 static bool add_sources(struct gb_sched_input * in, struct ggml_tensor * t, id_list * list) {
     for (int s = 0; s < GGML_MAX_SRC; s++) {
         if (t->src[s]) {
@@ -80,6 +81,7 @@ static bool add_reached(struct gb_sched_input * in, id_list * list) {
     return true;
 }
 
+// The sources of node i are srcs[src_begin[i]] to srcs[src_begin[i + 1] - 1].
 static enum ggml_status find_sources(struct gb_sched_input * in) {
     id_list list  = { 0 };
     in->src_begin = gb_calloc((size_t) in->n_nodes + 1, sizeof(*in->src_begin));
@@ -110,6 +112,7 @@ static enum ggml_status find_outputs(struct gb_sched_input * in) {
 
 // --------------------------------------------------------------------------------------------------------- what memory
 
+// Needs the choices of the user: a leaf moves when the user wants it elsewhere.
 static enum ggml_status find_locations(struct ggml_backend_sched * s, struct gb_sched_input * in) {
     for (int i = 0; i < in->n_ids; i++) {
         struct gb_id *   id       = &in->ids.data[i];
@@ -128,6 +131,7 @@ static enum ggml_status find_locations(struct ggml_backend_sched * s, struct gb_
 
 // ---------------------------------------------------------------------------------------------------------------------
 
+// All that is per id.
 static enum ggml_status allocate_tables(struct gb_sched_input * in) {
     const size_t n = (size_t) in->n_ids;
     in->key        = gb_calloc(n, sizeof(*in->key));
@@ -161,6 +165,7 @@ static enum ggml_status fill_tables(const struct ggml_backend_sched * s, struct 
     return GGML_STATUS_SUCCESS;
 }
 
+// The graph's own list of leafs, only for comparing: it says nothing about ids.
 static enum ggml_status copy_leafs(struct gb_sched_input * in, const struct ggml_cgraph * graph) {
     in->leafs = gb_calloc((size_t) graph->n_leafs, sizeof(*in->leafs));
     if (in->leafs == NULL) {

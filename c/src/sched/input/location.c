@@ -1,7 +1,7 @@
-// location.c - what memory a tensor of the user has as it stands now, and whether a kept plan vouches for its content.
+// location.c - the memory that a tensor of the user has now, and whether a kept plan vouches for its content.
 //
-// Handles of the scheduler stay on the user's tensors when the plan that put them there is gone. So a handle says
-// nothing by itself: the tensor counts as placed only while a kept plan is bound to the very place that it points to.
+// Handles of the scheduler stay on the user's tensors after the plan that put them there was given up. So a handle says
+// nothing by itself: the tensor counts as placed only while a kept plan is bound to the very address that it points to.
 #include "sched/plan.h"
 
 bool gb_sched_leaf_is_bound(const struct ggml_backend_sched * s, const struct ggml_tensor * t) {
@@ -33,6 +33,7 @@ bool gb_sched_result_is_alive(const struct ggml_backend_sched * s, const struct 
            p->in.key[at].data == t->data;
 }
 
+// A handle of some scheduler whose memory was given back.
 static bool is_retired(const struct ggml_backend_buffer * buffer) {
     return GB_READ_RELAXED(buffer->usage) == GB_USAGE_SCHED && buffer->size == 0;
 }

@@ -9,6 +9,7 @@ size_t gb_sched_alloc_size(const struct ggml_backend_sched * s, int backend, str
     return GB_MAX(size, 1); // an empty tensor has an address, too
 }
 
+// The entry of a chunk, made if it is missing; NULL: no memory.
 static struct gb_chunk_need * chunk_need(struct gb_sched_layout * layout, int backend, int chunk, bool leafs) {
     for (size_t k = 0; k < layout->chunks.n; k++) {
         struct gb_chunk_need * need = &layout->chunks.data[k];

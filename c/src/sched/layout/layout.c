@@ -1,8 +1,11 @@
-// layout.c - where everything lies: arenas from lifetimes, leafs one after another.
+// layout.c - the offsets in the arenas, from the lifetimes of a program's tensors.
 //
-// The lifetimes are those of the private node list: what the steps do, in the order in which they are issued. So what
-// planning proves about positions holds for the memory as long as everything runs in that order; what runs at the same
-// time on several queues is kept apart by the waits of hazards.c.
+// The lifetimes are those of a private node list: what the steps do, in the order of issue. What planning proves about
+// positions in that list holds for the memory as long as everything runs in that order; what runs at the same time on
+// several queues is kept apart by the waits of run/hazards.c.
+//
+// Results are computed in place where that may be. If an arena then needs more than its load, the same is tried with
+// nothing in place, and the smaller one is taken.
 #include "sched/plan.h"
 
 #include "alloc/liveness.h"
@@ -26,6 +29,7 @@ static void free_layout(struct layout * l) {
 
 // ----------------------------------------------------------------------------------------------------------- lifetimes
 
+// Appends the nodes of a split to the private node list and notes their positions.
 static bool list_split(struct layout * l, const struct gb_split * split) {
     bool           ok   = true;
     struct gb_span span = { .lower = (int64_t) l->list.n };
@@ -52,12 +56,14 @@ static bool list_nodes(struct layout * l) {
     return ok;
 }
 
+// The storage id of a root in the private node list; -1: memory that is not laid out here.
 static int64_t id_of(void * user, const struct ggml_tensor * t) {
     const struct layout * l  = user;
     const int64_t         id = gb_ptrmap_get(&l->stands_for, t);
     return id == GB_PTRMAP_ABSENT ? -1 : id;
 }
 
+// The backend in whose arena a root lies; -1: the user's memory, a leaf store or a replica.
 static int arena_of(void * user, int64_t id, const struct ggml_tensor * t) {
     const struct layout *        l = user;
     const struct gb_sched_plan * p = l->plan;
@@ -68,35 +74,42 @@ static int arena_of(void * user, int64_t id, const struct ggml_tensor * t) {
     return p->in.ids.data[id].location == GB_LOCATION_ARENA ? p->assigned.to[id].backend : -1;
 }
 
+// Bytes of a root or copy on a backend, by what the plan says of it and not by its template.
 static size_t own_size(const struct layout * l, int64_t id, int backend) {
     const struct gb_sched_plan * p = l->plan;
     return gb_sched_alloc_size(l->sched, backend,
         id >= p->in.n_ids ? &p->program.copies.data[id - p->in.n_ids].dst->tensor : p->in.ids.data[id].tensor);
 }
 
+// With a template, its sizes decide: a smaller tensor takes the place of the larger one, so what is computed in place
+// is the same in both plans.
 static size_t size_of(void * user, int64_t id, const struct ggml_tensor * t) {
     const struct layout *  l    = user;
     const struct gb_item * item = l->tmpl ? gb_sched_arena_item(l->tmpl, id) : NULL;
     return item ? item->capacity : own_size(l, id, arena_of(user, id, t));
 }
 
+// The alias group of a tensor in the template; -1: it lies in no arena there.
 static int64_t group_in_template(const struct layout * l, const struct ggml_tensor * t) {
     const int64_t          id   = id_of((void *) l, gb_root(t));
     const struct gb_item * item = id < 0 ? NULL : gb_sched_arena_item(l->tmpl, id);
     return item ? item->group : -1;
 }
 
+// With a template only what shares memory there may share memory here.
 static bool may_join(void * user, const struct ggml_tensor * node, const struct ggml_tensor * src) {
     const struct layout * l = user;
     return l->tmpl == NULL || group_in_template(l, node) == group_in_template(l, src);
 }
 
+// Outputs of the graph live to its end.
 static bool keep(void * user, int64_t id, const struct ggml_tensor * t) {
     const struct layout * l = user;
     (void) t;
     return id < l->plan->in.n_ids && l->plan->in.ids.data[id].keep;
 }
 
+// apart: nothing is computed in place.
 static enum ggml_status find_lifetimes(struct layout * l, bool apart, struct gb_liveness * live) {
     GB_FAIL_IF(l->list.n > INT32_MAX, GGML_STATUS_INVALID_ARGUMENT, "ggml_backend_sched: the graph has too many nodes");
     const struct gb_liveness_input in = {
@@ -117,6 +130,7 @@ static enum ggml_status find_lifetimes(struct layout * l, bool apart, struct gb_
 
 // -------------------------------------------------------------------------------------------------------------- arenas
 
+// The offsets of the items of one arena, in as many chunks as the largest buffer of the device asks for.
 static enum ggml_status plan_arena(struct layout * l, int backend, struct gb_plan_item * items, size_t n,
     int * chunk_of) {
     const struct gb_sched_device * d = &l->sched->devices[backend];
@@ -178,6 +192,7 @@ static void hand_out(struct layout * l, struct gb_item * at) {
     }
 }
 
+// One arena after the other; items of different backends never meet.
 static enum ggml_status lay_out_arenas(struct layout * l) {
     const size_t          n      = l->live.n_items;
     struct gb_plan_item * items  = gb_calloc(n, sizeof(*items));
@@ -209,6 +224,7 @@ static size_t arena_size(const struct gb_sched_plan * p, int backend) {
     return sum;
 }
 
+// Chunks of leaf stores stay.
 static void forget_arenas(struct gb_sched_plan * p) {
     size_t n = 0;
     for (size_t k = 0; k < p->layout.chunks.n; k++) {
@@ -280,6 +296,7 @@ static enum ggml_status drop_in_place(struct layout * l, const struct gb_livenes
     return again ? lay_out_again(l) : GGML_STATUS_SUCCESS;
 }
 
+// A plan that needs no more than its load is as good as any; only others are tried without in-place results.
 static enum ggml_status lay_out_well(struct layout * l) {
     GB_TRY(find_lifetimes(l, false, &l->live));
     GB_TRY(gb_go_on());
@@ -321,6 +338,7 @@ static bool find_bounds(struct layout * l, const struct gb_item * at) {
     return load != NULL;
 }
 
+// The template's places if all fit; *taken says so. A failure is only that memory is out.
 static enum ggml_status take_places(struct layout * l, const size_t * sizes, struct gb_item * at, bool * taken) {
     struct gb_sched_plan * p = l->plan;
     *taken                   = gb_sched_take_offsets(l->tmpl, &l->live, sizes, at);
@@ -337,6 +355,7 @@ static enum ggml_status take_places(struct layout * l, const size_t * sizes, str
     return find_bounds(l, at) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
+// By sizes alone: every root and copy fits the bytes that its counterpart has.
 static bool all_fit(const struct layout * l, size_t * sizes) {
     const struct gb_sched_plan * p = l->plan;
     for (int64_t id = 0; id < p->in.n_ids + (int64_t) p->program.copies.n; id++) {
@@ -367,6 +386,7 @@ static enum ggml_status replay(struct layout * l, const struct gb_sched_plan * t
     return GGML_STATUS_SUCCESS;
 }
 
+// The latest used plan that fits; drafts have no arenas, so they are no templates.
 static enum ggml_status find_template(struct layout * l) {
     const struct ggml_backend_sched * s = l->sched;
     size_t *         sizes  = gb_calloc((size_t) l->plan->in.n_ids + l->plan->program.copies.n, sizeof(*sizes));
@@ -378,8 +398,8 @@ static enum ggml_status find_template(struct layout * l) {
     return status;
 }
 
-// A result that the program neither writes where it belongs nor reads from it (nothing refers to it) still gets memory:
-// it is asked for.
+// A result that the program neither writes where it belongs nor reads from it (nothing refers to it) still gets memory,
+// because the user wants it.
 static bool has_all_locations(const struct gb_sched_plan * p) {
     for (int i = 0; i < p->in.n_ids; i++) {
         if (p->in.ids.data[i].location == GB_LOCATION_ARENA && !p->layout.items.data[i].valid) {
@@ -391,6 +411,7 @@ static bool has_all_locations(const struct gb_sched_plan * p) {
 
 // ---------------------------------------------------------------------------------------------------------------------
 
+// What the plan needs of each backend is summed up at the end.
 static enum ggml_status lay_out(struct layout * l) {
     struct gb_sched_plan * p = l->plan;
     if (!gb_vec_resize_zero(&p->layout.items, (size_t) p->in.n_ids + p->program.copies.n) ||

@@ -19,8 +19,8 @@ struct gb_item { // a tensor that uses memory of one root id or copy: where in i
     size_t  offset, size; // bytes
     bool    valid;        // is placed by the plan
     int64_t lower, upper; // of those in an arena: positions in the program (layout.c), half-open
-    // of those in an arena: the alias group, all that share their memory one after the other; the storage id of its
-    // first
+    // of those in an arena: the alias group, named by the storage id of its first; its members share their memory one
+    // after the other
     int64_t group;
     // bytes that may be used there: a plan of the same structure takes the place for as much (template.c)
     size_t capacity;
@@ -70,7 +70,7 @@ bool gb_sched_need_chunk(struct gb_sched_layout * layout, const struct gb_item *
 // by storage id; NULL: not in an arena
 const struct gb_item * gb_sched_arena_item(const struct gb_sched_plan * p, int64_t id);
 
-// validator.c: judges each plan that was made.
+// validator.c: each plan that was made; FAILED: it is wrong.
 enum ggml_status gb_sched_validate_layout(const struct ggml_backend_sched * s, const struct gb_sched_plan * p);
 
 // template.c

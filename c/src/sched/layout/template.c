@@ -1,10 +1,10 @@
 // template.c - the offsets of an earlier plan for a graph of the same structure whose tensors are no larger: a prompt
-// of another length, a batch of fewer. The earlier plan is called the tmpl.
+// of another length, a batch of fewer. The earlier plan is called the template.
 //
-// That a plan looks like a tmpl is found by comparing what both do, step by step. Whether its offsets may be taken
-// does not rest on that: the lifetimes of the new plan are computed as ever, and each line (what shares memory in
-// place) must lie within one line of the tmpl, in time and in bytes, and no two in the same. As the tmpl's lines do
-// not meet, these do not either. Else the plan is laid out anew.
+// A template is found by comparing what both plans do, step by step. Whether its offsets may be taken does not rest on
+// that comparison: the lifetimes of the new plan are computed as ever, and each alias group must lie within one alias
+// group of the template, in time and in bytes, and no two in the same one. As the template's groups do not meet, these
+// do not either. Where that fails, the plan is laid out anew.
 #include "sched/plan.h"
 
 #include <string.h>
@@ -13,7 +13,7 @@
 
 // ----------------------------------------------------------------------------------------------------------- structure
 
-// From the plans' own copies of tensors: those that the tmpl was made from may be gone.
+// Compares the plans' own copies of tensors: those that the template was made from may be freed.
 static bool same_ids(const struct gb_sched_plan * p, const struct gb_sched_plan * tmpl) {
     for (int i = 0; i < p->in.n_ids; i++) {
         const struct ggml_tensor *a = &p->in.key[i], *b = &tmpl->in.key[i];
@@ -27,12 +27,14 @@ static bool same_ids(const struct gb_sched_plan * p, const struct gb_sched_plan 
     return true;
 }
 
+// The same nodes read the same ids in the same order.
 static bool same_sources(const struct gb_sched_plan * p, const struct gb_sched_plan * tmpl) {
     const size_t n = p->in.src_begin[p->in.n_nodes];
     return memcmp(p->in.src_begin, tmpl->in.src_begin, ((size_t) p->in.n_nodes + 1) * sizeof(*p->in.src_begin)) == 0 &&
            (n == 0 || memcmp(p->in.srcs, tmpl->in.srcs, n * sizeof(*p->in.srcs)) == 0);
 }
 
+// Compares splits, copies and steps: what is done, when and by whom. Sizes may differ.
 static bool same_program(const struct gb_sched_plan * p, const struct gb_sched_plan * tmpl) {
     bool same = p->program.splits.n == tmpl->program.splits.n && p->program.copies.n == tmpl->program.copies.n &&
                 p->program.backs.n == tmpl->program.backs.n && p->program.steps.n == tmpl->program.steps.n &&
@@ -53,6 +55,7 @@ static bool same_program(const struct gb_sched_plan * p, const struct gb_sched_p
     return same;
 }
 
+// As far as it is known before a program is made.
 static bool is_built_like(const struct gb_sched_plan * p, const struct gb_sched_plan * tmpl) {
     return p->in.n_nodes == tmpl->in.n_nodes && p->in.n_leafs == tmpl->in.n_leafs && p->in.n_ids == tmpl->in.n_ids &&
            p->in.n_backends == tmpl->in.n_backends && p->in.minimal == tmpl->in.minimal &&
@@ -63,8 +66,8 @@ bool gb_sched_is_like(const struct gb_sched_plan * p, const struct gb_sched_plan
     return is_built_like(p, tmpl) && same_program(p, tmpl);
 }
 
-// As far as it is known before copies are made: has each tensor, and each copy of a whole one, place where the tmpl has
-// it?
+// As far as it is known before copies are made: does each tensor, and each copy of a whole one, fit its counterpart's
+// capacity?
 static bool fits(const struct gb_sched_plan * p, const struct gb_sched_plan * tmpl) {
     bool fits = true;
     for (int i = 0; fits && i < p->in.n_ids; i++) {
@@ -79,6 +82,7 @@ static bool fits(const struct gb_sched_plan * p, const struct gb_sched_plan * tm
     return fits;
 }
 
+// The latest used plan first.
 const struct gb_sched_plan * gb_sched_find_candidate(const struct ggml_backend_sched * s,
     const struct gb_sched_plan *                                                       p) {
     for (size_t k = 0; k < s->plans.n; k++) {
@@ -90,16 +94,17 @@ const struct gb_sched_plan * gb_sched_find_candidate(const struct ggml_backend_s
     return NULL;
 }
 
-// --------------------------------------------------------------------------------------------------------------- lines
+// --------------------------------------------------------------------------------------------------------- alias groups
 
 struct replay {
     const struct gb_sched_plan * tmpl;
     const struct gb_liveness *   live;
     const size_t *               size_of; // per id
-    struct gb_item *             at;      // per line: its place, and how much it takes
-    int64_t *                    taken;   // owned; per line of the tmpl: the line in it + 1
+    struct gb_item *             at;      // per alias group: its place, and how much it takes
+    int64_t *                    taken;   // owned; per alias group of the template: the group in it + 1
 };
 
+// The place of one storage id: within that of its counterpart, and in an alias group that no other group has taken.
 static bool take(struct replay * r, int64_t id) {
     const int64_t               group = r->live->item_of[id];
     const struct gb_item *      place = gb_sched_arena_item(r->tmpl, id);
@@ -124,7 +129,7 @@ static bool take(struct replay * r, int64_t id) {
 
 bool gb_sched_take_offsets(const struct gb_sched_plan * tmpl, const struct gb_liveness * live, const size_t * size_of,
     struct gb_item * at) {
-    const int64_t n_ids = (int64_t) tmpl->in.n_ids + (int64_t) tmpl->program.copies.n; // there are no more lines
+    const int64_t n_ids = (int64_t) tmpl->in.n_ids + (int64_t) tmpl->program.copies.n; // there are no more alias groups
     struct replay r     = { tmpl, live, size_of, at, gb_calloc((size_t) n_ids, sizeof(*r.taken)) };
     bool          fits  = r.taken != NULL;
     for (int64_t id = 0; fits && id < n_ids; id++) {

@@ -1,6 +1,6 @@
 // validator.c - validates the layout of each plan when it is made, those that take over another plan's included.
 //
-// The memory-plan validator that it calls (alloc/plan_validator.c) shares no code with what found the offsets: a
+// The validator of memory plans that it calls (alloc/plan_validator.c) shares no code with what found the offsets: a
 // mistake of the planner is an error, never a wrong result.
 #include "alloc/plan.h"
 #include "base/mem.h"
@@ -12,17 +12,18 @@ struct validator {
     const struct gb_sched_plan *      plan;
     struct gb_plan_item *             items;    // owned
     int *                             chunk_of; // owned
-    int64_t *                         group_at; // owned; per id: its line in `items` + 1
+    int64_t *                         group_at; // owned; per storage id of an alias group: its item + 1
     int64_t *                         ids;      // owned; per item: an id in it
     size_t                            n;
 };
 
+// For messages. Copies have a name of their own, tensors the one that they had when the graph was planned.
 static const char * name_of(const struct validator * v, int64_t id) {
     const struct gb_sched_plan * p = v->plan;
     return id >= p->in.n_ids ? p->program.copies.data[id - p->in.n_ids].dst->tensor.name : p->in.key[id].name;
 }
 
-// What lies in one line in place is one item: as large as the largest of them, and all at one place.
+// An alias group is one item: as large as its largest member. All members must be at one offset.
 static bool add_to_group(struct validator * v, int64_t id, const struct gb_item * item) {
     int64_t * at = &v->group_at[item->group];
     if (*at == 0) {
@@ -38,6 +39,7 @@ static bool add_to_group(struct validator * v, int64_t id, const struct gb_item 
            group->upper == item->upper;
 }
 
+// All alias groups of one arena: inside of their chunks, aligned, and no two that live at once overlap.
 static enum ggml_status validate_arena(struct validator * v, int backend) {
     const struct gb_sched_plan *   p      = v->plan;
     const struct gb_sched_device * d      = &v->sched->devices[backend];

@@ -1,7 +1,10 @@
-// bind.c - gives the user's tensors the places of a plan, and the plan's own tensors theirs.
+// bind.c - binds a plan: gives the user's tensors, and the plan's own, their buffer and data.
 //
-// All or nothing: what was written is put back when something fails. Leafs that have content elsewhere (the user moved
-// them to another backend, or they are results of the graph before) take it along.
+// Binding is all or nothing: when something fails, the tensors get back what they had. A leaf whose content is
+// elsewhere (the user moved it to another backend, or it is a result of the graph before) is copied to its new place.
+//
+// Only tensors that nobody has placed are written, and their views; of these only buffer, data, extra and the mark
+// "read once".
 #include "sched/plan.h"
 
 #include <string.h>
@@ -21,6 +24,7 @@ struct binding {
 
 // -------------------------------------------------------------------------------------------------------------- memory
 
+// A ref on the buffer; false: no memory, and no ref.
 static bool hold(gb_mem_list * list, struct gb_mem * mem) {
     if (!gb_vec_push(list, mem)) {
         return false;
@@ -80,16 +84,19 @@ static bool hold_memory(struct ggml_backend_sched * s, struct gb_sched_plan * p,
 
 // ------------------------------------------------------------------------------------------------------------- tensors
 
+// The buffer may want to see each tensor that is placed in it (init_tensor).
 static enum ggml_status put(struct ggml_tensor * t, ggml_backend_buffer_t buffer, void * data) {
     gb_tensor_put(t, buffer, data);
     return buffer ? ggml_backend_buffer_init_tensor(buffer, t) : GGML_STATUS_SUCCESS;
 }
 
+// Buffers see a tensor once for each place.
 static enum ggml_status put_at(struct ggml_tensor * t, const struct gb_mem * mem, const struct gb_item * item) {
     void * data = mem->base + item->offset;
     return t->buffer == mem->buffer && t->data == data ? GGML_STATUS_SUCCESS : put(t, mem->buffer, data);
 }
 
+// Roots first: everything else lies in one.
 static enum ggml_status bind_roots(struct binding * b) {
     struct gb_sched_plan * p = b->plan;
     for (int i = 0; i < p->in.n_ids; i++) {
@@ -115,6 +122,7 @@ static enum ggml_status bind_roots(struct binding * b) {
     return GGML_STATUS_SUCCESS;
 }
 
+// Views take their root's buffer, whoever placed it.
 static enum ggml_status bind_views(struct gb_sched_plan * p) {
     for (int i = 0; i < p->in.n_ids; i++) {
         const struct gb_id *       id   = &p->in.ids.data[i];
@@ -131,6 +139,7 @@ static enum ggml_status bind_views(struct gb_sched_plan * p) {
     return GGML_STATUS_SUCCESS;
 }
 
+// Copies that travel with another one lie in its bytes and need no place of their own.
 static enum ggml_status bind_copies(struct binding * b) {
     struct gb_sched_plan * p = b->plan;
     for (size_t c = 0; c < p->program.copies.n; c++) {
@@ -209,6 +218,7 @@ static enum ggml_status move_contents(struct binding * b) {
     return GGML_STATUS_SUCCESS;
 }
 
+// Content moves last, when all tensors have their new addresses.
 static enum ggml_status bind_all(struct binding * b) {
     GB_TRY(bind_roots(b));
     GB_TRY(bind_views(b->plan));
@@ -220,6 +230,7 @@ static enum ggml_status bind_all(struct binding * b) {
     return move_contents(b);
 }
 
+// What a failure puts back.
 static bool note_old(struct binding * b) {
     const struct gb_sched_plan * p = b->plan;
     b->old                         = gb_calloc((size_t) p->in.n_ids, sizeof(*b->old));
@@ -252,6 +263,7 @@ static void undo(struct binding * b, bool was_bound) {
     }
 }
 
+// From here on the plan vouches for its leafs: `key` says where each tensor lies.
 static void commit(struct binding * b, gb_mem_list arenas, gb_mem_list shared) {
     struct gb_sched_plan * p = b->plan;
     release(b->sched, &p->binding.arenas);

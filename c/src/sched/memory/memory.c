@@ -1,9 +1,13 @@
-// memory.c - the scheduler's buffers: made, counted, retired. See sched.h for the three kinds and why handles outlive
-// their memory.
+// memory.c - the scheduler's buffers: made, counted, retired. memory.h says what kinds there are and why handles
+// outlive their memory.
+//
+// When a device has no memory left, what nobody uses goes first: spare leaf stores, then replicas that no plan holds,
+// then what earlier plans are bound to. A plan that gave something up is bound again before it runs.
 #include "sched/plan.h"
 
 #include <string.h>
 
+// The memory goes, the handle stays: it has size 0 and no hooks.
 static void give_back(ggml_backend_buffer_t buffer) {
     if (buffer->iface.free_buffer) {
         buffer->iface.free_buffer(buffer);
@@ -33,6 +37,7 @@ void gb_sched_hold(struct ggml_backend_sched * s, bool hold) {
     }
 }
 
+// A leaf store that no plan is bound to.
 static bool is_spare(const struct gb_mem * mem) {
     return mem->kind == GB_MEM_LEAFS && mem->n_refs == 0 && mem->size > 0;
 }
@@ -66,6 +71,8 @@ static bool reserve_handle(struct ggml_backend_sched * s) {
     return gb_vec_reserve(&s->mems, s->mems.n + 1) && gb_ptrmap_reserve(&s->mem_of, s->mem_of.n + 1);
 }
 
+// Spares and unused replicas are given up for it if need be. The handle lives as long as the scheduler; NULL: no
+// memory.
 struct gb_mem * gb_sched_mem_new(struct ggml_backend_sched * s, int backend, size_t size, enum gb_mem_kind kind) {
     if (!reserve_handle(s)) {
         return NULL;
@@ -109,6 +116,7 @@ void gb_sched_mem_unref(struct ggml_backend_sched * s, struct gb_mem * mem) {
     }
 }
 
+// The smallest spare that is large enough, else a new one.
 struct gb_mem * gb_sched_take_store(struct ggml_backend_sched * s, int backend, size_t size) {
     struct gb_mem * best = NULL;
     for (size_t i = 0; i < s->mems.n; i++) {
@@ -175,6 +183,7 @@ static void give_up_arenas(struct ggml_backend_sched * s, struct gb_sched_plan *
     s->current       = s->current == p ? NULL : s->current;
 }
 
+// Some leaf of the plan is a result that the arenas still hold: then they must not be given up before it was moved.
 static bool reads_results(const struct ggml_backend_sched * s, const struct gb_sched_plan * p) {
     for (int i = 0; p && i < p->in.n_ids; i++) {
         const struct gb_id * id = &p->in.ids.data[i];
@@ -185,6 +194,7 @@ static bool reads_results(const struct ggml_backend_sched * s, const struct gb_s
     return false;
 }
 
+// Then giving up the plan may free some.
 static bool holds_replicas(const struct gb_sched_plan * p) {
     for (size_t c = 0; c < p->program.copies.n; c++) {
         if (p->binding.copies[c].replica) {

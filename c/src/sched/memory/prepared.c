@@ -54,6 +54,7 @@ enum ggml_status gb_sched_make_events(struct ggml_backend_sched * s, struct gb_s
     return GGML_STATUS_SUCCESS;
 }
 
+// Host memory as large as the copy, with an event that says when it has been read.
 static bool make_stage(struct gb_stage * stage, const struct gb_copy * copy, ggml_backend_t backend) {
     const struct ggml_tensor * dst = &copy->dst->tensor;
     stage->event                   = ggml_backend_event_new(backend);

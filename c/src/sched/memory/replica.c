@@ -40,6 +40,7 @@ static struct place place_of(const struct ggml_backend_sched * s, const struct g
     return mem ? (struct place){ mem->buffer, mem->base + item->offset + copy->lo } : (struct place){ NULL, NULL };
 }
 
+// A replica of the same bytes, with the same layout, on the same backend.
 static struct gb_replica * find(const struct ggml_backend_sched * s, const struct gb_sched_plan * p,
     const struct gb_copy * copy) {
     const struct place at = place_of(s, p, copy);
@@ -53,6 +54,7 @@ static struct gb_replica * find(const struct ggml_backend_sched * s, const struc
     return NULL;
 }
 
+// The last replica of a buffer takes the buffer along.
 static void drop(struct ggml_backend_sched * s, size_t i) {
     struct gb_replica * r = s->replicas.data[i];
     s->replicas.data[i]   = s->replicas.data[--s->replicas.n];
@@ -71,6 +73,7 @@ bool gb_sched_drop_spare_replicas(struct ggml_backend_sched * s, int backend) {
     return any;
 }
 
+// A freed buffer is never the source of a copy again.
 void gb_sched_drop_orphans(struct ggml_backend_sched * s) {
     const unsigned n_freed = gb_replicated_buffers_freed();
     if (s->n_replicated_freed != n_freed) {
@@ -98,6 +101,7 @@ void gb_sched_release_replicas(struct gb_sched_plan * p) {
 
 // -------------------------------------------------------------------------------------------------------------- taking
 
+// The source is noted to have replicas: when its buffer is freed, orphans are looked for.
 static bool add(struct ggml_backend_sched * s, struct gb_sched_plan * p, size_t c, struct gb_mem * mem, size_t offset) {
     const struct gb_copy * copy = &p->program.copies.data[c];
     struct gb_replica *    r    = gb_vec_reserve(&s->replicas, s->replicas.n + 1) ? GB_NEW(struct gb_replica) : NULL;
@@ -146,6 +150,7 @@ static size_t fill_one(const struct ggml_backend_sched * s, const struct gb_sche
     return size;
 }
 
+// All replicas that are missing on a backend, several in one buffer. False: no memory, and some may be there.
 static bool take_missing(struct ggml_backend_sched * s, struct gb_sched_plan * p, int backend) {
     for (size_t c = 0, end; c < p->program.copies.n; c = end) {
         const size_t size = fill_one(s, p, backend, c, &end);

@@ -1,14 +1,14 @@
-// copies.c - the program of a plan: for each split its copies, the tensors to compute, and what is written back.
+// copies.c - completes the splits: their copies, the tensors to compute, and what is written back.
 //
 // Every root has a version, raised by each node that writes it or a view of it. A copy of a root on a backend serves
-// all readers there until the version moves on; then the next reader gets a fresh one. The original is always up to
-// date: a node that must compute on a copy has its result written back, and the copy keeps up with the version it made.
-// Copies hold the bytes that were asked for, as one range that grows while the version lasts; all of the root when it
-// is quantized, because such types may be stored in another form.
+// all readers there until the version moves on; the next reader gets a fresh copy. The original is always up to date: a
+// node that must compute on a copy has its result written back, and the copy keeps up with the version that it made. A
+// copy holds the bytes that its readers use, as one range that grows while the version lasts; it holds all of a root
+// that is quantized, because such types may be stored in another form.
 //
 // A copy is filled before its split begins although it may be read later in it: within a split only its own backend
 // writes, and where that backend needs a copy its writes go through the copy. Copies of what no node writes may outlive
-// the run (replica.c).
+// the run (memory/replica.c).
 #include "sched/assign/assign.h"
 #include "sched/input/input.h"
 #include "sched/layout/layout.h"
@@ -66,6 +66,7 @@ static bool init_builder(struct builder * b) {
 
 // ----------------------------------------------------------------------------------------------------- what is written
 
+// Where tensors may overlap without sharing a root.
 static bool in_user_memory(const struct gb_id * id) {
     return id->location == GB_LOCATION_USER || id->location == GB_LOCATION_HOST;
 }
@@ -150,6 +151,7 @@ static bool is_staged(const struct builder * b, int root) {
     }
 }
 
+// The copy becomes the latest of its root on that backend.
 static bool add_copy(struct builder * b, int root, int backend, int shown, bool fill) {
     struct gb_copy copy = {
         .root    = root,
@@ -212,6 +214,8 @@ static struct gb_shadow * on_copy(struct builder * b, int t, int copy) {
 
 // --------------------------------------------------------------------------------------------------------------- nodes
 
+// The split's backend can use the tensor where it is. A staged input is never used where it is: the user may set it
+// again.
 static bool is_reached(const struct builder * b, int t) {
     const int root = b->in->ids.data[t].root;
     return gb_sched_reaches(b->sched, b->in, b->assigned, b->split->backend, root) && !is_staged(b, root);
@@ -227,6 +231,7 @@ static bool runs_as_it_is(const struct builder * b, int node) {
     return is_reached(b, node);
 }
 
+// The node reads what it overwrites a part of, so a copy to compute on must be filled.
 static bool reads_own_root(const struct gb_sched_input * in, int node) {
     for (uint32_t k = in->src_begin[node]; k < in->src_begin[node + 1]; k++) {
         if (in->ids.data[in->srcs[k]].root == in->ids.data[node].root) {
@@ -300,6 +305,7 @@ static bool add_shadow_node(struct builder * b, int node) {
     return copy < 0 || add_write_back(b, shadow, copy);
 }
 
+// Each node raises the version of its root, on whatever memory it computes.
 static bool add_node(struct builder * b, int node) {
     const size_t n_backs = b->program->backs.n;
     if (runs_as_it_is(b, node) ? !gb_vec_push(&b->program->exec, b->in->ids.data[node].tensor)
@@ -314,6 +320,7 @@ static bool add_node(struct builder * b, int node) {
     return gb_vec_push(&b->program->exec_node, node);
 }
 
+// Copies, transfers, nodes and write-backs of a split are contiguous in the lists of the program.
 static bool add_split(struct builder * b, struct gb_split * split) {
     b->split               = split;
     split->copies_begin    = b->program->copies.n;
@@ -341,6 +348,7 @@ struct place { // where the bytes of a root are, as far as it is known before it
     size_t       at;
 };
 
+// Leafs are compared by where they will lie: they were laid out before.
 static struct place place_of(const struct builder * b, int root) {
     const struct gb_id *       id   = &b->in->ids.data[root];
     const struct gb_item *     item = &b->leafs[root];
@@ -416,6 +424,7 @@ static void move_shadow(const struct builder * b, struct gb_shadow * shadow) {
     }
 }
 
+// Shadows move with the copies that they are in.
 static void merge_all(struct builder * b) {
     for (size_t k = 0; k < b->program->splits.n; k++) {
         merge_copies(b, &b->program->splits.data[k]);
@@ -431,6 +440,7 @@ static void merge_all(struct builder * b) {
 
 // -------------------------------------------------------------------------------------------------------------- finish
 
+// Ranges that are parts of tensors travel as plain bytes.
 static void as_bytes(struct ggml_tensor * t, size_t size) {
     t->type = GGML_TYPE_I8;
     gb_tensor_set_ndim(t, 1);

@@ -98,8 +98,8 @@ struct gb_split_range {
 
 typedef GB_VEC(struct gb_split_range) gb_split_list;
 
-// The same for arrays: backend[i] and computes[i] of each node; pure. False when memory is out (reported); `out` must
-// be empty.
+// The same for arrays: backend[i] and computes[i] of each node; pure. `out` must be empty. False when memory is out
+// (reported).
 bool gb_split_nodes(const int32_t * backend, const uint8_t * computes, int n_nodes, gb_split_list * out);
 
 // copies.c

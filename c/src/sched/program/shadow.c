@@ -1,6 +1,7 @@
-// shadow.c - the plan's own tensors: they live in blocks that never move, because nodes point to each other.
+// shadow.c - the plan's own tensors.
 //
-// A shadow is a clone of a tensor of the graph with its memory and its flags removed; who makes it sets what differs.
+// A shadow is a clone of a tensor of the graph without its memory and its marks; who makes it sets what differs.
+// Shadows live in blocks that never move, because nodes point to each other. They are freed with the program.
 #include "sched/input/input.h"
 #include "sched/program/program.h"
 

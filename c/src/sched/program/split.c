@@ -1,4 +1,4 @@
-// split.c - cuts the node list into runs of one backend: a new split begins where the backend changes.
+// split.c - cuts the node list into runs of one backend: a split begins where the backend changes.
 #include "sched/assign/assign.h"
 #include "sched/input/input.h"
 #include "sched/program/program.h"

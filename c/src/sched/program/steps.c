@@ -1,7 +1,7 @@
 // steps.c - the order in which a plan's program is issued, and which queue does what.
 //
-// Splits come in their order, each with its copies before it and its write-backs behind it. A copy is issued as soon as
-// its source is complete and its queue has nothing else to do first, so that it travels while other devices compute:
+// Splits are issued in their order, each with its copies before and its write-backs behind it. A copy is issued as soon
+// as its source is complete and its queue has nothing else to do first, so that it travels while other devices compute:
 // ahead of all splits of other backends that come before its own, if the receiver makes it; else one split ahead.
 // Nothing is computed by the receiver meanwhile, so its memory is taken a little longer and that of nobody else. Of the
 // copies that could be issued at a point, what comes from outside the graph goes first: a queue does in order what it
@@ -14,6 +14,7 @@
 #include "sched/program/program.h"
 #include "sched/sched.h"
 
+// Its queue can copy from and to the memory of others.
 static bool queues_copies(const struct ggml_backend_sched * s, int backend) {
     return gb_sched_has_queue(s, backend) && s->devices[backend].backend->iface.cpy_tensor_peer_async != NULL;
 }
@@ -45,10 +46,12 @@ struct order {
     int32_t   writes_user; // the last split that writes memory of the user, where tensors may overlap; + 1
 };
 
+// Tensors of different roots may overlap there.
 static bool in_user_memory(const struct gb_id * id) {
     return id->location == GB_LOCATION_USER || id->location == GB_LOCATION_HOST;
 }
 
+// Who makes a copy.
 static int issuer_of(const struct order * o, const struct gb_copy * copy) {
     return copying_issuer(o->sched, gb_sched_owner_of(o->sched, o->in, o->assigned, copy->root), copy->backend);
 }
@@ -66,11 +69,13 @@ static size_t issue_point(const struct order * o, const struct gb_copy * copy, s
     return GB_MAX(free, GB_MAX(written, user));
 }
 
+// Who makes a write-back: by the same rule, from the backend of the split to the owner of the memory.
 static int back_issuer(const struct order * o, const struct gb_split * split, const struct gb_write_back * back) {
     return copying_issuer(o->sched, split->backend,
         gb_sched_owner_of(o->sched, o->in, o->assigned, o->in->ids.data[back->node].root));
 }
 
+// To the copies that are issued ahead of split `point`.
 static void append(struct order * o, size_t point, size_t c) {
     if (o->first[point] < 0) {
         o->first[point] = (int32_t) c;
@@ -93,6 +98,7 @@ static void place_copies(struct order * o, size_t k) {
     }
 }
 
+// The queue has work up to split `until`, so a copy that it makes to itself is not issued ahead of that.
 static void keep_busy(struct order * o, int issuer, size_t until) {
     if (issuer < o->in->n_backends) {
         o->free[issuer] = GB_MAX(o->free[issuer], (int32_t) until);
@@ -111,6 +117,7 @@ static void note_work(struct order * o, size_t k) {
     }
 }
 
+// A copy of what a split writes cannot be issued before that split.
 static void note_writes(struct order * o, size_t k) {
     for (int i = o->program->splits.data[k].start; i < o->program->splits.data[k].end; i++) {
         const struct gb_id * id = &o->in->ids.data[i];
@@ -121,6 +128,7 @@ static void note_writes(struct order * o, size_t k) {
     }
 }
 
+// Copies ahead of the split, its nodes, then its write-backs.
 static bool add_split(struct order * o, size_t k) {
     const struct gb_split * split = &o->program->splits.data[k];
     for (int32_t c = o->first[k]; c >= 0; c = o->next[c]) {

@@ -1,5 +1,5 @@
-// explain.c - why things are where they are, in words. Names come from the plan's own copies: other tensors of the
-// graph may be gone.
+// explain.c - says in words why a node runs where it does. Names come from the plan's own copies of tensors, because
+// other tensors of the graph may be freed.
 #include "sched/plan.h"
 
 static void append_cost(struct gb_text * t, const struct ggml_backend_sched * s, const struct gb_assignment * a) {
@@ -11,6 +11,7 @@ static void append_cost(struct gb_text * t, const struct ggml_backend_sched * s,
     }
 }
 
+// The rule that decided, as docs/SCHEDULER.md names them.
 static void append_cause(struct gb_text * t, const struct ggml_backend_sched * s, const struct gb_sched_plan * p,
     int id) {
     const struct gb_assignment * a  = &p->assigned.to[id];
@@ -38,6 +39,7 @@ static void append_cause(struct gb_text * t, const struct ggml_backend_sched * s
     }
 }
 
+// Small sizes exactly, larger ones with four digits.
 static void append_size(struct gb_text * t, size_t bytes) {
     if (bytes < 10240) {
         gb_text_append(t, "%zu bytes", bytes);

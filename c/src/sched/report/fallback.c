@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-
+// Backends beyond the 64th have no bit: fallbacks because of them are not told.
 static uint64_t bit(int backend) { return backend >= 0 && backend < 64 ? UINT64_C(1) << backend : 0; }
 
 // Per tensor: the backends of computed neighbours and weights.
@@ -27,6 +27,7 @@ static uint64_t * find_neighbours(const struct gb_sched_plan * p) {
     return neighbours;
 }
 
+// The answer is kept with those of the assignment.
 static bool refuses(struct ggml_backend_sched * s, struct gb_sched_plan * p, int backend, int node) {
     uint8_t * known = &p->assigned.supports[(size_t) node * (size_t) p->in.n_backends + (size_t) backend];
     if (*known == 0) {
@@ -35,6 +36,7 @@ static bool refuses(struct ggml_backend_sched * s, struct gb_sched_plan * p, int
     return *known == 2;
 }
 
+// The user, a weight or memory put it there, or there is no better backend.
 static bool is_where_it_belongs(const struct gb_assignment * a) {
     switch ((enum gb_cause) a->cause) {
         case GB_CAUSE_USER:
@@ -96,6 +98,7 @@ void gb_sched_count_copies(const struct gb_sched_plan * p, int node, bool of_res
 
 // ------------------------------------------------------------------------------------------------------------ a plan's
 
+// While the tensors are there: the reason may name their shapes.
 static bool note(struct ggml_backend_sched * s, struct gb_sched_plan * p, int node, int by) {
     const struct ggml_tensor * t      = p->in.ids.data[node].tensor;
     const char *               reason = ggml_backend_unsupported_reason(s->devices[by].backend, t);

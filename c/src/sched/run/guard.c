@@ -12,6 +12,7 @@ enum ggml_status gb_sched_check_whole(const struct ggml_backend_sched * s, const
     return GGML_STATUS_SUCCESS;
 }
 
+// Calls may nest: a callback may ask about the scheduler that runs it.
 struct gb_visit gb_sched_enter(struct ggml_backend_sched * s) {
     const struct gb_visit before = { s->user_thread, s->user_generation };
     s->user_generation           = gb_fork_generation();

@@ -1,11 +1,11 @@
-// hazards.c - who has to wait for whom, found once for a plan by running its steps against a model of the memory.
+// hazards.c - finds who has to wait for whom, once for a plan, by running its steps against a model of the memory.
 //
 // Issuers are the queues of the backends and the host. A step runs after every earlier step of its issuer, and after
-// all that the host knew to be complete when it issued it. What an issuer knows is a vector clock: for each other
+// all that the host knew to be complete when it issued the step. What an issuer knows is a vector clock: for each other
 // issuer, how many of its steps are complete for sure. Each byte range remembers the last step that wrote it and, per
-// issuer, the last one that read it since; a step that touches it must come after those (after the readers only if it
-// writes). What is not known already becomes a wait, and a wait brings the knowledge of the step that is waited for, so
-// that waits which follow from others are left out. Every wait that remains is needed.
+// issuer, the last one that read it since. A step that touches the range must come after the writer; if it writes,
+// after the readers, too. What the issuer does not know already becomes a wait, and a wait brings all that the awaited
+// step knew, so waits that follow from others are left out. Every wait that remains is needed.
 //
 // A queue waits by itself where it understands the other's events; otherwise the host waits before it issues the step.
 #include "sched/plan.h"
@@ -58,6 +58,8 @@ static void free_hazards(struct hazards * h) {
 
 // -------------------------------------------------------------------------------------------------------------- ranges
 
+// The bytes of a tensor. Those without an address yet are told by their place in the layout: each arena, leaf store and
+// replica is an address space of its own.
 static bool add_range(struct hazards * h, const struct ggml_tensor * t, bool write) {
     const struct gb_sched_plan * p    = h->plan;
     const struct ggml_tensor *   base = t->view_src ? t->view_src : t;
@@ -82,6 +84,7 @@ static bool add_range(struct hazards * h, const struct ggml_tensor * t, bool wri
     return r.lo == r.hi || gb_vec_push(&h->ranges, r);
 }
 
+// What a node writes and reads. A node that names itself as a source reads nothing by that.
 static bool add_node(struct hazards * h, const struct ggml_tensor * t) {
     bool ok = add_range(h, t, true);
     for (int i = 0; ok && i < GGML_MAX_SRC; i++) {
@@ -90,6 +93,8 @@ static bool add_node(struct hazards * h, const struct ggml_tensor * t) {
     return ok;
 }
 
+// All that a step reads and writes. A staged input is read from host memory of its own, so the copy waits for nobody
+// there.
 static bool add_ranges(struct hazards * h, const struct gb_step * step) {
     const struct gb_sched_plan * p  = h->plan;
     bool                         ok = true;
@@ -110,6 +115,7 @@ static bool add_ranges(struct hazards * h, const struct gb_step * step) {
     return ok;
 }
 
+// Reads before writes; then by address.
 static int by_place(const void * pa, const void * pb) {
     const struct range *a = pa, *b = pb;
     if (a->write != b->write) {
@@ -142,6 +148,7 @@ static int compare_bounds(const void * pa, const void * pb) {
     return a->space != b->space ? (a->space > b->space) - (a->space < b->space) : (a->at > b->at) - (a->at < b->at);
 }
 
+// Between two neighbouring bounds all bytes are read and written by the same steps.
 static bool cut_segments(struct hazards * h) {
     for (size_t i = 0; i < h->ranges.n; i++) {
         const struct range * r = &h->ranges.data[i];
@@ -163,6 +170,7 @@ static bool cut_segments(struct hazards * h) {
     return true;
 }
 
+// The segment that begins at a bound. Every end of a range is one.
 static size_t segment_at(const struct hazards * h, int64_t space, size_t at) {
     const struct bound key = { space, at };
     size_t             lo = 0, hi = h->bounds.n;
@@ -177,6 +185,7 @@ static size_t segment_at(const struct hazards * h, int64_t space, size_t at) {
     return lo;
 }
 
+// The ranges of all steps, and clocks at zero.
 static bool prepare(struct hazards * h) {
     struct gb_sched_plan * p       = h->plan;
     const size_t           n_steps = p->program.steps.n, n = (size_t) h->n_issuers;
@@ -207,10 +216,12 @@ struct need {
     bool    content;
 };
 
+// What an issuer knows: per issuer, how many of its steps are complete.
 static int32_t * known_by(const struct hazards * h, int issuer) {
     return h->known + (size_t) issuer * (size_t) h->n_issuers;
 }
 
+// What the completion of a step tells.
 static int32_t * told_by(const struct hazards * h, int step) {
     return h->clock + (size_t) step * (size_t) h->n_issuers;
 }
@@ -222,7 +233,7 @@ static void learn(const struct hazards * h, int issuer, const int32_t * clock) {
     }
 }
 
-// step + 1
+// The latest step of each issuer is enough: a queue is in order. step: + 1; 0: none.
 static void need_step(const struct hazards * h, struct need * needs, int issuer, int32_t step, bool content) {
     const int of = step ? h->plan->program.steps.data[step - 1].issuer : issuer;
     if (of == issuer || known_by(h, issuer)[of] >= h->time[step - 1]) {
@@ -232,6 +243,7 @@ static void need_step(const struct hazards * h, struct need * needs, int issuer,
     needs[of].content |= content;
 }
 
+// A read comes after the last write, a write after the last reads, too.
 static void find_needs(const struct hazards * h, int k, struct need * needs) {
     const int issuer = h->plan->program.steps.data[k].issuer;
     for (size_t i = h->begin[k]; i < h->begin[k + 1]; i++) {
@@ -261,6 +273,7 @@ static void extend_needs(const struct hazards * h, struct need * needs) {
     }
 }
 
+// A step that another needed step has waited for need not be waited for again.
 static void drop_implied(const struct hazards * h, struct need * needs) {
     for (int c = 0; c < h->n_issuers; c++) {
         for (int b = 0; b < h->n_issuers && needs[c].step; b++) {
@@ -272,6 +285,7 @@ static void drop_implied(const struct hazards * h, struct need * needs) {
     }
 }
 
+// Waits of the host are known to all that is issued later.
 static bool add_waits(struct hazards * h, int issuer, const struct need * needs) {
     struct gb_sched_plan * p = h->plan;
     for (int b = 0; b < p->in.n_backends; b++) {
@@ -293,6 +307,7 @@ static bool add_waits(struct hazards * h, int issuer, const struct need * needs)
     return true;
 }
 
+// A write makes all earlier readers of the segment forgotten: whoever comes after the write comes after them.
 static void note_accesses(struct hazards * h, int k) {
     const size_t n = (size_t) h->n_issuers, issuer = (size_t) h->plan->program.steps.data[k].issuer;
     for (size_t i = h->begin[k]; i < h->begin[k + 1]; i++) { // reads come before writes
@@ -309,6 +324,8 @@ static void note_accesses(struct hazards * h, int k) {
     }
 }
 
+// One step: its waits, and what it leaves behind for later ones. again: in the second of two runs without a wait
+// between them.
 static bool run_step(struct hazards * h, int k, struct need * needs, bool again) {
     struct gb_sched_plan * p     = h->plan;
     const struct gb_step * step  = &p->program.steps.data[k];
@@ -338,6 +355,7 @@ static bool run_step(struct hazards * h, int k, struct need * needs, bool again)
     return true;
 }
 
+// Only steps that somebody waits for get an event.
 static void number_events(struct gb_sched_plan * p) {
     for (size_t k = 0; k < p->program.steps.n; k++) {
         if (p->waits.of[k].event >= 0) {
@@ -346,6 +364,7 @@ static void number_events(struct gb_sched_plan * p) {
     }
 }
 
+// Then its order is all that is needed.
 static bool has_one_issuer(const struct gb_sched_plan * p) {
     for (size_t k = 1; k < p->program.steps.n; k++) {
         if (p->program.steps.data[k].issuer != p->program.steps.data[0].issuer) {

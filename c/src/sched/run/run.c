@@ -1,10 +1,11 @@
 // run.c - executes a plan: issues its steps in order, and before each the waits that were found for it.
 //
 // Rules of ordering (docs/SCHEDULER.md has them at length). A queue does what it is given in order. With several
-// backends a run begins when all of them are idle: the user, too, may have queued work. Between queues nothing is in
-// order but by the waits of the plan. What the host does itself (nodes of backends without a queue, copies that no
-// queue can make) is done when the step was issued. With a callback, or when the run is checked, each step is complete
-// before the next one begins.
+// backends a run begins when all of them are idle, because the user may have queued work, too. Between queues nothing
+// is in order but by the waits of the plan. What the host does itself (nodes of backends without a queue, copies that
+// no queue can make) is done when the step was issued. With a callback, or when the run is validated, each step is
+// complete before the next one begins.
+//
 // After a failure everything is waited for, so the scheduler can go on with the next call. A wait that is given up
 // (base/current.h) is such a failure: what is queued on all backends is cancelled then.
 #include "sched/plan.h"
@@ -27,12 +28,14 @@ struct run {
 
 static ggml_backend_t backend_of(const struct run * r, int backend) { return r->sched->devices[backend].backend; }
 
+// Only tests leave anything out, to see whether the validator finds it.
 static bool is_left_out(const struct run * r, enum gb_mutation what) {
     return r->sched->leaves_out && r->sched->leaves_out(what);
 }
 
 // --------------------------------------------------------------------------------------------------------------- waits
 
+// The host waits itself where the queue does not understand the event.
 static enum ggml_status wait_for(struct run * r, const struct gb_step * step, const struct gb_wait * wait) {
     const struct gb_sched_plan * p  = r->plan;
     const struct gb_step *       on = &p->program.steps.data[wait->step];
@@ -57,6 +60,7 @@ static enum ggml_status wait_for(struct run * r, const struct gb_step * step, co
     return ggml_backend_event_wait(backend_of(r, step->issuer), event);
 }
 
+// A run right behind one of the same plan needs the waits of "again".
 static enum ggml_status wait_for_needs(struct run * r, const struct gb_step * step) {
     const struct gb_step_waits * of  = &r->plan->waits.of[step - r->plan->program.steps.data];
     const size_t                 end = r->again ? of->again_end : of->end;
@@ -111,6 +115,7 @@ static enum ggml_status copy_staged(struct run * r, const struct gb_step * step,
     return ggml_backend_event_record(stage->event);
 }
 
+// A replica that is up to date is counted and not copied.
 static enum ggml_status copy_in(struct run * r, const struct gb_step * step, bool make) {
     const struct gb_copy *       copy  = &r->plan->program.copies.data[step->index];
     const struct gb_bound_copy * bound = &r->plan->binding.copies[step->index];
@@ -139,6 +144,7 @@ static enum ggml_status copy_back(struct run * r, const struct gb_step * step) {
 
 // ----------------------------------------------------------------------------------------------------------- computing
 
+// The backend can prepare a list of nodes once for many runs.
 static bool has_plans(ggml_backend_t backend) {
     return backend->iface.graph_plan_create && backend->iface.graph_plan_free && backend->iface.graph_plan_compute;
 }
@@ -151,6 +157,7 @@ static struct ggml_cgraph part(struct run * r, size_t begin, size_t end) {
     return graph;
 }
 
+// Nodes [begin, end) of the list of what runs.
 static enum ggml_status compute_part(struct run * r, int backend, size_t begin, size_t end) {
     if (begin == end) {
         return GGML_STATUS_SUCCESS;
@@ -164,6 +171,7 @@ static enum ggml_status compute_part(struct run * r, int backend, size_t begin, 
     return status == GGML_STATUS_SUCCESS ? GGML_STATUS_FAILED : status;
 }
 
+// A backend that prepares nothing is not asked again.
 static void prepare(struct run * r, const struct gb_split * split, struct gb_bound_split * bound,
     ggml_backend_t backend) {
     struct ggml_cgraph graph = part(r, split->exec_begin, split->exec_end);
@@ -224,6 +232,8 @@ static enum ggml_status show_result(struct run * r, const struct gb_split * spli
     return GGML_STATUS_SUCCESS;
 }
 
+// Parts between the nodes that the callback wants to see are computed at once; nothing is prepared, because the parts
+// differ from run to run.
 static enum ggml_status run_with_callback(struct run * r, const struct gb_split * split) {
     const struct gb_sched_plan * p    = r->plan;
     size_t                       exec = split->exec_begin;
@@ -250,6 +260,7 @@ static enum ggml_status run_with_callback(struct run * r, const struct gb_split 
     return GGML_STATUS_SUCCESS;
 }
 
+// `make`: copies that are up to date, and those that a test leaves out, are not issued.
 static enum ggml_status issue(struct run * r, const struct gb_step * step, bool make) {
     switch ((enum gb_step_kind) step->kind) {
         case GB_STEP_COPY: return copy_in(r, step, make);
@@ -260,6 +271,7 @@ static enum ggml_status issue(struct run * r, const struct gb_step * step, bool 
                               : compute_split(r, step->index);
 }
 
+// Waits, the step itself, then its event: who waits for the event waits for all that the step did.
 static enum ggml_status run_step(struct run * r, const struct gb_step * step) {
     struct ggml_backend_sched * s = r->sched;
     GB_TRY(wait_for_needs(r, step));
@@ -317,6 +329,7 @@ static enum ggml_status fail_in_step(struct run * r, const struct gb_step * step
         r->sched->devices[split->backend].name, message);
 }
 
+// With several backends all must be idle, unless the run before was one of the same plan and its inputs are staged.
 static enum ggml_status begin(struct run * r) {
     struct ggml_backend_sched * s = r->sched;
     r->behind                     = s->running;
@@ -341,6 +354,7 @@ static enum ggml_status begin(struct run * r) {
     return s->validator ? gb_validator_begin(s, r->plan) : GGML_STATUS_SUCCESS;
 }
 
+// The first failure ends the run.
 static enum ggml_status run_steps(struct run * r, const char * func) {
     const struct gb_sched_plan * p = r->plan;
     GB_TRY(begin(r));

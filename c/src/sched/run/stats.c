@@ -1,4 +1,4 @@
-// stats.c - what the scheduler has done, counted while it does it. Only counting: nothing is decided by these numbers.
+// stats.c - counts what the scheduler does while it does it. Nothing is decided by these numbers.
 #include <string.h>
 
 #include "sched/plan.h"
@@ -11,6 +11,7 @@ enum ggml_backend_sched_reason gb_sched_reason(const struct gb_copy * copy) {
     return copy->version > 0 ? GGML_BACKEND_SCHED_REASON_RESULT : GGML_BACKEND_SCHED_REASON_INPUT;
 }
 
+// One more transfer of so many bytes.
 static void add(struct ggml_backend_sched_traffic * traffic, size_t bytes) {
     traffic->n++;
     traffic->bytes += bytes;

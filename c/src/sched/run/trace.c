@@ -78,14 +78,17 @@ void gb_trace_stop(struct gb_trace * trace) {
 
 bool gb_sched_is_traced(const struct ggml_backend_sched * s) { return s->trace && s->trace->on; }
 
+// An entry that finds no memory is missing from the record.
 static enum ggml_status push(struct gb_trace * trace, const struct ggml_backend_sched_trace_event * e) {
     return gb_vec_push(&trace->entries, *e) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
+// Cut off where it is too long; entries begin as zeros.
 static void set_name(struct ggml_backend_sched_trace_event * e, const char * name) {
     memcpy(e->name, name, GB_MIN(strlen(name), sizeof(e->name) - 1));
 }
 
+// An entry with all that does not depend on the step.
 static struct ggml_backend_sched_trace_event entry_of(const struct gb_trace * trace,
     enum ggml_backend_sched_trace_kind kind, int64_t start) {
     return (struct ggml_backend_sched_trace_event){
@@ -119,6 +122,7 @@ static void span_of(const struct gb_sched_plan * p, const struct gb_step * step,
     }
 }
 
+// The backend whose memory the step writes.
 static int backend_of_step(const struct gb_sched_plan * p, const struct gb_step * step) {
     switch ((enum gb_step_kind) step->kind) {
         case GB_STEP_COPY: return p->program.copies.data[step->index].backend;
@@ -143,6 +147,7 @@ static void note_changes(const struct gb_sched_plan * p, int backend, int64_t n,
     }
 }
 
+// The most bytes alive during each step of a backend, from the changes at each position.
 static void note_live_of(struct gb_trace * trace, const struct gb_sched_plan * p, int backend, int64_t n,
     int64_t * live) {
     int64_t at = 0, end;
@@ -161,6 +166,7 @@ static void note_live_of(struct gb_trace * trace, const struct gb_sched_plan * p
     }
 }
 
+// For the lanes of memory in a picture of the trace.
 static void note_live(struct gb_trace * trace, const struct gb_sched_plan * p) {
     int64_t n = 0, end;
     for (size_t k = 0; k < p->program.steps.n; k++, n = end) {
@@ -224,6 +230,7 @@ static void describe_split(struct ggml_backend_sched * s, int k, struct ggml_bac
     set_name(e, p->in.key[split->start].name);
 }
 
+// All that is known of a step before it runs.
 static void describe(struct ggml_backend_sched * s, const struct gb_step * step,
     struct ggml_backend_sched_trace_event * e) {
     const struct gb_sched_plan * p = s->trace->plan;
@@ -254,6 +261,7 @@ void gb_trace_wait(struct ggml_backend_sched * s, const struct gb_step * on, int
     push(s->trace, &e);
 }
 
+// The queue can note when it came to an event.
 static bool has_clock(ggml_backend_t backend) {
     return backend->iface.event_new_timed && backend->iface.event_time && backend->iface.event_record &&
            backend->iface.event_free;
@@ -317,6 +325,7 @@ void gb_trace_step_is_done(struct ggml_backend_sched * s) {
     push(s->trace, &s->trace->now);
 }
 
+// For ggml_backend_sched_get_split_time.
 static void add_to_split(struct gb_trace * trace, const struct ggml_backend_sched_trace_event * e) {
     if (e->kind == GGML_BACKEND_SCHED_TRACE_COMPUTE) {
         struct gb_bound_split * split = &trace->plan->binding.splits[e->split];

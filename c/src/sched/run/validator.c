@@ -1,12 +1,12 @@
-// validator.c - judges a run while it happens: is every access ordered after those that it must not meet, and does
+// validator.c - validates a run while it happens: is every access ordered after those that it must not meet, and does
 // every read find the content that the program means?
 //
-// It shares no code with hazards.c and looks at nothing that was planned: it sees the waits that are made and the
-// addresses of the tensors that are read and written, just before a step is issued. For each range of bytes it knows
-// the last step that wrote it, the last readers on each queue, and whose content it is. Two accesses of different
-// queues, one of them a write, need a chain of waits between them (vector clocks), however the timing turned out. So an
-// error is found every time, not by luck. A checked run waits for each step, therefore nothing bad happens before it is
-// reported.
+// The validator shares no code with hazards.c and looks at nothing that was planned: it sees the waits that are made
+// and the addresses of the tensors that are read and written, just before a step is issued. For each range of bytes it
+// knows the last step that wrote it, the last readers on each queue, and whose content it is. Two accesses of different
+// queues, one of them a write, need a chain of waits between them (vector clocks), however the timing turned out: an
+// error is found every time, not by luck. A validated run waits for each step, therefore nothing bad happens before it
+// is reported.
 //
 // Arenas are filled with ones (NaN as floats) when a run begins, and what died is filled again, so whoever reads too
 // early or too late computes nonsense. Memory of the user is taken to hold what is right when a run begins.
@@ -106,10 +106,12 @@ static bool next_access(const struct gb_sched_plan * p, const struct gb_step * s
     return true; // perhaps without a tensor
 }
 
+// The storage id of what a tensor lies in: a root or a copy.
 static int32_t storage_of(const struct gb_validator * c, const struct ggml_tensor * t) {
     return (int32_t) gb_ptrmap_get(&c->storage, t->view_src ? t->view_src : t);
 }
 
+// Its content ends with the run.
 static bool in_arena(const struct gb_sched_plan * p, int32_t storage) {
     return storage >= p->in.n_ids ? !p->program.copies.data[storage - p->in.n_ids].kept
                                   : p->in.ids.data[storage].location == GB_LOCATION_ARENA;
@@ -131,6 +133,7 @@ static size_t area_at(const struct gb_validator * c, uintptr_t at) {
     return lo;
 }
 
+// readers: per issuer, copied; NULL: nobody has read it.
 static bool insert_area(struct gb_validator * c, size_t i, struct area area, const int32_t * readers) {
     const size_t n = (size_t) c->n_issuers;
     if (!gb_vec_reserve(&c->areas, c->areas.n + 1) || !gb_vec_reserve(&c->readers, (c->areas.n + 1) * n)) {
@@ -233,6 +236,7 @@ static bool is_before(const struct gb_validator * c, int other, int issuer) { //
     return of == issuer || c->known.data[issuer * c->n_issuers + of] >= c->time.data[other];
 }
 
+// The step must come after the last writer of an area, and if it writes, after the last readers.
 static enum ggml_status check_order(const struct ggml_backend_sched * s, int k, const struct access * a, size_t i) {
     const struct gb_validator * c      = s->validator;
     const int                   issuer = c->plan->program.steps.data[k].issuer, writer = c->areas.data[i].writer;
@@ -253,6 +257,7 @@ static bool has_content(const struct gb_sched_plan * p, const struct area * area
     return area->storage == storage || (area->storage == NOBODY && !in_arena(p, storage));
 }
 
+// A replica is read: its content must be that of its source, as far as the validator saw it filled.
 static enum ggml_status check_replica(const struct ggml_backend_sched * s, int k, const struct access * a,
     int32_t storage) {
     const struct gb_sched_plan * p = s->validator->plan;
@@ -265,6 +270,7 @@ static enum ggml_status check_replica(const struct ggml_backend_sched * s, int k
     return GGML_STATUS_SUCCESS;
 }
 
+// One access of a step: its order, the content that it finds, and what it leaves.
 static enum ggml_status check_access(struct ggml_backend_sched * s, int k, const struct access * a) {
     struct gb_validator *        c  = s->validator;
     const struct gb_sched_plan * p  = c->plan;
@@ -294,6 +300,7 @@ static enum ggml_status check_access(struct ggml_backend_sched * s, int k, const
     return GGML_STATUS_SUCCESS;
 }
 
+// What the completion of a step tells becomes known to an issuer.
 static void learn(struct gb_validator * c, int issuer, const int32_t * clock) {
     for (int b = 0; b < c->n_issuers; b++) {
         int32_t * known = &c->known.data[issuer * c->n_issuers + b];
@@ -352,6 +359,7 @@ enum ggml_status gb_validator_step(struct ggml_backend_sched * s, const struct g
 
 // -------------------------------------------------------------------------------------------------------------- poison
 
+// Fills bytes with ones, through the interface of the buffer: devices need not be reachable from the host.
 static enum ggml_status poison(ggml_backend_buffer_t buffer, uintptr_t lo, uintptr_t hi) {
     static const uint64_t ones[64] = {
 #define EIGHT UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX
@@ -369,6 +377,7 @@ static enum ggml_status poison(ggml_backend_buffer_t buffer, uintptr_t lo, uintp
     return GGML_STATUS_SUCCESS;
 }
 
+// The step is the last one that uses the storage, and its content is not kept.
 static bool dies_at(const struct gb_validator * c, int32_t storage, int k) {
     return storage >= 0 && in_arena(c->plan, storage) && c->last_use.data[storage] == k &&
            (storage >= c->plan->in.n_ids || !c->plan->in.ids.data[storage].keep);
@@ -394,6 +403,7 @@ enum ggml_status gb_validator_done(struct ggml_backend_sched * s, const struct g
 
 // ------------------------------------------------------------------------------------------------------- begin and end
 
+// All tables empty, for the steps and storages of this plan.
 static bool resize(struct gb_validator * c) {
     const size_t n = (size_t) c->n_issuers, n_steps = c->plan->program.steps.n,
                  n_storages = (size_t) c->plan->in.n_ids + c->plan->program.copies.n;

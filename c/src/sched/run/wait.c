@@ -22,6 +22,7 @@ enum ggml_status gb_sched_check_files(const struct gb_sched_plan * p) {
     return GGML_STATUS_SUCCESS;
 }
 
+// A poll that has given up: the backend cancels what it has queued.
 static bool always(void * data) {
     (void) data;
     return true;
@@ -39,6 +40,7 @@ enum ggml_status gb_sched_wait_for_backend(ggml_backend_t backend, bool gave_up)
     return status;
 }
 
+// The queues of devices stay with the parent; the child has no copy of what they computed.
 static enum ggml_status lost_by_fork(const struct ggml_backend_sched * s) {
     for (int b = 0; b < s->n_backends; b++) {
         GB_FAIL_IF(gb_sched_has_queue(s, b), GGML_STATUS_INVALID_STATE,
