@@ -1,23 +1,15 @@
 // plan_budget.c - how much searching a plan may still cost.
 //
 // Work is counted in steps, which are the same on every machine, so that the same items give the same plan. The clock
-// and the thread's poll are looked at once in CLOCK_STEPS, since reading the clock costs as much as many steps; they
-// end a search that takes far longer than expected, or that nobody waits for any more, and never steer it.
+// and the thread's poll are looked at once in GB_PLAN_LOOK_STEPS, since reading the clock costs as much as many steps;
+// they end a search that takes far longer than expected, or that nobody waits for any more, and never steer it.
 #include "alloc/plan_impl.h"
 #include "base/current.h"
 #include "base/env.h"
 
-#define CLOCK_STEPS ((uint64_t) 1 << 16)
-
-bool gb_plan_spend(struct gb_plan_budget * budget, uint64_t steps) {
-    budget->unread += steps;
-    if (budget->unread >= CLOCK_STEPS) {
-        const bool late = budget->deadline != INT64_MAX && gb_time_ns() >= budget->deadline;
-        budget->unread  = 0;
-        budget->gave_up = budget->gave_up || gb_go_on() != GGML_STATUS_SUCCESS;
-        budget->steps   = late || budget->gave_up ? 0 : budget->steps;
-    }
-    const bool enough = steps <= budget->steps;
-    budget->steps -= enough ? steps : budget->steps;
-    return enough;
+void gb_plan_look(struct gb_plan_budget * budget) {
+    const bool late = budget->deadline != INT64_MAX && gb_time_ns() >= budget->deadline;
+    budget->unread  = 0;
+    budget->gave_up = budget->gave_up || gb_go_on() != GGML_STATUS_SUCCESS;
+    budget->steps   = late || budget->gave_up ? 0 : budget->steps;
 }

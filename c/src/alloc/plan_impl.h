@@ -52,8 +52,8 @@ struct gb_plan_problem {
     size_t                  bound; // largest load
 };
 
-// What may still be spent (plan_budget.c). first fit and skylines ask the thread's poll themselves, every GB_PLAN_POLL
-// buffers.
+// What may still be spent (plan_budget.c). In-order and first fit, which spend nothing meanwhile, ask the thread's poll
+// themselves, every GB_PLAN_POLL buffers.
 enum { GB_PLAN_POLL = 256 };
 struct gb_plan_budget {
     uint64_t steps;    // left
@@ -61,7 +61,20 @@ struct gb_plan_budget {
     uint64_t unread;   // steps since the clock was read
     bool     gave_up;  // the thread's poll said so: nothing is left
 };
-bool gb_plan_spend(struct gb_plan_budget * budget, uint64_t steps); // false when the budget is used up
+
+#define GB_PLAN_LOOK_STEPS ((uint64_t) 1 << 16)
+void gb_plan_look(struct gb_plan_budget * budget); // at the clock and the poll: nothing is left if one says so
+
+// False when the budget is used up. Inline: the search spends a few steps at a time.
+static inline bool gb_plan_spend(struct gb_plan_budget * budget, uint64_t steps) {
+    budget->unread += steps;
+    if (budget->unread >= GB_PLAN_LOOK_STEPS) {
+        gb_plan_look(budget);
+    }
+    const bool enough = steps <= budget->steps;
+    budget->steps -= enough ? steps : budget->steps;
+    return enough;
+}
 
 enum gb_plan_key {
     GB_PLAN_BY_SIZE,
