@@ -191,8 +191,8 @@ bool ggml_backend_graph_compute(ggml_backend_t backend, struct ggml_cgraph * cgr
            run_graph(__func__, backend, cgraph) == GGML_STATUS_SUCCESS;
 }
 
-// A backend that fuses may leave a result unwritten if nobody else will read it: its one reader is known for sure, or
-// it is read once in its graph and lies in an arena, which later tensors overwrite anyway.
+// A backend that fuses may leave a result unwritten if one node reads it once and it lies in an arena, which later
+// tensors overwrite anyway; or if it is a snapshot's copy of such a tensor.
 bool ggml_backend_may_leave_out(const struct ggml_tensor * node) {
     const struct ggml_tensor * root = node ? gb_root(node) : NULL;
     return node &&

@@ -6,10 +6,10 @@
 // the caller's memory there is one region and no growth, and nothing in it depends on the context's life.
 // Object offsets count pool bytes, as if there was one region only: the end of the last object is what is used.
 //
-// Any number of threads may build in one context. What the struct holds belongs to who holds `lock` (base/thread.h),
+// Any number of threads may build in one context. The members of the struct are guarded by `lock` (base/thread.h),
 // which is a brief one: memory for chunks is had, and failures are reported, outside of it. A tensor has its type,
-// shape and place before it is in the list, so who walks the list sees whole tensors. Each object knows its thread, so
-// that a builder that fails takes back only what it made itself.
+// shape and place before it is in the list, so a walk over the list sees whole tensors. Each object knows its thread,
+// so that a builder that fails takes back only what it made itself.
 #include <stdio.h>
 
 #include "tensor.h"
@@ -17,11 +17,12 @@
 enum {
     CHUNK_ALIGN   = 64,
     CHUNK_MIN     = 16 * 1024,        // bytes of a chunk that is opened when the pool grows
-    CHUNK_MAX     = 64 * 1024 * 1024, // ditto, at most
+    CHUNK_MAX     = 64 * 1024 * 1024, // the most bytes of such a chunk
     NAMES_AT_ONCE = 256,              // names that are compared while the lock is held
 };
 
-struct chunk { // its memory follows at CHUNK_ALIGN bytes
+// A piece of the pool. Its memory follows CHUNK_ALIGN bytes behind the beginning of the struct.
+struct chunk {
     struct chunk * next;
     size_t         size;
 };
@@ -36,7 +37,7 @@ struct ggml_context {
 
     struct ggml_object * first; // creation order
     struct ggml_object * last;
-    size_t               shown; // offset of the newest object that somebody who walks the list has seen; 0: none
+    size_t               shown; // offset of the newest object that a walk over the list has returned; 0: none
 
     bool                no_alloc;
     struct ggml_scratch scratch;    // data NULL: none
@@ -51,7 +52,7 @@ _Static_assert(sizeof(struct chunk) <= CHUNK_ALIGN, "a chunk's memory is aligned
 
 // ------------------------------------------------------------------------------------------------------------ lifetime
 
-// Not in the context yet.
+// A chunk that is not in the context yet; NULL when memory is out (reported). Called without the lock.
 static struct chunk * new_chunk(size_t size) {
     size_t total;
     GB_FAIL_IF_RETURNING(!gb_add_size(size, CHUNK_ALIGN, &total), NULL, GGML_STATUS_ALLOC_FAILED,
@@ -59,6 +60,7 @@ static struct chunk * new_chunk(size_t size) {
     return gb_aligned_alloc(CHUNK_ALIGN, total);
 }
 
+// Puts a chunk of `size` bytes into the context and returns its memory.
 static char * add_chunk(struct ggml_context * ctx, struct chunk * chunk, size_t size) {
     chunk->next = ctx->chunks;
     chunk->size = size;
@@ -67,6 +69,7 @@ static char * add_chunk(struct ggml_context * ctx, struct chunk * chunk, size_t 
     return (char *) chunk + CHUNK_ALIGN;
 }
 
+// The first chunk has the size that the program asked for, since programs compute that from what they will make.
 static bool init_memory(struct ggml_context * ctx, struct ggml_init_params params) {
     if (params.mem_buffer != NULL) {
         ctx->mem_buffer = params.mem_buffer;
@@ -115,6 +118,7 @@ void ggml_free(struct ggml_context * ctx) {
     gb_free(ctx);
 }
 
+// Fixed memory needs no lock, because it never changes.
 bool gb_context_has(const struct ggml_context * ctx, const void * pointer) {
     const uintptr_t at = (uintptr_t) pointer;
     if (!gb_context_is_growable(ctx)) {
@@ -130,14 +134,16 @@ bool gb_context_has(const struct ggml_context * ctx, const void * pointer) {
 }
 
 bool gb_context_is_growable(const struct ggml_context * ctx) {
-    return GB_READ_RELAXED(ctx->chunks) != NULL; // from the beginning, or never
+    return GB_READ_RELAXED(ctx->chunks) != NULL; // a context grows from the beginning, or never
 }
 
 // ------------------------------------------------------------------------------------------------------------- objects
 
+// What an attempt to make an object came to.
 enum outcome { MADE, NEEDS_CHUNK, POOL_FULL, SCRATCH_FULL, OVERFLOWS };
 
-// An object to be made, and what came of it.
+// An object to be made, and what came of it. Attempts run with the lock held; memory is taken and failures are reported
+// between them.
 struct order {
     enum ggml_object_type type;
     size_t                size; // of the payload
@@ -151,17 +157,18 @@ struct order {
 
     void *              payload;
     size_t              need, left, mem_size; // of the failure
-    struct ggml_scratch scratch;              // ditto
+    struct ggml_scratch scratch;              // of the failure as well
 };
 
-// The scratch offset at which the data fit; false: nowhere.
+// The offset in the scratch at which the data fit; false: nowhere.
 static bool find_scratch(const struct ggml_scratch * scratch, const struct order * o, size_t * offs) {
     const size_t gap = (o->alignment - ((uintptr_t) scratch->data + scratch->offs) % o->alignment) % o->alignment;
     size_t       end;
     return gb_add_size(scratch->offs, gap, offs) && gb_add_size(*offs, o->data_size, &end) && end <= scratch->size;
 }
 
-// Memory for o->need bytes of object, from the open chunk or o's. The lock is held, here and in what follows.
+// Finds memory for o->need bytes of object, in the open chunk or in the chunk that the order has brought. The lock is
+// held, here and in what follows.
 static enum outcome take(struct ggml_context * ctx, struct order * o, char ** memory) {
     if (o->need <= ctx->left) {
         *memory = ctx->at;
@@ -175,7 +182,7 @@ static enum outcome take(struct ggml_context * ctx, struct order * o, char ** me
         return POOL_FULL;
     }
     const size_t next  = GB_MIN(GB_MAX(ctx->mem_size, (size_t) CHUNK_MIN), (size_t) CHUNK_MAX);
-    const bool   alone = o->need > next / 4; // the open chunk stays open
+    const bool   alone = o->need > next / 4; // such an object gets a chunk for itself, and the open chunk stays open
     if (o->chunk == NULL || o->chunk_size < o->need) {
         o->chunk_size = alone ? o->need : next;
         return NEEDS_CHUNK;
@@ -189,7 +196,7 @@ static enum outcome take(struct ggml_context * ctx, struct order * o, char ** me
     return MADE;
 }
 
-// The memory becomes the last object of the list.
+// Makes the memory the last object of the list; returns its payload.
 static inline void * begin_object(struct ggml_context * ctx, char * memory, size_t size, enum ggml_object_type type,
     uint32_t thread) {
     struct ggml_object * object = (struct ggml_object *) (void *) memory;
@@ -201,6 +208,7 @@ static inline void * begin_object(struct ggml_context * ctx, char * memory, size
     return object + 1;
 }
 
+// Fills in a tensor before other threads can see it. `behind`: its data lie behind the struct, unless it is a view.
 static inline void fill(struct ggml_tensor * tensor, const struct ggml_tensor * layout, bool behind) {
     memset(tensor, 0, sizeof(*tensor));
     tensor->type = layout->type;
@@ -212,6 +220,7 @@ static inline void fill(struct ggml_tensor * tensor, const struct ggml_tensor * 
     tensor->data = behind && layout->view_src == NULL ? tensor + 1 : layout->data;
 }
 
+// One attempt to make the object, with the lock held; nothing has changed unless it is MADE.
 static enum outcome attempt(struct ggml_context * ctx, struct order * o, uint32_t thread) {
     const bool is_tensor  = o->layout != NULL;
     const bool in_scratch = is_tensor && !o->in_pool && !ctx->no_alloc && ctx->scratch.data != NULL;
@@ -241,6 +250,7 @@ static enum outcome attempt(struct ggml_context * ctx, struct order * o, uint32_
     return MADE;
 }
 
+// Reports why no object was made, from the numbers that the attempt left in the order.
 static void report(const struct order * o, enum outcome outcome) {
     if (outcome == POOL_FULL) {
         gb_fail(GGML_STATUS_ALLOC_FAILED,
@@ -257,7 +267,8 @@ static void report(const struct order * o, enum outcome outcome) {
     }
 }
 
-// The payload; NULL and reported.
+// Makes the object and returns its payload; NULL on failure (reported). Attempts are repeated as long as they need
+// another chunk.
 static void * make(struct ggml_context * ctx, struct order * o) {
     const uint32_t thread = gb_thread_number();
     enum outcome   outcome;
@@ -268,13 +279,13 @@ static void * make(struct ggml_context * ctx, struct order * o) {
         if (outcome != NEEDS_CHUNK) {
             break;
         }
-        gb_aligned_free(o->chunk); // too small: no_alloc was changed meanwhile
+        gb_aligned_free(o->chunk); // a chunk that turned out too small, because no_alloc was changed meanwhile
         o->chunk = new_chunk(o->chunk_size);
         if (o->chunk == NULL) {
             return NULL;
         }
     }
-    if (o->chunk != NULL) { // another thread has opened one
+    if (o->chunk != NULL) { // not needed: another thread has opened one
         gb_aligned_free(o->chunk);
     }
     if (outcome == MADE) {
@@ -288,7 +299,7 @@ void * gb_context_alloc(struct ggml_context * ctx, enum ggml_object_type type, s
     return make(ctx, &(struct order){ .type = type, .size = size });
 }
 
-// The usual case without the detours of attempt(): not the scratch, and the open chunk has room. NULL: not that.
+// The usual case without the detours of attempt(): no scratch, and the open chunk has space. NULL: it is another case.
 static struct ggml_tensor * new_tensor_at_once(struct ggml_context * ctx, const struct ggml_tensor * layout,
     size_t data_size, bool in_pool) {
     const uint32_t       thread = gb_thread_number();
@@ -322,8 +333,8 @@ struct ggml_tensor * gb_context_new_tensor(struct ggml_context * ctx, const stru
                                           .in_pool           = in_pool });
 }
 
-// No tensor and no graph any more. Its memory stays where it is: others lie behind it, or somebody may be about to ask
-// for the next one.
+// Makes the thread's objects neither tensors nor graphs. Their memory stays where it is, because others lie behind it
+// or a caller may be about to ask for the next one.
 static void disown(struct ggml_object * from, uint32_t thread) {
     for (struct ggml_object * o = from; o != NULL; o = o->next) {
         if (gb_object_maker(o) == thread) {
@@ -332,8 +343,10 @@ static void disown(struct ggml_object * from, uint32_t thread) {
     }
 }
 
+// Takes back `dropped` and all behind it, if the thread has made them all and no walk has returned one; otherwise only
+// disowns its own.
 static void drop(struct ggml_context * ctx, struct ggml_object * dropped, uint32_t thread) {
-    bool alone = dropped->offs > ctx->shown; // nobody has seen it
+    bool alone = dropped->offs > ctx->shown; // no walk over the list has returned it
     for (const struct ggml_object * o = dropped; alone && o != NULL; o = o->next) {
         alone = gb_object_maker(o) == thread;
     }
@@ -341,12 +354,13 @@ static void drop(struct ggml_context * ctx, struct ggml_object * dropped, uint32
         disown(dropped, thread);
         return;
     }
-    struct ggml_object * before = NULL; // the object in front of it
+    struct ggml_object * before = NULL; // the object in front of the dropped one
     for (struct ggml_object * o = ctx->first; o != dropped; o = o->next) {
         before = o;
     }
-    const size_t used = dropped->offs - sizeof(*dropped); // before it was made
-    // All of it in the open chunk: the memory can be taken again. Chunks have gaps between them, so no others add up.
+    const size_t used = dropped->offs - sizeof(*dropped); // what was used before it was made
+    // If all of it lies in the open chunk, its memory can be used again. Chunks have gaps between them, so no others
+    // add up.
     if ((uintptr_t) ctx->at - (uintptr_t) dropped == ctx->used - used) {
         ctx->left += ctx->used - used;
         ctx->at = (char *) dropped;
@@ -379,7 +393,7 @@ void gb_context_number_taken(struct ggml_context * ctx, bool is_leaf, int number
 
 // ---------------------------------------------------------------------------------------------------- what is in there
 
-// The first object from `object` on that is a tensor, or NULL. The lock is held.
+// The first tensor from `object` on; NULL if there is none. The lock is held.
 static struct ggml_object * find_tensor(struct ggml_object * object) {
     while (object != NULL && object->type != GGML_OBJECT_TENSOR) {
         object = object->next;
@@ -387,12 +401,12 @@ static struct ggml_object * find_tensor(struct ggml_object * object) {
     return object;
 }
 
-// Of the object in the context's list; NULL: of the context.
+// The object behind `object`; the first one of the context for NULL.
 static struct ggml_object * next_object(const struct ggml_context * ctx, const struct ggml_object * object) {
     return object != NULL ? object->next : ctx->first;
 }
 
-// Remembers that the object is known to somebody who will ask for the one after it.
+// Remembers that a caller knows the object and will ask for the one behind it, so it must stay in the list.
 static void show(const struct ggml_context * ctx, const struct ggml_object * object) {
     if (object != NULL && object->offs > ctx->shown) {
         ((struct ggml_context *) ctx)->shown = object->offs;
@@ -418,7 +432,8 @@ struct ggml_tensor * ggml_get_next_tensor(const struct ggml_context * ctx, struc
     return tensor_after(ctx, (const struct ggml_object *) (const void *) tensor - 1);
 }
 
-// Looks at some tensors after *at, which moves on. True: there are no more, or one was found.
+// Compares the names of some tensors behind *at, which moves on: the lock is brief, so a long list is searched in
+// parts. True: there are no more, or one was found.
 static bool look_for(const struct ggml_context * ctx, const char * name, struct ggml_object ** at,
     struct ggml_tensor ** found) {
     char text[GGML_MAX_NAME];

@@ -1,4 +1,5 @@
-// describe.c - how a tensor, or a node with its sources, reads in a message.
+// describe.c - how a tensor, or a node with its sources, reads in a message. Nothing here fails: texts that are too
+// long are cut.
 #include <stdio.h>
 
 #include "tensor.h"
@@ -19,7 +20,7 @@ const char * gb_describe(const struct ggml_tensor * t, char buf[GB_DESCRIBE_SIZE
     return buf;
 }
 
-// Appends, cutting at size. Returns the new length, never past size - 1.
+// Appends a text, cut at size, and returns the new length, which is never more than size - 1.
 static size_t append(char * buf, size_t size, size_t at, const char * text) {
     const int n = snprintf(buf + at, size - at, "%s", text);
     return n < 0 ? at : GB_MIN(at + (size_t) n, size - 1);

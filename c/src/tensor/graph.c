@@ -1,24 +1,24 @@
-// graph.c - graphs: the list of nodes in the order of execution, the leafs they start from, and the set of visited
+// graph.c - graphs: the list of nodes in the order of execution, the leafs that they start from, and the set of visited
 // tensors.
 //
 // All arrays of a graph are one block: nodes[size], leafs[size], grads[size] if it has gradients, one pointer to the
-// context that owns the memory (NULL: the caller's memory, the graph cannot grow), and the keys of the visited set. The
-// struct itself is public and gets copied by value, so everything must be found from its fields: `owner_of` recognises
-// the block by its layout. Growing takes a new block from the context and leaves the old one behind: copies of the
-// struct stay valid. Building never recurses, and a failed build takes back all it did.
+// context that owns the memory (NULL: the memory is the caller's, and the graph cannot grow), and the keys of the
+// visited set. The struct itself is public and gets copied by value, so everything must be found from its members:
+// `owner_of` recognises the block by its layout. Growing takes a new block from the context and leaves the old one
+// behind, so copies of the struct stay valid. Building never recurses, and a failed build takes back all that it did.
 #include <limits.h>
 
 #include "base/current.h"
 #include "base/vec.h"
 #include "tensor.h"
 
-// ASK: nodes between two questions of the thread's poll
+// ASK: after so many new nodes the thread's poll is called if that is due.
 enum { GRAPH_SIZE_MAX = INT_MAX / 4, GROWN_SIZE_MIN = 64, ASK = 1024 };
 
 // ----------------------------------------------------------------------------------------------------------- the block
 
-// Slots of the visited set of a graph of `size`: more than its nodes and leafs together, and prime, because a slot is
-// the address modulo this number and addresses have regular steps.
+// Slots of the visited set of a graph of `size`: more than its nodes and leafs together, and a prime number, because a
+// key's slot is its address modulo this number and addresses have regular steps.
 static size_t n_slots(size_t size) {
     for (size_t n = 2 * size + 3;; n += 2) {
         size_t divisor = 3;
@@ -31,6 +31,7 @@ static size_t n_slots(size_t size) {
     }
 }
 
+// The size of a block in pointers.
 static size_t block_pointers(size_t size, bool grads) { return size * (grads ? 3 : 2) + 1 + n_slots(size); }
 
 // Lays the arrays of a graph of `size` over a zeroed block.
@@ -46,7 +47,7 @@ static void lay_out(struct ggml_cgraph * graph, void * block, size_t size, bool 
     graph->visited_hash_table = (struct ggml_hash_set){ n_slots(size), at + 1 };
 }
 
-// The context from which the graph can grow, or NULL: fixed memory, a view, or arrays that somebody else made.
+// The context from which the graph can grow; NULL for fixed memory, a view, or arrays that a program made.
 static struct ggml_context * owner_of(const struct ggml_cgraph * graph) {
     if (graph->nodes == NULL || graph->size < 0) {
         return NULL;
@@ -65,10 +66,10 @@ static struct ggml_context * owner_of(const struct ggml_cgraph * graph) {
 
 // ------------------------------------------------------------------------------------------------------------- visited
 
-// Not addresses of tensors, which are aligned.
+// The key of a slot whose tensor was taken back; no tensor has this address, since tensors are aligned.
 #define TAKEN_BACK ((struct ggml_tensor *) (uintptr_t) 1)
 
-// The slot of the key, or the free one where it belongs; NULL: neither, the set is full.
+// The slot of the key, or the free one where it belongs; NULL if the set has neither.
 static struct ggml_tensor ** find_slot(struct ggml_hash_set set, const struct ggml_tensor * key) {
     size_t slot = set.size > 0 ? (uintptr_t) key % set.size : 0;
     for (size_t tried = 0; tried < set.size; tried++) {
@@ -80,6 +81,7 @@ static struct ggml_tensor ** find_slot(struct ggml_hash_set set, const struct gg
     return NULL;
 }
 
+// Copies all keys of a set into a larger one, which has space for them.
 static void insert_all(struct ggml_hash_set to, struct ggml_hash_set from) {
     for (size_t i = 0; i < from.size; i++) {
         if (from.keys[i] != NULL) {
@@ -88,6 +90,7 @@ static void insert_all(struct ggml_hash_set to, struct ggml_hash_set from) {
     }
 }
 
+// Marks the tensors of a list as visited, as far as the set has space.
 static void insert_list(struct ggml_hash_set to, struct ggml_tensor * const * list, int n) {
     for (int i = 0; i < n; i++) {
         struct ggml_tensor ** slot = find_slot(to, list[i]);
@@ -99,6 +102,7 @@ static void insert_list(struct ggml_hash_set to, struct ggml_tensor * const * li
 
 // ------------------------------------------------------------------------------------------------------------ checking
 
+// INVALID_ARGUMENT unless the list has n tensors.
 static enum ggml_status check_list(struct ggml_tensor * const * list, int n, const char * what, const char * argument,
     const char * func) {
     GB_FAIL_IF(n < 0 || (n > 0 && list == NULL), GGML_STATUS_INVALID_ARGUMENT, "%s: argument '%s': has %d %ss%s", func,
@@ -147,6 +151,7 @@ struct ggml_cgraph * ggml_new_graph(struct ggml_context * ctx) {
     return ggml_new_graph_custom(ctx, GGML_DEFAULT_GRAPH_SIZE, false);
 }
 
+// A view has neither leafs nor a visited set, and size 0: it cannot take nodes.
 struct ggml_cgraph ggml_graph_view(struct ggml_cgraph * cgraph, int i0, int i1) {
     struct ggml_cgraph view = { 0 };
     GB_CHECK_ARG_RETURNING(cgraph, view);
@@ -161,6 +166,7 @@ struct ggml_cgraph ggml_graph_view(struct ggml_cgraph * cgraph, int i0, int i1) 
 
 // ------------------------------------------------------------------------------------------------------------- growing
 
+// Why the graph takes no more nodes: it is a view, or its memory does not grow.
 static enum ggml_status fail_full(const struct ggml_cgraph * graph, const char * func) {
     if (graph->visited_hash_table.size == 0) {
         return gb_fail(GGML_STATUS_INVALID_STATE,
@@ -172,6 +178,7 @@ static enum ggml_status fail_full(const struct ggml_cgraph * graph, const char *
         func, graph->size, graph->size);
 }
 
+// Moves the graph's arrays to a new block for `size` nodes. On failure the graph is unchanged.
 static enum ggml_status grow(struct ggml_cgraph * graph, size_t size, const char * func) {
     struct ggml_context * ctx = owner_of(graph);
     if (ctx == NULL) {
@@ -204,9 +211,10 @@ static enum ggml_status grow_twice(struct ggml_cgraph * graph, const char * func
 
 struct frame { // a visited tensor that waits for its sources
     struct ggml_tensor * tensor;
-    int                  n_seen; // sources looked at
+    int                  n_seen; // sources that were visited
 };
 
+// The state of one build, with what is needed to take it back.
 struct builder {
     struct ggml_cgraph * graph;
     struct ggml_cgraph   before; // the struct when the build began
@@ -214,7 +222,7 @@ struct builder {
     const char * func;
 };
 
-// Marks and pushes the tensor unless it is marked already.
+// Marks the tensor as visited and pushes it, unless it is marked already.
 static enum ggml_status enter(struct builder * b, struct ggml_tensor * tensor) {
     struct ggml_cgraph *  graph = b->graph;
     struct ggml_tensor ** slot  = find_slot(graph->visited_hash_table, tensor);
@@ -234,7 +242,7 @@ static enum ggml_status enter(struct builder * b, struct ggml_tensor * tensor) {
     return GGML_STATUS_SUCCESS;
 }
 
-// Appends a tensor whose sources are in the graph.
+// Appends a tensor whose sources are all in the graph: to the leafs if nothing computes it and it has no gradient.
 static enum ggml_status append(struct builder * b, struct ggml_tensor * tensor) {
     struct ggml_cgraph * graph   = b->graph;
     const bool           is_leaf = tensor->op == GGML_OP_NONE && tensor->grad == NULL;
@@ -252,7 +260,8 @@ static enum ggml_status append(struct builder * b, struct ggml_tensor * tensor) 
     return graph->n_nodes % ASK == 0 ? gb_go_on() : GGML_STATUS_SUCCESS;
 }
 
-// Depth first, a tensor after its sources. Tensors are marked on the way down: one may name itself as a source.
+// Visits depth first and appends a tensor after its sources. Tensors are marked on the way down, because one may name
+// itself as a source.
 static enum ggml_status visit(struct builder * b, struct ggml_tensor * tensor) {
     const bool backwards = b->graph->order == GGML_CGRAPH_EVAL_ORDER_RIGHT_TO_LEFT;
     GB_TRY(enter(b, tensor));
@@ -273,7 +282,7 @@ static enum ggml_status visit(struct builder * b, struct ggml_tensor * tensor) {
     return GGML_STATUS_SUCCESS;
 }
 
-// The number in an automatic name, -1 in another one.
+// The number in an automatic name; -1 for any other name.
 static int number_in(const struct ggml_tensor * t, const char * prefix) {
     int i = 0, number = 0;
     for (; prefix[i] != '\0'; i++) {
@@ -291,8 +300,9 @@ static int number_in(const struct ggml_tensor * t, const char * prefix) {
     return i == begin ? -1 : number;
 }
 
-// Numbers are indices, in the first graph of a context. What is used in several graphs keeps the name that it got
-// first, so an index may be taken, by a tensor of this context, or by one of another that comes into it here.
+// Names the unnamed tensors of a list. Numbers are indices, in the first graph of a context. A tensor that is used in
+// several graphs keeps its first name, so an index may be taken, by a tensor of this context or by one of another
+// context that comes into it here.
 static void name_list(struct ggml_context * ctx, struct ggml_tensor * const * list, int begin, int end, bool is_leaf) {
     const char * prefix = is_leaf ? "leaf_" : "node_";
     bool         named  = true;
@@ -310,21 +320,23 @@ static void name_list(struct ggml_context * ctx, struct ggml_tensor * const * li
     }
 }
 
+// Names what this build has added.
 static void name_new(const struct builder * b) {
     struct ggml_context * ctx = owner_of(b->graph);
     name_list(ctx, b->graph->leafs, b->before.n_leafs, b->graph->n_leafs, true);
     name_list(ctx, b->graph->nodes, b->before.n_nodes, b->graph->n_nodes, false);
 }
 
+// The slot stays taken for now, so that searches for other keys go past it.
 static void unmark(struct ggml_hash_set set, const struct ggml_tensor * tensor) {
     struct ggml_tensor ** slot = find_slot(set, tensor);
     if (slot != NULL && *slot != NULL) {
-        *slot = TAKEN_BACK; // keeps searches for others going past this slot
+        *slot = TAKEN_BACK; // never NULL while other keys may lie behind it
     }
 }
 
 // Removes this build's marks and restores the struct. Older marks were set when these slots were free, so freeing them
-// breaks no search. If the graph has grown meanwhile, marks from before the growth are in the old set too.
+// breaks no search. If the graph has grown meanwhile, marks from before the growth are in the old set as well.
 static void take_back(struct builder * b) {
     struct ggml_cgraph *       graph = b->graph;
     const struct ggml_hash_set set   = graph->visited_hash_table;
@@ -397,8 +409,8 @@ enum ggml_status ggml_graph_clear(struct ggml_cgraph * cgraph) {
     return GGML_STATUS_SUCCESS;
 }
 
-// The visited set of src in dst: src's own, or, for a view, what it lists. dst's lists are complete already; those of
-// src may be the same memory.
+// Makes dst's visited set that of src, or, for a view, what it lists. dst's lists are complete already; those of src
+// may be the same memory.
 static void copy_visited(const struct ggml_cgraph * src, struct ggml_cgraph * dst) {
     if (src->visited_hash_table.keys == dst->visited_hash_table.keys) {
         return; // copies of one struct share the set
@@ -457,6 +469,7 @@ struct ggml_cgraph * ggml_graph_dup(struct ggml_context * ctx, struct ggml_cgrap
     return copy != NULL && ggml_graph_cpy(cgraph, copy) == GGML_STATUS_SUCCESS ? copy : NULL;
 }
 
+// The first tensor of that name; NULL if there is none.
 static struct ggml_tensor * find_by_name(struct ggml_tensor * const * list, int n, const char * name) {
     char text[GGML_MAX_NAME];
     for (int i = 0; i < n; i++) {

@@ -4,7 +4,7 @@
 //   leaf    u32 type, op; 4 x (u64 ne, nb); name; op_params; the data
 //   node    the same without data, then GGML_MAX_SRC x i32: -1, a leaf's number, or n_leafs + a node's number
 //
-// All in the byte order of the machine, nothing padded. A file is not trusted: every number is checked before it is
+// All in the byte order of the machine, without padding. A file is not trusted: every number is checked before it is
 // used, and memory that a file asks for is bounded by what its shapes say. Shape operators become views again; other
 // nodes get memory. Functions of the program are addresses: they mean nothing in another process, so nodes that call
 // one are neither written nor read.
@@ -23,6 +23,7 @@ enum {
 
 // -------------------------------------------------------------------------------------------------------------- export
 
+// Numbers leafs and nodes as the file does: leafs first, in the order of the graph. False: memory is out.
 static bool number_tensors(const struct ggml_cgraph * graph, struct gb_ptrmap * numbers) {
     for (int i = 0; i < graph->n_leafs; i++) {
         if (!gb_ptrmap_set(numbers, graph->leafs[i], i)) {
@@ -37,6 +38,8 @@ static bool number_tensors(const struct ggml_cgraph * graph, struct gb_ptrmap * 
     return true;
 }
 
+// What a file can hold: leafs with data on the host, no functions of the program, and sources that come before their
+// node. A CPY may name itself.
 static enum ggml_status check_exportable(const struct ggml_cgraph * graph, const struct gb_ptrmap * numbers) {
     char text[GB_DESCRIBE_SIZE];
     for (int i = 0; i < graph->n_leafs; i++) {
@@ -60,6 +63,7 @@ static enum ggml_status check_exportable(const struct ggml_cgraph * graph, const
     return GGML_STATUS_SUCCESS;
 }
 
+// Node data are not in the file; their size tells a reader how much memory a run needs.
 static enum ggml_status write_header(struct gb_file_writer * w, const struct ggml_cgraph * graph) {
     const uint32_t words[4]  = { GGML_FILE_MAGIC, GGML_FILE_VERSION, (uint32_t) graph->n_leafs,
         (uint32_t) graph->n_nodes };
@@ -71,7 +75,7 @@ static enum ggml_status write_header(struct gb_file_writer * w, const struct ggm
     return gb_file_writer_write(w, &size_eval, sizeof(size_eval));
 }
 
-// A name's last byte is 0 for whoever reads the file. Where a 0 comes before it already, it holds the number of
+// The last byte of a name is 0 for every reader of the file. If the byte before it is 0 already, it holds the number of
 // dimensions plus one.
 enum { NDIM_AT = GGML_MAX_NAME - 1 };
 
@@ -84,6 +88,7 @@ static enum ggml_status write_name(struct gb_file_writer * w, const struct ggml_
     return gb_file_writer_write(w, name, sizeof(name));
 }
 
+// Reads that byte back, and ends the name properly in any case.
 static void settle_name(struct ggml_tensor * t) {
     const int ndim   = t->name[NDIM_AT - 1] == '\0' ? t->name[NDIM_AT] - 1 : -1;
     t->name[NDIM_AT] = '\0';
@@ -93,6 +98,7 @@ static void settle_name(struct ggml_tensor * t) {
     gb_tensor_set_ndim(t, ndim >= 0 && ndim <= GGML_MAX_DIMS ? ndim : -1);
 }
 
+// What leafs and nodes have in common.
 static enum ggml_status write_record(struct gb_file_writer * w, const struct ggml_tensor * t) {
     const uint32_t words[2] = { (uint32_t) t->type, (uint32_t) t->op };
     uint64_t       shape[2 * GGML_MAX_DIMS];
@@ -155,6 +161,7 @@ enum ggml_status ggml_graph_export(const struct ggml_cgraph * cgraph, const char
 
 // -------------------------------------------------------------------------------------------------------------- import
 
+// The state of one import. The contexts are handed out on success and freed on failure.
 struct import {
     const char *          fname;
     char *                data; // the file's content, in ctx_data
@@ -167,6 +174,7 @@ struct import {
     struct ggml_cgraph *  graph;
 };
 
+// Reports what is wrong with the file and where; returns false.
 GGML_ATTRIBUTE_FORMAT(2, 3) static bool malformed(const struct import * in, const char * fmt, ...) {
     char    what[512];
     va_list args;
@@ -177,6 +185,7 @@ GGML_ATTRIBUTE_FORMAT(2, 3) static bool malformed(const struct import * in, cons
     return false;
 }
 
+// Copies the next bytes of the file; false if it has fewer (reported).
 static bool read_bytes(struct import * in, void * to, size_t size) {
     if (size > in->size - in->at) {
         return malformed(in, "needs %zu bytes more, the file has %zu", size, in->size - in->at);
@@ -186,6 +195,7 @@ static bool read_bytes(struct import * in, void * to, size_t size) {
     return true;
 }
 
+// Checks that the file can hold so many leafs and nodes before memory for them is taken.
 static bool read_header(struct import * in) {
     uint32_t words[4];
     if (!read_bytes(in, words, sizeof(words)) || !read_bytes(in, &in->size_eval, sizeof(in->size_eval))) {
@@ -205,7 +215,8 @@ static bool read_header(struct import * in) {
     return true;
 }
 
-// A record into a struct that is no tensor of a context yet. On success its element count and extent are computable.
+// Reads a record into a struct that is no tensor of a context yet. After success its element count and extent can be
+// computed.
 static bool read_record(struct import * in, struct ggml_tensor * t) {
     uint32_t words[2];
     uint64_t shape[2 * GGML_MAX_DIMS];
@@ -239,14 +250,15 @@ static bool read_record(struct import * in, struct ggml_tensor * t) {
     return true;
 }
 
-// Says that what the file describes cannot be made, unless only memory was missing. False.
+// Reports that what the file describes cannot be made, unless only memory was missing. Returns false.
 static bool not_made(const struct import * in, const struct ggml_tensor * record) {
     return ggml_last_status() == GGML_STATUS_ALLOC_FAILED
                ? false
                : malformed(in, "tensor '%s': %s", record->name, ggml_last_error());
 }
 
-// A node with memory of its own, which it takes over the record's strides for; they must not lead outside.
+// A node with memory of its own. It takes over the record's strides, which must not lead outside of that memory. NULL
+// on failure (reported).
 static struct ggml_tensor * make_tensor(struct import * in, const struct ggml_tensor * record) {
     const size_t size = ggml_nbytes_pad(record);
     if (size > in->size_eval) {
@@ -267,6 +279,7 @@ static struct ggml_tensor * make_tensor(struct import * in, const struct ggml_te
     return t;
 }
 
+// Operator, name and parameters are the record's.
 static void take_over(struct ggml_tensor * t, const struct ggml_tensor * record) {
     t->op = record->op;
     memcpy(t->name, record->name, sizeof(t->name));
@@ -274,7 +287,8 @@ static void take_over(struct ggml_tensor * t, const struct ggml_tensor * record)
     gb_tensor_set_ndim(t, gb_tensor_knows_ndim(record) ? gb_tensor_ndim(record) : -1);
 }
 
-// The leaf's data stays in the file's content, moved down over the record read before to where elements are aligned.
+// Reads a leaf. Its data stay in the file's content, moved down, over the record that was just read, to where elements
+// are aligned.
 static bool read_leaf(struct import * in) {
     struct ggml_tensor record;
     if (!read_record(in, &record)) {
@@ -307,7 +321,8 @@ static bool read_leaf(struct import * in) {
     return true;
 }
 
-// Sets src[] from the numbers. A CPY may name itself (ggml_cast makes such nodes): its record's address stands for it.
+// Sets src[] of the record from the numbers. A CPY may name itself (ggml_cast makes such nodes): the record's own
+// address stands for the node.
 static bool read_sources(struct import * in, struct ggml_tensor * record) {
     int32_t arguments[GGML_MAX_SRC];
     if (!read_bytes(in, arguments, sizeof(arguments))) {
@@ -328,6 +343,7 @@ static bool read_sources(struct import * in, struct ggml_tensor * record) {
     return true;
 }
 
+// A shape operator becomes a view of its source again; gb_tensor_view checks that it stays inside.
 static struct ggml_tensor * make_view(struct import * in, const struct ggml_tensor * record) {
     struct ggml_tensor * src    = record->src[0];
     size_t               offset = 0;
@@ -346,6 +362,7 @@ static struct ggml_tensor * make_view(struct import * in, const struct ggml_tens
     return t;
 }
 
+// Reads a node; its sources are leafs and nodes that were read before.
 static bool read_node(struct import * in) {
     struct ggml_tensor record;
     if (!read_record(in, &record) || !read_sources(in, &record)) {
@@ -365,6 +382,7 @@ static bool read_node(struct import * in) {
     return true;
 }
 
+// Header, leafs, nodes, and nothing behind them.
 static bool read_graph(struct import * in) {
     if (!read_header(in)) {
         return false;
@@ -386,6 +404,7 @@ static bool read_graph(struct import * in) {
     return ok;
 }
 
+// Copies the whole file into a tensor of ctx_data, because leafs keep their data there.
 static bool load_content(struct import * in) {
     struct gb_file_map map;
     if (gb_file_map_open(&map, in->fname) != GGML_STATUS_SUCCESS) {

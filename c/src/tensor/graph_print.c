@@ -1,4 +1,5 @@
-// graph_print.c - graphs for human eyes: a listing on stdout, and a Graphviz file.
+// graph_print.c - graphs for human eyes: a listing on stdout, and a Graphviz file. Names come from files, so whatever
+// could act on a terminal or end a quoted text is escaped.
 #include <errno.h>
 #include <stdio.h>
 
@@ -9,7 +10,7 @@
 
 // --------------------------------------------------------------------------------------------------------------- names
 
-// The next character of UTF-8 text and its bytes; a byte that begins none is -1.
+// The next character of UTF-8 text, and how many bytes it has; -1, of one byte, where no valid character begins.
 static int32_t next_character(const unsigned char * text, int * n) {
     static const int32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
     const int            size    = text[0] < 0x80                      ? 1
@@ -35,15 +36,15 @@ static int32_t next_character(const unsigned char * text, int * n) {
     return c;
 }
 
-// Moves a terminal's cursor, changes its colours, or turns the direction of text.
+// Whether the character moves a terminal's cursor, changes its colours, turns the direction of text, or shows nothing.
 static bool is_control(int32_t c) {
     return c < 0x20 || (c >= 0x7F && c < 0xA0) || c == 0xAD || c == 0x61C || (c >= 0x200B && c <= 0x200F) ||
            (c >= 0x2028 && c <= 0x202E) || (c >= 0x2060 && c <= 0x206F) || c == 0xFEFF ||
            (c >= 0xFFF9 && c <= 0xFFFB) || c >= 0xE0000;
 }
 
-// Names come from files: what does not print is written as an escape. marks: characters that get a backslash; then & is
-// an entity, too.
+// Writes a text. What does not print becomes an escape. `marks` are characters that get a backslash; with marks, &
+// becomes an entity, too. NULL: a plain text.
 static void put_text(FILE * file, const char * text, const char * marks) {
     const unsigned char * at = (const unsigned char *) text;
     for (int n; *at != '\0'; at += n) {
@@ -65,6 +66,7 @@ static void put_text(FILE * file, const char * text, const char * marks) {
 
 // ------------------------------------------------------------------------------------------------------------- listing
 
+// One line of the listing; "x" marks a parameter, "g" a node with a gradient.
 static void print_node(const struct ggml_tensor * t, int i, bool has_grads) {
     const char * mark = t->is_param ? "x" : has_grads && t->grad ? "g" : " ";
     char         shape[80];
@@ -77,6 +79,7 @@ static void print_node(const struct ggml_tensor * t, int i, bool has_grads) {
     putchar('\n');
 }
 
+// The time of each operator over all its nodes, as recorded in the nodes.
 static void print_totals(const struct ggml_cgraph * graph) {
     int64_t time_us[GGML_OP_COUNT] = { 0 };
     int     count[GGML_OP_COUNT]   = { 0 };
@@ -115,10 +118,10 @@ void ggml_graph_print(const struct ggml_cgraph * cgraph) {
 
 // ------------------------------------------------------------------------------------------------------------ Graphviz
 
-// Text inside a quoted record label, where these have a meaning.
+// Writes text inside the quoted label of a record, where these characters have a meaning.
 static void put_escaped(FILE * file, const char * text) { put_text(file, text, "\"\\{}|<>"); }
 
-// A symbol may contain backslashes that are escapes already.
+// Writes the operator's symbol. A symbol may contain backslashes that are escapes already.
 static void put_symbol(FILE * file, const struct ggml_tensor * t) {
     char         plain[64];
     size_t       n      = 0;
@@ -139,6 +142,7 @@ static void put_name(FILE * file, const struct ggml_tensor * t) {
     fprintf(file, " (%s)", type ? type : "no type");
 }
 
+// The state of one Graphviz file.
 struct dot {
     FILE *                     file;
     const struct ggml_cgraph * graph;
@@ -148,6 +152,7 @@ struct dot {
     void * data;
 };
 
+// False: memory is out.
 static bool make_maps(struct dot * dot, const struct ggml_cgraph * forward) {
     for (int i = 0; dot->graph->grads != NULL && i < dot->graph->n_nodes; i++) {
         if (dot->graph->grads[i] != NULL && !gb_ptrmap_set(&dot->owners, dot->graph->grads[i], i)) {
@@ -162,6 +167,7 @@ static bool make_maps(struct dot * dot, const struct ggml_cgraph * forward) {
     return true;
 }
 
+// The node whose gradient t is; NULL: t is no node's gradient.
 static const struct ggml_tensor * gradient_owner(const struct dot * dot, const struct ggml_tensor * t) {
     const int64_t i = gb_ptrmap_get(&dot->owners, t);
     return i == GB_PTRMAP_ABSENT ? NULL : dot->graph->nodes[i];
@@ -171,6 +177,8 @@ static bool is_forward(const struct dot * dot, const struct ggml_tensor * t) {
     return gb_ptrmap_get(&dot->forward, t) != GB_PTRMAP_ABSENT;
 }
 
+// A node is yellow if it is a parameter, green in the forward graph, blue in the backward part, white without a
+// gradient.
 static void put_node(const struct dot * dot, int i) {
     FILE *                     file  = dot->file;
     const struct ggml_tensor * t     = dot->graph->nodes[i];
@@ -192,7 +200,7 @@ static void put_node(const struct dot * dot, int i) {
     fputs("\"; ]\n", file);
 }
 
-// The values of small leafs whose bytes the host can read.
+// Writes the values of a leaf of at most four elements whose bytes the host may read.
 static void put_values(const struct dot * dot, const struct ggml_tensor * t) {
     FILE * file = dot->file;
     if (ggml_nelements(t) >= 5 || ggml_nelements(t) < 1 || (dot->may_read != NULL && !dot->may_read(t, dot->data)) ||
@@ -225,6 +233,7 @@ static void put_leaf(const struct dot * dot, const struct ggml_tensor * t, int i
     fputs("\"; ]\n", file);
 }
 
+// An edge from each source; gradients begin and end at the field of their node's record.
 static void put_edges(const struct dot * dot, const struct ggml_tensor * t) {
     const struct ggml_tensor * to = gradient_owner(dot, t);
     for (int j = 0; j < GGML_MAX_SRC; j++) {

@@ -78,7 +78,7 @@ static inline void gb_tensor_clear_marks(struct ggml_tensor * t) { *gb_marks_of(
 
 // ------------------------------------------------------------------------------------------------ number of dimensions
 
-// How many dimensions a tensor was made with, 0 to 4: sizes of 1 at the end, which ne does not tell from absent ones,
+// How many dimensions a tensor was made with, 0 to 4. Sizes of 1 at the end, which ne does not tell from absent ones,
 // belong to it. Every tensor that the library makes knows it, and copies of a tensor take it over; it is kept as the
 // number plus one, 0: not known (structs that C programs fill in themselves).
 enum { GB_NDIM_SHIFT = 4, GB_NDIM_BITS = 7 << GB_NDIM_SHIFT };
@@ -126,6 +126,7 @@ static inline void gb_tensor_set_stamp(struct ggml_tensor * t, uint32_t allocato
     }
 }
 
+// Whether this allocator has placed the tensor, and none since.
 static inline bool gb_tensor_has_stamp(const struct ggml_tensor * t, uint32_t allocator) {
     const unsigned char * a = gb_marks_in(t)->allocator;
     return ((uint32_t) a[0] | (uint32_t) a[1] << 8 | (uint32_t) a[2] << 16) == (allocator & GB_STAMP_ALLOCATOR);
@@ -144,12 +145,13 @@ static inline bool gb_tensor_is_read_once(const struct ggml_tensor * t) {
     return (gb_marks_in(t)->generation[3] & GB_ONCE) != 0;
 }
 
-// The same of a copy of the struct that somebody made when it was known to lie in an arena, and that has no buffer: a
-// snapshot's.
+// The same for a snapshot's copy of the struct, made when the tensor was known to lie in an arena; such a copy has no
+// buffer.
 static inline bool gb_tensor_is_surely_read_once(const struct ggml_tensor * t) {
     return (gb_marks_in(t)->generation[3] & GB_ONCE_BITS) == GB_ONCE_BITS;
 }
 
+// Marks a copy of a tensor (a snapshot's) before others use it.
 static inline void gb_tensor_set_surely_read_once(struct ggml_tensor * t, bool once) {
     unsigned char * last = &gb_marks_of(t)->generation[3];
     *last                = (unsigned char) ((*last & ~GB_ONCE_BITS) | (once ? GB_ONCE_BITS : 0));

@@ -8,6 +8,7 @@ bool gb_op_has_context(const struct ggml_context * ctx, const char * func) {
     return ctx != NULL;
 }
 
+// The number of dimensions is unknown until the sources are set (settle_ndim).
 struct ggml_tensor * gb_op_new(struct ggml_context * ctx, const char * func, enum ggml_op op, enum ggml_type type,
     struct gb_shape shape) {
     if (!gb_op_has_context(ctx, func)) {
@@ -68,7 +69,7 @@ void gb_op_set_param_f32(struct ggml_tensor * node, int i, float value) {
     }
 }
 
-// As many dimensions as the source that has most of them, unless the builder has said how many.
+// A node has as many dimensions as the source that has most of them, unless its builder has said how many.
 static void settle_ndim(struct ggml_tensor * node) {
     int most = 0;
     for (int i = 0; i < 3 && !gb_tensor_knows_ndim(node); i++) {

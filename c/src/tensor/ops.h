@@ -1,9 +1,9 @@
 // ops.h - how a builder makes its node.
 //
-// Every builder has the same three steps: ask check.h whether the call is right, make the result (a fresh tensor, or a
-// view of `a` for the in-place form), hand in parameters and sources. All helpers accept the NULL of the step before
-// and pass it on, so that builders read straight through; who made the NULL has reported. `func` is the public
-// builder's name, for messages.
+// Every builder has the same three steps: check with check.h that the call is right, make the result (a fresh tensor,
+// or a view of `a` for the in-place form), set parameters and sources. All helpers accept the NULL of the step before
+// and pass it on, so that builders read straight through; the step that made the NULL has reported. `func` is the
+// public builder's name, for messages.
 #ifndef GB_TENSOR_OPS_H
 #define GB_TENSOR_OPS_H
 
@@ -11,13 +11,14 @@
 #include "tensor/shapes.h"
 #include "tensor/tensor.h"
 
-// Does a node get a gradient of its own when a source has one?
+// Whether a node gets a gradient of its own when a source has one.
 enum gb_grad { GB_GRAD_NONE, GB_GRAD_INHERIT };
 
-// The helpers below ask this themselves; builders that call other builders ask first, to be the one named.
+// False (reported) if ctx is NULL. The helpers below check this themselves; builders that call other builders check it
+// first, so that the message names them.
 bool gb_op_has_context(const struct ggml_context * ctx, const char * func);
 
-// A fresh contiguous node.
+// A fresh contiguous node; NULL on failure (reported), here and below.
 struct ggml_tensor * gb_op_new(struct ggml_context * ctx, const char * func, enum ggml_op op, enum ggml_type type,
     struct gb_shape shape);
 
@@ -25,11 +26,11 @@ struct ggml_tensor * gb_op_new(struct ggml_context * ctx, const char * func, enu
 struct ggml_tensor * gb_op_like(struct ggml_context * ctx, const char * func, enum ggml_op op, struct ggml_tensor * a,
     bool inplace);
 
-// A node of op PERMUTE, VIEW, ... that shows a's memory: as gb_tensor_view. Named "<a> (<suffix>)".
+// A node of op PERMUTE, VIEW, ... that shows a's memory, as gb_tensor_view. It is named "<a> (<suffix>)".
 struct ggml_tensor * gb_op_view(struct ggml_context * ctx, const char * func, enum ggml_op op, struct ggml_tensor * a,
     const int64_t ne[4], const size_t * nb, size_t offset, const char * suffix);
 
-// How many dimensions the node has, where that is not what the source with most of them has.
+// Sets how many dimensions the node has, if that is not what the source with most of them has.
 void gb_op_set_ndim(struct ggml_tensor * node, int ndim);
 
 void gb_op_set_params(struct ggml_tensor * node, const void * params, size_t size);
@@ -39,7 +40,8 @@ void gb_op_set_param_f32(struct ggml_tensor * node, int i, float value);
 struct ggml_tensor * gb_op_sources(struct ggml_context * ctx, struct ggml_tensor * node, enum gb_grad grad,
     struct ggml_tensor * a, struct ggml_tensor * b, struct ggml_tensor * c);
 
-// For builders of several nodes: returns the last one; when that is NULL, drops all since the first from the context.
+// For builders of several nodes: returns the last one; if that is NULL, drops all nodes since the first from the
+// context.
 struct ggml_tensor * gb_op_keep_if(struct ggml_context * ctx, struct ggml_tensor * first, struct ggml_tensor * last);
 
 static inline enum gb_grad gb_grad_unless(bool inplace) { return inplace ? GB_GRAD_NONE : GB_GRAD_INHERIT; }

@@ -1,7 +1,10 @@
-// ops_binary.c - two operands, element by element: b repeats over a, the result has the shape of a. ACC and SET change
-// a region of a.
+// ops_binary.c - two operands, element by element: b repeats over a, and the result has the shape of a. ACC and SET
+// change a region of a.
+//
+// In-place forms of ADD1 and SET have a gradient if a source has one; those of the other operators have none.
 #include "tensor/ops.h"
 
+// The builder of ADD, SUB, MUL and DIV.
 static struct ggml_tensor * binary(struct ggml_context * ctx, const char * func, enum ggml_op op,
     struct ggml_tensor * a, struct ggml_tensor * b, bool inplace) {
     if (!gb_check_binary(func, a, b)) {
@@ -42,6 +45,7 @@ struct ggml_tensor * ggml_div_inplace(struct ggml_context * ctx, struct ggml_ten
     return binary(ctx, __func__, GGML_OP_DIV, a, b, true);
 }
 
+// The node has the type that was asked for; kernels add in float.
 struct ggml_tensor * ggml_add_cast(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     enum ggml_type type) {
     if (!gb_check_add_cast(__func__, a, b, type)) {
@@ -69,15 +73,17 @@ struct ggml_tensor * ggml_add1_inplace(struct ggml_context * ctx, struct ggml_te
 
 // ------------------------------------------------------------------------------------------------------------- regions
 
-static int32_t kept(size_t bytes) { // gb_check_* has seen to it that what is used fits
-    return bytes > INT32_MAX ? INT32_MAX : (int32_t) bytes;
-}
+// A number as the node keeps it. gb_check_acc and gb_check_set have checked those that are used; the stride of a
+// dimension that b does not have may be anything.
+static int32_t kept(size_t bytes) { return bytes > INT32_MAX ? INT32_MAX : (int32_t) bytes; }
 
+// op_params: nb1, nb2, nb3, offset, and whether the node is in place.
 static void set_region(struct ggml_tensor * node, const struct gb_region * r, bool inplace) {
     const int32_t params[] = { kept(r->nb1), kept(r->nb2), kept(r->nb3), kept(r->offset), inplace };
     gb_op_set_params(node, params, sizeof(params));
 }
 
+// ACC adds b to a region of a, SET writes b there; the rest of the result is a.
 static struct ggml_tensor * acc(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
     struct ggml_tensor * b, const struct gb_region * region, bool inplace) {
     if (!gb_check_acc(func, a, b, region, inplace)) {
@@ -118,7 +124,7 @@ struct ggml_tensor * ggml_set_inplace(struct ggml_context * ctx, struct ggml_ten
     return set(ctx, __func__, a, b, &(const struct gb_region){ nb1, nb2, nb3, offset }, true);
 }
 
-// nb1 NULL: a's own.
+// SET with the strides of a; nb1 NULL: a's own as well.
 static struct ggml_tensor * set_like(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
     struct ggml_tensor * b, const size_t * nb1, size_t offset, bool inplace) {
     if (!gb_check_2(func, a, b)) {

@@ -1,11 +1,12 @@
-// ops_conv.c - convolutions: IM2COL followed by a matrix product, and the transposed forms that have operators of their
-// own.
+// ops_conv.c - convolutions: IM2COL followed by a matrix product, and the transposed forms, which have operators of
+// their own.
 //
-// A convolution unrolls every kernel position of b into a row and multiplies all rows with all kernels at once. The
-// product lies in memory as [positions, images, channels]; with more than one image the last step brings it into the
-// documented order.
+// A convolution unrolls the elements under every kernel position of b into a row and multiplies all rows with all
+// kernels at once. The product lies in memory as [positions, images, channels]; with more than one image the last step
+// brings it into the documented order. Comments at the ends of lines give the shape of the node made there.
 #include "tensor/ops.h"
 
+// The caller has checked the operands. The rows are f16 whatever the type of the kernel is.
 static struct ggml_tensor * im2col(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
     struct ggml_tensor * b, const struct gb_conv * v) {
     struct ggml_tensor * node = gb_op_new(ctx, func, GGML_OP_IM2COL, GGML_TYPE_F16, gb_shape_im2col(a, b, v));
@@ -21,6 +22,7 @@ struct ggml_tensor * ggml_im2col(struct ggml_context * ctx, struct ggml_tensor *
     return gb_check_im2col(__func__, a, b, &conv) ? im2col(ctx, __func__, a, b, &conv) : NULL;
 }
 
+// On failure all nodes made here are dropped from the context, here and below.
 static struct ggml_tensor * conv_1d(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
     struct ggml_tensor * b, const struct gb_conv * v) {
     if (!gb_check_conv(func, a, b, v)) {
@@ -83,7 +85,8 @@ struct ggml_tensor * ggml_conv_2d_s1_ph(struct ggml_context * ctx, struct ggml_t
     return conv_2d(ctx, __func__, a, b, &(const struct gb_conv){ 1, 1, w, h, 1, 1, true });
 }
 
-// Every channel has its own kernel: channels become images of one channel, and the product repeats kernels over images.
+// Every channel has its own kernel: channels become images of one channel, and the product repeats the kernels over the
+// images.
 struct ggml_tensor * ggml_conv_depthwise_2d(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     int s0, int s1, int p0, int p1, int d0, int d1) {
     const struct gb_conv conv = { s0, s1, p0, p1, d0, d1, true };

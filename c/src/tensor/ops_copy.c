@@ -1,4 +1,4 @@
-// ops_copy.c - copies, conversions and gathers. A copy keeps the logical order of elements, whatever the strides on
+// ops_copy.c - copies, conversions and gathers. A copy keeps the logical order of the elements, whatever the strides on
 // either side.
 #include "tensor/ops.h"
 
@@ -17,6 +17,7 @@ struct ggml_tensor * ggml_dup_inplace(struct ggml_context * ctx, struct ggml_ten
     return dup(ctx, __func__, a, true);
 }
 
+// The node is a view of b: computing it writes to b's memory.
 struct ggml_tensor * ggml_cpy(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b) {
     if (!gb_check_cpy(__func__, a, b)) {
         return NULL;
@@ -39,6 +40,7 @@ struct ggml_tensor * ggml_cast(struct ggml_context * ctx, struct ggml_tensor * a
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, node, NULL); // CPY writes to src[1]: here that is the node itself
 }
 
+// A contiguous copy of a with the sizes ne, which have as many elements.
 static struct ggml_tensor * cont(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
     const int64_t ne[4], enum gb_grad grad) {
     struct ggml_tensor * node = gb_op_new(ctx, func, GGML_OP_CONT, a->type, gb_shape_of(ne[0], ne[1], ne[2], ne[3]));
@@ -73,6 +75,7 @@ struct ggml_tensor * ggml_cont_4d(struct ggml_context * ctx, struct ggml_tensor 
     return cont_as(ctx, __func__, a, (const int64_t[4]){ ne0, ne1, ne2, ne3 });
 }
 
+// Rows of any type come out as floats, but integers stay integers.
 struct ggml_tensor * ggml_get_rows(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b) {
     if (!gb_check_get_rows(__func__, a, b)) {
         return NULL;

@@ -1,10 +1,12 @@
-// ops_custom.c - operators whose kernel is the caller's function. The node keeps the function's address, and for the
-// newer forms the number of tasks and the user data, as bytes in op_params (which are aligned to 4 only: memcpy on both
-// sides).
+// ops_custom.c - operators whose kernel is the caller's function.
+//
+// The node keeps the function's address, and in the newer forms the number of tasks and the user data, as bytes in
+// op_params. These are aligned to 4 bytes only, so both sides use memcpy.
 #include <stddef.h>
 
 #include "tensor/ops.h"
 
+// The node of the older forms; params are the function's address.
 static struct ggml_tensor * map(struct ggml_context * ctx, const char * func, enum ggml_op op, struct ggml_tensor * a,
     struct ggml_tensor * b, struct ggml_tensor * c, const void * params, size_t size, bool inplace) {
     struct ggml_tensor * node = gb_op_like(ctx, func, op, a, inplace);
@@ -107,7 +109,7 @@ struct map_params {
     void * userdata;
 };
 
-// Field by field: padding may hold anything, and op_params are compared and hashed as bytes.
+// Sets the parameters field by field: padding may hold anything, and op_params are compared and hashed as bytes.
 static struct ggml_tensor * map_tasks(struct ggml_context * ctx, const char * func, enum ggml_op op,
     struct ggml_tensor * a, struct ggml_tensor * b, struct ggml_tensor * c, const void * fun, int n_tasks,
     void * userdata, bool inplace) {
@@ -177,6 +179,7 @@ struct ggml_tensor * ggml_map_custom3_inplace(struct ggml_context * ctx, struct 
 
 // ------------------------------------------------------------------------------------------------------------ as built
 
+// Whether the node has n operands of the same form and a function; has_tasks: of the newer forms.
 static bool is_map(gb_ct t, int n, bool has_tasks) {
     void (*fun)(void) = NULL;
     int n_tasks       = 1;

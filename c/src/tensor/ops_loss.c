@@ -1,4 +1,5 @@
-// ops_loss.c - losses. op_params of both: 0, as in early 2024, or 1 and the eps that was asked for.
+// ops_loss.c - losses. op_params of both operators: 0 for the formula of early 2024, or 1 and then the eps that was
+// asked for.
 #include "tensor/ops.h"
 
 static struct ggml_tensor * loss(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
@@ -18,6 +19,7 @@ static struct ggml_tensor * loss_back(struct ggml_context * ctx, const char * fu
     return gb_op_sources(ctx, gb_op_like(ctx, func, GGML_OP_CROSS_ENTROPY_LOSS_BACK, a, false), GB_GRAD_NONE, a, b, c);
 }
 
+// Makes the node use this eps; NULL passes through.
 static struct ggml_tensor * with_eps(struct ggml_tensor * node, float eps) {
     if (node != NULL) {
         const int32_t given = 1;
@@ -53,6 +55,7 @@ struct ggml_tensor * ggml_cross_entropy_loss_eps_back(struct ggml_context * ctx,
 
 // ------------------------------------------------------------------------------------------------------------ as built
 
+// Whether the eps of the node, if it has one, is valid.
 static bool has_eps(gb_ct t) {
     return t->op_params[0] == 0 || (t->src[0] != NULL && gb_check_loss_eps(NULL, t->src[0], gb_op_param_f32(t, 1)));
 }

@@ -1,4 +1,7 @@
-// ops_mul_mat.c - matrix products: MUL_MAT, its expert-picking form MUL_MAT_ID, and OUT_PROD.
+// ops_mul_mat.c - matrix products: MUL_MAT, its form MUL_MAT_ID that picks an expert for each row, and OUT_PROD.
+//
+// op_params: MUL_MAT has the precision in [0]. MUL_MAT_ID has id, n_as and the precision; its sources are ids, b, and
+// then the experts.
 #include "tensor/ops.h"
 
 struct ggml_tensor * ggml_mul_mat(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b) {

@@ -1,4 +1,5 @@
-// ops_norm.c - normalisation of rows and channel groups, and the derivatives that are operators of their own.
+// ops_norm.c - normalisation of rows and of groups of channels, and the derivatives that are operators of their own.
+// op_params[0] is eps, or the number of groups.
 #include "tensor/ops.h"
 
 static struct ggml_tensor * norm(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, float eps,
@@ -75,6 +76,7 @@ struct ggml_tensor * ggml_silu_back(struct ggml_context * ctx, struct ggml_tenso
 
 // ------------------------------------------------------------------------------------------------------------ as built
 
+// Gradients do not matter for a built node, so the rules of the in-place form are checked.
 bool gb_built_norm(gb_ct t) {
     return gb_check_norm(NULL, t->src[0], gb_op_param_f32(t, 0), true) && gb_is_like(t, t->src[0]);
 }

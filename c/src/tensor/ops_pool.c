@@ -1,4 +1,4 @@
-// ops_pool.c - pooling, upscaling, padding.
+// ops_pool.c - pooling, upscaling, padding. No operator here has a derivative.
 #include "tensor/ops.h"
 
 struct ggml_tensor * ggml_pool_1d(struct ggml_context * ctx, struct ggml_tensor * a, enum ggml_op_pool op, int k0,
@@ -53,8 +53,8 @@ bool gb_built_pool_1d(gb_ct t) {
            gb_is_shape(t, gb_shape_pool_1d(t->src[0], p[1], p[2], p[3]));
 }
 
-// The node has lost what comes after the point of its padding: its shape lies between those of this padding and one
-// more.
+// The node keeps its padding as integers, so the fraction is lost: its shape lies between those of this padding and of
+// one more.
 bool gb_built_pool_2d(gb_ct t) {
     const struct ggml_tensor * a    = t->src[0];
     const int32_t *            p    = t->op_params;
@@ -73,7 +73,7 @@ bool gb_built_upscale(gb_ct t) {
     return gb_check_upscale(NULL, t->src[0], factor) && gb_is_shape(t, gb_shape_upscale(t->src[0], factor));
 }
 
-// The node does not keep how much was added.
+// The node does not keep how much was added, so it only must not be smaller than its source.
 bool gb_built_pad(gb_ct t) {
     gb_ct a = t->src[0];
     return gb_check_1(NULL, a) && t->ne[0] >= a->ne[0] && t->ne[1] >= a->ne[1] && t->ne[2] >= a->ne[2] &&

@@ -1,4 +1,5 @@
-// ops_reduce.c - sums, extrema, order; repetition and concatenation.
+// ops_reduce.c - sums, extrema, order; repetition and concatenation. Operands that only give a shape are no sources:
+// their data are never read.
 #include "tensor/ops.h"
 
 struct ggml_tensor * ggml_sum(struct ggml_context * ctx, struct ggml_tensor * a) {
@@ -33,6 +34,7 @@ struct ggml_tensor * ggml_argmax(struct ggml_context * ctx, struct ggml_tensor *
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
 }
 
+// The caller has checked the operand.
 static struct ggml_tensor * argsort(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
     enum ggml_sort_order order) {
     struct ggml_tensor * node   = gb_op_new(ctx, func, GGML_OP_ARGSORT, GGML_TYPE_I32, gb_shape_like(a));
@@ -45,6 +47,7 @@ struct ggml_tensor * ggml_argsort(struct ggml_context * ctx, struct ggml_tensor 
     return gb_check_argsort(__func__, a, order) ? argsort(ctx, __func__, a, order) : NULL;
 }
 
+// The first k positions of the sorted row: a view.
 struct ggml_tensor * ggml_top_k(struct ggml_context * ctx, struct ggml_tensor * a, int k) {
     if (!gb_check_top_k(__func__, a, k)) {
         return NULL;
@@ -66,6 +69,7 @@ struct ggml_tensor * ggml_repeat(struct ggml_context * ctx, struct ggml_tensor *
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, NULL, NULL); // b gave its shape, its data is not read
 }
 
+// A sum over nothing is its operand itself, unless that must have a gradient through this node.
 struct ggml_tensor * ggml_repeat_back(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b) {
     if (!gb_check_repeat_back(__func__, a, b)) {
         return NULL;

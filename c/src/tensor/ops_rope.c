@@ -1,4 +1,5 @@
-// ops_rope.c - rotary position embedding. A node keeps struct gb_rope (check.h) as its parameters.
+// ops_rope.c - rotary position embedding. A node keeps struct gb_rope (check.h) as its parameters; the assertion below
+// fixes the layout that kernels and files rely on.
 #include <math.h>
 #include <stddef.h>
 
@@ -12,7 +13,7 @@ _Static_assert(offsetof(struct gb_rope, n_dims) == 1 * sizeof(int32_t) &&
 
 static const float freq_base_default = 10000.0f;
 
-// Without the padding at the end, which may hold anything: op_params are compared and hashed as bytes.
+// Without the padding at the end of the struct, which may hold anything: op_params are compared and hashed as bytes.
 static void set_params(struct ggml_tensor * node, const struct gb_rope * params) {
     gb_op_set_params(node, params, offsetof(struct gb_rope, xpos_down) + sizeof(params->xpos_down));
 }
@@ -27,6 +28,7 @@ static struct ggml_tensor * rope(struct ggml_context * ctx, const char * func, s
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL);
 }
 
+// Parameters without scaling of frequencies or positions.
 static struct gb_rope plain_rope(int n_dims, int mode, int n_ctx) {
     struct gb_rope params = { 0 };
     params.n_dims         = n_dims;
@@ -50,6 +52,7 @@ struct ggml_tensor * ggml_rope_inplace(struct ggml_context * ctx, struct ggml_te
     return rope(ctx, __func__, a, b, &params, true);
 }
 
+// Parameters with scaling of frequencies (YaRN).
 static struct gb_rope custom_rope(int n_dims, int mode, int n_ctx, int n_orig_ctx, float freq_base, float freq_scale,
     float ext_factor, float attn_factor, float beta_fast, float beta_slow) {
     struct gb_rope params = plain_rope(n_dims, mode, n_ctx);
@@ -102,7 +105,7 @@ struct ggml_tensor * ggml_rope_back(struct ggml_context * ctx, struct ggml_tenso
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, b, NULL);
 }
 
-// The pair of dimensions whose wavelength makes beta turns over the original context.
+// The pair of dimensions whose wavelength makes `beta` turns over the original context.
 static float turning_dim(int n_dims, int n_orig_ctx, float freq_base, float beta) {
     const float two_pi = 6.283185307179586f;
     return (float) n_dims * logf((float) n_orig_ctx / (beta * two_pi)) / (2 * logf(freq_base));
@@ -117,9 +120,11 @@ void ggml_rope_yarn_corr_dims(int n_dims, int n_orig_ctx, float freq_base, float
 
 // ------------------------------------------------------------------------------------------------------------ as built
 
+// The parameters that the node keeps.
 static struct gb_rope rope_of(gb_ct t) {
     struct gb_rope r = { 0 };
-    memcpy(&r, t->op_params, offsetof(struct gb_rope, xpos_down)); // a flag that no rule looks at, of any byte
+    // without xpos_down: no rule uses it, and any byte may be in its place
+    memcpy(&r, t->op_params, offsetof(struct gb_rope, xpos_down));
     return r;
 }
 

@@ -1,6 +1,8 @@
-// ops_soft_max.c - softmax, the causal masks that go before it, and the position bias of ALiBi.
+// ops_soft_max.c - softmax, the causal masks that go before it, and the position bias of ALiBi. SOFT_MAX keeps scale in
+// op_params[0] and max_bias in op_params[1]; 0 there means no bias.
 #include "tensor/ops.h"
 
+// mask may be NULL.
 static struct ggml_tensor * soft_max(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
     struct ggml_tensor * mask, float scale, bool inplace) {
     if (!gb_check_soft_max(func, a, mask)) {
@@ -24,6 +26,7 @@ struct ggml_tensor * ggml_soft_max_ext(struct ggml_context * ctx, struct ggml_te
     return soft_max(ctx, __func__, a, mask, scale, false);
 }
 
+// The mask is multiplied by a slope for each head, so a bias needs one.
 struct ggml_tensor * ggml_soft_max_bias(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * mask,
     float scale, float max_bias) {
     if (!gb_check_soft_max(__func__, a, mask) || !gb_check_max_bias(__func__, a, mask, max_bias)) {
@@ -53,6 +56,7 @@ struct ggml_tensor * ggml_soft_max_back_inplace(struct ggml_context * ctx, struc
     return soft_max_back(ctx, __func__, a, b, true);
 }
 
+// The builder of both causal masks; n_past columns more than the row's number stay.
 static struct ggml_tensor * diag_mask(struct ggml_context * ctx, const char * func, enum ggml_op op,
     struct ggml_tensor * a, int n_past, bool inplace) {
     if (!gb_check_diag_mask(func, a, n_past, inplace)) {
@@ -80,6 +84,7 @@ struct ggml_tensor * ggml_diag_mask_zero_inplace(struct ggml_context * ctx, stru
     return diag_mask(ctx, __func__, GGML_OP_DIAG_MASK_ZERO, a, n_past, true);
 }
 
+// Always in place, and without a derivative.
 struct ggml_tensor * ggml_alibi(struct ggml_context * ctx, struct ggml_tensor * a, int n_past, int n_head,
     float bias_max) {
     if (!gb_check_alibi(__func__, a, n_head)) {

@@ -1,5 +1,5 @@
 // ops_unary.c - one operand, element by element: the functions of UNARY, which ops.def lists, and operators of their
-// own.
+// own. A node of UNARY keeps its function in op_params[0].
 #include "tensor/ops.h"
 
 static struct ggml_tensor * unary(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
@@ -21,7 +21,8 @@ struct ggml_tensor * ggml_unary_inplace(struct ggml_context * ctx, struct ggml_t
     return unary(ctx, __func__, a, op, true);
 }
 
-// The builders of the functions that ops.def lists, in the forms that it names.
+// The builders of the functions that ops.def lists, in the forms that it names: no builder but ggml_unary, one for a
+// fresh result, or one in place as well.
 #define GENERIC(stem, id)
 #define FRESH(stem, id)                                                                   \
     struct ggml_tensor * ggml_##stem(struct ggml_context * ctx, struct ggml_tensor * a) { \
@@ -35,7 +36,7 @@ struct ggml_tensor * ggml_unary_inplace(struct ggml_context * ctx, struct ggml_t
 #define GB_UNARY_OP(id, stem, tolerance, forms, derivative) forms(stem, id)
 #include "tensor/ops.def"
 
-// Operators of their own, without parameters.
+// The builder of operators without parameters.
 static struct ggml_tensor * plain(struct ggml_context * ctx, const char * func, enum ggml_op op, struct ggml_tensor * a,
     bool inplace) {
     if (!gb_check_1(func, a)) {
@@ -78,6 +79,7 @@ struct ggml_tensor * ggml_leaky_relu(struct ggml_context * ctx, struct ggml_tens
     return gb_op_sources(ctx, node, gb_grad_unless(inplace), a, NULL, NULL);
 }
 
+// Always in place, and without a derivative.
 struct ggml_tensor * ggml_clamp(struct ggml_context * ctx, struct ggml_tensor * a, float min, float max) {
     if (!gb_check_no_grad(__func__, a)) {
         return NULL;

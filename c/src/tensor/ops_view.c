@@ -1,7 +1,8 @@
-// ops_view.c - RESHAPE, VIEW, PERMUTE, TRANSPOSE: other looks at a's memory. Nothing is computed; the true extent of
-// every view is checked against the memory it looks into (gb_tensor_view).
+// ops_view.c - RESHAPE, VIEW, PERMUTE, TRANSPOSE: other views of a's memory. Nothing is computed. gb_tensor_view checks
+// the true extent of every view against the memory that it shows.
 #include "tensor/ops.h"
 
+// a is contiguous, so the result is contiguous over the same bytes.
 static struct ggml_tensor * reshape(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, int ndim,
     const int64_t ne[4]) {
     if (!gb_check_reshape(func, a, ne)) {
@@ -34,7 +35,7 @@ struct ggml_tensor * ggml_reshape_4d(struct ggml_context * ctx, struct ggml_tens
     return reshape(ctx, __func__, a, 4, (const int64_t[4]){ ne0, ne1, ne2, ne3 });
 }
 
-// nb NULL: contiguous.
+// A view with the strides nb; NULL: contiguous. The node keeps its offset relative to a, for derivatives and files.
 static struct ggml_tensor * view(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, int ndim,
     const int64_t ne[4], const size_t * nb, size_t offset) {
     if (!gb_check_1(func, a)) {
@@ -46,7 +47,8 @@ static struct ggml_tensor * view(struct ggml_context * ctx, const char * func, s
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, NULL, NULL);
 }
 
-// The stride of the dimension after one of n elements. A product that does not fit gives a stride that no memory has.
+// The stride of the dimension behind one of n elements. A product that does not fit gives a stride that no memory has,
+// so the view is refused.
 static size_t next_stride(size_t nb, int64_t n) {
     size_t r;
     return gb_mul_size(nb, (size_t) n, &r) ? r : SIZE_MAX;
@@ -75,6 +77,7 @@ struct ggml_tensor * ggml_view_4d(struct ggml_context * ctx, struct ggml_tensor 
         (const size_t[4]){ a != NULL ? ggml_type_size(a->type) : 0, nb1, nb2, nb3 }, offset);
 }
 
+// Dimension d of a becomes dimension axes[d] of the result.
 struct ggml_tensor * ggml_permute(struct ggml_context * ctx, struct ggml_tensor * a, int axis0, int axis1, int axis2,
     int axis3) {
     const int axes[4] = { axis0, axis1, axis2, axis3 };

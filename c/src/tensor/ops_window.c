@@ -1,4 +1,5 @@
-// ops_window.c - windows over images and relative positions within them.
+// ops_window.c - windows over images and relative positions within them. WIN_PART keeps the numbers of windows along
+// both axes and their size, WIN_UNPART the size.
 #include "tensor/ops.h"
 
 struct ggml_tensor * ggml_win_part(struct ggml_context * ctx, struct ggml_tensor * a, int w) {
@@ -29,6 +30,7 @@ struct ggml_tensor * ggml_get_rel_pos(struct ggml_context * ctx, struct ggml_ten
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
 }
 
+// op_params[0]: whether the node is in place.
 static struct ggml_tensor * add_rel_pos(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
     struct ggml_tensor * pw, struct ggml_tensor * ph, bool inplace) {
     if (!gb_check_add_rel_pos(func, a, pw, ph)) {

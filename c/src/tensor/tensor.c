@@ -1,4 +1,4 @@
-// tensor.c - tensors: making them, views, layouts, names, flags, op names, descriptions for messages.
+// tensor.c - tensors: making them, views, layouts, names and flags.
 //
 // A tensor is a shape over bytes. What is checked here, once, holds everywhere: sizes never overflow, and a view lies
 // inside the bytes of its root. Builders make their results with gb_tensor_new and gb_tensor_view only.
@@ -9,7 +9,7 @@
 
 // -------------------------------------------------------------------------------------------------------------- making
 
-// "[1, 2, 3]"; returns buf
+// Writes "[1, 2, 3]" for messages; returns buf.
 static const char * shape_text(int n_dims, const int64_t * ne, char buf[96]) {
     size_t at = 0;
     for (int d = 0; d < n_dims; d++) {
@@ -19,9 +19,10 @@ static const char * shape_text(int n_dims, const int64_t * ne, char buf[96]) {
     return buf;
 }
 
-// Alignment that elements of the type need to be read in place, in bytes.
+// The alignment, in bytes, that elements of the type need to be read in place.
 static size_t element_alignment(enum ggml_type type) { return ggml_is_quantized(type) ? 4 : ggml_type_size(type); }
 
+// False, reported under the name `func`, unless the arguments describe a tensor; sizes are checked by the callers.
 static bool check_type_and_dims(const char * func, enum ggml_type type, int n_dims, const int64_t * ne) {
     GB_FAIL_IF_RETURNING(!gb_type_is_valid(type), false, GGML_STATUS_INVALID_ARGUMENT,
         "%s: argument 'type': %d is no valid type", func, (int) type);
@@ -31,7 +32,7 @@ static bool check_type_and_dims(const char * func, enum ggml_type type, int n_di
     return true;
 }
 
-// Type, shape and contiguous strides of `t`; its size in bytes. Reports what does not fit.
+// Sets type, shape and contiguous strides of `t`, and *bytes to its size. False if something does not fit (reported).
 static bool set_shape(struct ggml_tensor * t, const char * func, enum ggml_type type, int n_dims, const int64_t * ne,
     size_t * bytes) {
     if (!check_type_and_dims(func, type, n_dims, ne)) {
@@ -66,6 +67,8 @@ static bool set_shape(struct ggml_tensor * t, const char * func, enum ggml_type 
     return true;
 }
 
+// Every public function that makes a tensor ends here; `func` is its name. in_pool: the data lie behind the struct even
+// where the context allocates none.
 static struct ggml_tensor * make_tensor(struct ggml_context * ctx, const char * func, enum ggml_type type, int n_dims,
     const int64_t * ne, bool in_pool) {
     if (ctx == NULL) {
@@ -131,6 +134,7 @@ struct ggml_tensor * ggml_new_f32(struct ggml_context * ctx, float value) {
     return t;
 }
 
+// A copy has as many dimensions as its original was made with; NULL passes through.
 static struct ggml_tensor * with_ndim(struct ggml_tensor * t, int ndim) {
     if (t != NULL) {
         gb_tensor_set_ndim(t, ndim);
@@ -160,7 +164,8 @@ struct ggml_tensor * gb_tensor_inherit_grad(struct ggml_context * ctx, struct gg
 
 // --------------------------------------------------------------------------------------------------------------- views
 
-// Permuted blocked types: the dimension that runs over blocks is not the first any more, but still steps by one block.
+// The dimension that runs over blocks. In a permuted tensor of a blocked type that is not the first one, but it still
+// steps by one block.
 static int blocked_dim(const struct ggml_tensor * t) {
     const size_t size = ggml_type_size(t->type);
     for (int d = 0; d < GGML_MAX_DIMS; d++) {
@@ -172,7 +177,7 @@ static int blocked_dim(const struct ggml_tensor * t) {
 }
 
 bool gb_bytes_needed(const struct ggml_tensor * t, size_t * bytes) {
-    const int64_t blck    = GB_MAX(ggml_blck_size(t->type), 1); // not 0: t may be anything
+    const int64_t blck    = GB_MAX(ggml_blck_size(t->type), 1); // never 0, because t may be a struct with any content
     const int     blocked = blck > 1 ? blocked_dim(t) : -1;
     *bytes                = ggml_type_size(t->type);
     for (int d = 0; d < GGML_MAX_DIMS; d++) {
@@ -189,7 +194,7 @@ bool gb_bytes_needed(const struct ggml_tensor * t, size_t * bytes) {
     return true;
 }
 
-// Does `view` at `offs` of src's root stay inside the root?
+// Whether a view at byte `offs` of src's root stays inside the root's bytes; else false (reported).
 static bool check_extent(const struct ggml_tensor * view, const struct ggml_tensor * src, size_t offs,
     const char * func) {
     const struct ggml_tensor * root = gb_root(src);
@@ -207,7 +212,7 @@ static bool check_extent(const struct ggml_tensor * view, const struct ggml_tens
     return true;
 }
 
-// As set_shape, with the caller's strides if there are any.
+// As set_shape, but with the caller's strides if there are any; those are checked by check_extent.
 static bool set_layout(struct ggml_tensor * t, const char * func, enum ggml_type type, int n_dims, const int64_t * ne,
     const size_t * nb) {
     size_t bytes;
@@ -249,7 +254,7 @@ struct ggml_tensor * gb_tensor_view(struct ggml_context * ctx, struct ggml_tenso
     layout.view_offs = root_offs;
     gb_tensor_clear_marks(&layout);
     gb_tensor_set_ndim(&layout, n_dims);
-    // another thread may place the root now: the view is bound later, then
+    // another thread may be placing the root: such a view is bound later
     char * data = GB_READ_RELAXED(layout.view_src->data);
     layout.data = data ? data + root_offs : NULL;
     return gb_context_new_tensor(ctx, &layout, 0, 1, true);
@@ -266,6 +271,7 @@ struct ggml_tensor * ggml_view_tensor(struct ggml_context * ctx, struct ggml_ten
 
 // ------------------------------------------------------------------------------------------------------------- queries
 
+// Computed without signs, because a struct that a program made may hold any sizes: overflow must not be undefined.
 int64_t ggml_nelements(const struct ggml_tensor * t) {
     return t ? (int64_t) ((uint64_t) t->ne[0] * (uint64_t) t->ne[1] * (uint64_t) t->ne[2] * (uint64_t) t->ne[3]) : 0;
 }
@@ -275,7 +281,7 @@ int64_t ggml_nrows(const struct ggml_tensor * t) {
 }
 
 size_t ggml_nbytes(const struct ggml_tensor * t) {
-    size_t bytes; // the same as was checked when the tensor was made: who writes that many stays inside
+    size_t bytes; // the same number as was checked when the tensor was made: writing so many stays inside
     return t != NULL && gb_type_is_valid(t->type) && gb_bytes_needed(t, &bytes) ? bytes : 0;
 }
 
@@ -317,6 +323,7 @@ bool gb_is_row_padded(const struct ggml_tensor * t) {
            t->nb[3] == t->nb[2] * (size_t) t->ne[2];
 }
 
+// Dimensions of size 1 count as well: their strides must be as in a fresh tensor.
 bool ggml_is_contiguous(const struct ggml_tensor * t) {
     return gb_is_row_padded(t) && t->nb[1] == t->nb[0] * (size_t) (t->ne[0] / ggml_blck_size(t->type));
 }
@@ -358,6 +365,7 @@ enum { NAME_WORDS = GGML_MAX_NAME / sizeof(name_word) };
 _Static_assert(offsetof(struct ggml_tensor, name) % sizeof(name_word) == 0 && GGML_MAX_NAME % sizeof(name_word) == 0,
     "names are words");
 
+// Names are read and written in words, so that a thread that reads while another writes never runs past the end.
 const char * gb_tensor_read_name(const struct ggml_tensor * t, char text[GGML_MAX_NAME]) {
     const name_word * words = (const name_word *) (const void *) t->name;
     for (int i = 0; i < NAME_WORDS; i++) {
@@ -390,7 +398,7 @@ void gb_cut_at_character(char * text) {
     }
 }
 
-// Appends to a name of *n bytes as much as has room.
+// Appends to a name of *n bytes as much of the text as fits, and no part of a character.
 static void append(char name[GGML_MAX_NAME], size_t * n, const char * text) {
     const size_t size = strlen(text), room = GGML_MAX_NAME - 1 - *n, take = GB_MIN(size, room);
     memcpy(name + *n, text, take);
@@ -426,7 +434,7 @@ struct ggml_tensor * ggml_set_name(struct ggml_tensor * t, const char * name) {
         gb_fail_null(__func__, "tensor");
         return NULL;
     }
-    char   text[GGML_MAX_NAME] = { 0 }; // aside: it may be the old name's end
+    char   text[GGML_MAX_NAME] = { 0 }; // apart from the name, because the new one may be a part of the old one
     size_t n                   = 0;
     append(text, &n, name ? name : "");
     gb_tensor_write_name(t, text);
@@ -438,7 +446,7 @@ struct ggml_tensor * ggml_format_name(struct ggml_tensor * t, const char * fmt, 
         gb_fail_null(__func__, t == NULL ? "tensor" : "fmt");
         return NULL;
     }
-    char    text[sizeof(t->name)] = { 0 }; // aside: the old name may be an argument
+    char    text[sizeof(t->name)] = { 0 }; // apart from the name, because the old name may be an argument
     va_list args;
     va_start(args, fmt);
     const int n = vsnprintf(text, sizeof(text), fmt, args);

@@ -1,10 +1,12 @@
-// tensor.h - what the library knows about tensors beyond ggml.h: making them, layouts, descriptions for messages. Flags
-// and what else is kept in a tensor: marks.h.
+// tensor.h - what the library knows about tensors beyond ggml.h: making them, layouts, graphs, descriptions for
+// messages. Flags and what else is kept in a tensor: marks.h.
 //
 // tensor.c (layouts, flags, views), types.c (traits), context.c (pools), access.c (elements), graph.c, graph_print.c,
-// check.c and ops_<family>.c (builders) share this header. The invariants of a tensor made by gb_tensor_new:
-//   - type is valid, every ne >= 0 and product and bytes fit in int64_t / size_t;
-//   - view_src is NULL or a tensor that is no view; the bytes it can touch lie inside view_src's bytes.
+// check.c and ops_<family>.c (builders) share this header.
+//
+// Invariants of a tensor made by gb_tensor_new or gb_tensor_view: type is valid, every size is >= 0, and product and
+// bytes fit into int64_t and size_t; view_src is NULL or a tensor that is no view, and the bytes that the tensor can
+// touch lie inside view_src's bytes.
 #ifndef GB_TENSOR_TENSOR_H
 #define GB_TENSOR_TENSOR_H
 
@@ -23,46 +25,52 @@
 
 // -------------------------------------------------------------------------------------------------------------- making
 
-// A fresh contiguous tensor; n_dims 1..4, which it keeps (gb_tensor_ndim). Reports and returns NULL on a bad type,
-// negative or overflowing sizes, no memory.
+// A fresh contiguous tensor of 1 to 4 dimensions, which it remembers (gb_tensor_ndim). It belongs to the context. NULL
+// on a bad type, negative or overflowing sizes, or when memory is out (reported).
 struct ggml_tensor * gb_tensor_new(struct ggml_context * ctx, enum ggml_type type, int n_dims, const int64_t * ne);
 
-// A view of `src` at byte offset `offs` (relative to src) with ne[n_dims] and nb[4] (nb NULL: contiguous). No name is
-// set. `func` is the builder's name for messages. Checks the true extent against the root.
+// A view of `src` at byte offset `offs` (relative to src) with ne[n_dims] and nb[4] (nb NULL: contiguous). It has no
+// name yet. `func` is the builder's name for messages. NULL if the view would reach outside of the root's bytes
+// (reported).
 struct ggml_tensor * gb_tensor_view(struct ggml_context * ctx, struct ggml_tensor * src, int n_dims, const int64_t * ne,
     const size_t * nb, size_t offs, const char * func);
 
-// Gradient rule of builders that hand gradients on: when any result->src[i] has a grad, result->grad becomes a fresh
-// tensor of result's shape. Returns result; NULL (reported) when there is no memory or result is NULL. Call it after
-// src[] is set.
+// The gradient rule of builders whose operator has a derivative: if any result->src[i] has a gradient, result->grad
+// becomes a fresh tensor of result's shape. Called after src[] is set. Returns result; NULL when memory is out
+// (reported) or result is NULL.
 struct ggml_tensor * gb_tensor_inherit_grad(struct ggml_context * ctx, struct ggml_tensor * result);
 
-// `size` bytes from the context's pool, 16-byte aligned, for as long as the context; NULL and reported when full.
+// `size` bytes from the context's pool, 16-byte aligned, for as long as the context lives; NULL if it is full
+// (reported).
 void * gb_context_alloc(struct ggml_context * ctx, enum ggml_object_type type, size_t size);
 
-// Takes back an object, given by its payload, and all that the calling thread has made after it. For builders of
-// several objects that fail half way: the context is then as it was. When another thread has made objects meanwhile, or
-// somebody may still ask for the tensor after one of these, their memory is not had back, and they are no tensors any
-// more. Walks the objects.
+// Takes back an object, given by its payload, and all that the calling thread has made after it: for builders of
+// several objects that fail half way, so that the context is as it was. If another thread has made objects meanwhile,
+// or a caller may still ask for the tensor after one of these, their memory is not reused, but they are no tensors any
+// more. Takes time proportional to the number of objects.
 void gb_context_drop(struct ggml_context * ctx, void * payload);
 
-// A number from `least` on for the automatic name of a leaf or node: larger than all that the context has given for its
-// kind, so no two of its names are alike. gb_context_number_taken: a name with this number is in use already.
+// A number, at least `least`, for the automatic name of a leaf or node. It is larger than all that the context has
+// given for its kind, so no two of its names are alike. gb_context_number_taken: a name with this number is in use
+// already.
 int  gb_context_number(struct ggml_context * ctx, bool is_leaf, int least);
 void gb_context_number_taken(struct ggml_context * ctx, bool is_leaf, int number);
 
 // A tensor object that is a copy of *layout but for `data`: `data_size` bytes from where the context puts data
-// (nowhere, scratch, or behind the struct); in_pool: always behind the struct. alignment: what elements need when the
-// scratch is used. A view keeps layout->data.
+// (nowhere, scratch, or behind the struct); with in_pool always behind the struct. `alignment` is what elements need
+// when the scratch is used. A view keeps layout->data.
 struct ggml_tensor * gb_context_new_tensor(struct ggml_context * ctx, const struct ggml_tensor * layout,
     size_t data_size, size_t alignment, bool in_pool);
 
-bool gb_context_is_growable(const struct ggml_context * ctx);               // owns its memory
-bool gb_context_has(const struct ggml_context * ctx, const void * pointer); // into its memory?
+// Whether the context owns its memory, and so grows.
+bool gb_context_is_growable(const struct ggml_context * ctx);
+// Whether the pointer is into the context's memory.
+bool gb_context_has(const struct ggml_context * ctx, const void * pointer);
 
 // ------------------------------------------------------------------------------------------------------------- layouts
 
-static inline bool gb_type_is_valid(enum ggml_type type) { // in range and not retired
+// Whether the type exists: in range and not retired.
+static inline bool gb_type_is_valid(enum ggml_type type) {
     const uint64_t valid = 0
 #define GB_TYPE(id, ...) | UINT64_C(1) << GGML_TYPE_##id
 #include "tensor/types.def"
@@ -72,43 +80,52 @@ static inline bool gb_type_is_valid(enum ggml_type type) { // in range and not r
 }
 _Static_assert(GGML_TYPE_COUNT <= 64, "a bit for each type");
 
-// Also of types for which the public traits have none; NULL: floats need no conversion, or there is none.
+// The conversion of a row to floats, also of types for which the public traits have none. NULL: floats need no
+// conversion, or the type has none.
 ggml_to_float_t gb_to_float_of(enum ggml_type type);
-bool            gb_is_row_padded(const struct ggml_tensor * t);     // nb0 = type size, nb2 = nb1 ne1, nb3 = nb2 ne2
-bool gb_bytes_needed(const struct ggml_tensor * t, size_t * bytes); // the true extent of any strides; false: overflow
-bool gb_rows_contiguous(const struct ggml_tensor * t);              // nb0 = type size
-// nothing repeats to anything but nothing; never to a negative size
+// Rows may have gaps between them, but nothing else has: nb0 = type size, nb2 = nb1 ne1, nb3 = nb2 ne2.
+bool gb_is_row_padded(const struct ggml_tensor * t);
+// The bytes from the first to behind the last element, for any strides. False: they overflow.
+bool gb_bytes_needed(const struct ggml_tensor * t, size_t * bytes);
+// Elements of a row lie side by side: nb0 = type size.
+bool gb_rows_contiguous(const struct ggml_tensor * t);
+// Whether a size repeats to another: 0 only to 0, and none to a negative size.
 static inline bool gb_size_divides(int64_t small, int64_t large) {
     return small == large || small == 1 || (small > 1 && large % small == 0);
 }
-// large.ne[d] % small.ne[d] == 0
+// Whether `small` repeats over `large` in every dimension; the second function asks for rows of equal length.
 bool gb_can_repeat(const struct ggml_tensor * small, const struct ggml_tensor * large);
 bool gb_can_repeat_rows(const struct ggml_tensor * small, const struct ggml_tensor * large);
-bool gb_are_same_layout(const struct ggml_tensor * a, const struct ggml_tensor * b); // type, ne and nb
+// Whether type, sizes and strides are the same.
+bool gb_are_same_layout(const struct ggml_tensor * a, const struct ggml_tensor * b);
 
-// Placed, and its bytes can be read and written through t->data.
+// Whether the tensor is placed, and its bytes can be read and written through t->data.
 bool gb_tensor_is_host(const struct ggml_tensor * t);
 
-static inline struct ggml_tensor * gb_root(const struct ggml_tensor * t) { // the tensor that owns the memory
+// The tensor that owns the memory: a view's source, else the tensor itself.
+static inline struct ggml_tensor * gb_root(const struct ggml_tensor * t) {
     return t->view_src ? t->view_src : (struct ggml_tensor *) t;
 }
 
-// Where the tensor is. Other threads may look meanwhile, to build a view of it: they see the old place or the new one.
+// Places the tensor. Other threads may read the place meanwhile, to build a view of it: they see the old one or the new
+// one.
 static inline void gb_tensor_put(struct ggml_tensor * t, struct ggml_backend_buffer * buffer, void * data) {
     GB_WRITE_RELAXED(t->buffer, buffer);
     GB_WRITE_RELAXED(t->data, data);
 }
 
-// Not a view, or one that lies where its source is now: the source may have been placed anew since the view was bound.
+// Whether t is no view, or one that lies where its source is now: the source may have been placed anew since the view
+// was bound.
 static inline bool gb_view_is_bound(const struct ggml_tensor * t) {
     return t->view_src == NULL || (uintptr_t) t->data == (uintptr_t) t->view_src->data + t->view_offs;
 }
 
 // --------------------------------------------------------------------------------------------------------------- names
 
-// The name as it is now, though another thread may be setting it: each eight bytes of it are old or new. Returns text.
+// Copies the name as it is now, though another thread may be setting it: each eight bytes of it are old or new. Returns
+// text.
 const char * gb_tensor_read_name(const struct ggml_tensor * t, char text[GGML_MAX_NAME]);
-// likewise; all bytes of text count
+// Sets the name in the same manner; all bytes of text are copied.
 void gb_tensor_write_name(struct ggml_tensor * t, const char text[GGML_MAX_NAME]);
 
 // Names `t` "SRC (SUFFIX)", or with a second tensor that has a name "SRC (SUFFIX of OTHER)". What is made from a tensor
@@ -116,44 +133,46 @@ void gb_tensor_write_name(struct ggml_tensor * t, const char text[GGML_MAX_NAME]
 struct ggml_tensor * gb_tensor_name_after(struct ggml_tensor * t, const struct ggml_tensor * src, const char * suffix,
     const struct ggml_tensor * other);
 
-// Takes the beginning of a character away from the end of a text in UTF-8 that was cut after some byte. Texts that are
-// not UTF-8 stay.
+// Removes the beginning of an incomplete character from the end of a text in UTF-8 that was cut after some byte. Texts
+// that are not UTF-8 stay as they are.
 void gb_cut_at_character(char * text);
 
 // -------------------------------------------------------------------------------------------------------------- graphs
 
-// Appends the ancestors of all n tensors, in turn, as ggml_build_forward_expand does; all of them or, on failure, none.
+// Appends the ancestors of all n tensors, in turn, as ggml_build_forward_expand does; on failure none of them.
 enum ggml_status gb_graph_expand(struct ggml_cgraph * graph, struct ggml_tensor * const * tensors, size_t n,
     const char * func);
 
-// INVALID_ARGUMENT with a message of `func` unless the graph is one that can be read: counts, arrays, no NULL in them.
+// INVALID_ARGUMENT with a message of `func` unless the graph can be read: counts, arrays, no NULL in them.
 enum ggml_status gb_graph_check(const struct ggml_cgraph * graph, const char * argument, const char * func);
 
-// What C programs have written to the fields of a tensor is looked at once, when a graph is planned (validate.c):
-// INVALID_ARGUMENT with a message of `func` unless type, operator and sizes are such, nothing overflows, and a view
-// lies inside its root.
+// Programs in C may have written to the fields of a tensor, so tensors are validated once, when a graph is planned
+// (validate.c). INVALID_ARGUMENT with a message of `func` unless type, operator and sizes are valid, nothing overflows,
+// and a view lies inside its root.
 enum ggml_status gb_tensor_check(const struct ggml_tensor * t, const char * func);
-// a builder could have made it, or nothing is computed for it
+// INVALID_ARGUMENT unless a builder could have made the node, or nothing is computed for it.
 enum ggml_status gb_node_check(const struct ggml_tensor * node, const char * func);
 
-// For callers whose tensors only the library's own functions have made (the Python package), or who have looked at them
-// already: the functions below do not look, in this thread. Returns what was said before, to be said again at the end.
+// For callers whose tensors only the library's own functions have made (the Python package), or that have validated
+// them already: with `trust` the functions below skip validation in this thread. Returns the setting before, to be
+// restored at the end.
 bool gb_trust_tensors(bool trust);
 bool gb_tensors_are_trusted(void);
 
-// each, and its sources; a NULL is always reported
+// gb_tensor_check of each node and its sources; a NULL node is always reported.
 enum ggml_status gb_tensors_check(struct ggml_tensor * const * nodes, int n, const char * func);
-// all, and all nodes; after gb_graph_check
+// The same for leafs and nodes of a graph, and gb_node_check of the nodes; called after gb_graph_check.
 enum ggml_status gb_graph_check_tensors(const struct ggml_cgraph * graph, const char * func);
-// why gb_node_check fails, a static string; NULL: it does not
+// Why gb_node_check would fail, a static text; NULL: it would not.
 const char * gb_node_mismatch(const struct ggml_tensor * node);
 
-// ggml_graph_dump_dot; the values of a small leaf are written if `may_read` (NULL: always) says that nobody frees or
-// writes its memory meanwhile.
+// As ggml_graph_dump_dot. The values of a small leaf are written if `may_read` (NULL: always) answers that nobody frees
+// or writes its memory meanwhile.
 enum ggml_status gb_graph_dump_dot(const struct ggml_cgraph * gb, const struct ggml_cgraph * gf, const char * filename,
     bool (*may_read)(const struct ggml_tensor * leaf, void * data), void * data);
 
-void gb_graph_mark_listed(struct ggml_cgraph * graph); // nodes and leafs that were put into the arrays count as visited
+// Makes nodes and leafs that were put into the arrays directly count as visited.
+void gb_graph_mark_listed(struct ggml_cgraph * graph);
 
 // ----------------------------------------------------------------------------------------------------------------- ops
 
@@ -169,7 +188,8 @@ static inline void gb_set_op_param_f32(struct ggml_tensor * t, int i, float f) {
     memcpy(&t->op_params[i], &f, sizeof(f));
 }
 
-// Nothing is computed for views and for results without elements (a user's function is called all the same).
+// Whether nothing is computed: for views, and for results without elements (but a user's function is called all the
+// same).
 static inline bool gb_op_is_idle(const struct ggml_tensor * node) {
     return gb_op_is_view(node->op) || (ggml_nelements(node) == 0 && !gb_op_is_custom(node->op));
 }
@@ -177,9 +197,10 @@ static inline bool gb_op_is_idle(const struct ggml_tensor * node) {
 // ------------------------------------------------------------------------------------------------------------ messages
 
 #define GB_DESCRIBE_SIZE 192
-// "'name' f32 [64, 128]" (ne order, as many sizes as the tensor has dimensions); "NULL" for NULL. Returns buf.
+// Writes "'name' f32 [64, 128]": sizes in the order of ne, as many as the tensor has dimensions; "NULL" for NULL.
+// Returns buf.
 const char * gb_describe(const struct ggml_tensor * t, char buf[GB_DESCRIBE_SIZE]);
-// "MUL_MAT 'y' f32 [64, 16] of 'w' f32 [128, 64], 'x' f32 [128, 16]": a node with its sources. Returns buf.
+// Writes a node with its sources: "MUL_MAT 'y' f32 [64, 16] of 'w' f32 [128, 64], 'x' f32 [128, 16]". Returns buf.
 const char * gb_describe_node(const struct ggml_tensor * node, char * buf, size_t size);
 
 #endif // GB_TENSOR_TENSOR_H

@@ -1,11 +1,12 @@
-// types.c - the element formats: sizes and names from types.def, functions of the plain formats here, those of
-// quantized formats from quant/. Also the public half-precision conversions. All tables are constants, so nothing needs
+// types.c - the element formats: sizes and names from types.def, the functions of the plain formats here, those of the
+// quantized formats from quant/; also the public half-precision conversions. All tables are constants, so nothing needs
 // initialisation.
 #include "tensor.h"
 
 #include "base/fp16.h"
 #include "tensor/quant/quant.h"
 
+// What every valid type has; rows of retired types are zero.
 struct type_info {
     const char * name;
     int          blck_size; // elements a block
@@ -19,6 +20,7 @@ static const struct type_info types[GGML_TYPE_COUNT] = {
 };
 #undef GB_TYPE
 
+// NULL for a number that is no type.
 static const struct type_info * info_of(enum ggml_type type) { return gb_type_is_valid(type) ? &types[type] : NULL; }
 
 // ------------------------------------------------------------------------------------------------------------- queries
@@ -48,6 +50,7 @@ bool ggml_is_quantized(enum ggml_type type) {
     return info != NULL && info->is_quantized;
 }
 
+// A row of a blocked type has whole blocks.
 size_t ggml_row_size(enum ggml_type type, int64_t ne) {
     const struct type_info * info = info_of(type);
     GB_FAIL_IF_RETURNING(info == NULL, 0, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'type': %d is no valid type",
@@ -93,6 +96,7 @@ float ggml_fp16_to_fp32(ggml_fp16_t x) { return gb_f16_to_f32(x); }
 
 ggml_fp16_t ggml_fp32_to_fp16(float x) { return gb_f32_to_f16(x); }
 
+// An empty row needs no memory; else neither pointer may be NULL (reported).
 static bool check_row(const char * func, const void * x, const void * y, int64_t n) {
     GB_FAIL_IF_RETURNING(n > 0 && (x == NULL || y == NULL), false, GGML_STATUS_INVALID_ARGUMENT,
         "%s: argument '%s' is NULL", func, x == NULL ? "x" : "y");
@@ -149,7 +153,8 @@ static void bf16_to_float(const void * restrict x, float * restrict y, int k) { 
 
 static void bf16_from_float(const float * restrict x, void * restrict y, int k) { ggml_fp32_to_bf16_row(x, y, k); }
 
-// The traits' products are the plain definition, summed in double; fast ones are in the kernel tables.
+// The products of the traits follow the definition, summed in double, and serve as references; the fast ones are in the
+// kernel tables.
 static void f32_vec_dot(const int n, float * restrict s, const void * restrict x, const void * restrict y) {
     const float *a = x, *b = y;
     double       sum = 0;
@@ -202,6 +207,7 @@ const struct gb_quant_format * gb_quant_format_of(enum ggml_type type) {
     return ggml_is_quantized(type) ? formats[type] : NULL;
 }
 
+// F32 has a format without to_float: floats need no conversion.
 ggml_to_float_t gb_to_float_of(enum ggml_type type) {
     return gb_type_is_valid(type) && formats[type] != NULL ? formats[type]->to_float : NULL;
 }

@@ -1,10 +1,10 @@
-// validate.c - structs that no function of the library has made so: a C program wrote to their fields.
+// validate.c - validates structs that no function of the library may have made: a C program can write to their fields.
 //
-// Two questions. gb_tensor_check: is this a tensor at all, whose sizes can be computed with and whose bytes lie inside
-// its root? It is asked once for each tensor when a graph is planned, by whoever plans. gb_node_mismatch: could a
-// builder have made this node of its sources and parameters? It is asked where operators are asked whether they can
-// run, and calls what builders call. Both cost some nanoseconds for what is right: the usual sizes are small, and then
-// nothing can overflow.
+// Two questions are answered. gb_tensor_check: is this a tensor at all, whose sizes can be computed with and whose
+// bytes lie inside its root? The code that plans a graph asks this once for each tensor. gb_node_mismatch: could a
+// builder have made this node of its sources and parameters? It is asked where backends are asked whether they support
+// an operator, and calls the same rules as the builders. Both cost some nanoseconds for what is right: the usual sizes
+// are small, and then nothing can overflow.
 #include "tensor/tensor.h"
 
 #include <stddef.h>
@@ -12,7 +12,8 @@
 #include "tensor/ops.h"
 
 enum { SMALL_NE = 1 << 15, SMALL_NB = 1 << 30 };
-#define MOST_BYTES ((size_t) PTRDIFF_MAX >> 8) // more than any address space has
+// More than any address space has; sums of a few such sizes do not overflow.
+#define MOST_BYTES ((size_t) PTRDIFF_MAX >> 8)
 
 static _Thread_local bool trusted;
 
@@ -24,6 +25,8 @@ bool gb_trust_tensors(bool trust) {
 
 bool gb_tensors_are_trusted(void) { return trusted; }
 
+// Sizes and strides so small that no product or sum of them overflows. All bits are collected first, so one comparison
+// serves four.
 static bool is_small(const struct ggml_tensor * t) {
     uint64_t ne = 0, nb = 0;
     for (int d = 0; d < GGML_MAX_DIMS; d++) {
@@ -33,11 +36,12 @@ static bool is_small(const struct ggml_tensor * t) {
     return ne < SMALL_NE && nb < SMALL_NB;
 }
 
-// What nearly all tensors are: nothing more has to be asked.
+// Whether the tensor is as nearly all are: nothing more has to be checked.
 static bool is_plain(const struct ggml_tensor * t) {
     return gb_type_is_valid(t->type) && (unsigned) t->op < GGML_OP_COUNT && is_small(t);
 }
 
+// No negative size, and neither the number of elements nor the extent overflows.
 static bool sizes_fit(const struct ggml_tensor * t) {
     int64_t n = 1;
     size_t  bytes;
@@ -49,7 +53,7 @@ static bool sizes_fit(const struct ggml_tensor * t) {
     return gb_bytes_needed(t, &bytes) && bytes <= MOST_BYTES;
 }
 
-// Type, operator and sizes.
+// Type, operator and sizes of one tensor, without its source.
 static enum ggml_status check_alone(const struct ggml_tensor * t, const char * func) {
     GB_FAIL_IF(!gb_type_is_valid(t->type), GGML_STATUS_INVALID_ARGUMENT, "%s: tensor '%.63s': %d is no type", func,
         t->name, (int) t->type);
@@ -62,6 +66,7 @@ static enum ggml_status check_alone(const struct ggml_tensor * t, const char * f
     return GGML_STATUS_SUCCESS;
 }
 
+// A view's root is no view, and the view lies inside the root's bytes.
 static enum ggml_status check_view(const struct ggml_tensor * t, const char * func) {
     const struct ggml_tensor * root = t->view_src;
     GB_FAIL_IF(root->view_src != NULL, GGML_STATUS_INVALID_ARGUMENT,
@@ -102,7 +107,8 @@ enum ggml_status gb_tensors_check(struct ggml_tensor * const * nodes, int n, con
 
 // --------------------------------------------------------------------------------------------------------------- nodes
 
-// A view lies inside its root, which is all; other operators are asked beside their builders (ops_<family>.c).
+// Whether a builder could have made the node. A view lies inside its root, which was checked; other operators are
+// checked beside their builders (ops_<family>.c).
 static bool is_as_built(const struct ggml_tensor * t) {
     static bool (*const built[GGML_OP_COUNT])(const struct ggml_tensor *) = {
 #define GB_OP(id, stem, sources, work, ...) [GGML_OP_##id] = GB_UNLESS_VIEW(work, gb_built_##stem),
@@ -111,8 +117,9 @@ static bool is_as_built(const struct ggml_tensor * t) {
     return (unsigned) t->op < GGML_OP_COUNT && (built[t->op] == NULL || built[t->op](t));
 }
 
+// What is wrong with the node, a static text; NULL: nothing.
 static const char * mismatch(const struct ggml_tensor * node) {
-    if (node->src[0] == node) { // in other places that may have a meaning: CPY names where it writes
+    if (node->src[0] == node) { // in src[1] it has a meaning: CPY names there what it writes to
         return "it is its own source";
     }
     if (is_as_built(node) || gb_op_is_idle(node)) {
