@@ -158,8 +158,7 @@ def _choice(op: str, name: str, value: str, choices: dict[str, int]) -> int:
         ) from None
 
 
-# ----------------------------------------------------------------------------------------------------------
-# elementwise, unary
+# --------------------------------------------------------------------------------------------------- elementwise, unary
 
 
 def _unary(name: str, a: Tensor, inplace: bool) -> Tensor:
@@ -298,8 +297,7 @@ def scale(a: Tensor, s: float, inplace: bool = False) -> Tensor:
     return build_1("scale", _pick("scale", inplace), a, s)
 
 
-# --------------------------------------------------------------------------------------------------------- elementwise,
-# binary
+# -------------------------------------------------------------------------------------------------- elementwise, binary
 
 
 def _binary(name: str, a: Tensor, b: Tensor, inplace: bool) -> Tensor:
@@ -383,8 +381,7 @@ def set(
     return build("set", _pick("set", inplace), (a, b), *_region(a, nb1, nb2, nb3), offset, ndim=_dims("set", a))
 
 
-# --------------------------------------------------------------------------- reductions, repetition, concatenation,
-# ordering
+# ---------------------------------------------------------------------- reductions, repetition, concatenation, ordering
 
 
 @builds("ggml_sum")
@@ -513,8 +510,7 @@ def top_k(a: Tensor, k: int) -> Tensor:
     return build("top_k", lib.ggml_top_k, (a,), k)
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# normalisation
+# -------------------------------------------------------------------------------------------------------- normalisation
 
 
 @builds("ggml_norm", "ggml_norm_inplace")
@@ -550,8 +546,7 @@ def silu_back(a: Tensor, b: Tensor) -> Tensor:
     return build("silu_back", lib.ggml_silu_back, (a, b))
 
 
-# ------------------------------------------------------------------------------------------------------------- matrix
-# products
+# ------------------------------------------------------------------------------------------------------ matrix products
 
 
 @builds("ggml_mul_mat")
@@ -599,8 +594,7 @@ def out_prod(a: Tensor, b: Tensor) -> Tensor:
     return build("out_prod", lib.ggml_out_prod, (a, b))
 
 
-# ------------------------------------------------------------------------------------------------------ copies, views,
-# gather
+# ------------------------------------------------------------------------------------------------ copies, views, gather
 
 
 @builds("ggml_dup", "ggml_dup_inplace")
@@ -713,8 +707,7 @@ def empty_like(a: Tensor) -> Tensor:
     return build("empty_like", lib.ggml_dup_tensor, (a,))
 
 
-# -------------------------------------------------------------------------------------------------------------- masks,
-# softmax
+# ------------------------------------------------------------------------------------------------------- masks, softmax
 
 
 @builds("ggml_diag_mask_inf", "ggml_diag_mask_inf_inplace")
@@ -773,8 +766,7 @@ def alibi(a: Tensor, n_past: int, n_head: int, bias_max: float) -> Tensor:
     return build("alibi", lib.ggml_alibi, (a,), n_past, n_head, bias_max)
 
 
-# ------------------------------------------------------------------------------------------------------------- rotary
-# embedding
+# ----------------------------------------------------------------------------------------------------- rotary embedding
 
 _ROPE_MODES = {
     "normal": 0,
@@ -886,8 +878,7 @@ def rope_back(
     )
 
 
-# --------------------------------------------------------------------------------------- convolution, pooling,
-# resampling
+# ------------------------------------------------------------------------------------- convolution, pooling, resampling
 # Pairs are (height, width); an int stands for both.
 
 _KERNEL = ("kernel", "data")
@@ -1045,8 +1036,7 @@ def pad(a: Tensor, amounts: int | Sequence[int]) -> Tensor:
     return build("pad", lib.ggml_pad, (a,), *p, ndim=max(_dims("pad", a), len(size)))
 
 
-# ------------------------------------------------------------------------------------ attention, windows, relative
-# positions
+# ------------------------------------------------------------------------------- attention, windows, relative positions
 
 
 @builds("ggml_flash_attn")
@@ -1113,9 +1103,7 @@ def add_rel_pos(a: Tensor, pw: Tensor, ph: Tensor, inplace: bool = False) -> Ten
     )
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# losses
-
+# --------------------------------------------------------------------------------------------------------------- losses
 
 _EPS_OF_2024 = 1e-9
 

@@ -59,7 +59,7 @@ class ArenaPlan:
     leafs: int  #: inputs and the like that the scheduler placed; they keep their memory from run to run
     replicas: int  #: kept copies of weights
     no_reuse: int  #: the arena, if no tensors shared memory
-    # : what the device takes besides, to compute: for matrices that it repacks, sums by thread and the like
+    #: what the device takes besides, to compute: for matrices that it repacks, sums by thread and the like
     scratch: int = 0
 
     @property
@@ -183,8 +183,7 @@ class Plan(Local):
         )
 
 
-# -------------------------------------------------------------------------------------------------------------------
-# reading it from C
+# ---------------------------------------------------------------------------------------------------- reading it from C
 
 _Backends = Sequence[tuple[Any, str]]  # (C backend, name), in the scheduler's order
 

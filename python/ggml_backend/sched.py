@@ -233,8 +233,7 @@ class Scheduler(Handle):
             raise StateError("the scheduler is closed")
         return core
 
-    # -----------------------------------------------------------------------------------------------------------------
-    # planning
+    # --------------------------------------------------------------------------------------------------------- planning
 
     def _plan(
         self, core: SchedCore, graph: Graph, graph_core: GraphCore, kind: int, what: str, warn: bool = True
@@ -339,8 +338,7 @@ class Scheduler(Handle):
         if status:
             raise_last("Scheduler.reset", status)
 
-    # ---------------------------------------------------------------------------------------------------------------
-    # computing
+    # -------------------------------------------------------------------------------------------------------- computing
 
     def compute(
         self, graph: Graph, callback: Callable[[Tensor], bool | None] | None = None, wanted: Wanted = None
@@ -449,8 +447,7 @@ class Scheduler(Handle):
             (callback, wanted_function(wanted, "Scheduler.set_eval_callback")) if callback is not None else None
         )
 
-    # ---------------------------------------------------------------------------------------------------------------
-    # placement
+    # -------------------------------------------------------------------------------------------------------- placement
 
     def _device(self, backend: Backend) -> BackendCore:
         expect(backend, Backend, "Scheduler: backend")
@@ -494,8 +491,7 @@ class Scheduler(Handle):
             told = plain(text(lib.ggml_backend_sched_explain(core.ptr, node._live())))
         return told or _unassigned(node, graph, "the graph that was allocated last")
 
-    # ------------------------------------------------------------------------------------------------------ what it
-    # does, in numbers
+    # ----------------------------------------------------------------------------------------- what it does, in numbers
 
     @property
     def stats(self) -> SchedulerStats:
@@ -626,8 +622,7 @@ class Scheduler(Handle):
             _check(lib.ggml_backend_sched_get_memory(core.ptr, device.ptr, out, out + 1), "Scheduler.memory")
         return Memory(int(out[0]), int(out[1]))
 
-    # ----------------------------------------------------------------------------------------------------------------
-    # lifetime
+    # --------------------------------------------------------------------------------------------------------- lifetime
 
     def close(self) -> None:
         """Gives the compute buffers back (arrays keep them until they are gone): tensors in them lose their place.

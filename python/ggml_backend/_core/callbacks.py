@@ -89,8 +89,7 @@ def _failed(kind: Any, error: BaseException, traceback: Any) -> None:
         run.fail(error)
 
 
-# ---------------------------------------------------------------------------------------------------------- custom
-# operations
+# ---------------------------------------------------------------------------------------------------- custom operations
 
 
 class CustomOp:
@@ -162,8 +161,7 @@ def gbpy_custom3(dst: Any, a: Any, b: Any, c: Any, ith: int, nth: int, userdata:
     ffi.from_handle(userdata).call(dst, (a, b, c), ith, nth)
 
 
-# ------------------------------------------------------------------------------------------------------------ evaluated
-# nodes
+# ------------------------------------------------------------------------------------------------------ evaluated nodes
 
 Wanted = Union[None, str, "Iterable[str | Tensor]", Callable[[Tensor], bool]]
 """Which results a callback gets: all, a name pattern such as ``"layer.*.out"``, names and tensors, or a function of the
@@ -266,8 +264,7 @@ def gbpy_compare(node_index: int, t1: Any, t2: Any, user_data: Any) -> bool:
         return False
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# stopping
+# ------------------------------------------------------------------------------------------------------------- stopping
 
 
 class Abort:
@@ -334,8 +331,7 @@ def raise_abort_errors(backends: Sequence[BackendCore]) -> None:
             raise_kept(kept)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# log
+# ------------------------------------------------------------------------------------------------------------------ log
 
 _LEVELS = {
     lib.GGML_LOG_LEVEL_ERROR: logging.ERROR,

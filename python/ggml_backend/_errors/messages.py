@@ -38,8 +38,7 @@ def _shape(ne: str) -> str:
     return str(tuple(reversed(sizes)))
 
 
-# ---------------------------------------------------------------------------------------------------------- messages as
-# a whole
+# -------------------------------------------------------------------------------------------------- messages as a whole
 
 _FUNCTION = re.compile(r"^(?:(?:ggml|gguf|gb)_\w+: )+")
 _TENSOR = r"'[^']*' [a-z]\w* \[(?:\d+(?:, \d+)*)?\]"  # 'x' f32 [128, 16]
@@ -77,8 +76,7 @@ def _translated(match: re.Match[str]) -> str:
     return _dtype(match[2]) if match[2] is not None else match[0]
 
 
-# ---------------------------------------------------------------------------------------------- a node that no backend
-# can run
+# --------------------------------------------------------------------------------------- a node that no backend can run
 
 
 def _with_names(text: str, node: re.Match[str]) -> str:
@@ -115,8 +113,7 @@ def _dtype_hint(op: str, sources: Sequence[tuple[str | Any, ...]], reasons: str)
     return ""
 
 
-# ------------------------------------------------------------------------------------------------------------- broken
-# rules
+# --------------------------------------------------------------------------------------------------------- broken rules
 
 _MARK = re.compile(r"\{([^}]*)\}")
 _EXPERT = re.compile(r"as\[(\d)\]")
@@ -163,8 +160,7 @@ def reason_of(marked: str, op: str, labels: Sequence[str], ndims: Sequence[int])
     return f"{text}; missing axes count as 1" if missing else text
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# hints
+# ---------------------------------------------------------------------------------------------------------------- hints
 
 
 def _repeats(a: Sequence[int], b: Sequence[int]) -> bool:

@@ -44,8 +44,7 @@ class Prepared:
     reordered: bool  # another order of the nodes was asked for, and found
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# llama
+# ---------------------------------------------------------------------------------------------------------------- llama
 
 
 @dataclass(frozen=True)
@@ -214,8 +213,7 @@ def _model(path: str, backends: Sequence[Backend], asked: Pass, stack: ExitStack
     return graph, f"{os.path.basename(path)}: {what}"
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# examples
+# ------------------------------------------------------------------------------------------------------------- examples
 
 
 def _example(name: str, asked: Pass, stack: ExitStack) -> tuple[Graph, str]:

@@ -192,8 +192,7 @@ for _public in (OpCost, CopyCost, DeviceCosts, Prediction, Costs):
     _public.__module__ = "ggml_backend"  # where users find it, and what pickles name
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# the cache
+# ------------------------------------------------------------------------------------------------------------ the cache
 
 
 def describe_device(backend: Backend) -> str:

@@ -304,8 +304,7 @@ class Writer(Owner):
         source = array if raw or shape is None else array.reshape(shape)
         return _Entry(name, target, element, lambda: source, raw, importance)
 
-    # -----------------------------------------------------------------------------------------------------------------
-    # writing
+    # ---------------------------------------------------------------------------------------------------------- writing
 
     @property
     def nbytes(self) -> int:
