@@ -57,6 +57,7 @@ bool gb_check_count(const char * func, gb_ct a, const int64_t ne[4]) {
     return gb_rule_given(&c) && rule_count(&c, ne);
 }
 
+// A reshaped tensor is a view, so its elements must lie without gaps.
 bool gb_check_reshape(const char * func, gb_ct a, const int64_t ne[4]) {
     const struct gb_call c = GB_CALL_1(func, a);
     return gb_rule_given(&c) && rule_count(&c, ne) && gb_rule_contiguous(&c, 0);
@@ -79,6 +80,7 @@ bool gb_check_permute(const char * func, gb_ct a, const int axes[4]) {
     return true;
 }
 
+// Types and shapes may differ: elements are copied in logical order.
 bool gb_check_cpy(const char * func, gb_ct a, gb_ct b) {
     const struct gb_call c = GB_CALL_2(func, a, b);
     return gb_rule_given(&c) && (ggml_nelements(a) == ggml_nelements(b) ||
@@ -97,12 +99,15 @@ bool gb_check_type(const char * func, gb_ct a, enum ggml_type type) {
     return gb_rule_given(&c) && rule_is_type(&c, type);
 }
 
+// b holds numbers of rows of a, as I32: [k, m, n] picks k rows of each matrix of a [x, y, m, n]. That the numbers are
+// in range is checked when they are read.
 bool gb_check_get_rows(const char * func, gb_ct a, gb_ct b) {
     const struct gb_call c = GB_CALL_2(func, a, b);
     return gb_rule_given(&c) && gb_rule_type(&c, 1, GGML_TYPE_I32) && gb_rule_equal(&c, 0, 2, 1, 1) &&
            gb_rule_max_dims(&c, 1, 3) && gb_rule_at_least(&c, "{a.3}", a->ne[3], b->ne[2]);
 }
 
+// a holds a gradient for each row that b has picked; c gives the shape of the result.
 bool gb_check_get_rows_back(const char * func, gb_ct a, gb_ct b, gb_ct c) {
     const struct gb_call call = GB_CALL_3(func, a, b, c);
     return gb_rule_given(&call) && gb_rule_type(&call, 1, GGML_TYPE_I32) && gb_rule_max_dims(&call, 0, 2) &&
@@ -127,6 +132,7 @@ bool gb_check_binary(const char * func, gb_ct a, gb_ct b) {
     return gb_rule_given(&c) && gb_rule_repeats(&c, 1, 0);
 }
 
+// For kernels that add floats to rows of a and store the type that was asked for.
 bool gb_check_add_cast(const char * func, gb_ct a, gb_ct b, enum ggml_type type) {
     const struct gb_call c = GB_CALL_2(func, a, b);
     if (!gb_rule_given(&c) || !rule_is_type(&c, type) || !gb_rule_equal(&c, 0, 0, 1, 0) || !gb_rule_repeats(&c, 1, 0)) {
@@ -136,6 +142,7 @@ bool gb_check_add_cast(const char * func, gb_ct a, gb_ct b, enum ggml_type type)
            gb_rule_broken(&c, "{a} must be quantized, {#f16} or {#bf16}");
 }
 
+// b is a single number.
 bool gb_check_add1(const char * func, gb_ct a, gb_ct b) {
     const struct gb_call c = GB_CALL_2(func, a, b);
     return gb_rule_given(&c) && gb_rule_max_dims(&c, 1, 0);
@@ -196,6 +203,7 @@ static bool rule_region(const struct gb_call * c, gb_ct a, gb_ct b, const struct
                r->offset, r->nb1, r->nb2, r->nb3, ggml_type_size(a->type));
 }
 
+// ACC adds floats and starts from a copy of a's bytes; SET moves bytes of any type but blocks.
 bool gb_check_acc(const char * func, gb_ct a, gb_ct b, const struct gb_region * region, bool inplace) {
     const struct gb_call c = GB_CALL_2(func, a, b);
     return gb_rule_given(&c) && gb_rule_type(&c, 0, GGML_TYPE_F32) && gb_rule_type(&c, 1, GGML_TYPE_F32) &&
@@ -221,6 +229,7 @@ static bool rule_indexable(const struct gb_call * c, gb_ct a) {
     return gb_rule_in_range(c, "{a.0}", a->ne[0], 0, INT32_MAX);
 }
 
+// A row without elements has no largest one.
 bool gb_check_argmax(const char * func, gb_ct a) {
     const struct gb_call c = GB_CALL_1(func, a);
     return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_max_dims(&c, 0, 2) &&
@@ -248,6 +257,7 @@ bool gb_check_repeat_back(const char * func, gb_ct a, gb_ct b) {
     return gb_rule_given(&c) && gb_rule_repeats(&c, 1, 0);
 }
 
+// All sizes but the third are equal: tensors are joined along dimension 2.
 bool gb_check_concat(const char * func, gb_ct a, gb_ct b) {
     const struct gb_call c = GB_CALL_2(func, a, b);
     return gb_rule_given(&c) && gb_rule_same_type(&c, 0, 1) && gb_rule_equal(&c, 0, 0, 1, 0) &&
@@ -276,6 +286,8 @@ static bool rule_expert(const char * func, struct ggml_tensor * const as[], int 
            gb_rule_max_dims(&c, 1, 2) && rule_mul_mat(&c, 1, 3);
 }
 
+// ids holds numbers of experts as I32, one row for each row of b, of which column `id` is used. There are as many
+// experts as a node has free sources.
 bool gb_check_mul_mat_id(const char * func, struct ggml_tensor * const as[], int n_as, gb_ct ids, int id, gb_ct b) {
     const struct gb_call c = GB_CALL_2(func, ids, b);
     if (as == NULL) {
@@ -293,6 +305,7 @@ bool gb_check_mul_mat_id(const char * func, struct ggml_tensor * const as[], int
            gb_rule_in_range(&c, "id", id, 0, GB_MAX(ids->ne[0], 0) - 1);
 }
 
+// Both have equally many rows, which are summed over, and a broadcasts over the outer dimensions of b.
 bool gb_check_out_prod(const char * func, gb_ct a, gb_ct b) {
     const struct gb_call c = GB_CALL_2(func, a, b);
     return gb_rule_given(&c) && gb_rule_equal(&c, 0, 1, 1, 1) && gb_rule_divides(&c, 0, 1, 2) &&
@@ -316,12 +329,14 @@ bool gb_check_rms_norm(const char * func, gb_ct a, float eps) {
     return gb_rule_given(&c) && rule_positive(&c, "eps", eps);
 }
 
+// eps may be 0 here, as a gradient of a row that is not zero exists without it.
 bool gb_check_rms_norm_back(const char * func, gb_ct a, gb_ct b, float eps) {
     const struct gb_call c = GB_CALL_2(func, a, b);
     return gb_rule_given(&c) && gb_rule_same_shape(&c, 0, 1) &&
            (eps >= 0 || gb_rule_broken(&c, "eps must not be negative, is %g", (double) eps));
 }
 
+// There may be more groups than channels: some are then empty.
 bool gb_check_group_norm(const char * func, gb_ct a, int n_groups, bool inplace) {
     const struct gb_call c = GB_CALL_1(func, a);
     return gb_rule_given(&c) && (inplace || gb_rule_no_grad(&c)) && gb_rule_at_least(&c, "n_groups", n_groups, 1);
@@ -335,6 +350,7 @@ static bool check_masked(const char * func, gb_ct a, gb_ct mask) {
            gb_rule_contiguous(&c, 1);
 }
 
+// Kernels go through a as rows of one array.
 bool gb_check_soft_max(const char * func, gb_ct a, gb_ct mask) {
     if (mask != NULL) {
         return check_masked(func, a, mask);
@@ -359,11 +375,13 @@ bool gb_check_soft_max_back(const char * func, gb_ct a, gb_ct b) {
     return gb_rule_given(&c) && gb_rule_same_shape(&c, 0, 1) && gb_rule_contiguous(&c, 0) && gb_rule_contiguous(&c, 1);
 }
 
+// A fresh result is filled row by row from a as one array.
 bool gb_check_diag_mask(const char * func, gb_ct a, int n_past, bool inplace) {
     const struct gb_call c = GB_CALL_1(func, a);
     return gb_rule_given(&c) && gb_rule_at_least(&c, "n_past", n_past, 0) && (inplace || gb_rule_contiguous(&c, 0));
 }
 
+// Dimension 2 is that of heads; each has its own slope.
 bool gb_check_alibi(const char * func, gb_ct a, int n_head) {
     const struct gb_call c = GB_CALL_1(func, a);
     return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_at_least(&c, "n_head", n_head, 1) &&
@@ -397,6 +415,7 @@ static bool rule_rope_mode(const struct gb_call * c, int mode) {
            gb_rule_broken(c, "GGML_ROPE_EXACT goes with mode 0 or %d, not with %d", GB_ROPE_NEOX, rest);
 }
 
+// b holds a position as I32 for each slice of dimension 2 of a.
 bool gb_check_rope(const char * func, gb_ct a, gb_ct b, const struct gb_rope * rope) {
     const struct gb_call c = GB_CALL_2(func, a, b);
     return gb_rule_given(&c) && gb_rule_type(&c, 1, GGML_TYPE_I32) && gb_rule_max_dims(&c, 1, 1) &&
@@ -431,12 +450,15 @@ bool gb_check_flash_attn(const char * func, gb_ct q, gb_ct k, gb_ct v) {
     return gb_rule_given(&c) && rule_attention(&c, q, k) && rule_heads(&c, v);
 }
 
+// Gradients are floats, of the form of q, and every head of k has one of v.
 bool gb_check_flash_attn_back(const char * func, gb_ct q, gb_ct k, gb_ct v, gb_ct d) {
     const struct gb_call c = GB_CALL_4(func, q, k, v, d);
     return gb_rule_given(&c) && gb_rule_type(&c, 0, GGML_TYPE_F32) && gb_rule_type(&c, 3, GGML_TYPE_F32) &&
            rule_attention(&c, q, k) && gb_rule_equal(&c, 1, 2, 2, 2) && gb_rule_same_shape(&c, 0, 3);
 }
 
+// a [D, N] goes through the matrices b0 [D, M] and c0 [M, D], with the vectors b1 [M] and c1 [D] added; batches are
+// equal.
 bool gb_check_flash_ff(const char * func, gb_ct a, gb_ct b0, gb_ct b1, gb_ct c0, gb_ct c1) {
     const struct gb_call c = GB_CALL_5(func, a, b0, b1, c0, c1);
     if (!gb_rule_given(&c) || !gb_rule_same_type(&c, 0, 1) || !gb_rule_same_type(&c, 0, 3)) {
@@ -451,10 +473,12 @@ bool gb_check_flash_ff(const char * func, gb_ct a, gb_ct b0, gb_ct b1, gb_ct c0,
 
 // ---------------------------------------------------------------------------------------------- user-defined operators
 
+// The caller's function; the rules only need to know whether there is one.
 static bool rule_fun(const struct gb_call * c, bool has_fun) {
     return has_fun || gb_rule_broken(c, "argument 'fun' is NULL");
 }
 
+// The older user functions get rows of floats of equal length.
 bool gb_check_map_rows(const char * func, gb_ct a, gb_ct b, int n, bool has_fun) {
     struct gb_call c = GB_CALL_2(func, a, b);
     c.n              = n;
@@ -495,6 +519,7 @@ bool gb_check_loss_eps(const char * func, gb_ct a, float eps) {
     return (eps >= 0 && eps < 1) || gb_rule_broken(&c, "eps must be at least 0 and below 1, is %g", (double) eps);
 }
 
+// c is the gradient of the loss, a single number.
 bool gb_check_cross_entropy_loss_back(const char * func, gb_ct a, gb_ct b, gb_ct c) {
     const struct gb_call call = GB_CALL_3(func, a, b, c);
     return gb_rule_given(&call) && rule_loss(&call) && gb_rule_max_dims(&call, 2, 0);

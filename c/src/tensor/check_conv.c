@@ -49,6 +49,7 @@ static bool rule_conv_params(const struct gb_call * c, gb_ct a, gb_ct b, const s
                             rule_fits(c, 1, b->ne[1], a->ne[1], gb_conv_out(b->ne[1], a->ne[1], v->s1, v->p1, v->d1)));
 }
 
+// Kernels of other types have no rows that a product of f16 rows could use.
 static bool rule_kernel_type(const struct gb_call * c, gb_ct a) {
     return a->type == GGML_TYPE_F16 || a->type == GGML_TYPE_F32 || gb_rule_broken(c, "{a} must be {#f16} or {#f32}");
 }
@@ -118,6 +119,7 @@ static bool rule_pool(const struct gb_call * c, int axis, int64_t n, enum ggml_o
            rule_fits(c, axis, n, k, gb_pool_out(n, k, s, p));
 }
 
+// One axis of a matrix is pooled, each row for itself.
 bool gb_check_pool_1d(const char * func, gb_ct a, enum ggml_op_pool op, int k0, int s0, int p0) {
     const struct gb_call c = GB_CALL_1(func, a);
     return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_max_dims(&c, 0, 2) &&
@@ -132,6 +134,7 @@ bool gb_check_pool_2d(const char * func, gb_ct a, enum ggml_op_pool op, const in
            rule_pool(&c, 1, a->ne[1], op, k[1], s[1], (double) p[1]);
 }
 
+// The larger sizes must fit into 64 bits.
 bool gb_check_upscale(const char * func, gb_ct a, int factor) {
     const struct gb_call c = GB_CALL_1(func, a);
     return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_at_least(&c, "{$scale_factor}", factor, 1) &&
@@ -151,6 +154,7 @@ bool gb_check_pad(const char * func, gb_ct a, const int p[4]) {
 
 // ------------------------------------------------------------------------------------------------------------- windows
 
+// An image [channels, width, height] is cut into windows of w x w; kernels count windows in 32 bits.
 bool gb_check_win_part(const char * func, gb_ct a, int w) {
     const struct gb_call c = GB_CALL_1(func, a);
     return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_at_least(&c, "{$w}", w, 1) &&
@@ -159,6 +163,7 @@ bool gb_check_win_part(const char * func, gb_ct a, int w) {
            gb_rule_in_range(&c, "{a.2}", a->ne[2], 0, INT32_MAX);
 }
 
+// The windows of an image of w0 x h0 positions, all of them.
 bool gb_check_win_unpart(const char * func, gb_ct a, int w0, int h0, int w) {
     const struct gb_call c = GB_CALL_1(func, a);
     return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_at_least(&c, "{$w}", w, 1) &&
@@ -167,6 +172,7 @@ bool gb_check_win_unpart(const char * func, gb_ct a, int w0, int h0, int w) {
            gb_rule_contiguous(&c, 0);
 }
 
+// a is a table with an entry for each difference of two positions, of which there are 2 kh - 1.
 bool gb_check_get_rel_pos(const char * func, gb_ct a, int qh, int kh) {
     const struct gb_call c = GB_CALL_1(func, a);
     return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_at_least(&c, "kh", kh, 1) &&

@@ -370,6 +370,7 @@ static void drop(struct ggml_context * ctx, struct ggml_object * dropped, uint32
     *(before != NULL ? &before->next : &ctx->first) = NULL;
 }
 
+// The lock is held for the whole walk: another thread must not add an object in between.
 void gb_context_drop(struct ggml_context * ctx, void * payload) {
     const uint32_t thread = gb_thread_number();
     gb_brief_lock(ctx->lock);
@@ -377,6 +378,7 @@ void gb_context_drop(struct ggml_context * ctx, void * payload) {
     gb_brief_unlock(ctx->lock);
 }
 
+// Numbers of nodes and of leafs are counted apart.
 int gb_context_number(struct ggml_context * ctx, bool is_leaf, int least) {
     gb_brief_lock(ctx->lock);
     const int number      = GB_MAX(ctx->numbers[is_leaf], least);
@@ -512,6 +514,7 @@ void ggml_set_no_alloc(struct ggml_context * ctx, bool no_alloc) {
     gb_brief_unlock(ctx->lock);
 }
 
+// The offset up to which the old scratch was used, so that a program can return to it.
 size_t ggml_set_scratch(struct ggml_context * ctx, struct ggml_scratch scratch) {
     GB_CHECK_ARG_RETURNING(ctx, 0);
     gb_brief_lock(ctx->lock);
@@ -523,6 +526,7 @@ size_t ggml_set_scratch(struct ggml_context * ctx, struct ggml_scratch scratch) 
 
 // ------------------------------------------------------------------------------------------------------------ printing
 
+// Dropped objects are work buffers, too.
 static const char * object_type_name(enum ggml_object_type type) {
     switch (type) {
         case GGML_OBJECT_TENSOR: return "tensor";
@@ -542,6 +546,7 @@ void ggml_print_object(const struct ggml_object * obj) {
     putchar('\n');
 }
 
+// The walk of ggml_print_objects; NULL: from the beginning.
 static const struct ggml_object * object_after(const struct ggml_context * ctx, const struct ggml_object * object) {
     gb_brief_lock(ctx->lock);
     const struct ggml_object * next = next_object(ctx, object);

@@ -60,6 +60,7 @@ static bool derive_copy(struct gb_sweep * s, struct ggml_tensor * y, struct ggml
     return ADD(y->src[0], shaped(s->ctx, g, y->src[0]));
 }
 
+// y = a + b: da = g, db = g, summed where b was repeated.
 static bool derive_add(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     return ADD(y->src[0], g) && ADD(y->src[1], unrepeated(s->ctx, g, y->src[1]));
 }
@@ -68,10 +69,12 @@ static bool derive_add1(struct gb_sweep * s, struct ggml_tensor * y, struct ggml
     return ADD(y->src[0], g) && ADD(y->src[1], ggml_sum(s->ctx, g));
 }
 
+// y = a - b: da = g, db = -g.
 static bool derive_sub(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     return ADD(y->src[0], g) && ADD(y->src[1], unrepeated(s->ctx, ggml_neg(s->ctx, g), y->src[1]));
 }
 
+// y = a b: da = g b, db = g a.
 static bool derive_mul(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     struct ggml_tensor *a = y->src[0], *b = y->src[1];
     return ADD(a, ggml_mul(s->ctx, g, b)) && ADD(b, unrepeated(s->ctx, ggml_mul(s->ctx, g, a), b));
@@ -83,22 +86,27 @@ static bool derive_div(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_
            ADD(b, unrepeated(s->ctx, ggml_neg(s->ctx, ggml_mul(s->ctx, g, ggml_div(s->ctx, y, b))), b));
 }
 
+// da = 2 g a.
 static bool derive_sqr(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     return ADD(y->src[0], ggml_scale(s->ctx, ggml_mul(s->ctx, g, y->src[0]), 2.0f));
 }
 
+// da = g / (2 y).
 static bool derive_sqrt(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     return ADD(y->src[0], ggml_scale(s->ctx, ggml_div(s->ctx, g, y), 0.5f));
 }
 
+// da = g / a.
 static bool derive_log(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     return ADD(y->src[0], ggml_div(s->ctx, g, y->src[0]));
 }
 
+// y = s a: da = s g.
 static bool derive_scale(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     return ADD(y->src[0], ggml_scale(s->ctx, g, gb_op_param_f32(y, 0)));
 }
 
+// Reports that the node has no derivative; false.
 static bool fail_underivable(const struct gb_sweep * s, const struct ggml_tensor * y) {
     char text[640];
     gb_fail(GGML_STATUS_UNSUPPORTED, "%s: %s: the operator has no derivative", s->func,
@@ -106,6 +114,7 @@ static bool fail_underivable(const struct gb_sweep * s, const struct ggml_tensor
     return false;
 }
 
+// The rule of operators without a derivative.
 static bool derive_none(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     (void) g;
     return fail_underivable(s, y);
@@ -113,6 +122,7 @@ static bool derive_none(struct gb_sweep * s, struct ggml_tensor * y, struct ggml
 
 // The functions of UNARY.
 
+// da = g sgn(a).
 static bool derive_unary_abs(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     return ADD(y->src[0], ggml_mul(s->ctx, g, ggml_sgn(s->ctx, y->src[0])));
 }
@@ -121,6 +131,7 @@ static bool derive_unary_neg(struct gb_sweep * s, struct ggml_tensor * y, struct
     return ADD(y->src[0], ggml_neg(s->ctx, g));
 }
 
+// da = g where a is above 0.
 static bool derive_unary_relu(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     return ADD(y->src[0], ggml_mul(s->ctx, g, ggml_step(s->ctx, y->src[0])));
 }
@@ -168,6 +179,7 @@ static struct ggml_tensor * region_of(struct ggml_context * ctx, struct ggml_ten
                               (size_t) p[2], (size_t) p[3]));
 }
 
+// The gradient of b is the part of g that b was added to.
 static bool derive_acc(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     return ADD(y->src[0], g) && ADD(y->src[1], region_of(s->ctx, g, y));
 }
@@ -216,6 +228,7 @@ static bool derive_transpose(struct gb_sweep * s, struct ggml_tensor * y, struct
     return ADD(y->src[0], ggml_transpose(s->ctx, g));
 }
 
+// Gradients of rows that were picked go back to where the rows came from; a row that was picked twice gets the sum.
 static bool derive_get_rows(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     return ADD(y->src[0], ggml_get_rows_back(s->ctx, g, y->src[1], y->src[0]));
 }
@@ -233,6 +246,7 @@ static bool derive_rms_norm(struct gb_sweep * s, struct ggml_tensor * y, struct 
     return ADD(y->src[0], ggml_rms_norm_back(s->ctx, y->src[0], g, gb_op_param_f32(y, 0)));
 }
 
+// What was masked contributes nothing.
 static bool derive_diag_mask(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     return ADD(y->src[0], ggml_diag_mask_zero(s->ctx, g, y->op_params[0]));
 }
@@ -251,6 +265,7 @@ static bool derive_soft_max(struct gb_sweep * s, struct ggml_tensor * y, struct 
            ADD(y->src[1], unrepeated(s->ctx, inner, y->src[1]));
 }
 
+// A rotation's derivative is the rotation back, with the same parameters.
 static bool derive_rope(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     struct gb_rope p;
     memcpy(&p, y->op_params, sizeof(p));
@@ -278,6 +293,7 @@ static struct ggml_tensor * attention_part(struct ggml_context * ctx, struct ggm
     return ggml_view_4d(ctx, parts, t->ne[0], t->ne[1], t->ne[2], t->ne[3], nb1, nb2, nb3, at);
 }
 
+// One operator computes the gradients of q, k and v together.
 static bool derive_attention(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     struct ggml_tensor * parts = ggml_flash_attn_back(s->ctx, y->src[0], y->src[1], y->src[2], g, y->op_params[0] != 0);
     size_t               at    = 0;
@@ -305,6 +321,7 @@ static const rule rules[GGML_OP_COUNT] = {
 #include "tensor/ops.def"
 };
 
+// A number that is no operator has no derivative.
 bool gb_derive(struct gb_sweep * sweep, struct ggml_tensor * node, struct ggml_tensor * grad) {
     return ((unsigned) node->op < GGML_OP_COUNT ? rules[node->op] : derive_none)(sweep, node, grad);
 }

@@ -56,7 +56,7 @@ struct ggml_tensor * ggml_soft_max_back_inplace(struct ggml_context * ctx, struc
     return soft_max_back(ctx, __func__, a, b, true);
 }
 
-// The builder of both causal masks; n_past columns more than the row's number stay.
+// The builder of both causal masks: row r keeps its columns up to n_past + r.
 static struct ggml_tensor * diag_mask(struct ggml_context * ctx, const char * func, enum ggml_op op,
     struct ggml_tensor * a, int n_past, bool inplace) {
     if (!gb_check_diag_mask(func, a, n_past, inplace)) {

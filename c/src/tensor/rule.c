@@ -85,6 +85,7 @@ bool gb_rule_broken(const struct gb_call * call, const char * fmt, ...) {
     return false;
 }
 
+// As gb_rule_broken, for what is right but cannot be done.
 GGML_ATTRIBUTE_FORMAT(2, 3) static bool unsupported(const struct gb_call * call, const char * fmt, ...) {
     va_list args;
     va_start(args, fmt);
@@ -93,6 +94,7 @@ GGML_ATTRIBUTE_FORMAT(2, 3) static bool unsupported(const struct gb_call * call,
     return false;
 }
 
+// A built node without a source is reported by the code that validates it.
 bool gb_rule_missing(const struct gb_call * call, const char * what) {
     if (!gb_rule_is_built(call)) {
         gb_fail_null(call->func, what);
@@ -113,6 +115,7 @@ void gb_rule_not_given(const struct gb_call * call) {
     }
 }
 
+// Two forms of words, for one dimension of two operands and for two dimensions.
 void gb_rule_unequal(const struct gb_call * call, int i, int di, int j, int dj) {
     const int64_t x = at(call, i)->ne[di];
     const int64_t y = at(call, j)->ne[dj];
@@ -135,6 +138,7 @@ void gb_rule_does_not_divide(const struct gb_call * call, int i, int j, int d) {
         (long long) at(call, j)->ne[d], (long long) at(call, i)->ne[d]);
 }
 
+// Never NULL, because an operand may have no type.
 static const char * type_name(enum ggml_type type) {
     const char * name = ggml_type_name(type);
     return name != NULL ? name : "no type";

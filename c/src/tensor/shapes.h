@@ -25,6 +25,7 @@ static inline struct gb_shape gb_shape_of(int64_t ne0, int64_t ne1, int64_t ne2,
     return (struct gb_shape) { { ne0, ne1, ne2, ne3 } };
 }
 
+// Whether the tensor has this shape.
 static inline bool gb_is_shape(gb_ct t, struct gb_shape shape) {
     return t->ne[0] == shape.ne[0] && t->ne[1] == shape.ne[1] && t->ne[2] == shape.ne[2] && t->ne[3] == shape.ne[3];
 }
@@ -38,20 +39,24 @@ static inline struct gb_shape gb_shape_scalar(void) { return gb_shape_of(1, 1, 1
 // One number for each row.
 static inline struct gb_shape gb_shape_per_row(gb_ct a) { return gb_shape_of(1, a->ne[1], a->ne[2], a->ne[3]); }
 
+// One position for each row of a matrix.
 static inline struct gb_shape gb_shape_argmax(gb_ct a) { return gb_shape_of(a->ne[1], 1, 1, 1); }
 
 static inline struct gb_shape gb_shape_concat(gb_ct a, gb_ct b) {
     return gb_shape_of(a->ne[0], a->ne[1], gb_size_sum(a->ne[2], b->ne[2]), a->ne[3]);
 }
 
+// A number for each pair of a row of a and a row of b.
 static inline struct gb_shape gb_shape_mul_mat(gb_ct a, gb_ct b) {
     return gb_shape_of(a->ne[1], b->ne[1], b->ne[2], b->ne[3]);
 }
 
+// A number for each pair of a column of a and a column of b.
 static inline struct gb_shape gb_shape_out_prod(gb_ct a, gb_ct b) {
     return gb_shape_of(a->ne[0], b->ne[0], b->ne[2], b->ne[3]);
 }
 
+// A row for each number in b.
 static inline struct gb_shape gb_shape_get_rows(gb_ct a, gb_ct b) {
     return gb_shape_of(a->ne[0], b->ne[0], b->ne[1], b->ne[2]);
 }
@@ -69,6 +74,8 @@ static inline struct gb_shape gb_shape_flash_attn_back(gb_ct q, gb_ct k, gb_ct v
     return gb_shape_of(n, 1, 1, 1);
 }
 
+// A row of all elements under the kernel for each position, image by image; with one axis the channels of b are in
+// dimension 1.
 static inline struct gb_shape gb_shape_im2col(gb_ct a, gb_ct b, const struct gb_conv * v) {
     const int64_t area = gb_size_product(a->ne[0], a->ne[1]), ow = gb_conv_out(b->ne[0], a->ne[0], v->s0, v->p0, v->d0);
     return v->is_2d ? gb_shape_of(gb_size_product(area, a->ne[2]), ow,
@@ -81,6 +88,7 @@ static inline int64_t gb_size_spread(int64_t n, int64_t stride, int64_t k) { // 
     return reach < 0 ? -1 : gb_size_sum(reach, k);
 }
 
+// Each element of b spreads over a kernel's length.
 static inline struct gb_shape gb_shape_conv_transpose_1d(gb_ct a, gb_ct b, int stride) {
     return gb_shape_of(gb_size_spread(b->ne[0], stride, a->ne[0]), a->ne[1], b->ne[2], 1);
 }
@@ -99,6 +107,7 @@ static inline struct gb_shape gb_shape_pool_2d(gb_ct a, const int k[2], const in
         gb_pool_out(a->ne[1], k[1], s[1], (double) p[1]), a->ne[2], 1);
 }
 
+// Both axes of an image grow by the factor.
 static inline struct gb_shape gb_shape_upscale(gb_ct a, int factor) {
     return gb_shape_of(gb_size_product(a->ne[0], factor), gb_size_product(a->ne[1], factor), a->ne[2], a->ne[3]);
 }
@@ -111,6 +120,7 @@ static inline struct gb_shape gb_shape_pad(gb_ct a, const int p[4]) {
 // How many windows of w positions cover n positions.
 static inline int64_t gb_windows(int64_t n, int64_t w) { return n / w + (n % w != 0); }
 
+// Windows of w x w positions, one after another in dimension 3.
 static inline struct gb_shape gb_shape_win_part(gb_ct a, int w) {
     return gb_shape_of(a->ne[0], w, w, gb_size_product(gb_windows(a->ne[1], w), gb_windows(a->ne[2], w)));
 }
