@@ -6,6 +6,7 @@
 #include "gguf/gguf_impl.h"
 #include "tensor/tensor.h"
 
+// What each type of value is called, and its bytes; strings and arrays have none.
 static const struct {
     const char * name;
     size_t       size;
@@ -47,6 +48,7 @@ void gb_gguf_value_free(struct gb_gguf_value * value) {
     *value = (struct gb_gguf_value){ 0 };
 }
 
+// Tensor data are borrowed and stay; so does the ggml context that reading has made.
 void gguf_free(struct gguf_context * ctx) {
     if (ctx == NULL) {
         return;
@@ -65,6 +67,7 @@ void gguf_free(struct gguf_context * ctx) {
     gb_free(ctx);
 }
 
+// Sizes of 0 are refused: a product with one would hide an overflow of the others.
 bool gb_gguf_check_shape(const char * what, int n_dims, const int64_t * ne, int64_t * count) {
     *count = 1;
     for (int i = 0; i < n_dims; i++) {
@@ -123,6 +126,7 @@ int gguf_get_n_kv(const struct gguf_context * ctx) {
     return (int) ctx->kv.n;
 }
 
+// -1 is no error: programs ask whether a key is there.
 int gguf_find_key(const struct gguf_context * ctx, const char * key) {
     GB_CHECK_ARG_RETURNING(ctx, -1);
     GB_CHECK_ARG_RETURNING(key, -1);
@@ -185,6 +189,7 @@ const char * gguf_get_val_str(const struct gguf_context * ctx, int key_id) {
     return v ? v->str : NULL;
 }
 
+// The bytes of a scalar of any type, in the union.
 const void * gguf_get_val_data(const struct gguf_context * ctx, int key_id) {
     const struct gb_gguf_kv * kv = kv_at(__func__, ctx, key_id);
     GB_FAIL_IF_RETURNING(kv != NULL && gb_gguf_type_size(kv->value.type) == 0, NULL, GGML_STATUS_INVALID_ARGUMENT,
@@ -197,6 +202,7 @@ int gguf_get_arr_n(const struct gguf_context * ctx, int key_id) {
     return v ? (int) v->n : 0;
 }
 
+// Elements as they are in the file; bools are one byte each.
 const void * gguf_get_arr_data(const struct gguf_context * ctx, int key_id) {
     const struct gb_gguf_value * v = value_at(__func__, ctx, key_id, GGUF_TYPE_ARRAY);
     GB_FAIL_IF_RETURNING(v != NULL && v->arr_type == GGUF_TYPE_STRING, NULL, GGML_STATUS_INVALID_ARGUMENT,
@@ -204,6 +210,7 @@ const void * gguf_get_arr_data(const struct gguf_context * ctx, int key_id) {
     return v ? v->data : NULL;
 }
 
+// The string ends at its first NUL for callers of this function; gb_gguf_strs gives all bytes.
 const char * gguf_get_arr_str(const struct gguf_context * ctx, int key_id, int i) {
     const struct gb_gguf_value * v = value_at(__func__, ctx, key_id, GGUF_TYPE_ARRAY);
     if (v == NULL) {

@@ -49,6 +49,7 @@ static enum ggml_status append_pair(struct gguf_context * ctx, const char * key,
     return GGML_STATUS_SUCCESS;
 }
 
+// The value replaces the old one only after all checks.
 enum ggml_status gb_gguf_put(struct gguf_context * ctx, const char * key, struct gb_gguf_value * value) {
     enum ggml_status status = check_pair(key, value);
     if (status == GGML_STATUS_SUCCESS) {
@@ -111,6 +112,7 @@ enum ggml_status gguf_set_val_str(struct gguf_context * ctx, const char * key, c
     return value.str ? put(ctx, key, &value) : GGML_STATUS_ALLOC_FAILED;
 }
 
+// The elements are copied; n may be 0.
 enum ggml_status gguf_set_arr_data(struct gguf_context * ctx, const char * key, enum gguf_type type, const void * data,
     int n) {
     GB_CHECK_ARG(ctx);
@@ -157,6 +159,7 @@ static bool copy_strings(struct gb_gguf_value * value, const char * const * stri
     return true;
 }
 
+// Lengths are counted first, so that one block can hold all strings.
 enum ggml_status gguf_set_arr_str(struct gguf_context * ctx, const char * key, const char ** data, int n) {
     GB_CHECK_ARG(ctx);
     GB_CHECK_ARG(key);
@@ -234,6 +237,7 @@ static void merge_pairs(struct gguf_context * ctx, struct gb_gguf_kv * pairs, si
     }
 }
 
+// Pairs of src replace those of the same key, the others are appended; the whole or nothing.
 enum ggml_status gguf_set_kv(struct gguf_context * ctx, struct gguf_context * src) {
     GB_CHECK_ARG(ctx);
     GB_CHECK_ARG(src);
@@ -241,7 +245,7 @@ enum ggml_status gguf_set_kv(struct gguf_context * ctx, struct gguf_context * sr
         return GGML_STATUS_SUCCESS;
     }
     GB_FAIL_IF(src->kv.n > INT_MAX - ctx->kv.n, GGML_STATUS_INVALID_ARGUMENT, "gguf: more than %d pairs", INT_MAX);
-    // All memory is taken before anything changes.
+    // All memory is taken before anything changes, so merging cannot fail.
     struct gb_gguf_kv * copies = gb_calloc(src->kv.n, sizeof(*copies));
     bool                ok     = copies != NULL && gb_vec_reserve(&ctx->kv, ctx->kv.n + src->kv.n) &&
                                  gb_strmap_reserve(&ctx->key_index, ctx->kv.n + src->kv.n);
@@ -262,6 +266,7 @@ enum ggml_status gguf_set_kv(struct gguf_context * ctx, struct gguf_context * sr
 
 // ------------------------------------------------------------------------------------------------------------- tensors
 
+// The offset is the caller's to set, or gb_gguf_layout's.
 enum ggml_status gb_gguf_append_tensor(struct gguf_context * ctx, struct gb_gguf_tensor * t) {
     enum ggml_status status = GGML_STATUS_SUCCESS;
     if (ctx->tensors.n >= INT_MAX) {
@@ -280,6 +285,7 @@ enum ggml_status gb_gguf_append_tensor(struct gguf_context * ctx, struct gb_gguf
     return GGML_STATUS_SUCCESS;
 }
 
+// The copy has no data: a writer must be given them.
 enum ggml_status gb_gguf_copy_tensor(struct gguf_context * ctx, const struct gguf_context * src, size_t i,
     const char * name) {
     struct gb_gguf_tensor t = src->tensors.data[i];
@@ -288,6 +294,7 @@ enum ggml_status gb_gguf_copy_tensor(struct gguf_context * ctx, const struct ggu
     return t.name ? gb_gguf_append_tensor(ctx, &t) : GGML_STATUS_ALLOC_FAILED;
 }
 
+// The data stay the caller's and must live until the file is written. A device's tensor is described only.
 enum ggml_status gguf_add_tensor(struct gguf_context * ctx, const struct ggml_tensor * tensor) {
     GB_CHECK_ARG(ctx);
     GB_CHECK_ARG(tensor);
@@ -336,6 +343,7 @@ enum ggml_status gguf_set_tensor_type(struct gguf_context * ctx, const char * na
     return GGML_STATUS_SUCCESS;
 }
 
+// The data stay the caller's; tensors behind this one move if the size changes.
 enum ggml_status gguf_set_tensor_data(struct gguf_context * ctx, const char * name, const void * data, size_t size) {
     struct gb_gguf_tensor * t = tensor_named(__func__, ctx, name);
     if (t == NULL) {

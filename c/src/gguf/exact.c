@@ -1,4 +1,5 @@
-// exact.c - strings with their lengths, and tensors of any name and type.
+// exact.c - strings with their lengths, and tensors of any name and type. The functions go around the limits of gguf.h,
+// not around its checks: what they make can be written and read again.
 #include "gguf/exact.h"
 
 #include <string.h>
@@ -61,6 +62,7 @@ static enum ggml_status check_name(const char * name) {
     return GGML_STATUS_SUCCESS;
 }
 
+// As gguf_add_tensor, without a ggml tensor to describe.
 enum ggml_status gb_gguf_add_named(struct gguf_context * ctx, const char * name, enum ggml_type type, int n_dims,
     const int64_t * ne) {
     struct gb_gguf_tensor t = { .type = type, .n_dims = n_dims };

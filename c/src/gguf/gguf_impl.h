@@ -46,6 +46,7 @@ struct gb_gguf_value {
     uint64_t * lengths; // owned: bytes of each string (they may contain NUL)
 };
 
+// A pair of the metadata.
 struct gb_gguf_kv {
     char *               key; // owned
     struct gb_gguf_value value;
@@ -64,6 +65,7 @@ struct gb_gguf_tensor {
     bool           opaque; // of a type that is not known here: bytes up to the next tensor, passed on as they are
 };
 
+// The indices map keys and names to positions in the two vectors, and borrow their texts.
 struct gguf_context {
     uint32_t version;
     size_t   alignment;

@@ -94,6 +94,7 @@ static char * take_name(struct cursor * c, const char * field) {
 
 // -------------------------------------------------------------------------------------------------------------- values
 
+// Two passes over the strings: memory is taken only when all of them are known to be in the file.
 static bool take_string_array(struct cursor * c, struct gb_gguf_value * v) {
     // First pass: sizes, nothing allocated. The strings then lie in one block.
     struct cursor scan   = *c;
@@ -162,6 +163,7 @@ static bool take_array(struct cursor * c, struct gb_gguf_value * v) {
     return true;
 }
 
+// Reads the type and then a value of it; what it owns is freed by the caller on failure.
 static bool take_value(struct cursor * c, struct gb_gguf_value * v, const char * key) {
     const size_t at = c->at;
     uint32_t     type;
@@ -269,6 +271,7 @@ static bool take_tensor_shape(struct cursor * c, struct gb_gguf_tensor * t) {
     return true;
 }
 
+// Reads a record into the context; the alignment is known, since pairs come before tensors.
 static bool take_tensor(struct cursor * c, struct gguf_context * ctx) {
     const size_t          at = c->at;
     struct gb_gguf_tensor t  = { .name = take_name(c, "a tensor's name"), .at = at };
@@ -444,6 +447,7 @@ static bool all_known(const struct gguf_context * ctx) {
     return true;
 }
 
+// The ggml tensors for params.ctx, in a context that the caller will own.
 static bool make_tensors(struct gguf_context * ctx, const struct gb_file_map * map, struct gguf_init_params params) {
     if (!all_known(ctx)) {
         return false;
@@ -478,6 +482,7 @@ static void free_read(struct gguf_context * ctx, struct gguf_init_params params)
     gguf_free(ctx);
 }
 
+// What was read of a file that shrank meanwhile is not to be trusted: closing the map tells.
 struct gguf_context * gguf_init_from_file(const char * fname, struct gguf_init_params params) {
     GB_CHECK_ARG_RETURNING(fname, NULL);
     struct gb_file_map map;
@@ -492,6 +497,7 @@ struct gguf_context * gguf_init_from_file(const char * fname, struct gguf_init_p
     return ctx;
 }
 
+// The bytes may be a file that the program has mapped.
 struct gguf_context * gguf_init_from_buffer(const void * data, size_t size, struct gguf_init_params params) {
     GB_FAIL_IF_RETURNING(data == NULL && size > 0, NULL, GGML_STATUS_INVALID_ARGUMENT,
         "%s: argument 'data' is NULL, 'size' is %zu", __func__, size);

@@ -11,6 +11,7 @@ struct sink {
     size_t    n;
 };
 
+// Counts the bytes, and copies them unless the sink only counts.
 static void put_bytes(struct sink * s, const void * data, size_t size) {
     if (s->out != NULL && size > 0) {
         memcpy(s->out + s->n, data, size);
@@ -22,11 +23,13 @@ static void put_u32(struct sink * s, uint32_t v) { put_bytes(s, &v, sizeof(v)); 
 
 static void put_u64(struct sink * s, uint64_t v) { put_bytes(s, &v, sizeof(v)); }
 
+// Strings have their length in front and no terminator.
 static void put_string(struct sink * s, const char * text, uint64_t length) {
     put_u64(s, length);
     put_bytes(s, text, (size_t) length);
 }
 
+// The type, then the value as take_value of reader.c reads it.
 static void put_value(struct sink * s, const struct gb_gguf_value * v) {
     put_u32(s, (uint32_t) v->type);
     if (v->type == GGUF_TYPE_BOOL) {
@@ -48,6 +51,7 @@ static void put_value(struct sink * s, const struct gb_gguf_value * v) {
     }
 }
 
+// The record of a tensor; dimensions beyond n_dims are 1 and not written.
 static void put_tensor(struct sink * s, const struct gb_gguf_tensor * t) {
     put_string(s, t->name, strlen(t->name));
     put_u32(s, (uint32_t) t->n_dims);
@@ -77,6 +81,7 @@ static void put_meta(struct sink * s, const struct gguf_context * ctx) {
     }
 }
 
+// Counts by writing to nowhere.
 size_t gguf_get_meta_size(const struct gguf_context * ctx) {
     GB_CHECK_ARG_RETURNING(ctx, 0);
     struct sink s = { NULL, 0 };
@@ -84,6 +89,7 @@ size_t gguf_get_meta_size(const struct gguf_context * ctx) {
     return s.n;
 }
 
+// `data` has gguf_get_meta_size bytes.
 enum ggml_status gguf_get_meta_data(const struct gguf_context * ctx, void * data) {
     GB_CHECK_ARG(ctx);
     GB_CHECK_ARG(data);
@@ -110,6 +116,7 @@ static enum ggml_status check_tensors(const struct gguf_context * ctx, bool only
     return GGML_STATUS_SUCCESS;
 }
 
+// The metadata are made in memory first: they are small compared with the data.
 static enum ggml_status write_meta(const struct gguf_context * ctx, struct gb_file_writer * w) {
     const size_t size = gguf_get_meta_size(ctx);
     void *       meta = gb_malloc(size);
@@ -133,6 +140,7 @@ static enum ggml_status write_data(const struct gguf_context * ctx, struct gb_fi
     return GGML_STATUS_SUCCESS;
 }
 
+// Everything is checked before the file is opened, and a failed write leaves the old file in place.
 enum ggml_status gguf_write_to_file(const struct gguf_context * ctx, const char * fname, bool only_meta) {
     GB_CHECK_ARG(ctx);
     GB_CHECK_ARG(fname);
