@@ -115,6 +115,7 @@ bool gb_check_get_rows_back(const char * func, gb_ct a, gb_ct b, gb_ct c) {
            gb_rule_equal(&call, 0, 0, 2, 0);
 }
 
+// a holds one row, the diagonal, for each matrix of the result.
 bool gb_check_diag(const char * func, gb_ct a) {
     const struct gb_call c = GB_CALL_1(func, a);
     return gb_rule_given(&c) && gb_rule_size(&c, 0, 1, 1);
@@ -286,8 +287,8 @@ static bool rule_expert(const char * func, struct ggml_tensor * const as[], int 
            gb_rule_max_dims(&c, 1, 2) && rule_mul_mat(&c, 1, 3);
 }
 
-// ids holds numbers of experts as I32, one row for each row of b, of which column `id` is used. There are as many
-// experts as a node has free sources.
+// ids holds numbers of experts as I32, one row for each row of b, of which column `id` is used. There are at most as
+// many experts as a node has sources behind ids and b.
 bool gb_check_mul_mat_id(const char * func, struct ggml_tensor * const as[], int n_as, gb_ct ids, int id, gb_ct b) {
     const struct gb_call c = GB_CALL_2(func, ids, b);
     if (as == NULL) {

@@ -49,7 +49,6 @@ static bool rule_conv_params(const struct gb_call * c, gb_ct a, gb_ct b, const s
                             rule_fits(c, 1, b->ne[1], a->ne[1], gb_conv_out(b->ne[1], a->ne[1], v->s1, v->p1, v->d1)));
 }
 
-// Kernels of other types have no rows that a product of f16 rows could use.
 static bool rule_kernel_type(const struct gb_call * c, gb_ct a) {
     return a->type == GGML_TYPE_F16 || a->type == GGML_TYPE_F32 || gb_rule_broken(c, "{a} must be {#f16} or {#f32}");
 }

@@ -33,6 +33,7 @@ enum {
 _Static_assert((int) N_ROWS == (int) GGML_OP_COUNT, "ops.def has a row for every operator");
 _Static_assert((int) N_UNARY_ROWS == (int) GGML_UNARY_OP_COUNT, "ops.def has a row for every function of UNARY");
 
+// Programs pass any number.
 static bool is_op(enum ggml_op op) { return (unsigned) op < GGML_OP_COUNT; }
 
 const char * ggml_op_name(enum ggml_op op) { return is_op(op) ? gb_op_info(op)->name : NULL; }
@@ -50,6 +51,7 @@ enum ggml_unary_op ggml_get_unary_op(const struct ggml_tensor * tensor) {
     return (enum ggml_unary_op) tensor->op_params[0];
 }
 
+// The function of a UNARY node, else the operator; "" for NULL and for no operator.
 const char * ggml_op_desc(const struct ggml_tensor * t) {
     const char * name = NULL;
     if (t != NULL) {
@@ -70,6 +72,7 @@ bool gb_node_has_sources(const struct ggml_tensor * node) {
     return n == 0;
 }
 
+// By the column `work`: the first operand of a product and the table of a gather; all experts.
 bool gb_op_is_weight(enum ggml_op op, int s) {
     switch (gb_op_info(op)->work) {
         case GB_WORK_PRODUCT:

@@ -2,6 +2,7 @@
 // either side.
 #include "tensor/ops.h"
 
+// A copy of the same type and shape, contiguous unless it is in place.
 static struct ggml_tensor * dup(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, bool inplace) {
     if (!gb_check_1(func, a)) {
         return NULL;
@@ -31,6 +32,7 @@ struct ggml_tensor * ggml_cpy(struct ggml_context * ctx, struct ggml_tensor * a,
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL);
 }
 
+// A copy of another type in memory of its own.
 struct ggml_tensor * ggml_cast(struct ggml_context * ctx, struct ggml_tensor * a, enum ggml_type type) {
     if (!gb_check_type(__func__, a, type)) {
         return NULL;
@@ -52,6 +54,7 @@ struct ggml_tensor * ggml_cont(struct ggml_context * ctx, struct ggml_tensor * a
     return gb_check_1(__func__, a) ? cont(ctx, __func__, a, a->ne, GB_GRAD_INHERIT) : NULL;
 }
 
+// A contiguous copy that gets another shape at the same time has no gradient.
 static struct ggml_tensor * cont_as(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
     const int64_t ne[4]) {
     return gb_check_count(func, a, ne) ? cont(ctx, func, a, ne, GB_GRAD_NONE) : NULL;

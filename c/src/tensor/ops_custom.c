@@ -16,6 +16,7 @@ static struct ggml_tensor * map(struct ggml_context * ctx, const char * func, en
 
 // -------------------------------------------------------------- older forms: rows of floats, or one call on one thread
 
+// Functions that get one row at a time.
 static struct ggml_tensor * map_unary(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
     ggml_unary_op_f32_t fun, bool inplace) {
     return gb_check_map_rows(func, a, NULL, 1, fun != NULL)
@@ -30,6 +31,7 @@ static struct ggml_tensor * map_binary(struct ggml_context * ctx, const char * f
                : NULL;
 }
 
+// Functions that get whole tensors and are called once, on one thread.
 static struct ggml_tensor * map_custom1_f32(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
     ggml_custom1_op_f32_t fun, bool inplace) {
     return gb_check_map_custom(func, a, NULL, NULL, 1, fun != NULL, 1)
@@ -123,6 +125,7 @@ static struct ggml_tensor * map_tasks(struct ggml_context * ctx, const char * fu
     return gb_op_sources(ctx, node, gb_grad_unless(inplace), a, b, c);
 }
 
+// Functions that get whole tensors and are called by n_tasks tasks, with the number of the task.
 static struct ggml_tensor * map_custom1(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
     ggml_custom1_op_t fun, int n_tasks, void * userdata, bool inplace) {
     if (!gb_check_map_custom(func, a, NULL, NULL, 1, fun != NULL, n_tasks)) {

@@ -2,6 +2,7 @@
 // asked for.
 #include "tensor/ops.h"
 
+// One number for all rows.
 static struct ggml_tensor * loss(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
     struct ggml_tensor * b) {
     if (!gb_check_cross_entropy_loss(func, a, b)) {

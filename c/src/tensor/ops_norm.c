@@ -2,6 +2,7 @@
 // op_params[0] is eps, or the number of groups.
 #include "tensor/ops.h"
 
+// NORM has no derivative: a fresh node refuses operands with a gradient.
 static struct ggml_tensor * norm(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, float eps,
     bool inplace) {
     if (!gb_check_norm(func, a, eps, inplace)) {
@@ -48,6 +49,7 @@ struct ggml_tensor * ggml_rms_norm_back(struct ggml_context * ctx, struct ggml_t
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL);
 }
 
+// Groups are ranges of dimension 2.
 static struct ggml_tensor * group_norm(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
     int n_groups, bool inplace) {
     if (!gb_check_group_norm(func, a, n_groups, inplace)) {

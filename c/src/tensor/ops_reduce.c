@@ -18,6 +18,7 @@ struct ggml_tensor * ggml_sum_rows(struct ggml_context * ctx, struct ggml_tensor
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, NULL, NULL);
 }
 
+// The result is f32 whatever a is, since a mean of integers is no integer.
 struct ggml_tensor * ggml_mean(struct ggml_context * ctx, struct ggml_tensor * a) {
     if (!gb_check_mean(__func__, a)) {
         return NULL;
@@ -26,6 +27,7 @@ struct ggml_tensor * ggml_mean(struct ggml_context * ctx, struct ggml_tensor * a
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
 }
 
+// Positions of the largest elements, as I32.
 struct ggml_tensor * ggml_argmax(struct ggml_context * ctx, struct ggml_tensor * a) {
     if (!gb_check_argmax(__func__, a)) {
         return NULL;

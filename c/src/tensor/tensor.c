@@ -116,6 +116,7 @@ struct ggml_tensor * ggml_new_tensor_4d(struct ggml_context * ctx, enum ggml_typ
     return make_tensor(ctx, __func__, type, 4, ne, false);
 }
 
+// Its data lie in the pool even if the context allocates none, because the value is written now.
 struct ggml_tensor * ggml_new_i32(struct ggml_context * ctx, int32_t value) {
     const int64_t        one = 1;
     struct ggml_tensor * t   = make_tensor(ctx, __func__, GGML_TYPE_I32, 1, &one, true);
@@ -142,6 +143,7 @@ static struct ggml_tensor * with_ndim(struct ggml_tensor * t, int ndim) {
     return t;
 }
 
+// The same type, shape and number of dimensions, contiguous; no data are copied.
 struct ggml_tensor * ggml_dup_tensor(struct ggml_context * ctx, const struct ggml_tensor * src) {
     if (src == NULL) {
         gb_fail_null(__func__, "src");
@@ -176,6 +178,8 @@ static int blocked_dim(const struct ggml_tensor * t) {
     return 0;
 }
 
+// Steps along each dimension are counted, the last element is added: gaps behind the last one do not belong to the
+// tensor.
 bool gb_bytes_needed(const struct ggml_tensor * t, size_t * bytes) {
     const int64_t blck    = GB_MAX(ggml_blck_size(t->type), 1); // never 0, because t may be a struct with any content
     const int     blocked = blck > 1 ? blocked_dim(t) : -1;
@@ -260,6 +264,7 @@ struct ggml_tensor * gb_tensor_view(struct ggml_context * ctx, struct ggml_tenso
     return gb_context_new_tensor(ctx, &layout, 0, 1, true);
 }
 
+// The view keeps the strides of src, and is named after it.
 struct ggml_tensor * ggml_view_tensor(struct ggml_context * ctx, struct ggml_tensor * src) {
     if (src == NULL) {
         gb_fail_null(__func__, "src");
@@ -291,6 +296,7 @@ size_t ggml_element_size(const struct ggml_tensor * t) { return t ? ggml_type_si
 
 size_t ggml_tensor_overhead(void) { return sizeof(struct ggml_object) + sizeof(struct ggml_tensor); }
 
+// Dimensions of size 1 at the end do not count; gb_tensor_ndim is the number that the tensor was made with.
 int ggml_n_dims(const struct ggml_tensor * t) {
     for (int d = GGML_MAX_DIMS - 1; t != NULL && d > 0; d--) {
         if (t->ne[d] > 1) {
@@ -300,6 +306,7 @@ int ggml_n_dims(const struct ggml_tensor * t) {
     return t ? 1 : 0;
 }
 
+// One that has one element; the functions below allow sizes other than 1 in one more dimension each.
 bool ggml_is_scalar(const struct ggml_tensor * t) {
     return t != NULL && t->ne[0] == 1 && t->ne[1] == 1 && t->ne[2] == 1 && t->ne[3] == 1;
 }
@@ -330,6 +337,7 @@ bool ggml_is_contiguous(const struct ggml_tensor * t) {
 
 bool ggml_is_transposed(const struct ggml_tensor * t) { return t != NULL && t->nb[0] > t->nb[1]; }
 
+// Whether some stride is larger than that of the next dimension.
 bool ggml_is_permuted(const struct ggml_tensor * t) {
     return t != NULL && (t->nb[0] > t->nb[1] || t->nb[1] > t->nb[2] || t->nb[2] > t->nb[3]);
 }
@@ -408,6 +416,7 @@ static void append(char name[GGML_MAX_NAME], size_t * n, const char * text) {
     }
 }
 
+// The name is composed apart and written at once, because t may be src.
 struct ggml_tensor * gb_tensor_name_after(struct ggml_tensor * t, const struct ggml_tensor * src, const char * suffix,
     const struct ggml_tensor * other) {
     if (t == NULL) {
@@ -460,6 +469,7 @@ struct ggml_tensor * ggml_format_name(struct ggml_tensor * t, const char * fmt, 
     return t;
 }
 
+// Flags are set bit by bit, since other threads may set others.
 static enum ggml_status set_flag(struct ggml_tensor * t, enum gb_tensor_flag flag, const char * func) {
     GB_FAIL_IF(t == NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'tensor' is NULL", func);
     gb_tensor_set_flag(t, flag);

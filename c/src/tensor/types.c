@@ -30,6 +30,7 @@ int ggml_blck_size(enum ggml_type type) {
     return info ? info->blck_size : 0;
 }
 
+// Bytes of a block; of an element in plain types.
 size_t ggml_type_size(enum ggml_type type) {
     const struct type_info * info = info_of(type);
     return info ? info->type_size : 0;
@@ -65,6 +66,7 @@ size_t ggml_row_size(enum ggml_type type, int64_t ne) {
     return size;
 }
 
+// The type of most tensors in a file of this kind.
 enum ggml_type ggml_ftype_to_ggml_type(enum ggml_ftype ftype) {
     switch (ftype) {
         case GGML_FTYPE_ALL_F32: return GGML_TYPE_F32;
@@ -195,6 +197,7 @@ static const struct gb_quant_format bf16_format = { .to_float = bf16_to_float,
     .vec_dot_type                                             = GGML_TYPE_BF16 };
 
 #define GB_FORMAT(id, stem, ...) [GGML_TYPE_##id] = &gb_quant_##stem,
+// NULL for types without conversions (integers and F64).
 static const struct gb_quant_format * const formats[GGML_TYPE_COUNT] = {
     [GGML_TYPE_F32]  = &f32_format,
     [GGML_TYPE_F16]  = &f16_format,
