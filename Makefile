@@ -23,7 +23,7 @@ py   := $(venv)/bin/python
 pip  := $(py) -m pip --disable-pip-version-check -q install
 srcs := $(shell find c python tools -type f -not -path '*/__pycache__/*') CMakeLists.txt pyproject.toml
 
-.PHONY: demo test test-c test-consumer test-python lint check-long bench clean
+.PHONY: demo test build-c test-c test-consumer test-python lint check-long bench clean
 
 demo: $(venv)/.demo
 	$(py) -m examples.embed
@@ -61,10 +61,13 @@ $(venv)/.test: $(venv)/.demo
 
 test: test-c test-consumer lint test-python
 
-test-c:
+# The library and its tests in C, where ctest and the checks of object files find them.
+build-c:
 	cmake -S . -B build/dev -DCMAKE_BUILD_TYPE=RelWithDebInfo -DGGML_BACKEND_TESTS=ON -DGGML_BACKEND_WERROR=ON \
 	  $(CMAKE_ARGS)
 	cmake --build build/dev -j $(JOBS)
+
+test-c: build-c
 	cd build/dev && ctest --output-on-failure -j $(JOBS)
 
 # A program outside the tree, against the installed library, static and shared.
@@ -74,13 +77,14 @@ test-consumer:
 test-python: $(venv)/.test
 	$(py) -m pytest tests/python
 
-lint: $(venv)/.test
+lint: build-c $(venv)/.test
 	$(py) -m ruff check python tests/python examples benchmarks tools
 	$(py) -m ruff format --check python tests examples benchmarks tools
 	@find c python tests benchmarks examples -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' | \
 	  xargs $(venv)/bin/clang-format --dry-run -Werror && echo "clang-format: all files are formatted"
 	$(py) -m mypy
 	$(py) tools/check_lifetimes.py
+	$(py) tools/rooms.py
 
 check-long: $(venv)/.test
 	sh tools/check_long.sh $(JOBS)
