@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "sched/cost/frontier.h"
 
+// The price of one copy of a value; it costs nothing where the value is already.
 static int64_t price(const struct gb_cost_problem * p, int value, int from, int to) {
     const size_t k = (size_t) p->n_backends;
     return from == to ? 0 : p->copy[((size_t) value * k + (size_t) from) * k + (size_t) to];
@@ -32,6 +33,8 @@ static bool is_first_there(const struct gb_cost_problem * p, const struct gb_cos
     return true;
 }
 
+// What the copies of a value cost under these labels: each backend that has a consumer, other than the producer's, gets
+// one. Up to 64 backends are remembered in a word; beyond, consumers are compared with those before them.
 static int64_t copies_of(const struct gb_cost_problem * p, int value, const int32_t * labels) {
     const struct gb_cost_value * v    = &p->values[value];
     const int                    home = labels[v->producer];
@@ -70,6 +73,8 @@ int64_t gb_cost_of(const struct gb_cost_problem * p, const int32_t * labels) {
 
 // ------------------------------------------------------------------------------------------------------ expansion move
 
+// An expansion move while its network is built. A node on the side of the source keeps its label, one on the side of
+// the sink takes alpha; an arc is paid for when it leads from the first side to the second.
 struct move {
     const struct gb_cost_problem * p;
     const int32_t *                labels;
@@ -79,6 +84,7 @@ struct move {
     bool                           ok;
 };
 
+// No capacity is larger than `inf`: to cut such an arc is dearer than all finite costs together.
 static void arc(struct move * m, int32_t from, int32_t to, int64_t cap) {
     m->ok = m->ok && gb_flow_add(m->net, from, to, GB_MIN(cap, m->inf), 0);
 }
@@ -93,6 +99,7 @@ static void add_items(struct move * m) {
     }
 }
 
+// Each pair of neighbours pays for a split where the move leaves them with different labels.
 static void add_neighbours(struct move * m) {
     const struct gb_cost_problem * p = m->p;
     for (int k = 0; k + 1 < p->n_order; k++) {
@@ -156,6 +163,9 @@ static void add_group_stays(struct move * m, const struct gb_cost_value * v, int
     }
 }
 
+// The copies of one value. Its consumers are taken in groups of one label, because a backend gets a value once. A group
+// that stays pays for its copy wherever the producer is, and what the copy costs more if the producer moves to alpha.
+// Whoever moves to alpha needs a copy there unless the producer moves, too.
 static void add_value(struct move * m, int value) {
     const struct gb_cost_problem * p    = m->p;
     const struct gb_cost_value *   v    = &p->values[value];
@@ -182,6 +192,7 @@ static void add_value(struct move * m, int value) {
     }
 }
 
+// A place where an item cannot be adds nothing to a sum of finite costs.
 static int64_t finite(int64_t cost) { return cost >= GB_COST_INF ? 0 : cost; }
 
 // More than all finite costs together.
@@ -240,6 +251,7 @@ static enum ggml_status expand(const struct gb_cost_problem * p, int alpha, int3
     return status;
 }
 
+// A start for the moves: each item where it costs least by itself, whatever the copies are.
 static void cheapest_alone(const struct gb_cost_problem * p, int32_t * labels) {
     for (int i = 0; i < p->n_items; i++) {
         labels[i] = 0;
@@ -249,6 +261,7 @@ static void cheapest_alone(const struct gb_cost_problem * p, int32_t * labels) {
     }
 }
 
+// No placement costs less than this: each item at its cheapest, no copies, no splits.
 static int64_t sum_of_cheapest(const struct gb_cost_problem * p) {
     int64_t sum = 0;
     for (int i = 0; i < p->n_items; i++) {
@@ -290,6 +303,8 @@ static enum ggml_status moves(const struct gb_cost_problem * p, const int32_t * 
     return GGML_STATUS_SUCCESS;
 }
 
+// Any number of backends but two. The moves find a good placement; where the backends are few enough, the frontier
+// search looks for a better one, proves that there is none, or leaves a bound.
 static enum ggml_status solve_many(const struct gb_cost_problem * p, const int32_t * start, size_t max_states,
     int32_t * labels, int32_t * scratch, struct gb_cost_result * r) {
     GB_TRY(moves(p, start, labels, scratch, r));
@@ -351,6 +366,7 @@ static void add_values_of(const struct gb_cost_problem * p, int32_t * labels, in
     }
 }
 
+// The same for neighbours: one of the pair is on b, the other where its label says.
 static void add_splits_of(const struct gb_cost_problem * p, const int32_t * labels, int64_t * at) {
     for (int n = 0; n + 1 < p->n_order; n++) {
         const int32_t i = p->order[n], j = p->order[n + 1];

@@ -11,10 +11,8 @@
 // it is copied at most once to each backend. Costs are whole numbers (GB_COST_UNIT a nanosecond), so that sums are
 // exact and proofs mean something.
 //
-//   cost.c        this sum, the expansion move, the solver that picks a method      cost_table.c  costs as the user
-//   gives them
-//   mincut.c      the cut behind an expansion move                                  cost_model.c  from a graph to items
-//   and values
+//   cost.c        this sum, the expansion move, the solver that picks a method
+//   mincut.c      the cut behind an expansion move
 //   frontier.c    exact search for three backends and more
 #ifndef GB_SCHED_COST_COST_H
 #define GB_SCHED_COST_COST_H
@@ -54,11 +52,13 @@ struct gb_cost_result {
     size_t  n_states;    // of the frontier search
 };
 
-// GB_COST_INF or more if an item is where it cannot be.
+// The sum above for labels[n_items], each a backend. GB_COST_INF or more if an item is where it cannot be.
 int64_t gb_cost_of(const struct gb_cost_problem * p, const int32_t * labels);
 
 // The cheapest labels. `start` (NULL: none): labels that are good already; the result is never worse. max_states limits
 // the frontier search.
+// It fills labels[n_items] and `result`. With two backends neither `start` nor `max_states` is looked at: one cut is
+// the optimum. ALLOC_FAILED: no memory; ABORTED: the thread's poll gave up; `labels` and `result` say nothing then.
 enum ggml_status gb_cost_solve(const struct gb_cost_problem * p, const int32_t * start, size_t max_states,
     int32_t * labels, struct gb_cost_result * result);
 
@@ -68,6 +68,8 @@ enum ggml_status gb_cost_solve(const struct gb_cost_problem * p, const int32_t *
 bool gb_cost_network(const struct gb_cost_problem * p, const int32_t * labels, int alpha, struct gb_flow * net);
 
 // saved[i]: what moving item i alone would cost more, at its best other backend other[i] (-1: it has none).
+// Both arrays have n_items entries, `saved` in the units of the costs; a negative entry says that the move alone would
+// be cheaper. ALLOC_FAILED: no memory.
 enum ggml_status gb_cost_savings(const struct gb_cost_problem * p, const int32_t * labels, int64_t * saved,
     int32_t * other);
 

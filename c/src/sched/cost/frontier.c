@@ -35,6 +35,9 @@ struct layer {
     size_t first; // index of its first state in the history
 };
 
+// Everything of one search. A state is `width` bytes: in the slot of an item its label, in that of a value the set of
+// backends that it was copied to. Slots that nobody asks for any more are zero, so states that differ only in what does
+// not matter are equal.
 struct search {
     const struct gb_cost_problem * p;
     int64_t                        upper;
@@ -106,6 +109,7 @@ struct reads { // values by consumer
     int32_t *  value;
 };
 
+// The values that item i reads are value[begin[i]] to value[begin[i + 1] - 1].
 static bool list_reads(const struct gb_cost_problem * p, struct reads * r) {
     size_t n = 0;
     for (int v = 0; v < p->n_values; v++) {
@@ -132,6 +136,7 @@ static bool list_reads(const struct gb_cost_problem * p, struct reads * r) {
     return true;
 }
 
+// The item is labelled in step *n.
 static void put(struct search * s, int32_t item, int * n) {
     s->when[item]   = *n;
     s->item[(*n)++] = item;
@@ -181,6 +186,7 @@ static int64_t cost_at(const struct gb_cost_problem * p, int item, int backend) 
     return p->cost[(size_t) item * (size_t) p->n_backends + (size_t) backend];
 }
 
+// What the items from a step on cost at least: each at its cheapest, no copies, no splits.
 static void estimate(struct search * s) {
     for (int step = s->p->n_items; step-- > 0;) {
         int64_t least = GB_COST_INF;
@@ -193,6 +199,8 @@ static void estimate(struct search * s) {
 
 // --------------------------------------------------------------------------------------------------------------- terms
 
+// Visits every term of the sum, always in the same order: each value with each consumer, then each pair of neighbours.
+// It stops, and returns false, when a visit does.
 static bool each_term(const struct search * s, bool (*visit)(struct search *, struct term), struct search * out) {
     const struct gb_cost_problem * p = s->p;
     for (int v = 0; v < p->n_values; v++) {
@@ -212,6 +220,7 @@ static bool each_term(const struct search * s, bool (*visit)(struct search *, st
     return true;
 }
 
+// How many terms each step has, and in which steps items and values are asked for last.
 static bool count_term(struct search * s, struct term t) {
     s->term_begin[t.step + 1]++;
     s->item_last[t.a] = GB_MAX(s->item_last[t.a], t.step);
@@ -223,11 +232,13 @@ static bool count_term(struct search * s, struct term t) {
     return true;
 }
 
+// The begin of the step moves on with each term; list_terms moves it back.
 static bool store_term(struct search * s, struct term t) {
     s->terms.data[s->term_begin[t.step]++] = t;
     return true;
 }
 
+// Sorts the terms by step, in two visits: the first counts, the second stores.
 static enum ggml_status list_terms(struct search * s) {
     const int n = s->p->n_items;
     for (int i = 0; i < n; i++) {
@@ -254,6 +265,7 @@ static enum ggml_status list_terms(struct search * s) {
 
 // --------------------------------------------------------------------------------------------------------------- slots
 
+// The slot that was given back last, or a new one.
 static int32_t take_slot(struct search * s) {
     return s->free_slots.n > 0 ? s->free_slots.data[--s->free_slots.n] : s->n_slots++;
 }
@@ -291,6 +303,8 @@ static bool end_slots(struct search * s, int step, uint32_t * n_dying) {
     return true;
 }
 
+// An item has a slot from its step on, a value with several consumers from its first term on, both to the last step
+// that asks for them. Then the slot is given to somebody else.
 static enum ggml_status assign_slots(struct search * s) {
     uint32_t n_dying = 0;
     for (int v = 0; v < s->p->n_values; v++) {
@@ -347,6 +361,8 @@ static uint64_t hash_of(const uint8_t * bytes, size_t n) { // FNV-1a
     return h ^ h >> 32;
 }
 
+// A table of the states of the next layer, with room for four times as many; an old one that is large enough is used
+// again.
 static bool grow_table(struct search * s) {
     const size_t want = GB_MAX((size_t) 1024, 4 * s->next.cost.n);
     if (want > s->table_size || s->table == NULL) {
@@ -421,6 +437,7 @@ static bool branch(struct search * s, int step, size_t k) {
     return true;
 }
 
+// The states after the step, from those before it. The step stays incomplete when the budget is used up.
 static enum ggml_status take_step(struct search * s, int step) {
     s->next.cost.n = 0;
     s->next.first  = s->history.n;
@@ -438,6 +455,7 @@ static enum ggml_status take_step(struct search * s, int step) {
     return GGML_STATUS_SUCCESS;
 }
 
+// A bound when the search is cut short: each placement continues one of these states, or costs `upper` or more.
 static int64_t least_estimate(const struct search * s, int step) { // over the states before the step
     int64_t least = INT64_MAX;
     for (size_t k = 0; k < s->now.cost.n; k++) {
@@ -446,6 +464,7 @@ static int64_t least_estimate(const struct search * s, int step) { // over the s
     return GB_MIN(least, s->upper);
 }
 
+// The chain of origins leads from the last step to the first.
 static void read_labels(const struct search * s, size_t state, int32_t * labels) {
     for (int step = s->p->n_items; step-- > 0;) {
         labels[s->item[step]] = s->history.data[state].label;
@@ -459,6 +478,7 @@ static bool begin(struct search * s) {
            gb_vec_push(&s->history, ((struct origin){ 0, 0 }));
 }
 
+// The last layer has at most one state, because no term asks for anything after the end.
 static enum ggml_status run(struct search * s, int32_t * labels, struct gb_frontier_result * r) {
     if (!begin(s)) {
         return GGML_STATUS_ALLOC_FAILED;

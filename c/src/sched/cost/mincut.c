@@ -23,6 +23,7 @@ void gb_flow_free(struct gb_flow * net) {
     *net = (struct gb_flow){ 0 };
 }
 
+// One solution in progress: what still fits through each half arc, and the levels of this round.
 struct solver {
     const struct gb_flow * net;
     int32_t                source, sink;
@@ -35,6 +36,7 @@ struct solver {
     uint32_t *             path;
 };
 
+// Half arc h leads from its tail to its head; h ^ 1 is the same arc the other way.
 static int32_t tail_of(const struct solver * s, uint32_t h) {
     const struct gb_flow_arc * a = &s->net->arcs.data[h / 2];
     return h % 2 ? a->to : a->from;
@@ -52,6 +54,7 @@ static void free_solver(struct solver * s) {
     gb_free(s->path);
 }
 
+// Sorts the half arcs by their tails; `next` is where the next one of a node goes. Every arc starts empty.
 static bool make_solver(struct solver * s) {
     const size_t n = (size_t) s->net->n_nodes, m = 2 * s->net->arcs.n;
     s->rest  = gb_calloc(m, sizeof(*s->rest));
@@ -126,6 +129,8 @@ static size_t push(struct solver * s, size_t depth) {
     return full;
 }
 
+// Fills the levels until no path leads down them any more. The path grows by one half arc, or goes back from a node
+// that leads nowhere; after a push it goes on from where it became full.
 static enum ggml_status fill_levels(struct solver * s) {
     size_t  depth = 0;
     int32_t v     = s->source;

@@ -1,8 +1,7 @@
 // mincut.h - maximum flow and minimum cut of a network with whole capacities. Pure.
 //
 // The largest flow from a source to a sink equals the smallest capacity of arcs that separate them: a flow and a cut of
-// the same value prove each other. Both are left in the network, so that tests can
-// validate them.
+// the same value prove each other. Both are left in the network, so that tests can validate them.
 #ifndef GB_SCHED_COST_MINCUT_H
 #define GB_SCHED_COST_MINCUT_H
 
@@ -29,6 +28,9 @@ struct gb_flow { // all zero: no nodes
 };
 
 // Twice each capacity, and the value of the smallest cut, must be below INT64_MAX. False when memory is out (reported).
+// gb_flow_add makes the nodes that an arc names; an arc without capacity, or from a node to itself, is left out.
+// gb_flow_solve replaces what an earlier call found; ALLOC_FAILED: no memory; ABORTED: the thread's poll gave up; flow
+// and side say nothing then. gb_flow_free leaves an empty network.
 bool             gb_flow_add(struct gb_flow * net, int32_t from, int32_t to, int64_t cap, int64_t back);
 enum ggml_status gb_flow_solve(struct gb_flow * net, int32_t source, int32_t sink);
 void             gb_flow_free(struct gb_flow * net);
