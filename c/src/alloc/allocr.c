@@ -86,6 +86,7 @@ size_t ggml_allocr_max_size(ggml_allocr_t alloc) {
     return ggml_tallocr_max_size(alloc->talloc);
 }
 
+// Its result is the size to make the real allocator with, 0 on failure.
 size_t ggml_allocr_alloc_graph(ggml_allocr_t alloc, struct ggml_cgraph * graph) {
     GB_CHECK_ARG_RETURNING(alloc, 0);
     return ggml_gallocr_alloc_graph(alloc->galloc, alloc->talloc, graph);

@@ -55,6 +55,8 @@ struct pool_of { // a tensor allocator of this call, and how it was before
     struct gb_offset_pool before;
 };
 
+// Everything about one call. Arrays are indexed by tensor id, by node of the graph or by position in the execution
+// order, as each says.
 struct job { // one call
     struct ggml_cgraph * graph;
     ggml_tallocr_t       talloc; // of every tensor, or NULL: look it up in
@@ -361,6 +363,8 @@ static bool may_join(void * user, const struct ggml_tensor * node, const struct 
     return !info_at(job, gb_ptrmap_get(&job->ids, node))->input;
 }
 
+// What liveness.c finds is valid for the execution order, and decides who shares whose bytes; where they lie the walk
+// decides.
 static enum ggml_status find_lifetimes(struct job * job) {
     find_unread(job);
     const struct gb_liveness_input in = {

@@ -80,6 +80,7 @@ static int32_t id_of(const struct liveness * l, const struct ggml_tensor * t) {
     return id >= 0 && id < l->in->n_ids ? (int32_t) id : NEVER;
 }
 
+// Each slot is looked up once, since callers find ids by hashing; everything below works with ids.
 static void find_ids(struct liveness * l) {
     for (int i = 0; i < l->in->n_nodes; i++) {
         const struct ggml_tensor * node = l->in->nodes[i];
@@ -220,12 +221,14 @@ static enum ggml_status find_usages(struct liveness * l) {
 
 // --------------------------------------------------------------------------------------------------------------- loads
 
+// From the first node, or from the start of the list where content comes from outside.
 static int64_t lower_of(const struct usage * u) { return u->from_start ? 0 : u->first; }
 
 static int64_t upper_of(const struct liveness * l, const struct usage * u) {
     return u->to_end ? l->in->n_nodes : released_at(l, u->last);
 }
 
+// One row of loads for each arena: bytes of different arenas never compete.
 static size_t * loads_of(const struct liveness * l, int arena) {
     return l->loads + (size_t) arena * (size_t) l->in->n_nodes;
 }

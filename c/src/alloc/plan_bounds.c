@@ -17,6 +17,7 @@ struct birth {
     uint32_t item;
 };
 
+// Items born at once stay in their order, so that the same items give the same plan.
 static int by_birth(const void * pa, const void * pb) {
     const struct birth *a = pa, *b = pb;
     if (a->lower != b->lower) {
@@ -204,6 +205,7 @@ static uint64_t area(const struct gb_plan_buffer * b, uint64_t width) {
     return b->size > UINT64_MAX / width ? UINT64_MAX : b->size * width;
 }
 
+// How crowded the busiest section of a buffer's life is: what lives there has the least choice.
 static uint64_t largest_load(const struct gb_plan_buffer * b, const size_t * load) {
     uint64_t most = 0;
     for (uint32_t s = b->first; s < b->last; s++) {

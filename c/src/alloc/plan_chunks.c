@@ -24,6 +24,7 @@ struct spot {
     size_t chunk, offset;
 };
 
+// One call: the plan without limit, the smallest plan in chunks so far (best) and the one being made (trial).
 struct chunked {
     struct gb_plan_item * items; // owned; with the offsets of the plan without limit
     size_t                n, alignment, chunk;
@@ -274,6 +275,7 @@ static enum ggml_status count_chunks(const struct chunked * c, const struct gb_p
 
 // ----------------------------------------------------------------------------------------------------------- the whole
 
+// The plan without limit gives the bound; cut cleanly, it is the answer, and nothing else is tried.
 static enum ggml_status plan_chunks(struct chunked * c, struct gb_plan_problem * p, struct gb_plan_chunks * result) {
     GB_TRY(gb_plan_offsets(c->items, c->n, c->alignment, &result->one));
     GB_TRY(gb_plan_problem_init(p, c->items, c->n, c->alignment));
@@ -290,6 +292,7 @@ static enum ggml_status plan_chunks(struct chunked * c, struct gb_plan_problem *
     return GGML_STATUS_SUCCESS;
 }
 
+// The items are copied: those of the caller get their offsets at the end, when all went well.
 static enum ggml_status init(struct chunked * c, const struct gb_plan_item * items) {
     c->items = gb_calloc(c->n + 1, sizeof(*c->items));
     c->best  = gb_calloc(c->n + 1, sizeof(*c->best));

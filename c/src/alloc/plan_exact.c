@@ -92,6 +92,7 @@ static void list_meetings(struct gb_plan_exact * x) {
     }
 }
 
+// All memory whose size the part decides; only the stacks grow while it is searched.
 struct gb_plan_exact * gb_plan_exact_new(struct gb_plan_part * part) {
     struct gb_plan_exact * x = GB_NEW(struct gb_plan_exact);
     if (x == NULL) {
@@ -519,6 +520,8 @@ static void reset(struct gb_plan_exact * x) {
     x->lists.n                                 = part->n;
 }
 
+// From an empty plan, whatever an earlier run left: only the lists of who meets whom are kept. The whole part is the
+// first remainder.
 enum gb_plan_outcome gb_plan_exact_run(struct gb_plan_exact * x, size_t capacity, enum gb_plan_key key, bool rerank,
     uint64_t max_nodes, struct gb_plan_budget * budget) {
     x->capacity = capacity;

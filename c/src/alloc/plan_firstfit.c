@@ -148,6 +148,7 @@ static size_t put_dense(struct first_fit * f, const struct gb_plan_part * part, 
     return offset;
 }
 
+// The rank decides ties by what the buffers are and not by their index, so that the order of items does not matter.
 enum ggml_status gb_plan_first_fit(struct gb_plan_part * part, enum gb_plan_key key, bool smallest_gap, size_t * peak) {
     struct first_fit f     = { 0 };
     const bool       dense = is_dense(part);

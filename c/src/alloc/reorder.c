@@ -40,6 +40,7 @@ struct graph { // what the search knows
     int                              n, n_arenas;
 };
 
+// The nodes that have run, and what that costs: the highest load so far and what is alive now, summed over the arenas.
 struct state {
     uint64_t done[WORDS]; // bit i: node first + i
     uint64_t hash;        // of the set
@@ -57,6 +58,8 @@ struct move { // a state that may follow
     size_t   peak_sum, live_sum;
 };
 
+// Two sides, for the states of this step and of the next. All steps are kept, since only the last state tells which
+// path was the best.
 struct search {
     const struct graph * g;
     struct state *       states[2]; // owned; this step's and the next one's
@@ -193,6 +196,7 @@ static bool order_by_sources(struct graph * g, struct gb_ptrmap * position, pair
     return ok;
 }
 
+// By scanning: a node touches at most GB_LIVE_SLOTS storages.
 static bool is_among(const pairs_t * pairs, size_t from, int value) {
     for (size_t k = from; k < pairs->n; k++) {
         if (pairs->data[k].value == value) {
@@ -453,6 +457,7 @@ static bool advance(struct search * s, int which, int step) {
     return n > 0;
 }
 
+// Nothing has run.
 static void first_state(struct search * s) {
     s->n_states     = 1;
     s->states[0][0] = (struct state){ .first = 0 };
@@ -473,6 +478,8 @@ static size_t given_peak(struct search * s) {
     return sum_of(bytes + s->g->n_arenas, s->g->n_arenas);
 }
 
+// One node a step, so that all paths have the same length. No state is left as soon as none can stay below the peak of
+// the given order: then that is kept.
 static enum ggml_status find_path(struct search * s, int * order, bool * found) {
     const int n = s->g->n;
     *found      = false;

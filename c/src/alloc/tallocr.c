@@ -159,6 +159,7 @@ enum ggml_status ggml_tallocr_reset(ggml_tallocr_t talloc) {
     return talloc->buffer ? ggml_backend_buffer_reset(talloc->buffer) : GGML_STATUS_SUCCESS;
 }
 
+// The tenth is the margin of early 2024, by which programs of that time size their buffers; nothing here needs it.
 size_t ggml_tallocr_max_size(ggml_tallocr_t talloc) {
     GB_CHECK_ARG_RETURNING(talloc, 0);
     const size_t high = GB_READ_RELAXED(talloc->pool.high);
@@ -168,6 +169,8 @@ size_t ggml_tallocr_max_size(ggml_tallocr_t talloc) {
 
 // ----------------------------------------------------------------------------------------------------- placing tensors
 
+// A measuring allocator knows only what it noted itself; a real one believes the tensor unless the stamp is its own and
+// old.
 bool gb_tallocr_is_placed(const struct ggml_tallocr * talloc, const struct ggml_tensor * tensor) {
     if (tensor->data == NULL && tensor->buffer == NULL) {
         return talloc && talloc->buffer == NULL && gb_ptrmap_get(&talloc->measured, tensor) == 1;
@@ -189,6 +192,8 @@ static enum ggml_status fail_full(const struct ggml_tallocr * talloc, const stru
         tensor->name, size, GB_MIN(gb_pool_largest_free(&talloc->pool), talloc->size), talloc->size);
 }
 
+// The end of the pool was rounded up, so that a last tensor whose padding stands over the end of the buffer still fits;
+// its bytes must not.
 enum ggml_status gb_tallocr_take(struct ggml_tallocr * talloc, struct ggml_tensor * tensor, const char * func,
     size_t * offset, size_t * padded) {
     if (!gb_tallocr_size_of(talloc, tensor, padded)) {
@@ -211,6 +216,7 @@ enum ggml_status gb_tallocr_take(struct ggml_tallocr * talloc, struct ggml_tenso
     return GGML_STATUS_SUCCESS;
 }
 
+// The stamp is written last: a tensor that the buffer could not set up is as it was.
 enum ggml_status gb_tallocr_bind(struct ggml_tallocr * talloc, struct ggml_tensor * tensor, size_t offset) {
     if (talloc->buffer == NULL) {
         // room for one more, so that unbind need not grow the table
@@ -248,6 +254,7 @@ enum ggml_status gb_tallocr_release(struct ggml_tallocr * talloc, struct ggml_te
     return gb_status_since(before);
 }
 
+// After a failure the pool is as it was, its high-water mark included.
 enum ggml_status ggml_tallocr_alloc(ggml_tallocr_t talloc, struct ggml_tensor * tensor) {
     GB_CHECK_ARG(talloc);
     GB_CHECK_ARG(tensor);
