@@ -16,6 +16,7 @@
 // Bytes of host memory that a copy between two devices goes through when neither knows the other.
 #define STAGING_SIZE ((size_t) 1 << 20)
 
+// Messages use this, so it never fails: "NULL" without a backend or a hook.
 const char * ggml_backend_name(ggml_backend_t backend) {
     return backend && backend->iface.get_name ? backend->iface.get_name(backend) : "NULL";
 }
@@ -49,6 +50,7 @@ static struct gb_backend_watch * take_watcher(const struct gb_backend_watch * wh
     return found;
 }
 
+// A watch whose backend was freed has no backend any more, and nothing is to be done.
 void gb_backend_unwatch(struct gb_backend_watch * watch) {
     if (watch->backend) {
         take_watcher(watch, NULL);
@@ -70,6 +72,7 @@ void ggml_backend_free(ggml_backend_t backend) {
 
 // ------------------------------------------------------------------------------------- through the default buffer type
 
+// A backend without a type of its own cannot hold tensors.
 ggml_backend_buffer_type_t ggml_backend_get_default_buffer_type(ggml_backend_t backend) {
     GB_CHECK_ARG_RETURNING(backend, NULL);
     GB_FAIL_IF_RETURNING(backend->iface.get_default_buffer_type == NULL, NULL, GGML_STATUS_UNSUPPORTED,
@@ -122,6 +125,7 @@ enum ggml_status ggml_backend_tensor_set_async(ggml_backend_t backend, struct gg
     return ggml_backend_tensor_set(tensor, data, offset, size);
 }
 
+// The caller must not read `data` before it has synchronized.
 enum ggml_status ggml_backend_tensor_get_async(ggml_backend_t backend, const struct ggml_tensor * tensor, void * data,
     size_t offset, size_t size) {
     GB_CHECK_ARG(backend);
@@ -142,6 +146,7 @@ enum ggml_status ggml_backend_tensor_get_async(ggml_backend_t backend, const str
     return ggml_backend_tensor_get(tensor, data, offset, size);
 }
 
+// Failures of queued work are reported here, by the hook. A backend without the hook has nothing queued.
 enum ggml_status ggml_backend_synchronize(ggml_backend_t backend) {
     GB_CHECK_ARG(backend);
     const uint64_t before = gb_fail_count();
@@ -263,6 +268,7 @@ static bool has_plans(ggml_backend_t backend) {
     return backend->iface.graph_plan_create && backend->iface.graph_plan_free && backend->iface.graph_plan_compute;
 }
 
+// A plan of the backend's own is wrapped, so that it can be refused by other backends.
 ggml_backend_graph_plan_t ggml_backend_graph_plan_create(ggml_backend_t backend, struct ggml_cgraph * cgraph) {
     if (check_graph(__func__, backend, cgraph) != GGML_STATUS_SUCCESS) {
         return NULL;
@@ -284,6 +290,7 @@ ggml_backend_graph_plan_t ggml_backend_graph_plan_create(ggml_backend_t backend,
     return NULL;
 }
 
+// A handle of another backend is refused, not freed.
 void ggml_backend_graph_plan_free(ggml_backend_t backend, ggml_backend_graph_plan_t plan) {
     struct plan * p = plan;
     if (p == NULL || check_plan(__func__, backend, p) != GGML_STATUS_SUCCESS) {
@@ -311,12 +318,14 @@ enum ggml_status ggml_backend_graph_plan_compute(ggml_backend_t backend, ggml_ba
     return gb_status_since(before);
 }
 
+// A backend without the hook supports nothing.
 bool ggml_backend_supports_op(ggml_backend_t backend, const struct ggml_tensor * op) {
     GB_CHECK_ARG_RETURNING(backend, false);
     GB_CHECK_ARG_RETURNING(op, false);
     return backend->iface.supports_op && backend->iface.supports_op(backend, op);
 }
 
+// A text that lives on, NULL if the backend supports the node. Nothing is reported: this is a question, not a failure.
 const char * ggml_backend_unsupported_reason(ggml_backend_t backend, const struct ggml_tensor * op) {
     if (backend == NULL || op == NULL) {
         return backend ? "the op is NULL" : "the backend is NULL";
@@ -402,6 +411,7 @@ static enum ggml_status copy_through_host(const struct ggml_tensor * src, struct
     return status;
 }
 
+// Tries the buffers' hooks first, which know how to copy directly; a view with gaps always goes by rows.
 enum ggml_status ggml_backend_tensor_copy(struct ggml_tensor * src, struct ggml_tensor * dst) {
     if (src != NULL && src == dst) {
         return GGML_STATUS_SUCCESS;

@@ -62,6 +62,7 @@ size_t ggml_backend_buft_get_alignment(ggml_backend_buffer_type_t buft) {
     return alignment;
 }
 
+// Without a hook there is no limit.
 size_t ggml_backend_buft_get_max_size(ggml_backend_buffer_type_t buft) {
     GB_CHECK_ARG_RETURNING(buft, 0);
     return buft->iface.get_max_size ? buft->iface.get_max_size(buft) : SIZE_MAX;
@@ -86,6 +87,7 @@ bool ggml_backend_buft_supports_backend(ggml_backend_buffer_type_t buft, ggml_ba
     return buft->iface.supports_backend(buft, backend);
 }
 
+// A type without the hook is not on the host.
 bool ggml_backend_buft_is_host(ggml_backend_buffer_type_t buft) {
     GB_CHECK_ARG_RETURNING(buft, false);
     return buft->iface.is_host != NULL && buft->iface.is_host(buft);
@@ -93,6 +95,8 @@ bool ggml_backend_buft_is_host(ggml_backend_buffer_type_t buft) {
 
 // ------------------------------------------------------------------------------------------------------------- buffers
 
+// For implementers: the struct around their hooks and context, which free_buffer frees. On failure the context stays
+// the implementer's.
 ggml_backend_buffer_t ggml_backend_buffer_init(ggml_backend_buffer_type_t buft, struct ggml_backend_buffer_i iface,
     ggml_backend_buffer_context_t context, size_t size) {
     GB_CHECK_ARG_RETURNING(buft, NULL);
@@ -113,6 +117,7 @@ ggml_backend_buffer_t ggml_backend_buffer_init(ggml_backend_buffer_type_t buft, 
 static atomic_uint   n_freed, n_replicated_freed;
 static atomic_ullong last_version;
 
+// Versions begin with 1, so 0 can stand for "never written".
 uint64_t gb_new_version(void) { return atomic_fetch_add(&last_version, 1) + 1; }
 
 void gb_buffer_changed(ggml_backend_buffer_t buffer) {
@@ -155,6 +160,7 @@ void ggml_backend_buffer_free(ggml_backend_buffer_t buffer) {
 
 void gb_buffer_hold(ggml_backend_buffer_t buffer) { buffer->n_holds++; }
 
+// The last unhold of a retired buffer frees the struct that its tensors pointed to.
 void gb_buffer_unhold(ggml_backend_buffer_t buffer) {
     if (--buffer->n_holds == 0 && buffer->retired) {
         gb_free(buffer);
@@ -175,6 +181,7 @@ size_t ggml_backend_buffer_get_size(ggml_backend_buffer_t buffer) {
     return buffer->size;
 }
 
+// A multi-buffer has no address of its own, which is no error.
 void * ggml_backend_buffer_get_base(ggml_backend_buffer_t buffer) {
     GB_CHECK_ARG_RETURNING(buffer, NULL);
     if (ggml_backend_buffer_is_multi_buffer(buffer)) {
@@ -187,6 +194,7 @@ void * ggml_backend_buffer_get_base(ggml_backend_buffer_t buffer) {
     return base;
 }
 
+// The hook may prepare what it needs for the tensor; most buffers have none.
 enum ggml_status ggml_backend_buffer_init_tensor(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor) {
     GB_CHECK_ARG(buffer);
     GB_CHECK_ARG(tensor);
@@ -212,6 +220,7 @@ size_t ggml_backend_buffer_get_alloc_size(ggml_backend_buffer_t buffer, struct g
     return ggml_backend_buft_get_alloc_size(buffer->buft, tensor);
 }
 
+// The version changes before the hook runs, in all functions that write: a copy that is taken meanwhile is stale.
 enum ggml_status ggml_backend_buffer_clear(ggml_backend_buffer_t buffer, uint8_t value) {
     GB_CHECK_ARG(buffer);
     NEED_HOOK(buffer->iface.clear, GGML_STATUS_UNSUPPORTED, "buffer", "clear");
@@ -290,6 +299,7 @@ bool gb_tensor_has_gaps(const struct ggml_tensor * t) {
     return blck_size > 0 && ggml_nbytes(t) > (size_t) (ggml_nelements(t) / blck_size) * ggml_type_size(t->type);
 }
 
+// size > nbytes - offset instead of a sum, which could overflow.
 enum ggml_status gb_tensor_check_access(const char * func, const struct ggml_tensor * tensor, const void * data,
     size_t offset, size_t size) {
     GB_FAIL_IF(data == NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'data' is NULL", func);
@@ -330,6 +340,7 @@ enum ggml_status ggml_backend_tensor_set(struct ggml_tensor * tensor, const void
     return gb_mapped_check_at(__func__, data);
 }
 
+// As ggml_backend_tensor_set, in the other direction; the tensor may lie in a mapped file.
 enum ggml_status ggml_backend_tensor_get(const struct ggml_tensor * tensor, void * data, size_t offset, size_t size) {
     GB_CHECK_ARG(tensor);
     if (size == 0) {
@@ -396,6 +407,7 @@ static enum ggml_status check_inside(const char * func, ggml_backend_buffer_t bu
     return GGML_STATUS_SUCCESS;
 }
 
+// The tensor is placed before the hook sees it, and taken back if the hook fails.
 enum ggml_status ggml_backend_tensor_alloc(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor, void * addr) {
     GB_CHECK_ARG(buffer);
     GB_CHECK_ARG(tensor);
@@ -415,6 +427,7 @@ enum ggml_status ggml_backend_tensor_alloc(ggml_backend_buffer_t buffer, struct 
     return status;
 }
 
+// A view shares the place of its root and the kind of its backend; both are undone if the hook fails.
 enum ggml_status ggml_backend_view_init(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor) {
     GB_CHECK_ARG(buffer);
     GB_CHECK_ARG(tensor);

@@ -37,6 +37,7 @@ static const char * module_path(void) {
 #endif
 }
 
+// A file that loads but provides nothing is another backend's module.
 enum ggml_status ggml_backend_cuda_load(void) {
     if (atomic_load(&provided) != NULL) {
         return GGML_STATUS_SUCCESS;
@@ -96,6 +97,7 @@ int ggml_backend_cuda_get_device_count(void) {
     return f ? f->get_device_count() : 0;
 }
 
+// The text is empty on failure.
 void ggml_backend_cuda_get_device_description(int device, char * description, size_t description_size) {
     if (description != NULL && description_size > 0) {
         description[0] = '\0';
@@ -126,6 +128,7 @@ enum ggml_status ggml_backend_cuda_unregister_host_buffer(void * buffer) {
     return f ? f->unregister_host_buffer(buffer) : GGML_STATUS_UNSUPPORTED;
 }
 
+// A CUDA backend exists only if the module has provided its functions, so callers may use `provided` afterwards.
 static enum ggml_status check_backend(const char * func, ggml_backend_t backend) {
     GB_FAIL_IF(!ggml_backend_is_cuda(backend), GGML_STATUS_INVALID_ARGUMENT,
         "%s: argument 'backend': needs a CUDA backend, has %s", func, ggml_backend_name(backend));

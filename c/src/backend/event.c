@@ -18,6 +18,7 @@ bool gb_backend_waits_for(ggml_backend_t backend, ggml_backend_t other) {
     return has_events(backend) && has_events(other) && backend->iface.event_wait == other->iface.event_wait;
 }
 
+// The event of a backend without the hooks is only the struct: it says whom to wait for.
 ggml_backend_event_t ggml_backend_event_new(ggml_backend_t backend) {
     GB_CHECK_ARG_RETURNING(backend, NULL);
     if (!has_events(backend)) {
@@ -46,6 +47,7 @@ void ggml_backend_event_free(ggml_backend_event_t event) {
     }
 }
 
+// Without hooks nothing is marked: waiting waits for the whole queue.
 enum ggml_status ggml_backend_event_record(ggml_backend_event_t event) {
     GB_CHECK_ARG(event);
     const uint64_t before = gb_fail_count();
@@ -65,6 +67,7 @@ enum ggml_status ggml_backend_event_synchronize(ggml_backend_event_t event) {
     return gb_status_since(before);
 }
 
+// Backends that cannot wait for each other let the host wait instead.
 enum ggml_status ggml_backend_event_wait(ggml_backend_t backend, ggml_backend_event_t event) {
     GB_CHECK_ARG(backend);
     GB_CHECK_ARG(event);

@@ -103,6 +103,7 @@ static struct ggml_tensor * copy_tensor(struct copier * c, const struct ggml_ten
     return copy;
 }
 
+// Two passes: sources may come later in the list than the tensors that name them.
 static enum ggml_status copy_structure(struct copier * c) {
     c->copies = gb_calloc(c->old.n, sizeof(*c->copies));
     if (c->copies == NULL) {
@@ -191,6 +192,7 @@ struct ggml_backend_graph_copy ggml_backend_graph_copy(ggml_backend_t backend, s
     return c.result;
 }
 
+// Members may be NULL, as after a failed copy.
 void ggml_backend_graph_copy_free(struct ggml_backend_graph_copy copy) {
     ggml_backend_buffer_free(copy.buffer);
     ggml_free(copy.ctx_allocated);

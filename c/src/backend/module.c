@@ -122,6 +122,7 @@ static bool is_loaded(const char * path) {
     return found;
 }
 
+// Whether two attempts had the same outcome.
 static bool is_same(const struct ggml_backend_load_record * a, const struct ggml_backend_load_record * b) {
     return a->status == b->status && strcmp(a->path, b->path) == 0 && strcmp(a->message, b->message) == 0;
 }
@@ -135,6 +136,7 @@ static void free_record(struct ggml_backend_load_record * r) {
     }
 }
 
+// A deep copy; NULL when memory is out.
 static struct ggml_backend_load_record * copy_record(const struct ggml_backend_load_record * from) {
     struct ggml_backend_load_record * r = GB_NEW(struct ggml_backend_load_record);
     if (r == NULL) {
@@ -243,6 +245,7 @@ static enum ggml_status load(const char * given) {
     return record.status;
 }
 
+// Bare names are refused: modules are not searched for, neither by this library nor by the system.
 enum ggml_status ggml_backend_load(const char * path) {
     GB_CHECK_ARG(path);
     GB_FAIL_IF(!gb_path_has_directory(path), GGML_STATUS_INVALID_ARGUMENT,

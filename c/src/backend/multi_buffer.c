@@ -9,11 +9,13 @@
 #include "base/hash.h"
 #include "base/mem.h"
 
+// The context of such a buffer; at least one part.
 struct multi_buffer {
     size_t                n;
     ggml_backend_buffer_t parts[]; // owned
 };
 
+// All parts are of one kind, so the name of the first will do.
 static const char * GGML_CALL multi_name(ggml_backend_buffer_t buffer) {
     const struct multi_buffer * multi = buffer->context;
     return ggml_backend_buffer_name(multi->parts[0]);
@@ -27,6 +29,8 @@ static void GGML_CALL multi_free(ggml_backend_buffer_t buffer) {
     gb_free(multi);
 }
 
+// The hook only exists because a buffer without it counts as one whose memory was given back; the library never calls
+// it.
 static void * GGML_CALL multi_base(ggml_backend_buffer_t buffer) {
     (void) buffer;
     return NULL;
@@ -105,6 +109,7 @@ bool ggml_backend_buffer_is_multi_buffer(ggml_backend_buffer_t buffer) {
     return buffer->iface.free_buffer == multi_free;
 }
 
+// Schedulers read the usage of the parts, where the tensors are.
 enum ggml_status ggml_backend_multi_buffer_set_usage(ggml_backend_buffer_t buffer,
     enum ggml_backend_buffer_usage                                         usage) {
     GB_CHECK_ARG(buffer);

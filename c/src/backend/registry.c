@@ -96,6 +96,7 @@ static bool get_entry(const char * func, size_t i, struct entry * entry) {
     return true;
 }
 
+// The name is copied before the lock is taken; the entry is there for all threads when this returns.
 enum ggml_status ggml_backend_register(const char * name, ggml_backend_init_fn init_fn,
     ggml_backend_buffer_type_t default_buffer_type, void * user_data) {
     GB_CHECK_ARG(name);
@@ -158,6 +159,7 @@ ggml_backend_buffer_t ggml_backend_reg_alloc_buffer(size_t i, size_t size) {
     return buft ? ggml_backend_buft_alloc_buffer(buft, size) : NULL;
 }
 
+// The init function runs without the lock; a failure without a message of its own gets one.
 ggml_backend_t ggml_backend_reg_init_backend(size_t i, const char * params) {
     struct entry entry;
     if (!get_entry(__func__, i, &entry)) {
@@ -172,6 +174,7 @@ ggml_backend_t ggml_backend_reg_init_backend(size_t i, const char * params) {
     return backend;
 }
 
+// "NAME" or "NAME:parameters"; the message for an unknown name lists those that are known.
 ggml_backend_t ggml_backend_reg_init_backend_from_str(const char * backend_str) {
     GB_CHECK_ARG_RETURNING(backend_str, NULL);
     const char * colon = strchr(backend_str, ':');
