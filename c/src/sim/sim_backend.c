@@ -11,6 +11,7 @@ static GGML_CALL const char * name_of(ggml_backend_t backend) {
     return ((struct gb_sim_device *) backend->context)->name;
 }
 
+// The default device's type outlives the device, so that the registry can hand it out without one.
 static GGML_CALL ggml_backend_buffer_type_t default_buffer_type(ggml_backend_t backend) {
     struct gb_sim_device * device = backend->context;
     return device->is_default ? gb_sim_default_buffer_type() : &device->buft;
@@ -44,6 +45,7 @@ static bool is_mine(const struct gb_sim_device * device, const struct ggml_tenso
     return true;
 }
 
+// A refusal is reported: hooks that return nothing fail that way.
 static GGML_CALL void set_async(ggml_backend_t backend, struct ggml_tensor * tensor, const void * data, size_t offset,
     size_t size) {
     if (is_mine(backend->context, tensor)) {
@@ -92,6 +94,7 @@ static GGML_CALL void plan_compute(ggml_backend_t backend, ggml_backend_graph_pl
     gb_sim_graph_queue(plan); // a failure is reported: that is how the caller learns of it
 }
 
+// A snapshot for this one computation; the queue's reference keeps it alive.
 static GGML_CALL bool graph_compute(ggml_backend_t backend, struct ggml_cgraph * cgraph) {
     struct gb_sim_graph * graph = gb_sim_graph_new(backend->context, cgraph);
     if (graph == NULL) {
@@ -165,6 +168,7 @@ static void queue_stamp(struct sim_event * e) {
     }
 }
 
+// An untimed event can go at once: nothing in the queue refers to it.
 static GGML_CALL void event_free(ggml_backend_event_t event) {
     struct sim_event * e = event->context;
     if (e->timed) {
@@ -174,6 +178,7 @@ static GGML_CALL void event_free(ggml_backend_event_t event) {
     gb_free(e);
 }
 
+// The ticket covers the stamp, if there is one.
 static GGML_CALL void event_record(ggml_backend_event_t event) {
     struct sim_event * e = event->context;
     if (e->timed) {
@@ -218,6 +223,7 @@ static const struct ggml_backend_i hooks = {
     .event_time              = event_time,
 };
 
+// The parameters are read before anything is made.
 GGML_CALL ggml_backend_t gb_sim_reg_init(const char * params, void * user_data) {
     (void) user_data;
     struct gb_sim_params parsed;

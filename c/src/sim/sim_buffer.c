@@ -45,6 +45,7 @@ static enum ggml_status run_copy(struct gb_sim_work * work) {
     return GGML_STATUS_SUCCESS;
 }
 
+// Sets bytes of private memory, in pieces, so that it can be cancelled.
 static enum ggml_status run_fill(struct gb_sim_work * work) {
     const struct transfer * t = (struct transfer *) work;
     for (size_t at = 0; at < t->size && !gb_sim_is_cancelled(t->device); at += PIECE) {
@@ -79,6 +80,7 @@ static enum ggml_status queue_transfer(struct gb_sim_device * device, enum ggml_
     return wait ? gb_sim_submit_and_wait(device, &t->work) : gb_sim_submit(device, &t->work);
 }
 
+// The address is translated now: the tensor may be placed elsewhere before the queue comes to it.
 enum ggml_status gb_sim_queue_set(struct gb_sim_device * device, struct ggml_tensor * tensor, const void * host,
     size_t offset, size_t size, bool wait) {
     char * to = gb_sim_translate(tensor, offset, size);
@@ -139,6 +141,7 @@ static GGML_CALL void * buffer_base(ggml_backend_buffer_t buffer) {
     return ((struct gb_sim_buffer *) buffer->context)->addresses;
 }
 
+// Nothing in the queue may use the memory any more.
 static void destroy(struct gb_sim_buffer * b) {
     gb_addresses_release(b->addresses, b->size);
     gb_aligned_free(b->memory);
@@ -163,12 +166,14 @@ static GGML_CALL void buffer_get(ggml_backend_buffer_t buffer, const struct ggml
     gb_sim_queue_get(((struct gb_sim_buffer *) buffer->context)->device, tensor, data, offset, size, true);
 }
 
+// All bytes of the buffer, in the order of the queue.
 static GGML_CALL void buffer_clear(ggml_backend_buffer_t buffer, uint8_t value) {
     struct gb_sim_buffer * b    = buffer->context;
     const struct transfer  what = { .to = b->memory, .size = b->size, .value = value };
     queue_transfer(b->device, run_fill, what, true);
 }
 
+// Other backends' memory is out of reach unless the host can access it.
 bool gb_sim_is_in_reach(const struct ggml_tensor * t) {
     const ggml_backend_buffer_t buffer = gb_root(t)->buffer;
     return is_sim_buffer(buffer) || (t->data != NULL && (buffer == NULL || ggml_backend_buffer_is_host(buffer)));
@@ -232,6 +237,7 @@ static struct gb_sim_buffer * reserve(struct gb_sim_device * device, size_t size
     return b;
 }
 
+// The size is padded, so that the last tensor may end at a multiple of the alignment.
 ggml_backend_buffer_t gb_sim_buffer_new(struct gb_sim_device * device, ggml_backend_buffer_type_t buft, size_t size) {
     size_t total;
     GB_FAIL_IF_RETURNING(!gb_pad_size(GB_MAX(size, 1), device->params.alignment, &total), NULL,
@@ -272,6 +278,7 @@ static GGML_CALL size_t type_max_size(ggml_backend_buffer_type_t buft) {
     return ((struct gb_sim_device *) buft->context)->params.max_size;
 }
 
+// A backend reaches the buffers of its own type only.
 static GGML_CALL bool type_supports(ggml_backend_buffer_type_t buft, ggml_backend_t backend) {
     return backend != NULL && ggml_backend_get_default_buffer_type(backend) == buft;
 }
@@ -299,6 +306,7 @@ static GGML_CALL size_t default_alignment(ggml_backend_buffer_type_t buft) {
     return 128;
 }
 
+// The buffer keeps the device alive when no backend has it.
 static GGML_CALL ggml_backend_buffer_t default_alloc(ggml_backend_buffer_type_t buft, size_t size) {
     struct gb_sim_device * device = gb_sim_default_device();
     ggml_backend_buffer_t  buffer = device != NULL ? gb_sim_buffer_new(device, buft, size) : NULL;

@@ -42,6 +42,7 @@ static bool init_locks(struct gb_sim_device * device) {
     return true;
 }
 
+// Devices without a name are numbered in this process.
 static void name_device(struct gb_sim_device * device, const char * wanted) {
     if (wanted[0] != '\0') {
         snprintf(device->name, sizeof(device->name), "%s", wanted);
@@ -50,6 +51,7 @@ static void name_device(struct gb_sim_device * device, const char * wanted) {
     }
 }
 
+// The queue thread is not started here: a device that only holds buffers has none.
 struct gb_sim_device * gb_sim_device_new(const struct gb_sim_params * params) {
     struct gb_sim_device * device = GB_NEW(struct gb_sim_device);
     if (device == NULL) {
@@ -130,6 +132,7 @@ static void cancel(struct gb_sim_device * device) {
     }
 }
 
+// Cancels what is queued, ends the thread and waits for it.
 static void stop_thread(struct gb_sim_device * device) {
     gb_mutex_lock(&device->mutex);
     device->exiting = true;
@@ -177,6 +180,7 @@ static struct gb_sim_device * get_default(struct gb_sim_device * fresh) {
     return device;
 }
 
+// A new device is made without the lock, so two threads may make one; the second gives its own back.
 struct gb_sim_device * gb_sim_default_device(void) {
     struct gb_sim_device * device = get_default(NULL);
     if (device != NULL) {
@@ -213,6 +217,7 @@ struct gb_sim_device * gb_sim_default_device_claim(void) {
     return device;
 }
 
+// The reference goes before the claim, so that the next backend finds this device only if a buffer keeps it.
 void gb_sim_default_device_leave(struct gb_sim_device * device) {
     gb_sim_device_unref(device);
     set_claimed(false);
@@ -254,6 +259,7 @@ bool gb_sim_is_cancelled(void * device) {
            d->n_completed; // only the queue thread changes n_completed
 }
 
+// The failure of work that a waiting thread has given up.
 static enum ggml_status fail_cancelled(const struct gb_sim_device * device) {
     char message[128];
     snprintf(message, sizeof(message), "%s: what was queued was cancelled: whoever waited for it gave up",
@@ -348,6 +354,7 @@ enum ggml_status gb_sim_submit(struct gb_sim_device * device, struct gb_sim_work
     return status;
 }
 
+// A block of the store if the piece fits and one is free, else memory of the host.
 void * gb_sim_work_new(struct gb_sim_device * device, size_t size) {
     union gb_sim_block * block = NULL;
     adopt_after_fork(device);
@@ -406,6 +413,7 @@ static enum wait_end wait_locked(struct gb_sim_device * device, uint64_t target)
     return gave_up ? GIVEN_UP : device->n_cancels != n_cancels ? GIVEN_UP_BY_OTHERS : COMPLETE;
 }
 
+// Whoever frees what the queue may still use calls this first.
 void gb_sim_drain(struct gb_sim_device * device, uint64_t ticket) {
     adopt_after_fork(device);
     gb_mutex_lock(&device->mutex);
@@ -511,11 +519,13 @@ static enum ggml_status run_wait(struct gb_sim_work * work) {
     return GGML_STATUS_SUCCESS;
 }
 
+// Called in any case, so the reference to the other device never stays behind.
 static void free_wait(struct gb_sim_device * device, struct gb_sim_work * work) {
     gb_sim_device_unref(((struct wait_work *) work)->other);
     gb_sim_work_free(device, work);
 }
 
+// A queue that waits for itself would wait for ever, and keeps its order anyway.
 enum ggml_status gb_sim_queue_wait(struct gb_sim_device * device, struct gb_sim_device * other, uint64_t ticket) {
     if (device == other) {
         return GGML_STATUS_SUCCESS;
@@ -545,6 +555,7 @@ static const char * size_text(size_t size, char buf[32]) {
     return buf;
 }
 
+// All is counted with the mutex held, messages are made without it.
 enum ggml_status gb_sim_take_memory(struct gb_sim_device * device, size_t size) {
     adopt_after_fork(device);
     const struct gb_sim_params * params = &device->params;

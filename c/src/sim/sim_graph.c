@@ -43,6 +43,7 @@ static bool is_refused(const struct gb_sim_params * params, const struct ggml_te
            (unary >= 0 && unary < GGML_UNARY_OP_COUNT && params->refuses_unary[unary]);
 }
 
+// Views compute nothing, so every device supports them.
 const char * gb_sim_unsupported_reason(const struct gb_sim_device * device, const struct ggml_tensor * node) {
     if (node == NULL) {
         return "there is no node";
@@ -153,6 +154,7 @@ static enum ggml_status make_plan(struct gb_sim_graph * graph, struct snapshot *
     return graph->work != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
+// Collects first: the shadows are one array, whose size must be known.
 static enum ggml_status take_snapshot(struct gb_sim_graph * graph, struct snapshot * s,
     const struct ggml_cgraph * cgraph) {
     GB_TRY(collect(s, graph->device, cgraph));
@@ -205,6 +207,7 @@ struct graph_work {
     struct gb_sim_graph * graph; // a reference
 };
 
+// One run of the plan on the queue thread (and the device's pool), unless the parameter fail_op makes it fail.
 static enum ggml_status run_graph(struct gb_sim_work * work) {
     struct gb_sim_graph * graph = ((struct graph_work *) work)->graph;
     if (graph->faulty != NULL) {

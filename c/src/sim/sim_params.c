@@ -66,6 +66,7 @@ static const char * set_text(char * to, size_t size, const char * value) {
     return NULL;
 }
 
+// Limits that tensors of all types can live with.
 static const char * set_alignment(struct gb_sim_params * params, const char * value) {
     size_t size;
     if (!gb_params_size(value, &size) || size < 16 || size > 65536 || (size & (size - 1)) != 0) {
