@@ -136,6 +136,7 @@ static int count_processors(void) {
     // Cores are counted rather than hardware threads: two threads of one core share the units that kernels keep busy.
     cpu_set_t mask;
     CPU_ZERO(&mask);
+    // the processors that the affinity mask allows (all that are online if the system does not tell), and the cores
     int allowed = 0, cores = 0;
     if (sched_getaffinity(0, sizeof(mask), &mask) == 0) {
         allowed = CPU_COUNT(&mask);

@@ -332,6 +332,7 @@ enum ggml_status gb_file_writer_open(struct gb_file_writer * w, const char * pat
     return GGML_STATUS_SUCCESS;
 }
 
+// Only the first error is kept: later ones follow from it.
 enum ggml_status gb_file_writer_write(struct gb_file_writer * w, const void * data, size_t size) {
     if (size > 0 && fwrite(data, 1, size, w->file) != size) {
         w->error  = w->failed ? w->error : errno;
@@ -390,6 +391,7 @@ enum ggml_status gb_file_writer_commit(struct gb_file_writer * w) {
     return GGML_STATUS_SUCCESS;
 }
 
+// A nameless file ends with its descriptor.
 void gb_file_writer_abandon(struct gb_file_writer * w) {
     if (w->file) {
         fclose(w->file);

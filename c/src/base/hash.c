@@ -15,6 +15,7 @@ uint64_t gb_hash_u64(uint64_t x) {
     return x ^ (x >> 31);
 }
 
+// FNV-1a alone leaves the upper bits of short keys alike.
 uint64_t gb_hash_bytes(const void * data, size_t size, uint64_t seed) {
     const uint8_t * bytes = data;
     uint64_t        h     = 0xcbf29ce484222325u ^ gb_hash_u64(seed);
@@ -88,6 +89,7 @@ bool gb_ptrmap_set(struct gb_ptrmap * map, const void * key, int64_t value) {
     return true;
 }
 
+// For a map that is filled again with about as many keys.
 void gb_ptrmap_clear(struct gb_ptrmap * map) {
     if (map->cap) {
         memset((void *) map->keys, 0, map->cap * sizeof(*map->keys));

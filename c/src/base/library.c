@@ -17,6 +17,7 @@
 #    include <dlfcn.h>
 #endif
 
+// realpath needs the file to exist; on Windows that is asked for separately.
 char * gb_path_resolve(const char * path) {
 #ifdef _WIN32
     char *       full   = _fullpath(NULL, path, 0);
@@ -37,6 +38,7 @@ char * gb_path_resolve(const char * path) {
     return copy;
 }
 
+// RTLD_NOW finds a missing symbol here, where it can be reported, and not at its first use.
 void * gb_library_open(const char * path) {
 #ifdef _WIN32
     HMODULE library = LoadLibraryExA(path, NULL, LOAD_LIBRARY_SEARCH_DLL_LOAD_DIR | LOAD_LIBRARY_SEARCH_SYSTEM32);
@@ -62,6 +64,7 @@ bool gb_path_has_directory(const char * path) {
 #endif
 }
 
+// The system's functions return object pointers or types of their own.
 gb_library_function gb_library_find(void * library, const char * name) {
     gb_library_function function = NULL;
 #ifdef _WIN32

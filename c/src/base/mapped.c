@@ -201,6 +201,7 @@ struct gb_mapped * gb_mapped_watch(const void * data, size_t size, uint64_t offs
         gb_free(copy);
         return NULL;
     }
+    // the end of the range is written last, with release: a handler that sees it sees the rest as well
     struct stat info;
     m->path     = copy;
     m->writable = writable;
@@ -216,6 +217,7 @@ struct gb_mapped * gb_mapped_watch(const void * data, size_t size, uint64_t offs
     return m;
 }
 
+// The end goes first, so the handler stops using the watch before its owner reuses the members.
 void gb_mapped_forget(struct gb_mapped * m) {
     if (m) {
         atomic_store(&m->end, 0);

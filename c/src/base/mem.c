@@ -105,6 +105,7 @@ char * gb_strdup(const char * text) {
     return copy ? memcpy(copy, text, size) : NULL;
 }
 
+// Memory of size 0 gets an address of its own, too.
 void * gb_aligned_alloc(size_t alignment, size_t size) {
     void * ptr = NULL;
     if (!must_fail()) {
@@ -140,6 +141,7 @@ void * gb_large_alloc(size_t alignment, size_t size) {
 void * gb_large_alloc(size_t alignment, size_t size) { return gb_aligned_alloc(alignment, size); }
 #endif
 
+// The memory comes from another function of the system than gb_malloc's on Windows, hence the pair.
 void gb_aligned_free(void * ptr) {
     if (ptr != NULL) {
         count_live(-1);

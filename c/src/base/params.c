@@ -58,6 +58,7 @@ bool gb_params_item(const char ** text, char separator, char * item, size_t size
     return true;
 }
 
+// Nothing may follow the number, and it must fit.
 bool gb_params_int(const char * value, int64_t low, int64_t high, int64_t * r) {
     char * end;
     errno             = 0;
@@ -139,6 +140,7 @@ const char * gb_number_text(char * text, size_t size, int n_digits, double value
     return text;
 }
 
+// A number, one letter for the power of 1024, and "B" or "iB" after it or not.
 bool gb_params_size(const char * value, size_t * r) {
     static const char * const units[] = { "", "k", "m", "g", "t" };
     double                    number;
@@ -163,6 +165,7 @@ bool gb_params_size(const char * value, size_t * r) {
     return false;
 }
 
+// A unit is required, so that nobody takes seconds for milliseconds; only 0 needs none.
 bool gb_params_duration(const char * value, int64_t * ns) {
     static const struct {
         const char * name;

@@ -41,6 +41,7 @@ void gb_hold_log(bool hold) {
     }
 }
 
+// A message that is too long ends with "...".
 enum ggml_status gb_vfail(enum ggml_status status, const char * fmt, va_list args) {
     char      text[GB_ERROR_SIZE]; // formatted apart, because an argument may be the old message
     const int n = vsnprintf(text, sizeof(text), fmt, args);
@@ -97,6 +98,7 @@ enum ggml_status gb_status_since(uint64_t fail_count) {
 
 void gb_forget_failures_since(uint64_t fail_count) { error_state.count = fail_count; }
 
+// The public form of gb_fail for backends: a success is no failure, whatever the text.
 enum ggml_status ggml_report_error(enum ggml_status status, const char * fmt, ...) {
     if (status == GGML_STATUS_SUCCESS || fmt == NULL) {
         return status;
@@ -112,6 +114,7 @@ enum ggml_status ggml_last_status(void) { return error_state.status; }
 
 const char * ggml_last_error(void) { return error_state.message; }
 
+// The count stays, see above.
 void ggml_clear_error(void) {
     error_state.status     = GGML_STATUS_SUCCESS;
     error_state.message[0] = '\0';

@@ -23,6 +23,7 @@ struct start {
 
 static struct gb_brief_lock brief_locks[GB_BRIEF_LOCKS];
 
+// The upper half of the product is well mixed even for addresses with regular steps.
 struct gb_brief_lock * gb_brief_lock_for(const void * object) {
     gb_fork_generation(); // from here on forks are seen
     return &brief_locks[((uint64_t) (uintptr_t) object * UINT64_C(0x9e3779b97f4a7c15) >> 32) % GB_BRIEF_LOCKS];
@@ -44,6 +45,7 @@ void gb_brief_lock_wait(struct gb_brief_lock * l) {
     }
 }
 
+// A thread gets its number at its first call.
 uint32_t gb_thread_number(void) {
     static atomic_uint            count;
     static _Thread_local uint32_t number;
@@ -243,6 +245,7 @@ static void * main_trampoline(void * arg) {
 }
 
 bool gb_thread_try_start(gb_thread * t, struct gb_thread_main * main) {
+    // Signals of faults cannot be blocked usefully: they belong to the thread that causes them.
     static const int faults[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS }; // belong to the thread
     sigset_t         blocked, before;
     sigfillset(&blocked);
@@ -319,6 +322,7 @@ void gb_sleep_us(int64_t us) {
 
 #endif
 
+// Without a poll it is a plain wait. With one the thread wakes up every GB_POLL_NS.
 bool gb_cond_wait_polled(gb_cond * c, gb_mutex * m) {
     if (gb_get_poll(NULL) == NULL) {
         gb_cond_wait(c, m);
