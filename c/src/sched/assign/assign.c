@@ -21,6 +21,7 @@ static int place_of(const struct ggml_backend_sched * s, const struct gb_sched_i
     return -1;
 }
 
+// What the callbacks of struct gb_assign_graph are given as their user data.
 struct question {
     const struct ggml_backend_sched * sched;
     const struct gb_sched_input *     in;
@@ -37,12 +38,14 @@ static bool runs(void * user_data, int backend, int node) {
     return *known == 1;
 }
 
+// Asked of placed roots only; of others the answer is no.
 static bool reaches(void * user_data, int backend, int root) {
     const struct question *          a    = user_data;
     const ggml_backend_buffer_type_t buft = gb_sched_placed_buft(a->in, root);
     return buft != NULL && gb_sched_supports_buft(a->sched, buft, backend);
 }
 
+// Memory that the scheduler itself places is of the backend's buffer type.
 static bool shares(void * user_data, int backend, int of_backend) {
     const struct question * a = user_data;
     return gb_sched_shares(a->sched, backend, of_backend);
@@ -100,6 +103,7 @@ static bool fill_tables(const struct ggml_backend_sched * s, const struct gb_sch
     return true;
 }
 
+// Rules or costs decide; then the first tensor whose assignment cannot stand makes the call fail.
 enum ggml_status gb_sched_assign(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
     const struct gb_sched_relief * relief, struct gb_sched_assigned * assigned) {
     struct tables tables = { 0 };

@@ -1,6 +1,7 @@
 // assign.h - which backend runs each node of a plan, why, and which memory a backend can use.
 //
-// rules.h and problem.h are the pure part: integers in, integers out. Here backends and buffers are asked.
+// rules.h and problem.h are the pure part: integers in, integers out. Here backends and buffers are asked. What a
+// backend answers about a node is kept in `supports`: whoever wants to know it later finds it there.
 #ifndef GB_SCHED_ASSIGN_ASSIGN_H
 #define GB_SCHED_ASSIGN_ASSIGN_H
 
@@ -28,25 +29,36 @@ struct gb_sched_relief {
 };
 
 // relief: NULL or without rounds: no memory limit was met.
+// Fills `assigned`, which is all zero before; gb_sched_free_assigned frees it after a failure, too. UNSUPPORTED: no
+// backend can run a node, or not the one that the user chose; INVALID_STATE: a leaf of the user lies where the backend
+// that was chosen for it cannot use it; both are reported with what the backends say.
 enum ggml_status gb_sched_assign(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
     const struct gb_sched_relief * relief, struct gb_sched_assigned * assigned);
 void             gb_sched_free_assigned(struct gb_sched_assigned * assigned);
 
 // prices.c
 // a checked copy of the user's table; owned by the caller
+// INVALID_ARGUMENT and UNSUPPORTED name the entry of the table that is wrong or missing; ALLOC_FAILED: no memory.
 enum ggml_status gb_costs_new(const struct ggml_backend_sched * s, const struct ggml_backend_cost_table * table,
     struct gb_costs ** costs);
 void             gb_costs_free(struct gb_costs * costs);
 // any policy
+// Without costs, or with another policy, the rules alone decide and nothing is predicted. It fills `to`, and if costs
+// decided `prediction`; it does not look whether the assignment can stand.
 enum ggml_status gb_sched_assign_by_cost(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
     const struct gb_sched_relief * relief, const struct gb_assign_graph * graph, struct gb_sched_assigned * assigned);
 // Prices bytes on backends where a plan needs more than the costs allow; need: per backend. *again: the plan is to be
 // made again.
+// It is called with each plan that was made, until *again is false. ALLOC_FAILED, and reported: after many rounds the
+// plan still needs more than is allowed. Without limits, or if the plan was not placed by costs, nothing happens.
 enum ggml_status gb_sched_relieve(const struct ggml_backend_sched * s, const struct gb_sched_assigned * assigned,
     const struct gb_backend_need * need, struct gb_sched_relief * relief, bool * again);
-double           gb_sched_flops(const struct ggml_tensor * t);
+// The arithmetic of a node, counted from shapes: a multiplication and an addition are two, an element of any other
+// result is one.
+double gb_sched_flops(const struct ggml_tensor * t);
 
 // reach.c
+// can `backend` use buffers of this type
 bool gb_sched_supports_buft(const struct ggml_backend_sched * s, ggml_backend_buffer_type_t buft, int backend);
 // the type of the memory that a root has already; NULL: it has none yet
 ggml_backend_buffer_type_t gb_sched_placed_buft(const struct gb_sched_input * in, int root);

@@ -122,6 +122,7 @@ static enum ggml_status check_ops(const struct ggml_backend_sched * s, const str
     return GGML_STATUS_SUCCESS;
 }
 
+// The user's entry for copies between two backends; NULL: there is none.
 static const struct ggml_backend_copy_cost * copy_entry(const struct ggml_backend_copy_cost * copies, size_t n,
     int from, int to) {
     for (size_t k = 0; k < n; k++) {
@@ -147,6 +148,7 @@ static enum ggml_status check_copies(const struct ggml_backend_sched * s,
     return GGML_STATUS_SUCCESS;
 }
 
+// All that the solver relies on: every price exists, and none is negative.
 static enum ggml_status check_table(const struct ggml_backend_sched * s, const struct ggml_backend_cost_table * table) {
     const char * func = "ggml_backend_sched_set_costs";
     GB_FAIL_IF(s->n_backends > MAX_BACKENDS, GGML_STATUS_UNSUPPORTED, "%s: needs at most %d backends, has %d", func,
@@ -180,6 +182,7 @@ static void * copy_of(const void * data, size_t n, size_t size) {
     return copy;
 }
 
+// Copies the table; the user may free it. NULL: no memory.
 static struct gb_costs * costs_new(const struct ggml_backend_cost_table * t, int n_backends) {
     struct gb_costs * c = GB_NEW(struct gb_costs);
     if (c == NULL) {
@@ -251,7 +254,8 @@ static bool is_free(const struct gb_assign_graph * g, int t) {
     return g->user[t] < 0 && (computed || (g->root[t] == t && !g->placed[t]));
 }
 
-// labels by item; then `tensor_label` for what is free, and -1 for the rest.
+// What the policy "weights" would choose, by item: a start for the solver. Where the tensors of an item differ, the
+// first of them decides.
 static void labels_of_weights(const struct gb_assign_graph * g, const struct gb_cost_model * m,
     struct gb_assignment * out, int32_t * labels) {
     gb_assign(g, GB_ASSIGN_WEIGHTS, out);
@@ -263,6 +267,7 @@ static void labels_of_weights(const struct gb_assign_graph * g, const struct gb_
     }
 }
 
+// From the units of cost.h to microseconds.
 static double to_us(int64_t units) { return (double) units / (1000.0 * GB_COST_UNIT); }
 
 struct found { // owned, per item

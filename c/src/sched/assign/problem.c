@@ -20,6 +20,7 @@ struct value { // one state of a root's memory
     int32_t producer;
 };
 
+// What is known while the problem is built. Sets of backends are words, a bit for each.
 struct build {
     struct gb_cost_model *         m;
     const struct gb_assign_graph * g;
@@ -44,6 +45,7 @@ static int32_t find(const struct build * b, int32_t t) {
 
 static bool computes(const struct build * b, int t) { return t < b->g->n_nodes && b->g->computes[t]; }
 
+// All backends; a shift by 64 would be undefined.
 static uint64_t everybody(const struct build * b) {
     return b->g->n_backends == 64 ? UINT64_MAX : (UINT64_C(1) << b->g->n_backends) - 1;
 }
@@ -57,6 +59,8 @@ static uint64_t reaching(const struct build * b, int root) {
     return set;
 }
 
+// Who can run the node and write where its result belongs; if nobody can do both, who can run it, and the result
+// travels back.
 static uint64_t allowed_for_node(const struct build * b, int node) {
     const struct gb_assign_graph * g   = b->g;
     uint64_t                       set = 0;
@@ -68,6 +72,8 @@ static uint64_t allowed_for_node(const struct build * b, int node) {
     return set & writes ? set & writes : set;
 }
 
+// Where a tensor may be. The user's choice stands; memory that exists is where it is, and counts as the last backend's
+// if it is nobody's; the rest may be anywhere.
 static uint64_t allowed_for(const struct build * b, int t) {
     const struct gb_assign_graph * g = b->g;
     if (g->user[t] >= 0) {
@@ -101,6 +107,7 @@ static void join_items(struct build * b) {
     }
 }
 
+// Items are numbered in the order of their leaders; each tensor learns the number of its item.
 static bool number_items(struct build * b) {
     int n = 0;
     for (int t = 0; t < b->g->n_tensors; t++) {
@@ -117,10 +124,12 @@ static bool number_items(struct build * b) {
     return b->cost != NULL;
 }
 
+// A price as a whole number between 0 and the limit: sums of these cannot overflow.
 static int64_t whole(const struct build * b, double units) {
     return units >= b->limit ? (int64_t) b->limit : units > 0 ? (int64_t) (units + 0.5) : 0;
 }
 
+// An item costs the work of its nodes, and where memory has a price the bytes of its root.
 static void price_items(struct build * b) {
     const struct gb_assign_graph * g = b->g;
     const size_t                   n = (size_t) g->n_backends;
@@ -142,6 +151,8 @@ static void price_items(struct build * b) {
 
 // -------------------------------------------------------------------------------------------------------------- values
 
+// The item reads the value that the root has now, which is noted when it is read first. An item reads what it made
+// itself for nothing.
 static bool add_use(struct build * b, int32_t root, int32_t item, size_t bytes) {
     if (b->m->item[root] == item) {
         return true;
@@ -157,6 +168,8 @@ static bool add_use(struct build * b, int32_t root, int32_t item, size_t bytes) 
     return gb_vec_push(&b->uses, ((struct use){ b->current[root], item }));
 }
 
+// Whoever reads the root after this node needs a value of its own. If the node and its root are different items, the
+// result is a value that travels to the root.
 static bool add_write(struct build * b, int node) {
     const struct gb_assign_graph * g    = b->g;
     const int32_t                  root = g->root[node];
@@ -170,6 +183,7 @@ static bool add_write(struct build * b, int node) {
                gb_vec_push(&b->uses, ((struct use){ (int32_t) b->values.n - 1, b->m->item[root] })));
 }
 
+// Reads and writes of the nodes, in order of execution.
 static bool list_uses(struct build * b) {
     const struct gb_assign_graph * g  = b->g;
     bool                           ok = true;
@@ -185,10 +199,13 @@ static bool list_uses(struct build * b) {
     return ok;
 }
 
+// Can `to` use the root's memory, which is placed, or will be on `from`, without a copy?
 static bool is_in_reach(const struct build * b, int32_t root, int from, int to) {
     return b->g->placed[root] ? b->g->reaches(b->g->user_data, to, root) : b->g->shares(b->g->user_data, to, from);
 }
 
+// A copy costs nothing where the memory is in reach. That of a weight is made once and serves many runs, so a run pays
+// a part of it; its bytes are paid for in full.
 static void price_copies(const struct build * b, const struct value * v, int64_t * copy) {
     const int    n    = b->g->n_backends;
     const double runs = b->g->weight[v->root] ? b->prices->weight_runs : 1;
@@ -245,6 +262,7 @@ static bool fill_values(struct build * b) {
     return true;
 }
 
+// The items of the nodes that compute something, in order of execution.
 static bool fill_order(struct build * b) {
     int32_t * order = gb_calloc((size_t) b->g->n_nodes, sizeof(*order));
     b->m->p.order   = order;
@@ -256,6 +274,7 @@ static bool fill_order(struct build * b) {
     return order != NULL;
 }
 
+// The limit of a single price is such that all prices together stay below GB_COST_SUM_MAX.
 static bool build(struct build * b) {
     const size_t n = (size_t) b->g->n_tensors;
     b->leader      = gb_calloc(n, sizeof(*b->leader));

@@ -1,4 +1,7 @@
 // problem.h - from a graph with prices to a placement problem, and back. Pure.
+//
+// The rules of rules.h say where a tensor may be; the problem says what it costs there. Labels of its items are
+// backends of tensors: that of tensor t is labels[item[t]].
 #ifndef GB_SCHED_ASSIGN_PROBLEM_H
 #define GB_SCHED_ASSIGN_PROBLEM_H
 
@@ -14,12 +17,15 @@ struct gb_cost_prices {
     double         split, weight_runs;
 };
 
+// The problem of a graph, with all that it points to.
 struct gb_cost_model {
     struct gb_cost_problem p;
     int32_t *              item; // per tensor; owned, as are the arrays of p
 };
 
 // At most 64 backends. gb_cost_model_free in any case.
+// It fails with ALLOC_FAILED only. A node that no backend can run is no failure here: it may be anywhere, and the check
+// of the assignment reports it.
 enum ggml_status gb_cost_model_init(struct gb_cost_model * m, const struct gb_assign_graph * graph,
     const struct gb_cost_prices * prices);
 void             gb_cost_model_free(struct gb_cost_model * m);

@@ -42,6 +42,7 @@ static bool can_write(const struct pass * p, int backend, int node) {
     return (root == node && !p->graph->placed[root]) || gb_assign_reaches(p->graph, p->out, backend, root);
 }
 
+// The backend can run the node and write its result in place.
 static bool takes(const struct pass * p, int backend, int node) {
     return runs(p, backend, node) && can_write(p, backend, node);
 }
@@ -132,6 +133,7 @@ static bool is_open(const struct pass * p, int node) { // a node that computes a
     return p->graph->computes[node] && !is_assigned(p, node);
 }
 
+// Nodes that read a weight go where the weight is.
 static void assign_weights(struct pass * p) {
     for (int i = 0; i < p->graph->n_nodes; i++) {
         if (is_open(p, i)) {
@@ -226,6 +228,7 @@ static void assign_labels(struct pass * p) {
 
 // -------------------------------------------------------------------------------------------------------------- step 3
 
+// A root without memory that no node computes and nobody has assigned: its first user may have it.
 static bool is_open_leaf(const struct pass * p, int root) {
     const struct gb_assign_graph * g = p->graph;
     return !is_assigned(p, root) && !g->placed[root] && !(root < g->n_nodes && g->computes[root]);
@@ -268,6 +271,7 @@ static void follow_aliases(struct pass * p) {
     }
 }
 
+// What is left computes nothing. Unused roots go to the last backend, views to where their root is.
 static void assign_views(struct pass * p) {
     const struct gb_assign_graph * g = p->graph;
     for (int t = 0; t < g->n_tensors; t++) { // roots first: views only look at roots
