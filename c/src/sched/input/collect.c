@@ -47,6 +47,7 @@ static enum ggml_status add_nodes(struct gb_sched_input * in, const struct ggml_
     return GGML_STATUS_SUCCESS;
 }
 
+// Sources of the nodes, one node after the other; it becomes the array `srcs`.
 typedef GB_VEC(int32_t) id_list;
 
 // All sources get ids; a node that names itself is no source of its own.
@@ -177,6 +178,8 @@ static enum ggml_status copy_leafs(struct gb_sched_input * in, const struct ggml
     return GGML_STATUS_SUCCESS;
 }
 
+// Sources are found before tables are made, because only then the number of ids is known; locations come last, because
+// they depend on what computes and on the user's choices.
 enum ggml_status gb_sched_collect(struct ggml_backend_sched * s, struct gb_sched_input * in,
     const struct ggml_cgraph * graph) {
     in->n_nodes    = graph->n_nodes;

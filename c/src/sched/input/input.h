@@ -55,12 +55,18 @@ struct gb_sched_input {
     bool                  minimal;  // memory was short: no replicas, no early copies
 };
 
+// Fills `in`, which is zero but for `minimal` and `n_copies`, from the graph; gb_sched_free_input frees it after a
+// failure, too. INVALID_ARGUMENT: a tensor of
+// the graph is NULL or not sound, or a node occurs twice; INVALID_STATE: the graph reads a result that is gone;
+// ALLOC_FAILED; ABORTED: the thread's poll gave up.
 enum ggml_status gb_sched_collect(struct ggml_backend_sched * s, struct gb_sched_input * in,
     const struct ggml_cgraph * graph);
-void             gb_sched_free_input(struct gb_sched_input * in);
+// Frees the tables and touches no tensor: they may be gone.
+void gb_sched_free_input(struct gb_sched_input * in);
 
 // The location of a root as it stands now. LEAF and ARENA mean: to be placed. Reports and returns false if its content
 // is lost.
+// `computed`: a node of the graph computes the tensor. `user`: the backend that the user chose for it, -1: none.
 bool gb_sched_find_location(struct ggml_backend_sched * s, const struct ggml_tensor * t, bool computed, int user,
     enum gb_location * location);
 

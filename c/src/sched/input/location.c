@@ -4,6 +4,7 @@
 // nothing by itself: the tensor counts as placed only while a kept plan is bound to the very address that it points to.
 #include "sched/plan.h"
 
+// Leafs that other plans placed count as well: a plan that shares a store holds a reference on it.
 bool gb_sched_leaf_is_bound(const struct ggml_backend_sched * s, const struct ggml_tensor * t) {
     for (size_t k = 0; k < s->plans.n; k++) {
         const struct gb_sched_plan * p  = s->plans.data[k];
@@ -21,6 +22,7 @@ bool gb_sched_leaf_is_bound(const struct ggml_backend_sched * s, const struct gg
     return false;
 }
 
+// Only what is kept to the end of the graph: other memory of the arena may have been used again.
 bool gb_sched_result_is_alive(const struct ggml_backend_sched * s, const struct ggml_tensor * t) {
     const struct gb_sched_plan * p  = s->current;
     const int64_t                at = p ? gb_ptrmap_get(&p->in.map, t) : GB_PTRMAP_ABSENT;
@@ -79,6 +81,8 @@ static enum gb_location location_of_leaf(struct ggml_backend_sched * s, const st
     return stays ? GB_LOCATION_SHARED : GB_LOCATION_LEAF;
 }
 
+// A tensor that this graph computes needs no content, so whatever memory of ours it carries is not looked at; one that
+// another graph computed, and a leaf, may have content that must not be lost.
 bool gb_sched_find_location(struct ggml_backend_sched * s, const struct ggml_tensor * t, bool computed, int user,
     enum gb_location * location) {
     if (computed) {

@@ -2,6 +2,7 @@
 // other tensors of the graph may be freed.
 #include "sched/plan.h"
 
+// What the next best backend would cost more, as the solver found it.
 static void append_cost(struct gb_text * t, const struct ggml_backend_sched * s, const struct gb_assignment * a) {
     if (a->other < 0) {
         gb_text_append(t, "cost: nobody else can take it");

@@ -60,6 +60,7 @@ static int refused_by(struct ggml_backend_sched * s, struct gb_sched_plan * p, i
 
 // -------------------------------------------------------------------------------------------------------------- copies
 
+// The node reads the root or a view of it.
 static bool reads_root(const struct gb_sched_plan * p, int node, int root) {
     for (uint32_t k = p->in.src_begin[node]; k < p->in.src_begin[node + 1]; k++) {
         if (p->in.ids.data[p->in.srcs[k]].root == root) {
@@ -80,6 +81,7 @@ static bool is_still_its(const struct gb_sched_plan * p, int node, int end) {
     return true;
 }
 
+// Copies that travel together count each for itself. Those that nobody fills move no bytes and do not count.
 void gb_sched_count_copies(const struct gb_sched_plan * p, int node, bool of_result, size_t * n, size_t * bytes) {
     *n = *bytes = 0;
     for (size_t c = 0; c < p->program.copies.n; c++) {
@@ -110,6 +112,7 @@ static bool note(struct ggml_backend_sched * s, struct gb_sched_plan * p, int no
     return gb_vec_push(&p->fallbacks, f);
 }
 
+// Only nodes that compute can fall back.
 enum ggml_status gb_sched_find_fallbacks(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     if (p->in.n_backends == 1) {
         return GGML_STATUS_SUCCESS;
@@ -135,11 +138,13 @@ const struct gb_fallback * gb_sched_fallback_of(const struct gb_sched_plan * p, 
     return NULL;
 }
 
+// Without a plan there are none, and that is no error.
 int ggml_backend_sched_get_n_fallbacks(ggml_backend_sched_t sched) {
     GB_CHECK_ARG_RETURNING(sched, 0);
     return sched->last ? (int) sched->last->fallbacks.n : 0;
 }
 
+// Names come from the plan's copy of the tensor, because the tensor may be freed.
 enum ggml_status ggml_backend_sched_get_fallback(ggml_backend_sched_t sched, int i,
     struct ggml_backend_sched_fallback * fallback) {
     GB_CHECK_ARG(sched);

@@ -29,6 +29,7 @@ enum ggml_status ggml_backend_sched_get_arena(ggml_backend_sched_t sched, ggml_b
     return GGML_STATUS_INVALID_STATE;
 }
 
+// 0 stands for a failure, which is reported, and for a backend that needs no scratch memory.
 size_t ggml_backend_sched_get_work_size(ggml_backend_sched_t sched, ggml_backend_t backend) {
     GB_CHECK_ARG_RETURNING(sched, 0);
     GB_CHECK_ARG_RETURNING(backend, 0);
@@ -45,6 +46,7 @@ size_t ggml_backend_sched_get_work_size(ggml_backend_sched_t sched, ggml_backend
 
 // -------------------------------------------------------------------------------------------------------------- blocks
 
+// Storage ids: the ids of tensors, then the copies.
 static int64_t n_items(const struct gb_sched_plan * p) { return (int64_t) p->in.n_ids + (int64_t) p->program.copies.n; }
 
 // For a copy the tensor that was first read through it.
@@ -65,6 +67,7 @@ static struct ggml_backend_sched_block block_of(const struct ggml_backend_sched 
     };
 }
 
+// It counts all blocks and writes the first n of them, so a call with n = 0 tells how many there are. -1: a failure.
 int ggml_backend_sched_get_blocks(ggml_backend_sched_t sched, struct ggml_backend_sched_block * blocks, int n) {
     GB_CHECK_ARG_RETURNING(sched, -1);
     GB_FAIL_IF_RETURNING(n < 0 || (n > 0 && blocks == NULL), -1, GGML_STATUS_INVALID_ARGUMENT,
@@ -109,6 +112,7 @@ static const struct gb_copy * input_at(const struct gb_sched_plan * p, const str
     return is_there ? &p->program.copies.data[p->program.transfers.data[split->transfers_begin + (size_t) k]] : NULL;
 }
 
+// Before the first graph there are none, and that is no error.
 int ggml_backend_sched_get_n_splits(ggml_backend_sched_t sched) {
     GB_CHECK_ARG_RETURNING(sched, 0);
     return sched->last ? (int) sched->last->program.splits.n : 0;
@@ -134,6 +138,7 @@ enum ggml_status ggml_backend_sched_get_split(ggml_backend_sched_t sched, int i,
     return GGML_STATUS_SUCCESS;
 }
 
+// A copy that holds all of a root is told as the root, one of a part as the tensor that was first read through it.
 struct ggml_tensor * ggml_backend_sched_get_split_input(ggml_backend_sched_t sched, int i_split, int i_input) {
     GB_CHECK_ARG_RETURNING(sched, NULL);
     const struct gb_split * split = split_at(sched, i_split, __func__);
@@ -143,6 +148,7 @@ struct ggml_tensor * ggml_backend_sched_get_split_input(ggml_backend_sched_t sch
     return copy ? sched->last->in.ids.data[copy->whole ? copy->root : copy->shown].tensor : NULL;
 }
 
+// Where no costs decided, all times are -1.
 enum ggml_status ggml_backend_sched_get_prediction(ggml_backend_sched_t sched,
     struct ggml_backend_sched_prediction *                              prediction) {
     GB_CHECK_ARG(sched);
@@ -176,6 +182,7 @@ int ggml_backend_sched_get_n_transfers(ggml_backend_sched_t sched) {
     return sched->last ? (int) (sched->last->program.transfers.n + sched->last->program.backs.n) : 0;
 }
 
+// The list begins with the copies into splits; write-backs follow.
 enum ggml_status ggml_backend_sched_get_transfer(ggml_backend_sched_t sched, int i,
     struct ggml_backend_sched_transfer * transfer) {
     GB_CHECK_ARG(sched);
@@ -213,6 +220,7 @@ enum ggml_status ggml_backend_sched_get_transfer(ggml_backend_sched_t sched, int
     return GGML_STATUS_SUCCESS;
 }
 
+// Positions in the program, on the same scale as the lifetimes of blocks.
 enum ggml_status ggml_backend_sched_get_split_span(ggml_backend_sched_t sched, int i, int64_t * lower,
     int64_t * upper) {
     GB_CHECK_ARG(sched);

@@ -1,4 +1,7 @@
 // report.h - what a plan decided, told in words and numbers. Nothing is decided here.
+//
+// Answers are about a plan and not about its last run; they can be asked before the graph was run, and after a backend
+// was freed.
 #ifndef GB_SCHED_REPORT_REPORT_H
 #define GB_SCHED_REPORT_REPORT_H
 
@@ -8,6 +11,8 @@
 struct ggml_backend_sched;
 struct gb_sched_plan;
 
+// The reason is a copy of what the backend said when the plan was made; it may name shapes of tensors that are freed
+// since.
 struct gb_fallback { // a node that a better backend refuses
     int32_t node, refused_by;
     double  flops;
@@ -18,12 +23,17 @@ struct gb_fallback { // a node that a better backend refuses
 typedef GB_VEC(struct gb_fallback) gb_fallback_list;
 
 // fallback.c
+// Lists the fallbacks of a plan, once, while the plan is made. ALLOC_FAILED: no memory. With one backend there are
+// none.
 enum ggml_status           gb_sched_find_fallbacks(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 const struct gb_fallback * gb_sched_fallback_of(const struct gb_sched_plan * p, int node); // NULL: it is none
-// of what it reads; of its result, too
+// The copies that the split of a node makes for what the node reads, as a number and in bytes; with `of_result` those
+// of its result for later splits, too.
 void gb_sched_count_copies(const struct gb_sched_plan * p, int node, bool of_result, size_t * n, size_t * bytes);
 
 // explain.c
+// Why the tensor `id` is where it is, in one line of English. The text is the scheduler's, until the next call; it is
+// empty for a tensor without a backend, or when memory is out.
 const char * gb_sched_explain(struct ggml_backend_sched * s, struct gb_sched_plan * p, int id);
 
 #endif // GB_SCHED_REPORT_REPORT_H

@@ -1,4 +1,7 @@
 // results.c - what of the current plan's results is still in memory.
+//
+// The current plan is the one whose results the arenas hold. A leaf is vouched for by any kept plan that is bound to
+// it, a result by the current plan alone.
 #include "sched/results.h"
 
 #include "base/hash.h"
@@ -68,6 +71,7 @@ ggml_backend_buffer_t gb_sched_buffer_at(const struct ggml_backend_sched * s, si
     return i < s->mems.n ? s->mems.data[i]->buffer : NULL;
 }
 
+// Both take the time of planning; a replayed plan only took its offsets from an earlier one.
 uint64_t gb_sched_n_plans_made(const struct ggml_backend_sched * s) {
     return s->stats.n_plans_made + s->stats.n_plans_replayed;
 }
@@ -76,6 +80,7 @@ uint64_t gb_sched_n_plans_bound(const struct ggml_backend_sched * s) { return s-
 
 const char * gb_sched_device_name(const struct ggml_backend_sched * s, int i) { return s->devices[i].name; }
 
+// Called by threads that do not use the scheduler: the flag is written only when it changes.
 void gb_sched_hold_for_readers(struct ggml_backend_sched * s) {
     if (!__atomic_load_n(&s->hold, __ATOMIC_RELAXED)) {
         __atomic_store_n(&s->hold, true, __ATOMIC_RELAXED);
