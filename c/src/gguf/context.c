@@ -26,6 +26,7 @@ static const struct {
     [GGUF_TYPE_FLOAT64] = { "f64", 8 },
 };
 
+// NULL for a number that is no type.
 const char * gguf_type_name(enum gguf_type type) { return (unsigned) type < GGUF_TYPE_COUNT ? types[type].name : NULL; }
 
 size_t gb_gguf_type_size(enum gguf_type type) { return (unsigned) type < GGUF_TYPE_COUNT ? types[type].size : 0; }
@@ -40,6 +41,7 @@ struct gguf_context * gguf_init_empty(void) {
     return ctx;
 }
 
+// Members that the type does not use are NULL.
 void gb_gguf_value_free(struct gb_gguf_value * value) {
     gb_free(value->str);
     gb_free(value->data);
@@ -109,6 +111,7 @@ size_t gguf_get_alignment(const struct gguf_context * ctx) {
     return ctx->alignment;
 }
 
+// 0 for a context that was not read from a file.
 size_t gguf_get_data_offset(const struct gguf_context * ctx) {
     GB_CHECK_ARG_RETURNING(ctx, 0);
     return ctx->data_offset;
@@ -197,6 +200,7 @@ const void * gguf_get_val_data(const struct gguf_context * ctx, int key_id) {
     return kv ? &kv->value.scalar : NULL;
 }
 
+// Readers and setters keep lengths below INT_MAX.
 int gguf_get_arr_n(const struct gguf_context * ctx, int key_id) {
     const struct gb_gguf_value * v = value_at(__func__, ctx, key_id, GGUF_TYPE_ARRAY);
     return v ? (int) v->n : 0;
@@ -232,6 +236,7 @@ int gguf_get_n_tensors(const struct gguf_context * ctx) {
     return (int) ctx->tensors.n;
 }
 
+// -1 is no error here either.
 int gguf_find_tensor(const struct gguf_context * ctx, const char * name) {
     GB_CHECK_ARG_RETURNING(ctx, -1);
     GB_CHECK_ARG_RETURNING(name, -1);

@@ -104,6 +104,7 @@ SCALAR_SETTER(i64, int64_t, INT64, i64)
 SCALAR_SETTER(f64, double, FLOAT64, f64)
 SCALAR_SETTER(bool, bool, BOOL, b)
 
+// The text ends at its NUL; gb_gguf_set_str takes any bytes.
 enum ggml_status gguf_set_val_str(struct gguf_context * ctx, const char * key, const char * val) {
     GB_CHECK_ARG(ctx);
     GB_CHECK_ARG(key);
@@ -205,6 +206,7 @@ static bool copy_value(struct gb_gguf_value * to, const struct gb_gguf_value * f
     return to->data != NULL && memcpy(to->data, from->data, size) != NULL;
 }
 
+// general.alignment moves the tensors of ctx like any other way to set it.
 enum ggml_status gb_gguf_copy_pair(struct gguf_context * ctx, const struct gguf_context * src, size_t i) {
     struct gb_gguf_value value;
     if (!copy_value(&value, &src->kv.data[i].value)) {

@@ -6,6 +6,7 @@
 
 #include "gguf/gguf_impl.h"
 
+// The value's own bytes, without a copy.
 const char * gb_gguf_str(const struct gguf_context * ctx, int key_id, uint64_t * length) {
     const struct gb_gguf_value * v = &ctx->kv.data[key_id].value;
     *length                        = v->n;
@@ -18,6 +19,7 @@ const char * gb_gguf_strs(const struct gguf_context * ctx, int key_id, const uin
     return v->data;
 }
 
+// A NUL is added, for callers of gguf_get_val_str.
 enum ggml_status gb_gguf_set_str(struct gguf_context * ctx, const char * key, const char * bytes, uint64_t length) {
     struct gb_gguf_value value = { .type = GGUF_TYPE_STRING, .n = length };
     value.str                  = gb_malloc((size_t) length + 1);

@@ -27,6 +27,7 @@ enum { MIN_KV_SIZE = 8 + 1 + 4 + 1, MIN_TENSOR_SIZE = 8 + 1 + 4 + 8 + 4 + 8 };
         return ret;                   \
     } while (0)
 
+// Reports a failure of the file at a byte offset.
 GGML_ATTRIBUTE_FORMAT(2, 3) static void bad_field(size_t at, const char * fmt, ...) {
     char    what[512];
     va_list args;
@@ -36,6 +37,7 @@ GGML_ATTRIBUTE_FORMAT(2, 3) static void bad_field(size_t at, const char * fmt, .
     gb_fail(GGML_STATUS_IO_ERROR, "gguf: at offset %zu: %s", at, what);
 }
 
+// Bytes behind the cursor.
 static size_t left(const struct cursor * c) { return c->size - c->at; }
 
 // Reads n bytes of a field; false, reported, if the file has fewer.

@@ -19,6 +19,7 @@ static void put_bytes(struct sink * s, const void * data, size_t size) {
     s->n += size;
 }
 
+// Numbers are written in the byte order of the machine.
 static void put_u32(struct sink * s, uint32_t v) { put_bytes(s, &v, sizeof(v)); }
 
 static void put_u64(struct sink * s, uint64_t v) { put_bytes(s, &v, sizeof(v)); }
