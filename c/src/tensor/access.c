@@ -160,6 +160,7 @@ static char * element_nd(const struct ggml_tensor * t, int i0, int i1, int i2, i
     return address(t, i);
 }
 
+// NULL outputs are skipped.
 void ggml_unravel_index(const struct ggml_tensor * tensor, int64_t i, int64_t * i0, int64_t * i1, int64_t * i2,
     int64_t * i3) {
     GB_CHECK_ARG_RETURNING(tensor, );
@@ -274,6 +275,7 @@ struct ggml_tensor * ggml_set_zero(struct ggml_tensor * tensor) {
 
 void * ggml_get_data(const struct ggml_tensor * tensor) { return tensor ? tensor->data : NULL; }
 
+// The address of the first element, whether or not the host can read it.
 float * ggml_get_data_f32(const struct ggml_tensor * tensor) {
     GB_CHECK_ARG_RETURNING(tensor, NULL);
     const char * name = ggml_type_name(tensor->type);

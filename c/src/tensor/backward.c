@@ -9,6 +9,7 @@
 
 // ---------------------------------------------------------------------------------------------------------- parameters
 
+// A parameter's gradient is a tensor of its shape that the sweep starts from.
 enum ggml_status ggml_set_param(struct ggml_context * ctx, struct ggml_tensor * tensor) {
     if (ctx == NULL || tensor == NULL) {
         gb_fail_null(__func__, ctx == NULL ? "ctx" : "tensor");
@@ -26,6 +27,7 @@ enum ggml_status ggml_set_param(struct ggml_context * ctx, struct ggml_tensor * 
     return GGML_STATUS_SUCCESS;
 }
 
+// Zeroes the initial gradients of all nodes.
 enum ggml_status ggml_graph_reset(struct ggml_cgraph * cgraph) {
     GB_TRY(gb_graph_check(cgraph, "cgraph", __func__));
     GB_FAIL_IF(cgraph->grads == NULL, GGML_STATUS_INVALID_ARGUMENT,
@@ -226,6 +228,7 @@ static enum ggml_status build_backward(struct gb_sweep * sweep, struct ggml_cgra
 
 static struct ggml_tensor ** new_list(int n) { return gb_calloc((size_t) n, sizeof(struct ggml_tensor *)); }
 
+// gf's list of gradients changes only on success.
 enum ggml_status ggml_build_backward_expand(struct ggml_context * ctx, struct ggml_cgraph * gf, struct ggml_cgraph * gb,
     bool keep) {
     GB_TRY(check_graphs(__func__, ctx, gf, gb));

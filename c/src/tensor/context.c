@@ -90,6 +90,7 @@ static bool init_memory(struct ggml_context * ctx, struct ggml_init_params param
     return true;
 }
 
+// NULL if the caller's memory is not aligned, or memory is out (reported).
 struct ggml_context * ggml_init(struct ggml_init_params params) {
     GB_FAIL_IF_RETURNING((uintptr_t) params.mem_buffer % GGML_MEM_ALIGN != 0, NULL, GGML_STATUS_INVALID_ARGUMENT,
         "%s: argument 'mem_buffer': needs an address aligned to %d bytes, has %p", __func__, GGML_MEM_ALIGN,
@@ -106,6 +107,7 @@ struct ggml_context * ggml_init(struct ggml_init_params params) {
     return ctx;
 }
 
+// All tensors and graphs of the context end with it; memory of the caller's stays.
 void ggml_free(struct ggml_context * ctx) {
     if (ctx == NULL) {
         return;
@@ -415,6 +417,7 @@ static void show(const struct ggml_context * ctx, const struct ggml_object * obj
     }
 }
 
+// The first tensor behind the object, NULL for the beginning; it stays in the list from now on.
 static struct ggml_tensor * tensor_after(const struct ggml_context * ctx, const struct ggml_object * object) {
     gb_brief_lock(ctx->lock);
     struct ggml_object * found = find_tensor(next_object(ctx, object));
@@ -467,6 +470,7 @@ struct ggml_tensor * ggml_get_tensor(struct ggml_context * ctx, const char * nam
     return found; // NULL is no error: programs ask whether a tensor exists
 }
 
+// Tensors that other threads add during the walk may be left out.
 size_t ggml_get_max_tensor_size(const struct ggml_context * ctx) {
     GB_CHECK_ARG_RETURNING(ctx, 0);
     size_t largest = 0;

@@ -34,7 +34,7 @@ static size_t n_slots(size_t size) {
 // The size of a block in pointers.
 static size_t block_pointers(size_t size, bool grads) { return size * (grads ? 3 : 2) + 1 + n_slots(size); }
 
-// Lays the arrays of a graph of `size` over a zeroed block.
+// Lays the arrays of a graph of `size` over a zeroed block, and notes the owner in it.
 static void lay_out(struct ggml_cgraph * graph, void * block, size_t size, bool grads, struct ggml_context * owner) {
     struct ggml_tensor ** at = block;
     graph->size              = (int) size;

@@ -98,6 +98,7 @@ static void print_totals(const struct ggml_cgraph * graph) {
     }
 }
 
+// Times are those that a run has left in the nodes.
 void ggml_graph_print(const struct ggml_cgraph * cgraph) {
     if (gb_graph_check(cgraph, "cgraph", __func__) != GGML_STATUS_SUCCESS) {
         return;
@@ -135,6 +136,7 @@ static void put_symbol(FILE * file, const struct ggml_tensor * t) {
     put_escaped(file, plain);
 }
 
+// The name and the type of a tensor, inside a label.
 static void put_name(FILE * file, const struct ggml_tensor * t) {
     const char * type = ggml_type_name(t->type);
     char         name[GGML_MAX_NAME];
@@ -173,6 +175,7 @@ static const struct ggml_tensor * gradient_owner(const struct dot * dot, const s
     return i == GB_PTRMAP_ABSENT ? NULL : dot->graph->nodes[i];
 }
 
+// Whether t is a node of the forward graph, if one was given.
 static bool is_forward(const struct dot * dot, const struct ggml_tensor * t) {
     return gb_ptrmap_get(&dot->forward, t) != GB_PTRMAP_ABSENT;
 }
@@ -223,6 +226,7 @@ static void put_values(const struct dot * dot, const struct ggml_tensor * t) {
     }
 }
 
+// A leaf is pink; values are shown only for small ones.
 static void put_leaf(const struct dot * dot, const struct ggml_tensor * t, int i) {
     FILE * file = dot->file;
     fprintf(file, "  \"%p\" [style=filled; fillcolor=pink; shape=record; label=\"<x>", (const void *) t);
@@ -248,6 +252,7 @@ static void put_edges(const struct dot * dot, const struct ggml_tensor * t) {
     }
 }
 
+// Gradients have no record of their own: they are fields of their node's.
 static void put_graph(const struct dot * dot) {
     const struct ggml_cgraph * graph = dot->graph;
     fputs("digraph G {\n  newrank = true;\n  rankdir = LR;\n", dot->file);
@@ -270,6 +275,7 @@ static void put_graph(const struct dot * dot) {
     fputs("}\n", dot->file);
 }
 
+// Errors of single writes are found in the file's state at the end.
 static enum ggml_status write_dot(struct dot * dot, const char * filename) {
     struct gb_file_writer writer;
     GB_TRY(gb_file_writer_open(&writer, filename));

@@ -10,6 +10,7 @@ const struct gb_op_info gb_op_infos[GGML_OP_COUNT + 1] = {
     [GGML_OP_COUNT] = { "(no op)", "(no op)", 0, GB_WORK_EACH, GB_INPLACE_NEVER, GB_UNIT_ALL },
 };
 
+// The names of the functions of UNARY, in upper case as ggml.h has them.
 static const char * const unary_names[GGML_UNARY_OP_COUNT] = {
 #define GB_UNARY_OP(id, stem, tolerance, forms, derivative) [GGML_UNARY_OP_##id] = #id,
 #include "tensor/ops.def"

@@ -31,6 +31,7 @@ struct ggml_tensor * ggml_flash_attn_back(struct ggml_context * ctx, struct ggml
     return gb_op_sources(ctx, node, GB_GRAD_NONE, q, k, v);
 }
 
+// Five sources: a, b0, b1, c0, c1, in this order.
 struct ggml_tensor * ggml_flash_ff(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b0,
     struct ggml_tensor * b1, struct ggml_tensor * c0, struct ggml_tensor * c1) {
     if (!gb_check_flash_ff(__func__, a, b0, b1, c0, c1)) {

@@ -45,6 +45,7 @@ struct ggml_tensor * ggml_conv_1d(struct ggml_context * ctx, struct ggml_tensor 
     return conv_1d(ctx, __func__, a, b, &(const struct gb_conv){ s0, 0, p0, 0, d0, 0, false });
 }
 
+// Half a kernel of padding, so that stride 1 keeps the length for odd kernels.
 struct ggml_tensor * ggml_conv_1d_ph(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int s,
     int d) {
     const int64_t half = a != NULL ? a->ne[0] / 2 : 0;
@@ -73,12 +74,14 @@ struct ggml_tensor * ggml_conv_2d(struct ggml_context * ctx, struct ggml_tensor 
     return conv_2d(ctx, __func__, a, b, &(const struct gb_conv){ s0, s1, p0, p1, d0, d1, true });
 }
 
+// The stride is the kernel's size: positions do not overlap.
 struct ggml_tensor * ggml_conv_2d_sk_p0(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b) {
     const int64_t w = a != NULL ? a->ne[0] : 1;
     const int64_t h = a != NULL ? a->ne[1] : 1;
     return conv_2d(ctx, __func__, a, b, &(const struct gb_conv){ w, h, 0, 0, 1, 1, true });
 }
 
+// Half a kernel of padding along both axes, with stride 1.
 struct ggml_tensor * ggml_conv_2d_s1_ph(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b) {
     const int64_t w = a != NULL ? a->ne[0] / 2 : 0;
     const int64_t h = a != NULL ? a->ne[1] / 2 : 0;
@@ -114,6 +117,7 @@ struct ggml_tensor * ggml_conv_depthwise_2d(struct ggml_context * ctx, struct gg
     return gb_op_keep_if(ctx, kernels, ggml_reshape_4d(ctx, r, ow, oh, b->ne[2], b->ne[3]));
 }
 
+// An operator of its own: it spreads each element of b instead of gathering.
 struct ggml_tensor * ggml_conv_transpose_1d(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     int s0, int p0, int d0) {
     if (!gb_check_conv_transpose_1d(__func__, a, b, s0, p0, d0)) {

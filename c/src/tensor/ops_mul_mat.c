@@ -12,6 +12,7 @@ struct ggml_tensor * ggml_mul_mat(struct ggml_context * ctx, struct ggml_tensor 
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL);
 }
 
+// The precision that backends must at least compute with.
 enum ggml_status ggml_mul_mat_set_prec(struct ggml_tensor * a, enum ggml_prec prec) {
     GB_CHECK_ARG(a);
     GB_FAIL_IF(prec != GGML_PREC_DEFAULT && prec != GGML_PREC_F32, GGML_STATUS_INVALID_ARGUMENT,

@@ -13,6 +13,7 @@ struct ggml_tensor * ggml_pool_1d(struct ggml_context * ctx, struct ggml_tensor 
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
 }
 
+// The shape follows from the padding with its fraction, which the node then drops.
 struct ggml_tensor * ggml_pool_2d(struct ggml_context * ctx, struct ggml_tensor * a, enum ggml_op_pool op, int k0,
     int k1, int s0, int s1, float p0, float p1) {
     const int   k[] = { k0, k1 }, s[] = { s0, s1 };
@@ -26,6 +27,7 @@ struct ggml_tensor * ggml_pool_2d(struct ggml_context * ctx, struct ggml_tensor 
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
 }
 
+// Every element becomes a square of factor x factor equal ones.
 struct ggml_tensor * ggml_upscale(struct ggml_context * ctx, struct ggml_tensor * a, int scale_factor) {
     if (!gb_check_upscale(__func__, a, scale_factor)) {
         return NULL;
@@ -36,6 +38,7 @@ struct ggml_tensor * ggml_upscale(struct ggml_context * ctx, struct ggml_tensor 
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
 }
 
+// Zeros are added behind the elements of each dimension.
 struct ggml_tensor * ggml_pad(struct ggml_context * ctx, struct ggml_tensor * a, int p0, int p1, int p2, int p3) {
     const int p[] = { p0, p1, p2, p3 };
     if (!gb_check_pad(__func__, a, p)) {

@@ -10,6 +10,7 @@ struct ggml_tensor * ggml_sum(struct ggml_context * ctx, struct ggml_tensor * a)
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, NULL, NULL);
 }
 
+// Each row becomes its sum; the type stays.
 struct ggml_tensor * ggml_sum_rows(struct ggml_context * ctx, struct ggml_tensor * a) {
     if (!gb_check_1(__func__, a)) {
         return NULL;

@@ -2,6 +2,7 @@
 // own. A node of UNARY keeps its function in op_params[0].
 #include "tensor/ops.h"
 
+// The builder of all functions of UNARY.
 static struct ggml_tensor * unary(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
     enum ggml_unary_op kind, bool inplace) {
     if (!gb_check_unary(func, a, kind)) {
@@ -90,6 +91,7 @@ struct ggml_tensor * ggml_clamp(struct ggml_context * ctx, struct ggml_tensor * 
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
 }
 
+// Both forms have a gradient, which does not need a.
 static struct ggml_tensor * scale(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, float s,
     bool inplace) {
     if (!gb_check_1(func, a)) {

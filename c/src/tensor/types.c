@@ -25,6 +25,7 @@ static const struct type_info * info_of(enum ggml_type type) { return gb_type_is
 
 // ------------------------------------------------------------------------------------------------------------- queries
 
+// 0 for a number that is no type, in this and the next functions.
 int ggml_blck_size(enum ggml_type type) {
     const struct type_info * info = info_of(type);
     return info ? info->blck_size : 0;
