@@ -132,8 +132,8 @@ static int cpus_by_quota(void) {
     return (int) GB_MIN(GB_MAX(quota / period, 1), INT32_MAX);
 }
 
+// Cores are counted rather than hardware threads: two threads of one core share the units that kernels keep busy.
 static int count_processors(void) {
-    // Cores are counted rather than hardware threads: two threads of one core share the units that kernels keep busy.
     cpu_set_t mask;
     CPU_ZERO(&mask);
     // the processors that the affinity mask allows (all that are online if the system does not tell), and the cores
