@@ -1,5 +1,5 @@
-// guard.c - may this call use the scheduler now? Not while another thread of a process that was forked since is inside,
-// not from the scheduler's own callback, and for computing not after a backend was freed.
+// guard.c - decides whether a call may use the scheduler now: not while another thread of a process that was forked
+// since is inside, not from the scheduler's own callback, and for computing not after a backend was freed.
 #include "base/thread.h"
 #include "sched/plan.h"
 

@@ -14,17 +14,20 @@
 
 #include "backend/backend.h"
 
+// Bytes [lo, hi) of one address space that a step reads or writes.
 struct range {
     int64_t space; // one address range after the other: arenas, leaf stores, replicas, what has addresses already
     size_t  lo, hi;
     bool    write;
 };
 
+// Where a range begins or ends.
 struct bound {
     int64_t space;
     size_t  at;
 };
 
+// The model of the memory and of what the issuers know while the steps are gone through.
 struct hazards {
     struct ggml_backend_sched * sched;
     struct gb_sched_plan *      plan;
@@ -143,6 +146,7 @@ static void merge_ranges(struct hazards * h, size_t from) {
     h->ranges.n = from + k + 1;
 }
 
+// By address space, then by address.
 static int compare_bounds(const void * pa, const void * pb) {
     const struct bound *a = pa, *b = pb;
     return a->space != b->space ? (a->space > b->space) - (a->space < b->space) : (a->at > b->at) - (a->at < b->at);
@@ -226,6 +230,7 @@ static int32_t * told_by(const struct hazards * h, int step) {
     return h->clock + (size_t) step * (size_t) h->n_issuers;
 }
 
+// An issuer knows at least what `clock` says; clocks never go back.
 static void learn(const struct hazards * h, int issuer, const int32_t * clock) {
     int32_t * known = known_by(h, issuer);
     for (int b = 0; b < h->n_issuers; b++) {
@@ -258,6 +263,7 @@ static void find_needs(const struct hazards * h, int k, struct need * needs) {
     }
 }
 
+// The queue understands the other's events, so the host need not wait.
 static bool waits_by_itself(const struct hazards * h, int issuer, int of) {
     return issuer < h->plan->in.n_backends &&
            gb_backend_waits_for(h->sched->devices[issuer].backend, h->sched->devices[of].backend);

@@ -16,6 +16,7 @@
 #include "base/env.h"
 #include "base/thread.h"
 
+// One run while it is issued.
 struct run {
     struct ggml_backend_sched * sched;
     struct gb_sched_plan *      plan;
@@ -149,6 +150,7 @@ static bool has_plans(ggml_backend_t backend) {
     return backend->iface.graph_plan_create && backend->iface.graph_plan_free && backend->iface.graph_plan_compute;
 }
 
+// A graph of what runs from `begin` to `end`: it borrows the program's list.
 static struct ggml_cgraph part(struct run * r, size_t begin, size_t end) {
     struct ggml_cgraph graph = { 0 };
     graph.n_nodes            = (int) (end - begin);
@@ -367,6 +369,8 @@ static enum ggml_status run_steps(struct run * r, const char * func) {
     return GGML_STATUS_SUCCESS;
 }
 
+// A run that was watched by a callback may have changed any buffer meanwhile, so replicas are not taken to be up to
+// date after it. A traced run is waited for, because its times are read at the end.
 enum ggml_status gb_sched_run(struct ggml_backend_sched * s, struct gb_sched_plan * p, const char * func) {
     struct run       r      = { s, p, false, s->callback != NULL, s->callback != NULL || s->validator != NULL, false,
         gb_sched_is_traced(s) };

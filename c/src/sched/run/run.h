@@ -1,4 +1,7 @@
 // run.h - a run of a plan: the waits that order it, its steps, its end, and who looks on (validator, counters, trace).
+//
+// The waits are found once, when the plan is made; a run only makes them. A run that was issued ends when somebody
+// waits for it; the status of that wait is what became of it.
 #ifndef GB_SCHED_RUN_RUN_H
 #define GB_SCHED_RUN_RUN_H
 
@@ -20,8 +23,9 @@ struct gb_wait {
     bool    hazard;  // memory is reused; else content is needed
 };
 
-struct gb_step_waits { // each [begin, end) is a part of the list of waits
-    int32_t event;     // recorded after the step; -1: nobody waits for it
+// each [begin, end) is a part of the list of waits
+struct gb_step_waits {
+    int32_t event; // recorded after the step; -1: nobody waits for it
     size_t  begin, end;
     size_t  again_begin, again_end; // when the run before was the same plan's and may not be complete
 };
@@ -41,23 +45,32 @@ enum ggml_status gb_sched_check_idle(const struct ggml_backend_sched * s, const 
 // no backend was freed
 enum ggml_status gb_sched_check_backends(const struct ggml_backend_sched * s, const char * func);
 
+// Between enter and leave a thread may change the scheduler; a process that another thread forks meanwhile cannot use
+// its copy.
 struct gb_visit { // of a thread that uses the scheduler: what was noted before it
     uint32_t outer;
     unsigned generation;
 };
 
+// Notes who is inside. The result is for the matching gb_sched_leave, which notes who was before.
 struct gb_visit gb_sched_enter(struct ggml_backend_sched * s);
 // returns the status
 enum ggml_status gb_sched_leave(struct ggml_backend_sched * s, struct gb_visit before, enum ggml_status status);
 
 // hazards.c: who waits for whom, from what the steps read and write. Needs the layout.
+// Fills the plan's waits; ALLOC_FAILED: no memory. Steps that are all of one issuer need none.
 enum ggml_status gb_sched_find_hazards(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 void             gb_sched_free_waits(struct gb_sched_waits * waits);
 
 // run.c
+// Issues all steps of a plan that is bound. SUCCESS says that they were issued; whether they worked, the wait tells.
+// After a failure nothing is queued any more; that of a step names the split and `func`. ABORTED: the callback or the
+// thread's poll gave up.
 enum ggml_status gb_sched_run(struct ggml_backend_sched * s, struct gb_sched_plan * p, const char * func);
 
 // wait.c
+// The first failure of the backends, or what became of an earlier run that another call had to wait for. Afterwards
+// nothing is queued.
 enum ggml_status gb_sched_wait(struct ggml_backend_sched * s); // for all backends
 // the same, for a call that is about something else
 enum ggml_status gb_sched_wait_first(struct ggml_backend_sched * s);
@@ -67,8 +80,11 @@ enum ggml_status gb_sched_wait_for_backend(ggml_backend_t backend, bool gave_up)
 enum ggml_status gb_sched_check_files(const struct gb_sched_plan * p);
 
 // validator.c
+// To be called while nothing is queued. ALLOC_FAILED: no memory, and the validator stays off.
 enum ggml_status gb_sched_set_validator(struct ggml_backend_sched * s, bool on);
 void             gb_validator_free(struct gb_validator * v);
+// The functions below are called by run.c in the order of the run. FAILED, and reported, names the two steps, or the
+// tensor, that are wrong.
 enum ggml_status gb_validator_begin(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 void gb_validator_wait(struct ggml_backend_sched * s, const struct gb_step * step, const struct gb_wait * wait);
 // before it is issued
@@ -78,6 +94,7 @@ enum ggml_status gb_validator_done(struct ggml_backend_sched * s, const struct g
 enum ggml_status gb_validator_end(struct ggml_backend_sched * s);
 
 // stats.c
+// Why a copy is made, for counters and trace.
 enum ggml_backend_sched_reason gb_sched_reason(const struct gb_copy * copy);
 // `due`: of a kept copy, that this run fills it
 void gb_sched_count_copy(struct ggml_backend_sched * s, const struct gb_copy * copy, bool due);

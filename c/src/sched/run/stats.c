@@ -17,6 +17,8 @@ static void add(struct ggml_backend_sched_traffic * traffic, size_t bytes) {
     traffic->bytes += bytes;
 }
 
+// A kept copy that is not due moves nothing: it counts as up to date. One that others travel with counts once, with the
+// bytes of all.
 void gb_sched_count_copy(struct ggml_backend_sched * s, const struct gb_copy * copy, bool due) {
     if (copy->kept && !due) {
         add(&s->stats.up_to_date, copy->hi - copy->lo);

@@ -25,6 +25,8 @@ struct pending { // an entry whose times are not known yet
     size_t pair;
 };
 
+// A record, and what is needed to fill in the run that is on its way. Entries are in the order in which steps were
+// issued, not in that of their times.
 struct gb_trace {
     bool     on;
     uint64_t n_runs;
@@ -39,6 +41,7 @@ struct gb_trace {
     size_t                                now_pair; // its pair + 1; 0: none
 };
 
+// Events are freed while their backend still works.
 static void free_queue(struct queue_clock * q) {
     for (size_t k = 0; k < q->pairs.n; k++) {
         ggml_backend_event_free(q->pairs.data[k].begin);
@@ -76,6 +79,7 @@ void gb_trace_stop(struct gb_trace * trace) {
     }
 }
 
+// A record that was stopped can still be read.
 bool gb_sched_is_traced(const struct ggml_backend_sched * s) { return s->trace && s->trace->on; }
 
 // An entry that finds no memory is missing from the record.
@@ -187,6 +191,7 @@ static void note_live(struct gb_trace * trace, const struct gb_sched_plan * p) {
 
 // --------------------------------------------------------------------------------------------------------------- a run
 
+// The events of earlier runs are used again: nobody reads them any more.
 void gb_trace_begin_run(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     struct gb_trace * trace = s->trace;
     trace->plan             = p;
@@ -198,6 +203,7 @@ void gb_trace_begin_run(struct ggml_backend_sched * s, struct gb_sched_plan * p)
     note_live(trace, p);
 }
 
+// What the entry of a copy says beyond its step: why, from where, how much.
 static void describe_copy(struct ggml_backend_sched * s, const struct gb_copy * copy,
     struct ggml_backend_sched_trace_event * e) {
     const struct gb_sched_plan * p = s->trace->plan;
@@ -209,6 +215,7 @@ static void describe_copy(struct ggml_backend_sched * s, const struct gb_copy * 
     set_name(e, p->in.key[copy->shown].name);
 }
 
+// A write-back is the result of a split, on its way to the owner of the memory.
 static void describe_back(struct ggml_backend_sched * s, int back, struct ggml_backend_sched_trace_event * e) {
     const struct gb_sched_plan * p    = s->trace->plan;
     const int                    node = p->program.backs.data[back].node;
@@ -220,6 +227,7 @@ static void describe_back(struct ggml_backend_sched * s, int back, struct ggml_b
     set_name(e, p->in.key[node].name);
 }
 
+// A split is named after its first node.
 static void describe_split(struct ggml_backend_sched * s, int k, struct ggml_backend_sched_trace_event * e) {
     const struct gb_sched_plan * p     = s->trace->plan;
     const struct gb_split *      split = &p->program.splits.data[k];
@@ -249,6 +257,7 @@ static void describe(struct ggml_backend_sched * s, const struct gb_step * step,
     }
 }
 
+// The entry describes the step that the host waited for.
 void gb_trace_wait(struct ggml_backend_sched * s, const struct gb_step * on, int64_t start_ns) {
     struct ggml_backend_sched_trace_event e;
     describe(s, on, &e);
@@ -289,6 +298,7 @@ static size_t next_pair(struct gb_trace * trace, ggml_backend_t backend, int b) 
     return ++q->n_used;
 }
 
+// The host's time stays in the entries of its own steps, and of queues that have no clock.
 void gb_trace_begin_step(struct ggml_backend_sched * s, const struct gb_step * step) {
     struct gb_trace * trace = s->trace;
     describe(s, step, &trace->now);
@@ -299,6 +309,7 @@ void gb_trace_begin_step(struct ggml_backend_sched * s, const struct gb_step * s
     trace->now.start_ns = gb_time_ns();
 }
 
+// A step that was not made leaves no entry. One whose queue has a clock is noted at once, and its times later.
 bool gb_trace_end_step(struct ggml_backend_sched * s, const struct gb_step * step, bool made) {
     struct gb_trace * trace = s->trace;
     trace->now.end_ns       = gb_time_ns();
@@ -334,6 +345,7 @@ static void add_to_split(struct gb_trace * trace, const struct ggml_backend_sche
     }
 }
 
+// Times of queues are read now that all is complete; a run that failed leaves no entries.
 void gb_trace_end_run(struct ggml_backend_sched * s, bool complete) {
     struct gb_trace * trace = s->trace;
     if (trace->plan == NULL) {
@@ -359,6 +371,7 @@ void gb_trace_end_run(struct ggml_backend_sched * s, bool complete) {
 
 // -------------------------------------------------------------------------------------------------------------- public
 
+// The record begins at once, with no entries.
 struct gb_trace * gb_trace_new(int n_backends) {
     struct gb_trace * trace = GB_NEW(struct gb_trace);
     if (trace) {
@@ -389,6 +402,7 @@ enum ggml_status ggml_backend_sched_get_trace_event(ggml_backend_sched_t sched, 
     return GGML_STATUS_SUCCESS;
 }
 
+// Sums over all recorded runs of the last plan.
 enum ggml_status ggml_backend_sched_get_split_time(ggml_backend_sched_t sched, int i, uint64_t * n_runs,
     uint64_t * total_ns) {
     GB_CHECK_ARG(sched);

@@ -23,6 +23,8 @@ struct area { // bytes [lo, hi), touched in this run; areas are sorted and do no
     int32_t   storage; // whose content: id of a root, n_ids + copy, or one of the above
 };
 
+// What is known of the memory and of who knows what, while one run is validated. Steps are counted per issuer from 1
+// on; `known` and `clock` are vector clocks of such counts.
 struct gb_validator {
     const struct gb_sched_plan * plan; // of this run
     int                          n_issuers;
@@ -71,6 +73,7 @@ enum ggml_status gb_sched_set_validator(struct ggml_backend_sched * s, bool chec
 
 // ------------------------------------------------------------------------------------------------------------ accesses
 
+// One tensor that a step reads or writes.
 struct access {
     const struct ggml_tensor * tensor;
     bool                       write;
@@ -186,6 +189,7 @@ static bool cover(struct gb_validator * c, uintptr_t lo, uintptr_t hi, size_t * 
 
 // ------------------------------------------------------------------------------------------------------------- reports
 
+// Names for messages: steps by number and by what they do, contents by tensor.
 static const char * describe_step(const struct ggml_backend_sched * s, int k, char * text, size_t size) {
     const struct gb_sched_plan * p    = s->validator->plan;
     const struct gb_step *       step = &p->program.steps.data[k];
@@ -210,6 +214,7 @@ static const char * describe_storage(const struct gb_sched_plan * p, int32_t sto
                                     : p->in.key[storage].name;
 }
 
+// Two accesses that no wait orders.
 static enum ggml_status fail_order(const struct ggml_backend_sched * s, int k, const struct access * a, int other,
     bool other_writes) {
     char one[160], two[160];
@@ -218,6 +223,7 @@ static enum ggml_status fail_order(const struct ggml_backend_sched * s, int k, c
         describe_step(s, other, two, sizeof(two)), other_writes ? "writing" : "reading");
 }
 
+// A read that would find the content of something else.
 static enum ggml_status fail_content(const struct ggml_backend_sched * s, int k, const struct access * a,
     const struct area * area) {
     char one[160], two[160] = "no step of this run";
@@ -308,6 +314,7 @@ static void learn(struct gb_validator * c, int issuer, const int32_t * clock) {
     }
 }
 
+// Who waited learns what the awaited step knew; what the host learns it knows for all that it issues later.
 void gb_validator_wait(struct ggml_backend_sched * s, const struct gb_step * step, const struct gb_wait * wait) {
     struct gb_validator *  c       = s->validator;
     const struct gb_step * on      = &c->plan->program.steps.data[wait->step];
@@ -332,6 +339,7 @@ static void note_results(struct gb_validator * c, const struct gb_step * step) {
     }
 }
 
+// A step that is not made in this run (`make` is false) accesses nothing, but counts as issued: others may wait for it.
 enum ggml_status gb_validator_step(struct ggml_backend_sched * s, const struct gb_step * step, bool make) {
     struct gb_validator * c = s->validator;
     const int             k = (int) (step - c->plan->program.steps.data), host = c->n_issuers - 1;
@@ -383,11 +391,13 @@ static bool dies_at(const struct gb_validator * c, int32_t storage, int k) {
            (storage >= c->plan->in.n_ids || !c->plan->in.ids.data[storage].keep);
 }
 
+// The buffer that a storage lies in.
 static ggml_backend_buffer_t buffer_of(const struct gb_sched_plan * p, int32_t storage) {
     return storage >= p->in.n_ids ? p->program.copies.data[storage - p->in.n_ids].dst->tensor.buffer
                                   : p->in.ids.data[storage].tensor->buffer;
 }
 
+// What the step used last is poisoned: whoever reads it after its end computes nonsense, and finds DEAD here.
 enum ggml_status gb_validator_done(struct ggml_backend_sched * s, const struct gb_step * step) {
     struct gb_validator * c = s->validator;
     const int             k = (int) (step - c->plan->program.steps.data);
@@ -419,6 +429,7 @@ static bool resize(struct gb_validator * c) {
     return gb_sched_map_storage(&c->plan->in, &c->plan->program, &c->storage);
 }
 
+// Nothing else is on its way when the run begins. Last uses are found before, because content dies at them.
 enum ggml_status gb_validator_begin(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     struct gb_validator * c = s->validator;
     c->plan                 = p;

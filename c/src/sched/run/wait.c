@@ -49,6 +49,8 @@ static enum ggml_status lost_by_fork(const struct ggml_backend_sched * s) {
     return GGML_STATUS_SUCCESS; // calls were complete when they returned
 }
 
+// All backends are waited for, whichever fails: after the wait nobody uses the memory. The first failure is told; its
+// message is kept before later backends overwrite it.
 enum ggml_status gb_sched_wait(struct ggml_backend_sched * s) {
     if (!s->running) {
         const enum ggml_status lost = s->lost;
@@ -92,6 +94,7 @@ enum ggml_status gb_sched_wait(struct ggml_backend_sched * s) {
     return first;
 }
 
+// The failure is told twice: to this call, and to the next one that waits for the run.
 enum ggml_status gb_sched_wait_first(struct ggml_backend_sched * s) {
     if (!s->running) {
         return GGML_STATUS_SUCCESS;
