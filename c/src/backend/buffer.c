@@ -369,7 +369,7 @@ enum ggml_status ggml_backend_tensor_get(const struct ggml_tensor * tensor, void
 }
 
 // True: copied. False without a failure recorded: no hook knows how. False with one: a hook failed. The destination's
-// hook is asked first.
+// hook is called first.
 bool ggml_backend_buffer_copy_tensor(const struct ggml_tensor * src, struct ggml_tensor * dst) {
     GB_CHECK_ARG_RETURNING(src, false);
     GB_CHECK_ARG_RETURNING(dst, false);

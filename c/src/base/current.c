@@ -12,7 +12,7 @@
 
 static _Thread_local gb_poll_fn current_poll;
 static _Thread_local void *     current_poll_data;
-static _Thread_local int64_t    polled_ns; // when it was last asked
+static _Thread_local int64_t    polled_ns; // when the poll was last called
 static _Thread_local void *     current_run;
 
 void gb_set_poll(gb_poll_fn poll, void * data) {

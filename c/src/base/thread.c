@@ -299,8 +299,8 @@ static void in_child(void) {
 
 static void watch_forks(void) { pthread_atfork(before_fork, after_fork, in_child); }
 
-// The last locks in the order are the last to be taken before a fork: handlers that are registered first run last
-// there. So this one is registered when the library is loaded, before anybody who calls it can register his own.
+// The last locks in the order are the last to be taken before a fork, and handlers that are registered first run last
+// then. So ours is registered when the library is loaded, before a program that calls it can register its own.
 #    if defined(__GNUC__)
 __attribute__((constructor)) static void watch_forks_early(void) { gb_fork_generation(); }
 #    endif
@@ -328,13 +328,13 @@ bool gb_cond_wait_polled(gb_cond * c, gb_mutex * m) {
         gb_cond_wait(c, m);
         return false;
     }
-    if (gb_cond_wait_for(c, m, GB_POLL_NS) && !gb_poll_is_due()) { // woken often, it asks all the same
+    if (gb_cond_wait_for(c, m, GB_POLL_NS) && !gb_poll_is_due()) { // woken often, the thread still polls in time
         return false;
     }
     const unsigned generation = gb_fork_generation();
     gb_mutex_unlock(m);
     const bool stop = gb_poll();
-    // the poll has forked, and this is the child: who could hold the mutex is in the parent
+    // the poll has forked, and this is the child: a thread that could hold the mutex is in the parent
     if (gb_fork_generation() != generation) {
         gb_mutex_init(m);
         gb_cond_init(c);

@@ -1,19 +1,21 @@
 // ggml-backend-module.c - the public functions as a module sees them: each forwards to the library that loaded the
 // module.
 //
-// Linked into every module (never into the library). Before ggml_backend_module_connect nothing here may be called: the
-// entry point does that first, and no code of a module runs before its entry point except constructors, which must not
-// call us.
+// This file is linked into every module, never into the library. No function but ggml_backend_module_connect may be
+// called before that one has succeeded. The entry point of a module calls it first; before the entry point only
+// constructors of the module run, and they must not call the library.
 #include "ggml-backend-module.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 
-static const struct ggml_backend_api * library; // never freed; set once, before any other call
+// The functions of the library; never freed, set once before any other call.
+static const struct ggml_backend_api * library;
 
+// UNSUPPORTED, not reported, if the table is of another version or too small for this module.
 enum ggml_status ggml_backend_module_connect(const struct ggml_backend_api * api) {
     if (api == NULL || api->version != GGML_BACKEND_MODULE_VERSION || api->size < sizeof(struct ggml_backend_api)) {
-        return GGML_STATUS_UNSUPPORTED; // the library has checked before, and says more than we can here
+        return GGML_STATUS_UNSUPPORTED; // the library has checked that before loading, and reports more than this can
     }
     library = api;
     return GGML_STATUS_SUCCESS;
@@ -25,7 +27,7 @@ enum ggml_status ggml_backend_module_connect(const struct ggml_backend_api * api
     void convention name parameters { library->name arguments; }
 #include "ggml-backend-api.def"
 
-// Variable arguments cannot be handed on: the text is made here.
+// Variable arguments cannot be passed on through a table, so the text is made here, cut at the size of a message.
 enum ggml_status ggml_report_error(enum ggml_status status, const char * fmt, ...) {
     char    message[2048];
     va_list args;

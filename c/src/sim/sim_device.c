@@ -413,7 +413,7 @@ static enum wait_end wait_locked(struct gb_sim_device * device, uint64_t target)
     return gave_up ? GIVEN_UP : device->n_cancels != n_cancels ? GIVEN_UP_BY_OTHERS : COMPLETE;
 }
 
-// Whoever frees what the queue may still use calls this first.
+// Called before anything is freed that the queue may still use.
 void gb_sim_drain(struct gb_sim_device * device, uint64_t ticket) {
     adopt_after_fork(device);
     gb_mutex_lock(&device->mutex);

@@ -46,9 +46,9 @@ struct ggml_tensor * gb_op_keep_if(struct ggml_context * ctx, struct ggml_tensor
 
 static inline enum gb_grad gb_grad_unless(bool inplace) { return inplace ? GB_GRAD_NONE : GB_GRAD_INHERIT; }
 
-// Could the operator's builder have made node t of its sources and parameters? The answer stands beside the builder,
-// since both apply the same check, here without a function's name, and the same shape. Views have no such function:
-// that a view lies inside its root is all there is to ask.
+// Whether the operator's builder could have made node t of its sources and parameters. The answer stands beside the
+// builder, since both apply the same check (here without a function's name) and the same shape. Views have no such
+// function: it is enough that a view lies inside its root.
 #define GB_OP(id, stem, ...) bool gb_built_##stem(const struct ggml_tensor * t);
 #include "tensor/ops.def"
 
