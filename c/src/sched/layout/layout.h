@@ -57,9 +57,13 @@ struct gb_sched_layout {
 };
 
 // leafs.c: before the program is made, because copies of leafs that lie behind each other travel together.
+// It makes `need` and the items of all tensors. ALLOC_FAILED: no memory, or a leaf is larger than the largest buffer of
+// its backend, which is reported.
 enum ggml_status gb_sched_lay_out_leafs(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
     const struct gb_sched_assigned * assigned, struct gb_sched_layout * layout);
 // layout.c
+// Adds the results and copies to a layout that has the leafs, and sums up what each backend needs. ALLOC_FAILED: no
+// memory, or something is larger than the largest buffer; ABORTED: the thread's poll gave up.
 enum ggml_status gb_sched_lay_out(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 void             gb_sched_free_layout(struct gb_sched_layout * layout);
 // items.c

@@ -14,6 +14,7 @@ struct leafs {
     struct gb_item *                  end; // owned; per backend: the first free chunk and offset
 };
 
+// A leaf begins where the one before it ends, padded; where the buffer would become too large, a new chunk begins.
 static enum ggml_status lay_out_leaf(struct leafs * l, int id) {
     const int                      b    = l->assigned->to[id].backend;
     const struct gb_sched_device * d    = &l->sched->devices[b];
@@ -45,6 +46,7 @@ static bool lies_apart(const struct leafs * l, int id) {
            !ggml_backend_buft_is_host(l->sched->devices[l->assigned->to[id].backend].buft);
 }
 
+// In the order of ids, which is that of the graph's list of leafs.
 static enum ggml_status lay_out_those(struct leafs * l, bool apart) {
     for (int i = 0; i < l->in->n_ids; i++) {
         if (l->in->ids.data[i].location == GB_LOCATION_LEAF && lies_apart(l, i) == apart) {
@@ -54,6 +56,7 @@ static enum ggml_status lay_out_those(struct leafs * l, bool apart) {
     return GGML_STATUS_SUCCESS;
 }
 
+// A new chunk begins between the leafs that lie apart and the others, so no store holds both.
 static enum ggml_status lay_out(struct leafs * l) {
     struct gb_sched_layout * layout = l->layout;
     layout->need                    = gb_calloc((size_t) l->in->n_backends, sizeof(*layout->need));

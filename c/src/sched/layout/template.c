@@ -94,8 +94,9 @@ const struct gb_sched_plan * gb_sched_find_candidate(const struct ggml_backend_s
     return NULL;
 }
 
-// --------------------------------------------------------------------------------------------------------- alias groups
+// -------------------------------------------------------------------------------------------------------- alias groups
 
+// The offsets of a template while they are given to the alias groups of a new plan.
 struct replay {
     const struct gb_sched_plan * tmpl;
     const struct gb_liveness *   live;

@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "sched/plan.h"
 
+// The items of one arena, as the validator of memory plans takes them.
 struct validator {
     const struct ggml_backend_sched * sched;
     const struct gb_sched_plan *      plan;
@@ -62,6 +63,7 @@ static enum ggml_status validate_arena(struct validator * v, int backend) {
     return GGML_STATUS_SUCCESS;
 }
 
+// Leaf stores are not looked at: nothing in them shares memory.
 enum ggml_status gb_sched_validate_layout(const struct ggml_backend_sched * s, const struct gb_sched_plan * p) {
     const size_t     n      = (size_t) p->in.n_ids + p->program.copies.n;
     struct validator v      = { .sched = s, .plan = p };

@@ -241,6 +241,7 @@ static bool note_old(struct binding * b) {
     return b->old != NULL;
 }
 
+// Buffers are not told of the old places: they have seen the tensors there.
 static void put_back(struct binding * b) {
     for (int i = 0; b->old && i < b->plan->in.n_ids; i++) {
         struct ggml_tensor * t = b->plan->in.ids.data[i].tensor;

@@ -38,6 +38,7 @@ void gb_sched_hold(struct ggml_backend_sched * s, bool hold) {
 }
 
 // A leaf store that no plan is bound to.
+// It waits for a plan that needs a store of its size.
 static bool is_spare(const struct gb_mem * mem) {
     return mem->kind == GB_MEM_LEAFS && mem->n_refs == 0 && mem->size > 0;
 }
@@ -154,6 +155,7 @@ enum ggml_status gb_sched_reserve_stores(struct ggml_backend_sched * s, const st
     return status;
 }
 
+// Leaf stores are held in the order of the leaf entries of the plan's chunks.
 struct gb_mem * gb_sched_mem_of_item(const struct ggml_backend_sched * s, const struct gb_sched_plan * p,
     const struct gb_item * item, bool leaf) {
     if (!leaf) {
@@ -316,6 +318,7 @@ ggml_tallocr_t gb_sched_inputs(struct ggml_backend_sched * s, int backend) {
     return next;
 }
 
+// Only here handles are freed: nobody uses the scheduler or its tensors any more.
 void gb_sched_free_mems(struct ggml_backend_sched * s) {
     gb_sched_free_replicas(s);
     for (int b = 0; s->devices && b < s->n_backends; b++) {

@@ -87,11 +87,14 @@ struct gb_sched_binding {
 };
 
 // memory.c
+// A new buffer without a reference; NULL: no memory, even after spares and unused replicas were given up.
 struct gb_mem * gb_sched_mem_new(struct ggml_backend_sched * s, int backend, size_t size, enum gb_mem_kind kind);
+// The buffer behind an item of the plan, `leaf`: in a leaf store; NULL: the plan holds none yet.
 struct gb_mem * gb_sched_mem_of_item(const struct ggml_backend_sched * s, const struct gb_sched_plan * p,
     const struct gb_item * item, bool leaf);
-void            gb_sched_mem_ref(struct gb_mem * mem);
-void            gb_sched_mem_unref(struct ggml_backend_sched * s, struct gb_mem * mem);
+// The last unref gives the memory back, or keeps a leaf store as a spare. The object lives on.
+void gb_sched_mem_ref(struct gb_mem * mem);
+void gb_sched_mem_unref(struct ggml_backend_sched * s, struct gb_mem * mem);
 // for leafs, with one ref
 struct gb_mem * gb_sched_take_store(struct ggml_backend_sched * s, int backend, size_t size);
 // spares, for leafs of such a plan
@@ -99,10 +102,12 @@ enum ggml_status gb_sched_reserve_stores(struct ggml_backend_sched * s, const st
 enum ggml_status gb_sched_reserve_arena(struct ggml_backend_sched * s, int backend, size_t size); // its first chunk
 enum ggml_status gb_sched_reserve_arenas(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 void             gb_sched_free_mems(struct ggml_backend_sched * s);
-ggml_tallocr_t   gb_sched_inputs(struct ggml_backend_sched * s, int backend);
+// NULL: no memory. Borrowed; a later call may free it and return a larger one.
+ggml_tallocr_t gb_sched_inputs(struct ggml_backend_sched * s, int backend);
 
 // replica.c
 // all of the plan's whose source has a place, or none
+// ALLOC_FAILED: no memory; then the plan holds no replica.
 enum ggml_status gb_sched_take_replicas(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 void             gb_sched_release_replicas(struct gb_sched_plan * p);
 // -1: of all; true if there were any
@@ -118,6 +123,7 @@ void gb_sched_forget_replicas(struct ggml_backend_sched * s); // after a failure
 // bind.c
 enum ggml_status gb_sched_init_binding(struct gb_sched_plan * p);                               // to nothing
 bool             gb_sched_take_stores(struct ggml_backend_sched * s, struct gb_sched_plan * p); // for the plan's leafs
+// All or nothing. ALLOC_FAILED: no memory; other statuses are those of the buffers and of copies of contents.
 enum ggml_status gb_sched_bind(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 // gives the memory back, touches no tensor
 void gb_sched_unbind(struct ggml_backend_sched * s, struct gb_sched_plan * p);

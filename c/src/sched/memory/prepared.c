@@ -15,6 +15,7 @@ void gb_sched_drop_prepared(struct ggml_backend_sched * s, struct gb_sched_plan 
     }
 }
 
+// Stages that were made in part are freed, too.
 static void free_stages(struct gb_sched_plan * p) {
     for (size_t c = 0; c < p->program.copies.n; c++) {
         struct gb_stage * stages = p->binding.copies[c].stages;

@@ -12,11 +12,13 @@
 #include "backend/backend.h"
 #include "base/thread.h"
 
+// Bytes that the replica takes, at least 1, so that it has an address.
 static size_t size_on(const struct ggml_backend_sched * s, const struct gb_copy * copy) {
     const size_t size = ggml_backend_buft_get_alloc_size(s->devices[copy->backend].buft, &copy->dst->tensor);
     return GB_MAX(size, 1);
 }
 
+// The tensor of the graph that is copied.
 static const struct ggml_tensor * source_of(const struct gb_sched_plan * p, const struct gb_copy * copy) {
     return p->in.ids.data[copy->root].tensor;
 }
@@ -179,6 +181,7 @@ static bool take_missing(struct ggml_backend_sched * s, struct gb_sched_plan * p
     return true;
 }
 
+// Replicas that are there already, of another plan or of none, are taken first; only what is missing costs memory.
 enum ggml_status gb_sched_take_replicas(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     for (size_t c = 0; c < p->program.copies.n; c++) {
         const struct gb_copy * copy  = &p->program.copies.data[c];
@@ -199,6 +202,7 @@ enum ggml_status gb_sched_take_replicas(struct ggml_backend_sched * s, struct gb
 
 // ------------------------------------------------------------------------------------------------------------ versions
 
+// A replica is up to date when it equals the version that its source's buffer has now.
 void gb_sched_look_at_replicas(struct gb_sched_plan * p) {
     for (size_t c = 0; p->program.n_kept > 0 && c < p->program.copies.n; c++) {
         const struct gb_copy * copy  = &p->program.copies.data[c];

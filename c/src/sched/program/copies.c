@@ -48,6 +48,7 @@ struct builder {
     struct gb_split *                 split;
 };
 
+// The program is not freed: it belongs to the plan, complete or not.
 static void free_builder(struct builder * b) {
     gb_free(b->version);
     gb_free(b->copy_of);
@@ -71,6 +72,7 @@ static bool in_user_memory(const struct gb_id * id) {
     return id->location == GB_LOCATION_USER || id->location == GB_LOCATION_HOST;
 }
 
+// The bytes of the two have an address in common.
 static bool overlap(const struct ggml_tensor * a, const struct ggml_tensor * b) {
     const uintptr_t a0 = (uintptr_t) a->data, b0 = (uintptr_t) b->data;
     return a0 < b0 + ggml_nbytes(b) && b0 < a0 + ggml_nbytes(a);
@@ -286,6 +288,7 @@ static bool add_write_back(struct builder * b, struct gb_shadow * shadow, int co
     return gb_vec_push(&b->program->backs, ((struct gb_write_back){ node, shadow, marker }));
 }
 
+// The node runs as a clone whose sources, or whose result, lie on copies.
 static bool add_shadow_node(struct builder * b, int node) {
     const int          root   = b->in->ids.data[node].root;
     struct gb_shadow * shadow = gb_sched_new_shadow(b->program, b->in, node, -1);
@@ -487,6 +490,7 @@ static bool finish_copies(const struct builder * b) {
     return true;
 }
 
+// Copies are merged only when all are known, and get their layouts and names after that.
 enum ggml_status gb_sched_make_program(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
     const struct gb_sched_assigned * assigned, const struct gb_item * leafs, const struct gb_sched_program * candidate,
     struct gb_sched_program * program) {

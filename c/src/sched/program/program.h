@@ -104,11 +104,13 @@ bool gb_split_nodes(const int32_t * backend, const uint8_t * computes, int n_nod
 
 // copies.c
 // leafs: per id, where leafs were laid out; candidate: merge copies as it does, if it has the same ones (NULL: none)
+// Fills everything but the steps, for splits that were cut. ALLOC_FAILED: no memory.
 enum ggml_status gb_sched_make_program(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
     const struct gb_sched_assigned * assigned, const struct gb_item * leafs, const struct gb_sched_program * candidate,
     struct gb_sched_program * program);
 
 // steps.c
+// Fills the steps. ALLOC_FAILED: no memory.
 enum ggml_status gb_sched_order_steps(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
     const struct gb_sched_assigned * assigned, struct gb_sched_program * program);
 // the split whose result a write-back takes
@@ -116,13 +118,17 @@ int gb_sched_split_of_back(const struct gb_sched_program * program, size_t back)
 
 // shadow.c
 // a clone without memory and flags; NULL: no memory
+// `origin`: the id of the tensor that it clones; `copy`: the copy that its memory is in, -1: none. Owned by the
+// program.
 struct gb_shadow * gb_sched_new_shadow(struct gb_sched_program * program, const struct gb_sched_input * in, int origin,
     int copy);
 // NULL at the end
 struct gb_shadow * gb_sched_next_shadow(const struct gb_sched_program * program, struct gb_shadow_iter * it);
 // roots and what stands for them -> storage id: tensor ids, then copies from n_ids on
+// `map` is empty before. False: no memory.
 bool gb_sched_map_storage(const struct gb_sched_input * in, const struct gb_sched_program * program,
     struct gb_ptrmap * map);
+// Frees the shadows, too: nothing may point to them any more.
 void gb_sched_free_program(struct gb_sched_program * program);
 
 #endif // GB_SCHED_PROGRAM_PROGRAM_H

@@ -13,6 +13,7 @@ struct gb_shadow_block {
     struct gb_shadow         items[BLOCK];
 };
 
+// The newest block is the first of the list; only it has room.
 struct gb_shadow * gb_sched_new_shadow(struct gb_sched_program * program, const struct gb_sched_input * in, int origin,
     int copy) {
     struct gb_shadow_block * block = program->shadows;

@@ -28,11 +28,13 @@ static int copying_issuer(const struct ggml_backend_sched * s, int from, int to)
     return from >= 0 && queues_copies(s, from) ? from : s->n_backends;
 }
 
+// The next step in the order of issue.
 static bool add_step(struct gb_sched_program * program, enum gb_step_kind kind, size_t index, int issuer) {
     return gb_vec_push(&program->steps,
         ((struct gb_step){ .kind = (uint8_t) kind, .index = (int32_t) index, .issuer = issuer }));
 }
 
+// What is known of the splits that were come to, while copies find their place among the steps.
 struct order {
     const struct ggml_backend_sched * sched;
     const struct gb_sched_input *     in;
@@ -145,6 +147,8 @@ static bool add_split(struct order * o, size_t k) {
     return ok;
 }
 
+// Where copies go is decided split by split, in order, before any step is listed: a copy may be issued ahead of splits
+// that come long before its own.
 static bool add_steps(struct order * o) {
     const size_t n = o->program->splits.n;
     for (size_t k = 0; k < n; k++) {
