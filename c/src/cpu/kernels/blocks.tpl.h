@@ -1,8 +1,8 @@
 // blocks.tpl.h - rows of floats to blocks of Q8_0 and Q4_0 and back, byte for byte as tensor/quant does it.
 //
 // Plain loops over the 32 elements of a block, written so that a compiler makes vectors of them: magnitudes are
-// compared as integers (NaN is above all), and rounding is arithmetic. Blocks whose scale f16 holds well are made here;
-// the others, by the format itself.
+// compared as integers (NaN is above all), and rounding is arithmetic. Blocks whose scale f16 holds well are made here,
+// all others by the format's own function.
 #include <math.h>
 
 #include "base/fp16.h"
@@ -21,13 +21,13 @@ static inline void store_scale_(uint8_t * block, float d) {
     memcpy(block, &h, sizeof(h));
 }
 
-// A scale that f16 holds well, or that of a block of zeros; not one that gets lost, is too large, or is NaN.
+// Is d a normal number in f16, or 0? Scales that are too small, too large, or NaN are not plain.
 static inline bool is_plain_(float d) {
     const float size = d < 0 ? -d : d;
     return (size >= 0x1p-14f && size <= 65504.0f) || size == 0;
 }
 
-// A block of anything (tensor/quant).
+// A block of any values, by the format's function (tensor/quant).
 static inline void store_odd_(enum ggml_type type, const float * x, uint8_t * block) {
     gb_quant_format_of(type)->from_float(x, block, BLOCK_N);
 }

@@ -1,5 +1,6 @@
-// compiler.h - what the kernel templates ask of the compiler beyond C: inlining, unrolling, registers, and asking
-// memory for what comes next. Where it cannot, these do nothing. Included first by level.tpl.h, after the vector
+// compiler.h - what the kernel templates need of the compiler beyond C: inlining, unrolling, registers, prefetching.
+//
+// With a compiler that cannot, these do nothing. level.tpl.h includes this before all templates, after the vector
 // operations.
 #ifndef GB_CPU_KERNELS_COMPILER_H
 #define GB_CPU_KERNELS_COMPILER_H
@@ -16,23 +17,24 @@
 #    define UNROLL
 #endif
 
-// Compilers read a vector again for every product with it, if they may: loads are then what the loop waits for.
+// IN_REGISTER(v) keeps v in a register. Where instructions take operands from memory, compilers read a vector again for
+// each product with it, and the loop is then bound by loads.
 #if defined(__GNUC__) && HAVE_MEMORY_OPERANDS
 #    define IN_REGISTER(v) __asm__("" : "+" V_ASM_REGISTER(v))
 #else
 #    define IN_REGISTER(v) (void) (v)
 #endif
 
-// The line at any address: to the nearest cache, to the second, to the nearest to be written. One lane is slower than
-// any memory.
+// Prefetch the cache line of any address: to the first-level cache, to the second, to the first to be written. Scalar
+// code is bound by arithmetic: no prefetching.
 #if defined(__GNUC__) && !V_ISA_SCALAR
-#    define ASK(p)          __builtin_prefetch(p)
-#    define ASK_SECOND(p)   __builtin_prefetch(p, 0, 2)
-#    define ASK_TO_WRITE(p) __builtin_prefetch(p, 1)
+#    define PREFETCH(p)          __builtin_prefetch(p)
+#    define PREFETCH_L2(p)       __builtin_prefetch(p, 0, 2)
+#    define PREFETCH_TO_WRITE(p) __builtin_prefetch(p, 1)
 #else
-#    define ASK(p)          (void) (p)
-#    define ASK_SECOND(p)   (void) (p)
-#    define ASK_TO_WRITE(p) (void) (p)
+#    define PREFETCH(p)          (void) (p)
+#    define PREFETCH_L2(p)       (void) (p)
+#    define PREFETCH_TO_WRITE(p) (void) (p)
 #endif
 
 #endif // GB_CPU_KERNELS_COMPILER_H

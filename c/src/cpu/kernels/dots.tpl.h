@@ -1,8 +1,8 @@
 // dots.tpl.h - dot products of a few columns of weights with one row of floats, all in registers.
 //
-// y[i] = sum over k of w_i x for i < nw <= DOTS_W. Every sum is made in an order that depends on k alone, so that it
-// does not matter which columns are taken together. Each term of the row is read once for all of them. What lies
-// `ahead` bytes behind a weight is asked for while it is multiplied.
+// y[i] = sum over k of w_i x for i < nw <= DOTS_W. The order of a sum depends on k alone, so that a result does not
+// depend on which columns are taken together. Each term of the row is read once for all of them. What lies `ahead`
+// bytes behind a weight is prefetched while the weight is multiplied.
 
 #if V_REGISTERS < 32
 #    define DOTS_W 2
@@ -27,7 +27,7 @@
                 UNROLL                                                                                            \
                 for (int i = 0; i < nw; i++) {                                                                    \
                     acc[i][c] = v_fma(LOAD(w[i] + p + c * V_N), xv, acc[i][c]);                                   \
-                    ASK((const char *) (w[i] + p + c * V_N) + ahead);                                             \
+                    PREFETCH((const char *) (w[i] + p + c * V_N) + ahead);                                        \
                 }                                                                                                 \
             }                                                                                                     \
         }                                                                                                         \

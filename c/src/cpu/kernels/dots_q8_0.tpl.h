@@ -1,17 +1,17 @@
 // dots_q8_0.tpl.h - short columns of Q8_0 as they lie, times a few rows that were rounded to bytes: the keys of a cache
 // times queries.
 //
-// A tile is 4 columns by at most DQ_X rows, its sums in registers, one scale for each group of 32 terms in the lanes
-// that hold its sums. To unpack columns first, one by one, takes several times as long as multiplying a hundred terms.
-// Columns that come later are asked for: keys of a head do not lie together. A result depends on k alone, not on what
-// it is computed with.
+// A tile is 4 columns by at most DQ_X rows; its sums stay in registers, and a vector holds the scale of each group of
+// 32 terms in the lanes of its sums. Unpacking columns first, one by one, takes several times as long as multiplying a
+// hundred terms. Columns that come later are prefetched, since keys of a head do not lie together. A result depends on
+// k alone, not on what it is computed with.
 //
-// Bytes of weights are signed, and what multiplies them wants one side unsigned: with 256 bits both signs go to the
-// row, with 512 bits 128 is added to the weights and what that adds to the sum is taken off its start.
+// A body for an instruction set (x86/dots_q8_0_*.tpl.h) defines DQ_ROWS, DQ_X, DQ_GROUPS (groups in a vector), DQ_START
+// and DQ_DOT (the product of signed bytes), dq_levels_, dq_row_, dq_spread_ and dq_scales_.
 
 #define DQ_W     4
 #define DQ_SIZE  GB_BYTES(q8_0)
-#define DQ_LATER 32 // columns that are asked for before they are needed
+#define DQ_LATER 32 // columns between the one that is prefetched and the one that is multiplied
 
 #if V_ISA_AVX512
 #    include "x86/dots_q8_0_avx512.tpl.h"
@@ -59,8 +59,8 @@ static ALWAYS_INLINE void dq_tile_(int nx, int64_t k, int nw, const char * w, si
         dq_groups_(nx, DQ_GROUPS, c, q, dx, g, acc);
         UNROLL
         for (int i = 0; i < DQ_W; i++) {
-            ASK(c[i] + later);
-            ASK(c[i] + later + DQ_GROUPS * DQ_SIZE - 1);
+            PREFETCH(c[i] + later);
+            PREFETCH(c[i] + later + DQ_GROUPS * DQ_SIZE - 1);
             c[i] += DQ_GROUPS * DQ_SIZE;
         }
     }
@@ -70,20 +70,24 @@ static ALWAYS_INLINE void dq_tile_(int nx, int64_t k, int nw, const char * w, si
     rc_store_(nx, acc, nw, y, ldy, false);
 }
 
-static bool dots_q8_0(int64_t k, int64_t n, int nx, const void * w, size_t nb_w, const int8_t * const * q,
-    const float * const * dx, float * y, int64_t ldy) {
-    const char * column = w;
+static bool dots_q8_0(const struct gb_dots_q8_0 * p) {
+    const int64_t k = p->k, n = p->n, ldy = p->ldy;
+    const size_t  nb_w   = p->nb_w;
+    const char *  column = p->w;
     for (int64_t i = 0; i < n; i += DQ_W, column += DQ_W * nb_w) {
         const int    nw    = n - i < DQ_W ? (int) (n - i) : DQ_W;
         const size_t later = DQ_LATER * nb_w;
-        for (int j = 0; j < nx; j += DQ_X) {
-            switch (nx - j < DQ_X ? nx - j : DQ_X) {
-                case 1: dq_tile_(1, k, nw, column, nb_w, q + j, dx + j, y + j * ldy + i, ldy, later); break;
-#    if DQ_X > 1
-                case 2: dq_tile_(2, k, nw, column, nb_w, q + j, dx + j, y + j * ldy + i, ldy, later); break;
-                case 3: dq_tile_(3, k, nw, column, nb_w, q + j, dx + j, y + j * ldy + i, ldy, later); break;
-                case 4: dq_tile_(4, k, nw, column, nb_w, q + j, dx + j, y + j * ldy + i, ldy, later); break;
-#    endif
+        for (int j = 0; j < p->nx; j += DQ_X) {
+            const int8_t * const * const q  = p->q + j;
+            const float * const * const  dx = p->dx + j;
+            float * const                y  = p->y + j * ldy + i;
+            switch (p->nx - j < DQ_X ? p->nx - j : DQ_X) {
+                case 1: dq_tile_(1, k, nw, column, nb_w, q, dx, y, ldy, later); break;
+#if DQ_X > 1
+                case 2: dq_tile_(2, k, nw, column, nb_w, q, dx, y, ldy, later); break;
+                case 3: dq_tile_(3, k, nw, column, nb_w, q, dx, y, ldy, later); break;
+                case 4: dq_tile_(4, k, nw, column, nb_w, q, dx, y, ldy, later); break;
+#endif
                 default: break;
             }
         }
@@ -93,9 +97,8 @@ static bool dots_q8_0(int64_t k, int64_t n, int nx, const void * w, size_t nb_w,
 
 #else
 
-static bool dots_q8_0(int64_t k, int64_t n, int nx, const void * w, size_t nb_w, const int8_t * const * q,
-    const float * const * dx, float * y, int64_t ldy) {
-    (void) k, (void) n, (void) nx, (void) w, (void) nb_w, (void) q, (void) dx, (void) y, (void) ldy;
+static bool dots_q8_0(const struct gb_dots_q8_0 * p) {
+    (void) p;
     return false;
 }
 #endif

@@ -1,8 +1,8 @@
 // gemm.tpl.h - the matrix product tile in registers, and the packing that feeds it.
 //
 // A tile is V_GEMM_MR rows of V_GEMM_NV vectors, all of them accumulators that live in registers for the whole loop
-// over k: each step loads NV vectors of b, broadcasts MR values of a, and does MR x NV multiply-adds. That only works
-// out if the loops over the accumulators are unrolled completely, hence the pragmas and the constant `mr` of each
+// over k: each step loads NV vectors of b, broadcasts MR values of a, and does MR x NV multiply-adds. Accumulators stay
+// in registers only if the loops over them are unrolled completely, hence the pragmas and the constant `mr` of each
 // instance.
 
 #define TILE_MR V_GEMM_MR
@@ -21,27 +21,27 @@ static ALWAYS_INLINE void store_row_(float * c, const vf acc[V_GEMM_NV], int nr,
     }
 }
 
-// A panel of a stays in the first-level cache while panel after panel of b comes from the second: asked for some steps
-// ahead, nobody waits for it. What lies behind this panel of a is the next one.
-#define ASK_FLOATS 512
-static ALWAYS_INLINE void ask_ahead_(const float * b, const float * next_a) {
+// A panel of a stays in the first-level cache while panel after panel of b comes from the second: b is prefetched some
+// steps ahead. Behind this panel of a lies the next one, which is prefetched, too.
+#define PREFETCH_FLOATS 512
+static ALWAYS_INLINE void prefetch_ahead_(const float * b, const float * next_a) {
     UNROLL
     for (int j = 0; j < TILE_NR; j += 16) {
-        ASK(b + ASK_FLOATS + j);
+        PREFETCH(b + PREFETCH_FLOATS + j);
     }
-    ASK(next_a);
+    PREFETCH(next_a);
 }
 
-// A tile of c lies in as many places as it has rows, which no processor foresees: asked for ASK_STEPS before the last
-// step, it is there after it. Earlier would be too early: rows of c often are powers of two apart, then all of the tile
+// The rows of a tile of c lie apart, which no hardware prefetcher foresees: they are prefetched PREFETCH_STEPS before
+// the last step. Earlier they could be evicted again: rows of c often are powers of two apart, and all of the tile then
 // shares two sets of the cache.
-#define ASK_STEPS 64
-static ALWAYS_INLINE void ask_for_tile_(int mr, const float * c, int64_t ldc) {
+#define PREFETCH_STEPS 64
+static ALWAYS_INLINE void prefetch_tile_(int mr, const float * c, int64_t ldc) {
     UNROLL
     for (int i = 0; i < mr; i++) {
         UNROLL
         for (int j = 0; j < TILE_NR; j += 16) {
-            ASK_TO_WRITE(c + i * ldc + j);
+            PREFETCH_TO_WRITE(c + i * ldc + j);
         }
     }
 }
@@ -58,8 +58,8 @@ static ALWAYS_INLINE void tile_(int mr, int64_t k, const float * a, const float 
     }
     const int64_t ahead = k * TILE_MR;
     for (int64_t p = 0; p < k; p++) {
-        if (p == k - ASK_STEPS) {
-            ask_for_tile_(mr, c, ldc);
+        if (p == k - PREFETCH_STEPS) {
+            prefetch_tile_(mr, c, ldc);
         }
         vf bv[V_GEMM_NV];
         UNROLL
@@ -74,7 +74,7 @@ static ALWAYS_INLINE void tile_(int mr, int64_t k, const float * a, const float 
                 acc[i][j] = v_fma(av, bv[j], acc[i][j]);
             }
         }
-        ask_ahead_(b, a + ahead);
+        prefetch_ahead_(b, a + ahead);
         a += TILE_MR;
         b += TILE_NR;
     }
@@ -84,11 +84,10 @@ static ALWAYS_INLINE void tile_(int mr, int64_t k, const float * a, const float 
     }
 }
 
-static void gemm_tile_f32(int64_t k, const float * a, const float * b, float * c, int64_t ldc, int mr, int nr,
-    bool accumulate) {
-    switch (mr) {
+static void gemm_tile_f32(const struct gb_tile * t) {
+    switch (t->mr) {
 #define TILE_CASE(rows) \
-    case rows: tile_(rows, k, a, b, c, ldc, nr, accumulate); break;
+    case rows: tile_(rows, t->k, t->a, t->b, t->c, t->ldc, t->nr, t->accumulate); break;
         TILE_CASE(1)
         TILE_CASE(2)
         TILE_CASE(3)
@@ -135,8 +134,8 @@ static ALWAYS_INLINE void tile_pairs_(int mr, int64_t pairs, const float * a, co
     }
     const int64_t ahead = pairs * TILE_MR;
     for (int64_t p = 0; p < pairs; p++) {
-        if (p == pairs - ASK_STEPS) {
-            ask_for_tile_(mr, c, ldc);
+        if (p == pairs - PREFETCH_STEPS) {
+            prefetch_tile_(mr, c, ldc);
         }
         vf bv[V_GEMM_NV];
         UNROLL
@@ -151,7 +150,7 @@ static ALWAYS_INLINE void tile_pairs_(int mr, int64_t pairs, const float * a, co
                 acc[i][j] = dot_pairs_(acc[i][j], bv[j], av);
             }
         }
-        ask_ahead_(b, a + ahead);
+        prefetch_ahead_(b, a + ahead);
         a += TILE_MR;
         b += TILE_NR;
     }
@@ -161,11 +160,10 @@ static ALWAYS_INLINE void tile_pairs_(int mr, int64_t pairs, const float * a, co
     }
 }
 
-static void gemm_tile_bf16(int64_t pairs, const float * a, const float * b, float * c, int64_t ldc, int mr, int nr,
-    bool accumulate) {
-    switch (mr) {
+static void gemm_tile_bf16(const struct gb_tile * t) {
+    switch (t->mr) {
 #define TILE_CASE(rows) \
-    case rows: tile_pairs_(rows, pairs, a, b, c, ldc, nr, accumulate); break;
+    case rows: tile_pairs_(rows, t->k, t->a, t->b, t->c, t->ldc, t->nr, t->accumulate); break;
         TILE_CASE(1)
         TILE_CASE(2)
         TILE_CASE(3)

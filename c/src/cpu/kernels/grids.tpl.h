@@ -1,10 +1,10 @@
 // grids.tpl.h - the formats whose levels are rows of a codebook (IQ1, IQ2, IQ3), and the ternary ones, as unsigned
-// bytes. Like unpack.tpl.h.
+// bytes: unpack kernels as in unpack.tpl.h.
 //
 // A row is 16 bits: 8 codes of 2 bits, or 4 of 4. Spread to a code a byte, with a flag beside each (its sign, or the
 // direction of its offset), it is the index into a table of at most 16 levels: one shuffle of bytes gives the levels.
-// AVX-512 with VBMI looks 32 rows up at a time in tables that lie in registers; elsewhere rows are looked up one by one
-// and spread in 64-bit words.
+// The portable body looks rows up one by one and spreads them in 64-bit words; x86/grids_vbmi.tpl.h looks 32 rows up at
+// a time, in tables that lie in registers.
 
 #include "tensor/quant/grid.h"
 

@@ -1,9 +1,7 @@
 // int8.tpl.h - products of quantized weights and activations in bytes.
 //
-// Weights come unpacked (unpack.tpl.h): levels u in unsigned bytes and for each group of 16 or 32 terms a scale d and a
-// minimum m, so that a weight is d u + m. An activation is D q, with one scale D for 32 terms and q in -127 .. 127; S
-// is D times the sum of the q of a group. A product of a group is then d D sum(u q) + m S, in which the sum is exact.
-// All three kernels take `kind`, GB_BYTES_*.
+// Weights come unpacked (unpack.tpl.h) as levels u, scales d and minima m, activations as bytes q, scales D and sums S:
+// contracts/bytes.h says what these are. The product of a group is d D sum(u q) + m S, in which the sum is exact.
 //
 // A row of activations: k bytes q, k / 32 floats D, k / group floats S. Panels of MR rows hold the same three parts,
 // the rows in turns: q [k / 32][MR][32], D [k / 32][MR], S [k / group][MR]; panels of weights u, d, m: [k / 4][NR][4],
@@ -15,8 +13,8 @@
 #define BYTES_NR (V_BYTES_NV * V_N)
 #define DOT_N    4 // rows of dot_q8 at most
 
-// Groups of 32 activations with larger ones, infinity or NaN have no D but NaN: sums of products might overflow, at one
-// level or another.
+// A group of 32 activations with a larger one, infinity or NaN has NaN for D: its sums of products might overflow at
+// one level and not at another.
 #define LARGEST_ACTIVATION 0x1p100f
 #define LEAST_ACTIVATION   0x1p-100f // below it all is 0
 
@@ -70,7 +68,7 @@ static ALWAYS_INLINE vf spread_(const float * d, int lanes) {
 }
 #endif
 
-// What the rows of group g bring for the products with minima, from the scale and the sums of both halves.
+// Stores S of a group, or its centered sum, from the scale and the sums of both halves.
 static ALWAYS_INLINE void put_sums_(bool halves, int zero, float * s, int64_t step, float d, const int32_t sums[2]) {
     const int32_t whole = sums[0] + sums[1];
     const int     n     = halves ? 2 : 1;
@@ -81,11 +79,16 @@ static ALWAYS_INLINE void put_sums_(bool halves, int zero, float * s, int64_t st
     }
 }
 
-static void quantize_q8(int64_t k, int kind, int zero, int64_t step, int8_t * q, float * d, float * s,
-    const float * x) {
-    const bool    halves = kind & GB_BYTES_HALVES;
-    const int64_t after  = (halves ? 2 : 1) * step; // to the sums of the next group
-    int64_t       g      = 0;
+static void quantize_q8(const struct gb_quantize_q8 * p) {
+    const int64_t       k = p->k, step = p->step;
+    const int           zero   = p->zero;
+    int8_t * const      q      = p->q;
+    float * const       d      = p->d;
+    float * const       s      = p->s;
+    const float * const x      = p->x;
+    const bool          halves = p->kind & GB_BYTES_HALVES;
+    const int64_t       after  = (halves ? 2 : 1) * step; // to the sums of the next group
+    int64_t             g      = 0;
 #if V_ISA_AVX512
     for (; g + 4 <= k / 32; g += 4) {
         float   scales[4];
@@ -175,17 +178,18 @@ static ALWAYS_INLINE void dot_rows_(int n, bool halves, bool wide, int64_t k, fl
     }
 }
 
-static void dot_q8(int64_t k, int kind, int n, float * y, const uint8_t * u, const float * d, const float * m,
-    const int8_t * const * q, const float * const * dx, const float * const * s) {
+static void dot_q8(const struct gb_dot_q8 * p) {
 #if HAVE_VNNI // has no need of the distinction
-    kind &= ~GB_BYTES_WIDE;
+    const int kind = p->kind & ~GB_BYTES_WIDE;
+#else
+    const int kind = p->kind;
 #endif
-#define DOT_CASE(rows, halves, wide)                                 \
-    case rows * 4 + halves * GB_BYTES_HALVES + wide * GB_BYTES_WIDE: \
-        dot_rows_(rows, halves, wide, k, y, u, d, m, q, dx, s);      \
+#define DOT_CASE(rows, halves, wide)                                                    \
+    case rows * 4 + halves * GB_BYTES_HALVES + wide * GB_BYTES_WIDE:                    \
+        dot_rows_(rows, halves, wide, p->k, p->y, p->u, p->d, p->m, p->q, p->dx, p->s); \
         break;
 #define DOT_CASES(rows) DOT_CASE(rows, 0, 0) DOT_CASE(rows, 1, 0) DOT_CASE(rows, 0, 1) DOT_CASE(rows, 1, 1)
-    switch (n * 4 + kind) {
+    switch (p->n * 4 + kind) {
         DOT_CASES(1)
         DOT_CASES(2)
         DOT_CASES(3)
@@ -248,15 +252,16 @@ static ALWAYS_INLINE void tile_q8_(int mr, bool halves, bool wide, bool centered
         for (int j = 0; j < V_BYTES_NV; j++) {
             acc[i][j] = v_set(0.0f);
         }
-        ASK_TO_WRITE(c + i * ldc); // rows of results far apart share few places in a cache: they are elsewhere
-        ASK_TO_WRITE(c + i * ldc + nr - 1);
+        // Output rows map to the same cache sets, so that they are usually evicted.
+        PREFETCH_TO_WRITE(c + i * ldc);
+        PREFETCH_TO_WRITE(c + i * ldc + nr - 1);
     }
     for (int64_t g = 0; g < k / group; g++) {
         vi sum[V_BYTES_MR][V_BYTES_NV];
         tile_sums_(mr, wide, group / 4, x + (halves ? g % 2 * 16 : 0), w, centered ? s : NULL, sum);
         UNROLL
         for (int i = 0; i < group * V_BYTES_MR; i += 64) {
-            ASK(x + after + (halves ? g % 2 * 16 * V_BYTES_MR : 0) + i);
+            PREFETCH(x + after + (halves ? g % 2 * 16 * V_BYTES_MR : 0) + i);
         }
         x += halves ? g % 2 * 32 * V_BYTES_MR : 32 * V_BYTES_MR;
         w += group * BYTES_NR;
@@ -309,14 +314,13 @@ static ALWAYS_INLINE void tile_q8_rows_(int mr, int kind, int64_t k, const float
 #undef KIND_CASE
 }
 
-static void gemm_tile_q8(int64_t k, int kind, const float * a, const float * b, float * c, int64_t ldc, int mr, int nr,
-    bool accumulate) {
+static void gemm_tile_q8(int kind, const struct gb_tile * t) {
 #if HAVE_VNNI // has no need of the distinction
     kind &= ~GB_BYTES_WIDE;
 #endif
-    switch (mr) {
+    switch (t->mr) {
 #define TILE_CASE(rows) \
-    case rows: tile_q8_rows_(rows, kind, k, a, b, c, ldc, nr, accumulate); break;
+    case rows: tile_q8_rows_(rows, kind, t->k, t->a, t->b, t->c, t->ldc, t->nr, t->accumulate); break;
         TILE_CASE(1)
         TILE_CASE(2)
         TILE_CASE(3)

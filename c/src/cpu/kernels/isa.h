@@ -26,6 +26,9 @@
 #endif
 #define V_ISA_X86 (V_ISA_AVX2 || V_ISA_AVX512)
 
+// A set of sixteen lanes may define V_LOOKUP: v_lookup then looks each lane up in a register of sixteen floats
+// (math_lookup.tpl.h).
+
 // Arithmetic takes operands from memory: compilers then read a vector again for each use, unless IN_REGISTER says
 // otherwise.
 #ifndef HAVE_MEMORY_OPERANDS

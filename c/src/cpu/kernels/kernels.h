@@ -10,33 +10,30 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "cpu/kernels/contracts/bytes.h"
+#include "cpu/kernels/contracts/convert.h"
+#include "cpu/kernels/contracts/dense.h"
+#include "cpu/kernels/contracts/elements.h"
+#include "cpu/kernels/contracts/interleaved.h"
+#include "cpu/kernels/contracts/reduce.h"
+#include "cpu/kernels/contracts/rows.h"
 #include "tensor/quant/blocks.h"
 
-#define GB_GEMM_MAX   64
-#define GB_UNPACK_MAX 4096 // terms that an unpack kernel takes at a time
-
-// of unpacked weights
-enum {
-    GB_BYTES_HALVES   = 1, // groups of 16 terms, else of 32
-    GB_BYTES_WIDE     = 2, // levels up to 255, else up to 127
-    GB_BYTES_CENTERED = 4, // no minima: the same level stands for 0 in all groups (panels only)
-};
-// From two columns of a format's row.
-#define GB_BYTES_KIND(group, top) (((group) == 16 ? GB_BYTES_HALVES : 0) | ((top) > 127 ? GB_BYTES_WIDE : 0))
+// What unpack kernels need of formats.
 #define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, ...) \
     GB_IF_UNPACKED_##use(static_assert(GB_UNPACK_MAX % (elements) == 0 && ((group) == 16 || (group) == 32), name);)
 #include "tensor/quant/formats.def"
 #undef GB_FORMAT
 
 struct gb_kernels {
-#define GB_KERNEL(name, class, ret, params) ret(*name) params;
+#define GB_KERNEL(name, tolerance, contract) contract * name;
 #include "kernels.def"
 #undef GB_KERNEL
     int  gemm_mr, gemm_nr;               // tile of gemm_tile_f32, at most GB_GEMM_MAX each
     bool fast_bf16;                      // gemm_tile_bf16 is faster than gemm_tile_f32; its tile is as large
-    int  gemm_q8_mr, gemm_q8_nr;         // of gemm_tile_q8
+    int  gemm_q8_mr, gemm_q8_nr;         // tile of gemm_tile_q8
     int  dots_w;                         // columns that dots_f32, dots_f16, dots_bf16 take at a time, at most 4
-    bool stripes;                        // stripe_* do what they say
+    bool interleaved;                    // the kernels of contracts/interleaved.h do what they say
     int  q8_0_rows;                      // rows at most that dots_q8_0 is faster for, up to 16; 0: it does nothing
     int  rows_x;                         // rows that rows_columns_* take at a time
     int64_t (*limit_f32)(int64_t steps); // limits.tpl.h: for measuring

@@ -31,7 +31,7 @@
 extern const struct gb_kernels LEVEL_KERNELS;
 
 const struct gb_kernels LEVEL_KERNELS = {
-#define GB_KERNEL(name, class, ret, params) .name = name,
+#define GB_KERNEL(name, tolerance, contract) .name = name,
 #include "kernels.def"
 #undef GB_KERNEL
     .gemm_mr     = TILE_MR,
@@ -41,7 +41,7 @@ const struct gb_kernels LEVEL_KERNELS = {
     .gemm_q8_nr  = BYTES_NR,
     .dots_w      = DOTS_W,
     .rows_x      = RC_X,
-    .stripes     = HAVE_STRIPES,
+    .interleaved = HAVE_INTERLEAVED,
     .q8_0_rows   = DQ_ROWS,
     .limit_f32   = limit_f32,
     .limit_bytes = limit_bytes,

@@ -1,9 +1,9 @@
 // limits.tpl.h - what the processor can do at most, for measuring (cpu/limits.h): no kernel of an operator.
 //
-// The first three work in registers only, on more independent chains than the pipelines hold, and return the number of
-// operations done (a multiplication and an addition count two). Their values are hidden from the compiler before each
-// operation, without an instruction, so that it takes nothing out of the loop, and their sums after it, so that these
-// stay in their registers. limit_read and limit_copy touch n floats once.
+// The first three work in registers only, on V_CHAINS independent sums, and return the number of operations done (a
+// multiplication and an addition count two). HIDE makes the compiler believe that a value changed, without an
+// instruction: before each operation, so that the operation stays in the loop; after it, so that the sum stays in its
+// register. limit_read and limit_copy touch n floats once.
 
 #if defined(__GNUC__)
 #    define HIDE(v) __asm__("" : "+" V_ASM_REGISTER(v))

@@ -6,7 +6,7 @@
 // about half the operations.
 //
 // The algorithms are free of comparisons: arguments are cut to the range in which powers of two and reciprocals of them
-// stay normal numbers. A NaN passes both cuts. Included by math.tpl.h for levels with V_LOOKUP (vec_avx512.h).
+// stay normal numbers. A NaN passes both cuts. math.tpl.h includes this for sets with V_LOOKUP (isa.h).
 
 static const float exp2_16ths_[16] = { 0x1p+0f, 0x1.0b5586p+0f, 0x1.172b84p+0f, 0x1.2387a6p+0f, 0x1.306fep+0f,
     0x1.3dea64p+0f, 0x1.4bfdaep+0f, 0x1.5ab07ep+0f, 0x1.6a09e6p+0f, 0x1.7a1148p+0f, 0x1.8ace54p+0f, 0x1.9c4918p+0f,

@@ -1,7 +1,7 @@
-// rows.tpl.h - whole rows at a time: normalisation, softmax, rotation. A row is read from far away once, in the first
-// pass; it should then lie in the nearest cache for the others. Norms are bound by memory in one pass and by arithmetic
-// in the next: the first asks for the memory of the result, the last for what lies behind this row, which mostly is the
-// next one.
+// rows.tpl.h - whole rows at a time: normalisation, softmax, rotation. The first pass reads a row
+// from memory; the others find it in the first-level cache if it fits. Norms are bound by memory in one pass and by
+// arithmetic in the next: the first pass prefetches the memory of the result, the last one what lies behind this row,
+// which mostly is the next row.
 //
 // Sums here are formed in float over 16 vectors, pairwise, and in double beyond: each is off by no more than 8 eps
 // times the sum of magnitudes, whatever n. The products and sums applied to elements afterwards are rounded one after
@@ -11,11 +11,11 @@
 #define AT_ANY(i, n, x, rest) \
     ((n) - (i) >= V_N ? v_load((x) + (i)) : v_first(v_load_n((x) + (i), (int) ((n) - (i))), (int) ((n) - (i)), rest))
 
-static inline void ask_to_write_(const float * y) { // four vectors
-    ASK_TO_WRITE(y);
-    ASK_TO_WRITE(y + V_N);
-    ASK_TO_WRITE(y + 2 * V_N);
-    ASK_TO_WRITE(y + 3 * V_N);
+static inline void prefetch_to_write_(const float * y) { // four vectors
+    PREFETCH_TO_WRITE(y);
+    PREFETCH_TO_WRITE(y + V_N);
+    PREFETCH_TO_WRITE(y + 2 * V_N);
+    PREFETCH_TO_WRITE(y + 3 * V_N);
 }
 
 // TERM(s, a): s plus the term of a. y: where as many results will go.
@@ -27,7 +27,7 @@ static inline void ask_to_write_(const float * y) { // four vectors
             vf t0 = v_set(0.0f), t1 = t0, t2 = t0, t3 = t0;          \
             for (int j = 0; j < 4; j++) {                            \
                 const float * p = x + i + 4 * j * V_N;               \
-                ask_to_write_(y + i + 4 * j * V_N);                  \
+                prefetch_to_write_(y + i + 4 * j * V_N);             \
                 t0 = TERM(t0, v_load(p));                            \
                 t1 = TERM(t1, v_load(p + V_N));                      \
                 t2 = TERM(t2, v_load(p + 2 * V_N));                  \
@@ -64,13 +64,13 @@ static inline vf normed_(vf x, vf mean, vf scale) { return v_mul(v_sub(x, mean),
         if (!back) {                                                   \
             for (int64_t i = 0; i < whole; i += V_N) {                 \
                 const vf a = normed_(v_load(x + i), m, s);             \
-                ASK_SECOND(x + n + i);                                 \
+                PREFETCH_L2(x + n + i);                                \
                 v_store(y + i, FULL);                                  \
             }                                                          \
         }                                                              \
         for (int64_t i = whole - V_N; back && i >= 0; i -= V_N) {      \
             const vf a = normed_(v_load(x + i), m, s);                 \
-            ASK_SECOND(x + n + i);                                     \
+            PREFETCH_L2(x + n + i);                                    \
             v_store(y + i, FULL);                                      \
         }                                                              \
     } while (0)
@@ -100,7 +100,7 @@ static double row_moments_(int64_t n, const float * x, const float * y, float sh
         vf t0 = v_set(0.0f), t1 = t0, t2 = t0, t3 = t0, q0 = t0, q1 = t0, q2 = t0, q3 = t0;
         for (int j = 0; j < 4; j++) {
             const float * p = x + i + 4 * j * V_N;
-            ask_to_write_(y + i + 4 * j * V_N);
+            prefetch_to_write_(y + i + 4 * j * V_N);
             const vf a0 = v_sub(v_load(p), c), a1 = v_sub(v_load(p + V_N), c), a2 = v_sub(v_load(p + 2 * V_N), c),
                      a3 = v_sub(v_load(p + 3 * V_N), c);
             t0 = v_add(t0, a0), t1 = v_add(t1, a1), t2 = v_add(t2, a2), t3 = v_add(t3, a3);
@@ -162,8 +162,8 @@ static ALWAYS_INLINE float scaled_max_(int64_t n, bool keep, float * y, const fl
     int64_t  i = 0;
     for (; i + 2 * V_N <= n; i += 2 * V_N) {
         vf a = v_load(x + i), b = v_load(x + i + V_N);
-        ASK_TO_WRITE(y + i);
-        ASK_TO_WRITE(y + i + V_N);
+        PREFETCH_TO_WRITE(y + i);
+        PREFETCH_TO_WRITE(y + i + V_N);
         if (mask != NULL) {
             a = masked_(a, s, v_load(mask + i));
             b = masked_(b, s, v_load(mask + i + V_N));
@@ -236,9 +236,9 @@ static void soft_max_row_f32(int64_t n, float * y, const float * x, float scale,
     const vf     share = v_set((float) (1.0 / sum));
     int64_t      i     = 0;
     for (; i + V_N <= n; i += V_N) {
-        ASK_SECOND(x + n + i);
+        PREFETCH_L2(x + n + i);
         if (mask != NULL) {
-            ASK_SECOND(mask + n + i);
+            PREFETCH_L2(mask + n + i);
         }
         v_store(y + i, v_mul(v_load(y + i), share));
     }

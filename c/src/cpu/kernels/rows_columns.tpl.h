@@ -6,8 +6,8 @@
 // not on what it is computed with. All columns and all rows are equally far apart: few addresses stay in registers
 // where many would not.
 //
-// What comes next is asked for a line at a step: asked for in bursts between two tiles, it would fill the queue for
-// memory, and multiplying would wait for it.
+// What comes next is prefetched a cache line at a step: prefetched in bursts between two tiles, it would fill the queue
+// of outstanding loads, and multiplying would wait for it.
 
 #define RC_W 4
 #if V_REGISTERS < 32
@@ -29,67 +29,66 @@ static ALWAYS_INLINE void rc_store_(int nx, vf acc[RC_W][RC_X], int nw, float * 
 }
 #endif
 
-#define ROWS_COLUMNS(name, T, LOAD)                                                                                  \
-    static ALWAYS_INLINE void name##_tile_(int nx, int64_t k, int nw, const char * w, size_t nb_w, const float * x,  \
-        size_t ldx, float * y, int64_t ldy, bool accumulate, const char * const * next) {                            \
-        vf            acc[RC_W][RC_X];                                                                               \
-        const T *     c[RC_W];                                                                                       \
-        const char *  ask[RC_W];                                                                                     \
-        const float * r[RC_X];                                                                                       \
-        int64_t       p = 0;                                                                                         \
-        UNROLL                                                                                                       \
-        for (int i = 0; i < RC_W; i++) { /* a column that is not there: another one, whose sums are dropped */       \
-            c[i]   = (const T *) (const void *) (w + (size_t) (i < nw ? i : 0) * nb_w);                              \
-            ask[i] = next != NULL ? next[i] : (const char *) c[i];                                                   \
-            UNROLL                                                                                                   \
-            for (int j = 0; j < nx; j++) {                                                                           \
-                acc[i][j] = v_set(0.0f);                                                                             \
-            }                                                                                                        \
-        }                                                                                                            \
-        UNROLL                                                                                                       \
-        for (int j = 0; j < nx; j++) {                                                                               \
-            r[j] = x + (size_t) j * ldx;                                                                             \
-        }                                                                                                            \
-        for (; p + V_N <= k; p += V_N) {                                                                             \
-            vf wv[RC_W];                                                                                             \
-            UNROLL                                                                                                   \
-            for (int i = 0; i < RC_W; i++) {                                                                         \
-                wv[i] = LOAD(c[i] + p);                                                                              \
-                IN_REGISTER(wv[i]);                                                                                  \
-                ASK(ask[i] + (size_t) p * sizeof(T));                                                                \
-            }                                                                                                        \
-            UNROLL                                                                                                   \
-            for (int j = 0; j < nx; j++) {                                                                           \
-                vf xv = v_load(r[j] + p);                                                                            \
-                IN_REGISTER(xv);                                                                                     \
-                UNROLL                                                                                               \
-                for (int i = 0; i < RC_W; i++) {                                                                     \
-                    acc[i][j] = v_fma(wv[i], xv, acc[i][j]);                                                         \
-                }                                                                                                    \
-            }                                                                                                        \
-        }                                                                                                            \
-        if (p < k) {                                                                                                 \
-            const int n = (int) (k - p);                                                                             \
-            UNROLL                                                                                                   \
-            for (int i = 0; i < RC_W; i++) {                                                                         \
-                const vf wv = LOAD##_N(c[i] + p, n);                                                                 \
-                UNROLL                                                                                               \
-                for (int j = 0; j < nx; j++) {                                                                       \
-                    acc[i][j] = v_fma(wv, v_load_n(r[j] + p, n), acc[i][j]);                                         \
-                }                                                                                                    \
-            }                                                                                                        \
-        }                                                                                                            \
-        rc_store_(nx, acc, nw, y, ldy, accumulate);                                                                  \
-    }                                                                                                                \
-    static void name(int64_t k, int nw, int nx, const void * w, size_t nb_w, const float * x, size_t ldx, float * y, \
-        int64_t ldy, bool accumulate, const char * const * next) {                                                   \
-        switch (nx) {                                                                                                \
-            RC_CASES(name)                                                                                           \
-            default: break;                                                                                          \
-        }                                                                                                            \
+#define ROWS_COLUMNS(name, T, LOAD)                                                                                 \
+    static ALWAYS_INLINE void name##_tile_(int nx, int64_t k, int nw, const char * w, size_t nb_w, const float * x, \
+        size_t ldx, float * y, int64_t ldy, bool accumulate, const char * const * next) {                           \
+        vf            acc[RC_W][RC_X];                                                                              \
+        const T *     c[RC_W];                                                                                      \
+        const char *  later[RC_W];                                                                                  \
+        const float * r[RC_X];                                                                                      \
+        int64_t       p = 0;                                                                                        \
+        UNROLL                                                                                                      \
+        for (int i = 0; i < RC_W; i++) { /* a column that is not there: another one, whose sums are dropped */      \
+            c[i]     = (const T *) (const void *) (w + (size_t) (i < nw ? i : 0) * nb_w);                           \
+            later[i] = next != NULL ? next[i] : (const char *) c[i];                                                \
+            UNROLL                                                                                                  \
+            for (int j = 0; j < nx; j++) {                                                                          \
+                acc[i][j] = v_set(0.0f);                                                                            \
+            }                                                                                                       \
+        }                                                                                                           \
+        UNROLL                                                                                                      \
+        for (int j = 0; j < nx; j++) {                                                                              \
+            r[j] = x + (size_t) j * ldx;                                                                            \
+        }                                                                                                           \
+        for (; p + V_N <= k; p += V_N) {                                                                            \
+            vf wv[RC_W];                                                                                            \
+            UNROLL                                                                                                  \
+            for (int i = 0; i < RC_W; i++) {                                                                        \
+                wv[i] = LOAD(c[i] + p);                                                                             \
+                IN_REGISTER(wv[i]);                                                                                 \
+                PREFETCH(later[i] + (size_t) p * sizeof(T));                                                        \
+            }                                                                                                       \
+            UNROLL                                                                                                  \
+            for (int j = 0; j < nx; j++) {                                                                          \
+                vf xv = v_load(r[j] + p);                                                                           \
+                IN_REGISTER(xv);                                                                                    \
+                UNROLL                                                                                              \
+                for (int i = 0; i < RC_W; i++) {                                                                    \
+                    acc[i][j] = v_fma(wv[i], xv, acc[i][j]);                                                        \
+                }                                                                                                   \
+            }                                                                                                       \
+        }                                                                                                           \
+        if (p < k) {                                                                                                \
+            const int n = (int) (k - p);                                                                            \
+            UNROLL                                                                                                  \
+            for (int i = 0; i < RC_W; i++) {                                                                        \
+                const vf wv = LOAD##_N(c[i] + p, n);                                                                \
+                UNROLL                                                                                              \
+                for (int j = 0; j < nx; j++) {                                                                      \
+                    acc[i][j] = v_fma(wv, v_load_n(r[j] + p, n), acc[i][j]);                                        \
+                }                                                                                                   \
+            }                                                                                                       \
+        }                                                                                                           \
+        rc_store_(nx, acc, nw, y, ldy, accumulate);                                                                 \
+    }                                                                                                               \
+    static void name(const struct gb_rows_columns * a) {                                                            \
+        switch (a->nx) {                                                                                            \
+            RC_CASES(name)                                                                                          \
+            default: break;                                                                                         \
+        }                                                                                                           \
     }
 #define RC_CASE(name, n) \
-    case n: name##_tile_(n, k, nw, w, nb_w, x, ldx, y, ldy, accumulate, next); break;
+    case n: name##_tile_(n, a->k, a->nw, a->w, a->nb_w, a->x, a->ldx, a->y, a->ldy, a->accumulate, a->next); break;
 #if RC_X == 2
 #    define RC_CASES(name) RC_CASE(name, 1) RC_CASE(name, 2)
 #else

@@ -3,8 +3,7 @@
 //
 // unpack_<stem>(k, u, d, m, x): k terms, whole blocks, at most GB_UNPACK_MAX. Levels that a format counts from below
 // zero are moved up by the `zero` of its row in formats.def, which m takes back; u is at most the row's `top`. What the
-// fields of a block mean is said in tensor/quant/<stem>.c. The loops are plain C of a shape that compilers vectorize;
-// where that leaves too much on the table there is a second version beside it (below).
+// fields of a block mean is said in tensor/quant/<stem>.c. The loops are plain C of a shape that compilers vectorize.
 
 #include <string.h>
 
@@ -259,7 +258,7 @@ static void unpack_iq4_xs(int64_t k, uint8_t * restrict u, float * restrict d, f
     }
 }
 
-// ------------------------------------------------------------------------------------------------------------- by hand
+// ----------------------------------------------------------------------------------------------------- with intrinsics
 
 #if HAVE_VBMI
 #    include "x86/unpack_vbmi.tpl.h"

@@ -270,7 +270,16 @@ static void product(const struct gb_kernels * k, int64_t depth, const float * a,
         const int mr = (int) GB_MIN(rows - i, (int64_t) k->gemm_mr);
         for (int64_t j = 0; j < columns; j += k->gemm_nr) {
             const int nr = (int) GB_MIN(columns - j, (int64_t) k->gemm_nr);
-            k->gemm_tile_f32(depth, a + i * depth, b + j * b_depth, c + i * stride + j, stride, mr, nr, accumulate);
+            k->gemm_tile_f32(&(struct gb_tile){
+                .k          = depth,
+                .a          = a + i * depth,
+                .b          = b + j * b_depth,
+                .c          = c + i * stride + j,
+                .ldc        = stride,
+                .mr         = mr,
+                .nr         = nr,
+                .accumulate = accumulate,
+            });
         }
     }
 }

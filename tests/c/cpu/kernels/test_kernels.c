@@ -547,8 +547,15 @@ static void test_gemm_tile_f32(const struct gb_kernels * k) {
         for (int i = 0; i < GB_GEMM_MAX * 100; i++) {
             whole[i] = before[i] = c[i] = random_value(TAME);
         }
-        k->gemm_tile_f32(depth, a, b, c, ldc, mr, nr, accumulate);
-        k->gemm_tile_f32(depth, a, b, whole, ldc, mr_max, nr_max, accumulate);
+        const struct gb_tile part = {
+            .k = depth, .a = a, .b = b, .c = c, .ldc = ldc, .mr = mr, .nr = nr, .accumulate = accumulate
+        };
+        struct gb_tile all = part;
+        all.c              = whole;
+        all.mr             = mr_max;
+        all.nr             = nr_max;
+        k->gemm_tile_f32(&part);
+        k->gemm_tile_f32(&all);
         for (int i = 0; i < GB_GEMM_MAX * 100; i++) {
             const int64_t row = i / ldc, column = i % ldc;
             if (row >= mr || column >= nr) {
@@ -610,7 +617,7 @@ static const struct {
     const char * name;
     void (*run)(const struct gb_kernels * k);
 } kernel_tests[] = {
-#define GB_KERNEL(name, class, ret, params) { #name, test_##name },
+#define GB_KERNEL(name, tolerance, contract) { #name, test_##name },
 #include "cpu/kernels/kernels.def"
 #undef GB_KERNEL
 };

@@ -121,12 +121,13 @@ static void test_quantize_q8(const struct gb_kernels * k) {
         }
         const int zero   = kind & GB_BYTES_CENTERED ? (int) test_random_int(1, 128) : 0,
                   per_32 = kind & GB_BYTES_HALVES ? 2 : 1;
-        k->quantize_q8(n, kind, zero, 1, q[0], d[0], s[0], x);
-        scalar->quantize_q8(n, kind, zero, 1, q[1], d[1], s[1], x);
+        k->quantize_q8(&(struct gb_quantize_q8) { n, kind, zero, 1, q[0], d[0], s[0], x });
+        scalar->quantize_q8(&(struct gb_quantize_q8) { n, kind, zero, 1, q[1], d[1], s[1], x });
         // one row of a panel: the same
         const int64_t step = test_random_int(2, 7), row = test_random_int(0, (int) step - 1);
         memset(panel_q, 101, sizeof(panel_q));
-        k->quantize_q8(n, kind, zero, step, panel_q + 32 * row, panel_d + row, panel_s + row, x);
+        k->quantize_q8(&(struct gb_quantize_q8) {
+            n, kind, zero, step, panel_q + 32 * row, panel_d + row, panel_s + row, x });
         for (int64_t g = 0; g < n / 32 * step; g++) {
             int8_t untouched[32];
             memset(untouched, 101, sizeof(untouched));
@@ -258,7 +259,8 @@ static void test_dot_q8(const struct gb_kernels * k) {
             dx[j] = x[j].dx;
             s[j]  = x[j].s;
         }
-        k->dot_q8(depth, kind, n, y, w.u, w.d, w.m, q, dx, s);
+        k->dot_q8(&(struct gb_dot_q8) {
+            .k = depth, .kind = kind, .n = n, .y = y, .u = w.u, .d = w.d, .m = w.m, .q = q, .dx = dx, .s = s });
         for (int j = 0; j < 5; j++) {
             double       size  = 0;
             const double exact = j < n ? bytes_oracle(&w, &x[j], kind, depth, &size) + j + 1 : j + 1;
@@ -311,7 +313,9 @@ static void test_gemm_tile_q8(const struct gb_kernels * k) {
         for (int i = 0; i < N * LDC; i++) {
             before[i] = c[i] = random_value(TAME);
         }
-        k->gemm_tile_q8(depth, kind, a, b, c, LDC, mr, nr, accumulate);
+        k->gemm_tile_q8(kind,
+            &(struct gb_tile) {
+                .k = depth, .a = a, .b = b, .c = c, .ldc = LDC, .mr = mr, .nr = nr, .accumulate = accumulate });
         for (int i = 0; i < N * LDC; i++) {
             const int row = i / LDC, column = i % LDC;
             if (row >= mr || column >= nr) {
@@ -345,8 +349,16 @@ static void test_gemm_tile_bf16(const struct gb_kernels * k) {
         for (int i = 0; i < GB_GEMM_MAX * LDC; i++) {
             before[i] = c[i] = random_value(TAME);
         }
-        k->gemm_tile_bf16(pairs, (const float *) (const void *) a, (const float *) (const void *) b, c, LDC, mr, nr,
-            accumulate);
+        k->gemm_tile_bf16(&(struct gb_tile) {
+            .k          = pairs,
+            .a          = (const float *) (const void *) a,
+            .b          = (const float *) (const void *) b,
+            .c          = c,
+            .ldc        = LDC,
+            .mr         = mr,
+            .nr         = nr,
+            .accumulate = accumulate,
+        });
         for (int i = 0; i < GB_GEMM_MAX * LDC; i++) {
             const int row = i / LDC, column = i % LDC;
             if (row >= mr || column >= nr) {

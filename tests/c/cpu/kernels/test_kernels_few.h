@@ -1,27 +1,27 @@
-// test_kernels_few.h - tests of the kernels for few rows: quantized columns in stripes, columns of floats, short
+// test_kernels_few.h - tests of the kernels for few rows: interleaved quantized columns, columns of floats, short
 // columns of Q8_0. Included by test_kernels.c behind test_kernels_bytes.h, whose helpers it uses.
 #ifndef GB_TESTS_TEST_KERNELS_FEW_H
 #define GB_TESTS_TEST_KERNELS_FEW_H
 
-// ------------------------------------------------------------------------------------------------------------- stripes
+// --------------------------------------------------------------------------------------------------------- interleaved
 
-struct stripe_format {
+struct interleaved_format {
     enum ggml_type type;
     unpack_fn      unpack;
     int            group, zero;
 };
 
 enum {
-#define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, ...) GB_IF_UNPACKED_##use(STRIPE_##id, )
+#define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, ...) GB_IF_UNPACKED_##use(INTERLEAVED_##id, )
 #include "tensor/quant/formats.def"
 #undef GB_FORMAT
-    STRIPE_FORMATS_N,
-    STRIPE_TERMS_MAX = 8192 + 512
+    INTERLEAVED_FORMATS_N,
+    INTERLEAVED_TERMS_MAX = 8192 + 512
 };
 
-static const struct stripe_format * stripe_formats(void) {
-    static struct stripe_format formats[STRIPE_FORMATS_N];
-    const struct stripe_format  all[STRIPE_FORMATS_N] = {
+static const struct interleaved_format * interleaved_formats(void) {
+    static struct interleaved_format formats[INTERLEAVED_FORMATS_N];
+    const struct interleaved_format  all[INTERLEAVED_FORMATS_N] = {
 #define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, ...) \
     GB_IF_UNPACKED_##use({ GGML_TYPE_##id, scalar->unpack_##stem, group, zero }, )
 #include "tensor/quant/formats.def"
@@ -31,34 +31,34 @@ static const struct stripe_format * stripe_formats(void) {
     return formats;
 }
 
-static int stripe_kind(const struct stripe_format * f) {
+static int interleaved_kind(const struct interleaved_format * f) {
     return (f->group == 16 ? GB_BYTES_HALVES : 0) | (f->zero != 0 ? GB_BYTES_CENTERED : 0);
 }
 
-// Where term i lies in stripes of words of 16 groups; of group g, where its first and second float.
-static size_t stripe_term(int64_t i, int group) {
-    const int64_t stripe = i / (16 * group), in = i % (16 * group);
-    return (size_t) (stripe * (group == 16 ? 384 : 640) + in % group / 4 * 64 + in / group * 4 + in % 4);
+// Where term i lies in units of words of 16 groups; of group g, where its first and second float.
+static size_t interleaved_term(int64_t i, int group) {
+    const int64_t unit = i / (16 * group), in = i % (16 * group);
+    return (size_t) (unit * (group == 16 ? 384 : 640) + in % group / 4 * 64 + in / group * 4 + in % 4);
 }
 
-static float stripe_float(const char * p, int64_t g, int group, int which) {
+static float interleaved_float(const char * p, int64_t g, int group, int which) {
     float f;
     memcpy(&f, p + g / 16 * (group == 16 ? 384 : 640) + group * 16 + which * 64 + g % 16 * 4, sizeof(f));
     return f;
 }
 
-static size_t stripes_size(int64_t k, int group) {
+static size_t units_size(int64_t k, int group) {
     return (size_t) ((k + 16 * group - 1) / (16 * group) * (group == 16 ? 384 : 640));
 }
 
-// Whole blocks; a length that ends anywhere in a stripe.
-static int64_t stripe_length(enum ggml_type type) {
+// Whole blocks; a length that ends anywhere in a unit.
+static int64_t interleaved_length(enum ggml_type type) {
     const int64_t block = ggml_blck_size(type);
     return block * test_random_int(1, test_random() % 4 == 0 ? 8192 / (int) block : 1024 / (int) block + 1);
 }
 
 // Memory that ends where the blocks do, for sanitizers; random bytes whose scales are numbers, unless any will do.
-static uint8_t * stripe_blocks(const struct stripe_format * f, int64_t k, bool tame) {
+static uint8_t * interleaved_blocks(const struct interleaved_format * f, int64_t k, bool tame) {
     const size_t size = ggml_row_size(f->type, k), block = ggml_type_size(f->type);
     uint8_t *    blocks = malloc(size);
     float        values[256];
@@ -77,74 +77,74 @@ static uint8_t * stripe_blocks(const struct stripe_format * f, int64_t k, bool t
     return blocks;
 }
 
-static float * stripe_values(int64_t n, enum values v) {
-    static float x[STRIPE_TERMS_MAX];
+static float * interleaved_values(int64_t n, enum values v) {
+    static float x[INTERLEAVED_TERMS_MAX];
     for (int64_t i = 0; i < n; i++) {
         x[i] = random_value(v);
     }
     return x;
 }
 
-static void test_stripe_rows(const struct gb_kernels * k) {
-    static int8_t q[STRIPE_TERMS_MAX];
-    static float  d[STRIPE_TERMS_MAX / 32], s[STRIPE_TERMS_MAX / 16];
-    for (int pass = 0; pass < 200 && k->stripes; pass++) {
+static void test_interleave_row(const struct gb_kernels * k) {
+    static int8_t q[INTERLEAVED_TERMS_MAX];
+    static float  d[INTERLEAVED_TERMS_MAX / 32], s[INTERLEAVED_TERMS_MAX / 16];
+    for (int pass = 0; pass < 200 && k->interleaved; pass++) {
         const int     kind  = (pass % 2 ? GB_BYTES_HALVES : 0) | (pass / 2 % 2 ? GB_BYTES_CENTERED : 0),
                       group = pass % 2 ? 16 : 32;
         const int     zero  = pass / 2 % 2 ? (int) test_random_int(1, 128) : 0;
         const int64_t n     = 32 * (int64_t) test_random_int(1, 64);
-        const size_t  size  = stripes_size(n, group);
+        const size_t  size  = units_size(n, group);
         char * const  y     = malloc(size + 1);
-        float *       x     = stripe_values(n, pass % 5 ? TAME : WILD);
+        float *       x     = interleaved_values(n, pass % 5 ? TAME : WILD);
         y[size]             = 0x5a;
-        k->stripe_rows(n, kind, zero, y, x);
-        k->quantize_q8(n, kind, zero, 1, q, d, s, x);
-        CHECK_MSG(y[size] == 0x5a, "%s stripe_rows writes outside", level_name);
+        k->interleave_row(n, kind, zero, y, x);
+        k->quantize_q8(&(struct gb_quantize_q8) { n, kind, zero, 1, q, d, s, x });
+        CHECK_MSG(y[size] == 0x5a, "%s interleave_row writes outside", level_name);
         for (int64_t i = 0; i < (int64_t) (size / (group == 16 ? 384 : 640)) * 16 * group; i++) {
-            CHECK_MSG(((const int8_t *) y)[stripe_term(i, group)] == (i < n ? q[i] : 0),
-                "%s stripe_rows: term %d of %d", level_name, (int) i, (int) n);
+            CHECK_MSG(((const int8_t *) y)[interleaved_term(i, group)] == (i < n ? q[i] : 0),
+                "%s interleave_row: term %d of %d", level_name, (int) i, (int) n);
         }
         for (int64_t g = 0; g < (int64_t) (size / (group == 16 ? 384 : 640)) * 16; g++) {
             float scale = g * group < n ? d[g * group / 32] : 0, end = g * group < n ? s[g] : 0,
-                  got = stripe_float(y, g, group, 0);
-            CHECK_MSG(same_array(&got, &scale, 1), "%s stripe_rows: scale %d", level_name, (int) g);
-            got = stripe_float(y, g, group, 1);
+                  got = interleaved_float(y, g, group, 0);
+            CHECK_MSG(same_array(&got, &scale, 1), "%s interleave_row: scale %d", level_name, (int) g);
+            got = interleaved_float(y, g, group, 1);
             CHECK_MSG(zero != 0 ? memcmp(&got, &end, sizeof(got)) == 0 : same_array(&got, &end, 1),
-                "%s stripe_rows: sum %d", level_name, (int) g);
+                "%s interleave_row: sum %d", level_name, (int) g);
         }
         free(y);
     }
 }
 
 // What the scalar level unpacks, in order; zeros behind it.
-static void test_stripe_columns(const struct gb_kernels * k) {
+static void test_interleave_column(const struct gb_kernels * k) {
     static uint8_t u[2][GB_UNPACK_MAX];
     static float   d[2][GB_UNPACK_MAX / 16], m[2][GB_UNPACK_MAX / 16];
-    for (int pass = 0; pass < 12 * STRIPE_FORMATS_N && k->stripes; pass++) {
-        const struct stripe_format * f      = &stripe_formats()[pass % STRIPE_FORMATS_N];
-        const int64_t                length = stripe_length(f->type), ld = GB_UNPACK_MAX;
-        const size_t                 size   = stripes_size(length, f->group);
-        uint8_t *                    blocks = stripe_blocks(f, length, false);
-        char *                       y      = malloc(size);
-        CHECK(k->stripe_columns((int) f->type, length, y, blocks));
+    for (int pass = 0; pass < 12 * INTERLEAVED_FORMATS_N && k->interleaved; pass++) {
+        const struct interleaved_format * f      = &interleaved_formats()[pass % INTERLEAVED_FORMATS_N];
+        const int64_t                     length = interleaved_length(f->type), ld = GB_UNPACK_MAX;
+        const size_t                      size   = units_size(length, f->group);
+        uint8_t *                         blocks = interleaved_blocks(f, length, false);
+        char *                            y      = malloc(size);
+        CHECK(k->interleave_column((int) f->type, length, y, blocks));
         for (int64_t k0 = 0; k0 < length; k0 += ld) {
             f->unpack(length - k0 < ld ? length - k0 : ld, u[k0 / ld % 2], d[k0 / ld % 2], m[k0 / ld % 2],
                 blocks + ggml_row_size(f->type, k0));
             for (int64_t i = k0; i < length && i < k0 + ld; i++) {
-                CHECK_MSG((uint8_t) y[stripe_term(i, f->group)] == u[k0 / ld % 2][i - k0],
-                    "%s stripe_columns %s: level %d", level_name, ggml_type_name(f->type), (int) i);
-                const float got_d = stripe_float(y, i / f->group, f->group, 0),
-                            got_m = stripe_float(y, i / f->group, f->group, 1);
+                CHECK_MSG((uint8_t) y[interleaved_term(i, f->group)] == u[k0 / ld % 2][i - k0],
+                    "%s interleave_column %s: level %d", level_name, ggml_type_name(f->type), (int) i);
+                const float got_d = interleaved_float(y, i / f->group, f->group, 0),
+                            got_m = interleaved_float(y, i / f->group, f->group, 1);
                 CHECK_MSG(same_array(&got_d, &d[k0 / ld % 2][(i - k0) / f->group], 1),
-                    "%s stripe_columns %s: scale of %d", level_name, ggml_type_name(f->type), (int) i);
+                    "%s interleave_column %s: scale of %d", level_name, ggml_type_name(f->type), (int) i);
                 CHECK_MSG(f->zero != 0 || same_array(&got_m, &m[k0 / ld % 2][(i - k0) / f->group], 1),
-                    "%s stripe_columns %s: minimum of %d", level_name, ggml_type_name(f->type), (int) i);
+                    "%s interleave_column %s: minimum of %d", level_name, ggml_type_name(f->type), (int) i);
             }
         }
         for (int64_t g = length / f->group; g < (int64_t) (size / (f->group == 16 ? 384 : 640)) * 16; g++) {
-            const float got_d = stripe_float(y, g, f->group, 0),
-                        got_m = f->zero != 0 ? 0 : stripe_float(y, g, f->group, 1);
-            CHECK_MSG(fabsf(got_d) < 1e-37f && got_m == 0, "%s stripe_columns %s: no end", level_name,
+            const float got_d = interleaved_float(y, g, f->group, 0),
+                        got_m = f->zero != 0 ? 0 : interleaved_float(y, g, f->group, 1);
+            CHECK_MSG(fabsf(got_d) < 1e-37f && got_m == 0, "%s interleave_column %s: no end", level_name,
                 ggml_type_name(f->type));
         }
         free(y);
@@ -154,66 +154,106 @@ static void test_stripe_columns(const struct gb_kernels * k) {
 
 // Dot products against double precision on what the blocks and the rounded rows stand for; tiles of any size give the
 // same bits.
-static void check_stripe_products(const struct gb_kernels * k, const struct stripe_format * f, int64_t length) {
+static void check_interleaved_products(const struct gb_kernels * k, const struct interleaved_format * f,
+    int64_t length) {
     enum { W = 3, X = 4 };
-    static float weights[STRIPE_TERMS_MAX], acc[W * X * 16];
+    static float weights[INTERLEAVED_TERMS_MAX], acc[W * X * 16];
     const int    nw = (int) test_random_int(1, W), nx = (int) test_random_int(1, X);
-    const size_t size = stripes_size(length, f->group);
+    const size_t size = units_size(length, f->group);
     uint8_t *    blocks[W];
     char *       rows[X], *columns[W];
     const void * w[W], *x[X], *w_blocks[W];
     float        y[W][X] = { { 0 } }, sums[W * X];
     for (int j = 0; j < nx; j++) {
         x[j] = rows[j] = malloc(size);
-        k->stripe_rows(length, stripe_kind(f), f->zero, rows[j], stripe_values(length, TAME));
+        k->interleave_row(length, interleaved_kind(f), f->zero, rows[j], interleaved_values(length, TAME));
     }
     for (int i = 0; i < nw; i++) {
-        w_blocks[i] = blocks[i] = stripe_blocks(f, length, true);
+        w_blocks[i] = blocks[i] = interleaved_blocks(f, length, true);
         w[i] = columns[i] = calloc(1, size);
-        CHECK(k->stripe_columns((int) f->type, length, columns[i], blocks[i]));
-        CHECK(k->stripe_dots((int) f->type, length, 1, nx, acc, w_blocks + i, x, w_blocks + i, false));
-        k->stripe_sums(1, nx, y[i], acc);
+        CHECK(k->interleave_column((int) f->type, length, columns[i], blocks[i]));
+        CHECK(k->interleaved_dots(&(struct gb_interleaved_dots) {
+            .type       = (int) f->type,
+            .k          = length,
+            .nw         = 1,
+            .nx         = nx,
+            .acc        = acc,
+            .columns    = w_blocks + i,
+            .rows       = x,
+            .next       = w_blocks + i,
+            .accumulate = false,
+        }));
+        k->interleaved_sums(1, nx, y[i], acc);
         gb_quant_format_of(f->type)->to_float(blocks[i], weights, (int) length);
         for (int j = 0; j < nx; j++) {
             double sum = 0, bound = 0;
             for (int64_t p = 0; p < length; p++) {
-                const double q     = ((const int8_t *) rows[j])[stripe_term(p, f->group)],
-                             scale = stripe_float(rows[j], p / f->group, f->group, 0);
-                const double level = (uint8_t) columns[i][stripe_term(p, f->group)] + (double) f->zero,
-                             d     = stripe_float(columns[i], p / f->group, f->group, 0);
+                const double q     = ((const int8_t *) rows[j])[interleaved_term(p, f->group)],
+                             scale = interleaved_float(rows[j], p / f->group, f->group, 0);
+                const double level = (uint8_t) columns[i][interleaved_term(p, f->group)] + (double) f->zero,
+                             d     = interleaved_float(columns[i], p / f->group, f->group, 0);
                 sum += weights[p] * q * scale;
-                bound += fabs(q * scale) *
-                         (fabs(level * d) +
-                             (f->zero != 0 ? 0 : fabs((double) stripe_float(columns[i], p / f->group, f->group, 1))));
+                bound +=
+                    fabs(q * scale) *
+                    (fabs(level * d) +
+                        (f->zero != 0 ? 0 : fabs((double) interleaved_float(columns[i], p / f->group, f->group, 1))));
             }
             CHECK_MSG(fabs(y[i][j] - sum) <= 4 * (double) (length + 1) * EPS * bound,
-                "%s stripe_dots %s, k %d: %.9g, expected %.9g", level_name, ggml_type_name(f->type), (int) length,
+                "%s interleaved_dots %s, k %d: %.9g, expected %.9g", level_name, ggml_type_name(f->type), (int) length,
                 y[i][j], sum);
         }
     }
     if (nw > 1) {
         float two[2 * X];
-        // whole stripes at first
+        // whole units at first
         const int64_t first = 16 * f->group * (int64_t) test_random_int(1, 4), part = GB_MIN(length, first);
         const size_t  byte    = ggml_row_size(f->type, part);
         const void *  rest[2] = { blocks[0] + byte, blocks[1] + byte }, *x_rest[X];
         for (int j = 0; j < nx; j++) {
-            x_rest[j] = rows[j] + stripes_size(part, f->group);
+            x_rest[j] = rows[j] + units_size(part, f->group);
         }
-        CHECK(k->stripe_dots((int) f->type, part, 2, nx, acc, w_blocks, x, rest, false));
-        CHECK(k->stripe_dots((int) f->type, length - part, 2, nx, acc, rest, x_rest, w_blocks, true));
-        k->stripe_sums(2, nx, two, acc);
+        CHECK(k->interleaved_dots(&(struct gb_interleaved_dots) {
+            .type       = (int) f->type,
+            .k          = part,
+            .nw         = 2,
+            .nx         = nx,
+            .acc        = acc,
+            .columns    = w_blocks,
+            .rows       = x,
+            .next       = rest,
+            .accumulate = false,
+        }));
+        CHECK(k->interleaved_dots(&(struct gb_interleaved_dots) {
+            .type       = (int) f->type,
+            .k          = length - part,
+            .nw         = 2,
+            .nx         = nx,
+            .acc        = acc,
+            .columns    = rest,
+            .rows       = x_rest,
+            .next       = w_blocks,
+            .accumulate = true,
+        }));
+        k->interleaved_sums(2, nx, two, acc);
         for (int j = 0; j < nx; j++) {
             CHECK_MSG(same_bits(two[j], y[0][j]) && same_bits(two[4 + j], y[1][j]),
-                "%s stripe_dots %s depends on what is taken together", level_name, ggml_type_name(f->type));
+                "%s interleaved_dots %s depends on what is taken together", level_name, ggml_type_name(f->type));
         }
     }
-    k->stripe_tile((int64_t) (size / (f->group == 16 ? 384 : 640)), stripe_kind(f), nw, nx, acc, w, x, false);
-    k->stripe_sums(nw, nx, sums, acc);
+    k->interleaved_tile(&(struct gb_interleaved_tile) {
+        .units   = (int64_t) (size / (f->group == 16 ? 384 : 640)),
+        .kind    = interleaved_kind(f),
+        .nw      = nw,
+        .nx      = nx,
+        .acc     = acc,
+        .columns = w,
+        .rows    = x,
+    });
+    k->interleaved_sums(nw, nx, sums, acc);
     for (int i = 0; i < nw; i++) {
         for (int j = 0; j < nx; j++) {
-            CHECK_MSG(same_bits(sums[4 * i + j], y[i][j]), "%s stripe_tile %s, %d x %d: %.9g is not %.9g", level_name,
-                ggml_type_name(f->type), nw, nx, sums[4 * i + j], y[i][j]);
+            CHECK_MSG(same_bits(sums[4 * i + j], y[i][j]), "%s interleaved_tile %s, %d x %d: %.9g is not %.9g",
+                level_name, ggml_type_name(f->type), nw, nx, sums[4 * i + j], y[i][j]);
         }
         free(blocks[i]);
         free(columns[i]);
@@ -223,25 +263,44 @@ static void check_stripe_products(const struct gb_kernels * k, const struct stri
     }
 }
 
-static void test_stripe_dots(const struct gb_kernels * k) {
-    for (int pass = 0; pass < 10 * STRIPE_FORMATS_N && k->stripes; pass++) {
-        const struct stripe_format * f = &stripe_formats()[pass % STRIPE_FORMATS_N];
-        check_stripe_products(k, f, stripe_length(f->type));
+static void test_interleaved_dots(const struct gb_kernels * k) {
+    for (int pass = 0; pass < 10 * INTERLEAVED_FORMATS_N && k->interleaved; pass++) {
+        const struct interleaved_format * f = &interleaved_formats()[pass % INTERLEAVED_FORMATS_N];
+        check_interleaved_products(k, f, interleaved_length(f->type));
     }
-    CHECK(!k->stripe_dots((int) GGML_TYPE_F32, 32, 0, 0, NULL, NULL, NULL, NULL, false) &&
-          !k->stripe_columns((int) GGML_TYPE_F32, 32, NULL, NULL));
+    CHECK(!k->interleaved_dots(&(struct gb_interleaved_dots) {
+              .type       = (int) GGML_TYPE_F32,
+              .k          = 32,
+              .nw         = 0,
+              .nx         = 0,
+              .acc        = NULL,
+              .columns    = NULL,
+              .rows       = NULL,
+              .next       = NULL,
+              .accumulate = false,
+          }) &&
+          !k->interleave_column((int) GGML_TYPE_F32, 32, NULL, NULL));
 }
 
-static void test_stripe_tile(const struct gb_kernels * k) { // adds, and only in its part
+static void test_interleaved_tile(const struct gb_kernels * k) { // adds, and only in its part
     static char zeros[640];
     float       acc[12 * 16];
     const void *columns[3] = { zeros, zeros, zeros }, *rows[4] = { zeros, zeros, zeros, zeros };
-    for (int nw = 1; nw <= 3 && k->stripes; nw++) {
+    for (int nw = 1; nw <= 3 && k->interleaved; nw++) {
         for (int nx = 1; nx <= 4; nx++) {
             for (int i = 0; i < 12 * 16; i++) {
                 acc[i] = (float) i;
             }
-            k->stripe_tile(1, nw % 2 ? GB_BYTES_HALVES : 0, nw, nx, acc, columns, rows, true);
+            k->interleaved_tile(&(struct gb_interleaved_tile) {
+                .units      = 1,
+                .kind       = nw % 2 ? GB_BYTES_HALVES : 0,
+                .nw         = nw,
+                .nx         = nx,
+                .acc        = acc,
+                .columns    = columns,
+                .rows       = rows,
+                .accumulate = true,
+            });
             for (int i = 0; i < 12 * 16; i++) {
                 CHECK(acc[i] == (float) i);
             }
@@ -249,15 +308,15 @@ static void test_stripe_tile(const struct gb_kernels * k) { // adds, and only in
     }
 }
 
-static void test_stripe_sums(const struct gb_kernels * k) { // of small integers: exact
+static void test_interleaved_sums(const struct gb_kernels * k) { // of small integers: exact
     float acc[12 * 16], y[12];
-    for (int nw = 1; nw <= 3 && k->stripes; nw++) {
+    for (int nw = 1; nw <= 3 && k->interleaved; nw++) {
         for (int nx = 1; nx <= 4; nx++) {
             for (int i = 0; i < 12 * 16; i++) {
                 acc[i] = (float) test_random_int(-1000, 1000);
             }
             memset(y, 0, sizeof(y));
-            k->stripe_sums(nw, nx, y, acc);
+            k->interleaved_sums(nw, nx, y, acc);
             for (int i = 0; i < 12; i++) {
                 float sum = 0;
                 for (int l = 0; l < 16 && i / 4 < nw && i % 4 < nx; l++) {
@@ -321,10 +380,7 @@ static void test_dots_bf16(const struct gb_kernels * k) {
     check_dots("dots_bf16", k->dots_bf16, k->dots_w, 2, bfloat_bits_value);
 }
 
-typedef void (*rows_columns_fn)(int64_t k, int nw, int nx, const void * w, size_t nb_w, const float * x, size_t ldx,
-    float * y, int64_t ldy, bool accumulate, const char * const * next);
-
-static void check_rows_columns(const char * name, rows_columns_fn fn, int width, size_t element,
+static void check_rows_columns(const char * name, gb_kernel_rows_columns * fn, int width, size_t element,
     double (*value)(const void *, int64_t)) {
     enum { K = 300, LD = K + 7 };
     static float    x[8 * LD], floats[4 * LD];
@@ -348,7 +404,8 @@ static void check_rows_columns(const char * name, rows_columns_fn fn, int width,
             y[i] = 77;
         }
         const char * const next[4] = { w, (const char *) x, w, NULL }; // asking changes nothing
-        fn(k, nw, nx, w, LD * element, x, LD, y, ldy, accumulate, test_random() % 2 ? next : NULL);
+        fn(&(struct gb_rows_columns) {
+            k, nw, nx, w, LD * element, x, LD, y, ldy, accumulate, test_random() % 2 ? next : NULL });
         for (int j = 0; j < 8; j++) {
             for (int i = 0; i < ldy; i++) {
                 double sum = accumulate ? 77 : 0, size = sum;
@@ -362,7 +419,15 @@ static void check_rows_columns(const char * name, rows_columns_fn fn, int width,
                     "%s %s: %d x %d, k %d: %g, expected %g", level_name, name, nw, nx, (int) k, got, sum);
             }
         }
-        fn(k, 1, 1, w + (size_t) (nw - 1) * LD * element, 0, x + (nx - 1) * LD, 0, alone, 1, false, NULL);
+        fn(&(struct gb_rows_columns) {
+            .k   = k,
+            .nw  = 1,
+            .nx  = 1,
+            .w   = w + (size_t) (nw - 1) * LD * element,
+            .x   = x + (nx - 1) * LD,
+            .y   = alone,
+            .ldy = 1,
+        });
         CHECK_MSG(accumulate || same_bits(alone[0], y[(nx - 1) * ldy + nw - 1]),
             "%s %s depends on what is taken together", level_name, name);
     }
@@ -386,7 +451,7 @@ static void test_dots_q8_0(const struct gb_kernels * k) {
     static float  d[ROWS][K / 32], y[ROWS * (COLUMNS + 1)];
     CHECK(k->q8_0_rows >= 0 && k->q8_0_rows <= ROWS);
     if (k->q8_0_rows == 0) {
-        CHECK(!k->dots_q8_0(32, 1, 1, w, 0, NULL, NULL, y, 0));
+        CHECK(!k->dots_q8_0(&(struct gb_dots_q8_0) { .k = 32, .n = 1, .nx = 1, .w = w, .y = y }));
         printf("     %s has no dots_q8_0\n", level_name);
         return;
     }
@@ -417,7 +482,7 @@ static void test_dots_q8_0(const struct gb_kernels * k) {
         for (size_t i = 0; i < sizeof(y) / sizeof(y[0]); i++) {
             y[i] = 77;
         }
-        CHECK(k->dots_q8_0(depth, n, nx, w, apart, rows, scales, y, ldy));
+        CHECK(k->dots_q8_0(&(struct gb_dots_q8_0) { depth, n, nx, w, apart, rows, scales, y, ldy }));
         for (int at = 0; at < ROWS * (COLUMNS + 1); at++) {
             const int j = at / ldy, i = at % ldy;
             double    sum = 0, size = 0;
@@ -434,7 +499,8 @@ static void test_dots_q8_0(const struct gb_kernels * k) {
         }
         for (int i = 0; i < n; i++) {
             float alone = 0;
-            k->dots_q8_0(depth, 1, 1, w + (size_t) i * apart, 0, rows + nx - 1, scales + nx - 1, &alone, 0);
+            k->dots_q8_0(&(struct gb_dots_q8_0) {
+                depth, 1, 1, w + (size_t) i * apart, 0, rows + nx - 1, scales + nx - 1, &alone, 0 });
             CHECK_MSG(same_bits(alone, y[(nx - 1) * ldy + i]), "%s dots_q8_0 depends on what is taken together",
                 level_name);
         }

@@ -2,8 +2,8 @@
 // are read as vectors.
 //
 // Two vectors hold 64 words of a table, from which one instruction chooses 32 by their numbers; masks choose between
-// parts. A shift of eight fields of a word at once spreads a row over bytes. No scalar stores on the way: what is
-// stored in parts and loaded whole waits.
+// parts. A shift of eight fields of a word at once spreads a row over bytes. Nothing is stored in
+// parts and loaded whole, since such a load waits for its stores.
 
 struct grid_rows {
     __m512i  row[2]; // row numbers

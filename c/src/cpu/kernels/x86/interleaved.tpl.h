@@ -1,45 +1,47 @@
 // interleaved.tpl.h - few rows of activations times quantized columns: sixteen groups of a column at a time, each in a
 // lane of its own.
 //
-// A stripe is 16 groups of terms that follow each other: 512 terms, or 256 where groups have 16 terms ("halves"). It is
+// A unit is 16 groups of terms that follow each other: 512 terms, or 256 where groups have 16 terms ("halves"). It is
 // held as 8 (4) vectors of words, vector j with word j, four bytes, of each group, and two vectors of floats. Products
 // of bytes then add up in a lane until its group is complete, and one multiplication and one FMA put all sixteen into a
-// sum of floats; nothing is moved across lanes. Rows of activations are brought into this order once (stripe_rows:
-// words, scales D, and S or the centered sums of int8.tpl.h, which see). Columns are on the way: what a format stores
-// is put in order in registers, then unpacked, so that every level is moved as the bits that it has in memory. Formats
-// without such a function are unpacked by their kernel (unpack.tpl.h) and put in order then.
+// sum of floats; nothing is moved across lanes. Rows of activations are brought into this order once (interleave_row):
+// words, scales D, and S or the centered sums of int8.tpl.h. Columns are brought into it while they are multiplied: the
+// blocks of a format are put in order in registers, then unpacked, so that levels are moved as the bits that they have
+// in memory. Formats without such a function (interleaved_formats.tpl.h) are unpacked by their kernel (unpack.tpl.h)
+// and put in order then.
 //
-// Behind the last block a stripe is filled up with zero bytes in columns, zero scales in rows. A sum is made in the
-// same order whatever rows and columns are taken together, and whether columns are unpacked by the way (stripe_dots) or
-// before (stripe_columns, stripe_tile).
+// Behind the last block of weights a unit is filled up, with zero bytes in columns and zero scales in rows. The order
+// of a sum does not depend on which rows and columns are taken together, nor on whether columns are unpacked while they
+// are multiplied (interleaved_dots) or before (interleave_column, interleaved_tile).
 
-#define STRIPE_ROWS    4    // of activations at a time
-#define STRIPE_DIRECT  2    // columns at a time that are unpacked by the way
-#define STRIPE_COLUMNS 3    // that were unpacked before
-#define STRIPE_K       4096 // terms that are unpacked at a time
+#define INTERLEAVED_ROWS    4    // of activations at a time
+#define INTERLEAVED_DIRECT  2    // columns at a time that are unpacked while they are multiplied
+#define INTERLEAVED_COLUMNS 3    // that were unpacked before
+#define INTERLEAVED_K       4096 // terms that are unpacked at a time
 
 #include "interleaved_formats.tpl.h"
 
 // ------------------------------------------------------------------------------------------------------------ products
 
-#define STRIPE_TERMS(halves) ((halves) ? 256 : 512)
-#define STRIPE_SIZE(halves)  ((halves) ? 384 : 640) // of rows and unpacked columns: words, two vectors of floats
+#define INTERLEAVED_TERMS(halves) ((halves) ? 256 : 512)
+#define INTERLEAVED_SIZE(halves)  ((halves) ? 384 : 640) // of rows and unpacked columns: words, two vectors of floats
 
-static ALWAYS_INLINE void ask_for_lines_(const uint8_t * p, size_t size) {
+static ALWAYS_INLINE void prefetch_lines_(const uint8_t * p, size_t size) {
     for (size_t i = 0; i < size; i += 64) {
-        ASK(p + i);
+        PREFETCH(p + i);
     }
 }
 
-// A stripe of nw columns with that of each row, at byte `at`, onto sums of floats.
-static ALWAYS_INLINE void multiply_stripe_(int nw, int nx, bool halves, bool centered,
-    const struct stripe s[STRIPE_DIRECT], const char * const * x, size_t at, vf acc[STRIPE_DIRECT][STRIPE_ROWS]) {
+// A unit of nw columns with that of each row, at byte `at`, onto sums of floats.
+static ALWAYS_INLINE void multiply_interleaved_(int nw, int nx, bool halves, bool centered,
+    const struct interleaved s[INTERLEAVED_DIRECT], const char * const * x, size_t at,
+    vf acc[INTERLEAVED_DIRECT][INTERLEAVED_ROWS]) {
     const int words = halves ? 4 : 8;
     UNROLL
     for (int j = 0; j < nx; j++) {
         const char * const p = x[j] + at;
         const vf           d = v_from_bits(words_(p + 64 * words)), end = v_from_bits(words_(p + 64 * words + 64));
-        vi                 sum[STRIPE_DIRECT];
+        vi                 sum[INTERLEAVED_DIRECT];
         UNROLL
         for (int i = 0; i < nw; i++) {
             sum[i] = centered ? v_bits(end) : vi_set(0);
@@ -63,28 +65,28 @@ static ALWAYS_INLINE void multiply_stripe_(int nw, int nx, bool halves, bool cen
     }
 }
 
-// Sums of floats come from memory, or are new, and go there.
-static ALWAYS_INLINE void load_sums_(int nw, int nx, vf sums[][STRIPE_ROWS], const float * acc, bool accumulate) {
+// Sums of floats: from memory if they are added to, else 0; and back to memory.
+static ALWAYS_INLINE void load_sums_(int nw, int nx, vf sums[][INTERLEAVED_ROWS], const float * acc, bool accumulate) {
     UNROLL
     for (int i = 0; i < nw; i++) {
         UNROLL
         for (int j = 0; j < nx; j++) {
-            sums[i][j] = accumulate ? v_load(acc + (i * STRIPE_ROWS + j) * V_N) : v_set(0.0f);
+            sums[i][j] = accumulate ? v_load(acc + (i * INTERLEAVED_ROWS + j) * V_N) : v_set(0.0f);
         }
     }
 }
 
-static ALWAYS_INLINE void store_sums_(int nw, int nx, vf sums[][STRIPE_ROWS], float * acc) {
+static ALWAYS_INLINE void store_sums_(int nw, int nx, vf sums[][INTERLEAVED_ROWS], float * acc) {
     UNROLL
     for (int i = 0; i < nw; i++) {
         UNROLL
         for (int j = 0; j < nx; j++) {
-            v_store(acc + (i * STRIPE_ROWS + j) * V_N, sums[i][j]);
+            v_store(acc + (i * INTERLEAVED_ROWS + j) * V_N, sums[i][j]);
         }
     }
 }
 
-// The sums of the lanes of each.
+// The sum of the lanes of each of four vectors.
 static ALWAYS_INLINE void sums_of_four_(const vf a[4], int n, float * y) {
     vf t = half_sums_(half_sums_(a[0], a[1]), half_sums_(a[2], a[3]));
     t    = v_add(t, _mm512_permute_ps(t, 0x4e));
@@ -92,7 +94,7 @@ static ALWAYS_INLINE void sums_of_four_(const vf a[4], int n, float * y) {
     v_store_n(y, _mm512_permutexvar_ps(_mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0), t), n);
 }
 
-static ALWAYS_INLINE void store_stripe_(bool halves, bool centered, const struct stripe * s, char * y) {
+static ALWAYS_INLINE void store_interleaved_(bool halves, bool centered, const struct interleaved * s, char * y) {
     const int words = halves ? 4 : 8;
     UNROLL
     for (int i = 0; i < words; i++) {
@@ -106,142 +108,144 @@ static ALWAYS_INLINE void store_stripe_(bool halves, bool centered, const struct
 
 // Levels that were unpacked before.
 struct unpacked {
-    uint8_t u[STRIPE_K];
-    float   d[STRIPE_K / 16], m[STRIPE_K / 16];
+    uint8_t u[INTERLEAVED_K];
+    float   d[INTERLEAVED_K / 16], m[INTERLEAVED_K / 16];
 };
 
-static ALWAYS_INLINE void stripe_unpacked_(bool halves, const struct unpacked * a, int64_t index, struct stripe * s) {
+static ALWAYS_INLINE void interleave_unpacked_(bool halves, const struct unpacked * a, int64_t index,
+    struct interleaved * s) {
     const int words = halves ? 4 : 8;
     UNROLL
     for (int i = 0; i < words; i++) {
-        s->u[i] = words_(a->u + index * STRIPE_TERMS(halves) + 64 * i);
+        s->u[i] = words_(a->u + index * INTERLEAVED_TERMS(halves) + 64 * i);
     }
     turn_groups_(halves, s->u);
     s->d = v_load(a->d + 16 * index);
     s->m = v_load(a->m + 16 * index);
 }
 
-struct stripe_task { // of stripe_dots
-    const uint8_t *w[STRIPE_DIRECT], *next[STRIPE_DIRECT];
-    const char *   x[STRIPE_ROWS];
+struct dots_task { // of interleaved_dots
+    const uint8_t *w[INTERLEAVED_DIRECT], *next[INTERLEAVED_DIRECT];
+    const char *   x[INTERLEAVED_ROWS];
     bool           accumulate;
 };
 
-// Each format: its dot products with rows, and itself unpacked. The last stripe is copied if it is not whole.
-#define STRIPES_OF(stem, halves, zero, block, size)                                                           \
-    enum { STRIPE_BYTES_##stem = STRIPE_TERMS(halves) / (block) * (size) };                                   \
-    static ALWAYS_INLINE const uint8_t * stripe_end_##stem##_(uint8_t * copy, int64_t k, const uint8_t * p) { \
-        const size_t left = (size_t) (k % STRIPE_TERMS(halves) / (block)) * (size);                           \
-        memset(copy + left, 0, STRIPE_BYTES_##stem - left);                                                   \
-        return memcpy(copy, p, left);                                                                         \
-    }                                                                                                         \
-    static ALWAYS_INLINE void stripe_dots_##stem##_(int nw, int nx, int64_t k, float * sums,                  \
-        const struct stripe_task * t) {                                                                       \
-        uint8_t       copy[STRIPE_BYTES_##stem];                                                              \
-        struct stripe s[STRIPE_DIRECT];                                                                       \
-        vf            acc[STRIPE_DIRECT][STRIPE_ROWS];                                                        \
-        size_t        at = 0, byte = 0;                                                                       \
-        load_sums_(nw, nx, acc, sums, t->accumulate);                                                         \
-        for (; k >= STRIPE_TERMS(halves);                                                                     \
-            k -= STRIPE_TERMS(halves), at += STRIPE_SIZE(halves), byte += STRIPE_BYTES_##stem) {              \
-            UNROLL                                                                                            \
-            for (int i = 0; i < nw; i++) {                                                                    \
-                ask_for_lines_(t->next[i] + byte, STRIPE_BYTES_##stem);                                       \
-                stripe_##stem##_(t->w[i] + byte, &s[i]);                                                      \
-            }                                                                                                 \
-            multiply_stripe_(nw, nx, halves, (zero) != 0, s, t->x, at, acc);                                  \
-        }                                                                                                     \
-        if (k > 0) {                                                                                          \
-            UNROLL                                                                                            \
-            for (int i = 0; i < nw; i++) {                                                                    \
-                stripe_##stem##_(stripe_end_##stem##_(copy, k, t->w[i] + byte), &s[i]);                       \
-            }                                                                                                 \
-            multiply_stripe_(nw, nx, halves, (zero) != 0, s, t->x, at, acc);                                  \
-        }                                                                                                     \
-        store_sums_(nw, nx, acc, sums);                                                                       \
-    }                                                                                                         \
-    static void stripe_columns_##stem##_(int64_t k, char * y, const uint8_t * p) {                            \
-        uint8_t       copy[STRIPE_BYTES_##stem];                                                              \
-        struct stripe s;                                                                                      \
-        for (; k >= STRIPE_TERMS(halves);                                                                     \
-            k -= STRIPE_TERMS(halves), y += STRIPE_SIZE(halves), p += STRIPE_BYTES_##stem) {                  \
-            stripe_##stem##_(p, &s);                                                                          \
-            store_stripe_(halves, (zero) != 0, &s, y);                                                        \
-        }                                                                                                     \
-        if (k > 0) {                                                                                          \
-            stripe_##stem##_(stripe_end_##stem##_(copy, k, p), &s);                                           \
-            store_stripe_(halves, (zero) != 0, &s, y);                                                        \
-        }                                                                                                     \
+// Each format: its dot products with rows, and itself unpacked. The last unit is copied if it is not whole.
+#define INTERLEAVED_OF(stem, halves, zero, block, size)                                                         \
+    enum { INTERLEAVED_BYTES_##stem = INTERLEAVED_TERMS(halves) / (block) * (size) };                           \
+    static ALWAYS_INLINE const uint8_t * last_unit_##stem##_(uint8_t * copy, int64_t k, const uint8_t * p) {    \
+        const size_t left = (size_t) (k % INTERLEAVED_TERMS(halves) / (block)) * (size);                        \
+        memset(copy + left, 0, INTERLEAVED_BYTES_##stem - left);                                                \
+        return memcpy(copy, p, left);                                                                           \
+    }                                                                                                           \
+    static ALWAYS_INLINE void interleaved_dots_##stem##_(int nw, int nx, int64_t k, float * sums,               \
+        const struct dots_task * t) {                                                                           \
+        uint8_t            copy[INTERLEAVED_BYTES_##stem];                                                      \
+        struct interleaved s[INTERLEAVED_DIRECT];                                                               \
+        vf                 acc[INTERLEAVED_DIRECT][INTERLEAVED_ROWS];                                           \
+        size_t             at = 0, byte = 0;                                                                    \
+        load_sums_(nw, nx, acc, sums, t->accumulate);                                                           \
+        for (; k >= INTERLEAVED_TERMS(halves);                                                                  \
+            k -= INTERLEAVED_TERMS(halves), at += INTERLEAVED_SIZE(halves), byte += INTERLEAVED_BYTES_##stem) { \
+            UNROLL                                                                                              \
+            for (int i = 0; i < nw; i++) {                                                                      \
+                prefetch_lines_(t->next[i] + byte, INTERLEAVED_BYTES_##stem);                                   \
+                interleave_##stem##_(t->w[i] + byte, &s[i]);                                                    \
+            }                                                                                                   \
+            multiply_interleaved_(nw, nx, halves, (zero) != 0, s, t->x, at, acc);                               \
+        }                                                                                                       \
+        if (k > 0) {                                                                                            \
+            UNROLL                                                                                              \
+            for (int i = 0; i < nw; i++) {                                                                      \
+                interleave_##stem##_(last_unit_##stem##_(copy, k, t->w[i] + byte), &s[i]);                      \
+            }                                                                                                   \
+            multiply_interleaved_(nw, nx, halves, (zero) != 0, s, t->x, at, acc);                               \
+        }                                                                                                       \
+        store_sums_(nw, nx, acc, sums);                                                                         \
+    }                                                                                                           \
+    static void interleave_column_##stem##_(int64_t k, char * y, const uint8_t * p) {                           \
+        uint8_t            copy[INTERLEAVED_BYTES_##stem];                                                      \
+        struct interleaved s;                                                                                   \
+        for (; k >= INTERLEAVED_TERMS(halves);                                                                  \
+            k -= INTERLEAVED_TERMS(halves), y += INTERLEAVED_SIZE(halves), p += INTERLEAVED_BYTES_##stem) {     \
+            interleave_##stem##_(p, &s);                                                                        \
+            store_interleaved_(halves, (zero) != 0, &s, y);                                                     \
+        }                                                                                                       \
+        if (k > 0) {                                                                                            \
+            interleave_##stem##_(last_unit_##stem##_(copy, k, p), &s);                                          \
+            store_interleaved_(halves, (zero) != 0, &s, y);                                                     \
+        }                                                                                                       \
     }
 
-// The same through an array of levels, of at most STRIPE_K terms.
-#define STRIPES_BY_KERNEL(stem, halves, zero, block, size)                                                     \
-    static int64_t unpack_part_##stem##_(struct unpacked * a, int64_t k, const uint8_t * p) {                  \
-        const int64_t terms   = k < STRIPE_K ? k : STRIPE_K,                                                   \
-                      stripes = (terms + STRIPE_TERMS(halves) - 1) / STRIPE_TERMS(halves);                     \
-        unpack_##stem(terms, a->u, a->d, a->m, p);                                                             \
-        memset(a->u + terms, 0, (size_t) (stripes * STRIPE_TERMS(halves) - terms));                            \
-        for (int64_t g = terms / (STRIPE_TERMS(halves) / 16); g < 16 * stripes; g++) {                         \
-            a->d[g] = a->m[g] = 0;                                                                             \
-        }                                                                                                      \
-        return stripes;                                                                                        \
-    }                                                                                                          \
-    static ALWAYS_INLINE void stripe_column_dots_##stem##_(int nx, int64_t k, float * sums,                    \
-        const struct stripe_task * t, int column) {                                                            \
-        vf              acc[STRIPE_DIRECT][STRIPE_ROWS];                                                       \
-        struct unpacked a;                                                                                     \
-        struct stripe   s[STRIPE_DIRECT];                                                                      \
-        const uint8_t * p  = t->w[column];                                                                     \
-        size_t          at = 0;                                                                                \
-        load_sums_(1, nx, acc, sums, t->accumulate);                                                           \
-        ask_for_lines_(t->next[column], (size_t) k / (block) * (size));                                        \
-        for (; k > 0; k -= STRIPE_K, p += STRIPE_K / (block) * (size)) {                                       \
-            const int64_t stripes = unpack_part_##stem##_(&a, k, p);                                           \
-            for (int64_t i = 0; i < stripes; i++, at += STRIPE_SIZE(halves)) {                                 \
-                stripe_unpacked_(halves, &a, i, s);                                                            \
-                multiply_stripe_(1, nx, halves, (zero) != 0, s, t->x, at, acc);                                \
-            }                                                                                                  \
-        }                                                                                                      \
-        store_sums_(1, nx, acc, sums);                                                                         \
-    }                                                                                                          \
-    static void stripe_dots_##stem##_(int nw, int nx, int64_t k, float * sums, const struct stripe_task * t) { \
-        for (int i = 0; i < nw; i++, sums += STRIPE_ROWS * V_N) {                                              \
-            switch (nx) {                                                                                      \
-                case 1: stripe_column_dots_##stem##_(1, k, sums, t, i); break;                                 \
-                case 2: stripe_column_dots_##stem##_(2, k, sums, t, i); break;                                 \
-                default: stripe_column_dots_##stem##_(4, k, sums, t, i); break;                                \
-            }                                                                                                  \
-        }                                                                                                      \
-    }                                                                                                          \
-    static void stripe_columns_##stem##_(int64_t k, char * y, const uint8_t * p) {                             \
-        struct unpacked a;                                                                                     \
-        struct stripe   s;                                                                                     \
-        for (; k > 0; k -= STRIPE_K, p += STRIPE_K / (block) * (size)) {                                       \
-            const int64_t stripes = unpack_part_##stem##_(&a, k, p);                                           \
-            for (int64_t i = 0; i < stripes; i++, y += STRIPE_SIZE(halves)) {                                  \
-                stripe_unpacked_(halves, &a, i, &s);                                                           \
-                store_stripe_(halves, (zero) != 0, &s, y);                                                     \
-            }                                                                                                  \
-        }                                                                                                      \
+// The same through an array of levels, of at most INTERLEAVED_K terms.
+#define INTERLEAVED_BY_KERNEL(stem, halves, zero, block, size)                                                    \
+    static int64_t unpack_part_##stem##_(struct unpacked * a, int64_t k, const uint8_t * p) {                     \
+        const int64_t terms = k < INTERLEAVED_K ? k : INTERLEAVED_K,                                              \
+                      units = (terms + INTERLEAVED_TERMS(halves) - 1) / INTERLEAVED_TERMS(halves);                \
+        unpack_##stem(terms, a->u, a->d, a->m, p);                                                                \
+        memset(a->u + terms, 0, (size_t) (units * INTERLEAVED_TERMS(halves) - terms));                            \
+        for (int64_t g = terms / (INTERLEAVED_TERMS(halves) / 16); g < 16 * units; g++) {                         \
+            a->d[g] = a->m[g] = 0;                                                                                \
+        }                                                                                                         \
+        return units;                                                                                             \
+    }                                                                                                             \
+    static ALWAYS_INLINE void interleaved_column_dots_##stem##_(int nx, int64_t k, float * sums,                  \
+        const struct dots_task * t, int column) {                                                                 \
+        vf                 acc[INTERLEAVED_DIRECT][INTERLEAVED_ROWS];                                             \
+        struct unpacked    a;                                                                                     \
+        struct interleaved s[INTERLEAVED_DIRECT];                                                                 \
+        const uint8_t *    p  = t->w[column];                                                                     \
+        size_t             at = 0;                                                                                \
+        load_sums_(1, nx, acc, sums, t->accumulate);                                                              \
+        prefetch_lines_(t->next[column], (size_t) k / (block) * (size));                                          \
+        for (; k > 0; k -= INTERLEAVED_K, p += INTERLEAVED_K / (block) * (size)) {                                \
+            const int64_t units = unpack_part_##stem##_(&a, k, p);                                                \
+            for (int64_t i = 0; i < units; i++, at += INTERLEAVED_SIZE(halves)) {                                 \
+                interleave_unpacked_(halves, &a, i, s);                                                           \
+                multiply_interleaved_(1, nx, halves, (zero) != 0, s, t->x, at, acc);                              \
+            }                                                                                                     \
+        }                                                                                                         \
+        store_sums_(1, nx, acc, sums);                                                                            \
+    }                                                                                                             \
+    static void interleaved_dots_##stem##_(int nw, int nx, int64_t k, float * sums, const struct dots_task * t) { \
+        for (int i = 0; i < nw; i++, sums += INTERLEAVED_ROWS * V_N) {                                            \
+            switch (nx) {                                                                                         \
+                case 1: interleaved_column_dots_##stem##_(1, k, sums, t, i); break;                               \
+                case 2: interleaved_column_dots_##stem##_(2, k, sums, t, i); break;                               \
+                default: interleaved_column_dots_##stem##_(4, k, sums, t, i); break;                              \
+            }                                                                                                     \
+        }                                                                                                         \
+    }                                                                                                             \
+    static void interleave_column_##stem##_(int64_t k, char * y, const uint8_t * p) {                             \
+        struct unpacked    a;                                                                                     \
+        struct interleaved s;                                                                                     \
+        for (; k > 0; k -= INTERLEAVED_K, p += INTERLEAVED_K / (block) * (size)) {                                \
+            const int64_t units = unpack_part_##stem##_(&a, k, p);                                                \
+            for (int64_t i = 0; i < units; i++, y += INTERLEAVED_SIZE(halves)) {                                  \
+                interleave_unpacked_(halves, &a, i, &s);                                                          \
+                store_interleaved_(halves, (zero) != 0, &s, y);                                                   \
+            }                                                                                                     \
+        }                                                                                                         \
     }
-#define STRIPES_NONE(...)
-#define STRIPES_REPEATED(...) STRIPES_OF(__VA_ARGS__)
-#define STRIPES_ONCE(...)     STRIPES_OF(__VA_ARGS__)
-#define STRIPES_UNPACKED(...) STRIPES_BY_KERNEL(__VA_ARGS__)
+#define INTERLEAVED_NONE(...)
+#define INTERLEAVED_REPEATED(...) INTERLEAVED_OF(__VA_ARGS__)
+#define INTERLEAVED_ONCE(...)     INTERLEAVED_OF(__VA_ARGS__)
+#define INTERLEAVED_UNPACKED(...) INTERLEAVED_BY_KERNEL(__VA_ARGS__)
 #define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, partner, columns, rows, ...) \
-    STRIPES_##rows(stem, (group) == 16, zero, elements, bytes)
+    INTERLEAVED_##rows(stem, (group) == 16, zero, elements, bytes)
 #include "tensor/quant/formats.def"
 #undef GB_FORMAT
 
-static void stripe_rows(int64_t k, int kind, int zero, void * y, const float * x) {
+static void interleave_row(int64_t k, int kind, int zero, void * y, const float * x) {
     const bool halves = kind & GB_BYTES_HALVES;
-    const int  words = halves ? 4 : 8, terms = STRIPE_TERMS(halves), group = terms / 16;
+    const int  words = halves ? 4 : 8, terms = INTERLEAVED_TERMS(halves), group = terms / 16;
     char *     out = y;
-    for (; k > 0; k -= terms, x += terms, out += STRIPE_SIZE(halves)) {
+    for (; k > 0; k -= terms, x += terms, out += INTERLEAVED_SIZE(halves)) {
         _Alignas(64) int8_t q[512] = { 0 };
         float               d[16] = { 0 }, ends[2][16] = { { 0 } };
         vi                  u[8];
-        quantize_q8(k < terms ? k : terms, kind, zero, 1, q, d, ends[1], x);
+        quantize_q8(&(struct gb_quantize_q8) {
+            .k = k < terms ? k : terms, .kind = kind, .zero = zero, .step = 1, .q = q, .d = d, .s = ends[1], .x = x });
         for (int g = 0; g < 16; g++) {
             ends[0][g] = d[g * group / 32];
         }
@@ -259,32 +263,34 @@ static void stripe_rows(int64_t k, int kind, int zero, void * y, const float * x
 
 // Three rows are taken as four, of which two are the same, and one column with several rows as two: not worth versions
 // of their own.
-static bool stripe_dots(int type, int64_t k, int nw, int nx, float * acc, const void * const * columns,
-    const void * const * rows, const void * const * next, bool accumulate) {
-    struct stripe_task t = { .accumulate = accumulate };
-    for (int i = 0; i < STRIPE_DIRECT && nw > 0; i++) {
-        t.w[i]    = columns[i < nw ? i : 0];
-        t.next[i] = next[i < nw ? i : 0];
+static bool interleaved_dots(const struct gb_interleaved_dots * p) {
+    struct dots_task t  = { .accumulate = p->accumulate };
+    const int        nw = p->nw, nx = p->nx;
+    const int64_t    k   = p->k;
+    float * const    acc = p->acc;
+    for (int i = 0; i < INTERLEAVED_DIRECT && nw > 0; i++) {
+        t.w[i]    = p->columns[i < nw ? i : 0];
+        t.next[i] = p->next[i < nw ? i : 0];
     }
-    for (int j = 0; j < STRIPE_ROWS && nx > 0; j++) {
-        t.x[j] = rows[j < nx ? j : nx - 1];
+    for (int j = 0; j < INTERLEAVED_ROWS && nx > 0; j++) {
+        t.x[j] = p->rows[j < nx ? j : nx - 1];
     }
-    switch (type) {
+    switch (p->type) {
 #define DOTS_NONE(id, stem)
-#define DOTS_REPEATED(id, stem)                                     \
-    case GGML_TYPE_##id:                                            \
-        switch (nx == 1 ? nw : 1 + nx) {                            \
-            case 1: stripe_dots_##stem##_(1, 1, k, acc, &t); break; \
-            case 2: stripe_dots_##stem##_(2, 1, k, acc, &t); break; \
-            case 3: stripe_dots_##stem##_(2, 2, k, acc, &t); break; \
-            case 4:                                                 \
-            case 5: stripe_dots_##stem##_(2, 4, k, acc, &t); break; \
-            default: break;                                         \
-        }                                                           \
+#define DOTS_REPEATED(id, stem)                                          \
+    case GGML_TYPE_##id:                                                 \
+        switch (nx == 1 ? nw : 1 + nx) {                                 \
+            case 1: interleaved_dots_##stem##_(1, 1, k, acc, &t); break; \
+            case 2: interleaved_dots_##stem##_(2, 1, k, acc, &t); break; \
+            case 3: interleaved_dots_##stem##_(2, 2, k, acc, &t); break; \
+            case 4:                                                      \
+            case 5: interleaved_dots_##stem##_(2, 4, k, acc, &t); break; \
+            default: break;                                              \
+        }                                                                \
         return true;
 #define DOTS_ONCE(id, stem) DOTS_REPEATED(id, stem)
 #define DOTS_UNPACKED(id, stem) \
-    case GGML_TYPE_##id: stripe_dots_##stem##_(nw, nx, k, acc, &t); return true;
+    case GGML_TYPE_##id: interleaved_dots_##stem##_(nw, nx, k, acc, &t); return true;
 #define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, partner, columns, rows, ...) \
     DOTS_##rows(id, stem)
 #include "tensor/quant/formats.def"
@@ -293,10 +299,10 @@ static bool stripe_dots(int type, int64_t k, int nw, int nx, float * acc, const 
     }
 }
 
-static bool stripe_columns(int type, int64_t k, void * y, const void * w) {
+static bool interleave_column(int type, int64_t k, void * y, const void * w) {
     switch (type) {
 #define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, ...) \
-    GB_IF_UNPACKED_##use(case GGML_TYPE_##id : stripe_columns_##stem##_(k, y, w); return true;)
+    GB_IF_UNPACKED_##use(case GGML_TYPE_##id : interleave_column_##stem##_(k, y, w); return true;)
 #include "tensor/quant/formats.def"
 #undef GB_FORMAT
         default: return false;
@@ -304,14 +310,14 @@ static bool stripe_columns(int type, int64_t k, void * y, const void * w) {
 }
 
 // nw columns, unpacked, by nx rows; acc[i][j] is a vector of V_N sums.
-static ALWAYS_INLINE void stripe_tile_(int nw, int nx, bool halves, bool centered, int64_t stripes, float * acc,
+static ALWAYS_INLINE void interleaved_tile_(int nw, int nx, bool halves, bool centered, int64_t units, float * acc,
     const char * const * w, const char * const * x, bool accumulate) {
     const int words = halves ? 4 : 8;
-    vf        sums[STRIPE_COLUMNS][STRIPE_ROWS];
+    vf        sums[INTERLEAVED_COLUMNS][INTERLEAVED_ROWS];
     load_sums_(nw, nx, sums, acc, accumulate);
-    for (size_t at = 0; stripes > 0; stripes--, at += STRIPE_SIZE(halves)) {
+    for (size_t at = 0; units > 0; units--, at += INTERLEAVED_SIZE(halves)) {
         const size_t ends = at + 64 * (size_t) words;
-        vi           dot[STRIPE_COLUMNS][STRIPE_ROWS];
+        vi           dot[INTERLEAVED_COLUMNS][INTERLEAVED_ROWS];
         UNROLL
         for (int j = 0; j < nx; j++) {
             const vi start = centered ? words_(x[j] + ends + 64) : vi_set(0);
@@ -322,7 +328,7 @@ static ALWAYS_INLINE void stripe_tile_(int nw, int nx, bool halves, bool centere
         }
         UNROLL
         for (int p = 0; p < words; p++) {
-            vi u[STRIPE_COLUMNS];
+            vi u[INTERLEAVED_COLUMNS];
             UNROLL
             for (int i = 0; i < nw; i++) {
                 u[i] = words_(w[i] + at + 64 * p);
@@ -353,53 +359,52 @@ static ALWAYS_INLINE void stripe_tile_(int nw, int nx, bool halves, bool centere
     store_sums_(nw, nx, sums, acc);
 }
 
-static void stripe_tile(int64_t stripes, int kind, int nw, int nx, float * acc, const void * const * columns,
-    const void * const * rows, bool accumulate) {
-    const char *w[STRIPE_COLUMNS], *x[STRIPE_ROWS];
-    for (int i = 0; i < nw; i++) {
-        w[i] = columns[i];
+static void interleaved_tile(const struct gb_interleaved_tile * p) {
+    const char *w[INTERLEAVED_COLUMNS], *x[INTERLEAVED_ROWS];
+    for (int i = 0; i < p->nw; i++) {
+        w[i] = p->columns[i];
     }
-    for (int j = 0; j < nx; j++) {
-        x[j] = rows[j];
+    for (int j = 0; j < p->nx; j++) {
+        x[j] = p->rows[j];
     }
-#define STRIPE_KIND(cw, cx, halves, centered)                                   \
-    case (halves * GB_BYTES_HALVES + centered * GB_BYTES_CENTERED):             \
-        stripe_tile_(cw, cx, halves, centered, stripes, acc, w, x, accumulate); \
+#define INTERLEAVED_KIND(cw, cx, halves, centered)                                          \
+    case (halves * GB_BYTES_HALVES + centered * GB_BYTES_CENTERED):                         \
+        interleaved_tile_(cw, cx, halves, centered, p->units, p->acc, w, x, p->accumulate); \
         break;
-#define STRIPE_TILE(cw, cx)           \
-    case 8 * cw + cx:                 \
-        switch (kind) {               \
-            STRIPE_KIND(cw, cx, 0, 0) \
-            STRIPE_KIND(cw, cx, 1, 0) \
-            STRIPE_KIND(cw, cx, 0, 1) \
-            STRIPE_KIND(cw, cx, 1, 1) \
-            default: break;           \
-        }                             \
+#define INTERLEAVED_TILE(cw, cx)           \
+    case 8 * cw + cx:                      \
+        switch (p->kind) {                 \
+            INTERLEAVED_KIND(cw, cx, 0, 0) \
+            INTERLEAVED_KIND(cw, cx, 1, 0) \
+            INTERLEAVED_KIND(cw, cx, 0, 1) \
+            INTERLEAVED_KIND(cw, cx, 1, 1) \
+            default: break;                \
+        }                                  \
         break;
-    switch (8 * nw + nx) {
-        STRIPE_TILE(1, 1)
-        STRIPE_TILE(1, 2)
-        STRIPE_TILE(1, 3)
-        STRIPE_TILE(1, 4)
-        STRIPE_TILE(2, 1)
-        STRIPE_TILE(2, 2)
-        STRIPE_TILE(2, 3)
-        STRIPE_TILE(2, 4)
-        STRIPE_TILE(3, 1)
-        STRIPE_TILE(3, 2)
-        STRIPE_TILE(3, 3)
-        STRIPE_TILE(3, 4)
+    switch (8 * p->nw + p->nx) {
+        INTERLEAVED_TILE(1, 1)
+        INTERLEAVED_TILE(1, 2)
+        INTERLEAVED_TILE(1, 3)
+        INTERLEAVED_TILE(1, 4)
+        INTERLEAVED_TILE(2, 1)
+        INTERLEAVED_TILE(2, 2)
+        INTERLEAVED_TILE(2, 3)
+        INTERLEAVED_TILE(2, 4)
+        INTERLEAVED_TILE(3, 1)
+        INTERLEAVED_TILE(3, 2)
+        INTERLEAVED_TILE(3, 3)
+        INTERLEAVED_TILE(3, 4)
         default: break;
     }
 }
 
-static void stripe_sums(int nw, int nx, float * y, const float * acc) {
+static void interleaved_sums(int nw, int nx, float * y, const float * acc) {
     for (int i = 0; i < nw; i++) {
-        vf a[STRIPE_ROWS];
+        vf a[INTERLEAVED_ROWS];
         UNROLL
-        for (int j = 0; j < STRIPE_ROWS; j++) {
-            a[j] = v_load(acc + (STRIPE_ROWS * i + j) * V_N);
+        for (int j = 0; j < INTERLEAVED_ROWS; j++) {
+            a[j] = v_load(acc + (INTERLEAVED_ROWS * i + j) * V_N);
         }
-        sums_of_four_(a, nx, y + STRIPE_ROWS * i);
+        sums_of_four_(a, nx, y + INTERLEAVED_ROWS * i);
     }
 }

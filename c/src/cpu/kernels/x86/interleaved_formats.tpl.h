@@ -1,4 +1,4 @@
-// interleaved_formats.tpl.h - one function a format: sixteen groups, as they are stored, to a stripe in registers
+// interleaved_formats.tpl.h - one function a format: sixteen groups, as they are stored, to a unit in registers
 // (interleaved.tpl.h, which includes this for 512-bit vectors with VNNI and VBMI).
 //
 // Nothing is computed byte by byte: loads of 64 bytes, permutations that put the words of each group into its lane,
@@ -13,7 +13,7 @@
         f(47), f(48), f(49), f(50), f(51), f(52), f(53), f(54), f(55), f(56), f(57), f(58), f(59), f(60), f(61), \
         f(62), f(63)
 
-struct stripe {
+struct interleaved {
     vi u[8];
     vf d, m; // m: unless all groups have the same level for zero
 };
@@ -97,9 +97,9 @@ static ALWAYS_INLINE void turn_groups_(bool halves, vi u[8]) {
 #define HEAD_Q5_0(i) HEAD_AT(i, q5_0)
 #define HEAD_Q5_1(i) HEAD_AT(i, q5_1)
 
-static const char stripe_at_[5][64]   = { { EACH_64(AT_Q4_0) }, { EACH_64(AT_Q5_0) }, { EACH_64(AT_MXFP4) },
+static const char words_at_[5][64] = { { EACH_64(AT_Q4_0) }, { EACH_64(AT_Q5_0) }, { EACH_64(AT_MXFP4) },
     { EACH_64(AT_Q4_1) }, { EACH_64(AT_Q5_1) } };
-static const char stripe_head_[2][64] = { { EACH_64(HEAD_Q5_0) }, { EACH_64(HEAD_Q5_1) } };
+static const char heads_at_[2][64] = { { EACH_64(HEAD_Q5_0) }, { EACH_64(HEAD_Q5_1) } };
 
 // What is below counts on these places.
 static_assert(GB_BYTES(iq4_nl) == GB_BYTES(q4_0) && GB_AT(iq4_nl, d) == GB_AT(q4_0, d) &&
@@ -183,53 +183,54 @@ static ALWAYS_INLINE void put_fifths_(vi u[8], vi bits) {
     }
 }
 
-static ALWAYS_INLINE void stripe_q4_0_(const uint8_t * p, struct stripe * s) {
+static ALWAYS_INLINE void interleave_q4_0_(const uint8_t * p, struct interleaved * s) {
     vi a[4];
-    nibble_bytes_(p, GB_BYTES(q4_0), stripe_at_[0], a);
+    nibble_bytes_(p, GB_BYTES(q4_0), words_at_[0], a);
     put_nibbles_in_(s->u, a);
     s->d = scales_16_(p, GB_BYTES(q4_0));
 }
 
-static ALWAYS_INLINE void stripe_iq4_nl_(const uint8_t * p, struct stripe * s) {
-    stripe_q4_0_(p, s);
+static ALWAYS_INLINE void interleave_iq4_nl_(const uint8_t * p, struct interleaved * s) {
+    interleave_q4_0_(p, s);
     look_up_(s->u, iq4_levels_);
 }
 
-static ALWAYS_INLINE void stripe_q4_1_(const uint8_t * p, struct stripe * s) {
+static ALWAYS_INLINE void interleave_q4_1_(const uint8_t * p, struct interleaved * s) {
     vi       a[4];
     const vi halves = affine_16_(p, GB_BYTES(q4_1));
-    nibble_bytes_(p, GB_BYTES(q4_1), stripe_at_[3], a);
+    nibble_bytes_(p, GB_BYTES(q4_1), words_at_[3], a);
     put_nibbles_in_(s->u, a);
     s->d = halves_(halves);
     s->m = halves_(vi_shr(halves, 16));
 }
 
-static ALWAYS_INLINE void stripe_heads_(const uint8_t * p, int size, const char * at, vi head[4]) {
+static ALWAYS_INLINE void interleave_heads_(const uint8_t * p, int size, const char * at, vi head[4]) {
     of_sixteen_(p, size, at, head);
     turn_two_quarters_(head);
 }
 
 // Levels of five bits; returns the words with f16 that stand before them.
-static ALWAYS_INLINE vi stripe_fives_(const uint8_t * p, int size, const char * heads, const char * levels, vi u[8]) {
+static ALWAYS_INLINE vi interleave_fives_(const uint8_t * p, int size, const char * heads, const char * levels,
+    vi u[8]) {
     vi a[4], head[4];
-    stripe_heads_(p, size, heads, head);
+    interleave_heads_(p, size, heads, head);
     nibble_bytes_(p, size, levels, a);
     put_nibbles_in_(u, a);
     put_fifths_(u, head[0]);
     return head[1];
 }
 
-static ALWAYS_INLINE void stripe_q5_0_(const uint8_t * p, struct stripe * s) {
-    s->d = halves_(stripe_fives_(p, GB_BYTES(q5_0), stripe_head_[0], stripe_at_[1], s->u));
+static ALWAYS_INLINE void interleave_q5_0_(const uint8_t * p, struct interleaved * s) {
+    s->d = halves_(interleave_fives_(p, GB_BYTES(q5_0), heads_at_[0], words_at_[1], s->u));
 }
 
-static ALWAYS_INLINE void stripe_q5_1_(const uint8_t * p, struct stripe * s) {
-    const vi scales = stripe_fives_(p, GB_BYTES(q5_1), stripe_head_[1], stripe_at_[4], s->u);
+static ALWAYS_INLINE void interleave_q5_1_(const uint8_t * p, struct interleaved * s) {
+    const vi scales = interleave_fives_(p, GB_BYTES(q5_1), heads_at_[1], words_at_[4], s->u);
     s->d            = halves_(scales);
     s->m            = halves_(vi_shr(scales, 16));
 }
 
-static ALWAYS_INLINE void stripe_q8_0_(const uint8_t * p, struct stripe * s) {
+static ALWAYS_INLINE void interleave_q8_0_(const uint8_t * p, struct interleaved * s) {
     const vi index = _mm512_set1_epi32(GB_BYTES(q8_0) / 2 << 16);
     vi       all   = _mm512_permutexvar_epi16(index, words_(p));
     UNROLL
@@ -243,7 +244,7 @@ static ALWAYS_INLINE void stripe_q8_0_(const uint8_t * p, struct stripe * s) {
     s->d = _mm512_cvtph_ps(_mm512_castsi512_si256(all));
 }
 
-static ALWAYS_INLINE void stripe_mxfp4_(const uint8_t * p, struct stripe * s) {
+static ALWAYS_INLINE void interleave_mxfp4_(const uint8_t * p, struct interleaved * s) {
     #define EXPONENT_AT(g) (GB_BYTES(mxfp4) * ((g) % 4))
     const vi at = BY_LANE(EXPONENT_AT);
     vi       a[4], e = _mm512_permutexvar_epi8(at, words_(p)); // exponents
@@ -255,7 +256,7 @@ static ALWAYS_INLINE void stripe_mxfp4_(const uint8_t * p, struct stripe * s) {
     const __mmask16 small = _mm512_cmplt_epi32_mask(e, vi_set(2));
     const vi        bits  = vi_shl(vi_sub(e, vi_set(1)), 23);
     s->d                  = v_from_bits(_mm512_mask_sllv_epi32(bits, small, vi_set(0x200000), e));
-    nibble_bytes_(p, GB_BYTES(mxfp4), stripe_at_[2], a);
+    nibble_bytes_(p, GB_BYTES(mxfp4), words_at_[2], a);
     put_nibbles_in_(s->u, a);
     look_up_(s->u, e2m1_levels_);
 }
@@ -267,7 +268,7 @@ static ALWAYS_INLINE int32_t word_at_(const uint8_t * p) {
 }
 
 // Four blocks of 64: words 0 and 1 of a group are the lower nibbles of its eight bytes, words 2 and 3 the upper ones.
-static ALWAYS_INLINE void stripe_nvfp4_(const uint8_t * p, struct stripe * s) {
+static ALWAYS_INLINE void interleave_nvfp4_(const uint8_t * p, struct interleaved * s) {
 #define NVFP4_WORD(g) (9 * ((g) / 4) + 1 + 2 * ((g) % 4))
     const vi index = BY_LANE(NVFP4_WORD),
              code  = _mm512_cvtepu8_epi32(_mm_setr_epi32(word_at_(p), word_at_(p + GB_BYTES(nvfp4)),
@@ -299,7 +300,7 @@ static ALWAYS_INLINE vf half_pair_(const uint8_t * p, const uint8_t * q) {
 }
 
 // The scales and minima of 6 bits of two blocks.
-static ALWAYS_INLINE void scales_45_two_(const uint8_t * p, int size, struct stripe * s) {
+static ALWAYS_INLINE void scales_45_two_(const uint8_t * p, int size, struct interleaved * s) {
     const __m256i all = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *) p)),
         _mm_loadu_si128((const __m128i *) (p + size)), 1);
     // words: halves, scales, minima, the rest of both; wanted: four scales, four more, four minima, four more
@@ -315,7 +316,7 @@ static ALWAYS_INLINE void scales_45_two_(const uint8_t * p, int size, struct str
 }
 
 // Two blocks with 128 bytes of nibbles each: 32 bytes for two groups, the lower nibbles first.
-static ALWAYS_INLINE void nibbles_45_(const uint8_t * p, int size, struct stripe * s) {
+static ALWAYS_INLINE void nibbles_45_(const uint8_t * p, int size, struct interleaved * s) {
     // word 0 of all groups, word 4
     const vi index = _mm512_setr_epi32(0, 0, 8, 8, 16, 16, 24, 24, 4, 4, 12, 12, 20, 20, 28, 28);
     UNROLL
@@ -328,12 +329,12 @@ static ALWAYS_INLINE void nibbles_45_(const uint8_t * p, int size, struct stripe
     }
 }
 
-static ALWAYS_INLINE void stripe_q4_k_(const uint8_t * p, struct stripe * s) {
+static ALWAYS_INLINE void interleave_q4_k_(const uint8_t * p, struct interleaved * s) {
     nibbles_45_(p + GB_AT(q4_k, qs), GB_BYTES(q4_k), s);
     scales_45_two_(p, GB_BYTES(q4_k), s);
 }
 
-static ALWAYS_INLINE void stripe_q5_k_(const uint8_t * p, struct stripe * s) {
+static ALWAYS_INLINE void interleave_q5_k_(const uint8_t * p, struct interleaved * s) {
     const vi fifth  = two_(p + GB_AT(q5_k, qh), p + GB_BYTES(q5_k) + GB_AT(q5_k, qh)); // bit g of a byte is for group g
     const vi index  = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 8, 8, 8, 8, 8, 8, 8, 8);
     const vi rotate = _mm512_setr_epi32(4, 3, 2, 1, 0, 31, 30, 29, 4, 3, 2, 1, 0, 31, 30, 29);
@@ -352,7 +353,7 @@ static ALWAYS_INLINE void stripe_q5_k_(const uint8_t * p, struct stripe * s) {
 #define PAIR_WORDS    BY_LANE(PAIR_WORD)
 #define PAIR_SHIFTS   BY_LANE(PAIR_SHIFT)
 
-static ALWAYS_INLINE void stripe_q6_k_(const uint8_t * p, struct stripe * s) {
+static ALWAYS_INLINE void interleave_q6_k_(const uint8_t * p, struct interleaved * s) {
 #define NIBBLE_WORD(g)  (16 * ((g) / 8) + 8 * ((g) / 2 % 2) + 4 * ((g) % 2))
 #define NIBBLE_SHIFT(g) ((g) % 8 < 4 ? 0 : 4)
 #define TOP_ROTATE(g)   ((32 + 4 - PAIR_SHIFT(g)) % 32)
@@ -370,7 +371,7 @@ static ALWAYS_INLINE void stripe_q6_k_(const uint8_t * p, struct stripe * s) {
         v_from_int(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *) (p + GB_AT(q6_k, scales))))));
 }
 
-static ALWAYS_INLINE void stripe_pairs_(const uint8_t * p, struct stripe * s) {
+static ALWAYS_INLINE void interleave_pairs_(const uint8_t * p, struct interleaved * s) {
     UNROLL
     for (int j = 0; j < 4; j++) {
         s->u[j] =
@@ -379,21 +380,21 @@ static ALWAYS_INLINE void stripe_pairs_(const uint8_t * p, struct stripe * s) {
     }
 }
 
-static ALWAYS_INLINE void stripe_q2_k_(const uint8_t * p, struct stripe * s) {
+static ALWAYS_INLINE void interleave_q2_k_(const uint8_t * p, struct interleaved * s) {
     const vi both = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *) (p + GB_AT(q2_k, scales))));
-    stripe_pairs_(p + GB_AT(q2_k, qs), s);
+    interleave_pairs_(p + GB_AT(q2_k, qs), s);
     s->d = v_mul(v_set(half_at_(p + GB_AT(q2_k, d))), v_from_int(vi_and(both, vi_set(15))));
     s->m = v_mul(v_set(-half_at_(p + GB_AT(q2_k, dmin))), v_from_int(vi_shr(both, 4)));
 }
 
-static ALWAYS_INLINE void stripe_q3_k_(const uint8_t * p, struct stripe * s) {
+static ALWAYS_INLINE void interleave_q3_k_(const uint8_t * p, struct interleaved * s) {
 #define THIRD_WORD(g)   (4 * ((g) % 2))
 #define THIRD_ROTATE(g) ((32 + 2 - (g) / 2) % 32)
     const __m512i third = _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *) (p + GB_AT(q3_k, qh))));
     // 12 bytes from the third on; the load ends with the block
     static_assert(GB_AT(q3_k, scales) - 2 + 16 == GB_BYTES(q3_k), "nothing behind the block is read");
     const __m128i sc = _mm_loadu_si128((const __m128i *) (p + GB_AT(q3_k, scales) - 2));
-    stripe_pairs_(p + GB_AT(q3_k, qs), s);
+    interleave_pairs_(p + GB_AT(q3_k, qs), s);
     UNROLL
     for (int j = 0; j < 4; j++) {
         const vi bits = _mm512_permutexvar_epi32(vi_add(BY_LANE(THIRD_WORD), vi_set(j)), third);
@@ -412,7 +413,7 @@ static ALWAYS_INLINE vi pair_of_words_(const uint8_t * p, const uint8_t * q) {
     return _mm512_inserti64x4(vi_set(word_at_(p)), _mm256_set1_epi32(word_at_(q)), 1);
 }
 
-static ALWAYS_INLINE void stripe_iq4_xs_(const uint8_t * p, struct stripe * s) {
+static ALWAYS_INLINE void interleave_iq4_xs_(const uint8_t * p, struct interleaved * s) {
 #define TWICE_LANE(g) (2 * ((g) % 8))
     const vi index = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15),
              twice = BY_LANE(TWICE_LANE);
@@ -431,7 +432,7 @@ static ALWAYS_INLINE void stripe_iq4_xs_(const uint8_t * p, struct stripe * s) {
     s->d = v_mul(half_pair_(p, p + GB_BYTES(iq4_xs)), v_from_int(vi_sub(vi_or(four, vi_shl(two, 4)), vi_set(32))));
 }
 
-static ALWAYS_INLINE void stripe_tq2_0_(const uint8_t * p, struct stripe * s) {
+static ALWAYS_INLINE void interleave_tq2_0_(const uint8_t * p, struct interleaved * s) {
 #define TQ2_WORD(g)  (16 * ((g) / 8) + 8 * ((g) / 4 % 2))
 #define TQ2_SHIFT(g) (2 * ((g) % 4))
     UNROLL

@@ -290,29 +290,34 @@ static float * panel_at(const struct round * r, int64_t i, int64_t k0, int64_t k
            (size_t) (row_floats(&r->packing, k0) * r->n + i * row_floats(&r->packing, kc)) * (size_t) r->packing.mr;
 }
 
-static void tile(const struct round * r, int64_t kc, const float * x, const float * w, float * dst, int64_t ld, int mr,
-    int nr, bool accumulate) {
+// The tile of kc terms, whichever kind panels are of.
+static void tile(const struct round * r, int64_t kc, struct gb_tile t) {
     const struct gb_kernels * k = r->call->k;
+    t.k                         = r->packing.pairs ? kc / 2 : kc;
     if (r->packing.bytes) {
-        k->gemm_tile_q8(kc, gb_bytes_tile_kind(&r->packing.unpack), x, w, dst, ld, mr, nr, accumulate);
+        k->gemm_tile_q8(gb_bytes_tile_kind(&r->packing.unpack), &t);
     } else if (r->packing.pairs) {
-        k->gemm_tile_bf16(kc / 2, x, w, dst, ld, mr, nr, accumulate);
+        k->gemm_tile_bf16(&t);
     } else {
-        k->gemm_tile_f32(kc, x, w, dst, ld, mr, nr, accumulate);
+        k->gemm_tile_f32(&t);
     }
 }
 
 // A tile whose rows of dst are scattered goes through a small array.
-static void tile_scattered(const struct round * r, int64_t kc, const float * x, const float * w,
-    const struct panel * panel, int64_t column, int nr, bool accumulate) {
-    float results[MR_MAX * NR_MAX];
-    tile(r, kc, x, w, results, NR_MAX, panel->rows, nr, false);
+static void tile_scattered(const struct round * r, int64_t kc, struct gb_tile t, const struct panel * panel,
+    int64_t column) {
+    float      results[MR_MAX * NR_MAX];
+    const bool accumulate = t.accumulate;
+    t.c                   = results;
+    t.ldc                 = NR_MAX;
+    t.accumulate          = false;
+    tile(r, kc, t);
     for (int i = 0; i < panel->rows; i++) {
         float * dst = panel->dst[i] + column;
         if (accumulate) {
-            r->call->k->add_f32(nr, dst, dst, results + i * NR_MAX);
+            r->call->k->add_f32(t.nr, dst, dst, results + i * NR_MAX);
         } else {
-            memcpy(dst, results + i * NR_MAX, (size_t) nr * sizeof(float));
+            memcpy(dst, results + i * NR_MAX, (size_t) t.nr * sizeof(float));
         }
     }
 }
@@ -383,12 +388,20 @@ static bool multiply(const struct round * r, const struct block * b, int64_t col
         const struct panel * panel = &r->l.panels[i];
         const float *        x     = panel_at(r, i, k0, kc);
         for (int j = 0; j < n; j += nr) {
-            const float * w = r->l.w + (size_t) j * (size_t) column_floats(&r->packing, kc);
+            const struct gb_tile t = {
+                .a          = x,
+                .b          = r->l.w + (size_t) j * (size_t) column_floats(&r->packing, kc),
+                .c          = panel->dst[0] + column + j,
+                .ldc        = panel->ld,
+                .mr         = panel->rows,
+                .nr         = GB_MIN(nr, n - j),
+                .accumulate = k0 > 0,
+            };
             prefetch_next(ahead);
             if (panel->ld != 0) {
-                tile(r, kc, x, w, panel->dst[0] + column + j, panel->ld, panel->rows, GB_MIN(nr, n - j), k0 > 0);
+                tile(r, kc, t);
             } else {
-                tile_scattered(r, kc, x, w, panel, column + j, GB_MIN(nr, n - j), k0 > 0);
+                tile_scattered(r, kc, t, panel, column + j);
             }
         }
         if (gb_cpu_stopped(r->call, gb_gemm_work(panel->rows, n, kc))) {

@@ -49,7 +49,16 @@ void gb_bytes_pack_rows(const struct gb_kernels * kernels, const struct gb_unpac
     float * const d = y + width * (k / 4);
     float * const s = d + width * (k / 32);
     for (int i = 0; i < n; i++) {
-        kernels->quantize_q8(k, unpack->kind, unpack->zero, width, (int8_t *) y + 32 * i, d + i, s + i, x[i]);
+        kernels->quantize_q8(&(struct gb_quantize_q8){
+            .k    = k,
+            .kind = unpack->kind,
+            .zero = unpack->zero,
+            .step = width,
+            .q    = (int8_t *) y + 32 * i,
+            .d    = d + i,
+            .s    = s + i,
+            .x    = x[i],
+        });
     }
 }
 
@@ -102,8 +111,15 @@ void gb_bytes_quantize_rows(const struct gb_cpu_call * call, const struct gb_gem
         float * const s   = d + p->k / 32;
         int64_t       g, r;
         locate(p, i / pieces, &g, &r);
-        call->k->quantize_q8(n, kind, 0, 1, (int8_t *) row + k0, d + k0 / 32, s + k0 / gb_bytes_group(kind),
-            (const float *) p->row_of(p, g, r).x + k0);
+        call->k->quantize_q8(&(struct gb_quantize_q8){
+            .k    = n,
+            .kind = kind,
+            .step = 1,
+            .q    = (int8_t *) row + k0,
+            .d    = d + k0 / 32,
+            .s    = s + k0 / gb_bytes_group(kind),
+            .x    = (const float *) p->row_of(p, g, r).x + k0,
+        });
         if (gb_cpu_stopped(call, n)) {
             return;
         }
@@ -132,7 +148,18 @@ void gb_bytes_dots(const struct gb_kernels * kernels, const struct gb_unpack * u
                 dx[r]                = (const float *) (x + k) + k0 / 32;
                 s[r]                 = (const float *) (x + k) + k / 32 + k0 / group;
             }
-            kernels->dot_q8(terms, unpack->kind, rows, y + r0, u, d, m, q, dx, s);
+            kernels->dot_q8(&(struct gb_dot_q8){
+                .k    = terms,
+                .kind = unpack->kind,
+                .n    = rows,
+                .y    = y + r0,
+                .u    = u,
+                .d    = d,
+                .m    = m,
+                .q    = q,
+                .dx   = dx,
+                .s    = s,
+            });
         }
     }
     for (int r = 0; r < n; r++) {

@@ -9,9 +9,9 @@
 #include "cpu/ops/product/product.h"
 
 struct gb_unpack {
-    void (*fn)(int64_t k, uint8_t * u, float * d, float * m, const void * x); // NULL: the format has none
-    int kind;                                                                 // GB_BYTES_*
-    int zero; // the level that stands for 0 in all groups; 0: minima differ
+    gb_kernel_unpack * fn;   // NULL: the format has none
+    int                kind; // GB_BYTES_*
+    int                zero; // the level that stands for 0 in all groups; 0: minima differ
 };
 
 struct gb_unpack gb_unpack_of(const struct gb_kernels * k, enum ggml_type type);

@@ -92,14 +92,10 @@ static void copy_rows(const struct gb_cpu_call * call, const struct gb_gemm * p)
     }
 }
 
-// Of rows_columns_f32, _f16, _bf16.
-typedef void (*rows_columns_fn)(int64_t, int, int, const void *, size_t, const float *, size_t, float *, int64_t, bool,
-    const char * const *);
-
 struct dense { // columns of dense weights times rows that lie one behind the other
     const struct gb_cpu_call * call;
-    rows_columns_fn            fn;
-    const char *               w; // column 0
+    gb_kernel_rows_columns *   fn; // of the type of the weights
+    const char *               w;  // column 0
     size_t                     nb_m, nb_k;
     const float *              x; // row 0
     size_t                     ldx;
@@ -110,14 +106,27 @@ struct dense { // columns of dense weights times rows that lie one behind the ot
 
 static void dense_tile(const struct dense * d, int64_t j, int nw, int64_t k0, int64_t kc, int r, int nx,
     const char * const * next) {
-    const char * const  w = d->w + (size_t) j * d->nb_m + (size_t) k0 * d->nb_k;
-    const float * const x = d->x + (size_t) r * d->ldx + k0;
+    struct gb_rows_columns tile = {
+        .k    = kc,
+        .nw   = nw,
+        .nx   = nx,
+        .w    = d->w + (size_t) j * d->nb_m + (size_t) k0 * d->nb_k,
+        .nb_w = d->nb_m,
+        .x    = d->x + (size_t) r * d->ldx + k0,
+        .ldx  = d->ldx,
+        .next = next,
+    };
     if (d->ldy != 0) {
-        d->fn(kc, nw, nx, w, d->nb_m, x, d->ldx, d->row[r].dst + j, d->ldy, k0 > 0, next);
+        tile.y          = d->row[r].dst + j;
+        tile.ldy        = d->ldy;
+        tile.accumulate = k0 > 0;
+        d->fn(&tile);
         return;
     }
     float y[PART_MAX * 4];
-    d->fn(kc, nw, nx, w, d->nb_m, x, d->ldx, y, 4, false, next);
+    tile.y   = y;
+    tile.ldy = 4;
+    d->fn(&tile);
     for (int i = 0; i < nx * nw; i++) {
         float * const dst = d->row[r + i / nw].dst + j + i % nw;
         *dst              = (k0 > 0 ? *dst : 0) + y[i / nw * 4 + i % nw];

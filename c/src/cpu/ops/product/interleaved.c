@@ -20,18 +20,19 @@ const char * gb_interleaved_declines(const struct gb_gemm * p) {
 
 const char * gb_interleaved_level_declines(const struct gb_gemm * p, const struct gb_kernels * kernels) {
     (void) p;
-    return kernels->stripes ? NULL : "the level has no kernels for it";
+    return kernels->interleaved ? NULL : "the level has no kernels for it";
 }
 
-static int64_t stripe_terms(int kind) { return 16 * gb_bytes_group(kind); }
+// A unit is sixteen groups of terms.
+static int64_t unit_terms(int kind) { return 16 * gb_bytes_group(kind); }
 
-static size_t stripe_size(int kind) { // of rows: words, two floats a group
-    return (size_t) stripe_terms(kind) + 128;
+static size_t unit_size(int kind) { // of rows: words, two floats a group
+    return (size_t) unit_terms(kind) + 128;
 }
 
-static int64_t count_stripes(int64_t k, int kind) { return (k + stripe_terms(kind) - 1) / stripe_terms(kind); }
+static int64_t count_units(int64_t k, int kind) { return (k + unit_terms(kind) - 1) / unit_terms(kind); }
 
-static size_t row_size(int64_t k, int kind) { return (size_t) count_stripes(k, kind) * stripe_size(kind); }
+static size_t row_size(int64_t k, int kind) { return (size_t) count_units(k, kind) * unit_size(kind); }
 
 size_t gb_interleaved_work_size(const struct gb_gemm * p, int n_tasks) {
     (void) n_tasks;
@@ -42,19 +43,19 @@ static char * rows_of(const struct gb_cpu_call * call) {
     return (char *) call->work + (64 - (uintptr_t) call->work % 64) % 64;
 }
 
-// Some stripes at a time, so that one row is work for several threads.
+// Some units at a time, so that one row is work for several threads.
 static void make_rows(const struct gb_cpu_call * call, const struct gb_gemm * p, const struct gb_unpack * unpack) {
     enum { PIECE = 4 };
-    const int64_t stripes = count_stripes(p->k, unpack->kind), pieces = (stripes + PIECE - 1) / PIECE,
-                  terms = PIECE * stripe_terms(unpack->kind);
+    const int64_t units = count_units(p->k, unpack->kind), pieces = (units + PIECE - 1) / PIECE,
+                  terms = PIECE * unit_terms(unpack->kind);
     int64_t       i, last, flat = 0;
     gb_cpu_share(call, p->total * pieces, &i, &last);
     for (int64_t g = 0; g < p->n_groups && flat * pieces < last; flat += gb_gemm_group_rows(p, g++)) {
         for (; i < last && i / pieces - flat < gb_gemm_group_rows(p, g); i++) {
             const int64_t k0 = i % pieces * terms;
             char * const  y  = rows_of(call) + (size_t) (i / pieces) * row_size(p->k, unpack->kind) +
-                               (size_t) (i % pieces * PIECE) * stripe_size(unpack->kind);
-            call->k->stripe_rows(GB_MIN(p->k - k0, terms), unpack->kind, unpack->zero, y,
+                               (size_t) (i % pieces * PIECE) * unit_size(unpack->kind);
+            call->k->interleave_row(GB_MIN(p->k - k0, terms), unpack->kind, unpack->zero, y,
                 (const float *) (const void *) p->row_of(p, g, i / pieces - flat).x + k0);
             if (gb_cpu_stopped(call, terms)) {
                 return;
@@ -71,7 +72,7 @@ struct task { // columns of one group
     int64_t                    k;
     struct gb_gemm_matrix      w;
     int                        rows;
-    const void *               x[GB_INTERLEAVED_ROWS]; // stripes
+    const void *               x[GB_INTERLEAVED_ROWS]; // interleaved
     float *                    dst[GB_INTERLEAVED_ROWS];
 };
 
@@ -110,7 +111,7 @@ static int direct_rows(enum ggml_type type) {
 }
 
 static void multiply_directly_stretch(const struct task * t, const struct direct * d, float * acc) {
-    const size_t  at    = (size_t) (d->k0 / stripe_terms(t->unpack.kind)) * stripe_size(t->unpack.kind);
+    const size_t  at    = (size_t) (d->k0 / unit_terms(t->unpack.kind)) * unit_size(t->unpack.kind);
     const int64_t terms = GB_MIN(t->k - d->k0, d->terms);
     const int     steps =
         (int) (GB_INTERLEAVED_AHEAD / (ggml_row_size(t->type, GB_MIN(d->terms, t->k)) * (size_t) d->width)) + 1;
@@ -123,9 +124,17 @@ static void multiply_directly_stretch(const struct task * t, const struct direct
             for (int l = 0; l < nx; l++) {
                 x[l] = (const char *) t->x[r + l] + at;
             }
-            t->kernels->stripe_dots((int) t->type, terms, GB_MIN(d->n - i, d->width), nx, acc,
-                (const void * const[]){ w, w + t->w.nb_m }, x, (const void * const[]){ next, next + t->w.nb_m },
-                d->k0 > 0);
+            t->kernels->interleaved_dots(&(struct gb_interleaved_dots){
+                .type       = (int) t->type,
+                .k          = terms,
+                .nw         = GB_MIN(d->n - i, d->width),
+                .nx         = nx,
+                .acc        = acc,
+                .columns    = (const void * const[]){ w, w + t->w.nb_m },
+                .rows       = x,
+                .next       = (const void * const[]){ next, next + t->w.nb_m },
+                .accumulate = d->k0 > 0,
+            });
         }
     }
 }
@@ -147,7 +156,7 @@ static void multiply_directly(const struct task * t, int64_t j, int64_t end) {
             for (int r = 0; r < t->rows; r += ROWS_AT_ONCE, sums += DIRECT_WIDTH * ROWS_AT_ONCE * 16) {
                 float     y[DIRECT_WIDTH * ROWS_AT_ONCE];
                 const int nx = GB_MIN(t->rows - r, ROWS_AT_ONCE);
-                t->kernels->stripe_sums(nw, nx, y, sums);
+                t->kernels->interleaved_sums(nw, nx, y, sums);
                 for (int l = 0; l < nx; l++) {
                     for (int c = 0; c < nw; c++) {
                         t->dst[r + l][d.j + i + c] = y[ROWS_AT_ONCE * c + l];
@@ -177,8 +186,8 @@ struct stretch { // terms of n columns from j on
 // Weights are prefetched bit by bit between the tiles: memory takes only so many requests at a time.
 static void multiply_stretch(const struct task * t, struct columns * c, const struct stretch * s) {
     const int     kind  = gb_bytes_tile_kind(&t->unpack) & ~GB_BYTES_WIDE;
-    const int64_t count = count_stripes(s->terms, t->unpack.kind);
-    const size_t  at    = (size_t) (s->k0 / stripe_terms(t->unpack.kind)) * stripe_size(t->unpack.kind),
+    const int64_t count = count_units(s->terms, t->unpack.kind);
+    const size_t  at    = (size_t) (s->k0 / unit_terms(t->unpack.kind)) * unit_size(t->unpack.kind),
                   bytes = ggml_row_size(t->type, s->terms);
     const int     tiles = (s->n + COLUMNS_AT_ONCE - 1) / COLUMNS_AT_ONCE * ((t->rows + s->per_part - 1) / s->per_part);
     int           done  = 0;
@@ -197,7 +206,16 @@ static void multiply_stretch(const struct task * t, struct columns * c, const st
             for (int l = done * s->n / tiles; l < (done + 1) * s->n / tiles; l++) {
                 gb_prefetch(s->next + (size_t) l * t->w.nb_m, bytes);
             }
-            t->kernels->stripe_tile(count, kind, nw, nx, c->acc[i / COLUMNS_AT_ONCE][r / s->per_part], w, x, s->k0 > 0);
+            t->kernels->interleaved_tile(&(struct gb_interleaved_tile){
+                .units      = count,
+                .kind       = kind,
+                .nw         = nw,
+                .nx         = nx,
+                .acc        = c->acc[i / COLUMNS_AT_ONCE][r / s->per_part],
+                .columns    = w,
+                .rows       = x,
+                .accumulate = s->k0 > 0,
+            });
         }
     }
 }
@@ -207,7 +225,7 @@ static void store_sums(const struct task * t, const struct columns * c, int64_t 
         float     y[GB_UNPACKED_COLUMNS * ROWS_AT_ONCE];
         const int nx = GB_MIN(t->rows - r, per_part);
         for (int i = 0; i < n; i += COLUMNS_AT_ONCE) {
-            t->kernels->stripe_sums(GB_MIN(n - i, COLUMNS_AT_ONCE), nx, y + i * ROWS_AT_ONCE,
+            t->kernels->interleaved_sums(GB_MIN(n - i, COLUMNS_AT_ONCE), nx, y + i * ROWS_AT_ONCE,
                 c->acc[i / COLUMNS_AT_ONCE][r / per_part]);
         }
         for (int l = 0; l < nx; l++) {
@@ -240,7 +258,7 @@ static void multiply_unpacked(const struct task * t, int64_t j, int64_t end) {
             s.terms        = GB_MIN(t->k - s.k0, GB_UNPACKED_TERMS);
             s.next         = next_weights(t, &s);
             for (int i = 0; i < s.n; i++) {
-                t->kernels->stripe_columns((int) t->type, s.terms, c.w[i], w + (size_t) i * t->w.nb_m);
+                t->kernels->interleave_column((int) t->type, s.terms, c.w[i], w + (size_t) i * t->w.nb_m);
             }
             multiply_stretch(t, &c, &s);
         }

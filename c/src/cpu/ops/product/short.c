@@ -45,8 +45,17 @@ void gb_short_run(const struct gb_cpu_call * call, const struct gb_gemm * p) {
         const int64_t ld    = gb_gemm_dst_stride(row, c.rows);
         const int     taken = ld != 0 ? c.rows : 1; // at a time
         for (int r = 0; r < c.rows; r += taken) {
-            call->k->dots_q8_0(p->k, c.n, taken, w.data + (size_t) c.first * w.nb_m, w.nb_m, q + r, d + r,
-                row[r].dst + c.first, ld);
+            call->k->dots_q8_0(&(struct gb_dots_q8_0){
+                .k    = p->k,
+                .n    = c.n,
+                .nx   = taken,
+                .w    = w.data + (size_t) c.first * w.nb_m,
+                .nb_w = w.nb_m,
+                .q    = q + r,
+                .dx   = d + r,
+                .y    = row[r].dst + c.first,
+                .ldy  = ld,
+            });
         }
         if (gb_cpu_stopped(call, gb_gemm_work(c.rows, c.n, p->k))) {
             return;

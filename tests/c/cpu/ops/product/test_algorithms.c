@@ -63,9 +63,9 @@ static void expected_at(const struct gb_level * level) {
         { GGML_TYPE_BF16, 512, 16, "dense_rows" },
         { GGML_TYPE_BF16, 512, 17, k->fast_bf16 ? "blocked_bf16" : "blocked_f32" },
         { GGML_TYPE_BF16, 511, 17, "blocked_f32" },
-        { GGML_TYPE_Q4_0, 4096, 1, k->stripes ? "interleaved" : "byte_dots" },
+        { GGML_TYPE_Q4_0, 4096, 1, k->interleaved ? "interleaved" : "byte_dots" },
         { GGML_TYPE_Q4_0, 128, 3, "byte_dots" },
-        { GGML_TYPE_Q4_0, 4096, 16, k->stripes ? "interleaved" : "blocked_bytes" },
+        { GGML_TYPE_Q4_0, 4096, 16, k->interleaved ? "interleaved" : "blocked_bytes" },
         { GGML_TYPE_Q4_0, 4096, 17, "blocked_bytes" },
         { GGML_TYPE_Q8_0, 128, 1, k->q8_0_rows >= 1 ? "short_q8_0" : "byte_dots" },
     };

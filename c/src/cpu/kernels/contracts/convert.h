@@ -1,0 +1,25 @@
+// convert.h - contracts of the kernels that change the type or the order of elements.
+//
+// Numbers are rounded to the nearest, halves to even. Outputs do not overlap inputs. Elements are aligned to their
+// type; blocks have no alignment.
+#ifndef GB_CPU_KERNELS_CONTRACTS_CONVERT_H
+#define GB_CPU_KERNELS_CONTRACTS_CONVERT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+// n elements of f16 or bf16 to f32, and back
+typedef void gb_kernel_widen(int64_t n, float * y, const uint16_t * x);
+typedef void gb_kernel_narrow(int64_t n, uint16_t * y, const float * x);
+
+// n elements, a multiple of 32, to the blocks of a quantized format and back, byte for byte as tensor/quant does it
+typedef void gb_kernel_to_blocks(int64_t n, void * y, const float * x);
+typedef void gb_kernel_from_blocks(int64_t n, float * y, const void * x);
+
+// Element (r, c) of x, at x + r nb_x + c elements, becomes element (c, r) of y; nb_*: bytes from one row to the next
+typedef void gb_kernel_transpose_32(int64_t rows, int64_t columns, uint32_t * y, size_t nb_y, const uint32_t * x,
+    size_t nb_x);
+typedef void gb_kernel_transpose_16(int64_t rows, int64_t columns, uint16_t * y, size_t nb_y, const uint16_t * x,
+    size_t nb_x);
+
+#endif // GB_CPU_KERNELS_CONTRACTS_CONVERT_H

@@ -1,0 +1,56 @@
+// dense.h - contracts of the kernels that multiply matrices of floats, dense or packed into panels.
+//
+// Outputs overlap no inputs. Elements are aligned to their type and no more, panels to floats.
+#ifndef GB_CPU_KERNELS_CONTRACTS_DENSE_H
+#define GB_CPU_KERNELS_CONTRACTS_DENSE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define GB_GEMM_MAX 64 // rows or columns of a panel at most
+
+// A tile of a matrix product: c[m][n] = or += the sum over k of a[k][m] b[k][n], for mr rows by nr columns.
+//
+// a is a panel of as many rows as the level's tile has, k-major; b a panel of as many columns. Both are filled up with
+// zeros; only mr x nr results are stored. Each result is one chain of products in the order of k, whatever mr and nr
+// are.
+struct gb_tile {
+    int64_t       k; // terms; of gemm_tile_bf16 pairs of them
+    const float * a; // k * gemm_mr floats
+    const float * b; // k * gemm_nr floats
+    float *       c;
+    int64_t       ldc; // floats from one row of c to the next
+    int           mr, nr;
+    bool          accumulate; // add to c; else c need not be initialized
+};
+
+// gemm_tile_bf16 takes pairs of bfloat16, each in the bits of a float: where the level has the instruction (fast_bf16),
+// the products of a pair are added without rounding in between, and subnormal numbers count as 0.
+typedef void gb_kernel_tile(const struct gb_tile * t);
+
+// Packs rows x[0 .. rows), of k elements each, into a panel: y[j * width + i] = x[i][j], and 0 for rows <= i < width
+typedef void gb_kernel_pack(int64_t k, int rows, int width, float * y, const void * const * x);
+
+// y[i] = w[i] . x for nw <= dots_w columns w[i] of k elements; fastest for dots_w. What lies `ahead` bytes behind the
+// weights is prefetched.
+typedef void gb_kernel_dots(int64_t k, int nw, float * y, const void * const * w, const float * x, size_t ahead);
+
+// A few rows times a few columns of weights, both as they lie: y[j * ldy + i] = or += w_i . x_j. A result depends on k
+// alone, not on what it is computed with.
+struct gb_rows_columns {
+    int64_t              k;
+    int                  nw, nx; // columns, at most 4; rows, at most rows_x
+    const void *         w;      // column 0
+    size_t               nb_w;   // bytes from one column to the next
+    const float *        x;      // row 0
+    size_t               ldx;    // floats from one row to the next
+    float *              y;
+    int64_t              ldy;
+    bool                 accumulate;
+    const char * const * next; // 4 columns that are prefetched meanwhile, as much of each as of one of w; NULL: none
+};
+
+typedef void gb_kernel_rows_columns(const struct gb_rows_columns * p);
+
+#endif // GB_CPU_KERNELS_CONTRACTS_DENSE_H

@@ -1,0 +1,53 @@
+// interleaved.h - contracts of the kernels that multiply few rows with quantized columns, sixteen groups of terms at a
+// time, each group in a lane of its own (x86/interleaved.tpl.h).
+//
+// Rows, and columns that are unpacked before, are made of units of sixteen groups: 512 terms in 640 bytes, or of kind
+// GB_BYTES_HALVES 256 terms in 384 bytes; the last unit is filled up. Sums are vectors of 16 floats: acc[4 i + j] of
+// column i and row j. Levels without these kernels (gb_kernels.interleaved is false) do nothing and return false. A
+// result depends on k and the format alone, not on what it is computed with, nor on whether columns were unpacked
+// before.
+#ifndef GB_CPU_KERNELS_CONTRACTS_INTERLEAVED_H
+#define GB_CPU_KERNELS_CONTRACTS_INTERLEAVED_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+// A row of k activations, a multiple of 32, rounded to bytes and interleaved. zero: the format's level for 0 where all
+// groups have the same, or 0
+typedef void gb_kernel_interleave_row(int64_t k, int kind, int zero, void * y, const float * x);
+
+// A column of weights of a type (enum ggml_type), unpacked and interleaved; false: the format cannot
+typedef bool gb_kernel_interleave_column(int type, int64_t k, void * y, const void * w);
+
+// nw <= 2 columns, unpacked on the way, times nx <= 4 rows. Both columns' sums, and all four of a column, may be
+// written. False: the format cannot.
+struct gb_interleaved_dots {
+    int                  type; // enum ggml_type of the columns
+    int64_t              k;
+    int                  nw, nx;
+    float *              acc;
+    const void * const * columns;
+    const void * const * rows; // by interleave_row
+    const void * const * next; // for each column: as many bytes as it has are prefetched from here
+    bool                 accumulate;
+};
+
+typedef bool gb_kernel_interleaved_dots(const struct gb_interleaved_dots * p);
+
+// nw <= 3 columns that were unpacked before times nx <= 4 rows
+struct gb_interleaved_tile {
+    int64_t              units;
+    int                  kind; // GB_BYTES_HALVES, GB_BYTES_CENTERED
+    int                  nw, nx;
+    float *              acc;
+    const void * const * columns; // by interleave_column
+    const void * const * rows;    // by interleave_row
+    bool                 accumulate;
+};
+
+typedef void gb_kernel_interleaved_tile(const struct gb_interleaved_tile * p);
+
+// y[4 i + j] = the sum of the lanes of acc[4 i + j]
+typedef void gb_kernel_interleaved_sums(int nw, int nx, float * y, const float * acc);
+
+#endif // GB_CPU_KERNELS_CONTRACTS_INTERLEAVED_H

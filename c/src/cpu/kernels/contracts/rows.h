@@ -1,0 +1,36 @@
+// rows.h - contracts of the kernels for operators that work on whole rows: norms, soft_max, rotations.
+//
+// Rows have n >= 0 elements, dense and aligned to their elements. y may be exactly x, or a mask; otherwise outputs do
+// not overlap inputs.
+#ifndef GB_CPU_KERNELS_CONTRACTS_ROWS_H
+#define GB_CPU_KERNELS_CONTRACTS_ROWS_H
+
+#include <stdint.h>
+
+// y[i] = (x[i] - mean) scale
+typedef void gb_kernel_norm_apply(int64_t n, float * y, const float * x, float mean, float scale);
+
+// y[i] = x[i] scale + mask[i], rounded as mad_f32 does; mask: NULL for none
+typedef void gb_kernel_scale_mask(int64_t n, float * y, const float * x, float scale, const float * mask);
+
+// y[i] = exp(x[i] - max); returns their sum, in double after two additions in float
+typedef double gb_kernel_exp_sum(int64_t n, float * y, const float * x, float max);
+
+// y = (x - mean of x) / sqrt(variance of x + eps), times w, plus b; w and b: NULL for none, b only with w
+typedef void gb_kernel_norm_row(int64_t n, float * y, const float * x, float eps, const float * w, const float * b);
+
+// y = x / sqrt(mean of x^2 + eps), times w; w: NULL for none
+typedef void gb_kernel_rms_norm_row(int64_t n, float * y, const float * x, float eps, const float * w);
+
+// y = the soft_max of x scale + mask; mask: NULL for none. All -inf gives zeros, a NaN or +inf NaN in all of the row.
+typedef void gb_kernel_soft_max_row(int64_t n, float * y, const float * x, float scale, const float * mask);
+
+// c[i], s[i] = cosine, sine of angle[i], within 1 ulp for angles below 2^20
+typedef void gb_kernel_sincos(int64_t n, float * c, float * s, const double * angle);
+
+// Rotates pairs of elements by the angles that c and s are cosine and sine of. rope_halves_f32: elements i and i + n,
+// of 2 n. rope_pairs_f32: of n, an even number, elements i and i + 1 for each even i; c and s have an entry for each of
+// both, and s[i] of the first has its sign changed.
+typedef void gb_kernel_rope(int64_t n, float * y, const float * x, const float * c, const float * s);
+
+#endif // GB_CPU_KERNELS_CONTRACTS_ROWS_H
