@@ -168,6 +168,7 @@ GGML_TEST_RANDOM_GRAPHS=5000 build/dev/tests/c/test_sched_random
 
 step "a made-up format, added to a copy of the tree by the files that CONTRIBUTING.md names"
 "$py" tools/try_format.py
+"$py" tools/try_level.py
 
 step "memory plans: slow instances and thousands of small ones"
 GGML_TEST_LONG=1 build/dev/tests/c/test_plan_exact

@@ -1,4 +1,5 @@
-"""What the exercises that add something made-up to a copy of the tree share (try_format.py, try_operator.py).
+"""What the exercises that add something made-up to a copy of the tree share (try_format.py, try_level.py,
+try_operator.py).
 
 CONTRIBUTING.md says which files an addition touches. An exercise proves it: it holds the edits as data, each a file, an
 anchor that stands in it exactly once, and what goes before the anchor. No other file of the copy changes; the package

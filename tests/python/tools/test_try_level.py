@@ -1,0 +1,60 @@
+"""The files that a kernel level touches are those that CONTRIBUTING.md lists, and the templates compile for a set of
+vector operations that states no more than isa.h asks for. tools/try_level.py builds and runs it (make check-long)."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import subprocess
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from source_tree import ROOT, in_tree
+
+COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+KERNELS = "c/src/cpu/kernels"
+
+
+@pytest.fixture
+def tool(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(in_tree("tools/try_level.py").parent))
+    return importlib.import_module("try_level")
+
+
+def test_edits_fit_the_tree(tool: ModuleType) -> None:
+    exercise = tool.EXERCISES["level"]
+    assert len(exercise.touched()) <= exercise.files
+    for edit in exercise.edits:
+        text = in_tree(edit.file).read_text(encoding="utf-8") if edit.anchor else ""
+        assert text.count(edit.anchor) == 1 if edit.anchor else not (ROOT / edit.file).exists(), edit.file
+    compile(exercise.program, "program.py", "exec")
+
+
+def test_files_are_those_of_the_guide(tool: ModuleType) -> None:
+    guide = in_tree("CONTRIBUTING.md").read_text(encoding="utf-8")
+    steps = guide.partition("An instruction-set level, 4 files")[2].partition("\n\nAll templates")[0]
+    files = tool.EXERCISES["level"].touched()
+    assert f"\n{len(files)}. " in steps and f"\n{len(files) + 1}. " not in steps
+    for file in files:
+        name = Path(file).name.replace("vec_wide", "vec_<isa>").replace("level_wide", "level_<name>")
+        assert f"/{name}`" in steps, file
+
+
+def compiles(folder: Path, vec: str, level: str) -> bool:
+    assert COMPILER
+    (folder / "vec_wide.h").write_text(vec, encoding="utf-8")
+    (folder / "level_wide.c").write_text(level.replace('"level.tpl.h"', '"cpu/kernels/level.tpl.h"'), encoding="utf-8")
+    includes = [f"-I{ROOT / 'c/src'}", f"-I{ROOT / 'c/include'}"]
+    command = [COMPILER, "-std=gnu11", "-D_GNU_SOURCE", "-Wundef", "-Werror", "-Wno-psabi", "-fsyntax-only", *includes]
+    return subprocess.run([*command, str(folder / "level_wide.c")], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C compiler on the path")
+def test_sixteen_lanes_need_not_be_avx512(tool: ModuleType, tmp_path: Path) -> None:
+    assert compiles(tmp_path, tool.VEC, tool.LEVEL)
+    for name in ("V_N  ", "V_REGISTERS", "V_GEMM_MR", "V_GEMM_NV", "V_BYTES_MR", "V_BYTES_NV", "V_CHAINS"):
+        lines = tool.VEC.splitlines(keepends=True)
+        without = "".join(line for line in lines if not line.startswith(f"#define {name}"))
+        assert len(without) < len(tool.VEC) and not compiles(tmp_path, without, tool.LEVEL), name
