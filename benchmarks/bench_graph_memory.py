@@ -22,6 +22,7 @@ from typing import Any
 
 import ggml_backend as gb
 from ggml_backend import _examples
+from table import print_table
 from timing import PROCESS, once, timed
 
 ALIGNMENT = 32
@@ -188,17 +189,8 @@ def main() -> int:
         ],
         *map(cells, rows),
     ]
-    if options.markdown:
-        table.insert(1, ["---"] * len(table[0]))
-        print("\n".join(f"| {' | '.join(line)} |" for line in table))
-    else:
-        widths = [max(len(line[k]) for line in table) for k in range(len(table[0]))]
-        print(
-            "\n".join(
-                "  ".join(c.rjust(w) if k else c.ljust(w) for k, (c, w) in enumerate(zip(line, widths, strict=True)))
-                for line in table
-            )
-        )
+    print_table(table, markdown=options.markdown)
+    if not options.markdown:
         print(
             "sizes in KiB of the arena; percentages of best fit are above the lower bound, those of another order"
             " against ours"

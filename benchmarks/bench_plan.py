@@ -21,6 +21,7 @@ import numpy as np
 
 import ggml_backend as gb
 from ggml_backend.planning import read_instance
+from table import print_table
 from timing import PROCESS, timed
 
 DATA = Path(__file__).parent.parent / "tests" / "data"
@@ -98,17 +99,7 @@ def main() -> int:
         ["instance", "buffers", "lower bound", "best fit", "ours", "above bound", "proved", "ms", "cpu ms"],
         *map(cells, result),
     ]
-    if options.markdown:
-        table.insert(1, ["---"] * len(table[0]))
-        print("\n".join(f"| {' | '.join(line)} |" for line in table))
-    else:
-        widths = [max(len(line[k]) for line in table) for k in range(len(table[0]))]
-        print(
-            "\n".join(
-                "  ".join(c.rjust(w) if k else c.ljust(w) for k, (c, w) in enumerate(zip(line, widths, strict=True)))
-                for line in table
-            )
-        )
+    print_table(table, markdown=options.markdown)
     return 0
 
 

@@ -132,16 +132,3 @@ size_t gb_pool_largest_free(const struct gb_offset_pool * pool) {
     }
     return largest;
 }
-
-bool gb_pool_is_valid(const struct gb_offset_pool * pool) {
-    size_t last_end = 0;
-    for (size_t i = 0; i < pool->n; i++) {
-        const struct gb_free_block b = pool->blocks[i];
-        if (b.size == 0 || b.offset < pool->start || b.offset > pool->end || b.size > pool->end - b.offset ||
-            (i > 0 && b.offset <= last_end)) {
-            return false;
-        }
-        last_end = b.offset + b.size;
-    }
-    return pool->n <= pool->n_live + 1;
-}

@@ -34,6 +34,5 @@ enum gb_pool_result gb_pool_take(struct gb_offset_pool * pool, size_t size, size
 void                gb_pool_give_back(struct gb_offset_pool * pool, size_t offset, size_t size);
 
 size_t gb_pool_largest_free(const struct gb_offset_pool * pool);
-bool   gb_pool_is_valid(const struct gb_offset_pool * pool); // the invariant, for tests
 
 #endif // GB_ALLOC_OFFSET_POOL_H

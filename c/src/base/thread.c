@@ -95,7 +95,6 @@ bool gb_cond_wait_for(gb_cond * c, gb_mutex * m, int64_t ns) {
     const int64_t ms = ns <= 0 ? 0 : ns / 1000000 + (ns % 1000000 != 0);
     return SleepConditionVariableSRW(c, m, ms < INT32_MAX ? (DWORD) ms : INT32_MAX, 0) != 0;
 }
-void gb_cond_signal(gb_cond * c) { WakeConditionVariable(c); }
 void gb_cond_broadcast(gb_cond * c) { WakeAllConditionVariable(c); }
 
 static DWORD WINAPI trampoline(void * arg) {
@@ -211,7 +210,6 @@ bool gb_cond_init(gb_cond * c) {
 }
 void gb_cond_destroy(gb_cond * c) { pthread_cond_destroy(c); }
 void gb_cond_wait(gb_cond * c, gb_mutex * m) { pthread_cond_wait(c, m); }
-void gb_cond_signal(gb_cond * c) { pthread_cond_signal(c); }
 void gb_cond_broadcast(gb_cond * c) { pthread_cond_broadcast(c); }
 
 static void * trampoline(void * arg) {

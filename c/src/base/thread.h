@@ -41,7 +41,6 @@ bool gb_cond_wait_for(gb_cond * c, gb_mutex * m, int64_t ns);
 // As gb_cond_wait, but calls the thread's poll (current.h) from time to time, with the mutex released. True: the poll
 // wants to give up, or it has forked and this is the child, in which nobody will ever signal.
 bool gb_cond_wait_polled(gb_cond * c, gb_mutex * m);
-void gb_cond_signal(gb_cond * c);
 void gb_cond_broadcast(gb_cond * c);
 
 // Starts a thread that calls run(arg). On failure reports and returns false. Every thread is joined once.

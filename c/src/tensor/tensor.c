@@ -325,14 +325,15 @@ bool gb_rows_contiguous(const struct ggml_tensor * t) {
     return t != NULL && gb_type_is_valid(t->type) && t->nb[0] == ggml_type_size(t->type);
 }
 
-bool gb_is_row_padded(const struct ggml_tensor * t) {
+// Rows may have gaps between them, but nothing else has: nb0 = type size, nb2 = nb1 ne1, nb3 = nb2 ne2.
+static bool is_row_padded(const struct ggml_tensor * t) {
     return gb_rows_contiguous(t) && t->nb[2] == t->nb[1] * (size_t) t->ne[1] &&
            t->nb[3] == t->nb[2] * (size_t) t->ne[2];
 }
 
 // Dimensions of size 1 count as well: their strides must be as in a fresh tensor.
 bool ggml_is_contiguous(const struct ggml_tensor * t) {
-    return gb_is_row_padded(t) && t->nb[1] == t->nb[0] * (size_t) (t->ne[0] / ggml_blck_size(t->type));
+    return is_row_padded(t) && t->nb[1] == t->nb[0] * (size_t) (t->ne[0] / ggml_blck_size(t->type));
 }
 
 bool ggml_is_transposed(const struct ggml_tensor * t) { return t != NULL && t->nb[0] > t->nb[1]; }
@@ -348,16 +349,6 @@ bool ggml_are_same_shape(const struct ggml_tensor * a, const struct ggml_tensor 
 
 bool gb_are_same_layout(const struct ggml_tensor * a, const struct ggml_tensor * b) {
     return ggml_are_same_shape(a, b) && a->type == b->type && memcmp(a->nb, b->nb, sizeof(a->nb)) == 0;
-}
-
-bool gb_can_repeat(const struct ggml_tensor * small, const struct ggml_tensor * large) {
-    return small != NULL && large != NULL && gb_size_divides(small->ne[0], large->ne[0]) &&
-           gb_size_divides(small->ne[1], large->ne[1]) && gb_size_divides(small->ne[2], large->ne[2]) &&
-           gb_size_divides(small->ne[3], large->ne[3]);
-}
-
-bool gb_can_repeat_rows(const struct ggml_tensor * small, const struct ggml_tensor * large) {
-    return gb_can_repeat(small, large) && small->ne[0] == large->ne[0];
 }
 
 // ----------------------------------------------------------------------------------------------------- names and flags

@@ -83,8 +83,6 @@ _Static_assert(GGML_TYPE_COUNT <= 64, "a bit for each type");
 // The conversion of a row to floats, also of types for which the public traits have none. NULL: floats need no
 // conversion, or the type has none.
 ggml_to_float_t gb_to_float_of(enum ggml_type type);
-// Rows may have gaps between them, but nothing else has: nb0 = type size, nb2 = nb1 ne1, nb3 = nb2 ne2.
-bool gb_is_row_padded(const struct ggml_tensor * t);
 // The bytes from the first to behind the last element, for any strides. False: they overflow.
 bool gb_bytes_needed(const struct ggml_tensor * t, size_t * bytes);
 // Elements of a row lie side by side: nb0 = type size.
@@ -93,9 +91,6 @@ bool gb_rows_contiguous(const struct ggml_tensor * t);
 static inline bool gb_size_divides(int64_t small, int64_t large) {
     return small == large || small == 1 || (small > 1 && large % small == 0);
 }
-// Whether `small` repeats over `large` in every dimension; the second function asks for rows of equal length.
-bool gb_can_repeat(const struct ggml_tensor * small, const struct ggml_tensor * large);
-bool gb_can_repeat_rows(const struct ggml_tensor * small, const struct ggml_tensor * large);
 // Whether type, sizes and strides are the same.
 bool gb_are_same_layout(const struct ggml_tensor * a, const struct ggml_tensor * b);
 

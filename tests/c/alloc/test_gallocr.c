@@ -2,6 +2,7 @@
 // of test_alloc.h; and random graphs against the documented rule, by counting.
 #include "alloc/alloc.h"
 #include "alloc/liveness.h"
+#include "pool_validator.h"
 #include "test_alloc.h"
 #include "test_fake.h"
 
@@ -449,7 +450,7 @@ static void random_graphs(void) {
         CHECK_MSG(sim_run(&sim, g.graph, sequence ? order : NULL), "round %d: %s", round, sim.problem);
         for (int i = 0; i < 2; i++) {
             CHECK_INT(ggml_tallocr_max_size(m[i]), ggml_tallocr_max_size(t[i]));
-            CHECK(gb_pool_is_valid(&t[i]->pool));
+            CHECK(pool_is_valid(&t[i]->pool));
             peak += t[i]->pool.high;
         }
         for (int i = 0; i < g.graph->n_nodes; i++) {
@@ -632,7 +633,7 @@ static void out_of_memory(void) {
             CHECK(ok || (g.all[i]->data == NULL && g.all[i]->buffer == NULL));
         }
         if (!ok && measure) {
-            CHECK(gb_pool_is_valid(&measure->pool));
+            CHECK(pool_is_valid(&measure->pool));
             for (int i = 0; talloc == NULL && i < g.n; i++) {
                 CHECK(!gb_tallocr_is_placed(measure, g.all[i]));
             }

@@ -7,6 +7,7 @@
 #include "base/hash.h"
 #include "ggml-backend.h"
 #include "ggml-alloc.h"
+#include "one_arena.h"
 #include "test_alloc.h"
 
 struct world {
@@ -99,23 +100,6 @@ static uint64_t results_of(const struct world * w) {
 }
 
 // ----------------------------------------------------------------------------------------------------------- two plans
-
-static int64_t id_of(void * user, const struct ggml_tensor * t) {
-    const int64_t id = gb_ptrmap_get(user, t);
-    return id == GB_PTRMAP_ABSENT ? -1 : id;
-}
-
-static int arena_of(void * user, int64_t id, const struct ggml_tensor * t) {
-    (void) user;
-    (void) id;
-    return t->op == GGML_OP_NONE ? -1 : 0;
-}
-
-static size_t size_of(void * user, int64_t id, const struct ggml_tensor * t) {
-    (void) user;
-    (void) id;
-    return ggml_nbytes(t);
-}
 
 static size_t best_fit(const struct world * w, bool apart, size_t alignment) {
     struct gb_ptrmap      ids = { 0 };

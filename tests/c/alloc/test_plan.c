@@ -2,6 +2,8 @@
 #include "alloc/offset_pool.h"
 #include "alloc/plan.h"
 #include "base/mem.h"
+#include "plan_items.h"
+#include "pool_validator.h"
 #include "test.h"
 
 static bool spans_meet(const struct gb_plan_item * a, const struct gb_plan_item * b) {
@@ -230,35 +232,13 @@ static void judge_agrees_with_pairs(void) {
     CHECK(gb_plan_validate(&item, 1, 4, &a, &b) != NULL); // beyond the end
 }
 
-// Column order: id, lower, upper, size.
-static size_t load(const char * name, struct gb_plan_item * items, size_t max) {
-    char path[1000];
-    snprintf(path, sizeof(path), "%s", __FILE__);
-    char * slash = strrchr(path, '/');
-    snprintf(slash ? slash + 1 : path, 200, "../../data/%s", name);
-    FILE * f = fopen(path, "r");
-    if (f == NULL) {
-        return 0;
-    }
-    char   line[200];
-    size_t n = 0;
-    while (fgets(line, sizeof(line), f) && n < max) {
-        long long lower, upper, size, id;
-        if (sscanf(line, "%lld,%lld,%lld,%lld", &id, &lower, &upper, &size) == 4) {
-            items[n++] = (struct gb_plan_item){ lower, upper, (size_t) size, 0 };
-        }
-    }
-    fclose(f);
-    return n;
-}
-
 static void model_graphs(void) {
     static const char * const names[] = { "plan_whisper_base_enc.csv", "plan_unet.csv" };
     for (size_t k = 0; k < GB_ARRAY_LEN(names); k++) {
         static struct gb_plan_item items[1000];
         struct gb_plan_result      result;
         size_t                     a, b;
-        const size_t               n = load(names[k], items, 1000);
+        const size_t               n = plan_items_load(names[k], items, 1000);
         REQUIRE(n > 50);
         size_t sum = 0;
         for (size_t i = 0; i < n; i++) {
@@ -364,7 +344,7 @@ static void pool_random(void) {
                 memset(used + pieces[i].offset, 0, pieces[i].size);
                 pieces[i] = pieces[--n];
             }
-            CHECK(gb_pool_is_valid(&pool));
+            CHECK(pool_is_valid(&pool));
         }
         gb_pool_free(&pool);
     }

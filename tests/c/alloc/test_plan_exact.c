@@ -4,32 +4,13 @@
 #include "base/env.h"
 #include "base/mem.h"
 #include "ggml-alloc.h"
+#include "plan_items.h"
 #include "test.h"
 
 enum { MAX_ITEMS = 2000 };
 static struct gb_plan_item items[MAX_ITEMS];
 
 static const struct gb_plan_effort thorough = { .steps = (uint64_t) 1 << 31 };
-
-static size_t load(const char * name, struct gb_plan_item * into, size_t max) {
-    char path[1000];
-    snprintf(path, sizeof(path), "%s", __FILE__);
-    char * slash = strrchr(path, '/');
-    snprintf(slash ? slash + 1 : path, 200, "../../data/%s", name);
-    FILE * f = fopen(path, "r");
-    char   line[200];
-    size_t n = 0;
-    while (f && n < max && fgets(line, sizeof(line), f)) {
-        long long lower, upper, size, id;
-        if (sscanf(line, "%lld,%lld,%lld,%lld", &id, &lower, &upper, &size) == 4) {
-            into[n++] = (struct gb_plan_item){ lower, upper, (size_t) size, 0 };
-        }
-    }
-    if (f) {
-        fclose(f);
-    }
-    return n;
-}
 
 static bool valid(const struct gb_plan_item * of, size_t n, size_t alignment) {
     size_t a, b;
@@ -225,7 +206,7 @@ static void independent_parts(void) { // the middle one decides; two far smaller
 static void check_instance(const char * letter, bool at_bound) {
     char name[100];
     snprintf(name, sizeof(name), "minimalloc/%s.1048576.csv", letter);
-    const size_t          n = load(name, items, MAX_ITEMS);
+    const size_t          n = plan_items_load(name, items, MAX_ITEMS);
     struct gb_plan_result result;
     REQUIRE(n > 100);
     const struct gb_plan_effort fit = { .capacity = at_bound ? 0 : 1048576, .steps = thorough.steps };
@@ -270,7 +251,7 @@ static void model_graphs(void) {
         char                  path[200];
         struct gb_plan_result result;
         snprintf(path, sizeof(path), "model-graphs/%s.csv", names[k]);
-        const size_t n = load(path, items, MAX_ITEMS);
+        const size_t n = plan_items_load(path, items, MAX_ITEMS);
         REQUIRE(n > 30);
         REQUIRE(gb_plan_offsets(items, n, 1, &result) == GGML_STATUS_SUCCESS);
         CHECK(valid(items, n, 1));
@@ -319,7 +300,7 @@ static void for_programs(void) {
 
 // An instance that needs the search, so that each of its allocations fails in turn.
 static void out_of_memory(void) {
-    const size_t  n    = load("minimalloc/H.1048576.csv", items, MAX_ITEMS);
+    const size_t  n    = plan_items_load("minimalloc/H.1048576.csv", items, MAX_ITEMS);
     const int64_t live = gb_test_live_allocs();
     int           fail = 1;
     REQUIRE(n > 100);

@@ -6,30 +6,14 @@
 #include "base/mem.h"
 #include "ggml-alloc.h"
 #include "ggml-backend.h"
+#include "one_arena.h"
 #include "test_alloc.h"
 
 enum { NODES_MAX = 600 };
 
-static int64_t id_of(void * user, const struct ggml_tensor * t) {
-    const int64_t id = gb_ptrmap_get(user, t);
-    return id == GB_PTRMAP_ABSENT ? -1 : id;
-}
-
-static int arena_of(void * user, int64_t id, const struct ggml_tensor * t) {
-    (void) user;
-    (void) id;
-    return t->op == GGML_OP_NONE ? -1 : 0;
-}
-
 static int arena_of_two(void * user, int64_t id, const struct ggml_tensor * t) {
     (void) user;
     return t->op == GGML_OP_NONE ? -1 : (int) (id % 2);
-}
-
-static size_t size_of(void * user, int64_t id, const struct ggml_tensor * t) {
-    (void) user;
-    (void) id;
-    return ggml_nbytes(t);
 }
 
 static struct gb_liveness_input input_of(struct gb_ptrmap * ids, const struct ggml_cgraph * graph) {

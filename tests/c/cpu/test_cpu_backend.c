@@ -7,6 +7,7 @@
 #include "cpu/cpu.h"
 #include "cpu/features.h"
 #include "ggml-backend-impl.h"
+#include "test_memory.h"
 #include "ggml-cpu.h"
 
 static struct ggml_context * new_context(bool no_alloc) {
@@ -419,19 +420,7 @@ static bool scenario(void) {
     return ok;
 }
 
-static void out_of_memory(void) {
-    const int64_t before = gb_test_live_allocs();
-    bool          done   = false;
-    for (int n = 1; n < 200 && !done; n++) {
-        gb_test_fail_alloc(n, false);
-        const bool ok = scenario();
-        done          = !gb_test_alloc_failed();
-        gb_test_fail_alloc(0, false);
-        CHECK_MSG(ok == done, "with allocation %d failing the scenario %s", n, ok ? "succeeded" : "failed");
-        CHECK_INT(gb_test_live_allocs(), before);
-    }
-    CHECK(done);
-}
+static void out_of_memory(void) { test_each_allocation_fails(scenario, 200); }
 
 TEST_MAIN(TEST(buffers_have_room_and_alignment), TEST(memory_of_others), TEST(copies_leave_gaps_alone), TEST(settings),
     TEST(levels_side_by_side), TEST(plans_own_what_they_need), TEST(failures_reach_the_caller),

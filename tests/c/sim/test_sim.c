@@ -12,6 +12,7 @@
 #include "base/mem.h"
 #include "base/thread.h"
 #include "ggml-backend-impl.h"
+#include "test_memory.h"
 #include "sim/sim.h"
 
 #if defined(__SANITIZE_THREAD__)
@@ -793,19 +794,7 @@ static bool scenario(void) {
     return ok;
 }
 
-static void out_of_memory(void) {
-    const int64_t before = gb_test_live_allocs();
-    bool          done   = false;
-    for (int n = 1; n < 300 && !done; n++) {
-        gb_test_fail_alloc(n, false);
-        const bool ok = scenario();
-        done          = !gb_test_alloc_failed();
-        gb_test_fail_alloc(0, false);
-        CHECK_MSG(ok == done, "with allocation %d failing the scenario %s", n, ok ? "succeeded" : "failed");
-        CHECK_INT(gb_test_live_allocs(), before);
-    }
-    CHECK(done);
-}
+static void out_of_memory(void) { test_each_allocation_fails(scenario, 300); }
 
 TEST_MAIN(TEST(host_access_faults), TEST(transfers), TEST(memory_is_limited), TEST(devices_are_disjoint),
     TEST(computes_what_the_cpu_computes), TEST(queue_keeps_order), TEST(work_takes_its_time),

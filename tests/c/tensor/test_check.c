@@ -5,6 +5,7 @@
 
 #include "base/status.h"
 #include "custom.h"
+#include "in_context.h"
 #include "test.h"
 
 #if defined(__GNUC__)
@@ -721,36 +722,27 @@ static void losses(void) {
     REFUSED(ggml_cross_entropy_loss_back(ctx, a, a, two), "c must be a scalar", a, two);
 }
 
-#define CASE(name)                                                \
-    static void in_context_##name(void) {                         \
-        const struct ggml_init_params params = { 0, NULL, true }; \
-        ctx                                  = ggml_init(params); \
-        REQUIRE(ctx != NULL);                                     \
-        name();                                                   \
-        ggml_free(ctx);                                           \
-    }
-CASE(whole_message)
-CASE(marks)
-CASE(views)
-CASE(unary)
-CASE(binary)
-CASE(add_cast)
-CASE(regions)
-CASE(reductions)
-CASE(copies)
-CASE(products)
-CASE(experts)
-CASE(norms)
-CASE(soft_max_and_masks)
-CASE(ropes)
-CASE(convolutions)
-CASE(pooling)
-CASE(attention)
-CASE(windows)
-CASE(custom)
-CASE(losses)
+IN_CONTEXT(whole_message, true)
+IN_CONTEXT(marks, true)
+IN_CONTEXT(views, true)
+IN_CONTEXT(unary, true)
+IN_CONTEXT(binary, true)
+IN_CONTEXT(add_cast, true)
+IN_CONTEXT(regions, true)
+IN_CONTEXT(reductions, true)
+IN_CONTEXT(copies, true)
+IN_CONTEXT(products, true)
+IN_CONTEXT(experts, true)
+IN_CONTEXT(norms, true)
+IN_CONTEXT(soft_max_and_masks, true)
+IN_CONTEXT(ropes, true)
+IN_CONTEXT(convolutions, true)
+IN_CONTEXT(pooling, true)
+IN_CONTEXT(attention, true)
+IN_CONTEXT(windows, true)
+IN_CONTEXT(custom, true)
+IN_CONTEXT(losses, true)
 
-#define RUN(name) { #name, in_context_##name }
 // Builders that may return an operand as it is look at it as well.
 static void operands_without_a_type(void) {
     struct ggml_context * own = ggml_init((struct ggml_init_params){ 1 << 16, NULL, true });

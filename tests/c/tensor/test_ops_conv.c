@@ -1,5 +1,6 @@
 // test_ops_conv.c - the convolutions that are compositions of operators give what their formulas say, for several
 // images, too. Values are small integers, so that every sum is exact in f16 and f32 and the comparison is for equality.
+#include "in_context.h"
 #include "test.h"
 
 static struct ggml_context * ctx;
@@ -139,18 +140,9 @@ static void one_image(void) {
     CHECK(product->src[0]->src[0]->src[0] == k && product->src[0]->src[0]->src[1] == b);
 }
 
-#define CASE(name)                                                 \
-    static void in_context_##name(void) {                          \
-        const struct ggml_init_params params = { 0, NULL, false }; \
-        ctx                                  = ggml_init(params);  \
-        REQUIRE(ctx != NULL);                                      \
-        name();                                                    \
-        ggml_free(ctx);                                            \
-    }
-CASE(conv_2d)
-CASE(conv_depthwise)
-CASE(conv_1d)
-CASE(one_image)
+IN_CONTEXT(conv_2d, false)
+IN_CONTEXT(conv_depthwise, false)
+IN_CONTEXT(conv_1d, false)
+IN_CONTEXT(one_image, false)
 
-#define RUN(name) { #name, in_context_##name }
 TEST_MAIN(RUN(conv_2d), RUN(conv_depthwise), RUN(conv_1d), RUN(one_image))

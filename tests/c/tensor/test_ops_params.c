@@ -1,5 +1,6 @@
 // test_ops_params.c - what nodes carry besides their shape: op_params word for word, sources of the unusual ones,
 // names. Kernels of any backend, also those of third parties, read these.
+#include "in_context.h"
 #include "test.h"
 
 #if defined(__GNUC__)
@@ -340,26 +341,17 @@ static void copies(void) {
     CHECK(top->nb[1] == 16 && top->nb[2] == 48 && top->nb[3] == 96);
 }
 
-#define CASE(name)                                                \
-    static void in_context_##name(void) {                         \
-        const struct ggml_init_params params = { 0, NULL, true }; \
-        ctx                                  = ggml_init(params); \
-        REQUIRE(ctx != NULL);                                     \
-        name();                                                   \
-        ggml_free(ctx);                                           \
-    }
-CASE(elementwise)
-CASE(regions)
-CASE(norms_and_masks)
-CASE(ropes)
-CASE(yarn_corr_dims)
-CASE(convolution_and_pooling)
-CASE(windows_and_attention)
-CASE(experts)
-CASE(custom)
-CASE(names)
-CASE(copies)
+IN_CONTEXT(elementwise, true)
+IN_CONTEXT(regions, true)
+IN_CONTEXT(norms_and_masks, true)
+IN_CONTEXT(ropes, true)
+IN_CONTEXT(yarn_corr_dims, true)
+IN_CONTEXT(convolution_and_pooling, true)
+IN_CONTEXT(windows_and_attention, true)
+IN_CONTEXT(experts, true)
+IN_CONTEXT(custom, true)
+IN_CONTEXT(names, true)
+IN_CONTEXT(copies, true)
 
-#define RUN(name) { #name, in_context_##name }
 TEST_MAIN(RUN(elementwise), RUN(regions), RUN(norms_and_masks), RUN(ropes), RUN(yarn_corr_dims),
     RUN(convolution_and_pooling), RUN(windows_and_attention), RUN(experts), RUN(custom), RUN(names), RUN(copies))

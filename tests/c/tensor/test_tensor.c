@@ -199,12 +199,12 @@ static void bytes_of_transposed_blocks(void) {
 static void layouts(void) {
     setup(true);
     struct ggml_tensor * t = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, 4, 3, 2);
-    CHECK(gb_is_row_padded(t) && gb_rows_contiguous(t));
+    CHECK(ggml_is_contiguous(t) && gb_rows_contiguous(t));
     t->nb[1] = 32;
-    CHECK(!gb_is_row_padded(t) && !ggml_is_contiguous(t));
+    CHECK(!ggml_is_contiguous(t));
     t->nb[2] = 96;
     t->nb[3] = 192;
-    CHECK(gb_is_row_padded(t) && !ggml_is_contiguous(t) && gb_rows_contiguous(t) && !ggml_is_permuted(t));
+    CHECK(!ggml_is_contiguous(t) && gb_rows_contiguous(t) && !ggml_is_permuted(t));
     t->nb[0] = 32;
     t->nb[1] = 4;
     CHECK(ggml_is_transposed(t) && ggml_is_permuted(t) && !gb_rows_contiguous(t));
@@ -213,15 +213,7 @@ static void layouts(void) {
     t->nb[2] = 32;
     CHECK(!ggml_is_transposed(t) && ggml_is_permuted(t));
 
-    struct ggml_tensor * small = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, 4, 1, 2);
-    struct ggml_tensor * large = ggml_new_tensor_4d(ctx, GGML_TYPE_F32, 8, 3, 4, 5);
-    CHECK(gb_can_repeat(small, large) && !gb_can_repeat(large, small) && !gb_can_repeat_rows(small, large));
-    // 7 x 1 x 1: 2 does not divide 1
-    CHECK(gb_can_repeat_rows(small, ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 4, 7)) == false);
-    CHECK(gb_can_repeat_rows(small, ggml_new_tensor_3d(ctx, GGML_TYPE_F32, 4, 7, 4)));
-    struct ggml_tensor * none = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 0);
-    CHECK(!gb_can_repeat(none, large) && gb_can_repeat(none, none));
-    CHECK(!gb_can_repeat(NULL, large) && !gb_are_same_layout(NULL, large) && !ggml_are_same_shape(large, NULL));
+    CHECK(!gb_are_same_layout(NULL, t) && !ggml_are_same_shape(t, NULL));
     CHECK(!ggml_is_contiguous(NULL) && !ggml_is_transposed(NULL) && !ggml_is_permuted(NULL));
     CHECK(ggml_nelements(NULL) == 0 && ggml_nbytes(NULL) == 0 && ggml_nrows(NULL) == 0 && ggml_n_dims(NULL) == 0);
     ggml_free(ctx);

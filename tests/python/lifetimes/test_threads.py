@@ -6,31 +6,12 @@ import gc
 import random
 import threading
 import time
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 import ggml_backend as gb
-
-
-def run_threads(n: int, function: Callable[[int], None]) -> None:
-    errors: list[BaseException] = []
-
-    def guarded(i: int) -> None:
-        try:
-            function(i)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(i,)) for i in range(n)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join(120)
-    assert not any(t.is_alive() for t in threads), "deadlock"
-    if errors:
-        raise errors[0]
+from threads import run_threads
 
 
 def small_graph(ctx: gb.Context, factor: float):

@@ -317,16 +317,19 @@ def test_pool_1d_with_stride_and_padding():
 # and pad
 
 
+def numbers(shape, dtype, layout):
+    """Random ones that the type holds."""
+    if dtype == "int32":
+        return whole(*shape, low=-9, high=9, layout=layout)
+    return real(*shape, dtype=dtype, layout=layout)
+
+
 @covers("UPSCALE")
 @pytest.mark.parametrize("dtype", [*FLOATS, "int32"])
 def test_upscale(dtype):
     for shape, factor in (((1, 1), 1), ((1, 1), 3), ((3, 5), 2), ((2, 3, 4, 5), 3), ((3, 40, 50), 2)):
         for layout in ALL_LAYOUTS:
-            x = (
-                whole(*shape, low=-9, high=9, layout=layout)
-                if dtype == "int32"
-                else real(*shape, dtype=dtype, layout=layout)
-            )
+            x = numbers(shape, dtype, layout)
             check(
                 lambda t, f=factor: gb.upscale(t, f),
                 [x],
@@ -348,11 +351,7 @@ def test_pad(dtype):
         ((30, 70), (40, 100)),
     ):
         for layout in ALL_LAYOUTS:
-            x = (
-                whole(*shape, low=-9, high=9, layout=layout)
-                if dtype == "int32"
-                else real(*shape, dtype=dtype, layout=layout)
-            )
+            x = numbers(shape, dtype, layout)
             check(
                 lambda t, a=amounts: gb.pad(t, a),
                 [x],

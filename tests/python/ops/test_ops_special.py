@@ -102,22 +102,15 @@ def test_reductions(n):
         x = among(a, n, place, b, 2)
         with np.errstate(all="ignore"):
             check(gb.argmax, [In(x)], last_maximum, EXACT, dtype="int32", on_sim=n < 40)
-            check(
-                gb.sum_rows,
-                [In(x)],
-                lambda x: x.sum(-1, keepdims=True),
-                Tolerance(n=n),
-                magnitude=lambda x: np.abs(x).sum(-1, keepdims=True),
-                on_sim=False,
-            )
-            check(
-                gb.mean,
-                [In(x)],
-                lambda x: x.mean(-1, keepdims=True),
-                Tolerance(n=n),
-                magnitude=lambda x: np.abs(x).mean(-1, keepdims=True),
-                on_sim=False,
-            )
+            for op, reference in ((gb.sum_rows, np.sum), (gb.mean, np.mean)):
+                check(
+                    op,
+                    [In(x)],
+                    lambda x, f=reference: f(x, -1, keepdims=True),
+                    Tolerance(n=n),
+                    magnitude=lambda x, f=reference: f(np.abs(x), -1, keepdims=True),
+                    on_sim=False,
+                )
         if n % 5 == 0:
             check(
                 lambda x: gb.pool_1d(x, "max", 5), [In(x)], lambda x: x.reshape(2, -1, 5).max(-1), EXACT, on_sim=False

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
+from threads import run_threads
 
 unchecked = pytest.mark.skipif(os.environ.get("GGML_SCHED_CHECK") == "1", reason="checked runs wait for every step")
 
@@ -401,36 +402,25 @@ def test_stats_of_results_written_back(ctx, cpu, slow):
 def test_threads_share_the_devices(rng, cpu):
     """Each with a scheduler and runs of its own on their way; one of them reads arrays while others compute."""
     a, b = gb.Backend("SIM:name=A,delay=1ms"), gb.Backend("SIM:name=B,copy_delay=1ms")
-    errors = []
 
     def work(i):
-        try:
-            own = np.random.default_rng(i)
-            with gb.Context() as ctx, gb.Scheduler([(a, b)[i % 2], (b, a)[i % 2], cpu], n_copies=1 + i % 3) as sched:
-                line = Line(ctx)
-                sched.set_backend(line.h, (a, b)[i % 2])
-                sched.allocate(line.graph)
-                line.set_weights(own)
-                for _ in range(5):
-                    inputs = batches(own, 3)
-                    pending = []
-                    for X in inputs:
-                        line.x.set(X)
-                        pending.append(sched.compute_async(line.graph, [line.y]))
-                    np.testing.assert_allclose(line.y.numpy(), line.expected(inputs[-1]), rtol=1e-4, atol=1e-4)
-                    for X, p in zip(inputs, pending, strict=True):
-                        np.testing.assert_allclose(p.results()[0], line.expected(X), rtol=1e-4, atol=1e-4)
-        except BaseException as error:
-            errors.append(error)
+        own = np.random.default_rng(i)
+        with gb.Context() as ctx, gb.Scheduler([(a, b)[i % 2], (b, a)[i % 2], cpu], n_copies=1 + i % 3) as sched:
+            line = Line(ctx)
+            sched.set_backend(line.h, (a, b)[i % 2])
+            sched.allocate(line.graph)
+            line.set_weights(own)
+            for _ in range(5):
+                inputs = batches(own, 3)
+                pending = []
+                for X in inputs:
+                    line.x.set(X)
+                    pending.append(sched.compute_async(line.graph, [line.y]))
+                np.testing.assert_allclose(line.y.numpy(), line.expected(inputs[-1]), rtol=1e-4, atol=1e-4)
+                for X, p in zip(inputs, pending, strict=True):
+                    np.testing.assert_allclose(p.results()[0], line.expected(X), rtol=1e-4, atol=1e-4)
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join(120)
-    assert not any(t.is_alive() for t in threads), "deadlock"
-    if errors:
-        raise errors[0]
+    run_threads(6, work)
 
 
 def test_several_threads_wait_for_one_run(line, rng, cpu, slow):
