@@ -57,9 +57,10 @@ def numpy_dtype(dtype: str) -> Any:
 
 
 def random() -> np.random.Generator:
-    """A generator that depends on the running test only."""
-    test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0]
-    return np.random.default_rng(zlib.crc32(test.encode()))
+    """A generator that depends on the running test only: its name and the name of its file, not the folder."""
+    path, separator, test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0].partition("::")
+    name = f"tests/python/{path.rpartition('/')[2]}{separator}{test}"
+    return np.random.default_rng(zlib.crc32(name.encode()))
 
 
 # -------------------------------------------------------------------------------------------------------------------
