@@ -10,10 +10,11 @@
 // Reads at most `max` items of tests/data/NAME (columns: id, lower, upper, size); how many, 0 where there is no such
 // file.
 static inline size_t plan_items_load(const char * name, struct gb_plan_item * items, size_t max) {
-    char path[1000];
-    snprintf(path, sizeof(path), "%s", __FILE__);
-    char * slash = strrchr(path, '/');
-    snprintf(slash ? slash + 1 : path, 200, "../../data/%s", name);
+    const char * here   = __FILE__;
+    const char * slash  = strrchr(here, '/');
+    const int    folder = slash != NULL ? (int) (slash + 1 - here) : 0;
+    char         path[1000];
+    snprintf(path, sizeof(path), "%.*s../../data/%s", folder, here, name);
     FILE * f = fopen(path, "r");
     char   line[200];
     size_t n = 0;
