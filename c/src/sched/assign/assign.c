@@ -51,6 +51,7 @@ static bool shares(void * user_data, int backend, int of_backend) {
     return gb_sched_shares(a->sched, backend, of_backend);
 }
 
+// The arrays that struct gb_assign_graph points to.
 struct tables { // per id, for the length of one call; owned
     int32_t * root;
     int32_t * place;

@@ -63,6 +63,7 @@ bool gb_sched_supports_buft(const struct ggml_backend_sched * s, ggml_backend_bu
 // the type of the memory that a root has already; NULL: it has none yet
 ggml_backend_buffer_type_t gb_sched_placed_buft(const struct gb_sched_input * in, int root);
 // can `backend` use memory that is placed on `of_backend`
+// The scheduler places tensors in buffers of the type that belongs to the backend.
 bool gb_sched_shares(const struct ggml_backend_sched * s, int backend, int of_backend);
 // can `backend` use the memory that the root has or will have
 bool gb_sched_reaches(const struct ggml_backend_sched * s, const struct gb_sched_input * in,

@@ -210,6 +210,7 @@ enum ggml_status gb_costs_new(const struct ggml_backend_sched * s, const struct 
 
 // ------------------------------------------------------------------------------------------------------- the placement
 
+// Prices of one graph, and the view of them that the problem is made from.
 struct prices { // owned
     double *              node, *copy, *copy_per_byte;
     struct gb_cost_prices view;
@@ -270,6 +271,7 @@ static void labels_of_weights(const struct gb_assign_graph * g, const struct gb_
 // From the units of cost.h to microseconds.
 static double to_us(int64_t units) { return (double) units / (1000.0 * GB_COST_UNIT); }
 
+// What the solver found: labels of the start and of the result, and what each item saves.
 struct found { // owned, per item
     int32_t * weights, *labels, *other, *tensor_label;
     int64_t * saved;

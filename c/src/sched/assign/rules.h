@@ -1,5 +1,7 @@
 // rules.h - which backend runs each node, and which one holds each tensor. Pure: integers in, integers out.
 //
+// Backends are numbered by priority: 0 is the highest. The last one, mostly the CPU, is called the fallback.
+//
 // Tensors are dense ids; ids 0 .. n_nodes-1 are the nodes in execution order, the others are leafs and roots of views.
 // The caller answers, through callbacks, whether a backend can run a node and whether it can use memory that exists
 // already.
@@ -28,6 +30,7 @@ enum gb_cause {
     GB_CAUSE_COST,     // part of the cheapest placement
 };
 
+// Where a tensor is, and the rule that decided.
 struct gb_assignment {
     int32_t backend; // index by priority; -1: none
     int32_t by;      // the tensor that decided, -1: none

@@ -33,6 +33,7 @@ struct gb_cost_value {
     uint32_t begin, end; // its part of `consumers`
 };
 
+// Arrays are indexed in the order of the dimensions that stand beside them, the last one fastest.
 struct gb_cost_problem { // borrowed
     int                          n_backends, n_items, n_order, n_values;
     const int64_t *              cost;  // n_items x n_backends; at least one of each item is finite
@@ -45,6 +46,7 @@ struct gb_cost_problem { // borrowed
 
 enum gb_cost_method { GB_COST_CUT, GB_COST_FRONTIER, GB_COST_MOVES };
 
+// How good the labels are: with `proved` nothing is cheaper, else the optimum lies between `bound` and `cost`.
 struct gb_cost_result {
     int64_t cost, bound; // bound <= the optimum <= cost
     int     method;      // enum gb_cost_method: what gave the labels, or proved them

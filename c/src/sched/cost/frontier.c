@@ -387,6 +387,7 @@ static bool grow_table(struct search * s) {
 }
 
 // Adds the trial state to the next layer, or makes the equal one there cheaper. False when memory is out.
+// Open addressing; the table holds indices into the layer, and is at most half full.
 static bool merge(struct search * s, int64_t cost, struct origin origin) {
     if (2 * s->next.cost.n >= s->table_size && !grow_table(s)) {
         return false;
@@ -504,6 +505,7 @@ static enum ggml_status run(struct search * s, int32_t * labels, struct gb_front
     return GGML_STATUS_SUCCESS;
 }
 
+// Everything that does not depend on states: the order of items, the terms of each step, the slots.
 static enum ggml_status prepare(struct search * s) {
     if (!allocate(s)) {
         return GGML_STATUS_ALLOC_FAILED;

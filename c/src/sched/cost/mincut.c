@@ -104,6 +104,7 @@ static bool find_levels(struct solver * s) {
 }
 
 // The next half arc of `v` with room that leads one level down; false: none.
+// Half arcs that were passed over are not looked at again in this round: they are full or lead nowhere.
 static bool advance(struct solver * s, int32_t v, uint32_t * h) {
     for (; s->next[v] < s->begin[v + 1]; s->next[v]++) {
         *h = s->half[s->next[v]];

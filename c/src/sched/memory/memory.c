@@ -136,6 +136,7 @@ struct gb_mem * gb_sched_take_store(struct ggml_backend_sched * s, int backend, 
     return best;
 }
 
+// The stores are given back at once: they stay as spares, for the plan or for another one.
 enum ggml_status gb_sched_reserve_stores(struct ggml_backend_sched * s, const struct gb_sched_plan * p) {
     gb_mem_list      taken = { 0 }; // all at once: each needs one of its own
     enum ggml_status status =

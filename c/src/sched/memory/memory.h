@@ -100,6 +100,7 @@ struct gb_mem * gb_sched_take_store(struct ggml_backend_sched * s, int backend, 
 // spares, for leafs of such a plan
 enum ggml_status gb_sched_reserve_stores(struct ggml_backend_sched * s, const struct gb_sched_plan * p);
 enum ggml_status gb_sched_reserve_arena(struct ggml_backend_sched * s, int backend, size_t size); // its first chunk
+// Where memory is short, a chunk grows at the cost of earlier plans, which are bound again before they run.
 enum ggml_status gb_sched_reserve_arenas(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 void             gb_sched_free_mems(struct ggml_backend_sched * s);
 // NULL: no memory. Borrowed; a later call may free it and return a larger one.
@@ -121,8 +122,9 @@ void gb_sched_keep_replicas(struct gb_sched_plan * p);
 void gb_sched_forget_replicas(struct ggml_backend_sched * s); // after a failure: their content is not known
 
 // bind.c
-enum ggml_status gb_sched_init_binding(struct gb_sched_plan * p);                               // to nothing
-bool             gb_sched_take_stores(struct ggml_backend_sched * s, struct gb_sched_plan * p); // for the plan's leafs
+enum ggml_status gb_sched_init_binding(struct gb_sched_plan * p); // to nothing
+// One store for each leaf entry of the layout; false: no memory, and what was taken stays with the plan.
+bool gb_sched_take_stores(struct ggml_backend_sched * s, struct gb_sched_plan * p); // for the plan's leafs
 // All or nothing. ALLOC_FAILED: no memory; other statuses are those of the buffers and of copies of contents.
 enum ggml_status gb_sched_bind(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 // gives the memory back, touches no tensor
@@ -131,6 +133,7 @@ void gb_sched_free_binding(struct ggml_backend_sched * s, struct gb_sched_plan *
 
 // prepared.c
 // one for each step that somebody waits for
+// Makes what is missing, so it may be called again, also after a failure.
 enum ggml_status gb_sched_make_events(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 // where inputs are kept until they have travelled; what the host copies itself needs none
 enum ggml_status gb_sched_make_stages(struct ggml_backend_sched * s, struct gb_sched_plan * p);

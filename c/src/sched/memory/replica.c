@@ -84,6 +84,7 @@ void gb_sched_drop_orphans(struct ggml_backend_sched * s) {
     }
 }
 
+// Their memory goes with the scheduler's other buffers.
 void gb_sched_free_replicas(struct ggml_backend_sched * s) {
     for (size_t i = 0; i < s->replicas.n; i++) {
         gb_free(s->replicas.data[i]);

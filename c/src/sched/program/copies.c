@@ -34,6 +34,7 @@ struct seen { // the shadow made last for reading a tensor
     struct gb_shadow * shadow;
 };
 
+// What is known of the program while the splits are completed, in order.
 struct builder {
     const struct ggml_backend_sched * sched;
     const struct gb_sched_input *     in;
@@ -56,6 +57,7 @@ static void free_builder(struct builder * b) {
     gb_free(b->written);
 }
 
+// Every table starts at zero: no version was made and nothing was copied.
 static bool init_builder(struct builder * b) {
     const size_t n = (size_t) b->in->n_ids;
     b->version     = gb_calloc(n, sizeof(*b->version));

@@ -62,6 +62,7 @@ struct gb_split { // each [begin, end) is a part of the program's list of that n
     size_t backs_begin, backs_end;
 };
 
+// In a split's own order: its copies in, its nodes, its write-backs.
 enum gb_step_kind { GB_STEP_COPY, GB_STEP_COMPUTE, GB_STEP_BACK };
 
 // what is issued at once

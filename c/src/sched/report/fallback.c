@@ -129,6 +129,7 @@ enum ggml_status gb_sched_find_fallbacks(struct ggml_backend_sched * s, struct g
     return ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
+// There are few fallbacks, in the order of nodes.
 const struct gb_fallback * gb_sched_fallback_of(const struct gb_sched_plan * p, int node) {
     for (size_t k = 0; k < p->fallbacks.n; k++) {
         if (p->fallbacks.data[k].node == node) {

@@ -9,6 +9,7 @@ static const struct gb_sched_plan * last_plan(const struct ggml_backend_sched * 
     return s->last;
 }
 
+// Nothing can be less than an empty arena, so it counts as proved.
 enum ggml_status ggml_backend_sched_get_arena(ggml_backend_sched_t sched, ggml_backend_t backend,
     struct ggml_backend_sched_arena * arena) {
     GB_CHECK_ARG(sched);

@@ -185,6 +185,7 @@ static void prepare(struct run * r, const struct gb_split * split, struct gb_bou
 }
 
 // A split is prepared by its backend once and then run many times, where the backend can do that.
+// It stays prepared until the plan is bound again, or a buffer was freed whose addresses it may know.
 static enum ggml_status compute_split(struct run * r, int k) {
     const struct gb_split * split   = &r->plan->program.splits.data[k];
     struct gb_bound_split * bound   = &r->plan->binding.splits[k];
@@ -332,6 +333,8 @@ static enum ggml_status fail_in_step(struct run * r, const struct gb_step * step
 }
 
 // With several backends all must be idle, unless the run before was one of the same plan and its inputs are staged.
+// Inputs that are staged can be set while the run before still computes, and the waits of a second run in a row were
+// found with the plan.
 static enum ggml_status begin(struct run * r) {
     struct ggml_backend_sched * s = r->sched;
     r->behind                     = s->running;
