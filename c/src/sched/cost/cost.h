@@ -11,9 +11,11 @@
 // it is copied at most once to each backend. Costs are whole numbers (GB_COST_UNIT a nanosecond), so that sums are
 // exact and proofs mean something.
 //
-//   cost.c        this sum, the expansion move, the solver that picks a method
-//   mincut.c      the cut behind an expansion move
-//   frontier.c    exact search for three backends and more
+//   cost.c      this sum, the expansion move, the solver that picks a method
+//   mincut.c    the cut behind an expansion move
+//   frontier.c  exact search for three backends and more
+//
+// assign/prices.c has the costs as the user gives them, assign/problem.c makes items and values of a graph.
 #ifndef GB_SCHED_COST_COST_H
 #define GB_SCHED_COST_COST_H
 
