@@ -1,4 +1,9 @@
-// cpu.h - the CPU engine, for the public graph functions, the CPU backend and the simulated device, which all run it.
+// cpu.h - the CPU engine: a pool of threads, plans of node lists, and the function that runs a plan on a pool.
+//
+// The public graph functions (graph_compute.c), the CPU backend (cpu_backend.c) and the simulated device all run it. It
+// knows no backends and no schedulers: what it gets is nodes whose tensors have data.
+//
+// Invariant: a plan holds no state of a run that another run needs, but only one thread may run it at a time.
 #ifndef GB_CPU_CPU_H
 #define GB_CPU_CPU_H
 
@@ -11,31 +16,41 @@
 struct gb_cpu_pool; // threads that wait for work; one run at a time (further callers queue)
 struct gb_cpu_plan; // a node list prepared for n threads: ops, tasks and scratch size of each node
 
-// n_threads - 1 workers are started on first use; the calling thread is the first of the team.
+// A pool of at most n_threads threads (1 .. GB_CPU_MAX_THREADS), owned by the caller. n_threads - 1 workers are started
+// on first use; the calling thread is the first of the team. NULL and reported for a bad count or without memory.
 struct gb_cpu_pool * gb_cpu_pool_new(int n_threads);
-void                 gb_cpu_pool_free(struct gb_cpu_pool * pool);
-int                  gb_cpu_pool_n_threads(const struct gb_cpu_pool * pool);
+// Ends the workers and waits for them. NULL is fine. No run may be under way.
+void gb_cpu_pool_free(struct gb_cpu_pool * pool);
+// The number that the pool was made for; 1 for NULL.
+int gb_cpu_pool_n_threads(const struct gb_cpu_pool * pool);
 
-// ggml_graph_compute keeps a few idle pools for its next call: this ends them (their memory counts as alive in leak
-// checks).
+// ggml_graph_compute keeps a few idle pools for its next call. This function ends them (their memory counts as alive in
+// leak checks).
 void gb_cpu_pools_trim(void);
 
-// The node array is copied, tensors are borrowed. NULL and reported when a node cannot run.
+// Compiles a list of nodes, in the order in which they are computed, for n_threads threads. The node array is copied;
+// the tensors are borrowed and must outlive the plan. NULL and reported when a node cannot run, when the arguments are
+// wrong, or without memory.
 struct gb_cpu_plan * gb_cpu_plan_new(struct ggml_tensor * const * nodes, int n_nodes, int n_threads);
-// the same list for another team
+// A new plan of the same list for another number of threads; the old plan stays as it is.
 struct gb_cpu_plan * gb_cpu_plan_again(const struct gb_cpu_plan * plan, int n_threads);
-void                 gb_cpu_plan_free(struct gb_cpu_plan * plan);
-size_t               gb_cpu_plan_work_size(const struct gb_cpu_plan * plan);
-int                  gb_cpu_plan_n_threads(const struct gb_cpu_plan * plan); // of use; 1: runs without a pool
+// NULL is fine.
+void gb_cpu_plan_free(struct gb_cpu_plan * plan);
+// Bytes of scratch memory that a run needs, slack for alignment included; 0 when no operator needs any.
+size_t gb_cpu_plan_work_size(const struct gb_cpu_plan * plan);
+// Threads that the widest step makes use of, at most those that the plan was made for.
+int gb_cpu_plan_n_threads(const struct gb_cpu_plan * plan); // 1: runs without a pool
 
+// What a run brings along besides the plan: kernels, scratch memory and the abort callback. The caller owns all of it.
 struct gb_cpu_run {
     const struct gb_kernels * kernels;
-    void *                    work; // at least gb_cpu_plan_work_size bytes, any alignment
-    bool (*abort_callback)(void * data);
+    void *                    work;      // at least gb_cpu_plan_work_size bytes, any alignment
+    bool (*abort_callback)(void * data); // true ends the run; called on the calling thread only; may be NULL
     void * abort_data;
 };
 
-// SUCCESS, ABORTED, or the first failure of a node (reported on the calling thread). pool NULL: one thread.
+// Computes all nodes of the plan and returns when they are done: SUCCESS, ABORTED, or the first failure of a node
+// (reported on the calling thread). pool NULL: the calling thread does all. After a failure the results are undefined.
 // The tensors must be placed in memory that the host can read.
 enum ggml_status gb_cpu_plan_run(struct gb_cpu_plan * plan, struct gb_cpu_pool * pool, const struct gb_cpu_run * run);
 

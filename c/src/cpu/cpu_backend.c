@@ -22,6 +22,7 @@ struct work {
     size_t size;
 };
 
+// The backend's context.
 struct cpu {
     int                     n_threads;
     const struct gb_level * level;
@@ -41,6 +42,7 @@ static GGML_CALL const char * name_of(ggml_backend_t backend) {
     return "CPU";
 }
 
+// NULL and reported, with the name of the public function, for backends of another kind.
 static struct cpu * cpu_of(ggml_backend_t backend, const char * func) {
     GB_FAIL_IF_RETURNING(!ggml_backend_is_cpu(backend), NULL, GGML_STATUS_INVALID_ARGUMENT,
         "%s: argument 'backend_cpu' is no CPU backend", func);
@@ -80,6 +82,7 @@ static enum ggml_status run_plan(struct cpu * cpu, struct gb_cpu_plan * plan) {
     return gb_cpu_plan_run(plan, cpu->pool, &run);
 }
 
+// Plans anew for each call: the graph may have changed since the last.
 static GGML_CALL bool graph_compute(ggml_backend_t backend, struct ggml_cgraph * cgraph) {
     struct cpu *         cpu  = backend->context;
     struct gb_cpu_plan * plan = gb_cpu_plan_new(cgraph->nodes, cgraph->n_nodes, cpu->n_threads);
@@ -141,6 +144,7 @@ static GGML_CALL void plan_compute(ggml_backend_t backend, ggml_backend_graph_pl
     }
 }
 
+// Bytes of scratch memory that the graph would need now; 0 too when it cannot run, which is reported.
 static GGML_CALL size_t work_size(ggml_backend_t backend, const struct ggml_cgraph * cgraph) {
     const struct cpu *   cpu  = backend->context;
     struct gb_cpu_plan * plan = gb_cpu_plan_new(cgraph->nodes, cgraph->n_nodes, cpu->n_threads);
@@ -165,6 +169,7 @@ static GGML_CALL ggml_backend_buffer_type_t default_buffer_type(ggml_backend_t b
     return ggml_backend_cpu_buffer_type();
 }
 
+// Buffers and the buffer type live on: they are not the backend's.
 static GGML_CALL void backend_free(ggml_backend_t backend) {
     struct cpu * cpu = backend->context;
     gb_cpu_pool_free(cpu->pool);
@@ -186,6 +191,7 @@ static const struct ggml_backend_i hooks = {
     .graph_work_size         = work_size,
 };
 
+// level NULL: gb_level_find has failed and reported; NULL is passed on.
 static ggml_backend_t backend_new(int n_threads, const struct gb_level * level) {
     struct cpu *   cpu     = level != NULL ? GB_NEW(struct cpu) : NULL;
     ggml_backend_t backend = cpu != NULL ? GB_NEW(struct ggml_backend) : NULL;
@@ -201,7 +207,7 @@ static ggml_backend_t backend_new(int n_threads, const struct gb_level * level) 
 
 ggml_backend_t ggml_backend_cpu_init(void) { return backend_new(GGML_DEFAULT_N_THREADS, gb_level_default()); }
 
-// NULL, or what is wrong with the parameter.
+// Takes one "key=value" of the registry's parameters. NULL, or what is wrong with it, to be put behind its text.
 static const char * take_param(const struct gb_param * param, int64_t * n_threads, const char ** level) {
     if (gb_text_equal(param->key, "threads")) {
         return gb_params_int(param->value, 1, GB_CPU_MAX_THREADS, n_threads) ? NULL : "needs a number from 1 to 512";
@@ -239,6 +245,7 @@ GGML_CALL bool ggml_backend_is_cpu(ggml_backend_t backend) {
     return backend != NULL && backend->iface.get_name == name_of;
 }
 
+// A pool of the old size is freed here; the next graph that wants threads makes one of the new size.
 enum ggml_status ggml_backend_cpu_set_n_threads(ggml_backend_t backend_cpu, int n_threads) {
     struct cpu * cpu = cpu_of(backend_cpu, __func__);
     if (cpu == NULL) {

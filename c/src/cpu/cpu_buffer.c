@@ -1,8 +1,8 @@
 // cpu_buffer.c - host memory as buffers: our own (aligned), somebody else's (from_ptr), high-bandwidth memory
 // (optional).
 //
-// The buffer's context is its first byte. All three kinds share their hooks and differ only in who gives the memory
-// back.
+// The one idea: the buffer's context is its first byte. All three kinds share their hooks and differ only in who gives
+// the memory back.
 #include <string.h>
 
 #include "base/current.h"
@@ -20,7 +20,7 @@
 
 // ---------------------------------------------------------------------------------------------------- copying elements
 
-// Bytes [0, nbytes) hold the tensor's elements and nothing else.
+// Do bytes [0, nbytes) hold the tensor's elements and nothing else? Then one memmove copies them, whatever the order.
 static bool is_dense(const struct ggml_tensor * t) {
     return (size_t) ggml_nelements(t) / (size_t) ggml_blck_size(t->type) * ggml_type_size(t->type) == ggml_nbytes(t);
 }
@@ -74,6 +74,7 @@ static GGML_CALL void buffer_get(ggml_backend_buffer_t buffer, const struct ggml
     memmove(data, (const char *) tensor->data + offset, size);
 }
 
+// False: the source is not in memory that the host can read, and the caller copies another way.
 static GGML_CALL bool buffer_copy(ggml_backend_buffer_t buffer, const struct ggml_tensor * src,
     struct ggml_tensor * dst) {
     (void) buffer;
@@ -89,6 +90,7 @@ static GGML_CALL void buffer_clear(ggml_backend_buffer_t buffer, uint8_t value) 
     (void) gb_fill(buffer->context, value, buffer->size); // an interrupt is left as the thread's failure
 }
 
+// free_buffer NULL: the memory is not the buffer's to free.
 static struct ggml_backend_buffer_i buffer_hooks(void (*free_buffer)(ggml_backend_buffer_t buffer)) {
     return (struct ggml_backend_buffer_i){
         .get_name    = buffer_name,

@@ -1,4 +1,6 @@
-// features.c - asks the processor: CPUID and XGETBV on x86-64, the kernel's capability words on arm64.
+// features.c - detects the instruction sets of the running processor: CPUID and XGETBV on x86-64, the kernel's
+// capability words on arm64 Linux, and elsewhere what the compiler was told that it may use. Detection happens once,
+// under gb_once.
 //
 // An instruction set counts only when the system also saves its registers across context switches (XCR0), else using it
 // faults.
@@ -28,6 +30,7 @@ static gb_once                features_once = GB_ONCE_INIT;
 
 enum { EAX, EBX, ECX, EDX };
 
+// Leaf and subleaf as in the manuals of Intel and AMD; the answer's registers in the order of the enum above.
 static void cpuid(uint32_t leaf, uint32_t subleaf, uint32_t regs[4]) {
 #    ifdef _MSC_VER
     __cpuidex((int *) regs, (int) leaf, (int) subleaf);
@@ -36,7 +39,8 @@ static void cpuid(uint32_t leaf, uint32_t subleaf, uint32_t regs[4]) {
 #    endif
 }
 
-static uint64_t enabled_state(void) { // XCR0; only where OSXSAVE is set
+// XCR0: which register sets the system saves. The instruction exists only where CPUID's OSXSAVE bit is set.
+static uint64_t enabled_state(void) {
 #    ifdef _MSC_VER
     return _xgetbv(0);
 #    else
@@ -48,6 +52,7 @@ static uint64_t enabled_state(void) { // XCR0; only where OSXSAVE is set
 
 static bool bit(uint32_t word, int i) { return (word >> i & 1u) != 0; }
 
+// Bit numbers are those of CPUID leaf 1. ymm: the system saves the 256-bit registers.
 static void detect_leaf1(struct gb_cpu_features * f, const uint32_t * r, bool ymm) {
     f->sse3   = bit(r[ECX], 0);
     f->ssse3  = bit(r[ECX], 9);
@@ -59,6 +64,8 @@ static void detect_leaf1(struct gb_cpu_features * f, const uint32_t * r, bool ym
     f->f16c   = ymm && bit(r[ECX], 29);
 }
 
+// Bit numbers are those of CPUID leaf 7, subleaves 0 and 1. Every other AVX-512 flag implies avx512f, because levels
+// count on the base set.
 static void detect_leaf7(struct gb_cpu_features * f, bool ymm, bool zmm) {
     uint32_t r[4], r1[4] = { 0 };
     cpuid(7, 0, r);
@@ -145,6 +152,7 @@ const struct gb_cpu_features * gb_cpu_features(void) {
 
 // ------------------------------------------------------------------------------------------------------ public queries
 
+// 1 or 0: what the running processor has (wasm_simd and vsx: what the library was compiled for).
 int ggml_cpu_has_sse3(void) { return gb_cpu_features()->sse3; }
 int ggml_cpu_has_ssse3(void) { return gb_cpu_features()->ssse3; }
 int ggml_cpu_has_avx(void) { return gb_cpu_features()->avx; }

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 
 // A flag is set only if the instructions exist and the operating system saves the registers they use.
+// The members bear the names that levels.def uses in its conditions.
 struct gb_cpu_features {
     // x86-64
     bool sse3, ssse3, sse41, sse42, popcnt;

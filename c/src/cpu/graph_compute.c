@@ -8,6 +8,7 @@
 #include "cpu/threadpool.h"
 #include "tensor/tensor.h"
 
+// False and reported, in the public function's name, for a NULL graph.
 static bool check_graph(const struct ggml_cgraph * cgraph, const char * func) {
     if (cgraph == NULL) {
         gb_fail_null(func, "cgraph");

@@ -16,6 +16,7 @@
 #define BATCH_BYTES ((size_t) 1 << 20) // between two looks at the clock
 #define ALIGNMENT   4096
 
+// What all threads of a measurement share. Only `rates` is written, each thread its own entry.
 struct measurement {
     struct gb_cpu_pool *      pool;
     const struct gb_kernels * kernels;
@@ -27,9 +28,10 @@ struct measurement {
     double * rates;
 };
 
+// READ and COPY need memory of their own; the others work in registers.
 static bool is_memory(enum gb_cpu_limit what) { return what == GB_CPU_LIMIT_READ || what == GB_CPU_LIMIT_COPY; }
 
-// A piece of work long enough for the clock; what was done.
+// Does a piece of work long enough for the clock and returns how much that was: operations, or bytes of memory limits.
 static double one_batch(const struct measurement * m, char * memory) {
     const struct gb_kernels * k = m->kernels;
     switch (m->what) {

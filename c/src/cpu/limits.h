@@ -1,4 +1,5 @@
-// limits.h - what this machine can do at most, measured: the figures that those of operators are compared with.
+// limits.h - measures what this machine can do at most: arithmetic and memory rates of its threads together. Benchmarks
+// compare the rates of operators with these.
 #ifndef GB_CPU_LIMITS_H
 #define GB_CPU_LIMITS_H
 

@@ -15,6 +15,7 @@
 // nodes or more.
 enum { STEPS_A_NODE = 1 + (GB_FUSION_KINDS + 1) / 2 };
 
+// The checks go from the general to the particular, and a driver's own reason comes before the builder's rule.
 const char * ggml_cpu_unsupported_reason(const struct ggml_tensor * node) {
     if (node == NULL) {
         return "there is no node";
@@ -34,6 +35,7 @@ const char * ggml_cpu_unsupported_reason(const struct ggml_tensor * node) {
     return reason != NULL ? reason : gb_node_mismatch(node);
 }
 
+// One past the last slot in use: slots before it may be NULL.
 static int count_sources(const struct ggml_tensor * node) {
     int n = GGML_MAX_SRC;
     while (n > 0 && node->src[n - 1] == NULL) {
@@ -119,6 +121,8 @@ static void add_steps(struct gb_cpu_plan * plan, int i, int end, int kind) {
     }
 }
 
+// Fills the plan's lists. Nodes that compute nothing (views) stay in `nodes`, whose memory a run checks, but get no
+// job.
 static enum ggml_status plan_nodes(struct gb_cpu_plan * plan, struct ggml_tensor * const * nodes, int n_nodes,
     int n_threads) {
     GB_TRY(gb_tensors_check(nodes, n_nodes, "CPU"));

@@ -33,6 +33,7 @@ struct gb_cpu_step {
     size_t  work_size; // of a fused one
 };
 
+// The lists lie behind the struct in one allocation (plan.c). A run changes only `apart` of steps; all else is fixed.
 struct gb_cpu_plan {
     struct ggml_tensor ** nodes; // all of the list, views too
     struct gb_cpu_job *   jobs;

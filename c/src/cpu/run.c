@@ -16,8 +16,8 @@
 #include "cpu/threadpool.h"
 #include "tensor/tensor.h"
 
-// Has t memory that the host can read, and does a view lie where its source does? *host: a buffer that was found to be
-// the host's, so that it is asked once for most tensors of a graph.
+// Fails unless t has memory that the host can read and, if it is a view, lies where its source does. *host: a buffer
+// that was found to be the host's, so that it is asked once for most tensors of a graph.
 static enum ggml_status check_placed(const struct ggml_tensor * t, const struct ggml_tensor * node,
     const void ** host) {
     if (t->data == NULL && ggml_nelements(t) > 0) {
@@ -43,6 +43,8 @@ static enum ggml_status check_placed(const struct ggml_tensor * t, const struct 
     return GGML_STATUS_SUCCESS;
 }
 
+// All nodes, views too, and all sources of nodes that are computed have memory; else the first that has none is
+// reported.
 static enum ggml_status check_all_placed(const struct gb_cpu_plan * plan) {
     const void * host = NULL;
     for (int i = 0; i < plan->n_nodes; i++) {
@@ -59,6 +61,7 @@ static enum ggml_status check_all_placed(const struct gb_cpu_plan * plan) {
     return GGML_STATUS_SUCCESS;
 }
 
+// One thread's share of one node. Thread 0 is the one that asks the abort callback: it is the calling thread.
 static void run_job(struct gb_cpu_team * team, const struct gb_cpu_job * job, int ith, int nth) {
     struct gb_cpu_pace       pace = { GB_CPU_PACE, ith == 0 };
     const struct gb_cpu_call call = { ith, nth, team->work, job->work_size, team->run->kernels, team, &pace };
@@ -79,6 +82,7 @@ static void run_alone(struct gb_cpu_team * team, const struct gb_cpu_step * step
     }
 }
 
+// One thread's share of a fused step, with scratch memory sized for the step, not for its nodes.
 static void run_fused(struct gb_cpu_team * team, const struct gb_cpu_step * step, int ith, int nth) {
     struct ggml_tensor *     nodes[GB_FUSE_MAX];
     const int                n    = gb_cpu_plan_nodes(team->plan, step->first, step->first + step->count, nodes);
@@ -102,6 +106,7 @@ static void run_step(struct gb_cpu_team * team, const struct gb_cpu_step * step,
     }
 }
 
+// Called by the last thread to arrive, while the others wait: what it writes to `stop`, all of them read afterwards.
 static void decide(void * arg) {
     struct gb_cpu_team * team = arg;
     team->stop                = gb_cpu_team_is_halted(team);
@@ -139,11 +144,13 @@ static void team_main(void * arg, int ith, int nth) {
     }
 }
 
+// The plan's work size has slack for this.
 static void * align_work(void * work) {
     return (void *) (((uintptr_t) work + GB_CPU_WORK_ALIGNMENT - 1) & ~(uintptr_t) (GB_CPU_WORK_ALIGNMENT - 1));
 }
 
-// Reported by the thread that called, whichever thread failed, because failures are kept per thread.
+// The run's status. A failure is reported on the calling thread, whichever thread of the team failed, because failures
+// are kept per thread.
 static enum ggml_status outcome(struct gb_cpu_team * team) {
     const enum ggml_status status = (enum ggml_status) atomic_load(&team->halted);
     if (status == GGML_STATUS_ABORTED && atomic_load(&team->claimed) == 0) {
@@ -159,8 +166,8 @@ static void count_runs(const struct gb_cpu_plan * plan) {
     }
 }
 
-// Which fused steps this run takes: memory may be another than last time. What leaves results out must not hold the
-// last node.
+// Chooses the fused steps that this run takes: memory may be another than last time. A fused step that leaves results
+// out must not hold the last node.
 static void choose_steps(struct gb_cpu_plan * plan) {
     for (int i = 0; i < plan->n_steps && plan->fuses; i++) {
         struct gb_cpu_step * step = &plan->steps[i];
@@ -175,6 +182,7 @@ static void choose_steps(struct gb_cpu_plan * plan) {
     }
 }
 
+// The abort callback is asked once before the first step, so a run that is aborted already computes nothing.
 static enum ggml_status run_plan(struct gb_cpu_plan * plan, struct gb_cpu_pool * pool, const struct gb_cpu_run * run) {
     GB_FAIL_IF(plan->work_size > 0 && run->work == NULL, GGML_STATUS_INVALID_ARGUMENT,
         "CPU: the graph needs %zu bytes of work memory, has none", plan->work_size);
@@ -201,7 +209,8 @@ static enum ggml_status run_plan(struct gb_cpu_plan * plan, struct gb_cpu_pool *
     return GGML_STATUS_SUCCESS;
 }
 
-// What was read of files that are mapped was there.
+// Fails if a mapped file that the run read from was cut short meanwhile: its pages would have read as zeros. Most
+// tensors lie in few buffers and files, so the last ones seen are remembered.
 static enum ggml_status check_files(const struct gb_cpu_plan * plan) {
     enum { SEEN = 4 };
     ggml_backend_buffer_t other      = NULL;     // a buffer that is no file's
@@ -231,6 +240,7 @@ static enum ggml_status check_files(const struct gb_cpu_plan * plan) {
     return GGML_STATUS_SUCCESS;
 }
 
+// Mapped files are guarded for the length of the run; they are checked only after a run that succeeded.
 enum ggml_status gb_cpu_plan_run(struct gb_cpu_plan * plan, struct gb_cpu_pool * pool, const struct gb_cpu_run * run) {
     gb_mapped_enter();
     const enum ggml_status status = run_plan(plan, pool, run);

@@ -10,6 +10,7 @@
 #include "cpu/threadpool.h"
 #include "tensor/tensor.h"
 
+// A first failure stays: abortion counts only if the run was going on. What the callback itself let fail is forgotten.
 void gb_cpu_team_ask(struct gb_cpu_team * team) {
     int            going  = GGML_STATUS_SUCCESS;
     const uint64_t before = gb_fail_count();
@@ -20,6 +21,7 @@ void gb_cpu_team_ask(struct gb_cpu_team * team) {
     }
 }
 
+// The slow path of gb_cpu_stopped, once in about GB_CPU_PACE nanoseconds of work.
 bool gb_cpu_look(const struct gb_cpu_call * call) {
     if (call->pace->asks && !gb_cpu_team_is_halted(call->team)) {
         gb_cpu_team_poll_abort(call->team);
@@ -29,6 +31,7 @@ bool gb_cpu_look(const struct gb_cpu_call * call) {
     return halted;
 }
 
+// Called by the last thread to arrive at a barrier inside a node, while the others wait.
 static void decide_in_node(void * arg) {
     struct gb_cpu_team * team = arg;
     team->leave               = gb_cpu_team_is_halted(team);
@@ -42,6 +45,8 @@ bool gb_cpu_barrier(const struct gb_cpu_call * call) {
     return !call->team->leave;
 }
 
+// The exchange of `claimed` makes one thread the owner of `message`; `halted` is set after it, so that who reads the
+// message after the run finds it whole.
 void gb_cpu_fail(const struct gb_cpu_call * call, const struct ggml_tensor * node, enum ggml_status status,
     const char * fmt, ...) {
     struct gb_cpu_team * team  = call->team;

@@ -9,6 +9,8 @@
 #include "cpu/cpu.h"
 #include "cpu/ops/ops.h"
 
+// Lives on the stack of the calling thread for the length of one run. `stop` and `leave` are written only by the last
+// thread to arrive at a meeting, and read only behind it.
 struct gb_cpu_team {
     const struct gb_cpu_plan * plan; // of run.c
     const struct gb_cpu_run *  run;
@@ -22,6 +24,7 @@ struct gb_cpu_team {
     char       message[GB_ERROR_SIZE];
 };
 
+// Relaxed is enough: the meetings order what threads must agree on; between them late news only costs work.
 static inline bool gb_cpu_team_is_halted(struct gb_cpu_team * team) {
     return atomic_load_explicit(&team->halted, memory_order_relaxed) != GGML_STATUS_SUCCESS;
 }

@@ -28,6 +28,8 @@
 #define RELAXES     32         // looks between two glances at the clock
 #define ADOPTING    UINT32_MAX // value of `generation` while a thread of a forked child makes the pool usable
 
+// `seq` is the gate's number. The mutex and the condition are for threads that sleep; spinning threads touch only
+// `seq`.
 struct gate {
     atomic_uint seq;      // grows by one when the gate opens
     atomic_int  sleepers; // threads that wait at `opened`, or are about to
@@ -35,11 +37,13 @@ struct gate {
     gb_cond     opened;
 };
 
+// `arrived` goes back to 0 before the gate opens, so the same point serves the next meeting.
 struct meeting_point {
     struct gate gate;
     atomic_int  arrived;
 };
 
+// Each on cache lines of its own: a worker that spins at its gate disturbs no other.
 struct worker {
     _Alignas(64) struct gate gate; // opens when there is work, or when the pool ends
     struct gb_cpu_pool *  pool;
@@ -102,6 +106,7 @@ static void gate_open(struct gate * g) {
     }
 }
 
+// True: the gate has opened. False: SPIN_NS have passed without that, and the thread should sleep.
 static bool gate_opens_soon(struct gate * g, unsigned seen, int64_t patience_ns) {
     if (atomic_load(&g->seq) != seen) {
         return true;
@@ -123,6 +128,7 @@ static bool gate_opens_soon(struct gate * g, unsigned seen, int64_t patience_ns)
     return false;
 }
 
+// Returns when seq is no longer `seen`. The thread that called the run wakes every GB_POLL_NS to call its `waiting`.
 static void gate_wait(struct gate * g, unsigned seen, int64_t patience_ns) {
     if (gate_opens_soon(g, seen, patience_ns)) {
         return;
@@ -169,6 +175,8 @@ void gb_cpu_pool_meet(struct gb_cpu_pool * pool, enum gb_cpu_meeting meeting, in
 
 // ------------------------------------------------------------------------------------------------------------- workers
 
+// A worker's gate opens once for each run, so the number seen counts its runs; what is written before the gate opens
+// (fn, arg, nth, tag, exiting) is read behind it.
 static void worker_main(void * arg) {
     struct worker *      w    = arg;
     struct gb_cpu_pool * pool = w->pool;
@@ -188,6 +196,7 @@ static void worker_main(void * arg) {
     }
 }
 
+// False: the system refuses the thread or its gate; nothing is left behind.
 static bool start_worker(struct gb_cpu_pool * pool, int i) {
     struct worker * w = &pool->workers[i];
     w->pool           = pool;
@@ -219,6 +228,7 @@ static int start_workers(struct gb_cpu_pool * pool, int n) {
 
 // ---------------------------------------------------------------------------------------------------------------- pool
 
+// False: the system refuses one; those that were made are destroyed again.
 static bool init_locks(struct gb_cpu_pool * pool) {
     if (!gb_mutex_init(&pool->running)) {
         return false;
@@ -309,6 +319,8 @@ void gb_cpu_pool_free(struct gb_cpu_pool * pool) {
 
 int gb_cpu_pool_n_threads(const struct gb_cpu_pool * pool) { return pool != NULL ? pool->n_threads : 1; }
 
+// Opens the gates of nth - 1 workers, does its own share, and waits until the last worker is done. In a child that fn
+// forked there are no workers to wait for.
 static void run_team(struct gb_cpu_pool * pool, int nth, gb_cpu_pool_fn fn, void * arg) {
     const unsigned seen = atomic_load(&pool->done.seq);
     pool->fn            = fn;
@@ -354,6 +366,7 @@ enum ggml_status gb_cpu_pool_run(struct gb_cpu_pool * pool, int n_threads, gb_cp
 #define N_IDLE 4
 static _Atomic(struct gb_cpu_pool *) idle[N_IDLE];
 
+// True: the pool is in an idle slot and no longer the caller's.
 static bool keep(struct gb_cpu_pool * pool) {
     for (int i = 0; i < N_IDLE; i++) {
         struct gb_cpu_pool * none = NULL;

@@ -1,4 +1,4 @@
-// threadpool.h - the team of threads, for run.c: run a function on n threads at once, and let them wait for each
+// threadpool.h - runs a function on n threads of a pool at once and lets them wait for each
 // other.
 #ifndef GB_CPU_THREADPOOL_H
 #define GB_CPU_THREADPOOL_H
@@ -22,7 +22,8 @@ enum gb_cpu_meeting { GB_CPU_MEET_TEAM, GB_CPU_MEET_NODE };
 void gb_cpu_pool_meet(struct gb_cpu_pool * pool, enum gb_cpu_meeting meeting, int n, void (*last)(void * arg),
     void * arg);
 
-// A pool of n threads nobody else uses until it is given back. A few idle ones are kept for next time.
+// Lends a pool of n threads that nobody else uses until it is given back: an idle one of that size, or a new one. NULL
+// and reported like gb_cpu_pool_new. A few idle ones are kept for next time.
 struct gb_cpu_pool * gb_cpu_pool_borrow(int n_threads);
 void                 gb_cpu_pool_give_back(struct gb_cpu_pool * pool); // NULL is fine
 
