@@ -72,6 +72,7 @@ static inline bool gb_mul_i64(int64_t a, int64_t b, int64_t * r) { // a, b >= 0
 #endif
 }
 
+// Arguments are evaluated twice.
 #define GB_MIN(a, b)    ((a) < (b) ? (a) : (b))
 #define GB_MAX(a, b)    ((a) > (b) ? (a) : (b))
 #define GB_ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))

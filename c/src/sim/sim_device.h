@@ -70,6 +70,8 @@ union gb_sim_block {
     unsigned char        bytes[GB_SIM_BLOCK_SIZE];
 };
 
+// Members above `mutex` are atomic or set before the device is shared; those below belong to the thread that holds it,
+// unless they are atomic.
 struct gb_sim_device {
     atomic_int                      refs; // of backend, buffers, events, graphs and queued waits
     char                            name[32];
@@ -146,6 +148,8 @@ void             gb_sim_give_memory(struct gb_sim_device * device, size_t size);
 
 // ------------------------------------------------------------------------------------------------------------- buffers
 
+// The context of a buffer: the bytes of an address are at the same distance from `memory` as the address from
+// `addresses`.
 struct gb_sim_buffer {
     struct gb_sim_device * device;    // a reference
     void *                 addresses; // reserved, what tensors point to; nothing is there

@@ -65,6 +65,7 @@ static bool derive_add(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_
     return ADD(y->src[0], g) && ADD(y->src[1], unrepeated(s->ctx, g, y->src[1]));
 }
 
+// b is one number, whose gradient is the sum of all of g.
 static bool derive_add1(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     return ADD(y->src[0], g) && ADD(y->src[1], ggml_sum(s->ctx, g));
 }
@@ -136,6 +137,7 @@ static bool derive_unary_relu(struct gb_sweep * s, struct ggml_tensor * y, struc
     return ADD(y->src[0], ggml_mul(s->ctx, g, ggml_step(s->ctx, y->src[0])));
 }
 
+// SILU_BACK computes g silu'(a) in one step.
 static bool derive_unary_silu(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     return ADD(y->src[0], ggml_silu_back(s->ctx, contiguous(s->ctx, y->src[0]), g));
 }
@@ -207,6 +209,7 @@ static bool derive_view(struct gb_sweep * s, struct ggml_tensor * y, struct ggml
     return gb_grad_add_region(s, a, g, y->nb, offset);
 }
 
+// The gradient gets a's shape back.
 static bool derive_reshape(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     return ADD(y->src[0], shaped(s->ctx, g, y->src[0]));
 }
@@ -224,6 +227,7 @@ static bool derive_permute(struct gb_sweep * s, struct ggml_tensor * y, struct g
     return ADD(y->src[0], ggml_permute(s->ctx, g, from[0], from[1], from[2], from[3]));
 }
 
+// Transposing is its own inverse.
 static bool derive_transpose(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     return ADD(y->src[0], ggml_transpose(s->ctx, g));
 }

@@ -33,6 +33,8 @@ struct ggml_tensor * gb_op_view(struct ggml_context * ctx, const char * func, en
 // Sets how many dimensions the node has, if that is not what the source with most of them has.
 void gb_op_set_ndim(struct ggml_tensor * node, int ndim);
 
+// Copies the operator's parameters into the node, at most GGML_MAX_OP_PARAMS bytes; parameter i counts in units of 4
+// bytes.
 void gb_op_set_params(struct ggml_tensor * node, const void * params, size_t size);
 void gb_op_set_param_f32(struct ggml_tensor * node, int i, float value);
 
@@ -44,6 +46,8 @@ struct ggml_tensor * gb_op_sources(struct ggml_context * ctx, struct ggml_tensor
 // context.
 struct ggml_tensor * gb_op_keep_if(struct ggml_context * ctx, struct ggml_tensor * first, struct ggml_tensor * last);
 
+// The rule of most operators: only a fresh node gets a gradient, because an in-place node overwrites what derivatives
+// may read.
 static inline enum gb_grad gb_grad_unless(bool inplace) { return inplace ? GB_GRAD_NONE : GB_GRAD_INHERIT; }
 
 // Whether the operator's builder could have made node t of its sources and parameters. The answer stands beside the

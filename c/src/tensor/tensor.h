@@ -171,6 +171,7 @@ void gb_graph_mark_listed(struct ggml_cgraph * graph);
 
 // ----------------------------------------------------------------------------------------------------------------- ops
 
+// op_params are 32-bit words; floats are kept by their bits.
 static inline int32_t gb_op_param_i32(const struct ggml_tensor * t, int i) { return t->op_params[i]; }
 
 static inline float gb_op_param_f32(const struct ggml_tensor * t, int i) {
