@@ -8,7 +8,7 @@
 #include "base/params.h"
 #include "sched/plan.h"
 
-// What is asked of a backend once.
+// Notes what a backend is asked only once.
 static enum ggml_status init_device(struct gb_sched_device * d, ggml_backend_t backend, ggml_backend_buffer_type_t buft,
     int i) {
     GB_FAIL_IF(backend == NULL, GGML_STATUS_INVALID_ARGUMENT,
@@ -66,7 +66,7 @@ static bool is_taken(const struct ggml_backend_sched * s, int b, const char * na
     return false;
 }
 
-// What users see: the backend's name, with a number if one before it is called the same.
+// Gives the device the name that users see: the backend's, with a number if one before it is called the same.
 static void name_device(struct ggml_backend_sched * s, int b) {
     struct gb_sched_device * d     = &s->devices[b];
     const char *             own   = ggml_backend_name(d->backend);

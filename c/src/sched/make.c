@@ -7,7 +7,7 @@
 #include "backend/backend.h"
 #include "base/current.h"
 
-// What the backends need for themselves: the most of any split.
+// Asks the backends what scratch memory they need themselves: the most of any split counts.
 static enum ggml_status measure_work(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     const uint64_t before = gb_fail_count();
     for (size_t k = 0; k < p->program.splits.n; k++) {
@@ -69,7 +69,7 @@ static enum ggml_status fill(struct ggml_backend_sched * s, struct gb_sched_plan
     return status;
 }
 
-// One attempt, with memory priced as `relief` says.
+// Makes one attempt, with memory priced as `relief` says.
 static enum ggml_status make_relieved(struct ggml_backend_sched * s, const struct ggml_cgraph * graph, bool minimal,
     const struct gb_sched_relief * relief, struct gb_sched_plan ** plan) {
     struct gb_sched_plan * p = GB_NEW(struct gb_sched_plan);
@@ -87,7 +87,7 @@ static enum ggml_status make_relieved(struct ggml_backend_sched * s, const struc
     return GGML_STATUS_SUCCESS;
 }
 
-// Made again as long as it needs more memory than the costs allow.
+// The plan is made again as long as it needs more memory than the costs allow.
 enum ggml_status gb_sched_make_plan(struct ggml_backend_sched * s, const struct ggml_cgraph * graph, bool minimal,
     struct gb_sched_plan ** plan) {
     struct gb_sched_relief relief = { .rounds = 0 };

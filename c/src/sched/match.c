@@ -20,7 +20,7 @@ static bool same_bytes(const struct ggml_tensor * a, const struct ggml_tensor * 
     return memcmp((const char *) a + from, (const char *) b + from, to - from) == 0;
 }
 
-// All that planning looks at, except for places. The mark "read once" is the plan's own and not compared.
+// Compares all that planning looks at, except for places. The mark "read once" is the plan's own and not compared.
 static bool same_structure(const struct ggml_tensor * a, const struct ggml_tensor * b) {
     return a->type == b->type &&
            same_bytes(a, b, offsetof(struct ggml_tensor, ne), offsetof(struct ggml_tensor, is_param)) &&

@@ -8,7 +8,7 @@
 #include "backend/backend.h"
 #include "base/env.h"
 
-// A plan that others take their offsets from is in use, too.
+// Counts how a plan was made. Its template counts as used, too: it moves to the front of the list.
 static void note_template(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     s->stats.n_plans_made += p->tmpl == NULL;
     s->stats.n_plans_replayed += p->tmpl != NULL;
@@ -37,7 +37,8 @@ static enum ggml_status find_or_make(struct ggml_backend_sched * s, struct ggml_
     return gb_sched_add_plan(s, *plan);
 }
 
-// A leaf that the scheduler placed for a plan that it gave up since. (After a reset that is what the user asked for.)
+// Fails for a leaf that the scheduler placed for a plan that it gave up since: its content is lost. (After a reset that
+// is what the user asked for.)
 static enum ggml_status check_contents(const struct ggml_backend_sched * s, const struct gb_sched_plan * p) {
     for (int i = 0; i < p->in.n_ids; i++) {
         const struct ggml_tensor * t = p->in.nodes[i];
@@ -65,7 +66,7 @@ static enum ggml_status renew_prepared(struct ggml_backend_sched * s, struct gb_
     return GGML_STATUS_SUCCESS;
 }
 
-// The fast way: nothing is looked up but the graph itself.
+// The fast path: nothing is looked up but the graph itself. NULL: no kept plan is bound to it as it is.
 static struct gb_sched_plan * find_as_it_is(struct ggml_backend_sched * s, const struct ggml_cgraph * graph) {
     for (size_t k = 0; k < s->plans.n; k++) {
         if (gb_sched_fits_as_it_is(s, s->plans.data[k], graph)) {
@@ -76,8 +77,8 @@ static struct gb_sched_plan * find_as_it_is(struct ggml_backend_sched * s, const
     return NULL;
 }
 
-// Memory, replicas, events and stages, each only if it is missing; binding comes last because it writes to the user's
-// tensors.
+// Gets memory, replicas, events and stages, each only if it is missing; binding comes last because it writes to the
+// user's tensors.
 static enum ggml_status make_ready(struct ggml_backend_sched * s, struct gb_sched_plan * p, enum gb_prepare what) {
     if (what == GB_PREPARE_PLAN) {
         return GGML_STATUS_SUCCESS;
@@ -96,7 +97,8 @@ static enum ggml_status make_ready(struct ggml_backend_sched * s, struct gb_sche
     return what == GB_PREPARE_RESERVE ? GGML_STATUS_SUCCESS : gb_sched_bind(s, p);
 }
 
-// The plan of a graph that is not bound as it is.
+// Finds or makes the plan of a graph that is not bound as it is, and readies it. A plan that was made for this call is
+// dropped again when that fails.
 static enum ggml_status get_ready(struct ggml_backend_sched * s, struct ggml_cgraph * graph, enum gb_prepare what,
     struct gb_sched_plan ** plan) {
     const size_t n_plans = s->plans.n;
@@ -124,7 +126,7 @@ static enum ggml_status get_ready(struct ggml_backend_sched * s, struct ggml_cgr
     return status;
 }
 
-// For the trace.
+// How the plan came about, in a word for the trace.
 static const char * how_found(const struct ggml_backend_sched_stats * before,
     const struct ggml_backend_sched_stats *                           now) {
     return now->n_plans_made > before->n_plans_made           ? "made"

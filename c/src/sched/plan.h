@@ -27,8 +27,10 @@ struct gb_sched_plan {
 };
 
 // plan.c
-// PLAN: allocate nothing; COMPUTE: the leafs must have their content
+// How far a plan is prepared. PLAN allocates nothing; RESERVE has the memory of arenas, replicas and events; BIND also
+// places the user's tensors; COMPUTE is BIND, and the leafs must have their content.
 enum gb_prepare { GB_PREPARE_PLAN, GB_PREPARE_RESERVE, GB_PREPARE_BIND, GB_PREPARE_COMPUTE };
+// *plan is kept by the scheduler, the first of its list, and the one that queries are about.
 enum ggml_status gb_sched_prepare(struct ggml_backend_sched * s, struct ggml_cgraph * graph, enum gb_prepare what,
     struct gb_sched_plan ** plan);
 
@@ -37,21 +39,21 @@ enum ggml_status gb_sched_make_plan(struct ggml_backend_sched * s, const struct 
     struct gb_sched_plan ** plan);
 
 // match.c
-// the graph's tensors carry exactly the places that the plan gave them, so it can run
+// The graph's tensors carry exactly the places that the plan gave them, so it can run at once.
 bool gb_sched_fits_as_it_is(const struct ggml_backend_sched * s, const struct gb_sched_plan * p,
     const struct ggml_cgraph * graph);
-// the graph differs from what was planned only in places that are the scheduler's to give
+// The graph differs from what was planned only in places that are the scheduler's to give: binding makes it fit.
 bool gb_sched_fits_when_bound(struct ggml_backend_sched * s, const struct gb_sched_plan * p,
     const struct ggml_cgraph * graph);
 
-// keep.c: the list of kept plans.
+// keep.c: the list of kept plans. What is dropped is freed, and no pointer of the scheduler to it stays behind.
 void             gb_sched_free_plan(struct ggml_backend_sched * s, struct gb_sched_plan * p); // NULL is fine
 enum ggml_status gb_sched_add_plan(struct ggml_backend_sched * s, struct gb_sched_plan * p);  // takes it in any case
 void             gb_sched_move_to_front(struct ggml_backend_sched * s, size_t k);
 void             gb_sched_drop_first(struct ggml_backend_sched * s);
 void             gb_sched_drop_oldest(struct ggml_backend_sched * s); // those beyond GB_SCHED_PLANS_MAX
 void             gb_sched_drop_plans(struct ggml_backend_sched * s);  // all
-// they can be asked, and never run again: events and what backends prepared is freed
+// The plans can be asked, and never run again: events and what backends prepared is freed.
 void gb_sched_disarm_plans(struct ggml_backend_sched * s);
 
 #endif // GB_SCHED_PLAN_H

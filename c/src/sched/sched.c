@@ -29,7 +29,7 @@ enum ggml_status ggml_backend_sched_reset(ggml_backend_sched_t sched) {
 
 // -------------------------------------------------------------------------------------------------------------- asking
 
-// Index of the backend; -1 and reported if it is not one of ours.
+// The index of a backend; -1 and reported if it is not one of the scheduler's.
 static int index_of(const struct ggml_backend_sched * s, ggml_backend_t backend, const char * func) {
     for (int b = 0; b < s->n_backends; b++) {
         if (gb_sched_is(&s->devices[b], backend)) {
@@ -101,7 +101,7 @@ enum ggml_status ggml_backend_sched_get_memory(ggml_backend_sched_t sched, ggml_
     return GGML_STATUS_SUCCESS;
 }
 
-// -1: the tensor is not in the last plan, or the scheduler may not be used.
+// The id of a tensor in the last plan; -1: it is not in it, or the scheduler may not be used.
 static int id_in_last(const struct ggml_backend_sched * s, const struct ggml_tensor * t) {
     if (gb_sched_check_whole(s, "ggml_backend_sched") != GGML_STATUS_SUCCESS) {
         return -1;

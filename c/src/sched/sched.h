@@ -40,7 +40,7 @@ struct gb_validator;
 
 typedef GB_VEC(struct gb_mem *) gb_mem_list;
 
-// what the scheduler keeps per backend
+// What the scheduler keeps of each backend.
 struct gb_sched_device {
     ggml_backend_t              backend; // borrowed
     ggml_backend_buffer_type_t  buft;    // borrowed
@@ -88,7 +88,8 @@ struct ggml_backend_sched {
     // runs (run/)
     bool                   running;   // work may be queued
     struct gb_sched_plan * in_flight; // whose run was issued last and not waited for; NULL: not known
-    // of a failure, or of giving up, that another call was told: earlier runs may be incomplete; the next wait says so
+    // The status of a failure, or of giving up, that another call was told: earlier runs may be incomplete, and the
+    // next wait says so.
     enum ggml_status                lost;
     unsigned                        generation;      // gb_fork_generation() in which the last run was issued
     uint32_t                        user_thread;     // gb_thread_number() of who is inside of a call; 0: nobody
@@ -97,17 +98,18 @@ struct ggml_backend_sched {
     struct ggml_backend_sched_stats stats;
     struct gb_trace *               trace;     // owned; NULL: never asked for
     struct gb_validator *           validator; // owned; NULL: off
-    // for tests of the validator: asked before each transfer and wait; NULL: none
+    // Tests of the validator set it: it is asked before each transfer and wait whether that is left out. NULL: none is.
     bool (*leaves_out)(enum gb_mutation what);
 
     GB_VEC(char) text; // of explain
 };
 
+// The device is, or was before its owner freed it, this backend.
 static inline bool gb_sched_is(const struct gb_sched_device * d, ggml_backend_t backend) {
     return backend && (d->backend == backend || d->freed == backend);
 }
 
-// Its calls return before the work is done.
+// The backend has a queue: its calls return before the work is done.
 static inline bool gb_sched_has_queue(const struct ggml_backend_sched * s, int backend) {
     return s->devices[backend].backend->iface.synchronize != NULL;
 }
@@ -118,17 +120,20 @@ static inline int gb_sched_user_of(const struct ggml_backend_sched * s, const st
     return backend == GB_PTRMAP_ABSENT ? -1 : (int) backend;
 }
 
-// NULL: the buffer is not one of the scheduler's.
+// The object behind a handle of the scheduler; NULL: the buffer is not one of its own.
 static inline struct gb_mem * gb_sched_mem_of(const struct ggml_backend_sched * s, ggml_backend_buffer_t buffer) {
     const int64_t i = buffer ? gb_ptrmap_get(&s->mem_of, buffer) : GB_PTRMAP_ABSENT;
     return i == GB_PTRMAP_ABSENT ? NULL : s->mems.data[i];
 }
 
 // lifetime.c
-// NULL and reported: no memory, or a backend or buffer type that cannot be used
+// `n` backends by priority, borrowed; `bufts`: NULL, or a buffer type for each, NULL where its default serves. NULL and
+// reported: no memory, or a backend or buffer type that cannot be used. Free waits for what is queued and leaves
+// tensors as they are.
 struct ggml_backend_sched * gb_sched_new(ggml_backend_t * backends, ggml_backend_buffer_type_t * bufts, int n);
 void                        gb_sched_free(struct ggml_backend_sched * s);
-// forgets everything about tensors without touching any
+// Forgets everything about tensors without touching any: their contexts may be gone. The status is that of the run that
+// was on its way; the scheduler is reset in any case.
 enum ggml_status gb_sched_reset(struct ggml_backend_sched * s);
 
 // freed.c: notices backends that are freed before the scheduler

@@ -21,7 +21,7 @@ struct gb_sched_assigned {
     struct ggml_backend_sched_prediction prediction;
 };
 
-// how a plan was made again because of memory limits
+// How a plan was made again because of memory limits.
 struct gb_sched_relief {
     double pressure[64]; // per backend: price of a byte
     double bound_us;     // of placements without limits
@@ -37,12 +37,12 @@ enum ggml_status gb_sched_assign(const struct ggml_backend_sched * s, const stru
 void             gb_sched_free_assigned(struct gb_sched_assigned * assigned);
 
 // prices.c
-// a checked copy of the user's table; owned by the caller
+// Makes a checked copy of the user's table, owned by the caller.
 // INVALID_ARGUMENT and UNSUPPORTED name the entry of the table that is wrong or missing; ALLOC_FAILED: no memory.
 enum ggml_status gb_costs_new(const struct ggml_backend_sched * s, const struct ggml_backend_cost_table * table,
     struct gb_costs ** costs);
 void             gb_costs_free(struct gb_costs * costs);
-// any policy
+// Assigns by any policy.
 // Without costs, or with another policy, the rules alone decide and nothing is predicted. It fills `to`, and if costs
 // decided `prediction`; it does not look whether the assignment can stand.
 enum ggml_status gb_sched_assign_by_cost(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
@@ -58,17 +58,17 @@ enum ggml_status gb_sched_relieve(const struct ggml_backend_sched * s, const str
 double gb_sched_flops(const struct ggml_tensor * t);
 
 // reach.c
-// can `backend` use buffers of this type
+// Can `backend` use buffers of this type?
 bool gb_sched_supports_buft(const struct ggml_backend_sched * s, ggml_backend_buffer_type_t buft, int backend);
-// the type of the memory that a root has already; NULL: it has none yet
+// The type of the memory that a root has already; NULL: it has none yet.
 ggml_backend_buffer_type_t gb_sched_placed_buft(const struct gb_sched_input * in, int root);
-// can `backend` use memory that is placed on `of_backend`
+// Can `backend` use memory that is placed on `of_backend`?
 // The scheduler places tensors in buffers of the type that belongs to the backend.
 bool gb_sched_shares(const struct ggml_backend_sched * s, int backend, int of_backend);
-// can `backend` use the memory that the root has or will have
+// Can `backend` use the memory that the root has or will have?
 bool gb_sched_reaches(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
     const struct gb_sched_assigned * assigned, int backend, int root);
-// the backend to which the root is assigned, if it can use the root's memory; else -1
+// The backend to which the root is assigned, if it can use the root's memory; else -1.
 int gb_sched_owner_of(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
     const struct gb_sched_assigned * assigned, int root);
 
@@ -78,7 +78,7 @@ struct gb_text {
     size_t left; // bytes, with the NUL
 };
 
-// Cut off where there are no bytes left.
+// Appends to the text, which is cut off where there are no bytes left.
 GGML_ATTRIBUTE_FORMAT(2, 3) void gb_text_append(struct gb_text * t, const char * fmt, ...);
 // What each backend says that cannot run the node.
 void gb_sched_append_refusals(struct gb_text * t, const struct ggml_backend_sched * s, const struct ggml_tensor * node);

@@ -195,7 +195,7 @@ static void add_value(struct move * m, int value) {
 // A place where an item cannot be adds nothing to a sum of finite costs.
 static int64_t finite(int64_t cost) { return cost >= GB_COST_INF ? 0 : cost; }
 
-// More than all finite costs together.
+// A number that is more than all finite costs together.
 static int64_t infinity_of(const struct gb_cost_problem * p) {
     int64_t sum = 1 + p->split * p->n_order;
     for (size_t k = 0; k < (size_t) p->n_items * (size_t) p->n_backends; k++) {
@@ -274,7 +274,7 @@ static int64_t sum_of_cheapest(const struct gb_cost_problem * p) {
     return sum;
 }
 
-// Moves until none helps.
+// Makes one move after the other until none of the backends as alpha helps any more.
 static enum ggml_status descend(const struct gb_cost_problem * p, int32_t * labels, int32_t * trial, int64_t * cost) {
     for (int alpha = 0, idle = 0; idle < p->n_backends; alpha = (alpha + 1) % p->n_backends) {
         const int64_t before = *cost;
@@ -322,7 +322,7 @@ static enum ggml_status solve_many(const struct gb_cost_problem * p, const int32
     return GGML_STATUS_SUCCESS;
 }
 
-// One cut, which is its own proof.
+// Two backends: the optimum is one cut, which is its own proof.
 static enum ggml_status solve_two(const struct gb_cost_problem * p, int32_t * labels, int32_t * scratch,
     struct gb_cost_result * r) {
     memset(labels, 0, (size_t) p->n_items * sizeof(*labels));

@@ -142,7 +142,8 @@ static void put(struct search * s, int32_t item, int * n) {
     s->item[(*n)++] = item;
 }
 
-// when[]: -1 for items of `order` that are not put yet, -2 for the others.
+// Fills item[] and when[]. Meanwhile when[] is -1 for items of `order` that are not put yet, and -2 for the others.
+// Memory that no op computes is put right before the op that reads it first; what nothing orders comes last.
 static void order_items(struct search * s, const struct reads * r) {
     const struct gb_cost_problem * p = s->p;
     int                            n = 0;

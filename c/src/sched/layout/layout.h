@@ -67,18 +67,18 @@ enum ggml_status gb_sched_lay_out_leafs(const struct ggml_backend_sched * s, con
 enum ggml_status gb_sched_lay_out(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 void             gb_sched_free_layout(struct gb_sched_layout * layout);
 // items.c
-// bytes that a tensor takes on a backend, at least 1: an empty tensor has an address, too
+// The bytes that a tensor takes on a backend, at least 1: an empty tensor has an address, too.
 size_t gb_sched_alloc_size(const struct ggml_backend_sched * s, int backend, struct ggml_tensor * t);
 // The chunk of the item gets at least as large as the item needs; false: no memory.
 bool gb_sched_need_chunk(struct gb_sched_layout * layout, const struct gb_item * item, bool leafs, size_t alignment);
-// by storage id; NULL: not in an arena
+// The item of a storage id; NULL: it does not lie in an arena.
 const struct gb_item * gb_sched_arena_item(const struct gb_sched_plan * p, int64_t id);
 
-// validator.c: each plan that was made; FAILED: it is wrong.
+// validator.c: called with each plan that was made. FAILED: the plan is wrong, and the message names the tensors.
 enum ggml_status gb_sched_validate_layout(const struct ggml_backend_sched * s, const struct gb_sched_plan * p);
 
 // template.c
-// does the same, whatever the sizes
+// The two plans do the same, whatever the sizes.
 bool gb_sched_is_like(const struct gb_sched_plan * p, const struct gb_sched_plan * tmpl);
 // A plan whose offsets this one may be able to take, if its program becomes the same: known before the program is made.
 // NULL: none.

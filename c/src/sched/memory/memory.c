@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-// The memory goes, the handle stays: it has size 0 and no hooks.
+// Frees the memory and leaves the handle, with size 0 and no hooks.
 static void give_back(ggml_backend_buffer_t buffer) {
     if (buffer->iface.free_buffer) {
         buffer->iface.free_buffer(buffer);
@@ -197,7 +197,7 @@ static bool reads_results(const struct ggml_backend_sched * s, const struct gb_s
     return false;
 }
 
-// Then giving up the plan may free some.
+// A plan that holds replicas may free some when it is given up.
 static bool holds_replicas(const struct gb_sched_plan * p) {
     for (size_t c = 0; c < p->program.copies.n; c++) {
         if (p->binding.copies[c].replica) {

@@ -27,7 +27,7 @@ struct gb_item;
 
 enum gb_mem_kind { GB_MEM_ARENA, GB_MEM_LEAFS, GB_MEM_INPUTS, GB_MEM_REPLICAS };
 
-// one buffer of the scheduler; the object lives as long as the scheduler
+// One buffer of the scheduler. The object lives as long as the scheduler.
 struct gb_mem {
     ggml_backend_buffer_t buffer; // owned
     char *                base;
@@ -38,7 +38,7 @@ struct gb_mem {
     unsigned              epoch;  // of leaf stores: resets before it was last handed to a plan
 };
 
-// a copy of bytes of the user, kept from run to run
+// A copy of bytes of the user, kept from run to run.
 struct gb_replica {
     const struct ggml_backend_buffer * source; // only compared
     const char *                       data;   // its first byte there; only compared
@@ -51,7 +51,7 @@ struct gb_replica {
     int                                n_refs;  // plans
 };
 
-// what an input held when a run was issued
+// What an input held when a run was issued.
 struct gb_stage {
     struct ggml_tensor   tensor; // owns its data
     ggml_backend_event_t event;  // owned; after the copy from here
@@ -95,9 +95,9 @@ struct gb_mem * gb_sched_mem_of_item(const struct ggml_backend_sched * s, const 
 // The last unref gives the memory back, or keeps a leaf store as a spare. The object lives on.
 void gb_sched_mem_ref(struct gb_mem * mem);
 void gb_sched_mem_unref(struct ggml_backend_sched * s, struct gb_mem * mem);
-// for leafs, with one ref
+// A store for leafs, with one ref: a spare that is large enough, or a new one. NULL: no memory.
 struct gb_mem * gb_sched_take_store(struct ggml_backend_sched * s, int backend, size_t size);
-// spares, for leafs of such a plan
+// Makes sure that there are spares for the leafs of such a plan.
 enum ggml_status gb_sched_reserve_stores(struct ggml_backend_sched * s, const struct gb_sched_plan * p);
 enum ggml_status gb_sched_reserve_arena(struct ggml_backend_sched * s, int backend, size_t size); // its first chunk
 // Where memory is short, a chunk grows at the cost of earlier plans, which are bound again before they run.
@@ -107,17 +107,17 @@ void             gb_sched_free_mems(struct ggml_backend_sched * s);
 ggml_tallocr_t gb_sched_inputs(struct ggml_backend_sched * s, int backend);
 
 // replica.c
-// all of the plan's whose source has a place, or none
+// The plan gets all its replicas whose source has a place, or none.
 // ALLOC_FAILED: no memory; then the plan holds no replica.
 enum ggml_status gb_sched_take_replicas(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 void             gb_sched_release_replicas(struct gb_sched_plan * p);
-// -1: of all; true if there were any
+// Frees the replicas of a backend (-1: of all) that no plan holds; true if there were any.
 bool gb_sched_drop_spare_replicas(struct ggml_backend_sched * s, int backend);
 void gb_sched_drop_orphans(struct ggml_backend_sched * s); // when a buffer with replicas was freed since
 void gb_sched_free_replicas(struct ggml_backend_sched * s);
-// at the begin of a run: which ones have to be filled
+// Called at the begin of a run: finds which replicas have to be filled.
 void gb_sched_look_at_replicas(struct gb_sched_plan * p);
-// at its end: what the run itself wrote was not in them
+// Called at its end: what the run itself wrote was not in them.
 void gb_sched_keep_replicas(struct gb_sched_plan * p);
 void gb_sched_forget_replicas(struct ggml_backend_sched * s); // after a failure: their content is not known
 
@@ -127,18 +127,18 @@ enum ggml_status gb_sched_init_binding(struct gb_sched_plan * p); // to nothing
 bool gb_sched_take_stores(struct ggml_backend_sched * s, struct gb_sched_plan * p); // for the plan's leafs
 // All or nothing. ALLOC_FAILED: no memory; other statuses are those of the buffers and of copies of contents.
 enum ggml_status gb_sched_bind(struct ggml_backend_sched * s, struct gb_sched_plan * p);
-// gives the memory back, touches no tensor
+// Gives the memory back and touches no tensor.
 void gb_sched_unbind(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 void gb_sched_free_binding(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 
 // prepared.c
-// one for each step that somebody waits for
+// An event for each step that somebody waits for.
 // Makes what is missing, so it may be called again, also after a failure.
 enum ggml_status gb_sched_make_events(struct ggml_backend_sched * s, struct gb_sched_plan * p);
-// where inputs are kept until they have travelled; what the host copies itself needs none
+// Host memory where inputs are kept until they have travelled; what the host copies itself needs none.
 enum ggml_status gb_sched_make_stages(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 void             gb_sched_drop_prepared(struct ggml_backend_sched * s, struct gb_sched_plan * p); // graphs
-// all of it: the plan can be asked, and never run again
+// Drops all of it: the plan can be asked, and never run again.
 void gb_sched_disarm(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 
 #endif // GB_SCHED_MEMORY_MEMORY_H

@@ -35,7 +35,7 @@ struct gb_copy {
     int  shown; // id of the tensor that was first read through it
     bool whole; // has the root's layout; else plain bytes
     bool fill;  // false: fully written by the node that needs it, nothing to copy in
-    // a node reads it where weights stand: as the matrix of a product, or as a table of rows
+    // A node reads it where weights stand: as the matrix of a product, or as a table of rows.
     bool               as_weight;
     bool               kept; // from run to run, in a replica; else in the arena
     size_t             lo, hi;
@@ -65,7 +65,7 @@ struct gb_split { // each [begin, end) is a part of the program's list of that n
 // In a split's own order: its copies in, its nodes, its write-backs.
 enum gb_step_kind { GB_STEP_COPY, GB_STEP_COMPUTE, GB_STEP_BACK };
 
-// what is issued at once
+// What is issued at once.
 struct gb_step {
     uint8_t kind;   // enum gb_step_kind
     int32_t index;  // of the copy, split or write-back
@@ -104,7 +104,8 @@ typedef GB_VEC(struct gb_split_range) gb_split_list;
 bool gb_split_nodes(const int32_t * backend, const uint8_t * computes, int n_nodes, gb_split_list * out);
 
 // copies.c
-// leafs: per id, where leafs were laid out; candidate: merge copies as it does, if it has the same ones (NULL: none)
+// `leafs` says, per id, where leafs were laid out. Copies are merged as in `candidate` (NULL: none) where it has the
+// same ones.
 // Fills everything but the steps, for splits that were cut. ALLOC_FAILED: no memory.
 enum ggml_status gb_sched_make_program(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
     const struct gb_sched_assigned * assigned, const struct gb_item * leafs, const struct gb_sched_program * candidate,
@@ -114,18 +115,18 @@ enum ggml_status gb_sched_make_program(const struct ggml_backend_sched * s, cons
 // Fills the steps. ALLOC_FAILED: no memory.
 enum ggml_status gb_sched_order_steps(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
     const struct gb_sched_assigned * assigned, struct gb_sched_program * program);
-// the split whose result a write-back takes
+// The split whose result a write-back takes.
 int gb_sched_split_of_back(const struct gb_sched_program * program, size_t back);
 
 // shadow.c
-// a clone without memory and flags; NULL: no memory
+// A clone without memory and flags; NULL: no memory.
 // `origin`: the id of the tensor that it clones; `copy`: the copy that its memory is in, -1: none. Owned by the
 // program.
 struct gb_shadow * gb_sched_new_shadow(struct gb_sched_program * program, const struct gb_sched_input * in, int origin,
     int copy);
-// NULL at the end
+// The shadows one after the other, in no order that means anything; NULL at the end.
 struct gb_shadow * gb_sched_next_shadow(const struct gb_sched_program * program, struct gb_shadow_iter * it);
-// roots and what stands for them -> storage id: tensor ids, then copies from n_ids on
+// Maps roots and what stands for them to storage ids: tensor ids, then copies from n_ids on.
 // `map` is empty before. False: no memory.
 bool gb_sched_map_storage(const struct gb_sched_input * in, const struct gb_sched_program * program,
     struct gb_ptrmap * map);

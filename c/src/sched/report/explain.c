@@ -12,7 +12,7 @@ static void append_cost(struct gb_text * t, const struct ggml_backend_sched * s,
     }
 }
 
-// The rule that decided, as docs/SCHEDULER.md names them.
+// Says which rule decided, in the words of docs/SCHEDULER.md.
 static void append_cause(struct gb_text * t, const struct ggml_backend_sched * s, const struct gb_sched_plan * p,
     int id) {
     const struct gb_assignment * a  = &p->assigned.to[id];

@@ -11,7 +11,7 @@
 // Backends beyond the 64th have no bit: fallbacks because of them are not told.
 static uint64_t bit(int backend) { return backend >= 0 && backend < 64 ? UINT64_C(1) << backend : 0; }
 
-// Per tensor: the backends of computed neighbours and weights.
+// The backends, per tensor, of computed neighbours and weights; NULL: no memory. Owned by the caller.
 static uint64_t * find_neighbours(const struct gb_sched_plan * p) {
     uint64_t * neighbours = gb_calloc((size_t) p->in.n_ids, sizeof(*neighbours));
     for (int i = 0; neighbours && i < p->in.n_nodes; i++) {
@@ -27,7 +27,7 @@ static uint64_t * find_neighbours(const struct gb_sched_plan * p) {
     return neighbours;
 }
 
-// The answer is kept with those of the assignment.
+// The backend cannot run the node. Its answer is kept with those of the assignment.
 static bool refuses(struct ggml_backend_sched * s, struct gb_sched_plan * p, int backend, int node) {
     uint8_t * known = &p->assigned.supports[(size_t) node * (size_t) p->in.n_backends + (size_t) backend];
     if (*known == 0) {
@@ -36,7 +36,7 @@ static bool refuses(struct ggml_backend_sched * s, struct gb_sched_plan * p, int
     return *known == 2;
 }
 
-// The user, a weight or memory put it there, or there is no better backend.
+// The user, a weight or memory put the node there, or there is no better backend.
 static bool is_where_it_belongs(const struct gb_assignment * a) {
     switch ((enum gb_cause) a->cause) {
         case GB_CAUSE_USER:
@@ -47,7 +47,7 @@ static bool is_where_it_belongs(const struct gb_assignment * a) {
     }
 }
 
-// The highest one; -1: none.
+// The backend of highest priority that had to do with the node and refuses it; -1: none.
 static int refused_by(struct ggml_backend_sched * s, struct gb_sched_plan * p, int node, uint64_t neighbours) {
     const struct gb_assignment * a = &p->assigned.to[node];
     for (int b = 0; b < a->backend; b++) {
@@ -70,7 +70,7 @@ static bool reads_root(const struct gb_sched_plan * p, int node, int root) {
     return false;
 }
 
-// Between the node and a later split, nobody else wrote its memory.
+// Nobody else wrote the node's memory between the node and a later split.
 static bool is_still_its(const struct gb_sched_plan * p, int node, int end) {
     const int root = p->in.ids.data[node].root;
     for (int i = node + 1; i < end; i++) {
@@ -100,7 +100,7 @@ void gb_sched_count_copies(const struct gb_sched_plan * p, int node, bool of_res
 
 // ------------------------------------------------------------------------------------------------------------ a plan's
 
-// While the tensors are there: the reason may name their shapes.
+// Notes a fallback while the tensors are there, because the reason may name their shapes.
 static bool note(struct ggml_backend_sched * s, struct gb_sched_plan * p, int node, int by) {
     const struct ggml_tensor * t      = p->in.ids.data[node].tensor;
     const char *               reason = ggml_backend_unsupported_reason(s->devices[by].backend, t);

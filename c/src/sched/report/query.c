@@ -3,7 +3,7 @@
 // All of it is about the last graph that the scheduler was given. The functions read the plan and decide nothing.
 #include "sched/plan.h"
 
-// NULL and reported: there is none.
+// The plan that queries are about; NULL and reported: there is none.
 static const struct gb_sched_plan * last_plan(const struct ggml_backend_sched * s, const char * func) {
     GB_FAIL_IF_RETURNING(s->last == NULL, NULL, GGML_STATUS_INVALID_STATE, "%s: no graph was given yet", func);
     return s->last;
@@ -50,7 +50,7 @@ size_t ggml_backend_sched_get_work_size(ggml_backend_sched_t sched, ggml_backend
 // Storage ids: the ids of tensors, then the copies.
 static int64_t n_items(const struct gb_sched_plan * p) { return (int64_t) p->in.n_ids + (int64_t) p->program.copies.n; }
 
-// For a copy the tensor that was first read through it.
+// What users are told of an item. A copy is told as the tensor that was first read through it.
 static struct ggml_backend_sched_block block_of(const struct ggml_backend_sched * s, const struct gb_sched_plan * p,
     int64_t id, int root) {
     const struct gb_item * item    = gb_sched_arena_item(p, id);
@@ -96,7 +96,7 @@ int ggml_backend_sched_get_blocks(ggml_backend_sched_t sched, struct ggml_backen
 
 // -------------------------------------------------------------------------------------------------------------- splits
 
-// NULL and reported: there is no such split.
+// Split i of the last plan; NULL and reported: there is no such split.
 static const struct gb_split * split_at(ggml_backend_sched_t sched, int i, const char * func) {
     if (gb_sched_check_whole(sched, func) != GGML_STATUS_SUCCESS) {
         return NULL;
@@ -162,13 +162,13 @@ enum ggml_status ggml_backend_sched_get_prediction(ggml_backend_sched_t sched,
 
 // -------------------------------------------------------------------------------------------------------------- copies
 
-// NULL: memory that no backend of the scheduler owns.
+// The backend that owns a root's memory; NULL: no backend of the scheduler does.
 static ggml_backend_t owner_of(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, int root) {
     const int b = gb_sched_owner_of(s, &p->in, &p->assigned, root);
     return b < 0 ? NULL : s->devices[b].backend;
 }
 
-// It stands where weights stand, and its buffer does not say that it holds weights.
+// The tensor stands where weights stand, in a buffer of the user that does not say that it holds weights.
 static bool is_unmarked(const struct ggml_backend_sched * s, const struct gb_sched_plan * p,
     const struct gb_copy * copy) {
     const struct gb_id *        id     = &p->in.ids.data[copy->root];

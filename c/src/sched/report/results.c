@@ -7,7 +7,7 @@
 #include "base/hash.h"
 #include "sched/plan.h"
 
-// Of a root in the current plan; ABSENT: it has none, or is not in it.
+// The id of a root in the current plan; GB_PTRMAP_ABSENT: there is no such plan, or the root is not in it.
 static int64_t id_of(const struct ggml_backend_sched * s, const struct ggml_tensor * root) {
     return s->current != NULL ? gb_ptrmap_get(&s->current->in.map, root) : GB_PTRMAP_ABSENT;
 }

@@ -118,7 +118,7 @@ static bool add_ranges(struct hazards * h, const struct gb_step * step) {
     return ok;
 }
 
-// Reads before writes; then by address.
+// Sorts reads before writes, then by address.
 static int by_place(const void * pa, const void * pb) {
     const struct range *a = pa, *b = pb;
     if (a->write != b->write) {
@@ -214,7 +214,7 @@ static bool prepare(struct hazards * h) {
 
 // --------------------------------------------------------------------------------------------------------------- waits
 
-// of one step, per issuer
+// What one step needs of one issuer.
 struct need {
     int32_t step; // + 1; 0: none
     bool    content;
@@ -225,7 +225,7 @@ static int32_t * known_by(const struct hazards * h, int issuer) {
     return h->known + (size_t) issuer * (size_t) h->n_issuers;
 }
 
-// What the completion of a step tells.
+// What an issuer learns from the completion of a step.
 static int32_t * told_by(const struct hazards * h, int step) {
     return h->clock + (size_t) step * (size_t) h->n_issuers;
 }
@@ -370,7 +370,7 @@ static void number_events(struct gb_sched_plan * p) {
     }
 }
 
-// Then its order is all that is needed.
+// The order of a single issuer is all that is needed: no step waits.
 static bool has_one_issuer(const struct gb_sched_plan * p) {
     for (size_t k = 1; k < p->program.steps.n; k++) {
         if (p->program.steps.data[k].issuer != p->program.steps.data[0].issuer) {

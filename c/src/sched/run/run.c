@@ -73,8 +73,8 @@ static enum ggml_status wait_for_needs(struct run * r, const struct gb_step * st
 
 // -------------------------------------------------------------------------------------------------------------- copies
 
-// In the issuer's queue, where it takes it; else the host copies, when the queue has come to where the copy would have
-// been.
+// Copies in the issuer's queue, where that takes it; else the host copies, when the queue has come to where the copy
+// would have been.
 static enum ggml_status transfer(struct run * r, const struct gb_step * step, struct ggml_tensor * src,
     struct ggml_tensor * dst) {
     if (step->issuer == r->plan->in.n_backends) {
@@ -95,7 +95,7 @@ static enum ggml_status transfer(struct run * r, const struct gb_step * step, st
     return ggml_backend_tensor_copy(src, dst);
 }
 
-// Has to be made in this run, and is not one that a test leaves out.
+// The step has to be made in this run, and is not one that a test leaves out.
 static bool is_to_be_made(const struct run * r, const struct gb_step * step) {
     if (step->kind == GB_STEP_COMPUTE) {
         return true;
@@ -159,7 +159,7 @@ static struct ggml_cgraph part(struct run * r, size_t begin, size_t end) {
     return graph;
 }
 
-// Nodes [begin, end) of the list of what runs.
+// Computes nodes [begin, end) of the list of what runs.
 static enum ggml_status compute_part(struct run * r, int backend, size_t begin, size_t end) {
     if (begin == end) {
         return GGML_STATUS_SUCCESS;
@@ -274,7 +274,7 @@ static enum ggml_status issue(struct run * r, const struct gb_step * step, bool 
                               : compute_split(r, step->index);
 }
 
-// Waits, the step itself, then its event: who waits for the event waits for all that the step did.
+// Makes the waits, the step itself, then its event: who waits for the event waits for all that the step did.
 static enum ggml_status run_step(struct run * r, const struct gb_step * step) {
     struct ggml_backend_sched * s = r->sched;
     GB_TRY(wait_for_needs(r, step));
@@ -300,7 +300,7 @@ static enum ggml_status run_step(struct run * r, const struct gb_step * step) {
     return s->validator ? gb_validator_done(s, step) : GGML_STATUS_SUCCESS;
 }
 
-// The message of the failure, with where it was; then everything still queued is waited for.
+// Waits for everything still queued, and reports the failure with where it was.
 static enum ggml_status fail_in_step(struct run * r, const struct gb_step * step, enum ggml_status status,
     const char * func) {
     const struct gb_sched_plan * p = r->plan;

@@ -38,11 +38,11 @@ struct gb_sched_waits {
 };
 
 // guard.c: each returns INVALID_STATE, and reports, when it is not so; `func` is named in the message.
-// no other thread was inside when the process was forked: what it was changing stays half done in the child
+// No other thread was inside when the process was forked: what it was changing stays half done in the child.
 enum ggml_status gb_sched_check_whole(const struct ggml_backend_sched * s, const char * func);
-// and this is no call from the scheduler's own callback
+// The same holds, and this is no call from the scheduler's own callback.
 enum ggml_status gb_sched_check_idle(const struct ggml_backend_sched * s, const char * func);
-// no backend was freed
+// No backend was freed.
 enum ggml_status gb_sched_check_backends(const struct ggml_backend_sched * s, const char * func);
 
 // Between enter and leave a thread may change the scheduler; a process that another thread forks meanwhile cannot use
@@ -54,7 +54,7 @@ struct gb_visit { // of a thread that uses the scheduler: what was noted before 
 
 // Notes who is inside. The result is for the matching gb_sched_leave, which notes who was before.
 struct gb_visit gb_sched_enter(struct ggml_backend_sched * s);
-// returns the status
+// Ends what gb_sched_enter began, and returns the status.
 enum ggml_status gb_sched_leave(struct ggml_backend_sched * s, struct gb_visit before, enum ggml_status status);
 
 // hazards.c: who waits for whom, from what the steps read and write. Needs the layout.
@@ -72,11 +72,11 @@ enum ggml_status gb_sched_run(struct ggml_backend_sched * s, struct gb_sched_pla
 // The first failure of the backends, or what became of an earlier run that another call had to wait for. Afterwards
 // nothing is queued.
 enum ggml_status gb_sched_wait(struct ggml_backend_sched * s); // for all backends
-// the same, for a call that is about something else
+// The same, for a call that is about something else: the next wait is told of a failure, too.
 enum ggml_status gb_sched_wait_first(struct ggml_backend_sched * s);
-// for one; what it has queued is cancelled if somebody gave up before
+// Waits for one backend; what it has queued is cancelled if somebody gave up before.
 enum ggml_status gb_sched_wait_for_backend(ggml_backend_t backend, bool gave_up);
-// after a run: that the files which devices copied from were there
+// Called after a run: checks that the files which devices copied from were there.
 enum ggml_status gb_sched_check_files(const struct gb_sched_plan * p);
 
 // validator.c
@@ -87,16 +87,16 @@ void             gb_validator_free(struct gb_validator * v);
 // tensor, that are wrong.
 enum ggml_status gb_validator_begin(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 void gb_validator_wait(struct ggml_backend_sched * s, const struct gb_step * step, const struct gb_wait * wait);
-// before it is issued
+// Called before the step is issued; `filled`: it is made in this run.
 enum ggml_status gb_validator_step(struct ggml_backend_sched * s, const struct gb_step * step, bool filled);
-// after it is complete
+// Called after the step is complete.
 enum ggml_status gb_validator_done(struct ggml_backend_sched * s, const struct gb_step * step);
 enum ggml_status gb_validator_end(struct ggml_backend_sched * s);
 
 // stats.c
 // Why a copy is made, for counters and trace.
 enum ggml_backend_sched_reason gb_sched_reason(const struct gb_copy * copy);
-// `due`: of a kept copy, that this run fills it
+// `due` says of a kept copy that this run fills it.
 void gb_sched_count_copy(struct ggml_backend_sched * s, const struct gb_copy * copy, bool due);
 void gb_sched_count_back(struct ggml_backend_sched * s, const struct gb_write_back * back);
 
@@ -110,7 +110,7 @@ void              gb_trace_plan(struct ggml_backend_sched * s, int64_t start_ns,
 void              gb_trace_begin_run(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 void              gb_trace_wait(struct ggml_backend_sched * s, const struct gb_step * on, int64_t start_ns);
 void              gb_trace_begin_step(struct ggml_backend_sched * s, const struct gb_step * step);
-// true: to be waited for now, then ...
+// True: the step is to be waited for now, then ...
 bool gb_trace_end_step(struct ggml_backend_sched * s, const struct gb_step * step, bool made);
 void gb_trace_step_is_done(struct ggml_backend_sched * s);           // ... this
 void gb_trace_end_run(struct ggml_backend_sched * s, bool complete); // when all of it has been waited for

@@ -87,7 +87,7 @@ static enum ggml_status push(struct gb_trace * trace, const struct ggml_backend_
     return gb_vec_push(&trace->entries, *e) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
-// Cut off where it is too long; entries begin as zeros.
+// The name is cut off where it is too long; entries begin as zeros.
 static void set_name(struct ggml_backend_sched_trace_event * e, const char * name) {
     memcpy(e->name, name, GB_MIN(strlen(name), sizeof(e->name) - 1));
 }
@@ -170,7 +170,7 @@ static void note_live_of(struct gb_trace * trace, const struct gb_sched_plan * p
     }
 }
 
-// For the lanes of memory in a picture of the trace.
+// Finds the most bytes alive in each step, for the lanes of memory in a picture of the trace.
 static void note_live(struct gb_trace * trace, const struct gb_sched_plan * p) {
     int64_t n = 0, end;
     for (size_t k = 0; k < p->program.steps.n; k++, n = end) {
@@ -336,7 +336,7 @@ void gb_trace_step_is_done(struct ggml_backend_sched * s) {
     push(s->trace, &s->trace->now);
 }
 
-// For ggml_backend_sched_get_split_time.
+// Sums up the times of splits, for ggml_backend_sched_get_split_time.
 static void add_to_split(struct gb_trace * trace, const struct ggml_backend_sched_trace_event * e) {
     if (e->kind == GGML_BACKEND_SCHED_TRACE_COMPUTE) {
         struct gb_bound_split * split = &trace->plan->binding.splits[e->split];

@@ -114,7 +114,7 @@ static int32_t storage_of(const struct gb_validator * c, const struct ggml_tenso
     return (int32_t) gb_ptrmap_get(&c->storage, t->view_src ? t->view_src : t);
 }
 
-// Its content ends with the run.
+// The content of the storage ends with the run.
 static bool in_arena(const struct gb_sched_plan * p, int32_t storage) {
     return storage >= p->in.n_ids ? !p->program.copies.data[storage - p->in.n_ids].kept
                                   : p->in.ids.data[storage].location == GB_LOCATION_ARENA;
@@ -136,7 +136,7 @@ static size_t area_at(const struct gb_validator * c, uintptr_t at) {
     return lo;
 }
 
-// readers: per issuer, copied; NULL: nobody has read it.
+// The new area becomes number i. `readers` is copied, per issuer; NULL: nobody has read it.
 // The areas behind it move up, and their readers with them.
 static bool insert_area(struct gb_validator * c, size_t i, struct area area, const int32_t * readers) {
     const size_t n = (size_t) c->n_issuers;
@@ -414,7 +414,7 @@ enum ggml_status gb_validator_done(struct ggml_backend_sched * s, const struct g
 
 // ------------------------------------------------------------------------------------------------------- begin and end
 
-// All tables empty, for the steps and storages of this plan.
+// Makes all tables empty and large enough for the steps and storages of this plan.
 static bool resize(struct gb_validator * c) {
     const size_t n = (size_t) c->n_issuers, n_steps = c->plan->program.steps.n,
                  n_storages = (size_t) c->plan->in.n_ids + c->plan->program.copies.n;

@@ -11,7 +11,8 @@
 #include "base/thread.h"
 #include "sched/plan.h"
 
-// What devices copied of files that are mapped was there. (What the host reads itself, its backend checks.)
+// Fails if a mapped file was cut short under what devices copied from it. (What the host reads itself, its backend
+// checks.)
 enum ggml_status gb_sched_check_files(const struct gb_sched_plan * p) {
     for (size_t i = 0; gb_mapped_any() && i < p->program.copies.n; i++) {
         const struct ggml_tensor * source = p->in.ids.data[p->program.copies.data[i].root].tensor;
