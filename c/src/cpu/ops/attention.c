@@ -1,5 +1,8 @@
 // attention.c - FLASH_ATTN, FLASH_FF, FLASH_ATTN_BACK: attention and feed-forward as single operators.
 //
+// FLASH_ATTN: out = softmax(q k^T / sqrt(D)) v, causal if op_params[0] is not 0. FLASH_FF: out = c0 gelu(b0 a + b1) +
+// c1.
+//
 // Many queries at once go by tiles (attention_tiles.c); what is here takes
 // one query row at a time: its scores against all keys lie in the thread's scratch. v is stored transposed, so that the
 // weighted sum over positions is a dot product of rows too. Heads map modulo: query head i uses key head i mod the
@@ -55,6 +58,7 @@ static int64_t attn_floats(const struct ggml_tensor * node) {
     return 2 * d + m + GB_MAX(d, m);
 }
 
+// The node in the terms of attention_tiles.h: no edits of the scores but the causal mask.
 static struct gb_attention attention_of(const struct ggml_tensor * node) {
     struct gb_attention a = {
         .q       = node->src[0],
@@ -71,6 +75,7 @@ static struct gb_attention attention_of(const struct ggml_tensor * node) {
     return a;
 }
 
+// Without tiles: threads share the query rows, and a row's scores lie in scratch as a whole.
 static void run_flash_attn(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct gb_attention a = attention_of(node);
     if (gb_attention_is_tiled(&a) && gb_attention_is_aligned(&a)) {
@@ -108,6 +113,7 @@ static void run_flash_attn(const struct gb_cpu_call * call, struct ggml_tensor *
     }
 }
 
+// Heads are taken modulo these numbers, which therefore must not be 0.
 static bool has_heads(const struct ggml_tensor * t) { return t->ne[2] > 0 && t->ne[3] > 0; }
 
 static const char * flash_attn_unsupported(const struct ggml_tensor * node) {
@@ -154,6 +160,7 @@ static bool affine(const struct gb_cpu_call * call, int64_t n_out, float * y, co
     return true;
 }
 
+// Threads share the rows of a; each passes through both layers in the thread's scratch.
 static void run_flash_ff(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor *a = node->src[0], *b0 = node->src[1], *c0 = node->src[3];
     const int64_t             d = a->ne[0], hidden = b0->ne[1];
@@ -199,6 +206,7 @@ static size_t padded(const struct ggml_tensor * t) {
     return ((size_t) gb_count(t) * sizeof(float) + 15) & ~(size_t) 15;
 }
 
+// Only a division of the result's memory: nothing is allocated.
 static struct grads grads_of(const struct ggml_tensor * node) {
     char * base = node->data;
     char * k    = base + padded(node->src[0]);
@@ -206,6 +214,7 @@ static struct grads grads_of(const struct ggml_tensor * node) {
         (float *) (void *) (k + padded(node->src[1])) };
 }
 
+// A row of a gradient, which is dense whatever the strides of its tensor are.
 static float * grad_row(float * grad, const struct ggml_tensor * t, int64_t i1, int64_t i2, int64_t i3) {
     return grad + ((i3 * t->ne[2] + i2) * t->ne[1] + i1) * t->ne[0];
 }

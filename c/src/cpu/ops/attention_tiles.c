@@ -53,6 +53,7 @@ struct tiles {
     struct tile tile[TILES];
 };
 
+// Floats of each part of a thread's scratch.
 struct sizes {
     int64_t queries, keys, values, score, weight, out, row;
 };
@@ -72,6 +73,7 @@ int64_t gb_attention_tiled_floats(const struct gb_attention * a) {
     return s.keys + s.values + s.score + s.weight + s.row + tiles_a_unit(a) * (s.queries + s.out);
 }
 
+// Lays out this thread's scratch; no panel is packed yet.
 static struct tiles tiles_of(const struct gb_cpu_call * call, const struct gb_attention * a) {
     const struct sizes s = sizes_of(a);
     struct tiles       t = {
@@ -111,6 +113,7 @@ static void pack(const struct gb_kernels * k, enum ggml_type type, float * y, co
     }
 }
 
+// The queries of a tile, scaled, in t->row (for norms) and in panels (for products).
 static void pack_queries(struct tiles * t, struct tile * tile, struct gb_row at) {
     const struct ggml_tensor * q = t->a->q;
     for (int64_t i = 0; i < tile->n; i++) {
@@ -127,6 +130,7 @@ static int64_t head_of(const struct gb_attention * a, int64_t i, int64_t n, int6
     return a->in_turn ? i % n : i / (n_query / n);
 }
 
+// Packs keys key0 .. key0 + keys - 1 of the head, and their values, unless they are packed already.
 static void pack_block(struct tiles * t, struct gb_row at, int64_t key0, int64_t keys) {
     const struct ggml_tensor *q = t->a->q, *k = t->a->k, *v = t->a->v;
     const int64_t h2 = head_of(t->a, at.i2, k->ne[2], q->ne[2]), h3 = head_of(t->a, at.i3, k->ne[3], q->ne[3]);
@@ -177,6 +181,8 @@ static void hide(const struct tiles * t, float * score, int64_t query, int64_t k
     }
 }
 
+// Applies the edits, in order, to n scores of a query, from key0 on; the causal mask too where hidden keys are
+// computed.
 static void edit(const struct tiles * t, bool all_count, float * score, int64_t query, struct gb_row at, int64_t key0,
     int64_t n) {
     for (int i = 0; i <= t->a->n_edits; i++) {
@@ -204,6 +210,7 @@ static double squares(const struct gb_kernels * k, enum ggml_type type, const vo
                                    : k->dot_bf16(n, row, row);
 }
 
+// Fills keys_norm and values_norm for the head, unless they are there already.
 static void look_at_head(struct tiles * t, struct gb_row at) {
     const struct ggml_tensor *q = t->a->q, *k = t->a->k, *v = t->a->v;
     const int64_t h2 = head_of(t->a, at.i2, k->ne[2], q->ne[2]), h3 = head_of(t->a, at.i3, k->ne[3], q->ne[3]);
@@ -319,6 +326,7 @@ static void add_values_seen(struct tiles * t, struct tile * tile, int64_t key0, 
     }
 }
 
+// out += weights x values for the queries of a tile, panel by panel.
 static void add_values(struct tiles * t, struct tile * tile, int64_t key0, int64_t keys, int64_t packed) {
     const int mr = t->k->gemm_mr;
     if (t->values_far) {
@@ -334,6 +342,7 @@ static void add_values(struct tiles * t, struct tile * tile, int64_t key0, int64
     }
 }
 
+// Prepares a tile of queries: what each sees, and whether hidden keys count all the same.
 static void open_tile(struct tiles * t, struct tile * tile, struct gb_row at, int64_t first) {
     tile->first   = first;
     tile->n       = GB_MIN(t->a->q->ne[1] - first, (int64_t) QUERIES);
@@ -366,6 +375,7 @@ static void add_block(struct tiles * t, struct tile * tile, struct gb_row at, in
     add_values(t, tile, key0, keys, packed);
 }
 
+// Divides by the sums of exponentials and stores the results.
 static void close_tile(struct tiles * t, struct tile * tile, struct gb_row at) {
     const struct gb_attention * a = t->a;
     for (int64_t i = 0; i < tile->n; i++) {

@@ -41,9 +41,11 @@ struct gb_attention {
 
 // Are there enough queries, and layouts that panels can be packed from? Types and strides only.
 bool    gb_attention_is_tiled(const struct gb_attention * a);
-bool    gb_attention_is_aligned(const struct gb_attention * a);   // known when memory is
+bool    gb_attention_is_aligned(const struct gb_attention * a);   // asked at run time: data must be there
 int64_t gb_attention_tiled_floats(const struct gb_attention * a); // scratch of a thread
 int64_t gb_attention_tiled_units(const struct gb_attention * a);  // indivisible shares
-void    gb_attention_run_tiled(const struct gb_cpu_call * call, const struct gb_attention * a);
+// Computes this thread's share of the units. Needs both checks above, and gb_attention_tiled_floats of work for each
+// thread.
+void gb_attention_run_tiled(const struct gb_cpu_call * call, const struct gb_attention * a);
 
 #endif // GB_CPU_OPS_ATTENTION_TILES_H

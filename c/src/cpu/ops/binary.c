@@ -7,6 +7,8 @@
 
 static const char * unsupported2(const struct ggml_tensor * node) { return gb_need_float(node, 2); }
 
+// Without a quantized tensor the rule is that of the other operators; with one, src[0] is loaded and the result stored
+// by blocks, and src[1] is a float.
 static const char * sum_unsupported(const struct ggml_tensor * node) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
     if (a == NULL || b == NULL || !(ggml_is_quantized(a->type) || ggml_is_quantized(node->type))) {
@@ -94,6 +96,7 @@ static bool region_is_injective(const struct region * r, const struct ggml_tenso
     return true;
 }
 
+// The region must lie inside of the result: its strides and offset are parameters, which a file or a user may give.
 static const char * region_unsupported(const struct ggml_tensor * node) {
     const struct region        r = region_of(node);
     const struct ggml_tensor * b = node->src[1];
@@ -108,6 +111,7 @@ static const char * acc_unsupported(const struct ggml_tensor * node) {
     return why != NULL ? why : region_unsupported(node);
 }
 
+// SET moves elements of any plain type, or converts between floats.
 static const char * set_unsupported(const struct ggml_tensor * node) {
     const char * why = gb_need_same(node, 2);
     if (why != NULL && gb_need_float(node, 2) == NULL) {
@@ -116,11 +120,13 @@ static const char * set_unsupported(const struct ggml_tensor * node) {
     return why != NULL ? why : region_unsupported(node);
 }
 
+// Overlapping elements of the region are written in order, which only one thread can do.
 static int region_tasks(const struct ggml_tensor * node, int n_threads) {
     const struct region r = region_of(node);
     return region_is_injective(&r, node->src[1]) ? gb_tasks_dst_rows(node, n_threads) : 1;
 }
 
+// d = s for n elements, converted where the types differ.
 static void copy_row(const struct gb_cpu_call * call, struct ggml_tensor * dst, char * d,
     const struct ggml_tensor * src, const char * s, int64_t n) {
     if (dst->type == src->type) {
@@ -135,6 +141,7 @@ static void copy_row(const struct gb_cpu_call * call, struct ggml_tensor * dst, 
     }
 }
 
+// The result becomes src[0]; threads share its rows.
 static void copy_first_source(const struct gb_cpu_call * call, struct ggml_tensor * dst) {
     const struct ggml_tensor * a = dst->src[0];
     int64_t                    first, last;
@@ -148,6 +155,7 @@ static void copy_first_source(const struct gb_cpu_call * call, struct ggml_tenso
     }
 }
 
+// d += s for n elements.
 static void add_row(const struct gb_cpu_call * call, struct ggml_tensor * dst, char * d, const struct ggml_tensor * src,
     const char * s, int64_t n) {
     float x_buf[GB_RUN], y_buf[GB_RUN];
@@ -161,9 +169,11 @@ static void add_row(const struct gb_cpu_call * call, struct ggml_tensor * dst, c
     }
 }
 
+// What is done to each row of src[1] and the row of the region d that it goes to.
 typedef void region_row(const struct gb_cpu_call * call, struct ggml_tensor * dst, char * d,
     const struct ggml_tensor * src, const char * s, int64_t n);
 
+// First the copy of src[0], shared by rows of the result, then, behind a barrier, the region, shared by rows of src[1].
 static void run_region(const struct gb_cpu_call * call, struct ggml_tensor * dst, region_row * f) {
     const struct region        r = region_of(dst);
     const struct ggml_tensor * b = dst->src[1];

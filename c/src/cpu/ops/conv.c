@@ -6,6 +6,8 @@
 
 // -------------------------------------------------------------------------------------------------------------- IM2COL
 
+// s: strides, p: padding, d: dilation, with 0 for x and 1 for y; i: input, k: kernel, c: channels. 1-d is a picture of
+// height 1.
 struct im2col {
     int     s0, s1, p0, p1, d0, d1;
     bool    is_2d;
@@ -46,6 +48,8 @@ static void gather_line(const struct im2col * m, const struct ggml_tensor * b, c
     }
 }
 
+// Row (b, y, x) of the result is the window at output position (x, y): IC lines of KH x KW values. Threads share the
+// rows.
 static void run_im2col(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor * b       = node->src[1];
     const struct im2col        m       = im2col_of(node);
@@ -84,6 +88,7 @@ static size_t im2col_work(const struct ggml_tensor * node, int n_tasks) { return
 
 // --------------------------------------------------------------------------------------------------- CONV_TRANSPOSE_1D
 
+// Input values between which a thread may stop.
 enum { SPREAD = 1024 };
 
 // y[l stride + k] += x[l] kernel[k]. False: the run is over.
@@ -101,6 +106,7 @@ static bool spread(const struct gb_cpu_call * call, float * y, const float * x, 
     return true;
 }
 
+// y[oc][l s + k] = sum over ic of x[ic][l] kernel[ic][oc][k]. Threads share the output channels.
 static void run_conv_transpose_1d(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1]; // [K, OC, IC], [L, IC]
     const int64_t             width = a->ne[0], length = b->ne[0], stride = gb_op_param_i32(node, 0);
@@ -121,6 +127,7 @@ static void run_conv_transpose_1d(const struct gb_cpu_call * call, struct ggml_t
     }
 }
 
+// Kernel rows are added to the result where it lies, so it has to be dense f32.
 static const char * conv_transpose_unsupported(const struct ggml_tensor * node) {
     const char * why = gb_need_float(node, 2);
     if (why != NULL) {
@@ -166,6 +173,8 @@ static bool add_channel(const struct gb_cpu_call * call, struct ggml_tensor * no
     return true;
 }
 
+// y[n][oc][h s + kh][w s + kw] = sum over ic of x[n][ic][h][w] kernel[ic][oc][kh][kw]. Threads share the planes (n,
+// oc).
 static void run_conv_transpose_2d(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     float * scratch = gb_my_floats(call, node->src[0]->ne[0] + node->src[1]->ne[0]);
     int64_t first, last;

@@ -28,6 +28,7 @@ static int32_t to_i32(float v) { // saturating, NaN becomes 0: every float has a
     return v >= 2147483648.0f ? INT32_MAX : v <= -2147483648.0f ? INT32_MIN : (int32_t) v;
 }
 
+// i32 to floats by way of f32: numbers above 2^24 are rounded. n <= GB_RUN.
 static void from_ints(const struct gb_kernels * k, enum ggml_type type, int64_t n, char * d, size_t ds, const char * s,
     size_t ss) {
     float buf[GB_RUN];
@@ -37,6 +38,7 @@ static void from_ints(const struct gb_kernels * k, enum ggml_type type, int64_t 
     gb_store(k, type, n, d, ds, buf);
 }
 
+// Floats to i32: towards zero. n <= GB_RUN.
 static void to_ints(const struct gb_kernels * k, enum ggml_type type, int64_t n, char * d, size_t ds, const char * s,
     size_t ss) {
     float buf[GB_RUN];
@@ -51,6 +53,7 @@ static bool is_dense_f32(enum ggml_type type, const char * p, size_t stride) {
     return type == GGML_TYPE_F32 && stride == sizeof(float) && (uintptr_t) p % sizeof(float) == 0;
 }
 
+// Saves a buffer where one side is dense f32 and can be converted from or to directly.
 static void between_floats(const struct gb_kernels * k, enum ggml_type to, enum ggml_type from, int64_t n, char * d,
     size_t ds, const char * s, size_t ss) {
     float buf[GB_RUN];
@@ -151,6 +154,7 @@ static void copy_memory(const struct gb_cpu_call * call, char * d, const char * 
 }
 
 // Elements of 2 or 4 bytes that lie densely along one dim of the source and another of the result: dims 0 and `with`.
+// Returns the other dim, or 0 when there is none.
 static int transposed_with(const struct layout * l, size_t size) {
     if (l->db[0] != size || (size != 2 && size != 4)) {
         return 0;
@@ -163,6 +167,7 @@ static int transposed_with(const struct layout * l, size_t size) {
     return 0;
 }
 
+// The transposing kernels read and write whole elements, so addresses and strides are multiples of the size.
 static bool is_aligned(const struct layout * l, const void * d, const void * s, size_t size) {
     size_t all = (size_t) ((uintptr_t) d | (uintptr_t) s);
     for (int i = 0; i < 4; i++) {
@@ -174,6 +179,7 @@ static bool is_aligned(const struct layout * l, const void * d, const void * s, 
 // Tiles of TILE_ROWS elements along dim 0 (far apart in the source) by TILE_COLUMNS along dim `with`.
 enum { TILE_ROWS = 32, TILE_COLUMNS = 256 };
 
+// Threads share the tiles of all planes.
 static void copy_transposing(const struct gb_cpu_call * call, struct ggml_tensor * dst, const struct ggml_tensor * src,
     const struct layout * l, int with) {
     const size_t  size = ggml_type_size(dst->type);
@@ -202,6 +208,7 @@ static void copy_transposing(const struct gb_cpu_call * call, struct ggml_tensor
     }
 }
 
+// Threads share blocks of BLOCK_ROWS rows by `width` columns.
 static void copy_blocks(const struct gb_cpu_call * call, struct ggml_tensor * dst, const struct ggml_tensor * src,
     const struct layout * l) {
     const bool    dense = l->sb[0] == ggml_type_size(src->type) && l->db[0] == ggml_type_size(dst->type);
@@ -230,6 +237,7 @@ static void copy_blocks(const struct gb_cpu_call * call, struct ggml_tensor * ds
     }
 }
 
+// A position in a tensor's logical order: element i0 of the row with flat index `row`.
 struct walker {
     const struct ggml_tensor * t;
     int64_t                    i0, row;
@@ -247,6 +255,7 @@ static void walker_advance(struct walker * w, int64_t n) { // never past the end
     }
 }
 
+// Threads share the elements in logical order; each starts both walkers at its first element.
 static void copy_walking(const struct gb_cpu_call * call, struct ggml_tensor * dst, const struct ggml_tensor * src) {
     const int64_t block = GB_MAX(ggml_blck_size(dst->type), ggml_blck_size(src->type)); // rows and runs are multiples
     int64_t       first, last;
@@ -270,10 +279,12 @@ static void copy_walking(const struct gb_cpu_call * call, struct ggml_tensor * d
 
 // -------------------------------------------------------------------------------------------------------------- the op
 
+// Plain types that copy_run knows how to turn into each other.
 static bool can_convert(enum ggml_type from, enum ggml_type to) {
     return (gb_is_float(from) || from == GGML_TYPE_I32) && (gb_is_float(to) || to == GGML_TYPE_I32);
 }
 
+// For copies in which at least one side is quantized.
 static const char * quantized_unsupported(const struct ggml_tensor * dst, const struct ggml_tensor * src) {
     const int64_t block = GB_MAX(ggml_blck_size(dst->type), ggml_blck_size(src->type));
     if (src->ne[0] % block != 0 || dst->ne[0] % block != 0) {
@@ -302,6 +313,7 @@ static const char * copy_unsupported(const struct ggml_tensor * node) {
     return src->type == node->type || can_convert(src->type, node->type) ? NULL : "no conversion between these types";
 }
 
+// Takes the first copy that fits, from the fastest to the most general: memory, transposed tiles, blocks, walkers.
 static void copy_run_node(const struct gb_cpu_call * call, struct ggml_tensor * dst) {
     const struct ggml_tensor * src = dst->src[0];
     struct layout              l;

@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "cpu/ops/elements.h"
 
+// Failures that happen inside of the user's function are forgotten, so that they do not become the run's.
 #define CALL_USER(call)                           \
     do {                                          \
         const uint64_t before_ = gb_fail_count(); \
@@ -32,6 +33,7 @@ static const char * function_unsupported(const struct ggml_tensor * node) {
 
 enum { USER_WORK = GB_CPU_PACE / 8 }; // a row of what nobody knows
 
+// The user's function gets rows as plain arrays of f32, with an int for the length.
 static const char * rows_unsupported(const struct ggml_tensor * node, int n_src) {
     const char * why = function_unsupported(node);
     why              = why != NULL ? why : gb_need_f32(node, n_src);
@@ -97,6 +99,7 @@ static struct custom custom_of(const struct ggml_tensor * node) {
     return c;
 }
 
+// GGML_N_TASKS_MAX is negative: all threads.
 static int custom_tasks(const struct ggml_tensor * node, int n_threads) {
     const struct custom c = custom_of(node);
     return c.n_tasks < 1 ? n_threads : GB_MIN(c.n_tasks, n_threads);

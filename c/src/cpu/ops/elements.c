@@ -1,5 +1,5 @@
-// elements.c - runs of elements: conversion, moving, and the two elementwise drivers that binary.c and unary.c build
-// on.
+// elements.c - runs of elements (elements.h): conversion, moving, and the two elementwise drivers that binary.c and
+// unary.c build on.
 #include "cpu/ops/elements.h"
 
 #include "base/fp16.h"
@@ -45,6 +45,8 @@ static bool is_float(enum ggml_type type, enum ggml_type result) {
 
 static bool is_same(enum ggml_type type, enum ggml_type result) { return type == result; }
 
+// The result (message 0) and sources 0 .. n_src - 1 (message i + 1): NULL when all fit, else the message of the first
+// that does not. Quantized and huge tensors fit nowhere.
 static const char * need(const struct ggml_tensor * node, int n_src, bool (*fits)(enum ggml_type, enum ggml_type),
     const char * const * messages) {
     for (int i = -1; i < n_src; i++) {
@@ -150,6 +152,7 @@ void gb_load(const struct gb_kernels * k, enum ggml_type type, int64_t n, float 
     }
 }
 
+// The reverse: convert the dense part into `half`, then scatter.
 void gb_store(const struct gb_kernels * k, enum ggml_type type, int64_t n, char * p, size_t stride, const float * x) {
     if (type == GGML_TYPE_F32) {
         gb_move(sizeof(float), n, p, stride, (const char *) x, sizeof(float));
@@ -255,6 +258,7 @@ static struct space space_of(const struct ggml_tensor * node, int n_src) {
     return s;
 }
 
+// An estimate for both drivers: how a second source repeats is not looked at.
 int gb_tasks_map(const struct ggml_tensor * node, int n_threads) {
     const double n = (double) gb_count(node);
     if (gb_tasks_for(n, INT64_MAX, n_threads) == 1) {
@@ -263,6 +267,7 @@ int gb_tasks_map(const struct ggml_tensor * node, int n_threads) {
     return gb_tasks_for(n, space_of(node, 1).units, n_threads);
 }
 
+// Every run of t, of any length within a row, can be used where it lies.
 static bool is_dense_f32(const struct ggml_tensor * t) {
     return t->type == GGML_TYPE_F32 && t->nb[0] == sizeof(float) &&
            ((uintptr_t) t->data | t->nb[1] | t->nb[2] | t->nb[3]) % sizeof(float) == 0;

@@ -37,6 +37,7 @@ const char * gb_need_same(const struct ggml_tensor * node, int n_src); // not qu
 
 // ------------------------------------------------------------------------------------------------------- single values
 
+// One value at any address, aligned or not.
 float gb_get(enum ggml_type type, const char * p); // float types only
 void  gb_set(enum ggml_type type, char * p, float v);
 

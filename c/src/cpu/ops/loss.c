@@ -87,6 +87,8 @@ static double loss_row(const struct gb_cpu_call * call, int64_t n, float * e, co
     return total;
 }
 
+// loss = -sum over rows and classes of b log(p) / rows. Each row's part is kept by itself and the first thread adds
+// them in order, so the result does not depend on the number of threads.
 static void run_cross_entropy_loss(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
     const int64_t             n = a->ne[0], rows = n > 0 ? gb_rows(a) : 0;

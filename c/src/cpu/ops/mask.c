@@ -42,6 +42,7 @@ static void run_diag_mask_zero(const struct gb_cpu_call * call, struct ggml_tens
     run_mask(call, node, 0.0f);
 }
 
+// What is kept is moved, so both types must be the same float type.
 static const char * mask_unsupported(const struct ggml_tensor * node) {
     const char * why = gb_need_float(node, 1);
     return why != NULL ? why : gb_need_same(node, 1);
@@ -61,6 +62,8 @@ float gb_alibi_slope(int64_t head, int n_head, float bias_max) {
     return (float) exp2(-(double) bias_max / (2.0 * floor) * (double) (2 * (head - floor) + 1));
 }
 
+// y[i] = x[i] + i slope(head), where i is the key's position in the row and the head is dim 2 (counted on through dim
+// 3). "Train Short, Test Long", Press et al.
 static void run_alibi(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor * a        = node->src[0];
     const int                  n_head   = gb_op_param_i32(node, 1);

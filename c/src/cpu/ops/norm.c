@@ -1,6 +1,9 @@
 // norm.c - NORM, RMS_NORM, RMS_NORM_BACK, GROUP_NORM.
 //
-// A row that is not dense f32 is converted into the thread's scratch row, normalised there and converted back.
+// A row that is not dense f32 is converted into the thread's scratch row, normalised there and converted back. Threads
+// share whole rows (GROUP_NORM: whole groups), so no sum crosses threads.
+//
+// NORM: y = (x - mean) / sqrt(variance + eps). RMS_NORM: y = x / sqrt(mean(x^2) + eps). eps is op_params[0].
 #include <math.h>
 
 #include "cpu/ops/elements.h"
@@ -97,6 +100,7 @@ static void run_rms_norm_back(const struct gb_cpu_call * call, struct ggml_tenso
 
 static const char * rms_norm_back_unsupported(const struct ggml_tensor * node) { return gb_need_float(node, 2); }
 
+// x and dy of a row, where they have to be converted.
 static size_t two_rows_work(const struct ggml_tensor * node, int n_tasks) {
     return gb_floats_size(2 * node->ne[0], n_tasks);
 }
@@ -111,8 +115,10 @@ struct group {
     int64_t                    i3, c0, c1;
 };
 
+// The three passes over a group: its sum, its sum of squared deviations, and its normalisation into the result.
 enum pass { PASS_SUM, PASS_DEVIATION, PASS_APPLY };
 
+// Returns the sum of the pass, in double and in fixed order; 0 for PASS_APPLY.
 static double group_pass(const struct gb_cpu_call * call, const struct group * g, enum pass pass,
     struct ggml_tensor * node, float mean, float scale) {
     const struct ggml_tensor * a = g->a;
@@ -142,10 +148,12 @@ static double group_pass(const struct gb_cpu_call * call, const struct group * g
     return sum;
 }
 
+// Groups are equally large but for the last; with few channels the last groups may be empty.
 static int64_t channels_a_group(const struct ggml_tensor * node) {
     return gb_div_up(node->ne[2], gb_op_param_i32(node, 0));
 }
 
+// y = (x - mean) / sqrt(variance + GROUP_EPS) over all elements of a group.
 static void run_group_norm(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor * a        = node->src[0];
     const int64_t              channels = channels_a_group(node);

@@ -75,6 +75,7 @@ GGML_ATTRIBUTE_FORMAT(4, 5)
 void gb_cpu_fail(const struct gb_cpu_call * call, const struct ggml_tensor * node, enum ggml_status status,
     const char * fmt, ...);
 
+// The threads for operators without n_tasks(): 1 for small nodes, else n_threads.
 int gb_cpu_default_tasks(const struct ggml_tensor * node, int n_threads);
 
 // This thread's share [*first, *last) of n items, in equal contiguous parts.
@@ -89,6 +90,7 @@ struct gb_row {
     int64_t i1, i2, i3;
 };
 
+// r is 0 .. ggml_nrows(t) - 1.
 static inline struct gb_row gb_row_at(const struct ggml_tensor * t, int64_t r) {
     if (r == 0) { // all of a small node: divisions cost more than it does
         return (struct gb_row) { 0, 0, 0 };
@@ -99,6 +101,7 @@ static inline struct gb_row gb_row_at(const struct ggml_tensor * t, int64_t r) {
     return (struct gb_row) { rest % t->ne[1], rest / t->ne[1], i3 };
 }
 
+// The address of element 0 of a row. Coordinates are not checked.
 static inline char * gb_row_ptr(const struct ggml_tensor * t, int64_t i1, int64_t i2, int64_t i3) {
     return (char *) t->data + (size_t) i1 * t->nb[1] + (size_t) i2 * t->nb[2] + (size_t) i3 * t->nb[3];
 }

@@ -4,6 +4,7 @@
 
 #include "cpu/ops/elements.h"
 
+// k: window, s: stride, p: padding, with 0 for x and 1 for y. 1-d has windows of height 1.
 struct pool {
     enum ggml_op_pool op;
     int               k0, k1, s0, s1, p0, p1;
@@ -45,6 +46,7 @@ static size_t pool_work(const struct ggml_tensor * node, int n_tasks) {
     return gb_floats_size(3 * node->ne[0] + node->src[0]->ne[0], n_tasks);
 }
 
+// Threads share the rows of the result. Accumulators are double and take one input row after the other.
 static void run_pool(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor * a     = node->src[0];
     const struct pool          p     = pool_of(node);

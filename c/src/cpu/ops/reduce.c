@@ -38,6 +38,7 @@ static struct parts parts_of(const struct ggml_tensor * a) {
     return p;
 }
 
+// Parts have nearly equally many rows; their borders depend on the shape alone.
 static double sum_part(const struct gb_cpu_call * call, const struct ggml_tensor * a, const struct parts * p,
     int64_t part) {
     const bool    flat  = ggml_is_contiguous(a);
@@ -90,6 +91,7 @@ static int sum_tasks(const struct ggml_tensor * node, int n_threads) {
 
 // ------------------------------------------------------------------------------------------------------ SUM_ROWS, MEAN
 
+// Threads share the rows.
 static void sum_each_row(const struct gb_cpu_call * call, struct ggml_tensor * node, bool mean) {
     const struct ggml_tensor * a = node->src[0];
     int64_t                    first, last;
@@ -166,6 +168,7 @@ static void run_argmax(const struct gb_cpu_call * call, struct ggml_tensor * nod
     }
 }
 
+// For ARGMAX and ARGSORT, whose results are indices.
 static const char * index_result_unsupported(const struct ggml_tensor * node) {
     if (node->type != GGML_TYPE_I32) {
         return "type of the result must be i32";
@@ -193,6 +196,7 @@ static bool in_order(const float * x, int32_t a, int32_t b, bool descending) {
 
 enum { SORT_BLOCK = 8, SORT_PIECE = 16384 };
 
+// Stable: an index moves only past such that are out of order with it.
 static void insertion_sort(const float * x, int32_t * index, int64_t n, bool descending) {
     for (int64_t i = 1; i < n; i++) {
         const int32_t moving = index[i];
@@ -257,6 +261,7 @@ static size_t argsort_work(const struct ggml_tensor * node, int n_tasks) { // va
     return gb_floats_size(3 * node->ne[0], n_tasks);
 }
 
+// Each row's values are converted once; its indices are sorted and then moved to the result. Threads share the rows.
 static void run_argsort(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor * a          = node->src[0];
     const int64_t              n          = a->ne[0];

@@ -8,6 +8,7 @@ static const char * move_unsupported(const struct ggml_tensor * node) { return g
 
 // -------------------------------------------------------------------------------------------------------------- REPEAT
 
+// Element i of the result is element i mod ne of src[0], in each dim.
 static void run_repeat(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor * a    = node->src[0];
     const size_t               size = ggml_type_size(node->type);
@@ -81,6 +82,7 @@ static double sum_repeats(const struct gb_cpu_call * call, const struct ggml_ten
     return sum;
 }
 
+// Each thread adds up whole runs of the result, so no two threads add to the same element.
 static void run_repeat_back(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const int64_t runs = gb_div_up(node->ne[0], GB_RUN);
     float         sum[GB_RUN];
@@ -110,6 +112,7 @@ static int repeat_back_tasks(const struct ggml_tensor * node, int n_threads) {
 
 // --------------------------------------------------------------------------------------------------------- CONCAT, PAD
 
+// Along dim 2: planes of src[0], then those of src[1].
 static void run_concat(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor * a = node->src[0];
     int64_t                    first, last;
@@ -128,6 +131,7 @@ static void run_concat(const struct gb_cpu_call * call, struct ggml_tensor * nod
 
 static const char * concat_unsupported(const struct ggml_tensor * node) { return gb_need_same(node, 2); }
 
+// src[0] lies at the origin of the result; what is beyond it in any dim is 0.
 static void run_pad(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor * a    = node->src[0];
     const size_t               size = ggml_type_size(node->type);
@@ -150,6 +154,7 @@ static void run_pad(const struct gb_cpu_call * call, struct ggml_tensor * node) 
 
 // ------------------------------------------------------------------------------------------------------------- UPSCALE
 
+// Each element becomes factor x factor elements of the plane: nearest neighbour.
 static void run_upscale(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor * a      = node->src[0];
     const int64_t              factor = gb_op_param_i32(node, 0);

@@ -34,10 +34,12 @@ static double corr_dim(const struct rope * r, int n_orig_ctx, double beta) {
     return r->n_dims * log(n_orig_ctx / (2.0 * 3.14159265358979323846 * beta)) / (2.0 * log(r->freq_base));
 }
 
+// Pairs of a row that are rotated.
 static int64_t n_turns(const struct rope * r) {
     return !(r->mode & MODE_GLM) && r->mode & (MODE_NEOX | MODE_EXACT) ? r->n_dims / 2 : r->n / 2;
 }
 
+// NeoX without MODE_EXACT: see the opening.
 static bool scales_twice(const struct rope * r) { return (r->mode & MODE_NEOX) && !(r->mode & MODE_EXACT); }
 
 static struct rope rope_of(const struct ggml_tensor * node) {
@@ -165,6 +167,8 @@ static void fill_other(const struct rope * r, int32_t position, const struct tur
     }
 }
 
+// Fills all tables for a position. The tables of the normal layout have the sine with alternating signs, one value an
+// element, r->repeats times.
 static void fill_turns(const struct gb_kernels * k, const struct rope * r, int32_t position, const struct turns * t) {
     if (is_plain(r)) {
         fill_plain(k, r, position, t);
@@ -184,6 +188,7 @@ static void fill_turns(const struct gb_kernels * k, const struct rope * r, int32
 
 // ----------------------------------------------------------------------------------------------------------- rotations
 
+// Elements from `from` on are not rotated; in place they are there already.
 static void copy_rest(const struct rope * r, float * y, const float * x, int64_t from) {
     if (y != x && from < r->n) {
         memcpy(y + from, x + from, (size_t) (r->n - from) * sizeof(float));

@@ -53,6 +53,7 @@ static void fail_index(const struct gb_cpu_call * call, const struct ggml_tensor
         where, (long long) node->src[0]->ne[1] - 1);
 }
 
+// Row (i1, i2, i3) of the result is row b[i1, i2, i3] of plane (i2, i3) of a. Threads share the rows of the result.
 static void run_get_rows(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
     int64_t                   first, last;
@@ -133,6 +134,7 @@ static void add_part(const struct gb_cpu_call * call, const struct ggml_tensor *
     }
 }
 
+// Columns i0 .. i0 + n - 1 of all rows of the result; rows that no index names become 0.
 static void add_hits(const struct gb_cpu_call * call, const struct ggml_tensor * node, struct hits h, int64_t i0,
     int64_t n) {
     for (int64_t i = 0; i < node->ne[1]; i++) {
@@ -195,6 +197,7 @@ static int get_rows_back_tasks(const struct ggml_tensor * node, int n_threads) {
 
 // ---------------------------------------------------------------------------------------------------------------- DIAG
 
+// Row i1 of the result is 0 but for element i1, which is element i1 of the source's row.
 static void run_diag(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor * a    = node->src[0];
     const size_t               size = ggml_type_size(node->type);

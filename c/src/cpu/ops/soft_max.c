@@ -7,6 +7,8 @@
 
 // ------------------------------------------------------------------------------------------------------------ SOFT_MAX
 
+// y = softmax(scale x + slope mask) per row, slope 1 without a bias. The mask's rows repeat over all rows of src[0],
+// counted through heads. Threads share the rows.
 static void run_soft_max(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor *a = node->src[0], *mask = node->src[1];
     const int64_t             n       = node->ne[0];

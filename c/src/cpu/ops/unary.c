@@ -1,4 +1,5 @@
-// unary.c - operators that map each element of src[0] by itself, and SILU_BACK, which maps pairs.
+// unary.c - operators that map each element of src[0] by itself (SQR, SQRT, LOG, UNARY, LEAKY_RELU, CLAMP, SCALE), and
+// SILU_BACK, which maps pairs of elements of its two sources.
 //
 // Each is one function on a dense f32 run; gb_run_map1 and gb_run_map2 (elements.h) do the rest, for every float type
 // and stride.
@@ -39,6 +40,7 @@ static const size_t unary_kernel[GGML_UNARY_OP_COUNT] = {
 #include "tensor/ops.def"
 };
 
+// UNARY's function is op_params[0]; unary_unsupported has checked its range.
 static void map_unary(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * y,
     const float * x) {
     void (*kernel)(int64_t, float *, const float *);
@@ -55,16 +57,19 @@ MAP(unary, unary_unsupported)
 
 // ----------------------------------------------------------------------------------------------------- with parameters
 
+// y = x for x > 0, else slope x, with op_params[0] the slope.
 static void map_leaky_relu(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * y,
     const float * x) {
     call->k->leaky_relu_f32(n, y, x, gb_op_param_f32(node, 0));
 }
 
+// y = x cut to [op_params[0], op_params[1]].
 static void map_clamp(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * y,
     const float * x) {
     call->k->clamp_f32(n, y, x, gb_op_param_f32(node, 0), gb_op_param_f32(node, 1));
 }
 
+// y = x s, with op_params[0] the factor s.
 static void map_scale(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * y,
     const float * x) {
     call->k->scale_f32(n, y, x, gb_op_param_f32(node, 0));

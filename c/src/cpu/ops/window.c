@@ -30,6 +30,7 @@ static const char * win_part_unsupported(const struct ggml_tensor * node) {
                                                                         : gb_need_same(node, 1);
 }
 
+// The reverse: the image [C, W, H] of windows, without what stuck out.
 static void run_win_unpart(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor * a    = node->src[0];
     const int64_t              w    = gb_op_param_i32(node, 0);
@@ -53,6 +54,7 @@ static const char * win_unpart_unsupported(const struct ggml_tensor * node) {
 
 // -------------------------------------------------------------------------------------------- GET_REL_POS, ADD_REL_POS
 
+// Result [C, k, k]: row (x, y) is row k - 1 - x + y of src[0], the term for the distance of y from x.
 static void run_get_rel_pos(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor * a = node->src[0];
     int64_t                    first, last;
