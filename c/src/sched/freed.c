@@ -21,7 +21,7 @@ static bool GGML_CALL supports_nothing(ggml_backend_t backend, const struct ggml
 static void is_freed(struct gb_backend_watch * watch) {
     struct gb_sched_device * d = (struct gb_sched_device *) ((char *) watch - offsetof(struct gb_sched_device, watch));
     struct ggml_backend_sched * s = d->sched;
-    // then each step is complete before the next, and the run ends when the callback returns
+    // Within a callback each step is complete before the next, and the run ends when the callback returns.
     if (!s->in_callback) {
         gb_sched_wait(s); // a failure has been reported
     }

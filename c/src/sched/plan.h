@@ -21,7 +21,7 @@ struct gb_sched_plan {
     struct gb_sched_waits    waits;
     gb_fallback_list         fallbacks;
     struct gb_sched_binding  binding;
-    // borrowed, only until the plan is added to the kept ones: the plan whose offsets this one took over; NULL: none
+    // The plan whose offsets this one took over; NULL: none. Borrowed, only until this plan is added to the kept ones.
     const struct gb_sched_plan * tmpl;
     bool                         draft; // nothing was allocated for it yet, so nobody takes offsets from it
 };

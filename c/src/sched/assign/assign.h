@@ -28,7 +28,7 @@ struct gb_sched_relief {
     int    rounds;
 };
 
-// relief: NULL or without rounds: no memory limit was met.
+// `relief` is NULL, or has no rounds, until a memory limit was met.
 // Fills `assigned`, which is all zero before; gb_sched_free_assigned frees it after a failure, too. UNSUPPORTED: no
 // backend can run a node, or not the one that the user chose; INVALID_STATE: a leaf of the user lies where the backend
 // that was chosen for it cannot use it; both are reported with what the backends say.

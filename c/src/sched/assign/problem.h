@@ -8,7 +8,7 @@
 #include "sched/assign/rules.h"
 #include "sched/cost/cost.h"
 
-// borrowed; in units of cost.h
+// The prices of a graph, borrowed, in the units of cost.h.
 struct gb_cost_prices {
     const double * node;          // n_nodes x n_backends; what a backend cannot run may have any price
     const double * copy;          // n_backends (from) x n_backends (to): of any copy

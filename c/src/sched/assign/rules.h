@@ -57,7 +57,7 @@ struct gb_assign_graph {
     void * user_data;
     bool (*runs)(void * user_data, int backend, int node);
     bool (*reaches)(void * user_data, int backend, int root); // placed roots: can the backend use that memory
-    // can `backend` use memory that we place on `of_backend`
+    // Can `backend` use memory that the scheduler places on `of_backend`?
     bool (*shares)(void * user_data, int backend, int of_backend);
 };
 

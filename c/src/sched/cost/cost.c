@@ -121,8 +121,8 @@ static void add_neighbours(struct move * m) {
     }
 }
 
-// cap, if `producer` is on the side of the source and some item of the group, the consumers labelled `group`, at the
-// sink's; with `reverse` the other way round.
+// The cut pays cap if `producer` is on the side of the source and some item of the group, the consumers labelled
+// `group`, at the sink's; with `reverse` the other way round.
 static void add_group(struct move * m, const struct gb_cost_value * v, int group, int64_t cap, bool reverse) {
     int32_t only = -1;
     int     n    = 0;
@@ -149,7 +149,7 @@ static void add_group(struct move * m, const struct gb_cost_value * v, int group
     }
 }
 
-// cap, if some item of the group keeps its label, whatever the producer does.
+// The cut pays cap if some item of the group keeps its label, whatever the producer does.
 static void add_group_stays(struct move * m, const struct gb_cost_value * v, int group, int64_t cap) {
     if (cap == 0) {
         return;
@@ -207,6 +207,7 @@ static int64_t infinity_of(const struct gb_cost_problem * p) {
     return sum;
 }
 
+// Each item and both ends are nodes; so are groups that are paid for together.
 bool gb_cost_network(const struct gb_cost_problem * p, const int32_t * labels, int alpha, struct gb_flow * net) {
     struct move m = {
         .p      = p,
@@ -377,6 +378,8 @@ static void add_splits_of(const struct gb_cost_problem * p, const int32_t * labe
     }
 }
 
+// The move of one item changes only the terms that it takes part in, so one walk over values and neighbours prices all
+// moves.
 enum ggml_status gb_cost_savings(const struct gb_cost_problem * p, const int32_t * labels, int64_t * saved,
     int32_t * other) {
     const size_t n = (size_t) p->n_items, k = (size_t) p->n_backends;

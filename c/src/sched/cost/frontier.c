@@ -28,7 +28,7 @@ struct origin { // how a state came about: the chain of these are the labels
     uint8_t  label;
 };
 
-// the states after a step
+// The states after a step.
 struct layer {
     GB_VEC(uint8_t) bytes; // `width` for each state
     GB_VEC(int64_t) cost;

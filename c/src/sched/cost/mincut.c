@@ -155,6 +155,7 @@ static enum ggml_status fill_levels(struct solver * s) {
     }
 }
 
+// When no path is left, the levels tell who still reaches the sink: these are its side of the cut.
 enum ggml_status gb_flow_solve(struct gb_flow * net, int32_t source, int32_t sink) {
     net->n_nodes    = GB_MAX(net->n_nodes, GB_MAX(source, sink) + 1);
     struct solver s = { .net = net, .source = source, .sink = sink };

@@ -20,10 +20,11 @@ struct gb_flow { // all zero: no nodes
     int32_t n_nodes;
     GB_VEC(struct gb_flow_arc) arcs;
 
-    // after gb_flow_solve; owned
+    // Filled by gb_flow_solve; owned.
     int64_t   value;
     int64_t * flow; // per arc: net from -> to
-    // per node: 1 with the source, 0 with the sink. Of several minimum cuts the one with most nodes at the source
+    // The side of each node: 1 with the source, 0 with the sink. Of several minimum cuts it is the one with most nodes
+    // at the source.
     uint8_t * side;
 };
 

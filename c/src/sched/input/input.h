@@ -15,7 +15,7 @@
 struct ggml_backend_sched;
 struct gb_sched_plan;
 
-// what memory a root has
+// What memory a root has.
 enum gb_location {
     GB_LOCATION_VIEW,   // not a root
     GB_LOCATION_ARENA,  // placed by the plan, computed by a node
@@ -25,7 +25,7 @@ enum gb_location {
     GB_LOCATION_HOST,   // plain host memory, no buffer
 };
 
-// what the plan knows of a tensor of the graph
+// What the plan knows of a tensor of the graph.
 struct gb_id {
     struct ggml_tensor *       tensor;   // borrowed
     int32_t                    root;     // id of the owner of its memory
@@ -56,9 +56,8 @@ struct gb_sched_input {
 };
 
 // Fills `in`, which is zero but for `minimal` and `n_copies`, from the graph; gb_sched_free_input frees it after a
-// failure, too. INVALID_ARGUMENT: a tensor of
-// the graph is NULL or not sound, or a node occurs twice; INVALID_STATE: the graph reads a result that is gone;
-// ALLOC_FAILED; ABORTED: the thread's poll gave up.
+// failure, too. INVALID_ARGUMENT: a tensor of the graph is NULL or not sound, or a node occurs twice; INVALID_STATE:
+// the graph reads a result that is gone; ALLOC_FAILED; ABORTED: the thread's poll gave up.
 enum ggml_status gb_sched_collect(struct ggml_backend_sched * s, struct gb_sched_input * in,
     const struct ggml_cgraph * graph);
 // Frees the tables and touches no tensor: they may be gone.

@@ -109,7 +109,7 @@ static bool keep(void * user, int64_t id, const struct ggml_tensor * t) {
     return id < l->plan->in.n_ids && l->plan->in.ids.data[id].keep;
 }
 
-// apart: nothing is computed in place.
+// Computes the lifetimes of the private node list. With `apart` nothing is computed in place.
 static enum ggml_status find_lifetimes(struct layout * l, bool apart, struct gb_liveness * live) {
     GB_FAIL_IF(l->list.n > INT32_MAX, GGML_STATUS_INVALID_ARGUMENT, "ggml_backend_sched: the graph has too many nodes");
     const struct gb_liveness_input in = {
@@ -320,7 +320,7 @@ static enum ggml_status lay_out_well(struct layout * l) {
 // The most bytes alive at once, group by group: no plan needs less.
 static bool find_bounds(struct layout * l, const struct gb_item * at) {
     const size_t n = l->list.n + 1;
-    // differences, unsigned numbers wrap
+    // The table holds differences first; unsigned numbers wrap, so their sums come out right.
     size_t * load = gb_calloc((size_t) l->plan->in.n_backends, n * sizeof(*load));
     for (size_t k = 0; load && k < l->live.n_items; k++) {
         const size_t size = GGML_PAD(at[k].size, l->sched->devices[at[k].backend].alignment);

@@ -19,10 +19,10 @@ struct gb_item { // a tensor that uses memory of one root id or copy: where in i
     size_t  offset, size; // bytes
     bool    valid;        // is placed by the plan
     int64_t lower, upper; // of those in an arena: positions in the program (layout.c), half-open
-    // of those in an arena: the alias group, named by the storage id of its first; its members share their memory one
-    // after the other
+    // The alias group of an item in an arena, named by the storage id of its first member; the members share their
+    // memory one after the other.
     int64_t group;
-    // bytes that may be used there: a plan of the same structure takes the place for as much (template.c)
+    // The bytes that may be used there: a plan of the same structure takes the place for as much (template.c).
     size_t capacity;
 };
 
@@ -32,7 +32,7 @@ struct gb_chunk_need { // a buffer that the plan needs
     size_t size;  // bytes
 };
 
-// bytes
+// What a plan needs of one backend, in bytes.
 struct gb_backend_need {
     size_t replicas; // of weights and the like, perhaps shared with other plans
     size_t peak;     // of the arena, all chunks

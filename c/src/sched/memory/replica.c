@@ -23,7 +23,7 @@ static const struct ggml_tensor * source_of(const struct gb_sched_plan * p, cons
     return p->in.ids.data[copy->root].tensor;
 }
 
-// of the bytes that are copied
+// Where the bytes that are copied are.
 struct place {
     ggml_backend_buffer_t buffer; // NULL: not known yet
     const char *          data;

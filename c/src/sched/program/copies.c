@@ -380,7 +380,7 @@ static bool follows(const struct builder * b, const struct gb_copy * first, cons
     enum { GAP = 256 };
     const struct place p = place_of(b, first->root), q = place_of(b, next->root);
     const bool         same = p.buffer == q.buffer && p.backend == q.backend && p.chunk == q.chunk;
-    // whatever the size of `first` is
+    // Leafs are padded to the leaf unit, so they follow whatever the size of `first` is.
     const size_t gap = p.backend < 0 ? GAP : GB_MAX(GAP, b->sched->devices[p.backend].leaf_unit);
     return same && first->staged == next->staged && q.at >= p.at + first->span && q.at - p.at - first->span < gap &&
            (q.at - p.at) % b->sched->devices[first->backend].alignment == 0;

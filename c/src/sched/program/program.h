@@ -105,8 +105,7 @@ bool gb_split_nodes(const int32_t * backend, const uint8_t * computes, int n_nod
 
 // copies.c
 // `leafs` says, per id, where leafs were laid out. Copies are merged as in `candidate` (NULL: none) where it has the
-// same ones.
-// Fills everything but the steps, for splits that were cut. ALLOC_FAILED: no memory.
+// same ones. Fills everything but the steps, for splits that were cut. ALLOC_FAILED: no memory.
 enum ggml_status gb_sched_make_program(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
     const struct gb_sched_assigned * assigned, const struct gb_item * leafs, const struct gb_sched_program * candidate,
     struct gb_sched_program * program);

@@ -30,6 +30,7 @@ bool gb_sched_keeps(const struct ggml_backend_sched * s, const struct ggml_tenso
     return id != GB_PTRMAP_ABSENT && s->current->in.ids.data[id].keep;
 }
 
+// The id of a node is its place in the order of execution; what no node computes has a greater id than any node.
 bool gb_sched_is_computed_by(const struct ggml_backend_sched * s, const struct ggml_tensor * root,
     const struct ggml_tensor * node) {
     const int64_t id = id_of(s, root), last = node != NULL ? id_of(s, node) : GB_PTRMAP_ABSENT;

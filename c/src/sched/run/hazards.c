@@ -45,6 +45,7 @@ struct hazards {
     int32_t * time;    // owned; per step: its number among its issuer's
 };
 
+// What was found is in the plan; the model of the memory goes.
 static void free_hazards(struct hazards * h) {
     gb_ptrmap_free(&h->storage);
     gb_vec_free(&h->ranges);
@@ -69,7 +70,7 @@ static bool add_range(struct hazards * h, const struct ggml_tensor * t, bool wri
     const int64_t                id   = gb_ptrmap_get(&h->storage, base);
     const bool                   copy = id >= p->in.n_ids;
     const struct gb_item *       item = &p->layout.items.data[id];
-    // a shadow has no address yet, what it stands for does
+    // A shadow has no address yet; what it stands for has one.
     const struct ggml_tensor * own  = copy ? base : p->in.ids.data[id].tensor;
     struct range               r    = { 0, (size_t) (uintptr_t) own->data, 0, write };
     size_t                     size = ggml_nbytes(base);

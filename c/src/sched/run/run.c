@@ -177,7 +177,7 @@ static enum ggml_status compute_part(struct run * r, int backend, size_t begin, 
 static void prepare(struct run * r, const struct gb_split * split, struct gb_bound_split * bound,
     ggml_backend_t backend) {
     struct ggml_cgraph graph = part(r, split->exec_begin, split->exec_end);
-    // they are what they were when collecting looked at them: the plan was found by that
+    // The tensors are what they were when collecting looked at them: the plan was found by that.
     const bool trust = gb_trust_tensors(true);
     bound->prepared  = has_plans(backend) ? ggml_backend_graph_plan_create(backend, &graph) : NULL;
     bound->no_plan   = bound->prepared == NULL;
@@ -253,7 +253,7 @@ static enum ggml_status run_with_callback(struct run * r, const struct gb_split 
             GB_TRY(ggml_backend_synchronize(backend_of(r, split->backend)));
             GB_TRY(show_result(r, split, split->exec_begin, exec));
             if (!call_back(r->sched, p->in.ids.data[end - 1].tensor, false)) {
-                // wanted
+                // The callback wanted this, so it is no failure to report.
                 return gb_fail_quietly(GGML_STATUS_ABORTED, "ggml_backend_sched: stopped by the evaluation callback");
             }
             GB_TRY(gb_sched_check_backends(r->sched, "ggml_backend_sched"));

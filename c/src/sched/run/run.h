@@ -17,13 +17,14 @@ struct gb_validator;
 struct gb_trace;
 struct gb_write_back;
 
+// One wait of a step for an earlier step of another issuer.
 struct gb_wait {
     int32_t step;    // that must be complete
     bool    by_host; // else the queue waits
     bool    hazard;  // memory is reused; else content is needed
 };
 
-// each [begin, end) is a part of the list of waits
+// What a step waits for, and how others wait for it. Each [begin, end) is a part of the list of waits.
 struct gb_step_waits {
     int32_t event; // recorded after the step; -1: nobody waits for it
     size_t  begin, end;
@@ -91,6 +92,7 @@ void gb_validator_wait(struct ggml_backend_sched * s, const struct gb_step * ste
 enum ggml_status gb_validator_step(struct ggml_backend_sched * s, const struct gb_step * step, bool filled);
 // Called after the step is complete.
 enum ggml_status gb_validator_done(struct ggml_backend_sched * s, const struct gb_step * step);
+// Called when all steps were issued: FAILED, if a result was never written back.
 enum ggml_status gb_validator_end(struct ggml_backend_sched * s);
 
 // stats.c
@@ -101,7 +103,8 @@ void gb_sched_count_copy(struct ggml_backend_sched * s, const struct gb_copy * c
 void gb_sched_count_back(struct ggml_backend_sched * s, const struct gb_write_back * back);
 
 // trace.c: called by run.c and plan.c, only while a record is being made. A record never makes a run fail.
-bool              gb_sched_is_traced(const struct ggml_backend_sched * s);
+bool gb_sched_is_traced(const struct ggml_backend_sched * s);
+// A run calls begin_run, then begin_step and end_step for each step, then end_run, whether it worked or not.
 struct gb_trace * gb_trace_new(int n_backends);           // NULL: no memory
 void              gb_trace_stop(struct gb_trace * trace); // the record stays; NULL is fine
 void              gb_trace_free(struct gb_trace * trace);

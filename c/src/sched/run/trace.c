@@ -108,6 +108,7 @@ static struct ggml_backend_sched_trace_event entry_of(const struct gb_trace * tr
     };
 }
 
+// An entry for the time from `start_ns` to now; `what`: how the plan came about.
 void gb_trace_plan(struct ggml_backend_sched * s, int64_t start_ns, const char * what) {
     struct ggml_backend_sched_trace_event e = entry_of(s->trace, GGML_BACKEND_SCHED_TRACE_PLAN, start_ns);
     e.end_ns                                = gb_time_ns();
@@ -136,7 +137,8 @@ static int backend_of_step(const struct gb_sched_plan * p, const struct gb_step 
     return -1;
 }
 
-// change[position] of the bytes in the arena of one backend. Those of an alias group share memory: the largest counts.
+// Fills change[position] with how the bytes alive in the arena of one backend change there. Members of an alias group
+// share memory: the largest counts.
 static void note_changes(const struct gb_sched_plan * p, int backend, int64_t n, int64_t * change, size_t * of_group) {
     const int64_t n_items = p->in.n_ids + (int64_t) p->program.copies.n;
     memset(change, 0, (size_t) (n + 1) * sizeof(*change));

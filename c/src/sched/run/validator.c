@@ -165,7 +165,7 @@ static bool cut(struct gb_validator * c, uintptr_t at) {
         return false;
     }
     c->areas.data[i + 1].lo = at;
-    // whoever read all of it read both parts
+    // Whoever read all of it read both parts.
     memcpy(c->readers.data + i * n, c->readers.data + (i + 1) * n, n * sizeof(int32_t));
     return true;
 }
@@ -321,7 +321,7 @@ void gb_validator_wait(struct ggml_backend_sched * s, const struct gb_step * ste
     const struct gb_step * on      = &c->plan->program.steps.data[wait->step];
     const ggml_backend_t   backend = s->devices[on->issuer].backend;
     const int              host    = c->n_issuers - 1;
-    // waiting on the host for a backend without events is waiting for all that it has
+    // The host waits for a backend without events by waiting for all that it has.
     const int told =
         wait->by_host && backend->iface.event_synchronize == NULL ? c->latest.data[on->issuer] : wait->step;
     learn(c, wait->by_host ? host : step->issuer, c->clock.data + (size_t) told * (size_t) c->n_issuers);
