@@ -8,6 +8,7 @@
 
 #include "base/fp16.h"
 
+// Bytes of a block are read and written with memcpy: no address needs to be aligned.
 static inline uint16_t gb_load_u16(const uint8_t * p) {
     uint16_t v;
     memcpy(&v, p, sizeof(v));
@@ -27,6 +28,7 @@ static inline uint32_t gb_load_u32(const uint8_t * p) {
 
 static inline void gb_store_u32(uint8_t * p, uint32_t v) { memcpy(p, &v, sizeof(v)); }
 
+// An f16 field as a float; exact.
 static inline float gb_load_f16(const uint8_t * p) { return gb_f16_to_f32(gb_load_u16(p)); }
 
 // Returns the value as stored.

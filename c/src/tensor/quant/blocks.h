@@ -52,9 +52,10 @@ enum gb_use { // what a format is for
 #define GB_AT(stem, field)   ((int) offsetof(struct gb_block_##stem, field))       // byte of a block
 #define GB_SIZE(stem, field) ((int) sizeof(((struct gb_block_##stem *) 0)->field)) // bytes of a field
 
-// ------------------------------------------------------------------------------------------------- levels by a table
+// --------------------------------------------------------------------------------------------------- levels by a table
 
-// GB_VALUES_<name>(f): f(value) for each code, with commas between: what the codes of a format stand for.
+// GB_VALUES_<name>(f): f(value) for each code, with commas between: what the codes of a format stand for. Tables of the
+// CPU, of its kernels and of CUDA are all made from these lists.
 #define GB_VALUES_IQ4(f)                                                                                              \
     f(-127), f(-104), f(-83), f(-65), f(-49), f(-35), f(-22), f(-10), f(1), f(13), f(25), f(38), f(53), f(69), f(89), \
         f(113)

@@ -1,4 +1,7 @@
-// check.c - rows are quantized in stretches; what cannot be held is looked for in each, and dealt with block by block.
+// check.c - quantizes rows in stretches, looks in each for numbers that the format cannot hold, and deals with these
+// block by block (check.h).
+//
+// Invariant: stretches are whole blocks, so without importance a bad number never touches a block other than its own.
 #include "tensor/quant/check.h"
 
 #include <math.h>
@@ -15,6 +18,8 @@ enum { STRETCH = 1024, MAX_ELEMENTS = 256, MAX_BYTES = 512 };
 #include "tensor/quant/formats.def"
 #undef GB_FORMAT
 
+// What stays the same for all rows of a call. limit: magnitudes above it are suspects, which invalid_in looks at
+// closely.
 struct job {
     const struct gb_quant_format * f;
     const float *                  importance;
@@ -71,6 +76,7 @@ static int invalid_in(const struct job * job, const float * x) {
     return f->saturates || job->importance != NULL || !block_holds(f, x, largest) ? largest : -1;
 }
 
+// The index in x of the first number that its block cannot hold; -1: there is none.
 static int64_t first_invalid(const struct job * job, const float * x, int64_t n) {
     for (int64_t i = 0; i < n; i += job->f->elements) {
         const int at = invalid_in(job, x + i);
@@ -81,6 +87,7 @@ static int64_t first_invalid(const struct job * job, const float * x, int64_t n)
     return -1;
 }
 
+// Is a bad block to be stored as NaN, and has the format one? Else it is clipped.
 static bool becomes_nan(const struct job * job) {
     return job->on_invalid == GGML_ON_INVALID_NAN && job->f->nan != GB_NAN_NONE;
 }
@@ -100,6 +107,7 @@ static void mend(const struct job * job, const float * x, int64_t n, float * out
     }
 }
 
+// A block of zeros but for the scale, which is NaN where the format keeps it.
 static void put_nan(const struct gb_quant_format * f, uint8_t * block) {
     const float nan = NAN;
     memset(block, 0, (size_t) f->bytes);
@@ -149,6 +157,8 @@ static int64_t quantize_plain(const struct job * job, const float * src, uint8_t
     return at;
 }
 
+// With importance a row is quantized as a whole, because the weights may depend on its mean square. scratch: a row, or
+// NULL where nothing is mended.
 static int64_t quantize_weighted(const struct job * job, const float * src, uint8_t * dst, int64_t n_rows,
     int64_t n_per_row, float * scratch) {
     int64_t at = -1;

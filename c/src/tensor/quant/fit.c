@@ -98,6 +98,7 @@ float gb_fit_symmetric(int n, int n_levels, const float * x, const float * w, ui
     return scale;
 }
 
+// The weighted error of scale level + low, in squares or absolute values.
 static float affine_error(int n, const float * x, const float * w, const uint8_t * levels, float scale, float low,
     bool absolute) {
     float error = 0;
@@ -108,6 +109,7 @@ static float affine_error(int n, const float * x, const float * w, const uint8_t
     return error;
 }
 
+// What the trials of one block share. `sw` and `swx` are the same for all levels, so they are added up once.
 struct affine {
     int           n, n_levels;
     const float * x;
@@ -123,6 +125,8 @@ struct trials {
     float level[MAX_BLOCK][LANES];
 };
 
+// Weighted linear regression of x on the levels, from its sums. low is kept at or below 0, because *minimum is never
+// negative.
 static void regress(const struct affine * a, float swl, float swll, float swlx, float * scale, float * low) {
     const float d = a->sw * swll - swl * swl;
     if (!(d > 0)) {
@@ -137,6 +141,7 @@ static void regress(const struct affine * a, float swl, float swll, float swlx, 
     }
 }
 
+// Fills levels, regressions and errors of the trials for their factors, with levels counted from `low`.
 static void try_factors(const struct affine * a, float low, struct trials * t) {
     float swl[LANES] = { 0 }, swll[LANES] = { 0 }, swlx[LANES] = { 0 }, error[LANES] = { 0 };
     for (int i = 0; i < a->n; i++) {
@@ -161,6 +166,7 @@ static void try_factors(const struct affine * a, float low, struct trials * t) {
     memcpy(t->error, error, sizeof(error));
 }
 
+// The plain division of the range comes first; a trial takes its place only if its error is smaller.
 float gb_fit_affine(int n, int n_levels, const float * x, const float * w, const struct gb_fit_search * search,
     uint8_t * levels, float * minimum) {
     if (n <= 0) {
@@ -238,6 +244,7 @@ static bool descend(int n, int low, int high, const float * x, const float * w, 
     return changed;
 }
 
+// A block that still changes after so many passes is taken as it is.
 enum { DESCENT_PASSES = 5 };
 
 float gb_fit_symmetric_descent(int n, int n_levels, const float * x, uint8_t * levels) {
@@ -262,6 +269,7 @@ float gb_fit_symmetric_descent(int n, int n_levels, const float * x, uint8_t * l
     return wll > 0 ? wxl / wll : 0;
 }
 
+// The weighted squared error of rounding to levels 0 .. n_levels with a given factor.
 static float positive_error(int n, int n_levels, const float * x, const float * w, float factor) {
     float error = 0;
     for (int i = 0; i < n; i++) {
@@ -271,6 +279,7 @@ static float positive_error(int n, int n_levels, const float * x, const float * 
     return error;
 }
 
+// The best of nine factors around the plain one, then coordinate descent over the levels that it gives.
 float gb_fit_positive(int n, int n_levels, const float * x, const float * w, uint8_t * levels) {
     float high = 0;
     for (int i = 0; i < n; i++) {

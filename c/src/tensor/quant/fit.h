@@ -34,6 +34,7 @@ float gb_fit_affine(int n, int n_levels, const float * x, const float * w, const
 // all 1.
 void gb_fit_importance(int n, const float * x, const float * importance, float sigma2, float * w);
 
+// 0 for n = 0.
 float gb_fit_mean_square(int64_t n, const float * x);
 
 // The element of largest magnitude, with its sign; 0 for n = 0.

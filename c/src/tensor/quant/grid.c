@@ -30,10 +30,12 @@ static int group_size(const struct gb_grid * grid) { // elements of a row
     return 16 / grid->bits;
 }
 
+// The level that a code stands for.
 static int level_of(const struct gb_grid * grid, int code) {
     return grid->low + grid->step * code + (code == grid->n_levels - 1 ? grid->extra : 0);
 }
 
+// The level of element j of a row.
 static int level_at(const struct gb_grid * grid, int row, int j) {
     return level_of(grid, grid->rows[row] >> grid->bits * j & ((1 << grid->bits) - 1));
 }
@@ -50,6 +52,7 @@ static uint32_t spread4(uint32_t row) {
     return (row | row << 4) & 0x0f0f0f0f;
 }
 
+// The codes of all 256 elements, one a byte, from the row numbers of their groups.
 static void expand_codes(const struct gb_grid * grid, const uint16_t * rows, uint8_t * codes) {
     for (int i = 0; i < GB_SUPER / 8 && grid->bits == 2; i++) {
         const uint64_t row = spread2(grid->rows[rows[i]]);
@@ -123,6 +126,7 @@ static float pair_errors(const float * x, const float * w, const float * levels,
     return least;
 }
 
+// The tables for half a row: 4 elements of 2 bits or 2 elements of 4 bits.
 static void half_errors(int bits, const float * x, const float * w, const float * levels, struct half * h) {
     if (bits == 2) {
         h->least_one = pair_errors(x, w, levels, h->one);
@@ -147,6 +151,8 @@ static void by_bits(int bits, const struct half * h, struct bytes * b) {
     b->least = h->least_one + h->least_two;
 }
 
+// The state of one search for a row: `low` by bits, because every row looks it up; `high` by states, because upper
+// bytes are enumerated.
 struct search {
     const struct gb_grid * grid;
     struct bytes           low;
@@ -243,6 +249,7 @@ static void choose_rows(const struct gb_grid * grid, const float * x, const floa
     }
 }
 
+// The best rows, and where the format has offsets the better offset of each part, for one scale of the sub-block.
 static struct choice choose(const struct gb_grid_format * f, const float * x, const float * w, float scale) {
     const int     size = group_size(f->grid), n = f->per_scale / size;
     const int     step = f->per_offset ? f->per_offset / size : n;
@@ -326,8 +333,10 @@ static void split_signs(bool even, float * x, const float * w, uint8_t * signs) 
     }
 }
 
+// d as it comes back from f16, cut to what f16 holds.
 static float store_d(float d) { return gb_f16_to_f32(gb_f32_to_f16(GB_MIN(d, 65504.0f))); }
 
+// Copies the rows and offsets of sub-block `sub` into the super-block.
 static void put_choice(const struct gb_grid_format * f, int sub, const struct choice * c, struct gb_grid_block * g) {
     const int size = group_size(f->grid), n = f->per_scale / size;
     for (int i = 0; i < n; i++) {

@@ -8,6 +8,7 @@
 
 #include "tensor/quant/kquant.h"
 
+// A codebook. Rows ascend, so the rows with one upper byte are neighbours.
 struct gb_grid {
     const uint16_t * rows;  // grids.c; 8 codes of 2 bits or 4 codes of 4 bits, the first lowest; ascending
     const uint16_t * first; // of the rows with each upper byte, as grids.c says
@@ -34,6 +35,7 @@ struct gb_grid_format {
     float low, high;  // trial scales make the largest magnitude of a sub-block low .. high times the largest level
 };
 
+// A super-block, unpacked: what read() gets from bytes and write() puts there.
 struct gb_grid_block {
     float    d;
     uint8_t  scale[16];    // of each sub-block
@@ -42,6 +44,7 @@ struct gb_grid_block {
     bool     negative[32]; // of 8 elements: the offset is -1
 };
 
+// Writes d, scales and levels of b from g, for gb_k_dequantize and gb_k_dot; b->affine is left alone.
 void gb_grid_expand(const struct gb_grid_format * f, const struct gb_grid_block * g, struct gb_super * b);
 
 // d is rounded to f16. importance: NULL or 256 weights.

@@ -1,6 +1,8 @@
 // iq1_m.c - 256 elements in 56 bytes: for each 8 elements the lower 8 bits of a row number, then 4 bits: the upper 3
 // bits and the sign of the offset; for each 64 elements 16 bits: 4 scales of 3 bits and 4 bits of the f16 d, lowest
-// first.
+// first. The f16 d lies in the upper four bits of the four words, since all other bits are taken.
+//
+// Each 16 elements have a scale, each 8 an offset of their own: y = d / 8 (2 scale + 1) (level + offset).
 #include "tensor/quant/grid.h"
 
 static const struct gb_grid_format format = {

@@ -1,5 +1,6 @@
 // iq2_s.c - 256 elements in 82 bytes: f16 d; for each 8 elements the lower 8 bits of a row number and 8 signs; the
-// upper 2 bits of the row numbers; 16 scales of 4 bits.
+// upper 2 bits of the row numbers; 16 scales of 4 bits. y = d / 8 (2 scale + 1) level. All 8 signs are stored, so any
+// signs are possible.
 #include "tensor/quant/grid.h"
 
 static const struct gb_grid_format format = {

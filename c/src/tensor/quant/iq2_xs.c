@@ -1,5 +1,5 @@
 // iq2_xs.c - 256 elements in 74 bytes: f16 d; for each 8 elements 16 bits: row number (9), signs (7); 16 scales of 4
-// bits.
+// bits. y = d / 8 (2 scale + 1) level. The eighth sign follows from the seven stored: an even number is negative.
 #include "tensor/quant/grid.h"
 
 static const struct gb_grid_format format = { .grid = &gb_grid_iq2_xs,

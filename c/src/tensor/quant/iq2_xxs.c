@@ -1,5 +1,5 @@
 // iq2_xxs.c - 256 elements in 66 bytes: f16 d; for each 32 elements 4 row numbers and 32 bits: 4 times 7 signs, a scale
-// of 4 bits.
+// of 4 bits. y = d / 8 (2 scale + 1) level. The eighth sign follows from the seven stored: an even number is negative.
 #include "tensor/quant/grid.h"
 
 static const struct gb_grid_format format = { .grid = &gb_grid_iq2_xxs,

@@ -1,5 +1,5 @@
 // iq3_s.c - 256 elements in 110 bytes: f16 d; for each 4 elements the lower 8 bits of a row number, then the ninth
-// bits; signs; 8 scales of 4 bits.
+// bits; signs; 8 scales of 4 bits. y = d (2 scale + 1) level.
 #include "tensor/quant/grid.h"
 
 static const struct gb_grid_format format = {

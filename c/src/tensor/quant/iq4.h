@@ -1,4 +1,7 @@
-// iq4.h - the common part of IQ4_NL and IQ4_XS: 16 levels that are closer together near 0.
+// iq4.h - the common part of IQ4_NL and IQ4_XS: 16 levels that are closer together near 0, where most weights are.
+//
+// The one idea: a nibble is an index into a fixed table of signed bytes. In searches the nearest level is found by a
+// table over twice the quotient, because the boundaries between levels are then integers.
 #ifndef GB_TENSOR_QUANT_IQ4_H
 #define GB_TENSOR_QUANT_IQ4_H
 
@@ -22,6 +25,7 @@ static inline uint8_t gb_iq4_nearest(float v) {
     return (uint8_t) low;
 }
 
+// The nearest value itself, for gb_small_fit (small.h).
 static inline int gb_iq4_nearest_value(float v) { return gb_iq4_values[gb_iq4_nearest(v)]; }
 
 // The value for each integer part of twice a quotient: boundaries, half the sum of two values, are integers then.

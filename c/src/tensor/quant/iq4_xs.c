@@ -3,6 +3,7 @@
 #include "tensor/quant/iq4.h"
 #include "tensor/quant/kquant.h"
 
+// scales: 0 .. 63, standing for -32 .. 31.
 static void pack_scales(const uint8_t * scales, uint8_t * block) {
     memset(block + GB_AT(iq4_xs, scales_high), 0, GB_SIZE(iq4_xs, scales_high));
     memset(block + GB_AT(iq4_xs, scales_low), 0, GB_SIZE(iq4_xs, scales_low));
@@ -20,6 +21,7 @@ static void pack_levels(const uint8_t * levels, uint8_t * qs) {
     }
 }
 
+// The nearest levels for d and the scales as stored; the level nearest to 0 where a scale is 0.
 static void nearest_levels(const float * x, float d, const uint8_t * scales, uint8_t * levels) {
     for (int e = 0; e < GB_SUPER; e++) {
         const float scale = d * (float) (scales[e / 32] - 32);
@@ -38,6 +40,7 @@ static float refit(const float * x, const float * w, float d, const uint8_t * sc
     return wvv > 0 ? wxv / wvv : d;
 }
 
+// Sub-blocks are fitted one by one; the scale of largest magnitude becomes about -32; d is fitted again to the levels.
 static void quantize_block(const float * x, const float * importance, uint8_t * block) {
     uint8_t levels[GB_SUPER], stored[8];
     float   w[GB_SUPER], scales[8];

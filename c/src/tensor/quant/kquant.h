@@ -59,6 +59,7 @@ static inline void gb_k_pack4(const uint8_t * levels, uint8_t * qs) {
     }
 }
 
+// The reverse of gb_k_pack4: levels 0 .. 15.
 static inline void gb_k_unpack4(const uint8_t * qs, int8_t * levels) {
     for (int c = 0; c < 4; c++) {
         for (int l = 0; l < 32; l++) {
@@ -77,6 +78,7 @@ static inline void gb_k_pack_scales(const uint8_t * sc, const uint8_t * mn, uint
     }
 }
 
+// The reverse: sc and mn of 8 sub-blocks each.
 static inline void gb_k_unpack_scales(const uint8_t * scales, uint8_t * sc, uint8_t * mn) {
     for (int s = 0; s < 4; s++) {
         sc[s]     = scales[s] & 63;
@@ -153,6 +155,7 @@ static const struct gb_fit_search gb_k_importance_search = { -0.9f, 0.05f, 36, f
 // One super-block; importance: NULL or 256 weights.
 typedef void (*gb_k_quantize_t)(const float * x, const float * importance, uint8_t * block);
 
+// Super-blocks are quantized one after the other; rows only say where the importance begins again.
 static inline void gb_k_quantize_rows(const float * src, uint8_t * dst, int64_t n_rows, int64_t n_per_row,
     size_t block_size, gb_k_quantize_t quantize, const float * importance) {
     for (int64_t r = 0; r < n_rows; r++) {
@@ -162,6 +165,7 @@ static inline void gb_k_quantize_rows(const float * src, uint8_t * dst, int64_t 
     }
 }
 
+// Writes 256 floats by the formula of struct gb_super.
 static inline void gb_k_dequantize(const struct gb_super * b, float * y) {
     for (int s = 0; s < 16; s++) {
         const float scale = b->d * (float) b->scale[s];

@@ -23,12 +23,14 @@ struct gb_block { // element i is d level[i] + m
     int8_t level[GB_BLOCK];
 };
 
+// Levels 0 .. 15, or of 5-bit levels the lower four bits.
 static inline void gb_pack_nibbles(const uint8_t * levels, uint8_t * qs) {
     for (int j = 0; j < GB_BLOCK / 2; j++) {
         qs[j] = (uint8_t) ((levels[j] & 15) | (levels[j + 16] << 4));
     }
 }
 
+// The reverse: levels 0 .. 15.
 static inline void gb_unpack_nibbles(const uint8_t * qs, int8_t * levels) {
     for (int j = 0; j < GB_BLOCK / 2; j++) {
         levels[j]      = qs[j] & 15;
@@ -36,6 +38,7 @@ static inline void gb_unpack_nibbles(const uint8_t * qs, int8_t * levels) {
     }
 }
 
+// The fifth bits of 32 levels.
 static inline void gb_pack_fifth(const uint8_t * levels, uint8_t * qh) {
     memset(qh, 0, 4);
     for (int i = 0; i < GB_BLOCK; i++) {
@@ -43,6 +46,7 @@ static inline void gb_pack_fifth(const uint8_t * levels, uint8_t * qh) {
     }
 }
 
+// Adds 16 to the levels whose fifth bit is set; the lower four bits must be there already.
 static inline void gb_unpack_fifth(const uint8_t * qh, int8_t * levels) {
     for (int i = 0; i < 4; i++) {
         uint64_t eight;
@@ -52,6 +56,7 @@ static inline void gb_unpack_fifth(const uint8_t * qh, int8_t * levels) {
     }
 }
 
+// The least and the largest of a block.
 static inline void gb_block_range(const float * x, float * low, float * high) {
     *low = *high = x[0];
     for (int i = 1; i < GB_BLOCK; i++) {
@@ -127,6 +132,7 @@ static inline void gb_store_symmetric(uint8_t * block, float d, const float * x,
     }
 }
 
+// The levels are found for m as stored; n_levels is the highest level.
 static inline void gb_store_affine(uint8_t * block, float d, float m, const float * x, const float * w,
     gb_nearest_t nearest, int n_levels, uint8_t * levels) {
     uint8_t * const scale  = block + GB_AT(q4_1, d);
@@ -142,6 +148,7 @@ static const struct gb_fit_search gb_legacy_search = { -0.9f, 0.05f, 36, false }
 // histogram.
 typedef void (*gb_quantize_block_t)(const float * x, const float * w, uint8_t * block, uint8_t * levels);
 
+// Quantizes block by block. With importance the weights of a block depend on the mean square of its whole row.
 static inline void gb_quantize_rows(const float * src, uint8_t * dst, int64_t n_rows, int64_t n_per_row,
     size_t block_size, gb_quantize_block_t quantize, const float * importance, int hist_shift, int64_t * hist) {
     uint8_t levels[GB_BLOCK];

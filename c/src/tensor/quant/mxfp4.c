@@ -33,6 +33,7 @@ static uint8_t nearest(float x, float d) { // the first of equals; NaN: 0
     return best;
 }
 
+// The exponent is determined by the largest magnitude alone, as the specification has it; no search.
 static void quantize_block(const float * x, const float * w, uint8_t * block, uint8_t * levels) {
     (void) w;
     block[GB_AT(mxfp4, e)] = exponent_of(fabsf(gb_fit_extreme(GB_BLOCK, x)));
@@ -43,6 +44,7 @@ static void quantize_block(const float * x, const float * w, uint8_t * block, ui
     gb_pack_nibbles(levels, block + GB_AT(mxfp4, qs));
 }
 
+// Codes become the e2m1 values times 2, and scale_of has the factor 1/2.
 static void unpack_block(const uint8_t * block, struct gb_block * b) {
     b->d = scale_of(block[GB_AT(mxfp4, e)]);
     gb_unpack_nibbles(block + GB_AT(mxfp4, qs), b->level);

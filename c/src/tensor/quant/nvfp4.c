@@ -43,6 +43,7 @@ static uint8_t nearest(float v) {
     return (uint8_t) (v < 0 && i > 0 ? i + 8 : i);
 }
 
+// The weighted squared error of 16 elements with half scale d and their nearest values.
 static float error_of(const float * x, const float * w, float d) {
     float error = 0;
     for (int i = 0; i < SUB; i++) {
@@ -67,6 +68,7 @@ static uint8_t fit_scale(const float * x, const float * w) {
     return (uint8_t) best;
 }
 
+// Sub-blocks are independent of each other: each gets the best scale near that of its largest magnitude.
 static void quantize_block(const float * x, const float * w, uint8_t * block) {
     for (int s = 0; s < N_SUB; s++, x += SUB) {
         uint8_t levels[SUB];
@@ -81,6 +83,7 @@ static void quantize_block(const float * x, const float * w, uint8_t * block) {
     }
 }
 
+// The e2m1 values, times 2, of all 64 elements.
 static void unpack(const uint8_t * block, int8_t * levels) {
     for (int s = 0; s < N_SUB; s++) {
         for (int j = 0; j < SUB / 2; j++) {
@@ -128,6 +131,7 @@ static void vec_dot(const int n, float * s, const void * x, const void * y) {
     *s = total;
 }
 
+// Importance is taken element by element, as given: it is not mixed with magnitudes.
 static void quantize(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance,
     int64_t * hist) {
     uint8_t * block = dst;

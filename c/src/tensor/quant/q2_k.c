@@ -7,6 +7,7 @@ struct fit { // of a super-block: sub-blocks as they would like to be, and as in
     uint8_t sc[16], mn[16], levels[GB_SUPER];
 };
 
+// Scales and minima of sub-blocks are fitted to their step with the sums of their elements' weights.
 static void fit_with_importance(const float * x, const float * w, struct fit * f) {
     float sums[16] = { 0 };
     for (int s = 0; s < 16; s++) {
@@ -20,6 +21,7 @@ static void fit_with_importance(const float * x, const float * w, struct fit * f
     f->dmin = gb_fit_positive(16, 15, f->mins, sums, f->mn);
 }
 
+// Weights |x| and absolute errors: what the format's reference algorithm takes without importance.
 static void fit_plain(const float * x, struct fit * f) {
     static const struct gb_fit_search search = { -0.5f, 0.1f, 15, true };
     float                             w[16];
@@ -33,6 +35,7 @@ static void fit_plain(const float * x, struct fit * f) {
     f->dmin = gb_k_quantize_scales(16, 15, f->mins, f->mn);
 }
 
+// The level nearest to a quotient, for small.h.
 static int nearest(float v) { return gb_fit_round(v, 0, 3); }
 
 static void quantize_block(const float * x, const float * importance, uint8_t * block) {
@@ -60,6 +63,7 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
     gb_k_pack2(f.levels, block + GB_AT(q2_k, qs));
 }
 
+// A byte of scales has the scale in its lower and the minimum in its upper half.
 static void unpack_block(const uint8_t * block, struct gb_super * b) {
     b->d      = gb_load_f16(block + GB_AT(q2_k, d));
     b->dmin   = gb_load_f16(block + GB_AT(q2_k, dmin));

@@ -2,6 +2,7 @@
 // y = d (scale - 32) (level - 4).
 #include "tensor/quant/kquant.h"
 
+// Lower four bits in bytes 0 .. 7, upper two bits in bytes 8 .. 11. scales: 0 .. 63.
 static void pack_scales(const uint8_t * scales, uint8_t * out) {
     memset(out, 0, 12);
     for (int s = 0; s < 16; s++) {
@@ -10,6 +11,7 @@ static void pack_scales(const uint8_t * scales, uint8_t * out) {
     }
 }
 
+// Scale s as the number that it stands for, -32 .. 31.
 static int unpack_scale(const uint8_t * in, int s) {
     const int low = in[s % 8] >> 4 * (s / 8) & 15, high = in[8 + s % 4] >> 2 * (s / 4) & 3;
     return low + 16 * high - 32;
@@ -27,6 +29,7 @@ static float quantize_scales(const float * scales, uint8_t * out) {
 
 static int nearest(float v) { return gb_fit_round(v, -4, 3); }
 
+// Sub-blocks are fitted one by one, their scales rounded to 6 bits, and levels found again for the scales as stored.
 static void quantize_block(const float * x, const float * importance, uint8_t * block) {
     uint8_t levels[GB_SUPER], stored[16];
     float   w[GB_SUPER], scales[16], sums[16] = { 0 }, d;
@@ -74,6 +77,7 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
     gb_k_pack2(levels, block + GB_AT(q3_k, qs));
 }
 
+// Level 0 .. 3 by two bits, 4 more where the third bit is set, less 4.
 static void unpack_block(const uint8_t * block, struct gb_super * b) {
     b->d = gb_load_f16(block + GB_AT(q3_k, d));
     for (int s = 0; s < 16; s++) {

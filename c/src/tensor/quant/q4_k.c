@@ -3,6 +3,7 @@
 
 static int nearest(float v) { return gb_fit_round(v, 0, 15); }
 
+// Levels are 0 .. 15. The search is that of the format's reference algorithm.
 static void quantize_block(const float * x, const float * importance, uint8_t * block) {
     static const struct gb_fit_search search = { -1, 0.1f, 20, false };
     uint8_t                           levels[GB_SUPER];

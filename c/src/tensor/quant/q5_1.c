@@ -3,6 +3,7 @@
 
 static int nearest(float v) { return gb_fit_round(v, 0, 31); }
 
+// Without importance the least element becomes level 0 and the largest level 31.
 static void quantize_block(const float * x, const float * w, uint8_t * block, uint8_t * levels) {
     float d, m;
     if (w) {

@@ -5,8 +5,10 @@
 // Where the low four bits of an element lie.
 static int low_byte(int e) { return GB_AT(q6_k, ql) + 64 * (e / 128) + 32 * (e % 64 / 32) + e % 32; }
 
+// Elements of the second half of each 128 have the upper four bits of their byte.
 static int low_shift(int e) { return e % 128 / 64 * 4; }
 
+// levels: 0 .. 63; their upper two bits go to qh like levels of 2 bits.
 static void pack(const uint8_t * levels, uint8_t * block) {
     memset(block + GB_AT(q6_k, ql), 0, 128);
     for (int e = 0; e < GB_SUPER; e++) {
@@ -21,6 +23,8 @@ static void pack(const uint8_t * levels, uint8_t * block) {
 
 static int nearest(float v) { return gb_fit_round(v, -32, 31); }
 
+// Weights without importance are x^2. The sub-block scale of largest magnitude becomes -128, so that d has its opposite
+// sign.
 static void quantize_block(const float * x, const float * importance, uint8_t * block) {
     uint8_t levels[GB_SUPER];
     float   w[GB_SUPER], scales[16];
@@ -59,6 +63,7 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
     pack(levels, block);
 }
 
+// Upper bits first, as levels of 2 bits; then the lower four are added and 32 is taken off.
 static void unpack_block(const uint8_t * block, struct gb_super * b) {
     b->d = gb_load_f16(block + GB_AT(q6_k, d));
     for (int s = 0; s < 16; s++) {

@@ -2,6 +2,8 @@
 // super-blocks in dot products.
 #include "tensor/quant/kquant.h"
 
+// The element of largest magnitude becomes -127, so that d has its opposite sign. Blocks of zeros and of infinities
+// become zeros.
 static void quantize_block(const float * x, const float * importance, uint8_t * block) {
     (void) importance;
     const float extreme = gb_fit_extreme(GB_SUPER, x);

@@ -53,6 +53,7 @@ struct gb_quant_format {
     .bytes = GB_BYTES(stem)
 
 // NULL: no such format, or one that only has a size.
+// The constant lives as long as the program. Any number may be asked for.
 const struct gb_quant_format * gb_quant_format_of(enum ggml_type type);
 
 #define GB_FORMAT(id, stem, ...) extern const struct gb_quant_format gb_quant_##stem;

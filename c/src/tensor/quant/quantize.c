@@ -1,5 +1,5 @@
-// quantize.c - the public entry points: argument checks, then the format's own row function, and what is said of
-// numbers that it cannot hold.
+// quantize.c - the public functions that quantize: argument checks, then the format's own row function, and the report
+// of numbers that it cannot hold.
 #include <math.h>
 #include <string.h>
 
@@ -20,6 +20,8 @@ bool ggml_quantize_requires_imatrix(enum ggml_type type) {
     return format != NULL && format->use == GB_USE_IMPORTANCE;
 }
 
+// False and reported, under the public function's name, unless the rows are whole blocks and their bytes can be
+// counted.
 static bool check_rows(const char * func, enum ggml_type type, const float * src, const void * dst, int64_t n_rows,
     int64_t n_per_row) {
     GB_FAIL_IF_RETURNING(src == NULL || dst == NULL, false, GGML_STATUS_INVALID_ARGUMENT, "%s: argument '%s' is NULL",
@@ -36,6 +38,7 @@ static bool check_rows(const char * func, enum ggml_type type, const float * src
     return true;
 }
 
+// The arguments of a public function, once they are checked.
 struct rows {
     const char *         func;
     enum ggml_type       type;
@@ -47,6 +50,7 @@ struct rows {
     enum ggml_on_invalid on_invalid;
 };
 
+// Names row and column in the caller's array, where `at` counts in r->src.
 static void report_invalid(const struct rows * r, int64_t at) {
     const long long row = (long long) (r->first + at / r->n_per_row), column = (long long) (at % r->n_per_row);
     const double    value = (double) r->src[at];
@@ -101,6 +105,8 @@ static int64_t convert_rows(const struct rows * r) {
     return at;
 }
 
+// Returns the bytes written; 0 after a failure, which is reported. *invalid: the first number that cannot be held, or
+// -1.
 static size_t quantize_rows(const struct rows * r, int64_t * invalid) {
     const struct gb_quant_format * format = gb_quant_format_of(r->type);
     *invalid                              = -1;
@@ -122,6 +128,7 @@ static size_t quantize_rows(const struct rows * r, int64_t * invalid) {
     return (size_t) r->n_rows * ggml_row_size(r->type, r->n_per_row);
 }
 
+// The old entry points: n elements in rows of k, without importance.
 static size_t quantize_whole(const char * func, enum ggml_type type, const float * src, void * dst, int n, int k,
     int64_t * hist) {
     int64_t invalid;
@@ -152,12 +159,14 @@ QUANTIZE(q4_K, Q4_K)
 QUANTIZE(q5_K, Q5_K)
 QUANTIZE(q6_K, Q6_K)
 
+// False and reported where a format cannot do without an importance matrix and there is none.
 static bool has_weights(const char * func, enum ggml_type type, const float * imatrix) {
     GB_FAIL_IF_RETURNING(imatrix == NULL && ggml_quantize_requires_imatrix(type), false, GGML_STATUS_INVALID_ARGUMENT,
         "%s: type %s needs an importance matrix", func, ggml_type_name(type));
     return true;
 }
 
+// dst is the begin of the whole array; the rows go where row start / n_per_row of it lies.
 size_t ggml_quantize_chunk(enum ggml_type type, const float * src, void * dst, int start, int nrows, int n_per_row,
     int64_t * hist, const float * imatrix) {
     int64_t invalid;

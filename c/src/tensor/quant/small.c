@@ -1,4 +1,5 @@
-// small.c - choosing scales and levels together where scales have few values to choose from.
+// small.c - chooses scales and levels together where scales have few values to choose from (small.h): every candidate
+// is tried with its own best levels, and the least squared error wins.
 #include "tensor/quant/small.h"
 
 #include <string.h>
@@ -55,6 +56,7 @@ static int candidates(float quotient, int low, int high, int * out) {
     return n;
 }
 
+// Chooses the integers and levels of sub-block s for the d and dmin of b.
 static void fit_sub(struct gb_small_super * b, int s, const float * x, const float * w, float scale, float min) {
     int       sc[3] = { 0 }, mn[3] = { 0 };
     int8_t    trial[256];

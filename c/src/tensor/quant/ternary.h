@@ -25,6 +25,7 @@ static inline float gb_ternary_levels(const float * x, uint8_t * levels) {
     return d;
 }
 
+// The level nearest to a quotient, for small.h.
 static inline int gb_ternary_nearest(float v) { return gb_fit_round(v, -1, 1); }
 
 // The levels and d as it is to be stored. Numbers of half of d become d, or zero: what little d grows counts.
@@ -42,6 +43,7 @@ static inline float gb_ternary_quantize(const float * x, uint8_t * levels) {
 }
 
 // What both formats share once the levels 0 .. 2 are unpacked.
+// d: the bytes of the f16 scale in the block.
 static inline void gb_ternary_center(const uint8_t * d, struct gb_super * b) {
     b->d = gb_load_f16(d);
     for (int s = 0; s < 16; s++) {

@@ -11,6 +11,8 @@ static const struct group {
 
 enum { N_GROUPS = sizeof(groups) / sizeof(groups[0]) };
 
+// Digits are put together first digit highest. number / 243 is the fraction; rounding up keeps each digit within reach
+// of the multiplications by 3.
 static void quantize_block(const float * x, const float * importance, uint8_t * block) {
     (void) importance;
     uint8_t levels[GB_SUPER];
@@ -26,6 +28,7 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
     }
 }
 
+// Each step takes the first digit off: three times the fraction, whose whole part is the digit and whose rest goes on.
 static void unpack_block(const uint8_t * block, struct gb_super * b) {
     for (const struct group * g = groups; g < groups + N_GROUPS; g++) {
         for (int i = 0; i < g->bytes; i++) {
