@@ -199,9 +199,8 @@ _BUILDERS: dict[str, Callable[[Context], Tensor]] = {
     "embed": _embed,
 }
 
-#: Decoders with a gated feed-forward part ("llama") or a mixture of experts ("moe"), the encoder of speech
-# ("whisper"), the denoiser of
-#: pictures ("unet") and an encoder of text ("embed").
+#: Decoders with a gated feed-forward part ("llama") or a mixture of experts ("moe"), the encoder of speech ("whisper"),
+#: the denoiser of pictures ("unet") and an encoder of text ("embed").
 NAMES = tuple(_BUILDERS)
 
 
