@@ -424,6 +424,64 @@ static int issue(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_flig
     return status;
 }
 
+// Lands what conflicts with another run of the scheduler; an error if a backend computes none of the results.
+static int prepare_start(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_run * run,
+    struct ggml_tensor ** results, int n) {
+    int status = GGML_STATUS_SUCCESS;
+    for (int i = 0; i < gbpy_n_backends(s) && status == GGML_STATUS_SUCCESS; i++) {
+        // runs that were cancelled are known as such
+        status = gbpy_may_be_cancelled(gbpy_backend_at(s, i)) ? gbpy_land_earlier(s) : status;
+    }
+    status = status == GGML_STATUS_SUCCESS ? make_way(s, g, run) : status;
+    for (int i = 0; i < n && status == GGML_STATUS_SUCCESS; i++) {
+        status = computes_result(s, results[i]) != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_INVALID_ARGUMENT;
+    }
+    return status;
+}
+
+// A run that could not be issued whole: lands the scheduler's runs and keeps the status and message of the failure,
+// unless landing was interrupted. By number: the flight may have landed already, and is freed then.
+static int give_up(struct gbpy_sched * s, struct gbpy_object * g, uint64_t id, int status) {
+    char message[GB_ERROR_SIZE / 2];
+    snprintf(message, sizeof(message), "%s", ggml_last_error());
+    for (struct gbpy_flight * f = s->flights; f != NULL; f = f->next) {
+        f->state = f->id == id ? -1 : f->state;
+    }
+    const int landed = gbpy_land_inside(s);
+    s->ran           = false;
+    gbpy_forget_results_now(g);
+    if (landed == GBPY_INTERRUPTED) {
+        return landed;
+    }
+    if (message[0] != '\0') {
+        gb_fail_quietly((enum ggml_status) status, message);
+    }
+    return status;
+}
+
+// Issues a flight that is noted. The results of the graph are those of this run; a failure takes that back.
+static int take_off(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_flight * f, struct gbpy_run * run,
+    struct ggml_tensor ** results, void ** to, int n) {
+    const uint64_t  id      = f->id;
+    const long long version = atomic_load(&gbpy_sets);
+    s->ran                  = true; // when it has landed
+    s->version              = version;
+    for (int i = 0; i < gbpy_n_backends(s); i++) {
+        gbpy_begin_stop(gbpy_backend_at(s, i));
+    }
+    gbpy_lock();
+    set_flying(s, true);
+    gbpy_note_results(g, version);
+    gbpy_unlock();
+    int status = issue(s, g, f, run, results, to, n);
+    if (status != GGML_STATUS_SUCCESS) {
+        status = give_up(s, g, id, status);
+    } else if (atomic_load(&s->object->closed)) { // by a callback: nobody can wait for it later
+        status = gbpy_land_inside(s);
+    }
+    return gbpy_outcome_of(run, status);
+}
+
 int gbpy_sched_start(struct gbpy_handle * sched, struct gbpy_handle * graph, struct gbpy_run * run, uintptr_t object,
     struct ggml_tensor ** results, void ** to, int n, uint64_t * id, int * how) {
     static const char    what[] = "Scheduler.compute_async";
@@ -434,56 +492,16 @@ int gbpy_sched_start(struct gbpy_handle * sched, struct gbpy_handle * graph, str
         return GGML_STATUS_INVALID_STATE;
     }
     GB_TRY(gbpy_enter_planned(&use, s, g, false, true, what, how));
-    int status = GGML_STATUS_SUCCESS;
-    for (int i = 0; i < gbpy_n_backends(s) && status == GGML_STATUS_SUCCESS; i++) {
-        // runs that were cancelled are known as such
-        status = gbpy_may_be_cancelled(gbpy_backend_at(s, i)) ? gbpy_land_earlier(s) : status;
-    }
-    status                 = status == GGML_STATUS_SUCCESS ? make_way(s, g, run) : status;
-    struct gbpy_flight * f = NULL;
-    for (int i = 0; i < n && status == GGML_STATUS_SUCCESS; i++) {
-        status = computes_result(s, results[i]) != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_INVALID_ARGUMENT;
-    }
-    if (status == GGML_STATUS_SUCCESS) {
-        f      = new_flight(s, run);
-        status = f != NULL && note_flight(s, g, f, object) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
-        if (status != GGML_STATUS_SUCCESS && f != NULL) {
+    int                  status = prepare_start(s, g, run, results, n);
+    struct gbpy_flight * f      = status == GGML_STATUS_SUCCESS ? new_flight(s, run) : NULL;
+    if (f != NULL && note_flight(s, g, f, object)) {
+        *id    = f->id;
+        status = take_off(s, g, f, run, results, to, n);
+    } else if (status == GGML_STATUS_SUCCESS) {
+        status = GGML_STATUS_ALLOC_FAILED;
+        if (f != NULL) {
             free_flight(f);
         }
-    }
-    if (status == GGML_STATUS_SUCCESS) {
-        const long long version = atomic_load(&gbpy_sets);
-        *id                     = f->id;
-        s->ran                  = true; // when it has landed; a failure takes it back
-        s->version              = version;
-        for (int i = 0; i < gbpy_n_backends(s); i++) {
-            gbpy_begin_stop(gbpy_backend_at(s, i));
-        }
-        gbpy_lock();
-        set_flying(s, true);
-        gbpy_note_results(g, version);
-        gbpy_unlock();
-        status = issue(s, g, f, run, results, to, n);
-        if (status != GGML_STATUS_SUCCESS) {
-            char message[GB_ERROR_SIZE / 2];
-            snprintf(message, sizeof(message), "%s", ggml_last_error());
-            for (struct gbpy_flight * a = s->flights; a != NULL; a = a->next) {
-                a->state = a->id == *id ? -1 : a->state;
-            }
-            const int landed = gbpy_land_inside(s);
-            s->ran           = false;
-            gbpy_forget_results_now(g);
-            if (landed == GBPY_INTERRUPTED) {
-                status = landed;
-            } else if (message[0] != '\0') {
-                gb_fail_quietly((enum ggml_status) status, message);
-            }
-        }
-        // by a callback: nobody can wait for it later
-        if (status == GGML_STATUS_SUCCESS && atomic_load(&s->object->closed)) {
-            status = gbpy_land_inside(s);
-        }
-        status = gbpy_outcome_of(run, status);
     }
     gbpy_leave(&use);
     return status;

@@ -158,41 +158,48 @@ def region(t: Tensor, items: tuple[Any, ...]) -> tuple[list[int], list[int], int
             axis += rest
             continue
         n, stride = shape[axis], strides[axis]
-        last_quantized = t.dtype.is_quantized and axis == len(shape) - 1
+        whole = t.dtype.is_quantized and axis == len(shape) - 1  # rows of blocks are not cut
         if isinstance(item, slice):
-            try:
-                start, stop, step = item.indices(n)
-            except TypeError:
-                raise TypeError(f"x[...]: the bounds of a slice are integers or None, not those of {item}") from None
-            if step < 0:
-                raise InvalidArgumentError(f"x[...]: steps are positive, not {step}, in a view of {t.describe()}")
-            count = max(0, -(-(stop - start) // step))
-            if last_quantized and (start, count) != (0, n):
+            start, count, step = _bounds(t, item, n)
+            if whole and (start, count) != (0, n):
                 raise InvalidArgumentError(_blocks_cut(t))
             offset += start * stride if count else 0
             new_shape.append(count)
             new_strides.append(stride * step)
         else:
-            try:
-                if isinstance(item, (bool, np.bool_)):
-                    raise TypeError
-                position = operator.index(item)
-            except TypeError:
-                hint = (
-                    "; gb.get_rows(x, ids) picks rows by int32 indices"
-                    if isinstance(item, (type(t), list, np.ndarray))
-                    else ""
-                )
-                raise TypeError(
-                    f"x[...]: a tensor is indexed by integers, slices, ... and None, not by {kind_of(item)}{hint}"
-                ) from None
-            if last_quantized:
+            position = _position(t, item)
+            if whole:
                 raise IndexError(_blocks_cut(t))
             if not -n <= position < n:
                 raise IndexError(f"x[...]: index {position} is out of range for axis {axis} of {t.describe()}")
             offset += (position % n) * stride
         axis += 1
     return new_shape, new_strides, offset
+
+
+def _bounds(t: Tensor, item: slice, n: int) -> tuple[int, int, int]:
+    """Of a slice of an axis of ``n`` elements: the first one, how many, and the step."""
+    try:
+        start, stop, step = item.indices(n)
+    except TypeError:
+        raise TypeError(f"x[...]: the bounds of a slice are integers or None, not those of {item}") from None
+    if step < 0:
+        raise InvalidArgumentError(f"x[...]: steps are positive, not {step}, in a view of {t.describe()}")
+    return start, max(0, -(-(stop - start) // step)), step
+
+
+def _position(t: Tensor, item: Any) -> int:
+    """An index that is an integer."""
+    try:
+        if isinstance(item, (bool, np.bool_)):
+            raise TypeError
+        return operator.index(item)
+    except TypeError:
+        picks = isinstance(item, (type(t), list, np.ndarray))
+        hint = "; gb.get_rows(x, ids) picks rows by int32 indices" if picks else ""
+        raise TypeError(
+            f"x[...]: a tensor is indexed by integers, slices, ... and None, not by {kind_of(item)}{hint}"
+        ) from None
 
 
 def _blocks_cut(t: Tensor) -> str:
