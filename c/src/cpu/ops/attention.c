@@ -116,6 +116,7 @@ static void run_flash_attn(const struct gb_cpu_call * call, struct ggml_tensor *
 // Heads are taken modulo these numbers, which therefore must not be 0.
 static bool has_heads(const struct ggml_tensor * t) { return t->ne[2] > 0 && t->ne[3] > 0; }
 
+// Any float types; strides are the drivers' business.
 static const char * flash_attn_unsupported(const struct ggml_tensor * node) {
     const char * why = gb_need_float(node, 3);
     if (why != NULL) {
@@ -130,6 +131,7 @@ static size_t flash_attn_work(const struct ggml_tensor * node, int n_tasks) {
     return gb_floats_size(GB_MAX(tiled, attn_floats(node)), n_tasks);
 }
 
+// Every query meets every key: that product is the work.
 static int flash_attn_tasks(const struct ggml_tensor * node, int n_threads) {
     const struct gb_attention a     = attention_of(node);
     const int64_t             units = gb_attention_is_tiled(&a) ? gb_attention_tiled_units(&a) : gb_rows(node);
@@ -219,6 +221,7 @@ static float * grad_row(float * grad, const struct ggml_tensor * t, int64_t i1, 
     return grad + ((i3 * t->ne[2] + i2) * t->ne[1] + i1) * t->ne[0];
 }
 
+// Done by the first thread, so that the whole result is defined.
 static void clear_gaps(const struct ggml_tensor * node) { // the bytes that pad the three parts
     char * at = node->data;
     for (int i = 0; i < 3; i++) {
@@ -343,6 +346,7 @@ static size_t flash_attn_back_work(const struct ggml_tensor * node, int n_tasks)
     return gb_floats_size(back_floats(node), n_tasks);
 }
 
+// Key heads are the indivisible shares.
 static int flash_attn_back_tasks(const struct ggml_tensor * node, int n_threads) {
     const struct ggml_tensor *q = node->src[0], *k = node->src[1];
     return gb_tasks_for((double) gb_count(q) * (double) k->ne[1], k->ne[2] * k->ne[3], n_threads);

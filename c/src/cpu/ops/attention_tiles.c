@@ -19,6 +19,7 @@
 
 enum { QUERIES = 48, KEYS = 512, TILES = 4, PANEL = GB_GEMM_MAX };
 
+// The multiple of `to` that is not below n.
 static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 // of a unit
@@ -204,6 +205,7 @@ static void edit(const struct tiles * t, bool all_count, float * score, int64_t 
 // ---------------------------------------------------------------------------------------------- what masks do not hide
 
 // The sum of squares of a row.
+// A type that is_packable lets in, with dense rows.
 static double squares(const struct gb_kernels * k, enum ggml_type type, const void * row, int64_t n) {
     return type == GGML_TYPE_F32   ? k->dot_f32(n, row, row)
            : type == GGML_TYPE_F16 ? k->dot_f16(n, row, row)
@@ -291,6 +293,7 @@ static void product(const struct gb_kernels * k, int64_t depth, const float * a,
     }
 }
 
+// x[from .. to - 1] = 0.
 static void clear(float * x, int64_t from, int64_t to) {
     for (int64_t i = from; i < to; i++) {
         x[i] = 0;

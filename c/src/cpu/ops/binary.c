@@ -5,6 +5,7 @@
 
 // --------------------------------------------------------------------------------------------------------- elementwise
 
+// Any float types, not necessarily the same: runs are converted.
 static const char * unsupported2(const struct ggml_tensor * node) { return gb_need_float(node, 2); }
 
 // Without a quantized tensor the rule is that of the other operators; with one, src[0] is loaded and the result stored
@@ -26,6 +27,7 @@ static const char * sum_unsupported(const struct ggml_tensor * node) {
     return gb_can_store(node) ? NULL : "the result cannot be quantized: its format, or rows that are not whole blocks";
 }
 
+// Defines the driver of an operator that is one kernel of two runs, <name>_f32.
 #define ELEMENTWISE(name, unsupported_)                                                                            \
     static void map_##name(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * z, \
         const float * x, const float * y) {                                                                        \
@@ -63,6 +65,7 @@ struct region {
     bool   inplace;
 };
 
+// op_params: nb1, nb2, nb3, offset, inplace (ggml_acc and ggml_set write them).
 static struct region region_of(const struct ggml_tensor * node) {
     struct region r = { .nb[0] = ggml_type_size(node->type), .inplace = gb_op_param_i32(node, 4) != 0 };
     for (int i = 1; i < 4; i++) {
@@ -106,6 +109,7 @@ static const char * region_unsupported(const struct ggml_tensor * node) {
     return !gb_is_empty(b) && region_end(&r, b) > ggml_nbytes(node) ? "the region goes beyond the result" : NULL;
 }
 
+// ACC adds in f32, so all three tensors are floats.
 static const char * acc_unsupported(const struct ggml_tensor * node) {
     const char * why = gb_need_float(node, 2);
     return why != NULL ? why : region_unsupported(node);

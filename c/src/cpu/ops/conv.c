@@ -15,6 +15,7 @@ struct im2col {
     size_t  channel, batch; // strides of b
 };
 
+// op_params: s0, s1, p0, p1, d0, d1, is_2d.
 static struct im2col im2col_of(const struct ggml_tensor * node) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
     const bool                is_2d = gb_op_param_i32(node, 6) == 1;
@@ -136,6 +137,7 @@ static const char * conv_transpose_unsupported(const struct ggml_tensor * node) 
     return node->type == GGML_TYPE_F32 && ggml_is_contiguous(node) ? NULL : "the result must be f32 and contiguous";
 }
 
+// ggml_conv_transpose_1d stores padding and dilation, but the operator is defined only without them.
 static const char * conv_transpose_1d_unsupported(const struct ggml_tensor * node) {
     if (gb_op_param_i32(node, 1) != 0 || gb_op_param_i32(node, 2) != 1) {
         return "padding must be 0 and dilation 1";
@@ -149,6 +151,7 @@ static int conv_transpose_1d_tasks(const struct ggml_tensor * node, int n_thread
         gb_rows(node), n_threads);
 }
 
+// A converted kernel row and a converted input row for each thread; the same in 2-d.
 static size_t conv_transpose_1d_work(const struct ggml_tensor * node, int n_tasks) {
     return gb_floats_size(node->src[0]->ne[0] + node->src[1]->ne[0], n_tasks);
 }
@@ -156,6 +159,7 @@ static size_t conv_transpose_1d_work(const struct ggml_tensor * node, int n_task
 // --------------------------------------------------------------------------------------------------- CONV_TRANSPOSE_2D
 
 // Adds what input channel ic of batch n gives to the plane of output channel oc. False: the run is over.
+// Every input row meets every kernel row; their products are spread over row h stride + kh of the plane.
 static bool add_channel(const struct gb_cpu_call * call, struct ggml_tensor * node, int64_t ic, int64_t oc, int64_t n,
     float * scratch) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1]; // [KW, KH, OC, IC], [W, H, IC, N]

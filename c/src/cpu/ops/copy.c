@@ -137,8 +137,9 @@ static bool layout_of(struct layout * l, const struct ggml_tensor * dst, const s
     return true;
 }
 
-// ------------------------------------------------------------------------------------------------------ the three ways
+// -------------------------------------------------------------------------------------------------------------- copies
 
+// Threads share pieces of DIRECT_BYTES. Sides that overlap are moved in one piece for each thread.
 static void copy_memory(const struct gb_cpu_call * call, char * d, const char * s, size_t size) {
     int64_t first, last;
     gb_cpu_share(call, (int64_t) ((size + DIRECT_BYTES - 1) / DIRECT_BYTES), &first, &last);
@@ -243,6 +244,7 @@ struct walker {
     int64_t                    i0, row;
 };
 
+// The address of the walker's element.
 static char * walker_at(const struct walker * w) {
     return gb_row_of(w->t, gb_row_at(w->t, w->row)) + gb_offset(w->t, w->i0);
 }
@@ -305,6 +307,7 @@ static const char * quantized_unsupported(const struct ggml_tensor * dst, const 
     return gb_can_store(dst) ? NULL : "the result cannot be quantized: its format, or blocks that are not dense";
 }
 
+// Plain types are copied or converted; quantized ones have rules of their own.
 static const char * copy_unsupported(const struct ggml_tensor * node) {
     const struct ggml_tensor * src = node->src[0];
     if (ggml_is_quantized(src->type) || ggml_is_quantized(node->type)) {
@@ -335,6 +338,7 @@ static void copy_run_node(const struct gb_cpu_call * call, struct ggml_tensor * 
     }
 }
 
+// Any element may begin a share: rows do not matter for most copies.
 static int copy_tasks(const struct ggml_tensor * node, int n_threads) {
     return gb_tasks_for((double) gb_count(node), gb_count(node), n_threads);
 }

@@ -23,6 +23,7 @@ static int one_task(const struct ggml_tensor * node,
     return 1;
 }
 
+// Checked when the plan is made, so that run() can call without looking.
 static const char * function_unsupported(const struct ggml_tensor * node) {
     void * fun;
     memcpy(&fun, node->op_params, sizeof(fun));
@@ -50,6 +51,7 @@ static const char * rows_unsupported(const struct ggml_tensor * node, int n_src)
 
 static const char * map_unary_unsupported(const struct ggml_tensor * node) { return rows_unsupported(node, 1); }
 
+// fun(n, y, x) for each row, in order, by the first thread.
 static void run_map_unary(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     ggml_unary_op_f32_t fun;
     memcpy(&fun, node->op_params, sizeof(fun));
@@ -65,6 +67,7 @@ static void run_map_unary(const struct gb_cpu_call * call, struct ggml_tensor * 
 
 static const char * map_binary_unsupported(const struct ggml_tensor * node) { return rows_unsupported(node, 2); }
 
+// fun(n, z, x, y) for each row, in order, by the first thread.
 static void run_map_binary(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     ggml_binary_op_f32_t fun;
     memcpy(&fun, node->op_params, sizeof(fun));
@@ -93,6 +96,7 @@ struct custom { // the layout of op_params for MAP_CUSTOMn; the _F32 forms have 
     void * userdata;
 };
 
+// For the _F32 forms the members behind `fun` are not meaningful.
 static struct custom custom_of(const struct ggml_tensor * node) {
     struct custom c;
     memcpy(&c, node->op_params, sizeof(c));
@@ -123,6 +127,7 @@ static void run_map_custom3_f32(const struct gb_cpu_call * call, struct ggml_ten
     }
 }
 
+// Every thread calls the function, which divides the work itself by ith and nth.
 static void run_map_custom1(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct custom c = custom_of(node);
     CALL_USER(((ggml_custom1_op_t) c.fun)(node, node->src[0], call->ith, call->nth, c.userdata));

@@ -33,6 +33,7 @@ static const char * const bad_same[N_NAMED + 1] = {
     "type of src[4] is not that of the result",
 };
 
+// The three rules of need(): whether a type fits, given the type of the result.
 static bool is_f32(enum ggml_type type, enum ggml_type result) {
     (void) result;
     return type == GGML_TYPE_F32;
@@ -106,6 +107,7 @@ void gb_set(enum ggml_type type, char * p, float v) {
     memcpy(p, &h, sizeof(h));
 }
 
+// n dense, aligned values of f16 or bf16 to f32.
 static void widen(const struct gb_kernels * k, enum ggml_type type, int64_t n, float * y, const uint16_t * x) {
     if (type == GGML_TYPE_F16) {
         k->f16_to_f32(n, y, x);
@@ -114,6 +116,7 @@ static void widen(const struct gb_kernels * k, enum ggml_type type, int64_t n, f
     }
 }
 
+// The reverse: f32 to f16 or bf16, rounded to nearest even by the kernels.
 static void narrow(const struct gb_kernels * k, enum ggml_type type, int64_t n, uint16_t * y, const float * x) {
     if (type == GGML_TYPE_F16) {
         k->f32_to_f16(n, y, x);
@@ -207,6 +210,7 @@ void gb_move(size_t size, int64_t n, char * d, size_t d_stride, const char * s, 
     }
 }
 
+// A strided result is cleared element by element, because the bytes between are not its own.
 void gb_clear(size_t size, int64_t n, char * d, size_t d_stride) {
     if (n <= 0) {
         return;
@@ -231,6 +235,7 @@ int gb_cpu_default_tasks(const struct ggml_tensor * node, int n_threads) {
     return (int) GB_MIN(GB_MAX(n / GB_TASK_ELEMENTS, 1), n_threads);
 }
 
+// A row is the least that a thread gets.
 int gb_tasks_src_rows(const struct ggml_tensor * node, int n_threads) {
     return gb_tasks_for((double) gb_count(node->src[0]), gb_rows(node->src[0]), n_threads);
 }
@@ -247,6 +252,7 @@ struct space {
     int64_t n0, runs, units; // runs in a row, runs in all
 };
 
+// n_src sources are taken in: a source of another shape or with strides makes the space one of rows.
 static struct space space_of(const struct ggml_tensor * node, int n_src) {
     struct space s = { .flat = ggml_is_contiguous(node) };
     for (int i = 0; i < n_src; i++) {

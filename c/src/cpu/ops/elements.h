@@ -29,8 +29,8 @@ bool gb_can_load(const struct ggml_tensor * t);
 bool gb_can_store(const struct ggml_tensor * t);
 bool gb_rows_are_blocks(const struct ggml_tensor * t); // any type
 
-// For unsupported(): NULL, or a static string that names the first of the result and src[0 .. n_src - 1] that does not
-// fit.
+// For unsupported(): NULL, or a static string that names the first of the result and src[0 .. n_src - 1] (none of them
+// NULL) that does not fit.
 const char * gb_need_float(const struct ggml_tensor * node, int n_src); // f32, f16 or bf16
 const char * gb_need_f32(const struct ggml_tensor * node, int n_src);
 const char * gb_need_same(const struct ggml_tensor * node, int n_src); // not quantized, the type of the result
@@ -60,6 +60,7 @@ static inline float gb_get_f32(const char * p) {
 void gb_load(const struct gb_kernels * k, enum ggml_type type, int64_t n, float * y, const char * p, size_t stride);
 void gb_store(const struct gb_kernels * k, enum ggml_type type, int64_t n, char * p, size_t stride, const float * x);
 
+// Can n elements of t at p be read and written as a float array where they are? Address and stride must allow it.
 static inline bool gb_is_direct(const struct ggml_tensor * t, const char * p, int64_t n) {
     return t->type == GGML_TYPE_F32 && (t->nb[0] == sizeof(float) || n == 1) && (uintptr_t) p % sizeof(float) == 0;
 }
@@ -84,6 +85,7 @@ static inline float * gb_out(const struct ggml_tensor * t, char * p, int64_t n, 
     return gb_is_direct(t, p, n) ? (float *) (void *) p : buf;
 }
 
+// Stores values unless they were computed in place, at p.
 static inline void gb_put(const struct gb_kernels * k, const struct ggml_tensor * t, char * p, int64_t n,
     const float * values) {
     if ((const void *) values != (const void *) p) {
@@ -105,6 +107,7 @@ static inline int64_t gb_store_work(enum ggml_type type, int64_t n) {
     return ggml_is_quantized(type) ? n * (type == GGML_TYPE_Q8_0 || type == GGML_TYPE_Q4_0 ? 2 : 200) : n;
 }
 
+// The address of the row with these coordinates.
 static inline char * gb_row_of(const struct ggml_tensor * t, struct gb_row r) {
     return gb_row_ptr(t, r.i1, r.i2, r.i3);
 }
@@ -113,6 +116,7 @@ static inline bool gb_same_ne(const struct ggml_tensor * a, const struct ggml_te
     return a->ne[0] == b->ne[0] && a->ne[1] == b->ne[1] && a->ne[2] == b->ne[2] && a->ne[3] == b->ne[3];
 }
 
+// Has the tensor no elements? Then its dims must not be divided by.
 static inline bool gb_is_empty(const struct ggml_tensor * t) {
     return t->ne[0] == 0 || t->ne[1] == 0 || t->ne[2] == 0 || t->ne[3] == 0;
 }
@@ -124,6 +128,7 @@ static inline int64_t gb_count(const struct ggml_tensor * t) { return ggml_nelem
 
 static inline int64_t gb_rows(const struct ggml_tensor * t) { return ggml_nrows(t); }
 
+// a / b rounded up, for a >= 0 and b > 0.
 static inline int64_t gb_div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Scratch is handed out in whole cache lines, so that threads do not share one.
@@ -159,7 +164,8 @@ int gb_tasks_dst_rows(const struct ggml_tensor * node, int n_threads);
 void gb_run_map1(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_map1 * f);
 // node = f(src[0], src[1]), src[1] repeated over the shape of src[0].
 void gb_run_map2(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_map2 * f);
-int  gb_tasks_map(const struct ggml_tensor * node, int n_threads);
+// n_tasks() of both drivers.
+int gb_tasks_map(const struct ggml_tensor * node, int n_threads);
 
 // How much ALiBi's bias grows from one position to the next (mask.c).
 float gb_alibi_slope(int64_t head, int n_head, float bias_max);

@@ -41,6 +41,7 @@ struct given { // what op_params say
     double eps;
 };
 
+// op_params: whether an eps was given, and the eps.
 static struct given given_of(const struct ggml_tensor * node) {
     return (struct given){ gb_op_param_i32(node, 0) != 0, (double) gb_op_param_f32(node, 1) };
 }
@@ -162,6 +163,7 @@ static bool back_row(const struct gb_cpu_call * call, int64_t n, float * y, cons
     return true;
 }
 
+// src[2] is the gradient of the loss, one number. Rows are independent; threads share them.
 static void run_cross_entropy_loss_back(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1], *c = node->src[2];
     const int64_t             n       = a->ne[0];

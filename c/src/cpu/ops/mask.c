@@ -34,10 +34,12 @@ static void run_mask(const struct gb_cpu_call * call, struct ggml_tensor * node,
     }
 }
 
+// For scores before a softmax: the later positions get no weight.
 static void run_diag_mask_inf(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     run_mask(call, node, -INFINITY);
 }
 
+// For gradients: those of masked scores are 0.
 static void run_diag_mask_zero(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     run_mask(call, node, 0.0f);
 }
@@ -90,6 +92,7 @@ static void run_alibi(const struct gb_cpu_call * call, struct ggml_tensor * node
     }
 }
 
+// Slopes are defined for one head or more.
 static const char * alibi_unsupported(const struct ggml_tensor * node) {
     return gb_op_param_i32(node, 1) < 1 ? "the number of heads must be positive" : gb_need_float(node, 1);
 }

@@ -8,6 +8,7 @@
 
 #include "cpu/ops/elements.h"
 
+// The source and the result may be different float types.
 static const char * norm_unsupported(const struct ggml_tensor * node) { return gb_need_float(node, 1); }
 
 static size_t row_work(const struct ggml_tensor * node, int n_tasks) { return gb_floats_size(node->ne[0], n_tasks); }
@@ -79,6 +80,7 @@ static bool rms_norm_back_row(const struct gb_cpu_call * call, int64_t n, float 
     return true;
 }
 
+// src[0] is x, src[1] is dy, the gradient of the result. Threads share the rows.
 static void run_rms_norm_back(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
     const int64_t             n       = node->ne[0];
@@ -177,6 +179,7 @@ static const char * group_norm_unsupported(const struct ggml_tensor * node) {
     return gb_op_param_i32(node, 0) < 1 ? "the number of groups must be positive" : gb_need_float(node, 1);
 }
 
+// A group is indivisible: its sums are one thread's.
 static int group_norm_tasks(const struct ggml_tensor * node, int n_threads) {
     return gb_tasks_for((double) gb_count(node), GB_MIN((int64_t) gb_op_param_i32(node, 0), node->ne[2]) * node->ne[3],
         n_threads);

@@ -42,7 +42,7 @@ struct gb_cpu_op {
     // NULL: can run. Else why not, a static string ("type of src[1] must be f32"). Looks at types and strides only, not
     // at data. The sources that the operator has to have (ops.def) are there.
     const char * (*unsupported)(const struct ggml_tensor * node);
-    // Threads that are of use, 1 .. n_threads. NULL: 1 for small nodes, else n_threads (gb_cpu_default_tasks).
+    // Threads that are of use, 1 .. n_threads. NULL: by the number of elements (gb_cpu_default_tasks).
     int (*n_tasks)(const struct ggml_tensor * node, int n_threads);
     // Scratch bytes for n_tasks threads. NULL: none.
     size_t (*work_size)(const struct ggml_tensor * node, int n_tasks);
@@ -75,7 +75,8 @@ GGML_ATTRIBUTE_FORMAT(4, 5)
 void gb_cpu_fail(const struct gb_cpu_call * call, const struct ggml_tensor * node, enum ggml_status status,
     const char * fmt, ...);
 
-// The threads for operators without n_tasks(): 1 for small nodes, else n_threads.
+// The threads for operators without n_tasks(): one for every GB_TASK_ELEMENTS elements of the result or of src[0],
+// whichever has more; at least 1, at most n_threads.
 int gb_cpu_default_tasks(const struct ggml_tensor * node, int n_threads);
 
 // This thread's share [*first, *last) of n items, in equal contiguous parts.
@@ -86,6 +87,7 @@ static inline void gb_cpu_share(const struct gb_cpu_call * call, int64_t n, int6
 }
 
 // The row with flat index r of a tensor (dims 1..3), its coordinates and address.
+// Coordinates in dims 1, 2 and 3; dim 0 runs along the row.
 struct gb_row {
     int64_t i1, i2, i3;
 };

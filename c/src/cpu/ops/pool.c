@@ -10,6 +10,7 @@ struct pool {
     int               k0, k1, s0, s1, p0, p1;
 };
 
+// op_params: op, k0, s0, p0 in 1-d; op, k0, k1, s0, s1, p0, p1 in 2-d.
 static struct pool pool_of(const struct ggml_tensor * node) {
     const bool  is_1d = node->op == GGML_OP_POOL_1D;
     const int * p     = node->op_params;
@@ -85,6 +86,7 @@ static const char * pool_unsupported(const struct ggml_tensor * node) {
     return p.k0 < 1 || p.k1 < 1 || p.s0 < 1 || p.s1 < 1 ? "window and stride must be positive" : gb_need_float(node, 1);
 }
 
+// Input elements count too: a window may be large and its result one number.
 static int pool_tasks(const struct ggml_tensor * node, int n_threads) {
     return gb_tasks_for((double) gb_count(node->src[0]) + (double) gb_count(node), gb_rows(node), n_threads);
 }

@@ -59,6 +59,7 @@ static double sum_part(const struct gb_cpu_call * call, const struct ggml_tensor
     return sum;
 }
 
+// The partial sums lie in scratch; the first thread adds them behind the barrier, in the order of the parts.
 static void run_sum(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor * a        = node->src[0];
     double *                   partials = call->work;
@@ -84,6 +85,7 @@ static size_t sum_work(const struct ggml_tensor * node, int n_tasks) {
     return MAX_PARTS * sizeof(double);
 }
 
+// A part is indivisible, so more threads than parts are of no use.
 static int sum_tasks(const struct ggml_tensor * node, int n_threads) {
     const struct ggml_tensor * a = node->src[0];
     return gb_is_empty(a) ? 1 : gb_tasks_for((double) gb_count(a), parts_of(a).n, n_threads);
@@ -118,6 +120,7 @@ static const char * float_unsupported(const struct ggml_tensor * node) { return 
 
 enum { LOOK_BACK = 64 };
 
+// The largest value so far and its index.
 struct best {
     float   value;
     int32_t at;
@@ -257,6 +260,7 @@ static bool merge_sort(const struct gb_cpu_call * call, const float * x, int32_t
     return true;
 }
 
+// Indices are as large as floats, so one count serves all three.
 static size_t argsort_work(const struct ggml_tensor * node, int n_tasks) { // values, index, spare
     return gb_floats_size(3 * node->ne[0], n_tasks);
 }

@@ -4,6 +4,7 @@
 // The first four move bytes and so serve every plain type, each thread filling its share of the result's rows.
 #include "cpu/ops/elements.h"
 
+// Elements are moved as bytes: one plain type on both sides.
 static const char * move_unsupported(const struct ggml_tensor * node) { return gb_need_same(node, 1); }
 
 // -------------------------------------------------------------------------------------------------------------- REPEAT
@@ -106,6 +107,7 @@ static void run_repeat_back(const struct gb_cpu_call * call, struct ggml_tensor 
 
 static const char * repeat_back_unsupported(const struct ggml_tensor * node) { return gb_need_float(node, 1); }
 
+// The source is the work; a run of the result is indivisible.
 static int repeat_back_tasks(const struct ggml_tensor * node, int n_threads) {
     return gb_tasks_for((double) gb_count(node->src[0]), gb_div_up(node->ne[0], GB_RUN) * gb_rows(node), n_threads);
 }

@@ -42,6 +42,7 @@ static int64_t n_turns(const struct rope * r) {
 // NeoX without MODE_EXACT: see the opening.
 static bool scales_twice(const struct rope * r) { return (r->mode & MODE_NEOX) && !(r->mode & MODE_EXACT); }
 
+// op_params as ggml_rope_custom writes them; low and high are the pairs between which YaRN's ramp falls.
 static struct rope rope_of(const struct ggml_tensor * node) {
     struct rope r = {
         .n_dims      = gb_op_param_i32(node, 1),
@@ -80,6 +81,7 @@ struct turns {
     float * c, *s, *c2, *s2;
 };
 
+// Backwards means by the opposite angle, which is the sine's sign.
 static struct turn turn_by(const struct rope * r, double angle, double magnitude) {
     const double s = sin(angle) * magnitude;
     return (struct turn){ (float) (cos(angle) * magnitude), (float) (r->back ? -s : s) };
@@ -99,6 +101,7 @@ static struct turn turn_yarn(const struct rope * r, double extrapolated, int64_t
     return turn_by(r, angle, magnitude * factor);
 }
 
+// xPos: a magnitude that grows or falls with the position, so that far tokens attend less. 1 without it.
 static double xpos_factor(const struct rope * r, int64_t j, int32_t position) {
     if (r->xpos_base == 0) {
         return 1;
@@ -127,6 +130,7 @@ static bool is_plain(const struct rope * r) {
 
 #define KERNEL_ANGLE 1048576.0 // up to which the kernel is exact
 
+// The common case, all pairs in one call of the kernel. Angles too large for the kernel are done one by one.
 static void fill_plain(const struct gb_kernels * k, const struct rope * r, int32_t position, const struct turns * t) {
     const int64_t n      = n_turns(r);
     const double  factor = position * r->freq_scale * (scales_twice(r) ? r->freq_scale : 1.0);
@@ -146,6 +150,7 @@ static void fill_plain(const struct gb_kernels * k, const struct rope * r, int32
     }
 }
 
+// GLM, YaRN and xPos: pair by pair.
 static void fill_other(const struct rope * r, int32_t position, const struct turns * t) {
     const int64_t  n    = n_turns(r);
     const double * freq = t->freq;
@@ -195,6 +200,7 @@ static void copy_rest(const struct rope * r, float * y, const float * x, int64_t
     }
 }
 
+// One row by the tables of its position, in any of the three layouts.
 static void rotate_row(const struct gb_kernels * k, const struct rope * r, float * y, const float * x,
     const struct turns * t) { // y may be x
     const int64_t n = n_turns(r);
@@ -221,6 +227,7 @@ static int64_t scratch_floats(const struct ggml_tensor * node) {
     return (6 + 4 * REPEATS) * (node->ne[0] / 2 + 1) + REPEATS * node->ne[0];
 }
 
+// Doubles come first, where the scratch is aligned for them.
 static struct scratch scratch_of(const struct gb_cpu_call * call, const struct ggml_tensor * node) {
     float *       p     = gb_my_floats(call, scratch_floats(node));
     const int64_t pairs = node->ne[0] / 2 + 1;
@@ -287,6 +294,7 @@ void gb_rope_run_to(const struct gb_cpu_call * call, const struct ggml_tensor * 
 
 static void run_rope(const struct gb_cpu_call * call, struct ggml_tensor * node) { gb_rope_run_to(call, node, node); }
 
+// Parameters that tables could not be sized for are refused here.
 static const char * rope_unsupported(const struct ggml_tensor * node) {
     const int    n_dims = gb_op_param_i32(node, 1), mode = gb_op_param_i32(node, 2);
     const char * why = gb_need_float(node, 1);

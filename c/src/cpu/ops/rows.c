@@ -9,6 +9,7 @@
 
 // ------------------------------------------------------------------------------------------------------------ GET_ROWS
 
+// Plain types are moved, quantized rows dequantized, floats converted.
 static const char * get_rows_unsupported(const struct ggml_tensor * node) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
     if (b->type != GGML_TYPE_I32) {
@@ -85,6 +86,7 @@ struct hits {
     int32_t *first, *order;
 };
 
+// `first` has rows + 2 entries, as sort_hits needs them; `order` lies behind.
 static struct hits hits_of(const struct gb_cpu_call * call, const struct ggml_tensor * node) {
     int32_t * p = call->work;
     return (struct hits){ .first = p, .order = p + 2 + node->ne[1] };
@@ -164,6 +166,7 @@ static void add_hits(const struct gb_cpu_call * call, const struct ggml_tensor *
     }
 }
 
+// The barrier also carries the first thread's failure to the others.
 static void run_get_rows_back(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct hits h = hits_of(call, node);
     int64_t           first, last;
@@ -190,6 +193,7 @@ static const char * get_rows_back_unsupported(const struct ggml_tensor * node) {
     return node->src[1] != NULL && node->src[1]->type == GGML_TYPE_I32 ? NULL : "type of src[1] must be i32";
 }
 
+// Threads share blocks of COLUMNS columns.
 static int get_rows_back_tasks(const struct ggml_tensor * node, int n_threads) {
     return gb_tasks_for((double) gb_count(node) + (double) gb_count(node->src[0]), gb_div_up(node->ne[0], COLUMNS),
         n_threads);

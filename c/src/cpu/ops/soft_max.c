@@ -36,6 +36,7 @@ static void run_soft_max(const struct gb_cpu_call * call, struct ggml_tensor * n
     }
 }
 
+// The mask is optional.
 static const char * soft_max_unsupported(const struct ggml_tensor * node) {
     return gb_need_float(node, node->src[1] ? 2 : 1);
 }

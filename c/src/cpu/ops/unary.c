@@ -7,6 +7,7 @@
 
 #include "cpu/ops/elements.h"
 
+// Any float types, not necessarily the same: runs are converted.
 static const char * unsupported1(const struct ggml_tensor * node) { return gb_need_float(node, 1); }
 
 // The driver of an operator that does map_<name> to each run.
@@ -95,6 +96,7 @@ static void map_silu_back(const struct gb_cpu_call * call, const struct ggml_ten
     }
 }
 
+// src[0] is x, src[1] the gradient of the result.
 static const char * silu_back_unsupported(const struct ggml_tensor * node) { return gb_need_float(node, 2); }
 
 static void run_silu_back(const struct gb_cpu_call * call, struct ggml_tensor * node) {

@@ -25,6 +25,7 @@ static void run_win_part(const struct gb_cpu_call * call, struct ggml_tensor * n
     }
 }
 
+// The driver divides by the number of windows in a row of the image.
 static const char * win_part_unsupported(const struct ggml_tensor * node) {
     return gb_op_param_i32(node, 0) < 1 || gb_op_param_i32(node, 2) < 1 ? "window sizes must be positive"
                                                                         : gb_need_same(node, 1);
@@ -48,6 +49,7 @@ static void run_win_unpart(const struct gb_cpu_call * call, struct ggml_tensor *
     }
 }
 
+// The driver divides by the size of a window.
 static const char * win_unpart_unsupported(const struct ggml_tensor * node) {
     return gb_op_param_i32(node, 0) < 1 ? "the window size must be positive" : gb_need_same(node, 1);
 }
@@ -98,6 +100,7 @@ static void run_add_rel_pos(const struct gb_cpu_call * call, struct ggml_tensor 
 
 static const char * add_rel_pos_unsupported(const struct ggml_tensor * node) { return gb_need_float(node, 3); }
 
+// A row of pw, a row of ph and a line of the picture for each thread.
 static size_t add_rel_pos_work(const struct ggml_tensor * node, int n_tasks) {
     return gb_floats_size(3 * node->src[1]->ne[0], n_tasks);
 }

@@ -4,7 +4,7 @@
 
 static int nearest(float v) { return gb_fit_round(v, -127, 127); }
 
-// The element of largest magnitude becomes 127 or -127.
+// The element of largest magnitude becomes 127 or -127, unless f16 does not hold its scale (small.h).
 static void quantize_block(const float * x, const float * w, uint8_t * block, uint8_t * levels) {
     (void) w;
     int8_t *    q = (int8_t *) block + GB_AT(q8_0, qs);
