@@ -125,6 +125,7 @@ static const char * flash_attn_unsupported(const struct ggml_tensor * node) {
     return has_heads(node->src[1]) && has_heads(node->src[2]) ? NULL : "src[1] and src[2] must have heads";
 }
 
+// Sized for both: whether the tiles' alignment is met is known only when memory is.
 static size_t flash_attn_work(const struct ggml_tensor * node, int n_tasks) {
     const struct gb_attention a     = attention_of(node);
     const int64_t             tiled = gb_attention_is_tiled(&a) ? gb_attention_tiled_floats(&a) : 0;
@@ -192,6 +193,7 @@ static size_t flash_ff_work(const struct ggml_tensor * node, int n_tasks) {
     return gb_floats_size(ff_floats(node), n_tasks);
 }
 
+// Every row meets every hidden unit: that product is the work.
 static int flash_ff_tasks(const struct ggml_tensor * node, int n_threads) {
     return gb_tasks_for((double) gb_count(node) * (double) node->src[1]->ne[1], gb_rows(node), n_threads);
 }
@@ -204,6 +206,7 @@ struct grads {
     float *q, *k, *v;
 };
 
+// Bytes of a gradient, padded to 16.
 static size_t padded(const struct ggml_tensor * t) {
     return ((size_t) gb_count(t) * sizeof(float) + 15) & ~(size_t) 15;
 }
@@ -244,6 +247,7 @@ static int64_t back_floats(const struct ggml_tensor * node) {
     return 2 * d + 2 * m + GB_MAX(d, m);
 }
 
+// The node's tensors and parameters, and this thread's scratch.
 static struct back back_of(const struct gb_cpu_call * call, const struct ggml_tensor * node) {
     const int64_t d = node->src[0]->ne[0], m = node->src[1]->ne[1];
     float *       p = gb_my_floats(call, back_floats(node));
@@ -330,6 +334,7 @@ static void run_flash_attn_back(const struct gb_cpu_call * call, struct ggml_ten
     }
 }
 
+// Gradients of keys and values are written as dense f32, head by head, so both must agree on heads and positions.
 static const char * flash_attn_back_unsupported(const struct ggml_tensor * node) {
     const char * why = gb_need_float(node, 4);
     if (why != NULL) {

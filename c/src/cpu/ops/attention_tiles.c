@@ -428,6 +428,7 @@ bool gb_attention_is_aligned(const struct gb_attention * a) {
            (uintptr_t) a->v->data % ggml_type_size(a->v->type) == 0;
 }
 
+// With fewer queries or keys packing costs more than it saves; the longest rows bound the scratch of a thread.
 bool gb_attention_is_tiled(const struct gb_attention * a) {
     const struct ggml_tensor *q = a->q, *k = a->k, *v = a->v;
     return q->ne[1] >= 8 && k->ne[1] >= 16 && q->ne[0] >= 8 && q->ne[0] <= 512 && v->ne[1] >= 8 && v->ne[1] <= 512 &&
@@ -438,6 +439,7 @@ int64_t gb_attention_tiled_units(const struct gb_attention * a) {
     return gb_div_up(a->q->ne[1], QUERIES * tiles_a_unit(a)) * a->q->ne[2] * a->q->ne[3];
 }
 
+// Units go chunk by chunk through a head, then to the next head, so that packed blocks are used again.
 void gb_attention_run_tiled(const struct gb_cpu_call * call, const struct gb_attention * a) {
     struct tiles  t      = tiles_of(call, a);
     const int64_t each   = QUERIES * tiles_a_unit(a);

@@ -24,6 +24,8 @@ struct gb_score_edit { // what happens to scores before the softmax
 
 enum { GB_SCORE_EDITS = 4 };
 
+// The tensors, the edits of the scores and where the results go: everything a driver needs, for one node or for a
+// chain.
 struct gb_attention {
     const struct ggml_tensor *q, *k, *v; // q f32, f16 or bf16; k and v too
     // query head h uses key head h mod the number of them; else h div the heads that share one

@@ -145,6 +145,7 @@ static const char * conv_transpose_1d_unsupported(const struct ggml_tensor * nod
     return conv_transpose_unsupported(node);
 }
 
+// Multiply-adds are the work: every input value meets every weight of an output channel.
 static int conv_transpose_1d_tasks(const struct ggml_tensor * node, int n_threads) {
     const struct ggml_tensor * a = node->src[0];
     return gb_tasks_for((double) gb_rows(node) * (double) node->src[1]->ne[0] * (double) a->ne[0] * (double) a->ne[2],

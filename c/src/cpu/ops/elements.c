@@ -8,6 +8,7 @@
 // -------------------------------------------------------------------------------------------------------------- checks
 
 #define N_NAMED 5
+// By number of the source, the result first.
 static const char * const bad_float[N_NAMED + 1] = {
     "type of the result must be f32, f16 or bf16",
     "type of src[0] must be f32, f16 or bf16",
@@ -287,6 +288,7 @@ static int64_t long_run(const struct space * s, int64_t u, int64_t row, int64_t 
     return GB_MIN(GB_MIN(last, (row + 1) * s->runs) - u, (int64_t) LONG_RUNS);
 }
 
+// Units are runs of GB_RUN elements; threads share them, and a thread takes several at once where nothing is converted.
 void gb_run_map1(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_map1 * f) {
     const struct ggml_tensor * a      = node->src[0];
     const struct space         s      = space_of(node, 1);
@@ -338,6 +340,7 @@ static const char * repeated_row(const struct ggml_tensor * b, struct gb_row r) 
     return (r.i1 | r.i2 | r.i3) == 0 ? b->data : gb_row_ptr(b, r.i1 % b->ne[1], r.i2 % b->ne[2], r.i3 % b->ne[3]);
 }
 
+// As gb_run_map1; the row of src[1] is found by the coordinates modulo its dims.
 void gb_run_map2(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_map2 * f) {
     const struct ggml_tensor * a = node->src[0];
     const struct ggml_tensor * b = node->src[1];

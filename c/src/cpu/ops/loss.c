@@ -188,6 +188,7 @@ static void run_cross_entropy_loss_back(const struct gb_cpu_call * call, struct 
 
 static const char * loss_back_unsupported(const struct ggml_tensor * node) { return gb_need_float(node, 3); }
 
+// The row itself, which becomes the result, and a converted row of the distribution.
 static size_t loss_back_work(const struct ggml_tensor * node, int n_tasks) {
     return gb_floats_size(2 * node->ne[0], n_tasks);
 }

@@ -23,8 +23,10 @@ static void rms_norm_row(const struct gb_kernels * k, int64_t n, float * y, cons
     k->rms_norm_row_f32(n, y, x, eps, NULL);
 }
 
+// What is done to a dense row; y may be x.
 typedef void row_norm(const struct gb_kernels * k, int64_t n, float * y, const float * x, float eps);
 
+// NORM and RMS_NORM: each row by itself.
 static void run_rows(const struct gb_cpu_call * call, struct ggml_tensor * node, row_norm * f) {
     const struct ggml_tensor * a       = node->src[0];
     const int64_t              n       = node->ne[0];

@@ -78,6 +78,7 @@ static void run_pool(const struct gb_cpu_call * call, struct ggml_tensor * node)
     }
 }
 
+// A window without elements has no mean, and a window has to move.
 static const char * pool_unsupported(const struct ggml_tensor * node) {
     const struct pool p = pool_of(node);
     if (p.op != GGML_OP_POOL_AVG && p.op != GGML_OP_POOL_MAX) {

@@ -31,6 +31,7 @@ struct parts {
     int64_t row, rows, n; // length of a row, rows in all, parts
 };
 
+// The cut depends on the tensor alone.
 static struct parts parts_of(const struct ggml_tensor * a) {
     const bool   flat = ggml_is_contiguous(a);
     struct parts p    = { .row = flat ? SLICE : a->ne[0], .rows = flat ? gb_div_up(gb_count(a), SLICE) : gb_rows(a) };
@@ -79,6 +80,7 @@ static void run_sum(const struct gb_cpu_call * call, struct ggml_tensor * node) 
     }
 }
 
+// One partial sum for each part, whatever the number of threads.
 static size_t sum_work(const struct ggml_tensor * node, int n_tasks) {
     (void) node;
     (void) n_tasks;

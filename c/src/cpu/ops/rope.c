@@ -19,6 +19,7 @@
 
 enum { MODE_NEOX = 2, MODE_GLM = 4, MODE_EXACT = GGML_ROPE_EXACT, REPEATS = 4 };
 
+// The parameters of a node, decoded once for each run.
 struct rope {
     int     n_dims, mode, n_ctx;
     double  freq_base, freq_scale, ext_factor, attn_factor;
@@ -223,6 +224,7 @@ struct scratch { // a thread's: each at most n/2 + 1 pairs
     float *      row;
 };
 
+// freq and angle are doubles, two floats each; c and s; c2 and s2 for REPEATS rows; then REPEATS rows.
 static int64_t scratch_floats(const struct ggml_tensor * node) {
     return (6 + 4 * REPEATS) * (node->ne[0] / 2 + 1) + REPEATS * node->ne[0];
 }
@@ -264,6 +266,8 @@ static void rotate_rows(const struct gb_cpu_call * call, const struct rope * r, 
     }
 }
 
+// Rows of a token lie behind each other, so a table is filled anew only when the position changes. Threads share the
+// rows.
 void gb_rope_run_to(const struct gb_cpu_call * call, const struct ggml_tensor * node, struct ggml_tensor * out) {
     const struct ggml_tensor * b        = node->src[1];
     const struct rope          r        = rope_of(node);

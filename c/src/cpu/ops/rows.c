@@ -92,6 +92,7 @@ static struct hits hits_of(const struct gb_cpu_call * call, const struct ggml_te
     return (struct hits){ .first = p, .order = p + 2 + node->ne[1] };
 }
 
+// The lists of struct hits, shared by all threads.
 static size_t get_rows_back_work(const struct ggml_tensor * node, int n_tasks) {
     (void) n_tasks;
     return gb_lines((size_t) (node->ne[1] + node->src[0]->ne[1] + 2) * sizeof(int32_t));

@@ -41,6 +41,7 @@ static const char * soft_max_unsupported(const struct ggml_tensor * node) {
     return gb_need_float(node, node->src[1] ? 2 : 1);
 }
 
+// Two converted rows for each thread; the same for the derivative.
 static size_t soft_max_work(const struct ggml_tensor * node, int n_tasks) {
     return gb_floats_size(2 * node->ne[0], n_tasks);
 }

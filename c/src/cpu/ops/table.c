@@ -2,6 +2,7 @@
 // definition nothing links.
 #include "cpu/ops/ops.h"
 
+// Made from ops.def, so no operator can be left out.
 static const struct gb_cpu_op * const drivers[GGML_OP_COUNT] = {
 #define GB_OP(id, stem, sources, work, ...) [GGML_OP_##id] = GB_UNLESS_VIEW(work, &gb_cpu_op_##stem),
 #include "tensor/ops.def"

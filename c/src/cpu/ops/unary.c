@@ -21,6 +21,7 @@ static const char * unsupported1(const struct ggml_tensor * node) { return gb_ne
 
 // -------------------------------------------------------------------------------------------------- without parameters
 
+// An operator that is one kernel of a run, <name>_f32.
 #define PLAIN(name)                                                                                                \
     static void map_##name(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * y, \
         const float * x) {                                                                                         \

@@ -170,6 +170,8 @@ static int64_t quantize_weighted(const struct job * job, const float * src, uint
     return at;
 }
 
+// Counts go to the caller's histogram only when all rows were quantized. With importance scales are fitted, so only
+// half of the limit is sure (quant.h).
 bool gb_quantize_checked(const struct gb_quant_format * f, const float * src, void * dst, int64_t n_rows,
     int64_t n_per_row, const float * importance, int64_t * hist, enum ggml_on_invalid on_invalid, int64_t * invalid) {
     int64_t          counts[16] = { 0 };
@@ -195,6 +197,7 @@ bool gb_quantize_checked(const struct gb_quant_format * f, const float * src, vo
     return *invalid < 0;
 }
 
+// from_float has no way to fail, so a bad block becomes NaN, or is clipped in formats without NaN.
 void gb_quantize_row(const struct gb_quant_format * f, const float * x, void * y, int64_t k) {
     const struct job job = { .f = f, .on_invalid = GGML_ON_INVALID_NAN, .limit = f->limit };
     quantize_plain(&job, x, y, k);

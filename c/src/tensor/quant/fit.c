@@ -68,6 +68,7 @@ static void symmetric_sums(int n, int n_levels, const float * x, const float * w
     memcpy(wll, q, sizeof(q));
 }
 
+// Levels of a block of zeros, of numbers below 1e-30 and of infinities are 0, and the scale is 0.
 float gb_fit_symmetric(int n, int n_levels, const float * x, const float * w, uint8_t * levels) {
     const float extreme = gb_fit_extreme(n, x);
     if (!(fabsf(extreme) >= 1e-30f) || isinf(extreme)) {
@@ -247,6 +248,7 @@ static bool descend(int n, int low, int high, const float * x, const float * w, 
 // A block that still changes after so many passes is taken as it is.
 enum { DESCENT_PASSES = 5 };
 
+// Starts from the levels that the plain factor gives.
 float gb_fit_symmetric_descent(int n, int n_levels, const float * x, uint8_t * levels) {
     const float extreme = gb_fit_extreme(n, x);
     if (extreme == 0 || isinf(extreme)) {

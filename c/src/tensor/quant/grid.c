@@ -47,6 +47,7 @@ static uint64_t spread2(uint64_t row) {
     return (row | row << 6) & UINT64_C(0x0303030303030303);
 }
 
+// The same for four codes of 4 bits.
 static uint32_t spread4(uint32_t row) {
     row = (row | row << 8) & 0x00ff00ff;
     return (row | row << 4) & 0x0f0f0f0f;
@@ -142,6 +143,7 @@ struct bytes {
     float one[16], two[16], least;
 };
 
+// Of 2-bit codes the bit patterns with a 3 stand for no state; no row has them.
 static void by_bits(int bits, const struct half * h, struct bytes * b) {
     static const uint8_t state[16] = { 0, 1, 2, 0, 3, 4, 5, 0, 6, 7, 8, 0, 0, 0, 0, 0 };
     for (int c = 0; c < 16; c++) {
@@ -422,6 +424,7 @@ static void compare_with_zeros(const struct gb_grid_format * f, const float * x,
     g->d = error <= zeros ? g->d : 0;
 }
 
+// Signs are split off first where a format stores them; then levels are searched, and compared with zeros.
 void gb_grid_quantize(const struct gb_grid_format * f, const float * x, const float * importance,
     struct gb_grid_block * g) {
     const float limit = 1e8f; // more than any format can hold; squares of it are no problem

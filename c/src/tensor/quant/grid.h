@@ -54,6 +54,7 @@ void gb_grid_quantize(const struct gb_grid_format * f, const float * x, const fl
 // The seven stored bits of eight signs, and back.
 static inline uint8_t gb_grid_sign_code(uint8_t signs) { return signs & 127; }
 
+// The eighth sign is the parity of the seven, so that an even number is negative.
 static inline uint8_t gb_grid_signs(unsigned code) {
     unsigned parity = code ^ code >> 4;
     parity ^= parity >> 2;

@@ -31,6 +31,7 @@ static inline int gb_iq4_nearest_value(float v) { return gb_iq4_values[gb_iq4_ne
 // The value for each integer part of twice a quotient: boundaries, half the sum of two values, are integers then.
 enum { GB_IQ4_FLOOR = -232, GB_IQ4_ROOF = 202, GB_IQ4_RANGE = GB_IQ4_ROOF - GB_IQ4_FLOOR + 1 };
 
+// value: GB_IQ4_RANGE floats, one for each integer from GB_IQ4_FLOOR on.
 static inline void gb_iq4_table(float * value) {
     int begin = GB_IQ4_FLOOR;
     for (int k = 0; k < 16; k++) {

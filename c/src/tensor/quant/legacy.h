@@ -229,6 +229,7 @@ static inline float gb_block_dot(const struct gb_block * b, const uint8_t * y, b
         .quantize             = quantize,                                                                              \
     };
 
+// Without an offset, levels multiply what the largest f16 can reach, so each format gives its own limit.
 #define GB_SYMMETRIC_FORMAT(stem, hist_shift, limit) GB_BLOCK_FORMAT(stem, hist_shift, limit, GB_NAN_F16)
 #define GB_AFFINE_FORMAT(stem, hist_shift)           GB_BLOCK_FORMAT(stem, hist_shift, GB_F16_MAX, GB_NAN_F16)
 

@@ -143,6 +143,7 @@ static void quantize(const float * src, void * dst, int64_t n_rows, int64_t n_pe
     }
 }
 
+// No NaN is written, since a code of scales that means NaN counts as 0; the largest number is 448 times 6.
 const struct gb_quant_format gb_quant_nvfp4 = {
     GB_MEMBERS_OF_ROW(nvfp4),
     .to_float             = to_float,

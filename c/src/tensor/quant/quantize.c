@@ -143,6 +143,7 @@ static size_t quantize_whole(const char * func, enum ggml_type type, const float
     return quantize_rows(&r, &invalid);
 }
 
+// The functions of the types that early programs quantize to, one each.
 #define QUANTIZE(stem, TYPE)                                                                   \
     size_t ggml_quantize_##stem(const float * src, void * dst, int n, int k, int64_t * hist) { \
         return quantize_whole(__func__, GGML_TYPE_##TYPE, src, dst, n, k, hist);               \

@@ -7,6 +7,7 @@
 #include "base/fp16.h"
 #include "base/mem.h"
 
+// Rounds to nearest, then takes one step back where that went too far.
 float gb_f16_inward(float v) {
     uint16_t h = gb_f32_to_f16(fabsf(v));
     h          = (uint16_t) (h - (gb_f16_to_f32(h) > fabsf(v)));
@@ -31,6 +32,7 @@ static float choose_levels(int n, const float * x, const float * w, gb_nearest_t
     return error;
 }
 
+// Equal errors: the one towards zero.
 float gb_small_fit(int n, const float * x, const float * w, gb_nearest_t nearest, float d, float m, int8_t * levels) {
     const float inward = gb_f16_inward(d), outward = gb_f16_outward(d);
     const float error = choose_levels(n, x, w, nearest, inward, m, levels);

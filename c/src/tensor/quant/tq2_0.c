@@ -11,6 +11,7 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
     gb_store_f16(block + GB_AT(tq2_0, d), d);
 }
 
+// Two bits an element, in the order of gb_k_unpack2.
 static void unpack_block(const uint8_t * block, struct gb_super * b) {
     gb_k_unpack2(block + GB_AT(tq2_0, qs), b->level);
     gb_ternary_center(block + GB_AT(tq2_0, d), b);
