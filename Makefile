@@ -85,6 +85,7 @@ lint: build-c $(venv)/.test
 	$(py) -m mypy
 	$(py) tools/check_lifetimes.py
 	$(py) tools/rooms.py
+	$(py) tools/house.py --check
 
 check-long: $(venv)/.test
 	sh tools/check_long.sh $(JOBS)

@@ -1,5 +1,5 @@
-// pool_validator.h - does a pool of offsets keep its invariant (alloc/offset_pool.h)? Its free blocks lie inside it, are
-// not empty, sorted, and never touch; and no two of them are without a piece between them.
+// pool_validator.h - does a pool of offsets keep its invariant (alloc/offset_pool.h)? Its free blocks lie inside it,
+// are not empty, sorted, and never touch; and no two of them are without a piece between them.
 #ifndef GB_TESTS_POOL_VALIDATOR_H
 #define GB_TESTS_POOL_VALIDATOR_H
 
