@@ -1,5 +1,5 @@
-// pool_validator.h - does a pool of offsets keep its invariant (alloc/offset_pool.h)? Its free blocks lie inside it,
-// are not empty, sorted, and never touch; and no two of them are without a piece between them.
+// pool_validator.h - whether a pool of offsets keeps its invariant (alloc/offset_pool.h): free blocks lie inside the
+// pool, are not empty, are sorted by offset, and a piece that is taken lies between any two of them.
 #ifndef GB_TESTS_POOL_VALIDATOR_H
 #define GB_TESTS_POOL_VALIDATOR_H
 

@@ -1,5 +1,4 @@
-// in_context.h - tests that work in a context of their own: the variable `ctx` of the file, which each of them finds
-// new.
+// in_context.h - tests that work in a context of their own: each of them finds the file's variable `ctx` new.
 #ifndef GB_TESTS_IN_CONTEXT_H
 #define GB_TESTS_IN_CONTEXT_H
 
