@@ -1,4 +1,4 @@
-// The planner for memory in chunks: every plan against a judge of its own (pairs of items), few items against brute
+// The planner for memory in chunks: every plan against a validator of its own (pairs of items), few items against brute
 // force.
 #include "alloc/plan.h"
 #include "base/mem.h"
@@ -17,7 +17,7 @@ static void random_items(size_t n, int64_t end, int64_t max_size) {
 }
 
 // Item by item and pair by pair; adds up what the chunks need.
-static bool judge(size_t n, size_t alignment, size_t chunk, size_t * total) {
+static bool is_valid(size_t n, size_t alignment, size_t chunk, size_t * total) {
     static size_t peaks[MAX_ITEMS];
     memset(peaks, 0, sizeof(peaks));
     *total = 0;
@@ -54,7 +54,7 @@ static void random_plans(void) {
         size_t                total, a, b;
         random_items(n, test_random_int(1, 40), most);
         REQUIRE(gb_plan_in_chunks(items, n, alignment, chunk, chunk_of, &result) == GGML_STATUS_SUCCESS);
-        CHECK(judge(n, alignment, chunk - chunk % alignment, &total));
+        CHECK(is_valid(n, alignment, chunk - chunk % alignment, &total));
         CHECK(gb_plan_validate_chunks(items, n, alignment, chunk, chunk_of, &a, &b) == NULL);
         CHECK_INT(result.total, total);
         CHECK(result.total >= result.bound && result.n >= result.n_bound &&

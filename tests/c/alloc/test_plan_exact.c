@@ -1,5 +1,5 @@
-// The planner as a whole: against brute force on few items, on published instances and on graphs of models. The judge
-// is gb_plan_validate, which test_plan.c holds against a pairwise check. GGML_TEST_LONG=1: more rounds.
+// The planner as a whole: against brute force on few items, on published instances and on graphs of models. The
+// validator is gb_plan_validate, which test_plan.c holds against a pairwise check. GGML_TEST_LONG=1: more rounds.
 #include "alloc/plan.h"
 #include "base/env.h"
 #include "base/mem.h"

@@ -1,6 +1,7 @@
 // Nothing that a caller does may crash, hang, corrupt or leak: every public function (abuse.def, and by hand what must
 // not be called blindly) with arguments that are right, NULL in turn, out of range, in the wrong state, of the wrong
-// kind. Meant for the sanitizers, which are the judges; tensors that builders return become arguments of what follows.
+// kind. Meant for the sanitizers, which find what is wrong; tensors that builders return become arguments of what
+// follows.
 #ifndef _GNU_SOURCE
 #    define _GNU_SOURCE
 #endif

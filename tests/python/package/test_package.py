@@ -287,12 +287,12 @@ def test_declarations_agree_with_the_library():
 def test_the_check_of_lifetimes_finds_what_it_is_for(tmp_path):
     tool = in_tree("tools/check_lifetimes.py")
 
-    def judge(text: str) -> int:
+    def faults_in(text: str) -> int:
         file = tmp_path / "module.py"
         file.write_text(text)
         return subprocess.run([sys.executable, str(tool), str(file)], capture_output=True).returncode
 
     assert subprocess.run([sys.executable, str(tool)], capture_output=True).returncode == 0
-    assert judge("core = x._live()\nlib.f(core.ptr, core.h)\n") == 0
+    assert faults_in("core = x._live()\nlib.f(core.ptr, core.h)\n") == 0
     for wrong in ("lib.f(x._live().ptr)", "lib.f(x._core.h)", "lib.f(cores[0].ptr)", "p = ffi.gc(q, lib.free)"):
-        assert judge(wrong + "\n") == 1, wrong
+        assert faults_in(wrong + "\n") == 1, wrong

@@ -1,4 +1,4 @@
-"""Static memory planning from Python and from the command line. The judge compares all pairs."""
+"""Static memory planning from Python and from the command line. The validator compares all pairs."""
 
 from __future__ import annotations
 

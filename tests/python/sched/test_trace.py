@@ -1,5 +1,5 @@
-"""Records of what ran when: the events themselves, and the Chrome trace JSON, which is judged by a checker of its
-own."""
+"""Records of what ran when: the events themselves, and the Chrome trace JSON, which a validator of its own
+looks at."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from source_tree import in_tree
 unchecked = pytest.mark.skipif(os.environ.get("GGML_SCHED_CHECK") == "1", reason="checked runs wait for every step")
 
 # -------------------------------------------------------------------------------------------------------------- an
-# independent judge
+# independent validator
 
 
 def slices_of(trace: dict) -> list[dict]:
     return [e for e in trace["traceEvents"] if e["ph"] == "X"]
 
 
-def judge(text: str) -> dict:
+def validated(text: str) -> dict:
     """Fails unless `text` is what the Trace Event Format asks for and what Perfetto's importer needs; returns it."""
 
     def refuse(word: str) -> None:
@@ -179,7 +179,7 @@ def test_file(zigzag, tmp_path):
         zigzag.sched.compute(zigzag.graph)
     text = path.read_text()
     assert text == trace.to_json()
-    made = judge(text)
+    made = validated(text)
     lanes = {e["tid"]: e["args"]["name"] for e in made["traceEvents"] if e["name"] == "thread_name"}
     assert list(lanes.values())[:3] == ["host", "A", "B"]
     assert "CPU" in lanes.values()
@@ -222,7 +222,7 @@ def test_devices_overlap_in_the_record(ctx):
         one, two = sorted((e for e in trace.events if e.kind == "compute"), key=lambda e: e.start_ns)
         assert {one.backend, two.backend} == {0, 1}
         assert two.start_ns < one.end_ns
-        made = judge(trace.to_json())
+        made = validated(trace.to_json())
         assert len({e["tid"] for e in slices_of(made) if e["cat"] == "compute"}) == 2
 
 
@@ -240,12 +240,12 @@ def test_the_end_of_a_trace(zigzag, tmp_path):
     with sched.trace() as second:  # empty at first
         pass
     assert second.events == ()
-    judge(second.to_json())
+    validated(second.to_json())
     third = sched.trace(tmp_path / "c.json")
     sched.compute(zigzag.graph)
     sched.close()  # ends it
     assert not third.running
-    assert slices_of(judge((tmp_path / "c.json").read_text()))
+    assert slices_of(validated((tmp_path / "c.json").read_text()))
     with pytest.raises(gb.StateError, match="closed"):
         sched.trace()
 
@@ -254,7 +254,7 @@ def test_closing_ends_a_trace_that_nobody_holds(zigzag, tmp_path):
     zigzag.sched.trace(tmp_path / "run.json")
     zigzag.sched.compute(zigzag.graph)
     zigzag.sched.close()
-    assert slices_of(judge((tmp_path / "run.json").read_text()))
+    assert slices_of(validated((tmp_path / "run.json").read_text()))
 
 
 def test_the_scheduler_of_a_trace_may_go(ctx, cpu):
@@ -294,7 +294,7 @@ def test_an_exception_inside_ends_it(zigzag, tmp_path):
 
     with pytest.raises(ZeroDivisionError):
         two_runs()
-    assert slices_of(judge(path.read_text()))
+    assert slices_of(validated(path.read_text()))
     assert zigzag.sched.compute(zigzag.graph)
 
 
@@ -311,7 +311,7 @@ def test_failed_runs_are_not_in_it(ctx, cpu):
         with sched.trace() as trace, pytest.raises(gb.GgmlError):
             sched.compute(graph)
         assert [e for e in trace.events if e.kind == "compute"] == []
-        judge(trace.to_json())
+        validated(trace.to_json())
 
 
 def test_hostile_names(ctx, cpu):
@@ -325,7 +325,7 @@ def test_hostile_names(ctx, cpu):
         x.set(1)
         with sched.trace() as trace:
             sched.compute(graph)
-    made = judge(trace.to_json())
+    made = validated(trace.to_json())
     assert any(e["args"].get("name") == y_name for e in slices_of(made) for y_name in ["\u00fc\U0001f600'y"])
     assert trace.to_json().isascii()
 
@@ -342,7 +342,7 @@ def test_example(tmp_path):
         [sys.executable, in_tree("examples/two_devices.py"), tmp_path], capture_output=True, text=True, check=True
     )
     assert "2 splits" in run.stdout
-    made = judge((tmp_path / "trace.json").read_text())
+    made = validated((tmp_path / "trace.json").read_text())
     assert {e["args"]["run"] for e in slices_of(made)} == {0, 1}
     assert "layer3" in (tmp_path / "plan.html").read_text()
 
@@ -364,7 +364,7 @@ def test_any_events_make_a_valid_file(rng):
                          by_host=bool(rng.integers(2)), split=int(rng.integers(-1, 4)), node=0, n_nodes=2, bytes=7,
                          live_bytes=int(rng.integers(0, arena + 1)), arena_bytes=arena)
                 )  # fmt: skip
-            made = judge(json.dumps(chrome_trace(events, ["A", "B", "C"], [2])))
+            made = validated(json.dumps(chrome_trace(events, ["A", "B", "C"], [2])))
             assert len(slices_of(made)) == n
 
 
@@ -385,5 +385,5 @@ def test_the_judge_can_fail():
     ]
     for events in wrong:
         with pytest.raises((AssertionError, KeyError)):
-            judge(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
-    judge(json.dumps({"traceEvents": [meta, slice_, {**slice_, "ts": 2.0, "dur": 1.0}], "displayTimeUnit": "ms"}))
+            validated(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
+    validated(json.dumps({"traceEvents": [meta, slice_, {**slice_, "ts": 2.0, "dur": 1.0}], "displayTimeUnit": "ms"}))

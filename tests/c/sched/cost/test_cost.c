@@ -13,7 +13,7 @@ static void two_backends_equal_all_placements(void) {
         struct gb_cost_result r;
         REQUIRE(gb_cost_solve(&w.p, NULL, 0, labels, &r) == GGML_STATUS_SUCCESS);
         CHECK_INT(r.cost, try_everything(&w.p));
-        CHECK_INT(judge(&w.p, labels), r.cost);
+        CHECK_INT(cost_of(&w.p, labels), r.cost);
         CHECK(r.proved && r.bound == r.cost && r.method == GB_COST_CUT);
         close_world(&w);
     }
@@ -33,7 +33,7 @@ static void large_ones_have_a_certificate(void) {
         CHECK_MSG(wrong == NULL, "%s", wrong);
         REQUIRE(gb_cost_solve(&w.p, NULL, 0, labels, &r) == GGML_STATUS_SUCCESS);
         CHECK_INT(r.cost, net.value);
-        CHECK_INT(judge(&w.p, labels), net.value);
+        CHECK_INT(cost_of(&w.p, labels), net.value);
         gb_flow_free(&net);
         free(zeros);
         free(labels);
@@ -52,16 +52,16 @@ static void more_backends_equal_all_placements(void) {
         const int64_t         best = try_everything(&w.p);
         REQUIRE(gb_cost_solve(&w.p, NULL, 1 << 20, labels, &r) == GGML_STATUS_SUCCESS);
         CHECK_INT(r.cost, best);
-        CHECK_INT(judge(&w.p, labels), best);
+        CHECK_INT(cost_of(&w.p, labels), best);
         CHECK(r.proved && r.bound == best);
         // without the search: never better than the optimum, never worse than the start, and the bound holds
         for (int i = 0; i < w.p.n_items; i++) {
             start[i] = (int32_t) test_random_int(0, k - 1);
         }
         REQUIRE(gb_cost_solve(&w.p, start, 0, labels, &r) == GGML_STATUS_SUCCESS);
-        CHECK(r.cost >= best && r.cost <= judge(&w.p, start) && r.bound <= best);
+        CHECK(r.cost >= best && r.cost <= cost_of(&w.p, start) && r.bound <= best);
         CHECK(!r.proved || r.cost == best);
-        CHECK_INT(judge(&w.p, labels), r.cost);
+        CHECK_INT(cost_of(&w.p, labels), r.cost);
         n_moves_optimal += r.cost == best;
         n++;
         close_world(&w);
@@ -80,14 +80,14 @@ static void savings_are_differences(void) {
                 labels[i] = (int32_t) test_random_int(0, k - 1);
             } while (w.cost[i * k + labels[i]] >= GB_COST_INF);
         }
-        const int64_t cost = judge(&w.p, labels);
+        const int64_t cost = cost_of(&w.p, labels);
         CHECK_INT(gb_cost_of(&w.p, labels), cost);
         REQUIRE(gb_cost_savings(&w.p, labels, saved, other) == GGML_STATUS_SUCCESS);
         for (int i = 0; i < w.p.n_items; i++) {
             const int32_t own  = labels[i];
             int64_t       best = INT64_MAX;
             for (labels[i] = 0; labels[i] < k; labels[i]++) {
-                const int64_t there = labels[i] == own ? INT64_MAX : judge(&w.p, labels);
+                const int64_t there = labels[i] == own ? INT64_MAX : cost_of(&w.p, labels);
                 best                = there < best ? there : best;
             }
             CHECK((other[i] < 0) == (best == INT64_MAX));

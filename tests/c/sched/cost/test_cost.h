@@ -1,4 +1,4 @@
-// test_cost.h - random placement problems, a judge of labels written from the definition, and the optimum by trying
+// test_cost.h - random placement problems, the cost of labels by its definition, and the optimum by trying
 // everything.
 #ifndef GB_TESTS_TEST_COST_H
 #define GB_TESTS_TEST_COST_H
@@ -83,7 +83,7 @@ static inline struct world random_world(int n_backends, int n_ops, int n_leafs, 
 }
 
 // By the definition: for each value and each backend, is there a consumer there.
-static inline int64_t judge(const struct gb_cost_problem * p, const int32_t * labels) {
+static inline int64_t cost_of(const struct gb_cost_problem * p, const int32_t * labels) {
     int64_t   sum = 0;
     const int k   = p->n_backends;
     for (int i = 0; i < p->n_items; i++) {
@@ -112,7 +112,7 @@ static inline int64_t try_everything(const struct gb_cost_problem * p) {
     int32_t labels[32] = { 0 };
     int64_t best       = INT64_MAX;
     for (;;) {
-        const int64_t cost = judge(p, labels);
+        const int64_t cost = cost_of(p, labels);
         best               = cost < best ? cost : best;
         int i              = 0;
         while (i < p->n_items && ++labels[i] == p->n_backends) {

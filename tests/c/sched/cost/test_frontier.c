@@ -15,7 +15,7 @@ static void equals_all_placements(void) {
         CHECK(r.complete && r.found);
         CHECK_INT(r.cost, best);
         CHECK_INT(r.bound, best);
-        CHECK_INT(judge(&w.p, labels), best);
+        CHECK_INT(cost_of(&w.p, labels), best);
         // with a bound to beat: found exactly when it is above the optimum, and else the labels are left alone
         REQUIRE(gb_frontier_solve(&w.p, best + 1, 1 << 20, labels, &r) == GGML_STATUS_SUCCESS);
         CHECK(r.complete && r.found && r.cost == best);
@@ -54,7 +54,7 @@ static void long_graphs_equal_the_cut(void) {
         REQUIRE(gb_cost_solve(&w.p, NULL, 0, labels, &c) == GGML_STATUS_SUCCESS);
         REQUIRE(gb_frontier_solve(&w.p, c.cost + 1, 1 << 20, labels, &f) == GGML_STATUS_SUCCESS);
         CHECK(f.bound <= c.cost && f.found == f.complete);
-        CHECK(!f.complete || (f.cost == c.cost && judge(&w.p, labels) == c.cost));
+        CHECK(!f.complete || (f.cost == c.cost && cost_of(&w.p, labels) == c.cost));
         n_complete += f.complete;
         free(labels);
         close_world(&w);
