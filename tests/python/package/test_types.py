@@ -15,9 +15,9 @@ import pytest
 
 import ggml_backend as gb
 from ggml_backend import dtypes, ops
-from source_tree import ROOT
+from source_tree import in_tree
 
-PROGRAM = ROOT / "tests" / "typing" / "user_program.py"
+PROGRAM = "tests/typing/user_program.py"
 
 
 def _has(module: str) -> bool:
@@ -57,12 +57,12 @@ def test_the_static_lists_are_what_there_is():
 
 
 def test_the_program_mentions_every_public_name():
-    text = PROGRAM.read_text(encoding="utf-8")
+    text = in_tree(PROGRAM).read_text(encoding="utf-8")
     assert [name for name in gb.__all__ if not re.search(rf"\bgb\.{name}\b", text)] == []
 
 
 def test_the_program_runs(tmp_path):
-    spec = importlib.util.spec_from_file_location("user_program", PROGRAM)
+    spec = importlib.util.spec_from_file_location("user_program", in_tree(PROGRAM))
     program = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(program)
     program.main(tmp_path)
@@ -70,7 +70,7 @@ def test_the_program_runs(tmp_path):
 
 @needs_mypy
 def test_mypy_accepts_the_program(tmp_path):
-    program = shutil.copy(PROGRAM, tmp_path)
+    program = shutil.copy(in_tree(PROGRAM), tmp_path)
     done = run("mypy", "--strict", "--config-file=", f"--cache-dir={tmp_path / 'cache'}", program, folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -101,7 +101,7 @@ def test_mypy_finds_a_mistake_in_a_program(tmp_path):
 
 @needs_pyright
 def test_pyright_accepts_the_program(tmp_path):
-    program = shutil.copy(PROGRAM, tmp_path)
+    program = shutil.copy(in_tree(PROGRAM), tmp_path)
     done = run("pyright", "--pythonpath", sys.executable, program, folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -10,9 +10,9 @@ import pytest
 
 import ggml_backend as gb
 from ggml_backend.cli import main
-from source_tree import ROOT
+from source_tree import ROOT, in_tree
 
-DATA = ROOT / "tests" / "data"
+DATA = "tests/data"
 
 
 def assert_valid(lower, upper, size, offsets, alignment=1):
@@ -52,7 +52,7 @@ def test_random(rng, alignment):
         assert plan.proved or plan.gap > 0
 
 
-@pytest.mark.parametrize("path", sorted((DATA / "model-graphs").glob("*.csv")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", sorted((ROOT / DATA / "model-graphs").glob("*.csv")), ids=lambda p: p.stem)
 def test_model_graphs(path):
     lower, upper, size = read(path)
     plan = gb.plan_memory(lower, upper, size)
@@ -63,7 +63,7 @@ def test_model_graphs(path):
 
 @pytest.mark.parametrize("letter", "ABCGHJ")
 def test_published_instances(letter):
-    lower, upper, size = read(DATA / "minimalloc" / f"{letter}.1048576.csv")
+    lower, upper, size = read(in_tree(f"{DATA}/minimalloc/{letter}.1048576.csv"))
     plan = gb.plan_memory(lower, upper, size, capacity=1048576, budget_ms=60000)
     assert_valid(lower, upper, size, plan.offsets)
     assert plan.peak <= 1048576
@@ -112,7 +112,7 @@ def test_bad_arguments(arguments, message):
 
 
 def test_command_line(tmp_path, capsys):
-    source = DATA / "model-graphs" / "whisper_base_enc.csv"
+    source = in_tree(f"{DATA}/model-graphs/whisper_base_enc.csv")
     out = tmp_path / "out.csv"
     assert main(["plan", str(source), "--align", "64", "--out", str(out), "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
