@@ -29,10 +29,11 @@ int gbpy_find_owner(const struct gbpy_handle * context, const struct ggml_tensor
 // of its buffer; "": none of its own
 int gbpy_location(const struct gbpy_handle * context, const struct ggml_tensor * t, char * name, size_t size);
 
-// all its bytes, gaps included
+// Reads all bytes of the tensor, gaps included.
 int gbpy_read(const struct gbpy_handle * context, const struct ggml_tensor * t, void * data, size_t size,
     const char * what);
-// Bytes to an offset of a contiguous tensor. `part`: what is not written stays as it was, and as set as it was.
+// Writes bytes at an offset of a contiguous tensor. Those outside [offset, offset + size) keep their content and their
+// stamp.
 int gbpy_write(const struct gbpy_handle * context, struct ggml_tensor * t, const void * data, size_t offset,
     size_t size, const char * what);
 // All elements, which lie one after the other in `data`, to a tensor of any strides.

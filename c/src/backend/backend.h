@@ -2,10 +2,11 @@
 //
 //   buffer.c        buffer types, buffers, tensor access and placing by hand
 //   multi_buffer.c  several buffers behind one handle
-//   event.c         marks in the work of a device, for others to wait for
+//   event.c         events in the queue of a device, for others to wait for
 //   fusion.c        whether backends compute neighbouring nodes together
 //   backend.c       devices: queued access, computing, copies between tensors
-//   registry.c      backends by name; the only file that names concrete ones
+//   registry.c      backends by name; with cuda.c the only file that names concrete ones
+//   module.c        loads backends from shared libraries;  cuda.c: ggml-cuda.h, forwarded to the module of that backend
 //   ctx_tensors.c   memory for all tensors of a context;  hash_set.c: the public sets of tensor addresses
 //   graph_copy.c    deep copies of graphs;  compare.c runs one graph on two backends
 //

@@ -1,4 +1,4 @@
-// params.c - parsing the parameters from which the registry makes backends ("CPU:n_threads=4"), independent of the
+// params.c - parsing the parameters from which the registry makes backends ("CPU:threads=4"), independent of the
 // locale.
 //
 // Nothing here reports errors: callers know which parameter of which backend was wrong, and say so.

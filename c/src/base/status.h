@@ -72,7 +72,8 @@ void gb_forget_failures_since(uint64_t fail_count);
         }                                              \
     } while (0)
 
-// The same for an argument that is NULL; only for public functions, whose callers are strangers.
+// GB_FAIL_IF and GB_FAIL_IF_RETURNING for an argument that is NULL: INVALID_ARGUMENT with its name. Only for public
+// functions, whose callers are strangers.
 #define GB_CHECK_ARG(ptr) \
     GB_FAIL_IF((ptr) == NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument '%s' is NULL", __func__, #ptr)
 

@@ -1,7 +1,8 @@
 // ops.cu - the table of operators, gathered from the families, and what supports_op answers.
 //
-// Of the library's own files this backend reads tensor/ops.def alone: it is data and needs nothing but ggml.h, so a
-// module that was built apart from the library agrees with the header that it was built with.
+// Of the library's own files this backend reads data alone (tensor/ops.def here, the formats in kernels/unpack.cuh):
+// they need nothing but ggml.h, so a module that was built apart from the library agrees with the header that it was
+// built with.
 #include "cuda.h"
 
 #define GB_CUDA_FAMILY(name) extern const gb_cuda_family gb_cuda_family_##name;

@@ -16,7 +16,7 @@
 
 struct gb_cpu_team; // the threads that run one node (cpu/team.h)
 
-// of a thread in a node
+// How long one thread works on a node before it looks whether the run is over.
 struct gb_cpu_pace {
     int64_t left; // work to do before it looks whether the run is over
     bool    asks; // it is the one that asks the run's abort callback

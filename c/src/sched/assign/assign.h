@@ -42,7 +42,7 @@ void             gb_sched_free_assigned(struct gb_sched_assigned * assigned);
 enum ggml_status gb_costs_new(const struct ggml_backend_sched * s, const struct ggml_backend_cost_table * table,
     struct gb_costs ** costs);
 void             gb_costs_free(struct gb_costs * costs);
-// Assigns by any policy.
+// Assigns by the scheduler's policy, whichever it is.
 // Without costs, or with another policy, the rules alone decide and nothing is predicted. It fills `to`, and if costs
 // decided `prediction`; it does not look whether the assignment can stand.
 enum ggml_status gb_sched_assign_by_cost(const struct ggml_backend_sched * s, const struct gb_sched_input * in,

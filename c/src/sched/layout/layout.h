@@ -41,7 +41,7 @@ struct gb_backend_need {
     size_t load;     // the most alive at once
     size_t bound;    // no plan of the arena needs less
     size_t work;     // scratch memory of the backend itself
-    bool   proved;   // nor than peak
+    bool   proved;   // no arena layout has a peak below `peak`
 };
 
 struct gb_span { // positions of a split's nodes in the program, half-open

@@ -74,7 +74,7 @@ struct gb_bound_split {
 // kept. Refs on memory are given back when the plan is unbound, what backends made when they are freed.
 struct gb_sched_binding {
     bool                    bound;  // the user's tensors were given the places in the input's `key`
-    bool                    stale;  // its own tensors were not, or its arenas were given up
+    bool                    stale;  // its shadows have no addresses, or its arenas were given up
     struct gb_mem **        mem;    // owned; per id, roots: where it is bound; NULL if not by us
     struct gb_bound_copy *  copies; // owned; per copy of the program
     struct gb_bound_split * splits; // owned; per split of the program
@@ -83,7 +83,7 @@ struct gb_sched_binding {
     gb_mem_list shared; // refs held: stores of other plans
     GB_VEC(ggml_backend_event_t) events; // owned; as many as the plan's waits need
     unsigned n_freed;                    // buffers in the process that were gone when its splits were prepared
-    unsigned turn;                       // runs
+    unsigned turn; // number of runs so far; chooses the stage of copies that are kept several times
 };
 
 // memory.c

@@ -1,4 +1,4 @@
-// mmla.tpl.h - the sums of a tile of byte products with arm64's products of matrices of bytes (i8mm).
+// tile_i8mm.tpl.h - the sums of a tile of byte products with arm64's products of matrices of bytes (i8mm).
 //
 // One instruction multiplies two columns of weights by two rows of activations, eight terms of each: 32 products, twice
 // as many as a dot product of bytes. Its operands hold eight terms of one row after eight of the next, while panels of
