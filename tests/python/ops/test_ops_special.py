@@ -130,9 +130,9 @@ def test_norms_of_huge_and_tiny_rows(n):
         return mean_square(d, eps)
 
     def cancelled(x, eps):
-        """How much larger the values of a row are than their differences, in which their rounding counts."""
+        """1, or more where values are much larger than their differences, in which their rounding counts."""
         spread = np.sqrt(np.square(x - x.mean(-1, keepdims=True)).mean(-1, keepdims=True) + eps)
-        return np.broadcast_to(1 + np.abs(x).max(-1, keepdims=True) / spread, x.shape)
+        return np.broadcast_to(np.maximum(1, np.abs(x).max(-1, keepdims=True) / (4 * spread)), x.shape)
 
     for scale in (1e-42, 1e-30, 1e-18, 1.0, 1e15, 1e25, 1e38):
         x = real(3, n, low=-1, high=1)
