@@ -46,72 +46,7 @@ static ALWAYS_INLINE void prefetch_tile_(int mr, const float * c, int64_t ldc) {
     }
 }
 
-static ALWAYS_INLINE void tile_(int mr, int64_t k, const float * a, const float * b, float * c, int64_t ldc, int nr,
-    bool accumulate) {
-    vf acc[TILE_MR][V_GEMM_NV];
-    UNROLL
-    for (int i = 0; i < mr; i++) {
-        UNROLL
-        for (int j = 0; j < V_GEMM_NV; j++) {
-            acc[i][j] = v_set(0.0f);
-        }
-    }
-    const int64_t ahead = k * TILE_MR;
-    for (int64_t p = 0; p < k; p++) {
-        if (p == k - PREFETCH_STEPS) {
-            prefetch_tile_(mr, c, ldc);
-        }
-        vf bv[V_GEMM_NV];
-        UNROLL
-        for (int j = 0; j < V_GEMM_NV; j++) {
-            bv[j] = v_load(b + j * V_N);
-        }
-        UNROLL
-        for (int i = 0; i < mr; i++) {
-            const vf av = v_set(a[i]);
-            UNROLL
-            for (int j = 0; j < V_GEMM_NV; j++) {
-                acc[i][j] = v_fma(av, bv[j], acc[i][j]);
-            }
-        }
-        prefetch_ahead_(b, a + ahead);
-        a += TILE_MR;
-        b += TILE_NR;
-    }
-    UNROLL
-    for (int i = 0; i < mr; i++) {
-        store_row_(c + i * ldc, acc[i], nr, accumulate);
-    }
-}
-
-static void gemm_tile_f32(const struct gb_tile * t) {
-    switch (t->mr) {
-#define TILE_CASE(rows) \
-    case rows: tile_(rows, t->k, t->a, t->b, t->c, t->ldc, t->nr, t->accumulate); break;
-        TILE_CASE(1)
-        TILE_CASE(2)
-        TILE_CASE(3)
-        TILE_CASE(4)
-#if V_GEMM_MR > 4
-        TILE_CASE(5)
-        TILE_CASE(6)
-#endif
-#if V_GEMM_MR > 6
-        TILE_CASE(7)
-        TILE_CASE(8)
-        TILE_CASE(9)
-        TILE_CASE(10)
-        TILE_CASE(11)
-        TILE_CASE(12)
-#endif
-#undef TILE_CASE
-        default: break;
-    }
-}
-
-// ------------------------------------------------------------------------------------------------------------ bfloat16
-
-// The same on panels of pairs of bfloat16: a lane of 32 bits holds two terms.
+// c + a b on lanes of 32 bits that hold two bfloat16 each: the sum of both products is added.
 static inline vf dot_pairs_(vf c, vf a, vf b) {
 #if HAVE_BF16_DOT
     return v_dot_bf16(c, a, b);
@@ -122,9 +57,12 @@ static inline vf dot_pairs_(vf c, vf a, vf b) {
 #endif
 }
 
-static ALWAYS_INLINE void tile_pairs_(int mr, int64_t pairs, const float * a, const float * b, float * c, int64_t ldc,
-    int nr, bool accumulate) {
-    vf acc[TILE_MR][V_GEMM_NV];
+// Rows 0 .. mr - 1 of the tile, on panels of floats or of pairs of bfloat16. mr and pairs are constants where this is
+// called, so that each combination becomes a function of its own.
+static ALWAYS_INLINE void tile_(int mr, bool pairs, const struct gb_tile * t) {
+    const struct gb_tile tile = *t; // stores to c could change *t, as far as the compiler knows
+    const float *        a = tile.a, *b = tile.b;
+    vf                   acc[TILE_MR][V_GEMM_NV];
     UNROLL
     for (int i = 0; i < mr; i++) {
         UNROLL
@@ -132,10 +70,10 @@ static ALWAYS_INLINE void tile_pairs_(int mr, int64_t pairs, const float * a, co
             acc[i][j] = v_set(0.0f);
         }
     }
-    const int64_t ahead = pairs * TILE_MR;
-    for (int64_t p = 0; p < pairs; p++) {
-        if (p == pairs - PREFETCH_STEPS) {
-            prefetch_tile_(mr, c, ldc);
+    const int64_t ahead = tile.k * TILE_MR;
+    for (int64_t p = 0; p < tile.k; p++) {
+        if (p == tile.k - PREFETCH_STEPS) {
+            prefetch_tile_(mr, tile.c, tile.ldc);
         }
         vf bv[V_GEMM_NV];
         UNROLL
@@ -147,7 +85,7 @@ static ALWAYS_INLINE void tile_pairs_(int mr, int64_t pairs, const float * a, co
             const vf av = v_set(a[i]);
             UNROLL
             for (int j = 0; j < V_GEMM_NV; j++) {
-                acc[i][j] = dot_pairs_(acc[i][j], bv[j], av);
+                acc[i][j] = pairs ? dot_pairs_(acc[i][j], bv[j], av) : v_fma(av, bv[j], acc[i][j]);
             }
         }
         prefetch_ahead_(b, a + ahead);
@@ -156,14 +94,14 @@ static ALWAYS_INLINE void tile_pairs_(int mr, int64_t pairs, const float * a, co
     }
     UNROLL
     for (int i = 0; i < mr; i++) {
-        store_row_(c + i * ldc, acc[i], nr, accumulate);
+        store_row_(tile.c + i * tile.ldc, acc[i], tile.nr, tile.accumulate);
     }
 }
 
-static void gemm_tile_bf16(const struct gb_tile * t) {
+static ALWAYS_INLINE void tile_of_rows_(bool pairs, const struct gb_tile * t) {
     switch (t->mr) {
 #define TILE_CASE(rows) \
-    case rows: tile_pairs_(rows, t->k, t->a, t->b, t->c, t->ldc, t->nr, t->accumulate); break;
+    case rows: tile_(rows, pairs, t); break;
         TILE_CASE(1)
         TILE_CASE(2)
         TILE_CASE(3)
@@ -184,6 +122,10 @@ static void gemm_tile_bf16(const struct gb_tile * t) {
         default: break;
     }
 }
+
+static void gemm_tile_f32(const struct gb_tile * t) { tile_of_rows_(false, t); }
+
+static void gemm_tile_bf16(const struct gb_tile * t) { tile_of_rows_(true, t); }
 
 // ------------------------------------------------------------------------------------------------------------- packing
 
