@@ -282,10 +282,26 @@ static bool is_dense_f32(const struct ggml_tensor * t) {
 
 enum { LONG_RUNS = 128 }; // as many as a long run has, at most: between them a thread may stop
 
-// Without conversions there is nothing that has to fit into a buffer: units go on to the end of the row, at most
-// `last`. Returns how many units the run at u has.
-static int64_t long_run(const struct space * s, int64_t u, int64_t row, int64_t last) {
-    return GB_MIN(GB_MIN(last, (row + 1) * s->runs) - u, (int64_t) LONG_RUNS);
+// Where a run lies: n values from i0 on of the row of the result with coordinates r; p is their place. It takes `units`
+// units.
+struct run {
+    int64_t       units, i0, n;
+    struct gb_row r;
+    char *        p;
+};
+
+// The run that begins with unit u. Without conversions nothing has to fit into a buffer, and it goes on to the end of
+// the row, at most to unit `last`.
+static struct run run_of(const struct space * s, const struct ggml_tensor * node, int64_t u, int64_t last,
+    bool direct) {
+    struct run    at;
+    const int64_t row = u == 0 ? 0 : u / s->runs;
+    at.units          = direct ? GB_MIN(GB_MIN(last, (row + 1) * s->runs) - u, (int64_t) LONG_RUNS) : 1;
+    at.i0             = (u - row * s->runs) * GB_RUN;
+    at.n              = GB_MIN(s->n0 - at.i0, at.units * GB_RUN);
+    at.r              = gb_row_at(node, row);
+    at.p              = gb_row_of(node, at.r) + gb_offset(node, at.i0);
+    return at;
 }
 
 // Units are runs of GB_RUN elements; threads share them, and a thread takes several at once where nothing is converted.
@@ -294,22 +310,18 @@ void gb_run_map1(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_
     const struct space         s      = space_of(node, 1);
     const bool                 direct = is_dense_f32(node) && is_dense_f32(a);
     float                      x_buf[GB_RUN], y_buf[GB_RUN];
-    int64_t                    first, last, units;
+    int64_t                    first, last;
     gb_cpu_share(call, s.units, &first, &last);
-    for (int64_t u = first; u < last; u += units) {
-        const int64_t row      = u == 0 ? 0 : u / s.runs;
-        units                  = direct ? long_run(&s, u, row, last) : 1;
-        const int64_t       i0 = (u - row * s.runs) * GB_RUN;
-        const int64_t       n  = GB_MIN(s.n0 - i0, units * GB_RUN);
-        const struct gb_row r  = gb_row_at(node, row);
-        char *              p  = gb_row_of(node, r) + gb_offset(node, i0);
-        const float *       x  = gb_in(call->k, a, gb_row_of(a, r) + gb_offset(a, i0), n, x_buf);
-        float *             y  = gb_out(node, p, n, y_buf);
-        f(call, node, n, y, x);
-        gb_put(call->k, node, p, n, y);
-        if (gb_cpu_stopped(call, gb_store_work(node->type, n))) {
+    while (first < last) {
+        const struct run at = run_of(&s, node, first, last, direct);
+        const float *    x  = gb_in(call->k, a, gb_row_of(a, at.r) + gb_offset(a, at.i0), at.n, x_buf);
+        float *          y  = gb_out(node, at.p, at.n, y_buf);
+        f(call, node, at.n, y, x);
+        gb_put(call->k, node, at.p, at.n, y);
+        if (gb_cpu_stopped(call, gb_store_work(node->type, at.n))) {
             return;
         }
+        first += at.units;
     }
 }
 
@@ -347,23 +359,18 @@ void gb_run_map2(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_
     const struct space         s = space_of(node, 2);
     const bool direct = is_dense_f32(node) && is_dense_f32(a) && is_dense_f32(b) && (s.flat || b->ne[0] == s.n0);
     float      x_buf[GB_RUN], y_buf[GB_RUN], z_buf[GB_RUN];
-    int64_t    first, last, units;
+    int64_t    first, last;
     gb_cpu_share(call, gb_is_empty(b) ? 0 : s.units, &first, &last);
-    for (int64_t u = first; u < last; u += units) {
-        const int64_t row      = u == 0 ? 0 : u / s.runs;
-        units                  = direct ? long_run(&s, u, row, last) : 1;
-        const int64_t       i0 = (u - row * s.runs) * GB_RUN;
-        const int64_t       n  = GB_MIN(s.n0 - i0, units * GB_RUN);
-        const struct gb_row r  = gb_row_at(node, row);
-        char *              p  = gb_row_of(node, r) + gb_offset(node, i0);
-        const char *        q  = repeated_row(b, r);
-        const float *       x  = gb_in(call->k, a, gb_row_of(a, r) + gb_offset(a, i0), n, x_buf);
-        const float *       y  = repeated_in(call, b, q, i0, n, s.flat || b->ne[0] == s.n0, y_buf);
-        float *             z  = gb_out(node, p, n, z_buf);
-        f(call, node, n, z, x, y);
-        gb_put(call->k, node, p, n, z);
-        if (gb_cpu_stopped(call, gb_store_work(node->type, n))) {
+    while (first < last) {
+        const struct run at = run_of(&s, node, first, last, direct);
+        const float *    x  = gb_in(call->k, a, gb_row_of(a, at.r) + gb_offset(a, at.i0), at.n, x_buf);
+        const float * y = repeated_in(call, b, repeated_row(b, at.r), at.i0, at.n, s.flat || b->ne[0] == s.n0, y_buf);
+        float *       z = gb_out(node, at.p, at.n, z_buf);
+        f(call, node, at.n, z, x, y);
+        gb_put(call->k, node, at.p, at.n, z);
+        if (gb_cpu_stopped(call, gb_store_work(node->type, at.n))) {
             return;
         }
+        first += at.units;
     }
 }

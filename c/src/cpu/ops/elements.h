@@ -167,6 +167,59 @@ void gb_run_map2(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_
 // n_tasks() of both drivers.
 int gb_tasks_map(const struct ggml_tensor * node, int n_threads);
 
+// ---------------------------------------------------------------------------------------------------------- row by row
+
+// Writes the row of the result with coordinates r, which lies at d.
+typedef void gb_row_writer(const struct ggml_tensor * node, struct gb_row r, char * d);
+
+// The result's rows, shared by the threads and written one by one. Inline, so that the compiler sees f.
+static inline void gb_run_rows(const struct gb_cpu_call * call, const struct ggml_tensor * node, gb_row_writer * f) {
+    int64_t first, last;
+    gb_cpu_share(call, gb_rows(node), &first, &last);
+    for (int64_t i = first; i < last; i++) {
+        const struct gb_row r = gb_row_at(node, i);
+        f(node, r, gb_row_of(node, r));
+        if (gb_cpu_stopped(call, node->ne[0])) {
+            return;
+        }
+    }
+}
+
+// Row i of the result, n values, and the row of src[0] that it comes from, both as float32; y may be x. `spare` are n
+// floats of the thread's own where the operator's work size has two rows for each thread.
+struct gb_float_row {
+    int64_t       i;
+    struct gb_row r;
+    int64_t       n;
+    float *       y;
+    const float * x;
+    float *       spare;
+};
+
+// Computes y. False: the run was stopped.
+typedef bool gb_row_map(const struct gb_cpu_call * call, const struct ggml_tensor * node,
+    const struct gb_float_row * row);
+
+// The same for operators that compute whole rows; n_rows: how many rows the work size has for each thread, 1 or 2.
+static inline void gb_run_row_map(const struct gb_cpu_call * call, const struct ggml_tensor * node, int n_rows,
+    gb_row_map * f) {
+    const struct ggml_tensor * a       = node->src[0];
+    const int64_t              n       = node->ne[0];
+    float *                    scratch = gb_my_floats(call, n_rows * n);
+    int64_t                    first, last;
+    gb_cpu_share(call, n > 0 ? gb_rows(node) : 0, &first, &last);
+    for (int64_t i = first; i < last; i++) {
+        const struct gb_row       r   = gb_row_at(node, i);
+        char *                    p   = gb_row_of(node, r);
+        const float *             x   = gb_in(call->k, a, gb_row_of(a, r), n, scratch);
+        const struct gb_float_row row = { i, r, n, gb_out(node, p, n, scratch), x, n_rows > 1 ? scratch + n : NULL };
+        if (!f(call, node, &row)) {
+            return;
+        }
+        gb_put(call->k, node, p, n, row.y);
+    }
+}
+
 // How much ALiBi's bias grows from one position to the next (mask.c).
 float gb_alibi_slope(int64_t head, int n_head, float bias_max);
 

@@ -15,49 +15,37 @@ static size_t row_work(const struct ggml_tensor * node, int n_tasks) { return gb
 
 // ------------------------------------------------------------------------------------------------------ NORM, RMS_NORM
 
-static void norm_row(const struct gb_kernels * k, int64_t n, float * y, const float * x, float eps) {
-    k->norm_row_f32(n, y, x, eps, NULL, NULL);
+static bool norm_row(const struct gb_cpu_call * call, const struct ggml_tensor * node,
+    const struct gb_float_row * row) {
+    call->k->norm_row_f32(row->n, row->y, row->x, gb_op_param_f32(node, 0), NULL, NULL);
+    return !gb_cpu_stopped(call, 2 * row->n);
 }
 
-static void rms_norm_row(const struct gb_kernels * k, int64_t n, float * y, const float * x, float eps) {
-    k->rms_norm_row_f32(n, y, x, eps, NULL);
+static bool rms_norm_row(const struct gb_cpu_call * call, const struct ggml_tensor * node,
+    const struct gb_float_row * row) {
+    call->k->rms_norm_row_f32(row->n, row->y, row->x, gb_op_param_f32(node, 0), NULL);
+    return !gb_cpu_stopped(call, 2 * row->n);
 }
 
-// What is done to a dense row; y may be x.
-typedef void row_norm(const struct gb_kernels * k, int64_t n, float * y, const float * x, float eps);
-
-// NORM and RMS_NORM: each row by itself.
-static void run_rows(const struct gb_cpu_call * call, struct ggml_tensor * node, row_norm * f) {
-    const struct ggml_tensor * a       = node->src[0];
-    const int64_t              n       = node->ne[0];
-    float *                    scratch = gb_my_floats(call, n);
-    int64_t                    first, last;
-    gb_cpu_share(call, n > 0 ? gb_rows(node) : 0, &first, &last);
-    for (int64_t i = first; i < last; i++) {
-        const struct gb_row r = gb_row_at(node, i);
-        char *              p = gb_row_of(node, r);
-        const float *       x = gb_in(call->k, a, gb_row_of(a, r), n, scratch);
-        float *             y = gb_out(node, p, n, scratch);
-        f(call->k, n, y, x, gb_op_param_f32(node, 0));
-        gb_put(call->k, node, p, n, y);
-        if (gb_cpu_stopped(call, 2 * n)) {
-            return;
-        }
-    }
+static void run_norm(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    gb_run_row_map(call, node, 1, norm_row);
 }
-
-static void run_norm(const struct gb_cpu_call * call, struct ggml_tensor * node) { run_rows(call, node, norm_row); }
 
 static void run_rms_norm(const struct gb_cpu_call * call, struct ggml_tensor * node) {
-    run_rows(call, node, rms_norm_row);
+    gb_run_row_map(call, node, 1, rms_norm_row);
 }
 
 // ------------------------------------------------------------------------------------------------------- RMS_NORM_BACK
 
-// dx = (dy - x sum(x dy) / (sum(x^2) + n eps)) / sqrt(sum(x^2) / n + eps). False: the run is over.
-static bool rms_norm_back_row(const struct gb_cpu_call * call, int64_t n, float * dx, const float * x, const float * dy,
-    float eps) {
-    double squares = 0, product = 0;
+// dx = (dy - x sum(x dy) / (sum(x^2) + n eps)) / sqrt(sum(x^2) / n + eps). src[0] is x, src[1] is dy, the gradient of
+// the result.
+static bool rms_norm_back_row(const struct gb_cpu_call * call, const struct ggml_tensor * node,
+    const struct gb_float_row * row) {
+    const int64_t n       = row->n;
+    const float   eps     = gb_op_param_f32(node, 0);
+    const float * x       = row->x;
+    const float * dy      = gb_in(call->k, node->src[1], gb_row_of(node->src[1], row->r), n, row->spare);
+    double        squares = 0, product = 0;
     for (int64_t i = 0; i < n;) {
         const int64_t end = GB_MIN(n, i + GB_STRETCH), length = end - i;
         squares += call->k->sum_sqr_f32(length, x + i);
@@ -73,7 +61,7 @@ static bool rms_norm_back_row(const struct gb_cpu_call * call, int64_t n, float 
     for (int64_t i = 0; i < n;) {
         const int64_t end = GB_MIN(n, i + GB_STRETCH), length = end - i;
         for (; i < end; i++) {
-            dx[i] = (dy[i] - x[i] * along) * scale;
+            row->y[i] = (dy[i] - x[i] * along) * scale;
         }
         if (gb_cpu_stopped(call, length)) {
             return false;
@@ -82,24 +70,8 @@ static bool rms_norm_back_row(const struct gb_cpu_call * call, int64_t n, float 
     return true;
 }
 
-// src[0] is x, src[1] is dy, the gradient of the result. Threads share the rows.
 static void run_rms_norm_back(const struct gb_cpu_call * call, struct ggml_tensor * node) {
-    const struct ggml_tensor *a = node->src[0], *b = node->src[1];
-    const int64_t             n       = node->ne[0];
-    float *                   scratch = gb_my_floats(call, 2 * n);
-    int64_t                   first, last;
-    gb_cpu_share(call, n > 0 ? gb_rows(node) : 0, &first, &last);
-    for (int64_t i = first; i < last; i++) {
-        const struct gb_row r  = gb_row_at(node, i);
-        char *              p  = gb_row_of(node, r);
-        const float *       x  = gb_in(call->k, a, gb_row_of(a, r), n, scratch);
-        const float *       dy = gb_in(call->k, b, gb_row_of(b, r), n, scratch + n);
-        float *             dx = gb_out(node, p, n, scratch);
-        if (!rms_norm_back_row(call, n, dx, x, dy, gb_op_param_f32(node, 0))) {
-            return;
-        }
-        gb_put(call->k, node, p, n, dx);
-    }
+    gb_run_row_map(call, node, 2, rms_norm_back_row);
 }
 
 static const char * rms_norm_back_unsupported(const struct ggml_tensor * node) { return gb_need_float(node, 2); }

@@ -10,25 +10,22 @@ static const char * move_unsupported(const struct ggml_tensor * node) { return g
 // -------------------------------------------------------------------------------------------------------------- REPEAT
 
 // Element i of the result is element i mod ne of src[0], in each dim.
-static void run_repeat(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+static void repeat_row(const struct ggml_tensor * node, struct gb_row r, char * d) {
     const struct ggml_tensor * a    = node->src[0];
     const size_t               size = ggml_type_size(node->type);
-    int64_t                    first, last;
-    gb_cpu_share(call, gb_is_empty(a) ? 0 : gb_rows(node), &first, &last);
-    for (int64_t i = first; i < last; i++) {
-        const struct gb_row r = gb_row_at(node, i);
-        const char *        s = gb_row_ptr(a, r.i1 % a->ne[1], r.i2 % a->ne[2], r.i3 % a->ne[3]);
-        char *              d = gb_row_of(node, r);
-        if (a->ne[0] == 1) { // a stride of 0 repeats the one element
-            gb_move(size, node->ne[0], d, node->nb[0], s, 0);
-        } else {
-            for (int64_t i0 = 0; i0 < node->ne[0]; i0 += a->ne[0]) {
-                gb_move(size, a->ne[0], d + (size_t) i0 * node->nb[0], node->nb[0], s, a->nb[0]);
-            }
-        }
-        if (gb_cpu_stopped(call, node->ne[0])) {
-            return;
-        }
+    const char *               s    = gb_row_ptr(a, r.i1 % a->ne[1], r.i2 % a->ne[2], r.i3 % a->ne[3]);
+    if (a->ne[0] == 1) { // a stride of 0 repeats the one element
+        gb_move(size, node->ne[0], d, node->nb[0], s, 0);
+        return;
+    }
+    for (int64_t i0 = 0; i0 < node->ne[0]; i0 += a->ne[0]) {
+        gb_move(size, a->ne[0], d + (size_t) i0 * node->nb[0], node->nb[0], s, a->nb[0]);
+    }
+}
+
+static void run_repeat(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    if (!gb_is_empty(node->src[0])) {
+        gb_run_rows(call, node, repeat_row);
     }
 }
 
@@ -115,65 +112,49 @@ static int repeat_back_tasks(const struct ggml_tensor * node, int n_threads) {
 // --------------------------------------------------------------------------------------------------------- CONCAT, PAD
 
 // Along dim 2: planes of src[0], then those of src[1].
+static void concat_row(const struct ggml_tensor * node, struct gb_row r, char * d) {
+    const struct ggml_tensor * a    = node->src[0];
+    const bool                 in_a = r.i2 < a->ne[2];
+    const struct ggml_tensor * s    = in_a ? a : node->src[1];
+    const char *               p    = gb_row_ptr(s, r.i1, in_a ? r.i2 : r.i2 - a->ne[2], r.i3);
+    gb_move(ggml_type_size(node->type), node->ne[0], d, node->nb[0], p, s->nb[0]);
+}
+
 static void run_concat(const struct gb_cpu_call * call, struct ggml_tensor * node) {
-    const struct ggml_tensor * a = node->src[0];
-    int64_t                    first, last;
-    gb_cpu_share(call, gb_rows(node), &first, &last);
-    for (int64_t i = first; i < last; i++) {
-        const struct gb_row        r    = gb_row_at(node, i);
-        const bool                 in_a = r.i2 < a->ne[2];
-        const struct ggml_tensor * s    = in_a ? a : node->src[1];
-        const char *               p    = gb_row_ptr(s, r.i1, in_a ? r.i2 : r.i2 - a->ne[2], r.i3);
-        gb_move(ggml_type_size(node->type), node->ne[0], gb_row_of(node, r), node->nb[0], p, s->nb[0]);
-        if (gb_cpu_stopped(call, node->ne[0])) {
-            return;
-        }
-    }
+    gb_run_rows(call, node, concat_row);
 }
 
 static const char * concat_unsupported(const struct ggml_tensor * node) { return gb_need_same(node, 2); }
 
 // src[0] lies at the origin of the result; what is beyond it in any dim is 0.
-static void run_pad(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+static void pad_row(const struct ggml_tensor * node, struct gb_row r, char * d) {
     const struct ggml_tensor * a    = node->src[0];
     const size_t               size = ggml_type_size(node->type);
-    int64_t                    first, last;
-    gb_cpu_share(call, gb_rows(node), &first, &last);
-    for (int64_t i = first; i < last; i++) {
-        const struct gb_row r    = gb_row_at(node, i);
-        char *              d    = gb_row_of(node, r);
-        const bool          in_a = r.i1 < a->ne[1] && r.i2 < a->ne[2] && r.i3 < a->ne[3];
-        const int64_t       n    = in_a ? a->ne[0] : 0;
-        if (n > 0) {
-            gb_move(size, n, d, node->nb[0], gb_row_of(a, r), a->nb[0]);
-        }
-        gb_clear(size, node->ne[0] - n, d + (size_t) n * node->nb[0], node->nb[0]);
-        if (gb_cpu_stopped(call, node->ne[0])) {
-            return;
-        }
+    const bool                 in_a = r.i1 < a->ne[1] && r.i2 < a->ne[2] && r.i3 < a->ne[3];
+    const int64_t              n    = in_a ? a->ne[0] : 0;
+    if (n > 0) {
+        gb_move(size, n, d, node->nb[0], gb_row_of(a, r), a->nb[0]);
     }
+    gb_clear(size, node->ne[0] - n, d + (size_t) n * node->nb[0], node->nb[0]);
 }
+
+static void run_pad(const struct gb_cpu_call * call, struct ggml_tensor * node) { gb_run_rows(call, node, pad_row); }
 
 // ------------------------------------------------------------------------------------------------------------- UPSCALE
 
 // Each element becomes factor x factor elements of the plane: nearest neighbour.
-static void run_upscale(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+static void upscale_row(const struct ggml_tensor * node, struct gb_row r, char * d) {
     const struct ggml_tensor * a      = node->src[0];
     const int64_t              factor = gb_op_param_i32(node, 0);
-    const size_t               size   = ggml_type_size(node->type);
-    int64_t                    first, last;
-    gb_cpu_share(call, gb_rows(node), &first, &last);
-    for (int64_t i = first; i < last; i++) {
-        const struct gb_row r = gb_row_at(node, i);
-        const char *        s = gb_row_ptr(a, r.i1 / factor, r.i2, r.i3);
-        char *              d = gb_row_of(node, r);
-        for (int64_t f = 0; f < factor; f++) {
-            gb_move(size, a->ne[0], d + (size_t) f * node->nb[0], (size_t) factor * node->nb[0], s, a->nb[0]);
-        }
-        if (gb_cpu_stopped(call, node->ne[0])) {
-            return;
-        }
+    const char *               s      = gb_row_ptr(a, r.i1 / factor, r.i2, r.i3);
+    for (int64_t f = 0; f < factor; f++) {
+        char * p = d + (size_t) f * node->nb[0];
+        gb_move(ggml_type_size(node->type), a->ne[0], p, (size_t) factor * node->nb[0], s, a->nb[0]);
     }
+}
+
+static void run_upscale(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    gb_run_rows(call, node, upscale_row);
 }
 
 static const char * upscale_unsupported(const struct ggml_tensor * node) {

@@ -203,21 +203,14 @@ static int get_rows_back_tasks(const struct ggml_tensor * node, int n_threads) {
 // ---------------------------------------------------------------------------------------------------------------- DIAG
 
 // Row i1 of the result is 0 but for element i1, which is element i1 of the source's row.
-static void run_diag(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+static void diag_row(const struct ggml_tensor * node, struct gb_row r, char * d) {
     const struct ggml_tensor * a    = node->src[0];
     const size_t               size = ggml_type_size(node->type);
-    int64_t                    first, last;
-    gb_cpu_share(call, gb_rows(node), &first, &last);
-    for (int64_t i = first; i < last; i++) {
-        const struct gb_row r = gb_row_at(node, i);
-        char *              d = gb_row_of(node, r);
-        gb_clear(size, node->ne[0], d, node->nb[0]);
-        memcpy(d + (size_t) r.i1 * node->nb[0], gb_row_ptr(a, 0, r.i2, r.i3) + (size_t) r.i1 * a->nb[0], size);
-        if (gb_cpu_stopped(call, node->ne[0])) {
-            return;
-        }
-    }
+    gb_clear(size, node->ne[0], d, node->nb[0]);
+    memcpy(d + (size_t) r.i1 * node->nb[0], gb_row_ptr(a, 0, r.i2, r.i3) + (size_t) r.i1 * a->nb[0], size);
 }
+
+static void run_diag(const struct gb_cpu_call * call, struct ggml_tensor * node) { gb_run_rows(call, node, diag_row); }
 
 static const char * diag_unsupported(const struct ggml_tensor * node) { return gb_need_same(node, 1); }
 

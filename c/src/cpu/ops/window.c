@@ -4,25 +4,20 @@
 // ------------------------------------------------------------------------------------------------ WIN_PART, WIN_UNPART
 
 // Result [C, w, w, npx npy] of an image [C, W, H]; windows that stick out are filled with 0.
-static void run_win_part(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+static void win_part_row(const struct ggml_tensor * node, struct gb_row r, char * d) {
     const struct ggml_tensor * a   = node->src[0];
     const int64_t              npx = gb_op_param_i32(node, 0), w = gb_op_param_i32(node, 2);
+    const int64_t              x = r.i3 % npx * w + r.i1, y = r.i3 / npx * w + r.i2;
     const size_t               size = ggml_type_size(node->type);
-    int64_t                    first, last;
-    gb_cpu_share(call, gb_rows(node), &first, &last);
-    for (int64_t i = first; i < last; i++) {
-        const struct gb_row r = gb_row_at(node, i);
-        const int64_t       x = r.i3 % npx * w + r.i1, y = r.i3 / npx * w + r.i2;
-        char *              d = gb_row_of(node, r);
-        if (x < a->ne[1] && y < a->ne[2]) {
-            gb_move(size, node->ne[0], d, node->nb[0], gb_row_ptr(a, x, y, 0), a->nb[0]);
-        } else {
-            gb_clear(size, node->ne[0], d, node->nb[0]);
-        }
-        if (gb_cpu_stopped(call, node->ne[0])) {
-            return;
-        }
+    if (x < a->ne[1] && y < a->ne[2]) {
+        gb_move(size, node->ne[0], d, node->nb[0], gb_row_ptr(a, x, y, 0), a->nb[0]);
+    } else {
+        gb_clear(size, node->ne[0], d, node->nb[0]);
     }
+}
+
+static void run_win_part(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    gb_run_rows(call, node, win_part_row);
 }
 
 // The driver divides by the number of windows in a row of the image.
@@ -32,21 +27,16 @@ static const char * win_part_unsupported(const struct ggml_tensor * node) {
 }
 
 // The reverse: the image [C, W, H] of windows, without what stuck out.
+static void win_unpart_row(const struct ggml_tensor * node, struct gb_row r, char * d) {
+    const struct ggml_tensor * a   = node->src[0];
+    const int64_t              w   = gb_op_param_i32(node, 0);
+    const int64_t              npx = gb_div_up(node->ne[1], w);
+    const char *               s   = gb_row_ptr(a, r.i1 % w, r.i2 % w, r.i2 / w * npx + r.i1 / w);
+    gb_move(ggml_type_size(node->type), node->ne[0], d, node->nb[0], s, a->nb[0]);
+}
+
 static void run_win_unpart(const struct gb_cpu_call * call, struct ggml_tensor * node) {
-    const struct ggml_tensor * a    = node->src[0];
-    const int64_t              w    = gb_op_param_i32(node, 0);
-    const int64_t              npx  = gb_div_up(node->ne[1], w);
-    const size_t               size = ggml_type_size(node->type);
-    int64_t                    first, last;
-    gb_cpu_share(call, gb_rows(node), &first, &last);
-    for (int64_t i = first; i < last; i++) {
-        const struct gb_row r = gb_row_at(node, i);
-        const char *        s = gb_row_ptr(a, r.i1 % w, r.i2 % w, r.i2 / w * npx + r.i1 / w);
-        gb_move(size, node->ne[0], gb_row_of(node, r), node->nb[0], s, a->nb[0]);
-        if (gb_cpu_stopped(call, node->ne[0])) {
-            return;
-        }
-    }
+    gb_run_rows(call, node, win_unpart_row);
 }
 
 // The driver divides by the size of a window.
@@ -57,18 +47,14 @@ static const char * win_unpart_unsupported(const struct ggml_tensor * node) {
 // -------------------------------------------------------------------------------------------- GET_REL_POS, ADD_REL_POS
 
 // Result [C, k, k]: row (x, y) is row k - 1 - x + y of src[0], the term for the distance of y from x.
-static void run_get_rel_pos(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+static void get_rel_pos_row(const struct ggml_tensor * node, struct gb_row r, char * d) {
     const struct ggml_tensor * a = node->src[0];
-    int64_t                    first, last;
-    gb_cpu_share(call, gb_rows(node), &first, &last);
-    for (int64_t i = first; i < last; i++) {
-        const struct gb_row r = gb_row_at(node, i);
-        const char *        s = gb_row_ptr(a, node->ne[1] - 1 - r.i1 + r.i2, 0, 0);
-        gb_move(ggml_type_size(node->type), node->ne[0], gb_row_of(node, r), node->nb[0], s, a->nb[0]);
-        if (gb_cpu_stopped(call, node->ne[0])) {
-            return;
-        }
-    }
+    const char *               s = gb_row_ptr(a, node->ne[1] - 1 - r.i1 + r.i2, 0, 0);
+    gb_move(ggml_type_size(node->type), node->ne[0], d, node->nb[0], s, a->nb[0]);
+}
+
+static void run_get_rel_pos(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    gb_run_rows(call, node, get_rel_pos_row);
 }
 
 static const char * get_rel_pos_unsupported(const struct ggml_tensor * node) { return gb_need_same(node, 1); }

@@ -4,8 +4,8 @@
 // A group is a set of rows of x that meet the same matrix w: one slice of `a` with all the slices of `b` that are
 // broadcast over it, or the tokens of one expert. An op describes its groups in a gb_gemm; every thread of the node
 // then calls gb_gemm_run.
-#ifndef GB_CPU_OPS_GEMM_H
-#define GB_CPU_OPS_GEMM_H
+#ifndef GB_CPU_OPS_PRODUCT_H
+#define GB_CPU_OPS_PRODUCT_H
 
 #include "cpu/ops/ops.h"
 
@@ -77,4 +77,4 @@ const char * gb_mul_mat_algorithm(const struct ggml_tensor * node, const struct 
 void gb_mul_mat_run_with(const struct gb_cpu_call * call, const struct ggml_tensor * node,
     const struct gb_gemm_epilogue * epilogue);
 
-#endif // GB_CPU_OPS_GEMM_H
+#endif // GB_CPU_OPS_PRODUCT_H
