@@ -34,7 +34,7 @@ def write(root: Path, name: str, text: str) -> None:
 
 
 def function(name: str, lines: int) -> str:
-    return f"int {name}(void) {{\n" + "    x = 1;\n" * (lines - 2) + "}\n"
+    return f"int {name}(void) {{\n" + "".join(f"    {name}({i});\n" for i in range(lines - 2)) + "}\n"
 
 
 @pytest.mark.parametrize(
@@ -104,6 +104,24 @@ def test_repeats(house: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixtur
     out = capsys.readouterr().out
     assert "C core: 1\n" in out
     assert "8 lines: c/src/base/a.c:2 and c/src/base/b.c:5" in out
+
+
+def test_repeats_need_a_reason(
+    house: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = "c/src/base/a.c", "c/src/base/b.c"
+    body = "".join(f"    y{i} = call(x, {i});\n" for i in range(6))
+    for path in pair:
+        write(tmp_path, path, f"// what it is\n// and why\n{body}void f(void) {{}}\nvoid g(void) {{}}\n")
+
+    def check(allowed: int) -> str:
+        monkeypatch.setattr(house, "REPEATS", {pair: (allowed, "a reason")} if allowed else {})
+        assert house.main([str(tmp_path), "--check"]) == (allowed != 1)
+        return capsys.readouterr().out
+
+    assert "c/src/base/a.c:3: 8 lines that are also at c/src/base/b.c:3" in check(0)
+    assert "limits: none broken" in check(1)
+    assert "REPEATS allows 2" in check(2)
 
 
 def test_exceptions_that_nothing_needs(
