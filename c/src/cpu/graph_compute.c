@@ -45,13 +45,16 @@ static enum ggml_status check_cplan(const struct ggml_cplan * cplan, const struc
 // With threads borrowed for this call alone.
 static enum ggml_status run_plan(struct gb_cpu_plan * plan, const struct ggml_cplan * cplan) {
     GB_TRY(check_cplan(cplan, plan));
-    struct gb_cpu_pool * pool = NULL;
-    const int            n    = gb_cpu_plan_n_threads(plan);
+    struct gb_cpu_pool *      pool    = NULL;
+    const struct gb_kernels * kernels = gb_kernels_default();
+    const int                 n       = gb_cpu_plan_n_threads(plan);
+    if (kernels == NULL) {
+        return ggml_last_status();
+    }
     if (n > 1 && (pool = gb_cpu_pool_borrow(n)) == NULL) {
         return ggml_last_status();
     }
-    const struct gb_cpu_run run    = { gb_kernels_default(), cplan->work_data, cplan->abort_callback,
-        cplan->abort_callback_data };
+    const struct gb_cpu_run run    = { kernels, cplan->work_data, cplan->abort_callback, cplan->abort_callback_data };
     const enum ggml_status  status = gb_cpu_plan_run(plan, pool, &run);
     gb_cpu_pool_give_back(pool);
     return status;

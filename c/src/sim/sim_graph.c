@@ -48,7 +48,7 @@ const char * gb_sim_unsupported_reason(const struct gb_sim_device * device, cons
     if (node == NULL) {
         return "there is no node";
     }
-    if (gb_op_is_view(node->op)) {
+    if (!gb_op_computes(node->op)) {
         return NULL;
     }
     if (gb_op_is_custom(node->op)) {
@@ -83,7 +83,7 @@ static enum ggml_status collect(struct snapshot * s, struct gb_sim_device * devi
     for (int i = 0; i < cgraph->n_nodes; i++) {
         struct ggml_tensor * node = cgraph->nodes[i];
         GB_TRY(check_node(device, node));
-        if (gb_op_is_view(node->op)) {
+        if (!gb_op_computes(node->op)) {
             continue;
         }
         bool ok = gb_vec_push(&s->nodes, node) && add_original(s, node);
@@ -216,6 +216,9 @@ static enum ggml_status run_graph(struct gb_sim_work * work) {
             gb_describe_node(graph->faulty, text, sizeof(text)));
     }
     const struct gb_cpu_run run = { gb_kernels_default(), graph->work, gb_sim_is_cancelled, graph->device };
+    if (run.kernels == NULL) {
+        return ggml_last_status();
+    }
     return gb_cpu_plan_run(graph->plan, graph->device->pool, &run);
 }
 

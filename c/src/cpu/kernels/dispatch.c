@@ -76,8 +76,8 @@ const struct gb_level * gb_level_default(void) {
     const char * cap = gb_env_get("GGML_CPU_LEVEL");
     const int    top = cap != NULL ? level_index(cap) : N_LEVELS - 1;
     char         names[LEVEL_NAMES_SIZE];
-    GB_FAIL_IF_RETURNING(top < 0, NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: GGML_CPU_LEVEL is '%s', must be one of %s",
-        __func__, cap, level_names(names));
+    GB_FAIL_IF_RETURNING(top < 0, NULL, GGML_STATUS_INVALID_ARGUMENT, "GGML_CPU_LEVEL is '%s', must be one of %s", cap,
+        level_names(names));
     return best_up_to(top);
 }
 
@@ -93,18 +93,19 @@ const struct gb_level * gb_level_find(const char * name) {
     return &levels[i];
 }
 
-static gb_once                   default_once = GB_ONCE_INIT;
-static const struct gb_kernels * default_kernels;
+static gb_once                 chosen_once = GB_ONCE_INIT;
+static const struct gb_level * chosen; // NULL: GGML_CPU_LEVEL names none
 
-static void choose_default_kernels(void) {
+static void choose_level(void) {
     const char * cap = gb_env_get("GGML_CPU_LEVEL");
     const int    top = cap != NULL ? level_index(cap) : N_LEVELS - 1;
-    default_kernels  = best_up_to(top < 0 ? 0 : top)->kernels; // a wrong name is reported where backends are made
+    chosen           = top < 0 ? NULL : best_up_to(top);
 }
 
 const struct gb_kernels * gb_kernels_default(void) {
-    gb_call_once(&default_once, choose_default_kernels);
-    return default_kernels;
+    gb_call_once(&chosen_once, choose_level);
+    const struct gb_level * level = chosen != NULL ? chosen : gb_level_default(); // which reports
+    return level != NULL ? level->kernels : NULL;
 }
 
 // -------------------------------------------------------------------------------------------------------------- public

@@ -56,8 +56,7 @@ const struct gb_level * gb_level_at(int i);
 const struct gb_level * gb_level_default(void);
 // By name; NULL and reported when unknown or not usable on this processor.
 const struct gb_level * gb_level_find(const char * name);
-// The default level's kernels; the scalar ones should GGML_CPU_LEVEL be wrong. Never NULL: for code without a backend
-// at hand.
+// The default level's kernels, chosen once per process, for code without a backend at hand. NULL as above.
 const struct gb_kernels * gb_kernels_default(void);
 
 #endif // GB_CPU_KERNELS_KERNELS_H

@@ -8,6 +8,8 @@
 #include "test.h"
 
 #include <float.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "base/mem.h"
 #include "cpu/kernels/kernels.h"
@@ -675,4 +677,24 @@ static void level_cap(void) {
     unsetenv("GGML_CPU_LEVEL");
 }
 
-TEST_MAIN(TEST(levels), TEST(level_cap), TEST(kernels))
+// In a child, because code without a backend chooses its level once per process.
+static void level_without_a_backend(void) {
+    const pid_t child = fork();
+    if (child == 0) {
+        struct ggml_context * ctx   = ggml_init((struct ggml_init_params){ 1 << 20, NULL, false });
+        struct ggml_cgraph *  graph = ggml_new_graph(ctx);
+        ggml_build_forward_expand(graph, ggml_relu(ctx, ggml_new_f32(ctx, -1)));
+        setenv("GGML_CPU_LEVEL", "AVX1024", 1);
+        const int  wrong = ggml_graph_compute_with_ctx(ctx, graph, 1);
+        const bool named = strstr(ggml_last_error(), "GGML_CPU_LEVEL is 'AVX1024'") != NULL;
+        unsetenv("GGML_CPU_LEVEL");
+        const int mended = ggml_graph_compute_with_ctx(ctx, graph, 1);
+        ggml_free(ctx);
+        _exit(wrong == GGML_STATUS_INVALID_ARGUMENT && named && mended == GGML_STATUS_SUCCESS ? 0 : 1);
+    }
+    int status = -1;
+    CHECK(child > 0 && waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+TEST_MAIN(TEST(level_without_a_backend), TEST(levels), TEST(level_cap), TEST(kernels))

@@ -27,8 +27,8 @@ const char * gb_bytes_decline(const struct gb_gemm * p) {
            : p->x.type != GGML_TYPE_F32  ? "the activations are not f32"
            : !gb_gemm_both_dense(p)      ? "terms are not one behind the other"
            // which formats have a kernel is the same at every level
-           : gb_unpack_of(gb_kernels_default(), p->w.type).fn == NULL ? "the format cannot be unpacked to bytes"
-                                                                      : NULL;
+           : gb_unpack_of(gb_level_at(0)->kernels, p->w.type).fn == NULL ? "the format cannot be unpacked to bytes"
+                                                                         : NULL;
 }
 
 // ------------------------------------------------------------------------------------------------------------- packing
