@@ -212,7 +212,7 @@ static int check_graph_content(const struct gbpy_object * buffer, const struct g
     for (int i = at + 1; i < graph->n_nodes; i++) {
         const struct ggml_tensor * other = graph->nodes[i];
         const char *               data  = other->data;
-        if (other->view_src == NULL && other->buffer == root->buffer && !gb_op_is_view(other->op) && data < end &&
+        if (other->view_src == NULL && other->buffer == root->buffer && gb_op_computes(other->op) && data < end &&
             begin < data + ggml_nbytes(other)) {
             return gb_fail(GGML_STATUS_INVALID_STATE,
                 "%s is not there any more: the graph used its memory for '%s'. To keep it: ctx.graph(..., keep=[it])",

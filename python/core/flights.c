@@ -194,7 +194,7 @@ static bool is_staged(const struct gbpy_sched * s, const struct ggml_tensor * t)
     }
     const struct ggml_cgraph * graph = s->fly_graph->ptr;
     for (int i = 0; i < graph->n_nodes; i++) {
-        if (gb_root(graph->nodes[i]) == root && !gb_op_is_view(graph->nodes[i]->op)) {
+        if (gb_root(graph->nodes[i]) == root && gb_op_computes(graph->nodes[i]->op)) {
             return false; // a node writes it
         }
     }

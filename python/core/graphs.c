@@ -125,7 +125,7 @@ static bool note_result(struct gbpy_object * g, struct ggml_tensor * root) {
 static int look_at_tensor(struct gbpy_object * g, struct ggml_tensor * t, bool computed, const char * what) {
     struct ggml_tensor * root   = gb_root(t);
     struct gbpy_object * owner  = gbpy_owner_of(t);
-    const bool           writes = computed && !gb_op_is_view(t->op);
+    const bool           writes = computed && gb_op_computes(t->op);
     const bool           lost   = gbpy_has_lost(t);
     if (writes && gbpy_is_constant(t)) {
         return fail_write(t, "a constant", what);
@@ -249,7 +249,7 @@ bool gbpy_enter_at_once(struct gbpy_use * use, const struct gbpy_want * first, i
 
 static bool is_written(const struct ggml_cgraph * graph, const struct ggml_tensor * leaf) {
     for (int i = 0; i < graph->n_nodes; i++) {
-        if (graph->nodes[i]->view_src == leaf && !gb_op_is_view(graph->nodes[i]->op)) {
+        if (graph->nodes[i]->view_src == leaf && gb_op_computes(graph->nodes[i]->op)) {
             return true;
         }
     }

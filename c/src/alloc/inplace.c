@@ -20,12 +20,12 @@ static bool same_addresses(const struct ggml_tensor * a, const struct ggml_tenso
     return same;
 }
 
-bool gb_can_write_over(const struct ggml_tensor * node, int s) {
+bool gb_plan_can_write_over(const struct ggml_tensor * node, int s) {
     return s >= 0 && s < 2 && node->view_src == NULL && node->src[s] != NULL &&
            (gb_op_inplace_sources(node->op) >> s & 1) != 0 && same_addresses(node, node->src[s]);
 }
 
-bool gb_can_take_over(const struct ggml_tensor * node, const struct ggml_tensor * src) {
+bool gb_allocator_can_write_over(const struct ggml_tensor * node, const struct ggml_tensor * src) {
     if (node->view_src != NULL || !gb_op_can_inplace(node->op) || !gb_are_same_layout(node, src)) {
         return false;
     }

@@ -193,7 +193,7 @@ static void note_node(struct liveness * l, int i) {
     struct usage *             u    = usage_at(l, i, OWN);
     if (u) {
         // Parameters are nodes that nothing computes; a view that is the first to name its source only looks at it.
-        const bool computed = node->view_src ? !gb_op_is_view(node->op) : node->op != GGML_OP_NONE || has_source(node);
+        const bool computed = node->view_src ? gb_op_computes(node->op) : node->op != GGML_OP_NONE || has_source(node);
         u->from_start |= !is_allocator(l) && u->first == i && (!computed || node->view_src);
         note_use(l, u, node, i, false);
     }
@@ -311,7 +311,7 @@ bool gb_live_reads_in_place(const struct ggml_tensor * node, const int32_t * ids
     for (int s = 0; s < GGML_MAX_SRC; s++) {
         const struct ggml_tensor * src = node->src[s];
         if (src && ids[s] == id &&
-            (src == node || (src->view_src && src->view_offs != 0) || !gb_can_write_over(node, s))) {
+            (src == node || (src->view_src && src->view_offs != 0) || !gb_plan_can_write_over(node, s))) {
             return false;
         }
     }
@@ -323,10 +323,10 @@ static bool may_write_over(const struct liveness * l, int i, int s, const struct
     const struct ggml_tensor *node = l->in->nodes[i], *src = node->src[s];
     if (is_allocator(l)) {
         return src != node && u->n_last == 1 && (src->view_src == NULL || src->view_offs == 0) &&
-               gb_can_take_over(node, src);
+               gb_allocator_can_write_over(node, src);
     }
     const int32_t * ids = l->ids + (size_t) i * GB_LIVE_SLOTS;
-    return gb_can_write_over(node, s) && gb_live_reads_in_place(node, ids, ids[s]);
+    return gb_plan_can_write_over(node, s) && gb_live_reads_in_place(node, ids, ids[s]);
 }
 
 // The item of a source that dies in node i, in memory that can become the node's; NEVER if source s is none.

@@ -37,8 +37,8 @@ struct gb_liveness {
 //                                  plans                                  the graph allocator
 //   content from outside, of what  is there from the start                arrives with the first reader: programs of
 //   is no input                                                           early 2024 place their inputs themselves
-//   a node may write over a        gb_can_write_over, read by any         gb_can_take_over, read by one slot
-//   source that dies in it         slots that begin where it writes
+//   a node may write over a        gb_plan_can_write_over, read by any    gb_allocator_can_write_over, read by one
+//   source that dies in it         slots that begin where it writes       slot
 //   of several such sources        that which leaves the lowest load      the first
 enum gb_live_rule { GB_LIVE_PLAN = 0, GB_LIVE_ALLOCATOR };
 
@@ -88,9 +88,9 @@ bool gb_live_reads_in_place(const struct ggml_tensor * node, const int32_t * ids
 
 // May `node` be computed into the memory of its source s as far as op and layout go (readers and ownership are the
 // caller's to check)?
-bool gb_can_write_over(const struct ggml_tensor * node, int s);
+bool gb_plan_can_write_over(const struct ggml_tensor * node, int s);
 
 // The same by the narrower rule that is documented for the graph allocator.
-bool gb_can_take_over(const struct ggml_tensor * node, const struct ggml_tensor * src);
+bool gb_allocator_can_write_over(const struct ggml_tensor * node, const struct ggml_tensor * src);
 
 #endif // GB_ALLOC_LIVENESS_H

@@ -109,7 +109,7 @@ static void free_list(struct list * list) {
 
 // --------------------------------------------------------------------------------------------------------------- graph
 
-static bool writes(const struct ggml_tensor * node) { return !gb_op_is_view(node->op); }
+static bool writes(const struct ggml_tensor * node) { return gb_op_computes(node->op); }
 
 // The storage of the node's slot s; NONE: it is not to be placed.
 static int storage_of(const struct graph * g, int node, int s) {
@@ -293,7 +293,7 @@ static bool is_in_place(const struct graph * g, const struct state * s, int node
     const int32_t *             ids = g->apart.ids + (size_t) node * GB_LIVE_SLOTS;
     const struct gb_live_item * own = &g->apart.items[g->makes[node]];
     for (int k = 0; k < GGML_MAX_SRC; k++) {
-        const int id = t->src[k] && gb_can_write_over(t, k) ? storage_of(g, node, k) : NONE;
+        const int id = t->src[k] && gb_plan_can_write_over(t, k) ? storage_of(g, node, k) : NONE;
         if (id != NONE && id != g->makes[node] && g->apart.items[id].arena == own->arena &&
             g->apart.items[id].size == own->size && dies_in(g, s, id, node) && gb_live_reads_in_place(t, ids, ids[k])) {
             return true;

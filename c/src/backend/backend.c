@@ -58,13 +58,13 @@ void gb_backend_unwatch(struct gb_backend_watch * watch) {
     }
 }
 
-// Each watch is out of the list before it is told, so `gone` may watch and unwatch others.
+// Each watch is out of the list before it is told, so `on_free` may watch and unwatch others.
 void ggml_backend_free(ggml_backend_t backend) {
     if (backend == NULL || backend->iface.free == NULL) {
         return;
     }
     for (struct gb_backend_watch * watch; (watch = take_watcher(NULL, backend)) != NULL;) {
-        watch->gone(watch);
+        watch->on_free(watch);
         watch->backend = NULL;
     }
     backend->iface.free(backend);
@@ -103,15 +103,21 @@ static bool reaches(ggml_backend_t backend, const struct ggml_tensor * t) {
     return buffer != NULL && ggml_backend_buft_supports_backend(buffer->buft, backend);
 }
 
+// What a queued access of a tensor needs.
+static enum ggml_status check_async(const char * func, ggml_backend_t backend, const struct ggml_tensor * tensor,
+    const void * data, size_t offset, size_t size) {
+    GB_FAIL_IF(backend == NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'backend' is NULL", func);
+    GB_FAIL_IF(tensor == NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'tensor' is NULL", func);
+    return size == 0 ? GGML_STATUS_SUCCESS : gb_tensor_check_access(func, tensor, data, offset, size);
+}
+
 // The version of the buffer changes when the write is queued, since nobody may read the old bytes from then on.
 enum ggml_status ggml_backend_tensor_set_async(ggml_backend_t backend, struct ggml_tensor * tensor, const void * data,
     size_t offset, size_t size) {
-    GB_CHECK_ARG(backend);
-    GB_CHECK_ARG(tensor);
+    GB_TRY(check_async(__func__, backend, tensor, data, offset, size));
     if (size == 0) {
         return GGML_STATUS_SUCCESS;
     }
-    GB_TRY(gb_tensor_check_access(__func__, tensor, data, offset, size));
     if (backend->iface.set_tensor_async && reaches(backend, tensor)) {
         const uint64_t before = gb_fail_count();
         gb_buffer_changed(gb_tensor_buffer(tensor));
@@ -128,12 +134,10 @@ enum ggml_status ggml_backend_tensor_set_async(ggml_backend_t backend, struct gg
 // The caller must not read `data` before it has synchronized.
 enum ggml_status ggml_backend_tensor_get_async(ggml_backend_t backend, const struct ggml_tensor * tensor, void * data,
     size_t offset, size_t size) {
-    GB_CHECK_ARG(backend);
-    GB_CHECK_ARG(tensor);
+    GB_TRY(check_async(__func__, backend, tensor, data, offset, size));
     if (size == 0) {
         return GGML_STATUS_SUCCESS;
     }
-    GB_TRY(gb_tensor_check_access(__func__, tensor, data, offset, size));
     if (backend->iface.get_tensor_async && reaches(backend, tensor)) {
         const uint64_t before = gb_fail_count();
         gb_mapped_enter();
@@ -171,7 +175,7 @@ static void mark_written(const struct ggml_cgraph * cgraph) {
     const uint64_t version = gb_new_version();
     for (int i = 0; i < cgraph->n_nodes; i++) {
         const struct ggml_tensor *  node   = cgraph->nodes[i];
-        const ggml_backend_buffer_t buffer = gb_op_is_view(node->op) ? NULL : gb_tensor_buffer(node);
+        const ggml_backend_buffer_t buffer = gb_op_computes(node->op) ? gb_tensor_buffer(node) : NULL;
         if (buffer && gb_buffer_version(buffer) != version) {
             gb_buffer_set_version(buffer, version);
         }
@@ -222,7 +226,7 @@ static bool list_written(struct plan * plan, const struct ggml_cgraph * cgraph) 
     const uint64_t version = gb_new_version();
     for (int i = 0; i < cgraph->n_nodes; i++) {
         const struct ggml_tensor *  node   = cgraph->nodes[i];
-        const ggml_backend_buffer_t buffer = gb_op_is_view(node->op) ? NULL : gb_tensor_buffer(node);
+        const ggml_backend_buffer_t buffer = gb_op_computes(node->op) ? gb_tensor_buffer(node) : NULL;
         if (buffer && gb_buffer_version(buffer) != version) { // not listed yet
             gb_buffer_set_version(buffer, version);
             if (!gb_vec_push(&plan->written, buffer)) {
@@ -339,15 +343,23 @@ const char * ggml_backend_unsupported_reason(ggml_backend_t backend, const struc
 
 // -------------------------------------------------------------------------------------------------------------- copies
 
-// What a copy needs: the same type, shape and strides on both sides, and memory for both.
-static enum ggml_status check_copy(const char * func, const struct ggml_tensor * src, const struct ggml_tensor * dst) {
+// What a copy needs: the same type, shape and strides on both sides, and memory for both. *nothing: there is nothing to
+// be copied, since both are the same tensor, or have no elements.
+static enum ggml_status check_copy(const char * func, const struct ggml_tensor * src, const struct ggml_tensor * dst,
+    bool * nothing) {
     char a[GB_DESCRIBE_SIZE], b[GB_DESCRIBE_SIZE];
+    *nothing = true;
+    if (src != NULL && src == dst) {
+        return GGML_STATUS_SUCCESS;
+    }
     GB_FAIL_IF(src == NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'src' is NULL", func);
     GB_FAIL_IF(dst == NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'dst' is NULL", func);
     GB_FAIL_IF(!gb_are_same_layout(src, dst), GGML_STATUS_INVALID_ARGUMENT,
         "%s: type, shape and strides must be the same: src %s, dst %s", func, gb_describe(src, a), gb_describe(dst, b));
     GB_TRY(gb_tensor_check_placed(func, src));
-    return gb_tensor_check_placed(func, dst);
+    GB_TRY(gb_tensor_check_placed(func, dst));
+    *nothing = ggml_nbytes(dst) == 0;
+    return GGML_STATUS_SUCCESS;
 }
 
 // Copies the bytes [offset, offset + size) of both tensors through host memory, staging_size bytes at a time.
@@ -413,11 +425,9 @@ static enum ggml_status copy_through_host(const struct ggml_tensor * src, struct
 
 // Tries the buffers' hooks first, which know how to copy directly; a view with gaps always goes by rows.
 enum ggml_status ggml_backend_tensor_copy(struct ggml_tensor * src, struct ggml_tensor * dst) {
-    if (src != NULL && src == dst) {
-        return GGML_STATUS_SUCCESS;
-    }
-    GB_TRY(check_copy(__func__, src, dst));
-    if (ggml_nbytes(dst) == 0) {
+    bool nothing;
+    GB_TRY(check_copy(__func__, src, dst, &nothing));
+    if (nothing) {
         return GGML_STATUS_SUCCESS;
     }
     const bool gaps = dst->view_src != NULL && gb_tensor_has_gaps(dst);
@@ -437,11 +447,9 @@ enum ggml_status ggml_backend_tensor_copy(struct ggml_tensor * src, struct ggml_
 enum ggml_status ggml_backend_tensor_copy_async(ggml_backend_t backend, struct ggml_tensor * src,
     struct ggml_tensor * dst) {
     GB_CHECK_ARG(backend);
-    if (src != NULL && src == dst) {
-        return GGML_STATUS_SUCCESS;
-    }
-    GB_TRY(check_copy(__func__, src, dst));
-    if (ggml_nbytes(dst) == 0) {
+    bool nothing;
+    GB_TRY(check_copy(__func__, src, dst, &nothing));
+    if (nothing) {
         return GGML_STATUS_SUCCESS;
     }
     const bool gaps = dst->view_src != NULL && gb_tensor_has_gaps(dst);

@@ -76,15 +76,15 @@ bool gb_tensor_has_gaps(const struct ggml_tensor * t);
 bool gb_backend_waits_for(ggml_backend_t backend, ggml_backend_t other);
 
 // An object that keeps a backend which it does not own watches it, and is told before the backend is freed. The struct
-// and the backend are safe to use until `gone` was called or the watch is ended.
+// and the backend are safe to use until `on_free` was called or the watch is ended.
 struct gb_backend_watch {
     ggml_backend_t            backend; // NULL: not watching
     struct gb_backend_watch * next;
     // called once; no lock is held, and the backend still works
-    void (*gone)(struct gb_backend_watch * watch);
+    void (*on_free)(struct gb_backend_watch * watch);
 };
 void gb_backend_watch(struct gb_backend_watch * watch, ggml_backend_t backend);
-// Ends the watch, if it has not ended yet; then `gone` will not be called.
+// Ends the watch, if it has not ended yet; then `on_free` will not be called.
 void gb_backend_unwatch(struct gb_backend_watch * watch);
 
 // Part i of a multi-buffer; NULL behind the last part, and for any other buffer.

@@ -37,7 +37,7 @@ void gb_sched_watch(struct ggml_backend_sched * s) {
     for (int b = 0; b < s->n_backends; b++) {
         struct gb_sched_device * d = &s->devices[b];
         d->sched                   = s;
-        d->watch.gone              = is_freed;
+        d->watch.on_free           = is_freed;
         gb_backend_watch(&d->watch, d->backend);
     }
 }

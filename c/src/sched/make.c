@@ -70,7 +70,7 @@ static enum ggml_status fill(struct ggml_backend_sched * s, struct gb_sched_plan
 }
 
 // Makes one attempt, with memory priced as `relief` says.
-static enum ggml_status make_relieved(struct ggml_backend_sched * s, const struct ggml_cgraph * graph, bool minimal,
+static enum ggml_status make_once(struct ggml_backend_sched * s, const struct ggml_cgraph * graph, bool minimal,
     const struct gb_sched_relief * relief, struct gb_sched_plan ** plan) {
     struct gb_sched_plan * p = GB_NEW(struct gb_sched_plan);
     if (p == NULL) {
@@ -94,8 +94,8 @@ enum ggml_status gb_sched_make_plan(struct ggml_backend_sched * s, const struct 
     for (;;) {
         bool                   again = false;
         struct gb_sched_plan * p;
-        GB_TRY(make_relieved(s, graph, minimal, &relief, &p));
-        const enum ggml_status status = gb_sched_relieve(s, &p->assigned, p->layout.need, &relief, &again);
+        GB_TRY(make_once(s, graph, minimal, &relief, &p));
+        const enum ggml_status status = gb_sched_raise_prices(s, &p->assigned, p->layout.need, &relief, &again);
         if (status == GGML_STATUS_SUCCESS && !again) {
             *plan = p;
             return GGML_STATUS_SUCCESS;

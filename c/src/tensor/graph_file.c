@@ -368,7 +368,7 @@ static bool read_node(struct import * in) {
     if (!read_record(in, &record) || !read_sources(in, &record)) {
         return false;
     }
-    const bool           is_view = record.op != GGML_OP_NONE && gb_op_is_view(record.op);
+    const bool           is_view = record.op != GGML_OP_NONE && !gb_op_computes(record.op);
     struct ggml_tensor * t       = is_view ? make_view(in, &record) : make_tensor(in, &record);
     if (t == NULL) {
         return false;

@@ -63,8 +63,8 @@ static inline const struct gb_op_info * gb_op_info(enum ggml_op op) {
 
 static inline const char * gb_op_name(enum ggml_op op) { return gb_op_info(op)->name; } // never NULL
 
-// Whether nothing is computed: the result is another view of memory that exists.
-static inline bool gb_op_is_view(enum ggml_op op) { return gb_op_info(op)->work == GB_WORK_VIEW; }
+// False for leaves and views: their bytes exist already, and no backend has anything to do.
+static inline bool gb_op_computes(enum ggml_op op) { return gb_op_info(op)->work != GB_WORK_VIEW; }
 
 static inline bool gb_op_is_custom(enum ggml_op op) { return gb_op_info(op)->work == GB_WORK_CUSTOM; }
 

@@ -187,7 +187,7 @@ static inline void gb_set_op_param_f32(struct ggml_tensor * t, int i, float f) {
 // Whether nothing is computed: for views, and for results without elements (but a user's function is called all the
 // same).
 static inline bool gb_op_is_idle(const struct ggml_tensor * node) {
-    return gb_op_is_view(node->op) || (ggml_nelements(node) == 0 && !gb_op_is_custom(node->op));
+    return !gb_op_computes(node->op) || (ggml_nelements(node) == 0 && !gb_op_is_custom(node->op));
 }
 
 // ------------------------------------------------------------------------------------------------------------ messages

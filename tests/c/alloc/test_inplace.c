@@ -134,7 +134,7 @@ static int check_op(enum ggml_op op, int variant) {
                 begin();
                 struct ggml_tensor * node =
                     gb_op_inplace_sources(op) >> s & 1 ? make(op, variant, (enum ggml_type) type, twice != 0) : NULL;
-                if (node && gb_can_write_over(node, s)) {
+                if (node && gb_plan_can_write_over(node, s)) {
                     compare_places(node, s, ggml_type_name((enum ggml_type) type));
                     n |= 1 << s;
                 }
@@ -172,19 +172,20 @@ static void layouts(void) {
     struct ggml_tensor * a = f32();
     struct ggml_tensor * b = f32();
     struct ggml_tensor * t = ggml_add(ctx, a, b);
-    CHECK(gb_can_write_over(t, 0) && gb_can_write_over(t, 1) && !gb_can_write_over(t, 2) && !gb_can_write_over(t, -1));
+    CHECK(gb_plan_can_write_over(t, 0) && gb_plan_can_write_over(t, 1) && !gb_plan_can_write_over(t, 2) &&
+          !gb_plan_can_write_over(t, -1));
     a->nb[1] += 4;
-    CHECK(!gb_can_write_over(t, 0));
+    CHECK(!gb_plan_can_write_over(t, 0));
     b->type = GGML_TYPE_F16;
-    CHECK(!gb_can_write_over(t, 1));
+    CHECK(!gb_plan_can_write_over(t, 1));
     struct ggml_tensor * row = ggml_sqr(ctx, stand_in(N0, 1, N2, 1));
     row->src[0]->nb[1]       = 7; // of one row: means nothing
-    CHECK(gb_can_write_over(row, 0));
+    CHECK(gb_plan_can_write_over(row, 0));
     row->src[0]->nb[2] *= 2;
-    CHECK(!gb_can_write_over(row, 0));
-    CHECK(!gb_can_write_over(ggml_scale_inplace(ctx, b, 2), 0)); // is there already
-    CHECK(!gb_can_write_over(ggml_mul(ctx, f32(), stand_in(N0, 1, 1, 1)), 1));
-    CHECK(!gb_can_write_over(ggml_cont(ctx, f32()), 0));
+    CHECK(!gb_plan_can_write_over(row, 0));
+    CHECK(!gb_plan_can_write_over(ggml_scale_inplace(ctx, b, 2), 0)); // is there already
+    CHECK(!gb_plan_can_write_over(ggml_mul(ctx, f32(), stand_in(N0, 1, 1, 1)), 1));
+    CHECK(!gb_plan_can_write_over(ggml_cont(ctx, f32()), 0));
     end();
 }
 

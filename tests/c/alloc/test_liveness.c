@@ -193,12 +193,12 @@ static void second_operand_only_when_elementwise(void) {
     struct ggml_tensor * a = vector(f.ctx);
     struct ggml_tensor * b = vector(f.ctx);
     struct ggml_tensor * m = ggml_soft_max_ext(f.ctx, a, b, 1);
-    CHECK(gb_can_take_over(ggml_add(f.ctx, a, b), b));
-    CHECK(gb_can_take_over(m, a));
-    CHECK(!gb_can_take_over(m, b));
-    CHECK(!gb_can_take_over(ggml_cont(f.ctx, a), a));
-    CHECK(!gb_can_take_over(ggml_scale_inplace(f.ctx, a, 1), a)); // a view already
-    CHECK(!gb_can_take_over(ggml_add(f.ctx, a, ggml_new_tensor_1d(f.ctx, GGML_TYPE_F32, 8)), b));
+    CHECK(gb_allocator_can_write_over(ggml_add(f.ctx, a, b), b));
+    CHECK(gb_allocator_can_write_over(m, a));
+    CHECK(!gb_allocator_can_write_over(m, b));
+    CHECK(!gb_allocator_can_write_over(ggml_cont(f.ctx, a), a));
+    CHECK(!gb_allocator_can_write_over(ggml_scale_inplace(f.ctx, a, 1), a)); // a view already
+    CHECK(!gb_allocator_can_write_over(ggml_add(f.ctx, a, ggml_new_tensor_1d(f.ctx, GGML_TYPE_F32, 8)), b));
     ggml_free(f.ctx);
 }
 
@@ -420,14 +420,14 @@ static int64_t source_item(const struct ids * ids, const struct gb_liveness * l,
     int s) {
     const struct ggml_tensor * node = graph->nodes[i];
     const struct ggml_tensor * src  = node->src[s];
-    if (src == NULL || !gb_can_write_over(node, s) || (src->view_src && src->view_offs) ||
+    if (src == NULL || !gb_plan_can_write_over(node, s) || (src->view_src && src->view_offs) ||
         !ends_with(graph, gb_root(src), i)) {
         return -1;
     }
     for (int k = 0; k < GGML_MAX_SRC; k++) {
         const struct ggml_tensor * other = node->src[k];
         if (other && gb_root(other) == gb_root(src) &&
-            (!gb_can_write_over(node, k) || (other->view_src && other->view_offs))) {
+            (!gb_plan_can_write_over(node, k) || (other->view_src && other->view_offs))) {
             return -1;
         }
     }

@@ -295,7 +295,7 @@ static void missing_sources(void) {
             for (int i = 0; i < GGML_MAX_SRC; i++) {
                 struct ggml_tensor * source = t->src[i];
                 // softmax may have no mask
-                if (source == NULL || gb_op_is_view(t->op) || (t->op == GGML_OP_SOFT_MAX && i > 0)) {
+                if (source == NULL || !gb_op_computes(t->op) || (t->op == GGML_OP_SOFT_MAX && i > 0)) {
                     continue;
                 }
                 t->src[i] = NULL;

@@ -702,7 +702,7 @@ static bool is_written(const struct world * w, const struct ggml_tensor * leaf) 
     for (int g = 0; g < GRAPHS; g++) {
         const struct ggml_cgraph * graph = w->graphs[g].graph;
         for (int i = 0; i < graph->n_nodes; i++) {
-            if (graph->nodes[i]->view_src == leaf && !gb_op_is_view(graph->nodes[i]->op)) {
+            if (graph->nodes[i]->view_src == leaf && gb_op_computes(graph->nodes[i]->op)) {
                 return true;
             }
         }

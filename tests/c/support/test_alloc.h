@@ -148,7 +148,7 @@ static inline bool random_reads(const struct ggml_tensor * node, const struct gg
 }
 
 static inline bool random_writes(const struct ggml_tensor * node, const struct ggml_tensor * root) {
-    return !gb_op_is_view(node->op) && gb_root(node) == root;
+    return gb_op_computes(node->op) && gb_root(node) == root;
 }
 
 // Node b must run after node a, which stands before it: it uses what a writes, or writes what a uses. A view comes
@@ -161,7 +161,7 @@ static inline bool random_must_follow(const struct ggml_tensor * b, const struct
         }
     }
     return (random_writes(a, root) && (random_reads(b, root) || random_writes(b, root))) ||
-           (!gb_op_is_view(b->op) && random_reads(a, gb_root(b)));
+           (gb_op_computes(b->op) && random_reads(a, gb_root(b)));
 }
 
 // ---------------------------------------------------------------------------------------------------------- simulation
@@ -272,12 +272,12 @@ static inline bool sim_run(struct memory_sim * s, struct ggml_cgraph * graph, co
         for (int i = 0; i < GGML_MAX_SRC; i++) {
             if (node->src[i] && !(node->op == GGML_OP_CPY && i == 1)) {
                 sim_read(s, node->src[i], node);
-                if (!gb_op_is_view(node->op)) {
+                if (gb_op_computes(node->op)) {
                     sim_check_sharing(s, node, node->src[i]);
                 }
             }
         }
-        if (!gb_op_is_view(node->op)) {
+        if (gb_op_computes(node->op)) {
             sim_write(s, node);
         }
     }

@@ -294,12 +294,12 @@ static void op_names(void) {
 
     int views = 0, inplace = 0;
     for (int op = -1; op <= GGML_OP_COUNT; op++) {
-        views += gb_op_is_view((enum ggml_op) op);
+        views += !gb_op_computes((enum ggml_op) op);
         inplace += gb_op_can_inplace((enum ggml_op) op);
     }
     CHECK_INT(views, 5);    // NONE, RESHAPE, VIEW, PERMUTE, TRANSPOSE
     CHECK_INT(inplace, 15); // section 0.4
-    CHECK(gb_op_is_view(GGML_OP_TRANSPOSE) && !gb_op_is_view(GGML_OP_CPY));
+    CHECK(!gb_op_computes(GGML_OP_TRANSPOSE) && gb_op_computes(GGML_OP_CPY));
     CHECK(gb_op_can_inplace(GGML_OP_SOFT_MAX) && gb_op_can_inplace(GGML_OP_UNARY) && !gb_op_can_inplace(GGML_OP_NORM));
 }
 

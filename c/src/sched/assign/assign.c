@@ -136,7 +136,7 @@ enum ggml_status gb_sched_assign(const struct ggml_backend_sched * s, const stru
         .reaches    = reaches,
         .shares     = shares,
     };
-    const enum ggml_status status = gb_sched_assign_by_cost(s, in, relief, &graph, assigned);
+    const enum ggml_status status = gb_sched_assign_by_policy(s, in, relief, &graph, assigned);
     const int              bad    = status == GGML_STATUS_SUCCESS ? gb_assign_check(&graph, assigned->to) : -1;
     free_tables(&tables);
     GB_TRY(status);

@@ -45,13 +45,13 @@ void             gb_costs_free(struct gb_costs * costs);
 // Assigns by the scheduler's policy, whichever it is.
 // Without costs, or with another policy, the rules alone decide and nothing is predicted. It fills `to`, and if costs
 // decided `prediction`; it does not look whether the assignment can stand.
-enum ggml_status gb_sched_assign_by_cost(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
+enum ggml_status gb_sched_assign_by_policy(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
     const struct gb_sched_relief * relief, const struct gb_assign_graph * graph, struct gb_sched_assigned * assigned);
 // Prices bytes on backends where a plan needs more than the costs allow; need: per backend. *again: the plan is to be
 // made again.
 // It is called with each plan that was made, until *again is false. ALLOC_FAILED, and reported: after many rounds the
 // plan still needs more than is allowed. Without limits, or if the plan was not placed by costs, nothing happens.
-enum ggml_status gb_sched_relieve(const struct ggml_backend_sched * s, const struct gb_sched_assigned * assigned,
+enum ggml_status gb_sched_raise_prices(const struct ggml_backend_sched * s, const struct gb_sched_assigned * assigned,
     const struct gb_backend_need * need, struct gb_sched_relief * relief, bool * again);
 // The arithmetic of a node, counted from shapes: a multiplication and an addition are two, an element of any other
 // result is one.

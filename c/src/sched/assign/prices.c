@@ -3,7 +3,7 @@
 //
 // The time of a node is a launch, plus the longer of its traffic and its arithmetic, both counted from shapes. Memory
 // limits: a plan that needs more than is allowed is made again with a price on every byte there, and with twice that
-// price, until it fits (make.c calls gb_sched_relieve).
+// price, until it fits (make.c calls gb_sched_raise_prices).
 #include <math.h>
 #include <string.h>
 
@@ -322,7 +322,7 @@ static void tell_savings(const struct gb_assign_graph * g, const struct gb_cost_
 }
 
 // The labels were found with memory at a price; what they cost is counted without.
-static enum ggml_status predict_relieved(struct gb_sched_assigned * assigned, double bound_us,
+static enum ggml_status predict_without_prices(struct gb_sched_assigned * assigned, double bound_us,
     const struct gb_assign_graph * graph, const struct gb_cost_prices * prices, const struct found * found) {
     struct gb_cost_prices plain   = *prices;
     struct gb_cost_model  model   = { 0 };
@@ -341,7 +341,7 @@ static enum ggml_status predict_relieved(struct gb_sched_assigned * assigned, do
     return status;
 }
 
-enum ggml_status gb_sched_assign_by_cost(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
+enum ggml_status gb_sched_assign_by_policy(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
     const struct gb_sched_relief * relief, const struct gb_assign_graph * graph, struct gb_sched_assigned * assigned) {
     if (in->policy != GB_ASSIGN_COST || s->costs == NULL) {
         gb_assign(graph, in->policy, assigned->to);
@@ -366,7 +366,7 @@ enum ggml_status gb_sched_assign_by_cost(const struct ggml_backend_sched * s, co
         assigned->predicted = true;
     }
     if (status == GGML_STATUS_SUCCESS && pressure) {
-        status = predict_relieved(assigned, relief->bound_us, graph, &prices.view, &found);
+        status = predict_without_prices(assigned, relief->bound_us, graph, &prices.view, &found);
     }
     free_found(&found);
     gb_cost_model_free(&model);
@@ -386,7 +386,7 @@ static void press(struct gb_sched_relief * r, const struct gb_sched_assigned * a
     r->pressure[b]    = r->pressure[b] > 0 ? 2 * r->pressure[b] : 1e-3 * time / (double) bytes;
 }
 
-enum ggml_status gb_sched_relieve(const struct ggml_backend_sched * s, const struct gb_sched_assigned * assigned,
+enum ggml_status gb_sched_raise_prices(const struct ggml_backend_sched * s, const struct gb_sched_assigned * assigned,
     const struct gb_backend_need * need, struct gb_sched_relief * r, bool * again) {
     enum { ROUNDS = 40 };
     *again = false;

@@ -158,7 +158,7 @@ static enum ggml_status fill_tables(const struct ggml_backend_sched * s, struct 
         if (look && i < in->n_nodes) {
             GB_TRY(gb_node_check(t, "ggml_backend_sched"));
         }
-        id->computes = i < in->n_nodes && !gb_op_is_view(t->op);
+        id->computes = i < in->n_nodes && gb_op_computes(t->op);
         in->nodes[i] = t;
         in->user[i]  = gb_sched_user_of(s, t);
         in->has_users |= in->user[i] >= 0;

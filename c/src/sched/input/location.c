@@ -94,7 +94,7 @@ bool gb_sched_find_location(struct ggml_backend_sched * s, const struct ggml_ten
                                                                                     : GB_LOCATION_HOST;
         return true;
     }
-    if (!gb_op_is_view(t->op)) {
+    if (gb_op_computes(t->op)) {
         return find_location_of_result(s, t, location);
     }
     if (t->buffer == NULL) {

@@ -24,28 +24,28 @@ static const struct ggml_tensor * source_of(const struct gb_sched_plan * p, cons
 }
 
 // Where the bytes that are copied are.
-struct place {
+struct address {
     ggml_backend_buffer_t buffer; // NULL: not known yet
     const char *          data;
 };
 
 // Leafs of the plan go to its own stores when it is bound, wherever they are before.
-static struct place place_of(const struct ggml_backend_sched * s, const struct gb_sched_plan * p,
+static struct address address_of(const struct ggml_backend_sched * s, const struct gb_sched_plan * p,
     const struct gb_copy * copy) {
     const struct gb_id *       id     = &p->in.ids.data[copy->root];
     const struct gb_item *     item   = &p->layout.items.data[copy->root];
     const struct ggml_tensor * source = source_of(p, copy);
     if (id->location != GB_LOCATION_LEAF) {
-        return (struct place){ source->buffer, (const char *) source->data + copy->lo };
+        return (struct address){ source->buffer, (const char *) source->data + copy->lo };
     }
     const struct gb_mem * mem = gb_sched_mem_of_item(s, p, item, true);
-    return mem ? (struct place){ mem->buffer, mem->base + item->offset + copy->lo } : (struct place){ NULL, NULL };
+    return mem ? (struct address){ mem->buffer, mem->base + item->offset + copy->lo } : (struct address){ NULL, NULL };
 }
 
 // A replica of the same bytes, with the same layout, on the same backend.
 static struct gb_replica * find(const struct ggml_backend_sched * s, const struct gb_sched_plan * p,
     const struct gb_copy * copy) {
-    const struct place at = place_of(s, p, copy);
+    const struct address at = address_of(s, p, copy);
     for (size_t i = 0; i < s->replicas.n; i++) {
         const struct gb_replica * r = s->replicas.data[i];
         if (r->backend == copy->backend && r->source == at.buffer && r->data == at.data &&
@@ -111,14 +111,14 @@ static bool add(struct ggml_backend_sched * s, struct gb_sched_plan * p, size_t 
     if (r == NULL) {
         return false;
     }
-    const struct place at = place_of(s, p, copy);
-    *r                    = (struct gb_replica){ .source = at.buffer,
-                           .data                         = at.data,
-                           .layout                       = copy->dst->tensor,
-                           .backend                      = copy->backend,
-                           .mem                          = mem,
-                           .offset                       = offset,
-                           .n_refs                       = 1 };
+    const struct address at = address_of(s, p, copy);
+    *r                      = (struct gb_replica){ .source = at.buffer,
+                             .data                         = at.data,
+                             .layout                       = copy->dst->tensor,
+                             .backend                      = copy->backend,
+                             .mem                          = mem,
+                             .offset                       = offset,
+                             .n_refs                       = 1 };
     gb_sched_mem_ref(mem);
     at.buffer->replicated             = true;
     s->replicas.data[s->replicas.n++] = r;
@@ -130,7 +130,7 @@ static bool add(struct ggml_backend_sched * s, struct gb_sched_plan * p, size_t 
 static bool is_missing(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, size_t c, int backend) {
     const struct gb_copy * copy = &p->program.copies.data[c];
     return copy->kept && p->binding.copies[c].replica == NULL && copy->backend == backend &&
-           place_of(s, p, copy).buffer != NULL;
+           address_of(s, p, copy).buffer != NULL;
 }
 
 // Bytes of the missing replicas from copy `c` on that fit into one buffer; *end: behind the last of them.

@@ -346,7 +346,7 @@ static bool add_split(struct builder * b, struct gb_split * split) {
 
 // ------------------------------------------------------------------------------------------------------------ together
 
-struct place { // where the bytes of a root are, as far as it is known before it is bound
+struct address { // where the bytes of a root are, as far as it is known before it is bound
     bool         known;
     const void * buffer; // of the user; NULL: a leaf store of ours, chunk `chunk` of those of `backend`
     int          backend, chunk;
@@ -354,15 +354,15 @@ struct place { // where the bytes of a root are, as far as it is known before it
 };
 
 // Leafs are compared by where they will lie: they were laid out before.
-static struct place place_of(const struct builder * b, int root) {
+static struct address address_of(const struct builder * b, int root) {
     const struct gb_id *       id   = &b->in->ids.data[root];
     const struct gb_item *     item = &b->leafs[root];
     const struct ggml_tensor * t    = id->tensor;
     switch ((enum gb_location) id->location) {
         case GB_LOCATION_USER:
-        case GB_LOCATION_SHARED: return (struct place){ true, t->buffer, -1, -1, (size_t) (uintptr_t) t->data };
-        case GB_LOCATION_LEAF: return (struct place){ true, NULL, item->backend, item->chunk, item->offset };
-        default: return (struct place){ .known = false };
+        case GB_LOCATION_SHARED: return (struct address){ true, t->buffer, -1, -1, (size_t) (uintptr_t) t->data };
+        case GB_LOCATION_LEAF: return (struct address){ true, NULL, item->backend, item->chunk, item->offset };
+        default: return (struct address){ .known = false };
     }
 }
 
@@ -370,7 +370,7 @@ static struct place place_of(const struct builder * b, int root) {
 static bool can_travel_together(const struct builder * b, const struct gb_copy * copy) {
     const struct ggml_tensor * root = b->in->ids.data[copy->root].tensor;
     return copy->fill && !copy->kept && !b->written[copy->root] && !ggml_is_quantized(root->type) && copy->lo == 0 &&
-           copy->hi == ggml_nbytes(root) && copy->hi > 0 && place_of(b, copy->root).known &&
+           copy->hi == ggml_nbytes(root) && copy->hi > 0 && address_of(b, copy->root).known &&
            ggml_backend_buft_get_alloc_size(b->sched->devices[copy->backend].buft, (struct ggml_tensor *) root) ==
                copy->hi;
 }
@@ -378,8 +378,8 @@ static bool can_travel_together(const struct builder * b, const struct gb_copy *
 // `next` begins where the bytes that travel with `first` end, or little behind, and its place there is aligned.
 static bool follows(const struct builder * b, const struct gb_copy * first, const struct gb_copy * next) {
     enum { GAP = 256 };
-    const struct place p = place_of(b, first->root), q = place_of(b, next->root);
-    const bool         same = p.buffer == q.buffer && p.backend == q.backend && p.chunk == q.chunk;
+    const struct address p = address_of(b, first->root), q = address_of(b, next->root);
+    const bool           same = p.buffer == q.buffer && p.backend == q.backend && p.chunk == q.chunk;
     // Leafs are padded to the leaf unit, so they follow whatever the size of `first` is.
     const size_t gap = p.backend < 0 ? GAP : GB_MAX(GAP, b->sched->devices[p.backend].leaf_unit);
     return same && first->staged == next->staged && q.at >= p.at + first->span && q.at - p.at - first->span < gap &&
@@ -408,7 +408,7 @@ static void merge_copies(struct builder * b, const struct gb_split * split) {
         if (first && follows(b, first, copy) && candidate_agrees(b, c, last)) {
             first->whole = false;
             first->shown = first->root;
-            first->span  = place_of(b, copy->root).at - place_of(b, first->root).at + copy->span;
+            first->span  = address_of(b, copy->root).at - address_of(b, first->root).at + copy->span;
             copy->merged = last;
             b->program->n_staged -= copy->staged;
         } else {
@@ -422,7 +422,7 @@ static void move_shadow(const struct builder * b, struct gb_shadow * shadow) {
     struct gb_copy * copy = &b->program->copies.data[shadow->copy];
     if (copy->merged >= 0 && shadow != copy->dst) {
         const struct gb_copy * first = &b->program->copies.data[copy->merged];
-        shadow->tensor.view_offs += place_of(b, copy->root).at - place_of(b, first->root).at;
+        shadow->tensor.view_offs += address_of(b, copy->root).at - address_of(b, first->root).at;
         shadow->tensor.view_src = &first->dst->tensor;
         shadow->tensor.src[0]   = &first->dst->tensor;
         shadow->copy            = copy->merged;

@@ -198,7 +198,7 @@ static void compare(const struct chain * plain, const struct chain * fused, int 
 static int nodes_of(const struct chain * c, struct ggml_tensor * nodes[GB_FUSE_MAX]) {
     int n = 0;
     for (int i = 0; i < c->graph->n_nodes && n < GB_FUSE_MAX; i++) {
-        if (!gb_op_is_view(c->graph->nodes[i]->op) && (n > 0 || c->graph->nodes[i] == c->scores)) {
+        if (gb_op_computes(c->graph->nodes[i]->op) && (n > 0 || c->graph->nodes[i] == c->scores)) {
             nodes[n++] = c->graph->nodes[i];
         }
     }
