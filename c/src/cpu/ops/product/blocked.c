@@ -290,34 +290,36 @@ static float * panel_at(const struct round * r, int64_t i, int64_t k0, int64_t k
            (size_t) (row_floats(&r->packing, k0) * r->n + i * row_floats(&r->packing, kc)) * (size_t) r->packing.mr;
 }
 
-// The tile of kc terms, whichever kind panels are of.
-static void tile(const struct round * r, int64_t kc, struct gb_tile t) {
+// What the kernel of a tile counts for kc terms: pairs, where they are packed as such.
+static int64_t tile_terms(const struct round * r, int64_t kc) { return r->packing.pairs ? kc / 2 : kc; }
+
+// The tile, whichever kind panels are of.
+static void tile(const struct round * r, const struct gb_tile * t) {
     const struct gb_kernels * k = r->call->k;
-    t.k                         = r->packing.pairs ? kc / 2 : kc;
     if (r->packing.bytes) {
-        k->gemm_tile_q8(gb_bytes_tile_kind(&r->packing.unpack), &t);
+        k->gemm_tile_q8(gb_bytes_tile_kind(&r->packing.unpack), t);
     } else if (r->packing.pairs) {
-        k->gemm_tile_bf16(&t);
+        k->gemm_tile_bf16(t);
     } else {
-        k->gemm_tile_f32(&t);
+        k->gemm_tile_f32(t);
     }
 }
 
 // A tile whose rows of dst are scattered goes through a small array.
-static void tile_scattered(const struct round * r, int64_t kc, struct gb_tile t, const struct panel * panel,
+static void tile_scattered(const struct round * r, const struct gb_tile * t, const struct panel * panel,
     int64_t column) {
-    float      results[MR_MAX * NR_MAX];
-    const bool accumulate = t.accumulate;
-    t.c                   = results;
-    t.ldc                 = NR_MAX;
-    t.accumulate          = false;
-    tile(r, kc, t);
+    float          results[MR_MAX * NR_MAX];
+    struct gb_tile gathered = *t;
+    gathered.c              = results;
+    gathered.ldc            = NR_MAX;
+    gathered.accumulate     = false;
+    tile(r, &gathered);
     for (int i = 0; i < panel->rows; i++) {
         float * dst = panel->dst[i] + column;
-        if (accumulate) {
-            r->call->k->add_f32(t.nr, dst, dst, results + i * NR_MAX);
+        if (t->accumulate) {
+            r->call->k->add_f32(t->nr, dst, dst, results + i * NR_MAX);
         } else {
-            memcpy(dst, results + i * NR_MAX, (size_t) t.nr * sizeof(float));
+            memcpy(dst, results + i * NR_MAX, (size_t) t->nr * sizeof(float));
         }
     }
 }
@@ -389,6 +391,7 @@ static bool multiply(const struct round * r, const struct block * b, int64_t col
         const float *        x     = panel_at(r, i, k0, kc);
         for (int j = 0; j < n; j += nr) {
             const struct gb_tile t = {
+                .k          = tile_terms(r, kc),
                 .a          = x,
                 .b          = r->l.w + (size_t) j * (size_t) column_floats(&r->packing, kc),
                 .c          = panel->dst[0] + column + j,
@@ -399,9 +402,9 @@ static bool multiply(const struct round * r, const struct block * b, int64_t col
             };
             prefetch_next(ahead);
             if (panel->ld != 0) {
-                tile(r, kc, t);
+                tile(r, &t);
             } else {
-                tile_scattered(r, kc, t, panel, column + j);
+                tile_scattered(r, &t, panel, column + j);
             }
         }
         if (gb_cpu_stopped(r->call, gb_gemm_work(panel->rows, n, kc))) {
