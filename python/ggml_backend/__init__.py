@@ -29,7 +29,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from . import dtypes, gguf, ops
-from ._core.callbacks import set_abort_callback, set_log
+from ._calibrate import calibrate
+from ._callbacks import set_abort_callback, set_log
 from ._data.quantize import dequantize, quantize
 from ._errors import (
     AllocationError,
@@ -46,7 +47,6 @@ from ._errors.hints import refuse_calls as _refuse_calls
 from ._errors.hints import tell_missing as _tell_missing
 from ._ffi import ffi as _ffi_object
 from ._ffi import lib as _lib
-from ._sched.calibrate import calibrate
 from ._sched.costs import CopyCost, Costs, DeviceCosts, OpCost, Prediction
 from .alloc import GraphAllocator, TensorAllocator
 from .backend import Backend, BackendList, LoadRecord, backends, cpu_levels, get_include, load_backend, load_report

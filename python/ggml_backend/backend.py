@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._core.handles import Core, Handle, fail, new_handle, use
-from ._core.signals import watch
 from ._errors import InvalidArgumentError, StateError, check, expect_int, expect_path, non_null
 from ._errors.messages import close_matches, kind_of, plain
 from ._ffi import ffi, lib
+from ._signals import watch
 from ._text.names import as_name
 from .buffer import Buffer, BufferType, Usage, expect_tensor, text
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ._core.callbacks import CustomOp
+from ._callbacks import CustomOp
 from ._errors import InvalidArgumentError
 from ._errors.messages import kind_of
 from ._ffi import lib

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._core.callbacks import Compare, CustomOp, Run, customs_of, raise_abort_errors, raise_kept
+from ._callbacks import Compare, CustomOp, Run, customs_of, raise_abort_errors, raise_kept
 from ._core.handles import ContextCore, Core, Holders, Local, fail, handles_of, new_handle
 from ._data.arrays import read_device
 from ._errors import (

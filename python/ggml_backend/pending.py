@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._core.callbacks import Run, raise_abort_errors
+from ._callbacks import Run, raise_abort_errors
 from ._core.handles import Core, Local
 from ._data.arrays import array_of
 from ._errors import NOT_GIVEN, raise_last

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from ._core.callbacks import Eval, Run, Wanted, raise_abort_errors, wanted_function
+from ._callbacks import Eval, Run, Wanted, raise_abort_errors, wanted_function
 from ._core.handles import Core, Handle, Holders, fail, handles_of, new_handle, use
 from ._errors import (
     InvalidArgumentError,

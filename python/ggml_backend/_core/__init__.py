@@ -1,1 +1,1 @@
-"""Objects of C as Python holds them, and the functions of Python that C calls."""
+"""Objects of C as Python holds them."""

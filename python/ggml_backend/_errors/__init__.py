@@ -12,6 +12,7 @@ import os
 from typing import Any, NoReturn
 
 from .._ffi import ffi, lib
+from .._signals import raise_interrupt
 from .messages import kind_of, maker_hint, plain
 
 __all__ = [
@@ -97,8 +98,6 @@ def raise_last(prefix: str = "", status: int | None = None) -> NoReturn:
     if status is None:
         status = _last_status()
     if _outcome(status) == _INTERRUPTED:
-        from .._core.signals import raise_interrupt
-
         raise_interrupt()
     message = plain(_string(_last_error()).decode("utf-8", "replace"))
     raise_as(status, message, prefix)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from .._calibrate import calibrate, check_size
 from .._errors import GgmlError
-from .._sched.calibrate import calibrate, check_size
 from .._sched.costs import describe_device, file_of, read_costs, to_json
 from .._text.terminal import print_json, say, step_bar
 from ..backend import Backend

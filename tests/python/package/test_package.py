@@ -107,20 +107,20 @@ def test_public_names_exist_and_are_documented():
 
 #: Every module of the package: each imports only what stands before it, and packages only through their modules.
 ORDER = """
-_ffi  _timing  _core.owned  _errors.messages  _errors  _errors.hints
-_core  _core.signals  _core.handles
+_ffi  _signals  _timing  _errors.messages  _errors  _errors.hints  _errors.parameters
+_core  _core.owned  _core.handles
 _text  _text.escape  _text.names  _text.patterns  _text.terminal  _files  _files.mapped
-dtypes  _data  _data.arrays  _data.quantize  _files.safetensors
-_data.shapes  _errors.parameters  _nodes  _nodes.ufuncs  _nodes.build  _nodes.operators
-buffer  tensor  backend  event  _core.callbacks  ops  custom  graph  context  alloc
+dtypes  _data  _data.arrays  _data.quantize  _data.shapes
+_nodes  _nodes.ufuncs  _nodes.build  _nodes.operators
+buffer  tensor  backend  event  _callbacks  ops  custom  graph  context  alloc
 _pictures.data  _pictures.chrome  _pictures.page  _pictures.svg  _pictures.table  _pictures.text  _pictures.plans
-_pictures  _sched  _sched.fallbacks  _sched.costs  plan  stats  trace  pending  sched  _sched.calibrate  planning
+_pictures  _sched  _sched.fallbacks  _sched.costs  plan  stats  trace  pending  sched  _calibrate  planning
 gguf._values  gguf._writer  gguf
 _examples.graphs  _examples  _examples.models
 _bench.measure  _bench.products  _bench.ops  _bench.models  _bench
 cli.info  cli  cli.program  cli.plan  cli.calibrate  cli.bench
-cli.gguf.common  cli.gguf.conversion  cli.gguf.info  cli.gguf.dump  cli.gguf.check  cli.gguf.quantize  cli.gguf.convert
-cli.gguf
+cli.gguf.common  cli.gguf.conversion  cli.gguf.info  cli.gguf.dump  cli.gguf.check  cli.gguf.quantize
+cli.gguf.safetensors  cli.gguf.convert  cli.gguf
 """
 
 
@@ -132,11 +132,17 @@ def modules_of(folder: Path) -> dict[str, Path]:
 
 
 def imported(name: str, file: Path, known: set[str]) -> set[str]:
-    """The modules of the package that a module imports when it is imported; what is for type checkers is inside an
-    if."""
+    """The modules of the package that a module imports when it is imported: outside functions, and not for type
+    checkers alone."""
     package = name.split(".") if file.name == "__init__.py" else name.split(".")[:-1]
     found = set()
-    for node in ast.parse(file.read_text()).body:
+    nodes: list[ast.AST] = list(ast.parse(file.read_text()).body)
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            nodes += node.orelse
+        elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            nodes += ast.iter_child_nodes(node)
         if isinstance(node, ast.ImportFrom) and node.level:
             base = [*package[: len(package) - node.level + 1], *(node.module or "").split(".")]
             path = ".".join(filter(None, base))
@@ -152,6 +158,21 @@ def test_modules_import_only_what_comes_before_them():
     for name, file in files.items():
         later = imported(name, file, {*files, "_ffi"}) - set(order[: order.index(name)])
         assert not later, f"{name} imports {later}"
+
+
+def test_rooms_import_only_rooms_to_their_left():
+    """The drawing of docs/ARCHITECTURE.md names every room, a package or a module beside them, and is true."""
+    text = in_tree("docs/ARCHITECTURE.md").read_text()
+    drawing = re.search(r"import in one direction as well:\n\n((?:    .*\n)+)", text)
+    assert drawing is not None
+    stages = [re.findall(r"\w+", stage.replace("(generated)", "")) for stage in drawing[1].split("<-")]
+    stage_of = {room: i for i, rooms in enumerate(stages) for room in rooms}
+    files = modules_of(Path(inspect.getfile(gb)).parent)
+    assert sorted(stage_of) == sorted({name.split(".")[0] for name in (*files, "_ffi")})
+    for name, file in files.items():
+        room = name.split(".")[0]
+        for used in {path.split(".")[0] for path in imported(name, file, {*files, "_ffi"})}:
+            assert stage_of[used] <= stage_of[room], f"{name} imports {used}, to the right of {room}"
 
 
 def test_extension_enters_the_library_by_one_door():

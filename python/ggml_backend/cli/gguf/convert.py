@@ -6,9 +6,9 @@ import argparse
 import json
 
 from ..._errors import InvalidArgumentError
-from ..._files.safetensors import SafeTensors
 from ...gguf import Writer
 from .conversion import Source, add_conversion_arguments, refuse_same, write
+from .safetensors import SafeTensors
 
 HELP = "a GGUF file from safetensors files, with the names of their tensors"
 

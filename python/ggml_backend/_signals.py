@@ -10,7 +10,7 @@ import os
 import threading
 from typing import Any, NoReturn
 
-from .._ffi import ffi, lib
+from ._ffi import ffi, lib
 
 INTERRUPTED: int = lib.GBPY_INTERRUPTED
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from .. import ops
-from .._errors import InvalidArgumentError, UnsupportedError, expect, expect_bool, expect_function, expect_int
-from .._timing import median, once, series
-from ..backend import Backend
-from ..context import Context
-from ..dtypes import dtypes
-from ..sched import Scheduler
-from .costs import CopyCost, DeviceCosts, OpCost, write_costs
+from . import ops
+from ._errors import InvalidArgumentError, UnsupportedError, expect, expect_bool, expect_function, expect_int
+from ._sched.costs import CopyCost, DeviceCosts, OpCost, write_costs
+from ._timing import median, once, series
+from .backend import Backend
+from .context import Context
+from .dtypes import dtypes
+from .sched import Scheduler
 
 __all__ = ["calibrate", "check_size"]
 

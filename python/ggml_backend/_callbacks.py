@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Union
 
 import numpy as np
 
-from .._data.arrays import array_at, describe_at
-from .._errors import InvalidArgumentError, StateError, expect, expect_function
-from .._errors.messages import add_note, kind_of
-from .._ffi import ffi, lib
-from ..backend import Backend, BackendCore
-from ..tensor import Tensor
-from .handles import Core, Holders, address, new_pin, use
+from ._core.handles import Core, Holders, address, new_pin, use
+from ._data.arrays import array_at, describe_at
+from ._errors import InvalidArgumentError, StateError, expect, expect_function
+from ._errors.messages import add_note, kind_of
+from ._ffi import ffi, lib
+from .backend import Backend, BackendCore
+from .tensor import Tensor
 
 if TYPE_CHECKING:
-    from ..context import Context
-    from ..graph import Graph
+    from .context import Context
+    from .graph import Graph
 
 __all__ = ["Wanted", "set_log"]
 

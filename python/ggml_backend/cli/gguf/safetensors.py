@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from .._errors import FileError
-from ..dtypes import DType, dtypes
-from .mapped import map_file, reading
+from ..._errors import FileError
+from ..._files.mapped import map_file, reading
+from ...dtypes import DType, dtypes
 
 __all__ = ["SafeTensors"]
 
