@@ -244,6 +244,7 @@ static void reductions(void) {
     ACCEPTED(ggml_top_k(ctx, a, 4));
     REFUSED(ggml_repeat(ctx, a, b), "dimension 0", a, b);
     REFUSED(ggml_repeat(ctx, none, b), "dimension 0", none, b);
+    ACCEPTED(ggml_repeat(ctx, none, none)); // empty over empty
     ACCEPTED(ggml_repeat(ctx, a, d));
     REFUSED(ggml_repeat_back(ctx, a, b), "dimension 0", a, b);
     REFUSED(ggml_repeat_back(ctx, a, d), "dimension 3", a, d);

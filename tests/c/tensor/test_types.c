@@ -252,6 +252,50 @@ static void loops_over_all_types(void) {
     CHECK_INT(quantized, 17);
 }
 
+// What kernels and the quantizers assume of each format, written down apart from the table that they all read.
+static void facts_of_formats(void) {
+    enum { WEIGHTS, IMPORTANCE, COARSE, ACTIVATIONS };
+    typedef struct {
+        int id, group, zero, top, use;
+    } facts;
+    static const facts expected_facts[] = { { 2, 32, 8, 15, WEIGHTS }, { 3, 32, 0, 15, WEIGHTS },
+        { 6, 32, 16, 31, WEIGHTS }, { 7, 32, 0, 31, WEIGHTS }, { 8, 32, 128, 255, WEIGHTS },
+        { 9, 32, 128, 255, ACTIVATIONS }, { 10, 16, 0, 3, WEIGHTS }, { 11, 16, 4, 7, WEIGHTS },
+        { 12, 32, 0, 15, WEIGHTS }, { 13, 32, 0, 31, WEIGHTS }, { 14, 16, 32, 63, WEIGHTS },
+        { 15, 256, 128, 255, ACTIVATIONS }, { 16, 32, 43, 86, IMPORTANCE }, { 17, 16, 43, 86, IMPORTANCE },
+        { 18, 32, 62, 124, WEIGHTS }, { 19, 32, 9, 18, IMPORTANCE }, { 20, 32, 128, 241, WEIGHTS },
+        { 21, 32, 15, 30, WEIGHTS }, { 22, 16, 43, 86, WEIGHTS }, { 23, 32, 128, 241, WEIGHTS },
+        { 29, 16, 9, 18, COARSE }, { 34, 32, 1, 2, COARSE }, { 35, 32, 1, 3, COARSE }, { 39, 32, 12, 24, WEIGHTS },
+        { 40, 16, 12, 24, WEIGHTS } };
+    static const facts rows[]           = {
+#define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, ...) \
+    { GGML_TYPE_##id, group, zero, top, use },
+#include "tensor/quant/formats.def"
+#undef GB_FORMAT
+    };
+    enum { N = sizeof(rows) / sizeof(rows[0]) };
+    CHECK_INT(N, sizeof(expected_facts) / sizeof(expected_facts[0]));
+    int weights = 0;
+    for (size_t i = 0; i < sizeof(expected_facts) / sizeof(expected_facts[0]); i++) {
+        const facts * const want = &expected_facts[i];
+        const facts *       row  = rows;
+        while (row < rows + N && row->id != want->id) {
+            row++;
+        }
+        CHECK_MSG(row < rows + N && row->group == want->group && row->zero == want->zero && row->top == want->top &&
+                      row->use == want->use,
+            "%s: its row is not what is expected", ggml_type_name((enum ggml_type) want->id));
+        weights += want->use != ACTIVATIONS;
+    }
+    // Those whose kernels are tested one by one: unpacked, packed into columns, interleaved.
+    int unpacked = 0;
+#define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, ...) unpacked += 0 GB_IF_UNPACKED_##use(+1);
+#include "tensor/quant/formats.def"
+#undef GB_FORMAT
+    CHECK_INT(unpacked, 23);
+    CHECK_INT(weights, 23);
+}
+
 // Every quantized format that claims functions must survive zeros and keep zero exact.
 static void registered_formats(void) {
     for (int id = 0; id < GGML_TYPE_COUNT; id++) {
@@ -304,4 +348,5 @@ static void op_names(void) {
 }
 
 TEST_MAIN(TEST(sizes_and_names), TEST(row_sizes), TEST(file_types), TEST(half_rows), TEST(traits_of_plain_types),
-    TEST(traits_of_quantized_types), TEST(loops_over_all_types), TEST(registered_formats), TEST(op_names))
+    TEST(traits_of_quantized_types), TEST(loops_over_all_types), TEST(facts_of_formats), TEST(registered_formats),
+    TEST(op_names))
