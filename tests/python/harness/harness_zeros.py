@@ -4,7 +4,7 @@ functions, copies and comparisons of the graph.
 
     python tests/python/harness/harness_zeros.py --seconds 10 --seed 1
 
-Operations and arguments are the cases of test_op_smoke.py and some more. One size that occurs in them becomes 0 or 1
+Operations and arguments are the cases of op_cases.py and some more. One size that occurs in them becomes 0 or 1
 wherever it occurs, or in one place only; or all inputs get a leading axis of 0 or 1; or sizes become huge beside a 0.
 What builds must compute, or be refused by an error of the package, on all machines alike, and all get the same values.
 What is known of the shape by NumPy must hold, and wherever an array of a tensor is handed out, to the caller, to a
@@ -23,16 +23,13 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import ggml_backend as gb
+import op_cases
 from harness_world import Wrong, report, supervise, watched
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "ops"))  # as a program of its own it sees only what is beside it
-import test_op_smoke
 
 Array = np.ndarray[Any, Any]
 Build = Callable[..., gb.Tensor]
@@ -73,7 +70,7 @@ MORE: list[tuple[str, Build, list[Array], Any]] = [
 CASES: list[tuple[str, Build, list[Array], Any]] = [
     *(
         (name, build, arrays, reference)
-        for name, build, arrays, _, reference in test_op_smoke.CASES
+        for name, build, arrays, _, reference in op_cases.CASES
         if name not in ("empty_like", "map_custom")
     ),
     *MORE,
