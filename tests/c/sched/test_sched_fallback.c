@@ -87,6 +87,25 @@ static void heavy_by_operations(void) {
     heavy(500, true);
 }
 
+// 2 K operations for each result, as in a product with one matrix, however few indices choose the matrices.
+static void experts_are_products(void) {
+    OPEN(p, "SIM:name=A,noops=mul_mat_id CPU");
+    struct ggml_tensor * a   = ggml_sqr(p.ctx, leaf(&p, "x", 100, 500)), *experts[2];
+    struct ggml_tensor * ids = ggml_new_tensor_2d(p.ctx, GGML_TYPE_I32, 1, 500);
+    for (int i = 0; i < 2; i++) {
+        experts[i] = leaf(&p, "expert", 100, 100);
+    }
+    struct ggml_tensor *y = ggml_mul_mat_id(p.ctx, experts, 2, ids, 0, a), *z = ggml_sqr(p.ctx, y);
+    OK(ggml_backend_sched_set_node_backend(p.sched, a, p.backends[0]));
+    OK(ggml_backend_sched_set_node_backend(p.sched, z, p.backends[0]));
+    expand(&p, z);
+    OK(ggml_backend_sched_reserve(p.sched, p.graph));
+    CHECK_INT(ggml_backend_sched_get_n_fallbacks(p.sched), 1);
+    const struct ggml_backend_sched_fallback f = fallback_at(&p, 0);
+    CHECK_MSG(f.tensor == y && f.flops == 2.0 * 100 * 100 * 500 && f.is_heavy, "%g", f.flops);
+    close_place(&p);
+}
+
 static void heavy_by_copies(void) {
     for (int k = 0; k < 2; k++) {
         OPEN(p, "SIM:name=A,noops=tanh CPU");
@@ -117,4 +136,4 @@ static void outlives_the_graph(void) {
 }
 
 TEST_MAIN(TEST(between_nodes_of_the_better_backend), TEST(not_where_it_belongs_there), TEST(one_backend_has_none),
-    TEST(heavy_by_operations), TEST(heavy_by_copies), TEST(outlives_the_graph))
+    TEST(heavy_by_operations), TEST(experts_are_products), TEST(heavy_by_copies), TEST(outlives_the_graph))

@@ -38,8 +38,8 @@ static double size_of(const struct ggml_tensor * t, int dim) { return t != NULL 
 double gb_sched_flops(const struct ggml_tensor * t) {
     const double n = (double) ggml_nelements(t);
     switch (gb_op_info(t->op)->work) {
-        case GB_WORK_PRODUCT:
-        case GB_WORK_EXPERTS: return 2 * n * size_of(t->src[0], 0);
+        case GB_WORK_PRODUCT: return 2 * n * size_of(t->src[0], 0);
+        case GB_WORK_EXPERTS: return 2 * n * size_of(t->src[1], 0); // src[0] are the indices of the experts
         case GB_WORK_OUTER: return 2 * n * size_of(t->src[0], 1);
         case GB_WORK_ATTEND: return 4 * n * size_of(t->src[1], 1);
         default: return n;
@@ -64,7 +64,8 @@ static double bytes_of(const struct ggml_tensor * t) {
         if (s == NULL || s == t || (work == GB_WORK_TARGET && i == 1)) {
             continue;
         }
-        bytes += work == GB_WORK_EXPERTS && i != 1 ? share_of_experts(t, ggml_nbytes(s)) : (double) ggml_nbytes(s);
+        const bool is_expert = work == GB_WORK_EXPERTS && gb_op_is_weight(t->op, i);
+        bytes += is_expert ? share_of_experts(t, ggml_nbytes(s)) : (double) ggml_nbytes(s);
     }
     return bytes;
 }

@@ -195,6 +195,33 @@ static void prediction_by_hand(void) {
     close_place(&p);
 }
 
+// Two tokens read two of four experts at most; the indices are read whole.
+static void experts_by_hand(void) {
+    OPEN(p, "SIM:name=A SIM:name=B");
+    struct ggml_tensor *ids = ggml_new_tensor_2d(p.ctx, GGML_TYPE_I32, 1, 2), *b = leaf(&p, "b", 8, 2), *experts[4];
+    for (int i = 0; i < 4; i++) {
+        experts[i] = put(&p, leaf(&p, "expert", 8, 8), 0, true);
+    }
+    expand(&p, ggml_mul_mat_id(p.ctx, experts, 4, ids, 0, b));
+    struct table x;
+    make_table(&x, 2, (double[]){ 64, 64 }, 0, 4);
+    OK(ggml_backend_sched_set_policy(p.sched, GGML_BACKEND_SCHED_POLICY_COST));
+    struct ggml_backend_sched_prediction got;
+    OK(ggml_backend_sched_set_costs(p.sched, &x.t));
+    OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
+    OK(ggml_backend_sched_get_prediction(p.sched, &got));
+    // indices 8 bytes, activations and result 64 each, experts 256 each
+    CHECK_MSG(fabs(got.us - (8 + 64 + 64 + 2 * 256) / 64.0) < 0.02, "%g", got.us);
+    for (size_t k = 0; k < x.t.n_ops; k++) {
+        x.ops[k].flops_per_us = 1; // 2 x 8 for each of 16 results
+    }
+    OK(ggml_backend_sched_set_costs(p.sched, &x.t));
+    OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
+    OK(ggml_backend_sched_get_prediction(p.sched, &got));
+    CHECK_MSG(fabs(got.us - 2 * 8 * 16) < 0.02, "%g", got.us);
+    close_place(&p);
+}
+
 static void exact_entries_go_first(void) {
     OPEN(p, "SIM:name=A SIM:name=B");
     struct chain c = make_chain(&p);
@@ -413,5 +440,6 @@ static void every_allocation_fails(void) {
 
 TEST_MAIN(TEST(two_backends_equal_all_placements), TEST(large_ones_have_a_certificate),
     TEST(more_backends_equal_all_placements), TEST(savings_are_differences), TEST(without_costs_as_weights),
-    TEST(prediction_by_hand), TEST(exact_entries_go_first), TEST(constraints_hold), TEST(results_are_the_same),
-    TEST(random_graphs_compute_the_same), TEST(memory_limits), TEST(bad_tables), TEST(every_allocation_fails))
+    TEST(prediction_by_hand), TEST(experts_by_hand), TEST(exact_entries_go_first), TEST(constraints_hold),
+    TEST(results_are_the_same), TEST(random_graphs_compute_the_same), TEST(memory_limits), TEST(bad_tables),
+    TEST(every_allocation_fails))
