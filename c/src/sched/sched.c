@@ -29,18 +29,6 @@ enum ggml_status ggml_backend_sched_reset(ggml_backend_sched_t sched) {
 
 // -------------------------------------------------------------------------------------------------------------- asking
 
-// The index of a backend; -1 and reported if it is not one of the scheduler's.
-static int index_of(const struct ggml_backend_sched * s, ggml_backend_t backend, const char * func) {
-    for (int b = 0; b < s->n_backends; b++) {
-        if (gb_sched_is(&s->devices[b], backend)) {
-            return b;
-        }
-    }
-    gb_fail(GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'backend': %s is not a backend of this scheduler", func,
-        ggml_backend_name(backend));
-    return -1;
-}
-
 int ggml_backend_sched_get_n_backends(ggml_backend_sched_t sched) {
     GB_CHECK_ARG_RETURNING(sched, 0);
     return sched->n_backends;
@@ -55,13 +43,13 @@ ggml_backend_t ggml_backend_sched_get_backend(ggml_backend_sched_t sched, int i)
 
 ggml_tallocr_t ggml_backend_sched_get_tallocr(ggml_backend_sched_t sched, ggml_backend_t backend) {
     GB_CHECK_ARG_RETURNING(sched, NULL);
-    const int b = index_of(sched, backend, __func__);
+    const int b = gb_sched_index_of(sched, backend, __func__);
     return b < 0 ? NULL : gb_sched_inputs(sched, b);
 }
 
 ggml_backend_buffer_t ggml_backend_sched_get_buffer(ggml_backend_sched_t sched, ggml_backend_t backend) {
     GB_CHECK_ARG_RETURNING(sched, NULL);
-    const int b = index_of(sched, backend, __func__);
+    const int b = gb_sched_index_of(sched, backend, __func__);
     if (b < 0) {
         return NULL;
     }
@@ -75,7 +63,7 @@ ggml_backend_buffer_t ggml_backend_sched_get_buffer(ggml_backend_sched_t sched, 
 
 size_t ggml_backend_sched_get_buffer_size(ggml_backend_sched_t sched, ggml_backend_t backend) {
     GB_CHECK_ARG_RETURNING(sched, 0);
-    const int b    = index_of(sched, backend, __func__);
+    const int b    = gb_sched_index_of(sched, backend, __func__);
     size_t    size = 0;
     for (size_t i = 0; b >= 0 && i < sched->mems.n; i++) {
         size += sched->mems.data[i]->backend == b ? sched->mems.data[i]->size : 0;
@@ -86,7 +74,7 @@ size_t ggml_backend_sched_get_buffer_size(ggml_backend_sched_t sched, ggml_backe
 enum ggml_status ggml_backend_sched_get_memory(ggml_backend_sched_t sched, ggml_backend_t backend, size_t * peak,
     size_t * no_reuse) {
     GB_CHECK_ARG(sched);
-    const int b = index_of(sched, backend, __func__);
+    const int b = gb_sched_index_of(sched, backend, __func__);
     if (b < 0) {
         return GGML_STATUS_INVALID_ARGUMENT;
     }
@@ -127,7 +115,7 @@ enum ggml_status ggml_backend_sched_set_node_backend(ggml_backend_sched_t sched,
         const bool known = gb_ptrmap_get(&sched->user, node) != GB_PTRMAP_ABSENT;
         return !known || gb_ptrmap_set(&sched->user, node, -1) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     }
-    const int b = index_of(sched, backend, __func__);
+    const int b = gb_sched_index_of(sched, backend, __func__);
     if (b < 0) {
         return GGML_STATUS_INVALID_ARGUMENT;
     }

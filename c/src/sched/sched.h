@@ -109,6 +109,18 @@ static inline bool gb_sched_is(const struct gb_sched_device * d, ggml_backend_t 
     return backend && (d->backend == backend || d->freed == backend);
 }
 
+// The index of a backend; -1 and reported, in the name of `func`, if it is not one of the scheduler's.
+static inline int gb_sched_index_of(const struct ggml_backend_sched * s, ggml_backend_t backend, const char * func) {
+    for (int b = 0; b < s->n_backends; b++) {
+        if (gb_sched_is(&s->devices[b], backend)) {
+            return b;
+        }
+    }
+    gb_fail(GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'backend': %s is not a backend of this scheduler", func,
+        ggml_backend_name(backend));
+    return -1;
+}
+
 // The backend has a queue: its calls return before the work is done.
 static inline bool gb_sched_has_queue(const struct ggml_backend_sched * s, int backend) {
     return s->devices[backend].backend->iface.synchronize != NULL;

@@ -16,18 +16,14 @@ enum ggml_status ggml_backend_sched_get_arena(ggml_backend_sched_t sched, ggml_b
     GB_CHECK_ARG(backend);
     GB_CHECK_ARG(arena);
     const struct gb_sched_plan * p = last_plan(sched, __func__);
-    for (int b = 0; p != NULL && b < sched->n_backends; b++) {
-        const struct gb_backend_need * need = &p->layout.need[b];
-        if (gb_sched_is(&sched->devices[b], backend)) {
-            const bool empty = need->peak == 0;
-            *arena = (struct ggml_backend_sched_arena){ need->peak, need->bound, need->proved || empty, need->leafs,
-                need->replicas, need->no_reuse };
-            return GGML_STATUS_SUCCESS;
-        }
+    const int                    b = p ? gb_sched_index_of(sched, backend, __func__) : -1;
+    if (b < 0) {
+        return ggml_last_status();
     }
-    GB_FAIL_IF(p != NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'backend': not one of this scheduler's",
-        __func__);
-    return GGML_STATUS_INVALID_STATE;
+    const struct gb_backend_need * need = &p->layout.need[b];
+    *arena = (struct ggml_backend_sched_arena){ need->peak, need->bound, need->proved || need->peak == 0, need->leafs,
+        need->replicas, need->no_reuse };
+    return GGML_STATUS_SUCCESS;
 }
 
 // 0 stands for a failure, which is reported, and for a backend that needs no scratch memory.
@@ -35,14 +31,8 @@ size_t ggml_backend_sched_get_work_size(ggml_backend_sched_t sched, ggml_backend
     GB_CHECK_ARG_RETURNING(sched, 0);
     GB_CHECK_ARG_RETURNING(backend, 0);
     const struct gb_sched_plan * p = last_plan(sched, __func__);
-    for (int b = 0; p != NULL && b < sched->n_backends; b++) {
-        if (gb_sched_is(&sched->devices[b], backend)) {
-            return p->layout.need[b].work;
-        }
-    }
-    GB_FAIL_IF_RETURNING(p != NULL, 0, GGML_STATUS_INVALID_ARGUMENT,
-        "%s: argument 'backend': not one of this scheduler's", __func__);
-    return 0;
+    const int                    b = p ? gb_sched_index_of(sched, backend, __func__) : -1;
+    return b < 0 ? 0 : p->layout.need[b].work;
 }
 
 // -------------------------------------------------------------------------------------------------------------- blocks
