@@ -78,8 +78,11 @@ enum ggml_status ggml_backend_sched_get_memory(ggml_backend_sched_t sched, ggml_
     if (b < 0) {
         return GGML_STATUS_INVALID_ARGUMENT;
     }
-    GB_FAIL_IF(sched->last == NULL, GGML_STATUS_INVALID_STATE, "%s: no graph was given yet", __func__);
-    const struct gb_backend_need * need = &sched->last->layout.need[b];
+    const struct gb_sched_plan * p = gb_sched_last_plan(sched, __func__);
+    if (p == NULL) {
+        return GGML_STATUS_INVALID_STATE;
+    }
+    const struct gb_backend_need * need = &p->layout.need[b];
     if (peak) {
         *peak = need->peak + need->leafs + need->replicas;
     }

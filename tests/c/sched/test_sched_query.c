@@ -1,5 +1,7 @@
 // What the plan of a graph is said to be, against the graph and against what is allocated for it.
 #include "base/mem.h"
+#include "base/thread.h"
+#include "sched/sched.h"
 #include "test_place.h"
 
 #define MAX 256
@@ -211,6 +213,48 @@ static struct ggml_tensor * layers(struct place * p, struct ggml_cgraph * graph,
     return y;
 }
 
+// What another thread was changing when the process was forked is half done: nothing looks into it.
+static void half_done_says_nothing(void) {
+    OPEN(p, "SIM:name=A,noops=mul_mat CPU");
+    struct ggml_tensor * w = put(&p, leaf(&p, "w", 16, 16), 0, true);
+    fill(w, 0, 0.125f);
+    layers(&p, p.graph, w, 3);
+    OK(ggml_backend_sched_plan_graph(p.sched, p.graph));
+    p.sched->user_thread     = gb_thread_number() + 1;
+    p.sched->user_generation = gb_fork_generation() + 1;
+    struct ggml_backend_sched_arena      arena;
+    struct ggml_backend_sched_split_info split;
+    struct ggml_backend_sched_transfer   transfer;
+    struct ggml_backend_sched_fallback   fallback;
+    struct ggml_backend_sched_prediction prediction;
+    size_t                               peak;
+    int64_t                              lower, upper;
+#define REFUSED(call, answer)                                                  \
+    do {                                                                       \
+        ggml_clear_error();                                                    \
+        CHECK_INT(call, answer);                                               \
+        CHECK_ERROR(GGML_STATUS_INVALID_STATE, "when the process was forked"); \
+    } while (0)
+    REFUSED(ggml_backend_sched_get_arena(p.sched, p.backends[0], &arena), GGML_STATUS_INVALID_STATE);
+    REFUSED(ggml_backend_sched_get_memory(p.sched, p.backends[0], &peak, NULL), GGML_STATUS_INVALID_STATE);
+    REFUSED(ggml_backend_sched_get_work_size(p.sched, p.backends[1]), 0);
+    REFUSED(ggml_backend_sched_get_blocks(p.sched, NULL, 0), -1);
+    REFUSED(ggml_backend_sched_get_n_splits(p.sched), 0);
+    REFUSED(ggml_backend_sched_get_split(p.sched, 0, &split), GGML_STATUS_INVALID_STATE);
+    REFUSED(ggml_backend_sched_get_split_span(p.sched, 0, &lower, &upper), GGML_STATUS_INVALID_STATE);
+    REFUSED(ggml_backend_sched_get_split_input(p.sched, 0, 0) == NULL, true);
+    REFUSED(ggml_backend_sched_get_n_transfers(p.sched), 0);
+    REFUSED(ggml_backend_sched_get_transfer(p.sched, 0, &transfer), GGML_STATUS_INVALID_STATE);
+    REFUSED(ggml_backend_sched_get_n_fallbacks(p.sched), 0);
+    REFUSED(ggml_backend_sched_get_fallback(p.sched, 0, &fallback), GGML_STATUS_INVALID_STATE);
+    REFUSED(ggml_backend_sched_get_prediction(p.sched, &prediction), GGML_STATUS_INVALID_STATE);
+    p.sched->user_thread = 0;
+    CHECK(ggml_backend_sched_get_n_splits(p.sched) > 0);
+    OK(ggml_backend_sched_get_arena(p.sched, p.backends[0], &arena));
+    CHECK_INT(ggml_backend_sched_get_split(p.sched, -1, &split), GGML_STATUS_INVALID_ARGUMENT);
+    close_place(&p);
+}
+
 // Planning allocates nothing, and what it says is what is allocated afterwards.
 static void before_anything_is_allocated(void) {
     static const char * const devices[] = { "CPU", "SIM:name=A CPU",
@@ -296,5 +340,5 @@ static void every_allocation_of_planning_fails(void) {
 }
 
 TEST_MAIN(TEST(before_anything_is_allocated), TEST(unmarked_weights), TEST(before_it_does_not_fit),
-    TEST(a_look_at_a_large_one), TEST(every_allocation_of_planning_fails), TEST(scratch_memory), TEST(one_device),
-    TEST(two_devices), TEST(three_devices))
+    TEST(a_look_at_a_large_one), TEST(every_allocation_of_planning_fails), TEST(scratch_memory),
+    TEST(half_done_says_nothing), TEST(one_device), TEST(two_devices), TEST(three_devices))

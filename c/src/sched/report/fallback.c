@@ -142,7 +142,8 @@ const struct gb_fallback * gb_sched_fallback_of(const struct gb_sched_plan * p, 
 // Without a plan there are none, and that is no error.
 int ggml_backend_sched_get_n_fallbacks(ggml_backend_sched_t sched) {
     GB_CHECK_ARG_RETURNING(sched, 0);
-    return sched->last ? (int) sched->last->fallbacks.n : 0;
+    const bool known = gb_sched_check_whole(sched, __func__) == GGML_STATUS_SUCCESS && sched->last;
+    return known ? (int) sched->last->fallbacks.n : 0;
 }
 
 // Names come from the plan's copy of the tensor, because the tensor may be freed.
@@ -150,6 +151,7 @@ enum ggml_status ggml_backend_sched_get_fallback(ggml_backend_sched_t sched, int
     struct ggml_backend_sched_fallback * fallback) {
     GB_CHECK_ARG(sched);
     GB_CHECK_ARG(fallback);
+    GB_TRY(gb_sched_check_whole(sched, __func__));
     const struct gb_sched_plan * p = sched->last;
     const size_t                 n = p ? p->fallbacks.n : 0;
     GB_FAIL_IF(i < 0 || (size_t) i >= n, GGML_STATUS_INVALID_ARGUMENT, "%s: fallback %d: the last graph has %zu",

@@ -1,12 +1,20 @@
 // query.c - what a plan decided, told through the public interface: splits, arenas, blocks, copies.
 //
-// All of it is about the last graph that the scheduler was given. The functions read the plan and decide nothing.
+// All of it is about the last graph that the scheduler was given. The functions read the plan and decide nothing. In the
+// child of a fork that came while another thread used the scheduler the plan may be half made: there they all fail.
 #include "sched/plan.h"
 
-// The plan that queries are about; NULL and reported: there is none.
-static const struct gb_sched_plan * last_plan(const struct ggml_backend_sched * s, const char * func) {
+const struct gb_sched_plan * gb_sched_last_plan(const struct ggml_backend_sched * s, const char * func) {
+    if (gb_sched_check_whole(s, func) != GGML_STATUS_SUCCESS) {
+        return NULL;
+    }
     GB_FAIL_IF_RETURNING(s->last == NULL, NULL, GGML_STATUS_INVALID_STATE, "%s: no graph was given yet", func);
     return s->last;
+}
+
+// The same for numbers of things: NULL before the first graph, when there are none, is no error.
+static const struct gb_sched_plan * plan_if_any(const struct ggml_backend_sched * s, const char * func) {
+    return gb_sched_check_whole(s, func) == GGML_STATUS_SUCCESS ? s->last : NULL;
 }
 
 // Nothing can be less than an empty arena, so it counts as proved.
@@ -15,7 +23,7 @@ enum ggml_status ggml_backend_sched_get_arena(ggml_backend_sched_t sched, ggml_b
     GB_CHECK_ARG(sched);
     GB_CHECK_ARG(backend);
     GB_CHECK_ARG(arena);
-    const struct gb_sched_plan * p = last_plan(sched, __func__);
+    const struct gb_sched_plan * p = gb_sched_last_plan(sched, __func__);
     const int                    b = p ? gb_sched_index_of(sched, backend, __func__) : -1;
     if (b < 0) {
         return ggml_last_status();
@@ -30,7 +38,7 @@ enum ggml_status ggml_backend_sched_get_arena(ggml_backend_sched_t sched, ggml_b
 size_t ggml_backend_sched_get_work_size(ggml_backend_sched_t sched, ggml_backend_t backend) {
     GB_CHECK_ARG_RETURNING(sched, 0);
     GB_CHECK_ARG_RETURNING(backend, 0);
-    const struct gb_sched_plan * p = last_plan(sched, __func__);
+    const struct gb_sched_plan * p = gb_sched_last_plan(sched, __func__);
     const int                    b = p ? gb_sched_index_of(sched, backend, __func__) : -1;
     return b < 0 ? 0 : p->layout.need[b].work;
 }
@@ -63,7 +71,7 @@ int ggml_backend_sched_get_blocks(ggml_backend_sched_t sched, struct ggml_backen
     GB_CHECK_ARG_RETURNING(sched, -1);
     GB_FAIL_IF_RETURNING(n < 0 || (n > 0 && blocks == NULL), -1, GGML_STATUS_INVALID_ARGUMENT,
         "%s: no room for %d blocks", __func__, n);
-    const struct gb_sched_plan * p = last_plan(sched, __func__);
+    const struct gb_sched_plan * p = gb_sched_last_plan(sched, __func__);
     if (p == NULL) {
         return -1;
     }
@@ -106,7 +114,8 @@ static const struct gb_copy * input_at(const struct gb_sched_plan * p, const str
 // Before the first graph there are none, and that is no error.
 int ggml_backend_sched_get_n_splits(ggml_backend_sched_t sched) {
     GB_CHECK_ARG_RETURNING(sched, 0);
-    return sched->last ? (int) sched->last->program.splits.n : 0;
+    const struct gb_sched_plan * p = plan_if_any(sched, __func__);
+    return p ? (int) p->program.splits.n : 0;
 }
 
 enum ggml_status ggml_backend_sched_get_split(ggml_backend_sched_t sched, int i,
@@ -115,7 +124,7 @@ enum ggml_status ggml_backend_sched_get_split(ggml_backend_sched_t sched, int i,
     GB_CHECK_ARG(info);
     const struct gb_split * split = split_at(sched, i, __func__);
     if (split == NULL) {
-        return GGML_STATUS_INVALID_ARGUMENT;
+        return ggml_last_status();
     }
     *info = (struct ggml_backend_sched_split_info){
         .index   = i,
@@ -144,6 +153,7 @@ enum ggml_status ggml_backend_sched_get_prediction(ggml_backend_sched_t sched,
     struct ggml_backend_sched_prediction *                              prediction) {
     GB_CHECK_ARG(sched);
     GB_CHECK_ARG(prediction);
+    GB_TRY(gb_sched_check_whole(sched, __func__));
     const bool predicted = sched->last && sched->last->assigned.predicted;
     *prediction =
         predicted ? sched->last->assigned.prediction : (struct ggml_backend_sched_prediction){ -1, -1, -1, false };
@@ -170,7 +180,8 @@ static bool is_unmarked(const struct ggml_backend_sched * s, const struct gb_sch
 
 int ggml_backend_sched_get_n_transfers(ggml_backend_sched_t sched) {
     GB_CHECK_ARG_RETURNING(sched, 0);
-    return sched->last ? (int) (sched->last->program.transfers.n + sched->last->program.backs.n) : 0;
+    const struct gb_sched_plan * p = plan_if_any(sched, __func__);
+    return p ? (int) (p->program.transfers.n + p->program.backs.n) : 0;
 }
 
 // The list begins with the copies into splits; write-backs follow.
@@ -178,9 +189,9 @@ enum ggml_status ggml_backend_sched_get_transfer(ggml_backend_sched_t sched, int
     struct ggml_backend_sched_transfer * transfer) {
     GB_CHECK_ARG(sched);
     GB_CHECK_ARG(transfer);
-    const struct gb_sched_plan * p = last_plan(sched, __func__);
+    const struct gb_sched_plan * p = gb_sched_last_plan(sched, __func__);
     if (p == NULL) {
-        return GGML_STATUS_INVALID_STATE;
+        return ggml_last_status();
     }
     const int k = (int) p->program.transfers.n;
     GB_FAIL_IF(i < 0 || (size_t) i >= (size_t) k + p->program.backs.n, GGML_STATUS_INVALID_ARGUMENT,
@@ -217,11 +228,11 @@ enum ggml_status ggml_backend_sched_get_split_span(ggml_backend_sched_t sched, i
     GB_CHECK_ARG(sched);
     GB_CHECK_ARG(lower);
     GB_CHECK_ARG(upper);
-    const struct gb_sched_plan * p = last_plan(sched, __func__);
+    const struct gb_sched_plan * p = gb_sched_last_plan(sched, __func__);
     GB_FAIL_IF(p != NULL && (i < 0 || (size_t) i >= p->program.splits.n), GGML_STATUS_INVALID_ARGUMENT,
         "%s: split %d: the last graph has %zu splits", __func__, i, p->program.splits.n);
     if (p == NULL) {
-        return GGML_STATUS_INVALID_STATE;
+        return ggml_last_status();
     }
     *lower = p->layout.spans.data[i].lower;
     *upper = p->layout.spans.data[i].upper;

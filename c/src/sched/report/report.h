@@ -22,6 +22,11 @@ struct gb_fallback { // a node that a better backend refuses
 
 typedef GB_VEC(struct gb_fallback) gb_fallback_list;
 
+// query.c
+// The plan that queries are about; NULL and reported, in the name of `func`: no graph was given yet, or what another
+// thread was changing when the process was forked may be half done.
+const struct gb_sched_plan * gb_sched_last_plan(const struct ggml_backend_sched * s, const char * func);
+
 // fallback.c
 // Lists the fallbacks of a plan, once, while the plan is made. ALLOC_FAILED: no memory. With one backend there are
 // none.
