@@ -54,7 +54,7 @@ void gb_buffer_unhold(ggml_backend_buffer_t buffer);
 
 // Whether the buffer was freed while it was held; any thread may ask.
 static inline bool gb_buffer_is_retired(const struct ggml_backend_buffer * buffer) {
-    return __atomic_load_n(&buffer->retired, __ATOMIC_ACQUIRE);
+    return GB_READ_ACQUIRE(buffer->retired);
 }
 
 // The buffer that holds the tensor's bytes: a view's is that of its source. NULL: not placed, or in plain host memory.

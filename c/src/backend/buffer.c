@@ -152,7 +152,7 @@ void ggml_backend_buffer_free(ggml_backend_buffer_t buffer) {
         gb_free(buffer);
         return;
     }
-    __atomic_store_n(&buffer->retired, true, __ATOMIC_RELEASE);
+    GB_WRITE_RELEASE(buffer->retired, true);
     buffer->iface   = (struct ggml_backend_buffer_i){ 0 };
     buffer->context = NULL;
     buffer->size    = 0;
@@ -419,7 +419,7 @@ enum ggml_status ggml_backend_tensor_alloc(ggml_backend_buffer_t buffer, struct 
         "%s: tensor '%s' is placed already", __func__, tensor->name);
     GB_TRY(check_inside(__func__, buffer, tensor, addr, ggml_backend_buffer_get_alloc_size(buffer, tensor)));
     gb_tensor_put(tensor, buffer, addr);
-    gb_tensor_set_stamp(tensor, 0, 0); // the stamp of no arena: no allocator may give this memory to another tensor
+    gb_tensor_set_stamp(tensor, 0, 0); // of allocator 0, which is none: nobody may give this memory to another tensor
     const enum ggml_status status = ggml_backend_buffer_init_tensor(buffer, tensor);
     if (status != GGML_STATUS_SUCCESS) {
         gb_tensor_put(tensor, NULL, NULL);

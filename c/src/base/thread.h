@@ -111,10 +111,11 @@ static inline void gb_brief_unlock(struct gb_brief_lock * l) {
 uint32_t gb_thread_number(void);
 
 // A field of a struct that C programs see as a plain one, and that one thread may read while another writes it: one
-// aligned access. Bits of a char are set and cleared without losing those that another thread sets meanwhile.
+// aligned access. Who reads with ACQUIRE what was written with RELEASE also sees all that was written before it. Bits of
+// a char are set and cleared without losing those that another thread sets meanwhile.
 #if defined(__GNUC__)
-#    if __GCC_ATOMIC_CHAR_LOCK_FREE < \
-    2 // gcc 12 for RISC-V: it would want a library for bytes, and has instructions for words
+// gcc 12 for RISC-V would want a library for bytes, and has instructions for words.
+#    if __GCC_ATOMIC_CHAR_LOCK_FREE < 2
 typedef uint32_t        gb_word __attribute__((may_alias));
 static inline gb_word * gb_word_of(char * byte) { return (gb_word *) ((uintptr_t) byte & ~(uintptr_t) 3); }
 static inline uint32_t  gb_bits_in_word(const char * byte, uint32_t bits) {
@@ -133,9 +134,13 @@ static inline uint32_t  gb_bits_in_word(const char * byte, uint32_t bits) {
 #    endif
 #    define GB_READ_RELAXED(field)         __atomic_load_n(&(field), __ATOMIC_RELAXED)
 #    define GB_WRITE_RELAXED(field, value) __atomic_store_n(&(field), value, __ATOMIC_RELAXED)
+#    define GB_READ_ACQUIRE(field)         __atomic_load_n(&(field), __ATOMIC_ACQUIRE)
+#    define GB_WRITE_RELEASE(field, value) __atomic_store_n(&(field), value, __ATOMIC_RELEASE)
 #else
 #    define GB_READ_RELAXED(field)         (field)
 #    define GB_WRITE_RELAXED(field, value) ((field) = (value))
+#    define GB_READ_ACQUIRE(field)         (field)
+#    define GB_WRITE_RELEASE(field, value) ((field) = (value))
 #    define GB_SET_BITS(field, bits)       ((field) |= (bits))
 #    define GB_CLEAR_BITS(field, bits)     ((field) &= ~(bits))
 #endif

@@ -76,8 +76,10 @@ struct ggml_backend_sched {
     struct gb_ptrmap mem_of;              // buffer handle -> index in mems
     GB_VEC(struct gb_replica *) replicas; // owned
     unsigned n_replicated_freed;          // buffers that were gone when replicas were looked through
-    bool     hold;                        // memory that is retired stays until this is lifted, see gb_sched_hold
-    bool     measured;                    // init_measure was called
+    // Memory that is retired stays until this is lifted, see gb_sched_hold. Other threads set it meanwhile: read and
+    // written with GB_READ_RELAXED and GB_WRITE_RELAXED alone.
+    bool     hold;
+    bool     measured; // init_measure was called
     unsigned n_resets;
 
     // plans (keep.c)

@@ -23,13 +23,13 @@ static void retire(struct ggml_backend_sched * s, struct gb_mem * mem) {
     mem->buffer->usage = GB_USAGE_SCHED;
     mem->base          = NULL;
     mem->size          = 0;
-    if (!s->hold) {
+    if (!GB_READ_RELAXED(s->hold)) {
         give_back(mem->buffer);
     }
 }
 
 void gb_sched_hold(struct ggml_backend_sched * s, bool hold) {
-    s->hold = hold;
+    GB_WRITE_RELAXED(s->hold, hold);
     for (size_t i = 0; !hold && i < s->mems.n; i++) {
         if (s->mems.data[i]->size == 0 && s->mems.data[i]->buffer->size > 0) {
             give_back(s->mems.data[i]->buffer);

@@ -83,7 +83,7 @@ const char * gb_sched_device_name(const struct ggml_backend_sched * s, int i) { 
 
 // Called by threads that do not use the scheduler: the flag is written only when it changes.
 void gb_sched_hold_for_readers(struct ggml_backend_sched * s) {
-    if (!__atomic_load_n(&s->hold, __ATOMIC_RELAXED)) {
-        __atomic_store_n(&s->hold, true, __ATOMIC_RELAXED);
+    if (!GB_READ_RELAXED(s->hold)) {
+        GB_WRITE_RELAXED(s->hold, true);
     }
 }
