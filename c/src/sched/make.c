@@ -13,9 +13,7 @@ static enum ggml_status measure_work(struct ggml_backend_sched * s, struct gb_sc
     for (size_t k = 0; k < p->program.splits.n; k++) {
         const struct gb_split * split   = &p->program.splits.data[k];
         const ggml_backend_t    backend = s->devices[split->backend].backend;
-        struct ggml_cgraph      graph   = { .n_nodes = (int) (split->exec_end - split->exec_begin),
-            .nodes                                 = p->program.exec.data + split->exec_begin };
-        graph.size                      = graph.n_nodes;
+        struct ggml_cgraph      graph   = gb_program_part(&p->program, split->exec_begin, split->exec_end);
         if (backend->iface.graph_work_size && graph.n_nodes > 0) {
             p->layout.need[split->backend].work =
                 GB_MAX(p->layout.need[split->backend].work, backend->iface.graph_work_size(backend, &graph));
@@ -31,32 +29,28 @@ static enum ggml_status make_program(struct ggml_backend_sched * s, struct gb_sc
         &p->program);
 }
 
-// What each part is made from. Between two of them, and within those that walk the graph several times, the thread's
-// poll is asked whether to go on.
+// What each part is made from. After each, and within those that walk the graph several times, the thread's poll is
+// asked whether to go on.
 static enum ggml_status fill_collected(struct ggml_backend_sched * s, struct gb_sched_plan * p,
     const struct gb_sched_relief * relief) {
+#define NEXT(part) \
+    GB_TRY(part);  \
+    GB_TRY(gb_go_on())
     const struct gb_sched_input *    in       = &p->in;
     const struct gb_sched_assigned * assigned = &p->assigned;
-    GB_TRY(gb_sched_assign(s, in, relief, &p->assigned));
-    GB_TRY(gb_go_on());
-    GB_TRY(gb_sched_cut(in, assigned, &p->program));
-    GB_TRY(gb_go_on());
-    GB_TRY(gb_sched_lay_out_leafs(s, in, assigned, &p->layout));
-    GB_TRY(gb_go_on());
-    GB_TRY(make_program(s, p));
-    GB_TRY(gb_go_on());
-    GB_TRY(gb_sched_order_steps(s, in, assigned, &p->program));
-    GB_TRY(gb_go_on());
-    GB_TRY(gb_sched_lay_out(s, p));
-    GB_TRY(gb_go_on());
-    GB_TRY(gb_sched_validate_layout(s, p));
-    GB_TRY(gb_go_on());
-    GB_TRY(measure_work(s, p));
-    GB_TRY(gb_sched_find_fallbacks(s, p));
-    GB_TRY(gb_go_on());
-    GB_TRY(gb_sched_find_hazards(s, p));
-    GB_TRY(gb_sched_init_binding(p));
-    return gb_go_on();
+    NEXT(gb_sched_assign(s, in, relief, &p->assigned));
+    NEXT(gb_sched_cut(in, assigned, &p->program));
+    NEXT(gb_sched_lay_out_leafs(s, in, assigned, &p->layout));
+    NEXT(make_program(s, p));
+    NEXT(gb_sched_order_steps(s, in, assigned, &p->program));
+    NEXT(gb_sched_lay_out(s, p));
+    NEXT(gb_sched_validate_layout(s, p));
+    NEXT(measure_work(s, p));
+    NEXT(gb_sched_find_fallbacks(s, p));
+    NEXT(gb_sched_find_hazards(s, p));
+    NEXT(gb_sched_init_binding(p));
+#undef NEXT
+    return GGML_STATUS_SUCCESS;
 }
 
 // Tensors are validated while they are collected; the other parts trust them.

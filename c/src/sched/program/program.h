@@ -86,6 +86,12 @@ struct gb_sched_program {
     size_t                   n_staged; // copies
 };
 
+// A graph of what runs from `begin` to `end`: it borrows the program's list.
+static inline struct ggml_cgraph gb_program_part(const struct gb_sched_program * program, size_t begin, size_t end) {
+    const int n = (int) (end - begin);
+    return (struct ggml_cgraph) { .size = n, .n_nodes = n, .nodes = program->exec.data + begin };
+}
+
 // split.c
 // Cuts the node list where the backend changes. Nodes that compute nothing never cut: they belong to the split they
 // stand in, leading ones to the first. The splits cover [0, n_nodes) without gaps.

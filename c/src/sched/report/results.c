@@ -59,7 +59,7 @@ const char * gb_sched_overwritten_by(const struct ggml_backend_sched * s, const 
     const struct gb_item * mine = &p->layout.items.data[id];
     for (int64_t i = 0; i < p->in.n_ids + (int64_t) p->program.copies.n; i++) {
         const struct gb_item * other = i == id ? NULL : gb_sched_arena_item(p, i);
-        if (other != NULL && other->valid && other->backend == mine->backend && other->chunk == mine->chunk &&
+        if (other != NULL && other->backend == mine->backend && other->chunk == mine->chunk &&
             other->lower > mine->lower && other->lower <= until && other->offset < mine->offset + mine->size &&
             mine->offset < other->offset + other->size) {
             return i < p->in.n_ids ? p->in.nodes[i]->name : "";

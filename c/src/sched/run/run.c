@@ -150,21 +150,12 @@ static bool has_plans(ggml_backend_t backend) {
     return backend->iface.graph_plan_create && backend->iface.graph_plan_free && backend->iface.graph_plan_compute;
 }
 
-// A graph of what runs from `begin` to `end`: it borrows the program's list.
-static struct ggml_cgraph part(struct run * r, size_t begin, size_t end) {
-    struct ggml_cgraph graph = { 0 };
-    graph.n_nodes            = (int) (end - begin);
-    graph.size               = graph.n_nodes;
-    graph.nodes              = r->plan->program.exec.data + begin;
-    return graph;
-}
-
 // Computes nodes [begin, end) of the list of what runs.
 static enum ggml_status compute_part(struct run * r, int backend, size_t begin, size_t end) {
     if (begin == end) {
         return GGML_STATUS_SUCCESS;
     }
-    struct ggml_cgraph graph  = part(r, begin, end);
+    struct ggml_cgraph graph  = gb_program_part(&r->plan->program, begin, end);
     const uint64_t     before = gb_fail_count();
     if (ggml_backend_graph_compute(backend_of(r, backend), &graph)) {
         return GGML_STATUS_SUCCESS;
@@ -176,7 +167,7 @@ static enum ggml_status compute_part(struct run * r, int backend, size_t begin, 
 // A backend that prepares nothing is not asked again.
 static void prepare(struct run * r, const struct gb_split * split, struct gb_bound_split * bound,
     ggml_backend_t backend) {
-    struct ggml_cgraph graph = part(r, split->exec_begin, split->exec_end);
+    struct ggml_cgraph graph = gb_program_part(&r->plan->program, split->exec_begin, split->exec_end);
     // The tensors are what they were when collecting looked at them: the plan was found by that.
     const bool trust = gb_trust_tensors(true);
     bound->prepared  = has_plans(backend) ? ggml_backend_graph_plan_create(backend, &graph) : NULL;
@@ -184,8 +175,8 @@ static void prepare(struct run * r, const struct gb_split * split, struct gb_bou
     gb_trust_tensors(trust);
 }
 
-// A split is prepared by its backend once and then run many times, where the backend can do that.
-// It stays prepared until the plan is bound again, or a buffer was freed whose addresses it may know.
+// A split is prepared by its backend once and then run many times, where the backend can do that. It stays prepared
+// until the plan is bound again, or a buffer was freed whose addresses it may know.
 static enum ggml_status compute_split(struct run * r, int k) {
     const struct gb_split * split   = &r->plan->program.splits.data[k];
     struct gb_bound_split * bound   = &r->plan->binding.splits[k];
