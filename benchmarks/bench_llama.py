@@ -5,9 +5,9 @@
 
 The default is the shape of a model of 1.1 billion parameters (embd 2048, 22 layers, 32 heads, 4 of them for keys, ff
 5632, vocabulary 32000). Files are made once, in --dir, from random blocks: what a product costs does not depend on the
-values. Beside each speed stands what the memory
-allows: generating a token reads all weights once, so tokens/s times their bytes is compared with the rate at which this
-machine reads the same bytes in the same run (a sum over the mapped file by NumPy, one thread for each).
+values. Beside each speed stands what the memory allows: generating a token reads all weights once, so tokens/s times
+their bytes is compared with the rate at which this machine reads the same bytes in the same run (a sum over the mapped
+file by NumPy, one thread for each).
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ say.
 Small graphs of the shape of models run on two SIM devices that take a fixed time for each split (`delay`), node
 (`op_delay`) and copy (`copy_delay`); A is the faster one. They compute with the CPU's kernels, which is little beside
 the delays. The costs given to the scheduler are the same numbers, so the predictions should come true, up to what
-kernels and queues add and what copies beside other work save. Last, model-sized graphs with costs of a
-graphics processor (800 GB/s, 30 TFLOP/s), a CPU (50 GB/s, 0.5 TFLOP/s) and a bus of 12 GB/s: predicted only, with the
-time that the placement took.
+kernels and queues add and what copies beside other work save. Last, model-sized graphs with costs of a graphics
+processor (800 GB/s, 30 TFLOP/s), a CPU (50 GB/s, 0.5 TFLOP/s) and a bus of 12 GB/s: predicted only, with the time that
+the placement took.
 """
 
 from __future__ import annotations
@@ -135,8 +135,7 @@ def simulated_rows(repeats: int) -> list[dict[str, Any]]:
     return rows
 
 
-# -------------------------------------------------------------------------------------------------------------------
-# model-sized
+# ---------------------------------------------------------------------------------------------------------- model-sized
 
 
 GPU = DeviceCosts(

@@ -4,8 +4,8 @@
 
 The devices are simulated (they take 2 ms for each split and 1 ms for each copy), so this runs anywhere. The first half
 of the layers runs on A, the second on B; batches follow each other without waiting, so that A works on one batch while
-B works on the one before. Written to
-FOLDER: ``plan.html``, a picture of the memory and the copies, and ``trace.json``, which https://ui.perfetto.dev opens.
+B works on the one before. Written to FOLDER: ``plan.html``, a picture of the memory and the copies, and ``trace.json``,
+which https://ui.perfetto.dev opens.
 """
 
 from __future__ import annotations

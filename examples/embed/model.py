@@ -65,8 +65,7 @@ class Weights:
     """Tensors of a safetensors file, used in place.
 
     The file is mapped read-only and wrapped as a host buffer without a copy; each tensor is placed at its offset.
-    Tensors that
-    ``device_of`` assigns to another backend are copied to a weights buffer there.
+    Tensors that ``device_of`` assigns to another backend are copied to a weights buffer there.
     """
 
     def __init__(self, path: Path, device_of: Callable[[str], gb.Backend | None] = lambda name: None) -> None:

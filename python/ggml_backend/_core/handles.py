@@ -2,8 +2,8 @@
 done in ``python/core/objects.h``; these classes only hold its handles.
 
 A *core* is a handle, the pointer in it, and the cores that Python's side of it needs. Public objects (``Context``,
-``Buffer``, ``Backend``,
-...) hold a core; ``close()`` drops it. The C object is freed when its last user is gone, whatever the order.
+``Buffer``, ``Backend``, ...) hold a core; ``close()`` drops it. The C object is freed when its last user is gone,
+whatever the order.
 
 Two rules, which ``tools/check_lifetimes.py`` checks:
 

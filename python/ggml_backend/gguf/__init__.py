@@ -6,13 +6,11 @@
     y = weights["blk.0.ffn_up.weight"] @ x.T
 
 A file is mapped, not read. Its metadata is checked completely when it is opened (nothing in it is trusted: what is
-wrong raises
-:class:`FileError`, naming the field and its offset); values and tensors become Python objects when they are asked for.
-Arrays and loaded weights keep the mapping alive, also after ``close()``. Do not change a file while it is open. One
-that becomes shorter meanwhile raises
-:class:`FileError` from whatever reads it here: loading, copying, converting, and computing with weights in place.
-Reading an array over it with NumPy itself is beyond us: there the system ends the process (SIGBUS), as with any memory
-map.
+wrong raises :class:`FileError`, naming the field and its offset); values and tensors become Python objects when they
+are asked for. Arrays and loaded weights keep the mapping alive, also after ``close()``. Do not change a file while it
+is open. One that becomes shorter meanwhile raises :class:`FileError` from whatever reads it here: loading, copying,
+converting, and computing with weights in place. Reading an array over it with NumPy itself is beyond us: there the
+system ends the process (SIGBUS), as with any memory map.
 """
 
 from __future__ import annotations

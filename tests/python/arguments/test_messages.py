@@ -822,8 +822,7 @@ def test_an_exception_of_map_custom_names_the_node(ctx, cpu):
     assert caught.value.__notes__ == ["raised in the function of map_custom that computes 'square' float32 (2, 3)"]
 
 
-# -----------------------------------------------------------------------------------------------------------
-# translation
+# ---------------------------------------------------------------------------------------------------------- translation
 
 
 def test_messages_of_the_library_become_those_of_python():

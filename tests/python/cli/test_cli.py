@@ -59,8 +59,7 @@ def model(tmp_path: Path, rng: np.random.Generator) -> Path:
     return path
 
 
-# -------------------------------------------------------------------------------------------------------------------
-# wrong use
+# ------------------------------------------------------------------------------------------------------------ wrong use
 
 
 @pytest.mark.parametrize(
@@ -87,8 +86,7 @@ def test_wrong_use_shows_the_usage_of_the_command(arguments: list[str], usage: s
     )
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# files
+# ---------------------------------------------------------------------------------------------------------------- files
 
 
 def test_a_pipe_in_the_place_of_a_file(tmp_path: Path, model: Path) -> None:
@@ -158,8 +156,7 @@ def test_parts_are_not_written_over(tmp_path: Path) -> None:
     assert main(["gguf", "quantize", str(paths[0]), str(tmp_path / "whole.gguf"), "--type", "q8_0", "--quiet"]) == 0
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# quantizing
+# ----------------------------------------------------------------------------------------------------------- quantizing
 
 
 def test_quantizing_twice_is_asked_for(tmp_path: Path, model: Path) -> None:

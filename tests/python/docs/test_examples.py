@@ -266,8 +266,7 @@ def test_any_metadata_planned(good: Path, tmp_path: Path, changes: dict[str, Any
     assert status == 0 or len(err.getvalue().splitlines()) == 1, err.getvalue()
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# embed
+# ---------------------------------------------------------------------------------------------------------------- embed
 
 
 def program(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:

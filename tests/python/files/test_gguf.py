@@ -54,8 +54,7 @@ def theirs(path: Path, key: str) -> tuple[list[str], Any]:
     return [t.name for t in field.types], field.contents()
 
 
-# -------------------------------------------------------------------------------------------------------------------
-# metadata
+# ------------------------------------------------------------------------------------------------------------- metadata
 
 
 @pytest.mark.parametrize("kind", NUMBERS)
@@ -196,8 +195,7 @@ def test_metadata_is_a_mapping(tmp_path: Path) -> None:
         file.metadata.type("")
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# tensors
+# -------------------------------------------------------------------------------------------------------------- tensors
 
 PLAIN = [np.float32, np.float16, np.float64, np.int8, np.int16, np.int32, np.int64]
 
@@ -326,8 +324,7 @@ def test_long_names(tmp_path: Path, cpu: gb.Backend) -> None:
     assert [t.name for t in gguf.GGUFReader(path).tensors] == names
 
 
-# -------------------------------------------------------------------------------------------------------------------
-# loading
+# -------------------------------------------------------------------------------------------------------------- loading
 
 
 @pytest.fixture
@@ -451,8 +448,7 @@ def test_load_into_a_context(model: Any, cpu: gb.Backend, ctx: gb.Context) -> No
     assert ctx["blk.5.up"].name == "blk.5.up"
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# sources
+# -------------------------------------------------------------------------------------------------------------- sources
 
 
 def test_open_bytes(model: Any, cpu: gb.Backend) -> None:
@@ -498,8 +494,7 @@ def test_the_other_byte_order_of_the_package(tmp_path: Path) -> None:
         gb.gguf.open(path)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# split
+# ---------------------------------------------------------------------------------------------------------------- split
 
 
 def split(tmp_path: Path, n: int, **keys: int) -> list[Path]:
@@ -564,8 +559,7 @@ def test_broken_splits(tmp_path: Path) -> None:
         gb.gguf.open(split(tmp_path, 3, same=1)[0])
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# writer
+# --------------------------------------------------------------------------------------------------------------- writer
 
 
 def test_unknown_keys_and_types_are_kept(tmp_path: Path, rng: np.random.Generator) -> None:

@@ -86,8 +86,7 @@ for name in ("map_custom", "build"):
     )
 
 
-# -----------------------------------------------------------------------------------------------------------------
-# abort callbacks
+# ------------------------------------------------------------------------------------------------------ abort callbacks
 
 
 def test_an_abort_callback_that_was_interrupted_while_it_was_set_is_there_or_not(holds):
@@ -122,8 +121,7 @@ def test_abort_callbacks_do_not_keep_their_backend():
     assert sum(isinstance(o, core) for o in gc.get_objects()) == before - 1
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# schedulers
+# ----------------------------------------------------------------------------------------------------------- schedulers
 
 
 def test_splits_are_of_the_graph_that_was_computed_last_whatever_its_callback_raises(cpu):
@@ -237,8 +235,7 @@ def test_an_event_can_be_recorded_behind_a_run_that_is_on_its_way():
     assert y.tolist() == [1.0] * 4
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# interrupts
+# ----------------------------------------------------------------------------------------------------------- interrupts
 
 
 @pytest.mark.parametrize(
@@ -265,8 +262,7 @@ def test_an_interrupt_of_a_question_that_waits_is_heard(holds, question):
     """)
 
 
-# -----------------------------------------------------------------------------------------------------------------
-# cleared buffers
+# ------------------------------------------------------------------------------------------------------ cleared buffers
 
 
 @pytest.mark.parametrize("how", ["weights", "own", "allocator"])
@@ -339,8 +335,7 @@ def test_what_a_signal_handler_plans_is_looked_at(holds, work):
     """)
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# log functions
+# -------------------------------------------------------------------------------------------------------- log functions
 
 
 def test_what_a_log_function_raises_is_raised_and_not_printed(holds):

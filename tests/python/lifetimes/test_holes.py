@@ -282,8 +282,7 @@ def test_a_picture_can_be_drawn_by_a_callback(ctx, cpu):
         assert "2.5" in seen[0]
 
 
-# ----------------------------------------------------------------------------------------------------------------
-# interrupts
+# ----------------------------------------------------------------------------------------------------------- interrupts
 
 
 def test_an_interrupted_computation_leaves_the_scheduler_usable(holds):

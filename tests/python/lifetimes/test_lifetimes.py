@@ -328,8 +328,7 @@ def test_a_dropped_scheduler_finishes_its_work():
         assert alive() is None
 
 
-# -----------------------------------------------------------------------------------------------------------
-# interpreter exit
+# ----------------------------------------------------------------------------------------------------- interpreter exit
 
 SETUP = """
 import numpy as np, ggml_backend as gb, sys, threading

@@ -30,8 +30,7 @@ from op_harness import (
     whole,
 )  # fmt: skip
 
-# -------------------------------------------------------------------------------------------------------------------
-# attention
+# ------------------------------------------------------------------------------------------------------------ attention
 
 
 def probabilities(q, k, masked):
@@ -275,9 +274,8 @@ def test_map_custom(n, n_tasks, inplace):
 
 
 # The forms of early 2024 take a plain C function and are not part of the Python package. What their builders make is a
-# node with the
-# address of the function at the start of its parameters; here such a node is made out of one that has the right
-# sources.
+# node with the address of the function at the start of its parameters; here such a node is made out of one that has the
+# right sources.
 FLOAT_P = ctypes.POINTER(ctypes.c_float)
 SIGNATURES = {
     "MAP_UNARY": (ctypes.c_int, FLOAT_P, FLOAT_P),

@@ -94,8 +94,7 @@ def test_views():
         check(lambda t, a=axes: gb.cont(gb.permute(t, *a)), [x], lambda v, o=order: v.transpose(o), EXACT, on_sim=False)
 
 
-# -----------------------------------------------------------------------------------------------------------------
-# conversions
+# ---------------------------------------------------------------------------------------------------------- conversions
 
 CONVERSIONS = [*itertools.permutations([*FLOATS, "int32"], 2)]
 
@@ -180,8 +179,7 @@ def test_conversions_that_do_not_exist(source, target):
     refuses(lambda t: gb.cast(t, target), [values(3, 4, dtype=source)])
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# gathers
+# -------------------------------------------------------------------------------------------------------------- gathers
 
 
 def rows_of(a, b):

@@ -56,8 +56,7 @@ def at_least_1(x):
 
 # name: (reference, tolerance, magnitude or None, lowest and highest input)
 # The terms of a product or sum are one each. A function of the C library or a polynomial for it has a few roundings;
-# exp(x) also has that
-# of its argument, which is multiplied by x.
+# exp(x) also has that of its argument, which is multiplied by x.
 UNARY = {
     "abs": (np.abs, EXACT, None, (-2, 2)),
     "sgn": (np.sign, EXACT, None, (-2, 2)),
@@ -106,8 +105,8 @@ def test_unary(name, dtype):
 
 
 # What each function makes of numbers that are none, infinite, zero of either sign, denormal or huge. Where the formula
-# leaves open what
-# NaN becomes, None says so; then it must be the same at every position of a row, in vectors and in what is left over.
+# leaves open what NaN becomes, None says so; then it must be the same at every position of a row, in vectors and in
+# what is left over.
 NAN, INF = math.nan, math.inf
 TINY, HUGE = float(np.float32(1e-40)), float(np.finfo(np.float32).max)
 SPECIAL = [
@@ -353,8 +352,7 @@ def test_integers_are_refused(name):
     refuses(getattr(gb, name), inputs)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# regions
+# -------------------------------------------------------------------------------------------------------------- regions
 
 # shape of a, of b, and where b begins in a
 REGIONS = [

@@ -13,8 +13,7 @@ from op_harness import Built, In, cpus, sim
 from test_ops_threads import CASES
 
 # The operation needs the axis (counted from the end) that is empty: it has no maximum or no place for a window there,
-# holds an index or
-# scalar, or sizes do not fit one another any more because the axis belongs to one of several inputs.
+# holds an index or scalar, or sizes do not fit one another any more because the axis belongs to one of several inputs.
 REFUSED = {
     "ADD1": {1}, "ARGMAX": {1}, "REPEAT": {1, 2}, "MUL_MAT_ID": {1}, "GET_ROWS": {2}, "GET_ROWS_BACK": {1, 2},
     "DIAG": {2}, "ROPE": {1, 3}, "ROPE_BACK": {1, 3},

@@ -140,8 +140,7 @@ def test_lookups_of_what_no_file_can_have(tmp_path: Path) -> None:
             assert wrong not in file.tensors and wrong not in file.metadata
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# patterns
+# ------------------------------------------------------------------------------------------------------------- patterns
 
 pattern_text = st.text("ab.*?[]-!0", max_size=8)
 name_text = st.text("ab.0-[", min_size=1, max_size=8)

@@ -1,5 +1,5 @@
-// grids.c - the codebooks of the IQ formats. Made by tools/gen_grids.py from the PyPI
-// package gguf 0.19.0; do not edit.
+// grids.c - the codebooks of the IQ formats. Made by tools/gen_grids.py from the PyPI package gguf 0.19.0; do not
+// edit.
 //
 // A row of 8 values is 8 codes of 2 bits, a row of 4 values is 4 codes of 4 bits; the first value has the lowest bits.
 // grid.c says what the codes stand for. Rows ascend. The lower and the upper four bits of a row's upper byte have 8 or
