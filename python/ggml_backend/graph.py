@@ -35,7 +35,7 @@ from .tensor import Tensor
 if TYPE_CHECKING:
     from .context import Context
 
-__all__ = ["Comparison", "Graph"]
+__all__ = ["Comparison", "Context", "Graph"]
 
 _SHOWN = 50  # nodes at the beginning, and at the end, of a graph in a notebook
 ABORTED: int = lib.GGML_STATUS_ABORTED
@@ -365,7 +365,7 @@ def _compute_with_callbacks(graph: GraphCore, device: BackendCore) -> int:
 if not TYPE_CHECKING:
 
     def __getattr__(name):
-        if name == "Context":  # who imports it from here finds it
+        if name == "Context":  # its module imports this one
             from .context import Context
 
             return Context

@@ -33,7 +33,6 @@ from ..backend import Backend, cpu_levels
 from ..buffer import text
 from ..dtypes import DType, as_dtype
 
-HELP = "how fast operators, products and models are, as a share of what this machine can do"
 FORMAT = 1
 _SUITES = ("ops", "products", "models")
 

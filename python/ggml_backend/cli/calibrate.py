@@ -10,8 +10,6 @@ from .._sched.costs import describe_device, file_of, read_costs, to_json
 from .._text.terminal import print_json, say, step_bar
 from ..backend import Backend
 
-HELP = "measure what work costs on devices, for the scheduling policy 'cost'"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(

@@ -18,8 +18,6 @@ from ..dtypes import dtypes
 if TYPE_CHECKING:
     import argparse
 
-HELP = "what this build has and what it found on this machine"
-
 
 def _config() -> dict[str, Any]:
     features = sorted(name.removeprefix("ggml_cpu_has_") for name in dir(lib) if name.startswith("ggml_cpu_has_"))

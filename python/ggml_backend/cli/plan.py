@@ -34,7 +34,6 @@ from ..planning import plan_memory
 if TYPE_CHECKING:
     from .._examples.models import Prepared
 
-HELP = "where tensors lie in memory: of a CSV file with lifetimes, of an example graph, of a model"
 DESCRIPTION = (
     "Plans the memory of buffers with lifetimes (FILE.csv: columns id,lower,upper,size; a buffer is alive from lower"
     " up to, not including, upper), of an example graph, or of a model from its metadata alone; prints how much it"

@@ -14,12 +14,14 @@ import io
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from functools import partial
+from importlib import import_module
+from typing import Any, Protocol, cast
 
 from .._text.escape import line
 from .._text.terminal import fail
 
-__all__ = ["Command", "Parser", "add_commands", "run_command"]
+__all__ = ["Command", "Parser", "add_commands", "command_of", "run_command"]
 
 BROKEN_PIPE, INTERRUPTED = 141, 130
 
@@ -27,27 +29,40 @@ BROKEN_PIPE, INTERRUPTED = 141, 130
 class Command(Protocol):
     """What the module of each command has."""
 
-    HELP: str
-    """What it does, in a line."""
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+    def add_arguments(self, parser: Parser) -> None:
         """Tells the parser what the command takes."""
 
     def run(self, options: argparse.Namespace) -> int:
         """Does it, and returns the exit status. ``options.parser`` is the command's parser."""
 
 
-def add_commands(parser: argparse.ArgumentParser, commands: Mapping[str, Command], what: str) -> None:
-    """Gives a parser subparsers, one for each command; ``options`` have the name of the chosen one as ``what``."""
+def command_of(package: str, name: str) -> Command:
+    """The module of a command."""
+    return cast("Command", import_module(f"{package}.{name}"))
+
+
+def add_commands(parser: Parser, package: str, commands: Mapping[str, str], what: str) -> None:
+    """Gives a parser subparsers, one for each command of a package, with what it does in a line; ``options`` have the
+    name of the chosen one as ``what``."""
     parsers = parser.add_subparsers(dest=what, required=True, metavar=what)
-    for name, command in commands.items():
-        made = parsers.add_parser(name, help=command.HELP, description=command.HELP)
+    for name, text in commands.items():
+        made = parsers.add_parser(name, help=text, description=text)
         made.set_defaults(parser=made)
-        command.add_arguments(made)
+        made.chosen = partial(command_of, package, name)
 
 
 class Parser(argparse.ArgumentParser):
-    """One whose help that cannot be written is an error; its subparsers are of this class, too."""
+    """One that asks a command for its arguments when it is chosen, and whose help that cannot be written is an error;
+    its subparsers are of this class, too."""
+
+    chosen: Callable[[], Command] | None = None
+    """The command whose arguments it does not know yet."""
+
+    def parse_known_args(self, *args: Any, **options: Any) -> Any:
+        if self.chosen is not None:
+            command, self.chosen = self.chosen(), None
+            command.add_arguments(self)
+        return super().parse_known_args(*args, **options)
 
     def _print_message(self, message: str, file: Any = None) -> None:
         if message and file is sys.stdout:

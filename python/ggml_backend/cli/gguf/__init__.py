@@ -5,16 +5,21 @@ from __future__ import annotations
 
 import argparse
 
-from ..program import Command, add_commands
-from . import check, convert, dump, info, quantize
+from ..program import Parser, add_commands, command_of
 
-HELP = "look at, check, quantize and make GGUF files"
-ACTIONS: dict[str, Command] = {"info": info, "dump": dump, "check": check, "quantize": quantize, "convert": convert}
+ACTIONS = {
+    "info": "keys, values and a summary of the tensors",
+    "dump": "the tensors, and their values",
+    "check": "is the file valid, and are all its numbers finite?",
+    "quantize": "the same file with its matrices in another format",
+    "convert": "a GGUF file from safetensors files, with the names of their tensors",
+}
+"""What each action does, in a line."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_commands(parser, ACTIONS, "action")
+def add_arguments(parser: Parser) -> None:
+    add_commands(parser, __name__, ACTIONS, "action")
 
 
 def run(options: argparse.Namespace) -> int:
-    return ACTIONS[options.action].run(options)
+    return command_of(__name__, options.action).run(options)

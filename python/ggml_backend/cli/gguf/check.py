@@ -14,8 +14,6 @@ from ..._text.terminal import Bar, fail, reason
 from ...gguf import open as open_gguf
 from .common import FLOATS
 
-HELP = "is the file valid, and are all its numbers finite?"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", metavar="file", help="the GGUF files")

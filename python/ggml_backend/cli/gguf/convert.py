@@ -10,8 +10,6 @@ from ...gguf import Writer
 from .conversion import Source, add_conversion_arguments, refuse_same, write
 from .safetensors import SafeTensors
 
-HELP = "a GGUF file from safetensors files, with the names of their tensors"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("inputs", nargs="+", metavar="input", help="the safetensors files to read")

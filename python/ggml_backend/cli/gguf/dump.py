@@ -10,8 +10,6 @@ from ..._text.escape import line
 from ...gguf import open as open_gguf
 from .common import FLOATS, fitting
 
-HELP = "the tensors, and their values"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", help="the GGUF file")

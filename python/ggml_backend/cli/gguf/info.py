@@ -14,8 +14,6 @@ from ...gguf import GGUFFile
 from ...gguf import open as open_gguf
 from .common import byte_count
 
-HELP = "keys, values and a summary of the tensors"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", help="the GGUF file")

@@ -8,8 +8,6 @@ from ...gguf import Writer
 from ...gguf import open as open_gguf
 from .conversion import Source, add_conversion_arguments, refuse_same, write
 
-HELP = "the same file with its matrices in another format"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("input", help="the GGUF file to read")
