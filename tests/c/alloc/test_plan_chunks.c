@@ -124,7 +124,7 @@ static void against_brute_force(void) {
     CHECK_MSG(more <= 30 && proved > 150, "%d of 300 larger than needed, %d proved", more, proved);
 }
 
-static void judge_fires(void) {
+static void validator_fires(void) {
     size_t a, b;
     items[0]    = (struct gb_plan_item){ 0, 2, 10, 0 };
     items[1]    = (struct gb_plan_item){ 1, 3, 10, 4 };
@@ -183,5 +183,5 @@ static void out_of_memory(void) {
     CHECK(fail > 30);
 }
 
-TEST_MAIN(TEST(random_plans), TEST(against_brute_force), TEST(judge_fires), TEST(clean_cuts), TEST(bad_arguments),
+TEST_MAIN(TEST(random_plans), TEST(against_brute_force), TEST(validator_fires), TEST(clean_cuts), TEST(bad_arguments),
     TEST(out_of_memory))

@@ -264,8 +264,8 @@ static bool drop_first_wait(enum gb_mutation what) { return what == GB_DROP_WAIT
 
 static bool drop_first_copy(enum gb_mutation what) { return what == GB_DROP_COPY; }
 
-// The checker's message names both sides.
-static void the_checker_names_both(void) {
+// The validator's message names both sides.
+static void the_validator_names_both(void) {
     OPEN(p, "SIM:name=A SIM:name=B CPU");
     struct ggml_tensor *x  = put(&p, leaf(&p, "x", 4, 1), 0, false),
                        *a  = ggml_set_name(on(&p, ggml_sqr(p.ctx, x), 0), "a");
@@ -288,7 +288,7 @@ static void the_checker_names_both(void) {
 }
 
 // Places that meet in time and bytes, that are not aligned or beyond the end, and lines that come apart.
-static void the_judge_of_places_fires(void) {
+static void the_validator_of_places_fires(void) {
     OPEN(p, "SIM:name=A CPU");
     struct ggml_tensor *x = put(&p, leaf(&p, "x", 16, 1), 0, false), *sum = ggml_sqr(p.ctx, x);
     for (int i = 0; i < 6; i++) {
@@ -352,4 +352,4 @@ static void the_judge_of_places_fires(void) {
 TEST_MAIN(TEST(a_chain), TEST(no_wait_too_many), TEST(nobody_waits_alone), TEST(memory_is_reused_across_queues),
     TEST(copies_come_ahead), TEST(copies_come_far_ahead), TEST(copies_do_not_hold_up_others),
     TEST(inputs_travel_together), TEST(the_host_is_not_held_up), TEST(failures_while_others_wait),
-    TEST(the_checker_names_both), TEST(the_judge_of_places_fires))
+    TEST(the_validator_names_both), TEST(the_validator_of_places_fires))

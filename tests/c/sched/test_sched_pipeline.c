@@ -122,7 +122,7 @@ static void shared_memory(void) {
     close_place(&p);
 }
 
-// The number changes, other graphs come between, runs are repeated without setting anything, the checker is on.
+// The number changes, other graphs come between, runs are repeated without setting anything, the validator is on.
 static void changes_on_the_way(void) {
     OPEN(p, "SIM:name=A,delay=1ms SIM:name=B CPU");
     struct ggml_tensor * x = leaf(&p, "x", 16, 1);

@@ -375,7 +375,7 @@ static void every_allocation_fails(void) {
     close_place(&p);
 }
 
-// With the checker: a replica that was not filled again is found.
+// With the validator: a replica that was not filled again is found.
 static bool skip_all(enum gb_mutation what) { return what == GB_DROP_COPY; }
 
 static void stale_replicas_are_found(void) {

@@ -60,8 +60,8 @@ def validated(text: str) -> dict:
             assert e["args"]
             assert all(type(v) is int and v >= 0 for v in e["args"].values())
             assert e["args"]["live bytes"] <= e["args"]["arena bytes"]
-    judge_nesting(slices_of(trace))
-    judge_arrows(trace["traceEvents"])
+    validate_nesting(slices_of(trace))
+    validate_arrows(trace["traceEvents"])
     return trace
 
 
@@ -71,7 +71,7 @@ def nanoseconds(us: float) -> int:
     return n
 
 
-def judge_nesting(slices: list[dict]) -> None:
+def validate_nesting(slices: list[dict]) -> None:
     """Two slices of a lane are apart, or one is inside the other."""
     lanes: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for e in slices:
@@ -83,7 +83,7 @@ def judge_nesting(slices: list[dict]) -> None:
             assert b0 >= a1 or (a0 <= b0 and b1 <= a1), "slices overlap"
 
 
-def judge_arrows(events: list[dict]) -> None:
+def validate_arrows(events: list[dict]) -> None:
     """Arrows start once and end once, in the order of time, and each point lies in a slice of its lane."""
     flows: dict[object, list[dict]] = {}
     for e in events:
@@ -366,7 +366,7 @@ def test_any_events_make_a_valid_file(rng):
             assert len(slices_of(made)) == n
 
 
-def test_the_judge_can_fail():
+def test_the_validator_can_fail():
     """Each kind of mistake is found."""
     meta = {"name": "thread_name", "ph": "M", "pid": 1, "tid": 0, "args": {"name": "x"}}
     slice_ = {"name": "a", "cat": "c", "ph": "X", "pid": 1, "tid": 0, "ts": 1.0, "dur": 4.0, "args": {}}

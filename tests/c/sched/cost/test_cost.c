@@ -290,7 +290,7 @@ static void results_are_the_same(void) {
 }
 
 // Random chains with branches, results in place and a cache that is written through a view, on three devices with
-// random costs. `policy` is all that differs between the two runs of a seed; the checker of the scheduler watches.
+// random costs. `policy` is all that differs between the two runs of a seed; the scheduler's validator watches.
 static int random_run(uint64_t seed, enum ggml_backend_sched_policy policy, float * out) {
     test_seed = seed;
     struct place p;

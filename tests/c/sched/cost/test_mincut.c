@@ -87,7 +87,7 @@ static void no_way(void) {
     gb_flow_free(&net);
 }
 
-static void judge_sees_faults(void) {
+static void validator_sees_faults(void) {
     struct gb_flow net = { 0 };
     gb_flow_add(&net, 0, 1, 5, 0);
     gb_flow_add(&net, 1, 2, 3, 0);
@@ -130,5 +130,5 @@ static void memory_runs_out(void) {
     CHECK(!"never succeeded");
 }
 
-TEST_MAIN(TEST(smallest_of_all_cuts), TEST(large_networks), TEST(long_path), TEST(no_way), TEST(judge_sees_faults),
+TEST_MAIN(TEST(smallest_of_all_cuts), TEST(large_networks), TEST(long_path), TEST(no_way), TEST(validator_sees_faults),
     TEST(memory_runs_out))
