@@ -1,5 +1,7 @@
 # make demo        run the main job on real input: sentence embeddings
-# make test        build everything and run all tests, type check and lint
+# make test        build everything and run all tests and lint
+# make lint        check form, types and structure: ruff, clang-format, mypy, tools/*.py
+# make build-c     build the C library and its tests into build/dev
 # make check-long  what takes longer: sanitizers, thousands of random graphs, other compilers
 # make bench       measure; JSON under build/bench
 # make clean       remove build/

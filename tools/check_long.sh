@@ -3,7 +3,7 @@
 #   - ctest under the address and undefined-behaviour sanitizers
 #   - the threaded parts under the thread sanitizer
 #   - thousands of random graphs over simulated devices
-#   - made-up operators, added to a copy of the tree
+#   - made-up operators, a format and a kernel level, added to a copy of the tree
 #   - attacks: interrupts, closing and empty tensors for ten minutes each, their variants and what runs under sanitizers
 #     for two
 #   - pytest under the address sanitizer
@@ -11,7 +11,6 @@
 #     Windows
 #   - the CUDA backend in its emulation, and compiled by nvcc where that is installed (on a machine with a GPU:
 #     tools/check_cuda.sh)
-#   - a made-up quantized format, added to a copy of the tree
 #   - pages of memory plans in a headless Chromium, light and dark
 #   - pip install into an empty virtual environment, and the README's first example there
 set -eu
@@ -160,15 +159,14 @@ else
     echo "skipped: clang is not installed"
 fi
 
-step "made-up operators, added to a copy of the tree by the files that CONTRIBUTING.md lists"
+# By the files that CONTRIBUTING.md lists.
+step "made-up operators, a format and a kernel level, added to a copy of the tree"
 "$py" tools/try_operator.py --all-levels
+"$py" tools/try_format.py
+"$py" tools/try_level.py
 
 step "random graphs over simulated devices"
 GGML_TEST_RANDOM_GRAPHS=5000 build/dev/tests/c/test_sched_random
-
-step "a made-up format, added to a copy of the tree by the files that CONTRIBUTING.md names"
-"$py" tools/try_format.py
-"$py" tools/try_level.py
 
 step "memory plans: slow instances and thousands of small ones"
 GGML_TEST_LONG=1 build/dev/tests/c/test_plan_exact
