@@ -1,12 +1,19 @@
-"""How the benchmarks measure: the package's own timing (``python/ggml_backend/_timing.py``), taken from this tree.
+"""How the benchmarks measure: the package's own timing (``python/ggml_backend/_timing.py``), taken from this tree, and
+what comparing takes beside it.
 
 So all figures are taken alike, also where another version of the package is measured, or where there is none.
+
+Sides that are compared run in turns (:func:`in_turns`): what others do on the machine meets all of them. Where other
+work can only make a figure worse, and nothing is compared within a round, the shortest counts (:func:`shortest`).
 """
 
 from __future__ import annotations
 
 import importlib.util
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 _file = Path(__file__).resolve().parents[1] / "python" / "ggml_backend" / "_timing.py"
 _spec = importlib.util.spec_from_file_location("_timing", _file)
@@ -15,6 +22,35 @@ assert _spec.loader is not None
 _module = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_module)
 
-PROCESS, THREAD, WALL = _module.PROCESS, _module.THREAD, _module.WALL
-in_turns, median, once, per_call = _module.in_turns, _module.median, _module.once, _module.per_call
-ratio, series, shortest, timed = _module.ratio, _module.series, _module.shortest, _module.timed
+THREAD, WALL = _module.THREAD, _module.WALL
+PROCESS = time.process_time
+"""Seconds that the processor worked for this process."""
+median, once, ratio, series, timed = _module.median, _module.once, _module.ratio, _module.series, _module.timed
+
+Run = Callable[[], Any]
+Clock = Callable[[], float]
+
+
+def per_call(run: Run, at_least: float, clock: Clock = WALL, *, pause: float = 0.0) -> float:
+    """Seconds of one call: the mean of as many as fill ``at_least`` seconds, after one that warms up.
+
+    pause: seconds before that, for threads of the side that ran before, which may still spin
+    """
+    if pause:
+        time.sleep(pause)
+    seconds: float = _module.per_call(run, at_least, clock)
+    return seconds
+
+
+def shortest(run: Run, calls: int, rounds: int, clock: Clock = WALL) -> float:
+    """Seconds of one call in the shortest of several series."""
+    return min(series(run, calls, clock) for _ in range(rounds))
+
+
+def in_turns(sides: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+    """The figures of each side, one of each round; a round asks every side once, in the same order."""
+    found: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(rounds):
+        for name, figure in sides.items():
+            found[name].append(figure())
+    return found

@@ -1,9 +1,9 @@
-"""How everything here measures time: calls long enough for the clock, in turns, and what counts of the rounds.
+"""How calibration and ``ggml-backend bench`` measure time: calls long enough for the clock, and what counts of the
+rounds.
 
 A call is timed after one that warms up, and as often as fills a given time, because one may be shorter than the clock's
-step. Sides that are compared run in turns (:func:`in_turns`): what others do on the machine meets all of them. Of the
-rounds the median counts, and of two sides the median of the ratios round by round (:func:`ratio`). Where other work can
-only make a figure worse, and nothing is compared within a round, the shortest counts (:func:`shortest`).
+step. Of the rounds the median counts, and of two sides that are compared the median of the ratios round by round
+(:func:`ratio`).
 """
 
 from __future__ import annotations
@@ -11,19 +11,15 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = [
-    "PROCESS", "THREAD", "WALL", "Clock",
-    "in_turns", "median", "once", "per_call", "ratio", "series", "shortest", "timed",
-]  # fmt: skip
+__all__ = ["THREAD", "WALL", "Clock", "median", "once", "per_call", "ratio", "series", "timed"]
 
 Run = Callable[[], Any]
 Clock = Callable[[], float]
-"""Seconds: of the time that passes, or that the processor worked for this process or this thread."""
+"""Seconds: of the time that passes, or that the processor worked for this thread."""
 WALL: Clock = time.perf_counter
-PROCESS: Clock = time.process_time
 THREAD: Clock = time.thread_time
 
 median = statistics.median
@@ -49,12 +45,8 @@ def once(run: Run, clock: Clock = WALL) -> float:
     return timed(run, clock)[0]
 
 
-def per_call(run: Run, at_least: float, clock: Clock = WALL, *, pause: float = 0.0) -> float:
-    """Seconds of one call: the mean of as many as fill ``at_least`` seconds, after one that warms up.
-
-    pause: seconds before that, for threads of the side that ran before, which may still spin
-    """
-    time.sleep(pause)
+def per_call(run: Run, at_least: float, clock: Clock = WALL) -> float:
+    """Seconds of one call: the mean of as many as fill ``at_least`` seconds, after one that warms up."""
     run()
     count, start = 0, clock()
     batch = 1
@@ -64,20 +56,6 @@ def per_call(run: Run, at_least: float, clock: Clock = WALL, *, pause: float = 0
         count += batch
         batch = max(1, min(count, math.ceil((at_least - elapsed) / max(elapsed / count, 1e-9) / 4)))
     return elapsed / count
-
-
-def shortest(run: Run, calls: int, rounds: int, clock: Clock = WALL) -> float:
-    """Seconds of one call in the shortest of several series."""
-    return min(series(run, calls, clock) for _ in range(rounds))
-
-
-def in_turns(sides: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """The figures of each side, one of each round; a round asks every side once, in the same order."""
-    found: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(rounds):
-        for name, figure in sides.items():
-            found[name].append(figure())
-    return found
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
