@@ -68,7 +68,8 @@ class Context(Handle):
         self._writable = writable
         self._shapes: tuple[ContextCore, dict[tuple[int, ...], Any]] | None = None
 
-    def _over(self, core: ContextCore) -> Context:
+    @staticmethod
+    def _over(core: ContextCore) -> Context:
         """A context of tensors that C made, in which nothing can be built: those of a copied graph."""
         context = Context.__new__(Context)
         context._hold(core, writable=False)

@@ -13,7 +13,7 @@ import numpy as np
 
 from ._callbacks import Compare, CustomOp, Run, customs_of, raise_abort_errors, raise_kept
 from ._core.handles import ContextCore, Core, Holders, Local, fail, handles_of, new_handle
-from ._data.arrays import read_device
+from ._data.arrays import read_device, widened
 from ._errors import (
     NOT_GIVEN,
     StateError,
@@ -79,7 +79,7 @@ def _difference(index: int, pool: Context, holder: Holders, t1: Any, t2: Any) ->
     bf16 = tensor.dtype.name == "bfloat16"
     a, b = read_device(t1), read_device(t2)
     equal = a.tobytes() == b.tobytes() or (a.dtype.kind == "f" and bool(np.array_equal(a, b, equal_nan=True)))
-    x, y = ((_bits(v) if bf16 else v).astype(np.float64) for v in (a, b))
+    x, y = ((widened(v) if bf16 else v).astype(np.float64) for v in (a, b))
     with np.errstate(invalid="ignore", over="ignore"):
         gap = np.where((x == y) | (np.isnan(x) & np.isnan(y)), 0.0, np.abs(x - y))
     gap = np.where(np.isnan(gap), np.inf, gap)
@@ -95,10 +95,6 @@ def _difference(index: int, pool: Context, holder: Holders, t1: Any, t2: Any) ->
         error / power if power else error,
         equal,
     )
-
-
-def _bits(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    return (array.astype(np.uint32) << 16).view(np.float32)
 
 
 class Graph(Local):

@@ -31,7 +31,7 @@ from ._errors.hints import made_by
 from ._errors.messages import kind_of
 from ._ffi import ffi, lib
 from ._files.mapped import reading
-from ._nodes.build import attempt, build, build_1, node_class
+from ._nodes.build import ZEROS, attempt, build, build_1, node_class
 from ._nodes.operators import binary, coerce, indexed, matmul
 from ._nodes.ufuncs import numpy_function
 from ._text.names import as_name
@@ -53,7 +53,6 @@ _ndim = lib.gbpy_ndim
 _unpack = ffi.unpack
 _reshape = lib.gbpy_reshape
 _transpose = lib.gbpy_transpose
-_ZEROS = ((0, 0, 0, 0), (0, 0, 0), (0, 0), (0,), ())  # what makes n numbers four
 
 TensorLike = Union["Tensor", int, float, "np.ndarray[Any, Any]", "np.generic"]
 
@@ -341,7 +340,7 @@ class Tensor(Local):
         """Same elements, another shape; one size may be -1. A view if the tensor is contiguous, else a copy node."""
         if (
             0 < len(shape) <= MAX_DIMS
-            and (found := attempt(self, _reshape, len(shape), *shape, *_ZEROS[len(shape)])) is not None
+            and (found := attempt(self, _reshape, len(shape), *shape, *ZEROS[len(shape)])) is not None
         ):
             return found
         new = shape_tuple(shape[0] if len(shape) == 1 else shape, "reshape: shape")
@@ -355,7 +354,7 @@ class Tensor(Local):
         axes the order is reversed, as in NumPy. (:func:`ggml_backend.permute` counts axes the way ggml does.)"""
         if (
             2 < len(axes) <= MAX_DIMS
-            and (found := attempt(self, _transpose, len(axes), *axes, *_ZEROS[len(axes)])) is not None
+            and (found := attempt(self, _transpose, len(axes), *axes, *ZEROS[len(axes)])) is not None
         ):
             return found
         n = self.ndim

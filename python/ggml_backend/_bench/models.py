@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import numpy as np
 
 from .. import ops
-from .._examples.models import _Llama, _llama_layer
+from .._examples.models import Llama, llama_layer
 from ..backend import Backend
 from ..context import Context
 from ..dtypes import DType, dtypes, float16, float32, int32
@@ -20,14 +20,14 @@ from .products import arithmetic_of, weights
 
 __all__ = ["model_cases"]
 
-_LLAMA = _Llama(2048, 22, 32, 4, 5632, 2048, 1e-5, 64, 1e4)
-_TINY = _Llama(256, 2, 8, 2, 512, 128, 1e-5, 32, 1e4)
+_LLAMA = Llama(2048, 22, 32, 4, 5632, 2048, 1e-5, 64, 1e4)
+_TINY = Llama(256, 2, 8, 2, 512, 128, 1e-5, 32, 1e4)
 
 
 class _LlamaModel:
     """Weights and a cache in one buffer; graphs of a pass with the cache filled to any length."""
 
-    def __init__(self, backend: Backend, c: _Llama, vocab: int, dtype: DType, stack: ExitStack) -> None:
+    def __init__(self, backend: Backend, c: Llama, vocab: int, dtype: DType, stack: ExitStack) -> None:
         self.backend, self.c, self.vocab, self.stack = backend, c, vocab, stack
         ctx = stack.enter_context(Context())
         self.w: dict[str, Tensor] = {}
@@ -72,7 +72,7 @@ class _LlamaModel:
         )
         h, writes = x, list[Tensor]()
         for i in range(self.c.layers):
-            h = _llama_layer(self.w, self.c, i, h, past, positions, writes)
+            h = llama_layer(self.w, self.c, i, h, past, positions, writes)
         last = ops.rms_norm(h[-1:], eps=self.c.eps) * self.w["output_norm.weight"]
         graph = ctx.graph(*writes, ops.mul_mat(self.w["output.weight"], last))
         scheduler.allocate(graph)

@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import ops
 from .._data.quantize import quantize
-from .._errors import GgmlError, check
+from .._errors import GgmlError, non_null
 from .._ffi import ffi, lib
 from ..backend import Backend
 from ..buffer import text
@@ -69,9 +69,8 @@ def algorithm_of(product: Tensor, level: str) -> Algorithm:
     declined: list[tuple[str, str]] = []
     node = product._live()
     while True:
-        name = lib.gbpy_product_algorithm(node, level.encode(), len(declined), why)
-        if not name:
-            check(lib.ggml_last_status(), "Which algorithm computes the product?")
+        found = lib.gbpy_product_algorithm(node, level.encode(), len(declined), why)
+        name = non_null(found, "Which algorithm computes the product?")
         if not why[0]:
             return Algorithm(text(name), tuple(declined))
         declined.append((text(name), text(why[0])))

@@ -19,7 +19,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any, ClassVar, NoReturn, TypeVar
 
-from .._errors import StateError, raise_last
+from .._errors import raise_last
 from .._errors.hints import without_missing
 from .._ffi import ffi, lib
 from .owned import owned
@@ -244,7 +244,3 @@ class Handle(Owner):
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-def closed_error(what: str) -> StateError:
-    return StateError(f"{what} is closed")

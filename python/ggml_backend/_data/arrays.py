@@ -192,6 +192,11 @@ def _round_to_bfloat16(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return out
 
 
+def widened(bits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The bits of bfloat16 (uint16) as float32, whose upper half they are."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
 def numpy_dtype(dtype: Any) -> np.dtype[Any]:
     """The dtype that ``Tensor.numpy`` was asked for."""
     try:
@@ -206,7 +211,7 @@ def converted(
 ) -> np.ndarray[Any, Any]:
     """What ``Tensor.numpy`` read of a tensor of ``element``, as another dtype of NumPy."""
     if element.name == "bfloat16" and dtype != array.dtype and dtype.name != "bfloat16":
-        array = (array.astype(np.uint32) << 16).view(np.float32)
+        array = widened(array)
     elif element.name == "bfloat16" and dtype.name == "bfloat16":
         return array.view(dtype)
     if element.is_quantized and dtype != array.dtype:

@@ -19,12 +19,14 @@ from .._files.mapped import check_file, reading, watch_of
 from ..dtypes import DType, DTypeLike, as_dtype, dtypes
 from .arrays import to_array
 
-__all__ = ["OnInvalid", "dequantize", "fallback_dtype", "quantize"]
+__all__ = ["FLOATS", "OnInvalid", "dequantize", "fallback_dtype", "quantize"]
 
 _TASK = 1 << 16  # elements: large enough to hide the cost of a task, small enough to share the work evenly
 
 Array = np.ndarray[Any, Any]
 OnInvalid = Literal["error", "clip", "nan"]
+FLOATS = tuple(as_dtype(name) for name in ("float32", "float16", "bfloat16"))
+"""Formats without blocks that floats can be converted to."""
 
 _ON_INVALID = {"error": 0, "clip": 1, "nan": 2}  # enum ggml_on_invalid
 

@@ -22,7 +22,7 @@ from ..tensor import Tensor
 from .graphs import NAMES
 from .graphs import build as build_example
 
-__all__ = ["ARCHITECTURES", "prepare"]
+__all__ = ["ARCHITECTURES", "Llama", "llama_layer", "prepare"]
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Prepared:
 
 
 @dataclass(frozen=True)
-class _Llama:
+class Llama:
     """Sizes from the keys ``llama.*``."""
 
     embd: int
@@ -66,7 +66,7 @@ class _Llama:
         return self.embd // self.heads
 
     @classmethod
-    def of(cls, metadata: Mapping[str, Any]) -> _Llama:
+    def of(cls, metadata: Mapping[str, Any]) -> Llama:
         def number(name: str, default: int | None = None) -> int:
             value = metadata.get(f"llama.{name}", default)
             if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 2**31:
@@ -97,7 +97,7 @@ class _Llama:
 
 
 def _llama_attention(
-    w: Mapping[str, Tensor], c: _Llama, i: int, x: Tensor, past: int, positions: Tensor, writes: list[Tensor]
+    w: Mapping[str, Tensor], c: Llama, i: int, x: Tensor, past: int, positions: Tensor, writes: list[Tensor]
 ) -> Tensor:
     """Of x (tokens, embd) to all positions of the cache: keys (kv_heads, position, head), values (kv_heads, head,
     position)."""
@@ -123,8 +123,8 @@ def _llama_attention(
     return ops.mul_mat(w[f"{p}attn_output.weight"], merged).named(f"{p}attn_out")
 
 
-def _llama_layer(
-    w: Mapping[str, Tensor], c: _Llama, i: int, x: Tensor, past: int, positions: Tensor, writes: list[Tensor]
+def llama_layer(
+    w: Mapping[str, Tensor], c: Llama, i: int, x: Tensor, past: int, positions: Tensor, writes: list[Tensor]
 ) -> Tensor:
     p = f"blk.{i}."
 
@@ -138,7 +138,7 @@ def _llama_layer(
     return (x + ops.mul_mat(w[f"{p}ffn_down.weight"], both).named(f"{p}ffn_out")).named(f"{p}out")
 
 
-def _llama_shapes(c: _Llama, vocab: int) -> dict[str, tuple[int, ...]]:
+def _llama_shapes(c: Llama, vocab: int) -> dict[str, tuple[int, ...]]:
     """What the file must hold."""
     shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (vocab, c.embd), "output_norm.weight": (c.embd,)}
     kv = c.kv_heads * c.head
@@ -154,7 +154,7 @@ def _llama_shapes(c: _Llama, vocab: int) -> dict[str, tuple[int, ...]]:
 
 
 def _llama(file: gguf.GGUFFile, backends: Sequence[Backend], asked: Pass, stack: ExitStack) -> tuple[Graph, str]:
-    c = _Llama.of(file.metadata)
+    c = Llama.of(file.metadata)
     length = asked.context if asked.context is not None else min(c.context, 4096)
     tokens = asked.tokens if asked.tokens is not None else min(512, length)
     if not 0 < tokens <= length:
@@ -184,7 +184,7 @@ def _llama(file: gguf.GGUFFile, backends: Sequence[Backend], asked: Pass, stack:
     ids, positions = context.tensor((tokens,), int32, name="ids"), context.tensor((tokens,), int32, name="positions")
     x, writes = ops.get_rows(w["token_embd.weight"], ids).named("embeddings"), list[Tensor]()
     for i in range(c.layers):
-        x = _llama_layer(w, c, i, x, length - tokens, positions, writes)
+        x = llama_layer(w, c, i, x, length - tokens, positions, writes)
     last = (ops.rms_norm(x[-1:], eps=c.eps).named("output_rms") * w["output_norm.weight"]).named("output_norm")
     logits = ops.mul_mat(w.get("output.weight", w["token_embd.weight"]), last).named("logits")
     return context.graph(*writes, logits), f"{tokens} tokens that fill a cache of {length}"

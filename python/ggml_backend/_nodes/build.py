@@ -24,6 +24,7 @@ __all__ = [
     "OF_MOST",
     "OF_PRODUCT",
     "OF_SECOND",
+    "ZEROS",
     "Tensor",
     "attempt",
     "build",
@@ -180,6 +181,10 @@ def build_2(
         _refuse(op, (a, b), labels, None)
     _settle(pointer, ndim)
     return Tensor(pool, pointer, core.h)
+
+
+ZEROS = ((0, 0, 0, 0), (0, 0, 0), (0, 0), (0,), ())
+"""What makes n numbers the four that functions for :func:`attempt` take."""
 
 
 def attempt(a: Tensor, function: Any, n: int, *args: Any) -> Tensor | None:

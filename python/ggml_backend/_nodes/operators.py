@@ -14,7 +14,7 @@ from .._errors.messages import broadcast_reason, kind_of, product_hint, tensor_h
 from .._ffi import lib
 from ..dtypes import float32
 from . import build as nodes
-from .build import attempt, build, build_1, build_2, describe, newest
+from .build import ZEROS, attempt, build, build_1, build_2, describe, newest
 
 if TYPE_CHECKING:
     from ..tensor import Tensor
@@ -24,7 +24,6 @@ __all__ = ["binary", "coerce", "indexed", "matmul", "raw_view", "repeat_to"]
 _broadcast = lib.gbpy_broadcast
 _slice = lib.gbpy_slice
 _TO_END = 2**63 - 1
-_ZEROS = ((0, 0, 0, 0), (0, 0, 0), (0, 0), (0,), ())  # what makes n numbers four
 
 
 def coerce(value: Any, like: Tensor, op: str, label: str) -> Tensor:
@@ -145,7 +144,7 @@ def _sliced(t: Tensor, items: tuple[Any, ...]) -> Tensor | None:
         start, stop = item.start, item.stop
         bounds += (0 if start is None else start, _TO_END if stop is None else stop)
     n = len(items)
-    return attempt(t, _slice, n, *bounds, *_ZEROS[n], *_ZEROS[n]) if n <= MAX_DIMS else None
+    return attempt(t, _slice, n, *bounds, *ZEROS[n], *ZEROS[n]) if n <= MAX_DIMS else None
 
 
 def indexed(t: Tensor, index: Any) -> Tensor:

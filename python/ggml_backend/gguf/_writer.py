@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .._core.handles import Owner
-from .._data.quantize import OnInvalid, dequantize, quantize_part
+from .._data.quantize import FLOATS, OnInvalid, dequantize, quantize_part
 from .._data.shapes import ne_of, shape_tuple
 from .._errors import (
     FileError,
@@ -41,8 +41,6 @@ __all__ = ["Writer"]
 
 Array = np.ndarray[Any, Any]
 _CHUNK = 1 << 22  # elements converted at once
-FLOATS = [as_dtype(name) for name in ("float32", "float16", "bfloat16")]
-"""Formats without blocks that floats can be converted to."""
 
 
 def _list(names: bool | str | Iterable[str]) -> Iterable[str]:

@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from ..._data.quantize import dequantize
+from ..._data.quantize import FLOATS, dequantize
 from ..._errors import GgmlError
 from ..._text.escape import line
 from ..._text.terminal import Bar, fail, reason
 from ...gguf import open as open_gguf
-from .common import FLOATS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
 def _not_finite(tensor: Any) -> str | None:
     if tensor.dtype.name == "float64":
         count = int((~np.isfinite(tensor.numpy())).sum())
-    elif tensor.dtype.is_quantized or tensor.dtype.name in FLOATS:
+    elif tensor.dtype.is_quantized or tensor.dtype in FLOATS:
         rows = tensor.numpy().reshape(-1, tensor.numpy().shape[-1])
         step = max(1, (1 << 22) // tensor.shape[-1])
         count = sum(

@@ -5,9 +5,7 @@ from __future__ import annotations
 from ..._errors import InvalidArgumentError
 from ..._text.patterns import Patterns
 
-__all__ = ["FLOATS", "byte_count", "fitting"]
-
-FLOATS = ("float32", "float16", "bfloat16")
+__all__ = ["byte_count", "fitting"]
 
 
 def byte_count(n: int) -> str:

@@ -11,20 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from ..._data.quantize import dequantize
+from ..._data.quantize import FLOATS, dequantize
 from ..._errors import InvalidArgumentError
 from ..._text.escape import line
 from ..._text.terminal import Bar
 from ...dtypes import DType, as_dtype, dtypes
 from ...gguf import GGUFFile, Writer, fallback_dtype
 from ...gguf import open as open_gguf
-from .common import FLOATS, byte_count, fitting
+from .common import byte_count, fitting
 
 __all__ = ["Source", "add_conversion_arguments", "refuse_same", "write"]
 
 
 def add_conversion_arguments(parser: argparse.ArgumentParser) -> None:
-    kinds = ", ".join(n for n, d in dtypes.items() if d.is_quantized or n in FLOATS)
+    kinds = ", ".join(n for n, d in dtypes.items() if d.is_quantized or d in FLOATS)
     parser.add_argument("--type", metavar="TYPE", help=f"format of matrices: {kinds}")
     parser.add_argument(
         "--keep", action="append", default=[], metavar="PATTERN", help="leave these tensors as they are"
@@ -50,7 +50,7 @@ class Formats:
 
     def __init__(self, options: argparse.Namespace, names: list[str]) -> None:
         self.dtype: DType | None = None if options.type is None else as_dtype(options.type)
-        if self.dtype is not None and not self.dtype.is_quantized and self.dtype.name not in FLOATS:
+        if self.dtype is not None and not self.dtype.is_quantized and self.dtype not in FLOATS:
             raise InvalidArgumentError(f"{self.dtype.name} is not a format of floats")
         self.requantize: bool = options.requantize
         rules = [rule.rpartition("=") for rule in options.tensor_type]
@@ -67,7 +67,7 @@ class Formats:
 
     def choose(self, name: str, shape: tuple[int, ...], stored: DType) -> DType:
         """Matrices of floats are converted; vectors (biases, norms), what is kept, and everything else stay."""
-        if not shape or not (stored.is_quantized or stored.name in (*FLOATS, "float64")):
+        if not shape or not (stored.is_quantized or stored in FLOATS or stored.name == "float64"):
             return stored
         if name in self.special:
             chosen = fallback_dtype(self.special[name], shape[-1])

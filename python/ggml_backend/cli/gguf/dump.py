@@ -6,9 +6,10 @@ import argparse
 
 import numpy as np
 
+from ..._data.quantize import FLOATS
 from ..._text.escape import line
 from ...gguf import open as open_gguf
-from .common import FLOATS, fitting
+from .common import fitting
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,8 +34,6 @@ def run(options: argparse.Namespace) -> int:
             tensor = file.tensors[name]
             print(f"{line(tensor.name)} {tensor.dtype.name} {tensor.shape} {tensor.nbytes} bytes at {tensor.offset}")
             if options.values:
-                values = (
-                    tensor.dequantize() if tensor.dtype.is_quantized or tensor.dtype.name in FLOATS else tensor.numpy()
-                )
+                values = tensor.dequantize() if tensor.dtype.is_quantized or tensor.dtype in FLOATS else tensor.numpy()
                 print(np.array2string(values, threshold=options.values, edgeitems=3))
     return 0
