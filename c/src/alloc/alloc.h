@@ -34,12 +34,17 @@ struct ggml_tallocr {
     uint32_t                   generation;
 };
 
-// Bytes to take for a tensor: what the buffer type wants, rounded up; false and reported on overflow.
-bool gb_tallocr_size_of(struct ggml_tallocr * talloc, struct ggml_tensor * tensor, size_t * padded);
+struct gb_tallocr_size {
+    size_t bytes;  // what the buffer type wants for the tensor
+    size_t padded; // rounded up to the alignment: what is taken from the pool
+};
 
-// Takes the bytes from the pool; the tensor is only looked at. Reported on failure.
-enum ggml_status gb_tallocr_take(struct ggml_tallocr * talloc, struct ggml_tensor * tensor, const char * func,
-    size_t * offset, size_t * padded);
+// The size of a tensor, for which the buffer type is asked; false and reported on overflow.
+bool gb_tallocr_size_of(struct ggml_tallocr * talloc, struct ggml_tensor * tensor, struct gb_tallocr_size * size);
+
+// Takes the bytes from the pool; the tensor is only named, when that fails, which is reported.
+enum ggml_status gb_tallocr_take(struct ggml_tallocr * talloc, const struct ggml_tensor * tensor,
+    const struct gb_tallocr_size * size, const char * func, size_t * offset);
 
 // Placed as far as this allocator can tell (it may be NULL: no allocator was given for the tensor).
 bool gb_tallocr_is_placed(const struct ggml_tallocr * talloc, const struct ggml_tensor * tensor);

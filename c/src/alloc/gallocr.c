@@ -20,18 +20,18 @@ struct ggml_gallocr {
 enum { NONE = -1, BARRIER = -1, OWN = GGML_MAX_SRC }; // OWN: a node's slot for itself
 
 struct info { // of a tensor
-    struct ggml_tensor * tensor;
-    ggml_tallocr_t       talloc;   // NULL: none was given
-    int64_t              root;     // id of the tensor that owns the memory: its own, or its source's for a view
-    int64_t              block;    // bytes taken in this call; NONE
-    size_t               size;     // bytes to take, if it owns memory that it does not have yet
-    int                  position; // in the execution order; NONE: no node
-    int                  n_readers, n_views; // source slots of other nodes; views that were met
-    bool                 placed;             // before this call, or in it
-    bool                 input, keep;        // flags, those of its views included
-    bool                 lasts;              // it, or a view of it, is read by no node
-    bool                 hidden;             // a view of it is read that is no node
-    bool                 once;               // exactly one reader, and nobody looks at it afterwards
+    struct ggml_tensor *   tensor;
+    ggml_tallocr_t         talloc;   // NULL: none was given
+    int64_t                root;     // id of the tensor that owns the memory: its own, or its source's for a view
+    int64_t                block;    // bytes taken in this call; NONE
+    struct gb_tallocr_size size;     // if it owns memory that it does not have yet
+    int                    position; // in the execution order; NONE: no node
+    int                    n_readers, n_views; // source slots of other nodes; views that were met
+    bool                   placed;             // before this call, or in it
+    bool                   input, keep;        // flags, those of its views included
+    bool                   lasts;              // it, or a view of it, is read by no node
+    bool                   hidden;             // a view of it is read that is no node
+    bool                   once;               // exactly one reader, and nobody looks at it afterwards
 };
 
 struct block { // bytes taken in this call
@@ -55,9 +55,8 @@ struct pool_of { // a tensor allocator of this call, and how it was before
     struct gb_offset_pool before;
 };
 
-// Everything about one call. Arrays are indexed by tensor id, by node of the graph or by position in the execution
-// order, as each says.
-struct job { // one call
+// One call. Arrays are indexed by tensor id, by node of the graph or by position in the execution order, as each says.
+struct job {
     struct ggml_cgraph * graph;
     ggml_tallocr_t       talloc; // of every tensor, or NULL: look it up in
     struct ggml_hash_set set;
@@ -253,14 +252,14 @@ static enum ggml_status add_to_order(struct job * job, int i, int position) {
 // back after the second barrier only. There is one at the end.
 static enum ggml_status follow_sequence(struct job * job, const int * seq, int n_seq) {
     const int n_nodes = job->graph->n_nodes;
-    int       n = 0, group = 0; // positions found; the first one since the last barrier
+    int       n = 0, pending = 0; // positions found; the first one since the last barrier
     for (int k = 0; k <= n_seq; k++) {
         const int i = k < n_seq ? seq[k] : BARRIER;
         if (i != BARRIER) {
             GB_TRY(add_to_order(job, i, n++));
         }
-        for (; i == BARRIER && group < n; group++) {
-            job->released[group] = n;
+        for (; i == BARRIER && pending < n; pending++) {
+            job->released[pending] = n;
         }
     }
     GB_FAIL_IF(n != n_nodes, GGML_STATUS_INVALID_ARGUMENT,
@@ -333,8 +332,8 @@ static void find_unread(struct job * job) {
 }
 
 // An arena for each allocator.
-static int arena_of(void * user, int64_t id, const struct ggml_tensor * t) {
-    const struct job *  job  = user;
+static int arena_of(void * user_data, int64_t id, const struct ggml_tensor * t) {
+    const struct job *  job  = user_data;
     const struct info * info = &job->infos.data[id];
     (void) t;
     for (size_t i = 0; !info->placed && i < job->pools.n; i++) {
@@ -345,22 +344,21 @@ static int arena_of(void * user, int64_t id, const struct ggml_tensor * t) {
     return NONE;
 }
 
-static size_t size_of(void * user, int64_t id, const struct ggml_tensor * t) {
+static size_t size_of(void * user_data, int64_t id, const struct ggml_tensor * t) {
     (void) t;
-    return info_at(user, id)->size;
+    return info_at(user_data, id)->size.padded;
 }
 
-static bool keep(void * user, int64_t id, const struct ggml_tensor * t) {
-    const struct info * info = info_at(user, id);
+static bool keep(void * user_data, int64_t id, const struct ggml_tensor * t) {
+    const struct info * info = info_at(user_data, id);
     (void) t;
     return info->keep || info->lasts;
 }
 
 // An input has its memory from the start of the graph: no source can give it away later.
-static bool may_join(void * user, const struct ggml_tensor * node, const struct ggml_tensor * src) {
-    struct job * job = user;
-    (void) src;
-    return !info_at(job, gb_ptrmap_get(&job->ids, node))->input;
+static bool may_join(void * user_data, int64_t id, int64_t source) {
+    (void) source;
+    return !info_at(user_data, id)->input;
 }
 
 // What liveness.c finds is valid for the execution order, and decides who shares whose bytes; where they lie the walk
@@ -370,7 +368,7 @@ static enum ggml_status find_lifetimes(struct job * job) {
     const struct gb_liveness_input in = {
         .nodes       = job->nodes ? job->nodes : job->graph->nodes,
         .n_nodes     = job->graph->n_nodes,
-        .user        = job,
+        .user_data   = job,
         .ids         = job->roots,
         .n_ids       = (int64_t) job->infos.n,
         .arena_of    = arena_of,
@@ -397,11 +395,11 @@ static enum ggml_status find_lifetimes(struct job * job) {
 // New bytes from the pool of the tensor's allocator.
 static enum ggml_status take_block(struct job * job, int64_t id) {
     const struct info * info  = info_at(job, id);
-    struct block        block = { .talloc = info->talloc, .owner = id };
+    struct block        block = { .talloc = info->talloc, .size = info->size.padded, .owner = id };
     if (!gb_vec_reserve(&job->blocks, job->blocks.n + 1)) {
         return GGML_STATUS_ALLOC_FAILED;
     }
-    GB_TRY(gb_tallocr_take(info->talloc, info->tensor, "ggml_gallocr_alloc_graph", &block.offset, &block.size));
+    GB_TRY(gb_tallocr_take(info->talloc, info->tensor, &info->size, "ggml_gallocr_alloc_graph", &block.offset));
     job->blocks.data[job->blocks.n++] = block;
     return GGML_STATUS_SUCCESS;
 }
@@ -452,14 +450,13 @@ static enum ggml_status place(struct job * job, int64_t id) {
     return needs_binding(job, info, info_at(job, info->root)) ? add_event(job, EVENT_VIEW, id, 0) : GGML_STATUS_SUCCESS;
 }
 
-static int released_at(const struct job * job, int at) { return job->released ? job->released[at] : at + 1; }
-
 // Gives back the bytes of what the node at this position is the last to use.
 static enum ggml_status release_sources(struct job * job, int at) {
     for (int s = 0; s < GGML_MAX_SRC; s++) {
         const int32_t root = job->roots[(size_t) at * GB_LIVE_SLOTS + (size_t) s];
         const int64_t item = root == NONE ? NONE : job->live.item_of[root];
-        if (item == NONE || job->live.items[item].to_end || job->live.items[item].upper != released_at(job, at)) {
+        if (item == NONE || job->live.items[item].to_end ||
+            job->live.items[item].upper != gb_live_released_at(job->released, at)) {
             continue;
         }
         struct block * block = &job->blocks.data[job->block_of[item]];
@@ -499,11 +496,11 @@ static enum ggml_status place_node(struct job * job, int at) {
 
 static enum ggml_status walk(struct job * job) {
     GB_TRY(place_first(job));
-    int group = 0; // what dies from this position on was not given back
+    int pending = 0; // what dies from this position on was not given back
     for (int at = 0; at < job->graph->n_nodes; at++) {
         GB_TRY(place_node(job, at));
-        for (; released_at(job, at) == at + 1 && group <= at; group++) {
-            GB_TRY(release_sources(job, group));
+        for (; gb_live_released_at(job->released, at) == at + 1 && pending <= at; pending++) {
+            GB_TRY(release_sources(job, pending));
         }
     }
     return GGML_STATUS_SUCCESS;

@@ -15,20 +15,20 @@ struct numbers {
 };
 
 // What is no node, or has memory, has no number: it is left alone.
-static int64_t id_of(void * user, const struct ggml_tensor * t) {
-    const int64_t id = gb_ptrmap_get(&((struct numbers *) user)->map, t);
+static int64_t id_of(void * user_data, const struct ggml_tensor * t) {
+    const int64_t id = gb_ptrmap_get(&((struct numbers *) user_data)->map, t);
     return id == GB_PTRMAP_ABSENT ? -1 : id;
 }
 
-static int arena_of(void * user, int64_t id, const struct ggml_tensor * t) {
-    (void) user;
+static int arena_of(void * user_data, int64_t id, const struct ggml_tensor * t) {
+    (void) user_data;
     (void) id;
     (void) t;
     return 0;
 }
 
-static size_t size_of(void * user, int64_t id, const struct ggml_tensor * t) {
-    (void) user;
+static size_t size_of(void * user_data, int64_t id, const struct ggml_tensor * t) {
+    (void) user_data;
     (void) id;
     return GGML_PAD(ggml_nbytes(t), ALIGNMENT);
 }
@@ -50,13 +50,13 @@ static enum ggml_status find_order(struct numbers * numbers, const struct ggml_c
         return GGML_STATUS_ALLOC_FAILED;
     }
     const struct gb_liveness_input in = {
-        .nodes    = graph->nodes,
-        .n_nodes  = graph->n_nodes,
-        .user     = numbers,
-        .id_of    = id_of,
-        .n_ids    = (int64_t) numbers->map.n,
-        .arena_of = arena_of,
-        .size_of  = size_of,
+        .nodes     = graph->nodes,
+        .n_nodes   = graph->n_nodes,
+        .user_data = numbers,
+        .id_of     = id_of,
+        .n_ids     = (int64_t) numbers->map.n,
+        .arena_of  = arena_of,
+        .size_of   = size_of,
     };
     return gb_reorder(&in, order, &result);
 }

@@ -25,10 +25,7 @@ bool gb_plan_can_write_over(const struct ggml_tensor * node, int s) {
            (gb_op_inplace_sources(node->op) >> s & 1) != 0 && same_addresses(node, node->src[s]);
 }
 
-bool gb_allocator_can_write_over(const struct ggml_tensor * node, const struct ggml_tensor * src) {
-    if (node->view_src != NULL || !gb_op_can_inplace(node->op) || !gb_are_same_layout(node, src)) {
-        return false;
-    }
-    const unsigned sources = gb_op_inplace_sources(node->op);
-    return ((sources & 1) != 0 && src == node->src[0]) || ((sources & 2) != 0 && src == node->src[1]);
+bool gb_allocator_can_write_over(const struct ggml_tensor * node, int s) {
+    return s >= 0 && s < 2 && node->view_src == NULL && node->src[s] != NULL && gb_op_can_inplace(node->op) &&
+           (gb_op_inplace_sources(node->op) >> s & 1) != 0 && gb_are_same_layout(node, node->src[s]);
 }

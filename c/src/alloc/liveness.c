@@ -53,7 +53,7 @@ static void free_state(struct liveness * l) {
 static bool is_allocator(const struct liveness * l) { return l->in->rule == GB_LIVE_ALLOCATOR; }
 
 static int released_at(const struct liveness * l, int position) {
-    return l->in->released ? l->in->released[position] : position + 1;
+    return gb_live_released_at(l->in->released, position);
 }
 
 // ----------------------------------------------------------------------------------------------------------------- ids
@@ -76,7 +76,7 @@ static enum ggml_status find_positions(struct liveness * l) {
 }
 
 static int32_t id_of(const struct liveness * l, const struct ggml_tensor * t) {
-    const int64_t id = l->in->id_of(l->in->user, gb_root(t));
+    const int64_t id = l->in->id_of(l->in->user_data, gb_root(t));
     return id >= 0 && id < l->in->n_ids ? (int32_t) id : NEVER;
 }
 
@@ -129,8 +129,8 @@ static struct usage * usage_at(struct liveness * l, int i, int s) {
     if (u->tensor == NULL) {
         u->tensor = gb_root(s == OWN ? l->in->nodes[i] : l->in->nodes[i]->src[s]);
         u->first = u->last = i;
-        u->arena           = l->in->arena_of(l->in->user, id, u->tensor);
-        u->to_end          = u->arena >= 0 && l->in->keep && l->in->keep(l->in->user, id, u->tensor);
+        u->arena           = l->in->arena_of(l->in->user_data, id, u->tensor);
+        u->to_end          = u->arena >= 0 && l->in->keep && l->in->keep(l->in->user_data, id, u->tensor);
     }
     return u->arena < 0 ? NULL : u;
 }
@@ -239,7 +239,7 @@ static int find_sizes(struct liveness * l) {
     for (int64_t id = 0; id < l->in->n_ids; id++) {
         struct usage * u = &l->usages[id];
         if (u->tensor && u->arena >= 0) {
-            u->size  = l->in->size_of(l->in->user, id, u->tensor);
+            u->size  = l->in->size_of(l->in->user_data, id, u->tensor);
             n_arenas = GB_MAX(n_arenas, u->arena + 1);
         }
     }
@@ -323,7 +323,7 @@ static bool may_write_over(const struct liveness * l, int i, int s, const struct
     const struct ggml_tensor *node = l->in->nodes[i], *src = node->src[s];
     if (is_allocator(l)) {
         return src != node && u->n_last == 1 && (src->view_src == NULL || src->view_offs == 0) &&
-               gb_allocator_can_write_over(node, src);
+               gb_allocator_can_write_over(node, s);
     }
     const int32_t * ids = l->ids + (size_t) i * GB_LIVE_SLOTS;
     return gb_plan_can_write_over(node, s) && gb_live_reads_in_place(node, ids, ids[s]);
@@ -334,7 +334,7 @@ static int64_t item_of_dying(struct liveness * l, const struct usage * own, int 
     const struct ggml_tensor * src = l->in->nodes[i]->src[s];
     struct usage *             u   = src ? usage_at(l, i, s) : NULL;
     if (u == NULL || u->to_end || u->taken || u->last != i || u->arena != own->arena || !may_write_over(l, i, s, u) ||
-        (l->in->may_join && !l->in->may_join(l->in->user, l->in->nodes[i], src))) {
+        (l->in->may_join && !l->in->may_join(l->in->user_data, own - l->usages, u - l->usages))) {
         return NEVER;
     }
     const int64_t item = l->item_of[u - l->usages];
@@ -368,7 +368,7 @@ static int source_to_continue(struct liveness * l, const struct usage * own, int
 
 // The storage of node i goes on in the item of a source.
 static bool continue_item(struct liveness * l, struct usage * own, int i) {
-    const int s = own->from_start || l->in->apart ? NEVER : source_to_continue(l, own, i);
+    const int s = own->from_start || l->in->no_join ? NEVER : source_to_continue(l, own, i);
     if (s == NEVER) {
         return false;
     }

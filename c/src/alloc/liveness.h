@@ -45,26 +45,33 @@ enum gb_live_rule { GB_LIVE_PLAN = 0, GB_LIVE_ALLOCATOR };
 struct gb_liveness_input {
     struct ggml_tensor * const * nodes; // in execution order
     int                          n_nodes;
-    void *                       user;
+    void *                       user_data;
     // Dense id 0 .. n_ids-1 of a tensor that is not a view; the same tensor always gives the same id; -1: leave it
-    // alone. NULL: the caller has them already, in `ids`, as gb_liveness::ids, and knows that each node occurs once and
-    // after what it reads.
-    int64_t (*id_of)(void * user, const struct ggml_tensor * t);
+    // alone. NULL: the caller has them already, in `ids`.
+    int64_t (*id_of)(void * user_data, const struct ggml_tensor * t);
+    // As gb_liveness::ids. Who gives ids has checked that each node occurs once and after what it reads: here only nodes
+    // that are looked up with `id_of` are checked for that.
     const int32_t * ids;
     int64_t         n_ids;
     // About the storage `id`, which `t` owns.
-    int (*arena_of)(void * user, int64_t id, const struct ggml_tensor * t); // -1: not to be placed (placed already)
-    size_t (*size_of)(void * user, int64_t id, const struct ggml_tensor * t);
-    bool (*keep)(void * user, int64_t id, const struct ggml_tensor * t); // true: to the end of the list; NULL: none
+    int (*arena_of)(void * user_data, int64_t id,
+        const struct ggml_tensor * t); // -1: not to be placed (placed already)
+    size_t (*size_of)(void * user_data, int64_t id, const struct ggml_tensor * t);
+    bool (*keep)(void * user_data, int64_t id,
+        const struct ggml_tensor * t); // true: to the end of the list; NULL: none
     bool drop_unread; // nodes that no node of the list reads are kept only if they are outputs or `keep` says so
-    bool apart;       // no node is computed into the memory of a source
-    // or not of this one; NULL: of any
-    bool (*may_join)(void * user, const struct ggml_tensor * node, const struct ggml_tensor * src);
+    bool no_join;     // no node is computed into the memory of a source
+    // May the storage `id` of a node continue in the memory of the storage `source`? NULL: in any.
+    bool (*may_join)(void * user_data, int64_t id, int64_t source);
     enum gb_live_rule rule;
     // Per node: the position from which on memory that it was the last to use may serve others, for callers that run
     // some nodes in any order; ascending, each greater than the node's own position. NULL: the next one.
     const int * released;
 };
+
+static inline int gb_live_released_at(const int * released, int position) {
+    return released ? released[position] : position + 1;
+}
 
 // Rules: storage lives from the first node that writes or reads it to the last node that writes or reads it or any view
 // of it; inputs (GB_TENSOR_INPUT) from the start, and so does what is read before any node of the list writes it (its
@@ -91,6 +98,6 @@ bool gb_live_reads_in_place(const struct ggml_tensor * node, const int32_t * ids
 bool gb_plan_can_write_over(const struct ggml_tensor * node, int s);
 
 // The same by the narrower rule that is documented for the graph allocator.
-bool gb_allocator_can_write_over(const struct ggml_tensor * node, const struct ggml_tensor * src);
+bool gb_allocator_can_write_over(const struct ggml_tensor * node, int s);
 
 #endif // GB_ALLOC_LIVENESS_H

@@ -32,11 +32,11 @@ struct list {
 
 struct graph { // what the search knows
     const struct gb_liveness_input * in;
-    struct gb_liveness               apart;    // storages are its items
-    struct list                      before;   // per node: nodes that must have run, possibly more than once
-    struct list                      storages; // per node: those it touches, each once
-    struct list                      users;    // per storage: nodes that touch it, ascending
-    int *                            makes;    // owned; per node: the storage that it brings to life; NONE
+    struct gb_liveness               apart;      // storages are its items
+    struct list                      before;     // per node: nodes that must have run, possibly more than once
+    struct list                      storages;   // per node: those it touches, each once
+    struct list                      touched_by; // per storage: nodes that touch it, ascending
+    int *                            makes;      // owned; per node: the storage that it brings to life; NONE
     int                              n, n_arenas;
 };
 
@@ -118,9 +118,9 @@ static int storage_of(const struct graph * g, int node, int s) {
 }
 
 // What was seen of a piece of memory (by its owner, whether it is to be placed or not): the last node that wrote it and
-// those that used it since then, as a chain.
+// those that read it since then, as a chain.
 struct last {
-    int writer, users; // users: the newest link
+    int writer, readers; // readers: the newest link
 };
 
 struct link {
@@ -152,14 +152,14 @@ static bool touch(struct history * h, pairs_t * before, const struct ggml_tensor
     struct last * last = &h->last.data[at];
     bool          ok   = last->writer == NONE || last->writer == node || add_pair(before, node, last->writer);
     if (write) {
-        for (int k = last->users; ok && k != NONE; k = h->links.data[k].next) {
+        for (int k = last->readers; ok && k != NONE; k = h->links.data[k].next) {
             ok = h->links.data[k].node == node || add_pair(before, node, h->links.data[k].node);
         }
         *last = (struct last){ node, NONE };
         return ok;
     }
-    ok          = ok && gb_vec_push(&h->links, ((struct link){ node, last->users }));
-    last->users = (int) h->links.n - 1;
+    ok            = ok && gb_vec_push(&h->links, ((struct link){ node, last->readers }));
+    last->readers = (int) h->links.n - 1;
     return ok;
 }
 
@@ -207,7 +207,7 @@ static bool is_among(const pairs_t * pairs, size_t from, int value) {
 }
 
 // What each node touches, who touches each storage, and which storage begins with which node.
-static bool find_storages(struct graph * g, pairs_t * storages, pairs_t * users) {
+static bool find_storages(struct graph * g, pairs_t * storages, pairs_t * touched_by) {
     bool ok = true;
     for (int i = 0; ok && i < g->n; i++) {
         const struct ggml_tensor * node = g->in->nodes[i];
@@ -216,7 +216,7 @@ static bool find_storages(struct graph * g, pairs_t * storages, pairs_t * users)
         for (int s = 0; ok && s < GB_LIVE_SLOTS; s++) {
             const int id = storage_of(g, i, s);
             if (id != NONE && !is_among(storages, from, id)) {
-                ok = add_pair(storages, i, id) && add_pair(users, id, i);
+                ok = add_pair(storages, i, id) && add_pair(touched_by, id, i);
             }
         }
         const int own = storage_of(g, i, GGML_MAX_SRC);
@@ -231,24 +231,25 @@ static bool find_storages(struct graph * g, pairs_t * storages, pairs_t * users)
 // depends on the order (is_in_place).
 static enum ggml_status know_graph(struct graph * g, const struct gb_liveness_input * in) {
     struct gb_liveness_input apart = *in;
-    apart.apart                    = true;
+    apart.no_join                  = true;
     *g                             = (struct graph){ .in = in, .n = in->n_nodes };
     GB_TRY(gb_liveness_compute(&apart, &g->apart));
     for (size_t k = 0; k < g->apart.n_items; k++) {
         g->n_arenas = GB_MAX(g->n_arenas, g->apart.items[k].arena + 1);
     }
-    pairs_t          before = { 0 }, storages = { 0 }, users = { 0 };
+    pairs_t          before = { 0 }, storages = { 0 }, touched_by = { 0 };
     struct history   h        = { 0 };
     struct gb_ptrmap position = { 0 };
     g->makes                  = gb_calloc((size_t) g->n + 1, sizeof(*g->makes));
-    const bool ok = g->makes && find_order(g, &h, &before) && order_by_sources(g, &position, &before) &&
-                    find_storages(g, &storages, &users) && make_list(&g->before, g->n, &before) &&
-                    make_list(&g->storages, g->n, &storages) && make_list(&g->users, (int) g->apart.n_items, &users);
+    const bool ok             = g->makes && find_order(g, &h, &before) && order_by_sources(g, &position, &before) &&
+                                find_storages(g, &storages, &touched_by) && make_list(&g->before, g->n, &before) &&
+                                make_list(&g->storages, g->n, &storages) &&
+                                make_list(&g->touched_by, (int) g->apart.n_items, &touched_by);
     free_history(&h);
     gb_ptrmap_free(&position);
     gb_vec_free(&before);
     gb_vec_free(&storages);
-    gb_vec_free(&users);
+    gb_vec_free(&touched_by);
     return ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
@@ -256,7 +257,7 @@ static void free_graph(struct graph * g) {
     gb_liveness_free(&g->apart);
     free_list(&g->before);
     free_list(&g->storages);
-    free_list(&g->users);
+    free_list(&g->touched_by);
     gb_free(g->makes);
 }
 
@@ -277,10 +278,10 @@ static bool can_run(const struct graph * g, const struct state * s, int node) {
     return true;
 }
 
-// Nobody else will touch it. The last users are the likeliest not to have run.
+// Nobody else will touch it. The last of those that do are the likeliest not to have run.
 static bool dies_in(const struct graph * g, const struct state * s, int storage, int node) {
-    for (int k = g->users.start[storage + 1]; k-- > g->users.start[storage];) {
-        if (g->users.data[k] != node && !has_run(s, g->users.data[k])) {
+    for (int k = g->touched_by.start[storage + 1]; k-- > g->touched_by.start[storage];) {
+        if (g->touched_by.data[k] != node && !has_run(s, g->touched_by.data[k])) {
             return false;
         }
     }

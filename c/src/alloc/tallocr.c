@@ -178,10 +178,11 @@ bool gb_tallocr_is_placed(const struct ggml_tallocr * talloc, const struct ggml_
     return talloc == NULL || !is_stale(talloc, tensor);
 }
 
-bool gb_tallocr_size_of(struct ggml_tallocr * talloc, struct ggml_tensor * tensor, size_t * padded) {
-    const size_t size = talloc->buft ? ggml_backend_buft_get_alloc_size(talloc->buft, tensor) : ggml_nbytes(tensor);
-    GB_FAIL_IF_RETURNING(!gb_pad_size(size, talloc->alignment, padded), false, GGML_STATUS_INVALID_ARGUMENT,
-        "ggml_tallocr_alloc: tensor '%s': its size of %zu bytes overflows", tensor->name, size);
+bool gb_tallocr_size_of(struct ggml_tallocr * talloc, struct ggml_tensor * tensor, struct gb_tallocr_size * size) {
+    size->bytes = talloc->buft ? ggml_backend_buft_get_alloc_size(talloc->buft, tensor) : ggml_nbytes(tensor);
+    GB_FAIL_IF_RETURNING(!gb_pad_size(size->bytes, talloc->alignment, &size->padded), false,
+        GGML_STATUS_INVALID_ARGUMENT, "ggml_tallocr_alloc: tensor '%s': its size of %zu bytes overflows", tensor->name,
+        size->bytes);
     return true;
 }
 
@@ -194,24 +195,20 @@ static enum ggml_status fail_full(const struct ggml_tallocr * talloc, const stru
 
 // The end of the pool was rounded up, so that a last tensor whose padding stands over the end of the buffer still fits;
 // its bytes must not.
-enum ggml_status gb_tallocr_take(struct ggml_tallocr * talloc, struct ggml_tensor * tensor, const char * func,
-    size_t * offset, size_t * padded) {
-    if (!gb_tallocr_size_of(talloc, tensor, padded)) {
-        return GGML_STATUS_INVALID_ARGUMENT;
-    }
+enum ggml_status gb_tallocr_take(struct ggml_tallocr * talloc, const struct ggml_tensor * tensor,
+    const struct gb_tallocr_size * size, const char * func, size_t * offset) {
     const size_t              high   = talloc->pool.high;
-    const enum gb_pool_result result = gb_pool_take(&talloc->pool, *padded, offset);
+    const enum gb_pool_result result = gb_pool_take(&talloc->pool, size->padded, offset);
     if (result == GB_POOL_NO_MEMORY) {
         return GGML_STATUS_ALLOC_FAILED;
     }
     if (result == GB_POOL_FULL) {
-        return fail_full(talloc, tensor, func, *padded);
+        return fail_full(talloc, tensor, func, size->padded);
     }
-    const size_t size = talloc->buft ? ggml_backend_buft_get_alloc_size(talloc->buft, tensor) : ggml_nbytes(tensor);
-    if (*offset > talloc->size || size > talloc->size - *offset) { // only the padding may stand over
-        gb_pool_give_back(&talloc->pool, *offset, *padded);
+    if (*offset > talloc->size || size->bytes > talloc->size - *offset) { // only the padding may stand over
+        gb_pool_give_back(&talloc->pool, *offset, size->padded);
         GB_WRITE_RELAXED(talloc->pool.high, high);
-        return fail_full(talloc, tensor, func, *padded);
+        return fail_full(talloc, tensor, func, size->padded);
     }
     return GGML_STATUS_SUCCESS;
 }
@@ -263,12 +260,16 @@ enum ggml_status ggml_tallocr_alloc(ggml_tallocr_t talloc, struct ggml_tensor * 
         tensor->view_src->name);
     GB_FAIL_IF(gb_tallocr_is_placed(talloc, tensor), GGML_STATUS_INVALID_STATE, "%s: tensor '%s' is placed already",
         __func__, tensor->name);
-    const size_t high = talloc->pool.high;
-    size_t       offset, padded;
-    GB_TRY(gb_tallocr_take(talloc, tensor, __func__, &offset, &padded));
+    const size_t           high = talloc->pool.high;
+    size_t                 offset;
+    struct gb_tallocr_size size;
+    if (!gb_tallocr_size_of(talloc, tensor, &size)) {
+        return GGML_STATUS_INVALID_ARGUMENT;
+    }
+    GB_TRY(gb_tallocr_take(talloc, tensor, &size, __func__, &offset));
     const enum ggml_status status = gb_tallocr_bind(talloc, tensor, offset);
     if (status != GGML_STATUS_SUCCESS) {
-        gb_pool_give_back(&talloc->pool, offset, padded);
+        gb_pool_give_back(&talloc->pool, offset, size.padded);
         GB_WRITE_RELAXED(talloc->pool.high, high);
     }
     return status;

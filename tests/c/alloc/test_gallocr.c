@@ -507,7 +507,7 @@ static bool counting_take_over(struct counting * c, int id) {
     struct ggml_tensor * t = c->all[id];
     for (int s = 0; s < GGML_MAX_SRC && !c->input[id]; s++) {
         struct ggml_tensor * src = t->src[s];
-        if (src == NULL || !gb_allocator_can_write_over(t, src)) {
+        if (src == NULL || !gb_allocator_can_write_over(t, s)) {
             continue;
         }
         const int  i = meet(c, src), root = meet(c, gb_root(src));

@@ -114,12 +114,12 @@ static size_t best_fit(const struct world * w, bool apart, size_t alignment) {
     }
     const struct gb_liveness_input in = { .nodes = w->graph->nodes,
         .n_nodes                                 = w->graph->n_nodes,
-        .user                                    = &ids,
+        .user_data                               = &ids,
         .id_of                                   = id_of,
         .n_ids                                   = (int64_t) ids.n,
         .arena_of                                = arena_of,
         .size_of                                 = size_of,
-        .apart                                   = apart };
+        .no_join                                 = apart };
     if (gb_liveness_compute(&in, &l) == GGML_STATUS_SUCCESS) {
         for (size_t i = 0; i < l.n_items; i++) {
             items[i] = (struct gb_plan_item){ l.items[i].lower, l.items[i].upper, l.items[i].size, 0 };

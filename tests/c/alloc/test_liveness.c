@@ -59,7 +59,7 @@ static void number_all(struct ids * ids, struct ggml_cgraph * graph) {
 static struct gb_liveness_input input_of(struct ids * ids, struct ggml_cgraph * graph) {
     return (struct gb_liveness_input){ .nodes = graph->nodes,
         .n_nodes                              = graph->n_nodes,
-        .user                                 = ids,
+        .user_data                            = ids,
         .id_of                                = id_of,
         .n_ids                                = (int64_t) ids->map.n,
         .arena_of                             = arena_of,
@@ -193,12 +193,17 @@ static void second_operand_only_when_elementwise(void) {
     struct ggml_tensor * a = vector(f.ctx);
     struct ggml_tensor * b = vector(f.ctx);
     struct ggml_tensor * m = ggml_soft_max_ext(f.ctx, a, b, 1);
-    CHECK(gb_allocator_can_write_over(ggml_add(f.ctx, a, b), b));
-    CHECK(gb_allocator_can_write_over(m, a));
-    CHECK(!gb_allocator_can_write_over(m, b));
-    CHECK(!gb_allocator_can_write_over(ggml_cont(f.ctx, a), a));
-    CHECK(!gb_allocator_can_write_over(ggml_scale_inplace(f.ctx, a, 1), a)); // a view already
-    CHECK(!gb_allocator_can_write_over(ggml_add(f.ctx, a, ggml_new_tensor_1d(f.ctx, GGML_TYPE_F32, 8)), b));
+    struct ggml_tensor * r = ggml_add(f.ctx, ggml_new_tensor_2d(f.ctx, GGML_TYPE_F32, ggml_nelements(a), 2), b);
+    REQUIRE(r != NULL);
+    CHECK(gb_allocator_can_write_over(ggml_add(f.ctx, a, b), 1));
+    CHECK(gb_allocator_can_write_over(m, 0));
+    CHECK(!gb_allocator_can_write_over(m, 1));
+    CHECK(!gb_allocator_can_write_over(m, -1));
+    CHECK(!gb_allocator_can_write_over(m, 2));
+    CHECK(!gb_allocator_can_write_over(ggml_cont(f.ctx, a), 0));
+    CHECK(!gb_allocator_can_write_over(ggml_scale_inplace(f.ctx, a, 1), 0)); // a view already
+    CHECK(gb_allocator_can_write_over(r, 0));
+    CHECK(!gb_allocator_can_write_over(r, 1)); // repeated
     ggml_free(f.ctx);
 }
 
@@ -373,7 +378,7 @@ static void an_element_wise_square(void) { // reads one storage twice, both time
     REQUIRE(gb_liveness_compute(&in, &l) == GGML_STATUS_SUCCESS);
     CHECK(item_of(&ids, &l, b) == item_of(&ids, &l, a));
     gb_liveness_free(&l);
-    in.apart = true;
+    in.no_join = true;
     REQUIRE(gb_liveness_compute(&in, &l) == GGML_STATUS_SUCCESS);
     CHECK(item_of(&ids, &l, b) != item_of(&ids, &l, a));
     gb_liveness_free(&l);
@@ -510,7 +515,7 @@ static void load_is_low(void) {
         number_all(&ids, g.graph);
         struct gb_liveness_input in = input_of(&ids, g.graph);
         REQUIRE(gb_liveness_compute(&in, &l) == GGML_STATUS_SUCCESS);
-        in.apart = true;
+        in.no_join = true;
         REQUIRE(gb_liveness_compute(&in, &apart) == GGML_STATUS_SUCCESS);
         const size_t ours = highest_load(&l, 0, g.graph->n_nodes), without = highest_load(&apart, 0, g.graph->n_nodes);
         const struct choices c = choices_of(&ids, &apart, g.graph);

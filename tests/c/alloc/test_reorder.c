@@ -27,7 +27,7 @@ static struct gb_liveness_input input_of(struct gb_ptrmap * ids, const struct gg
     }
     return (struct gb_liveness_input){ .nodes = graph->nodes,
         .n_nodes                              = graph->n_nodes,
-        .user                                 = ids,
+        .user_data                            = ids,
         .id_of                                = id_of,
         .n_ids                                = (int64_t) ids->n,
         .arena_of                             = arena_of,

@@ -57,15 +57,15 @@ static bool list_nodes(struct layout * l) {
 }
 
 // The storage id of a root in the private node list; -1: memory that is not laid out here.
-static int64_t id_of(void * user, const struct ggml_tensor * t) {
-    const struct layout * l  = user;
+static int64_t id_of(void * user_data, const struct ggml_tensor * t) {
+    const struct layout * l  = user_data;
     const int64_t         id = gb_ptrmap_get(&l->stands_for, t);
     return id == GB_PTRMAP_ABSENT ? -1 : id;
 }
 
 // The backend in whose arena a root lies; -1: the user's memory, a leaf store or a replica.
-static int arena_of(void * user, int64_t id, const struct ggml_tensor * t) {
-    const struct layout *        l = user;
+static int arena_of(void * user_data, int64_t id, const struct ggml_tensor * t) {
+    const struct layout *        l = user_data;
     const struct gb_sched_plan * p = l->plan;
     (void) t;
     if (id >= p->in.n_ids) {
@@ -83,46 +83,45 @@ static size_t own_size(const struct layout * l, int64_t id, int backend) {
 
 // With a template, its sizes decide: a smaller tensor takes the place of the larger one, so what is computed in place
 // is the same in both plans.
-static size_t size_of(void * user, int64_t id, const struct ggml_tensor * t) {
-    const struct layout *  l    = user;
+static size_t size_of(void * user_data, int64_t id, const struct ggml_tensor * t) {
+    const struct layout *  l    = user_data;
     const struct gb_item * item = l->tmpl ? gb_sched_arena_item(l->tmpl, id) : NULL;
-    return item ? item->capacity : own_size(l, id, arena_of(user, id, t));
+    return item ? item->capacity : own_size(l, id, arena_of(user_data, id, t));
 }
 
-// The alias group of a tensor in the template; -1: it lies in no arena there.
-static int64_t group_in_template(const struct layout * l, const struct ggml_tensor * t) {
-    const int64_t          id   = id_of((void *) l, gb_root(t));
-    const struct gb_item * item = id < 0 ? NULL : gb_sched_arena_item(l->tmpl, id);
+// The alias group of a storage in the template; -1: it lies in no arena there.
+static int64_t group_in_template(const struct layout * l, int64_t id) {
+    const struct gb_item * item = gb_sched_arena_item(l->tmpl, id);
     return item ? item->group : -1;
 }
 
 // With a template only what shares memory there may share memory here.
-static bool may_join(void * user, const struct ggml_tensor * node, const struct ggml_tensor * src) {
-    const struct layout * l = user;
-    return l->tmpl == NULL || group_in_template(l, node) == group_in_template(l, src);
+static bool may_join(void * user_data, int64_t id, int64_t source) {
+    const struct layout * l = user_data;
+    return l->tmpl == NULL || group_in_template(l, id) == group_in_template(l, source);
 }
 
 // Outputs of the graph live to its end.
-static bool keep(void * user, int64_t id, const struct ggml_tensor * t) {
-    const struct layout * l = user;
+static bool keep(void * user_data, int64_t id, const struct ggml_tensor * t) {
+    const struct layout * l = user_data;
     (void) t;
     return id < l->plan->in.n_ids && l->plan->in.ids.data[id].keep;
 }
 
-// Computes the lifetimes of the private node list. With `apart` nothing is computed in place.
-static enum ggml_status find_lifetimes(struct layout * l, bool apart, struct gb_liveness * live) {
+// Computes the lifetimes of the private node list. With `no_join` nothing is computed in place.
+static enum ggml_status find_lifetimes(struct layout * l, bool no_join, struct gb_liveness * live) {
     GB_FAIL_IF(l->list.n > INT32_MAX, GGML_STATUS_INVALID_ARGUMENT, "ggml_backend_sched: the graph has too many nodes");
     const struct gb_liveness_input in = {
         .nodes       = l->list.data,
         .n_nodes     = (int) l->list.n,
-        .user        = l,
+        .user_data   = l,
         .id_of       = id_of,
         .n_ids       = (int64_t) l->plan->in.n_ids + (int64_t) l->plan->program.copies.n,
         .arena_of    = arena_of,
         .size_of     = size_of,
         .keep        = keep,
         .drop_unread = true,
-        .apart       = apart,
+        .no_join     = no_join,
         .may_join    = may_join,
     };
     return gb_liveness_compute(&in, live);
