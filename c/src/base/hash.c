@@ -28,7 +28,7 @@ uint64_t gb_hash_bytes(const void * data, size_t size, uint64_t seed) {
 // The slot that holds the key, or the free one where it belongs. The map must have slots.
 static size_t slot_of(const struct gb_ptrmap * map, const void * key) {
     const size_t mask = map->cap - 1;
-    size_t       i    = (size_t) gb_hash_ptr(key) & mask;
+    size_t       i    = (size_t) gb_hash_u64((uint64_t) (uintptr_t) key) & mask;
     while (map->keys[i] != NULL && map->keys[i] != key) {
         i = (i + 1) & mask;
     }

@@ -31,6 +31,4 @@ uint64_t gb_hash_u64(uint64_t x);
 // FNV-1a with its result mixed by gb_hash_u64. The values are the same on every machine and in every run.
 uint64_t gb_hash_bytes(const void * data, size_t size, uint64_t seed);
 
-static inline uint64_t gb_hash_ptr(const void * p) { return gb_hash_u64((uint64_t) (uintptr_t) p); }
-
 #endif // GB_BASE_HASH_H

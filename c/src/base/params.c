@@ -10,16 +10,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-
-static char lower(char c) { return c >= 'A' && c <= 'Z' ? (char) (c - 'A' + 'a') : c; }
-
-bool gb_text_equal(const char * a, const char * b) {
-    while (*a != '\0' && lower(*a) == lower(*b)) {
-        a++;
-        b++;
-    }
-    return lower(*a) == lower(*b);
-}
+#include "base/text.h"
 
 // Copies n bytes and a NUL; false, with nothing copied, where they do not fit.
 static bool copy_part(char * to, size_t size, const char * from, size_t n) {
@@ -93,7 +84,7 @@ static const char * read_digits(const char * p, struct decimal * d, bool fractio
 static const char * read_exponent(const char * p, struct decimal * d) {
     const char * at    = p + 1;
     const bool   minus = *p != '\0' && *at == '-';
-    if (lower(*p) != 'e' || !is_digit(*at == '-' || *at == '+' ? at[1] : *at)) {
+    if (gb_lower(*p) != 'e' || !is_digit(*at == '-' || *at == '+' ? at[1] : *at)) {
         return p;
     }
     int exponent = 0;
@@ -129,7 +120,7 @@ const char * gb_number_text(char * text, size_t size, int n_digits, double value
     char * to = text;
     for (const char * from = text; *from != '\0'; from++) {
         const char c = *from;
-        if (is_digit(c) || c == '-' || c == '+' || (lower(c) >= 'a' && lower(c) <= 'z')) {
+        if (is_digit(c) || c == '-' || c == '+' || (gb_lower(c) >= 'a' && gb_lower(c) <= 'z')) {
             *to++ = c;
             // never two points in a row: the other bytes of the locale's point are dropped
         } else if (to == text || to[-1] != '.') {

@@ -37,7 +37,4 @@ bool gb_params_size(const char * value, size_t * r);
 // A time in nanoseconds, less than an hour: "2ms", "1.5s", "300us", "50ns", "0".
 bool gb_params_duration(const char * value, int64_t * ns);
 
-// Whether two texts are the same but for upper and lower case of ASCII letters.
-bool gb_text_equal(const char * a, const char * b);
-
 #endif // GB_BASE_PARAMS_H

@@ -3,6 +3,7 @@
 // The state has a fixed size and is thread-local, so recording a failure cannot fail and needs no lock.
 #include "status.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -42,7 +43,7 @@ void gb_hold_log(bool hold) {
 }
 
 // A message that is too long ends with "...".
-enum ggml_status gb_vfail(enum ggml_status status, const char * fmt, va_list args) {
+static enum ggml_status fail_with_args(enum ggml_status status, const char * fmt, va_list args) {
     char      text[GB_ERROR_SIZE]; // formatted apart, because an argument may be the old message
     const int n = vsnprintf(text, sizeof(text), fmt, args);
     if (n < 0) {
@@ -62,7 +63,7 @@ enum ggml_status gb_vfail(enum ggml_status status, const char * fmt, va_list arg
 enum ggml_status gb_fail(enum ggml_status status, const char * fmt, ...) {
     va_list args;
     va_start(args, fmt);
-    gb_vfail(status, fmt, args);
+    fail_with_args(status, fmt, args);
     va_end(args);
     return status;
 }
@@ -105,7 +106,7 @@ enum ggml_status ggml_report_error(enum ggml_status status, const char * fmt, ..
     }
     va_list args;
     va_start(args, fmt);
-    gb_vfail(status, fmt, args);
+    fail_with_args(status, fmt, args);
     va_end(args);
     return status;
 }

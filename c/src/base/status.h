@@ -6,7 +6,6 @@
 #ifndef GB_BASE_STATUS_H
 #define GB_BASE_STATUS_H
 
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -17,7 +16,6 @@
 
 // Records the failure for this thread, logs it, and returns `status`.
 GGML_ATTRIBUTE_FORMAT(2, 3) enum ggml_status gb_fail(enum ggml_status status, const char * fmt, ...);
-enum ggml_status gb_vfail(enum ggml_status status, const char * fmt, va_list args);
 
 // Records without logging, for a failure that was logged where it happened (in another thread, or before a replay).
 enum ggml_status gb_fail_quietly(enum ggml_status status, const char * message);

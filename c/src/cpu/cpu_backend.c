@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "base/params.h"
 #include "base/status.h"
+#include "base/text.h"
 #include "cpu/cpu.h"
 #include "cpu/threadpool.h"
 #include "ggml-backend-impl.h"

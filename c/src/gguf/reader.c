@@ -4,6 +4,7 @@
 // length is believed before the bytes for it are there: memory use stays proportional to the file. A failure is
 // IO_ERROR and names the field and its offset.
 #include <limits.h>
+#include <stdarg.h>
 #include <string.h>
 
 #include "base/file.h"

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/env.h"
-#include "base/params.h"
+#include "base/text.h"
 #include "sched/plan.h"
 
 // Notes what a backend is asked only once.

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/params.h"
+#include "base/text.h"
 #include "cpu/cpu.h"
 #include "sim/sim_device.h"
 #include "tensor/tensor.h"

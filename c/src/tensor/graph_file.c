@@ -9,6 +9,7 @@
 // nodes get memory. Functions of the program are addresses: they mean nothing in another process, so nodes that call
 // one are neither written nor read.
 #include <limits.h>
+#include <stdarg.h>
 
 #include "base/file.h"
 #include "base/hash.h"

@@ -65,7 +65,7 @@ void gb_op_set_params(struct ggml_tensor * node, const void * params, size_t siz
 
 void gb_op_set_param_f32(struct ggml_tensor * node, int i, float value) {
     if (node != NULL) {
-        gb_set_op_param_f32(node, i, value);
+        memcpy(&node->op_params[i], &value, sizeof(value));
     }
 }
 

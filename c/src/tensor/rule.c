@@ -1,6 +1,7 @@
 // rule.c - the messages of broken rules. Nothing here runs while all rules hold.
 #include "tensor/rule.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 

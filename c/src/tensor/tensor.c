@@ -4,6 +4,7 @@
 // inside the bytes of its root. Builders make their results with gb_tensor_new and gb_tensor_view only.
 #include "tensor.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 
 
@@ -375,7 +376,8 @@ const char * gb_tensor_read_name(const struct ggml_tensor * t, char text[GGML_MA
     return text;
 }
 
-void gb_tensor_write_name(struct ggml_tensor * t, const char text[GGML_MAX_NAME]) {
+// All bytes of text are copied.
+static void write_name(struct ggml_tensor * t, const char text[GGML_MAX_NAME]) {
     name_word * words = (name_word *) (void *) t->name;
     for (int i = 0; i < NAME_WORDS; i++) {
         name_word word;
@@ -425,7 +427,7 @@ struct ggml_tensor * gb_tensor_name_after(struct ggml_tensor * t, const struct g
         }
         append(name, &n, ")");
     }
-    gb_tensor_write_name(t, name);
+    write_name(t, name);
     return t;
 }
 
@@ -437,7 +439,7 @@ struct ggml_tensor * ggml_set_name(struct ggml_tensor * t, const char * name) {
     char   text[GGML_MAX_NAME] = { 0 }; // apart from the name, because the new one may be a part of the old one
     size_t n                   = 0;
     append(text, &n, name ? name : "");
-    gb_tensor_write_name(t, text);
+    write_name(t, text);
     return t;
 }
 
@@ -456,7 +458,7 @@ struct ggml_tensor * ggml_format_name(struct ggml_tensor * t, const char * fmt, 
     } else if ((size_t) n >= sizeof(text)) {
         gb_cut_at_character(text);
     }
-    gb_tensor_write_name(t, text);
+    write_name(t, text);
     return t;
 }
 

@@ -120,8 +120,6 @@ static inline bool gb_view_is_bound(const struct ggml_tensor * t) {
 // Copies the name as it is now, though another thread may be setting it: each eight bytes of it are old or new. Returns
 // text.
 const char * gb_tensor_read_name(const struct ggml_tensor * t, char text[GGML_MAX_NAME]);
-// Sets the name in the same manner; all bytes of text are copied.
-void gb_tensor_write_name(struct ggml_tensor * t, const char text[GGML_MAX_NAME]);
 
 // Names `t` "SRC (SUFFIX)", or with a second tensor that has a name "SRC (SUFFIX of OTHER)". What is made from a tensor
 // without a name has none. Returns t; NULL for NULL.
@@ -178,10 +176,6 @@ static inline float gb_op_param_f32(const struct ggml_tensor * t, int i) {
     float f;
     memcpy(&f, &t->op_params[i], sizeof(f));
     return f;
-}
-
-static inline void gb_set_op_param_f32(struct ggml_tensor * t, int i, float f) {
-    memcpy(&t->op_params[i], &f, sizeof(f));
 }
 
 // Whether nothing is computed: for views, and for results without elements (but a user's function is called all the

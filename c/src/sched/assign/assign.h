@@ -11,6 +11,7 @@
 struct ggml_backend_sched;
 struct gb_backend_need;
 struct gb_sched_input;
+struct gb_text;
 struct gb_costs; // what the user says that work costs
 
 // Made by gb_sched_assign, then never changed, except that `supports` learns answers. Owned by the plan.
@@ -73,13 +74,6 @@ int gb_sched_owner_of(const struct ggml_backend_sched * s, const struct gb_sched
     const struct gb_sched_assigned * assigned, int root);
 
 // refusal.c
-struct gb_text {
-    char * at;
-    size_t left; // bytes, with the NUL
-};
-
-// Appends to the text, which is cut off where there are no bytes left.
-GGML_ATTRIBUTE_FORMAT(2, 3) void gb_text_append(struct gb_text * t, const char * fmt, ...);
 // What each backend says that cannot run the node.
 void gb_sched_append_refusals(struct gb_text * t, const struct ggml_backend_sched * s, const struct ggml_tensor * node);
 // Reports the tensor whose assignment cannot stand (gb_assign_check).

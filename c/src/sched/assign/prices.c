@@ -183,30 +183,31 @@ static void * copy_of(const void * data, size_t n, size_t size) {
     return copy;
 }
 
-// Copies the table; the user may free it. NULL: no memory.
-static struct gb_costs * costs_new(const struct ggml_backend_cost_table * t, int n_backends) {
-    struct gb_costs * c = GB_NEW(struct gb_costs);
-    if (c == NULL) {
-        return NULL;
-    }
-    *c = (struct gb_costs){
-        .n_ops = t->n_ops, .n_copies = t->n_copies, .split_us = t->split_us, .weight_runs = fmax(t->weight_runs, 1)
-    };
-    c->ops       = copy_of(t->ops, t->n_ops, sizeof(*t->ops));
-    c->copies    = copy_of(t->copies, t->n_copies, sizeof(*t->copies));
-    c->max_bytes = t->max_bytes ? copy_of(t->max_bytes, (size_t) n_backends, sizeof(*t->max_bytes)) : NULL;
-    if (!c->ops || !c->copies || (t->max_bytes && !c->max_bytes)) {
-        gb_costs_free(c);
-        return NULL;
-    }
-    return c;
-}
-
+// The user may free the table afterwards.
 enum ggml_status gb_costs_new(const struct ggml_backend_sched * s, const struct ggml_backend_cost_table * table,
     struct gb_costs ** costs) {
     GB_TRY(check_table(s, table));
-    *costs = costs_new(table, s->n_backends);
-    return *costs ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    struct gb_costs * c = GB_NEW(struct gb_costs);
+    if (c == NULL) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    *c = (struct gb_costs){
+        .ops         = copy_of(table->ops, table->n_ops, sizeof(*table->ops)),
+        .copies      = copy_of(table->copies, table->n_copies, sizeof(*table->copies)),
+        .n_ops       = table->n_ops,
+        .n_copies    = table->n_copies,
+        .split_us    = table->split_us,
+        .weight_runs = fmax(table->weight_runs, 1),
+    };
+    if (table->max_bytes) {
+        c->max_bytes = copy_of(table->max_bytes, (size_t) s->n_backends, sizeof(*table->max_bytes));
+    }
+    if (!c->ops || !c->copies || (table->max_bytes && !c->max_bytes)) {
+        gb_costs_free(c);
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    *costs = c;
+    return GGML_STATUS_SUCCESS;
 }
 
 // ------------------------------------------------------------------------------------------------------- the placement

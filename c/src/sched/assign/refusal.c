@@ -1,22 +1,9 @@
 // refusal.c - reports why a graph cannot be assigned: the node or leaf, and what each backend says against it.
+#include "base/text.h"
 #include "sched/assign/assign.h"
 #include "sched/input/input.h"
 #include "sched/sched.h"
 
-#include <stdarg.h>
-#include <stdio.h>
-
-void gb_text_append(struct gb_text * t, const char * fmt, ...) {
-    va_list args;
-    va_start(args, fmt);
-    const int n = vsnprintf(t->at, t->left, fmt, args);
-    va_end(args);
-    const size_t used = n < 0 ? 0 : GB_MIN((size_t) n, t->left - 1);
-    t->at += used;
-    t->left -= used;
-}
-
-// What each backend says that cannot run the node.
 void gb_sched_append_refusals(struct gb_text * t, const struct ggml_backend_sched * s,
     const struct ggml_tensor * node) {
     for (int b = 0; b < s->n_backends; b++) {

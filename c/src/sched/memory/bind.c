@@ -40,7 +40,7 @@ static void release(struct ggml_backend_sched * s, gb_mem_list * list) {
     gb_vec_free(list);
 }
 
-void gb_sched_unbind(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
+static void unbind(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     release(s, &p->binding.arenas);
     release(s, &p->binding.leafs);
     release(s, &p->binding.shared);
@@ -257,7 +257,7 @@ static void undo(struct binding * b, bool was_bound) {
     p->binding.stale = true;
     if (!was_bound) {
         gb_sched_release_replicas(p); // of leafs in stores that go, too
-        gb_sched_unbind(b->sched, p);
+        unbind(b->sched, p);
     }
     for (int i = 0; i < p->in.n_ids; i++) {
         p->binding.mem[i] = was_bound ? gb_sched_mem_of(b->sched, p->in.key[i].buffer) : NULL;
@@ -312,7 +312,7 @@ void gb_sched_free_binding(struct ggml_backend_sched * s, struct gb_sched_plan *
         gb_sched_disarm(s, p);
         gb_sched_release_replicas(p);
     }
-    gb_sched_unbind(s, p);
+    unbind(s, p);
     gb_free(p->binding.mem);
     gb_free(p->binding.copies);
     gb_free(p->binding.splits);

@@ -128,7 +128,6 @@ bool gb_sched_take_stores(struct ggml_backend_sched * s, struct gb_sched_plan * 
 // All or nothing. ALLOC_FAILED: no memory; other statuses are those of the buffers and of copies of contents.
 enum ggml_status gb_sched_bind(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 // Gives the memory back and touches no tensor.
-void gb_sched_unbind(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 void gb_sched_free_binding(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 
 // prepared.c

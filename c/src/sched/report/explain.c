@@ -1,5 +1,6 @@
 // explain.c - says in words why a node runs where it does. Names come from the plan's own copies of tensors, because
 // other tensors of the graph may be freed.
+#include "base/text.h"
 #include "sched/plan.h"
 
 // What the next best backend would cost more, as the solver found it.

@@ -21,7 +21,8 @@ struct gb_write_back;
 struct gb_wait {
     int32_t step;    // that must be complete
     bool    by_host; // else the queue waits
-    bool    hazard;  // memory is reused; else content is needed
+    // Memory is reused; else content is needed. A run waits in the same way for both: the tests ask.
+    bool hazard;
 };
 
 // What a step waits for, and how others wait for it. Each [begin, end) is a part of the list of waits.

@@ -1,0 +1,23 @@
+// text.c - appending to a text, and comparing two, without memory of its own and without a failure to report.
+#include "base/text.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+void gb_text_append(struct gb_text * t, const char * fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    const int n = vsnprintf(t->at, t->left, fmt, args);
+    va_end(args);
+    const size_t used = n < 0 ? 0 : (size_t) n < t->left ? (size_t) n : t->left - 1;
+    t->at += used;
+    t->left -= used;
+}
+
+bool gb_text_equal(const char * a, const char * b) {
+    while (*a != '\0' && gb_lower(*a) == gb_lower(*b)) {
+        a++;
+        b++;
+    }
+    return gb_lower(*a) == gb_lower(*b);
+}

@@ -1,0 +1,25 @@
+// text.h - texts that are put together in memory of the caller, and texts compared as the names that users write.
+#ifndef GB_BASE_TEXT_H
+#define GB_BASE_TEXT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "ggml.h"
+
+// The end of a text that grows; it always ends with a NUL. Not owned.
+struct gb_text {
+    char * at;
+    size_t left; // bytes, with the NUL: at least 1
+};
+
+// Appends to the text, which is cut off where there are no bytes left.
+GGML_ATTRIBUTE_FORMAT(2, 3) void gb_text_append(struct gb_text * t, const char * fmt, ...);
+
+// ASCII letters alone, whatever the locale of the program is.
+static inline char gb_lower(char c) { return c >= 'A' && c <= 'Z' ? (char) (c - 'A' + 'a') : c; }
+
+// Whether two texts are the same but for upper and lower case of ASCII letters.
+bool gb_text_equal(const char * a, const char * b);
+
+#endif // GB_BASE_TEXT_H
