@@ -8,7 +8,6 @@
 // The records are a list that only grows, of objects that never change, so pointers to them stay valid.
 // GB_MUTEX_MODULES guards the list, GB_MUTEX_LOADING serialises loads. The entry point of a module runs under the
 // latter alone and may use everything but ggml_backend_load.
-#include <stdio.h>
 #include <string.h>
 
 #include "backend/backend.h"

@@ -3,7 +3,6 @@
 #ifndef GB_BASE_ENV_H
 #define GB_BASE_ENV_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

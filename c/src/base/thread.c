@@ -8,7 +8,6 @@
 #include "thread.h"
 
 #include "current.h"
-#include "env.h"
 #include "mapped.h"
 #include "mem.h"
 #include "status.h"

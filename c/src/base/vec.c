@@ -1,8 +1,6 @@
 // vec.c - growable arrays: the capacity grows by half, so that n pushes move at most 3 n elements in all.
 #include "vec.h"
 
-#include "status.h"
-
 bool gb_vec_grow(void ** data, size_t * cap, size_t want, size_t element_size) {
     size_t next = *cap + *cap / 2;
     if (next < want) {

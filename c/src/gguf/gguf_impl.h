@@ -9,7 +9,6 @@
 #ifndef GB_GGUF_GGUF_IMPL_H
 #define GB_GGUF_GGUF_IMPL_H
 
-#include "base/mem.h"
 #include "base/status.h"
 #include "base/strmap.h"
 #include "base/vec.h"

@@ -6,8 +6,6 @@
 // queried, reset and freed.
 #include "sched/plan.h"
 
-#include "base/status.h"
-
 static const char * GGML_CALL name_of(ggml_backend_t backend) { return backend->context; }
 
 // The placeholder takes no node: a plan that is made now says why.

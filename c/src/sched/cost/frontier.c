@@ -14,7 +14,6 @@
 #include <string.h>
 
 #include "base/current.h"
-#include "base/hash.h"
 #include "base/status.h"
 
 enum { NO_SLOT = -1, ASK = 256 }; // states between two questions of the thread's poll

@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "backend/backend.h"
-#include "base/thread.h"
 
 // Bytes that the replica takes, at least 1, so that it has an address.
 static size_t size_on(const struct ggml_backend_sched * s, const struct gb_copy * copy) {
