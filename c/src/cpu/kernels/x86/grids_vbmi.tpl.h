@@ -2,8 +2,8 @@
 // are read as vectors.
 //
 // Two vectors hold 64 words of a table, from which one instruction chooses 32 by their numbers; masks choose between
-// parts. A shift of eight fields of a word at once spreads a row over bytes. Nothing is stored in
-// parts and loaded whole, since such a load waits for its stores.
+// parts. A shift of eight fields of a word at once spreads a row over bytes. Nothing is stored in parts and loaded
+// whole, since such a load waits for its stores.
 
 struct grid_rows {
     __m512i  row[2]; // row numbers
@@ -112,7 +112,7 @@ static ALWAYS_INLINE __m512i upper_bits_(__m512i words, int step, int mask) {
 
 static ALWAYS_INLINE void read_iq2_xxs_(struct grid_rows * g, const uint8_t * block, float * d, float * m) {
     static const uint8_t from[32] = { 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27, 32, 33, 34, 35, 40, 41,
-        42, GB_ZERO(iq2_xxs), 48, 49, 50, 51, 56, 57, 58, 59 };
+        42, 43, 48, 49, 50, 51, 56, 57, 58, 59 };
     // in each 64 bits: four row numbers, four times 7 signs, a scale
     const __m512i words = _mm512_loadu_si512(block + GB_AT(iq2_xxs, qs));
     const __m512i bytes =
@@ -141,8 +141,8 @@ static ALWAYS_INLINE void read_iq2_s_(struct grid_rows * g, const uint8_t * bloc
 }
 
 static ALWAYS_INLINE void read_iq3_xxs_(struct grid_rows * g, const uint8_t * block, float * d, float * m) {
-    const __m256i words =
-        _mm256_loadu_si256((const __m256i *) (block + GB_AT(iq3_xxs, bits))); // four times 7 signs, a scale
+    // four times 7 signs, a scale
+    const __m256i words = _mm256_loadu_si256((const __m256i *) (block + GB_AT(iq3_xxs, bits)));
     const __m512i signs = _mm512_multishift_epi64_epi8(_mm512_set1_epi64(0x150e0700), _mm512_cvtepu32_epi64(words));
     g->row[0]           = rows_of_bytes_(block + GB_AT(iq3_xxs, qs));
     g->row[1]           = rows_of_bytes_(block + GB_AT(iq3_xxs, qs) + 32);
