@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "ggml.h"
+#include "tensor/numbers.h"
 
 // A tensor that is only read; for this header and the files that include it.
 typedef const struct ggml_tensor * gb_ct;
@@ -79,7 +80,6 @@ struct gb_rope {
     float   freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow, xpos_base;
     bool    xpos_down;
 };
-enum { GB_ROPE_NEOX = 2, GB_ROPE_GLM = 4 }; // bits of mode
 bool gb_check_rope(const char * func, gb_ct a, gb_ct b, const struct gb_rope * rope);
 bool gb_check_rope_back(const char * func, gb_ct a, gb_ct b, const struct gb_rope * rope);
 

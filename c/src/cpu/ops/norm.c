@@ -7,6 +7,7 @@
 #include <math.h>
 
 #include "cpu/ops/elements.h"
+#include "tensor/numbers.h"
 
 // The source and the result may be different float types.
 static const char * norm_unsupported(const struct ggml_tensor * node) { return gb_need_float(node, 1); }
@@ -83,8 +84,6 @@ static size_t two_rows_work(const struct ggml_tensor * node, int n_tasks) {
 
 // ---------------------------------------------------------------------------------------------------------- GROUP_NORM
 
-#define GROUP_EPS 1e-6f
-
 // Channels [c0, c1) of batch i3 are normalised together, in three passes over their runs.
 struct group {
     const struct ggml_tensor * a;
@@ -129,7 +128,7 @@ static int64_t channels_a_group(const struct ggml_tensor * node) {
     return gb_div_up(node->ne[2], gb_op_param_i32(node, 0));
 }
 
-// y = (x - mean) / sqrt(variance + GROUP_EPS) over all elements of a group.
+// y = (x - mean) / sqrt(variance + GB_GROUP_NORM_EPS) over all elements of a group.
 static void run_group_norm(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor * a        = node->src[0];
     const int64_t              channels = channels_a_group(node);
@@ -142,7 +141,7 @@ static void run_group_norm(const struct gb_cpu_call * call, struct ggml_tensor *
         const double       count = (double) (a->ne[0] * a->ne[1] * (g.c1 - g.c0));
         const float        mean  = (float) (group_pass(call, &g, PASS_SUM, node, 0, 0) / count);
         const double       var   = group_pass(call, &g, PASS_DEVIATION, node, mean, 0) / count;
-        group_pass(call, &g, PASS_APPLY, node, mean, (float) (1.0 / sqrt(var + (double) GROUP_EPS)));
+        group_pass(call, &g, PASS_APPLY, node, mean, (float) (1.0 / sqrt(var + (double) GB_GROUP_NORM_EPS)));
         if (gb_cpu_stopped(call, 0)) {
             return;
         }

@@ -16,8 +16,9 @@
 #include <math.h>
 
 #include "cpu/ops/elements.h"
+#include "tensor/numbers.h"
 
-enum { MODE_NEOX = 2, MODE_GLM = 4, MODE_EXACT = GGML_ROPE_EXACT, REPEATS = 4 };
+enum { REPEATS = 4 };
 
 // The parameters of a node, decoded once for each run.
 struct rope {
@@ -37,11 +38,11 @@ static double corr_dim(const struct rope * r, int n_orig_ctx, double beta) {
 
 // Pairs of a row that are rotated.
 static int64_t n_turns(const struct rope * r) {
-    return !(r->mode & MODE_GLM) && r->mode & (MODE_NEOX | MODE_EXACT) ? r->n_dims / 2 : r->n / 2;
+    return !(r->mode & GB_ROPE_GLM) && r->mode & (GB_ROPE_NEOX | GGML_ROPE_EXACT) ? r->n_dims / 2 : r->n / 2;
 }
 
-// NeoX without MODE_EXACT: see the opening.
-static bool scales_twice(const struct rope * r) { return (r->mode & MODE_NEOX) && !(r->mode & MODE_EXACT); }
+// NeoX without GGML_ROPE_EXACT: see the opening.
+static bool scales_twice(const struct rope * r) { return (r->mode & GB_ROPE_NEOX) && !(r->mode & GGML_ROPE_EXACT); }
 
 // op_params as ggml_rope_custom writes them; low and high are the pairs between which YaRN's ramp falls.
 static struct rope rope_of(const struct ggml_tensor * node) {
@@ -63,7 +64,7 @@ static struct rope rope_of(const struct ggml_tensor * node) {
         r.low                = fmax(0, floor(corr_dim(&r, n_orig_ctx, gb_op_param_f32(node, 9))));
         r.high               = fmin(r.n_dims - 1, ceil(corr_dim(&r, n_orig_ctx, gb_op_param_f32(node, 10))));
     }
-    r.repeats = !(r.mode & (MODE_GLM | MODE_NEOX)) && 2 * n_turns(&r) == r.n
+    r.repeats = !(r.mode & (GB_ROPE_GLM | GB_ROPE_NEOX)) && 2 * n_turns(&r) == r.n
                     ? GB_MAX((int64_t) 1, GB_MIN(node->ne[1], (int64_t) REPEATS))
                     : 1;
     return r;
@@ -126,7 +127,7 @@ static void set_turn(const struct turns * t, int64_t j, struct turn turn) {
 
 // Angles that are multiples of the frequencies, magnitude 1: most of all.
 static bool is_plain(const struct rope * r) {
-    return !(r->mode & MODE_GLM) && r->ext_factor == 0 && r->attn_factor == 1 && r->xpos_base == 0;
+    return !(r->mode & GB_ROPE_GLM) && r->ext_factor == 0 && r->attn_factor == 1 && r->xpos_base == 0;
 }
 
 #define KERNEL_ANGLE 1048576.0 // up to which the kernel is exact
@@ -155,7 +156,7 @@ static void fill_plain(const struct gb_kernels * k, const struct rope * r, int32
 static void fill_other(const struct rope * r, int32_t position, const struct turns * t) {
     const int64_t  n    = n_turns(r);
     const double * freq = t->freq;
-    if (r->mode & MODE_GLM) { // first half by the position in the text, second by that in the block being generated
+    if (r->mode & GB_ROPE_GLM) { // first half by the position in the text, second by that in the block being generated
         const double text  = GB_MIN((double) position, (double) r->n_ctx - 2),
                      block = GB_MAX((double) position - ((double) r->n_ctx - 2), 0.0);
         for (int64_t j = 0; j < n / 2; j++) {
@@ -181,7 +182,7 @@ static void fill_turns(const struct gb_kernels * k, const struct rope * r, int32
     } else {
         fill_other(r, position, t);
     }
-    for (int64_t j = 0; j < n_turns(r) && !(r->mode & (MODE_GLM | MODE_NEOX)); j++) {
+    for (int64_t j = 0; j < n_turns(r) && !(r->mode & (GB_ROPE_GLM | GB_ROPE_NEOX)); j++) {
         t->c2[2 * j] = t->c2[2 * j + 1] = t->c[j];
         t->s2[2 * j]                    = -t->s[j];
         t->s2[2 * j + 1]                = t->s[j];
@@ -205,10 +206,10 @@ static void copy_rest(const struct rope * r, float * y, const float * x, int64_t
 static void rotate_row(const struct gb_kernels * k, const struct rope * r, float * y, const float * x,
     const struct turns * t) { // y may be x
     const int64_t n = n_turns(r);
-    if (r->mode & MODE_GLM) {
+    if (r->mode & GB_ROPE_GLM) {
         k->rope_halves_f32(n / 2, y, x, t->c, t->s);
         k->rope_halves_f32(n / 2, y + n, x + n, t->c + n / 2, t->s + n / 2);
-    } else if (r->mode & MODE_NEOX) {
+    } else if (r->mode & GB_ROPE_NEOX) {
         k->rope_halves_f32(n, y, x, t->c, t->s);
         copy_rest(r, y, x, 2 * n);
     } else {
@@ -311,7 +312,8 @@ static const char * rope_unsupported(const struct ggml_tensor * node) {
     if (n_dims < 1 || n_dims > node->ne[0] || n_dims % 2 != 0) {
         return "n_dims must be even and fit into a row";
     }
-    return (mode & MODE_GLM) && node->ne[0] != 2 * (int64_t) n_dims ? "mode 4 needs rows of 2 n_dims elements" : NULL;
+    return (mode & GB_ROPE_GLM) && node->ne[0] != 2 * (int64_t) n_dims ? "mode 4 needs rows of 2 n_dims elements"
+                                                                       : NULL;
 }
 
 static size_t rope_work(const struct ggml_tensor * node, int n_tasks) {

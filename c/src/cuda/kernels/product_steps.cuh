@@ -4,6 +4,7 @@
 #define GB_CUDA_KERNELS_PRODUCT_STEPS_CUH
 
 #include "cuda/kernels/rows.cuh"
+#include "tensor/numbers.h"
 
 // A warp makes a group: the largest magnitude becomes 127. Rounds half away from zero. As on the CPU, groups below
 // 2^-100 are zeros, and groups with a value of 2^100 or more, an infinity or NaN have the scale NaN.
@@ -14,10 +15,10 @@ GB_KERNEL GB_BOUNDS(256, 1) gb_rows_of_bytes(gb_make_rows p) {
         return;
     }
     const float x       = gb_load_activation(p, gb_source_row(p, r), group * 32 + lane);
-    const float largest = gb_warp_max(fabsf(x) < 0x1p100f ? fabsf(x) : INFINITY);
-    const float d       = largest < 0x1p-100f  ? 0
-                          : largest < INFINITY ? largest / 127
-                                               : NAN,
+    const float largest = gb_warp_max(fabsf(x) < GB_LARGEST_ACTIVATION ? fabsf(x) : INFINITY);
+    const float d       = largest < GB_LEAST_ACTIVATION ? 0
+                          : largest < INFINITY          ? largest / 127
+                                                        : NAN,
                 scaled  = d > 0 ? x * (1 / d) : 0;
     const int   q       = (int) roundf(fminf(fmaxf(scaled, -127.0f), 127.0f));
     int         sum     = q;

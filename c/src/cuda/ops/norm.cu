@@ -4,6 +4,7 @@
 // Deviations are summed around the mean that was found before, in a second pass over the row, which is in a cache by
 // then.
 #include "cuda/ops/elements.h"
+#include "tensor/numbers.h"
 
 struct gb_norm_args {
     gb_view x, y;    // y.p NULL: nobody will see the norm itself
@@ -171,7 +172,7 @@ GB_KERNEL GB_BOUNDS(512, 1) gb_group_norm(gb_view y, gb_view x, int64_t channels
                 pass = -1;
                 continue;
             }
-            scale = 1.0f / sqrtf(sum / (float) n + 1e-6f * down * down);
+            scale = 1.0f / sqrtf(sum / (float) n + GB_GROUP_NORM_EPS * down * down);
         }
     }
 }

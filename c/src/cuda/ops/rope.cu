@@ -6,8 +6,7 @@
 // to all heads. The layouts of pairs and the formulas of angles are those of the three modes, normal (2j, 2j + 1), NeoX
 // (j, j + n_dims/2), GLM (two halves with a position each), and of GGML_ROPE_EXACT (ggml.h).
 #include "cuda/ops/elements.h"
-
-enum { GB_ROPE_NEOX = 2, GB_ROPE_GLM = 4 };
+#include "tensor/numbers.h"
 
 struct gb_rope {
     int    n_dims, mode, n_ctx, n; // n: elements of a row

@@ -1,0 +1,18 @@
+// numbers.h - numbers that every backend has to take alike, or results would differ: of operators, and of products in
+// bytes. Data alone, in C and C++, host and device.
+#ifndef GB_TENSOR_NUMBERS_H
+#define GB_TENSOR_NUMBERS_H
+
+// Activations that products round to bytes: a group of 32 with a magnitude that is not below the largest has the scale
+// NaN, since sums of its products might overflow in one order and not in another; one with all magnitudes below the
+// least is zeros.
+#define GB_LARGEST_ACTIVATION 0x1p100f
+#define GB_LEAST_ACTIVATION   0x1p-100f
+
+// What GROUP_NORM adds to the variance
+#define GB_GROUP_NORM_EPS 1e-6f
+
+// Bits of the mode of ROPE, beside GGML_ROPE_EXACT
+enum { GB_ROPE_NEOX = 2, GB_ROPE_GLM = 4 };
+
+#endif // GB_TENSOR_NUMBERS_H
