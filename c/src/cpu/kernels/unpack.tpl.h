@@ -128,9 +128,6 @@ static inline float half_at_(const uint8_t * p) {
 }
 
 // d, dmin and the scales of Q4_K, which Q5_K begins with, too: eight scales and minima of 6 bits in 12 bytes.
-static_assert(GB_AT(q5_k, d) == GB_AT(q4_k, d) && GB_AT(q5_k, dmin) == GB_AT(q4_k, dmin) &&
-                  GB_AT(q5_k, scales) == GB_AT(q4_k, scales),
-    "both blocks begin alike");
 static inline void scales_45_(const uint8_t * restrict block, float * restrict d, float * restrict m) {
     const float scale = half_at_(block + GB_AT(q4_k, d)), min = -half_at_(block + GB_AT(q4_k, dmin));
     uint32_t    w[3]; // bytes are put together in registers: what is stored in parts and loaded as a whole has to wait

@@ -11,6 +11,7 @@
 #define GB_CUDA_KERNELS_QUANTIZE_CUH
 
 #include "cuda/kernels/elements.cuh"
+#include "cuda/kernels/unpack.cuh"
 
 enum { GB_QUANTIZE_WARPS = 8 };
 
@@ -124,8 +125,7 @@ template <int LOW, int HIGH> GB_DEVICE uint16_t gb_small_scale(float x, float d,
 
 // --------------------------------------------------------------------------------------------------------- the formats
 
-// levels 0 .. 2 N - 1, of which N is zero, in Q4_0 and Q5_0
-static_assert(GB_AT(q5_0, d) == GB_AT(q4_0, d), "both blocks begin alike");
+// levels 0 .. 2 N - 1, of which N is zero, in Q4_0 and Q5_0, which begin alike (blocks.h)
 template <int N> GB_DEVICE int gb_symmetric_level(float x, uint8_t * block) {
     const float d = gb_block_extreme(x) / (float) -N, inverse = d != 0 ? 1 / d : 0;
     int         level = gb_block_level(gb_rounded_product(x, inverse) + ((float) N + 0.5f), 2 * N - 1);
@@ -140,8 +140,7 @@ template <int N> GB_DEVICE int gb_symmetric_level(float x, uint8_t * block) {
     return level;
 }
 
-// levels 0 .. N from the smallest to the largest, in Q4_1 and Q5_1
-static_assert(GB_AT(q5_1, d) == GB_AT(q4_1, d) && GB_AT(q5_1, m) == GB_AT(q4_1, m), "both blocks begin alike");
+// levels 0 .. N from the smallest to the largest, in Q4_1 and Q5_1, which begin alike (blocks.h)
 template <int N> GB_DEVICE int gb_affine_level(float x, uint8_t * block) {
     float low, high;
     gb_block_range(x, low, high);
@@ -258,7 +257,6 @@ GB_DEVICE void gb_quantize_mxfp4(float x, uint8_t * block) {
 // Formats that can be made here; `shared`: 64 floats of the warp.
 template <int TYPE> struct gb_quantizer {
     static constexpr bool exists = false;
-    static GB_METHOD void block(float, uint8_t *, float *) {}
 };
 
 // Begins the definition of a format's block.
@@ -314,7 +312,11 @@ GB_QUANTIZER(MXFP4) { gb_quantize_mxfp4(x == x ? gb_max(-0x1.fffffep127f, gb_min
 
 #undef GB_QUANTIZER
 
-// A block with a number that its scales cannot hold: NaN.
+// A block with a number that its scales cannot hold: NaN. A scale is the first that a block has, at byte 0; m is where
+// Q4_1 has it.
+static_assert(GB_AT(q4_0, d) == 0 && GB_AT(q4_1, d) == 0 && GB_AT(q5_0, d) == 0 && GB_AT(q5_1, d) == 0 &&
+                  GB_AT(q8_0, d) == 0 && GB_AT(q8_1, d) == 0 && GB_AT(iq4_nl, d) == 0,
+    "blocks begin with d");
 template <int TYPE> GB_DEVICE void gb_check_block(float x, uint8_t * block, int bytes) {
     if constexpr (TYPE != GGML_TYPE_MXFP4) {
         constexpr bool WIDE = TYPE == GGML_TYPE_Q8_1, AFFINE = gb_format<TYPE>::offsets;

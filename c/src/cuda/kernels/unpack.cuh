@@ -263,10 +263,7 @@ GB_DEVICE void gb_nibbles_of_pair(const uint8_t * p, int g, gb_group & o) {
     GB_UNROLL for (int i = 0; i < 8; i++) { o.q[i] = (int) (w[i] >> 4 * (g % 2) & 0x0f0f0f0fu); }
 }
 
-// Scale and minimum of six bits, in Q4_K and Q5_K.
-static_assert(GB_AT(q5_k, d) == GB_AT(q4_k, d) && GB_AT(q5_k, dmin) == GB_AT(q4_k, dmin) &&
-                  GB_AT(q5_k, scales) == GB_AT(q4_k, scales),
-    "both blocks begin alike");
+// Scale and minimum of six bits, in Q4_K and Q5_K, which begin alike (blocks.h).
 GB_DEVICE void gb_q45_scales(const uint8_t * p, int g, gb_group & o) {
     const uint8_t * s = p + GB_AT(q4_k, scales);
     uint32_t        scale, min;

@@ -38,12 +38,10 @@ static inline float gb_store_f16(uint8_t * p, float f) {
     return gb_f16_to_f32(h);
 }
 
-// Byte i of the result is bit i.
+// Byte i of the result is bit i: each byte of a copy keeps its own bit, which is moved to 0x80 and then to 1.
 static inline uint64_t gb_spread_bits(uint8_t bits) {
-    const uint64_t kept =
-        bits * UINT64_C(0x0101010101010101) & UINT64_C(0x8040201008040201); // each byte keeps its own bit,
-    return (kept + UINT64_C(0x00406070787c7e7f)) >> 7 &
-           UINT64_C(0x0101010101010101); // which is moved to 0x80 and then to 1
+    const uint64_t kept = bits * UINT64_C(0x0101010101010101) & UINT64_C(0x8040201008040201);
+    return (kept + UINT64_C(0x00406070787c7e7f)) >> 7 & UINT64_C(0x0101010101010101);
 }
 
 #endif // GB_TENSOR_QUANT_BITS_H

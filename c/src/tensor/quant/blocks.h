@@ -52,6 +52,13 @@ enum gb_use { // what a format is for
 #define GB_AT(stem, field)   ((int) offsetof(struct gb_block_##stem, field))       // byte of a block
 #define GB_SIZE(stem, field) ((int) sizeof(((struct gb_block_##stem *) 0)->field)) // bytes of a field
 
+// Formats with one more bit begin as those without it: one function reads or writes the scales of both.
+static_assert(GB_AT(q5_0, d) == GB_AT(q4_0, d), "Q4_0 and Q5_0 begin alike");
+static_assert(GB_AT(q5_1, d) == GB_AT(q4_1, d) && GB_AT(q5_1, m) == GB_AT(q4_1, m), "Q4_1 and Q5_1 begin alike");
+static_assert(GB_AT(q5_k, d) == GB_AT(q4_k, d) && GB_AT(q5_k, dmin) == GB_AT(q4_k, dmin) &&
+                  GB_AT(q5_k, scales) == GB_AT(q4_k, scales),
+    "Q4_K and Q5_K begin alike");
+
 // --------------------------------------------------------------------------------------------------- levels by a table
 
 // GB_VALUES_<name>(f): f(value) for each code, with commas between: what the codes of a format stand for. Tables of the

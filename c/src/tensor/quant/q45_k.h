@@ -5,10 +5,6 @@
 
 #include "tensor/quant/kquant.h"
 
-static_assert(GB_AT(q5_k, d) == GB_AT(q4_k, d) && GB_AT(q5_k, dmin) == GB_AT(q4_k, dmin) &&
-                  GB_AT(q5_k, scales) == GB_AT(q4_k, scales),
-    "both blocks begin alike");
-
 // Writes d, dmin and the scales, and finds levels for the values as stored.
 // Without importance an element weighs the root mean square of its sub-block plus its own magnitude.
 static inline void gb_q45_fit(int n_levels, gb_nearest_t nearest, const struct gb_fit_search * search, const float * x,
