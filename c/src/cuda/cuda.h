@@ -4,7 +4,7 @@
 //   cuda_buffer.cu    buffers on a device and in pinned host memory, copies     gb_cuda_buffer
 //   cuda_backend.cu   the backend hooks: streams, events, registration          gb_cuda_backend
 //   cuda_graph.cu     running graphs, capturing and replaying them              gb_cuda_graphs
-//   cuda_index.cu     indices that kernels find to be out of range            gb_cuda_index
+//   cuda_index.cu     indices that kernels find to be out of range              gb_cuda_index
 //   cuda_blas.cu      products by cuBLAS, where that is wished and there        gb_cuda_blas
 //   ops.cu            the table of operators, and what supports_op answers      gb_cuda_op
 //   ops/<family>.cu   host code of operators: checks, sizes of grids, launches
@@ -18,8 +18,8 @@
 // device, allocates with cudaMalloc or copies from host memory that a caller owns (a captured graph would replay it).
 // Scratch comes from gb_cuda_scratch, which is measured by a dry run: the same code with a stream that leads nowhere
 // (GB_NOWHERE), so `run` and `fuse` choose by gb_cuda_data and by what the device is, never by what happened before.
-#ifndef GB_CUDA_H
-#define GB_CUDA_H
+#ifndef GB_CUDA_CUDA_H
+#define GB_CUDA_CUDA_H
 
 #include <cuda_runtime.h>
 
@@ -200,8 +200,8 @@ struct gb_cuda_family {
     int                n_ops;
 };
 
-// In ops/<family>.cu, at the end: GB_CUDA_FAMILY_DEFINE(norm, { GGML_OP_NORM, norm_supports, norm_run, nullptr }, { ...
-// })
+// At the end of ops/<family>.cu, with a row for each operator:
+//     GB_CUDA_FAMILY_DEFINE(norm, { GGML_OP_NORM, norm_supports, norm_run, nullptr }, { ... })
 #define GB_CUDA_FAMILY_DEFINE(family, ...)                                         \
     static const gb_cuda_op     family##_ops[] = { __VA_ARGS__ };                  \
     extern const gb_cuda_family gb_cuda_family_##family;                           \
@@ -249,4 +249,4 @@ bool             gb_cuda_is_backend(ggml_backend_t backend);
 // Small things that ops need everywhere.
 static inline int64_t gb_cuda_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-#endif // GB_CUDA_H
+#endif // GB_CUDA_CUDA_H

@@ -4,12 +4,12 @@
 // GGML_CUDA_CUBLAS=1 takes the library that the system's loader finds (or that is in the process already), an absolute
 // path that file. A backend opens it for itself, with a workspace of its own, so that products can be recorded;
 // whatever fails leaves our kernels to compute.
-#ifndef GB_CUDA_BLAS_H
-#define GB_CUDA_BLAS_H
+#ifndef GB_CUDA_CUDA_BLAS_H
+#define GB_CUDA_CUDA_BLAS_H
 
 #include "cuda.h"
 
-// of each slice z: dst[row, column] = sum over k of w[column, k] x[row, k]; rows are dense
+// Of each slice z: dst[row, column] = sum over k of w[column, k] x[row, k]; rows are dense
 struct gb_cuda_blas_product {
     int          type; // of w and x: F32, F16, BF16
     const void * w;
@@ -29,4 +29,4 @@ void           gb_cuda_blas_free(gb_cuda_blas * blas); // when the stream is idl
 // why.
 bool gb_cuda_blas_run(gb_cuda_blas * blas, const gb_cuda_blas_product & p);
 
-#endif // GB_CUDA_BLAS_H
+#endif // GB_CUDA_CUDA_BLAS_H

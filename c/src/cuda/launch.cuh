@@ -4,15 +4,16 @@
 // (compiled by nvcc) and in the tests' emulation (compiled by the host's C++ compiler with GB_CUDA_EMULATED;
 // tests/cuda/emulation). What is allowed:
 //
-//   threadIdx blockIdx blockDim gridDim, float2 float4 int2 int4 uint2 uint4 and make_*, <math.h> functions on float,
-//   rsqrtf
+//   threadIdx blockIdx blockDim gridDim, float2 float4 int2 int4 uint2 uint4 and make_*
+//   functions of <math.h> on float, rsqrtf
 //   GB_LAUNCH                    instead of <<< >>>; gives a cudaError_t, to be checked with GB_CUDA_TRY
 //   GB_SHARED, GB_DYNAMIC_SHARED instead of __shared__
 //   gb_sync_block gb_sync_warp   instead of __syncthreads, __syncwarp: by all threads of the block, of the warp; none
 //                                may have returned
-//   gb_shfl* gb_ballot gb_any gb_all gb_warp_sum gb_warp_max     by all 32 lanes; so blocks have a multiple of 32
-//   threads
-//   gb_cp_async_* gb_ldmatrix_* gb_mma_* gb_dp4a gb_atomic_*     as in the PTX manual
+//   gb_shfl* gb_ballot gb_any    by all 32 lanes; so blocks have a multiple of 32 threads
+//   gb_all gb_warp_sum gb_warp_max
+//   gb_cp_async_* gb_ldmatrix_*  as in the PTX manual
+//   gb_mma_* gb_dp4a gb_atomic_*
 //   gb_fence_system              instead of __threadfence_system
 //   gb_needs_code                only code for this capability (80, say) may come here: the emulation looks
 //
@@ -84,7 +85,7 @@ GB_DEVICE float gb_warp_max(float x) {
     return x;
 }
 
-// Unaligned and type-punned reads, of memory that is at least as aligned as `Chunk`.
+// The bits of a value of four bytes.
 template <class T> __device__ __forceinline__ uint32_t gb_bits(T x) {
     static_assert(sizeof(T) == 4, "four bytes");
     uint32_t u;

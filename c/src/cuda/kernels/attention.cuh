@@ -5,6 +5,7 @@
 // grows. v lies transposed, so that both products run along rows. Query heads that share a key head lie in one tile:
 // decoding several heads reads the keys once. The keys can be cut into parts for different blocks; gb_attention_join
 // puts these together.
+//
 // gb_attention_floats: the same in float for any type and stride, by tiles: ROWS query rows, 32 keys at a time, all in
 // shared memory as floats. gb_attention_exact: a warp for each query row, for few rows and long heads.
 #ifndef GB_CUDA_KERNELS_ATTENTION_CUH

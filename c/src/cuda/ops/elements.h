@@ -56,7 +56,7 @@ static inline bool gb_same_shape(const ggml_tensor * a, const ggml_tensor * b) {
     return a->ne[0] == b->ne[0] && a->ne[1] == b->ne[1] && a->ne[2] == b->ne[2] && a->ne[3] == b->ne[3];
 }
 
-// Dense f32 that 16 bytes at a time may be read from, `rest` elements behind the last 16 apart.
+// Dense f32 that begins where 16 bytes may be read at a time.
 static inline bool gb_is_dense_f32(const ggml_tensor * t) {
     return t->type == GGML_TYPE_F32 && ggml_is_contiguous(t) && (uintptr_t) gb_cuda_data(t) % 16 == 0;
 }

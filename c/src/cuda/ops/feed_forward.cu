@@ -1,5 +1,6 @@
 // feed_forward.cu - FLASH_FF: dst = c0^T gelu(b0^T a + b1) + c1, as two products of products.h with a step after each.
 #include "cuda/kernels/rows.cuh"
+#include "cuda/ops/elements.h"
 #include "cuda/ops/products.h"
 
 // x[i] += bias[i % n], then gelu.
@@ -27,8 +28,7 @@ static ggml_tensor hidden_of(const ggml_tensor * dst) {
 }
 
 static bool is_bias(const ggml_tensor * t, int64_t n) {
-    return (t->type == GGML_TYPE_F32 || t->type == GGML_TYPE_F16 || t->type == GGML_TYPE_BF16) && t->ne[0] == n &&
-           t->nb[0] % ggml_type_size(t->type) == 0;
+    return gb_is_float_type(t->type) && t->ne[0] == n && t->nb[0] % ggml_type_size(t->type) == 0;
 }
 
 static const char * flash_ff_supports(const gb_cuda_device &, const ggml_tensor * dst) {

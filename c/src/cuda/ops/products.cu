@@ -10,11 +10,10 @@
 
 #include "cuda/cuda_blas.h"
 #include "cuda/kernels/product_steps.cuh"
+#include "cuda/ops/elements.h"
 #include "cuda/ops/products.h"
 
 enum { FEW_ROWS = 8, MAX_GRID = 65535, LEAST_DEPTH = 512, PART_DEPTH = 256 };
-
-static bool is_float(int type) { return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16; }
 
 static bool is_format(int type) { return ggml_is_quantized((enum ggml_type) type); }
 
@@ -29,18 +28,18 @@ static bool is_partner(int type) {
 }
 
 static bool has_aligned_elements(const ggml_tensor * t) {
-    const size_t size = is_float(t->type) ? ggml_type_size(t->type) : 1;
+    const size_t size = gb_is_float_type(t->type) ? ggml_type_size(t->type) : 1;
     return (t->nb[0] | t->nb[1] | t->nb[2] | t->nb[3]) % size == 0 &&
-           (is_float(t->type) || t->nb[0] == ggml_type_size(t->type));
+           (gb_is_float_type(t->type) || t->nb[0] == ggml_type_size(t->type));
 }
 
 static const char * unsupported_types(const ggml_tensor * a, const ggml_tensor * b, int dim) {
     if (is_format(a->type)) {
-        return is_float(b->type) || (dim == 0 && is_partner(b->type))
+        return gb_is_float_type(b->type) || (dim == 0 && is_partner(b->type))
                    ? NULL
                    : "type of src[1] must be f32, f16, bf16 or the partner format of src[0]";
     }
-    if (!is_float(a->type)) {
+    if (!gb_is_float_type(a->type)) {
         return "type of src[0] must be f32, f16, bf16 or quantized";
     }
     return b->type == GGML_TYPE_F32 || b->type == a->type ? NULL : "type of src[1] must be f32 or that of src[0]";
@@ -69,7 +68,7 @@ void gb_product_describe(gb_product & p, const ggml_tensor * a, const ggml_tenso
     p               = {};
     p.type          = a->type;
     p.nb_k          = a->nb[dim];
-    p.across        = dim == 1 && !is_float(a->type);
+    p.across        = dim == 1 && !gb_is_float_type(a->type);
     p.exact         = dim == 1;
     p.m             = a->ne[1 - dim];
     p.k             = a->ne[dim];
