@@ -24,6 +24,9 @@ VEC = """// vec_wide.h - the vector operations of the templates on sixteen lanes
 
 #include "base/fp16.h"
 
+#define HAVE_SCALE2 1
+#include "isa.h"
+
 #define V_N            16
 #define V_REGISTERS    32
 #define V_GEMM_MR      4

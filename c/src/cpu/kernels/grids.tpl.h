@@ -136,8 +136,8 @@ static inline void read_iq2_xxs_(struct grid_rows * restrict g, const uint8_t * 
 static inline void read_iq2_xs_(struct grid_rows * restrict g, const uint8_t * restrict block, float * restrict d,
     float * restrict m) {
     for (int i = 0; i < 8; i++) {
-        const uint64_t word =
-            grid_u64_(block + GB_AT(iq2_xs, qs) + 8 * i); // four times 9 bits of a row number and 7 signs
+        // four times 9 bits of a row number and 7 signs
+        const uint64_t word = grid_u64_(block + GB_AT(iq2_xs, qs) + 8 * i);
         for (int l = 0; l < 4; l++) {
             g->row[4 * i + l] = word >> 16 * l & 511;
         }

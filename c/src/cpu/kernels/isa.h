@@ -6,7 +6,7 @@
 //   V_GEMM_*, V_BYTES_*   rows and vectors of the tiles of gemm.tpl.h and int8.tpl.h
 //   V_CHAINS              independent sums that keep the pipelines busy (limits.tpl.h)
 //   V_ASM_REGISTER        the constraint of vector registers in inline assembly
-// and may state, by the names below, that it has more. Where a template has a body for one instruction set, that body
+// and may state, by defining the names below as 1, that it has more; then it includes this file. Where a template has a body for one instruction set, that body
 // lies in x86/ or arm/ and the template chooses it by one of these names; any other set gets the portable body.
 #ifndef GB_CPU_KERNELS_ISA_H
 #define GB_CPU_KERNELS_ISA_H
@@ -26,8 +26,15 @@
 #endif
 #define V_ISA_X86 (V_ISA_AVX2 || V_ISA_AVX512)
 
-// A set of sixteen lanes may define V_LOOKUP: v_lookup then looks each lane up in a register of sixteen floats
-// (math_lookup.tpl.h).
+// For sets of sixteen lanes: v_lookup looks each lane up in a register of sixteen floats (math_lookup.tpl.h).
+#ifndef V_LOOKUP
+#    define V_LOOKUP 0
+#endif
+
+// v_scale2 is an instruction; else it is made of two multiplications (math.tpl.h).
+#ifndef HAVE_SCALE2
+#    define HAVE_SCALE2 0
+#endif
 
 // Arithmetic takes operands from memory: compilers then read a vector again for each use, unless IN_REGISTER says
 // otherwise.

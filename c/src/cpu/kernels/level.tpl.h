@@ -8,7 +8,6 @@
 
 #include "cpu/kernels/kernels.h"
 
-#include "isa.h"
 #include "compiler.h"
 #include "elementwise.tpl.h"
 #include "convert.tpl.h"

@@ -10,6 +10,17 @@
 // Below 2^-126 the bound is absolute: that many times 2^-149 for exp; 2^-140 for the sigmoid family, whose factor is a
 // denormal there (silu of -104 to -88 is off by up to 100 times 2^-149).
 
+// p 2^n for an integer n in -150 .. 130 and p about 1: rounded once, infinity on overflow. Two factors, since 2^n alone
+// may be no normal number.
+#if !HAVE_SCALE2
+static inline vf pow2_(vi n) { return v_from_bits(vi_shl(vi_add(n, vi_set(127)), 23)); }
+static inline vf v_scale2(vf p, vf n) {
+    const vi whole = v_to_int(n);
+    const vi half  = vi_half(whole);
+    return v_mul(v_mul(p, pow2_(half)), pow2_(vi_sub(whole, half)));
+}
+#endif
+
 // x = n ln 2 + r, |r| <= ln 2 / 2, for |x| <= 128. Adding 1.5 2^23 rounds to an integer and leaves it in the low bits.
 struct reduced_ {
     vf r, n; // rest; n is an integer
@@ -64,8 +75,8 @@ static inline vf elu_(vf x) {
     return v_sel(v_gt(x, v_set(0.0f)), x, v_sel(v_eq(x, v_set(0.0f)), x, y));
 }
 
-#ifdef V_LOOKUP
-#include "math_lookup.tpl.h"
+#if V_LOOKUP
+#    include "math_lookup.tpl.h"
 #else
 
 // A denormal result is rounded once and an overflow becomes infinity (v_scale2). What would round to zero is cut off

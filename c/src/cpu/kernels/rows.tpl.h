@@ -1,7 +1,8 @@
-// rows.tpl.h - whole rows at a time: normalisation, softmax, rotation. The first pass reads a row
-// from memory; the others find it in the first-level cache if it fits. Norms are bound by memory in one pass and by
-// arithmetic in the next: the first pass prefetches the memory of the result, the last one what lies behind this row,
-// which mostly is the next row.
+// rows.tpl.h - whole rows at a time: normalisation, softmax, rotation.
+//
+// The first pass reads a row from memory; the others find it in the first-level cache if it fits. Norms are bound by
+// memory in one pass and by arithmetic in the next: the first pass prefetches the memory of the result, the last one
+// what lies behind this row, which mostly is the next row.
 //
 // Sums here are formed in float over 16 vectors, pairwise, and in double beyond: each is off by no more than 8 eps
 // times the sum of magnitudes, whatever n. The products and sums applied to elements afterwards are rounded one after
@@ -280,7 +281,7 @@ static void sincos_f64(int64_t n, float * restrict c, float * restrict s, const 
 // Pairs (2j, 2j + 1) of n elements: y[i] = x[i] c[i] + x[i ^ 1] s[i], where s of the first of a pair has its sign
 // changed. n even.
 static void rope_pairs_f32(int64_t n, float * y, const float * x, const float * c, const float * s) {
-#if V_N == 1
+#if V_ISA_SCALAR
     for (int64_t i = 0; i + 1 < n; i += 2) {
         const float a = x[i], b = x[i + 1];
         y[i]     = a * c[i] + b * s[i];

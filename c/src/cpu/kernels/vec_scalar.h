@@ -9,7 +9,8 @@
 //   v_fma               a b + c, rounded once; in this set twice
 //   v_sum               of all lanes, in a fixed order
 //   v_recip             1 / a within an ulp, for a from 1 to 2^100
-//   v_scale2            p 2^n for an integer n in -150 .. 130 and p about 1: rounded once, infinity on overflow
+//   v_to_int            of an integer in -150 .. 130, as vi
+//   v_scale2            with HAVE_SCALE2, in place of v_to_int (math.tpl.h)
 //   v_swap_pairs        lanes 2j and 2j + 1 change places (not at one lane)
 //   vb                  4 V_N bytes: four to a lane of vi
 //   vb_set4(p)          the four bytes at p in every lane
@@ -29,6 +30,7 @@
 #include "base/fp16.h"
 
 #define V_ISA_SCALAR 1
+#include "isa.h"
 
 #define V_N         1
 #define V_REGISTERS 16
@@ -126,12 +128,7 @@ static inline double vd_sum(vd a) { return a; }
 static inline void v_transpose(vf t[V_N]) { (void) t; }
 
 static inline vf v_recip(vf a) { return 1.0f / a; }
-static inline vf pow2_(vi n) { return v_from_bits(vi_shl(vi_add(n, vi_set(127)), 23)); }
-static inline vf v_scale2(vf p, vf n) {
-    const vi whole = vi_sub(v_bits(v_add(n, v_set(0x1.8p23f))), v_bits(v_set(0x1.8p23f)));
-    const vi half  = vi_half(whole);
-    return v_mul(v_mul(p, pow2_(half)), pow2_(vi_sub(whole, half)));
-}
+static inline vi v_to_int(vf a) { return vi_sub(v_bits(v_add(a, v_set(0x1.8p23f))), v_bits(v_set(0x1.8p23f))); }
 
 // --------------------------------------------------------------------------------------------------- products of bytes
 

@@ -11,9 +11,8 @@
 
 #ifdef __ARM_FEATURE_MATMUL_INT8
 #    define HAVE_I8MM 1
-#else
-#    define HAVE_I8MM 0
 #endif
+#include "cpu/kernels/isa.h"
 
 #define V_N            4
 #define V_REGISTERS    32
@@ -131,13 +130,7 @@ static inline void v_transpose(vf t[V_N]) { // rows to columns: pairs of rows, t
 }
 
 static inline vf v_recip(vf a) { return vdivq_f32(vdupq_n_f32(1.0f), a); }
-// p 2^n in two factors
-static inline vf pow2_(vi n) { return v_from_bits(vi_shl(vi_add(n, vi_set(127)), 23)); }
-static inline vf v_scale2(vf p, vf n) {
-    const vi whole = vcvtq_s32_f32(n);
-    const vi half  = vi_half(whole);
-    return v_mul(v_mul(p, pow2_(half)), pow2_(vi_sub(whole, half)));
-}
+static inline vi v_to_int(vf a) { return vcvtq_s32_f32(a); }
 static inline vf v_swap_pairs(vf a) { return vrev64q_f32(a); } // lanes 2j and 2j + 1
 
 // --------------------------------------------------------------------------------------------------- products of bytes

@@ -1,10 +1,5 @@
 // rows_columns_avx512.tpl.h - the sums of a tile of rows_columns.tpl.h on AVX-512: four by four, turned in registers.
 
-// Halves of two vectors, added, beside each other.
-static ALWAYS_INLINE vf half_sums_(vf a, vf b) {
-    return v_add(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
-}
-
 // The sums of 4 columns by 4 rows: vector r of `sums` has the columns of row r in its lanes.
 static ALWAYS_INLINE void rc_sums_(vf acc[RC_W][RC_X], int first, int last, __m128 sums[4]) {
     vf u[RC_W];

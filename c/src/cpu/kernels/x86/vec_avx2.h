@@ -12,6 +12,7 @@
 #include "x86.h"
 
 #define V_ISA_AVX2 1
+#include "cpu/kernels/isa.h"
 
 #define V_N            8
 #define V_REGISTERS    16
@@ -155,13 +156,7 @@ static inline void v_transpose(vf t[V_N]) {
 }
 
 static inline vf v_recip(vf a) { return _mm256_div_ps(_mm256_set1_ps(1.0f), a); }
-// p 2^n in two factors
-static inline vf pow2_(vi n) { return v_from_bits(vi_shl(vi_add(n, vi_set(127)), 23)); }
-static inline vf v_scale2(vf p, vf n) {
-    const vi whole = _mm256_cvtps_epi32(n);
-    const vi half  = vi_half(whole);
-    return v_mul(v_mul(p, pow2_(half)), pow2_(vi_sub(whole, half)));
-}
+static inline vi v_to_int(vf a) { return _mm256_cvtps_epi32(a); }
 static inline vf v_swap_pairs(vf a) { return _mm256_permute_ps(a, 0xb1); } // lanes 2j and 2j + 1
 
 // --------------------------------------------------------------------------------------------------- products of bytes

@@ -12,10 +12,10 @@
 #include "x86.h"
 
 #define V_ISA_AVX512 1
+#define V_LOOKUP     1
+#define HAVE_SCALE2  1
 #ifdef __AVX512VNNI__
 #    define HAVE_VNNI 1
-#else
-#    define HAVE_VNNI 0
 #endif
 #ifdef __AVX512VBMI__
 #    define HAVE_VBMI 1
@@ -23,6 +23,7 @@
 #ifdef __AVX512BF16__
 #    define HAVE_BF16_DOT 1
 #endif
+#include "cpu/kernels/isa.h"
 
 #define V_N            16
 #define V_REGISTERS    32
@@ -157,7 +158,6 @@ static inline vf v_recip(vf a) { // one Newton step from 14 bits
 static inline vf v_scale2(vf p, vf n) { return _mm512_scalef_ps(p, n); }
 
 // What math_lookup.tpl.h needs beside the rest.
-#define V_LOOKUP
 static inline vf v_lookup(const float table[16], vi index) { // by the low four bits
     return _mm512_permutexvar_ps(index, _mm512_loadu_ps(table));
 }
@@ -165,6 +165,11 @@ static inline vf v_scale_floor(vf p, vf n) { return _mm512_scalef_ps(p, n); } //
 static inline vf v_recip_rough(vf a) { return _mm512_rcp14_ps(a); }           // 14 bits
 
 static inline vf v_swap_pairs(vf a) { return _mm512_permute_ps(a, 0xb1); } // lanes 2j and 2j + 1
+
+// Halves of two vectors, added, beside each other.
+static inline vf half_sums_(vf a, vf b) {
+    return v_add(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+}
 
 // --------------------------------------------------------------------------------------------------- products of bytes
 
@@ -194,7 +199,7 @@ static inline vi vi_dot4w(vi c, vb u, vb s) { // the uppermost bit apart: sums o
 }
 #endif
 
-#if defined(__AVX512BF16__)
+#if HAVE_BF16_DOT
 static inline vf v_dot_bf16(vf c, vf a, vf b) { return _mm512_dpbf16_ps(c, (__m512bh) a, (__m512bh) b); }
 #endif
 
