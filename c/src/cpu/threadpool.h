@@ -1,5 +1,4 @@
-// threadpool.h - runs a function on n threads of a pool at once and lets them wait for each
-// other.
+// threadpool.h - runs a function on n threads of a pool at once and lets them wait for each other.
 #ifndef GB_CPU_THREADPOOL_H
 #define GB_CPU_THREADPOOL_H
 

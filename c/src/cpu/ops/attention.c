@@ -1,12 +1,11 @@
 // attention.c - FLASH_ATTN, FLASH_FF, FLASH_ATTN_BACK: attention and feed-forward as single operators.
 //
-// FLASH_ATTN: out = softmax(q k^T / sqrt(D)) v, causal if op_params[0] is not 0. FLASH_FF: out = c0 gelu(b0 a + b1) +
-// c1.
+// FLASH_ATTN: out = softmax(q k^T / sqrt(D)) v, causal if op_params[0] is not 0.
+// FLASH_FF:   out = c0 gelu(b0 a + b1) + c1.
 //
-// Many queries at once go by tiles (attention_tiles.c); what is here takes
-// one query row at a time: its scores against all keys lie in the thread's scratch. v is stored transposed, so that the
-// weighted sum over positions is a dot product of rows too. Heads map modulo: query head i uses key head i mod the
-// number of key heads.
+// Many queries at once go by tiles (attention_tiles.c); what is here takes one query row at a time: its scores against
+// all keys lie in the thread's scratch. v is stored transposed, so that the weighted sum over positions is a dot product
+// of rows too. Heads map modulo: query head i uses key head i mod the number of key heads.
 #include <math.h>
 
 #include "cpu/ops/attention_tiles.h"

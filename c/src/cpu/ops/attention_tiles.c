@@ -204,8 +204,7 @@ static void edit(const struct tiles * t, bool all_count, float * score, int64_t 
 
 // ---------------------------------------------------------------------------------------------- what masks do not hide
 
-// The sum of squares of a row.
-// A type that is_packable lets in, with dense rows.
+// The sum of squares of a dense row, of a type that is_packable lets in.
 static double squares(const struct gb_kernels * k, enum ggml_type type, const void * row, int64_t n) {
     return type == GGML_TYPE_F32   ? k->dot_f32(n, row, row)
            : type == GGML_TYPE_F16 ? k->dot_f16(n, row, row)

@@ -16,8 +16,8 @@
         gb_forget_failures_since(before_);        \
     } while (0)
 
-static int one_task(const struct ggml_tensor * node,
-    int                                        n_threads) { // the user's function need not stand two calls at once
+// The user's function need not stand two calls at once.
+static int one_task(const struct ggml_tensor * node, int n_threads) {
     (void) node;
     (void) n_threads;
     return 1;

@@ -121,25 +121,20 @@ static inline bool gb_is_empty(const struct ggml_tensor * t) {
     return t->ne[0] == 0 || t->ne[1] == 0 || t->ne[2] == 0 || t->ne[3] == 0;
 }
 
-#define GB_MAX_COUNT \
-    ((int64_t) 1 << 48) // elements; larger tensors are views that repeat memory, and refused: sizes cannot overflow
+// Elements: larger tensors are views that repeat memory, and refused, so that sizes cannot overflow.
+#define GB_MAX_COUNT ((int64_t) 1 << 48)
 
 static inline int64_t gb_count(const struct ggml_tensor * t) { return ggml_nelements(t); }
 
 static inline int64_t gb_rows(const struct ggml_tensor * t) { return ggml_nrows(t); }
 
-// a / b rounded up, for a >= 0 and b > 0.
-static inline int64_t gb_div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-// Scratch is handed out in whole cache lines, so that threads do not share one.
-static inline size_t gb_lines(size_t bytes) { return (bytes + 63) & ~(size_t) 63; }
-
-static inline float * gb_my_floats(const struct gb_cpu_call * call,
-    int64_t                                                   n) { // this thread's share of work sized for n each
+// This thread's share of work sized for n floats each.
+static inline float * gb_my_floats(const struct gb_cpu_call * call, int64_t n) {
     return (float *) (void *) ((char *) call->work + (size_t) call->ith * gb_lines((size_t) n * sizeof(float)));
 }
 
-static inline size_t gb_floats_size(int64_t n, int n_tasks) { // the work size that gb_my_floats(call, n) needs
+// The work size that gb_my_floats(call, n) needs.
+static inline size_t gb_floats_size(int64_t n, int n_tasks) {
     return gb_lines((size_t) n * sizeof(float)) * (size_t) n_tasks;
 }
 

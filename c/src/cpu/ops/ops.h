@@ -16,9 +16,9 @@
 
 struct gb_cpu_team; // the threads that run one node (cpu/team.h)
 
-// How long one thread works on a node before it looks whether the run is over.
+// How often one thread looks whether the run is over: looking has a cost, and so has a run that does not end.
 struct gb_cpu_pace {
-    int64_t left; // work to do before it looks whether the run is over
+    int64_t left; // work, as gb_cpu_stopped counts it, until it looks again
     bool    asks; // it is the one that asks the run's abort callback
 };
 
@@ -79,6 +79,12 @@ void gb_cpu_fail(const struct gb_cpu_call * call, const struct ggml_tensor * nod
 // whichever has more; at least 1, at most n_threads.
 int gb_cpu_default_tasks(const struct ggml_tensor * node, int n_threads);
 
+// a / b rounded up, for a >= 0 and b > 0.
+static inline int64_t gb_div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Scratch is handed out in whole cache lines, so that threads do not share one.
+static inline size_t gb_lines(size_t bytes) { return (bytes + 63) & ~(size_t) 63; }
+
 // This thread's share [*first, *last) of n items, in equal contiguous parts.
 static inline void gb_cpu_share(const struct gb_cpu_call * call, int64_t n, int64_t * first, int64_t * last) {
     const int64_t per = call->nth == 1 ? n : (n + call->nth - 1) / call->nth;
@@ -86,13 +92,12 @@ static inline void gb_cpu_share(const struct gb_cpu_call * call, int64_t n, int6
     *last             = GB_MIN(*first + per, n);
 }
 
-// The row with flat index r of a tensor (dims 1..3), its coordinates and address.
-// Coordinates in dims 1, 2 and 3; dim 0 runs along the row.
+// The coordinates of a row in dims 1, 2 and 3; dim 0 runs along it.
 struct gb_row {
     int64_t i1, i2, i3;
 };
 
-// r is 0 .. ggml_nrows(t) - 1.
+// Of the row with flat index r, which is 0 .. ggml_nrows(t) - 1.
 static inline struct gb_row gb_row_at(const struct ggml_tensor * t, int64_t r) {
     if (r == 0) { // all of a small node: divisions cost more than it does
         return (struct gb_row) { 0, 0, 0 };

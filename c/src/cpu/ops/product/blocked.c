@@ -324,26 +324,7 @@ static void tile_scattered(const struct round * r, const struct gb_tile * t, con
     }
 }
 
-// The same for blocks that lie along the columns: term by term, all blocks that the chunk touches.
-static void pack_columns_across(const struct round * r, const struct gb_gemm_matrix * w, int64_t column, int n,
-    int64_t k0, int64_t kc) {
-    const enum ggml_type type  = r->p->w.type;
-    const int64_t        block = ggml_blck_size(type);
-    const int            nr    = r->call->k->gemm_nr;
-    const int64_t        first = column / block, last = (column + n + block - 1) / block;
-    for (int64_t t = 0; t < kc; t++) {
-        const char * blocks = w->data + gb_gemm_term_offset(&r->p->w, k0 + t) + (size_t) first * w->nb_m;
-        gb_gemm_dequantize(type, blocks, (last - first) * block, r->l.rows);
-        const float * x = r->l.rows + (column - first * block);
-        for (int j = 0; j < n; j += nr) {
-            float *   y     = r->l.w + (size_t) j * (size_t) kc + (size_t) t * (size_t) nr;
-            const int valid = GB_MIN(nr, n - j);
-            memcpy(y, x + j, (size_t) valid * sizeof(float));
-            memset(y + valid, 0, (size_t) (nr - valid) * sizeof(float));
-        }
-    }
-}
-
+// Terms k0 .. k0 + kc - 1 of the columns from `column` on, as panels.
 static void pack_columns(const struct round * r, const struct gb_gemm_matrix * w, int64_t column, int n, int64_t k0,
     int64_t kc) {
     const int nr = r->packing.nr;
@@ -360,6 +341,26 @@ static void pack_columns(const struct round * r, const struct gb_gemm_matrix * w
             r->call->k->pack_f32(kc / 2, valid, nr, y, rows); // pairs as floats
         } else {
             pack(r->call->k, &r->p->w, kc, valid, nr, y, rows, r->l.rows);
+        }
+    }
+}
+
+// The same for blocks that lie along the columns: term by term, all blocks that the chunk touches.
+static void pack_columns_across(const struct round * r, const struct gb_gemm_matrix * w, int64_t column, int n,
+    int64_t k0, int64_t kc) {
+    const enum ggml_type type  = r->p->w.type;
+    const int64_t        block = ggml_blck_size(type);
+    const int            nr    = r->call->k->gemm_nr;
+    const int64_t        first = column / block, last = (column + n + block - 1) / block;
+    for (int64_t t = 0; t < kc; t++) {
+        const char * blocks = w->data + gb_gemm_term_offset(&r->p->w, k0 + t) + (size_t) first * w->nb_m;
+        gb_gemm_dequantize(type, blocks, (last - first) * block, r->l.rows);
+        const float * x = r->l.rows + (column - first * block);
+        for (int j = 0; j < n; j += nr) {
+            float *   y     = r->l.w + (size_t) j * (size_t) kc + (size_t) t * (size_t) nr;
+            const int valid = GB_MIN(nr, n - j);
+            memcpy(y, x + j, (size_t) valid * sizeof(float));
+            memset(y + valid, 0, (size_t) (nr - valid) * sizeof(float));
         }
     }
 }

@@ -3,8 +3,8 @@
 // What is computed: each weight as it is stored; each activation rounded to one of 255 levels, by groups of 32 with a
 // scale of their own, the largest magnitude / 127. Hence the tolerance: a result is off by at most sum over groups (max
 // |x| / 254) sum |w| (plus the rounding of a float sum). Used unless the node asks for GGML_PREC_F32.
-#ifndef GB_CPU_OPS_GEMM_BYTES_H
-#define GB_CPU_OPS_GEMM_BYTES_H
+#ifndef GB_CPU_OPS_PRODUCT_BYTES_H
+#define GB_CPU_OPS_PRODUCT_BYTES_H
 
 #include "cpu/ops/product/product.h"
 
@@ -46,4 +46,4 @@ void   gb_bytes_quantize_rows(const struct gb_cpu_call * call, const struct gb_g
 void gb_bytes_dots(const struct gb_kernels * kernels, const struct gb_unpack * unpack, enum ggml_type type, int64_t k,
     const char * w, int n, const char * row, float * const * dst, int64_t j);
 
-#endif // GB_CPU_OPS_GEMM_BYTES_H
+#endif // GB_CPU_OPS_PRODUCT_BYTES_H
