@@ -6,8 +6,9 @@
 //   V_GEMM_*, V_BYTES_*   rows and vectors of the tiles of gemm.tpl.h and int8.tpl.h
 //   V_CHAINS              independent sums that keep the pipelines busy (limits.tpl.h)
 //   V_ASM_REGISTER        the constraint of vector registers in inline assembly
-// and may state, by defining the names below as 1, that it has more; then it includes this file. Where a template has a body for one instruction set, that body
-// lies in x86/ or arm/ and the template chooses it by one of these names; any other set gets the portable body.
+// and may state, by defining the names below as 1, that it has more; then it includes this file. Where a template has a
+// body for one instruction set, that body lies in x86/ or arm/ and the template chooses it by one of these names; any
+// other set gets the portable body.
 #ifndef GB_CPU_KERNELS_ISA_H
 #define GB_CPU_KERNELS_ISA_H
 

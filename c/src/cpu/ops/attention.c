@@ -4,8 +4,8 @@
 // FLASH_FF:   out = c0 gelu(b0 a + b1) + c1.
 //
 // Many queries at once go by tiles (attention_tiles.c); what is here takes one query row at a time: its scores against
-// all keys lie in the thread's scratch. v is stored transposed, so that the weighted sum over positions is a dot product
-// of rows too. Heads map modulo: query head i uses key head i mod the number of key heads.
+// all keys lie in the thread's scratch. v is stored transposed, so that the weighted sum over positions is a dot
+// product of rows too. Heads map modulo: query head i uses key head i mod the number of key heads.
 #include <math.h>
 
 #include "cpu/ops/attention_tiles.h"
