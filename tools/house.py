@@ -62,7 +62,8 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
 REPEATS: dict[tuple[str, str], tuple[int, str]] = {
     ("c/src/cpu/cpu_backend.c", "c/src/sim/sim_backend.c"): (1, "each fills in the table of hooks of its backend"),
     ("c/src/tensor/quant/iq2_xs.c", "c/src/tensor/quant/iq2_xxs.c"): (1, "each fills in the numbers of its format"),
-    ("python/ggml_backend/ops.py", "python/ggml_backend/ops.py"): (2, "named parameters, which editors show"),
+    ("python/ggml_backend/ops/_binary.py", "python/ggml_backend/ops/_binary.py"): (1, "named parameters for editors"),
+    ("python/ggml_backend/ops/_rope.py", "python/ggml_backend/ops/_rope.py"): (1, "named parameters for editors"),
 }
 
 # What MAX_WIDTH holds for: suffixes, and names of files without one.

@@ -89,9 +89,9 @@ EXERCISES = {
                 "ROWS_1(abs_f32, UNARY,",
                 "ROWS_1(softsign_f32, UNARY, v_div(a, v_add(v_set(1.0f), v_abs(a))))\n",
             ),
-            Edit("python/ggml_backend/ops.py", '    "view", "win_part",\n', '    "softsign",\n'),
+            Edit("python/ggml_backend/ops/_unary.py", '    "sqr",\n', '    "softsign",\n'),
             Edit(
-                "python/ggml_backend/ops.py",
+                "python/ggml_backend/ops/_unary.py",
                 '@builds("ggml_leaky_relu")\n',
                 "def softsign(a: Tensor, inplace: bool = False) -> Tensor:\n"
                 '    """``x / (1 + |x|)``"""\n'
@@ -124,9 +124,9 @@ np.testing.assert_array_equal(compute(lambda t: gb.softsign(t * 2.0) + t), 2 * x
             Edit("c/src/tensor/ops_reduce.c", '#include "tensor/ops.h"\n', '#include "tensor/rule.h"\n'),
             Edit("c/src/tensor/ops_reduce.c", "struct ggml_tensor * ggml_mean(", RULE + BUILDER),
             Edit("c/src/cpu/ops/reduce.c", "const struct gb_cpu_op gb_cpu_op_mean = {", DRIVER),
-            Edit("python/ggml_backend/ops.py", '    "view", "win_part",\n', '    "pair_sums",\n'),
+            Edit("python/ggml_backend/ops/_reduce.py", '    "repeat",\n', '    "pair_sums",\n'),
             Edit(
-                "python/ggml_backend/ops.py",
+                "python/ggml_backend/ops/_reduce.py",
                 '@builds("ggml_mean")\n',
                 '@builds("ggml_pair_sums")\n'
                 "@without()\n"

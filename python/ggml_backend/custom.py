@@ -10,7 +10,7 @@ from ._errors import InvalidArgumentError
 from ._errors.messages import kind_of
 from ._ffi import lib
 from ._nodes.build import build, newest
-from .ops import BUILDERS
+from .ops._form import BUILDERS
 from .tensor import Tensor
 
 __all__ = ["map_custom"]

@@ -34,10 +34,8 @@ def _argument_name(value: object) -> str:
     frame: types.FrameType | None = sys._getframe()
     while frame is not None:
         code = frame.f_code
-        if frame.f_globals.get("__name__") in (
-            "ggml_backend.ops",
-            "ggml_backend.custom",
-        ) and not code.co_name.startswith("_"):
+        module = frame.f_globals.get("__name__", "")
+        if module.startswith(("ggml_backend.ops.", "ggml_backend.custom")) and not code.co_name.startswith("_"):
             for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
                 given = frame.f_locals.get(name)
                 if given is value or (isinstance(given, (tuple, list)) and any(v is value for v in given)):

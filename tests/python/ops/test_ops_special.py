@@ -14,6 +14,7 @@ import pytest
 
 import ggml_backend as gb
 from conftest import unfused
+from ggml_backend.ops._rope import ROPE_MODES
 from op_harness import EXACT, Built, In, Tolerance, array, check, covers, cpus, random, real, sim
 
 NAN, INF = math.nan, math.inf
@@ -565,7 +566,7 @@ def test_old_and_exact_rotations_agree_where_they_should(ctx):
     a, b, c, d = (n.numpy(copy=True) for n in nodes)
     assert a.tobytes() == b.tobytes() and c.tobytes() == d.tobytes()
     with pytest.raises(gb.InvalidArgumentError, match="GGML_ROPE_EXACT goes with mode 0 or 2"):
-        gb.rope(x, p, 16, 4 | gb.ops._ROPE_MODES["normal_exact"], n_ctx=9)
+        gb.rope(x, p, 16, 4 | ROPE_MODES["normal_exact"], n_ctx=9)
 
 
 # -------------------------------------------------------------------------------------------------------------- experts

@@ -87,6 +87,7 @@ def test_every_builder_is_reachable():
 def test_every_operation_is_exported_and_documented():
     for name, function in ops.OPERATIONS.items():
         assert getattr(gb, name) is function
+        assert function.__module__ == "ggml_backend.ops", name
         assert function.__doc__, name
         assert function.__annotations__["return"] in ("Tensor", gb.Tensor), name
 
@@ -112,7 +113,9 @@ _core  _core.owned  _core.handles
 _text  _text.escape  _text.names  _text.patterns  _text.terminal  _files  _files.mapped
 dtypes  _data  _data.arrays  _data.quantize  _data.shapes
 _nodes  _nodes.ufuncs  _nodes.build  _nodes.operators
-buffer  tensor  backend  event  _callbacks  ops  custom  graph  context  alloc
+buffer  tensor  backend  event  _callbacks
+ops._form  ops._unary  ops._binary  ops._reduce  ops._norms  ops._products  ops._copies  ops._soft_max  ops._rope
+ops._conv  ops._attention  ops._losses  ops  custom  graph  context  alloc
 _pictures.data  _pictures.chrome  _pictures.page  _pictures.svg  _pictures.table  _pictures.text  _pictures.plans
 _pictures  _sched  _sched.fallbacks  _sched.costs  plan  stats  trace  pending  sched  _calibrate  planning
 gguf._values  gguf._writer  gguf

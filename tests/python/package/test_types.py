@@ -49,7 +49,7 @@ def run(tool: str, *arguments: str, folder: Path) -> subprocess.CompletedProcess
 
 
 def test_the_static_lists_are_what_there_is():
-    assert ops.__all__ == sorted(ops.OPERATIONS)
+    assert sorted(ops.__all__) == sorted(ops.OPERATIONS)
     assert sorted(set(dtypes.__all__) - {"DType", "DTypeLike", "as_dtype"}) == sorted(dtypes.dtypes)
     assert all(getattr(gb, name) is dtype for name, dtype in dtypes.dtypes.items())
     assert len(gb.__all__) == len(set(gb.__all__))

@@ -52,8 +52,8 @@ def test_files_are_those_of_the_guide(tool: ModuleType, name: str) -> None:
     assert steps.count("\n1. ") == 1 and f"\n{len(files)}. " in steps and f"\n{len(files) + 1}. " not in steps
     for file in files:
         folder, _, last = file.rpartition("/")
-        family = last.removeprefix("ops_") if last.startswith("ops_") else last
-        listed = {file, f"{folder}/ops_<family>.c" if family != last else f"{folder}/<family>.c"}
+        prefix = re.match("ops_|_|", last)[0]
+        listed = {file, f"{folder}/{prefix}<family>{Path(last).suffix}"}
         assert any(f"`{entry}`" in steps for entry in listed), file
 
 

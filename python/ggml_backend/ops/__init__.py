@@ -1,0 +1,68 @@
+"""Every operation as a function, with ggml's meaning.
+
+Shapes and axes are in NumPy order in this module: a tensor of shape ``(rows, columns)`` has ``ne = (columns, rows, 1,
+1)``; "row" means the last axis. Leading dots stand for batch axes. Unless said otherwise tensors are float32 and the
+result is a new node. With ``inplace=True`` the result is a view of the first tensor, whose memory is overwritten when
+the graph runs.
+
+"b repeats over a": every size of ``a`` is a multiple of that of ``b`` (missing axes count as 1), the result has the
+shape of ``a``. The operators ``+ - * /`` follow NumPy's rules instead.
+
+NaN in an element gives NaN in every result that depends on it, but for comparisons, which say so; elementwise functions
+have their limits at infinity (``silu(-inf)`` is -0).
+
+All functions raise :class:`InvalidArgumentError` (a ValueError) for shapes and dtypes that do not fit, naming the
+operation and the tensors, TypeError for what is no tensor, and :class:`StateError` if the context is closed. Nothing is
+computed here.
+
+A file for each family, with the names of its operations in ``__all__``: what is there is an operation of the package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..tensor import Tensor
+from . import _attention, _binary, _conv, _copies, _losses, _norms, _products, _reduce, _rope, _soft_max, _unary
+from ._attention import *  # noqa: F403
+from ._binary import *  # noqa: F403
+from ._conv import *  # noqa: F403
+from ._copies import *  # noqa: F403
+from ._form import BUILDERS as BUILDERS
+from ._form import IntPair as IntPair
+from ._form import builds as builds
+from ._form import without as without
+from ._losses import *  # noqa: F403
+from ._norms import *  # noqa: F403
+from ._products import *  # noqa: F403
+from ._products import MAX_MATRICES as MAX_MATRICES
+from ._reduce import *  # noqa: F403
+from ._rope import *  # noqa: F403
+from ._soft_max import *  # noqa: F403
+from ._unary import *  # noqa: F403
+
+# As type checkers understand it; a test compares it with `OPERATIONS`.
+__all__: list[str] = []
+__all__ += _unary.__all__
+__all__ += _binary.__all__
+__all__ += _reduce.__all__
+__all__ += _norms.__all__
+__all__ += _products.__all__
+__all__ += _copies.__all__
+__all__ += _soft_max.__all__
+__all__ += _rope.__all__
+__all__ += _conv.__all__
+__all__ += _attention.__all__
+__all__ += _losses.__all__
+
+for _name in __all__:
+    globals()[_name].__module__ = __name__  # where users find it
+
+# Made by Context.tensor (all sizes at once) and Context.constant.
+for _name in ("", "_1d", "_2d", "_3d", "_4d"):
+    BUILDERS[f"ggml_new_tensor{_name}"] = Tensor
+BUILDERS["ggml_new_i32"] = BUILDERS["ggml_new_f32"] = Tensor
+
+OPERATIONS: dict[str, Callable[..., Any]] = {f.__name__: f for f in BUILDERS.values() if f is not Tensor}
+"""The public operations by name."""

@@ -1,0 +1,101 @@
+"""Elementwise arithmetic of two tensors, and regions of one that another is added to or replaces."""
+
+from __future__ import annotations
+
+from .._ffi import lib
+from .._nodes.build import build, build_2
+from ..dtypes import DTypeLike, as_dtype
+from ..tensor import Tensor
+from ._form import FORMS, builds, dims, pick
+
+__all__ = [
+    "acc",
+    "add",
+    "add1",
+    "add_cast",
+    "div",
+    "mul",
+    "set",
+    "sub",
+]
+
+
+def _binary(name: str, a: Tensor, b: Tensor, inplace: bool) -> Tensor:
+    return build_2(name, FORMS[name][0] if inplace is False else pick(name, inplace), a, b)
+
+
+@builds("ggml_add", "ggml_add_inplace")
+def add(a: Tensor, b: Tensor, inplace: bool = False) -> Tensor:
+    """``a + b``; b repeats over a. float32; or float16 a with float16 or float32 b of the same shape, giving
+    float16."""
+    return _binary("add", a, b, inplace)
+
+
+@builds("ggml_add_cast")
+def add_cast(a: Tensor, b: Tensor, dtype: DTypeLike) -> Tensor:
+    """``a + b`` as another dtype, for float16 or quantized ``a``."""
+    return build("add_cast", lib.ggml_add_cast, (a, b), as_dtype(dtype, "add_cast").id)
+
+
+@builds("ggml_add1", "ggml_add1_inplace")
+def add1(a: Tensor, b: Tensor, inplace: bool = False) -> Tensor:
+    """``a + b`` with a tensor ``b`` of one element."""
+    return _binary("add1", a, b, inplace)
+
+
+@builds("ggml_sub", "ggml_sub_inplace")
+def sub(a: Tensor, b: Tensor, inplace: bool = False) -> Tensor:
+    """``a - b``; b repeats over a."""
+    return _binary("sub", a, b, inplace)
+
+
+@builds("ggml_mul", "ggml_mul_inplace")
+def mul(a: Tensor, b: Tensor, inplace: bool = False) -> Tensor:
+    """``a * b``, elementwise; b repeats over a."""
+    return _binary("mul", a, b, inplace)
+
+
+@builds("ggml_div", "ggml_div_inplace")
+def div(a: Tensor, b: Tensor, inplace: bool = False) -> Tensor:
+    """``a / b``; b repeats over a."""
+    return _binary("div", a, b, inplace)
+
+
+def _region(a: Tensor, nb1: int | None, nb2: int | None, nb3: int | None) -> tuple[int, int, int]:
+    nb = a.nb if isinstance(a, Tensor) else (0, 0, 0, 0)
+    return nb1 if nb1 is not None else nb[1], nb2 if nb2 is not None else nb[2], nb3 if nb3 is not None else nb[3]
+
+
+@builds("ggml_acc", "ggml_acc_inplace")
+def acc(
+    a: Tensor,
+    b: Tensor,
+    offset: int = 0,
+    *,
+    nb1: int | None = None,
+    nb2: int | None = None,
+    nb3: int | None = None,
+    inplace: bool = False,
+) -> Tensor:
+    """``a`` with ``b`` added to a region: the one with the shape of ``b`` that begins ``offset`` bytes into ``a`` and
+    has ggml's byte strides ``nb1, nb2, nb3`` (default: those of ``a``). Contiguous."""
+    return build("acc", pick("acc", inplace), (a, b), *_region(a, nb1, nb2, nb3), offset, ndim=dims("acc", a))
+
+
+@builds("ggml_set", "ggml_set_inplace", "ggml_set_1d", "ggml_set_1d_inplace", "ggml_set_2d", "ggml_set_2d_inplace")
+def set(
+    a: Tensor,
+    b: Tensor,
+    offset: int = 0,
+    *,
+    nb1: int | None = None,
+    nb2: int | None = None,
+    nb3: int | None = None,
+    inplace: bool = False,
+) -> Tensor:
+    """``a`` with a region replaced by ``b``; the region as for :func:`acc`."""
+    if nb2 is None and nb3 is None:
+        if nb1 is None:
+            return build("set", pick("set_1d", inplace), (a, b), offset, ndim=dims("set", a))
+        return build("set", pick("set_2d", inplace), (a, b), nb1, offset, ndim=dims("set", a))
+    return build("set", pick("set", inplace), (a, b), *_region(a, nb1, nb2, nb3), offset, ndim=dims("set", a))

@@ -1,0 +1,132 @@
+"""What builders of operations have in common: how they are declared, the two forms of those that can work in place, and
+arguments that many take.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, TypeVar, Union
+from typing import cast as cast_to
+
+from .._errors import InvalidArgumentError, expect_bool
+from .._errors.messages import close_matches
+from .._ffi import lib
+from .._nodes.build import newest
+from ..tensor import Tensor
+
+__all__ = [
+    "BUILDERS",
+    "FORMS",
+    "LAST_AXIS",
+    "IntPair",
+    "are",
+    "builds",
+    "choice",
+    "dims",
+    "pair",
+    "pick",
+    "without",
+]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+IntPair = Union[int, "tuple[int, int]"]
+BUILDERS: dict[str, Callable[..., Any]] = {}
+"""The Python function through which each C builder is reached."""
+
+
+def builds(*names: str) -> Callable[[_F], _F]:
+    """Declares the C builders behind a function, and exports it."""
+
+    def register(function: _F) -> _F:
+        for name in names:
+            if not hasattr(lib, name):
+                raise AttributeError(name)
+            BUILDERS[name] = function
+        return function
+
+    return register
+
+
+_AXES = ("axis", "dim", "keepdim", "keepdims")
+LAST_AXIS = "it works along the last axis, which x.swapaxes(axis, -1).contiguous() makes of another one"
+
+
+def without(names: Sequence[str] = _AXES, hint: str = LAST_AXIS) -> Callable[[_F], _F]:
+    """Declares a function that does not have what functions of its kind have elsewhere, and says so to who gives it."""
+
+    def wrap(function: _F) -> _F:
+        name, most = function.__name__, function.__code__.co_argcount
+
+        @wraps(function)
+        def checked(*args: Any, **options: Any) -> Any:
+            try:
+                return function(*args, **options)
+            except TypeError:
+                for wrong in names:
+                    if wrong in options:
+                        raise TypeError(f"{name}: there is no {wrong}; {hint}") from None
+                if len(args) > most:
+                    raise TypeError(
+                        f"{name}: takes {most} argument{'s'[: most > 1]} by position, not {len(args)}; {hint}"
+                    ) from None
+                raise
+
+        return cast_to("_F", checked)
+
+    return wrap
+
+
+#: C builders that come in two forms: ``(ggml_x, ggml_x_inplace)`` by the name ``x``.
+FORMS: dict[str, tuple[Any, Any]] = {
+    name[5:-8]: (getattr(lib, name[:-8]), getattr(lib, name))
+    for name in dir(lib)
+    if name.startswith("ggml_") and name.endswith("_inplace") and hasattr(lib, name[:-8])
+}
+
+
+def pick(name: str, inplace: bool) -> Any:
+    form = FORMS[name]
+    if inplace is False:
+        return form[0]
+    return form[
+        expect_bool(inplace, f"{name.removesuffix('_custom').removesuffix('_1d').removesuffix('_2d')}: inplace")
+    ]
+
+
+def pair(op: str, name: str, value: IntPair) -> tuple[int, int]:
+    """An int or (height, width) as (height, width)."""
+    if isinstance(value, int):
+        return value, value
+    pair: Any = value if isinstance(value, (tuple, list)) else (value, value)
+    try:
+        first, second = pair
+        return operator.index(first), operator.index(second)
+    except (TypeError, ValueError):
+        raise InvalidArgumentError(f"{op}: {name} must be an int or a pair of ints, not {value!r:.60}") from None
+
+
+def are(given: tuple[Any, ...], defaults: tuple[Any, ...]) -> bool:
+    """Are the arguments the defaults? What is no number is none of them, and C refuses it."""
+    try:
+        return given == defaults
+    except ValueError:  # of an array
+        return False
+
+
+def dims(op: str, t: Any, label: str = "a") -> int:
+    """``t.ndim``; TypeError if it is no tensor."""
+    if not isinstance(t, Tensor):
+        newest(op, (t,), (label,))
+    return int(t.ndim)
+
+
+def choice(op: str, name: str, value: str, choices: dict[str, int]) -> int:
+    try:
+        return choices[value]
+    except (KeyError, TypeError):
+        guess = close_matches(value, choices) if isinstance(value, str) else ""
+        raise InvalidArgumentError(
+            f"{op}: {name} must be one of {', '.join(map(repr, choices))}, not {value!r}{guess}"
+        ) from None

@@ -1,0 +1,67 @@
+"""Matrix products, whose sums run along the last axis of both tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from .._errors import InvalidArgumentError, check, expect_list
+from .._ffi import ffi, lib
+from .._nodes.build import OF_PRODUCT, build, build_2, newest
+from ..tensor import Tensor
+from ._form import builds, choice
+
+__all__ = [
+    "mul_mat",
+    "mul_mat_id",
+    "out_prod",
+]
+
+
+MAX_MATRICES = 8
+"""Of :func:`mul_mat_id`."""
+
+
+@builds("ggml_mul_mat")
+def mul_mat(a: Tensor, b: Tensor, prec: Literal["default", "f32"] = "default") -> Tensor:
+    """Rows times rows: ``a (..., m, k)`` and ``b (..., n, k)`` give ``(..., n, m)``, which is ``b @ a.T``, in float32.
+
+    ``a`` is float32, float16 or quantized (typically the weights), ``b`` float32 or what suits ``a``. Batch sizes of
+    ``b`` are multiples of those of ``a``: consecutive batches of ``b`` share one of ``a``.
+
+    Where ``a`` is quantized, a float32 ``b`` is rounded to bytes by groups of 32 values: a result is off by at most the
+    sum over groups of (largest ``|b|`` / 254) times (sum of ``|a|``), groups below 2^-100 in magnitude count as zeros,
+    and rows with a value of 2^100 or more, infinite or NaN have results that are NaN. prec="f32" asks devices for full
+    precision: nothing is rounded then, and infinity is one.
+    """
+    y = build_2("mul_mat", lib.ggml_mul_mat, a, b, ndim=OF_PRODUCT)
+    if not isinstance(prec, str) or prec != "default":
+        number = choice("mul_mat", "prec", prec, {"default": 0, "f32": lib.GGML_PREC_F32})
+        check(lib.ggml_mul_mat_set_prec(y._p, number), "mul_mat")
+    return y
+
+
+@builds("ggml_mul_mat_id")
+def mul_mat_id(matrices: Sequence[Tensor], ids: Tensor, id: int, b: Tensor) -> Tensor:
+    """:func:`mul_mat` with one of several matrices for each row of ``b``, as in a mixture of experts.
+
+    matrices: 1 to 8 tensors ``(m, k)``; ids: int32 ``(n, choices)``; ``b (..., n, k)``; the result is ``(..., n, m)``:
+        row ``(..., i)`` is ``matrices[ids[i, id]] @ b[..., i]``, in every batch with the same ids.
+    """
+    if isinstance(matrices, Tensor):
+        raise TypeError("mul_mat_id: matrices must be a list of tensors, not one Tensor")
+    matrices = expect_list(matrices, "mul_mat_id: matrices", "tensors")
+    if not 1 <= len(matrices) <= MAX_MATRICES:
+        raise InvalidArgumentError(f"mul_mat_id: takes 1 to {MAX_MATRICES} matrices, not {len(matrices)}")
+    tensors = (*matrices, ids, b)
+    labels = (*(f"matrices[{i}]" for i in range(len(matrices))), "ids", "b")
+    newest("mul_mat_id", tensors, labels)
+    pointers = ffi.new("struct ggml_tensor *[]", [m._live() for m in matrices])
+    arguments = (pointers, len(matrices), ids._live(), id, b._live())
+    return build("mul_mat_id", lib.ggml_mul_mat_id, tensors, *arguments, ndim=b.ndim, labels=labels, array=True)
+
+
+@builds("ggml_out_prod")
+def out_prod(a: Tensor, b: Tensor) -> Tensor:
+    """Columns times columns: ``a (..., k, m)`` and ``b (..., k, n)`` give ``(..., n, m)``, which is ``b.T @ a``."""
+    return build("out_prod", lib.ggml_out_prod, (a, b))

@@ -1,0 +1,155 @@
+"""Sums, means and positions along the last axis; repetition, concatenation, order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import cast as cast_to
+from typing import overload
+
+from .._data.shapes import MAX_DIMS, shape_tuple
+from .._errors import InvalidArgumentError, expect_bool
+from .._errors.messages import kind_of
+from .._ffi import lib
+from .._nodes.build import build, build_1, newest
+from .._nodes.operators import repeat_to
+from ..tensor import Tensor
+from ._form import builds, without
+
+__all__ = [
+    "argmax",
+    "argsort",
+    "concat",
+    "mean",
+    "repeat",
+    "repeat_back",
+    "sum",
+    "sum_rows",
+    "top_k",
+]
+
+
+@builds("ggml_sum")
+@without(hint="it adds all elements, gb.sum_rows(x) those of each row")
+def sum(a: Tensor) -> Tensor:
+    """The sum of all elements, shape ``()``. float32 or float16."""
+    return build("sum", lib.ggml_sum, (a,), ndim=0)
+
+
+@builds("ggml_sum_rows")
+@without()
+def sum_rows(a: Tensor) -> Tensor:
+    """The sum along the last axis, which stays with size 1: ``(..., n)`` gives ``(..., 1)``."""
+    return build_1("sum_rows", lib.ggml_sum_rows, a)
+
+
+@builds("ggml_mean")
+@without()
+def mean(a: Tensor) -> Tensor:
+    """The mean along the last axis, which stays with size 1."""
+    return build_1("mean", lib.ggml_mean, a)
+
+
+@builds("ggml_argmax")
+@without()
+def argmax(a: Tensor) -> Tensor:
+    """Index of the maximum of each row of a matrix: ``(rows, n)`` gives int32 ``(rows,)``. Of equal maxima the last
+    one; NaN counts as the largest of all."""
+    return build("argmax", lib.ggml_argmax, (a,), ndim=1)
+
+
+@builds("ggml_repeat")
+def repeat(a: Tensor, like: Tensor | Sequence[int]) -> Tensor:
+    """``a`` tiled to a shape (or to the shape of a tensor) whose sizes are multiples of its own. float32, float16,
+    int32, int16."""
+    if isinstance(like, Tensor):
+        return build("repeat", lib.ggml_repeat, (a, like), ndim=like.ndim, labels=("a", "like"))
+    newest("repeat", (a,))
+    return repeat_to(a, shape_tuple(like, "repeat: like"))
+
+
+@builds("ggml_repeat_back")
+def repeat_back(a: Tensor, like: Tensor | Sequence[int]) -> Tensor:
+    """The reverse of :func:`repeat`: the sum of the tiles of ``a`` that have the given shape."""
+    pool = newest("repeat_back", (a, like) if isinstance(like, Tensor) else (a,), ("a", "like"))
+    shape = like.shape if isinstance(like, Tensor) else shape_tuple(like, "repeat_back: like")
+    if a.shape != shape and a.ne == (*reversed(shape), *[1] * (4 - len(shape))):
+        return a.reshape(shape)  # one tile: C gives a itself, which keeps its shape
+    if isinstance(like, Tensor):
+        return build("repeat_back", lib.ggml_repeat_back, (a, like), ndim=like.ndim, labels=("a", "like"))
+    template = pool._template(shape, "repeat_back")
+    return build("repeat_back", lib.ggml_repeat_back, (a,), template, ndim=len(shape))
+
+
+@overload
+def concat(a: Tensor, b: Tensor, axis: int = -3) -> Tensor: ...
+@overload
+def concat(a: Sequence[Tensor], b: int | None = None, *, axis: int = -3) -> Tensor: ...
+@builds("ggml_concat")
+@without(("dim",), "axis is its name here")
+def concat(a: Tensor | Sequence[Tensor], b: Tensor | int | None = None, axis: int = -3) -> Tensor:
+    """``a`` and ``b`` one after the other along an axis; all other sizes are equal. float32 or int32. Also ``concat([a,
+    b, c], axis=0)``.
+
+    ggml concatenates along axis -3 (its dimension 2), the default here: matrices are stacked. Along another axis the
+    tensors are rearranged first, with copies.
+    """
+    if isinstance(a, (list, tuple)):
+        if not a:
+            raise InvalidArgumentError("concat: needs at least one tensor")
+        along = axis if b is None else b
+        if not isinstance(along, int):
+            raise TypeError(f"concat: after a list of tensors comes the axis, not {kind_of(along)}")
+        newest("concat", a, labels=[f"tensors[{i}]" for i in range(len(a))])
+        n = max(max(t.ndim for t in a), 1)
+        from_end = along if along < 0 else along - n  # the same axis, also after a result of more axes
+        if not -n <= from_end < 0 and from_end != -3:
+            raise InvalidArgumentError(f"concat: {', '.join([t.describe() for t in a])}: there is no axis {along}")
+        joined: Tensor = reduce(lambda first, second: _concat(first, second, from_end), a)
+        return joined
+    newest("concat", (a, b))
+    return _concat(cast_to(Tensor, a), cast_to(Tensor, b), axis)
+
+
+def _concat(a: Tensor, b: Tensor, axis: int) -> Tensor:
+    n = max(a.ndim, b.ndim)
+    from_end = axis if axis < 0 else axis - n
+    named = f"concat: a {a.describe()}, b {b.describe()}"
+    if not -n <= from_end < 0 and from_end != -3:
+        raise InvalidArgumentError(f"{named}: there is no axis {axis}")
+    if a.dtype != b.dtype:
+        raise InvalidArgumentError(f"{named}: a and b must have the same dtype; b.astype({a.dtype.name!r}) converts")
+    differ = [d for d in range(-1, -MAX_DIMS - 1, -1) if d != from_end and a.ne[-1 - d] != b.ne[-1 - d]]
+    if differ:
+        d = differ[0]
+        others = [e for e in range(-n, 0) if all(a.ne[-1 - o] == b.ne[-1 - o] for o in range(-MAX_DIMS, 0) if o != e)]
+        hint = f"; axis={others[0] + n} would do" if others else ""
+        sizes = f"axis {d} has {a.ne[-1 - d]} and {b.ne[-1 - d]} elements"
+        raise InvalidArgumentError(f"{named}: along axis {from_end} all other axes must be equal, but {sizes}{hint}")
+    if from_end == -3:
+        return build("concat", lib.ggml_concat, (a, b), ndim=max(n, 3))
+    to = list(range(MAX_DIMS))
+    d = -from_end - 1
+    to[d], to[2] = 2, d
+    a2, b2 = (
+        build("concat", lib.ggml_cont, (build("concat", lib.ggml_permute, (t,), *to, ndim=MAX_DIMS),)) for t in (a, b)
+    )
+    joined = build("concat", lib.ggml_concat, (a2, b2))
+    return build("concat", lib.ggml_cont, (build("concat", lib.ggml_permute, (joined,), *to, ndim=n),), ndim=n)
+
+
+@builds("ggml_argsort")
+@without()
+def argsort(a: Tensor, descending: bool = False) -> Tensor:
+    """For each row the int32 permutation that sorts it; equal values keep their order, and NaN comes last in either
+    direction."""
+    order = lib.GGML_SORT_DESC if expect_bool(descending, "argsort: descending") else lib.GGML_SORT_ASC
+    return build_1("argsort", lib.ggml_argsort, a, order)
+
+
+@builds("ggml_top_k")
+@without()
+def top_k(a: Tensor, k: int) -> Tensor:
+    """Indices of the ``k`` largest elements of each row, largest first: ``(..., n)`` gives int32 ``(..., k)``, a view.
+    NaN counts as the smallest."""
+    return build("top_k", lib.ggml_top_k, (a,), k)
