@@ -142,103 +142,106 @@ static void computing_and_plans(void) {
     ggml_free(ctx);
 }
 
+// Two devices, or hosts, with a tensor of the same shape on each.
+struct pair {
+    struct fake           f, g;
+    ggml_backend_buffer_t bs, bd;
+    struct ggml_context * ctx;
+    struct ggml_tensor *  src; // on f
+    struct ggml_tensor *  dst; // on g
+};
+
+// hosts: bit 0 makes f a host, bit 1 makes g one.
+static void pair_new(struct pair * p, int hosts, int64_t ne0, int64_t ne1) {
+    p->ctx = context();
+    fake_new(&p->f);
+    fake_new(&p->g);
+    p->f.host = hosts & 1;
+    p->g.host = hosts & 2;
+    p->src    = placed(&p->f, p->ctx, ne0, ne1, &p->bs);
+    p->dst    = placed(&p->g, p->ctx, ne0, ne1, &p->bd);
+}
+
+static void pair_free(struct pair * p) {
+    ggml_backend_buffer_free(p->bs);
+    ggml_backend_buffer_free(p->bd);
+    ggml_free(p->ctx);
+}
+
 // Every combination of a host and a device, with and without hooks.
 static void copies(void) {
     for (int way = 0; way < 16; way++) {
-        struct fake           f, g;
-        ggml_backend_buffer_t bs, bd;
-        struct ggml_context * ctx = context();
-        fake_new(&f);
-        fake_new(&g);
-        f.host                   = way & 1;
-        g.host                   = way & 2;
-        f.copies_out             = way & 4;
-        g.copies_in              = way & 8;
-        struct ggml_tensor * src = placed(&f, ctx, 1000, 700, &bs); // more than one staging step
-        struct ggml_tensor * dst = placed(&g, ctx, 1000, 700, &bd);
-        fill(src, 17);
-        CHECK_INT(ggml_backend_tensor_copy(src, dst), GGML_STATUS_SUCCESS);
-        CHECK(memcmp(src->data, dst->data, ggml_nbytes(src)) == 0);
-        CHECK_INT(g.n_copy_in, f.host || g.host ? 0 : 1);
-        CHECK_INT(f.n_copy_out, f.host || g.host || g.copies_in ? 0 : 1);
-        CHECK_INT(f.n_get, way == 0 ? 3 : g.host && !f.host ? 1 : 0);
-        CHECK_INT(g.n_set, way == 0 ? 3 : f.host ? 1 : 0);
-        CHECK(way != 0 || f.largest_get <= 1 << 20);
-        CHECK_INT(ggml_backend_tensor_copy(src, src), GGML_STATUS_SUCCESS);
-        ggml_backend_buffer_free(bs);
-        ggml_backend_buffer_free(bd);
-        ggml_free(ctx);
+        struct pair p;
+        pair_new(&p, way & 3, 1000, 700); // more than one staging step
+        p.f.copies_out = way & 4;
+        p.g.copies_in  = way & 8;
+        fill(p.src, 17);
+        CHECK_INT(ggml_backend_tensor_copy(p.src, p.dst), GGML_STATUS_SUCCESS);
+        CHECK(memcmp(p.src->data, p.dst->data, ggml_nbytes(p.src)) == 0);
+        CHECK_INT(p.g.n_copy_in, p.f.host || p.g.host ? 0 : 1);
+        CHECK_INT(p.f.n_copy_out, p.f.host || p.g.host || p.g.copies_in ? 0 : 1);
+        CHECK_INT(p.f.n_get, way == 0 ? 3 : p.g.host && !p.f.host ? 1 : 0);
+        CHECK_INT(p.g.n_set, way == 0 ? 3 : p.f.host ? 1 : 0);
+        CHECK(way != 0 || p.f.largest_get <= 1 << 20);
+        CHECK_INT(ggml_backend_tensor_copy(p.src, p.src), GGML_STATUS_SUCCESS);
+        pair_free(&p);
     }
 }
 
 static void copies_that_fail(void) {
-    struct fake           f, g;
-    ggml_backend_buffer_t bs, bd, bo;
-    struct ggml_context * ctx = context();
-    fake_new(&f);
-    fake_new(&g);
-    struct ggml_tensor * src   = placed(&f, ctx, 4, 4, &bs);
-    struct ggml_tensor * dst   = placed(&g, ctx, 4, 4, &bd);
-    struct ggml_tensor * other = placed(&g, ctx, 4, 5, &bo);
-    CHECK_INT(ggml_backend_tensor_copy(src, other), GGML_STATUS_INVALID_ARGUMENT);
+    struct pair           p;
+    ggml_backend_buffer_t bo;
+    pair_new(&p, 0, 4, 4);
+    struct ggml_tensor * other    = placed(&p.g, p.ctx, 4, 5, &bo);
+    struct ggml_tensor * unplaced = ggml_new_tensor_2d(p.ctx, GGML_TYPE_F32, 4, 4);
+    CHECK_INT(ggml_backend_tensor_copy(p.src, other), GGML_STATUS_INVALID_ARGUMENT);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "[4, 5]");
-    CHECK_INT(ggml_backend_tensor_copy(src, NULL), GGML_STATUS_INVALID_ARGUMENT);
-    CHECK_INT(ggml_backend_tensor_copy(src, ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 4, 4)), GGML_STATUS_INVALID_STATE);
-    g.fail_copy = 1; // a failing hook is not one that does not know how
-    CHECK_INT(ggml_backend_tensor_copy(src, dst), GGML_STATUS_DEVICE_ERROR);
-    CHECK_INT(f.n_get, 0);
-    f.fail_get = 1;
-    CHECK_INT(ggml_backend_tensor_copy(src, dst), GGML_STATUS_DEVICE_ERROR);
+    CHECK_INT(ggml_backend_tensor_copy(p.src, NULL), GGML_STATUS_INVALID_ARGUMENT);
+    CHECK_INT(ggml_backend_tensor_copy(p.src, unplaced), GGML_STATUS_INVALID_STATE);
+    p.g.fail_copy = 1; // a failing hook is not one that does not know how
+    CHECK_INT(ggml_backend_tensor_copy(p.src, p.dst), GGML_STATUS_DEVICE_ERROR);
+    CHECK_INT(p.f.n_get, 0);
+    p.f.fail_get = 1;
+    CHECK_INT(ggml_backend_tensor_copy(p.src, p.dst), GGML_STATUS_DEVICE_ERROR);
     ggml_clear_error();
     const int64_t live = gb_test_live_allocs();
     gb_test_fail_alloc(1, false);
-    CHECK_INT(ggml_backend_tensor_copy(src, dst), GGML_STATUS_ALLOC_FAILED);
+    CHECK_INT(ggml_backend_tensor_copy(p.src, p.dst), GGML_STATUS_ALLOC_FAILED);
     gb_test_fail_alloc(0, false);
     CHECK_INT(gb_test_live_allocs(), live);
-    ggml_backend_buffer_free(bs);
-    ggml_backend_buffer_free(bd);
     ggml_backend_buffer_free(bo);
-    ggml_free(ctx);
+    pair_free(&p);
 }
 
 // What lies between the rows of a view is not overwritten, nor between its elements.
 static void copies_of_views(void) {
     for (int way = 0; way < 8; way++) {
-        struct fake           f, g;
-        ggml_backend_buffer_t bs, bd;
-        struct ggml_context * ctx = context();
-        fake_new(&f);
-        fake_new(&g);
-        f.host                    = way & 1;
-        g.host                    = way & 2;
-        struct ggml_tensor * src  = placed(&f, ctx, 10, 6, &bs);
-        struct ggml_tensor * dst  = placed(&g, ctx, 10, 6, &bd);
-        struct ggml_tensor * from = ggml_view_2d(ctx, src, 4, 5, src->nb[1], 8);
-        struct ggml_tensor * into = ggml_view_2d(ctx, dst, 4, 5, dst->nb[1], 12);
+        struct pair p;
+        pair_new(&p, way & 3, 10, 6);
+        struct ggml_tensor * from = ggml_view_2d(p.ctx, p.src, 4, 5, p.src->nb[1], 8);
+        struct ggml_tensor * into = ggml_view_2d(p.ctx, p.dst, 4, 5, p.dst->nb[1], 12);
         if (way & 4) { // columns as rows
-            from = ggml_transpose(ctx, from);
-            into = ggml_transpose(ctx, into);
+            from = ggml_transpose(p.ctx, from);
+            into = ggml_transpose(p.ctx, into);
         }
         if (!from->buffer) {
-            REQUIRE(ggml_backend_view_init(bs, from) == GGML_STATUS_SUCCESS);
+            REQUIRE(ggml_backend_view_init(p.bs, from) == GGML_STATUS_SUCCESS);
         }
         if (!into->buffer) {
-            REQUIRE(ggml_backend_view_init(bd, into) == GGML_STATUS_SUCCESS);
+            REQUIRE(ggml_backend_view_init(p.bd, into) == GGML_STATUS_SUCCESS);
         }
-        fill(src, 1000);
-        fill(dst, 5000);
+        fill(p.src, 1000);
+        fill(p.dst, 5000);
         CHECK_INT(ggml_backend_tensor_copy(from, into), GGML_STATUS_SUCCESS);
         for (uint32_t row = 0; row < 6; row++) {
             for (uint32_t col = 0; col < 10; col++) {
                 const bool     in = row < 5 && col >= 3 && col < 7;
-                const uint32_t is = ((uint32_t *) dst->data)[row * 10 + col];
+                const uint32_t is = ((uint32_t *) p.dst->data)[row * 10 + col];
                 CHECK_INT(is, in ? 1000 + row * 10 + col - 1 : 5000 + row * 10 + col);
             }
         }
-        CHECK(g.n_copy_in == 0);
-        ggml_backend_buffer_free(bs);
-        ggml_backend_buffer_free(bd);
-        ggml_free(ctx);
+        CHECK(p.g.n_copy_in == 0);
+        pair_free(&p);
     }
 }
 

@@ -330,13 +330,35 @@ static void test_interleaved_sums(const struct gb_kernels * k) { // of small int
 
 // -------------------------------------------------------------------------------------------------- columns times rows
 
+typedef double (*element_value)(const void * column, int64_t i);
+
+// The same number of floats and of halves, of either 16-bit type; those are near 1.
+static void fill_columns(float * floats, uint16_t * halves, int n) {
+    for (int i = 0; i < n; i++) {
+        floats[i] = random_value(TAME);
+        halves[i] = (uint16_t) (0x3c00 + test_random() % 0x400 + (test_random() % 2 << 15));
+    }
+}
+
+// start + w . x, and the sum of the magnitudes of the terms.
+static double expected_dot(element_value value, const void * w, const float * x, int64_t k, double start,
+    double * magnitude) {
+    double sum = start;
+    *magnitude = fabs(start);
+    for (int64_t p = 0; p < k; p++) {
+        const double term = value(w, p) * (double) x[p];
+        sum += term;
+        *magnitude += fabs(term);
+    }
+    return sum;
+}
+
 typedef void (*dots_fn)(int64_t k, int nw, float * y, const void * const * w, const float * x, size_t ahead);
 
-static void check_dots(const char * name, dots_fn fn, int width, size_t element,
-    double (*value)(const void *, int64_t)) {
-    enum { K = 300 };
-    static float    x[K + 3], floats[4][K + 3];
-    static uint16_t halves[4][K + 3];
+static void check_dots(const char * name, dots_fn fn, int width, size_t element, element_value value) {
+    enum { K = 300, LD = K + 3 };
+    static float    x[LD], floats[4 * LD];
+    static uint16_t halves[4 * LD];
     CHECK(width >= 1 && width <= 4);
     for (int pass = 0; pass < 600; pass++) {
         const int     nw = (int) test_random_int(1, width), at = (int) test_random_int(0, 3);
@@ -344,24 +366,17 @@ static void check_dots(const char * name, dots_fn fn, int width, size_t element,
         const float * row = x + at;
         const void *  w[4];
         float         y[5] = { 77, 77, 77, 77, 77 }, alone[1];
-        for (int j = 0; j < K + 3; j++) {
+        for (int j = 0; j < LD; j++) {
             x[j] = random_value(TAME);
-            for (int i = 0; i < 4; i++) {
-                floats[i][j] = random_value(TAME);
-                halves[i][j] = (uint16_t) (0x3c00 + test_random() % 0x400 + (test_random() % 2 << 15)); // near 1
-            }
         }
+        fill_columns(floats, halves, 4 * LD);
         for (int i = 0; i < 4; i++) {
-            w[i] = element == 4 ? (const void *) (floats[i] + at) : (const void *) (halves[i] + at);
+            w[i] = element == 4 ? (const void *) (floats + i * LD + at) : (const void *) (halves + i * LD + at);
         }
         fn(k, nw, y, w, row, (size_t) test_random_int(0, 5000));
         for (int i = 0; i < 5; i++) {
-            double sum = 0, size = 0;
-            for (int64_t p = 0; p < k && i < nw; p++) {
-                const double term = value(w[i], p) * (double) row[p];
-                sum += term;
-                size += fabs(term);
-            }
+            double       size = 0;
+            const double sum  = i < nw ? expected_dot(value, w[i], row, k, 0, &size) : 77;
             CHECK_MSG(i < nw ? fabs(y[i] - sum) <= 4 * (double) k * EPS * size : y[i] == 77,
                 "%s %s: column %d of %d, k %d: %g, expected %g", level_name, name, i, nw, (int) k, y[i], sum);
         }
@@ -381,7 +396,7 @@ static void test_dots_bf16(const struct gb_kernels * k) {
 }
 
 static void check_rows_columns(const char * name, gb_kernel_rows_columns * fn, int width, size_t element,
-    double (*value)(const void *, int64_t)) {
+    element_value value) {
     enum { K = 300, LD = K + 7 };
     static float    x[8 * LD], floats[4 * LD];
     static uint16_t halves[4 * LD];
@@ -396,26 +411,22 @@ static void check_rows_columns(const char * name, gb_kernel_rows_columns * fn, i
         for (int i = 0; i < 8 * LD; i++) {
             x[i] = random_value(TAME);
         }
-        for (int i = 0; i < 4 * LD; i++) {
-            floats[i] = random_value(TAME);
-            halves[i] = (uint16_t) (0x3c00 + test_random() % 0x400 + (test_random() % 2 << 15)); // near 1
-        }
+        fill_columns(floats, halves, 4 * LD);
         for (size_t i = 0; i < sizeof(y) / sizeof(y[0]); i++) {
             y[i] = 77;
         }
         const char * const next[4] = { w, (const char *) x, w, NULL }; // asking changes nothing
         fn(&(struct gb_rows_columns) {
             k, nw, nx, w, LD * element, x, LD, y, ldy, accumulate, test_random() % 2 ? next : NULL });
+        const double start = accumulate ? 77 : 0;
         for (int j = 0; j < 8; j++) {
             for (int i = 0; i < ldy; i++) {
-                double sum = accumulate ? 77 : 0, size = sum;
-                for (int64_t p = 0; p < k && i < 4; p++) {
-                    const double term = value(w + (size_t) i * LD * element, p) * (double) x[j * LD + p];
-                    sum += term;
-                    size += fabs(term);
-                }
+                const bool   inside = i < nw && j < nx;
+                double       size   = 0;
+                const double sum =
+                    inside ? expected_dot(value, w + (size_t) i * LD * element, x + j * LD, k, start, &size) : 77;
                 const float got = y[j * ldy + i];
-                CHECK_MSG(i < nw && j < nx ? fabs(got - sum) <= 4 * (double) (k + 1) * EPS * size : got == 77,
+                CHECK_MSG(inside ? fabs(got - sum) <= 4 * (double) (k + 1) * EPS * size : got == 77,
                     "%s %s: %d x %d, k %d: %g, expected %g", level_name, name, nw, nx, (int) k, got, sum);
             }
         }
