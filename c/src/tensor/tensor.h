@@ -1,8 +1,16 @@
 // tensor.h - what the library knows about tensors beyond ggml.h: making them, layouts, graphs, descriptions for
 // messages. Flags and what else is kept in a tensor: marks.h.
 //
-// tensor.c (layouts, flags, views), types.c (traits), context.c (pools), access.c (elements), graph.c, graph_print.c,
-// check.c and ops_<family>.c (builders) share this header.
+//   tensor.c, context.c       tensors, views, layouts, names, flags; the pools in which they lie
+//   types.c                   element formats, from types.def and quant/formats.def
+//   access.c, describe.c      single elements; how a tensor reads in a message
+//   graph.c                   graphs;  graph_print.c, graph_file.c: shown, and as files
+//   backward.c                derivatives of graphs, by the rules of derivatives.c
+//   op_info.c                 the table of operators, from ops.def
+//   ops.c, ops_<family>.c     builders, and what they share (ops.h), with shapes.h for results
+//   numbers.h, marks.h        numbers that all backends take alike; what is kept in a tensor's padding
+//   check.c, check_conv.c     the rules of operators (check.h), in the words of rule.c
+//   validate.c                structs that a program may have written to
 //
 // Invariants of a tensor made by gb_tensor_new or gb_tensor_view: type is valid, every size is >= 0, and product and
 // bytes fit into int64_t and size_t; view_src is NULL or a tensor that is no view, and the bytes that the tensor can

@@ -1,6 +1,13 @@
 // quant.h - what a quantized format is, beyond the numbers of its row in formats.def: how to pack rows of floats into
 // blocks and back.
 //
+//   formats.def, blocks.h     the numbers and the fields of each format, as a table and as constants
+//   <stem>.c                  the arithmetic of one format;  legacy.h, kquant.h, q45_k.h, iq4.h, grid.h, ternary.h: what
+//                             those of a family share;  bits.h: fields at any address
+//   fit.c, small.c            the choice of scales: least squares; where scales have few values
+//   grid.c, grids.c           codebooks, and their rows (tools/gen_grids.py)
+//   check.c, quantize.c       numbers that a format cannot hold; the public functions
+//
 // Each format is one constant of this struct, gb_quant_<stem>; types.c makes a table of them from formats.def. Rows are
 // whole blocks. A function that a format does not have is NULL.
 #ifndef GB_TENSOR_QUANT_QUANT_H
