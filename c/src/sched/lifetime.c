@@ -111,7 +111,7 @@ void gb_sched_free(struct ggml_backend_sched * s) {
     gb_trace_free(s->trace);
     gb_vec_free(&s->plans);
     gb_vec_free(&s->text);
-    gb_ptrmap_free(&s->user);
+    gb_ptrmap_free(&s->chosen);
     gb_costs_free(s->costs);
     gb_free(s->devices);
     gb_free(s);
@@ -120,7 +120,7 @@ void gb_sched_free(struct ggml_backend_sched * s) {
 enum ggml_status gb_sched_reset(struct ggml_backend_sched * s) {
     const enum ggml_status status = gb_sched_wait(s);
     gb_sched_drop_plans(s);
-    gb_ptrmap_clear(&s->user);
+    gb_ptrmap_clear(&s->chosen);
     s->n_resets++;
     for (int b = 0; b < s->n_backends; b++) {
         if (s->devices[b].tallocr) {

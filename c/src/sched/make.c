@@ -32,13 +32,13 @@ static enum ggml_status make_program(struct ggml_backend_sched * s, struct gb_sc
 // What each part is made from. After each, and within those that walk the graph several times, the thread's poll is
 // asked whether to go on.
 static enum ggml_status fill_collected(struct ggml_backend_sched * s, struct gb_sched_plan * p,
-    const struct gb_sched_relief * relief) {
+    const struct gb_sched_memory_prices * memory) {
 #define NEXT(part) \
     GB_TRY(part);  \
     GB_TRY(gb_go_on())
     const struct gb_sched_input *    in       = &p->in;
     const struct gb_sched_assigned * assigned = &p->assigned;
-    NEXT(gb_sched_assign(s, in, relief, &p->assigned));
+    NEXT(gb_sched_assign(s, in, memory, &p->assigned));
     NEXT(gb_sched_cut(in, assigned, &p->program));
     NEXT(gb_sched_lay_out_leafs(s, in, assigned, &p->layout));
     NEXT(make_program(s, p));
@@ -55,24 +55,24 @@ static enum ggml_status fill_collected(struct ggml_backend_sched * s, struct gb_
 
 // Tensors are validated while they are collected; the other parts trust them.
 static enum ggml_status fill(struct ggml_backend_sched * s, struct gb_sched_plan * p, const struct ggml_cgraph * graph,
-    const struct gb_sched_relief * relief) {
+    const struct gb_sched_memory_prices * memory) {
     GB_TRY(gb_sched_collect(s, &p->in, graph));
     const bool             trust  = gb_trust_tensors(true); // collecting has looked at them
-    const enum ggml_status status = fill_collected(s, p, relief);
+    const enum ggml_status status = fill_collected(s, p, memory);
     gb_trust_tensors(trust);
     return status;
 }
 
-// Makes one attempt, with memory priced as `relief` says.
+// Makes one attempt, with memory priced as `memory` says.
 static enum ggml_status make_once(struct ggml_backend_sched * s, const struct ggml_cgraph * graph, bool minimal,
-    const struct gb_sched_relief * relief, struct gb_sched_plan ** plan) {
+    const struct gb_sched_memory_prices * memory, struct gb_sched_plan ** plan) {
     struct gb_sched_plan * p = GB_NEW(struct gb_sched_plan);
     if (p == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }
     p->in.minimal                 = minimal;
     p->in.n_copies                = s->n_copies;
-    const enum ggml_status status = fill(s, p, graph, relief);
+    const enum ggml_status status = fill(s, p, graph, memory);
     if (status != GGML_STATUS_SUCCESS) {
         gb_sched_free_plan(s, p);
         return status;
@@ -84,12 +84,12 @@ static enum ggml_status make_once(struct ggml_backend_sched * s, const struct gg
 // The plan is made again as long as it needs more memory than the costs allow.
 enum ggml_status gb_sched_make_plan(struct ggml_backend_sched * s, const struct ggml_cgraph * graph, bool minimal,
     struct gb_sched_plan ** plan) {
-    struct gb_sched_relief relief = { .rounds = 0 };
+    struct gb_sched_memory_prices memory = { .rounds = 0 };
     for (;;) {
         bool                   again = false;
         struct gb_sched_plan * p;
-        GB_TRY(make_once(s, graph, minimal, &relief, &p));
-        const enum ggml_status status = gb_sched_raise_prices(s, &p->assigned, p->layout.need, &relief, &again);
+        GB_TRY(make_once(s, graph, minimal, &memory, &p));
+        const enum ggml_status status = gb_sched_raise_prices(s, &p->assigned, p->layout.need, &memory, &again);
         if (status == GGML_STATUS_SUCCESS && !again) {
             *plan = p;
             return GGML_STATUS_SUCCESS;

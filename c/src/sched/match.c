@@ -60,8 +60,8 @@ static bool has_same_buffers(const struct gb_sched_plan * p) {
 
 // Choices of the user count for the graph's own tensors only; most programs make none.
 static bool has_same_users(const struct ggml_backend_sched * s, const struct gb_sched_plan * p) {
-    for (int i = 0; i < p->in.n_ids && (s->user.n > 0 || p->in.has_users); i++) {
-        if (gb_sched_user_of(s, p->in.nodes[i]) != p->in.user[i]) {
+    for (int i = 0; i < p->in.n_ids && (s->chosen.n > 0 || p->in.has_chosen); i++) {
+        if (gb_sched_chosen_for(s, p->in.nodes[i]) != p->in.chosen[i]) {
             return false;
         }
     }
@@ -89,7 +89,7 @@ static bool has_same_locations(struct ggml_backend_sched * s, const struct gb_sc
         if (id->root != i) {
             continue;
         }
-        if (!gb_sched_find_location(s, id->tensor, id->computes, p->in.user[i], &location)) {
+        if (!gb_sched_find_location(s, id->tensor, id->computes, p->in.chosen[i], &location)) {
             return false; // making a plan reports it again, and better once than not at all
         }
         // A leaf of this very plan that is where the plan put it.
@@ -120,7 +120,7 @@ static bool is_structure_of(const struct gb_sched_plan * p, const struct ggml_cg
 
 bool gb_sched_fits_as_it_is(const struct ggml_backend_sched * s, const struct gb_sched_plan * p,
     const struct ggml_cgraph * graph) {
-    return p->binding.bound && !p->binding.stale && p->in.policy == s->policy && p->in.n_copies == s->n_copies &&
+    return p->binding.is_bound && !p->binding.stale && p->in.policy == s->policy && p->in.n_copies == s->n_copies &&
            same_lists(p, graph) && is_as_bound(p) && has_same_users(s, p) && has_same_buffers(p) &&
            arenas_are_current(s, p);
 }

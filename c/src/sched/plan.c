@@ -44,7 +44,8 @@ static enum ggml_status check_contents(const struct ggml_backend_sched * s, cons
         const struct ggml_tensor * t = p->in.nodes[i];
         const struct gb_mem *      mem =
             p->in.ids.data[i].location == GB_LOCATION_LEAF ? gb_sched_mem_of(s, t->buffer) : NULL;
-        GB_FAIL_IF(mem && mem->kind == GB_MEM_LEAFS && mem->epoch == s->n_resets && !gb_sched_leaf_is_bound(s, t),
+        GB_FAIL_IF(mem && mem->kind == GB_MEM_LEAFS && mem->resets_before == s->n_resets &&
+                       !gb_sched_leaf_is_bound(s, t),
             GGML_STATUS_INVALID_STATE,
             "ggml_backend_sched: tensor '%s' has lost its content, because %d other graphs were given to the scheduler "
             "since: allocate the graph "

@@ -115,20 +115,20 @@ enum ggml_status ggml_backend_sched_set_node_backend(ggml_backend_sched_t sched,
     GB_CHECK_ARG(sched);
     GB_CHECK_ARG(node);
     if (backend == NULL) {
-        const bool known = gb_ptrmap_get(&sched->user, node) != GB_PTRMAP_ABSENT;
-        return !known || gb_ptrmap_set(&sched->user, node, -1) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+        const bool known = gb_ptrmap_get(&sched->chosen, node) != GB_PTRMAP_ABSENT;
+        return !known || gb_ptrmap_set(&sched->chosen, node, -1) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     }
     const int b = gb_sched_index_of(sched, backend, __func__);
     if (b < 0) {
         return GGML_STATUS_INVALID_ARGUMENT;
     }
-    return gb_ptrmap_set(&sched->user, node, b) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    return gb_ptrmap_set(&sched->chosen, node, b) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
 ggml_backend_t ggml_backend_sched_get_node_backend(ggml_backend_sched_t sched, struct ggml_tensor * node) {
     GB_CHECK_ARG_RETURNING(sched, NULL);
     GB_CHECK_ARG_RETURNING(node, NULL);
-    int b = gb_sched_user_of(sched, node);
+    int b = gb_sched_chosen_for(sched, node);
     if (b < 0) {
         const int id = id_in_last(sched, node);
         b            = id < 0 ? -1 : sched->last->assigned.to[id].backend;
@@ -251,8 +251,8 @@ enum ggml_status ggml_backend_sched_reserve(ggml_backend_sched_t sched, struct g
     struct gb_sched_plan * plan;
     GB_TRY(prepare(sched, measure_graph, GB_PREPARE_RESERVE, __func__, &plan));
     note_inputs_need(sched, plan);
-    return plan->binding.bound ? GGML_STATUS_SUCCESS
-                               : gb_sched_reserve_stores(sched, plan); // one that is bound has them
+    return plan->binding.is_bound ? GGML_STATUS_SUCCESS
+                                  : gb_sched_reserve_stores(sched, plan); // one that is bound has them
 }
 
 // Who measures places inputs with ggml_backend_sched_get_tallocr, so no memory is set aside for them here.

@@ -67,7 +67,7 @@ struct ggml_backend_sched {
     enum gb_assign_policy            policy;
     int                              n_copies; // of inputs, >= 1
     struct gb_costs *                costs;    // owned; NULL: none given
-    struct gb_ptrmap                 user;     // tensor -> backend index of the user, -1: none
+    struct gb_ptrmap                 chosen;   // tensor -> backend index that the user chose, -1: none
     ggml_backend_sched_eval_callback callback;
     void *                           callback_data;
 
@@ -93,9 +93,9 @@ struct ggml_backend_sched {
     // The status of a failure, or of giving up, that another call was told: earlier runs may be incomplete, and the
     // next wait says so.
     enum ggml_status                lost;
-    unsigned                        generation;      // gb_fork_generation() in which the last run was issued
-    uint32_t                        user_thread;     // gb_thread_number() of who is inside of a call; 0: nobody
-    unsigned                        user_generation; // in which it came
+    unsigned                        fork_generation;      // gb_fork_generation() in which the last run was issued
+    uint32_t                        user_thread;          // gb_thread_number() of who is inside of a call; 0: nobody
+    unsigned                        user_fork_generation; // in which it came
     bool                            in_callback;
     struct ggml_backend_sched_stats stats;
     struct gb_trace *               trace;     // owned; NULL: never asked for
@@ -129,8 +129,8 @@ static inline bool gb_sched_has_queue(const struct ggml_backend_sched * s, int b
 }
 
 // The backend that the user chose for a tensor, -1: none.
-static inline int gb_sched_user_of(const struct ggml_backend_sched * s, const struct ggml_tensor * t) {
-    const int64_t backend = gb_ptrmap_get(&s->user, t);
+static inline int gb_sched_chosen_for(const struct ggml_backend_sched * s, const struct ggml_tensor * t) {
+    const int64_t backend = gb_ptrmap_get(&s->chosen, t);
     return backend == GB_PTRMAP_ABSENT ? -1 : (int) backend;
 }
 

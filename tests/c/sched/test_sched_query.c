@@ -220,8 +220,8 @@ static void half_done_says_nothing(void) {
     fill(w, 0, 0.125f);
     layers(&p, p.graph, w, 3);
     OK(ggml_backend_sched_plan_graph(p.sched, p.graph));
-    p.sched->user_thread     = gb_thread_number() + 1;
-    p.sched->user_generation = gb_fork_generation() + 1;
+    p.sched->user_thread          = gb_thread_number() + 1;
+    p.sched->user_fork_generation = gb_fork_generation() + 1;
     struct ggml_backend_sched_arena      arena;
     struct ggml_backend_sched_split_info split;
     struct ggml_backend_sched_transfer   transfer;

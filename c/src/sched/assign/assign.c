@@ -7,7 +7,7 @@
 
 // The backend that owns the memory of a root: whose handle it is, or the first in priority that can use its type; -1:
 // none can, or it has none.
-static int place_of(const struct ggml_backend_sched * s, const struct gb_sched_input * in, int root) {
+static int backend_of_memory(const struct ggml_backend_sched * s, const struct gb_sched_input * in, int root) {
     const ggml_backend_buffer_type_t buft = gb_sched_placed_buft(in, root);
     const struct gb_mem *            mem  = buft ? gb_sched_mem_of(s, in->ids.data[root].tensor->buffer) : NULL;
     if (mem) {
@@ -58,7 +58,7 @@ struct tables { // per id, for the length of one call; owned
     uint8_t * placed;
     uint8_t * computes;
     size_t *  bytes;
-    int32_t * user;
+    int32_t * chosen;
 };
 
 static void free_tables(struct tables * t) {
@@ -67,12 +67,12 @@ static void free_tables(struct tables * t) {
     gb_free(t->placed);
     gb_free(t->computes);
     gb_free(t->bytes);
-    gb_free(t->user);
+    gb_free(t->chosen);
 }
 
 // An input that is to be set while the graph runs: from the host, whoever reads it first.
 static bool wants_host(const struct ggml_backend_sched * s, const struct gb_sched_input * in, int id) {
-    return in->n_copies > 1 && in->user[id] < 0 && in->ids.data[id].location == GB_LOCATION_LEAF &&
+    return in->n_copies > 1 && in->chosen[id] < 0 && in->ids.data[id].location == GB_LOCATION_LEAF &&
            gb_tensor_has_flag(in->ids.data[id].tensor, GB_TENSOR_INPUT) &&
            ggml_backend_buft_is_host(s->devices[s->n_backends - 1].buft);
 }
@@ -85,8 +85,8 @@ static bool fill_tables(const struct ggml_backend_sched * s, const struct gb_sch
     t->placed      = gb_calloc(n, sizeof(*t->placed));
     t->computes    = gb_calloc(n, sizeof(*t->computes));
     t->bytes       = gb_calloc(n, sizeof(*t->bytes));
-    t->user        = gb_calloc(n, sizeof(*t->user));
-    if (!t->root || !t->place || !t->placed || !t->computes || !t->bytes || !t->user) {
+    t->chosen      = gb_calloc(n, sizeof(*t->chosen));
+    if (!t->root || !t->place || !t->placed || !t->computes || !t->bytes || !t->chosen) {
         return false;
     }
     for (int i = 0; i < in->n_ids; i++) {
@@ -95,8 +95,8 @@ static bool fill_tables(const struct ggml_backend_sched * s, const struct gb_sch
         t->placed[i]            = gb_sched_placed_buft(in, i) != NULL;
         t->computes[i]          = id->computes;
         t->bytes[i]             = ggml_nbytes(id->tensor);
-        t->user[i]              = wants_host(s, in, i) ? s->n_backends - 1 : in->user[i];
-        t->place[i]             = t->placed[i] ? place_of(s, in, i) : -1;
+        t->chosen[i]            = wants_host(s, in, i) ? s->n_backends - 1 : in->chosen[i];
+        t->place[i]             = t->placed[i] ? backend_of_memory(s, in, i) : -1;
     }
     for (int i = 0; i < in->n_ids; i++) {
         t->place[i] = t->place[t->root[i]];
@@ -106,7 +106,7 @@ static bool fill_tables(const struct ggml_backend_sched * s, const struct gb_sch
 
 // Rules or costs decide; then the first tensor whose assignment cannot stand makes the call fail.
 enum ggml_status gb_sched_assign(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
-    const struct gb_sched_relief * relief, struct gb_sched_assigned * assigned) {
+    const struct gb_sched_memory_prices * memory, struct gb_sched_assigned * assigned) {
     struct tables tables = { 0 };
     assigned->to         = gb_calloc((size_t) in->n_ids, sizeof(*assigned->to));
     assigned->supports   = gb_calloc((size_t) in->n_nodes, (size_t) s->n_backends);
@@ -126,7 +126,7 @@ enum ggml_status gb_sched_assign(const struct ggml_backend_sched * s, const stru
         .src_begin  = in->src_begin,
         .srcs       = in->srcs,
         .computes   = tables.computes,
-        .user       = tables.user,
+        .chosen     = tables.chosen,
         .placed     = tables.placed,
         .place      = tables.place,
         .weight     = in->weight,
@@ -136,7 +136,7 @@ enum ggml_status gb_sched_assign(const struct ggml_backend_sched * s, const stru
         .reaches    = reaches,
         .shares     = shares,
     };
-    const enum ggml_status status = gb_sched_assign_by_policy(s, in, relief, &graph, assigned);
+    const enum ggml_status status = gb_sched_assign_by_policy(s, in, memory, &graph, assigned);
     const int              bad    = status == GGML_STATUS_SUCCESS ? gb_assign_check(&graph, assigned->to) : -1;
     free_tables(&tables);
     GB_TRY(status);

@@ -7,6 +7,7 @@
 
 #include "ggml-backend.h"
 #include "sched/assign/rules.h"
+#include "sched/cost/cost.h"
 
 struct ggml_backend_sched;
 struct gb_backend_need;
@@ -22,19 +23,19 @@ struct gb_sched_assigned {
     struct ggml_backend_sched_prediction prediction;
 };
 
-// How a plan was made again because of memory limits.
-struct gb_sched_relief {
-    double pressure[64]; // per backend: price of a byte
-    double bound_us;     // of placements without limits
+// What memory costs, when a plan is made again because of memory limits.
+struct gb_sched_memory_prices {
+    double per_byte[GB_COST_BACKENDS_MAX]; // by backend
+    double bound_us;                       // of placements without limits
     int    rounds;
 };
 
-// `relief` is NULL, or has no rounds, until a memory limit was met.
+// `memory` is NULL, or has no rounds, until a memory limit was met.
 // Fills `assigned`, which is all zero before; gb_sched_free_assigned frees it after a failure, too. UNSUPPORTED: no
 // backend can run a node, or not the one that the user chose; INVALID_STATE: a leaf of the user lies where the backend
 // that was chosen for it cannot use it; both are reported with what the backends say.
 enum ggml_status gb_sched_assign(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
-    const struct gb_sched_relief * relief, struct gb_sched_assigned * assigned);
+    const struct gb_sched_memory_prices * memory, struct gb_sched_assigned * assigned);
 void             gb_sched_free_assigned(struct gb_sched_assigned * assigned);
 
 // prices.c
@@ -47,13 +48,14 @@ void             gb_costs_free(struct gb_costs * costs);
 // Without costs, or with another policy, the rules alone decide and nothing is predicted. It fills `to`, and if costs
 // decided `prediction`; it does not look whether the assignment can stand.
 enum ggml_status gb_sched_assign_by_policy(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
-    const struct gb_sched_relief * relief, const struct gb_assign_graph * graph, struct gb_sched_assigned * assigned);
+    const struct gb_sched_memory_prices * memory, const struct gb_assign_graph * graph,
+    struct gb_sched_assigned * assigned);
 // Prices bytes on backends where a plan needs more than the costs allow; need: per backend. *again: the plan is to be
 // made again.
 // It is called with each plan that was made, until *again is false. ALLOC_FAILED, and reported: after many rounds the
 // plan still needs more than is allowed. Without limits, or if the plan was not placed by costs, nothing happens.
 enum ggml_status gb_sched_raise_prices(const struct ggml_backend_sched * s, const struct gb_sched_assigned * assigned,
-    const struct gb_backend_need * need, struct gb_sched_relief * relief, bool * again);
+    const struct gb_backend_need * need, struct gb_sched_memory_prices * memory, bool * again);
 // The arithmetic of a node, counted from shapes: a multiplication and an addition are two, an element of any other
 // result is one.
 double gb_sched_flops(const struct ggml_tensor * t);

@@ -13,7 +13,7 @@
 #include "sched/layout/layout.h"
 #include "sched/sched.h"
 
-enum { MAX_STATES = 300000, MAX_BACKENDS = 64 }; // of the frontier search: below half a second
+enum { MAX_STATES = 300000 }; // of the frontier search: below half a second
 
 struct gb_costs { // one block with what the table points to
     struct ggml_backend_op_cost *   ops;
@@ -102,8 +102,8 @@ static bool is_time(double us) { return us >= 0 && us <= 1e15; }
 
 // Every backend needs an entry for any class and any type: with it each node has a price everywhere.
 static enum ggml_status check_ops(const struct ggml_backend_sched * s, const struct ggml_backend_cost_table * table) {
-    const char * func              = "ggml_backend_sched_set_costs";
-    bool         any[MAX_BACKENDS] = { false };
+    const char * func                      = "ggml_backend_sched_set_costs";
+    bool         any[GB_COST_BACKENDS_MAX] = { false };
     for (size_t k = 0; k < table->n_ops; k++) {
         const struct ggml_backend_op_cost * e = &table->ops[k];
         const bool good = e->backend >= 0 && e->backend < s->n_backends && e->op_class >= GGML_BACKEND_COST_ANY &&
@@ -152,8 +152,8 @@ static enum ggml_status check_copies(const struct ggml_backend_sched * s,
 // All that the solver relies on: every price exists, and none is negative.
 static enum ggml_status check_table(const struct ggml_backend_sched * s, const struct ggml_backend_cost_table * table) {
     const char * func = "ggml_backend_sched_set_costs";
-    GB_FAIL_IF(s->n_backends > MAX_BACKENDS, GGML_STATUS_UNSUPPORTED, "%s: needs at most %d backends, has %d", func,
-        MAX_BACKENDS, s->n_backends);
+    GB_FAIL_IF(s->n_backends > GB_COST_BACKENDS_MAX, GGML_STATUS_UNSUPPORTED, "%s: needs at most %d backends, has %d",
+        func, GB_COST_BACKENDS_MAX, s->n_backends);
     GB_FAIL_IF((table->n_ops > 0 && !table->ops) || (table->n_copies > 0 && !table->copies),
         GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'table': entries are NULL", func);
     GB_FAIL_IF(!is_time(table->split_us) ||
@@ -225,7 +225,7 @@ static void free_prices(struct prices * x) {
 }
 
 // Prices of all nodes on all backends, and of copies between them. Nodes that compute nothing are free.
-static bool fill_prices(const struct ggml_backend_sched * s, const struct gb_sched_input * in, const double * pressure,
+static bool fill_prices(const struct ggml_backend_sched * s, const struct gb_sched_input * in, const double * per_byte,
     struct prices * x) {
     const size_t n   = (size_t) s->n_backends;
     x->node          = gb_calloc((size_t) in->n_nodes, n * sizeof(*x->node));
@@ -246,7 +246,7 @@ static bool fill_prices(const struct ggml_backend_sched * s, const struct gb_sch
         x->copy[k]          = e ? e->launch_us * us : 0;
         x->copy_per_byte[k] = e ? us / e->bytes_per_us : 0;
     }
-    x->view = (struct gb_cost_prices){ x->node, x->copy, x->copy_per_byte, pressure, s->costs->split_us * us,
+    x->view = (struct gb_cost_prices){ x->node, x->copy, x->copy_per_byte, per_byte, s->costs->split_us * us,
         s->costs->weight_runs };
     return true;
 }
@@ -254,7 +254,7 @@ static bool fill_prices(const struct ggml_backend_sched * s, const struct gb_sch
 // Is it up to the placement where the tensor is?
 static bool is_free(const struct gb_assign_graph * g, int t) {
     const bool computed = t < g->n_nodes && g->computes[t];
-    return g->user[t] < 0 && (computed || (g->root[t] == t && !g->placed[t]));
+    return g->chosen[t] < 0 && (computed || (g->root[t] == t && !g->placed[t]));
 }
 
 // What the policy "weights" would choose, by item: a start for the solver. Where the tensors of an item differ, the
@@ -328,7 +328,7 @@ static enum ggml_status predict_without_prices(struct gb_sched_assigned * assign
     const struct gb_assign_graph * graph, const struct gb_cost_prices * prices, const struct found * found) {
     struct gb_cost_prices plain   = *prices;
     struct gb_cost_model  model   = { 0 };
-    plain.pressure                = NULL;
+    plain.memory_per_byte         = NULL;
     const enum ggml_status status = gb_cost_model_init(&model, graph, &plain);
     if (status == GGML_STATUS_SUCCESS) {
         const int64_t by_weights = gb_cost_of(&model.p, found->weights);
@@ -344,7 +344,8 @@ static enum ggml_status predict_without_prices(struct gb_sched_assigned * assign
 }
 
 enum ggml_status gb_sched_assign_by_policy(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
-    const struct gb_sched_relief * relief, const struct gb_assign_graph * graph, struct gb_sched_assigned * assigned) {
+    const struct gb_sched_memory_prices * memory, const struct gb_assign_graph * graph,
+    struct gb_sched_assigned * assigned) {
     if (in->policy != GB_ASSIGN_COST || s->costs == NULL) {
         gb_assign(graph, in->policy, assigned->to);
         return GGML_STATUS_SUCCESS;
@@ -352,8 +353,8 @@ enum ggml_status gb_sched_assign_by_policy(const struct ggml_backend_sched * s, 
     struct prices        prices   = { 0 };
     struct gb_cost_model model    = { 0 };
     struct found         found    = { 0 };
-    const double *       pressure = relief && relief->rounds > 0 ? relief->pressure : NULL;
-    enum ggml_status status = fill_prices(s, in, pressure, &prices) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    const double *       per_byte = memory && memory->rounds > 0 ? memory->per_byte : NULL;
+    enum ggml_status status = fill_prices(s, in, per_byte, &prices) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     if (status == GGML_STATUS_SUCCESS) {
         status = gb_cost_model_init(&model, graph, &prices.view);
     }
@@ -367,8 +368,8 @@ enum ggml_status gb_sched_assign_by_policy(const struct ggml_backend_sched * s, 
         tell_savings(graph, &model, &found, assigned->to);
         assigned->predicted = true;
     }
-    if (status == GGML_STATUS_SUCCESS && pressure) {
-        status = predict_without_prices(assigned, relief->bound_us, graph, &prices.view, &found);
+    if (status == GGML_STATUS_SUCCESS && per_byte) {
+        status = predict_without_prices(assigned, memory->bound_us, graph, &prices.view, &found);
     }
     free_found(&found);
     gb_cost_model_free(&model);
@@ -383,13 +384,14 @@ static size_t sum_of(const struct gb_backend_need * need) { return need->peak + 
 
 // A first price at which all that the plan needs there would cost a thousandth of its time; then twice as much each
 // time.
-static void press(struct gb_sched_relief * r, const struct gb_sched_assigned * assigned, size_t bytes, int b) {
+static void raise_price(struct gb_sched_memory_prices * r, const struct gb_sched_assigned * assigned, size_t bytes,
+    int b) {
     const double time = fmax(assigned->prediction.us, 1) * 1000.0 * GB_COST_UNIT;
-    r->pressure[b]    = r->pressure[b] > 0 ? 2 * r->pressure[b] : 1e-3 * time / (double) bytes;
+    r->per_byte[b]    = r->per_byte[b] > 0 ? 2 * r->per_byte[b] : 1e-3 * time / (double) bytes;
 }
 
 enum ggml_status gb_sched_raise_prices(const struct ggml_backend_sched * s, const struct gb_sched_assigned * assigned,
-    const struct gb_backend_need * need, struct gb_sched_relief * r, bool * again) {
+    const struct gb_backend_need * need, struct gb_sched_memory_prices * r, bool * again) {
     enum { ROUNDS = 40 };
     *again = false;
     for (int b = 0; s->costs && s->costs->max_bytes && assigned->predicted && b < s->n_backends; b++) {
@@ -401,7 +403,7 @@ enum ggml_status gb_sched_raise_prices(const struct ggml_backend_sched * s, cons
             "ggml_backend_sched: backend %s needs %zu bytes (results %zu, inputs %zu, kept copies %zu), %zu are "
             "allowed, and no cheaper placement needs less",
             s->devices[b].name, bytes, need[b].peak, need[b].leafs, need[b].replicas, limit);
-        press(r, assigned, bytes, b);
+        raise_price(r, assigned, bytes, b);
         *again = true;
     }
     if (r->rounds++ == 0) {

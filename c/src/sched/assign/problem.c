@@ -45,9 +45,9 @@ static int32_t find(const struct build * b, int32_t t) {
 
 static bool computes(const struct build * b, int t) { return t < b->g->n_nodes && b->g->computes[t]; }
 
-// All backends; a shift by 64 would be undefined.
+// All backends; a shift by all bits of the word would be undefined.
 static uint64_t everybody(const struct build * b) {
-    return b->g->n_backends == 64 ? UINT64_MAX : (UINT64_C(1) << b->g->n_backends) - 1;
+    return b->g->n_backends == GB_COST_BACKENDS_MAX ? UINT64_MAX : (UINT64_C(1) << b->g->n_backends) - 1;
 }
 
 // The backends that can use the memory of a placed root.
@@ -76,8 +76,8 @@ static uint64_t allowed_for_node(const struct build * b, int node) {
 // if it is nobody's; the rest may be anywhere.
 static uint64_t allowed_for(const struct build * b, int t) {
     const struct gb_assign_graph * g = b->g;
-    if (g->user[t] >= 0) {
-        return UINT64_C(1) << g->user[t];
+    if (g->chosen[t] >= 0) {
+        return UINT64_C(1) << g->chosen[t];
     }
     if (computes(b, t)) {
         return allowed_for_node(b, t);
@@ -142,8 +142,8 @@ static void price_items(struct build * b) {
                 continue;
             }
             cost[k] += computes(b, t) ? whole(b, b->prices->node[(size_t) t * n + k]) : 0;
-            cost[k] += b->prices->pressure && g->root[t] == t && !g->placed[t]
-                           ? whole(b, b->prices->pressure[k] * (double) g->bytes[t])
+            cost[k] += b->prices->memory_per_byte && g->root[t] == t && !g->placed[t]
+                           ? whole(b, b->prices->memory_per_byte[k] * (double) g->bytes[t])
                            : 0;
         }
     }
@@ -213,7 +213,7 @@ static void price_copies(const struct build * b, const struct value * v, int64_t
         for (int to = 0; to < n; to++) {
             const int    at    = from * n + to;
             const double units = (b->prices->copy[at] + b->prices->copy_per_byte[at] * (double) v->bytes) / runs;
-            const double there = b->prices->pressure ? b->prices->pressure[to] * (double) v->bytes : 0;
+            const double there = b->prices->memory_per_byte ? b->prices->memory_per_byte[to] * (double) v->bytes : 0;
             const bool   free =
                 from == to || v->bytes == 0 || is_in_reach(b, v->root, v->back ? to : from, v->back ? from : to);
             copy[at] = free ? 0 : whole(b, units + there);

@@ -10,10 +10,10 @@
 
 // The prices of a graph, borrowed, in the units of cost.h.
 struct gb_cost_prices {
-    const double * node;          // n_nodes x n_backends; what a backend cannot run may have any price
-    const double * copy;          // n_backends (from) x n_backends (to): of any copy
-    const double * copy_per_byte; // the same
-    const double * pressure;      // per backend, a byte of memory there; NULL: none
+    const double * node;            // n_nodes x n_backends; what a backend cannot run may have any price
+    const double * copy;            // n_backends (from) x n_backends (to): of any copy
+    const double * copy_per_byte;   // the same
+    const double * memory_per_byte; // per backend: of a byte of memory there; NULL: none
     double         split, weight_runs;
 };
 
@@ -23,7 +23,7 @@ struct gb_cost_model {
     int32_t *              item; // per tensor; owned, as are the arrays of p
 };
 
-// At most 64 backends. gb_cost_model_free in any case.
+// At most GB_COST_BACKENDS_MAX backends. gb_cost_model_free in any case.
 // It fails with ALLOC_FAILED only. A node that no backend can run is no failure here: it may be anywhere, and the check
 // of the assignment reports it.
 enum ggml_status gb_cost_model_init(struct gb_cost_model * m, const struct gb_assign_graph * graph,

@@ -20,7 +20,7 @@ static enum ggml_status fail_leaf(const struct ggml_backend_sched * s, const str
     return gb_fail(GGML_STATUS_INVALID_STATE,
         "ggml_backend_sched: tensor '%s' is assigned to backend %s, but lies in buffer %s, which that backend cannot "
         "use",
-        tensor->name, s->devices[in->user[id]].name,
+        tensor->name, s->devices[in->chosen[id]].name,
         tensor->buffer ? ggml_backend_buffer_name(tensor->buffer) : "of plain host memory");
 }
 
@@ -33,11 +33,11 @@ enum ggml_status gb_sched_fail_assignment(const struct ggml_backend_sched * s, c
     char           described[768], refusals[1024] = "";
     struct gb_text t = { refusals, sizeof(refusals) };
     gb_describe_node(node, described, sizeof(described));
-    if (in->user[id] >= 0) {
-        const char * reason = ggml_backend_unsupported_reason(s->devices[in->user[id]].backend, node);
+    if (in->chosen[id] >= 0) {
+        const char * reason = ggml_backend_unsupported_reason(s->devices[in->chosen[id]].backend, node);
         return gb_fail(GGML_STATUS_UNSUPPORTED,
             "ggml_backend_sched: node %d, %s, is assigned to backend %s by the user, which cannot run it: %s", id,
-            described, s->devices[in->user[id]].name, reason ? reason : "it says so");
+            described, s->devices[in->chosen[id]].name, reason ? reason : "it says so");
     }
     gb_sched_append_refusals(&t, s, node);
     return gb_fail(GGML_STATUS_UNSUPPORTED, "ggml_backend_sched: no backend can run node %d, %s%s", id, described,

@@ -74,9 +74,9 @@ static int next_best(const struct pass * p, int wanted, int node) {
         if (!runs(p, b, node)) {
             continue;
         }
-        const int level = !can_write(p, b, node) ? 2 : !reads_all_placed(p, b, node) ? 1 : 0;
-        if (best[level] < 0) {
-            best[level] = b;
+        const int rank = !can_write(p, b, node) ? 2 : !reads_all_placed(p, b, node) ? 1 : 0;
+        if (best[rank] < 0) {
+            best[rank] = b;
         }
     }
     return best[0] >= 0 ? best[0] : best[1] >= 0 ? best[1] : best[2];
@@ -95,8 +95,8 @@ static void assign_next_best(struct pass * p, int wanted, int node, enum gb_caus
 // The user's choices stand, even those that cannot run: gb_assign_check names them.
 static void assign_users(struct pass * p) {
     for (int t = 0; t < p->graph->n_tensors; t++) {
-        if (p->graph->user[t] >= 0) {
-            set(p, t, p->graph->user[t], GB_CAUSE_USER, -1, -1);
+        if (p->graph->chosen[t] >= 0) {
+            set(p, t, p->graph->chosen[t], GB_CAUSE_USER, -1, -1);
         }
     }
 }

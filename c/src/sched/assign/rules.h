@@ -47,7 +47,7 @@ struct gb_assign_graph {
     const uint32_t * src_begin; // per node, n_nodes + 1 entries: its part of srcs
     const int32_t *  srcs;      // sources of nodes; a node that names itself as a source is left out
     const uint8_t *  computes;  // per node: does something, i.e. is neither NONE nor a view op
-    const int32_t *  user;      // per tensor: the user's choice, or -1
+    const int32_t *  chosen;    // per tensor: the user's choice, or -1
     const uint8_t *  placed;    // per root: has memory already
     const int32_t *  place;     // per root: the backend its memory belongs to, -1: none of ours, or not placed
     const uint8_t *  weight;    // per root: in a buffer of usage WEIGHTS

@@ -27,6 +27,7 @@
 #include "sched/cost/mincut.h"
 
 enum { GB_COST_UNIT = 256 };               // a nanosecond
+enum { GB_COST_BACKENDS_MAX = 64 };        // of a placement: a set of backends is one word
 #define GB_COST_INF     (INT64_C(1) << 60) // of an item: not there
 #define GB_COST_SUM_MAX (INT64_C(1) << 58) // what all finite costs of a problem may add up to
 

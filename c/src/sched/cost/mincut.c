@@ -1,5 +1,5 @@
-// mincut.c - Dinic's method: again and again, levels by distance to the sink, then as much flow as fits along arcs that
-// lead one level down. Without recursion: the path is a stack of half arcs.
+// mincut.c - Dinic's method: again and again, the distance of each node to the sink, then as much flow as fits along
+// arcs that lead one step closer. Without recursion: the path is a stack of half arcs.
 //
 // Half arc 2e is arc e forward, 2e + 1 the same backward; rest[] is what still fits through each. Networks of cost.c
 // are shallow (every item has an arc to both ends), so few rounds are needed.
@@ -23,15 +23,15 @@ void gb_flow_free(struct gb_flow * net) {
     *net = (struct gb_flow){ 0 };
 }
 
-// One solution in progress: what still fits through each half arc, and the levels of this round.
+// One solution in progress: what still fits through each half arc, and the distances of this round.
 struct solver {
     const struct gb_flow * net;
     int32_t                source, sink;
     int64_t *              rest;  // per half arc
     uint32_t *             begin; // per node, n + 1 entries: its half arcs in `half`
     uint32_t *             half;
-    uint32_t *             next;  // per node: the first half arc that may still lead on
-    int32_t *              level; // per node: arcs to the sink, -1: no way
+    uint32_t *             next;     // per node: the first half arc that may still lead on
+    int32_t *              distance; // per node: arcs to the sink, -1: no way
     int32_t *              queue;
     uint32_t *             path;
 };
@@ -49,7 +49,7 @@ static void free_solver(struct solver * s) {
     gb_free(s->begin);
     gb_free(s->half);
     gb_free(s->next);
-    gb_free(s->level);
+    gb_free(s->distance);
     gb_free(s->queue);
     gb_free(s->path);
 }
@@ -57,14 +57,14 @@ static void free_solver(struct solver * s) {
 // Sorts the half arcs by their tails; `next` is where the next one of a node goes. Every arc starts empty.
 static bool make_solver(struct solver * s) {
     const size_t n = (size_t) s->net->n_nodes, m = 2 * s->net->arcs.n;
-    s->rest  = gb_calloc(m, sizeof(*s->rest));
-    s->begin = gb_calloc(n + 1, sizeof(*s->begin));
-    s->half  = gb_calloc(m, sizeof(*s->half));
-    s->next  = gb_calloc(n, sizeof(*s->next));
-    s->level = gb_calloc(n, sizeof(*s->level));
-    s->queue = gb_calloc(n, sizeof(*s->queue));
-    s->path  = gb_calloc(n, sizeof(*s->path));
-    if (!s->rest || !s->begin || !s->half || !s->next || !s->level || !s->queue || !s->path) {
+    s->rest     = gb_calloc(m, sizeof(*s->rest));
+    s->begin    = gb_calloc(n + 1, sizeof(*s->begin));
+    s->half     = gb_calloc(m, sizeof(*s->half));
+    s->next     = gb_calloc(n, sizeof(*s->next));
+    s->distance = gb_calloc(n, sizeof(*s->distance));
+    s->queue    = gb_calloc(n, sizeof(*s->queue));
+    s->path     = gb_calloc(n, sizeof(*s->path));
+    if (!s->rest || !s->begin || !s->half || !s->next || !s->distance || !s->queue || !s->path) {
         return false;
     }
     for (uint32_t h = 0; h < m; h++) {
@@ -82,33 +82,33 @@ static bool make_solver(struct solver * s) {
 }
 
 // Distances to the sink through arcs with room; true if the source has one.
-static bool find_levels(struct solver * s) {
+static bool find_distances(struct solver * s) {
     for (int32_t v = 0; v < s->net->n_nodes; v++) {
-        s->level[v] = -1;
-        s->next[v]  = s->begin[v];
+        s->distance[v] = -1;
+        s->next[v]     = s->begin[v];
     }
     size_t first = 0, last = 0;
-    s->level[s->sink] = 0;
-    s->queue[last++]  = s->sink;
+    s->distance[s->sink] = 0;
+    s->queue[last++]     = s->sink;
     while (first < last) {
         const int32_t v = s->queue[first++];
         for (uint32_t k = s->begin[v]; k < s->begin[v + 1]; k++) {
             const int32_t u = head_of(s, s->half[k]);
-            if (s->level[u] < 0 && s->rest[s->half[k] ^ 1] > 0) {
-                s->level[u]      = s->level[v] + 1;
+            if (s->distance[u] < 0 && s->rest[s->half[k] ^ 1] > 0) {
+                s->distance[u]   = s->distance[v] + 1;
                 s->queue[last++] = u;
             }
         }
     }
-    return s->level[s->source] >= 0;
+    return s->distance[s->source] >= 0;
 }
 
-// The next half arc of `v` with room that leads one level down; false: none.
+// The next half arc of `v` with room that leads one step closer; false: none.
 // Half arcs that were passed over are not looked at again in this round: they are full or lead nowhere.
 static bool advance(struct solver * s, int32_t v, uint32_t * h) {
     for (; s->next[v] < s->begin[v + 1]; s->next[v]++) {
         *h = s->half[s->next[v]];
-        if (s->rest[*h] > 0 && s->level[head_of(s, *h)] == s->level[v] - 1) {
+        if (s->rest[*h] > 0 && s->distance[head_of(s, *h)] == s->distance[v] - 1) {
             return true;
         }
     }
@@ -130,9 +130,9 @@ static size_t push(struct solver * s, size_t depth) {
     return full;
 }
 
-// Fills the levels until no path leads down them any more. The path grows by one half arc, or goes back from a node
+// Fills paths of the shortest length until none is left. The path grows by one half arc, or goes back from a node
 // that leads nowhere; after a push it goes on from where it became full.
-static enum ggml_status fill_levels(struct solver * s) {
+static enum ggml_status fill_paths(struct solver * s) {
     size_t  depth = 0;
     int32_t v     = s->source;
     for (unsigned n = 0;; n++) {
@@ -149,13 +149,13 @@ static enum ggml_status fill_levels(struct solver * s) {
         } else if (v == s->source) {
             return GGML_STATUS_SUCCESS;
         } else {
-            s->level[v] = -1; // leads nowhere any more
-            v           = tail_of(s, s->path[--depth]);
+            s->distance[v] = -1; // leads nowhere any more
+            v              = tail_of(s, s->path[--depth]);
         }
     }
 }
 
-// When no path is left, the levels tell who still reaches the sink: these are its side of the cut.
+// When no path is left, the distances tell who still reaches the sink: these are its side of the cut.
 enum ggml_status gb_flow_solve(struct gb_flow * net, int32_t source, int32_t sink) {
     net->n_nodes    = GB_MAX(net->n_nodes, GB_MAX(source, sink) + 1);
     struct solver s = { .net = net, .source = source, .sink = sink };
@@ -167,8 +167,8 @@ enum ggml_status gb_flow_solve(struct gb_flow * net, int32_t source, int32_t sin
         free_solver(&s);
         return GGML_STATUS_ALLOC_FAILED;
     }
-    while (find_levels(&s)) {
-        const enum ggml_status status = fill_levels(&s);
+    while (find_distances(&s)) {
+        const enum ggml_status status = fill_paths(&s);
         if (status != GGML_STATUS_SUCCESS) {
             free_solver(&s);
             return status;
@@ -182,7 +182,7 @@ enum ggml_status gb_flow_solve(struct gb_flow * net, int32_t source, int32_t sin
                                                        : 0;
     }
     for (int32_t v = 0; v < net->n_nodes; v++) {
-        net->side[v] = s.level[v] < 0;
+        net->side[v] = s.distance[v] < 0;
     }
     free_solver(&s);
     return GGML_STATUS_SUCCESS;

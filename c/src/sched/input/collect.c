@@ -118,7 +118,7 @@ static enum ggml_status find_locations(struct ggml_backend_sched * s, struct gb_
     for (int i = 0; i < in->n_ids; i++) {
         struct gb_id *   id       = &in->ids.data[i];
         enum gb_location location = GB_LOCATION_VIEW;
-        if (id->root == i && !gb_sched_find_location(s, id->tensor, id->computes, in->user[i], &location)) {
+        if (id->root == i && !gb_sched_find_location(s, id->tensor, id->computes, in->chosen[i], &location)) {
             return ggml_last_status();
         }
         id->location  = (uint8_t) location;
@@ -136,10 +136,10 @@ static enum ggml_status find_locations(struct ggml_backend_sched * s, struct gb_
 static enum ggml_status allocate_tables(struct gb_sched_input * in) {
     const size_t n = (size_t) in->n_ids;
     in->key        = gb_calloc(n, sizeof(*in->key));
-    in->user       = gb_calloc(n, sizeof(*in->user));
+    in->chosen     = gb_calloc(n, sizeof(*in->chosen));
     in->weight     = gb_calloc(n, sizeof(*in->weight));
     in->nodes      = gb_calloc(n, sizeof(*in->nodes));
-    if (!in->key || !in->user || !in->weight || !in->nodes) {
+    if (!in->key || !in->chosen || !in->weight || !in->nodes) {
         return GGML_STATUS_ALLOC_FAILED;
     }
     return GGML_STATUS_SUCCESS;
@@ -158,10 +158,10 @@ static enum ggml_status fill_tables(const struct ggml_backend_sched * s, struct 
         if (look && i < in->n_nodes) {
             GB_TRY(gb_node_check(t, "ggml_backend_sched"));
         }
-        id->computes = i < in->n_nodes && gb_op_computes(t->op);
-        in->nodes[i] = t;
-        in->user[i]  = gb_sched_user_of(s, t);
-        in->has_users |= in->user[i] >= 0;
+        id->computes  = i < in->n_nodes && gb_op_computes(t->op);
+        in->nodes[i]  = t;
+        in->chosen[i] = gb_sched_chosen_for(s, t);
+        in->has_chosen |= in->chosen[i] >= 0;
     }
     return GGML_STATUS_SUCCESS;
 }
@@ -206,6 +206,6 @@ void gb_sched_free_input(struct gb_sched_input * in) {
     gb_free(in->key);
     gb_free(in->src_begin);
     gb_free(in->srcs);
-    gb_free(in->user);
+    gb_free(in->chosen);
     gb_free(in->weight);
 }

@@ -43,13 +43,13 @@ struct gb_sched_input {
     struct ggml_tensor ** leafs;
     struct gb_ptrmap      map; // tensor -> id
     GB_VEC(struct gb_id) ids;
-    struct ggml_tensor *  key;       // per id: the tensor as it was when planned; after binding: as it is bound
-    uint32_t *            src_begin; // per node and one more: its part of srcs
-    int32_t *             srcs;      // ids; a node that names itself as a source is left out
-    int32_t *             user;      // per id: the backend that the user chose, -1: none
-    bool                  has_users; // some of them are set
-    uint8_t *             weight;    // per id: its buffer's usage was WEIGHTS
-    bool                  foreign;   // uses buffers of the user
+    struct ggml_tensor *  key;        // per id: the tensor as it was when planned; after binding: as it is bound
+    uint32_t *            src_begin;  // per node and one more: its part of srcs
+    int32_t *             srcs;       // ids; a node that names itself as a source is left out
+    int32_t *             chosen;     // per id: the backend that the user chose, -1: none
+    bool                  has_chosen; // some of them are set
+    uint8_t *             weight;     // per id: its buffer's usage was WEIGHTS
+    bool                  foreign;    // uses buffers of the user
     enum gb_assign_policy policy;
     int                   n_copies; // of inputs: graphs in flight
     bool                  minimal;  // memory was short: no replicas, no early copies
@@ -65,8 +65,8 @@ void gb_sched_free_input(struct gb_sched_input * in);
 
 // The location of a root as it stands now. LEAF and ARENA mean: to be placed. Reports and returns false if its content
 // is lost.
-// `computed`: a node of the graph computes the tensor. `user`: the backend that the user chose for it, -1: none.
-bool gb_sched_find_location(struct ggml_backend_sched * s, const struct ggml_tensor * t, bool computed, int user,
+// `computed`: a node of the graph computes the tensor. `chosen`: the backend that the user chose for it, -1: none.
+bool gb_sched_find_location(struct ggml_backend_sched * s, const struct ggml_tensor * t, bool computed, int chosen,
     enum gb_location * location);
 
 #endif // GB_SCHED_INPUT_INPUT_H

@@ -8,7 +8,7 @@
 bool gb_sched_leaf_is_bound(const struct ggml_backend_sched * s, const struct ggml_tensor * t) {
     for (size_t k = 0; k < s->plans.n; k++) {
         const struct gb_sched_plan * p  = s->plans.data[k];
-        const int64_t                at = p->binding.bound ? gb_ptrmap_get(&p->in.map, t) : GB_PTRMAP_ABSENT;
+        const int64_t                at = p->binding.is_bound ? gb_ptrmap_get(&p->in.map, t) : GB_PTRMAP_ABSENT;
         if (at == GB_PTRMAP_ABSENT) {
             continue;
         }
@@ -67,7 +67,7 @@ static bool find_location_of_result(struct ggml_backend_sched * s, const struct 
 }
 
 // A leaf of ours stays where it is, unless the user wants it on a backend that cannot use that memory.
-static enum gb_location location_of_leaf(struct ggml_backend_sched * s, const struct ggml_tensor * t, int user) {
+static enum gb_location location_of_leaf(struct ggml_backend_sched * s, const struct ggml_tensor * t, int chosen) {
     const struct gb_mem * mem = gb_sched_mem_of(s, t->buffer);
     if (mem == NULL) {
         return is_retired(t->buffer) ? GB_LOCATION_LEAF : GB_LOCATION_USER;
@@ -77,13 +77,13 @@ static enum gb_location location_of_leaf(struct ggml_backend_sched * s, const st
     }
     const bool stays =
         gb_sched_leaf_is_bound(s, t) &&
-        (user < 0 || ggml_backend_buft_supports_backend(s->devices[mem->backend].buft, s->devices[user].backend));
+        (chosen < 0 || ggml_backend_buft_supports_backend(s->devices[mem->backend].buft, s->devices[chosen].backend));
     return stays ? GB_LOCATION_SHARED : GB_LOCATION_LEAF;
 }
 
 // A tensor that this graph computes needs no content, so whatever memory of ours it carries is not looked at; one that
 // another graph computed, and a leaf, may have content that must not be lost.
-bool gb_sched_find_location(struct ggml_backend_sched * s, const struct ggml_tensor * t, bool computed, int user,
+bool gb_sched_find_location(struct ggml_backend_sched * s, const struct ggml_tensor * t, bool computed, int chosen,
     enum gb_location * location) {
     if (computed) {
         const struct gb_mem * mem  = t->buffer ? gb_sched_mem_of(s, t->buffer) : NULL;
@@ -100,7 +100,7 @@ bool gb_sched_find_location(struct ggml_backend_sched * s, const struct ggml_ten
     if (t->buffer == NULL) {
         *location = t->data ? GB_LOCATION_HOST : GB_LOCATION_LEAF;
     } else {
-        *location = location_of_leaf(s, t, user);
+        *location = location_of_leaf(s, t, chosen);
     }
     return true;
 }

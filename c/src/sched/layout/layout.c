@@ -368,7 +368,7 @@ static bool all_fit(const struct layout * l, size_t * sizes) {
 }
 
 // The places of an earlier plan that does the same, if there is one and everything fits.
-static enum ggml_status replay(struct layout * l, const struct gb_sched_plan * tmpl, size_t * sizes) {
+static enum ggml_status try_template(struct layout * l, const struct gb_sched_plan * tmpl, size_t * sizes) {
     bool taken = false;
     l->tmpl    = tmpl;
     if (gb_sched_is_like(l->plan, tmpl) && all_fit(l, sizes)) {
@@ -391,7 +391,7 @@ static enum ggml_status find_template(struct layout * l) {
     size_t *         sizes  = gb_calloc((size_t) l->plan->in.n_ids + l->plan->program.copies.n, sizeof(*sizes));
     enum ggml_status status = sizes ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     for (size_t k = 0; k < s->plans.n && l->tmpl == NULL && status == GGML_STATUS_SUCCESS; k++) {
-        status = s->plans.data[k]->draft ? status : replay(l, s->plans.data[k], sizes);
+        status = s->plans.data[k]->draft ? status : try_template(l, s->plans.data[k], sizes);
     }
     gb_free(sizes);
     return status;

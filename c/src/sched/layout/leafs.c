@@ -41,22 +41,22 @@ static enum ggml_status lay_out_leaf(struct leafs * l, int id) {
 
 // One version stands for all of a buffer. So inputs, which are set for each run, lie in another one than leafs whose
 // copies are kept.
-static bool lies_apart(const struct leafs * l, int id) {
+static bool lies_alone(const struct leafs * l, int id) {
     return l->in->n_backends > 1 && gb_tensor_has_flag(l->in->ids.data[id].tensor, GB_TENSOR_INPUT) &&
            !ggml_backend_buft_is_host(l->sched->devices[l->assigned->to[id].backend].buft);
 }
 
 // In the order of ids, which is that of the graph's list of leafs.
-static enum ggml_status lay_out_those(struct leafs * l, bool apart) {
+static enum ggml_status lay_out_those(struct leafs * l, bool alone) {
     for (int i = 0; i < l->in->n_ids; i++) {
-        if (l->in->ids.data[i].location == GB_LOCATION_LEAF && lies_apart(l, i) == apart) {
+        if (l->in->ids.data[i].location == GB_LOCATION_LEAF && lies_alone(l, i) == alone) {
             GB_TRY(lay_out_leaf(l, i));
         }
     }
     return GGML_STATUS_SUCCESS;
 }
 
-// A new chunk begins between the leafs that lie apart and the others, so no store holds both.
+// A new chunk begins between the inputs that lie alone and the other leafs, so no store holds both.
 static enum ggml_status lay_out(struct leafs * l) {
     struct gb_sched_layout * layout = l->layout;
     layout->need                    = gb_calloc((size_t) l->in->n_backends, sizeof(*layout->need));

@@ -20,7 +20,7 @@ static bool same_ids(const struct gb_sched_plan * p, const struct gb_sched_plan 
         const struct gb_id *      x = &p->in.ids.data[i], *y = &tmpl->in.ids.data[i];
         if (a->op != b->op || a->type != b->type || gb_tensor_state(a) != gb_tensor_state(b) || x->root != y->root ||
             x->keep != y->keep || (x->location == GB_LOCATION_ARENA) != (y->location == GB_LOCATION_ARENA) ||
-            p->assigned.to[i].backend != tmpl->assigned.to[i].backend || p->in.user[i] != tmpl->in.user[i]) {
+            p->assigned.to[i].backend != tmpl->assigned.to[i].backend || p->in.chosen[i] != tmpl->in.chosen[i]) {
             return false;
         }
     }
@@ -97,7 +97,7 @@ const struct gb_sched_plan * gb_sched_find_candidate(const struct ggml_backend_s
 // -------------------------------------------------------------------------------------------------------- alias groups
 
 // The offsets of a template while they are given to the alias groups of a new plan.
-struct reuse {
+struct taking {
     const struct gb_sched_plan * tmpl;
     const struct gb_liveness *   live;
     const size_t *               size_of; // per id
@@ -106,7 +106,7 @@ struct reuse {
 };
 
 // The place of one storage id: within that of its counterpart, and in an alias group that no other group has taken.
-static bool reuse_place(struct reuse * r, int64_t id) {
+static bool take_place(struct taking * r, int64_t id) {
     const int64_t               group = r->live->item_of[id];
     const struct gb_item *      place = gb_sched_arena_item(r->tmpl, id);
     const struct gb_live_item * live  = &r->live->items[group];
@@ -131,10 +131,10 @@ static bool reuse_place(struct reuse * r, int64_t id) {
 bool gb_sched_take_offsets(const struct gb_sched_plan * tmpl, const struct gb_liveness * live, const size_t * size_of,
     struct gb_item * at) {
     const int64_t n_ids = (int64_t) tmpl->in.n_ids + (int64_t) tmpl->program.copies.n; // there are no more alias groups
-    struct reuse  r     = { tmpl, live, size_of, at, gb_calloc((size_t) n_ids, sizeof(*r.taken)) };
+    struct taking r     = { tmpl, live, size_of, at, gb_calloc((size_t) n_ids, sizeof(*r.taken)) };
     bool          fits  = r.taken != NULL;
     for (int64_t id = 0; fits && id < n_ids; id++) {
-        fits = live->item_of[id] < 0 || reuse_place(&r, id);
+        fits = live->item_of[id] < 0 || take_place(&r, id);
     }
     for (size_t k = 0; fits && k < live->n_items; k++) {
         fits = at[k].valid;

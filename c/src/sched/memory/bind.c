@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-struct old_place {
+struct old_binding {
     struct ggml_backend_buffer * buffer;
     void *                       data;
     void *                       extra;
@@ -18,7 +18,7 @@ struct old_place {
 struct binding {
     struct ggml_backend_sched * sched;
     struct gb_sched_plan *      plan;
-    struct old_place *          old; // owned; per id
+    struct old_binding *        old; // owned; per id
     GB_VEC(int32_t) moved;           // leafs whose content comes from their old place
 };
 
@@ -44,7 +44,7 @@ static void unbind(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     release(s, &p->binding.arenas);
     release(s, &p->binding.leafs);
     release(s, &p->binding.shared);
-    p->binding.bound = false;
+    p->binding.is_bound = false;
 }
 
 // One store for each leaf entry of the plan's chunks, in their order. A plan that is bound again keeps its own.
@@ -236,7 +236,7 @@ static bool note_old(struct binding * b) {
     b->old                         = gb_calloc((size_t) p->in.n_ids, sizeof(*b->old));
     for (int i = 0; b->old && i < p->in.n_ids; i++) {
         const struct ggml_tensor * t = p->in.ids.data[i].tensor;
-        b->old[i]                    = (struct old_place){ t->buffer, t->data, t->extra };
+        b->old[i]                    = (struct old_binding){ t->buffer, t->data, t->extra };
     }
     return b->old != NULL;
 }
@@ -269,10 +269,10 @@ static void commit(struct binding * b, gb_mem_list arenas, gb_mem_list shared) {
     struct gb_sched_plan * p = b->plan;
     release(b->sched, &p->binding.arenas);
     release(b->sched, &p->binding.shared);
-    p->binding.arenas = arenas;
-    p->binding.shared = shared;
-    p->binding.bound  = true;
-    p->binding.stale  = false;
+    p->binding.arenas   = arenas;
+    p->binding.shared   = shared;
+    p->binding.is_bound = true;
+    p->binding.stale    = false;
     for (int i = 0; i < p->in.n_ids; i++) {
         memcpy(&p->in.key[i], p->in.ids.data[i].tensor, sizeof(*p->in.key));
     }
@@ -280,7 +280,7 @@ static void commit(struct binding * b, gb_mem_list arenas, gb_mem_list shared) {
 
 enum ggml_status gb_sched_bind(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     struct binding b         = { .sched = s, .plan = p };
-    const bool     was_bound = p->binding.bound;
+    const bool     was_bound = p->binding.is_bound;
     gb_mem_list    arenas = { 0 }, shared = { 0 };
     gb_sched_drop_prepared(s, p);
     const enum ggml_status status =

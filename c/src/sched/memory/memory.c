@@ -131,7 +131,7 @@ struct gb_mem * gb_sched_take_store(struct ggml_backend_sched * s, int backend, 
     }
     if (best) {
         gb_sched_mem_ref(best);
-        best->epoch = s->n_resets;
+        best->resets_before = s->n_resets;
     }
     return best;
 }

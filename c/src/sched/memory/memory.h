@@ -34,8 +34,8 @@ struct gb_mem {
     size_t                size; // bytes; 0 when retired
     int                   backend;
     enum gb_mem_kind      kind;
-    int                   n_refs; // the arena slot, and each plan bound to it
-    unsigned              epoch;  // of leaf stores: resets before it was last handed to a plan
+    int                   n_refs;        // the arena slot, and each plan bound to it
+    unsigned              resets_before; // of leaf stores: resets of the scheduler before it was last handed to a plan
 };
 
 // A copy of bytes of the user, kept from run to run.
@@ -73,12 +73,12 @@ struct gb_bound_split {
 // What a plan holds of the scheduler's memory and of backends: the only part of a plan that comes and goes while it is
 // kept. Refs on memory are given back when the plan is unbound, what backends made when they are freed.
 struct gb_sched_binding {
-    bool                    bound;  // the user's tensors were given the places in the input's `key`
-    bool                    stale;  // its shadows have no addresses, or its arenas were given up
-    struct gb_mem **        mem;    // owned; per id, roots: where it is bound; NULL if not by us
-    struct gb_bound_copy *  copies; // owned; per copy of the program
-    struct gb_bound_split * splits; // owned; per split of the program
-    gb_mem_list             arenas; // refs held: chunks
+    bool                    is_bound; // the user's tensors were given the places in the input's `key`
+    bool                    stale;    // its shadows have no addresses, or its arenas were given up
+    struct gb_mem **        mem;      // owned; per id, roots: where it is bound; NULL if not by us
+    struct gb_bound_copy *  copies;   // owned; per copy of the program
+    struct gb_bound_split * splits;   // owned; per split of the program
+    gb_mem_list             arenas;   // refs held: chunks
     gb_mem_list leafs;  // refs held: own leaf stores, in the order of the leaf entries of the layout's chunks
     gb_mem_list shared; // refs held: stores of other plans
     GB_VEC(ggml_backend_event_t) events; // owned; as many as the plan's waits need

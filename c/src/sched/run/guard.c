@@ -6,7 +6,7 @@
 // What another thread was changing when the process was forked stays half done in the child.
 enum ggml_status gb_sched_check_whole(const struct ggml_backend_sched * s, const char * func) {
     GB_FAIL_IF(s->user_thread != 0 && s->user_thread != gb_thread_number() &&
-                   s->user_generation != gb_fork_generation(),
+                   s->user_fork_generation != gb_fork_generation(),
         GGML_STATUS_INVALID_STATE,
         "%s: the scheduler was in use by another thread when the process was forked: it is the parent's alone", func);
     return GGML_STATUS_SUCCESS;
@@ -14,15 +14,15 @@ enum ggml_status gb_sched_check_whole(const struct ggml_backend_sched * s, const
 
 // Calls may nest: a callback may ask about the scheduler that runs it.
 struct gb_visit gb_sched_enter(struct ggml_backend_sched * s) {
-    const struct gb_visit before = { s->user_thread, s->user_generation };
-    s->user_generation           = gb_fork_generation();
+    const struct gb_visit before = { s->user_thread, s->user_fork_generation };
+    s->user_fork_generation      = gb_fork_generation();
     s->user_thread               = gb_thread_number();
     return before;
 }
 
 enum ggml_status gb_sched_leave(struct ggml_backend_sched * s, struct gb_visit before, enum ggml_status status) {
-    s->user_thread     = before.outer;
-    s->user_generation = before.generation;
+    s->user_thread          = before.outer;
+    s->user_fork_generation = before.fork_generation;
     return status;
 }
 

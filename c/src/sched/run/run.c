@@ -329,20 +329,20 @@ static enum ggml_status fail_in_step(struct run * r, const struct gb_step * step
 static enum ggml_status begin(struct run * r) {
     struct ggml_backend_sched * s = r->sched;
     r->behind                     = s->running;
-    s->generation                 = r->behind ? s->generation : gb_fork_generation();
+    s->fork_generation            = r->behind ? s->fork_generation : gb_fork_generation();
     s->running                    = true;
     s->stats.n_runs++;
     r->plan->binding.turn++;
     r->again          = s->in_flight == r->plan && r->plan->program.n_staged > 0 && !r->serial;
-    const bool forked = r->behind && s->generation != gb_fork_generation();
+    const bool forked = r->behind && s->fork_generation != gb_fork_generation();
     if ((r->plan->in.n_backends > 1 && !r->again) || forked) { // what was on its way there is an error, told once
         GB_TRY(gb_sched_wait_first(s));
         s->running = true;
         r->behind  = false;
     }
-    s->in_flight  = NULL;
-    s->lost       = GGML_STATUS_SUCCESS;
-    s->generation = gb_fork_generation();
+    s->in_flight       = NULL;
+    s->lost            = GGML_STATUS_SUCCESS;
+    s->fork_generation = gb_fork_generation();
     gb_sched_look_at_replicas(r->plan);
     if (r->traced) {
         gb_trace_begin_run(s, r->plan);

@@ -51,7 +51,7 @@ enum ggml_status gb_sched_check_backends(const struct ggml_backend_sched * s, co
 // its copy.
 struct gb_visit { // of a thread that uses the scheduler: what was noted before it
     uint32_t outer;
-    unsigned generation;
+    unsigned fork_generation;
 };
 
 // Notes who is inside. The result is for the matching gb_sched_leave, which notes who was before.

@@ -80,7 +80,7 @@ enum ggml_status gb_sched_wait(struct ggml_backend_sched * s) {
         gb_fail_quietly(first, message);
     } else if (first != GGML_STATUS_SUCCESS) {
         gb_fail(first, "ggml_backend_sched: backend %s: %s", s->devices[failing].name, message);
-    } else if (s->generation != gb_fork_generation()) {
+    } else if (s->fork_generation != gb_fork_generation()) {
         first = lost_by_fork(s);
     }
     s->stats.wait_ns += start ? (uint64_t) (gb_time_ns() - start) : 0;

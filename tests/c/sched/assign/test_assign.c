@@ -11,7 +11,7 @@ enum { MAX = 64, MAX_SRC = 3 };
 struct world {
     int                  n_backends, n_nodes, n;
     int                  memory[MAX]; // of roots
-    int32_t              root[MAX], user[MAX], place[MAX], srcs[MAX * MAX_SRC];
+    int32_t              root[MAX], chosen[MAX], place[MAX], srcs[MAX * MAX_SRC];
     uint32_t             begin[MAX + 1];
     uint8_t              computes[MAX], placed[MAX], weight[MAX];
     size_t               bytes[MAX];
@@ -37,7 +37,7 @@ static struct world make(int n_backends, int n_nodes, int n_leafs) {
     struct world w = { .n_backends = n_backends, .n_nodes = n_nodes, .n = n_nodes + n_leafs };
     for (int i = 0; i < w.n; i++) {
         w.root[i]     = i;
-        w.user[i]     = -1;
+        w.chosen[i]   = -1;
         w.place[i]    = -1;
         w.memory[i]   = 9;
         w.computes[i] = i < n_nodes;
@@ -83,7 +83,7 @@ static struct gb_assign_graph graph_of(struct world * w) {
         .src_begin  = w->begin,
         .srcs       = w->srcs,
         .computes   = w->computes,
-        .user       = w->user,
+        .chosen     = w->chosen,
         .placed     = w->placed,
         .place      = w->place,
         .weight     = w->weight,
@@ -171,9 +171,9 @@ static void user_wins(void) {
     struct world w = make(3, 4, 2);
     sources(&w, SRC(4, 5, -1, 0, -1, 1, -1, 2, -1));
     place(&w, 5, 0, true);
-    w.user[0] = 1; // although its weight is on 0
-    w.user[2] = 2;
-    w.user[4] = 2; // a leaf
+    w.chosen[0] = 1; // although its weight is on 0
+    w.chosen[2] = 2;
+    w.chosen[4] = 2; // a leaf
     expect(&w, W, "112220");
     CHECK_INT(w.out[0].cause, GB_CAUSE_USER);
     CHECK_INT(w.out[1].cause, GB_CAUSE_DOWN); // upward from node 2 would give the fallback, which is spread last
@@ -209,12 +209,12 @@ static void nobody_runs_it(void) {
 static void user_cannot(void) {
     struct world w = make(2, 2, 1);
     sources(&w, SRC(2, -1, 0, -1));
-    w.user[1]       = 0;
+    w.chosen[1]     = 0;
     w.refuses[0][1] = true;
     CHECK_INT(assign(&w, W), 1);
     CHECK_INT(w.out[1].backend, 0); // not moved
-    w.user[1] = -1;
-    w.user[2] = 0;
+    w.chosen[1] = -1;
+    w.chosen[2] = 0;
     place(&w, 2, 1, false); // a leaf that is elsewhere
     CHECK_INT(assign(&w, W), 2);
     w.memory[2] = 8;
@@ -302,7 +302,7 @@ static void random_graphs(void) {
                 const int source = list[n - 2];
                 view(&w, i, w.root[source], test_random_int(0, 1));
             }
-            w.user[i] = test_random_int(0, 9) == 0 ? (int32_t) test_random_int(0, w.n_backends - 1) : -1;
+            w.chosen[i] = test_random_int(0, 9) == 0 ? (int32_t) test_random_int(0, w.n_backends - 1) : -1;
         }
         sources(&w, list);
         for (int t = 0; t < w.n; t++) {
@@ -316,10 +316,10 @@ static void random_graphs(void) {
         bool                         impossible = false;
         for (int t = 0; t < w.n; t++) {
             const int b = w.out[t].backend;
-            CHECK(w.user[t] < 0 || b == w.user[t]);
+            CHECK(w.chosen[t] < 0 || b == w.chosen[t]);
             if (t >= n_nodes || !w.computes[t]) {
                 CHECK(b >= 0 || w.out[w.root[t]].backend < 0);
-                CHECK(w.root[t] != t || !w.placed[t] || w.user[t] >= 0 || b == w.place[t]);
+                CHECK(w.root[t] != t || !w.placed[t] || w.chosen[t] >= 0 || b == w.place[t]);
                 continue;
             }
             int  n_running = 0;
@@ -328,9 +328,9 @@ static void random_graphs(void) {
                 n_running += !w.refuses[c][t];
                 writable |= !w.refuses[c][t] && gb_assign_reaches(&g, w.out, c, w.root[t]);
             }
-            impossible |= n_running == 0 || (w.user[t] >= 0 && w.refuses[w.user[t]][t]);
+            impossible |= n_running == 0 || (w.chosen[t] >= 0 && w.refuses[w.chosen[t]][t]);
             CHECK(b >= 0 || n_running == 0);
-            if (b >= 0 && w.user[t] < 0) {
+            if (b >= 0 && w.chosen[t] < 0) {
                 CHECK(!w.refuses[b][t]);
                 CHECK(!writable || gb_assign_reaches(&g, w.out, b, w.root[t]));
             }
