@@ -349,7 +349,7 @@ struct ggml_tensor {
     void * data;
     char   name[GGML_MAX_NAME];
     void * extra;      // for backends
-    char   padding[8]; // padding[0] holds the input/output flags
+    char   padding[8]; // the library's: the input/output flags, and what else it notes of the tensor
 };
 
 struct ggml_cplan {

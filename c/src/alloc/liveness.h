@@ -49,8 +49,8 @@ struct gb_liveness_input {
     // Dense id 0 .. n_ids-1 of a tensor that is not a view; the same tensor always gives the same id; -1: leave it
     // alone. NULL: the caller has them already, in `ids`.
     int64_t (*id_of)(void * user_data, const struct ggml_tensor * t);
-    // As gb_liveness::ids. Who gives ids has checked that each node occurs once and after what it reads: here only nodes
-    // that are looked up with `id_of` are checked for that.
+    // As gb_liveness::ids. Who gives ids has checked that each node occurs once and after what it reads: here only
+    // nodes that are looked up with `id_of` are checked for that.
     const int32_t * ids;
     int64_t         n_ids;
     // About the storage `id`, which `t` owns.

@@ -28,8 +28,8 @@ void gb_pool_free(struct gb_offset_pool * pool);
 void gb_pool_reset(struct gb_offset_pool * pool);                                  // everything is free again
 bool gb_pool_copy(struct gb_offset_pool * to, const struct gb_offset_pool * from); // `to` is uninitialised
 
-// Best fit; the last block is used only when no other fits. A piece of size 0 is at `start` and takes nothing.
-// FULL is not reported: the caller knows for whom it was. NO_MEMORY is.
+// Best fit; the last block is used only when no other fits. A piece of size 0 is at `start` and takes nothing. FULL is
+// not reported: the caller knows for whom it was. NO_MEMORY is.
 enum gb_pool_result gb_pool_take(struct gb_offset_pool * pool, size_t size, size_t * offset);
 void                gb_pool_give_back(struct gb_offset_pool * pool, size_t offset, size_t size);
 

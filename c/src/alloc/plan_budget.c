@@ -1,8 +1,7 @@
 // plan_budget.c - how much searching a plan may still cost.
 //
-// Work is counted in steps, which are the same on every machine, so that the same items give the same plan. The clock
-// and the thread's poll are looked at once in GB_PLAN_LOOK_STEPS, since reading the clock costs as much as many steps;
-// they end a search that takes far longer than expected, or that nobody waits for any more, and never steer it.
+// The clock and the thread's poll are looked at once in GB_PLAN_LOOK_STEPS, since reading the clock costs as much as
+// many steps. Either may end a search; neither steers it (plan.h says why work is counted in steps).
 #include "alloc/plan_impl.h"
 #include "base/current.h"
 #include "base/env.h"

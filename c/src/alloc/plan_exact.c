@@ -53,7 +53,7 @@ struct gb_plan_exact {
     uint32_t *              meets;
     size_t *                rest;      // by section: sizes of the unplaced
     uint32_t *              crossing;  // by section: unplaced buffers alive in it and the next
-    uint32_t *              unpainted; // by section: scratch of sections_fit
+    uint32_t *              unpainted; // by section: scratch of may_fit
     uint32_t *              marked;    // by rank: the buffer whose bit is set in marks
     uint64_t *              marks;     // none outside of add_remainder
     struct gb_plan_ranked * ranked;    // by buffer: scratch

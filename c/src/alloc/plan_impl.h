@@ -1,6 +1,6 @@
 // plan_impl.h - what the parts of the planner share.
 //
-//   plan.c           the driver: what is tried, in which order, and when it is enough; the public function
+//   plan.c           the driver, and the public functions
 //   plan_bounds.c    from items to parts: rounding, sections, independent parts, loads
 //   plan_inorder.c   best fit, buffer by buffer in the order of births, as an allocator does it
 //   plan_firstfit.c  each buffer in turn into the first (or smallest) gap, for an order given by a key

@@ -21,7 +21,7 @@ struct plateau { // indexed by its first section
 
 struct skyline {
     struct plateau *        plateaus; // owned
-    struct gb_plan_ranked * order;    // owned; what is unplaced, by rank: a list through next_in_order
+    struct gb_plan_ranked * order;    // owned; by rank; what is unplaced of it is a list through `next`
     // owned; next[0] is the first, next[k + 1] the one after order[k]; NONE at the end
     uint32_t * next;
 };

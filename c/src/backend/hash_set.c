@@ -1,10 +1,11 @@
-// hash_set.c - the public sets of tensor addresses: open addressing, linear probing, a fixed number of slots.
+// hash_set.c - the public sets of tensor addresses: open addressing, a fixed number of slots.
 //
-// The first slot of a key is its address modulo the size, as in the visited sets of graphs, so these functions can
-// search those as well. Keys are never removed.
+// They are searched as the visited sets of graphs are (tensor/graph.c), so these functions can search those as well.
+// Keys are never removed.
 #include "base/mem.h"
 #include "base/status.h"
 #include "ggml-alloc.h"
+#include "tensor/tensor.h"
 
 // n is odd and at least 1; 1 counts as prime.
 static bool is_prime(size_t n) {
@@ -33,20 +34,10 @@ struct ggml_hash_set ggml_hash_set_new(size_t min_size) {
 
 void ggml_hash_set_free(struct ggml_hash_set hash_set) { gb_free(hash_set.keys); }
 
-// The slot of the key, or the free one where it belongs; GGML_HASHTABLE_FULL if there is neither.
 size_t ggml_hash_find(const struct ggml_hash_set hash_set, struct ggml_tensor * key) {
     GB_CHECK_ARG_RETURNING(key, GGML_HASHTABLE_FULL);
-    if (hash_set.keys == NULL || hash_set.size == 0) {
-        return GGML_HASHTABLE_FULL;
-    }
-    size_t slot = (uintptr_t) key % hash_set.size;
-    for (size_t tried = 0; tried < hash_set.size; tried++) {
-        if (hash_set.keys[slot] == NULL || hash_set.keys[slot] == key) {
-            return slot;
-        }
-        slot = slot + 1 == hash_set.size ? 0 : slot + 1;
-    }
-    return GGML_HASHTABLE_FULL;
+    struct ggml_tensor ** slot = hash_set.keys != NULL ? gb_hash_set_slot(hash_set, key) : NULL;
+    return slot != NULL ? (size_t) (slot - hash_set.keys) : GGML_HASHTABLE_FULL;
 }
 
 bool ggml_hash_contains(const struct ggml_hash_set hash_set, struct ggml_tensor * key) {

@@ -84,8 +84,8 @@ static enum ggml_status check_layout(const char * path, const struct ggml_backen
     for (int i = 0; i < N; i++) {
         const bool fits = i == API ? a[i] <= b[i] : a[i] == b[i]; // the table may have grown since the module was built
         GB_FAIL_IF(!fits, GGML_STATUS_UNSUPPORTED,
-            "ggml_backend_load: '%s': %s: %u bytes in the module, %u in the library: build the module against these "
-            "headers",
+            "ggml_backend_load: '%s': %s: %u bytes in the module, %u in the library: "
+            "build the module against these headers",
             path, what[i], a[i], b[i]);
     }
     return GGML_STATUS_SUCCESS;
@@ -98,8 +98,8 @@ static enum ggml_status check_file(const char * path, struct ggml_backend_module
     const int n = find_descriptor(&file, descriptor);
     GB_TRY(gb_file_map_close(&file));
     GB_FAIL_IF(n != 1, GGML_STATUS_INVALID_ARGUMENT,
-        "ggml_backend_load: '%s' is no backend module: it has %d module descriptors, not one (see "
-        "ggml-backend-module.h)",
+        "ggml_backend_load: '%s' is no backend module: it has %d module descriptors, not one "
+        "(see ggml-backend-module.h)",
         path, n);
     descriptor->name[sizeof(descriptor->name) - 1] = '\0';
     GB_FAIL_IF(descriptor->version != GGML_BACKEND_MODULE_VERSION, GGML_STATUS_UNSUPPORTED,

@@ -1,4 +1,5 @@
-// registry.c - backends that can be made by name. This is the one file that names concrete backends.
+// registry.c - backends that can be made by name. This file and cuda.c, which loads the module of CUDA for it, are the
+// only ones that name concrete backends.
 //
 // The built-in backends are a constant table and come first (CPU is entry 0). What programs register follows in a list
 // that only grows, so an index and a name stay valid for ever. The lock guards the list alone: init functions run

@@ -11,7 +11,7 @@
 
 static uint64_t hash_of(const char * key) { return gb_hash_bytes(key, strlen(key), 0); }
 
-// The slot that holds the key, or the free one where it belongs. The map must have slots.
+// As in hash.c: the slot of the key or the free one for it.
 static struct gb_strmap_slot * slot_of(const struct gb_strmap * map, const char * key, uint64_t hash) {
     const size_t mask = map->cap - 1;
     for (size_t i = (size_t) hash & mask;; i = (i + 1) & mask) {
@@ -30,7 +30,7 @@ int64_t gb_strmap_get(const struct gb_strmap * map, const char * key) {
     return s->key ? s->value : GB_STRMAP_ABSENT;
 }
 
-// Doubles the table. False: memory is out, and the map is unchanged.
+// Doubles the table.
 static bool grow(struct gb_strmap * map) {
     struct gb_strmap larger = { 0 };
     larger.cap              = map->cap ? 2 * map->cap : 16;

@@ -111,8 +111,8 @@ static inline void gb_brief_unlock(struct gb_brief_lock * l) {
 uint32_t gb_thread_number(void);
 
 // A field of a struct that C programs see as a plain one, and that one thread may read while another writes it: one
-// aligned access. Who reads with ACQUIRE what was written with RELEASE also sees all that was written before it. Bits of
-// a char are set and cleared without losing those that another thread sets meanwhile.
+// aligned access. Who reads with ACQUIRE what was written with RELEASE also sees all that was written before it. Bits
+// of a char are set and cleared without losing those that another thread sets meanwhile.
 #if defined(__GNUC__)
 // gcc 12 for RISC-V would want a library for bytes, and has instructions for words.
 #    if __GCC_ATOMIC_CHAR_LOCK_FREE < 2

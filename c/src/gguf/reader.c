@@ -307,8 +307,8 @@ static bool size_opaque(const struct gguf_context * ctx, size_t i, size_t data_s
     const uint64_t                end = i + 1 < ctx->tensors.n ? GB_MIN(t[1].offset, data_size) : data_size;
     if (t->offset >= end) {
         BAD(false, t->at,
-            "the offset of tensor '%.200s' (of unknown type %d) is %llu: no bytes before the next one or the end at "
-            "%llu",
+            "the offset of tensor '%.200s' (of unknown type %d) is %llu: "
+            "no bytes before the next one or the end at %llu",
             t->name, (int) t->type, (unsigned long long) t->offset, (unsigned long long) end);
     }
     *size = (size_t) (end - t->offset);
@@ -357,8 +357,8 @@ static bool take_header(struct cursor * c, struct gguf_context * ctx, uint64_t *
     }
     if ((ctx->version & 0xffff) == 0 && ctx->version != 0) {
         BAD(false, 4,
-            "the file is in the other byte order (version field 0x%08x): gguf-convert-endian of the Python package "
-            "gguf converts it",
+            "the file is in the other byte order (version field 0x%08x): "
+            "gguf-convert-endian of the Python package gguf converts it",
             ctx->version);
     }
     if (ctx->version != 2 && ctx->version != 3) {
@@ -443,8 +443,8 @@ static bool all_known(const struct gguf_context * ctx) {
     for (size_t i = 0; i < ctx->tensors.n; i++) {
         const struct gb_gguf_tensor * t = &ctx->tensors.data[i];
         GB_FAIL_IF_RETURNING(t->opaque, false, GGML_STATUS_UNSUPPORTED,
-            "gguf: at offset %zu: tensor '%.200s' is of type %d, which is not known: read without params.ctx, its "
-            "bytes can only be passed on",
+            "gguf: at offset %zu: tensor '%.200s' is of type %d, which is not known: "
+            "read without params.ctx, its bytes can only be passed on",
             t->at, t->name, (int) t->type);
     }
     return true;

@@ -47,9 +47,9 @@ static enum ggml_status check_contents(const struct ggml_backend_sched * s, cons
         GB_FAIL_IF(mem && mem->kind == GB_MEM_LEAFS && mem->resets_before == s->n_resets &&
                        !gb_sched_leaf_is_bound(s, t),
             GGML_STATUS_INVALID_STATE,
-            "ggml_backend_sched: tensor '%s' has lost its content, because %d other graphs were given to the scheduler "
-            "since: allocate the graph "
-            "again and set it, or place it in a buffer of its own",
+            "ggml_backend_sched: tensor '%s' has lost its content, "
+            "because %d other graphs were given to the scheduler since: "
+            "allocate the graph again and set it, or place it in a buffer of its own",
             t->name, GB_SCHED_PLANS_MAX);
     }
     return GGML_STATUS_SUCCESS;

@@ -53,7 +53,7 @@ void             gb_sched_move_to_front(struct ggml_backend_sched * s, size_t k)
 void             gb_sched_drop_first(struct ggml_backend_sched * s);
 void             gb_sched_drop_oldest(struct ggml_backend_sched * s); // those beyond GB_SCHED_PLANS_MAX
 void             gb_sched_drop_plans(struct ggml_backend_sched * s);  // all
-// The plans can be asked, and never run again: events and what backends prepared is freed.
+// gb_sched_disarm for each of them.
 void gb_sched_disarm_plans(struct ggml_backend_sched * s);
 
 #endif // GB_SCHED_PLAN_H

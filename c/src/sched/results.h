@@ -2,7 +2,7 @@
 // array looks into memory.
 //
 // A root is a tensor that is no view. All are asked by who uses the scheduler, so that no plan is made meanwhile, but
-// for gb_sched_hold_for_readers.
+// for gb_sched_hold_for_readers. Each group is named after the file that has it; rooms use those of rooms above them.
 #ifndef GB_SCHED_RESULTS_H
 #define GB_SCHED_RESULTS_H
 
@@ -10,15 +10,17 @@
 
 enum { GB_SCHED_PLANS_MAX = 16 }; // plans that a scheduler keeps
 
+// input/location.c
 // A kept plan vouches for the content of a leaf in its store; the latest plan's arena still holds the result.
 bool gb_sched_leaf_is_bound(const struct ggml_backend_sched * s, const struct ggml_tensor * root);
 bool gb_sched_result_is_alive(const struct ggml_backend_sched * s, const struct ggml_tensor * root);
 
+// report/results.c
 // Is its memory as the current plan, or the plan of its leaf, gave it?
 bool gb_sched_has_placed(const struct ggml_backend_sched * s, const struct ggml_tensor * root);
 
-// Does a node of the current plan compute it, into memory of the arena, which other tensors may be given before the
-// run ends?
+// Does a node of the current plan compute it, into memory of the arena, which other tensors may be given before the run
+// ends?
 bool gb_sched_is_in_arena(const struct ggml_backend_sched * s, const struct ggml_tensor * root);
 
 // Of a root in the arena: does the current plan keep its memory to the end of the run?
@@ -33,8 +35,11 @@ bool gb_sched_is_computed_by(const struct ggml_backend_sched * s, const struct g
 const char * gb_sched_overwritten_by(const struct ggml_backend_sched * s, const struct ggml_tensor * root,
     const struct ggml_tensor * node);
 
+// memory/memory.c
 // While set, no memory of the scheduler is given back before the scheduler is freed: arrays look into it.
 void gb_sched_hold(struct ggml_backend_sched * s, bool hold);
+
+// report/results.c
 // The same from now on, without using the scheduler: what is retired meanwhile may or may not stay.
 void gb_sched_hold_for_readers(struct ggml_backend_sched * s);
 

@@ -19,7 +19,6 @@ void ggml_backend_sched_free(ggml_backend_sched_t sched) {
     }
 }
 
-// Forgets everything about tensors without touching any: their contexts may be gone.
 enum ggml_status ggml_backend_sched_reset(ggml_backend_sched_t sched) {
     GB_CHECK_ARG(sched);
     GB_TRY(gb_sched_check_idle(sched, __func__));

@@ -115,8 +115,8 @@ struct gb_sim_device * gb_sim_default_device(void);
 struct gb_sim_device * gb_sim_default_device_claim(void);
 void                   gb_sim_default_device_leave(struct gb_sim_device * device);
 
-// Takes a reference and returns the device; gives one back, and ends the device with the last one. NULL is fine for
-// the latter. A queue thread never gives back the last reference to its own device: it could not wait for its own end.
+// Takes a reference and returns the device; gives one back, and ends the device with the last one. NULL is fine for the
+// latter. A queue thread never gives back the last reference to its own device: it could not wait for its own end.
 struct gb_sim_device * gb_sim_device_ref(struct gb_sim_device * device);
 void                   gb_sim_device_unref(struct gb_sim_device * device);
 

@@ -69,8 +69,8 @@ static struct ggml_context * owner_of(const struct ggml_cgraph * graph) {
 // The key of a slot whose tensor was taken back; no tensor has this address, since tensors are aligned.
 #define TAKEN_BACK ((struct ggml_tensor *) (uintptr_t) 1)
 
-// The slot of the key, or the free one where it belongs; NULL if the set has neither.
-static struct ggml_tensor ** find_slot(struct ggml_hash_set set, const struct ggml_tensor * key) {
+// Linear probing from the address modulo the size. The sets of programs may be full, so the probe counts its slots.
+struct ggml_tensor ** gb_hash_set_slot(struct ggml_hash_set set, const struct ggml_tensor * key) {
     size_t slot = set.size > 0 ? (uintptr_t) key % set.size : 0;
     for (size_t tried = 0; tried < set.size; tried++) {
         if (set.keys[slot] == key || set.keys[slot] == NULL) {
@@ -85,7 +85,7 @@ static struct ggml_tensor ** find_slot(struct ggml_hash_set set, const struct gg
 static void insert_all(struct ggml_hash_set to, struct ggml_hash_set from) {
     for (size_t i = 0; i < from.size; i++) {
         if (from.keys[i] != NULL) {
-            *find_slot(to, from.keys[i]) = from.keys[i]; // `to` is larger
+            *gb_hash_set_slot(to, from.keys[i]) = from.keys[i]; // `to` is larger
         }
     }
 }
@@ -93,7 +93,7 @@ static void insert_all(struct ggml_hash_set to, struct ggml_hash_set from) {
 // Marks the tensors of a list as visited, as far as the set has space.
 static void insert_list(struct ggml_hash_set to, struct ggml_tensor * const * list, int n) {
     for (int i = 0; i < n; i++) {
-        struct ggml_tensor ** slot = find_slot(to, list[i]);
+        struct ggml_tensor ** slot = gb_hash_set_slot(to, list[i]);
         if (slot != NULL) {
             *slot = list[i];
         }
@@ -225,7 +225,7 @@ struct builder {
 // Marks the tensor as visited and pushes it, unless it is marked already.
 static enum ggml_status enter(struct builder * b, struct ggml_tensor * tensor) {
     struct ggml_cgraph *  graph = b->graph;
-    struct ggml_tensor ** slot  = find_slot(graph->visited_hash_table, tensor);
+    struct ggml_tensor ** slot  = gb_hash_set_slot(graph->visited_hash_table, tensor);
     if (slot != NULL && *slot == tensor) {
         return GGML_STATUS_SUCCESS;
     }
@@ -233,7 +233,7 @@ static enum ggml_status enter(struct builder * b, struct ggml_tensor * tensor) {
     const size_t n_marks = (size_t) graph->n_nodes + (size_t) graph->n_leafs + b->stack.n;
     if (slot == NULL || (n_marks >= graph->visited_hash_table.size / 4 * 3 && owner_of(graph) != NULL)) {
         GB_TRY(grow_twice(graph, b->func));
-        slot = find_slot(graph->visited_hash_table, tensor);
+        slot = gb_hash_set_slot(graph->visited_hash_table, tensor);
     }
     if (!gb_vec_push(&b->stack, ((struct frame){ tensor, 0 }))) {
         return GGML_STATUS_ALLOC_FAILED;
@@ -329,7 +329,7 @@ static void name_new(const struct builder * b) {
 
 // The slot stays taken for now, so that searches for other keys go past it.
 static void unmark(struct ggml_hash_set set, const struct ggml_tensor * tensor) {
-    struct ggml_tensor ** slot = find_slot(set, tensor);
+    struct ggml_tensor ** slot = gb_hash_set_slot(set, tensor);
     if (slot != NULL && *slot != NULL) {
         *slot = TAKEN_BACK; // never NULL while other keys may lie behind it
     }
@@ -351,7 +351,7 @@ static void take_back(struct builder * b) {
         unmark(set, b->stack.data[i].tensor);
     }
     for (size_t i = 0; old.keys != set.keys && i < old.size; i++) {
-        struct ggml_tensor ** slot = old.keys[i] ? find_slot(set, old.keys[i]) : NULL;
+        struct ggml_tensor ** slot = old.keys[i] ? gb_hash_set_slot(set, old.keys[i]) : NULL;
         if (slot == NULL || *slot != old.keys[i]) {
             old.keys[i] = NULL;
         }

@@ -172,6 +172,9 @@ const char * gb_node_mismatch(const struct ggml_tensor * node);
 enum ggml_status gb_graph_dump_dot(const struct ggml_cgraph * gb, const struct ggml_cgraph * gf, const char * filename,
     bool (*may_read)(const struct ggml_tensor * leaf, void * data), void * data);
 
+// In a set of tensors, the slot of the key or the free one where it belongs; NULL: it has neither.
+struct ggml_tensor ** gb_hash_set_slot(struct ggml_hash_set set, const struct ggml_tensor * key);
+
 // Makes nodes and leafs that were put into the arrays directly count as visited.
 void gb_graph_mark_listed(struct ggml_cgraph * graph);
 

@@ -45,7 +45,6 @@ static bool reaches(void * user_data, int backend, int root) {
     return buft != NULL && gb_sched_supports_buft(a->sched, buft, backend);
 }
 
-// Memory that the scheduler itself places is of the backend's buffer type.
 static bool shares(void * user_data, int backend, int of_backend) {
     const struct question * a = user_data;
     return gb_sched_shares(a->sched, backend, of_backend);

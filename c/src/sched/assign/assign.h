@@ -30,30 +30,30 @@ struct gb_sched_memory_prices {
     int    rounds;
 };
 
-// `memory` is NULL, or has no rounds, until a memory limit was met.
-// Fills `assigned`, which is all zero before; gb_sched_free_assigned frees it after a failure, too. UNSUPPORTED: no
-// backend can run a node, or not the one that the user chose; INVALID_STATE: a leaf of the user lies where the backend
-// that was chosen for it cannot use it; both are reported with what the backends say.
+// `memory` is NULL, or has no rounds, until a memory limit was met. Fills `assigned`, which is all zero before;
+// gb_sched_free_assigned frees it after a failure, too. UNSUPPORTED: no backend can run a node, or not the one that the
+// user chose; INVALID_STATE: a leaf of the user lies where the backend that was chosen for it cannot use it; both are
+// reported with what the backends say.
 enum ggml_status gb_sched_assign(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
     const struct gb_sched_memory_prices * memory, struct gb_sched_assigned * assigned);
 void             gb_sched_free_assigned(struct gb_sched_assigned * assigned);
 
 // prices.c
-// Makes a checked copy of the user's table, owned by the caller.
-// INVALID_ARGUMENT and UNSUPPORTED name the entry of the table that is wrong or missing; ALLOC_FAILED: no memory.
+// Makes a checked copy of the user's table, owned by the caller. INVALID_ARGUMENT and UNSUPPORTED name the entry of the
+// table that is wrong or missing; ALLOC_FAILED: no memory.
 enum ggml_status gb_costs_new(const struct ggml_backend_sched * s, const struct ggml_backend_cost_table * table,
     struct gb_costs ** costs);
 void             gb_costs_free(struct gb_costs * costs);
-// Assigns by the scheduler's policy, whichever it is.
-// Without costs, or with another policy, the rules alone decide and nothing is predicted. It fills `to`, and if costs
-// decided `prediction`; it does not look whether the assignment can stand.
+// Assigns by the scheduler's policy, whichever it is. Without costs, or with another policy, the rules alone decide and
+// nothing is predicted. It fills `to`, and if costs decided `prediction`; it does not look whether the assignment can
+// stand.
 enum ggml_status gb_sched_assign_by_policy(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
     const struct gb_sched_memory_prices * memory, const struct gb_assign_graph * graph,
     struct gb_sched_assigned * assigned);
 // Prices bytes on backends where a plan needs more than the costs allow; need: per backend. *again: the plan is to be
-// made again.
-// It is called with each plan that was made, until *again is false. ALLOC_FAILED, and reported: after many rounds the
-// plan still needs more than is allowed. Without limits, or if the plan was not placed by costs, nothing happens.
+// made again. It is called with each plan that was made, until *again is false. ALLOC_FAILED, and reported: after many
+// rounds the plan still needs more than is allowed. Without limits, or if the plan was not placed by costs, nothing
+// happens.
 enum ggml_status gb_sched_raise_prices(const struct ggml_backend_sched * s, const struct gb_sched_assigned * assigned,
     const struct gb_backend_need * need, struct gb_sched_memory_prices * memory, bool * again);
 // The arithmetic of a node, counted from shapes: a multiplication and an addition are two, an element of any other
@@ -65,8 +65,8 @@ double gb_sched_flops(const struct ggml_tensor * t);
 bool gb_sched_supports_buft(const struct ggml_backend_sched * s, ggml_backend_buffer_type_t buft, int backend);
 // The type of the memory that a root has already; NULL: it has none yet.
 ggml_backend_buffer_type_t gb_sched_placed_buft(const struct gb_sched_input * in, int root);
-// Can `backend` use memory that is placed on `of_backend`?
-// The scheduler places tensors in buffers of the type that belongs to the backend.
+// Can `backend` use memory that is placed on `of_backend`? The scheduler places tensors in buffers of the type that
+// belongs to the backend.
 bool gb_sched_shares(const struct ggml_backend_sched * s, int backend, int of_backend);
 // Can `backend` use the memory that the root has or will have?
 bool gb_sched_reaches(const struct ggml_backend_sched * s, const struct gb_sched_input * in,

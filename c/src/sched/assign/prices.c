@@ -110,8 +110,8 @@ static enum ggml_status check_ops(const struct ggml_backend_sched * s, const str
                           e->op_class <= GGML_BACKEND_COST_WINDOWS && e->type >= -1 && e->type < GGML_TYPE_COUNT &&
                           is_time(e->launch_us) && e->bytes_per_us > 0 && e->flops_per_us > 0;
         GB_FAIL_IF(!good, GGML_STATUS_INVALID_ARGUMENT,
-            "%s: ops[%zu]: backend %d of %d, class %d, type %d, launch %g us, %g bytes and %g flops a us: needs what "
-            "exists, and rates above 0",
+            "%s: ops[%zu]: backend %d of %d, class %d, type %d, launch %g us, %g bytes and %g flops a us: "
+            "needs what exists, and rates above 0",
             func, k, e->backend, s->n_backends, e->op_class, e->type, e->launch_us, e->bytes_per_us, e->flops_per_us);
         any[e->backend] |= e->op_class == GGML_BACKEND_COST_ANY && e->type < 0;
     }
@@ -400,8 +400,8 @@ enum ggml_status gb_sched_raise_prices(const struct ggml_backend_sched * s, cons
             continue;
         }
         GB_FAIL_IF(r->rounds >= ROUNDS, GGML_STATUS_ALLOC_FAILED,
-            "ggml_backend_sched: backend %s needs %zu bytes (results %zu, inputs %zu, kept copies %zu), %zu are "
-            "allowed, and no cheaper placement needs less",
+            "ggml_backend_sched: backend %s needs %zu bytes (results %zu, inputs %zu, kept copies %zu), "
+            "%zu are allowed, and no cheaper placement needs less",
             s->devices[b].name, bytes, need[b].peak, need[b].leafs, need[b].replicas, limit);
         raise_price(r, assigned, bytes, b);
         *again = true;

@@ -23,9 +23,8 @@ struct gb_cost_model {
     int32_t *              item; // per tensor; owned, as are the arrays of p
 };
 
-// At most GB_COST_BACKENDS_MAX backends. gb_cost_model_free in any case.
-// It fails with ALLOC_FAILED only. A node that no backend can run is no failure here: it may be anywhere, and the check
-// of the assignment reports it.
+// At most GB_COST_BACKENDS_MAX backends. gb_cost_model_free in any case. It fails with ALLOC_FAILED only. A node that
+// no backend can run is no failure here: it may be anywhere, and the check of the assignment reports it.
 enum ggml_status gb_cost_model_init(struct gb_cost_model * m, const struct gb_assign_graph * graph,
     const struct gb_cost_prices * prices);
 void             gb_cost_model_free(struct gb_cost_model * m);

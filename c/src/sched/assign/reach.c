@@ -8,7 +8,6 @@ bool gb_sched_supports_buft(const struct ggml_backend_sched * s, ggml_backend_bu
     return ggml_backend_buft_supports_backend(buft, s->devices[backend].backend);
 }
 
-// The type of the memory that a root has already; NULL: it has none yet.
 ggml_backend_buffer_type_t gb_sched_placed_buft(const struct gb_sched_input * in, int root) {
     const struct gb_id * id = &in->ids.data[root];
     switch ((enum gb_location) id->location) {

@@ -61,9 +61,9 @@ struct gb_cost_result {
 int64_t gb_cost_of(const struct gb_cost_problem * p, const int32_t * labels);
 
 // The cheapest labels. `start` (NULL: none): labels that are good already; the result is never worse. max_states limits
-// the frontier search.
-// It fills labels[n_items] and `result`. With two backends neither `start` nor `max_states` is looked at: one cut is
-// the optimum. ALLOC_FAILED: no memory; ABORTED: the thread's poll gave up; `labels` and `result` say nothing then.
+// the frontier search. It fills labels[n_items] and `result`. With two backends neither `start` nor `max_states` is
+// looked at: one cut is the optimum. ALLOC_FAILED: no memory; ABORTED: the thread's poll gave up; `labels` and `result`
+// say nothing then.
 enum ggml_status gb_cost_solve(const struct gb_cost_problem * p, const int32_t * start, size_t max_states,
     int32_t * labels, struct gb_cost_result * result);
 
@@ -72,9 +72,9 @@ enum ggml_status gb_cost_solve(const struct gb_cost_problem * p, const int32_t *
 // optimum. False when memory is out.
 bool gb_cost_network(const struct gb_cost_problem * p, const int32_t * labels, int alpha, struct gb_flow * net);
 
-// saved[i]: what moving item i alone would cost more, at its best other backend other[i] (-1: it has none).
-// Both arrays have n_items entries, `saved` in the units of the costs; a negative entry says that the move alone would
-// be cheaper. ALLOC_FAILED: no memory.
+// saved[i]: what moving item i alone would cost more, at its best other backend other[i] (-1: it has none). Both arrays
+// have n_items entries, `saved` in the units of the costs; a negative entry says that the move alone would be cheaper.
+// ALLOC_FAILED: no memory.
 enum ggml_status gb_cost_savings(const struct gb_cost_problem * p, const int32_t * labels, int64_t * saved,
     int32_t * other);
 

@@ -386,8 +386,8 @@ static bool grow_table(struct search * s) {
     return true;
 }
 
-// Adds the trial state to the next layer, or makes the equal one there cheaper. False when memory is out.
-// Open addressing; the table holds indices into the layer, and is at most half full.
+// Adds the trial state to the next layer, or makes the equal one there cheaper. False when memory is out. Open
+// addressing; the table holds indices into the layer, and is at most half full.
 static bool merge(struct search * s, int64_t cost, struct origin origin) {
     if (2 * s->next.cost.n >= s->table_size && !grow_table(s)) {
         return false;

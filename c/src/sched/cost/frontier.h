@@ -19,10 +19,10 @@ struct gb_frontier_result {
     size_t  widest;   // states at once
 };
 
-// Looks for the cheapest labels below `upper`. At most max_states states are kept, over all steps.
-// The problem has at most GB_FRONTIER_BACKENDS_MAX backends. labels[n_items] is written only when labels were found.
-// ALLOC_FAILED: no memory; ABORTED: the thread's poll gave up. A search that used up its states is a success, with
-// `complete` false and a bound.
+// Looks for the cheapest labels below `upper`. At most max_states states are kept, over all steps. The problem has at
+// most GB_FRONTIER_BACKENDS_MAX backends. labels[n_items] is written only when labels were found. ALLOC_FAILED: no
+// memory; ABORTED: the thread's poll gave up. A search that used up its states is a success, with `complete` false and
+// a bound.
 enum ggml_status gb_frontier_solve(const struct gb_cost_problem * p, int64_t upper, size_t max_states, int32_t * labels,
     struct gb_frontier_result * result);
 

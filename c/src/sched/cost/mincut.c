@@ -103,8 +103,8 @@ static bool find_distances(struct solver * s) {
     return s->distance[s->source] >= 0;
 }
 
-// The next half arc of `v` with room that leads one step closer; false: none.
-// Half arcs that were passed over are not looked at again in this round: they are full or lead nowhere.
+// The next half arc of `v` with room that leads one step closer; false: none. Half arcs that were passed over are not
+// looked at again in this round: they are full or lead nowhere.
 static bool advance(struct solver * s, int32_t v, uint32_t * h) {
     for (; s->next[v] < s->begin[v + 1]; s->next[v]++) {
         *h = s->half[s->next[v]];
@@ -130,8 +130,8 @@ static size_t push(struct solver * s, size_t depth) {
     return full;
 }
 
-// Fills paths of the shortest length until none is left. The path grows by one half arc, or goes back from a node
-// that leads nowhere; after a push it goes on from where it became full.
+// Fills paths of the shortest length until none is left. The path grows by one half arc, or goes back from a node that
+// leads nowhere; after a push it goes on from where it became full.
 static enum ggml_status fill_paths(struct solver * s) {
     size_t  depth = 0;
     int32_t v     = s->source;

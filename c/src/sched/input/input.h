@@ -35,8 +35,8 @@ struct gb_id {
     ggml_backend_buffer_type_t buft; // borrowed; of the buffer, for roots in memory of the user
 };
 
-// Made by gb_sched_collect, then never changed, except for `key`: binding notes there where tensors lie.
-// Arrays are owned by the plan, tensors by the user: they may be gone when another graph is compared with the plan.
+// Made by gb_sched_collect, then never changed, except for `key`: binding notes there where tensors lie. Arrays are
+// owned by the plan, tensors by the user: they may be gone when another graph is compared with the plan.
 struct gb_sched_input {
     int                   n_nodes, n_leafs, n_ids, n_backends;
     struct ggml_tensor ** nodes; // per id
@@ -64,8 +64,8 @@ enum ggml_status gb_sched_collect(struct ggml_backend_sched * s, struct gb_sched
 void gb_sched_free_input(struct gb_sched_input * in);
 
 // The location of a root as it stands now. LEAF and ARENA mean: to be placed. Reports and returns false if its content
-// is lost.
-// `computed`: a node of the graph computes the tensor. `chosen`: the backend that the user chose for it, -1: none.
+// is lost. `computed`: a node of the graph computes the tensor. `chosen`: the backend that the user chose for it, -1:
+// none.
 bool gb_sched_find_location(struct ggml_backend_sched * s, const struct ggml_tensor * t, bool computed, int chosen,
     enum gb_location * location);
 

@@ -50,9 +50,8 @@ static bool find_location_of_result(struct ggml_backend_sched * s, const struct 
     if (!ok) {
         char text[GB_DESCRIBE_SIZE];
         gb_fail(GGML_STATUS_INVALID_STATE,
-            "ggml_backend_sched: the graph reads %s, the result of %s in another graph, which is not in memory any "
-            "more: compute it in the same "
-            "graph, or give it memory of its own",
+            "ggml_backend_sched: the graph reads %s, the result of %s in another graph, "
+            "which is not in memory any more: compute it in the same graph, or give it memory of its own",
             gb_describe(t, text), ggml_op_name(t->op));
         return false;
     }

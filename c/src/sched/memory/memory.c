@@ -37,8 +37,7 @@ void gb_sched_hold(struct ggml_backend_sched * s, bool hold) {
     }
 }
 
-// A leaf store that no plan is bound to.
-// It waits for a plan that needs a store of its size.
+// A leaf store that no plan is bound to. It waits for a plan that needs a store of its size.
 static bool is_spare(const struct gb_mem * mem) {
     return mem->kind == GB_MEM_LEAFS && mem->n_refs == 0 && mem->size > 0;
 }

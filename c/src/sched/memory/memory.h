@@ -107,8 +107,8 @@ void             gb_sched_free_mems(struct ggml_backend_sched * s);
 ggml_tallocr_t gb_sched_inputs(struct ggml_backend_sched * s, int backend);
 
 // replica.c
-// The plan gets all its replicas whose source has a place, or none.
-// ALLOC_FAILED: no memory; then the plan holds no replica.
+// The plan gets all its replicas whose source has a place, or none. ALLOC_FAILED: no memory; then the plan holds no
+// replica.
 enum ggml_status gb_sched_take_replicas(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 void             gb_sched_release_replicas(struct gb_sched_plan * p);
 // Frees the replicas of a backend (-1: of all) that no plan holds; true if there were any.
@@ -131,8 +131,8 @@ enum ggml_status gb_sched_bind(struct ggml_backend_sched * s, struct gb_sched_pl
 void gb_sched_free_binding(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 
 // prepared.c
-// An event for each step that somebody waits for.
-// Makes what is missing, so it may be called again, also after a failure.
+// An event for each step that somebody waits for. Makes what is missing, so it may be called again, also after a
+// failure.
 enum ggml_status gb_sched_make_events(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 // Host memory where inputs are kept until they have travelled; what the host copies itself needs none.
 enum ggml_status gb_sched_make_stages(struct ggml_backend_sched * s, struct gb_sched_plan * p);

@@ -37,7 +37,6 @@ void gb_sched_disarm(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     gb_vec_free(&p->binding.events);
 }
 
-// One for each step that somebody waits for.
 enum ggml_status gb_sched_make_events(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     for (size_t k = 0; k < p->program.steps.n && p->binding.events.n < p->waits.n_events; k++) {
         const int32_t number = p->waits.of[k].event;
@@ -68,7 +67,7 @@ static bool make_stage(struct gb_stage * stage, const struct gb_copy * copy, ggm
     return stage->event && stage->tensor.data;
 }
 
-// Where inputs are kept until they have travelled; what the host copies itself needs none.
+// Stages are made for one copy after the other, and all of them are freed when one cannot be made.
 enum ggml_status gb_sched_make_stages(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     for (size_t k = 0; p->program.n_staged > 0 && k < p->program.steps.n; k++) {
         const struct gb_step * step = &p->program.steps.data[k];

@@ -124,15 +124,14 @@ enum ggml_status gb_sched_order_steps(const struct ggml_backend_sched * s, const
 int gb_sched_split_of_back(const struct gb_sched_program * program, size_t back);
 
 // shadow.c
-// A clone without memory and flags; NULL: no memory.
-// `origin`: the id of the tensor that it clones; `copy`: the copy that its memory is in, -1: none. Owned by the
-// program.
+// A clone without memory and flags; NULL: no memory. `origin`: the id of the tensor that it clones; `copy`: the copy
+// that its memory is in, -1: none. Owned by the program.
 struct gb_shadow * gb_sched_new_shadow(struct gb_sched_program * program, const struct gb_sched_input * in, int origin,
     int copy);
 // The shadows one after the other, in no order that means anything; NULL at the end.
 struct gb_shadow * gb_sched_next_shadow(const struct gb_sched_program * program, struct gb_shadow_iter * it);
-// Maps roots and what stands for them to storage ids: tensor ids, then copies from n_ids on.
-// `map` is empty before. False: no memory.
+// Maps roots and what stands for them to storage ids: tensor ids, then copies from n_ids on. `map` is empty before.
+// False: no memory.
 bool gb_sched_map_storage(const struct gb_sched_input * in, const struct gb_sched_program * program,
     struct gb_ptrmap * map);
 // Frees the shadows, too: nothing may point to them any more.

@@ -72,9 +72,8 @@ static void append_copies(struct gb_text * t, const struct ggml_backend_sched * 
     }
 }
 
-// `tensor` of the id is alive: the caller has just named it.
-// A backend that could run the node and was passed over could not write its result; what others refuse is asked again,
-// because the answers say why.
+// `tensor` of the id is alive: the caller has just named it. A backend that could run the node and was passed over
+// could not write its result; what others refuse is asked again, because the answers say why.
 const char * gb_sched_explain(struct ggml_backend_sched * s, struct gb_sched_plan * p, int id) {
     enum { SIZE = 4096 };
     const struct gb_assignment * a = &p->assigned.to[id];

@@ -1,7 +1,7 @@
 // query.c - what a plan decided, told through the public interface: splits, arenas, blocks, copies.
 //
-// All of it is about the last graph that the scheduler was given. The functions read the plan and decide nothing. In the
-// child of a fork that came while another thread used the scheduler the plan may be half made: there they all fail.
+// All of it is about the last graph that the scheduler was given. The functions read the plan and decide nothing. In
+// the child of a fork that came while another thread used the scheduler the plan may be half made: there they all fail.
 #include "sched/plan.h"
 
 const struct gb_sched_plan * gb_sched_last_plan(const struct ggml_backend_sched * s, const char * func) {

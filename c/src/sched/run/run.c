@@ -6,8 +6,7 @@
 // no queue can make) is done when the step was issued. With a callback, or when the run is validated, each step is
 // complete before the next one begins.
 //
-// After a failure everything is waited for, so the scheduler can go on with the next call. A wait that is given up
-// (base/current.h) is such a failure: what is queued on all backends is cancelled then.
+// After a failure everything is waited for (wait.c), so the scheduler can go on with the next call.
 #include "sched/plan.h"
 
 #include <string.h>

@@ -104,16 +104,17 @@ void gb_sched_count_copy(struct ggml_backend_sched * s, const struct gb_copy * c
 void gb_sched_count_back(struct ggml_backend_sched * s, const struct gb_write_back * back);
 
 // trace.c: called by run.c and plan.c, only while a record is being made. A record never makes a run fail.
-bool gb_sched_is_traced(const struct ggml_backend_sched * s);
-// A run calls begin_run, then begin_step and end_step for each step, then end_run, whether it worked or not.
+bool              gb_sched_is_traced(const struct ggml_backend_sched * s);
 struct gb_trace * gb_trace_new(int n_backends);           // NULL: no memory
 void              gb_trace_stop(struct gb_trace * trace); // the record stays; NULL is fine
 void              gb_trace_free(struct gb_trace * trace);
 void              gb_trace_disarm(struct gb_trace * trace); // the record stays, its clocks are given back; NULL is fine
 void              gb_trace_plan(struct ggml_backend_sched * s, int64_t start_ns, const char * what);
-void              gb_trace_begin_run(struct ggml_backend_sched * s, struct gb_sched_plan * p);
-void              gb_trace_wait(struct ggml_backend_sched * s, const struct gb_step * on, int64_t start_ns);
-void              gb_trace_begin_step(struct ggml_backend_sched * s, const struct gb_step * step);
+// A run calls gb_trace_begin_run, then gb_trace_begin_step and gb_trace_end_step for each step, then gb_trace_end_run,
+// whether it worked or not.
+void gb_trace_begin_run(struct ggml_backend_sched * s, struct gb_sched_plan * p);
+void gb_trace_wait(struct ggml_backend_sched * s, const struct gb_step * on, int64_t start_ns);
+void gb_trace_begin_step(struct ggml_backend_sched * s, const struct gb_step * step);
 // True: the step is to be waited for now, then ...
 bool gb_trace_end_step(struct ggml_backend_sched * s, const struct gb_step * step, bool made);
 void gb_trace_step_is_done(struct ggml_backend_sched * s);           // ... this

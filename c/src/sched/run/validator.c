@@ -136,8 +136,8 @@ static size_t area_at(const struct gb_validator * c, uintptr_t at) {
     return lo;
 }
 
-// The new area becomes number i. `readers` is copied, per issuer; NULL: nobody has read it.
-// The areas behind it move up, and their readers with them.
+// The new area becomes number i. `readers` is copied, per issuer; NULL: nobody has read it. The areas behind it move
+// up, and their readers with them.
 static bool insert_area(struct gb_validator * c, size_t i, struct area area, const int32_t * readers) {
     const size_t n = (size_t) c->n_issuers;
     if (!gb_vec_reserve(&c->areas, c->areas.n + 1) || !gb_vec_reserve(&c->readers, (c->areas.n + 1) * n)) {

@@ -29,7 +29,7 @@ static bool always(void * data) {
     return true;
 }
 
-// Waits for the backend; what it has queued is cancelled if somebody gave up before.
+// A backend asks the thread's poll while it waits, so a poll that says yes at once is how to cancel.
 enum ggml_status gb_sched_wait_for_backend(ggml_backend_t backend, bool gave_up) {
     void *           data;
     const gb_poll_fn poll = gb_get_poll(&data);
@@ -59,8 +59,8 @@ enum ggml_status gb_sched_wait(struct ggml_backend_sched * s) {
         return lost == GGML_STATUS_SUCCESS ? lost
                : lost == GGML_STATUS_ABORTED
                    ? gb_fail_quietly(lost, "ggml_backend_sched: the run was cancelled with a later one")
-                   : gb_fail_quietly(lost, "ggml_backend_sched: the run may be incomplete: a failure was told to who "
-                                           "issued the next one");
+                   : gb_fail_quietly(lost, "ggml_backend_sched: the run may be incomplete: "
+                                           "a failure was told to who issued the next one");
     }
     const int64_t    start   = s->n_backends > 1 || gb_sched_has_queue(s, 0) ? gb_time_ns() : 0;
     enum ggml_status first   = GGML_STATUS_SUCCESS;
