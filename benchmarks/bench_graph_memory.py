@@ -28,8 +28,8 @@ from timing import PROCESS, once, timed
 ALIGNMENT = 32
 IN_PLACE = {
     "SCALE", "DIAG_MASK_ZERO", "DIAG_MASK_INF", "ADD", "ADD1", "SUB", "MUL", "DIV", "SQR", "SQRT", "LOG", "ROPE",
-    "RMS_NORM", "SOFT_MAX",
-    "ABS", "SGN", "NEG", "STEP", "TANH", "ELU", "RELU", "GELU", "GELU_QUICK", "SILU", "HARDSWISH", "HARDSIGMOID",
+    "RMS_NORM", "SOFT_MAX", "ABS", "SGN", "NEG", "STEP", "TANH", "ELU", "RELU", "GELU", "GELU_QUICK", "SILU",
+    "HARDSWISH", "HARDSIGMOID",
 }  # fmt: skip
 BOTH = {"ADD", "SUB", "MUL", "DIV"}
 

@@ -38,8 +38,7 @@ import kquant_reference
 
 TYPES = [
     "q8_0", "q6_k", "q5_k", "q5_1", "q5_0", "q4_k", "q4_1", "q4_0", "iq4_nl", "iq4_xs", "nvfp4", "mxfp4", "q3_k",
-    "iq3_s", "iq3_xxs",
-    "q2_k", "iq2_s", "iq2_xs", "iq2_xxs", "tq2_0", "tq1_0", "iq1_m", "iq1_s",
+    "iq3_s", "iq3_xxs", "q2_k", "iq2_s", "iq2_xs", "iq2_xxs", "tq2_0", "tq1_0", "iq1_m", "iq1_s",
 ]  # fmt: skip
 SMALL = [0.02, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7]
 SMALL_TYPES = ["q8_0", "q6_k", "q5_k", "q5_1", "q5_0", "q4_k", "q4_1", "q4_0", "q3_k", "q2_k"]

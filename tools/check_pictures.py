@@ -31,9 +31,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 FLAGS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--hide-scrollbars", "--force-color-profile=srgb",
-    "--window-size=1280,1900",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
+    "--force-color-profile=srgb", "--window-size=1280,1900",
 ]  # fmt: skip
 HOSTILE = [  # names of tensors
     "</script><img src=x onerror=\"document.title='hacked'\">", "<!--<script>", "a\"b'c&amp;<b>", "\u2028line", "]]>",

@@ -82,15 +82,11 @@ __version__: str = _ffi_object.string(_lib.gbpy_version()).decode()
 # operations come from the files of their families.
 __all__ = [
     "AllocationError", "ArenaPlan", "Backend", "BackendList", "Buffer", "BufferType", "Comparison", "Context",
-    "CopyCost", "CopyInfo",
-    "Costs", "DeviceCosts", "DeviceError", "Event", "FileError", "GgmlError", "Graph", "GraphAllocator",
-    "InvalidArgumentError",
-    "LoadRecord", "Memory", "MemoryPlan", "OpCost", "Pending", "PerformanceWarning", "Plan", "PlanBlock", "Prediction",
-    "Scheduler",
-    "SchedulerStats", "Split", "SplitInfo", "SplitTime", "StateError", "Tensor", "TensorAllocator", "Trace",
-    "TraceEvent", "Traffic",
-    "UnsupportedError", "__version__", "backends", "calibrate", "cpu_buffer_type", "cpu_levels", "dequantize",
-    "get_include", "gguf",
+    "CopyCost", "CopyInfo", "Costs", "DeviceCosts", "DeviceError", "Event", "FileError", "GgmlError", "Graph",
+    "GraphAllocator", "InvalidArgumentError", "LoadRecord", "Memory", "MemoryPlan", "OpCost", "Pending",
+    "PerformanceWarning", "Plan", "PlanBlock", "Prediction", "Scheduler", "SchedulerStats", "Split", "SplitInfo",
+    "SplitTime", "StateError", "Tensor", "TensorAllocator", "Trace", "TraceEvent", "Traffic", "UnsupportedError",
+    "__version__", "backends", "calibrate", "cpu_buffer_type", "cpu_levels", "dequantize", "get_include", "gguf",
     "load_backend", "load_report", "map_custom", "plan_memory", "quantize", "set_abort_callback", "set_log",
     "show_config",
 ]  # fmt: skip

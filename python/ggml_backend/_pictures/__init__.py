@@ -21,8 +21,7 @@ from .table import read_table, write_rows, write_table
 from .text import text_map
 
 __all__ = [
-    "ArenaLike", "BareArena", "BareBlock", "BlockLike", "CopyLike", "Picture", "SplitLike",
-    "bare_picture", "chains",
-    "notebook", "page", "picture_of", "plan_csv", "plan_map", "plan_page", "read_table", "text_map",
-    "write_rows", "write_table",
+    "ArenaLike", "BareArena", "BareBlock", "BlockLike", "CopyLike", "Picture", "SplitLike", "bare_picture", "chains",
+    "notebook", "page", "picture_of", "plan_csv", "plan_map", "plan_page", "read_table", "text_map", "write_rows",
+    "write_table",
 ]  # fmt: skip

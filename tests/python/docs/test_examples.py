@@ -229,9 +229,8 @@ KEYS = [
     "llama.context_length", "llama.attention.layer_norm_rms_epsilon", "llama.rope.freq_base",
     "llama.rope.dimension_count", "llama.rope.scaling.type", "llama.rope.scaling.factor", "llama.expert_count",
     "tokenizer.ggml.model", "tokenizer.ggml.tokens", "tokenizer.ggml.scores", "tokenizer.ggml.token_type",
-    "tokenizer.ggml.merges", "tokenizer.ggml.pre", "tokenizer.ggml.bos_token_id",
-    "tokenizer.ggml.eos_token_id", "tokenizer.ggml.unknown_token_id", "tokenizer.ggml.add_bos_token",
-    "tokenizer.ggml.add_space_prefix",
+    "tokenizer.ggml.merges", "tokenizer.ggml.pre", "tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id",
+    "tokenizer.ggml.unknown_token_id", "tokenizer.ggml.add_bos_token", "tokenizer.ggml.add_space_prefix",
 ]  # fmt: skip
 
 

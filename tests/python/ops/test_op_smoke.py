@@ -49,8 +49,7 @@ def test_every_operation_is_here():
 
 IN_PLACE = [
     "abs", "sgn", "neg", "step", "tanh", "elu", "relu", "gelu", "gelu_erf", "gelu_quick", "silu", "hardswish",
-    "hardsigmoid", "leaky_relu", "sqr", "sqrt",
-    "log", "norm", "rms_norm", "soft_max", "diag_mask_zero", "dup",
+    "hardsigmoid", "leaky_relu", "sqr", "sqrt", "log", "norm", "rms_norm", "soft_max", "diag_mask_zero", "dup",
 ]  # fmt: skip
 
 
