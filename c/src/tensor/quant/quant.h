@@ -2,8 +2,8 @@
 // blocks and back.
 //
 //   formats.def, blocks.h     the numbers and the fields of each format, as a table and as constants
-//   <stem>.c                  the arithmetic of one format;  legacy.h, kquant.h, q45_k.h, iq4.h, grid.h, ternary.h: what
-//                             those of a family share;  bits.h: fields at any address
+//   <stem>.c                  the arithmetic of one format;  bits.h: fields at any address
+//   legacy.h, kquant.h, q45_k.h, iq4.h, grid.h, ternary.h   what the formats of a family share
 //   fit.c, small.c            the choice of scales: least squares; where scales have few values
 //   grid.c, grids.c           codebooks, and their rows (tools/gen_grids.py)
 //   check.c, quantize.c       numbers that a format cannot hold; the public functions
