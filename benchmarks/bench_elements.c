@@ -259,7 +259,7 @@ static void bench_overhead(const struct gb_level * level, struct gb_cpu_pool * p
 int main(int argc, char ** argv) {
     const char *            name    = argc > 1 ? argv[1] : "all";
     const int               threads = argc > 2 ? atoi(argv[2]) : 2;
-    const struct gb_level * level   = argc > 3 ? gb_level_find(argv[3]) : gb_level_default();
+    const struct gb_level * level   = bench_level(argc > 3 ? argv[3] : NULL);
     const bool              all     = strcmp(name, "all") == 0;
     struct gb_cpu_pool *    pool    = level != NULL ? gb_cpu_pool_new(threads) : NULL;
     check(pool != NULL);

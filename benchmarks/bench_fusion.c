@@ -250,10 +250,9 @@ static void bench(const struct bench_case * c, int threads, const struct gb_leve
 int main(int argc, char ** argv) {
     const char *            name    = argc > 1 ? argv[1] : "all";
     const int               threads = argc > 2 ? atoi(argv[2]) : 2;
-    const struct gb_level * level =
-        argc > 3 && strcmp(argv[3], "best") != 0 ? gb_level_find(argv[3]) : gb_level_default();
-    const int            rounds = argc > 4 ? atoi(argv[4]) : 20;
-    struct gb_cpu_pool * pool   = level != NULL ? gb_cpu_pool_new(threads) : NULL;
+    const struct gb_level * level   = bench_level(argc > 3 ? argv[3] : NULL);
+    const int               rounds  = argc > 4 ? atoi(argv[4]) : 20;
+    struct gb_cpu_pool *    pool    = level != NULL ? gb_cpu_pool_new(threads) : NULL;
     check(pool != NULL);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         if (strcmp(name, "all") == 0 || strstr(cases[i].name, name) != NULL) {

@@ -184,11 +184,10 @@ static bool is_measured(enum ggml_type type) {
 }
 
 int main(int argc, char ** argv) {
-    const char *            what = argc > 1 ? argv[1] : "all";
-    const char *            name = argc > 2 ? argv[2] : "all";
-    const struct gb_level * level =
-        argc > 3 && strcmp(argv[3], "best") != 0 ? gb_level_find(argv[3]) : gb_level_default();
-    const int threads = argc > 4 ? atoi(argv[4]) : 2;
+    const char *            what    = argc > 1 ? argv[1] : "all";
+    const char *            name    = argc > 2 ? argv[2] : "all";
+    const struct gb_level * level   = bench_level(argc > 3 ? argv[3] : NULL);
+    const int               threads = argc > 4 ? atoi(argv[4]) : 2;
     if (level == NULL || threads < 1 || threads > GB_CPU_MAX_THREADS) {
         fprintf(stderr, "%s\n", level == NULL ? ggml_last_error() : "too few or too many threads");
         return 1;

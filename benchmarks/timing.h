@@ -6,9 +6,16 @@
 #define GB_BENCHMARKS_TIMING_H
 
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "base/env.h"
+#include "cpu/kernels/kernels.h"
+
+// The level that a program's argument names; NULL or "best": the default. NULL, reported: there is none.
+static inline const struct gb_level * bench_level(const char * name) {
+    return name != NULL && strcmp(name, "best") != 0 ? gb_level_find(name) : gb_level_default();
+}
 
 // Seconds of the time that passes: for work that the processor waits for.
 static inline double bench_wall(void) { return (double) gb_time_ns() * 1e-9; }
