@@ -1,8 +1,7 @@
 // ops.cu - the table of operators, gathered from the families, and what supports_op answers.
 //
-// Of the library's own files this backend reads data alone (tensor/ops.def here, the formats in kernels/unpack.cuh):
-// they need nothing but ggml.h, so a module that was built apart from the library agrees with the header that it was
-// built with.
+// Of the library's own files this backend reads data alone (docs/ARCHITECTURE.md lists them): they need nothing but
+// ggml.h, so a module that was built apart from the library agrees with the header that it was built with.
 #include "cuda.h"
 
 #define GB_CUDA_FAMILY(name) extern const gb_cuda_family gb_cuda_family_##name;
