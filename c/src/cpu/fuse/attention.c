@@ -23,7 +23,6 @@ struct chain { // as far as it was followed
 
 // ------------------------------------------------------------------------------------------------------------ matching
 
-static bool is_dense(const struct ggml_tensor * t) { return t->type == GGML_TYPE_F32 && ggml_is_contiguous(t); }
 
 static bool add_edit(struct gb_attention * a, enum gb_score_edit_kind kind, float value, const struct ggml_tensor * t) {
     if (a->n_edits == GB_SCORE_EDITS) {
@@ -62,7 +61,7 @@ static bool add_mask(struct gb_attention * a, const struct ggml_tensor * node) {
 
 // An operator between the first product and the softmax.
 static bool add_node(struct gb_attention * a, const struct ggml_tensor * node, const struct ggml_tensor * before) {
-    if (!is_dense(node) || !gb_same_ne(node, before)) {
+    if (!gb_fuse_is_dense(node) || !gb_same_ne(node, before)) {
         return false;
     }
     if (node->op == GGML_OP_ADD) {
@@ -78,7 +77,7 @@ static bool add_node(struct gb_attention * a, const struct ggml_tensor * node, c
 
 static bool add_soft_max(struct gb_attention * a, const struct ggml_tensor * node, const struct ggml_tensor * before) {
     const struct ggml_tensor * mask = node->src[1];
-    return node->src[0] == before && is_dense(node) && gb_op_param_f32(node, 1) == 0 &&
+    return node->src[0] == before && gb_fuse_is_dense(node) && gb_op_param_f32(node, 1) == 0 &&
            add_scale(a, gb_op_param_f32(node, 0)) && node->src[2] == NULL &&
            (mask == NULL || (mask != before && add_tensor(a, GB_SCORE_ADD_ROW, mask, node)));
 }
@@ -104,7 +103,7 @@ static bool add_copy(struct chain * c, const struct ggml_tensor * copy, const st
 }
 
 static bool add_values(struct chain * c, const struct ggml_tensor * node, const struct ggml_tensor * before) {
-    if (node->op != GGML_OP_MUL_MAT || node->src[1] != before || node->src[0] == before || !is_dense(node)) {
+    if (node->op != GGML_OP_MUL_MAT || node->src[1] != before || node->src[0] == before || !gb_fuse_is_dense(node)) {
         return false;
     }
     c->a.v    = node->src[0];
@@ -117,7 +116,7 @@ static bool add_values(struct chain * c, const struct ggml_tensor * node, const 
 static bool follow(struct chain * c) {
     const struct ggml_tensor * first = c->nodes[0];
     int                        i     = 1;
-    if (c->n < 3 || first->op != GGML_OP_MUL_MAT || !is_dense(first) || gb_is_empty(first)) {
+    if (c->n < 3 || first->op != GGML_OP_MUL_MAT || !gb_fuse_is_dense(first) || gb_is_empty(first)) {
         return false;
     }
     c->a = (struct gb_attention){ .k = first->src[0], .q = first->src[1], .scale = 1 };

@@ -46,6 +46,11 @@ struct gb_fusion {
     bool (*leaves_out)(struct ggml_tensor * const * nodes, int n);
 };
 
+// What most fused steps pass on from node to node.
+static inline bool gb_fuse_is_dense(const struct ggml_tensor * t) {
+    return t->type == GGML_TYPE_F32 && ggml_is_contiguous(t);
+}
+
 const struct gb_fusion * gb_fusion_of(enum gb_fusion_kind kind);
 
 // Whether a fused step of that kind can begin with the node: a first look, before nodes are gathered.

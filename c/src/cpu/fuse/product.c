@@ -34,17 +34,16 @@ struct product { // the product and what follows it
 
 // ------------------------------------------------------------------------------------------------------------ matching
 
-static bool is_dense(const struct ggml_tensor * t) { return t->type == GGML_TYPE_F32 && ggml_is_contiguous(t); }
 
 static bool is_row(const struct ggml_tensor * t, const struct ggml_tensor * shape) {
-    return is_dense(t) && t->ne[0] == shape->ne[0] && t->ne[1] == 1 && t->ne[2] == 1 && t->ne[3] == 1;
+    return gb_fuse_is_dense(t) && t->ne[0] == shape->ne[0] && t->ne[1] == 1 && t->ne[2] == 1 && t->ne[3] == 1;
 }
 
 static bool follow(struct stage * s, const struct ggml_tensor * node, const struct ggml_tensor * before) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
     const struct gb_cpu_op *  op = gb_cpu_op_of(node);
     *s = (struct stage){ .node = node, .map1 = op ? op->map1 : NULL, .map2 = op ? op->map2 : NULL };
-    if (!is_dense(node) || !gb_same_ne(node, before) || node->src[2] != NULL) {
+    if (!gb_fuse_is_dense(node) || !gb_same_ne(node, before) || node->src[2] != NULL) {
         return false;
     }
     if (s->map1 != NULL) {
@@ -53,14 +52,14 @@ static bool follow(struct stage * s, const struct ggml_tensor * node, const stru
     s->swapped = a != before;
     s->other   = s->swapped ? a : b;
     return s->map2 != NULL && s->other != NULL &&
-           (s->swapped ? b == before && is_dense(a) && gb_same_ne(a, node)
-                       : b != before && (is_row(b, node) || (is_dense(b) && gb_same_ne(b, node))));
+           (s->swapped ? b == before && gb_fuse_is_dense(a) && gb_same_ne(a, node)
+                       : b != before && (is_row(b, node) || (gb_fuse_is_dense(b) && gb_same_ne(b, node))));
 }
 
 static int product_length(struct ggml_tensor * const * nodes, int n) {
     struct stage s;
     int          length = 1;
-    if (nodes[0]->op != GGML_OP_MUL_MAT || !is_dense(nodes[0]) || gb_is_empty(nodes[0]) ||
+    if (nodes[0]->op != GGML_OP_MUL_MAT || !gb_fuse_is_dense(nodes[0]) || gb_is_empty(nodes[0]) ||
         gb_count(nodes[0]) > ELEMENTS_MAX) {
         return 0;
     }

@@ -22,16 +22,15 @@ static bool is_mask(const struct ggml_tensor * node) {
     return node->op == GGML_OP_DIAG_MASK_INF || node->op == GGML_OP_DIAG_MASK_ZERO;
 }
 
-static bool is_dense_f32(const struct ggml_tensor * t) { return t->type == GGML_TYPE_F32 && ggml_is_contiguous(t); }
 
 // Row i of the group's shape is row i of t.
 static bool is_aligned(const struct ggml_tensor * t, const struct ggml_tensor * shape) {
-    return is_dense_f32(t) && gb_same_ne(t, shape);
+    return gb_fuse_is_dense(t) && gb_same_ne(t, shape);
 }
 
 // Row i of the shape goes with row i mod t->ne[1] of t.
 static bool is_periodic(const struct ggml_tensor * t, const struct ggml_tensor * shape, enum ggml_op op) {
-    if (!is_dense_f32(t) || t->ne[2] != 1 || t->ne[3] != 1 || t->ne[1] < 1) {
+    if (!gb_fuse_is_dense(t) || t->ne[2] != 1 || t->ne[3] != 1 || t->ne[1] < 1) {
         return false;
     }
     return op == GGML_OP_SOFT_MAX ? t->ne[0] == shape->ne[0]

@@ -138,6 +138,11 @@ static inline size_t gb_floats_size(int64_t n, int n_tasks) {
     return gb_lines((size_t) n * sizeof(float)) * (size_t) n_tasks;
 }
 
+// The work size of operators with two rows of the result's length for each thread.
+static inline size_t gb_two_rows_work(const struct ggml_tensor * node, int n_tasks) {
+    return gb_floats_size(2 * node->ne[0], n_tasks);
+}
+
 // A share of fewer elements costs less than meeting another thread.
 #define GB_TASK_ELEMENTS 8192
 

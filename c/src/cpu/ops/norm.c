@@ -78,10 +78,6 @@ static void run_rms_norm_back(const struct gb_cpu_call * call, struct ggml_tenso
 static const char * rms_norm_back_unsupported(const struct ggml_tensor * node) { return gb_need_float(node, 2); }
 
 // x and dy of a row, where they have to be converted.
-static size_t two_rows_work(const struct ggml_tensor * node, int n_tasks) {
-    return gb_floats_size(2 * node->ne[0], n_tasks);
-}
-
 // ---------------------------------------------------------------------------------------------------------- GROUP_NORM
 
 // Channels [c0, c1) of batch i3 are normalised together, in three passes over their runs.
@@ -170,7 +166,7 @@ const struct gb_cpu_op gb_cpu_op_rms_norm = {
 const struct gb_cpu_op gb_cpu_op_rms_norm_back = {
     .unsupported = rms_norm_back_unsupported,
     .n_tasks     = gb_tasks_dst_rows,
-    .work_size   = two_rows_work,
+    .work_size   = gb_two_rows_work,
     .run         = run_rms_norm_back,
 };
 const struct gb_cpu_op gb_cpu_op_group_norm = {

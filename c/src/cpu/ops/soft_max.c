@@ -36,11 +36,6 @@ static const char * soft_max_unsupported(const struct ggml_tensor * node) {
     return gb_need_float(node, node->src[1] ? 2 : 1);
 }
 
-// Two converted rows for each thread; the same for the derivative.
-static size_t soft_max_work(const struct ggml_tensor * node, int n_tasks) {
-    return gb_floats_size(2 * node->ne[0], n_tasks);
-}
-
 // ------------------------------------------------------------------------------------------------------- SOFT_MAX_BACK
 
 // dx = y (dy - sum(y dy)); dy is src[0], y is src[1].
@@ -65,12 +60,12 @@ static const char * soft_max_back_unsupported(const struct ggml_tensor * node) {
 const struct gb_cpu_op gb_cpu_op_soft_max = {
     .unsupported = soft_max_unsupported,
     .n_tasks     = gb_tasks_dst_rows,
-    .work_size   = soft_max_work,
+    .work_size   = gb_two_rows_work,
     .run         = run_soft_max,
 };
 const struct gb_cpu_op gb_cpu_op_soft_max_back = {
     .unsupported = soft_max_back_unsupported,
     .n_tasks     = gb_tasks_dst_rows,
-    .work_size   = soft_max_work,
+    .work_size   = gb_two_rows_work,
     .run         = run_soft_max_back,
 };
