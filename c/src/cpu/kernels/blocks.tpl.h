@@ -32,13 +32,16 @@ static inline void store_odd_(enum ggml_type type, const float * x, uint8_t * bl
     gb_quant_format_of(type)->from_float(x, block, BLOCK_N);
 }
 
-static inline float load_scale_(const uint8_t * block) {
+// The half float at p, of any alignment.
+static inline float half_at_(const uint8_t * p) {
     uint16_t h;
-    memcpy(&h, block, sizeof(h));
+    memcpy(&h, p, sizeof(h));
 #if HAVE_F16C
     return f32_of_f16_(h);
 #else
-    return gb_f16_to_f32(h);
+    float f;
+    v_store_n(&f, v_load_f16_n(&h, 1), 1);
+    return f;
 #endif
 }
 
@@ -116,7 +119,7 @@ static void f32_to_q4_0(int64_t n, void * y, const float * x) {
 static void q8_0_to_f32(int64_t n, float * y, const void * x) {
     const uint8_t * block = x;
     for (int64_t i = 0; i < n; i += BLOCK_N, block += GB_BYTES(q8_0)) {
-        const float    d = load_scale_(block);
+        const float    d = half_at_(block);
         const int8_t * q = (const int8_t *) block + GB_AT(q8_0, qs);
         float *        v = y + i;
         for (int j = 0; j < BLOCK_N; j++) {
@@ -128,7 +131,7 @@ static void q8_0_to_f32(int64_t n, float * y, const void * x) {
 static void q4_0_to_f32(int64_t n, float * y, const void * x) {
     const uint8_t * block = x;
     for (int64_t i = 0; i < n; i += BLOCK_N, block += GB_BYTES(q4_0)) {
-        const float     d = load_scale_(block);
+        const float     d = half_at_(block);
         const uint8_t * q = block + GB_AT(q4_0, qs);
         float           v[BLOCK_N];
         for (int j = 0; j < BLOCK_N / 2; j++) {

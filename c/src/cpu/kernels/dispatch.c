@@ -72,12 +72,16 @@ int gb_level_count(void) { return N_LEVELS; }
 
 const struct gb_level * gb_level_at(int i) { return i >= 0 && i < N_LEVELS ? &levels[i] : NULL; }
 
-const struct gb_level * gb_level_default(void) {
+static int top_level(void) { // that GGML_CPU_LEVEL allows; -1: it names none
     const char * cap = gb_env_get("GGML_CPU_LEVEL");
-    const int    top = cap != NULL ? level_index(cap) : N_LEVELS - 1;
-    char         names[LEVEL_NAMES_SIZE];
-    GB_FAIL_IF_RETURNING(top < 0, NULL, GGML_STATUS_INVALID_ARGUMENT, "GGML_CPU_LEVEL is '%s', must be one of %s", cap,
-        level_names(names));
+    return cap != NULL ? level_index(cap) : N_LEVELS - 1;
+}
+
+const struct gb_level * gb_level_default(void) {
+    const int top = top_level();
+    char      names[LEVEL_NAMES_SIZE];
+    GB_FAIL_IF_RETURNING(top < 0, NULL, GGML_STATUS_INVALID_ARGUMENT, "GGML_CPU_LEVEL is '%s', must be one of %s",
+        gb_env_get("GGML_CPU_LEVEL"), level_names(names));
     return best_up_to(top);
 }
 
@@ -97,9 +101,8 @@ static gb_once                 chosen_once = GB_ONCE_INIT;
 static const struct gb_level * chosen; // NULL: GGML_CPU_LEVEL names none
 
 static void choose_level(void) {
-    const char * cap = gb_env_get("GGML_CPU_LEVEL");
-    const int    top = cap != NULL ? level_index(cap) : N_LEVELS - 1;
-    chosen           = top < 0 ? NULL : best_up_to(top);
+    const int top = top_level();
+    chosen        = top < 0 ? NULL : best_up_to(top);
 }
 
 const struct gb_kernels * gb_kernels_default(void) {

@@ -22,6 +22,8 @@
 #endif
 
 #if DQ_ROWS > 0
+static_assert(DQ_W == RC_W && DQ_X <= RC_X, "the sums of a tile are stored by rows_columns.tpl.h");
+
 static ALWAYS_INLINE void dq_groups_(int nx, int groups, const char * const w[DQ_W], const int8_t * const * q,
     const float * const * dx, int64_t g, vf acc[RC_W][RC_X]) {
     vi u[DQ_W];

@@ -29,19 +29,24 @@ struct gb_kernels {
 #define GB_KERNEL(name, tolerance, contract) contract * name;
 #include "kernels.def"
 #undef GB_KERNEL
-    int  gemm_mr, gemm_nr;               // tile of gemm_tile_f32, at most GB_GEMM_MAX each
-    bool fast_bf16;                      // gemm_tile_bf16 is faster than gemm_tile_f32; its tile is as large
-    int  gemm_q8_mr, gemm_q8_nr;         // tile of gemm_tile_q8
-    int  dots_w;                         // columns that dots_f32, dots_f16, dots_bf16 take at a time, at most 4
-    bool interleaved;                    // the kernels of contracts/interleaved.h do what they say
-    int  q8_0_rows;                      // rows at most that dots_q8_0 is faster for, up to 16; 0: it does nothing
-    int  rows_x;                         // rows that rows_columns_* take at a time
+    int  gemm_mr, gemm_nr;       // tile of gemm_tile_f32, at most GB_GEMM_MR_MAX, GB_GEMM_NR_MAX
+    bool fast_bf16;              // gemm_tile_bf16 is faster than gemm_tile_f32; its tile is as large
+    int  gemm_q8_mr, gemm_q8_nr; // tile of gemm_tile_q8
+    int  dots_w;                 // columns that dots_f32, dots_f16, dots_bf16 take at a time, at most GB_DOTS_W_MAX
+    bool interleaved;            // the kernels of contracts/interleaved.h do what they say
+    int  q8_0_rows; // rows at most that dots_q8_0 is faster for, up to GB_Q8_0_ROWS_MAX; 0: it does nothing
+    int  rows_x;    // rows that rows_columns_* take at a time, at most GB_ROWS_X_MAX
     int64_t (*limit_f32)(int64_t steps); // limits.tpl.h: for measuring
     int64_t (*limit_bytes)(int64_t steps);
     int64_t (*limit_bf16)(int64_t steps);
     void (*limit_read)(int64_t n, const float * x);
     void (*limit_copy)(int64_t n, float * y, const float * x);
 };
+
+// The kernel that packs rows of f32, f16 or bf16.
+static inline gb_kernel_pack * gb_pack_of(const struct gb_kernels * k, enum ggml_type type) {
+    return type == GGML_TYPE_F16 ? k->pack_f16 : type == GGML_TYPE_BF16 ? k->pack_bf16 : k->pack_f32;
+}
 
 struct gb_level {
     const char * name;

@@ -27,6 +27,14 @@
 #include "interleaved.tpl.h"
 #include "limits.tpl.h"
 
+// What callers have arrays for (contracts).
+static_assert(TILE_MR >= GB_GEMM_MR_MIN && TILE_MR <= GB_GEMM_MR_MAX && GB_GEMM_NR_MAX % TILE_NR == 0,
+    "tiles of floats");
+static_assert(V_BYTES_MR >= GB_GEMM_MR_MIN && V_BYTES_MR <= GB_GEMM_MR_MAX && GB_GEMM_NR_MAX % BYTES_NR == 0,
+    "tiles of bytes");
+static_assert(DOTS_W <= GB_DOTS_W_MAX && RC_W == GB_ROWS_W && RC_X <= GB_ROWS_X_MAX && DQ_ROWS <= GB_Q8_0_ROWS_MAX,
+    "rows and columns of few rows");
+
 extern const struct gb_kernels LEVEL_KERNELS;
 
 const struct gb_kernels LEVEL_KERNELS = {

@@ -115,18 +115,6 @@ static void unpack_nvfp4(int64_t k, uint8_t * restrict u, float * restrict d, fl
 
 // ------------------------------------------------------------------------------------------------- blocks of 256 terms
 
-static inline float half_at_(const uint8_t * p) {
-    uint16_t h;
-    memcpy(&h, p, sizeof(h));
-#if HAVE_F16C
-    return f32_of_f16_(h);
-#else
-    float f;
-    v_store_n(&f, v_load_f16_n(&h, 1), 1);
-    return f;
-#endif
-}
-
 // d, dmin and the scales of Q4_K, which Q5_K begins with, too: eight scales and minima of 6 bits in 12 bytes.
 static inline void scales_45_(const uint8_t * restrict block, float * restrict d, float * restrict m) {
     const float scale = half_at_(block + GB_AT(q4_k, d)), min = -half_at_(block + GB_AT(q4_k, dmin));

@@ -17,7 +17,7 @@
 
 #include <math.h>
 
-enum { QUERIES = 48, KEYS = 512, TILES = 4, PANEL = GB_GEMM_MAX };
+enum { QUERIES = 48, KEYS = 512, TILES = 4, PANEL = GB_GEMM_NR_MAX };
 
 // The multiple of `to` that is not below n.
 static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
@@ -104,13 +104,7 @@ static void pack(const struct gb_kernels * k, enum ggml_type type, float * y, co
         for (int j = 0; j < count; j++) {
             rows[j] = p + (size_t) (i + j) * stride;
         }
-        if (type == GGML_TYPE_F32) {
-            k->pack_f32(depth, count, width, y + i * depth, rows);
-        } else if (type == GGML_TYPE_F16) {
-            k->pack_f16(depth, count, width, y + i * depth, rows);
-        } else {
-            k->pack_bf16(depth, count, width, y + i * depth, rows);
-        }
+        gb_pack_of(k, type)(depth, count, width, y + i * depth, rows);
     }
 }
 
@@ -131,18 +125,31 @@ static int64_t head_of(const struct gb_attention * a, int64_t i, int64_t n, int6
     return a->in_turn ? i % n : i / (n_query / n);
 }
 
+struct heads { // of keys and values, that go with a row of queries
+    int64_t k2, k3, v2, v3;
+    int64_t number; // of this combination
+};
+
+static struct heads heads_of(const struct gb_attention * a, struct gb_row at) {
+    const struct ggml_tensor *q = a->q, *k = a->k, *v = a->v;
+    struct heads              h = { .k2 = head_of(a, at.i2, k->ne[2], q->ne[2]),
+        .k3                             = head_of(a, at.i3, k->ne[3], q->ne[3]),
+        .v2                             = head_of(a, at.i2, v->ne[2], q->ne[2]),
+        .v3                             = head_of(a, at.i3, v->ne[3], q->ne[3]) };
+    h.number                    = ((h.k3 * k->ne[2] + h.k2) * v->ne[3] + h.v3) * v->ne[2] + h.v2;
+    return h;
+}
+
 // Packs keys key0 .. key0 + keys - 1 of the head, and their values, unless they are packed already.
 static void pack_block(struct tiles * t, struct gb_row at, int64_t key0, int64_t keys) {
-    const struct ggml_tensor *q = t->a->q, *k = t->a->k, *v = t->a->v;
-    const int64_t h2 = head_of(t->a, at.i2, k->ne[2], q->ne[2]), h3 = head_of(t->a, at.i3, k->ne[3], q->ne[3]);
-    const int64_t v2 = head_of(t->a, at.i2, v->ne[2], q->ne[2]), v3 = head_of(t->a, at.i3, v->ne[3], q->ne[3]);
-    const int64_t block =
-        (((h3 * k->ne[2] + h2) * v->ne[3] + v3) * v->ne[2] + v2) * gb_div_up(t->m, KEYS) + key0 / KEYS;
+    const struct ggml_tensor *k = t->a->k, *v = t->a->v;
+    const struct heads        h     = heads_of(t->a, at);
+    const int64_t             block = h.number * gb_div_up(t->m, KEYS) + key0 / KEYS;
     if (t->packed == block) {
         return;
     }
-    pack(t->k, k->type, t->keys, gb_row_ptr(k, key0, h2, h3), k->nb[1], keys, t->d, t->k->gemm_nr);
-    pack(t->k, v->type, t->values, gb_row_ptr(v, 0, v2, v3) + (size_t) key0 * v->nb[0], v->nb[1], t->dv, keys,
+    pack(t->k, k->type, t->keys, gb_row_ptr(k, key0, h.k2, h.k3), k->nb[1], keys, t->d, t->k->gemm_nr);
+    pack(t->k, v->type, t->values, gb_row_ptr(v, 0, h.v2, h.v3) + (size_t) key0 * v->nb[0], v->nb[1], t->dv, keys,
         t->k->gemm_nr);
     t->packed       = block;
     const int64_t n = round_up(t->dv, t->k->gemm_nr) * keys;
@@ -213,24 +220,22 @@ static double squares(const struct gb_kernels * k, enum ggml_type type, const vo
 
 // Fills keys_norm and values_norm for the head, unless they are there already.
 static void look_at_head(struct tiles * t, struct gb_row at) {
-    const struct ggml_tensor *q = t->a->q, *k = t->a->k, *v = t->a->v;
-    const int64_t h2 = head_of(t->a, at.i2, k->ne[2], q->ne[2]), h3 = head_of(t->a, at.i3, k->ne[3], q->ne[3]);
-    const int64_t v2 = head_of(t->a, at.i2, v->ne[2], q->ne[2]), v3 = head_of(t->a, at.i3, v->ne[3], q->ne[3]);
-    const int64_t head = ((h3 * k->ne[2] + h2) * v->ne[3] + v3) * v->ne[2] + v2;
-    if (t->looked == head) {
+    const struct ggml_tensor *k = t->a->k, *v = t->a->v;
+    const struct heads        h = heads_of(t->a, at);
+    if (t->looked == h.number) {
         return;
     }
-    t->looked    = head;
+    t->looked    = h.number;
     t->keys_norm = t->values_norm = 0;
     for (int64_t i = 0; i < t->m; i++) {
-        const double norm = squares(t->k, k->type, gb_row_ptr(k, i, h2, h3), t->d);
+        const double norm = squares(t->k, k->type, gb_row_ptr(k, i, h.k2, h.k3), t->d);
         t->keys_norm      = norm <= t->keys_norm ? t->keys_norm : norm;
         if (isnan(norm)) {
             return;
         }
     }
     for (int64_t i = 0; i < t->dv; i++) {
-        t->values_norm += squares(t->k, v->type, gb_row_ptr(v, i, v2, v3), t->m);
+        t->values_norm += squares(t->k, v->type, gb_row_ptr(v, i, h.v2, h.v3), t->m);
     }
 }
 

@@ -532,21 +532,21 @@ static double tile_oracle(int64_t k, const float * a, int a_step, const float * 
 }
 
 static void test_gemm_tile_f32(const struct gb_kernels * k) {
-    static float a[300 * GB_GEMM_MAX], b[300 * GB_GEMM_MAX], c[GB_GEMM_MAX * 100], before[GB_GEMM_MAX * 100],
-        whole[GB_GEMM_MAX * 100];
+    static float a[300 * GB_GEMM_NR_MAX], b[300 * GB_GEMM_NR_MAX], c[GB_GEMM_NR_MAX * 100],
+        before[GB_GEMM_NR_MAX * 100], whole[GB_GEMM_NR_MAX * 100];
     const int     mr_max = k->gemm_mr, nr_max = k->gemm_nr;
     const int64_t depths[] = { 0, 1, 2, 3, 17, 64, 300 };
     // blocked.c relies on it
-    CHECK(mr_max >= 4 && mr_max <= 16 && nr_max >= 1 && nr_max <= GB_GEMM_MAX && 128 % nr_max == 0);
+    CHECK(mr_max >= 4 && mr_max <= GB_GEMM_MR_MAX && nr_max >= 1 && nr_max <= GB_GEMM_NR_MAX && 128 % nr_max == 0);
     for (int pass = 0; pass < 400; pass++) {
         const int64_t depth = depths[pass % 7], ldc = nr_max + (int64_t) test_random_int(0, 20);
         const int     mr = (int) test_random_int(1, mr_max), nr = (int) test_random_int(1, nr_max);
         const bool    accumulate = test_random() % 2;
-        for (int i = 0; i < 300 * GB_GEMM_MAX; i++) {
+        for (int i = 0; i < 300 * GB_GEMM_NR_MAX; i++) {
             a[i] = random_value(TAME);
             b[i] = random_value(TAME);
         }
-        for (int i = 0; i < GB_GEMM_MAX * 100; i++) {
+        for (int i = 0; i < GB_GEMM_NR_MAX * 100; i++) {
             whole[i] = before[i] = c[i] = random_value(TAME);
         }
         const struct gb_tile part = {
@@ -558,7 +558,7 @@ static void test_gemm_tile_f32(const struct gb_kernels * k) {
         all.nr             = nr_max;
         k->gemm_tile_f32(&part);
         k->gemm_tile_f32(&all);
-        for (int i = 0; i < GB_GEMM_MAX * 100; i++) {
+        for (int i = 0; i < GB_GEMM_NR_MAX * 100; i++) {
             const int64_t row = i / ldc, column = i % ldc;
             if (row >= mr || column >= nr) {
                 CHECK_MSG(c[i] == before[i], "%s gemm_tile_f32 wrote outside %d x %d", level_name, mr, nr);
@@ -580,11 +580,11 @@ static double bfloat_bits_value(const void * p, int64_t i) { return bfloat_value
 
 static void check_pack(const char * name, void (*fn)(int64_t, int, int, float *, const void * const *), size_t element,
     double (*value)(const void *, int64_t)) {
-    static unsigned char source[GB_GEMM_MAX * 64 * 4];
+    static unsigned char source[GB_GEMM_NR_MAX * 64 * 4];
     for (int pass = 0; pass < 1500; pass++) {
-        const int     width = (int) test_random_int(1, GB_GEMM_MAX), rows = (int) test_random_int(1, width);
+        const int     width = (int) test_random_int(1, GB_GEMM_NR_MAX), rows = (int) test_random_int(1, width);
         const int64_t k = test_random_int(0, 63);
-        const void *  x[GB_GEMM_MAX];
+        const void *  x[GB_GEMM_NR_MAX];
         float *       y = row_new(&row_y, k * width, sizeof(float));
         for (size_t i = 0; i < sizeof(source); i++) {
             source[i] = (unsigned char) test_random();

@@ -54,7 +54,7 @@ static void check_unpack(const char * name, unpack_fn fn, unpack_fn scalar_fn, e
 
 // A panel holds what the scalar level unpacks from each column, and nothing behind it is written.
 static void check_columns(const struct gb_kernels * k, enum ggml_type type, unpack_fn unpack, int group) {
-    enum { K = 512, N = GB_GEMM_MAX };
+    enum { K = 512, N = GB_GEMM_NR_MAX };
     static uint8_t blocks[N][2 * K + 8], u[K];
     static float   y[(K / 4 + K / 8) * N + 1], d[K / 16], m[K / 16];
     const int64_t  size = ggml_blck_size(type), depth = size * (int64_t) test_random_int(1, (int) (K / size));
@@ -272,7 +272,7 @@ static void test_dot_q8(const struct gb_kernels * k) {
 }
 
 static void test_gemm_tile_q8(const struct gb_kernels * k) {
-    enum { N = GB_GEMM_MAX, LDC = N + 3 };
+    enum { N = GB_GEMM_NR_MAX, LDC = N + 3 };
     static struct bytes rows[N], columns[N];
     static float        a[BYTES_K * N], b[BYTES_K * N], c[N * LDC], before[N * LDC];
     const int           mr_max = k->gemm_q8_mr, nr_max = k->gemm_q8_nr;
@@ -334,19 +334,19 @@ static void test_gemm_tile_q8(const struct gb_kernels * k) {
 // --------------------------------------------------------------------------------------------------- pairs of bfloat16
 
 static void test_gemm_tile_bf16(const struct gb_kernels * k) {
-    enum { PAIRS = 100, LDC = GB_GEMM_MAX + 3 };
-    static uint16_t a[PAIRS * GB_GEMM_MAX * 2], b[PAIRS * GB_GEMM_MAX * 2]; // [pair][row][2]
-    static float    c[GB_GEMM_MAX * LDC], before[GB_GEMM_MAX * LDC];
+    enum { PAIRS = 100, LDC = GB_GEMM_NR_MAX + 3 };
+    static uint16_t a[PAIRS * GB_GEMM_NR_MAX * 2], b[PAIRS * GB_GEMM_NR_MAX * 2]; // [pair][row][2]
+    static float    c[GB_GEMM_NR_MAX * LDC], before[GB_GEMM_NR_MAX * LDC];
     const int       mr_max = k->gemm_mr, nr_max = k->gemm_nr;
     for (int pass = 0; pass < 150; pass++) {
         const int     mr = (int) test_random_int(1, mr_max), nr = (int) test_random_int(1, nr_max);
         const int64_t pairs      = test_random_int(0, PAIRS);
         const bool    accumulate = test_random() % 2;
-        for (int i = 0; i < PAIRS * GB_GEMM_MAX * 2; i++) {
+        for (int i = 0; i < PAIRS * GB_GEMM_NR_MAX * 2; i++) {
             a[i] = (uint16_t) (to_bits(random_value(TAME)) >> 16);
             b[i] = (uint16_t) (to_bits(random_value(TAME)) >> 16);
         }
-        for (int i = 0; i < GB_GEMM_MAX * LDC; i++) {
+        for (int i = 0; i < GB_GEMM_NR_MAX * LDC; i++) {
             before[i] = c[i] = random_value(TAME);
         }
         k->gemm_tile_bf16(&(struct gb_tile) {
@@ -359,7 +359,7 @@ static void test_gemm_tile_bf16(const struct gb_kernels * k) {
             .nr         = nr,
             .accumulate = accumulate,
         });
-        for (int i = 0; i < GB_GEMM_MAX * LDC; i++) {
+        for (int i = 0; i < GB_GEMM_NR_MAX * LDC; i++) {
             const int row = i / LDC, column = i % LDC;
             if (row >= mr || column >= nr) {
                 CHECK_MSG(c[i] == before[i], "%s gemm_tile_bf16 wrote outside %d x %d", level_name, mr, nr);

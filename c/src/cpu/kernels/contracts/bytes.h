@@ -11,7 +11,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define GB_UNPACK_MAX 4096 // terms that an unpack kernel takes at a time
+#define GB_UNPACK_MAX       4096 // terms that an unpack kernel takes at a time
+#define GB_PACK_COLUMNS_MAX 512  // terms that pack_columns_q8 takes at a time
+#define GB_DOT_Q8_ROWS      4    // rows that dot_q8 takes at a time
+#define GB_Q8_0_ROWS_MAX    16   // rows that dots_q8_0 may be given, at most, by any level
 
 // The kind of unpacked weights.
 enum {
@@ -40,11 +43,11 @@ struct gb_quantize_q8 {
 
 typedef void gb_kernel_quantize_q8(const struct gb_quantize_q8 * p);
 
-// n columns of weights of a type (enum ggml_type), of k <= 512 terms, to a panel. False, with y unchanged: unpacking
-// and packing them is as fast
+// n columns of weights of a type (enum ggml_type), of k <= GB_PACK_COLUMNS_MAX terms, to a panel. False, with y
+// unchanged: unpacking and packing them is as fast
 typedef bool gb_kernel_pack_columns_q8(int type, int64_t k, bool centered, int n, float * y, const void * const * x);
 
-// One unpacked column times n <= 4 rows: y[j] += the sum over its terms
+// One unpacked column times n <= GB_DOT_Q8_ROWS rows: y[j] += the sum over its terms
 struct gb_dot_q8 {
     int64_t                k;
     int                    kind;
@@ -60,8 +63,8 @@ struct gb_dot_q8 {
 
 typedef void gb_kernel_dot_q8(const struct gb_dot_q8 * p);
 
-// n columns of Q8_0 as they lie, times nx <= 16 rows: y[j * ldy + i] of row j, column i. A result depends on k alone.
-// Levels without it (q8_0_rows is 0) do nothing and return false.
+// n columns of Q8_0 as they lie, times nx <= GB_Q8_0_ROWS_MAX rows: y[j * ldy + i] of row j, column i. A result
+// depends on k alone. Levels without it (q8_0_rows is 0) do nothing and return false.
 struct gb_dots_q8_0 {
     int64_t                k, n;
     int                    nx;

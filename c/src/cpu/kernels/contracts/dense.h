@@ -8,7 +8,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define GB_GEMM_MAX 64 // rows or columns of a panel at most
+// What a level may have at most, so that whoever calls it can have arrays: rows and columns of a tile and its panels,
+// columns that dots_* take, rows that rows_columns_* take. A tile's columns divide GB_GEMM_NR_MAX, and it has
+// GB_GEMM_MR_MIN rows at least.
+#define GB_GEMM_MR_MIN 4
+#define GB_GEMM_MR_MAX 16
+#define GB_GEMM_NR_MAX 64
+#define GB_DOTS_W_MAX  4
+#define GB_ROWS_X_MAX  8
+#define GB_ROWS_W      4 // columns that rows_columns_* take, at every level
 
 // A tile of a matrix product: c[m][n] = or += the sum over k of a[k][m] b[k][n], for mr rows by nr columns.
 //
@@ -39,16 +47,17 @@ typedef void gb_kernel_dots(int64_t k, int nw, float * y, const void * const * w
 // A few rows times a few columns of weights, both as they lie: y[j * ldy + i] = or += w_i . x_j. A result depends on k
 // alone, not on what it is computed with.
 struct gb_rows_columns {
-    int64_t              k;
-    int                  nw, nx; // columns, at most 4; rows, at most rows_x
-    const void *         w;      // column 0
-    size_t               nb_w;   // bytes from one column to the next
-    const float *        x;      // row 0
-    size_t               ldx;    // floats from one row to the next
-    float *              y;
-    int64_t              ldy;
-    bool                 accumulate;
-    const char * const * next; // 4 columns that are prefetched meanwhile, as much of each as of one of w; NULL: none
+    int64_t       k;
+    int           nw, nx; // columns, at most GB_ROWS_W; rows, at most rows_x
+    const void *  w;      // column 0
+    size_t        nb_w;   // bytes from one column to the next
+    const float * x;      // row 0
+    size_t        ldx;    // floats from one row to the next
+    float *       y;
+    int64_t       ldy;
+    bool          accumulate;
+    const char * const *
+        next; // GB_ROWS_W columns that are prefetched meanwhile, as much of each as of one of w; NULL: none
 };
 
 typedef void gb_kernel_rows_columns(const struct gb_rows_columns * p);

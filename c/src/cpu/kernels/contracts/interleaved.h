@@ -1,16 +1,24 @@
 // interleaved.h - contracts of the kernels that multiply few rows with quantized columns, sixteen groups of terms at a
 // time, each group in a lane of its own (x86/interleaved.tpl.h).
 //
-// Rows, and columns that are unpacked before, are made of units of sixteen groups: 512 terms in 640 bytes, or of kind
-// GB_BYTES_HALVES 256 terms in 384 bytes; the last unit is filled up. Sums are vectors of 16 floats: acc[4 i + j] of
-// column i and row j. Levels without these kernels (gb_kernels.interleaved is false) do nothing and return false. A
-// result depends on k and the format alone, not on what it is computed with, nor on whether columns were unpacked
-// before.
+// Rows, and columns that are unpacked before, are made of units of sixteen groups: words, and two floats for each
+// group; the last unit is filled up. Sums are vectors of GB_INTERLEAVED_LANES floats: acc[4 i + j] of column i and row
+// j. Levels without these kernels (gb_kernels.interleaved is false) do nothing and return false. A result depends on k
+// and the format alone, not on what it is computed with, nor on whether columns were unpacked before.
 #ifndef GB_CPU_KERNELS_CONTRACTS_INTERLEAVED_H
 #define GB_CPU_KERNELS_CONTRACTS_INTERLEAVED_H
 
 #include <stdbool.h>
 #include <stdint.h>
+
+#define GB_INTERLEAVED_LANES   16 // groups of a unit
+#define GB_INTERLEAVED_X       4  // rows that kernels take at a time
+#define GB_INTERLEAVED_W       2  // columns at a time that are unpacked on the way
+#define GB_INTERLEAVED_W_READY 3  // columns at a time that were unpacked before
+
+// Terms and bytes of a unit; halves: of kind GB_BYTES_HALVES
+#define GB_INTERLEAVED_UNIT_TERMS(halves) (GB_INTERLEAVED_LANES * ((halves) ? 16 : 32))
+#define GB_INTERLEAVED_UNIT_SIZE(halves)  (GB_INTERLEAVED_UNIT_TERMS(halves) + 2 * 4 * GB_INTERLEAVED_LANES)
 
 // A row of k activations, a multiple of 32, rounded to bytes and interleaved. zero: the format's level for 0 where all
 // groups have the same, or 0
@@ -19,8 +27,8 @@ typedef void gb_kernel_interleave_row(int64_t k, int kind, int zero, void * y, c
 // A column of weights of a type (enum ggml_type), unpacked and interleaved; false: the format cannot
 typedef bool gb_kernel_interleave_column(int type, int64_t k, void * y, const void * w);
 
-// nw <= 2 columns, unpacked on the way, times nx <= 4 rows. Both columns' sums, and all four of a column, may be
-// written. False: the format cannot.
+// nw <= GB_INTERLEAVED_W columns, unpacked on the way, times nx <= GB_INTERLEAVED_X rows. Both columns' sums, and all
+// four of a column, may be written. False: the format cannot.
 struct gb_interleaved_dots {
     int                  type; // enum ggml_type of the columns
     int64_t              k;
@@ -34,7 +42,7 @@ struct gb_interleaved_dots {
 
 typedef bool gb_kernel_interleaved_dots(const struct gb_interleaved_dots * p);
 
-// nw <= 3 columns that were unpacked before times nx <= 4 rows
+// nw <= GB_INTERLEAVED_W_READY columns that were unpacked before times nx <= GB_INTERLEAVED_X rows
 struct gb_interleaved_tile {
     int64_t              units;
     int                  kind; // GB_BYTES_HALVES, GB_BYTES_CENTERED

@@ -14,17 +14,18 @@
 // of a sum does not depend on which rows and columns are taken together, nor on whether columns are unpacked while they
 // are multiplied (interleaved_dots) or before (interleave_column, interleaved_tile).
 
-#define INTERLEAVED_ROWS    4    // of activations at a time
-#define INTERLEAVED_DIRECT  2    // columns at a time that are unpacked while they are multiplied
-#define INTERLEAVED_COLUMNS 3    // that were unpacked before
-#define INTERLEAVED_K       4096 // terms that are unpacked at a time
+#define INTERLEAVED_ROWS    GB_INTERLEAVED_X
+#define INTERLEAVED_DIRECT  GB_INTERLEAVED_W
+#define INTERLEAVED_COLUMNS GB_INTERLEAVED_W_READY
+#define INTERLEAVED_K       GB_UNPACK_MAX // terms that are unpacked at a time
+static_assert(V_N == GB_INTERLEAVED_LANES, "a vector has a lane for each group of a unit");
 
 #include "interleaved_formats.tpl.h"
 
 // ------------------------------------------------------------------------------------------------------------ products
 
-#define INTERLEAVED_TERMS(halves) ((halves) ? 256 : 512)
-#define INTERLEAVED_SIZE(halves)  ((halves) ? 384 : 640) // of rows and unpacked columns: words, two vectors of floats
+#define INTERLEAVED_TERMS(halves) GB_INTERLEAVED_UNIT_TERMS(halves)
+#define INTERLEAVED_SIZE(halves)  GB_INTERLEAVED_UNIT_SIZE(halves)
 
 static ALWAYS_INLINE void prefetch_lines_(const uint8_t * p, size_t size) {
     for (size_t i = 0; i < size; i += 64) {
@@ -235,6 +236,10 @@ struct dots_task { // of interleaved_dots
     INTERLEAVED_##rows(stem, (group) == 16, zero, elements, bytes)
 #include "tensor/quant/formats.def"
 #undef GB_FORMAT
+#undef INTERLEAVED_NONE
+#undef INTERLEAVED_REPEATED
+#undef INTERLEAVED_ONCE
+#undef INTERLEAVED_UNPACKED
 
 static void interleave_row(int64_t k, int kind, int zero, void * y, const float * x) {
     const bool halves = kind & GB_BYTES_HALVES;
@@ -295,6 +300,10 @@ static bool interleaved_dots(const struct gb_interleaved_dots * p) {
     DOTS_##rows(id, stem)
 #include "tensor/quant/formats.def"
 #undef GB_FORMAT
+#undef DOTS_NONE
+#undef DOTS_REPEATED
+#undef DOTS_ONCE
+#undef DOTS_UNPACKED
         default: return false;
     }
 }

@@ -8,6 +8,7 @@
 #define GB_CPU_OPS_PRODUCT_ALGORITHM_H
 
 #include "cpu/ops/product/bytes.h"
+#include "cpu/ops/product/tuning.h"
 #include "tensor/quant/quant.h"
 
 struct gb_product_algorithm {
@@ -126,6 +127,16 @@ static inline bool gb_gemm_next_columns(const struct gb_gemm * p, struct gb_gemm
     c->rows  = (int) gb_gemm_group_rows(p, c->g);
     c->next += c->n;
     return true;
+}
+
+// Columns between which a thread may stop.
+static inline int64_t gb_gemm_piece(const struct gb_gemm * p) {
+    return GB_MAX(GB_DOTS_PIECE / GB_MAX(p->k, 1) / 64 * 64, (int64_t) 64);
+}
+
+// What so many columns take that are multiplied one by one, in the unit of gb_cpu_stopped.
+static inline int64_t gb_gemm_dots_work(const struct gb_gemm * p, int rows, int64_t columns) {
+    return GB_MAX(rows, 4) * columns * p->k / 8;
 }
 
 // ------------------------------------------------------------------------------------------------------------ epilogue

@@ -15,8 +15,8 @@
 #include "cpu/ops/product/tuning.h"
 
 #define SUPER_MAX 256 // elements of the largest quantized block
-#define MR_MAX    16  // rows of a panel, of any level
-#define NR_MAX    64  // columns of a panel, of any level
+#define MR_MAX    GB_GEMM_MR_MAX
+#define NR_MAX    GB_GEMM_NR_MAX
 
 struct panel {
     float * dst[MR_MAX];
@@ -50,6 +50,21 @@ struct layout { // of the scratch memory
 // touches.
 enum { ROWS_FLOATS = GB_BLOCKED_TERMS * NR_MAX };
 _Static_assert(GB_BLOCKED_TERMS >= SUPER_MAX && GB_BLOCKED_COLUMNS + 2 * SUPER_MAX <= ROWS_FLOATS, "blocks fit");
+_Static_assert(sizeof(struct shared) % 64 == 0, "what follows is aligned, too");
+_Static_assert(GB_BLOCKED_TERMS % 2 == 0, "a panel of pairs has twice as many terms");
+_Static_assert(GB_BLOCKED_COLUMNS % NR_MAX == 0 && GB_BLOCKED_COLUMNS_BYTES % NR_MAX == 0, "chunks have whole tiles");
+
+// A column of bytes takes up to 3/8 of a float for each term: levels, and the scale and minimum of every 16.
+_Static_assert(3 * GB_BLOCKED_TERMS_BYTES * GB_BLOCKED_COLUMNS_BYTES <= 8 * GB_BLOCKED_TERMS * GB_BLOCKED_COLUMNS &&
+                   3 * GB_BLOCKED_TERMS_BYTES * NR_MAX <= 8 * ROWS_FLOATS,
+    "a thread's memory holds a chunk of bytes, and the columns of a tile before they are packed");
+_Static_assert(GB_BLOCKED_TERMS_BYTES <= GB_PACK_COLUMNS_MAX && GB_BLOCKED_TERMS_BYTES <= GB_UNPACK_MAX,
+    "kernels take a stretch of bytes at a time");
+#define GB_FORMAT(id, stem, name, elements, ...)                                                      \
+    _Static_assert((elements) <= SUPER_MAX && SUPER_MAX % (elements) == 0, name " has small blocks"); \
+    _Static_assert(GB_BLOCKED_TERMS_BYTES % (elements) == 0, "stretches are whole blocks of " name);
+#include "tensor/quant/formats.def"
+#undef GB_FORMAT
 
 static bool is_quantized(const struct gb_gemm * p) {
     return ggml_is_quantized(p->w.type) || ggml_is_quantized(p->x.type);
@@ -78,16 +93,16 @@ static int64_t column_floats(const struct packing * packing, int64_t k) {
 }
 
 size_t gb_blocked_work_size(const struct gb_gemm * p, int n_tasks) {
-    // Levels differ in gemm_mr (at least 4): a row's share of what belongs to its panel is below ROW_EXTRA for all of
+    // Levels differ in gemm_mr: a row's share of what belongs to its panel is below ROW_EXTRA for all of
     // them.
-    enum { ROW_EXTRA = (sizeof(struct panel) + sizeof(struct block)) / 4 + 1 };
+    enum { ROW_EXTRA = (sizeof(struct panel) + sizeof(struct block)) / GB_GEMM_MR_MIN + 1 };
     const int64_t floats = gb_blocked_bytes_declines(p) == NULL ? gb_bytes_row_floats(p->k, GB_BYTES_HALVES) : p->k;
     const size_t  row    = (size_t) floats * sizeof(float) + ROW_EXTRA;
     const size_t  padded = (size_t) (p->total + p->n_groups * (MR_MAX - 1));
     const size_t  least  = GB_MAX(MR_MAX, GB_MIN(GB_ROUND_ROWS, GB_ROUND_BYTES_MAX / row));
     const size_t  round  = GB_MAX(least, (size_t) n_tasks * GB_ROUND_BYTES / row);
     const size_t  own    = (GB_BLOCKED_TERMS * GB_BLOCKED_COLUMNS + rows_floats(p)) * sizeof(float);
-    return sizeof(struct shared) + (size_t) n_tasks * own + GB_MIN(padded, round) * row + 3 * 64;
+    return sizeof(struct shared) + (size_t) n_tasks * own + GB_MIN(padded, round) * row + 64;
 }
 
 static char * align_up(char * p) { return p + (64 - (uintptr_t) p % 64) % 64; }
@@ -95,7 +110,7 @@ static char * align_up(char * p) { return p + (64 - (uintptr_t) p % 64) % 64; }
 static struct layout lay_out(const struct gb_cpu_call * call, const struct gb_gemm * p,
     const struct packing * packing) {
     const size_t  panel_size = (size_t) packing->mr * (size_t) row_floats(packing, p->k) * sizeof(float);
-    char * const  start      = align_up(call->work);
+    char * const  start      = call->work;
     char * const  end        = (char *) call->work + call->work_size;
     float * const w          = (float *) (start + sizeof(struct shared));
     float * const rows       = w + (size_t) call->nth * GB_BLOCKED_TERMS * GB_BLOCKED_COLUMNS;
@@ -175,11 +190,7 @@ static void pack(const struct gb_kernels * kernels, const struct gb_gemm_operand
         return;
     }
     if (gb_gemm_is_dense(o)) {
-        switch (o->type) {
-            case GGML_TYPE_F16: kernels->pack_f16(k, n, width, y, rows); break;
-            case GGML_TYPE_BF16: kernels->pack_bf16(k, n, width, y, rows); break;
-            default: kernels->pack_f32(k, n, width, y, rows); break;
-        }
+        gb_pack_of(kernels, o->type)(k, n, width, y, rows);
         return;
     }
     const bool adjacent = are_adjacent(rows, n, ggml_type_size(o->type));
@@ -203,7 +214,7 @@ struct cursor { // a panel: number `i` of group `g`
 };
 
 static int64_t group_panels(const struct gb_gemm * p, int64_t g, int mr) {
-    return (gb_gemm_group_rows(p, g) + mr - 1) / mr;
+    return gb_div_up(gb_gemm_group_rows(p, g), mr);
 }
 
 static int64_t total_panels(const struct gb_gemm * p, int mr) {
@@ -268,7 +279,7 @@ static void cut_jobs(const struct round * r) {
 
     s->chunk = r->packing.bytes ? GB_BLOCKED_COLUMNS_BYTES : GB_BLOCKED_COLUMNS;
     for (;;) {
-        s->n_chunks = (r->p->m + s->chunk - 1) / s->chunk;
+        s->n_chunks = gb_div_up(r->p->m, s->chunk);
         s->n_blocks = cut_blocks(r->p, r->first, r->n, per_block, mr, r->l.blocks);
         if (s->n_blocks * s->n_chunks >= want) {
             return;
@@ -351,7 +362,7 @@ static void pack_columns_across(const struct round * r, const struct gb_gemm_mat
     const enum ggml_type type  = r->p->w.type;
     const int64_t        block = ggml_blck_size(type);
     const int            nr    = r->call->k->gemm_nr;
-    const int64_t        first = column / block, last = (column + n + block - 1) / block;
+    const int64_t        first = column / block, last = gb_div_up(column + n, block);
     for (int64_t t = 0; t < kc; t++) {
         const char * blocks = w->data + gb_gemm_term_offset(&r->p->w, k0 + t) + (size_t) first * w->nb_m;
         gb_gemm_dequantize(type, blocks, (last - first) * block, r->l.rows);
@@ -469,21 +480,17 @@ static bool pack_panel(const struct round * r, struct cursor c, int64_t index) {
     const int              mr    = r->packing.mr;
     struct panel *         panel = &r->l.panels[index];
     const void *           x[MR_MAX];
+    struct gb_gemm_row     row[MR_MAX];
 
     const int64_t rows = gb_gemm_group_rows(p, c.g), n = group_panels(p, c.g, mr);
-    const int64_t each = (rows + n - 1) / n; // panels of one size: a tile of few rows takes as long as a larger one
+    const int64_t each = gb_div_up(rows, n); // panels of one size: a tile of few rows takes as long as a larger one
     panel->rows        = (int) GB_MIN(rows - c.i * each, each);
     for (int i = 0; i < panel->rows; i++) {
-        const struct gb_gemm_row row = p->row_of(p, c.g, c.i * each + i);
-        x[i]                         = row.x;
-        panel->dst[i]                = row.dst;
+        row[i]        = p->row_of(p, c.g, c.i * each + i);
+        x[i]          = row[i].x;
+        panel->dst[i] = row[i].dst;
     }
-    panel->ld = panel->rows > 1 ? panel->dst[1] - panel->dst[0] : p->m;
-    for (int i = 2; i < panel->rows; i++) {
-        if (panel->dst[i] - panel->dst[i - 1] != panel->ld) {
-            panel->ld = 0;
-        }
-    }
+    panel->ld = panel->rows > 1 ? gb_gemm_dst_stride(row, panel->rows) : p->m;
     for (int64_t k0 = 0, kc; k0 < p->k; k0 += kc) {
         kc = GB_MIN(p->k - k0, r->packing.stretch);
         if (r->packing.bytes) {

@@ -6,7 +6,7 @@
 #include "cpu/ops/product/tuning.h"
 #include "tensor/quant/quant.h"
 
-#define DOT_ROWS 4 // that dot_q8 takes at a time
+_Static_assert(GB_BYTE_DOTS_ROWS <= GB_DOT_Q8_ROWS, "dot_q8 takes all rows at a time");
 
 // ------------------------------------------------------------------------------------------------------------- formats
 
@@ -22,13 +22,12 @@ struct gb_unpack gb_unpack_of(const struct gb_kernels * k, enum ggml_type type) 
 }
 
 const char * gb_bytes_decline(const struct gb_gemm * p) {
-    return !ggml_is_quantized(p->w.type) ? "the weights are not quantized"
-           : p->exact                    ? "activations are not to be rounded"
-           : p->x.type != GGML_TYPE_F32  ? "the activations are not f32"
-           : !gb_gemm_both_dense(p)      ? "terms are not one behind the other"
-           // which formats have a kernel is the same at every level
-           : gb_unpack_of(gb_level_at(0)->kernels, p->w.type).fn == NULL ? "the format cannot be unpacked to bytes"
-                                                                         : NULL;
+    return !ggml_is_quantized(p->w.type)                              ? "the weights are not quantized"
+           : p->exact                                                 ? "activations are not to be rounded"
+           : p->x.type != GGML_TYPE_F32                               ? "the activations are not f32"
+           : !gb_gemm_both_dense(p)                                   ? "terms are not one behind the other"
+           : gb_quant_format_of(p->w.type)->use == GB_USE_ACTIVATIONS ? "the format cannot be unpacked to bytes"
+                                                                      : NULL;
 }
 
 // ------------------------------------------------------------------------------------------------------------- packing
@@ -36,7 +35,7 @@ const char * gb_bytes_decline(const struct gb_gemm * p) {
 // Rows of `k` floats, one after the other, as a panel.
 static float * pack_part(const struct gb_kernels * kernels, int64_t k, int n, int width, float * y,
     const float * rows) {
-    const void * x[GB_GEMM_MAX];
+    const void * x[GB_GEMM_NR_MAX];
     for (int i = 0; i < n; i++) {
         x[i] = rows + i * k;
     }
@@ -83,7 +82,7 @@ void gb_bytes_pack_columns(const struct gb_kernels * kernels, const struct gb_un
 // ---------------------------------------------------------------------------------------------------------------- dots
 
 size_t gb_bytes_row_size(int64_t k, int kind) {
-    return ((size_t) gb_bytes_row_floats(k, kind) * sizeof(float) + 63) / 64 * 64;
+    return gb_lines((size_t) gb_bytes_row_floats(k, kind) * sizeof(float));
 }
 
 static void locate(const struct gb_gemm * p, int64_t flat, int64_t * g, int64_t * r) {
@@ -101,7 +100,7 @@ static void locate(const struct gb_gemm * p, int64_t flat, int64_t * g, int64_t 
 // In pieces, so that one row is work for several threads.
 void gb_bytes_quantize_rows(const struct gb_cpu_call * call, const struct gb_gemm * p, int kind, char * rows) {
     enum { PIECE = 2048 };
-    const int64_t pieces = (p->k + PIECE - 1) / PIECE;
+    const int64_t pieces = gb_div_up(p->k, PIECE);
     int64_t       i, last;
     gb_cpu_share(call, p->total * pieces, &i, &last);
     for (; i < last; i++) {
@@ -138,29 +137,26 @@ void gb_bytes_dots(const struct gb_kernels * kernels, const struct gb_unpack * u
         const size_t  bytes = (size_t) (terms / ggml_blck_size(type)) * ggml_type_size(type);
         unpack->fn(terms, u, d, m, w);
         w += bytes;
-        for (int r0 = 0; r0 < n; r0 += DOT_ROWS) {
-            const int8_t * q[DOT_ROWS];
-            const float *  dx[DOT_ROWS], *s[DOT_ROWS];
-            const int      rows = GB_MIN(n - r0, DOT_ROWS);
-            for (int r = 0; r < rows; r++) {
-                const char * const x = row + (size_t) (r0 + r) * size;
-                q[r]                 = (const int8_t *) x + k0;
-                dx[r]                = (const float *) (x + k) + k0 / 32;
-                s[r]                 = (const float *) (x + k) + k / 32 + k0 / group;
-            }
-            kernels->dot_q8(&(struct gb_dot_q8){
-                .k    = terms,
-                .kind = unpack->kind,
-                .n    = rows,
-                .y    = y + r0,
-                .u    = u,
-                .d    = d,
-                .m    = m,
-                .q    = q,
-                .dx   = dx,
-                .s    = s,
-            });
+        const int8_t * q[GB_BYTE_DOTS_ROWS];
+        const float *  dx[GB_BYTE_DOTS_ROWS], *s[GB_BYTE_DOTS_ROWS];
+        for (int r = 0; r < n; r++) {
+            const char * const x = row + (size_t) r * size;
+            q[r]                 = (const int8_t *) x + k0;
+            dx[r]                = (const float *) (x + k) + k0 / 32;
+            s[r]                 = (const float *) (x + k) + k / 32 + k0 / group;
         }
+        kernels->dot_q8(&(struct gb_dot_q8){
+            .k    = terms,
+            .kind = unpack->kind,
+            .n    = n,
+            .y    = y,
+            .u    = u,
+            .d    = d,
+            .m    = m,
+            .q    = q,
+            .dx   = dx,
+            .s    = s,
+        });
     }
     for (int r = 0; r < n; r++) {
         dst[r][j] = y[r];

@@ -7,7 +7,7 @@
 #include "cpu/ops/product/algorithm.h"
 #include "cpu/ops/product/tuning.h"
 
-#define PART_MAX 8 // rows that a kernel takes at a time, at most
+_Static_assert(GB_DENSE_ROWS_SHORT <= GB_DENSE_ROWS && GB_DENSE_ROWS_BF16 <= GB_DENSE_ROWS, "rows of any product fit");
 
 static const char * declines(const struct gb_gemm * p, int64_t rows) {
     return ggml_is_quantized(p->w.type) ? "the weights are quantized"
@@ -29,7 +29,7 @@ static void multiply_row(const struct gb_kernels * kernels, const struct gb_gemm
     const int            width = kernels->dots_w;
     const size_t next = (size_t) width * w->nb_m, ahead = next <= GB_DENSE_AHEAD_COLUMNS ? next : GB_DENSE_AHEAD;
     for (; j < end; j += width) {
-        const void * columns[4];
+        const void * columns[GB_DOTS_W_MAX];
         const int    nw = (int) GB_MIN(end - j, width);
         for (int i = 0; i < nw; i++) {
             columns[i] = w->data + (size_t) (j + i) * w->nb_m;
@@ -42,15 +42,14 @@ static void multiply_row(const struct gb_kernels * kernels, const struct gb_gemm
 }
 
 void gb_dense_row_run(const struct gb_cpu_call * call, const struct gb_gemm * p) {
-    const int64_t          piece = GB_MAX(GB_DOTS_PIECE / GB_MAX(p->k, 1) / 64 * 64, (int64_t) 64);
-    struct gb_gemm_columns c     = gb_gemm_share_columns(call, p);
-    while (gb_gemm_next_columns(p, &c, piece)) {
+    struct gb_gemm_columns c = gb_gemm_share_columns(call, p);
+    while (gb_gemm_next_columns(p, &c, gb_gemm_piece(p))) {
         const struct gb_gemm_matrix w = p->w_of(p, c.g);
         if (c.rows > 0) {
             const struct gb_gemm_row row = p->row_of(p, c.g, 0);
             multiply_row(call->k, p, &w, &row, c.first, c.first + c.n);
         }
-        if (gb_cpu_stopped(call, 4 * c.n * p->k / 8)) {
+        if (gb_cpu_stopped(call, gb_gemm_dots_work(p, c.rows, c.n))) {
             return;
         }
         gb_gemm_finish_rows(call, p, c.g, 0, c.rows, c.first, c.n);
@@ -69,11 +68,7 @@ static size_t copied_row_floats(const struct gb_gemm * p) { return (size_t) (p->
 
 size_t gb_dense_rows_work_size(const struct gb_gemm * p, int n_tasks) {
     (void) n_tasks;
-    return (size_t) p->total * copied_row_floats(p) * sizeof(float) + 64;
-}
-
-static float * copied_rows(const struct gb_cpu_call * call) {
-    return (float *) ((char *) call->work + (64 - (uintptr_t) call->work % 64) % 64);
+    return (size_t) p->total * copied_row_floats(p) * sizeof(float);
 }
 
 static void copy_rows(const struct gb_cpu_call * call, const struct gb_gemm * p) {
@@ -82,7 +77,7 @@ static void copy_rows(const struct gb_cpu_call * call, const struct gb_gemm * p)
     for (int64_t g = 0; g < p->n_groups && flat < last; g++) {
         const int64_t rows = gb_gemm_group_rows(p, g);
         for (int64_t r = GB_MAX(i - flat, 0); r < rows && flat + r < last; r++) {
-            memcpy(copied_rows(call) + (size_t) (flat + r) * copied_row_floats(p), p->row_of(p, g, r).x,
+            memcpy((float *) call->work + (size_t) (flat + r) * copied_row_floats(p), p->row_of(p, g, r).x,
                 (size_t) p->k * sizeof(float));
             if (gb_cpu_stopped(call, p->k / 2)) {
                 return;
@@ -123,13 +118,13 @@ static void dense_tile(const struct dense * d, int64_t j, int nw, int64_t k0, in
         d->fn(&tile);
         return;
     }
-    float y[PART_MAX * 4];
+    float y[GB_ROWS_X_MAX * GB_ROWS_W];
     tile.y   = y;
-    tile.ldy = 4;
+    tile.ldy = GB_ROWS_W;
     d->fn(&tile);
     for (int i = 0; i < nx * nw; i++) {
         float * const dst = d->row[r + i / nw].dst + j + i % nw;
-        *dst              = (k0 > 0 ? *dst : 0) + y[i / nw * 4 + i % nw];
+        *dst              = (k0 > 0 ? *dst : 0) + y[i / nw * GB_ROWS_W + i % nw];
     }
 }
 
@@ -171,7 +166,7 @@ static void dense_block(const struct dense * d, int64_t j, int64_t last, int64_t
 
 static void multiply_rows(const struct dense * d, int64_t k, int64_t j, int64_t end) {
     const int64_t terms     = GB_MIN(GB_MAX(GB_DENSE_FLOATS / d->rows, GB_DENSE_TERMS), GB_DENSE_TERMS_MAX);
-    const int64_t stretches = GB_MAX((k + terms - 1) / terms, 1);
+    const int64_t stretches = GB_MAX(gb_div_up(k, terms), 1);
     const int64_t stretch   = GB_MAX((k / stretches + 63) / 64 * 64, 64); // of one length, about
     const int64_t columns   = GB_MAX(GB_DENSE_WEIGHTS / stretch / 4 * 4, 4);
     const int     set       = GB_MAX(GB_DENSE_FLOATS / (int) stretch / d->part, 1) * d->part;
@@ -222,8 +217,8 @@ void gb_dense_rows_run(const struct gb_cpu_call * call, const struct gb_gemm * p
     struct gb_gemm_columns c = gb_gemm_share_columns(call, p);
     while (gb_gemm_next_columns(p, &c, p->m)) {
         const struct gb_gemm_matrix w = p->w_of(p, c.g);
-        const float * const         x = copied_rows(call) + (size_t) gb_gemm_first_row(p, c.g) * copied_row_floats(p);
-        struct gb_gemm_row          row[GB_DENSE_ROWS];
+        const float * const x = (float *) call->work + (size_t) gb_gemm_first_row(p, c.g) * copied_row_floats(p);
+        struct gb_gemm_row  row[GB_DENSE_ROWS];
         for (int r = 0; r < c.rows; r++) {
             row[r]   = p->row_of(p, c.g, r);
             row[r].x = (const char *) (x + (size_t) r * copied_row_floats(p));

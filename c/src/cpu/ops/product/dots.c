@@ -5,15 +5,10 @@
 #include "cpu/ops/product/algorithm.h"
 #include "cpu/ops/product/tuning.h"
 
-// Columns between which a thread may stop.
-static int64_t piece_of(const struct gb_gemm * p) {
-    return GB_MAX(GB_DOTS_PIECE / GB_MAX(p->k, 1) / 64 * 64, (int64_t) 64);
-}
-
-// For gb_cpu_stopped: what so many columns take.
-static int64_t work_of(const struct gb_gemm * p, int rows, int64_t columns) {
-    return GB_MAX(rows, 4) * columns * p->k / 8;
-}
+#define GB_FORMAT(id, stem, name, elements, ...) \
+    _Static_assert(GB_DOTS_TERMS % (elements) == 0, "terms that are dequantized at a time are whole blocks of " name);
+#include "tensor/quant/formats.def"
+#undef GB_FORMAT
 
 // ----------------------------------------------------------------------------------------------------------- byte_dots
 
@@ -34,7 +29,7 @@ void gb_byte_dots_run(const struct gb_cpu_call * call, const struct gb_gemm * p)
         return;
     }
     struct gb_gemm_columns c = gb_gemm_share_columns(call, p);
-    while (gb_gemm_next_columns(p, &c, piece_of(p))) {
+    while (gb_gemm_next_columns(p, &c, gb_gemm_piece(p))) {
         const struct gb_gemm_matrix w = p->w_of(p, c.g);
         const char * const          x = (const char *) call->work + (size_t) gb_gemm_first_row(p, c.g) * size;
         float *                     dst[GB_BYTE_DOTS_ROWS];
@@ -44,7 +39,7 @@ void gb_byte_dots_run(const struct gb_cpu_call * call, const struct gb_gemm * p)
         for (int64_t j = c.first; j < c.first + c.n && c.rows > 0; j++) {
             gb_bytes_dots(call->k, &unpack, p->w.type, p->k, w.data + (size_t) j * w.nb_m, c.rows, x, dst, j);
         }
-        if (gb_cpu_stopped(call, work_of(p, c.rows, c.n))) {
+        if (gb_cpu_stopped(call, gb_gemm_dots_work(p, c.rows, c.n))) {
             return;
         }
         gb_gemm_finish_rows(call, p, c.g, 0, c.rows, c.first, c.n);
@@ -100,7 +95,7 @@ static void dots(const struct gb_kernels * kernels, const struct gb_gemm * p, co
 void gb_dots_run(const struct gb_cpu_call * call, const struct gb_gemm * p) {
     const bool             quantized = ggml_is_quantized(p->w.type);
     struct gb_gemm_columns c         = gb_gemm_share_columns(call, p);
-    while (gb_gemm_next_columns(p, &c, piece_of(p))) {
+    while (gb_gemm_next_columns(p, &c, gb_gemm_piece(p))) {
         const struct gb_gemm_matrix w = p->w_of(p, c.g);
         struct gb_gemm_row          row[GB_DOTS_ROWS];
         for (int r = 0; r < c.rows; r++) {
@@ -109,7 +104,7 @@ void gb_dots_run(const struct gb_cpu_call * call, const struct gb_gemm * p) {
         for (int64_t j = c.first; j < c.first + c.n; j++) {
             (quantized ? dots_quantized : dots)(call->k, p, w.data + (size_t) j * w.nb_m, row, c.rows, j);
         }
-        if (gb_cpu_stopped(call, work_of(p, c.rows, c.n))) {
+        if (gb_cpu_stopped(call, gb_gemm_dots_work(p, c.rows, c.n))) {
             return;
         }
         gb_gemm_finish_rows(call, p, c.g, 0, c.rows, c.first, c.n);

@@ -7,9 +7,22 @@
 #include "cpu/ops/product/algorithm.h"
 #include "cpu/ops/product/tuning.h"
 
-#define ROWS_AT_ONCE    4 // of a kernel
-#define COLUMNS_AT_ONCE 3 // of unpacked columns
-#define DIRECT_WIDTH    2 // columns that are unpacked in registers at a time
+#define ROWS_AT_ONCE    GB_INTERLEAVED_X
+#define COLUMNS_AT_ONCE GB_INTERLEAVED_W_READY
+#define DIRECT_WIDTH    GB_INTERLEAVED_W
+
+enum {
+    DIRECT_SUMS = DIRECT_WIDTH * ROWS_AT_ONCE * GB_INTERLEAVED_LANES, // floats of what a kernel computes
+    WHOLE_UNITS = GB_INTERLEAVED_UNIT_TERMS(false),                   // terms, of both kinds
+};
+_Static_assert(WHOLE_UNITS % GB_INTERLEAVED_UNIT_TERMS(true) == 0, "stretches are made of whole units");
+_Static_assert(GB_INTERLEAVED_ROWS % ROWS_AT_ONCE == 0, "sums of all rows fit");
+_Static_assert(GB_DIRECT_ROWS <= GB_DIRECT_ROWS_QUICK && GB_DIRECT_ROWS_QUICK <= GB_INTERLEAVED_ROWS, "rows fit");
+_Static_assert(GB_DIRECT_COLUMNS % DIRECT_WIDTH == 0, "blocks of columns have whole parts");
+_Static_assert(GB_DIRECT_TERMS / GB_DIRECT_ROWS_QUICK >= WHOLE_UNITS && GB_DIRECT_TERMS_FEW / 2 >= WHOLE_UNITS,
+    "a stretch has terms, however many rows there are");
+_Static_assert(GB_UNPACKED_COLUMNS % COLUMNS_AT_ONCE == 0 && GB_UNPACKED_TERMS % WHOLE_UNITS == 0,
+    "unpacked columns and their sums fit");
 
 const char * gb_interleaved_declines(const struct gb_gemm * p) {
     return p->rows > GB_INTERLEAVED_ROWS                                  ? "there are many rows"
@@ -24,36 +37,30 @@ const char * gb_interleaved_level_declines(const struct gb_gemm * p, const struc
 }
 
 // A unit is sixteen groups of terms.
-static int64_t unit_terms(int kind) { return 16 * gb_bytes_group(kind); }
+static int64_t unit_terms(int kind) { return GB_INTERLEAVED_UNIT_TERMS(kind & GB_BYTES_HALVES); }
 
-static size_t unit_size(int kind) { // of rows: words, two floats a group
-    return (size_t) unit_terms(kind) + 128;
-}
+static size_t unit_size(int kind) { return (size_t) GB_INTERLEAVED_UNIT_SIZE(kind & GB_BYTES_HALVES); }
 
-static int64_t count_units(int64_t k, int kind) { return (k + unit_terms(kind) - 1) / unit_terms(kind); }
+static int64_t count_units(int64_t k, int kind) { return gb_div_up(k, unit_terms(kind)); }
 
 static size_t row_size(int64_t k, int kind) { return (size_t) count_units(k, kind) * unit_size(kind); }
 
 size_t gb_interleaved_work_size(const struct gb_gemm * p, int n_tasks) {
     (void) n_tasks;
-    return (size_t) p->total * GB_MAX(row_size(p->k, 0), row_size(p->k, GB_BYTES_HALVES)) + 64;
-}
-
-static char * rows_of(const struct gb_cpu_call * call) {
-    return (char *) call->work + (64 - (uintptr_t) call->work % 64) % 64;
+    return (size_t) p->total * GB_MAX(row_size(p->k, 0), row_size(p->k, GB_BYTES_HALVES));
 }
 
 // Some units at a time, so that one row is work for several threads.
 static void make_rows(const struct gb_cpu_call * call, const struct gb_gemm * p, const struct gb_unpack * unpack) {
     enum { PIECE = 4 };
-    const int64_t units = count_units(p->k, unpack->kind), pieces = (units + PIECE - 1) / PIECE,
+    const int64_t units = count_units(p->k, unpack->kind), pieces = gb_div_up(units, PIECE),
                   terms = PIECE * unit_terms(unpack->kind);
     int64_t       i, last, flat = 0;
     gb_cpu_share(call, p->total * pieces, &i, &last);
     for (int64_t g = 0; g < p->n_groups && flat * pieces < last; flat += gb_gemm_group_rows(p, g++)) {
         for (; i < last && i / pieces - flat < gb_gemm_group_rows(p, g); i++) {
             const int64_t k0 = i % pieces * terms;
-            char * const  y  = rows_of(call) + (size_t) (i / pieces) * row_size(p->k, unpack->kind) +
+            char * const  y  = (char *) call->work + (size_t) (i / pieces) * row_size(p->k, unpack->kind) +
                                (size_t) (i % pieces * PIECE) * unit_size(unpack->kind);
             call->k->interleave_row(GB_MIN(p->k - k0, terms), unpack->kind, unpack->zero, y,
                 (const float *) (const void *) p->row_of(p, g, i / pieces - flat).x + k0);
@@ -106,6 +113,10 @@ static int direct_rows(enum ggml_type type) {
 #define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, partner, columns, rows, ...) ROWS_##rows(id)
 #include "tensor/quant/formats.def"
 #undef GB_FORMAT
+#undef ROWS_NONE
+#undef ROWS_ONCE
+#undef ROWS_UNPACKED
+#undef ROWS_REPEATED
         default: return GB_DIRECT_ROWS;
     }
 }
@@ -118,7 +129,7 @@ static void multiply_directly_stretch(const struct task * t, const struct direct
     for (int i = 0; i < d->n; i += d->width) {
         const char *const w     = t->w.data + (size_t) (d->j + i) * t->w.nb_m + d->byte,
                           *next = weights_later(t, d, i, steps);
-        for (int r = 0; r < t->rows; r += ROWS_AT_ONCE, acc += DIRECT_WIDTH * ROWS_AT_ONCE * 16) {
+        for (int r = 0; r < t->rows; r += ROWS_AT_ONCE, acc += DIRECT_SUMS) {
             const void * x[ROWS_AT_ONCE];
             const int    nx = GB_MIN(t->rows - r, ROWS_AT_ONCE);
             for (int l = 0; l < nx; l++) {
@@ -140,10 +151,14 @@ static void multiply_directly_stretch(const struct task * t, const struct direct
 }
 
 static void multiply_directly(const struct task * t, int64_t j, int64_t end) {
-    _Alignas(64) float
-        acc[GB_DIRECT_COLUMNS * DIRECT_WIDTH * GB_DIRECT_ROWS_QUICK * 16]; // of one column at a time, half of it
-    struct direct d = { .j = j, .terms = (t->rows > 2 ? GB_DIRECT_TERMS : GB_DIRECT_TERMS_FEW) / t->rows / 512 * 512 };
-    d.width         = t->rows == 1 && t->k <= d.terms ? 1 : DIRECT_WIDTH; // one: memory is read in one go
+    enum {
+        PARTS = (GB_DIRECT_ROWS_QUICK + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE, // of the rows, for DIRECT_WIDTH columns
+        TILES = GB_MAX(GB_DIRECT_COLUMNS / DIRECT_WIDTH * PARTS, GB_DIRECT_COLUMNS) // or one row, a column at a time
+    };
+    _Alignas(64) float acc[TILES * DIRECT_SUMS];
+    const int64_t      terms = (t->rows > 2 ? GB_DIRECT_TERMS : GB_DIRECT_TERMS_FEW) / t->rows;
+    struct direct      d     = { .j = j, .terms = terms / WHOLE_UNITS * WHOLE_UNITS };
+    d.width                  = t->rows == 1 && t->k <= d.terms ? 1 : DIRECT_WIDTH; // one: memory is read in one go
     for (; d.j < end; d.j += d.n) {
         const float * sums = acc;
         d.n                = (int) GB_MIN(end - d.j, GB_DIRECT_COLUMNS);
@@ -153,7 +168,7 @@ static void multiply_directly(const struct task * t, int64_t j, int64_t end) {
         }
         for (int i = 0; i < d.n; i += d.width) {
             const int nw = GB_MIN(d.n - i, d.width);
-            for (int r = 0; r < t->rows; r += ROWS_AT_ONCE, sums += DIRECT_WIDTH * ROWS_AT_ONCE * 16) {
+            for (int r = 0; r < t->rows; r += ROWS_AT_ONCE, sums += DIRECT_SUMS) {
                 float     y[DIRECT_WIDTH * ROWS_AT_ONCE];
                 const int nx = GB_MIN(t->rows - r, ROWS_AT_ONCE);
                 t->kernels->interleaved_sums(nw, nx, y, sums);
@@ -170,11 +185,13 @@ static void multiply_directly(const struct task * t, int64_t j, int64_t end) {
     }
 }
 
-// Unpacked columns, and for each part of the rows and of the columns the sums of a tile.
+// Unpacked columns, of the kind that takes more bytes for as many terms, and for each part of the rows and of the
+// columns the sums of a tile.
 struct columns {
-    _Alignas(64) char w[GB_UNPACKED_COLUMNS][GB_UNPACKED_TERMS / 256 * 384];
+    _Alignas(64) char w[GB_UNPACKED_COLUMNS]
+                       [GB_UNPACKED_TERMS / GB_INTERLEAVED_UNIT_TERMS(true) * GB_INTERLEAVED_UNIT_SIZE(true)];
     _Alignas(64) float acc[GB_UNPACKED_COLUMNS / COLUMNS_AT_ONCE][GB_INTERLEAVED_ROWS / ROWS_AT_ONCE]
-                          [COLUMNS_AT_ONCE * ROWS_AT_ONCE * 16];
+                          [COLUMNS_AT_ONCE * ROWS_AT_ONCE * GB_INTERLEAVED_LANES];
 };
 
 struct stretch { // terms of n columns from j on
@@ -238,8 +255,7 @@ static void store_sums(const struct task * t, const struct columns * c, int64_t 
 
 // The weights of some stretches later, of this block of columns or one behind it.
 static const char * next_weights(const struct task * t, const struct stretch * s) {
-    const int64_t stretches = (t->k + GB_UNPACKED_TERMS - 1) / GB_UNPACKED_TERMS,
-                  i         = s->k0 / GB_UNPACKED_TERMS + GB_UNPACKED_AHEAD;
+    const int64_t stretches = gb_div_up(t->k, GB_UNPACKED_TERMS), i = s->k0 / GB_UNPACKED_TERMS + GB_UNPACKED_AHEAD;
     return t->w.data + (size_t) (s->j + i / stretches * GB_UNPACKED_COLUMNS) * t->w.nb_m +
            ggml_row_size(t->type, i % stretches * GB_UNPACKED_TERMS);
 }
@@ -282,7 +298,7 @@ void gb_interleaved_run(const struct gb_cpu_call * call, const struct gb_gemm * 
         t.rows = c.rows;
         t.w    = p->w_of(p, c.g);
         for (int r = 0; r < t.rows; r++) {
-            t.x[r]   = rows_of(call) + (size_t) (gb_gemm_first_row(p, c.g) + r) * row_size(p->k, t.unpack.kind);
+            t.x[r]   = (char *) call->work + (size_t) (gb_gemm_first_row(p, c.g) + r) * row_size(p->k, t.unpack.kind);
             t.dst[r] = p->row_of(p, c.g, r).dst;
         }
         if (t.rows > direct_rows(t.type)) {

@@ -69,7 +69,12 @@ void   gb_gemm_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
 // text, or NULL: it takes the product. NULL behind the one that takes it.
 const char * gb_gemm_algorithm(const struct gb_gemm * p, const struct gb_kernels * kernels, int i, const char ** why);
 
-// gb_gemm_algorithm for a node, NULL for one that is no product (mul_mat.c).
+// The operators that are products (mul_mat.c).
+static inline bool gb_is_product(enum ggml_op op) {
+    return op == GGML_OP_MUL_MAT || op == GGML_OP_MUL_MAT_ID || op == GGML_OP_OUT_PROD;
+}
+
+// gb_gemm_algorithm for a node, which is a product (mul_mat.c).
 const char * gb_mul_mat_algorithm(const struct ggml_tensor * node, const struct gb_kernels * kernels, int i,
     const char ** why);
 

@@ -5,6 +5,8 @@
 #include "cpu/ops/product/algorithm.h"
 #include "cpu/ops/product/tuning.h"
 
+_Static_assert(GB_SHORT_ROWS <= GB_Q8_0_ROWS_MAX, "the kernel may be given all rows");
+
 #define PIECE 4096 // columns between which a thread may stop
 
 const char * gb_short_declines(const struct gb_gemm * p) {

@@ -1,5 +1,6 @@
-// tuning.h - the numbers by which algorithms of products trade one cost for another. None of them is needed for a
-// result to be right; some decide in which order a sum is made (marked "bits"), so another value gives other bits.
+// tuning.h - the numbers by which algorithms of products trade one cost for another. Within what the static asserts
+// beside their arrays allow, none of them is needed for a result to be right; some decide in which order a sum is made
+// (marked "bits"), so another value gives other bits.
 //
 // Each says what it trades, and which measurement shows it. `bench_products WHAT TYPE LEVEL THREADS` is
 // benchmarks/bench_products.c, with GB_BENCH_CPU=1 on a machine that others use; M=.., K=.., ROWS=.. and EXACT=1 stand
@@ -19,7 +20,8 @@
 
 // ------------------------------------------------------------------------------------------------ short_q8_0 (short.c)
 
-// Rows at most, of any level: more rows are worth unpacking a column once for all of them.
+// Rows at most, of any level: as many as the kernel may be given, which is no choice. For how many of them it is fast,
+// the level says (q8_0_rows): more are worth unpacking a column once for all of them.
 #define GB_SHORT_ROWS 16
 // Terms at most: longer columns fill the lanes of other kernels. Bits.
 //     bench_products shape q8_0 best 1, M=4096 ROWS=4, K=256 and K=288: the second is interleaved
@@ -76,7 +78,8 @@
 // Terms of a quantized column that are dequantized at a time, to the stack: they stay in the first-level cache. Bits.
 //     bench_products shape q4_0 best 1, EXACT=1 M=4096 K=4096 ROWS=1
 #define GB_DOTS_TERMS 1024
-// Weights between which a thread looks whether the run is over: few enough for a millisecond, enough to cost nothing.
+// Weights between which a thread tells gb_cpu_stopped what it did. Not measured: for up to four rows they count as
+// somewhat less than GB_CPU_PACE, so that a thread looks whether the run is over after every second piece.
 #define GB_DOTS_PIECE (1 << 18)
 
 // ------------------------------------------------------------------------------------- dense_row, dense_rows (dense.c)
