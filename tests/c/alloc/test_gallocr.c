@@ -300,6 +300,32 @@ static void views_of_what_is_placed(void) {
     scene_close(&s);
 }
 
+static int n_sizes_asked;
+
+static size_t GGML_CALL count_sizes(ggml_backend_buffer_type_t buft, const struct ggml_tensor * tensor) {
+    (void) buft;
+    n_sizes_asked++;
+    return ggml_nbytes(tensor);
+}
+
+// A device may take long to say how large a tensor is there: it is asked once about each that needs memory.
+static void sizes_are_asked_once(void) {
+    struct scene s;
+    scene_open(&s);
+    s.f.buft.iface.get_alloc_size = count_sizes;
+    struct ggml_tensor * x        = vector(s.ctx);
+    struct ggml_tensor * a        = ggml_sqr(s.ctx, x);
+    struct ggml_tensor * b        = ggml_sum_rows(s.ctx, ggml_view_1d(s.ctx, a, 8, 0));
+    ggml_build_forward_expand(s.graph, b);
+    n_sizes_asked = 0;
+    CHECK(run(&s) > 0 && b->data != NULL);
+    CHECK_INT(n_sizes_asked, 3); // x, a, b; a view needs none
+    struct ggml_tensor * alone = vector(s.ctx);
+    CHECK_INT(ggml_tallocr_alloc(s.talloc, alone), GGML_STATUS_SUCCESS);
+    CHECK_INT(n_sizes_asked, 4);
+    scene_close(&s);
+}
+
 static void several_allocators(void) {
     struct scene s;
     scene_open(&s);
@@ -669,5 +695,5 @@ static void long_chain(void) {
 
 TEST_MAIN(TEST(in_place_chain), TEST(reuse_and_views), TEST(view_as_source_taken_over), TEST(not_in_place),
     TEST(source_behind_an_empty_slot), TEST(inputs_and_unread_leafs), TEST(source_of_another_graph), TEST(barriers),
-    TEST(nothing_half_done), TEST(same_graph_again), TEST(views_of_what_is_placed), TEST(several_allocators),
-    TEST(random_graphs), TEST(as_documented), TEST(out_of_memory), TEST(long_chain))
+    TEST(nothing_half_done), TEST(same_graph_again), TEST(views_of_what_is_placed), TEST(sizes_are_asked_once),
+    TEST(several_allocators), TEST(random_graphs), TEST(as_documented), TEST(out_of_memory), TEST(long_chain))

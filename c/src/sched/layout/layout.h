@@ -56,9 +56,10 @@ struct gb_sched_layout {
     struct gb_backend_need * need; // per backend
 };
 
-// leafs.c: before the program is made, because copies of leafs that lie behind each other travel together.
-// It makes `need` and the items of all tensors. ALLOC_FAILED: no memory, or a leaf is larger than the largest buffer of
-// its backend, which is reported.
+// leafs.c
+// Called before the program is made, because copies of leafs that lie behind each other travel together. It makes
+// `need` and the items of all tensors. ALLOC_FAILED: no memory, or a leaf is larger than the largest buffer of its
+// backend, which is reported.
 enum ggml_status gb_sched_lay_out_leafs(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
     const struct gb_sched_assigned * assigned, struct gb_sched_layout * layout);
 // layout.c

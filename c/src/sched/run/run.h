@@ -59,8 +59,9 @@ struct gb_visit gb_sched_enter(struct ggml_backend_sched * s);
 // Ends what gb_sched_enter began, and returns the status.
 enum ggml_status gb_sched_leave(struct ggml_backend_sched * s, struct gb_visit before, enum ggml_status status);
 
-// hazards.c: who waits for whom, from what the steps read and write. Needs the layout.
-// Fills the plan's waits; ALLOC_FAILED: no memory. Steps that are all of one issuer need none.
+// hazards.c
+// Fills the plan's waits: who waits for whom, from what the steps read and write. Needs the layout. Steps that are all
+// of one issuer need none. ALLOC_FAILED: no memory.
 enum ggml_status gb_sched_find_hazards(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 void             gb_sched_free_waits(struct gb_sched_waits * waits);
 
