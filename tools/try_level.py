@@ -25,7 +25,7 @@ VEC = """// vec_wide.h - the vector operations of the templates on sixteen lanes
 #include "base/fp16.h"
 
 #define HAVE_SCALE2 1
-#include "isa.h"
+#include "cpu/kernels/isa.h"
 
 #define V_N            16
 #define V_REGISTERS    32
