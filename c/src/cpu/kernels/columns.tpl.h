@@ -5,11 +5,9 @@
 // column, and scales are a vector, too. Only what is stored is moved across lanes: 4.5 bits a weight for Q4_0, where
 // transposing levels would move 8.
 //
-// pack_columns_q8 (contracts/bytes.h) takes n <= BYTES_NR columns of k <= COLUMNS_K terms. The panel is that of
-// int8.tpl.h; columns from n on repeat the first. It returns false if the row of the type in formats.def does not say
-// DIRECT, and where it would be no faster. The values are those of the unpack kernels, bit for bit.
-
-#define COLUMNS_K 512
+// pack_columns_q8 (contracts/bytes.h) takes n <= BYTES_NR columns of k <= GB_PACK_COLUMNS_MAX terms. The panel is that
+// of int8.tpl.h; columns from n on repeat the first. It returns false if the row of the type in formats.def does not
+// say DIRECT, and where it would be no faster. The values are those of the unpack kernels, bit for bit.
 
 // where V_N columns of the panel go
 struct columns {
@@ -267,29 +265,30 @@ static ALWAYS_INLINE void transpose_blocks_(float * t, size_t bytes, const void 
 
 #define COLUMNS_NONE(stem)
 #define COLUMNS_UNPACKED(stem)
-#define COLUMNS_DIRECT(stem)                                                                                    \
-    static_assert(COLUMNS_K % GB_ELEMENTS(stem) == 0 && GB_BYTES(stem) % 2 == 0, "blocks begin at even bytes"); \
-    static void columns_##stem##_(int64_t k, bool centered, int n, float * y, const void * const * x) {         \
-        enum { terms = GB_ELEMENTS(stem), size = GB_BYTES(stem), group = GB_GROUP(stem) };                      \
-        float          t[(COLUMNS_K / terms * size / 4 + 2) * V_N];                                             \
-        struct columns c = { y, y + k / 4 * BYTES_NR, centered ? NULL : y + (k / 4 + k / group) * BYTES_NR };   \
-        for (int i0 = 0; i0 < BYTES_NR; i0 += V_N) {                                                            \
-            const void * from[V_N];                                                                             \
-            for (int i = 0; i < V_N; i++) {                                                                     \
-                from[i] = x[i0 + i < n ? i0 + i : 0];                                                           \
-            }                                                                                                   \
-            transpose_blocks_(t, (size_t) (k / terms) * size, from);                                            \
-            for (int b = 0; b < (int) (k / terms); b++) {                                                       \
-                if (b * size % 4 == 0) {                                                                        \
-                    column_##stem##_(&c, b, t + b * size / 4 * V_N, 0);                                         \
-                } else {                                                                                        \
-                    column_##stem##_(&c, b, t + b * size / 4 * V_N, 2);                                         \
-                }                                                                                               \
-            }                                                                                                   \
-            c.u += V_N;                                                                                         \
-            c.d += V_N;                                                                                         \
-            c.m = c.m != NULL ? c.m + V_N : NULL;                                                               \
-        }                                                                                                       \
+#define COLUMNS_DIRECT(stem)                                                                                  \
+    static_assert(GB_PACK_COLUMNS_MAX % GB_ELEMENTS(stem) == 0 && GB_BYTES(stem) % 2 == 0,                    \
+        "blocks begin at even bytes");                                                                        \
+    static void columns_##stem##_(int64_t k, bool centered, int n, float * y, const void * const * x) {       \
+        enum { terms = GB_ELEMENTS(stem), size = GB_BYTES(stem), group = GB_GROUP(stem) };                    \
+        float          t[(GB_PACK_COLUMNS_MAX / terms * size / 4 + 2) * V_N];                                 \
+        struct columns c = { y, y + k / 4 * BYTES_NR, centered ? NULL : y + (k / 4 + k / group) * BYTES_NR }; \
+        for (int i0 = 0; i0 < BYTES_NR; i0 += V_N) {                                                          \
+            const void * from[V_N];                                                                           \
+            for (int i = 0; i < V_N; i++) {                                                                   \
+                from[i] = x[i0 + i < n ? i0 + i : 0];                                                         \
+            }                                                                                                 \
+            transpose_blocks_(t, (size_t) (k / terms) * size, from);                                          \
+            for (int b = 0; b < (int) (k / terms); b++) {                                                     \
+                if (b * size % 4 == 0) {                                                                      \
+                    column_##stem##_(&c, b, t + b * size / 4 * V_N, 0);                                       \
+                } else {                                                                                      \
+                    column_##stem##_(&c, b, t + b * size / 4 * V_N, 2);                                       \
+                }                                                                                             \
+            }                                                                                                 \
+            c.u += V_N;                                                                                       \
+            c.d += V_N;                                                                                       \
+            c.m = c.m != NULL ? c.m + V_N : NULL;                                                             \
+        }                                                                                                     \
     }
 #define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, partner, columns, ...) COLUMNS_##columns(stem)
 #include "tensor/quant/formats.def"
@@ -301,7 +300,7 @@ static bool pack_columns_q8(int type, int64_t k, bool centered, int n, float * y
 #else
     const bool worth_it = V_N > 1;
 #endif
-    if (!worth_it || k > COLUMNS_K) {
+    if (!worth_it || k > GB_PACK_COLUMNS_MAX) {
         return false;
     }
     switch (type) {

@@ -8,9 +8,10 @@
 #define TILE_MR V_GEMM_MR
 #define TILE_NR (V_GEMM_NV * V_N)
 
-static ALWAYS_INLINE void store_row_(float * c, const vf acc[V_GEMM_NV], int nr, bool accumulate) {
+// The first nr values of the nv vectors of a row, stored or added to what is there.
+static ALWAYS_INLINE void store_row_(int nv, float * c, const vf * acc, int nr, bool accumulate) {
     UNROLL
-    for (int j = 0; j < V_GEMM_NV; j++) {
+    for (int j = 0; j < nv; j++) {
         const int left = nr - j * V_N;
         float *   p    = c + j * V_N;
         if (left >= V_N) {
@@ -94,7 +95,7 @@ static ALWAYS_INLINE void tile_(int mr, bool pairs, const struct gb_tile * t) {
     }
     UNROLL
     for (int i = 0; i < mr; i++) {
-        store_row_(tile.c + i * tile.ldc, acc[i], tile.nr, tile.accumulate);
+        store_row_(V_GEMM_NV, tile.c + i * tile.ldc, acc[i], tile.nr, tile.accumulate);
     }
 }
 

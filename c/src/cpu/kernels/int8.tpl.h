@@ -10,13 +10,9 @@
 // Centered: where a level z stands for 0 in all groups, m is -z d, and m S is D d times -z sum(q): a sum of integers
 // may as well begin with that. Panels of activations then hold -z sum(q), an int32_t, instead of S, and those of
 // weights no m.
-#define BYTES_NR (V_BYTES_NV * V_N)
-#define DOT_N    4 // rows of dot_q8 at most
+#include "tensor/numbers.h"
 
-// A group of 32 activations with a larger one, infinity or NaN has NaN for D: its sums of products might overflow at
-// one level and not at another.
-#define LARGEST_ACTIVATION 0x1p100f
-#define LEAST_ACTIVATION   0x1p-100f // below it all is 0
+#define BYTES_NR (V_BYTES_NV * V_N)
 
 // 32 activations to bytes, to the nearest; returns D and the sums of both halves.
 static inline float quantize_32_(int8_t * restrict q, const float * restrict x, int32_t sums[2]) {
@@ -29,12 +25,12 @@ static inline float quantize_32_(int8_t * restrict q, const float * restrict x, 
     }
     float max;
     memcpy(&max, &largest, sizeof(max));
-    if (!(max < LARGEST_ACTIVATION)) {
+    if (!(max < GB_LARGEST_ACTIVATION)) {
         memset(q, 0, 32);
         sums[0] = sums[1] = 0;
         return NAN;
     }
-    const bool  none    = max < LEAST_ACTIVATION;
+    const bool  none    = max < GB_LEAST_ACTIVATION;
     const float inverse = none ? 0.0f : 127.0f / max;
     for (int i = 0; i < 32; i++) { // 1.5 2^23 leaves the integer in the lowest bits
         const float t = x[i] * inverse + 12582912.0f;
@@ -130,7 +126,7 @@ static ALWAYS_INLINE void dot_rows_(int n, bool halves, bool wide, int64_t k, fl
     const float * d, const float * m, const int8_t * const * q, const float * const * dx, const float * const * s) {
     enum { TERMS = 4 * V_N };
     const int group = halves ? 16 : 32, lanes = group / 4 < V_N ? group / 4 : V_N;
-    vf        acc[DOT_N][2];
+    vf        acc[GB_DOT_Q8_ROWS][2];
     UNROLL
     for (int j = 0; j < n; j++) {
         acc[j][0] = acc[j][1] = v_set(0.0f);
@@ -281,16 +277,7 @@ static ALWAYS_INLINE void tile_q8_(int mr, bool halves, bool wide, bool centered
     }
     UNROLL
     for (int i = 0; i < mr; i++) {
-        UNROLL
-        for (int j = 0; j < V_BYTES_NV; j++) {
-            const int left = nr - j * V_N;
-            float *   p    = c + i * ldc + j * V_N;
-            if (left >= V_N) {
-                v_store(p, accumulate ? v_add(v_load(p), acc[i][j]) : acc[i][j]);
-            } else if (left > 0) {
-                v_store_n(p, accumulate ? v_add(v_load_n(p, left), acc[i][j]) : acc[i][j], left);
-            }
-        }
+        store_row_(V_BYTES_NV, c + i * ldc, acc[i], nr, accumulate);
     }
 }
 

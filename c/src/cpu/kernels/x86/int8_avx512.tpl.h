@@ -20,8 +20,8 @@ static ALWAYS_INLINE void quantize_128_(int8_t * q, int64_t step, float d[4], in
         larger[g] = _mm512_max_epi32(_mm512_and_si512(a, magnitude), _mm512_and_si512(b, magnitude));
     }
     const __m128   max     = _mm_castsi128_ps(largest_of_four_(larger));
-    const __mmask8 some    = _mm_cmp_ps_mask(max, _mm_set1_ps(LEAST_ACTIVATION), _CMP_NLT_UQ),
-                   fits    = _mm_cmp_ps_mask(max, _mm_set1_ps(LARGEST_ACTIVATION), _CMP_LT_OQ);
+    const __mmask8 some    = _mm_cmp_ps_mask(max, _mm_set1_ps(GB_LEAST_ACTIVATION), _CMP_NLT_UQ),
+                   fits    = _mm_cmp_ps_mask(max, _mm_set1_ps(GB_LARGEST_ACTIVATION), _CMP_LT_OQ);
     const __m512   inverse = _mm512_castps128_ps512(_mm_maskz_div_ps(some & fits, _mm_set1_ps(127.0f), max));
     __m512i        four[2];
     _mm_storeu_ps(d, _mm_mask_mov_ps(_mm_set1_ps(NAN), fits, _mm_maskz_div_ps(some, max, _mm_set1_ps(127.0f))));
@@ -60,10 +60,10 @@ static ALWAYS_INLINE vf spread_(const float * d, int lanes) {
 
 // Sixteen groups: their scales are a vector, from which each vector of terms gets its own by a permutation.
 static ALWAYS_INLINE void dot_groups_(int n, bool halves, bool wide, const uint8_t * u, const float * d, int64_t i,
-    const int8_t * const * q, const float * const * dx, vf acc[DOT_N][2]) {
+    const int8_t * const * q, const float * const * dx, vf acc[GB_DOT_Q8_ROWS][2]) {
     const vi ramp  = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     const vi pairs = _mm512_srli_epi32(ramp, 1), lanes = _mm512_srli_epi32(ramp, halves ? 2 : 3);
-    vf       scale[DOT_N];
+    vf       scale[GB_DOT_Q8_ROWS];
     UNROLL
     for (int j = 0; j < n; j++) {
         const vf x = halves ? _mm512_permutexvar_ps(pairs, _mm512_castps256_ps512(_mm256_loadu_ps(dx[j] + i / 32)))
