@@ -111,15 +111,16 @@ static inline bool gb_sched_is(const struct gb_sched_device * d, ggml_backend_t 
     return backend && (d->backend == backend || d->freed == backend);
 }
 
-// The index of a backend; -1 and reported, in the name of `func`, if it is not one of the scheduler's.
+// The index of a backend; -1 and reported, in the name of `func`, if it is not one of the scheduler's. What is none of
+// them may have been freed long ago: only its address is looked at.
 static inline int gb_sched_index_of(const struct ggml_backend_sched * s, ggml_backend_t backend, const char * func) {
     for (int b = 0; b < s->n_backends; b++) {
         if (gb_sched_is(&s->devices[b], backend)) {
             return b;
         }
     }
-    gb_fail(GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'backend': %s is not a backend of this scheduler", func,
-        ggml_backend_name(backend));
+    gb_fail(GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'backend' is %s", func,
+        backend ? "not a backend of this scheduler" : "NULL");
     return -1;
 }
 

@@ -669,6 +669,27 @@ static void failing_devices(void) {
     close_place(&p);
 }
 
+// A backend that is none of the scheduler's is not looked at: it may have been freed.
+static void freed_foreign_backend(void) {
+    OPEN(p, "SIM:name=A CPU");
+    struct ggml_tensor * y = ggml_relu(p.ctx, leaf(&p, "x", 4, 1));
+    expand(&p, y);
+    OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
+    ggml_backend_t                  freed = ggml_backend_cpu_init();
+    struct ggml_backend_sched_arena arena;
+    ggml_backend_free(freed);
+    CHECK(ggml_backend_sched_set_node_backend(p.sched, y, freed) != GGML_STATUS_SUCCESS);
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "argument 'backend' is not a backend of this scheduler");
+    CHECK(ggml_backend_sched_get_tallocr(p.sched, freed) == NULL);
+    CHECK(ggml_backend_sched_get_buffer(p.sched, freed) == NULL);
+    CHECK_INT(ggml_backend_sched_get_buffer_size(p.sched, freed), 0);
+    CHECK_INT(ggml_backend_sched_get_work_size(p.sched, freed), 0);
+    CHECK(ggml_backend_sched_get_arena(p.sched, freed, &arena) != GGML_STATUS_SUCCESS);
+    CHECK(ggml_backend_sched_get_work_size(p.sched, NULL) == 0);
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "argument 'backend' is NULL");
+    close_place(&p);
+}
+
 static void bad_arguments(void) {
     OPEN(p, "SIM:name=A CPU");
     struct ggml_tensor * x       = leaf(&p, "x", 4, 1);
@@ -867,5 +888,5 @@ TEST_MAIN(TEST(one_cpu), TEST(second_run_allocates_nothing), TEST(weights_decide
     TEST(leafs_keep_their_content), TEST(leafs_move_when_told), TEST(results_of_earlier_graphs),
     TEST(two_schedulers_one_graph), TEST(buffers_grow), TEST(many_graphs), TEST(changed_graphs_are_noticed),
     TEST(two_steps_on_devices), TEST(callbacks), TEST(many_backends_and_splits), TEST(arenas_in_chunks),
-    TEST(device_memory_runs_out), TEST(failing_devices), TEST(bad_arguments), TEST(empty_tensors),
-    TEST(third_party_backend), TEST(callbacks_cannot_reenter), TEST(every_allocation_fails))
+    TEST(device_memory_runs_out), TEST(failing_devices), TEST(bad_arguments), TEST(freed_foreign_backend),
+    TEST(empty_tensors), TEST(third_party_backend), TEST(callbacks_cannot_reenter), TEST(every_allocation_fails))
