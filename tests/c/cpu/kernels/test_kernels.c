@@ -13,6 +13,7 @@
 
 #include "base/mem.h"
 #include "cpu/kernels/kernels.h"
+#include "ggml-backend.h"
 #include "ggml-cpu.h"
 
 #define GUARD 16 // canaries on each side
@@ -685,12 +686,13 @@ static void level_without_a_backend(void) {
         struct ggml_cgraph *  graph = ggml_new_graph(ctx);
         ggml_build_forward_expand(graph, ggml_relu(ctx, ggml_new_f32(ctx, -1)));
         setenv("GGML_CPU_LEVEL", "AVX1024", 1);
-        const int  wrong = ggml_graph_compute_with_ctx(ctx, graph, 1);
-        const bool named = strstr(ggml_last_error(), "GGML_CPU_LEVEL is 'AVX1024'") != NULL;
+        const int  wrong   = ggml_graph_compute_with_ctx(ctx, graph, 1);
+        const bool named   = strstr(ggml_last_error(), "GGML_CPU_LEVEL is 'AVX1024'") != NULL;
+        const bool refused = ggml_backend_reg_init_backend_from_str("SIM") == NULL;
         unsetenv("GGML_CPU_LEVEL");
         const int mended = ggml_graph_compute_with_ctx(ctx, graph, 1);
         ggml_free(ctx);
-        _exit(wrong == GGML_STATUS_INVALID_ARGUMENT && named && mended == GGML_STATUS_SUCCESS ? 0 : 1);
+        _exit(wrong == GGML_STATUS_INVALID_ARGUMENT && named && refused && mended == GGML_STATUS_SUCCESS ? 0 : 1);
     }
     int status = -1;
     CHECK(child > 0 && waitpid(child, &status, 0) == child);
