@@ -498,3 +498,10 @@ int gbpy_open_copy(struct gbpy_handle * handle, struct gbpy_handle * graph, stru
     gbpy_leave(&use);
     return status;
 }
+
+struct ggml_context * gbpy_copy_context(const struct gbpy_handle * copy, bool owners) {
+    if (copy == NULL || copy->object == NULL || copy->object->kind != GBPY_COPY) {
+        return NULL;
+    }
+    return owners ? copy->object->copy.ctx_allocated : copy->object->copy.ctx_unallocated;
+}

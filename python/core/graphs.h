@@ -34,6 +34,8 @@ void * gbpy_run_handle(void); // of the computation that this thread works for; 
 int  gbpy_open_backend(struct gbpy_handle * handle, const char * spec, struct gbpy_stop * stop);
 void gbpy_stop(struct gbpy_handle * backend); // ends what it computes, if it does
 int  gbpy_open_copy(struct gbpy_handle * handle, struct gbpy_handle * graph, struct gbpy_handle * backend);
+// The contexts of a copy's tensors: of those that own memory, and of all others; NULL: there are none.
+struct ggml_context * gbpy_copy_context(const struct gbpy_handle * copy, bool owners);
 
 int gbpy_graph_compute(struct gbpy_handle * graph, struct gbpy_handle * backend, struct gbpy_run * run);
 // Does all that the graph's tensors lie in belong to what the backend can compute on?

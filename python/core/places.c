@@ -193,6 +193,8 @@ int gbpy_open_context_buffer(struct gbpy_handle * handle, struct gbpy_handle * c
     if (c == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
+    GB_FAIL_IF(c->kind != GBPY_CONTEXT, GGML_STATUS_INVALID_STATE,
+        "%s: the tensors of a copied graph have their memory", what);
     GB_TRY(gbpy_enter_to_place(&use, what, NULL, 0, &c, 1));
     int status = begin_buffer(handle, parent, &o);
     if (status == GGML_STATUS_SUCCESS && !gbpy_note_owner(c, o)) {

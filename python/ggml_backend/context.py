@@ -238,17 +238,22 @@ class Context(Handle):
         """All tensors, in the order in which they were made."""
         core = self._live()
         found = []
-        pointer = lib.ggml_get_first_tensor(core.ptr)
-        while pointer:
-            found.append(Tensor(self, pointer, core.h))
-            pointer = lib.ggml_get_next_tensor(core.ptr, pointer)
+        for pool in core.pools():
+            pointer = lib.ggml_get_first_tensor(pool)
+            while pointer:
+                found.append(Tensor(self, pointer, core.h))
+                pointer = lib.ggml_get_next_tensor(pool, pointer)
         return found
 
     def get(self, name: str) -> Tensor | None:
         """The first tensor of that name."""
         core = self._live()
-        pointer = lib.ggml_get_tensor(core.ptr, shorter(as_name(name, "Context.get"), MAX_NAME))
-        return Tensor(self, pointer, core.h) if pointer else None
+        wanted = shorter(as_name(name, "Context.get"), MAX_NAME)
+        for pool in core.pools():
+            pointer = lib.ggml_get_tensor(pool, wanted)
+            if pointer:
+                return Tensor(self, pointer, core.h)
+        return None
 
     def __getitem__(self, name: str) -> Tensor:
         found = self.get(name)
@@ -259,8 +264,7 @@ class Context(Handle):
     @property
     def used_bytes(self) -> int:
         """Bytes that the context itself takes, without the memory of its tensors."""
-        core = self._live()
-        return int(lib.ggml_used_mem(core.ptr))
+        return sum(int(lib.ggml_used_mem(pool)) for pool in self._live().pools())
 
     def close(self) -> None:
         """Ends the use of the context and of its tensors and graphs, which raise :class:`StateError` from now on.

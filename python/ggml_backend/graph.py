@@ -349,6 +349,9 @@ class CopyContext(ContextCore):
         self.ptr = ffi.NULL
         self.owner = owner
 
+    def pools(self) -> tuple[Any, ...]:
+        return tuple(p for p in (lib.gbpy_copy_context(self.h, True), lib.gbpy_copy_context(self.h, False)) if p)
+
 
 def _compute_with_callbacks(graph: GraphCore, device: BackendCore) -> int:
     run = Run((device,), graph, graph.customs)

@@ -159,6 +159,10 @@ class ContextCore(Core):
         self.transposed: dict[int, Any] = {}  # address of a matrix -> its transposed view
         self.functions: list[object] = []
 
+    def pools(self) -> tuple[Any, ...]:
+        """The ``ggml_context`` s that tensors are in."""
+        return (self.ptr,)
+
     def adopt(self, other: ContextCore) -> None:
         """Tensors of `other` are about to be used here. An older context goes after this one, also for C."""
         if other is not self and other.serial not in self.adopted:

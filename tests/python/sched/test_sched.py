@@ -158,6 +158,21 @@ def test_copy(net, ctx, cpu, device):
     np.testing.assert_array_equal(array, before)
 
 
+def test_context_of_a_copy(ctx, cpu):
+    x = ctx.tensor((2, 3), name="x")
+    graph = ctx.graph(gb.relu(x).named("y"), gb.cont(x.T.named("t")).named("z"))
+    ctx.allocate(cpu)
+    x.set(1.0)
+    graph.compute(cpu)
+    copied = graph.copy(cpu).context
+    assert {t.name for t in copied.tensors()} == {"x", "y", "t", "z"}
+    assert copied["y"].tolist() == [[1.0] * 3] * 2 and copied.get("t") is not None and copied.get("no") is None
+    assert copied.used_bytes > 0
+    with pytest.raises(gb.StateError, match="copied graph have their memory"):
+        copied.allocate(cpu)
+    assert copied["y"].tolist() == [[1.0] * 3] * 2
+
+
 def test_copy_needs_memory(net, cpu):
     with pytest.raises(gb.StateError, match="no memory"):
         net.graph.copy(cpu)
