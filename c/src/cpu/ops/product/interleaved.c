@@ -126,26 +126,31 @@ static void multiply_directly_stretch(const struct task * t, const struct direct
     const int64_t terms = GB_MIN(t->k - d->k0, d->terms);
     const int     steps =
         (int) (GB_INTERLEAVED_AHEAD / (ggml_row_size(t->type, GB_MIN(d->terms, t->k)) * (size_t) d->width)) + 1;
+    const void *               x[ROWS_AT_ONCE], *w[DIRECT_WIDTH], *next[DIRECT_WIDTH];
+    struct gb_interleaved_dots dots = {
+        // what changes from call to call is set in the loop
+        .type       = (int) t->type,
+        .k          = terms,
+        .columns    = w,
+        .rows       = x,
+        .next       = next,
+        .accumulate = d->k0 > 0,
+    };
     for (int i = 0; i < d->n; i += d->width) {
-        const char *const w     = t->w.data + (size_t) (d->j + i) * t->w.nb_m + d->byte,
-                          *next = weights_later(t, d, i, steps);
+        w[0]    = t->w.data + (size_t) (d->j + i) * t->w.nb_m + d->byte;
+        next[0] = weights_later(t, d, i, steps);
+        for (int l = 1; l < DIRECT_WIDTH; l++) {
+            w[l]    = (const char *) w[l - 1] + t->w.nb_m;
+            next[l] = (const char *) next[l - 1] + t->w.nb_m;
+        }
+        dots.nw = GB_MIN(d->n - i, d->width);
         for (int r = 0; r < t->rows; r += ROWS_AT_ONCE, acc += DIRECT_SUMS) {
-            const void * x[ROWS_AT_ONCE];
-            const int    nx = GB_MIN(t->rows - r, ROWS_AT_ONCE);
-            for (int l = 0; l < nx; l++) {
+            dots.nx  = GB_MIN(t->rows - r, ROWS_AT_ONCE);
+            dots.acc = acc;
+            for (int l = 0; l < dots.nx; l++) {
                 x[l] = (const char *) t->x[r + l] + at;
             }
-            t->kernels->interleaved_dots(&(struct gb_interleaved_dots){
-                .type       = (int) t->type,
-                .k          = terms,
-                .nw         = GB_MIN(d->n - i, d->width),
-                .nx         = nx,
-                .acc        = acc,
-                .columns    = (const void * const[]){ w, w + t->w.nb_m },
-                .rows       = x,
-                .next       = (const void * const[]){ next, next + t->w.nb_m },
-                .accumulate = d->k0 > 0,
-            });
+            t->kernels->interleaved_dots(&dots);
         }
     }
 }
