@@ -5,7 +5,7 @@
 
 A file *uses* another if its object leaves a symbol undefined, function or data, that the other's object defines.
 Function pointers in tables count. Static functions, and functions inlined from headers, belong to the file that they
-are compiled into. Two rules hold:
+are compiled into. Three rules hold:
 
 - **Circles.** In no folder of ``c/src`` do more than three files use each other in a circle (a strongly connected
   component). Each folder is looked at twice: the files that lie directly in it, and these together with the files of
@@ -13,6 +13,8 @@ are compiled into. Two rules hold:
   folders: between its folders the second rule holds.
 - **Layers.** A folder uses only the folders that its row in ``ROOMS`` names (``docs/ARCHITECTURE.md`` says why). A file
   may use one more where ``DOORS`` says so with a reason. A folder without a row is a violation.
+- **System.** Functions of the system that ``SYSTEM`` lists (memory, environment, the end of the process) are called by
+  the files there alone, but for what is linked into modules.
 
 ``--folder sched`` prints the graph inside of one folder with its subfolders: who uses whom by which symbols. For each
 circle it prints an order of the files, users first, and the few symbols that are used against it. Where these are moved
@@ -20,7 +22,7 @@ into files that use nothing of the circle, the circle is gone.
 
 Any objects that ``nm`` reads will do (environment variable ``NM``: another program), whatever the compiler; it reads
 those of link-time optimization only with the compiler's plug-in. Objects whose sources are gone are left out.
-Ends with 0 if both rules hold, 1 if not, 2 if there is nothing to look at.
+Ends with 0 if all rules hold, 1 if not, 2 if there is nothing to look at.
 """
 
 from __future__ import annotations
@@ -89,6 +91,14 @@ CIRCLES: dict[str, tuple[str, str]] = {
     ),
 }
 
+# Functions of the system that few files call -> these files, whose functions all others call instead.
+SYSTEM: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("malloc", "calloc", "realloc", "aligned_alloc", "posix_memalign"), ("base/mem.c",)),
+    "free": ("base/mem.c", "base/file.c", "base/library.c"),  # the last two: what realpath has allocated
+    **dict.fromkeys(("getenv", "secure_getenv"), ("base/env.c",)),
+    **dict.fromkeys(("abort", "exit", "_exit", "quick_exit", "__assert_fail"), ()),
+}
+
 # Folders whose objects are linked into modules, apart from the library; there, public functions mean other files.
 MODULES = {"module", "cuda"}
 
@@ -106,6 +116,7 @@ class Graph:
 
     files: set[str] = field(default_factory=set)
     uses: dict[str, dict[str, set[str]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(set)))
+    system: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # functions of SYSTEM: who calls them
 
     def within(self, files: Iterable[str]) -> Graph:
         """The part that lies between these files."""
@@ -177,6 +188,8 @@ def read(objs: dict[Path, str]) -> Graph:
         file = objs[obj]
         (defines if defined else lacks)[file.split("/")[0] in MODULES, name].add(file)
     for key, files in lacks.items():
+        if key[1] in SYSTEM and not key[0]:
+            graph.system[key[1]] |= files
         for a in files:
             for b in defines.get(key, set()) - files:
                 graph.uses[a][b].add(key[1])
@@ -265,6 +278,14 @@ def layer_violations(graph: Graph) -> list[str]:
     return found
 
 
+def system_violations(graph: Graph) -> list[str]:
+    return [
+        f"{file} calls {name}: only {listed(SYSTEM[name]) or 'nobody'} may"
+        for name in sorted(graph.system)
+        for file in sorted(graph.system[name].difference(SYSTEM[name]))
+    ]
+
+
 def unused_doors(graph: Graph) -> list[str]:
     """Doors of files that do not go through them."""
     used = {(a, folder_of(b)) for a, b, _ in graph.edges()}
@@ -328,10 +349,14 @@ def report(graph: Graph, src: Path) -> int:
     print(f"\nlayers: {len(found) or 'no'} violations")
     for line in found:
         print(f"    VIOLATION: {line}")
+    calls = system_violations(graph)
+    print(f"\nfunctions of the system: {len(calls) or 'no'} violations")
+    for line in calls:
+        print(f"    VIOLATION: {line}")
     sources = {f.relative_to(src).as_posix() for s in ("*.c", "*.cu") for f in src.rglob(s)}
     missing = sorted(sources - graph.files)
     print(f"\n{len(graph.files)} files; not in this build: {listed(missing) or 'none'}")
-    return 1 if bad or found else 0
+    return 1 if bad or found or calls else 0
 
 
 def warn_of_old(objs: dict[Path, str], src: Path) -> None:

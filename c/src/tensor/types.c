@@ -20,8 +20,17 @@ static const struct type_info types[GGML_TYPE_COUNT] = {
 };
 #undef GB_TYPE
 
-// NULL for a number that is no type.
-static const struct type_info * info_of(enum ggml_type type) { return gb_type_is_valid(type) ? &types[type] : NULL; }
+// NULL for a number that is no type. Without `default`, so that the compiler names an enumerator that has no row.
+static const struct type_info * info_of(enum ggml_type type) {
+    switch (type) {
+#define GB_TYPE(id, ...) case GGML_TYPE_##id:
+#include "tensor/types.def"
+#undef GB_TYPE
+        return &types[type];
+        case GGML_TYPE_COUNT: break;
+    }
+    return NULL;
+}
 
 // ------------------------------------------------------------------------------------------------------------- queries
 

@@ -169,3 +169,14 @@ def test_every_row_names_rows(rooms: ModuleType) -> None:
     named = {other for row in rooms.ROOMS.values() for other in row.split()}
     assert named <= rooms.ROOMS.keys()
     assert {other for _, other in rooms.DOORS} <= rooms.ROOMS.keys()
+
+
+def test_functions_of_the_system_are_for_few(
+    rooms: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "#include <stdlib.h>\nvoid * {0}(void); void * {0}(void) {{ return malloc(1); }}"
+    files = {"base/mem.c": text.format("m"), "tensor/t.c": text.format("t"), "cuda/c.c": text.format("c")}
+    assert rooms.main([str(build(tmp_path, files))]) == 1
+    out = capsys.readouterr().out
+    assert "VIOLATION: tensor/t.c calls malloc: only base/mem.c may" in out
+    assert "functions of the system: 1 violations" in out
