@@ -114,6 +114,7 @@ struct ggml_backend_i {
     // optional
     void (*GGML_CALL synchronize)(ggml_backend_t backend);
 
+    // optional, but all three or none
     ggml_backend_graph_plan_t (*GGML_CALL graph_plan_create)(ggml_backend_t backend, const struct ggml_cgraph * cgraph);
     void (*GGML_CALL graph_plan_free)(ggml_backend_t backend, ggml_backend_graph_plan_t plan);
     void (*GGML_CALL graph_plan_compute)(ggml_backend_t backend, ggml_backend_graph_plan_t plan);

@@ -42,7 +42,7 @@ from ._rope import *  # noqa: F403
 from ._soft_max import *  # noqa: F403
 from ._unary import *  # noqa: F403
 
-# As type checkers understand it; a test compares it with `OPERATIONS`.
+# As type checkers understand it.
 __all__: list[str] = []
 __all__ += _unary.__all__
 __all__ += _binary.__all__
@@ -64,5 +64,5 @@ for _name in ("", "_1d", "_2d", "_3d", "_4d"):
     BUILDERS[f"ggml_new_tensor{_name}"] = Tensor
 BUILDERS["ggml_new_i32"] = BUILDERS["ggml_new_f32"] = Tensor
 
-OPERATIONS: dict[str, Callable[..., Any]] = {f.__name__: f for f in BUILDERS.values() if f is not Tensor}
+OPERATIONS: dict[str, Callable[..., Any]] = {name: globals()[name] for name in __all__}
 """The public operations by name."""

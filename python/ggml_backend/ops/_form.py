@@ -37,7 +37,7 @@ BUILDERS: dict[str, Callable[..., Any]] = {}
 
 
 def builds(*names: str) -> Callable[[_F], _F]:
-    """Declares the C builders behind a function, and exports it."""
+    """Declares the C builders behind a function."""
 
     def register(function: _F) -> _F:
         for name in names:

@@ -18,6 +18,7 @@ import ggml_backend as gb
 from ggml_backend import _errors
 from ggml_backend._errors import messages
 from ggml_backend._ffi import ffi, lib
+from ggml_backend.ops._unary import UNARY
 
 
 class FakeTorch:
@@ -173,8 +174,7 @@ MISTAKES = [
     ("gb.add1(x, w)", E, "add1: a 'x' float32 (16, 128), b 'w' float32 (64, 128): b must be a scalar, axis -1 is 128"),
     ("gb.scale(x, w)", E, "scale: a 'x' float32 (16, 128): s must be a number, not Tensor; mul multiplies by a tensor"),
     ("gb.unary(x, 'gelu_quik')", E,
-     "unary: op must be one of 'abs', 'elu', 'gelu', 'gelu_erf', 'gelu_quick', 'hardsigmoid', 'hardswish', 'neg', "
-     "'relu', 'sgn', 'silu', 'step', 'tanh', not 'gelu_quik'; did you mean 'gelu_quick'?"),
+     f"unary: op must be one of {', '.join(map(repr, sorted(UNARY)))}, not 'gelu_quik'; did you mean 'gelu_quick'?"),
     ("gb.relu(arr)", T, "relu: a must be a Tensor, not numpy.ndarray; ctx.constant(value) makes one, and "
      "ctx.from_numpy(array) one over its memory"),
     ("gb.relu(torch_tensor)", T,

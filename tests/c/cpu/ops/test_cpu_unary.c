@@ -17,8 +17,9 @@ static double reference(enum ggml_unary_op op, double x) {
         case GGML_UNARY_OP_HARDSWISH: return x * fmin(1, fmax(0, (x + 3) / 6));
         case GGML_UNARY_OP_HARDSIGMOID: return fmin(1, fmax(0, (x + 3) / 6));
         case GGML_UNARY_OP_GELU_ERF: return 0.5 * x * erfc(-x / sqrt(2));
-        default: return NAN;
+        case GGML_UNARY_OP_COUNT: break;
     }
+    return NAN;
 }
 
 static double want_unary(const struct ggml_tensor * node, const int64_t i[4]) {
@@ -81,8 +82,9 @@ static double want_named(const struct ggml_tensor * node, const int64_t i[4]) {
         case GGML_OP_LEAKY_RELU: return x > 0 ? x : x * (double) p[0];
         case GGML_OP_CLAMP: return fmax(fmin(x, (double) p[1]), (double) p[0]);
         case GGML_OP_SCALE: return x * (double) p[0];
-        default: return NAN;
+        case GGML_UNARY_OP_COUNT: break;
     }
+    return NAN;
 }
 
 static void operators_of_their_own(void) {
