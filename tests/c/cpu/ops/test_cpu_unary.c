@@ -82,9 +82,8 @@ static double want_named(const struct ggml_tensor * node, const int64_t i[4]) {
         case GGML_OP_LEAKY_RELU: return x > 0 ? x : x * (double) p[0];
         case GGML_OP_CLAMP: return fmax(fmin(x, (double) p[1]), (double) p[0]);
         case GGML_OP_SCALE: return x * (double) p[0];
-        case GGML_UNARY_OP_COUNT: break;
+        default: return NAN;
     }
-    return NAN;
 }
 
 static void operators_of_their_own(void) {
