@@ -43,6 +43,7 @@ from harness_world import (
     shuffled,
     supervise,
     watched,
+    watched_by_alarm,
 )
 
 AFTER = 30  # interrupted operations between two checks
@@ -202,7 +203,7 @@ def without_memory(seconds: float, seed: int, options: argparse.Namespace) -> Co
         act, n, quiet = acts[name], 0, 0
         while quiet < 40 and time.monotonic() < end:
             failed = True
-            with watched():
+            with watched_by_alarm():
                 _testcapi.set_nomemory(n, n + 1)
                 try:
                     try:

@@ -20,6 +20,7 @@ import gc
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -651,6 +652,20 @@ def watched(seconds: float = PATIENCE) -> Iterator[None]:
         yield
     finally:
         faulthandler.cancel_dump_traceback_later()
+
+
+@contextlib.contextmanager
+def watched_by_alarm(seconds: float = PATIENCE) -> Iterator[None]:
+    """The same without a thread, for a block that replaces Python's allocator: a thread that starts could be about to
+    give back memory by the one that is just taken away."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    faulthandler.register(signal.SIGALRM, all_threads=True, chain=True)  # then the signal ends the process
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        faulthandler.unregister(signal.SIGALRM)
 
 
 class Resources:
