@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -16,17 +14,9 @@ import pytest
 import ggml_backend as gb
 from ggml_backend._ffi import ffi, lib
 from ggml_backend.cli import main
-from source_tree import in_tree
+from source_tree import in_tree, load_tool
 
 TOOL = in_tree("tools/make_hostile_gguf.py")
-
-
-def load_tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_hostile_gguf", TOOL)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +28,7 @@ def quiet() -> Iterator[None]:
 
 def test_every_hostile_file_is_refused() -> None:
     seen = {}
-    for name, data, word in load_tool().hostile():
+    for name, data, word in load_tool("make_hostile_gguf").hostile():
         assert name not in seen
         try:
             gb.gguf.open(data)
@@ -55,7 +45,7 @@ def test_every_hostile_file_is_refused() -> None:
 
 def test_the_same_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "a.gguf"
-    for name, data, word in list(load_tool().hostile())[::10]:
+    for name, data, word in list(load_tool("make_hostile_gguf").hostile())[::10]:
         path.write_bytes(data)
         with pytest.raises(gb.FileError, match=rf"a\.gguf: .*{re.escape(word)}"):
             gb.gguf.open(path)
@@ -63,7 +53,7 @@ def test_the_same_from_a_file(tmp_path: Path) -> None:
 
 
 def test_files_without_fault_are_accepted() -> None:
-    for name, data in load_tool().valid():
+    for name, data in load_tool("make_hostile_gguf").valid():
         file = gb.gguf.open(data)
         assert len(dict(file.metadata)) == len(file.metadata), name
         for tensor in file.tensors.values():
@@ -84,7 +74,7 @@ def c_function_refuses(path: Path) -> str:
 
 def test_the_c_functions_refuse_them(tmp_path: Path) -> None:
     path = tmp_path / "a.gguf"
-    for name, data, word in load_tool().hostile():
+    for name, data, word in load_tool("make_hostile_gguf").hostile():
         path.write_bytes(data)
         message = c_function_refuses(path)
         assert re.search(r"at offset \d+: \S", message), (name, message)
@@ -93,7 +83,7 @@ def test_the_c_functions_refuse_them(tmp_path: Path) -> None:
 
 def test_the_command_line_refuses_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = []
-    for i, (_, data, _) in enumerate(load_tool().hostile()):
+    for i, (_, data, _) in enumerate(load_tool("make_hostile_gguf").hostile()):
         paths.append(tmp_path / f"{i}.gguf")
         paths[-1].write_bytes(data)
     assert main(["gguf", "check", *map(str, paths)]) == 1
@@ -158,7 +148,7 @@ print(json.dumps([len(files), peaks]))
 def test_damaged_anywhere() -> None:
     """Single bytes changed: refused with FileError, or all of it can be read."""
     rng = np.random.default_rng(3)
-    seeds = [data for _, data in load_tool().valid()]
+    seeds = [data for _, data in load_tool("make_hostile_gguf").valid()]
     refused = 0
     for seed in seeds:
         for _ in range(150):

@@ -18,7 +18,7 @@ import pytest
 import ggml_backend as gb
 from ggml_backend import ops
 from ggml_backend._ffi import ffi, lib
-from source_tree import in_tree
+from source_tree import in_tree, load_tool
 
 SNIPPET = """
 import numpy as np, ggml_backend as gb
@@ -269,11 +269,7 @@ def test_import_prints_nothing_and_errors_stay_silent(script):
 
 @pytest.fixture
 def generator():
-    path = in_tree("tools/gen_ffi.py")
-    spec = importlib.util.spec_from_file_location("gen_ffi", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_tool("gen_ffi")
 
 
 def test_generator_reads_the_marked_regions(generator):

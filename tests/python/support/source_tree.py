@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -14,3 +17,13 @@ def in_tree(path: str) -> Path:
     if not (ROOT / path).exists():
         pytest.skip(f"needs the source tree around the tests: no {path}", allow_module_level=True)
     return ROOT / path
+
+
+def load_tool(name: str) -> ModuleType:
+    """A program of ``tools/`` as a module; it may import others beside it."""
+    folder = str(in_tree(f"tools/{name}.py").parent)
+    sys.path.insert(0, folder)
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(folder)

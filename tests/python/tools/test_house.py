@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from source_tree import in_tree
+from source_tree import load_tool
 
 
 @pytest.fixture(scope="module")
 def house() -> ModuleType:
-    path = in_tree("tools/house.py")
     pytest.importorskip("lizard")
-    sys.path.insert(0, str(path.parent))  # it imports rooms.py beside it
-    try:
-        spec = importlib.util.spec_from_file_location("house", path)
-        assert spec and spec.loader
-        module = importlib.util.module_from_spec(spec)
-        sys.modules["house"] = module
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(str(path.parent))
-    return module
+    return load_tool("house")
 
 
 def write(root: Path, name: str, text: str) -> None:

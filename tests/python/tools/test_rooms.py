@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from source_tree import in_tree
+from source_tree import load_tool
 
 COMPILERS = [c for c in ("gcc", "clang") if shutil.which(c)]
 CLEAN = {
@@ -23,15 +21,9 @@ CLEAN = {
 
 @pytest.fixture(scope="module")
 def rooms() -> ModuleType:
-    path = in_tree("tools/rooms.py")
     if not COMPILERS or not shutil.which("nm"):
         pytest.skip("needs gcc or clang, and nm")
-    spec = importlib.util.spec_from_file_location("rooms", path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["rooms"] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_tool("rooms")
 
 
 def build(root: Path, files: dict[str, str], compiler: str = "", *options: str) -> Path:

@@ -3,30 +3,27 @@ not compile. tools/try_format.py builds and runs what is only looked at here (ma
 
 from __future__ import annotations
 
-import importlib
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from source_tree import ROOT, in_tree
+from source_tree import ROOT, in_tree, load_tool
 
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 FORMATS = "c/src/tensor/quant/formats.def"
 
 
 @pytest.fixture
-def tool(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(in_tree("tools/try_format.py").parent))
-    return importlib.import_module("try_format")
+def tool() -> ModuleType:
+    return load_tool("try_format")
 
 
 @pytest.fixture
-def common(tool: ModuleType) -> ModuleType:
-    return sys.modules["try_common"]
+def common() -> ModuleType:
+    return load_tool("try_common")
 
 
 def test_edits_fit_the_tree(tool: ModuleType, common: ModuleType, tmp_path: Path) -> None:

@@ -3,32 +3,29 @@ compile. tools/try_operator.py builds and runs what is only looked at here (make
 
 from __future__ import annotations
 
-import importlib
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from source_tree import ROOT, in_tree
+from source_tree import ROOT, in_tree, load_tool
 
 OPS = "c/src/tensor/ops.def"
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 
 
 @pytest.fixture
-def tool(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(in_tree("tools/try_operator.py").parent))
-    return importlib.import_module("try_operator")
+def tool() -> ModuleType:
+    return load_tool("try_operator")
 
 
 @pytest.fixture
-def common(tool: ModuleType) -> ModuleType:
-    return sys.modules["try_common"]
+def common() -> ModuleType:
+    return load_tool("try_common")
 
 
 @pytest.mark.parametrize("name", ["unary", "own"])
