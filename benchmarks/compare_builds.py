@@ -17,17 +17,24 @@ import os
 import statistics
 import subprocess
 import sys
+from pathlib import Path
 from typing import IO
 
+from timing import in_turns, median
+
+# Holds one case after the other. Answers each line with the seconds of a call, and "next" with the next case's name.
+# It measures by timing.py of this tree, whichever build it has loaded.
 WORKER = """
-import sys, time
+import argparse, sys
 from contextlib import ExitStack
+
+sys.path.append(sys.argv.pop(1))
+from timing import per_call
+from ggml_backend import Backend
 try:
     from ggml_backend.cli import bench
-except ImportError:  # of 2026
+except ImportError:  # builds of before November 2026 have it beside `cli`
     from ggml_backend import cli_bench as bench
-from ggml_backend import Backend
-import argparse
 
 parser = argparse.ArgumentParser()
 parser.add_argument("suites", nargs="*")
@@ -39,87 +46,77 @@ parser.add_argument("--quick", action="store_true")
 parser.add_argument("--seconds", type=float)
 options = parser.parse_args()
 backend = Backend("CPU", n_threads=options.threads, level=options.level)
-limits = bench.Limits(backend, options.seconds)
 with ExitStack() as stack:
-    for case in bench._cases(options, backend, limits, stack):
+    for case in bench._cases(options, backend, bench.Limits(backend, options.seconds), stack):
         if options.only and not any(text in case.name for text in options.only):
             continue
-        case.run()
         print("case", case.name, flush=True)
         for line in sys.stdin:
             if line.strip() == "next":
                 break
-            count, start = 0, time.perf_counter()
-            while time.perf_counter() - start < options.seconds:
-                case.run()
-                count += 1
-            print(count / (time.perf_counter() - start), flush=True)
+            print(per_call(case.run, options.seconds, pause=0.001), flush=True)
+        else:
+            sys.exit()  # nobody asks any more
 print("end", flush=True)
 """
 
 
 class Build:
+    """A process that has loaded one of the builds."""
+
     def __init__(self, folder: str, options: list[str]) -> None:
-        environment = {**os.environ, "PYTHONPATH": os.path.abspath(folder)}
-        command = [sys.executable, "-c", WORKER, *options]
+        path = str(Path(folder).resolve())
         self.process = subprocess.Popen(
-            command,
+            [sys.executable, "-c", WORKER, str(Path(__file__).resolve().parent), *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=environment,
-            cwd=os.path.abspath(folder),
+            env={**os.environ, "PYTHONPATH": path},
+            cwd=path,
         )
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.to: IO[str] = self.process.stdin
         self.of: IO[str] = self.process.stdout
+        self.seen: set[str] = set()
+        self.case = self._case()  # the name of the case that it holds; None: there are no more
 
-    def read(self) -> str:
+    def _read(self) -> str:
         line = self.of.readline().strip()
         if not line:
             raise SystemExit("a worker has ended")
         return line
 
-    def say(self, word: str) -> None:
-        print(word, file=self.to, flush=True)
-
-    def case(self) -> str | None:
-        """The name of the next case; None: there are no more."""
-        line = self.read()
+    def _case(self) -> str | None:
+        line = self._read()
         return None if line == "end" else line.removeprefix("case ")
 
-    def rate(self) -> float:
-        self.say("go")
-        return float(self.read())
+    def next(self) -> None:
+        self.seen.add(self.case or "")
+        print("next", file=self.to, flush=True)
+        self.case = self._case()
+
+    def seconds(self) -> float:
+        """Of one call of the case."""
+        print("measure", file=self.to, flush=True)
+        return float(self._read())
 
 
-def compare(builds: list[Build], turns: int) -> tuple[dict[str, list[float]], int]:
+def compare(before: Build, after: Build, turns: int) -> tuple[dict[str, list[float]], int]:
     """Ratios of each case, and how many cases only one build has."""
     found: dict[str, list[float]] = {}
     single = 0
-    names = [b.case() for b in builds]
-    seen: list[set[str]] = [set(), set()]
-    while names[0] is not None and names[1] is not None:
-        if names[0] != names[1]:  # leave out the one that the other has passed or will never have
-            i = 0 if names[0] in seen[1] or names[1] not in seen[0] else 1
-            seen[i].add(names[i] or "")
+    while before.case is not None and after.case is not None:
+        if before.case != after.case:  # leave out the one that the other build has passed, or does not have yet
+            (before if before.case in after.seen or after.case not in before.seen else after).next()
             single += 1
-            builds[i].say("next")
-            names[i] = builds[i].case()
             continue
-        name = names[0]
-        ratios = []
-        for turn in range(turns):
-            order = (0, 1) if turn % 2 == 0 else (1, 0)
-            rates = {i: builds[i].rate() for i in order}
-            ratios.append(rates[1] / rates[0])
-        found[name] = ratios
-        print(f"{statistics.median(ratios):.3f}  {name}", flush=True)
-        for i, b in enumerate(builds):
-            seen[i].add(name)
-            b.say("next")
-            names[i] = b.case()
+        taken = in_turns({"before": before.seconds, "after": after.seconds}, turns)
+        ratios = [b / a for b, a in zip(taken["before"], taken["after"], strict=True)]
+        found[before.case] = ratios
+        print(f"{median(ratios):.3f}  {before.case}", flush=True)
+        before.next()
+        after.next()
     return found, single
 
 
@@ -136,14 +133,14 @@ def main() -> int:
     found: dict[str, list[float]] = {}
     single = 0
     for _ in range(options.processes):
-        ratios, single = compare([Build(options.before, rest), Build(options.after, rest)], options.turns)
+        ratios, single = compare(Build(options.before, rest), Build(options.after, rest), options.turns)
         for name, of_turns in ratios.items():
             found.setdefault(name, []).extend(of_turns)
     if not found:
         print("no case that both have")
         return 1
-    medians = {name: statistics.median(ratios) for name, ratios in found.items()}
-    overall = statistics.median(medians.values())
+    medians = {name: median(ratios) for name, ratios in found.items()}
+    overall = median(medians.values())
     print(f"\n{len(found)} cases, {single} of one build alone; median of all ratios {overall:.3f}")
     for name in sorted(medians, key=lambda n: medians[n]):
         if medians[name] < options.slow:
