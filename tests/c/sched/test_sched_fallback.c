@@ -66,17 +66,23 @@ static void one_backend_has_none(void) {
     close_place(&p);
 }
 
+// Nodes a and z are on the first backend; what lies between them is the one fallback.
+static struct ggml_backend_sched_fallback fallback_between(struct place * p, struct ggml_tensor * a,
+    struct ggml_tensor * z) {
+    OK(ggml_backend_sched_set_node_backend(p->sched, a, p->backends[0]));
+    OK(ggml_backend_sched_set_node_backend(p->sched, z, p->backends[0]));
+    expand(p, z);
+    OK(ggml_backend_sched_reserve(p->sched, p->graph));
+    CHECK_INT(ggml_backend_sched_get_n_fallbacks(p->sched), 1);
+    return fallback_at(p, 0);
+}
+
 // The least that is heavy, and a little less: 2 K N M operations.
 static void heavy(int64_t n, bool expected) {
     OPEN(p, "SIM:name=A,noops=mul_mat CPU");
     struct ggml_tensor *x = leaf(&p, "x", 100, 100), *a = ggml_sqr(p.ctx, x),
                        *y = ggml_mul_mat(p.ctx, leaf(&p, "b", 100, n), a), *z = ggml_sqr(p.ctx, y);
-    OK(ggml_backend_sched_set_node_backend(p.sched, a, p.backends[0]));
-    OK(ggml_backend_sched_set_node_backend(p.sched, z, p.backends[0]));
-    expand(&p, z);
-    OK(ggml_backend_sched_reserve(p.sched, p.graph));
-    CHECK_INT(ggml_backend_sched_get_n_fallbacks(p.sched), 1);
-    const struct ggml_backend_sched_fallback f = fallback_at(&p, 0);
+    const struct ggml_backend_sched_fallback f = fallback_between(&p, a, z);
     CHECK(f.tensor == y && f.flops == 2.0 * 100 * 100 * (double) n);
     CHECK_INT(f.is_heavy, expected);
     close_place(&p);
@@ -95,13 +101,8 @@ static void experts_are_products(void) {
     for (int i = 0; i < 2; i++) {
         experts[i] = leaf(&p, "expert", 100, 100);
     }
-    struct ggml_tensor *y = ggml_mul_mat_id(p.ctx, experts, 2, ids, 0, a), *z = ggml_sqr(p.ctx, y);
-    OK(ggml_backend_sched_set_node_backend(p.sched, a, p.backends[0]));
-    OK(ggml_backend_sched_set_node_backend(p.sched, z, p.backends[0]));
-    expand(&p, z);
-    OK(ggml_backend_sched_reserve(p.sched, p.graph));
-    CHECK_INT(ggml_backend_sched_get_n_fallbacks(p.sched), 1);
-    const struct ggml_backend_sched_fallback f = fallback_at(&p, 0);
+    struct ggml_tensor *                     y = ggml_mul_mat_id(p.ctx, experts, 2, ids, 0, a), *z = ggml_sqr(p.ctx, y);
+    const struct ggml_backend_sched_fallback f = fallback_between(&p, a, z);
     CHECK_MSG(f.tensor == y && f.flops == 2.0 * 100 * 100 * 500 && f.is_heavy, "%g", f.flops);
     close_place(&p);
 }
