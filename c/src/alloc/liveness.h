@@ -54,11 +54,11 @@ struct gb_liveness_input {
     const int32_t * ids;
     int64_t         n_ids;
     // About the storage `id`, which `t` owns.
-    int (*arena_of)(void * user_data, int64_t id,
-        const struct ggml_tensor * t); // -1: not to be placed (placed already)
+    // -1: not to be placed (placed already)
+    int (*arena_of)(void * user_data, int64_t id, const struct ggml_tensor * t);
     size_t (*size_of)(void * user_data, int64_t id, const struct ggml_tensor * t);
-    bool (*keep)(void * user_data, int64_t id,
-        const struct ggml_tensor * t); // true: to the end of the list; NULL: none
+    // true: to the end of the list; NULL: none
+    bool (*keep)(void * user_data, int64_t id, const struct ggml_tensor * t);
     bool drop_unread; // nodes that no node of the list reads are kept only if they are outputs or `keep` says so
     bool no_join;     // no node is computed into the memory of a source
     // May the storage `id` of a node continue in the memory of the storage `source`? NULL: in any.

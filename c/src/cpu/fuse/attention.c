@@ -23,7 +23,6 @@ struct chain { // as far as it was followed
 
 // ------------------------------------------------------------------------------------------------------------ matching
 
-
 static bool add_edit(struct gb_attention * a, enum gb_score_edit_kind kind, float value, const struct ggml_tensor * t) {
     if (a->n_edits == GB_SCORE_EDITS) {
         return false;

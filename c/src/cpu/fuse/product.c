@@ -34,7 +34,6 @@ struct product { // the product and what follows it
 
 // ------------------------------------------------------------------------------------------------------------ matching
 
-
 static bool is_row(const struct ggml_tensor * t, const struct ggml_tensor * shape) {
     return gb_fuse_is_dense(t) && t->ne[0] == shape->ne[0] && t->ne[1] == 1 && t->ne[2] == 1 && t->ne[3] == 1;
 }

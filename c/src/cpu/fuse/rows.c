@@ -22,7 +22,6 @@ static bool is_mask(const struct ggml_tensor * node) {
     return node->op == GGML_OP_DIAG_MASK_INF || node->op == GGML_OP_DIAG_MASK_ZERO;
 }
 
-
 // Row i of the group's shape is row i of t.
 static bool is_aligned(const struct ggml_tensor * t, const struct ggml_tensor * shape) {
     return gb_fuse_is_dense(t) && gb_same_ne(t, shape);
