@@ -89,7 +89,7 @@ lint: build-c $(venv)/.test
 	$(py) tools/rooms.py
 	$(py) tools/house.py --check
 
-check-long: $(venv)/.test
+check-long: build-c $(venv)/.test
 	sh tools/check_long.sh $(JOBS)
 
 bench: $(venv)/.demo
