@@ -31,8 +31,8 @@ struct random_graph {
 };
 
 static inline struct ggml_tensor * random_pick(struct random_graph * g) { // recent ones more often
-    const int64_t near = test_random_int(0, 3) ? GB_MAX(0, g->n - 6) : 0;
-    return g->all[test_random_int(near, g->n - 1)];
+    const int64_t oldest = test_random_int(0, 3) ? GB_MAX(0, g->n - 6) : 0;
+    return g->all[test_random_int(oldest, g->n - 1)];
 }
 
 static inline struct ggml_tensor * random_pick_like(struct random_graph * g, const struct ggml_tensor * t) {
