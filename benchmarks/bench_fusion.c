@@ -6,6 +6,7 @@
 // G/s: operations of products, bytes of decoding and rotations.
 // The graph's results lie in an arena that a graph allocator planned, as in programs; one node behind the part in
 // question keeps it from being what the graph is about, and costs next to nothing.
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,16 +52,35 @@ struct shape {
     int64_t        d, queries, keys, heads, key_heads, batch;
     enum ggml_type cache;
     bool           causal;
+    int            mask; // of the kinds below
 };
+
+// What is added to the scores: nothing; -inf, or finite numbers in its place, for a third of the keys; slopes of
+// positions.
+enum { MASK_NONE, MASK_INF, MASK_1E9, MASK_65504, MASK_SLOPES };
+
+static struct ggml_tensor * mask_of(struct maker * m, const struct shape * s) {
+    static const float   hidden[] = { 0, -INFINITY, -1e9f, -65504 };
+    struct ggml_tensor * t        = ggml_new_tensor_2d(m->in, GGML_TYPE_F32, s->keys, s->queries);
+    check(t != NULL);
+    for (int64_t i = 0; i < ggml_nelements(t); i++) {
+        const int64_t query = i / s->keys, key = i % s->keys;
+        ((float *) t->data)[i] = s->mask == MASK_SLOPES    ? -0.7f * (float) llabs(query - key)
+                                 : i * 7919 % 101 % 3 == 0 ? hidden[s->mask]
+                                                           : 0;
+    }
+    return t;
+}
 
 static struct ggml_tensor * attention(struct maker * m, const struct shape * s) {
     struct ggml_tensor * q = input(m, GGML_TYPE_F32, s->d, s->heads, s->queries, s->batch);
     struct ggml_tensor * k = input(m, s->cache, s->d, s->keys, s->key_heads, s->batch);
     struct ggml_tensor * v = input(m, s->cache, s->keys, s->d, s->key_heads, s->batch);
     struct ggml_tensor * x = ggml_mul_mat(m->ctx, k, ggml_permute(m->ctx, ggml_scale(m->ctx, q, 1), 0, 2, 1, 3));
-    x                      = ggml_scale(m->ctx, x, 0.1f);
+    x                      = s->mask ? x : ggml_scale(m->ctx, x, 0.1f);
     x                      = s->causal ? ggml_diag_mask_inf(m->ctx, x, (int) (s->keys - s->queries)) : x;
-    x                      = ggml_mul_mat(m->ctx, v, ggml_soft_max(m->ctx, x));
+    x                      = s->mask ? ggml_soft_max_ext(m->ctx, x, mask_of(m, s), 0.1f) : ggml_soft_max(m->ctx, x);
+    x                      = ggml_mul_mat(m->ctx, v, x);
     x                      = ggml_cont(m->ctx, ggml_permute(m->ctx, x, 0, 2, 1, 3));
     return x;
 }
@@ -76,6 +96,10 @@ static struct ggml_tensor * attention(struct maker * m, const struct shape * s) 
 ATTENTION(prefill_128_f16, 128, 512, 512, 32, 32, 1, GGML_TYPE_F16, false)
 ATTENTION(prefill_128_f32, 128, 512, 512, 32, 32, 1, GGML_TYPE_F32, false)
 ATTENTION(prefill_128_causal, 128, 512, 512, 32, 32, 1, GGML_TYPE_F16, true)
+ATTENTION(masked_inf, 128, 512, 512, 32, 32, 1, GGML_TYPE_F16, false, MASK_INF)
+ATTENTION(masked_1e9, 128, 512, 512, 32, 32, 1, GGML_TYPE_F16, false, MASK_1E9)
+ATTENTION(masked_65504, 128, 512, 512, 32, 32, 1, GGML_TYPE_F16, false, MASK_65504)
+ATTENTION(masked_slopes, 128, 512, 512, 32, 32, 1, GGML_TYPE_F16, false, MASK_SLOPES)
 ATTENTION(prefill_64_causal, 64, 512, 512, 32, 4, 1, GGML_TYPE_F16, true)
 ATTENTION(prefill_64_long, 64, 256, 4096, 32, 4, 1, GGML_TYPE_F16, true)
 ATTENTION(minilm, 32, 34, 34, 12, 12, 1, GGML_TYPE_F32, false)
@@ -166,6 +190,10 @@ static const struct bench_case cases[] = {
     CASE(prefill_128_f16),
     CASE(prefill_128_f32),
     CASE(prefill_128_causal),
+    CASE(masked_inf),
+    CASE(masked_1e9),
+    CASE(masked_65504),
+    CASE(masked_slopes),
     CASE(prefill_64_causal),
     CASE(prefill_64_long),
     CASE(minilm),
