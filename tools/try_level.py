@@ -65,9 +65,12 @@ static inline vi vi_set(int32_t x) { return x - (vi) { 0 }; }
 static inline vm v_gt(vf a, vf b) { return a > b; }
 static inline vm v_lt(vf a, vf b) { return a < b; }
 static inline vm v_eq(vf a, vf b) { return a == b; }
+static inline vm v_not_lt(vf a, vf b) { return ~(a < b); }
 static inline vm v_ordered(vm m, vf a, vf b) { return m & (a == a) & (b == b); }
 static inline bool vm_all(vm a) { bool all = true; for (int i = 0; i < V_N; i++) { all &= a[i] != 0; } return all; }
 static inline vf v_sel(vm m, vf a, vf b) { return v_from_bits((m & v_bits(a)) | (~m & v_bits(b))); }
+static inline vf v_keep(vm m, vf a) { return v_from_bits(m & v_bits(a)); }
+static inline vf v_mul_where(vm m, vf a, vf b) { return v_keep(m, a) * b; }
 static inline vf v_add(vf a, vf b) { return a + b; }
 static inline vf v_sub(vf a, vf b) { return a - b; }
 static inline vf v_mul(vf a, vf b) { return a * b; }

@@ -226,8 +226,11 @@ def test_soft_max_with_a_mask(dtype):
 @covers("SOFT_MAX")
 def test_soft_max_of_special_values():
     inf = math.inf
-    x = array([[0, -inf, 1, -inf, 2], [-inf] * 5, [1e30, -1e30, 1e30, 0, 0], [-1e30] * 5, [88, 0, -88, -200, 88]])
+    x = array([[0, -inf, 1, -inf, 2], [-inf] * 5, [1e30, -1e30, 1e30, 0, 0], [-1e30] * 5, [86, 0, -86, -200, 86]])
     check(gb.soft_max, [x], softmax, Tolerance(40))
+    # what would be a denormal number is 0
+    top = array([[88, 0, -1, -15, 88], [0, -87.4, -100, -104, -1e9]])
+    check(gb.soft_max, [top], lambda v: softmax(np.where(v == v.max(-1, keepdims=True), 0.0, -np.inf)), EXACT)
     y = array([[math.nan, 0, 1, 2, 3]])
     check(gb.soft_max, [y], lambda v: np.full_like(v, math.nan), EXACT)
 

@@ -7,19 +7,32 @@
 //   exp 2, log 2, tanh 3, elu 3; silu 4;
 //   gelu, gelu_quick 6 + 3 |t|, gelu_erf 8 + 3 |t|, where t is the argument of the exponential in them (it was
 //   rounded).
-// Below 2^-126 the bound is absolute: that many times 2^-149 for exp; 2^-140 for the sigmoid family, whose factor is a
-// denormal there (silu of -104 to -88 is off by up to 100 times 2^-149).
+//
+// No intermediate value and no result is a denormal number unless the argument nearly is: on many processors each costs
+// a hundred cycles and more, so that a few masked attention scores would halve the speed. What is smaller becomes zero:
+// an exponential below 2^-126; a result of the sigmoid family and of gelu_erf where its factor is below 2^-125. The
+// error is as large as the result then: below 2^-125 for exp and gelu_erf, 2^-119 for silu and gelu_quick, 2^-122 for
+// gelu.
 
-// p 2^n for an integer n in -150 .. 130 and p about 1: rounded once, infinity on overflow. Two factors, since 2^n alone
-// may be no normal number.
-#if !HAVE_SCALE2
+// 2^n for an integer n in -126 .. 127. v_scale2 is p 2^n for n up to 130 and p about 1, infinity on overflow, by two
+// factors.
 static inline vf pow2_(vi n) { return v_from_bits(vi_shl(vi_add(n, vi_set(127)), 23)); }
+
+#if !HAVE_SCALE2
 static inline vf v_scale2(vf p, vf n) {
     const vi whole = v_to_int(n);
     const vi half  = vi_half(whole);
     return v_mul(v_mul(p, pow2_(half)), pow2_(vi_sub(whole, half)));
 }
 #endif
+
+// The least argument whose exponential is no denormal number, and the cuts of the sigmoid family below which results
+// become zero.
+#define EXP_LEAST        (-0x1.5d589ep+6f)
+#define SILU_LEAST       (-87.0f)
+#define GELU_LEAST       (-9.99f)
+#define GELU_QUICK_LEAST (-51.0f)
+#define GELU_ERF_LEAST   (-13.146f)
 
 // x = n ln 2 + r, |r| <= ln 2 / 2, for |x| <= 128. Adding 1.5 2^23 rounds to an integer and leaves it in the low bits.
 struct reduced_ {
@@ -41,7 +54,7 @@ static inline vf expm1_small_(vf r) {
     q    = v_fma(q, r, v_set(0x1.555916p-5f));
     q    = v_fma(q, r, v_set(0x1.55548ap-3f));
     q    = v_fma(q, r, v_set(0x1.fffffcp-2f));
-    return v_fma(v_mul(r, r), q, r);
+    return v_fma(v_mul(q, r), r, r);
 }
 
 // x = m 2^e with m in [sqrt 1/2, sqrt 2); with f = m - 1, s = f / (2 + f): ln m = 2 atanh s = f - s (f - R), R = 2/3
@@ -79,56 +92,76 @@ static inline vf elu_(vf x) {
 #    include "math_lookup.tpl.h"
 #else
 
-// A denormal result is rounded once and an overflow becomes infinity (v_scale2). What would round to zero is cut off
-// before (no slow denormal arithmetic for masked attention scores). A NaN fails the comparisons and runs through. x at
-// most 0:
-static inline vf exp_negative_(vf x) {
-    const vm              tiny = v_lt(x, v_set(-0x1.9fe369p6f)); // less than 2^-150
-    const struct reduced_ s    = reduce_ln2_(v_sel(tiny, v_set(0.0f), x));
+// An overflow becomes infinity (v_scale2). What is too small is cut off before. A NaN passes.
+static inline vf exp_(vf x) {
+    const vm              kept = v_not_lt(x, v_set(EXP_LEAST));
+    const struct reduced_ s    = reduce_ln2_(v_min(v_set(89.0f), v_keep(kept, x)));
     const vf              p    = v_add(expm1_small_(s.r), v_set(1.0f));
-    return v_sel(tiny, v_set(0.0f), v_scale2(p, s.n));
+    return v_keep(kept, v_scale2(p, s.n));
 }
 
-static inline vf exp_(vf x) { return exp_negative_(v_min(v_set(89.0f), x)); }
+// x at least EXP_LEAST and at most 80: 2^n is a normal number.
+static inline vf exp_near_(vf x) {
+    const struct reduced_ s = reduce_ln2_(x);
+    const vf              p = v_add(expm1_small_(s.r), v_set(1.0f));
+    return v_mul(p, pow2_(v_to_int(s.n)));
+}
+
+static inline vf exp_negative_(vf x) { // x at most 80
+    const vm kept = v_not_lt(x, v_set(EXP_LEAST));
+    return v_keep(kept, exp_near_(v_keep(kept, x)));
+}
 
 // |x| < 0.625: odd polynomial; else 1 - 2 / (exp(2 |x|) + 1)
 static inline vf tanh_(vf x) {
     const vf a     = v_abs(x);
-    const vf z     = v_mul(x, x);
+    const vf b     = v_max(v_set(0x1p-60f), a); // below, the cubic term does not count
+    const vf z     = v_mul(b, b);
     vf       p     = v_set(0x1.18e0c8p-9f);
     p              = v_fma(p, z, v_set(-0x1.0bf4aap-7f));
     p              = v_fma(p, z, v_set(0x1.638b46p-6f));
     p              = v_fma(p, z, v_set(-0x1.b9ee8ep-5f));
     p              = v_fma(p, z, v_set(0x1.111066p-3f));
     p              = v_fma(p, z, v_set(-0x1.555554p-2f));
-    const vf small = v_fma(v_mul(x, z), p, x);
-    const vf e     = exp_negative_(v_min(v_set(20.0f), v_add(a, a))); // beyond, the result is 1
+    const vf small = v_fma(v_mul(z, p), x, x);
+    const vf e     = exp_near_(v_min(v_set(20.0f), v_add(a, a))); // beyond, the result is 1
     const vf large = v_fnma(v_set(2.0f), v_recip(v_add(e, v_set(1.0f))), v_set(1.0f));
     return v_copysign(v_sel(v_lt(a, v_set(0.625f)), small, large), x); // also of zero, whose sign the sum loses
 }
 
-// x / (1 + exp(-t)) for a t of the sign of x. The exponential is taken of -|t|, so it cannot overflow and small results
-// keep their digits: e / (1 + e) for negative t. x is at least -1000, where the result has long been -0: no infinity
-// times zero.
+// x / (1 + exp(-t)) for a t of the sign of x, at least -87.3. The exponential is taken of -|t|, so it cannot overflow
+// and small results keep their digits: e / (1 + e) for negative t.
 static inline vf times_sigmoid_(vf x, vf t) {
-    const vf e = exp_negative_(v_neg(v_abs(t)));
+    const vf e = exp_near_(v_max(v_set(-87.3f), v_neg(v_abs(t))));
     const vf n = v_sel(v_lt(t, v_set(0.0f)), e, v_set(1.0f));
-    return v_mul(v_max(v_set(-1000.0f), x), v_mul(n, v_recip(v_add(v_set(1.0f), e))));
+    return v_mul(x, v_mul(n, v_recip(v_add(v_set(1.0f), e))));
 }
 
-static inline vf silu_(vf x) { return times_sigmoid_(x, x); }
+// -0 below a cut, which has the result -0: no infinity times zero. NaN stays.
+static inline vf cut_(vf x, float least) { return v_sel(v_lt(x, v_set(least)), v_set(-0.0f), x); }
 
-static inline vf gelu_quick_(vf x) { return times_sigmoid_(x, v_mul(x, v_set(1.702f))); }
+static inline vf silu_(vf x) {
+    const vf a = cut_(x, SILU_LEAST);
+    return times_sigmoid_(a, a);
+}
+
+static inline vf gelu_quick_(vf x) {
+    const vf a = cut_(x, GELU_QUICK_LEAST);
+    return times_sigmoid_(a, v_mul(a, v_set(1.702f)));
+}
 
 // x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) = x / (1 + exp(-2 sqrt(2/pi) (x + 0.044715 x^3)))
 static inline vf gelu_(vf x) {
-    const vf c = v_fma(v_mul(x, x), v_set(0.0713548162726f), v_set(1.59576912160573f));
-    return times_sigmoid_(x, v_mul(x, c));
+    const vf a = cut_(x, GELU_LEAST), b = v_min(v_set(8.0f), a); // beyond, the factor is 1
+    const vf c = v_fma(v_mul(b, b), v_set(0.0713548162726f), v_set(1.59576912160573f));
+    return times_sigmoid_(a, v_mul(b, c));
 }
 
-// x Phi(x), where the normal tail Phi(-a) = exp(-a^2 / 2) P(1 / (1 + 0.3 a)) for 0 <= a <= 14.5, beyond which it is 0.
+// x Phi(x), where the normal tail Phi(-a) = exp(-a^2 / 2) P(1 / (1 + 0.3 a)) for 0 <= a <= 14.5. The tail itself may be
+// too small for a normal number where x times it is not.
 static inline vf gelu_erf_(vf x) {
-    const vf a    = v_min(v_set(15.0f), v_abs(x)); // beyond, the tail is 0
+    const vf b    = cut_(x, GELU_ERF_LEAST);
+    const vf a    = v_min(v_set(13.15f), v_abs(b)); // beyond, the tail does not count
     const vf t    = v_recip(v_fma(v_set(0.3f), a, v_set(1.0f)));
     vf       p    = v_set(-0x1.f747a6p-9f);
     p             = v_fma(p, t, v_set(0x1.dd8644p-5f));
@@ -140,9 +173,10 @@ static inline vf gelu_erf_(vf x) {
     p             = v_fma(p, t, v_set(0x1.f919300p-4f));
     p             = v_fma(p, t, v_set(0x1.e8ca90p-4f));
     p             = v_fma(p, t, v_set(0x1.e2c64ap-17f));
-    const vf tail = v_mul(exp_negative_(v_mul(v_mul(v_set(-0.5f), a), a)), p);
-    const vf phi  = v_sel(v_lt(x, v_set(0.0f)), tail, v_sub(v_set(1.0f), tail));
-    return v_mul(v_max(v_set(-1000.0f), x), phi);
+    const vf e    = exp_near_(v_mul(v_mul(v_set(-0.5f), a), a));
+    const vm tail = v_lt(b, v_set(0.0f)); // e p is the result's factor; else 1 - e p, where small e do not count
+    const vf rest = v_fnma(v_max(v_set(0x1p-60f), e), p, v_set(1.0f));
+    return v_mul(v_sel(tail, v_mul(b, e), b), v_sel(tail, p, rest));
 }
 
 #endif
@@ -177,27 +211,27 @@ ROWS_LONG(gelu_quick_f32, gelu_quick_)
 // y = exp(F), where y may be what F reads at the same place; returns the sum. Four vectors are added up in float before
 // they join the sum in double: no more than two roundings on the way. F(LOAD, i): a vector from i on, by LOAD(pointer),
 // less m, the largest.
-#define EXP_SUM(name, PARAMS, F)                                                         \
-    static double name PARAMS {                                                          \
-        const vf m = v_set(max);                                                         \
-        vd       s = vd_zero();                                                          \
-        int64_t  i = 0;                                                                  \
-        for (; i + 4 * V_N <= n; i += 4 * V_N) {                                         \
-            const vf a = exp_(F(v_load, i)), b = exp_(F(v_load, i + V_N));               \
-            const vf c = exp_(F(v_load, i + 2 * V_N)), d = exp_(F(v_load, i + 3 * V_N)); \
-            v_store(y + i, a);                                                           \
-            v_store(y + i + V_N, b);                                                     \
-            v_store(y + i + 2 * V_N, c);                                                 \
-            v_store(y + i + 3 * V_N, d);                                                 \
-            s = vd_add(s, v_add(v_add(a, b), v_add(c, d)));                              \
-        }                                                                                \
-        for (; i < n; i += V_N) {                                                        \
-            const int left = (int) (n - i < V_N ? n - i : V_N);                          \
-            const vf  e    = v_first(exp_(F(LOAD_LEFT, i)), left, v_set(0.0f));          \
-            v_store_n(y + i, e, left);                                                   \
-            s = vd_add(s, e);                                                            \
-        }                                                                                \
-        return vd_sum(s);                                                                \
+#define EXP_SUM(name, PARAMS, F)                                                                           \
+    static double name PARAMS {                                                                            \
+        const vf m = v_set(max);                                                                           \
+        vd       s = vd_zero();                                                                            \
+        int64_t  i = 0;                                                                                    \
+        for (; i + 4 * V_N <= n; i += 4 * V_N) {                                                           \
+            const vf a = exp_negative_(F(v_load, i)), b = exp_negative_(F(v_load, i + V_N));               \
+            const vf c = exp_negative_(F(v_load, i + 2 * V_N)), d = exp_negative_(F(v_load, i + 3 * V_N)); \
+            v_store(y + i, a);                                                                             \
+            v_store(y + i + V_N, b);                                                                       \
+            v_store(y + i + 2 * V_N, c);                                                                   \
+            v_store(y + i + 3 * V_N, d);                                                                   \
+            s = vd_add(s, v_add(v_add(a, b), v_add(c, d)));                                                \
+        }                                                                                                  \
+        for (; i < n; i += V_N) {                                                                          \
+            const int left = (int) (n - i < V_N ? n - i : V_N);                                            \
+            const vf  e    = v_first(exp_negative_(F(LOAD_LEFT, i)), left, v_set(0.0f));                   \
+            v_store_n(y + i, e, left);                                                                     \
+            s = vd_add(s, e);                                                                              \
+        }                                                                                                  \
+        return vd_sum(s);                                                                                  \
     }
 #define LOAD_LEFT(p)           v_load_n(p, left)
 #define EXP_OF_X(LOAD, i)      v_sub(LOAD(x + (i)), m)

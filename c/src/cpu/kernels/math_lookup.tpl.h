@@ -5,8 +5,9 @@
 // costs one instruction, and so small an r needs a polynomial of two coefficients. The same bounds as in math.tpl.h,
 // about half the operations.
 //
-// The algorithms are free of comparisons: arguments are cut to the range in which powers of two and reciprocals of them
-// stay normal numbers. A NaN passes both cuts. math.tpl.h includes this for sets with V_LOOKUP (isa.h).
+// Arguments are cut above to the range in which powers of two and reciprocals of them stay normal numbers. Below it a
+// mask makes the power and the result zero, so that nothing slow is computed there. A NaN passes both. math.tpl.h
+// includes this for sets with V_LOOKUP (isa.h).
 
 static const float exp2_16ths_[16] = { 0x1p+0f, 0x1.0b5586p+0f, 0x1.172b84p+0f, 0x1.2387a6p+0f, 0x1.306fep+0f,
     0x1.3dea64p+0f, 0x1.4bfdaep+0f, 0x1.5ab07ep+0f, 0x1.6a09e6p+0f, 0x1.7a1148p+0f, 0x1.8ace54p+0f, 0x1.9c4918p+0f,
@@ -18,18 +19,20 @@ static const float exp2m1_16ths_[16] = { // less 1, rounded afterwards
     0x1.ab031cp-1f, 0x1.d495f4p-1f
 };
 
-// 2^y for y between -170 and 170, times 2^-down, a whole number. Takes the rounding of y as it is.
-static inline vf exp2_(vf y, float down) {
+// 2^y for y between -126 and 127, where `kept` holds; else 0, whatever y is. Takes the rounding of y as it is.
+static inline vf exp2_(vm kept, vf y) {
     const vf t    = v_add(y, v_set(0x1.8p19f)); // the last bit counts sixteenths
-    const vf r    = v_sub(y, v_sub(t, v_set(0x1.8p19f)));
+    const vf n    = v_sub(t, v_set(0x1.8p19f));
+    const vf r    = v_sub(y, n);
     const vf base = v_lookup(exp2_16ths_, v_bits(t));
     const vf q    = v_fma(v_fma(r, v_set(0x1.c6b3fap-5f), v_set(0x1.ebfffcp-3f)), r, v_set(0x1.62e43p-1f));
     const vf p    = v_fma(base, v_mul(r, q), base);
-    return v_scale_floor(p, v_sub(t, v_set(0x1.8p19f + down)));
+    return v_scale_floor_where(kept, p, n);
 }
 
-// exp(sign x) for x between -120 and 120, times 2^-down: the exact product with 1 / ln 2 counts.
-static inline vf exp_scaled_(vf x, float sign, float down) {
+// exp(sign x), a normal number or infinity, where `kept` holds; else 0, whatever x is. The exact product with 1 / ln 2
+// counts.
+static inline vf exp_signed_(vm kept, vf x, float sign) {
     const vf t = v_fma(x, v_set(sign * 0x1.715476p0f), v_set(0x1.8p19f));
     const vf n = v_sub(t, v_set(0x1.8p19f));
     // sign times the rest
@@ -37,40 +40,37 @@ static inline vf exp_scaled_(vf x, float sign, float down) {
     const vf base = v_lookup(exp2_16ths_, v_bits(t));
     const vf q    = v_fma(v_fma(r, v_set(sign * 0x1.55572ap-3f), v_set(0x1.00022ep-1f)), r, v_set(sign));
     const vf p    = v_fma(base, v_mul(r, q), base);
-    return v_scale_floor(p, down == 0 ? n : v_sub(t, v_set(0x1.8p19f + down)));
+    return v_scale_floor_where(kept, p, n);
 }
 
 static inline vf exp_negative_(vf x) { // x at most 0
-    return exp_scaled_(v_max(v_set(-110.0f), x), 1, 0);
+    return exp_signed_(v_not_lt(x, v_set(EXP_LEAST)), x, 1);
 }
 
 static inline vf exp_(vf x) { return exp_negative_(v_min(v_set(89.0f), x)); }
 
-// 1 / (1 + e), given e 2^-40: the denominator is scaled down and the result back, so that neither overflows and small
-// results keep their digits. Below 2^-126 it is a denormal, below 2^-149 zero. e up to 2^166.
-static inline vf sigmoid_(vf scaled_e) {
-    const vf scale = v_set(0x1p-40f);
-    const vf d     = v_add(scaled_e, scale);
-    const vf r     = v_recip_rough(d);
-    const vf s     = v_mul(r, scale);
-    return v_fma(s, v_fnma(d, r, v_set(1.0f)), s);
+// a / (1 + e), where `kept` holds; else -0. e below 2^126.
+static inline vf times_sigmoid_(vm kept, vf a, vf e) {
+    const vf d = v_add(e, v_set(1.0f));
+    const vf r = v_recip_rough(d);
+    return v_mul_or(v_set(-0.0f), kept, a, v_fma(r, v_fnma(d, r, v_set(1.0f)), r));
 }
 
-// x itself is cut below too: no infinity times zero.
 static inline vf silu_(vf x) {
-    const vf a = v_max(v_set(-115.0f), x);
-    return v_mul(a, sigmoid_(exp_scaled_(v_min(v_set(60.0f), a), -1, 40)));
+    const vm kept = v_not_lt(x, v_set(SILU_LEAST));
+    return times_sigmoid_(kept, x, exp_signed_(kept, v_min(v_set(60.0f), x), -1));
 }
 
 static inline vf gelu_quick_(vf x) { // factors times -1 / ln 2, here and in gelu
-    const vf a = v_max(v_set(-67.0f), x);
-    return v_mul(a, sigmoid_(exp2_(v_mul(v_min(v_set(35.0f), a), v_set(-0x1.3a4cbep+1f)), 40)));
+    const vm kept = v_not_lt(x, v_set(GELU_QUICK_LEAST));
+    return times_sigmoid_(kept, x, exp2_(kept, v_mul(v_min(v_set(35.0f), x), v_set(-0x1.3a4cbep+1f))));
 }
 
 static inline vf gelu_(vf x) { // math.tpl.h
-    const vf a = v_max(v_set(-11.0f), x), b = v_min(v_set(8.0f), a);
-    const vf c = v_fma(v_mul(b, b), v_set(-0x1.a5a7dp-4f), v_set(-0x1.26aec2p+1f));
-    return v_mul(a, sigmoid_(exp2_(v_mul(b, c), 40)));
+    const vm kept = v_not_lt(x, v_set(GELU_LEAST));
+    const vf b    = v_min(v_set(8.0f), x);
+    const vf c    = v_fma(v_mul(b, b), v_set(-0x1.a5a7dp-4f), v_set(-0x1.26aec2p+1f));
+    return times_sigmoid_(kept, x, exp2_(kept, v_mul(b, c)));
 }
 
 // With E = exp(2 |x|): tanh |x| = h / (1 + h), h = (E - 1) / 2 formed without cancellation: E = 2^n (1 + u)(1 + 2 s), u
@@ -81,7 +81,7 @@ static inline vf tanh_(vf x) {
     const vf n    = v_sub(t, v_set(0x1.8p19f));
     const vf r    = v_fnma(n, v_set(0x1.62e43p-2f), a);
     const vf q    = v_fma(r, v_fma(r, v_set(0x1.555714p-2f), v_set(0x1.555714p-1f)), v_set(1.0f));
-    const vf s    = v_fma(v_mul(r, r), q, r);
+    const vf s    = v_fma(v_mul(r, q), r, r);
     const vf half = v_scale_floor(v_set(0.5f), n); // 2^n / 2
     const vf u    = v_fma(half, v_lookup(exp2m1_16ths_, v_bits(t)), v_sub(half, v_set(0.5f)));
     const vf h    = v_fma(v_fma(u, v_set(2.0f), v_set(1.0f)), s, u);
@@ -116,7 +116,8 @@ static const float tail_[6][16] = {
 
 // x Phi(x)
 static inline vf gelu_erf_(vf x) {
-    const vf a     = v_min(v_set(14.99f), v_abs(x)); // beyond, the tail is 0
+    const vm kept = v_not_lt(x, v_set(GELU_ERF_LEAST)), tail = v_lt(x, v_set(0.0f));
+    const vf a     = v_min(v_set(13.15f), v_abs(x)); // beyond, the tail does not count
     const vf w     = v_add(a, v_set(1.0f));
     const vi index = vi_shr(v_bits(w), 21);
     const vf d     = v_sub(w, v_from_bits(vi_shl(index, 21))); // from the lower end of the interval
@@ -125,8 +126,6 @@ static inline vf gelu_erf_(vf x) {
     const vf mid   = v_fma(v_lookup(tail_[3], index), d, v_lookup(tail_[2], index));
     const vf high  = v_fma(v_lookup(tail_[5], index), d, v_lookup(tail_[4], index));
     const vf p     = v_fma(v_fma(high, dd, mid), dd, low);
-    const vf e     = exp2_(v_mul(v_mul(v_set(-0x1.715476p-1f), a), a), 0);
-    const vf tail  = v_mul(e, p);
-    const vf phi   = v_sel(v_lt(x, v_set(0.0f)), tail, v_sub(v_set(1.0f), tail));
-    return v_mul(v_max(v_set(-1000.0f), x), phi);
+    const vf e     = exp2_(kept, v_mul(v_mul(v_set(-0x1.715476p-1f), a), a));
+    return v_mul_or(v_set(-0.0f), kept, v_sel(tail, v_mul(x, e), x), v_sel(tail, p, v_fnma(e, p, v_set(1.0f))));
 }

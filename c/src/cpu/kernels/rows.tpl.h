@@ -215,11 +215,13 @@ static void soft_max_far_(int64_t n, float * y, const float * x, float scale, co
         sum += exp(score_f64_(x, scale, mask, i) - largest);
     }
     for (int64_t i = 0; i < n; i++) {
-        y[i] = (float) (exp(score_f64_(x, scale, mask, i) - largest) / sum);
+        const double e = exp(score_f64_(x, scale, mask, i) - largest) / sum;
+        y[i]           = e < 0x1p-126 ? 0.0f : (float) e;
     }
 }
 
-// softmax of x scale + mask; y may be x or mask. All -inf: zeros. A NaN or +inf makes all of the row NaN.
+// softmax of x scale + mask; y may be x or mask. What is below 2^-126 (1 + 2^-16) becomes 0. All -inf: zeros. A NaN or
+// +inf makes all of the row NaN.
 static void soft_max_row_f32(int64_t n, float * y, const float * x, float scale, const float * mask) {
     const bool  plain = mask == NULL && scale == 1.0f;
     const bool  keep  = y != x && y != mask; // else what comes later may need x and mask again
@@ -234,17 +236,19 @@ static void soft_max_row_f32(int64_t n, float * y, const float * x, float scale,
                          : keep         ? exp_sum_f32(n, y, y, max)
                          : mask == NULL ? exp_sum_scaled_(n, y, x, scale, max)
                                         : exp_sum_masked_(n, y, x, scale, mask, max);
-    const vf     share = v_set((float) (1.0 / sum));
-    int64_t      i     = 0;
+    const vf     share = v_set((float) (1.0 / sum)), least = v_set((float) (0x1.00001p-126 * sum));
+    int64_t      i = 0;
     for (; i + V_N <= n; i += V_N) {
         PREFETCH_L2(x + n + i);
         if (mask != NULL) {
             PREFETCH_L2(mask + n + i);
         }
-        v_store(y + i, v_mul(v_load(y + i), share));
+        const vf e = v_load(y + i);
+        v_store(y + i, v_mul_where(v_not_lt(e, least), e, share));
     }
     if (i < n) {
-        v_store_n(y + i, v_mul(v_load_n(y + i, (int) (n - i)), share), (int) (n - i));
+        const vf e = v_load_n(y + i, (int) (n - i));
+        v_store_n(y + i, v_mul_where(v_not_lt(e, least), e, share), (int) (n - i));
     }
 }
 

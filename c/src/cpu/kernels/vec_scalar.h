@@ -6,6 +6,9 @@
 //   v_first             keeps the first n lanes and replaces the rest
 //   v_min, v_max        a < b ? a : b, a > b ? a : b: the second operand whenever one is NaN
 //   v_ordered           where m holds and neither a nor b is NaN
+//   v_not_lt            a >= b, or one is NaN
+//   v_keep              a where m holds, else +0
+//   v_mul_where         a b where m holds, else +0; what is not kept is not multiplied, however small it is
 //   v_fma               a b + c, rounded once; in this set twice
 //   v_sum               of all lanes, in a fixed order
 //   v_recip             1 / a within an ulp, for a from 1 to 2^100
@@ -81,9 +84,12 @@ static inline vf v_copysign(vf magnitude, vf sign) {
 static inline vm   v_gt(vf a, vf b) { return a > b; }
 static inline vm   v_lt(vf a, vf b) { return a < b; }
 static inline vm   v_eq(vf a, vf b) { return a == b; }
+static inline vm   v_not_lt(vf a, vf b) { return !(a < b); }
 static inline vm   v_ordered(vm m, vf a, vf b) { return m && a == a && b == b; }
 static inline bool vm_all(vm a) { return a; }
 static inline vf   v_sel(vm m, vf a, vf b) { return m ? a : b; }
+static inline vf   v_keep(vm m, vf a) { return m ? a : 0.0f; }
+static inline vf   v_mul_where(vm m, vf a, vf b) { return v_keep(m, a) * b; }
 
 static inline vi v_bits(vf a) { return (vi) gb_f32_bits(a); }
 static inline vf v_from_bits(vi a) { return gb_f32_from_bits((uint32_t) a); }

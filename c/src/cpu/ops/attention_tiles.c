@@ -19,6 +19,10 @@
 
 enum { QUERIES = 48, KEYS = 512, TILES = 4, PANEL = GB_GEMM_NR_MAX };
 
+// What scores so far below the largest add is not even a denormal number beside it: products with their exponentials
+// would be slow.
+#define LEAST (-70.0f)
+
 // The multiple of `to` that is not below n.
 static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
@@ -314,7 +318,7 @@ static void weigh(struct tiles * t, struct tile * tile, int64_t i, int64_t keys,
         return;
     }
     if (max > tile->max[i] && tile->sum[i] != 0) {
-        const float less = expf(tile->max[i] - max);
+        const float apart = tile->max[i] - max, less = apart < LEAST ? 0.0f : expf(apart);
         t->k->scale_f32(t->dv, out, out, less);
         tile->sum[i] *= (double) less;
     }

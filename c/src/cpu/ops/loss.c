@@ -28,10 +28,11 @@ static double exponentials(const struct gb_cpu_call * call, int64_t n, float * e
     return sum;
 }
 
-// Exponentials that add up to `sum` become p = softmax (1 - EPS) + EPS.
+// Exponentials that add up to `sum` become p = softmax (1 - EPS) + EPS: the addition first, so that no product is a
+// denormal number.
 static void probabilities(const struct gb_kernels * k, int64_t n, float * p, double sum) {
-    k->scale_f32(n, p, p, (float) ((1.0 - (double) EPS) / sum));
-    k->add1_f32(n, p, p, EPS);
+    const double share = (1.0 - (double) EPS) / sum;
+    k->norm_apply_f32(n, p, p, (float) (-(double) EPS / share), (float) share);
 }
 
 static const char * loss_unsupported(const struct ggml_tensor * node) { return gb_need_float(node, 2); }

@@ -55,12 +55,15 @@ static inline vm v_gt(vf a, vf b) { return vcgtq_f32(a, b); }
 static inline vm v_lt(vf a, vf b) { return vcltq_f32(a, b); }
 static inline vm v_eq(vf a, vf b) { return vceqq_f32(a, b); }
 
+static inline vm   v_not_lt(vf a, vf b) { return vmvnq_u32(vcltq_f32(a, b)); }
 static inline vm   v_ordered(vm m, vf a, vf b) { return vandq_u32(m, vandq_u32(vceqq_f32(a, a), vceqq_f32(b, b))); }
 static inline bool vm_all(vm a) { return vminvq_u32(a) != 0; }
 
 static inline vf v_add(vf a, vf b) { return vaddq_f32(a, b); }
 static inline vf v_sub(vf a, vf b) { return vsubq_f32(a, b); }
 static inline vf v_mul(vf a, vf b) { return vmulq_f32(a, b); }
+static inline vf v_keep(vm m, vf a) { return vreinterpretq_f32_u32(vandq_u32(m, vreinterpretq_u32_f32(a))); }
+static inline vf v_mul_where(vm m, vf a, vf b) { return v_mul(v_keep(m, a), b); }
 static inline vf v_div(vf a, vf b) { return vdivq_f32(a, b); }
 static inline vf v_sqrt(vf a) { return vsqrtq_f32(a); }
 static inline vf v_fma(vf a, vf b, vf c) { return vfmaq_f32(c, a, b); }

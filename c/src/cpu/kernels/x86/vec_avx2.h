@@ -62,9 +62,12 @@ static inline vf v_copysign(vf magnitude, vf sign) {
 static inline vm   v_gt(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_GT_OQ); }
 static inline vm   v_lt(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
 static inline vm   v_eq(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_EQ_OQ); }
+static inline vm   v_not_lt(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_NLT_UQ); }
 static inline vm   v_ordered(vm m, vf a, vf b) { return _mm256_and_ps(m, _mm256_cmp_ps(a, b, _CMP_ORD_Q)); }
 static inline bool vm_all(vm a) { return _mm256_movemask_ps(a) == 0xff; }
 static inline vf   v_sel(vm m, vf a, vf b) { return _mm256_blendv_ps(b, a, m); }
+static inline vf   v_keep(vm m, vf a) { return _mm256_and_ps(m, a); }
+static inline vf   v_mul_where(vm m, vf a, vf b) { return v_mul(v_keep(m, a), b); }
 
 static inline vi v_bits(vf a) { return _mm256_castps_si256(a); }
 static inline vf v_from_bits(vi a) { return _mm256_castsi256_ps(a); }

@@ -70,9 +70,12 @@ static inline vf v_copysign(vf magnitude, vf sign) { // bit ? sign : magnitude
 static inline vm   v_gt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
 static inline vm   v_lt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
 static inline vm   v_eq(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
+static inline vm   v_not_lt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_NLT_UQ); }
 static inline vm   v_ordered(vm m, vf a, vf b) { return _mm512_mask_cmp_ps_mask(m, a, b, _CMP_ORD_Q); }
 static inline bool vm_all(vm a) { return a == 0xffff; }
 static inline vf   v_sel(vm m, vf a, vf b) { return _mm512_mask_mov_ps(b, m, a); }
+static inline vf   v_keep(vm m, vf a) { return _mm512_maskz_mov_ps(m, a); }
+static inline vf   v_mul_where(vm m, vf a, vf b) { return _mm512_maskz_mul_ps(m, a, b); }
 
 static inline vi v_bits(vf a) { return _mm512_castps_si512(a); }
 static inline vf v_from_bits(vi a) { return _mm512_castsi512_ps(a); }
@@ -161,8 +164,12 @@ static inline vf v_scale2(vf p, vf n) { return _mm512_scalef_ps(p, n); }
 static inline vf v_lookup(const float table[16], vi index) { // by the low four bits
     return _mm512_permutexvar_ps(index, _mm512_loadu_ps(table));
 }
-static inline vf v_scale_floor(vf p, vf n) { return _mm512_scalef_ps(p, n); } // p 2^(n rounded down)
-static inline vf v_recip_rough(vf a) { return _mm512_rcp14_ps(a); }           // 14 bits
+static inline vf v_recip_rough(vf a) { return _mm512_rcp14_ps(a); } // 14 bits
+// p 2^(n rounded down); where m holds, else +0
+static inline vf v_scale_floor(vf p, vf n) { return _mm512_scalef_ps(p, n); }
+static inline vf v_scale_floor_where(vm m, vf p, vf n) { return _mm512_maskz_scalef_ps(m, p, n); }
+// a b where m holds, else `rest`
+static inline vf v_mul_or(vf rest, vm m, vf a, vf b) { return _mm512_mask_mul_ps(rest, m, a, b); }
 
 static inline vf v_swap_pairs(vf a) { return _mm512_permute_ps(a, 0xb1); } // lanes 2j and 2j + 1
 
