@@ -19,6 +19,22 @@ GGML_API bool             ggml_cpu_level_usable(int i); // the running processor
 GGML_API const char *     ggml_backend_cpu_get_level(ggml_backend_t backend_cpu);
 GGML_API enum ggml_status ggml_backend_cpu_set_level(ggml_backend_t backend_cpu, const char * level);
 
+// Traits: what distinguishes processors that have the same instructions, by which the backend chooses how it computes.
+// They are found out once per process and level, which takes up to 2 ms, when a computation or ggml_cpu_get_trait first
+// asks. The environment variables GGML_CPU_TRAITS and GGML_CPU_REPRODUCIBLE replace them.
+struct ggml_cpu_trait {
+    const char * name;    // "bf16_dots"
+    double       value;   // a rate by another one, or a number of bytes; 0: unknown or not there
+    const char * source;  // "measured", "stated by the processor", "given by GGML_CPU_TRAITS", ...
+    const char * meaning; // what it is, and what is chosen by it
+};
+GGML_API int              ggml_cpu_trait_count(void);
+GGML_API enum ggml_status ggml_cpu_get_trait(int i, const char * level,
+    struct ggml_cpu_trait * trait); // level NULL: the default
+
+// What the processor calls itself; "" where it does not tell. Virtual machines may give it another name.
+GGML_API const char * ggml_cpu_processor_name(void);
+
 // min(physical cores, affinity mask, cgroup quota), at least 1.
 GGML_API int ggml_cpu_default_n_threads(void);
 GGML_API int ggml_backend_cpu_get_n_threads(ggml_backend_t backend_cpu);

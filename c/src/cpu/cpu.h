@@ -46,7 +46,8 @@ struct gb_cpu_run {
     const struct gb_kernels * kernels;
     void *                    work;      // at least gb_cpu_plan_work_size bytes, any alignment
     bool (*abort_callback)(void * data); // true ends the run; called on the calling thread only; may be NULL
-    void * abort_data;
+    void *                       abort_data;
+    const struct gb_cpu_traits * traits; // by which kernels are chosen; NULL: those of this processor
 };
 
 // Computes all nodes of the plan and returns when they are done: SUCCESS, ABORTED, or the first failure of a node

@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "cpu/cpu.h"
 #include "cpu/threadpool.h"
+#include "cpu/traits.h"
 #include "ggml-backend-impl.h"
 #include "ggml-cpu.h"
 #include "tensor/tensor.h"
@@ -79,7 +80,7 @@ static enum ggml_status run_plan(struct cpu * cpu, struct gb_cpu_plan * plan) {
     if (!work_reserve(&cpu->work, gb_cpu_plan_work_size(plan)) || !ensure_pool(cpu, plan)) {
         return ggml_last_status();
     }
-    const struct gb_cpu_run run = { cpu->level->kernels, cpu->work.data, cpu->abort_callback, cpu->abort_data };
+    const struct gb_cpu_run run = { cpu->level->kernels, cpu->work.data, cpu->abort_callback, cpu->abort_data, NULL };
     return gb_cpu_plan_run(plan, cpu->pool, &run);
 }
 
@@ -194,7 +195,7 @@ static const struct ggml_backend_i hooks = {
 
 // level NULL: gb_level_find has failed and reported; NULL is passed on.
 static ggml_backend_t backend_new(int n_threads, const struct gb_level * level) {
-    struct cpu *   cpu     = level != NULL ? GB_NEW(struct cpu) : NULL;
+    struct cpu *   cpu     = level != NULL && gb_cpu_traits_check() ? GB_NEW(struct cpu) : NULL;
     ggml_backend_t backend = cpu != NULL ? GB_NEW(struct ggml_backend) : NULL;
     if (backend == NULL) {
         gb_free(cpu);

@@ -7,9 +7,11 @@
 #include "cpu/features.h"
 
 #include <stdint.h>
+#include <string.h>
 
 #include "base/env.h"
 #include "base/thread.h"
+#include "ggml-cpu.h"
 #include "ggml.h"
 
 #if defined(__x86_64__) || defined(_M_X64)
@@ -99,6 +101,54 @@ static void detect_machine(struct gb_cpu_features * f) {
     }
 }
 
+// Caches are listed by a leaf of Intel's, or by one of AMD's in the same form.
+size_t gb_cpu_cache_size(int level) {
+    uint32_t r[4];
+    cpuid(0, 0, r);
+    const bool has_intels = r[EAX] >= 4;
+    cpuid(0x80000000u, 0, r);
+    const bool has_amds = r[EAX] >= 0x8000001du;
+    for (int leaf = 0; leaf < 2; leaf++) {
+        for (uint32_t i = 0; i < 8 && (leaf == 0 ? has_intels : has_amds); i++) {
+            cpuid(leaf == 0 ? 4 : 0x8000001du, i, r);
+            const uint32_t type = r[EAX] & 31; // 0: no more, 1: data, 2: instructions, 3: both
+            if (type == 0) {
+                break;
+            }
+            if (type != 2 && (int) (r[EAX] >> 5 & 7) == level) {
+                const size_t ways = (r[EBX] >> 22) + 1, parts = (r[EBX] >> 12 & 0x3ff) + 1, line = (r[EBX] & 0xfff) + 1;
+                return ways * parts * line * ((size_t) r[ECX] + 1);
+            }
+        }
+    }
+    return 0;
+}
+
+static char    processor_name[49];
+static gb_once name_once = GB_ONCE_INIT;
+
+static void read_name(void) {
+    uint32_t r[4];
+    cpuid(0x80000000u, 0, r);
+    for (uint32_t i = 0; i < 3 && r[EAX] >= 0x80000004u; i++) {
+        uint32_t part[4];
+        cpuid(0x80000002u + i, 0, part);
+        memcpy(processor_name + 16 * i, part, 16);
+    }
+    size_t n = 0; // blanks, of which some have many, become one each, and none at the ends
+    for (const char * c = processor_name; *c != '\0'; c++) {
+        if (*c != ' ' || (n > 0 && processor_name[n - 1] != ' ')) {
+            processor_name[n++] = *c;
+        }
+    }
+    processor_name[n > 0 && processor_name[n - 1] == ' ' ? n - 1 : n] = '\0';
+}
+
+const char * ggml_cpu_processor_name(void) {
+    gb_call_once(&name_once, read_name);
+    return processor_name;
+}
+
 #elif defined(__aarch64__) && defined(__linux__)
 
 static void detect_machine(struct gb_cpu_features * f) {
@@ -133,6 +183,15 @@ static void detect_machine(struct gb_cpu_features * f) { // only what the compil
     (void) f;
 }
 
+#endif
+
+#if !ON_X86
+size_t gb_cpu_cache_size(int level) {
+    (void) level;
+    return 0;
+}
+
+const char * ggml_cpu_processor_name(void) { return ""; }
 #endif
 
 static void detect(void) {

@@ -3,6 +3,7 @@
 #define GB_CPU_FEATURES_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 // A flag is set only if the instructions exist and the operating system saves the registers they use.
 // The members bear the names that levels.def uses in its conditions.
@@ -18,5 +19,8 @@ struct gb_cpu_features {
 };
 
 const struct gb_cpu_features * gb_cpu_features(void); // detected once; thread-safe
+
+// Bytes of the cache for data of a level from 1 to 3, as the processor states it; 0: it does not, or has none.
+size_t gb_cpu_cache_size(int level);
 
 #endif // GB_CPU_FEATURES_H

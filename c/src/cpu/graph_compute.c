@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "cpu/cpu.h"
 #include "cpu/threadpool.h"
+#include "cpu/traits.h"
 #include "tensor/tensor.h"
 
 // False and reported, in the public function's name, for a NULL graph.
@@ -48,13 +49,14 @@ static enum ggml_status run_plan(struct gb_cpu_plan * plan, const struct ggml_cp
     struct gb_cpu_pool *      pool    = NULL;
     const struct gb_kernels * kernels = gb_kernels_default();
     const int                 n       = gb_cpu_plan_n_threads(plan);
-    if (kernels == NULL) {
+    if (kernels == NULL || !gb_cpu_traits_check()) {
         return ggml_last_status();
     }
     if (n > 1 && (pool = gb_cpu_pool_borrow(n)) == NULL) {
         return ggml_last_status();
     }
-    const struct gb_cpu_run run    = { kernels, cplan->work_data, cplan->abort_callback, cplan->abort_callback_data };
+    const struct gb_cpu_run run    = { kernels, cplan->work_data, cplan->abort_callback, cplan->abort_callback_data,
+        NULL };
     const enum ggml_status  status = gb_cpu_plan_run(plan, pool, &run);
     gb_cpu_pool_give_back(pool);
     return status;

@@ -5,6 +5,7 @@
 #include "base/env.h"
 #include "base/mem.h"
 #include "cpu/cpu.h"
+#include "cpu/traits.h"
 #include "sim/sim.h"
 #include "sim/sim_device.h"
 
@@ -228,7 +229,8 @@ static const struct ggml_backend_i hooks = {
 GGML_CALL ggml_backend_t gb_sim_reg_init(const char * params, void * user_data) {
     (void) user_data;
     struct gb_sim_params parsed;
-    if (gb_sim_params_parse(params, &parsed) != GGML_STATUS_SUCCESS || gb_kernels_default() == NULL) {
+    if (gb_sim_params_parse(params, &parsed) != GGML_STATUS_SUCCESS || gb_kernels_default() == NULL ||
+        !gb_cpu_traits_check()) {
         return NULL;
     }
     ggml_backend_t backend = GB_NEW(struct ggml_backend);

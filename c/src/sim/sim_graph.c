@@ -215,7 +215,7 @@ static enum ggml_status run_graph(struct gb_sim_work * work) {
         return gb_fail(GGML_STATUS_DEVICE_ERROR, "%s: %s fails as asked for (fail_op)", graph->device->name,
             gb_describe_node(graph->faulty, text, sizeof(text)));
     }
-    const struct gb_cpu_run run = { gb_kernels_default(), graph->work, gb_sim_is_cancelled, graph->device };
+    const struct gb_cpu_run run = { gb_kernels_default(), graph->work, gb_sim_is_cancelled, graph->device, NULL };
     if (run.kernels == NULL) {
         return ggml_last_status();
     }

@@ -259,7 +259,7 @@ static enum ggml_status run(const struct list * l, int n_threads, const struct g
         return ggml_last_status();
     }
     void * const            work   = malloc(gb_cpu_plan_work_size(plan) + 1);
-    const struct gb_cpu_run how    = { kernels, work, asked, q };
+    const struct gb_cpu_run how    = { kernels, work, asked, q, NULL };
     const enum ggml_status  status = gb_cpu_plan_run(plan, pool, &how);
     free(work);
     gb_cpu_plan_free(plan);

@@ -524,6 +524,17 @@ static void loud(int old) {
     close(old);
 }
 
+static void traits(void) {
+    struct ggml_cpu_trait trait;
+    for (int i = -2; i < ggml_cpu_trait_count() + 2; i++) {
+        const bool known = i >= 0 && i < ggml_cpu_trait_count();
+        CHECK_INT(ggml_cpu_get_trait(i, NULL, &trait) == GGML_STATUS_SUCCESS, known);
+        CHECK(ggml_cpu_get_trait(i, "", &trait) != GGML_STATUS_SUCCESS);
+        CHECK(ggml_cpu_get_trait(i, "scalar", NULL) != GGML_STATUS_SUCCESS);
+    }
+    ggml_clear_error();
+}
+
 static void printing(void) {
     REQUIRE(pool_ready());
     const int out = quiet();
@@ -850,6 +861,6 @@ static void nothing_to_free(void) {
     close(null);
 }
 
-TEST_MAIN(TEST(null_in_turn), TEST(anything), TEST(printing), TEST(log_callback_that_fails), TEST(contexts),
-    TEST(files), TEST(texts), TEST(registry), TEST(buffers), TEST(whole_contexts), TEST(foreign_plans),
+TEST_MAIN(TEST(null_in_turn), TEST(anything), TEST(traits), TEST(printing), TEST(log_callback_that_fails),
+    TEST(contexts), TEST(files), TEST(texts), TEST(registry), TEST(buffers), TEST(whole_contexts), TEST(foreign_plans),
     TEST(schedulers), TEST(nothing_to_free))

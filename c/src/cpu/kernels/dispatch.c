@@ -22,13 +22,44 @@
 #include "levels.def"
 #undef GB_LEVEL
 
-static const struct gb_level levels[] = {
+static struct gb_level levels[] = {
+// const once set_up_levels is through
 #define GB_LEVEL(level, condition) { #level, level##_usable, &gb_kernels_##level },
 #include "levels.def"
 #undef GB_LEVEL
 };
 
 #define N_LEVELS ((int) (sizeof(levels) / sizeof(levels[0])))
+
+static gb_once           levels_once = GB_ONCE_INIT;
+static bool              reproducible;
+static struct gb_kernels exact_kernels[N_LEVELS];
+
+// A level that approximates reciprocals takes all kernels that use them from the best level below that divides. Which
+// these are, tests/c/cpu/kernels/check_rough.cmake holds against the code.
+static void set_up_levels(void) {
+    const char *              env   = gb_env_get("GGML_CPU_REPRODUCIBLE");
+    const struct gb_kernels * below = levels[0].kernels;
+    reproducible                    = env != NULL && strcmp(env, "0") != 0;
+    for (int i = 0; i < N_LEVELS && reproducible; i++) {
+        if (!levels[i].kernels->rough) {
+            below = levels[i].kernels;
+            continue;
+        }
+        struct gb_kernels * k = &exact_kernels[i];
+        *k                    = *levels[i].kernels;
+        k->gelu_f32           = below->gelu_f32;
+        k->gelu_quick_f32     = below->gelu_quick_f32;
+        k->silu_f32           = below->silu_f32;
+        k->tanh_f32           = below->tanh_f32;
+        levels[i].kernels     = k;
+    }
+}
+
+bool gb_kernels_reproducible(void) {
+    gb_call_once(&levels_once, set_up_levels);
+    return reproducible;
+}
 
 // "scalar, avx2, avx512"
 #define LEVEL_NAMES_SIZE 128
@@ -60,6 +91,7 @@ static int level_index(const char * name) { // -1 if unknown
 }
 
 static const struct gb_level * best_up_to(int top) { // level 0 runs everywhere
+    gb_call_once(&levels_once, set_up_levels);
     for (int i = top; i > 0; i--) {
         if (levels[i].usable()) {
             return &levels[i];
@@ -70,7 +102,10 @@ static const struct gb_level * best_up_to(int top) { // level 0 runs everywhere
 
 int gb_level_count(void) { return N_LEVELS; }
 
-const struct gb_level * gb_level_at(int i) { return i >= 0 && i < N_LEVELS ? &levels[i] : NULL; }
+const struct gb_level * gb_level_at(int i) {
+    gb_call_once(&levels_once, set_up_levels);
+    return i >= 0 && i < N_LEVELS ? &levels[i] : NULL;
+}
 
 static int top_level(void) { // that GGML_CPU_LEVEL allows; -1: it names none
     const char * cap = gb_env_get("GGML_CPU_LEVEL");
@@ -87,6 +122,7 @@ const struct gb_level * gb_level_default(void) {
 
 const struct gb_level * gb_level_find(const char * name) {
     GB_CHECK_ARG_RETURNING(name, NULL);
+    gb_call_once(&levels_once, set_up_levels);
     const int i = level_index(name);
     char      names[LEVEL_NAMES_SIZE];
     GB_FAIL_IF_RETURNING(i < 0, NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'name' is '%s', must be one of %s",

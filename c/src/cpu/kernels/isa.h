@@ -37,6 +37,11 @@
 #    define HAVE_SCALE2 0
 #endif
 
+// v_recip begins with an approximation that each maker of processors computes in its own way.
+#ifndef HAVE_ROUGH_RECIPROCALS
+#    define HAVE_ROUGH_RECIPROCALS 0
+#endif
+
 // Arithmetic takes operands from memory: compilers then read a vector again for each use, unless IN_REGISTER says
 // otherwise.
 #ifndef HAVE_MEMORY_OPERANDS
@@ -63,8 +68,8 @@
 #    define HAVE_VBMI 0
 #endif
 
-// v_dot_bf16(c, a, b) adds the products of pairs of bfloat16 without rounding in between, and takes subnormal numbers
-// as 0.
+// v_dot_bf16(c, a, b) adds the products of pairs of bfloat16, and takes subnormal numbers as 0. Processors differ in
+// whether they round in between (Intel's do), and in whether it is faster than v_fma (cpu/traits.h).
 #ifndef HAVE_BF16_DOT
 #    define HAVE_BF16_DOT 0
 #endif

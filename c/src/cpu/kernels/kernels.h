@@ -29,8 +29,11 @@ struct gb_kernels {
 #define GB_KERNEL(name, tolerance, contract) contract * name;
 #include "kernels.def"
 #undef GB_KERNEL
-    int  gemm_mr, gemm_nr;       // tile of gemm_tile_f32, at most GB_GEMM_MR_MAX, GB_GEMM_NR_MAX
-    bool fast_bf16;              // gemm_tile_bf16 is faster than gemm_tile_f32; its tile is as large
+    int gemm_mr, gemm_nr; // tile of gemm_tile_f32, at most GB_GEMM_MR_MAX, GB_GEMM_NR_MAX
+    bool
+        fast_bf16; // the level has an instruction for gemm_tile_bf16, whose tile is as large; whether it is faster than
+                   // gemm_tile_f32, the processor's traits say (cpu/traits.h)
+    bool rough;    // some kernels approximate reciprocals by an instruction whose results differ between processors
     int  gemm_q8_mr, gemm_q8_nr; // tile of gemm_tile_q8
     int  dots_w;                 // columns that dots_f32, dots_f16, dots_bf16 take at a time, at most GB_DOTS_W_MAX
     bool interleaved;            // the kernels of contracts/interleaved.h do what they say
@@ -53,6 +56,11 @@ struct gb_level {
     bool (*usable)(void); // does the running processor have it
     const struct gb_kernels * kernels;
 };
+
+// GGML_CPU_REPRODUCIBLE is set and not "0": a level computes the same bits on every processor that has it. Its kernels
+// then are without instructions whose results differ between processors: reciprocals that are only approximate.
+// (Products of bfloat16, which round in between or do not, are left to cpu/traits.h.) Read once per process.
+bool gb_kernels_reproducible(void);
 
 int                     gb_level_count(void);
 const struct gb_level * gb_level_at(int i);

@@ -44,6 +44,7 @@ const struct gb_kernels LEVEL_KERNELS = {
     .gemm_mr     = TILE_MR,
     .gemm_nr     = TILE_NR,
     .fast_bf16   = HAVE_BF16_DOT,
+    .rough       = HAVE_ROUGH_RECIPROCALS,
     .gemm_q8_mr  = V_BYTES_MR,
     .gemm_q8_nr  = BYTES_NR,
     .dots_w      = DOTS_W,

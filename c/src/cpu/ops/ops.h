@@ -14,7 +14,8 @@
 #include "cpu/kernels/kernels.h"
 #include "tensor/tensor.h"
 
-struct gb_cpu_team; // the threads that run one node (cpu/team.h)
+struct gb_cpu_traits; // cpu/traits.h
+struct gb_cpu_team;   // the threads that run one node (cpu/team.h)
 
 // How often one thread looks whether the run is over: looking has a cost, and so has a run that does not end.
 struct gb_cpu_pace {
@@ -29,6 +30,7 @@ struct gb_cpu_call { // one thread's share of one node
     const struct gb_kernels * k; // the level's kernel table
     struct gb_cpu_team *      team;
     struct gb_cpu_pace *      pace;
+    const struct gb_cpu_traits * traits; // of the run; NULL: those of this processor
 };
 
 // What an elementwise operator does to a dense run of f32. y = f(x); y may be x. `node` gives the parameters.

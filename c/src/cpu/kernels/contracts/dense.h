@@ -34,7 +34,7 @@ struct gb_tile {
 };
 
 // gemm_tile_bf16 takes pairs of bfloat16, each in the bits of a float: where the level has the instruction (fast_bf16),
-// the products of a pair are added without rounding in between, and subnormal numbers count as 0.
+// processors differ in whether they round between the products of a pair, and subnormal numbers count as 0.
 typedef void gb_kernel_tile(const struct gb_tile * t);
 
 // Packs rows x[0 .. rows), of k elements each, into a panel: y[j * width + i] = x[i][j], and 0 for rows <= i < width

@@ -11,9 +11,10 @@
 
 #include "x86.h"
 
-#define V_ISA_AVX512 1
-#define V_LOOKUP     1
-#define HAVE_SCALE2  1
+#define V_ISA_AVX512           1
+#define V_LOOKUP               1
+#define HAVE_SCALE2            1
+#define HAVE_ROUGH_RECIPROCALS 1
 #ifdef __AVX512VNNI__
 #    define HAVE_VNNI 1
 #endif

@@ -16,8 +16,10 @@ struct gb_product_algorithm {
     // NULL: it can compute the product, at some level. Else why not, a static text. Types, strides and shape alone
     // decide, so that the answer is the same when the plan is made and when it runs.
     const char * (*declines)(const struct gb_gemm * p);
-    // The same for the kernels of a level; asked only where it does not decline. NULL: every level has what it needs.
-    const char * (*level_declines)(const struct gb_gemm * p, const struct gb_kernels * kernels);
+    // The same for the kernels of a level on a processor; asked only where it does not decline. NULL: every level has
+    // what it needs. `traits` NULL: those of this processor, found out here if the answer depends on them.
+    const char * (*level_declines)(const struct gb_gemm * p, const struct gb_kernels * kernels,
+        const struct gb_cpu_traits * traits);
     double grain; // multiply-adds that are worth waking a thread
     size_t (*work_size)(const struct gb_gemm * p, int n_tasks);
     void (*run)(const struct gb_cpu_call * call, const struct gb_gemm * p);
@@ -26,12 +28,14 @@ struct gb_product_algorithm {
 
 // declines() and level_declines() of algorithms.c, each beside its run().
 const char * gb_short_declines(const struct gb_gemm * p);
-const char * gb_short_level_declines(const struct gb_gemm * p, const struct gb_kernels * kernels);
+const char * gb_short_level_declines(const struct gb_gemm * p, const struct gb_kernels * kernels,
+    const struct gb_cpu_traits * traits);
 size_t       gb_short_work_size(const struct gb_gemm * p, int n_tasks);
 void         gb_short_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
 
 const char * gb_interleaved_declines(const struct gb_gemm * p);
-const char * gb_interleaved_level_declines(const struct gb_gemm * p, const struct gb_kernels * kernels);
+const char * gb_interleaved_level_declines(const struct gb_gemm * p, const struct gb_kernels * kernels,
+    const struct gb_cpu_traits * traits);
 size_t       gb_interleaved_work_size(const struct gb_gemm * p, int n_tasks);
 void         gb_interleaved_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
 
@@ -52,7 +56,8 @@ void         gb_dots_run(const struct gb_cpu_call * call, const struct gb_gemm *
 const char * gb_blocked_bytes_declines(const struct gb_gemm * p);
 void         gb_blocked_bytes_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
 const char * gb_blocked_bf16_declines(const struct gb_gemm * p);
-const char * gb_blocked_bf16_level_declines(const struct gb_gemm * p, const struct gb_kernels * kernels);
+const char * gb_blocked_bf16_level_declines(const struct gb_gemm * p, const struct gb_kernels * kernels,
+    const struct gb_cpu_traits * traits);
 void         gb_blocked_bf16_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
 void         gb_blocked_f32_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
 size_t       gb_blocked_work_size(const struct gb_gemm * p, int n_tasks);

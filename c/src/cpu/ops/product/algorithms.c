@@ -3,9 +3,9 @@
 // The table is in the order in which algorithms are tried: the first that does not decline takes the product. The last
 // takes any. Sizing, the number of threads, running, fused steps and gb_cpu_product_algorithm all ask here.
 //
-// The level of the kernels is known when a product runs, not when its plan is made. So a plan has memory for every
-// algorithm that some level could take, up to the first that all levels have; that one also tells the number of
-// threads, which must not depend on the level either.
+// The level of the kernels and the processor's traits are known when a product runs, not when its plan is made. So a
+// plan has memory for every algorithm that some level could take, up to the first that all levels have; that one also
+// tells the number of threads, which must not depend on the level either.
 #include "cpu/ops/product/algorithm.h"
 #include "cpu/ops/product/tuning.h"
 
@@ -27,6 +27,9 @@ static const struct gb_product_algorithm algorithms[] = {
       gb_short_work_size, gb_short_run, .finishes = false },
     { "interleaved", gb_interleaved_declines, gb_interleaved_level_declines, GB_GRAIN_FEW,
       gb_interleaved_work_size, gb_interleaved_run, .finishes = false },
+    // pairs of bfloat16, from fewer rows on than dense_rows takes
+    { "blocked_bf16", gb_blocked_bf16_declines, gb_blocked_bf16_level_declines, GB_GRAIN_BLOCKED,
+      gb_blocked_work_size, gb_blocked_bf16_run, .finishes = true },
     // few rows
     { "byte_dots", gb_byte_dots_declines, NULL, GB_GRAIN_FEW,
       gb_byte_dots_work_size, gb_byte_dots_run, .finishes = true },
@@ -39,8 +42,6 @@ static const struct gb_product_algorithm algorithms[] = {
     // many rows
     { "blocked_bytes", gb_blocked_bytes_declines, NULL, GB_GRAIN_BLOCKED,
       gb_blocked_work_size, gb_blocked_bytes_run, .finishes = true },
-    { "blocked_bf16", gb_blocked_bf16_declines, gb_blocked_bf16_level_declines, GB_GRAIN_BLOCKED,
-      gb_blocked_work_size, gb_blocked_bf16_run, .finishes = true },
     { "blocked_f32", never_declines, NULL, GB_GRAIN_BLOCKED,
       gb_blocked_work_size, gb_blocked_f32_run, .finishes = true },
 };
@@ -49,24 +50,25 @@ static const struct gb_product_algorithm algorithms[] = {
 // NULL: the algorithm takes the product with these kernels, or, where `kernels` is NULL, with those of any level. Else
 // why not.
 static const char * reason_against(const struct gb_product_algorithm * a, const struct gb_gemm * p,
-    const struct gb_kernels * kernels) {
+    const struct gb_kernels * kernels, const struct gb_cpu_traits * traits) {
     const char * why = a->declines(p);
     if (why != NULL || a->level_declines == NULL) {
         return why;
     }
-    return kernels != NULL ? a->level_declines(p, kernels) : "not every level has it";
+    return kernels != NULL ? a->level_declines(p, kernels, traits) : "not every level has it";
 }
 
-static const struct gb_product_algorithm * choose(const struct gb_gemm * p, const struct gb_kernels * kernels) {
+static const struct gb_product_algorithm * choose(const struct gb_gemm * p, const struct gb_kernels * kernels,
+    const struct gb_cpu_traits * traits) {
     const struct gb_product_algorithm * a = algorithms;
-    while (reason_against(a, p, kernels) != NULL) {
+    while (reason_against(a, p, kernels, traits) != NULL) {
         a++; // ends: the last one takes any product
     }
     return a;
 }
 
 int gb_gemm_n_tasks(const struct gb_gemm * p, int n_threads) {
-    const double tasks = (double) p->m * (double) p->k * (double) p->total / choose(p, NULL)->grain;
+    const double tasks = (double) p->m * (double) p->k * (double) p->total / choose(p, NULL, NULL)->grain;
     return tasks < 1 ? 1 : tasks < n_threads ? (int) tasks : n_threads;
 }
 
@@ -86,17 +88,18 @@ void gb_gemm_run(const struct gb_cpu_call * call, const struct gb_gemm * p) {
     if (p->m <= 0 || p->total <= 0) {
         return;
     }
-    const struct gb_product_algorithm * const a = choose(p, call->k);
+    const struct gb_product_algorithm * const a = choose(p, call->k, call->traits);
     a->run(call, p);
     if (!a->finishes) {
         gb_gemm_finish_all(call, p);
     }
 }
 
-const char * gb_gemm_algorithm(const struct gb_gemm * p, const struct gb_kernels * kernels, int i, const char ** why) {
-    if (i < 0 || i > choose(p, kernels) - algorithms) {
+const char * gb_gemm_algorithm(const struct gb_gemm * p, const struct gb_kernels * kernels,
+    const struct gb_cpu_traits * traits, int i, const char ** why) {
+    if (i < 0 || i > choose(p, kernels, traits) - algorithms) {
         return NULL;
     }
-    *why = reason_against(&algorithms[i], p, kernels);
+    *why = reason_against(&algorithms[i], p, kernels, traits);
     return algorithms[i].name;
 }

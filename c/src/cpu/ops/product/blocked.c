@@ -13,6 +13,7 @@
 #include "base/fp16.h"
 #include "cpu/ops/product/algorithm.h"
 #include "cpu/ops/product/tuning.h"
+#include "cpu/traits.h"
 
 #define SUPER_MAX 256 // elements of the largest quantized block
 #define MR_MAX    GB_GEMM_MR_MAX
@@ -574,6 +575,7 @@ void gb_blocked_bytes_run(const struct gb_cpu_call * call, const struct gb_gemm 
 // Weights of bfloat16 with floats that may be rounded to it.
 const char * gb_blocked_bf16_declines(const struct gb_gemm * p) {
     return p->w.type != GGML_TYPE_BF16  ? "the weights are not bf16"
+           : p->rows < GB_PAIRS_ROWS    ? "there are few rows"
            : p->exact                   ? "activations are not to be rounded"
            : p->x.type != GGML_TYPE_F32 ? "the activations are not f32"
            : !gb_gemm_both_dense(p)     ? "terms are not one behind the other"
@@ -581,9 +583,17 @@ const char * gb_blocked_bf16_declines(const struct gb_gemm * p) {
                                         : NULL;
 }
 
-const char * gb_blocked_bf16_level_declines(const struct gb_gemm * p, const struct gb_kernels * kernels) {
+const char * gb_blocked_bf16_level_declines(const struct gb_gemm * p, const struct gb_kernels * kernels,
+    const struct gb_cpu_traits * traits) {
     (void) p;
-    return kernels->fast_bf16 ? NULL : "the level has no fast instruction for it";
+    if (!kernels->fast_bf16) {
+        return "the level has no instruction for it";
+    }
+    const struct gb_cpu_traits * t = traits != NULL ? traits : gb_cpu_traits_of(kernels);
+    return t->value[GB_TRAIT_BF16_DOTS] > GB_PAIRS_DOTS ? NULL
+           : t->source[GB_TRAIT_BF16_DOTS] == GB_TRAIT_FIXED
+               ? "processors round products of bf16 differently (trait bf16_dots, fixed by GGML_CPU_REPRODUCIBLE)"
+               : "the processor multiplies pairs of bf16 no faster than f32 (trait bf16_dots)";
 }
 
 void gb_blocked_bf16_run(const struct gb_cpu_call * call, const struct gb_gemm * p) {

@@ -7,7 +7,7 @@
 #include "cpu/ops/product/algorithm.h"
 #include "cpu/ops/product/tuning.h"
 
-_Static_assert(GB_DENSE_ROWS_SHORT <= GB_DENSE_ROWS && GB_DENSE_ROWS_BF16 <= GB_DENSE_ROWS, "rows of any product fit");
+_Static_assert(GB_DENSE_ROWS_SHORT <= GB_DENSE_ROWS, "rows of any product fit");
 
 static const char * declines(const struct gb_gemm * p, int64_t rows) {
     return ggml_is_quantized(p->w.type) ? "the weights are quantized"
@@ -59,9 +59,7 @@ void gb_dense_row_run(const struct gb_cpu_call * call, const struct gb_gemm * p)
 // ---------------------------------------------------------------------------------------------------------- dense_rows
 
 const char * gb_dense_rows_declines(const struct gb_gemm * p) {
-    return declines(p, p->w.type == GGML_TYPE_BF16 ? GB_DENSE_ROWS_BF16
-                       : p->k < GB_DENSE_LONG      ? GB_DENSE_ROWS_SHORT
-                                                   : GB_DENSE_ROWS);
+    return declines(p, p->k < GB_DENSE_LONG ? GB_DENSE_ROWS_SHORT : GB_DENSE_ROWS);
 }
 
 static size_t copied_row_floats(const struct gb_gemm * p) { return (size_t) (p->k + 15) / 16 * 16 + 16; }

@@ -31,7 +31,9 @@ const char * gb_interleaved_declines(const struct gb_gemm * p) {
                                                                           : gb_bytes_decline(p);
 }
 
-const char * gb_interleaved_level_declines(const struct gb_gemm * p, const struct gb_kernels * kernels) {
+const char * gb_interleaved_level_declines(const struct gb_gemm * p, const struct gb_kernels * kernels,
+    const struct gb_cpu_traits * traits) {
+    (void) traits;
     (void) p;
     return kernels->interleaved ? NULL : "the level has no kernels for it";
 }

@@ -308,16 +308,16 @@ const struct gb_cpu_op gb_cpu_op_mul_mat_id = {
 
 // ---------------------------------------------------------------------------------------------------------- algorithms
 
-const char * gb_mul_mat_algorithm(const struct ggml_tensor * node, const struct gb_kernels * kernels, int i,
-    const char ** why) {
+const char * gb_mul_mat_algorithm(const struct ggml_tensor * node, const struct gb_kernels * kernels,
+    const struct gb_cpu_traits * traits, int i, const char ** why) {
     struct product q;
     struct experts experts;
     switch (node->op) {
-        case GGML_OP_MUL_MAT: describe(&q, node, 0); return gb_gemm_algorithm(&q.gemm, kernels, i, why);
-        case GGML_OP_OUT_PROD: describe(&q, node, 1); return gb_gemm_algorithm(&q.gemm, kernels, i, why);
+        case GGML_OP_MUL_MAT: describe(&q, node, 0); return gb_gemm_algorithm(&q.gemm, kernels, traits, i, why);
+        case GGML_OP_OUT_PROD: describe(&q, node, 1); return gb_gemm_algorithm(&q.gemm, kernels, traits, i, why);
         case GGML_OP_MUL_MAT_ID:
             describe_experts(&experts, node);
-            return gb_gemm_algorithm(&experts.gemm, kernels, i, why);
+            return gb_gemm_algorithm(&experts.gemm, kernels, traits, i, why);
         default: return NULL;
     }
 }

@@ -65,9 +65,11 @@ size_t gb_gemm_work_size(const struct gb_gemm * p, int n_tasks);
 int    gb_gemm_n_tasks(const struct gb_gemm * p, int n_threads);
 void   gb_gemm_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
 
-// The name of the algorithm that is tried i-th for the product, with these kernels. *why: why it declines, a static
-// text, or NULL: it takes the product. NULL behind the one that takes it.
-const char * gb_gemm_algorithm(const struct gb_gemm * p, const struct gb_kernels * kernels, int i, const char ** why);
+// The name of the algorithm that is tried i-th for the product, with these kernels, on a processor with these traits
+// (NULL: this one). *why: why it declines, a static text, or NULL: it takes the product. NULL behind the one that takes
+// it.
+const char * gb_gemm_algorithm(const struct gb_gemm * p, const struct gb_kernels * kernels,
+    const struct gb_cpu_traits * traits, int i, const char ** why);
 
 // The operators that are products (mul_mat.c).
 static inline bool gb_is_product(enum ggml_op op) {
@@ -75,8 +77,8 @@ static inline bool gb_is_product(enum ggml_op op) {
 }
 
 // gb_gemm_algorithm for a node, which is a product (mul_mat.c).
-const char * gb_mul_mat_algorithm(const struct ggml_tensor * node, const struct gb_kernels * kernels, int i,
-    const char ** why);
+const char * gb_mul_mat_algorithm(const struct ggml_tensor * node, const struct gb_kernels * kernels,
+    const struct gb_cpu_traits * traits, int i, const char ** why);
 
 // MUL_MAT (mul_mat.c) with an epilogue.
 void gb_mul_mat_run_with(const struct gb_cpu_call * call, const struct ggml_tensor * node,

@@ -16,7 +16,9 @@ const char * gb_short_declines(const struct gb_gemm * p) {
                                        : gb_bytes_decline(p);
 }
 
-const char * gb_short_level_declines(const struct gb_gemm * p, const struct gb_kernels * kernels) {
+const char * gb_short_level_declines(const struct gb_gemm * p, const struct gb_kernels * kernels,
+    const struct gb_cpu_traits * traits) {
+    (void) traits;
     return kernels->q8_0_rows == 0        ? "the level has no kernel for it"
            : p->rows > kernels->q8_0_rows ? "there are more rows than the level's kernel is fast for"
                                           : NULL;

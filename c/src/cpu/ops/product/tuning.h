@@ -90,13 +90,11 @@
 #define GB_DENSE_AHEAD_COLUMNS (1 << 18)
 #define GB_DENSE_AHEAD         2048
 // Rows at most: more are worth packing w. Sums of many terms add their lanes once for a long loop, which is dear for
-// short ones; panels of pairs of bfloat16 multiply twice as much in one instruction, so they are worth it sooner. Bits.
+// short ones. Bits.
 //     bench_products shape f32 best 1, M=4096, K=96 ROWS=16 and 17; K=4096 ROWS=64 and 65
-//     bench_products shape bf16 best 1, M=4096 K=4096, ROWS=16 and ROWS=17
 #define GB_DENSE_ROWS       64
 #define GB_DENSE_ROWS_SHORT 16  // when sums have fewer terms than
 #define GB_DENSE_LONG       128 // so many
-#define GB_DENSE_ROWS_BF16  16
 // Floats of the rows that stay in the first-level cache while columns pass by, and the stretch of terms that follows
 // from it: at least so many, since each stretch ends with adding lanes; at most so many, or one row would fill the
 // cache. Bits.
@@ -125,6 +123,13 @@
 //     bench_products shape f32 best 2, M=4096 K=4096 ROWS=2048
 #define GB_BLOCKED_ROWS       1104
 #define GB_BLOCKED_ROWS_BYTES 768
+// Panels of pairs of bfloat16 (blocked_bf16): from so many rows on they are worth it, sooner than panels of floats, for
+// they multiply more in one instruction; and where that instruction does more than so many times as much in a second as
+// multiply-adds of f32 (trait bf16_dots). Bits.
+//     bench_products shape bf16 best 1, M=4096 K=4096, ROWS=16 and ROWS=17
+//     bench_products shape bf16 best 1, M=4096 K=4096 ROWS=512, GGML_CPU_TRAITS=bf16_dots=2 and bf16_dots=0.5
+#define GB_PAIRS_ROWS 17
+#define GB_PAIRS_DOTS 1.0
 // Scratch memory for the packed rows of a round: so much for each thread, unless that is less than so many rows, for
 // which w is worth packing, if these take no more than that. Rounds pack w anew.
 //     bench_products shape f32 best 1, M=1024 K=4096, ROWS=768 and ROWS=1536

@@ -1,15 +1,22 @@
 // Which algorithm computes a product: one takes every shape of every type at every level, those before it say why they
-// do not, the expected ones take typical shapes, and nobody gets an answer for what is no product.
+// do not, the expected ones take typical shapes, also on processors with other traits, and nobody gets an answer for
+// what is no product.
 #include "test_cpu_ops.h"
 
 #include "cpu/cpu.h"
+#include "cpu/ops/product/product.h"
+#include "cpu/traits.h"
 #include "tensor/quant/quant.h"
 
-// The algorithm that takes the product. Checks what is said about those before it, and that nothing follows.
-static const char * algorithm(const struct ggml_tensor * node, const char * level) {
-    const char *name, *taken = NULL, *why = NULL;
-    int         i = 0;
-    while ((name = gb_cpu_product_algorithm(node, level, i, &why)) != NULL) {
+// The algorithm that takes the product, on a processor with these traits, or, NULL, on this one. Checks what is said
+// about those before it, and that nothing follows.
+static const char * algorithm_with(const struct ggml_tensor * node, const char * level,
+    const struct gb_cpu_traits * traits) {
+    const struct gb_level * found = level != NULL ? gb_level_find(level) : gb_level_default();
+    const char *            name, *taken = NULL, *why = NULL;
+    int                     i = 0;
+    while ((name = traits == NULL ? gb_cpu_product_algorithm(node, level, i, &why)
+                                  : gb_mul_mat_algorithm(node, found->kernels, traits, i, &why)) != NULL) {
         CHECK_MSG(taken == NULL, "%s follows %s, which takes the product", name, taken);
         if (why == NULL) {
             taken = name;
@@ -21,6 +28,10 @@ static const char * algorithm(const struct ggml_tensor * node, const char * leve
     CHECK_MSG(taken != NULL, "nobody takes the product: %s", ggml_last_error());
     CHECK(gb_cpu_product_algorithm(node, level, -1, &why) == NULL);
     return taken;
+}
+
+static const char * algorithm(const struct ggml_tensor * node, const char * level) {
+    return algorithm_with(node, level, NULL);
 }
 
 static struct ggml_tensor * product(enum ggml_type type, int64_t m, int64_t k, int64_t n) {
@@ -61,8 +72,8 @@ static void expected_at(const struct gb_level * level) {
         { GGML_TYPE_F32, 96, 17, "blocked_f32" },
         { GGML_TYPE_F32, 512, 65, "blocked_f32" },
         { GGML_TYPE_BF16, 512, 16, "dense_rows" },
-        { GGML_TYPE_BF16, 512, 17, k->fast_bf16 ? "blocked_bf16" : "blocked_f32" },
-        { GGML_TYPE_BF16, 511, 17, "blocked_f32" },
+        { GGML_TYPE_BF16, 511, 17, "dense_rows" },
+        { GGML_TYPE_BF16, 511, 65, "blocked_f32" },
         { GGML_TYPE_Q4_0, 4096, 1, k->interleaved ? "interleaved" : "byte_dots" },
         { GGML_TYPE_Q4_0, 128, 3, "byte_dots" },
         { GGML_TYPE_Q4_0, 4096, 16, k->interleaved ? "interleaved" : "blocked_bytes" },
@@ -84,6 +95,37 @@ static void expected_at(const struct gb_level * level) {
         ggml_out_prod(ctx, ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 8, 4), ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 6, 4));
     CHECK_STR(algorithm(outer, level->name), "blocked_f32");
     CHECK_STR(algorithm(outer, NULL), "blocked_f32");
+    end();
+}
+
+// Batches with weights of bfloat16: in pairs only where the level has the instruction and the processor is fast with
+// it.
+static void by_traits_at(const struct gb_level * level) {
+    for (double rate = 0; rate <= 16; rate = rate > 0 ? 2 * rate : 0.25) {
+        const struct gb_cpu_traits traits = { .value = { [GB_TRAIT_BF16_DOTS] = rate } };
+        const bool                 pairs  = level->kernels->fast_bf16 && rate > 1;
+        begin();
+        CHECK_STR(algorithm_with(product(GGML_TYPE_BF16, 32, 512, 16), level->name, &traits), "dense_rows");
+        CHECK_STR(algorithm_with(product(GGML_TYPE_BF16, 32, 512, 17), level->name, &traits),
+            pairs ? "blocked_bf16" : "dense_rows");
+        CHECK_STR(algorithm_with(product(GGML_TYPE_BF16, 32, 512, 65), level->name, &traits),
+            pairs ? "blocked_bf16" : "blocked_f32");
+        CHECK_STR(algorithm_with(product(GGML_TYPE_F16, 32, 512, 65), level->name, &traits), "blocked_f32");
+        struct ggml_tensor * exact = product(GGML_TYPE_BF16, 32, 512, 65);
+        ggml_mul_mat_set_prec(exact, GGML_PREC_F32);
+        CHECK_STR(algorithm_with(exact, level->name, &traits), "blocked_f32");
+        end();
+    }
+    begin(); // this processor's are those that are measured
+    struct ggml_tensor * node = product(GGML_TYPE_BF16, 32, 512, 65);
+    CHECK_STR(algorithm(node, level->name), algorithm_with(node, level->name, gb_cpu_traits_of(level->kernels)));
+    const char * why = NULL;
+    if (strcmp(algorithm(node, level->name), "blocked_f32") == 0) {
+        for (int i = 0; strcmp(gb_cpu_product_algorithm(node, level->name, i, &why), "blocked_bf16") != 0;) {
+            i++;
+        }
+        CHECK_MSG(strstr(why, level->kernels->fast_bf16 ? "trait bf16_dots" : "instruction") != NULL, "%s", why);
+    }
     end();
 }
 
@@ -113,4 +155,6 @@ static void every_shape(void) { at_all_levels(every_shape_at); }
 
 static void expected(void) { at_all_levels(expected_at); }
 
-TEST_MAIN(TEST(every_shape), TEST(expected), TEST(errors))
+static void by_traits(void) { at_all_levels(by_traits_at); }
+
+TEST_MAIN(TEST(every_shape), TEST(expected), TEST(by_traits), TEST(errors))

@@ -1,0 +1,56 @@
+// traits.h - what distinguishes processors that have the same instructions, as data. Whoever has two ways of computing
+// the same chooses by these numbers, never by the name of a processor: hypervisors hide that.
+//
+// Rates come from a probe (traits.c), once per process and level, when somebody first asks: that is a product whose way
+// depends on one, or a person. Making a backend, listing levels or loading the library measures nothing.
+// GGML_CPU_TRAITS replaces any of them, GGML_CPU_REPRODUCIBLE those that decide about bits of results.
+//
+// Invariant: a measured rate is a power of two. It stands for rates up to a factor of 1.4 away, so that noise does not
+// change it, and the same processor computes the same bits in each process.
+#ifndef GB_CPU_TRAITS_H
+#define GB_CPU_TRAITS_H
+
+#include <stdbool.h>
+
+#include "base/status.h"
+#include "cpu/kernels/kernels.h"
+
+enum gb_cpu_trait {
+    GB_TRAIT_BF16_DOTS, // operations in products of bfloat16, by those in multiply-adds of f32, as the level does both
+    GB_TRAIT_BYTE_DOTS, // the same for products of bytes
+    GB_TRAIT_WIDE,      // multiply-adds of f32 with the level's vectors, by those with vectors of 256 bits
+    GB_TRAIT_L1,        // bytes of a core's first-level cache for data
+    GB_TRAIT_L2,        // of the second-level cache that it uses
+    GB_TRAIT_L3,        // of the third-level cache
+    GB_TRAIT_COUNT
+};
+
+enum gb_cpu_trait_source {
+    GB_TRAIT_UNKNOWN,  // the value is 0
+    GB_TRAIT_MEASURED, // by the probe
+    GB_TRAIT_STATED,   // by the processor
+    GB_TRAIT_GIVEN,    // in GGML_CPU_TRAITS
+    GB_TRAIT_FIXED     // because of GGML_CPU_REPRODUCIBLE
+};
+
+struct gb_cpu_traits {
+    double                   value[GB_TRAIT_COUNT];
+    enum gb_cpu_trait_source source[GB_TRAIT_COUNT];
+};
+
+// Those of this processor with the kernels of a level. The first call for a level takes up to 2 ms.
+const struct gb_cpu_traits * gb_cpu_traits_of(const struct gb_kernels * kernels);
+
+// False and reported: GGML_CPU_TRAITS cannot be read. Asked where a backend is made that computes with kernels, and
+// where a graph is computed without one. Reads the variable once per process and measures nothing.
+bool gb_cpu_traits_check(void);
+
+// ---------------------------------------------------------------------------------------------------- parts, for tests
+
+// Reads "bf16_dots=0.5,l2=2M": each trait that it names gets the value, and the source "given". False: `message` says
+// what is wrong, and *traits may hold some of it.
+bool gb_cpu_traits_parse(const char * text, struct gb_cpu_traits * traits, char message[GB_ERROR_SIZE]);
+// The power of two that is nearest by ratio; 0 for what is no positive number.
+double gb_cpu_trait_class(double ratio);
+
+#endif // GB_CPU_TRAITS_H
