@@ -30,14 +30,14 @@ __all__ = [
     "weights",
 ]
 
-#: By which instructions a product goes at best (docs/PERFORMANCE.md); the rest are bytes.
-_ARITHMETIC: dict[str, Arithmetic] = {"float32": "f32", "float16": "f32", "bfloat16": "bf16"}
-
 
 def arithmetic_of(dtype: DType, level: str) -> Arithmetic:
-    if dtype.name == "bfloat16" and level != "avx512bf16":
-        return "f32"
-    return _ARITHMETIC.get(dtype.name, "bytes")
+    """By which instructions a batch goes at best (docs/PERFORMANCE.md)."""
+    if dtype.name != "bfloat16":
+        return "bytes" if dtype.is_quantized else "f32"
+    with Context() as ctx:  # whether pairs are faster than widening, a trait of the processor says
+        batch = ops.mul_mat(ctx.tensor((64, 512), dtype), ctx.tensor((512, 512), float32))
+        return "bf16" if algorithm_of(batch, level).name == "blocked_bf16" else "f32"
 
 
 def product_types(backend: Backend) -> list[DType]:

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
-from .._errors import InvalidArgumentError
+from .. import ops
+from .._bench.products import algorithm_of
+from .._errors import InvalidArgumentError, check
 from .._ffi import ffi, lib
 from .._text.terminal import print_json, say
-from ..backend import backends, cpu_levels
+from ..backend import Backend, backends, cpu_levels
 from ..buffer import BufferType, text
-from ..dtypes import dtypes
+from ..context import Context
+from ..dtypes import bfloat16, dtypes, float32
 
 if TYPE_CHECKING:
     import argparse
@@ -35,6 +38,7 @@ def _config() -> dict[str, Any]:
         "numpy": np.__version__,
         "platform": platform.platform(),
         "cpu": {
+            "processor": _processor(),
             "levels": cpu_levels(),
             "level cap (GGML_CPU_LEVEL)": os.environ.get("GGML_CPU_LEVEL"),
             "default threads": int(lib.ggml_cpu_default_n_threads()),
@@ -45,6 +49,49 @@ def _config() -> dict[str, Any]:
         "backends that are not there": backends().missing,
         "dtypes": list(dtypes),
         "tensor bytes": ffi.sizeof("struct ggml_tensor"),
+    }
+
+
+def _processor() -> str:
+    return text(lib.ggml_cpu_processor_name()) or platform.processor() or platform.machine()
+
+
+def _traits(level: str) -> dict[str, dict[str, Any]]:
+    """What distinguishes this processor from others with the same instructions; measures it where nobody has yet."""
+    found = {}
+    for i in range(lib.ggml_cpu_trait_count()):
+        trait = ffi.new("struct ggml_cpu_trait *")
+        check(lib.ggml_cpu_get_trait(i, level.encode(), trait), "Which traits does the processor have?")
+        value: float = trait.value
+        found[text(trait.name)] = {
+            "value": int(value) if value.is_integer() else value,
+            "source": text(trait.source),
+            "meaning": text(trait.meaning),
+        }
+    return found
+
+
+def _chosen(level: str) -> dict[str, str]:
+    """The products whose algorithm traits decide, and what computes them."""
+    chosen = {}
+    with Context() as ctx:
+        for n in (16, 17, 65, 512):
+            product = ops.mul_mat(ctx.tensor((4096, 4096), bfloat16), ctx.tensor((n, 4096), float32))
+            algorithm = algorithm_of(product, level)
+            why = [f"; not {name}: {reason}" for name, reason in algorithm.declined if name == "blocked_bf16"]
+            chosen[f"bfloat16 weights, {n} rows"] = algorithm.name + "".join(why)
+    return chosen
+
+
+def _cpu_config() -> dict[str, Any]:
+    with Backend("CPU") as backend:
+        level = backend.level
+    return {
+        "processor": _processor(),
+        "level": level,
+        "traits": _traits(level),
+        "reproducible (GGML_CPU_REPRODUCIBLE)": os.environ.get("GGML_CPU_REPRODUCIBLE", "0") not in ("", "0"),
+        "chosen by traits": _chosen(level),
     }
 
 
@@ -80,10 +127,20 @@ def show_config(mode: str = "print") -> dict[str, Any] | None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--cpu", action="store_true", help="only the processor: its traits, which are measured, and what they decide"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
-    if options.json:
+    if options.cpu:
+        config = _cpu_config()
+        if options.json:
+            print_json(config)
+        else:
+            traits = {name: f"{t['value']}, {t['source']}: {t['meaning']}" for name, t in config["traits"].items()}
+            say("\n".join(_lines({**config, "traits": traits})))
+    elif options.json:
         print_json(show_config("dict"))
     else:
         show_config()

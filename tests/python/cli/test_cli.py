@@ -211,7 +211,8 @@ def test_patterns_that_fit_nothing(tmp_path: Path, model: Path) -> None:
 
 def test_a_reader_that_goes_away(model: Path) -> None:
     """``gguf dump F | head -1`` ends without a word, with the status of SIGPIPE."""
-    for arguments in (["gguf", "dump", model, "--values", "100000"], ["gguf", "info", model, "--json"], ["info"]):
+    dump, info = ["gguf", "dump", model, "--values", "100000"], ["gguf", "info", model, "--json"]
+    for arguments in (dump, info, ["info"], ["info", "--cpu"]):
         process = subprocess.Popen([*COMMAND, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         assert process.stdout is not None and process.stderr is not None
         process.stdout.close()
@@ -220,7 +221,7 @@ def test_a_reader_that_goes_away(model: Path) -> None:
 
 
 def test_output_that_the_shell_closed_or_that_is_full() -> None:
-    for words in (["info"], ["info", "--json"], ["--help"], ["--version"], ["gguf", "--help"]):
+    for words in (["info"], ["info", "--json"], ["info", "--cpu"], ["--help"], ["--version"], ["gguf", "--help"]):
         closed = subprocess.run(
             ["sh", "-c", 'exec "$@" >&-', "sh", *COMMAND, *words],
             stderr=subprocess.PIPE,
@@ -354,3 +355,93 @@ def test_warnings_are_lines_of_their_own():
         "python -m ggml_backend plan: warning: 28 heavy operations do not run on the device of the highest priority:\n "
         " MUL_MAT "
     )
+
+
+# ------------------------------------------------------------------------------------------------ traits of processors
+
+
+def info_of_cpu(**variables: str) -> dict[str, Any]:
+    names = ("GGML_CPU_TRAITS", "GGML_CPU_REPRODUCIBLE")
+    rest = {name: value for name, value in os.environ.items() if name not in names}
+    done = run("info", "--cpu", "--json", env={**rest, **variables})
+    assert done.returncode == 0, done
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_info_of_the_cpu() -> None:
+    found = info_of_cpu()
+    assert found["level"] in gb.cpu_levels() and found["processor"]
+    assert list(found["traits"]) == ["bf16_dots", "byte_dots", "wide", "l1", "l2", "l3"]
+    for name, trait in found["traits"].items():
+        assert trait["source"] in ("measured", "stated by the processor", "unknown"), name
+        assert (trait["value"] == 0) == (trait["source"] == "unknown"), name
+        assert trait["meaning"]
+    out = run("info", "--cpu").stdout
+    assert "\n  byte_dots: " in out and "\nlevel: " in out
+
+
+def test_given_traits_decide() -> None:
+    for rate in (0.5, 2):
+        found = info_of_cpu(GGML_CPU_TRAITS=f"bf16_dots={rate},l2=3M")
+        assert found["traits"]["bf16_dots"]["value"] == rate
+        assert found["traits"]["bf16_dots"]["source"] == "given by GGML_CPU_TRAITS"
+        assert found["traits"]["l2"]["value"] == 3 << 20
+        batch = found["chosen by traits"]["bfloat16 weights, 512 rows"]
+        if found["level"] == "avx512bf16":
+            assert batch == "blocked_bf16" if rate > 1 else "trait bf16_dots" in batch
+        assert found["chosen by traits"]["bfloat16 weights, 16 rows"].startswith("dense_rows")
+
+
+def test_reproducible_fixes_traits() -> None:
+    found = info_of_cpu(GGML_CPU_REPRODUCIBLE="1", GGML_CPU_TRAITS="bf16_dots=2")
+    assert found["reproducible (GGML_CPU_REPRODUCIBLE)"] is True
+    assert found["traits"]["bf16_dots"]["source"] == "fixed by GGML_CPU_REPRODUCIBLE"
+    assert found["chosen by traits"]["bfloat16 weights, 512 rows"].startswith("blocked_f32")
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [("bf16=2", "must be one of bf16_dots"), ("wide=x", "needs a number from 0 to 1000"), ("wide", "name=value")],
+)
+def test_wrong_traits_are_an_error(value: str, words: str) -> None:
+    failed(run("info", "--cpu", env={**os.environ, "GGML_CPU_TRAITS": value}), 1, "GGML_CPU_TRAITS", words)
+    done = run("info", env={**os.environ, "GGML_CPU_TRAITS": value})  # which asks for no trait
+    assert done.returncode == 0, done
+
+
+PRODUCTS = """
+import hashlib, numpy as np, ggml_backend as gb
+rng = np.random.default_rng(3)
+w, x = (rng.standard_normal(shape, dtype=np.float32) for shape in ((96, 640), (80, 640)))
+bits = gb.quantize(w, gb.bfloat16).view(np.uint16)
+with gb.Backend("CPU") as cpu, gb.Context() as ctx:
+    a, b = ctx.tensor(w.shape, gb.bfloat16), ctx.tensor(x.shape)
+    y = gb.mul_mat(a, b)
+    z = gb.silu(b)
+    graph = ctx.graph(y, z)
+    with ctx.allocate(cpu):
+        a.set(bits)
+        b.set(x)
+        graph.compute(cpu)
+        print(hashlib.sha256(y.numpy().tobytes() + z.numpy().tobytes()).hexdigest())
+        wanted = x.astype(float) @ (bits.astype(np.uint32) << 16).view(np.float32).astype(float).T
+        assert np.abs(y.numpy() - wanted).max() < 640**0.5 * 2.0**-6
+"""
+
+
+def test_reproducible_results_do_not_depend_on_traits() -> None:
+    def digest(**variables: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", PRODUCTS],
+            env={**os.environ, **variables},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout
+
+    one = digest(GGML_CPU_REPRODUCIBLE="1", GGML_CPU_TRAITS="bf16_dots=2")
+    assert one == digest(GGML_CPU_REPRODUCIBLE="1", GGML_CPU_TRAITS="bf16_dots=0.5")
+    digest(GGML_CPU_TRAITS="bf16_dots=2")
+    digest(GGML_CPU_TRAITS="bf16_dots=0.5")

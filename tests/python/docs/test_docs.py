@@ -65,6 +65,7 @@ NOT_RUN = {
     ("docs/CUDA.md", "CUDA: no device"): "the message of a driver",
     ("docs/CUDA.md", "sh tools/check_cuda.sh"): "needs a device",
     ("docs/PERFORMANCE.md", "python -m ggml_backend bench"): MEASURES,
+    ("docs/PERFORMANCE.md", "python -m ggml_backend info"): MEASURES,
     ("docs/PERFORMANCE.md", "cmake -S"): BUILD,
     ("docs/PERFORMANCE.md", "cmake --build"): BUILD,
     ("docs/PERFORMANCE.md", "pip install"): INSTALL,
