@@ -33,11 +33,11 @@ static double limit_of(enum gb_cpu_limit what, const struct gb_level * level, si
     return rate;
 }
 
-// The arithmetic that products of this type run on with this algorithm.
-static enum gb_cpu_limit arithmetic_of(enum ggml_type type, const char * algorithm) {
-    return ggml_is_quantized(type)                  ? GB_CPU_LIMIT_BYTES
-           : strcmp(algorithm, "blocked_bf16") == 0 ? GB_CPU_LIMIT_BF16
-                                                    : GB_CPU_LIMIT_F32;
+// The arithmetic that an algorithm for many rows runs on.
+static enum gb_cpu_limit arithmetic_of(const char * algorithm) {
+    return strstr(algorithm, "bf16") != NULL    ? GB_CPU_LIMIT_BF16
+           : strstr(algorithm, "bytes") != NULL ? GB_CPU_LIMIT_BYTES
+                                                : GB_CPU_LIMIT_F32;
 }
 
 // ------------------------------------------------------------------------------------------------------------ products
@@ -131,7 +131,7 @@ static void bench_batched(enum ggml_type type, const struct gb_level * level, in
     struct bench_shortest best = { 0 };
     double                peak = 0;
     for (int r = 0; r < ROUNDS; r++) {
-        const double limit = limit_of(arithmetic_of(type, p.algorithm), level, 0, threads) * 1e-9;
+        const double limit = limit_of(arithmetic_of(p.algorithm), level, 0, threads) * 1e-9;
         peak               = limit > peak ? limit : peak;
         bench_add(&best, bench_series(product_once, &p, 1, threads));
     }

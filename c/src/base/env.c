@@ -28,6 +28,7 @@
 #endif
 #if defined(__linux__)
 #    include <sys/auxv.h>
+#    include <sys/syscall.h>
 #endif
 #if defined(__GLIBC__) || defined(__APPLE__)
 #    include <execinfo.h>
@@ -177,6 +178,15 @@ unsigned long gb_hwcap2(void) {
     return getauxval(AT_HWCAP2);
 #else
     return 0;
+#endif
+}
+
+bool gb_allow_tile_registers(void) {
+#if defined(__linux__) && defined(__x86_64__) && defined(SYS_arch_prctl)
+    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 }; // ARCH_REQ_XCOMP_PERM; the bit of the tiles in XCR0
+    return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+#else
+    return false;
 #endif
 }
 

@@ -1,8 +1,9 @@
-// env.h - what the process finds around it: environment variables, clocks, processors, pages. Nothing here can be
-// changed by the library; only gb_addresses_reserve reports failures.
+// env.h - what the process finds around it: environment variables, clocks, processors, pages. The library changes none
+// of that; it may ask the system for more (tile registers, addresses). Only gb_addresses_reserve reports failures.
 #ifndef GB_BASE_ENV_H
 #define GB_BASE_ENV_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -23,6 +24,10 @@ size_t gb_page_size(void);
 // The features of the processor as the kernel states them (Linux: AT_HWCAP and AT_HWCAP2); 0 on other systems.
 unsigned long gb_hwcap(void);
 unsigned long gb_hwcap2(void);
+
+// Asks the system to let the threads of this process use the tile registers of AMX, which Linux saves only for who
+// asks. False: it does not (other systems, older kernels, a signal stack that is too small for what is saved).
+bool gb_allow_tile_registers(void);
 
 // Reserves a range of addresses with nothing behind it: any access faults. Device memory that the host must not touch
 // hands out such addresses. NULL on failure (reported).

@@ -68,7 +68,7 @@ static void detect_leaf1(struct gb_cpu_features * f, const uint32_t * r, bool ym
 
 // Bit numbers are those of CPUID leaf 7, subleaves 0 and 1. Every other AVX-512 flag implies avx512f, because levels
 // count on the base set.
-static void detect_leaf7(struct gb_cpu_features * f, bool ymm, bool zmm) {
+static void detect_leaf7(struct gb_cpu_features * f, bool ymm, bool zmm, bool tiles) {
     uint32_t r[4], r1[4] = { 0 };
     cpuid(7, 0, r);
     if (r[EAX] >= 1) {
@@ -85,6 +85,9 @@ static void detect_leaf7(struct gb_cpu_features * f, bool ymm, bool zmm) {
     f->avx512vbmi = f->avx512f && bit(r[ECX], 1);
     f->avx512vnni = f->avx512f && bit(r[ECX], 11);
     f->avx512bf16 = f->avx512f && bit(r1[EAX], 5);
+    f->amx_tile   = tiles && bit(r[EDX], 24) && gb_allow_tile_registers();
+    f->amx_int8   = f->amx_tile && bit(r[EDX], 25);
+    f->amx_bf16   = f->amx_tile && bit(r[EDX], 22);
 }
 
 static void detect_machine(struct gb_cpu_features * f) {
@@ -93,11 +96,12 @@ static void detect_machine(struct gb_cpu_features * f) {
     const uint32_t last_leaf = r[EAX];
     cpuid(1, 0, r);
     const uint64_t state = bit(r[ECX], 27) ? enabled_state() : 0;
-    const bool     ymm   = (state & 0x06) == 0x06; // halves of the vector registers: xmm, upper ymm
-    const bool     zmm   = (state & 0xe6) == 0xe6; // and mask registers, upper zmm, zmm16 and above
+    const bool     ymm   = (state & 0x06) == 0x06;       // halves of the vector registers: xmm, upper ymm
+    const bool     zmm   = (state & 0xe6) == 0xe6;       // and mask registers, upper zmm, zmm16 and above
+    const bool     tiles = (state & 0x60000) == 0x60000; // the tiles of AMX and their configuration
     detect_leaf1(f, r, ymm);
     if (last_leaf >= 7) {
-        detect_leaf7(f, ymm, zmm);
+        detect_leaf7(f, ymm, zmm, tiles);
     }
 }
 

@@ -31,9 +31,10 @@ static const struct {
 } facts[GB_TRAIT_COUNT] = {
     [GB_TRAIT_BF16_DOTS] = { "bf16_dots", true, false,
         "rate of bfloat16 products by f32 multiply-adds; above 1, batches meet BF16 weights in pairs of bfloat16, else "
-        "the weights are widened to f32" },
-    [GB_TRAIT_BYTE_DOTS] = { "byte_dots", false, false,
-        "rate of byte products by f32 multiply-adds; nothing depends on it" },
+        "the weights are widened to f32; above byte_dots, quantized weights become such pairs, too, at level amx" },
+    [GB_TRAIT_BYTE_DOTS] = { "byte_dots", true, false,
+        "rate of byte products by f32 multiply-adds; below bf16_dots, batches meet quantized weights in pairs of "
+        "bfloat16 at level amx, else in bytes" },
     [GB_TRAIT_WIDE]      = { "wide", false, false,
         "rate of f32 multiply-adds in the level's vectors by those of 256 bits; nothing depends on it" },
     [GB_TRAIT_L1]        = { "l1", false, true, "bytes of the first-level cache for data; nothing depends on it" },

@@ -13,10 +13,11 @@ from .._examples.models import Llama, llama_layer
 from ..backend import Backend
 from ..context import Context
 from ..dtypes import DType, dtypes, float16, float32, int32
+from ..graph import Graph
 from ..sched import Scheduler
 from ..tensor import Tensor
-from .measure import Case, Limits
-from .products import arithmetic_of, weights
+from .measure import Arithmetic, Case, Limits
+from .products import algorithm_of, arithmetic_of, weights
 
 __all__ = ["model_cases"]
 
@@ -63,7 +64,7 @@ class _LlamaModel:
         self.weights = float(sum(a * b for a, b in shapes.values()))
         self.head_weights = float(vocab * c.embd)
 
-    def case(self, name: str, tokens: int, past: int, limits: Limits, dtype: DType) -> Case:
+    def case(self, name: str, tokens: int, past: int, limits: Limits) -> Case:
         """Tokens that come after ``past`` others; logits of the last one."""
         ctx, scheduler = self.stack.enter_context(Context()), self.stack.enter_context(Scheduler([self.backend]))
         x, positions = (
@@ -81,8 +82,14 @@ class _LlamaModel:
         flops = 2.0 * (tokens * (self.weights - self.head_weights) + self.head_weights)
         return Case(
             name, "models", "tokens/s", tokens, lambda: scheduler.compute(graph), memory=self.bytes, flops=flops,
-            arithmetic=arithmetic_of(dtype, limits.level),
+            arithmetic=_arithmetic(graph, limits),
         )  # fmt: skip
+
+
+def _arithmetic(graph: Graph, limits: Limits) -> Arithmetic:
+    """What the products with weights multiply with: the first product of these graphs is one."""
+    first = next(node for node in graph.nodes if node.op == "MUL_MAT")
+    return arithmetic_of(algorithm_of(first, limits.level).name)
 
 
 def _llama(backend: Backend, limits: Limits, dtype: DType, quick: bool) -> Iterator[Case]:
@@ -90,8 +97,8 @@ def _llama(backend: Backend, limits: Limits, dtype: DType, quick: bool) -> Itera
     with ExitStack() as stack:
         model = _LlamaModel(backend, c, vocab, dtype, stack)
         shape = f"llama {c.embd} x {c.layers}, {dtype.ggml_name}"
-        yield model.case(f"{shape}: a prompt of {prompt}", prompt, 0, limits, dtype)
-        yield model.case(f"{shape}: generating after 64", 1, 63, limits, dtype)
+        yield model.case(f"{shape}: a prompt of {prompt}", prompt, 0, limits)
+        yield model.case(f"{shape}: generating after 64", 1, 63, limits)
 
 
 def _embedding(backend: Backend, limits: Limits, batch: int, dtype: DType, quick: bool) -> Iterator[Case]:
@@ -136,7 +143,7 @@ def _embedding(backend: Backend, limits: Limits, batch: int, dtype: DType, quick
             f"embedding {hidden} x {layers}, {dtype.ggml_name}, {tokens} tokens: batch {batch}", "models",
             "sentences/s", batch,
             lambda: scheduler.compute(graph), memory=float(sum(w.nbytes for w in matrices)), flops=flops,
-            arithmetic=arithmetic_of(dtype, limits.level),
+            arithmetic=_arithmetic(graph, limits),
         )  # fmt: skip
 
 

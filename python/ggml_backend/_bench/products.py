@@ -30,14 +30,20 @@ __all__ = [
     "weights",
 ]
 
+#: Algorithms that do not run on multiply-adds of float32 (docs/PERFORMANCE.md).
+_ARITHMETIC: dict[str, Arithmetic] = {
+    "short_q8_0": "bytes",
+    "interleaved": "bytes",
+    "byte_dots": "bytes",
+    "blocked_bytes": "bytes",
+    "blocked_bf16": "bf16",
+    "unpacked_bf16": "bf16",
+}
 
-def arithmetic_of(dtype: DType, level: str) -> Arithmetic:
-    """By which instructions a batch goes at best (docs/PERFORMANCE.md)."""
-    if dtype.name != "bfloat16":
-        return "bytes" if dtype.is_quantized else "f32"
-    with Context() as ctx:  # whether pairs are faster than widening, a trait of the processor says
-        batch = ops.mul_mat(ctx.tensor((64, 512), dtype), ctx.tensor((512, 512), float32))
-        return "bf16" if algorithm_of(batch, level).name == "blocked_bf16" else "f32"
+
+def arithmetic_of(algorithm: str) -> Arithmetic:
+    """What an algorithm for products multiplies with."""
+    return _ARITHMETIC.get(algorithm, "f32")
 
 
 def product_types(backend: Backend) -> list[DType]:
@@ -130,11 +136,12 @@ def product_cases(backend: Backend, limits: Limits, types: Sequence[DType], *, q
                 a.set(w)
                 x.set(np.random.default_rng(1).standard_normal((n, k), dtype=np.float32))
                 flops, name = 2.0 * m * k * n, _name(dtype, m, k, n)
+                algorithm = algorithm_of(product, limits.level).name
                 common: dict[str, Any] = {
                     "memory": float(w.nbytes),
                     "flops": flops,
-                    "arithmetic": arithmetic_of(dtype, limits.level),
-                    "algorithm": algorithm_of(product, limits.level).name,
+                    "arithmetic": arithmetic_of(algorithm),
+                    "algorithm": algorithm,
                 }
                 run = lambda graph=graph: graph.compute(backend)  # noqa: E731
                 if n <= 16:

@@ -126,7 +126,18 @@ static ALWAYS_INLINE void tile_of_rows_(bool pairs, const struct gb_tile * t) {
 
 static void gemm_tile_f32(const struct gb_tile * t) { tile_of_rows_(false, t); }
 
+#if HAVE_AMX_BF16
+#    include "x86/tile_amx.tpl.h"
+#else
+#    define BF16_MR   TILE_MR
+#    define BF16_NR   TILE_NR
+#    define BF16_STEP 1
+static void enter_tiles(void) {}
+
+static void leave_tiles(void) {}
+
 static void gemm_tile_bf16(const struct gb_tile * t) { tile_of_rows_(true, t); }
+#endif
 
 // ------------------------------------------------------------------------------------------------------------- packing
 

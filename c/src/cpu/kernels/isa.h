@@ -74,6 +74,11 @@
 #    define HAVE_BF16_DOT 0
 #endif
 
+// Products of matrices of bfloat16 in the tile registers of AMX.
+#ifndef HAVE_AMX_BF16
+#    define HAVE_AMX_BF16 0
+#endif
+
 // Products of matrices of bytes in Neon.
 #ifndef HAVE_I8MM
 #    define HAVE_I8MM 0

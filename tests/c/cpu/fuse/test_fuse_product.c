@@ -158,18 +158,18 @@ static void compare(const struct line * plain, const struct line * fused, int se
     }
 }
 
-static const char * levels[] = { "scalar", "avx2", "avx512", "avx512vnni", "avx512bf16", "neon", "dotprod", "i8mm" };
+// Levels take turns; "scalar" stands for those of other processors.
+static const char * level_of(int seed) {
+    const struct gb_level * level = gb_level_at(seed % gb_level_count());
+    return level->usable() ? level->name : "scalar";
+}
 
 static void random_lines(bool arena, int seeds) {
     int n_taken = 0;
     for (int seed = 1; seed <= seeds; seed++) {
-        const char * level = levels[seed % 8];
-        if (gb_level_find(level) == NULL) { // of another processor
-            ggml_clear_error();
-            level = "scalar";
-        }
-        struct line plain = line_new((uint64_t) seed * 1000, arena), fused = line_new((uint64_t) seed * 1000, arena);
-        const int   length = gb_fusion_product.length(fused.nodes, fused.n);
+        const char * level = level_of(seed);
+        struct line  plain = line_new((uint64_t) seed * 1000, arena), fused = line_new((uint64_t) seed * 1000, arena);
+        const int    length = gb_fusion_product.length(fused.nodes, fused.n);
         n_taken += length > 1 && gb_fusion_product.is_safe(fused.nodes, length);
         run(&plain, 1, false, level);
         for (int threads = 1; threads <= 3; threads++) {

@@ -333,14 +333,22 @@ static void test_gemm_tile_q8(const struct gb_kernels * k) {
 
 // --------------------------------------------------------------------------------------------------- pairs of bfloat16
 
+// Where pair p of a row is in a panel of a.
+static int64_t pair_at(const struct gb_kernels * k, int64_t p, int row) {
+    return (p / k->bf16_step * k->bf16_mr + row) * k->bf16_step + p % k->bf16_step;
+}
+
 static void test_gemm_tile_bf16(const struct gb_kernels * k) {
-    enum { PAIRS = 100, LDC = GB_GEMM_NR_MAX + 3 };
+    enum { PAIRS = 112, LDC = GB_GEMM_NR_MAX + 3 };
     static uint16_t a[PAIRS * GB_GEMM_NR_MAX * 2], b[PAIRS * GB_GEMM_NR_MAX * 2]; // [pair][row][2]
     static float    c[GB_GEMM_NR_MAX * LDC], before[GB_GEMM_NR_MAX * LDC];
-    const int       mr_max = k->gemm_mr, nr_max = k->gemm_nr;
+    const int       mr_max = k->bf16_mr, nr_max = k->bf16_nr;
+    CHECK(mr_max >= 4 && mr_max <= GB_BF16_MR_MAX && nr_max >= 1 && nr_max <= GB_GEMM_NR_MAX && 128 % nr_max == 0);
+    CHECK(k->bf16_step >= 1 && GB_BF16_STEP % k->bf16_step == 0);
+    k->enter_tiles();
     for (int pass = 0; pass < 150; pass++) {
         const int     mr = (int) test_random_int(1, mr_max), nr = (int) test_random_int(1, nr_max);
-        const int64_t pairs      = test_random_int(0, PAIRS);
+        const int64_t pairs      = test_random_int(0, PAIRS / k->bf16_step) * k->bf16_step;
         const bool    accumulate = test_random() % 2;
         for (int i = 0; i < PAIRS * GB_GEMM_NR_MAX * 2; i++) {
             a[i] = (uint16_t) (to_bits(random_value(TAME)) >> 16);
@@ -350,14 +358,16 @@ static void test_gemm_tile_bf16(const struct gb_kernels * k) {
             before[i] = c[i] = random_value(TAME);
         }
         k->gemm_tile_bf16(&(struct gb_tile) {
-            .k          = pairs,
-            .a          = (const float *) (const void *) a,
-            .b          = (const float *) (const void *) b,
-            .c          = c,
-            .ldc        = LDC,
-            .mr         = mr,
-            .nr         = nr,
-            .accumulate = accumulate,
+            .k           = pairs,
+            .a           = (const float *) (const void *) a,
+            .b           = (const float *) (const void *) b,
+            .c           = c,
+            .ldc         = LDC,
+            .mr          = mr,
+            .nr          = nr,
+            .accumulate  = accumulate,
+            .ahead       = pass % 2 ? (const char *) a : NULL,
+            .ahead_lines = pass % 2,
         });
         for (int i = 0; i < GB_GEMM_NR_MAX * LDC; i++) {
             const int row = i / LDC, column = i % LDC;
@@ -367,13 +377,81 @@ static void test_gemm_tile_bf16(const struct gb_kernels * k) {
             }
             double sum = accumulate ? before[i] : 0, size = fabs(before[i]);
             for (int64_t p = 0; p < 2 * pairs; p++) {
-                const double term = bfloat_value(a[(p / 2 * mr_max + row) * 2 + p % 2]) *
+                const double term = bfloat_value(a[pair_at(k, p / 2, row) * 2 + p % 2]) *
                                     bfloat_value(b[(p / 2 * nr_max + column) * 2 + p % 2]);
                 sum += term;
                 size += fabs(term);
             }
             CHECK_MSG(fabs(c[i] - sum) <= 4 * (double) (2 * pairs + 1) * EPS * size,
                 "%s gemm_tile_bf16 is %g, expected %g", level_name, c[i], sum);
+        }
+    }
+    k->leave_tiles();
+}
+
+// Is it one of both neighbours of x, or 0 for what is subnormal?
+static bool is_rounded(double x, double rounded) {
+    return fabs(rounded - x) <= 0x1p-8 * fabs(x) || (fabs(x) < 0x1p-126 && fabs(rounded) <= 0x1p-126);
+}
+
+static void test_round_bf16(const struct gb_kernels * k) {
+    enum { N = 200, GAP = 3 };
+    static uint16_t y[N * (1 + GAP)];
+    static float    x[N];
+    for (int pass = 0; pass < 200; pass++) {
+        const int64_t n        = test_random_int(0, N);
+        const bool    together = pass % 2, limited = pass % 4 < 2;
+        size_t        written = 0;
+        for (int i = 0; i < N; i++) {
+            x[i] = random_value(pass % 3 ? TAME : WILD);
+        }
+        memset(y, 0xee, sizeof(y));
+        k->round_bf16(&(struct gb_round_bf16) {
+            .k = n, .together = together ? N : 32, .stride = 32 * GAP, .limited = limited, .y = y, .x = x });
+        for (int64_t i = 0; i < n; i++) {
+            const int64_t at  = together ? i : i / 32 * 32 * GAP + i % 32;
+            const double  got = bfloat_value(y[at]);
+            const bool    nan = isnan(x[i]) || (limited && !(fabsf(x[i]) < 0x1p100f));
+            CHECK_MSG(nan          ? isnan(got)
+                      : isinf(got) ? fabsf(x[i]) > 0x1.fep127f
+                                   : is_rounded((double) x[i], got),
+                "%s round_bf16 of %g is %g", level_name, x[i], got);
+        }
+        for (size_t i = 0; i < sizeof(y) / sizeof(y[0]); i++) {
+            written += y[i] != 0xeeee;
+        }
+        CHECK_MSG((int64_t) written <= n, "%s round_bf16 wrote %d values for %d", level_name, (int) written, (int) n);
+    }
+}
+
+static void test_bytes_to_bf16(const struct gb_kernels * k) {
+    static struct bytes column;
+    static float        x[BYTES_K * GB_GEMM_NR_MAX], y[BYTES_K / 2 * GB_GEMM_NR_MAX];
+    const int           nr = k->gemm_q8_nr;
+    for (int pass = 0; pass < 60; pass++) {
+        const int     kind = pass % 8, group = kind & GB_BYTES_HALVES ? 16 : 32, zero = (int) test_random_int(1, 128);
+        const bool    centered = kind & GB_BYTES_CENTERED;
+        const int64_t depth    = 32 * (int64_t) test_random_int(1, BYTES_K / 32);
+        float *const  d = x + depth / 4 * nr, *m = d + depth / group * nr;
+        for (int j = 0; j < nr; j++) { // another column in each place, told from its levels and scales later on
+            random_bytes_row(&column, kind);
+            for (int64_t p = 0; p < depth; p++) {
+                ((uint8_t *) x)[(p / 4 * nr + j) * 4 + p % 4] = column.u[p];
+            }
+            for (int64_t g = 0; g < depth / group; g++) {
+                d[g * nr + j] = column.d[g];
+                m[g * nr + j] = centered ? NAN : column.m[g];
+            }
+        }
+        k->bytes_to_bf16(&(struct gb_bytes_to_bf16) { .k = depth, .kind = kind, .zero = zero, .x = x, .y = y });
+        for (int64_t i = 0; i < depth * nr; i++) {
+            const int64_t p = i / nr, j = i % nr, g = p / group;
+            const double  u = ((const uint8_t *) x)[(p / 4 * nr + j) * 4 + p % 4], scale = (double) d[g * nr + j];
+            const double  minimum = centered ? -zero * scale : (double) m[g * nr + j], exact = u * scale + minimum;
+            const double  found       = bfloat_value(((const uint16_t *) y)[(p / 2 * nr + j) * 2 + p % 2]);
+            const double  float_error = 4 * EPS * (fabs(u * scale) + fabs(minimum));
+            CHECK_MSG(fabs(found - exact) <= 0x1p-8 * fabs(exact) + float_error,
+                "%s bytes_to_bf16 kind %d is %g, expected %g", level_name, kind, found, exact);
         }
     }
 }

@@ -47,6 +47,18 @@ typedef void gb_kernel_quantize_q8(const struct gb_quantize_q8 * p);
 // unchanged: unpacking and packing them is as fast
 typedef bool gb_kernel_pack_columns_q8(int type, int64_t k, bool centered, int n, float * y, const void * const * x);
 
+// Columns of weights of k terms, from a panel of bytes (int8.tpl.h) to one of as many columns for gemm_tile_bf16: d u
+// + m to the nearest bfloat16, within 2^-8 of it and 2^-126.
+struct gb_bytes_to_bf16 {
+    int64_t       k;
+    int           kind; // with GB_BYTES_CENTERED: m is -zero times d
+    int           zero;
+    const float * x; // columns of the panel: gemm_q8_nr
+    float *       y; // k / 2 gemm_q8_nr floats
+};
+
+typedef void gb_kernel_bytes_to_bf16(const struct gb_bytes_to_bf16 * p);
+
 // One unpacked column times n <= GB_DOT_Q8_ROWS rows: y[j] += the sum over its terms
 struct gb_dot_q8 {
     int64_t                k;

@@ -14,6 +14,8 @@
 #define GB_GEMM_MR_MIN 4
 #define GB_GEMM_MR_MAX 16
 #define GB_GEMM_NR_MAX 64
+#define GB_BF16_MR_MAX 32 // rows of gemm_tile_bf16
+#define GB_BF16_STEP   16 // bf16_step is at most so much, and divides it
 #define GB_DOTS_W_MAX  4
 #define GB_ROWS_X_MAX  8
 #define GB_ROWS_W      4 // columns that rows_columns_* take, at every level
@@ -31,11 +33,30 @@ struct gb_tile {
     int64_t       ldc; // floats from one row of c to the next
     int           mr, nr;
     bool          accumulate; // add to c; else c need not be initialized
+    // gemm_tile_bf16 prefetches so many cache lines from here on for each step; NULL: none
+    const char * ahead;
+    int          ahead_lines;
 };
 
-// gemm_tile_bf16 takes pairs of bfloat16, each in the bits of a float: where the level has the instruction (fast_bf16),
-// processors differ in whether they round between the products of a pair, and subnormal numbers count as 0.
+// gemm_tile_bf16 takes pairs of bfloat16, each in the bits of a float: where the level has the instruction
+// (fast_bf16), processors differ in whether they round between the products of a pair, and subnormal numbers count as
+// 0. Its tile is bf16_mr by bf16_nr. A panel of a holds bf16_step pairs of each row in turns, in the order
+// [k / bf16_step][bf16_mr][bf16_step], and k is a multiple of bf16_step; a panel of b is k-major as for floats. Before
+// a thread's first call it calls enter_tiles, after the last leave_tiles, and between these nothing but kernels: some
+// processors prepare registers for that.
 typedef void gb_kernel_tile(const struct gb_tile * t);
+
+// Rounds k floats of a row for a panel of pairs: to the nearest bfloat16, subnormal ones to that or to 0. `together`
+// of them, a multiple of 32 or all, lie one behind the other; the next ones begin `stride` values behind the first.
+// With `limited` what bytes cannot stand for (GB_LARGEST_ACTIVATION) becomes NaN.
+struct gb_round_bf16 {
+    int64_t       k, together, stride;
+    bool          limited;
+    uint16_t *    y;
+    const float * x;
+};
+
+typedef void gb_kernel_round_bf16(const struct gb_round_bf16 * p);
 
 // Packs rows x[0 .. rows), of k elements each, into a panel: y[j * width + i] = x[i][j], and 0 for rows <= i < width
 typedef void gb_kernel_pack(int64_t k, int rows, int width, float * y, const void * const * x);

@@ -59,6 +59,10 @@ const char * gb_blocked_bf16_declines(const struct gb_gemm * p);
 const char * gb_blocked_bf16_level_declines(const struct gb_gemm * p, const struct gb_kernels * kernels,
     const struct gb_cpu_traits * traits);
 void         gb_blocked_bf16_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
+const char * gb_unpacked_bf16_declines(const struct gb_gemm * p);
+const char * gb_unpacked_bf16_level_declines(const struct gb_gemm * p, const struct gb_kernels * kernels,
+    const struct gb_cpu_traits * traits);
+void         gb_unpacked_bf16_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
 void         gb_blocked_f32_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
 size_t       gb_blocked_work_size(const struct gb_gemm * p, int n_tasks);
 

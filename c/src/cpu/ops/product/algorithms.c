@@ -40,6 +40,8 @@ static const struct gb_product_algorithm algorithms[] = {
     { "dots", gb_dots_declines, NULL, GB_GRAIN_FEW,
       no_work_size, gb_dots_run, .finishes = true },
     // many rows
+    { "unpacked_bf16", gb_unpacked_bf16_declines, gb_unpacked_bf16_level_declines, GB_GRAIN_BLOCKED,
+      gb_blocked_work_size, gb_unpacked_bf16_run, .finishes = true },
     { "blocked_bytes", gb_blocked_bytes_declines, NULL, GB_GRAIN_BLOCKED,
       gb_blocked_work_size, gb_blocked_bytes_run, .finishes = true },
     { "blocked_f32", never_declines, NULL, GB_GRAIN_BLOCKED,

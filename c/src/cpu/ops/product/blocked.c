@@ -1,10 +1,14 @@
 // blocked.c - products of many rows: packed panels of floats, of pairs of bfloat16, or of bytes where the weights are
-// quantized (bytes.h), multiplied by blocks.
+// quantized (bytes.h), multiplied by blocks. Where a level multiplies pairs of bfloat16 far faster than bytes,
+// quantized weights become such pairs on the way.
 //
 // The threads pack rows of x together, as panels of as many rows as a tile has (k-major), into shared memory. Then they
 // take jobs, a block of panels times a chunk of columns, from a common counter; for each stretch of terms a job packs
 // its columns of w into memory of its own thread (where they stay in cache) and runs over the tiles. Weights are thus
 // converted on the fly and stay where they are. When x is larger than the scratch memory this happens in rounds.
+//
+// Between two stretches a job keeps its sums tile by tile in memory of its thread: rows of dst often lie a power of two
+// apart, and would push each other out of the caches.
 //
 // Invariant: how a result is computed (in which stretches of k) depends on the shapes alone, never on the number of
 // threads, on the scratch size or on who takes which job. So results are the same bits for every number of threads.
@@ -16,7 +20,7 @@
 #include "cpu/traits.h"
 
 #define SUPER_MAX 256 // elements of the largest quantized block
-#define MR_MAX    GB_GEMM_MR_MAX
+#define MR_MAX    GB_BF16_MR_MAX
 #define NR_MAX    GB_GEMM_NR_MAX
 
 struct panel {
@@ -37,8 +41,9 @@ struct shared { // at the start of the scratch memory; written by thread 0 befor
 
 struct layout { // of the scratch memory
     struct shared * shared;
-    float *         w;      // this thread's packed chunk: GB_BLOCKED_TERMS * GB_BLOCKED_COLUMNS floats
+    float *         w;      // this thread's packed chunk: chunk_floats()
     float *         rows;   // this thread's dequantized rows, if there are any: ROWS_FLOATS
+    float *         sums;   // of this thread's job, if there are several stretches: sums_floats()
     float *         x;      // capacity panels of gemm_mr * k floats
     struct panel *  panels; // capacity
     struct block *  blocks; // capacity
@@ -52,7 +57,8 @@ struct layout { // of the scratch memory
 enum { ROWS_FLOATS = GB_BLOCKED_TERMS * NR_MAX };
 _Static_assert(GB_BLOCKED_TERMS >= SUPER_MAX && GB_BLOCKED_COLUMNS + 2 * SUPER_MAX <= ROWS_FLOATS, "blocks fit");
 _Static_assert(sizeof(struct shared) % 64 == 0, "what follows is aligned, too");
-_Static_assert(GB_BLOCKED_TERMS % 2 == 0, "a panel of pairs has twice as many terms");
+_Static_assert(MR_MAX >= GB_GEMM_MR_MAX, "panels of all kinds fit");
+_Static_assert(GB_BLOCKED_TERMS % GB_BF16_STEP == 0, "a panel of pairs has twice as many terms, in whole steps");
 _Static_assert(GB_BLOCKED_COLUMNS % NR_MAX == 0 && GB_BLOCKED_COLUMNS_BYTES % NR_MAX == 0, "chunks have whole tiles");
 
 // A column of bytes takes up to 3/8 of a float for each term: levels, and the scale and minimum of every 16.
@@ -75,34 +81,85 @@ static size_t rows_floats(const struct gb_gemm * p) {
     return is_quantized(p) || p->w.type == GGML_TYPE_BF16 ? ROWS_FLOATS : 0;
 }
 
+// Does a level that this processor has turn quantized weights into pairs? The level of a run is not known when its plan
+// is made.
+static bool may_become_pairs(void) {
+    for (int i = 0; i < gb_level_count(); i++) {
+        if (gb_level_at(i)->kernels->bf16_tiles && gb_level_at(i)->usable()) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// May the product run on tiles of pairs that are that fast?
+static bool may_be_pairs(const struct gb_gemm * p) {
+    return (ggml_is_quantized(p->w.type) || p->w.type == GGML_TYPE_BF16) && may_become_pairs();
+}
+
+// Columns of a chunk at most, and what these take when they are packed.
+static size_t most_columns(const struct gb_gemm * p) {
+    return may_be_pairs(p) ? GB_BLOCKED_COLUMNS_PAIRS : GB_MAX(GB_BLOCKED_COLUMNS, GB_BLOCKED_COLUMNS_BYTES);
+}
+
+static size_t chunk_floats(const struct gb_gemm * p) {
+    const size_t floats = GB_BLOCKED_TERMS * GB_BLOCKED_COLUMNS;
+    return may_be_pairs(p) ? GB_MAX(floats, GB_BLOCKED_TERMS_PAIRS / 2 * GB_BLOCKED_COLUMNS_PAIRS) : floats;
+}
+
+// Rows of a block, a multiple of every tile's, by chunks of columns; none if all terms are one stretch at every level.
+static size_t sums_floats(const struct gb_gemm * p) {
+    const int64_t rows = GB_MIN(p->rows + MR_MAX - 1, GB_MAX(GB_BLOCKED_ROWS, GB_BLOCKED_ROWS_BYTES));
+    return p->k > GB_MIN(GB_BLOCKED_TERMS, GB_BLOCKED_TERMS_BYTES) / SUPER_MAX * SUPER_MAX
+               ? (size_t) rows * most_columns(p)
+               : 0;
+}
+
 // How panels hold terms: as floats, as bytes, or as pairs of bfloat16.
 struct packing {
     bool             bytes;
-    bool             pairs;   // of bfloat16: x is rounded to what w has
-    struct gb_unpack unpack;  // bytes only
+    bool             pairs;   // of bfloat16: x is rounded to it
+    struct gb_unpack unpack;  // of quantized weights that become bytes or pairs
     int              mr, nr;  // of a tile
+    int              step;    // pairs: how many of a row lie together
     int64_t          stretch; // terms; whole blocks
+    int              columns; // of a chunk
 };
+
+// Pairs of k terms, filled up with zeros.
+static int64_t padded_pairs(const struct packing * packing, int64_t k) {
+    return gb_div_up(k, 2 * packing->step) * packing->step;
+}
 
 // Floats that k terms of a row of x take in a panel, and those of a column of w.
 static int64_t row_floats(const struct packing * packing, int64_t k) {
-    return packing->bytes ? gb_bytes_row_floats(k, packing->unpack.kind) : packing->pairs ? k / 2 : k;
+    return packing->bytes   ? gb_bytes_row_floats(k, packing->unpack.kind)
+           : packing->pairs ? padded_pairs(packing, k)
+                            : k;
 }
 
 static int64_t column_floats(const struct packing * packing, int64_t k) {
-    return packing->bytes ? gb_bytes_column_floats(k, &packing->unpack) : packing->pairs ? k / 2 : k;
+    return packing->bytes ? gb_bytes_column_floats(k, &packing->unpack) : packing->pairs ? padded_pairs(packing, k) : k;
+}
+
+// Floats at most that a row takes in a panel of any kind.
+static int64_t largest_row_floats(const struct gb_gemm * p) {
+    if (gb_blocked_bytes_declines(p) != NULL) {
+        return p->k + GB_BF16_STEP;
+    }
+    const int64_t bytes = gb_bytes_row_floats(p->k, GB_BYTES_HALVES);
+    return may_become_pairs() ? GB_MAX(bytes, p->k / 2 + GB_BF16_STEP) : bytes;
 }
 
 size_t gb_blocked_work_size(const struct gb_gemm * p, int n_tasks) {
     // Levels differ in gemm_mr: a row's share of what belongs to its panel is below ROW_EXTRA for all of
     // them.
     enum { ROW_EXTRA = (sizeof(struct panel) + sizeof(struct block)) / GB_GEMM_MR_MIN + 1 };
-    const int64_t floats = gb_blocked_bytes_declines(p) == NULL ? gb_bytes_row_floats(p->k, GB_BYTES_HALVES) : p->k;
-    const size_t  row    = (size_t) floats * sizeof(float) + ROW_EXTRA;
-    const size_t  padded = (size_t) (p->total + p->n_groups * (MR_MAX - 1));
-    const size_t  least  = GB_MAX(MR_MAX, GB_MIN(GB_ROUND_ROWS, GB_ROUND_BYTES_MAX / row));
-    const size_t  round  = GB_MAX(least, (size_t) n_tasks * GB_ROUND_BYTES / row);
-    const size_t  own    = (GB_BLOCKED_TERMS * GB_BLOCKED_COLUMNS + rows_floats(p)) * sizeof(float);
+    const size_t row    = (size_t) largest_row_floats(p) * sizeof(float) + ROW_EXTRA;
+    const size_t padded = (size_t) (p->total + p->n_groups * (MR_MAX - 1));
+    const size_t least  = GB_MAX(MR_MAX, GB_MIN(GB_ROUND_ROWS, GB_ROUND_BYTES_MAX / row));
+    const size_t round  = GB_MAX(least, (size_t) n_tasks * GB_ROUND_BYTES / row);
+    const size_t own    = (chunk_floats(p) + rows_floats(p) + sums_floats(p)) * sizeof(float);
     return sizeof(struct shared) + (size_t) n_tasks * own + GB_MIN(padded, round) * row + 64;
 }
 
@@ -114,12 +171,14 @@ static struct layout lay_out(const struct gb_cpu_call * call, const struct gb_ge
     char * const  start      = call->work;
     char * const  end        = (char *) call->work + call->work_size;
     float * const w          = (float *) (start + sizeof(struct shared));
-    float * const rows       = w + (size_t) call->nth * GB_BLOCKED_TERMS * GB_BLOCKED_COLUMNS;
-    float * const x          = rows + (size_t) call->nth * rows_floats(p);
+    float * const rows       = w + (size_t) call->nth * chunk_floats(p);
+    float * const sums       = rows + (size_t) call->nth * rows_floats(p);
+    float * const x          = sums + (size_t) call->nth * sums_floats(p);
     struct layout l          = { .shared = (struct shared *) start, .x = x };
 
-    l.w    = w + (size_t) call->ith * GB_BLOCKED_TERMS * GB_BLOCKED_COLUMNS;
+    l.w    = w + (size_t) call->ith * chunk_floats(p);
     l.rows = rows + (size_t) call->ith * rows_floats(p);
+    l.sums = sums + (size_t) call->ith * sums_floats(p);
     l.capacity =
         (int64_t) ((size_t) (end - (char *) x - 64) / (panel_size + sizeof(struct panel) + sizeof(struct block)));
     l.panels = (struct panel *) align_up((char *) x + (size_t) l.capacity * panel_size);
@@ -172,15 +231,38 @@ static void prefetch_rows(const struct gb_gemm_operand * o, const void * const *
     }
 }
 
-// Floats as a panel of pairs of bfloat16.
-static void pack_rounded(const struct gb_kernels * kernels, int64_t k, int n, int width, float * y,
+// Rows of floats as a panel of pairs of bfloat16, filled up with zeros. Beside quantized weights their range is that of
+// bytes, so that a row is NaN at all levels or at none.
+static void pack_rounded(const struct gb_kernels * kernels, const struct packing * packing, int64_t k, int n, float * y,
     const void * const * rows, float * buf) {
-    const void * x[MR_MAX];
-    for (int i = 0; i < n; i++) {
-        x[i] = buf + i * (k / 2);
-        kernels->f32_to_bf16(k, (uint16_t *) (buf + i * (k / 2)), rows[i]);
+    enum { PIECE = 8 * 2 * GB_BF16_STEP }; // terms of one row before those of the next: they share lines and pages
+    const int64_t        pairs = padded_pairs(packing, k), step = packing->step, mr = packing->mr;
+    struct gb_round_bf16 row = { .limited = packing->unpack.fn != NULL };
+    if (step == 1) {
+        const void * x[MR_MAX];
+        for (int i = 0; i < n; i++) {
+            x[i]  = buf + i * pairs;
+            row.k = row.together = k;
+            row.y                = (uint16_t *) (buf + i * pairs);
+            row.x                = rows[i];
+            kernels->round_bf16(&row);
+        }
+        kernels->pack_f32(pairs, n, packing->mr, y, x);
+        return;
     }
-    kernels->pack_f32(k / 2, n, width, y, x);
+    if (n < mr || 2 * pairs > k) {
+        memset(y, 0, (size_t) (pairs * mr) * sizeof(float));
+    }
+    row.together = 2 * step;
+    row.stride   = 2 * step * mr;
+    for (int64_t j = 0; j < k; j += PIECE) {
+        for (int i = 0; i < n; i++) {
+            row.k = GB_MIN(k - j, PIECE);
+            row.y = (uint16_t *) (y + j / 2 * mr + i * step);
+            row.x = (const float *) rows[i] + j;
+            kernels->round_bf16(&row);
+        }
+    }
 }
 
 // y[j * width + i] = rows[i][j], zero for i >= n. buf: ROWS_FLOATS if the operand is quantized.
@@ -278,7 +360,7 @@ static void cut_jobs(const struct round * r) {
     const int64_t   want      = r->call->nth > 1 ? 3 * (int64_t) r->call->nth : 1;
     int64_t         per_block = GB_MAX((r->packing.bytes ? GB_BLOCKED_ROWS_BYTES : GB_BLOCKED_ROWS) / mr, 1);
 
-    s->chunk = r->packing.bytes ? GB_BLOCKED_COLUMNS_BYTES : GB_BLOCKED_COLUMNS;
+    s->chunk = r->packing.columns;
     for (;;) {
         s->n_chunks = gb_div_up(r->p->m, s->chunk);
         s->n_blocks = cut_blocks(r->p, r->first, r->n, per_block, mr, r->l.blocks);
@@ -303,7 +385,9 @@ static float * panel_at(const struct round * r, int64_t i, int64_t k0, int64_t k
 }
 
 // What the kernel of a tile counts for kc terms: pairs, where they are packed as such.
-static int64_t tile_terms(const struct round * r, int64_t kc) { return r->packing.pairs ? kc / 2 : kc; }
+static int64_t tile_terms(const struct round * r, int64_t kc) {
+    return r->packing.pairs ? padded_pairs(&r->packing, kc) : kc;
+}
 
 // The tile, whichever kind panels are of.
 static void tile(const struct round * r, const struct gb_tile * t) {
@@ -317,23 +401,34 @@ static void tile(const struct round * r, const struct gb_tile * t) {
     }
 }
 
-// A tile whose rows of dst are scattered goes through a small array.
-static void tile_scattered(const struct round * r, const struct gb_tile * t, const struct panel * panel,
-    int64_t column) {
-    float          results[MR_MAX * NR_MAX];
-    struct gb_tile gathered = *t;
-    gathered.c              = results;
-    gathered.ldc            = NR_MAX;
-    gathered.accumulate     = false;
-    tile(r, &gathered);
-    for (int i = 0; i < panel->rows; i++) {
-        float * dst = panel->dst[i] + column;
-        if (t->accumulate) {
-            r->call->k->add_f32(t->nr, dst, dst, results + i * NR_MAX);
-        } else {
-            memcpy(dst, results + i * NR_MAX, (size_t) t->nr * sizeof(float));
+// Quantized columns as a panel of pairs: some of their terms at a time become a panel of bytes first.
+static void pack_quantized_pairs(const struct round * r, int64_t kc, int n, float * y, const void ** rows) {
+    const struct gb_unpack * const unpack = &r->packing.unpack;
+    const int                      nr     = r->packing.nr;
+    for (int64_t k0 = 0, k; k0 < kc; k0 += k) {
+        k                   = GB_MIN(kc - k0, GB_BLOCKED_TERMS_BYTES);
+        float * const bytes = r->l.rows;
+        float * const buf   = bytes + nr * gb_bytes_column_floats(k, unpack);
+        gb_bytes_pack_columns(r->call->k, unpack, r->p->w.type, k, n, nr, bytes, rows, buf);
+        r->call->k->bytes_to_bf16(&(struct gb_bytes_to_bf16){
+            .k    = k,
+            .kind = gb_bytes_tile_kind(unpack),
+            .zero = unpack->zero,
+            .x    = bytes,
+            .y    = y + k0 / 2 * nr,
+        });
+        for (int i = 0; i < n; i++) {
+            rows[i] = (const char *) rows[i] + gb_gemm_term_offset(&r->p->w, k);
         }
     }
+}
+
+// Columns of bfloat16 as a panel of pairs, filled up with zeros.
+static void pack_pairs(const struct round * r, int64_t kc, int n, float * y, const void * const * rows) {
+    const int     nr    = r->packing.nr;
+    const int64_t pairs = padded_pairs(&r->packing, kc);
+    r->call->k->pack_f32(kc / 2, n, nr, y, rows); // pairs as floats
+    memset(y + kc / 2 * nr, 0, (size_t) ((pairs - kc / 2) * nr) * sizeof(float));
 }
 
 // Terms k0 .. k0 + kc - 1 of the columns from `column` on, as panels.
@@ -349,8 +444,10 @@ static void pack_columns(const struct round * r, const struct gb_gemm_matrix * w
         }
         if (r->packing.bytes) {
             gb_bytes_pack_columns(r->call->k, &r->packing.unpack, r->p->w.type, kc, valid, nr, y, rows, r->l.rows);
+        } else if (r->packing.pairs && r->packing.unpack.fn != NULL) {
+            pack_quantized_pairs(r, kc, valid, y, rows);
         } else if (r->packing.pairs) {
-            r->call->k->pack_f32(kc / 2, valid, nr, y, rows); // pairs as floats
+            pack_pairs(r, kc, valid, y, rows);
         } else {
             pack(r->call->k, &r->p->w, kc, valid, nr, y, rows, r->l.rows);
         }
@@ -393,32 +490,58 @@ static void prefetch_next(struct ahead * a) {
     a->tile++;
 }
 
+// Rows of sums that lie together, mr by nr of them, to their places.
+static void put_sums(const struct panel * panel, int64_t column, const float * sums, int nr, int valid) {
+    for (int i = 0; i < panel->rows; i++) {
+        memcpy(panel->dst[i] + column, sums + i * nr, (size_t) valid * sizeof(float));
+    }
+}
+
+// Lets tile `j` of panel i, of `tiles`, prefetch its share of the next panel where a tile takes so little time that
+// panels from beyond the second-level cache would be waited for.
+static void prefetch_next_panel(const struct round * r, const struct block * b, int64_t i, int64_t j, int64_t tiles,
+    int64_t k0, int64_t kc, struct gb_tile * t) {
+    if (!r->packing.pairs || r->packing.step == 1 || i + 1 == b->first + b->n) {
+        t->ahead = NULL;
+        return;
+    }
+    const int64_t lines = row_floats(&r->packing, kc) * r->packing.mr / 16, steps = GB_MAX(t->k / r->packing.step, 1);
+    t->ahead       = (const char *) (panel_at(r, i + 1, k0, kc) + j * (lines / tiles) * 16);
+    t->ahead_lines = (int) (lines / tiles / steps);
+}
+
 // All panels of the block times the packed columns, terms k0 .. k0 + kc - 1. A panel passes by once: of memory beyond
-// the second-level cache little is read, and dst is written in longer pieces. False: the run is over.
+// the second-level cache little is read, and dst is written in longer pieces. Sums go straight to dst if they are
+// complete and a tile's rows are equally far apart there. False: the run is over.
+//
+// The tile is described in place: whoever copies a structure that was just written waits for all stores before it.
 static bool multiply(const struct round * r, const struct block * b, int64_t column, int n, int64_t k0, int64_t kc,
     struct ahead * ahead) {
-    const int nr = r->packing.nr;
-    ahead->tiles = b->n * ((n + nr - 1) / nr);
+    const int     nr     = r->packing.nr;
+    const int64_t a_tile = r->packing.mr * nr, b_panel = nr * column_floats(&r->packing, kc);
+    const bool    whole = kc == r->p->k, last = k0 + kc == r->p->k;
+    float         few[MR_MAX * NR_MAX];
+    float *       sums = r->l.sums;
+
+    struct gb_tile t = { .k = tile_terms(r, kc), .accumulate = k0 > 0 };
+    ahead->tiles     = b->n * ((n + nr - 1) / nr);
     for (int64_t i = b->first; i < b->first + b->n; i++) {
-        const struct panel * panel = &r->l.panels[i];
-        const float *        x     = panel_at(r, i, k0, kc);
-        for (int j = 0; j < n; j += nr) {
-            const struct gb_tile t = {
-                .k          = tile_terms(r, kc),
-                .a          = x,
-                .b          = r->l.w + (size_t) j * (size_t) column_floats(&r->packing, kc),
-                .c          = panel->dst[0] + column + j,
-                .ldc        = panel->ld,
-                .mr         = panel->rows,
-                .nr         = GB_MIN(nr, n - j),
-                .accumulate = k0 > 0,
-            };
+        const struct panel * panel  = &r->l.panels[i];
+        const bool           direct = whole && panel->ld != 0;
+        t.a                         = panel_at(r, i, k0, kc);
+        t.b                         = r->l.w;
+        t.mr                        = panel->rows;
+        t.ldc                       = direct ? panel->ld : nr;
+        for (int j = 0; j < n; j += nr, t.b += b_panel) {
+            t.c  = direct ? panel->dst[0] + column + j : whole ? few : sums;
+            t.nr = GB_MIN(nr, n - j);
             prefetch_next(ahead);
-            if (panel->ld != 0) {
-                tile(r, &t);
-            } else {
-                tile_scattered(r, &t, panel, column + j);
+            prefetch_next_panel(r, b, i, j / nr, gb_div_up(n, nr), k0, kc, &t);
+            tile(r, &t);
+            if (last && !direct) {
+                put_sums(panel, column + j, t.c, nr, t.nr);
             }
+            sums += whole ? 0 : a_tile;
         }
         if (gb_cpu_stopped(r->call, gb_gemm_work(panel->rows, n, kc))) {
             return false;
@@ -497,7 +620,7 @@ static bool pack_panel(const struct round * r, struct cursor c, int64_t index) {
         if (r->packing.bytes) {
             gb_bytes_pack_rows(r->call->k, &r->packing.unpack, kc, panel->rows, mr, panel_at(r, index, k0, kc), x);
         } else if (r->packing.pairs) {
-            pack_rounded(r->call->k, kc, panel->rows, mr, panel_at(r, index, k0, kc), x, r->l.rows);
+            pack_rounded(r->call->k, &r->packing, kc, panel->rows, panel_at(r, index, k0, kc), x, r->l.rows);
         } else {
             prefetch_rows(&p->x, x, panel->rows, kc);
             pack(r->call->k, &p->x, kc, panel->rows, mr, panel_at(r, index, k0, kc), x, r->l.rows);
@@ -555,7 +678,13 @@ static void run_blocked(const struct gb_cpu_call * call, const struct gb_gemm * 
         if (!gb_cpu_barrier(call)) {
             return;
         }
+        if (packing->pairs) {
+            call->k->enter_tiles();
+        }
         take_jobs(&r);
+        if (packing->pairs) {
+            call->k->leave_tiles();
+        }
     }
 }
 
@@ -568,7 +697,8 @@ void gb_blocked_bytes_run(const struct gb_cpu_call * call, const struct gb_gemm 
         .unpack                             = gb_unpack_of(call->k, p->w.type),
         .mr                                 = call->k->gemm_q8_mr,
         .nr                                 = call->k->gemm_q8_nr,
-        .stretch                            = GB_BLOCKED_TERMS_BYTES };
+        .stretch                            = GB_BLOCKED_TERMS_BYTES,
+        .columns                            = GB_BLOCKED_COLUMNS_BYTES };
     run_blocked(call, p, &packing);
 }
 
@@ -596,16 +726,45 @@ const char * gb_blocked_bf16_level_declines(const struct gb_gemm * p, const stru
                : "the processor multiplies pairs of bf16 no faster than f32 (trait bf16_dots)";
 }
 
+static struct packing pairs_packing(const struct gb_kernels * kernels) {
+    return (struct packing){ .pairs = true,
+        .mr                         = kernels->bf16_mr,
+        .nr                         = kernels->bf16_nr,
+        .step                       = kernels->bf16_step,
+        .stretch                    = kernels->bf16_tiles ? GB_BLOCKED_TERMS_PAIRS : 2 * GB_BLOCKED_TERMS,
+        .columns                    = kernels->bf16_tiles ? GB_BLOCKED_COLUMNS_PAIRS : GB_BLOCKED_COLUMNS };
+}
+
 void gb_blocked_bf16_run(const struct gb_cpu_call * call, const struct gb_gemm * p) {
-    const struct packing packing = {
-        .pairs = true, .mr = call->k->gemm_mr, .nr = call->k->gemm_nr, .stretch = 2 * GB_BLOCKED_TERMS
-    };
+    const struct packing packing = pairs_packing(call->k);
+    run_blocked(call, p, &packing);
+}
+
+const char * gb_unpacked_bf16_declines(const struct gb_gemm * p) { return gb_bytes_decline(p); }
+
+const char * gb_unpacked_bf16_level_declines(const struct gb_gemm * p, const struct gb_kernels * kernels,
+    const struct gb_cpu_traits * traits) {
+    (void) p;
+    if (!kernels->bf16_tiles) {
+        return "the level has no tile registers";
+    }
+    const struct gb_cpu_traits * t = traits != NULL ? traits : gb_cpu_traits_of(kernels);
+    return t->value[GB_TRAIT_BF16_DOTS] > t->value[GB_TRAIT_BYTE_DOTS] ? NULL
+           : t->source[GB_TRAIT_BF16_DOTS] == GB_TRAIT_FIXED
+               ? "other processors have no tile registers (trait bf16_dots, fixed by GGML_CPU_REPRODUCIBLE)"
+               : "the processor multiplies pairs of bf16 no faster than bytes (traits bf16_dots, byte_dots)";
+}
+
+void gb_unpacked_bf16_run(const struct gb_cpu_call * call, const struct gb_gemm * p) {
+    struct packing packing = pairs_packing(call->k);
+    packing.unpack         = gb_unpack_of(call->k, p->w.type);
     run_blocked(call, p, &packing);
 }
 
 void gb_blocked_f32_run(const struct gb_cpu_call * call, const struct gb_gemm * p) {
     const struct packing packing = { .mr = call->k->gemm_mr,
         .nr                              = call->k->gemm_nr,
-        .stretch = is_quantized(p) ? GB_BLOCKED_TERMS / SUPER_MAX * SUPER_MAX : GB_BLOCKED_TERMS };
+        .stretch = is_quantized(p) ? GB_BLOCKED_TERMS / SUPER_MAX * SUPER_MAX : GB_BLOCKED_TERMS,
+        .columns = GB_BLOCKED_COLUMNS };
     run_blocked(call, p, &packing);
 }

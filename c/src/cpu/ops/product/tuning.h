@@ -113,11 +113,13 @@
 //     bench_products batched f32 best 1; bench_products batched q4_0 best 1
 #define GB_BLOCKED_TERMS       512
 #define GB_BLOCKED_TERMS_BYTES 512
+#define GB_BLOCKED_TERMS_PAIRS 512 // of bfloat16, at levels whose tiles are that fast; else twice GB_BLOCKED_TERMS
 // Columns of a chunk, at most, a multiple of every level's tile: packed, a stretch of them stays in the second-level
 // cache. Wider chunks read the panels of rows less often.
 //     bench_products batched f32 best 1
 #define GB_BLOCKED_COLUMNS       128
 #define GB_BLOCKED_COLUMNS_BYTES 128
+#define GB_BLOCKED_COLUMNS_PAIRS 256 // of bfloat16, at levels whose tiles are that fast
 // Rows of a block, about: a chunk is packed once for so many. Fewer pack more often, more leave threads without work at
 // the end.
 //     bench_products shape f32 best 2, M=4096 K=4096 ROWS=2048
