@@ -86,7 +86,7 @@ def test_all_batches(name: str, backends: list[gb.Backend], rng: np.random.Gener
 def test_numbers_of_threads(name: str, backends: list[gb.Backend], rng: np.random.Generator) -> None:
     k = gb.as_dtype(name).block_size * (2 if gb.as_dtype(name).block_size == 256 else 7)
     blocks = blocks_of(name, 131, k, rng)
-    for batch in (1, 9, 33):
+    for batch in (1, 9, 33, 130):
         x = rng.standard_normal((batch, k), np.float32)
         results = [product(backend, blocks, name, x, "default", padded=False) for backend in backends]
         for result in results[1:]:

@@ -740,7 +740,13 @@ void gb_blocked_bf16_run(const struct gb_cpu_call * call, const struct gb_gemm *
     run_blocked(call, p, &packing);
 }
 
-const char * gb_unpacked_bf16_declines(const struct gb_gemm * p) { return gb_bytes_decline(p); }
+const char * gb_unpacked_bf16_declines(const struct gb_gemm * p) {
+    const char * why = gb_bytes_decline(p);
+    return why != NULL                         ? why
+           : p->rows < GB_QUANTIZED_PAIRS_ROWS ? "there are few rows"
+           : p->k < GB_QUANTIZED_PAIRS_TERMS   ? "sums are short"
+                                               : NULL;
+}
 
 const char * gb_unpacked_bf16_level_declines(const struct gb_gemm * p, const struct gb_kernels * kernels,
     const struct gb_cpu_traits * traits) {

@@ -108,6 +108,12 @@
 
 // ------------------------------------------------------------------------------------------------- blocked (blocked.c)
 
+// Rows and terms from which quantized weights are worth becoming pairs where the processor multiplies these faster than
+// bytes: panels of pairs take three times as long as those of bytes, and a tile has 32 rows. Bits.
+//     bench_products shape q8_0 amx 1, M=4096 K=4096, ROWS=32, 64 and 128; M=4096 ROWS=256, K=64 and 128; each with
+//     GGML_CPU_TRAITS=bf16_dots=16 and bf16_dots=0.5
+#define GB_QUANTIZED_PAIRS_ROWS  64
+#define GB_QUANTIZED_PAIRS_TERMS 128
 // Terms of a stretch: a panel of rows of one stretch stays in the first-level cache. Longer stretches store sums less
 // often. Of bytes: whole blocks of all formats. Bits.
 //     bench_products batched f32 best 1; bench_products batched q4_0 best 1

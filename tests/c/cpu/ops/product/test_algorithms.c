@@ -104,11 +104,11 @@ static void tiles_by_traits_at(const struct gb_level * level) {
         const struct gb_cpu_traits traits = { .value = { [GB_TRAIT_BF16_DOTS] = rate, [GB_TRAIT_BYTE_DOTS] = 4 } };
         const char *               batch  = level->kernels->bf16_tiles && rate > 4 ? "unpacked_bf16" : "blocked_bytes";
         begin();
-        CHECK_STR(algorithm_with(product(GGML_TYPE_Q4_0, 32, 4096, 17), level->name, &traits), batch);
-        CHECK_STR(algorithm_with(product(GGML_TYPE_Q6_K, 32, 4096, 600), level->name, &traits), batch);
-        CHECK_STR(algorithm_with(product(GGML_TYPE_Q4_0, 32, 4096, 16), level->name, &traits),
-            level->kernels->interleaved ? "interleaved" : batch);
-        struct ggml_tensor * exact = product(GGML_TYPE_Q4_0, 32, 4096, 17);
+        CHECK_STR(algorithm_with(product(GGML_TYPE_Q4_0, 32, 4096, 64), level->name, &traits), batch);
+        CHECK_STR(algorithm_with(product(GGML_TYPE_Q6_K, 32, 256, 600), level->name, &traits), batch);
+        CHECK_STR(algorithm_with(product(GGML_TYPE_Q4_0, 32, 4096, 63), level->name, &traits), "blocked_bytes");
+        CHECK_STR(algorithm_with(product(GGML_TYPE_Q4_0, 32, 96, 64), level->name, &traits), "blocked_bytes");
+        struct ggml_tensor * exact = product(GGML_TYPE_Q4_0, 32, 4096, 64);
         ggml_mul_mat_set_prec(exact, GGML_PREC_F32);
         CHECK_STR(algorithm_with(exact, level->name, &traits), "blocked_f32");
         end();

@@ -7,7 +7,7 @@
 
 static const enum ggml_type types[]   = { GGML_TYPE_Q4_0, GGML_TYPE_Q8_0, GGML_TYPE_Q4_K, GGML_TYPE_Q6_K,
     GGML_TYPE_IQ4_XS, GGML_TYPE_BF16 };
-static const int64_t        batches[] = { 1, 3, 8, 9, 20 };
+static const int64_t        batches[] = { 1, 3, 8, 9, 20, 70 };
 
 enum { M = 37, K = 512 };
 
