@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,26 +67,30 @@ def backends() -> BackendList:
     return names
 
 
-_cuda_lock = threading.Lock()
 _cuda_outcome: str | None = None  # of the first attempt; "": loaded
 
 
 def _load_cuda() -> str:
-    """Loads the module that is installed beside this file, once; why it is not there, or ``""``."""
+    """Loads the module that is installed beside this file, once; why it is not there, or ``""``.
+
+    Without a lock, which a signal handler that asks in the middle would wait for: whoever asks at the same time loads
+    it as well, which does nothing the second time. The first outcome counts.
+    """
     global _cuda_outcome
-    with _cuda_lock:
+    if _cuda_outcome is None:
+        given = os.environ.get("GGML_CUDA_MODULE")
+        path = Path(given).absolute() if given else Path(__file__).parent / "libggml_backend_cuda.so"
+        if not _exists(path):
+            built = "the package was built without it (pip install . -C cmake.define.GGML_CUDA=ON)"
+            outcome = f"GGML_CUDA_MODULE: there is no file {str(path)!r}" if given else built
+        elif lib.ggml_backend_load(os.fsencode(path)) == lib.GGML_STATUS_SUCCESS:
+            outcome = ""
+        else:
+            outcome = text(lib.ggml_last_error()).removeprefix("CUDA: ")
+            lib.ggml_clear_error()
         if _cuda_outcome is None:
-            given = os.environ.get("GGML_CUDA_MODULE")
-            path = Path(given).absolute() if given else Path(__file__).parent / "libggml_backend_cuda.so"
-            if not _exists(path):
-                built = "the package was built without it (pip install . -C cmake.define.GGML_CUDA=ON)"
-                _cuda_outcome = f"GGML_CUDA_MODULE: there is no file {str(path)!r}" if given else built
-            elif lib.ggml_backend_load(os.fsencode(path)) == lib.GGML_STATUS_SUCCESS:
-                _cuda_outcome = ""
-            else:
-                _cuda_outcome = text(lib.ggml_last_error()).removeprefix("CUDA: ")
-                lib.ggml_clear_error()
-        return _cuda_outcome
+            _cuda_outcome = outcome
+    return _cuda_outcome
 
 
 def _exists(path: Path) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 import ggml_backend as gb
+from ggml_backend import backend as backend_module
 
 
 def test_missing_says_why() -> None:
@@ -29,6 +31,7 @@ def test_a_module_is_named_by_the_environment(script: Callable[..., str]) -> Non
 import os
 os.environ["GGML_CUDA_MODULE"] = "/no/such/module.so"
 import ggml_backend as gb
+from ggml_backend import backend as backend_module
 print(gb.backends().missing["CUDA"])
 assert gb.load_report() == []
 """
@@ -52,3 +55,48 @@ def test_products_agree_with_the_cpu(type_: str) -> None:
         x.set(inputs)
         (result,) = graph.compare(cpu, gb.Backend("CUDA0"))
     assert result.nmse < 1e-4
+
+
+@pytest.mark.parametrize("module", ["none", "missing", "no library"])
+def test_a_signal_handler_may_ask_in_the_middle(module, monkeypatch, tmp_path):
+    """Between any two instructions of the first question, which loads, comes another one."""
+    file = tmp_path / "libcuda_module.so"
+    if module == "no library":
+        file.write_bytes(b"rubbish")
+    if module == "none":
+        monkeypatch.delenv("GGML_CUDA_MODULE", raising=False)
+    else:
+        monkeypatch.setenv("GGML_CUDA_MODULE", str(file))
+    load = backend_module._load_cuda
+    monkeypatch.setattr(backend_module, "_cuda_outcome", None)
+    expected = load()
+    place = reached = 0
+    found = []
+
+    def at_instruction(frame, event, arg):
+        nonlocal reached
+        if event == "opcode":
+            reached += 1
+            if reached == place:
+                found.append(load())
+        return at_instruction
+
+    def trace(frame, event, arg):
+        if frame.f_code is load.__code__:
+            frame.f_trace_opcodes = True
+            return at_instruction
+        return None
+
+    while reached == place:
+        place, reached = place + 1, 0
+        backend_module._cuda_outcome = None
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            outcome = load()
+        finally:
+            sys.settrace(before)
+        assert outcome == expected
+        reached = min(reached, place)
+    assert len(found) == place - 1 > 20
+    assert set(found) == {expected}
