@@ -38,11 +38,73 @@ static void decide_in_node(void * arg) {
 }
 
 bool gb_cpu_barrier(const struct gb_cpu_call * call) {
+    call->pace->took = false;
     if (call->nth == 1) {
         return !gb_cpu_team_is_halted(call->team);
     }
     gb_cpu_pool_meet(call->team->pool, GB_CPU_MEET_NODE, call->nth, decide_in_node, call->team);
     return !call->team->leave;
+}
+
+// ---------------------------------------------------------------------------------------------------- who takes what
+//
+// What is taken of a part is a number of slots, in the lower bits of gb_cpu_pool_taken of the part's thread; the epoch
+// stands above. A number of an earlier epoch counts as zero, so nobody has to be there to set it back: others can take
+// from the part of a thread that has not even begun.
+//
+// Invariant: a slot is taken once. Each thread empties its own part before it ends, so all are taken.
+
+#define TAKEN_BITS  16
+#define SLOTS       32 // of a part, at most
+#define SLOTS_LEAST 4  // of a part that can be taken from
+#define VISITS      8  // parts that a thread looks into, its own among them: each look fetches a line of another core
+
+struct gb_cpu_taking gb_cpu_taking_of(const struct gb_cpu_call * call, int64_t n, int64_t slot) {
+    struct gb_cpu_taking t = { .call = call, .n = n, .per = gb_div_up(n, call->nth), .slot = slot };
+    t.by_all               = call->nth > 1 && slot > 0 && !call->pace->took && t.per >= SLOTS_LEAST * slot;
+    if (t.by_all) {
+        call->pace->took = true;
+        t.slot           = gb_div_up(gb_div_up(t.per, SLOTS), slot) * slot;
+    }
+    return t;
+}
+
+// Takes a quarter of the slots that are left, at least one. How many; *first: the first of them.
+static int64_t take_slots(atomic_ullong * taken, uint64_t epoch, int64_t slots, int64_t * first) {
+    unsigned long long now = atomic_load_explicit(taken, memory_order_relaxed);
+    for (;;) {
+        *first              = now >> TAKEN_BITS == epoch ? (int64_t) (now & ((1u << TAKEN_BITS) - 1)) : 0;
+        const int64_t  left = slots - *first, n = GB_MAX(left / 4, GB_MIN(left, 1));
+        const uint64_t wanted = epoch << TAKEN_BITS | (uint64_t) (*first + n);
+        if (n <= 0 ||
+            atomic_compare_exchange_weak_explicit(taken, &now, wanted, memory_order_relaxed, memory_order_relaxed)) {
+            return n;
+        }
+    }
+}
+
+bool gb_cpu_take(struct gb_cpu_taking * t, int64_t * first, int64_t * last, int64_t * part) {
+    const struct gb_cpu_call * call = t->call;
+    if (!t->by_all) {
+        gb_cpu_share(call, t->n, first, last);
+        *part = *last;
+        return t->visited++ == 0 && *first < *last;
+    }
+    const uint64_t epoch = gb_cpu_pool_epoch(call->team->pool) & (UINT64_MAX >> TAKEN_BITS);
+    for (; t->visited < GB_MIN(call->nth, VISITS); t->visited++) {
+        const int     whose = (call->ith + t->visited) % call->nth;
+        const int64_t begin = GB_MIN(t->per * whose, t->n);
+        int64_t       slot;
+        *part = GB_MIN(begin + t->per, t->n);
+        const int64_t n =
+            take_slots(gb_cpu_pool_taken(call->team->pool, whose), epoch, gb_div_up(*part - begin, t->slot), &slot);
+        if (n > 0) {
+            *first = begin + slot * t->slot;
+            *last  = GB_MIN(*first + n * t->slot, *part);
+            return true;
+        }
+    }
+    return false;
 }
 
 // The exchange of `claimed` makes one thread the owner of `message`; `halted` is set after it, so that who reads the

@@ -45,6 +45,7 @@ struct meeting_point {
 
 // Each on cache lines of its own: a worker that spins at its gate disturbs no other.
 struct worker {
+    _Alignas(64) atomic_ullong taken;
     _Alignas(64) struct gate gate; // opens when there is work, or when the pool ends
     struct gb_cpu_pool *  pool;
     int                   ith;
@@ -53,7 +54,9 @@ struct worker {
 };
 
 struct gb_cpu_pool {
+    _Alignas(64) atomic_ullong taken;              // by the caller of a run
     _Alignas(64) struct meeting_point meetings[2]; // by enum gb_cpu_meeting
+    uint64_t       epoch;                          // written while all others wait, or are not called yet
     struct gate    done;                           // opens when the last worker of a run has finished
     atomic_int     pending;                        // workers of the run that have not
     gb_mutex       running;                        // held during a run: further callers queue here
@@ -155,6 +158,7 @@ static bool is_forked(struct gb_cpu_pool * pool) { // during a run: the others a
 void gb_cpu_pool_meet(struct gb_cpu_pool * pool, enum gb_cpu_meeting meeting, int n, void (*last)(void * arg),
     void * arg) {
     if (is_forked(pool)) {
+        pool->epoch++;
         if (last != NULL) {
             last(arg);
         }
@@ -167,11 +171,18 @@ void gb_cpu_pool_meet(struct gb_cpu_pool * pool, enum gb_cpu_meeting meeting, in
         return;
     }
     atomic_store(&m->arrived, 0);
+    pool->epoch++;
     if (last != NULL) {
         last(arg);
     }
     gate_open(&m->gate);
 }
+
+atomic_ullong * gb_cpu_pool_taken(struct gb_cpu_pool * pool, int ith) {
+    return ith == 0 ? &pool->taken : &pool->workers[ith - 1].taken;
+}
+
+uint64_t gb_cpu_pool_epoch(const struct gb_cpu_pool * pool) { return pool->epoch; }
 
 // ------------------------------------------------------------------------------------------------------------- workers
 
@@ -327,6 +338,7 @@ static void run_team(struct gb_cpu_pool * pool, int nth, gb_cpu_pool_fn fn, void
     pool->arg           = arg;
     pool->nth           = nth;
     pool->tag           = gb_run();
+    pool->epoch++;
     atomic_store(&pool->pending, nth - 1);
     for (int i = 0; i < nth - 1; i++) {
         gate_open(&pool->workers[i].gate);

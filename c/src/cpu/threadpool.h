@@ -2,6 +2,8 @@
 #ifndef GB_CPU_THREADPOOL_H
 #define GB_CPU_THREADPOOL_H
 
+#include <stdatomic.h>
+
 #include "cpu/cpu.h"
 
 // Runs fn(arg, ith, nth) for ith = 0 .. nth-1 at once, ith 0 on the calling thread, and returns when all have returned.
@@ -20,6 +22,11 @@ enum gb_cpu_meeting { GB_CPU_MEET_TEAM, GB_CPU_MEET_NODE };
 // decides, all see.
 void gb_cpu_pool_meet(struct gb_cpu_pool * pool, enum gb_cpu_meeting meeting, int n, void (*last)(void * arg),
     void * arg);
+
+// What threads have taken of shared work, a number for each thread on a cache line of its own. Nobody sets them back;
+// instead the epoch, which changes with each run and each meeting, is a part of what is written (team.c).
+atomic_ullong * gb_cpu_pool_taken(struct gb_cpu_pool * pool, int ith);
+uint64_t        gb_cpu_pool_epoch(const struct gb_cpu_pool * pool);
 
 // Lends a pool of n threads that nobody else uses until it is given back: an idle one of that size, or a new one. NULL
 // and reported like gb_cpu_pool_new. A few idle ones are kept for next time.

@@ -21,6 +21,7 @@ struct gb_cpu_team;   // the threads that run one node (cpu/team.h)
 struct gb_cpu_pace {
     int64_t left; // work, as gb_cpu_stopped counts it, until it looks again
     bool    asks; // it is the one that asks the run's abort callback
+    bool    took; // by gb_cpu_take, since the step or the last barrier began
 };
 
 struct gb_cpu_call { // one thread's share of one node
@@ -93,6 +94,23 @@ static inline void gb_cpu_share(const struct gb_cpu_call * call, int64_t n, int6
     *first            = GB_MIN(per * call->ith, n);
     *last             = GB_MIN(*first + per, n);
 }
+
+// Sharing by who comes: of n items each thread has the part that gb_cpu_share gives it. It takes that in pieces, from
+// large to small, and then pieces of what others have left, so that a thread whose processor is slow, or busy with
+// something else, does not hold up the rest. As long as all are equally fast, each works on its own part, in order.
+struct gb_cpu_taking {
+    const struct gb_cpu_call * call;
+    int64_t                    n, per;  // items; of a thread's part
+    int64_t                    slot;    // items, of which pieces are made
+    bool                       by_all;  // else the thread has its own part in one piece
+    int                        visited; // parts that are found empty: its own, then those of the threads behind it
+};
+
+// All threads of the node call it with the same numbers. Parts of less than a few slots, and all but the first since
+// the step or the last barrier began, are not taken from. slot 0: none are.
+struct gb_cpu_taking gb_cpu_taking_of(const struct gb_cpu_call * call, int64_t n, int64_t slot);
+// The next piece [*first, *last), *part: where the part that it is of ends. False: there is none left to take.
+bool gb_cpu_take(struct gb_cpu_taking * t, int64_t * first, int64_t * last, int64_t * part);
 
 // The coordinates of a row in dims 1, 2 and 3; dim 0 runs along it.
 struct gb_row {

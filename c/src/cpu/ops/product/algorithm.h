@@ -109,30 +109,34 @@ static inline int64_t gb_gemm_dst_stride(const struct gb_gemm_row * row, int row
 
 // ------------------------------------------------------------------------------------------------- sharing out columns
 //
-// Algorithms for few rows share out the columns of all groups, counted through, in equal parts, so that each column of
-// w is read once, by one thread, for all rows of its group.
+// Algorithms for few rows share out the columns of all groups, counted through, so that each column of w is read once,
+// by one thread, for all rows of its group: by who comes where parts take long, else in equal parts.
 
 struct gb_gemm_columns {
-    int64_t next, last; // of the thread, counted through all groups
-    int64_t g, first;   // the group, its first column here
-    int64_t n;          // how many
-    int     rows;       // of the group
+    struct gb_cpu_taking taking;
+    int64_t              next, last; // of the piece, counted through all groups
+    int64_t              part;       // where the part of the piece ends
+    int64_t              g, first;   // the group, its first column here
+    int64_t              n;          // how many
+    int64_t              ahead;      // columns of the group behind these that are the thread's next, unless others come
+    int                  rows;       // of the group
 };
 
 static inline struct gb_gemm_columns gb_gemm_share_columns(const struct gb_cpu_call * call, const struct gb_gemm * p) {
-    struct gb_gemm_columns c = { 0 };
-    gb_cpu_share(call, p->n_groups * p->m, &c.next, &c.last);
-    return c;
+    const int64_t n     = p->n_groups * p->m;
+    const bool    worth = n / call->nth * GB_MAX(p->k, 1) >= GB_TAKE_TERMS;
+    return (struct gb_gemm_columns) { .taking = gb_cpu_taking_of(call, n, worth ? GB_TAKE_COLUMNS : 0) };
 }
 
 // The thread's next columns, all of one group, at most `most` of them; false: it has no more.
 static inline bool gb_gemm_next_columns(const struct gb_gemm * p, struct gb_gemm_columns * c, int64_t most) {
-    if (c->next >= c->last) {
+    if (c->next >= c->last && !gb_cpu_take(&c->taking, &c->next, &c->last, &c->part)) {
         return false;
     }
     c->g     = c->next / p->m;
     c->first = c->next % p->m;
     c->n     = GB_MIN(GB_MIN(p->m - c->first, c->last - c->next), most);
+    c->ahead = GB_MIN(p->m - c->first, c->part - c->next) - c->n;
     c->rows  = (int) gb_gemm_group_rows(p, c->g);
     c->next += c->n;
     return true;

@@ -162,7 +162,8 @@ static void dense_block(const struct dense * d, int64_t j, int64_t last, int64_t
     }
 }
 
-static void multiply_rows(const struct dense * d, int64_t k, int64_t j, int64_t end) {
+// Columns [j, end); `ahead` behind them are the thread's next.
+static void multiply_rows(const struct dense * d, int64_t k, int64_t j, int64_t end, int64_t ahead) {
     const int64_t terms     = GB_MIN(GB_MAX(GB_DENSE_FLOATS / d->rows, GB_DENSE_TERMS), GB_DENSE_TERMS_MAX);
     const int64_t stretches = GB_MAX(gb_div_up(k, terms), 1);
     const int64_t stretch   = GB_MAX((k / stretches + 63) / 64 * 64, 64); // of one length, about
@@ -176,7 +177,7 @@ static void multiply_rows(const struct dense * d, int64_t k, int64_t j, int64_t 
             const bool        more = k0 + kc < k; // terms of these columns; else the next columns
             const struct next next = { d->w + (size_t) (more ? j : last) * d->nb_m +
                                            (size_t) (more ? k0 + kc : 0) * d->nb_k,
-                more ? last - j : GB_MIN(end - last, columns) };
+                more ? last - j : GB_MIN(end + ahead - last, columns) };
             dense_block(d, j, last, k0, kc, set, &next);
             if (gb_cpu_stopped(d->call, gb_gemm_work(d->rows, last - j, kc))) {
                 return;
@@ -223,7 +224,7 @@ void gb_dense_rows_run(const struct gb_cpu_call * call, const struct gb_gemm * p
         }
         if (c.rows > 0) {
             const struct dense d = dense_of(call, p, &w, row, c.rows);
-            multiply_rows(&d, p->k, c.first, c.first + c.n);
+            multiply_rows(&d, p->k, c.first, c.first + c.n, c.ahead);
         }
         if (gb_cpu_stopped(call, 0)) {
             return;

@@ -18,6 +18,12 @@
 #define GB_GRAIN_FEW     (1 << 15)
 #define GB_GRAIN_BLOCKED (1 << 18)
 
+// Few rows: columns are taken by who comes (gb_cpu_take) where a thread's part has so many terms, some ten microseconds
+// of work; in pieces of at least so many columns, which are whole blocks of all algorithms.
+//     bench_products shape q4_0 best 2, M=4096 K=4096 ROWS=1, with and without a program that uses one of the cores
+#define GB_TAKE_TERMS   (1 << 20)
+#define GB_TAKE_COLUMNS 96
+
 // ------------------------------------------------------------------------------------------------ short_q8_0 (short.c)
 
 // Rows at most, of any level: as many as the kernel may be given, which is no choice. For how many of them it is fast,

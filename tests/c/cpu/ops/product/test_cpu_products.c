@@ -130,4 +130,65 @@ static void precision_is_heard(void) {
     end();
 }
 
-TEST_MAIN(TEST(not_finite), TEST(groups_have_scales), TEST(precision_is_heard))
+// Columns that threads take by who comes (gb_cpu_take): the same bits as by one thread, with any number of rows.
+enum { COLUMNS = 2600, TERMS = 2048, MOST_ROWS = 33 };
+
+// Seven different columns, again and again.
+static struct ggml_tensor * many_columns(struct ggml_context * c, enum ggml_type type) {
+    struct ggml_tensor * a    = ggml_new_tensor_2d(c, type, TERMS, COLUMNS);
+    const size_t         size = ggml_row_size(type, TERMS);
+    float                few[TERMS];
+    a->data = malloc(size * COLUMNS);
+    for (size_t j = 0; j < COLUMNS; j++) {
+        char * const column = (char *) a->data + j * size;
+        for (int i = 0; i < TERMS && j < 7; i++) {
+            few[i] = test_random_float(-0.5f, 0.5f);
+        }
+        if (j >= 7) {
+            memcpy(column, (char *) a->data + j % 7 * size, size);
+        } else if (type == GGML_TYPE_F32) {
+            memcpy(column, few, size);
+        } else {
+            CHECK_INT(ggml_quantize_rows(type, few, column, 1, TERMS, NULL, GGML_ON_INVALID_ERROR, NULL), size);
+        }
+    }
+    return a;
+}
+
+static void taken_by_threads(struct ggml_tensor * node) {
+    const size_t size = ggml_nbytes(node);
+    void *       one = malloc(size), *more = malloc(size);
+    node->data = one;
+    CHECK(run_node(node, 1, gb_kernels_default()) == GGML_STATUS_SUCCESS);
+    node->data = more;
+    for (int threads = 2; threads <= 5; threads++) {
+        memset(more, 0xff, size);
+        CHECK(run_node(node, threads, gb_kernels_default()) == GGML_STATUS_SUCCESS);
+        CHECK_MSG(memcmp(one, more, size) == 0, "%s, %d rows, %d threads", ggml_type_name(node->src[0]->type),
+            (int) node->ne[1], threads);
+    }
+    free(one);
+    free(more);
+}
+
+static void threads_take_columns(void) {
+    const enum ggml_type all[] = { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0,
+        GGML_TYPE_Q6_K };
+    static float         x[MOST_ROWS * TERMS];
+    for (int i = 0; i < MOST_ROWS * TERMS; i++) {
+        x[i] = test_random_float(-0.5f, 0.5f);
+    }
+    for (size_t t = 0; t < sizeof(all) / sizeof(all[0]); t++) {
+        struct ggml_context * c = ggml_init((struct ggml_init_params){ 1 << 20, NULL, true });
+        struct ggml_tensor *  a = many_columns(c, all[t]);
+        for (int rows = 1; rows <= MOST_ROWS; rows = 2 * rows + (rows > 1)) { // 1, 2, 5, 11, 23
+            struct ggml_tensor * b = ggml_new_tensor_2d(c, GGML_TYPE_F32, TERMS, rows);
+            b->data                = x;
+            taken_by_threads(ggml_mul_mat(c, a, b));
+        }
+        free(a->data);
+        ggml_free(c);
+    }
+}
+
+TEST_MAIN(TEST(not_finite), TEST(groups_have_scales), TEST(precision_is_heard), TEST(threads_take_columns))
