@@ -44,7 +44,7 @@ static volatile double           sink;
     BENCH(max_f32, sink = k->max_f32(N, fx))             \
     BENCH(dot_f32, sink = k->dot_f32(N, fx, fy))         \
     BENCH(dot_f16_f32, sink = k->dot_f16_f32(N, hx, fy)) \
-    BENCH(exp_sum_f32, sink = k->exp_sum_f32(N, fz, fx, 1.0f))
+    BENCH(exp_sum_f32, sink = k->exp_sum_f32(N, fz, fx, 1.0f, GB_EXP_LEAST))
 
 #define BENCH(name, call) \
     static void run_##name(void * data) { (void) data, call; }

@@ -26,9 +26,7 @@ static inline vf v_scale2(vf p, vf n) {
 }
 #endif
 
-// The least argument whose exponential is no denormal number, and the cuts of the sigmoid family below which results
-// become zero.
-#define EXP_LEAST        (-0x1.5d589ep+6f)
+// The cuts of the sigmoid family, below which results become zero.
 #define SILU_LEAST       (-87.0f)
 #define GELU_LEAST       (-9.99f)
 #define GELU_QUICK_LEAST (-51.0f)
@@ -94,21 +92,22 @@ static inline vf elu_(vf x) {
 
 // An overflow becomes infinity (v_scale2). What is too small is cut off before. A NaN passes.
 static inline vf exp_(vf x) {
-    const vm              kept = v_not_lt(x, v_set(EXP_LEAST));
+    const vm              kept = v_not_lt(x, v_set(GB_EXP_LEAST));
     const struct reduced_ s    = reduce_ln2_(v_min(v_set(89.0f), v_keep(kept, x)));
     const vf              p    = v_add(expm1_small_(s.r), v_set(1.0f));
     return v_keep(kept, v_scale2(p, s.n));
 }
 
-// x at least EXP_LEAST and at most 80: 2^n is a normal number.
+// x at least GB_EXP_LEAST and at most 80: 2^n is a normal number.
 static inline vf exp_near_(vf x) {
     const struct reduced_ s = reduce_ln2_(x);
     const vf              p = v_add(expm1_small_(s.r), v_set(1.0f));
     return v_mul(p, pow2_(v_to_int(s.n)));
 }
 
-static inline vf exp_negative_(vf x) { // x at most 80
-    const vm kept = v_not_lt(x, v_set(EXP_LEAST));
+// 0 where x is below `least`, which is GB_EXP_LEAST or above; x at most 80
+static inline vf exp_from_(vf least, vf x) {
+    const vm kept = v_not_lt(x, least);
     return v_keep(kept, exp_near_(v_keep(kept, x)));
 }
 
@@ -211,27 +210,27 @@ ROWS_LONG(gelu_quick_f32, gelu_quick_)
 // y = exp(F), where y may be what F reads at the same place; returns the sum. Four vectors are added up in float before
 // they join the sum in double: no more than two roundings on the way. F(LOAD, i): a vector from i on, by LOAD(pointer),
 // less m, the largest.
-#define EXP_SUM(name, PARAMS, F)                                                                           \
-    static double name PARAMS {                                                                            \
-        const vf m = v_set(max);                                                                           \
-        vd       s = vd_zero();                                                                            \
-        int64_t  i = 0;                                                                                    \
-        for (; i + 4 * V_N <= n; i += 4 * V_N) {                                                           \
-            const vf a = exp_negative_(F(v_load, i)), b = exp_negative_(F(v_load, i + V_N));               \
-            const vf c = exp_negative_(F(v_load, i + 2 * V_N)), d = exp_negative_(F(v_load, i + 3 * V_N)); \
-            v_store(y + i, a);                                                                             \
-            v_store(y + i + V_N, b);                                                                       \
-            v_store(y + i + 2 * V_N, c);                                                                   \
-            v_store(y + i + 3 * V_N, d);                                                                   \
-            s = vd_add(s, v_add(v_add(a, b), v_add(c, d)));                                                \
-        }                                                                                                  \
-        for (; i < n; i += V_N) {                                                                          \
-            const int left = (int) (n - i < V_N ? n - i : V_N);                                            \
-            const vf  e    = v_first(exp_negative_(F(LOAD_LEFT, i)), left, v_set(0.0f));                   \
-            v_store_n(y + i, e, left);                                                                     \
-            s = vd_add(s, e);                                                                              \
-        }                                                                                                  \
-        return vd_sum(s);                                                                                  \
+#define EXP_SUM(name, PARAMS, F)                                                                             \
+    static double name PARAMS {                                                                              \
+        const vf m = v_set(max), cut = v_set(least);                                                         \
+        vd       s = vd_zero();                                                                              \
+        int64_t  i = 0;                                                                                      \
+        for (; i + 4 * V_N <= n; i += 4 * V_N) {                                                             \
+            const vf a = exp_from_(cut, F(v_load, i)), b = exp_from_(cut, F(v_load, i + V_N));               \
+            const vf c = exp_from_(cut, F(v_load, i + 2 * V_N)), d = exp_from_(cut, F(v_load, i + 3 * V_N)); \
+            v_store(y + i, a);                                                                               \
+            v_store(y + i + V_N, b);                                                                         \
+            v_store(y + i + 2 * V_N, c);                                                                     \
+            v_store(y + i + 3 * V_N, d);                                                                     \
+            s = vd_add(s, v_add(v_add(a, b), v_add(c, d)));                                                  \
+        }                                                                                                    \
+        for (; i < n; i += V_N) {                                                                            \
+            const int left = (int) (n - i < V_N ? n - i : V_N);                                              \
+            const vf  e    = v_first(exp_from_(cut, F(LOAD_LEFT, i)), left, v_set(0.0f));                    \
+            v_store_n(y + i, e, left);                                                                       \
+            s = vd_add(s, e);                                                                                \
+        }                                                                                                    \
+        return vd_sum(s);                                                                                    \
     }
 #define LOAD_LEFT(p)           v_load_n(p, left)
 #define EXP_OF_X(LOAD, i)      v_sub(LOAD(x + (i)), m)
@@ -247,7 +246,7 @@ static inline vf masked_(vf x, vf scale, vf mask) {
 #endif
 }
 
-EXP_SUM(exp_sum_f32, (int64_t n, float * y, const float * x, float max), EXP_OF_X)
-EXP_SUM(exp_sum_scaled_, (int64_t n, float * y, const float * x, float scale, float max), EXP_OF_SCALED)
-EXP_SUM(exp_sum_masked_, (int64_t n, float * y, const float * x, float scale, const float * mask, float max),
-    EXP_OF_MASKED)
+EXP_SUM(exp_sum_f32, (int64_t n, float * y, const float * x, float max, float least), EXP_OF_X)
+EXP_SUM(exp_sum_scaled_, (int64_t n, float * y, const float * x, float scale, float max, float least), EXP_OF_SCALED)
+EXP_SUM(exp_sum_masked_,
+    (int64_t n, float * y, const float * x, float scale, const float * mask, float max, float least), EXP_OF_MASKED)

@@ -43,11 +43,10 @@ static inline vf exp_signed_(vm kept, vf x, float sign) {
     return v_scale_floor_where(kept, p, n);
 }
 
-static inline vf exp_negative_(vf x) { // x at most 0
-    return exp_signed_(v_not_lt(x, v_set(EXP_LEAST)), x, 1);
-}
+// 0 where x is below `least`, which is GB_EXP_LEAST or above; x at most 89
+static inline vf exp_from_(vf least, vf x) { return exp_signed_(v_not_lt(x, least), x, 1); }
 
-static inline vf exp_(vf x) { return exp_negative_(v_min(v_set(89.0f), x)); }
+static inline vf exp_(vf x) { return exp_from_(v_set(GB_EXP_LEAST), v_min(v_set(89.0f), x)); }
 
 // a / (1 + e), where `kept` holds; else -0. e below 2^126.
 static inline vf times_sigmoid_(vm kept, vf a, vf e) {

@@ -232,10 +232,10 @@ static void soft_max_row_f32(int64_t n, float * y, const float * x, float scale,
         soft_max_far_(n, y, x, scale, mask);
         return;
     }
-    const double sum   = plain          ? exp_sum_f32(n, y, x, max)
-                         : keep         ? exp_sum_f32(n, y, y, max)
-                         : mask == NULL ? exp_sum_scaled_(n, y, x, scale, max)
-                                        : exp_sum_masked_(n, y, x, scale, mask, max);
+    const double sum   = plain          ? exp_sum_f32(n, y, x, max, GB_EXP_LEAST)
+                         : keep         ? exp_sum_f32(n, y, y, max, GB_EXP_LEAST)
+                         : mask == NULL ? exp_sum_scaled_(n, y, x, scale, max, GB_EXP_LEAST)
+                                        : exp_sum_masked_(n, y, x, scale, mask, max, GB_EXP_LEAST);
     const vf     share = v_set((float) (1.0 / sum)), least = v_set((float) (0x1.00001p-126 * sum));
     int64_t      i = 0;
     for (; i + V_N <= n; i += V_N) {

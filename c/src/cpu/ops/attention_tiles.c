@@ -19,8 +19,8 @@
 
 enum { QUERIES = 48, KEYS = 512, TILES = 4, PANEL = GB_GEMM_NR_MAX };
 
-// What scores so far below the largest add is not even a denormal number beside it: products with their exponentials
-// would be slow.
+// Scores so far below the largest count as 0, 2^-100 of it. Products with their exponentials may be denormal numbers,
+// which are slow.
 #define LEAST (-70.0f)
 
 // The multiple of `to` that is not below n.
@@ -323,7 +323,7 @@ static void weigh(struct tiles * t, struct tile * tile, int64_t i, int64_t keys,
         tile->sum[i] *= (double) less;
     }
     tile->max[i] = max;
-    tile->sum[i] += t->k->exp_sum_f32(seen, score, score, max);
+    tile->sum[i] += t->k->exp_sum_f32(seen, score, score, max, LEAST);
     clear(score, seen, keys);
 }
 

@@ -20,7 +20,7 @@ static double exponentials(const struct gb_cpu_call * call, int64_t n, float * e
     }
     for (int64_t i = 0; i < n; i += GB_STRETCH) {
         const int64_t length = GB_MIN(n - i, (int64_t) GB_STRETCH);
-        sum += call->k->exp_sum_f32(length, e + i, x + i, *max);
+        sum += call->k->exp_sum_f32(length, e + i, x + i, *max, GB_EXP_LEAST);
         if (gb_cpu_stopped(call, 2 * length)) {
             break;
         }

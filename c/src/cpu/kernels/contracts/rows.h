@@ -13,8 +13,12 @@ typedef void gb_kernel_norm_apply(int64_t n, float * y, const float * x, float m
 // y[i] = x[i] scale + mask[i], rounded as mad_f32 does; mask: NULL for none
 typedef void gb_kernel_scale_mask(int64_t n, float * y, const float * x, float scale, const float * mask);
 
-// y[i] = exp(x[i] - max); returns their sum, in double after two additions in float
-typedef double gb_kernel_exp_sum(int64_t n, float * y, const float * x, float max);
+// The least argument whose exponential is no denormal number
+#define GB_EXP_LEAST (-0x1.5d589ep+6f)
+
+// y[i] = exp(x[i] - max), 0 where x[i] - max is below `least`, which is GB_EXP_LEAST or above; returns their sum, in double
+// after two additions in float. No x[i] is more than 80 above max.
+typedef double gb_kernel_exp_sum(int64_t n, float * y, const float * x, float max, float least);
 
 // y = (x - mean of x) / sqrt(variance of x + eps), times w, plus b; w and b: NULL for none, b only with w
 typedef void gb_kernel_norm_row(int64_t n, float * y, const float * x, float eps, const float * w, const float * b);
