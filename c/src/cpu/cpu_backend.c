@@ -87,7 +87,7 @@ static enum ggml_status run_plan(struct cpu * cpu, struct gb_cpu_plan * plan) {
 // Plans anew for each call: the graph may have changed since the last.
 static GGML_CALL bool graph_compute(ggml_backend_t backend, struct ggml_cgraph * cgraph) {
     struct cpu *         cpu  = backend->context;
-    struct gb_cpu_plan * plan = gb_cpu_plan_new(cgraph->nodes, cgraph->n_nodes, cpu->n_threads);
+    struct gb_cpu_plan * plan = gb_cpu_plan_of_graph(cgraph, cpu->n_threads);
     if (plan == NULL) {
         return false;
     }
@@ -115,7 +115,7 @@ static GGML_CALL ggml_backend_graph_plan_t plan_create(ggml_backend_t backend, c
         return NULL;
     }
     p->n_threads = cpu->n_threads;
-    p->plan      = gb_cpu_plan_new(cgraph->nodes, cgraph->n_nodes, cpu->n_threads);
+    p->plan      = gb_cpu_plan_of_graph(cgraph, cpu->n_threads);
     if (p->plan == NULL || !work_reserve(&cpu->work, gb_cpu_plan_work_size(p->plan))) {
         plan_free(backend, p);
         return NULL;
@@ -149,7 +149,7 @@ static GGML_CALL void plan_compute(ggml_backend_t backend, ggml_backend_graph_pl
 // Bytes of scratch memory that the graph would need now; 0 too when it cannot run, which is reported.
 static GGML_CALL size_t work_size(ggml_backend_t backend, const struct ggml_cgraph * cgraph) {
     const struct cpu *   cpu  = backend->context;
-    struct gb_cpu_plan * plan = gb_cpu_plan_new(cgraph->nodes, cgraph->n_nodes, cpu->n_threads);
+    struct gb_cpu_plan * plan = gb_cpu_plan_of_graph(cgraph, cpu->n_threads);
     const size_t         size = plan != NULL ? gb_cpu_plan_work_size(plan) : 0;
     gb_cpu_plan_free(plan);
     return size;

@@ -24,7 +24,7 @@ struct ggml_cplan ggml_graph_plan(const struct ggml_cgraph * cgraph, int n_threa
     if (!check_graph(cgraph, __func__)) {
         return cplan;
     }
-    struct gb_cpu_plan * plan = gb_cpu_plan_new(cgraph->nodes, cgraph->n_nodes, cplan.n_threads);
+    struct gb_cpu_plan * plan = gb_cpu_plan_of_graph(cgraph, cplan.n_threads);
     if (plan != NULL) { // else reported; computing with this cplan reports it again
         cplan.work_size = gb_cpu_plan_work_size(plan);
         gb_cpu_plan_free(plan);
@@ -69,7 +69,7 @@ int ggml_graph_compute(struct ggml_cgraph * cgraph, struct ggml_cplan * cplan) {
     GB_CHECK_ARG(cplan);
     GB_FAIL_IF(cplan->n_threads < 1 || cplan->n_threads > GB_CPU_MAX_THREADS, GGML_STATUS_INVALID_ARGUMENT,
         "%s: cplan.n_threads must be 1 to %d, is %d", __func__, GB_CPU_MAX_THREADS, cplan->n_threads);
-    struct gb_cpu_plan * plan = gb_cpu_plan_new(cgraph->nodes, cgraph->n_nodes, cplan->n_threads);
+    struct gb_cpu_plan * plan = gb_cpu_plan_of_graph(cgraph, cplan->n_threads);
     if (plan == NULL) {
         return ggml_last_status();
     }

@@ -177,8 +177,20 @@ struct gb_cpu_plan * gb_cpu_plan_new(struct ggml_tensor * const * nodes, int n_n
     return plan;
 }
 
+struct gb_cpu_plan * gb_cpu_plan_of_graph(const struct ggml_cgraph * cgraph, int n_threads) {
+    struct gb_cpu_plan * plan = gb_cpu_plan_new(cgraph->nodes, cgraph->n_nodes, n_threads);
+    if (plan != NULL) {
+        plan->is_part = cgraph->size == 0;
+    }
+    return plan;
+}
+
 struct gb_cpu_plan * gb_cpu_plan_again(const struct gb_cpu_plan * plan, int n_threads) {
-    return gb_cpu_plan_new(plan->nodes, plan->n_nodes, n_threads);
+    struct gb_cpu_plan * again = gb_cpu_plan_new(plan->nodes, plan->n_nodes, n_threads);
+    if (again != NULL) {
+        again->is_part = plan->is_part;
+    }
+    return again;
 }
 
 void gb_cpu_plan_free(struct gb_cpu_plan * plan) { gb_free(plan); }

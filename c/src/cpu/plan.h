@@ -43,6 +43,7 @@ struct gb_cpu_plan {
     int                   team;      // threads that the widest step wants
     int                   n_threads; // that it was made for
     bool                  fuses;
+    bool                  is_part;   // of a graph: what the last node reads is stored
     size_t                work_size; // with slack for alignment
 };
 

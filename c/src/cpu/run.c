@@ -169,7 +169,7 @@ static void count_runs(const struct gb_cpu_plan * plan) {
 }
 
 // Chooses the fused steps that this run takes: memory may be another than last time. A fused step that leaves results
-// out must not hold the last node.
+// out must not hold the last node of a part of a graph, and of a graph only if its kind says so.
 static void choose_steps(struct gb_cpu_plan * plan) {
     for (int i = 0; i < plan->n_steps && plan->fuses; i++) {
         struct gb_cpu_step * step = &plan->steps[i];
@@ -177,7 +177,7 @@ static void choose_steps(struct gb_cpu_plan * plan) {
             struct ggml_tensor *     nodes[GB_FUSE_MAX];
             const struct gb_fusion * fusion = gb_fusion_of((enum gb_fusion_kind) step->fusion);
             const int                n      = gb_cpu_plan_nodes(plan, step->first, step->first + step->count, nodes);
-            const bool               ends   = step->first + step->count == plan->n_jobs;
+            const bool ends = step->first + step->count == plan->n_jobs && (plan->is_part || !fusion->may_end);
             step->apart =
                 !fusion->is_safe(nodes, n) || (ends && fusion->leaves_out != NULL && fusion->leaves_out(nodes, n));
         }

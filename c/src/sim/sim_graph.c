@@ -133,8 +133,8 @@ static enum ggml_status make_shadow(struct gb_sim_graph * graph, const struct sn
     return GGML_STATUS_SUCCESS;
 }
 
-// Replaces the nodes by their shadows and plans them for the CPU engine.
-static enum ggml_status make_plan(struct gb_sim_graph * graph, struct snapshot * s) {
+// Replaces the nodes by their shadows and plans them for the CPU engine, as nodes of a graph of this size.
+static enum ggml_status make_plan(struct gb_sim_graph * graph, struct snapshot * s, int size) {
     const struct gb_sim_params * params = &graph->device->params;
     graph->n_nodes                      = s->nodes.n;
     for (size_t i = 0; i < s->nodes.n; i++) {
@@ -145,7 +145,8 @@ static enum ggml_status make_plan(struct gb_sim_graph * graph, struct snapshot *
     }
     GB_FAIL_IF(s->nodes.n > INT32_MAX, GGML_STATUS_INVALID_ARGUMENT, "%s: too many nodes", graph->device->name);
     const bool trust = gb_trust_tensors(true); // the shadows are copies of tensors that collect has checked
-    graph->plan      = gb_cpu_plan_new(s->nodes.data, (int) s->nodes.n, params->n_threads);
+    const struct ggml_cgraph list = { .size = size, .n_nodes = (int) s->nodes.n, .nodes = s->nodes.data };
+    graph->plan                   = gb_cpu_plan_of_graph(&list, params->n_threads);
     gb_trust_tensors(trust);
     if (graph->plan == NULL) {
         return ggml_last_status();
@@ -165,7 +166,7 @@ static enum ggml_status take_snapshot(struct gb_sim_graph * graph, struct snapsh
     for (size_t id = 0; id < s->originals.n; id++) {
         GB_TRY(make_shadow(graph, s, id));
     }
-    return make_plan(graph, s);
+    return make_plan(graph, s, cgraph->size);
 }
 
 struct gb_sim_graph * gb_sim_graph_new(struct gb_sim_device * device, const struct ggml_cgraph * cgraph) {

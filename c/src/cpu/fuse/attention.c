@@ -211,4 +211,5 @@ const struct gb_fusion gb_fusion_attention = {
     .is_safe    = attention_is_safe,
     .run        = run_attention,
     .leaves_out = attention_leaves_out,
+    .may_end    = true,
 };

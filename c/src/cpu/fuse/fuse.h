@@ -11,8 +11,10 @@
 // and stored; a fusion may only save the way through memory. Where a planner of the whole graph placed the result, its
 // content is of no interest once all readers are done, unless the graph or its user wants it; the planner marks what a
 // single source of a single node refers to (gb_tensor_is_read_once). If that reader is in the same fused step, nobody
-// can tell whether it was stored, so it may be left out. What the list's last node reads is stored all the same:
-// callbacks of a scheduler stop there, and like to look at sources.
+// can tell whether it was stored, so it may be left out. What the last node of a part of a graph reads is stored all
+// the same: callbacks of a scheduler, and programs that compute a view of a graph, stop there and like to look at
+// sources. Behind the last node of a whole graph nobody does who has not said so; but programs of early 2024 read
+// embeddings from the last node but one, so only attention, whose last nodes are never that, makes use of it.
 //
 // A fused step is followed by the steps that do the same without it: structure is matched when the plan is made, memory
 // is looked at when it runs, and where that forbids the fused step the others run.
@@ -44,6 +46,7 @@ struct gb_fusion {
     void (*run)(const struct gb_cpu_call * call, struct ggml_tensor * const * nodes, int n);
     // some result, in the memory that there is; NULL: never
     bool (*leaves_out)(struct ggml_tensor * const * nodes, int n);
+    bool may_end; // may leave out what the last node of a whole graph reads
 };
 
 // What most fused steps pass on from node to node.

@@ -149,13 +149,15 @@ static bool has_plans(ggml_backend_t backend) {
     return backend->iface.graph_plan_create && backend->iface.graph_plan_free && backend->iface.graph_plan_compute;
 }
 
-// Computes nodes [begin, end) of the list of what runs.
-static enum ggml_status compute_part(struct run * r, int backend, size_t begin, size_t end) {
+// Computes nodes [begin, end) of the list of what runs; `seen`: somebody looks at the last one and what it reads before
+// the rest is computed, as with a view of a graph, which has no size.
+static enum ggml_status compute_part(struct run * r, int backend, size_t begin, size_t end, bool seen) {
     if (begin == end) {
         return GGML_STATUS_SUCCESS;
     }
     struct ggml_cgraph graph  = gb_program_part(&r->plan->program, begin, end);
     const uint64_t     before = gb_fail_count();
+    graph.size                = seen ? 0 : graph.size;
     if (ggml_backend_graph_compute(backend_of(r, backend), &graph)) {
         return GGML_STATUS_SUCCESS;
     }
@@ -184,7 +186,7 @@ static enum ggml_status compute_split(struct run * r, int k) {
         prepare(r, split, bound, backend);
     }
     return bound->prepared ? ggml_backend_graph_plan_compute(backend, bound->prepared)
-                           : compute_part(r, split->backend, split->exec_begin, split->exec_end);
+                           : compute_part(r, split->backend, split->exec_begin, split->exec_end, false);
 }
 
 // The callback may ask the scheduler about things and wait for it, even take itself back (then nothing is wanted any
@@ -238,7 +240,7 @@ static enum ggml_status run_with_callback(struct run * r, const struct gb_split 
         while (exec < split->exec_end && p->program.exec_node.data[exec] < end) {
             exec++;
         }
-        GB_TRY(compute_part(r, split->backend, begin, exec));
+        GB_TRY(compute_part(r, split->backend, begin, exec, true));
         if (wanted) {
             GB_TRY(ggml_backend_synchronize(backend_of(r, split->backend)));
             GB_TRY(show_result(r, split, split->exec_begin, exec));
