@@ -1,7 +1,10 @@
-// bench_elements.c - element-wise operators and attention on [4096 x 512] beside the rate of the memory that holds the
-// data.
+// bench_elements.c - element-wise operators and attention on [4096 x rows] beside the rate of the cache or memory that
+// holds the data.
 //
-//     bench_elements [name|all] [threads] [level]
+//     bench_elements [name|all] [threads] [level] [KB of a tensor]
+//
+// A tensor has 8192 KB unless said otherwise, and 16 KB at least: 16, 512, 8192 and 262144 are good for the first-level
+// cache, the second, the third, and memory.
 //
 // Bytes count each operand once and the result once; the limit is a copy (read + write) of as many bytes by the same
 // threads, measured in turns with the operator. Each figure is the best of the rounds. Attention counts its
@@ -16,13 +19,16 @@
 #include "ggml.h"
 #include "timing.h"
 
-enum { COLUMNS = 4096, ROWS = 512, ROUNDS = 30 };
+enum { COLUMNS = 4096, ROUNDS = 30 };
+
+static int64_t rows  = 512;
+static int     calls = 1; // of a series: as many as take some hundred microseconds at least
 
 struct bench {
     struct ggml_context * ctx;
-    struct ggml_tensor *  a; // f32 [COLUMNS x ROWS]
+    struct ggml_tensor *  a; // f32 [COLUMNS x rows]
     struct ggml_tensor *  mask;
-    struct ggml_tensor *  index; // i32 [ROWS]
+    struct ggml_tensor *  index; // i32 [rows]
 };
 
 struct op {
@@ -33,10 +39,10 @@ struct op {
 
 // the cast result is computed before the clock starts
 static struct ggml_tensor * as(struct bench * b, enum ggml_type type) {
-    return ggml_cpy(b->ctx, b->a, ggml_new_tensor_2d(b->ctx, type, COLUMNS, ROWS));
+    return ggml_cpy(b->ctx, b->a, ggml_new_tensor_2d(b->ctx, type, COLUMNS, rows));
 }
 
-static struct ggml_tensor * heads(struct bench * b) { return ggml_reshape_3d(b->ctx, b->a, 128, 32, ROWS); }
+static struct ggml_tensor * heads(struct bench * b) { return ggml_reshape_3d(b->ctx, b->a, 128, 32, rows); }
 
 #define BUILD(name, expr)                                        \
     static struct ggml_tensor * build_##name(struct bench * b) { \
@@ -75,12 +81,12 @@ BUILD(permute_v, ggml_cont(c, ggml_permute(c, heads(b), 1, 2, 0, 3)))
 BUILD(transpose_f16, ggml_cont(c, ggml_transpose(c, as(b, GGML_TYPE_F16))))
 BUILD(to_f16, as(b, GGML_TYPE_F16))
 BUILD(to_bf16, as(b, GGML_TYPE_BF16))
-BUILD(from_f16, ggml_cpy(c, as(b, GGML_TYPE_F16), ggml_new_tensor_2d(c, GGML_TYPE_F32, COLUMNS, ROWS)))
-BUILD(from_bf16, ggml_cpy(c, as(b, GGML_TYPE_BF16), ggml_new_tensor_2d(c, GGML_TYPE_F32, COLUMNS, ROWS)))
+BUILD(from_f16, ggml_cpy(c, as(b, GGML_TYPE_F16), ggml_new_tensor_2d(c, GGML_TYPE_F32, COLUMNS, rows)))
+BUILD(from_bf16, ggml_cpy(c, as(b, GGML_TYPE_BF16), ggml_new_tensor_2d(c, GGML_TYPE_F32, COLUMNS, rows)))
 BUILD(to_q8_0, as(b, GGML_TYPE_Q8_0))
 BUILD(to_q4_0, as(b, GGML_TYPE_Q4_0))
-BUILD(from_q8_0, ggml_cpy(c, as(b, GGML_TYPE_Q8_0), ggml_new_tensor_2d(c, GGML_TYPE_F32, COLUMNS, ROWS)))
-BUILD(from_q4_0, ggml_cpy(c, as(b, GGML_TYPE_Q4_0), ggml_new_tensor_2d(c, GGML_TYPE_F32, COLUMNS, ROWS)))
+BUILD(from_q8_0, ggml_cpy(c, as(b, GGML_TYPE_Q8_0), ggml_new_tensor_2d(c, GGML_TYPE_F32, COLUMNS, rows)))
+BUILD(from_q4_0, ggml_cpy(c, as(b, GGML_TYPE_Q4_0), ggml_new_tensor_2d(c, GGML_TYPE_F32, COLUMNS, rows)))
 
 #define OP(name, bytes) { #name, build_##name, bytes }
 static const struct op ops[] = {
@@ -128,17 +134,18 @@ static void check(bool good) {
 }
 
 static struct bench bench_new(void) {
-    struct bench b = { .ctx = ggml_init((struct ggml_init_params){ (size_t) 128 << 20, NULL, false }) };
+    struct bench b = { .ctx = ggml_init((struct ggml_init_params){
+                           (size_t) (rows * COLUMNS) * 24 + ((size_t) 32 << 20), NULL, false }) };
     check(b.ctx != NULL);
-    b.a     = ggml_new_tensor_2d(b.ctx, GGML_TYPE_F32, COLUMNS, ROWS);
-    b.mask  = ggml_new_tensor_2d(b.ctx, GGML_TYPE_F32, COLUMNS, ROWS);
-    b.index = ggml_new_tensor_1d(b.ctx, GGML_TYPE_I32, ROWS);
+    b.a     = ggml_new_tensor_2d(b.ctx, GGML_TYPE_F32, COLUMNS, rows);
+    b.mask  = ggml_new_tensor_2d(b.ctx, GGML_TYPE_F32, COLUMNS, rows);
+    b.index = ggml_new_tensor_1d(b.ctx, GGML_TYPE_I32, rows);
     for (int64_t i = 0; i < ggml_nelements(b.a); i++) {
         ((float *) b.a->data)[i]    = (float) (i * 7919 % 2003 - 1001) / 250.0f;
         ((float *) b.mask->data)[i] = (float) (i * 104729 % 1009 - 504) / 250.0f;
     }
-    for (int i = 0; i < ROWS; i++) {
-        ((int32_t *) b.index->data)[i] = i * 77 % ROWS;
+    for (int64_t i = 0; i < rows; i++) {
+        ((int32_t *) b.index->data)[i] = (int32_t) (i * 77 % rows);
     }
     return b;
 }
@@ -175,13 +182,13 @@ static void runner_once(void * data) {
 }
 
 static double runner_seconds(struct runner * r) {
-    return bench_series(runner_once, r, 1, gb_cpu_pool_n_threads(r->pool));
+    return bench_series(runner_once, r, calls, gb_cpu_pool_n_threads(r->pool));
 }
 
 static void bench_op(const struct op * op, const struct gb_level * level, struct gb_cpu_pool * pool) {
     struct bench         b     = bench_new();
     struct ggml_tensor * y     = op->build(&b);
-    struct ggml_tensor * copy  = ggml_cpy(b.ctx, b.a, ggml_new_tensor_2d(b.ctx, GGML_TYPE_F32, COLUMNS, ROWS));
+    struct ggml_tensor * copy  = ggml_cpy(b.ctx, b.a, ggml_new_tensor_2d(b.ctx, GGML_TYPE_F32, COLUMNS, rows));
     struct runner        all   = runner_new(b.ctx, y, level, pool, false);
     const bool           chain = strcmp(op->name, "norm_affine") == 0 || strcmp(op->name, "rms_norm_mul") == 0 ||
                                  strcmp(op->name, "masked_soft_max") == 0; // all nodes count
@@ -192,7 +199,7 @@ static void bench_op(const struct op * op, const struct gb_level * level, struct
         bench_add(&best, runner_seconds(&last));
         bench_add(&fastest, runner_seconds(&limit));
     }
-    const double n = (double) COLUMNS * ROWS, rate = n * op->work / best.seconds * 1e-9,
+    const double n = (double) COLUMNS * (double) rows, rate = n * op->work / best.seconds * 1e-9,
                  copied = n * 8 / fastest.seconds * 1e-9;
     printf("%-14s %-10s %2d threads: %7.1f GB/s, copy %7.1f, %5.1f %%\n", op->name, level->name,
         gb_cpu_pool_n_threads(pool), rate, copied, rate / copied * 100);
@@ -261,8 +268,11 @@ int main(int argc, char ** argv) {
     const int               threads = argc > 2 ? atoi(argv[2]) : 2;
     const struct gb_level * level   = bench_level(argc > 3 ? argv[3] : NULL);
     const bool              all     = strcmp(name, "all") == 0;
+    const int64_t           kb      = argc > 4 ? atoll(argv[4]) : 8192;
     struct gb_cpu_pool *    pool    = level != NULL ? gb_cpu_pool_new(threads) : NULL;
     check(pool != NULL);
+    rows  = kb < 16 ? 1 : kb / 16;
+    calls = rows < 256 ? (int) (256 / rows) : 1;
     for (size_t i = 0; i < sizeof(ops) / sizeof(ops[0]); i++) {
         if (all || strcmp(name, ops[i].name) == 0) {
             bench_op(&ops[i], level, pool);

@@ -32,8 +32,8 @@ void gb_cpu_pools_trim(void);
 // the tensors are borrowed and must outlive the plan. NULL and reported when a node cannot run, when the arguments are
 // wrong, or without memory.
 struct gb_cpu_plan * gb_cpu_plan_new(struct ggml_tensor * const * nodes, int n_nodes, int n_threads);
-// The same for the nodes of a graph. Of a view of a graph, whose size is 0, somebody may look at what its last node reads
-// before the rest is computed, so that is stored.
+// The same for the nodes of a graph. Of a view of a graph, whose size is 0, somebody may look at what its last node
+// reads before the rest is computed, so that is stored.
 struct gb_cpu_plan * gb_cpu_plan_of_graph(const struct ggml_cgraph * cgraph, int n_threads);
 // A new plan of the same list for another number of threads; the old plan stays as it is.
 struct gb_cpu_plan * gb_cpu_plan_again(const struct gb_cpu_plan * plan, int n_threads);

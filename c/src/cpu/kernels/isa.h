@@ -48,6 +48,11 @@
 #    define HAVE_MEMORY_OPERANDS 0
 #endif
 
+// v_stream stores a whole, aligned vector past the caches; stream_done_ waits until others can see it.
+#ifndef HAVE_STREAM
+#    define HAVE_STREAM 0
+#endif
+
 // f32_of_f16_ and f16_of_f32_ convert single numbers.
 #ifndef HAVE_F16C
 #    define HAVE_F16C 0

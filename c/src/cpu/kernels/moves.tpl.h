@@ -57,3 +57,29 @@ static inline void * target_(void * d, size_t stride, int64_t r, int64_t c, size
 
 TRANSPOSE(transpose_32, uint32_t, LOAD_WORD, LOAD_WORD_N, STORE_WORD, STORE_WORD_N)
 TRANSPOSE(transpose_16, uint16_t, LOAD_HALFWORD, LOAD_HALFWORD_N, STORE_HALFWORD, STORE_HALFWORD_N)
+
+// Whole vectors go past the caches where the set can do that. Nothing is loaded while a row is stored, which leaves
+// memory idle: hence `next`.
+static void stream_f32(int64_t n, float * y, const float * x, const float * next, bool last) {
+#if HAVE_STREAM
+    int64_t i = 0;
+    for (; i < n && (uintptr_t) (y + i) % (V_N * sizeof(float)) != 0; i++) {
+        y[i] = x[i];
+    }
+    for (; i + V_N <= n; i += V_N) {
+        PREFETCH(next + i);
+        v_stream(y + i, v_load(x + i));
+    }
+    for (; i < n; i++) {
+        y[i] = x[i];
+    }
+    if (last) {
+        stream_done_();
+    }
+#else
+    (void) last, (void) next;
+    if (n > 0) {
+        memcpy(y, x, (size_t) n * sizeof(float));
+    }
+#endif
+}

@@ -325,3 +325,18 @@ static void check_transpose(const struct gb_kernels * k, size_t size) {
 
 static void test_transpose_32(const struct gb_kernels * k) { check_transpose(k, 4); }
 static void test_transpose_16(const struct gb_kernels * k) { check_transpose(k, 2); }
+
+static void test_stream_f32(const struct gb_kernels * k) {
+    static float source[600], target[600], wish[600];
+    for (int pass = 0; pass < 400; pass++) {
+        const int64_t n = test_random_int(0, 500), from = test_random_int(0, 40), to = test_random_int(0, 40);
+        for (int i = 0; i < 600; i++) {
+            source[i] = test_random_float(-1, 1);
+            target[i] = wish[i] = test_random_float(-1, 1);
+        }
+        memcpy(wish + to, source + from, (size_t) n * sizeof(float));
+        k->stream_f32(n, target + to, source + from, source, pass % 2 == 0);
+        k->stream_f32(0, NULL, NULL, NULL, true);
+        CHECK_MSG(memcmp(wish, target, sizeof(target)) == 0, "%s stream_f32: %d", level_name, (int) n);
+    }
+}

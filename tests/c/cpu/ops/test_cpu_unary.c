@@ -158,5 +158,34 @@ static void no_elements(void) {
     end();
 }
 
+// Results that are larger than caches, whose rows may have gaps or odd addresses: the same as those of small ones, and
+// nothing beside them is touched.
+static void large_results(void) {
+    enum { N = 3001, ROWS = 3000 };
+    struct ggml_context * big = ggml_init((struct ggml_init_params){ (size_t) 200 << 20, NULL, false });
+    struct ggml_tensor *  x = ggml_new_tensor_2d(big, GGML_TYPE_F32, N, ROWS), *y = ggml_dup_tensor(big, x);
+    for (int64_t i = 0; i < (int64_t) N * ROWS; i++) {
+        ((float *) x->data)[i] = (float) (i % 1009 - 500);
+        ((float *) y->data)[i] = (float) (i % 503);
+    }
+    struct ggml_tensor * part = ggml_view_2d(big, x, N - 1, ROWS, x->nb[1], sizeof(float)); // rows with gaps
+    struct ggml_tensor * z[]  = { ggml_neg(big, x), ggml_sub(big, x, y), ggml_neg(big, part),
+        ggml_neg_inplace(big, ggml_neg(big, x)) };
+    struct ggml_cgraph * g    = ggml_new_graph(big);
+    for (int i = 0; i < 4; i++) {
+        ggml_build_forward_expand(g, z[i]);
+    }
+    CHECK_INT(ggml_graph_compute_with_ctx(big, g, 3), GGML_STATUS_SUCCESS);
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < (int64_t) N * ROWS; i++) {
+        const float a = ((const float *) x->data)[i], b = ((const float *) y->data)[i];
+        wrong += ((const float *) z[0]->data)[i] != -a || ((const float *) z[1]->data)[i] != a - b ||
+                 ((const float *) z[3]->data)[i] != a;
+        wrong += i % N > 0 && ((const float *) z[2]->data)[i / N * (N - 1) + i % N - 1] != -a;
+    }
+    CHECK_INT(wrong, 0);
+    ggml_free(big);
+}
+
 TEST_MAIN(TEST(every_unary_op), TEST(layouts), TEST(in_place_forms), TEST(shared_work), TEST(operators_of_their_own),
-    TEST(silu_back), TEST(silu_back_far_out), TEST(refused), TEST(no_elements))
+    TEST(silu_back), TEST(silu_back_far_out), TEST(refused), TEST(no_elements), TEST(large_results))

@@ -5,6 +5,7 @@
 #ifndef GB_CPU_KERNELS_CONTRACTS_CONVERT_H
 #define GB_CPU_KERNELS_CONTRACTS_CONVERT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -21,5 +22,10 @@ typedef void gb_kernel_transpose_32(int64_t rows, int64_t columns, uint32_t * y,
     size_t nb_x);
 typedef void gb_kernel_transpose_16(int64_t rows, int64_t columns, uint16_t * y, size_t nb_y, const uint16_t * x,
     size_t nb_x);
+
+// y[i] = x[i], stored past the caches where the processor can: for results that are larger than these. n floats from
+// `next` on are prefetched, which need not exist. Other threads may read y only after a call with `last`, which may
+// have n = 0.
+typedef void gb_kernel_stream(int64_t n, float * y, const float * x, const float * next, bool last);
 
 #endif // GB_CPU_KERNELS_CONTRACTS_CONVERT_H

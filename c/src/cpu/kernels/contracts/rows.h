@@ -16,8 +16,8 @@ typedef void gb_kernel_scale_mask(int64_t n, float * y, const float * x, float s
 // The least argument whose exponential is no denormal number
 #define GB_EXP_LEAST (-0x1.5d589ep+6f)
 
-// y[i] = exp(x[i] - max), 0 where x[i] - max is below `least`, which is GB_EXP_LEAST or above; returns their sum, in double
-// after two additions in float. No x[i] is more than 80 above max.
+// y[i] = exp(x[i] - max), 0 where x[i] - max is below `least`, which is GB_EXP_LEAST or above; returns their sum, in
+// double after two additions in float. No x[i] is more than 80 above max.
 typedef double gb_kernel_exp_sum(int64_t n, float * y, const float * x, float max, float least);
 
 // y = (x - mean of x) / sqrt(variance of x + eps), times w, plus b; w and b: NULL for none, b only with w

@@ -11,7 +11,8 @@
 
 #include "x86.h"
 
-#define V_ISA_AVX2 1
+#define V_ISA_AVX2  1
+#define HAVE_STREAM 1
 #include "cpu/kernels/isa.h"
 
 #define V_N            8
@@ -38,6 +39,8 @@ static inline vf   v_set(float x) { return _mm256_set1_ps(x); }
 static inline vf   v_load(const float * p) { return _mm256_loadu_ps(p); }
 static inline vf   v_load_n(const float * p, int n) { return _mm256_maskload_ps(p, lanes_below_(n)); }
 static inline void v_store(float * p, vf a) { _mm256_storeu_ps(p, a); }
+static inline void v_stream(float * p, vf a) { _mm256_stream_ps(p, a); }
+static inline void stream_done_(void) { _mm_sfence(); }
 static inline void v_store_n(float * p, vf a, int n) { _mm256_maskstore_ps(p, lanes_below_(n), a); }
 static inline vf   v_first(vf a, int n, vf rest) {
     return _mm256_blendv_ps(rest, a, _mm256_castsi256_ps(lanes_below_(n)));

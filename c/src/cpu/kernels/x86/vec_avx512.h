@@ -15,6 +15,7 @@
 #define V_LOOKUP               1
 #define HAVE_SCALE2            1
 #define HAVE_ROUGH_RECIPROCALS 1
+#define HAVE_STREAM            1
 #ifdef __AVX512VNNI__
 #    define HAVE_VNNI 1
 #endif
@@ -51,6 +52,8 @@ static inline vf   v_set(float x) { return _mm512_set1_ps(x); }
 static inline vf   v_load(const float * p) { return _mm512_loadu_ps(p); }
 static inline vf   v_load_n(const float * p, int n) { return _mm512_maskz_loadu_ps(lanes_below_(n), p); }
 static inline void v_store(float * p, vf a) { _mm512_storeu_ps(p, a); }
+static inline void v_stream(float * p, vf a) { _mm512_stream_ps(p, a); }
+static inline void stream_done_(void) { _mm_sfence(); }
 static inline void v_store_n(float * p, vf a, int n) { _mm512_mask_storeu_ps(p, lanes_below_(n), a); }
 static inline vf   v_first(vf a, int n, vf rest) { return _mm512_mask_mov_ps(rest, lanes_below_(n), a); }
 
