@@ -102,7 +102,11 @@ static inline vf exp_(vf x) {
 static inline vf exp_near_(vf x) {
     const struct reduced_ s = reduce_ln2_(x);
     const vf              p = v_add(expm1_small_(s.r), v_set(1.0f));
+#    if HAVE_SCALE2
+    return v_scale2(p, s.n);
+#    else
     return v_mul(p, pow2_(v_to_int(s.n)));
+#    endif
 }
 
 // 0 where x is below `least`, which is GB_EXP_LEAST or above; x at most 80
