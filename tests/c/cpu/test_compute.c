@@ -355,8 +355,8 @@ static int nodes_before_abort(int n, int allowed) {
     return ran;
 }
 
-// The callback is asked before each node: `allowed` of them run. A node that takes long asks, too, and so does one whose
-// thread the system has stopped; a busy machine gets more tries.
+// The callback is asked before each node: `allowed` of them run. A node that takes long asks, too, and so does one
+// whose thread the system has stopped; a busy machine gets more tries.
 static void aborts_between_nodes(void) {
     ggml_graph_set_fusion(false); // groups of nodes are another test's matter
     FOR_THREADS(n) {
