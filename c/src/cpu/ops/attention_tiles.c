@@ -268,7 +268,7 @@ static bool may_leave_out(struct tiles * t, const struct tile * tile, struct gb_
     look_at_head(t, at);
     for (int64_t i = 0; i < tile->n; i++) {
         const double norm = t->k->dot_f32(t->d, t->row + i * t->d, t->row + i * t->d);
-        bound             = norm <= bound ? bound : norm;
+        bound             = norm <= bound || isnan(bound) ? bound : norm;
     }
     bound = sqrt(bound) * sqrt(t->keys_norm);
     for (int e = 0; e < t->a->n_edits; e++) {
@@ -308,12 +308,22 @@ static void clear(float * x, int64_t from, int64_t to) {
     }
 }
 
+// max_f32 passes over them.
+static bool has_nan(const float * x, int64_t n) {
+    bool found = false;
+    for (int64_t i = 0; i < n; i++) {
+        found |= isnan(x[i]);
+    }
+    return found;
+}
+
 // Scores of query i of the tile become exponentials; the first `seen` keys of the block count.
 static void weigh(struct tiles * t, struct tile * tile, int64_t i, int64_t keys, int64_t seen) {
     float *     score     = t->score + i * KEYS;
     float *     out       = tile->out + i * t->out_stride;
     const float block_max = seen > 0 ? t->k->max_f32(seen, score) : -INFINITY, max = GB_MAX(tile->max[i], block_max);
     if (seen <= 0 || max == -INFINITY) { // nothing is seen
+        tile->sum[i] = has_nan(score, seen) ? NAN : tile->sum[i];
         clear(score, 0, keys);
         return;
     }
