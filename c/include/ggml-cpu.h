@@ -20,8 +20,8 @@ GGML_API const char *     ggml_backend_cpu_get_level(ggml_backend_t backend_cpu)
 GGML_API enum ggml_status ggml_backend_cpu_set_level(ggml_backend_t backend_cpu, const char * level);
 
 // Traits: what distinguishes processors that have the same instructions, by which the backend chooses how it computes.
-// They are found out once per process and level, which takes up to 2 ms, when a computation or ggml_cpu_get_trait first
-// asks. The environment variables GGML_CPU_TRAITS and GGML_CPU_REPRODUCIBLE replace them.
+// They are found out once per process and level, which takes up to 2 ms of the processor, when a computation or
+// ggml_cpu_get_trait first asks. The environment variables GGML_CPU_TRAITS and GGML_CPU_REPRODUCIBLE replace them.
 struct ggml_cpu_trait {
     const char * name;    // "bf16_dots"
     double       value;   // a rate by another one, or a number of bytes; 0: unknown or not there

@@ -80,7 +80,7 @@ static loop * narrow_loop(void) {
 
 static void measure_rates(const struct gb_kernels * k, struct gb_cpu_traits * t) {
     enum { F32, BF16, BYTES, NARROW, N };
-    loop * const  loops[N] = { k->limit_f32, k->fast_bf16 ? k->limit_bf16 : NULL, k->limit_bytes, narrow_loop() };
+    loop * const  loops[N] = { k->limit_f32, k->has_bf16_dots ? k->limit_bf16 : NULL, k->limit_bytes, narrow_loop() };
     double        best[N]  = { 0 };
     const int64_t start    = gb_time_ns();
     for (int round = 0; round < ROUNDS || gb_time_ns() - start < PROBE_NS; round++) {
@@ -118,6 +118,13 @@ static bool read_value(enum gb_cpu_trait i, const char * text, double * value) {
     return gb_number_read(text, value, &end) && *end == '\0' && *value <= MOST;
 }
 
+static void name_traits(char message[GB_ERROR_SIZE], int length) { // appends "bf16_dots, byte_dots"
+    for (int i = 0; i < GB_TRAIT_COUNT && length < GB_ERROR_SIZE; i++) {
+        length +=
+            snprintf(message + length, (size_t) (GB_ERROR_SIZE - length), "%s%s", i > 0 ? ", " : "", facts[i].name);
+    }
+}
+
 bool gb_cpu_traits_parse(const char * text, struct gb_cpu_traits * traits, char message[GB_ERROR_SIZE]) {
     struct gb_param     param;
     enum gb_params_next next;
@@ -126,8 +133,8 @@ bool gb_cpu_traits_parse(const char * text, struct gb_cpu_traits * traits, char 
         const int i     = trait_of(param.key);
         double    value = 0;
         if (i < 0) {
-            snprintf(message, GB_ERROR_SIZE,
-                "GGML_CPU_TRAITS names '%s', must be one of bf16_dots, byte_dots, wide, l1, l2, l3", param.key);
+            name_traits(message,
+                snprintf(message, GB_ERROR_SIZE, "GGML_CPU_TRAITS names '%s', must be one of ", param.key));
             return false;
         }
         if (!read_value((enum gb_cpu_trait) i, param.value, &value)) {

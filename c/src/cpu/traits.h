@@ -38,7 +38,8 @@ struct gb_cpu_traits {
     enum gb_cpu_trait_source source[GB_TRAIT_COUNT];
 };
 
-// Those of this processor with the kernels of a level. The first call for a level takes up to 2 ms.
+// Those of this processor with the kernels of a level. The first call for a level takes up to 2 ms of the
+// processor, more of a clock where others use it.
 const struct gb_cpu_traits * gb_cpu_traits_of(const struct gb_kernels * kernels);
 
 // False and reported: GGML_CPU_TRAITS cannot be read. Asked where a backend is made that computes with kernels, and

@@ -46,11 +46,11 @@ static bool in_a_child(bool (*holds)(void), const char * traits, const char * re
     return child > 0 && waitpid(child, &status, 0) == child && status == 0;
 }
 
-static const struct gb_level * level_that(bool fast_bf16) { // the best that has the instruction, or has not
+static const struct gb_level * level_that(bool has_bf16_dots) { // the best that has the instruction, or has not
     const struct gb_level * found = NULL;
     for (int i = 0; i < gb_level_count(); i++) {
         const struct gb_level * level = gb_level_at(i);
-        found                         = level->usable() && level->kernels->fast_bf16 == fast_bf16 ? level : found;
+        found = level->usable() && level->kernels->has_bf16_dots == has_bf16_dots ? level : found;
     }
     return found;
 }
@@ -64,8 +64,8 @@ static bool rates_are_powers_of_two(void) {
         }
         const struct gb_cpu_traits * t = gb_cpu_traits_of(level->kernels);
         all &= t == gb_cpu_traits_of(level->kernels);
-        all &= level->kernels->fast_bf16 ? is_power_of_two(t->value[GB_TRAIT_BF16_DOTS])
-                                         : t->value[GB_TRAIT_BF16_DOTS] == 0;
+        all &= level->kernels->has_bf16_dots ? is_power_of_two(t->value[GB_TRAIT_BF16_DOTS])
+                                             : t->value[GB_TRAIT_BF16_DOTS] == 0;
         all &= is_power_of_two(t->value[GB_TRAIT_BYTE_DOTS]) && t->source[GB_TRAIT_BYTE_DOTS] == GB_TRAIT_MEASURED;
         for (int trait = GB_TRAIT_L1; trait <= GB_TRAIT_L3; trait++) {
             all &= t->value[trait] >= 0;

@@ -30,9 +30,9 @@ struct gb_kernels {
 #include "kernels.def"
 #undef GB_KERNEL
     int  gemm_mr, gemm_nr; // tile of gemm_tile_f32, at most GB_GEMM_MR_MAX, GB_GEMM_NR_MAX
-    bool fast_bf16;  // the level has an instruction for gemm_tile_bf16; whether that is faster than gemm_tile_f32,
-                     // the processor's traits say (cpu/traits.h)
-    bool bf16_tiles; // and it works in registers that hold a tile
+    bool has_bf16_dots; // the level has an instruction for gemm_tile_bf16; whether that is faster than gemm_tile_f32,
+                        // the processor's traits say (cpu/traits.h)
+    bool bf16_tiles;    // and it works in registers that hold a tile
     int  bf16_mr, bf16_nr; // tile of gemm_tile_bf16, at most GB_BF16_MR_MAX, GB_GEMM_NR_MAX
     int  bf16_step;        // pairs of a row that lie together in its panels (contracts/dense.h)
     bool rough; // some kernels approximate reciprocals by an instruction whose results differ between processors

@@ -43,27 +43,7 @@ static ALWAYS_INLINE void finish_(const vf acc[V_CHAINS]) {
     }
 
 LIMIT(limit_f32, 2, v_fma(x, y, acc[i]))
-#if HAVE_AMX_BF16
-static int64_t limit_bf16(int64_t steps) { // as x86/tile_amx.tpl.h multiplies
-    enter_tiles();
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-    _tile_zero(4);
-    _tile_zero(5);
-    _tile_zero(6);
-    _tile_zero(7);
-    for (int64_t s = 0; s < steps; s++) {
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
-    }
-    leave_tiles();
-    return 4 * 2 * 16 * 16 * 32 * steps;
-}
-#else
+#if !HAVE_AMX_BF16                             // else x86/tile_amx.tpl.h has it
 LIMIT(limit_bf16, 4, dot_pairs_(acc[i], x, y)) // as the level multiplies pairs: with the instruction, or widened
 #endif
 

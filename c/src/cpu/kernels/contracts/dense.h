@@ -33,14 +33,14 @@ struct gb_tile {
     int64_t       ldc; // floats from one row of c to the next
     int           mr, nr;
     bool          accumulate; // add to c; else c need not be initialized
-    // gemm_tile_bf16 prefetches so many cache lines from here on for each step; NULL: none
+    // gemm_tile_bf16 prefetches from here on, so many cache lines for each step
     const char * ahead;
     int          ahead_lines;
 };
 
 // gemm_tile_bf16 takes pairs of bfloat16, each in the bits of a float: where the level has the instruction
-// (fast_bf16), processors differ in whether they round between the products of a pair, and subnormal numbers count as
-// 0. Its tile is bf16_mr by bf16_nr. A panel of a holds bf16_step pairs of each row in turns, in the order
+// (has_bf16_dots), processors differ in whether they round between the products of a pair, and subnormal numbers count
+// as 0. Its tile is bf16_mr by bf16_nr. A panel of a holds bf16_step pairs of each row in turns, in the order
 // [k / bf16_step][bf16_mr][bf16_step], and k is a multiple of bf16_step; a panel of b is k-major as for floats. Before
 // a thread's first call it calls enter_tiles, after the last leave_tiles, and between these nothing but kernels: some
 // processors prepare registers for that.

@@ -87,6 +87,26 @@ static void gemm_tile_bf16(const struct gb_tile * t) {
         part_of_tile_(t);
         return;
     }
-    add_products_(true, t->k / BF16_STEP, t->a, t->b, t->c, t->ldc, t->accumulate, t->ahead,
-        t->ahead != NULL ? t->ahead_lines : 0);
+    add_products_(true, t->k / BF16_STEP, t->a, t->b, t->c, t->ldc, t->accumulate, t->ahead, t->ahead_lines);
+}
+
+// limits.tpl.h: what the products of a tile do at most.
+static int64_t limit_bf16(int64_t steps) {
+    enter_tiles();
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    _tile_zero(4);
+    _tile_zero(5);
+    _tile_zero(6);
+    _tile_zero(7);
+    for (int64_t s = 0; s < steps; s++) {
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+    leave_tiles();
+    return 4 * 2 * 16 * 16 * 32 * steps;
 }

@@ -112,14 +112,8 @@
 //     bench_products shape f32 best 1, M=4096 K=4096 ROWS=64
 #define GB_DENSE_WEIGHTS 24576
 
-// ------------------------------------------------------------------------------------------------- blocked (blocked.c)
+// -------------------------------------------------------------------------------------- blocked (blocked.c, packing.c)
 
-// Rows and terms from which quantized weights are worth becoming pairs where the processor multiplies these faster than
-// bytes: panels of pairs take three times as long as those of bytes, and a tile has 32 rows. Bits.
-//     bench_products shape q8_0 amx 1, M=4096 K=4096, ROWS=32, 64 and 128; M=4096 ROWS=256, K=64 and 128; each with
-//     GGML_CPU_TRAITS=bf16_dots=16 and bf16_dots=0.5
-#define GB_QUANTIZED_PAIRS_ROWS  64
-#define GB_QUANTIZED_PAIRS_TERMS 128
 // Terms of a stretch: a panel of rows of one stretch stays in the first-level cache. Longer stretches store sums less
 // often. Of bytes: whole blocks of all formats. Bits.
 //     bench_products batched f32 best 1; bench_products batched q4_0 best 1
@@ -144,6 +138,12 @@
 //     bench_products shape bf16 best 1, M=4096 K=4096 ROWS=512, GGML_CPU_TRAITS=bf16_dots=2 and bf16_dots=0.5
 #define GB_PAIRS_ROWS 17
 #define GB_PAIRS_DOTS 1.0
+// Rows and terms from which quantized weights are worth becoming pairs (unpacked_bf16) where the processor multiplies
+// these faster than bytes: panels of pairs take longer than those of bytes, and a tile has 32 rows. Bits.
+//     bench_products shape q8_0 amx 1, M=4096 K=4096, ROWS=32, 64 and 128; M=4096 ROWS=256, K=64 and 128; each with
+//     GGML_CPU_TRAITS=bf16_dots=16 and bf16_dots=0.5
+#define GB_QUANTIZED_PAIRS_ROWS  64
+#define GB_QUANTIZED_PAIRS_TERMS 128
 // Scratch memory for the packed rows of a round: so much for each thread, unless that is less than so many rows, for
 // which w is worth packing, if these take no more than that. Rounds pack w anew.
 //     bench_products shape f32 best 1, M=1024 K=4096, ROWS=768 and ROWS=1536

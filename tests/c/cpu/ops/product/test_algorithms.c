@@ -120,7 +120,7 @@ static void tiles_by_traits_at(const struct gb_level * level) {
 static void by_traits_at(const struct gb_level * level) {
     for (double rate = 0; rate <= 16; rate = rate > 0 ? 2 * rate : 0.25) {
         const struct gb_cpu_traits traits = { .value = { [GB_TRAIT_BF16_DOTS] = rate } };
-        const bool                 pairs  = level->kernels->fast_bf16 && rate > 1;
+        const bool                 pairs  = level->kernels->has_bf16_dots && rate > 1;
         begin();
         CHECK_STR(algorithm_with(product(GGML_TYPE_BF16, 32, 512, 16), level->name, &traits), "dense_rows");
         CHECK_STR(algorithm_with(product(GGML_TYPE_BF16, 32, 512, 17), level->name, &traits),
@@ -141,7 +141,7 @@ static void by_traits_at(const struct gb_level * level) {
         for (int i = 0; strcmp(gb_cpu_product_algorithm(node, level->name, i, &why), "blocked_bf16") != 0;) {
             i++;
         }
-        CHECK_MSG(strstr(why, level->kernels->fast_bf16 ? "trait bf16_dots" : "instruction") != NULL, "%s", why);
+        CHECK_MSG(strstr(why, level->kernels->has_bf16_dots ? "trait bf16_dots" : "instruction") != NULL, "%s", why);
     }
     end();
 }

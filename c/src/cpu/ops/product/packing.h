@@ -1,0 +1,63 @@
+// packing.h - panels: how products of many rows (blocked.c) hold their operands, and the tile that multiplies them.
+//
+// A panel has as many rows of x as a tile has rows, or as many columns of w as it has columns, and terms outermost, as
+// the tile reads them: floats, bytes where the weights are quantized (bytes.h), or pairs of bfloat16. Both operands are
+// packed for a stretch of terms at a time; weights are converted on the way and stay where they are.
+#ifndef GB_CPU_OPS_PRODUCT_PACKING_H
+#define GB_CPU_OPS_PRODUCT_PACKING_H
+
+#include "cpu/ops/product/algorithm.h"
+
+#define GB_PACKED_ROWS_MAX    GB_BF16_MR_MAX // of a panel, at all levels
+#define GB_PACKED_COLUMNS_MAX GB_GEMM_NR_MAX
+
+enum gb_packed { GB_PACKED_FLOATS, GB_PACKED_BYTES, GB_PACKED_PAIRS };
+
+struct gb_packing {
+    const struct gb_kernels * kernels;
+    enum gb_packed            as;
+    struct gb_unpack          unpack;  // of quantized weights that become bytes or pairs
+    int                       mr, nr;  // of a tile
+    int                       step;    // pairs: how many of a row lie together
+    int64_t                   stretch; // terms; whole blocks
+    int                       columns; // of a chunk
+};
+
+struct gb_packing gb_packing_floats(const struct gb_kernels * kernels, const struct gb_gemm * p);
+struct gb_packing gb_packing_bytes(const struct gb_kernels * kernels, const struct gb_gemm * p);
+// Weights are of bfloat16, or quantized and become it. x is rounded to it.
+struct gb_packing gb_packing_pairs(const struct gb_kernels * kernels, const struct gb_gemm * p);
+
+// The most that any packing of the product takes at any level of this processor: the level of a run is not known when
+// its plan is made.
+struct gb_packing_limits {
+    int64_t row;     // floats of a row of x in a panel
+    int64_t stretch; // terms: here the fewest
+    int     columns; // of a chunk
+    size_t  chunk;   // floats of a packed stretch of it
+    size_t  buffer;  // floats that packing needs beside
+};
+
+struct gb_packing_limits gb_packing_limits_of(const struct gb_gemm * p);
+
+// Floats that k terms of a row of x take in a panel, and those of a column of w.
+int64_t gb_packed_row_floats(const struct gb_packing * packing, int64_t k);
+int64_t gb_packed_column_floats(const struct gb_packing * packing, int64_t k);
+
+// A panel y of k terms, at most a stretch, of n rows of x or columns of w. Columns are all of one matrix; those whose
+// blocks lie across (gb_gemm_operand) are packed by the whole chunk. buffer: gb_packing_limits.buffer floats.
+void gb_pack_rows(const struct gb_packing * packing, const struct gb_gemm_operand * x, int64_t k, int n, float * y,
+    const void * const * rows, float * buffer);
+void gb_pack_columns(const struct gb_packing * packing, const struct gb_gemm_operand * w, int64_t k, int n, float * y,
+    const void ** columns, float * buffer);
+
+// Panels of floats, one behind the other, of columns [first, first + n) whose blocks lie across. data: term 0 of
+// column 0 of the matrix, nb its bytes from block to block of columns.
+void gb_pack_columns_across(const struct gb_packing * packing, const struct gb_gemm_operand * w, int64_t k,
+    int64_t first, int n, float * y, const char * data, size_t nb, float * buffer);
+
+// What gb_tile.k counts for panels of k terms, and the tile.
+int64_t gb_packed_tile_terms(const struct gb_packing * packing, int64_t k);
+void    gb_packed_tile(const struct gb_packing * packing, const struct gb_tile * t);
+
+#endif // GB_CPU_OPS_PRODUCT_PACKING_H
