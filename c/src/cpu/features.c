@@ -86,7 +86,6 @@ static void detect_leaf7(struct gb_cpu_features * f, bool ymm, bool zmm, bool ti
     f->avx512vnni = f->avx512f && bit(r[ECX], 11);
     f->avx512bf16 = f->avx512f && bit(r1[EAX], 5);
     f->amx_tile   = tiles && bit(r[EDX], 24) && gb_allow_tile_registers();
-    f->amx_int8   = f->amx_tile && bit(r[EDX], 25);
     f->amx_bf16   = f->amx_tile && bit(r[EDX], 22);
 }
 

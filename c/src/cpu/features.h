@@ -12,7 +12,7 @@ struct gb_cpu_features {
     bool sse3, ssse3, sse41, sse42, popcnt;
     bool avx, avx2, fma, f16c, bmi1, bmi2, avx_vnni;
     bool avx512f, avx512bw, avx512dq, avx512vl, avx512vbmi, avx512vnni, avx512bf16;
-    bool amx_tile, amx_int8, amx_bf16;
+    bool amx_tile, amx_bf16;
     // arm64
     bool neon, arm_fma, fp16, dotprod, i8mm, bf16, sve;
     // decided when compiling: there is no portable way to ask

@@ -22,8 +22,8 @@
 #include "levels.def"
 #undef GB_LEVEL
 
-static struct gb_level levels[] = {
 // const once set_up_levels is through
+static struct gb_level levels[] = {
 #define GB_LEVEL(level, condition) { #level, level##_usable, &gb_kernels_##level },
 #include "levels.def"
 #undef GB_LEVEL

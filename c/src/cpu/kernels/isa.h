@@ -74,7 +74,9 @@
 #endif
 
 // v_dot_bf16(c, a, b) adds the products of pairs of bfloat16, and takes subnormal numbers as 0. Processors differ in
-// whether they round in between (Intel's do), and in whether it is faster than v_fma (cpu/traits.h).
+// whether they round in between (Intel's do), and in whether it is faster than v_fma (cpu/traits.h). Beside it
+// v_bf16_pairs(a, b) rounds a to the lower and b to the upper halves of lanes, and v_store_bf16(p, a, b) stores both
+// rounded, one behind the other.
 #ifndef HAVE_BF16_DOT
 #    define HAVE_BF16_DOT 0
 #endif

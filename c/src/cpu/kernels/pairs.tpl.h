@@ -41,10 +41,8 @@ static void round_bf16(const struct gb_round_bf16 * p) {
     uint16_t * y = p->y;
     for (int64_t i = 0; i < p->k; i += p->together, y += p->stride) {
         const int64_t n = p->k - i < p->together ? p->k - i : p->together;
-        if (n == 32 && p->limited) { // what a register of tiles has of a row
-            round_run_(true, 32, y, p->x + i);
-        } else if (n == 32) {
-            round_run_(false, 32, y, p->x + i);
+        if (n == 32) { // what a register of tiles has of a row: a loop of known length
+            round_run_(p->limited, 32, y, p->x + i);
         } else {
             round_run_(p->limited, n, y, p->x + i);
         }

@@ -348,7 +348,9 @@ void gb_run_map1(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_
         }
         first += at.units;
     }
-    call->k->stream_f32(0, NULL, NULL, NULL, streams);
+    if (streams) {
+        call->k->stream_f32(0, NULL, NULL, NULL, true);
+    }
 }
 
 // n values of the row of b at p from (repeated) index i0 on.
@@ -400,5 +402,7 @@ void gb_run_map2(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_
         }
         first += at.units;
     }
-    call->k->stream_f32(0, NULL, NULL, NULL, streams);
+    if (streams) {
+        call->k->stream_f32(0, NULL, NULL, NULL, true);
+    }
 }

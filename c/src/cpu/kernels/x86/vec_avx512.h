@@ -216,11 +216,10 @@ static inline vi vi_dot4w(vi c, vb u, vb s) { // the uppermost bit apart: sums o
 #if HAVE_BF16_DOT
 static inline vf v_dot_bf16(vf c, vf a, vf b) { return _mm512_dpbf16_ps(c, (__m512bh) a, (__m512bh) b); }
 
-// Rounded to bfloat16, those of a first.
 static inline void v_store_bf16(uint16_t * p, vf a, vf b) {
     _mm512_storeu_si512(p, (__m512i) _mm512_cvtne2ps_pbh(b, a));
 }
-// Both rounded to bfloat16, a in the lower half of each lane and b in the upper one.
+
 static inline vi v_bf16_pairs(vf a, vf b) {
     const __m512i low_and_high = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7,
         22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
