@@ -324,6 +324,22 @@ static void failures_inside_nodes_stop_the_run(void) {
 
 static bool stop_after(void * data) { return --*(int *) data < 0; }
 
+// With n threads until the callback has allowed some nodes, or groups of them.
+static int compute_allowed(struct ggml_cgraph * g, int n, int allowed) {
+    struct ggml_cplan plan   = ggml_graph_plan(g, n);
+    plan.abort_callback      = stop_after;
+    plan.abort_callback_data = &allowed;
+    return ggml_graph_compute(g, &plan);
+}
+
+static int times_doubled(float v) {
+    int n = 0;
+    for (; v > 1; v /= 2) {
+        n++;
+    }
+    return n;
+}
+
 // Ten nodes with n threads, of which the callback allows some: how many ran.
 static int nodes_before_abort(int n, int allowed) {
     struct ggml_context * ctx = new_context(false);
@@ -336,18 +352,8 @@ static int nodes_before_abort(int n, int allowed) {
     struct ggml_cgraph * g = ggml_new_graph(ctx);
     ggml_build_forward_expand(g, s);
     ggml_build_forward_expand(g, x);
-    int               left   = allowed;
-    struct ggml_cplan plan   = ggml_graph_plan(g, n);
-    plan.abort_callback      = stop_after;
-    plan.abort_callback_data = &left;
-    const int status         = ggml_graph_compute(g, &plan);
-    int       ran            = 0;
-    for (float v = ggml_get_f32_1d(s, 0); v > 1; v /= 2) {
-        ran++;
-    }
-    for (float v = ggml_get_f32_1d(x, 19999); v > 1; v /= 2) {
-        ran++;
-    }
+    const int status = compute_allowed(g, n, allowed);
+    const int ran    = times_doubled(ggml_get_f32_1d(s, 0)) + times_doubled(ggml_get_f32_1d(x, 19999));
     CHECK(ran <= allowed);
     CHECK_INT(status, ran < 10 ? GGML_STATUS_ABORTED : GGML_STATUS_SUCCESS);
     CHECK_INT(g->perf_runs, ran == 10);
@@ -385,15 +391,8 @@ static void aborts_between_groups(void) {
             }
             struct ggml_cgraph * g = ggml_new_graph(ctx);
             ggml_build_forward_expand(g, x);
-            int               left   = allowed;
-            struct ggml_cplan plan   = ggml_graph_plan(g, n);
-            plan.abort_callback      = stop_after;
-            plan.abort_callback_data = &left;
-            const int status         = ggml_graph_compute(g, &plan);
-            int       ran            = 0;
-            for (float v = ggml_get_f32_1d(x, 19999); v > 1; v /= 2) {
-                ran++;
-            }
+            const int status = compute_allowed(g, n, allowed);
+            const int ran    = times_doubled(ggml_get_f32_1d(x, 19999));
             CHECK(all_equal(x, (float) (1 << ran)));
             CHECK_INT(status, ran == 10 ? GGML_STATUS_SUCCESS : GGML_STATUS_ABORTED);
             CHECK(ran > before); // each answer lets at least one node more run
