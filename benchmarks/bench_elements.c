@@ -16,6 +16,7 @@
 #include "base/thread.h"
 #include "cpu/cpu.h"
 #include "cpu/threadpool.h"
+#include "ggml-alloc.h"
 #include "ggml.h"
 #include "timing.h"
 
@@ -133,21 +134,35 @@ static void check(bool good) {
     }
 }
 
+static struct ggml_context * context_new(void) {
+    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ (size_t) 1 << 20, NULL, true });
+    check(ctx != NULL);
+    return ctx;
+}
+
+// Memory as programs have it: aligned to cache lines, in huge pages where it is large.
+static ggml_backend_buffer_t give_memory(struct ggml_context * ctx) {
+    ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors_from_buft(ctx, ggml_backend_cpu_buffer_type());
+    check(buffer != NULL);
+    return buffer;
+}
+
 static struct bench bench_new(void) {
-    struct bench b = { .ctx = ggml_init((struct ggml_init_params){
-                           (size_t) (rows * COLUMNS) * 24 + ((size_t) 32 << 20), NULL, false }) };
-    check(b.ctx != NULL);
-    b.a     = ggml_new_tensor_2d(b.ctx, GGML_TYPE_F32, COLUMNS, rows);
-    b.mask  = ggml_new_tensor_2d(b.ctx, GGML_TYPE_F32, COLUMNS, rows);
-    b.index = ggml_new_tensor_1d(b.ctx, GGML_TYPE_I32, rows);
-    for (int64_t i = 0; i < ggml_nelements(b.a); i++) {
-        ((float *) b.a->data)[i]    = (float) (i * 7919 % 2003 - 1001) / 250.0f;
-        ((float *) b.mask->data)[i] = (float) (i * 104729 % 1009 - 504) / 250.0f;
+    struct bench b = { .ctx = context_new() };
+    b.a            = ggml_new_tensor_2d(b.ctx, GGML_TYPE_F32, COLUMNS, rows);
+    b.mask         = ggml_new_tensor_2d(b.ctx, GGML_TYPE_F32, COLUMNS, rows);
+    b.index        = ggml_new_tensor_1d(b.ctx, GGML_TYPE_I32, rows);
+    return b;
+}
+
+static void bench_fill(const struct bench * b) {
+    for (int64_t i = 0; i < ggml_nelements(b->a); i++) {
+        ((float *) b->a->data)[i]    = (float) (i * 7919 % 2003 - 1001) / 250.0f;
+        ((float *) b->mask->data)[i] = (float) (i * 104729 % 1009 - 504) / 250.0f;
     }
     for (int64_t i = 0; i < rows; i++) {
-        ((int32_t *) b.index->data)[i] = (int32_t) (i * 77 % rows);
+        ((int32_t *) b->index->data)[i] = (int32_t) (i * 77 % rows);
     }
-    return b;
 }
 
 // A graph ready to run.
@@ -186,12 +201,14 @@ static double runner_seconds(struct runner * r) {
 }
 
 static void bench_op(const struct op * op, const struct gb_level * level, struct gb_cpu_pool * pool) {
-    struct bench         b     = bench_new();
-    struct ggml_tensor * y     = op->build(&b);
-    struct ggml_tensor * copy  = ggml_cpy(b.ctx, b.a, ggml_new_tensor_2d(b.ctx, GGML_TYPE_F32, COLUMNS, rows));
-    struct runner        all   = runner_new(b.ctx, y, level, pool, false);
-    const bool           chain = strcmp(op->name, "norm_affine") == 0 || strcmp(op->name, "rms_norm_mul") == 0 ||
-                                 strcmp(op->name, "masked_soft_max") == 0; // all nodes count
+    struct bench          b      = bench_new();
+    struct ggml_tensor *  y      = op->build(&b);
+    struct ggml_tensor *  copy   = ggml_cpy(b.ctx, b.a, ggml_new_tensor_2d(b.ctx, GGML_TYPE_F32, COLUMNS, rows));
+    ggml_backend_buffer_t memory = give_memory(b.ctx);
+    bench_fill(&b);
+    struct runner all   = runner_new(b.ctx, y, level, pool, false);
+    const bool    chain = strcmp(op->name, "norm_affine") == 0 || strcmp(op->name, "rms_norm_mul") == 0 ||
+                          strcmp(op->name, "masked_soft_max") == 0; // all nodes count
     struct runner last = runner_new(b.ctx, y, level, pool, !chain), limit = runner_new(b.ctx, copy, level, pool, true);
     struct bench_shortest best = { 0 }, fastest = { 0 };
     runner_seconds(&all);
@@ -207,6 +224,7 @@ static void bench_op(const struct op * op, const struct gb_level * level, struct
     runner_free(&all);
     runner_free(&last);
     runner_free(&limit);
+    ggml_backend_buffer_free(memory);
     ggml_free(b.ctx);
 }
 
@@ -226,23 +244,24 @@ static void fill(struct ggml_tensor * t) {
 
 static void bench_attention(int64_t n, int64_t m, int64_t heads_, enum ggml_type cache, const struct gb_level * level,
     struct gb_cpu_pool * pool) {
-    const int64_t         d = 128;
-    struct ggml_context * ctx =
-        ggml_init((struct ggml_init_params){ (size_t) (d * heads_ * (2 * n + 2 * m)) * 4 + (1 << 20), NULL, false });
-    struct ggml_tensor * q = ggml_new_tensor_3d(ctx, cache, d, n, heads_);
-    struct ggml_tensor * k = ggml_new_tensor_3d(ctx, cache, d, m, heads_);
-    struct ggml_tensor * v = ggml_new_tensor_3d(ctx, cache, m, d, heads_);
+    const int64_t         d   = 128;
+    struct ggml_context * ctx = context_new();
+    struct ggml_tensor *  q   = ggml_new_tensor_3d(ctx, cache, d, n, heads_);
+    struct ggml_tensor *  k   = ggml_new_tensor_3d(ctx, cache, d, m, heads_);
+    struct ggml_tensor *  v   = ggml_new_tensor_3d(ctx, cache, m, d, heads_);
+    struct ggml_tensor *  y   = ggml_flash_attn(ctx, q, k, v, false);
+    check(y != NULL);
+    ggml_backend_buffer_t memory = give_memory(ctx);
     fill(q);
     fill(k);
     fill(v);
-    struct ggml_tensor * y = ggml_flash_attn(ctx, q, k, v, false);
-    check(y != NULL);
     struct runner r    = runner_new(ctx, y, level, pool, false);
     const double  best = bench_best(runner_once, &r, 1, 10, gb_cpu_pool_n_threads(pool));
     const double  ops_ = 4.0 * (double) (n * m * d * heads_), bytes = (double) (ggml_nbytes(k) + ggml_nbytes(v));
     printf("attention %4d x %4d, %2d heads, %s: %8.1f GFLOP/s, %6.1f GB/s of cache\n", (int) n, (int) m, (int) heads_,
         ggml_type_name(cache), ops_ / best * 1e-9, bytes / best * 1e-9);
     runner_free(&r);
+    ggml_backend_buffer_free(memory);
     ggml_free(ctx);
 }
 

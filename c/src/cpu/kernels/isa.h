@@ -53,6 +53,16 @@
 #    define HAVE_STREAM 0
 #endif
 
+// vd_add_at(s, p) adds the floats at p to s: conversions take them from memory for less than from a register.
+#ifndef HAVE_ADD_AT
+#    define HAVE_ADD_AT 0
+#endif
+
+// v_store_u16_high(p, a, b) stores the upper halves of the lanes of a, then those of b.
+#ifndef HAVE_STORE_HIGH
+#    define HAVE_STORE_HIGH 0
+#endif
+
 // f32_of_f16_ and f16_of_f32_ convert single numbers.
 #ifndef HAVE_F16C
 #    define HAVE_F16C 0
@@ -76,7 +86,7 @@
 // v_dot_bf16(c, a, b) adds the products of pairs of bfloat16, and takes subnormal numbers as 0. Processors differ in
 // whether they round in between (Intel's do), and in whether it is faster than v_fma (cpu/traits.h). Beside it
 // v_bf16_pairs(a, b) rounds a to the lower and b to the upper halves of lanes, and v_store_bf16(p, a, b) stores both
-// rounded, one behind the other.
+// rounded, one behind the other; v_has_subnormal(a, b) says whether one of their numbers is.
 #ifndef HAVE_BF16_DOT
 #    define HAVE_BF16_DOT 0
 #endif

@@ -3,15 +3,18 @@
 // Sums widen every term to double first: exact terms, rounding errors of 2^-53. Dot products stay in float, in four
 // vectors of partial sums that are added in a fixed order, so a result depends on n and the values only.
 
-#define SUM_F64(name, PARAMS, REST, TERM)                                \
+#if !HAVE_ADD_AT
+static ALWAYS_INLINE vd vd_add_at(vd s, const float * p) { return vd_add(s, v_load(p)); }
+#endif
+
+// TERM_AT adds the terms of the floats at a place, TERM those of a vector.
+#define SUM_F64(name, PARAMS, REST, TERM_AT, TERM)                       \
     static double name PARAMS {                                          \
         vd      s0 = vd_zero(), s1 = vd_zero();                          \
         int64_t i = 0;                                                   \
         for (; i + 2 * V_N <= n; i += 2 * V_N) {                         \
-            vf a = v_load(x + i);                                        \
-            s0   = TERM(s0, a);                                          \
-            a    = v_load(x + i + V_N);                                  \
-            s1   = TERM(s1, a);                                          \
+            s0 = TERM_AT(s0, x + i);                                     \
+            s1 = TERM_AT(s1, x + i + V_N);                               \
         }                                                                \
         for (; i < n; i += V_N) {                                        \
             const int left = (int) (n - i < V_N ? n - i : V_N);          \
@@ -20,13 +23,14 @@
         }                                                                \
         return vd_sum(vd_join(s0, s1));                                  \
     }
-#define TERM_SELF(s, a)      vd_add(s, a)
-#define TERM_SQUARE(s, a)    vd_mad(s, a, a)
-#define TERM_DEVIATION(s, a) vd_mad(s, v_sub(a, v_set(mean)), v_sub(a, v_set(mean)))
+#define SQUARE(s, a)       vd_mad(s, a, a)
+#define SQUARE_AT(s, p)    SQUARE(s, v_load(p))
+#define DEVIATION(s, a)    SQUARE(s, v_sub(a, v_set(mean)))
+#define DEVIATION_AT(s, p) DEVIATION(s, v_load(p))
 
-SUM_F64(sum_f32, (int64_t n, const float * x), v_set(0.0f), TERM_SELF)
-SUM_F64(sum_sqr_f32, (int64_t n, const float * x), v_set(0.0f), TERM_SQUARE)
-SUM_F64(sum_sqr_dev_f32, (int64_t n, const float * x, float mean), v_set(mean), TERM_DEVIATION)
+SUM_F64(sum_f32, (int64_t n, const float * x), v_set(0.0f), vd_add_at, vd_add)
+SUM_F64(sum_sqr_f32, (int64_t n, const float * x), v_set(0.0f), SQUARE_AT, SQUARE)
+SUM_F64(sum_sqr_dev_f32, (int64_t n, const float * x, float mean), v_set(mean), DEVIATION_AT, DEVIATION)
 
 static float max_f32(int64_t n, const float * x) {
     const vf least = v_set(-INFINITY);

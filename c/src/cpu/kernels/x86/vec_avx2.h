@@ -11,8 +11,10 @@
 
 #include "x86.h"
 
-#define V_ISA_AVX2  1
-#define HAVE_STREAM 1
+#define V_ISA_AVX2      1
+#define HAVE_STREAM     1
+#define HAVE_ADD_AT     1
+#define HAVE_STORE_HIGH 1
 #include "cpu/kernels/isa.h"
 
 #define V_N            8
@@ -102,6 +104,10 @@ static inline __m128i low_halves_(vi a) {
 
 static inline vi v_load_u16(const uint16_t * p) { return _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *) p)); }
 static inline vi v_load_u16_n(const uint16_t * p, int n) { return _mm256_cvtepu16_epi32(load_halves_n_(p, n)); }
+static inline void v_store_u16_high(uint16_t * p, vi a, vi b) {
+    const __m256i halves = _mm256_packus_epi32(_mm256_srli_epi32(a, 16), _mm256_srli_epi32(b, 16));
+    _mm256_storeu_si256((__m256i *) p, _mm256_permute4x64_epi64(halves, 0xd8));
+}
 static inline void v_store_u16(uint16_t * p, vi a) { _mm_storeu_si128((__m128i *) p, low_halves_(a)); }
 static inline void v_store_u16_n(uint16_t * p, vi a, int n) { store_halves_n_(p, low_halves_(a), n); }
 static inline vf   v_load_f16(const uint16_t * p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) p)); }
@@ -128,6 +134,10 @@ static inline __m256d high_f64_(vf a) { return _mm256_cvtps_pd(_mm256_extractf12
 static inline vd      vd_zero(void) { return (vd) { _mm256_setzero_pd(), _mm256_setzero_pd() }; }
 static inline vd      vd_add(vd s, vf a) {
     return (vd) { _mm256_add_pd(s.low, low_f64_(a)), _mm256_add_pd(s.high, high_f64_(a)) };
+}
+static inline vd vd_add_at(vd s, const float * p) {
+    return (vd) { _mm256_add_pd(s.low, _mm256_cvtps_pd(_mm_loadu_ps(p))),
+        _mm256_add_pd(s.high, _mm256_cvtps_pd(_mm_loadu_ps(p + 4))) };
 }
 static inline vd vd_mad(vd s, vf a, vf b) {
     return (vd) { _mm256_fmadd_pd(low_f64_(a), low_f64_(b), s.low),

@@ -16,6 +16,8 @@
 #define HAVE_SCALE2            1
 #define HAVE_ROUGH_RECIPROCALS 1
 #define HAVE_STREAM            1
+#define HAVE_ADD_AT            1
+#define HAVE_STORE_HIGH        1
 #ifdef __AVX512VNNI__
 #    define HAVE_VNNI 1
 #endif
@@ -102,6 +104,11 @@ static inline __m256i load_halves_n_(const uint16_t * p, int n) { return _mm256_
 
 static inline vi   v_load_u16(const uint16_t * p) { return _mm512_cvtepu16_epi32(load_halves_(p)); }
 static inline vi   v_load_u16_n(const uint16_t * p, int n) { return _mm512_cvtepu16_epi32(load_halves_n_(p, n)); }
+static inline void v_store_u16_high(uint16_t * p, vi a, vi b) {
+    const __m512i upper = _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33, 31, 29, 27,
+        25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
+    _mm512_storeu_si512(p, _mm512_permutex2var_epi16(a, upper, b));
+}
 static inline void v_store_u16(uint16_t * p, vi a) { _mm256_storeu_si256((__m256i *) p, _mm512_cvtepi32_epi16(a)); }
 static inline void v_store_u16_n(uint16_t * p, vi a, int n) {
     _mm256_mask_storeu_epi16(p, lanes_below_(n), _mm512_cvtepi32_epi16(a));
@@ -122,6 +129,10 @@ static inline __m512d high_f64_(vf a) { return _mm512_cvtps_pd(_mm512_extractf32
 static inline vd      vd_zero(void) { return (vd) { _mm512_setzero_pd(), _mm512_setzero_pd() }; }
 static inline vd      vd_add(vd s, vf a) {
     return (vd) { _mm512_add_pd(s.low, low_f64_(a)), _mm512_add_pd(s.high, high_f64_(a)) };
+}
+static inline vd vd_add_at(vd s, const float * p) {
+    return (vd) { _mm512_add_pd(s.low, _mm512_cvtps_pd(_mm256_loadu_ps(p))),
+        _mm512_add_pd(s.high, _mm512_cvtps_pd(_mm256_loadu_ps(p + 8))) };
 }
 static inline vd vd_mad(vd s, vf a, vf b) {
     return (vd) { _mm512_fmadd_pd(low_f64_(a), low_f64_(b), s.low),
@@ -214,6 +225,9 @@ static inline vi vi_dot4w(vi c, vb u, vb s) { // the uppermost bit apart: sums o
 #endif
 
 #if HAVE_BF16_DOT
+static inline bool v_has_subnormal(vf a, vf b) {
+    return _mm512_kortestz(_mm512_fpclass_ps_mask(a, 0x20), _mm512_fpclass_ps_mask(b, 0x20)) == 0;
+}
 static inline vf v_dot_bf16(vf c, vf a, vf b) { return _mm512_dpbf16_ps(c, (__m512bh) a, (__m512bh) b); }
 
 static inline void v_store_bf16(uint16_t * p, vf a, vf b) {
