@@ -15,16 +15,17 @@ QUICK = ["--quick", "--threads", "1", "--rounds", "2", "--seconds", "0.001", "--
 
 def test_it_compares_what_is_there(tmp_path):
     file = tmp_path / "new" / "peers.json"
-    words = ["products", "ops", "attention", *QUICK, "--markdown", "--json", str(file)]
+    words = ["products", "small", "ops", "attention", *QUICK, "--markdown", "--json", str(file)]
     out = subprocess.run([*SCRIPT, *words], capture_output=True, text=True, check=True).stdout
     data = json.loads(file.read_text())
+    assert data["processor"] and data["level"] and data["openblas"]
     for peer in ("numpy", "torch", "onnxruntime"):
         assert (peer in data["versions"]) != (peer in data["absent"])
         assert (f"absent: {peer}" in out) == (peer in data["absent"])
         if find_spec(peer) is None:
             assert peer in data["absent"]
     assert "numpy" in data["versions"]
-    add = data["cases"]["add [32 x 256]"]
+    add = data["cases"]["add, 16 KB"]
     assert add["unit"] == "GB/s" and len(add["rounds"]["ours"]) == len(add["rounds"]["numpy"]) == 2
     assert add["ratios"]["numpy"] > 0
     table = [line for line in out.splitlines() if line.startswith("|")]
@@ -33,6 +34,6 @@ def test_it_compares_what_is_there(tmp_path):
 
 
 def test_bad_arguments():
-    for words in (["nonsense"], ["--rounds", "0"]):
+    for words in (["nonsense"], ["--rounds", "0"], ["--sizes", "16k"], ["--sizes", "0K"]):
         run = subprocess.run([*SCRIPT, *words], capture_output=True, text=True, check=False)
         assert run.returncode == 2 and words[-1] in run.stderr

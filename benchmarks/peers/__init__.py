@@ -1,0 +1,23 @@
+"""The sides that compare_peers.py measures. Whoever imports this does so before NumPy: it chooses the kernels that
+NumPy's OpenBLAS takes, which looks for the model of a processor, and hypervisors hide that."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+
+def processor() -> tuple[str, set[str]]:
+    """Its name and its flags, as Linux tells them."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return "unknown", set()
+    said = dict(re.findall(r"^(model name|flags|cpu family|model)\s*: (.*)$", text, re.MULTILINE))
+    name = f"{said.get('model name', 'unknown')} (family {said.get('cpu family')}, model {said.get('model')})"
+    return name, set(said.get("flags", "").split())
+
+
+if "avx512vl" in processor()[1]:
+    os.environ.setdefault("OPENBLAS_CORETYPE", "SKYLAKEX")  # the fastest of its kernels for float32 there
