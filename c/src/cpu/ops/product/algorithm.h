@@ -76,6 +76,16 @@ static inline int64_t gb_gemm_first_row(const struct gb_gemm * p, int64_t g) { /
     return p->first != NULL ? p->first[g] : g * p->rows;
 }
 
+// Rows [r, r + n) of group g.
+static inline void gb_gemm_rows_of(const struct gb_gemm * p, int64_t g, int64_t r, int n, struct gb_gemm_row * row) {
+    for (int i = 0; i < n; i++) {
+        const bool apart = i > 0 && p->run > 0 && (r + i) % p->run != 0;
+        row[i]           = apart ? (struct gb_gemm_row) { row[i - 1].x + p->run_nb_x,
+            (float *) (void *) ((char *) row[i - 1].dst + p->run_nb_dst) }
+                                 : p->row_of(p, g, r + i);
+    }
+}
+
 // What so many multiply-adds take, in the unit of gb_cpu_stopped.
 static inline int64_t gb_gemm_work(int64_t rows, int64_t columns, int64_t terms) { return rows * columns * terms / 16; }
 

@@ -36,6 +36,11 @@ struct shared { // at the start of the scratch memory; written by thread 0 befor
     char         pad[32];
 };
 
+struct part {                  // of the results
+    int64_t panel, panels_end; // of all groups, counted through
+    int64_t column, columns_end;
+};
+
 struct own {              // floats of a thread's own memory
     size_t chunk, buffer; // gb_packing_limits
     size_t sums;          // of a job, if there are several stretches; else 0
@@ -62,6 +67,12 @@ static struct own own_of(const struct gb_gemm * p, const struct gb_packing_limit
     return (struct own){ limits->chunk, limits->buffer, p->k > limits->stretch ? sums : 0 };
 }
 
+// A product that is soon done is not worth meeting for: each thread computes a part of the results from panels of its
+// own, as if it were alone. Several then pack the same, but nobody waits, and no panel comes from another core's cache.
+static bool is_done_apart(const struct gb_gemm * p, int n_tasks) {
+    return n_tasks > 1 && (double) p->total * (double) p->m * (double) GB_MAX(p->k, 1) <= GB_APART_TERMS;
+}
+
 size_t gb_blocked_work_size(const struct gb_gemm * p, int n_tasks) {
     // Levels differ in gemm_mr: a row's share of what belongs to its panel is below ROW_EXTRA for all of
     // them.
@@ -70,9 +81,14 @@ size_t gb_blocked_work_size(const struct gb_gemm * p, int n_tasks) {
     const struct own               own    = own_of(p, &limits);
     const size_t                   row    = (size_t) limits.row * sizeof(float) + ROW_EXTRA;
     const size_t                   padded = (size_t) (p->total + p->n_groups * (MR_MAX - 1));
-    const size_t                   least  = GB_MAX(MR_MAX, GB_MIN(GB_ROUND_ROWS, GB_ROUND_BYTES_MAX / row));
-    const size_t                   round  = GB_MAX(least, (size_t) n_tasks * GB_ROUND_BYTES / row);
     const size_t                   each   = (own.chunk + own.buffer + own.sums) * sizeof(float);
+    if (is_done_apart(p, n_tasks)) {
+        const size_t round = GB_MAX(MR_MAX, GB_ROUND_BYTES / row);
+        const size_t part  = sizeof(struct shared) + each + GB_MIN(padded, round) * row + 64;
+        return (size_t) n_tasks * ((part + 63) / 64 * 64);
+    }
+    const size_t least = GB_MAX(MR_MAX, GB_MIN(GB_ROUND_ROWS, GB_ROUND_BYTES_MAX / row));
+    const size_t round = GB_MAX(least, (size_t) n_tasks * GB_ROUND_BYTES / row);
     return sizeof(struct shared) + (size_t) n_tasks * each + GB_MIN(padded, round) * row + 64;
 }
 
@@ -162,8 +178,31 @@ struct round {
     const struct gb_gemm *     p;
     struct gb_packing          packing;
     struct layout              l;
+    struct part                part;
     int64_t                    first, n; // panels of all groups, counted through
 };
+
+static struct part whole_of(const struct gb_gemm * p, const struct gb_packing * packing) {
+    return (struct part){ 0, total_panels(p, packing->mr), 0, p->m };
+}
+
+// This thread's part where threads work apart: some of the panels or some of the columns, by what takes less time.
+static struct part part_of(const struct gb_cpu_call * call, const struct gb_gemm * p,
+    const struct gb_packing * packing) {
+    struct part   part    = whole_of(p, packing);
+    const int64_t tiles   = gb_div_up(p->m, packing->nr);
+    const int64_t rows    = gb_div_up(part.panels_end, call->nth) * packing->mr;
+    const int64_t columns = gb_div_up(tiles, call->nth) * packing->nr;
+    const int64_t by_rows = rows * p->m + GB_APART_PACKING * (rows + p->m);
+    if (p->n_groups > 1 || by_rows <= columns * p->total + GB_APART_PACKING * (columns + p->total)) {
+        gb_cpu_share(call, part.panels_end, &part.panel, &part.panels_end);
+    } else {
+        gb_cpu_share(call, tiles, &part.column, &part.columns_end);
+        part.column      = part.column * packing->nr;
+        part.columns_end = GB_MIN(part.columns_end * packing->nr, p->m);
+    }
+    return part;
+}
 
 // Large blocks and chunks pack less; small ones give every thread something to do.
 static void cut_jobs(const struct round * r) {
@@ -174,7 +213,7 @@ static void cut_jobs(const struct round * r) {
 
     s->chunk = r->packing.columns;
     for (;;) {
-        s->n_chunks = gb_div_up(r->p->m, s->chunk);
+        s->n_chunks = gb_div_up(r->part.columns_end - r->part.column, s->chunk);
         s->n_blocks = cut_blocks(r->p, r->first, r->n, per_block, mr, r->l.blocks);
         if (s->n_blocks * s->n_chunks >= want) {
             return;
@@ -309,25 +348,29 @@ static void finish(const struct round * r, const struct block * b, int64_t colum
     }
 }
 
+static int64_t column_of(const struct round * r, int64_t job) { // the first one of a job
+    return r->part.column + job % r->l.shared->n_chunks * r->l.shared->chunk;
+}
+
 // Where terms k0 and on of the job's columns are.
 static struct ahead weights_of(const struct round * r, int64_t job, int64_t k0) {
     const struct shared * s = r->l.shared;
     if (job >= s->n_blocks * s->n_chunks || !gb_gemm_is_dense(&r->p->w)) { // with gaps it would be too much
         return (struct ahead){ .n = 0 };
     }
-    const int64_t               column = job % s->n_chunks * s->chunk, kc = GB_MIN(r->p->k - k0, r->packing.stretch);
+    const int64_t               column = column_of(r, job), kc = GB_MIN(r->p->k - k0, r->packing.stretch);
     const struct gb_gemm_matrix w = r->p->w_of(r->p, r->l.blocks[job / s->n_chunks].g);
     return (struct ahead){ .data = w.data + (size_t) column * w.nb_m + gb_gemm_term_offset(&r->p->w, k0),
         .nb_m                    = w.nb_m,
         .bytes                   = gb_gemm_term_offset(&r->p->w, kc),
-        .n                       = GB_MIN(r->p->m - column, s->chunk) };
+        .n                       = GB_MIN(r->part.columns_end - column, s->chunk) };
 }
 
 static void run_job(const struct round * r, int64_t job) {
     const struct shared * s      = r->l.shared;
     const struct block *  b      = &r->l.blocks[job / s->n_chunks];
-    const int64_t         column = job % s->n_chunks * s->chunk;
-    const int             n      = (int) GB_MIN(r->p->m - column, s->chunk);
+    const int64_t         column = column_of(r, job);
+    const int             n      = (int) GB_MIN(r->part.columns_end - column, s->chunk);
     int64_t               k0     = 0;
 
     const struct gb_gemm_matrix w = r->p->w_of(r->p, b->g);
@@ -355,8 +398,8 @@ static bool pack_panel(const struct round * r, struct cursor c, int64_t index) {
     const int64_t rows = gb_gemm_group_rows(p, c.g), n = group_panels(p, c.g, mr);
     const int64_t each = gb_div_up(rows, n); // panels of one size: a tile of few rows takes as long as a larger one
     panel->rows        = (int) GB_MIN(rows - c.i * each, each);
+    gb_gemm_rows_of(p, c.g, c.i * each, panel->rows, row);
     for (int i = 0; i < panel->rows; i++) {
-        row[i]        = p->row_of(p, c.g, c.i * each + i);
         x[i]          = row[i].x;
         panel->dst[i] = row[i].dst;
     }
@@ -401,12 +444,12 @@ static void take_jobs(const struct round * r) {
     }
 }
 
-static void run_blocked(const struct gb_cpu_call * call, const struct gb_gemm * p, const struct gb_packing * packing) {
-    const int64_t total = total_panels(p, packing->mr);
-    struct round  r     = { .call = call, .p = p, .packing = *packing, .l = lay_out(call, p, packing) };
-    for (r.first = 0; r.first < total; r.first += r.n) {
-        r.n = GB_MIN(total - r.first, r.l.capacity);
-        if (r.first > 0 && !gb_cpu_barrier(call)) { // everybody is done with the panels and jobs of the last round
+static void run_part(const struct gb_cpu_call * call, const struct gb_gemm * p, const struct gb_packing * packing,
+    const struct part * part) {
+    struct round r = { .call = call, .p = p, .packing = *packing, .l = lay_out(call, p, packing), .part = *part };
+    for (r.first = part->panel; r.first < part->panels_end; r.first += r.n) {
+        r.n = GB_MIN(part->panels_end - r.first, r.l.capacity);
+        if (r.first > part->panel && !gb_cpu_barrier(call)) { // everybody is done with the panels and jobs of the last
             return;
         }
         if (call->ith == 0) {
@@ -424,6 +467,23 @@ static void run_blocked(const struct gb_cpu_call * call, const struct gb_gemm * 
         if (packing->as == GB_PACKED_PAIRS) {
             call->k->leave_tiles();
         }
+    }
+}
+
+static void run_blocked(const struct gb_cpu_call * call, const struct gb_gemm * p, const struct gb_packing * packing) {
+    if (!is_done_apart(p, call->nth)) {
+        const struct part whole = whole_of(p, packing);
+        run_part(call, p, packing, &whole);
+        return;
+    }
+    const struct part  part  = part_of(call, p, packing);
+    struct gb_cpu_call alone = *call; // of a team of one
+    alone.ith                = 0;
+    alone.nth                = 1;
+    alone.work_size          = call->work_size / (size_t) call->nth / 64 * 64;
+    alone.work               = (char *) call->work + (size_t) call->ith * alone.work_size;
+    if (part.column < part.columns_end) {
+        run_part(&alone, p, packing, &part);
     }
 }
 

@@ -218,8 +218,8 @@ void gb_dense_rows_run(const struct gb_cpu_call * call, const struct gb_gemm * p
         const struct gb_gemm_matrix w = p->w_of(p, c.g);
         const float * const x = (float *) call->work + (size_t) gb_gemm_first_row(p, c.g) * copied_row_floats(p);
         struct gb_gemm_row  row[GB_DENSE_ROWS];
+        gb_gemm_rows_of(p, c.g, 0, c.rows, row);
         for (int r = 0; r < c.rows; r++) {
-            row[r]   = p->row_of(p, c.g, r);
             row[r].x = (const char *) (x + (size_t) r * copied_row_floats(p));
         }
         if (c.rows > 0) {

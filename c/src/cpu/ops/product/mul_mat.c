@@ -83,16 +83,19 @@ static void describe(struct product * q, const struct ggml_tensor * node, int di
     q->r2     = n_groups > 0 ? b->ne[2] / a->ne[2] : 0;
     q->r3     = n_groups > 0 ? b->ne[3] / a->ne[3] : 0;
     q->gemm   = (struct gb_gemm){
-        .m        = a->ne[1 - dim],
-        .k        = a->ne[dim],
-        .n_groups = n_groups,
-        .rows     = q->n * q->r2 * q->r3,
-        .total    = q->n * b->ne[2] * b->ne[3],
-        .w        = { a->type, a->nb[dim], ggml_is_quantized(a->type) && dim == 1 },
-        .x        = { b->type, b->nb[dim], false },
-        .exact    = dim == 1 || gb_op_param_i32(node, 0) == GGML_PREC_F32,
-        .w_of     = slice_of,
-        .row_of   = slice_row,
+        .m          = a->ne[1 - dim],
+        .k          = a->ne[dim],
+        .n_groups   = n_groups,
+        .rows       = q->n * q->r2 * q->r3,
+        .total      = q->n * b->ne[2] * b->ne[3],
+        .w          = { a->type, a->nb[dim], ggml_is_quantized(a->type) && dim == 1 },
+        .x          = { b->type, b->nb[dim], false },
+        .exact      = dim == 1 || gb_op_param_i32(node, 0) == GGML_PREC_F32,
+        .w_of       = slice_of,
+        .row_of     = slice_row,
+        .run        = q->n,
+        .run_nb_x   = q->b_nb_n,
+        .run_nb_dst = node->nb[1],
     };
 }
 

@@ -97,8 +97,8 @@
 #define GB_DENSE_AHEAD         2048
 // Rows at most: more are worth packing w. Sums of many terms add their lanes once for a long loop, which is dear for
 // short ones. Bits.
-//     bench_products shape f32 best 1, M=4096, K=96 ROWS=16 and 17; K=4096 ROWS=64 and 65
-#define GB_DENSE_ROWS       64
+//     bench_products shape f32 best 1, M=4096, K=96 ROWS=16 and 17; K=4096 ROWS=40 and 41
+#define GB_DENSE_ROWS       40
 #define GB_DENSE_ROWS_SHORT 16  // when sums have fewer terms than
 #define GB_DENSE_LONG       128 // so many
 // Floats of the rows that stay in the first-level cache while columns pass by, and the stretch of terms that follows
@@ -144,6 +144,12 @@
 //     GGML_CPU_TRAITS=bf16_dots=16 and bf16_dots=0.5
 #define GB_QUANTIZED_PAIRS_ROWS  64
 #define GB_QUANTIZED_PAIRS_TERMS 128
+// Products of at most so many multiply-adds are divided among the threads once, and each packs what it needs: longer
+// ones gain by packing together and by taking jobs from a common counter. And how many multiply-adds packing a float
+// takes, by which rows or columns are divided.
+//     bench_products shape f32 best 2, M=128 K=128 ROWS=128 and 512, M=512 K=512 ROWS=96, M=64 K=64 ROWS=512
+#define GB_APART_TERMS   (1 << 24)
+#define GB_APART_PACKING 13
 // Scratch memory for the packed rows of a round: so much for each thread, unless that is less than so many rows, for
 // which w is worth packing, if these take no more than that. Rounds pack w anew.
 //     bench_products shape f32 best 1, M=1024 K=4096, ROWS=768 and ROWS=1536

@@ -162,7 +162,7 @@ static void taken_by_threads(struct ggml_tensor * node) {
     node->data = one;
     CHECK(run_node(node, 1, gb_kernels_default()) == GGML_STATUS_SUCCESS);
     node->data = more;
-    for (int threads = 2; threads <= 5; threads++) {
+    for (int threads = 2; threads <= 7; threads++) {
         memset(more, 0xff, size);
         CHECK(run_node(node, threads, gb_kernels_default()) == GGML_STATUS_SUCCESS);
         CHECK_MSG(memcmp(one, more, size) == 0, "%s, %d rows, %d threads", ggml_type_name(node->src[0]->type),
@@ -192,4 +192,23 @@ static void threads_take_columns(void) {
     }
 }
 
-TEST_MAIN(TEST(not_finite), TEST(groups_have_scales), TEST(precision_is_heard), TEST(threads_take_columns))
+// Threads divide small products by rows, by columns, or by slices, and pack for themselves: a result has the same bits
+// however many they are.
+static void threads_divide_small_products(void) {
+    static const enum ggml_type all[] = { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0,
+        GGML_TYPE_Q6_K };
+    for (int i = 0; i < 60; i++) {
+        begin();
+        const enum ggml_type type   = all[i % 6];
+        const int64_t        k      = ggml_is_quantized(type) ? 256 * test_random_int(1, 3) : test_random_int(1, 700);
+        const int64_t        slices = i % 3 == 0 ? test_random_int(2, 9) : 1;
+        const int64_t        m = test_random_int(1, i % 2 ? 40 : 300), n = test_random_int(17, i % 2 ? 300 : 90);
+        struct ggml_tensor * x    = random_tensor(GGML_TYPE_F32, DENSE, k, n, slices, 1);
+        struct ggml_tensor * node = ggml_mul_mat(ctx, random_tensor(type, DENSE, k, m, slices, 1), x);
+        taken_by_threads(node);
+        end();
+    }
+}
+
+TEST_MAIN(TEST(threads_divide_small_products), TEST(not_finite), TEST(groups_have_scales), TEST(precision_is_heard),
+    TEST(threads_take_columns))
