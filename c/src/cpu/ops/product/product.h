@@ -45,7 +45,8 @@ struct gb_gemm {
     const void *                    context;  // of the two functions
     struct gb_gemm_matrix (*w_of)(const struct gb_gemm * p, int64_t g);
     struct gb_gemm_row (*row_of)(const struct gb_gemm * p, int64_t g, int64_t r);
-    // Of each group rows [i run, (i + 1) run) are equally far apart, so many bytes in x and dst; 0: they may be anywhere.
+    // Of each group rows [i run, (i + 1) run) are equally far apart, so many bytes in x and dst; 0: they may be
+    // anywhere.
     int64_t run;
     size_t  run_nb_x, run_nb_dst;
 };
