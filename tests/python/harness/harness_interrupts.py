@@ -228,8 +228,8 @@ def without_memory(seconds: float, seed: int, options: argparse.Namespace) -> Co
     return counts
 
 
-def _product(devices: list[gb.Backend], n: int = 4096) -> Callable[[], object]:
-    """One node that takes seconds."""
+def _product(devices: list[gb.Backend], n: int = 6144) -> Callable[[], object]:
+    """One node that takes a second or more: longer than any wait before the interrupt."""
     ctx, scheduler = gb.Context(), gb.Scheduler(devices)
     a = ctx.tensor((n, n))
     graph = ctx.graph(a @ a)
