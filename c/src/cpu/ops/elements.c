@@ -309,9 +309,12 @@ static struct run run_of(const struct space * s, const struct ggml_tensor * node
 // ones that stay in a cache 1.4 times as long (one core with 2 MB of second-level cache).
 #define FAR_BYTES ((size_t) 32 << 20)
 
-// Is the result that large, and none of the sources overwritten, whose memory is in the caches already?
-static bool is_far(const struct ggml_tensor * node, int n_src) {
-    bool far = ggml_nbytes(node) >= FAR_BYTES;
+// Is the result of f32 that large, and none of the sources overwritten, whose memory is in the caches already?
+static bool is_far(const struct ggml_tensor * node, const struct space * s, int n_src) {
+    if (s->units < (int64_t) (FAR_BYTES / sizeof(float) / GB_RUN) || ggml_nbytes(node) < FAR_BYTES) {
+        return false;
+    }
+    bool far = true;
     for (int i = 0; i < n_src; i++) {
         far = far && node->src[i]->data != node->data;
     }
@@ -333,7 +336,7 @@ static void put(const struct gb_cpu_call * call, const struct ggml_tensor * node
 void gb_run_map1(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_map1 * f) {
     const struct ggml_tensor * a      = node->src[0];
     const struct space         s      = space_of(node, 1);
-    const bool                 direct = is_dense_f32(node) && is_dense_f32(a), streams = direct && is_far(node, 1);
+    const bool                 direct = is_dense_f32(node) && is_dense_f32(a), streams = direct && is_far(node, &s, 1);
     float                      x_buf[GB_RUN], y_buf[GB_RUN];
     int64_t                    first, last;
     gb_cpu_share(call, s.units, &first, &last);
@@ -386,7 +389,7 @@ void gb_run_map2(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_
     const struct ggml_tensor * b = node->src[1];
     const struct space         s = space_of(node, 2);
     const bool direct  = is_dense_f32(node) && is_dense_f32(a) && is_dense_f32(b) && (s.flat || b->ne[0] == s.n0);
-    const bool streams = direct && is_far(node, 2);
+    const bool streams = direct && is_far(node, &s, 2);
     float      x_buf[GB_RUN], y_buf[GB_RUN], z_buf[GB_RUN];
     int64_t    first, last;
     gb_cpu_share(call, gb_is_empty(b) ? 0 : s.units, &first, &last);
