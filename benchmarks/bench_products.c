@@ -20,6 +20,26 @@
 
 #define ROUNDS 5
 
+static void stop(const char * why) {
+    fprintf(stderr, "%s\n", why);
+    exit(1);
+}
+
+// A number of at least 1 from the environment.
+static int64_t env_or(const char * name, int64_t value) {
+    const char * env = getenv(name);
+    if (env == NULL) {
+        return value;
+    }
+    char *        end;
+    const int64_t number = strtoll(env, &end, 10);
+    if (end == env || *end != '\0' || number < 1 || number > INT32_MAX) {
+        fprintf(stderr, "%s=%s: must be a number from 1 to %d\n", name, env, INT32_MAX);
+        exit(1);
+    }
+    return number;
+}
+
 // -------------------------------------------------------------------------------------------------------------- limits
 
 // Operations or bytes a second (cpu/limits.h) of as many threads as the product has.
@@ -27,8 +47,7 @@ static double limit_of(enum gb_cpu_limit what, const struct gb_level * level, si
     const double rate = gb_cpu_measure_limit(what, level->name, bytes / (size_t) threads, threads, 10000000,
         getenv("GB_BENCH_CPU") != NULL);
     if (rate <= 0) {
-        fprintf(stderr, "%s\n", ggml_last_error());
-        exit(1);
+        stop(ggml_last_error());
     }
     return rate;
 }
@@ -85,13 +104,19 @@ static const char * algorithm_of(const struct ggml_tensor * product, const struc
 
 static struct product product_new(enum ggml_type type, int64_t m, int64_t n, int64_t k, const struct gb_level * level,
     int threads) {
-    struct product p       = { .ops = 2.0 * (double) m * (double) n * (double) k, .threads = threads };
-    const size_t   size    = ggml_row_size(type, k) * (size_t) m + (size_t) (n * (k + m)) * sizeof(float) + (1 << 20);
-    p.memory               = gb_large_alloc(64, size);
-    p.ctx                  = ggml_init((struct ggml_init_params){ size, p.memory, false });
+    struct product p    = { .ops = 2.0 * (double) m * (double) n * (double) k, .threads = threads };
+    const size_t   size = ggml_row_size(type, k) * (size_t) m + (size_t) (n * (k + m)) * sizeof(float) + (1 << 20);
+    p.memory            = gb_large_alloc(64, size);
+    p.ctx               = ggml_init((struct ggml_init_params){ size, p.memory, false });
+    if (p.ctx == NULL) {
+        stop(ggml_last_error());
+    }
     p.a                    = ggml_new_tensor_2d(p.ctx, type, k, m);
     struct ggml_tensor * b = ggml_new_tensor_2d(p.ctx, GGML_TYPE_F32, k, n);
     struct ggml_tensor * y = ggml_mul_mat(p.ctx, p.a, b);
+    if (y == NULL) { // a row that is no whole number of blocks, for example
+        stop(ggml_last_error());
+    }
     ggml_mul_mat_set_prec(y, getenv("GB_BENCH_EXACT") != NULL ? GGML_PREC_F32 : GGML_PREC_DEFAULT);
     fill_weights(p.a);
     for (int64_t i = 0; i < ggml_nelements(b); i++) {
@@ -118,16 +143,14 @@ static void product_free(struct product * p) {
 static void product_once(void * data) {
     const struct product * p = data;
     if (gb_cpu_plan_run(p->plan, p->pool, &p->run) != GGML_STATUS_SUCCESS) {
-        fprintf(stderr, "%s\n", ggml_last_error());
-        exit(1);
+        stop(ggml_last_error());
     }
 }
 
 // ------------------------------------------------------------------------------------------------------------- benches
 
 static void bench_batched(enum ggml_type type, const struct gb_level * level, int threads) {
-    const char *          env  = getenv("GB_BENCH_K");
-    struct product        p    = product_new(type, 4096, 512, env != NULL ? atoi(env) : 14336, level, threads);
+    struct product        p    = product_new(type, 4096, 512, env_or("GB_BENCH_K", 14336), level, threads);
     struct bench_shortest best = { 0 };
     double                peak = 0;
     for (int r = 0; r < ROUNDS; r++) {
@@ -160,11 +183,6 @@ static void bench_small(enum ggml_type type, int64_t n, const struct gb_level * 
     product_free(&p);
 }
 
-static int64_t env_or(const char * name, int64_t value) {
-    const char * env = getenv(name);
-    return env != NULL ? atoll(env) : value;
-}
-
 // One shape: as often as takes some milliseconds, so that clocks of processor time resolve it.
 static void bench_shape(enum ggml_type type, const struct gb_level * level, int threads) {
     const int64_t  m = env_or("GB_BENCH_M", 4096), k = env_or("GB_BENCH_K", 4096), n = env_or("GB_BENCH_ROWS", 1);
@@ -187,9 +205,9 @@ int main(int argc, char ** argv) {
     const char *            name    = argc > 2 ? argv[2] : "all";
     const struct gb_level * level   = bench_level(argc > 3 ? argv[3] : NULL);
     const int               threads = argc > 4 ? atoi(argv[4]) : 2;
+    int                     found   = 0;
     if (level == NULL || threads < 1 || threads > GB_CPU_MAX_THREADS) {
-        fprintf(stderr, "%s\n", level == NULL ? ggml_last_error() : "too few or too many threads");
-        return 1;
+        stop(level == NULL ? ggml_last_error() : "too few or too many threads");
     }
     for (int t = 0; t < GGML_TYPE_COUNT; t++) {
         const enum ggml_type type = (enum ggml_type) t;
@@ -199,14 +217,19 @@ int main(int argc, char ** argv) {
         }
         if (strcmp(what, "shape") == 0) {
             bench_shape(type, level, threads);
-            continue;
+            found++;
         }
-        if (strcmp(what, "small") != 0) {
+        if (strcmp(what, "batched") == 0 || strcmp(what, "all") == 0) {
             bench_batched(type, level, threads);
+            found++;
         }
-        for (int64_t n = 1; n <= 16 && strcmp(what, "batched") != 0; n *= 2) {
+        for (int64_t n = 1; n <= 16 && (strcmp(what, "small") == 0 || strcmp(what, "all") == 0); n *= 2) {
             bench_small(type, n, level, threads);
+            found++;
         }
+    }
+    if (found == 0) {
+        stop("nothing to measure: must be batched, small, all or shape, and the name of a type or all");
     }
     return 0;
 }

@@ -28,8 +28,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from peers import processor  # isort: skip  # before NumPy, which ggml_backend imports
+
 import ggml_backend as gb
-from peers import processor  # before NumPy
 from peers.attention import attention
 from peers.elements import operators
 from peers.embedding import model

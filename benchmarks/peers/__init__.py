@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 
 
@@ -19,5 +20,6 @@ def processor() -> tuple[str, set[str]]:
     return name, set(said.get("flags", "").split())
 
 
+assert "numpy" not in sys.modules, "import peers before NumPy"
 if "avx512vl" in processor()[1]:
     os.environ.setdefault("OPENBLAS_CORETYPE", "SKYLAKEX")  # the fastest of its kernels for float32 there

@@ -3,8 +3,9 @@
 // The EXACT ones use no fused operation, so every level gives the same bits. NaN in gives NaN out, except in sgn and
 // step, which are comparisons that a NaN fails: they give 0. At infinities every function has its limit.
 
-// A loop over full vectors and the rest; EXPR is the result in terms of the vectors a (and b). From the first-level
-// cache four vectors at a time take 0.85 of the time of one, of two operands the same.
+// A loop over full vectors and the rest; EXPR is the result in terms of the vectors a (and b). With one operand it
+// takes four vectors at a time: from the first-level cache relu took 0.81 and scale 0.91 of the time of one at a time.
+// With two operands that made no difference.
 #define ROWS_1(name, PARAMS, EXPR)                       \
     static void name PARAMS {                            \
         int64_t i = 0;                                   \

@@ -2,10 +2,10 @@
 // Panels are of floats; of bytes where the weights are quantized; of pairs of bfloat16 where the weights are that, or
 // are quantized and the level multiplies such pairs far faster than bytes.
 //
-// The threads pack rows of x together, into shared memory. Then they
-// take jobs, a block of panels times a chunk of columns, from a common counter; for each stretch of terms a job packs
-// its columns of w into memory of its own thread (where they stay in cache) and runs over the tiles. Weights are thus
-// converted on the fly and stay where they are. When x is larger than the scratch memory this happens in rounds.
+// The threads pack rows of x together, into shared memory. Then they take jobs, a block of panels times a chunk of
+// columns, from a common counter; for each stretch of terms a job packs its columns of w into memory of its own thread
+// (where they stay in cache) and runs over the tiles. Weights are thus converted on the fly and stay where they are.
+// When x is larger than the scratch memory this happens in rounds.
 //
 // Between two stretches a job keeps its sums tile by tile in memory of its thread: rows of dst often lie a power of two
 // apart, and would push each other out of the caches.
@@ -74,8 +74,7 @@ static bool is_done_apart(const struct gb_gemm * p, int n_tasks) {
 }
 
 size_t gb_blocked_work_size(const struct gb_gemm * p, int n_tasks) {
-    // Levels differ in gemm_mr: a row's share of what belongs to its panel is below ROW_EXTRA for all of
-    // them.
+    // Levels differ in gemm_mr: a row's share of what belongs to its panel is below ROW_EXTRA for all of them.
     enum { ROW_EXTRA = (sizeof(struct panel) + sizeof(struct block)) / GB_GEMM_MR_MIN + 1 };
     const struct gb_packing_limits limits = gb_packing_limits_of(p);
     const struct own               own    = own_of(p, &limits);
