@@ -27,7 +27,7 @@
                 UNROLL                                                                                            \
                 for (int i = 0; i < nw; i++) {                                                                    \
                     acc[i][c] = v_fma(LOAD(w[i] + p + c * V_N), xv, acc[i][c]);                                   \
-                    PREFETCH((const char *) (w[i] + p + c * V_N) + ahead);                                        \
+                    PREFETCH_L2((const char *) (w[i] + p + c * V_N) + ahead);                                     \
                 }                                                                                                 \
             }                                                                                                     \
         }                                                                                                         \

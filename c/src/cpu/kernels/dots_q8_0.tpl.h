@@ -61,8 +61,8 @@ static ALWAYS_INLINE void dq_tile_(int nx, int64_t k, int nw, const char * w, si
         dq_groups_(nx, DQ_GROUPS, c, q, dx, g, acc);
         UNROLL
         for (int i = 0; i < DQ_W; i++) {
-            PREFETCH(c[i] + later);
-            PREFETCH(c[i] + later + DQ_GROUPS * DQ_SIZE - 1);
+            PREFETCH_L2(c[i] + later);
+            PREFETCH_L2(c[i] + later + DQ_GROUPS * DQ_SIZE - 1);
             c[i] += DQ_GROUPS * DQ_SIZE;
         }
     }

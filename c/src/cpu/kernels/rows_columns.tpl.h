@@ -7,9 +7,11 @@
 // where many would not.
 //
 // What comes next is prefetched a cache line at a step: prefetched in bursts between two tiles, it would fill the queue
-// of outstanding loads, and multiplying would wait for it.
+// of outstanding loads, and multiplying would wait for it. It goes to the second-level cache (compiler.h), and from
+// there to the first just before it is multiplied.
 
-#define RC_W 4
+#define RC_W    4
+#define RC_NEAR 384 // bytes between what is multiplied and what is brought to the first-level cache
 #if V_REGISTERS < 32
 #    define RC_X 2
 #else
@@ -56,7 +58,8 @@ static ALWAYS_INLINE void rc_store_(int nx, vf acc[RC_W][RC_X], int nw, float * 
             for (int i = 0; i < RC_W; i++) {                                                                        \
                 wv[i] = LOAD(c[i] + p);                                                                             \
                 IN_REGISTER(wv[i]);                                                                                 \
-                PREFETCH(later[i] + (size_t) p * sizeof(T));                                                        \
+                PREFETCH((const char *) (c[i] + p) + RC_NEAR);                                                      \
+                PREFETCH_L2(later[i] + (size_t) p * sizeof(T));                                                     \
             }                                                                                                       \
             UNROLL                                                                                                  \
             for (int j = 0; j < nx; j++) {                                                                          \

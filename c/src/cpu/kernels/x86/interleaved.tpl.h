@@ -29,7 +29,7 @@ static_assert(V_N == GB_INTERLEAVED_LANES, "a vector has a lane for each group o
 
 static ALWAYS_INLINE void prefetch_lines_(const uint8_t * p, size_t size) {
     for (size_t i = 0; i < size; i += 64) {
-        PREFETCH(p + i);
+        PREFETCH_L2(p + i);
     }
 }
 

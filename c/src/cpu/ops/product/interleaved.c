@@ -19,8 +19,7 @@ _Static_assert(WHOLE_UNITS % GB_INTERLEAVED_UNIT_TERMS(true) == 0, "stretches ar
 _Static_assert(GB_INTERLEAVED_ROWS % ROWS_AT_ONCE == 0, "sums of all rows fit");
 _Static_assert(GB_DIRECT_ROWS <= GB_DIRECT_ROWS_QUICK && GB_DIRECT_ROWS_QUICK <= GB_INTERLEAVED_ROWS, "rows fit");
 _Static_assert(GB_DIRECT_COLUMNS % DIRECT_WIDTH == 0, "blocks of columns have whole parts");
-_Static_assert(GB_DIRECT_TERMS / GB_DIRECT_ROWS_QUICK >= WHOLE_UNITS && GB_DIRECT_TERMS_FEW / 2 >= WHOLE_UNITS,
-    "a stretch has terms, however many rows there are");
+_Static_assert(GB_DIRECT_TERMS / GB_DIRECT_ROWS_QUICK >= WHOLE_UNITS, "a stretch is a whole number of units");
 _Static_assert(GB_UNPACKED_COLUMNS % COLUMNS_AT_ONCE == 0 && GB_UNPACKED_TERMS % WHOLE_UNITS == 0,
     "unpacked columns and their sums fit");
 
@@ -152,6 +151,7 @@ static void multiply_directly_stretch(const struct task * t, const struct direct
             for (int l = 0; l < dots.nx; l++) {
                 x[l] = (const char *) t->x[r + l] + at;
             }
+            dots.next = r == 0 ? next : w; // the first rows have asked for it
             t->kernels->interleaved_dots(&dots);
         }
     }
@@ -163,7 +163,7 @@ static void multiply_directly(const struct task * t, int64_t j, int64_t end) {
         TILES = GB_MAX(GB_DIRECT_COLUMNS / DIRECT_WIDTH * PARTS, GB_DIRECT_COLUMNS) // or one row, a column at a time
     };
     _Alignas(64) float acc[TILES * DIRECT_SUMS];
-    const int64_t      terms = (t->rows > 2 ? GB_DIRECT_TERMS : GB_DIRECT_TERMS_FEW) / t->rows;
+    const int64_t      terms = GB_DIRECT_TERMS / t->rows;
     struct direct      d     = { .j = j, .terms = terms / WHOLE_UNITS * WHOLE_UNITS };
     d.width                  = t->rows == 1 && t->k <= d.terms ? 1 : DIRECT_WIDTH; // one: memory is read in one go
     for (; d.j < end; d.j += d.n) {

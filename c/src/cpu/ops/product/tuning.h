@@ -56,12 +56,11 @@
 // for their sums.
 //     bench_products shape q4_0 best 1, M=4096 K=14336 ROWS=4
 #define GB_DIRECT_COLUMNS 32
-// Terms of all rows that a block of columns meets at a time: they stay in the first-level cache beside the sums; half
-// with one or two rows, when most of that cache holds weights that are being read. Sums are kept by lanes, so bits do
-// not depend on it.
-//     bench_products shape q4_0 best 1, M=4096 K=14336, ROWS=2 and ROWS=4
-#define GB_DIRECT_TERMS     8192
-#define GB_DIRECT_TERMS_FEW 4096
+// Terms of all rows that a block of columns meets at a time: with their scales they take 40 KiB, which mostly stay in
+// the first-level cache. Fewer, and columns are read in shorter pieces, which memory gives more slowly. Sums are kept
+// by lanes, so bits do not depend on it.
+//     bench_products shape q4_0 best 2, K=14336 M=13312, ROWS=1, 2, 4 and 8
+#define GB_DIRECT_TERMS 32768
 
 // Columns that are unpacked at a time, a multiple of what the kernel takes (3), and terms of each, whole vectors: with
 // their sums they take 30 KiB, which stay in the first-level cache; fewer reuse the rows less often.
