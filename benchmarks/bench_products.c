@@ -11,9 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
 #include "cpu/cpu.h"
 #include "cpu/limits.h"
+#include "ggml-alloc.h"
+#include "ggml-backend.h"
 #include "ggml.h"
 #include "tensor/quant/quant.h"
 #include "timing.h"
@@ -63,7 +64,7 @@ static enum gb_cpu_limit arithmetic_of(const char * algorithm) {
 
 struct product {
     struct ggml_context * ctx;
-    void *                memory; // of it, in huge pages as buffers of the CPU backend are
+    ggml_backend_buffer_t memory; // of it, as programs have it: aligned to cache lines, in huge pages where it is large
     struct ggml_tensor *  a;
     const char *          algorithm;
     struct gb_cpu_plan *  plan;
@@ -104,10 +105,8 @@ static const char * algorithm_of(const struct ggml_tensor * product, const struc
 
 static struct product product_new(enum ggml_type type, int64_t m, int64_t n, int64_t k, const struct gb_level * level,
     int threads) {
-    struct product p    = { .ops = 2.0 * (double) m * (double) n * (double) k, .threads = threads };
-    const size_t   size = ggml_row_size(type, k) * (size_t) m + (size_t) (n * (k + m)) * sizeof(float) + (1 << 20);
-    p.memory            = gb_large_alloc(64, size);
-    p.ctx               = ggml_init((struct ggml_init_params){ size, p.memory, false });
+    struct product p = { .ops = 2.0 * (double) m * (double) n * (double) k, .threads = threads };
+    p.ctx            = ggml_init((struct ggml_init_params){ (size_t) 1 << 20, NULL, true });
     if (p.ctx == NULL) {
         stop(ggml_last_error());
     }
@@ -115,6 +114,10 @@ static struct product product_new(enum ggml_type type, int64_t m, int64_t n, int
     struct ggml_tensor * b = ggml_new_tensor_2d(p.ctx, GGML_TYPE_F32, k, n);
     struct ggml_tensor * y = ggml_mul_mat(p.ctx, p.a, b);
     if (y == NULL) { // a row that is no whole number of blocks, for example
+        stop(ggml_last_error());
+    }
+    p.memory = ggml_backend_alloc_ctx_tensors_from_buft(p.ctx, ggml_backend_cpu_buffer_type());
+    if (p.memory == NULL) {
         stop(ggml_last_error());
     }
     ggml_mul_mat_set_prec(y, getenv("GB_BENCH_EXACT") != NULL ? GGML_PREC_F32 : GGML_PREC_DEFAULT);
@@ -136,8 +139,8 @@ static void product_free(struct product * p) {
     free(p->run.work);
     gb_cpu_plan_free(p->plan);
     gb_cpu_pool_free(p->pool);
+    ggml_backend_buffer_free(p->memory);
     ggml_free(p->ctx);
-    gb_aligned_free(p->memory);
 }
 
 static void product_once(void * data) {

@@ -75,7 +75,7 @@ static double run_measurement(struct measurement * m, int n_threads) {
     double total = 0;
     m->rates     = gb_calloc((size_t) n_threads, sizeof(double));
     m->pool      = m->rates == NULL ? NULL : gb_cpu_pool_borrow(n_threads);
-    if (m->pool != NULL && gb_cpu_pool_run(m->pool, n_threads, measure_part, NULL, m) == GGML_STATUS_SUCCESS) {
+    if (m->pool != NULL && gb_cpu_pool_run(m->pool, n_threads, measure_part, NULL, NULL, m) == GGML_STATUS_SUCCESS) {
         for (int i = 0; i < n_threads; i++) {
             total += m->rates[i];
         }

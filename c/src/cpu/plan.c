@@ -132,7 +132,8 @@ static enum ggml_status plan_nodes(struct gb_cpu_plan * plan, struct ggml_tensor
             continue;
         }
         GB_TRY(plan_job(&plan->jobs[plan->n_jobs], nodes[i], n_threads));
-        plan->work_size = GB_MAX(plan->work_size, plan->jobs[plan->n_jobs].work_size);
+        plan->work_size  = GB_MAX(plan->work_size, plan->jobs[plan->n_jobs].work_size);
+        plan->has_custom = plan->has_custom || gb_op_is_custom(nodes[i]->op);
         plan->n_jobs++;
     }
     add_steps(plan, 0, plan->n_jobs, 0);

@@ -33,18 +33,28 @@ struct gb_cpu_step {
     size_t  work_size; // of a fused one
 };
 
-// The lists lie behind the struct in one allocation (plan.c). A run changes only `apart` of steps; all else is fixed.
+// How long runs took whose threads slept when they began, at best; 0: there was none. A short plan is not worth waking
+// anybody for, and what is short, only measuring tells.
+struct gb_cpu_plan_times {
+    int64_t woken_ns, alone_ns; // with threads that were woken; by the caller alone
+    int64_t ended_ns;           // gb_time_ns() when the last run alone ended
+};
+
+// The lists lie behind the struct in one allocation (plan.c). A run changes only `apart` of steps, and `times`; all
+// else is fixed.
 struct gb_cpu_plan {
-    struct ggml_tensor ** nodes; // all of the list, views too
-    struct gb_cpu_job *   jobs;
-    struct gb_cpu_step *  steps;
-    int                   n_nodes, n_jobs, n_steps;
-    int                   sealed;    // while the plan is made: no job is added to the first so many steps
-    int                   team;      // threads that the widest step wants
-    int                   n_threads; // that it was made for
-    bool                  fuses;
-    bool                  is_part;   // of a graph: what the last node reads is stored
-    size_t                work_size; // with slack for alignment
+    struct ggml_tensor **    nodes; // all of the list, views too
+    struct gb_cpu_job *      jobs;
+    struct gb_cpu_step *     steps;
+    int                      n_nodes, n_jobs, n_steps;
+    int                      sealed;    // while the plan is made: no job is added to the first so many steps
+    int                      team;      // threads that the widest step wants
+    int                      n_threads; // that it was made for
+    bool                     fuses;
+    bool                     is_part;    // of a graph: what the last node reads is stored
+    bool                     has_custom; // a function of the program's is called with as many threads as it asked for
+    struct gb_cpu_plan_times times;
+    size_t                   work_size; // with slack for alignment
 };
 
 // The nodes of jobs [first, end), at most GB_FUSE_MAX of them; how many.

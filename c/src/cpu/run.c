@@ -1,7 +1,8 @@
 // run.c - runs a plan on a team of threads.
 //
 // The one idea: the whole team goes through the steps of the plan together and meets after each, so a node sees all
-// effects of earlier ones. A plan in which no node wants a second thread wakes nobody.
+// effects of earlier ones. A plan in which no node wants a second thread wakes nobody, and neither does one that is so
+// short that waking takes longer (struct gb_cpu_plan_times).
 //
 // Invariant: whether to go on after a step is decided once, by the last thread to arrive, and seen by all: a failed or
 // aborted run never leaves a thread waiting at a meeting that the others skip.
@@ -9,6 +10,7 @@
 // Called by graph_compute.c (public graph functions), cpu_backend.c, and the simulated device.
 #include <stdatomic.h>
 
+#include "base/env.h"
 #include "base/mapped.h"
 #include "base/status.h"
 #include "cpu/plan.h"
@@ -125,6 +127,9 @@ static void poll_while_waiting(void * arg) { // the others may have long pieces 
 static void team_main(void * arg, int ith, int nth) {
     struct gb_cpu_team *       team = arg;
     const struct gb_cpu_plan * plan = team->plan;
+    if (ith == 0) {
+        team->nth = nth;
+    }
     for (int i = 0; i < plan->n_steps && !team->stop;) {
         const struct gb_cpu_step * step = &plan->steps[i];
         i += 1 + (step->apart ? 0 : step->n_instead);
@@ -184,6 +189,28 @@ static void choose_steps(struct gb_cpu_plan * plan) {
     }
 }
 
+// Runs that take longer with woken threads are never tried alone.
+#define SHORT_NS 200000
+
+// Each way is tried once when threads sleep, and then the one that was faster at best. Threads that are awake are
+// always used.
+static enum ggml_status run_on_pool(struct gb_cpu_plan * plan, struct gb_cpu_pool * pool, struct gb_cpu_team * team) {
+    struct gb_cpu_plan_times * t = &plan->times;
+    struct gb_cpu_rest         rest;
+    const bool                 is_short = t->woken_ns > 0 && t->woken_ns < SHORT_NS;
+    rest.may_be_alone = is_short && !plan->has_custom && (t->alone_ns == 0 || t->alone_ns < t->woken_ns);
+    rest.ended_ns     = t->ended_ns;
+    GB_TRY(gb_cpu_pool_run(pool, plan->team, team_main, team->run->abort_callback != NULL ? poll_while_waiting : NULL,
+        &rest, team));
+    if (rest.slept) {
+        const int64_t   now = gb_time_ns(), took = GB_MAX(now - rest.start_ns, 1);
+        int64_t * const best = team->nth == 1 ? &t->alone_ns : &t->woken_ns;
+        *best                = *best == 0 ? took : GB_MIN(*best, took);
+        t->ended_ns          = team->nth == 1 ? now : t->ended_ns;
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
 // The abort callback is asked once before the first step, so a run that is aborted already computes nothing.
 static enum ggml_status run_plan(struct gb_cpu_plan * plan, struct gb_cpu_pool * pool, const struct gb_cpu_run * run) {
     GB_FAIL_IF(plan->work_size > 0 && run->work == NULL, GGML_STATUS_INVALID_ARGUMENT,
@@ -195,14 +222,14 @@ static enum ggml_status run_plan(struct gb_cpu_plan * plan, struct gb_cpu_pool *
     team.run  = run;
     team.pool = plan->team > 1 ? pool : NULL;
     team.work = plan->work_size > 0 ? align_work(run->work) : NULL;
+    team.nth  = 1;
     team.stop = false;
     atomic_init(&team.claimed, 0);
     atomic_init(&team.halted, GGML_STATUS_SUCCESS);
     gb_cpu_team_poll_abort(&team);
     decide(&team);
     if (team.pool != NULL) {
-        GB_TRY(gb_cpu_pool_run(pool, plan->team, team_main, run->abort_callback != NULL ? poll_while_waiting : NULL,
-            &team));
+        GB_TRY(run_on_pool(plan, pool, &team));
     } else {
         team_main(&team, 0, 1);
     }

@@ -349,8 +349,29 @@ static void run_team(struct gb_cpu_pool * pool, int nth, gb_cpu_pool_fn fn, void
     }
 }
 
+static bool any_sleeps(struct gb_cpu_pool * pool, int n_workers) {
+    bool found = pool->n_started < n_workers; // whoever has yet to be started takes even longer
+    for (int i = 0; i < GB_MIN(n_workers, pool->n_started); i++) {
+        found |= atomic_load_explicit(&pool->workers[i].gate.sleepers, memory_order_relaxed) > 0;
+    }
+    return found;
+}
+
+// True: the caller does it alone.
+static bool lets_rest(struct gb_cpu_pool * pool, int n_workers, struct gb_cpu_rest * rest) {
+    if (rest == NULL) {
+        return false;
+    }
+    rest->slept = any_sleeps(pool, n_workers);
+    if (!rest->slept) {
+        return false;
+    }
+    rest->start_ns = gb_time_ns();
+    return rest->may_be_alone && rest->start_ns - rest->ended_ns > SPIN_NS;
+}
+
 enum ggml_status gb_cpu_pool_run(struct gb_cpu_pool * pool, int n_threads, gb_cpu_pool_fn fn,
-    void (*while_waiting)(void * arg), void * arg) {
+    void (*while_waiting)(void * arg), struct gb_cpu_rest * rest, void * arg) {
     GB_FAIL_IF(current == pool, GGML_STATUS_INVALID_STATE,
         "CPU: a node that is being computed asks the same threads to compute another graph");
     adopt_after_fork(pool);
@@ -361,7 +382,8 @@ enum ggml_status gb_cpu_pool_run(struct gb_cpu_pool * pool, int n_threads, gb_cp
     current                                  = pool;
     waiting                                  = while_waiting;
     waiting_arg                              = arg;
-    run_team(pool, 1 + start_workers(pool, GB_MIN(n_threads, pool->n_threads) - 1), fn, arg);
+    const int n_workers                      = GB_MIN(n_threads, pool->n_threads) - 1;
+    run_team(pool, lets_rest(pool, n_workers, rest) ? 1 : 1 + start_workers(pool, n_workers), fn, arg);
     current     = outer;
     waiting     = outer_waiting;
     waiting_arg = outer_arg;

@@ -155,7 +155,7 @@ static void call_often(void * arg) {
     gb_set_run(c->run);
     c->seen.expected = c->run;
     for (int i = 0; i < 200; i++) {
-        gb_cpu_pool_run(c->pool, 3, look, NULL, &c->seen);
+        gb_cpu_pool_run(c->pool, 3, look, NULL, NULL, &c->seen);
     }
     gb_set_run(NULL);
 }
@@ -188,7 +188,7 @@ static enum ggml_status run_look(struct gb_sim_work * work) {
     look(w->seen, 0, 1);
     struct gb_cpu_pool * pool = w->team ? gb_cpu_pool_borrow(2) : NULL;
     if (pool != NULL) {
-        gb_cpu_pool_run(pool, 2, look, NULL, w->seen);
+        gb_cpu_pool_run(pool, 2, look, NULL, NULL, w->seen);
         gb_cpu_pool_give_back(pool);
     }
     return GGML_STATUS_SUCCESS;

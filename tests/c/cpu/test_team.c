@@ -82,7 +82,7 @@ static int run(int n_threads, int64_t n, int64_t slot, int late) {
     struct gb_cpu_team   team = { .pool = pool };
     struct work          w    = { .team = &team, .n = n, .slot = slot, .late = late };
     for (int i = 0; i < 2; i++) { // numbers of the first run mean nothing in the second
-        CHECK_INT(gb_cpu_pool_run(pool, n_threads, thread_main, NULL, &w), GGML_STATUS_SUCCESS);
+        CHECK_INT(gb_cpu_pool_run(pool, n_threads, thread_main, NULL, NULL, &w), GGML_STATUS_SUCCESS);
     }
     CHECK_MSG(atomic_load(&w.wrong) == 0, "%d threads, %d items in slots of %d: %d wrong", n_threads, (int) n,
         (int) slot, atomic_load(&w.wrong));

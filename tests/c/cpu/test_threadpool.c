@@ -1,5 +1,6 @@
 // Thread pool: every share is done exactly once, whoever waits is woken, pools are independent, and a fork does no
 // harm.
+#define _DEFAULT_SOURCE // usleep
 #include "test.h"
 
 #include <pthread.h>
@@ -8,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/env.h"
 #include "base/mem.h"
 #include "base/thread.h"
 #include "cpu/threadpool.h"
@@ -48,7 +50,7 @@ static void runs_every_share_once(void) {
             struct tally t    = { .expected_nth = used };
             const int    runs = UNDER_TSAN ? 20 : 100;
             for (int r = 0; r < runs; r++) {
-                CHECK_INT(gb_cpu_pool_run(pool, used, count, NULL, &t), GGML_STATUS_SUCCESS);
+                CHECK_INT(gb_cpu_pool_run(pool, used, count, NULL, NULL, &t), GGML_STATUS_SUCCESS);
             }
             for (int i = 0; i < MAX_THREADS; i++) {
                 CHECK_INT(t.calls[i], i < used ? runs : 0);
@@ -63,9 +65,48 @@ static void caps_at_its_size(void) {
     struct gb_cpu_pool * pool = gb_cpu_pool_new(2);
     REQUIRE(pool != NULL);
     struct tally t = { .expected_nth = 2 };
-    CHECK_INT(gb_cpu_pool_run(pool, 7, count, NULL, &t), GGML_STATUS_SUCCESS);
+    CHECK_INT(gb_cpu_pool_run(pool, 7, count, NULL, NULL, &t), GGML_STATUS_SUCCESS);
     CHECK_INT(t.wrong_nth, 0);
     CHECK_INT(t.calls[0] + t.calls[1], 2);
+    gb_cpu_pool_free(pool);
+}
+
+// A run with a rest: how many threads it had; every one of them once.
+static int threads_of(struct gb_cpu_pool * pool, int n, struct gb_cpu_rest * rest) {
+    struct tally t = { .expected_nth = n };
+    CHECK_INT(gb_cpu_pool_run(pool, n, count, NULL, rest, &t), GGML_STATUS_SUCCESS);
+    int used = 0;
+    for (int i = 0; i < MAX_THREADS; i++) {
+        CHECK(t.calls[i] == 0 || t.calls[i] == 1);
+        used += t.calls[i];
+    }
+    CHECK_INT(t.wrong_nth, used == n ? 0 : used);
+    return used;
+}
+
+// The caller does it alone where it may and somebody sleeps, but not when it did so a moment ago.
+static void sleepers_may_rest(void) {
+    struct gb_cpu_pool * pool = gb_cpu_pool_new(3);
+    REQUIRE(pool != NULL);
+    struct gb_cpu_rest rest = { .may_be_alone = true };
+    CHECK_INT(threads_of(pool, 3, &rest), 1); // nobody has been started yet
+    CHECK(rest.slept && rest.start_ns > 0);
+    rest = (struct gb_cpu_rest){ .may_be_alone = false };
+    CHECK_INT(threads_of(pool, 3, &rest), 3);
+    CHECK(rest.slept);
+    int slept = 0;
+    for (int i = 0; i < 200; i++) {
+        rest           = (struct gb_cpu_rest){ .may_be_alone = i % 2 == 0 };
+        const int used = threads_of(pool, 3, &rest);
+        CHECK_INT(used, rest.slept && rest.may_be_alone ? 1 : 3);
+        slept += rest.slept;
+        usleep(i % 4 * 500);
+    }
+    CHECK(slept > 0);
+    rest = (struct gb_cpu_rest){ .may_be_alone = true, .ended_ns = gb_time_ns() + 1000000000 };
+    CHECK_INT(threads_of(pool, 3, &rest), 3); // it ended a moment ago
+    CHECK_INT(threads_of(pool, 1, &rest), 1);
+    CHECK(!rest.slept);
     gb_cpu_pool_free(pool);
 }
 
@@ -84,7 +125,7 @@ static void thousands_of_tiny_runs(void) {
     struct tally t    = { .expected_nth = 4 };
     const int    runs = UNDER_TSAN ? 500 : 5000;
     for (int r = 0; r < runs; r++) {
-        gb_cpu_pool_run(pool, 4, count, NULL, &t);
+        gb_cpu_pool_run(pool, 4, count, NULL, NULL, &t);
         if (r % 1000 == 999) {
             gb_sleep_us(2000); // long enough for the workers to fall asleep
         }
@@ -137,7 +178,7 @@ static void meetings_keep_step(void) {
     for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++) {
         struct march m = { .pool = gb_cpu_pool_new(sizes[s]) };
         REQUIRE(m.pool != NULL);
-        CHECK_INT(gb_cpu_pool_run(m.pool, sizes[s], marcher, NULL, &m), GGML_STATUS_SUCCESS);
+        CHECK_INT(gb_cpu_pool_run(m.pool, sizes[s], marcher, NULL, NULL, &m), GGML_STATUS_SUCCESS);
         CHECK_INT(m.decisions, ROUNDS);
         CHECK_INT(m.out_of_step, 0);
         CHECK_INT(m.disagreements, 0);
@@ -168,7 +209,7 @@ static void one_at_a_time(void * arg, int ith, int nth) {
 static void * call_often(void * arg) {
     struct shared_pool * s = arg;
     for (int r = 0; r < 200; r++) {
-        gb_cpu_pool_run(s->pool, 1 + r % 3, one_at_a_time, NULL, s);
+        gb_cpu_pool_run(s->pool, 1 + r % 3, one_at_a_time, NULL, NULL, s);
     }
     return NULL;
 }
@@ -200,7 +241,7 @@ static void * borrow_often(void * arg) {
             return NULL;
         }
         struct tally t = { .expected_nth = 2 + r % 4 };
-        gb_cpu_pool_run(pool, 2 + r % 4, count, NULL, &t);
+        gb_cpu_pool_run(pool, 2 + r % 4, count, NULL, NULL, &t);
         for (int i = 0; i < MAX_THREADS; i++) {
             atomic_fetch_add(total, t.calls[i]);
         }
@@ -236,15 +277,15 @@ static void call_again(void * arg, int ith, int nth) {
     struct nested * n = arg;
     if (ith == 0) {
         struct tally t  = { .expected_nth = 2 };
-        n->same_status  = gb_cpu_pool_run(n->pool, 2, count, NULL, &t);
-        n->other_status = gb_cpu_pool_run(n->other, 2, count, NULL, &t);
+        n->same_status  = gb_cpu_pool_run(n->pool, 2, count, NULL, NULL, &t);
+        n->other_status = gb_cpu_pool_run(n->other, 2, count, NULL, NULL, &t);
     }
 }
 
 static void a_run_inside_a_run_is_refused(void) {
     struct nested n = { .pool = gb_cpu_pool_new(2), .other = gb_cpu_pool_new(2) };
     REQUIRE(n.pool != NULL && n.other != NULL);
-    CHECK_INT(gb_cpu_pool_run(n.pool, 2, call_again, NULL, &n), GGML_STATUS_SUCCESS);
+    CHECK_INT(gb_cpu_pool_run(n.pool, 2, call_again, NULL, NULL, &n), GGML_STATUS_SUCCESS);
     CHECK_INT(n.same_status, GGML_STATUS_INVALID_STATE);
     CHECK_INT(n.other_status, GGML_STATUS_SUCCESS);
     gb_cpu_pool_free(n.pool);
@@ -257,7 +298,7 @@ static int in_child(struct gb_cpu_pool * pool) {
     alarm(20); // a hang ends as a signal
     struct tally t = { .expected_nth = 3 };
     for (int r = 0; r < 50; r++) {
-        gb_cpu_pool_run(pool, 3, count, NULL, &t);
+        gb_cpu_pool_run(pool, 3, count, NULL, NULL, &t);
     }
     gb_cpu_pool_free(pool);
     return t.calls[0] == 50 && t.calls[1] == 50 && t.calls[2] == 50 && t.wrong_nth == 0 ? 0 : 1;
@@ -276,7 +317,7 @@ static void a_child_starts_its_own_workers(void) {
     struct gb_cpu_pool * pool = gb_cpu_pool_new(3);
     REQUIRE(pool != NULL);
     struct tally t = { .expected_nth = 3 };
-    gb_cpu_pool_run(pool, 3, count, NULL, &t);
+    gb_cpu_pool_run(pool, 3, count, NULL, NULL, &t);
     for (int attempt = 0; attempt < 10; attempt++) { // workers spin at first, and sleep later
         gb_sleep_us(attempt % 2 == 0 ? 0 : 1000);
         const pid_t pid = fork();
@@ -285,7 +326,7 @@ static void a_child_starts_its_own_workers(void) {
             _exit(in_child(pool));
         }
         check_child(pid);
-        gb_cpu_pool_run(pool, 3, count, NULL, &t); // the parent's pool lives on
+        gb_cpu_pool_run(pool, 3, count, NULL, NULL, &t); // the parent's pool lives on
     }
     CHECK_INT(t.calls[2], 11);
     gb_cpu_pool_free(pool);
@@ -300,7 +341,7 @@ static void * keep_busy(void * arg) {
     struct busy * b = arg;
     struct tally  t = { .expected_nth = 3 };
     while (!atomic_load(&b->stop)) {
-        gb_cpu_pool_run(b->pool, 3, count, NULL, &t);
+        gb_cpu_pool_run(b->pool, 3, count, NULL, NULL, &t);
     }
     return NULL;
 }
@@ -339,7 +380,7 @@ static void exit_with_a_live_pool(void) {
         static struct gb_cpu_pool * pool; // reachable: no leak
         pool           = gb_cpu_pool_new(4);
         struct tally t = { .expected_nth = 4 };
-        gb_cpu_pool_run(pool, 4, count, NULL, &t);
+        gb_cpu_pool_run(pool, 4, count, NULL, NULL, &t);
         exit(0);
     }
     check_child(pid);
@@ -362,7 +403,7 @@ static int with_too_few_threads(void) {
     }
     struct tally t = { .expected_nth = 16 };
     for (int r = 0; r < 10; r++) {
-        if (gb_cpu_pool_run(pool, 16, count, NULL, &t) != GGML_STATUS_SUCCESS) {
+        if (gb_cpu_pool_run(pool, 16, count, NULL, NULL, &t) != GGML_STATUS_SUCCESS) {
             return 3;
         }
     }
@@ -397,7 +438,8 @@ static void out_of_memory(void) {
     CHECK_INT(gb_test_live_allocs(), before);
 }
 
-TEST_MAIN(TEST(runs_every_share_once), TEST(caps_at_its_size), TEST(refuses_bad_sizes), TEST(thousands_of_tiny_runs),
-    TEST(meetings_keep_step), TEST(concurrent_callers_queue), TEST(borrowed_pools_are_exclusive_and_few),
-    TEST(a_run_inside_a_run_is_refused), TEST(a_child_starts_its_own_workers), TEST(a_child_of_a_busy_process),
-    TEST(exit_with_a_live_pool), TEST(fewer_threads_do_the_work), TEST(out_of_memory))
+TEST_MAIN(TEST(runs_every_share_once), TEST(caps_at_its_size), TEST(sleepers_may_rest), TEST(refuses_bad_sizes),
+    TEST(thousands_of_tiny_runs), TEST(meetings_keep_step), TEST(concurrent_callers_queue),
+    TEST(borrowed_pools_are_exclusive_and_few), TEST(a_run_inside_a_run_is_refused),
+    TEST(a_child_starts_its_own_workers), TEST(a_child_of_a_busy_process), TEST(exit_with_a_live_pool),
+    TEST(fewer_threads_do_the_work), TEST(out_of_memory))

@@ -20,7 +20,6 @@ struct gb_product_algorithm {
     // what it needs. `traits` NULL: those of this processor, found out here if the answer depends on them.
     const char * (*level_declines)(const struct gb_gemm * p, const struct gb_kernels * kernels,
         const struct gb_cpu_traits * traits);
-    double grain; // multiply-adds that are worth waking a thread
     size_t (*work_size)(const struct gb_gemm * p, int n_tasks);
     void (*run)(const struct gb_cpu_call * call, const struct gb_gemm * p);
     bool finishes; // run() also does what the epilogue wants; else that is left for the end (gb_gemm_finish_all)

@@ -23,28 +23,28 @@ static const char * never_declines(const struct gb_gemm * p) {
 // clang-format off
 static const struct gb_product_algorithm algorithms[] = {
     // few rows, at levels with kernels for that
-    { "short_q8_0", gb_short_declines, gb_short_level_declines, GB_GRAIN_FEW,
+    { "short_q8_0", gb_short_declines, gb_short_level_declines,
       gb_short_work_size, gb_short_run, .finishes = false },
-    { "interleaved", gb_interleaved_declines, gb_interleaved_level_declines, GB_GRAIN_FEW,
+    { "interleaved", gb_interleaved_declines, gb_interleaved_level_declines,
       gb_interleaved_work_size, gb_interleaved_run, .finishes = false },
     // pairs of bfloat16, from fewer rows on than dense_rows takes
-    { "blocked_bf16", gb_blocked_bf16_declines, gb_blocked_bf16_level_declines, GB_GRAIN_BLOCKED,
+    { "blocked_bf16", gb_blocked_bf16_declines, gb_blocked_bf16_level_declines,
       gb_blocked_work_size, gb_blocked_bf16_run, .finishes = true },
     // few rows
-    { "byte_dots", gb_byte_dots_declines, NULL, GB_GRAIN_FEW,
+    { "byte_dots", gb_byte_dots_declines, NULL,
       gb_byte_dots_work_size, gb_byte_dots_run, .finishes = true },
-    { "dense_row", gb_dense_row_declines, NULL, GB_GRAIN_FEW,
+    { "dense_row", gb_dense_row_declines, NULL,
       no_work_size, gb_dense_row_run, .finishes = true },
-    { "dense_rows", gb_dense_rows_declines, NULL, GB_GRAIN_FEW,
+    { "dense_rows", gb_dense_rows_declines, NULL,
       gb_dense_rows_work_size, gb_dense_rows_run, .finishes = true },
-    { "dots", gb_dots_declines, NULL, GB_GRAIN_FEW,
+    { "dots", gb_dots_declines, NULL,
       no_work_size, gb_dots_run, .finishes = true },
     // many rows
-    { "unpacked_bf16", gb_unpacked_bf16_declines, gb_unpacked_bf16_level_declines, GB_GRAIN_BLOCKED,
+    { "unpacked_bf16", gb_unpacked_bf16_declines, gb_unpacked_bf16_level_declines,
       gb_blocked_work_size, gb_unpacked_bf16_run, .finishes = true },
-    { "blocked_bytes", gb_blocked_bytes_declines, NULL, GB_GRAIN_BLOCKED,
+    { "blocked_bytes", gb_blocked_bytes_declines, NULL,
       gb_blocked_work_size, gb_blocked_bytes_run, .finishes = true },
-    { "blocked_f32", never_declines, NULL, GB_GRAIN_BLOCKED,
+    { "blocked_f32", never_declines, NULL,
       gb_blocked_work_size, gb_blocked_f32_run, .finishes = true },
 };
 // clang-format on
@@ -70,7 +70,7 @@ static const struct gb_product_algorithm * choose(const struct gb_gemm * p, cons
 }
 
 int gb_gemm_n_tasks(const struct gb_gemm * p, int n_threads) {
-    const double tasks = (double) p->m * (double) p->k * (double) p->total / choose(p, NULL, NULL)->grain;
+    const double tasks = (double) p->m * (double) p->k * (double) p->total / GB_GRAIN;
     return tasks < 1 ? 1 : tasks < n_threads ? (int) tasks : n_threads;
 }
 

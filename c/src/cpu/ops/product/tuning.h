@@ -12,11 +12,10 @@
 
 // ------------------------------------------------------------------------------------------------------------- threads
 
-// Multiply-adds that are worth waking a thread: below, waking takes longer than it saves. Few rows wait for memory, and
-// two threads read faster than one, so the grain is smaller there.
-//     bench_products shape q4_0 best 2, and 1, M=256 K=512 ROWS=1 (few); M=128 K=128 ROWS=32 (blocked)
-#define GB_GRAIN_FEW     (1 << 15)
-#define GB_GRAIN_BLOCKED (1 << 18)
+// Multiply-adds that are worth a thread that is awake: meeting it takes longer than it saves below. Whether a plan is
+// worth waking threads for is measured (cpu/plan.h).
+//     bench_products shape q4_0 best 2, and 1, M=256 K=512 ROWS=1; f32, M=64 K=64 ROWS=32 and M=16 K=16 ROWS=256
+#define GB_GRAIN (1 << 15)
 
 // Few rows: columns are taken by who comes (gb_cpu_take) where a thread's part has so many terms, some ten microseconds
 // of work; in pieces of at least so many columns, which are whole blocks of all algorithms.
