@@ -29,6 +29,7 @@ from examples.llama.model import WINDOW, Llama, Window
 from timing import median, once, series, timed
 
 EMBD, HEADS, KV_HEADS, FF, VOCAB = 2048, 32, 4, 5632, 32000
+USED = 64  # positions before the first token that is generated
 
 
 def random_rows(shape: tuple[int, int], dtype: gb.DType, seed: int) -> Iterator[np.ndarray]:
@@ -104,7 +105,7 @@ def graph_costs(model: Llama, rounds: int = 10) -> dict[str, float]:
 
 
 def measure(path: Path, prompt: int, new: int, threads: int, repeats: int) -> dict[str, float]:
-    model = Llama(path, n_threads=threads, context=prompt + new)
+    model = Llama(path, n_threads=threads, context=max(prompt, USED) + new)
     ids = [int(i) for i in np.random.default_rng(0).integers(0, VOCAB, prompt)]
     read = [t for n, t in model.weights.items() if n != "token_embd.weight"]  # of that one a row is read
     weights = sum(t.nbytes for t in read)
@@ -112,7 +113,7 @@ def measure(path: Path, prompt: int, new: int, threads: int, repeats: int) -> di
     for _ in range(repeats):
         model.reset()
         prompt_rates.append(prompt / once(partial(model.logits, ids)))
-        model.cache.used = 64  # a context of 64 positions and more
+        model.cache.used = USED
         new_rates.append(1 / series(partial(model.logits, [1]), new))
     rate, limit = median(new_rates), read_rate(path, threads)
     return {
