@@ -58,16 +58,16 @@ static inline vf dot_pairs_(vf c, vf a, vf b) {
 #endif
 }
 
-// Rows 0 .. mr - 1 of the tile, on panels of floats or of pairs of bfloat16. mr and pairs are constants where this is
-// called, so that each combination becomes a function of its own.
-static ALWAYS_INLINE void tile_(int mr, bool pairs, const struct gb_tile * t) {
+// Rows 0 .. mr - 1 and the first nv vectors of the tile, on panels of floats or of pairs of bfloat16. mr, nv and pairs
+// are constants where this is called, so that each combination becomes a function of its own.
+static ALWAYS_INLINE void tile_(int mr, int nv, bool pairs, const struct gb_tile * t) {
     const struct gb_tile tile = *t; // stores to c could change *t, as far as the compiler knows
     const float *        a = tile.a, *b = tile.b;
     vf                   acc[TILE_MR][V_GEMM_NV];
     UNROLL
     for (int i = 0; i < mr; i++) {
         UNROLL
-        for (int j = 0; j < V_GEMM_NV; j++) {
+        for (int j = 0; j < nv; j++) {
             acc[i][j] = v_set(0.0f);
         }
     }
@@ -78,14 +78,14 @@ static ALWAYS_INLINE void tile_(int mr, bool pairs, const struct gb_tile * t) {
         }
         vf bv[V_GEMM_NV];
         UNROLL
-        for (int j = 0; j < V_GEMM_NV; j++) {
+        for (int j = 0; j < nv; j++) {
             bv[j] = v_load(b + j * V_N);
         }
         UNROLL
         for (int i = 0; i < mr; i++) {
             const vf av = v_set(a[i]);
             UNROLL
-            for (int j = 0; j < V_GEMM_NV; j++) {
+            for (int j = 0; j < nv; j++) {
                 acc[i][j] = pairs ? dot_pairs_(acc[i][j], bv[j], av) : v_fma(av, bv[j], acc[i][j]);
             }
         }
@@ -95,14 +95,14 @@ static ALWAYS_INLINE void tile_(int mr, bool pairs, const struct gb_tile * t) {
     }
     UNROLL
     for (int i = 0; i < mr; i++) {
-        store_row_(V_GEMM_NV, tile.c + i * tile.ldc, acc[i], tile.nr, tile.accumulate);
+        store_row_(nv, tile.c + i * tile.ldc, acc[i], tile.nr, tile.accumulate);
     }
 }
 
-static ALWAYS_INLINE void tile_of_rows_(bool pairs, const struct gb_tile * t) {
+static ALWAYS_INLINE void tile_of_rows_(int nv, bool pairs, const struct gb_tile * t) {
     switch (t->mr) {
 #define TILE_CASE(rows) \
-    case rows: tile_(rows, pairs, t); break;
+    case rows: tile_(rows, nv, pairs, t); break;
         TILE_CASE(1)
         TILE_CASE(2)
         TILE_CASE(3)
@@ -124,7 +124,16 @@ static ALWAYS_INLINE void tile_of_rows_(bool pairs, const struct gb_tile * t) {
     }
 }
 
-static void gemm_tile_f32(const struct gb_tile * t) { tile_of_rows_(false, t); }
+// Up to half of the columns take half of the vectors, and of the time.
+static ALWAYS_INLINE void tile_of_columns_(bool pairs, const struct gb_tile * t) {
+    if (t->nr <= V_GEMM_NV / 2 * V_N) {
+        tile_of_rows_(V_GEMM_NV / 2, pairs, t);
+    } else {
+        tile_of_rows_(V_GEMM_NV, pairs, t);
+    }
+}
+
+static void gemm_tile_f32(const struct gb_tile * t) { tile_of_columns_(false, t); }
 
 #if HAVE_AMX_BF16
 #    include "x86/tile_amx.tpl.h"
@@ -136,7 +145,7 @@ static void enter_tiles(void) {}
 
 static void leave_tiles(void) {}
 
-static void gemm_tile_bf16(const struct gb_tile * t) { tile_of_rows_(true, t); }
+static void gemm_tile_bf16(const struct gb_tile * t) { tile_of_columns_(true, t); }
 #endif
 
 // ------------------------------------------------------------------------------------------------------------- packing

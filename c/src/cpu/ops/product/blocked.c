@@ -404,10 +404,15 @@ static bool pack_panel(const struct round * r, struct cursor c, int64_t index) {
     }
     panel->ld = panel->rows > 1 ? gb_gemm_dst_stride(row, panel->rows) : p->m;
     for (int64_t k0 = 0, kc; k0 < p->k; k0 += kc) {
-        kc = GB_MIN(p->k - k0, r->packing.stretch);
+        kc                 = GB_MIN(p->k - k0, r->packing.stretch);
+        const size_t bytes = gb_gemm_term_offset(&p->x, kc);
+        const bool   asks  = r->packing.as == GB_PACKED_FLOATS && k0 + kc < p->k && gb_gemm_is_dense(&p->x);
+        for (int i = 0; i < panel->rows && asks; i++) { // for what the next stretch reads
+            gb_prefetch((const char *) x[i] + bytes, bytes);
+        }
         gb_pack_rows(&r->packing, &p->x, kc, panel->rows, panel_at(r, index, k0, kc), x, r->l.buffer);
         for (int i = 0; i < panel->rows; i++) {
-            x[i] = (const char *) x[i] + gb_gemm_term_offset(&p->x, kc);
+            x[i] = (const char *) x[i] + bytes;
         }
         if (gb_cpu_stopped(r->call, kc * mr)) {
             return false;

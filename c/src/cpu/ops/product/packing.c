@@ -124,14 +124,6 @@ void gb_packed_tile(const struct gb_packing * packing, const struct gb_tile * t)
 
 // -------------------------------------------------------------------------------------------------------------- floats
 
-// What the next stretch of k terms of x will read, unless it has gaps.
-static void prefetch_rows(const struct gb_gemm_operand * o, const void * const * rows, int n, int64_t k) {
-    const size_t bytes = gb_gemm_term_offset(o, k);
-    for (int i = 0; i < n && gb_gemm_is_dense(o); i++) {
-        gb_prefetch((const char *) rows[i] + bytes, bytes);
-    }
-}
-
 static float element(enum ggml_type type, const char * p) {
     switch (type) {
         case GGML_TYPE_F16: return ggml_fp16_to_fp32(*(const ggml_fp16_t *) p);
@@ -266,10 +258,7 @@ void gb_pack_rows(const struct gb_packing * packing, const struct gb_gemm_operan
     switch (packing->as) {
         case GB_PACKED_BYTES: gb_bytes_pack_rows(packing->kernels, &packing->unpack, k, n, packing->mr, y, rows); break;
         case GB_PACKED_PAIRS: pack_rounded(packing, k, n, y, rows, buffer); break;
-        case GB_PACKED_FLOATS:
-            prefetch_rows(x, rows, n, k);
-            pack_floats(packing->kernels, x, k, n, packing->mr, y, rows, buffer);
-            break;
+        case GB_PACKED_FLOATS: pack_floats(packing->kernels, x, k, n, packing->mr, y, rows, buffer); break;
     }
 }
 
