@@ -33,10 +33,11 @@ struct gb_cpu_step {
     size_t  work_size; // of a fused one
 };
 
-// How long runs took whose threads slept when they began, at best; 0: there was none. A short plan is not worth waking
-// anybody for, and what is short, only measuring tells.
+// How long whole runs took whose threads slept when they began, at best; 0: there was none. A short plan is not worth
+// waking anybody for, and what is short, only measuring tells.
 struct gb_cpu_plan_times {
     int64_t woken_ns, alone_ns; // with threads that were woken; by the caller alone
+    int     n_woken;            // so often; it counts up to 2, since the first run finds its memory cold
     int64_t ended_ns;           // gb_time_ns() when the last run alone ended
 };
 

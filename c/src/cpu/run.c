@@ -189,24 +189,34 @@ static void choose_steps(struct gb_cpu_plan * plan) {
     }
 }
 
-// Runs that take longer with woken threads are never tried alone.
+// Runs that take longer are never tried alone.
 #define SHORT_NS 200000
 
-// Each way is tried once when threads sleep, and then the one that was faster at best. Threads that are awake are
-// always used.
+// A run by the caller alone that was long has more to do than those before: all is measured anew.
+static void remember_time(struct gb_cpu_plan_times * t, int64_t start_ns, int nth) {
+    const int64_t now = gb_time_ns(), took = GB_MAX(now - start_ns, 1);
+    if (nth > 1) {
+        t->woken_ns = t->n_woken < 2 ? took : GB_MIN(t->woken_ns, took);
+        t->n_woken  = GB_MIN(t->n_woken + 1, 2);
+    } else if (took < SHORT_NS) {
+        t->alone_ns = t->alone_ns == 0 ? took : GB_MIN(t->alone_ns, took);
+        t->ended_ns = now;
+    } else {
+        *t = (struct gb_cpu_plan_times){ .ended_ns = now };
+    }
+}
+
+// Where threads sleep, a short plan is run with them twice, then once by the caller alone, and from then on the way
+// that was faster at best. Threads that are awake are always used. A run that was stopped tells nothing.
 static enum ggml_status run_on_pool(struct gb_cpu_plan * plan, struct gb_cpu_pool * pool, struct gb_cpu_team * team) {
-    struct gb_cpu_plan_times * t = &plan->times;
-    struct gb_cpu_rest         rest;
-    const bool                 is_short = t->woken_ns > 0 && t->woken_ns < SHORT_NS;
+    struct gb_cpu_plan_times * t        = &plan->times;
+    const bool                 is_short = t->n_woken == 2 && t->woken_ns < SHORT_NS;
+    struct gb_cpu_rest         rest     = { .ended_ns = t->ended_ns };
     rest.may_be_alone = is_short && !plan->has_custom && (t->alone_ns == 0 || t->alone_ns < t->woken_ns);
-    rest.ended_ns     = t->ended_ns;
     GB_TRY(gb_cpu_pool_run(pool, plan->team, team_main, team->run->abort_callback != NULL ? poll_while_waiting : NULL,
         &rest, team));
-    if (rest.slept) {
-        const int64_t   now = gb_time_ns(), took = GB_MAX(now - rest.start_ns, 1);
-        int64_t * const best = team->nth == 1 ? &t->alone_ns : &t->woken_ns;
-        *best                = *best == 0 ? took : GB_MIN(*best, took);
-        t->ended_ns          = team->nth == 1 ? now : t->ended_ns;
+    if (rest.slept && !gb_cpu_team_is_halted(team)) {
+        remember_time(t, rest.start_ns, team->nth);
     }
     return GGML_STATUS_SUCCESS;
 }

@@ -350,8 +350,8 @@ static void run_team(struct gb_cpu_pool * pool, int nth, gb_cpu_pool_fn fn, void
 }
 
 static bool any_sleeps(struct gb_cpu_pool * pool, int n_workers) {
-    bool found = pool->n_started < n_workers; // whoever has yet to be started takes even longer
-    for (int i = 0; i < GB_MIN(n_workers, pool->n_started); i++) {
+    bool found = false;
+    for (int i = 0; i < n_workers && n_workers <= pool->n_started; i++) { // who has yet to be started is no sleeper
         found |= atomic_load_explicit(&pool->workers[i].gate.sleepers, memory_order_relaxed) > 0;
     }
     return found;

@@ -12,6 +12,8 @@
 #include "base/mem.h"
 #include "base/thread.h"
 #include "cpu/cpu.h"
+#include "cpu/plan.h"
+#include "cpu/threadpool.h"
 #include "ggml-backend.h"
 #include "tensor/tensor.h"
 
@@ -231,6 +233,35 @@ static void pauses_change_nothing(void) {
     CHECK(fabs(first[0] - sum) < 1e-3 * sum);
     CHECK_INT(w.nth_sum, 20 * 3 * 3);
     ggml_backend_free(cpu);
+    ggml_free(ctx);
+}
+
+static bool stop_at_once(void * data) {
+    (void) data;
+    return true;
+}
+
+// Times of runs that were stopped say nothing about the plan.
+static void stopped_runs_are_not_measured(void) {
+    struct ggml_context * ctx = new_context(false);
+    REQUIRE(ctx != NULL);
+    struct ggml_tensor * y    = ggml_scale(ctx, new_vector(ctx, 100000, 1), 2);
+    struct gb_cpu_plan * plan = gb_cpu_plan_of_graph(graph_of(ctx, y), 3);
+    struct gb_cpu_pool * pool = gb_cpu_pool_new(3);
+    REQUIRE(plan != NULL && pool != NULL);
+    struct gb_cpu_run run = { .kernels = gb_kernels_default() };
+    for (int i = 0; i < 1000 && plan->times.n_woken == 0; i++) { // until threads slept when a run began
+        const struct timespec pause = { .tv_nsec = 1000000L };
+        run.abort_callback          = i > 0 && i < 8 ? stop_at_once : NULL; // the first starts the threads
+        CHECK_INT(gb_cpu_plan_run(plan, pool, &run),
+            run.abort_callback != NULL ? GGML_STATUS_ABORTED : GGML_STATUS_SUCCESS);
+        CHECK(i >= 8 || (plan->times.n_woken == 0 && plan->times.alone_ns == 0));
+        nanosleep(&pause, NULL);
+    }
+    CHECK(plan->times.n_woken > 0 && plan->times.woken_ns > 0);
+    CHECK(all_equal(y, 2));
+    gb_cpu_pool_free(pool);
+    gb_cpu_plan_free(plan);
     ggml_free(ctx);
 }
 
@@ -534,7 +565,7 @@ static void out_of_memory(void) {
 
 TEST_MAIN(TEST(chain_of_large_and_small_nodes), TEST(in_place_nodes_run_in_order), TEST(views_are_no_work),
     TEST(empty_graph_and_empty_tensors), TEST(counts_runs), TEST(custom_nodes_get_their_tasks),
-    TEST(pauses_change_nothing), TEST(a_node_may_compute_a_graph), TEST(bad_plans_are_refused),
-    TEST(work_memory_is_asked_for_and_needed), TEST(what_is_not_allocated_is_named),
+    TEST(pauses_change_nothing), TEST(stopped_runs_are_not_measured), TEST(a_node_may_compute_a_graph),
+    TEST(bad_plans_are_refused), TEST(work_memory_is_asked_for_and_needed), TEST(what_is_not_allocated_is_named),
     TEST(unsupported_nodes_are_explained), TEST(failures_inside_nodes_stop_the_run), TEST(aborts_between_nodes),
     TEST(aborts_between_groups), TEST(graphs_at_once), TEST(a_million_nodes), TEST(out_of_memory))

@@ -89,11 +89,8 @@ static void sleepers_may_rest(void) {
     struct gb_cpu_pool * pool = gb_cpu_pool_new(3);
     REQUIRE(pool != NULL);
     struct gb_cpu_rest rest = { .may_be_alone = true };
-    CHECK_INT(threads_of(pool, 3, &rest), 1); // nobody has been started yet
-    CHECK(rest.slept && rest.start_ns > 0);
-    rest = (struct gb_cpu_rest){ .may_be_alone = false };
-    CHECK_INT(threads_of(pool, 3, &rest), 3);
-    CHECK(rest.slept);
+    CHECK_INT(threads_of(pool, 3, &rest), 3); // nobody has been started yet
+    CHECK(!rest.slept);
     int slept = 0;
     for (int i = 0; i < 200; i++) {
         rest           = (struct gb_cpu_rest){ .may_be_alone = i % 2 == 0 };

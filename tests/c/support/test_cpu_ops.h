@@ -236,11 +236,9 @@ static inline struct ggml_tensor * onto(struct ggml_tensor * node, int k) {
 
 // ---------------------------------------------------------------------------------------------------------------- runs
 
-static inline enum ggml_status run_node(struct ggml_tensor * node, int n_threads, const struct gb_kernels * kernels) {
-    static struct gb_cpu_pool * pool; // of the most threads that are asked for
-    if (pool == NULL) {
-        pool = gb_cpu_pool_new(5);
-    }
+// pool NULL: the caller does alone what was planned for n threads.
+static inline enum ggml_status run_node_on(struct gb_cpu_pool * pool, struct ggml_tensor * node, int n_threads,
+    const struct gb_kernels * kernels) {
     struct gb_cpu_plan * plan = gb_cpu_plan_new(&node, 1, n_threads);
     if (plan == NULL) {
         return ggml_last_status();
@@ -251,6 +249,14 @@ static inline enum ggml_status run_node(struct ggml_tensor * node, int n_threads
     free(work);
     gb_cpu_plan_free(plan);
     return status;
+}
+
+static inline enum ggml_status run_node(struct ggml_tensor * node, int n_threads, const struct gb_kernels * kernels) {
+    static struct gb_cpu_pool * pool; // of the most threads that are asked for
+    if (pool == NULL) {
+        pool = gb_cpu_pool_new(5);
+    }
+    return run_node_on(pool, node, n_threads, kernels);
 }
 
 // What element i of the node should be.

@@ -2,8 +2,8 @@
 //
 // A tile is V_GEMM_MR rows of V_GEMM_NV vectors, all of them accumulators that live in registers for the whole loop
 // over k: each step loads NV vectors of b, broadcasts MR values of a, and does MR x NV multiply-adds. Accumulators stay
-// in registers only if the loops over them are unrolled completely, hence the pragmas and the constant `mr` of each
-// instance.
+// in registers only if the loops over them are unrolled completely, hence the pragmas and the constant `mr` and `nv` of
+// each instance.
 
 #define TILE_MR V_GEMM_MR
 #define TILE_NR (V_GEMM_NV * V_N)

@@ -198,9 +198,10 @@ struct dots_task { // of interleaved_dots
         const uint8_t *    p  = t->w[column];                                                                     \
         size_t             at = 0;                                                                                \
         load_sums_(1, nx, acc, sums, t->accumulate);                                                              \
-        prefetch_lines_(t->next[column], (size_t) k / (block) * (size));                                          \
         for (; k > 0; k -= INTERLEAVED_K, p += INTERLEAVED_K / (block) * (size)) {                                \
             const int64_t units = unpack_part_##stem##_(&a, k, p);                                                \
+            prefetch_lines_(t->next[column] + (p - t->w[column]),                                                 \
+                (size_t) (k < INTERLEAVED_K ? k : INTERLEAVED_K) / (block) * (size));                             \
             for (int64_t i = 0; i < units; i++, at += INTERLEAVED_SIZE(halves)) {                                 \
                 interleave_unpacked_(halves, &a, i, s);                                                           \
                 multiply_interleaved_(1, nx, halves, (zero) != 0, s, t->x, at, acc);                              \

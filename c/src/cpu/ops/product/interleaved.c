@@ -19,7 +19,8 @@ _Static_assert(WHOLE_UNITS % GB_INTERLEAVED_UNIT_TERMS(true) == 0, "stretches ar
 _Static_assert(GB_INTERLEAVED_ROWS % ROWS_AT_ONCE == 0, "sums of all rows fit");
 _Static_assert(GB_DIRECT_ROWS <= GB_DIRECT_ROWS_QUICK && GB_DIRECT_ROWS_QUICK <= GB_INTERLEAVED_ROWS, "rows fit");
 _Static_assert(GB_DIRECT_COLUMNS % DIRECT_WIDTH == 0, "blocks of columns have whole parts");
-_Static_assert(GB_DIRECT_TERMS / GB_DIRECT_ROWS_QUICK >= WHOLE_UNITS, "a stretch is a whole number of units");
+_Static_assert(GB_DIRECT_TERMS / GB_DIRECT_ROWS_QUICK >= WHOLE_UNITS,
+    "a stretch has terms, however many rows there are");
 _Static_assert(GB_UNPACKED_COLUMNS % COLUMNS_AT_ONCE == 0 && GB_UNPACKED_TERMS % WHOLE_UNITS == 0,
     "unpacked columns and their sums fit");
 

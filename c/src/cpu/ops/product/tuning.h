@@ -42,7 +42,7 @@
 //     bench_products shape q4_0 best 1, M=8192 ROWS=1, K=256 and K=512
 #define GB_INTERLEAVED_TERMS 256
 // Bytes of weights between what is multiplied and what is prefetched, about: fewer and memory is waited for, more and
-// the first-level cache loses them again.
+// the second-level cache may lose them again.
 //     bench_products small q4_0 best 1
 #define GB_INTERLEAVED_AHEAD 8192
 
@@ -55,9 +55,9 @@
 // for their sums.
 //     bench_products shape q4_0 best 1, M=4096 K=14336 ROWS=4
 #define GB_DIRECT_COLUMNS 32
-// Terms of all rows that a block of columns meets at a time: with their scales they take 40 KiB, which mostly stay in
-// the first-level cache. Fewer, and columns are read in shorter pieces, which memory gives more slowly. Sums are kept
-// by lanes, so bits do not depend on it.
+// Terms of all rows that a block of columns meets at a time: with their scales they take 40 KiB, 48 where groups have
+// 16 terms, about what a first-level cache has. Fewer, and columns are read in shorter pieces, which memory gives more
+// slowly. Sums are kept by lanes, so bits do not depend on it.
 //     bench_products shape q4_0 best 2, K=14336 M=13312, ROWS=1, 2, 4 and 8
 #define GB_DIRECT_TERMS 32768
 

@@ -165,6 +165,9 @@ static void taken_by_threads(struct ggml_tensor * node) {
     for (int threads = 2; threads <= 7; threads++) {
         memset(more, 0xff, size);
         CHECK(run_node(node, threads, gb_kernels_default()) == GGML_STATUS_SUCCESS);
+        CHECK(memcmp(one, more, size) == 0);
+        memset(more, 0xff, size);
+        CHECK(run_node_on(NULL, node, threads, gb_kernels_default()) == GGML_STATUS_SUCCESS);
         CHECK_MSG(memcmp(one, more, size) == 0, "%s, %d rows, %d threads", ggml_type_name(node->src[0]->type),
             (int) node->ne[1], threads);
     }
