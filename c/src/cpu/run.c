@@ -127,9 +127,6 @@ static void poll_while_waiting(void * arg) { // the others may have long pieces 
 static void team_main(void * arg, int ith, int nth) {
     struct gb_cpu_team *       team = arg;
     const struct gb_cpu_plan * plan = team->plan;
-    if (ith == 0) {
-        team->nth = nth;
-    }
     for (int i = 0; i < plan->n_steps && !team->stop;) {
         const struct gb_cpu_step * step = &plan->steps[i];
         i += 1 + (step->apart ? 0 : step->n_instead);
@@ -193,9 +190,9 @@ static void choose_steps(struct gb_cpu_plan * plan) {
 #define SHORT_NS 200000
 
 // A run by the caller alone that was long has more to do than those before: all is measured anew.
-static void remember_time(struct gb_cpu_plan_times * t, int64_t start_ns, int nth) {
-    const int64_t now = gb_time_ns(), took = GB_MAX(now - start_ns, 1);
-    if (nth > 1) {
+static void remember_time(struct gb_cpu_plan_times * t, const struct gb_cpu_rest * rest) {
+    const int64_t now = gb_time_ns(), took = GB_MAX(now - rest->start_ns, 1);
+    if (!rest->alone) {
         t->woken_ns = t->n_woken < 2 ? took : GB_MIN(t->woken_ns, took);
         t->n_woken  = GB_MIN(t->n_woken + 1, 2);
     } else if (took < SHORT_NS) {
@@ -216,7 +213,7 @@ static enum ggml_status run_on_pool(struct gb_cpu_plan * plan, struct gb_cpu_poo
     GB_TRY(gb_cpu_pool_run(pool, plan->team, team_main, team->run->abort_callback != NULL ? poll_while_waiting : NULL,
         &rest, team));
     if (rest.slept && !gb_cpu_team_is_halted(team)) {
-        remember_time(t, rest.start_ns, team->nth);
+        remember_time(t, &rest);
     }
     return GGML_STATUS_SUCCESS;
 }
@@ -232,7 +229,6 @@ static enum ggml_status run_plan(struct gb_cpu_plan * plan, struct gb_cpu_pool *
     team.run  = run;
     team.pool = plan->team > 1 ? pool : NULL;
     team.work = plan->work_size > 0 ? align_work(run->work) : NULL;
-    team.nth  = 1;
     team.stop = false;
     atomic_init(&team.claimed, 0);
     atomic_init(&team.halted, GGML_STATUS_SUCCESS);

@@ -19,7 +19,6 @@ struct gb_cpu_team {
     atomic_int                 claimed; // a failure is being, or has been, written to halted and message
     // an enum ggml_status: why not to go on; read between steps, and between pieces of long nodes
     atomic_int halted;
-    int        nth;   // threads of the run; known once it began
     bool       stop;  // halted as it was when the last thread left the step
     bool       leave; // halted as it was when the last thread came to the barrier inside the node
     char       message[GB_ERROR_SIZE];

@@ -350,11 +350,15 @@ static void run_team(struct gb_cpu_pool * pool, int nth, gb_cpu_pool_fn fn, void
 }
 
 static bool any_sleeps(struct gb_cpu_pool * pool, int n_workers) {
-    bool found = false;
-    for (int i = 0; i < n_workers && n_workers <= pool->n_started; i++) { // who has yet to be started is no sleeper
-        found |= atomic_load_explicit(&pool->workers[i].gate.sleepers, memory_order_relaxed) > 0;
+    if (pool->n_started < n_workers) {
+        return false; // threads have yet to be started
     }
-    return found;
+    for (int i = 0; i < n_workers; i++) {
+        if (atomic_load_explicit(&pool->workers[i].gate.sleepers, memory_order_relaxed) > 0) {
+            return true;
+        }
+    }
+    return false;
 }
 
 // True: the caller does it alone.
@@ -367,7 +371,8 @@ static bool lets_rest(struct gb_cpu_pool * pool, int n_workers, struct gb_cpu_re
         return false;
     }
     rest->start_ns = gb_time_ns();
-    return rest->may_be_alone && rest->start_ns - rest->ended_ns > SPIN_NS;
+    rest->alone    = rest->may_be_alone && rest->start_ns - rest->ended_ns > SPIN_NS;
+    return rest->alone;
 }
 
 enum ggml_status gb_cpu_pool_run(struct gb_cpu_pool * pool, int n_threads, gb_cpu_pool_fn fn,

@@ -6,21 +6,22 @@
 
 #include "cpu/cpu.h"
 
-// Runs fn(arg, ith, nth) for ith = 0 .. nth-1 at once, ith 0 on the calling thread, and returns when all have returned.
-// nth is n_threads, or less when the pool or the system has fewer. INVALID_STATE and reported when called from inside
-// the same pool's fn. while_waiting(arg), unless NULL, is called every GB_POLL_NS on the calling thread while that
-// waits for the others.
-//
-// rest, unless NULL, says whether the caller may do it alone (nth 1) where threads would have to be woken for it, which
-// takes some ten microseconds, and is told whether any slept. It may not when it did so a moment ago, as `ended_ns`
-// says: whoever calls again and again is faster with threads that stay awake.
+// Whether the caller may do a run alone (nth 1) where threads would have to be woken for it, which takes some ten
+// microseconds. It may not when it did so a moment ago, as `ended_ns` says: whoever calls again and again is faster
+// with threads that stay awake.
 struct gb_cpu_rest {
     bool    may_be_alone;
     int64_t ended_ns; // gb_time_ns() when the last run alone ended; 0: there was none
 
     bool    slept;    // told: a thread of the team slept
+    bool    alone;    // told where one slept: the caller did it alone
     int64_t start_ns; // told where one slept: when the run began
 };
+
+// Runs fn(arg, ith, nth) for ith = 0 .. nth-1 at once, ith 0 on the calling thread, and returns when all have returned.
+// nth is n_threads, or less when the pool or the system has fewer, or 1 where `rest`, unless NULL, allows it.
+// INVALID_STATE and reported when called from inside the same pool's fn. while_waiting(arg), unless NULL, is called
+// every GB_POLL_NS on the calling thread while that waits for the others.
 typedef void (*gb_cpu_pool_fn)(void * arg, int ith, int nth);
 enum ggml_status gb_cpu_pool_run(struct gb_cpu_pool * pool, int n_threads, gb_cpu_pool_fn fn,
     void (*while_waiting)(void * arg), struct gb_cpu_rest * rest, void * arg);

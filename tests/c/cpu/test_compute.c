@@ -1,13 +1,11 @@
 // The engine: nodes see what earlier ones did, whatever the number of threads; failures and callbacks stop all threads;
 // plans fit.
-#define _GNU_SOURCE // nanosleep
 #include "test.h"
 
 #include "ggml-cpu.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <time.h>
 
 #include "base/mem.h"
 #include "base/thread.h"
@@ -193,46 +191,78 @@ static void custom_nodes_get_their_tasks(void) {
     }
 }
 
-// Short graphs whose threads slept meanwhile may be computed by the caller alone, with the same bits; functions of the
-// program's get the threads that they asked for all the same.
-static void pauses_change_nothing(void) {
+// Runs a plan until one run was done by the caller alone, for threads slept when it began: once with n threads, which
+// starts them, and then as one whose threads were measured to take long, with pauses. How many runs that took; 0: none
+// was. Each run calls check(arg).
+static int runs_until_alone(struct gb_cpu_plan * plan, int n, void (*check)(void * arg), void * arg) {
+    struct gb_cpu_pool *    pool  = gb_cpu_pool_new(n);
+    const struct gb_cpu_run run   = { .kernels = gb_kernels_default(), .work = malloc(plan->work_size + 1) };
+    int                     found = 0;
+    CHECK(pool != NULL && run.work != NULL);
+    for (int i = 0; pool != NULL && run.work != NULL && i < 500 && found == 0; i++) {
+        CHECK_INT(gb_cpu_plan_run(plan, pool, &run), GGML_STATUS_SUCCESS);
+        check(arg);
+        found       = plan->times.ended_ns != 0 ? i + 1 : 0;
+        plan->times = (struct gb_cpu_plan_times){ .n_woken = 2, .woken_ns = 100000, .alone_ns = 1 };
+        gb_sleep_us(1000);
+    }
+    gb_cpu_pool_free(pool);
+    free(run.work);
+    return found;
+}
+
+struct product { // of a matrix with itself
+    struct ggml_tensor * y;
+    float                first[64 * 64];
+    int                  runs;
+};
+
+static void same_bits(void * arg) {
+    struct product * p = arg;
+    if (p->runs++ == 0) {
+        memcpy(p->first, p->y->data, sizeof(p->first));
+    }
+    CHECK(memcmp(p->first, p->y->data, sizeof(p->first)) == 0);
+    memset(p->y->data, 0xff, sizeof(p->first));
+}
+
+// Short plans whose threads slept meanwhile may be computed by the caller alone, with the same bits.
+static void the_caller_alone_computes_the_same(void) {
     struct ggml_context * ctx = new_context(false);
     REQUIRE(ctx != NULL);
-    struct witness       w = { 0 };
     struct ggml_tensor * a = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 200, 64);
     for (int64_t i = 0; i < ggml_nelements(a); i++) {
         ((float *) a->data)[i] = (float) (i * 7919 % 2003 - 1001) / 250.0f;
     }
-    struct ggml_tensor * product = ggml_mul_mat(ctx, a, a);
-    struct ggml_tensor * custom  = ggml_map_custom1(ctx, new_vector(ctx, 1000, 1), look, 3, &w);
-    ggml_backend_t       cpu     = ggml_backend_cpu_init();
-    struct ggml_tensor * ends[]  = { product, custom };
-    float                first[64 * 64];
-    REQUIRE(cpu != NULL);
-    ggml_backend_cpu_set_n_threads(cpu, 3);
-    for (int g = 0; g < 2; g++) {
-        ggml_backend_graph_plan_t plan = ggml_backend_graph_plan_create(cpu, graph_of(ctx, ends[g]));
-        REQUIRE(plan != NULL);
-        for (int run = 0; run < 20; run++) {
-            memset(product->data, 0xff, ggml_nbytes(product));
-            ggml_backend_graph_plan_compute(cpu, plan);
-            if (g == 0 && run == 0) {
-                memcpy(first, product->data, sizeof(first));
-            }
-            CHECK(g == 1 || memcmp(first, product->data, sizeof(first)) == 0);
-            const struct timespec pause = { .tv_nsec = run % 4 * 300000L };
-            nanosleep(&pause, NULL);
-        }
-        ggml_backend_graph_plan_free(cpu, plan);
-    }
-    CHECK_INT(ggml_last_status(), GGML_STATUS_SUCCESS);
+    struct product       p    = { .y = ggml_mul_mat(ctx, a, a) };
+    struct gb_cpu_plan * plan = gb_cpu_plan_of_graph(graph_of(ctx, p.y), 3);
+    REQUIRE(plan != NULL && plan->team == 3);
+    CHECK(runs_until_alone(plan, 3, same_bits, &p) > 1);
     double sum = 0; // of the first column with itself
     for (int64_t i = 0; i < 200; i++) {
         sum += (double) ((float *) a->data)[i] * ((float *) a->data)[i];
     }
-    CHECK(fabs(first[0] - sum) < 1e-3 * sum);
-    CHECK_INT(w.nth_sum, 20 * 3 * 3);
-    ggml_backend_free(cpu);
+    CHECK(fabs(p.first[0] - sum) < 1e-3 * sum);
+    gb_cpu_plan_free(plan);
+    ggml_free(ctx);
+}
+
+static void three_looked(void * arg) {
+    struct witness * w = arg;
+    CHECK_INT(w->nth_sum, 3 * 3);
+    w->nth_sum = 0;
+}
+
+// Functions of the program's get the threads that they asked for, whoever slept.
+static void custom_nodes_are_never_run_alone(void) {
+    struct ggml_context * ctx = new_context(false);
+    REQUIRE(ctx != NULL);
+    struct witness       w    = { 0 };
+    struct ggml_tensor * y    = ggml_map_custom1(ctx, new_vector(ctx, 1000, 1), look, 3, &w);
+    struct gb_cpu_plan * plan = gb_cpu_plan_of_graph(graph_of(ctx, y), 3);
+    REQUIRE(plan != NULL);
+    CHECK_INT(runs_until_alone(plan, 3, three_looked, &w), 0);
+    gb_cpu_plan_free(plan);
     ggml_free(ctx);
 }
 
@@ -250,13 +280,12 @@ static void stopped_runs_are_not_measured(void) {
     struct gb_cpu_pool * pool = gb_cpu_pool_new(3);
     REQUIRE(plan != NULL && pool != NULL);
     struct gb_cpu_run run = { .kernels = gb_kernels_default() };
-    for (int i = 0; i < 1000 && plan->times.n_woken == 0; i++) { // until threads slept when a run began
-        const struct timespec pause = { .tv_nsec = 1000000L };
-        run.abort_callback          = i > 0 && i < 8 ? stop_at_once : NULL; // the first starts the threads
+    for (int i = 0; i < 1000 && plan->times.n_woken == 0; i++) {   // until threads slept when a run began
+        run.abort_callback = i > 0 && i < 8 ? stop_at_once : NULL; // the first starts the threads
         CHECK_INT(gb_cpu_plan_run(plan, pool, &run),
             run.abort_callback != NULL ? GGML_STATUS_ABORTED : GGML_STATUS_SUCCESS);
         CHECK(i >= 8 || (plan->times.n_woken == 0 && plan->times.alone_ns == 0));
-        nanosleep(&pause, NULL);
+        gb_sleep_us(1000);
     }
     CHECK(plan->times.n_woken > 0 && plan->times.woken_ns > 0);
     CHECK(all_equal(y, 2));
@@ -565,7 +594,8 @@ static void out_of_memory(void) {
 
 TEST_MAIN(TEST(chain_of_large_and_small_nodes), TEST(in_place_nodes_run_in_order), TEST(views_are_no_work),
     TEST(empty_graph_and_empty_tensors), TEST(counts_runs), TEST(custom_nodes_get_their_tasks),
-    TEST(pauses_change_nothing), TEST(stopped_runs_are_not_measured), TEST(a_node_may_compute_a_graph),
-    TEST(bad_plans_are_refused), TEST(work_memory_is_asked_for_and_needed), TEST(what_is_not_allocated_is_named),
+    TEST(the_caller_alone_computes_the_same), TEST(custom_nodes_are_never_run_alone),
+    TEST(stopped_runs_are_not_measured), TEST(a_node_may_compute_a_graph), TEST(bad_plans_are_refused),
+    TEST(work_memory_is_asked_for_and_needed), TEST(what_is_not_allocated_is_named),
     TEST(unsupported_nodes_are_explained), TEST(failures_inside_nodes_stop_the_run), TEST(aborts_between_nodes),
     TEST(aborts_between_groups), TEST(graphs_at_once), TEST(a_million_nodes), TEST(out_of_memory))

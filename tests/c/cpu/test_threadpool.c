@@ -1,6 +1,5 @@
 // Thread pool: every share is done exactly once, whoever waits is woken, pools are independent, and a fork does no
 // harm.
-#define _DEFAULT_SOURCE // usleep
 #include "test.h"
 
 #include <pthread.h>
@@ -97,7 +96,7 @@ static void sleepers_may_rest(void) {
         const int used = threads_of(pool, 3, &rest);
         CHECK_INT(used, rest.slept && rest.may_be_alone ? 1 : 3);
         slept += rest.slept;
-        usleep(i % 4 * 500);
+        gb_sleep_us(i % 4 * 500);
     }
     CHECK(slept > 0);
     rest = (struct gb_cpu_rest){ .may_be_alone = true, .ended_ns = gb_time_ns() + 1000000000 };

@@ -27,7 +27,7 @@
 
 // Prefetch the cache line of any address: to the first-level cache, to the second, to the first to be written. What
 // comes from memory is asked for long before it is needed: it goes to the second, since the first soon loses it again
-// and has room for fewer requests (on Zen 4 products of few rows then take 1.2 to 1.9 times as long). Scalar code is
+// and has room for fewer requests (on Zen 4 products of few rows then take 1.1 to 1.7 times as long). Scalar code is
 // bound by arithmetic: no prefetching.
 #if defined(__GNUC__) && !V_ISA_SCALAR
 #    define PREFETCH(p)          __builtin_prefetch(p)

@@ -102,12 +102,12 @@
 // Floats of the rows that stay in the first-level cache while columns pass by, and the stretch of terms that follows
 // from it: at least so many, since each stretch ends with adding lanes; at most so many, or one row would fill the
 // cache. Bits.
-//     bench_products shape f32 best 1, M=4096 K=4096, ROWS=4, 16, 64
+//     bench_products shape f32 best 1, M=4096 K=4096, ROWS=4, 16, 40
 #define GB_DENSE_FLOATS    8192
 #define GB_DENSE_TERMS     512
 #define GB_DENSE_TERMS_MAX 2048
 // Weights of a block of columns, which stay in the second-level cache for all sets of rows.
-//     bench_products shape f32 best 1, M=4096 K=4096 ROWS=64
+//     bench_products shape f32 best 1, M=4096 K=4096 ROWS=40
 #define GB_DENSE_WEIGHTS 24576
 
 // -------------------------------------------------------------------------------------- blocked (blocked.c, packing.c)
