@@ -25,6 +25,14 @@
 #    define IN_REGISTER(v) (void) (v)
 #endif
 
+// What is computed from integer x behind COMPUTED_HERE(x) is computed there: not before a loop around it, where it
+// would be kept in memory for want of registers.
+#ifdef __GNUC__
+#    define COMPUTED_HERE(x) __asm__ volatile("" : "+r"(x))
+#else
+#    define COMPUTED_HERE(x) (void) (x)
+#endif
+
 // Prefetch the cache line of any address: to the first-level cache, to the second, to the first to be written. What
 // comes from memory is asked for long before it is needed: it goes to the second, since the first soon loses it again
 // and has room for fewer requests (on Zen 4 products of few rows then take 1.1 to 1.7 times as long). Scalar code is

@@ -23,14 +23,13 @@ static ALWAYS_INLINE void store_row_(int nv, float * c, const vf * acc, int nr, 
 }
 
 // A panel of a stays in the first-level cache while panel after panel of b comes from the second: b is prefetched some
-// steps ahead. Behind this panel of a lies the next one, which is prefetched, too.
+// steps ahead.
 #define PREFETCH_FLOATS 512
-static ALWAYS_INLINE void prefetch_ahead_(const float * b, const float * next_a) {
+static ALWAYS_INLINE void prefetch_ahead_(const float * b) {
     UNROLL
     for (int j = 0; j < TILE_NR; j += 16) {
         PREFETCH(b + PREFETCH_FLOATS + j);
     }
-    PREFETCH(next_a);
 }
 
 // The rows of a tile of c lie apart, which no hardware prefetcher foresees: they are prefetched PREFETCH_STEPS before
@@ -38,6 +37,7 @@ static ALWAYS_INLINE void prefetch_ahead_(const float * b, const float * next_a)
 // shares two sets of the cache.
 #define PREFETCH_STEPS 64
 static ALWAYS_INLINE void prefetch_tile_(int mr, const float * c, int64_t ldc) {
+    COMPUTED_HERE(ldc);
     UNROLL
     for (int i = 0; i < mr; i++) {
         UNROLL
@@ -58,11 +58,14 @@ static inline vf dot_pairs_(vf c, vf a, vf b) {
 #endif
 }
 
-// Rows 0 .. mr - 1 and the first nv vectors of the tile, on panels of floats or of pairs of bfloat16. mr, nv and pairs
-// are constants where this is called, so that each combination becomes a function of its own.
-static ALWAYS_INLINE void tile_(int mr, int nv, bool pairs, const struct gb_tile * t) {
+enum tile_of { TILE_PANELS, TILE_PAIRS, TILE_ROWS }; // a: a panel of floats or of pairs of bfloat16; rows as they lie
+
+// Rows 0 .. mr - 1 and the first nv vectors of the tile. mr, nv and kind are constants where this is called, so that
+// each combination becomes a function of its own. Of rows as they lie every third has a pointer: the others are at one
+// and two times lda from it, which an address of the processor can say.
+static ALWAYS_INLINE void tile_(int mr, int nv, enum tile_of kind, const struct gb_tile * t) {
     const struct gb_tile tile = *t; // stores to c could change *t, as far as the compiler knows
-    const float *        a = tile.a, *b = tile.b;
+    const float *        a = tile.a, *b = tile.b, *third[(TILE_MR + 2) / 3];
     vf                   acc[TILE_MR][V_GEMM_NV];
     UNROLL
     for (int i = 0; i < mr; i++) {
@@ -70,6 +73,10 @@ static ALWAYS_INLINE void tile_(int mr, int nv, bool pairs, const struct gb_tile
         for (int j = 0; j < nv; j++) {
             acc[i][j] = v_set(0.0f);
         }
+    }
+    UNROLL
+    for (int i = 0; i < mr && kind == TILE_ROWS; i += 3) {
+        third[i / 3] = a + i * tile.lda;
     }
     const int64_t ahead = tile.k * TILE_MR;
     for (int64_t p = 0; p < tile.k; p++) {
@@ -83,13 +90,20 @@ static ALWAYS_INLINE void tile_(int mr, int nv, bool pairs, const struct gb_tile
         }
         UNROLL
         for (int i = 0; i < mr; i++) {
-            const vf av = v_set(a[i]);
+            const vf av = v_set(kind == TILE_ROWS ? third[i / 3][i % 3 * tile.lda] : a[i]);
             UNROLL
             for (int j = 0; j < nv; j++) {
-                acc[i][j] = pairs ? dot_pairs_(acc[i][j], bv[j], av) : v_fma(av, bv[j], acc[i][j]);
+                acc[i][j] = kind == TILE_PAIRS ? dot_pairs_(acc[i][j], bv[j], av) : v_fma(av, bv[j], acc[i][j]);
             }
         }
-        prefetch_ahead_(b, a + ahead);
+        prefetch_ahead_(b);
+        if (kind != TILE_ROWS) { // behind this panel of a lies the next one
+            PREFETCH(a + ahead);
+        }
+        UNROLL
+        for (int i = 0; i < mr && kind == TILE_ROWS; i += 3) {
+            third[i / 3]++;
+        }
         a += TILE_MR;
         b += TILE_NR;
     }
@@ -99,10 +113,10 @@ static ALWAYS_INLINE void tile_(int mr, int nv, bool pairs, const struct gb_tile
     }
 }
 
-static ALWAYS_INLINE void tile_of_rows_(int nv, bool pairs, const struct gb_tile * t) {
+static ALWAYS_INLINE void tile_of_rows_(int nv, enum tile_of kind, const struct gb_tile * t) {
     switch (t->mr) {
 #define TILE_CASE(rows) \
-    case rows: tile_(rows, nv, pairs, t); break;
+    case rows: tile_(rows, nv, kind, t); break;
         TILE_CASE(1)
         TILE_CASE(2)
         TILE_CASE(3)
@@ -125,15 +139,21 @@ static ALWAYS_INLINE void tile_of_rows_(int nv, bool pairs, const struct gb_tile
 }
 
 // Up to half of the columns take half of the vectors, and of the time.
-static ALWAYS_INLINE void tile_of_columns_(bool pairs, const struct gb_tile * t) {
+static ALWAYS_INLINE void tile_of_columns_(enum tile_of kind, const struct gb_tile * t) {
     if (t->nr <= V_GEMM_NV / 2 * V_N) {
-        tile_of_rows_(V_GEMM_NV / 2, pairs, t);
+        tile_of_rows_(V_GEMM_NV / 2, kind, t);
     } else {
-        tile_of_rows_(V_GEMM_NV, pairs, t);
+        tile_of_rows_(V_GEMM_NV, kind, t);
     }
 }
 
-static void gemm_tile_f32(const struct gb_tile * t) { tile_of_columns_(false, t); }
+static void gemm_tile_f32(const struct gb_tile * t) {
+    if (t->lda != 0) {
+        tile_of_columns_(TILE_ROWS, t);
+    } else {
+        tile_of_columns_(TILE_PANELS, t);
+    }
+}
 
 #if HAVE_AMX_BF16
 #    include "x86/tile_amx.tpl.h"
@@ -145,7 +165,7 @@ static void enter_tiles(void) {}
 
 static void leave_tiles(void) {}
 
-static void gemm_tile_bf16(const struct gb_tile * t) { tile_of_columns_(true, t); }
+static void gemm_tile_bf16(const struct gb_tile * t) { tile_of_columns_(TILE_PAIRS, t); }
 #endif
 
 // ------------------------------------------------------------------------------------------------------------- packing

@@ -607,7 +607,8 @@ static double tile_oracle(int64_t k, const float * a, int a_step, const float * 
 
 static void test_gemm_tile_f32(const struct gb_kernels * k) {
     static float a[300 * GB_GEMM_NR_MAX], b[300 * GB_GEMM_NR_MAX], c[GB_GEMM_NR_MAX * 100],
-        before[GB_GEMM_NR_MAX * 100], whole[GB_GEMM_NR_MAX * 100];
+        before[GB_GEMM_NR_MAX * 100], whole[GB_GEMM_NR_MAX * 100], rows[GB_GEMM_MR_MAX * 320],
+        lying[GB_GEMM_NR_MAX * 100];
     const int     mr_max = k->gemm_mr, nr_max = k->gemm_nr;
     const int64_t depths[] = { 0, 1, 2, 3, 17, 64, 300 };
     // blocked.c relies on it
@@ -621,17 +622,30 @@ static void test_gemm_tile_f32(const struct gb_kernels * k) {
             b[i] = random_value(TAME);
         }
         for (int i = 0; i < GB_GEMM_NR_MAX * 100; i++) {
-            whole[i] = before[i] = c[i] = random_value(TAME);
+            lying[i] = whole[i] = before[i] = c[i] = random_value(TAME);
+        }
+        const int64_t lda = GB_MAX(depth, 1) + (int64_t) test_random_int(0, 20);
+        for (int i = 0; i < mr; i++) { // what is not of the tile's rows is not read
+            for (int64_t p = 0; p < depth; p++) {
+                rows[i * lda + p] = a[p * mr_max + i];
+            }
         }
         const struct gb_tile part = {
             .k = depth, .a = a, .b = b, .c = c, .ldc = ldc, .mr = mr, .nr = nr, .accumulate = accumulate
         };
-        struct gb_tile all = part;
-        all.c              = whole;
-        all.mr             = mr_max;
-        all.nr             = nr_max;
+        struct gb_tile all     = part;
+        all.c                  = whole;
+        all.mr                 = mr_max;
+        all.nr                 = nr_max;
+        struct gb_tile as_rows = part;
+        as_rows.a              = rows;
+        as_rows.lda            = lda;
+        as_rows.c              = lying;
         k->gemm_tile_f32(&part);
         k->gemm_tile_f32(&all);
+        k->gemm_tile_f32(&as_rows);
+        CHECK_MSG(memcmp(lying, c, sizeof(c)) == 0, "%s gemm_tile_f32 on rows as they lie gives other bits",
+            level_name);
         for (int i = 0; i < GB_GEMM_NR_MAX * 100; i++) {
             const int64_t row = i / ldc, column = i % ldc;
             if (row >= mr || column >= nr) {

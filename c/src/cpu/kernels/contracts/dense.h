@@ -22,13 +22,14 @@
 
 // A tile of a matrix product: c[m][n] = or += the sum over k of a[k][m] b[k][n], for mr rows by nr columns.
 //
-// a is a panel of as many rows as the level's tile has, k-major; b a panel of as many columns. Both are filled up with
-// zeros; only mr x nr results are stored. Each result is one chain of products in the order of k, whatever mr and nr
-// are.
+// a is a panel of as many rows as the level's tile has, k-major, or (gemm_tile_f32 alone) mr rows as they lie; b is a
+// panel of as many columns as the tile has. Panels are filled up with zeros; only mr x nr results are stored. Each
+// result is one chain of products in the order of k, whatever mr, nr and lda are.
 struct gb_tile {
-    int64_t       k; // terms; of gemm_tile_bf16 pairs of them
-    const float * a; // k * gemm_mr floats
-    const float * b; // k * gemm_nr floats
+    int64_t       k;   // terms; of gemm_tile_bf16 pairs of them
+    const float * a;   // k * gemm_mr floats of a panel, or row 0
+    int64_t       lda; // floats from one row of a to the next; 0: a is a panel
+    const float * b;   // k * gemm_nr floats
     float *       c;
     int64_t       ldc; // floats from one row of c to the next
     int           mr, nr;

@@ -77,14 +77,16 @@ static inline int64_t gb_gemm_first_row(const struct gb_gemm * p, int64_t g) { /
 
 // Rows [r, r + n) of group g.
 static inline void gb_gemm_rows_of(const struct gb_gemm * p, int64_t g, int64_t r, int n, struct gb_gemm_row * row) {
+    struct gb_gemm_row at = { 0 };
     for (int64_t i = 0, run_end = 0; i < n; i++) {
         if (i == run_end) {
-            row[i]  = p->row_of(p, g, r + i);
+            at      = p->row_of(p, g, r + i);
             run_end = p->run > 0 ? i + p->run - (r + i) % p->run : i + 1;
         } else {
-            row[i].x   = row[i - 1].x + p->run_nb_x;
-            row[i].dst = (float *) (void *) ((char *) row[i - 1].dst + p->run_nb_dst);
+            at.x += p->run_nb_x;
+            at.dst = (float *) (void *) ((char *) at.dst + p->run_nb_dst);
         }
+        row[i] = at;
     }
 }
 

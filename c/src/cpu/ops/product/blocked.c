@@ -1,4 +1,5 @@
-// blocked.c - products of many rows: both operands are packed into panels (packing.h), which are multiplied by blocks.
+// blocked.c - products of many rows: operands are packed into panels (packing.h), which are multiplied by blocks. Few
+// columns are not worth packing rows of floats for: these are then multiplied as they lie.
 // Panels are of floats; of bytes where the weights are quantized; of pairs of bfloat16 where the weights are that, or
 // are quantized and the level multiplies such pairs far faster than bytes.
 //
@@ -21,9 +22,11 @@
 #define NR_MAX GB_PACKED_COLUMNS_MAX
 
 struct panel {
-    float * dst[MR_MAX];
-    int64_t ld; // floats from one row of dst to the next; 0: they are anywhere
-    int     rows;
+    float *       dst[MR_MAX];
+    int64_t       ld;  // floats from one row of dst to the next; 0: they are anywhere
+    const float * x;   // row 0 of x where rows are read as they lie
+    int64_t       ldx; // and floats from one to the next; 0: they are packed
+    int           rows;
 };
 
 struct block { // panels [first, first + n) of the round, all of one group
@@ -315,7 +318,8 @@ static bool multiply(const struct round * r, const struct block * b, int64_t col
     for (int64_t i = b->first; i < end; i++) {
         const struct panel * panel  = &r->l.panels[i];
         const bool           direct = whole && panel->ld != 0;
-        t.a                         = panel_at(r, i, k0, kc);
+        t.a                         = panel->ldx != 0 ? panel->x : panel_at(r, i, k0, kc);
+        t.lda                       = panel->ldx;
         t.b                         = r->l.w;
         t.mr                        = panel->rows;
         t.ldc                       = direct ? panel->ld : nr;
@@ -386,6 +390,27 @@ static void run_job(const struct round * r, int64_t job) {
     finish(r, b, column, n);
 }
 
+// Are rows of x multiplied as they lie, where they are equally far apart?
+static bool is_read_in_place(const struct gb_gemm * p, const struct gb_packing * packing) {
+    return packing->as == GB_PACKED_FLOATS && p->x.type == GGML_TYPE_F32 && gb_gemm_is_dense(&p->x) &&
+           p->k <= GB_IN_PLACE_TERMS && p->m <= GB_IN_PLACE_COLUMNS;
+}
+
+// Floats from one row of a panel to the next where they are read as they lie; 0: they are packed. A step of a tile
+// reads a float of each row: if these are a multiple of 4 KiB apart, they push each other out of the first-level cache.
+static int64_t stride_in_place(const struct round * r, const void * const * x, int rows) {
+    if (!is_read_in_place(r->p, &r->packing)) {
+        return 0;
+    }
+    const int64_t nb = rows > 1 ? (const char *) x[1] - (const char *) x[0] : (int64_t) sizeof(float);
+    for (int i = 2; i < rows; i++) {
+        if ((const char *) x[i] - (const char *) x[i - 1] != nb) {
+            return 0;
+        }
+    }
+    return nb % (int64_t) sizeof(float) == 0 && nb % 4096 != 0 ? nb / (int64_t) sizeof(float) : 0;
+}
+
 // False: the run is over.
 static bool pack_panel(const struct round * r, struct cursor c, int64_t index) {
     const struct gb_gemm * p     = r->p;
@@ -402,7 +427,12 @@ static bool pack_panel(const struct round * r, struct cursor c, int64_t index) {
         x[i]          = row[i].x;
         panel->dst[i] = row[i].dst;
     }
-    panel->ld = panel->rows > 1 ? gb_gemm_dst_stride(row, panel->rows) : p->m;
+    panel->ld  = panel->rows > 1 ? gb_gemm_dst_stride(row, panel->rows) : p->m;
+    panel->x   = (const float *) x[0];
+    panel->ldx = stride_in_place(r, x, panel->rows);
+    if (panel->ldx != 0) {
+        return true;
+    }
     for (int64_t k0 = 0, kc; k0 < p->k; k0 += kc) {
         kc                 = GB_MIN(p->k - k0, r->packing.stretch);
         const size_t bytes = gb_gemm_term_offset(&p->x, kc);
