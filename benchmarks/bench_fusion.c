@@ -56,8 +56,8 @@ struct shape {
 };
 
 // What is added to the scores: nothing; -inf, or finite numbers in its place, for a third of the keys; slopes of
-// positions.
-enum { MASK_NONE, MASK_INF, MASK_1E9, MASK_65504, MASK_SLOPES };
+// positions; -inf for keys behind the query.
+enum { MASK_NONE, MASK_INF, MASK_1E9, MASK_65504, MASK_SLOPES, MASK_CAUSAL };
 
 static struct ggml_tensor * mask_of(struct maker * m, const struct shape * s) {
     static const float   hidden[] = { 0, -INFINITY, -1e9f, -65504 };
@@ -66,6 +66,7 @@ static struct ggml_tensor * mask_of(struct maker * m, const struct shape * s) {
     for (int64_t i = 0; i < ggml_nelements(t); i++) {
         const int64_t query = i / s->keys, key = i % s->keys;
         ((float *) t->data)[i] = s->mask == MASK_SLOPES    ? -0.7f * (float) llabs(query - key)
+                                 : s->mask == MASK_CAUSAL  ? (key > query ? -INFINITY : 0)
                                  : i * 7919 % 101 % 3 == 0 ? hidden[s->mask]
                                                            : 0;
     }
@@ -85,12 +86,12 @@ static struct ggml_tensor * attention(struct maker * m, const struct shape * s) 
     return x;
 }
 
-#define ATTENTION(name, ...)                                                                                           \
-    static struct ggml_tensor * name(struct maker * m, double * ops) {                                                 \
-        static const struct shape s = { __VA_ARGS__ };                                                                 \
-        *ops =                                                                                                         \
-            4.0 * (double) (s.d * s.queries * s.keys * s.heads * s.batch) / (s.causal && s.keys == s.queries ? 2 : 1); \
-        return attention(m, &s);                                                                                       \
+#define ATTENTION(name, ...)                                                                                \
+    static struct ggml_tensor * name(struct maker * m, double * ops) {                                      \
+        static const struct shape s = { __VA_ARGS__ };                                                      \
+        *ops                        = 4.0 * (double) (s.d * s.queries * s.keys * s.heads * s.batch) /       \
+                                      ((s.causal && s.keys == s.queries) || s.mask == MASK_CAUSAL ? 2 : 1); \
+        return attention(m, &s);                                                                            \
     }
 
 ATTENTION(prefill_128_f16, 128, 512, 512, 32, 32, 1, GGML_TYPE_F16, false)
@@ -100,8 +101,10 @@ ATTENTION(masked_inf, 128, 512, 512, 32, 32, 1, GGML_TYPE_F16, false, MASK_INF)
 ATTENTION(masked_1e9, 128, 512, 512, 32, 32, 1, GGML_TYPE_F16, false, MASK_1E9)
 ATTENTION(masked_65504, 128, 512, 512, 32, 32, 1, GGML_TYPE_F16, false, MASK_65504)
 ATTENTION(masked_slopes, 128, 512, 512, 32, 32, 1, GGML_TYPE_F16, false, MASK_SLOPES)
+ATTENTION(masked_causal, 128, 512, 512, 32, 32, 1, GGML_TYPE_F32, false, MASK_CAUSAL)
 ATTENTION(prefill_64_causal, 64, 512, 512, 32, 4, 1, GGML_TYPE_F16, true)
 ATTENTION(prefill_64_long, 64, 256, 4096, 32, 4, 1, GGML_TYPE_F16, true)
+ATTENTION(bert_128, 32, 128, 128, 12, 12, 1, GGML_TYPE_F32, false)
 ATTENTION(minilm, 32, 34, 34, 12, 12, 1, GGML_TYPE_F32, false)
 ATTENTION(minilm_batch, 32, 34, 34, 12, 12, 32, GGML_TYPE_F32, false)
 
@@ -194,8 +197,10 @@ static const struct bench_case cases[] = {
     CASE(masked_1e9),
     CASE(masked_65504),
     CASE(masked_slopes),
+    CASE(masked_causal),
     CASE(prefill_64_causal),
     CASE(prefill_64_long),
+    CASE(bert_128),
     CASE(minilm),
     CASE(minilm_batch),
     CASE(minilm_up),

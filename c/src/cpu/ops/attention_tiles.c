@@ -6,6 +6,9 @@
 // it is scaled down. At the end each result is divided by its sum of exponentials. A unit of work is several tiles of
 // one head, so that a packed block of keys and values serves them all.
 //
+// Keys and values are packed, queries and weights are multiplied as they lie. Of the queries of a tile those that one
+// product takes, a panel, meet no key behind the last that one of them sees.
+//
 // Keys that a mask hides are left out where that changes nothing: a mask of -inf that is added hides no NaN, and a
 // weight of zero hides no infinite value. Heads with such keys or values, for which nobody looks unless a mask hides
 // something, take the keys one and all. In FLASH_ATTN what a query does not see does not count, whatever it is.
@@ -17,7 +20,8 @@
 
 #include <math.h>
 
-enum { QUERIES = 48, KEYS = 512, TILES = 4, PANEL = GB_GEMM_NR_MAX };
+// Rows of scores are no power of two apart: those of a panel would push each other out of the first-level cache.
+enum { QUERIES = 48, KEYS = 512, TILES = 4, PANEL = GB_GEMM_NR_MAX, SCORES = KEYS + 16 };
 
 // Scores so far below the largest count as 0, 2^-100 of it. Products with their exponentials may be denormal numbers,
 // which are slow.
@@ -31,10 +35,11 @@ struct tile {
     int64_t first, n;      // queries
     int64_t end;           // keys that any of them sees
     int64_t seen[QUERIES]; // keys that each sees
+    bool    masks_hide;    // what masks add to keys that are not seen is below infinity
     bool    all_count;     // all keys count, whatever masks say
     float   max[QUERIES];
     double  sum[QUERIES];
-    float * queries; // packed, scaled
+    float * queries; // n x d, scaled
     float * out;     // QUERIES x padded dv
 };
 
@@ -45,9 +50,7 @@ struct tiles {
     int64_t                     d, dv, m; // length of a key, of a result; keys
     float *                     keys;     // packed block of keys
     float *                     values;   // packed block of values
-    float *                     score;    // QUERIES x KEYS
-    float *                     weight;   // one panel of it, packed
-    float *                     row;      // QUERIES x d: queries, scaled
+    float *                     score;    // QUERIES x SCORES
     int64_t                     out_stride;
     // the block that keys and values hold: plane of the head * blocks + block; -1: none
     int64_t packed;
@@ -60,14 +63,14 @@ struct tiles {
 
 // Floats of each part of a thread's scratch.
 struct sizes {
-    int64_t queries, keys, values, score, weight, out, row;
+    int64_t queries, keys, values, score, out;
 };
 
 static struct sizes sizes_of(const struct gb_attention * a) { // for tiles of any level: all sides padded to PANEL
     const int64_t d = a->q->ne[0], dv = a->v->ne[1], keys = round_up(GB_MIN(a->k->ne[1], (int64_t) KEYS), PANEL);
-    const int64_t wide = round_up(dv, PANEL), tall = round_up(QUERIES, PANEL) + PANEL;
-    return (struct sizes){ tall * d, keys * d, keys * wide, QUERIES * (int64_t) KEYS, PANEL * keys, QUERIES * wide,
-        QUERIES * d };
+    const int64_t wide = round_up(dv, PANEL);
+    return (struct sizes){ round_up(QUERIES * d, 16), keys * d, keys * wide, QUERIES * (int64_t) SCORES,
+        QUERIES * wide };
 }
 
 // Tiles of a unit: as many as share a block that had to be packed for them.
@@ -75,7 +78,7 @@ static int64_t tiles_a_unit(const struct gb_attention * a) { return a->k->ne[1] 
 
 int64_t gb_attention_tiled_floats(const struct gb_attention * a) {
     const struct sizes s = sizes_of(a);
-    return s.keys + s.values + s.score + s.weight + s.row + tiles_a_unit(a) * (s.queries + s.out);
+    return s.keys + s.values + s.score + tiles_a_unit(a) * (s.queries + s.out);
 }
 
 // Lays out this thread's scratch; no panel is packed yet.
@@ -87,11 +90,9 @@ static struct tiles tiles_of(const struct gb_cpu_call * call, const struct gb_at
     t.keys       = gb_my_floats(call, gb_attention_tiled_floats(a));
     t.values     = t.keys + s.keys;
     t.score      = t.values + s.values;
-    t.weight     = t.score + s.score;
-    t.row        = t.weight + s.weight;
     t.out_stride = round_up(t.dv, PANEL);
     for (int64_t i = 0; i < tiles_a_unit(a); i++) {
-        t.tile[i].queries = t.row + s.row + i * (s.queries + s.out);
+        t.tile[i].queries = t.score + s.score + i * (s.queries + s.out);
         t.tile[i].out     = t.tile[i].queries + s.queries;
     }
     return t;
@@ -112,16 +113,13 @@ static void pack(const struct gb_kernels * k, enum ggml_type type, float * y, co
     }
 }
 
-// The queries of a tile, scaled, in t->row (for norms) and in panels (for products).
-static void pack_queries(struct tiles * t, struct tile * tile, struct gb_row at) {
+static void scale_queries(struct tiles * t, struct tile * tile, struct gb_row at) {
     const struct ggml_tensor * q = t->a->q;
     for (int64_t i = 0; i < tile->n; i++) {
-        float * row = t->row + i * t->d;
-        gb_load(t->k, q->type, t->d, row, gb_row_ptr(q, tile->first + i, at.i2, at.i3), q->nb[0]);
-        t->k->scale_f32(t->d, row, row, t->a->scale);
+        float * row = tile->queries + i * t->d;
+        t->k->scale_f32(t->d, row, gb_in(t->k, q, gb_row_ptr(q, tile->first + i, at.i2, at.i3), t->d, row),
+            t->a->scale);
     }
-    pack(t->k, GGML_TYPE_F32, tile->queries, (const char *) t->row, (size_t) t->d * sizeof(float), tile->n, t->d,
-        t->k->gemm_mr);
 }
 
 // Which of n heads goes with head i of n_query.
@@ -173,17 +171,53 @@ static const float * edit_row(const struct gb_attention * a, const struct gb_sco
     return (const float *) (const void *) gb_row_ptr(t, query % t->ne[1], at.i2 % t->ne[2], at.i3 % t->ne[3]);
 }
 
-// How many keys the query sees: behind them all scores are -inf.
-static int64_t keys_seen(const struct tiles * t, int64_t query, struct gb_row at) {
-    const struct gb_attention * a    = t->a;
-    int64_t                     seen = a->causal ? GB_MAX((int64_t) 0, GB_MIN(a->past + query + 1, t->m)) : t->m;
-    for (int e = 0; e < a->n_edits; e++) {
-        const float * row = a->edits[e].kind == GB_SCORE_SCALE ? NULL : edit_row(a, &a->edits[e], query, at);
-        while (row != NULL && seen > 0 && row[seen - 1] == -INFINITY) {
-            seen--;
+// How many of a row's n values are left without those of -inf behind the last other.
+static int64_t without_hidden(const float * row, int64_t n) {
+    enum { AT_ONCE = 16 };
+    const uint32_t minus_infinity = 0xff800000;
+    for (uint32_t other = 0; n >= AT_ONCE; n -= AT_ONCE) {
+        uint32_t bits[AT_ONCE];
+        memcpy(bits, row + n - AT_ONCE, sizeof(bits));
+        for (int i = 0; i < AT_ONCE; i++) {
+            other |= bits[i] ^ minus_infinity;
+        }
+        if (other != 0) {
+            break;
         }
     }
-    return seen;
+    while (n > 0 && row[n - 1] == -INFINITY) {
+        n--;
+    }
+    return n;
+}
+
+static bool all_below_infinity(const float * row, int64_t first, int64_t end) {
+    bool fine = true;
+    for (int64_t i = first; i < end; i++) {
+        fine &= row[i] < 1e38f;
+    }
+    return fine;
+}
+
+// How many keys query i of the tile sees: behind them all scores are -inf. And are the numbers that masks add there
+// below infinity? It is enough if nothing but -inf is strange.
+static void look_at_masks(const struct tiles * t, struct tile * tile, int64_t i, struct gb_row at) {
+    const struct gb_attention * a     = t->a;
+    const int64_t               query = tile->first + i;
+    int64_t                     seen  = a->causal ? GB_MAX((int64_t) 0, GB_MIN(a->past + query + 1, t->m)) : t->m;
+    const float *               row[GB_SCORE_EDITS];
+    int64_t                     before[GB_SCORE_EDITS], behind[GB_SCORE_EDITS]; // [behind, before) of the row is -inf
+    for (int e = 0; e < a->n_edits; e++) {
+        row[e]    = a->edits[e].kind == GB_SCORE_SCALE ? NULL : edit_row(a, &a->edits[e], query, at);
+        before[e] = seen;
+        seen      = row[e] != NULL ? without_hidden(row[e], seen) : seen;
+        behind[e] = seen;
+    }
+    tile->seen[i] = seen;
+    for (int e = 0; e < a->n_edits; e++) {
+        tile->masks_hide &= row[e] == NULL || (all_below_infinity(row[e], seen, behind[e]) &&
+                                                  all_below_infinity(row[e], before[e], t->m));
+    }
 }
 
 // what DIAG_MASK_INF does
@@ -243,61 +277,44 @@ static void look_at_head(struct tiles * t, struct gb_row at) {
     }
 }
 
-// Are the numbers added to the scores of hidden keys below infinity? It is enough if nothing but -inf is strange there.
-static bool is_hidden_by_all(const struct tiles * t, int64_t query, struct gb_row at, int64_t seen) {
-    for (int e = 0; e < t->a->n_edits; e++) {
-        const float * row  = t->a->edits[e].kind == GB_SCORE_SCALE ? NULL : edit_row(t->a, &t->a->edits[e], query, at);
-        bool          fine = true;
-        for (int64_t i = seen; row != NULL && i < t->m; i++) {
-            fine &= row[i] < 1e38f;
-        }
-        if (!fine) {
-            return false;
-        }
-    }
-    return true;
-}
-
 // May keys that a mask hides from a query of the tile be left out? Not a product with one may be infinite.
 static bool may_leave_out(struct tiles * t, const struct tile * tile, struct gb_row at) {
     double bound = 0;
-    bool   fine  = true;
-    for (int64_t i = 0; i < tile->n && fine; i++) {
-        fine = is_hidden_by_all(t, tile->first + i, at, tile->seen[i]);
+    if (!tile->masks_hide) {
+        return false;
     }
     look_at_head(t, at);
     for (int64_t i = 0; i < tile->n; i++) {
-        const double norm = t->k->dot_f32(t->d, t->row + i * t->d, t->row + i * t->d);
-        bound             = norm <= bound || isnan(bound) ? bound : norm;
+        const float * row  = tile->queries + i * t->d;
+        const double  norm = t->k->dot_f32(t->d, row, row);
+        bound              = norm <= bound || isnan(bound) ? bound : norm;
     }
     bound = sqrt(bound) * sqrt(t->keys_norm);
     for (int e = 0; e < t->a->n_edits; e++) {
         bound *=
             t->a->edits[e].kind == GB_SCORE_SCALE && t->a->edits[e].value > 1 ? (double) t->a->edits[e].value : 1.0;
     }
-    return fine && bound < 1e38 && isfinite(t->values_norm);
+    return bound < 1e38 && isfinite(t->values_norm);
 }
 
 // --------------------------------------------------------------------------------------------------------------- tiles
 
-// c[rows x columns] = or += a b over `depth` terms, with which a was packed; b has panels of b_depth terms.
-static void product(const struct gb_kernels * k, int64_t depth, const float * a, int64_t rows, const float * b,
-    int64_t b_depth, int64_t columns, float * c, int64_t stride, bool accumulate) {
-    for (int64_t i = 0; i < rows; i += k->gemm_mr) {
-        const int mr = (int) GB_MIN(rows - i, (int64_t) k->gemm_mr);
-        for (int64_t j = 0; j < columns; j += k->gemm_nr) {
-            const int nr = (int) GB_MIN(columns - j, (int64_t) k->gemm_nr);
-            k->gemm_tile_f32(&(struct gb_tile){
-                .k          = depth,
-                .a          = a + i * depth,
-                .b          = b + j * b_depth,
-                .c          = c + i * stride + j,
-                .ldc        = stride,
-                .mr         = mr,
-                .nr         = nr,
-                .accumulate = accumulate,
-            });
-        }
+// c[rows x columns] = or += a b over `depth` terms, for at most gemm_mr rows as they lie; b has panels of b_depth
+// terms.
+static void product(const struct gb_kernels * k, int64_t depth, const float * a, int64_t lda, int64_t rows,
+    const float * b, int64_t b_depth, int64_t columns, float * c, int64_t stride, bool accumulate) {
+    for (int64_t j = 0; j < columns; j += k->gemm_nr) {
+        k->gemm_tile_f32(&(struct gb_tile){
+            .k          = depth,
+            .a          = a,
+            .lda        = lda,
+            .b          = b + j * b_depth,
+            .c          = c + j,
+            .ldc        = stride,
+            .mr         = (int) rows,
+            .nr         = (int) GB_MIN(columns - j, (int64_t) k->gemm_nr),
+            .accumulate = accumulate,
+        });
     }
 }
 
@@ -319,7 +336,7 @@ static bool has_nan(const float * x, int64_t n) {
 
 // Scores of query i of the tile become exponentials; the first `seen` keys of the block count.
 static void weigh(struct tiles * t, struct tile * tile, int64_t i, int64_t keys, int64_t seen) {
-    float *     score     = t->score + i * KEYS;
+    float *     score     = t->score + i * SCORES;
     float *     out       = tile->out + i * t->out_stride;
     const float block_max = seen > 0 ? t->k->max_f32(seen, score) : -INFINITY, max = GB_MAX(tile->max[i], block_max);
     if (seen <= 0 || max == -INFINITY) { // nothing is seen
@@ -337,46 +354,27 @@ static void weigh(struct tiles * t, struct tile * tile, int64_t i, int64_t keys,
     clear(score, seen, keys);
 }
 
-// Query by query, over the values that each sees.
-static void add_values_seen(struct tiles * t, struct tile * tile, int64_t key0, int64_t keys, int64_t packed) {
-    for (int64_t i = 0; i < tile->n; i++) {
-        const int64_t seen = GB_MAX((int64_t) 0, GB_MIN(tile->seen[i] - key0, keys));
-        pack(t->k, GGML_TYPE_F32, t->weight, (const char *) (t->score + i * KEYS), KEYS * sizeof(float), 1, seen,
-            t->k->gemm_mr);
-        product(t->k, seen, t->weight, 1, t->values, packed, t->dv, tile->out + i * t->out_stride, t->out_stride, true);
-    }
-}
-
-// out += weights x values for the queries of a tile, panel by panel.
-static void add_values(struct tiles * t, struct tile * tile, int64_t key0, int64_t keys, int64_t packed) {
-    const int mr = t->k->gemm_mr;
-    if (t->values_far) {
-        add_values_seen(t, tile, key0, keys, packed);
-        return;
-    }
-    for (int64_t i = 0; i < tile->n; i += mr) {
-        const int64_t rows = GB_MIN(tile->n - i, (int64_t) mr);
-        pack(t->k, GGML_TYPE_F32, t->weight, (const char *) (t->score + i * KEYS), KEYS * sizeof(float), rows, keys,
-            mr);
-        product(t->k, keys, t->weight, rows, t->values, packed, t->dv, tile->out + i * t->out_stride, t->out_stride,
-            true);
-    }
+// out += weights x values for `rows` queries of the tile from i on, over the first `seen` values of the block.
+static void add_values(struct tiles * t, struct tile * tile, int64_t i, int64_t rows, int64_t seen, int64_t packed) {
+    product(t->k, seen, t->score + i * SCORES, SCORES, rows, t->values, packed, t->dv, tile->out + i * t->out_stride,
+        t->out_stride, true);
 }
 
 // Prepares a tile of queries: what each sees, and whether hidden keys count all the same.
 static void open_tile(struct tiles * t, struct tile * tile, struct gb_row at, int64_t first) {
-    tile->first   = first;
-    tile->n       = GB_MIN(t->a->q->ne[1] - first, (int64_t) QUERIES);
-    tile->end     = 0;
-    int64_t least = t->m;
+    tile->first      = first;
+    tile->n          = GB_MIN(t->a->q->ne[1] - first, (int64_t) QUERIES);
+    tile->end        = 0;
+    tile->masks_hide = true;
+    int64_t least    = t->m;
     for (int64_t i = 0; i < tile->n; i++) {
-        tile->max[i]  = -INFINITY;
-        tile->sum[i]  = 0;
-        tile->seen[i] = keys_seen(t, first + i, at);
-        tile->end     = GB_MAX(tile->end, tile->seen[i]);
-        least         = GB_MIN(least, tile->seen[i]);
+        tile->max[i] = -INFINITY;
+        tile->sum[i] = 0;
+        look_at_masks(t, tile, i, at);
+        tile->end = GB_MAX(tile->end, tile->seen[i]);
+        least     = GB_MIN(least, tile->seen[i]);
     }
-    pack_queries(t, tile, at);
+    scale_queries(t, tile, at);
     tile->all_count = !t->a->in_turn && least < t->m && !may_leave_out(t, tile, at);
     for (int64_t i = 0; i < tile->n && tile->all_count; i++) {
         tile->seen[i] = tile->end = t->m;
@@ -384,29 +382,47 @@ static void open_tile(struct tiles * t, struct tile * tile, struct gb_row at, in
     memset(tile->out, 0, (size_t) (tile->n * t->out_stride) * sizeof(float));
 }
 
-// The keys of the packed block, as far as a query of the tile sees them.
+// The keys of the packed block, as far as a query of the panel sees them. First all scores, then all results: the keys
+// stay in the second-level cache, then the values.
 static void add_block(struct tiles * t, struct tile * tile, struct gb_row at, int64_t key0, int64_t packed) {
-    const int64_t keys = GB_MIN(tile->end - key0, packed);
-    product(t->k, t->d, tile->queries, tile->n, t->keys, t->d, keys, t->score, KEYS, false);
-    for (int64_t i = 0; i < tile->n; i++) {
-        const int64_t seen = GB_MIN(tile->seen[i] - key0, keys);
-        edit(t, tile->all_count, t->score + i * KEYS, tile->first + i, at, key0, GB_MAX(seen, (int64_t) 0));
-        weigh(t, tile, i, keys, seen);
+    const int64_t mr = t->k->gemm_mr;
+    int64_t       seen[QUERIES], keys[QUERIES]; // of the block: what a query sees, what its panel meets
+    for (int64_t i = 0, n; i < tile->n; i += n) {
+        n           = GB_MIN(tile->n - i, mr);
+        int64_t end = 0;
+        for (int64_t j = i; j < i + n; j++) {
+            seen[j] = GB_MAX((int64_t) 0, GB_MIN(tile->seen[j] - key0, packed));
+            end     = GB_MAX(end, seen[j]);
+        }
+        product(t->k, t->d, tile->queries + i * t->d, t->d, n, t->keys, t->d, end, t->score + i * SCORES, SCORES,
+            false);
+        for (int64_t j = i; j < i + n; j++) {
+            keys[j] = end;
+            edit(t, tile->all_count, t->score + j * SCORES, tile->first + j, at, key0, seen[j]);
+            weigh(t, tile, j, end, seen[j]);
+        }
     }
-    add_values(t, tile, key0, keys, packed);
+    for (int64_t i = 0, n; i < tile->n; i += n) {
+        n = t->values_far ? 1 : GB_MIN(tile->n - i, mr);
+        add_values(t, tile, i, n, t->values_far ? seen[i] : keys[i], packed);
+    }
 }
 
 // Divides by the sums of exponentials and stores the results.
 static void close_tile(struct tiles * t, struct tile * tile, struct gb_row at) {
     const struct gb_attention * a = t->a;
     for (int64_t i = 0; i < tile->n; i++) {
-        float * out = tile->out + i * t->out_stride;
-        if (tile->sum[i] != 0) { // else no key was seen: zeros
-            t->k->scale_f32(t->dv, out, out, (float) (1.0 / tile->sum[i]));
-        }
-        char * to =
+        const float * out = tile->out + i * t->out_stride;
+        char *        to =
             a->out + (size_t) (tile->first + i) * a->nb[1] + (size_t) at.i2 * a->nb[2] + (size_t) at.i3 * a->nb[3];
-        gb_store(t->k, a->type, t->dv, to, a->nb[0], out);
+        const bool direct =
+            a->type == GGML_TYPE_F32 && a->nb[0] == sizeof(float) && (uintptr_t) to % sizeof(float) == 0;
+        float * y = direct ? (float *) (void *) to : t->score;
+        // no sum: no key was seen, and the results are zeros
+        t->k->scale_f32(t->dv, y, out, tile->sum[i] != 0 ? (float) (1.0 / tile->sum[i]) : 1.0f);
+        if (!direct) {
+            gb_store(t->k, a->type, t->dv, to, a->nb[0], y);
+        }
     }
 }
 
