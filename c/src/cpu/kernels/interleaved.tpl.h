@@ -21,9 +21,12 @@ static bool interleaved_dots(const struct gb_interleaved_dots * p) {
     return false;
 }
 
+static bool interleaved_row_dots(const struct gb_interleaved_row_dots * p) {
+    (void) p;
+    return false;
+}
+
 static void interleaved_tile(const struct gb_interleaved_tile * p) { (void) p; }
 
-static void interleaved_sums(int nw, int nx, float * y, const float * acc) {
-    (void) nw, (void) nx, (void) y, (void) acc;
-}
+static void interleaved_sums(int nw, float * y, const float * acc) { (void) nw, (void) y, (void) acc; }
 #endif

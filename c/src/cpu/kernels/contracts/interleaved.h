@@ -42,6 +42,19 @@ struct gb_interleaved_dots {
 
 typedef bool gb_kernel_interleaved_dots(const struct gb_interleaved_dots * p);
 
+// y[i] = column i times one row, for n columns that are nb_w bytes apart, unpacked on the way: the bits of
+// interleaved_dots and interleaved_sums. False: the format cannot.
+struct gb_interleaved_row_dots {
+    int          type; // enum ggml_type of the columns
+    int64_t      k, n;
+    const void * w;
+    size_t       nb_w, ahead; // what lies so many bytes behind a column is prefetched
+    const void * x;           // by interleave_row
+    float *      y;
+};
+
+typedef bool gb_kernel_interleaved_row_dots(const struct gb_interleaved_row_dots * p);
+
 // nw <= GB_INTERLEAVED_W_READY columns that were unpacked before times nx <= GB_INTERLEAVED_X rows
 struct gb_interleaved_tile {
     int64_t              units;
@@ -55,7 +68,7 @@ struct gb_interleaved_tile {
 
 typedef void gb_kernel_interleaved_tile(const struct gb_interleaved_tile * p);
 
-// y[4 i + j] = the sum of the lanes of acc[4 i + j]
-typedef void gb_kernel_interleaved_sums(int nw, int nx, float * y, const float * acc);
+// y[4 i + j] = the sum of the lanes of acc[4 i + j], for i < nw and all four j
+typedef void gb_kernel_interleaved_sums(int nw, float * y, const float * acc);
 
 #endif // GB_CPU_KERNELS_CONTRACTS_INTERLEAVED_H

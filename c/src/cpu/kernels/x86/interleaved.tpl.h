@@ -87,12 +87,18 @@ static ALWAYS_INLINE void store_sums_(int nw, int nx, vf sums[][INTERLEAVED_ROWS
     }
 }
 
-// The sum of the lanes of each of four vectors.
+// The sum of the lanes of each of four vectors, n of which are stored. Four are stored without a mask, which processors
+// cannot read back before the store has left for the cache.
 static ALWAYS_INLINE void sums_of_four_(const vf a[4], int n, float * y) {
     vf t = half_sums_(half_sums_(a[0], a[1]), half_sums_(a[2], a[3]));
     t    = v_add(t, _mm512_permute_ps(t, 0x4e));
     t    = v_add(t, _mm512_permute_ps(t, 0xb1));
-    v_store_n(y, _mm512_permutexvar_ps(_mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0), t), n);
+    t    = _mm512_permutexvar_ps(_mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0), t);
+    if (n == 4) {
+        _mm_storeu_ps(y, _mm512_castps512_ps128(t));
+    } else {
+        v_store_n(y, t, n);
+    }
 }
 
 static ALWAYS_INLINE void store_interleaved_(bool halves, bool centered, const struct interleaved * s, char * y) {
@@ -229,10 +235,31 @@ struct dots_task { // of interleaved_dots
             }                                                                                                     \
         }                                                                                                         \
     }
+
+// A call for many columns keeps what a format needs in registers, and adds the lanes of four sums at a time.
+#define INTERLEAVED_ROW(stem)                                                              \
+    static void interleaved_row_dots_##stem##_(const struct gb_interleaved_row_dots * p) { \
+        _Alignas(64) float sums[4 * V_N];                                                  \
+        struct dots_task   t = { .x = { p->x } };                                          \
+        for (int64_t i = 0; i < p->n; i += 4) {                                            \
+            const int nw = p->n - i < 4 ? (int) (p->n - i) : 4;                            \
+            vf        a[4];                                                                \
+            for (int j = 0; j < nw; j++) {                                                 \
+                t.w[0]    = (const uint8_t *) p->w + (size_t) (i + j) * p->nb_w;           \
+                t.next[0] = t.w[0] + p->ahead;                                             \
+                interleaved_dots_##stem##_(1, 1, p->k, sums + (size_t) j * V_N, &t);       \
+            }                                                                              \
+            UNROLL                                                                         \
+            for (int j = 0; j < 4; j++) {                                                  \
+                a[j] = v_load(sums + (j < nw ? j : 0) * V_N);                              \
+            }                                                                              \
+            sums_of_four_(a, nw, p->y + i);                                                \
+        }                                                                                  \
+    }
 #define INTERLEAVED_NONE(...)
-#define INTERLEAVED_REPEATED(...) INTERLEAVED_OF(__VA_ARGS__)
-#define INTERLEAVED_ONCE(...)     INTERLEAVED_OF(__VA_ARGS__)
-#define INTERLEAVED_UNPACKED(...) INTERLEAVED_BY_KERNEL(__VA_ARGS__)
+#define INTERLEAVED_REPEATED(stem, ...) INTERLEAVED_OF(stem, __VA_ARGS__) INTERLEAVED_ROW(stem)
+#define INTERLEAVED_ONCE(stem, ...)     INTERLEAVED_OF(stem, __VA_ARGS__) INTERLEAVED_ROW(stem)
+#define INTERLEAVED_UNPACKED(stem, ...) INTERLEAVED_BY_KERNEL(stem, __VA_ARGS__) INTERLEAVED_ROW(stem)
 #define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, partner, columns, rows, ...) \
     INTERLEAVED_##rows(stem, (group) == 16, zero, elements, bytes)
 #include "tensor/quant/formats.def"
@@ -305,6 +332,16 @@ static bool interleaved_dots(const struct gb_interleaved_dots * p) {
 #undef DOTS_REPEATED
 #undef DOTS_ONCE
 #undef DOTS_UNPACKED
+        default: return false;
+    }
+}
+
+static bool interleaved_row_dots(const struct gb_interleaved_row_dots * p) {
+    switch (p->type) {
+#define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, ...) \
+    GB_IF_UNPACKED_##use(case GGML_TYPE_##id : interleaved_row_dots_##stem##_(p); return true;)
+#include "tensor/quant/formats.def"
+#undef GB_FORMAT
         default: return false;
     }
 }
@@ -408,13 +445,13 @@ static void interleaved_tile(const struct gb_interleaved_tile * p) {
     }
 }
 
-static void interleaved_sums(int nw, int nx, float * y, const float * acc) {
+static void interleaved_sums(int nw, float * y, const float * acc) {
     for (int i = 0; i < nw; i++) {
         vf a[INTERLEAVED_ROWS];
         UNROLL
         for (int j = 0; j < INTERLEAVED_ROWS; j++) {
             a[j] = v_load(acc + (INTERLEAVED_ROWS * i + j) * V_N);
         }
-        sums_of_four_(a, nx, y + INTERLEAVED_ROWS * i);
+        sums_of_four_(a, 4, y + INTERLEAVED_ROWS * i);
     }
 }

@@ -87,14 +87,14 @@ struct task { // columns of one group
 
 struct direct { // a stretch of terms of n columns from j on
     int64_t j, k0, terms;
-    int     n, width; // columns at a time
-    size_t  byte;     // of a column, at which term k0 is
+    int     n;
+    size_t  byte; // of a column, at which term k0 is
 };
 
 // The weights of the columns that come `steps` later. Behind the last block: any address will do.
 static const char * weights_later(const struct task * t, const struct direct * d, int i, int steps) {
     int64_t j = d->j, k0 = d->k0;
-    for (i += d->width * steps; i >= GB_DIRECT_COLUMNS; i -= GB_DIRECT_COLUMNS) {
+    for (i += DIRECT_WIDTH * steps; i >= GB_DIRECT_COLUMNS; i -= GB_DIRECT_COLUMNS) {
         k0 += d->terms;
         if (k0 >= t->k) {
             k0 = 0;
@@ -127,7 +127,7 @@ static void multiply_directly_stretch(const struct task * t, const struct direct
     const size_t  at    = (size_t) (d->k0 / unit_terms(t->unpack.kind)) * unit_size(t->unpack.kind);
     const int64_t terms = GB_MIN(t->k - d->k0, d->terms);
     const int     steps =
-        (int) (GB_INTERLEAVED_AHEAD / (ggml_row_size(t->type, GB_MIN(d->terms, t->k)) * (size_t) d->width)) + 1;
+        (int) (GB_INTERLEAVED_AHEAD / (ggml_row_size(t->type, GB_MIN(d->terms, t->k)) * DIRECT_WIDTH)) + 1;
     const void *               x[ROWS_AT_ONCE], *w[DIRECT_WIDTH], *next[DIRECT_WIDTH];
     struct gb_interleaved_dots dots = {
         // what changes from call to call is set in the loop
@@ -138,14 +138,14 @@ static void multiply_directly_stretch(const struct task * t, const struct direct
         .next       = next,
         .accumulate = d->k0 > 0,
     };
-    for (int i = 0; i < d->n; i += d->width) {
+    for (int i = 0; i < d->n; i += DIRECT_WIDTH) {
         w[0]    = t->w.data + (size_t) (d->j + i) * t->w.nb_m + d->byte;
         next[0] = weights_later(t, d, i, steps);
         for (int l = 1; l < DIRECT_WIDTH; l++) {
             w[l]    = (const char *) w[l - 1] + t->w.nb_m;
             next[l] = (const char *) next[l - 1] + t->w.nb_m;
         }
-        dots.nw = GB_MIN(d->n - i, d->width);
+        dots.nw = GB_MIN(d->n - i, DIRECT_WIDTH);
         for (int r = 0; r < t->rows; r += ROWS_AT_ONCE, acc += DIRECT_SUMS) {
             dots.nx  = GB_MIN(t->rows - r, ROWS_AT_ONCE);
             dots.acc = acc;
@@ -158,15 +158,39 @@ static void multiply_directly_stretch(const struct task * t, const struct direct
     }
 }
 
+// Columns with one row, one after the other: memory is read in one go.
+static void multiply_row(const struct task * t, int64_t j, int64_t end) {
+    const size_t steps = GB_INTERLEAVED_AHEAD / ggml_row_size(t->type, t->k) + 1;
+    for (int64_t n; j < end; j += n) {
+        n = GB_MIN(end - j, GB_DIRECT_COLUMNS);
+        t->kernels->interleaved_row_dots(&(struct gb_interleaved_row_dots){
+            .type  = (int) t->type,
+            .k     = t->k,
+            .n     = n,
+            .w     = t->w.data + (size_t) j * t->w.nb_m,
+            .nb_w  = t->w.nb_m,
+            .ahead = steps * t->w.nb_m,
+            .x     = t->x[0],
+            .y     = t->dst[0] + j,
+        });
+        if (gb_cpu_stopped(t->call, gb_gemm_work(1, n, t->k))) {
+            return;
+        }
+    }
+}
+
 static void multiply_directly(const struct task * t, int64_t j, int64_t end) {
     enum {
-        PARTS = (GB_DIRECT_ROWS_QUICK + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE, // of the rows, for DIRECT_WIDTH columns
-        TILES = GB_MAX(GB_DIRECT_COLUMNS / DIRECT_WIDTH * PARTS, GB_DIRECT_COLUMNS) // or one row, a column at a time
+        PARTS = (GB_DIRECT_ROWS_QUICK + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE, // of the rows
+        TILES = GB_DIRECT_COLUMNS / DIRECT_WIDTH * PARTS,
     };
     _Alignas(64) float acc[TILES * DIRECT_SUMS];
     const int64_t      terms = GB_DIRECT_TERMS / t->rows;
     struct direct      d     = { .j = j, .terms = terms / WHOLE_UNITS * WHOLE_UNITS };
-    d.width                  = t->rows == 1 && t->k <= d.terms ? 1 : DIRECT_WIDTH; // one: memory is read in one go
+    if (t->rows == 1 && t->k <= d.terms) {
+        multiply_row(t, j, end);
+        return;
+    }
     for (; d.j < end; d.j += d.n) {
         const float * sums = acc;
         d.n                = (int) GB_MIN(end - d.j, GB_DIRECT_COLUMNS);
@@ -174,12 +198,12 @@ static void multiply_directly(const struct task * t, int64_t j, int64_t end) {
             d.byte = ggml_row_size(t->type, d.k0);
             multiply_directly_stretch(t, &d, acc);
         }
-        for (int i = 0; i < d.n; i += d.width) {
-            const int nw = GB_MIN(d.n - i, d.width);
+        for (int i = 0; i < d.n; i += DIRECT_WIDTH) {
+            const int nw = GB_MIN(d.n - i, DIRECT_WIDTH);
             for (int r = 0; r < t->rows; r += ROWS_AT_ONCE, sums += DIRECT_SUMS) {
                 float     y[DIRECT_WIDTH * ROWS_AT_ONCE];
                 const int nx = GB_MIN(t->rows - r, ROWS_AT_ONCE);
-                t->kernels->interleaved_sums(nw, nx, y, sums);
+                t->kernels->interleaved_sums(nw, y, sums);
                 for (int l = 0; l < nx; l++) {
                     for (int c = 0; c < nw; c++) {
                         t->dst[r + l][d.j + i + c] = y[ROWS_AT_ONCE * c + l];
@@ -250,7 +274,7 @@ static void store_sums(const struct task * t, const struct columns * c, int64_t 
         float     y[GB_UNPACKED_COLUMNS * ROWS_AT_ONCE];
         const int nx = GB_MIN(t->rows - r, per_part);
         for (int i = 0; i < n; i += COLUMNS_AT_ONCE) {
-            t->kernels->interleaved_sums(GB_MIN(n - i, COLUMNS_AT_ONCE), nx, y + i * ROWS_AT_ONCE,
+            t->kernels->interleaved_sums(GB_MIN(n - i, COLUMNS_AT_ONCE), y + i * ROWS_AT_ONCE,
                 c->acc[i / COLUMNS_AT_ONCE][r / per_part]);
         }
         for (int l = 0; l < nx; l++) {
