@@ -5,9 +5,10 @@
 
 The default is the shape of a model of 1.1 billion parameters (embd 2048, 22 layers, 32 heads, 4 of them for keys, ff
 5632, vocabulary 32000). Files are made once, in --dir, from random blocks: what a product costs does not depend on the
-values. Beside each speed stands what the memory allows: generating a token reads all weights once, so tokens/s times
-their bytes is compared with the rate at which this machine reads the same bytes in the same run (a sum over the mapped
-file by NumPy, one thread for each).
+values. Beside each speed stands what the memory allows: generating a token reads all weights once, so steps/s times
+their bytes is compared with the rate at which this machine reads the same bytes right before and after (an OR over the
+mapped file by NumPy, one thread for each): medians of the rounds' ratios. Several sequences at once are as many tokens
+in a step, which share the reading; here they are of one sequence, and only the last has logits.
 """
 
 from __future__ import annotations
@@ -15,17 +16,18 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import ggml_backend as gb
-from examples.llama.model import WINDOW, Llama, Window
+from examples.llama.model import WINDOW, Llama, Span, Window, decoder, graph_of
 from timing import median, once, series, timed
 
 EMBD, HEADS, KV_HEADS, FF, VOCAB = 2048, 32, 4, 5632, 32000
@@ -78,16 +80,33 @@ def write_model(path: Path, dtype: gb.DType, layers: int) -> None:
             out.add_tensor(name, np.ones(EMBD, np.float32))
 
 
-def read_rate(path: Path, threads: int, repeats: int = 3) -> float:
-    """Bytes a second of reading the file from memory: the fastest of a few passes, after one that fills the page
-    cache."""
-    data = np.memmap(path, np.uint8, "r")
-    data = data[: data.size // (8 * threads) * (8 * threads)].view(np.uint64).reshape(threads, -1)
-    best = 0.0
-    with ThreadPoolExecutor(threads) as pool:
-        for _ in range(repeats + 1):
-            best = max(best, data.nbytes / once(lambda: list(pool.map(np.bitwise_or.reduce, data))))
-    return best
+def reader(path: Path, threads: int) -> Callable[[], float]:
+    """Measures bytes a second of reading the file from memory: the faster of two passes."""
+    mapped = np.memmap(path, np.uint8, "r")
+    data = mapped[: mapped.size // (8 * threads) * (8 * threads)].view(np.uint64).reshape(threads, -1)
+    pool = ThreadPoolExecutor(threads)
+
+    def rate() -> float:
+        return float(data.nbytes) / min(once(lambda: list(pool.map(np.bitwise_or.reduce, data))) for _ in range(2))
+
+    rate()  # fills the page cache, and maps its pages
+    return rate
+
+
+def at_once(model: Llama, tokens: int) -> Callable[[], None]:
+    """A step of as many tokens behind the first ``USED`` positions, in a graph that is made once."""
+    context = gb.Context()
+    ids, positions = (context.tensor((tokens,), gb.int32, name=name) for name in ("ids", "positions"))
+    span = Span(model.cache.layers(context), USED, USED + tokens)
+    graph = graph_of(context, *decoder(model.weights, model.config, ids, positions, span))
+
+    def step() -> None:
+        model.scheduler.allocate(graph)  # does nothing but the first time, and after another graph
+        ids.set(np.ones(tokens, np.int32))
+        positions.set(np.arange(USED, USED + tokens, dtype=np.int32))
+        model.scheduler.compute(graph)
+
+    return step
 
 
 def graph_costs(model: Llama, rounds: int = 10) -> dict[str, float]:
@@ -104,25 +123,37 @@ def graph_costs(model: Llama, rounds: int = 10) -> dict[str, float]:
     return {"nodes": nodes, "build_s_per_node": built / nodes, "plan_s_per_node": planned / nodes}
 
 
-def measure(path: Path, prompt: int, new: int, threads: int, repeats: int) -> dict[str, float]:
-    model = Llama(path, n_threads=threads, context=max(prompt, USED) + new)
+def measure(path: Path, prompt: int, new: int, several: list[int], threads: int, repeats: int) -> dict[str, Any]:
+    model = Llama(path, n_threads=threads, context=max(prompt, USED) + max([new, *several]))
     ids = [int(i) for i in np.random.default_rng(0).integers(0, VOCAB, prompt)]
     read = [t for n, t in model.weights.items() if n != "token_embd.weight"]  # of that one a row is read
     weights = sum(t.nbytes for t in read)
-    prompt_rates, new_rates = [], []
+    steps = {1: partial(model.logits, [1])} | {n: at_once(model, n) for n in several}
+    prompt_rates: list[float] = []
+    rounds: dict[int, list[tuple[float, float]]] = {n: [] for n in steps}  # steps, and bytes that memory gave, a second
+    read_rate = reader(path, threads)
     for _ in range(repeats):
         model.reset()
         prompt_rates.append(prompt / once(partial(model.logits, ids)))
-        model.cache.used = USED
-        new_rates.append(1 / series(partial(model.logits, [1]), new))
-    rate, limit = median(new_rates), read_rate(path, threads)
+        before = read_rate()
+        for n, step in steps.items():
+            model.cache.used = USED
+            step()
+            rate, after = 1 / series(step, new - 1), read_rate()
+            rounds[n].append((rate, (before + after) / 2))
+            before = after
     return {
         "prompt_tokens_per_s": median(prompt_rates),
-        "new_tokens_per_s": rate,
         "weights_bytes": weights,
-        "weights_bytes_per_s": rate * weights,
-        "read_bytes_per_s": limit,
-        "share_of_read_rate": rate * weights / limit,
+        "at_once": {
+            n: {
+                "tokens_per_s": median([rate * n for rate, _ in found]),
+                "weights_bytes_per_s": median([rate * weights for rate, _ in found]),
+                "read_bytes_per_s": median([limit for _, limit in found]),
+                "share_of_read_rate": median([rate * weights / limit for rate, limit in found]),
+            }
+            for n, found in rounds.items()
+        },
         **graph_costs(model),
     }
 
@@ -133,6 +164,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=22)
     parser.add_argument("--prompt", type=int, default=512)
     parser.add_argument("--new", type=int, default=16)
+    parser.add_argument("--at-once", type=int, nargs="*", default=[2, 4], help="tokens of a step, beside one")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--dir", type=Path, default=Path("build/bench/llama"))
@@ -141,21 +173,22 @@ def main() -> None:
 
     results = {}
     print(
-        f"{args.layers} layers, {args.threads} threads; prompt of {args.prompt} tokens, then {args.new} single ones"
-        " after 64"
+        f"{args.layers} layers, {args.threads} threads; prompt of {args.prompt} tokens, then {args.new} steps after"
+        f" {USED}"
     )
     for name in args.types.split(","):
         dtype = gb.as_dtype(name)
         path = args.dir / f"{dtype.name}-{args.layers}.gguf"
         if not path.exists():
             write_model(path, dtype, args.layers)
-        r = results[name] = measure(path, args.prompt, args.new, args.threads, args.repeats)
-        print(
-            f"{name:>8}: prompt {r['prompt_tokens_per_s']:7.1f} tokens/s, generating {r['new_tokens_per_s']:6.2f}"
-            f" tokens/s = {r['weights_bytes_per_s'] / 1e9:5.1f} of {r['read_bytes_per_s'] / 1e9:5.1f} GB/s read"
-            f" ({r['share_of_read_rate']:.0%})",
-            flush=True,
-        )
+        r = results[name] = measure(path, args.prompt, args.new, args.at_once, args.threads, args.repeats)
+        print(f"{name:>8}: prompt {r['prompt_tokens_per_s']:7.1f} tokens/s", flush=True)
+        for n, found in r["at_once"].items():
+            print(
+                f"          generating, {n} at once: {found['tokens_per_s']:6.2f} tokens/s, weights at"
+                f" {found['weights_bytes_per_s'] / 1e9:5.1f} of {found['read_bytes_per_s'] / 1e9:5.1f} GB/s read"
+                f" ({found['share_of_read_rate']:.0%})"
+            )
         print(
             f"          a graph of {r['nodes']} nodes: built in {r['build_s_per_node'] * 1e6:.2f} us a node, planned in"
             f" {r['plan_s_per_node'] * 1e6:.2f}"
