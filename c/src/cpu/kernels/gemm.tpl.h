@@ -47,6 +47,18 @@ static ALWAYS_INLINE void prefetch_tile_(int mr, const float * c, int64_t ldc) {
     }
 }
 
+// Of rows as they lie a cache line of each is prefetched, ROWS_AHEAD terms before it is multiplied, at the end of a row
+// of the one that takes its place in the next tile. Short rows are near.
+#define ROWS_AHEAD 32
+#define ROWS_FAR   64
+static ALWAYS_INLINE void prefetch_rows_(int mr, const float * a, int64_t lda) {
+    COMPUTED_HERE(lda);
+    UNROLL
+    for (int i = 0; i < mr; i++) {
+        PREFETCH(a + i * lda);
+    }
+}
+
 // c + a b on lanes of 32 bits that hold two bfloat16 each: the sum of both products is added.
 static inline vf dot_pairs_(vf c, vf a, vf b) {
 #if HAVE_BF16_DOT
@@ -58,7 +70,12 @@ static inline vf dot_pairs_(vf c, vf a, vf b) {
 #endif
 }
 
-enum tile_of { TILE_PANELS, TILE_PAIRS, TILE_ROWS }; // a: a panel of floats or of pairs of bfloat16; rows as they lie
+// Between so many steps, a cache line of each row, a tile looks whether it is to prefetch: to do so in every step takes
+// more registers than there are.
+#define STEPS 16
+
+// a is a panel of floats, a panel of pairs of bfloat16, or rows of floats as they lie.
+enum tile_of { TILE_PANELS, TILE_PAIRS, TILE_ROWS };
 
 // Rows 0 .. mr - 1 and the first nv vectors of the tile. mr, nv and kind are constants where this is called, so that
 // each combination becomes a function of its own. Of rows as they lie every third has a pointer: the others are at one
@@ -79,33 +96,40 @@ static ALWAYS_INLINE void tile_(int mr, int nv, enum tile_of kind, const struct 
         third[i / 3] = a + i * tile.lda;
     }
     const int64_t ahead = tile.k * TILE_MR;
-    for (int64_t p = 0; p < tile.k; p++) {
-        if (p == tile.k - PREFETCH_STEPS) {
+    for (int64_t p = 0, end; p < tile.k;) {
+        end = tile.k - p > STEPS ? p + STEPS : tile.k;
+        if (tile.k - p <= PREFETCH_STEPS && tile.k - p > PREFETCH_STEPS - STEPS) {
             prefetch_tile_(mr, tile.c, tile.ldc);
         }
-        vf bv[V_GEMM_NV];
-        UNROLL
-        for (int j = 0; j < nv; j++) {
-            bv[j] = v_load(b + j * V_N);
+        if (kind == TILE_ROWS && tile.k > ROWS_FAR) {
+            const float * const next = tile.a + p + ROWS_AHEAD;
+            prefetch_rows_(mr, p + ROWS_AHEAD < tile.k ? next : next + mr * tile.lda - tile.k, tile.lda);
         }
-        UNROLL
-        for (int i = 0; i < mr; i++) {
-            const vf av = v_set(kind == TILE_ROWS ? third[i / 3][i % 3 * tile.lda] : a[i]);
+        for (; p < end; p++) {
+            vf bv[V_GEMM_NV];
             UNROLL
             for (int j = 0; j < nv; j++) {
-                acc[i][j] = kind == TILE_PAIRS ? dot_pairs_(acc[i][j], bv[j], av) : v_fma(av, bv[j], acc[i][j]);
+                bv[j] = v_load(b + j * V_N);
             }
+            UNROLL
+            for (int i = 0; i < mr; i++) {
+                const vf av = v_set(kind == TILE_ROWS ? third[i / 3][i % 3 * tile.lda] : a[i]);
+                UNROLL
+                for (int j = 0; j < nv; j++) {
+                    acc[i][j] = kind == TILE_PAIRS ? dot_pairs_(acc[i][j], bv[j], av) : v_fma(av, bv[j], acc[i][j]);
+                }
+            }
+            prefetch_ahead_(b);
+            if (kind != TILE_ROWS) { // behind this panel of a lies the next one
+                PREFETCH(a + ahead);
+            }
+            UNROLL
+            for (int i = 0; i < mr && kind == TILE_ROWS; i += 3) {
+                third[i / 3]++;
+            }
+            a += TILE_MR;
+            b += TILE_NR;
         }
-        prefetch_ahead_(b);
-        if (kind != TILE_ROWS) { // behind this panel of a lies the next one
-            PREFETCH(a + ahead);
-        }
-        UNROLL
-        for (int i = 0; i < mr && kind == TILE_ROWS; i += 3) {
-            third[i / 3]++;
-        }
-        a += TILE_MR;
-        b += TILE_NR;
     }
     UNROLL
     for (int i = 0; i < mr; i++) {

@@ -35,7 +35,7 @@ static const struct gb_product_algorithm algorithms[] = {
       gb_byte_dots_work_size, gb_byte_dots_run, .finishes = true },
     { "dense_row", gb_dense_row_declines, NULL,
       no_work_size, gb_dense_row_run, .finishes = true },
-    { "dense_rows", gb_dense_rows_declines, NULL,
+    { "dense_rows", gb_dense_rows_declines, gb_dense_rows_level_declines,
       gb_dense_rows_work_size, gb_dense_rows_run, .finishes = true },
     { "dots", gb_dots_declines, NULL,
       no_work_size, gb_dots_run, .finishes = true },

@@ -7,7 +7,7 @@
 #include "cpu/ops/product/algorithm.h"
 #include "cpu/ops/product/tuning.h"
 
-_Static_assert(GB_DENSE_ROWS_SHORT <= GB_DENSE_ROWS, "rows of any product fit");
+_Static_assert(GB_DENSE_ROWS_NARROW <= GB_DENSE_ROWS, "rows of any product fit");
 
 static const char * declines(const struct gb_gemm * p, int64_t rows) {
     return ggml_is_quantized(p->w.type) ? "the weights are quantized"
@@ -59,7 +59,14 @@ void gb_dense_row_run(const struct gb_cpu_call * call, const struct gb_gemm * p)
 // ---------------------------------------------------------------------------------------------------------- dense_rows
 
 const char * gb_dense_rows_declines(const struct gb_gemm * p) {
-    return declines(p, p->k < GB_DENSE_LONG ? GB_DENSE_ROWS_SHORT : GB_DENSE_ROWS);
+    return declines(p, p->k < GB_DENSE_LONG ? GB_DENSE_ROWS / GB_DENSE_SHORT : GB_DENSE_ROWS);
+}
+
+const char * gb_dense_rows_level_declines(const struct gb_gemm * p, const struct gb_kernels * kernels,
+    const struct gb_cpu_traits * traits) {
+    (void) traits;
+    const int rows = p->k < GB_DENSE_LONG ? GB_DENSE_ROWS_NARROW / GB_DENSE_SHORT : GB_DENSE_ROWS_NARROW;
+    return kernels->rows_x <= 2 && p->rows > rows ? "there are many rows for a level with few registers" : NULL;
 }
 
 static size_t copied_row_floats(const struct gb_gemm * p) { return (size_t) (p->k + 15) / 16 * 16 + 16; }

@@ -94,11 +94,14 @@
 #define GB_DENSE_AHEAD_COLUMNS (1 << 18)
 #define GB_DENSE_AHEAD         2048
 // Rows at most: more are worth packing w. Sums of many terms add their lanes once for a long loop, which is dear for
-// short ones. Bits.
-//     bench_products shape f32 best 1, M=4096, K=96 ROWS=16 and 17; K=4096 ROWS=40 and 41
-#define GB_DENSE_ROWS       40
-#define GB_DENSE_ROWS_SHORT 16  // when sums have fewer terms than
-#define GB_DENSE_LONG       128 // so many
+// short ones. A tile of levels with few registers has two rows, and reads each weight three times as often: fewer rows
+// there. Bits.
+//     bench_products shape f32 best 1, M=4096, K=4096 ROWS=40 and 41; M=512, K=64 ROWS=8 and 9
+//     bench_products shape f32 avx2 1, M=4096, K=4096 ROWS=20 and 21; M=512, K=64 ROWS=4 and 5
+#define GB_DENSE_ROWS        40
+#define GB_DENSE_ROWS_NARROW 20  // where a tile has two rows
+#define GB_DENSE_LONG        128 // sums of fewer terms are short:
+#define GB_DENSE_SHORT       5   // so many times fewer rows
 // Floats of the rows that stay in the first-level cache while columns pass by, and the stretch of terms that follows
 // from it: at least so many, since each stretch ends with adding lanes; at most so many, or one row would fill the
 // cache. Bits.

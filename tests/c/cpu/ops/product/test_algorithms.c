@@ -68,9 +68,12 @@ static void expected_at(const struct gb_level * level) {
         const char *   name;
     } cases[] = {
         { GGML_TYPE_F32, 512, 1, "dense_row" },
-        { GGML_TYPE_F16, 512, 40, "dense_rows" },
+        { GGML_TYPE_F16, 512, 20, "dense_rows" },
+        { GGML_TYPE_F16, 512, 40, k->rows_x > 2 ? "dense_rows" : "blocked_f32" },
         { GGML_TYPE_F16, 512, 41, "blocked_f32" },
-        { GGML_TYPE_F32, 96, 17, "blocked_f32" },
+        { GGML_TYPE_F32, 96, 4, "dense_rows" },
+        { GGML_TYPE_F32, 96, 8, k->rows_x > 2 ? "dense_rows" : "blocked_f32" },
+        { GGML_TYPE_F32, 96, 9, "blocked_f32" },
         { GGML_TYPE_F32, 512, 65, "blocked_f32" },
         { GGML_TYPE_BF16, 512, 16, "dense_rows" },
         { GGML_TYPE_BF16, 511, 17, "dense_rows" },
