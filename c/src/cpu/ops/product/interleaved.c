@@ -160,7 +160,8 @@ static void multiply_directly_stretch(const struct task * t, const struct direct
 
 // Columns with one row, one after the other: memory is read in one go.
 static void multiply_row(const struct task * t, int64_t j, int64_t end) {
-    const size_t steps = GB_INTERLEAVED_AHEAD / ggml_row_size(t->type, t->k) + 1;
+    const size_t size  = ggml_row_size(t->type, t->k);
+    const size_t ahead = t->w.nb_m == size ? GB_ROW_AHEAD : (GB_ROW_AHEAD / size + 1) * t->w.nb_m;
     for (int64_t n; j < end; j += n) {
         n = GB_MIN(end - j, GB_DIRECT_COLUMNS);
         t->kernels->interleaved_row_dots(&(struct gb_interleaved_row_dots){
@@ -169,7 +170,7 @@ static void multiply_row(const struct task * t, int64_t j, int64_t end) {
             .n     = n,
             .w     = t->w.data + (size_t) j * t->w.nb_m,
             .nb_w  = t->w.nb_m,
-            .ahead = steps * t->w.nb_m,
+            .ahead = ahead,
             .x     = t->x[0],
             .y     = t->dst[0] + j,
         });

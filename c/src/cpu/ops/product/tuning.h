@@ -42,9 +42,10 @@
 //     bench_products shape q4_0 best 1, M=8192 ROWS=1, K=256 and K=512
 #define GB_INTERLEAVED_TERMS 256
 // Bytes of weights between what is multiplied and what is prefetched, about: fewer and memory is waited for, more and
-// the second-level cache may lose them again.
-//     bench_products small q4_0 best 1
+// the second-level cache may lose them again. And of one row, which reads them fastest.
+//     bench_products shape q8_0 best 2, M=16000 K=4096, ROWS=2 and ROWS=1
 #define GB_INTERLEAVED_AHEAD 8192
+#define GB_ROW_AHEAD         16384
 
 // Rows up to which columns are unpacked anew for every four of them, in registers, instead of once into memory: for
 // formats that are quick to unpack, and for all others.
