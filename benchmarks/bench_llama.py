@@ -1,7 +1,7 @@
 """Tokens per second of a Llama-shaped network with random weights: a prompt at once, then one token after another.
 
     python benchmarks/bench_llama.py [--types f16,q8_0,...] [--layers N] [--prompt N] [--new N] [--threads N] [--repeats
-    N] [--json FILE]
+    N] [--at-once N ...] [--json FILE]
 
 The default is the shape of a model of 1.1 billion parameters (embd 2048, 22 layers, 32 heads, 4 of them for keys, ff
 5632, vocabulary 32000). Files are made once, in --dir, from random blocks: what a product costs does not depend on the
@@ -124,7 +124,7 @@ def graph_costs(model: Llama, rounds: int = 10) -> dict[str, float]:
 
 
 def measure(path: Path, prompt: int, new: int, several: list[int], threads: int, repeats: int) -> dict[str, Any]:
-    model = Llama(path, n_threads=threads, context=max(prompt, USED) + max([new, *several]))
+    model = Llama(path, n_threads=threads, context=max(prompt, USED) + max([new, 2, *several]))
     ids = [int(i) for i in np.random.default_rng(0).integers(0, VOCAB, prompt)]
     read = [t for n, t in model.weights.items() if n != "token_embd.weight"]  # of that one a row is read
     weights = sum(t.nbytes for t in read)
@@ -139,7 +139,7 @@ def measure(path: Path, prompt: int, new: int, several: list[int], threads: int,
         for n, step in steps.items():
             model.cache.used = USED
             step()
-            rate, after = 1 / series(step, new - 1), read_rate()
+            rate, after = 1 / series(step, max(new - 1, 1)), read_rate()
             rounds[n].append((rate, (before + after) / 2))
             before = after
     return {

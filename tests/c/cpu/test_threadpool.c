@@ -95,6 +95,7 @@ static void sleepers_may_rest(void) {
         rest           = (struct gb_cpu_rest){ .may_be_alone = i % 2 == 0 };
         const int used = threads_of(pool, 3, &rest);
         CHECK_INT(used, rest.slept && rest.may_be_alone ? 1 : 3);
+        CHECK(!rest.slept || rest.alone == (used == 1));
         slept += rest.slept;
         gb_sleep_us(i % 4 * 500);
     }

@@ -32,9 +32,9 @@ static ALWAYS_INLINE void prefetch_ahead_(const float * b) {
     }
 }
 
-// The rows of a tile of c lie apart, which no hardware prefetcher foresees: they are prefetched PREFETCH_STEPS before
-// the last step. Earlier they could be evicted again: rows of c often are powers of two apart, and all of the tile then
-// shares two sets of the cache.
+// The rows of a tile of c lie apart, which no hardware prefetcher foresees: they are prefetched about PREFETCH_STEPS
+// before the last step. Earlier they could be evicted again: rows of c often are powers of two apart, and all of the
+// tile then shares two sets of the cache.
 #define PREFETCH_STEPS 64
 static ALWAYS_INLINE void prefetch_tile_(int mr, const float * c, int64_t ldc) {
     COMPUTED_HERE(ldc);

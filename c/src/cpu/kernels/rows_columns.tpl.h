@@ -13,7 +13,7 @@
 #define RC_W    4
 #define RC_NEAR 384 // bytes between what is multiplied and what is brought to the first-level cache
 #if V_REGISTERS < 32
-#    define RC_X 2
+#    define RC_X GB_ROWS_X_NARROW
 #else
 #    define RC_X 6
 #endif
@@ -92,7 +92,7 @@ static ALWAYS_INLINE void rc_store_(int nx, vf acc[RC_W][RC_X], int nw, float * 
     }
 #define RC_CASE(name, n) \
     case n: name##_tile_(n, a->k, a->nw, a->w, a->nb_w, a->x, a->ldx, a->y, a->ldy, a->accumulate, a->next); break;
-#if RC_X == 2
+#if V_REGISTERS < 32
 #    define RC_CASES(name) RC_CASE(name, 1) RC_CASE(name, 2)
 #else
 #    define RC_CASES(name) \

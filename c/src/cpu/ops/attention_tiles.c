@@ -1,7 +1,7 @@
 // attention_tiles.c - attention for many queries: tiles of queries and keys, the score matrix never exists as a whole.
 //
 // The one idea: softmax can be formed piece by piece. For a tile of queries the thread goes through the keys in blocks:
-// scores of the block by the tile product on packed panels, exponentials against the largest score so far, results
+// scores of the block by the tile product, exponentials against the largest score so far, results
 // (values weighted by them) added up the same way. When a block raises a query's largest score, what was added up for
 // it is scaled down. At the end each result is divided by its sum of exponentials. A unit of work is several tiles of
 // one head, so that a packed block of keys and values serves them all.
@@ -66,11 +66,10 @@ struct sizes {
     int64_t queries, keys, values, score, out;
 };
 
-static struct sizes sizes_of(const struct gb_attention * a) { // for tiles of any level: all sides padded to PANEL
+static struct sizes sizes_of(const struct gb_attention * a) { // for tiles of any level: panels padded to PANEL
     const int64_t d = a->q->ne[0], dv = a->v->ne[1], keys = round_up(GB_MIN(a->k->ne[1], (int64_t) KEYS), PANEL);
     const int64_t wide = round_up(dv, PANEL);
-    return (struct sizes){ round_up(QUERIES * d, 16), keys * d, keys * wide, QUERIES * (int64_t) SCORES,
-        QUERIES * wide };
+    return (struct sizes){ QUERIES * d, keys * d, keys * wide, QUERIES * (int64_t) SCORES, QUERIES * wide };
 }
 
 // Tiles of a unit: as many as share a block that had to be packed for them.
@@ -339,7 +338,7 @@ static void weigh(struct tiles * t, struct tile * tile, int64_t i, int64_t keys,
     float *     score     = t->score + i * SCORES;
     float *     out       = tile->out + i * t->out_stride;
     const float block_max = seen > 0 ? t->k->max_f32(seen, score) : -INFINITY, max = GB_MAX(tile->max[i], block_max);
-    if (seen <= 0 || max == -INFINITY) { // nothing is seen
+    if (seen == 0 || max == -INFINITY) { // nothing is seen
         tile->sum[i] = has_nan(score, seen) ? NAN : tile->sum[i];
         clear(score, 0, keys);
         return;

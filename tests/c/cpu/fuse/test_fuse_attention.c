@@ -296,6 +296,73 @@ static void context_memory(void) {
     ggml_free(c.in);
 }
 
+// --------------------------------------------------------------------------------------------- what masks do not hide
+
+struct strange {
+    float mask;       // of a key that its query does not see, in the place of -inf
+    float key, value; // an element of a key, of a value, that few queries see
+};
+
+// Query i sees keys 0 .. i + 4; heads longer than a panel.
+static struct chain strange_chain(const struct strange * s) {
+    enum { D = 72, QUERIES = 60, KEYS = 70 };
+    test_seed              = 11;
+    struct chain         c = { .in = ggml_init((struct ggml_init_params){ (size_t) 4 << 20, NULL, false }),
+        .ctx                       = ggml_init((struct ggml_init_params){ (size_t) 1 << 20, NULL, true }),
+        .talloc                    = ggml_tallocr_new_from_buft(ggml_backend_cpu_buffer_type(), ARENA) };
+    struct ggml_tensor * q = input(&c, GGML_TYPE_F32, D, QUERIES, 2, 1);
+    struct ggml_tensor * k = input(&c, GGML_TYPE_F32, D, KEYS, 2, 1);
+    struct ggml_tensor * v = input(&c, GGML_TYPE_F32, KEYS, D, 2, 1);
+    struct ggml_tensor * m = input(&c, GGML_TYPE_F32, KEYS, QUERIES, 1, 1);
+    for (int i = 0; i < QUERIES; i++) {
+        for (int j = i + 5; j < KEYS; j++) {
+            ((float *) m->data)[i * KEYS + j] = j == 66 && i % 3 == 0 ? s->mask : -INFINITY;
+        }
+    }
+    ((float *) k->data)[D * 50 + 7] += s->key;
+    ((float *) v->data)[KEYS * 9 + 55] += s->value;
+    c.graph  = ggml_new_graph(c.ctx);
+    c.scores = ggml_mul_mat(c.ctx, k, q);
+    c.mixed  = ggml_mul_mat(c.ctx, v, ggml_soft_max_ext(c.ctx, c.scores, m, 0.1f));
+    watch(&c, ggml_cont(c.ctx, ggml_permute(c.ctx, c.mixed, 0, 2, 1, 3)));
+    watch(&c, ggml_sqr(c.ctx, input(&c, GGML_TYPE_F32, 1, 1, 1, 1)));
+    ggml_gallocr_t galloc = ggml_gallocr_new();
+    CHECK(ggml_gallocr_alloc_graph(galloc, c.talloc, c.graph) > 0);
+    ggml_gallocr_free(galloc);
+    c.arena = ggml_backend_buffer_get_base(ggml_tallocr_get_buffer(c.talloc));
+    return c;
+}
+
+// A mask hides no NaN, no infinity and no huge number, neither its own nor those of keys and values: node by node they
+// reach the results, so they do here.
+static void strange_numbers_are_not_hidden(void) {
+    static const struct strange cases[] = { { -INFINITY, 0, 0 }, { NAN, 0, 0 }, { INFINITY, 0, 0 }, { 2e38f, 0, 0 },
+        { -1e30f, 0, 0 }, { -INFINITY, NAN, 0 }, { -INFINITY, INFINITY, 0 }, { -INFINITY, 1e37f, 0 },
+        { -INFINITY, 0, NAN }, { -INFINITY, 0, INFINITY } };
+    for (size_t i = 0; i < GB_ARRAY_LEN(cases); i++) {
+        struct chain         plain = strange_chain(&cases[i]), fused = strange_chain(&cases[i]);
+        struct ggml_tensor * nodes[GB_FUSE_MAX];
+        const int            length = gb_fusion_attention.length(nodes, nodes_of(&fused, nodes));
+        CHECK(length > 0 && gb_fusion_attention.is_safe(nodes, length));
+        run(&plain, 1, false, "scalar");
+        for (int l = 0; l < gb_level_count(); l++) {
+            if (!gb_level_at(l)->usable()) {
+                continue; // of another processor
+            }
+            run(&fused, 2, true, gb_level_at(l)->name);
+            int64_t wrong = 0;
+            for (int64_t j = 0; j < ggml_nelements(plain.watched[0]); j++) {
+                const float x = value(plain.watched[0], j), y = value(fused.watched[0], j);
+                wrong += isnan(x) ? !isnan(y) : !(x == y || fabsf(x - y) <= 4e-6f * (1 + fabsf(x)));
+            }
+            CHECK_MSG(wrong == 0, "case %d at %s: %d results", (int) i, gb_level_at(l)->name, (int) wrong);
+        }
+        chain_free(&plain);
+        chain_free(&fused);
+    }
+    ggml_graph_set_fusion(true);
+}
+
 // ----------------------------------------------------------------------------------------------------------- scheduler
 
 enum { VALUES = 2 * 40 * 20 * 2 };
@@ -427,4 +494,5 @@ static void where_a_graph_ends(void) {
 }
 
 TEST_MAIN(TEST(random_chains), TEST(what_can_be_looked_at), TEST(threads_give_the_same_bits),
-    TEST(scores_are_not_stored), TEST(context_memory), TEST(callbacks), TEST(where_a_graph_ends))
+    TEST(scores_are_not_stored), TEST(context_memory), TEST(strange_numbers_are_not_hidden), TEST(callbacks),
+    TEST(where_a_graph_ends))

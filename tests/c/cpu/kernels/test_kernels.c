@@ -607,10 +607,9 @@ static double tile_oracle(int64_t k, const float * a, int a_step, const float * 
 
 static void test_gemm_tile_f32(const struct gb_kernels * k) {
     static float a[300 * GB_GEMM_NR_MAX], b[300 * GB_GEMM_NR_MAX], c[GB_GEMM_NR_MAX * 100],
-        before[GB_GEMM_NR_MAX * 100], whole[GB_GEMM_NR_MAX * 100], rows[GB_GEMM_MR_MAX * 320],
-        lying[GB_GEMM_NR_MAX * 100];
+        before[GB_GEMM_NR_MAX * 100], whole[GB_GEMM_NR_MAX * 100], lying[GB_GEMM_NR_MAX * 100];
     const int     mr_max = k->gemm_mr, nr_max = k->gemm_nr;
-    const int64_t depths[] = { 0, 1, 2, 3, 17, 64, 300 };
+    const int64_t depths[] = { 0, 1, 2, 17, 55, 64, 300 };
     // blocked.c relies on it
     CHECK(mr_max >= 4 && mr_max <= GB_GEMM_MR_MAX && nr_max >= 1 && nr_max <= GB_GEMM_NR_MAX && 128 % nr_max == 0);
     for (int pass = 0; pass < 400; pass++) {
@@ -624,10 +623,17 @@ static void test_gemm_tile_f32(const struct gb_kernels * k) {
         for (int i = 0; i < GB_GEMM_NR_MAX * 100; i++) {
             lying[i] = whole[i] = before[i] = c[i] = random_value(TAME);
         }
-        const int64_t lda = GB_MAX(depth, 1) + (int64_t) test_random_int(0, 20);
-        for (int i = 0; i < mr; i++) { // what is not of the tile's rows is not read
+        // rows that may overlap, in either order, and end where the memory does
+        const int64_t step = (int64_t) test_random_int(1, (int) depth + 20), lda = pass % 3 == 0 ? -step : step;
+        const size_t  floats = (size_t) ((mr - 1) * step + depth);
+        float *const memory  = malloc((floats + 1) * sizeof(float)), *const rows =
+                                                                         memory + 1 + (lda < 0 ? (mr - 1) * step : 0);
+        for (size_t i = 0; i < floats; i++) {
+            memory[1 + i] = random_value(TAME);
+        }
+        for (int i = 0; i < mr; i++) {
             for (int64_t p = 0; p < depth; p++) {
-                rows[i * lda + p] = a[p * mr_max + i];
+                a[p * mr_max + i] = rows[i * lda + p];
             }
         }
         const struct gb_tile part = {
@@ -644,6 +650,7 @@ static void test_gemm_tile_f32(const struct gb_kernels * k) {
         k->gemm_tile_f32(&part);
         k->gemm_tile_f32(&all);
         k->gemm_tile_f32(&as_rows);
+        free(memory);
         CHECK_MSG(memcmp(lying, c, sizeof(c)) == 0, "%s gemm_tile_f32 on rows as they lie gives other bits",
             level_name);
         for (int i = 0; i < GB_GEMM_NR_MAX * 100; i++) {

@@ -83,6 +83,38 @@ static void flash_attn_tiles(void) {
     }
 }
 
+// What a query does not see does not count, whatever it is: here the values of the last key, which the last query sees.
+static void flash_attn_sees_no_hidden_values(void) {
+    static const float strange[] = { 0, NAN, INFINITY, 3e38f };
+    enum { D = 16, N = 20, M = 40 };
+    float first[D * N];
+    for (int i = 0; i < 4; i++) {
+        struct ggml_context * own  = ggml_init((struct ggml_init_params){ 1 << 20, NULL, false });
+        struct ggml_tensor *  in[] = { ggml_new_tensor_2d(own, GGML_TYPE_F32, D, N),
+            ggml_new_tensor_2d(own, GGML_TYPE_F32, D, M), ggml_new_tensor_2d(own, GGML_TYPE_F32, M, D) };
+        for (int t = 0; t < 3; t++) {
+            for (int64_t j = 0; j < ggml_nelements(in[t]); j++) {
+                ((float *) in[t]->data)[j] =
+                    t == 2 && j % M == M - 1 ? strange[i] : (float) (j * 7919 % 2003 - 1001) / 1000.0f;
+            }
+        }
+        struct ggml_tensor * node = ggml_flash_attn(own, in[0], in[1], in[2], true);
+        struct ggml_cgraph * g    = ggml_new_graph(own);
+        ggml_build_forward_expand(g, node);
+        CHECK_INT(ggml_graph_compute_with_ctx(own, g, 2), GGML_STATUS_SUCCESS);
+        const float * y = node->data;
+        if (i == 0) {
+            memcpy(first, y, sizeof(first));
+        }
+        for (int j = 0; j < D * (N - 1); j++) {
+            CHECK_MSG(fabsf(y[j] - first[j]) <= 1e-6f, "value %g, result %d: %g, not %g", (double) strange[i], j,
+                (double) y[j], (double) first[j]);
+        }
+        CHECK(i == 0 || i == 3 || !isfinite(y[D * (N - 1)]));
+        ggml_free(own);
+    }
+}
+
 static double want_ff(const struct ggml_tensor * node, const int64_t i[4]) {
     const struct ggml_tensor *a = node->src[0], *b0 = node->src[1], *b1 = node->src[2], *c0 = node->src[3],
                              *c1 = node->src[4];
@@ -197,4 +229,5 @@ static void heads_that_are_missing(void) {
     end();
 }
 
-TEST_MAIN(TEST(flash_attn), TEST(flash_attn_tiles), TEST(flash_ff), TEST(flash_attn_back), TEST(heads_that_are_missing))
+TEST_MAIN(TEST(flash_attn), TEST(flash_attn_tiles), TEST(flash_attn_sees_no_hidden_values), TEST(flash_ff),
+    TEST(flash_attn_back), TEST(heads_that_are_missing))

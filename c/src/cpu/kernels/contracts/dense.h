@@ -11,14 +11,15 @@
 // What a level may have at most, so that whoever calls it can have arrays: rows and columns of a tile and its panels,
 // columns that dots_* take, rows that rows_columns_* take. A tile's columns divide GB_GEMM_NR_MAX, and it has
 // GB_GEMM_MR_MIN rows at least.
-#define GB_GEMM_MR_MIN 4
-#define GB_GEMM_MR_MAX 16
-#define GB_GEMM_NR_MAX 64
-#define GB_BF16_MR_MAX 32 // rows of gemm_tile_bf16
-#define GB_BF16_STEP   16 // bf16_step is at most so much, and divides it
-#define GB_DOTS_W_MAX  4
-#define GB_ROWS_X_MAX  8
-#define GB_ROWS_W      4 // columns that rows_columns_* take, at every level
+#define GB_GEMM_MR_MIN   4
+#define GB_GEMM_MR_MAX   16
+#define GB_GEMM_NR_MAX   64
+#define GB_BF16_MR_MAX   32 // rows of gemm_tile_bf16
+#define GB_BF16_STEP     16 // bf16_step is at most so much, and divides it
+#define GB_DOTS_W_MAX    4
+#define GB_ROWS_X_MAX    8
+#define GB_ROWS_X_NARROW 2 // rows_x of levels with few registers
+#define GB_ROWS_W        4 // columns that rows_columns_* take, at every level
 
 // A tile of a matrix product: c[m][n] = or += the sum over k of a[k][m] b[k][n], for mr rows by nr columns.
 //

@@ -46,7 +46,8 @@ const char * gb_dense_row_declines(const struct gb_gemm * p);
 void         gb_dense_row_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
 
 const char * gb_dense_rows_declines(const struct gb_gemm * p);
-const char * gb_dense_rows_level_declines(const struct gb_gemm * p, const struct gb_kernels * kernels,
+const char * gb_dense_rows_wide_declines(const struct gb_gemm * p);
+const char * gb_dense_rows_wide_level_declines(const struct gb_gemm * p, const struct gb_kernels * kernels,
     const struct gb_cpu_traits * traits);
 size_t       gb_dense_rows_work_size(const struct gb_gemm * p, int n_tasks);
 void         gb_dense_rows_run(const struct gb_cpu_call * call, const struct gb_gemm * p);

@@ -35,7 +35,10 @@ static const struct gb_product_algorithm algorithms[] = {
       gb_byte_dots_work_size, gb_byte_dots_run, .finishes = true },
     { "dense_row", gb_dense_row_declines, NULL,
       no_work_size, gb_dense_row_run, .finishes = true },
-    { "dense_rows", gb_dense_rows_declines, gb_dense_rows_level_declines,
+    { "dense_rows", gb_dense_rows_declines, NULL,
+      gb_dense_rows_work_size, gb_dense_rows_run, .finishes = true },
+    // more rows, at levels with registers for larger tiles
+    { "dense_rows_wide", gb_dense_rows_wide_declines, gb_dense_rows_wide_level_declines,
       gb_dense_rows_work_size, gb_dense_rows_run, .finishes = true },
     { "dots", gb_dots_declines, NULL,
       no_work_size, gb_dots_run, .finishes = true },

@@ -318,7 +318,7 @@ static bool multiply(const struct round * r, const struct block * b, int64_t col
     for (int64_t i = b->first; i < end; i++) {
         const struct panel * panel  = &r->l.panels[i];
         const bool           direct = whole && panel->ld != 0;
-        t.a                         = panel->ldx != 0 ? panel->x : panel_at(r, i, k0, kc);
+        t.a                         = panel->ldx != 0 ? panel->x + k0 : panel_at(r, i, k0, kc);
         t.lda                       = panel->ldx;
         t.b                         = r->l.w;
         t.mr                        = panel->rows;
@@ -399,7 +399,7 @@ static bool is_read_in_place(const struct gb_gemm * p, const struct gb_packing *
 // Floats from one row of a panel to the next where they are read as they lie; 0: they are packed. A step of a tile
 // reads a float of each row: if these are a multiple of 4 KiB apart, they push each other out of the first-level cache.
 static int64_t stride_in_place(const struct round * r, const void * const * x, int rows) {
-    if (!is_read_in_place(r->p, &r->packing)) {
+    if (!is_read_in_place(r->p, &r->packing) || (uintptr_t) x[0] % sizeof(float) != 0) {
         return 0;
     }
     const int64_t nb = rows > 1 ? (const char *) x[1] - (const char *) x[0] : (int64_t) sizeof(float);
@@ -411,7 +411,7 @@ static int64_t stride_in_place(const struct round * r, const void * const * x, i
     return nb % (int64_t) sizeof(float) == 0 && nb % 4096 != 0 ? nb / (int64_t) sizeof(float) : 0;
 }
 
-// False: the run is over.
+// Describes a panel, and packs it unless it is read in place. False: the run is over.
 static bool pack_panel(const struct round * r, struct cursor c, int64_t index) {
     const struct gb_gemm * p     = r->p;
     const int              mr    = r->packing.mr;

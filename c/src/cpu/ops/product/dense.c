@@ -7,8 +7,6 @@
 #include "cpu/ops/product/algorithm.h"
 #include "cpu/ops/product/tuning.h"
 
-_Static_assert(GB_DENSE_ROWS_NARROW <= GB_DENSE_ROWS, "rows of any product fit");
-
 static const char * declines(const struct gb_gemm * p, int64_t rows) {
     return ggml_is_quantized(p->w.type) ? "the weights are quantized"
            : p->x.type != GGML_TYPE_F32 ? "the activations are not f32"
@@ -58,15 +56,19 @@ void gb_dense_row_run(const struct gb_cpu_call * call, const struct gb_gemm * p)
 
 // ---------------------------------------------------------------------------------------------------------- dense_rows
 
-const char * gb_dense_rows_declines(const struct gb_gemm * p) {
-    return declines(p, p->k < GB_DENSE_LONG ? GB_DENSE_ROWS / GB_DENSE_SHORT : GB_DENSE_ROWS);
+static const char * declines_rows(const struct gb_gemm * p, int64_t rows) {
+    return declines(p, p->k < GB_DENSE_LONG ? rows / GB_DENSE_SHORT : rows);
 }
 
-const char * gb_dense_rows_level_declines(const struct gb_gemm * p, const struct gb_kernels * kernels,
+const char * gb_dense_rows_declines(const struct gb_gemm * p) { return declines_rows(p, GB_DENSE_ROWS_NARROW); }
+
+const char * gb_dense_rows_wide_declines(const struct gb_gemm * p) { return declines_rows(p, GB_DENSE_ROWS); }
+
+const char * gb_dense_rows_wide_level_declines(const struct gb_gemm * p, const struct gb_kernels * kernels,
     const struct gb_cpu_traits * traits) {
+    (void) p;
     (void) traits;
-    const int rows = p->k < GB_DENSE_LONG ? GB_DENSE_ROWS_NARROW / GB_DENSE_SHORT : GB_DENSE_ROWS_NARROW;
-    return kernels->rows_x <= 2 && p->rows > rows ? "there are many rows for a level with few registers" : NULL;
+    return kernels->rows_x > GB_ROWS_X_NARROW ? NULL : "a tile of the level has few rows";
 }
 
 static size_t copied_row_floats(const struct gb_gemm * p) { return (size_t) (p->k + 15) / 16 * 16 + 16; }
@@ -224,7 +226,7 @@ void gb_dense_rows_run(const struct gb_cpu_call * call, const struct gb_gemm * p
     while (gb_gemm_next_columns(p, &c, p->m)) {
         const struct gb_gemm_matrix w = p->w_of(p, c.g);
         const float * const x = (float *) call->work + (size_t) gb_gemm_first_row(p, c.g) * copied_row_floats(p);
-        struct gb_gemm_row  row[GB_DENSE_ROWS];
+        struct gb_gemm_row  row[GB_MAX(GB_DENSE_ROWS, GB_DENSE_ROWS_NARROW)];
         gb_gemm_rows_of(p, c.g, 0, c.rows, row);
         for (int r = 0; r < c.rows; r++) {
             row[r].x = (const char *) (x + (size_t) r * copied_row_floats(p));

@@ -99,8 +99,8 @@
 // there. Bits.
 //     bench_products shape f32 best 1, M=4096, K=4096 ROWS=40 and 41; M=512, K=64 ROWS=8 and 9
 //     bench_products shape f32 avx2 1, M=4096, K=4096 ROWS=20 and 21; M=512, K=64 ROWS=4 and 5
-#define GB_DENSE_ROWS        40
-#define GB_DENSE_ROWS_NARROW 20  // where a tile has two rows
+#define GB_DENSE_ROWS        40  // at levels with large tiles
+#define GB_DENSE_ROWS_NARROW 20  // at any level
 #define GB_DENSE_LONG        128 // sums of fewer terms are short:
 #define GB_DENSE_SHORT       5   // so many times fewer rows
 // Floats of the rows that stay in the first-level cache while columns pass by, and the stretch of terms that follows
