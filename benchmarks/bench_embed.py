@@ -49,7 +49,7 @@ def token_sequences(embedder: Embedder, count: int, tokens: int, seed: int = 0) 
     return [s[: tokens - 1] + s[-1:] for s in embedder.tokenize(texts)]
 
 
-def torch_model(threads: int) -> Callable[[list[list[int]]], Any] | None:
+def torch_model(threads: int, dtype: str = "float32") -> Callable[[list[list[int]]], Any] | None:
     """The same network in PyTorch eager mode with its fused attention; None when it is not installed."""
     try:
         import torch
@@ -59,6 +59,7 @@ def torch_model(threads: int) -> Callable[[list[list[int]]], Any] | None:
         return None
     torch.set_num_threads(threads)
     w = load_file(str(model_dir() / "model.safetensors"))
+    w = {name: x.to(getattr(torch, dtype)) if x.is_floating_point() else x for name, x in w.items()}
     heads, layers, eps = 12, 6, 1e-12
 
     def dense(x: Any, name: str) -> Any:
@@ -75,7 +76,7 @@ def torch_model(threads: int) -> Callable[[list[list[int]]], Any] | None:
             for i, s in enumerate(sequences):
                 ids[i, : len(s)] = torch.tensor(s)
             real = torch.arange(t) < lengths[:, None]
-            mask = torch.where(real, 0.0, -torch.inf)[:, None, None, :]
+            mask = torch.where(real, 0.0, -torch.inf)[:, None, None, :].to(getattr(torch, dtype))
             x = (
                 F.embedding(ids, w["embeddings.word_embeddings.weight"])
                 + w["embeddings.position_embeddings.weight"][:t]
@@ -94,7 +95,7 @@ def torch_model(threads: int) -> Callable[[list[list[int]]], Any] | None:
                     x + dense(F.gelu(dense(x, p + "intermediate.dense")), p + "output.dense"), p + "output.LayerNorm"
                 )
             pooled = (x * real[..., None]).sum(1) / lengths[:, None]
-            return F.normalize(pooled).numpy()
+            return F.normalize(pooled.float()).numpy()
 
     return run
 

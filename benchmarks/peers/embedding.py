@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,24 +94,22 @@ def model(s: Sides, scope: Scope) -> Iterator[Work]:
     except (ImportError, SystemExit) as error:
         print(f"embedding model: left out, {error}")
         return
+    half = Embedder(n_threads=s.threads, dtype="bf16")
     for batch in (2,) if scope.quick else (1, 8, 32, 128):
         sequences = token_sequences(embedder, batch, 34)
-        peers: dict[str, Callable[[], Run]] = {
-            "onnxruntime": lambda q=sequences: onnx_bert(s, embedder.config, folder)(q)
-        }
 
-        def torch_run(q: list[list[int]] = sequences) -> Run:
-            peer = torch_model(s.threads)
+        def torch_run(q: list[list[int]] = sequences, dtype: str = "float32") -> Run:
+            peer = torch_model(s.threads, dtype)
             if peer is None:
                 raise RuntimeError("needs torch and safetensors")
             return lambda: peer(q)
 
-        peers["torch"] = torch_run
-        yield Work(
-            f"all-MiniLM-L6-v2 f32, 34 tokens, batch {batch}",
-            "sentences/s",
-            batch,
-            lambda q=sequences: embedder.embed_tokens(q),
-            peers,
-            1e-4,
-        )
+        name = f"34 tokens, batch {batch}"
+        peers: dict[str, Callable[[], Run]] = {
+            "onnxruntime": lambda q=sequences: onnx_bert(s, embedder.config, folder)(q),
+            "torch": torch_run,
+        }
+        ours = partial(embedder.embed_tokens, sequences)
+        yield Work(f"all-MiniLM-L6-v2 f32, {name}", "sentences/s", batch, ours, peers, 1e-4)
+        ours, peers = partial(half.embed_tokens, sequences), {"torch": partial(torch_run, dtype="bfloat16")}
+        yield Work(f"all-MiniLM-L6-v2 bf16, {name}", "sentences/s", batch, ours, peers, 0.1)
