@@ -1,5 +1,5 @@
 """What single calls from Python cost: small graphs, setting, reading, making nodes. Microseconds, the best of many
-short rounds.
+short rounds; of products that follow a rest, in which the other thread falls asleep, the median.
 
     python benchmarks/bench_calls.py [--weights N ...] [--beside FOLDER] [--turns N] [--json FILE]
 
@@ -17,6 +17,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,8 @@ from timing import median, once, shortest
 
 ROUNDS, CALLS = 40, 2000
 VALUES = 16  # 64 bytes
+RESTED = (256, 256, 1), (128, 128, 32), (128, 128, 128)  # columns, terms, rows
+REST, RESTS = 0.0005, 400
 
 
 def acts() -> dict[str, Callable[[], object]]:
@@ -58,8 +61,39 @@ def acts() -> dict[str, Callable[[], object]]:
     }
 
 
+def rested() -> dict[str, Callable[[], object]]:
+    """Products of a planned graph by two threads."""
+    import numpy as np
+
+    import ggml_backend as gb
+
+    found: dict[str, Callable[[], object]] = {}
+    for columns, terms, rows in RESTED:
+        ctx, sched = gb.Context(), gb.Scheduler([gb.Backend("CPU", n_threads=2)])
+        inputs = [ctx.tensor((n, terms)) for n in (columns, rows)]
+        graph = ctx.graph(gb.mul_mat(*inputs))
+        sched.allocate(graph)
+        for x in inputs:
+            x.set(np.ones(x.shape, np.float32))
+
+        def act(sched: gb.Scheduler = sched, graph: gb.Graph = graph) -> object:
+            return sched.compute(graph)
+
+        found[f"{rows} x {terms} by {columns} after {REST * 1e3:g} ms of rest"] = act
+    return found
+
+
+def after_rest(act: Callable[[], object]) -> float:
+    def rest_and_act() -> float:
+        time.sleep(REST)
+        return once(act)
+
+    return median([rest_and_act() for _ in range(RESTS)])
+
+
 def measure() -> dict[str, float]:
-    return {name: shortest(act, CALLS, ROUNDS) * 1e6 for name, act in acts().items()}
+    awake = {name: shortest(act, CALLS, ROUNDS) * 1e6 for name, act in acts().items()}
+    return awake | {name: after_rest(act) * 1e6 for name, act in rested().items()}
 
 
 def plan_with_weights(n: int) -> float:

@@ -33,12 +33,13 @@ struct gb_cpu_step {
     size_t  work_size; // of a fused one
 };
 
-// How long whole runs took whose threads slept when they began, at best; 0: there was none. A short plan is not worth
-// waking anybody for, and what is short, only measuring tells.
+// How long whole runs take whose threads sleep when they begin: running means; 0: there was none. A short plan is not
+// worth waking anybody for, and what is short, only measuring tells.
 struct gb_cpu_plan_times {
-    int64_t woken_ns, alone_ns; // with threads that were woken; by the caller alone
-    int     n_woken;            // so often; it counts up to 2, since the first run finds its memory cold
-    int64_t ended_ns;           // gb_time_ns() when the last run alone ended
+    int64_t  woken_ns, alone_ns; // with threads that are woken; by the caller alone
+    int      n_woken;            // so often; it counts up to 2, since the first run finds its memory cold
+    unsigned n_rested;           // runs of both kinds
+    int64_t  ended_ns;           // gb_time_ns() when the last run alone ended
 };
 
 // The lists lie behind the struct in one allocation (plan.c). A run changes only `apart` of steps, and `times`; all

@@ -189,14 +189,18 @@ static void choose_steps(struct gb_cpu_plan * plan) {
 // Runs that take longer are never tried alone.
 #define SHORT_NS 200000
 
+// The mean moves a quarter of the way; a run that was interrupted counts as one of twice the length.
+static int64_t mean_with(int64_t mean, int64_t took) { return GB_MAX(mean + (GB_MIN(took, 2 * mean) - mean) / 4, 1); }
+
 // A run by the caller alone that was long has more to do than those before: all is measured anew.
 static void remember_time(struct gb_cpu_plan_times * t, const struct gb_cpu_rest * rest) {
     const int64_t now = gb_time_ns(), took = GB_MAX(now - rest->start_ns, 1);
+    t->n_rested++;
     if (!rest->alone) {
-        t->woken_ns = t->n_woken < 2 ? took : GB_MIN(t->woken_ns, took);
+        t->woken_ns = t->n_woken < 2 ? took : mean_with(t->woken_ns, took);
         t->n_woken  = GB_MIN(t->n_woken + 1, 2);
     } else if (took < SHORT_NS) {
-        t->alone_ns = t->alone_ns == 0 ? took : GB_MIN(t->alone_ns, took);
+        t->alone_ns = t->alone_ns == 0 ? took : mean_with(t->alone_ns, took);
         t->ended_ns = now;
     } else {
         *t = (struct gb_cpu_plan_times){ .ended_ns = now };
@@ -204,12 +208,13 @@ static void remember_time(struct gb_cpu_plan_times * t, const struct gb_cpu_rest
 }
 
 // Where threads sleep, a short plan is run with them twice, then once by the caller alone, and from then on the way
-// that was faster at best. Threads that are awake are always used. A run that was stopped tells nothing.
+// that takes less on average; now and then the other, which may have changed. Threads that are awake are always used.
+// A run that was stopped tells nothing.
 static enum ggml_status run_on_pool(struct gb_cpu_plan * plan, struct gb_cpu_pool * pool, struct gb_cpu_team * team) {
     struct gb_cpu_plan_times * t        = &plan->times;
-    const bool                 is_short = t->n_woken == 2 && t->woken_ns < SHORT_NS;
-    struct gb_cpu_rest         rest     = { .ended_ns = t->ended_ns };
-    rest.may_be_alone = is_short && !plan->has_custom && (t->alone_ns == 0 || t->alone_ns < t->woken_ns);
+    const bool                 is_short = t->n_woken == 2 && t->woken_ns < SHORT_NS, other = t->n_rested % 32 == 31;
+    struct gb_cpu_rest         rest = { .ended_ns = t->ended_ns };
+    rest.may_be_alone = is_short && !plan->has_custom && (t->alone_ns == 0 || (t->alone_ns < t->woken_ns) != other);
     GB_TRY(gb_cpu_pool_run(pool, plan->team, team_main, team->run->abort_callback != NULL ? poll_while_waiting : NULL,
         &rest, team));
     if (rest.slept && !gb_cpu_team_is_halted(team)) {
