@@ -208,17 +208,21 @@ static void remember_time(struct gb_cpu_plan_times * t, const struct gb_cpu_rest
 }
 
 // Where threads sleep, a short plan is run with them twice, then once by the caller alone, and from then on the way
-// that takes less on average; now and then the other, which may have changed. Threads that are awake are always used.
-// A run that was stopped tells nothing.
+// that takes less on average; now and then the other, which may have changed.
+static bool is_better_alone(const struct gb_cpu_plan * plan) {
+    const struct gb_cpu_plan_times * t        = &plan->times;
+    const bool                       is_short = t->n_woken == 2 && t->woken_ns < SHORT_NS;
+    const bool                       other    = t->n_rested % 32 == 31;
+    return is_short && !plan->has_custom && (t->alone_ns == 0 || (t->alone_ns < t->woken_ns) != other);
+}
+
+// Threads that are awake are always used. A run that was stopped tells nothing.
 static enum ggml_status run_on_pool(struct gb_cpu_plan * plan, struct gb_cpu_pool * pool, struct gb_cpu_team * team) {
-    struct gb_cpu_plan_times * t        = &plan->times;
-    const bool                 is_short = t->n_woken == 2 && t->woken_ns < SHORT_NS, other = t->n_rested % 32 == 31;
-    struct gb_cpu_rest         rest = { .ended_ns = t->ended_ns };
-    rest.may_be_alone = is_short && !plan->has_custom && (t->alone_ns == 0 || (t->alone_ns < t->woken_ns) != other);
+    struct gb_cpu_rest rest = { .may_be_alone = is_better_alone(plan), .ended_ns = plan->times.ended_ns };
     GB_TRY(gb_cpu_pool_run(pool, plan->team, team_main, team->run->abort_callback != NULL ? poll_while_waiting : NULL,
         &rest, team));
     if (rest.slept && !gb_cpu_team_is_halted(team)) {
-        remember_time(t, &rest);
+        remember_time(&plan->times, &rest);
     }
     return GGML_STATUS_SUCCESS;
 }
