@@ -20,6 +20,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from timing import median, once, shortest
@@ -75,11 +76,7 @@ def rested() -> dict[str, Callable[[], object]]:
         sched.allocate(graph)
         for x in inputs:
             x.set(np.ones(x.shape, np.float32))
-
-        def act(sched: gb.Scheduler = sched, graph: gb.Graph = graph) -> object:
-            return sched.compute(graph)
-
-        found[f"{rows} x {terms} by {columns} after {REST * 1e3:g} ms of rest"] = act
+        found[f"{rows} x {terms} by {columns} after {REST * 1e3:g} ms of rest"] = partial(sched.compute, graph)
     return found
 
 

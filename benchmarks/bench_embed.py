@@ -59,7 +59,8 @@ def torch_model(threads: int, dtype: str = "float32") -> Callable[[list[list[int
         return None
     torch.set_num_threads(threads)
     w = load_file(str(model_dir() / "model.safetensors"))
-    w = {name: x.to(getattr(torch, dtype)) if x.is_floating_point() else x for name, x in w.items()}
+    kind = getattr(torch, dtype)
+    w = {name: x.to(kind) if x.is_floating_point() else x for name, x in w.items()}
     heads, layers, eps = 12, 6, 1e-12
 
     def dense(x: Any, name: str) -> Any:
@@ -76,7 +77,7 @@ def torch_model(threads: int, dtype: str = "float32") -> Callable[[list[list[int
             for i, s in enumerate(sequences):
                 ids[i, : len(s)] = torch.tensor(s)
             real = torch.arange(t) < lengths[:, None]
-            mask = torch.where(real, 0.0, -torch.inf)[:, None, None, :].to(getattr(torch, dtype))
+            mask = torch.where(real, 0.0, -torch.inf)[:, None, None, :].to(kind)
             x = (
                 F.embedding(ids, w["embeddings.word_embeddings.weight"])
                 + w["embeddings.position_embeddings.weight"][:t]

@@ -128,7 +128,7 @@ def measure(path: Path, prompt: int, new: int, several: list[int], threads: int,
     ids = [int(i) for i in np.random.default_rng(0).integers(0, VOCAB, prompt)]
     read = [t for n, t in model.weights.items() if n != "token_embd.weight"]  # of that one a row is read
     weights = sum(t.nbytes for t in read)
-    steps = {1: partial(model.logits, [1])} | {n: at_once(model, n) for n in several}
+    steps = {1: partial(model.logits, [1])} | {n: at_once(model, n) for n in several if n != 1}
     prompt_rates: list[float] = []
     rounds: dict[int, list[tuple[float, float]]] = {n: [] for n in steps}  # steps, and bytes that memory gave, a second
     read_rate = reader(path, threads)

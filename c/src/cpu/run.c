@@ -188,6 +188,8 @@ static void choose_steps(struct gb_cpu_plan * plan) {
 
 // Runs that take longer are never tried alone.
 #define SHORT_NS 200000
+// One run in so many goes the way that was slower.
+#define OTHER_WAY 32
 
 // The mean moves a quarter of the way; a run that was interrupted counts as one of twice the length.
 static int64_t mean_with(int64_t mean, int64_t took) { return GB_MAX(mean + (GB_MIN(took, 2 * mean) - mean) / 4, 1); }
@@ -212,7 +214,7 @@ static void remember_time(struct gb_cpu_plan_times * t, const struct gb_cpu_rest
 static bool is_better_alone(const struct gb_cpu_plan * plan) {
     const struct gb_cpu_plan_times * t        = &plan->times;
     const bool                       is_short = t->n_woken == 2 && t->woken_ns < SHORT_NS;
-    const bool                       other    = t->n_rested % 32 == 31;
+    const bool                       other    = t->n_rested % OTHER_WAY == OTHER_WAY - 1;
     return is_short && !plan->has_custom && (t->alone_ns == 0 || (t->alone_ns < t->woken_ns) != other);
 }
 

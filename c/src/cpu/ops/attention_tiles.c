@@ -414,9 +414,8 @@ static void close_tile(struct tiles * t, struct tile * tile, struct gb_row at) {
         const float * out = tile->out + i * t->out_stride;
         char *        to =
             a->out + (size_t) (tile->first + i) * a->nb[1] + (size_t) at.i2 * a->nb[2] + (size_t) at.i3 * a->nb[3];
-        const bool direct =
-            a->type == GGML_TYPE_F32 && a->nb[0] == sizeof(float) && (uintptr_t) to % sizeof(float) == 0;
-        float * y = direct ? (float *) (void *) to : t->score;
+        const bool direct = gb_are_floats(a->type, a->nb[0], to, t->dv);
+        float *    y      = direct ? (float *) (void *) to : t->score;
         // no sum: no key was seen, and the results are zeros
         t->k->scale_f32(t->dv, y, out, tile->sum[i] != 0 ? (float) (1.0 / tile->sum[i]) : 1.0f);
         if (!direct) {

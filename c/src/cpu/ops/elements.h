@@ -60,9 +60,13 @@ static inline float gb_get_f32(const char * p) {
 void gb_load(const struct gb_kernels * k, enum ggml_type type, int64_t n, float * y, const char * p, size_t stride);
 void gb_store(const struct gb_kernels * k, enum ggml_type type, int64_t n, char * p, size_t stride, const float * x);
 
-// Can n elements of t at p be read and written as a float array where they are? Address and stride must allow it.
+// Can n elements at p, of a tensor or of such a type and stride, be read and written as a float array where they are?
+static inline bool gb_are_floats(enum ggml_type type, size_t stride, const char * p, int64_t n) {
+    return type == GGML_TYPE_F32 && (stride == sizeof(float) || n == 1) && (uintptr_t) p % sizeof(float) == 0;
+}
+
 static inline bool gb_is_direct(const struct ggml_tensor * t, const char * p, int64_t n) {
-    return t->type == GGML_TYPE_F32 && (t->nb[0] == sizeof(float) || n == 1) && (uintptr_t) p % sizeof(float) == 0;
+    return gb_are_floats(t->type, t->nb[0], p, n);
 }
 
 // The distance of element i0 from the start of its row: i0 is a multiple of the block size.

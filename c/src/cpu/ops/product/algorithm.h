@@ -113,6 +113,17 @@ static inline void gb_gemm_dequantize(enum ggml_type type, const char * x, int64
     gb_quant_format_of(type)->to_float(x, y, (int) n);
 }
 
+// Bytes from one row's x to the next; 0: they are anywhere.
+static inline int64_t gb_gemm_x_stride(const struct gb_gemm_row * row, int rows) {
+    const int64_t nb = rows > 1 ? row[1].x - row[0].x : 0;
+    for (int r = 2; r < rows; r++) {
+        if (row[r].x - row[r - 1].x != nb) {
+            return 0;
+        }
+    }
+    return nb;
+}
+
 // Floats from one row's dst to the next; 0: they are anywhere.
 static inline int64_t gb_gemm_dst_stride(const struct gb_gemm_row * row, int rows) {
     const int64_t ld = rows > 1 ? row[1].dst - row[0].dst : 0;

@@ -1,7 +1,7 @@
-// blocked.c - products of many rows: operands are packed into panels (packing.h), which are multiplied by blocks. Few
-// columns are not worth packing rows of floats for: these are then multiplied as they lie.
+// blocked.c - products of many rows: operands are packed into panels (packing.h), which are multiplied by blocks.
 // Panels are of floats; of bytes where the weights are quantized; of pairs of bfloat16 where the weights are that, or
-// are quantized and the level multiplies such pairs far faster than bytes.
+// are quantized and the level multiplies such pairs far faster than bytes. Few columns are not worth packing rows of
+// floats for: a tile reads these as they lie.
 //
 // The threads pack rows of x together, into shared memory. Then they take jobs, a block of panels times a chunk of
 // columns, from a common counter; for each stretch of terms a job packs its columns of w into memory of its own thread
@@ -393,21 +393,16 @@ static void run_job(const struct round * r, int64_t job) {
 // Are rows of x multiplied as they lie, where they are equally far apart?
 static bool is_read_in_place(const struct gb_gemm * p, const struct gb_packing * packing) {
     return packing->as == GB_PACKED_FLOATS && p->x.type == GGML_TYPE_F32 && gb_gemm_is_dense(&p->x) &&
-           p->k <= GB_IN_PLACE_TERMS && p->m <= GB_IN_PLACE_COLUMNS;
+           p->m <= GB_IN_PLACE_COLUMNS;
 }
 
 // Floats from one row of a panel to the next where they are read as they lie; 0: they are packed. A step of a tile
 // reads a float of each row: if these are a multiple of 4 KiB apart, they push each other out of the first-level cache.
-static int64_t stride_in_place(const struct round * r, const void * const * x, int rows) {
-    if (!is_read_in_place(r->p, &r->packing) || (uintptr_t) x[0] % sizeof(float) != 0) {
+static int64_t stride_in_place(const struct round * r, const struct gb_gemm_row * row, int rows) {
+    if (!is_read_in_place(r->p, &r->packing) || (uintptr_t) row[0].x % sizeof(float) != 0) {
         return 0;
     }
-    const int64_t nb = rows > 1 ? (const char *) x[1] - (const char *) x[0] : (int64_t) sizeof(float);
-    for (int i = 2; i < rows; i++) {
-        if ((const char *) x[i] - (const char *) x[i - 1] != nb) {
-            return 0;
-        }
-    }
+    const int64_t nb = rows > 1 ? gb_gemm_x_stride(row, rows) : (int64_t) sizeof(float);
     return nb % (int64_t) sizeof(float) == 0 && nb % 4096 != 0 ? nb / (int64_t) sizeof(float) : 0;
 }
 
@@ -428,8 +423,8 @@ static bool pack_panel(const struct round * r, struct cursor c, int64_t index) {
         panel->dst[i] = row[i].dst;
     }
     panel->ld  = panel->rows > 1 ? gb_gemm_dst_stride(row, panel->rows) : p->m;
-    panel->x   = (const float *) x[0];
-    panel->ldx = stride_in_place(r, x, panel->rows);
+    panel->x   = (const float *) (const void *) row[0].x;
+    panel->ldx = stride_in_place(r, row, panel->rows);
     if (panel->ldx != 0) {
         return true;
     }

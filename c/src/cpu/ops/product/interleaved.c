@@ -152,7 +152,6 @@ static void multiply_directly_stretch(const struct task * t, const struct direct
             for (int l = 0; l < dots.nx; l++) {
                 x[l] = (const char *) t->x[r + l] + at;
             }
-            dots.next = r == 0 ? next : w; // the first rows have asked for it
             t->kernels->interleaved_dots(&dots);
         }
     }

@@ -152,11 +152,10 @@
 //     bench_products shape f32 best 2, M=128 K=128 ROWS=128 and 512, M=512 K=512 ROWS=96, M=64 K=64 ROWS=512
 #define GB_APART_TERMS   (1 << 24)
 #define GB_APART_PACKING 13
-// Rows of f32 are read as they lie by products of at most so many columns and terms: packing them saves little more
-// than it takes.
-//     bench_products shape f32 best 1, M=64, 256 and 1024 ROWS=512, K=64 and 520
+// Rows of f32 are read as they lie by products of at most so many columns: packing them saves little more than it
+// takes.
+//     bench_products shape f32 best 1, M=64, 512 and 1024 ROWS=512, K=64, 200 and 1000
 #define GB_IN_PLACE_COLUMNS 512
-#define GB_IN_PLACE_TERMS   512
 // Scratch memory for the packed rows of a round: so much for each thread, unless that is less than so many rows, for
 // which w is worth packing, if these take no more than that. Rounds pack w anew.
 //     bench_products shape f32 best 1, M=1024 K=4096, ROWS=768 and ROWS=1536
