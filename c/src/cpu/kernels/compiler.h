@@ -1,7 +1,6 @@
 // compiler.h - what the kernel templates need of the compiler beyond C: inlining, unrolling, registers, prefetching.
 //
-// With a compiler that cannot, these do nothing. level.tpl.h includes this before all templates, after the vector
-// operations.
+// With a compiler that cannot, these do nothing. They use V_ASM_REGISTER of the vector operations (isa.h).
 #ifndef GB_CPU_KERNELS_COMPILER_H
 #define GB_CPU_KERNELS_COMPILER_H
 

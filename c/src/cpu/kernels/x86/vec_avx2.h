@@ -16,6 +16,7 @@
 #define HAVE_ADD_AT     1
 #define HAVE_STORE_HIGH 1
 #include "cpu/kernels/isa.h"
+#include "cpu/kernels/compiler.h"
 
 #define V_N            8
 #define V_REGISTERS    16
@@ -113,7 +114,9 @@ static inline void v_store_u16_n(uint16_t * p, vi a, int n) { store_halves_n_(p,
 static inline vf   v_load_f16(const uint16_t * p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) p)); }
 static inline vf   v_load_f16_n(const uint16_t * p, int n) { return _mm256_cvtph_ps(load_halves_n_(p, n)); }
 static inline void v_store_f16(uint16_t * p, vf a) {
-    _mm_storeu_si128((__m128i *) p, _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
+    __m128i halves = _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT);
+    IN_REGISTER(halves); // AMD converts to memory at two thirds of the rate
+    _mm_storeu_si128((__m128i *) p, halves);
 }
 static inline void v_store_f16_n(uint16_t * p, vf a, int n) {
     store_halves_n_(p, _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT), n);
@@ -132,12 +135,13 @@ static inline float v_largest(vf a) { // no NaN
 static inline __m256d low_f64_(vf a) { return _mm256_cvtps_pd(_mm256_castps256_ps128(a)); }
 static inline __m256d high_f64_(vf a) { return _mm256_cvtps_pd(_mm256_extractf128_ps(a, 1)); }
 static inline vd      vd_zero(void) { return (vd) { _mm256_setzero_pd(), _mm256_setzero_pd() }; }
-static inline vd      vd_add(vd s, vf a) {
-    return (vd) { _mm256_add_pd(s.low, low_f64_(a)), _mm256_add_pd(s.high, high_f64_(a)) };
-}
+// A product with 1 and its sum are exactly the sum, and go where conversions do not: AMD converts and adds in two pipes
+// and multiplies in two others.
+static inline __m256d sum_f64_(__m256d s, __m256d a) { return _mm256_fmadd_pd(a, _mm256_set1_pd(1.0), s); }
+static inline vd vd_add(vd s, vf a) { return (vd) { sum_f64_(s.low, low_f64_(a)), sum_f64_(s.high, high_f64_(a)) }; }
 static inline vd vd_add_at(vd s, const float * p) {
-    return (vd) { _mm256_add_pd(s.low, _mm256_cvtps_pd(_mm_loadu_ps(p))),
-        _mm256_add_pd(s.high, _mm256_cvtps_pd(_mm_loadu_ps(p + 4))) };
+    return (vd) { sum_f64_(s.low, _mm256_cvtps_pd(_mm_loadu_ps(p))),
+        sum_f64_(s.high, _mm256_cvtps_pd(_mm_loadu_ps(p + 4))) };
 }
 static inline vd vd_mad(vd s, vf a, vf b) {
     return (vd) { _mm256_fmadd_pd(low_f64_(a), low_f64_(b), s.low),

@@ -31,6 +31,7 @@
 #    define HAVE_AMX_BF16 1
 #endif
 #include "cpu/kernels/isa.h"
+#include "cpu/kernels/compiler.h"
 
 #define V_N            16
 #define V_REGISTERS    32
@@ -116,7 +117,9 @@ static inline void v_store_u16_n(uint16_t * p, vi a, int n) {
 static inline vf   v_load_f16(const uint16_t * p) { return _mm512_cvtph_ps(load_halves_(p)); }
 static inline vf   v_load_f16_n(const uint16_t * p, int n) { return _mm512_cvtph_ps(load_halves_n_(p, n)); }
 static inline void v_store_f16(uint16_t * p, vf a) {
-    _mm256_storeu_si256((__m256i *) p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
+    __m256i halves = _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT);
+    IN_REGISTER(halves); // AMD converts to memory at two thirds of the rate
+    _mm256_storeu_si256((__m256i *) p, halves);
 }
 static inline void v_store_f16_n(uint16_t * p, vf a, int n) {
     _mm256_mask_storeu_epi16(p, lanes_below_(n), _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
@@ -127,12 +130,13 @@ static inline float   v_largest(vf a) { return _mm512_reduce_max_ps(a); } // no 
 static inline __m512d low_f64_(vf a) { return _mm512_cvtps_pd(_mm512_castps512_ps256(a)); }
 static inline __m512d high_f64_(vf a) { return _mm512_cvtps_pd(_mm512_extractf32x8_ps(a, 1)); }
 static inline vd      vd_zero(void) { return (vd) { _mm512_setzero_pd(), _mm512_setzero_pd() }; }
-static inline vd      vd_add(vd s, vf a) {
-    return (vd) { _mm512_add_pd(s.low, low_f64_(a)), _mm512_add_pd(s.high, high_f64_(a)) };
-}
+// A product with 1 and its sum are exactly the sum, and go where conversions do not: AMD converts and adds in two pipes
+// and multiplies in two others.
+static inline __m512d sum_f64_(__m512d s, __m512d a) { return _mm512_fmadd_pd(a, _mm512_set1_pd(1.0), s); }
+static inline vd vd_add(vd s, vf a) { return (vd) { sum_f64_(s.low, low_f64_(a)), sum_f64_(s.high, high_f64_(a)) }; }
 static inline vd vd_add_at(vd s, const float * p) {
-    return (vd) { _mm512_add_pd(s.low, _mm512_cvtps_pd(_mm256_loadu_ps(p))),
-        _mm512_add_pd(s.high, _mm512_cvtps_pd(_mm256_loadu_ps(p + 8))) };
+    return (vd) { sum_f64_(s.low, _mm512_cvtps_pd(_mm256_loadu_ps(p))),
+        sum_f64_(s.high, _mm512_cvtps_pd(_mm256_loadu_ps(p + 8))) };
 }
 static inline vd vd_mad(vd s, vf a, vf b) {
     return (vd) { _mm512_fmadd_pd(low_f64_(a), low_f64_(b), s.low),
