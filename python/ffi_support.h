@@ -13,6 +13,7 @@
 #include "ggml.h"
 #include "extension.h"
 #include "data.h"
+#include "devices.h"
 #include "ffi_build.h"
 #include "ffi_files.h"
 #include "ffi_mapped.h"
@@ -38,6 +39,27 @@ GBPY_PYTHON void gbpy_custom2(struct ggml_tensor * dst, const struct ggml_tensor
     int ith, int nth, void * userdata);
 GBPY_PYTHON void gbpy_custom3(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b,
     const struct ggml_tensor * c, int ith, int nth, void * userdata);
+
+// the hooks of devices written in Python (core/devices.h)
+GBPY_PYTHON int    gbpy_device_open(void * entry, const char * params, struct gbpy_device_info * info, void ** device);
+GBPY_PYTHON void   gbpy_device_close(void * device);
+GBPY_PYTHON int    gbpy_device_alloc(void * device, size_t size, struct gbpy_memory_info * info, void ** memory);
+GBPY_PYTHON void   gbpy_device_free(void * memory);
+GBPY_PYTHON int    gbpy_device_write(void * memory, size_t offset, const void * data, size_t size);
+GBPY_PYTHON int    gbpy_device_read(void * memory, size_t offset, void * data, size_t size);
+GBPY_PYTHON int    gbpy_device_fill(void * memory, int value, size_t size);
+GBPY_PYTHON int    gbpy_device_copy(void * to, size_t to_offset, void * from, size_t from_offset, size_t size,
+    bool * done);
+GBPY_PYTHON int    gbpy_device_refuses(void * device, const struct ggml_tensor * node, bool * refuses);
+GBPY_PYTHON void * gbpy_device_compile(void * device, struct ggml_cgraph * graph);
+GBPY_PYTHON int    gbpy_device_run(void * compiled);
+GBPY_PYTHON void   gbpy_device_forget(void * compiled);
+GBPY_PYTHON int    gbpy_device_synchronize(void * device);
+GBPY_PYTHON void * gbpy_device_event_new(void * device);
+GBPY_PYTHON void   gbpy_device_event_free(void * event);
+GBPY_PYTHON int    gbpy_device_event_record(void * event);
+GBPY_PYTHON int    gbpy_device_event_wait(void * device, void * event);
+GBPY_PYTHON int    gbpy_device_event_synchronize(void * event);
 
 static inline void gbpy_log(enum ggml_log_level level, const char * text, void * user_data);
 

@@ -9,6 +9,7 @@
 
 // Errors: one status and one message for each thread, kept back while the extension's lock is held.
 //   GB_TRY GB_FAIL_IF GB_FAIL_IF_RETURNING GB_ERROR_SIZE gb_fail gb_fail_quietly gb_last_reason gb_hold_log
+//   gb_fail_count gb_forget_failures_since
 #include "base/status.h"
 
 // Memory, growing arrays, maps by address, small arithmetic.
@@ -23,10 +24,10 @@
 //   gb_mutex GB_MUTEX_INIT gb_mutex_lock gb_mutex_unlock gb_cond gb_cond_init gb_cond_broadcast gb_cond_wait_polled
 //   gb_once GB_ONCE_INIT gb_call_once gb_fork_generation gb_sleep_us GB_READ_RELAXED GB_WRITE_RELAXED
 #include "base/thread.h"
-//   gb_time_ns
+//   gb_time_ns gb_addresses_reserve gb_addresses_release
 #include "base/env.h"
 // What the calling thread works for, and how it hears of signals.
-//   gb_run gb_set_run gb_poll gb_get_poll gb_set_poll gb_go_on
+//   gb_run gb_set_run gb_poll gb_get_poll gb_set_poll gb_go_on gb_fill
 #include "base/current.h"
 
 // Files: new ones that take the place of others, and mapped ones, which may shrink.

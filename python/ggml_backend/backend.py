@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._core.handles import Core, Handle, fail, new_handle, use
-from ._errors import InvalidArgumentError, StateError, check, expect_int, expect_path, non_null
+from ._devices import registry
+from ._devices.state import State, object_of
+from ._errors import InvalidArgumentError, StateError, UnsupportedError, check, clear_error, expect_int, expect_path, non_null, raise_last
 from ._errors.messages import close_matches, kind_of, plain
 from ._ffi import ffi, lib
 from ._signals import watch
@@ -62,8 +64,10 @@ def backends() -> BackendList:
         {'CUDA': 'the package was built without it (pip install . -C cmake.define.GGML_CUDA=ON)'}
     """
     missing = _load_cuda()
-    names = BackendList(_registered())
-    names.missing = {"CUDA": missing} if missing else {}
+    reasons = {"CUDA": missing} if missing else {}
+    reasons.update(registry.missing())
+    names = BackendList(n for n in _registered() if n not in reasons)
+    names.missing = reasons
     return names
 
 
@@ -223,20 +227,31 @@ class Backend(Handle):
         self._core: BackendCore | None = None
         as_name(name, "Backend")
         spec = name
-        if params:
+        kind = registry.kind_called(name.partition(":")[0])
+        if params and kind is None:
             joined = ",".join(_parameter(k, v) for k, v in params.items())
             spec = f"{name},{joined}" if ":" in name else f"{name}:{joined}"
         base = name.partition(":")[0]
         if base.lower() not in (n.lower() for n in _registered()):
-            registry = backends()  # loads what is not loaded yet
-            if base.lower() not in (n.lower() for n in registry):
+            names = backends()  # loads what is not loaded yet
+            if base.lower() not in (n.lower() for n in names):
                 meant = re.fullmatch(r"(CUDA|GPU|NVIDIA)[:\d]*", base.upper())
-                why = "".join([f" ({kind}: {reason})" for kind, reason in registry.missing.items() if meant])
-                guess = "" if meant else close_matches(base, registry)
+                why = "".join([f" ({kind}: {reason})" for kind, reason in names.missing.items() if meant])
+                guess = "" if meant else close_matches(base, names)
                 raise InvalidArgumentError(
-                    f"Backend: there is no backend {base!r}; there are {', '.join(registry)}{why}{guess}"
+                    f"Backend: there is no backend {base!r}; there are {', '.join(names)}{why}{guess}"
                 )
-        self._core = core = BackendCore(spec)
+        if kind is None:
+            self._core = core = BackendCore(spec)
+        else:
+            reason = kind.cls.missing()
+            if reason:
+                raise UnsupportedError(f"Backend: {kind.name} cannot be used here: {reason}")
+            before, registry.given.keywords = registry.given.keywords, params
+            try:
+                self._core = core = BackendCore(spec)
+            finally:
+                registry.given.keywords = before
         self._name = core.name
         if core.is_cpu:
             if n_threads is None and ":" not in spec:
@@ -271,6 +286,13 @@ class Backend(Handle):
     @property
     def is_cpu(self) -> bool:
         return self._live().is_cpu
+
+    @property
+    def device(self) -> Any:
+        """The :class:`ggml_backend.Device` behind a backend that is written in Python; None for all others."""
+        core = self._live()
+        handle = lib.gbpy_device_of(core.h)
+        return object_of(handle, State).device if handle else None
 
     @property
     def n_threads(self) -> int:
@@ -322,13 +344,20 @@ class Backend(Handle):
         """Can it compute the operation that makes ``tensor``?"""
         expect_tensor(tensor, "Backend.supports: tensor")
         core = self._live()
-        return bool(lib.ggml_backend_supports_op(core.ptr, tensor._live()))
+        clear_error()
+        can = bool(lib.ggml_backend_supports_op(core.ptr, tensor._live()))
+        if not can and lib.ggml_last_status():
+            raise_last("Backend.supports")
+        return can
 
     def unsupported_reason(self, tensor: Tensor) -> str | None:
         """Why it cannot compute ``tensor``, in words; None when it can."""
         expect_tensor(tensor, "Backend.unsupported_reason: tensor")
         core = self._live()
+        clear_error()
         reason = lib.ggml_backend_unsupported_reason(core.ptr, tensor._live())
+        if reason and lib.ggml_last_status():
+            raise_last("Backend.unsupported_reason")
         return plain(text(reason)) if reason else None
 
     def synchronize(self) -> None:

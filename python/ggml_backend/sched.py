@@ -60,6 +60,8 @@ class SchedCore(Core):
         bufts: Any = _NULL
         if buffer_types is not None:
             bufts = ffi.new("ggml_backend_buffer_type_t[]", [t._ptr for t in buffer_types])
+        else:
+            bufts = _shared_host_types(backends)
         status = lib.gbpy_open_sched(h, handles_of(backends), bufts, len(backends))
         if status:
             fail(status, "Scheduler")
@@ -88,6 +90,15 @@ class SchedCore(Core):
         raise_abort_errors(self.backends)
         if status not in (0, ABORTED):
             raise_last("Scheduler.synchronize", status)
+
+
+def _shared_host_types(backends: tuple[BackendCore, ...]) -> Any:
+    """Beside a device written in Python whose memory is on the host, results of the CPU lie in such memory, too: then
+    neither has to copy what the other has computed. NULL: there is no such device."""
+    shared = next((t for t in (lib.gbpy_device_host_type(b.h) for b in backends) if t), None)
+    if shared is None:
+        return _NULL
+    return ffi.new("ggml_backend_buffer_type_t[]", [shared if b.is_cpu else _NULL for b in backends])
 
 
 def _unassigned(node: Tensor, graph: Graph | None, which: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from .._ffi import ffi, lib
 from .._signals import raise_interrupt
+from .kept import take
 from .messages import kind_of, maker_hint, plain
 
 __all__ = [
@@ -99,8 +100,11 @@ def raise_last(prefix: str = "", status: int | None = None) -> NoReturn:
         status = _last_status()
     if _outcome(status) == _INTERRUPTED:
         raise_interrupt()
-    message = plain(_string(_last_error()).decode("utf-8", "replace"))
-    raise_as(status, message, prefix)
+    message = _string(_last_error()).decode("utf-8", "replace")
+    kept = take(message)
+    if kept is not None:
+        raise kept
+    raise_as(status, plain(message), prefix)
 
 
 def raise_as(status: int, message: str, prefix: str = "") -> NoReturn:

@@ -26,14 +26,17 @@ struct question {
     const struct ggml_backend_sched * sched;
     const struct gb_sched_input *     in;
     struct gb_sched_assigned *        assigned;
+    enum ggml_status                  failure; // the first of a hook that failed instead of answering
 };
 
 // Each backend is asked once about a node.
 static bool runs(void * user_data, int backend, int node) {
-    const struct question * a = user_data;
+    struct question * a       = user_data;
     uint8_t * known           = &a->assigned->supports[(size_t) node * (size_t) a->in->n_backends + (size_t) backend];
     if (*known == 0) {
-        *known = ggml_backend_supports_op(a->sched->devices[backend].backend, a->in->ids.data[node].tensor) ? 1 : 2;
+        const uint64_t before = gb_fail_count();
+        *known     = ggml_backend_supports_op(a->sched->devices[backend].backend, a->in->ids.data[node].tensor) ? 1 : 2;
+        a->failure = a->failure == GGML_STATUS_SUCCESS ? gb_status_since(before) : a->failure;
     }
     return *known == 1;
 }
@@ -116,7 +119,7 @@ enum ggml_status gb_sched_assign(const struct ggml_backend_sched * s, const stru
         free_tables(&tables);
         return GGML_STATUS_ALLOC_FAILED;
     }
-    struct question              question = { s, in, assigned };
+    struct question              question = { s, in, assigned, GGML_STATUS_SUCCESS };
     const struct gb_assign_graph graph    = {
         .n_backends = s->n_backends,
         .n_tensors  = in->n_ids,
@@ -138,6 +141,7 @@ enum ggml_status gb_sched_assign(const struct ggml_backend_sched * s, const stru
     const enum ggml_status status = gb_sched_assign_by_policy(s, in, memory, &graph, assigned);
     const int              bad    = status == GGML_STATUS_SUCCESS ? gb_assign_check(&graph, assigned->to) : -1;
     free_tables(&tables);
+    GB_TRY(question.failure);
     GB_TRY(status);
     return bad < 0 ? GGML_STATUS_SUCCESS : gb_sched_fail_assignment(s, in, bad);
 }

@@ -1,0 +1,448 @@
+// devices.c - the hooks of backends written in Python, and what C keeps of them (devices.h).
+#include "devices.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "extension.h"
+#include "ggml-backend-impl.h"
+#include "ggml-cpu.h"
+#include "objects.h"
+#include "world.h"
+
+enum { TEXT = 1024 };
+
+struct device {
+    struct ggml_backend             backend;
+    struct ggml_backend_buffer_type type; // of its own memory
+    struct gbpy_device_info         info;
+    void *                          handle;
+    atomic_int                      refs; // of the backend, and of each buffer
+};
+
+struct memory {
+    struct device * device;
+    void *          handle;
+    char *          base;
+    size_t          size;
+};
+
+static const struct gbpy_device_hooks * python;
+static _Thread_local char               said[TEXT];
+
+void gbpy_set_device_hooks(const struct gbpy_device_hooks * hooks) { python = hooks; }
+
+void gbpy_device_say(const char * text) { snprintf(said, sizeof(said), "%s", text); }
+
+bool gbpy_computes(const struct ggml_tensor * t) { return t != NULL && gb_op_computes(t->op); }
+
+// ------------------------------------------------------------------------------------------------------- calling Python
+
+// Python may do anything meanwhile, also what fails and is coped with.
+struct call {
+    bool     trust;
+    uint64_t failures;
+};
+
+static bool begin(struct call * call) {
+    if (gbpy_is_ending()) {
+        gb_fail_quietly(GGML_STATUS_INVALID_STATE, "the interpreter ends");
+        return false;
+    }
+    *call   = (struct call){ gb_trust_tensors(false), gb_fail_count() };
+    said[0] = '\0';
+    return true;
+}
+
+static enum ggml_status end(const struct call * call, const struct device * d, int status) {
+    gb_trust_tensors(call->trust);
+    gb_forget_failures_since(call->failures);
+    if (status == GGML_STATUS_SUCCESS) {
+        return GGML_STATUS_SUCCESS;
+    }
+    return gb_fail((enum ggml_status) status, "%s: %s", d->info.name, said[0] != '\0' ? said : "failed");
+}
+
+// CALL(device, status, call of Python): `status` is what came of it, reported.
+#define CALL(device, status, call_)                            \
+    do {                                                       \
+        struct call python_call;                               \
+        (status) = GGML_STATUS_INVALID_STATE;                  \
+        if (begin(&python_call)) {                             \
+            (status) = end(&python_call, (device), (call_));   \
+        }                                                      \
+    } while (0)
+
+// For what cannot fail. At the end of the interpreter nothing is given back.
+#define CALL_QUIETLY(call_)                             \
+    do {                                                \
+        struct call python_call;                        \
+        if (!gbpy_is_ending() && begin(&python_call)) { \
+            call_;                                      \
+            end(&python_call, NULL, GGML_STATUS_SUCCESS); \
+        }                                               \
+    } while (0)
+
+static void unref(struct device * d) {
+    if (atomic_fetch_sub(&d->refs, 1) == 1) {
+        gb_free(d);
+    }
+}
+
+// --------------------------------------------------------------------------------------------------------------- memory
+
+static GGML_CALL const char * buffer_name(ggml_backend_buffer_t buffer) {
+    return ((const struct memory *) buffer->context)->device->info.name;
+}
+
+static GGML_CALL void buffer_free(ggml_backend_buffer_t buffer) {
+    struct memory * m = buffer->context;
+    CALL_QUIETLY(python->free(m->handle));
+    if (!m->device->info.host) {
+        gb_addresses_release(m->base, m->size);
+    }
+    unref(m->device);
+    gb_free(m);
+}
+
+static GGML_CALL void * buffer_base(ggml_backend_buffer_t buffer) {
+    return ((const struct memory *) buffer->context)->base;
+}
+
+// A buffer of a device written in Python, recognised by its hook.
+static struct memory * memory_of(ggml_backend_buffer_t buffer) {
+    return buffer != NULL && buffer->iface.free_buffer == buffer_free ? buffer->context : NULL;
+}
+
+bool gbpy_device_place(const struct ggml_tensor * t, void ** memory, size_t * offset) {
+    const struct memory * m = t != NULL ? memory_of(gb_tensor_buffer(t)) : NULL;
+    if (m == NULL || t->data == NULL) {
+        return false;
+    }
+    const uintptr_t at = (uintptr_t) t->data, base = (uintptr_t) m->base;
+    *memory = m->handle;
+    *offset = (size_t) (at - base);
+    return at >= base && *offset <= m->size && ggml_nbytes(t) <= m->size - *offset;
+}
+
+static size_t offset_of(const struct memory * m, const struct ggml_tensor * t) {
+    return (size_t) ((const char *) t->data - m->base);
+}
+
+static GGML_CALL void host_set(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor, const void * data,
+    size_t offset, size_t size) {
+    (void) buffer;
+    memmove((char *) tensor->data + offset, data, size);
+}
+
+static GGML_CALL void host_get(ggml_backend_buffer_t buffer, const struct ggml_tensor * tensor, void * data,
+    size_t offset, size_t size) {
+    (void) buffer;
+    memmove(data, (const char *) tensor->data + offset, size);
+}
+
+static GGML_CALL void host_clear(ggml_backend_buffer_t buffer, uint8_t value) {
+    (void) gb_fill(buffer_base(buffer), value, buffer->size); // an interrupt is left as the thread's failure
+}
+
+static GGML_CALL void own_set(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor, const void * data,
+    size_t offset, size_t size) {
+    const struct memory * m = buffer->context;
+    int                   status;
+    CALL(m->device, status, python->write(m->handle, offset_of(m, tensor) + offset, data, size));
+    (void) status; // reported
+}
+
+static GGML_CALL void own_get(ggml_backend_buffer_t buffer, const struct ggml_tensor * tensor, void * data,
+    size_t offset, size_t size) {
+    const struct memory * m = buffer->context;
+    int                   status;
+    CALL(m->device, status, python->read(m->handle, offset_of(m, tensor) + offset, data, size));
+    (void) status;
+}
+
+static GGML_CALL void own_clear(ggml_backend_buffer_t buffer, uint8_t value) {
+    const struct memory * m = buffer->context;
+    int                   status;
+    CALL(m->device, status, python->fill(m->handle, value, m->size));
+    (void) status;
+}
+
+// False: another way has to be found; only what is one piece on both sides is copied here.
+static GGML_CALL bool own_copy(ggml_backend_buffer_t buffer, const struct ggml_tensor * src, struct ggml_tensor * dst) {
+    const struct memory *to = buffer->context, *from = memory_of(gb_tensor_buffer(src));
+    bool                 done = false;
+    int                  status;
+    if (from == NULL || !ggml_is_contiguous(src) || !ggml_is_contiguous(dst)) {
+        return false;
+    }
+    CALL(to->device, status,
+        python->copy(to->handle, offset_of(to, dst), from->handle, offset_of(from, src), ggml_nbytes(dst), &done));
+    return status == GGML_STATUS_SUCCESS && done;
+}
+
+static struct ggml_backend_buffer_i buffer_hooks(bool host) {
+    struct ggml_backend_buffer_i hooks = { .get_name = buffer_name, .free_buffer = buffer_free, .get_base = buffer_base };
+    hooks.set_tensor                   = host ? host_set : own_set;
+    hooks.get_tensor                   = host ? host_get : own_get;
+    hooks.clear                        = host ? host_clear : own_clear;
+    hooks.cpy_tensor                   = host ? NULL : own_copy;
+    return hooks;
+}
+
+// ---------------------------------------------------------------------------------------------------------- buffer types
+
+static GGML_CALL const char * backend_name(ggml_backend_t backend);
+
+static struct device * device_of(ggml_backend_t backend) {
+    return backend != NULL && backend->iface.get_name == backend_name ? backend->context : NULL;
+}
+
+static struct device * device_of_type(ggml_backend_buffer_type_t type) { return type->context; }
+
+static bool give_base(struct memory * m, const struct gbpy_memory_info * info) {
+    const struct device * d = m->device;
+    if (!d->info.host) {
+        m->base = gb_addresses_reserve(m->size > 0 ? m->size : 1);
+        return m->base != NULL;
+    }
+    m->base = info->base;
+    if (m->base == NULL || (uintptr_t) m->base % d->info.alignment != 0) {
+        gb_fail(GGML_STATUS_DEVICE_ERROR, "%s: alloc gave no memory of %zu bytes at a multiple of %zu", d->info.name,
+            m->size, d->info.alignment);
+        return false;
+    }
+    return true;
+}
+
+static ggml_backend_buffer_t alloc(ggml_backend_buffer_type_t type, struct device * d, size_t size) {
+    struct gbpy_memory_info info = { NULL };
+    struct memory *         m    = GB_NEW(struct memory);
+    int                     status;
+    if (m == NULL) {
+        return NULL;
+    }
+    *m = (struct memory){ .device = d, .size = size };
+    CALL(d, status, python->alloc(d->handle, size, &info, &m->handle));
+    if (status != GGML_STATUS_SUCCESS) {
+        gb_free(m);
+        return NULL;
+    }
+    ggml_backend_buffer_t buffer =
+        give_base(m, &info) ? ggml_backend_buffer_init(type, buffer_hooks(d->info.host), m, size) : NULL;
+    if (buffer == NULL) {
+        CALL_QUIETLY(python->free(m->handle));
+        if (!d->info.host) {
+            gb_addresses_release(m->base, size);
+        }
+        gb_free(m);
+        return NULL;
+    }
+    atomic_fetch_add(&d->refs, 1);
+    return buffer;
+}
+
+static GGML_CALL const char * type_name(ggml_backend_buffer_type_t type) { return device_of_type(type)->info.name; }
+
+static GGML_CALL ggml_backend_buffer_t type_alloc(ggml_backend_buffer_type_t type, size_t size) {
+    return alloc(type, device_of_type(type), size);
+}
+
+static GGML_CALL size_t type_alignment(ggml_backend_buffer_type_t type) {
+    return device_of_type(type)->info.alignment;
+}
+
+static GGML_CALL size_t type_max_size(ggml_backend_buffer_type_t type) { return device_of_type(type)->info.max_size; }
+
+static GGML_CALL bool type_is_host(ggml_backend_buffer_type_t type) { return device_of_type(type)->info.host; }
+
+// Its own memory is used by the device alone; memory on the host also by the CPU and all other devices on the host.
+static GGML_CALL bool type_supports(ggml_backend_buffer_type_t type, ggml_backend_t backend) {
+    const struct device *d = device_of_type(type), *other = device_of(backend);
+    if (d == other) {
+        return true;
+    }
+    return d->info.host && (other != NULL ? other->info.host : ggml_backend_is_cpu(backend));
+}
+
+static const struct ggml_backend_buffer_type_i type_hooks = {
+    .get_name         = type_name,
+    .alloc_buffer     = type_alloc,
+    .get_alignment    = type_alignment,
+    .get_max_size     = type_max_size,
+    .supports_backend = type_supports,
+    .is_host          = type_is_host,
+};
+
+// -------------------------------------------------------------------------------------------------------------- backend
+
+static GGML_CALL const char * backend_name(ggml_backend_t backend) {
+    return ((const struct device *) backend->context)->info.name;
+}
+
+static GGML_CALL void backend_free(ggml_backend_t backend) {
+    struct device * d = backend->context;
+    CALL_QUIETLY(python->close(d->handle));
+    unref(d);
+}
+
+static GGML_CALL ggml_backend_buffer_type_t backend_type(ggml_backend_t backend) {
+    return &((struct device *) backend->context)->type;
+}
+
+static const char * refusal(ggml_backend_t backend, const struct ggml_tensor * node) {
+    const struct device * d       = backend->context;
+    bool                  refuses = true;
+    int                   status;
+    if (!gb_op_computes(node->op)) {
+        return NULL;
+    }
+    CALL(d, status, python->refuses(d->handle, node, &refuses));
+    return status == GGML_STATUS_SUCCESS && !refuses ? NULL : said;
+}
+
+static GGML_CALL bool backend_supports(ggml_backend_t backend, const struct ggml_tensor * node) {
+    return refusal(backend, node) == NULL;
+}
+
+static GGML_CALL ggml_backend_graph_plan_t plan_create(ggml_backend_t backend, const struct ggml_cgraph * graph) {
+    struct device * d        = backend->context;
+    void *          compiled = NULL;
+    int             status;
+    CALL(d, status,
+        (compiled = python->compile(d->handle, (struct ggml_cgraph *) graph)) != NULL ? 0 : GGML_STATUS_ALLOC_FAILED);
+    (void) status;
+    return compiled;
+}
+
+static GGML_CALL void plan_free(ggml_backend_t backend, ggml_backend_graph_plan_t plan) {
+    (void) backend;
+    CALL_QUIETLY(python->forget(plan));
+}
+
+static GGML_CALL void plan_compute(ggml_backend_t backend, ggml_backend_graph_plan_t plan) {
+    const struct device * d = backend->context;
+    int                   status;
+    CALL(d, status, python->run(plan));
+    (void) status;
+}
+
+static GGML_CALL bool graph_compute(ggml_backend_t backend, struct ggml_cgraph * graph) {
+    const struct device *           d      = backend->context;
+    const ggml_backend_graph_plan_t plan   = plan_create(backend, graph);
+    int                             status = GGML_STATUS_ALLOC_FAILED;
+    if (plan != NULL) {
+        CALL(d, status, python->run(plan));
+        plan_free(backend, plan);
+    }
+    return status == GGML_STATUS_SUCCESS;
+}
+
+static GGML_CALL void backend_synchronize(ggml_backend_t backend) {
+    const struct device * d = backend->context;
+    int                   status;
+    CALL(d, status, python->synchronize(d->handle));
+    (void) status;
+}
+
+// --------------------------------------------------------------------------------------------------------------- events
+
+static GGML_CALL ggml_backend_event_t event_new(ggml_backend_t backend) {
+    struct device *             d     = backend->context;
+    struct ggml_backend_event * event = GB_NEW(struct ggml_backend_event);
+    int                         status;
+    if (event == NULL) {
+        return NULL;
+    }
+    event->backend = backend;
+    CALL(d, status, (event->context = python->event_new(d->handle)) != NULL ? 0 : GGML_STATUS_DEVICE_ERROR);
+    if (status != GGML_STATUS_SUCCESS) {
+        gb_free(event);
+        return NULL;
+    }
+    return event;
+}
+
+static GGML_CALL void event_free(ggml_backend_event_t event) {
+    CALL_QUIETLY(python->event_free(event->context));
+    gb_free(event);
+}
+
+static GGML_CALL void event_record(ggml_backend_event_t event) {
+    int status;
+    CALL((struct device *) event->backend->context, status, python->event_record(event->context));
+    (void) status;
+}
+
+static GGML_CALL void event_wait(ggml_backend_t backend, ggml_backend_event_t event) {
+    const struct device * d = backend->context;
+    int                   status;
+    CALL(d, status, python->event_wait(d->handle, event->context));
+    (void) status;
+}
+
+static GGML_CALL void event_synchronize(ggml_backend_event_t event) {
+    int status;
+    CALL((struct device *) event->backend->context, status, python->event_synchronize(event->context));
+    (void) status;
+}
+
+// ------------------------------------------------------------------------------------------------------------- registry
+
+static void set_hooks(struct device * d) {
+    struct ggml_backend_i * hooks = &d->backend.iface;
+    *hooks                        = (struct ggml_backend_i){
+        .get_name                = backend_name,
+        .free                    = backend_free,
+        .get_default_buffer_type = backend_type,
+        .graph_plan_create       = plan_create,
+        .graph_plan_free         = plan_free,
+        .graph_plan_compute      = plan_compute,
+        .graph_compute           = graph_compute,
+        .supports_op             = backend_supports,
+        .unsupported_reason      = refusal,
+    };
+    if (d->info.queue) {
+        hooks->synchronize = backend_synchronize;
+    }
+    if (d->info.queue && d->info.events) {
+        hooks->event_new         = event_new;
+        hooks->event_free        = event_free;
+        hooks->event_record      = event_record;
+        hooks->event_wait        = event_wait;
+        hooks->event_synchronize = event_synchronize;
+    }
+}
+
+static GGML_CALL ggml_backend_t open_device(const char * params, void * entry) {
+    struct device * d = GB_NEW(struct device);
+    int             status;
+    if (d == NULL) {
+        return NULL;
+    }
+    atomic_init(&d->refs, 1);
+    d->info = (struct gbpy_device_info){ .name = "a device", .alignment = 64, .max_size = SIZE_MAX };
+    CALL(d, status, python->open(entry, params != NULL ? params : "", &d->info, &d->handle));
+    if (status != GGML_STATUS_SUCCESS) {
+        gb_free(d);
+        return NULL;
+    }
+    d->info.name[sizeof(d->info.name) - 1] = '\0';
+    d->type                                = (struct ggml_backend_buffer_type){ type_hooks, d };
+    d->backend.context                     = d;
+    set_hooks(d);
+    return &d->backend;
+}
+
+int gbpy_register_device(const char * name, void * entry) { return ggml_backend_register(name, open_device, NULL, entry); }
+
+struct ggml_backend_buffer_type * gbpy_device_host_type(const struct gbpy_handle * backend) {
+    struct device * d = gbpy_kind_of(backend) == GBPY_BACKEND ? device_of(gbpy_ptr(backend)) : NULL;
+    return d != NULL && d->info.host ? &d->type : NULL;
+}
+
+void * gbpy_device_of(const struct gbpy_handle * backend) {
+    const struct device * d = gbpy_kind_of(backend) == GBPY_BACKEND ? device_of(gbpy_ptr(backend)) : NULL;
+    return d != NULL ? d->handle : NULL;
+}

@@ -1,0 +1,84 @@
+// devices.h - backends whose hooks are functions of Python (python/ggml_backend/device.py).
+//
+// A device is a ggml_backend that forwards its hooks to one Python object; a memory is a buffer of it, with one Python
+// object behind it. C keeps what is asked often or without the interpreter (names, sizes, host memory, which memory a
+// tensor lies in), Python does the rest.
+//
+// Two kinds of memory. Memory *on the host* has real addresses: C reads and writes it itself, and the CPU backend and
+// other devices on the host use it as it is. Memory of a device's *own* has addresses with nothing behind them, and
+// Python moves its bytes. Either kind is an object of Python, which lives as long as any array that looks into it.
+//
+// Errors. A function of Python returns a status; before it returns one that is not SUCCESS it says with
+// gbpy_device_say what failed, and keeps the exception, which whoever called C raises again (_errors). What it tried in
+// vain and coped with is no failure. Nothing of Python is called once the interpreter ends.
+#ifndef GBPY_DEVICES_H
+#define GBPY_DEVICES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "objects.h"
+
+// cdef: begin
+
+// What Python says of a device when it is opened. All of it stays as it is from then on.
+struct gbpy_device_info {
+    char   name[64];
+    size_t alignment; // of tensors and buffers: a power of two, 1 to 65536
+    size_t max_size;  // of one buffer
+    bool   host;      // its memory is on the host
+    bool   queue;     // graphs may be computed later; synchronize waits
+    bool   events;    // the queue has events
+};
+
+struct gbpy_memory_info { // of a buffer that Python allocated
+    void * base;          // on the host: its first byte, aligned
+};
+
+// The functions of Python; each `void *` is a handle of cffi. Those that return int return a status.
+struct gbpy_device_hooks {
+    // Opens a device: *device is its handle.
+    int (*open)(void * entry, const char * params, struct gbpy_device_info * info, void ** device);
+    void (*close)(void * device);
+    int (*alloc)(void * device, size_t size, struct gbpy_memory_info * info, void ** memory);
+    void (*free)(void * memory);
+    // of memory that is not on the host
+    int (*write)(void * memory, size_t offset, const void * data, size_t size);
+    int (*read)(void * memory, size_t offset, void * data, size_t size);
+    int (*fill)(void * memory, int value, size_t size);
+    // *done: false: the device cannot copy between these two
+    int (*copy)(void * to, size_t to_offset, void * from, size_t from_offset, size_t size, bool * done);
+    // *reason: 0: it computes the node; else why not was said with gbpy_device_say
+    int (*refuses)(void * device, const struct ggml_tensor * node, bool * refuses);
+    // Prepares a graph; an error is kept for when it is computed. NULL only without memory.
+    void * (*compile)(void * device, struct ggml_cgraph * graph);
+    int (*run)(void * compiled);
+    void (*forget)(void * compiled);
+    int (*synchronize)(void * device);
+    void * (*event_new)(void * device);
+    void (*event_free)(void * event);
+    int (*event_record)(void * event);
+    int (*event_wait)(void * device, void * event);
+    int (*event_synchronize)(void * event);
+};
+void gbpy_set_device_hooks(const struct gbpy_device_hooks * hooks); // once, with memory that stays
+
+// Registers a kind of device. `entry` is a handle that stays for ever.
+int gbpy_register_device(const char * name, void * entry);
+
+void gbpy_device_say(const char * text); // for the calling thread; copied
+
+// Which Python object is behind the memory of a tensor, and where in it the tensor begins. False: it lies in no memory
+// of a device written in Python.
+bool gbpy_device_place(const struct ggml_tensor * t, void ** memory, size_t * offset);
+// The handle of the device; NULL: the backend is none that is written in Python.
+void * gbpy_device_of(const struct gbpy_handle * backend);
+// The type of its memory, if that is on the host; NULL: it is not, or the backend is none that is written in Python.
+struct ggml_backend_buffer_type * gbpy_device_host_type(const struct gbpy_handle * backend);
+
+bool gbpy_computes(const struct ggml_tensor * t); // false: a leaf or a view, for which nothing is to be done
+
+// cdef: end
+
+#endif // GBPY_DEVICES_H

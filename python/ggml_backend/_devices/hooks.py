@@ -1,0 +1,309 @@
+"""The functions of Python that are hooks of a backend (``python/core/devices.h``). Each catches all that is raised, and
+keeps it for who called C."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from .._errors import DeviceError, GgmlError, InvalidArgumentError, kept
+from .._errors.messages import add_note, kind_of
+from .._ffi import ffi, lib
+from .nodes import node_at
+from .program import calls_of, refusal_of
+from .registry import Kind, options_of
+from .state import Memory, State, dropped, handle_of, object_of
+
+_OK: int = lib.GGML_STATUS_SUCCESS
+_MAX_TEXT = 700
+
+
+def _failed(error: BaseException, where: str = "") -> int:
+    """Keeps the exception, and gives C a status and a message for it."""
+    if isinstance(error, MemoryError):
+        status = lib.GGML_STATUS_ALLOC_FAILED
+    elif isinstance(error, GgmlError):
+        status = error.status
+    else:
+        status = lib.GGML_STATUS_DEVICE_ERROR
+    told = " ".join(str(error).split())
+    text = f"{where}{told if isinstance(error, GgmlError) else f'{type(error).__name__}: {told}'}"
+    encoded = text.encode("utf-8", "replace")[:_MAX_TEXT].replace(b"\0", b"?")
+    kept.keep(error, encoded.decode("utf-8", "ignore"))
+    lib.gbpy_device_say(encoded.decode("utf-8", "ignore").encode())
+    return int(status)
+
+
+def _uncaught(kind: Any, error: BaseException, traceback: Any) -> None:
+    """What was raised before a function here could catch it: by a signal handler, or because memory was out."""
+    _failed(error)
+
+
+def _unraisable(error: BaseException, thing: object) -> None:
+    """Of what nobody waits for: closing and freeing."""
+    sys.unraisablehook(sys.UnraisableHookArgs((type(error), error, error.__traceback__, None, thing)))  # type: ignore[call-arg,arg-type]
+
+
+_hooks: dict[str, Any] = {}
+
+
+def _hook(name: str, **onerror: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        made = ffi.def_extern(name=f"gbpy_device_{name}", onerror=_uncaught, **onerror)(function)
+        _hooks[name] = getattr(lib, f"gbpy_device_{name}")
+        return made  # type: ignore[no-any-return]
+
+    return register
+
+
+_ERROR: int = lib.GGML_STATUS_DEVICE_ERROR
+
+
+# -------------------------------------------------------------------------------------------------------------- devices
+
+
+@_hook("open", error=_ERROR)
+def _open(entry: Any, params: Any, info: Any, to: Any) -> int:
+    kind = object_of(entry, Kind)
+    try:
+        device = _made(kind, options_of(kind, ffi.string(params).decode("utf-8", "replace")))
+        state = State(device.name, device)
+        device._state = state
+        info.name = device.name.encode()[:63]
+        info.alignment = device.alignment
+        info.host = state.host
+        info.queue = state.queue
+        info.events = state.queue and hasattr(device, "event")
+        if device.max_size is not None:
+            info.max_size = device.max_size
+        to[0] = handle_of(state)
+        return _OK
+    except BaseException as error:
+        return _failed(error)
+
+
+def _made(kind: Kind, options: dict[str, Any]) -> Any:
+    """The device of a class, after a look at what C relies on."""
+    device = kind.cls.__new__(kind.cls)
+    device.name = kind.name
+    device.__init__(**options)
+    what = f"{kind.name}: {kind.cls.__qualname__}"
+    if device.memory not in ("host", "own"):
+        raise InvalidArgumentError(f"{what}.memory must be 'host' or 'own', not {device.memory!r}")
+    n = device.alignment
+    if not isinstance(n, int) or not 1 <= n <= 65536 or n & (n - 1):
+        raise InvalidArgumentError(f"{what}.alignment must be a power of two, 1 to 65536, not {n!r}")
+    n = device.max_size
+    if n is not None and (not isinstance(n, int) or not 1 <= n < 2**63):
+        raise InvalidArgumentError(f"{what}.max_size must be a positive number of bytes or None, not {n!r}")
+    if not isinstance(device.name, str) or not device.name or "\0" in device.name:
+        raise InvalidArgumentError(f"{what}.name must be a text, not {device.name!r}")
+    return device
+
+
+@_hook("close")
+def _close(handle: Any) -> None:
+    state = dropped(handle)
+    try:
+        state.device.close()
+    except BaseException as error:
+        _unraisable(error, state.device)
+
+
+@_hook("refuses", error=_ERROR)
+def _refuses(handle: Any, pointer: Any, refuses: Any) -> int:
+    state, node = object_of(handle, State), None
+    try:
+        node = node_at(pointer)
+        reason = refusal_of(state, node)
+        refuses[0] = reason is not None
+        if reason is not None:
+            lib.gbpy_device_say(reason.encode("utf-8", "replace").replace(b"\0", b"?")[:_MAX_TEXT])
+        return _OK
+    except BaseException as error:
+        if isinstance(error, Exception):
+            add_note(error, f"raised by the device {state.name} when it was asked whether it supports {node!r}")
+        return _failed(error, f"supports({node}): ")
+
+
+# --------------------------------------------------------------------------------------------------------------- memory
+
+
+@_hook("alloc", error=_ERROR)
+def _alloc(handle: Any, size: int, info: Any, to: Any) -> int:
+    state = object_of(handle, State)
+    try:
+        content = state.device.alloc(size)
+        if content is None:
+            raise DeviceError(f"alloc({size}) returned None")
+        if state.host:
+            info.base = ffi.cast("void *", _host_address(state, content, size))
+        to[0] = handle_of(Memory(state, content, size))
+        return _OK
+    except BaseException as error:
+        return _failed(error, f"a buffer of {size} bytes: ")
+
+
+def _host_address(state: State, content: Any, size: int) -> int:
+    """Where a NumPy array of bytes begins."""
+    interface = getattr(content, "__array_interface__", None)
+    ok = (
+        interface is not None
+        and interface["typestr"] == "|u1"
+        and interface.get("strides") is None
+        and not interface["data"][1]
+        and interface["shape"] == (max(size, 1),)
+    )
+    if not ok:
+        raise DeviceError(
+            f"alloc({size}) of a device with memory 'host' must return a writable NumPy array of {max(size, 1)} uint8,"
+            f" not {kind_of(content)}"
+        )
+    return int(interface["data"][0])
+
+
+@_hook("free")
+def _free(handle: Any) -> None:
+    dropped(handle)
+
+
+@_hook("write", error=_ERROR)
+def _write(handle: Any, offset: int, data: Any, size: int) -> int:
+    memory = object_of(handle, Memory)
+    try:
+        memory.state.settle()
+        memory.state.device.write(memory.content, offset, memoryview(ffi.buffer(data, size)).toreadonly())
+        return _OK
+    except BaseException as error:
+        return _failed(error, f"writing {size} bytes at {offset}: ")
+
+
+@_hook("read", error=_ERROR)
+def _read(handle: Any, offset: int, data: Any, size: int) -> int:
+    memory = object_of(handle, Memory)
+    try:
+        memory.state.settle()
+        memory.state.device.read(memory.content, offset, memoryview(ffi.buffer(data, size)))
+        return _OK
+    except BaseException as error:
+        return _failed(error, f"reading {size} bytes at {offset}: ")
+
+
+@_hook("fill", error=_ERROR)
+def _fill(handle: Any, value: int, size: int) -> int:
+    memory = object_of(handle, Memory)
+    try:
+        memory.state.settle()
+        memory.state.device.fill(memory.content, value)
+        return _OK
+    except BaseException as error:
+        return _failed(error, f"filling {size} bytes: ")
+
+
+@_hook("copy", error=_ERROR)
+def _copy(to: Any, to_offset: int, source: Any, offset: int, size: int, done: Any) -> int:
+    target, origin = object_of(to, Memory), object_of(source, Memory)
+    try:
+        origin.state.settle()
+        target.state.settle()
+        done[0] = bool(target.state.device.copy(target.content, to_offset, origin.content, offset, size))
+        return _OK
+    except BaseException as error:
+        return _failed(error, f"copying {size} bytes: ")
+
+
+# ------------------------------------------------------------------------------------------------------------ computing
+
+
+class _Compiled:
+    """What a device made of a graph; or what it raised meanwhile, for who computes it."""
+
+    __slots__ = ("error", "program", "state")
+
+    def __init__(self, state: State, graph: Any) -> None:
+        self.state = state
+        self.error: BaseException | None = None
+        try:
+            program = state.device.compile(calls_of(state, graph))
+            if not callable(program):
+                raise TypeError(f"{state.name}: compile must return a function, not {kind_of(program)}")
+            self.program: Callable[[], object] = program
+        except BaseException as error:
+            self.error = error
+
+    def run(self) -> None:
+        if self.error is not None:
+            raise self.error
+        self.state.run(self.program)
+
+
+@_hook("compile")
+def _compile(handle: Any, graph: Any) -> Any:
+    return handle_of(_Compiled(object_of(handle, State), graph))
+
+
+@_hook("run", error=_ERROR)
+def _run(handle: Any) -> int:
+    compiled = object_of(handle, _Compiled)
+    try:
+        compiled.run()
+        return _OK
+    except BaseException as error:
+        return _failed(error)
+
+
+@_hook("forget")
+def _forget(handle: Any) -> None:
+    dropped(handle)
+
+
+@_hook("synchronize", error=_ERROR)
+def _synchronize(handle: Any) -> int:
+    try:
+        object_of(handle, State).settle()
+        return _OK
+    except BaseException as error:
+        return _failed(error)
+
+
+@_hook("event_new")
+def _event_new(handle: Any) -> Any:
+    state = object_of(handle, State)
+    try:
+        return handle_of(state.device.event())
+    except BaseException as error:
+        _failed(error, "event: ")
+        return ffi.NULL
+
+
+@_hook("event_free")
+def _event_free(event: Any) -> None:
+    dropped(event)
+
+
+def _event(event: Any, what: str, *arguments: Any) -> int:
+    try:
+        getattr(ffi.from_handle(event), what)(*arguments)
+        return _OK
+    except BaseException as error:
+        return _failed(error, f"event.{what}: ")
+
+
+@_hook("event_record", error=_ERROR)
+def _event_record(event: Any) -> int:
+    return _event(event, "record")
+
+
+@_hook("event_wait", error=_ERROR)
+def _event_wait(handle: Any, event: Any) -> int:
+    return _event(event, "wait", object_of(handle, State).device)
+
+
+@_hook("event_synchronize", error=_ERROR)
+def _event_synchronize(event: Any) -> int:
+    return _event(event, "synchronize")
+
+
+_table: Any = ffi.new("struct gbpy_device_hooks *", _hooks)
+lib.gbpy_set_device_hooks(_table)

@@ -1,0 +1,103 @@
+"""Devices that are open, and their memory, as C refers to them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from .._core.handles import address
+from .._ffi import ffi
+
+__all__ = ["Memory", "State", "dropped", "handle_of", "object_of"]
+
+_T = TypeVar("_T")
+
+_alive: dict[int, tuple[Any, object]] = {}
+"""What C refers to: handles of cffi, and what they stand for."""
+
+
+def handle_of(thing: object) -> Any:
+    """A handle for C, which keeps the object until :func:`dropped`."""
+    handle = ffi.new_handle(thing)
+    _alive[address(handle)] = (handle, thing)
+    return handle
+
+
+def dropped(handle: Any) -> Any:
+    """The object behind a handle that C gives back."""
+    return _alive.pop(address(handle))[1]
+
+
+def object_of(handle: Any, kind: type[_T]) -> _T:
+    found: _T = ffi.from_handle(handle)
+    return found
+
+
+class State:
+    """One open device: the object of its class, and what the library keeps beside it."""
+
+    __slots__ = ("device", "failure", "host", "lock", "name", "queue")
+
+    def __init__(self, name: str, device: Any) -> None:
+        self.name = name
+        self.device = device
+        self.host: bool = device.memory == "host"
+        self.queue: bool = type(device).submit is not _base_submit[0]
+        self.failure: BaseException | None = None  # of work in its queue, until somebody waits for that
+        self.lock = threading.Lock()
+
+    def run(self, program: Callable[[], object]) -> None:
+        """Computes now, or puts it into the device's queue."""
+        if not self.queue:
+            program()
+            return
+        self.device.submit(self.guarded(program))
+
+    def guarded(self, program: Callable[[], object]) -> Callable[[], None]:
+        """Work for a queue, whose thread shall not end by an exception: that is raised to who waits. After a failure
+        nothing more is computed until then."""
+
+        def work() -> None:
+            if self.failure is not None:
+                return
+            try:
+                program()
+            except BaseException as error:
+                with self.lock:
+                    self.failure = self.failure or error
+
+        return work
+
+    def settle(self) -> None:
+        """Waits for the queue and raises what failed in it."""
+        if not self.queue:
+            return
+        self.device.synchronize()
+        with self.lock:
+            failure, self.failure = self.failure, None
+        if failure is not None:
+            raise failure
+
+
+_base_submit: list[Any] = [None]
+"""``Device.submit``, which computes at once: a class that has another one has a queue."""
+
+
+class Memory:
+    """A buffer: what the device's ``alloc`` gave. ``begin`` makes places in different buffers differ."""
+
+    __slots__ = ("begin", "content", "nbytes", "state")
+    _next = 0
+    _lock = threading.Lock()
+
+    def __init__(self, state: State, content: Any, nbytes: int) -> None:
+        self.state = state
+        self.content = content
+        self.nbytes = nbytes
+        with Memory._lock:
+            self.begin = Memory._next
+            Memory._next += max(nbytes, 1)
+
+    def array(self, offset: int, node: Any, writable: bool) -> Any:
+        return self.state.device.array(self.content, offset, node, writable)

@@ -1,0 +1,354 @@
+"""Devices written in Python.
+
+A class of devices says what it computes, on arrays over its memory; the scheduler, plans, traces and ``explain`` work
+with it as with any other backend::
+
+    class Doubler(gb.Device):
+        @gb.op("add", "mul")
+        def elements(self, node, out, a, b):
+            {"add": np.add, "mul": np.multiply}[node.op](a, b, out=out)
+
+    gb.register_device("NP", Doubler)
+    sched = gb.Scheduler([gb.Backend("NP"), gb.Backend("CPU")])
+
+docs/BACKENDS.md builds one step by step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, ClassVar, TypeVar, Union, overload
+
+import numpy as np
+
+from ._devices import hooks as _hooks  # noqa: F401  gives C its functions
+from ._devices import registry
+from ._devices.nodes import Node
+from ._devices.program import Call, copied, program_of
+from ._devices.state import _base_submit
+from ._errors import InvalidArgumentError, expect_bool, expect_list
+from ._errors.messages import kind_of
+from ._text.names import as_name
+from .dtypes import DType, DTypeLike, as_dtype, dtypes
+
+__all__ = ["Call", "Device", "Node", "op", "register_device"]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_D = TypeVar("_D", bound="type[Device]")
+
+ELEMENTWISE = frozenset(
+    "add sub mul div sqr sqrt log scale clamp abs sgn neg step tanh elu relu gelu gelu_quick silu gelu_erf leaky_relu"
+    " sigmoid exp sin cos hardswish hardsigmoid".split()
+)
+"""Operators whose functions in NumPy read each element before they write the same one."""
+
+_BROADCAST = frozenset(("add", "sub", "mul", "div"))
+_INDICES = {"get_rows": 1, "get_rows_back": 1, "rope": 1, "rope_back": 1, "mul_mat_id": 0}
+"""The source that is int32 whatever the others are."""
+_COUNTS = frozenset(("argmax", "argsort"))  # whose result is int32
+
+
+class _Entry:
+    """One row of a class' table of operators."""
+
+    __slots__ = ("dtypes", "in_place", "method", "prepare", "repeats", "when")
+
+    def __init__(self, method: str, options: dict[str, Any], name: str) -> None:
+        self.method = method
+        self.dtypes: frozenset[DType] = options["dtypes"]
+        given = options["in_place"]
+        self.in_place: bool = name in ELEMENTWISE if given is None else given
+        self.prepare: bool = options["prepare"]
+        self.repeats: bool = options["repeats"]
+        self.when: Callable[[Node], bool | str] | None = options["when"]
+
+
+def op(
+    *names: str,
+    dtypes: Union[str, DTypeLike, Iterable[DTypeLike]] = "f32",
+    when: Callable[[Node], bool | str] | None = None,
+    prepare: bool = False,
+    in_place: bool | None = None,
+    repeats: bool = False,
+) -> Callable[[_F], _F]:
+    """Marks a method of a :class:`Device` as what computes operators.
+
+    The method is called as ``method(node, out, *sources)``: a :class:`Node`, and arrays over the memory of the result
+    and of the sources, in NumPy order. It writes ``out``, or returns an array of the same shape, which is stored there.
+    Sources are only read.
+
+    names: of operators, in small letters, as ``Node.op`` has them
+    dtypes: of the result and the sources, indices apart: one, several, ``"dense"`` for all that are not quantized, or
+        ``"all"``. A source of a quantized dtype comes as the bytes of its rows
+    when: asked of each node whose dtypes fit: True, or False or a reason why it is not computed
+    prepare: the method is called once for each plan, and returns a function without arguments that is called in each
+        run. What depends on shapes alone is then decided once
+    in_place: may ``out`` lie on a source? Otherwise the method is given a copy of such a source. Default: True for
+        elementwise operators (``add``, ``relu``, ...), False for all others
+    repeats: a second operand may be repeated along an axis where it has more than one element, as in ggml; NumPy does
+        not. Else such sums and products are refused
+    """
+    if not names or not all(isinstance(n, str) and n for n in names):
+        raise TypeError('op: names of operators are texts: @gb.op("add", "mul")')
+    if when is not None and not callable(when):
+        raise TypeError(f"op: when must be a function, not {kind_of(when)}")
+    options = {
+        "dtypes": _dtypes(dtypes),
+        "when": when,
+        "prepare": expect_bool(prepare, "op: prepare"),
+        "in_place": in_place if in_place is None else expect_bool(in_place, "op: in_place"),
+        "repeats": expect_bool(repeats, "op: repeats"),
+    }
+
+    def mark(method: _F) -> _F:
+        if not callable(method):
+            raise TypeError(f"op: marks a method, not {kind_of(method)}")
+        marks = getattr(method, "_gb_ops", ())
+        method._gb_ops = (*marks, *((name.lower(), options) for name in names))  # type: ignore[attr-defined]
+        return method
+
+    return mark
+
+
+def _dtypes(given: Any) -> frozenset[DType]:
+    if isinstance(given, str) and given in ("dense", "all"):
+        return frozenset(d for d in dtypes.values() if given == "all" or not d.is_quantized)
+    if isinstance(given, (str, DType, type, np.dtype)):
+        given = (given,)
+    return frozenset(as_dtype(d, "op: dtypes") for d in expect_list(given, "op: dtypes", "dtypes"))
+
+
+class Device:
+    """A device that computes with functions of Python. Subclasses are registered with :func:`register_device`; the
+    library makes the objects, one for each ``gb.Backend(NAME)``, with the options that ``__init__`` takes.
+
+    Only a table of operators (:func:`op`) is needed. Everything else has a default:
+
+    - *What it computes*: :meth:`supports`, by default from the table.
+    - *How*: :meth:`compile`, by default a list of calls of the table's methods.
+    - *Memory*: ``memory = "host"`` is memory of the host, in NumPy arrays, which the CPU reads and writes, too, so that
+      nothing is copied between them. ``memory = "own"`` is the device's: then :meth:`alloc` and :meth:`array` are to be
+      given, and what moves bytes (:meth:`write`, :meth:`read`, :meth:`fill`) where the defaults do not suit.
+    - *A queue*: a class that has :meth:`submit` computes later; :meth:`synchronize` waits, and ``event`` may give
+      marks in the queue.
+
+    What a method raises is raised to whoever computes, with a note that names the device and the node, and the
+    scheduler stays usable. Methods run on the thread that computes, one call at a time for each device.
+    """
+
+    memory: str = "host"  #: ``"host"`` or ``"own"``
+    alignment: int = 64  #: of tensors in its memory, in bytes: a power of two
+    max_size: int | None = None  #: bytes of the largest buffer; None: no limit
+    name: str = ""  #: what plans and messages call it: the name it is registered with, unless ``__init__`` sets another
+
+    _table: ClassVar[dict[str, _Entry]] = {}
+    _state: Any
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        table: dict[str, _Entry] = {}
+        for base in reversed(cls.__mro__):
+            for attribute, method in vars(base).items():
+                for name, options in getattr(method, "_gb_ops", ()):
+                    table[name] = _Entry(attribute, options, name)
+        cls._table = table
+
+    @classmethod
+    def missing(cls) -> str | None:
+        """Why no such device can be used here, in words; None: it can. ``gb.backends().missing`` shows it."""
+        return None
+
+    def close(self) -> None:
+        """Called when nothing needs the device any more."""
+
+    # ------------------------------------------------------------------------------------------------ what it computes
+
+    def supports(self, node: Node) -> bool | str:
+        """Does it compute the node? True, or False or the reason, which ``explain`` quotes. It must be the truth, for
+        every dtype, shape and stride. Views and empty tensors are not asked."""
+        entry = self._table.get(node.op)
+        if entry is None:
+            return f"it computes {', '.join(sorted(self._table)) or 'nothing'}"
+        reason = self._wrong_dtype(entry, node)
+        if reason:
+            return reason
+        if node.op in _BROADCAST and not entry.repeats and not _broadcasts(node.shape, node.sources):
+            return "NumPy does not repeat an operand along an axis where it has more than one element"
+        answer = True if entry.when is None else entry.when(node)
+        return answer if answer is not False else "not this one"
+
+    @staticmethod
+    def _wrong_dtype(entry: _Entry, node: Node) -> str:
+        index = _INDICES.get(node.op)
+        for k, tensor in enumerate((node, *node.sources)):
+            is_index = tensor.dtype == dtypes["int32"] and (k - 1 == index if k else node.op in _COUNTS)
+            if tensor.dtype not in entry.dtypes and not is_index:
+                what = "the result" if k == 0 else f"source {k - 1}"
+                known = ", ".join(sorted(d.name for d in entry.dtypes))
+                return f"{what} is {tensor.dtype.name}, and it computes {node.op} of {known}"
+        return ""
+
+    def compile(self, calls: Sequence[Call]) -> Callable[[], object]:
+        """Makes a function that computes the nodes, in order. Called once for each plan, with arrays that stay the same
+        for all its runs; the function is called in each run."""
+        return program_of(self.name, [(self.step(call), call) for call in calls], self.store)
+
+    def step(self, call: Call) -> Callable[[], Any]:
+        """What computes one node: the table's method, with its arguments."""
+        entry = self._table[call.node.op]
+        method = getattr(self, entry.method)
+        if entry.in_place or not call.shared:
+            if entry.prepare:
+                prepared = method(call.node, call.out, *call.sources)
+                if not callable(prepared):
+                    raise TypeError(
+                        f"{self.name}: {entry.method} is marked with prepare=True, and must return a function, not"
+                        f" {kind_of(prepared)}"
+                    )
+                return prepared  # type: ignore[no-any-return]
+            return partial(method, call.node, call.out, *call.sources)
+        if entry.prepare:  # made anew in each run, over copies
+            run = copied(method, (call.node, call.out), call, self.copy_of)
+            return lambda: run()()
+        return copied(method, (call.node, call.out), call, self.copy_of)
+
+    # ----------------------------------------------------------------------------------------------------------- memory
+
+    def alloc(self, nbytes: int) -> Any:
+        """Memory of ``nbytes`` bytes, 0 or more. It is given back when the last reference to it is gone.
+
+        With ``memory = "host"``: a writable NumPy array of ``max(nbytes, 1)`` uint8 whose address is a multiple of
+        ``alignment``. With ``memory = "own"``: whatever :meth:`array` and the methods that move bytes understand.
+        """
+        if self.memory != "host":
+            raise NotImplementedError(f"{type(self).__name__}: a device with memory of its own has alloc(nbytes)")
+        return aligned(nbytes, self.alignment)
+
+    def array(self, memory: Any, offset: int, node: Node, writable: bool) -> Any:
+        """An array over the memory of a tensor, ``offset`` bytes from the beginning of ``memory``, with the shape and
+        the strides of ``node``; of a quantized tensor, its bytes, rows by rows.
+
+        memory: what :meth:`alloc` returned
+        writable: False for sources
+        """
+        if not isinstance(memory, np.ndarray):
+            raise NotImplementedError(
+                f"{type(self).__name__}: array(memory, offset, node, writable) is to be given where alloc returns no"
+                " NumPy array"
+            )
+        shape, strides = node.shape, node.strides
+        if node.dtype.is_quantized:
+            shape, strides = byte_layout(node)
+        view: np.ndarray[Any, Any] = np.ndarray(shape, node.dtype.numpy, memory, offset, strides)
+        view.flags.writeable = writable
+        return view
+
+    def write(self, memory: Any, offset: int, data: memoryview) -> None:
+        """Copies bytes from the host into ``memory``, as far as ``offset`` bytes from its beginning."""
+        if hasattr(memory, "write"):
+            memory.write(offset, data)
+        else:
+            memory[offset : offset + len(data)] = np.frombuffer(data, np.uint8)
+
+    def read(self, memory: Any, offset: int, data: memoryview) -> None:
+        """Copies bytes from ``memory`` into ``data``, which is on the host."""
+        if hasattr(memory, "read"):
+            memory.read(offset, data)
+        else:
+            np.frombuffer(data, np.uint8)[:] = memory[offset : offset + len(data)]
+
+    def fill(self, memory: Any, value: int) -> None:
+        """Sets all bytes of ``memory``."""
+        if hasattr(memory, "fill"):
+            memory.fill(value)
+        else:
+            memory[:] = value
+
+    def copy(self, to: Any, to_offset: int, source: Any, offset: int, nbytes: int) -> bool:
+        """Copies bytes from memory of this or another device written in Python. False: it cannot, and the library
+        copies through the host."""
+        if hasattr(to, "copy_from"):
+            return bool(to.copy_from(to_offset, source, offset, nbytes))
+        return False
+
+    def store(self, out: Any, result: Any) -> None:
+        """Stores an array that a method returned, of the shape of ``out``, as the result."""
+        if isinstance(out, np.ndarray):
+            np.copyto(out, result, casting="same_kind")
+        else:
+            out[...] = result
+
+    def copy_of(self, array: Any) -> Any:
+        """A copy of an array, of which nobody else knows."""
+        return array.clone() if hasattr(array, "clone") else array.copy()
+
+    # ------------------------------------------------------------------------------------------------------------ queue
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """Runs ``work()``, now or later, in the order in which it was submitted. A class that has a method of its own
+        here has a queue, and :meth:`synchronize` and perhaps ``event``.
+
+        ``work`` raises nothing: what fails in it is raised by whoever waits for it. ``event()`` returns an object with
+        ``record()``: marks the end of what was submitted so far; ``synchronize()``: waits until that is done; and
+        ``wait(device)``: what is submitted to ``device``, one of the same class, from now on waits for it.
+        """
+        work()
+
+    def synchronize(self) -> None:
+        """Waits until everything that was submitted is done."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"
+
+
+_base_submit[0] = Device.submit
+
+
+def aligned(nbytes: int, alignment: int) -> np.ndarray[Any, Any]:
+    """``max(nbytes, 1)`` bytes of the host at a multiple of ``alignment``."""
+    n = max(nbytes, 1)
+    whole: np.ndarray[Any, Any] = np.empty(n + alignment, np.uint8)
+    return whole[-whole.ctypes.data % alignment :][:n]
+
+
+def byte_layout(node: Node) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shape and strides of a quantized tensor as bytes."""
+    shape, strides = node.shape or (1,), node.strides or (1,)
+    dtype = node.dtype
+    return (*shape[:-1], shape[-1] // dtype.block_size * dtype.itemsize), (*strides[:-1], 1)
+
+
+def _broadcasts(shape: tuple[int, ...], sources: Sequence[Node]) -> bool:
+    try:
+        return np.broadcast_shapes(*(s.shape for s in sources)) == shape
+    except ValueError:
+        return False
+
+
+@overload
+def register_device(name: str, cls: _D, *, replace: bool = False) -> _D: ...
+@overload
+def register_device(name: str, cls: None = None, *, replace: bool = False) -> Callable[[_D], _D]: ...
+def register_device(name: str, cls: Any = None, *, replace: bool = False) -> Any:
+    """Makes a class of devices known, so that ``gb.Backend(name)`` opens one, ``gb.backends()`` lists it, and texts
+    such as ``"NP:threads=2"`` name it. Without ``cls`` it is a decorator of the class.
+
+    name: a letter, then letters, digits or ``_``; compared without case
+    replace: put it in the place of another class of that name, for devices that are opened from now on
+    """
+    given = as_name(name, "register_device").decode()
+    replace = expect_bool(replace, "register_device: replace")
+    if cls is None:
+        return partial(_register, given, replace)
+    return _register(given, replace, cls)
+
+
+def _register(name: str, replace: bool, cls: Any) -> Any:
+    if not (isinstance(cls, type) and issubclass(cls, Device)):
+        hint = "; the class, not an object of it" if isinstance(cls, Device) else ""
+        raise TypeError(f"register_device: cls must be a subclass of Device, not {kind_of(cls)}{hint}")
+    if not callable(getattr(cls, "synchronize", None)):
+        raise InvalidArgumentError(f"register_device: {cls.__name__}.synchronize must be a method")
+    registry.register(name, cls, replace)
+    return cls
