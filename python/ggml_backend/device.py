@@ -27,7 +27,7 @@ from ._devices import registry
 from ._devices.nodes import Node
 from ._devices.program import Call, copied, program_of
 from ._devices.state import _base_submit
-from ._errors import InvalidArgumentError, expect_bool, expect_list
+from ._errors import InvalidArgumentError, UnsupportedError, expect_bool, expect_list
 from ._errors.messages import kind_of
 from ._text.names import as_name
 from .dtypes import DType, DTypeLike, as_dtype, dtypes
@@ -196,7 +196,12 @@ class Device:
 
     def step(self, call: Call) -> Callable[[], Any]:
         """What computes one node: the table's method, with its arguments."""
-        entry = self._table[call.node.op]
+        entry = self._table.get(call.node.op)
+        if entry is None:
+            raise UnsupportedError(
+                f"{self.name}: {call.node}: supports says that it is computed, and no method is marked with"
+                f" @gb.op({call.node.op!r})"
+            )
         method = getattr(self, entry.method)
         if entry.in_place or not call.shared:
             if entry.prepare:

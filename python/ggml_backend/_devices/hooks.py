@@ -230,6 +230,10 @@ class _Compiled:
                 raise TypeError(f"{state.name}: compile must return a function, not {kind_of(program)}")
             self.program: Callable[[], object] = program
         except BaseException as error:
+            if isinstance(error, Exception):
+                n = graph.n_nodes
+                last = node_at(graph.nodes[n - 1]) if n else "nothing"
+                add_note(error, f"raised by the device {state.name} while it prepared {n} nodes, the last {last!r}")
             self.error = error
 
     def run(self) -> None:
