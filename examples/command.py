@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import os
 import sys
 import tempfile
@@ -25,6 +26,26 @@ def count(most: int = 1 << 20) -> Callable[[str], int]:
         return value
 
     return whole_number
+
+
+EXAMPLE_DEVICES = {"NP": "examples.numpy_device"}
+"""Devices written in Python that are examples themselves: the module that registers each."""
+
+
+def device_list(text: str) -> list[str]:
+    """For ``type=`` of an argument: ``"NP,SIM:mem=64M,delay=1ms,CPU"`` as three names with their options."""
+    names: list[str] = []
+    for item in text.split(","):
+        key, sign, _ = item.partition("=")
+        if names and sign and ":" not in key:  # one more option
+            names[-1] += f",{item}"
+        else:
+            names.append(item)
+    for name in names:
+        module = EXAMPLE_DEVICES.get(name.partition(":")[0].upper())
+        if module:
+            importlib.import_module(module)
+    return names
 
 
 def plain(text: object) -> str:

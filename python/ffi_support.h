@@ -45,6 +45,7 @@ GBPY_PYTHON int    gbpy_device_open(void * entry, const char * params, struct gb
 GBPY_PYTHON void   gbpy_device_close(void * device);
 GBPY_PYTHON int    gbpy_device_alloc(void * device, size_t size, struct gbpy_memory_info * info, void ** memory);
 GBPY_PYTHON void   gbpy_device_free(void * memory);
+GBPY_PYTHON int    gbpy_device_settle(void * memory);
 GBPY_PYTHON int    gbpy_device_write(void * memory, size_t offset, const void * data, size_t size);
 GBPY_PYTHON int    gbpy_device_read(void * memory, size_t offset, void * data, size_t size);
 GBPY_PYTHON int    gbpy_device_fill(void * memory, int value, size_t size);

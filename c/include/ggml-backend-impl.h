@@ -145,6 +145,11 @@ struct ggml_backend_i {
     // Bytes of scratch memory that computing the graph takes beside its tensors, which need not have any yet. Graphs
     // that are computed one after the other share it. A failure is reported.
     size_t (*GGML_CALL graph_work_size)(ggml_backend_t backend, const struct ggml_cgraph * cgraph);
+
+    // Whether the backend computes on any memory of the host, not only on buffers of its own type: then it can use
+    // buffers of the CPU backend as they are, and what lies there is not copied for it. Its default buffer type is on
+    // the host, too.
+    bool (*GGML_CALL computes_on_host)(ggml_backend_t backend);
 };
 
 struct ggml_backend {

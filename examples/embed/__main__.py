@@ -11,7 +11,7 @@ import numpy as np
 
 import ggml_backend as gb
 
-from ..command import count, plain, run, save_array
+from ..command import count, device_list, plain, run, save_array
 from .model import Embedder, FloatArray, model_dir
 from .quantized import cached_file
 
@@ -81,7 +81,10 @@ def main() -> None:
     parser.add_argument("sentence", nargs="*", help="texts to embed (default: a handful of examples)")
     parser.add_argument("--file", help="a text file, one sentence a line")
     parser.add_argument(
-        "--devices", default="CPU", help="registry names in order of priority, e.g. SIM,CPU (default: %(default)s)"
+        "--devices",
+        type=device_list,
+        default="CPU",
+        help="registry names in order of priority, e.g. NP,CPU (default: %(default)s)",
     )
     parser.add_argument("--batch", type=count(), default=32, help="sentences a batch (default: %(default)s)")
     parser.add_argument("--threads", type=count(512), help="CPU threads (default: what the machine has)")
@@ -94,7 +97,7 @@ def main() -> None:
         parser.error(f"--out {args.out}: there is no such folder")
 
     texts = read_texts(args)
-    embedder = Embedder(args.devices.split(","), n_threads=args.threads, dtype=args.type)
+    embedder = Embedder(args.devices, n_threads=args.threads, dtype=args.type)
     vectors = embedder.embed(texts, args.batch, with_bar)
 
     print(similarity_table(texts, vectors) if len(texts) <= 12 else nearest_list(texts, vectors))

@@ -7,7 +7,7 @@ import codecs
 import sys
 from collections.abc import Iterable
 
-from ..command import count, plain, run
+from ..command import count, device_list, plain, run
 from .model import Llama, Sampler
 from .tokenizer import Tokenizer, tokenizer_of
 
@@ -44,14 +44,17 @@ def main() -> None:
     )
     parser.add_argument("--seed", type=int, help="of the random choice")
     parser.add_argument(
-        "--devices", default="CPU", help="registry names in order of priority, e.g. SIM,CPU (default: %(default)s)"
+        "--devices",
+        type=device_list,
+        default="CPU",
+        help="registry names in order of priority, e.g. NP,CPU (default: %(default)s)",
     )
     parser.add_argument("--threads", type=count(512), help="CPU threads (default: what the machine has)")
     parser.add_argument("--context", type=count(), help="positions of the cache (default: the model's, at most 4096)")
     args = parser.parse_args()
 
     sampler = Sampler(args.temperature, args.top_k, args.top_p, args.seed)
-    model = Llama(args.model, args.devices.split(","), args.threads, args.context)
+    model = Llama(args.model, args.devices, args.threads, args.context)
     if args.tokens:
         show_tokens(model.generate([int(t) for t in args.tokens.split(",")], sampler, args.n))
     else:

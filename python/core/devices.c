@@ -130,20 +130,37 @@ static size_t offset_of(const struct memory * m, const struct ggml_tensor * t) {
     return (size_t) ((const char *) t->data - m->base);
 }
 
+bool gbpy_device_is_on_host(const struct ggml_tensor * t) {
+    const ggml_backend_buffer_t buffer = t != NULL ? gb_tensor_buffer(t) : NULL;
+    return t != NULL && t->data != NULL && (buffer == NULL || ggml_backend_buffer_is_host(buffer));
+}
+
+// What is queued may still write there.
+static bool settle(ggml_backend_buffer_t buffer) {
+    const struct device * d      = ((const struct memory *) buffer->context)->device;
+    int                   status = GGML_STATUS_SUCCESS;
+    if (d->info.queue) {
+        CALL(d, status, python->settle(((const struct memory *) buffer->context)->handle));
+    }
+    return status == GGML_STATUS_SUCCESS;
+}
+
 static GGML_CALL void host_set(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor, const void * data,
     size_t offset, size_t size) {
-    (void) buffer;
-    memmove((char *) tensor->data + offset, data, size);
+    if (settle(buffer)) {
+        memmove((char *) tensor->data + offset, data, size);
+    }
 }
 
 static GGML_CALL void host_get(ggml_backend_buffer_t buffer, const struct ggml_tensor * tensor, void * data,
     size_t offset, size_t size) {
-    (void) buffer;
-    memmove(data, (const char *) tensor->data + offset, size);
+    if (settle(buffer)) {
+        memmove(data, (const char *) tensor->data + offset, size);
+    }
 }
 
 static GGML_CALL void host_clear(ggml_backend_buffer_t buffer, uint8_t value) {
-    (void) gb_fill(buffer_base(buffer), value, buffer->size); // an interrupt is left as the thread's failure
+    (void) (settle(buffer) && gb_fill(buffer_base(buffer), value, buffer->size)); // an interrupt is left as the thread's failure
 }
 
 static GGML_CALL void own_set(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor, const void * data,
@@ -287,6 +304,10 @@ static GGML_CALL void backend_free(ggml_backend_t backend) {
     unref(d);
 }
 
+static GGML_CALL bool computes_on_host(ggml_backend_t backend) {
+    return ((const struct device *) backend->context)->info.host;
+}
+
 static GGML_CALL ggml_backend_buffer_type_t backend_type(ggml_backend_t backend) {
     return &((struct device *) backend->context)->type;
 }
@@ -321,11 +342,17 @@ static GGML_CALL void plan_free(ggml_backend_t backend, ggml_backend_graph_plan_
     CALL_QUIETLY(python->forget(plan));
 }
 
-static GGML_CALL void plan_compute(ggml_backend_t backend, ggml_backend_graph_plan_t plan) {
-    const struct device * d = backend->context;
-    int                   status;
+// It may read mapped files, which may shrink meanwhile.
+static int run(const struct device * d, void * plan) {
+    int status;
+    gb_mapped_enter();
     CALL(d, status, python->run(plan));
-    (void) status;
+    gb_mapped_leave();
+    return status;
+}
+
+static GGML_CALL void plan_compute(ggml_backend_t backend, ggml_backend_graph_plan_t plan) {
+    (void) run(backend->context, plan); // reported
 }
 
 static GGML_CALL bool graph_compute(ggml_backend_t backend, struct ggml_cgraph * graph) {
@@ -333,7 +360,7 @@ static GGML_CALL bool graph_compute(ggml_backend_t backend, struct ggml_cgraph *
     const ggml_backend_graph_plan_t plan   = plan_create(backend, graph);
     int                             status = GGML_STATUS_ALLOC_FAILED;
     if (plan != NULL) {
-        CALL(d, status, python->run(plan));
+        status = run(d, plan);
         plan_free(backend, plan);
     }
     return status == GGML_STATUS_SUCCESS;
@@ -402,6 +429,7 @@ static void set_hooks(struct device * d) {
         .graph_compute           = graph_compute,
         .supports_op             = backend_supports,
         .unsupported_reason      = refusal,
+        .computes_on_host        = computes_on_host,
     };
     if (d->info.queue) {
         hooks->synchronize = backend_synchronize;

@@ -43,6 +43,7 @@ struct gbpy_device_hooks {
     void (*close)(void * device);
     int (*alloc)(void * device, size_t size, struct gbpy_memory_info * info, void ** memory);
     void (*free)(void * memory);
+    int (*settle)(void * memory); // waits for the queue of its device
     // of memory that is not on the host
     int (*write)(void * memory, size_t offset, const void * data, size_t size);
     int (*read)(void * memory, size_t offset, void * data, size_t size);
@@ -72,6 +73,7 @@ void gbpy_device_say(const char * text); // for the calling thread; copied
 // Which Python object is behind the memory of a tensor, and where in it the tensor begins. False: it lies in no memory
 // of a device written in Python.
 bool gbpy_device_place(const struct ggml_tensor * t, void ** memory, size_t * offset);
+bool gbpy_device_is_on_host(const struct ggml_tensor * t); // has it memory that the host reads and writes?
 // The handle of the device; NULL: the backend is none that is written in Python.
 void * gbpy_device_of(const struct gbpy_handle * backend);
 // The type of its memory, if that is on the host; NULL: it is not, or the backend is none that is written in Python.

@@ -24,7 +24,7 @@ import numpy as np
 
 from ._devices import hooks as _hooks  # noqa: F401  gives C its functions
 from ._devices import registry
-from ._devices.nodes import Node
+from ._devices.nodes import Node, numpy_view
 from ._devices.program import Call, copied, program_of
 from ._devices.state import _base_submit
 from ._errors import InvalidArgumentError, UnsupportedError, expect_bool, expect_list
@@ -242,12 +242,7 @@ class Device:
                 f"{type(self).__name__}: array(memory, offset, node, writable) is to be given where alloc returns no"
                 " NumPy array"
             )
-        shape, strides = node.shape, node.strides
-        if node.dtype.is_quantized:
-            shape, strides = byte_layout(node)
-        view: np.ndarray[Any, Any] = np.ndarray(shape, node.dtype.numpy, memory, offset, strides)
-        view.flags.writeable = writable
-        return view
+        return numpy_view(memory, offset, node, writable)
 
     def write(self, memory: Any, offset: int, data: memoryview) -> None:
         """Copies bytes from the host into ``memory``, as far as ``offset`` bytes from its beginning."""
@@ -315,13 +310,6 @@ def aligned(nbytes: int, alignment: int) -> np.ndarray[Any, Any]:
     n = max(nbytes, 1)
     whole: np.ndarray[Any, Any] = np.empty(n + alignment, np.uint8)
     return whole[-whole.ctypes.data % alignment :][:n]
-
-
-def byte_layout(node: Node) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Shape and strides of a quantized tensor as bytes."""
-    shape, strides = node.shape or (1,), node.strides or (1,)
-    dtype = node.dtype
-    return (*shape[:-1], shape[-1] // dtype.block_size * dtype.itemsize), (*strides[:-1], 1)
 
 
 def _broadcasts(shape: tuple[int, ...], sources: Sequence[Node]) -> bool:

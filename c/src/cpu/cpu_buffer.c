@@ -138,7 +138,8 @@ static GGML_CALL size_t type_alignment(ggml_backend_buffer_type_t buft) {
 
 static GGML_CALL bool type_supports(ggml_backend_buffer_type_t buft, ggml_backend_t backend) {
     (void) buft;
-    return ggml_backend_is_cpu(backend);
+    return ggml_backend_is_cpu(backend) ||
+           (backend != NULL && backend->iface.computes_on_host && backend->iface.computes_on_host(backend));
 }
 
 static GGML_CALL bool type_is_host(ggml_backend_buffer_type_t buft) {

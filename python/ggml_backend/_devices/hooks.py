@@ -168,6 +168,15 @@ def _free(handle: Any) -> None:
     dropped(handle)
 
 
+@_hook("settle", error=_ERROR)
+def _settle(handle: Any) -> int:
+    try:
+        object_of(handle, Memory).state.settle()
+        return _OK
+    except BaseException as error:
+        return _failed(error)
+
+
 @_hook("write", error=_ERROR)
 def _write(handle: Any, offset: int, data: Any, size: int) -> int:
     memory = object_of(handle, Memory)
@@ -225,10 +234,11 @@ class _Compiled:
         self.state = state
         self.error: BaseException | None = None
         try:
-            program = state.device.compile(calls_of(state, graph))
+            calls, staging = calls_of(state, graph)
+            program = state.device.compile(calls)
             if not callable(program):
                 raise TypeError(f"{state.name}: compile must return a function, not {kind_of(program)}")
-            self.program: Callable[[], object] = program
+            self.program: Callable[[], object] = staging.around(program)
         except BaseException as error:
             if isinstance(error, Exception):
                 n = graph.n_nodes

@@ -6,12 +6,14 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from .._core.handles import address
 from .._data.shapes import MAX_DIMS
 from .._ffi import ffi, lib
 from ..dtypes import DType, dtype_of_id
 
-__all__ = ["Node", "node_at"]
+__all__ = ["Node", "byte_layout", "node_at", "numpy_view", "sources_at"]
 
 _ndim = lib.gbpy_ndim
 _unpack = ffi.unpack
@@ -122,6 +124,21 @@ class Node:
     def __repr__(self) -> str:
         of = ", ".join(f"{s.name!r} {s.dtype.name} {s.shape}" for s in self.sources)
         return f"<Node {self}{' of ' if of else ''}{of}>"
+
+
+def byte_layout(node: Node) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shape and strides of a quantized tensor as bytes."""
+    shape, strides = node.shape or (1,), node.strides or (1,)
+    dtype = node.dtype
+    return (*shape[:-1], shape[-1] // dtype.block_size * dtype.itemsize), (*strides[:-1], 1)
+
+
+def numpy_view(memory: np.ndarray[Any, Any], offset: int, node: Node, writable: bool) -> np.ndarray[Any, Any]:
+    """A view of bytes as the tensor that begins there; of a quantized one, its rows as bytes. It keeps the memory."""
+    shape, strides = byte_layout(node) if node.dtype.is_quantized else (node.shape, node.strides)
+    view: np.ndarray[Any, Any] = np.ndarray(shape, node.dtype.numpy, memory, offset, strides)
+    view.flags.writeable = writable
+    return view
 
 
 def _shallow(pointer: Any) -> Node:

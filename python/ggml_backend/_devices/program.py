@@ -6,10 +6,14 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+
+from .._core.handles import address, new_pin
+from .._data.arrays import array_at
 from .._errors import InvalidArgumentError, UnsupportedError
 from .._errors.messages import add_note, kind_of
 from .._ffi import ffi, lib
-from .nodes import Node, node_at, sources_at
+from .nodes import Node, node_at, numpy_view, sources_at
 from .state import Memory, State, object_of
 
 __all__ = ["Call", "calls_of", "program_of", "refusal_of"]
@@ -52,40 +56,123 @@ def refusal_of(state: State, node: Node) -> str | None:
     raise TypeError(f"{type(state.device).__name__}.supports must return True, False or a reason, not {kind_of(answer)}")
 
 
-def _array(state: State, pointer: Any, node: Node, writable: bool) -> tuple[Any, tuple[int, int]]:
-    """The array over a tensor's memory, and the bytes of that memory."""
-    handle, offset = ffi.new(_void), ffi.new(_size)
-    if not lib.gbpy_device_place(pointer, handle, offset):
-        raise InvalidArgumentError(
-            f"{state.name}: {node} does not lie in memory of the device: allocate it there, or let a Scheduler copy it"
+def _bytes_of(pointer: Any) -> tuple[int, int]:
+    begin = address(pointer.data)
+    return begin, begin + int(lib.ggml_nbytes(pointer))
+
+
+class Staging:
+    """Memory of the host that no array may look into for long: that of a scheduler, which keeps the plan that would
+    keep the memory. What a plan reads there goes through memory of the plan's own, and so do its results."""
+
+    def __init__(self, tensors: Sequence[tuple[Any, Node]]) -> None:
+        self._pieces: list[tuple[int, np.ndarray[Any, Any]]] = []  # where each begins, in order
+        self._written: list[tuple[Any, np.ndarray[Any, Any]]] = []
+        spans = sorted(_bytes_of(p) for p, _ in tensors)
+        while spans:  # tensors that overlap share a piece
+            begin, end = spans.pop(0)
+            while spans and spans[0][0] < end:
+                end = max(end, spans.pop(0)[1])
+            self._pieces.append((begin, np.empty(end - begin, np.uint8)))
+
+    def array(self, pointer: Any, node: Node, writable: bool) -> np.ndarray[Any, Any]:
+        at = address(pointer.data)
+        begin, piece = next((b, p) for b, p in reversed(self._pieces) if b <= at)
+        view = numpy_view(piece, at - begin, node, writable)
+        if writable:
+            self._written.append((pointer, view))
+        return view
+
+    def around(self, program: Callable[[], object]) -> Callable[[], object]:
+        """The program, between the copies that it needs."""
+        if not self._pieces:
+            return program
+
+        def run() -> None:
+            for begin, piece in self._pieces:
+                piece[:] = np.frombuffer(ffi.buffer(ffi.cast("char *", begin), piece.nbytes), np.uint8)
+            program()
+            for pointer, array in self._written:
+                np.copyto(array_at(pointer, pointer.data, None, False), array)
+
+        return run
+
+
+def _pinned(pointer: Any) -> Any:
+    """What keeps the memory of a tensor on the host; None: a plan may not keep it."""
+    pin = new_pin()
+    lib.gbpy_pin(pin, pointer, ffi.NULL)
+    return pin if lib.gbpy_kind_of(pin) in (lib.GBPY_BUFFER, lib.GBPY_COPY) else None
+
+
+class _Arrays:
+    """Arrays over the tensors of a graph."""
+
+    def __init__(self, state: State, tensors: Sequence[tuple[Any, Node]]) -> None:
+        self._state = state
+        self._own: dict[int, tuple[Memory, int]] = {}
+        self._pins: dict[int, Any] = {}
+        stays = []
+        handle, offset = ffi.new(_void), ffi.new(_size)
+        for pointer, node in tensors:
+            key = address(pointer)
+            if node.size == 0 or key in self._own or key in self._pins:
+                continue
+            if lib.gbpy_device_place(pointer, handle, offset):
+                memory = object_of(handle[0], Memory)
+                if memory.state is not state and not (memory.state.host and state.host):
+                    raise self._elsewhere(node)
+                self._own[key] = (memory, int(offset[0]))
+            elif state.host and lib.gbpy_device_is_on_host(pointer):
+                self._pins[key] = _pinned(pointer)
+                if self._pins[key] is None:
+                    stays.append((pointer, node))
+            else:
+                raise self._elsewhere(node)
+        self.staging = Staging(stays)
+
+    def _elsewhere(self, node: Node) -> InvalidArgumentError:
+        return InvalidArgumentError(
+            f"{self._state.name}: {node} does not lie in memory of the device: allocate it there, or let a Scheduler"
+            " copy it"
         )
-    memory = object_of(handle[0], Memory)
-    begin = memory.begin + int(offset[0])
-    return memory.array(int(offset[0]), node, writable), (begin, begin + int(lib.ggml_nbytes(pointer)))
+
+    def array(self, pointer: Any, node: Node, writable: bool) -> tuple[Any, tuple[int, int]]:
+        """The array over a tensor's memory, and which bytes that is: of two tensors that share memory they overlap."""
+        if node.size == 0:
+            return np.empty(node.shape, node.dtype.numpy), (0, 0)
+        key = address(pointer)
+        if key in self._own:
+            memory, offset = self._own[key]
+            begin = memory.begin + offset
+            array = self._state.device.array(memory.content, offset, node, writable)
+            return array, (begin, begin + int(lib.ggml_nbytes(pointer)))
+        pin = self._pins[key]
+        if pin is None:
+            return self.staging.array(pointer, node, writable), _bytes_of(pointer)
+        return array_at(pointer, pointer.data, pin, not writable), _bytes_of(pointer)
 
 
-def calls_of(state: State, graph: Any) -> list[Call]:
+def calls_of(state: State, graph: Any) -> tuple[list[Call], Staging]:
     """The nodes of a graph of C that take work. UnsupportedError for one that the device refuses."""
-    calls = []
+    todo = []
     for i in range(graph.n_nodes):
         pointer = graph.nodes[i]
-        if not lib.gbpy_computes(pointer):
-            continue
-        node = node_at(pointer)
-        reason = refusal_of(state, node)
-        if reason is not None:
-            raise UnsupportedError(f"{state.name}: {node}: {reason}")
-        if node.size == 0:
-            continue
-        out, (begin, end) = _array(state, pointer, node, True)
-        arrays, shared = [], []
-        for k, (source, of) in enumerate(zip(sources_at(pointer), node.sources, strict=True)):
-            array, (first, last) = _array(state, source, of, False)
-            arrays.append(array)
-            if first < end and begin < last:
-                shared.append(k)
-        calls.append(Call(node, out, tuple(arrays), tuple(shared)))
-    return calls
+        node = node_at(pointer) if lib.gbpy_computes(pointer) else None
+        if node is not None:
+            reason = refusal_of(state, node)
+            if reason is not None:
+                raise UnsupportedError(f"{state.name}: {node}: {reason}")
+            if node.size:
+                todo.append([(pointer, node), *zip(sources_at(pointer), node.sources, strict=True)])
+    arrays = _Arrays(state, [t for group in todo for t in group])
+    calls = []
+    for (pointer, node), *sources in todo:
+        out, (begin, end) = arrays.array(pointer, node, True)
+        given = [arrays.array(p, n, False) for p, n in sources]
+        shared = tuple(k for k, (_, (first, last)) in enumerate(given) if first < end and begin < last)
+        calls.append(Call(node, out, tuple(a for a, _ in given), shared))
+    return calls, arrays.staging
 
 
 Step = tuple[Callable[[], Any], Call]

@@ -98,6 +98,3 @@ class Memory:
         with Memory._lock:
             self.begin = Memory._next
             Memory._next += max(nbytes, 1)
-
-    def array(self, offset: int, node: Any, writable: bool) -> Any:
-        return self.state.device.array(self.content, offset, node, writable)

@@ -1,0 +1,60 @@
+"""A device whose operators are functions of NumPy: what the sentence embeddings of examples/embed need, in f32.
+
+    python -m examples.embed --devices NP,CPU
+    python -m ggml_backend check-device NP --import examples.numpy_device
+
+What it does not compute, the next device does. docs/BACKENDS.md builds it step by step.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import ggml_backend as gb
+
+Array = np.ndarray[Any, Any]
+FUNCTIONS = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
+
+
+def is_divided(node: gb.Node) -> bool:
+    """Matrices of the second operand outnumber those of the first, which NumPy does not repeat."""
+    a, b = (s.shape[:-2] for s in node.sources)
+    return all(n in (1, m) for n, m in zip(a[::-1], b[::-1], strict=False)) and len(a) <= len(b)
+
+
+@gb.register_device("NP")
+class NumPyDevice(gb.Device):
+    """Memory of the host, which it shares with the CPU: nothing is copied between the two."""
+
+    @gb.op("add", "sub", "mul", "div")
+    def elements(self, node: gb.Node, out: Array, a: Array, b: Array) -> None:
+        FUNCTIONS[node.op](a, b, out=out)
+
+    @gb.op("scale")
+    def scale(self, node: gb.Node, out: Array, a: Array) -> None:
+        np.multiply(a, np.float32(node.params["s"]), out=out)
+
+    @gb.op("mul_mat", when=is_divided)
+    def product(self, node: gb.Node, out: Array, weights: Array, x: Array) -> None:
+        np.matmul(x, weights.swapaxes(-1, -2), out=out)
+
+    @gb.op("norm", "rms_norm")
+    def norm(self, node: gb.Node, out: Array, a: Array) -> Array:
+        centred = a - a.mean(-1, keepdims=True) if node.op == "norm" else a
+        square: Array = np.square(centred).mean(-1, keepdims=True)
+        return np.divide(centred, np.sqrt(square + np.float32(node.params["eps"])), out=out)
+
+    @gb.op("soft_max", when=lambda node: len(node.sources) == 1 or "without a mask")
+    def soft_max(self, node: gb.Node, out: Array, a: Array) -> Array:
+        powers = np.exp((a - a.max(-1, keepdims=True)) * np.float32(node.params["scale"]))
+        return np.divide(powers, powers.sum(-1, keepdims=True), out=out)
+
+    @gb.op("get_rows", when=lambda node: node.ndim == 2 or "of a matrix")
+    def rows(self, node: gb.Node, out: Array, table: Array, ids: Array) -> None:
+        np.take(table, ids, axis=0, out=out, mode="raise")
+
+    @gb.op("cont")
+    def cont(self, node: gb.Node, out: Array, a: Array) -> None:
+        out[...] = a.reshape(out.shape)
