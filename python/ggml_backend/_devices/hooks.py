@@ -3,7 +3,6 @@ keeps it for who called C."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -41,8 +40,14 @@ def _uncaught(kind: Any, error: BaseException, traceback: Any) -> None:
 
 
 def _unraisable(error: BaseException, thing: object) -> None:
-    """Of what nobody waits for: closing and freeing."""
-    sys.unraisablehook(sys.UnraisableHookArgs((type(error), error, error.__traceback__, None, thing)))  # type: ignore[call-arg,arg-type]
+    """Of what nobody waits for, closing and freeing: as of a finalizer of Python's own."""
+
+    class Finalized:
+        def __del__(self) -> None:
+            raise error
+
+    Finalized.__qualname__ = f"{type(thing).__qualname__}.close"
+    Finalized()
 
 
 _hooks: dict[str, Any] = {}
@@ -226,35 +231,46 @@ def _copy(to: Any, to_offset: int, source: Any, offset: int, size: int, done: An
 
 
 class _Compiled:
-    """What a device made of a graph; or what it raised meanwhile, for who computes it."""
+    """What a device made of nodes of C, which stay as long as this. An exception is raised when they are to be
+    computed, and the next time the device is asked again."""
 
-    __slots__ = ("error", "program", "state")
+    __slots__ = ("error", "nodes", "program", "state")
 
-    def __init__(self, state: State, graph: Any) -> None:
+    def __init__(self, state: State, nodes: list[Any]) -> None:
         self.state = state
+        self.nodes = nodes
+        self.program: Callable[[], object] | None = None
         self.error: BaseException | None = None
         try:
-            calls, staging = calls_of(state, graph)
+            self.compile()
+        except BaseException as error:
+            self.error = error
+
+    def compile(self) -> Callable[[], object]:
+        state = self.state
+        try:
+            calls, staging = calls_of(state, self.nodes)
             program = state.device.compile(calls)
             if not callable(program):
                 raise TypeError(f"{state.name}: compile must return a function, not {kind_of(program)}")
-            self.program: Callable[[], object] = staging.around(program)
-        except BaseException as error:
-            if isinstance(error, Exception):
-                n = graph.n_nodes
-                last = node_at(graph.nodes[n - 1]) if n else "nothing"
-                add_note(error, f"raised by the device {state.name} while it prepared {n} nodes, the last {last!r}")
-            self.error = error
+        except Exception as error:
+            n = len(self.nodes)
+            last = node_at(self.nodes[-1]) if n else "nothing"
+            add_note(error, f"raised by the device {state.name} while it prepared {n} nodes, the last {last!r}")
+            raise
+        self.program = made = staging.around(program)
+        return made
 
     def run(self) -> None:
-        if self.error is not None:
-            raise self.error
-        self.state.run(self.program)
+        error, self.error = self.error, None
+        if error is not None:
+            raise error
+        self.state.run(self.program or self.compile())
 
 
 @_hook("compile")
 def _compile(handle: Any, graph: Any) -> Any:
-    return handle_of(_Compiled(object_of(handle, State), graph))
+    return handle_of(_Compiled(object_of(handle, State), list(graph.nodes[0 : graph.n_nodes]) if graph.n_nodes else []))
 
 
 @_hook("run", error=_ERROR)

@@ -153,11 +153,10 @@ class _Arrays:
         return array_at(pointer, pointer.data, pin, not writable), _bytes_of(pointer)
 
 
-def calls_of(state: State, graph: Any) -> tuple[list[Call], Staging]:
-    """The nodes of a graph of C that take work. UnsupportedError for one that the device refuses."""
+def calls_of(state: State, nodes: Sequence[Any]) -> tuple[list[Call], Staging]:
+    """The nodes of C that take work. UnsupportedError for one that the device refuses."""
     todo = []
-    for i in range(graph.n_nodes):
-        pointer = graph.nodes[i]
+    for pointer in nodes:
         node = node_at(pointer) if lib.gbpy_computes(pointer) else None
         if node is not None:
             reason = refusal_of(state, node)

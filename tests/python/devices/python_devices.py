@@ -1,0 +1,161 @@
+"""Devices written in Python that the tests of this folder share."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import ggml_backend as gb
+
+FUNCTIONS = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
+
+
+class Host(gb.Device):
+    """Elements on memory of the host. ``odd``: what it does wrong, by name."""
+
+    def __init__(self, odd: str = "") -> None:
+        self.odd = odd
+        self.computed: list[str] = []
+
+    @gb.op("add", "sub", "mul", "div")
+    def elements(self, node: gb.Node, out: Any, a: Any, b: Any) -> Any:
+        self.computed.append(node.name)
+        if self.odd:
+            return getattr(self, f"odd_{self.odd}")(out, a)
+        FUNCTIONS[node.op](a, b, out=out)
+        return None
+
+    @gb.op("scale")
+    def scale(self, node: gb.Node, out: Any, a: Any) -> None:
+        np.multiply(a, np.float32(node.params["s"]), out=out)
+
+    def odd_raise(self, out: Any, a: Any) -> None:
+        raise ZeroDivisionError("on purpose")
+
+    def odd_raise_quietly(self, out: Any, a: Any) -> None:
+        raise KeyboardInterrupt
+
+    def odd_shape(self, out: Any, a: Any) -> Any:
+        return np.zeros((1,), np.float32)
+
+    def odd_list(self, out: Any, a: Any) -> Any:
+        return [1.0]
+
+    def odd_complex(self, out: Any, a: Any) -> Any:
+        return np.zeros(out.shape, np.complex128)
+
+    def odd_write_source(self, out: Any, a: Any) -> None:
+        a[...] = 0
+
+    def odd_write_outside(self, out: Any, a: Any) -> None:
+        out[10**9] = 1
+
+    def odd_sleep(self, out: Any, a: Any) -> None:
+        time.sleep(60)
+
+
+class Box:
+    """Memory of a device's own, which the library moves bytes of."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.bytes = np.full(max(nbytes, 1), 0xFF, np.uint8)
+        self.copied = 0
+
+    def write(self, offset: int, data: memoryview) -> None:
+        self.bytes[offset : offset + len(data)] = np.frombuffer(data, np.uint8)
+
+    def read(self, offset: int, data: memoryview) -> None:
+        np.frombuffer(data, np.uint8)[:] = self.bytes[offset : offset + len(data)]
+
+    def fill(self, value: int) -> None:
+        self.bytes[:] = value
+
+    def copy_from(self, offset: int, source: Any, at: int, nbytes: int) -> bool:
+        if not isinstance(source, Box):
+            return False
+        self.copied += 1
+        self.bytes[offset : offset + nbytes] = source.bytes[at : at + nbytes]
+        return True
+
+
+class Own(Host):
+    """The same with memory of its own."""
+
+    memory = "own"
+    alignment = 32
+
+    def __init__(self, odd: str = "", alloc: str = "") -> None:
+        super().__init__(odd)
+        self.odd_alloc = alloc
+        self.boxes: list[Box] = []
+
+    def alloc(self, nbytes: int) -> Any:
+        if self.odd_alloc == "none":
+            return None
+        if self.odd_alloc == "full":
+            raise MemoryError("the box is full")
+        self.boxes.append(Box(nbytes))
+        return self.boxes[-1]
+
+    def array(self, memory: Any, offset: int, node: gb.Node, writable: bool) -> Any:
+        return super().array(memory.bytes, offset, node, writable)
+
+
+class Mark:
+    """An event in the queue of a device."""
+
+    def __init__(self, device: Queued) -> None:
+        self.device = device
+        self.done = threading.Event()
+        self.done.set()
+
+    def record(self) -> None:
+        self.done = done = threading.Event()
+        self.device.submit(done.set)
+
+    def wait(self, device: Queued) -> None:
+        device.submit(self.done.wait)  # type: ignore[arg-type]
+
+    def synchronize(self) -> None:
+        self.done.wait()
+
+
+class Queued(Own):
+    """Computes on a thread of its own, with a delay that makes every missing wait show."""
+
+    def __init__(self, odd: str = "", delay: float = 0.001) -> None:
+        super().__init__(odd)
+        self.delay = delay
+        self.jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self.thread = threading.Thread(target=self._work, daemon=True)
+        self.thread.start()
+
+    def _work(self) -> None:
+        while (job := self.jobs.get()) is not None:
+            time.sleep(self.delay)
+            job()
+
+    def submit(self, work: Callable[[], None]) -> None:
+        self.jobs.put(work)
+
+    def synchronize(self) -> None:
+        done = threading.Event()
+        self.jobs.put(done.set)
+        done.wait()
+
+    def event(self) -> Mark:
+        return Mark(self)
+
+    def close(self) -> None:
+        self.jobs.put(None)
+
+
+for _name, _kind in {"PYHOST": Host, "PYOWN": Own, "PYQUEUE": Queued}.items():
+    gb.register_device(_name, _kind, replace=True)
+
+NAMES = ("PYHOST", "PYOWN", "PYQUEUE")

@@ -1,0 +1,354 @@
+"""Devices written in Python that do something wrong: what the caller is told, and that everything stays usable."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+from python_devices import Host, Own, Queued
+
+import ggml_backend as gb
+
+
+def world(device, cpu):
+    ctx = gb.Context()
+    a = ctx.tensor((3, 4), name="a")
+    y = (gb.sqr(a + a).named("middle") * a).named("y")
+    graph = ctx.graph(y)
+    sched = gb.Scheduler([device, cpu])
+    return sched, graph, a, y
+
+
+def outcome(device, cpu, again):
+    """The exception of computing with a device that is odd; then it is not any more, and the same objects work."""
+    sched, graph, a, y = world(device, cpu)
+    error = None
+    try:
+        sched.allocate(graph)
+        a.set(np.ones((3, 4), np.float32))
+        sched.compute(graph)
+    except BaseException as e:
+        error = e
+    again()
+    sched.allocate(graph)
+    a.set(np.ones((3, 4), np.float32))
+    sched.compute(graph)
+    assert np.all(y.numpy() == 4)
+    return error
+
+
+@pytest.mark.parametrize("name", ["PYHOST", "PYOWN", "PYQUEUE"])
+@pytest.mark.parametrize(
+    ("odd", "kind", "message"),
+    [
+        ("raise", ZeroDivisionError, "on purpose"),
+        ("raise_quietly", KeyboardInterrupt, ""),
+        ("shape", gb.InvalidArgumentError, r"has shape \(3, 4\), and its function returned an array of shape \(1,\)"),
+        ("list", gb.InvalidArgumentError, "its function returned list"),
+        ("complex", TypeError, "same_kind"),
+        ("write_source", ValueError, "read-only"),
+        ("write_outside", IndexError, "out of bounds"),
+    ],
+)
+def test_methods_that_fail(name, odd, kind, message, cpu):
+    device = gb.Backend(name, odd=odd)
+
+    def again():
+        device.device.odd = ""
+
+    error = outcome(device, cpu, again)
+    assert type(error) is kind
+    assert __import__("re").search(message, str(error))
+    if kind is not KeyboardInterrupt and hasattr(error, "__notes__"):
+        note = error.__notes__[0]
+        assert f"the device {name} " in note and "ADD" in note and "'a'" in note
+
+
+class Sly(Host):
+    """What supports, compile and alloc do wrong, by name."""
+
+    def __init__(self, sly: str) -> None:
+        super().__init__()
+        self.sly = sly
+
+    def supports(self, node):
+        if self.sly == "supports raises":
+            raise LookupError("who knows")
+        if self.sly == "supports a number":
+            return 7
+        if self.sly == "supports all":
+            return True
+        return super().supports(node)
+
+    def compile(self, calls):
+        if self.sly == "compile raises":
+            raise LookupError("cannot compile")
+        if self.sly == "compile gives nothing":
+            return None
+        return super().compile(calls)
+
+    def alloc(self, nbytes):
+        if self.sly == "alloc gives nothing":
+            return None
+        if self.sly == "alloc too small":
+            return np.empty(nbytes // 2, np.uint8)
+        if self.sly == "alloc not aligned":
+            return super().alloc(nbytes + 1)[1:]
+        if self.sly == "alloc of floats":
+            return np.empty(nbytes, np.float32)
+        if self.sly == "alloc read-only":
+            memory = super().alloc(nbytes)
+            memory.flags.writeable = False
+            return memory
+        if self.sly == "alloc is full":
+            raise MemoryError("none left")
+        return super().alloc(nbytes)
+
+
+gb.register_device("SLY", Sly, replace=True)
+
+
+@pytest.mark.parametrize(
+    ("sly", "kind", "message"),
+    [
+        ("supports raises", LookupError, "who knows"),
+        ("supports a number", TypeError, "SLY.supports must return True, False or a reason, not int|Sly.supports must"),
+        ("compile raises", LookupError, "cannot compile"),
+        ("compile gives nothing", TypeError, "SLY: compile must return a function, not None"),
+        ("alloc gives nothing", gb.DeviceError, r"alloc\(\d+\) returned None"),
+        ("alloc too small", gb.DeviceError, "must return a writable NumPy array of"),
+        ("alloc not aligned", gb.GgmlError, "at a multiple of 64"),
+        ("alloc of floats", gb.DeviceError, "must return a writable NumPy array of"),
+        ("alloc read-only", gb.DeviceError, "must return a writable NumPy array of"),
+        ("alloc is full", MemoryError, "none left"),
+    ],
+)
+def test_the_library_s_questions_answered_wrongly(sly, kind, message, cpu):
+    device = gb.Backend("SLY", sly=sly)
+
+    def again():
+        device.device.sly = ""
+
+    error = outcome(device, cpu, again)
+    assert isinstance(error, kind), error
+    assert __import__("re").search(message, str(error)), error
+
+
+def test_a_device_that_claims_more_than_it_has(cpu):
+    sched, graph, a, _ = world(gb.Backend("SLY", sly="supports all"), cpu)
+    sched.allocate(graph)
+    a.set(np.ones((3, 4), np.float32))
+    for _ in range(2):
+        with pytest.raises(gb.UnsupportedError, match=r"SLY: 'middle' SQR .* no method is marked with @gb.op\('sqr'\)"):
+            sched.compute(graph)
+
+
+@pytest.mark.parametrize(("alloc", "kind"), [("none", gb.DeviceError), ("full", MemoryError)])
+def test_own_memory_that_is_not_there(alloc, kind, cpu):
+    device = gb.Backend("PYOWN", alloc=alloc)
+
+    def again():
+        device.device.odd_alloc = ""
+
+    assert isinstance(outcome(device, cpu, again), kind)
+
+
+@pytest.mark.parametrize("method", ["write", "read", "fill", "copy_from"])
+def test_memory_that_fails(method, ctx, cpu, monkeypatch):
+    device = gb.Backend("PYOWN")
+    a, b = ctx.tensor((4,), name="a"), ctx.tensor((4,), name="b")
+    buffer = ctx.allocate(device)
+    a.set(np.ones(4, np.float32))
+
+    def fail(self, *arguments):
+        raise OSError(f"no {method} today")
+
+    from python_devices import Box
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Box, method, fail)
+        with pytest.raises(OSError, match=f"no {method} today"):
+            {
+                "write": lambda: a.set(np.zeros(4, np.float32)),
+                "read": lambda: a.numpy(),
+                "fill": lambda: buffer.clear(0),
+                "copy_from": lambda: b.copy_from(a),
+            }[method]()
+    b.copy_from(a)
+    assert b.numpy()[0] == 1
+
+
+def test_an_old_exception_is_not_raised_for_a_new_failure(cpu, ctx):
+    device = gb.Backend("PYHOST", odd="raise")
+    sched, graph, a, _ = world(device, cpu)
+    sched.allocate(graph)
+    a.set(np.ones((3, 4), np.float32))
+    with pytest.raises(ZeroDivisionError):
+        sched.compute(graph)
+    with pytest.raises(gb.InvalidArgumentError, match="reshape"):
+        a.reshape(5, 5)
+
+
+def test_a_node_that_was_refused_is_not_computed(ctx):
+    device = gb.Backend("PYHOST")
+    a = ctx.tensor((4,), name="a")
+    graph = ctx.graph(gb.sqr(a).named("y"))
+    ctx.allocate(device)
+    a.set(np.ones(4, np.float32))
+    with pytest.raises(gb.UnsupportedError, match="PYHOST: 'y' SQR float32 .*: it computes add, div, mul, scale, sub"):
+        graph.compute(device)
+
+
+def test_tensors_elsewhere_are_told(ctx, cpu):
+    own = gb.Backend("PYOWN")
+    a = ctx.tensor((4,), name="a")
+    graph = ctx.graph(a + a)
+    ctx.allocate(cpu)
+    a.set(np.ones(4, np.float32))
+    with pytest.raises((gb.InvalidArgumentError, gb.StateError), match="memory|buffer|lie"):
+        graph.compute(own)
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="the system has no pthread_kill")
+@pytest.mark.parametrize("name", ["PYHOST", "PYQUEUE"])
+def test_ctrl_c_ends_a_slow_device(name, cpu):
+    device = gb.Backend(name, odd="sleep") if name == "PYHOST" else gb.Backend(name, delay=60.0)
+    sched, graph, a, _ = world(device, cpu)
+    sched.allocate(graph)
+    main = threading.main_thread().ident
+    pressed = []
+
+    def press():
+        time.sleep(0.3)
+        pressed.append(time.monotonic())
+        signal.pthread_kill(main, signal.SIGINT)
+
+    thread = threading.Thread(target=press)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        a.set(np.ones((3, 4), np.float32))
+        sched.compute(graph)
+    took = time.monotonic() - pressed[0]
+    thread.join()
+    assert took < 5  # it sleeps for a minute
+    if name == "PYQUEUE":
+        device.device.delay = 0
+
+
+def test_closing_while_it_computes(cpu):
+    """From the method itself, and from another thread."""
+
+    class Closer(gb.Device):
+        what = None
+
+        @gb.op("add")
+        def add(self, node, out, a, b):
+            if self.what is not None:
+                self.what.close()
+            np.add(a, b, out=out)
+
+    gb.register_device("CLOSER", Closer, replace=True)
+    for which in ("backend", "sched", "ctx", "graph"):
+        device = gb.Backend("CLOSER")
+        ctx = gb.Context()
+        a = ctx.tensor((4,))
+        y = a + a
+        graph = ctx.graph(y)
+        sched = gb.Scheduler([device, cpu])
+        sched.allocate(graph)
+        a.set(np.ones(4, np.float32))
+        device.device.what = {"backend": device, "sched": sched, "ctx": ctx, "graph": sched}[which]
+        sched.compute(graph)
+    device = gb.Backend("PYHOST", odd="sleep")
+    device.device.odd_sleep = lambda out, a: time.sleep(0.2)
+    sched, graph, a, _ = world(device, cpu)
+    sched.allocate(graph)
+    a.set(np.ones((3, 4), np.float32))
+    thread = threading.Thread(target=lambda: sched.compute(graph))
+    thread.start()
+    time.sleep(0.05)
+    device.close()
+    sched.close()
+    thread.join()
+
+
+def test_using_the_scheduler_from_a_method_is_an_error(cpu):
+    box = []
+
+    class Reentrant(gb.Device):
+        @gb.op("add")
+        def add(self, node, out, a, b):
+            sched, graph = box
+            sched.compute(graph)
+
+    gb.register_device("REENTRANT", Reentrant, replace=True)
+    with gb.Context() as ctx, gb.Scheduler([gb.Backend("REENTRANT"), cpu]) as sched:
+        a = ctx.tensor((4,))
+        graph = ctx.graph(a + a)
+        box[:] = sched, graph
+        sched.allocate(graph)
+        a.set(np.ones(4, np.float32))
+        with pytest.raises(gb.StateError):
+            sched.compute(graph)
+
+
+def test_failures_that_a_method_copes_with_are_none(cpu):
+    class Coping(gb.Device):
+        @gb.op("add")
+        def add(self, node, out, a, b):
+            with gb.Context() as inner, pytest.raises(gb.GgmlError):
+                inner.tensor((2, 3)).reshape(7)
+            np.add(a, b, out=out)
+
+    gb.register_device("COPING", Coping, replace=True)
+    with gb.Context() as ctx, gb.Scheduler([gb.Backend("COPING"), cpu]) as sched:
+        a = ctx.tensor((4,))
+        y = a + a
+        graph = ctx.graph(y)
+        sched.allocate(graph)
+        a.set(np.ones(4, np.float32))
+        assert sched.compute(graph)
+        assert y.numpy()[0] == 2
+
+
+def test_work_that_fails_later_is_told_by_who_waits(cpu):
+    device = gb.Backend("PYQUEUE", odd="raise")
+    ctx = gb.Context()
+    a = ctx.tensor((4,), name="a")
+    y = a + a
+    graph = ctx.graph(y)
+    sched = gb.Scheduler([device])
+    sched.allocate(graph)
+    a.set(np.ones(4, np.float32))
+    with pytest.raises(ZeroDivisionError, match="on purpose"):
+        sched.compute_async(graph)
+        sched.synchronize()
+    device.device.odd = ""
+    sched.compute(graph)
+    assert y.numpy()[0] == 2
+
+
+@pytest.mark.parametrize("kind", [Host, Own, Queued])
+def test_an_exception_keeps_nothing_alive(kind, cpu):
+    """The kept exception refers to the frames of the device's method."""
+    import gc
+    import weakref
+
+    name = {Host: "PYHOST", Own: "PYOWN", Queued: "PYQUEUE"}[kind]
+    device = gb.Backend(name, odd="raise")
+    gone = weakref.ref(device.device)
+    sched, graph, a, _ = world(device, cpu)
+    sched.allocate(graph)
+    a.set(np.ones((3, 4), np.float32))
+    with pytest.raises(ZeroDivisionError):
+        sched.compute(graph)
+    sched.close()
+    device.close()
+    del sched, graph, a, _, device
+    for _ in range(3):
+        gc.collect()
+        time.sleep(0.01)
+    assert gone() is None

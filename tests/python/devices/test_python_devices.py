@@ -1,0 +1,526 @@
+"""Devices written in Python: what they compute, on which memory, with which options."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+import weakref
+
+import numpy as np
+import pytest
+from python_devices import NAMES, Host, Own
+
+import ggml_backend as gb
+
+
+def chain(ctx, rng, shape=(5, 7)):
+    """A graph whose middle only the CPU computes, its inputs with their values, and the result."""
+    a, b = ctx.tensor(shape, name="a"), ctx.tensor(shape[-1:], name="b")
+    y = (gb.sqr(gb.scale(a + b, 0.5)) * b - a).named("y")
+    values = {t: rng.standard_normal(t.shape, dtype=np.float32) for t in (a, b)}
+    x, z = values[a], values[b]
+    half = (x + z) * np.float32(0.5)
+    return y, values, half * half * z - x
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_device_beside_the_cpu_gives_the_same_bits(name, ctx, cpu, rng):
+    y, values, expected = chain(ctx, rng)
+    device = gb.Backend(name)
+    graph = ctx.graph(y)
+    with gb.Scheduler([device, cpu]) as sched:
+        for _ in range(3):  # planned, and again
+            sched.allocate(graph)
+            for t, v in values.items():
+                t.set(v)
+            assert sched.compute(graph)
+            assert np.array_equal(y.numpy(), expected)
+        assert {s.backend.name for s in sched.splits} == {name, "CPU"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_device_alone(name, ctx, rng):
+    device = gb.Backend(name)
+    a = ctx.tensor((3, 4))
+    y = a + a
+    graph = ctx.graph(y)
+    ctx.allocate(device)
+    a.set(np.arange(12, dtype=np.float32).reshape(3, 4))
+    assert graph.compute(device)
+    assert np.array_equal(y.numpy(), 2 * np.arange(12, dtype=np.float32).reshape(3, 4))
+
+
+def test_memory_of_the_host_is_shared_with_the_cpu(ctx, cpu, rng):
+    y, values, expected = chain(ctx, rng)
+    graph = ctx.graph(y)
+    with gb.Scheduler([gb.Backend("PYHOST"), cpu]) as sched:
+        sched.allocate(graph)
+        for t, v in values.items():
+            t.set(v)
+        sched.compute(graph)
+        assert np.array_equal(y.numpy(), expected)
+        assert len(sched.splits) == 3 and all(not s.inputs for s in sched.splits)
+
+
+def test_weights_in_a_buffer_of_the_cpu_are_not_copied(ctx, cpu):
+    memory = np.arange(16, dtype=np.float32)
+    buffer = gb.Buffer.from_array(memory, usage="weights")
+    w = ctx.tensor((16,), name="w")
+    buffer.place(w)
+    x = ctx.tensor((16,), name="x")
+    y = x * w
+    graph = ctx.graph(y)
+    with gb.Scheduler([gb.Backend("PYHOST"), cpu]) as sched:
+        sched.allocate(graph)
+        x.set(np.full(16, 2, np.float32))
+        sched.compute(graph)
+        assert np.array_equal(y.numpy(), 2 * memory)
+        assert [s.backend.name for s in sched.splits] == ["PYHOST"]
+        assert not sched.splits[0].inputs
+        memory *= 2  # it is read where it lies
+        sched.compute(graph)
+        assert np.array_equal(y.numpy(), 2 * memory)
+
+
+def test_plain_memory_of_a_scheduler_is_computed_on_through_the_plan_s_own(ctx, cpu):
+    """The CPU's results lie in the CPU's own kind of memory, in place and as views: no array may keep that."""
+    device = gb.Backend("PYHOST")
+    a = ctx.tensor((4, 6), name="a")
+    s = gb.sqr(a)
+    t = s[1:3] + s[2:4]  # views of what the CPU has computed, which overlap
+    y = gb.sqr(t) - t
+    graph = ctx.graph(y)
+    with gb.Scheduler([device, cpu], buffer_types=[gb.cpu_buffer_type(), gb.cpu_buffer_type()]) as sched:
+        for k in (1, 2):
+            sched.allocate(graph)
+            value = k * np.arange(24, dtype=np.float32).reshape(4, 6)
+            a.set(value)
+            sched.compute(graph)
+            square = value * value
+            both = square[1:3] + square[2:4]
+            assert np.array_equal(y.numpy(), both * both - both)
+        assert {x.backend.name for x in sched.splits} == {"PYHOST", "CPU"}
+    gone = weakref.ref(sched)
+    del sched
+    gc.collect()
+    assert gone() is None
+
+
+def test_result_on_a_source_is_computed_from_a_copy_unless_the_method_may():
+    class Careless(gb.Device):
+        """Reads its source after it has written the result."""
+
+        @gb.op("soft_max", "neg")
+        def late(self, node, out, a):
+            out[...] = 0
+            out -= a
+
+    class Careful(Careless):
+        @gb.op("soft_max", in_place=True)
+        def late(self, node, out, a):
+            out[...] = 0
+            out -= a
+
+    for kind, expected in ((Careless, -1.0), (Careful, 0.0)):
+        gb.register_device("CARELESS", kind, replace=True)
+        device = gb.Backend("CARELESS")
+        with gb.Context() as ctx:
+            a = ctx.tensor((2, 3))
+            y = gb.soft_max(a)
+            graph = ctx.graph(y)
+            buffer = device.alloc(256)
+            buffer.place(a, 0)
+            buffer.place(y, 0)  # the planner of memory does that, too
+            a.set(np.ones((2, 3), np.float32))
+            graph.compute(device)
+            assert np.all(y.numpy() == expected), kind
+
+
+def test_nodes_tell_names_shapes_and_parameters(ctx):
+    seen = {}
+
+    class Looker(gb.Device):
+        def supports(self, node):
+            seen[node.op] = node
+            return "it only looks"
+
+    gb.register_device("LOOKER", Looker, replace=True)
+    device = gb.Backend("LOOKER")
+    a = ctx.tensor((2, 3, 4, 8), name="a")
+    positions = ctx.tensor((3,), gb.int32, name="positions")
+    mask = ctx.tensor((3, 3), name="mask")
+    nodes = [
+        gb.rope(a, positions, 8, "neox", freq_base=5000.0, n_orig_ctx=64),
+        gb.soft_max(ctx.tensor((2, 3, 3)), mask, scale=0.25),
+        gb.norm(a, eps=1e-3),
+        gb.scale(a, 1.5),
+        gb.clamp(a, -1.0, 2.0),
+        gb.leaky_relu(a, 0.2),
+        gb.diag_mask_inf(ctx.tensor((3, 3)), 2),
+        gb.argsort(ctx.tensor((3, 3)), descending=True),
+        gb.group_norm(a, 3),
+        gb.relu(a),
+        gb.pool_1d(ctx.tensor((3, 8)), "max", 2, 2),
+        gb.upscale(ctx.tensor((1, 2, 4, 4)), 2),
+        gb.mul_mat(ctx.tensor((5, 8)), ctx.tensor((3, 8)), prec="f32"),
+    ]
+    for node in nodes:
+        assert device.unsupported_reason(node) == "it only looks"
+    rope = seen["rope"]
+    assert rope.sources[0].name == "a" and rope.sources[1].dtype == gb.int32
+    assert (rope.shape, rope.strides, rope.ndim, rope.size) == (a.shape, a.strides, 4, 192)
+    assert rope.params["n_dims"] == 8 and rope.params["mode"] == 2 and rope.params["n_orig_ctx"] == 64
+    assert rope.params["freq_base"] == 5000.0 and rope.params["freq_scale"] == 1.0 and not rope.params["xpos_down"]
+    assert seen["soft_max"].params == {"scale": 0.25, "max_bias": 0.0} and len(seen["soft_max"].sources) == 2
+    assert seen["norm"].params["eps"] == np.float32(1e-3)
+    assert seen["scale"].params == {"s": 1.5}
+    assert seen["clamp"].params == {"min": -1.0, "max": 2.0}
+    assert seen["leaky_relu"].params["negative_slope"] == np.float32(0.2)
+    assert seen["diag_mask_inf"].params == {"n_past": 2}
+    assert seen["argsort"].params == {"descending": True}
+    assert seen["group_norm"].params == {"n_groups": 3}
+    assert seen["relu"].params == {}
+    assert seen["pool_1d"].params == {"op": 0, "kernel": 2, "stride": 2, "padding": 0}
+    assert seen["upscale"].params == {"factor": 2}
+    assert seen["mul_mat"].params == {"prec": 1}
+    assert "'a'" in repr(rope) and "ROPE" in str(rope)
+    with pytest.raises(AttributeError):
+        rope.nonsense = 1
+
+
+def test_cast_has_one_source(ctx):
+    seen = []
+
+    class Looker(gb.Device):
+        def supports(self, node):
+            seen.append(node)
+            return False
+
+    gb.register_device("LOOKER", Looker, replace=True)
+    gb.Backend("LOOKER").supports(gb.cast(ctx.tensor((3, 4), name="a"), gb.float16))
+    assert [s.name for s in seen[0].sources] == ["a"]
+    assert seen[0].dtype == gb.float16
+
+
+@pytest.mark.parametrize(
+    ("spec", "keywords", "expected"),
+    [
+        ("OPTIONS", {}, (1, 0.5, "x", False, None)),
+        ("options:n=3,rate=2.5,text=y,flag=yes", {}, (3, 2.5, "y", True, None)),
+        ("OPTIONS:flag", {}, (1, 0.5, "x", True, None)),
+        ("OPTIONS:n=2", {"text": "z", "thing": [1]}, (2, 0.5, "z", False, [1])),
+        ("OPTIONS", {"thing": np.float32}, (1, 0.5, "x", False, np.float32)),
+    ],
+)
+def test_options(spec, keywords, expected):
+    device = gb.Backend(spec, **keywords).device
+    assert (device.n, device.rate, device.text, device.flag, device.thing) == expected
+    assert device.name == "OPTIONS"
+
+
+@gb.register_device("OPTIONS")
+class Options(gb.Device):
+    def __init__(self, n: int = 1, rate: float = 0.5, text: str = "x", flag: bool = False, thing=None):
+        self.n, self.rate, self.text, self.flag, self.thing = n, rate, text, flag, thing
+
+
+@pytest.mark.parametrize(
+    ("spec", "keywords", "message"),
+    [
+        ("OPTIONS:m=3", {}, "there is no option 'm'; known are n, rate, text, flag, thing"),
+        ("OPTIONS:n=three", {}, "option n must be a int, not 'three'"),
+        ("OPTIONS:flag=maybe", {}, "option flag must be a bool, not 'maybe'"),
+        ("OPTIONS:n=1", {"n": 2}, "option n is given twice"),
+        ("OPTIONS", {"rat": 2}, "did you mean 'rate'"),
+        ("PYHOST", {"n_threads": 2}, "there is no option 'n_threads'|n_threads and level are for the CPU"),
+    ],
+)
+def test_wrong_options(spec, keywords, message):
+    with pytest.raises(gb.InvalidArgumentError, match=message):
+        gb.Backend(spec, **keywords)
+
+
+def test_registering():
+    assert {"PYHOST", "PYOWN", "PYQUEUE"} <= set(gb.backends())
+    with pytest.raises(gb.InvalidArgumentError, match=r"there is a device 'PYHOST' already.*replace=True"):
+        gb.register_device("pyhost", Own)
+    assert gb.register_device("PYHOST", Host) is Host  # the same class again is fine
+    for name in ("", "1A", "A:B", "A B", "Ä", "A" * 60):
+        with pytest.raises(gb.InvalidArgumentError, match="register_device: name must be"):
+            gb.register_device(name, Host)
+    for cls in (int, 3, Host(), "Host"):
+        with pytest.raises(TypeError, match="register_device: cls must be a subclass of Device"):
+            gb.register_device("NEW", cls)
+    with pytest.raises(gb.InvalidArgumentError, match="registered already|there is"):
+        gb.register_device("CPU", Host)
+
+
+def test_device_that_cannot_be_used_says_why():
+    @gb.register_device("ABSENT")
+    class Absent(gb.Device):
+        @classmethod
+        def missing(cls):
+            return "the card is not plugged in"
+
+    names = gb.backends()
+    assert "ABSENT" not in names and names.missing["ABSENT"] == "the card is not plugged in"
+    with pytest.raises(gb.UnsupportedError, match="ABSENT cannot be used here: the card is not plugged in"):
+        gb.Backend("ABSENT")
+    Absent.missing = classmethod(lambda cls: None)
+    assert gb.Backend("ABSENT").name == "ABSENT" and "ABSENT" in gb.backends()
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({"memory": "gpu"}, "memory must be 'host' or 'own', not 'gpu'"),
+        ({"alignment": 3}, "alignment must be a power of two"),
+        ({"alignment": 0}, "alignment must be a power of two"),
+        ({"max_size": -1}, "max_size must be a positive number"),
+        ({"max_size": 1.5}, "max_size must be a positive number"),
+        ({"name": ""}, ""),
+    ],
+)
+def test_wrong_classes(attributes, message):
+    kind = type("Wrong", (gb.Device,), attributes)
+    gb.register_device("WRONG", kind, replace=True)
+    if message:
+        with pytest.raises(gb.InvalidArgumentError, match=message):
+            gb.Backend("WRONG")
+    else:
+        assert gb.Backend("WRONG").name == "WRONG"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [lambda: gb.op(), lambda: gb.op(3), lambda: gb.op("add", when=3), lambda: gb.op("add", dtypes="float")]
+    + [lambda: gb.op("add", prepare="yes"), lambda: gb.op("add")(3), lambda: gb.op("add", in_place=2)],
+)
+def test_wrong_marks(wrong):
+    with pytest.raises((TypeError, gb.InvalidArgumentError), match="op"):
+        wrong()
+
+
+def test_table_is_inherited_and_overridden(ctx):
+    class Base(gb.Device):
+        @gb.op("add", "mul")
+        def both(self, node, out, a, b):
+            out[...] = 1
+
+    class Derived(Base):
+        @gb.op("mul", dtypes=("f32", "f16"))
+        def other(self, node, out, a, b):
+            out[...] = 2
+
+    gb.register_device("TABLE", Derived, replace=True)
+    device = gb.Backend("TABLE")
+    a, h = ctx.tensor((2,)), ctx.tensor((2,), gb.float16)
+    total, product = a + a, a * a
+    graph = ctx.graph(total, product)
+    ctx.allocate(device)
+    a.set(np.zeros(2, np.float32))
+    graph.compute(device)
+    assert total.numpy()[0] == 1 and product.numpy()[0] == 2
+    assert device.supports(gb.mul(a, a)) and not device.supports(gb.sqr(a))
+    assert device.unsupported_reason(gb.sqr(a)) == "it computes add, mul"
+    assert device.unsupported_reason(gb.add(h, h)) == "the result is float16, and it computes add of float32"
+
+
+def test_operand_that_numpy_does_not_repeat_is_refused(ctx):
+    device = gb.Backend("PYHOST")
+    a, b = ctx.tensor((6, 4)), ctx.tensor((2, 4))
+    assert "does not repeat" in (device.unsupported_reason(gb.add(a, b)) or "")
+    assert device.supports(gb.add(a, ctx.tensor((4,)))) and device.supports(gb.add(a, ctx.tensor((6, 1))))
+
+
+def test_preparing_once_for_each_plan(ctx, cpu):
+    calls = []
+
+    class Prepared(gb.Device):
+        @gb.op("add", prepare=True)
+        def add(self, node, out, a, b):
+            calls.append(node.name)
+            return lambda: np.add(a, b, out)
+
+    gb.register_device("PREPARED", Prepared, replace=True)
+    a = ctx.tensor((4,), name="a")
+    y = (a + a).named("y")
+    graph = ctx.graph(y)
+    with gb.Scheduler([gb.Backend("PREPARED"), cpu]) as sched:
+        sched.allocate(graph)
+        for k in range(5):
+            a.set(np.full(4, k, np.float32))
+            sched.compute(graph)
+            assert y.numpy()[0] == 2 * k
+    assert calls == ["y"]
+
+
+def test_compile_sees_the_whole_split(ctx, cpu):
+    class Compiler(Host):
+        def compile(self, calls):
+            self.seen = [(c.node.op, c.shared) for c in calls]
+            run = super().compile(calls)
+
+            def program():
+                self.runs = getattr(self, "runs", 0) + 1
+                run()
+
+            return program
+
+    gb.register_device("COMPILER", Compiler, replace=True)
+    a = ctx.tensor((4,), name="a")
+    y = gb.scale(a + a, 3.0) * a
+    graph = ctx.graph(y)
+    device = gb.Backend("COMPILER")
+    with gb.Scheduler([device, cpu]) as sched:
+        sched.allocate(graph)
+        a.set(np.full(4, 2, np.float32))
+        sched.compute(graph)
+        sched.compute(graph)
+        assert y.numpy()[0] == 24
+    assert [op for op, _ in device.device.seen] == ["add", "scale", "mul"] and device.device.runs == 2
+
+
+def test_quantized_sources_come_as_bytes(ctx, rng):
+    class Unpacking(gb.Device):
+        @gb.op("get_rows", dtypes=("f32", "q8_0"))
+        def rows(self, node, out, table, ids):
+            assert table.dtype == np.uint8 and not table.flags.writeable
+            return gb.dequantize(np.ascontiguousarray(table), node.sources[0].dtype)[ids]
+
+    gb.register_device("UNPACKING", Unpacking, replace=True)
+    device = gb.Backend("UNPACKING")
+    table, ids = ctx.tensor((6, 64), "q8_0"), ctx.tensor((3,), gb.int32)
+    y = gb.get_rows(table, ids)
+    graph = ctx.graph(y)
+    ctx.allocate(device)
+    values = rng.standard_normal((6, 64), dtype=np.float32)
+    table.set(gb.quantize(values, "q8_0"))
+    ids.set(np.array([5, 0, 5], np.int32))
+    graph.compute(device)
+    assert np.array_equal(y.numpy(), gb.dequantize(gb.quantize(values, "q8_0"), "q8_0")[[5, 0, 5]])
+
+
+def test_copies_between_boxes_stay_on_the_device(ctx):
+    device = gb.Backend("PYOWN")
+    a, b = ctx.tensor((8,)), ctx.tensor((8,))
+    first, second = device.alloc(64), device.alloc(64)
+    first.place(a)
+    second.place(b)
+    a.set(np.arange(8, dtype=np.float32))
+    b.copy_from(a)
+    assert np.array_equal(b.numpy(), np.arange(8, dtype=np.float32))
+    assert sum(box.copied for box in device.device.boxes) == 1
+    second.clear(0)
+    assert not b.numpy().any()
+
+
+def test_arrays_that_a_device_keeps_stay_valid(cpu):
+    kept = []
+
+    class Keeper(gb.Device):
+        @gb.op("add")
+        def add(self, node, out, a, b):
+            np.add(a, b, out=out)
+            kept.extend((out, a))
+
+    gb.register_device("KEEPER", Keeper, replace=True)
+    weights = np.full(1 << 16, 3, np.float32)
+    with gb.Context() as ctx, gb.Scheduler([gb.Backend("KEEPER"), cpu]) as sched:
+        buffer = gb.Buffer.from_array(weights)
+        w = ctx.tensor((1 << 16,))
+        buffer.place(w)
+        graph = ctx.graph(w + w)
+        sched.compute(graph)
+        buffer.close()
+    del sched, graph, w, buffer, ctx
+    gc.collect()
+    assert np.all(kept[0] == 6) and np.all(kept[1] == 3)
+
+
+def test_a_device_goes_with_its_backend(cpu):
+    device = gb.Backend("PYHOST")
+    gone = weakref.ref(device.device)
+    with gb.Context() as ctx, gb.Scheduler([device, cpu]) as sched:
+        a = ctx.tensor((4,))
+        graph = ctx.graph(a + a)
+        sched.allocate(graph)
+        a.set(np.ones(4, np.float32))
+        sched.compute(graph)
+        device.close()
+        sched.compute(graph)  # the scheduler needs it
+    del sched, graph, a, ctx
+    gc.collect()
+    gc.collect()
+    assert gone() is None
+
+
+def test_close_is_called_and_what_it_raises_is_not_lost(monkeypatch):
+    told = []
+
+    class Closing(gb.Device):
+        def close(self):
+            raise RuntimeError("cannot close")
+
+    gb.register_device("CLOSING", Closing, replace=True)
+    monkeypatch.setattr(sys, "unraisablehook", lambda args: told.append(args.exc_value))
+    gb.Backend("CLOSING").close()
+    gc.collect()
+    assert [str(e) for e in told] == ["cannot close"]
+
+
+def test_two_threads_with_a_device_each(cpu):
+    failures = []
+
+    def work(seed):
+        try:
+            rng = np.random.default_rng(seed)
+            with gb.Context() as ctx, gb.Scheduler([gb.Backend("PYHOST"), gb.Backend("CPU", n_threads=1)]) as sched:
+                y, values, expected = chain(ctx, rng, (33, 17))
+                graph = ctx.graph(y)
+                sched.allocate(graph)
+                for t, v in values.items():
+                    t.set(v)
+                for _ in range(50):
+                    sched.compute(graph)
+                    assert np.array_equal(y.numpy(), expected)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not failures
+
+
+def test_everything_open_at_the_end_of_the_interpreter(tmp_path):
+    program = """
+import sys, threading, numpy as np, ggml_backend as gb
+sys.path.insert(0, sys.argv[1])
+import python_devices
+worlds = []
+for name in python_devices.NAMES:
+    ctx = gb.Context(); a = ctx.tensor((64,)); graph = ctx.graph(gb.sqr(a + a) * a)
+    sched = gb.Scheduler([gb.Backend(name), gb.Backend("CPU")])
+    sched.allocate(graph); a.set(np.ones(64, np.float32)); sched.compute(graph)
+    worlds.append((ctx, a, graph, sched))
+def forever():
+    ctx, a, graph, sched = worlds[int(sys.argv[2])]
+    while True:
+        sched.compute(graph)
+threading.Thread(target=forever, daemon=True).start()
+import time; time.sleep(0.05)
+"""
+    for which in range(3):
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(__import__("pathlib").Path(__file__).parent), str(which)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
