@@ -155,7 +155,20 @@ class Queued(Own):
         self.jobs.put(None)
 
 
-for _name, _kind in {"PYHOST": Host, "PYOWN": Own, "PYQUEUE": Queued}.items():
+class HostQueued(Queued):
+    """The same on memory of the host, which others read without asking it."""
+
+    memory = "host"
+    alignment = 64
+
+    def alloc(self, nbytes: int) -> Any:
+        return gb.Device.alloc(self, nbytes)
+
+    def array(self, memory: Any, offset: int, node: gb.Node, writable: bool) -> Any:
+        return gb.Device.array(self, memory, offset, node, writable)
+
+
+for _name, _kind in {"PYHOST": Host, "PYOWN": Own, "PYQUEUE": Queued, "PYHOSTQUEUE": HostQueued}.items():
     gb.register_device(_name, _kind, replace=True)
 
-NAMES = ("PYHOST", "PYOWN", "PYQUEUE")
+NAMES = ("PYHOST", "PYOWN", "PYQUEUE", "PYHOSTQUEUE")

@@ -243,7 +243,7 @@ def test_wrong_options(spec, keywords, message):
 
 
 def test_registering():
-    assert {"PYHOST", "PYOWN", "PYQUEUE"} <= set(gb.backends())
+    assert set(NAMES) <= set(gb.backends())
     with pytest.raises(gb.InvalidArgumentError, match=r"there is a device 'PYHOST' already.*replace=True"):
         gb.register_device("pyhost", Own)
     assert gb.register_device("PYHOST", Host) is Host  # the same class again is fine
@@ -515,7 +515,7 @@ def forever():
 threading.Thread(target=forever, daemon=True).start()
 import time; time.sleep(0.05)
 """
-    for which in range(3):
+    for which in range(4):
         done = subprocess.run(
             [sys.executable, "-c", program, str(__import__("pathlib").Path(__file__).parent), str(which)],
             capture_output=True,

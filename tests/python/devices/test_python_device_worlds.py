@@ -1,0 +1,85 @@
+"""Random graphs over devices written in Python, a simulated one and the CPU: the same bits as NumPy, however nodes are
+spread."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+from python_devices import NAMES
+
+import ggml_backend as gb
+
+DEVICES = {
+    **{name: {} for name in NAMES if "QUEUE" not in name},
+    **{name: {"delay": 0.0002} for name in NAMES if "QUEUE" in name},
+    "SIM": {"delay": "100us"},
+}
+WORLDS = int(os.environ.get("GGML_TEST_WORLDS", "60"))
+
+
+class World:
+    """A random graph with what NumPy makes of its inputs. Every operator rounds once, so the bits are determined."""
+
+    def __init__(self, rng: np.random.Generator, ctx: gb.Context) -> None:
+        self.rng = rng
+        self.shape = tuple(int(n) for n in rng.integers(1, 6, rng.integers(1, 4)))
+        self.inputs = [ctx.tensor(self.shape, name=f"x{i}") for i in range(3)]
+        self.values = [(t, lambda data, i=i: data[i]) for i, t in enumerate(self.inputs)]
+        for _ in range(int(rng.integers(3, 18))):
+            self.values.append(self.node(*self.pick()))
+        self.outputs = [self.values[-1], *(self.values[int(rng.integers(3, len(self.values)))] for _ in range(2))]
+        self.graph = ctx.graph(*dict.fromkeys(t for t, _ in self.outputs))
+
+    def pick(self):
+        known = self.values[-8:]
+        return known[int(self.rng.integers(len(known)))], known[int(self.rng.integers(len(known)))]
+
+    def node(self, first, second):
+        (a, x), (b, y) = first, second
+        which = int(self.rng.integers(7))
+        if which == 3:
+            return gb.scale(a, 0.5), lambda d: x(d) * np.float32(0.5)
+        if which == 4:
+            return gb.sqr(a), lambda d: x(d) * x(d)
+        if which == 5:  # a row for all rows
+            at = (0,) * (len(self.shape) - 1)
+            return a + (b[at] if at else b), lambda d: x(d) + y(d)[at]
+        if which == 6 and self.shape[0] > 1:  # views that overlap, of what others compute, too
+            n = self.shape[0]
+            part = a[1:n] - b[0 : n - 1]
+            return gb.repeat(part[0:1], self.shape), lambda d: np.broadcast_to((x(d)[1:] - y(d)[:-1])[:1], self.shape)
+        build, function = [(gb.add, np.add), (gb.sub, np.subtract), (gb.mul, np.multiply)][which % 3]
+        return build(a, b), lambda d: function(x(d), y(d))
+
+    def fresh(self):
+        return [self.rng.uniform(-1, 1, self.shape).astype(np.float32) for _ in self.inputs]
+
+
+@pytest.mark.parametrize("seed", range(WORLDS))
+def test_random_worlds(seed, node_by_node):
+    rng = np.random.default_rng(seed)
+    names = list(rng.permutation(list(DEVICES)))[: int(rng.integers(1, 4))]
+    backends = [gb.Backend(n, **DEVICES[n]) for n in names] + [gb.Backend("CPU", n_threads=1)]
+    copies = int(rng.integers(1, 4))
+    with gb.Context() as ctx:
+        world = World(rng, ctx)
+        with gb.Scheduler(backends, n_copies=copies) as sched:
+            for node in world.graph.nodes:
+                able = [b for b in backends if b.supports(node)]
+                if rng.random() < 0.6:
+                    sched.set_backend(node, able[int(rng.integers(len(able)))])
+            sched.allocate(world.graph)
+            for _ in range(3):
+                data = world.fresh()
+                for t, value in zip(world.inputs, data, strict=True):
+                    if t in world.graph.leafs:
+                        t.set(value)
+                if rng.random() < 0.5:
+                    sched.compute(world.graph)
+                    found = [t.numpy() for t, _ in world.outputs]
+                else:
+                    found = sched.compute_async(world.graph, [t for t, _ in world.outputs]).results()
+                for got, (_, expected) in zip(found, world.outputs, strict=True):
+                    assert np.array_equal(got, expected(data)), names
