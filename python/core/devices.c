@@ -37,7 +37,7 @@ void gbpy_device_say(const char * text) { snprintf(said, sizeof(said), "%s", tex
 
 bool gbpy_computes(const struct ggml_tensor * t) { return t != NULL && gb_op_computes(t->op); }
 
-// ------------------------------------------------------------------------------------------------------- calling Python
+// ------------------------------------------------------------------------------------------------------ calling Python
 
 // Python may do anything meanwhile, also what fails and is coped with.
 struct call {
@@ -65,23 +65,23 @@ static enum ggml_status end(const struct call * call, const struct device * d, i
 }
 
 // CALL(device, status, call of Python): `status` is what came of it, reported.
-#define CALL(device, status, call_)                            \
-    do {                                                       \
-        struct call python_call;                               \
-        (status) = GGML_STATUS_INVALID_STATE;                  \
-        if (begin(&python_call)) {                             \
-            (status) = end(&python_call, (device), (call_));   \
-        }                                                      \
+#define CALL(device, status, call_)                          \
+    do {                                                     \
+        struct call python_call;                             \
+        (status) = GGML_STATUS_INVALID_STATE;                \
+        if (begin(&python_call)) {                           \
+            (status) = end(&python_call, (device), (call_)); \
+        }                                                    \
     } while (0)
 
 // For what cannot fail. At the end of the interpreter nothing is given back.
-#define CALL_QUIETLY(call_)                             \
-    do {                                                \
-        struct call python_call;                        \
-        if (!gbpy_is_ending() && begin(&python_call)) { \
-            call_;                                      \
+#define CALL_QUIETLY(call_)                               \
+    do {                                                  \
+        struct call python_call;                          \
+        if (!gbpy_is_ending() && begin(&python_call)) {   \
+            call_;                                        \
             end(&python_call, NULL, GGML_STATUS_SUCCESS); \
-        }                                               \
+        }                                                 \
     } while (0)
 
 static void unref(struct device * d) {
@@ -90,7 +90,7 @@ static void unref(struct device * d) {
     }
 }
 
-// --------------------------------------------------------------------------------------------------------------- memory
+// -------------------------------------------------------------------------------------------------------------- memory
 
 static GGML_CALL const char * buffer_name(ggml_backend_buffer_t buffer) {
     return ((const struct memory *) buffer->context)->device->info.name;
@@ -160,7 +160,8 @@ static GGML_CALL void host_get(ggml_backend_buffer_t buffer, const struct ggml_t
 }
 
 static GGML_CALL void host_clear(ggml_backend_buffer_t buffer, uint8_t value) {
-    (void) (settle(buffer) && gb_fill(buffer_base(buffer), value, buffer->size)); // an interrupt is left as the thread's failure
+    (void) (settle(buffer) &&
+            gb_fill(buffer_base(buffer), value, buffer->size)); // an interrupt is left as the thread's failure
 }
 
 static GGML_CALL void own_set(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor, const void * data,
@@ -200,15 +201,17 @@ static GGML_CALL bool own_copy(ggml_backend_buffer_t buffer, const struct ggml_t
 }
 
 static struct ggml_backend_buffer_i buffer_hooks(bool host) {
-    struct ggml_backend_buffer_i hooks = { .get_name = buffer_name, .free_buffer = buffer_free, .get_base = buffer_base };
-    hooks.set_tensor                   = host ? host_set : own_set;
-    hooks.get_tensor                   = host ? host_get : own_get;
-    hooks.clear                        = host ? host_clear : own_clear;
-    hooks.cpy_tensor                   = host ? NULL : own_copy;
+    struct ggml_backend_buffer_i hooks = {
+        .get_name = buffer_name, .free_buffer = buffer_free, .get_base = buffer_base
+    };
+    hooks.set_tensor = host ? host_set : own_set;
+    hooks.get_tensor = host ? host_get : own_get;
+    hooks.clear      = host ? host_clear : own_clear;
+    hooks.cpy_tensor = host ? NULL : own_copy;
     return hooks;
 }
 
-// ---------------------------------------------------------------------------------------------------------- buffer types
+// -------------------------------------------------------------------------------------------------------- buffer types
 
 static GGML_CALL const char * backend_name(ggml_backend_t backend);
 
@@ -266,9 +269,7 @@ static GGML_CALL ggml_backend_buffer_t type_alloc(ggml_backend_buffer_type_t typ
     return alloc(type, device_of_type(type), size);
 }
 
-static GGML_CALL size_t type_alignment(ggml_backend_buffer_type_t type) {
-    return device_of_type(type)->info.alignment;
-}
+static GGML_CALL size_t type_alignment(ggml_backend_buffer_type_t type) { return device_of_type(type)->info.alignment; }
 
 static GGML_CALL size_t type_max_size(ggml_backend_buffer_type_t type) { return device_of_type(type)->info.max_size; }
 
@@ -292,7 +293,7 @@ static const struct ggml_backend_buffer_type_i type_hooks = {
     .is_host          = type_is_host,
 };
 
-// -------------------------------------------------------------------------------------------------------------- backend
+// ------------------------------------------------------------------------------------------------------------- backend
 
 static GGML_CALL const char * backend_name(ggml_backend_t backend) {
     return ((const struct device *) backend->context)->info.name;
@@ -373,7 +374,7 @@ static GGML_CALL void backend_synchronize(ggml_backend_t backend) {
     (void) status;
 }
 
-// --------------------------------------------------------------------------------------------------------------- events
+// -------------------------------------------------------------------------------------------------------------- events
 
 static GGML_CALL ggml_backend_event_t event_new(ggml_backend_t backend) {
     struct device *             d     = backend->context;
@@ -415,7 +416,7 @@ static GGML_CALL void event_synchronize(ggml_backend_event_t event) {
     (void) status;
 }
 
-// ------------------------------------------------------------------------------------------------------------- registry
+// ------------------------------------------------------------------------------------------------------------ registry
 
 static void set_hooks(struct device * d) {
     struct ggml_backend_i * hooks = &d->backend.iface;
@@ -463,7 +464,9 @@ static GGML_CALL ggml_backend_t open_device(const char * params, void * entry) {
     return &d->backend;
 }
 
-int gbpy_register_device(const char * name, void * entry) { return ggml_backend_register(name, open_device, NULL, entry); }
+int gbpy_register_device(const char * name, void * entry) {
+    return ggml_backend_register(name, open_device, NULL, entry);
+}
 
 struct ggml_backend_buffer_type * gbpy_device_host_type(const struct gbpy_handle * backend) {
     struct device * d = gbpy_kind_of(backend) == GBPY_BACKEND ? device_of(gbpy_ptr(backend)) : NULL;

@@ -88,8 +88,8 @@ __all__ = [
     "PerformanceWarning", "Plan", "PlanBlock", "Prediction", "Scheduler", "SchedulerStats", "Split", "SplitInfo",
     "SplitTime", "StateError", "Tensor", "TensorAllocator", "Trace", "TraceEvent", "Traffic", "UnsupportedError",
     "__version__", "backends", "calibrate", "cpu_buffer_type", "cpu_levels", "dequantize", "get_include", "gguf",
-    "load_backend", "load_report", "map_custom", "op", "plan_memory", "quantize", "register_device", "set_abort_callback", "set_log",
-    "show_config",
+    "load_backend", "load_report", "map_custom", "op", "plan_memory", "quantize", "register_device",
+    "set_abort_callback", "set_log", "show_config",
 ]  # fmt: skip
 __all__ += dtypes.__all__
 __all__ += ops.__all__

@@ -13,7 +13,17 @@ import numpy as np
 from ._core.handles import Core, Handle, fail, new_handle, use
 from ._devices import registry
 from ._devices.state import State, object_of
-from ._errors import InvalidArgumentError, StateError, UnsupportedError, check, clear_error, expect_int, expect_path, non_null, raise_last
+from ._errors import (
+    InvalidArgumentError,
+    StateError,
+    UnsupportedError,
+    check,
+    clear_error,
+    expect_int,
+    expect_path,
+    non_null,
+    raise_last,
+)
 from ._errors.messages import close_matches, kind_of, plain
 from ._ffi import ffi, lib
 from ._signals import watch

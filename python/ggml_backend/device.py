@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, ClassVar, TypeVar, Union, overload
+from typing import Any, ClassVar, TypeVar, overload
 
 import numpy as np
 
@@ -37,10 +37,11 @@ __all__ = ["Call", "Device", "Node", "op", "register_device"]
 _F = TypeVar("_F", bound=Callable[..., Any])
 _D = TypeVar("_D", bound="type[Device]")
 
-ELEMENTWISE = frozenset(
-    "add sub mul div sqr sqrt log scale clamp abs sgn neg step tanh elu relu gelu gelu_quick silu gelu_erf leaky_relu"
-    " sigmoid exp sin cos hardswish hardsigmoid".split()
-)
+ELEMENTWISE = frozenset({
+    "add", "sub", "mul", "div", "sqr", "sqrt", "log", "scale", "clamp", "abs", "sgn", "neg", "step", "tanh", "elu",
+    "relu", "gelu", "gelu_quick", "silu", "gelu_erf", "leaky_relu", "sigmoid", "exp", "sin", "cos", "hardswish",
+    "hardsigmoid",
+})  # fmt: skip
 """Operators whose functions in NumPy read each element before they write the same one."""
 
 _BROADCAST = frozenset(("add", "sub", "mul", "div"))
@@ -66,7 +67,7 @@ class _Entry:
 
 def op(
     *names: str,
-    dtypes: Union[str, DTypeLike, Iterable[DTypeLike]] = "f32",
+    dtypes: DTypeLike | Iterable[DTypeLike] = "f32",
     when: Callable[[Node], bool | str] | None = None,
     prepare: bool = False,
     in_place: bool | None = None,
@@ -214,9 +215,10 @@ class Device:
                 return prepared  # type: ignore[no-any-return]
             return partial(method, call.node, call.out, *call.sources)
         if entry.prepare:  # made anew in each run, over copies
-            run = copied(method, (call.node, call.out), call, self.copy_of)
+            run: Callable[[], Any] = copied(method, (call.node, call.out), call, self.copy_of)
             return lambda: run()()
-        return copied(method, (call.node, call.out), call, self.copy_of)
+        step: Callable[[], Any] = copied(method, (call.node, call.out), call, self.copy_of)
+        return step
 
     # ----------------------------------------------------------------------------------------------------------- memory
 

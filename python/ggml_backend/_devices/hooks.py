@@ -90,7 +90,7 @@ def _open(entry: Any, params: Any, info: Any, to: Any) -> int:
 
 def _made(kind: Kind, options: dict[str, Any]) -> Any:
     """The device of a class, after a look at what C relies on."""
-    device = kind.cls.__new__(kind.cls)
+    device: Any = object.__new__(kind.cls)
     device.name = kind.name
     device.__init__(**options)
     what = f"{kind.name}: {kind.cls.__qualname__}"
@@ -118,7 +118,8 @@ def _close(handle: Any) -> None:
 
 @_hook("refuses", error=_ERROR)
 def _refuses(handle: Any, pointer: Any, refuses: Any) -> int:
-    state, node = object_of(handle, State), None
+    state = object_of(handle, State)
+    node: object = None
     try:
         node = node_at(pointer)
         reason = refusal_of(state, node)
@@ -152,7 +153,7 @@ def _alloc(handle: Any, size: int, info: Any, to: Any) -> int:
 
 def _host_address(state: State, content: Any, size: int) -> int:
     """Where a NumPy array of bytes begins."""
-    interface = getattr(content, "__array_interface__", None)
+    interface: Any = getattr(content, "__array_interface__", None)
     ok = (
         interface is not None
         and interface["typestr"] == "|u1"

@@ -96,13 +96,13 @@ class Node:
     strides: tuple[int, ...]
     sources: tuple[Node, ...]
     is_contiguous: bool
+    _raw: bytes  # op_params
+    _params: dict[str, Any] | None
 
     @property
     def params(self) -> dict[str, Any]:
         if self._params is None:
-            self._params: dict[str, Any] | None = {
-                name: _READ[kind](self._raw, i) for name, kind, i in PARAMS.get(self.op, ())
-            }
+            self._params = {name: _READ[kind](self._raw, i) for name, kind, i in PARAMS.get(self.op, ())}
         return dict(self._params)
 
     @property

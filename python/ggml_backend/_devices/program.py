@@ -53,7 +53,9 @@ def refusal_of(state: State, node: Node) -> str | None:
         return answer or "not supported"
     if answer is False:
         return "not supported"
-    raise TypeError(f"{type(state.device).__name__}.supports must return True, False or a reason, not {kind_of(answer)}")
+    raise TypeError(
+        f"{type(state.device).__name__}.supports must return True, False or a reason, not {kind_of(answer)}"
+    )
 
 
 def _bytes_of(pointer: Any) -> tuple[int, int]:
@@ -185,7 +187,7 @@ def program_of(name: str, steps: Iterable[Step], store: Callable[[Any, Any], Non
     def program() -> None:
         call = None
         try:
-            for run, out, call in todo:  # noqa: B007
+            for run, out, call in todo:
                 result = run()
                 if result is not None and result is not out:
                     _expect_result(name, call, result)

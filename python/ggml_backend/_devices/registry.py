@@ -46,8 +46,8 @@ def register(name: str, cls: type[Any], replace: bool) -> None:
     if known is not None:
         if not replace and known.cls is not cls:
             raise InvalidArgumentError(
-                f"register_device: there is a device {known.name!r} already, {known.cls.__qualname__}; replace=True puts"
-                " this one in its place for devices that are opened from now on"
+                f"register_device: there is a device {known.name!r} already, {known.cls.__qualname__}; replace=True"
+                " puts this one in its place for devices that are opened from now on"
             )
         known.cls = cls
         return
@@ -94,9 +94,7 @@ def options_of(kind: Kind, params: str) -> dict[str, Any]:
     """The options of ``NAME:key=value,...`` and the keywords of this thread's ``Backend(...)``, as its class takes
     them."""
     signature = inspect.signature(kind.cls)
-    accepted = {
-        n: p for n, p in signature.parameters.items() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)
-    }
+    accepted = {n: p for n, p in signature.parameters.items() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
     any_name = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
     options: dict[str, Any] = {}
     for pair in filter(None, params.split(",")):
@@ -108,7 +106,7 @@ def options_of(kind: Kind, params: str) -> dict[str, Any]:
         try:
             options[key] = read(text)
         except ValueError:
-            raise InvalidArgumentError(f"{kind.name}: option {key} must be a {what}, not {text!r}") from None
+            raise InvalidArgumentError(f"{kind.name}: option {key} must be {what}, not {text!r}") from None
     for key, value in (given.keywords or {}).items():
         _expect_known(kind, key, accepted, any_name)
         if key in options:

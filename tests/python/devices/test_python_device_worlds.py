@@ -7,9 +7,9 @@ import os
 
 import numpy as np
 import pytest
-from python_devices import NAMES
 
 import ggml_backend as gb
+from python_devices import NAMES
 
 DEVICES = {
     **{name: {} for name in NAMES if "QUEUE" not in name},

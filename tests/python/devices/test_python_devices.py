@@ -10,9 +10,9 @@ import weakref
 
 import numpy as np
 import pytest
-from python_devices import NAMES, Host, Own
 
 import ggml_backend as gb
+from python_devices import NAMES, Host, Own
 
 
 def chain(ctx, rng, shape=(5, 7)):
@@ -230,8 +230,8 @@ class Options(gb.Device):
     ("spec", "keywords", "message"),
     [
         ("OPTIONS:m=3", {}, "there is no option 'm'; known are n, rate, text, flag, thing"),
-        ("OPTIONS:n=three", {}, "option n must be a int, not 'three'"),
-        ("OPTIONS:flag=maybe", {}, "option flag must be a bool, not 'maybe'"),
+        ("OPTIONS:n=three", {}, "option n must be int, not 'three'"),
+        ("OPTIONS:flag=maybe", {}, "option flag must be bool, not 'maybe'"),
         ("OPTIONS:n=1", {"n": 2}, "option n is given twice"),
         ("OPTIONS", {"rat": 2}, "did you mean 'rate'"),
         ("PYHOST", {"n_threads": 2}, "there is no option 'n_threads'|n_threads and level are for the CPU"),
@@ -253,7 +253,7 @@ def test_registering():
     for cls in (int, 3, Host(), "Host"):
         with pytest.raises(TypeError, match="register_device: cls must be a subclass of Device"):
             gb.register_device("NEW", cls)
-    with pytest.raises(gb.InvalidArgumentError, match="registered already|there is"):
+    with pytest.raises(gb.InvalidArgumentError, match=r"registered already"):
         gb.register_device("CPU", Host)
 
 
@@ -295,8 +295,15 @@ def test_wrong_classes(attributes, message):
 
 @pytest.mark.parametrize(
     "wrong",
-    [lambda: gb.op(), lambda: gb.op(3), lambda: gb.op("add", when=3), lambda: gb.op("add", dtypes="float")]
-    + [lambda: gb.op("add", prepare="yes"), lambda: gb.op("add")(3), lambda: gb.op("add", in_place=2)],
+    [
+        lambda: gb.op(),
+        lambda: gb.op(3),
+        lambda: gb.op("add", when=3),
+        lambda: gb.op("add", dtypes="float"),
+        lambda: gb.op("add", prepare="yes"),
+        lambda: gb.op("add")(3),
+        lambda: gb.op("add", in_place=2),
+    ],
 )
 def test_wrong_marks(wrong):
     with pytest.raises((TypeError, gb.InvalidArgumentError), match="op"):

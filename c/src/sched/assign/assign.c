@@ -31,8 +31,8 @@ struct question {
 
 // Each backend is asked once about a node.
 static bool runs(void * user_data, int backend, int node) {
-    struct question * a       = user_data;
-    uint8_t * known           = &a->assigned->supports[(size_t) node * (size_t) a->in->n_backends + (size_t) backend];
+    struct question * a     = user_data;
+    uint8_t *         known = &a->assigned->supports[(size_t) node * (size_t) a->in->n_backends + (size_t) backend];
     if (*known == 0) {
         const uint64_t before = gb_fail_count();
         *known     = ggml_backend_supports_op(a->sched->devices[backend].backend, a->in->ids.data[node].tensor) ? 1 : 2;
