@@ -332,11 +332,11 @@ def register_device(name: str, cls: Any = None, *, replace: bool = False) -> Any
     name: a letter, then letters, digits or ``_``; compared without case
     replace: put it in the place of another class of that name, for devices that are opened from now on
     """
-    given = as_name(name, "register_device").decode()
+    as_name(name, "register_device")
     replace = expect_bool(replace, "register_device: replace")
     if cls is None:
-        return partial(_register, given, replace)
-    return _register(given, replace, cls)
+        return partial(_register, name, replace)
+    return _register(name, replace, cls)
 
 
 def _register(name: str, replace: bool, cls: Any) -> Any:

@@ -7,7 +7,7 @@ it against the installed package. It also runs, so that what the checkers believ
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -237,6 +237,34 @@ def scheduling(cpu: gb.Backend, folder: Path) -> None:
         assert_type(graph.copy(cpu).compare(cpu, cpu), "list[gb.Comparison]")
 
 
+@gb.register_device("TYPED")
+class TypedDevice(gb.Device):
+    """A device with every method that has a default."""
+
+    def __init__(self, n: int = 1) -> None:
+        self.n = n
+
+    @gb.op("add", "mul", dtypes=(gb.float32, "f16"), when=lambda node: node.ndim < 4, repeats=False)
+    def elements(self, node: gb.Node, out: np.ndarray[Any, Any], *sources: np.ndarray[Any, Any]) -> None:
+        assert_type(node.params, "dict[str, Any]")
+        assert_type(node.sources, "tuple[gb.Node, ...]")
+        np.add(sources[0], sources[1], out=out)
+
+    def supports(self, node: gb.Node) -> bool | str:
+        return super().supports(node)
+
+    def compile(self, calls: Sequence[gb.Call]) -> Callable[[], object]:
+        shared: list[tuple[int, ...]] = [call.shared for call in calls]
+        assert len(shared) == len(calls)
+        return super().compile(calls)
+
+
+def devices() -> None:
+    backend = gb.Backend("TYPED", n=2)
+    kind: type[gb.Device] = gb.register_device("TYPED", TypedDevice)
+    assert isinstance(backend.device, kind)
+
+
 def failures(cpu: gb.Backend) -> list[type[Exception]]:
     gb.set_log(logging.getLogger("ggml"))
     gb.set_log(None)
@@ -262,4 +290,5 @@ def main(folder: Path) -> None:
     assert len(dtypes()) == 33
     memory(cpu, folder)
     scheduling(cpu, folder)
+    devices()
     failures(cpu)

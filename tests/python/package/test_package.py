@@ -108,14 +108,15 @@ def test_public_names_exist_and_are_documented():
 
 #: Every module of the package: each imports only what stands before it, and packages only through their modules.
 ORDER = """
-_ffi  _signals  _timing  _errors.messages  _errors  _errors.hints  _errors.parameters
+_ffi  _signals  _timing  _errors.messages  _errors.kept  _errors  _errors.hints  _errors.parameters
 _core  _core.owned  _core.handles
 _text  _text.escape  _text.names  _text.patterns  _text.terminal  _files  _files.mapped
 dtypes  _data  _data.arrays  _data.quantize  _data.shapes
+_devices  _devices.registry  _devices.nodes  _devices.state  _devices.program  _devices.hooks
 _nodes  _nodes.ufuncs  _nodes.build  _nodes.operators
 buffer  tensor  backend  event  _callbacks
 ops._form  ops._unary  ops._binary  ops._reduce  ops._norms  ops._products  ops._copies  ops._soft_max  ops._rope
-ops._conv  ops._attention  ops._losses  ops  custom  graph  context  alloc
+ops._conv  ops._attention  ops._losses  ops  custom  device  graph  context  alloc
 _pictures.data  _pictures.chrome  _pictures.page  _pictures.svg  _pictures.table  _pictures.text  _pictures.plans
 _pictures  _sched  _sched.fallbacks  _sched.costs  plan  stats  trace  pending  sched  _calibrate  planning
 gguf._values  gguf._writer  gguf
