@@ -42,6 +42,22 @@ static void types(void) {
     ggml_free(ctx);
 }
 
+static GGML_CALL bool yes(ggml_backend_t backend) {
+    (void) backend;
+    return true;
+}
+
+static void memory_of_the_host_is_for_who_computes_on_it(void) {
+    struct fake                      f;
+    const ggml_backend_buffer_type_t cpu = ggml_backend_cpu_buffer_type();
+    fake_new(&f);
+    CHECK(!ggml_backend_buft_supports_backend(cpu, &f.backend));
+    f.backend.iface.computes_on_host = yes;
+    CHECK(ggml_backend_buft_supports_backend(cpu, &f.backend));
+    CHECK(!ggml_backend_buft_supports_backend(cpu, NULL));
+    ggml_clear_error();
+}
+
 static void nothing_crashes_on_null(void) {
     CHECK_STR(ggml_backend_buft_name(NULL), "NULL");
     CHECK(ggml_backend_buft_alloc_buffer(NULL, 1) == NULL);

@@ -172,12 +172,17 @@ def _usual(names: dict[str, Any], folder: Path) -> None:
     _network(names)
 
 
+def _nothing(names: dict[str, Any], folder: Path) -> None:
+    """The page has what it needs."""
+
+
 BEFORE = {
     "README.md": _readme,
     "docs/PLANS.md": _plans,
     "docs/PLACEMENT.md": _placement,
     "docs/PLANNING.md": _usual,
     "docs/CUDA.md": _usual,
+    "docs/BACKENDS.md": _nothing,
 }
 
 
