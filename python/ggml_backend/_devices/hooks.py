@@ -27,7 +27,7 @@ def _failed(error: BaseException, where: str = "") -> int:
     else:
         status = lib.GGML_STATUS_DEVICE_ERROR
     told = " ".join(str(error).split())
-    text = f"{where}{told if isinstance(error, GgmlError) else f'{type(error).__name__}: {told}'}"
+    text = where + (told if told and isinstance(error, GgmlError) else f"{type(error).__name__}: {told}")
     encoded = text.encode("utf-8", "replace")[:_MAX_TEXT].replace(b"\0", b"?")
     kept.keep(error, encoded.decode("utf-8", "ignore"))
     lib.gbpy_device_say(encoded.decode("utf-8", "ignore").encode())
@@ -143,9 +143,9 @@ def _alloc(handle: Any, size: int, info: Any, to: Any) -> int:
         content = state.device.alloc(size)
         if content is None:
             raise DeviceError(f"alloc({size}) returned None")
-        if state.host:
-            info.base = ffi.cast("void *", _host_address(state, content, size))
-        to[0] = handle_of(Memory(state, content, size))
+        at = _host_address(state, content, size) if state.host else 0
+        info.base = ffi.cast("void *", at)
+        to[0] = handle_of(Memory(state, content, size, at))
         return _OK
     except BaseException as error:
         return _failed(error, f"a buffer of {size} bytes: ")

@@ -209,9 +209,10 @@ def _expect_result(name: str, call: Call, result: Any) -> None:
 
 def copied(function: Callable[..., Any], head: tuple[Any, ...], call: Call, copy: Callable[[Any], Any]) -> Any:
     """A step whose function may not find its result on one of its sources: it reads copies of these."""
+    shared = [k for k in call.shared if not (k == 1 and call.node.op == "cpy")]  # what is overwritten is not read
 
     def step() -> Any:
-        sources = [copy(a) if k in call.shared else a for k, a in enumerate(call.sources)]
+        sources = [copy(a) if k in shared else a for k, a in enumerate(call.sources)]
         return function(*head, *sources)
 
-    return step if call.shared else partial(function, *head, *call.sources)
+    return step if shared else partial(function, *head, *call.sources)

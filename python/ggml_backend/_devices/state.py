@@ -85,16 +85,20 @@ _base_submit: list[Any] = [None]
 
 
 class Memory:
-    """A buffer: what the device's ``alloc`` gave. ``begin`` makes places in different buffers differ."""
+    """A buffer: what the device's ``alloc`` gave. ``begin`` makes places in different buffers differ: the address on the
+    host, and numbers below all addresses elsewhere."""
 
     __slots__ = ("begin", "content", "nbytes", "state")
     _next = 0
     _lock = threading.Lock()
 
-    def __init__(self, state: State, content: Any, nbytes: int) -> None:
+    def __init__(self, state: State, content: Any, nbytes: int, address: int = 0) -> None:
         self.state = state
         self.content = content
         self.nbytes = nbytes
+        self.begin = address
+        if address:
+            return
         with Memory._lock:
             self.begin = Memory._next
             Memory._next += max(nbytes, 1)

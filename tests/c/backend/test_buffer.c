@@ -219,5 +219,5 @@ static void plain_host_memory(void) {
     ggml_free(ctx);
 }
 
-TEST_MAIN(TEST(types), TEST(nothing_crashes_on_null), TEST(buffers), TEST(placing), TEST(access_through_buffers),
-    TEST(plain_host_memory))
+TEST_MAIN(TEST(types), TEST(memory_of_the_host_is_for_who_computes_on_it), TEST(nothing_crashes_on_null), TEST(buffers),
+    TEST(placing), TEST(access_through_buffers), TEST(plain_host_memory))
