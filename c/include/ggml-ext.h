@@ -1,6 +1,6 @@
 // ggml-ext.h - what this library adds to the ggml.h of February 2024, which includes this header.
 //
-// Enumerators that are newer (of ggml_type and ggml_unary_op) stand in their enumerations in ggml.h.
+// Enumerators that are newer (of ggml_type, ggml_op and ggml_unary_op) stand in their enumerations in ggml.h.
 #ifndef GGML_EXT_H
 #define GGML_EXT_H
 
@@ -53,6 +53,13 @@ GGML_API struct ggml_tensor * ggml_cross_entropy_loss_eps(struct ggml_context * 
 // its derivative
 GGML_API struct ggml_tensor * ggml_cross_entropy_loss_eps_back(struct ggml_context * ctx, struct ggml_tensor * a,
     struct ggml_tensor * b, struct ggml_tensor * c, float eps);
+
+// fun computes a tensor of any type and shape from n_src tensors, at most GGML_MAX_SRC, of any types and shapes; it finds
+// them in dst->src. As the functions of ggml_map_custom1 and its kin it runs on the CPU backend, once for each ith in
+// [0, nth), concurrently; n_tasks: GGML_N_TASKS_MAX or > 0. ne: n_dims sizes. sources may be NULL if n_src is 0.
+typedef void (*ggml_custom_op_t)(struct ggml_tensor * dst, int ith, int nth, void * userdata);
+GGML_API struct ggml_tensor * ggml_custom(struct ggml_context * ctx, enum ggml_type type, const int64_t * ne,
+    int n_dims, struct ggml_tensor * const sources[], int n_src, ggml_custom_op_t fun, int n_tasks, void * userdata);
 
 // ---------------------------------------------------------------------------------------------------------- quantizing
 

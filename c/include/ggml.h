@@ -280,6 +280,8 @@ enum ggml_op {
     GGML_OP_CROSS_ENTROPY_LOSS,
     GGML_OP_CROSS_ENTROPY_LOSS_BACK,
 
+    GGML_OP_CUSTOM, // newer than the interface of February 2024
+
     GGML_OP_COUNT,
 };
 

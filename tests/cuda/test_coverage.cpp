@@ -238,6 +238,7 @@ static bool is_left_out(int op) {
         case GGML_OP_MAP_CUSTOM1:
         case GGML_OP_MAP_CUSTOM2:
         case GGML_OP_MAP_CUSTOM3:
+        case GGML_OP_CUSTOM:
         case GGML_OP_CROSS_ENTROPY_LOSS: return true;
         default: return strstr(ggml_op_name((ggml_op) op), "_BACK") != NULL && op != GGML_OP_ROPE_BACK;
     }

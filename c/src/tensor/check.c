@@ -494,12 +494,50 @@ bool gb_check_map_rows(const char * func, gb_ct a, gb_ct b, int n, bool has_fun)
     return gb_rule_in_range(&c, "{a.0}", a->ne[0], 0, INT32_MAX); // the function takes the length as an int
 }
 
+static bool rule_tasks(const struct gb_call * c, int n_tasks) {
+    return n_tasks > 0 || n_tasks == GGML_N_TASKS_MAX ||
+           gb_rule_broken(c, "n_tasks must be at least 1, or {!GGML_N_TASKS_MAX (}-1{!)}, is %d", n_tasks);
+}
+
 bool gb_check_map_custom(const char * func, gb_ct a, gb_ct b, gb_ct c, int n, bool has_fun, int n_tasks) {
     struct gb_call call = GB_CALL_3(func, a, b, c);
     call.n              = n;
-    return gb_rule_given(&call) && rule_fun(&call, has_fun) &&
-           (n_tasks > 0 || n_tasks == GGML_N_TASKS_MAX ||
-               gb_rule_broken(&call, "n_tasks must be at least 1, or {!GGML_N_TASKS_MAX (}-1{!)}, is %d", n_tasks));
+    return gb_rule_given(&call) && rule_fun(&call, has_fun) && rule_tasks(&call, n_tasks);
+}
+
+// What the caller says of the result: the sizes of n_dims dimensions.
+bool gb_check_result(const char * func, enum ggml_type type, const int64_t * ne, int n_dims) {
+    const struct gb_call c = { func, 0, NULL };
+    if (!gb_type_is_valid(type)) {
+        return gb_rule_broken(&c, "there is no type %d", (int) type);
+    }
+    if (!gb_rule_in_range(&c, "{$n_dims}", n_dims, 1, GGML_MAX_DIMS) || (ne == NULL && !gb_rule_missing(&c, "ne"))) {
+        return false;
+    }
+    for (int d = 0; d < n_dims; d++) {
+        if (ne[d] < 0) {
+            return gb_rule_broken(&c, "ne[%d] must not be negative, is %lld", d, (long long) ne[d]);
+        }
+    }
+    return rule_blocks(&c, type, ne[0]);
+}
+
+// No rule is about the sources but that they are there, so messages do not list them.
+bool gb_check_custom(const char * func, struct ggml_tensor * const sources[], int n, bool has_fun, int n_tasks) {
+    const struct gb_call c = { func, 0, NULL };
+    if (!gb_rule_in_range(&c, "{$n_src}", n, 0, GGML_MAX_SRC) ||
+        (n > 0 && sources == NULL && !gb_rule_missing(&c, "sources"))) {
+        return false;
+    }
+    for (int i = 0; i < n; i++) {
+        char role[16]               = "sources[0]";
+        role[8]                     = (char) ('0' + i); // n is at most 10
+        const struct gb_call source = GB_CALL(func, { role, sources[i] });
+        if (!gb_rule_given(&source)) {
+            return false;
+        }
+    }
+    return rule_fun(&c, has_fun) && rule_tasks(&c, n_tasks);
 }
 
 // -------------------------------------------------------------------------------------------------------------- losses

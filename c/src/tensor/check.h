@@ -116,6 +116,9 @@ bool gb_check_add_rel_pos(const char * func, gb_ct a, gb_ct pw, gb_ct ph);
 // user-defined operators: the first n of a, b, c are the operands
 bool gb_check_map_rows(const char * func, gb_ct a, gb_ct b, int n, bool has_fun); // F32, same shape
 bool gb_check_map_custom(const char * func, gb_ct a, gb_ct b, gb_ct c, int n, bool has_fun, int n_tasks);
+// n sources of any kind, and a result of any
+bool gb_check_result(const char * func, enum ggml_type type, const int64_t * ne, int n_dims);
+bool gb_check_custom(const char * func, struct ggml_tensor * const sources[], int n, bool has_fun, int n_tasks);
 
 // losses
 bool gb_check_cross_entropy_loss(const char * func, gb_ct a, gb_ct b);

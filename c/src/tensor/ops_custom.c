@@ -111,17 +111,22 @@ struct map_params {
     void * userdata;
 };
 
-// Sets the parameters field by field: padding may hold anything, and op_params are compared and hashed as bytes.
-static struct ggml_tensor * map_tasks(struct ggml_context * ctx, const char * func, enum ggml_op op,
-    struct ggml_tensor * a, struct ggml_tensor * b, struct ggml_tensor * c, const void * fun, int n_tasks,
-    void * userdata, bool inplace) {
-    struct ggml_tensor * node = gb_op_like(ctx, func, op, a, inplace);
+// Sets the parameters of the node (NULL: none) field by field: padding may hold anything, and op_params are compared and
+// hashed as bytes.
+static void set_params(struct ggml_tensor * node, const void * fun, int n_tasks, void * userdata) {
     if (node != NULL) {
         char * params = (char *) node->op_params;
         memcpy(params + offsetof(struct map_params, fun), fun, sizeof(void (*)(void)));
         memcpy(params + offsetof(struct map_params, n_tasks), &n_tasks, sizeof(n_tasks));
         memcpy(params + offsetof(struct map_params, userdata), &userdata, sizeof(userdata));
     }
+}
+
+static struct ggml_tensor * map_tasks(struct ggml_context * ctx, const char * func, enum ggml_op op,
+    struct ggml_tensor * a, struct ggml_tensor * b, struct ggml_tensor * c, const void * fun, int n_tasks,
+    void * userdata, bool inplace) {
+    struct ggml_tensor * node = gb_op_like(ctx, func, op, a, inplace);
+    set_params(node, fun, n_tasks, userdata);
     return gb_op_sources(ctx, node, gb_grad_unless(inplace), a, b, c);
 }
 
@@ -180,17 +185,47 @@ struct ggml_tensor * ggml_map_custom3_inplace(struct ggml_context * ctx, struct 
     return map_custom3(ctx, __func__, a, b, c, fun, n_tasks, userdata, true);
 }
 
+// --------------------------------------------------------------------------------------- any sources and any result
+
+// The sizes of dimensions that are not given are 1.
+struct ggml_tensor * ggml_custom(struct ggml_context * ctx, enum ggml_type type, const int64_t * ne, int n_dims,
+    struct ggml_tensor * const sources[], int n_src, ggml_custom_op_t fun, int n_tasks, void * userdata) {
+    if (!gb_check_result(__func__, type, ne, n_dims) ||
+        !gb_check_custom(__func__, sources, n_src, fun != NULL, n_tasks)) {
+        return NULL;
+    }
+    struct gb_shape shape = gb_shape_scalar();
+    memcpy(shape.ne, ne, (size_t) n_dims * sizeof(*ne));
+    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_CUSTOM, type, shape);
+    if (node == NULL) {
+        return NULL;
+    }
+    gb_op_set_ndim(node, n_dims);
+    set_params(node, &fun, n_tasks, userdata);
+    struct ggml_tensor * first[3] = { NULL };
+    for (int i = 0; i < n_src; i++) {
+        *(i < 3 ? &first[i] : &node->src[i]) = sources[i];
+    }
+    return gb_op_sources(ctx, node, GB_GRAD_INHERIT, first[0], first[1], first[2]);
+}
+
 // ------------------------------------------------------------------------------------------------------------ as built
+
+static bool has_fun(gb_ct t) {
+    void (*fun)(void) = NULL;
+    memcpy(&fun, t->op_params, sizeof(fun));
+    return fun != NULL;
+}
+
+static int tasks_of(gb_ct t) {
+    int n_tasks;
+    memcpy(&n_tasks, (const char *) t->op_params + offsetof(struct map_params, n_tasks), sizeof(n_tasks));
+    return n_tasks;
+}
 
 // Whether the node has n operands of the same form and a function; has_tasks: of the newer forms.
 static bool is_map(gb_ct t, int n, bool has_tasks) {
-    void (*fun)(void) = NULL;
-    int n_tasks       = 1;
-    memcpy(&fun, t->op_params, sizeof(fun));
-    if (has_tasks) {
-        memcpy(&n_tasks, (const char *) t->op_params + sizeof(fun), sizeof(n_tasks));
-    }
-    return gb_check_map_custom(NULL, t->src[0], t->src[1], t->src[2], n, fun != NULL, n_tasks) &&
+    return gb_check_map_custom(NULL, t->src[0], t->src[1], t->src[2], n, has_fun(t), has_tasks ? tasks_of(t) : 1) &&
            gb_is_like(t, t->src[0]);
 }
 
@@ -213,3 +248,12 @@ bool gb_built_map_custom1(gb_ct t) { return is_map(t, 1, true); }
 bool gb_built_map_custom2(gb_ct t) { return is_map(t, 2, true); }
 
 bool gb_built_map_custom3(gb_ct t) { return is_map(t, 3, true); }
+
+// Sources fill the slots from the first one on.
+bool gb_built_custom(gb_ct t) {
+    int n = GGML_MAX_SRC;
+    while (n > 0 && t->src[n - 1] == NULL) {
+        n--;
+    }
+    return gb_check_custom(NULL, t->src, n, has_fun(t), tasks_of(t));
+}

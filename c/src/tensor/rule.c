@@ -74,7 +74,8 @@ static void report(const struct gb_call * call, enum ggml_status status, const c
     }
     char reason[GB_REASON_SIZE], words[GB_REASON_SIZE];
     vsnprintf(reason, sizeof(reason), fmt, args);
-    gb_fail(status, "%s: %s: %s", call->func, operands, unmarked(reason, words, sizeof(words)));
+    gb_fail(status, "%s: %s%s%s", call->func, operands, call->n > 0 ? ": " : "",
+        unmarked(reason, words, sizeof(words)));
     gb_fail_reason(reason);
 }
 

@@ -49,8 +49,8 @@ struct gb_call {
 #define GB_CALL_5(func, a, b, c, d, e) \
     GB_CALL(func, GB_OPERAND(a), GB_OPERAND(b), GB_OPERAND(c), GB_OPERAND(d), GB_OPERAND(e))
 
-// Reports "func: operands: reason"; returns false. What another interface calls by other names is marked in the reason
-// (gb_last_reason):
+// Reports "func: operands: reason", without operands "func: reason"; returns false. What another interface calls by
+// other names is marked in the reason (gb_last_reason):
 //
 //   mark       what it is                                          in the message
 //   {a}        an operand by its role                              a

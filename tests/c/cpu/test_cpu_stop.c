@@ -368,8 +368,8 @@ static void every_operator_has_a_case(void) {
         ggml_free(ctx);
     }
     for (int op = 1; op < GGML_OP_COUNT; op++) {
-        struct ggml_tensor node   = { .op = (enum ggml_op) op };
-        const bool         custom = op >= GGML_OP_MAP_CUSTOM1_F32 && op <= GGML_OP_MAP_CUSTOM3;
+        struct ggml_tensor node = { .op = (enum ggml_op) op };
+        const bool custom       = op == GGML_OP_CUSTOM || (op >= GGML_OP_MAP_CUSTOM1_F32 && op <= GGML_OP_MAP_CUSTOM3);
         CHECK_MSG(has[op] || custom || op == GGML_OP_CLAMP || op == GGML_OP_ALIBI || gb_cpu_op_of(&node) == NULL,
             "no case for %s",
             ggml_op_name((enum ggml_op) op)); // those two work in place, by the functions of others

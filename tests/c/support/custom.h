@@ -35,4 +35,8 @@ static inline void task_3(struct ggml_tensor * dst, const struct ggml_tensor * a
     (void) dst, (void) a, (void) b, (void) c, (void) ith, (void) nth, (void) userdata;
 }
 
+static inline void task_any(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
+    (void) dst, (void) ith, (void) nth, (void) userdata;
+}
+
 #endif // TESTS_CUSTOM_H

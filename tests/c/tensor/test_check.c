@@ -702,6 +702,34 @@ static void custom(void) {
     REFUSED(ggml_map_custom3_inplace(ctx, a, b, h, NULL, 1, NULL), "'fun' is NULL", a, b, h);
 }
 
+static void custom_of_any_sources(void) {
+    TENSOR(a, F32, 4, 3);
+    struct ggml_tensor * const with_gap[] = { a, NULL, a };
+    struct ggml_tensor *       many[11];
+    const int64_t              ne[] = { 3, 2, -1, 5 };
+    for (int i = 0; i < 11; i++) {
+        many[i] = a;
+    }
+    ACCEPTED(ggml_custom(ctx, GGML_TYPE_F32, ne, 2, many, 10, task_any, 1, NULL));
+    ACCEPTED(ggml_custom(ctx, GGML_TYPE_I64, ne, 1, NULL, 0, task_any, GGML_N_TASKS_MAX, NULL));
+    REFUSED(ggml_custom(ctx, GGML_TYPE_F32, ne, 2, many, 11, task_any, 1, NULL), "n_src must be in 0 .. 10, is 11",
+        NULL);
+    REFUSED(ggml_custom(ctx, GGML_TYPE_F32, ne, 2, many, -1, task_any, 1, NULL), "n_src must be in 0 .. 10, is -1",
+        NULL);
+    REFUSED(ggml_custom(ctx, GGML_TYPE_F32, ne, 2, NULL, 1, task_any, 1, NULL), "'sources' is NULL", NULL);
+    REFUSED(ggml_custom(ctx, GGML_TYPE_F32, ne, 2, with_gap, 3, task_any, 1, NULL), "'sources[1]' is NULL", NULL);
+    REFUSED(ggml_custom(ctx, GGML_TYPE_F32, ne, 2, many, 1, NULL, 1, NULL), "ggml_custom: argument 'fun' is NULL",
+        NULL);
+    REFUSED(ggml_custom(ctx, GGML_TYPE_F32, ne, 2, many, 1, task_any, 0, NULL), "n_tasks must be at least 1", NULL);
+    REFUSED(ggml_custom(ctx, GGML_TYPE_F32, ne, 5, many, 1, task_any, 1, NULL), "n_dims must be in 1 .. 4, is 5", NULL);
+    REFUSED(ggml_custom(ctx, GGML_TYPE_F32, ne, 0, many, 1, task_any, 1, NULL), "n_dims must be in 1 .. 4, is 0", NULL);
+    REFUSED(ggml_custom(ctx, GGML_TYPE_F32, NULL, 2, many, 1, task_any, 1, NULL), "'ne' is NULL", NULL);
+    REFUSED(ggml_custom(ctx, GGML_TYPE_F32, ne, 3, many, 1, task_any, 1, NULL), "ne[2] must not be negative, is -1",
+        NULL);
+    REFUSED(ggml_custom(ctx, GGML_TYPE_Q8_0, ne, 1, many, 1, task_any, 1, NULL), "multiple of 32", NULL);
+    REFUSED(ggml_custom(ctx, GGML_TYPE_COUNT, ne, 1, many, 1, task_any, 1, NULL), "there is no type 41", NULL);
+}
+
 static void losses(void) {
     TENSOR(a, F32, 4, 3);
     TENSOR(b, F32, 4, 2);
@@ -742,6 +770,7 @@ IN_CONTEXT(pooling, true)
 IN_CONTEXT(attention, true)
 IN_CONTEXT(windows, true)
 IN_CONTEXT(custom, true)
+IN_CONTEXT(custom_of_any_sources, true)
 IN_CONTEXT(losses, true)
 
 // Builders that may return an operand as it is look at it as well.
@@ -759,4 +788,4 @@ static void operands_without_a_type(void) {
 TEST_MAIN(TEST(operands_without_a_type), RUN(whole_message), RUN(marks), RUN(views), RUN(unary), RUN(binary),
     RUN(add_cast), RUN(regions), RUN(reductions), RUN(copies), RUN(products), RUN(experts), RUN(norms),
     RUN(soft_max_and_masks), RUN(ropes), RUN(convolutions), RUN(pooling), RUN(attention), RUN(windows), RUN(custom),
-    RUN(losses))
+    RUN(custom_of_any_sources), RUN(losses))

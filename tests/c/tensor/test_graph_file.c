@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "custom.h"
 #include "tensor/tensor.h"
 #include "test.h"
 
@@ -188,6 +189,10 @@ static void refused_exports(void) {
     b->src[3] = NULL;
     ggml_build_forward_expand(g, ggml_map_custom1(ctx, b, own, 1, NULL));
     CHECK_INT(ggml_graph_export(g, path), GGML_STATUS_UNSUPPORTED);
+    g = ggml_new_graph(ctx);
+    ggml_build_forward_expand(g, ggml_custom(ctx, GGML_TYPE_F32, b->ne, 4, &b, 1, task_any, 1, NULL));
+    CHECK_INT(ggml_graph_export(g, path), GGML_STATUS_UNSUPPORTED);
+    CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "CUSTOM");
     ggml_free(ctx);
     unlink(path);
 }
@@ -279,6 +284,7 @@ static void damaged_fields(void) {
         { node + 4, 4, GGML_OP_COUNT },
         { node + 4, 4, UINT32_MAX },
         { node + 4, 4, GGML_OP_MAP_CUSTOM2 },
+        { node + 4, 4, GGML_OP_CUSTOM },
         { node + 8, 8, INT64_MAX },
         { node + 200, 4, 3 },    // reads itself
         { node + 200, 4, 1000 }, // reads nobody

@@ -1,6 +1,7 @@
 // test_ops_params.c - what nodes carry besides their shape: op_params word for word, sources of the unusual ones,
 // names. Kernels of any backend, also those of third parties, read these.
 #include "in_context.h"
+#include "tensor/tensor.h"
 #include "test.h"
 
 #if defined(__GNUC__)
@@ -243,10 +244,20 @@ static void task_3(struct ggml_tensor * dst, const struct ggml_tensor * a, const
     (void) dst, (void) a, (void) b, (void) c, (void) ith, (void) nth, (void) userdata;
 }
 
+static void task_any(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
+    (void) dst, (void) ith, (void) nth, (void) userdata;
+}
+
 struct params_1 {
     ggml_custom1_op_t fun;
     int               n_tasks;
     void *            userdata;
+};
+
+struct params_any {
+    ggml_custom_op_t fun;
+    int              n_tasks;
+    void *           userdata;
 };
 
 struct params_3 {
@@ -279,6 +290,27 @@ static void custom(void) {
     // the same call gives the same bytes, padding too
     CHECK(memcmp(ggml_map_custom1(ctx, a, task_1, 5, &datum)->op_params,
               ggml_map_custom1(ctx, a, task_1, 5, &datum)->op_params, 64) == 0);
+
+    // any number of sources, in the first slots, and a result that has nothing to do with them
+    struct ggml_tensor * const all[]  = { a, a, tensor(GGML_TYPE_I32, 7, 1, 1, 1), a,
+        tensor(GGML_TYPE_Q8_0, 32, 1, 1, 1), a, a, a, a, tensor(GGML_TYPE_F16, 1, 1, 1, 1) };
+    const int64_t              ne[4]  = { 2, 3, 1, 9 };
+    struct params_any          params = { 0 };
+    for (int n = 0; n <= 10; n++) {
+        for (int n_dims = 1; n_dims <= 4; n_dims++) {
+            t = ggml_custom(ctx, GGML_TYPE_I16, ne, n_dims, n > 0 ? all : NULL, n, task_any, 2, &datum);
+            REQUIRE(t != NULL);
+            memcpy(&params, t->op_params, sizeof(params));
+            CHECK(params.fun == task_any && params.n_tasks == 2 && params.userdata == &datum);
+            CHECK(t->op == GGML_OP_CUSTOM && t->type == GGML_TYPE_I16 && gb_tensor_ndim(t) == n_dims);
+            for (int d = 0; d < 4; d++) {
+                CHECK_INT(t->ne[d], d < n_dims ? ne[d] : 1);
+            }
+            for (int i = 0; i < GGML_MAX_SRC; i++) {
+                CHECK(t->src[i] == (i < n ? all[i] : NULL));
+            }
+        }
+    }
 }
 
 // ------------------------------------------------------------------------------------------------------- names, copies

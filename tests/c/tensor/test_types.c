@@ -315,7 +315,7 @@ static void registered_formats(void) {
 }
 
 static void op_names(void) {
-    CHECK_INT(GGML_OP_COUNT, 72);
+    CHECK_INT(GGML_OP_COUNT, 73);
     for (int op = 0; op < GGML_OP_COUNT; op++) {
         CHECK(ggml_op_name((enum ggml_op) op) != NULL && ggml_op_symbol((enum ggml_op) op) != NULL);
     }
@@ -325,6 +325,7 @@ static void op_names(void) {
     CHECK_STR(ggml_op_name((enum ggml_op) 45), "CONV_TRANSPOSE_1D");
     CHECK_STR(ggml_op_name((enum ggml_op) 61), "UNARY");
     CHECK_STR(ggml_op_name((enum ggml_op) 71), "CROSS_ENTROPY_LOSS_BACK");
+    CHECK_STR(ggml_op_name((enum ggml_op) 72), "CUSTOM"); // behind those of February 2024
     CHECK_STR(ggml_op_symbol((enum ggml_op) 4), "view(x,nb,offset)+=y->x");
     CHECK_STR(ggml_op_symbol((enum ggml_op) 9), "\xe2\x88\x9ax");
     CHECK_STR(ggml_op_symbol((enum ggml_op) 28), "x-\\>y");

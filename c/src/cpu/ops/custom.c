@@ -1,5 +1,5 @@
 // custom.c - operators whose function the user gives: MAP_UNARY, MAP_BINARY (by rows), MAP_CUSTOMn_F32 (one call),
-// MAP_CUSTOMn (one call a thread, at the same time).
+// MAP_CUSTOMn and CUSTOM (one call a thread, at the same time).
 //
 // The functions lie in op_params, which is not aligned for pointers: they are read with memcpy. What they call and
 // handle when it fails does not fail the node.
@@ -90,7 +90,7 @@ const struct gb_cpu_op gb_cpu_op_map_binary = {
 
 // ------------------------------------------------------------------------------------------------------- whole tensors
 
-struct custom { // the layout of op_params for MAP_CUSTOMn; the _F32 forms have `fun` alone
+struct custom { // the layout of op_params for MAP_CUSTOMn and CUSTOM; the _F32 forms have `fun` alone
     void (*fun)(void);
     int    n_tasks; // GGML_N_TASKS_MAX: all threads
     void * userdata;
@@ -145,6 +145,11 @@ static void run_map_custom3(const struct gb_cpu_call * call, struct ggml_tensor 
         c.userdata));
 }
 
+static void run_custom(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    const struct custom c = custom_of(node);
+    CALL_USER(((ggml_custom_op_t) c.fun)(node, call->ith, call->nth, c.userdata));
+}
+
 const struct gb_cpu_op gb_cpu_op_map_custom1_f32 = {
     .unsupported = function_unsupported, .n_tasks = one_task, .run = run_map_custom1_f32
 };
@@ -162,4 +167,7 @@ const struct gb_cpu_op gb_cpu_op_map_custom2 = {
 };
 const struct gb_cpu_op gb_cpu_op_map_custom3 = {
     .unsupported = function_unsupported, .n_tasks = custom_tasks, .run = run_map_custom3
+};
+const struct gb_cpu_op gb_cpu_op_custom = {
+    .unsupported = function_unsupported, .n_tasks = custom_tasks, .run = run_custom
 };

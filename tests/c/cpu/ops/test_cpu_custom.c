@@ -117,6 +117,47 @@ static void on_threads3(struct ggml_tensor * dst, const struct ggml_tensor * a, 
     CHECK(dst->src[0] == a && dst->src[1] == b && dst->src[2] == c);
 }
 
+static void on_threads_any(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
+    int n = 0;
+    while (n < GGML_MAX_SRC && dst->src[n] != NULL) {
+        n++;
+    }
+    note(userdata, ith, nth, n);
+    CHECK(dst->type == GGML_TYPE_I64 && dst->ne[0] == nth);
+    ((int64_t *) dst->data)[ith] = 100 * n + ith;
+}
+
+// Each thread of the node computes one number.
+static void any_sources(void) {
+    for (int n = 0; n <= GGML_MAX_SRC; n++) {
+        for (int n_threads = 1; n_threads <= 5; n_threads += 2) {
+            begin();
+            static struct seen   s;
+            const int64_t        ne[] = { n_threads };
+            struct ggml_tensor * sources[GGML_MAX_SRC];
+            memset(&s, 0, sizeof(s));
+            for (int i = 0; i < n; i++) {
+                sources[i] = i % 2 == 0 ? one(1) : tensor(GGML_TYPE_Q4_0, DENSE, 64, 2, 1, 1);
+            }
+            struct ggml_tensor * node = ggml_custom(ctx, GGML_TYPE_I64, ne, 1, sources, n, on_threads_any,
+                n_threads == 1 ? 1 : GGML_N_TASKS_MAX, &s);
+            give_memory(node);
+            CHECK(run_node(node, n_threads, gb_kernels_default()) == GGML_STATUS_SUCCESS);
+            CHECK_INT(s.nth, n_threads);
+            CHECK_INT(s.n_sources, n);
+            for (int ith = 0; ith < n_threads; ith++) {
+                CHECK_INT(((int64_t *) node->data)[ith], 100 * n + ith);
+            }
+            if (n > 1) { // as no builder makes it
+                node->src[0] = NULL;
+                CHECK(run_node(node, 1, gb_kernels_default()) == GGML_STATUS_UNSUPPORTED);
+                CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "do not fit together");
+            }
+            end();
+        }
+    }
+}
+
 static void on_threads(void) {
     static const int tasks[][3] = { { GGML_N_TASKS_MAX, 5, 5 }, { 3, 5, 3 }, { 7, 2, 2 },
         { 1, 5, 1 } }; // n_tasks, threads, calls
@@ -190,6 +231,11 @@ static void failing_on_threads3(struct ggml_tensor * dst, const struct ggml_tens
     on_threads3(dst, a, b, c, ith, nth, userdata);
 }
 
+static void failing_on_threads_any(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
+    fail_in_vain();
+    (void) dst, (void) ith, (void) nth, (void) userdata;
+}
+
 static bool failing_abort(void * data) {
     fail_in_vain();
     ++*(int *) data;
@@ -210,18 +256,21 @@ static void handled_failures(void) {
     ggml_backend_sched_t sched = ggml_backend_sched_new(&cpu, NULL, 1, 0);
     int                  n;
     ggml_backend_cpu_set_n_threads(cpu, 1);
-    for (int kind = 0; kind < 8; kind++) {
+    for (int kind = 0; kind < 9; kind++) {
         begin();
-        struct ggml_tensor *a        = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4),
-                           *b        = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4);
-        struct ggml_tensor *  node   = kind == 0   ? ggml_map_unary_f32(ctx, a, failing_row)
-                                       : kind == 1 ? ggml_map_binary_f32(ctx, a, b, failing_rows)
-                                       : kind == 2 ? ggml_map_custom1_f32(ctx, a, failing1)
-                                       : kind == 3 ? ggml_map_custom2_f32(ctx, a, b, failing2)
-                                       : kind == 4 ? ggml_map_custom3_f32(ctx, a, b, a, failing3)
-                                       : kind == 5 ? ggml_map_custom1(ctx, a, failing_on_threads1, 1, &seen)
-                                       : kind == 6 ? ggml_map_custom2(ctx, a, b, failing_on_threads2, 1, &seen)
-                                                   : ggml_map_custom3(ctx, a, b, a, failing_on_threads3, 1, &seen);
+        struct ggml_tensor *a = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4),
+                           *b = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4);
+        struct ggml_tensor * node =
+            kind == 0   ? ggml_map_unary_f32(ctx, a, failing_row)
+            : kind == 1 ? ggml_map_binary_f32(ctx, a, b, failing_rows)
+            : kind == 2 ? ggml_map_custom1_f32(ctx, a, failing1)
+            : kind == 3 ? ggml_map_custom2_f32(ctx, a, b, failing2)
+            : kind == 4 ? ggml_map_custom3_f32(ctx, a, b, a, failing3)
+            : kind == 5 ? ggml_map_custom1(ctx, a, failing_on_threads1, 1, &seen)
+            : kind == 6 ? ggml_map_custom2(ctx, a, b, failing_on_threads2, 1, &seen)
+            : kind == 7 ? ggml_map_custom3(ctx, a, b, a, failing_on_threads3, 1, &seen)
+                        : ggml_custom(ctx, GGML_TYPE_F16, b->ne, 2, (struct ggml_tensor * const[]){ a, b }, 2,
+                              failing_on_threads_any, 1, NULL);
         struct ggml_cgraph *  graph  = ggml_new_graph_custom(ctx, 8, false);
         ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(ctx, cpu);
         CHECK(buffer != NULL && ggml_build_forward_expand(graph, node) == GGML_STATUS_SUCCESS);
@@ -254,4 +303,5 @@ static void no_function(void) {
     end();
 }
 
-TEST_MAIN(TEST(by_rows), TEST(whole_tensors), TEST(on_threads), TEST(handled_failures), TEST(no_function))
+TEST_MAIN(TEST(by_rows), TEST(whole_tensors), TEST(on_threads), TEST(any_sources), TEST(handled_failures),
+    TEST(no_function))
