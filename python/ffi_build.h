@@ -39,6 +39,8 @@ static inline struct ggml_tensor * gbpy_slice(struct ggml_context * ctx, struct 
     int64_t to0, int64_t from1, int64_t to1, int64_t from2, int64_t to2, int64_t from3, int64_t to3);
 
 static inline struct ggml_tensor * gbpy_view_all(struct ggml_context * ctx, struct ggml_tensor * t);
+static inline struct ggml_tensor * gbpy_view_bytes(struct ggml_context * ctx, struct ggml_tensor * bytes,
+    enum ggml_type type, int n, const int64_t ne[4], size_t offset, size_t size);
 
 // cdef: end
 
@@ -125,6 +127,23 @@ static inline struct ggml_tensor * gbpy_view_all(struct ggml_context * ctx, stru
     if (result) {
         result->op     = GGML_OP_VIEW;
         result->src[0] = t;
+    }
+    return result;
+}
+
+// A view, of another type, of some of the bytes of a row of I8: a contiguous tensor of n dimensions, whose `size` the
+// caller has computed.
+static inline struct ggml_tensor * gbpy_view_bytes(struct ggml_context * ctx, struct ggml_tensor * bytes,
+    enum ggml_type type, int n, const int64_t ne[4], size_t offset, size_t size) {
+    struct ggml_tensor * result = ggml_view_1d(ctx, bytes, (int64_t) size, offset);
+    if (result) {
+        result->type  = type;
+        result->nb[0] = ggml_type_size(type);
+        memcpy(result->ne, ne, sizeof(result->ne));
+        for (int d = 1; d < GGML_MAX_DIMS; d++) {
+            result->nb[d] = result->nb[d - 1] * (size_t) (d == 1 ? ne[0] / ggml_blck_size(type) : ne[d - 1]);
+        }
+        gbpy_set_ndim(result, n);
     }
     return result;
 }

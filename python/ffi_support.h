@@ -40,6 +40,8 @@ GBPY_PYTHON void gbpy_custom2(struct ggml_tensor * dst, const struct ggml_tensor
 GBPY_PYTHON void gbpy_custom3(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b,
     const struct ggml_tensor * c, int ith, int nth, void * userdata);
 
+GBPY_PYTHON void gbpy_custom(struct ggml_tensor * dst, int ith, int nth, void * userdata);
+
 // the hooks of devices written in Python (core/devices.h)
 GBPY_PYTHON int    gbpy_device_open(void * entry, const char * params, struct gbpy_device_info * info, void ** device);
 GBPY_PYTHON void   gbpy_device_close(void * device);
@@ -69,8 +71,9 @@ static inline const char * gbpy_version(void);
 static inline const char * gbpy_last_reason(void);
 static inline const char * gbpy_build(void);
 
-static inline int  gbpy_graph_customs(struct ggml_cgraph * graph, void ** out, int cap);
-static inline void gbpy_flag_leafs(struct ggml_cgraph * graph, bool keep);
+static inline void * gbpy_custom_userdata(const struct ggml_tensor * node);
+static inline int    gbpy_graph_customs(struct ggml_cgraph * graph, void ** out, int cap);
+static inline void   gbpy_flag_leafs(struct ggml_cgraph * graph, bool keep);
 
 static inline double gbpy_measure_limit(int what, const char * level, size_t bytes, int n_threads, int64_t ns,
     bool processor_time);
@@ -152,23 +155,27 @@ static inline void gbpy_flag_leafs(struct ggml_cgraph * graph, bool keep) {
     }
 }
 
-static inline bool gbpy_is_custom(const struct ggml_tensor * t) {
-    return t->op == GGML_OP_MAP_CUSTOM1 || t->op == GGML_OP_MAP_CUSTOM2 || t->op == GGML_OP_MAP_CUSTOM3;
-}
-
-// What the functions of the graph's custom nodes are called with; of at most cap nodes.
-static inline int gbpy_graph_customs(struct ggml_cgraph * graph, void ** out, int cap) {
+// What the function of a custom node is called with; NULL: it is no such node.
+static inline void * gbpy_custom_userdata(const struct ggml_tensor * node) {
     struct params { // of a custom node, as the kernels have them
         void (*fun)(void);
         int    n_tasks;
         void * userdata;
     };
+    void * userdata = NULL;
+    if (node->op == GGML_OP_CUSTOM || node->op == GGML_OP_MAP_CUSTOM1 || node->op == GGML_OP_MAP_CUSTOM2 ||
+        node->op == GGML_OP_MAP_CUSTOM3) {
+        memcpy(&userdata, (const char *) node->op_params + offsetof(struct params, userdata), sizeof(userdata));
+    }
+    return userdata;
+}
+
+// The same of all custom nodes of the graph, of at most cap.
+static inline int gbpy_graph_customs(struct ggml_cgraph * graph, void ** out, int cap) {
     int n = 0;
     for (int i = 0; i < graph->n_nodes && n < cap; i++) {
-        if (gbpy_is_custom(graph->nodes[i])) {
-            memcpy(&out[n++], (const char *) graph->nodes[i]->op_params + offsetof(struct params, userdata),
-                sizeof(*out));
-        }
+        out[n] = gbpy_custom_userdata(graph->nodes[i]);
+        n += out[n] != NULL;
     }
     return n;
 }

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING
 from . import dtypes, gguf, ops
 from ._calibrate import calibrate
 from ._callbacks import set_abort_callback, set_log
+from ._data.blocks import Blocks
 from ._data.quantize import dequantize, quantize
 from ._errors import (
     AllocationError,
@@ -53,7 +54,7 @@ from .backend import Backend, BackendList, LoadRecord, backends, cpu_levels, get
 from .buffer import Buffer, BufferType, cpu_buffer_type
 from .cli import show_config
 from .context import Context
-from .custom import map_custom
+from .custom import custom, map_custom
 from .device import Call, Device, Node, op, register_device
 from .dtypes import *  # noqa: F403
 from .event import Event
@@ -82,14 +83,14 @@ __version__: str = _ffi_object.string(_lib.gbpy_version()).decode()
 # What checkers understand: a list, and the lists of modules. mypy takes no list that is joined of others, so above
 # operations come from the files of their families.
 __all__ = [
-    "AllocationError", "ArenaPlan", "Backend", "BackendList", "Buffer", "BufferType", "Call", "Comparison", "Context",
-    "CopyCost", "CopyInfo", "Costs", "Device", "DeviceCosts", "DeviceError", "Event", "FileError", "GgmlError", "Graph",
-    "GraphAllocator", "InvalidArgumentError", "LoadRecord", "Memory", "MemoryPlan", "Node", "OpCost", "Pending",
-    "PerformanceWarning", "Plan", "PlanBlock", "Prediction", "Scheduler", "SchedulerStats", "Split", "SplitInfo",
-    "SplitTime", "StateError", "Tensor", "TensorAllocator", "Trace", "TraceEvent", "Traffic", "UnsupportedError",
-    "__version__", "backends", "calibrate", "cpu_buffer_type", "cpu_levels", "dequantize", "get_include", "gguf",
-    "load_backend", "load_report", "map_custom", "op", "plan_memory", "quantize", "register_device",
-    "set_abort_callback", "set_log", "show_config",
+    "AllocationError", "ArenaPlan", "Backend", "BackendList", "Blocks", "Buffer", "BufferType", "Call", "Comparison",
+    "Context", "CopyCost", "CopyInfo", "Costs", "Device", "DeviceCosts", "DeviceError", "Event", "FileError",
+    "GgmlError", "Graph", "GraphAllocator", "InvalidArgumentError", "LoadRecord", "Memory", "MemoryPlan", "Node",
+    "OpCost", "Pending", "PerformanceWarning", "Plan", "PlanBlock", "Prediction", "Scheduler", "SchedulerStats",
+    "Split", "SplitInfo", "SplitTime", "StateError", "Tensor", "TensorAllocator", "Trace", "TraceEvent", "Traffic",
+    "UnsupportedError", "__version__", "backends", "calibrate", "cpu_buffer_type", "cpu_levels", "custom",
+    "dequantize", "get_include", "gguf", "load_backend", "load_report", "map_custom", "op", "plan_memory", "quantize",
+    "register_device", "set_abort_callback", "set_log", "show_config",
 ]  # fmt: skip
 __all__ += dtypes.__all__
 __all__ += ops.__all__

@@ -17,12 +17,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Union
 
 import numpy as np
 
-from ._core.handles import Core, Holders, address, new_pin, use
+from ._core.handles import ContextCore, Core, Holders, address, new_pin, use
 from ._data.arrays import array_at, describe_at
+from ._data.blocks import as_blocks
+from ._data.results import Result, parts_of, returned, write
 from ._errors import InvalidArgumentError, StateError, expect, expect_function
 from ._errors.messages import add_note, kind_of
 from ._ffi import ffi, lib
 from .backend import Backend, BackendCore
+from .dtypes import dtype_of_id
 from .tensor import Tensor
 
 if TYPE_CHECKING:
@@ -93,24 +96,85 @@ def _failed(kind: Any, error: BaseException, traceback: Any) -> None:
 
 
 class CustomOp:
-    """The Python function behind a MAP_CUSTOM node. Kept alive by the context of the node, and by graphs that have it,
-    copies too."""
+    """The Python function behind a MAP_CUSTOM or CUSTOM node. Kept alive by the context of the node, and by graphs that
+    have it, copies too.
 
-    __slots__ = ("__weakref__", "function", "handle", "lost", "n_tasks")
+    results: of CUSTOM nodes what is computed; None of MAP_CUSTOM ones, which compute something like their first source
+    several: is ``out`` a tuple? Then the node is a row of bytes, and each result a part of it
+    """
+
+    __slots__ = ("__weakref__", "context", "function", "handle", "lost", "n_tasks", "results", "several", "views")
     known: ClassVar[weakref.WeakValueDictionary[int, CustomOp]] = weakref.WeakValueDictionary()
 
-    def __init__(self, function: Callable[..., Any], n_tasks: int) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        n_tasks: int,
+        results: Sequence[Result] | None = None,
+        several: bool = False,
+    ) -> None:
         self.function = function
         self.n_tasks = n_tasks
+        self.results = None if results is None else tuple(results)
+        self.several = several
         self.handle = ffi.new_handle(self)
         self.lost: BaseException | None = None  # called for a computation that nobody knows
+        self.context: weakref.ref[ContextCore] | None = None  # of the tensors in C that show several results
+        self.views: tuple[Any, ...] = ()
         self.known[address(self.handle)] = self
 
+    @classmethod
+    def of_node(cls, node: Any) -> CustomOp | None:
+        """The one behind a node of C; None if it is no such node, or not made by Python."""
+        userdata = lib.gbpy_custom_userdata(node)
+        return cls.known.get(address(userdata)) if userdata else None
+
+    @property
+    def name(self) -> str:
+        """The function of the package that made it."""
+        return "map_custom" if self.results is None else "custom"
+
+    def compute(self, out: Any, sources: Sequence[Any], ith: int = 0, nth: int = 1) -> Any:
+        """Calls the function on arrays of any library, those of several results in a tuple.
+
+        Returns what the function returned for ``out``, of the right shape and not written yet: for several results a
+        tuple. None, also in that tuple: it has written ``out`` itself. Devices call this with arrays of their own and
+        write what it returns. What the function raises passes through.
+        """
+        if self.n_tasks == 1:
+            value = self.function(out, *sources)
+        else:
+            value = self.function(out, *sources, ith, nth)
+        if value is None or value is out:
+            return None
+        if self.results is None:
+            return value if self.n_tasks == 1 else None
+        if self.n_tasks != 1:
+            raise InvalidArgumentError(
+                "custom: with n_tasks other than 1 the function writes its share of out, and returns None"
+            )
+        if not self.several:
+            return returned(value, self.results[0], "custom: what the function returns")
+        return self._several(out, value)
+
+    def _several(self, out: Sequence[Any], value: Any) -> tuple[Any, ...]:
+        results: Any = self.results
+        if not isinstance(value, (tuple, list)) or len(value) != len(results):
+            given = f"{len(value)} of them" if isinstance(value, (tuple, list)) else kind_of(value)
+            raise InvalidArgumentError(
+                f"custom: the function must return a tuple of {len(results)} results, or None, not {given}"
+            )
+        return tuple(
+            None if v is None or v is o else returned(v, r, f"custom: result {i} of the function")
+            for i, (v, o, r) in enumerate(zip(value, out, results, strict=True))
+        )
+
     def call(self, dst: Any, sources: Sequence[Any], ith: int, nth: int) -> None:
+        """For a node that the CPU computes."""
         run = current_run()
         if run is None:
             self.lost = StateError(
-                "map_custom: the backend called the function on a thread of its own, for no computation that is known"
+                f"{self.name}: the backend called the function on a thread of its own, for no computation that is known"
             )
             return
         if run.error is not None:
@@ -118,22 +182,55 @@ class CustomOp:
         try:
             out = self._array(run, dst, False)
             arrays = [self._array(run, s, True) for s in sources]
-            if self.n_tasks == 1:
-                result = self.function(out, *arrays)
-                if result is not None and result is not out:
-                    out[...] = result
+            if self.results is not None:
+                self._compute_strictly(out, arrays, ith, nth)
             else:
-                self.function(out, *arrays, ith, nth)
+                value = self.compute(out, arrays, ith, nth)
+                if value is not None:
+                    out[...] = value
         except BaseException as error:
             if isinstance(error, Exception):
-                add_note(error, f"raised in the function of map_custom that computes {describe_at(dst)}")
+                add_note(error, f"raised in the function of {self.name} that computes {self._described(dst, sources)}")
             run.fail(error)
 
-    @staticmethod
-    def _array(run: Run, pointer: Any, readonly: bool) -> np.ndarray[Any, Any]:
+    def _compute_strictly(self, memory: np.ndarray[Any, Any], arrays: Sequence[Any], ith: int, nth: int) -> None:
+        results: Any = self.results
+        if not self.several:
+            value = self.compute(memory, arrays, ith, nth)
+            if value is not None:
+                write(memory, value, results[0].dtype, "custom: what the function returns")
+            return
+        outs = parts_of(memory, results)
+        values = self.compute(outs, arrays, ith, nth)
+        if values is None:
+            return
+        # what is returned may look into another result, which is written before
+        values = [v.copy() if isinstance(v, np.ndarray) and np.may_share_memory(v, memory) else v for v in values]
+        for i, (out, value, result) in enumerate(zip(outs, values, results, strict=True)):
+            if value is not None:
+                write(out, value, result.dtype, f"custom: result {i} of the function")
+
+    def _described(self, dst: Any, sources: Sequence[Any]) -> str:
+        """The results, and of ``custom`` the sources."""
+        if self.results is None:
+            return describe_at(dst)
+        shown = [describe_at(dst)]
+        if self.several:
+            core = self.context() if self.context is not None else None  # keeps the tensors meanwhile
+            shown = [describe_at(v) for v in self.views] if core is not None else [str(r) for r in self.results]
+        of = f" of {', '.join(describe_at(s) for s in sources)}" if sources else ""
+        return f"{', '.join(shown)}{of}"
+
+    def _array(self, run: Run, pointer: Any, readonly: bool) -> np.ndarray[Any, Any]:
+        """A tensor of C as the function sees it: functions of ``custom`` see quantized ones as blocks."""
         pin = new_pin()
         lib.gbpy_pin(pin, pointer, run.memory)
-        return array_at(pointer, pointer.data, pin, readonly)
+        array = array_at(pointer, pointer.data, pin, readonly)
+        if self.results is not None:
+            dtype = dtype_of_id(pointer.type)
+            if dtype.is_quantized:
+                return as_blocks(array, dtype)
+        return array
 
 
 def customs_of(graph: Any) -> list[CustomOp]:
@@ -159,6 +256,11 @@ def gbpy_custom2(dst: Any, a: Any, b: Any, ith: int, nth: int, userdata: Any) ->
 @ffi.def_extern(onerror=_failed)  # type: ignore[untyped-decorator]
 def gbpy_custom3(dst: Any, a: Any, b: Any, c: Any, ith: int, nth: int, userdata: Any) -> None:
     ffi.from_handle(userdata).call(dst, (a, b, c), ith, nth)
+
+
+@ffi.def_extern(onerror=_failed)  # type: ignore[untyped-decorator]
+def gbpy_custom(dst: Any, ith: int, nth: int, userdata: Any) -> None:
+    ffi.from_handle(userdata).call(dst, [s for s in dst.src if s], ith, nth)
 
 
 # ------------------------------------------------------------------------------------------------------ evaluated nodes

@@ -18,6 +18,7 @@ from .._ffi import ffi, lib
 from .._files.mapped import check_file, reading, watch_of
 from ..dtypes import DType, DTypeLike, as_dtype, dtypes
 from .arrays import to_array
+from .blocks import Blocks
 
 __all__ = ["FLOATS", "OnInvalid", "dequantize", "fallback_dtype", "quantize"]
 
@@ -280,12 +281,17 @@ def _quantize_rows(job: _Job, weights: Array, out: Array) -> None:
         _run(work, len(matrix), max(1, _TASK // n), job.n_threads)
 
 
-def dequantize(blocks: Any, dtype: DTypeLike, *, n_threads: int | None = None) -> Array:
+def dequantize(blocks: Any, dtype: DTypeLike | None = None, *, n_threads: int | None = None) -> Array:
     """Blocks of a format, uint8 ``(..., bytes of a row)``, as float32 ``(..., n)``.
 
     For float32, float16 and bfloat16 also takes arrays of that dtype (bfloat16: of uint16 bits). Any bytes are valid
     blocks.
+
+    dtype: the format; :class:`ggml_backend.Blocks`, which know theirs, come without, and their last two axes become
+        one: ``(..., blocks of a row, bytes of a block)`` becomes ``(..., n)``.
     """
+    if dtype is None:
+        blocks, dtype = _rows_of(blocks)
     element = as_dtype(dtype, "dequantize")
     what = f"dequantize {element.name}"
     try:
@@ -327,6 +333,15 @@ def dequantize(blocks: Any, dtype: DTypeLike, *, n_threads: int | None = None) -
     check_file(data, what)
     del known
     return out
+
+
+def _rows_of(blocks: Any) -> tuple[Array, DType]:
+    """Blocks that know their format as the bytes of rows, and the format."""
+    known = blocks.format if isinstance(blocks, Blocks) else None
+    if known is None:
+        raise TypeError("dequantize: dtype must be given, the format of the blocks: dequantize(array, 'q4_0')")
+    array = np.asarray(blocks)
+    return (array.reshape(*array.shape[:-2], array.shape[-2] * array.shape[-1]) if array.ndim > 1 else array), known
 
 
 _FALLBACK = {"q4_k": "q5_0", "q5_k": "q5_1", "q6_k": "q8_0", "q8_k": "q8_0"}

@@ -64,9 +64,10 @@ def _refuse(
 ) -> NoReturn:
     status, marked = lib.ggml_last_status(), ffi.string(lib.gbpy_last_reason()).decode("utf-8", "replace")
     message = ffi.string(lib.ggml_last_error()).decode("utf-8", "replace")
-    newest(op, tensors, labels)  # a context that cannot be built on is the better reason
+    if tensors:
+        newest(op, tensors, labels)  # a context that cannot be built on is the better reason
     named = [(label, t) for label, t in zip(labels, tensors, strict=False) if t is not None]
-    prefix = f"{op}: {', '.join([describe(label, t) for label, t in named])}"
+    prefix = f"{op}: {', '.join([describe(label, t) for label, t in named])}" if named else op
     if error is not None:
         hint = "; mul multiplies by a tensor" if op == "scale" and "Tensor" in str(error) else ""
         raise InvalidArgumentError(f"{prefix}: {parameter_error(error, args)}{hint}") from None
@@ -108,14 +109,17 @@ def build(
     ndim: int | None = None,
     labels: Sequence[str] = _LABELS,
     array: bool = False,
+    pool: Context | None = None,
 ) -> Tensor:
     """Calls a C builder and wraps its result.
 
     ndim: dimensions of the result as Python shows them; default: the most that a source has
     array: the first tensors are passed as the last argument's array (mul_mat_id passes its own pointers through
         ``args``)
+    pool: the context that it belongs to, of all these the one made last; default: that of the tensors
     """
-    pool = newest(op, tensors, labels)
+    if pool is None:
+        pool = newest(op, tensors, labels)
     core = pool._live()
     pointers = []
     dims = 0

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "cpu/cpu.h"
 #include "custom.h"
 #include "ggml-backend-impl.h"
 #include "ggml-cpu.h"
@@ -475,6 +476,7 @@ static void round_of_calls(void) {
         CHECK(!"the objects were made");
     }
     pool_free();
+    gb_cpu_pools_trim(); // threads that ggml_graph_compute keeps for the next call
     CHECK_INT(gb_test_live_allocs(), before);
 }
 

@@ -1,0 +1,47 @@
+"""Blocks of quantized formats as arrays that know their format."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..dtypes import DType
+
+__all__ = ["Blocks", "array_shape", "as_blocks"]
+
+
+class Blocks(np.ndarray[Any, np.dtype[np.uint8]]):
+    """The blocks of a quantized tensor, as functions of :func:`ggml_backend.custom` get them: uint8 of shape ``(...,
+    blocks of a row, bytes of a block)``.
+
+    ``gb.dequantize(blocks)`` makes float32 of the tensor's shape of them, also of some of them: ``blocks[2:5]``. What
+    is computed from them (``blocks + 1``) is an array as any other, whose ``format`` is None.
+    """
+
+    format: DType | None
+    """The format of the tensor; None for what is not made of whole blocks any more."""
+
+    def __array_finalize__(self, obj: Any) -> None:
+        known: DType | None = getattr(obj, "format", None)
+        whole = known is not None and self.dtype == np.uint8 and self.ndim > 0 and self.shape[-1] == known.itemsize
+        self.format = known if whole else None
+
+    def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
+        plain = np.asarray(array)
+        return plain[()] if return_scalar else plain
+
+
+def array_shape(dtype: DType, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """How functions of :func:`ggml_backend.custom` see a tensor of this shape."""
+    if not dtype.is_quantized:
+        return shape
+    last = shape[-1] if shape else 1
+    return (*shape[:-1], last // dtype.block_size, dtype.itemsize)
+
+
+def as_blocks(rows: np.ndarray[Any, Any], dtype: DType) -> Blocks:
+    """A view of the bytes of rows ``(..., bytes of a row)``."""
+    blocks = rows.reshape(*rows.shape[:-1], rows.shape[-1] // dtype.itemsize, dtype.itemsize).view(Blocks)
+    blocks.format = dtype
+    return blocks
