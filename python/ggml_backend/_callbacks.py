@@ -154,7 +154,7 @@ class CustomOp:
                 "custom: with n_tasks other than 1 the function writes its share of out, and returns None"
             )
         if not self.several:
-            return returned(value, self.results[0], "custom: what the function returns")
+            return returned(value, self.results[0], "custom: the result")
         return self._several(out, value)
 
     def _several(self, out: Sequence[Any], value: Any) -> tuple[Any, ...]:
@@ -165,7 +165,7 @@ class CustomOp:
                 f"custom: the function must return a tuple of {len(results)} results, or None, not {given}"
             )
         return tuple(
-            None if v is None or v is o else returned(v, r, f"custom: result {i} of the function")
+            None if v is None or v is o else returned(v, r, f"custom: result {i}")
             for i, (v, o, r) in enumerate(zip(value, out, results, strict=True))
         )
 
@@ -198,7 +198,7 @@ class CustomOp:
         if not self.several:
             value = self.compute(memory, arrays, ith, nth)
             if value is not None:
-                write(memory, value, results[0].dtype, "custom: what the function returns")
+                write(memory, value, results[0].dtype, "custom: the result")
             return
         outs = parts_of(memory, results)
         values = self.compute(outs, arrays, ith, nth)
@@ -208,7 +208,7 @@ class CustomOp:
         values = [v.copy() if isinstance(v, np.ndarray) and np.may_share_memory(v, memory) else v for v in values]
         for i, (out, value, result) in enumerate(zip(outs, values, results, strict=True)):
             if value is not None:
-                write(out, value, result.dtype, f"custom: result {i} of the function")
+                write(out, value, result.dtype, f"custom: result {i}")
 
     def _described(self, dst: Any, sources: Sequence[Any]) -> str:
         """The results, and of ``custom`` the sources."""

@@ -19,13 +19,17 @@ class Blocks(np.ndarray[Any, np.dtype[np.uint8]]):
     is computed from them (``blocks + 1``) is an array as any other, whose ``format`` is None.
     """
 
-    format: DType | None
-    """The format of the tensor; None for what is not made of whole blocks any more."""
+    _format: DType | None
 
     def __array_finalize__(self, obj: Any) -> None:
-        known: DType | None = getattr(obj, "format", None)
+        self._format = getattr(obj, "_format", None)
+
+    @property
+    def format(self) -> DType | None:
+        """The format of the tensor; None for what is not made of whole blocks any more."""
+        known = self._format
         whole = known is not None and self.dtype == np.uint8 and self.ndim > 0 and self.shape[-1] == known.itemsize
-        self.format = known if whole else None
+        return known if whole else None
 
     def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
         plain = np.asarray(array)
@@ -43,5 +47,5 @@ def array_shape(dtype: DType, shape: tuple[int, ...]) -> tuple[int, ...]:
 def as_blocks(rows: np.ndarray[Any, Any], dtype: DType) -> Blocks:
     """A view of the bytes of rows ``(..., bytes of a row)``."""
     blocks = rows.reshape(*rows.shape[:-1], rows.shape[-1] // dtype.itemsize, dtype.itemsize).view(Blocks)
-    blocks.format = dtype
+    blocks._format = dtype
     return blocks

@@ -161,7 +161,7 @@ def _as_numpy(value: Any, what: str) -> np.ndarray[Any, Any]:
         raise
     except Exception as error:  # of the other library: an array on a device, say
         raise InvalidArgumentError(f"{what} cannot be this {kind_of(value)}: {error}") from None
-    if array.dtype.kind not in "iubfc" and array.dtype.name != "bfloat16":
+    if not isinstance(value, np.ndarray) and array.dtype.kind not in "iubfc" and array.dtype.name != "bfloat16":
         raise InvalidArgumentError(f"{what} cannot be this {kind_of(value)}")
     return array
 

@@ -1,0 +1,668 @@
+"""gb.custom: any sources, any results, computed by a function of Python. NumPy says what comes out."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import threading
+import weakref
+
+import numpy as np
+import pytest
+
+import ggml_backend as gb
+from ggml_backend._callbacks import CustomOp
+from ggml_backend._data.blocks import as_blocks
+
+DEVICES = [["CPU"], ["SIM", "CPU"]]
+f32 = np.float32
+
+
+def scheduler(names):
+    return gb.Scheduler([gb.Backend(n) for n in names])
+
+
+def run(names, ctx, *nodes):
+    s = scheduler(names)
+    assert s.compute(ctx.graph(*nodes))
+    return s
+
+
+@pytest.fixture
+def x(ctx, rng):
+    return ctx.constant(rng.random((3, 4)).astype(f32)).named("x")
+
+
+# ---------------------------------------------------------------------------------------------------- shapes and dtypes
+
+SHAPES = [(), (1,), (7,), (5, 3), (2, 1, 3), (2, 3, 4, 5), (0,), (2, 0, 3)]
+DTYPES = ["float32", "float16", "float64", "int8", "int16", "int32", "int64"]
+
+
+@pytest.mark.parametrize("devices", DEVICES, ids="-".join)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_result_has_any_shape_and_dtype(ctx, x, devices, dtype):
+    """Larger and smaller than the sources, returned and written in place, read by the CPU and by another device."""
+    values = {s: np.arange(np.prod(s, dtype=int)).reshape(s).astype(dtype) for s in SHAPES}
+    seen = []
+
+    def fill(out, a, *, shape):
+        seen.append((a.shape, a.dtype, a.flags.writeable, out.shape, out.dtype, out.flags.writeable))
+        if shape and shape[0] % 2:
+            return values[shape]
+        out[...] = values[shape]
+        return None
+
+    nodes = [gb.custom(lambda o, a, s=s: fill(o, a, shape=s), x, shape=s, dtype=dtype) for s in SHAPES]
+    readers = [gb.scale(n, 2.0) for n in nodes if dtype == "float32"]
+    kept = run(devices, ctx, *nodes, *readers)
+    for node, shape in zip(nodes, SHAPES, strict=True):
+        assert (node.op, node.shape, node.dtype) == ("CUSTOM", shape, gb.dtypes.dtypes[dtype])
+        np.testing.assert_array_equal(node.numpy(), values[shape])
+    for reader, shape in zip(readers, SHAPES, strict=False):
+        np.testing.assert_array_equal(reader.numpy(), 2 * values[shape])
+    assert sorted(map(str, seen)) == sorted(
+        str(((3, 4), np.dtype(f32), False, s, np.dtype(dtype), True)) for s in SHAPES
+    )
+    del kept
+
+
+def test_shape_and_dtype_are_those_of_the_first_source_by_default(ctx):
+    a, b = ctx.tensor((3, 5), "f16"), ctx.tensor((2, 2), "i32")
+    for node, shape, dtype in [
+        (gb.custom(print, a, b), (3, 5), "f16"),
+        (gb.custom(print, b, a, shape=7), (7,), "i32"),
+        (gb.custom(print, a, dtype="f64"), (3, 5), "f64"),
+        (gb.custom(print, a, dtype=np.int64, shape=[2]), (2,), "i64"),
+        (gb.custom(print, shape=(), context=ctx), (), "f32"),
+    ]:
+        assert (node.shape, node.dtype) == (shape, gb.dtypes.as_dtype(dtype))
+    for nodes, wanted in [
+        (gb.custom(print, a, shape=[(2,), None, (3, 4)]), [((2,), "f16"), ((3, 5), "f16"), ((3, 4), "f16")]),
+        (gb.custom(print, a, shape=(2, 3), dtype=["f32", None]), [((2, 3), "f32"), ((2, 3), "f16")]),
+        (gb.custom(print, a, shape=((2,), ()), dtype=("i8", "f64")), [((2,), "i8"), ((), "f64")]),
+        (gb.custom(print, a, dtype=["f32"]), [((3, 5), "f32")]),
+        (gb.custom(print, a, shape=[(2,), 5]), [((2,), "f16"), ((5,), "f16")]),
+    ]:
+        assert isinstance(nodes, tuple)
+        assert [(n.shape, n.dtype) for n in nodes] == [(s, gb.dtypes.as_dtype(d)) for s, d in wanted]
+
+
+@pytest.mark.parametrize("n", range(11))
+@pytest.mark.parametrize("devices", DEVICES, ids="-".join)
+def test_zero_to_ten_sources(ctx, devices, n):
+    kinds = [("f32", (2, 3)), ("i32", (4,)), ("f16", (1, 2, 2)), ("i8", ()), ("f64", (3,))]
+    arrays = [np.full(s, i + 1, gb.dtypes.as_dtype(d).numpy) for i, (d, s) in zip(range(n), itertools.cycle(kinds))]
+    sources = [ctx.constant(a, a.dtype) for a in arrays]
+    y = gb.custom(lambda out, *s: sum(float(v.sum()) for v in s), *sources, shape=(), dtype="f64", context=ctx)
+    kept = run(devices, ctx, y)
+    assert y.numpy() == sum(float(a.sum()) for a in arrays)
+    assert y.sources == sources
+    del kept
+
+
+def test_what_the_function_returns_is_read_in_any_layout(ctx, x):
+    a = x.numpy() if x.is_placed else None
+    y = gb.custom(lambda out, v: v.T, x, shape=(4, 3))
+    z = gb.custom(lambda out, v: v[::-1, ::-1], x.swapaxes(0, 1), shape=(4, 3), dtype="f64")
+    q = gb.custom(lambda out, v: out[::-1] if out.__setitem__(..., v) is None else None, x)  # over itself
+    kept = run(["CPU"], ctx, y, z, q, x + 0.0)
+    a = x.numpy()
+    np.testing.assert_array_equal(y.numpy(), a.T)
+    np.testing.assert_array_equal(z.numpy(), a.T[::-1, ::-1])
+    np.testing.assert_array_equal(q.numpy(), a[::-1])
+    del kept
+
+
+def test_nan_and_infinity_pass(ctx):
+    values = np.array([np.nan, np.inf, -np.inf, -0.0, 1.0], f32)
+    nodes = [gb.custom(lambda out: values, shape=5, dtype=d, context=ctx) for d in ("f32", "f16", "f64", "bf16")]
+    kept = run(["SIM", "CPU"], ctx, *nodes)
+    for n in nodes:
+        np.testing.assert_array_equal(n.numpy(f32), values)
+        assert np.signbit(n.numpy(f32)[3])
+    del kept
+
+
+# ------------------------------------------------------------------------------------------------------ several results
+
+
+@pytest.mark.parametrize("devices", DEVICES, ids="-".join)
+@pytest.mark.parametrize("how", ["returned", "in place", "mixed"])
+def test_several_results_that_different_nodes_read(ctx, rng, devices, how):
+    values = rng.standard_normal((5, 33)).astype(f32)
+    x = ctx.constant(values)
+    calls = []
+
+    def top(out, a):
+        calls.append([o.shape for o in out])
+        want = (a.max(1), a.argmax(1), np.sort(a, 1))
+        if how == "returned":
+            return want
+        for o, w in zip(out, want, strict=True):
+            o[...] = w
+        return None if how == "in place" else [None, want[1], out[2]]
+
+    most, where, ordered = gb.custom(top, x, shape=[5, 5, (5, 33)], dtype=["f32", "i32", "f64"])
+    picked = gb.get_rows(x.T.contiguous(), where)  # where is read as indices
+    scaled = gb.relu(most) * 2.0
+    kept = run(devices, ctx, scaled, picked, ordered, where)
+    np.testing.assert_array_equal(scaled.numpy(), np.maximum(values.max(1), 0) * 2)
+    np.testing.assert_array_equal(picked.numpy(), values.T[values.argmax(1)])
+    np.testing.assert_array_equal(ordered.numpy(), np.sort(values, 1).astype(np.float64))
+    np.testing.assert_array_equal(where.numpy(), values.argmax(1))
+    assert calls == [[(5,), (5,), (5, 33)]]  # once, though three are read
+    assert most.view_of == where.view_of == ordered.view_of
+    assert most.view_of.op == "CUSTOM"
+    del kept
+
+
+def test_results_swapped_by_the_function(ctx):
+    """What is returned for one result may look into another."""
+
+    def swap(out):
+        out[0][...], out[1][...] = [1, 2], [3, 4]
+        return out[1], out[0]
+
+    a, b = gb.custom(swap, shape=[(2,), (2,)], context=ctx)
+    kept = run(["CPU"], ctx, a, b)
+    assert (a.tolist(), b.tolist()) == ([3, 4], [1, 2])
+    del kept
+
+
+@pytest.mark.parametrize("devices", DEVICES, ids="-".join)
+def test_results_that_live_on_while_memory_is_used_again(ctx, rng, devices):
+    """Each result is read late, behind nodes that want memory: none of them may lie where another still is."""
+    values = rng.standard_normal((16, 16)).astype(f32)
+    x = ctx.tensor((16, 16))
+    outs = gb.custom(lambda out, a: tuple(a * (i + 1) for i in range(6)), x, shape=[(16, 16)] * 6)
+    y, want = x, values
+    for i in (3, 0, 5, 1, 4, 2):
+        for _ in range(3):
+            y, want = gb.relu(y) - 0.25, np.maximum(want, 0) - f32(0.25)
+        y, want = y + outs[i], want + values * f32(i + 1)
+    graph = ctx.graph(y)
+    s = scheduler(devices)
+    s.allocate(graph)
+    for _ in range(2):
+        x.set(values)
+        assert s.compute(graph)
+        np.testing.assert_allclose(y.numpy(), want, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["q8_0", "q4_k", "f16", "bf16"])
+def test_several_results_of_several_kinds_beside_each_other(ctx, rng, dtype):
+    """Offsets are aligned for every dtype, whatever lies before."""
+    floats = rng.standard_normal((3, 256)).astype(f32)
+    rows = gb.quantize(floats, dtype) if dtype != "f16" else floats.astype(np.float16)
+
+    def make(out):
+        return np.int8(7), rows if dtype != "bf16" else rows.view(np.uint16), np.full(3, 1.5)
+
+    one, many, last = gb.custom(make, shape=[(), (3, 256), (3,)], dtype=["i8", dtype, "f64"], context=ctx)
+    product = gb.custom(lambda out, w: gb.dequantize(w, None if dtype[0] == "q" else dtype), many, dtype="f32")
+    kept = run(["SIM", "CPU"], ctx, one, many, last, product)
+    assert one.numpy() == 7
+    assert (last.numpy() == 1.5).all()
+    np.testing.assert_array_equal(product.numpy(), gb.dequantize(rows, dtype))
+    del kept
+
+
+def test_a_graph_that_needs_one_of_several_results(ctx):
+    a, b = gb.custom(lambda out: (np.ones(3), np.zeros(2)), shape=[(3,), (2,)], context=ctx)
+    kept = run(["CPU"], ctx, b + 1.0)
+    with pytest.raises(gb.StateError):
+        a.numpy()
+    kept = run(["CPU"], ctx, a)
+    assert a.tolist() == [1, 1, 1]
+    del kept
+
+
+# -------------------------------------------------------------------------------------------------- quantized, bfloat16
+
+
+@pytest.mark.parametrize("devices", DEVICES, ids="-".join)
+@pytest.mark.parametrize("dtype", ["q4_0", "q5_1", "q8_0", "q2_k", "q6_k", "iq4_nl", "tq2_0", "mxfp4", "nvfp4"])
+def test_quantized_sources_are_blocks(ctx, rng, devices, dtype):
+    element = gb.dtypes.dtypes[dtype]
+    w = ctx.tensor((2, 3, 512), dtype, name="w")
+    rows = gb.quantize(rng.standard_normal((2, 3, 512)).astype(f32), dtype)
+    seen = []
+
+    def widen(out, blocks):
+        seen.append((type(blocks), blocks.format, blocks.shape, blocks.dtype, blocks.flags.writeable))
+        part = gb.dequantize(blocks[1:, ::2])
+        out[0][...] = gb.dequantize(blocks)
+        return None, part, blocks[..., 0].astype(f32).sum()
+
+    all_of_it, part, total = gb.custom(widen, w, shape=[(2, 3, 512), (1, 2, 512), ()], dtype="f32")
+    graph = ctx.graph(all_of_it, part, total)
+    s = scheduler(devices)
+    s.allocate(graph)
+    w.set(rows)
+    s.compute(graph)
+    want = gb.dequantize(rows, dtype)
+    np.testing.assert_array_equal(all_of_it.numpy(), want)
+    np.testing.assert_array_equal(part.numpy(), want[1:, ::2])
+    blocks = rows.reshape(2, 3, -1, element.itemsize)
+    assert total.numpy() == blocks[..., 0].astype(np.float64).sum()
+    assert seen == [(gb.Blocks, element, (2, 3, 512 // element.block_size, element.itemsize), np.uint8, False)]
+
+
+def test_blocks_that_are_no_blocks_any_more_have_no_format():
+    blocks = as_blocks(np.arange(144, dtype=np.uint8).reshape(4, 36), gb.q4_0)
+    assert blocks.shape == (4, 2, 18)
+    for still in (blocks, blocks[1], blocks[:, 1], blocks[2, 1], blocks[::2], blocks.copy()):
+        assert still.format is gb.q4_0
+    for other in (blocks[..., :2], blocks[..., 0], blocks.astype(f32), blocks.view(np.uint16)):
+        assert getattr(other, "format", None) is None
+    assert type(blocks + 1) is np.ndarray
+    assert type(blocks.sum()) is not gb.Blocks
+    with pytest.raises(TypeError, match="dtype must be given"):
+        gb.dequantize(blocks[..., :2])
+    with pytest.raises(TypeError, match="dtype must be given"):
+        gb.dequantize(np.zeros(18, np.uint8))
+
+
+@pytest.mark.parametrize("form", ["rows", "blocks", "in place"])
+def test_a_quantized_result(ctx, rng, form):
+    floats = rng.standard_normal((4, 64)).astype(f32)
+    rows = gb.quantize(floats, "q8_0")
+
+    def make(out, a):
+        assert a.shape == (4, 64)
+        assert out.shape == (4, 2, 34)
+        if form == "in place":
+            out[...] = rows.reshape(out.shape)
+            return None
+        return rows if form == "rows" else rows.reshape(out.shape)
+
+    x = ctx.constant(rng.standard_normal((3, 64)).astype(f32))
+    w = gb.custom(make, ctx.constant(floats), dtype="q8_0")
+    y = x @ w.T
+    kept = run(["SIM", "CPU"], ctx, y, w)
+    np.testing.assert_array_equal(w.numpy(), rows)
+    want = x.numpy() @ gb.dequantize(rows, "q8_0").T
+    np.testing.assert_allclose(y.numpy(), want, atol=0.05 * np.abs(want).max())
+    del kept
+
+
+def test_bfloat16_comes_as_bits_and_takes_floats_or_bits(ctx, rng):
+    floats = rng.standard_normal((3, 5)).astype(f32)
+    x = gb.cast(ctx.constant(floats), "bf16")
+    seen = []
+    y = gb.custom(lambda out, a: seen.append(a.dtype) or a, x)
+    z = gb.custom(lambda out, a: floats.astype(np.float64) * 3, x)
+    kept = run(["CPU"], ctx, x, y, z)
+    assert seen == [np.uint16]
+    np.testing.assert_array_equal(y.numpy(), x.numpy())
+    rounded = gb.dequantize(gb.quantize(floats * 3, "bf16"), "bf16")
+    np.testing.assert_array_equal(z.numpy(f32), rounded)
+    del kept
+
+
+# ------------------------------------------------------------------------------------------------------- foreign arrays
+
+
+class OnlyArray:
+    shape = property(lambda self: self._a.shape)
+
+    def __init__(self, a):
+        self._a = a
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self._a, dtype)
+
+
+class OnlyDLPack:
+    def __init__(self, a):
+        self._a = a
+
+    def __dlpack__(self, **options):
+        return self._a.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self._a.__dlpack_device__()
+
+
+class Elsewhere(OnlyDLPack):
+    def __dlpack__(self, **options):
+        raise BufferError("it is in the memory of a device")
+
+
+@pytest.mark.parametrize("kind", [OnlyArray, OnlyDLPack, np.ndarray.tolist, np.asfortranarray, memoryview])
+def test_results_of_other_libraries(ctx, kind):
+    values = np.arange(6, dtype=f32).reshape(2, 3)
+    one = gb.custom(lambda out: kind(values), shape=(2, 3), context=ctx)
+    two, three = gb.custom(lambda out: (kind(values), kind(values)), shape=[(2, 3)] * 2, dtype="f64", context=ctx)
+    kept = run(["CPU"], ctx, one, two, three)
+    for t in (one, two, three):
+        np.testing.assert_array_equal(t.numpy(), values)
+    del kept
+
+
+# --------------------------------------------------------------------------------------------------- what is not taken
+
+WRONG = [
+    (lambda o, a: np.zeros((4, 4)), {}, "must have the shape (3, 4), not (4, 4)"),
+    (lambda o, a: np.zeros(4), {}, "must have the shape (3, 4), not (4,); nothing is broadcast: out[...] = value"),
+    (lambda o, a: 1.0, {}, "must have the shape (3, 4), not (); nothing is broadcast"),
+    (lambda o, a: np.zeros((1, 3, 4)), {}, "must have the shape (3, 4), not (1, 3, 4)"),
+    (lambda o, a: a, {"dtype": "i32"}, "must be int32, not float32; array.astype(np.int32) converts it"),
+    (lambda o, a: a * 1j, {}, "must be float32, not complex64"),
+    (lambda o, a: "text", {}, "cannot be this str"),
+    (lambda o, a: {}, {}, "cannot be this dict"),
+    (lambda o, a: [[1, 2], [3]], {}, "its lists have different lengths"),
+    (lambda o, a: np.full((3, 4), "a"), {}, "must be float32, not <U1"),
+    (lambda o, a: Elsewhere(a), {}, "it is in the memory of a device"),
+    (lambda o, a: a, {"shape": (3, 32), "dtype": "q8_0"}, "must have the shape (3, 1, 34), not (3, 4)"),
+    (lambda o, a: np.zeros((3, 32)), {"shape": (3, 32), "dtype": "q8_0"}, "quantize(value, 'q8_0') makes its blocks"),
+    (lambda o, a: np.zeros((3, 34)), {"shape": (3, 32), "dtype": "q8_0"}, "must be blocks as uint8, not float64"),
+    (lambda o, a: (a,), {"dtype": ["f32", "f32"]}, "must return a tuple of 2 results, or None, not 1 of them"),
+    (lambda o, a: a, {"dtype": ["f32", "f32"]}, "must return a tuple of 2 results, or None, not numpy.ndarray"),
+    (lambda o, a: (a, a[0]), {"dtype": ["f32", "f32"]}, "result 1 must have the shape (3, 4), not (4,)"),
+    (lambda o, a: (a, a), {"dtype": ["f32", "i8"]}, "result 1 must be int8, not float32"),
+    (lambda o, a, i, n: a, {"n_tasks": 2}, "with n_tasks other than 1 the function writes its share of out"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("function", "options", "message"), WRONG, ids=[w[2][:50] for w in WRONG])
+def test_what_does_not_fit_is_an_error_with_the_node(ctx, x, function, options, message):
+    made = gb.custom(function, x, **options)
+    nodes = made if isinstance(made, tuple) else (made,)
+    for i, n in enumerate(nodes):
+        n.name = f"y{i}"
+    s = scheduler(["SIM", "CPU"])
+    for _ in range(2):
+        with pytest.raises(gb.InvalidArgumentError) as caught:
+            s.compute(ctx.graph(*nodes))
+        assert str(caught.value).startswith("custom: ")
+        assert message in str(caught.value)
+        shown = ", ".join(f"'y{i}' {n.dtype.name} {n.shape}" for i, n in enumerate(nodes))
+        of = "of 'x' float32 (3, 4)"
+        assert caught.value.__notes__ == [f"raised in the function of custom that computes {shown} {of}"]
+
+
+def test_an_exception_names_node_and_sources(ctx, x):
+    y = gb.custom(lambda out, a, b: 1 / 0, x, ctx.constant([1, 2, 3]), shape=2, dtype="i64").named("mine")
+    with pytest.raises(ZeroDivisionError) as caught:
+        scheduler(["CPU"]).compute(ctx.graph(y))
+    note = "raised in the function of custom that computes 'mine' int64 (2,) of 'x' float32 (3, 4), "
+    assert caught.value.__notes__[0].startswith(note)
+
+
+def test_the_note_of_a_copied_graph_whose_original_is_gone(cpu):
+    ctx = gb.Context()
+    a, b = gb.custom(lambda out: 1 / 0, shape=[(2,), (3,)], context=ctx)
+    graph = ctx.graph(a.named("first"), b.named("second"))
+    ctx.allocate(cpu)
+    copy = graph.copy(cpu)
+    ctx.close()
+    del ctx, a, b, graph
+    gc.collect()
+    with pytest.raises(ZeroDivisionError) as caught:
+        copy.compute(cpu)
+    assert "float32 (2,)" in caught.value.__notes__[0]
+    assert "float32 (3,)" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "message"),
+    [
+        ((3,), {}, TypeError, "custom: the first argument must be a function, not int"),
+        ((print,), {}, gb.InvalidArgumentError, "without sources the context must be given"),
+        ((print,), {"context": 3}, TypeError, "context must be a Context, not int"),
+        ((print, 3), {}, TypeError, "custom: sources[0] must be a Tensor, not int"),
+        ((print, "x", None), {}, TypeError, "custom: sources[1] must be a Tensor, not NoneType"),
+        ((print, *["x"] * 11), {}, gb.InvalidArgumentError, "takes at most 10 tensors, not 11"),
+        ((print, "x"), {"shape": (2,) * 5}, gb.InvalidArgumentError, "has 5 axes, at most 4"),
+        ((print, "x"), {"shape": (-1,)}, gb.InvalidArgumentError, "has a negative size"),
+        ((print, "x"), {"shape": "ab"}, TypeError, "custom: shape must be an int or a sequence of ints"),
+        ((print, "x"), {"shape": 1.5}, TypeError, "custom: shape must be an int or a sequence of ints, not 1.5"),
+        ((print, "x"), {"shape": (2**62, 4)}, gb.InvalidArgumentError, "is too large"),
+        ((print, "x"), {"shape": [(2**62,)] * 2}, gb.InvalidArgumentError, "too large"),
+        ((print, "x"), {"dtype": "q8_0"}, gb.InvalidArgumentError, "custom: q8_0 stores rows in blocks of 32"),
+        ((print, "x"), {"dtype": "q9"}, TypeError, "custom: dtype: there is no dtype 'q9'"),
+        ((print, "x"), {"dtype": []}, gb.InvalidArgumentError, "an empty list asks for no result"),
+        ((print, "x"), {"shape": [(2,), (3,)], "dtype": ["f32"]}, gb.InvalidArgumentError, "shape has 2 entries and"),
+        ((print,), {"shape": None, "context": "ctx"}, gb.InvalidArgumentError, "custom: needs a shape"),
+        ((print, "x"), {"n_tasks": 0}, gb.InvalidArgumentError, "n_tasks must be at least 1, or -1"),
+        ((print, "x"), {"n_tasks": 2**40}, gb.InvalidArgumentError, "n_tasks must be at least 1, or -1"),
+        ((print, "x"), {"n_tasks": "a"}, TypeError, "custom: n_tasks must be an int, not str"),
+    ],
+)
+def test_wrong_arguments(ctx, x, arguments, options, error, message):
+    arguments = [x if isinstance(a, str) else a for a in arguments]
+    options = {k: ctx if v == "ctx" else v for k, v in options.items()}
+    before = len(ctx.tensors())
+    with pytest.raises(error) as caught:
+        gb.custom(*arguments, **options)
+    assert message in str(caught.value), str(caught.value)
+    assert len(ctx.tensors()) == before
+
+
+def test_a_transposed_quantized_source_is_refused(ctx):
+    w = ctx.tensor((64, 64), "q8_0", name="w")
+    with pytest.raises(gb.InvalidArgumentError, match=r"sources\[0\] 'w \(transposed\)' q8_0 \(64, 64\) is transposed"):
+        gb.custom(print, w.T)
+
+
+def test_contexts(ctx, x):
+    younger = gb.Context()
+    y = gb.custom(lambda out, a: a + 1, x, context=younger)
+    assert y.context is younger
+    with pytest.raises(gb.InvalidArgumentError, match="was made after this one"):
+        gb.custom(print, younger.tensor(3), context=ctx)
+    kept = run(["CPU"], younger, y)
+    np.testing.assert_array_equal(y.numpy(), x.numpy() + 1)
+    younger.close()
+    with pytest.raises(gb.StateError):
+        gb.custom(print, shape=2, context=younger)
+    with pytest.raises(gb.StateError):
+        gb.custom(print, y)
+    del kept
+
+
+# ------------------------------------------------------------------------------------------------- threads, lifetimes
+
+
+@pytest.mark.parametrize("n_tasks", [2, 3, -1])
+def test_several_tasks(ctx, n_tasks):
+    x = ctx.constant(np.arange(100, dtype=f32))
+    parts = set()
+
+    def share(out, a, ith, nth):
+        parts.add((ith, nth))
+        out[0][ith::nth] = a[ith::nth] + 1
+        out[1][ith::nth] = a[ith::nth] * 2
+
+    y, z = gb.custom(share, x, shape=[(100,), (100,)], dtype=["f32", "i32"], n_tasks=n_tasks)
+
+    s = gb.Scheduler([gb.Backend("CPU", n_threads=3)])
+    s.compute(ctx.graph(y, z))
+    nth = 3 if n_tasks < 0 else min(n_tasks, 3)
+    assert parts == {(i, nth) for i in range(nth)}
+    np.testing.assert_array_equal(y.numpy(), np.arange(100) + 1)
+    np.testing.assert_array_equal(z.numpy(), np.arange(100) * 2)
+
+
+@pytest.mark.parametrize("how", ["scheduler", "async", "graph"])
+def test_a_function_that_raises_once(ctx, cpu, how):
+    after, fail = [], [True]
+
+    def bad(out, a):
+        if fail[0]:
+            raise KeyError("the message")
+        return a, a
+
+    a, _ = gb.custom(bad, ctx.from_numpy(np.ones(4, f32)), dtype=["f32", "f64"])
+    y = gb.custom(lambda out, v: after.append(1) or v, a)
+    graph = ctx.graph(y)
+    s = gb.Scheduler([cpu])
+    if how == "graph":
+        ctx.allocate(cpu)
+
+    def compute():
+        if how == "graph":
+            return graph.compute(cpu)
+        if how == "async":
+            s.compute_async(graph)
+            return s.synchronize()
+        return s.compute(graph)
+
+    for _ in range(2):
+        with pytest.raises(KeyError, match="the message"):
+            compute()
+    assert after == []
+    fail[0] = False
+    assert compute() is True
+    assert after == [1]
+    assert y.tolist() == [1, 1, 1, 1]
+
+
+def test_keyboard_interrupt_passes_without_a_note(ctx):
+    def interrupt(out):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        scheduler(["CPU"]).compute(ctx.graph(gb.custom(interrupt, shape=2, context=ctx)))
+    assert not getattr(caught.value, "__notes__", [])
+
+
+def test_the_function_lives_as_long_as_the_context(cpu):
+    class Function:
+        def __call__(self, out):
+            return np.full(3, 3.0), 4
+
+    function = Function()
+    alive = weakref.ref(function)
+    ctx = gb.Context()
+    a, b = gb.custom(function, shape=[3, ()], context=ctx)
+    del function
+    gc.collect()
+    s = gb.Scheduler([cpu])
+    s.compute(ctx.graph(a, b))
+    assert a.tolist() == [3, 3, 3]
+    assert b.tolist() == 4
+    s.close()
+    ctx.close()
+    del a, b, ctx, s
+    gc.collect()
+    assert alive() is None
+
+
+def test_arrays_that_escape_stay_valid(ctx, cpu):
+    kept = []
+    x = ctx.tensor(1000)
+    y, z = gb.custom(lambda out, a: kept.append((*out, a)) or (a, a), x, dtype=["f32", "f64"])
+    s = gb.Scheduler([cpu])
+    graph = ctx.graph(y, z)
+    s.allocate(graph)
+    x.set(7)
+    s.compute(graph)
+    s.close()
+    del s
+    gc.collect()
+    assert all((a == 7).all() for a in kept[0])
+
+
+def test_the_graph_can_be_copied_and_compared(ctx, cpu):
+    x = ctx.from_numpy(np.arange(6, dtype=f32))
+    a, b = gb.custom(lambda out, v: (np.trunc(v * 2).astype("i4"), v / 3), x, dtype=["i32", "f32"])
+    graph = ctx.graph(a, gb.relu(b))
+    ctx.allocate(cpu)
+    assert graph.compute(cpu)
+    assert a.tolist() == [0, 2, 4, 6, 8, 10]
+    copy = graph.copy(cpu)
+    assert copy.compute(cpu)
+    assert [t.tolist() for t in copy.outputs] == [t.tolist() for t in graph.outputs]
+    assert [t.shape for t in copy.outputs] == [(6,), (6,)]
+    assert all(r.equal for r in graph.compare(cpu, gb.Backend("CPU", n_threads=1)))
+
+
+def test_using_the_scheduler_that_computes_is_refused(ctx):
+    s = scheduler(["CPU"])
+
+    def again(out):
+        s.compute(graph)
+
+    graph = ctx.graph(gb.custom(again, shape=1, context=ctx))
+    with pytest.raises(gb.StateError):
+        s.compute(graph)
+
+
+def test_stop_while_the_function_runs(ctx, cpu):
+    started, release, after = threading.Event(), threading.Event(), []
+
+    def wait(out):
+        started.set()
+        release.wait(20)
+        return np.zeros(2), np.zeros(3)
+
+    a, _ = gb.custom(wait, shape=[(2,), (3,)], context=ctx)
+    graph = ctx.graph(gb.custom(lambda out, v: after.append(1) or v, a))
+    s = gb.Scheduler([cpu])
+    s.allocate(graph)
+    results = []
+    thread = threading.Thread(target=lambda: results.append(s.compute(graph)))
+    thread.start()
+    assert started.wait(20)
+    cpu.stop()
+    release.set()
+    thread.join(20)
+    assert (results, after) == ([False], [])
+    assert s.compute(graph) is True
+    assert after == [1]
+
+
+def test_devices_refuse_it_with_a_reason(ctx):
+    sim = gb.Backend("SIM")
+    for node in (gb.custom(print, shape=3, context=ctx), gb.custom(print, shape=[(3,), (4,)], context=ctx)[0].view_of):
+        assert not sim.supports(node)
+        assert "custom operators read host memory" in sim.unsupported_reason(node)
+    with pytest.raises(gb.UnsupportedError, match="CUSTOM"):
+        gb.Scheduler([sim]).compute(ctx.graph(gb.custom(print, shape=3, context=ctx)))
+
+
+# ------------------------------------------------------------------------------------------------ the piece for devices
+
+
+def test_a_device_finds_the_function_and_calls_it_with_its_own_arrays(ctx, x):
+    class Foreign:  # an array of a library that is not NumPy
+        def __init__(self, shape):
+            self.shape = shape
+
+    got = []
+
+    def function(out, a):
+        got.append((out, a))
+        return Foreign((3,)), None
+
+    nodes = gb.custom(function, x, shape=[(3,), (2, 2)], dtype=["f32", "i32"])
+    op = CustomOp.of_node(nodes[0].view_of._p)
+    assert CustomOp.of_node(x._p) is None
+    assert [(r.dtype, r.shape, r.offset, r.nbytes) for r in op.results] == [
+        (gb.float32, (3,), 0, 12), (gb.int32, (2, 2), 64, 16),
+    ]  # fmt: skip
+    out, a = (Foreign((3,)), Foreign((2, 2))), Foreign((3, 4))
+    first, second = op.compute(out, [a])
+    assert (first.shape, second) == ((3,), None)
+    assert got == [(out, a)]
+    with pytest.raises(gb.InvalidArgumentError, match="result 0 must have the shape"):
+        CustomOp(lambda o: (Foreign((4,)), None), 1, op.results, True).compute(out, [])
+
+
+def test_map_custom_is_as_it_was(ctx, x):
+    """It broadcasts, and shows quantized rows as bytes."""
+    y = gb.map_custom(lambda out, a: a[:1], x)
+    w = ctx.tensor((2, 32), "q8_0")
+    seen = []
+    z = gb.map_custom(lambda out, a, b: seen.append((type(b), b.shape)) or a, x, w)
+    graph = ctx.graph(y, z)
+    s = scheduler(["CPU"])
+    s.allocate(graph)
+    w.set(...)
+    s.compute(graph)
+    np.testing.assert_array_equal(y.numpy(), np.broadcast_to(x.numpy()[:1], (3, 4)))
+    assert seen == [(np.ndarray, (2, 34))]
+    assert CustomOp.of_node(y._p).results is None
