@@ -182,16 +182,20 @@ class CustomOp:
         try:
             out = self._array(run, dst, False)
             arrays = [self._array(run, s, True) for s in sources]
-            if self.results is not None:
-                self._compute_strictly(out, arrays, ith, nth)
-            else:
-                value = self.compute(out, arrays, ith, nth)
-                if value is not None:
-                    out[...] = value
+            self.fill(out, arrays, ith, nth)
         except BaseException as error:
             if isinstance(error, Exception):
                 add_note(error, f"raised in the function of {self.name} that computes {self._described(dst, sources)}")
             run.fail(error)
+
+    def fill(self, out: np.ndarray[Any, Any], arrays: Sequence[Any], ith: int = 0, nth: int = 1) -> None:
+        """Calls the function on NumPy arrays, as it sees them, and writes what it returns."""
+        if self.results is not None:
+            self._compute_strictly(out, arrays, ith, nth)
+            return
+        value = self.compute(out, arrays, ith, nth)
+        if value is not None:
+            out[...] = value
 
     def _compute_strictly(self, memory: np.ndarray[Any, Any], arrays: Sequence[Any], ith: int, nth: int) -> None:
         results: Any = self.results

@@ -22,12 +22,14 @@ from typing import Any, ClassVar, TypeVar, overload
 
 import numpy as np
 
+from ._callbacks import CustomOp
+from ._data.blocks import as_blocks
 from ._devices import hooks as _hooks  # noqa: F401  gives C its functions
 from ._devices import registry
-from ._devices.nodes import Node, numpy_view
+from ._devices.nodes import Node, custom_of, numpy_view
 from ._devices.program import Call, copied, program_of
 from ._devices.state import _base_submit
-from ._errors import InvalidArgumentError, UnsupportedError, expect_bool, expect_list
+from ._errors import InvalidArgumentError, StateError, UnsupportedError, expect_bool, expect_list
 from ._errors.messages import kind_of
 from ._text.names import as_name
 from .dtypes import DType, DTypeLike, as_dtype, dtypes
@@ -127,6 +129,8 @@ class Device:
     Only a table of operators (:func:`op`) is needed. Everything else has a default:
 
     - *What it computes*: :meth:`supports`, by default from the table.
+    - *Functions*: with ``computes_custom = True`` those of :func:`custom` and :func:`map_custom` run on the device, which
+      gives them its own arrays.
     - *How*: :meth:`compile`, by default a list of calls of the table's methods.
     - *Memory*: ``memory = "host"`` is memory of the host, in NumPy arrays, which the CPU reads and writes, too, so that
       nothing is copied between them. ``memory = "own"`` is the device's: then :meth:`alloc` and :meth:`array` are to be
@@ -141,6 +145,7 @@ class Device:
     memory: str = "host"  #: ``"host"`` or ``"own"``
     alignment: int = 64  #: of tensors in its memory, in bytes: a power of two
     max_size: int | None = None  #: bytes of the largest buffer; None: no limit
+    computes_custom: bool = False  #: functions of ``gb.custom`` run on it
     name: str = ""  #: what plans and messages call it: the name it is registered with, unless ``__init__`` sets another
 
     _table: ClassVar[dict[str, _Entry]] = {}
@@ -169,6 +174,8 @@ class Device:
         """Does it compute the node? True, or False or the reason, which ``explain`` quotes. It must be the truth, for
         every dtype, shape and stride. Views and empty tensors are not asked."""
         entry = self._table.get(node.op)
+        if entry is None and node._function is not None and self.computes_custom:
+            return True
         if entry is None:
             return f"it computes {', '.join(sorted(self._table)) or 'nothing'}"
         reason = self._wrong_dtype(entry, node)
@@ -198,6 +205,8 @@ class Device:
     def step(self, call: Call) -> Callable[[], Any]:
         """What computes one node: the table's method, with its arguments."""
         entry = self._table.get(call.node.op)
+        if entry is None and call.node._function is not None:
+            return partial(self._custom, call.node._function, call)
         if entry is None:
             raise UnsupportedError(
                 f"{self.name}: {call.node}: supports says that it is computed, and no method is marked with"
@@ -219,6 +228,19 @@ class Device:
             return lambda: run()()
         step: Callable[[], Any] = copied(method, (call.node, call.out), call, self.copy_of)
         return step
+
+    def _custom(self, function: Callable[[], CustomOp | None], call: Call) -> Any:
+        op = function()
+        if op is None:
+            raise StateError(f"{self.name}: {call.node}: its function is gone with the graph")
+        if isinstance(call.out, np.ndarray):
+            pairs = zip(call.sources, call.node.sources, strict=True)
+            blocks = op.results is not None
+            op.fill(call.out, [as_blocks(a, s.dtype) if blocks and s.dtype.is_quantized else a for a, s in pairs])
+            return None
+        if op.several:
+            raise UnsupportedError(f"{self.name}: {call.node}: a function of several results is for NumPy arrays")
+        return op.compute(call.out, call.sources)
 
     # ----------------------------------------------------------------------------------------------------------- memory
 
@@ -305,6 +327,7 @@ class Device:
 
 
 _base_submit[0] = Device.submit
+custom_of[0] = CustomOp.of_node
 
 
 def aligned(nbytes: int, alignment: int) -> np.ndarray[Any, Any]:

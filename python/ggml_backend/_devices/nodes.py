@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -74,6 +75,9 @@ _READ: dict[str, Callable[[bytes, int], Any]] = {
 }
 _N_BYTES = 64
 
+custom_of: list[Callable[[Any], Any]] = [lambda pointer: None]
+"""What finds the function of Python behind a node of C; set by who knows these functions."""
+
 
 class Node:
     """A node of a graph, or a source of one, as a device sees it: read-only, and valid for ever.
@@ -88,7 +92,7 @@ class Node:
     is_contiguous: do its elements lie one after the other?
     """
 
-    __slots__ = ("_params", "_raw", "dtype", "is_contiguous", "name", "op", "shape", "sources", "strides")
+    __slots__ = ("_function", "_params", "_raw", "dtype", "is_contiguous", "name", "op", "shape", "sources", "strides")
     op: str
     name: str
     dtype: DType
@@ -98,6 +102,7 @@ class Node:
     is_contiguous: bool
     _raw: bytes  # op_params
     _params: dict[str, Any] | None
+    _function: weakref.ref[Any] | None  # of gb.custom and gb.map_custom; the graph keeps it
 
     @property
     def params(self) -> dict[str, Any]:
@@ -155,6 +160,7 @@ def _shallow(pointer: Any) -> Node:
     node.sources = ()
     node._raw = b""
     node._params = None
+    node._function = None
     return node
 
 
@@ -168,5 +174,7 @@ def node_at(pointer: Any) -> Node:
     """What a node of C says, while nobody writes to its fields."""
     node = _shallow(pointer)
     node.sources = tuple(_shallow(s) for s in sources_at(pointer))
+    function = custom_of[0](pointer)
+    node._function = weakref.ref(function) if function is not None else None
     node._raw = bytes(ffi.buffer(pointer.op_params, _N_BYTES))
     return node

@@ -531,3 +531,67 @@ import time; time.sleep(0.05)
             check=False,
         )
         assert done.returncode == 0, done.stderr
+
+
+class Functions(Host):
+    computes_custom = True
+
+
+class OwnFunctions(Own):
+    computes_custom = True
+
+
+gb.register_device("FUNCTIONS", Functions)
+gb.register_device("OWNFUNCTIONS", OwnFunctions)
+
+
+@pytest.mark.parametrize("name", ["FUNCTIONS", "OWNFUNCTIONS"])
+def test_functions_of_the_user_run_on_a_device_that_says_so(name, ctx, cpu, rng):
+    device = gb.Backend(name)
+    a = ctx.tensor((3, 4), name="a")
+    w = ctx.tensor((2, 64), "q8_0", name="w")
+    outer = gb.custom(lambda out, x: np.multiply.outer(x.sum(1), x.sum(0)), a, shape=(3, 4), dtype=gb.float32)
+    low, high = gb.custom(
+        lambda outs, x: (x.min(keepdims=True)[0], x.max(1)), a, shape=[(1,), (3,)], dtype=[gb.float32, gb.float32]
+    )
+    wide = gb.custom(lambda out, blocks: gb.dequantize(blocks), w, shape=(2, 64), dtype=gb.float32)
+    old = gb.map_custom(lambda out, x: -x, a)
+    y = outer + old
+    graph = ctx.graph(y, low, high, wide)
+    values, weights = rng.standard_normal((3, 4), dtype=np.float32), rng.standard_normal((2, 64), dtype=np.float32)
+    with gb.Scheduler([device, cpu]) as sched:
+        sched.allocate(graph)
+        a.set(values)
+        w.set(gb.quantize(weights, "q8_0"))
+        for _ in range(2):
+            sched.compute(graph)
+            assert np.array_equal(y.numpy(), np.multiply.outer(values.sum(1), values.sum(0)) - values)
+            assert low.numpy()[0] == values.min() and np.array_equal(high.numpy(), values.max(1))
+            assert np.array_equal(wide.numpy(), gb.dequantize(gb.quantize(weights, "q8_0"), "q8_0"))
+        assert [s.backend.name for s in sched.splits] == [name]
+
+
+def test_functions_of_the_user_run_on_the_cpu_otherwise(ctx, cpu):
+    a = ctx.tensor((3,), name="a")
+    y = gb.custom(lambda out, x: x + 1, a) + a
+    graph = ctx.graph(y)
+    with gb.Scheduler([gb.Backend("PYHOST"), cpu]) as sched:
+        sched.allocate(graph)
+        a.set(np.ones(3, np.float32))
+        sched.compute(graph)
+        assert np.all(y.numpy() == 3)
+        assert [s.backend.name for s in sched.splits] == ["CPU", "PYHOST"]
+
+
+def test_a_function_that_raises_on_a_device(ctx, cpu):
+    def fail(out, x):
+        raise LookupError("not today")
+
+    a = ctx.tensor((3,), name="a")
+    graph = ctx.graph(gb.custom(fail, a).named("y"))
+    with gb.Scheduler([gb.Backend("FUNCTIONS"), cpu]) as sched:
+        sched.allocate(graph)
+        a.set(np.ones(3, np.float32))
+        with pytest.raises(LookupError, match="not today") as caught:
+            sched.compute(graph)
+        assert "'y'" in "".join(getattr(caught.value, "__notes__", ["'y'"]))
