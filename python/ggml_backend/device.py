@@ -129,8 +129,8 @@ class Device:
     Only a table of operators (:func:`op`) is needed. Everything else has a default:
 
     - *What it computes*: :meth:`supports`, by default from the table.
-    - *Functions*: with ``computes_custom = True`` those of :func:`custom` and :func:`map_custom` run on the device, which
-      gives them its own arrays.
+    - *Functions*: with ``computes_custom = True`` those of :func:`custom` and :func:`map_custom` run on the device, on
+      its own arrays.
     - *How*: :meth:`compile`, by default a list of calls of the table's methods.
     - *Memory*: ``memory = "host"`` is memory of the host, in NumPy arrays, which the CPU reads and writes, too, so that
       nothing is copied between them. ``memory = "own"`` is the device's: then :meth:`alloc` and :meth:`array` are to be

@@ -85,8 +85,8 @@ _base_submit: list[Any] = [None]
 
 
 class Memory:
-    """A buffer: what the device's ``alloc`` gave. ``begin`` makes places in different buffers differ: the address on the
-    host, and numbers below all addresses elsewhere."""
+    """A buffer: what the device's ``alloc`` gave. ``begin`` makes places in different buffers differ: it is the address
+    on the host, and a number below all addresses elsewhere."""
 
     __slots__ = ("begin", "content", "nbytes", "state")
     _next = 0
