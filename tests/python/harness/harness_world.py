@@ -73,6 +73,37 @@ def valid(what: str, array: np.ndarray[Any, Any], *values: float) -> None:
         raise Wrong(f"{what}: {sorted(set(array.reshape(-1).tolist()))[:5]}, not of {values}")
 
 
+class Hosted(gb.Device):
+    """A device written in Python, on memory of the host."""
+
+    @gb.op("add", "mul")
+    def elements(self, node: gb.Node, out: Any, a: Any, b: Any) -> None:
+        (np.add if node.op == "add" else np.multiply)(a, b, out=out)
+
+
+class Boxed(Hosted):
+    """The same on memory of its own, with a queue that is emptied by who waits."""
+
+    memory = "own"
+
+    def __init__(self) -> None:
+        self.jobs: list[Callable[[], None]] = []
+
+    def alloc(self, nbytes: int) -> Any:
+        return np.zeros(max(nbytes, 1), np.uint8)
+
+    def submit(self, work: Callable[[], None]) -> None:
+        self.jobs.append(work)
+
+    def synchronize(self) -> None:
+        while self.jobs:
+            self.jobs.pop(0)()
+
+
+gb.register_device("HOSTED", Hosted)
+gb.register_device("BOXED", Boxed)
+
+
 class World:
     """One of everything."""
 
@@ -106,6 +137,16 @@ class World:
         self.sched.allocate(self.graph)
         self.x.set(2.0)
         self.sched.compute(self.graph)
+        self.hosted, self.boxed = gb.Backend("HOSTED"), gb.Backend("BOXED")
+        self.python = gb.Context()
+        self.p = self.python.tensor((4, N), name="p")
+        self.q = gb.relu(self.p + self.p) * self.p
+        self.python_graph = self.python.graph(self.q)
+        self.devices = gb.Scheduler([self.boxed, self.hosted, self.cpu])
+        self.devices.set_backend(self.q, self.hosted)
+        self.devices.allocate(self.python_graph)
+        self.p.set(2.0)
+        self.devices.compute(self.python_graph)
         self.event = gb.Event(self.sim)
         self.galloc = gb.GraphAllocator(self.cpu)
         self.talloc = gb.TensorAllocator(self.cpu, 1 << 14)
@@ -138,6 +179,11 @@ class World:
         valid("v", self.v.numpy(copy=True) - EYE, 0)
         self.cpu.synchronize()
         self.sim.synchronize()
+        self.devices.synchronize()
+        self.devices.allocate(self.python_graph)
+        self.p.set(3.0)
+        must(self.devices.compute(self.python_graph), "Scheduler.compute on devices written in Python")
+        valid("q", self.q.numpy(copy=True), 18)
         self.event.record().synchronize()
         self.buffer.usage = "weights"
         self.sim.alloc(2 << 20).close()  # what the device has of memory was given back
@@ -209,6 +255,64 @@ operations(
     memory=lambda w: (w.sched.memory(w.cpu), w.sched.buffer_size(w.sim), w.sched.prediction),
     describe_scheduler=lambda w: (repr(w.sched), w.sched.n_splits, w.sched.backends, w.sched.n_copies),
 )
+
+
+operations(
+    compute_on_python=lambda w: w.devices.compute(w.python_graph),
+    allocate_on_python=lambda w: w.devices.allocate(w.python_graph),
+    plan_on_python=lambda w: w.devices.prepare(w.python_graph).memory,
+    explain_python=lambda w: w.devices.explain(w.q),
+    set_p=lambda w: w.p.set(2.0),
+    read_q=lambda w: valid("q", w.q.numpy(copy=True), 8, 18),
+    read_p=lambda w: valid("p", w.p.numpy(copy=True), 2, 3),
+    python_facts=lambda w: (
+        repr(w.hosted),
+        w.boxed.device.name,
+        w.hosted.supports(w.q),
+        w.boxed.alignment,
+        w.cpu.device,
+    ),
+    python_refusal=lambda w: w.boxed.unsupported_reason(w.q.sources[0]),
+)
+
+
+@operation("compute async on python")
+def _(w: World) -> None:
+    w.devices.compute_async(w.python_graph)
+    w.devices.synchronize()
+
+
+@operation("reset python")
+def _(w: World) -> None:
+    w.devices.reset()
+    w.devices.allocate(w.python_graph)
+    w.p.set(2.0)
+
+
+@operation("open python device")
+def _(w: World) -> None:
+    with gb.Context() as ctx, gb.Backend("BOXED") as device, gb.Scheduler([device, w.cpu]) as scheduler:
+        t = ctx.tensor((3, 4))
+        y = gb.relu(t + t)
+        graph = ctx.graph(y)
+        scheduler.allocate(graph)
+        t.set(1.0)
+        if scheduler.compute(graph):
+            valid("open python device", y.numpy(copy=True), 2)
+
+
+@operation("memory of a python device")
+def _(w: World) -> None:
+    with gb.Context() as ctx:
+        t, u = ctx.tensor((3, 4)), ctx.tensor((3, 4))
+        for device in (w.boxed, w.hosted):
+            with device.alloc(512) as buffer:
+                buffer.clear(0)
+                buffer.place(t, 0)
+                buffer.place(u, 256)
+                t.set(4.0)
+                u.copy_from(t)
+                valid("memory of a python device", u.numpy(copy=True), 4)
 
 
 @operation("reset")
@@ -621,6 +725,8 @@ CLOSERS.update({
     "close event": lambda w: w.event.close(), "close graph allocator": lambda w: w.galloc.close(),
     "close allocator": lambda w: w.talloc.close(),
     "close file": lambda w: w.file.close(),
+    "close devices": lambda w: w.devices.close(), "close hosted": lambda w: w.hosted.close(),
+    "close boxed": lambda w: w.boxed.close(), "close python": lambda w: w.python.close(),
 })  # fmt: skip
 
 
