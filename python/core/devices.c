@@ -30,8 +30,11 @@ struct memory {
 
 static const struct gbpy_device_hooks * python;
 static _Thread_local char               said[TEXT];
+static _Thread_local bool               was_interrupted;
 
 void gbpy_set_device_hooks(const struct gbpy_device_hooks * hooks) { python = hooks; }
+
+void gbpy_device_interrupted(void) { was_interrupted = true; }
 
 void gbpy_device_say(const char * text) { snprintf(said, sizeof(said), "%s", text); }
 
@@ -55,9 +58,15 @@ static bool begin(struct call * call) {
     return true;
 }
 
+// Whatever the function returned, an interrupt counts more.
 static enum ggml_status end(const struct call * call, const struct device * d, int status) {
     gb_trust_tensors(call->trust);
     gb_forget_failures_since(call->failures);
+    if (was_interrupted) {
+        was_interrupted = false;
+        gbpy_note_interrupt();
+        return gb_fail_quietly(GGML_STATUS_ABORTED, "interrupted in a function of a device");
+    }
     if (status == GGML_STATUS_SUCCESS) {
         return GGML_STATUS_SUCCESS;
     }

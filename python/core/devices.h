@@ -10,7 +10,8 @@
 //
 // Errors. A function of Python returns a status; before it returns one that is not SUCCESS it says with
 // gbpy_device_say what failed, and keeps the exception, which whoever called C raises again (_errors). What it tried in
-// vain and coped with is no failure. Nothing of Python is called once the interpreter ends.
+// vain and coped with is no failure. What a signal handler raised in it is kept with the interrupts (world.h) instead,
+// which gbpy_device_interrupted tells. Nothing of Python is called once the interpreter ends.
 #ifndef GBPY_DEVICES_H
 #define GBPY_DEVICES_H
 
@@ -69,6 +70,7 @@ void gbpy_set_device_hooks(const struct gbpy_device_hooks * hooks); // once, wit
 int gbpy_register_device(const char * name, void * entry);
 
 void gbpy_device_say(const char * text); // for the calling thread; copied
+void gbpy_device_interrupted(void);      // the calling thread, in the function that C called last
 
 // Which Python object is behind the memory of a tensor, and where in it the tensor begins. False: it lies in no memory
 // of a device written in Python.

@@ -466,7 +466,8 @@ int gbpy_sched_reset(struct gbpy_handle * sched) {
         status = GGML_STATUS_ALLOC_FAILED;
     } else if (status != GBPY_INTERRUPTED) {
         const int reset = ggml_backend_sched_reset(s->object->ptr);
-        status          = status == GGML_STATUS_SUCCESS ? reset : status;
+        // that runs were cancelled was told by the interrupt
+        status = status == GGML_STATUS_SUCCESS && reset != GGML_STATUS_ABORTED ? reset : status;
         forget_plan(s);
         forget_choices(s);
         s->about = 0;

@@ -75,6 +75,12 @@ static bool poll_signals(void * data) {
     return interrupted;
 }
 
+void gbpy_note_interrupt(void) {
+    interrupted = true;
+    gbpy_arm_interrupt();
+    atomic_fetch_add(&gbpy_cancels, 1);
+}
+
 void gbpy_watch_signals(bool (*poll)(void * data)) {
     signal_poll = poll;
     gb_set_poll(poll_signals, NULL);

@@ -26,6 +26,9 @@ long long gbpy_n_visited(void);
 
 // cdef: end
 
+// A function of Python that C called was ended by what a signal handler raised: as if the poll had said so.
+void gbpy_note_interrupt(void);
+
 void gbpy_lock(void);
 void gbpy_unlock(void);
 // Under the lock:

@@ -29,6 +29,15 @@ def gbpy_poll(data: Any) -> bool:
     return False
 
 
+def keep_interrupt(error: BaseException) -> bool:
+    """Keeps what ended a function of Python that C called, if a signal handler raised it, as far as one can tell: on the
+    main thread, and no ``Exception``. C gives up, and who called it raises that again."""
+    if isinstance(error, Exception) or threading.current_thread() is not threading.main_thread():
+        return False
+    _keep(type(error), error, None)
+    return True
+
+
 def raise_interrupt() -> NoReturn:
     """What the signal handler raised."""
     raise _raised.pop() if _raised else KeyboardInterrupt()

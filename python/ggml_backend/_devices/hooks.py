@@ -9,6 +9,7 @@ from typing import Any
 from .._errors import DeviceError, GgmlError, InvalidArgumentError, kept
 from .._errors.messages import add_note, kind_of
 from .._ffi import ffi, lib
+from .._signals import keep_interrupt
 from .nodes import node_at
 from .program import calls_of, refusal_of
 from .registry import Kind, options_of
@@ -20,6 +21,9 @@ _MAX_TEXT = 700
 
 def _failed(error: BaseException, where: str = "") -> int:
     """Keeps the exception, and gives C a status and a message for it."""
+    if keep_interrupt(error):
+        lib.gbpy_device_interrupted()
+        return int(lib.GGML_STATUS_ABORTED)
     if isinstance(error, MemoryError):
         status = lib.GGML_STATUS_ALLOC_FAILED
     elif isinstance(error, GgmlError):
@@ -39,6 +43,14 @@ def _uncaught(kind: Any, error: BaseException, traceback: Any) -> None:
     _failed(error)
 
 
+def _dropped_anyway(kind: Any, error: BaseException, traceback: Any) -> None:
+    """The same of a function that gives back a handle."""
+    handle = traceback.tb_frame.f_locals.get("handle") if traceback is not None else None
+    if handle is not None:
+        dropped(handle)
+    _failed(error)
+
+
 def _unraisable(error: BaseException, thing: object) -> None:
     """Of what nobody waits for, closing and freeing: as of a finalizer of Python's own."""
 
@@ -53,9 +65,11 @@ def _unraisable(error: BaseException, thing: object) -> None:
 _hooks: dict[str, Any] = {}
 
 
-def _hook(name: str, **onerror: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _hook(
+    name: str, onerror: Callable[..., None] = _uncaught, **error: Any
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        made = ffi.def_extern(name=f"gbpy_device_{name}", onerror=_uncaught, **onerror)(function)
+        made = ffi.def_extern(name=f"gbpy_device_{name}", onerror=onerror, **error)(function)
         _hooks[name] = getattr(lib, f"gbpy_device_{name}")
         return made  # type: ignore[no-any-return]
 
@@ -107,9 +121,11 @@ def _made(kind: Kind, options: dict[str, Any]) -> Any:
     return device
 
 
-@_hook("close")
+@_hook("close", _dropped_anyway)
 def _close(handle: Any) -> None:
     state = dropped(handle)
+    if state is None:
+        return
     try:
         state.device.close()
     except BaseException as error:
@@ -169,7 +185,7 @@ def _host_address(state: State, content: Any, size: int) -> int:
     return int(interface["data"][0])
 
 
-@_hook("free")
+@_hook("free", _dropped_anyway)
 def _free(handle: Any) -> None:
     dropped(handle)
 
@@ -284,7 +300,7 @@ def _run(handle: Any) -> int:
         return _failed(error)
 
 
-@_hook("forget")
+@_hook("forget", _dropped_anyway)
 def _forget(handle: Any) -> None:
     dropped(handle)
 
@@ -308,9 +324,9 @@ def _event_new(handle: Any) -> Any:
         return ffi.NULL
 
 
-@_hook("event_free")
-def _event_free(event: Any) -> None:
-    dropped(event)
+@_hook("event_free", _dropped_anyway)
+def _event_free(handle: Any) -> None:
+    dropped(handle)
 
 
 def _event(event: Any, what: str, *arguments: Any) -> int:

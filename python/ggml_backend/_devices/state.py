@@ -25,8 +25,8 @@ def handle_of(thing: object) -> Any:
 
 
 def dropped(handle: Any) -> Any:
-    """The object behind a handle that C gives back."""
-    return _alive.pop(address(handle))[1]
+    """The object behind a handle that C gives back; None: it was given back before."""
+    return _alive.pop(address(handle), (None, None))[1]
 
 
 def object_of(handle: Any, kind: type[_T]) -> _T:
