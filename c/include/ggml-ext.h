@@ -54,9 +54,9 @@ GGML_API struct ggml_tensor * ggml_cross_entropy_loss_eps(struct ggml_context * 
 GGML_API struct ggml_tensor * ggml_cross_entropy_loss_eps_back(struct ggml_context * ctx, struct ggml_tensor * a,
     struct ggml_tensor * b, struct ggml_tensor * c, float eps);
 
-// fun computes a tensor of any type and shape from n_src tensors, at most GGML_MAX_SRC, of any types and shapes; it finds
-// them in dst->src. As the functions of ggml_map_custom1 and its kin it runs on the CPU backend, once for each ith in
-// [0, nth), concurrently; n_tasks: GGML_N_TASKS_MAX or > 0. ne: n_dims sizes. sources may be NULL if n_src is 0.
+// fun computes a tensor of any type and shape from dst->src: n_src tensors, at most GGML_MAX_SRC, of any types and
+// shapes. As the functions of ggml_map_custom1 and its kin it runs on the CPU backend, once for each ith in [0, nth),
+// concurrently; n_tasks: GGML_N_TASKS_MAX or > 0. ne: n_dims sizes. sources may be NULL if n_src is 0.
 typedef void (*ggml_custom_op_t)(struct ggml_tensor * dst, int ith, int nth, void * userdata);
 GGML_API struct ggml_tensor * ggml_custom(struct ggml_context * ctx, enum ggml_type type, const int64_t * ne,
     int n_dims, struct ggml_tensor * const sources[], int n_src, ggml_custom_op_t fun, int n_tasks, void * userdata);

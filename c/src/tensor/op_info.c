@@ -67,10 +67,13 @@ bool gb_node_has_sources(const struct ggml_tensor * node) {
     if (info->work == GB_WORK_EXPERTS) {
         n = GB_MAX(n, 2 + GB_MIN(gb_op_param_i32(node, 1), GGML_MAX_SRC - 2));
     }
+    if (node->op == GGML_OP_CUSTOM) {
+        n = GB_MIN(gb_op_param_i32(node, GB_CUSTOM_N_SRC), GGML_MAX_SRC);
+    }
     while (n > 0 && node->src[n - 1] != NULL) {
         n--;
     }
-    return n == 0;
+    return n <= 0;
 }
 
 // By the column `work`: the first operand of a product and the table of a gather; all experts.

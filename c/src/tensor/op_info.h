@@ -78,6 +78,9 @@ static inline bool gb_op_can_inplace(enum ggml_op op) {
     return ((unsigned) gb_op_info(op)->inplace & GB_INPLACE_GALLOCR) != 0;
 }
 
+// The word of op_params in which CUSTOM keeps how many sources it was built with.
+enum { GB_CUSTOM_N_SRC = GGML_MAX_OP_PARAMS / sizeof(int32_t) - 1 };
+
 // Whether the node has all sources that its operator always has.
 bool gb_node_has_sources(const struct ggml_tensor * node);
 

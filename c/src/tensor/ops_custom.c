@@ -104,7 +104,7 @@ struct ggml_tensor * ggml_map_custom3_inplace_f32(struct ggml_context * ctx, str
 
 // --------------------------------------------------------------------------------------------------------- newer forms
 
-// The layout of op_params, known to kernels; all function pointers have one size.
+// The layout of op_params, known to kernels; all function pointers have one size. CUSTOM has GB_CUSTOM_N_SRC behind it.
 struct map_params {
     void (*fun)(void);
     int    n_tasks;
@@ -202,7 +202,8 @@ struct ggml_tensor * ggml_custom(struct ggml_context * ctx, enum ggml_type type,
     }
     gb_op_set_ndim(node, n_dims);
     set_params(node, &fun, n_tasks, userdata);
-    struct ggml_tensor * first[3] = { NULL };
+    node->op_params[GB_CUSTOM_N_SRC] = n_src;
+    struct ggml_tensor * first[3]    = { NULL };
     for (int i = 0; i < n_src; i++) {
         *(i < 3 ? &first[i] : &node->src[i]) = sources[i];
     }
@@ -249,11 +250,6 @@ bool gb_built_map_custom2(gb_ct t) { return is_map(t, 2, true); }
 
 bool gb_built_map_custom3(gb_ct t) { return is_map(t, 3, true); }
 
-// Sources fill the slots from the first one on.
 bool gb_built_custom(gb_ct t) {
-    int n = GGML_MAX_SRC;
-    while (n > 0 && t->src[n - 1] == NULL) {
-        n--;
-    }
-    return gb_check_custom(NULL, t->src, n, has_fun(t), tasks_of(t));
+    return gb_check_custom(NULL, t->src, gb_op_param_i32(t, GB_CUSTOM_N_SRC), has_fun(t), tasks_of(t));
 }

@@ -151,7 +151,10 @@ static void any_sources(void) {
             if (n > 1) { // as no builder makes it
                 node->src[0] = NULL;
                 CHECK(run_node(node, 1, gb_kernels_default()) == GGML_STATUS_UNSUPPORTED);
-                CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "do not fit together");
+                CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "a source is missing");
+                node->src[0]                     = node->src[1];
+                node->op_params[GB_CUSTOM_N_SRC] = GGML_MAX_SRC + 1;
+                CHECK(run_node(node, 1, gb_kernels_default()) == GGML_STATUS_UNSUPPORTED);
             }
             end();
         }
