@@ -82,13 +82,15 @@ static size_t product_work(struct ggml_tensor * const * nodes, int n, int n_task
 
 static struct product product_of(struct ggml_tensor * const * nodes, int n) {
     struct product l     = { .product = nodes[0]->data, .n = n - 1 };
-    const bool     reuse = ggml_backend_may_leave_out(nodes[0]); // its memory takes results that are not stored
+    bool           reuse = ggml_backend_may_leave_out(nodes[0]); // its memory takes results that are not stored,
     const char *   from  = nodes[0]->data;
     for (int i = 1; i < n; i++) {
-        struct stage * s = &l.stages[i - 1];
+        struct stage * s        = &l.stages[i - 1];
+        const bool     left_out = reuse && i + 1 < n && ggml_backend_may_leave_out(nodes[i]);
         follow(s, nodes[i], nodes[i - 1]);
         s->from = from;
-        s->to   = reuse && i + 1 < n && ggml_backend_may_leave_out(nodes[i]) ? nodes[0]->data : nodes[i]->data;
+        s->to   = left_out ? nodes[0]->data : nodes[i]->data;
+        reuse   = reuse && (left_out || s->to != l.product); // until one that is stored lies there
         from    = s->to;
     }
     return l;
