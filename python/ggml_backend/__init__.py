@@ -19,16 +19,16 @@ Shapes are in NumPy order everywhere; ``Tensor.ne`` and ``Tensor.nb`` give ggml'
 order, or not at all. Objects may be shared between threads: calls that need the same scheduler or backend wait for each
 other.
 
-What is public is in ``__all__`` here and in :mod:`ggml_backend.gguf`; other modules are where it is kept, and may
-change. Some operations are called like functions of Python (``abs``, ``sum``, ``set``): ``import ggml_backend as gb``
-rather than ``from ggml_backend import *``.
+What is public is in ``__all__`` here, in :mod:`ggml_backend.gguf` and in :mod:`ggml_backend.testing`; other modules are
+where it is kept, and may change. Some operations are called like functions of Python (``abs``, ``sum``, ``set``):
+``import ggml_backend as gb`` rather than ``from ggml_backend import *``.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import dtypes, gguf, ops
+from . import dtypes, gguf, ops, testing
 from ._calibrate import calibrate
 from ._callbacks import set_abort_callback, set_log
 from ._data.blocks import Blocks
@@ -90,7 +90,7 @@ __all__ = [
     "Split", "SplitInfo", "SplitTime", "StateError", "Tensor", "TensorAllocator", "Trace", "TraceEvent", "Traffic",
     "UnsupportedError", "__version__", "backends", "calibrate", "cpu_buffer_type", "cpu_levels", "custom",
     "dequantize", "get_include", "gguf", "load_backend", "load_report", "map_custom", "op", "plan_memory", "quantize",
-    "register_device", "set_abort_callback", "set_log", "show_config",
+    "register_device", "set_abort_callback", "set_log", "show_config", "testing",
 ]  # fmt: skip
 __all__ += dtypes.__all__
 __all__ += ops.__all__

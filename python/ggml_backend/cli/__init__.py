@@ -1,4 +1,5 @@
-"""The command line, ``python -m ggml_backend``: a module for each command, called like it.
+"""The command line, ``python -m ggml_backend``: a module for each command, called like it
+(with ``_`` for ``-``).
 
 Each module has ``add_arguments(parser)``, which tells the parser what the command takes, and ``run(options)``, which
 does it and returns the exit status. What it does in a line stands here, so that a module is imported only when its
@@ -16,6 +17,7 @@ COMMANDS = {
     "gguf": "look at, check, quantize and make GGUF files",
     "plan": "where tensors lie in memory: of a CSV file with lifetimes, of an example graph, of a model",
     "calibrate": "measure what work costs on devices, for the scheduling policy 'cost'",
+    "check-device": "whether a device computes what the CPU computes: every operator, memory, graphs",
     "bench": "how fast operators, products and models are, as a share of what this machine can do",
 }
 """What each command does, in a line."""

@@ -38,7 +38,7 @@ class Command(Protocol):
 
 def command_of(package: str, name: str) -> Command:
     """The module of a command."""
-    return cast("Command", import_module(f"{package}.{name}"))
+    return cast("Command", import_module(f"{package}.{name.replace('-', '_')}"))
 
 
 def add_commands(parser: Parser, package: str, commands: Mapping[str, str], what: str) -> None:

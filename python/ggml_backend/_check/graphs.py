@@ -1,0 +1,216 @@
+"""How a device runs graphs: again with other inputs, several in turn, beside the CPU in a scheduler, several runs at
+once."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+
+import numpy as np
+
+from .._errors import PerformanceWarning
+from .._ffi import lib
+from ..backend import Backend, backends
+from ..event import Event
+from ..sched import Scheduler
+from .inputs import Array
+from .operators import Wrong
+from .worlds import World, random_world
+
+__all__ = ["Nothing", "checks", "unfused"]
+
+Check = Callable[[Backend, Backend, np.random.Generator, bool], None]
+
+
+class Nothing(Exception):
+    """There is nothing to check, in words."""
+
+
+@contextmanager
+def unfused() -> Iterator[None]:
+    """The CPU computes node by node: what it computes together may round differently."""
+    before = lib.ggml_graph_get_fusion()
+    lib.ggml_graph_set_fusion(False)
+    try:
+        yield
+    finally:
+        lib.ggml_graph_set_fusion(before)
+
+
+def _same(got: list[Array], want: list[Array], what: str) -> None:
+    for i, (x, y) in enumerate(zip(got, want, strict=True)):
+        wrong = ~((x == y) | (np.isnan(x) & np.isnan(y)))
+        if wrong.any():
+            at = tuple(int(k) for k in np.argwhere(wrong)[0])
+            raise Wrong(f"{what}: output {i}: {np.count_nonzero(wrong)} of {x.size} elements differ; element {at} is"
+                        f" {x[at]:.9g} instead of {y[at]:.9g}")  # fmt: skip
+
+
+def _results(world: World) -> list[Array]:
+    return [t.numpy(copy=True) for t in world.outputs]
+
+
+# ---- on the device alone ---------------------------------------------------------------------------------------------
+
+
+def _alone(backend: Backend, rng: np.random.Generator, bit_identical: bool) -> int:
+    """The seed of a graph that the device computes all by itself."""
+    for _ in range(30):
+        seed = int(rng.integers(0, 2**31))
+        world = random_world(np.random.default_rng(seed), 20, backend.supports, bit_identical)
+        if len(world.outputs) and len(world.computed) > 1:
+            return seed
+    raise Nothing("the device computes none of the graphs that were tried by itself")
+
+
+class _Pair:
+    """The same graph in memory of the device and of the CPU."""
+
+    def __init__(self, seed: int, backend: Backend, cpu: Backend, bit_identical: bool) -> None:
+        self.backends = backend, cpu
+        self.worlds = [
+            random_world(np.random.default_rng(seed), 20, backend.supports, bit_identical) for _ in self.backends
+        ]
+        self.buffers = [w.ctx.allocate(b) for w, b in zip(self.worlds, self.backends, strict=True)]
+        self.runs = 0
+
+    def run(self, rng: np.random.Generator) -> None:
+        seed = int(rng.integers(0, 2**31))
+        for world, backend in zip(self.worlds, self.backends, strict=True):
+            world.fill(np.random.default_rng(seed), some=self.runs > 0)
+            if not world.graph.compute(backend):
+                raise Wrong("compute was aborted")
+        self.runs += 1
+        got, want = map(_results, self.worlds)
+        _same(got, want, f"run {self.runs}, with other inputs than the one before")
+
+
+def _again(backend: Backend, cpu: Backend, rng: np.random.Generator, bit_identical: bool) -> None:
+    pair = _Pair(_alone(backend, rng, bit_identical), backend, cpu, bit_identical)
+    for _ in range(5):
+        pair.run(rng)
+
+
+def _in_turn(backend: Backend, cpu: Backend, rng: np.random.Generator, bit_identical: bool) -> None:
+    pairs = [_Pair(_alone(backend, rng, bit_identical), backend, cpu, bit_identical) for _ in range(3)]
+    for i in rng.integers(0, 3, 9):
+        pairs[i].run(rng)
+    del pairs[1]
+    for pair in pairs:
+        pair.run(rng)
+
+
+# ---- beside the CPU --------------------------------------------------------------------------------------------------
+
+
+def _devices(backend: Backend, cpu: Backend, rng: np.random.Generator, stack: ExitStack) -> list[Backend]:
+    """In order of priority; sometimes with a simulated device between."""
+    found = [backend]
+    if rng.random() < 0.3 and "SIM" in backends():
+        found.insert(int(rng.integers(0, 2)), stack.enter_context(Backend("SIM", name="OTHER")))
+    return [*found, cpu]
+
+
+def _place_inputs(world: World, devices: list[Backend], rng: np.random.Generator, stack: ExitStack) -> None:
+    """Some inputs get memory of their own, here and there."""
+    for t in world.inputs:
+        if rng.random() < 0.4:
+            device = devices[int(rng.integers(0, len(devices)))]
+            usage: str = "weights" if rng.random() < 0.5 else "any"
+            size = device.buffer_type.alloc_size(t)
+            stack.enter_context(device.alloc(size, usage)).place(t)  # type: ignore[arg-type]
+
+
+def _assign(world: World, sched: Scheduler, rng: np.random.Generator) -> None:
+    devices = sched.backends
+    for t in world.computed:
+        device = devices[int(rng.integers(0, len(devices)))]
+        if rng.random() < 0.6 and device.supports(t):
+            sched.set_backend(t, device)
+
+
+def _reference(seed: int, cpu: Backend, rounds: bool) -> tuple[World, Scheduler]:
+    world = random_world(np.random.default_rng(seed), 30, rounds=rounds)
+    sched = Scheduler([cpu], keep_all=True)
+    sched.allocate(world.graph)
+    return world, sched
+
+
+def _world(backend: Backend, cpu: Backend, rng: np.random.Generator, bit_identical: bool) -> None:
+    """A random graph with random assignments, run with other inputs and with other assignments."""
+    seed = int(rng.integers(0, 2**31))
+    with ExitStack() as stack:
+        devices = _devices(backend, cpu, rng, stack)
+        reference, alone = _reference(seed, cpu, bit_identical)
+        world = random_world(np.random.default_rng(seed), 30, rounds=bit_identical)
+        stack.enter_context(alone)
+        _place_inputs(world, devices, rng, stack)
+        checked, copies = bool(rng.random() < 0.5), int(rng.integers(1, 4))
+        sched = stack.enter_context(Scheduler(devices, check=checked, n_copies=copies))
+        for part in range(2):
+            _assign(world, sched, rng)
+            sched.allocate(world.graph)
+            for run in range(3):
+                filled = int(rng.integers(0, 2**31))
+                for w in (world, reference):
+                    w.fill(np.random.default_rng(filled), some=run > 0)
+                if not (sched.compute(world.graph) and alone.compute(reference.graph)):
+                    raise Wrong("compute was aborted")
+                _same(_results(world), _results(reference), f"assignment {part}, run {run}")
+
+
+def _async(backend: Backend, cpu: Backend, rng: np.random.Generator, bit_identical: bool, *, n_copies: int = 1) -> None:
+    """Several runs on their way, each with inputs and results of its own."""
+    seed = int(rng.integers(0, 2**31))
+    reference, alone = _reference(seed, cpu, bit_identical)
+    world = random_world(np.random.default_rng(seed), 30, rounds=bit_identical)
+    with alone, Scheduler([backend, cpu], n_copies=n_copies) as sched:
+        _assign(world, sched, rng)
+        sched.allocate(world.graph)
+        pending, wanted = [], []
+        for _ in range(6):
+            filled = int(rng.integers(0, 2**31))
+            for w in (world, reference):
+                w.fill(np.random.default_rng(filled))
+            pending.append(sched.compute_async(world.graph, results=world.outputs))
+            alone.compute(reference.graph)
+            wanted.append(_results(reference))
+        for i, (run, want) in enumerate(zip(pending, wanted, strict=True)):
+            _same(run.results(), want, f"run {i} of 6, {n_copies} of them at once")
+
+
+def _events(backend: Backend, cpu: Backend, rng: np.random.Generator, bit_identical: bool) -> None:
+    """Marks in its queue are reached, by the host and by others."""
+    event = Event(backend)
+    event.synchronize()
+    for waiting in (backend, cpu):
+        event.record().wait(waiting)
+        event.synchronize()
+        waiting.synchronize()
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without words about what the device leaves to the CPU."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PerformanceWarning)
+        yield
+
+
+def _checked(check: Check, backend: Backend, cpu: Backend, rng: np.random.Generator, bit_identical: bool) -> None:
+    with _quietly():
+        check(backend, cpu, rng, bit_identical)
+
+
+def checks(quick: bool) -> dict[str, Check]:
+    """By name, each a function of the device, the CPU, random numbers, and whether results are the same bits, that
+    raises :class:`Wrong` or :class:`Nothing`."""
+    few = 2 if quick else 6
+    found: dict[str, Check] = {f"again/{i}": _again for i in range(few)}
+    found |= {f"in turn/{i}": _in_turn for i in range(few)}
+    found |= {f"async/{n} copies/{i}": partial(_async, n_copies=n) for n in (1, 2, 3) for i in range(few // 2)}
+    found["events"] = _events
+    found |= {f"world/{i}": _world for i in range(12 if quick else 100)}
+    return {name: partial(_checked, check) for name, check in found.items()}

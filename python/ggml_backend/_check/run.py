@@ -1,0 +1,155 @@
+"""Runs the checks of a device, one after the other, whatever fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .._errors import InvalidArgumentError
+from .._errors.messages import close_matches
+from .._text.patterns import Patterns
+from .._text.terminal import reason
+from ..backend import Backend
+from . import graphs, memory
+from .graphs import Nothing, unfused
+from .operators import Wrong, check_refusal, check_variant, generator
+from .report import CheckedCase, Outcome
+from .variants import Variant, all_variants, special_variants
+
+__all__ = ["Settings", "reference_of", "run_checks"]
+
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """See :func:`ggml_backend.testing.check_device`."""
+
+    seed: int = 0
+    quick: bool = False
+    special_values: bool = False
+    bit_identical: bool = False
+
+
+class _Job(NamedTuple):
+    name: str
+    group: str
+    op: str
+    dtype: str
+    run: Callable[[], tuple[str, str] | None]
+
+
+def reference_of(backend: Backend) -> Backend:
+    """What a device is compared with: the CPU, and the CPU at its best with its portable kernels in one thread."""
+    if backend.is_cpu and backend.level != "scalar":
+        return Backend("CPU", n_threads=1, level="scalar")
+    return Backend("CPU")
+
+
+def _jobs(backend: Backend, cpu: Backend, settings: Settings) -> Iterator[_Job]:
+    seed, bits = settings.seed, settings.bit_identical
+
+    def plain(check: Callable[[], object]) -> Callable[[], tuple[str, str]]:
+        def run() -> tuple[str, str]:
+            check()
+            return "passed", ""
+
+        return run
+
+    declined: dict[str, str] = {}  # by operation, after its first case: a node that the device refuses; "" none yet
+
+    def of(v: Variant, group: str) -> _Job:
+        def run() -> tuple[str, str] | None:
+            declined.setdefault(v.op, "")
+            answer = check_variant(v, seed, backend, cpu, bits)
+            if answer is not None and answer[0] in ("refused", "unknown") and not declined[v.op]:
+                declined[v.op] = v.name
+            return answer
+
+        return _Job(v.name, group, v.op, v.dtype, run)
+
+    for name, check in memory.CHECKS.items():
+        full = f"memory/{name}"
+        done = plain(lambda c=check, f=full: c(backend, cpu, generator(seed, f)))  # type: ignore[misc]
+        yield _Job(full, "memory", "memory", "", done)
+    variants = list(all_variants(settings.quick))
+    for variant in variants:
+        yield of(variant, "operators")
+    for variant in variants:
+        yield _refusal(variant, seed, backend, declined)
+    for name, run in graphs.checks(settings.quick).items():
+        full = f"graphs/{name}"
+        done = plain(lambda c=run, f=full: c(backend, cpu, generator(seed, f), bits))  # type: ignore[misc]
+        yield _Job(full, "graphs", f"graphs: {name.split('/')[0]}", "", done)
+    for variant in special_variants(settings.quick) if settings.special_values else ():
+        yield of(variant, "special values")
+
+
+def _refusal(variant: Variant, seed: int, backend: Backend, declined: dict[str, str]) -> _Job:
+    """The first node of each operation that the device refuses is given to it all the same."""
+
+    def run() -> tuple[str, str] | None:
+        if declined.get(variant.op, variant.name) != variant.name or not check_refusal(variant, seed, backend):
+            return None
+        return "passed", ""
+
+    return _Job(f"refusal/{variant.name}", "graphs", "graphs: refusal", "", run)
+
+
+def _chosen(jobs: Sequence[_Job], only: Sequence[str] | None) -> list[_Job]:
+    if only is None:
+        return list(jobs)
+    names = [job.name for job in jobs]
+    patterns = Patterns(names)
+    wanted: set[str] = set()
+    for pattern in only:
+        found = set(patterns.fitting(pattern))
+        if pattern not in found:  # which is that case alone
+            found.update(n for n in names if n.startswith(f"{pattern}/"))
+        if not found:
+            near = close_matches(pattern, sorted({n.split("/")[0] for n in names}))
+            raise InvalidArgumentError(f"check_device: only: no case is called {pattern!r}{near}")
+        wanted |= found
+    return [job for job in jobs if job.name in wanted]
+
+
+def _words(error: BaseException) -> str:
+    notes = getattr(error, "__notes__", ())
+    return "; ".join([f"{type(error).__name__}: {reason(error)}", *map(str, notes)])
+
+
+def _run(job: _Job) -> CheckedCase | None:
+    outcome: Outcome = "failed"
+    try:
+        answer = job.run()
+        if answer is None or answer[0] == "unknown":
+            return None
+        outcome, message = answer  # type: ignore[assignment]
+    except Wrong as error:
+        message = str(error)
+    except Nothing as error:
+        outcome, message = "skipped", str(error)
+    except Exception as error:
+        message = _words(error)
+    return CheckedCase(job.name, job.group, job.op, job.dtype, outcome, message)
+
+
+def run_checks(
+    backend: Backend, settings: Settings, only: Sequence[str] | None, progress: Progress | None
+) -> list[CheckedCase]:
+    """Every case that there is, in order. only: patterns of names; progress: as for ``calibrate``"""
+    cpu = reference_of(backend)
+    jobs = _chosen(list(_jobs(backend, cpu, settings)), only)
+    found: list[CheckedCase] = []
+    with unfused() if settings.bit_identical else nullcontext():
+        for i, job in enumerate(jobs):
+            if progress is not None:
+                progress(i, len(jobs), job.name)
+            case = _run(job)
+            if case is not None:
+                found.append(case)
+    if progress is not None:
+        progress(len(jobs), len(jobs), "")
+    return found
