@@ -122,7 +122,9 @@ _pictures  _sched  _sched.fallbacks  _sched.costs  plan  stats  trace  pending  
 gguf._values  gguf._writer  gguf
 _examples.graphs  _examples  _examples.models
 _bench.measure  _bench.products  _bench.ops  _bench.models  _bench
-cli.info  cli  cli.program  cli.plan  cli.calibrate  cli.bench
+_check.inputs  _check.tolerance  _check.cases  _check.products  _check.windows  _check.attention  _check.variants
+_check.operators  _check.memory  _check.worlds  _check.graphs  _check.report  _check.run  _check  testing
+cli.info  cli  cli.program  cli.plan  cli.calibrate  cli.check_device  cli.bench
 cli.gguf.common  cli.gguf.conversion  cli.gguf.info  cli.gguf.dump  cli.gguf.check  cli.gguf.quantize
 cli.gguf.safetensors  cli.gguf.convert  cli.gguf
 """
