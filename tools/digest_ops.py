@@ -219,6 +219,7 @@ def views() -> Iterator[Case]:
     for arity in (1, 2, 3):
         inputs = tuple(f32(3, 33) for _ in range(arity))
         yield Case("map_custom", inputs, partial(gb.map_custom, lambda d, *s: sum(s[1:], 2 * s[0])))
+        yield Case("custom", inputs, partial(gb.custom, lambda d, *s: sum(s).sum(1), shape=3, dtype="f64"))
 
 
 def cases() -> Iterator[Case]:

@@ -78,6 +78,21 @@ def elementwise(x: gb.Tensor, y: gb.Tensor) -> list[gb.Tensor]:
         x[None, 0],
     ]
     results += [gb.map_custom(lambda out, a: a * 2, x), gb.silu_back(x, y)]
+    one = gb.custom(lambda out, a: a.sum(1), x, shape=3)
+    assert_type(one, gb.Tensor)
+    pair = gb.custom(lambda out, a: (a.argmax(1), a.max(1)), x, shape=3, dtype=["i32", None])
+    assert_type(pair, tuple[gb.Tensor, ...])
+    both = gb.custom(lambda out, a, b: (a, b), x, y, shape=[(3, 4), None], dtype=gb.float32, n_tasks=1)
+    assert_type(both, tuple[gb.Tensor, ...])
+    alone = gb.custom(lambda out: np.ones(3), shape=(3,), dtype="f64", context=x.context)
+    assert_type(alone, gb.Tensor)
+    results += [one, pair[1], *both]
+
+    def widened(out: np.ndarray[Any, Any], blocks: gb.Blocks) -> np.ndarray[Any, Any]:
+        assert blocks.format is not None
+        return gb.dequantize(blocks)
+
+    results.append(gb.custom(widened, x.context.tensor((2, 32), "q8_0"), dtype=gb.float32))
     assert_type(x @ y.T, gb.Tensor)
     assert_type(x[0], gb.Tensor)
     return results

@@ -111,8 +111,8 @@ struct map_params {
     void * userdata;
 };
 
-// Sets the parameters of the node (NULL: none) field by field: padding may hold anything, and op_params are compared and
-// hashed as bytes.
+// Sets the parameters of the node (NULL: none) field by field: padding may hold anything, and op_params are compared
+// and hashed as bytes.
 static void set_params(struct ggml_tensor * node, const void * fun, int n_tasks, void * userdata) {
     if (node != NULL) {
         char * params = (char *) node->op_params;

@@ -276,6 +276,14 @@ MISTAKES = [
     ("gb.norm(x, eps=-1)", E, "norm: a 'x' float32 (16, 128): eps must be above 0, is -1"),
     ("gb.map_custom(x, abs)", T,
      "map_custom: the first argument must be a function, not Tensor: map_custom(function, tensor, ...)"),
+    ("gb.custom(x, abs)", T,
+     "custom: the first argument must be a function, not Tensor: custom(function, *tensors, shape=...)"),
+    ("gb.custom(abs, x, arr)", T,
+     "custom: sources[1] must be a Tensor, not numpy.ndarray; ctx.constant(value) makes one, and ctx.from_numpy(array) "
+     "one over its memory"),
+    ("gb.custom(abs)", E, "custom: without sources the context must be given: custom(function, context=ctx)"),
+    ("gb.custom(abs, x, shape=[(2,), (3,)], dtype=['f32'])", E,
+     "custom: shape has 2 entries and dtype 1: each result needs one of both"),
     ("gb.cast(v, 'q4_0')", E,
      "cast: a 'v' float32 (64, 100): axis -1 of a q4_0 result must be a multiple of 32, is 100"),
     # making tensors and graphs

@@ -238,6 +238,19 @@ def _custom(world: World, act: Callable[[], object]) -> None:
     world.sched.compute(graph)
 
 
+def _custom_several(world: World, act: Callable[[], object]) -> None:
+    def function(out: Any, a: Any, b: Any) -> Any:
+        act()
+        out[0][...] = a * 2
+        return None, (a + b).sum(1)
+
+    y, z = gb.custom(function, gb.relu(world.x), world.x, shape=[(4, N), (4,)], dtype=["f32", "f64"])
+    graph = world.ctx.graph(gb.scale(y, 1.0), z)
+    world.sched.allocate(graph)
+    world.x.set(2.0)
+    world.sched.compute(graph)
+
+
 def _custom_own(world: World, act: Callable[[], object]) -> None:
     with gb.Context() as ctx:
         x = ctx.tensor((4, N))
@@ -301,6 +314,7 @@ REENTRIES: dict[str, Callable[[World, Callable[[], object]], object]] = {
     "an eval callback that is asked": lambda w, act: w.sched.compute(w.graph, lambda t: True, wanted=_yes(act)),
     "an eval callback that stays": _eval_kept,
     "a custom operation": _custom,
+    "a custom operation with several results": _custom_several,
     "a custom operation in a buffer": _custom_own,
     "an abort callback": _abort,
     "a log function": _log,

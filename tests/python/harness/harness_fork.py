@@ -42,8 +42,8 @@ PATIENCE = 60 if SANITIZED else 15  # seconds that a child may take; it needs le
 GARBAGE, FOREIGN, NEW = 81, 82, 83
 HOW = {GARBAGE: "read garbage", FOREIGN: "raised what is no error of the package", NEW: "could not use new objects"}
 BUSY = (
-    "compute", "compute custom", "set x", "read y", "set w", "copy to v", "copy to t", "build", "open scheduler",
-    "reset", "results", "compute own",
+    "compute", "compute custom", "compute several", "set x", "read y", "set w", "copy to v", "copy to t", "build",
+    "open scheduler", "reset", "results", "compute own",
     "compute with callback", "open and allocate", "graph of", "compute async", "splits", "open buffer", "load",
     "quantize into",
 )  # fmt: skip

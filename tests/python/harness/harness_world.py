@@ -66,6 +66,12 @@ def doubled(dst: np.ndarray[Any, Any], a: np.ndarray[Any, Any]) -> None:
     np.multiply(a, 2, out=dst)
 
 
+def both(out: tuple[Any, Any], a: np.ndarray[Any, Any]) -> tuple[Any, None]:
+    """Two results, of which one is returned and one written."""
+    out[1][...] = a.sum(1)
+    return a / 2, None
+
+
 def valid(what: str, array: np.ndarray[Any, Any], *values: float) -> None:
     """Wrong, unless all elements are among the values. Uses nothing of NumPy that imports or is slow: handlers call it
     in the middle of it."""
@@ -122,6 +128,9 @@ class World:
         self.graph = self.ctx.graph(self.y)
         self.z = gb.scale(gb.map_custom(doubled, self.x), 1.0)
         self.custom = self.ctx.graph(self.z)
+        halved, self.sums = gb.custom(both, self.x, shape=[(4, N), (4,)], dtype=["f32", "f64"])
+        self.halved = gb.scale(halved, 1.0)
+        self.several = self.ctx.graph(self.halved, self.sums)
         self.own = gb.Context()
         self.a = self.own.tensor((4, N), name="a")
         self.b = gb.relu(self.a) * 2.0
@@ -168,6 +177,9 @@ class World:
         must(self.sched.compute(self.graph, lambda t: t.numpy() is not None), "Scheduler.compute with a callback")
         must(self.sched.compute(self.custom), "Scheduler.compute of a custom operation")
         valid("z", self.z.numpy(copy=True), 6)
+        must(self.sched.compute(self.several), "Scheduler.compute of an operation with several results")
+        valid("halved", self.halved.numpy(copy=True), 1.5)
+        valid("sums", self.sums.numpy(copy=True), 3.0 * N)
         valid("x", self.x.numpy(copy=True), 3)
         valid("y of compute_async", self.sched.compute_async(self.graph, [self.y]).results()[0], 4)
         self.a.set(2.0)
@@ -237,6 +249,7 @@ def operations(**acts: Act) -> None:
 operations(
     compute=lambda w: w.sched.compute(w.graph),
     compute_custom=lambda w: w.sched.compute(w.custom),
+    compute_several=lambda w: w.sched.compute(w.several),
     compute_own=lambda w: w.own_graph.compute(w.cpu),
     compute_with_callback=lambda w: w.sched.compute(w.graph, lambda t: t.numpy() is not None),
     compute_wanted=lambda w: w.sched.compute(w.graph, lambda t: True, wanted=[w.y]),
@@ -458,6 +471,7 @@ operations(
     ),
     build_product=lambda w: w.x @ w.v.T,
     build_custom=lambda w: gb.map_custom(doubled, w.x),
+    build_several=lambda w: gb.custom(both, w.x, w.y, shape=[(4, N), None], dtype=["f64", None]),
     tensor=lambda w: w.ctx.tensor((2, 3), gb.float16, name="new"),
     constant=lambda w: w.own.constant([1.0, 2.0]),
     tensors=lambda w: (len(w.ctx.tensors()), w.ctx.get("x"), w.ctx["x"], w.ctx.used_bytes, repr(w.ctx)),
@@ -706,7 +720,7 @@ def _(w: World) -> None:
 def _drop_context(w: World) -> None:
     """Nothing keeps it any more but what is being done with it."""
     w.ctx.close()
-    w.graph = w.custom = w.dead
+    w.graph = w.custom = w.several = w.dead
     w.pending = None
 
 

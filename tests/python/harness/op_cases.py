@@ -168,4 +168,9 @@ CASES: list[tuple[str, Any, list[Any], tuple[int, ...], Any]] = [
     ("map_custom", lambda x, y: gb.map_custom(lambda d, s, t: s * t, x, y), [X, Y], (3, 4), lambda x, y: x * y),
     ("map_custom", lambda x, y, z: gb.map_custom(lambda d, s, t, u: s * t + u, x, y, z), [X, Y, X], (3, 4), lambda x, y,
      z: x * y + z),
+    ("custom", lambda x: gb.custom(lambda out, s: s.sum(0), x, shape=4), [X], (4,), lambda x: x.sum(0)),
+    ("custom", lambda x, v: gb.custom(lambda out, s, t: (s @ t, s), x, v, shape=[(3,), (3, 4)])[0], [X, V], (3,),
+     np.matmul),
+    ("custom", lambda x, y: gb.custom(lambda out, s, t: np.stack([s, t, s, t]), x, y, shape=(4, 3, 4), dtype="f64"),
+     [X, Y], (4, 3, 4), lambda x, y: np.stack([x, y, x, y])),
 ]  # fmt: skip

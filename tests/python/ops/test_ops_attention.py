@@ -273,6 +273,29 @@ def test_map_custom(n, n_tasks, inplace):
         )
 
 
+@covers("CUSTOM")
+@pytest.mark.parametrize("n_tasks", [1, 2, -1])
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_custom(n, n_tasks):
+    """A result that is larger than the sources, whose layouts differ."""
+
+    def stack(dst, *rest):
+        arrays, ith, nth = (rest, 0, 1) if n_tasks == 1 else (rest[:-2], *rest[-2:])
+        for i, a in enumerate(arrays):
+            dst[i, ith::nth] = a[ith::nth] * (i + 2)
+
+    for layouts in (("whole",) * 4, LAYOUTS[1:5], ("permuted", "whole", "padded", "permuted")):
+        inputs = [real(4, 5, 6, layout=y) for y in layouts[:n]]
+        check(
+            lambda *t: gb.custom(stack, *t, shape=(n, 4, 5, 6), n_tasks=n_tasks),
+            inputs,
+            lambda *v: np.stack([a * (i + 2) for i, a in enumerate(v)]),
+            Tolerance(4),
+            magnitude=lambda *v: np.stack([a * (i + 2) for i, a in enumerate(v)]),
+            on_sim=False,
+        )
+
+
 # The forms of early 2024 take a plain C function and are not part of the Python package. What their builders make is a
 # node with the address of the function at the start of its parameters; here such a node is made out of one that has the
 # right sources.

@@ -25,6 +25,10 @@ def probabilities(*shape):
     return array(e / e.sum(-1, keepdims=True))
 
 
+def doubled_share(out, x, ith, nth):
+    np.multiply(x[ith::nth], 2, out=out[ith::nth])
+
+
 # operation: [(builder, inputs)]. Inputs are made when the test runs.
 CASES = {
     **{n.upper(): [(getattr(gb, n), lambda: [rows(130, 517, layout="stepped")])] for n in (
@@ -92,6 +96,8 @@ CASES = {
     "CROSS_ENTROPY_LOSS_BACK": [(gb.cross_entropy_loss_back,
      lambda: [rows(130, 517), probabilities(130, 517), rows(1)])],
     "MAP_CUSTOM1": [(lambda a: gb.map_custom(lambda d, x, i, n: np.multiply(x[i::n], 2, out=d[i::n]), a, n_tasks=-1),
+     lambda: [rows(130, 517)])],
+    "CUSTOM": [(lambda a: gb.custom(doubled_share, a, n_tasks=-1),
      lambda: [rows(130, 517)])],
     # one number from all rows: how the partial sums are put together is free
     "SUM": [(gb.sum, lambda: [rows(130, 517)])],
