@@ -30,8 +30,8 @@ def gbpy_poll(data: Any) -> bool:
 
 
 def keep_interrupt(error: BaseException) -> bool:
-    """Keeps what ended a function of Python that C called, if a signal handler raised it, as far as one can tell: on the
-    main thread, and no ``Exception``. C gives up, and who called it raises that again."""
+    """Keeps what ended a function of Python that C called, if a signal handler raised it, as far as one can tell: on
+    the main thread, and no ``Exception``. C gives up, and who called it raises that again."""
     if isinstance(error, Exception) or threading.current_thread() is not threading.main_thread():
         return False
     _keep(type(error), error, None)

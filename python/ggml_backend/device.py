@@ -29,7 +29,7 @@ from ._devices import registry
 from ._devices.nodes import Node, custom_of, numpy_view
 from ._devices.program import Call, copied, program_of
 from ._devices.state import _base_submit
-from ._errors import InvalidArgumentError, StateError, UnsupportedError, expect_bool, expect_list
+from ._errors import AllocationError, InvalidArgumentError, StateError, UnsupportedError, expect_bool, expect_list
 from ._errors.messages import kind_of
 from ._text.names import as_name
 from .dtypes import DType, DTypeLike, as_dtype, dtypes
@@ -333,7 +333,10 @@ custom_of[0] = CustomOp.of_node
 def aligned(nbytes: int, alignment: int) -> np.ndarray[Any, Any]:
     """``max(nbytes, 1)`` bytes of the host at a multiple of ``alignment``."""
     n = max(nbytes, 1)
-    whole: np.ndarray[Any, Any] = np.empty(n + alignment, np.uint8)
+    try:
+        whole: np.ndarray[Any, Any] = np.empty(n + alignment, np.uint8)
+    except (MemoryError, ValueError):  # the latter for more than an address holds
+        raise AllocationError(f"no memory for a buffer of {nbytes} bytes") from None
     return whole[-whole.ctypes.data % alignment :][:n]
 
 

