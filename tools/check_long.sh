@@ -2,7 +2,7 @@
 # make check-long: what takes too long for every change. Run it before a release and before calling a large change done.
 #   - ctest under the address and undefined-behaviour sanitizers
 #   - the threaded parts under the thread sanitizer
-#   - thousands of random graphs over simulated devices
+#   - thousands of random graphs over simulated devices, and over devices written in Python
 #   - made-up operators, a format and a kernel level, added to a copy of the tree
 #   - attacks: interrupts, closing and empty tensors for ten minutes each, their variants and what runs under sanitizers
 #     for two
@@ -170,6 +170,9 @@ step "made-up operators, a format and a kernel level, added to a copy of the tre
 
 step "random graphs over simulated devices"
 GGML_TEST_RANDOM_GRAPHS=5000 build/dev/tests/c/test_sched_random
+
+step "random graphs over devices written in Python"
+GGML_TEST_WORLDS=5000 "$py" -m pytest -q tests/python/devices/test_python_device_worlds.py
 
 step "memory plans: slow instances and thousands of small ones"
 GGML_TEST_LONG=1 build/dev/tests/c/test_plan_exact
