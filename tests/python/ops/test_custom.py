@@ -170,8 +170,9 @@ def test_results_swapped_by_the_function(ctx):
     del kept
 
 
+@pytest.mark.parametrize("check", [False, True], ids=["", "checked"])
 @pytest.mark.parametrize("devices", DEVICES, ids="-".join)
-def test_results_that_live_on_while_memory_is_used_again(ctx, rng, devices):
+def test_results_that_live_on_while_memory_is_used_again(ctx, rng, devices, check):
     """Each result is read late, behind nodes that want memory: none of them may lie where another still is."""
     values = rng.standard_normal((16, 16)).astype(f32)
     x = ctx.tensor((16, 16))
@@ -182,12 +183,61 @@ def test_results_that_live_on_while_memory_is_used_again(ctx, rng, devices):
             y, want = gb.relu(y) - 0.25, np.maximum(want, 0) - f32(0.25)
         y, want = y + outs[i], want + values * f32(i + 1)
     graph = ctx.graph(y)
-    s = scheduler(devices)
+    s = gb.Scheduler([gb.Backend(n) for n in devices], check=check)
     s.allocate(graph)
     for _ in range(2):
         x.set(values)
         assert s.compute(graph)
         np.testing.assert_allclose(y.numpy(), want, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_worlds(seed):
+    """Graphs of custom operations and others over two devices are what NumPy says, in memory that is used again."""
+    chooser = np.random.default_rng(seed)
+    ctx = gb.Context()
+    x = ctx.tensor((6, 32), name="x")
+    values = chooser.integers(-9, 9, (6, 32)).astype(f32)
+    known = [(x, values)]
+
+    def pick():
+        return known[chooser.integers(len(known))]
+
+    for _ in range(25):
+        (a, va), (b, vb) = pick(), pick()
+        kind = chooser.integers(5)
+        if kind == 0:
+            known.append((gb.relu(a), np.maximum(va, 0)))
+        elif kind == 1:
+            known.append((a + b, va + vb))
+        elif kind == 2:
+            known.append((gb.custom(lambda out, p, q: p - q, a, b), va - vb))
+        elif kind == 3:
+            n = int(chooser.integers(1, 4))
+            outs = gb.custom(lambda out, p: tuple(p + i for i in range(len(out))), a, dtype=[None] * n)
+            known += [(t, va + f32(i)) for i, t in enumerate(outs)]
+        else:
+
+            def widths(out, p, q):
+                out[1][...] = p
+                return np.int8(1), None, np.minimum(p, q)
+
+            outs = gb.custom(widths, a, b, shape=[(), None, None], dtype=["i8", None, None])
+            known += [(outs[1], va), (outs[2], np.minimum(va, vb))]
+    picks = [known[i] for i in chooser.choice(len(known), 3)] + [known[-1]]
+    graph = ctx.graph([t for t, _ in picks])
+    ops = [["relu"], ["add"], ["relu", "add"], []][seed % 4]
+    s = gb.Scheduler([gb.Backend("SIM", ops=ops), gb.Backend("CPU", n_threads=1 + seed % 3)], check=seed % 2 == 0)
+    s.allocate(graph)
+    for factor in (1, 2):
+        x.set(values)
+        if factor == 1:
+            assert s.compute(graph)
+        else:
+            s.compute_async(graph)
+            s.synchronize()
+        for t, want in picks:
+            np.testing.assert_array_equal(t.numpy(), want)
 
 
 @pytest.mark.parametrize("dtype", ["q8_0", "q4_k", "f16", "bf16"])
