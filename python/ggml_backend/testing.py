@@ -1,4 +1,14 @@
-"""For those who write devices: :func:`check_device` tries one beside the CPU and reports what is wrong with it."""
+"""For those who write devices: :func:`check_device` tries one beside the CPU and reports what is wrong with it.
+
+- *Operators*: every operation of the package, in every dtype, with strides, offsets, gaps behind rows, broadcasts,
+  empty tensors, and with the result in place of a source where a scheduler would lay it. What ``supports`` refuses is
+  listed with the reason, and one such node of each operation is computed all the same, which must be an error. Results
+  must be within the tolerances of ``ggml_backend/_check/tolerance.py``; sources, and all memory beside results, must
+  stay as they are.
+- *Memory*: sizes, alignment, reading and writing at offsets, ``clear``, copies, the largest buffer, closing.
+- *Graphs*: the same again with other inputs, several in turn, random graphs in schedulers over the device and the CPU
+  with random assignments, several runs on their way.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +39,7 @@ def check_device(
     """Tries all that a device says it can, and compares with the CPU::
 
         report = gb.testing.check_device("SIM", mem="64M", quick=True)
-        assert report.ok, report
+        assert report.ok, str(report)
 
     device: a name with options as for :class:`Backend`, or a backend
     only: run the cases with this name, or of these names, alone: an operation (``"mul_mat"``), a group (``"memory"``),
@@ -43,15 +53,6 @@ def check_device(
     file: where to print the report; nothing is printed without
     options: of the backend
 
-    - *Operators*: every operation of the package, in every dtype, with strides, offsets, gaps behind rows, broadcasts,
-      empty tensors, and with the result in place of a source where a scheduler would lay it. What ``supports`` refuses
-      is listed with the reason, and one such node of each operation is computed all the same, which must be an error.
-      Results must be within the tolerances of ``ggml_backend/_check/tolerance.py``; sources, and all memory beside
-      results, must stay as they are.
-    - *Memory*: sizes, alignment, reading and writing at offsets, ``clear``, copies, the largest buffer, closing.
-    - *Graphs*: the same again with other inputs, several in turn, random graphs in schedulers over the device and the
-      CPU with random assignments, several runs on their way.
-
     An exception of the device fails the case in which it is raised, and the rest goes on. A device that hangs or
     crashes takes the process with it: ``progress`` tells the case.
     """
@@ -59,35 +60,36 @@ def check_device(
         raise TypeError(f"check_device: device must be a name or a Backend, not {kind_of(device)}")
     from ._check.run import Settings, run_checks  # nobody else waits for it
 
-    bits, special = (
-        expect_bool(bit_identical, "check_device: bit_identical"),
-        expect_bool(special_values, "check_device: special_values"),
-    )
     settings = Settings(
-        expect_int(seed, "check_device: seed"), expect_bool(quick, "check_device: quick"), special, bits
+        expect_int(seed, "check_device: seed"),
+        expect_bool(quick, "check_device: quick"),
+        expect_bool(special_values, "check_device: special_values"),
+        expect_bool(bit_identical, "check_device: bit_identical"),
     )
     if settings.seed < 0:
         raise InvalidArgumentError(f"check_device: seed must not be negative, is {seed}")
     if progress is not None:
         expect_function(progress, "check_device: progress")
     wanted = _patterns(only)
-    if isinstance(device, Backend):
-        if options:
-            raise InvalidArgumentError(f"check_device: {', '.join(options)}: a backend has its options already")
-        backend, call = device, "backend"
-    else:
-        given: dict[str, object] = dict(options)
-        backend = Backend(device, **given)  # type: ignore[arg-type]
-        call = ", ".join([repr(device), *(f"{k}={v!r}" for k, v in given.items())])
-    flags = {"special_values": special, "bit_identical": bits}
+    backend, call = _opened(device, options)
+    flags = {"special_values": settings.special_values, "bit_identical": settings.bit_identical}
     call = ", ".join([call, *(f"{k}=True" for k, on in flags.items() if on)])
     cases = run_checks(backend, settings, wanted, progress)
-    report = DeviceReport(
-        backend.name if isinstance(device, Backend) else device, settings.seed, settings.quick, tuple(cases), call
-    )
+    name = device if isinstance(device, str) else backend.name
+    report = DeviceReport(name, settings.seed, settings.quick, tuple(cases), call)
     if file is not None:
         print(report, file=file)
     return report
+
+
+def _opened(device: str | Backend, options: dict[str, object]) -> tuple[Backend, str]:
+    """The backend, and the arguments that name it in a call."""
+    if isinstance(device, Backend):
+        if options:
+            raise InvalidArgumentError(f"check_device: {', '.join(options)}: a backend has its options already")
+        return device, "backend"
+    call = ", ".join([repr(device), *(f"{k}={v!r}" for k, v in options.items())])
+    return Backend(device, **options), call  # type: ignore[arg-type]
 
 
 def _patterns(only: str | Sequence[str] | None) -> list[str] | None:

@@ -66,35 +66,44 @@ def _alone(backend: Backend, rng: np.random.Generator, bit_identical: bool) -> i
 
 
 class _Pair:
-    """The same graph in memory of the device and of the CPU."""
+    """The same graph in memory of the device and of the CPU. scheduled: the device's by a scheduler, which keeps what
+    the device makes of the graph from run to run."""
 
-    def __init__(self, seed: int, backend: Backend, cpu: Backend, bit_identical: bool) -> None:
-        self.backends = backend, cpu
-        self.worlds = [
-            random_world(np.random.default_rng(seed), 20, backend.supports, bit_identical) for _ in self.backends
-        ]
-        self.buffers = [w.ctx.allocate(b) for w, b in zip(self.worlds, self.backends, strict=True)]
+    def __init__(self, seed: int, backend: Backend, cpu: Backend, bit_identical: bool, scheduled: bool = False) -> None:
+        self.ours, self.theirs = (
+            random_world(np.random.default_rng(seed), 20, backend.supports, bit_identical) for _ in range(2)
+        )
+        self.backend, self.cpu = backend, cpu
+        self.buffers = [self.theirs.ctx.allocate(cpu)]
+        self.sched = Scheduler([backend]) if scheduled else None
+        if self.sched is not None:
+            self.sched.allocate(self.ours.graph)
+        else:
+            self.buffers.append(self.ours.ctx.allocate(backend))
         self.runs = 0
 
     def run(self, rng: np.random.Generator) -> None:
         seed = int(rng.integers(0, 2**31))
-        for world, backend in zip(self.worlds, self.backends, strict=True):
+        for world in (self.ours, self.theirs):
             world.fill(np.random.default_rng(seed), some=self.runs > 0)
-            if not world.graph.compute(backend):
-                raise Wrong("compute was aborted")
+        graph = self.ours.graph
+        done = self.sched.compute(graph) if self.sched is not None else graph.compute(self.backend)
+        if not (done and self.theirs.graph.compute(self.cpu)):
+            raise Wrong("compute was aborted")
         self.runs += 1
-        got, want = map(_results, self.worlds)
-        _same(got, want, f"run {self.runs}, with other inputs than the one before")
+        _same(_results(self.ours), _results(self.theirs), f"run {self.runs}, with other inputs than the one before")
 
 
 def _again(backend: Backend, cpu: Backend, rng: np.random.Generator, bit_identical: bool) -> None:
-    pair = _Pair(_alone(backend, rng, bit_identical), backend, cpu, bit_identical)
-    for _ in range(5):
-        pair.run(rng)
+    seed = _alone(backend, rng, bit_identical)
+    for scheduled in (False, True):
+        pair = _Pair(seed, backend, cpu, bit_identical, scheduled)
+        for _ in range(5):
+            pair.run(rng)
 
 
 def _in_turn(backend: Backend, cpu: Backend, rng: np.random.Generator, bit_identical: bool) -> None:
-    pairs = [_Pair(_alone(backend, rng, bit_identical), backend, cpu, bit_identical) for _ in range(3)]
+    pairs = [_Pair(_alone(backend, rng, bit_identical), backend, cpu, bit_identical, i == 2) for i in range(3)]
     for i in rng.integers(0, 3, 9):
         pairs[i].run(rng)
     del pairs[1]

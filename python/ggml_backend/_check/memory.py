@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from .._errors import AllocationError, GgmlError
 from .._ffi import ffi, lib
 from ..backend import Backend
 from ..buffer import Buffer
@@ -64,7 +63,8 @@ def _alignment(backend: Backend, cpu: Backend, rng: np.random.Generator) -> None
     for n in (1, 3, 100, 4096, 1):
         buffer = backend.alloc(n)
         held.append(buffer)
-        base = int(ffi.cast("uintptr_t", lib.ggml_backend_buffer_get_base(buffer._live().ptr)))
+        core = buffer._live()
+        base = int(ffi.cast("uintptr_t", lib.ggml_backend_buffer_get_base(core.ptr)))
         if base % step:
             raise Wrong(f"a buffer of {n} bytes begins at {base:#x}, no multiple of {step}")
 
@@ -146,10 +146,8 @@ def _too_large(backend: Backend, cpu: Backend, rng: np.random.Generator) -> None
     size = largest + 1 if largest < 1 << 60 else 1 << 60
     try:
         buffer = backend.alloc(size)
-    except AllocationError:
+    except MemoryError:  # AllocationError is one
         return
-    except GgmlError as error:
-        raise Wrong(f"a buffer of {size} bytes, more than the largest, raised {type(error).__name__}") from error
     buffer.close()
     raise Wrong(f"a buffer of {size} bytes was given; the largest has {largest}")
 
@@ -168,7 +166,7 @@ def _returned(backend: Backend, cpu: Backend, rng: np.random.Generator) -> None:
     for i in range(count):
         try:
             buffer = backend.alloc(size)
-        except AllocationError as error:
+        except MemoryError as error:
             raise Wrong(f"buffer {i} of {count}, each of {size} bytes and closed before the next: {error}") from None
         buffer.clear(i)
         buffer.close()

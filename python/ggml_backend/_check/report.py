@@ -154,7 +154,10 @@ class DeviceReport:
             f"<li>{markup(c.name)}: {markup(c.message)}<br><code>{markup(self.reproduce(c))}</code></li>"
             for c in self.failed[:_SHOWN]
         )
-        return f"<p>{markup(self._summary())}</p><table><tr>{head}</tr>{body}</table><ul>{failed}</ul>"
+        refused = "".join(
+            f"<li>refused, {n}: {markup(why)}: {markup(of)}</li>" for why, n, of in self._reasons()[:_SHOWN]
+        )
+        return f"<p>{markup(self._summary())}</p><table><tr>{head}</tr>{body}</table><ul>{failed}{refused}</ul>"
 
 
 def _cell(counts: Counter[str] | None) -> str:

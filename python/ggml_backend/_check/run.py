@@ -74,7 +74,7 @@ def _jobs(backend: Backend, cpu: Backend, settings: Settings) -> Iterator[_Job]:
         full = f"memory/{name}"
         done = plain(lambda c=check, f=full: c(backend, cpu, generator(seed, f)))  # type: ignore[misc]
         yield _Job(full, "memory", "memory", "", done)
-    variants = list(all_variants(settings.quick))
+    variants = all_variants(settings.quick)
     for variant in variants:
         yield of(variant, "operators")
     for variant in variants:

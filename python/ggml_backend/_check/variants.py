@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from typing import Any
 
 from ..dtypes import dtypes
@@ -45,7 +46,7 @@ class Variant:
     def dtype(self) -> str:
         return self.inputs[0].dtype
 
-    @property
+    @cached_property
     def name(self) -> str:
         """What it is called in reports."""
         parts = [self.op, ",".join(f"{i.dtype}:{shown(i.shape)}" for i in self.inputs)]
@@ -123,7 +124,8 @@ def _once(found: Iterable[Variant]) -> Iterator[Variant]:
             yield variant
 
 
-def all_variants(quick: bool) -> Iterator[Variant]:
+@cache
+def all_variants(quick: bool) -> tuple[Variant, ...]:
     """Everything that is checked of operators; names are unique."""
 
     def every() -> Iterator[Variant]:
@@ -134,10 +136,11 @@ def all_variants(quick: bool) -> Iterator[Variant]:
             if case.inplace or case.name in IN_PLACE:
                 yield from _placed(case, quick)
 
-    return _once(every())
+    return tuple(_once(every()))
 
 
-def special_variants(quick: bool) -> Iterator[Variant]:
+@cache
+def special_variants(quick: bool) -> tuple[Variant, ...]:
     """Operators whose results are defined for NaN, infinities and what is at the limits of floats."""
 
     def every() -> Iterator[Variant]:
@@ -150,4 +153,4 @@ def special_variants(quick: bool) -> Iterator[Variant]:
                 if found is not None:
                     yield replace(found, inputs=tuple(replace(i, special=True) for i in found.inputs))
 
-    return _once(every())
+    return tuple(_once(every()))
