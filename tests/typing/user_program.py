@@ -278,7 +278,8 @@ def devices() -> None:
     backend = gb.Backend("TYPED", n=2)
     kind: type[gb.Device] = gb.register_device("TYPED", TypedDevice)
     assert isinstance(backend.device, kind)
-    report = gb.testing.check_device(backend, quick=True, seed=1, only=["memory/clear", "neg/*"], progress=print_nothing)
+    only = ["memory/clear", "neg/*"]
+    report = gb.testing.check_device(backend, quick=True, seed=1, only=only, progress=print_nothing)
     assert_type(report, gb.testing.DeviceReport)
     assert_type(report.failed, "list[gb.testing.CheckedCase]")
     assert_type(report.to_dict(), "dict[str, Any]")

@@ -29,7 +29,7 @@ LEVELS = [level for level, usable in gb.cpu_levels().items() if usable]
 
 def test_sim_passes():
     report = gb.testing.check_device("SIM", mem="64M", quick=True, special_values=True)
-    assert report.ok, report
+    assert report.ok, str(report)
     assert not report.refused
     assert {c.op for c in report.passed if c.group == "operators"} == set(ops.OPERATIONS) - cases.VIEWS
     assert len(report.passed) > 2000
@@ -38,13 +38,13 @@ def test_sim_passes():
 @pytest.mark.parametrize("level", LEVELS)
 def test_every_level_passes(level):
     report = gb.testing.check_device("CPU", level=level, n_threads=3, quick=True, special_values=True)
-    assert report.ok, report
+    assert report.ok, str(report)
 
 
 @pytest.mark.slow
 def test_sim_passes_in_full():
     report = gb.testing.check_device("SIM", seed=1)
-    assert report.ok, report
+    assert report.ok, str(report)
     assert len(report.passed) > 13000
 
 
@@ -52,7 +52,7 @@ def test_sim_promises_the_same_bits():
     """It computes with the kernels of the CPU; functions that round are then among the nodes of random graphs."""
     before = lib.ggml_graph_get_fusion()
     report = gb.testing.check_device(gb.Backend("SIM"), quick=True, bit_identical=True)
-    assert report.ok, report
+    assert report.ok, str(report)
     assert lib.ggml_graph_get_fusion() == before
 
 
@@ -60,7 +60,7 @@ def test_what_a_device_lacks_is_refused_with_its_reason():
     report = gb.testing.check_device(
         "SIM", ops=["mul_mat", "add"], quick=True, only=["add", "relu", "graphs", "refusal/relu"]
     )
-    assert report.ok, report
+    assert report.ok, str(report)
     assert {c.op for c in report.refused} == {"relu"}
     assert {c.message for c in report.refused} == {"the device was made without this operator"}
     assert "refused:\n" in str(report)
@@ -101,7 +101,8 @@ import ggml_backend as gb
 gb.load_backend(sys.argv[1])
 found = {}
 for defect in ["", *sys.argv[2:]]:
-    only = ["add", "mul", "neg", "relu", "sqr", "mul_mat", "memory", "graphs", "refusal/abs", "refusal/add"]
+    only = ["add", "mul", "neg", "relu", "sqr", "mul_mat", "memory", "refusal/abs/*"]
+    only += ["graphs/again", "graphs/in turn", "graphs/world/0", "graphs/world/1", "graphs/world/2"]
     def check(only):
         return gb.testing.check_device(f"FAULTY:{defect}", quick=True, special_values=True, only=only)
     report = check(only)
@@ -146,7 +147,7 @@ def test_each_defect_is_found(found, defect):
 @pytest.mark.parametrize("defect", sorted(set(DEFECTS) - {"stale", "leak", "alignment"}))
 def test_a_failed_case_fails_alone_in_the_same_way(found, defect):
     again, first = found[defect]["again"], found[defect]["failed"][:1]
-    if defect in ("clear", "copy"):  # what is in memory that was never written is not the same
+    if defect in ("clear", "copy", "get_size"):  # what is in memory that was never written is not the same
         again, first = [c[:2] for c in again], [c[:2] for c in first]
     assert again == first
 

@@ -59,6 +59,8 @@ NOT_RUN = {
     ("docs/BACKENDS.md", "GGML_BACKEND_MODULE"): "C, tested in tests/python/backends/test_modules.py",
     ("docs/BACKENDS.md", "find_package"): C,
     ("docs/BACKENDS.md", "I=$(python"): "compiles; tests/python/backends/test_modules.py does the same",
+    ("docs/BACKENDS.md",
+     "python -m ggml_backend check-device"): "takes minutes; tests/python/backends/test_check_device.py runs such",
     ("docs/CUDA.md", "cmake -S . -B build -D"): BUILD,
     ("docs/CUDA.md", "cmake -S . -B build/emulation"): BUILD,
     ("docs/CUDA.md", "ggml_backend_cuda_init"): "C, tested in tests/cuda",
@@ -298,6 +300,7 @@ def mentioned() -> dict[tuple[str, ...], set[str]]:
         "plan": (),
         "bench": (),
         "calibrate": (),
+        "check-device": (),
         "gguf": ("info", "dump", "check", "quantize", "convert"),
     }
     found: dict[tuple[str, ...], set[str]] = {}

@@ -1,0 +1,173 @@
+"""``gb.testing.check_device`` on devices written in Python: those that are right pass, and what others do wrong is
+found."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ggml_backend as gb
+from python_devices import NAMES, Box, Host, Own, Queued
+from source_tree import in_tree
+
+
+@pytest.fixture(scope="module")
+def numpy_device():
+    spec = importlib.util.spec_from_file_location("numpy_device_of_the_check", in_tree("examples/numpy_device.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.NumPyDevice
+
+
+def test_the_example_passes(numpy_device):
+    gb.register_device("NPCHECK", numpy_device, replace=True)
+    report = gb.testing.check_device("NPCHECK", quick=True)
+    assert report.ok, str(report)
+    computed = {c.op for c in report.passed if c.group == "operators"}
+    names = "add sub mul div scale mul_mat norm rms_norm soft_max get_rows cont"
+    assert computed == set(names.split())
+    assert {c.message for c in report.refused if c.op == "soft_max" and "," in c.name.split("/")[1]} >= {
+        "without a mask"
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_right_devices_pass(name, monkeypatch):
+    monkeypatch.setattr(Own, "alloc", lambda device, nbytes: Box(nbytes))  # the other one keeps its boxes
+    report = gb.testing.check_device(name, quick=True, **({"delay": 0.0} if "QUEUE" in name else {}))
+    assert report.ok, str(report)
+    assert {c.op for c in report.passed if c.group == "operators"} == {"add", "sub", "mul", "div", "scale"}
+
+
+def test_memory_that_is_kept_is_found():
+    report = gb.testing.check_device("PYOWN", only="memory", quick=True)
+    assert [c.name for c in report.failed] == ["memory/returned"]
+
+
+# ------------------------------------------------------------------------------------------------------ what is wrong
+
+
+class Values(Host):
+    @gb.op("add")
+    def elements(self, node: gb.Node, out: Any, a: Any, b: Any) -> None:
+        with np.errstate(over="ignore"):
+            np.add(a, b.astype(np.float16), out=out)
+
+
+class Few(Host):
+    """Forgets the last element of more than four."""
+
+    @gb.op("add")
+    def elements(self, node: gb.Node, out: Any, a: Any, b: Any) -> None:
+        whole = (a + b).reshape(-1)
+        n = whole.size // 4 * 4 if whole.size > 4 else whole.size
+        mask = np.arange(whole.size) < n
+        np.copyto(out, whole.reshape(out.shape), where=mask.reshape(out.shape))
+
+
+class Beyond(Host):
+    """Writes an element behind its result."""
+
+    @gb.op("add")
+    def elements(self, node: gb.Node, out: Any, a: Any, b: Any) -> None:
+        np.add(a, b, out=out)
+        if out.size and out.flags.c_contiguous:
+            np.lib.stride_tricks.as_strided(out.reshape(-1), (out.size + 1,), (4,))[-1] = 1
+
+
+class Lies(Host):
+    def supports(self, node: gb.Node) -> bool | str:
+        return node.op == "sqr" or super().supports(node)
+
+
+class Stale(Host):
+    """Keeps what its sources held when the plan was made."""
+
+    def compile(self, calls: Any) -> Any:
+        results = []
+
+        def run() -> None:
+            if not results:
+                super(Stale, self).compile(calls)()
+                results.extend(np.array(c.out) for c in calls)
+            else:
+                for call, kept in zip(calls, results, strict=True):
+                    call.out[...] = kept
+
+        return run
+
+
+class OffsetBox(Box):
+    def write(self, offset: int, data: memoryview) -> None:
+        super().write(0 if len(data) < 4 else offset, data)
+
+
+class HalfBox(Box):
+    def fill(self, value: int) -> None:
+        self.bytes[: self.bytes.size // 2] = value
+
+
+class CopyBox(Box):
+    def copy_from(self, offset: int, source: Any, at: int, nbytes: int) -> bool:
+        return isinstance(source, Box)
+
+
+def owning(box: type[Box]) -> type[gb.Device]:
+    class Owning(Own):
+        def alloc(self, nbytes: int) -> Any:
+            return box(nbytes)
+
+    return Owning
+
+
+class Hasty(Queued):
+    """Does not wait for its queue."""
+
+    def synchronize(self) -> None:
+        pass
+
+
+#: Name -> class, options, and what must have failed.
+WRONG: dict[str, tuple[type[gb.Device], dict[str, Any], set[str]]] = {
+    "raises": (Host, {"odd": "raise"}, {"add", "mul", "graphs: world"}),
+    "shape": (Host, {"odd": "shape"}, {"add", "mul"}),
+    "list": (Host, {"odd": "list"}, {"add", "mul"}),
+    "complex": (Host, {"odd": "complex"}, {"add", "mul"}),
+    "source": (Host, {"odd": "write_source"}, {"add", "mul"}),
+    "outside": (Host, {"odd": "write_outside"}, {"add", "mul"}),
+    "values": (Values, {}, {"add"}),
+    "few": (Few, {}, {"add"}),
+    "beyond": (Beyond, {}, {"add"}),
+    "lies": (Lies, {}, {"sqr"}),
+    "stale": (Stale, {}, {"graphs: again"}),
+    "no memory": (Own, {"alloc": "none"}, {"memory", "add"}),
+    "full": (Own, {"alloc": "full"}, {"memory", "add"}),
+    "offset": (owning(OffsetBox), {}, {"memory"}),
+    "half": (owning(HalfBox), {}, {"memory"}),
+    "copy": (owning(CopyBox), {}, {"memory"}),
+    "hasty": (Hasty, {}, {"add"}),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_is_wrong_is_found(wrong):
+    kind, options, expected = WRONG[wrong]
+    gb.register_device("WRONG", kind, replace=True)
+    only = ["add", "mul", "sqr", "memory", "graphs", "refusal/relu"]
+    report = gb.testing.check_device("WRONG", quick=True, only=only, **options)
+    assert not report.ok
+    assert {c.op for c in report.failed} >= expected, str(report)
+    assert all(c.message for c in report.failed)
+    gb.register_device("RIGHT", Host, replace=True)  # and nothing else has suffered
+    assert gb.testing.check_device("RIGHT", quick=True, only="add").ok
+
+
+def test_messages_name_device_and_node():
+    gb.register_device("WRONG", Host, replace=True)
+    report = gb.testing.check_device("WRONG", odd="raise", quick=True, only="add/float32:1,float32:1")
+    (case,) = report.failed
+    assert "ZeroDivisionError: on purpose" in case.message
+    assert "WRONG" in case.message
