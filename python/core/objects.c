@@ -362,16 +362,21 @@ struct ggml_backend_buffer * gbpy_owned(const struct gbpy_handle * owner, int i)
     return i >= 0 && i < gbpy_n_owned(owner) ? owner->object->handles.data[i] : NULL;
 }
 
+// Under the lock. False: no memory, or the owner is closed.
+static bool push_keeper(struct gbpy_object * context, struct gbpy_object * owner) {
+    if (owner->closed || !gb_vec_reserve(&context->keeps, context->keeps.n + 1) ||
+        !gb_vec_reserve(&owner->keepers, owner->keepers.n + 1)) {
+        return false;
+    }
+    context->keeps.data[context->keeps.n++] = owner;
+    owner->keepers.data[owner->keepers.n++] = context;
+    gbpy_ref(owner);
+    return true;
+}
+
 bool gbpy_keep_owner(struct gbpy_object * context, struct gbpy_object * owner) {
     gbpy_lock();
-    bool ok = has_object(&context->keeps, owner);
-    if (!ok && !owner->closed && gb_vec_reserve(&context->keeps, context->keeps.n + 1) &&
-        gb_vec_reserve(&owner->keepers, owner->keepers.n + 1)) {
-        context->keeps.data[context->keeps.n++] = owner;
-        owner->keepers.data[owner->keepers.n++] = context;
-        gbpy_ref(owner);
-        ok = true;
-    }
+    const bool ok = has_object(&context->keeps, owner) || push_keeper(context, owner);
     gbpy_unlock();
     return ok;
 }
@@ -406,22 +411,32 @@ static void forget_unused_owners(struct gbpy_object * context) {
     context->placed_in.n = n;
 }
 
-bool gbpy_note_owner(struct gbpy_object * context, struct gbpy_object * owner) {
+// Under the lock. False: no memory.
+static bool push_placed_in(struct gbpy_object * context, struct gbpy_object * owner) {
     enum { FEW = 8, BYTES = 64 * 1024 }; // of tensors that are looked at for one owner
-    gbpy_lock();
-    bool ok = has_object(&context->placed_in, owner);
-    if (!ok) {
-        if (context->kind == GBPY_CONTEXT && context->placed_in.n >= context->placed_in_limit) {
-            if (context->placed_in_limit > 0) {
-                forget_unused_owners(context);
-            }
-            context->placed_in_limit = 2 * context->placed_in.n + FEW + ggml_used_mem(context->ptr) / BYTES;
+    if (context->kind == GBPY_CONTEXT && context->placed_in.n >= context->placed_in_limit) {
+        if (context->placed_in_limit > 0) {
+            forget_unused_owners(context);
         }
-        ok = gb_vec_push(&context->placed_in, owner);
-        if (ok) {
-            atomic_fetch_add(&owner->weak, 1);
-        }
+        context->placed_in_limit = 2 * context->placed_in.n + FEW + ggml_used_mem(context->ptr) / BYTES;
     }
+    const bool ok = gb_vec_push(&context->placed_in, owner);
+    if (ok) {
+        atomic_fetch_add(&owner->weak, 1);
+    }
+    return ok;
+}
+
+bool gbpy_note_owner(struct gbpy_object * context, struct gbpy_object * owner) {
+    gbpy_lock();
+    const bool ok = has_object(&context->placed_in, owner) || push_placed_in(context, owner);
+    gbpy_unlock();
+    return ok;
+}
+
+bool gbpy_add_owner(struct gbpy_object * context, struct gbpy_object * owner) {
+    gbpy_lock();
+    const bool ok = push_placed_in(context, owner) && push_keeper(context, owner);
     gbpy_unlock();
     return ok;
 }

@@ -183,6 +183,8 @@ bool gbpy_own(struct gbpy_object * owner, ggml_backend_buffer_t buffer);
 bool gbpy_keep_owner(struct gbpy_object * context, struct gbpy_object * owner);
 // The context remembers, weakly, that its tensors lie in memory of the owner. False: no memory.
 bool gbpy_note_owner(struct gbpy_object * context, struct gbpy_object * owner);
+// Both for an owner that is new, so that nobody has to look whether the context knows it.
+bool gbpy_add_owner(struct gbpy_object * context, struct gbpy_object * owner);
 bool gbpy_add_need(struct gbpy_object * object, struct gbpy_object * other); // false: no memory
 
 void gbpy_free_sched(struct gbpy_object * sched); // scheds.c
