@@ -53,7 +53,7 @@ from .alloc import GraphAllocator, TensorAllocator
 from .backend import Backend, BackendList, LoadRecord, backends, cpu_levels, get_include, load_backend, load_report
 from .buffer import Buffer, BufferType, cpu_buffer_type
 from .cli import show_config
-from .context import Context
+from .context import Context, from_dlpack
 from .custom import custom, map_custom
 from .device import Call, Device, Node, op, register_device
 from .dtypes import *  # noqa: F403
@@ -89,8 +89,8 @@ __all__ = [
     "OpCost", "Pending", "PerformanceWarning", "Plan", "PlanBlock", "Prediction", "Scheduler", "SchedulerStats",
     "Split", "SplitInfo", "SplitTime", "StateError", "Tensor", "TensorAllocator", "Trace", "TraceEvent", "Traffic",
     "UnsupportedError", "__version__", "backends", "calibrate", "cpu_buffer_type", "cpu_levels", "custom",
-    "dequantize", "get_include", "gguf", "load_backend", "load_report", "map_custom", "op", "plan_memory", "quantize",
-    "register_device", "set_abort_callback", "set_log", "show_config", "testing",
+    "dequantize", "from_dlpack", "get_include", "gguf", "load_backend", "load_report", "map_custom", "op",
+    "plan_memory", "quantize", "register_device", "set_abort_callback", "set_log", "show_config", "testing",
 ]  # fmt: skip
 __all__ += dtypes.__all__
 __all__ += ops.__all__

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Union
 import numpy as np
 
 from ._core.handles import ContextCore, Core, Holders, address, new_pin, use
-from ._data.arrays import array_at, describe_at
+from ._data.arrays import array_at, describe_at, to_array
 from ._data.blocks import as_blocks
 from ._data.results import Result, parts_of, returned, write
 from ._errors import InvalidArgumentError, StateError, expect, expect_function
 from ._errors.messages import add_note, kind_of
 from ._ffi import ffi, lib
 from .backend import Backend, BackendCore
-from .dtypes import dtype_of_id
+from .dtypes import bfloat16, dtype_of_id
 from .tensor import Tensor
 
 if TYPE_CHECKING:
@@ -194,8 +194,12 @@ class CustomOp:
             self._compute_strictly(out, arrays, ith, nth)
             return
         value = self.compute(out, arrays, ith, nth)
-        if value is not None:
-            out[...] = value
+        if value is None:
+            return
+        if out.dtype == np.uint16:  # the bits of bfloat16
+            write(out, value, bfloat16, "map_custom: the result")
+        else:
+            out[...] = to_array(value, "map_custom: the result")
 
     def _compute_strictly(self, memory: np.ndarray[Any, Any], arrays: Sequence[Any], ith: int, nth: int) -> None:
         results: Any = self.results

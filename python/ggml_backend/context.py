@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from ._core.handles import ContextCore, Core, Handle, address, fail, new_handle
-from ._data.arrays import dtype_of_array, exact_array, to_array
+from ._data.arrays import exact_array, is_array
+from ._data.exchange import not_shared, share
+from ._data.foreign import dtype_of_array, elements_of, elements_over, take_array
 from ._data.shapes import MAX_DIMS, given_dtype, given_shape, ne_of, refuse_shape
 from ._errors import (
     AllocationError,
@@ -26,12 +28,12 @@ from ._ffi import ffi, lib
 from ._nodes.build import build
 from ._text.names import MAX_NAME, as_name, shorter
 from .backend import Backend
-from .buffer import Buffer, BufferCore, BufferType, Usage, usage_id
+from .buffer import Buffer, BufferCore, BufferType, Usage, cpu_buffer_type, usage_id
 from .dtypes import DType, DTypeLike, as_dtype, float32
 from .graph import Graph, GraphCore
 from .tensor import Tensor
 
-__all__ = ["Context"]
+__all__ = ["Context", "from_dlpack"]
 
 _SMALL_GRAPH = 64  # a graph grows as nodes are added
 _set_ndim = lib.gbpy_set_ndim
@@ -110,17 +112,19 @@ class Context(Handle):
         return Tensor(self, pointer, core.h)
 
     def from_numpy(self, array: Any, name: str | None = None, usage: Usage = "any") -> Tensor:
-        """A tensor over the memory of a C-contiguous NumPy array (or memory map), without a copy. The array is kept
-        alive."""
+        """A tensor over the memory of a C-contiguous array (or memory map) without a copy: NumPy's, or any that NumPy
+        can see without one, those of PyTorch, JAX (read-only) and the buffer protocol among them. The array is kept
+        alive. :meth:`from_dlpack` also takes arrays with gaps."""
         if name is not None:
             as_name(name, "Context.from_numpy")
-        source = to_array(array, "Context.from_numpy")
-        dtype = dtype_of_array(source, "Context.from_numpy")
+        source, element = elements_of(array, "Context.from_numpy")
+        dtype = dtype_of_array(source, "Context.from_numpy") if element is None else element
         if source.ndim > MAX_DIMS:
             ne_of(source.shape, "Context.from_numpy")
         if not source.flags.c_contiguous:
             raise InvalidArgumentError(
-                "Context.from_numpy: the array is not C-contiguous; np.ascontiguousarray(array) is"
+                "Context.from_numpy: the array is not C-contiguous; np.ascontiguousarray(array) is, and"
+                " ctx.from_dlpack(array) takes it as it is"
             )
         if source.size == 0:
             raise InvalidArgumentError(
@@ -135,10 +139,44 @@ class Context(Handle):
             )
         return buffer.place(tensor)
 
+    def from_dlpack(
+        self, x: Any, name: str | None = None, usage: Usage = "any", *, copy: bool | None = False
+    ) -> Tensor:
+        """A tensor over the memory of an array of another library, without a copy: of whatever has ``__dlpack__``
+        (NumPy, PyTorch, JAX, CuPy, tensors of other contexts), ``__array_interface__`` or the buffer protocol.
+
+        The tensor has the array's shape and dtype: float32, float16, bfloat16, float64, int8, int16, int32 or int64.
+        Its memory is kept, whoever goes first. What the array may not be written through, neither is the tensor: it can
+        be computed with, and ``set`` raises :class:`StateError`. So it is with arrays whose library cannot say that
+        they may be written (JAX). Of an array with gaps or in another order the tensor is a view.
+
+        copy: False: raise :class:`InvalidArgumentError` rather than copy: for arrays that no tensor's elements lie like
+            (negative strides; gaps within all of four axes; addresses that are no multiple of an element's size), and
+            for memory of devices. None: copy those. True: copy always, into memory of its own that may be written.
+        """
+        core = self._live()
+        label = None if name is None else as_name(name, "from_dlpack")
+        number = 0 if usage == "any" else usage_id(usage)
+        if copy is None or not expect_bool(copy, "from_dlpack: copy"):
+            pointer = share(core.h, x, label, number, copy)
+            if pointer is not None:
+                return Tensor(self, pointer, core.h)
+            if copy is False:
+                not_shared()
+        return self._copied(*elements_over(*take_array(x, "from_dlpack", copy=True)), name, usage)
+
+    def _copied(self, array: np.ndarray[Any, Any], element: DType, name: str | None, usage: Usage) -> Tensor:
+        """A tensor with host memory of its own, and the elements of an array (of bfloat16: the bits)."""
+        tensor = self.tensor(array.shape, element, name)
+        if not tensor._p.data:
+            buft = cpu_buffer_type()
+            buft.alloc(max(buft.alloc_size(tensor), 1), usage).place(tensor)
+        return tensor.set(array)
+
     def constant(self, value: Any, dtype: DTypeLike | None = None, name: str | None = None) -> Tensor:
-        """A tensor with a fixed value: a number, list or array. The value is written whenever the tensor is given
-        memory, and again when its buffer is cleared, so it works on any backend; nothing else writes it. Python floats
-        make float32."""
+        """A tensor with a fixed value: a number, a list, or an array of any library. The value is written whenever the
+        tensor is given memory, and again when its buffer is cleared, so it works on any backend; nothing else writes
+        it. Python floats make float32."""
         core = self._live()
         if name is not None:
             as_name(name, "Context.constant")
@@ -349,12 +387,20 @@ def _constant_of(value: Any, dtype: DTypeLike | None) -> tuple[np.ndarray[Any, A
         element = as_dtype(dtype, "Context.constant")
         array = exact_array(value, element, f"Context.constant: {element.name}")
     else:
-        array = to_array(value, "Context.constant")
+        array, found = elements_of(value, "Context.constant")
+        if found is not None:
+            return array, found
         if array.dtype.kind == "O" and isinstance(value, int):
             raise InvalidArgumentError(f"Context.constant: {value:.4g} does not fit into int64; say dtype='float32'")
-        if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
+        if array.dtype.kind not in "biuf":
             raise InvalidArgumentError(f"Context.constant: takes numbers, not {value!r:.60}")
-        if not isinstance(value, (np.ndarray, np.generic)):
+        if not is_array(value):
             array = _narrowed(array)
         element = dtype_of_array(array, "Context.constant")
     return array, element
+
+
+def from_dlpack(x: Any, name: str | None = None, usage: Usage = "any", *, copy: bool | None = False) -> Tensor:
+    """:meth:`Context.from_dlpack` in a context of its own, which the tensor keeps: for what graphs of several contexts
+    use, weights, say. A context for each of many small arrays would cost more than the arrays."""
+    return Context().from_dlpack(x, name, usage, copy=copy)

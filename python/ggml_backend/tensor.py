@@ -7,6 +7,7 @@ the same numbers in ggml's reversed order.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex, Union
 
@@ -14,6 +15,8 @@ import numpy as np
 
 from ._core.handles import Holders, Local, new_handle, new_pin
 from ._data.arrays import array_at, converted, exact_array, layout, numpy_dtype, read_tensor, to_array
+from ._data.exchange import buffer_of, give, numpy_view
+from ._data.foreign import CPU
 from ._data.quantize import OnInvalid, quantize
 from ._data.shapes import MAX_DIMS, ne_of, resolve_shape, shape_tuple
 from ._errors import (
@@ -30,7 +33,7 @@ from ._errors import (
 from ._errors.hints import made_by
 from ._errors.messages import kind_of
 from ._ffi import ffi, lib
-from ._files.mapped import reading
+from ._files.mapped import check_file, reading
 from ._nodes.build import ZEROS, attempt, build, build_1, node_class
 from ._nodes.operators import binary, coerce, indexed, matmul
 from ._nodes.ufuncs import numpy_function
@@ -47,6 +50,7 @@ _view_type: Any = ffi.typeof("struct gbpy_view *")
 _new = ffi.new
 _from_buffer = ffi.from_buffer
 _look = lib.gbpy_look
+_any_mapped = lib.gbpy_mapped_any
 _write = lib.gbpy_write
 _write_all = lib.gbpy_write_all
 _ndim = lib.gbpy_ndim
@@ -236,6 +240,11 @@ class Tensor(Local):
         if copy or (copy is None and target is not None and target != self.dtype.numpy):
             array = read_tensor(self._k, p, self.describe)  # before anybody computes again
             return array if target is None else converted(array, self.dtype, target, copy)
+        found = numpy_view(self._k, p)
+        if found is not None:
+            if _any_mapped():
+                check_file(found, "numpy")
+            return found if target is None else converted(found, self.dtype, target, copy)
         pin = new_pin()
         view = _new(_view_type)
         status = _look(pin, self._k, p, view, b"it")
@@ -254,9 +263,10 @@ class Tensor(Local):
     ) -> Tensor:
         """Writes data. Returns the tensor.
 
-        value: an array of exactly this tensor's shape and dtype; or a list, converted where nothing is lost; or a
-            number, which fills the tensor; or ``...`` for zeros. bfloat16 takes ml_dtypes.bfloat16 or uint16 bits,
-            quantized formats take the bytes of their rows.
+        value: an array of exactly this tensor's shape and dtype, of NumPy or another library (what has ``__dlpack__``,
+            ``__array__`` or the buffer protocol); or a list, converted where nothing is lost; or a number, which fills
+            the tensor; or ``...`` for zeros. bfloat16 takes bfloat16 of any library or uint16 bits, quantized formats
+            take the bytes of their rows.
         offset: write ``value``, of any shape, from this flat element index on, and leave the rest as it is.
         quantize: take floats of this tensor's shape and convert them to its dtype, with :func:`ggml_backend.quantize`.
         on_invalid: what :func:`ggml_backend.quantize` does with numbers that the dtype cannot hold.
@@ -322,17 +332,41 @@ class Tensor(Local):
                 raise
             raise InvalidArgumentError(str(error)) from None  # a ValueError, as NumPy has it
 
-    def __dlpack__(self, **options: Any) -> Any:
-        if not self.is_host:
-            raise BufferError(f"{self.describe()} is in device memory; use numpy() for a copy")
-        if self.dtype.is_quantized or self.dtype.name == "bfloat16":
-            raise BufferError(f"DLPack through NumPy has no {self.dtype.name}; numpy() has its bits")
-        return self.numpy().__dlpack__(**options)
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """For ``from_dlpack`` of other libraries: the data as an array, without a copy, of every dtype without blocks,
+        bfloat16 too. It keeps the memory as an array of :meth:`numpy` does, and is read-only where that is.
+
+        stream: None; host memory has none
+        max_version: of DLPack that the caller knows. Before ``(1, 0)`` read-only memory raises BufferError
+        dl_device: None, or ``(1, 0)`` for the host: what is in device memory then comes as a copy
+        copy: True: always a copy; False: BufferError rather than copy
+
+        Raises BufferError for memory of devices and quantized formats, :class:`StateError` as :meth:`numpy` does.
+        """
+        return give(self, stream, max_version, dl_device, copy)
 
     def __dlpack_device__(self) -> tuple[int, int]:
+        """``(1, 0)``, the host. BufferError for memory of devices, which :meth:`numpy` copies."""
         if not self.is_host:
-            raise BufferError(f"{self.describe()} is in device memory; use numpy() for a copy")
-        return (1, 0)
+            raise BufferError(
+                f"{self.describe()} is in device memory: numpy() and np.from_dlpack(t, device='cpu') make a copy"
+            )
+        return CPU
+
+    if sys.version_info >= (3, 12):
+
+        def __buffer__(self, flags: int, /) -> memoryview:
+            """For ``memoryview(t)`` and what else takes buffers: the data as :meth:`numpy` shows it, without a copy.
+            BufferError for what a buffer could not say: bfloat16 and quantized formats, whose bits and bytes are in
+            ``memoryview(t.numpy())``, and for memory of devices."""
+            return buffer_of(self, flags)
 
     # --------------------------------------------------------------------------------- views of it, and copies as nodes
 

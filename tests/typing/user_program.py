@@ -202,6 +202,11 @@ def memory(cpu: gb.Backend, folder: Path) -> None:
             assert_type(tensors.alloc(ctx.tensor(3)), gb.Tensor)
         with gb.GraphAllocator(cpu) as graphs:
             assert_type(graphs.measure(ctx.graph(gb.relu(ctx.tensor(3)))), int)
+    shared = gb.from_dlpack(np.ones((2, 3), np.float16), "shared", copy=None)
+    assert_type(shared, gb.Tensor)
+    assert_type(shared.context.from_dlpack(shared, usage="weights"), gb.Tensor)
+    assert_type(np.from_dlpack(shared), "np.ndarray[Any, Any]")
+    assert_type(shared.__dlpack_device__(), tuple[int, int])
     plan = gb.plan_memory([0, 1], [2, 3], [64, 64], alignment=32)
     assert_type(plan, gb.MemoryPlan)
     assert_type(plan.peak, int)

@@ -9,26 +9,16 @@ import numpy as np
 
 from .._core.handles import fail
 from .._errors import GgmlError, InvalidArgumentError, StateError, check
-from .._errors.messages import kind_of
 from .._ffi import ffi, lib
 from .._files.mapped import check_file
-from ..dtypes import DType, as_dtype, dtype_of_id
+from ..dtypes import DType, dtype_of_id
+from .foreign import Exporter, elements_of, empty, seen
 
 _ndim = lib.gbpy_ndim
 _unpack = ffi.unpack
 _cast = ffi.cast
 _nbytes = lib.ggml_nbytes
 _read = lib.gbpy_read
-
-
-class _Exporter:
-    """What NumPy makes an array of: an address, and the pin that keeps the memory."""
-
-    __slots__ = ("__array_interface__", "_pin")
-
-    def __init__(self, interface: dict[str, Any], pin: object) -> None:
-        self.__array_interface__ = interface
-        self._pin = pin
 
 
 def array_at(pointer: Any, data: Any, pin: object, readonly: bool) -> np.ndarray[Any, Any]:
@@ -45,21 +35,12 @@ def array_at(pointer: Any, data: Any, pin: object, readonly: bool) -> np.ndarray
     }
     nbytes = _nbytes(pointer)
     if not nbytes:
-        return _empty(shape, dtype)
-    array: np.ndarray[Any, Any] = np.asarray(_Exporter(interface, pin))
+        return empty(shape, dtype)
+    array: np.ndarray[Any, Any] = np.asarray(Exporter(interface, pin))
     if array.nbytes > nbytes:
         raise GgmlError(f"a tensor of {nbytes} bytes cannot have the shape {tuple(shape)}")
     check_file(array, "numpy")
     return array
-
-
-def _empty(shape: tuple[int, ...], dtype: DType) -> np.ndarray[Any, Any]:
-    """An array without elements; NumPy refuses some shapes, whose other dimensions multiply to more than an address
-    holds."""
-    try:
-        return np.empty(shape, np.dtype(dtype.typestr))
-    except ValueError:
-        raise InvalidArgumentError(f"NumPy cannot show an empty tensor of shape {tuple(shape)}") from None
 
 
 def describe_at(pointer: Any) -> str:
@@ -87,7 +68,7 @@ def array_of(pointer: Any, content: np.ndarray[Any, Any]) -> np.ndarray[Any, Any
     dtype = dtype_of_id(pointer.type)
     shape, strides = layout(pointer, dtype)
     if not content.nbytes:
-        return _empty(shape, dtype)
+        return empty(shape, dtype)
     array: np.ndarray[Any, Any] = np.ndarray(shape, np.dtype(dtype.typestr), content.data, 0, strides)
     return np.ascontiguousarray(array).reshape(shape)
 
@@ -110,45 +91,31 @@ def read_tensor(keeping: Any, pointer: Any, describe: Callable[[], str]) -> np.n
     return array_of(pointer, staging)
 
 
-def dtype_of_array(array: np.ndarray[Any, Any], what: str) -> DType:
-    try:
-        return as_dtype(array.dtype)
-    except TypeError:
-        swapped = (
-            ""
-            if array.dtype.isnative
-            else "; array.astype(array.dtype.newbyteorder('=')) has the bytes in the order of this machine"
-        )
-        raise InvalidArgumentError(f"{what}: tensors have no elements of {array.dtype}{swapped}") from None
-
-
 def to_array(value: Any, what: str) -> np.ndarray[Any, Any]:
-    """``np.asarray`` of what a user gave, with an error that says what is wrong with it."""
-    try:
-        array: np.ndarray[Any, Any] = np.asanyarray(value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        if isinstance(value, (list, tuple)):
-            reason = "its lists have different lengths" if "inhomogeneous" in str(error) else str(error)
-        elif "bfloat16" in str(error).lower():
-            bits = "t.view(torch.int16).numpy().view(np.uint16) has the bits, as tensors of bfloat16 take them"
-            reason = f"NumPy has no bfloat16; t.float().numpy() is float32, {bits}"
-        else:
-            reason = str(error)
-        raise InvalidArgumentError(f"{what} cannot take this {kind_of(value)}: {reason}") from None
-    return array
+    """``np.asanyarray`` of what a user gave, with an error that says what is wrong with it. bfloat16 that NumPy does
+    not know comes as float32, which has all of its numbers."""
+    array, element = seen(value, what)
+    if element is None or element.name != "bfloat16":
+        return array
+    return widened(array)
+
+
+def is_array(value: Any) -> bool:
+    """Is it an array, of any library, and so has a dtype that somebody chose?"""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return True
+    return any(hasattr(value, name) for name in ("__array__", "__array_interface__", "__dlpack__"))
 
 
 def exact_array(value: Any, dtype: DType, what: str) -> np.ndarray[Any, Any]:
     """``value`` as an array of exactly the dtype in which NumPy sees ``dtype``. Arrays are never converted."""
     target = dtype.numpy
-    array = to_array(value, what)
-    if (
-        isinstance(value, (np.ndarray, np.generic))
-        or hasattr(value, "__array__")
-        or hasattr(value, "__array_interface__")
-    ):
-        if dtype.name == "bfloat16" and array.dtype.name == "bfloat16":
-            return array.view(np.uint16)
+    array, element = elements_of(value, what)
+    if element is not None and element.name == "bfloat16":
+        if dtype.name != "bfloat16":
+            raise InvalidArgumentError(f"{what} cannot take an array of bfloat16; {_conversion(dtype, widened(array))}")
+        return array
+    if is_array(value):
         if array.dtype != target or not array.dtype.isnative:
             raise InvalidArgumentError(f"{what} cannot take an array of {array.dtype}; {_conversion(dtype, array)}")
         return np.asarray(array)
@@ -210,13 +177,14 @@ def converted(
     array: np.ndarray[Any, Any], element: DType, dtype: np.dtype[Any], copy: bool | None
 ) -> np.ndarray[Any, Any]:
     """What ``Tensor.numpy`` read of a tensor of ``element``, as another dtype of NumPy."""
-    if element.name == "bfloat16" and dtype != array.dtype and dtype.name != "bfloat16":
+    wide = element.name == "bfloat16" and dtype != array.dtype and dtype.name != "bfloat16"
+    if wide and copy is not False:
         array = widened(array)
     elif element.name == "bfloat16" and dtype.name == "bfloat16":
         return array.view(dtype)
     if element.is_quantized and dtype != array.dtype:
         hint = f"gb.dequantize(t.numpy(), {element.name!r}) makes float32 of them"
         raise InvalidArgumentError(f"numpy: {element.name} comes as bytes, not as {dtype}; {hint}")
-    if copy is False and array.dtype != dtype:
+    if copy is False and (array.dtype != dtype or wide):
         raise StateError(f"numpy: {element.name} as {dtype} takes a copy")
     return array.astype(dtype, copy=False)

@@ -149,12 +149,6 @@ def _shape_hint(shape: tuple[int, ...], result: Result) -> str:
 
 def _as_numpy(value: Any, what: str) -> np.ndarray[Any, Any]:
     """An array of NumPy of what any library calls an array."""
-    if not hasattr(value, "__array__") and hasattr(value, "__dlpack__"):
-        try:
-            shared: np.ndarray[Any, Any] = np.from_dlpack(value)
-        except (TypeError, ValueError, RuntimeError, BufferError) as error:
-            raise InvalidArgumentError(f"{what} cannot be this {kind_of(value)}: {error}") from None
-        return shared
     try:
         array = to_array(value, what)
     except InvalidArgumentError:

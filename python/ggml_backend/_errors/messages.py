@@ -263,14 +263,20 @@ def kind_of(value: object) -> str:
 
 def tensor_hint(value: object) -> str:
     """How one makes a tensor of something that is none."""
-    kind = kind_of(value)
-    if kind == "torch.Tensor":
-        return "; ctx.from_numpy(t.numpy()) makes one over its memory"
-    if kind.startswith("numpy.") or isinstance(value, (int, float, list, tuple)):
+    if kind_of(value).startswith("numpy.") or isinstance(value, (int, float, list, tuple)):
         return "; ctx.constant(value) makes one, and ctx.from_numpy(array) one over its memory"
-    if hasattr(value, "__array__"):
-        return "; ctx.from_numpy(np.asarray(value)) makes one"
+    if any(hasattr(value, name) for name in ("__dlpack__", "__array__", "__array_interface__")):
+        return "; ctx.from_dlpack(value) makes one over its memory, ctx.constant(value) one with a copy"
     return ""
+
+
+_TO_HOST = {"torch": "t.cpu()", "jax": "jax.device_get(x)", "jaxlib": "jax.device_get(x)", "cupy": "cupy.asnumpy(x)"}
+
+
+def host_hint(value: object) -> str:
+    """How the array of another library comes out of a device's memory."""
+    how = _TO_HOST.get(type(value).__module__.partition(".")[0])
+    return f"; {how} is a copy in the host's" if how else "; it must be copied to the host's"
 
 
 def maker_hint(wanted: str, value: object) -> str:

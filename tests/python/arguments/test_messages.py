@@ -162,8 +162,8 @@ MISTAKES = [
     ("x + np.arange(128)", E, "a + b: b is an array of int64, where float32 is needed: b.astype(np.float32)"),
     ("x * None", T, "a * b: b must be a tensor, a number or an array, not NoneType"),
     ("x + torch_tensor", T,
-     "a + b: b must be a tensor, a number or an array, not torch.Tensor; ctx.from_numpy(t.numpy()) makes one over its "
-     "memory"),
+     "a + b: b must be a tensor, a number or an array, not torch.Tensor; ctx.from_dlpack(value) makes one over its "
+     "memory, ctx.constant(value) one with a copy"),
     ("True - x", T, "a - b: a must be a tensor, a number or an array, not bool"),
     ("x ** 3", T, "a ** b: the exponents 2 and 0.5 are possible, not 3; a * a * a is a third power"),
     ("gb.mul(ctx.tensor(128, name='row'), x)", E,
@@ -178,7 +178,8 @@ MISTAKES = [
     ("gb.relu(arr)", T, "relu: a must be a Tensor, not numpy.ndarray; ctx.constant(value) makes one, and "
      "ctx.from_numpy(array) one over its memory"),
     ("gb.relu(torch_tensor)", T,
-     "relu: a must be a Tensor, not torch.Tensor; ctx.from_numpy(t.numpy()) makes one over its memory"),
+     "relu: a must be a Tensor, not torch.Tensor; ctx.from_dlpack(value) makes one over its memory, "
+     "ctx.constant(value) one with a copy"),
     ("gb.relu('x')", T, "relu: a must be a Tensor, not str"),
     # rows, reductions, joining
     ("gb.get_rows(w, x[0])", E,
@@ -304,7 +305,9 @@ MISTAKES = [
     ("ctx.tensor((1, 2, 3, 4, 5))", E, "Context.tensor: the shape (1, 2, 3, 4, 5) has 5 axes, at most 4 are possible"),
     ("ctx.tensor((2, 3), name=7)", T, "Context.tensor: name must be a str, not int"),
     ("ctx.tensor((2, 3), name='a\\0b')", E, "Context.tensor: a name cannot hold NUL: 'a\\x00b'"),
-    ("ctx.from_numpy(arr.T)", E, "Context.from_numpy: the array is not C-contiguous; np.ascontiguousarray(array) is"),
+    ("ctx.from_numpy(arr.T)", E,
+     "Context.from_numpy: the array is not C-contiguous; np.ascontiguousarray(array) is, and ctx.from_dlpack(array) "
+     "takes it as it is"),
     ("ctx.from_numpy(arr.astype(np.uint8))", E, "Context.from_numpy: tensors have no elements of uint8"),
     ("ctx.from_numpy(arr.astype('>f4'))", E,
      "Context.from_numpy: tensors have no elements of >f4; array.astype(array.dtype.newbyteorder('=')) has the bytes "

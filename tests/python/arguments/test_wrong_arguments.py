@@ -99,6 +99,7 @@ class World:
             ("dequantize", "array"): np.zeros((2, 18), np.uint8), ("dequantize", "dtype"): "q4_0",
             ("Metadata.type", "key"): "general.name",
             ("Metadata.__getitem__", "key"): "general.name", ("set_log", "target"): None, ("DType.row_size", "n"): 32,
+            ("from_dlpack", "x"): np.ones(4, np.float32), ("Context.from_dlpack", "x"): np.ones(4, np.float32),
             ("Writer.add_tensor", "array"): np.ones((2, 2), np.float32), ("get_rows", "b"): self.ids,
             ("Tensor.swapaxes", "a"): 0,
             ("Tensor.swapaxes", "b"): 1, ("fallback_dtype", "n"): 32, ("Writer.add_tensor", "name"): "new",

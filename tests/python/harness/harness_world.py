@@ -419,6 +419,8 @@ operations(
     view_w=lambda w: w.views.append(w.w.numpy()[1:]),
     view_t=lambda w: w.views.append(w.t.numpy()),
     dlpack=lambda w: w.views.append(np.from_dlpack(w.w)),
+    dlpack_result=lambda w: w.views.append(np.from_dlpack(w.y)),
+    dlpack_copy=lambda w: w.y.__dlpack__(copy=True, max_version=(1, 0)),
     read_views=lambda w: w.read_views(),
     copy_to_t=lambda w: w.t.copy_from(w.x),
     copy_to_v=lambda w: w.v.copy_from(w.w),
@@ -556,6 +558,23 @@ def _(w: World) -> None:
         t = ctx.from_numpy(np.ones((3, 4), np.float32))
         gb.relu(t)
         valid("from numpy", t.numpy(copy=True), 1)
+
+
+@operation("from dlpack")
+def _(w: World) -> None:
+    with gb.Context() as ctx:
+        array = np.ones((6, 8), np.float32)
+        t = ctx.from_dlpack(array[::2, 1::2])
+        gb.relu(t)
+        valid("from dlpack", t.numpy(copy=True), 1)
+        again = gb.from_dlpack(ctx.from_dlpack(array))
+    valid("from dlpack", again.numpy(copy=True), 1)
+
+
+@operation("from dlpack, of a result")
+def _(w: World) -> None:
+    with gb.Context() as ctx:
+        w.views.append(ctx.from_dlpack(w.w, copy=None).numpy())
 
 
 # ------------------------------------------------------------------------------------------------ buffers, devices,

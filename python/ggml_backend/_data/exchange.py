@@ -1,0 +1,146 @@
+"""A tensor's memory as an array of other libraries, and theirs as a tensor's, by DLPack (``python/core/dlpack.h``)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from .._errors import InvalidArgumentError, StateError, raise_as, raise_last
+from .._errors.messages import plain
+from .._ffi import ffi, lib
+from .._files.mapped import watch_of
+from .arrays import read_tensor
+from .foreign import CPU, VERSION, described, is_mutable, refuse, take_array
+
+if TYPE_CHECKING:
+    from ..tensor import Tensor
+
+__all__ = ["buffer_of", "give", "not_shared", "numpy_view", "share"]
+
+_NOT_ON_HOST: int = lib.GBPY_NOT_ON_HOST
+_IS_READONLY: int = lib.GBPY_IS_READONLY
+_FOR_NUMPY: int = lib.GBPY_FOR_NUMPY
+_NOT_SHARED: int = lib.GBPY_NOT_SHARED
+_found_type: Any = ffi.typeof("struct ggml_tensor *[1]")
+_WHAT = ffi.new("char[]", b"from_dlpack")
+_NULL = ffi.NULL
+_new = ffi.new
+_give = lib.gbpy_dlpack_give
+_share = lib.gbpy_dlpack_share
+_share_array = lib.gbpy_share_array
+
+
+class _Given:
+    """What NumPy takes a capsule from."""
+
+    __slots__ = ("_capsule",)
+
+    def __init__(self, capsule: Any) -> None:
+        self._capsule = capsule
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._capsule
+
+
+_BY_CAPSULE = np.lib.NumpyVersion(np.__version__) >= "2.1.0"  # before, its arrays of capsules are read-only
+
+
+def numpy_view(keeping: Any, pointer: Any) -> np.ndarray[Any, Any] | None:
+    """The shortest way to an array over a tensor's memory; None: it takes another."""
+    if not _BY_CAPSULE:
+        return None
+    found: list[Any] = []
+    if _give(keeping, pointer, _FOR_NUMPY, id(found), b"it"):
+        return None
+    array: np.ndarray[Any, Any] = np.from_dlpack(_Given(found[0]))
+    return array
+
+
+def give(t: Tensor, stream: Any, max_version: Any, dl_device: Any, copy: bool | None) -> Any:
+    """What ``Tensor.__dlpack__`` returns. BufferError: it cannot be given that way."""
+    p = t._live()
+    if stream is not None:
+        raise InvalidArgumentError(f"DLPack: host memory has no streams: stream is None, not {stream!r:.60}")
+    if dl_device is not None and tuple(dl_device) != CPU:
+        raise BufferError(f"{t.describe()} is given in host memory, (1, 0), not in {tuple(dl_device)}")
+    versioned = max_version is not None and max_version[0] >= 1
+    if copy:
+        return _copy_of(t, versioned)
+    found: list[Any] = []
+    status = _give(t._k, p, versioned, id(found), b"it")
+    if not status:
+        return found[0]
+    if status == _NOT_ON_HOST:
+        if dl_device is not None and copy is None:
+            return _copy_of(t, versioned)
+        how = "copy=False cannot be" if copy is False else "numpy() and np.from_dlpack(t, device='cpu') make a copy"
+        raise BufferError(f"{t.describe()} is in device memory: {how}")
+    if status == _IS_READONLY:
+        reason = "is read-only, which DLPack cannot say before its version 1.0; numpy(copy=True) is an array to write"
+        raise BufferError(f"{t.describe()} {reason}")
+    if status == _NOT_SHARED:
+        raise _no_elements(t)
+    raise_last(t.describe(), status)
+
+
+def _no_elements(t: Tensor) -> BufferError:
+    if t.dtype.is_quantized:
+        return BufferError(f"DLPack has no {t.dtype.name}; numpy() has the bytes of {t.describe()}")
+    return BufferError(f"DLPack has no strides of {t.strides} bytes, as {t.describe()} has; numpy() has")
+
+
+def _copy_of(t: Tensor, versioned: bool) -> Any:
+    if t.dtype.is_quantized:
+        raise _no_elements(t)
+    array = read_tensor(t._k, t._live(), t.describe)
+    found: list[Any] = []
+    status = lib.gbpy_dlpack_give_copy(described(array, t.dtype, "DLPack"), versioned, id(array), id(found))
+    if status:
+        raise_last(t.describe(), status)
+    return found[0]
+
+
+_WRITABLE = 1  # inspect.BufferFlags.WRITABLE
+
+
+def buffer_of(t: Tensor, flags: int) -> memoryview:
+    """What ``Tensor.__buffer__`` returns. NumPy asks for it before it asks for ``__array__``: what is refused here it
+    takes there, with the dtype that it wants."""
+    dtype = t.dtype
+    if dtype.is_quantized or dtype.name == "bfloat16":
+        raise BufferError(f"a buffer has no {dtype.name}; memoryview(t.numpy()) has the bytes of {t.describe()}")
+    try:
+        array = t.numpy(copy=False)
+    except StateError as error:
+        raise BufferError(str(error)) from error
+    if flags & _WRITABLE and not array.flags.writeable:
+        raise BufferError(f"{t.describe()} is read-only")
+    return array.data
+
+
+def share(context: Any, x: Any, name: bytes | None, usage: int, copy: bool | None) -> Any:
+    """A ``ggml_tensor`` over the memory of an array; ``context``: the handle of one. None: no tensor's elements lie
+    like those of the array, which :func:`not_shared` raises; or with ``copy=None`` they are in a device's memory."""
+    found = _new(_found_type)
+    label = _NULL if name is None else name
+    watch = watch_of(x) if isinstance(x, np.ndarray) and x.base is not None else None
+    also = 0 if watch is None else id(watch)
+    try:
+        capsule = x.__dlpack__(max_version=VERSION)
+    except (AttributeError, BufferError, RuntimeError, TypeError, ValueError):
+        array, owner = take_array(x, "from_dlpack", copy=copy is None)
+        status = _share_array(context, array, id(owner), also, usage, label, found, _WHAT)
+    else:
+        status = _share(context, id(capsule), is_mutable(x), also, usage, label, found, _WHAT)
+    if not status:
+        return found[0]
+    if status == _NOT_SHARED or (status == _NOT_ON_HOST and copy is None):
+        return None
+    refuse(status, x)
+
+
+def not_shared() -> NoReturn:
+    """Raises why :func:`share` gave None."""
+    reason = plain(ffi.string(lib.ggml_last_error()).decode("utf-8", "replace"))
+    raise_as(lib.GGML_STATUS_INVALID_ARGUMENT, f"{reason}; copy=True gives the tensor memory of its own")

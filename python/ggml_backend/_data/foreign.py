@@ -1,0 +1,174 @@
+"""Arrays of other libraries: their memory by DLPack (``python/core/dlpack.h``), or as NumPy sees them."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import numpy as np
+
+from .._errors import InvalidArgumentError, raise_as, raise_last
+from .._errors.messages import host_hint, kind_of, plain
+from .._ffi import ffi, lib
+from ..dtypes import DType, as_dtype, dtype_of_id
+
+__all__ = [
+    "CPU", "VERSION", "Exporter", "described", "dtype_of_array", "elements_of", "elements_over", "empty", "is_mutable",
+    "refuse", "seen", "take", "take_array",
+]  # fmt: skip
+
+CPU = (1, 0)
+"""The device of host memory in DLPack."""
+
+VERSION = (1, 0)
+"""Of DLPack, that is asked for."""
+_MUTABLE = ("torch", "cupy", "numpy")  # whose arrays may be written, though an old version of them cannot say so
+_array_type: Any = ffi.typeof("struct gbpy_array *")
+_new = ffi.new
+_take = lib.gbpy_dlpack_take
+_bfloat16 = as_dtype("bfloat16")
+
+Array = np.ndarray[Any, Any]
+
+
+class Exporter:
+    """What NumPy makes an array of: an address, and what keeps the memory."""
+
+    __slots__ = ("__array_interface__", "_pin")
+
+    def __init__(self, interface: dict[str, Any], pin: object) -> None:
+        self.__array_interface__ = interface
+        self._pin = pin
+
+
+def empty(shape: tuple[int, ...], dtype: DType) -> Array:
+    """An array without elements; NumPy refuses some shapes, whose other dimensions multiply to more than an address
+    holds."""
+    try:
+        return np.empty(shape, np.dtype(dtype.typestr))
+    except ValueError:
+        raise InvalidArgumentError(f"NumPy cannot show an empty tensor of shape {tuple(shape)}") from None
+
+
+def dtype_of_array(array: Array, what: str) -> DType:
+    try:
+        return as_dtype(array.dtype)
+    except TypeError:
+        swapped = (
+            ""
+            if array.dtype.isnative
+            else "; array.astype(array.dtype.newbyteorder('=')) has the bytes in the order of this machine"
+        )
+        raise InvalidArgumentError(f"{what}: tensors have no elements of {array.dtype}{swapped}") from None
+
+
+# ---------------------------------------------------------------------------------------------------------- for C
+
+
+def described(array: Array, element: DType, what: str) -> Any:
+    """An array of NumPy for C, which shows elements of that dtype."""
+    if array.ndim > lib.GGML_MAX_DIMS:
+        raise InvalidArgumentError(f"{what}: the array has {array.ndim} axes, tensors have at most {lib.GGML_MAX_DIMS}")
+    c = _new(_array_type)
+    c.data = ffi.cast("void *", array.ctypes.data)
+    c.type = element.id
+    c.ndim = array.ndim
+    c.shape[0 : array.ndim] = array.shape
+    c.strides[0 : array.ndim] = array.strides
+    c.readonly = not array.flags.writeable
+    return c
+
+
+def is_mutable(value: Any) -> bool:
+    """May an array be written whose form of DLPack cannot say so?"""
+    kind = type(value)
+    return kind is np.ndarray or kind.__module__.partition(".")[0] in _MUTABLE
+
+
+def take(value: Any, what: str, *, copy: bool = False) -> tuple[Any, Any]:
+    """The array that something with ``__dlpack__`` gives, for C, and what keeps its memory. ``copy``: out of the memory
+    of a device, too, if its maker copies it."""
+    options = {"max_version": VERSION, "dl_device": CPU} if copy else {"max_version": VERSION}
+    try:
+        try:
+            capsule = value.__dlpack__(**options)
+        except TypeError:  # of a version before 1.0, which knows no options
+            capsule = value.__dlpack__()
+    except (BufferError, RuntimeError, TypeError, ValueError, AttributeError) as error:
+        raise InvalidArgumentError(f"{what} cannot take this {kind_of(value)}: {error}") from error
+    found: list[Any] = []
+    c = _new(_array_type)
+    status = _take(c, id(capsule), id(found), what.encode())
+    if status:
+        refuse(status, value)
+    if c.unversioned and is_mutable(value):
+        c.readonly = False
+    return c, found[0]
+
+
+def refuse(status: int, value: Any) -> NoReturn:
+    """Raises what C said of an array."""
+    if status != lib.GBPY_NOT_ON_HOST:
+        raise_last("", status)
+    message = plain(ffi.string(lib.ggml_last_error()).decode("utf-8", "replace"))
+    raise_as(lib.GGML_STATUS_INVALID_ARGUMENT, message + host_hint(value))
+
+
+def take_array(value: Any, what: str, *, copy: bool = False) -> tuple[Any, Any]:
+    """The same of any array: of what has no ``__dlpack__``, or is an array of NumPy that old versions do not give that
+    way, as NumPy sees it."""
+    by_numpy = isinstance(value, np.ndarray) and (not value.flags.writeable or value.dtype.kind not in "iuf")
+    if not by_numpy and hasattr(value, "__dlpack__"):
+        return take(value, what, copy=copy)
+    array, element = elements_of(value, what)
+    return described(array, dtype_of_array(array, what) if element is None else element, what), array
+
+
+# -------------------------------------------------------------------------------------------------------- for NumPy
+
+
+def elements_over(c: Any, keeper: Any) -> tuple[Array, DType]:
+    """A NumPy array over what was taken, and its dtype; of bfloat16 it has the bits."""
+    dtype = dtype_of_id(c.type)
+    shape = tuple(c.shape[0 : c.ndim])
+    if 0 in shape:
+        return empty(shape, dtype), dtype
+    interface = {
+        "shape": shape,
+        "strides": tuple(c.strides[0 : c.ndim]),
+        "typestr": dtype.typestr,
+        "data": (int(ffi.cast("uintptr_t", c.data)), bool(c.readonly)),
+        "version": 3,
+    }
+    array: Array = np.asarray(Exporter(interface, keeper))
+    return array, dtype
+
+
+def elements_of(value: Any, what: str) -> tuple[Array, DType | None]:
+    """``np.asanyarray`` of what a user gave, with an error that says what is wrong with it; and the dtype where that is
+    not NumPy's: of bfloat16 NumPy has the bits. No other package need know it."""
+    array, element = seen(value, what)
+    if element is None and array.dtype.name == "bfloat16":  # of ml_dtypes
+        return array.view(np.uint16), _bfloat16
+    return array, element
+
+
+def seen(value: Any, what: str) -> tuple[Array, DType | None]:
+    """The same, but that bfloat16 of ml_dtypes stays an array of NumPy's as any other."""
+    try:
+        array: Array = np.asanyarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        if "bfloat16" in str(error).lower() and hasattr(value, "__dlpack__"):
+            return elements_over(*take(value, what))
+        raise InvalidArgumentError(f"{what} cannot take this {kind_of(value)}: {_reason(value, error)}") from None
+    if array.dtype.kind == "O" and array.ndim == 0 and hasattr(value, "__dlpack__"):
+        return elements_over(*take(value, what))
+    return array, None
+
+
+def _reason(value: Any, error: Exception) -> str:
+    if isinstance(value, (list, tuple)):
+        return "its lists have different lengths" if "inhomogeneous" in str(error) else str(error)
+    if "bfloat16" in str(error).lower():
+        bits = "t.view(torch.int16).numpy().view(np.uint16) has the bits, as tensors of bfloat16 take them"
+        return f"NumPy has no bfloat16; t.float().numpy() is float32, {bits}"
+    return str(error)

@@ -1,0 +1,147 @@
+"""DLPack as its specification has it, by ctypes: what capsules of the package say, and capsules of a library that knows
+nothing of it."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+PLAIN, VERSIONED = b"dltensor", b"dltensor_versioned"
+READ_ONLY, IS_COPIED = 1, 2
+CPU, CUDA = 1, 2
+CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "complex": 5, "bool": 6}
+
+
+class DLTensor(ctypes.Structure):
+    _fields_: ClassVar = [
+        ("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]  # fmt: skip
+
+
+DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+class Managed(ctypes.Structure):
+    _fields_: ClassVar = [("tensor", DLTensor), ("context", ctypes.c_void_p), ("deleter", DELETER)]
+
+
+class ManagedVersioned(ctypes.Structure):
+    _fields_: ClassVar = [
+        ("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("context", ctypes.c_void_p), ("deleter", DELETER),
+        ("flags", ctypes.c_uint64), ("tensor", DLTensor),
+    ]  # fmt: skip
+
+
+api = ctypes.pythonapi
+DESTRUCTOR = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
+api.PyCapsule_New.restype = ctypes.py_object
+api.PyCapsule_New.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+api.PyCapsule_GetName.restype = ctypes.c_char_p
+api.PyCapsule_GetName.argtypes = [ctypes.py_object]
+api.PyCapsule_GetPointer.restype = ctypes.c_void_p
+api.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+
+
+def name_of(capsule: Any) -> bytes:
+    return bytes(api.PyCapsule_GetName(capsule))
+
+
+@dataclass
+class Said:
+    """What a capsule says."""
+
+    version: tuple[int, int] | None
+    flags: int
+    device: tuple[int, int]
+    dtype: tuple[int, int, int]
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]  # elements
+    data: int
+
+
+def said(capsule: Any) -> Said:
+    name = name_of(capsule)
+    pointer = api.PyCapsule_GetPointer(capsule, name)
+    managed: Any = (ManagedVersioned if name == VERSIONED else Managed).from_address(pointer)
+    t = managed.tensor
+    return Said(
+        version=(managed.major, managed.minor) if name == VERSIONED else None,
+        flags=managed.flags if name == VERSIONED else 0,
+        device=(t.device_type, t.device_id),
+        dtype=(t.code, t.bits, t.lanes),
+        shape=tuple(t.shape[: t.ndim]),
+        strides=tuple(t.strides[: t.ndim]),
+        data=(t.data or 0) + t.byte_offset,
+    )
+
+
+KEPT: list[Any] = []
+"""What capsules of :class:`Library` point to: until the end, so that it can be seen who uses it too late."""
+
+
+class Library:
+    """An array of a library: ``array`` of NumPy, of which it says what the other arguments change. Counts how often
+    memory was given back (``deleted``), which must be once for each capsule. Its class has no other protocol."""
+
+    def __init__(self, array: np.ndarray[Any, Any], *, versioned: bool = True, **changes: Any) -> None:
+        self.array, self.versioned, self.changes = array, versioned, changes
+        self.deleted = self.given = 0
+        self.asked: list[dict[str, Any]] = []
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (self.changes.get("device_type", CPU), 0)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        if not self.versioned and options:
+            raise TypeError("no arguments")
+        self.asked.append(options)
+        self.given += 1
+        return self.capsule()
+
+    def _delete(self, address: int) -> None:
+        self.deleted += 1
+
+    def capsule(self) -> Any:
+        a, change = self.array, self.changes
+        managed: Any = ManagedVersioned() if self.versioned else Managed()
+        shape = (ctypes.c_int64 * max(a.ndim, 1))(*a.shape)
+        strides = (ctypes.c_int64 * max(a.ndim, 1))(*(s // a.itemsize for s in a.strides))
+        kind = {"f": "float", "i": "int", "u": "uint", "c": "complex", "b": "bool"}[a.dtype.kind]
+        managed.tensor = DLTensor(
+            data=a.ctypes.data - change.get("byte_offset", 0), device_type=CPU, ndim=a.ndim, lanes=1,
+            code=CODES[change.get("kind", kind)], bits=a.itemsize * 8,
+            shape=ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64)),
+            strides=ctypes.cast(strides, ctypes.POINTER(ctypes.c_int64)),
+        )  # fmt: skip
+        managed.deleter = DELETER(self._delete)
+        if self.versioned:
+            managed.major = 1
+        for name, value in change.items():
+            target = managed if hasattr(managed, name) else managed.tensor
+            if name != "kind":
+                setattr(target, name, value)
+        drop = DESTRUCTOR(self._drop)
+        KEPT.append((self, managed, shape, strides, drop))
+        name = VERSIONED if self.versioned else PLAIN
+        return api.PyCapsule_New(ctypes.addressof(managed), name, ctypes.cast(drop, ctypes.c_void_p))
+
+    def _drop(self, address: int) -> None:
+        """The destructor of a capsule, by address: what nobody took gives its memory back."""
+        get_name = ctypes.pythonapi["PyCapsule_GetName"]
+        get_name.restype, get_name.argtypes = ctypes.c_char_p, [ctypes.c_void_p]
+        if get_name(address) in (PLAIN, VERSIONED):
+            self.deleted += 1
+
+
+def bfloat16(values: Any) -> np.ndarray[Any, Any]:
+    """The bits of numbers that bfloat16 has exactly."""
+    wide = np.asarray(values, np.float32)
+    bits = (wide.view(np.uint32) >> 16).astype(np.uint16)
+    assert ((bits.astype(np.uint32) << 16).view(np.float32) == wide).all()
+    return bits
