@@ -1,10 +1,11 @@
 """What single calls from Python cost: small graphs, setting, reading, making nodes. Microseconds, the best of many
 short rounds; of products that follow a rest, in which the other thread falls asleep, the median.
 
-    python benchmarks/bench_calls.py [--weights N ...] [--beside FOLDER] [--turns N] [--json FILE]
+    python benchmarks/bench_calls.py [--cpu] [--weights N ...] [--beside FOLDER] [--turns N] [--json FILE]
 
 --beside: another version of the package, installed by ``pip install --target FOLDER``: both are measured in processes
 of their own, in turns; the ratio is that of the medians.
+--cpu: the processor time of the thread that calls, without products that follow a rest: for busy machines.
 --weights: also the first plan of a chain of N products on a device that the matrices have to be copied to; it should
 grow as N does.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import importlib.util
 import json
 import os
 import subprocess
@@ -22,8 +24,9 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from timing import median, once, shortest
+from timing import THREAD, WALL, median, once, shortest
 
 ROUNDS, CALLS = 40, 2000
 VALUES = 16  # 64 bytes
@@ -58,8 +61,41 @@ def acts() -> dict[str, Callable[[], object]]:
         "relu(x)": lambda: gb.relu(a),
         "x + y": lambda: a + b,
         "x @ y.T": lambda: gb.mul_mat(b, a),
+        **exchanged(gb, np, x),
         "Tensor.set, 64 bytes": lambda: x.set(ones),  # last: y is out of date then
     }
+
+
+def exchanged(gb: Any, np: Any, t: Any) -> dict[str, Callable[[], object]]:
+    """Arrays that become tensors, and tensors that become arrays, without copies; with PyTorch where it is there."""
+    if not hasattr(gb.Context, "from_dlpack"):  # a version from before that
+        return {}
+
+    def taken(array: Any, how: str) -> Callable[[], object]:
+        contexts = [gb.Context(), 0]
+
+        def take() -> object:  # a hundred to a context: what it costs to make one is shared by them
+            contexts[1] += 1
+            if contexts[1] % 100 == 0:
+                contexts[0] = gb.Context()
+            return getattr(contexts[0], how)(array)
+
+        return take
+
+    ones = np.ones(VALUES, np.float32)
+    found: dict[str, Callable[[], object]] = {
+        "Context.from_dlpack of NumPy": taken(ones, "from_dlpack"),
+        "Context.from_numpy": taken(ones, "from_numpy"),
+        "np.from_dlpack": lambda: np.from_dlpack(t),
+        "np.asarray": lambda: np.asarray(t),
+    }
+    if importlib.util.find_spec("torch"):
+        import torch
+
+        found["Context.from_dlpack of PyTorch"] = taken(torch.ones(VALUES), "from_dlpack")
+        found["torch.from_dlpack"] = lambda: torch.from_dlpack(t)
+        found["torch.from_numpy, of NumPy's array"] = lambda: torch.from_numpy(ones)
+    return found
 
 
 def rested() -> dict[str, Callable[[], object]]:
@@ -88,9 +124,9 @@ def after_rest(act: Callable[[], object]) -> float:
     return median([rest_and_act() for _ in range(RESTS)])
 
 
-def measure() -> dict[str, float]:
-    awake = {name: shortest(act, CALLS, ROUNDS) * 1e6 for name, act in acts().items()}
-    return awake | {name: after_rest(act) * 1e6 for name, act in rested().items()}
+def measure(cpu: bool) -> dict[str, float]:
+    awake = {name: shortest(act, CALLS, ROUNDS, THREAD if cpu else WALL) * 1e6 for name, act in acts().items()}
+    return awake if cpu else awake | {name: after_rest(act) * 1e6 for name, act in rested().items()}
 
 
 def plan_with_weights(n: int) -> float:
@@ -111,10 +147,10 @@ def plan_with_weights(n: int) -> float:
         return once(lambda: sched.prepare(graph)) * 1e6
 
 
-def measured_in(folder: str | None, weights: list[int]) -> dict[str, float]:
+def measured_in(folder: str | None, weights: list[int], cpu: bool) -> dict[str, float]:
     """By a process of its own."""
     env = dict(os.environ) if folder is None else {**os.environ, "PYTHONPATH": folder}
-    command = [sys.executable, __file__, "--once", "--weights", *map(str, weights)]
+    command = [sys.executable, __file__, "--once", *(["--cpu"] if cpu else []), "--weights", *map(str, weights)]
     done = subprocess.run(command, env=env, check=True, stdout=subprocess.PIPE, text=True)
     return {str(k): float(v) for k, v in json.loads(done.stdout).items()}
 
@@ -125,24 +161,25 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--weights", metavar="N", type=int, nargs="*", default=[])
+    parser.add_argument("--cpu", action="store_true", help="the thread's processor time, for busy machines")
     parser.add_argument("--once", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.once:
         gc.disable()  # it looks at all objects that there are, now and then
         plans = {f"Scheduler.prepare, {n} weights copied": plan_with_weights(n) for n in args.weights}
-        print(json.dumps({**measure(), **plans}))
+        print(json.dumps({**measure(args.cpu), **plans}))
         return
     here, there = [], []
     for _ in range(args.turns):
-        here.append(measured_in(None, args.weights))
+        here.append(measured_in(None, args.weights, args.cpu))
         if args.beside:
-            there.append(measured_in(args.beside, args.weights))
+            there.append(measured_in(args.beside, args.weights, args.cpu))
     print("| call | us |" + (" beside, us | ratio |" if there else ""))
     print("| --- | --- |" + (" --- | --- |" if there else ""))
     for name in here[0]:
         ours = median(turn[name] for turn in here)
         line = f"| {name} | {ours:.3f} |"
-        if there:
+        if there and name in there[0]:
             theirs = median(turn[name] for turn in there)
             line += f" {theirs:.3f} | {ours / theirs:.2f} |"
         print(line)

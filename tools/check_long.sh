@@ -11,6 +11,7 @@
 #     Windows
 #   - the CUDA backend in its emulation, and compiled by nvcc where that is installed (on a machine with a GPU:
 #     tools/check_cuda.sh)
+#   - arrays that come from and go to PyTorch and JAX, which it installs in build/torch-venv
 #   - pages of memory plans in a headless Chromium, light and dark
 #   - pip install into an empty virtual environment, and the README's first example there
 set -eu
@@ -248,6 +249,26 @@ rm -rf build/empty
 build/empty/bin/python -m pip --disable-pip-version-check -q install .
 "$py" tools/readme_snippet.py >build/readme_snippet.py
 (cd build && ./empty/bin/python readme_snippet.py && ./empty/bin/python -m ggml_backend info)
+
+# torch_environment: build/torch-venv with PyTorch, JAX and the package, for the steps that need them; false: not here
+torch_environment() {
+    if [ ! -e build/torch-venv/.libraries ]; then
+        [ -x build/torch-venv/bin/python ] || "$py" -m venv build/torch-venv
+        # (The version of PyTorch is one that comes for the CPU alone.)
+        build/torch-venv/bin/python -m pip --disable-pip-version-check -q install "torch==2.13.0" jax pytest \
+            pytest-timeout hypothesis >build/torch-venv.log 2>&1 || return 1
+        touch build/torch-venv/.libraries
+    fi
+    build/torch-venv/bin/python -m pip --disable-pip-version-check -q install --force-reinstall --no-deps \
+        build/wheel/*.whl && build/torch-venv/bin/python -m pip --disable-pip-version-check -q install build/wheel/*.whl
+}
+
+step "arrays of PyTorch and JAX"
+if torch_environment; then
+    build/torch-venv/bin/python -m pytest -q -rs -p no:cacheprovider tests/python/tensors/test_exchange*.py
+else
+    echo "skipped: PyTorch and JAX cannot be installed here: $(tail -n 1 build/torch-venv.log)"
+fi
 
 step "pages of memory plans in a headless Chromium"
 build/empty/bin/python tools/check_pictures.py
