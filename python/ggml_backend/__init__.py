@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import dtypes, gguf, ops, testing
+from . import devices, dtypes, gguf, ops, testing
 from ._calibrate import calibrate
 from ._callbacks import set_abort_callback, set_log
 from ._data.blocks import Blocks

@@ -1,0 +1,45 @@
+"""Operators that compute each element by itself."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from .._devices.nodes import Node
+from ..device import op
+from ._family import FLOAT_NAMES, Family
+from ._layout import is_broadcast, repeats, spread
+from ._library import Step
+
+UNARY = (
+    "abs", "neg", "sgn", "step", "sqr", "sqrt", "log", "tanh", "elu", "relu", "silu", "gelu", "gelu_quick", "gelu_erf",
+    "hardsigmoid", "hardswish",
+)  # fmt: skip
+
+
+def _repeats(node: Node) -> bool | str:
+    a, b = node.sources
+    return (a.shape == node.shape and repeats(b.shape, a.shape)) or "operands that do not repeat over each other"
+
+
+class Elements(Family):
+    @op("add", "sub", "mul", "div", dtypes=FLOAT_NAMES, when=_repeats, prepare=True, repeats=True)
+    def binary(self, node: Node, out: Any, a: Any, b: Any) -> Step:
+        if not is_broadcast(tuple(b.shape), tuple(a.shape)):
+            out, a, b = spread(self.library, (out, a), b)
+        return self.step_of(self.library.functions[node.op], node, out, (a, b))
+
+    @op(*UNARY, dtypes=FLOAT_NAMES, prepare=True)
+    def unary(self, node: Node, out: Any, a: Any) -> Step:
+        return self.step_of(self.library.functions[node.op], node, out, (a,))
+
+    @op("scale", "clamp", "leaky_relu", dtypes=FLOAT_NAMES, prepare=True)
+    def with_numbers(self, node: Node, out: Any, a: Any) -> Step:
+        function, numbers = self.library.functions[node.op], tuple(node.params.values())
+
+        def applied(x: Any, out: Any = None) -> Any:
+            return function(x, *numbers, out=out)
+
+        if self.library.reader(a, node.sources[0].dtype) is None and self.library.writer(out, node.dtype) is None:
+            return partial(function, a, *numbers, out=out)
+        return self.step_of(applied, node, out, (a,))

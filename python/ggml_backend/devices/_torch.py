@@ -1,0 +1,245 @@
+"""PyTorch, on the processor or on any device that it has."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import array_api_compat.torch as compat
+import numpy as np
+import torch
+
+from .._devices.nodes import Node, byte_layout
+from .._errors import InvalidArgumentError
+from ..dtypes import DType
+from ._library import BF16, F16, F32, Function, Library, Step, pairs
+
+_DTYPES: dict[str, Any] = {
+    "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64,
+    "int8": torch.int8, "int16": torch.int16, "int32": torch.int32, "int64": torch.int64,
+}  # fmt: skip
+
+
+def _dtype(dtype: DType) -> Any:
+    return _DTYPES.get(dtype.name, torch.uint8)
+
+
+class _Alias:
+    """Bytes of an array of NumPy as writable ones: PyTorch has no read-only tensors, and warns. Sources are only
+    read."""
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self.array = array
+        self.__array_interface__ = {
+            "version": 3, "shape": array.shape, "strides": array.strides, "typestr": array.dtype.str,
+            "data": (array.__array_interface__["data"][0], False),
+        }  # fmt: skip
+
+
+class Torch(Library):
+    """Tensors over memory of the host, which the CPU uses, too; or, on other devices, of PyTorch's allocator."""
+
+    name = "torch"
+    xp = compat
+    can_fuse = True
+
+    def __init__(self, device: str | None, memory: str | None, compile: bool, graphs: bool) -> None:
+        try:
+            self.torch_device = torch.device(device or "cpu")
+        except RuntimeError as error:
+            raise InvalidArgumentError(f"ARRAY: device: {error}") from None
+        self.device = str(self.torch_device)
+        on_host = self.torch_device.type == "cpu"
+        if memory == "host" and not on_host:
+            raise InvalidArgumentError(f"ARRAY: memory='host' is memory of the processor, and device is {self.device}")
+        self.host = on_host and memory != "own"
+        self.functions = _functions()
+
+    # ------------------------------------------------------------------------------------------------------- memory
+
+    def alloc(self, nbytes: int) -> Any:
+        return torch.empty(max(nbytes, 1), dtype=torch.uint8, device=self.torch_device)
+
+    def view(self, memory: Any, offset: int, node: Node, writable: bool) -> Any:
+        shape, strides = byte_layout(node) if node.dtype.is_quantized else (node.shape, node.strides)
+        dtype = _dtype(node.dtype)
+        n = dtype.itemsize
+        whole = memory[: len(memory) // n * n].view(dtype)
+        return whole.as_strided(shape, [s // n for s in strides], offset // n)
+
+    def adopt(self, array: Any, dtype: DType) -> Any:
+        if not isinstance(array, np.ndarray):
+            return array
+        if not array.flags.writeable:
+            array = np.asarray(_Alias(array))
+        tensor = torch.from_numpy(array)
+        return tensor.view(torch.bfloat16) if dtype == BF16 else tensor
+
+    def write(self, memory: Any, offset: int, data: memoryview) -> None:
+        source = np.asarray(_Alias(np.frombuffer(data, np.uint8)))
+        memory[offset : offset + len(data)].copy_(torch.from_numpy(source))
+
+    def read(self, memory: Any, offset: int, data: memoryview) -> None:
+        torch.from_numpy(np.frombuffer(data, np.uint8)).copy_(memory[offset : offset + len(data)])
+
+    def copy(self, to: Any, to_offset: int, source: Any, offset: int, nbytes: int) -> bool:
+        if not isinstance(source, torch.Tensor):
+            return False
+        to[to_offset : to_offset + nbytes].copy_(source[offset : offset + nbytes])
+        return True
+
+    # ------------------------------------------------------------------------------------------------------- arrays
+
+    def empty(self, shape: Sequence[int], dtype: DType = F32) -> Any:
+        return torch.empty(tuple(shape), dtype=_dtype(dtype), device=self.torch_device)
+
+    def constant(self, array: Any) -> Any:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self.torch_device, copy=True)
+
+    def place(self, array: Any) -> tuple[Any, ...]:
+        return (array.data_ptr(), array.shape, array.stride(), array.dtype)
+
+    def strides(self, array: Any) -> tuple[int, ...]:
+        return tuple(array.stride())
+
+    def strided(self, array: Any, shape: Sequence[int], strides: Sequence[int]) -> Any:
+        return array.as_strided(tuple(shape), tuple(strides))
+
+    def contiguous(self, array: Any) -> Any:
+        return array.contiguous()
+
+    def reshaped(self, array: Any, shape: Sequence[int]) -> Any:
+        try:
+            return array.view(tuple(shape))
+        except RuntimeError:
+            return None
+
+    def reader(self, array: Any, dtype: DType) -> Step | None:
+        return partial(array.to, torch.float32) if dtype in (F16, BF16) else None
+
+    def writer(self, out: Any, dtype: DType) -> Callable[[Any], Any] | None:
+        return out.copy_ if dtype in (F16, BF16) else None
+
+    def assign(self, out: Any, source: Any) -> Step:
+        return partial(out.copy_, source)
+
+    def assign_from(self, out: Any, source: Step) -> Step:
+        copy = out.copy_
+        return lambda: copy(source())
+
+    def copy_of(self, array: Any) -> Any:
+        return array.clone(memory_format=torch.contiguous_format)
+
+    # ---------------------------------------------------------------------------------------------------- functions
+
+    def product(self, x: Any, w: Any, out: Any) -> Step:
+        if x.dim() == 2:
+            return partial(torch.mm, x, w, out=out)
+        if x.dim() == 4:  # stacks of matrices in one axis
+            flat = [_stack(a) for a in (x, w, out)]
+            if all(a is not None for a in flat) and flat[0].shape[0] == flat[1].shape[0]:
+                return partial(torch.bmm, flat[0], flat[1], out=flat[2])
+        return partial(torch.matmul, x, w, out=out)
+
+    def take(self, table: Any, ids: Any, out: Any) -> Step:
+        if self.torch_device.type == "cpu":
+            return partial(torch.index_select, table, 0, ids, out=out)
+        check, last = self.check_ids(ids, len(table)), max(len(table) - 1, 0)
+
+        def rows() -> None:
+            check()
+            torch.index_select(table, 0, ids.clamp(0, last), out=out)
+
+        return rows
+
+    def check_ids(self, ids: Any, n: int) -> Step:
+        def check() -> None:
+            if bool(((ids < 0) | (ids >= n)).any()):
+                raise IndexError(f"an index out of range 0..{n - 1}")
+
+        return check
+
+    def where(self, mask: Any, value: float, x: Any, out: Any) -> Any:
+        return torch.masked_fill(x, mask, value) if out is None else out.copy_(x).masked_fill_(mask, value)
+
+    def turns(self, positions: Any, frequencies: Any, magnitude: float) -> Step:
+        kind = torch.float32 if self.torch_device.type == "mps" else torch.float64
+        frequency = torch.from_numpy(frequencies).to(self.torch_device, kind)
+        column = positions.as_strided((len(positions), 1, 1), (positions.stride(0), 1, 1))
+
+        def turns() -> tuple[Any, Any]:
+            angle = column * frequency
+            c, s = torch.cos(angle), torch.sin(angle)
+            return (c * magnitude).to(torch.float32), (s * magnitude).to(torch.float32)
+
+        return turns
+
+    def rotate(self, x: Any, turns: tuple[Any, Any], size: int, halves: bool, out: Any) -> Any:
+        out = torch.empty_like(x) if out is None else out
+        c, s = turns
+        one, two = pairs(size, halves)
+        x1, x2 = x[..., one], x[..., two]
+        torch.mul(x1, c, out=out[..., one]).addcmul_(x2, s, value=-1)
+        torch.mul(x1, s, out=out[..., two]).addcmul_(x2, c)
+        if size < x.shape[-1]:
+            out[..., size:] = x[..., size:]
+        return out
+
+    def sum_rows(self, x: Any, out: Any) -> Any:
+        return torch.sum(x, -1, keepdim=True, out=out)
+
+    def soft_max(self, x: Any, out: Any) -> Any:
+        found = torch._safe_softmax(x, -1)
+        return found if out is None else out.copy_(found)
+
+    def norm(self, x: Any, eps: float, centred: bool, out: Any) -> Any:
+        if centred:
+            found = torch.layer_norm(x, x.shape[-1:], None, None, eps)
+            return found if out is None else out.copy_(found)
+        square = torch.linalg.vector_norm(x, 2, -1, True)
+        return torch.mul(x, square.square_().div_(x.shape[-1]).add_(eps).rsqrt_(), out=out)
+
+    # ----------------------------------------------------------------------------------------------------- programs
+
+    def running(self) -> contextlib.AbstractContextManager[Any]:
+        return torch.inference_mode()
+
+
+def _stack(array: Any) -> Any:
+    """Four axes as three; None: there is no such view."""
+    shape, (outer, inner) = array.shape, array.stride()[:2]
+    if shape[0] == 1:
+        return array[0]
+    if shape[1] == 1:
+        return array[:, 0]
+    if outer != inner * shape[1]:
+        return None
+    return array.as_strided((shape[0] * shape[1], *shape[2:]), (inner, *array.stride()[2:]))
+
+
+def _functions() -> dict[str, Function]:
+    nn = torch._C._nn
+
+    def sgn(x: Any, out: Any = None) -> Any:
+        return torch.sub((x > 0).float(), (x < 0).float(), out=out)
+
+    def step(x: Any, out: Any = None) -> Any:
+        return torch.mul((x > 0).float(), 1, out=out)
+
+    def elu(x: Any, out: Any = None) -> Any:
+        return torch.add(torch.clamp_min(x, 0), torch.expm1(torch.clamp_max(x, 0)), out=out)
+
+    def gelu_quick(x: Any, out: Any = None) -> Any:
+        return torch.mul(torch.sigmoid(x * 1.702), x, out=out)
+
+    return {
+        "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div,
+        "abs": torch.abs, "neg": torch.neg, "sqr": torch.square, "sqrt": torch.sqrt, "log": torch.log,
+        "tanh": torch.tanh, "sgn": sgn, "step": step, "elu": elu,
+        "relu": lambda x, out=None: torch.clamp_min(x, 0, out=out),
+        "silu": nn.silu, "gelu": lambda x, out=None: nn.gelu(x, approximate="tanh", out=out),
+        "gelu_quick": gelu_quick, "gelu_erf": nn.gelu, "hardsigmoid": nn.hardsigmoid, "hardswish": nn.hardswish,
+        "scale": torch.mul, "clamp": torch.clamp, "leaky_relu": nn.leaky_relu,
+    }  # fmt: skip

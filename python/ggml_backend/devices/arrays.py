@@ -1,0 +1,186 @@
+"""``ARRAY``: a device that computes with an array library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+from .._errors import InvalidArgumentError, UnsupportedError
+from .._errors.messages import add_note
+from ..device import Call, Node, register_device
+from ._copies import Copies
+from ._elements import Elements
+from ._family import then
+from ._layout import is_aligned
+from ._library import Library, Step
+from ._products import Products
+from ._rows import Rows
+
+__all__ = ["ArrayDevice"]
+
+_MOVES = frozenset(("cpy", "cont", "dup", "repeat"))  # whose second source, if any, is where they write, or a shape
+
+
+@register_device("ARRAY")
+class ArrayDevice(Elements, Products, Rows, Copies):
+    """Computes with NumPy, PyTorch or CuPy, through the package ``array-api-compat``.
+
+    library: ``"numpy"``, ``"torch"`` or ``"cupy"``
+    device: as the library calls it: ``"cuda:0"``, ``"xpu"``, ``"mps"``; default: the processor, of CuPy the first GPU
+    weights: ``"packed"``: quantized and half-precision weights stay as they are, and are widened to float32 anew in
+        each run; ``"widened"``: once for each plan, in memory of its own (see docs/BACKENDS.md for what that means for
+        weights that change)
+    compile: PyTorch: the plans' programs go through ``torch.compile``
+    graphs: PyTorch with CUDA: a plan's kernels are recorded once, as a CUDA graph, and launched together
+    memory: ``"host"`` or ``"own"``; default: ``"host"`` where the library computes on the processor, whose memory the
+        CPU uses, too, so that nothing is copied between the two
+    """
+
+    def __init__(
+        self,
+        library: str = "numpy",
+        device: str | None = None,
+        weights: str = "packed",
+        compile: bool = False,
+        graphs: bool = False,
+        memory: str | None = None,
+    ) -> None:
+        if weights not in ("packed", "widened"):
+            raise InvalidArgumentError(f"ARRAY: weights is 'packed' or 'widened', not {weights!r}")
+        if memory not in (None, "host", "own"):
+            raise InvalidArgumentError(f"ARRAY: memory is 'host' or 'own', not {memory!r}")
+        reason = self.missing()
+        if reason is not None:
+            raise UnsupportedError(f"ARRAY: {reason}")
+        self.library = opened(library, device, memory, compile, graphs)
+        self.widened = weights == "widened"
+        self.memory = "host" if self.library.host else "own"
+        self.name = f"{self.name}({self.library.name}:{self.library.device})"
+
+    @classmethod
+    def missing(cls) -> str | None:
+        if find_spec("array_api_compat") is None:
+            return "needs the package array-api-compat: pip install ggml_backend[arrays]"
+        return None
+
+    def close(self) -> None:
+        self.library.close()
+
+    # ------------------------------------------------------------------------------------------------- what and how
+
+    def supports(self, node: Node) -> bool | str:
+        for tensor in (node, *node.sources):
+            if not is_aligned(tensor):
+                return f"strides {tensor.strides} of {tensor} are not whole elements"
+        return super().supports(node)
+
+    def compile(self, calls: Sequence[Call]) -> Callable[[], object]:
+        library = self.library
+        with library.running():
+            ours = [self._adopted(call) for call in calls]
+            steps = [(self.step(call), call) for call in ours]
+        return library.program(_in_turn(self.name, steps))
+
+    def _adopted(self, call: Call) -> Call:
+        adopt = self.library.adopt
+        sources = tuple(adopt(a, n.dtype) for a, n in zip(call.sources, call.node.sources, strict=True))
+        return Call(call.node, adopt(call.out, call.node.dtype), sources, call.shared)
+
+    def step(self, call: Call) -> Step:
+        """A result that overwrites a source is computed elsewhere first, unless the operator reads each element before
+        it writes the same one."""
+        node, out, entry = call.node, call.out, self._table[call.node.op]
+        method = getattr(self, entry.method)
+        shared = [call.sources[k] for k in call.shared if k == 0 or node.op not in _MOVES]
+        place = self.library.place
+        if not shared or (entry.in_place and all(place(a) == place(out) for a in shared)):
+            return method(node, out, *call.sources)  # type: ignore[no-any-return]
+        elsewhere = self.library.empty(out.shape, node.dtype)
+        return then(method(node, elsewhere, *call.sources), self.library.assign(out, elsewhere))
+
+    # ------------------------------------------------------------------------------------------------------- memory
+
+    def alloc(self, nbytes: int) -> Any:
+        return super().alloc(nbytes) if self.library.host else self.library.alloc(nbytes)
+
+    def array(self, memory: Any, offset: int, node: Node, writable: bool) -> Any:
+        if self.library.host:
+            return super().array(memory, offset, node, writable)
+        return self.library.view(memory, offset, node, writable)
+
+    def write(self, memory: Any, offset: int, data: memoryview) -> None:
+        self.library.write(memory, offset, data)
+
+    def read(self, memory: Any, offset: int, data: memoryview) -> None:
+        self.library.read(memory, offset, data)
+
+    def fill(self, memory: Any, value: int) -> None:
+        memory[:] = value
+
+    def copy(self, to: Any, to_offset: int, source: Any, offset: int, nbytes: int) -> bool:
+        return self.library.copy(to, to_offset, source, offset, nbytes)
+
+    def store(self, out: Any, result: Any) -> None:
+        self.library.assign(out, result)()
+
+    def copy_of(self, array: Any) -> Any:
+        return self.library.copy_of(array)
+
+    def synchronize(self) -> None:
+        self.library.synchronize()
+
+
+def _in_turn(name: str, steps: Sequence[tuple[Step, Call]]) -> Step:
+    """A function that takes the steps in order. Each has stored its result itself."""
+
+    def program() -> None:
+        call = None
+        try:
+            for step, call in steps:  # noqa: B007
+                step()
+        except Exception as error:
+            if call is not None:
+                add_note(error, f"raised by the device {name} while it computed {call.node!r}")
+            raise
+
+    return program
+
+
+def opened(library: str, device: str | None, memory: str | None, compile: bool, graphs: bool) -> Library:
+    """An array library by its name, imported now."""
+    name = library.lower() if isinstance(library, str) else library
+    if name != "torch" and (compile or graphs):
+        raise InvalidArgumentError(f"ARRAY: compile and graphs are options of library='torch', not of {library!r}")
+    if name == "numpy":
+        import array_api_compat.numpy as xp
+
+        from ._library import NumPy
+
+        if device not in (None, "cpu"):
+            raise InvalidArgumentError(f"ARRAY: NumPy computes on the device 'cpu', not {device!r}")
+        return NumPy(xp, memory != "own")
+    if name == "torch":
+        return _torch(device, memory, compile, graphs)
+    if name == "cupy":
+        return _cupy(device, memory)
+    raise InvalidArgumentError(f"ARRAY: library is 'numpy', 'torch' or 'cupy', not {library!r}")
+
+
+def _needs(package: str, extra: str) -> None:
+    if find_spec(package) is None:
+        raise UnsupportedError(f"ARRAY: library={package!r} is not installed: pip install ggml_backend[{extra}]")
+
+
+def _torch(device: str | None, memory: str | None, compile: bool, graphs: bool) -> Library:
+    _needs("torch", "torch")
+    from ._torch import Torch
+
+    return Torch(device, memory, compile, graphs)
+
+
+def _cupy(device: str | None, memory: str | None) -> Library:
+    _needs("cupy", "cupy")
+    from ._cupy import CuPy
+
+    return CuPy(device, memory)
