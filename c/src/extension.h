@@ -44,7 +44,8 @@
 #include "tensor/marks.h"
 
 // Buffers: kept while arrays look into them.
-//   gb_tensor_buffer gb_buffer_hold gb_buffer_unhold gb_buffer_changed gb_buffer_is_retired gb_multi_buffer_part
+//   gb_tensor_buffer gb_buffer_hold gb_buffer_unhold gb_buffer_changed gb_buffer_version gb_buffer_is_retired
+//   gb_multi_buffer_part
 #include "backend/backend.h"
 
 // What of a scheduler's results is still in memory.

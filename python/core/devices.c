@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "extension.h"
-#include "ggml-backend-impl.h"
+#include "ggml-backend-impl-ext.h"
 #include "ggml-cpu.h"
 #include "objects.h"
 #include "world.h"
@@ -39,6 +39,15 @@ void gbpy_device_interrupted(void) { was_interrupted = true; }
 void gbpy_device_say(const char * text) { snprintf(said, sizeof(said), "%s", text); }
 
 bool gbpy_computes(const struct ggml_tensor * t) { return t != NULL && gb_op_computes(t->op); }
+
+bool gbpy_device_may_leave_out(const struct ggml_tensor * node) { return ggml_backend_may_leave_out(node); }
+
+const void * gbpy_device_weights(const struct ggml_tensor * t) {
+    const ggml_backend_buffer_t buffer = t != NULL ? gb_tensor_buffer(t) : NULL;
+    return buffer != NULL && ggml_backend_buffer_get_usage(buffer) == GGML_BACKEND_BUFFER_USAGE_WEIGHTS ? buffer : NULL;
+}
+
+uint64_t gbpy_device_version(const void * buffer) { return gb_buffer_version(buffer); }
 
 // ------------------------------------------------------------------------------------------------------ calling Python
 

@@ -89,7 +89,7 @@ __all__ = [
     "OpCost", "Pending", "PerformanceWarning", "Plan", "PlanBlock", "Prediction", "Scheduler", "SchedulerStats",
     "Split", "SplitInfo", "SplitTime", "StateError", "Tensor", "TensorAllocator", "Trace", "TraceEvent", "Traffic",
     "UnsupportedError", "__version__", "backends", "calibrate", "cpu_buffer_type", "cpu_levels", "custom",
-    "dequantize", "from_dlpack", "get_include", "gguf", "load_backend", "load_report", "map_custom", "op",
+    "dequantize", "devices", "from_dlpack", "get_include", "gguf", "load_backend", "load_report", "map_custom", "op",
     "plan_memory", "quantize", "register_device", "set_abort_callback", "set_log", "show_config", "testing",
 ]  # fmt: skip
 __all__ += dtypes.__all__

@@ -135,8 +135,8 @@ class Device:
     - *Memory*: ``memory = "host"`` is memory of the host, in NumPy arrays, which the CPU reads and writes, too, so that
       nothing is copied between them. ``memory = "own"`` is the device's: then :meth:`alloc` and :meth:`array` are to be
       given, and what moves bytes (:meth:`write`, :meth:`read`, :meth:`fill`) where the defaults do not suit.
-    - *A queue*: a class that has :meth:`submit` computes later; :meth:`synchronize` waits, and ``event`` may give
-      marks in the queue.
+    - *A queue*: a class, or an object after ``__init__``, that has a :meth:`submit` of its own computes later;
+      :meth:`synchronize` waits, and ``event`` may give marks in the queue.
 
     What a method raises is raised to whoever computes, with a note that names the device and the node, and the
     scheduler stays usable. Methods run on the thread that computes, one call at a time for each device.

@@ -30,15 +30,22 @@ class Call:
     sources: arrays over what it is computed from, which are only read
     shared: numbers of the sources whose memory the result overwrites: the planner of memory puts the result of a
         sum, say, on one of its operands
+    may_leave_out: the result need not be stored by who computes it together with the one call that reads it
+    of: for each source the number of the call whose result it is, or a view of it; -1: of none of this graph
+    weights: for each source in a buffer of weights, which change rarely, a function that returns another number
+        whenever they have changed; None for all others
     """
 
-    __slots__ = ("node", "out", "shared", "sources")
+    __slots__ = ("may_leave_out", "node", "of", "out", "shared", "sources", "weights")
 
     def __init__(self, node: Node, out: Any, sources: tuple[Any, ...], shared: tuple[int, ...]) -> None:
         self.node = node
         self.out = out
         self.sources = sources
         self.shared = shared
+        self.may_leave_out: bool = False
+        self.of: tuple[int, ...] = (-1,) * len(sources)
+        self.weights: tuple[Callable[[], int] | None, ...] = (None,) * len(sources)
 
     def __repr__(self) -> str:
         return f"<Call {self.node!r}>"
@@ -155,6 +162,15 @@ class _Arrays:
         return array_at(pointer, pointer.data, pin, not writable), _bytes_of(pointer)
 
 
+def _root(pointer: Any) -> int:
+    return address(pointer.view_src or pointer)
+
+
+def _version_of(pointer: Any) -> Callable[[], int] | None:
+    buffer = lib.gbpy_device_weights(pointer)
+    return partial(lib.gbpy_device_version, buffer) if buffer else None
+
+
 def calls_of(state: State, nodes: Sequence[Any]) -> tuple[list[Call], Staging]:
     """The nodes of C that take work. UnsupportedError for one that the device refuses."""
     todo = []
@@ -167,12 +183,18 @@ def calls_of(state: State, nodes: Sequence[Any]) -> tuple[list[Call], Staging]:
             if node.size:
                 todo.append([(pointer, node), *zip(sources_at(pointer), node.sources, strict=True)])
     arrays = _Arrays(state, [t for group in todo for t in group])
-    calls = []
+    calls: list[Call] = []
+    results: dict[int, int] = {}
     for (pointer, node), *sources in todo:
         out, (begin, end) = arrays.array(pointer, node, True)
         given = [arrays.array(p, n, False) for p, n in sources]
         shared = tuple(k for k, (_, (first, last)) in enumerate(given) if first < end and begin < last)
-        calls.append(Call(node, out, tuple(a for a, _ in given), shared))
+        call = Call(node, out, tuple(a for a, _ in given), shared)
+        call.may_leave_out = lib.gbpy_device_may_leave_out(pointer)
+        call.of = tuple(results.get(_root(p), -1) for p, _ in sources)
+        call.weights = tuple(_version_of(p) for p, _ in sources)
+        results[_root(pointer)] = len(calls) if not pointer.view_src else -1
+        calls.append(call)
     return calls, arrays.staging
 
 

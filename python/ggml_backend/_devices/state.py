@@ -43,7 +43,7 @@ class State:
         self.name = name
         self.device = device
         self.host: bool = device.memory == "host"
-        self.queue: bool = type(device).submit is not _base_submit[0]
+        self.queue: bool = getattr(device.submit, "__func__", None) is not _base_submit[0]
         self.failure: BaseException | None = None  # of work in its queue, until somebody waits for that
         self.lock = threading.Lock()
 
@@ -81,7 +81,7 @@ class State:
 
 
 _base_submit: list[Any] = [None]
-"""``Device.submit``, which computes at once: a class that has another one has a queue."""
+"""``Device.submit``, which computes at once: a device that has another one has a queue."""
 
 
 class Memory:

@@ -1,7 +1,7 @@
 """Devices that come with the package, written in Python.
 
-``ARRAY`` (:class:`ArrayDevice`) computes with an array library, through the package ``array-api-compat``: NumPy, PyTorch
-or CuPy, and so with every accelerator that these reach::
+``ARRAY`` (:class:`ArrayDevice`) computes with an array library, through the package ``array-api-compat``: NumPy,
+PyTorch or CuPy, and so with every accelerator that these reach::
 
     gb.Backend("ARRAY", library="torch", device="cuda:0")
     gb.Backend("ARRAY:library=torch,device=cpu")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
+from weakref import WeakValueDictionary
 
 from .._devices.nodes import Node
 from ..device import Device
@@ -14,10 +15,47 @@ from ._library import F32, FLOATS, Function, Library, Step
 FLOAT_NAMES = tuple(d.name for d in FLOATS)
 
 
+class Widened:
+    """Weights as float32, made when they are needed first, and anew where they have changed since."""
+
+    __slots__ = ("__weakref__", "_read", "_seen", "_store", "_version", "array")
+
+    def __init__(self, array: Any, read: Step, store: Callable[[Any, Any], object], version: Callable[[], int]) -> None:
+        self.array = array
+        self._read, self._store, self._version = read, store, version
+        self._seen = -1
+
+    def refresh(self) -> None:
+        now = self._version()
+        if now != self._seen:
+            self._store(self.array, self._read())
+            self._seen = now
+
+
 class Family(Device):
     """Methods marked with ``op`` return a step: a function without arguments that computes the node."""
 
     library: Library
+    widened: bool = False
+    versions: Mapping[int, Callable[[], int]]  #: of arrays of weights, by ``id``, while a plan is made
+    before: list[Step]  #: what the plan that is made does first in each run
+    _kept: WeakValueDictionary[tuple[Any, ...], Widened]
+
+    def weights_of(self, array: Any, dtype: DType) -> tuple[Any, Step | None]:
+        """Weights as a float32 array; or, where they are packed, a step that gives it."""
+        read = self.floats_of(array, dtype)
+        version = self.versions.get(id(array)) if self.widened and read is not None else None
+        if read is None or version is None:
+            return array, read
+        library = self.library
+        key = (*library.place(array), dtype.id)
+        kept = self._kept.get(key)
+        if kept is None:
+            shape = (*array.shape[:-1], array.shape[-1] // dtype.itemsize * dtype.block_size)
+            wide = library.empty(shape if dtype.is_quantized else array.shape)
+            kept = self._kept[key] = Widened(wide, read, lambda out, value: library.assign(out, value)(), version)
+        self.before.append(kept.refresh)
+        return kept.array, None
 
     def step_of(self, function: Function, node: Node, out: Any, sources: Sequence[Any]) -> Step:
         """A function of float32 arrays, for sources and a result of any floats: these are widened before, and rounded

@@ -164,7 +164,8 @@ def _halves_of_e4m3() -> np.ndarray[Any, Any]:
     normal = np.ldexp((8.0 + mantissa), exponent - 11)
     value = np.where(exponent == 0, np.ldexp(1.0 * mantissa, -10), normal)
     value[0x7F] = 0
-    return value.astype(np.float32)
+    halves: np.ndarray[Any, Any] = value.astype(np.float32)
+    return halves
 
 
 def nvfp4(u: Unpacking, b: Array) -> Array:

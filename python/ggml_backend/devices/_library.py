@@ -1,8 +1,8 @@
 """What array libraries do each in their own way: memory, dtypes, functions that write into a given array.
 
-Operators (the other files of this package) are written once, over a :class:`Library` and the functions of the array API
-that its ``xp`` has. A step of a plan is a function without arguments, often no more than the library's own function with
-its arguments, so that a run costs little more than the library itself.
+Operators (the other files of this package) are written once, over a :class:`Library` and the functions of the array
+API that its ``xp`` has. A step of a plan is a function without arguments, often no more than the library's own function
+with its arguments, so that a run costs little more than the library itself.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Library:
 
     functions: by name of the operator, of float32 arrays, elementwise; the last thing that each does is to write
         ``out``, element by element from the same places of its sources, so that ``out`` may be one of these
-    has_queue: does it compute later? Then it has ``synchronize`` and perhaps ``event``
+    has_queue: does it compute later? Then it has ``submit``, ``synchronize`` and, if it ``has_events``, ``event``
     """
 
     name: str
@@ -40,6 +40,7 @@ class Library:
     functions: Mapping[str, Function]
     host: bool = True
     has_queue: bool = False
+    has_events: bool = False
     can_fuse: bool = False
 
     # ------------------------------------------------------------------------------------------------------- memory
@@ -56,6 +57,9 @@ class Library:
         raise NotImplementedError
 
     def read(self, memory: Any, offset: int, data: memoryview) -> None:
+        raise NotImplementedError
+
+    def fill(self, memory: Any, value: int) -> None:
         raise NotImplementedError
 
     def copy(self, to: Any, to_offset: int, source: Any, offset: int, nbytes: int) -> bool:
@@ -156,30 +160,51 @@ class Library:
         """Of each row, in the sense of NORM, or of RMS_NORM."""
         raise NotImplementedError
 
+    # ------------------------------------------------------------------ groups of operators, of libraries that can_fuse
+
+    def span(self, array: Any) -> tuple[int, int]:
+        """The bytes of an array: of arrays that share memory they overlap."""
+        raise NotImplementedError
+
+    def linear(self, x: Any, w: Any, bias: Any, out: Any) -> Step:
+        """``out = x @ w.T + bias``, matrices."""
+        raise NotImplementedError
+
+    def layer_norm(self, x: Any, gain: Any, bias: Any, eps: float, out: Any) -> Step:
+        """NORM of each row, times a row, plus a row; ``out`` may be ``x``."""
+        raise NotImplementedError
+
+    def attention(self, q: Any, k: Any, v: Any, mask: Any, scale: float, out: Any) -> Step:
+        """``out = softmax(scale q k^T + mask) v`` of stacks of matrices ``(.., .., n, size)``; mask: or None."""
+        raise NotImplementedError
+
     # ----------------------------------------------------------------------------------------------------- programs
 
     def running(self) -> contextlib.AbstractContextManager[Any]:
         """The state of the library in which programs are made and run."""
         return contextlib.nullcontext()
 
-    def program(self, run: Step) -> Step:
-        """The program of a plan, made from one that takes its steps in order."""
+    def program(self, run: Step, before: Sequence[Step]) -> Step:
+        """The program of a plan, made from one that takes its steps in order; ``before`` is done first in each run."""
         running = self.running
 
         def program() -> None:
             with running():
+                for step in before:
+                    step()
                 run()
 
         return program
 
-    def submit(self, work: Step) -> None:
+    def submit(self, work: Callable[[], None]) -> None:
         work()
 
     def synchronize(self) -> None:
-        pass
+        """Waits for what was submitted, and raises what only its end could tell."""
 
-    def close(self) -> None:
-        pass
+    def event(self) -> Any:
+        """A mark in the queue, as ``Device.submit`` says."""
+        raise NotImplementedError
 
 
 def pairs(size: int, halves: bool) -> tuple[slice, slice]:
@@ -352,6 +377,9 @@ class NumPy(NumPyLike):
 
     def read(self, memory: Any, offset: int, data: memoryview) -> None:
         np.frombuffer(data, np.uint8)[:] = memory[offset : offset + len(data)]
+
+    def fill(self, memory: Any, value: int) -> None:
+        memory[:] = value
 
     def copy(self, to: Any, to_offset: int, source: Any, offset: int, nbytes: int) -> bool:
         if not isinstance(source, np.ndarray):

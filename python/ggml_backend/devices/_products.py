@@ -30,15 +30,15 @@ class Products(Family):
         """``out (..., n, m) = x (..., n, k) @ w (..., m, k).T``; consecutive matrices of x share one of w."""
         library = self.library
         target, store = self.store_of(node, out)
-        read_w, read_x = self.floats_of(w, node.sources[0].dtype), library.reader(x, node.sources[1].dtype)
+        w, read_w = self.weights_of(w, node.sources[0].dtype)
+        read_x = library.reader(x, node.sources[1].dtype)
         if read_w is None and read_x is None:
             return then(self._product(target, w, x), store)
-        if read_x is None:
-            make_w = read_w
-            assert make_w is not None
-            x_now = x
-            return then(lambda: self._product(target, make_w(), x_now)(), store)
-        return then(lambda: self._product(target, w if read_w is None else read_w(), read_x())(), store)
+
+        def product() -> None:  # over arrays that are made in each run
+            self._product(target, w if read_w is None else read_w(), x if read_x is None else read_x())()
+
+        return then(product, store)
 
     def _product(self, out: Any, w: Any, x: Any) -> Step:
         library = self.library

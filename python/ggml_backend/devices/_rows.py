@@ -46,7 +46,7 @@ def _turns(node: Node) -> bool | str:
 
 
 def _is_table(node: Node) -> bool | str:
-    table, ids = node.sources
+    table = node.sources[0]
     if table.dtype.is_quantized or table.dtype.name in FLOAT_NAMES:
         return node.dtype.name in FLOAT_NAMES or f"rows of {table.dtype.name} as {node.dtype.name}"
     return (node.dtype == table.dtype and table.dtype.name == "int32") or f"rows of {table.dtype.name}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from .._devices.nodes import Node, byte_layout
-from .._errors import InvalidArgumentError
+from .._errors import InvalidArgumentError, UnsupportedError
 from ..dtypes import DType
 from ._library import BF16, F16, F32, Function, Library, Step, pairs
 
@@ -39,7 +39,12 @@ class _Alias:
 
 
 class Torch(Library):
-    """Tensors over memory of the host, which the CPU uses, too; or, on other devices, of PyTorch's allocator."""
+    """Tensors over memory of the host, which the CPU uses, too; or, on other devices, of PyTorch's allocator, with a
+    stream of its own where the device has streams.
+
+    compile: programs go through ``torch.compile``
+    graphs: programs become CUDA graphs
+    """
 
     name = "torch"
     xp = compat
@@ -50,17 +55,37 @@ class Torch(Library):
             self.torch_device = torch.device(device or "cpu")
         except RuntimeError as error:
             raise InvalidArgumentError(f"ARRAY: device: {error}") from None
+        kind = self.torch_device.type
         self.device = str(self.torch_device)
-        on_host = self.torch_device.type == "cpu"
-        if memory == "host" and not on_host:
+        if memory == "host" and kind != "cpu":
             raise InvalidArgumentError(f"ARRAY: memory='host' is memory of the processor, and device is {self.device}")
-        self.host = on_host and memory != "own"
+        if graphs and kind != "cuda":
+            raise InvalidArgumentError(f"ARRAY: graphs=True records CUDA graphs, and device is {self.device}")
+        self.host = kind == "cpu" and memory != "own"
         self.functions = _functions()
+        self._compile, self._graphs = compile, graphs
+        self._wrong: Any = None
+        self.stream: Any = None
+        if kind != "cpu":
+            self.start_queue(torch.get_device_module(self.torch_device))
+
+    def start_queue(self, module: Any) -> None:
+        """module: of PyTorch, with the streams of the device, as ``torch.cuda``"""
+        try:
+            torch.empty(1, device=self.torch_device)
+        except (RuntimeError, AssertionError, NotImplementedError) as error:
+            raise UnsupportedError(f"ARRAY: device {self.device}: {error}") from None
+        self._module = module
+        self.has_queue = True
+        if hasattr(module, "Stream") and hasattr(module, "stream"):
+            self.stream = module.Stream(self.torch_device)
+            self.has_events = hasattr(module, "Event")
 
     # ------------------------------------------------------------------------------------------------------- memory
 
     def alloc(self, nbytes: int) -> Any:
-        return torch.empty(max(nbytes, 1), dtype=torch.uint8, device=self.torch_device)
+        with self.running():
+            return torch.empty(max(nbytes, 1), dtype=torch.uint8, device=self.torch_device)
 
     def view(self, memory: Any, offset: int, node: Node, writable: bool) -> Any:
         shape, strides = byte_layout(node) if node.dtype.is_quantized else (node.shape, node.strides)
@@ -79,15 +104,24 @@ class Torch(Library):
 
     def write(self, memory: Any, offset: int, data: memoryview) -> None:
         source = np.asarray(_Alias(np.frombuffer(data, np.uint8)))
-        memory[offset : offset + len(data)].copy_(torch.from_numpy(source))
+        with self.running():
+            memory[offset : offset + len(data)].copy_(torch.from_numpy(source))
 
     def read(self, memory: Any, offset: int, data: memoryview) -> None:
-        torch.from_numpy(np.frombuffer(data, np.uint8)).copy_(memory[offset : offset + len(data)])
+        with self.running():
+            torch.from_numpy(np.frombuffer(data, np.uint8)).copy_(memory[offset : offset + len(data)])
+
+    def fill(self, memory: Any, value: int) -> None:
+        with self.running():
+            memory.fill_(value)
 
     def copy(self, to: Any, to_offset: int, source: Any, offset: int, nbytes: int) -> bool:
+        if isinstance(source, np.ndarray):
+            source = torch.from_numpy(source)
         if not isinstance(source, torch.Tensor):
             return False
-        to[to_offset : to_offset + nbytes].copy_(source[offset : offset + nbytes])
+        with self.running():
+            to[to_offset : to_offset + nbytes].copy_(source[offset : offset + nbytes])
         return True
 
     # ------------------------------------------------------------------------------------------------------- arrays
@@ -144,7 +178,7 @@ class Torch(Library):
         return partial(torch.matmul, x, w, out=out)
 
     def take(self, table: Any, ids: Any, out: Any) -> Step:
-        if self.torch_device.type == "cpu":
+        if not self.has_queue:
             return partial(torch.index_select, table, 0, ids, out=out)
         check, last = self.check_ids(ids, len(table)), max(len(table) - 1, 0)
 
@@ -155,8 +189,15 @@ class Torch(Library):
         return rows
 
     def check_ids(self, ids: Any, n: int) -> Step:
+        """On devices that compute later, wrong ones are noted there: nobody waits for it here."""
+        if self.has_queue and self._wrong is None:
+            self._wrong = torch.zeros((), dtype=torch.bool, device=self.torch_device)
+
         def check() -> None:
-            if bool(((ids < 0) | (ids >= n)).any()):
+            wrong = ((ids < 0) | (ids >= n)).any()
+            if self.has_queue:
+                self._wrong.logical_or_(wrong)
+            elif wrong:
                 raise IndexError(f"an index out of range 0..{n - 1}")
 
         return check
@@ -201,10 +242,100 @@ class Torch(Library):
         square = torch.linalg.vector_norm(x, 2, -1, True)
         return torch.mul(x, square.square_().div_(x.shape[-1]).add_(eps).rsqrt_(), out=out)
 
+    # ------------------------------------------------------------------------------------------------------- groups
+
+    def span(self, array: Any) -> tuple[int, int]:
+        begin = array.data_ptr()
+        last = sum((n - 1) * s for n, s in zip(array.shape, array.stride(), strict=True))
+        return begin, begin + (last + 1) * array.itemsize
+
+    def linear(self, x: Any, w: Any, bias: Any, out: Any) -> Step:
+        return partial(torch.addmm, bias, x, w.t(), out=out)
+
+    def layer_norm(self, x: Any, gain: Any, bias: Any, eps: float, out: Any) -> Step:
+        norm, copy, shape = torch.layer_norm, out.copy_, x.shape[-1:]
+        return lambda: copy(norm(x, shape, gain, bias, eps))
+
+    def attention(self, q: Any, k: Any, v: Any, mask: Any, scale: float, out: Any) -> Step:
+        attend, copy = torch.nn.functional.scaled_dot_product_attention, out.copy_
+        return lambda: copy(attend(q, k, v, mask, scale=scale))
+
     # ----------------------------------------------------------------------------------------------------- programs
 
     def running(self) -> contextlib.AbstractContextManager[Any]:
-        return torch.inference_mode()
+        return self._on_stream() if self.stream is not None else torch.inference_mode()
+
+    @contextlib.contextmanager
+    def _on_stream(self) -> Iterator[None]:
+        with torch.inference_mode(), self._module.stream(self.stream):
+            yield
+
+    def program(self, run: Step, before: Sequence[Step]) -> Step:
+        if self._compile:
+            run = torch.compile(run, dynamic=False)
+        return super().program(_Recorded(run, self.stream) if self._graphs else run, before)
+
+    def submit(self, work: Callable[[], None]) -> None:
+        work()  # launches
+
+    def synchronize(self) -> None:
+        if not self.has_queue:
+            return
+        if self.stream is not None:
+            self.stream.synchronize()
+        else:
+            self._module.synchronize()
+        if self._wrong is not None and bool(self._wrong):
+            with self.running():
+                self._wrong.zero_()
+            raise InvalidArgumentError("GET_ROWS: an index out of range")
+
+    def event(self) -> Mark:
+        return Mark(self)
+
+
+class Mark:
+    """A place in the stream of a device."""
+
+    def __init__(self, library: Torch) -> None:
+        self._library = library
+        self._event = library._module.Event()
+
+    def record(self) -> None:
+        self._event.record(self._library.stream)
+
+    def synchronize(self) -> None:
+        self._event.synchronize()
+
+    def wait(self, device: Any) -> None:
+        other = device.library
+        if isinstance(other, Torch) and other.stream is not None and other._module is self._library._module:
+            other.stream.wait_event(self._event)
+        else:
+            self._event.synchronize()
+
+
+class _Recorded:
+    """A program as a CUDA graph: taken step by step once, which loads what is loaded lazily; recorded in the second
+    run, and launched in each one from then on."""
+
+    def __init__(self, run: Step, stream: Any) -> None:
+        self._run = run
+        self._stream = stream
+        self._graph: Any = None
+        self._runs = 0
+
+    def __call__(self) -> None:
+        self._runs += 1
+        if self._runs == 1:
+            self._run()
+            return
+        if self._graph is None:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=self._stream):
+                self._run()
+            self._graph = graph
+        self._graph.replay()
 
 
 def _stack(array: Any) -> Any:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any
+from weakref import WeakValueDictionary
 
 from .._errors import InvalidArgumentError, UnsupportedError
 from .._errors.messages import add_note
+from .._ffi import lib
 from ..device import Call, Node, register_device
 from ._copies import Copies
 from ._elements import Elements
 from ._family import then
+from ._fusion import Fusion
 from ._layout import is_aligned
 from ._library import Library, Step
 from ._products import Products
@@ -55,17 +58,19 @@ class ArrayDevice(Elements, Products, Rows, Copies):
             raise UnsupportedError(f"ARRAY: {reason}")
         self.library = opened(library, device, memory, compile, graphs)
         self.widened = weights == "widened"
+        self.versions, self.before, self._kept = {}, [], WeakValueDictionary()
         self.memory = "host" if self.library.host else "own"
         self.name = f"{self.name}({self.library.name}:{self.library.device})"
+        if self.library.has_queue:
+            self.submit = self.library.submit  # type: ignore[method-assign]
+        if self.library.has_events:
+            self.event = self.library.event
 
     @classmethod
     def missing(cls) -> str | None:
         if find_spec("array_api_compat") is None:
             return "needs the package array-api-compat: pip install ggml_backend[arrays]"
         return None
-
-    def close(self) -> None:
-        self.library.close()
 
     # ------------------------------------------------------------------------------------------------- what and how
 
@@ -79,13 +84,22 @@ class ArrayDevice(Elements, Products, Rows, Copies):
         library = self.library
         with library.running():
             ours = [self._adopted(call) for call in calls]
-            steps = [(self.step(call), call) for call in ours]
-        return library.program(_in_turn(self.name, steps))
+            pairs = [(a, v) for call in ours for a, v in zip(call.sources, call.weights, strict=True) if v is not None]
+            self.versions, self.before = {id(a): v for a, v in pairs}, []
+            steps = (
+                Fusion(library, ours).steps(self.step)
+                if library.can_fuse and lib.ggml_graph_get_fusion()
+                else [(self.step(c), c) for c in ours]
+            )
+            before, self.versions, self.before = self.before, {}, []
+        return library.program(_in_turn(self.name, steps), before)
 
     def _adopted(self, call: Call) -> Call:
         adopt = self.library.adopt
         sources = tuple(adopt(a, n.dtype) for a, n in zip(call.sources, call.node.sources, strict=True))
-        return Call(call.node, adopt(call.out, call.node.dtype), sources, call.shared)
+        ours = Call(call.node, adopt(call.out, call.node.dtype), sources, call.shared)
+        ours.may_leave_out, ours.of, ours.weights = call.may_leave_out, call.of, call.weights
+        return ours
 
     def step(self, call: Call) -> Step:
         """A result that overwrites a source is computed elsewhere first, unless the operator reads each element before
@@ -116,7 +130,7 @@ class ArrayDevice(Elements, Products, Rows, Copies):
         self.library.read(memory, offset, data)
 
     def fill(self, memory: Any, value: int) -> None:
-        memory[:] = value
+        self.library.fill(memory, value)
 
     def copy(self, to: Any, to_offset: int, source: Any, offset: int, nbytes: int) -> bool:
         return self.library.copy(to, to_offset, source, offset, nbytes)

@@ -164,10 +164,15 @@ def sim() -> gb.Backend:
     return gb.Backend("SIM", mem="64M")
 
 
+OTHER = os.environ.get("GB_TEST_DEVICE", "CUDA0")
+"""One more device to compute with, as ``gb.Backend`` takes it."""
+
+
 @functools.cache
-def cuda() -> gb.Backend | None:
-    """The first CUDA device, or the emulated one of a module that GGML_CUDA_MODULE names; None without."""
-    return gb.Backend("CUDA0") if "CUDA0" in gb.backends() else None
+def other() -> gb.Backend | None:
+    """The device that GB_TEST_DEVICE names; by default the first CUDA device, or the emulated one of a module that
+    GGML_CUDA_MODULE names; None without."""
+    return gb.Backend(OTHER) if OTHER != "CUDA0" or "CUDA0" in gb.backends() else None
 
 
 # ------------------------------------------------------------------------------------------------------------- coverage
@@ -280,7 +285,7 @@ def check(
     magnitude: like the reference, the sum of the magnitudes of the terms of each element
     dtype: that the result must have; default: the first input's
     writes: the inputs that may be overwritten (in-place operations)
-    on_sim, on_cuda: also on these devices, if there is one
+    on_sim, on_cuda: also on the simulated device; on one more device (:func:`other`), if it computes all
     """
     with np.errstate(all="ignore"):
         want = np.asarray(reference(*(i.exact for i in inputs)))
@@ -299,10 +304,10 @@ def check(
     if on_sim:
         there = Built(build, inputs, sim())
         compare(there.compute(sim()), want, size, tolerance, "SIM")
-    device = cuda() if on_cuda else None
+    device = other() if on_cuda else None
     if device is not None and all(device.supports(t) for t in built.graph.nodes):
         there = Built(build, inputs, device)
-        compare(there.compute(device), want, size, on_tensor_cores(there, tolerance), "CUDA0")
+        compare(there.compute(device), want, size, on_tensor_cores(there, tolerance), OTHER)
     return node
 
 

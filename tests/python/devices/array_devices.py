@@ -1,0 +1,53 @@
+"""The array libraries that are here, as devices: what the tests of ARRAY share."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ggml_backend as gb
+from op_harness import Built, In, Tolerance, compare
+
+NO_TORCH = pytest.mark.skipif(
+    find_spec("torch") is None, reason="PyTorch is not installed; tools/check_torch.sh (make check-long) installs it"
+)
+LIBRARIES = [pytest.param("numpy", id="numpy"), pytest.param("torch", id="torch", marks=NO_TORCH)]
+TEXTS = [
+    pytest.param("ARRAY", id="numpy"),
+    pytest.param("ARRAY:memory=own", id="numpy-own"),
+    pytest.param("ARRAY:library=torch", id="torch", marks=NO_TORCH),
+    pytest.param("ARRAY:library=torch,memory=own", id="torch-own", marks=NO_TORCH),
+]
+"""Memory of its own on the processor is handled as that of other devices is."""
+
+
+@functools.cache
+def opened(text: str) -> gb.Backend:
+    return gb.Backend(text)
+
+
+def check(
+    text: str,
+    build: Callable[..., gb.Tensor],
+    inputs: Sequence[In],
+    reference: Callable[..., Any],
+    tolerance: Tolerance = Tolerance(),
+    magnitude: Callable[..., Any] | None = None,
+    writes: Sequence[int] = (),
+) -> None:
+    """Fails unless the device computes all of ``build(*tensors)`` itself, as ``reference(*arrays)`` does in float64,
+    and writes nothing else."""
+    device = opened(text)
+    with np.errstate(all="ignore"):
+        want = np.asarray(reference(*(i.exact for i in inputs)))
+        sizes = [np.abs(i.exact) for i in inputs]
+        size = np.abs(want) if magnitude is None else np.broadcast_to(magnitude(*sizes), want.shape)
+    built = Built(build, inputs, device)
+    assert all(device.supports(t) for t in built.graph.nodes), device.refusal(built.node)
+    compare(built.compute(device), want, size, tolerance, text)
+    built.untouched(writes)
