@@ -1,20 +1,21 @@
 """Neighbouring operators in one call of the library: what lies between them is never stored.
 
 Only results that nobody else reads are left out (``Call.may_leave_out``). A group of calls is computed where its last
-one stands; so nothing between its calls may write what they read, and the last result may not lie on it.
+one stands; so nothing between its calls may write what they read, and the result may lie on it only where all of it is
+read before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .._devices.program import Call
 from ._layout import axes, ne
 from ._library import F32, Library, Step
 
-Made = tuple[Step, tuple[int, ...]]
-"""A step, and the numbers of the calls that it takes the place of; the last one is where it stands."""
+Made = tuple[dict[int, Step], tuple[int, ...]]
+"""Steps by the number of the call where each stands, and all calls that they take the place of."""
 
 
 class Fusion:
@@ -42,16 +43,17 @@ class Fusion:
         seen, node = self.calls[reader].node.sources[k], self.calls[i].node
         return ne(seen.shape) == ne(node.shape) and seen.strides[::-1][: len(node.shape)] == node.strides[::-1]
 
-    def is_safe(self, group: Sequence[int], reads: Iterable[Any]) -> bool:
-        """Can the group be computed where its last call stands?"""
-        spans = [self.library.span(array) for array in reads]
-        others = [self._writes[i] for i in range(group[0], group[-1] + 1) if i not in group[:-1]]
-        return not any(a < end and begin < b for a, b in others for begin, end in spans)
-
-    def overlaps(self, i: int, array: Any) -> bool:
-        """Does a call write what is in an array?"""
-        (a, b), (begin, end) = self._writes[i], self.library.span(array)
-        return bool(a < end and begin < b)
+    def is_safe(self, group: Sequence[int], *reads: tuple[int, Any], buffered: bool = False) -> bool:
+        """Can the group be computed where its last call stands? ``reads``: arrays, each with the first call of the
+        group that reads it. buffered: is all read before the result is written?"""
+        last = group[-1]
+        for first, array in reads:
+            begin, end = self.library.span(array)
+            for i in range(first, last if buffered else last + 1):
+                written, upto = self._writes[i]
+                if (i == last or i not in group) and written < end and begin < upto:
+                    return False
+        return True
 
     def steps(self, step: Callable[[Call], Step]) -> list[tuple[Step, Call]]:
         """All steps: groups where there are any, else one for each call."""
@@ -61,7 +63,7 @@ class Fusion:
             for i in range(len(self.calls)):
                 found = None if i in taken else find(self, i)
                 if found is not None and not taken.intersection(found[1]):
-                    made[found[1][-1]] = found[0]
+                    made.update(found[0])
                     taken.update(found[1])
         return [
             (made[i] if i in made else step(call), call)
@@ -80,13 +82,13 @@ def linear(f: Fusion, i: int) -> Made | None:
         return None
     w, x = f.calls[p].sources
     bias, n = call.sources[1], w.shape[-2]
-    if ne(w.shape)[:2] != (1, 1) or ne(bias.shape) != (1, 1, 1, n) or not f.is_safe((p, i), (w, x, bias)):
+    if ne(w.shape)[:2] != (1, 1) or ne(bias.shape) != (1, 1, 1, n) or not f.is_safe((p, i), (p, w), (p, x), (i, bias)):
         return None
     rows = f.library.reshaped(x, (-1, x.shape[-1]))
     out = f.library.reshaped(call.out, (-1, n))
     if rows is None or out is None:
         return None
-    return f.library.linear(rows, axes(f.library, w, 2), axes(f.library, bias, 1), out), (p, i)
+    return {i: f.library.linear(rows, axes(f.library, w, 2), axes(f.library, bias, 1), out)}, (p, i)
 
 
 def layer_norm(f: Fusion, i: int) -> Made | None:
@@ -100,53 +102,58 @@ def layer_norm(f: Fusion, i: int) -> Made | None:
         return None
     x, gain, bias = f.calls[n].sources[0], f.calls[m].sources[1], call.sources[1]
     row = (1, 1, 1, x.shape[-1])
-    if ne(gain.shape) != row or ne(bias.shape) != row or not f.is_safe((n, m, i), (gain, bias)):
+    if ne(gain.shape) != row or ne(bias.shape) != row:
         return None
-    if not f.is_safe((n, m), (x,)) or any(f.overlaps(j, x) for j in range(m + 1, i)):
+    group = (n, m, i)
+    if not f.is_safe(group, (n, x), (m, gain), (i, bias), buffered=True):
         return None
-    if f.overlaps(i, x) and f.library.place(x) != f.library.place(call.out):
-        return None  # on the same place it is read before it is written
     gain, bias = (axes(f.library, a, 1) for a in (gain, bias))
-    return f.library.layer_norm(x, gain, bias, f.calls[n].node.params["eps"], call.out), (n, m, i)
+    return {i: f.library.layer_norm(x, gain, bias, f.calls[n].node.params["eps"], call.out)}, group
 
 
 def attention(f: Fusion, i: int) -> Made | None:
-    """MUL_MAT, SCALE, ADD of a mask, SOFT_MAX, MUL_MAT; with a copy of the values before, and one of the result after
-    it."""
-    last = f.calls[i]
-    if last.node.op != "mul_mat" or not f.plain(i):
+    """MUL_MAT, SCALE, ADD of a mask, SOFT_MAX, MUL_MAT with values of which a CONT before made columns of rows: these
+    are copied as rows."""
+    library, last = f.library, f.calls[i]
+    s = f.inner(i, 1, "soft_max") if last.node.op == "mul_mat" and f.plain(i) else -1
+    c = f.inner(i, 0, "cont") if s >= 0 else -1
+    if c < 0 or not f.plain(c) or not f.plain(s) or len(f.calls[s].sources) > 1 or f.calls[s].node.params["scale"] != 1:
         return None
-    s = f.inner(i, 1, "soft_max")
-    if s < 0 or not f.plain(s) or len(f.calls[s].sources) > 1 or f.calls[s].node.params["scale"] != 1:
+    found = _scores(f, s)
+    if found is None:
         return None
-    at, group, mask, scale = s, [s, i], None, 1.0
+    p, mask_at, mask, scale, inner = found
+    columns, copied = (axes(library, a, 4) for a in (f.calls[c].sources[0], f.calls[c].out))
+    k, q = (axes(library, a, 4) for a in f.calls[p].sources)
+    rows = library.reshaped(copied, (*copied.shape[:2], copied.shape[3], copied.shape[2]))
+    if columns.shape != copied.shape or rows is None or not q.shape[:2] == k.shape[:2] == rows.shape[:2]:
+        return None
+    reads = [(p, q), (p, k)]
+    if mask is not None:
+        mask = axes(library, mask, 4)
+        reads.append((mask_at, mask))
+        if any(m not in (1, n) for m, n in zip(mask.shape, (*q.shape[:3], k.shape[2]), strict=True)):
+            return None
+    group = tuple(sorted((c, *inner, s, i)))
+    if not f.is_safe((*inner, s, i), *reads, buffered=True):
+        return None
+    attend = library.attention(q, k, rows, mask, scale, axes(library, last.out, 4))
+    return {c: library.assign(rows, columns.swapaxes(-1, -2)), i: attend}, group
+
+
+def _scores(f: Fusion, s: int) -> tuple[int, int, Any, float, tuple[int, ...]] | None:
+    """What a softmax is of: the product, where the mask is added and the mask (or None), the scale, all calls."""
+    at, mask, scale, mask_at = s, None, 1.0, s
+    inner: list[int] = []
     a = f.inner(at, 0, "add")
     if a >= 0 and f.plain(a) and f.whole(at, 0, a):
-        at, mask = a, f.calls[a].sources[1]
-        group.append(a)
+        at, mask, mask_at = a, f.calls[a].sources[1], a
+        inner.append(a)
     c = f.inner(at, 0, "scale")
     if c >= 0 and f.plain(c) and f.whole(at, 0, c):
         at, scale = c, f.calls[c].node.params["s"]
-        group.append(c)
+        inner.append(c)
     p = f.inner(at, 0, "mul_mat")
     if p < 0 or not f.plain(p) or not f.whole(at, 0, p):
         return None
-    group.append(p)
-    k, q = f.calls[p].sources
-    v = last.sources[0]  # with its last axes exchanged
-    copied = f.inner(i, 0, "cont", "cpy")
-    if copied >= 0 and f.plain(copied) and ne(f.calls[copied].node.shape) == ne(f.calls[copied].node.sources[0].shape):
-        v = f.calls[copied].sources[0]
-        group.append(copied)
-    q, k, v = (axes(f.library, x, 4) for x in (q, k, v))
-    if q.shape[:2] != k.shape[:2] or q.shape[:2] != v.shape[:2]:
-        return None
-    if mask is not None:
-        mask = axes(f.library, mask, 4)
-        if any(m not in (1, n) for m, n in zip(mask.shape, ne(f.calls[p].node.shape), strict=True)):
-            return None
-    reads = [array for array in (q, k, v, mask) if array is not None]
-    group.sort()
-    if not f.is_safe(group, reads):
-        return None
-    return f.library.attention(q, k, v.swapaxes(-1, -2), mask, scale, axes(f.library, last.out, 4)), tuple(group)
+    return p, mask_at, mask, scale, (p, *reversed(inner))

@@ -171,11 +171,12 @@ class Library:
         raise NotImplementedError
 
     def layer_norm(self, x: Any, gain: Any, bias: Any, eps: float, out: Any) -> Step:
-        """NORM of each row, times a row, plus a row; ``out`` may be ``x``."""
+        """NORM of each row, times a row, plus a row. All is read before ``out`` is written."""
         raise NotImplementedError
 
     def attention(self, q: Any, k: Any, v: Any, mask: Any, scale: float, out: Any) -> Step:
-        """``out = softmax(scale q k^T + mask) v`` of stacks of matrices ``(.., .., n, size)``; mask: or None."""
+        """``out = softmax(scale q k^T + mask) v`` of stacks of matrices ``(.., .., n, size)``; mask: or None. All is
+        read before ``out`` is written."""
         raise NotImplementedError
 
     # ----------------------------------------------------------------------------------------------------- programs
