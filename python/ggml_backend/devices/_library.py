@@ -148,11 +148,11 @@ class Library:
         place."""
         raise NotImplementedError
 
-    def sum_rows(self, x: Any, out: Any) -> Any:
+    def sum_rows(self, x: Any, out: Any = None) -> Any:
         """The sum of each row, as a row of one element."""
         raise NotImplementedError
 
-    def soft_max(self, x: Any, out: Any) -> Any:
+    def soft_max(self, x: Any, out: Any = None) -> Any:
         """Of each row; a row that is -inf everywhere gives zeros."""
         raise NotImplementedError
 
@@ -342,10 +342,10 @@ class NumPyLike(Library):
             out[..., size:] = x[..., size:]
         return out
 
-    def sum_rows(self, x: Any, out: Any) -> Any:
+    def sum_rows(self, x: Any, out: Any = None) -> Any:
         return x.sum(-1, keepdims=True, out=out)
 
-    def soft_max(self, x: Any, out: Any) -> Any:
+    def soft_max(self, x: Any, out: Any = None) -> Any:
         np = self.np
         most = x.max(-1, keepdims=True)
         np.copyto(most, 0, where=most == -np.inf)

@@ -151,17 +151,16 @@ class Torch(Library):
             return None
 
     def reader(self, array: Any, dtype: DType) -> Step | None:
-        return partial(array.to, torch.float32) if dtype in (F16, BF16) else None
+        return partial(torch.Tensor.to, array, torch.float32) if dtype in (F16, BF16) else None
 
     def writer(self, out: Any, dtype: DType) -> Callable[[Any], Any] | None:
-        return out.copy_ if dtype in (F16, BF16) else None
+        return partial(torch.Tensor.copy_, out) if dtype in (F16, BF16) else None
 
     def assign(self, out: Any, source: Any) -> Step:
-        return partial(out.copy_, source)
+        return partial(torch.Tensor.copy_, out, source)
 
     def assign_from(self, out: Any, source: Step) -> Step:
-        copy = out.copy_
-        return lambda: copy(source())
+        return lambda: out.copy_(source())
 
     def copy_of(self, array: Any) -> Any:
         return array.clone(memory_format=torch.contiguous_format)
@@ -228,10 +227,10 @@ class Torch(Library):
             out[..., size:] = x[..., size:]
         return out
 
-    def sum_rows(self, x: Any, out: Any) -> Any:
+    def sum_rows(self, x: Any, out: Any = None) -> Any:
         return torch.sum(x, -1, keepdim=True, out=out)
 
-    def soft_max(self, x: Any, out: Any) -> Any:
+    def soft_max(self, x: Any, out: Any = None) -> Any:
         found = torch._safe_softmax(x, -1)
         return found if out is None else out.copy_(found)
 
@@ -253,12 +252,12 @@ class Torch(Library):
         return partial(torch.addmm, bias, x, w.t(), out=out)
 
     def layer_norm(self, x: Any, gain: Any, bias: Any, eps: float, out: Any) -> Step:
-        norm, copy, shape = torch.layer_norm, out.copy_, x.shape[-1:]
-        return lambda: copy(norm(x, shape, gain, bias, eps))
+        norm, shape = torch.layer_norm, x.shape[-1:]
+        return lambda: out.copy_(norm(x, shape, gain, bias, eps))
 
     def attention(self, q: Any, k: Any, v: Any, mask: Any, scale: float, out: Any) -> Step:
-        attend, copy = torch.nn.functional.scaled_dot_product_attention, out.copy_
-        return lambda: copy(attend(q, k, v, mask, scale=scale))
+        attend = torch.nn.functional.scaled_dot_product_attention
+        return lambda: out.copy_(attend(q, k, v, mask, scale=scale))
 
     # ----------------------------------------------------------------------------------------------------- programs
 

@@ -26,6 +26,9 @@ TEXTS = [
 """Memory of its own on the processor is handled as that of other devices is."""
 
 
+FEW = Tolerance()
+
+
 @functools.cache
 def opened(text: str) -> gb.Backend:
     return gb.Backend(text)
@@ -36,7 +39,7 @@ def check(
     build: Callable[..., gb.Tensor],
     inputs: Sequence[In],
     reference: Callable[..., Any],
-    tolerance: Tolerance = Tolerance(),
+    tolerance: Tolerance = FEW,
     magnitude: Callable[..., Any] | None = None,
     writes: Sequence[int] = (),
 ) -> None:
@@ -48,6 +51,6 @@ def check(
         sizes = [np.abs(i.exact) for i in inputs]
         size = np.abs(want) if magnitude is None else np.broadcast_to(magnitude(*sizes), want.shape)
     built = Built(build, inputs, device)
-    assert all(device.supports(t) for t in built.graph.nodes), device.refusal(built.node)
+    assert all(device.supports(t) for t in built.graph.nodes), device.unsupported_reason(built.node)
     compare(built.compute(device), want, size, tolerance, text)
     built.untouched(writes)

@@ -1,0 +1,449 @@
+"""ARRAY as a device: options, memory, weights, groups of operators, a queue, what it refuses."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import ggml_backend as gb
+from array_devices import NO_TORCH, TEXTS
+from conftest import unfused
+from ggml_backend._ffi import lib
+
+# ------------------------------------------------------------------------------------------------------------- opening
+
+
+def test_it_is_listed_and_opens_nothing(script):
+    script("""
+import sys
+import ggml_backend as gb
+assert "ARRAY" in gb.backends() and "ARRAY" not in gb.backends().missing
+assert "torch" not in sys.modules and "array_api_compat" not in sys.modules
+assert gb.Backend("ARRAY").name == "ARRAY(numpy:cpu)"
+assert "torch" not in sys.modules
+""")
+
+
+def test_without_the_package_it_is_missing(script):
+    script("""
+import importlib.util, sys
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name == "array_api_compat" else found(name, *rest)
+import ggml_backend as gb
+assert "array-api-compat" in gb.backends().missing["ARRAY"], gb.backends().missing
+try:
+    gb.Backend("ARRAY")
+except gb.GgmlError as error:
+    assert "pip install ggml_backend[arrays]" in str(error), error
+else:
+    raise AssertionError("it was opened")
+""")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("ARRAY:library=jax", "'numpy', 'torch' or 'cupy', not 'jax'"),
+        ("ARRAY:weights=tiny", "'packed' or 'widened', not 'tiny'"),
+        ("ARRAY:memory=yours", "'host' or 'own', not 'yours'"),
+        ("ARRAY:device=cuda", "NumPy computes on the device 'cpu', not 'cuda'"),
+        ("ARRAY:compile", "options of library='torch'"),
+        ("ARRAY:libary=torch", "there is no option 'libary'"),
+    ],
+)
+def test_options_that_it_does_not_have(text, words):
+    with pytest.raises(gb.InvalidArgumentError) as caught:
+        gb.Backend(text)
+    assert words in str(caught.value)
+
+
+@NO_TORCH
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"device": "sofa"}, "device"),
+        ({"device": "meta", "memory": "host"}, "memory='host' is memory of the processor"),
+        ({"graphs": True}, "CUDA graphs, and device is cpu"),
+        ({"device": "cuda:0"}, "cuda:0"),
+    ],
+)
+def test_devices_that_pytorch_does_not_have(options, words):
+    import torch
+
+    if options.get("device") == "cuda:0" and torch.cuda.is_available():
+        pytest.skip("there is one")
+    with pytest.raises(gb.GgmlError) as caught:
+        gb.Backend("ARRAY", library="torch", **options)
+    assert words in str(caught.value)
+
+
+def test_cupy_that_is_not_there():
+    from importlib.util import find_spec
+
+    if find_spec("cupy") is not None:
+        pytest.skip("CuPy is installed")
+    with pytest.raises(gb.UnsupportedError, match=r"pip install ggml_backend\[cupy\]"):
+        gb.Backend("ARRAY", library="cupy")
+
+
+# -------------------------------------------------------------------------------------------------------------- memory
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_what_is_written_is_read(text, rng):
+    device = gb.Backend(text)
+    with gb.Context() as ctx:
+        tensors = [ctx.tensor((3, 5), d) for d in (gb.float32, gb.float16, gb.bfloat16, gb.int32)]
+        buffer = ctx.allocate(device)
+        assert buffer.is_host == ("own" not in text)
+        buffer.clear(0)
+        assert all(not t.numpy(copy=True).any() for t in tensors)
+        values = rng.integers(-100, 100, (3, 5))
+        for t in tensors:
+            given = values.astype(ml_dtypes.bfloat16 if t.dtype == gb.bfloat16 else t.dtype.numpy)
+            t.set(given)
+            got = t.numpy(ml_dtypes.bfloat16 if t.dtype == gb.bfloat16 else None, copy=True).astype(np.int64)
+            np.testing.assert_array_equal(got, given.astype(np.int64))
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_host_memory_is_shared_with_the_cpu_and_other_memory_is_copied(text, rng):
+    device, cpu = gb.Backend(text), gb.Backend("CPU", n_threads=1)
+    with gb.Context() as ctx:
+        x = ctx.tensor((4, 8), name="x")
+        y = gb.argsort(gb.relu(x))  # the second one is the CPU's
+        graph = ctx.graph(y)
+        sched = gb.Scheduler([device, cpu])
+        sched.allocate(graph)
+        x.set(rng.standard_normal((4, 8)).astype(np.float32))
+        sched.compute(graph)
+        want = np.argsort(np.maximum(x.numpy(copy=True), 0), -1, kind="stable")
+        np.testing.assert_array_equal(y.numpy(), want)
+        copied = sum(len(s.inputs) for s in sched.splits)
+        assert (copied > 0) == ("own" in text)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_weights_that_cannot_be_written_are_only_read(text, rng):
+    values = np.ascontiguousarray(rng.standard_normal((6, 8)), np.float32)
+    values.flags.writeable = False
+    device = gb.Backend(text)
+    buffer = gb.Buffer.from_array(values.view(np.uint8).reshape(-1), usage="weights")
+    with gb.Context() as ctx:
+        w, x = ctx.tensor((6, 8), name="w"), ctx.tensor((2, 8), name="x")
+        buffer.place(w, 0)
+        y = gb.mul_mat(w, x)
+        graph = ctx.graph(y)
+        sched = gb.Scheduler([device, gb.Backend("CPU", n_threads=1)])
+        sched.allocate(graph)
+        x.set(np.ones((2, 8), np.float32))
+        sched.compute(graph)
+        np.testing.assert_allclose(y.numpy()[0], values.sum(1), rtol=1e-5, atol=1e-5)
+
+
+# ------------------------------------------------------------------------------------------------------------- weights
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("dtype", ["q4_0", "q6_k", "float16", "bfloat16"])
+def test_widened_weights_are_those_of_now(text, dtype, rng):
+    """Widened once, shared by plans, and anew after they have changed."""
+    separator = "," if ":" in text else ":"
+    device, element = gb.Backend(f"{text}{separator}weights=widened"), gb.as_dtype(dtype)
+    reads = []
+    from ggml_backend.devices._family import Widened
+
+    plain = Widened.refresh
+
+    def counted(self: Any) -> None:
+        before = self._seen
+        plain(self)
+        reads.append(self._seen != before)
+
+    with gb.Context() as ctx, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Widened, "refresh", counted)
+        w = ctx.tensor((5, 256), element, name="w")
+        memory = ctx.allocate(device, usage="weights")
+        results = []
+        x = [ctx.tensor((n, 256), name=f"x{n}") for n in (1, 3)]
+        graphs = [ctx.graph(gb.mul_mat(w, v)) for v in x]
+        inputs = ctx.allocate(device)
+        sched = [gb.Scheduler([device]) for _ in graphs]
+        for change in range(2):
+            floats = (rng.standard_normal((5, 256)) + change).astype(np.float32)
+            w.set(floats.astype(np.float16) if dtype == "float16" else floats, quantize=dtype != "float16")
+            held = gb.dequantize(gb.quantize(floats, element), element).astype(np.float64)
+            for v, graph, s in zip(x, graphs, sched, strict=True):
+                values = rng.standard_normal(v.shape).astype(np.float32)
+                v.set(values)
+                for _ in range(3):
+                    s.compute(graph)
+                got = graph.nodes[-1].numpy(copy=True)
+                np.testing.assert_allclose(got, values @ held.T, rtol=0, atol=3e-4)
+                results.append(got)
+        assert sum(reads) == 2 and len(reads) == 12  # one for each content, whichever plan came first
+        del memory, inputs
+
+
+# ------------------------------------------------------------------------------------------------ groups of operators
+
+
+def bert_layer(ctx: gb.Context, batch: int = 2, tokens: int = 7, heads: int = 3, size: int = 8) -> tuple[Any, Any]:
+    width = heads * size
+    given = {n: ctx.tensor(s, name=n) for n, s in {
+        "x": (batch * tokens, width), "mask": (batch, 1, 1, tokens), **{f"w{i}": (width, width) for i in range(4)},
+        **{f"b{i}": (width,) for i in range(4)}, "gain": (width,), "shift": (width,),
+    }.items()}  # fmt: skip
+
+    def linear(i: int, x: Any) -> Any:
+        return x @ given[f"w{i}"].T + given[f"b{i}"]
+
+    q, k, v = (linear(i, given["x"]).reshape(batch, tokens, heads, size).transpose(0, 2, 1, 3) for i in range(3))
+    scores = (q @ k.transpose(0, 1, 3, 2)) * (1 / size**0.5) + given["mask"]
+    mixed = gb.cont((gb.soft_max(scores) @ v).transpose(0, 2, 1, 3)).reshape(batch * tokens, width)
+    y = gb.norm(given["x"] + linear(3, mixed)) * given["gain"] + given["shift"]
+    return given, y
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_groups_compute_what_their_operators_do(text, rng):
+    """A layer of BERT, with a row of the mask that leaves nothing."""
+    found = {}
+    for on in (False, True):
+        with unfused() if not on else contextlib.nullcontext(), gb.Context() as ctx:
+            given, y = bert_layer(ctx)
+            graph = ctx.graph(y)
+            sched = gb.Scheduler([gb.Backend(text)])
+            sched.allocate(graph)
+            values = np.random.default_rng(3)
+            for name, t in given.items():
+                t.set(values.standard_normal(t.shape).astype(np.float32))
+                if name == "mask":
+                    mask = np.zeros(t.shape, np.float32)
+                    mask[0, ..., 4:] = mask[1] = -np.inf
+                    t.set(mask)
+            for _ in range(2):
+                sched.compute(graph)
+            found[on] = y.numpy(copy=True)
+    np.testing.assert_allclose(found[True], found[False], rtol=0, atol=2e-5)
+    assert np.isfinite(found[True]).all()
+
+
+@NO_TORCH
+def test_results_that_others_read_are_stored(rng):
+    """Each node of a group is looked at: as a result of the graph it is no part of a group."""
+    import ggml_backend.devices._torch as torch_library
+
+    grouped = []
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("linear", "layer_norm", "attention"):
+            function = getattr(torch_library.Torch, name)
+            patch.setattr(
+                torch_library.Torch, name,
+                lambda self, *a, name=name, function=function: (grouped.append(name), function(self, *a))[1],
+            )  # fmt: skip
+        with gb.Context() as ctx:
+            given, y = bert_layer(ctx)
+            names = [t.op for t in ctx.graph(y).nodes]
+        assert names
+        for i in range(-1, len(names)):
+            with gb.Context() as ctx:
+                given, y = bert_layer(ctx)
+                inner = ctx.graph(y).nodes
+                watched = [inner[i]] if i >= 0 else []
+                graph = ctx.graph(*watched, y)
+                results = {}
+                for text in ("CPU", "ARRAY:library=torch"):
+                    sched = gb.Scheduler([gb.Backend(text)])
+                    grouped.clear()
+                    sched.allocate(graph)
+                    values = np.random.default_rng(3)
+                    for t in given.values():
+                        t.set(values.standard_normal(t.shape).astype(np.float32))
+                    sched.compute(graph)
+                    results[text] = [t.numpy(copy=True) for t in (*watched, y)]
+                if i < 0:
+                    assert sorted(grouped) == ["attention", "layer_norm", *["linear"] * 4]
+                for a, b in zip(*results.values(), strict=True):
+                    np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-4)
+
+
+# --------------------------------------------------------------------------------------------------------------- queue
+
+
+class Streams:
+    """What ``torch.cuda`` has, of a device that computes at once, with a record of what is asked of it."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    @property
+    def Stream(self) -> Any:
+        streams = self
+
+        class Stream:
+            def __init__(self, device: Any) -> None:
+                pass
+
+            def synchronize(self) -> None:
+                streams.said.append("synchronize")
+
+            def wait_event(self, event: Any) -> None:
+                streams.said.append("wait")
+
+        return Stream
+
+    @property
+    def Event(self) -> Any:
+        streams = self
+
+        class Event:
+            def record(self, stream: Any) -> None:
+                streams.said.append("record")
+
+            def synchronize(self) -> None:
+                streams.said.append("wait here")
+
+        return Event
+
+    @contextlib.contextmanager
+    def stream(self, stream: Any) -> Any:
+        self.said.append("enter")
+        yield
+
+
+@pytest.fixture
+def streams(monkeypatch: pytest.MonkeyPatch) -> Streams:
+    """ARRAY:library=torch,memory=own has a queue then: what is told is the calls, not that they overlap."""
+    import ggml_backend.devices._torch as torch_library
+
+    streams, plain = Streams(), torch_library.Torch.__init__
+
+    def queued(self: Any, device: Any, memory: Any, compile: bool, graphs: bool) -> None:
+        plain(self, device, memory, compile, graphs)
+        self.start_queue(streams)
+
+    monkeypatch.setattr(torch_library.Torch, "__init__", queued)
+    return streams
+
+
+@NO_TORCH
+def test_a_queue_on_streams(streams, rng):
+    device = gb.Backend("ARRAY:library=torch,memory=own")
+    with gb.Context() as ctx:
+        x = ctx.tensor((4, 8), name="x")
+        y = gb.argsort(gb.relu(x))
+        graph = ctx.graph(y)
+        sched = gb.Scheduler([device, gb.Backend("CPU", n_threads=1)])
+        sched.allocate(graph)
+        x.set(rng.standard_normal((4, 8)).astype(np.float32))
+        streams.said.clear()
+        sched.compute(graph)
+        np.testing.assert_array_equal(y.numpy(), np.argsort(np.maximum(x.numpy(copy=True), 0), -1, kind="stable"))
+        assert "enter" in streams.said and "synchronize" in streams.said
+
+
+@NO_TORCH
+def test_nobody_waits_for_a_device_that_computes_alone(streams, rng):
+    device = gb.Backend("ARRAY:library=torch,memory=own")
+    with gb.Context() as ctx:
+        x = ctx.tensor((4, 8), name="x")
+        y = gb.relu(gb.scale(x, 2.0))
+        graph = ctx.graph(y)
+        memory = ctx.allocate(device)
+        x.set(rng.standard_normal((4, 8)).astype(np.float32))
+        streams.said.clear()
+        graph.compute(device)
+        assert streams.said.count("synchronize") <= 1
+        del memory
+
+
+@NO_TORCH
+def test_events_are_those_of_the_streams(streams):
+    device, other = gb.Backend("ARRAY:library=torch,memory=own"), gb.Backend("ARRAY:library=torch,memory=own")
+    event = gb.Event(device)
+    streams.said.clear()
+    event.record()
+    assert streams.said == ["record"]
+    event.wait(other)
+    assert streams.said == ["record", "wait"]
+    event.synchronize()
+    assert streams.said[-1] == "wait here"
+
+
+@NO_TORCH
+def test_a_wrong_index_is_told_to_who_waits(streams):
+    device = gb.Backend("ARRAY:library=torch,memory=own")
+    with gb.Context() as ctx:
+        table, ids = ctx.tensor((9, 4), name="table"), ctx.tensor((3,), gb.int32, name="ids")
+        y = gb.get_rows(table, ids)
+        graph, memory = ctx.graph(y), ctx.allocate(device)
+        table.set(np.arange(36, dtype=np.float32).reshape(9, 4))
+        ids.set(np.array([0, 9, -1], np.int32))
+
+        def computed() -> None:
+            graph.compute(device)
+            device.synchronize()
+
+        with pytest.raises(gb.InvalidArgumentError, match=r"out of range"):
+            computed()
+        ids.set(np.array([0, 8, 3], np.int32))
+        graph.compute(device)
+        device.synchronize()
+        np.testing.assert_array_equal(y.numpy()[1], [32, 33, 34, 35])
+        del memory
+
+
+@NO_TORCH
+@pytest.mark.slow
+def test_compiled_programs_compute_the_same(rng):
+    """torch.compile needs a C++ compiler on the processor."""
+    results = []
+    for options in ({}, {"compile": True}):
+        device = gb.Backend("ARRAY", library="torch", **options)
+        with gb.Context() as ctx:
+            given, y = bert_layer(ctx)
+            graph = ctx.graph(y)
+            sched = gb.Scheduler([device])
+            sched.allocate(graph)
+            values = np.random.default_rng(3)
+            for t in given.values():
+                t.set(values.standard_normal(t.shape).astype(np.float32))
+            for _ in range(3):
+                sched.compute(graph)
+            results.append(y.numpy(copy=True))
+    np.testing.assert_allclose(*results, rtol=0, atol=2e-5)
+
+
+# ------------------------------------------------------------------------------------------------------------- refusal
+
+
+def refused(build: Any, *tensors: Any) -> str:
+    device = gb.Backend("ARRAY")
+    with gb.Context() as ctx:
+        return device.unsupported_reason(build(*[ctx.tensor(*t) for t in tensors])) or ""
+
+
+@pytest.mark.parametrize(
+    ("build", "tensors", "words"),
+    [
+        (gb.argsort, [((3, 4),)], "it computes abs, add"),
+        (lambda x, p: gb.rope(x, p, 8, "glm", n_ctx=4), [((5, 2, 16),), ((5,), gb.int32)], "mode glm"),
+        (lambda x, p: gb.rope(x, p, ext_factor=1.0, n_orig_ctx=64), [((5, 2, 8),), ((5,), gb.int32)], "YaRN"),
+        (lambda x, p: gb.rope(x, p, 8, "neox", freq_scale=0.5), [((5, 2, 8),), ((5,), gb.int32)], "neox_exact"),
+        (lambda x, p: gb.rope(x, p, xpos_base=512.0, inplace=True), [((5, 2, 8),), ((5,), gb.int32)], "xPos"),
+        (lambda x: gb.cast(x, gb.q8_0), [((3, 32),)], "it quantizes nothing"),
+    ],
+)
+def test_what_it_refuses_has_a_reason(build, tensors, words):
+    assert words in refused(build, *tensors)
+
+
+def test_the_switch_of_fusion_is_everybodys():
+    assert lib.ggml_graph_get_fusion() in (True, False)
+    assert sys.modules["ggml_backend.devices.arrays"].lib is lib
