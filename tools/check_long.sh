@@ -12,6 +12,7 @@
 #   - the CUDA backend in its emulation, and compiled by nvcc where that is installed (on a machine with a GPU:
 #     tools/check_cuda.sh)
 #   - arrays that come from and go to PyTorch and JAX, which it installs in build/torch-venv
+#   - PyTorch (on the processor) as a device
 #   - pages of memory plans in a headless Chromium, light and dark
 #   - pip install into an empty virtual environment, and the README's first example there
 set -eu
@@ -142,6 +143,9 @@ if command -v nvcc >/dev/null; then
 else
     echo "skipped: nvcc is not installed"
 fi
+
+step "PyTorch: the device ARRAY"
+sh tools/check_torch.sh
 
 step "GGUF files from a fuzzer, 10 minutes"
 fuzz="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer"
