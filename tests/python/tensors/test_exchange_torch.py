@@ -35,7 +35,7 @@ def numbers(shape):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_round_trip(ctx, shape, dtype):
-    given = torch.from_numpy(numbers(shape).astype(np.float64)).to(getattr(dtype))
+    given = torch.from_numpy(numbers(shape).astype(np.float64)).to(getattr(torch, dtype))
     t = ctx.from_dlpack(given, "x")
     assert (t.shape, t.dtype, t.name) == (shape, gb.as_dtype(dtype), "x")
     back = torch.from_dlpack(t)
