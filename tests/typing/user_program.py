@@ -284,6 +284,8 @@ def devices() -> None:
     backend = gb.Backend("TYPED", n=2)
     kind: type[gb.Device] = gb.register_device("TYPED", TypedDevice)
     assert isinstance(backend.device, kind)
+    shipped: type[gb.Device] = gb.devices.ArrayDevice
+    assert issubclass(shipped, gb.Device)
     only = ["memory/clear", "neg/*"]
     report = gb.testing.check_device(backend, quick=True, seed=1, only=only, progress=print_nothing)
     assert_type(report, gb.testing.DeviceReport)
