@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from .._devices.nodes import Node, numpy_view
+from .._devices.program import Call
 from ..dtypes import DType, dtypes
 from ._formats import Unpacking
 
@@ -196,6 +197,10 @@ class Library:
                 run()
 
         return program
+
+    def compiled(self, calls: Sequence[Call], step: Callable[[Call], Step]) -> Step | None:
+        """A program that the library has compiled from all calls of a plan; None: none is wanted, or possible."""
+        return None
 
     def submit(self, work: Callable[[], None]) -> None:
         work()

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from .._devices.nodes import Node, byte_layout
+from .._devices.program import Call
 from .._errors import InvalidArgumentError, UnsupportedError
 from ..dtypes import DType
 from ._library import BF16, F16, F32, Function, Library, Step, pairs
@@ -270,9 +271,14 @@ class Torch(Library):
             yield
 
     def program(self, run: Step, before: Sequence[Step]) -> Step:
-        if self._compile:
-            run = torch.compile(run, dynamic=False)
         return super().program(_Recorded(run, self.stream) if self._graphs else run, before)
+
+    def compiled(self, calls: Sequence[Call], step: Callable[[Call], Step]) -> Step | None:
+        if not self._compile:
+            return None
+        from ._compiled import compiled
+
+        return compiled(self, calls, step)
 
     def submit(self, work: Callable[[], None]) -> None:
         work()  # launches

@@ -34,7 +34,8 @@ class ArrayDevice(Elements, Products, Rows, Copies):
     weights: ``"packed"``: quantized and half-precision weights stay as they are, and are widened to float32 anew in
         each run; ``"widened"``: once for each plan, in memory of its own (see docs/BACKENDS.md for what that means for
         weights that change)
-    compile: PyTorch: the plans' programs go through ``torch.compile``
+    compile: PyTorch: plans go through ``torch.compile``, with packed weights. Those that read what they write, as a
+        cache of keys, are taken step by step
     graphs: PyTorch with CUDA: a plan's kernels are recorded once, as a CUDA graph, and launched together
     memory: ``"host"`` or ``"own"``; default: ``"host"`` where the library computes on the processor, whose memory the
         CPU uses, too, so that nothing is copied between the two
@@ -84,6 +85,9 @@ class ArrayDevice(Elements, Products, Rows, Copies):
         library = self.library
         with library.running():
             ours = [self._adopted(call) for call in calls]
+            whole = self.library.compiled(ours, self.step)
+            if whole is not None:
+                return library.program(whole, [])
             pairs = [(a, v) for call in ours for a, v in zip(call.sources, call.weights, strict=True) if v is not None]
             self.versions, self.before = {id(a): v for a, v in pairs}, []
             steps = (
