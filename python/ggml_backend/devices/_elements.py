@@ -8,7 +8,7 @@ from typing import Any
 from .._devices.nodes import Node
 from ..device import op
 from ._family import FLOAT_NAMES, Family
-from ._layout import is_broadcast, repeats, spread
+from ._layout import is_broadcast, ne, repeats, spread
 from ._library import Step
 
 UNARY = (
@@ -19,7 +19,7 @@ UNARY = (
 
 def _repeats(node: Node) -> bool | str:
     a, b = node.sources
-    return (a.shape == node.shape and repeats(b.shape, a.shape)) or "operands that do not repeat over each other"
+    return (ne(a.shape) == ne(node.shape) and repeats(b.shape, a.shape)) or "operands that do not repeat over each other"
 
 
 class Elements(Family):

@@ -37,7 +37,7 @@ def ne(shape: Shape) -> Shape:
 
 def repeats(shape: Shape, of: Shape) -> bool:
     """Does an operand of a shape fill another one when it is repeated?"""
-    return all(b > 0 and a % b == 0 for a, b in zip(ne(of), ne(shape), strict=True))
+    return all(a == b or (b > 0 and a % b == 0) for a, b in zip(ne(of), ne(shape), strict=True))
 
 
 def is_broadcast(shape: Shape, of: Shape) -> bool:

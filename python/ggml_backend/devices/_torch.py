@@ -370,12 +370,15 @@ def _functions() -> dict[str, Function]:
     def gelu_quick(x: Any, out: Any = None) -> Any:
         return torch.mul(torch.sigmoid(x * 1.702), x, out=out)
 
+    def hardswish(x: Any, out: Any = None) -> Any:  # PyTorch's own is infinite from a sixth of the largest number on
+        return torch.mul(torch.clamp_min(x, -3), nn.hardsigmoid(x), out=out)
+
     return {
         "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div,
         "abs": torch.abs, "neg": torch.neg, "sqr": torch.square, "sqrt": torch.sqrt, "log": torch.log,
         "tanh": torch.tanh, "sgn": sgn, "step": step, "elu": elu,
         "relu": lambda x, out=None: torch.clamp_min(x, 0, out=out),
         "silu": nn.silu, "gelu": lambda x, out=None: nn.gelu(x, approximate="tanh", out=out),
-        "gelu_quick": gelu_quick, "gelu_erf": nn.gelu, "hardsigmoid": nn.hardsigmoid, "hardswish": nn.hardswish,
+        "gelu_quick": gelu_quick, "gelu_erf": nn.gelu, "hardsigmoid": nn.hardsigmoid, "hardswish": hardswish,
         "scale": torch.mul, "clamp": torch.clamp, "leaky_relu": nn.leaky_relu,
     }  # fmt: skip
