@@ -1,5 +1,6 @@
 """What single calls from Python cost: small graphs, setting, reading, making nodes. Microseconds, the best of many
-short rounds; of products that follow a rest, in which the other thread falls asleep, the median.
+short rounds; of products that follow a rest, in which the other thread falls asleep, and of those that follow each
+other after many rests, the median.
 
     python benchmarks/bench_calls.py [--cpu] [--weights N ...] [--beside FOLDER] [--turns N] [--json FILE]
 
@@ -32,6 +33,7 @@ ROUNDS, CALLS = 40, 2000
 VALUES = 16  # 64 bytes
 RESTED = (256, 256, 1), (128, 128, 32), (128, 128, 128)  # columns, terms, rows
 REST, RESTS = 0.0005, 400
+BURSTS, BURST = 5, 100
 
 
 def acts() -> dict[str, Callable[[], object]]:
@@ -112,7 +114,7 @@ def rested() -> dict[str, Callable[[], object]]:
         sched.allocate(graph)
         for x in inputs:
             x.set(np.ones(x.shape, np.float32))
-        found[f"{rows} x {terms} by {columns} after {REST * 1e3:g} ms of rest"] = partial(sched.compute, graph)
+        found[f"{rows} x {terms} by {columns}"] = partial(sched.compute, graph)
     return found
 
 
@@ -124,9 +126,22 @@ def after_rest(act: Callable[[], object]) -> float:
     return median([rest_and_act() for _ in range(RESTS)])
 
 
+def in_bursts(act: Callable[[], object]) -> float:
+    """Of a call, where many follow each other after others with rests."""
+
+    def burst() -> float:
+        after_rest(act)
+        return once(lambda: [act() for _ in range(BURST)]) / BURST
+
+    return median([burst() for _ in range(BURSTS)])
+
+
 def measure(cpu: bool) -> dict[str, float]:
-    awake = {name: shortest(act, CALLS, ROUNDS, THREAD if cpu else WALL) * 1e6 for name, act in acts().items()}
-    return awake if cpu else awake | {name: after_rest(act) * 1e6 for name, act in rested().items()}
+    found = {name: shortest(act, CALLS, ROUNDS, THREAD if cpu else WALL) * 1e6 for name, act in acts().items()}
+    for name, act in () if cpu else rested().items():
+        found[f"{name} after {REST * 1e3:g} ms of rest"] = after_rest(act) * 1e6
+        found[f"{name} in a burst after rests"] = in_bursts(act) * 1e6
+    return found
 
 
 def plan_with_weights(n: int) -> float:

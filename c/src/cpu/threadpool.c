@@ -6,8 +6,8 @@
 // each meeting point one that opens when the last thread has come. A thread that has spun for PATIENCE_NS yields its
 // processor between two looks; in a team larger than the machine threads yield from the start.
 //
-// Invariants: between two runs every worker waits at its gate; fn, arg, nth and tag are written only then. Only workers
-// that were called take part in a run and only they are counted in `pending`.
+// Invariants: between two runs every worker waits at its gate; fn, arg, nth, tag and processor are written only then.
+// Only workers that were called take part in a run and only they are counted in `pending`.
 //
 // Threads do not survive a fork. A pool that finds itself in a child makes its locks anew and starts workers again when
 // needed. Where a run itself forks (a function of the user's), it ends in the child without the others, and has failed.
@@ -20,12 +20,14 @@
 #include "base/env.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/processor.h"
 #include "base/status.h"
 #include "base/thread.h"
 
 #define SPIN_NS     50000      // how long to spin before sleeping
 #define PATIENCE_NS 5000       // how long of that without yielding
 #define RELAXES     32         // looks between two glances at the clock
+#define LOOK_NS     1000000    // how often at most a worker looks for another processor than the caller's
 #define ADOPTING    UINT32_MAX // value of `generation` while a thread of a forked child makes the pool usable
 
 // `seq` is the gate's number. The mutex and the condition are for threads that sleep; spinning threads touch only
@@ -49,6 +51,7 @@ struct worker {
     _Alignas(64) struct gate gate; // opens when there is work, or when the pool ends
     struct gb_cpu_pool *  pool;
     int                   ith;
+    int64_t               looked_ns; // gb_time_ns() when it last looked for another processor than the caller's
     gb_thread             thread;
     struct gb_thread_main main;
 };
@@ -64,6 +67,7 @@ struct gb_cpu_pool {
     void *         arg;                            // of the run, borrowed
     int            nth;                            // of the run
     void *         tag;                            // gb_run() of the caller
+    int            processor;                      // of the caller when the run began
     int            n_threads;                      // at most, the caller included
     int            n_started;                      // workers that exist; protected by `running`
     bool           no_more;                        // the system refused a thread: no more are started
@@ -186,8 +190,25 @@ uint64_t gb_cpu_pool_epoch(const struct gb_cpu_pool * pool) { return pool->epoch
 
 // ------------------------------------------------------------------------------------------------------------- workers
 
+// A worker that finds itself on the caller's processor while another is idle goes there. In a virtual machine a processor
+// that sleeps counts as taken away by the host, so Linux wakes threads beside the one that wakes them, and lets both
+// share a processor for tens of milliseconds. Where others keep all processors busy that is its choice.
+static void leave_caller(struct worker * w) {
+    const int processor = w->pool->processor;
+    if (processor < 0 || w->pool->patience_ns == 0 || gb_this_processor() != processor) {
+        return;
+    }
+    const int64_t now = gb_time_ns();
+    if (now - w->looked_ns >= LOOK_NS) {
+        w->looked_ns = now;
+        if (gb_has_idle_processor()) {
+            gb_leave_processor(processor);
+        }
+    }
+}
+
 // A worker's gate opens once for each run, so the number seen counts its runs; what is written before the gate opens
-// (fn, arg, nth, tag, exiting) is read behind it.
+// (fn, arg, nth, tag, processor, exiting) is read behind it.
 static void worker_main(void * arg) {
     struct worker *      w    = arg;
     struct gb_cpu_pool * pool = w->pool;
@@ -196,6 +217,7 @@ static void worker_main(void * arg) {
         if (pool->exiting) {
             return;
         }
+        leave_caller(w);
         current = pool;
         gb_set_run(pool->tag);
         pool->fn(pool->arg, w->ith, pool->nth);
@@ -338,6 +360,7 @@ static void run_team(struct gb_cpu_pool * pool, int nth, gb_cpu_pool_fn fn, void
     pool->arg           = arg;
     pool->nth           = nth;
     pool->tag           = gb_run();
+    pool->processor     = gb_this_processor();
     pool->epoch++;
     atomic_store(&pool->pending, nth - 1);
     for (int i = 0; i < nth - 1; i++) {

@@ -37,15 +37,22 @@ class Call:
     """
 
     __slots__ = ("may_leave_out", "node", "of", "out", "shared", "sources", "weights")
+    node: Node
+    out: Any
+    sources: tuple[Any, ...]
+    shared: tuple[int, ...]
+    may_leave_out: bool
+    of: tuple[int, ...]
+    weights: tuple[Callable[[], int] | None, ...]
 
     def __init__(self, node: Node, out: Any, sources: tuple[Any, ...], shared: tuple[int, ...]) -> None:
         self.node = node
         self.out = out
         self.sources = sources
         self.shared = shared
-        self.may_leave_out: bool = False
-        self.of: tuple[int, ...] = (-1,) * len(sources)
-        self.weights: tuple[Callable[[], int] | None, ...] = (None,) * len(sources)
+        self.may_leave_out = False
+        self.of = (-1,) * len(sources)
+        self.weights = (None,) * len(sources)
 
     def __repr__(self) -> str:
         return f"<Call {self.node!r}>"

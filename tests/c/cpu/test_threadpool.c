@@ -1,8 +1,10 @@
 // Thread pool: every share is done exactly once, whoever waits is woken, pools are independent, and a fork does no
 // harm.
+#define _GNU_SOURCE // masks of processors
 #include "test.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -289,6 +291,86 @@ static void a_run_inside_a_run_is_refused(void) {
     gb_cpu_pool_free(n.other);
 }
 
+// ---------------------------------------------------------------------------------------------------------- processors
+
+#ifdef __linux__
+
+struct masks {
+    cpu_set_t  expected;
+    atomic_int wrong, runs;
+};
+
+static void compare_mask(void * arg, int ith, int nth) {
+    struct masks * m = arg;
+    (void) nth;
+    cpu_set_t mask;
+    CPU_ZERO(&mask);
+    if (ith > 0 && (sched_getaffinity(0, sizeof(mask), &mask) != 0 || !CPU_EQUAL(&mask, &m->expected))) {
+        atomic_fetch_add(&m->wrong, 1);
+    }
+    atomic_fetch_add(&m->runs, 1);
+}
+
+// Runs of workers that slept, with the caller on one processor, then on the other, so that they meet it on each.
+static void run_beside(struct gb_cpu_pool * pool, const cpu_set_t * of_workers) {
+    struct masks m = { .expected = *of_workers };
+    for (int r = 0; r < 200; r++) {
+        const int cpu = r / 10 % CPU_SETSIZE;
+        cpu_set_t one;
+        CPU_ZERO(&one);
+        CPU_SET(cpu, &one);
+        if (CPU_ISSET(cpu, of_workers)) {
+            CHECK_INT(sched_setaffinity(0, sizeof(one), &one), 0);
+        }
+        gb_cpu_pool_run(pool, gb_cpu_pool_n_threads(pool), compare_mask, NULL, NULL, &m);
+        gb_sleep_us(r % 4 * 200);
+    }
+    CHECK_INT(m.runs, 200 * gb_cpu_pool_n_threads(pool));
+    CHECK_INT(m.wrong, 0);
+}
+
+// Workers have the mask of the thread that starts them, and keep it; in a thread of its own, whose mask is changed.
+static void * with_a_mask(void * arg) {
+    const cpu_set_t *    mask = arg;
+    struct gb_cpu_pool * pool = gb_cpu_pool_new(GB_MAX(2, GB_MIN(gb_n_processors(), 4)));
+    if (pool == NULL) {
+        return "no pool";
+    }
+    CHECK_INT(sched_setaffinity(0, sizeof(*mask), mask), 0);
+    struct masks m = { .expected = *mask };
+    CHECK_INT(gb_cpu_pool_run(pool, gb_cpu_pool_n_threads(pool), compare_mask, NULL, NULL, &m), GGML_STATUS_SUCCESS);
+    CHECK_INT(m.wrong, 0);
+    run_beside(pool, mask);
+    gb_cpu_pool_free(pool);
+    return NULL;
+}
+
+static void workers_keep_their_mask(void) {
+    cpu_set_t all, one;
+    CPU_ZERO(&all);
+    CPU_ZERO(&one);
+    REQUIRE(sched_getaffinity(0, sizeof(all), &all) == 0);
+    int first = 0;
+    while (!CPU_ISSET(first, &all)) {
+        first++;
+    }
+    CPU_SET(first, &one);
+    cpu_set_t masks[] = { all, one };
+    for (int i = 0; i < 2; i++) {
+        pthread_t t;
+        void *    failed = NULL;
+        REQUIRE(pthread_create(&t, NULL, with_a_mask, &masks[i]) == 0);
+        pthread_join(t, &failed);
+        CHECK(failed == NULL);
+    }
+}
+
+#else
+
+static void workers_keep_their_mask(void) { SKIP("only Linux tells the mask of a thread"); }
+
+#endif
+
 // ---------------------------------------------------------------------------------------------------------------- fork
 
 static int in_child(struct gb_cpu_pool * pool) {
@@ -437,6 +519,6 @@ static void out_of_memory(void) {
 
 TEST_MAIN(TEST(runs_every_share_once), TEST(caps_at_its_size), TEST(sleepers_may_rest), TEST(refuses_bad_sizes),
     TEST(thousands_of_tiny_runs), TEST(meetings_keep_step), TEST(concurrent_callers_queue),
-    TEST(borrowed_pools_are_exclusive_and_few), TEST(a_run_inside_a_run_is_refused),
+    TEST(borrowed_pools_are_exclusive_and_few), TEST(a_run_inside_a_run_is_refused), TEST(workers_keep_their_mask),
     TEST(a_child_starts_its_own_workers), TEST(a_child_of_a_busy_process), TEST(exit_with_a_live_pool),
     TEST(fewer_threads_do_the_work), TEST(out_of_memory))
