@@ -10,6 +10,8 @@
 // The result may lie where queries, keys or values lie: their planner knows that they are dead by then, which is true
 // only once the whole chain is. In that case it goes to scratch memory first, and the threads copy it when all of them
 // are done.
+#include <math.h>
+
 #include "cpu/fuse/fusions.h"
 #include "cpu/ops/attention_tiles.h"
 #include "ggml-backend-impl.h"
@@ -31,12 +33,13 @@ static bool add_edit(struct gb_attention * a, enum gb_score_edit_kind kind, floa
     return true;
 }
 
-// What was masked with -inf must stay so, hence no factors that are not positive behind a mask.
+// A factor right behind the product is given to the queries, unless it could make them overflow. What was masked with
+// -inf must stay so, hence no factors that are not positive behind a mask.
 static bool add_scale(struct gb_attention * a, float value) {
     if (value == 1) {
         return true;
     }
-    if (a->n_edits == 0 && !a->causal) {
+    if (a->n_edits == 0 && !a->causal && fabsf(value) <= 1) {
         a->scale *= value;
         return true;
     }
@@ -74,10 +77,12 @@ static bool add_node(struct gb_attention * a, const struct ggml_tensor * node, c
                                                                              : false);
 }
 
+// The operator's own factor may be such that products with it overflow: there it computes in double, here nothing does.
 static bool add_soft_max(struct gb_attention * a, const struct ggml_tensor * node, const struct ggml_tensor * before) {
-    const struct ggml_tensor * mask = node->src[1];
-    return node->src[0] == before && gb_fuse_is_dense(node) && gb_op_param_f32(node, 1) == 0 &&
-           add_scale(a, gb_op_param_f32(node, 0)) && node->src[2] == NULL &&
+    const struct ggml_tensor * mask  = node->src[1];
+    const float                scale = gb_op_param_f32(node, 0);
+    return node->src[0] == before && gb_fuse_is_dense(node) && gb_op_param_f32(node, 1) == 0 && fabsf(scale) <= 1 &&
+           add_scale(a, scale) && node->src[2] == NULL &&
            (mask == NULL || (mask != before && add_tensor(a, GB_SCORE_ADD_ROW, mask, node)));
 }
 

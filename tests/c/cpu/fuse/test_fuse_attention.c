@@ -363,6 +363,68 @@ static void strange_numbers_are_not_hidden(void) {
     ggml_graph_set_fusion(true);
 }
 
+struct huge {
+    float queries, keys; // sizes of their elements
+    float scale;         // of SCALE, behind the product
+    float in_soft_max;   // SOFT_MAX's own
+    bool  masked;
+};
+
+static struct chain huge_chain(const struct huge * h) {
+    enum { D = 16, QUERIES = 20, KEYS = 40 };
+    test_seed              = 3;
+    struct chain         c = { .in = ggml_init((struct ggml_init_params){ (size_t) 4 << 20, NULL, false }),
+        .ctx                       = ggml_init((struct ggml_init_params){ (size_t) 1 << 20, NULL, true }),
+        .talloc                    = ggml_tallocr_new_from_buft(ggml_backend_cpu_buffer_type(), ARENA) };
+    struct ggml_tensor * q = input(&c, GGML_TYPE_F32, D, QUERIES, 2, 1);
+    struct ggml_tensor * k = input(&c, GGML_TYPE_F32, D, KEYS, 2, 1);
+    struct ggml_tensor * v = input(&c, GGML_TYPE_F32, KEYS, D, 2, 1);
+    for (int64_t i = 0; i < ggml_nelements(q); i++) {
+        ((float *) q->data)[i] *= h->queries;
+    }
+    for (int64_t i = 0; i < ggml_nelements(k); i++) {
+        ((float *) k->data)[i] *= h->keys;
+    }
+    struct ggml_tensor * x = ggml_mul_mat(c.ctx, k, q);
+    c.graph                = ggml_new_graph(c.ctx);
+    c.scores               = x;
+    x                      = h->scale != 1 ? ggml_scale(c.ctx, x, h->scale) : x;
+    x                      = ggml_soft_max_ext(c.ctx, x, h->masked ? mask(&c, KEYS, QUERIES, 1) : NULL, h->in_soft_max);
+    c.mixed                = ggml_mul_mat(c.ctx, v, x);
+    watch(&c, ggml_relu(c.ctx, c.mixed));
+    ggml_gallocr_t galloc = ggml_gallocr_new();
+    CHECK(ggml_gallocr_alloc_graph(galloc, c.talloc, c.graph) > 0);
+    ggml_gallocr_free(galloc);
+    c.arena = ggml_backend_buffer_get_base(ggml_tallocr_get_buffer(c.talloc));
+    return c;
+}
+
+// Factors above 1: neither queries nor scores overflow that do not node by node.
+static void large_factors(void) {
+    static const struct huge cases[] = { { 1e10f, 1e10f, 1, 1e20f, false }, { 1e10f, 1e10f, 1, 1e20f, true },
+        { 1e30f, 1e-30f, 1e10f, 1, false }, { 1e30f, 1e-30f, 1e10f, 1, true }, { 1e30f, 1e-30f, -1e10f, 1, false },
+        { 1, 1, 3, 0.5f, true }, { 1, 1, 0.5f, 3, true }, { 1, 1, -0.5f, 1, true } };
+    for (size_t i = 0; i < GB_ARRAY_LEN(cases); i++) {
+        struct chain plain = huge_chain(&cases[i]), fused = huge_chain(&cases[i]);
+        run(&plain, 1, false, "scalar");
+        for (int l = 0; l < gb_level_count(); l++) {
+            if (!gb_level_at(l)->usable()) {
+                continue; // of another processor
+            }
+            run(&fused, 2, true, gb_level_at(l)->name);
+            int64_t wrong = 0;
+            for (int64_t j = 0; j < ggml_nelements(plain.watched[0]); j++) {
+                const float x = value(plain.watched[0], j), y = value(fused.watched[0], j);
+                wrong += !(fabsf(x - y) <= 4e-6f * (1 + fabsf(x)));
+            }
+            CHECK_MSG(wrong == 0, "case %d at %s: %d results", (int) i, gb_level_at(l)->name, (int) wrong);
+        }
+        chain_free(&plain);
+        chain_free(&fused);
+    }
+    ggml_graph_set_fusion(true);
+}
+
 // ----------------------------------------------------------------------------------------------------------- scheduler
 
 enum { VALUES = 2 * 40 * 20 * 2 };
@@ -494,5 +556,5 @@ static void where_a_graph_ends(void) {
 }
 
 TEST_MAIN(TEST(random_chains), TEST(what_can_be_looked_at), TEST(threads_give_the_same_bits),
-    TEST(scores_are_not_stored), TEST(context_memory), TEST(strange_numbers_are_not_hidden), TEST(callbacks),
-    TEST(where_a_graph_ends))
+    TEST(scores_are_not_stored), TEST(context_memory), TEST(strange_numbers_are_not_hidden), TEST(large_factors),
+    TEST(callbacks), TEST(where_a_graph_ends))
