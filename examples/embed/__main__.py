@@ -52,7 +52,7 @@ def compare_with_f32(texts: list[str], vectors: FloatArray, args: argparse.Names
     cosine = (vectors * exact).sum(axis=1)
     size, full = cached_file(source, args.type).stat().st_size, source.stat().st_size
     return (
-        f"weights {args.type}: {mib(size)} of {mib(full)} float32; cosine to float32: mean {cosine.mean():.5f}, lowest"
+        f"weights {gb.as_dtype(args.type).name}: {mib(size)} of {mib(full)} float32; cosine to float32: mean {cosine.mean():.5f}, lowest"
         f" {cosine.min():.5f}"
     )
 
@@ -89,7 +89,7 @@ def main() -> None:
     parser.add_argument("--batch", type=count(), default=32, help="sentences a batch (default: %(default)s)")
     parser.add_argument("--threads", type=count(512), help="CPU threads (default: what the machine has)")
     parser.add_argument(
-        "--type", default="f32", help="type of the weights: f32, q8_0, q6_k, q4_k, ... (default: %(default)s)"
+        "--type", default="f32", help="type of the weights: f32, f16, bf16, q8_0, q6_k, q4_k, ... (default: %(default)s)"
     )
     parser.add_argument("--out", help="write the vectors to this .npy file")
     args = parser.parse_args()

@@ -16,7 +16,7 @@ from .._text.terminal import print_json, say
 from ..backend import Backend, backends, cpu_levels
 from ..buffer import BufferType, text
 from ..context import Context
-from ..dtypes import bfloat16, dtypes, float32
+from ..dtypes import bfloat16, dtypes, float32, q8_0
 
 if TYPE_CHECKING:
     import argparse
@@ -72,14 +72,16 @@ def _traits(level: str) -> dict[str, dict[str, Any]]:
 
 
 def _chosen(level: str) -> dict[str, str]:
-    """The products whose algorithm traits decide, and what computes them."""
+    """Products whose algorithm traits decide, at this level or another, and what computes them."""
     chosen = {}
     with Context() as ctx:
-        for n in (16, 17, 65, 512):
-            product = ops.mul_mat(ctx.tensor((4096, 4096), bfloat16), ctx.tensor((n, 4096), float32))
-            algorithm = algorithm_of(product, level)
-            why = [f"; not {name}: {reason}" for name, reason in algorithm.declined if name == "blocked_bf16"]
-            chosen[f"bfloat16 weights, {n} rows"] = algorithm.name + "".join(why)
+        for dtype, rows in (bfloat16, (16, 17, 65, 512)), (q8_0, (16, 64, 512)):
+            for n in rows:
+                product = ops.mul_mat(ctx.tensor((4096, 4096), dtype), ctx.tensor((n, 4096), float32))
+                algorithm = algorithm_of(product, level)
+                by_pairs = ("blocked_bf16", "unpacked_bf16")
+                why = [f"; not {name}: {reason}" for name, reason in algorithm.declined if name in by_pairs]
+                chosen[f"{dtype.name} weights, {n} rows"] = algorithm.name + "".join(why)
     return chosen
 
 

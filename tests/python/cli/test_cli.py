@@ -390,6 +390,8 @@ def test_given_traits_decide() -> None:
         batch = found["chosen by traits"]["bfloat16 weights, 512 rows"]
         if found["level"] == "avx512bf16":
             assert batch == "blocked_bf16" if rate > 1 else "trait bf16_dots" in batch
+        quantized = found["chosen by traits"]["q8_0 weights, 512 rows"]
+        assert quantized.startswith("blocked_bytes"), quantized  # at no level are pairs faster than bytes then
         assert found["chosen by traits"]["bfloat16 weights, 16 rows"].startswith("dense_rows")
 
 
