@@ -33,13 +33,15 @@ struct gb_cpu_step {
     size_t  work_size; // of a fused one
 };
 
-// How long whole runs take whose threads sleep when they begin: running means; 0: there was none. A short plan is not
-// worth waking anybody for, and what is short, only measuring tells.
+// How long whole runs take: running means; 0: there was none. A short plan is not worth waking threads for, nor waiting
+// for threads whose processors others use; what is short, only measuring tells.
 struct gb_cpu_plan_times {
-    int64_t  woken_ns, alone_ns; // with threads that are woken; by the caller alone
+    int64_t  woken_ns, alone_ns; // with threads that slept; by the caller alone
     int      n_woken;            // so often; it counts up to 2, since the first run finds its memory cold
-    unsigned n_rested;           // runs of both kinds
+    unsigned n_rested;           // runs of both kinds whose threads slept
     int64_t  ended_ns;           // gb_time_ns() when the last run alone ended
+    unsigned alone_left; // so many runs the caller still does alone, because it had waited for longer than one takes
+    unsigned alone_next; // of so many it was last time
 };
 
 // The lists lie behind the struct in one allocation (plan.c). A run changes only `apart` of steps, and `times`; all

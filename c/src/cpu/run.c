@@ -2,7 +2,7 @@
 //
 // The one idea: the whole team goes through the steps of the plan together and meets after each, so a node sees all
 // effects of earlier ones. A plan in which no node wants a second thread wakes nobody, and neither does one that is so
-// short that waking takes longer (struct gb_cpu_plan_times).
+// short that waking them, or waiting for them, takes longer (struct gb_cpu_plan_times).
 //
 // Invariant: whether to go on after a step is decided once, by the last thread to arrive, and seen by all: a failed or
 // aborted run never leaves a thread waiting at a meeting that the others skip.
@@ -190,22 +190,53 @@ static void choose_steps(struct gb_cpu_plan * plan) {
 #define SHORT_NS 200000
 // One run in so many goes the way that was slower.
 #define OTHER_WAY 32
+// For how many runs a caller that was held up goes on alone.
+#define ALONE_LEAST 8
+#define ALONE_MOST  4096
 
 // The mean moves a quarter of the way; a run that was interrupted counts as one of twice the length.
 static int64_t mean_with(int64_t mean, int64_t took) { return GB_MAX(mean + (GB_MIN(took, 2 * mean) - mean) / 4, 1); }
 
-// A run by the caller alone that was long has more to do than those before: all is measured anew.
-static void remember_time(struct gb_cpu_plan_times * t, const struct gb_cpu_rest * rest) {
+// Of a run by the caller alone. One that is long though others were short has more to do than those: all is measured
+// anew.
+static void remember_alone(struct gb_cpu_plan_times * t, int64_t took, int64_t now) {
+    if (t->alone_ns > 0 && t->alone_ns < SHORT_NS && took >= SHORT_NS) {
+        *t = (struct gb_cpu_plan_times){ 0 };
+    } else {
+        t->alone_ns = t->alone_ns == 0 ? took : mean_with(t->alone_ns, took);
+    }
+    t->ended_ns = now;
+}
+
+// Others hold up a short plan when the caller waits for them longer than the whole plan takes it alone. Then it is alone
+// for some runs, for twice as many each time it finds the others no faster; half as many when it does not.
+static void note_waiting(struct gb_cpu_plan_times * t, const struct gb_cpu_rest * rest, int64_t took) {
+    const int64_t worked = took - rest->waited_ns;
+    if (rest->waited_ns > t->alone_ns && worked < SHORT_NS && t->alone_ns < SHORT_NS) {
+        t->alone_left = t->alone_next = GB_MIN(GB_MAX(2 * t->alone_next, ALONE_LEAST), ALONE_MOST);
+    }
+}
+
+// What the times of a run tell about the next ones.
+static void remember(struct gb_cpu_plan * plan, const struct gb_cpu_rest * rest) {
+    struct gb_cpu_plan_times * t = &plan->times;
+    if (!rest->slept && !rest->alone && rest->waited_ns == 0) { // most runs
+        t->alone_next /= 2;
+        return;
+    }
     const int64_t now = gb_time_ns(), took = GB_MAX(now - rest->start_ns, 1);
-    t->n_rested++;
-    if (!rest->alone) {
+    t->alone_left -= rest->must_be_alone;
+    t->n_rested += rest->slept;
+    if (rest->alone) {
+        remember_alone(t, took, now);
+        return;
+    }
+    if (rest->slept) {
         t->woken_ns = t->n_woken < 2 ? took : mean_with(t->woken_ns, took);
         t->n_woken  = GB_MIN(t->n_woken + 1, 2);
-    } else if (took < SHORT_NS) {
-        t->alone_ns = t->alone_ns == 0 ? took : mean_with(t->alone_ns, took);
-        t->ended_ns = now;
-    } else {
-        *t = (struct gb_cpu_plan_times){ .ended_ns = now };
+    }
+    if (rest->waited_ns > 0 && !plan->has_custom) {
+        note_waiting(t, rest, took);
     }
 }
 
@@ -218,13 +249,16 @@ static bool is_better_alone(const struct gb_cpu_plan * plan) {
     return is_short && !plan->has_custom && (t->alone_ns == 0 || (t->alone_ns < t->woken_ns) != other);
 }
 
-// Threads that are awake are always used. A run that was stopped tells nothing.
+// Threads that are awake are used unless they held up the caller. A run that was stopped tells nothing.
 static enum ggml_status run_on_pool(struct gb_cpu_plan * plan, struct gb_cpu_pool * pool, struct gb_cpu_team * team) {
-    struct gb_cpu_rest rest = { .may_be_alone = is_better_alone(plan), .ended_ns = plan->times.ended_ns };
+    struct gb_cpu_rest rest = { .may_be_alone = is_better_alone(plan),
+        .must_be_alone                        = plan->times.alone_left > 0,
+        .ended_ns                             = plan->times.ended_ns,
+        .start_ns                             = gb_time_ns() };
     GB_TRY(gb_cpu_pool_run(pool, plan->team, team_main, team->run->abort_callback != NULL ? poll_while_waiting : NULL,
         &rest, team));
-    if (rest.slept && !gb_cpu_team_is_halted(team)) {
-        remember_time(&plan->times, &rest);
+    if (!gb_cpu_team_is_halted(team)) {
+        remember(plan, &rest);
     }
     return GGML_STATUS_SUCCESS;
 }

@@ -80,7 +80,8 @@ struct gb_cpu_pool {
 static _Thread_local struct gb_cpu_pool * current; // whose fn this thread is in
 // of the thread that calls a run: called from time to time while it waits for the others
 static _Thread_local void (*waiting)(void * arg);
-static _Thread_local void * waiting_arg;
+static _Thread_local void *  waiting_arg;
+static _Thread_local int64_t waited_ns; // at gates in this run, beyond SPIN_NS
 
 // --------------------------------------------------------------------------------------------------------------- gates
 
@@ -113,21 +114,20 @@ static void gate_open(struct gate * g) {
     }
 }
 
-// True: the gate has opened. False: SPIN_NS have passed without that, and the thread should sleep.
-static bool gate_opens_soon(struct gate * g, unsigned seen, int64_t patience_ns) {
+// True: the gate has opened. False: SPIN_NS have passed since *start without that, and the thread should sleep.
+static bool gate_opens_soon(struct gate * g, unsigned seen, int64_t patience_ns, int64_t * start) {
     if (atomic_load(&g->seq) != seen) {
         return true;
     }
-    const int64_t start = gb_time_ns();
-    int64_t       now   = start;
-    while (now - start < SPIN_NS) {
+    int64_t now = *start = gb_time_ns();
+    while (now - *start < SPIN_NS) {
         for (int i = 0; i < RELAXES; i++) {
             gb_cpu_relax();
             if (atomic_load_explicit(&g->seq, memory_order_acquire) != seen) {
                 return true;
             }
         }
-        if (now - start >= patience_ns) { // the thread that opens the gate may wait for this very processor
+        if (now - *start >= patience_ns) { // the thread that opens the gate may wait for this very processor
             gb_thread_yield();
         }
         now = gb_time_ns();
@@ -135,11 +135,8 @@ static bool gate_opens_soon(struct gate * g, unsigned seen, int64_t patience_ns)
     return false;
 }
 
-// Returns when seq is no longer `seen`. The thread that called the run wakes every GB_POLL_NS to call its `waiting`.
-static void gate_wait(struct gate * g, unsigned seen, int64_t patience_ns) {
-    if (gate_opens_soon(g, seen, patience_ns)) {
-        return;
-    }
+// Sleeps until seq is no longer `seen`. The thread that called the run wakes every GB_POLL_NS to call its `waiting`.
+static void gate_sleep(struct gate * g, unsigned seen) {
     gb_mutex_lock(&g->mutex);
     atomic_fetch_add(&g->sleepers, 1);
     while (atomic_load(&g->seq) == seen) {
@@ -153,6 +150,15 @@ static void gate_wait(struct gate * g, unsigned seen, int64_t patience_ns) {
     }
     atomic_fetch_sub(&g->sleepers, 1);
     gb_mutex_unlock(&g->mutex);
+}
+
+// Returns when seq is no longer `seen`.
+static void gate_wait(struct gate * g, unsigned seen, int64_t patience_ns) {
+    int64_t start;
+    if (!gate_opens_soon(g, seen, patience_ns, &start)) {
+        gate_sleep(g, seen);
+        waited_ns += gb_time_ns() - start;
+    }
 }
 
 static bool is_forked(struct gb_cpu_pool * pool) { // during a run: the others are not here any more
@@ -389,12 +395,9 @@ static bool lets_rest(struct gb_cpu_pool * pool, int n_workers, struct gb_cpu_re
     if (rest == NULL) {
         return false;
     }
-    rest->slept = any_sleeps(pool, n_workers);
-    if (!rest->slept) {
-        return false;
-    }
-    rest->start_ns = gb_time_ns();
-    rest->alone    = rest->may_be_alone && rest->start_ns - rest->ended_ns > SPIN_NS;
+    rest->slept = !rest->must_be_alone && any_sleeps(pool, n_workers);
+    rest->alone =
+        rest->must_be_alone || (rest->slept && rest->may_be_alone && rest->start_ns - rest->ended_ns > SPIN_NS);
     return rest->alone;
 }
 
@@ -406,15 +409,21 @@ enum ggml_status gb_cpu_pool_run(struct gb_cpu_pool * pool, int n_threads, gb_cp
     gb_mutex_lock(&pool->running);
     struct gb_cpu_pool * const outer         = current;
     void (*const outer_waiting)(void * arg_) = waiting;
-    void * const outer_arg                   = waiting_arg;
+    void * const  outer_arg                  = waiting_arg;
+    const int64_t outer_waited               = waited_ns;
     current                                  = pool;
     waiting                                  = while_waiting;
     waiting_arg                              = arg;
+    waited_ns                                = 0;
     const int n_workers                      = GB_MIN(n_threads, pool->n_threads) - 1;
     run_team(pool, lets_rest(pool, n_workers, rest) ? 1 : 1 + start_workers(pool, n_workers), fn, arg);
+    if (rest != NULL) {
+        rest->waited_ns = waited_ns;
+    }
     current     = outer;
     waiting     = outer_waiting;
     waiting_arg = outer_arg;
+    waited_ns   = outer_waited;
     gb_mutex_unlock(&pool->running);
     GB_FAIL_IF(is_forked(pool), GGML_STATUS_INVALID_STATE,
         "CPU: the process was forked inside of a computation; its other threads, and their part of the results, are in "

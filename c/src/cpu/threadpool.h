@@ -6,16 +6,17 @@
 
 #include "cpu/cpu.h"
 
-// Whether the caller may do a run alone (nth 1) where threads would have to be woken for it, which takes some ten
-// microseconds. It may not when it did so a moment ago, as `ended_ns` says: whoever calls again and again is faster
-// with threads that stay awake.
+// Whether the caller does a run alone (nth 1). It may where threads would have to be woken, which takes some ten
+// microseconds, but not when it did so a moment ago, as `ended_ns` says: whoever calls again and again is faster with
+// threads that stay awake. It must where others would hold it up.
 struct gb_cpu_rest {
-    bool    may_be_alone;
+    bool    may_be_alone, must_be_alone;
     int64_t ended_ns; // gb_time_ns() when the last run alone ended; 0: there was none
+    int64_t start_ns; // when this run begins
 
-    bool    slept;    // told: a thread of the team slept
-    bool    alone;    // told where one slept: the caller did it alone
-    int64_t start_ns; // told where one slept: when the run began
+    bool    slept;     // told: a thread of the team slept
+    bool    alone;     // told: the caller did it alone
+    int64_t waited_ns; // told: how long the caller waited for others, without waits of less than 50 us
 };
 
 // Runs fn(arg, ith, nth) for ith = 0 .. nth-1 at once, ith 0 on the calling thread, and returns when all have returned.

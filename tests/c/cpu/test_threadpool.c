@@ -94,7 +94,7 @@ static void sleepers_may_rest(void) {
     CHECK(!rest.slept);
     int slept = 0;
     for (int i = 0; i < 200; i++) {
-        rest           = (struct gb_cpu_rest){ .may_be_alone = i % 2 == 0 };
+        rest           = (struct gb_cpu_rest){ .may_be_alone = i % 2 == 0, .start_ns = gb_time_ns() };
         const int used = threads_of(pool, 3, &rest);
         CHECK_INT(used, rest.slept && rest.may_be_alone ? 1 : 3);
         CHECK(!rest.slept || rest.alone == (used == 1));
@@ -106,6 +106,34 @@ static void sleepers_may_rest(void) {
     CHECK_INT(threads_of(pool, 3, &rest), 3); // it ended a moment ago
     CHECK_INT(threads_of(pool, 1, &rest), 1);
     CHECK(!rest.slept);
+    gb_cpu_pool_free(pool);
+}
+
+static void dawdle(void * arg, int ith, int nth) {
+    (void) nth;
+    if (ith == *(int *) arg) {
+        gb_sleep_us(2000);
+    }
+}
+
+// A run that must be alone is, whether threads sleep or not; how long the caller waited for others is told.
+static void who_is_held_up_goes_alone(void) {
+    struct gb_cpu_pool * pool = gb_cpu_pool_new(3);
+    REQUIRE(pool != NULL);
+    for (int who = 0; who < 3; who++) {
+        struct gb_cpu_rest rest   = { 0 };
+        int64_t            waited = -1;
+        for (int tries = 0; tries < 50 && waited < (who > 0 ? 1000000 : 0); tries++) { // the system may stop the caller
+            rest = (struct gb_cpu_rest){ .start_ns = gb_time_ns() };
+            CHECK_INT(gb_cpu_pool_run(pool, 3, dawdle, NULL, &rest, &who), GGML_STATUS_SUCCESS);
+            CHECK(!rest.alone && rest.waited_ns >= 0 && rest.waited_ns <= gb_time_ns() - rest.start_ns);
+            waited = rest.waited_ns;
+        }
+        CHECK(who == 0 || waited >= 1000000); // a worker sleeps for twice as long
+        rest = (struct gb_cpu_rest){ .must_be_alone = true };
+        CHECK_INT(threads_of(pool, 3, &rest), 1);
+        CHECK(rest.alone && !rest.slept && rest.waited_ns == 0);
+    }
     gb_cpu_pool_free(pool);
 }
 
@@ -517,8 +545,8 @@ static void out_of_memory(void) {
     CHECK_INT(gb_test_live_allocs(), before);
 }
 
-TEST_MAIN(TEST(runs_every_share_once), TEST(caps_at_its_size), TEST(sleepers_may_rest), TEST(refuses_bad_sizes),
-    TEST(thousands_of_tiny_runs), TEST(meetings_keep_step), TEST(concurrent_callers_queue),
+TEST_MAIN(TEST(runs_every_share_once), TEST(caps_at_its_size), TEST(sleepers_may_rest), TEST(who_is_held_up_goes_alone),
+    TEST(refuses_bad_sizes), TEST(thousands_of_tiny_runs), TEST(meetings_keep_step), TEST(concurrent_callers_queue),
     TEST(borrowed_pools_are_exclusive_and_few), TEST(a_run_inside_a_run_is_refused), TEST(workers_keep_their_mask),
     TEST(a_child_starts_its_own_workers), TEST(a_child_of_a_busy_process), TEST(exit_with_a_live_pool),
     TEST(fewer_threads_do_the_work), TEST(out_of_memory))
