@@ -89,7 +89,9 @@ def main() -> None:
     parser.add_argument("--batch", type=count(), default=32, help="sentences a batch (default: %(default)s)")
     parser.add_argument("--threads", type=count(512), help="CPU threads (default: what the machine has)")
     parser.add_argument(
-        "--type", default="f32", help="type of the weights: f32, f16, bf16, q8_0, q6_k, q4_k, ... (default: %(default)s)"
+        "--type",
+        default="f32",
+        help="type of the weights: f32, f16, bf16, q8_0, q6_k, q4_k, ... (default: %(default)s)",
     )
     parser.add_argument("--out", help="write the vectors to this .npy file")
     args = parser.parse_args()

@@ -19,7 +19,9 @@ UNARY = (
 
 def _repeats(node: Node) -> bool | str:
     a, b = node.sources
-    return (ne(a.shape) == ne(node.shape) and repeats(b.shape, a.shape)) or "operands that do not repeat over each other"
+    return (
+        ne(a.shape) == ne(node.shape) and repeats(b.shape, a.shape)
+    ) or "operands that do not repeat over each other"
 
 
 class Elements(Family):
