@@ -293,8 +293,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--explain",
         action="store_true",
-        help="products: print which algorithm computes each, and why not those before it (once, where the reasons are those"
-        " of the line above); measure nothing",
+        help="products: print which algorithm computes each, and why not those before it (once, where the reasons are"
+        " those of the line above); measure nothing",
     )
     parser.add_argument("--json", metavar="FILE", help="write the figures of every round to a file")
     parser.add_argument("--compare", metavar="FILE", help="print ratios to the figures in a file that --json wrote")

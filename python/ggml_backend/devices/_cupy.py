@@ -51,7 +51,8 @@ class CuPy(NumPyLike):
 
     @staticmethod
     def address(array: Any) -> int:
-        return int(array.data.ptr)
+        memory = array.data
+        return int(memory.ptr)
 
     def write(self, memory: Any, offset: int, data: memoryview) -> None:
         with self.running():

@@ -9,9 +9,9 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
-from source_tree import in_tree
 
 import ggml_backend as gb
+from source_tree import in_tree
 
 ROOT = in_tree("examples/numpy_device.py").parent.parent
 

@@ -118,7 +118,8 @@ buffer  tensor  backend  event  _callbacks
 ops._form  ops._unary  ops._binary  ops._reduce  ops._norms  ops._products  ops._copies  ops._soft_max  ops._rope
 ops._conv  ops._attention  ops._losses  ops  custom  device
 devices._formats  devices._library  devices._layout  devices._family  devices._elements  devices._products
-devices._rows  devices._copies  devices._fusion  devices._compiled  devices._torch  devices._cupy  devices.arrays  devices
+devices._rows  devices._copies  devices._fusion  devices._compiled  devices._torch  devices._cupy  devices.arrays
+devices
 graph  context  alloc
 _pictures.data  _pictures.chrome  _pictures.page  _pictures.svg  _pictures.table  _pictures.text  _pictures.plans
 _pictures  _sched  _sched.fallbacks  _sched.costs  plan  stats  trace  pending  sched  _calibrate  planning
