@@ -16,16 +16,12 @@ from ..backend import Backend, backends
 from ..event import Event
 from ..sched import Scheduler
 from .inputs import Array
-from .operators import Wrong
+from .operators import Nothing, Wrong
 from .worlds import World, random_world
 
-__all__ = ["Nothing", "checks", "unfused"]
+__all__ = ["checks", "unfused"]
 
 Check = Callable[[Backend, Backend, np.random.Generator, bool], None]
-
-
-class Nothing(Exception):
-    """There is nothing to check, in words."""
 
 
 @contextmanager

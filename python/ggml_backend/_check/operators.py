@@ -28,7 +28,7 @@ from .inputs import POISON, Array, In, Laid, laid, values_of
 from .tolerance import ABSOLUTE, UNIT, allowance, block_allowance, difference, worst
 from .variants import Variant
 
-__all__ = ["Wrong", "check_refusal", "check_variant", "generator", "meaning"]
+__all__ = ["Nothing", "Wrong", "check_refusal", "check_variant", "generator", "meaning"]
 
 _NO_WORK = ("NONE", "VIEW", "RESHAPE", "PERMUTE", "TRANSPOSE")
 _GAP = 64  # bytes, at least
@@ -36,6 +36,10 @@ _GAP = 64  # bytes, at least
 
 class Wrong(Exception):
     """What is wrong with a device, in words."""
+
+
+class Nothing(Exception):
+    """There is nothing to check, in words."""
 
 
 def generator(seed: int, name: str) -> np.random.Generator:
@@ -98,6 +102,8 @@ class Bench:
             size = kind.alloc_size(t)
             self.places.append((t, at, size))
             at += -(-(size + _GAP) // step) * step
+        if at > backend.max_size:
+            raise Nothing(f"it takes a buffer of {at} bytes; the device's largest has {backend.max_size}")
         self.whole = self.ctx.tensor((at,), int8)
         self.buffer = backend.alloc(at)
         self.buffer.clear(POISON)

@@ -13,8 +13,8 @@ from .._text.patterns import Patterns
 from .._text.terminal import reason
 from ..backend import Backend
 from . import graphs, memory
-from .graphs import Nothing, unfused
-from .operators import Wrong, check_refusal, check_variant, generator
+from .graphs import unfused
+from .operators import Nothing, Wrong, check_refusal, check_variant, generator
 from .report import CheckedCase, Outcome
 from .variants import Variant, all_variants, special_variants
 

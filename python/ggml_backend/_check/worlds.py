@@ -184,6 +184,13 @@ def _cache(world: World, rng: np.random.Generator) -> tuple[Tensor, float]:
     return ops.add(ops.cpy(x, into[at : at + _D]), world.pick(rng)[0]), 2 * max(m, _LARGEST)
 
 
+def _of_rows(name: str, limit: float) -> Step:
+    def step(world: World, rng: np.random.Generator) -> tuple[Tensor, float]:
+        return ops.OPERATIONS[name](world.pick(rng)[0].contiguous()), limit
+
+    return step
+
+
 _EXACT: tuple[Step, ...] = (
     *(_unary("relu"), _unary("abs"), _unary("neg"), _unary("sgn", lambda m: 1.0), _unary("step", lambda m: 1.0)),
     *(_unary("sqr", lambda m: m * m), _binary("add", lambda m, n: m + n), _binary("sub", lambda m, n: m + n)),
@@ -191,8 +198,8 @@ _EXACT: tuple[Step, ...] = (
     *(_transposed, _halves, _narrow, _rows, _sums, _row, _mask, _over, _over, _cache),
 )
 _ROUNDED: tuple[Step, ...] = (
-    *(_unary("tanh", lambda m: 1.0), _unary("silu"), _unary("gelu"), _unary("soft_max", lambda m: 1.0)),
-    *(_unary("rms_norm", lambda m: 3.0), _unary("norm", lambda m: 3.0)),
+    *(_unary("tanh", lambda m: 1.0), _unary("silu"), _unary("gelu")),
+    *(_of_rows("soft_max", 1.0), _of_rows("rms_norm", 3.0), _of_rows("norm", 3.0)),
 )
 
 
