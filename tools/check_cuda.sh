@@ -92,7 +92,8 @@ step_package() {
         -C cmake.define.GGML_CUDA=ON -C "cmake.define.CMAKE_CUDA_ARCHITECTURES=$arch" || return 1
     $python -c 'import ggml_backend as gb; names = gb.backends(); print(names, names.missing)' &&
         $python -m pytest -q -p no:cacheprovider tests/python/backends/test_cuda.py tests/python/sched/test_sched.py \
-            tests/python/ops/test_ops_*.py || return 1
+            tests/python/ops/test_ops_*.py &&
+        $python -m ggml_backend check-device CUDA0 --special-values || return 1
     $python -c 'import ggml_backend as gb; raise SystemExit(0 if "CUDA0" in gb.backends() else 77)'
 }
 

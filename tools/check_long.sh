@@ -3,6 +3,7 @@
 #   - ctest under the address and undefined-behaviour sanitizers
 #   - the threaded parts under the thread sanitizer
 #   - thousands of random graphs over simulated devices, and over devices written in Python
+#   - all that check-device tries, of simulated devices, of every kernel level and of emulated CUDA devices
 #   - made-up operators, a format and a kernel level, added to a copy of the tree
 #   - attacks: interrupts, closing and empty tensors for ten minutes each, their variants and what runs under sanitizers
 #     for two
@@ -119,6 +120,7 @@ build cuda-emulated-module --target ggml_backend_cuda_emulated_module
 emulated=$PWD/build/cuda-emulated-module/tests/cuda/libggml_backend_cuda_emulated_module.so
 GGML_CUDA_MODULE=$emulated "$py" -m pytest -q -p no:cacheprovider tests/python/backends/test_cuda.py \
     tests/python/sched/test_sched.py tests/python/ops/test_ops_*.py
+GGML_CUDA_MODULE=$emulated "$py" -m ggml_backend check-device CUDA0 --special-values
 GGML_CUDA_MODULE=$emulated "$py" tests/python/harness/harness_zeros.py \
     --seconds "$short" --seed "$(date +%s)" --deaths 5
 "$py" -m examples.embed --devices CPU --out build/embed-cpu.npy "A cat sat." "Tensors on devices" >/dev/null
@@ -178,6 +180,14 @@ GGML_TEST_RANDOM_GRAPHS=5000 build/dev/tests/c/test_sched_random
 
 step "random graphs over devices written in Python"
 GGML_TEST_WORLDS=5000 "$py" -m pytest -q tests/python/devices/test_python_device_worlds.py
+
+step "check-device: simulated devices and every kernel level, with other inputs each time"
+seed=$(date +%s)
+"$py" -m ggml_backend check-device SIM --special-values --seed "$seed"
+"$py" -m ggml_backend check-device SIM:max=1M,align=256 --bit-identical --seed "$seed"
+for level in $("$py" -c 'import ggml_backend as gb; print(*[k for k, can in gb.cpu_levels().items() if can])'); do
+    "$py" -m ggml_backend check-device CPU --level "$level" --threads 3 --special-values --seed "$seed"
+done
 
 step "memory plans: slow instances and thousands of small ones"
 GGML_TEST_LONG=1 build/dev/tests/c/test_plan_exact
