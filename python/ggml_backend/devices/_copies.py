@@ -38,6 +38,8 @@ def _joins(node: Node) -> bool | str:
 
 
 class Copies(Family):
+    """Copies, repetition, concatenation, and sums of rows."""
+
     @op("cpy", "cont", "dup", dtypes="all", when=_copies, prepare=True)
     def copy_elements(self, node: Node, out: Any, source: Any, target: Any = None) -> Step:
         library, to, of = self.library, node.dtype, node.sources[0].dtype

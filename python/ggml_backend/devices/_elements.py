@@ -25,6 +25,8 @@ def _repeats(node: Node) -> bool | str:
 
 
 class Elements(Family):
+    """Functions of one tensor, of two, and of one with numbers."""
+
     @op("add", "sub", "mul", "div", dtypes=FLOAT_NAMES, when=_repeats, prepare=True, repeats=True)
     def binary(self, node: Node, out: Any, a: Any, b: Any) -> Step:
         if not is_broadcast(tuple(b.shape), tuple(a.shape)):

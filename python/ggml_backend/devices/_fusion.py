@@ -119,7 +119,7 @@ def attention(f: Fusion, i: int) -> Made | None:
     c = f.inner(i, 0, "cont") if s >= 0 else -1
     if c < 0 or not f.plain(c) or not f.plain(s) or len(f.calls[s].sources) > 1 or f.calls[s].node.params["scale"] != 1:
         return None
-    found = _scores(f, s)
+    found = _scores(f, s) if f.whole(i, 1, s) and f.whole(i, 0, c) else None
     if found is None:
         return None
     p, mask_at, mask, scale, inner = found

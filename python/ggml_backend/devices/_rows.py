@@ -53,6 +53,8 @@ def _is_table(node: Node) -> bool | str:
 
 
 class Rows(Family):
+    """Norms, softmax, masks, rotations, and rows of tables."""
+
     @op("norm", "rms_norm", in_place=True, dtypes=FLOAT_NAMES, when=_one_source, prepare=True)
     def norm(self, node: Node, out: Any, a: Any) -> Step:
         compute, eps, centred = self.library.norm, node.params["eps"], node.op == "norm"

@@ -85,8 +85,11 @@ class Torch(Library):
     # ------------------------------------------------------------------------------------------------------- memory
 
     def alloc(self, nbytes: int) -> Any:
-        with self.running():
-            return torch.empty(max(nbytes, 1), dtype=torch.uint8, device=self.torch_device)
+        try:
+            with self.running():
+                return torch.empty(max(nbytes, 1), dtype=torch.uint8, device=self.torch_device)
+        except RuntimeError as error:  # of its allocators, one raises OutOfMemoryError
+            raise MemoryError(str(error)) from None
 
     def view(self, memory: Any, offset: int, node: Node, writable: bool) -> Any:
         shape, strides = byte_layout(node) if node.dtype.is_quantized else (node.shape, node.strides)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 from weakref import WeakValueDictionary
@@ -57,15 +57,17 @@ class ArrayDevice(Elements, Products, Rows, Copies):
         reason = self.missing()
         if reason is not None:
             raise UnsupportedError(f"ARRAY: {reason}")
-        self.library = opened(library, device, memory, compile, graphs)
-        self.widened = weights == "widened"
-        self.versions, self.before, self._kept = {}, [], WeakValueDictionary()
-        self.memory = "host" if self.library.host else "own"
-        self.name = f"{self.name}({self.library.name}:{self.library.device})"
+        self.library: Library = opened(library, device, memory, compile, graphs)
+        self.widened: bool = weights == "widened"
+        self.versions: Mapping[int, Callable[[], int]] = {}
+        self.before: list[Step] = []
+        self._kept = WeakValueDictionary()
+        self.memory: str = "host" if self.library.host else "own"
+        self.name: str = f"{self.name}({self.library.name}:{self.library.device})"
         if self.library.has_queue:
-            self.submit = self.library.submit  # type: ignore[method-assign]
+            vars(self)["submit"] = self.library.submit
         if self.library.has_events:
-            self.event = self.library.event
+            vars(self)["event"] = self.library.event
 
     @classmethod
     def missing(cls) -> str | None:
