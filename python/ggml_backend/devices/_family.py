@@ -16,17 +16,21 @@ FLOAT_NAMES = tuple(d.name for d in FLOATS)
 
 
 class Widened:
-    """Weights as float32, made when they are needed first, and anew where they have changed since."""
+    """Weights as float32, made when they are needed first, and anew where they have changed since.
 
-    __slots__ = ("__weakref__", "_read", "_seen", "_store", "_version", "array")
+    version: tells that, of the buffer that the newest plan found them in; what it tells is equal for no two buffers
+    """
+
+    __slots__ = ("__weakref__", "_read", "_seen", "_store", "array", "version")
 
     def __init__(self, array: Any, read: Step, store: Callable[[Any, Any], object], version: Callable[[], int]) -> None:
         self.array = array
-        self._read, self._store, self._version = read, store, version
+        self.version = version
+        self._read, self._store = read, store
         self._seen = -1
 
     def refresh(self) -> None:
-        now = self._version()
+        now = self.version()
         if now != self._seen:
             self._store(self.array, self._read())
             self._seen = now
@@ -54,6 +58,7 @@ class Family(Device):
             shape = (*array.shape[:-1], array.shape[-1] // dtype.itemsize * dtype.block_size)
             wide = library.empty(shape if dtype.is_quantized else array.shape)
             kept = self._kept[key] = Widened(wide, read, lambda out, value: library.assign(out, value)(), version)
+        kept.version = version
         self.before.append(kept.refresh)
         return kept.array, None
 

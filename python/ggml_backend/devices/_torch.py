@@ -68,14 +68,15 @@ class Torch(Library):
         self._wrong: Any = None
         self.stream: Any = None
         if kind != "cpu":
-            self.start_queue(torch.get_device_module(self.torch_device))
+            try:
+                module = torch.get_device_module(self.torch_device)
+                torch.zeros(1, device=self.torch_device).item()
+            except (RuntimeError, AssertionError, NotImplementedError) as error:
+                raise UnsupportedError(f"ARRAY: device {self.device}: {error}") from None
+            self.start_queue(module)
 
     def start_queue(self, module: Any) -> None:
         """module: of PyTorch, with the streams of the device, as ``torch.cuda``"""
-        try:
-            torch.empty(1, device=self.torch_device)
-        except (RuntimeError, AssertionError, NotImplementedError) as error:
-            raise UnsupportedError(f"ARRAY: device {self.device}: {error}") from None
         self._module = module
         self.has_queue = True
         if hasattr(module, "Stream") and hasattr(module, "stream"):

@@ -68,6 +68,7 @@ def test_options_that_it_does_not_have(text, words):
     [
         ({"device": "sofa"}, "device"),
         ({"device": "meta", "memory": "host"}, "memory='host' is memory of the processor"),
+        ({"device": "meta"}, "device meta: "),
         ({"graphs": True}, "CUDA graphs, and device is cpu"),
         ({"device": "cuda:0"}, "cuda:0"),
     ],
