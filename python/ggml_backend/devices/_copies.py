@@ -90,7 +90,5 @@ class Copies(Family):
 
     @op("sum_rows", "mean", dtypes=FLOAT_NAMES, prepare=True)
     def sums(self, node: Node, out: Any, a: Any) -> Step:
-        total, scale, n = self.library.sum_rows, self.library.functions["scale"], a.shape[-1]
-        if node.op == "sum_rows":
-            return self.step_of(total, node, out, (a,))
-        return self.step_of(lambda x, out=None: scale(total(x, None), 1 / n, out=out), node, out, (a,))
+        total, times = self.library.sum_rows, 1.0 if node.op == "sum_rows" else 1 / a.shape[-1]
+        return self.step_of(lambda x, out=None: total(x, times, out), node, out, (a,))

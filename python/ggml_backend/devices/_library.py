@@ -149,8 +149,8 @@ class Library:
         place."""
         raise NotImplementedError
 
-    def sum_rows(self, x: Any, out: Any = None) -> Any:
-        """The sum of each row, as a row of one element."""
+    def sum_rows(self, x: Any, times: float, out: Any) -> Any:
+        """A multiple of the sum of each row, as a row of one element, added up in double."""
         raise NotImplementedError
 
     def soft_max(self, x: Any, out: Any = None) -> Any:
@@ -347,8 +347,10 @@ class NumPyLike(Library):
             out[..., size:] = x[..., size:]
         return out
 
-    def sum_rows(self, x: Any, out: Any = None) -> Any:
-        return x.sum(-1, keepdims=True, out=out)
+    def sum_rows(self, x: Any, times: float, out: Any) -> Any:
+        np = self.np
+        total = x.sum(-1, keepdims=True, dtype=np.float64) * times
+        return total.astype(np.float32) if out is None else np.copyto(out, total, casting="same_kind")
 
     def soft_max(self, x: Any, out: Any = None) -> Any:
         np = self.np
@@ -362,10 +364,11 @@ class NumPyLike(Library):
 
     def norm(self, x: Any, eps: float, centred: bool, out: Any) -> Any:
         np = self.np
+        out = np.empty(x.shape, np.float32) if out is None else out
         if centred:
-            x = x - x.mean(-1, keepdims=True)
-        square = np.einsum("...i,...i->...", x, x)[..., None] / np.float32(x.shape[-1])
-        return np.divide(x, np.sqrt(square + np.float32(eps)), out=out)
+            x = x - x.mean(-1, keepdims=True, dtype=np.float64)
+        square = np.einsum("...i,...i->...", x, x, dtype=np.float64)[..., None] / x.shape[-1]
+        return np.divide(x, np.sqrt(square + eps), out=out, casting="same_kind")
 
 
 class NumPy(NumPyLike):

@@ -64,6 +64,7 @@ class Torch(Library):
             raise InvalidArgumentError(f"ARRAY: graphs=True records CUDA graphs, and device is {self.device}")
         self.host = kind == "cpu" and memory != "own"
         self.functions = _functions()
+        self.double = torch.float32 if kind == "mps" else torch.float64  # Apple's GPUs have none
         self._compile, self._graphs = compile, graphs
         self._wrong: Any = None
         self.stream: Any = None
@@ -210,8 +211,7 @@ class Torch(Library):
         return torch.masked_fill(x, mask, value) if out is None else out.copy_(x).masked_fill_(mask, value)
 
     def turns(self, positions: Any, frequencies: Any, magnitude: float) -> Step:
-        kind = torch.float32 if self.torch_device.type == "mps" else torch.float64
-        frequency = torch.from_numpy(frequencies).to(self.torch_device, kind)
+        frequency = torch.from_numpy(frequencies).to(self.torch_device, self.double)
         column = positions.as_strided((len(positions), 1, 1), (positions.stride(0), 1, 1))
 
         def turns() -> tuple[Any, Any]:
@@ -232,8 +232,9 @@ class Torch(Library):
             out[..., size:] = x[..., size:]
         return out
 
-    def sum_rows(self, x: Any, out: Any = None) -> Any:
-        return torch.sum(x, -1, keepdim=True, out=out)
+    def sum_rows(self, x: Any, times: float, out: Any) -> Any:
+        total = torch.sum(x, -1, keepdim=True, dtype=self.double).mul_(times)
+        return total.to(torch.float32) if out is None else out.copy_(total)
 
     def soft_max(self, x: Any, out: Any = None) -> Any:
         found = torch._safe_softmax(x, -1)
@@ -243,8 +244,8 @@ class Torch(Library):
         if centred:
             found = torch.layer_norm(x, x.shape[-1:], None, None, eps)
             return found if out is None else out.copy_(found)
-        square = torch.linalg.vector_norm(x, 2, -1, True)
-        return torch.mul(x, square.square_().div_(x.shape[-1]).add_(eps).rsqrt_(), out=out)
+        length = torch.linalg.vector_norm(x, 2, -1, True, dtype=self.double)
+        return torch.mul(x, length.square_().div_(x.shape[-1]).add_(eps).rsqrt_().to(torch.float32), out=out)
 
     # ------------------------------------------------------------------------------------------------------- groups
 
