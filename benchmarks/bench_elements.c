@@ -289,12 +289,14 @@ int main(int argc, char ** argv) {
     const bool              all     = strcmp(name, "all") == 0;
     const int64_t           kb      = argc > 4 ? atoll(argv[4]) : 8192;
     struct gb_cpu_pool *    pool    = level != NULL ? gb_cpu_pool_new(threads) : NULL;
+    bool                    known   = all || strcmp(name, "attention") == 0 || strcmp(name, "overhead") == 0;
     check(pool != NULL);
     rows  = kb < 16 ? 1 : kb / 16;
     calls = rows < 256 ? (int) (256 / rows) : 1;
     for (size_t i = 0; i < sizeof(ops) / sizeof(ops[0]); i++) {
         if (all || strcmp(name, ops[i].name) == 0) {
             bench_op(&ops[i], level, pool);
+            known = true;
         }
     }
     if (all || strcmp(name, "attention") == 0) {
@@ -306,5 +308,8 @@ int main(int argc, char ** argv) {
         bench_overhead(level, pool);
     }
     gb_cpu_pool_free(pool);
-    return 0;
+    if (!known) {
+        fprintf(stderr, "no case is called '%s'\n", name);
+    }
+    return known ? 0 : 1;
 }

@@ -286,12 +286,17 @@ int main(int argc, char ** argv) {
     const struct gb_level * level   = bench_level(argc > 3 ? argv[3] : NULL);
     const int               rounds  = argc > 4 ? atoi(argv[4]) : 20;
     struct gb_cpu_pool *    pool    = level != NULL ? gb_cpu_pool_new(threads) : NULL;
+    bool                    known   = false;
     check(pool != NULL);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         if (strcmp(name, "all") == 0 || strstr(cases[i].name, name) != NULL) {
             bench(&cases[i], threads, level, pool, rounds);
+            known = true;
         }
     }
     gb_cpu_pool_free(pool);
-    return 0;
+    if (!known) {
+        fprintf(stderr, "no case's name contains '%s'\n", name);
+    }
+    return known ? 0 : 1;
 }

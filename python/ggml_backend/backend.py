@@ -377,8 +377,8 @@ class Backend(Handle):
             check(lib.ggml_backend_synchronize(core.ptr), f"{self._name}.synchronize")
 
     def stop(self) -> None:
-        """Ends a computation that runs on this CPU backend in another thread, before its next node. Its ``compute``
-        then returns False. A backend that computes nothing is not affected."""
+        """Ends a computation that runs on this CPU backend in another thread: before its next node, and in long ones
+        about every millisecond. Its ``compute`` then returns False. A backend that computes nothing is not affected."""
         core = self._cpu()
         lib.gbpy_stop(core.h)
 

@@ -1,5 +1,5 @@
-// processor.c - where a thread runs. Linux moves a thread at once when its mask no longer has its processor, so one that
-// wants to leave takes that out for a moment.
+// processor.c - where a thread runs. Linux moves a thread at once when its mask no longer has its processor, so one
+// that wants to leave takes that out for a moment.
 //
 // Invariant: whatever the system refuses on the way, a thread ends with a mask that allows what it allowed before.
 #ifndef _GNU_SOURCE

@@ -208,8 +208,8 @@ static void remember_alone(struct gb_cpu_plan_times * t, int64_t took, int64_t n
     t->ended_ns = now;
 }
 
-// Others hold up a short plan when the caller waits for them longer than the whole plan takes it alone. Then it is alone
-// for some runs, for twice as many each time it finds the others no faster; half as many when it does not.
+// Others hold up a short plan when the caller waits for them longer than the whole plan takes it alone. Then it goes on
+// alone for some runs, for twice as many each time it is held up again, for half as many when it is not.
 static void note_waiting(struct gb_cpu_plan_times * t, const struct gb_cpu_rest * rest, int64_t took) {
     const int64_t worked = took - rest->waited_ns;
     if (rest->waited_ns > t->alone_ns && worked < SHORT_NS && t->alone_ns < SHORT_NS) {

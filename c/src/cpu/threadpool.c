@@ -196,9 +196,9 @@ uint64_t gb_cpu_pool_epoch(const struct gb_cpu_pool * pool) { return pool->epoch
 
 // ------------------------------------------------------------------------------------------------------------- workers
 
-// A worker that finds itself on the caller's processor while another is idle goes there. In a virtual machine a processor
-// that sleeps counts as taken away by the host, so Linux wakes threads beside the one that wakes them, and lets both
-// share a processor for tens of milliseconds. Where others keep all processors busy that is its choice.
+// A worker that finds itself on the caller's processor while another is idle goes there. In a virtual machine a
+// processor that sleeps counts as taken away by the host, so Linux wakes threads beside the one that wakes them, and
+// lets both share a processor for tens of milliseconds. Where others keep all processors busy that is its choice.
 static void leave_caller(struct worker * w) {
     const int processor = w->pool->processor;
     if (processor < 0 || w->pool->patience_ns == 0 || gb_this_processor() != processor) {

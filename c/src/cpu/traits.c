@@ -87,7 +87,7 @@ static void measure_rates(const struct gb_kernels * k, struct gb_cpu_traits * t)
         for (int i = 0; i < N; i++) {
             run_slice(loops[i], &best[i]);
         }
-        if (round + 1 >= ROUNDS && is_clear(best[BF16] / best[F32])) {
+        if (round + 1 >= ROUNDS && is_clear(best[BF16] / best[F32]) && is_clear(best[BYTES] / best[F32])) {
             break;
         }
     }

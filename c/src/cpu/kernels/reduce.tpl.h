@@ -28,7 +28,11 @@ static ALWAYS_INLINE vd vd_add_at(vd s, const float * p) { return vd_add(s, v_lo
 #define DEVIATION(s, a)    SQUARE(s, v_sub(a, v_set(mean)))
 #define DEVIATION_AT(s, p) DEVIATION(s, v_load(p))
 
+#if V_ISA_AVX512
+#    include "x86/sum_avx512.tpl.h"
+#else
 SUM_F64(sum_f32, (int64_t n, const float * x), v_set(0.0f), vd_add_at, vd_add)
+#endif
 SUM_F64(sum_sqr_f32, (int64_t n, const float * x), v_set(0.0f), SQUARE_AT, SQUARE)
 SUM_F64(sum_sqr_dev_f32, (int64_t n, const float * x, float mean), v_set(mean), DEVIATION_AT, DEVIATION)
 

@@ -53,33 +53,46 @@ static bool is_dense_f32(enum ggml_type type, const char * p, size_t stride) {
     return type == GGML_TYPE_F32 && stride == sizeof(float) && (uintptr_t) p % sizeof(float) == 0;
 }
 
-// Saves a buffer where one side is dense f32 and can be converted from or to directly.
+// By a buffer; n <= GB_RUN.
 static void between_floats(const struct gb_kernels * k, enum ggml_type to, enum ggml_type from, int64_t n, char * d,
     size_t ds, const char * s, size_t ss) {
     float buf[GB_RUN];
-    if (is_dense_f32(from, s, ss)) {
-        gb_store(k, to, n, d, ds, (const float *) (const void *) s);
-        return;
-    }
-    if (is_dense_f32(to, d, ds)) {
-        gb_load(k, from, n, (float *) (void *) d, s, ss);
-        return;
-    }
     gb_load(k, from, n, buf, s, ss);
     gb_store(k, to, n, d, ds, buf);
 }
 
-// n <= GB_RUN elements.
+// Where one side is dense f32 the other is converted from or to it directly, else in pieces.
+static void convert_run(const struct gb_kernels * k, enum ggml_type to, enum ggml_type from, int64_t n, char * d,
+    size_t ds, const char * s, size_t ss) {
+    if (is_dense_f32(from, s, ss) && to != GGML_TYPE_I32) {
+        gb_store(k, to, n, d, ds, (const float *) (const void *) s);
+        return;
+    }
+    if (is_dense_f32(to, d, ds) && from != GGML_TYPE_I32) {
+        gb_load(k, from, n, (float *) (void *) d, s, ss);
+        return;
+    }
+    for (int64_t left = n; left > 0; left -= GB_RUN) {
+        const int64_t m = GB_MIN(left, (int64_t) GB_RUN);
+        if (from == GGML_TYPE_I32) {
+            from_ints(k, to, m, d, ds, s, ss);
+        } else if (to == GGML_TYPE_I32) {
+            to_ints(k, from, m, d, ds, s, ss);
+        } else {
+            between_floats(k, to, from, m, d, ds, s, ss);
+        }
+        d += (size_t) (m / ggml_blck_size(to)) * ds;
+        s += (size_t) (m / ggml_blck_size(from)) * ss;
+    }
+}
+
+// n elements, whole blocks.
 static void copy_run(const struct gb_kernels * k, enum ggml_type to, enum ggml_type from, int64_t n, char * d,
     size_t ds, const char * s, size_t ss) {
     if (to == from) {
         gb_move(ggml_type_size(to), n / ggml_blck_size(to), d, ds, s, ss);
-    } else if (from == GGML_TYPE_I32) {
-        from_ints(k, to, n, d, ds, s, ss);
-    } else if (to == GGML_TYPE_I32) {
-        to_ints(k, from, n, d, ds, s, ss);
     } else {
-        between_floats(k, to, from, n, d, ds, s, ss);
+        convert_run(k, to, from, n, d, ds, s, ss);
     }
 }
 
@@ -209,11 +222,23 @@ static void copy_transposing(const struct gb_cpu_call * call, struct ggml_tensor
     }
 }
 
+// Columns of a block: of a single dense row so many that finding a block takes a tenth of copying it, as long as each
+// thread has some blocks. Of several rows more columns are no faster.
+static int64_t block_width(const struct gb_cpu_call * call, bool dense, const struct layout * l) {
+    const int64_t others = l->ne[2] * l->ne[3];
+    int64_t       width  = dense ? GB_RUN : STRIDED_COLUMNS;
+    while (dense && l->ne[1] == 1 && width < 8 * GB_RUN &&
+           gb_div_up(l->ne[0], 2 * width) * others >= (int64_t) 8 * call->nth) {
+        width *= 2;
+    }
+    return width;
+}
+
 // Threads share blocks of BLOCK_ROWS rows by `width` columns.
 static void copy_blocks(const struct gb_cpu_call * call, struct ggml_tensor * dst, const struct ggml_tensor * src,
     const struct layout * l) {
     const bool    dense = l->sb[0] == ggml_type_size(src->type) && l->db[0] == ggml_type_size(dst->type);
-    const int64_t width = dense ? GB_RUN : STRIDED_COLUMNS;
+    const int64_t width = block_width(call, dense, l);
     const int64_t cols  = gb_div_up(l->ne[0], width);
     const int64_t rows  = gb_div_up(l->ne[1], BLOCK_ROWS);
     const int64_t plane = cols * rows;

@@ -5,16 +5,21 @@
 
 #include "cpu/ops/elements.h"
 
-enum { LOOK = 64 * GB_RUN }; // elements of a long row between two looks at the run
+enum {
+    LOOK      = 64 * GB_RUN, // elements of a long row between two looks at the run
+    IN_MEMORY = 16 * GB_RUN  // of a run that is summed where it lies
+};
 
 // The sum of n values at p, an element of t; not of all of them when the run is over.
 static double sum_of(const struct gb_cpu_call * call, const struct ggml_tensor * t, const char * p, int64_t n) {
     float  buf[GB_RUN];
     double sum = 0;
-    for (int64_t i = 0; i < n; i += GB_RUN) {
-        const int64_t m = GB_MIN(n - i, (int64_t) GB_RUN);
+
+    const int64_t run = gb_are_floats(t->type, t->nb[0], p, n) ? IN_MEMORY : GB_RUN;
+    for (int64_t i = 0; i < n; i += run) {
+        const int64_t m = GB_MIN(n - i, run);
         sum += call->k->sum_f32(m, gb_in(call->k, t, p + (size_t) i * t->nb[0], m, buf));
-        if (i % LOOK == LOOK - GB_RUN && gb_cpu_stopped(call, LOOK)) {
+        if (i % LOOK == LOOK - run && gb_cpu_stopped(call, LOOK)) {
             break;
         }
     }

@@ -16,7 +16,6 @@
 #define HAVE_SCALE2            1
 #define HAVE_ROUGH_RECIPROCALS 1
 #define HAVE_STREAM            1
-#define HAVE_ADD_AT            1
 #define HAVE_STORE_HIGH        1
 #ifdef __AVX512VNNI__
 #    define HAVE_VNNI 1
@@ -134,10 +133,6 @@ static inline vd      vd_zero(void) { return (vd) { _mm512_setzero_pd(), _mm512_
 // and multiplies in two others.
 static inline __m512d sum_f64_(__m512d s, __m512d a) { return _mm512_fmadd_pd(a, _mm512_set1_pd(1.0), s); }
 static inline vd vd_add(vd s, vf a) { return (vd) { sum_f64_(s.low, low_f64_(a)), sum_f64_(s.high, high_f64_(a)) }; }
-static inline vd vd_add_at(vd s, const float * p) {
-    return (vd) { sum_f64_(s.low, _mm512_cvtps_pd(_mm256_loadu_ps(p))),
-        sum_f64_(s.high, _mm512_cvtps_pd(_mm256_loadu_ps(p + 8))) };
-}
 static inline vd vd_mad(vd s, vf a, vf b) {
     return (vd) { _mm512_fmadd_pd(low_f64_(a), low_f64_(b), s.low),
         _mm512_fmadd_pd(high_f64_(a), high_f64_(b), s.high) };

@@ -577,7 +577,7 @@ const char * gb_unpacked_bf16_level_declines(const struct gb_gemm * p, const str
     }
     const struct gb_cpu_traits * t = traits != NULL ? traits : gb_cpu_traits_of(kernels);
     return pairs_are_slow(t, t->value[GB_TRAIT_BYTE_DOTS],
-        "other processors have no tile registers (trait bf16_dots, fixed by GGML_CPU_REPRODUCIBLE)",
+        "rows meet them in bytes on every processor (trait bf16_dots, fixed by GGML_CPU_REPRODUCIBLE)",
         "the processor multiplies pairs of bf16 no faster than bytes (traits bf16_dots, byte_dots)");
 }
 
