@@ -57,6 +57,11 @@ class Variant:
         parts += ["special"] if self.inputs[0].special else []
         return "/".join(parts)
 
+    @property
+    def is_empty(self) -> bool:
+        """Is there nothing to compute?"""
+        return any(0 in i.shape for i in self.inputs)
+
     def build(self, tensors: Sequence[Any]) -> Any:
         return self.case.call(*tensors, inplace=True) if self.inplace else self.case.call(*tensors)
 
