@@ -74,6 +74,15 @@ class CuPy(NumPyLike):
             to[to_offset : to_offset + nbytes] = source[offset : offset + nbytes]
         return True
 
+    def take(self, table: Any, ids: Any, out: Any) -> Step:
+        check, last = self.check_ids(ids, len(table)), max(len(table) - 1, 0)
+
+        def rows() -> None:
+            check()
+            cupy.take(table, ids.clip(0, last), axis=0, out=out)
+
+        return rows
+
     def check_ids(self, ids: Any, n: int) -> Step:
         """Wrong ones are noted on the device: nobody waits for it here."""
         self._checks = True
