@@ -58,6 +58,7 @@ NOT_RUN = {
     ("docs/ARCHITECTURE.md", "_ffi (generated)"): "no code; tests/python/package/test_package.py has the order",
     ("docs/BACKENDS.md", "GGML_BACKEND_MODULE"): "C, tested in tests/python/backends/test_modules.py",
     ("docs/BACKENDS.md", "find_package"): C,
+    ("docs/BACKENDS.md", "pip install 'ggml_backend[torch]'"): INSTALL,
     ("docs/BACKENDS.md", "I=$(python"): "compiles; tests/python/backends/test_modules.py does the same",
     ("docs/BACKENDS.md",
      "python -m ggml_backend check-device"): "takes minutes; tests/python/backends/test_check_device.py runs such",
