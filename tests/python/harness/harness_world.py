@@ -106,8 +106,8 @@ class Boxed(Hosted):
             self.jobs.pop(0)()
 
 
-gb.register_device("HOSTED", Hosted)
-gb.register_device("BOXED", Boxed)
+gb.register_device("WORLD_HOSTED", Hosted)
+gb.register_device("WORLD_BOXED", Boxed)
 
 
 class World:
@@ -146,7 +146,7 @@ class World:
         self.sched.allocate(self.graph)
         self.x.set(2.0)
         self.sched.compute(self.graph)
-        self.hosted, self.boxed = gb.Backend("HOSTED"), gb.Backend("BOXED")
+        self.hosted, self.boxed = gb.Backend("WORLD_HOSTED"), gb.Backend("WORLD_BOXED")
         self.python = gb.Context()
         self.p = self.python.tensor((4, N), name="p")
         self.q = gb.relu(self.p + self.p) * self.p
@@ -304,7 +304,7 @@ def _(w: World) -> None:
 
 @operation("open python device")
 def _(w: World) -> None:
-    with gb.Context() as ctx, gb.Backend("BOXED") as device, gb.Scheduler([device, w.cpu]) as scheduler:
+    with gb.Context() as ctx, gb.Backend("WORLD_BOXED") as device, gb.Scheduler([device, w.cpu]) as scheduler:
         t = ctx.tensor((3, 4))
         y = gb.relu(t + t)
         graph = ctx.graph(y)
