@@ -21,6 +21,7 @@ class CuPy(NumPyLike):
     name = "cupy"
     host = False
     has_queue = True
+    has_events = True
 
     def __init__(self, device: str | None, memory: str | None) -> None:
         super().__init__(cupy, compat)
