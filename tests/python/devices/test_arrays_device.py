@@ -401,6 +401,31 @@ def test_a_wrong_index_is_told_to_who_waits(streams):
 
 
 @NO_TORCH
+def test_a_program_is_recorded_in_its_second_run_and_launched_from_then_on(monkeypatch):
+    import torch
+
+    from ggml_backend.devices._torch import _Recorded
+
+    said = []
+
+    class Graph:
+        def replay(self) -> None:
+            said.append("launch")
+
+    @contextlib.contextmanager
+    def graph(graph: Graph, stream: Any) -> Any:
+        said.append(f"record on {stream}")
+        yield
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    program = _Recorded(lambda: said.append("run"), "a stream")
+    for _ in range(3):
+        program()
+    assert said == ["run", "record on a stream", "run", "launch", "launch"]
+
+
+@NO_TORCH
 @pytest.mark.slow
 def test_compiled_programs_compute_the_same(rng):
     """torch.compile needs a C++ compiler on the processor."""
@@ -422,6 +447,12 @@ def test_compiled_programs_compute_the_same(rng):
 
 
 # ------------------------------------------------------------------------------------------------------------- refusal
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_all_that_it_says_it_computes(text):
+    report = gb.testing.check_device(text, quick=True)
+    assert report.ok, str(report)
 
 
 def refused(build: Any, *tensors: Any) -> str:
