@@ -17,6 +17,7 @@ from .state import Memory, State, dropped, handle_of, object_of
 
 _OK: int = lib.GGML_STATUS_SUCCESS
 _MAX_TEXT = 700
+_MAX_NAME = 63
 
 
 def _failed(error: BaseException, where: str = "") -> int:
@@ -89,7 +90,7 @@ def _open(entry: Any, params: Any, info: Any, to: Any) -> int:
         device = _made(kind, options_of(kind, ffi.string(params).decode("utf-8", "replace")))
         state = State(device.name, device)
         device._state = state
-        info.name = device.name.encode()[:63]
+        info.name = device.name.encode("utf-8", "replace")
         info.alignment = device.alignment
         info.host = state.host
         info.queue = state.queue
@@ -116,8 +117,9 @@ def _made(kind: Kind, options: dict[str, Any]) -> Any:
     n = device.max_size
     if n is not None and (not isinstance(n, int) or not 1 <= n < 2**63):
         raise InvalidArgumentError(f"{what}.max_size must be a positive number of bytes or None, not {n!r}")
-    if not isinstance(device.name, str) or not device.name or "\0" in device.name:
-        raise InvalidArgumentError(f"{what}.name must be a text, not {device.name!r}")
+    name = device.name
+    if not isinstance(name, str) or not name or "\0" in name or len(name.encode("utf-8", "replace")) > _MAX_NAME:
+        raise InvalidArgumentError(f"{what}.name must be a text of at most {_MAX_NAME} bytes, not {name!r:.80}")
     return device
 
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from .._core.handles import address, new_pin
 from .._data.arrays import array_at
-from .._errors import InvalidArgumentError, UnsupportedError
+from .._errors import DeviceError, InvalidArgumentError, UnsupportedError
 from .._errors.messages import add_note, kind_of
 from .._ffi import ffi, lib
-from .nodes import Node, node_at, numpy_view, sources_at
+from .nodes import Node, byte_layout, node_at, numpy_view, sources_at
 from .state import Memory, State, object_of
 
 __all__ = ["Call", "calls_of", "program_of", "refusal_of"]
@@ -61,12 +61,10 @@ class Call:
 def refusal_of(state: State, node: Node) -> str | None:
     """Why the device does not compute the node; None: it does."""
     answer = state.device.supports(node)
-    if answer is True:
-        return None
     if isinstance(answer, str):
         return answer or "not supported"
-    if answer is False:
-        return "not supported"
+    if isinstance(answer, (bool, np.bool_)):
+        return None if answer else "not supported"
     raise TypeError(
         f"{type(state.device).__name__}.supports must return True, False or a reason, not {kind_of(answer)}"
     )
@@ -162,6 +160,12 @@ class _Arrays:
             memory, offset = self._own[key]
             begin = memory.begin + offset
             array = self._state.device.array(memory.content, offset, node, writable)
+            shape = byte_layout(node)[0] if node.dtype.is_quantized else node.shape
+            if tuple(getattr(array, "shape", ())) != shape:
+                raise DeviceError(
+                    f"{self._state.name}: array(memory, {offset}, {node}, {writable}) must return an array of shape"
+                    f" {shape}, not {kind_of(array)} of {tuple(getattr(array, 'shape', ()))}"
+                )
             return array, (begin, begin + int(lib.ggml_nbytes(pointer)))
         pin = self._pins[key]
         if pin is None:

@@ -146,6 +146,31 @@ def test_a_device_that_claims_more_than_it_has(cpu):
             sched.compute(graph)
 
 
+def test_arrays_of_another_shape_are_told(ctx, cpu):
+    class Odd(Host):
+        def array(self, memory, offset, node, writable):
+            return np.zeros(7, np.float32)
+
+    gb.register_device("ODDARRAY", Odd, replace=True)
+    a = ctx.tensor((3,), name="a")
+    graph = ctx.graph(a + a)
+    with gb.Scheduler([gb.Backend("ODDARRAY"), cpu]) as sched:
+        sched.allocate(graph)
+        a.set(np.ones(3, np.float32))
+        with pytest.raises(gb.DeviceError, match=r"must return an array of shape \(3,\), not numpy.ndarray of \(7,\)"):
+            sched.compute(graph)
+
+
+def test_supports_may_answer_with_a_bool_of_numpy(ctx):
+    class Answers(Host):
+        def supports(self, node):
+            return np.bool_(node.op == "add")
+
+    gb.register_device("ANSWERS", Answers, replace=True)
+    device, a = gb.Backend("ANSWERS"), ctx.tensor((3,))
+    assert device.supports(a + a) and not device.supports(gb.sqr(a))
+
+
 @pytest.mark.parametrize(("alloc", "kind"), [("none", gb.DeviceError), ("full", MemoryError)])
 def test_own_memory_that_is_not_there(alloc, kind, cpu):
     device = gb.Backend("PYOWN", alloc=alloc)

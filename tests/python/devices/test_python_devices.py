@@ -281,6 +281,8 @@ def test_device_that_cannot_be_used_says_why():
         ({"max_size": -1}, "max_size must be a positive number"),
         ({"max_size": 1.5}, "max_size must be a positive number"),
         ({"name": ""}, ""),
+        ({"__init__": lambda self: setattr(self, "name", "ä" * 40)}, "name must be a text of at most 63 bytes"),
+        ({"__init__": lambda self: setattr(self, "name", 3)}, "name must be a text"),
     ],
 )
 def test_wrong_classes(attributes, message):
