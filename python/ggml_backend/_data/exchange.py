@@ -10,6 +10,7 @@ from .._errors import InvalidArgumentError, StateError, raise_as, raise_last
 from .._errors.messages import plain
 from .._ffi import ffi, lib
 from .._files.mapped import watch_of
+from .._signals import INTERRUPTED, raise_interrupt
 from .arrays import read_tensor
 from .foreign import CPU, VERSION, described, is_mutable, refuse, take_array
 
@@ -51,7 +52,10 @@ def numpy_view(keeping: Any, pointer: Any) -> np.ndarray[Any, Any] | None:
     if not _BY_CAPSULE:
         return None
     found: list[Any] = []
-    if _give(keeping, pointer, _FOR_NUMPY, id(found), b"it"):
+    status = _give(keeping, pointer, _FOR_NUMPY, id(found), b"it")
+    if status:
+        if lib.gbpy_outcome(status) == INTERRUPTED:  # it waited for a run; the other way would find that one lost
+            raise_interrupt()
         return None
     array: np.ndarray[Any, Any] = np.from_dlpack(_Given(found[0]))
     return array
