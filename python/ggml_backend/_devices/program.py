@@ -10,7 +10,7 @@ import numpy as np
 
 from .._core.handles import address, new_pin
 from .._data.arrays import array_at
-from .._errors import DeviceError, InvalidArgumentError, UnsupportedError
+from .._errors import DeviceError, InvalidArgumentError, UnsupportedError, expect_list
 from .._errors.messages import add_note, kind_of
 from .._ffi import ffi, lib
 from .nodes import Node, byte_layout, node_at, numpy_view, sources_at
@@ -45,7 +45,9 @@ class Call:
     of: tuple[int, ...]
     weights: tuple[Callable[[], int] | None, ...]
 
-    def __init__(self, node: Node, out: Any, sources: tuple[Any, ...], shared: tuple[int, ...]) -> None:
+    def __init__(self, node: Node, out: Any, sources: Sequence[Any], shared: Sequence[int]) -> None:
+        sources = expect_list(sources, "Call: sources", "arrays")
+        shared = expect_list(shared, "Call: shared", "numbers")
         self.node = node
         self.out = out
         self.sources = sources
