@@ -18,6 +18,7 @@ from .state import Memory, State, dropped, handle_of, object_of
 _OK: int = lib.GGML_STATUS_SUCCESS
 _MAX_TEXT = 700
 _MAX_NAME = 63
+_HOST_ALIGNMENT: int = lib.ggml_backend_buft_get_alignment(lib.ggml_backend_cpu_buffer_type())
 
 
 def _failed(error: BaseException, where: str = "") -> int:
@@ -114,6 +115,10 @@ def _made(kind: Kind, options: dict[str, Any]) -> Any:
     n = device.alignment
     if not isinstance(n, int) or not 1 <= n <= 65536 or n & (n - 1):
         raise InvalidArgumentError(f"{what}.alignment must be a power of two, 1 to 65536, not {n!r}")
+    if device.memory == "host" and n < _HOST_ALIGNMENT:
+        raise InvalidArgumentError(
+            f"{what}.alignment must be at least {_HOST_ALIGNMENT} with memory 'host', which the CPU uses, too, not {n}"
+        )
     n = device.max_size
     if n is not None and (not isinstance(n, int) or not 1 <= n < 2**63):
         raise InvalidArgumentError(f"{what}.max_size must be a positive number of bytes or None, not {n!r}")

@@ -278,6 +278,7 @@ def test_device_that_cannot_be_used_says_why():
         ({"memory": "gpu"}, "memory must be 'host' or 'own', not 'gpu'"),
         ({"alignment": 3}, "alignment must be a power of two"),
         ({"alignment": 0}, "alignment must be a power of two"),
+        ({"alignment": 4}, "alignment must be at least 64 with memory 'host', which the CPU uses, too, not 4"),
         ({"max_size": -1}, "max_size must be a positive number"),
         ({"max_size": 1.5}, "max_size must be a positive number"),
         ({"name": ""}, ""),
