@@ -88,14 +88,13 @@ class Memory:
     """A buffer: what the device's ``alloc`` gave. ``begin`` makes places in different buffers differ: it is the address
     on the host, and a number below all addresses elsewhere."""
 
-    __slots__ = ("begin", "content", "nbytes", "state")
+    __slots__ = ("begin", "content", "state")
     _next = 0
     _lock = threading.Lock()
 
     def __init__(self, state: State, content: Any, nbytes: int, address: int = 0) -> None:
         self.state = state
         self.content = content
-        self.nbytes = nbytes
         self.begin = address
         if address:
             return
