@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,6 +37,18 @@ def _caches(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.fixture
 def cpu() -> gb.Backend:
     return gb.Backend("CPU", n_threads=2)
+
+
+@pytest.fixture
+def computed(cpu: gb.Backend) -> Callable[[gb.Tensor], np.ndarray[Any, Any]]:
+    """The values of a node, computed on the CPU by a scheduler."""
+
+    def compute(node: gb.Tensor) -> np.ndarray[Any, Any]:
+        sched = gb.Scheduler([cpu])
+        assert sched.compute(node.context.graph(node))
+        return node.numpy(copy=True)
+
+    return compute
 
 
 @pytest.fixture

@@ -10,26 +10,9 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
+from exchanged import DTYPES, SHAPES, numbers
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; make check-long installs it")
-
-DTYPES = ["float32", "float16", "bfloat16", "float64", "int8", "int16", "int32", "int64"]
-SHAPES = [(), (1,), (5,), (2, 3), (2, 3, 4, 5), (0,), (2, 0, 3)]
-
-
-@pytest.fixture
-def computed(cpu):
-    def compute(node):
-        sched = gb.Scheduler([cpu])
-        graph = node.context.graph(node)
-        assert sched.compute(graph)
-        return node.numpy(copy=True)
-
-    return compute
-
-
-def numbers(shape):
-    return (np.arange(int(np.prod(shape))) % 100 - 20).reshape(shape)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
