@@ -24,13 +24,16 @@ GGML_API enum ggml_status ggml_backend_cpu_set_level(ggml_backend_t backend_cpu,
 // ggml_cpu_get_trait first asks. The environment variables GGML_CPU_TRAITS and GGML_CPU_REPRODUCIBLE replace them.
 struct ggml_cpu_trait {
     const char * name;    // "bf16_dots"
-    double       value;   // a rate by another one, or a number of bytes; 0: unknown or not there
+    double       value;   // a rate by another one, or bytes; 0: unknown, not there or, by its source, not used
     const char * source;  // "measured", "stated by the processor", "given by GGML_CPU_TRAITS", ...
     const char * meaning; // what it is, and what is chosen by it
 };
 GGML_API int              ggml_cpu_trait_count(void);
 GGML_API enum ggml_status ggml_cpu_get_trait(int i, const char * level,
     struct ggml_cpu_trait * trait); // level NULL: the default
+
+// True: GGML_CPU_REPRODUCIBLE is set and not "0", so that a level computes the same bits on every processor that has it.
+GGML_API bool ggml_cpu_is_reproducible(void);
 
 // What the processor calls itself; "" where it does not tell. Virtual machines may give it another name.
 GGML_API const char * ggml_cpu_processor_name(void);

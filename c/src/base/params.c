@@ -131,7 +131,8 @@ const char * gb_number_text(char * text, size_t size, int n_digits, double value
     return text;
 }
 
-// A number, one letter for the power of 1024, and "B" or "iB" after it or not.
+// A number; after it or not one letter for the power of 1024; after that or not "B", or "iB" behind a letter. A positive
+// size of less than a byte is none.
 bool gb_params_size(const char * value, size_t * r) {
     static const char * const units[] = { "", "k", "m", "g", "t" };
     double                    number;
@@ -141,14 +142,17 @@ bool gb_params_size(const char * value, size_t * r) {
     }
     char         letter[2] = { *unit, '\0' };
     const char * rest      = *unit == '\0' ? unit : unit + 1;
-    if (*rest != '\0' && !gb_text_equal(rest, "b") && !gb_text_equal(rest, "ib")) {
+    if (gb_text_equal(unit, "b")) { // bytes
+        letter[0] = '\0';
+    } else if (*rest != '\0' && !gb_text_equal(rest, "b") && !gb_text_equal(rest, "ib")) {
         return false;
     }
     for (int i = 0; i < 5; i++) {
         if (gb_text_equal(letter, units[i])) {
             const double bytes = number * (double) (1ull << (10 * i));
             // without a unit the number must be whole: there are no parts of a byte
-            const bool fits = bytes < (double) (SIZE_MAX / 2) && (i > 0 || bytes == (double) (size_t) bytes);
+            const bool fits = bytes < (double) (SIZE_MAX / 2) && (i > 0 || bytes == (double) (size_t) bytes) &&
+                              (bytes >= 1 || number == 0);
             *r              = fits ? (size_t) bytes : 0;
             return fits;
         }

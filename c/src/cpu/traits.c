@@ -221,6 +221,8 @@ const struct gb_cpu_traits * gb_cpu_traits_of(const struct gb_kernels * kernels)
 
 // -------------------------------------------------------------------------------------------------------------- public
 
+bool ggml_cpu_is_reproducible(void) { return gb_kernels_reproducible(); }
+
 int ggml_cpu_trait_count(void) { return GB_TRAIT_COUNT; }
 
 enum ggml_status ggml_cpu_get_trait(int i, const char * level, struct ggml_cpu_trait * trait) {

@@ -92,7 +92,7 @@ def _cpu_config() -> dict[str, Any]:
         "processor": _processor(),
         "level": level,
         "traits": _traits(level),
-        "reproducible (GGML_CPU_REPRODUCIBLE)": os.environ.get("GGML_CPU_REPRODUCIBLE", "0") not in ("", "0"),
+        "reproducible (GGML_CPU_REPRODUCIBLE)": bool(lib.ggml_cpu_is_reproducible()),
         "chosen by traits": _chosen(level),
     }
 

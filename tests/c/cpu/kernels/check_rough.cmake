@@ -1,6 +1,8 @@
 # cmake -D OBJDUMP=... -D OBJECTS=... -D DISPATCH=... -P check_rough.cmake: fails unless dispatch.c replaces all kernels
 # of these objects, and only those, in which processors round differently (gb_kernels_reproducible): approximate
-# reciprocals and square roots. Products of bfloat16 are left to cpu/traits.h.
+# reciprocals and square roots. The instructions for products of bfloat16, which round otherwise than multiply-adds, may
+# stand only in the kernels that are chosen by the trait bf16_dots (cpu/traits.h), in the tiles of the level amx, which
+# has them on every processor, and in the loops that measure them.
 file(READ ${DISPATCH} text)
 string(REGEX MATCHALL "k->[a-z0-9_]+ += below->[a-z0-9_]+" lines "${text}")
 set(replaced "")
@@ -9,16 +11,19 @@ foreach(line IN LISTS lines)
     list(APPEND replaced ${name})
 endforeach()
 set(rough "")
+set(by_pairs "")
 foreach(object IN LISTS OBJECTS)
     execute_process(COMMAND ${OBJDUMP} -d --no-show-raw-insn ${object} OUTPUT_VARIABLE code RESULT_VARIABLE failed)
     if(failed)
         message(FATAL_ERROR "${OBJDUMP} cannot read ${object}")
     endif()
-    string(REGEX MATCHALL "<[a-z0-9_.]+>:|v?(rcp|rsqrt)(14|28)?[ps]s " found "${code}")
+    string(REGEX MATCHALL "<[a-z0-9_.]+>:|v?(rcp|rsqrt)(14|28)?[ps]s |[vt]dpbf16ps " found "${code}")
     set(function "")
     foreach(item IN LISTS found)
         if(item MATCHES "^<([a-z0-9_]+)")
             set(function ${CMAKE_MATCH_1})
+        elseif(item MATCHES "bf16")
+            list(APPEND by_pairs ${function})
         else()
             list(APPEND rough ${function})
         endif()
@@ -30,4 +35,12 @@ list(SORT replaced)
 message(STATUS "approximate: ${rough}")
 if(NOT "${rough}" STREQUAL "${replaced}")
     message(SEND_ERROR "dispatch.c replaces: ${replaced}")
+endif()
+
+list(REMOVE_DUPLICATES by_pairs)
+list(SORT by_pairs)
+message(STATUS "products of bfloat16: ${by_pairs}")
+list(REMOVE_ITEM by_pairs gemm_tile_bf16 limit_bf16 part_of_tile_)
+if(by_pairs)
+    message(SEND_ERROR "not chosen by the trait bf16_dots: ${by_pairs}")
 endif()
