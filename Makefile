@@ -1,6 +1,7 @@
 # make demo        run the main job on real input: sentence embeddings
 # make test        build everything and run all tests and lint
 # make lint        check form, types and structure: ruff, clang-format, mypy, tools/*.py
+# make docs        build the documentation site into build/docs; warnings are errors
 # make build-c     build the C library and its tests into build/dev
 # make check-long  what takes longer: sanitizers, thousands of random graphs, other compilers
 # make bench       measure; JSON under build/bench
@@ -25,7 +26,7 @@ py   := $(venv)/bin/python
 pip  := $(py) -m pip --disable-pip-version-check -q install
 srcs := $(shell find c python tools -type f -not -path '*/__pycache__/*') CMakeLists.txt pyproject.toml
 
-.PHONY: demo test build-c test-c test-consumer test-python lint check-long bench clean
+.PHONY: demo test docs build-c test-c test-consumer test-python lint check-long bench clean
 
 demo: $(venv)/.demo
 	$(py) -m examples.embed
@@ -59,6 +60,16 @@ $(venv)/.test: $(venv)/.demo
 	@$(pip) "$(wheel)[test]"
 	@touch $@
 
+# ---- documentation ---------------------------------------------------------------------------------------------------
+
+$(venv)/.docs: $(venv)/.package
+	@$(pip) "$(wheel)[docs]"
+	@touch $@
+
+docs: $(venv)/.docs
+	$(py) -m sphinx -q -W --keep-going -b html docs build/docs
+	@echo "the site is in build/docs/index.html"
+
 # ---- tests -----------------------------------------------------------------------------------------------------------
 
 test: test-c test-consumer lint test-python
@@ -80,8 +91,8 @@ test-python: $(venv)/.test
 	$(py) -m pytest tests/python
 
 lint: build-c $(venv)/.test
-	$(py) -m ruff check python tests/python examples benchmarks tools
-	$(py) -m ruff format --check python tests examples benchmarks tools
+	$(py) -m ruff check python tests/python docs examples benchmarks tools
+	$(py) -m ruff format --check python tests docs/*.py docs/_ext examples benchmarks tools
 	@find c python tests benchmarks examples -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' | \
 	  xargs $(venv)/bin/clang-format --dry-run -Werror && echo "clang-format: all files are formatted"
 	$(py) -m mypy

@@ -32,7 +32,7 @@ GGML_API int              ggml_cpu_trait_count(void);
 GGML_API enum ggml_status ggml_cpu_get_trait(int i, const char * level,
     struct ggml_cpu_trait * trait); // level NULL: the default
 
-// True: GGML_CPU_REPRODUCIBLE is set and not "0", so that a level computes the same bits on every processor that has it.
+// True: GGML_CPU_REPRODUCIBLE is set and not "0", so that a level computes the same bits on each processor.
 GGML_API bool ggml_cpu_is_reproducible(void);
 
 // What the processor calls itself; "" where it does not tell. Virtual machines may give it another name.

@@ -157,7 +157,9 @@ def load_report() -> list[LoadRecord]:
 
 
 def get_include() -> str:
-    """The directory with the C headers, and ``ggml-backend-module.c``, which a backend module is compiled with::
+    """The directory with the C headers, and ``ggml-backend-module.c``, which a backend module is compiled with.
+
+    In a shell, with ``INCLUDE`` for the directory::
 
         cc -shared -fPIC -fvisibility=hidden -DGGML_BACKEND_MODULE_BUILD -I$INCLUDE mine.c \\
             $INCLUDE/ggml-backend-module.c -o mine.so

@@ -131,8 +131,8 @@ const char * gb_number_text(char * text, size_t size, int n_digits, double value
     return text;
 }
 
-// A number; after it or not one letter for the power of 1024; after that or not "B", or "iB" behind a letter. A positive
-// size of less than a byte is none.
+// A number; after it or not one letter for the power of 1024; after that or not "B", or "iB" behind a letter. Less than
+// a byte is no size.
 bool gb_params_size(const char * value, size_t * r) {
     static const char * const units[] = { "", "k", "m", "g", "t" };
     double                    number;

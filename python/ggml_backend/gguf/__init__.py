@@ -1,5 +1,7 @@
 """GGUF model files: metadata, named tensors, and their way into the memory of backends.
 
+For example::
+
     with gb.gguf.open("model.gguf") as file:
         print(file.metadata["general.name"], len(file.tensors))
         weights = file.load(cpu)                # in place: the file's own pages, nothing is copied

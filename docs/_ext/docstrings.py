@@ -1,0 +1,70 @@
+"""Docstrings as they are written here, for Sphinx.
+
+Names of the package stand without it: they refer to what ``ggml_backend`` has of that name, in its other modules, too.
+
+A parameter stands on a line of its own as ``name: what it is``, several as ``a, b: what they are``, and lines that
+follow are indented further. Such a paragraph becomes a list of definitions.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+_ENTRY = re.compile(r"(?P<names>\*{0,2}\w+(?:, \*{0,2}\w+)*): (?P<text>\S.*)")
+
+
+def _is_list(paragraph: list[str]) -> bool:
+    """Does each line begin an entry, or go on with one?"""
+    return bool(_ENTRY.fullmatch(paragraph[0])) and all(
+        line.startswith("    ") or _ENTRY.fullmatch(line) for line in paragraph
+    )
+
+
+def _as_definitions(paragraph: list[str]) -> list[str]:
+    lines: list[str] = []
+    for line in paragraph:
+        entry = None if line.startswith("    ") else _ENTRY.fullmatch(line)
+        if entry:
+            names = ", ".join(f"``{name}``" for name in entry["names"].split(", "))
+            lines += ["", names, f"    {entry['text']}"]
+        else:
+            lines.append(line)
+    return lines
+
+
+def rewrite(lines: list[str]) -> list[str]:
+    """The lines of a docstring with its lists of parameters as definitions."""
+    result: list[str] = []
+    paragraph: list[str] = []
+    for line in [*lines, ""]:
+        if line.strip():
+            paragraph.append(line)
+            continue
+        if paragraph:
+            result += _as_definitions(paragraph) if _is_list(paragraph) else paragraph
+        result.append("")
+        paragraph = []
+    return result
+
+
+def _process(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    lines[:] = rewrite(lines)
+
+
+def _resolve(app: Any, env: Any, node: Any, contnode: Any) -> Any:
+    """A name that is not in the module where it stands: the package's own."""
+    if node.get("refdomain") != "py" or node.get("refexplicit"):
+        return None
+    domain = env.get_domain("py")
+    name = node["reftarget"].rsplit(".", 1)[-1]
+    whole = f"ggml_backend.{name}"
+    if whole not in domain.objects:
+        return None
+    return domain.resolve_xref(env, node["refdoc"], app.builder, node["reftype"], whole, node, contnode)
+
+
+def setup(app: Any) -> dict[str, bool]:
+    app.connect("autodoc-process-docstring", _process)
+    app.connect("missing-reference", _resolve)
+    return {"parallel_read_safe": True}

@@ -1,0 +1,49 @@
+"""How Sphinx makes the site of these pages: ``make docs`` builds it into build/docs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent / "_ext"))
+
+import ggml_backend
+
+project = "ggml_backend"
+copyright = "the authors of ggml_backend, MIT licence"
+release = version = ggml_backend.__version__
+
+extensions = [
+    "myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "sphinx_copybutton", "sphinxarg.ext",
+    "docstrings", "headers", "links",
+]  # fmt: skip
+exclude_patterns = ["_build", "_ext"]
+templates_path: list[str] = []
+
+# Warnings are errors (make docs): also for names that refer to nothing.
+nitpicky = True
+nitpick_ignore_regex = [
+    # Typing's names and other packages', whose pages are not fetched.
+    ("py:.*", r"(np|numpy|logging|_typing|typing|collections|contextlib|types|os|pathlib|ml_dtypes|torch)\..*"),
+    ("py:class", r"(Any|Callable|Iterable|Iterator|Sequence|Mapping|Literal|Self|Path|Final|ArrayLike|_.*|.*\._.*)"),
+    # Names for unions and protocols of the package's own, and what objects are made of.
+    ("py:class", r"(.*\.)?(\w+Core|Array|DTypes|OnInvalid|Fetch|Run|Part|type\[Any\])"),
+]
+# An attribute may have the name of a type (Traffic.bytes).
+suppress_warnings = ["ref.python"]
+
+myst_heading_anchors = 4
+myst_enable_extensions = ["colon_fence", "deflist"]
+
+autodoc_member_order = "groupwise"
+autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 100
+maximum_signature_line_length = 100
+
+html_theme = "furo"
+html_title = f"ggml_backend {release}"
+html_show_sourcelink = False
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True

@@ -1,0 +1,95 @@
+"""The documentation site: its reference has every public name and header, and its extensions read what they should.
+
+``make docs`` builds the site; warnings are errors there.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from types import ModuleType
+
+import pytest
+
+import ggml_backend as gb
+from source_tree import in_tree
+
+DOCS = in_tree("docs/conf.py").parent
+REFERENCE = {p.name: p.read_text(encoding="utf-8") for p in sorted((DOCS / "reference").glob("*.md"))}
+
+
+def extension(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, DOCS / "_ext" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_reference_has_every_public_name_once():
+    named: list[str] = []
+    for text in REFERENCE.values():
+        named += re.findall(r"^\.\. auto(?:class|function|exception|data):: (\w+)$", text, re.M)
+        named += re.findall(r"^\| `gb\.(\w+)` ", text, re.M)
+    modules = {name for name in ("devices", "gguf", "testing") if f"ggml_backend.{name}" in "".join(REFERENCE.values())}
+    assert sorted(named) == sorted(set(gb.__all__) - {"__version__"} - modules)
+    assert modules == {"devices", "gguf", "testing"}
+
+
+def test_the_reference_has_every_header():
+    pages = {re.findall(r"^```\{c-header\} (\S+)$", p.read_text(encoding="utf-8"), re.M)[0]
+             for p in (DOCS / "reference" / "c").glob("*.md") if p.name != "index.md"}  # fmt: skip
+    assert pages == {p.name for p in in_tree("c/include/ggml.h").parent.glob("*.h")}
+
+
+def test_every_page_is_reached():
+    """Sphinx warns of pages that no list has; here without building the site."""
+    listed = {"index.md"}
+    for page in DOCS.glob("**/*.md"):
+        for block in re.findall(r"^```\{toctree\}\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S):
+            entries = [line for line in block.splitlines() if line and not line.startswith(":")]
+            listed |= {str((page.parent / f"{entry}.md").resolve().relative_to(DOCS.resolve())) for entry in entries}
+    assert listed == {str(p.relative_to(DOCS)) for p in DOCS.glob("**/*.md")}
+
+
+@pytest.mark.parametrize(
+    ("docstring", "page"),
+    [
+        (["Does it.", "", "a: one", "b, c: two,", "    and more", "", "Text: as it is, and",
+          "goes on"],
+         ["Does it.", "", "", "``a``", "    one", "", "``b``, ``c``", "    two,", "    and more", "",
+          "Text: as it is, and", "goes on", ""]),
+        (["A text", "", "    code: 1"], ["A text", "", "    code: 1", ""]),
+    ],
+)  # fmt: skip
+def test_lists_of_parameters_become_definitions(docstring, page):
+    assert extension("docstrings").rewrite(docstring) == page
+
+
+def test_headers_are_read():
+    headers = pytest.importorskip("docutils", reason="docutils is not installed (extra [docs])") and extension(
+        "headers"
+    )
+    text = """// a.h - what it is.
+#ifndef A_H
+#define A_H
+
+extern "C" {
+
+// Adds.
+GGML_API int gg_add(int a,
+    int b);
+
+struct gg_pair {
+    int a; // one
+
+    int b;
+};
+
+}
+#endif
+"""
+    blocks = [headers.split_comment(block) for block in headers.blocks_of(text)]
+    assert [comment for comment, _ in blocks] == [["a.h - what it is."], ["Adds."], []]
+    assert [headers.names_in("\n".join(code)) for _, code in blocks] == [[], ["gg_add"], ["gg_pair"]]
