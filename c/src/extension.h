@@ -9,7 +9,7 @@
 
 // Errors: one status and one message for each thread, kept back while the extension's lock is held.
 //   GB_TRY GB_FAIL_IF GB_FAIL_IF_RETURNING GB_ERROR_SIZE gb_fail gb_fail_quietly gb_last_reason gb_hold_log
-//   gb_fail_count gb_forget_failures_since
+//   gb_fail_count gb_forget_failures_since gb_failure gb_failure_save gb_failure_restore
 #include "base/status.h"
 
 // Memory, growing arrays, maps by address, small arithmetic.

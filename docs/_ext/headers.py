@@ -93,7 +93,8 @@ class Header(SphinxDirective):
         names = names_in(code)
         entries = [("single", f"{name} (C)", f"c-{name}", "", None) for name in names]
         targets = [nodes.target("", "", ids=[f"c-{name}"]) for name in names]
-        return [index(entries=entries), *targets, nodes.literal_block(code, code, language="c")]
+        shown = re.sub(r"GGML_(?:API|CALL) +", "", code)
+        return [index(entries=entries), *targets, nodes.literal_block(shown, shown, language="c")]
 
 
 def setup(app: Any) -> dict[str, bool]:

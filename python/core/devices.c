@@ -49,6 +49,10 @@ const void * gbpy_device_weights(const struct ggml_tensor * t) {
 
 uint64_t gbpy_device_version(const void * buffer) { return gb_buffer_version(buffer); }
 
+void * gbpy_device_run(void) { return gb_run(); }
+
+void gbpy_device_set_run(void * run) { gb_set_run(run); }
+
 // ------------------------------------------------------------------------------------------------------ calling Python
 
 // Python may do anything meanwhile, also what fails and is coped with.
@@ -92,14 +96,22 @@ static enum ggml_status end(const struct call * call, const struct device * d, i
         }                                                    \
     } while (0)
 
-// For what cannot fail. At the end of the interpreter nothing is given back.
-#define CALL_QUIETLY(call_)                               \
-    do {                                                  \
-        struct call python_call;                          \
-        if (!gbpy_is_ending() && begin(&python_call)) {   \
-            call_;                                        \
-            end(&python_call, NULL, GGML_STATUS_SUCCESS); \
-        }                                                 \
+// For what cannot fail, and may come in the middle of another call, where the collector of garbage frees memory of a
+// device: what that one said, and what failed in it, stays. At the end of the interpreter nothing is given back.
+#define CALL_QUIETLY(call_)                                                                      \
+    do {                                                                                         \
+        struct call       python_call;                                                           \
+        struct gb_failure failure;                                                               \
+        char              before[TEXT];                                                          \
+        gb_failure_save(&failure);                                                               \
+        memcpy(before, said, sizeof(said));                                                      \
+        if (!gbpy_is_ending() && begin(&python_call)) {                                          \
+            call_;                                                                               \
+            if (end(&python_call, NULL, GGML_STATUS_SUCCESS) == GGML_STATUS_SUCCESS) {           \
+                gb_failure_restore(&failure); /* an interrupt is left as the thread's failure */ \
+            }                                                                                    \
+        }                                                                                        \
+        memcpy(said, before, sizeof(said));                                                      \
     } while (0)
 
 static void unref(struct device * d) {
@@ -114,11 +126,14 @@ static GGML_CALL const char * buffer_name(ggml_backend_buffer_t buffer) {
     return ((const struct memory *) buffer->context)->device->info.name;
 }
 
+// How many addresses memory of a device's own has: those of a buffer without bytes differ from others', too.
+static size_t n_addresses(size_t size) { return size > 0 ? size : 1; }
+
 static GGML_CALL void buffer_free(ggml_backend_buffer_t buffer) {
     struct memory * m = buffer->context;
     CALL_QUIETLY(python->free(m->handle));
     if (!m->device->info.host) {
-        gb_addresses_release(m->base, m->size);
+        gb_addresses_release(m->base, n_addresses(m->size));
     }
     unref(m->device);
     gb_free(m);
@@ -242,7 +257,7 @@ static struct device * device_of_type(ggml_backend_buffer_type_t type) { return 
 static bool give_base(struct memory * m, const struct gbpy_memory_info * info) {
     const struct device * d = m->device;
     if (!d->info.host) {
-        m->base = gb_addresses_reserve(m->size > 0 ? m->size : 1);
+        m->base = gb_addresses_reserve(n_addresses(m->size));
         return m->base != NULL;
     }
     m->base = info->base;
@@ -272,7 +287,7 @@ static ggml_backend_buffer_t alloc(ggml_backend_buffer_type_t type, struct devic
     if (buffer == NULL) {
         CALL_QUIETLY(python->free(m->handle));
         if (!d->info.host) {
-            gb_addresses_release(m->base, size);
+            gb_addresses_release(m->base, n_addresses(size));
         }
         gb_free(m);
         return NULL;

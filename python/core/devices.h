@@ -87,6 +87,10 @@ bool gbpy_device_may_leave_out(const struct ggml_tensor * node);
 // The buffer of weights that a tensor lies in, NULL: in none; and a number that grows whenever its content changes.
 const void * gbpy_device_weights(const struct ggml_tensor * t);
 uint64_t     gbpy_device_version(const void * buffer);
+// The computation that this thread works for, or NULL. Work that a device puts into its queue works for the same, on
+// whatever thread.
+void * gbpy_device_run(void);
+void   gbpy_device_set_run(void * run);
 
 // cdef: end
 

@@ -129,11 +129,14 @@ static void destroy(struct gbpy_object * o, struct gbpy_object ** dead) {
     gbpy_weak_unref(o);
 }
 
-// A chain of a million objects is given back in a loop, not by recursion.
+// A chain of a million objects is given back in a loop, not by recursion. It may be the collector that gives them back,
+// between a failure and the code that reads what failed: that stays.
 void gbpy_destroy_all(struct gbpy_object * dead) {
     if (dead == NULL || gbpy_is_ending()) {
         return;
     }
+    struct gb_failure failure;
+    gb_failure_save(&failure);
     const struct gbpy_quiet before = gbpy_begin_quiet();
     while (dead != NULL) {
         struct gbpy_object * o = dead;
@@ -141,6 +144,7 @@ void gbpy_destroy_all(struct gbpy_object * dead) {
         destroy(o, &dead);
     }
     gbpy_end_quiet(before);
+    gb_failure_restore(&failure);
 }
 
 void gbpy_unref(struct gbpy_object * o) { // NULL is fine

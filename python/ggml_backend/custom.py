@@ -49,8 +49,9 @@ def map_custom(function: Callable[..., Any], *tensors: Tensor, n_tasks: int = 1,
         ``ith = 0 .. nth - 1``, by the threads of the backend, and does its share each time.
     n_tasks: 1; or at most how many threads; or -1 for as many as the backend has
 
-    The function runs on the CPU, on whatever thread computes the node. If it raises, the computation stops and the
-    exception is raised to who called ``compute``. It must not use the backend or scheduler that is computing.
+    The function runs on the CPU, on whatever thread computes the node, or on a device that takes such functions
+    (``Device.computes_custom``). If it raises, the computation stops and the exception is raised to who called
+    ``compute``. It must not use the backend or scheduler that is computing.
     """
     _expect_callable(function, "map_custom", "map_custom(function, tensor, ...)")
     if not 1 <= len(tensors) <= 3:
@@ -126,7 +127,8 @@ def custom(
     Returns a tensor; of several results a tuple of tensors. These are views of one node, which is computed as a whole
     if a graph needs one of them.
 
-    The function runs on the CPU, on whatever thread computes the node, wherever sources and readers are. If it raises,
+    The function runs on the CPU, on whatever thread computes the node, wherever sources and readers are; in a scheduler
+    with a device that takes such functions (``Device.computes_custom``), there, on that device's arrays. If it raises,
     or returns what does not fit, the computation stops and the exception is raised to who called ``compute``, with a
     note that names the node. It must not use the backend or scheduler that is computing. The node has no derivative,
     and graphs with it cannot be exported.

@@ -26,11 +26,11 @@ from ._callbacks import CustomOp
 from ._data.blocks import as_blocks
 from ._devices import hooks as _hooks  # noqa: F401  gives C its functions
 from ._devices import registry
-from ._devices.nodes import Node, custom_of, numpy_view
+from ._devices.nodes import Node, custom_of, numpy_view, operators, single
 from ._devices.program import Call, copied, program_of
-from ._devices.state import _base_submit
+from ._devices.state import _base
 from ._errors import AllocationError, InvalidArgumentError, StateError, UnsupportedError, expect_bool, expect_list
-from ._errors.messages import kind_of
+from ._errors.messages import close_matches, kind_of
 from ._text.names import as_name
 from .dtypes import DType, DTypeLike, as_dtype, dtypes
 
@@ -94,6 +94,9 @@ def op(
     """
     if not names or not all(isinstance(n, str) and n for n in names):
         raise TypeError('op: names of operators are texts: @gb.op("add", "mul")')
+    for name in names:
+        if name.lower() not in operators():
+            raise InvalidArgumentError(f"op: there is no operator {name!r}{close_matches(name, operators())}")
     if when is not None and not callable(when):
         raise TypeError(f"op: when must be a function, not {kind_of(when)}")
     options = {
@@ -119,7 +122,10 @@ def _dtypes(given: Any) -> frozenset[DType]:
         return frozenset(d for d in dtypes.values() if given == "all" or not d.is_quantized)
     if isinstance(given, (str, DType, type, np.dtype)):
         given = (given,)
-    return frozenset(as_dtype(d, "op: dtypes") for d in expect_list(given, "op: dtypes", "dtypes"))
+    found = frozenset(as_dtype(d, "op: dtypes") for d in expect_list(given, "op: dtypes", "dtypes"))
+    if not found:
+        raise InvalidArgumentError("op: dtypes is empty: no node fits")
+    return found
 
 
 class Device:
@@ -130,7 +136,8 @@ class Device:
 
     - *What it computes*: :meth:`supports`, by default from the table.
     - *Functions*: with ``computes_custom = True`` those of :func:`custom` and :func:`map_custom` run on the device, on
-      its own arrays.
+      its own arrays; those with several results, or with quantized tensors, if these are NumPy's. With ``n_tasks``
+      other than 1 a function is called once, with ``ith = 0, nth = 1``.
     - *How*: :meth:`compile`, by default a list of calls of the table's methods.
     - *Memory*: ``memory = "host"`` is memory of the host, in NumPy arrays, which the CPU reads and writes, too, so that
       nothing is copied between them. ``memory = "own"`` is the device's: then :meth:`alloc` and :meth:`array` are to be
@@ -175,7 +182,7 @@ class Device:
         every dtype, shape and stride. Views and empty tensors are not asked."""
         entry = self._table.get(node.op)
         if entry is None and node._function is not None and self.computes_custom:
-            return True
+            return self._takes_function(node)
         if entry is None:
             return f"it computes {', '.join(sorted(self._table)) or 'nothing'}"
         reason = self._wrong_dtype(entry, node)
@@ -185,6 +192,19 @@ class Device:
             return "NumPy does not repeat an operand along an axis where it has more than one element"
         answer = True if entry.when is None else entry.when(node)
         return answer if answer is not False else "not this one"
+
+    def _takes_function(self, node: Node) -> bool | str:
+        """Of functions with several results, or with quantized sources, this package makes what they are called with,
+        which it can of arrays of NumPy."""
+        op = node._function() if node._function is not None else None
+        if op is None or not (op.several or any(t.dtype.is_quantized for t in (node, *node.sources))):
+            return True
+        state = self._state
+        if state.has_numpy_arrays is None:
+            state.has_numpy_arrays = isinstance(self.array(self.alloc(64), 0, single(), False), np.ndarray)
+        if state.has_numpy_arrays:
+            return True
+        return "functions of several results, or of quantized tensors, are for devices with arrays of NumPy"
 
     @staticmethod
     def _wrong_dtype(entry: _Entry, node: Node) -> str:
@@ -203,7 +223,9 @@ class Device:
         return program_of(self.name, [(self.step(call), call) for call in calls], self.store)
 
     def step(self, call: Call) -> Callable[[], Any]:
-        """What computes one node: the table's method, with its arguments."""
+        """What computes one node: the table's method, with its arguments. An array that it returns is not stored yet:
+        :meth:`store` does that, unless it is None or ``call.out``. Where the result lies on a source (``call.shared``)
+        and the method may not find it there, it reads copies."""
         entry = self._table.get(call.node.op)
         if entry is None and call.node._function is not None:
             return partial(self._custom, call.node._function, call)
@@ -238,8 +260,6 @@ class Device:
             blocks = op.results is not None
             op.fill(call.out, [as_blocks(a, s.dtype) if blocks and s.dtype.is_quantized else a for a, s in pairs])
             return None
-        if op.several:
-            raise UnsupportedError(f"{self.name}: {call.node}: a function of several results is for NumPy arrays")
         return op.compute(call.out, call.sources)
 
     # ----------------------------------------------------------------------------------------------------------- memory
@@ -326,7 +346,7 @@ class Device:
         return f"<{type(self).__name__} {self.name!r}>"
 
 
-_base_submit[0] = Device.submit
+_base[0] = Device
 custom_of[0] = CustomOp.of_node
 
 

@@ -341,7 +341,9 @@ class Tensor(Local):
         copy: bool | None = None,
     ) -> Any:
         """For ``from_dlpack`` of other libraries: the data as an array, without a copy, of every dtype without blocks,
-        bfloat16 too. It keeps the memory as an array of :meth:`numpy` does, and is read-only where that is.
+        bfloat16 too. It keeps the memory as an array of :meth:`numpy` does, and is marked read-only where that is.
+        PyTorch does not look at the mark: do not write there into what it made of a constant or of a read-only file,
+        or ask for a copy.
 
         stream: None; host memory has none
         max_version: of DLPack that the caller knows. Before ``(1, 0)`` read-only memory raises BufferError

@@ -10,15 +10,7 @@
 #include "ggml-backend-impl.h"
 #include "log.h"
 
-// `count` grows with every failure and is never reset by clearing, so that hooks which return nothing can tell of one.
-struct error_state {
-    enum ggml_status status;
-    uint64_t         count;
-    char             message[GB_ERROR_SIZE];
-    char             reason[GB_REASON_SIZE];
-};
-
-static _Thread_local struct error_state error_state;
+static _Thread_local struct gb_failure error_state;
 
 // While the log is held a failure makes it due; see gb_hold_log.
 static _Thread_local bool log_is_held, log_is_due;
@@ -29,7 +21,7 @@ static const char cut_mark[] = "...";
 // Logs the failure of this thread. The state is put back afterwards, because the callback may fail in something itself
 // or clear the failure.
 static void log_error(void) {
-    const struct error_state before = error_state;
+    const struct gb_failure before = error_state;
     gb_log(GGML_LOG_LEVEL_ERROR, "%s", before.message);
     error_state = before;
 }
@@ -96,6 +88,10 @@ uint64_t gb_fail_count(void) { return error_state.count; }
 enum ggml_status gb_status_since(uint64_t fail_count) {
     return error_state.count == fail_count ? GGML_STATUS_SUCCESS : error_state.status;
 }
+
+void gb_failure_save(struct gb_failure * failure) { *failure = error_state; }
+
+void gb_failure_restore(const struct gb_failure * failure) { error_state = *failure; }
 
 void gb_forget_failures_since(uint64_t fail_count) { error_state.count = fail_count; }
 

@@ -44,6 +44,17 @@ enum ggml_status gb_status_since(uint64_t fail_count);
 // vain and coped with is no failure of the function that called it.
 void gb_forget_failures_since(uint64_t fail_count);
 
+// What this thread has recorded, and how to put it back: for work that comes between a failure and its reader, as
+// freeing what a collector of garbage has found does.
+struct gb_failure {
+    enum ggml_status status;
+    uint64_t         count; // grows with every failure, and is not reset when the failure is cleared
+    char             message[GB_ERROR_SIZE];
+    char             reason[GB_REASON_SIZE];
+};
+void gb_failure_save(struct gb_failure * failure);
+void gb_failure_restore(const struct gb_failure * failure);
+
 // If `cond` holds, reports a failure and returns from the calling function: GB_FAIL_IF returns the status,
 // GB_FAIL_IF_RETURNING the value `ret`.
 #define GB_FAIL_IF(cond, status, ...)              \

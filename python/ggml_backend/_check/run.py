@@ -133,7 +133,7 @@ def _run(job: _Job) -> CheckedCase | None:
         message = str(error)
     except Nothing as error:
         outcome, message = "skipped", str(error)
-    except Exception as error:
+    except (Exception, SystemExit, GeneratorExit) as error:
         message = _words(error)
     return CheckedCase(job.name, job.group, job.op, job.dtype, outcome, message)
 

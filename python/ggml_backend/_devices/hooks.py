@@ -13,7 +13,7 @@ from .._signals import keep_interrupt
 from .nodes import node_at
 from .program import calls_of, refusal_of
 from .registry import Kind, options_of
-from .state import Memory, State, dropped, handle_of, object_of
+from .state import Memory, State, dropped, handle_of, has_queue, object_of, waits
 
 _OK: int = lib.GGML_STATUS_SUCCESS
 _MAX_TEXT = 700
@@ -32,7 +32,10 @@ def _failed(error: BaseException, where: str = "") -> int:
         status = error.status
     else:
         status = lib.GGML_STATUS_DEVICE_ERROR
-    told = " ".join(str(error).split())
+    try:
+        told = " ".join(str(error).split())
+    except Exception:
+        told = "(its text cannot be had)"
     text = where + (told if told and isinstance(error, GgmlError) else f"{type(error).__name__}: {told}")
     encoded = text.encode("utf-8", "replace")[:_MAX_TEXT].replace(b"\0", b"?")
     kept.keep(error, encoded.decode("utf-8", "ignore"))
@@ -122,6 +125,11 @@ def _made(kind: Kind, options: dict[str, Any]) -> Any:
     n = device.max_size
     if n is not None and (not isinstance(n, int) or not 1 <= n < 2**63):
         raise InvalidArgumentError(f"{what}.max_size must be a positive number of bytes or None, not {n!r}")
+    if has_queue(device) and not waits(device):
+        raise InvalidArgumentError(
+            f"{what} has a submit of its own, and needs a synchronize of its own, too, which waits for what was"
+            " submitted"
+        )
     name = device.name
     if not isinstance(name, str) or not name or "\0" in name or len(name.encode("utf-8", "replace")) > _MAX_NAME:
         raise InvalidArgumentError(f"{what}.name must be a text of at most {_MAX_NAME} bytes, not {name!r:.80}")
@@ -137,6 +145,8 @@ def _close(handle: Any) -> None:
         state.device.close()
     except BaseException as error:
         _unraisable(error, state.device)
+    finally:
+        state.device._state = None  # the two need no collector
 
 
 @_hook("refuses", error=_ERROR)
@@ -200,7 +210,7 @@ def _free(handle: Any) -> None:
 @_hook("settle", error=_ERROR)
 def _settle(handle: Any) -> int:
     try:
-        object_of(handle, Memory).state.settle()
+        object_of(handle, Memory).state.wait()
         return _OK
     except BaseException as error:
         return _failed(error)
@@ -210,7 +220,7 @@ def _settle(handle: Any) -> int:
 def _write(handle: Any, offset: int, data: Any, size: int) -> int:
     memory = object_of(handle, Memory)
     try:
-        memory.state.settle()
+        memory.state.wait()
         memory.state.device.write(memory.content, offset, memoryview(ffi.buffer(data, size)).toreadonly())
         return _OK
     except BaseException as error:
@@ -221,7 +231,7 @@ def _write(handle: Any, offset: int, data: Any, size: int) -> int:
 def _read(handle: Any, offset: int, data: Any, size: int) -> int:
     memory = object_of(handle, Memory)
     try:
-        memory.state.settle()
+        memory.state.wait()
         memory.state.device.read(memory.content, offset, memoryview(ffi.buffer(data, size)))
         return _OK
     except BaseException as error:
@@ -232,7 +242,7 @@ def _read(handle: Any, offset: int, data: Any, size: int) -> int:
 def _fill(handle: Any, value: int, size: int) -> int:
     memory = object_of(handle, Memory)
     try:
-        memory.state.settle()
+        memory.state.wait()
         memory.state.device.fill(memory.content, value)
         return _OK
     except BaseException as error:
@@ -243,8 +253,8 @@ def _fill(handle: Any, value: int, size: int) -> int:
 def _copy(to: Any, to_offset: int, source: Any, offset: int, size: int, done: Any) -> int:
     target, origin = object_of(to, Memory), object_of(source, Memory)
     try:
-        origin.state.settle()
-        target.state.settle()
+        origin.state.wait()
+        target.state.wait()
         done[0] = bool(target.state.device.copy(target.content, to_offset, origin.content, offset, size))
         return _OK
     except BaseException as error:
@@ -321,11 +331,28 @@ def _synchronize(handle: Any) -> int:
         return _failed(error)
 
 
+class _Mark:
+    """A mark of a device's queue, and whose it is."""
+
+    __slots__ = ("device", "event")
+
+    def __init__(self, device: Any) -> None:
+        self.device = device
+        self.event = device.event()
+
+    def wait(self, device: Any) -> None:
+        """A device of another class knows nothing of such marks: the host waits before it gives that one more work."""
+        if type(device) is type(self.device):
+            self.event.wait(device)
+        else:
+            self.event.synchronize()
+
+
 @_hook("event_new")
 def _event_new(handle: Any) -> Any:
     state = object_of(handle, State)
     try:
-        return handle_of(state.device.event())
+        return handle_of(_Mark(state.device))
     except BaseException as error:
         _failed(error, "event: ")
         return ffi.NULL
@@ -336,9 +363,9 @@ def _event_free(handle: Any) -> None:
     dropped(handle)
 
 
-def _event(event: Any, what: str, *arguments: Any) -> int:
+def _event(event: Any, what: str) -> int:
     try:
-        getattr(ffi.from_handle(event), what)(*arguments)
+        getattr(object_of(event, _Mark).event, what)()
         return _OK
     except BaseException as error:
         return _failed(error, f"event.{what}: ")
@@ -351,7 +378,11 @@ def _event_record(event: Any) -> int:
 
 @_hook("event_wait", error=_ERROR)
 def _event_wait(handle: Any, event: Any) -> int:
-    return _event(event, "wait", object_of(handle, State).device)
+    try:
+        object_of(event, _Mark).wait(object_of(handle, State).device)
+        return _OK
+    except BaseException as error:
+        return _failed(error, "event.wait: ")
 
 
 @_hook("event_synchronize", error=_ERROR)

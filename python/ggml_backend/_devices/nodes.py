@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import weakref
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,9 @@ import numpy as np
 from .._core.handles import address
 from .._data.shapes import MAX_DIMS
 from .._ffi import ffi, lib
-from ..dtypes import DType, dtype_of_id
+from ..dtypes import DType, as_dtype, dtype_of_id
 
-__all__ = ["Node", "byte_layout", "node_at", "numpy_view", "sources_at"]
+__all__ = ["Node", "byte_layout", "node_at", "numpy_view", "operators", "single", "sources_at"]
 
 _ndim = lib.gbpy_ndim
 _unpack = ffi.unpack
@@ -162,6 +163,23 @@ def _shallow(pointer: Any) -> Node:
     node._params = None
     node._function = None
     return node
+
+
+def single() -> Node:
+    """A tensor of one float32, such as nobody computes: to see what a device's arrays are."""
+    node = Node.__new__(Node)
+    node.op, node.name, node.dtype = "none", "", as_dtype("f32")
+    node.shape, node.strides, node.sources, node.is_contiguous = (1,), (4,), (), True
+    node._raw, node._params, node._function = bytes(_N_BYTES), None, None
+    return node
+
+
+@cache
+def operators() -> frozenset[str]:
+    """Whatever ``Node.op`` may be of a node."""
+    named = [lib.ggml_op_name(i) for i in range(lib.GGML_OP_COUNT)]
+    named += [lib.ggml_unary_op_name(i) for i in range(lib.GGML_UNARY_OP_COUNT)]
+    return frozenset(_string(name).decode().lower() for name in named) - {"none", "unary"}
 
 
 def sources_at(pointer: Any) -> list[Any]:

@@ -90,6 +90,7 @@ class Staging:
             while spans and spans[0][0] < end:
                 end = max(end, spans.pop(0)[1])
             self._pieces.append((begin, np.empty(end - begin, np.uint8)))
+        self._fetch()  # who prepares may look, too
 
     def array(self, pointer: Any, node: Node, writable: bool) -> np.ndarray[Any, Any]:
         at = address(pointer.data)
@@ -99,14 +100,17 @@ class Staging:
             self._written.append((pointer, view))
         return view
 
+    def _fetch(self) -> None:
+        for begin, piece in self._pieces:
+            piece[:] = np.frombuffer(ffi.buffer(ffi.cast("char *", begin), piece.nbytes), np.uint8)
+
     def around(self, program: Callable[[], object]) -> Callable[[], object]:
         """The program, between the copies that it needs."""
         if not self._pieces:
             return program
 
         def run() -> None:
-            for begin, piece in self._pieces:
-                piece[:] = np.frombuffer(ffi.buffer(ffi.cast("char *", begin), piece.nbytes), np.uint8)
+            self._fetch()
             program()
             for pointer, array in self._written:
                 np.copyto(array_at(pointer, pointer.data, None, False), array)

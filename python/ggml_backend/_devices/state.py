@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from .._core.handles import address
-from .._ffi import ffi
+from .._errors import DeviceError
+from .._ffi import ffi, lib
 
-__all__ = ["Memory", "State", "dropped", "handle_of", "object_of"]
+__all__ = ["Memory", "State", "dropped", "handle_of", "has_queue", "object_of", "waits"]
 
 _T = TypeVar("_T")
 
@@ -37,14 +38,16 @@ def object_of(handle: Any, kind: type[_T]) -> _T:
 class State:
     """One open device: the object of its class, and what the library keeps beside it."""
 
-    __slots__ = ("device", "failure", "host", "lock", "name", "queue")
+    __slots__ = ("device", "failure", "has_numpy_arrays", "host", "lock", "n_done", "n_submitted", "name", "queue")
 
     def __init__(self, name: str, device: Any) -> None:
         self.name = name
         self.device = device
         self.host: bool = device.memory == "host"
-        self.queue: bool = getattr(device.submit, "__func__", None) is not _base_submit[0]
+        self.queue: bool = has_queue(device)
+        self.has_numpy_arrays: bool | None = None  # None: nobody has looked
         self.failure: BaseException | None = None  # of work in its queue, until somebody waits for that
+        self.n_submitted = self.n_done = 0  # works for its queue
         self.lock = threading.Lock()
 
     def run(self, program: Callable[[], object]) -> None:
@@ -52,36 +55,75 @@ class State:
         if not self.queue:
             program()
             return
-        self.device.submit(self.guarded(program))
+        work = self.guarded(program)
+        with self.lock:
+            self.n_submitted += 1
+        self.device.submit(work)
 
     def guarded(self, program: Callable[[], object]) -> Callable[[], None]:
         """Work for a queue, whose thread shall not end by an exception: that is raised to who waits. After a failure
         nothing more is computed until then."""
+        run = lib.gbpy_device_run()
 
         def work() -> None:
-            if self.failure is not None:
-                return
+            outer = lib.gbpy_device_run()
+            lib.gbpy_device_set_run(run)
             try:
-                program()
+                if self.failure is None:
+                    program()
             except BaseException as error:
                 with self.lock:
                     self.failure = self.failure or error
+            finally:
+                lib.gbpy_device_set_run(outer)
+                with self.lock:
+                    self.n_done += 1
 
         return work
 
-    def settle(self) -> None:
-        """Waits for the queue and raises what failed in it."""
+    def wait(self) -> None:
+        """Waits for the queue. What failed in it is not told here, to who only needs the memory: :meth:`settle` tells
+        it to who waits for a run."""
         if not self.queue:
             return
-        self.device.synchronize()
         with self.lock:
-            failure, self.failure = self.failure, None
+            n = self.n_submitted
+        try:
+            self.device.synchronize()
+        except Exception as error:
+            with self.lock:
+                self.failure = self.failure or error
+            raise
+        with self.lock:
+            left = n - self.n_done
+        if left > 0:
+            raise DeviceError(
+                f"{self.name}: synchronize returned before work that was submitted had been done ({left} of {n}): it"
+                " must wait, and submit must run each work() once"
+            )
+
+    def settle(self) -> None:
+        """Waits for the queue and raises what failed in it."""
+        try:
+            self.wait()
+        finally:
+            with self.lock:
+                failure, self.failure = self.failure, None
         if failure is not None:
             raise failure
 
 
-_base_submit: list[Any] = [None]
-"""``Device.submit``, which computes at once: a device that has another one has a queue."""
+_base: list[Any] = [None]
+"""``Device``: a device that has another ``submit`` than this class, which computes at once, has a queue."""
+
+
+def has_queue(device: Any) -> bool:
+    return getattr(device.submit, "__func__", None) is not _base[0].submit
+
+
+def waits(device: Any) -> bool:
+    """Has it a ``synchronize`` of its own?"""
+    return getattr(device.synchronize, "__func__", None) is not _base[0].synchronize
 
 
 class Memory:
