@@ -49,9 +49,9 @@ const void * gbpy_device_weights(const struct ggml_tensor * t) {
 
 uint64_t gbpy_device_version(const void * buffer) { return gb_buffer_version(buffer); }
 
-void * gbpy_device_run(void) { return gb_run(); }
+void * gbpy_device_current_run(void) { return gb_run(); }
 
-void gbpy_device_set_run(void * run) { gb_set_run(run); }
+void gbpy_device_set_current_run(void * run) { gb_set_run(run); }
 
 // ------------------------------------------------------------------------------------------------------ calling Python
 

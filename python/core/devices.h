@@ -89,8 +89,8 @@ const void * gbpy_device_weights(const struct ggml_tensor * t);
 uint64_t     gbpy_device_version(const void * buffer);
 // The computation that this thread works for, or NULL. Work that a device puts into its queue works for the same, on
 // whatever thread.
-void * gbpy_device_run(void);
-void   gbpy_device_set_run(void * run);
+void * gbpy_device_current_run(void);
+void   gbpy_device_set_current_run(void * run);
 
 // cdef: end
 

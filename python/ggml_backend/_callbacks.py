@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Union
 import numpy as np
 
 from ._core.handles import ContextCore, Core, Holders, address, new_pin, use
-from ._data.arrays import array_at, describe_at, to_array
+from ._data.arrays import array_at, describe_at
 from ._data.blocks import as_blocks
-from ._data.results import Result, parts_of, returned, write
+from ._data.results import Result, apart, parts_of, returned, write
 from ._errors import InvalidArgumentError, StateError, expect, expect_function
 from ._errors.messages import add_note, kind_of
 from ._ffi import ffi, lib
 from .backend import Backend, BackendCore
-from .dtypes import bfloat16, dtype_of_id
+from .dtypes import as_dtype, bfloat16, dtype_of_id
 from .tensor import Tensor
 
 if TYPE_CHECKING:
@@ -196,10 +196,8 @@ class CustomOp:
         value = self.compute(out, arrays, ith, nth)
         if value is None:
             return
-        if out.dtype == np.uint16:  # the bits of bfloat16
-            write(out, value, bfloat16, "map_custom: the result")
-        else:
-            out[...] = to_array(value, "map_custom: the result")
+        dtype = bfloat16 if out.dtype == np.uint16 else as_dtype(out.dtype)  # uint16: the bits of bfloat16
+        write(out, value, dtype, "map_custom: the result", broadcast=True)
 
     def _compute_strictly(self, memory: np.ndarray[Any, Any], arrays: Sequence[Any], ith: int, nth: int) -> None:
         results: Any = self.results
@@ -213,7 +211,7 @@ class CustomOp:
         if values is None:
             return
         # what is returned may look into another result, which is written before
-        values = [v.copy() if isinstance(v, np.ndarray) and np.may_share_memory(v, memory) else v for v in values]
+        values = [None if v is None else apart(v, memory, f"custom: result {i}") for i, v in enumerate(values)]
         for i, (out, value, result) in enumerate(zip(outs, values, results, strict=True)):
             if value is not None:
                 write(out, value, result.dtype, f"custom: result {i}")

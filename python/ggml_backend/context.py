@@ -160,6 +160,7 @@ class Context(Handle):
         if copy is None or not expect_bool(copy, "from_dlpack: copy"):
             pointer = share(core.h, x, label, number, copy)
             if pointer is not None:
+                self._live()  # the array's own code may have closed it
                 return Tensor(self, pointer, core.h)
             if copy is False:
                 not_shared()

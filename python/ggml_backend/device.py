@@ -24,6 +24,7 @@ import numpy as np
 
 from ._callbacks import CustomOp
 from ._data.blocks import as_blocks
+from ._data.results import expect_kind
 from ._devices import hooks as _hooks  # noqa: F401  gives C its functions
 from ._devices import registry
 from ._devices.nodes import Node, custom_of, numpy_view, operators, single
@@ -260,7 +261,23 @@ class Device:
             blocks = op.results is not None
             op.fill(call.out, [as_blocks(a, s.dtype) if blocks and s.dtype.is_quantized else a for a, s in pairs])
             return None
-        return op.compute(call.out, call.sources)
+        result = op.compute(call.out, call.sources)
+        if result is not None:
+            self._expect_like(call, result)
+        return result
+
+    def _expect_like(self, call: Call, result: Any) -> None:
+        """Of an array of another library than NumPy: that its numbers become those of the result, as of NumPy's."""
+        kind, wanted = kind_of_numbers(result), call.node.dtype
+        if type(result) is not type(call.out) or kind is None:
+            raise InvalidArgumentError(
+                f"{self.name}: {call.node}: the function must return an array of the device, {kind_of(call.out)}, not"
+                f" {kind_of(result)}"
+            )
+        if not np.can_cast(kind, np.dtype(np.float32) if wanted.name == "bfloat16" else wanted.numpy, "same_kind"):
+            raise InvalidArgumentError(
+                f"{self.name}: {call.node}: the function must return {wanted.name}, not {kind.name}"
+            )
 
     # ----------------------------------------------------------------------------------------------------------- memory
 
@@ -319,6 +336,8 @@ class Device:
     def store(self, out: Any, result: Any) -> None:
         """Stores an array that a method returned, of the shape of ``out``, as the result."""
         if isinstance(out, np.ndarray):
+            if result.dtype != out.dtype:
+                expect_kind(np.asarray(result), out.dtype, "the result")
             np.copyto(out, result, casting="same_kind")
         else:
             out[...] = result
@@ -348,6 +367,15 @@ class Device:
 
 _base[0] = Device
 custom_of[0] = CustomOp.of_node
+
+
+def kind_of_numbers(array: Any) -> np.dtype[Any] | None:
+    """The dtype of an array of any library as NumPy's; bfloat16 as float32. None: NumPy has no such numbers."""
+    name = str(getattr(array, "dtype", "")).rpartition(".")[2]
+    try:
+        return np.dtype("float32" if name == "bfloat16" else name)
+    except TypeError:
+        return None
 
 
 def aligned(nbytes: int, alignment: int) -> np.ndarray[Any, Any]:

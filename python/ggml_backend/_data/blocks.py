@@ -22,18 +22,32 @@ class Blocks(np.ndarray[Any, np.dtype[np.uint8]]):
     _format: DType | None
 
     def __array_finalize__(self, obj: Any) -> None:
-        self._format = getattr(obj, "_format", None)
+        """A view of whole blocks keeps the format; what is anything else, or was made anew (sorted, rolled), may have
+        blocks no more."""
+        known = getattr(obj, "_format", None)
+        keeps = known is not None and self.base is not None and _has_blocks(self, known)
+        self._format = known if keeps else None
+
+    def copy(self, order: Any = "C") -> Blocks:
+        copied: Blocks = super().copy(order)
+        copied._format = self.format
+        return copied
 
     @property
     def format(self) -> DType | None:
         """The format of the tensor; None for what is not made of whole blocks any more."""
         known = self._format
-        whole = known is not None and self.dtype == np.uint8 and self.ndim > 0 and self.shape[-1] == known.itemsize
-        return known if whole else None
+        return known if known is not None and _has_blocks(self, known) else None
 
     def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
         plain = np.asarray(array)
         return plain[()] if return_scalar else plain
+
+
+def _has_blocks(array: np.ndarray[Any, Any], dtype: DType) -> bool:
+    """Are its last elements, one after the other, the bytes of blocks?"""
+    whole = array.dtype == np.uint8 and array.ndim > 0 and array.shape[-1] == dtype.itemsize
+    return whole and (array.strides[-1] == 1 or array.size == 0)
 
 
 def array_shape(dtype: DType, shape: tuple[int, ...]) -> tuple[int, ...]:

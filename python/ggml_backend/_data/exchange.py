@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from mmap import mmap
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from .._errors import InvalidArgumentError, StateError, raise_as, raise_last
-from .._errors.messages import plain
+from .._errors.messages import kind_of, plain
 from .._ffi import ffi, lib
 from .._files.mapped import watch_of
 from .._signals import INTERRUPTED, raise_interrupt
 from .arrays import read_tensor
-from .foreign import CPU, VERSION, described, is_mutable, refuse, take_array
+from .foreign import CPU, VERSION, described, is_mutable, refuse, refuse_lazy, take_array
 
 if TYPE_CHECKING:
     from ..tensor import Tensor
@@ -61,8 +62,18 @@ def numpy_view(keeping: Any, pointer: Any) -> np.ndarray[Any, Any] | None:
     return array
 
 
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, (tuple, list)) and len(value) == 2 and all(isinstance(v, (int, np.integer)) for v in value)
+
+
 def give(t: Tensor, stream: Any, max_version: Any, dl_device: Any, copy: bool | None) -> Any:
     """What ``Tensor.__dlpack__`` returns. BufferError: it cannot be given that way."""
+    if max_version is not None and not _is_pair(max_version):
+        raise TypeError(f"DLPack: max_version is None or (major, minor), not {max_version!r:.60}")
+    if dl_device is not None and not _is_pair(dl_device):
+        raise TypeError(f"DLPack: dl_device is None or (kind, number), not {dl_device!r:.60}")
+    if copy is not None and not isinstance(copy, (bool, np.bool_)):
+        raise TypeError(f"DLPack: copy is None, True or False, not {copy!r:.60}")
     p = t._live()
     if stream is not None:
         raise InvalidArgumentError(f"DLPack: host memory has no streams: stream is None, not {stream!r:.60}")
@@ -128,8 +139,13 @@ def share(context: Any, x: Any, name: bytes | None, usage: int, copy: bool | Non
     like those of the array, which :func:`not_shared` raises; or with ``copy=None`` they are in a device's memory."""
     found = _new(_found_type)
     label = _NULL if name is None else name
-    watch = watch_of(x) if isinstance(x, np.ndarray) and x.base is not None else None
+    is_numpys = isinstance(x, np.ndarray)
+    watch = watch_of(x) if (x.base is not None if is_numpys else isinstance(x, (memoryview, mmap))) else None
+    if copy is False and not is_numpys and not _has_memory(x):
+        raise InvalidArgumentError(f"from_dlpack: {kind_of(x)} has no memory to share; copy=None copies what it has")
     also = 0 if watch is None else id(watch)
+    if not is_numpys:
+        refuse_lazy(x, "from_dlpack")
     try:
         capsule = x.__dlpack__(max_version=VERSION)
     except (AttributeError, BufferError, RuntimeError, TypeError, ValueError):
@@ -142,6 +158,17 @@ def share(context: Any, x: Any, name: bytes | None, usage: int, copy: bool | Non
     if status == _NOT_SHARED or (status == _NOT_ON_HOST and copy is None):
         return None
     refuse(status, x)
+
+
+def _has_memory(x: Any) -> bool:
+    """Does it say where its elements are? What only converts to an array of NumPy (a list, ``__array__``) does not."""
+    if any(hasattr(x, name) for name in ("__dlpack__", "__array_interface__", "__array_struct__")):
+        return True
+    try:
+        memoryview(x)
+    except (TypeError, BufferError):
+        return False
+    return True
 
 
 def not_shared() -> NoReturn:

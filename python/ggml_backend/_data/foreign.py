@@ -13,7 +13,7 @@ from ..dtypes import DType, as_dtype, dtype_of_id
 
 __all__ = [
     "CPU", "VERSION", "Exporter", "described", "dtype_of_array", "elements_of", "elements_over", "empty", "is_mutable",
-    "refuse", "seen", "take", "take_array",
+    "refuse", "refuse_lazy", "seen", "take", "take_array",
 ]  # fmt: skip
 
 CPU = (1, 0)
@@ -84,9 +84,20 @@ def is_mutable(value: Any) -> bool:
     return kind is np.ndarray or kind.__module__.partition(".")[0] in _MUTABLE
 
 
+def refuse_lazy(value: Any, what: str) -> None:
+    """Tensors of PyTorch may be negated or conjugated in name only: DLPack cannot say so, and PyTorch does not look."""
+    for bit, cure in (("is_neg", "resolve_neg"), ("is_conj", "resolve_conj")):
+        asked = getattr(value, bit, None)
+        if asked is not None and hasattr(value, cure) and asked():
+            raise InvalidArgumentError(
+                f"{what} cannot take this {kind_of(value)}: {bit}() is True; {cure}() computes it"
+            )
+
+
 def take(value: Any, what: str, *, copy: bool = False) -> tuple[Any, Any]:
     """The array that something with ``__dlpack__`` gives, for C, and what keeps its memory. ``copy``: out of the memory
     of a device, too, if its maker copies it."""
+    refuse_lazy(value, what)
     options = {"max_version": VERSION, "dl_device": CPU} if copy else {"max_version": VERSION}
     try:
         try:
@@ -160,6 +171,11 @@ def seen(value: Any, what: str) -> tuple[Array, DType | None]:
         if "bfloat16" in str(error).lower() and hasattr(value, "__dlpack__"):
             return elements_over(*take(value, what))
         raise InvalidArgumentError(f"{what} cannot take this {kind_of(value)}: {_reason(value, error)}") from None
+    if isinstance(array, np.ma.MaskedArray):
+        raise InvalidArgumentError(
+            f"{what} cannot take a masked array, since tensors have no masks; array.filled(value)"
+            " has a value in their place"
+        )
     if array.dtype.kind == "O" and array.ndim == 0 and hasattr(value, "__dlpack__"):
         return elements_over(*take(value, what))
     return array, None

@@ -18,7 +18,7 @@ from .arrays import _round_to_bfloat16, to_array
 from .blocks import array_shape, as_blocks
 from .shapes import MAX_DIMS, common_shape, ne_of, refuse_shape, shape_tuple
 
-__all__ = ["Result", "given_results", "ne_list", "parts_of", "returned", "write"]
+__all__ = ["Result", "apart", "expect_kind", "given_results", "ne_list", "parts_of", "returned", "write"]
 
 ALIGNMENT = 64
 """Of each of several results, in bytes: a cache line, so that threads that write two of them do not share one."""
@@ -128,7 +128,7 @@ def _empty_rows(result: Result) -> np.ndarray[Any, Any]:
 def returned(value: Any, result: Result, what: str) -> Any:
     """What a function returned for a result: an array of whatever library, of the result's shape. Quantized formats
     come as their blocks or as the bytes of their rows."""
-    if not hasattr(value, "shape"):
+    if not (isinstance(value, np.ndarray) or hasattr(value, "__dlpack__")):
         value = _as_numpy(value, what)
     shape, wanted = tuple(value.shape), result.array_shape
     if shape == wanted:
@@ -160,10 +160,18 @@ def _as_numpy(value: Any, what: str) -> np.ndarray[Any, Any]:
     return array
 
 
-def write(out: np.ndarray[Any, Any], value: Any, dtype: DType, what: str) -> None:
+def apart(value: Any, memory: np.ndarray[Any, Any], what: str) -> np.ndarray[Any, Any]:
+    """An array of NumPy of what was returned; a copy of what looks into ``memory``, which is about to be written."""
+    array = np.asarray(_as_numpy(value, what))
+    return array.copy() if np.may_share_memory(array, memory) else array
+
+
+def write(out: np.ndarray[Any, Any], value: Any, dtype: DType, what: str, *, broadcast: bool = False) -> None:
     """Writes what :func:`returned` has passed into the memory of a result, if NumPy converts it within a kind of
     numbers: float64 becomes float32, but no float becomes an integer."""
     array = np.asarray(_as_numpy(value, what))
+    if array.shape != out.shape and not broadcast:  # of an array that says that it has another shape
+        raise InvalidArgumentError(f"{what} must have the shape {out.shape}, and is an array of shape {array.shape}")
     if dtype.is_quantized:
         if array.dtype != np.uint8:
             raise InvalidArgumentError(
@@ -171,11 +179,26 @@ def write(out: np.ndarray[Any, Any], value: Any, dtype: DType, what: str) -> Non
             )
     elif dtype.name == "bfloat16":
         array = _bits(array, what)
-    elif not np.can_cast(array.dtype, out.dtype, "same_kind"):
-        raise InvalidArgumentError(
-            f"{what} must be {dtype.name}, not {array.dtype}; array.astype(np.{out.dtype.name}) converts it"
-        )
+    else:
+        expect_kind(array, out.dtype, what)
     np.copyto(out, array, casting="same_kind")
+
+
+def expect_kind(array: np.ndarray[Any, Any], dtype: np.dtype[Any], what: str) -> None:
+    """Numbers of one kind become others: float64 float32, and integers those in which each of them has its value."""
+    if array.dtype == dtype:
+        return
+    if not np.can_cast(array.dtype, dtype, "same_kind"):
+        raise InvalidArgumentError(
+            f"{what} must be {dtype.name}, not {array.dtype}; array.astype(np.{dtype.name}) converts it"
+        )
+    if dtype.kind in "iu" and array.dtype.kind in "iu" and array.size and not np.can_cast(array.dtype, dtype):
+        low, high, limits = array.min(), array.max(), np.iinfo(dtype)
+        if int(low) < limits.min or int(high) > limits.max:
+            raise InvalidArgumentError(
+                f"{what} must be {dtype.name}, {limits.min} to {limits.max}, and has"
+                f" {low if int(low) < limits.min else high}"
+            )
 
 
 def _bits(array: np.ndarray[Any, Any], what: str) -> np.ndarray[Any, Any]:

@@ -63,11 +63,11 @@ class State:
     def guarded(self, program: Callable[[], object]) -> Callable[[], None]:
         """Work for a queue, whose thread shall not end by an exception: that is raised to who waits. After a failure
         nothing more is computed until then."""
-        run = lib.gbpy_device_run()
+        run = lib.gbpy_device_current_run()
 
         def work() -> None:
-            outer = lib.gbpy_device_run()
-            lib.gbpy_device_set_run(run)
+            outer = lib.gbpy_device_current_run()
+            lib.gbpy_device_set_current_run(run)
             try:
                 if self.failure is None:
                     program()
@@ -75,7 +75,7 @@ class State:
                 with self.lock:
                     self.failure = self.failure or error
             finally:
-                lib.gbpy_device_set_run(outer)
+                lib.gbpy_device_set_current_run(outer)
                 with self.lock:
                     self.n_done += 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .._errors import InvalidArgumentError
 from .._ffi import lib
 from .._nodes.build import build, build_2
 from ..dtypes import DTypeLike, as_dtype
@@ -20,7 +21,26 @@ __all__ = [
 ]
 
 
+def _expect_apart(name: str, a: Tensor, b: Tensor) -> None:
+    """Of two parts of one tensor that lie over each other, and not on each other, the result would overwrite what is
+    still to be read of the second: how much, devices do not agree on."""
+    if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
+        return
+    p, q = a._live(), b._live()
+    if (p.view_src or p) != (q.view_src or q) or not (a.is_contiguous and b.is_contiguous):
+        return
+    first, second = int(p.view_offs), int(q.view_offs)
+    same = first == second and a.nbytes == b.nbytes
+    if not same and first < second + b.nbytes and second < first + a.nbytes:
+        raise InvalidArgumentError(
+            f"{name}: {a.describe()} is overwritten while {b.describe()}, which lies partly over it, is read:"
+            " inplace=False, or gb.cont(b)"
+        )
+
+
 def _binary(name: str, a: Tensor, b: Tensor, inplace: bool) -> Tensor:
+    if inplace is not False:
+        _expect_apart(name, a, b)
     return build_2(name, FORMS[name][0] if inplace is False else pick(name, inplace), a, b)
 
 

@@ -1,0 +1,259 @@
+"""Devices written in Python that compute later: whom a failure is told, who waits for whom, and for what."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+import ggml_backend as gb
+from python_devices import HostQueued, Mark, Queued
+
+
+class OnDemand(gb.Device):
+    """A queue that runs when somebody waits for it, on the thread that waits."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Callable[[], None]] = []
+
+    def submit(self, work: Callable[[], None]) -> None:
+        self.jobs.append(work)
+
+    def synchronize(self) -> None:
+        while self.jobs:
+            self.jobs.pop(0)()
+
+    @gb.op("add")
+    def add(self, node, out, a, b):
+        if a.flat[0] == 5:
+            raise ValueError("add fails")
+        np.add(a, b, out=out)
+
+
+class OwnOnDemand(OnDemand):
+    memory = "own"
+
+    def alloc(self, nbytes):
+        return np.zeros(max(nbytes, 1), np.uint8)
+
+
+gb.register_device("ONDEMAND", OnDemand)
+gb.register_device("OWNONDEMAND", OwnOnDemand)
+
+
+class Doubles:
+    """``y = x + x`` on a device, with another tensor in its memory."""
+
+    def __init__(self, name: str, cpu: gb.Backend, n_copies: int = 1) -> None:
+        self.device = gb.Backend(name)
+        self.ctx, self.other = gb.Context(), gb.Context()
+        self.sched = gb.Scheduler([self.device, cpu], n_copies=n_copies)
+        self.x = self.ctx.tensor((4,), name="x").set_input()
+        self.y = (self.x + self.x).named("y")
+        self.graph = self.ctx.graph(self.y)
+        self.z = self.other.tensor((4,), name="z")
+        self.buffer = self.other.allocate(self.device)
+        self.z.set(0.0)
+        self.sched.allocate(self.graph)
+        self.x.set(1.0)
+        self.sched.compute(self.graph)
+
+
+ACCESSES = {
+    "set": lambda w: w.z.set(3.0),
+    "get": lambda w: w.z.numpy(copy=True),
+    "clear": lambda w: w.buffer.clear(0),
+    "nothing": lambda w: None,
+}
+
+
+@pytest.mark.parametrize("access", ACCESSES)
+@pytest.mark.parametrize("name", ["ONDEMAND", "OWNONDEMAND"])
+def test_a_run_that_failed_says_so_itself(name, access, cpu):
+    """Whoever uses other memory of the device meanwhile hears nothing, and the run is no less failed."""
+    w = Doubles(name, cpu)
+    w.x.set(5.0)
+    pending = w.sched.compute_async(w.graph)
+    ACCESSES[access](w)
+    with pytest.raises(ValueError, match="add fails"):
+        pending.wait()
+    with pytest.raises(gb.StateError):
+        w.y.numpy()
+    w.x.set(2.0)
+    assert w.sched.compute(w.graph)
+    assert np.all(w.y.numpy(copy=True) == 4)
+
+
+def test_a_queue_needs_synchronize():
+    class Lost(gb.Device):
+        def submit(self, work):
+            threading.Thread(target=work).start()
+
+    gb.register_device("LOST", Lost)
+    with pytest.raises(gb.InvalidArgumentError, match="Lost has a submit of its own, and needs a synchronize"):
+        gb.Backend("LOST")
+
+
+@pytest.mark.parametrize("odd", ["early", "drops"])
+def test_work_that_nobody_waited_for_is_an_error(odd, cpu):
+    class Odd(OnDemand):
+        def synchronize(self):
+            if odd == "drops":
+                self.jobs.clear()
+
+    gb.register_device("ODDQUEUE", Odd, replace=True)
+    device, ctx = gb.Backend("ODDQUEUE"), gb.Context()
+    x = ctx.tensor((4,), name="x")
+    graph = ctx.graph(x + x)
+    with gb.Scheduler([device, cpu]) as sched:
+        sched.allocate(graph)
+        x.set(1.0)
+        with pytest.raises(gb.DeviceError, match="synchronize returned before work that was submitted had been done"):
+            sched.compute(graph)
+
+
+class Counted(Mark):
+    waits: ClassVar[list[object]] = []
+
+    def wait(self, device):
+        Counted.waits.append(device)
+        super().wait(device)
+
+
+class CountedQueue(HostQueued):
+    def event(self):
+        return Counted(self)
+
+
+class OtherQueue(HostQueued):
+    """One whose marks know nothing of others."""
+
+
+gb.register_device("COUNTEDQUEUE", CountedQueue)
+gb.register_device("OTHERQUEUE", OtherQueue)
+
+
+def chain(names: list[str], cpu: gb.Backend) -> list[gb.Backend]:
+    """Every second node on each of two devices, whose memory is the host's: a missing wait reads what is not there
+    yet."""
+    devices = [gb.Backend(name, delay=0.002) for name in names]
+    ctx = gb.Context()
+    x = ctx.tensor((1000,), name="x").set_input()
+    nodes = [x + x]
+    for i in range(7):
+        nodes.append(nodes[-1] + nodes[max(0, i - 1)])
+    graph = ctx.graph(nodes[-1])
+    expected = [2.0]
+    for i in range(7):
+        expected.append(expected[-1] + expected[max(0, i - 1)])
+    with gb.Scheduler([*devices, cpu]) as sched:
+        for i, node in enumerate(nodes):
+            sched.set_backend(node, devices[i % 2])
+        sched.allocate(graph)
+        for value in 1.0, 2.0, 3.0:
+            x.set(value)
+            assert sched.compute(graph)
+            assert np.all(nodes[-1].numpy(copy=True) == value * expected[-1])
+        assert len(sched.splits) >= 8
+    return devices
+
+
+def test_two_devices_of_one_class_wait_in_their_queues(cpu):
+    Counted.waits.clear()
+    devices = chain(["COUNTEDQUEUE", "COUNTEDQUEUE"], cpu)
+    assert {id(d) for d in Counted.waits} == {id(b.device) for b in devices}
+
+
+def test_the_host_waits_for_the_mark_of_another_class(cpu):
+    Counted.waits.clear()
+    chain(["COUNTEDQUEUE", "OTHERQUEUE"], cpu)
+    assert Counted.waits == []
+    event = gb.Event(gb.Backend("COUNTEDQUEUE"))
+    event.record().wait(gb.Backend("OTHERQUEUE"))
+    assert Counted.waits == []
+
+
+class Reentrant(Queued):
+    """Its operator, on the queue's thread, does what waits for the run that it works for."""
+
+    act: Callable[[], object] | None = None
+    caught: ClassVar[list[BaseException]] = []
+
+    @gb.op("sqr")
+    def sqr(self, node, out, a):
+        if self.act is not None:
+            try:
+                self.act()
+            except gb.StateError as error:
+                self.caught.append(error)
+        np.multiply(a, a, out=out)
+
+
+gb.register_device("REENTRANT", Reentrant)
+
+
+@pytest.mark.parametrize("what", ["compute", "synchronize"])
+def test_what_would_wait_for_its_own_run_is_an_error(what, cpu):
+    device, ctx = gb.Backend("REENTRANT"), gb.Context()
+    x = ctx.tensor((4,), name="x").set_input()
+    y = gb.sqr(x)
+    graph = ctx.graph(y)
+    sched = gb.Scheduler([device, cpu])
+    sched.allocate(graph)
+    x.set(3.0)
+    device.device.caught.clear()
+    device.device.act = {"compute": lambda: sched.compute(graph), "synchronize": lambda: sched.synchronize()}[what]
+    done = threading.Event()
+
+    def run():
+        sched.compute(graph)
+        done.set()
+
+    threading.Thread(target=run, daemon=True).start()
+    assert done.wait(30)
+    assert len(device.device.caught) == 1
+    assert np.all(y.numpy(copy=True) == 9)
+
+
+def test_empty_buffers_give_their_addresses_back():
+    device = gb.Backend("PYOWN")
+    device.alloc(0).close()
+
+    def pages() -> int:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[0])
+
+    try:
+        before = pages()
+    except OSError:
+        pytest.skip("this system does not say how many addresses a process has (/proc/self/statm)")
+    for _ in range(5000):
+        device.alloc(0).close()
+    assert pages() - before < 1000
+
+
+def test_memory_shows_its_content_when_a_plan_is_prepared(cpu):
+    seen = []
+
+    class Looks(gb.Device):
+        def compile(self, calls):
+            seen.extend(np.array(a) for call in calls for a in call.sources)
+            return super().compile(calls)
+
+        @gb.op("sqr")
+        def sqr(self, node, out, a):
+            np.multiply(a, a, out=out)
+
+    gb.register_device("LOOKS", Looks)
+    ctx = gb.Context()
+    x = ctx.tensor((4,), name="x")
+    y = gb.sqr(x)
+    graph = ctx.graph(y)
+    with gb.Scheduler(cpu) as sched:  # its memory no plan may keep
+        sched.allocate(graph)
+        x.set(3.0)
+        graph.compute(gb.Backend("LOOKS"))
+    assert len(seen) == 1 and np.all(seen[0] == 3)
