@@ -50,6 +50,8 @@ ELEMENTWISE = frozenset({
 _BROADCAST = frozenset(("add", "sub", "mul", "div"))
 _INDICES = {"get_rows": 1, "get_rows_back": 1, "rope": 1, "rope_back": 1, "mul_mat_id": 0}
 """The source that is int32 whatever the others are."""
+_MEANT = {"matmul": "mul_mat", "dot": "mul_mat", "negative": "neg", "absolute": "abs", "concatenate": "concat"}
+"""What NumPy calls operators."""
 _COUNTS = frozenset(("argmax", "argsort"))  # whose result is int32
 
 
@@ -97,7 +99,8 @@ def op(
         raise TypeError('op: names of operators are texts: @gb.op("add", "mul")')
     for name in names:
         if name.lower() not in operators():
-            raise InvalidArgumentError(f"op: there is no operator {name!r}{close_matches(name, operators())}")
+            meant = close_matches(_MEANT.get(name.lower(), name), operators())
+            raise InvalidArgumentError(f"op: there is no operator {name!r}{meant}")
     if when is not None and not callable(when):
         raise TypeError(f"op: when must be a function, not {kind_of(when)}")
     options = {

@@ -13,6 +13,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import TextIO
 
 from ._check.report import CheckedCase, DeviceReport
@@ -74,6 +76,8 @@ def check_device(
     backend, call = _opened(device, options)
     flags = {"special_values": settings.special_values, "bit_identical": settings.bit_identical}
     call = ", ".join([call, *(f"{k}=True" for k, on in flags.items() if on)])
+    if isinstance(device, str):
+        settings = replace(settings, another=partial(Backend, device, **options))  # type: ignore[arg-type]
     cases = run_checks(backend, settings, wanted, progress)
     name = device if isinstance(device, str) else backend.name
     report = DeviceReport(name, settings.seed, settings.quick, tuple(cases), call)

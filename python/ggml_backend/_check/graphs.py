@@ -10,11 +10,15 @@ from functools import partial
 
 import numpy as np
 
+from .._data.quantize import dequantize
 from .._errors import PerformanceWarning
 from .._ffi import lib
 from ..backend import Backend, backends
+from ..context import Context
+from ..custom import custom, map_custom
 from ..event import Event
 from ..sched import Scheduler
+from ..tensor import Tensor
 from .inputs import Array
 from .operators import Nothing, Wrong
 from .worlds import World, random_world
@@ -110,10 +114,17 @@ def _in_turn(backend: Backend, cpu: Backend, rng: np.random.Generator, bit_ident
 # ---- beside the CPU --------------------------------------------------------------------------------------------------
 
 
-def _devices(backend: Backend, cpu: Backend, rng: np.random.Generator, stack: ExitStack) -> list[Backend]:
-    """In order of priority; sometimes with a simulated device between."""
+Opens = Callable[[], Backend]
+
+
+def _devices(
+    backend: Backend, cpu: Backend, rng: np.random.Generator, stack: ExitStack, another: Opens | None
+) -> list[Backend]:
+    """In order of priority; sometimes with another device of the same kind beside it, or a simulated one."""
     found = [backend]
-    if rng.random() < 0.3 and "SIM" in backends():
+    if another is not None and rng.random() < 0.3:
+        found.append(stack.enter_context(another()))
+    elif rng.random() < 0.3 and "SIM" in backends():
         found.insert(int(rng.integers(0, 2)), stack.enter_context(Backend("SIM", name="OTHER")))
     return [*found, cpu]
 
@@ -136,18 +147,22 @@ def _assign(world: World, sched: Scheduler, rng: np.random.Generator) -> None:
             sched.set_backend(t, device)
 
 
-def _reference(seed: int, cpu: Backend, rounds: bool) -> tuple[World, Scheduler]:
-    world = random_world(np.random.default_rng(seed), 30, rounds=rounds)
+def _reference(
+    seed: int, cpu: Backend, rounds: bool, n: int = 30, supports: Callable[[Tensor], bool] = lambda t: True
+) -> tuple[World, Scheduler]:
+    world = random_world(np.random.default_rng(seed), n, supports, rounds)
     sched = Scheduler([cpu], keep_all=True)
     sched.allocate(world.graph)
     return world, sched
 
 
-def _world(backend: Backend, cpu: Backend, rng: np.random.Generator, bit_identical: bool) -> None:
+def _world(
+    backend: Backend, cpu: Backend, rng: np.random.Generator, bit_identical: bool, *, another: Opens | None = None
+) -> None:
     """A random graph with random assignments, run with other inputs and with other assignments."""
     seed = int(rng.integers(0, 2**31))
     with ExitStack() as stack:
-        devices = _devices(backend, cpu, rng, stack)
+        devices = _devices(backend, cpu, rng, stack, another)
         reference, alone = _reference(seed, cpu, bit_identical)
         world = random_world(np.random.default_rng(seed), 30, rounds=bit_identical)
         stack.enter_context(alone)
@@ -209,13 +224,83 @@ def _checked(check: Check, backend: Backend, cpu: Backend, rng: np.random.Genera
         check(backend, cpu, rng, bit_identical)
 
 
-def checks(quick: bool) -> dict[str, Check]:
+def _two(
+    backend: Backend, cpu: Backend, rng: np.random.Generator, bit_identical: bool, *, another: Opens | None
+) -> None:
+    """A random graph whose nodes take turns on two devices of the kind: each waits for the other."""
+    if another is None:
+        raise Nothing("a backend that is given cannot be opened a second time")
+    seed = _alone(backend, rng, bit_identical)
+    reference, alone = _reference(seed, cpu, bit_identical, 20, backend.supports)
+    world = random_world(np.random.default_rng(seed), 20, backend.supports, bit_identical)
+    with alone, another() as second, Scheduler([backend, second, cpu]) as sched:
+        for i, t in enumerate(world.computed):
+            device = (backend, second)[i % 2]
+            if device.supports(t):
+                sched.set_backend(t, device)
+        sched.allocate(world.graph)
+        for run in range(3):
+            filled = int(rng.integers(0, 2**31))
+            for w in (world, reference):
+                w.fill(np.random.default_rng(filled), some=run > 0)
+            if not (sched.compute(world.graph) and alone.compute(reference.graph)):
+                raise Wrong("compute was aborted")
+            _same(_results(world), _results(reference), f"two devices, run {run}")
+
+
+def _share(out: Array, a: Array, ith: int, nth: int) -> None:
+    out[ith::nth] = a[ith::nth] * 2
+
+
+def _customs(ctx: Context) -> tuple[list[Tensor], dict[str, list[Tensor]]]:
+    """Inputs, and nodes that functions compute, on arrays of whatever library."""
+    a, q = ctx.tensor((5, 7), name="a"), ctx.tensor((4, 64), "q8_0", name="q")
+    shapes = [(5, 7), (5, 7)]
+    return [a, q], {
+        "custom": [custom(lambda out, x: x * 2 + 1, a)],
+        "map_custom": [map_custom(lambda out, x: x * 3, a)],
+        "several": list(custom(lambda outs, x: (x + 1, x * 2), a, shape=shapes)),
+        "quantized": [custom(lambda out, blocks: dequantize(blocks), q, shape=(4, 64), dtype="f32")],
+        "shares": [custom(_share, a, n_tasks=3)],
+    }
+
+
+def _functions(backend: Backend, cpu: Backend, rng: np.random.Generator, bit_identical: bool) -> None:
+    """Functions of the user, on a device that takes them."""
+    found: list[dict[str, list[Array]]] = []
+    values, rows = rng.standard_normal((5, 7), np.float32), rng.standard_normal((4, 64), np.float32)
+    for device in (backend, cpu):
+        with Context() as ctx:
+            inputs, nodes = _customs(ctx)
+            taken = {k: made for k, made in nodes.items() if all(map(backend.supports, _makers(made)))}
+            if not taken:
+                raise Nothing("the device takes no functions of the user")
+            graph = ctx.graph([t for made in taken.values() for t in made])
+            with Scheduler([device] if device is cpu else [device, cpu]) as sched:
+                sched.allocate(graph)
+                for t, value in zip(inputs, (values, rows), strict=True):
+                    if t.is_placed:
+                        t.set(value, quantize=t.dtype.is_quantized)
+                sched.compute(graph)
+                found.append({k: [t.numpy(copy=True) for t in made] for k, made in taken.items()})
+    for name, got in found[0].items():
+        _same(got, found[1][name], name)
+
+
+def _makers(results: list[Tensor]) -> list[Tensor]:
+    """The nodes behind results, which are views where there are several."""
+    return [t if t.view_of is None else t.view_of for t in results]
+
+
+def checks(quick: bool, another: Opens | None) -> dict[str, Check]:
     """By name, each a function of the device, the CPU, random numbers, and whether results are the same bits, that
-    raises :class:`Wrong` or :class:`Nothing`."""
+    raises :class:`Wrong` or :class:`Nothing`. another: opens a second device with the same options"""
     few = 2 if quick else 6
     found: dict[str, Check] = {f"again/{i}": _again for i in range(few)}
     found |= {f"in turn/{i}": _in_turn for i in range(few)}
     found |= {f"async/{n} copies/{i}": partial(_async, n_copies=n) for n in (1, 2, 3) for i in range(few // 2)}
     found["events"] = _events
-    found |= {f"world/{i}": _world for i in range(12 if quick else 100)}
+    found["functions"] = _functions
+    found |= {f"two/{i}": partial(_two, another=another) for i in range(few)}
+    found |= {f"world/{i}": partial(_world, another=another) for i in range(12 if quick else 100)}
     return {name: partial(_checked, check) for name, check in found.items()}

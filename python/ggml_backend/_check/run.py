@@ -31,6 +31,7 @@ class Settings:
     quick: bool = False
     special_values: bool = False
     bit_identical: bool = False
+    another: Callable[[], Backend] | None = None  # opens a second device with the same options
 
 
 class _Job(NamedTuple):
@@ -80,7 +81,7 @@ def _jobs(backend: Backend, cpu: Backend, settings: Settings) -> Iterator[_Job]:
         yield of(variant, "operators")
     for variant in variants:
         yield _refusal(variant, seed, backend, declined)
-    for name, run in graphs.checks(settings.quick).items():
+    for name, run in graphs.checks(settings.quick, settings.another).items():
         full = f"graphs/{name}"
         done = plain(lambda c=run, f=full: c(backend, cpu, generator(seed, f), bits))  # type: ignore[misc]
         yield _Job(full, "graphs", f"graphs: {name.split('/')[0]}", "", done)

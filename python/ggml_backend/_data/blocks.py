@@ -33,6 +33,14 @@ class Blocks(np.ndarray[Any, np.dtype[np.uint8]]):
         copied._format = self.format
         return copied
 
+    def sort(self, *args: Any, **options: Any) -> None:
+        super().sort(*args, **options)
+        self._format = None
+
+    def partition(self, *args: Any, **options: Any) -> None:
+        super().partition(*args, **options)
+        self._format = None
+
     @property
     def format(self) -> DType | None:
         """The format of the tensor; None for what is not made of whole blocks any more."""

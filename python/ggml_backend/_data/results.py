@@ -128,7 +128,7 @@ def _empty_rows(result: Result) -> np.ndarray[Any, Any]:
 def returned(value: Any, result: Result, what: str) -> Any:
     """What a function returned for a result: an array of whatever library, of the result's shape. Quantized formats
     come as their blocks or as the bytes of their rows."""
-    if not (isinstance(value, np.ndarray) or hasattr(value, "__dlpack__")):
+    if not hasattr(value, "shape"):
         value = _as_numpy(value, what)
     shape, wanted = tuple(value.shape), result.array_shape
     if shape == wanted:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from .._errors import InvalidArgumentError
 from .._ffi import lib
 from .._nodes.build import build, build_2
@@ -21,7 +23,7 @@ __all__ = [
 ]
 
 
-def _expect_apart(name: str, a: Tensor, b: Tensor) -> None:
+def _expect_apart(name: str, a: Any, b: Any) -> None:
     """Of two parts of one tensor that lie over each other, and not on each other, the result would overwrite what is
     still to be read of the second: how much, devices do not agree on."""
     if not (isinstance(a, Tensor) and isinstance(b, Tensor)):

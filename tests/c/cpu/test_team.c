@@ -17,7 +17,7 @@ struct work {
     atomic_int           wrong, others;
 };
 
-static atomic_uchar taken[MOST];
+static atomic_int taken[MOST]; // bytes would need a library on some processors
 
 // Takes until nothing is left; how many items of other threads' parts.
 static int64_t take_all(const struct gb_cpu_call * call, struct work * w, bool in_parts) {

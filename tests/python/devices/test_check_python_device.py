@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
-from python_devices import NAMES, Box, Host, Own, Queued
+from python_devices import NAMES, Box, Host, HostQueued, Mark, Own, Queued
 from source_tree import in_tree
 
 
@@ -130,6 +130,32 @@ class Hasty(Queued):
         pass
 
 
+class Deaf(HostQueued):
+    """Its marks are not waited for."""
+
+    def event(self) -> Mark:
+        mark = Mark(self)
+        mark.wait = lambda device: None  # type: ignore[method-assign]
+        return mark
+
+
+class Exits(Host):
+    @gb.op("sqr")
+    def sqr(self, node: gb.Node, out: Any, a: Any) -> None:
+        raise SystemExit(0)
+
+
+class Constant(Host):
+    """Functions of the user give the same whatever they are."""
+
+    computes_custom = True
+
+    def step(self, call: gb.Call) -> Any:
+        if call.node.op in ("custom", "map_custom1"):
+            return lambda: call.out.fill(99)
+        return super().step(call)
+
+
 #: Name -> class, options, and what must have failed.
 WRONG: dict[str, tuple[type[gb.Device], dict[str, Any], set[str]]] = {
     "raises": (Host, {"odd": "raise"}, {"add", "mul", "graphs: world"}),
@@ -149,6 +175,9 @@ WRONG: dict[str, tuple[type[gb.Device], dict[str, Any], set[str]]] = {
     "half": (owning(HalfBox), {}, {"memory"}),
     "copy": (owning(CopyBox), {}, {"memory"}),
     "hasty": (Hasty, {}, {"add"}),
+    "deaf": (Deaf, {}, {"graphs: two"}),
+    "exits": (Exits, {}, {"sqr"}),
+    "constant": (Constant, {}, {"graphs: functions"}),
 }
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -598,3 +599,172 @@ def test_a_function_that_raises_on_a_device(ctx, cpu):
         with pytest.raises(LookupError, match="not today") as caught:
             sched.compute(graph)
         assert "'y'" in "".join(getattr(caught.value, "__notes__", ["'y'"]))
+
+
+# -------------------------------------------------------------------------------------------------- annotations, names
+
+
+def options(annotations, future):
+    """A class whose __init__ has the parameter ``n`` with each annotation, with and without annotations as texts."""
+    names: dict = {"gb": gb}
+    begin = "from __future__ import annotations\n" if future else ""
+    exec(
+        f"{begin}from typing import *\nfrom pathlib import Path\nclass D(gb.Device):\n"
+        f"    def __init__(self, n: {annotations} = None): self.n = n\n",
+        names,
+    )
+    gb.register_device("ANNOTATED", names["D"], replace=True)
+    return lambda text: gb.Backend(f"ANNOTATED:n={text}").device.n
+
+
+@pytest.mark.parametrize("future", [False, True])
+@pytest.mark.parametrize(
+    ("annotation", "text", "value"),
+    [
+        ("int", "3", 3), ("int | None", "3", 3), ("Optional[int]", "3", 3), ("Union[int, float]", "0.5", 0.5),
+        ("float | int", "2", 2), ("float", "2", 2.0), ("bool", "yes", True), ("str", "3", "3"), ("Any", "3", "3"),
+        ("str | int", "3", 3), ("str | int", "x", "x"), ("Literal['a', 'b']", "b", "b"), ("Literal[1, 2]", "2", 2),
+        ("Annotated[int, 'threads']", "4", 4), ("Path", "a/b", Path("a/b")),
+    ],
+)  # fmt: skip
+def test_texts_are_read_by_annotations(annotation, text, value, future):
+    found = options(annotation, future)(text)
+    assert found == value and type(found) is type(value)
+
+
+@pytest.mark.parametrize("future", [False, True])
+@pytest.mark.parametrize(
+    ("annotation", "text", "message"),
+    [
+        ("int | None", "x", "option n must be int, not 'x'"),
+        ("Literal['a', 'b']", "c", "option n must be 'a' or 'b', not 'c'"),
+        ("list[int]", "3", "option n has no text: give it as a keyword"),
+        ("bool", "3", "option n must be bool"),
+    ],
+)
+def test_texts_that_do_not_fit(annotation, text, message, future):
+    read = options(annotation, future)
+    with pytest.raises(gb.InvalidArgumentError, match=message):
+        read(text)
+
+
+def test_an_option_twice_in_a_text():
+    options("int", False)
+    with pytest.raises(gb.InvalidArgumentError, match="option n is given twice"):
+        gb.Backend("ANNOTATED:n=1,n=2")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"), [("matmul", "mul_mat"), ("softmax", "soft_max"), ("rmsnorm", "rms_norm"), ("exp", "")]
+)
+def test_operators_that_there_are_not(wrong, right):
+    with pytest.raises(gb.InvalidArgumentError, match=f"there is no operator '{wrong}'.*{right}"):
+        gb.op(wrong)
+
+
+def test_no_dtypes():
+    with pytest.raises(gb.InvalidArgumentError, match="dtypes is empty"):
+        gb.op("add", dtypes=[])
+
+
+def test_missing_that_fails_harms_no_other_device():
+    class Broken(gb.Device):
+        fails = True
+
+        @classmethod
+        def missing(cls):
+            if cls.fails:
+                raise OSError("no driver")
+
+    gb.register_device("BROKEN", Broken)
+    try:
+        assert gb.backends().missing["BROKEN"].endswith("missing raised OSError: no driver")
+        with pytest.raises(gb.GgmlError, match="NOPE"):
+            gb.Backend("NOPE")
+    finally:
+        Broken.fails = False
+
+
+class Array:
+    """An array of a library that is not NumPy."""
+
+    def __init__(self, data):
+        self.data = data
+        self.shape, self.dtype = data.shape, f"library.{data.dtype}"
+
+    def __setitem__(self, key, value):
+        self.data[key] = value.data
+
+    def __mul__(self, other):
+        return Array(np.asarray(self.data * other, np.result_type(self.data, other)))
+
+
+class Foreign(Own):
+    computes_custom = True
+
+    def array(self, memory, offset, node, writable):
+        return Array(super().array(memory, offset, node, writable))
+
+
+gb.register_device("FOREIGN", Foreign)
+
+
+def foreign(ctx, cpu, build):
+    device = gb.Backend("FOREIGN")
+    a, q = ctx.tensor((2, 32), name="a"), ctx.tensor((2, 32), "q8_0", name="q")
+    results = build(a, q)
+    results = results if isinstance(results, tuple) else (results,)
+    graph = ctx.graph(*results)
+    with gb.Scheduler([device, cpu]) as sched:
+        sched.allocate(graph)
+        for t in graph.leafs:
+            t.set(np.ones((2, 32), np.float32), quantize=t.dtype.is_quantized)
+        sched.compute(graph)
+        return [r.numpy(copy=True) for r in results], [s.backend.name for s in sched.splits]
+
+
+def test_functions_on_arrays_of_another_library(ctx, cpu):
+    (y,), where = foreign(ctx, cpu, lambda a, q: gb.custom(lambda out, x: x * 3.0, a))
+    assert np.all(y == 3) and where == ["FOREIGN"]
+
+
+@pytest.mark.parametrize(
+    ("build", "value"),
+    [
+        (lambda a, q: gb.custom(lambda out, x: (x * 2, x * 3), a, shape=[(2, 32), (2, 32)]), [2, 3]),
+        (lambda a, q: gb.custom(lambda out, x: gb.dequantize(x), q, dtype="f32"), [1]),
+    ],
+)
+def test_functions_for_which_only_arrays_of_numpy_will_do(build, value, ctx, cpu):
+    results, where = foreign(ctx, cpu, build)
+    assert [round(float(r.flat[0]), 3) for r in results] == value and where == ["CPU"]
+
+
+@pytest.mark.parametrize(
+    ("factor", "dtype", "message"),
+    [(1.5, "int32", "must return int32, not float32"), (1j, "float32", "must return float32, not complex64")],
+)
+def test_numbers_of_another_kind_from_another_library(factor, dtype, message, ctx, cpu):
+    with pytest.raises(gb.InvalidArgumentError, match=message):
+        foreign(ctx, cpu, lambda a, q: gb.custom(lambda out, x: x * factor, a, dtype=dtype, shape=(2, 32)))
+
+
+def test_another_librarys_array_for_a_devices_own(ctx, cpu):
+    with pytest.raises(gb.InvalidArgumentError, match="must return an array of the device, .*Array, not"):
+        foreign(ctx, cpu, lambda a, q: gb.custom(lambda out, x: np.ones((2, 32), np.float32), a))
+
+
+def test_integers_of_a_device_keep_their_value(ctx, cpu):
+    class Wide(gb.Device):
+        @gb.op("argmax")
+        def argmax(self, node, out, a):
+            return np.argmax(a, -1) + 2**40
+
+    gb.register_device("WIDE", Wide)
+    x = ctx.tensor((3, 4), name="x")
+    graph = ctx.graph(gb.argmax(x))
+    with gb.Scheduler([gb.Backend("WIDE"), cpu]) as sched:
+        sched.allocate(graph)
+        x.set(1.0)
+        with pytest.raises(gb.InvalidArgumentError, match="must be int32, -2147483648 to 2147483647, and has 1099511"):
+            sched.compute(graph)
