@@ -239,6 +239,13 @@ class Buffer(Handle):
         if status:
             fail(status)
 
+    def changed(self) -> None:
+        """Says that weights in it were written through arrays (``w.numpy()[...] = ...``, the array that it was made
+        from), of which the library does not hear: copies on devices, and what devices have made of them, are made anew.
+        :meth:`Tensor.set` says so itself."""
+        core = self._live()
+        check(lib.ggml_backend_buffer_changed(core.ptr), "Buffer.changed")
+
     def place(self, tensor: Tensor, offset: int = 0) -> Tensor:
         """Gives ``tensor`` the memory at ``offset`` bytes from the start, a whole number of elements' alignments (4 for
         float32, at most 8). It must have none yet, be no view, and fit. Returns the tensor."""

@@ -194,6 +194,7 @@ def memory(cpu: gb.Backend, folder: Path) -> None:
     kind: gb.BufferType = gb.cpu_buffer_type()
     with gb.Context() as ctx, kind.alloc(1 << 16, usage="weights") as buffer:
         assert_type(buffer, gb.Buffer)
+        assert_type(buffer.changed(), None)
         w = buffer.place(ctx.tensor((2, 32), "q8_0", name="w"))
         blocks = gb.quantize(np.ones((2, 32), np.float32), gb.q8_0)
         assert_type(w.set(blocks), gb.Tensor)

@@ -750,7 +750,7 @@ def test_numbers_of_another_kind_from_another_library(factor, dtype, message, ct
 
 
 def test_another_librarys_array_for_a_devices_own(ctx, cpu):
-    with pytest.raises(gb.InvalidArgumentError, match="must return an array of the device, .*Array, not"):
+    with pytest.raises(gb.InvalidArgumentError, match=r"must return an array of the device, .*Array, not"):
         foreign(ctx, cpu, lambda a, q: gb.custom(lambda out, x: np.ones((2, 32), np.float32), a))
 
 

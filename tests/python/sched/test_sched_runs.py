@@ -371,6 +371,13 @@ def test_stats(rng, cpu, slow):
         sched.compute(graph)
         assert sched.stats.weights == (1, 1024)
         assert (y.numpy() == 3).all()
+        w.numpy()[...] = np.eye(16, dtype=np.float32) * 4  # nobody hears of it
+        sched.compute(graph)
+        assert (y.numpy() == 3).all()
+        w.buffer.changed()
+        sched.compute(graph)
+        assert sched.stats.weights == (2, 2048)
+        assert (y.numpy() == 5).all()
     for act in (lambda: sched.stats, sched.reset_stats, lambda: sched.n_copies):
         with pytest.raises(gb.StateError, match="closed"):
             act()
