@@ -29,15 +29,18 @@ class Blocks(np.ndarray[Any, np.dtype[np.uint8]]):
         self._format = known if keeps else None
 
     def copy(self, order: Any = "C") -> Blocks:
+        """A copy in memory of its own, of the same format."""
         copied: Blocks = super().copy(order)
         copied._format = self.format
         return copied
 
     def sort(self, *args: Any, **options: Any) -> None:
+        """Sorts in place, as NumPy's arrays do; these are no blocks then."""
         super().sort(*args, **options)
         self._format = None
 
     def partition(self, *args: Any, **options: Any) -> None:
+        """Partitions in place, as NumPy's arrays do; these are no blocks then."""
         super().partition(*args, **options)
         self._format = None
 
