@@ -171,7 +171,7 @@ def test_nodes_tell_names_shapes_and_parameters(ctx):
     rope = seen["rope"]
     assert rope.sources[0].name == "a" and rope.sources[1].dtype == gb.int32
     assert (rope.shape, rope.strides, rope.ndim, rope.size) == (a.shape, a.strides, 4, 192)
-    assert rope.params["n_dims"] == 8 and rope.params["mode"] == 2 and rope.params["n_orig_ctx"] == 64
+    assert rope.params["n_dims"] == 8 and rope.params["mode"] == "neox" and rope.params["n_orig_ctx"] == 64
     assert rope.params["freq_base"] == 5000.0 and rope.params["freq_scale"] == 1.0 and not rope.params["xpos_down"]
     assert seen["soft_max"].params == {"scale": 0.25, "max_bias": 0.0} and len(seen["soft_max"].sources) == 2
     assert seen["norm"].params["eps"] == np.float32(1e-3)
@@ -182,12 +182,13 @@ def test_nodes_tell_names_shapes_and_parameters(ctx):
     assert seen["argsort"].params == {"descending": True}
     assert seen["group_norm"].params == {"n_groups": 3}
     assert seen["relu"].params == {}
-    assert seen["pool_1d"].params == {"op": 0, "kernel": 2, "stride": 2, "padding": 0}
+    assert seen["pool_1d"].params == {"op": "max", "kernel": 2, "stride": 2, "padding": 0}
     assert seen["upscale"].params == {"factor": 2}
-    assert seen["mul_mat"].params == {"prec": 1}
+    assert seen["mul_mat"].params == {"prec": "f32"}
     assert "'a'" in repr(rope) and "ROPE" in str(rope)
     with pytest.raises(AttributeError):
         rope.nonsense = 1
+
 
 
 def test_cast_has_one_source(ctx):
