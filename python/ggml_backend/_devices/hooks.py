@@ -13,7 +13,7 @@ from .._signals import keep_interrupt
 from .nodes import node_at
 from .program import calls_of, refusal_of
 from .registry import Kind, options_of
-from .state import Memory, State, dropped, handle_of, object_of
+from .state import Mark, Memory, State, dropped, handle_of, object_of
 
 _OK: int = lib.GGML_STATUS_SUCCESS
 _MAX_TEXT = 700
@@ -163,7 +163,8 @@ def _refuses(handle: Any, pointer: Any, refuses: Any) -> int:
 def _alloc(handle: Any, size: int, info: Any, to: Any) -> int:
     state = object_of(handle, State)
     try:
-        content = state.device.alloc(size)
+        with state.told(f"in alloc({size})"):
+            content = state.device.alloc(size)
         if content is None:
             raise DeviceError(f"alloc({size}) returned None")
         at = _host_address(state, content, size) if state.host else 0
@@ -211,7 +212,8 @@ def _write(handle: Any, offset: int, data: Any, size: int) -> int:
     memory = object_of(handle, Memory)
     try:
         memory.state.settle()
-        memory.state.device.write(memory.content, offset, memoryview(ffi.buffer(data, size)).toreadonly())
+        with memory.state.told(f"while it wrote {size} bytes at {offset}"):
+            memory.state.device.write(memory.content, offset, memoryview(ffi.buffer(data, size)).toreadonly())
         return _OK
     except BaseException as error:
         return _failed(error, f"writing {size} bytes at {offset}: ")
@@ -222,7 +224,8 @@ def _read(handle: Any, offset: int, data: Any, size: int) -> int:
     memory = object_of(handle, Memory)
     try:
         memory.state.settle()
-        memory.state.device.read(memory.content, offset, memoryview(ffi.buffer(data, size)))
+        with memory.state.told(f"while it read {size} bytes at {offset}"):
+            memory.state.device.read(memory.content, offset, memoryview(ffi.buffer(data, size)))
         return _OK
     except BaseException as error:
         return _failed(error, f"reading {size} bytes at {offset}: ")
@@ -233,7 +236,8 @@ def _fill(handle: Any, value: int, size: int) -> int:
     memory = object_of(handle, Memory)
     try:
         memory.state.settle()
-        memory.state.device.fill(memory.content, value)
+        with memory.state.told(f"while it filled {size} bytes"):
+            memory.state.device.fill(memory.content, value)
         return _OK
     except BaseException as error:
         return _failed(error, f"filling {size} bytes: ")
@@ -245,7 +249,8 @@ def _copy(to: Any, to_offset: int, source: Any, offset: int, size: int, done: An
     try:
         origin.state.settle()
         target.state.settle()
-        done[0] = bool(target.state.device.copy(target.content, to_offset, origin.content, offset, size))
+        with target.state.told(f"while it copied {size} bytes"):
+            done[0] = bool(target.state.device.copy(target.content, to_offset, origin.content, offset, size))
         return _OK
     except BaseException as error:
         return _failed(error, f"copying {size} bytes: ")
@@ -325,7 +330,8 @@ def _synchronize(handle: Any) -> int:
 def _event_new(handle: Any) -> Any:
     state = object_of(handle, State)
     try:
-        return handle_of(state.device.event())
+        with state.told("in event()"):
+            return handle_of(Mark(state, state.device.event()))
     except BaseException as error:
         _failed(error, "event: ")
         return ffi.NULL
@@ -337,8 +343,10 @@ def _event_free(handle: Any) -> None:
 
 
 def _event(event: Any, what: str, *arguments: Any) -> int:
+    mark = object_of(event, Mark)
     try:
-        getattr(ffi.from_handle(event), what)(*arguments)
+        with mark.state.told(f"in {what}() of an event"):
+            getattr(mark.content, what)(*arguments)
         return _OK
     except BaseException as error:
         return _failed(error, f"event.{what}: ")

@@ -18,7 +18,7 @@ from ..ops._losses import EPS_OF_2024
 from ..ops._products import PRECISIONS
 from ..ops._rope import ROPE_MODES
 
-__all__ = ["Node", "byte_layout", "node_at", "numpy_view", "sources_at"]
+__all__ = ["Node", "byte_layout", "node_at", "numpy_view", "read_bytes", "sources_at", "write_bytes"]
 
 _ndim = lib.gbpy_ndim
 _unpack = ffi.unpack
@@ -190,6 +190,14 @@ def numpy_view(memory: np.ndarray[Any, Any], offset: int, node: Node, writable: 
     view: np.ndarray[Any, Any] = np.ndarray(shape, node.dtype.numpy, memory, offset, strides)
     view.flags.writeable = writable
     return view
+
+
+def write_bytes(memory: np.ndarray[Any, Any], offset: int, data: memoryview) -> None:
+    memory[offset : offset + len(data)] = np.frombuffer(data, np.uint8)
+
+
+def read_bytes(memory: np.ndarray[Any, Any], offset: int, data: memoryview) -> None:
+    np.frombuffer(data, np.uint8)[:] = memory[offset : offset + len(data)]
 
 
 def _shallow(pointer: Any) -> Node:

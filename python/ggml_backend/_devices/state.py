@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from .._core.handles import address
+from .._errors.messages import add_note
 from .._ffi import ffi
 
-__all__ = ["Memory", "State", "dropped", "handle_of", "object_of"]
+__all__ = ["Mark", "Memory", "State", "dropped", "handle_of", "object_of"]
 
 _T = TypeVar("_T")
 
@@ -52,7 +54,17 @@ class State:
         if not self.queue:
             program()
             return
-        self.device.submit(self.guarded(program))
+        with self.told("in submit(work)"):
+            self.device.submit(self.guarded(program))
+
+    @contextlib.contextmanager
+    def told(self, where: str) -> Iterator[None]:
+        """Around a call of the device: what is raised gets a note that names the device and says where it was."""
+        try:
+            yield
+        except Exception as error:
+            add_note(error, f"raised by the device {self.name} {where}")
+            raise
 
     def guarded(self, program: Callable[[], object]) -> Callable[[], None]:
         """Work for a queue, whose thread shall not end by an exception: that is raised to who waits. After a failure
@@ -73,7 +85,8 @@ class State:
         """Waits for the queue and raises what failed in it."""
         if not self.queue:
             return
-        self.device.synchronize()
+        with self.told("in synchronize()"):
+            self.device.synchronize()
         with self.lock:
             failure, self.failure = self.failure, None
         if failure is not None:
@@ -101,3 +114,13 @@ class Memory:
         with Memory._lock:
             self.begin = Memory._next
             Memory._next += max(nbytes, 1)
+
+
+class Mark:
+    """An event: what the device's ``event`` gave."""
+
+    __slots__ = ("content", "state")
+
+    def __init__(self, state: State, content: Any) -> None:
+        self.state = state
+        self.content = content

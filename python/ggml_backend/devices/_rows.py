@@ -14,6 +14,7 @@ from ._family import FLOAT_NAMES, Family, then
 from ._layout import axes, cut, ne
 from ._library import Step
 
+
 def _one_source(node: Node) -> bool | str:
     return node.shape == node.sources[0].shape or "a result of another shape"
 

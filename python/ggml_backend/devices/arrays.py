@@ -7,8 +7,8 @@ from importlib.util import find_spec
 from typing import Any
 from weakref import WeakValueDictionary
 
+from .._devices.program import program_of
 from .._errors import InvalidArgumentError, UnsupportedError
-from .._errors.messages import add_note
 from .._ffi import lib
 from ..device import Call, Node, register_device
 from ._copies import Copies
@@ -98,7 +98,7 @@ class ArrayDevice(Elements, Products, Rows, Copies):
                 else [(self.step(c), c) for c in ours]
             )
             before, self.versions, self.before = self.before, {}, []
-        return library.program(_in_turn(self.name, steps), before)
+        return library.program(program_of(self.name, steps, None), before)
 
     def _adopted(self, call: Call) -> Call:
         adopt = self.library.adopt
@@ -149,22 +149,6 @@ class ArrayDevice(Elements, Products, Rows, Copies):
 
     def synchronize(self) -> None:
         self.library.synchronize()
-
-
-def _in_turn(name: str, steps: Sequence[tuple[Step, Call]]) -> Step:
-    """A function that takes the steps in order. Each has stored its result itself."""
-
-    def program() -> None:
-        call = None
-        try:
-            for step, call in steps:  # noqa: B007
-                step()
-        except Exception as error:
-            if call is not None:
-                add_note(error, f"raised by the device {name} while it computed {call.node!r}")
-            raise
-
-    return program
 
 
 def opened(library: str, device: str | None, memory: str | None, compile: bool, graphs: bool) -> Library:
