@@ -7,10 +7,18 @@ import importlib
 import sys
 from typing import Any
 
+from .._check.run import UnknownCaseError
 from .._errors import InvalidArgumentError
 from .._text.terminal import print_json, say, step_bar
 from ..backend import cpu_levels, load_backend
 from ..testing import check_device
+
+
+def _seed(word: str) -> int:
+    value = int(word)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"must not be negative, is {value}")
+    return value
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,9 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--only",
         nargs="+",
         metavar="PATTERN",
-        help="only these cases: an operation, memory, graphs, a whole name, or a pattern such as 'mul_mat/q4_*'",
+        help="only these cases: an operation, a group (operators, refusals, memory, graphs, 'special values'), a whole"
+        " name, or a pattern such as 'mul_mat/q4_*'",
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the inputs (0)")
+    parser.add_argument("--seed", type=_seed, default=0, metavar="N", help="of the inputs (0)")
     parser.add_argument("--quick", action="store_true", help="fewer sizes and dtypes: a few seconds")
     parser.add_argument("--special-values", action="store_true", help="NaN, infinities and the limits of floats, too")
     parser.add_argument("--bit-identical", action="store_true", help="results must be the CPU's, bit by bit")
@@ -50,16 +59,19 @@ def run(options: argparse.Namespace) -> int:
     given: dict[str, Any] = {"n_threads": options.threads, "level": options.level}
     given = {k: v for k, v in given.items() if v is not None}
     show = step_bar("check-device")
-    report = check_device(
-        options.device,
-        only=options.only,
-        seed=options.seed,
-        quick=options.quick,
-        special_values=options.special_values,
-        bit_identical=options.bit_identical,
-        progress=lambda done, total, name: show(done, max(total, 1), name[:48]),
-        **given,
-    )
+    try:
+        report = check_device(
+            options.device,
+            only=options.only,
+            seed=options.seed,
+            quick=options.quick,
+            special_values=options.special_values,
+            bit_identical=options.bit_identical,
+            progress=lambda done, total, name: show(done, max(total, 1), name[:48]),
+            **given,
+        )
+    except UnknownCaseError as error:
+        options.parser.error(str(error).removeprefix("check_device: ").replace("only:", "argument --only:"))
     if options.json:
         print_json(report.to_dict())
     else:
