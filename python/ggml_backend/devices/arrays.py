@@ -27,19 +27,8 @@ _MOVES = frozenset(("cpy", "cont", "dup", "repeat"))  # whose second source, if 
 
 @register_device("ARRAY")
 class ArrayDevice(Elements, Products, Rows, Copies):
-    """Computes with NumPy, PyTorch or CuPy, through the package ``array-api-compat``.
-
-    library: ``"numpy"``, ``"torch"`` or ``"cupy"``
-    device: as the library calls it: ``"cuda:0"``, ``"xpu"``, ``"mps"``; default: the processor, of CuPy the first GPU
-    weights: ``"packed"``: quantized and half-precision weights stay as they are, and are widened to float32 anew in
-        each run; ``"widened"``: once for each plan, in memory of its own (see docs/BACKENDS.md for what that means for
-        weights that change)
-    compile: PyTorch: plans go through ``torch.compile``, with packed weights. Those that read what they write, as a
-        cache of keys, are taken step by step
-    graphs: PyTorch with CUDA: a plan's kernels are recorded once, as a CUDA graph, and launched together
-    memory: ``"host"`` or ``"own"``; default: ``"host"`` where the library computes on the processor, whose memory the
-        CPU uses, too, so that nothing is copied between the two
-    """
+    """Computes with NumPy, PyTorch or CuPy, through the package ``array-api-compat``. What it computes, and what its
+    options are for, is in docs/BACKENDS.md, "Accelerators through PyTorch and CuPy"."""
 
     def __init__(
         self,

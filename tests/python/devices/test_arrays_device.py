@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import inspect
+import re
 from typing import Any
 
 import ml_dtypes
@@ -14,6 +17,7 @@ from array_devices import NO_TORCH, TEXTS
 from conftest import unfused
 from ggml_backend._ffi import lib
 from ggml_backend.devices import arrays
+from source_tree import in_tree
 
 # ------------------------------------------------------------------------------------------------------------- opening
 
@@ -27,6 +31,17 @@ assert "torch" not in sys.modules and "array_api_compat" not in sys.modules
 assert gb.Backend("ARRAY").name == "ARRAY(numpy:cpu)"
 assert "torch" not in sys.modules
 """)
+
+
+def test_the_table_of_options_is_that_of_the_class():
+    text = in_tree("docs/BACKENDS.md").read_text()
+    table = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", text[text.index("| option | default |") :], re.MULTILINE))
+    parameters = inspect.signature(gb.devices.ArrayDevice).parameters
+    assert list(table) == list(parameters)
+    for name, default in table.items():
+        given = parameters[name].default
+        said = re.match(r"`([^`]*)`", default)
+        assert given is None if name in ("device", "memory") else ast.literal_eval(said[1]) == given, name
 
 
 def test_without_the_package_it_is_missing(script):

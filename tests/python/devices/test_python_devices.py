@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import subprocess
 import sys
 import threading
+import time
 import weakref
 
 import numpy as np
@@ -609,6 +611,89 @@ def test_two_threads_with_a_device_each(cpu):
     for t in threads:
         t.join()
     assert not failures
+
+
+def test_bytes_are_moved_while_a_method_computes():
+    """What docs/BACKENDS.md says of threads: a method of the table may have to wait for it."""
+    written = threading.Event()
+
+    class Waits(Own):
+        @gb.op("add")
+        def add(self, node, out, a, b):
+            assert written.wait(60)
+            np.add(a, b, out=out)
+
+    gb.register_device("WAITS", Waits, replace=True)
+    device = gb.Backend("WAITS")
+    with gb.Context() as ctx, gb.Context() as other:
+        a, b = ctx.tensor((4,)), other.tensor((4,))
+        y = a + a
+        graph = ctx.graph(y)
+        ctx.allocate(device)
+        a.set(1)
+
+        def move():
+            other.allocate(device).clear(0)
+            b.set(3)
+            assert b.tolist() == [3] * 4
+            written.set()
+
+        thread = threading.Thread(target=move)
+        thread.start()
+        graph.compute(device)
+        thread.join()
+        assert y.tolist() == [2] * 4
+
+
+def test_what_computes_is_called_one_at_a_time_for_each_device():
+    busy, overlaps = threading.Lock(), []
+
+    def alone(method):
+        @functools.wraps(method)
+        def called(self, *arguments):
+            free = busy.acquire(blocking=False)
+            if not free:
+                overlaps.append(method.__name__)
+            try:
+                time.sleep(0.001)
+                return method(self, *arguments)
+            finally:
+                if free:
+                    busy.release()
+
+        return called
+
+    class Alone(Own):
+        supports = alone(Own.supports)
+        array = alone(Own.array)
+
+        compile = alone(Own.compile)
+
+        @gb.op("add")
+        @alone
+        def add(self, node, out, a, b):
+            np.add(a, b, out=out)
+
+    gb.register_device("ALONE", Alone, replace=True)
+    device, results = gb.Backend("ALONE"), []
+
+    def work(k):
+        for _ in range(5):
+            with gb.Context() as ctx:
+                a = ctx.tensor((4,))
+                y = a + a
+                graph = ctx.graph(y)
+                ctx.allocate(device)
+                a.set(k)
+                graph.compute(device)
+                results.append(y.tolist() == [2 * k] * 4)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [True] * 20 and not overlaps, overlaps
 
 
 def test_everything_open_at_the_end_of_the_interpreter(tmp_path):
