@@ -31,6 +31,10 @@ class Blocks(np.ndarray[Any, np.dtype[np.uint8]]):
         whole = known is not None and self.dtype == np.uint8 and self.ndim > 0 and self.shape[-1] == known.itemsize
         return known if whole else None
 
+    def __repr__(self) -> str:
+        known = self.format
+        return super().__repr__() if known is None else f"{super().__repr__()[:-1]}, format={known.name})"
+
     def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
         plain = np.asarray(array)
         return plain[()] if return_scalar else plain

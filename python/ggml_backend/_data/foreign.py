@@ -28,8 +28,8 @@ _take = lib.gbpy_dlpack_take
 _bfloat16 = as_dtype("bfloat16")
 
 _OF_BITS = (
-    "; bits of bfloat16 are told by the dtype: array.view(ml_dtypes.bfloat16) (pip install 'ggml_backend[bfloat16]'), or"
-    " ctx.tensor(array.shape, 'bfloat16').set(array)"
+    "; bits of bfloat16 are told by the dtype: array.view(ml_dtypes.bfloat16) (pip install 'ggml_backend[bfloat16]'),"
+    " or ctx.tensor(array.shape, 'bfloat16').set(array)"
 )
 
 Array = np.ndarray[Any, Any]

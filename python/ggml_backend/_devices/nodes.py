@@ -10,13 +10,10 @@ from typing import Any
 import numpy as np
 
 from .._core.handles import address
+from .._data.choices import EPS_OF_2024, POOLS, PRECISIONS, ROPE_MODES
 from .._data.shapes import MAX_DIMS
 from .._ffi import ffi, lib
 from ..dtypes import DType, dtype_of_id
-from ..ops._conv import POOLS
-from ..ops._losses import EPS_OF_2024
-from ..ops._products import PRECISIONS
-from ..ops._rope import ROPE_MODES
 
 __all__ = ["Node", "byte_layout", "node_at", "numpy_view", "read_bytes", "sources_at", "write_bytes"]
 
@@ -149,6 +146,9 @@ class Node:
     _raw: bytes  # op_params
     _params: dict[str, Any] | None
     _function: weakref.ref[Any] | None  # of gb.custom and gb.map_custom; the graph keeps it
+
+    def __init__(self) -> None:
+        raise TypeError("Node: the library makes nodes, of the graphs that a device is given")
 
     @property
     def params(self) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from .._data.choices import POOLS
 from .._data.shapes import MAX_DIMS, shape_tuple
 from .._errors import InvalidArgumentError
 from .._ffi import lib
@@ -132,9 +133,6 @@ def conv_transpose_2d(kernel: Tensor, data: Tensor, stride: int = 1) -> Tensor:
     kw)``."""
     ndim = max(dims("conv_transpose_2d", data, "data"), 3)
     return build("conv_transpose_2d", lib.ggml_conv_transpose_2d_p0, (kernel, data), stride, ndim=ndim, labels=_KERNEL)
-
-
-POOLS = {"max": lib.GGML_OP_POOL_MAX, "avg": lib.GGML_OP_POOL_AVG}
 
 
 @builds("ggml_pool_1d")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .._data.choices import EPS_OF_2024
 from .._ffi import lib
 from .._nodes.build import build
 from ..tensor import Tensor
@@ -11,9 +12,6 @@ __all__ = [
     "cross_entropy_loss",
     "cross_entropy_loss_back",
 ]
-
-
-EPS_OF_2024 = 1e-9
 
 
 @builds("ggml_cross_entropy_loss", "ggml_cross_entropy_loss_eps")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from .._data.choices import PRECISIONS
 from .._errors import InvalidArgumentError, check, expect_list
 from .._ffi import ffi, lib
 from .._nodes.build import OF_PRODUCT, build, build_2, newest
@@ -18,7 +19,6 @@ __all__ = [
 ]
 
 
-PRECISIONS = {"default": 0, "f32": lib.GGML_PREC_F32}
 MAX_MATRICES = 8
 """Of :func:`mul_mat_id`."""
 

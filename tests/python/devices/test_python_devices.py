@@ -190,6 +190,8 @@ def test_nodes_tell_names_shapes_and_parameters(ctx):
     assert seen["upscale"].params == {"factor": 2}
     assert seen["mul_mat"].params == {"prec": "f32"}
     assert "'a'" in repr(rope) and "ROPE" in str(rope)
+    with pytest.raises(TypeError, match="the library makes nodes"):
+        gb.Node()
     with pytest.raises(AttributeError):
         rope.nonsense = 1
 

@@ -307,6 +307,8 @@ def test_blocks_that_are_no_blocks_any_more_have_no_format():
         assert getattr(other, "format", None) is None
     assert type(blocks + 1) is np.ndarray
     assert type(blocks.sum()) is not gb.Blocks
+    assert repr(blocks).startswith("Blocks([") and repr(blocks).endswith(f", dtype=uint8, format={blocks.format.name})")
+    assert "format" not in repr(blocks + 1)
     with pytest.raises(TypeError, match="dtype must be given"):
         gb.dequantize(blocks[..., :2])
     with pytest.raises(TypeError, match="dtype must be given"):
