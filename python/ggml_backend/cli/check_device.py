@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import importlib
-import sys
 from typing import Any
 
 from .._check.run import UnknownCaseError
-from .._errors import InvalidArgumentError
 from .._text.terminal import print_json, say, step_bar
 from ..backend import cpu_levels, load_backend
 from ..testing import check_device
+from .program import add_import, import_named
 
 
 def _seed(word: str) -> int:
@@ -37,25 +35,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, metavar="N", help="of the CPU backend, when that is checked")
     parser.add_argument("--level", choices=list(cpu_levels()), help="kernels of the CPU backend, when that is checked")
     parser.add_argument("--load", metavar="FILE", help="load the device from this shared library first")
-    parser.add_argument(
-        "--import", dest="module", metavar="MODULE", help="import this module of Python first, which registers it"
-    )
+    add_import(parser)
     parser.add_argument("--json", action="store_true", help="print every case as JSON instead of the table")
 
 
-def _load(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> int:
     if options.load is not None:
         load_backend(options.load)
-    if options.module is not None:
-        sys.path.insert(0, "")  # also where it stands in the current folder, as for python -m
-        try:
-            importlib.import_module(options.module)
-        except ImportError as error:
-            raise InvalidArgumentError(f"--import {options.module}: {error}") from error
-
-
-def run(options: argparse.Namespace) -> int:
-    _load(options)
+    import_named(options)
     given: dict[str, Any] = {"n_threads": options.threads, "level": options.level}
     given = {k: v for k, v in given.items() if v is not None}
     show = step_bar("check-device")
