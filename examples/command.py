@@ -48,6 +48,32 @@ def device_list(text: str) -> list[str]:
     return names
 
 
+def module(name: str) -> str:
+    """For ``type=`` of an argument: a module of Python, imported now, which may register devices."""
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return name
+
+
+def add_devices(parser: argparse.ArgumentParser) -> None:
+    """The arguments ``--devices``, and ``--import`` for those that are the user's own."""
+    parser.add_argument(
+        "--devices",
+        type=device_list,
+        default="CPU",
+        help="registry names in order of priority, e.g. NP,CPU (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--import",
+        dest="module",
+        type=module,
+        metavar="MODULE",
+        help="import this module of Python first, which registers devices of your own",
+    )
+
+
 def plain(text: object) -> str:
     """Text of unknown origin for a terminal: without control characters, which could do more than show."""
     return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in str(text))

@@ -18,12 +18,6 @@ Array = np.ndarray[Any, Any]
 FUNCTIONS = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
 
 
-def is_divided(node: gb.Node) -> bool:
-    """Matrices of the second operand outnumber those of the first, which NumPy does not repeat."""
-    a, b = (s.shape[:-2] for s in node.sources)
-    return all(n in (1, m) for n, m in zip(a[::-1], b[::-1], strict=False)) and len(a) <= len(b)
-
-
 @gb.register_device("NP")
 class NumPyDevice(gb.Device):
     """Memory of the host, which it shares with the CPU: nothing is copied between the two."""
@@ -36,7 +30,7 @@ class NumPyDevice(gb.Device):
     def scale(self, node: gb.Node, out: Array, a: Array) -> None:
         np.multiply(a, np.float32(node.params["s"]), out=out)
 
-    @gb.op("mul_mat", when=is_divided)
+    @gb.op("mul_mat")
     def product(self, node: gb.Node, out: Array, weights: Array, x: Array) -> None:
         np.matmul(x, weights.swapaxes(-1, -2), out=out)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 import ggml_backend as gb
 
-from ..command import count, device_list, plain, run, save_array
+from ..command import add_devices, count, plain, run, save_array
 from .model import Embedder, FloatArray, model_dir
 from .quantized import cached_file
 
@@ -80,12 +80,7 @@ def main() -> None:
     )
     parser.add_argument("sentence", nargs="*", help="texts to embed (default: a handful of examples)")
     parser.add_argument("--file", help="a text file, one sentence a line")
-    parser.add_argument(
-        "--devices",
-        type=device_list,
-        default="CPU",
-        help="registry names in order of priority, e.g. NP,CPU (default: %(default)s)",
-    )
+    add_devices(parser)
     parser.add_argument("--batch", type=count(), default=32, help="sentences a batch (default: %(default)s)")
     parser.add_argument("--threads", type=count(512), help="CPU threads (default: what the machine has)")
     parser.add_argument(

@@ -7,7 +7,7 @@ import codecs
 import sys
 from collections.abc import Iterable
 
-from ..command import count, device_list, plain, run
+from ..command import add_devices, count, plain, run
 from .model import Llama, Sampler
 from .tokenizer import Tokenizer, tokenizer_of
 
@@ -43,12 +43,7 @@ def main() -> None:
         "--top-p", type=float, default=0.95, help="... that make up this probability (default: %(default)s)"
     )
     parser.add_argument("--seed", type=int, help="of the random choice")
-    parser.add_argument(
-        "--devices",
-        type=device_list,
-        default="CPU",
-        help="registry names in order of priority, e.g. NP,CPU (default: %(default)s)",
-    )
+    add_devices(parser)
     parser.add_argument("--threads", type=count(512), help="CPU threads (default: what the machine has)")
     parser.add_argument("--context", type=count(), help="positions of the cache (default: the model's, at most 4096)")
     args = parser.parse_args()

@@ -51,7 +51,7 @@ struct gbpy_device_hooks {
     int (*fill)(void * memory, int value, size_t size);
     // *done: false: the device cannot copy between these two
     int (*copy)(void * to, size_t to_offset, void * from, size_t from_offset, size_t size, bool * done);
-    // *reason: 0: it computes the node; else why not was said with gbpy_device_say
+    // *refuses: false: it computes the node; else why not was said with gbpy_device_say
     int (*refuses)(void * device, const struct ggml_tensor * node, bool * refuses);
     // Prepares a graph; an error is kept for when it is computed. NULL only without memory.
     void * (*compile)(void * device, struct ggml_cgraph * graph);

@@ -217,6 +217,9 @@ def _parameter(key: str, value: object) -> str:
     return f"{key}={shown}"
 
 
+_MORE = "; gb.register_device makes a class of Python one, gb.load_backend what a shared library has"
+
+
 class Backend(Handle):
     """A device that computes.
 
@@ -249,7 +252,7 @@ class Backend(Handle):
             if base.lower() not in (n.lower() for n in names):
                 meant = re.fullmatch(r"(CUDA|GPU|NVIDIA)[:\d]*", base.upper())
                 why = "".join([f" ({kind}: {reason})" for kind, reason in names.missing.items() if meant])
-                guess = "" if meant else close_matches(base, names)
+                guess = "" if meant else close_matches(base, names) or _MORE
                 raise InvalidArgumentError(
                     f"Backend: there is no backend {base!r}; there are {', '.join(names)}{why}{guess}"
                 )

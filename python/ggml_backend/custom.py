@@ -63,8 +63,8 @@ def map_custom(function: Callable[..., Any], *tensors: Tensor, n_tasks: int = 1,
     return build("map_custom", _BUILD[n, inplace], tensors, _CALL[n], n_tasks, op.handle, ndim=_ndim(tensors[0]))
 
 
-@overload
-def custom(
+@overload  # sizes alone are one shape, sizes among shapes are shapes
+def custom(  # type: ignore[overload-overlap]
     function: Callable[..., Any],
     *sources: Tensor,
     shape: Shape | None = None,
@@ -78,7 +78,7 @@ def custom(
 def custom(
     function: Callable[..., Any],
     *sources: Tensor,
-    shape: Sequence[Sequence[int] | None],
+    shape: Sequence[Shape | None],
     dtype: DTypeLike | DTypes | None = None,
     n_tasks: int = 1,
     context: Context | None = None,

@@ -3,12 +3,12 @@
 A class of devices says what it computes, on arrays over its memory; the scheduler, plans, traces and ``explain`` work
 with it as with any other backend::
 
-    class Doubler(gb.Device):
+    class Elements(gb.Device):
         @gb.op("add", "mul")
         def elements(self, node, out, a, b):
             {"add": np.add, "mul": np.multiply}[node.op](a, b, out=out)
 
-    gb.register_device("NP", Doubler)
+    gb.register_device("NP", Elements)
     sched = gb.Scheduler([gb.Backend("NP"), gb.Backend("CPU")])
 
 docs/BACKENDS.md builds one step by step.
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, ClassVar, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, overload
 
 import numpy as np
 
@@ -27,8 +27,8 @@ from ._data.blocks import as_blocks
 from ._data.results import expect_kind
 from ._devices import hooks as _hooks  # noqa: F401  gives C its functions
 from ._devices import registry
-from ._devices.nodes import Node, custom_of, numpy_view, operators, single
-from ._devices.program import Call, copied, program_of
+from ._devices.nodes import Node, custom_of, numpy_view, operators, read_bytes, single, write_bytes
+from ._devices.program import Call, copied, overwritten_of, program_of, refreshed
 from ._devices.state import _base
 from ._errors import AllocationError, InvalidArgumentError, StateError, UnsupportedError, expect_bool, expect_list
 from ._errors.messages import close_matches, kind_of
@@ -42,8 +42,7 @@ _D = TypeVar("_D", bound="type[Device]")
 
 ELEMENTWISE = frozenset({
     "add", "sub", "mul", "div", "sqr", "sqrt", "log", "scale", "clamp", "abs", "sgn", "neg", "step", "tanh", "elu",
-    "relu", "gelu", "gelu_quick", "silu", "gelu_erf", "leaky_relu", "sigmoid", "exp", "sin", "cos", "hardswish",
-    "hardsigmoid",
+    "relu", "gelu", "gelu_quick", "silu", "gelu_erf", "leaky_relu", "hardswish", "hardsigmoid",
 })  # fmt: skip
 """Operators whose functions in NumPy read each element before they write the same one."""
 
@@ -87,13 +86,16 @@ def op(
     names: of operators, in small letters, as ``Node.op`` has them
     dtypes: of the result and the sources, indices apart: one, several, ``"dense"`` for all that are not quantized, or
         ``"all"``. A source of a quantized dtype comes as the bytes of its rows
-    when: asked of each node whose dtypes fit: True, or False or a reason why it is not computed
+    when: asked of each node whose dtypes fit: True, or a reason in words why it is not computed, which ``explain``
+        quotes, or False
     prepare: the method is called once for each plan, and returns a function without arguments that is called in each
-        run. What depends on shapes alone is then decided once
-    in_place: may ``out`` lie on a source? Otherwise the method is given a copy of such a source. Default: True for
-        elementwise operators (``add``, ``relu``, ...), False for all others
-    repeats: a second operand may be repeated along an axis where it has more than one element, as in ggml; NumPy does
-        not. Else such sums and products are refused
+        run. What depends on shapes alone is then decided once. The arrays stay the same in all runs
+    in_place: may ``out`` lie on a source? Otherwise the method is given a copy of such a source, with the values of
+        the run. Default: True for elementwise operators (``add``, ``relu``, ...), False for all others
+    repeats: the method repeats operands as ggml does. Otherwise what array libraries do not repeat is refused: of
+        ``add``, ``sub``, ``mul`` and ``div`` a second operand that is repeated along an axis where it has more than one
+        element; of ``mul_mat`` matrices each of which is used for several of the other operand, and a vector in the
+        place of a matrix
     """
     if not names or not all(isinstance(n, str) and n for n in names):
         raise TypeError('op: names of operators are texts: @gb.op("add", "mul")')
@@ -132,6 +134,14 @@ def _dtypes(given: Any) -> frozenset[DType]:
     return found
 
 
+class Mark(Protocol):
+    """A place in a queue, as :meth:`Device.submit` describes it."""
+
+    def record(self) -> object: ...
+    def synchronize(self) -> object: ...
+    def wait(self, device: Any) -> object: ...
+
+
 class Device:
     """A device that computes with functions of Python. Subclasses are registered with :func:`register_device`; the
     library makes the objects, one for each ``gb.Backend(NAME)``, with the options that ``__init__`` takes.
@@ -145,12 +155,12 @@ class Device:
     - *How*: :meth:`compile`, by default a list of calls of the table's methods.
     - *Memory*: ``memory = "host"`` is memory of the host, in NumPy arrays, which the CPU reads and writes, too, so that
       nothing is copied between them. ``memory = "own"`` is the device's: then :meth:`alloc` and :meth:`array` are to be
-      given, and what moves bytes (:meth:`write`, :meth:`read`, :meth:`fill`) where the defaults do not suit.
+      given, and what moves bytes (:meth:`write`, :meth:`read`, :meth:`fill`) where that is no NumPy array.
     - *A queue*: a class, or an object after ``__init__``, that has a :meth:`submit` of its own computes later;
-      :meth:`synchronize` waits, and ``event`` may give marks in the queue.
+      :meth:`synchronize` waits, and a method ``event`` may give marks in the queue.
 
     What a method raises is raised to whoever computes, with a note that names the device and the node, and the
-    scheduler stays usable. Methods run on the thread that computes, one call at a time for each device.
+    scheduler stays usable. docs/BACKENDS.md says on which threads methods are called ("What holds").
     """
 
     memory: str = "host"  #: ``"host"`` or ``"own"``
@@ -192,10 +202,11 @@ class Device:
         reason = self._wrong_dtype(entry, node)
         if reason:
             return reason
-        if node.op in _BROADCAST and not entry.repeats and not _broadcasts(node.shape, node.sources):
-            return "NumPy does not repeat an operand along an axis where it has more than one element"
+        reason = "" if entry.repeats else _repetition(node)
+        if reason:
+            return reason
         answer = True if entry.when is None else entry.when(node)
-        return answer if answer is not False else "not this one"
+        return answer if answer is not False else f"it computes {node.op}, but not this node, and says no reason"
 
     def _takes_function(self, node: Node) -> bool | str:
         """Of functions with several results, or with quantized sources, this package makes what they are called with,
@@ -239,21 +250,17 @@ class Device:
                 f" @gb.op({call.node.op!r})"
             )
         method = getattr(self, entry.method)
-        if entry.in_place or not call.shared:
-            if entry.prepare:
-                prepared = method(call.node, call.out, *call.sources)
-                if not callable(prepared):
-                    raise TypeError(
-                        f"{self.name}: {entry.method} is marked with prepare=True, and must return a function, not"
-                        f" {kind_of(prepared)}"
-                    )
-                return prepared  # type: ignore[no-any-return]
-            return partial(method, call.node, call.out, *call.sources)
-        if entry.prepare:  # made anew in each run, over copies
-            run: Callable[[], Any] = copied(method, (call.node, call.out), call, self.copy_of)
-            return lambda: run()()
-        step: Callable[[], Any] = copied(method, (call.node, call.out), call, self.copy_of)
-        return step
+        overwritten = () if entry.in_place else overwritten_of(call)
+        if not entry.prepare:
+            return copied(method, call, overwritten, self.copy_of)
+        copies = {k: self.copy_of(call.sources[k]) for k in overwritten}
+        prepared = method(call.node, call.out, *[copies.get(k, a) for k, a in enumerate(call.sources)])
+        if not callable(prepared):
+            raise TypeError(
+                f"{self.name}: {entry.method} is marked with prepare=True, and must return a function, not"
+                f" {kind_of(prepared)}"
+            )
+        return refreshed(prepared, call, copies, self.store) if copies else prepared
 
     def _custom(self, function: Callable[[], CustomOp | None], call: Call) -> Any:
         op = function()
@@ -285,7 +292,8 @@ class Device:
     # ----------------------------------------------------------------------------------------------------------- memory
 
     def alloc(self, nbytes: int) -> Any:
-        """Memory of ``nbytes`` bytes, 0 or more. It is given back when the last reference to it is gone.
+        """Memory of ``nbytes`` bytes, 0 or more. It is given back when the last reference to it is gone. MemoryError:
+        there is not so much; whoever asked is told so (:class:`AllocationError`), and may go on without.
 
         With ``memory = "host"``: a writable NumPy array of ``max(nbytes, 1)`` uint8 whose address is a multiple of
         ``alignment``. With ``memory = "own"``: whatever :meth:`array` and the methods that move bytes understand.
@@ -309,29 +317,40 @@ class Device:
         return numpy_view(memory, offset, node, writable)
 
     def write(self, memory: Any, offset: int, data: memoryview) -> None:
-        """Copies bytes from the host into ``memory``, as far as ``offset`` bytes from its beginning."""
+        """Copies bytes from the host into ``memory``, ``offset`` bytes from its beginning. By default with the method
+        ``write(offset, data)`` of what :meth:`alloc` returned, or into a NumPy array."""
         if hasattr(memory, "write"):
             memory.write(offset, data)
         else:
-            memory[offset : offset + len(data)] = np.frombuffer(data, np.uint8)
+            write_bytes(self._bytes_of(memory, "write"), offset, data)
 
     def read(self, memory: Any, offset: int, data: memoryview) -> None:
-        """Copies bytes from ``memory`` into ``data``, which is on the host."""
+        """Copies bytes of ``memory``, ``offset`` bytes from its beginning, into ``data``, which is on the host. By
+        default with its method ``read(offset, data)``, or from a NumPy array."""
         if hasattr(memory, "read"):
             memory.read(offset, data)
         else:
-            np.frombuffer(data, np.uint8)[:] = memory[offset : offset + len(data)]
+            read_bytes(self._bytes_of(memory, "read"), offset, data)
+
+    def _bytes_of(self, memory: Any, what: str) -> np.ndarray[Any, Any]:
+        if not isinstance(memory, np.ndarray):
+            raise NotImplementedError(
+                f"{type(self).__name__}: alloc returned {kind_of(memory)}: then the class has"
+                f" {what}(memory, offset, data), or what alloc returns has {what}(offset, data)"
+            )
+        return memory
 
     def fill(self, memory: Any, value: int) -> None:
-        """Sets all bytes of ``memory``."""
+        """Sets all bytes of ``memory``. By default with its method ``fill(value)``, or with ``memory[:] = value``."""
         if hasattr(memory, "fill"):
             memory.fill(value)
         else:
             memory[:] = value
 
     def copy(self, to: Any, to_offset: int, source: Any, offset: int, nbytes: int) -> bool:
-        """Copies bytes from memory of this or another device written in Python. False: it cannot, and the library
-        copies through the host."""
+        """Copies bytes from memory of this or another device written in Python. True: it is done. False: it cannot, and
+        the library copies through the host. By default with the method ``copy_from(offset, source, source_offset,
+        nbytes)`` of the target, which answers the same; without one False."""
         if hasattr(to, "copy_from"):
             return bool(to.copy_from(to_offset, source, offset, nbytes))
         return False
@@ -364,6 +383,10 @@ class Device:
     def synchronize(self) -> None:
         """Waits until everything that was submitted is done."""
 
+    if TYPE_CHECKING:  # a device that has none says so by not having the method
+
+        def event(self) -> Mark: ...
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
 
@@ -391,11 +414,27 @@ def aligned(nbytes: int, alignment: int) -> np.ndarray[Any, Any]:
     return whole[-whole.ctypes.data % alignment :][:n]
 
 
-def _broadcasts(shape: tuple[int, ...], sources: Sequence[Node]) -> bool:
+def _repetition(node: Node) -> str:
+    """What array libraries do not repeat, but ggml does; "" if they repeat all that this takes."""
+    if node.op not in _BROADCAST and node.op != "mul_mat":
+        return ""
+    a, b = (s.shape for s in node.sources)
     try:
-        return np.broadcast_shapes(*(s.shape for s in sources)) == shape
+        if node.op != "mul_mat":
+            shape = np.broadcast_shapes(a, b)
+        elif len(a) < 2:
+            shape = None
+        elif len(b) < 2:
+            shape = (*a[:-2], a[-2])
+        else:
+            shape = (*np.broadcast_shapes(a[:-2], b[:-2]), b[-2], a[-2])
     except ValueError:
-        return False
+        shape = None
+    if shape == node.shape:
+        return ""
+    if node.op == "mul_mat":
+        return "it neither repeats matrices of a product nor takes a vector for one"
+    return "it does not repeat an operand along an axis where that has more than one element"
 
 
 @overload

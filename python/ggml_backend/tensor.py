@@ -15,7 +15,7 @@ import numpy as np
 
 from ._core.handles import Holders, Local, new_handle, new_pin
 from ._data.arrays import array_at, converted, exact_array, layout, numpy_dtype, read_tensor, to_array
-from ._data.exchange import buffer_of, give, numpy_view
+from ._data.exchange import buffer_of, give, shortest_array
 from ._data.foreign import CPU
 from ._data.quantize import OnInvalid, quantize
 from ._data.shapes import MAX_DIMS, ne_of, resolve_shape, shape_tuple
@@ -240,7 +240,7 @@ class Tensor(Local):
         if copy or (copy is None and target is not None and target != self.dtype.numpy):
             array = read_tensor(self._k, p, self.describe)  # before anybody computes again
             return array if target is None else converted(array, self.dtype, target, copy)
-        found = numpy_view(self._k, p)
+        found = shortest_array(self._k, p)
         if found is not None:
             if _any_mapped():
                 check_file(found, "numpy")

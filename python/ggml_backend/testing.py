@@ -44,8 +44,8 @@ def check_device(
         assert report.ok, str(report)
 
     device: a name with options as for :class:`Backend`, or a backend
-    only: run the cases with this name, or of these names, alone: an operation (``"mul_mat"``), a group (``"memory"``),
-        a whole name, or a pattern (``"mul_mat/q4_*"``)
+    only: run the cases with this name, or of these names, alone: an operation (``"mul_mat"``), a group (those of
+        ``CheckedCase.group``: ``"memory"``, say), a whole name, or a pattern (``"mul_mat/q4_*"``)
     seed: of the inputs; with it and its name each case is the same again, alone or not
     quick: fewer sizes and dtypes, a few seconds
     special_values: try NaN, infinities and the limits of floats, too, where the CPU has defined results

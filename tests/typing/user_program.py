@@ -84,6 +84,9 @@ def elementwise(x: gb.Tensor, y: gb.Tensor) -> list[gb.Tensor]:
     assert_type(pair, tuple[gb.Tensor, ...])
     both = gb.custom(lambda out, a, b: (a, b), x, y, shape=[(3, 4), None], dtype=gb.float32, n_tasks=1)
     assert_type(both, tuple[gb.Tensor, ...])
+    mixed = gb.custom(lambda out, a: (a.sum(0), a), x, shape=[4, (3, 4)])
+    assert_type(mixed, tuple[gb.Tensor, ...])
+    assert [t.shape for t in mixed] == [(4,), (3, 4)]
     alone = gb.custom(lambda out: np.ones(3), shape=(3,), dtype="f64", context=x.context)
     assert_type(alone, gb.Tensor)
     results += [one, pair[1], *both]
@@ -281,7 +284,32 @@ class TypedDevice(gb.Device):
         return super().compile(calls)
 
 
+class TypedMark:
+    """A mark in a queue."""
+
+    def record(self) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+    def wait(self, device: gb.Device) -> None: ...
+
+
+class TypedQueue(TypedDevice):
+    """A device with a queue."""
+
+    def submit(self, work: Callable[[], None]) -> None:
+        work()
+
+    def synchronize(self) -> None: ...
+
+    def event(self) -> TypedMark:
+        return TypedMark()
+
+
 def devices() -> None:
+    queued: type[gb.Device] = gb.register_device("TYPED_QUEUE", TypedQueue)
+    assert gb.Event(gb.Backend("TYPED_QUEUE")).record().backend.name == "TYPED_QUEUE"
+    assert queued is TypedQueue
     backend = gb.Backend("TYPED", n=2)
     kind: type[gb.Device] = gb.register_device("TYPED", TypedDevice)
     assert isinstance(backend.device, kind)

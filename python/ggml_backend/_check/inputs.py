@@ -16,7 +16,10 @@ from ..dtypes import DType, dtypes
 from ..ops import view
 from ..tensor import Tensor
 
-__all__ = ["FLOATS", "LAYOUTS", "POISON", "SPECIAL", "Array", "In", "Laid", "floats_of", "laid", "shown", "values_of"]
+__all__ = [
+    "FLOATS", "LAYOUTS", "POISON", "SPECIAL", "Array", "In", "Laid", "floats_of", "in_bytes", "laid", "shown",
+    "values_of",
+]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
 Cut = Callable[[Any], Any]
@@ -26,6 +29,11 @@ POISON = 0xFF
 LAYOUTS = ("padded", "offset", "permuted", "transposed")
 """Rows with a gap behind each; a part of a larger tensor; leading axes, or the last two, exchanged."""
 SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 3.0e38, -3.0e38, 1e-40, -1e-40, 88.0, -88.0, 65504.0)
+
+
+def in_bytes(n: int) -> str:
+    """An amount of memory, in words."""
+    return "1 byte" if n == 1 else f"{n} bytes"
 
 
 @dataclass(frozen=True)

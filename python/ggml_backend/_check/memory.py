@@ -14,7 +14,7 @@ from ..buffer import Buffer
 from ..context import Context
 from ..dtypes import dtypes, int8
 from ..tensor import Tensor
-from .inputs import Array, In, values_of
+from .inputs import Array, In, in_bytes, values_of
 from .operators import Wrong
 
 __all__ = ["CHECKS"]
@@ -26,11 +26,11 @@ _LARGE = 4 << 20
 def _equal(got: Array, want: Array, what: str) -> None:
     a, b = (np.frombuffer(np.ascontiguousarray(x).tobytes(), np.uint8) for x in (got, want))
     if a.size != b.size:
-        raise Wrong(f"{what}: {a.size} bytes instead of {b.size}")
+        raise Wrong(f"{what}: {in_bytes(a.size)} instead of {b.size}")
     wrong = np.flatnonzero(a != b)
     if wrong.size:
         i = int(wrong[0])
-        raise Wrong(f"{what}: {wrong.size} of {a.size} bytes differ, the first at {i}: {a[i]} instead of {b[i]}")
+        raise Wrong(f"{what}: {wrong.size} of {in_bytes(a.size)} differ, the first at {i}: {a[i]} instead of {b[i]}")
 
 
 def _bytes(ctx: Context, backend: Backend, n: int) -> tuple[Buffer, Tensor]:
@@ -47,11 +47,11 @@ def _sizes(backend: Backend, cpu: Backend, rng: np.random.Generator) -> None:
     for n in (0, 1, backend.alignment - 1, backend.alignment, backend.alignment + 1, 4097):
         with Context() as ctx, backend.alloc(n) as buffer:
             if buffer.size < n:
-                raise Wrong(f"a buffer of {n} bytes has only {buffer.size}")
+                raise Wrong(f"a buffer of {in_bytes(n)} has only {buffer.size}")
             t = buffer.place(ctx.tensor((n,), int8))
             data = _random(rng, n)
             t.set(data)
-            _equal(t.numpy(copy=True), data, f"a buffer of {n} bytes")
+            _equal(t.numpy(copy=True), data, f"a buffer of {in_bytes(n)}")
 
 
 def _alignment(backend: Backend, cpu: Backend, rng: np.random.Generator) -> None:
@@ -66,7 +66,7 @@ def _alignment(backend: Backend, cpu: Backend, rng: np.random.Generator) -> None
         core = buffer._live()
         base = int(ffi.cast("uintptr_t", lib.ggml_backend_buffer_get_base(core.ptr)))
         if base % step:
-            raise Wrong(f"a buffer of {n} bytes begins at {base:#x}, no multiple of {step}")
+            raise Wrong(f"a buffer of {in_bytes(n)} begins at {base:#x}, no multiple of {step}")
 
 
 def _every_dtype(backend: Backend, cpu: Backend, rng: np.random.Generator) -> None:
@@ -135,8 +135,8 @@ def _copies(backend: Backend, cpu: Backend, rng: np.random.Generator) -> None:
             before, ways = first, ("to the device", "on the device", "from the device")
             for t, way in zip(others, ways, strict=True):
                 t.copy_from(before)
-                _equal(t.numpy(copy=True), image, f"{n} bytes copied {way}")
-                _equal(before.numpy(copy=True), image, f"the source of {n} bytes copied {way}")
+                _equal(t.numpy(copy=True), image, f"{in_bytes(n)} copied {way}")
+                _equal(before.numpy(copy=True), image, f"the source of {in_bytes(n)} copied {way}")
                 before = t
 
 
@@ -149,7 +149,7 @@ def _too_large(backend: Backend, cpu: Backend, rng: np.random.Generator) -> None
     except MemoryError:  # AllocationError is one
         return
     buffer.close()
-    raise Wrong(f"a buffer of {size} bytes was given; the largest has {largest}")
+    raise Wrong(f"a buffer of {in_bytes(size)} was given; the largest has {largest}")
 
 
 def _resident() -> int | None:

@@ -24,7 +24,7 @@ from ..context import Context
 from ..dtypes import int8
 from ..graph import Graph
 from ..tensor import Tensor
-from .inputs import POISON, Array, In, Laid, laid, values_of
+from .inputs import POISON, Array, In, Laid, in_bytes, laid, values_of
 from .tolerance import ABSOLUTE, UNIT, allowance, block_allowance, difference, worst
 from .variants import Variant
 
@@ -151,13 +151,13 @@ class Bench:
         for i, (t, offset, _) in enumerate(self.places):
             if offset <= at < offset + t.nbytes:
                 what = f"source {i}" if i < len(self.sources) else "a result in between"
-                return f"{n} bytes of {what} ({t.describe()}) were changed, the first at {at - offset}"
+                return f"{in_bytes(n)} of {what} ({t.describe()}) were changed, the first at {at - offset}"
         gaps = [
             (at - offset - size, f"behind {t.describe()}") for t, offset, size in self.places if offset + size <= at
         ]
         gaps += [(offset - at, f"before {t.describe()}") for t, offset, _ in self.places if at < offset]
         bytes_away, where = min(gaps)
-        return f"{n} bytes beside the tensors were written, the first {bytes_away} {where}"
+        return f"{in_bytes(n)} beside the tensors were written, the first {bytes_away} {where}"
 
 
 def _bytes_of(t: Tensor, start: int) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -14,6 +15,7 @@ __all__ = ["COLUMNS", "CheckedCase", "DeviceReport", "Outcome"]
 Outcome = Literal["passed", "failed", "refused", "skipped"]
 COLUMNS = ("float32", "float16", "bfloat16", "integers", "quantized", "other")
 _SHOWN = 20  # failures, and reasons of refusal, in a printed report
+_DETAILS = re.compile(r"'[^']*'|\([\d, ]*\)|\d[\d.e+-]*")  # names, shapes and numbers, in which like messages differ
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class CheckedCase:
     name: str
     """What ``only=`` runs it alone by; the same with the same seed."""
     group: str
-    """``"operators"``, ``"special values"``, ``"memory"`` or ``"graphs"``."""
+    """``"operators"``, ``"refusals"``, ``"special values"``, ``"memory"`` or ``"graphs"``."""
     op: str
     """The operation; of the other groups, what is checked."""
     dtype: str
@@ -31,7 +33,7 @@ class CheckedCase:
     outcome: Outcome
     """``"refused"``: the device says that it does not compute it. ``"skipped"``: there was nothing to check."""
     message: str = ""
-    """What is wrong, or why it was refused or skipped."""
+    """What is wrong, or why it was refused or skipped; of an exception of the device also the line that raised it."""
 
     @property
     def column(self) -> str:
@@ -81,6 +83,9 @@ class DeviceReport:
     def skipped(self) -> list[CheckedCase]:
         return self._of("skipped")
 
+    def __repr__(self) -> str:
+        return f"<DeviceReport {line(self._summary())}>"
+
     def reproduce(self, case: CheckedCase) -> str:
         """The call that runs this case alone, with the same inputs."""
         quick = ", quick=True" if self.quick else ""
@@ -127,6 +132,13 @@ class DeviceReport:
         ordered = sorted(found.items(), key=lambda item: -sum(item[1].values()))
         return [(why, sum(of.values()), " ".join(of)) for why, of in ordered]
 
+    def _failures(self) -> list[list[CheckedCase]]:
+        """What failed; of one operation those with like messages together."""
+        found: dict[tuple[str, str], list[CheckedCase]] = {}
+        for case in self.failed:
+            found.setdefault((case.op, _DETAILS.sub("#", case.message)), []).append(case)
+        return list(found.values())
+
     def __str__(self) -> str:
         rows = self._rows()
         widths = [max(len(row[0]) for row in rows), *(max(len(r[1][i]) for r in rows) for i in range(len(rows[0][1])))]
@@ -137,10 +149,13 @@ class DeviceReport:
         if self.refused:
             text += ["", "refused:"]
             text += [line(f"  {n:6}  {why}: {of}", 160) for why, n, of in self._reasons()[:_SHOWN]]
-        for case in self.failed[:_SHOWN]:
-            text += ["", line(f"FAILED {case.name}: {case.message}"), line(f"  {self.reproduce(case)}")]
-        if len(self.failed) > _SHOWN:
-            text += ["", f"... and {len(self.failed) - _SHOWN} more"]
+        failures = self._failures()
+        for first, *others in failures[:_SHOWN]:
+            text += ["", line(f"FAILED {first.name}: {first.message}"), line(f"  {self.reproduce(first)}")]
+            if others:
+                text.append(line(f"  and in the same way {len(others)} more: {' '.join(c.name for c in others)}", 160))
+        if len(failures) > _SHOWN:
+            text += ["", f"... and {sum(map(len, failures[_SHOWN:]))} more"]
         return "\n".join(text)
 
     def _repr_html_(self) -> str:
@@ -151,8 +166,9 @@ class DeviceReport:
             for name, cells in rows[1:]
         )
         failed = "".join(
-            f"<li>{markup(c.name)}: {markup(c.message)}<br><code>{markup(self.reproduce(c))}</code></li>"
-            for c in self.failed[:_SHOWN]
+            f"<li>{markup(c.name)}{f' and {len(others)} more' * bool(others)}: {markup(c.message)}"
+            f"<br><code>{markup(self.reproduce(c))}</code></li>"
+            for c, *others in self._failures()[:_SHOWN]
         )
         refused = "".join(
             f"<li>refused, {n}: {markup(why)}: {markup(of)}</li>" for why, n, of in self._reasons()[:_SHOWN]

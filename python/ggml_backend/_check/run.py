@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
+from traceback import walk_tb
 from typing import NamedTuple
 
 from .._errors import InvalidArgumentError
@@ -18,9 +20,16 @@ from .operators import Nothing, Wrong, check_refusal, check_variant, generator
 from .report import CheckedCase, Outcome
 from .variants import Variant, all_variants, special_variants
 
-__all__ = ["Settings", "reference_of", "run_checks"]
+__all__ = ["Settings", "UnknownCaseError", "reference_of", "run_checks"]
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_DEVICES = _PACKAGE / "devices"
 
 Progress = Callable[[int, int, str], None]
+
+
+class UnknownCaseError(InvalidArgumentError):
+    """``only`` names what is not there."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +52,8 @@ class _Job(NamedTuple):
 
 
 def reference_of(backend: Backend) -> Backend:
-    """What a device is compared with: the CPU, and the CPU at its best with its portable kernels in one thread."""
+    """What a device is compared with: the CPU with its best kernels; those themselves with the portable ones, in one
+    thread."""
     if backend.is_cpu and backend.level != "scalar":
         return Backend("CPU", n_threads=1, level="scalar")
     return Backend("CPU")
@@ -98,7 +108,7 @@ def _refusal(variant: Variant, seed: int, backend: Backend, declined: dict[str, 
             return None
         return "passed", ""
 
-    return _Job(f"refusal/{variant.name}", "graphs", "graphs: refusal", "", run)
+    return _Job(f"refusal/{variant.name}", "refusals", "refusals", "", run)
 
 
 def _chosen(jobs: Sequence[_Job], only: Sequence[str] | None) -> list[_Job]:
@@ -110,17 +120,32 @@ def _chosen(jobs: Sequence[_Job], only: Sequence[str] | None) -> list[_Job]:
     for pattern in only:
         found = set(patterns.fitting(pattern))
         if pattern not in found:  # which is that case alone
-            found.update(n for n in names if n.startswith(f"{pattern}/"))
+            found.update(job.name for job in jobs if job.group == pattern or job.name.startswith(f"{pattern}/"))
+        if not found and pattern == "special values":
+            raise UnknownCaseError(f"check_device: only: {pattern!r} are cases of special_values=True")
         if not found:
-            near = close_matches(pattern, sorted({n.split("/")[0] for n in names}))
-            raise InvalidArgumentError(f"check_device: only: no case is called {pattern!r}{near}")
+            near = close_matches(pattern, sorted({*(n.split("/")[0] for n in names), *(job.group for job in jobs)}))
+            raise UnknownCaseError(f"check_device: only: no case is called {pattern!r}{near}")
         wanted |= found
     return [job for job in jobs if job.name in wanted]
 
 
+def _raised_at(error: BaseException) -> str:
+    """The line of the device that an exception came from; "" where this package raised it."""
+    device, found = None, ""
+    for frame, number in walk_tb(error.__traceback__):
+        path = Path(frame.f_code.co_filename)
+        if device is None and (_PACKAGE not in path.parents or _DEVICES in path.parents):
+            device = path.parent  # what lies elsewhere are functions that it calls
+        if path.parent == device:
+            found = f" ({path.name}:{number}, in {frame.f_code.co_name})"
+    return found
+
+
 def _words(error: BaseException) -> str:
-    notes = getattr(error, "__notes__", ())
-    return "; ".join([f"{type(error).__name__}: {reason(error)}", *map(str, notes)])
+    kind, text = type(error).__name__, reason(error)
+    told = text if text.startswith(kind) else f"{kind}: {text}"
+    return "; ".join([told + _raised_at(error), *map(str, getattr(error, "__notes__", ()))])
 
 
 def _run(job: _Job) -> CheckedCase | None:

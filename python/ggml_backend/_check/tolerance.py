@@ -106,7 +106,8 @@ def worst(got: Array, want: Array, allowed: Any, wrong: Array) -> str:
         gap = np.where(np.isfinite(got) & np.isfinite(want), np.abs(got - want), np.inf)
     at = tuple(int(i) for i in np.unravel_index(np.argmax(np.where(wrong, gap, -1.0)), got.shape))
     limit = np.broadcast_to(allowed, got.shape)[at]
+    may = f", which may be off by {limit:.3g}" if np.isfinite(gap[at]) else ""
     return (
         f"{np.count_nonzero(wrong)} of {got.size} elements differ; element {at} is {got[at]:.9g} instead of"
-        f" {want[at]:.9g}, which may be off by {limit:.3g}"
+        f" {want[at]:.9g}{may}"
     )

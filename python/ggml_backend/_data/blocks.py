@@ -50,6 +50,10 @@ class Blocks(np.ndarray[Any, np.dtype[np.uint8]]):
         known = self._format
         return known if known is not None and _has_blocks(self, known) else None
 
+    def __repr__(self) -> str:
+        known = self.format
+        return super().__repr__() if known is None else f"{super().__repr__()[:-1]}, format={known.name})"
+
     def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
         plain = np.asarray(array)
         return plain[()] if return_scalar else plain

@@ -18,7 +18,7 @@ from .foreign import CPU, VERSION, described, elements_of, is_mutable, refuse, r
 if TYPE_CHECKING:
     from ..tensor import Tensor
 
-__all__ = ["buffer_of", "give", "not_shared", "numpy_view", "share"]
+__all__ = ["buffer_of", "give", "not_shared", "share", "shortest_array"]
 
 _NOT_ON_HOST: int = lib.GBPY_NOT_ON_HOST
 _IS_READONLY: int = lib.GBPY_IS_READONLY
@@ -48,14 +48,14 @@ class _Given:
 _BY_CAPSULE = np.lib.NumpyVersion(np.__version__) >= "2.1.0"  # before, its arrays of capsules are read-only
 
 
-def numpy_view(keeping: Any, pointer: Any) -> np.ndarray[Any, Any] | None:
+def shortest_array(keeping: Any, pointer: Any) -> np.ndarray[Any, Any] | None:
     """The shortest way to an array over a tensor's memory; None: it takes another."""
     if not _BY_CAPSULE:
         return None
     found: list[Any] = []
     status = _give(keeping, pointer, _FOR_NUMPY, id(found), b"it")
     if status:
-        if lib.gbpy_outcome(status) == INTERRUPTED:  # it waited for a run; the other way would find that one lost
+        if lib.gbpy_outcome(status) == INTERRUPTED:  # while it waited for a run, which the other way would call lost
             raise_interrupt()
         return None
     array: np.ndarray[Any, Any] = np.from_dlpack(_Given(found[0]))

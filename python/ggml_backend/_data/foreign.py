@@ -27,6 +27,11 @@ _new = ffi.new
 _take = lib.gbpy_dlpack_take
 _bfloat16 = as_dtype("bfloat16")
 
+_OF_BITS = (
+    "; bits of bfloat16 are told by the dtype: array.view(ml_dtypes.bfloat16) (pip install 'ggml_backend[bfloat16]'),"
+    " or ctx.tensor(array.shape, 'bfloat16').set(array)"
+)
+
 Array = np.ndarray[Any, Any]
 
 
@@ -53,12 +58,10 @@ def dtype_of_array(array: Array, what: str) -> DType:
     try:
         return as_dtype(array.dtype)
     except TypeError:
-        swapped = (
-            ""
-            if array.dtype.isnative
-            else "; array.astype(array.dtype.newbyteorder('=')) has the bytes in the order of this machine"
-        )
-        raise InvalidArgumentError(f"{what}: tensors have no elements of {array.dtype}{swapped}") from None
+        hint = _OF_BITS if array.dtype == np.uint16 else ""
+        if not array.dtype.isnative:
+            hint = "; array.astype(array.dtype.newbyteorder('=')) has the bytes in the order of this machine"
+        raise InvalidArgumentError(f"{what}: tensors have no elements of {array.dtype}{hint}") from None
 
 
 # ---------------------------------------------------------------------------------------------------------- for C
@@ -118,16 +121,20 @@ def take(value: Any, what: str, *, copy: bool = False) -> tuple[Any, Any]:
 
 def refuse(status: int, value: Any) -> NoReturn:
     """Raises what C said of an array."""
-    if status != lib.GBPY_NOT_ON_HOST:
-        raise_last("", status)
     message = plain(ffi.string(lib.ggml_last_error()).decode("utf-8", "replace"))
-    raise_as(lib.GGML_STATUS_INVALID_ARGUMENT, message + host_hint(value))
+    if status == lib.GBPY_NOT_ON_HOST:
+        raise_as(lib.GGML_STATUS_INVALID_ARGUMENT, message + host_hint(value))
+    if "no elements of uint16" in message:
+        raise_as(lib.GGML_STATUS_INVALID_ARGUMENT, message + _OF_BITS)
+    raise_last("", status)
 
 
 def take_array(value: Any, what: str, *, copy: bool = False) -> tuple[Any, Any]:
     """The same of any array: of what has no ``__dlpack__``, or is an array of NumPy that old versions do not give that
     way, as NumPy sees it."""
-    by_numpy = isinstance(value, np.ndarray) and (not value.flags.writeable or value.dtype.kind not in "iuf")
+    by_numpy = isinstance(value, np.ndarray) and (
+        not value.flags.writeable or value.dtype.kind not in "iuf" or not value.dtype.isnative
+    )
     if not by_numpy and hasattr(value, "__dlpack__"):
         return take(value, what, copy=copy)
     array, element = elements_of(value, what)

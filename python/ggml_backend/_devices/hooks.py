@@ -13,7 +13,7 @@ from .._signals import keep_interrupt
 from .nodes import node_at
 from .program import calls_of, refusal_of
 from .registry import Kind, options_of
-from .state import Memory, State, dropped, handle_of, has_queue, object_of, waits
+from .state import Mark, Memory, State, dropped, handle_of, has_queue, object_of, waits
 
 _OK: int = lib.GGML_STATUS_SUCCESS
 _MAX_TEXT = 700
@@ -173,7 +173,8 @@ def _refuses(handle: Any, pointer: Any, refuses: Any) -> int:
 def _alloc(handle: Any, size: int, info: Any, to: Any) -> int:
     state = object_of(handle, State)
     try:
-        content = state.device.alloc(size)
+        with state.told(f"in alloc({size})"):
+            content = state.device.alloc(size)
         if content is None:
             raise DeviceError(f"alloc({size}) returned None")
         at = _host_address(state, content, size) if state.host else 0
@@ -221,7 +222,8 @@ def _write(handle: Any, offset: int, data: Any, size: int) -> int:
     memory = object_of(handle, Memory)
     try:
         memory.state.wait()
-        memory.state.device.write(memory.content, offset, memoryview(ffi.buffer(data, size)).toreadonly())
+        with memory.state.told(f"while it wrote {size} bytes at {offset}"):
+            memory.state.device.write(memory.content, offset, memoryview(ffi.buffer(data, size)).toreadonly())
         return _OK
     except BaseException as error:
         return _failed(error, f"writing {size} bytes at {offset}: ")
@@ -232,7 +234,8 @@ def _read(handle: Any, offset: int, data: Any, size: int) -> int:
     memory = object_of(handle, Memory)
     try:
         memory.state.wait()
-        memory.state.device.read(memory.content, offset, memoryview(ffi.buffer(data, size)))
+        with memory.state.told(f"while it read {size} bytes at {offset}"):
+            memory.state.device.read(memory.content, offset, memoryview(ffi.buffer(data, size)))
         return _OK
     except BaseException as error:
         return _failed(error, f"reading {size} bytes at {offset}: ")
@@ -243,7 +246,8 @@ def _fill(handle: Any, value: int, size: int) -> int:
     memory = object_of(handle, Memory)
     try:
         memory.state.wait()
-        memory.state.device.fill(memory.content, value)
+        with memory.state.told(f"while it filled {size} bytes"):
+            memory.state.device.fill(memory.content, value)
         return _OK
     except BaseException as error:
         return _failed(error, f"filling {size} bytes: ")
@@ -255,7 +259,8 @@ def _copy(to: Any, to_offset: int, source: Any, offset: int, size: int, done: An
     try:
         origin.state.wait()
         target.state.wait()
-        done[0] = bool(target.state.device.copy(target.content, to_offset, origin.content, offset, size))
+        with target.state.told(f"while it copied {size} bytes"):
+            done[0] = bool(target.state.device.copy(target.content, to_offset, origin.content, offset, size))
         return _OK
     except BaseException as error:
         return _failed(error, f"copying {size} bytes: ")
@@ -331,28 +336,12 @@ def _synchronize(handle: Any) -> int:
         return _failed(error)
 
 
-class _Mark:
-    """A mark of a device's queue, and whose it is."""
-
-    __slots__ = ("device", "event")
-
-    def __init__(self, device: Any) -> None:
-        self.device = device
-        self.event = device.event()
-
-    def wait(self, device: Any) -> None:
-        """A device of another class knows nothing of such marks: the host waits before it gives that one more work."""
-        if type(device) is type(self.device):
-            self.event.wait(device)
-        else:
-            self.event.synchronize()
-
-
 @_hook("event_new")
 def _event_new(handle: Any) -> Any:
     state = object_of(handle, State)
     try:
-        return handle_of(_Mark(state.device))
+        with state.told("in event()"):
+            return handle_of(Mark(state, state.device.event()))
     except BaseException as error:
         _failed(error, "event: ")
         return ffi.NULL
@@ -363,9 +352,11 @@ def _event_free(handle: Any) -> None:
     dropped(handle)
 
 
-def _event(event: Any, what: str) -> int:
+def _event(event: Any, what: str, *arguments: Any) -> int:
+    mark = object_of(event, Mark)
     try:
-        getattr(object_of(event, _Mark).event, what)()
+        with mark.state.told(f"in {what}() of an event"):
+            getattr(mark.content, what)(*arguments)
         return _OK
     except BaseException as error:
         return _failed(error, f"event.{what}: ")
@@ -378,11 +369,11 @@ def _event_record(event: Any) -> int:
 
 @_hook("event_wait", error=_ERROR)
 def _event_wait(handle: Any, event: Any) -> int:
-    try:
-        object_of(event, _Mark).wait(object_of(handle, State).device)
-        return _OK
-    except BaseException as error:
-        return _failed(error, "event.wait: ")
+    """A device of another class knows nothing of such marks: the host waits before it gives that one more work."""
+    waiting = object_of(handle, State).device
+    if type(waiting) is not type(object_of(event, Mark).state.device):
+        return _event(event, "synchronize")
+    return _event(event, "wait", waiting)
 
 
 @_hook("event_synchronize", error=_ERROR)

@@ -4,76 +4,120 @@ from __future__ import annotations
 
 import struct
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
 import numpy as np
 
 from .._core.handles import address
+from .._data.choices import EPS_OF_2024, POOLS, PRECISIONS, ROPE_MODES
 from .._data.shapes import MAX_DIMS
 from .._ffi import ffi, lib
 from ..dtypes import DType, as_dtype, dtype_of_id
 
-__all__ = ["Node", "byte_layout", "node_at", "numpy_view", "operators", "single", "sources_at"]
+__all__ = [
+    "Node", "byte_layout", "node_at", "numpy_view", "operators", "read_bytes", "single", "sources_at", "write_bytes",
+]  # fmt: skip
 
 _ndim = lib.gbpy_ndim
 _unpack = ffi.unpack
 _string = ffi.string
 
-Params = tuple[tuple[str, str, int], ...]  # name, kind ("i", "f" or "b": a bool), index of the word
+Reader = Callable[[bytes], Any]  # of all words
+Params = tuple[tuple[str, Reader], ...]
 
 
-def _words(names: str, kind: str, first: int = 0) -> Params:
-    return tuple((name, kind, first + i) for i, name in enumerate(names.split()))
+def _int(i: int) -> Reader:
+    return lambda raw: struct.unpack_from("=i", raw, 4 * i)[0]
 
 
-_ROPE = (
-    *_words("n_dims mode n_ctx n_orig_ctx", "i", 1),
-    *_words("freq_base freq_scale ext_factor attn_factor beta_fast beta_slow xpos_base", "f", 5),
-    ("xpos_down", "b", 12),
+def _float(i: int) -> Reader:
+    return lambda raw: struct.unpack_from("=f", raw, 4 * i)[0]
+
+
+def _bool(i: int) -> Reader:
+    return lambda raw: bool(struct.unpack_from("=i", raw, 4 * i)[0])
+
+
+def _choice(choices: Mapping[str, int], i: int) -> Reader:
+    """The word's name; of a number without one, the number."""
+    read, names = _int(i), {number: name for name, number in choices.items()}
+    return lambda raw: names.get(read(raw), read(raw))
+
+
+def _pair(i: int) -> Reader:
+    """Two words, the horizontal one first, as (height, width)."""
+    return lambda raw: struct.unpack_from("=2i", raw, 4 * i)[::-1]
+
+
+def _size_of_im2col(i: int) -> Reader:
+    """A pair; one number for one axis."""
+    one, both, is_2d = _int(i), _pair(i), _bool(6)
+    return lambda raw: both(raw) if is_2d(raw) else one(raw)
+
+
+def _eps_of_loss(raw: bytes) -> Any:
+    return _float(1)(raw) if _bool(0)(raw) else EPS_OF_2024
+
+
+def _xpos_base(raw: bytes) -> Any:
+    return _float(11)(raw) or None
+
+
+def _ints(names: str, first: int = 0) -> Params:
+    return tuple((name, _int(i)) for i, name in enumerate(names.split(), first))
+
+
+def _floats(names: str, first: int = 0) -> Params:
+    return tuple((name, _float(i)) for i, name in enumerate(names.split(), first))
+
+
+_ROPE: Params = (
+    *_ints("n_dims", 1),
+    ("mode", _choice(ROPE_MODES, 2)),
+    *_ints("n_ctx n_orig_ctx", 3),
+    *_floats("freq_base freq_scale ext_factor attn_factor beta_fast beta_slow", 5),
 )
 
 PARAMS: dict[str, Params] = {
-    "acc": _words("nb1 nb2 nb3 offset", "i"),
-    "set": _words("nb1 nb2 nb3 offset", "i"),
-    "norm": _words("eps", "f"),
-    "rms_norm": _words("eps", "f"),
-    "rms_norm_back": _words("eps", "f"),
-    "group_norm": _words("n_groups", "i"),
-    "mul_mat": _words("prec", "i"),
-    "mul_mat_id": _words("id n_matrices prec", "i"),
-    "scale": _words("s", "f"),
-    "clamp": _words("min max", "f"),
-    "leaky_relu": _words("negative_slope", "f"),
-    "soft_max": _words("scale max_bias", "f"),
-    "diag_mask_inf": _words("n_past", "i"),
-    "diag_mask_zero": _words("n_past", "i"),
-    "alibi": (*_words("n_past n_head", "i"), ("bias_max", "f", 2)),
-    "rope": _ROPE,
-    "rope_back": _ROPE,
-    "im2col": (*_words("stride0 stride1 padding0 padding1 dilation0 dilation1", "i"), ("is_2d", "b", 6)),
-    "conv_transpose_1d": _words("stride padding dilation", "i"),
-    "conv_transpose_2d": _words("stride", "i"),
-    "pool_1d": _words("op kernel stride padding", "i"),
-    "pool_2d": _words("op kernel0 kernel1 stride0 stride1 padding0 padding1", "i"),
-    "upscale": _words("factor", "i"),
-    "argsort": (("descending", "b", 0),),
-    "flash_attn": (("masked", "b", 0),),
-    "flash_attn_back": (("masked", "b", 0),),
-    "win_part": _words("n_across n_down window", "i"),
-    "win_unpart": _words("window", "i"),
-    "cross_entropy_loss": (("has_eps", "b", 0), ("eps", "f", 1)),
-    "cross_entropy_loss_back": (("has_eps", "b", 0), ("eps", "f", 1)),
-}
-"""The words of ``op_params`` by operator, called like the parameters of the functions that build it. An operator
-without an entry has none."""
+    "acc": _ints("nb1 nb2 nb3 offset"),
+    "set": _ints("nb1 nb2 nb3 offset"),
+    "norm": _floats("eps"),
+    "rms_norm": _floats("eps"),
+    "rms_norm_back": _floats("eps"),
+    "group_norm": _ints("n_groups"),
+    "mul_mat": (("prec", _choice(PRECISIONS, 0)),),
+    "mul_mat_id": _ints("id"),
+    "scale": _floats("s"),
+    "clamp": _floats("min max"),
+    "leaky_relu": _floats("negative_slope"),
+    "soft_max": _floats("scale max_bias"),
+    "diag_mask_inf": _ints("n_past"),
+    "diag_mask_zero": _ints("n_past"),
+    "alibi": (*_ints("n_past n_head"), ("bias_max", _float(2))),
+    "rope": (*_ROPE, ("xpos_base", _xpos_base), ("xpos_down", _bool(12))),
+    "rope_back": (*_ROPE, ("xpos_base", _float(11)), ("xpos_down", _bool(12))),
+    "im2col": (
+        ("stride", _size_of_im2col(0)), ("padding", _size_of_im2col(2)), ("dilation", _size_of_im2col(4)),
+        ("is_2d", _bool(6)),
+    ),
+    "conv_transpose_1d": _ints("stride padding dilation"),
+    "conv_transpose_2d": _ints("stride"),
+    "pool_1d": (("op", _choice(POOLS, 0)), *_ints("kernel stride padding", 1)),
+    "pool_2d": (("op", _choice(POOLS, 0)), ("kernel", _pair(1)), ("stride", _pair(3)), ("padding", _pair(5))),
+    "upscale": _ints("factor"),
+    "argsort": (("descending", _bool(0)),),
+    "flash_attn": (("masked", _bool(0)),),
+    "flash_attn_back": (("masked", _bool(0)),),
+    "win_part": _ints("window", 2),
+    "win_unpart": _ints("window"),
+    "cross_entropy_loss": (("eps", _eps_of_loss),),
+    "cross_entropy_loss_back": (("eps", _eps_of_loss),),
+}  # fmt: skip
+"""The parameters by operator, each with what reads it from the words of ``op_params``. An operator without an entry has
+none."""
 
-_READ: dict[str, Callable[[bytes, int], Any]] = {
-    "i": lambda raw, i: struct.unpack_from("=i", raw, 4 * i)[0],
-    "f": lambda raw, i: struct.unpack_from("=f", raw, 4 * i)[0],
-    "b": lambda raw, i: bool(struct.unpack_from("=i", raw, 4 * i)[0]),
-}
 _N_BYTES = 64
 
 custom_of: list[Callable[[Any], Any]] = [lambda pointer: None]
@@ -88,8 +132,9 @@ class Node:
     name: the tensor's; "" if it has none
     dtype, shape, strides: as those of :class:`ggml_backend.Tensor`, in NumPy order, strides in bytes
     sources: of a node, its sources, whose own sources are left out; of a source, empty
-    params: the parameters of the operator by name, as the function that builds it takes them: those of ``gb.rope``
-        for ``"rope"``; ``{}`` for operators without any
+    params: the parameters of the operator by name, as the function that builds it takes them: of ``gb.rope`` for
+        ``"rope"``, with ``mode="neox"``, say; ``{}`` for operators without any. What the dtype and the shapes of the
+        result and the sources say is left out: the ``dtype`` of ``gb.cast``, the ``amounts`` of ``gb.pad``
     is_contiguous: do its elements lie one after the other?
     """
 
@@ -105,10 +150,13 @@ class Node:
     _params: dict[str, Any] | None
     _function: weakref.ref[Any] | None  # of gb.custom and gb.map_custom; the graph keeps it
 
+    def __init__(self) -> None:
+        raise TypeError("Node: the library makes nodes, of the graphs that a device is given")
+
     @property
     def params(self) -> dict[str, Any]:
         if self._params is None:
-            self._params = {name: _READ[kind](self._raw, i) for name, kind, i in PARAMS.get(self.op, ())}
+            self._params = {name: read(self._raw) for name, read in PARAMS.get(self.op, ())}
         return dict(self._params)
 
     @property
@@ -145,6 +193,14 @@ def numpy_view(memory: np.ndarray[Any, Any], offset: int, node: Node, writable: 
     view: np.ndarray[Any, Any] = np.ndarray(shape, node.dtype.numpy, memory, offset, strides)
     view.flags.writeable = writable
     return view
+
+
+def write_bytes(memory: np.ndarray[Any, Any], offset: int, data: memoryview) -> None:
+    memory[offset : offset + len(data)] = np.frombuffer(data, np.uint8)
+
+
+def read_bytes(memory: np.ndarray[Any, Any], offset: int, data: memoryview) -> None:
+    np.frombuffer(data, np.uint8)[:] = memory[offset : offset + len(data)]
 
 
 def _shallow(pointer: Any) -> Node:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from .._ffi import ffi, lib
 from .nodes import Node, byte_layout, node_at, numpy_view, sources_at
 from .state import Memory, State, object_of
 
-__all__ = ["Call", "calls_of", "program_of", "refusal_of"]
+__all__ = ["Call", "calls_of", "copied", "overwritten_of", "program_of", "refreshed", "refusal_of"]
 
 _void: Any = ffi.typeof("void **")
 _size: Any = ffi.typeof("size_t *")
@@ -218,9 +218,9 @@ def calls_of(state: State, nodes: Sequence[Any]) -> tuple[list[Call], Staging]:
 Step = tuple[Callable[[], Any], Call]
 
 
-def program_of(name: str, steps: Iterable[Step], store: Callable[[Any, Any], None]) -> Callable[[], None]:
+def program_of(name: str, steps: Iterable[Step], store: Callable[[Any, Any], None] | None) -> Callable[[], None]:
     """A function that takes the steps in order. What a step returns, unless it is None or the array of the result
-    itself, is stored as the result."""
+    itself, is stored as the result. store: None: each step has stored its result itself."""
     todo: Sequence[tuple[Callable[[], Any], Any, Call]] = [(run, call.out, call) for run, call in steps]
 
     def program() -> None:
@@ -228,7 +228,7 @@ def program_of(name: str, steps: Iterable[Step], store: Callable[[Any, Any], Non
         try:
             for run, out, call in todo:
                 result = run()
-                if result is not None and result is not out:
+                if store is not None and result is not None and result is not out:
                     _expect_result(name, call, result)
                     store(out, result)
         except BaseException as error:
@@ -246,12 +246,30 @@ def _expect_result(name: str, call: Call, result: Any) -> None:
         raise InvalidArgumentError(f"{name}: {call.node} has shape {wanted}, and its function returned {what}")
 
 
-def copied(function: Callable[..., Any], head: tuple[Any, ...], call: Call, copy: Callable[[Any], Any]) -> Any:
-    """A step whose function may not find its result on one of its sources: it reads copies of these."""
-    shared = [k for k in call.shared if not (k == 1 and call.node.op == "cpy")]  # what is overwritten is not read
+def overwritten_of(call: Call) -> list[int]:
+    """The sources that the result overwrites and that are read: of CPY the second one is where it writes."""
+    return [k for k in call.shared if not (k == 1 and call.node.op == "cpy")]
+
+
+def copied(
+    function: Callable[..., Any], call: Call, overwritten: Sequence[int], copy: Callable[[Any], Any]
+) -> Callable[[], Any]:
+    """A step that gives a function the call's arrays, in the place of some of its sources copies, new in each run."""
+    node, out, sources = call.node, call.out, call.sources
+    if not overwritten:
+        return partial(function, node, out, *sources)
+    return lambda: function(node, out, *[copy(a) if k in overwritten else a for k, a in enumerate(sources)])
+
+
+def refreshed(
+    run: Callable[[], Any], call: Call, copies: Mapping[int, Any], store: Callable[[Any, Any], object]
+) -> Callable[[], Any]:
+    """A step over copies of some sources, by their numbers, which take the values of these first in each run."""
+    pairs = [(copy, call.sources[k]) for k, copy in copies.items()]
 
     def step() -> Any:
-        sources = [copy(a) if k in shared else a for k, a in enumerate(call.sources)]
-        return function(*head, *sources)
+        for copy, source in pairs:
+            store(copy, source)
+        return run()
 
-    return step if shared else partial(function, *head, *call.sources)
+    return step

@@ -54,6 +54,8 @@ def register(name: str, cls: type[Any], replace: bool) -> None:
             )
         known.cls = cls
         return
+    if lib.ggml_backend_reg_find_by_name(name.encode()) < lib.ggml_backend_reg_get_count():
+        raise InvalidArgumentError(f"register_device: there is a backend {name!r} already, written in C")
     kind = Kind(name, cls)
     check(lib.gbpy_register_device(name.encode(), kind.handle), "register_device")
     kinds[name.upper()] = kind

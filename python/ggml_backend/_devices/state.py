@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from .._core.handles import address
 from .._errors import DeviceError
+from .._errors.messages import add_note
 from .._ffi import ffi, lib
 
-__all__ = ["Memory", "State", "dropped", "handle_of", "has_queue", "object_of", "waits"]
+__all__ = ["Mark", "Memory", "State", "dropped", "handle_of", "has_queue", "object_of", "waits"]
 
 _T = TypeVar("_T")
 
@@ -58,7 +60,17 @@ class State:
         work = self.guarded(program)
         with self.lock:
             self.n_submitted += 1
-        self.device.submit(work)
+        with self.told("in submit(work)"):
+            self.device.submit(work)
+
+    @contextlib.contextmanager
+    def told(self, where: str) -> Iterator[None]:
+        """Around a call of the device: what is raised gets a note that names the device and says where it was."""
+        try:
+            yield
+        except Exception as error:
+            add_note(error, f"raised by the device {self.name} {where}")
+            raise
 
     def guarded(self, program: Callable[[], object]) -> Callable[[], None]:
         """Work for a queue, whose thread shall not end by an exception: that is raised to who waits. After a failure
@@ -89,7 +101,8 @@ class State:
         with self.lock:
             n = self.n_submitted
         try:
-            self.device.synchronize()
+            with self.told("in synchronize()"):
+                self.device.synchronize()
         except Exception as error:
             with self.lock:
                 self.failure = self.failure or error
@@ -143,3 +156,13 @@ class Memory:
         with Memory._lock:
             self.begin = Memory._next
             Memory._next += max(nbytes, 1)
+
+
+class Mark:
+    """An event: what the device's ``event`` gave."""
+
+    __slots__ = ("content", "state")
+
+    def __init__(self, state: State, content: Any) -> None:
+        self.state = state
+        self.content = content

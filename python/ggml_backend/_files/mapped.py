@@ -85,8 +85,9 @@ def _place(address: int) -> tuple[int, bytes] | None:
 
 
 def watch_of(value: Any) -> Any:
-    """Makes the mapped file known in which an array, ``mmap`` or ``memoryview`` lies, for as long as the result lives.
-    None: it lies in none, or in one that is known."""
+    """Makes the mapped file known in which an array, ``mmap`` or ``memoryview`` lies, for as long as the result lives,
+    and keeps its ``close`` from taking the memory away: NumPy's arrays do not. None: it lies in none, or in one that is
+    known."""
     found = _mmap_of(value)
     if found is None or isinstance(found, Mapping):
         return None
@@ -95,7 +96,8 @@ def watch_of(value: Any) -> Any:
     if not len(data):
         return None
     place = _place(int(ffi.cast("uintptr_t", data)))
-    return _watch(data, len(data), 0 if place is None else place[0], not readonly, None if place is None else place[1])
+    offset, path = (0, None) if place is None else place
+    return _watch(data, len(data), offset, not readonly, path), data
 
 
 def _address(array: np.ndarray[Any, Any]) -> Any:

@@ -9,6 +9,7 @@ from .._errors import GgmlError
 from .._sched.costs import describe_device, file_of, read_costs, to_json
 from .._text.terminal import print_json, say, step_bar
 from ..backend import Backend
+from .program import add_import, import_named
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,11 +20,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--size", type=int, default=768, metavar="N", help="rows and columns of the matrices that are measured (768)"
     )
     parser.add_argument("--force", action="store_true", help="measure again what is known")
+    add_import(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(options: argparse.Namespace) -> int:
     check_size(options.size)
+    import_named(options)
     results = []
     for name in options.devices or ["CPU"]:
         try:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import importlib
-import sys
 from typing import Any
 
-from .._errors import InvalidArgumentError
+from .._check.run import UnknownCaseError
 from .._text.terminal import print_json, say, step_bar
 from ..backend import cpu_levels, load_backend
 from ..testing import check_device
+from .program import add_import, import_named
+
+
+def _seed(word: str) -> int:
+    value = int(word)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"must not be negative, is {value}")
+    return value
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,47 +25,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--only",
         nargs="+",
         metavar="PATTERN",
-        help="only these cases: an operation, memory, graphs, a whole name, or a pattern such as 'mul_mat/q4_*'",
+        help="only these cases: an operation, a group (operators, refusals, memory, graphs, 'special values'), a whole"
+        " name, or a pattern such as 'mul_mat/q4_*'",
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the inputs (0)")
+    parser.add_argument("--seed", type=_seed, default=0, metavar="N", help="of the inputs (0)")
     parser.add_argument("--quick", action="store_true", help="fewer sizes and dtypes: a few seconds")
     parser.add_argument("--special-values", action="store_true", help="NaN, infinities and the limits of floats, too")
     parser.add_argument("--bit-identical", action="store_true", help="results must be the CPU's, bit by bit")
     parser.add_argument("--threads", type=int, metavar="N", help="of the CPU backend, when that is checked")
     parser.add_argument("--level", choices=list(cpu_levels()), help="kernels of the CPU backend, when that is checked")
     parser.add_argument("--load", metavar="FILE", help="load the device from this shared library first")
-    parser.add_argument(
-        "--import", dest="module", metavar="MODULE", help="import this module of Python first, which registers it"
-    )
+    add_import(parser)
     parser.add_argument("--json", action="store_true", help="print every case as JSON instead of the table")
 
 
-def _load(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> int:
     if options.load is not None:
         load_backend(options.load)
-    if options.module is not None:
-        sys.path.insert(0, "")  # also where it stands in the current folder, as for python -m
-        try:
-            importlib.import_module(options.module)
-        except ImportError as error:
-            raise InvalidArgumentError(f"--import {options.module}: {error}") from error
-
-
-def run(options: argparse.Namespace) -> int:
-    _load(options)
+    import_named(options)
     given: dict[str, Any] = {"n_threads": options.threads, "level": options.level}
     given = {k: v for k, v in given.items() if v is not None}
     show = step_bar("check-device")
-    report = check_device(
-        options.device,
-        only=options.only,
-        seed=options.seed,
-        quick=options.quick,
-        special_values=options.special_values,
-        bit_identical=options.bit_identical,
-        progress=lambda done, total, name: show(done, max(total, 1), name[:48]),
-        **given,
-    )
+    try:
+        report = check_device(
+            options.device,
+            only=options.only,
+            seed=options.seed,
+            quick=options.quick,
+            special_values=options.special_values,
+            bit_identical=options.bit_identical,
+            progress=lambda done, total, name: show(done, max(total, 1), name[:48]),
+            **given,
+        )
+    except UnknownCaseError as error:
+        options.parser.error(str(error).removeprefix("check_device: ").replace("only:", "argument --only:"))
     if options.json:
         print_json(report.to_dict())
     else:

@@ -30,6 +30,7 @@ from .._pictures.data import size_text, verdict
 from .._text.escape import line
 from .._text.terminal import fail, print_json, say
 from ..planning import plan_memory
+from .program import add_import, import_named
 
 if TYPE_CHECKING:
     from .._examples.models import Prepared
@@ -221,13 +222,14 @@ def _is_table(source: str) -> bool:
 
 def run(options: argparse.Namespace) -> int:
     if _is_table(options.source):
-        for flag in ("devices", "tokens", "context", "reorder"):
-            if getattr(options, flag) is not None:
+        for flag, given in {"import": "module", **{f: f for f in ("devices", "tokens", "context", "reorder")}}.items():
+            if getattr(options, given) is not None:
                 raise InvalidArgumentError(f"--{flag} is for graphs; {options.source} is a bare instance")
         options.align = 1 if options.align is None else options.align
         options.budget_ms = 5000 if options.budget_ms is None else options.budget_ms
         _plan_table(options)
     else:
+        import_named(options)
         _plan_graph(options)
     return 0
 
@@ -254,6 +256,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     graph.add_argument(
         "--devices", nargs="+", metavar="NAME", help="the devices by priority: SIM,CPU or SIM:mem=64M CPU (CPU)"
     )
+    add_import(graph)
     graph.add_argument(
         "--tokens", type=int, metavar="N", help="tokens of one pass through a model (512, at most its context)"
     )

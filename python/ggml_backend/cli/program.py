@@ -18,10 +18,11 @@ from functools import partial
 from importlib import import_module
 from typing import Any, Protocol, cast
 
+from .._errors import InvalidArgumentError
 from .._text.escape import line
 from .._text.terminal import fail
 
-__all__ = ["Command", "Parser", "add_commands", "command_of", "run_command"]
+__all__ = ["Command", "Parser", "add_commands", "add_import", "command_of", "import_named", "run_command"]
 
 BROKEN_PIPE, INTERRUPTED = 141, 130
 
@@ -49,6 +50,24 @@ def add_commands(parser: Parser, package: str, commands: Mapping[str, str], what
         made = parsers.add_parser(name, help=text, description=text)
         made.set_defaults(parser=made)
         made.chosen = partial(command_of, package, name)
+
+
+def add_import(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Gives a command the option that :func:`import_named` follows."""
+    parser.add_argument(
+        "--import", dest="module", metavar="MODULE", help="import this module of Python first, which registers devices"
+    )
+
+
+def import_named(options: argparse.Namespace) -> None:
+    """Imports the module that was named, also where it stands in the current folder, as for ``python -m``."""
+    if options.module is None:
+        return
+    sys.path.insert(0, "")
+    try:
+        import_module(options.module)
+    except ImportError as error:
+        raise InvalidArgumentError(f"--import {options.module}: {error}") from error
 
 
 class Parser(argparse.ArgumentParser):

@@ -12,7 +12,7 @@ import numpy as np
 
 from .._devices.nodes import Node, byte_layout
 from .._errors import InvalidArgumentError
-from ._library import NumPyLike, Step
+from ._library import Mark, NumPyLike, Step
 
 
 class CuPy(NumPyLike):
@@ -106,24 +106,4 @@ class CuPy(NumPyLike):
 
     def event(self) -> Mark:
         with self._device:
-            return Mark(self)
-
-
-class Mark:
-    """A place in the stream of a device."""
-
-    def __init__(self, library: CuPy) -> None:
-        self._library = library
-        self._event = cupy.cuda.Event(disable_timing=True)
-
-    def record(self) -> None:
-        self._event.record(self._library.stream)
-
-    def synchronize(self) -> None:
-        self._event.synchronize()
-
-    def wait(self, device: Any) -> None:
-        if isinstance(device.library, CuPy):
-            device.library.stream.wait_event(self._event)
-        else:
-            self._event.synchronize()
+            return Mark(self, cupy.cuda.Event(disable_timing=True))

@@ -16,7 +16,8 @@ FLOAT_NAMES = tuple(d.name for d in FLOATS)
 
 
 class Widened:
-    """Weights as float32, made when they are needed first, and anew where they have changed since.
+    """Weights as float32, for all plans that read them: made when they are needed first, and anew where they have
+    changed since.
 
     version: tells that, of the buffer that the newest plan found them in; what it tells is equal for no two buffers
     """

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from .._devices.nodes import Node, numpy_view
+from .._devices.nodes import Node, numpy_view, read_bytes, write_bytes
 from .._devices.program import Call
 from ..dtypes import DType, dtypes
 from ._formats import Unpacking
@@ -33,6 +33,7 @@ class Library:
     functions: by name of the operator, of float32 arrays, elementwise; the last thing that each does is to write
         ``out``, element by element from the same places of its sources, so that ``out`` may be one of these
     has_queue: does it compute later? Then it has ``submit``, ``synchronize`` and, if it ``has_events``, ``event``
+    stream: where it computes, if it has such a thing
     """
 
     name: str
@@ -43,6 +44,7 @@ class Library:
     has_queue: bool = False
     has_events: bool = False
     can_fuse: bool = False
+    stream: Any = None
 
     # ------------------------------------------------------------------------------------------------------- memory
 
@@ -208,9 +210,34 @@ class Library:
     def synchronize(self) -> None:
         """Waits for what was submitted, and raises what only its end could tell."""
 
-    def event(self) -> Any:
+    def event(self) -> Mark:
         """A mark in the queue, as ``Device.submit`` says."""
         raise NotImplementedError
+
+    def shares_events(self, other: Library) -> bool:
+        """Can the stream of another device wait for an event of this one?"""
+        return type(other) is type(self) and other.stream is not None
+
+
+class Mark:
+    """A place in the stream of a device. event: the library's"""
+
+    def __init__(self, library: Library, event: Any) -> None:
+        self._library = library
+        self._event = event
+
+    def record(self) -> None:
+        self._event.record(self._library.stream)
+
+    def synchronize(self) -> None:
+        self._event.synchronize()
+
+    def wait(self, device: Any) -> None:
+        other = device.library
+        if self._library.shares_events(other):
+            other.stream.wait_event(self._event)
+        else:
+            self._event.synchronize()
 
 
 def pairs(size: int, halves: bool) -> tuple[slice, slice]:
@@ -382,10 +409,10 @@ class NumPy(NumPyLike):
         return np.empty(max(nbytes, 1), np.uint8)
 
     def write(self, memory: Any, offset: int, data: memoryview) -> None:
-        memory[offset : offset + len(data)] = np.frombuffer(data, np.uint8)
+        write_bytes(memory, offset, data)
 
     def read(self, memory: Any, offset: int, data: memoryview) -> None:
-        np.frombuffer(data, np.uint8)[:] = memory[offset : offset + len(data)]
+        read_bytes(memory, offset, data)
 
     def fill(self, memory: Any, value: int) -> None:
         memory[:] = value

@@ -27,7 +27,7 @@ def _is_product(node: Node) -> bool | str:
 class Products(Family):
     """MUL_MAT."""
 
-    @op("mul_mat", dtypes="all", when=_is_product, prepare=True)
+    @op("mul_mat", dtypes="all", when=_is_product, prepare=True, repeats=True)
     def mul_mat(self, node: Node, out: Any, w: Any, x: Any) -> Step:
         """``out (..., n, m) = x (..., n, k) @ w (..., m, k).T``; consecutive matrices of x share one of w."""
         library = self.library

@@ -14,8 +14,6 @@ from ._family import FLOAT_NAMES, Family, then
 from ._layout import axes, cut, ne
 from ._library import Step
 
-NEOX, GLM, EXACT = 2, 4, 1 << 20  # of the parameter `mode` of ROPE
-
 
 def _one_source(node: Node) -> bool | str:
     return node.shape == node.sources[0].shape or "a result of another shape"
@@ -32,17 +30,17 @@ def _masks(node: Node) -> bool | str:
 def _turns(node: Node) -> bool | str:
     p = node.params
     mode, size = p["mode"], node.shape[-1]
-    if mode & GLM:
-        return "mode glm"
+    if mode not in ("normal", "neox", "normal_exact", "neox_exact"):
+        return f"mode {mode}"
     if p["ext_factor"] != 0:
         return "YaRN (ext_factor)"
-    if p["xpos_base"] != 0:
+    if p["xpos_base"] is not None:
         return "xPos (xpos_base)"
     if not 0 < p["n_dims"] <= size or p["n_dims"] % 2 or size % 2:
         return "n_dims that are odd, or more than a row has"
-    if mode & NEOX and not mode & EXACT and p["freq_scale"] != 1:
+    if mode == "neox" and p["freq_scale"] != 1:
         return "mode neox with freq_scale, which counts twice there: mode neox_exact takes it once"
-    return mode & ~(NEOX | EXACT) == 0 or f"mode {mode}"
+    return True
 
 
 def _is_table(node: Node) -> bool | str:
@@ -94,8 +92,8 @@ class Rows(Family):
     def rope(self, node: Node, out: Any, a: Any, positions: Any) -> Step:
         """Pairs of a head are rotated by angles, in double, that grow with the token's position."""
         p, size = node.params, node.shape[-1]
-        neox, exact = bool(p["mode"] & NEOX), bool(p["mode"] & EXACT)
-        turned = p["n_dims"] if neox or exact else size
+        neox = p["mode"] in ("neox", "neox_exact")
+        turned = size if p["mode"] == "normal" else p["n_dims"]
         frequency = p["freq_base"] ** (-2.0 * np.arange(turned // 2) / p["n_dims"]) * p["freq_scale"]
         turns = self.library.turns(positions, frequency, p["attn_factor"])
         rotate = self.library.rotate

@@ -15,7 +15,7 @@ from .._devices.nodes import Node, byte_layout
 from .._devices.program import Call
 from .._errors import InvalidArgumentError, UnsupportedError
 from ..dtypes import DType
-from ._library import BF16, F16, F32, Function, Library, Step, pairs
+from ._library import BF16, F16, F32, Function, Library, Mark, Step, pairs
 
 _DTYPES: dict[str, Any] = {
     "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64,
@@ -67,7 +67,6 @@ class Torch(Library):
         self.double = torch.float32 if kind == "mps" else torch.float64  # Apple's GPUs have none
         self._compile, self._graphs = compile, graphs
         self._wrong: Any = None
-        self.stream: Any = None
         if kind != "cpu":
             try:
                 module = torch.get_device_module(self.torch_device)
@@ -285,9 +284,6 @@ class Torch(Library):
 
         return compiled(self, calls, step)
 
-    def submit(self, work: Callable[[], None]) -> None:
-        work()  # launches
-
     def synchronize(self) -> None:
         if not self.has_queue:
             return
@@ -301,28 +297,10 @@ class Torch(Library):
             raise InvalidArgumentError("GET_ROWS: an index out of range")
 
     def event(self) -> Mark:
-        return Mark(self)
+        return Mark(self, self._module.Event())
 
-
-class Mark:
-    """A place in the stream of a device."""
-
-    def __init__(self, library: Torch) -> None:
-        self._library = library
-        self._event = library._module.Event()
-
-    def record(self) -> None:
-        self._event.record(self._library.stream)
-
-    def synchronize(self) -> None:
-        self._event.synchronize()
-
-    def wait(self, device: Any) -> None:
-        other = device.library
-        if isinstance(other, Torch) and other.stream is not None and other._module is self._library._module:
-            other.stream.wait_event(self._event)
-        else:
-            self._event.synchronize()
+    def shares_events(self, other: Library) -> bool:
+        return super().shares_events(other) and other._module is self._module  # type: ignore[attr-defined]
 
 
 class _Recorded:

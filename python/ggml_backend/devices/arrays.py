@@ -7,8 +7,8 @@ from importlib.util import find_spec
 from typing import Any
 from weakref import WeakValueDictionary
 
+from .._devices.program import program_of
 from .._errors import InvalidArgumentError, UnsupportedError
-from .._errors.messages import add_note
 from .._ffi import lib
 from ..device import Call, Node, register_device
 from ._copies import Copies
@@ -27,19 +27,8 @@ _MOVES = frozenset(("cpy", "cont", "dup", "repeat"))  # whose second source, if 
 
 @register_device("ARRAY")
 class ArrayDevice(Elements, Products, Rows, Copies):
-    """Computes with NumPy, PyTorch or CuPy, through the package ``array-api-compat``.
-
-    library: ``"numpy"``, ``"torch"`` or ``"cupy"``
-    device: as the library calls it: ``"cuda:0"``, ``"xpu"``, ``"mps"``; default: the processor, of CuPy the first GPU
-    weights: ``"packed"``: quantized and half-precision weights stay as they are, and are widened to float32 anew in
-        each run; ``"widened"``: once for each plan, in memory of its own (see docs/BACKENDS.md for what that means for
-        weights that change)
-    compile: PyTorch: plans go through ``torch.compile``, with packed weights. Those that read what they write, as a
-        cache of keys, are taken step by step
-    graphs: PyTorch with CUDA: a plan's kernels are recorded once, as a CUDA graph, and launched together
-    memory: ``"host"`` or ``"own"``; default: ``"host"`` where the library computes on the processor, whose memory the
-        CPU uses, too, so that nothing is copied between the two
-    """
+    """Computes with NumPy, PyTorch or CuPy, through the package ``array-api-compat``. What it computes, and what its
+    options are for, is in docs/BACKENDS.md, "Accelerators through PyTorch and CuPy"."""
 
     def __init__(
         self,
@@ -98,7 +87,7 @@ class ArrayDevice(Elements, Products, Rows, Copies):
                 else [(self.step(c), c) for c in ours]
             )
             before, self.versions, self.before = self.before, {}, []
-        return library.program(_in_turn(self.name, steps), before)
+        return library.program(program_of(self.name, steps, None), before)
 
     def _adopted(self, call: Call) -> Call:
         adopt = self.library.adopt
@@ -149,22 +138,6 @@ class ArrayDevice(Elements, Products, Rows, Copies):
 
     def synchronize(self) -> None:
         self.library.synchronize()
-
-
-def _in_turn(name: str, steps: Sequence[tuple[Step, Call]]) -> Step:
-    """A function that takes the steps in order. Each has stored its result itself."""
-
-    def program() -> None:
-        call = None
-        try:
-            for step, call in steps:  # noqa: B007
-                step()
-        except Exception as error:
-            if call is not None:
-                add_note(error, f"raised by the device {name} while it computed {call.node!r}")
-            raise
-
-    return program
 
 
 def opened(library: str, device: str | None, memory: str | None, compile: bool, graphs: bool) -> Library:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from .._data.choices import POOLS
 from .._data.shapes import MAX_DIMS, shape_tuple
 from .._errors import InvalidArgumentError
 from .._ffi import lib
@@ -134,14 +135,11 @@ def conv_transpose_2d(kernel: Tensor, data: Tensor, stride: int = 1) -> Tensor:
     return build("conv_transpose_2d", lib.ggml_conv_transpose_2d_p0, (kernel, data), stride, ndim=ndim, labels=_KERNEL)
 
 
-_POOL = {"max": lib.GGML_OP_POOL_MAX, "avg": lib.GGML_OP_POOL_AVG}
-
-
 @builds("ggml_pool_1d")
 def pool_1d(a: Tensor, op: Literal["max", "avg"], kernel: int, stride: int | None = None, padding: int = 0) -> Tensor:
     """Maxima or means of windows of each row: ``(rows, w)`` gives ``(rows, ow)``. stride: default the kernel. Windows
     with NaN give NaN."""
-    number = choice("pool_1d", "op", op, _POOL)
+    number = choice("pool_1d", "op", op, POOLS)
     return build("pool_1d", lib.ggml_pool_1d, (a,), number, kernel, kernel if stride is None else stride, padding)
 
 
@@ -155,7 +153,7 @@ def pool_2d(
 ) -> Tensor:
     """Maxima or means of windows: ``(c, h, w)`` gives ``(c, oh, ow)``. stride: default the kernel. Means count the
     padding as zeros; the maximum of a window of padding alone is -inf. Windows with NaN give NaN."""
-    number = choice("pool_2d", "op", op, _POOL)
+    number = choice("pool_2d", "op", op, POOLS)
     k1, k0 = pair("pool_2d", "kernel", kernel)
     s1, s0 = (k1, k0) if stride is None else pair("pool_2d", "stride", stride)
     p1, p0 = padding if isinstance(padding, (tuple, list)) else (padding, padding)

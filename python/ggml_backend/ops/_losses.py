@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .._data.choices import EPS_OF_2024
 from .._ffi import lib
 from .._nodes.build import build
 from ..tensor import Tensor
@@ -11,9 +12,6 @@ __all__ = [
     "cross_entropy_loss",
     "cross_entropy_loss_back",
 ]
-
-
-_EPS_OF_2024 = 1e-9
 
 
 @builds("ggml_cross_entropy_loss", "ggml_cross_entropy_loss_eps")
@@ -28,7 +26,7 @@ def cross_entropy_loss(a: Tensor, b: Tensor, eps: float = 1e-9) -> Tensor:
     The gradient for the default is that of early 2024 too, ``(p (1 - eps) + eps - b) / rows``, right for rows of ``b``
     that add up to 1; for any other eps it is the derivative, ``(p sum(b) - b) / rows`` for 0.
     """
-    if are((eps,), (_EPS_OF_2024,)):
+    if are((eps,), (EPS_OF_2024,)):
         return build("cross_entropy_loss", lib.ggml_cross_entropy_loss, (a, b), ndim=0)
     return build("cross_entropy_loss", lib.ggml_cross_entropy_loss_eps, (a, b), eps, ndim=0)
 
@@ -37,6 +35,6 @@ def cross_entropy_loss(a: Tensor, b: Tensor, eps: float = 1e-9) -> Tensor:
 def cross_entropy_loss_back(a: Tensor, b: Tensor, c: Tensor, eps: float = 1e-9) -> Tensor:
     """Gradient of :func:`cross_entropy_loss` with respect to ``a``, given the gradient ``c`` (one element) of its
     result."""
-    if are((eps,), (_EPS_OF_2024,)):
+    if are((eps,), (EPS_OF_2024,)):
         return build("cross_entropy_loss_back", lib.ggml_cross_entropy_loss_back, (a, b, c))
     return build("cross_entropy_loss_back", lib.ggml_cross_entropy_loss_eps_back, (a, b, c), eps)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from .._data.choices import PRECISIONS
 from .._errors import InvalidArgumentError, check, expect_list
 from .._ffi import ffi, lib
 from .._nodes.build import OF_PRODUCT, build, build_2, newest
@@ -36,7 +37,7 @@ def mul_mat(a: Tensor, b: Tensor, prec: Literal["default", "f32"] = "default") -
     """
     y = build_2("mul_mat", lib.ggml_mul_mat, a, b, ndim=OF_PRODUCT)
     if not isinstance(prec, str) or prec != "default":
-        number = choice("mul_mat", "prec", prec, {"default": 0, "f32": lib.GGML_PREC_F32})
+        number = choice("mul_mat", "prec", prec, PRECISIONS)
         check(lib.ggml_mul_mat_set_prec(y._p, number), "mul_mat")
     return y
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from .._data.choices import ROPE_MODES
 from .._errors import InvalidArgumentError, expect_bool, expect_int
 from .._ffi import lib
 from .._nodes.build import OF_FIRST, build, build_2
@@ -16,13 +17,6 @@ __all__ = [
 ]
 
 
-ROPE_MODES = {
-    "normal": 0,
-    "neox": 2,
-    "glm": 4,
-    "normal_exact": lib.GGML_ROPE_EXACT,
-    "neox_exact": 2 | lib.GGML_ROPE_EXACT,
-}
 _RopeMode = Literal["normal", "neox", "glm", "normal_exact", "neox_exact"]
 
 

@@ -349,6 +349,42 @@ def test_every_error_has_one_form(tmp_path, monkeypatch, command, arguments, rea
     assert (done.returncode, done.stderr) == (1, f"python -m ggml_backend {command}: error: {reason}\n")
 
 
+MINE = """
+import numpy as np
+import ggml_backend as gb
+
+@gb.register_device("IMPORTED")
+class Imported(gb.Device):
+    @gb.op("add", "mul")
+    def elements(self, node, out, a, b):
+        {"add": np.add, "mul": np.multiply}[node.op](a, b, out=out)
+"""
+
+
+def test_devices_of_the_users_own(tmp_path):
+    (tmp_path / "mine.py").write_text(MINE)
+    done = run("plan", "llama", "--json", "--devices", "IMPORTED,CPU", "--import", "mine", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert {s["backend"] for s in json.loads(done.stdout)["splits"]} == {"IMPORTED", "CPU"}
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    arguments = ["calibrate", "IMPORTED", "--size", "64", "--json", "--import", "mine"]
+    done = run(*arguments, cwd=tmp_path, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert "IMPORTED" in json.loads(done.stdout)[0]["device"]
+    for command, word in (("plan", "llama"), ("calibrate", "CPU"), ("check-device", "CPU")):
+        failed(
+            run(command, word, "--import", "no_such_module_here"), 1, f"{command}: error: --import no_such_module_here"
+        )
+    (tmp_path / "a.csv").write_text("id,lower,upper,size\n")
+    failed(run("plan", tmp_path / "a.csv", "--import", "mine"), 1, "--import is for graphs")
+
+
+def test_a_name_without_a_device_says_how_one_is_made():
+    words = "gb.register_device makes a class of Python one, gb.load_backend what a shared library has"
+    failed(run("plan", "llama", "--devices", "NOPE"), 1, "there is no backend 'NOPE'; there are CPU, ", f"; {words}\n")
+    assert words not in run("plan", "llama", "--devices", "CPUS").stderr
+
+
 def test_warnings_are_lines_of_their_own():
     told = run("plan", "llama", "--devices", "SIM:name=A,ops=add", "CPU").stderr
     assert told.startswith(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
-import sys
+import inspect
+import re
 from typing import Any
 
 import ml_dtypes
@@ -14,6 +16,8 @@ import ggml_backend as gb
 from array_devices import NO_TORCH, TEXTS
 from conftest import unfused
 from ggml_backend._ffi import lib
+from ggml_backend.devices import arrays
+from source_tree import in_tree
 
 # ------------------------------------------------------------------------------------------------------------- opening
 
@@ -27,6 +31,17 @@ assert "torch" not in sys.modules and "array_api_compat" not in sys.modules
 assert gb.Backend("ARRAY").name == "ARRAY(numpy:cpu)"
 assert "torch" not in sys.modules
 """)
+
+
+def test_the_table_of_options_is_that_of_the_class():
+    text = in_tree("docs/BACKENDS.md").read_text()
+    table = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", text[text.index("| option | default |") :], re.MULTILINE))
+    parameters = inspect.signature(gb.devices.ArrayDevice).parameters
+    assert list(table) == list(parameters)
+    for name, default in table.items():
+        given = parameters[name].default
+        said = re.match(r"`([^`]*)`", default)
+        assert given is None if name in ("device", "memory") else ast.literal_eval(said[1]) == given, name
 
 
 def test_without_the_package_it_is_missing(script):
@@ -476,6 +491,28 @@ def test_what_it_refuses_has_a_reason(build, tensors, words):
     assert words in refused(build, *tensors)
 
 
-def test_the_switch_of_fusion_is_everybodys():
-    assert lib.ggml_graph_get_fusion() in (True, False)
-    assert sys.modules["ggml_backend.devices.arrays"].lib is lib
+@pytest.mark.parametrize("on", [True, False])
+def test_groups_are_looked_for_where_the_switch_of_the_cpu_is_on(on, ctx, monkeypatch):
+    looked = []
+
+    class Fusion:
+        def __init__(self, library: Any, calls: Any) -> None:
+            looked.append(len(calls))
+            self.calls = calls
+
+        def steps(self, step: Any) -> Any:
+            return [(step(call), call) for call in self.calls]
+
+    monkeypatch.setattr(arrays, "Fusion", Fusion)
+    device = gb.Backend("ARRAY")
+    device.device.library.can_fuse = True
+    a = ctx.tensor((4,))
+    y = gb.sqr(a) + a
+    graph = ctx.graph(y)
+    ctx.allocate(device)
+    a.set(2)
+    assert lib.ggml_graph_get_fusion()
+    with contextlib.nullcontext() if on else unfused():
+        graph.compute(device)
+    assert y.tolist() == [6] * 4
+    assert looked == ([2] if on else [])

@@ -3,6 +3,7 @@ found."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from typing import Any
 
@@ -194,9 +195,24 @@ def test_what_is_wrong_is_found(wrong):
     assert gb.testing.check_device("RIGHT", quick=True, only="add").ok
 
 
-def test_messages_name_device_and_node():
-    gb.register_device("WRONG", Host, replace=True)
-    report = gb.testing.check_device("WRONG", odd="raise", quick=True, only="add/float32:1,float32:1")
-    (case,) = report.failed
-    assert "ZeroDivisionError: on purpose" in case.message
-    assert "WRONG" in case.message
+def test_messages_name_device_node_and_line(tmp_path, monkeypatch):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "import numpy as np\n"
+        "import ggml_backend as gb\n"
+        "class Mine(gb.Device):\n"
+        "    @gb.op('add')\n"
+        "    def add(self, node, out, a, b):\n"
+        "        np.reshape(a, (7, -1))\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    gb.register_device("MINE", importlib.import_module("mine").Mine, replace=True)
+    for name in ("add/float32:1,float32:1", "add/float32:3x5,float32:3x5"):
+        (case,) = gb.testing.check_device("MINE", quick=True, only=name).failed
+        first, note = case.message.split("; ")
+        assert first.startswith("ValueError: ") and first.endswith(" (mine.py:6, in add)")  # and no line of NumPy's
+        assert "raised by the device MINE while it computed <Node " in note and " ADD float32 (" in note
+    monkeypatch.setattr(gb.Device, "compile", lambda self, calls: 3)
+    (case,) = gb.testing.check_device("MINE", quick=True, only=name).failed
+    told = "TypeError: MINE: compile must return a function, not int; raised by the device MINE"
+    assert case.message.startswith(told)

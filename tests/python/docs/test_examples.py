@@ -177,6 +177,27 @@ def test_wrong_files(good: Path, tmp_path: Path) -> None:
         refused(llama(path, "p1"))
 
 
+def test_devices_of_the_users_own(good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine_for_llama.py").write_text(
+        "import numpy as np\n"
+        "import ggml_backend as gb\n"
+        "calls = []\n"
+        "@gb.register_device('LLAMAS')\n"
+        "class Llamas(gb.Device):\n"
+        "    @gb.op('add', 'mul')\n"
+        "    def elements(self, node, out, a, b):\n"
+        "        calls.append(node.op)\n"
+        "        {'add': np.add, 'mul': np.multiply}[node.op](a, b, out=out)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    expected = llama(good, "p1", "-n", 4)
+    found = llama(good, "p1", "-n", 4, "--devices", "LLAMAS,CPU", "--import", "mine_for_llama")
+    assert found[:2] == expected[:2] and found[0] == 0
+    assert set(sys.modules["mine_for_llama"].calls) == {"add", "mul"}
+    status, _, err = llama(good, "p1", "--import", "no_such_module_here")
+    assert status == 2 and "argument --import: No module named 'no_such_module_here'" in err
+
+
 @pytest.mark.parametrize(
     "options",
     [

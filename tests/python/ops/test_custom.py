@@ -102,7 +102,6 @@ def test_zero_to_ten_sources(ctx, devices, n):
 
 
 def test_what_the_function_returns_is_read_in_any_layout(ctx, x):
-    a = x.numpy() if x.is_placed else None
     y = gb.custom(lambda out, v: v.T, x, shape=(4, 3))
     z = gb.custom(lambda out, v: v[::-1, ::-1], x.swapaxes(0, 1), shape=(4, 3), dtype="f64")
     q = gb.custom(lambda out, v: out[::-1] if out.__setitem__(..., v) is None else None, x)  # over itself
@@ -308,6 +307,8 @@ def test_blocks_that_are_no_blocks_any_more_have_no_format():
         assert getattr(other, "format", None) is None
     assert type(blocks + 1) is np.ndarray
     assert type(blocks.sum()) is not gb.Blocks
+    assert repr(blocks).startswith("Blocks([") and repr(blocks).endswith(f", dtype=uint8, format={blocks.format.name})")
+    assert "format" not in repr(blocks + 1)
     with pytest.raises(TypeError, match="dtype must be given"):
         gb.dequantize(blocks[..., :2])
     with pytest.raises(TypeError, match="dtype must be given"):
@@ -702,8 +703,7 @@ def test_a_device_finds_the_function_and_calls_it_with_its_own_arrays(ctx, x):
         CustomOp(lambda o: (Foreign((4,)), None), 1, op.results, True).compute(out, [])
 
 
-def test_map_custom_is_as_it_was(ctx, x):
-    """It broadcasts, and shows quantized rows as bytes."""
+def test_map_custom_broadcasts_and_shows_quantized_rows_as_bytes(ctx, x):
     y = gb.map_custom(lambda out, a: a[:1], x)
     w = ctx.tensor((2, 32), "q8_0")
     seen = []

@@ -86,6 +86,7 @@ def test_mypy_finds_a_mistake_in_a_program(tmp_path):
         " mode='neo')\nx.shap\ngb.nothing\ngb.Context().allocate(gb.Backend('CPU'),"
         " usage='weigths')\ngb.Scheduler([gb.Backend('CPU')], policy='costs')\ngb.mul_mat(x, x,"
         " prec='f16')\ngb.quantize([1.0], gb.q4_0, on_invalid='ignore')\ngb.Backend('CPU').alloc(8, 'weight')\n"
+        "class D(gb.Device):\n    def event(self) -> int: return 1\n"
     )
     done = run("mypy", "--strict", "--config-file=", f"--cache-dir={tmp_path / 'cache'}", str(program), folder=tmp_path)
     assert sorted(set(map(int, re.findall(r"wrong\.py:(\d+): error", done.stdout)))) == [
@@ -98,6 +99,7 @@ def test_mypy_finds_a_mistake_in_a_program(tmp_path):
         9,
         10,
         11,
+        13,
     ], done.stdout
 
 

@@ -1,0 +1,77 @@
+"""``Node.params``: the parameters of operators, as the functions that build them take them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ggml_backend as gb
+from ggml_backend._devices.nodes import PARAMS, node_at
+from ggml_backend._ffi import ffi, lib
+from op_cases import CASES
+
+SAID = {"VIEW", "PERMUTE", "TRANSPOSE", "UNARY"}
+"""Operators whose words say what the shapes and strides of the result, or ``Node.op``, say."""
+
+
+def parameters_of(node: gb.Node) -> dict[str, Any]:
+    """The parameters, and those that only the result's shape tells."""
+    if node.op == "win_unpart":
+        height, width = node.shape[:2]
+        return {"width": width, "height": height, **node.params}
+    if node.op == "rope" and node.params["xpos_base"]:
+        return {"inplace": True, **node.params}
+    return node.params
+
+
+MORE = [
+    lambda x, y, ids, p, k, d: gb.rope(x, p, 4, "glm", n_ctx=3, freq_base=500.0),
+    lambda x, y, ids, p, k, d: gb.rope(x, p, 6, "neox_exact", freq_scale=0.5, ext_factor=1.0, n_orig_ctx=9),
+    lambda x, y, ids, p, k, d: gb.rope(x, p, 6, 0, beta_fast=3.0, beta_slow=2.0, attn_factor=0.25),
+    lambda x, y, ids, p, k, d: gb.rope_back(x, p, 6, "neox", freq_scale=0.5, xpos_base=7.0, xpos_down=True),
+    lambda x, y, ids, p, k, d: gb.im2col(k, d, (2, 1), (1, 3), (1, 2)),
+    lambda x, y, ids, p, k, d: gb.pool_2d(d[0], "max", (2, 3), (4, 5), (0, 1)),
+    lambda x, y, ids, p, k, d: gb.pool_1d(x[0, 0], "avg", 3, 2, 1),
+    lambda x, y, ids, p, k, d: gb.argsort(x, descending=True),
+    lambda x, y, ids, p, k, d: gb.flash_attn(y, y, y, masked=True),
+    lambda x, y, ids, p, k, d: gb.cross_entropy_loss(y, y, eps=0),
+    lambda x, y, ids, p, k, d: gb.cross_entropy_loss_back(y, y, gb.sum(y), eps=0.125),
+    lambda x, y, ids, p, k, d: gb.mul_mat_id([y, y, y], ids, 1, y),
+    lambda x, y, ids, p, k, d: gb.soft_max(x[0], x[0, 0], 0.5, max_bias=8.0),
+    lambda x, y, ids, p, k, d: gb.alibi(gb.cont(x[0, :2]), 1, 2, 4.0),
+    lambda x, y, ids, p, k, d: gb.acc(y, y[:2], 16),
+    lambda x, y, ids, p, k, d: gb.set(y, y[1:3], 16, nb1=32),
+]
+
+
+def test_parameters_build_the_node_again(ctx):
+    """Of every operation: the function of that name takes them, and puts the same words into the node."""
+    x, y = ctx.tensor((2, 3, 2, 8)), ctx.tensor((4, 4))
+    ids, p = ctx.tensor((4, 2), gb.int32), ctx.tensor((3,), gb.int32)
+    kernel, data = ctx.tensor((6, 3, 2, 2), gb.float16), ctx.tensor((2, 3, 16, 18))
+    made = [build(*[ctx.tensor(array.shape, array.dtype) for array in arrays]) for _, build, arrays, _, _ in CASES]
+    made += [build(x, y, ids, p, kernel, data) for build in MORE]
+    seen: dict[str, int] = {}
+    for tensor in ctx.graph(*made).nodes:
+        node = node_at(tensor._p)
+        words = bytes(ffi.buffer(tensor._p.op_params, 64))
+        if node.op not in PARAMS:  # what says all by its name, dtype and shapes; these are not said twice
+            if node._function is not None:  # words are addresses of functions
+                continue
+            assert not any(words) or ffi.string(lib.ggml_op_name(tensor._p.op)).decode() in SAID, (node, words)
+            continue
+        sources = list(tensor.sources)
+        if node.op == "mul_mat_id":
+            given = gb.mul_mat_id(sources[2:], sources[0], b=sources[1], **node.params)
+        else:
+            given = gb.ops.OPERATIONS[node.op](*sources, **parameters_of(node))
+        assert given.shape == tensor.shape
+        mine = bytes(ffi.buffer(given._p.op_params, 64))
+        if node.op in ("acc", "set"):  # the fifth word is whether it works in place, in another form
+            mine, words = mine[:16], words[:16]
+        assert mine == words, (node, node.params)
+        seen[node.op] = seen.get(node.op, 0) + 1
+    assert seen.keys() == PARAMS.keys()
+    assert node_at(gb.cross_entropy_loss(y, y)._p).params == {"eps": 1e-9}
+    assert node_at(gb.im2col(kernel, data, (2, 1), (1, 3), (1, 2))._p).params == {
+        "stride": (2, 1), "padding": (1, 3), "dilation": (1, 2), "is_2d": True,
+    }  # fmt: skip
