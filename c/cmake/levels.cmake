@@ -4,6 +4,7 @@
 # level is one object file with one global symbol, its table: nothing compiled with its flags can leak into code that
 # runs everywhere. Hence no link-time optimization here.
 include(CheckCCompilerFlag)
+include(CheckCSourceCompiles)
 set(level_objects)
 
 # ggml_backend_level(<name> <folder> <flags>...): the level that <folder>/level_<name>.c is, below src/cpu/kernels.
@@ -38,8 +39,17 @@ if(processor MATCHES "^(x86_64|amd64)$" AND CMAKE_SIZEOF_VOID_P EQUAL 8)
         ggml_backend_level(avx512 x86 ${avx512} -mprefer-vector-width=512)
         ggml_backend_level(avx512vnni x86 ${avx512vnni} -mprefer-vector-width=512)
         ggml_backend_level(avx512bf16 x86 ${avx512vnni} -mavx512bf16 -mprefer-vector-width=512)
-        check_c_compiler_flag("-mamx-tile -mamx-bf16" GGML_BACKEND_COMPILES_AMX)
-        if(GGML_BACKEND_COMPILES_AMX) # from gcc 11 and clang 11 on
+        # From gcc 11 and clang 11 on. The header of gcc 12 holds strides in a long, which on Windows is no register for
+        # an address: so the instructions are tried, not only the flags.
+        set(CMAKE_REQUIRED_FLAGS "-mamx-tile -mamx-bf16")
+        check_c_source_compiles("#include <immintrin.h>
+            int main(int argc, char ** argv) {
+                _tile_loadd(0, argv, (long long) argc * 64);
+                _tile_stored(0, argv, (long long) argc * 64);
+                return 0;
+            }" GGML_BACKEND_ASSEMBLES_AMX)
+        unset(CMAKE_REQUIRED_FLAGS)
+        if(GGML_BACKEND_ASSEMBLES_AMX)
             ggml_backend_level(amx x86 ${avx512vnni} -mavx512bf16 -mamx-tile -mamx-bf16 -mprefer-vector-width=512)
         endif()
     endif()

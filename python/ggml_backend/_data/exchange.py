@@ -13,7 +13,7 @@ from .._ffi import ffi, lib
 from .._files.mapped import watch_of
 from .._signals import INTERRUPTED, raise_interrupt
 from .arrays import read_tensor
-from .foreign import CPU, VERSION, described, elements_of, is_mutable, refuse, refuse_lazy, take_array
+from .foreign import CPU, VERSION, described, elements_of, is_masked, is_mutable, refuse, refuse_lazy, take_array
 
 if TYPE_CHECKING:
     from ..tensor import Tensor
@@ -141,7 +141,7 @@ def share(context: Any, x: Any, name: bytes | None, usage: int, copy: bool | Non
     label = _NULL if name is None else name
     is_numpys = isinstance(x, np.ndarray)
     watch = watch_of(x) if (x.base is not None if is_numpys else isinstance(x, (memoryview, mmap))) else None
-    if isinstance(x, np.ma.MaskedArray):
+    if is_masked(x):
         elements_of(x, "from_dlpack")  # which raises
     if copy is False and not is_numpys and not _has_memory(x):
         take_array(x, "from_dlpack")  # which may know more

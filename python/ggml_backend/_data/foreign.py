@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, NoReturn
 
 import numpy as np
@@ -12,8 +13,8 @@ from .._ffi import ffi, lib
 from ..dtypes import DType, as_dtype, dtype_of_id
 
 __all__ = [
-    "CPU", "VERSION", "Exporter", "described", "dtype_of_array", "elements_of", "elements_over", "empty", "is_mutable",
-    "refuse", "refuse_lazy", "seen", "take", "take_array",
+    "CPU", "VERSION", "Exporter", "described", "dtype_of_array", "elements_of", "elements_over", "empty",
+    "is_masked", "is_mutable", "refuse", "refuse_lazy", "seen", "take", "take_array",
 ]  # fmt: skip
 
 CPU = (1, 0)
@@ -170,6 +171,12 @@ def elements_of(value: Any, what: str) -> tuple[Array, DType | None]:
     return array, element
 
 
+def is_masked(array: Any) -> bool:
+    """NumPy loads that module when somebody makes such an array, and not before."""
+    module = sys.modules.get("numpy.ma")
+    return module is not None and isinstance(array, getattr(module, "MaskedArray", ()))
+
+
 def seen(value: Any, what: str) -> tuple[Array, DType | None]:
     """The same, but that bfloat16 of ml_dtypes stays an array of NumPy's as any other."""
     try:
@@ -178,7 +185,7 @@ def seen(value: Any, what: str) -> tuple[Array, DType | None]:
         if "bfloat16" in str(error).lower() and hasattr(value, "__dlpack__"):
             return elements_over(*take(value, what))
         raise InvalidArgumentError(f"{what} cannot take this {kind_of(value)}: {_reason(value, error)}") from None
-    if isinstance(array, np.ma.MaskedArray):
+    if is_masked(array):
         raise InvalidArgumentError(
             f"{what} cannot take a masked array, since tensors have no masks; array.filled(value)"
             " has a value in their place"

@@ -60,8 +60,13 @@ class State:
         work = self.guarded(program)
         with self.lock:
             self.n_submitted += 1
-        with self.told("in submit(work)"):
-            self.device.submit(work)
+        try:
+            with self.told("in submit(work)"):
+                self.device.submit(work)
+        except BaseException:
+            with self.lock:
+                self.n_submitted -= 1  # it is not in the queue
+            raise
 
     @contextlib.contextmanager
     def told(self, where: str) -> Iterator[None]:
