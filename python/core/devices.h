@@ -31,6 +31,15 @@ struct gbpy_device_info {
     bool   host;      // its memory is on the host
     bool   queue;     // graphs may be computed later; synchronize waits
     bool   events;    // the queue has events
+    bool   timed;     // and events that note when the queue came to them
+    bool   transfers; // the queue copies between memories, and from and to the host
+};
+
+// One side of a copy that a queue makes: memory of a device written in Python, or of the host.
+struct gbpy_piece {
+    void * memory; // NULL: of the host
+    size_t offset; // in that memory
+    void * host;
 };
 
 struct gbpy_memory_info { // of a buffer that Python allocated
@@ -51,6 +60,9 @@ struct gbpy_device_hooks {
     int (*fill)(void * memory, int value, size_t size);
     // *done: false: the device cannot copy between these two
     int (*copy)(void * to, size_t to_offset, void * from, size_t from_offset, size_t size, bool * done);
+    // Queues a copy. What is read on the host is taken at once; what is written there is complete when the queue is.
+    int (*transfer)(void * device, const struct gbpy_piece * to, const struct gbpy_piece * from, size_t size,
+        bool * done);
     // *reason: 0: it computes the node; else why not was said with gbpy_device_say
     int (*refuses)(void * device, const struct ggml_tensor * node, bool * refuses);
     // Prepares a graph; an error is kept for when it is computed. NULL only without memory.
@@ -58,11 +70,12 @@ struct gbpy_device_hooks {
     int (*run)(void * compiled);
     void (*forget)(void * compiled);
     int (*synchronize)(void * device);
-    void * (*event_new)(void * device);
+    void * (*event_new)(void * device, bool timed);
     void (*event_free)(void * event);
     int (*event_record)(void * event);
     int (*event_wait)(void * device, void * event);
     int (*event_synchronize)(void * event);
+    int (*event_time)(void * event, int64_t * ns); // on the host's clock
 };
 void gbpy_set_device_hooks(const struct gbpy_device_hooks * hooks); // once, with memory that stays
 

