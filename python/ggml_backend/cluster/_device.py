@@ -155,6 +155,8 @@ class RankDevice(Device):
             memory = object_of(self._handle[0], Memory)
             if memory.state.device is self:
                 return memory.content.number, int(self._offset[0])
+        if lib.ggml_nbytes(pointer) == 0:
+            return 0, 0
         name = ffi.string(pointer.name).decode("utf-8", "replace")
         raise InvalidArgumentError(
             f"{self.name}: {name!r} does not lie in memory of the device: allocate it there, or let a Scheduler copy it"

@@ -266,6 +266,8 @@ class Conductor:
                 return
             host = str(peer.facts.get("host", ""))
             peer.lost = DeviceLostError(f"{peer.who} is lost: {why}", peer.number, host)
+            same = host == self.facts["host"]
+            self.transport.gave_up(peer.number, int(peer.facts.get("pid", 0)) if same else 0)
             self._let_go(peer)
             peer.out.clear()
             peer.dropped.clear()

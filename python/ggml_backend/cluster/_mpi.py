@@ -28,7 +28,7 @@ _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "PMIX_SIZE")
 """Variables in which launchers of MPI say how many processes they have started."""
 
 _SPIN, _YIELD, _LONGEST = 50e-6, 300e-6, 2e-3  # seconds
-_MAX_INT = 2**31 - 1
+_PATIENCE = 5.0  # seconds that MPI is given to end
 
 
 def _announced() -> int:
@@ -134,10 +134,11 @@ class MpiTransport(Transport):
         self._lost: dict[int, str] = {}
         self._failures = {getattr(MPI, n, None) for n in ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED")}
         self.closed = False
-
-    def _type(self, nbytes: int) -> tuple[Any, int, Any]:
-        """What sends so many bytes as few elements: MPI counts them by an int."""
-        return (self._MPI.BYTE, nbytes, None)
+        self._parent = os.getppid()
+        self._tolerant = os.environ.get("OMPI_MCA_mpi_ft_enable") in ("1", "true")
+        self.troubled = False  # somebody is gone
+        self.silent: list[tuple[int, int]] = []  # ranks that may be there, and their processes if on this host
+        atexit.register(self.finish)
 
     def receive(self, message: Any, target: memoryview) -> None:
         message.Recv([target, len(target), self._MPI.BYTE])
@@ -189,6 +190,9 @@ class MpiTransport(Transport):
             os.sched_yield()
         else:
             time.sleep(min(_LONGEST, waited / 8))
+            if waited > 1 and os.getppid() != self._parent and 0 not in self._lost:
+                self.troubled = True
+                self._lost.update((r, "mpiexec is gone") for r in range(self.size) if r != self.rank)
 
     def pulse(self) -> None:
         with self.lock:
@@ -209,9 +213,15 @@ class MpiTransport(Transport):
                     self._lost.setdefault(int(rank), "its process has died")
         if peer >= 0:
             self._lost.setdefault(peer, "its process has died")
+        self.troubled = True
 
     def lost(self) -> dict[int, str]:
         return self._lost
+
+    def gave_up(self, peer: int, pid: int) -> None:
+        self.troubled = True
+        if peer not in self._lost:
+            self.silent.append((peer, pid))
 
     def flush(self, seconds: float) -> None:
         """Lets what is on its way get there, for so long at most."""
@@ -227,14 +237,43 @@ class MpiTransport(Transport):
         self.flush(1.0)
         self.closed = True
 
-    def abort_at_exit(self, why: str) -> None:
-        """Ends the whole job with this process: for ranks that nothing else can end."""
-        atexit.register(self._abort, why)
+    # ------------------------------------------------------------------------------------------------------- the end
 
-    def _abort(self, why: str) -> None:
+    def finish(self) -> None:
+        """At the exit of the process. MPI ends all ranks together, which does not come about when one is gone or
+        silent: then nothing is left to chance, and nobody is left behind."""
+        if not self.troubled:
+            return
         sys.stdout.flush()
-        print(f"ggml_backend: {why}: the MPI job is ended", file=sys.stderr, flush=True)
-        self._MPI.COMM_WORLD.Abort(1)
+        sys.stderr.flush()
+        if self.silent and not self._tolerant and self.rank != 0:
+            while os.getppid() == self._parent:  # rank 0 ends the job, when it is done
+                time.sleep(0.05)
+            os._exit(0)
+        if self.silent and not self._tolerant:
+            print(f"ggml_backend: rank {self.silent[0][0]} does not answer: the MPI job is ended", file=sys.stderr)
+            sys.stderr.flush()
+            self._MPI.COMM_WORLD.Abort(1)
+        for _, pid in self.silent:
+            _kill_sibling(pid)
+        ending = threading.Thread(target=self._finalize, daemon=True)
+        ending.start()
+        ending.join(_PATIENCE)
+        if ending.is_alive():
+            os._exit(1 if getattr(sys, "last_value", None) is not None else 0)
+
+    def _finalize(self) -> None:
+        with contextlib.suppress(self.Error):
+            self._MPI.Finalize()
+
+
+def _kill_sibling(pid: int) -> None:
+    """A process of the same job on this host, which hears nothing else."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        with open(f"/proc/{pid}/stat") as file:
+            parent = int(file.read().rpartition(")")[2].split()[1])
+        if parent == os.getppid():
+            os.kill(pid, signal.SIGKILL)
 
 
 def serve(worker: Worker) -> None:

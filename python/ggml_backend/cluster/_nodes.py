@@ -67,7 +67,7 @@ class _Packer:
 
     def _record(self, pointer: Any, computes: bool, root: int, sources: list[int]) -> bytes:
         memory = offset = 0
-        if self.place is not None and root < 0 and lib.ggml_nbytes(pointer):
+        if self.place is not None and root < 0 and pointer.data:
             memory, offset = self.place(pointer)
         return _TENSOR.pack(
             pointer.type, pointer.op if computes else _NONE, _WEIGHTS if lib.gbpy_device_weights(pointer) else 0,
@@ -148,7 +148,7 @@ def _read_tensor(tensors: Any, i: int, fields: tuple[Any, ...], base: Base | Non
     if root != -1:
         _look_into(tensors, i, root, view_offset, nbytes)
         return None
-    if base is None or nbytes == 0:
+    if base is None or memory == 0:
         return None
     buffer, begin, size = base(memory, bool(flags & _WEIGHTS))
     if offset % min(dtype_of_id(kind).itemsize & -dtype_of_id(kind).itemsize, 8):

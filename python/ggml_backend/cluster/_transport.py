@@ -63,6 +63,10 @@ class Transport:
         """Ranks that are known to be gone, and why."""
         return {}
 
+    def gave_up(self, peer: int, pid: int) -> None:
+        """Rank 0 will not hear of a rank any more; it may be alive. pid: of its process, if that is on this host,
+        else 0."""
+
     def pulse(self) -> None:
         """Called now and then, from any thread, while nobody polls: lets what is on its way go on."""
 

@@ -193,6 +193,7 @@ class Worker:
             self.queue.append(message)
         elif message.kind == Kind.LOST:
             self.gone.setdefault(message.number, "rank 0 has lost it")
+            self.transport.gave_up(message.number, 0)
         elif message.kind == Kind.PING:
             self._tell(Kind.PONG, message.number, m.CLOCK.pack(time.monotonic_ns()))
         elif message.kind == Kind.BYE:
