@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from .._devices.files import FileFill
 from .._devices.nodes import Node
 from .._devices.state import Memory, object_of
 from .._errors import InvalidArgumentError, StateError
@@ -63,9 +64,15 @@ class Mark:
         device = self._device
         conductor, peer = device.conductor, device.peer
         if self._question >= 0:
-            conductor.answers.pop(self._question, None)
+            self._forget()
             self._question = conductor.question(peer, What.MARK, flush=False)
         self._number = peer.next
+
+    def _forget(self) -> None:
+        self._device.conductor.answers.pop(self._question, None)
+
+    def __del__(self) -> None:
+        self._forget()
 
     def synchronize(self) -> None:
         conductor, peer = self._device.conductor, self._device.peer
@@ -203,19 +210,24 @@ class RankDevice(Device):
             return content.peer
         return None
 
-    def fill_from_file(self, memory: RemoteMemory, offset: int, path: str, at: int, nbytes: int, digest: bytes) -> int:
-        """Asks the rank to read bytes of a file of its own; the number of the question, for :meth:`filled`."""
-        return self.conductor.question(
-            self.peer, What.FILE, memory.number, offset, nbytes, at, digest, more=_path_bytes(path)
-        )
+    def fill_from_file(
+        self, memory: RemoteMemory, offset: int, path: str, at: int, nbytes: int, digest: bytes
+    ) -> FileFill:
+        """Asks the rank to read bytes of a file of its own. Waiting raises FileError where that is another file."""
+        conductor, peer = self.conductor, self.peer
+        where = memory.number, offset, nbytes
+        question = conductor.question(peer, What.FILE, *where, at, digest, more=_path_bytes(path))
 
-    def filled(self, question: int) -> None:
-        """Waits for that. FileNotFoundError: the rank has no such file; FileError: it is another one."""
-        self.conductor.expect_ok(self.peer, self.conductor.answer(self.peer, question))
+        def wait() -> bool:
+            try:
+                conductor.expect_ok(peer, conductor.answer(peer, question))
+            except FileNotFoundError:
+                return False
+            return True
 
-    def keep(self, memory: RemoteMemory, offset: int, nbytes: int, digest: bytes) -> None:
-        """What was sent instead is kept in the cache of the rank, if it has one."""
-        self.conductor.add(self.peer, m.command(What.KEEP, memory.number, offset, nbytes, digest))
+        fill = FileFill(wait, lambda: conductor.add(peer, m.command(What.KEEP, *where, digest)))
+        weakref.finalize(fill, conductor.answers.pop, question, None).atexit = False
+        return fill
 
     # ------------------------------------------------------------------------------------------------------------ queue
 

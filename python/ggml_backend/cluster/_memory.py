@@ -8,6 +8,7 @@ import os
 from typing import Any
 
 from .._core.handles import address
+from .._devices.files import digest_of
 from .._errors import FileError, InvalidArgumentError, UnsupportedError, check
 from .._ffi import ffi, lib
 from .._files import open_regular, replace_file
@@ -16,7 +17,7 @@ from ..buffer import Buffer
 from ._messages import MessageError
 from ._nodes import Graph
 
-__all__ = ["Compiled", "Piece", "digest_of", "fill_from_file", "keep"]
+__all__ = ["Compiled", "Piece", "fill_from_file", "keep"]
 
 _PIECE = 16 << 20  # bytes read from a file at once
 
@@ -122,11 +123,6 @@ def _expect_memory(node: Any) -> None:
 
 
 # --------------------------------------------------------------------------------------------------------------- files
-
-
-def digest_of(data: Any) -> bytes:
-    """What tells one content from another."""
-    return hashlib.blake2b(data, digest_size=32).digest()
 
 
 def fill_from_file(piece: Piece, offset: int, nbytes: int, path: str, at: int, digest: bytes) -> None:
