@@ -41,6 +41,7 @@
 #include "tensor/tensor.h"
 //   gb_tensor_ndim gb_tensor_set_ndim gb_tensor_content gb_tensor_set_content gb_tensor_is_read_once
 //   gb_tensor_has_flag gb_tensor_set_flag gb_tensor_clear_flag GB_TENSOR_CONSTANT GB_TENSOR_LOST
+//   gb_tensor_set_surely_read_once
 #include "tensor/marks.h"
 
 // Buffers: kept while arrays look into them.

@@ -42,6 +42,8 @@ bool gbpy_computes(const struct ggml_tensor * t) { return t != NULL && gb_op_com
 
 bool gbpy_device_may_leave_out(const struct ggml_tensor * node) { return ggml_backend_may_leave_out(node); }
 
+void gbpy_device_let_leave_out(struct ggml_tensor * node) { gb_tensor_set_surely_read_once(node, true); }
+
 const void * gbpy_device_weights(const struct ggml_tensor * t) {
     const ggml_backend_buffer_t buffer = t != NULL ? gb_tensor_buffer(t) : NULL;
     return buffer != NULL && ggml_backend_buffer_get_usage(buffer) == GGML_BACKEND_BUFFER_USAGE_WEIGHTS ? buffer : NULL;

@@ -97,6 +97,8 @@ struct ggml_backend_buffer_type * gbpy_device_host_type(const struct gbpy_handle
 bool gbpy_computes(const struct ggml_tensor * t); // false: a leaf or a view, for which nothing is to be done
 // What a device may rely on. Need a result not be stored, where it is computed together with its one reader?
 bool gbpy_device_may_leave_out(const struct ggml_tensor * node);
+// The same for a node of another process, of which this struct is a copy that nobody else uses yet.
+void gbpy_device_let_leave_out(struct ggml_tensor * node);
 // The buffer of weights that a tensor lies in, NULL: in none; and a number that grows whenever its content changes.
 const void * gbpy_device_weights(const struct ggml_tensor * t);
 uint64_t     gbpy_device_version(const void * buffer);

@@ -71,6 +71,7 @@ class Cluster:
 
     def __init__(self, conductor: Conductor | None, version: str = _version) -> None:
         self._conductor = conductor
+        self._workers: list[Worker] = []  # of a simulated one
         self._facts = conductor.facts if conductor is not None else facts(version)
 
     @property
@@ -105,6 +106,9 @@ class Cluster:
 
     def _living(self) -> list[Peer]:
         return [] if self._conductor is None else list(self._conductor.living())
+
+    def _lost(self, rank: int) -> bool:
+        return self._conductor is None or self._conductor.peers[rank].lost is not None
 
     def ping(self, rank: int, times: int = 20) -> float:
         """Seconds of a round trip to a rank and back, the shortest of some."""
@@ -266,15 +270,16 @@ def simulated(
     found: Cluster | None = None
     try:
         found = _started(network.transport(0), options)
+        found._workers = workers
         yield found
     finally:
         if found is not None:
             found.close()
-        for rank in network.stopped():
-            network.kill(rank)
-        if found is None:
-            for rank in range(1, ranks):
-                network.kill(rank)
+        for thread in running:
+            thread.join(0.0 if found is None else 0.5)
+        for rank, thread in enumerate(running, 1):
+            if thread.is_alive() and (found is None or found._lost(rank)):
+                network.kill(rank)  # nothing else reaches it
         for thread in running:
             thread.join(options.deadline + 10)
 

@@ -153,8 +153,7 @@ class RankDevice(Device):
     def compile_at(self, pointers: Sequence[Any]) -> Callable[[], object]:
         """Ships nodes of C; what runs them there."""
         number = next(self.conductor.numbers)
-        todo = [p for p in pointers if lib.gbpy_computes(p) and lib.ggml_nelements(p)]
-        self.conductor.add(self.peer, m.command(What.GRAPH, self.number, number, more=pack(todo, self._place)))
+        self.conductor.add(self.peer, m.command(What.GRAPH, self.number, number, more=pack(pointers, self._place)))
         return _Graph(self.conductor, self.peer, number)
 
     def _place(self, pointer: Any) -> tuple[int, int]:

@@ -477,8 +477,10 @@ class Conductor:
         with self.lock:
             if self.closed:
                 return
-            for peer in self.living():
+            for peer in self.peers.values():  # also to one that was given up: it may be there
                 peer.dropped.clear()
+                if peer.died:
+                    continue
                 try:
                     self.transport.send(peer.number, m.CONTROL, m.message(Kind.BYE, 0))
                 except (GgmlError, OSError):

@@ -9,7 +9,8 @@ number of a memory, and an offset there. ::
               u64 memory, offset; parameters; name; 10 x i32 sources
     node      u32 the number of its tensor, in the order of computing
 
-Roots and sources come before those that name them. A tensor that none of the nodes computes is a leaf.
+Roots and sources come before those that name them. A tensor that is not among the nodes is a leaf. Flags say what is in
+memory for weights, and which results need not be stored, so that the same nodes are computed together here and there.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from ._messages import MessageError
 __all__ = ["Place", "graph_of", "pack"]
 
 MAX_TENSORS = 1 << 20
-_WEIGHTS = 1
+_WEIGHTS, _LEAVES_OUT = 1, 2
 _HEAD = struct.Struct("<II")
 _TENSOR = struct.Struct("<IIIiiQ4q4QQQ64s64s10i")
 _NONE: int = lib.GGML_OP_NONE
@@ -70,12 +71,17 @@ class _Packer:
         if self.place is not None and root < 0 and pointer.data:
             memory, offset = self.place(pointer)
         return _TENSOR.pack(
-            pointer.type, pointer.op if computes else _NONE, _WEIGHTS if lib.gbpy_device_weights(pointer) else 0,
+            pointer.type, pointer.op if computes else _NONE, self._flags(pointer, computes),
             lib.gbpy_ndim(pointer), root, pointer.view_offs if root >= 0 else 0,
             *ffi.unpack(pointer.ne, 4), *ffi.unpack(pointer.nb, 4), memory, offset,
             bytes(ffi.buffer(pointer.op_params, 64)) if computes else bytes(64),
             bytes(ffi.buffer(pointer.name, 64)) if self.named else bytes(64), *sources,
         )  # fmt: skip
+
+
+    def _flags(self, pointer: Any, computes: bool) -> int:
+        weights = _WEIGHTS if lib.gbpy_device_weights(pointer) else 0
+        return weights | (_LEAVES_OUT if computes and lib.gbpy_device_may_leave_out(pointer) else 0)
 
 
 def pack(nodes: Sequence[Any], place: Place | None) -> bytes:
@@ -137,6 +143,8 @@ def _read_tensor(tensors: Any, i: int, fields: tuple[Any, ...], base: Base | Non
     ffi.memmove(t.op_params, params, 64)
     ffi.memmove(t.name, name[:63], 63)
     lib.gbpy_set_ndim(tensors + i, ndim if 0 <= ndim <= 4 else 4)
+    if flags & _LEAVES_OUT:
+        lib.gbpy_device_let_leave_out(tensors + i)
     for k, s in enumerate(sources):
         if s < -1 or s > i or (s == i and (op != lib.GGML_OP_CPY or k == 0)):
             raise MessageError(f"nodes: source {k} of tensor {i} is number {s}")
