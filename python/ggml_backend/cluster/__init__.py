@@ -115,6 +115,11 @@ class Cluster:
         conductor, peer = self._peer(rank)
         return min(conductor.ping(peer)[0] for _ in range(times))
 
+    @property
+    def bytes_sent(self) -> int:
+        """What this process has sent to the others: commands, graphs and data."""
+        return 0 if self._conductor is None else self._conductor.sent_bytes
+
     def set_clocks(self) -> None:
         """Compares the clocks of the ranks with this one's, for traces. Done once when the cluster begins; clocks drift
         by some microseconds in a second."""
@@ -220,7 +225,7 @@ def cluster(
     options = _options(deadline, heartbeat, cache, threads)
     from . import _mpi
 
-    transport = _mpi.connect()
+    transport = _mpi.connect(options.deadline)
     if transport is None:
         return Cluster(None)
     if options.threads is None:

@@ -15,10 +15,11 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections import deque
 from typing import Any
 
-from .._errors import DeviceError, StateError, UnsupportedError
+from .._errors import DeviceError, DeviceLostError, StateError, UnsupportedError
 from ._transport import Letter, Transport
 from ._worker import Worker
 
@@ -28,6 +29,7 @@ _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "PMIX_SIZE")
 """Variables in which launchers of MPI say how many processes they have started."""
 
 _SPIN, _YIELD, _LONGEST = 50e-6, 300e-6, 2e-3  # seconds
+_MEETING = 21  # a tag on COMM_WORLD
 _PATIENCE = 5.0  # seconds that MPI is given to end
 
 
@@ -40,8 +42,9 @@ def _announced() -> int:
     return 1
 
 
-def connect() -> MpiTransport | None:
-    """The job that this process belongs to; None: it is alone."""
+def connect(deadline: float) -> MpiTransport | None:
+    """The job that this process belongs to; None: it is alone. All ranks have come here then, within so many
+    seconds."""
     announced = _announced()
     if announced == 1 and "mpi4py.MPI" not in sys.modules and not _in_job():
         return None
@@ -61,7 +64,9 @@ def connect() -> MpiTransport | None:
             " mpi4py.rc.thread_level or mpi4py.rc.threads to less before mpi4py.MPI is imported, or use an MPI that has"
             f" it; this is {_library(MPI)}"
         )
-    return MpiTransport(MPI)
+    transport = MpiTransport(MPI)
+    transport.meet(deadline)
+    return transport
 
 
 def _in_job() -> bool:
@@ -122,13 +127,10 @@ class MpiTransport(Transport):
         self.lock = threading.RLock()
         self.Error = MPI.Exception
         self._MPI = MPI
-        self._comm = comm = MPI.COMM_WORLD.Dup()
-        comm.Set_errhandler(MPI.ERRORS_RETURN)
-        self.rank, self.size = comm.Get_rank(), comm.Get_size()
+        self._comm = MPI.COMM_WORLD  # until all have met
+        self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
         self.name = _library(MPI)
-        node = comm.Split_type(MPI.COMM_TYPE_SHARED)
-        self.ranks_of_host: int = node.Get_size()
-        node.Free()
+        self.ranks_of_host = 1
         self._sends: deque[tuple[Any, Any]] = deque()  # requests, with what they send
         self._status = MPI.Status()
         self._lost: dict[int, str] = {}
@@ -139,6 +141,37 @@ class MpiTransport(Transport):
         self.troubled = False  # somebody is gone
         self.silent: list[tuple[int, int]] = []  # ranks that may be there, and their processes if on this host
         atexit.register(self.finish)
+
+    def meet(self, deadline: float) -> None:
+        """Waits until all ranks are here; the communicator of our own is made by all of them together."""
+        world, others = self._MPI.COMM_WORLD, range(1, self.size)
+        asked = [world.Irecv([bytearray(1), self._MPI.BYTE], r, _MEETING) for r in (others if self.rank == 0 else [0])]
+        until, since = time.monotonic() + deadline, time.monotonic()
+        if self.rank != 0:
+            world.Isend([b"x", self._MPI.BYTE], 0, _MEETING).Free()
+        while not all(here := [bool(request) and request.Test() or not request for request in asked]):
+            if time.monotonic() > until:
+                self.troubled = True
+                for request in asked:
+                    if request:
+                        request.Cancel()
+                        request.Free()
+                self._missing([r for r, h in enumerate(here, 1) if not h], deadline)
+            self.pause(time.monotonic() - since)
+        for r in others if self.rank == 0 else []:
+            world.Send([b"x", self._MPI.BYTE], r, _MEETING)
+        self._comm = world.Dup()
+        self._comm.Set_errhandler(self._MPI.ERRORS_RETURN)
+        node = self._comm.Split_type(self._MPI.COMM_TYPE_SHARED)
+        self.ranks_of_host = node.Get_size()
+        node.Free()
+
+    def _missing(self, ranks: list[int], deadline: float) -> None:
+        same = "All ranks run the same script: start it with mpiexec -n N python script.py"
+        if self.rank == 0:
+            names = ", ".join(map(str, ranks))
+            raise DeviceLostError(f"rank {names} has not called gb.cluster() within {deadline:g} s. {same}", ranks[0])
+        raise StateError(f"rank {self.rank}: rank 0 has not called gb.cluster() within {deadline:g} s. {same}")
 
     def receive(self, message: Any, target: memoryview) -> None:
         message.Recv([target, len(target), self._MPI.BYTE])
@@ -285,4 +318,8 @@ def serve(worker: Worker) -> None:
         print(f"ggml_backend: {error}", file=sys.stderr, flush=True)
         worker.transport.close()
         raise SystemExit(1) from None
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)  # at once: MPI would wait for the others, and they for this one
     worker.transport.close()
