@@ -95,6 +95,14 @@ def waits_in_vain() -> None:
         gb.cluster(deadline=1)
 
 
+def does_not_come() -> None:
+    """Rank 1 never comes to gb.cluster()."""
+    from mpi4py import MPI
+
+    if MPI.COMM_WORLD.Get_rank() != 1:
+        gb.cluster(deadline=1)
+
+
 def too_few_threads() -> None:
     import mpi4py
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import time
 
 import numpy as np
 import pytest
@@ -74,3 +76,65 @@ def test_random_graphs_over_a_network_with_random_delays(seed):
     with simulated(3, jitter=0.002, seed=seed):
         report = gb.testing.check_device("MPI1:CPU", seed=seed, quick=True, only="graphs/world/*")
     assert report.ok, report
+
+
+def test_runs_in_flight_are_issued_ahead():
+    """With n_copies nothing waits for a run before the one that is n runs back: over a slow link all of them are on
+    their way before the first result is there, and results come in order."""
+    runs = 8
+    wanted = alone("embed", range(runs))
+    network = LocalNetwork(3, delay=0.01)
+    with simulated(3, network=network) as cluster:
+        with placed("embed", cluster.backends(), n_copies=runs) as (model, sched):
+            model.run(sched, 0)
+            sched.reset_stats()
+            x = model.graph["x"]
+            pending = []
+            before = network.sent[2, 0, DATA][0]
+            for seed in range(runs):
+                x.set(model.x(seed))
+                pending.append(sched.compute_async(model.graph, results=model.graph.outputs))
+            assert network.sent[2, 0, DATA][0] == before  # of none of them
+            for run, want in zip(pending, wanted, strict=True):
+                np.testing.assert_array_equal(run.results()[0], want)
+
+
+def test_one_trace_of_all_ranks_on_one_clock():
+    """What the devices of ranks do lies between the marks of the host, and one after the other where one needs the
+    other."""
+    with simulated(3, delay=0.002) as cluster, placed("embed", cluster.backends()) as (model, sched):
+        model.run(sched, 0)
+        cluster.set_clocks()
+        begin = time.monotonic_ns()
+        with sched.trace() as trace:
+            for seed in range(3):
+                model.run(sched, seed)
+        end = time.monotonic_ns()
+    for run in range(3):
+        first, second = (
+            next(e for e in trace.events if (e.kind, e.run, e.backend) == ("compute", run, backend))
+            for backend in range(2)
+        )
+        assert not first.by_host
+        assert begin <= first.start_ns <= first.end_ns <= second.start_ns <= second.end_ns <= end
+
+
+def test_nothing_is_left_on_a_rank():
+    """Buffers, graphs and marks go when nobody needs them any more."""
+    with simulated(2) as cluster:
+        worker, conductor = cluster._workers[0], cluster._conductor
+        device = cluster.backends()[0]
+        for _ in range(3):
+            with placed("embed", [device]) as (model, sched):
+                model.run(sched, 0)
+            for buffer in model.buffers:
+                buffer.close()
+            model.ctx.close()
+            del model, sched
+            gc.collect()
+            device.synchronize()
+            cluster.ping(1)
+        device.alloc(16).close()
+        device.synchronize()
+        assert len(worker.memories) <= 1 and not worker.graphs
+        assert not [n for n, body in conductor.answers.items() if body is not None]

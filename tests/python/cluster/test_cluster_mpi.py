@@ -131,6 +131,12 @@ def test_a_worker_that_waits_in_vain():
     assert "rank 0 has not called gb.cluster() within 1 s" in done.stderr
 
 
+def test_a_rank_that_does_not_come():
+    done = run(3, "does_not_come")
+    assert done.returncode != 0
+    assert "DeviceLostError: rank 1 has not called gb.cluster() within 1 s" in done.stderr
+
+
 def test_threads_are_needed():
     fine(run(2, "too_few_threads"))
 
