@@ -65,7 +65,7 @@ class Mark:
         conductor, peer = device.conductor, device.peer
         if self._question >= 0:
             self._forget()
-            self._question = conductor.question(peer, What.MARK, flush=False)
+            self._question = conductor.question(peer, What.MARK)
         self._number = peer.next
 
     def _forget(self) -> None:

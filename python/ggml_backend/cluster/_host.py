@@ -34,7 +34,9 @@ from ._worker import ABSENT, differs, facts
 __all__ = ["Arrival", "Conductor", "Peer", "failure_of"]
 
 _MAX_ON_ITS_WAY = 256 << 20  # bytes sent to a rank that it has not acknowledged
-_FLUSH = 32 << 10  # bytes of commands
+_FLUSH = 32 << 10  # bytes of commands that are sent at once
+_LOOK = 16  # messages after which is looked what has come, also when nobody waits
+_TICK, _TICKS = 0.002, 50  # seconds that commands may stay here, and how often is looked before the sender sleeps
 
 
 class Arrival:
@@ -100,6 +102,9 @@ class Conductor:
         self.sent_bytes = 0
         self.cpu = Backend("CPU", n_threads=1)  # knows what CPUs of other ranks compute
         self.closed = False
+        self._sender_is_awake = False
+        self._wake_sender = threading.Event()
+        threading.Thread(target=self._send_later, name="ggml_backend cluster", daemon=True).start()
 
     # --------------------------------------------------------------------------------------------------- the first word
 
@@ -140,13 +145,36 @@ class Conductor:
 
     # --------------------------------------------------------------------------------------------------------- messages
 
-    def add(self, peer: Peer, command: bytes, flush: bool = False) -> None:
-        """Queues a command for a rank."""
+    def add(self, peer: Peer, command: bytes, begin: bool = False) -> None:
+        """Queues a command for a rank. begin: it is worth a message of its own, if the rank has nothing to do."""
         with self.lock:
             self.expect_there(peer)
             peer.out += command
-            if flush or len(peer.out) >= _FLUSH:
+            if len(peer.out) >= _FLUSH or (begin and peer.sent == peer.done):
                 self.flush(peer)
+            elif not self._sender_is_awake:
+                self._sender_is_awake = True
+                self._wake_sender.set()
+
+    def _send_later(self) -> None:
+        """What was queued, and nobody waits for, is sent all the same, after some milliseconds."""
+        idle = 0
+        while not self.closed:
+            if idle > _TICKS:
+                self._sender_is_awake = False
+                self._wake_sender.wait()
+                self._wake_sender.clear()
+                idle = 0
+            time.sleep(_TICK)
+            idle += 1
+            with self.lock:
+                if self.closed:
+                    return
+                for peer in self.peers.values():
+                    if peer.out or peer.dropped:
+                        idle = 0
+                        self.flush(peer)
+                self.transport.pulse()
 
     def expect_there(self, peer: Peer) -> None:
         if self.closed:
@@ -166,7 +194,8 @@ class Conductor:
         body, peer.out = peer.out, bytearray()
         self._sent(peer, len(body))
         self.transport.send(peer.number, m.CONTROL, m.message(Kind.COMMANDS, peer.sent, body))
-        self.pump()
+        if peer.sent % _LOOK == 0:
+            self.pump()
 
     def _sent(self, peer: Peer, nbytes: int) -> None:
         peer.on_its_way.append((peer.sent, nbytes))
@@ -325,7 +354,7 @@ class Conductor:
         failure, peer.failure = peer.failure, None
         if failure is None:
             return
-        self.add(peer, m.command(What.CLEAR), flush=True)
+        self.add(peer, m.command(What.CLEAR), begin=True)
         for other in self.peers.values():
             if other.lost is not None and f"nothing comes from rank {other.number} " in str(failure):
                 raise DeviceLostError(f"{other.lost}", other.lost.rank, other.lost.host)
@@ -350,11 +379,11 @@ class Conductor:
         """Adds a command whose first field is the number of a question, and waits for the answer."""
         return self.answer(peer, self.question(peer, what, *fields, more=more))
 
-    def question(self, peer: Peer, what: int, *fields: Any, more: bytes = b"", flush: bool = True) -> int:
+    def question(self, peer: Peer, what: int, *fields: Any, more: bytes = b"") -> int:
         number = next(self.numbers)
         with self.lock:
             self.answers[number] = None
-            self.add(peer, m.command(what, number, *fields, more=more), flush)
+            self.add(peer, m.command(what, number, *fields, more=more), begin=what == What.FILE)
         return number
 
     def answer(self, peer: Peer, number: int) -> memoryview:
@@ -423,7 +452,7 @@ class Conductor:
             if len(data) <= inline:
                 self.add(peer, m.command(What.PUT, memory, offset, more=data))
                 return
-            self.add(peer, m.command(What.TAKE, 0, memory, offset, len(data)), flush=True)
+            self.add(peer, m.command(What.TAKE, 0, memory, offset, len(data)), begin=True)
             self.send_data(peer, data)
 
     def _wait_for_host(self, data: memoryview) -> None:
@@ -444,7 +473,7 @@ class Conductor:
             self.expect_there(peer)
             arrival = Arrival(target)
             peer.arrivals.append(arrival)
-            self.add(peer, m.command(What.GIVE, 0, memory, offset, len(target)), flush=True)
+            self.add(peer, m.command(What.GIVE, 0, memory, offset, len(target)), begin=True)
             return arrival
 
     def between(self, to: Peer, into: tuple[int, int], source: Peer, out_of: tuple[int, int], nbytes: int) -> None:
@@ -455,7 +484,7 @@ class Conductor:
             if to is source:
                 self.add(to, m.command(What.COPY, *into, *out_of, nbytes))
                 return
-            self.add(source, m.command(What.GIVE, to.number, *out_of, nbytes), flush=True)
+            self.add(source, m.command(What.GIVE, to.number, *out_of, nbytes), begin=True)
             self.add(to, m.command(What.TAKE, source.number, *into, nbytes))
 
     def open(self, peer: Peer, name: str) -> tuple[int, int, int, str]:
@@ -486,3 +515,4 @@ class Conductor:
                 except (GgmlError, OSError):
                     continue
             self.closed = True
+            self._wake_sender.set()

@@ -29,6 +29,7 @@ _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "PMIX_SIZE")
 """Variables in which launchers of MPI say how many processes they have started."""
 
 _SPIN, _YIELD, _LONGEST = 50e-6, 300e-6, 2e-3  # seconds
+_SMALL, _MOST_FREE = 4096, 64 << 20  # bytes
 _MEETING = 21  # a tag on COMM_WORLD
 _PATIENCE = 5.0  # seconds that MPI is given to end
 
@@ -132,6 +133,8 @@ class MpiTransport(Transport):
         self.name = _library(MPI)
         self.ranks_of_host = 1
         self._sends: deque[tuple[Any, Any]] = deque()  # requests, with what they send
+        self._free: dict[int, list[bytearray]] = {}  # by size
+        self._free_bytes = 0
         self._status = MPI.Status()
         self._lost: dict[int, str] = {}
         self._failures = {getattr(MPI, n, None) for n in ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED")}
@@ -181,15 +184,37 @@ class MpiTransport(Transport):
             raise StateError("the transport is closed")
         if peer in self._lost:
             return
-        kept = bytes(data)
+        nbytes = len(data)
         with self.lock:
+            kept = self._copied(data, nbytes)
             try:
-                request = self._comm.Isend([kept, len(kept), self._MPI.BYTE], dest=peer, tag=channel)
+                request = self._comm.Isend([kept, nbytes, self._MPI.BYTE], dest=peer, tag=channel)
             except self.Error as error:
                 self._failed(error, peer)
                 return
             self._sends.append((request, kept))
             self._tidy()
+
+    def _copied(self, data: Any, nbytes: int) -> bytes | bytearray:
+        """Bytes to be sent, in memory that stays until they are. Large pieces are used again: new ones cost as much as
+        the copy."""
+        if nbytes <= _SMALL:
+            return bytes(data)
+        size = 1 << (nbytes - 1).bit_length()
+        free = self._free.get(size)
+        if free:
+            kept = free.pop()
+            self._free_bytes -= size
+        else:
+            kept = bytearray(size)
+        memoryview(kept)[:nbytes] = data
+        return kept
+
+    def _give_back(self, kept: bytes | bytearray) -> None:
+        size = len(kept)
+        if isinstance(kept, bytearray) and self._free_bytes + size <= _MOST_FREE:
+            self._free.setdefault(size, []).append(kept)
+            self._free_bytes += size
 
     def _tidy(self) -> None:
         """Forgets what has been sent."""
@@ -200,7 +225,7 @@ class MpiTransport(Transport):
                     return
             except self.Error as error:
                 self._failed(error, -1)
-            sends.popleft()
+            self._give_back(sends.popleft()[1])
 
     def poll(self) -> Letter | None:
         with self.lock:

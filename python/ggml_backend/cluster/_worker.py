@@ -34,6 +34,7 @@ __all__ = ["Worker", "facts"]
 _ERROR: int = lib.GGML_STATUS_DEVICE_ERROR
 _ALLOC: int = lib.GGML_STATUS_ALLOC_FAILED
 _MAX_DEVICES = 64
+_TELL = 4  # messages after which DONE is said, also when there are more
 _TICK = 0.005  # seconds between two looks of the thread that says that the rank is alive
 
 
@@ -94,6 +95,7 @@ class Worker:
         self.gone: dict[int, str] = {}
         self.failed: tuple[int, str] | None = None
         self.ended = False
+        self.told = 0  # number of the message that DONE was said of last
         self.busy = 0  # number of the message that is being carried out
         self.waits = (-1, 0.0)  # for whom, since when
         self._stop = threading.Event()
@@ -229,7 +231,9 @@ class Worker:
         except MessageError as error:
             self._fail(message.number, error)
         self.busy = 0
-        self._tell(Kind.DONE, message.number)
+        if not self.queue or message.number - self.told >= _TELL:
+            self.told = message.number
+            self._tell(Kind.DONE, message.number)
 
     def _fail(self, number: int, error: Exception) -> None:
         """The first failure counts, until rank 0 has heard of it."""
