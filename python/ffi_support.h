@@ -54,7 +54,7 @@ GBPY_PYTHON int    gbpy_device_fill(void * memory, int value, size_t size);
 GBPY_PYTHON int    gbpy_device_copy(void * to, size_t to_offset, void * from, size_t from_offset, size_t size,
     bool * done);
 GBPY_PYTHON int    gbpy_device_transfer(void * device, const struct gbpy_piece * to, const struct gbpy_piece * from,
-       size_t size, bool * done);
+    size_t size, bool * done);
 GBPY_PYTHON int    gbpy_device_refuses(void * device, const struct ggml_tensor * node, bool * refuses);
 GBPY_PYTHON void * gbpy_device_compile(void * device, struct ggml_cgraph * graph);
 GBPY_PYTHON int    gbpy_device_run(void * compiled);

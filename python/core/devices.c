@@ -430,7 +430,7 @@ static GGML_CALL void set_async(ggml_backend_t backend, struct ggml_tensor * ten
     const struct gbpy_piece from   = { .host = (void *) (uintptr_t) data };
     const uint64_t          before = gb_fail_count();
     struct gbpy_piece       to;
-    const bool queued = piece_of(tensor, offset, &to) && transfer(backend->context, &to, &from, size);
+    const bool              queued = piece_of(tensor, offset, &to) && transfer(backend->context, &to, &from, size);
     if (!queued && gb_fail_count() == before) {
         ggml_backend_tensor_set(tensor, data, offset, size);
     }
@@ -441,7 +441,7 @@ static GGML_CALL void get_async(ggml_backend_t backend, const struct ggml_tensor
     const struct gbpy_piece to     = { .host = data };
     const uint64_t          before = gb_fail_count();
     struct gbpy_piece       from;
-    const bool queued = piece_of(tensor, offset, &from) && transfer(backend->context, &to, &from, size);
+    const bool              queued = piece_of(tensor, offset, &from) && transfer(backend->context, &to, &from, size);
     if (!queued && gb_fail_count() == before) {
         ggml_backend_tensor_get(tensor, data, offset, size);
     }

@@ -86,14 +86,14 @@ __version__: str = _ffi_object.string(_lib.gbpy_version()).decode()
 # operations come from the files of their families.
 __all__ = [
     "AllocationError", "ArenaPlan", "Backend", "BackendList", "Blocks", "Buffer", "BufferType", "Call", "Cluster",
-    "Comparison",
-    "Context", "CopyCost", "CopyInfo", "Costs", "Device", "DeviceCosts", "DeviceError", "DeviceLostError", "Event", "FileError",
-    "GgmlError", "Graph", "GraphAllocator", "InvalidArgumentError", "LoadRecord", "Memory", "MemoryPlan", "Node",
-    "OpCost", "Pending", "PerformanceWarning", "Plan", "PlanBlock", "Prediction", "Scheduler", "SchedulerStats",
-    "Split", "SplitInfo", "SplitTime", "StateError", "Tensor", "TensorAllocator", "Trace", "TraceEvent", "Traffic",
-    "UnsupportedError", "__version__", "backends", "calibrate", "cluster", "cpu_buffer_type", "cpu_levels", "custom",
-    "dequantize", "devices", "from_dlpack", "get_include", "gguf", "load_backend", "load_report", "map_custom", "op",
-    "plan_memory", "quantize", "register_device", "set_abort_callback", "set_log", "show_config", "testing",
+    "Comparison", "Context", "CopyCost", "CopyInfo", "Costs", "Device", "DeviceCosts", "DeviceError",
+    "DeviceLostError", "Event", "FileError", "GgmlError", "Graph", "GraphAllocator", "InvalidArgumentError",
+    "LoadRecord", "Memory", "MemoryPlan", "Node", "OpCost", "Pending", "PerformanceWarning", "Plan", "PlanBlock",
+    "Prediction", "Scheduler", "SchedulerStats", "Split", "SplitInfo", "SplitTime", "StateError", "Tensor",
+    "TensorAllocator", "Trace", "TraceEvent", "Traffic", "UnsupportedError", "__version__", "backends", "calibrate",
+    "cluster", "cpu_buffer_type", "cpu_levels", "custom", "dequantize", "devices", "from_dlpack", "get_include",
+    "gguf", "load_backend", "load_report", "map_custom", "op", "plan_memory", "quantize", "register_device",
+    "set_abort_callback", "set_log", "show_config", "testing",
 ]  # fmt: skip
 __all__ += dtypes.__all__
 __all__ += ops.__all__

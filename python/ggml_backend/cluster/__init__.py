@@ -129,7 +129,9 @@ class Cluster:
     def _peer(self, rank: int) -> tuple[Conductor, Peer]:
         conductor = self._conductor
         if conductor is None or rank not in conductor.peers:
-            raise InvalidArgumentError(f"cluster: there is no rank {rank} beside this one; ranks are 0 to {self.size - 1}")
+            raise InvalidArgumentError(
+                f"cluster: there is no rank {rank} beside this one; ranks are 0 to {self.size - 1}"
+            )
         return conductor, conductor.peers[rank]
 
     def close(self) -> None:
@@ -269,7 +271,9 @@ def simulated(
     options = _options(deadline, heartbeat, cache, threads)
     network = network or LocalNetwork(ranks, delay=delay, rate=rate, jitter=jitter, seed=seed)
     workers = [Worker(network.transport(r), _version, options) for r in range(1, ranks)]
-    running = [threading.Thread(target=_serve, args=(w,), daemon=True, name=f"rank {w.transport.rank}") for w in workers]
+    running = [
+        threading.Thread(target=_serve, args=(w,), daemon=True, name=f"rank {w.transport.rank}") for w in workers
+    ]
     for thread in running:
         thread.start()
     found: Cluster | None = None

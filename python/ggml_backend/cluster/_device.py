@@ -118,7 +118,9 @@ class RankDevice(Device):
                 f"{kind}: say which backend of the rank: {kind}:CPU; {peer.who} has {', '.join(peer.facts['backends'])}"
             )
         options = ",".join(f"{k}={backend[k]}" for k in names[1:])
-        self.number, self.alignment, largest, told = conductor.open(peer, f"{names[0]}:{options}" if options else names[0])
+        self.number, self.alignment, largest, told = conductor.open(
+            peer, f"{names[0]}:{options}" if options else names[0]
+        )
         self.max_size = largest if largest < 2**63 - 1 else None
         self.name = f"{kind}:{told}"[:63]
         self._is_cpu = told == "CPU"
@@ -141,7 +143,8 @@ class RankDevice(Device):
         if node._function is not None or node.op.startswith("map_"):
             return "a function of this program cannot be called on another rank"
         if self._is_cpu:
-            found = lib.ggml_backend_unsupported_reason(_cpu_of(self.conductor), pointer)
+            core = self.conductor.cpu._live()
+            found = lib.ggml_backend_unsupported_reason(core.ptr, pointer)
             return ffi.string(found).decode("utf-8", "replace") if found else None
         question = pack([pointer], None)
         answer = self._answers.get(question)
@@ -248,7 +251,3 @@ def _path_bytes(path: str) -> bytes:
     if len(encoded) > m.MAX_TEXT:
         raise InvalidArgumentError(f"a path of {len(encoded)} bytes is too long for another rank")
     return encoded
-
-
-def _cpu_of(conductor: Conductor) -> Any:
-    return conductor.cpu._live().ptr

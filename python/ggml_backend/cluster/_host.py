@@ -15,6 +15,7 @@ at any moment, an interrupt too; then nothing that is still on its way is writte
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import time
@@ -159,15 +160,10 @@ class Conductor:
     def _send_later(self) -> None:
         """What was queued, and nobody waits for, is sent all the same, after some milliseconds."""
         idle = 0
-        while not self.closed:
-            if idle > _TICKS:
-                self._sender_is_awake = False
-                self._wake_sender.wait()
-                self._wake_sender.clear()
-                idle = 0
+        while True:
             time.sleep(_TICK)
             idle += 1
-            with self.lock:
+            with self.lock, contextlib.suppress(GgmlError):
                 if self.closed:
                     return
                 for peer in self.peers.values():
@@ -175,6 +171,11 @@ class Conductor:
                         idle = 0
                         self.flush(peer)
                 self.transport.pulse()
+                self._sender_is_awake = idle <= _TICKS
+            if not self._sender_is_awake:
+                self._wake_sender.wait()
+                self._wake_sender.clear()
+                idle = 0
 
     def expect_there(self, peer: Peer) -> None:
         if self.closed:
@@ -286,7 +287,8 @@ class Conductor:
         source = self.peers.get(other)
         idle = source is not None and source.done == source.sent and not source.out
         if idle and seconds > self.options.deadline:
-            self.lose(peer, f"nothing has come to it from {source.who} for {seconds:.1f} s, though that has sent it")  # type: ignore[union-attr]
+            who = f"rank {other}" if source is None else source.who
+            self.lose(peer, f"nothing has come to it from {who} for {seconds:.1f} s, though that has sent it")
 
     def lose(self, peer: Peer, why: str) -> None:
         """Gives a rank up; the others hear of it."""
@@ -423,9 +425,7 @@ class Conductor:
     def _pong(self, peer: Peer, number: int) -> memoryview:
         deadline = time.monotonic() + self.options.deadline
         try:
-            self.wait(
-                lambda: self.answers[number] is not None or peer.lost is not None or time.monotonic() > deadline
-            )
+            self.wait(lambda: self.answers[number] is not None or peer.lost is not None or time.monotonic() > deadline)
             found = self.answers[number]
         finally:
             self.answers.pop(number, None)
@@ -443,7 +443,7 @@ class Conductor:
     def living(self) -> Iterator[Peer]:
         return (p for p in self.peers.values() if p.lost is None)
 
-    # --------------------------------------------------------------------------------------------------------- transfers
+    # -------------------------------------------------------------------------------------------------------- transfers
 
     def to_rank(self, peer: Peer, memory: int, offset: int, data: memoryview, inline: int = 8192) -> None:
         """Bytes of the host to memory of a rank; they are taken at once."""

@@ -105,8 +105,9 @@ class Compiled:
         if self._plan:
             check(lib.ggml_backend_graph_plan_compute(self._ptr, self._plan))
         else:
+            graph = self._graph
             lib.ggml_clear_error()
-            if not lib.ggml_backend_graph_compute(self._ptr, self._graph.ptr):
+            if not lib.ggml_backend_graph_compute(self._ptr, graph.ptr):
                 check(lib.ggml_last_status() or lib.GGML_STATUS_FAILED)
         check(lib.ggml_backend_synchronize(self._ptr))
 

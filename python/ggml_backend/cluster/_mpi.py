@@ -30,6 +30,7 @@ _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "PMIX_SIZE")
 
 _SPIN, _YIELD, _LONGEST = 50e-6, 300e-6, 2e-3  # seconds
 _SMALL, _MOST_FREE = 4096, 64 << 20  # bytes
+_TOLERANT = "OMPI_MCA_mpi_ft_enable"  # what mpiexec --with-ft ulfm sets
 _MEETING = 21  # a tag on COMM_WORLD
 _PATIENCE = 5.0  # seconds that MPI is given to end
 
@@ -140,7 +141,7 @@ class MpiTransport(Transport):
         self._failures = {getattr(MPI, n, None) for n in ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED")}
         self.closed = False
         self._parent = os.getppid()
-        self._tolerant = os.environ.get("OMPI_MCA_mpi_ft_enable") in ("1", "true")
+        self._tolerant = os.environ.get(_TOLERANT) in ("1", "true")
         self.troubled = False  # somebody is gone
         self.silent: list[tuple[int, int]] = []  # ranks that may be there, and their processes if on this host
         atexit.register(self.finish)
@@ -152,7 +153,7 @@ class MpiTransport(Transport):
         until, since = time.monotonic() + deadline, time.monotonic()
         if self.rank != 0:
             world.Isend([b"x", self._MPI.BYTE], 0, _MEETING).Free()
-        while not all(here := [bool(request) and request.Test() or not request for request in asked]):
+        while not all(here := [(bool(request) and request.Test()) or not request for request in asked]):
             if time.monotonic() > until:
                 self.troubled = True
                 for request in asked:
@@ -260,7 +261,7 @@ class MpiTransport(Transport):
                     self._comm.Iprobe(self._MPI.ANY_SOURCE, self._MPI.ANY_TAG)
 
     def _failed(self, error: Any, peer: int) -> None:
-        """An MPI that tolerates faults says that a rank is gone; it goes on with the others when that is acknowledged."""
+        """An MPI that tolerates faults says that a rank is gone, and goes on with the others when it is told to."""
         if error.Get_error_class() not in self._failures:
             raise DeviceError(f"MPI: {error}") from None
         with contextlib.suppress(self.Error, AttributeError, NotImplementedError):

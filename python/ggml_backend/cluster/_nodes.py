@@ -78,7 +78,6 @@ class _Packer:
             bytes(ffi.buffer(pointer.name, 64)) if self.named else bytes(64), *sources,
         )  # fmt: skip
 
-
     def _flags(self, pointer: Any, computes: bool) -> int:
         weights = _WEIGHTS if lib.gbpy_device_weights(pointer) else 0
         return weights | (_LEAVES_OUT if computes and lib.gbpy_device_may_leave_out(pointer) else 0)
@@ -89,7 +88,9 @@ def pack(nodes: Sequence[Any], place: Place | None) -> bytes:
     names."""
     packer = _Packer(place, place is not None)
     order = [packer.add(node, True) for node in nodes]
-    return b"".join((_HEAD.pack(len(packer.records), len(order)), *packer.records, struct.pack(f"<{len(order)}I", *order)))
+    return b"".join(
+        (_HEAD.pack(len(packer.records), len(order)), *packer.records, struct.pack(f"<{len(order)}I", *order))
+    )
 
 
 Base = Callable[[int, bool], tuple[Any, int, int]]

@@ -204,7 +204,7 @@ class LocalTransport(Transport):
                 network.changed.wait(min(due, 0.01))
 
     def lost(self) -> dict[int, str]:
-        return {rank: "its process is gone" for rank in self.network.dead()}
+        return dict.fromkeys(self.network.dead(), "its process is gone")
 
     def close(self) -> None:
         self.closed = True

@@ -123,8 +123,8 @@ class Worker:
                 raise StateError(f"{self.me}: rank 0 is gone before it has called gb.cluster()")
             if time.monotonic() > deadline:
                 raise StateError(
-                    f"{self.me}: rank 0 has not called gb.cluster() within {self.options.deadline:g} s. All ranks run the"
-                    " same script: start it with mpiexec -n N python script.py"
+                    f"{self.me}: rank 0 has not called gb.cluster() within {self.options.deadline:g} s. All ranks run"
+                    " the same script: start it with mpiexec -n N python script.py"
                 )
             self.transport.pause(time.monotonic() - waited)
         other = m.read_hello(letter.take())
@@ -318,9 +318,7 @@ class Worker:
         letter = self._next_of(peer)
         if letter.channel == m.POISON:
             data = letter.take()
-            raise _Failure(
-                m.ANSWER_STATUS.unpack_from(data)[0] if len(data) >= 4 else _ERROR, m.text_of(data[4:])
-            )
+            raise _Failure(m.ANSWER_STATUS.unpack_from(data)[0] if len(data) >= 4 else _ERROR, m.text_of(data[4:]))
         memory = self._memory(number)
         if letter.nbytes != nbytes:
             letter.take()

@@ -116,17 +116,16 @@ def too_few_threads() -> None:
 
 def interrupted() -> None:
     """Ctrl-C on rank 0 while ranks compute; everything goes on afterwards."""
-    with gb.cluster(deadline=20, threads=1) as cluster:
-        with placed("embed", cluster.backends()) as (model, sched):
-            wanted = model.run(sched, 7)
-            for i in range(20):
-                signal.setitimer(signal.ITIMER_REAL, 0.0005 * (i + 1))
-                try:
-                    while True:
-                        model.run(sched, 1)
-                except KeyboardInterrupt:
-                    pass
-            np.testing.assert_array_equal(model.run(sched, 7), wanted)
+    with gb.cluster(deadline=20, threads=1) as cluster, placed("embed", cluster.backends()) as (model, sched):
+        wanted = model.run(sched, 7)
+        for i in range(20):
+            signal.setitimer(signal.ITIMER_REAL, 0.0005 * (i + 1))
+            try:
+                while True:
+                    model.run(sched, 1)
+            except KeyboardInterrupt:
+                pass
+        np.testing.assert_array_equal(model.run(sched, 7), wanted)
 
 
 def raises() -> None:

@@ -84,19 +84,19 @@ def test_runs_in_flight_are_issued_ahead():
     runs = 8
     wanted = alone("embed", range(runs))
     network = LocalNetwork(3, delay=0.01)
-    with simulated(3, network=network) as cluster:
-        with placed("embed", cluster.backends(), n_copies=runs) as (model, sched):
-            model.run(sched, 0)
-            sched.reset_stats()
-            x = model.graph["x"]
-            pending = []
-            before = network.sent[2, 0, DATA][0]
-            for seed in range(runs):
-                x.set(model.x(seed))
-                pending.append(sched.compute_async(model.graph, results=model.graph.outputs))
-            assert network.sent[2, 0, DATA][0] == before  # of none of them
-            for run, want in zip(pending, wanted, strict=True):
-                np.testing.assert_array_equal(run.results()[0], want)
+    with (
+        simulated(3, network=network) as cluster,
+        placed("embed", cluster.backends(), n_copies=runs) as (model, sched),
+    ):
+        model.run(sched, 0)
+        x, pending = model.graph["x"], []
+        before = network.sent[2, 0, DATA][0]
+        for seed in range(runs):
+            x.set(model.x(seed))
+            pending.append(sched.compute_async(model.graph, results=model.graph.outputs))
+        assert network.sent[2, 0, DATA][0] == before  # of none of them
+        for run, want in zip(pending, wanted, strict=True):
+            np.testing.assert_array_equal(run.results()[0], want)
 
 
 def test_one_trace_of_all_ranks_on_one_clock():

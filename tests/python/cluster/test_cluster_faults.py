@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
+from ggml_backend._ffi import ffi
 from ggml_backend.cluster import LocalNetwork, Options, _started, simulated
 from ggml_backend.cluster import _messages as m
-from ggml_backend._ffi import ffi
 from ggml_backend.cluster._memory import Compiled, Piece
 from ggml_backend.cluster._messages import Kind, MessageError, What
 from ggml_backend.cluster._nodes import graph_of, pack
@@ -77,8 +77,7 @@ def test_a_rank_is_lost_at_every_step_of_a_run(how):
                 model.run(sched, 0)
                 network.on = True
                 with pytest.raises(gb.DeviceLostError, match=rf"rank 2 \({HOST}\) is lost") as caught:
-                    for seed in range(3):
-                        model.run(sched, seed)
+                    [model.run(sched, seed) for seed in range(3)]
                 network.on = False
                 assert (caught.value.rank, caught.value.host) == (2, HOST)
             assert [r.number for r in cluster.ranks if r.lost] == [2]
@@ -133,7 +132,9 @@ def test_no_memory_and_wrong_names():
             gb.Backend("MPI1:TPU")
         with pytest.raises(gb.InvalidArgumentError, match="say which backend of the rank: MPI1:CPU"):
             gb.Backend("MPI1")
-        with pytest.raises(gb.GgmlError, match="no backend 'MPI2'|MPI2 cannot be used here: there is no cluster with this rank"):
+        with pytest.raises(
+            gb.GgmlError, match=r"no backend 'MPI2'|MPI2 cannot be used here: there is no cluster with this rank"
+        ):
             gb.Backend("MPI2:CPU")
         with pytest.raises(gb.InvalidArgumentError, match=r"no rank has a backend 'CUDA'; there are CPU"):
             cluster.backends("CUDA")
@@ -222,9 +223,8 @@ def test_a_worker_that_is_alone():
 
 
 def test_one_cluster_at_a_time():
-    with simulated(2):
-        with pytest.raises(gb.StateError, match="there is a cluster already"):
-            _started(LocalNetwork(1).transport(0), Options())
+    with simulated(2), pytest.raises(gb.StateError, match="there is a cluster already"):
+        _started(LocalNetwork(1).transport(0), Options())
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_one_process_has_no_remote_devices():
     assert repr(cluster) == "<Cluster of 1 rank>"
 
 
-# -------------------------------------------------------------------------------------------------------- fuzzed messages
+# ------------------------------------------------------------------------------------------------------ fuzzed messages
 
 
 def a_graph(rng):
@@ -314,9 +314,7 @@ def test_fuzzed_messages_leave_a_rank_usable():
     thread = threading.Thread(target=worker.serve)
     here.send(1, m.HELLO, m.hello(worker.facts))
     thread.start()
-    number = 0
-    for _ in range(600):
-        number += 1
+    for number in range(1, 601):
         body = commands(rng)
         whole = m.message(Kind.COMMANDS, number, body)
         here.send(1, m.CONTROL, whole if rng.random() < 0.7 else mutated(whole, rng))
@@ -368,7 +366,9 @@ def test_graphs_with_changed_bytes_are_refused_or_run(seed, cpu):
             data[at] ^= 1 << int(rng.integers(8))
         piece.fill(0)
         try:
-            compiled = Compiled(cpu, graph_of(memoryview(data), lambda n, weights: (piece.pointer, piece.base, piece.size)))
+            compiled = Compiled(
+                cpu, graph_of(memoryview(data), lambda n, weights: (piece.pointer, piece.base, piece.size))
+            )
         except gb.GgmlError:
             continue
         try:
@@ -415,4 +415,3 @@ def test_messages_are_checked():
         m.read_hello(b"{}")
     with pytest.raises(MessageError, match="no greeting"):
         m.read_hello(b"[" * 100000)
-

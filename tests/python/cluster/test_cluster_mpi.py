@@ -89,7 +89,9 @@ def run(n: int, *arguments: str, ft: bool = False, timeout: float = 60, command:
 
 
 def fine(done) -> str:
-    assert done.returncode == 0 and done.stdout.rstrip().endswith("fine"), f"{done.returncode}\n{done.stdout}\n{done.stderr}"
+    assert done.returncode == 0 and done.stdout.rstrip().endswith("fine"), (
+        f"{done.returncode}\n{done.stdout}\n{done.stderr}"
+    )
     return done.stdout
 
 
@@ -160,8 +162,9 @@ def alone_in_a_job(source: str, **variables: str) -> str:
 
 def test_mpi_is_missing():
     source = "import sys; sys.modules['mpi4py'] = None\nimport ggml_backend as gb\ngb.cluster()"
-    assert "UnsupportedError: cluster: the job was started by mpiexec, and the package mpi4py is not installed: pip" in (
-        alone_in_a_job(source, OMPI_COMM_WORLD_SIZE="2")
+    assert (
+        "UnsupportedError: cluster: the job was started by mpiexec, and the package mpi4py is not installed: pip"
+        in (alone_in_a_job(source, OMPI_COMM_WORLD_SIZE="2"))
     )
 
 
