@@ -24,9 +24,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from .._errors import DeviceLostError, InvalidArgumentError, StateError, UnsupportedError, expect_path
+from .._errors import InvalidArgumentError, StateError, expect_path
 from .._ffi import ffi, lib
-from .._signals import watch  # noqa: F401
 from ..backend import Backend
 from ..device import register_device
 from ._device import RankDevice, current
@@ -34,7 +33,7 @@ from ._host import Conductor, Peer
 from ._transport import Killed, LocalNetwork, Transport
 from ._worker import Worker, facts
 
-__all__ = ["Cluster", "LocalNetwork", "Options", "Rank", "cluster", "simulated"]
+__all__ = ["Cluster", "LocalNetwork", "Options", "Rank", "cluster", "rank_of_process", "simulated"]
 
 _version: str = ffi.string(lib.gbpy_version()).decode()
 
@@ -69,10 +68,10 @@ class Cluster:
     A context manager: at the end of the block, or with :meth:`close`, the other ranks exit.
     """
 
-    def __init__(self, conductor: Conductor | None, version: str = _version) -> None:
-        self._conductor = conductor
+    def __init__(self, conductor: Any = None) -> None:
+        self._conductor: Conductor | None = conductor
         self._workers: list[Worker] = []  # of a simulated one
-        self._facts = conductor.facts if conductor is not None else facts(version)
+        self._facts: dict[str, Any] = facts(_version) if conductor is None else conductor.facts
 
     @property
     def size(self) -> int:
@@ -243,6 +242,13 @@ def cluster(
     raise SystemExit(0)
 
 
+def rank_of_process() -> int:
+    """The number of this process in its MPI job; 0 without one."""
+    from . import _mpi
+
+    return _mpi.rank()
+
+
 @contextlib.contextmanager
 def simulated(
     ranks: int,
@@ -300,4 +306,3 @@ def _serve(worker: Worker) -> None:
 
 for _public in (Cluster, cluster):
     _public.__module__ = "ggml_backend"
-_ = DeviceLostError, UnsupportedError

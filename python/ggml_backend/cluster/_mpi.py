@@ -44,6 +44,13 @@ def _announced() -> int:
     return 1
 
 
+def rank() -> int:
+    """The number of this process; 0 where there is no job."""
+    if _announced() == 1 and not _in_job():
+        return 0
+    return int(_module().COMM_WORLD.Get_rank())
+
+
 def connect(deadline: float) -> MpiTransport | None:
     """The job that this process belongs to; None: it is alone. All ranks have come here then, within so many
     seconds."""

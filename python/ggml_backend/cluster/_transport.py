@@ -24,6 +24,9 @@ class Letter:
     """A message that has arrived, perhaps without its bytes having been read."""
 
     __slots__ = ("channel", "nbytes", "peer")
+    channel: int
+    nbytes: int
+    peer: int
 
     def __init__(self, peer: int, channel: int, nbytes: int) -> None:
         self.peer = peer
@@ -80,6 +83,7 @@ class Killed(BaseException):
 
 class _Bytes(Letter):
     __slots__ = ("data",)
+    data: bytes
 
     def __init__(self, peer: int, channel: int, data: bytes) -> None:
         super().__init__(peer, channel, len(data))
@@ -99,9 +103,11 @@ class LocalNetwork:
     def __init__(
         self, size: int, *, delay: float = 0.0, rate: float | None = None, jitter: float = 0.0, seed: int = 0
     ) -> None:
-        self.size = size
-        self.delay, self.rate, self.jitter = delay, rate, jitter
-        self.changed = threading.Condition()
+        self.size: int = size
+        self.delay: float = delay
+        self.rate: float | None = rate
+        self.jitter: float = jitter
+        self.changed: threading.Condition = threading.Condition()
         self.inboxes: list[list[tuple[float, int, _Bytes]]] = [[] for _ in range(size)]
         self.sent: dict[tuple[int, int, int], list[int]] = {}  #: (from, to, channel): messages and bytes
         self._free: dict[tuple[int, int], float] = {}  # when a link has sent all
@@ -174,11 +180,11 @@ class LocalTransport(Transport):
     """One rank of a :class:`LocalNetwork`."""
 
     def __init__(self, network: LocalNetwork, rank: int) -> None:
-        self.network = network
-        self.rank = rank
-        self.size = network.size
-        self.name = "one process"
-        self.closed = False
+        self.network: LocalNetwork = network
+        self.rank: int = rank
+        self.size: int = network.size
+        self.name: str = "one process"
+        self.closed: bool = False
 
     def send(self, peer: int, channel: int, data: Any) -> None:
         if self.closed:
