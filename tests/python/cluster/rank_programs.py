@@ -87,6 +87,27 @@ def lost(how: str) -> None:
         compute_on(cluster.backends()[0])
 
 
+def text(path: str, examples: str) -> None:
+    """A rank is killed in mid-text, and the text is the same."""
+    sys.path.insert(0, examples)
+    from examples.llama.model import Llama, Sampler
+
+    prompt = [3, 1, 4, 1, 5, 9, 2, 6]
+    with gb.cluster(deadline=20, threads=1) as cluster:
+
+        def names() -> list[str]:
+            return [*(b.name for b in cluster.backends()), "CPU"]
+
+        wanted = list(Llama(path, ["CPU"], n_threads=1).generate(prompt, Sampler(), 20))
+        model, found = Llama(path, names(), n_threads=1, survivors=names), []
+        for token in model.generate(prompt, Sampler(), 20):
+            found.append(token)
+            if len(found) == 7:
+                os.kill(cluster.ranks[1].pid, signal.SIGKILL)
+        assert found == wanted, (found, wanted)
+        assert [b.name for b in model.backends] == ["MPI2:CPU", "CPU"]
+
+
 def waits_in_vain() -> None:
     """Rank 0 never comes to gb.cluster()."""
     from mpi4py import MPI

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
+from source_tree import in_tree
 
 HERE = Path(__file__).parent
 PROGRAMS = str(HERE / "rank_programs.py")
@@ -117,6 +119,28 @@ def test_weights_come_from_the_file_of_each_rank(tmp_path):
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])
 def test_a_rank_is_lost_and_the_others_go_on(how):
     assert "noticed after" in fine(run(3, "lost", how, ft=True))
+
+
+@ulfm
+def test_a_text_survives_the_loss_of_a_rank(tmp_path):
+    sys.path.insert(0, str(in_tree("tests/python/docs")))
+    import test_llama
+
+    path = test_llama.write(tmp_path / "tiny.gguf", test_llama.random_weights())
+    fine(run(3, "text", str(path), str(in_tree("examples").parent), ft=True))
+
+
+def test_the_command_line(tmp_path):
+    ranks = json.loads(run(3, command=[sys.executable, "-m", "ggml_backend", "cluster", "ping", "--json"]).stdout)
+    assert [r["rank"] for r in ranks] == [0, 1, 2] and "round_trip_us" in ranks[2]
+    done = run(2, command=[sys.executable, "-m", "ggml_backend", "cluster", "info"])
+    assert len(done.stdout.splitlines()) == 2 and "rank 1: " in done.stdout
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys, ggml_backend as gb\nwith gb.cluster() as c: print(sys.argv[1:], [b.name for b in c.backends()])"
+    )
+    done = run(3, command=[sys.executable, "-m", "ggml_backend", "cluster", "run", str(script), "-x", "1"])
+    assert done.returncode == 0 and done.stdout == "['-x', '1'] ['MPI1:CPU', 'MPI2:CPU']\n"
 
 
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])
