@@ -317,6 +317,9 @@ class Device:
         ``work`` raises nothing: what fails in it is raised by whoever waits for it. ``event()`` returns an object with
         ``record()``: marks the end of what was submitted so far; ``synchronize()``: waits until that is done; and
         ``wait(device)``: what is submitted to ``device``, one of the same class, from now on waits for it.
+
+        Optional: ``transfer(to, to_offset, source, offset, nbytes)``, which queues a copy; ``timed_event()``, a mark
+        that has ``time()``; ``fill_from_file``. docs/BACKENDS.md has them.
         """
         work()
 

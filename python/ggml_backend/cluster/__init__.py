@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._errors import InvalidArgumentError, StateError, expect_path
+from .._errors.hints import made_by
 from .._ffi import ffi, lib
 from ..backend import Backend
 from ..device import register_device
@@ -69,6 +70,8 @@ class Cluster:
     """
 
     def __init__(self, conductor: Any = None) -> None:
+        if conductor is not None:
+            made_by(conductor, Conductor, "Cluster", "gb.cluster()")
         self._conductor: Conductor | None = conductor
         self._workers: list[Worker] = []  # of a simulated one
         self._facts: dict[str, Any] = facts(_version) if conductor is None else conductor.facts
@@ -190,7 +193,9 @@ def _options(
     deadline: float, heartbeat: float | None, cache: str | os.PathLike[str] | None, threads: int | None
 ) -> Options:
     for name, value in (("deadline", deadline), ("heartbeat", heartbeat)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0):
+        if (value is not None or name == "deadline") and (
+            isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0
+        ):
             raise InvalidArgumentError(f"cluster: {name} must be seconds, more than 0, not {value!r}")
     if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
         raise InvalidArgumentError(f"cluster: threads must be a number from 1 up, not {threads!r}")

@@ -2,8 +2,9 @@
 
 Messages are matched as they arrive (``Improbe``), so nothing has to be announced, and MPI keeps the order between two
 ranks. All calls are made under one lock, since a second thread lets transfers go on while the first one computes. A
-rank that has nothing to do asks often for 50 us, then less and less often, up to every two milliseconds. Where the MPI
-tolerates faults (ULFM), a rank that dies is an error of a call here, and the others stay; elsewhere MPI ends the job.
+rank that has nothing to do asks often for 50 us, leaves its core to others for a millisecond, and then asks less and
+less often, down to every two milliseconds. Where the MPI tolerates faults (ULFM), a rank that dies is an error of a
+call here, and the others stay; elsewhere MPI ends the job.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ __all__ = ["MpiTransport", "connect", "serve"]
 _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "PMIX_SIZE")
 """Variables in which launchers of MPI say how many processes they have started."""
 
-_SPIN, _YIELD, _LONGEST = 50e-6, 300e-6, 2e-3  # seconds
+_SPIN, _YIELD, _LONGEST = 50e-6, 1e-3, 2e-3  # seconds
 _SMALL, _MOST_FREE = 4096, 64 << 20  # bytes
 _TOLERANT = "OMPI_MCA_mpi_ft_enable"  # what mpiexec --with-ft ulfm sets
 _MEETING = 21  # a tag on COMM_WORLD

@@ -161,20 +161,24 @@ class Worker:
 
     def _wait(self, ready: Callable[[], bool]) -> None:
         """Takes what comes until something is so. Ended: rank 0 is gone."""
-        since = time.monotonic()
+        since = 0.0
         while not ready():
             if self._pump():
-                since = time.monotonic()
+                since = 0.0
                 continue
             if self.ended:
                 raise Ended
             gone = self.transport.lost()
-            if 0 in gone:
-                raise Ended
-            for rank, why in gone.items():
-                self.gone.setdefault(rank, why)
-            if not ready():
-                self.transport.pause(time.monotonic() - since)
+            if gone:
+                if 0 in gone:
+                    raise Ended
+                for rank, why in gone.items():
+                    self.gone.setdefault(rank, why)
+                if ready():
+                    return
+            now = time.monotonic()
+            since = since or now
+            self.transport.pause(now - since)
 
     def _pump(self) -> bool:
         letter = self.transport.poll()
