@@ -17,6 +17,7 @@ How it works is said where it is done: what is sent in ``_messages.py`` and ``_n
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import threading
@@ -239,10 +240,12 @@ def cluster(
         options = Options(options.deadline, options.heartbeat, options.cache, max(1, cores // transport.ranks_of_host))
     if transport.rank == 0:
         try:
-            return _started(transport, options)
+            found = _started(transport, options)
         except BaseException:
             transport.close()
             raise
+        atexit.register(found.close)  # who forgets it would leave the others waiting
+        return found
     _mpi.serve(Worker(transport, _version, options))
     raise SystemExit(0)
 

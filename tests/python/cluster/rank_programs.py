@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -87,6 +89,35 @@ def lost(how: str) -> None:
         compute_on(cluster.backends()[0])
 
 
+def dies(at: str) -> None:
+    """Rank 2 kills itself before the command of that number, of those that take, compute and give in runs."""
+    from mpi4py import MPI
+
+    from ggml_backend.cluster import _messages as m
+
+    real, number, runs = m.commands_of, itertools.count(1), False
+
+    def commands_of(body: memoryview) -> Iterator[m.Command]:
+        nonlocal runs
+        for command in real(body):
+            runs = runs or command.what == m.What.RUN
+            if runs and command.what in (m.What.TAKE, m.What.RUN, m.What.GIVE) and next(number) == int(at):
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield command
+
+    if MPI.COMM_WORLD.Get_rank() == 2:
+        m.commands_of = commands_of
+    with gb.cluster(deadline=60, threads=1) as cluster:
+        with placed("embed", cluster.backends()) as (model, sched):
+            try:
+                for seed in range(100):
+                    model.run(sched, seed)
+                raise AssertionError("nobody noticed")
+            except gb.DeviceLostError as error:
+                assert error.rank == 2 and "its process has died" in str(error), error
+        compute_on(cluster.backends()[0])
+
+
 def text(path: str, examples: str) -> None:
     """A rank is killed in mid-text, and the text is the same."""
     sys.path.insert(0, examples)
@@ -147,6 +178,11 @@ def interrupted() -> None:
             except KeyboardInterrupt:
                 pass
         np.testing.assert_array_equal(model.run(sched, 7), wanted)
+
+
+def forgets() -> None:
+    """Nobody closes the cluster."""
+    compute_on(gb.cluster(deadline=20, threads=1).backends()[0])
 
 
 def raises() -> None:

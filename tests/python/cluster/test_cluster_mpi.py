@@ -121,6 +121,15 @@ def test_a_rank_is_lost_and_the_others_go_on(how):
     assert "noticed after" in fine(run(3, "lost", how, ft=True))
 
 
+DEATHS = int(os.environ.get("GGML_TEST_DEATHS", "2"))
+
+
+@ulfm
+@pytest.mark.parametrize("at", range(2, 2 + DEATHS))
+def test_a_rank_dies_at_any_step_of_a_run(at):
+    fine(run(3, "dies", str(at), ft=True))
+
+
 @ulfm
 def test_a_text_survives_the_loss_of_a_rank(tmp_path):
     sys.path.insert(0, str(in_tree("tests/python/docs")))
@@ -169,6 +178,10 @@ def test_threads_are_needed():
 
 def test_interrupts():
     fine(run(3, "interrupted"))
+
+
+def test_who_forgets_to_close():
+    fine(run(3, "forgets"))
 
 
 def test_a_script_that_raises_ends_the_job():
