@@ -283,12 +283,14 @@ class Conductor:
             self._waits(peer, waits_for, ns / 1e9)
 
     def _waits(self, peer: Peer, other: int, seconds: float) -> None:
-        """A rank says that it waits for data. If the other one has sent all that it was told to, these are lost."""
+        """A rank says that it waits for data. If the other one has long sent all that it was told to, these are
+        lost."""
         source = self.peers.get(other)
-        idle = source is not None and source.done == source.sent and not source.out
-        if idle and seconds > self.options.deadline:
-            who = f"rank {other}" if source is None else source.who
-            self.lose(peer, f"nothing has come to it from {who} for {seconds:.1f} s, though that has sent it")
+        if source is None or source.done < source.sent or source.out:
+            return
+        seconds = min(seconds, time.monotonic() - source.owes_since)
+        if seconds > self.options.deadline:
+            self.lose(peer, f"nothing has come to it from {source.who} for {seconds:.1f} s, though that has sent it")
 
     def lose(self, peer: Peer, why: str) -> None:
         """Gives a rank up; the others hear of it."""

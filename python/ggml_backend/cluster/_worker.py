@@ -236,8 +236,12 @@ class Worker:
             self._fail(message.number, error)
         self.busy = 0
         if not self.queue or message.number - self.told >= _TELL:
-            self.told = message.number
-            self._tell(Kind.DONE, message.number)
+            self._tell_done(message.number)
+
+    def _tell_done(self, number: int) -> None:
+        if number > self.told:
+            self.told = number
+            self._tell(Kind.DONE, number)
 
     def _fail(self, number: int, error: Exception) -> None:
         """The first failure counts, until rank 0 has heard of it."""
@@ -341,6 +345,7 @@ class Worker:
         if not box:
             if peer >= self.transport.size or peer == self.transport.rank:
                 raise MessageError(f"nothing comes from rank {peer}")
+            self._tell_done(self.busy - 1)  # this may take long
             self.waits = (peer, time.monotonic())
             try:
                 self._wait(lambda: bool(box) or peer in self.gone)
