@@ -53,16 +53,19 @@ GBPY_PYTHON int    gbpy_device_read(void * memory, size_t offset, void * data, s
 GBPY_PYTHON int    gbpy_device_fill(void * memory, int value, size_t size);
 GBPY_PYTHON int    gbpy_device_copy(void * to, size_t to_offset, void * from, size_t from_offset, size_t size,
     bool * done);
+GBPY_PYTHON int    gbpy_device_transfer(void * device, const struct gbpy_piece * to, const struct gbpy_piece * from,
+    size_t size, bool * done);
 GBPY_PYTHON int    gbpy_device_refuses(void * device, const struct ggml_tensor * node, bool * refuses);
 GBPY_PYTHON void * gbpy_device_compile(void * device, struct ggml_cgraph * graph);
 GBPY_PYTHON int    gbpy_device_run(void * compiled);
 GBPY_PYTHON void   gbpy_device_forget(void * compiled);
 GBPY_PYTHON int    gbpy_device_synchronize(void * device);
-GBPY_PYTHON void * gbpy_device_event_new(void * device);
+GBPY_PYTHON void * gbpy_device_event_new(void * device, bool timed);
 GBPY_PYTHON void   gbpy_device_event_free(void * event);
 GBPY_PYTHON int    gbpy_device_event_record(void * event);
 GBPY_PYTHON int    gbpy_device_event_wait(void * device, void * event);
 GBPY_PYTHON int    gbpy_device_event_synchronize(void * event);
+GBPY_PYTHON int    gbpy_device_event_time(void * event, int64_t * ns);
 
 static inline void gbpy_log(enum ggml_log_level level, const char * text, void * user_data);
 

@@ -14,6 +14,7 @@
 #     tools/check_cuda.sh)
 #   - arrays that come from and go to PyTorch and JAX, which it installs in build/torch-venv
 #   - PyTorch (on the processor) as a device
+#   - clusters over MPICH, in build/mpich-venv, and hundreds of random graphs over a simulated network
 #   - pages of memory plans in a headless Chromium, light and dark
 #   - pip install into an empty virtual environment, and the README's first example there
 set -eu
@@ -148,6 +149,14 @@ fi
 
 step "PyTorch: the device ARRAY"
 sh tools/check_torch.sh
+
+step "clusters: random graphs over a simulated network, and all that runs over MPI, over MPICH"
+GGML_TEST_WORLDS=1000 "$py" -m pytest -q tests/python/cluster/test_cluster.py
+GGML_TEST_DEATHS=12 "$py" -m pytest -q tests/python/cluster/test_cluster_mpi.py -k dies
+[ -x build/mpich-venv/bin/python ] || python3 -m venv build/mpich-venv
+build/mpich-venv/bin/python -m pip --disable-pip-version-check -q install "$(ls "$PWD"/build/wheel/*.whl)[mpi]" mpich \
+    pytest pytest-timeout gguf
+build/mpich-venv/bin/python -m pytest -q tests/python/cluster/test_cluster_mpi.py
 
 step "GGUF files from a fuzzer, 10 minutes"
 fuzz="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer"

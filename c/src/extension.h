@@ -41,6 +41,7 @@
 #include "tensor/tensor.h"
 //   gb_tensor_ndim gb_tensor_set_ndim gb_tensor_content gb_tensor_set_content gb_tensor_is_read_once
 //   gb_tensor_has_flag gb_tensor_set_flag gb_tensor_clear_flag GB_TENSOR_CONSTANT GB_TENSOR_LOST
+//   gb_tensor_set_surely_read_once
 #include "tensor/marks.h"
 
 // Buffers: kept while arrays look into them.
@@ -51,7 +52,7 @@
 // What of a scheduler's results is still in memory.
 //   GB_SCHED_PLANS_MAX gb_sched_leaf_is_bound gb_sched_result_is_alive gb_sched_has_placed gb_sched_is_in_arena
 //   gb_sched_keeps gb_sched_is_computed_by gb_sched_overwritten_by gb_sched_hold gb_sched_hold_for_readers
-//   gb_sched_buffer_at gb_sched_n_plans_made gb_sched_n_plans_bound gb_sched_device_name
+//   gb_sched_buffer_at gb_sched_n_plans_made gb_sched_n_plans_bound gb_sched_device_name gb_sched_leave_out
 #include "sched/results.h"
 
 // Model files with strings of any bytes, tensors of any name and type.

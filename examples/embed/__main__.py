@@ -81,6 +81,11 @@ def main() -> None:
     parser.add_argument("sentence", nargs="*", help="texts to embed (default: a handful of examples)")
     parser.add_argument("--file", help="a text file, one sentence a line")
     add_devices(parser)
+    parser.add_argument(
+        "--cluster",
+        action="store_true",
+        help="under mpiexec: layers are spread over the ranks, and several batches are on their way at once",
+    )
     parser.add_argument("--batch", type=count(), default=32, help="sentences a batch (default: %(default)s)")
     parser.add_argument("--threads", type=count(512), help="CPU threads (default: what the machine has)")
     parser.add_argument(
@@ -93,8 +98,17 @@ def main() -> None:
     if args.out and not Path(args.out).absolute().parent.is_dir():
         parser.error(f"--out {args.out}: there is no such folder")
 
+    if not args.cluster:
+        show(args, Embedder(args.devices, n_threads=args.threads, dtype=args.type))
+        return
+    with gb.cluster(threads=args.threads) as cluster:
+        remote = [b.name for b in cluster.backends()]
+        in_flight = 2 * len(remote) if remote else 1
+        show(args, Embedder([*remote, "CPU"], args.threads, dtype=args.type, in_flight=in_flight))
+
+
+def show(args: argparse.Namespace, embedder: Embedder) -> None:
     texts = read_texts(args)
-    embedder = Embedder(args.devices, n_threads=args.threads, dtype=args.type)
     vectors = embedder.embed(texts, args.batch, with_bar)
 
     print(similarity_table(texts, vectors) if len(texts) <= 12 else nearest_list(texts, vectors))

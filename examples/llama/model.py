@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -309,6 +309,8 @@ class Llama:
 
     devices: registry names in order of priority, the last one the fallback; layers are spread evenly. context:
     positions of the cache (default: the model's, at most 4096). batch: tokens of a prompt that are computed at once.
+    survivors: asked for the devices that are left when one was lost in the middle of a text (``gb.DeviceLostError``):
+    then everything is loaded there, the cache is computed again by the same steps, and the text goes on, the same.
     """
 
     def __init__(
@@ -318,21 +320,39 @@ class Llama:
         n_threads: int | None = None,
         context: int | None = None,
         batch: int = 512,
+        survivors: Callable[[], Sequence[str]] | None = None,
     ) -> None:
+        self.path, self.n_threads, self.batch, self.survivors = path, n_threads, batch, survivors
+        self.stats = Stats()
+        self._steps: list[list[int]] = []  # since the cache was empty
+        self._load(devices, context)
+
+    def _load(self, devices: Sequence[str], context: int | None) -> None:
         self.backends = [
-            gb.Backend(d, n_threads=n_threads) if d.upper() == "CPU" and n_threads else gb.Backend(d) for d in devices
+            gb.Backend(d, n_threads=self.n_threads) if d.upper() == "CPU" and self.n_threads else gb.Backend(d)
+            for d in devices
         ]
-        with gb.gguf.open(path) as file:
+        with gb.gguf.open(self.path) as file:
             self.metadata = dict(file.metadata)
             self.config = c = Config.of(file.metadata, file.tensors)
             layers = range(c.layers)
             where = {f"blk.{i}.*": self.backends[i * len(self.backends) // c.layers] for i in layers}
             self.weights = file.load({**where, "*": self.backends[-1]})
         self.cache = Cache(c, context or min(c.context, 4096), self.backends)
-        self.batch = batch
         self.scheduler = gb.Scheduler(self.backends)
-        self.stats = Stats()
         self._window: Window | None = None
+
+    def _go_on_elsewhere(self) -> None:
+        """A device was lost: on those that are left, with the cache that there was. The same steps give the same
+        bits."""
+        assert self.survivors is not None
+        self.scheduler.close()
+        self.weights.close()
+        steps, used = self._steps, self.cache.used
+        self._load(self.survivors(), self.cache.length)
+        for ids in steps:
+            self._step(ids)
+        assert self.cache.used == used
 
     def _prompt(self, ids: Sequence[int]) -> FloatArray:
         """Logits (vocab,) after these tokens, which are added to the cache."""
@@ -364,6 +384,22 @@ class Llama:
         self.cache.used += len(ids)
         return out
 
+    def _surely(self, ids: Sequence[int]) -> FloatArray:
+        """A step, on other devices if one is lost meanwhile."""
+        again = False
+        while True:
+            try:
+                if again:
+                    self._go_on_elsewhere()
+                out = self._step(ids)
+            except gb.DeviceLostError:
+                if self.survivors is None:
+                    raise
+                again = True
+                continue
+            self._steps.append(list(ids))
+            return out
+
     def logits(self, ids: Sequence[int]) -> FloatArray:
         """Adds tokens to the cache, in batches, and returns the logits (vocab,) of the next one."""
         if not ids:
@@ -376,7 +412,7 @@ class Llama:
         out = np.empty(0, np.float32)
         start = time.perf_counter()
         for i in range(0, len(ids), self.batch):
-            out = self._step(ids[i : i + self.batch])
+            out = self._surely(ids[i : i + self.batch])
         seconds = time.perf_counter() - start
         if len(ids) > 1:
             self.stats.prompt_tokens += len(ids)
@@ -389,6 +425,7 @@ class Llama:
     def reset(self) -> None:
         """Forgets all tokens."""
         self.cache.used = 0
+        self._steps.clear()
 
     def generate(
         self, prompt: Sequence[int], sampler: Sampler, n: int, stop: frozenset[int] = frozenset()

@@ -42,6 +42,8 @@ bool gbpy_computes(const struct ggml_tensor * t) { return t != NULL && gb_op_com
 
 bool gbpy_device_may_leave_out(const struct ggml_tensor * node) { return ggml_backend_may_leave_out(node); }
 
+void gbpy_device_let_leave_out(struct ggml_tensor * node) { gb_tensor_set_surely_read_once(node, true); }
+
 const void * gbpy_device_weights(const struct ggml_tensor * t) {
     const ggml_backend_buffer_t buffer = t != NULL ? gb_tensor_buffer(t) : NULL;
     return buffer != NULL && ggml_backend_buffer_get_usage(buffer) == GGML_BACKEND_BUFFER_USAGE_WEIGHTS ? buffer : NULL;
@@ -407,9 +409,62 @@ static GGML_CALL void backend_synchronize(ggml_backend_t backend) {
     (void) status;
 }
 
+// ------------------------------------------------------------------------------------------------------ queued copies
+
+// Where a tensor's bytes are, from `offset` on. False: neither on the host nor in memory of such a device.
+static bool piece_of(const struct ggml_tensor * t, size_t offset, struct gbpy_piece * piece) {
+    const struct memory * m = memory_of(gb_tensor_buffer(t));
+    *piece                  = (struct gbpy_piece){ NULL, 0, NULL };
+    if (m != NULL && !m->device->info.host) {
+        piece->memory = m->handle;
+        piece->offset = offset_of(m, t) + offset;
+        return true;
+    }
+    piece->host = gbpy_device_is_on_host(t) ? (char *) t->data + offset : NULL;
+    return piece->host != NULL;
+}
+
+// False: the device cannot, or failed, which was reported.
+static bool transfer(const struct device * d, const struct gbpy_piece * to, const struct gbpy_piece * from,
+    size_t size) {
+    bool done = false;
+    int  status;
+    CALL(d, status, python->transfer(d->handle, to, from, size, &done));
+    return status == GGML_STATUS_SUCCESS && done;
+}
+
+static GGML_CALL bool copy_async(ggml_backend_t backend, const struct ggml_tensor * src, struct ggml_tensor * dst) {
+    struct gbpy_piece to, from;
+    return ggml_is_contiguous(src) && ggml_is_contiguous(dst) && piece_of(dst, 0, &to) && piece_of(src, 0, &from) &&
+           transfer(backend->context, &to, &from, ggml_nbytes(dst));
+}
+
+// What the device does not queue is written when all that is queued is done.
+static GGML_CALL void set_async(ggml_backend_t backend, struct ggml_tensor * tensor, const void * data, size_t offset,
+    size_t size) {
+    const struct gbpy_piece from   = { .host = (void *) (uintptr_t) data };
+    const uint64_t          before = gb_fail_count();
+    struct gbpy_piece       to;
+    const bool              queued = piece_of(tensor, offset, &to) && transfer(backend->context, &to, &from, size);
+    if (!queued && gb_fail_count() == before) {
+        ggml_backend_tensor_set(tensor, data, offset, size);
+    }
+}
+
+static GGML_CALL void get_async(ggml_backend_t backend, const struct ggml_tensor * tensor, void * data, size_t offset,
+    size_t size) {
+    const struct gbpy_piece to     = { .host = data };
+    const uint64_t          before = gb_fail_count();
+    struct gbpy_piece       from;
+    const bool              queued = piece_of(tensor, offset, &from) && transfer(backend->context, &to, &from, size);
+    if (!queued && gb_fail_count() == before) {
+        ggml_backend_tensor_get(tensor, data, offset, size);
+    }
+}
+
 // -------------------------------------------------------------------------------------------------------------- events
 
-static GGML_CALL ggml_backend_event_t event_new(ggml_backend_t backend) {
+static ggml_backend_event_t new_event(ggml_backend_t backend, bool timed) {
     struct device *             d     = backend->context;
     struct ggml_backend_event * event = GB_NEW(struct ggml_backend_event);
     int                         status;
@@ -417,12 +472,23 @@ static GGML_CALL ggml_backend_event_t event_new(ggml_backend_t backend) {
         return NULL;
     }
     event->backend = backend;
-    CALL(d, status, (event->context = python->event_new(d->handle)) != NULL ? 0 : GGML_STATUS_DEVICE_ERROR);
+    CALL(d, status, (event->context = python->event_new(d->handle, timed)) != NULL ? 0 : GGML_STATUS_DEVICE_ERROR);
     if (status != GGML_STATUS_SUCCESS) {
         gb_free(event);
         return NULL;
     }
     return event;
+}
+
+static GGML_CALL ggml_backend_event_t event_new(ggml_backend_t backend) { return new_event(backend, false); }
+
+static GGML_CALL ggml_backend_event_t event_new_timed(ggml_backend_t backend) { return new_event(backend, true); }
+
+static GGML_CALL int64_t event_time(ggml_backend_event_t event) {
+    int64_t ns = 0;
+    int     status;
+    CALL((struct device *) event->backend->context, status, python->event_time(event->context, &ns));
+    return status == GGML_STATUS_SUCCESS ? ns : 0;
 }
 
 static GGML_CALL void event_free(ggml_backend_event_t event) {
@@ -474,6 +540,13 @@ static void set_hooks(struct device * d) {
         hooks->event_record      = event_record;
         hooks->event_wait        = event_wait;
         hooks->event_synchronize = event_synchronize;
+        hooks->event_new_timed   = d->info.timed ? event_new_timed : NULL;
+        hooks->event_time        = d->info.timed ? event_time : NULL;
+    }
+    if (d->info.queue && d->info.transfers) {
+        hooks->set_tensor_async      = set_async;
+        hooks->get_tensor_async      = get_async;
+        hooks->cpy_tensor_peer_async = copy_async;
     }
 }
 

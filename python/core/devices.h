@@ -31,6 +31,15 @@ struct gbpy_device_info {
     bool   host;      // its memory is on the host
     bool   queue;     // graphs may be computed later; synchronize waits
     bool   events;    // the queue has events
+    bool   timed;     // and events that note when the queue came to them
+    bool   transfers; // the queue copies between memories, and from and to the host
+};
+
+// One side of a copy that a queue makes: memory of a device written in Python, or of the host.
+struct gbpy_piece {
+    void * memory; // NULL: of the host
+    size_t offset; // in that memory
+    void * host;
 };
 
 struct gbpy_memory_info { // of a buffer that Python allocated
@@ -51,6 +60,9 @@ struct gbpy_device_hooks {
     int (*fill)(void * memory, int value, size_t size);
     // *done: false: the device cannot copy between these two
     int (*copy)(void * to, size_t to_offset, void * from, size_t from_offset, size_t size, bool * done);
+    // Queues a copy. What is read on the host is taken at once; what is written there is complete when the queue is.
+    int (*transfer)(void * device, const struct gbpy_piece * to, const struct gbpy_piece * from, size_t size,
+        bool * done);
     // *refuses: false: it computes the node; else why not was said with gbpy_device_say
     int (*refuses)(void * device, const struct ggml_tensor * node, bool * refuses);
     // Prepares a graph; an error is kept for when it is computed. NULL only without memory.
@@ -58,11 +70,12 @@ struct gbpy_device_hooks {
     int (*run)(void * compiled);
     void (*forget)(void * compiled);
     int (*synchronize)(void * device);
-    void * (*event_new)(void * device);
+    void * (*event_new)(void * device, bool timed);
     void (*event_free)(void * event);
     int (*event_record)(void * event);
     int (*event_wait)(void * device, void * event);
     int (*event_synchronize)(void * event);
+    int (*event_time)(void * event, int64_t * ns); // on the host's clock
 };
 void gbpy_set_device_hooks(const struct gbpy_device_hooks * hooks); // once, with memory that stays
 
@@ -84,6 +97,8 @@ struct ggml_backend_buffer_type * gbpy_device_host_type(const struct gbpy_handle
 bool gbpy_computes(const struct ggml_tensor * t); // false: a leaf or a view, for which nothing is to be done
 // What a device may rely on. Need a result not be stored, where it is computed together with its one reader?
 bool gbpy_device_may_leave_out(const struct ggml_tensor * node);
+// The same for a node of another process, of which this struct is a copy that nobody else uses yet.
+void gbpy_device_let_leave_out(struct ggml_tensor * node);
 // The buffer of weights that a tensor lies in, NULL: in none; and a number that grows whenever its content changes.
 const void * gbpy_device_weights(const struct ggml_tensor * t);
 uint64_t     gbpy_device_version(const void * buffer);

@@ -36,6 +36,7 @@ from ._data.quantize import dequantize, quantize
 from ._errors import (
     AllocationError,
     DeviceError,
+    DeviceLostError,
     FileError,
     GgmlError,
     InvalidArgumentError,
@@ -53,6 +54,7 @@ from .alloc import GraphAllocator, TensorAllocator
 from .backend import Backend, BackendList, LoadRecord, backends, cpu_levels, get_include, load_backend, load_report
 from .buffer import Buffer, BufferType, cpu_buffer_type
 from .cli import show_config
+from .cluster import Cluster, cluster
 from .context import Context, from_dlpack
 from .custom import custom, map_custom
 from .device import Call, Device, Node, op, register_device
@@ -83,14 +85,15 @@ __version__: str = _ffi_object.string(_lib.gbpy_version()).decode()
 # What checkers understand: a list, and the lists of modules. mypy takes no list that is joined of others, so above
 # operations come from the files of their families.
 __all__ = [
-    "AllocationError", "ArenaPlan", "Backend", "BackendList", "Blocks", "Buffer", "BufferType", "Call", "Comparison",
-    "Context", "CopyCost", "CopyInfo", "Costs", "Device", "DeviceCosts", "DeviceError", "Event", "FileError",
-    "GgmlError", "Graph", "GraphAllocator", "InvalidArgumentError", "LoadRecord", "Memory", "MemoryPlan", "Node",
-    "OpCost", "Pending", "PerformanceWarning", "Plan", "PlanBlock", "Prediction", "Scheduler", "SchedulerStats",
-    "Split", "SplitInfo", "SplitTime", "StateError", "Tensor", "TensorAllocator", "Trace", "TraceEvent", "Traffic",
-    "UnsupportedError", "__version__", "backends", "calibrate", "cpu_buffer_type", "cpu_levels", "custom",
-    "dequantize", "devices", "from_dlpack", "get_include", "gguf", "load_backend", "load_report", "map_custom", "op",
-    "plan_memory", "quantize", "register_device", "set_abort_callback", "set_log", "show_config", "testing",
+    "AllocationError", "ArenaPlan", "Backend", "BackendList", "Blocks", "Buffer", "BufferType", "Call", "Cluster",
+    "Comparison", "Context", "CopyCost", "CopyInfo", "Costs", "Device", "DeviceCosts", "DeviceError",
+    "DeviceLostError", "Event", "FileError", "GgmlError", "Graph", "GraphAllocator", "InvalidArgumentError",
+    "LoadRecord", "Memory", "MemoryPlan", "Node", "OpCost", "Pending", "PerformanceWarning", "Plan", "PlanBlock",
+    "Prediction", "Scheduler", "SchedulerStats", "Split", "SplitInfo", "SplitTime", "StateError", "Tensor",
+    "TensorAllocator", "Trace", "TraceEvent", "Traffic", "UnsupportedError", "__version__", "backends", "calibrate",
+    "cluster", "cpu_buffer_type", "cpu_levels", "custom", "dequantize", "devices", "from_dlpack", "get_include",
+    "gguf", "load_backend", "load_report", "map_custom", "op", "plan_memory", "quantize", "register_device",
+    "set_abort_callback", "set_log", "show_config", "testing",
 ]  # fmt: skip
 __all__ += dtypes.__all__
 __all__ += ops.__all__

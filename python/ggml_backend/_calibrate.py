@@ -18,6 +18,7 @@ from .backend import Backend
 from .context import Context
 from .dtypes import dtypes
 from .sched import Scheduler
+from .tensor import Tensor
 
 __all__ = ["calibrate", "check_size"]
 
@@ -101,6 +102,11 @@ def _jobs(backend: Backend, size: int) -> list[tuple[str, Callable[[], OpCost]]]
     return [*jobs, *((op_class, partial(plain, op_class, build, n)) for op_class, build, n in others)]
 
 
+def _write(backend: Backend, t: Tensor, data: np.ndarray[Any, Any]) -> None:
+    t.set(data)
+    backend.synchronize()  # a rank of a cluster says at once that it has been sent
+
+
 def _measure_copy(backend: Backend, *, read: bool) -> CopyCost:
     """Least squares over sizes from 4 KiB to 16 MiB, weighted so that each counts alike."""
     sizes, times = [1 << k for k in range(12, 25, 3)], []
@@ -111,7 +117,7 @@ def _measure_copy(backend: Backend, *, read: bool) -> CopyCost:
                 buffer.place(t)
                 data = np.zeros(size, np.int8)
                 t.set(data)
-                copy: Callable[[], object] = partial(t.numpy, copy=True) if read else partial(t.set, data)
+                copy = partial(t.numpy, copy=True) if read else partial(_write, backend, t, data)
                 times.append(_median_us(copy, 3))
     weights = 1 / np.array(times)
     a = np.stack([np.ones(len(sizes)), np.array(sizes, float)], 1) * weights[:, None]

@@ -166,6 +166,7 @@ class Device:
     memory: str = "host"  #: ``"host"`` or ``"own"``
     alignment: int = 64  #: of tensors in its memory, in bytes: a power of two, with memory "host" at least 64
     max_size: int | None = None  #: bytes of the largest buffer; None: no limit
+    in_order: bool = False  #: :meth:`write`, :meth:`read`, :meth:`fill` and :meth:`copy` keep to the order of the queue
     computes_custom: bool = False  #: functions of ``gb.custom`` run on it
     name: str = ""  #: what plans and messages call it: the name it is registered with, unless ``__init__`` sets another
 
@@ -376,7 +377,10 @@ class Device:
 
         ``work`` raises nothing: what fails in it is raised by whoever waits for it. ``event()`` returns an object with
         ``record()``: marks the end of what was submitted so far; ``synchronize()``: waits until that is done; and
-        ``wait(device)``: what is submitted to ``device``, one of the same class, from now on waits for it.
+        ``wait(device)``: what is submitted to ``device``, whose class has the same ``event``, from now on waits for it.
+
+        Optional: ``transfer(to, to_offset, source, offset, nbytes)``, which queues a copy; ``timed_event()``, a mark
+        that has ``time()``; ``fill_from_file``. docs/BACKENDS.md has them.
         """
         work()
 

@@ -338,7 +338,16 @@ def failures(cpu: gb.Backend) -> list[type[Exception]]:
         assert_type(error.status, int)
     warning: type[Warning] = gb.PerformanceWarning
     assert issubclass(warning, UserWarning)
+    assert issubclass(gb.DeviceLostError, gb.DeviceError)
     return [gb.AllocationError, gb.DeviceError, gb.FileError, gb.GgmlError, gb.StateError, gb.UnsupportedError]
+
+
+def ranks() -> None:
+    with gb.cluster(deadline=5.0, heartbeat=0.5, cache=None, threads=1) as cluster:
+        assert_type(cluster, gb.Cluster)
+        assert_type(cluster.backends(), "list[gb.Backend]")
+        assert_type([r.lost for r in cluster.ranks], "list[str | None]")
+        assert_type(cluster.bytes_sent, int)
 
 
 def main(folder: Path) -> None:
@@ -354,3 +363,4 @@ def main(folder: Path) -> None:
     scheduling(cpu, folder)
     devices()
     failures(cpu)
+    ranks()

@@ -99,6 +99,8 @@ def _open(entry: Any, params: Any, info: Any, to: Any) -> int:
         info.host = state.host
         info.queue = state.queue
         info.events = state.queue and hasattr(device, "event")
+        info.timed = info.events and hasattr(device, "timed_event")
+        info.transfers = state.queue and hasattr(device, "transfer")
         if device.max_size is not None:
             info.max_size = device.max_size
         to[0] = handle_of(state)
@@ -155,7 +157,8 @@ def _refuses(handle: Any, pointer: Any, refuses: Any) -> int:
     node: object = None
     try:
         node = node_at(pointer)
-        reason = refusal_of(state, node)
+        asked = getattr(state.device, "refuses_at", None)
+        reason = refusal_of(state, node) if asked is None else asked(pointer, node)
         refuses[0] = reason is not None
         if reason is not None:
             lib.gbpy_device_say(reason.encode("utf-8", "replace").replace(b"\0", b"?")[:_MAX_TEXT])
@@ -208,6 +211,12 @@ def _free(handle: Any) -> None:
     dropped(handle)
 
 
+def _settled(state: State) -> None:
+    """Before bytes are moved: what is queued may still use them, unless the queue takes them in their turn."""
+    if not state.device.in_order:
+        state.wait()
+
+
 @_hook("settle", error=_ERROR)
 def _settle(handle: Any) -> int:
     try:
@@ -221,7 +230,7 @@ def _settle(handle: Any) -> int:
 def _write(handle: Any, offset: int, data: Any, size: int) -> int:
     memory = object_of(handle, Memory)
     try:
-        memory.state.wait()
+        _settled(memory.state)
         with memory.state.told(f"while it wrote {size} bytes at {offset}"):
             memory.state.device.write(memory.content, offset, memoryview(ffi.buffer(data, size)).toreadonly())
         return _OK
@@ -233,7 +242,7 @@ def _write(handle: Any, offset: int, data: Any, size: int) -> int:
 def _read(handle: Any, offset: int, data: Any, size: int) -> int:
     memory = object_of(handle, Memory)
     try:
-        memory.state.wait()
+        _settled(memory.state)
         with memory.state.told(f"while it read {size} bytes at {offset}"):
             memory.state.device.read(memory.content, offset, memoryview(ffi.buffer(data, size)))
         return _OK
@@ -245,7 +254,7 @@ def _read(handle: Any, offset: int, data: Any, size: int) -> int:
 def _fill(handle: Any, value: int, size: int) -> int:
     memory = object_of(handle, Memory)
     try:
-        memory.state.wait()
+        _settled(memory.state)
         with memory.state.told(f"while it filled {size} bytes"):
             memory.state.device.fill(memory.content, value)
         return _OK
@@ -257,10 +266,28 @@ def _fill(handle: Any, value: int, size: int) -> int:
 def _copy(to: Any, to_offset: int, source: Any, offset: int, size: int, done: Any) -> int:
     target, origin = object_of(to, Memory), object_of(source, Memory)
     try:
-        origin.state.wait()
-        target.state.wait()
+        _settled(origin.state)
+        _settled(target.state)
         with target.state.told(f"while it copied {size} bytes"):
             done[0] = bool(target.state.device.copy(target.content, to_offset, origin.content, offset, size))
+        return _OK
+    except BaseException as error:
+        return _failed(error, f"copying {size} bytes: ")
+
+
+def _piece(piece: Any, size: int, readonly: bool) -> tuple[Any, int]:
+    if piece.memory:
+        return object_of(piece.memory, Memory).content, int(piece.offset)
+    view = memoryview(ffi.buffer(piece.host, size))
+    return (view.toreadonly() if readonly else view), 0
+
+
+@_hook("transfer", error=_ERROR)
+def _transfer(handle: Any, to: Any, source: Any, size: int, done: Any) -> int:
+    state = object_of(handle, State)
+    try:
+        pieces = (*_piece(to, size, False), *_piece(source, size, True))
+        done[0] = bool(state.device.transfer(*pieces, size))
         return _OK
     except BaseException as error:
         return _failed(error, f"copying {size} bytes: ")
@@ -288,6 +315,10 @@ class _Compiled:
     def compile(self) -> Callable[[], object]:
         state = self.state
         try:
+            shipped = getattr(state.device, "compile_at", None)
+            if shipped is not None:
+                self.program = whole = shipped(self.nodes)
+                return whole  # type: ignore[no-any-return]
             calls, staging = calls_of(state, self.nodes)
             program = state.device.compile(calls)
             if not callable(program):
@@ -337,11 +368,11 @@ def _synchronize(handle: Any) -> int:
 
 
 @_hook("event_new")
-def _event_new(handle: Any) -> Any:
+def _event_new(handle: Any, timed: bool) -> Any:
     state = object_of(handle, State)
     try:
         with state.told("in event()"):
-            return handle_of(Mark(state, state.device.event()))
+            return handle_of(Mark(state, state.device.timed_event() if timed else state.device.event()))
     except BaseException as error:
         _failed(error, "event: ")
         return ffi.NULL
@@ -369,11 +400,26 @@ def _event_record(event: Any) -> int:
 
 @_hook("event_wait", error=_ERROR)
 def _event_wait(handle: Any, event: Any) -> int:
-    """A device of another class knows nothing of such marks: the host waits before it gives that one more work."""
+    """A device that makes other marks knows nothing of such ones: the host waits before it gives that one more work."""
     waiting = object_of(handle, State).device
-    if type(waiting) is not type(object_of(event, Mark).state.device):
-        return _event(event, "synchronize")
-    return _event(event, "wait", waiting)
+    if _makes_such_marks(waiting, object_of(event, Mark).state.device):
+        return _event(event, "wait", waiting)
+    return _event(event, "synchronize")
+
+
+def _makes_such_marks(device: Any, other: Any) -> bool:
+    """Are they of one class, or of classes that have their ``event`` from one?"""
+    maker = getattr(type(device), "event", None)
+    return type(device) is type(other) or (maker is not None and maker is getattr(type(other), "event", None))
+
+
+@_hook("event_time", error=_ERROR)
+def _event_time(event: Any, to: Any) -> int:
+    try:
+        to[0] = object_of(event, Mark).content.time()
+        return _OK
+    except BaseException as error:
+        return _failed(error, "event.time: ")
 
 
 @_hook("event_synchronize", error=_ERROR)

@@ -19,6 +19,7 @@ from .messages import kind_of, maker_hint, plain
 __all__ = [
     "AllocationError",
     "DeviceError",
+    "DeviceLostError",
     "FileError",
     "GgmlError",
     "InvalidArgumentError",
@@ -58,6 +59,16 @@ class DeviceError(GgmlError, RuntimeError):
     status: int = lib.GGML_STATUS_DEVICE_ERROR
 
 
+class DeviceLostError(DeviceError):
+    """A rank of a cluster is gone, or does not answer. ``rank`` is its number, ``host`` where it ran. The other ranks
+    can be used: by a new scheduler over what is left."""
+
+    def __init__(self, text: str, rank: int = -1, host: str = "") -> None:
+        super().__init__(text)
+        self.rank = rank
+        self.host = host
+
+
 class StateError(GgmlError, RuntimeError):
     """The object cannot do that now: it is closed, or has no memory yet."""
 
@@ -75,7 +86,7 @@ class PerformanceWarning(UserWarning):
     for each plan by schedulers of several devices; ``warnings.filterwarnings`` rules what becomes of it."""
 
 
-for _public in (GgmlError, *GgmlError.__subclasses__(), PerformanceWarning):
+for _public in (GgmlError, *GgmlError.__subclasses__(), DeviceLostError, PerformanceWarning):
     _public.__module__ = "ggml_backend"  # where users find it, and what tracebacks show
 
 _BY_STATUS: dict[int, type[GgmlError]] = {
@@ -117,9 +128,14 @@ def raise_as(status: int, message: str, prefix: str = "") -> NoReturn:
         message = message.removeprefix(f"{method}: ").removeprefix(f"{method} ")
     if not message:
         message = "failed with status " + _string(lib.ggml_status_to_string(status)).decode()
-    error = _BY_STATUS.get(status, GgmlError)(f"{prefix}: {message}" if prefix else message)
+    raise error_of(status, f"{prefix}: {message}" if prefix else message)
+
+
+def error_of(status: int, message: str) -> GgmlError:
+    """The exception of a status."""
+    error = _BY_STATUS.get(status, GgmlError)(message)
     error.status = status
-    raise error
+    return error
 
 
 def check(status: int, prefix: str = "") -> None:

@@ -18,6 +18,7 @@ COMMANDS = {
     "plan": "where tensors lie in memory: of a CSV file with lifetimes, of an example graph, of a model",
     "calibrate": "measure what work costs on devices, for the scheduling policy 'cost'",
     "check-device": "whether a device computes what the CPU computes: every operator, memory, graphs",
+    "cluster": "the ranks of an MPI job: what they have, how far they are; scripts that rank 0 runs",
     "bench": "how fast operators, products and models are, as a share of what this machine can do",
 }
 """What each command does, in a line."""

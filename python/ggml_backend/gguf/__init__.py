@@ -26,11 +26,14 @@ import numpy as np
 
 from .._core.handles import Owner
 from .._data.quantize import dequantize, fallback_dtype
+from .._devices.files import FileFill, file_fill
 from .._errors import (
     FileError,
+    GgmlError,
     InvalidArgumentError,
     StateError,
     clear_error,
+    error_of,
     expect,
     expect_function,
     expect_list,
@@ -65,10 +68,11 @@ _SPLIT = re.compile(r"^(.*)-(\d{5})-of-(\d{5})\.gguf$", re.DOTALL)
 class Part:
     """One mapped file and what C knows of it."""
 
-    __slots__ = ("_known", "_meta", "data", "data_offset", "name", "ptr")
+    __slots__ = ("_known", "_meta", "data", "data_offset", "name", "path", "ptr")
 
-    def __init__(self, source: Any, name: str) -> None:
+    def __init__(self, source: Any, name: str, path: str | None = None) -> None:
         self.name: str = name
+        self.path: str | None = None if path is None else os.path.abspath(path)
         self.data: Array = np.frombuffer(source, np.uint8)
         self._known = watch_of(source)  # a mapping of the caller's
         self._meta: Any = new_metadata()
@@ -490,8 +494,8 @@ def _allocate(target: BufferType, items: list[_Copy], usage: Usage) -> list[Buff
 
 def _upload(items: list[_Copy], progress: Progress | None) -> None:
     total = sum(item.source.nbytes for item in items)
-    done = 0
-    for item in items:
+    left, kept, done = _from_files(items, progress, total)
+    for item in left:
         data, pointer = item.source.data, item.tensor._live()
         for start in range(0, data.nbytes, _CHUNK):
             piece = data[start : start + _CHUNK]
@@ -501,6 +505,53 @@ def _upload(items: list[_Copy], progress: Progress | None) -> None:
             done += piece.nbytes
             if progress is not None:
                 progress(done, total)
+        if item.tensor.name in kept:
+            kept[item.tensor.name]()
+
+
+_ASKED = 16  # tensors that devices are reading from files at once
+
+
+def _from_files(
+    items: list[_Copy], progress: Progress | None, total: int
+) -> tuple[list[_Copy], dict[str, Callable[[], object]], int]:
+    """Lets devices that can do so read the file themselves. What is left, because they have no such file, with what is
+    to be called when it was sent; and the bytes that were read."""
+    left: list[_Copy] = []
+    kept: dict[str, Callable[[], object]] = {}
+    asked: list[tuple[_Copy, FileFill]] = []
+    done = 0
+
+    def finish(item: _Copy, fill: FileFill) -> None:
+        nonlocal done
+        try:
+            found = fill.wait()
+        except GgmlError as error:
+            raise error_of(error.status, f"load: {item.source.name!r}: {error}") from None
+        if not found:
+            left.append(item)
+            kept[item.tensor.name] = fill.keep
+            return
+        done += item.source.nbytes
+        status = lib.gbpy_write(item.tensor._k, item.tensor._live(), ffi.NULL, 0, 0, b"it")  # it is set now
+        if status:
+            raise_last(f"load: {item.source.name!r}", status)
+        if progress is not None:
+            progress(done, total)
+
+    for item in items:
+        fill = None
+        if item.source._part.path is not None and item.source.nbytes:
+            fill = file_fill(item.tensor._live(), item.source._part.path, item.source.offset, item.source.data)
+        if fill is None:
+            left.append(item)
+            continue
+        asked.append((item, fill))
+        if len(asked) > _ASKED:
+            finish(*asked.pop(0))
+    for each in asked:
+        finish(*each)
+    return left, kept, done
 
 
 def _siblings(path: str) -> list[str]:
@@ -558,7 +609,7 @@ def open(source: Any) -> GGUFFile:
         expect_path(path, "open: source")
         paths = _siblings(path)
         try:
-            parts = [Part(map_file(p), p) for p in paths]
+            parts = [Part(map_file(p), p, p) for p in paths]
         except FileNotFoundError as error:
             if len(paths) > 1:
                 raise FileError(

@@ -62,6 +62,11 @@ NOT_RUN = {
     ("docs/BACKENDS.md", "I=$(python"): "compiles; tests/python/backends/test_modules.py does the same",
     ("docs/BACKENDS.md",
      "python -m ggml_backend check-device"): "takes minutes; tests/python/backends/test_check_device.py runs such",
+    ("docs/CLUSTER.md", "pip install"): INSTALL,
+    ("docs/CLUSTER.md", "mpiexec -n 3 python -m ggml_backend"): "needs an MPI; test_cluster_mpi.py runs such",
+    ("docs/CLUSTER.md", "sched = gb.Scheduler"): "a sketch; tests/python/cluster/test_cluster.py runs such",
+    ("docs/CLUSTER.md", "#!/bin/sh"): "needs Slurm",
+    ("docs/CLUSTER.md", "mpiexec -n 4 --hostfile"): "needs several hosts",
     ("docs/CUDA.md", "cmake -S . -B build -D"): BUILD,
     ("docs/CUDA.md", "cmake -S . -B build/emulation"): BUILD,
     ("docs/CUDA.md", "ggml_backend_cuda_init"): "C, tested in tests/cuda",
@@ -76,6 +81,7 @@ NOT_RUN = {
     ("docs/PERFORMANCE.md", "cmake --build"): BUILD,
     ("docs/PERFORMANCE.md", "pip install"): INSTALL,
     ("docs/PERFORMANCE.md", "python benchmarks/"): MEASURES,
+    ("docs/PERFORMANCE.md", "mpiexec -n 3 python benchmarks/"): MEASURES,
     ("docs/PERFORMANCE.md", "git clone"): BUILD,
     ("docs/PLACEMENT.md", "cost of a placement"): "a formula",
     ("docs/PLACEMENT.md", "python -m ggml_backend calibrate"): MEASURES,
@@ -304,6 +310,7 @@ def mentioned() -> dict[tuple[str, ...], set[str]]:
         "bench": (),
         "calibrate": (),
         "check-device": (),
+        "cluster": ("info", "ping", "run"),
         "gguf": ("info", "dump", "check", "quantize", "convert"),
     }
     found: dict[tuple[str, ...], set[str]] = {}

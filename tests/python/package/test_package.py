@@ -113,7 +113,7 @@ _core  _core.owned  _core.handles
 _text  _text.escape  _text.names  _text.patterns  _text.terminal  _files  _files.mapped
 dtypes  _data  _data.choices  _data.foreign  _data.arrays  _data.exchange  _data.blocks  _data.quantize  _data.shapes
 _data.results
-_devices  _devices.registry  _devices.nodes  _devices.state  _devices.program  _devices.hooks
+_devices  _devices.registry  _devices.nodes  _devices.state  _devices.files  _devices.program  _devices.hooks
 _nodes  _nodes.ufuncs  _nodes.build  _nodes.operators
 buffer  tensor  backend  event  _callbacks
 ops._form  ops._unary  ops._binary  ops._reduce  ops._norms  ops._products  ops._copies  ops._soft_max  ops._rope
@@ -125,11 +125,13 @@ graph  context  alloc
 _pictures.data  _pictures.chrome  _pictures.page  _pictures.svg  _pictures.table  _pictures.text  _pictures.plans
 _pictures  _sched  _sched.fallbacks  _sched.costs  plan  stats  trace  pending  sched  _calibrate  planning
 gguf._values  gguf._writer  gguf
+cluster._messages  cluster._nodes  cluster._memory  cluster._transport  cluster._worker  cluster._host  cluster._device
+cluster._mpi  cluster
 _examples.graphs  _examples  _examples.models
 _bench.measure  _bench.products  _bench.ops  _bench.models  _bench
 _check.inputs  _check.tolerance  _check.cases  _check.products  _check.windows  _check.attention  _check.variants
 _check.operators  _check.memory  _check.worlds  _check.graphs  _check.report  _check.run  _check  testing
-cli.info  cli  cli.program  cli.plan  cli.calibrate  cli.check_device  cli.bench
+cli.info  cli  cli.program  cli.plan  cli.calibrate  cli.check_device  cli.cluster  cli.bench
 cli.gguf.common  cli.gguf.conversion  cli.gguf.info  cli.gguf.dump  cli.gguf.check  cli.gguf.quantize
 cli.gguf.safetensors  cli.gguf.convert  cli.gguf
 """

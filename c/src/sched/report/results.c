@@ -81,6 +81,19 @@ uint64_t gb_sched_n_plans_bound(const struct ggml_backend_sched * s) { return s-
 
 const char * gb_sched_device_name(const struct ggml_backend_sched * s, int i) { return s->devices[i].name; }
 
+static int64_t left_out_at[GB_N_MUTATIONS], n_passed[GB_N_MUTATIONS];
+
+static bool leaves_out(enum gb_mutation what) { return ++n_passed[what] == left_out_at[what]; }
+
+int64_t gb_sched_leave_out(struct ggml_backend_sched * s, int what, int64_t at) {
+    const enum gb_mutation kind = what == 0 ? GB_DROP_COPY : GB_DROP_WAIT;
+    const int64_t          n    = n_passed[kind];
+    s->leaves_out               = leaves_out;
+    left_out_at[kind]           = at;
+    n_passed[kind]              = 0;
+    return n;
+}
+
 // Called by threads that do not use the scheduler: the flag is written only when it changes.
 void gb_sched_hold_for_readers(struct ggml_backend_sched * s) {
     if (!GB_READ_RELAXED(s->hold)) {

@@ -1,0 +1,107 @@
+"""``mpiexec -n N python -m ggml_backend cluster``: the ranks of an MPI job, what they have and how far they are; and
+scripts that only rank 0 runs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import runpy
+import sys
+import time
+import traceback
+from typing import Any
+
+import numpy as np
+
+from .._text.terminal import print_json, say
+from ..backend import Backend
+from ..cluster import Cluster, cluster, rank_of_process
+from ..context import Context
+
+_SIZE = 4 << 20  # bytes that the bandwidth is measured with
+
+
+_ACTIONS = {
+    "info": "a table of the ranks",
+    "ping": "the same with round trips and bandwidths",
+    "run": "rank 0 runs SCRIPT, which calls gb.cluster(), and the other ranks serve",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="action")
+    for name, text in _ACTIONS.items():
+        made = actions.add_parser(name, help=text, description=text)
+        made.set_defaults(parser=made)
+        made.add_argument("--deadline", type=float, default=30.0, help="seconds until a silent rank is lost (30)")
+        made.add_argument("--threads", type=int, help="of the CPU of each rank (its cores, divided among its ranks)")
+        made.add_argument("--cache", help="folder where ranks keep weights that were sent to them")
+        if name == "run":
+            made.add_argument("script", help="a file of Python")
+            made.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
+        else:
+            made.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    how = {"deadline": options.deadline, "threads": options.threads, "cache": options.cache}
+    if options.action == "run":
+        if rank_of_process() != 0:
+            cluster(**how)
+        return _script(options.script, options.arguments)
+    with cluster(**how) as found:
+        return _show(found, options.action == "ping", options.json)
+
+
+def _script(path: str, arguments: list[str]) -> int:
+    """As ``python SCRIPT`` does it, with the script's own errors."""
+    sys.argv = [path, *arguments]
+    sys.path[0:0] = [os.path.dirname(os.path.abspath(path))]
+    try:
+        runpy.run_path(path, run_name="__main__")
+    except Exception:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def _show(found: Cluster, measured: bool, as_json: bool) -> int:
+    rows: list[dict[str, Any]] = []
+    for rank in found.ranks:
+        row: dict[str, Any] = {
+            "rank": rank.number, "host": rank.host, "pid": rank.pid, "cores": rank.cores, "memory": rank.memory,
+            "backends": list(rank.backends), "version": rank.version,
+        }  # fmt: skip
+        if measured and rank.number:
+            row["round_trip_us"] = found.ping(rank.number) * 1e6
+            row["to_rank_bytes_per_s"], row["from_rank_bytes_per_s"] = _bandwidth(rank.number)
+        rows.append(row)
+    if as_json:
+        print_json(rows)
+        return 0
+    for row in rows:
+        what = f"rank {row['rank']}: {row['host']}, {row['cores']} cores, {row['memory'] / 2**30:.1f} GiB,"
+        what += f" {', '.join(row['backends'])}, version {row['version']}"
+        if "round_trip_us" in row:
+            what += f"; round trip {row['round_trip_us']:.1f} us, {row['to_rank_bytes_per_s'] / 1e9:.2f} GB/s to it,"
+            what += f" {row['from_rank_bytes_per_s'] / 1e9:.2f} GB/s from it"
+        say(what)
+    return 0
+
+
+def _bandwidth(rank: int) -> tuple[float, float]:
+    """Bytes a second to memory of a rank and back, the best of some."""
+    backend, data = Backend(f"MPI{rank}:CPU"), np.zeros(_SIZE // 4, np.float32)
+    there, back = [], []
+    with Context() as ctx:
+        t = ctx.tensor(data.shape)
+        ctx.allocate(backend)
+        for _ in range(8):
+            begin = time.perf_counter()
+            t.set(data)
+            backend.synchronize()
+            middle = time.perf_counter()
+            t.numpy()
+            there.append(middle - begin)
+            back.append(time.perf_counter() - middle)
+    return _SIZE / min(there), _SIZE / min(back)

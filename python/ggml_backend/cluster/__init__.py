@@ -1,0 +1,316 @@
+"""Ranks of an MPI job as devices of the scheduler.
+
+One script, which every rank runs. Rank 0 goes on behind ``gb.cluster()``; the others serve there until it leaves, and
+then exit::
+
+    with gb.cluster() as cluster:
+        remote = cluster.backends()                   # [<Backend 'MPI1:CPU'>, <Backend 'MPI2:CPU'>]
+        sched = gb.Scheduler([*remote, gb.Backend("CPU")])
+
+Started without ``mpiexec`` there are no remote devices, and the same script runs. docs/CLUSTER.md begins with five
+minutes on one machine.
+
+How it works is said where it is done: what is sent in ``_messages.py`` and ``_nodes.py``, how it gets there in
+``_transport.py`` and ``_mpi.py``, what rank 0 does in ``_host.py`` and ``_device.py``, what the others do in
+``_worker.py``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from .._errors import InvalidArgumentError, StateError, expect_path
+from .._errors.hints import made_by
+from .._ffi import ffi, lib
+from ..backend import Backend
+from ..device import register_device
+from ._device import RankDevice, current
+from ._host import Conductor, Peer
+from ._transport import Killed, LocalNetwork, Transport
+from ._worker import Worker, facts
+
+__all__ = ["Cluster", "LocalNetwork", "Options", "Rank", "cluster", "rank_of_process", "simulated"]
+
+_version: str = ffi.string(lib.gbpy_version()).decode()
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a cluster behaves; see :func:`cluster`."""
+
+    deadline: float = 30.0
+    heartbeat: float = 1.0
+    cache: str | None = None
+    threads: int | None = None
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One process of a cluster, as it was when it was asked."""
+
+    number: int
+    host: str
+    pid: int
+    cores: int  #: that the process may use
+    memory: int  #: bytes of its host
+    backends: tuple[str, ...]
+    version: str
+    lost: str | None  #: why it cannot be used any more; None: it can
+
+
+class Cluster:
+    """What :func:`cluster` returns on rank 0: the other ranks and their devices.
+
+    A context manager: at the end of the block, or with :meth:`close`, the other ranks exit.
+    """
+
+    def __init__(self, conductor: Any = None) -> None:
+        if conductor is not None:
+            made_by(conductor, Conductor, "Cluster", "gb.cluster()")
+        self._conductor: Conductor | None = conductor
+        self._workers: list[Worker] = []  # of a simulated one
+        self._facts: dict[str, Any] = facts(_version) if conductor is None else conductor.facts
+
+    @property
+    def size(self) -> int:
+        """The number of ranks, this one included."""
+        return 1 if self._conductor is None else self._conductor.transport.size
+
+    @property
+    def ranks(self) -> list[Rank]:
+        """All ranks, this one first."""
+        peers = [] if self._conductor is None else list(self._conductor.peers.values())
+        return [_rank(0, self._facts, None), *(_rank(p.number, p.facts, p) for p in peers)]
+
+    def backends(self, kind: str | None = None) -> list[Backend]:
+        """The devices of the other ranks that can be used, ``MPI<rank>:<backend>``, in the order of the ranks; of
+        accelerators those that a rank has, else its CPU.
+
+        kind: the backends of that name, ``"CPU"``, say, where a rank has it
+        """
+        found = []
+        for peer in self._living():
+            names = peer.facts["backends"]
+            if kind is None:
+                chosen = [n for n in names if n != "CPU"] or names
+            else:
+                chosen = [n for n in names if n.upper() == kind.upper()]
+            found += [Backend(f"MPI{peer.number}:{name}") for name in chosen]
+        if kind is not None and not found and self.size > 1:
+            known = sorted({n for p in self._living() for n in p.facts["backends"]})
+            raise InvalidArgumentError(f"cluster: no rank has a backend {kind!r}; there are {', '.join(known)}")
+        return found
+
+    def _living(self) -> list[Peer]:
+        return [] if self._conductor is None else list(self._conductor.living())
+
+    def _lost(self, rank: int) -> bool:
+        return self._conductor is None or self._conductor.peers[rank].lost is not None
+
+    def ping(self, rank: int, times: int = 20) -> float:
+        """Seconds of a round trip to a rank and back, the shortest of some."""
+        conductor, peer = self._peer(rank)
+        return min(conductor.ping(peer)[0] for _ in range(times))
+
+    @property
+    def bytes_sent(self) -> int:
+        """What this process has sent to the others: commands, graphs and data."""
+        return 0 if self._conductor is None else self._conductor.sent_bytes
+
+    def set_clocks(self) -> None:
+        """Compares the clocks of the ranks with this one's, for traces. Done once when the cluster begins; clocks drift
+        by some microseconds in a second."""
+        if self._conductor is not None:
+            self._conductor.set_clocks()
+
+    def _peer(self, rank: int) -> tuple[Conductor, Peer]:
+        conductor = self._conductor
+        if conductor is None or rank not in conductor.peers:
+            raise InvalidArgumentError(
+                f"cluster: there is no rank {rank} beside this one; ranks are 0 to {self.size - 1}"
+            )
+        return conductor, conductor.peers[rank]
+
+    def close(self) -> None:
+        """Lets the other ranks exit. Their devices cannot be used any more. Closing twice is fine."""
+        conductor = self._conductor
+        if conductor is None or conductor.closed:
+            return
+        if current[0] is conductor:
+            current[0] = None
+        conductor.close()
+        conductor.transport.close()
+
+    @property
+    def closed(self) -> bool:
+        return self._conductor is not None and self._conductor.closed
+
+    def __enter__(self) -> Cluster:
+        if self.closed:
+            raise StateError("the cluster is closed")
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return "<Cluster closed>"
+        return f"<Cluster of {self.size} rank{'s' if self.size > 1 else ''}>"
+
+
+def _rank(number: int, facts: dict[str, Any], peer: Peer | None) -> Rank:
+    lost = str(peer.lost) if peer is not None and peer.lost is not None else None
+    return Rank(
+        number, str(facts.get("host")), int(facts.get("pid", 0)), int(facts.get("cores", 0)),
+        int(facts.get("memory", 0)), tuple(facts.get("backends", ())), str(facts.get("version")), lost,
+    )  # fmt: skip
+
+
+def _started(transport: Transport, options: Options, version: str = _version) -> Cluster:
+    """Rank 0 of a cluster whose other ranks serve already, or will."""
+    if current[0] is not None:
+        raise StateError("cluster: there is a cluster already; close() it first")
+    conductor = Conductor(transport, version, options)
+    try:
+        conductor.greet()
+        for rank in conductor.peers:
+            register_device(f"MPI{rank}", type(f"Rank{rank}", (RankDevice,), {"rank": rank}), replace=True)
+        conductor.set_clocks()
+    except BaseException:
+        conductor.close()
+        raise
+    current[0] = conductor
+    return Cluster(conductor)
+
+
+def _options(
+    deadline: float, heartbeat: float | None, cache: str | os.PathLike[str] | None, threads: int | None
+) -> Options:
+    for name, value in (("deadline", deadline), ("heartbeat", heartbeat)):
+        if (value is not None or name == "deadline") and (
+            isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0
+        ):
+            raise InvalidArgumentError(f"cluster: {name} must be seconds, more than 0, not {value!r}")
+    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
+        raise InvalidArgumentError(f"cluster: threads must be a number from 1 up, not {threads!r}")
+    if cache is not None:
+        expect_path(cache, "cluster: cache")
+        cache = os.path.abspath(os.fsdecode(cache))
+    if heartbeat is None:
+        heartbeat = min(1.0, deadline / 4)
+    return Options(float(deadline), float(heartbeat), cache, threads)
+
+
+def cluster(
+    *,
+    deadline: float = 30.0,
+    heartbeat: float | None = None,
+    cache: str | os.PathLike[str] | None = None,
+    threads: int | None = None,
+) -> Cluster:
+    """The ranks of the MPI job that this process belongs to. On rank 0 it returns a :class:`Cluster`; every other rank
+    serves in this call, and exits with status 0 when rank 0 has left. Without ``mpiexec``, or with one process, there
+    are no other ranks, and MPI need not be installed.
+
+    deadline: seconds after which a rank that owes an answer and says nothing is lost
+    heartbeat: seconds between two signs of life of a rank that is at work; default: a quarter of the deadline, at
+        most 1
+    cache: a folder where the ranks keep weights that were sent to them, by their hash; default: nothing is kept
+    threads: of the CPU of each rank; default: its cores, divided among the ranks of its host
+
+    Raises :class:`UnsupportedError` where the job was started by ``mpiexec`` and MPI cannot be used,
+    :class:`StateError` for a rank of another version or byte order, :class:`DeviceLostError` for one that does not
+    come.
+    """
+    options = _options(deadline, heartbeat, cache, threads)
+    from . import _mpi
+
+    transport = _mpi.connect(options.deadline)
+    if transport is None:
+        return Cluster(None)
+    if options.threads is None:
+        cores = len(os.sched_getaffinity(0))
+        options = Options(options.deadline, options.heartbeat, options.cache, max(1, cores // transport.ranks_of_host))
+    if transport.rank == 0:
+        try:
+            found = _started(transport, options)
+        except BaseException:
+            transport.close()
+            raise
+        atexit.register(found.close)  # who forgets it would leave the others waiting
+        return found
+    _mpi.serve(Worker(transport, _version, options))
+    raise SystemExit(0)
+
+
+def rank_of_process() -> int:
+    """The number of this process in its MPI job; 0 without one."""
+    from . import _mpi
+
+    return _mpi.rank()
+
+
+@contextlib.contextmanager
+def simulated(
+    ranks: int,
+    *,
+    deadline: float = 30.0,
+    heartbeat: float | None = None,
+    cache: str | os.PathLike[str] | None = None,
+    threads: int | None = 1,
+    delay: float = 0.0,
+    rate: float | None = None,
+    jitter: float = 0.0,
+    seed: int = 0,
+    network: LocalNetwork | None = None,
+) -> Iterator[Cluster]:
+    """A cluster inside this process, whose other ranks are threads: for tests, and to see what a slower network does.
+
+    ranks: how many, rank 0 included
+    delay: seconds from rank to rank; rate: bytes per second of each link; jitter: up to so many seconds more, by
+        ``seed``
+    network: a network of one's own, whose links can be cut and whose ranks can be stopped (:class:`LocalNetwork`)
+
+    The rest as of :func:`cluster`.
+    """
+    if isinstance(ranks, bool) or not isinstance(ranks, int) or not 1 <= ranks <= 1024:
+        raise InvalidArgumentError(f"simulated: ranks must be 1 to 1024, not {ranks!r}")
+    options = _options(deadline, heartbeat, cache, threads)
+    network = network or LocalNetwork(ranks, delay=delay, rate=rate, jitter=jitter, seed=seed)
+    workers = [Worker(network.transport(r), _version, options) for r in range(1, ranks)]
+    running = [
+        threading.Thread(target=_serve, args=(w,), daemon=True, name=f"rank {w.transport.rank}") for w in workers
+    ]
+    for thread in running:
+        thread.start()
+    found: Cluster | None = None
+    try:
+        found = _started(network.transport(0), options)
+        found._workers = workers
+        yield found
+    finally:
+        if found is not None:
+            found.close()
+        for thread in running:
+            thread.join(0.0 if found is None else 0.5)
+        for rank, thread in enumerate(running, 1):
+            if thread.is_alive() and (found is None or found._lost(rank)):
+                network.kill(rank)  # nothing else reaches it
+        for thread in running:
+            thread.join(options.deadline + 10)
+
+
+def _serve(worker: Worker) -> None:
+    with contextlib.suppress(Killed, StateError):
+        worker.serve()
+
+
+for _public in (Cluster, cluster):
+    _public.__module__ = "ggml_backend"

@@ -1,0 +1,158 @@
+"""Memory and graphs of a rank, as the numbers that rank 0 knows them by: every access is checked against what there
+is."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import Any
+
+from .._core.handles import address
+from .._devices.files import digest_of
+from .._errors import FileError, InvalidArgumentError, UnsupportedError, check
+from .._ffi import ffi, lib
+from .._files import open_regular, replace_file
+from ..backend import Backend
+from ..buffer import Buffer
+from ._messages import MessageError
+from ._nodes import Graph
+
+__all__ = ["Compiled", "Piece", "fill_from_file", "keep"]
+
+_PIECE = 16 << 20  # bytes read from a file at once
+
+
+class Piece:
+    """One allocation on a device of this rank."""
+
+    __slots__ = ("_bytes", "_pointer", "_tensor", "backend", "base", "buffer", "host", "size", "weights")
+
+    def __init__(self, backend: Backend, nbytes: int) -> None:
+        self.backend = backend
+        self.buffer: Buffer = backend.alloc(max(nbytes, 1))
+        self.size = nbytes
+        self.host = self.buffer.is_host
+        self.weights = False
+        core = self.buffer._live()
+        self._pointer = core.ptr
+        self.base = address(lib.ggml_backend_buffer_get_base(core.ptr))
+        self._tensor = tensor = ffi.new("struct ggml_tensor *")
+        tensor.type = lib.GGML_TYPE_I8
+        tensor.ne = (max(nbytes, 1), 1, 1, 1)
+        tensor.nb = (1, max(nbytes, 1), max(nbytes, 1), max(nbytes, 1))
+        tensor.buffer, tensor.data = core.ptr, ffi.cast("void *", self.base)
+        self._bytes = memoryview(ffi.buffer(tensor.data, max(nbytes, 1))) if self.host else memoryview(b"")
+
+    @property
+    def pointer(self) -> Any:
+        return self._pointer
+
+    def expect_inside(self, offset: int, nbytes: int) -> None:
+        if offset > self.size or nbytes > self.size - offset:
+            raise MessageError(f"{nbytes} bytes at {offset} lie outside of a memory of {self.size} bytes")
+
+    def mark_weights(self) -> None:
+        if not self.weights:
+            self.buffer.usage = "weights"
+            self.weights = True
+
+    def read(self, offset: int, nbytes: int) -> memoryview:
+        """On the host the memory itself; else a copy."""
+        self.expect_inside(offset, nbytes)
+        if self.host:
+            return self._bytes[offset : offset + nbytes]
+        copy = bytearray(nbytes)
+        check(lib.ggml_backend_tensor_get(self._tensor, ffi.from_buffer(copy), offset, nbytes))
+        return memoryview(copy)
+
+    def write(self, offset: int, data: memoryview) -> None:
+        self.expect_inside(offset, len(data))
+        if len(data):
+            check(lib.ggml_backend_tensor_set(self._tensor, ffi.from_buffer(data), offset, len(data)))
+
+    def target(self, offset: int, nbytes: int) -> memoryview | None:
+        """Where bytes can be received at once, on the host; None: they go through memory of their own."""
+        self.expect_inside(offset, nbytes)
+        if not self.host:
+            return None
+        lib.ggml_backend_buffer_changed(self._pointer)
+        return self._bytes[offset : offset + nbytes]
+
+    def fill(self, value: int) -> None:
+        self.buffer.clear(value)
+
+
+class Compiled:
+    """A graph that a device of this rank has prepared."""
+
+    __slots__ = ("_backend", "_graph", "_plan", "_ptr")
+
+    def __init__(self, backend: Backend, graph: Graph) -> None:
+        self._backend, self._graph = backend, graph
+        core = backend._live()
+        self._ptr = core.ptr
+        for i in range(graph.ptr.n_nodes):
+            node = graph.nodes[i]
+            if lib.gbpy_computes(node) and lib.ggml_nelements(node):
+                reason = lib.ggml_backend_unsupported_reason(core.ptr, node)
+                if reason:
+                    name = ffi.string(lib.ggml_op_desc(node)).decode()
+                    raise UnsupportedError(f"{name}: {ffi.string(reason).decode('utf-8', 'replace')}")
+                _expect_memory(node)
+        self._plan = lib.ggml_backend_graph_plan_create(core.ptr, graph.ptr)
+
+    def run(self) -> None:
+        if self._plan:
+            check(lib.ggml_backend_graph_plan_compute(self._ptr, self._plan))
+        else:
+            graph = self._graph
+            lib.ggml_clear_error()
+            if not lib.ggml_backend_graph_compute(self._ptr, graph.ptr):
+                check(lib.ggml_last_status() or lib.GGML_STATUS_FAILED)
+        check(lib.ggml_backend_synchronize(self._ptr))
+
+    def close(self) -> None:
+        plan, self._plan = self._plan, None
+        if plan:
+            lib.ggml_backend_graph_plan_free(self._ptr, plan)
+
+
+def _expect_memory(node: Any) -> None:
+    for tensor in (node, *(s for s in node.src if s)):
+        if not tensor.data and lib.ggml_nbytes(tensor):
+            raise MessageError("nodes: a tensor that is computed with has no memory")
+
+
+# --------------------------------------------------------------------------------------------------------------- files
+
+
+def fill_from_file(piece: Piece, offset: int, nbytes: int, path: str, at: int, digest: bytes) -> None:
+    """Bytes of a file into memory. FileError: it is another file; FileNotFoundError: there is none."""
+    piece.expect_inside(offset, nbytes)
+    if "\0" in path:
+        raise InvalidArgumentError("a path holds NUL")
+    found = hashlib.blake2b(digest_size=32)
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if at > size or nbytes > size - at:
+            raise FileError(f"{path}: needs {nbytes} bytes at {at}, and has {size} in all: another file")
+        file.seek(at)
+        left = nbytes
+        while left:
+            data = file.read(min(left, _PIECE))
+            if not data:
+                raise FileError(f"{path}: it has become shorter while it was read")
+            found.update(data)
+            piece.write(offset + nbytes - left, memoryview(data))
+            left -= len(data)
+    if found.digest() != digest:
+        raise FileError(f"{path}: {nbytes} bytes at {at} differ from those of rank 0: another file")
+
+
+def keep(piece: Piece, offset: int, nbytes: int, folder: str, digest: bytes) -> None:
+    """Bytes of memory into the cache, called by their hash."""
+    data = piece.read(offset, nbytes)
+    if digest_of(data) != digest:
+        raise FileError("what was received is not what was sent: its hash differs")
+    os.makedirs(folder, exist_ok=True)
+    replace_file(os.path.join(folder, digest.hex()), lambda file: file.write(data))

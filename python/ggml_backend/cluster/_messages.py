@@ -1,0 +1,187 @@
+"""What ranks say to each other: a checked, versioned, binary format. No pickle, no code, no pointers.
+
+Messages travel on three *channels*. ``HELLO`` is text (JSON), so that ranks of other versions and other byte orders can
+tell what differs; it comes once, in each direction. ``CONTROL`` carries what rank 0 wants and what the others answer.
+``DATA`` carries bytes of tensors and nothing else: between two ranks data come in the order in which they were asked
+for, so they need no header, and a copy between two ranks is one message of exactly its bytes. ``POISON`` stands in the
+place of data that a rank has not got, because it failed before; its text says why.
+
+A control message is a header and a body::
+
+    4 bytes magic   u16 protocol   u16 kind   u64 number   u32 length of the body   body
+
+The body of ``COMMANDS``, the only long kind, is a list of commands: u8 what, 3 bytes zero, u32 length, the fields of
+the command, which have a fixed size, and perhaps bytes behind them. A rank takes the commands of all messages in order,
+one after the other, and answers each message with ``DONE``. All numbers are little-endian.
+
+Nothing that is received is believed: who reads checks magic, protocol, kind and all lengths (:class:`MessageError`),
+and whoever carries out a command checks its fields against what there is.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from .._errors import DeviceError
+
+__all__ = ["CONTROL", "DATA", "HELLO", "POISON", "Command", "Kind", "Message", "MessageError", "What"]
+
+HELLO, CONTROL, DATA, POISON = 1, 2, 3, 4  # channels
+
+MAGIC = b"gbCl"
+PROTOCOL = 1
+MAX_CONTROL = 64 << 20  #: bytes of one control message
+MAX_HELLO = 1 << 16
+MAX_TEXT = 4096  #: bytes of one text in a message
+_HEADER = struct.Struct("<4sHHQI")
+_COMMAND = struct.Struct("<B3xI")
+
+
+class MessageError(DeviceError):
+    """A message that is none of this protocol, or asks for what cannot be."""
+
+
+class Kind:
+    """Kinds of control messages."""
+
+    # from rank 0
+    COMMANDS = 1  # to be done in order; the number is that of the message, from 1 up
+    LOST = 2  # the number is a rank that is gone: nothing comes from it any more
+    PING = 3  # answered at once by PONG with the same number
+    BYE = 4
+    # to rank 0
+    DONE = 16  # all messages up to that number are done
+    FAILED = 17  # a command of that message failed: i32 status, text. What computes is left out until CLEAR
+    BEAT = 18  # alive, at work on that message: i32 the rank it waits for (-1: none), u64 ns for how long
+    ANSWER = 19  # to a question of that number: what the command says
+    PONG = 20  # u64 ns on the clock of the rank
+
+
+class What:
+    """Commands; behind each its fields, and what follows them."""
+
+    OPEN = 1  # question, device: opens a backend; its name follows. The answer: u8 0, u64 alignment, u64 largest, name
+    ALLOC = 2  # question, device, memory, bytes. The answer: i32 status, text
+    FREE = 3  # memory
+    FILL = 4  # memory, value
+    PUT = 5  # memory, offset: the bytes follow
+    TAKE = 6  # rank, memory, offset, bytes: the next data of that rank
+    GIVE = 7  # rank, memory, offset, bytes: as data to that rank
+    COPY = 8  # memory, offset, memory, offset, bytes: from the second to the first
+    GRAPH = 9  # device, graph: nodes follow (_nodes.py)
+    RUN = 10  # graph
+    DROP = 11  # graph
+    ASK = 12  # question, device: one node follows. The answer: a text why it is not computed, empty: it is
+    MARK = 13  # question. The answer: u64 ns on the clock of the rank when its turn comes
+    FILE = 14  # question, memory, offset, bytes, offset in the file, hash: a path follows. The answer: i32 status, text
+    CLEAR = 15  # what failed was heard of
+    KEEP = 16  # memory, offset, bytes, hash: into the cache, if there is one
+
+
+FIELDS: dict[int, struct.Struct] = {
+    What.OPEN: struct.Struct("<QI"),
+    What.ALLOC: struct.Struct("<QIQQ"),
+    What.FREE: struct.Struct("<Q"),
+    What.FILL: struct.Struct("<QB"),
+    What.PUT: struct.Struct("<QQ"),
+    What.TAKE: struct.Struct("<IQQQ"),
+    What.GIVE: struct.Struct("<IQQQ"),
+    What.COPY: struct.Struct("<QQQQQ"),
+    What.GRAPH: struct.Struct("<IQ"),
+    What.RUN: struct.Struct("<Q"),
+    What.DROP: struct.Struct("<Q"),
+    What.ASK: struct.Struct("<QI"),
+    What.MARK: struct.Struct("<Q"),
+    What.FILE: struct.Struct("<QQQQQ32s"),
+    What.CLEAR: struct.Struct("<"),
+    What.KEEP: struct.Struct("<QQQ32s"),
+}
+_HAS_MORE = frozenset((What.OPEN, What.PUT, What.GRAPH, What.ASK, What.FILE))
+_KINDS = frozenset(v for k, v in vars(Kind).items() if k.isupper())
+ANSWER_STATUS = struct.Struct("<i")
+BEAT_BODY = struct.Struct("<iQ")
+CLOCK = struct.Struct("<Q")
+OPENED = struct.Struct("<BQQ")
+
+
+class Message(NamedTuple):
+    """A control message that was received."""
+
+    kind: int
+    number: int
+    body: memoryview
+
+
+class Command(NamedTuple):
+    """One command of a message: what is to be done, its fields, and the bytes behind them."""
+
+    what: int
+    fields: tuple[Any, ...]
+    more: memoryview
+
+
+def message(kind: int, number: int, body: bytes | bytearray | memoryview = b"") -> bytes:
+    return b"".join((_HEADER.pack(MAGIC, PROTOCOL, kind, number, len(body)), body))
+
+
+def read_message(data: bytes | bytearray | memoryview) -> Message:
+    """MessageError for what is none."""
+    view = memoryview(data)
+    if len(view) < _HEADER.size:
+        raise MessageError(f"a message of {len(view)} bytes is shorter than a header")
+    magic, protocol, kind, number, length = _HEADER.unpack_from(view)
+    if magic != MAGIC or protocol != PROTOCOL:
+        raise MessageError(f"a message begins with {bytes(magic)!r}, protocol {protocol}, not {MAGIC!r}, {PROTOCOL}")
+    if kind not in _KINDS:
+        raise MessageError(f"there is no kind {kind} of messages")
+    if length != len(view) - _HEADER.size:
+        raise MessageError(f"a message of {len(view) - _HEADER.size} bytes says that it has {length}")
+    return Message(kind, number, view[_HEADER.size :])
+
+
+def command(what: int, *fields: Any, more: bytes | bytearray | memoryview = b"") -> bytes:
+    body = FIELDS[what]
+    return b"".join((_COMMAND.pack(what, body.size + len(more)), body.pack(*fields), more))
+
+
+def commands_of(body: memoryview) -> Iterator[Command]:
+    """The commands of a message. MessageError as soon as one is malformed."""
+    at = 0
+    while at < len(body):
+        if len(body) - at < _COMMAND.size:
+            raise MessageError(f"{len(body) - at} bytes at the end of a message are no command")
+        what, length = _COMMAND.unpack_from(body, at)
+        fields = FIELDS.get(what)
+        at += _COMMAND.size
+        if fields is None:
+            raise MessageError(f"there is no command {what}")
+        if length > len(body) - at or length < fields.size or (length > fields.size and what not in _HAS_MORE):
+            raise MessageError(f"command {what} says that it has {length} bytes, of {len(body) - at}")
+        yield Command(what, fields.unpack_from(body, at), body[at + fields.size : at + length])
+        at += length
+
+
+def text_of(data: bytes | memoryview) -> str:
+    return str(bytes(data[:MAX_TEXT]), "utf-8", "replace")
+
+
+def text_bytes(text: str) -> bytes:
+    return text.encode("utf-8", "replace")[:MAX_TEXT]
+
+
+def hello(facts: dict[str, Any]) -> bytes:
+    return json.dumps({"magic": "ggml_backend cluster", "protocol": PROTOCOL, **facts}).encode("ascii")
+
+
+def read_hello(data: bytes | bytearray | memoryview) -> dict[str, Any]:
+    """MessageError for what is none; versions are the caller's to compare."""
+    try:
+        facts = json.loads(bytes(data)) if len(data) <= MAX_HELLO else None
+    except (ValueError, RecursionError):
+        facts = None
+    if not isinstance(facts, dict) or facts.get("magic") != "ggml_backend cluster":
+        raise MessageError("what was received is no greeting of ggml_backend: is another program in this MPI job?")
+    return facts

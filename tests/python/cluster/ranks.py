@@ -1,0 +1,69 @@
+"""Graphs of well-known models cut by layers, and what they give on one CPU: what tests of clusters compare with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+
+import ggml_backend as gb
+from ggml_backend._examples import graphs
+
+
+class Model:
+    """An example graph with random weights. Weights lie on the device of their layer, as in a real placement."""
+
+    def __init__(self, name: str, devices: Sequence[gb.Backend], seed: int = 0) -> None:
+        self.ctx, self.graph = graphs.build(name)
+        self.devices = list(devices)
+        self.rng = np.random.default_rng(seed)
+        self.buffers = []
+        weights = [t for t in self.graph.leafs if t.name not in ("x", "positions")]
+        for t in weights:
+            device = self.devices[self.layer(t.name) * len(self.devices) // graphs.LAYERS]
+            buffer = device.alloc(device.buffer_type.alloc_size(t), "weights")
+            buffer.place(t)
+            self.buffers.append(buffer)
+            t.set(self.rng.standard_normal(t.shape).astype(np.float32) / np.float32(t.shape[-1] ** 0.5))
+
+    @staticmethod
+    def layer(name: str) -> int:
+        found = re.match(r"(\d+)\.", name)
+        return int(found[1]) if found else 0
+
+    def allocate(self, sched: gb.Scheduler) -> None:
+        layer = 0
+        for node in self.graph.nodes:  # also what has no weights: a cut goes through one tensor
+            layer = max(layer, self.layer(node.name))
+            sched.set_backend(node, self.devices[layer * len(self.devices) // graphs.LAYERS])
+        sched.allocate(self.graph)
+        positions = self.graph.get("positions")
+        if positions is not None:
+            positions.set(np.arange(graphs.TOKENS, dtype=np.int32))
+
+    def x(self, seed: int) -> np.ndarray:
+        return np.random.default_rng(seed).standard_normal((graphs.TOKENS, graphs.EMBD)).astype(np.float32)
+
+    def run(self, sched: gb.Scheduler, seed: int) -> np.ndarray:
+        self.graph["x"].set(self.x(seed))
+        assert sched.compute(self.graph)
+        return self.graph.outputs[0].numpy(copy=True)
+
+
+def alone(name: str, seeds: Sequence[int]) -> list[np.ndarray]:
+    """The results in one process."""
+    cpu = gb.Backend("CPU", n_threads=1)
+    model = Model(name, [cpu])
+    with gb.Scheduler([cpu]) as sched:
+        model.allocate(sched)
+        return [model.run(sched, s) for s in seeds]
+
+
+@contextmanager
+def placed(name: str, devices: Sequence[gb.Backend], **options: object) -> Iterator[tuple[Model, gb.Scheduler]]:
+    model = Model(name, devices)
+    with gb.Scheduler([*devices, gb.Backend("CPU", n_threads=1)], **options) as sched:  # type: ignore[arg-type]
+        model.allocate(sched)
+        yield model, sched

