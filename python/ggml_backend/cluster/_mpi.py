@@ -18,7 +18,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from typing import Any
+from typing import Any, NoReturn
 
 from .._errors import DeviceError, DeviceLostError, StateError, UnsupportedError
 from ._transport import Letter, Transport
@@ -33,7 +33,6 @@ _SPIN, _YIELD, _LONGEST = 50e-6, 1e-3, 2e-3  # seconds
 _SMALL, _MOST_FREE = 4096, 64 << 20  # bytes
 _TOLERANT = "OMPI_MCA_mpi_ft_enable"  # what mpiexec --with-ft ulfm sets
 _MEETING = 21  # a tag on COMM_WORLD
-_PATIENCE = 5.0  # seconds that MPI is given to end
 
 
 def _announced() -> int:
@@ -151,6 +150,7 @@ class MpiTransport(Transport):
         self._parent = os.getppid()
         self._tolerant = os.environ.get(_TOLERANT) in ("1", "true")
         self.troubled = False  # somebody is gone
+        self._exit_status = 0
         self.silent: list[tuple[int, int]] = []  # ranks that may be there, and their processes if on this host
         atexit.register(self.finish)
 
@@ -163,7 +163,7 @@ class MpiTransport(Transport):
             world.Isend([b"x", self._MPI.BYTE], 0, _MEETING).Free()
         while not all(here := [(bool(request) and request.Test()) or not request for request in asked]):
             if time.monotonic() > until:
-                self.troubled = True
+                self.in_trouble()
                 for request in asked:
                     if request:
                         request.Cancel()
@@ -258,7 +258,7 @@ class MpiTransport(Transport):
         else:
             time.sleep(min(_LONGEST, waited / 8))
             if waited > 1 and os.getppid() != self._parent and 0 not in self._lost:
-                self.troubled = True
+                self.in_trouble()
                 self._lost.update((r, "mpiexec is gone") for r in range(self.size) if r != self.rank)
 
     def pulse(self) -> None:
@@ -280,13 +280,13 @@ class MpiTransport(Transport):
                     self._lost.setdefault(int(rank), "its process has died")
         if peer >= 0:
             self._lost.setdefault(peer, "its process has died")
-        self.troubled = True
+        self.in_trouble()
 
     def lost(self) -> dict[int, str]:
         return self._lost
 
     def gave_up(self, peer: int, pid: int) -> None:
-        self.troubled = True
+        self.in_trouble()
         if peer not in self._lost:
             self.silent.append((peer, pid))
 
@@ -307,8 +307,9 @@ class MpiTransport(Transport):
     # ------------------------------------------------------------------------------------------------------- the end
 
     def finish(self) -> None:
-        """At the exit of the process. MPI ends all ranks together, which does not come about when one is gone or
-        silent: then nothing is left to chance, and nobody is left behind."""
+        """At the exit of the process, behind all that was registered after the cluster began. MPI ends all ranks
+        together, which hangs now and then when one is gone, and always when one is silent. An MPI that tolerates
+        faults does without; else the job is ended."""
         if not self.troubled:
             return
         sys.stdout.flush()
@@ -323,15 +324,20 @@ class MpiTransport(Transport):
             self._MPI.COMM_WORLD.Abort(1)
         for _, pid in self.silent:
             _kill_sibling(pid)
-        ending = threading.Thread(target=self._finalize, daemon=True)
-        ending.start()
-        ending.join(_PATIENCE)
-        if ending.is_alive():
-            os._exit(1 if getattr(sys, "last_value", None) is not None else 0)
+        os._exit(self._exit_status if getattr(sys, "last_value", None) is None else 1)
 
-    def _finalize(self) -> None:
-        with contextlib.suppress(self.Error):
-            self._MPI.Finalize()
+    def in_trouble(self) -> None:
+        """Somebody is gone. MPI cannot be ended properly then (`finish`), and the status of the process has to be
+        known there."""
+        if self.troubled:
+            return
+        self.troubled, real = True, sys.exit
+
+        def leave(status: Any = None, /) -> NoReturn:
+            self._exit_status = status if isinstance(status, int) else int(status is not None)
+            real(status)
+
+        sys.exit = leave
 
 
 def _kill_sibling(pid: int) -> None:
@@ -351,7 +357,7 @@ def serve(worker: Worker) -> None:
     except (StateError, DeviceError) as error:
         print(f"ggml_backend: {error}", file=sys.stderr, flush=True)
         worker.transport.close()
-        raise SystemExit(1) from None
+        sys.exit(1)
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
