@@ -314,11 +314,11 @@ static bool is_far(const struct ggml_tensor * node, const struct space * s, int 
     if (s->units < (int64_t) (FAR_BYTES / sizeof(float) / GB_RUN) || ggml_nbytes(node) < FAR_BYTES) {
         return false;
     }
-    bool far = true;
+    bool apart = true;
     for (int i = 0; i < n_src; i++) {
-        far = far && node->src[i]->data != node->data;
+        apart = apart && node->src[i]->data != node->data;
     }
-    return far;
+    return apart;
 }
 
 // Takes the values of a run, which `streams` or may lie there already, to their place. next: what will be

@@ -112,9 +112,9 @@ static void test_soft_max_row_f32(const struct gb_kernels * k) {
         k->soft_max_row_f32(n, y, x, 0.5f, NULL);
         CHECK(y[n / 2] == 1.0f);
         // a NaN beside a number, and beside nothing but -inf, makes all of the row NaN; so does +inf
-        for (int far = 0; far < 2; far++) {
+        for (int extreme = 0; extreme < 2; extreme++) {
             float mask[70];
-            x[n / 2] = far ? -INFINITY : 5;
+            x[n / 2] = extreme ? -INFINITY : 5;
             x[n - 1] = NAN;
             for (int way = 0; way < 4; way++) {
                 for (int i = 0; i < n; i++) {

@@ -53,10 +53,10 @@ static inline struct world random_world(int n_backends, int n_ops, int n_leafs, 
     for (int i = 0; i < n; i++) {
         const uint32_t begin = n_consumers;
         for (int c = 0; c < n_ops; c++) {
-            const bool near = i >= n_ops ? true : c > i && c <= i + reach;
+            const bool close = i >= n_ops ? true : c > i && c <= i + reach;
             // results written back to what came before
             const bool back = i < n_ops && c < i && c >= i - reach && test_random_int(0, 12) == 0;
-            if ((near && test_random_int(0, i >= n_ops ? n_ops / 2 : 2) == 0) || back) {
+            if ((close && test_random_int(0, i >= n_ops ? n_ops / 2 : 2) == 0) || back) {
                 w.consumers[n_consumers++] = c;
             }
         }
