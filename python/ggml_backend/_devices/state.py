@@ -37,10 +37,19 @@ def object_of(handle: Any, kind: type[_T]) -> _T:
     return found
 
 
+class _Ticket:
+    """Of work for a queue: whether it was done."""
+
+    __slots__ = ("done",)
+
+    def __init__(self) -> None:
+        self.done = False
+
+
 class State:
     """One open device: the object of its class, and what the library keeps beside it."""
 
-    __slots__ = ("device", "failure", "has_numpy_arrays", "host", "lock", "n_done", "n_submitted", "name", "queue")
+    __slots__ = ("device", "failure", "has_numpy_arrays", "host", "lock", "name", "queue", "queued")
 
     def __init__(self, name: str, device: Any) -> None:
         self.name = name
@@ -49,7 +58,7 @@ class State:
         self.queue: bool = has_queue(device)
         self.has_numpy_arrays: bool | None = None  # None: nobody has looked
         self.failure: BaseException | None = None  # of work in its queue, until somebody waits for that
-        self.n_submitted = self.n_done = 0  # works for its queue
+        self.queued: list[_Ticket] = []  # of what nobody has waited for
         self.lock = threading.Lock()
 
     def run(self, program: Callable[[], object]) -> None:
@@ -57,16 +66,12 @@ class State:
         if not self.queue:
             program()
             return
-        work = self.guarded(program)
-        with self.lock:
-            self.n_submitted += 1
-        try:
-            with self.told("in submit(work)"):
-                self.device.submit(work)
-        except BaseException:
-            with self.lock:
-                self.n_submitted -= 1  # it is not in the queue
-            raise
+        ticket = _Ticket()
+        with self.told("in submit(work)"):
+            self.device.submit(self.guarded(program, ticket))
+        with self.lock:  # an interrupt before this one leaves out a check, and nothing else
+            self.queued = [t for t in self.queued if not t.done]
+            self.queued.append(ticket)
 
     @contextlib.contextmanager
     def told(self, where: str) -> Iterator[None]:
@@ -77,7 +82,7 @@ class State:
             add_note(error, f"raised by the device {self.name} {where}")
             raise
 
-    def guarded(self, program: Callable[[], object]) -> Callable[[], None]:
+    def guarded(self, program: Callable[[], object], ticket: _Ticket) -> Callable[[], None]:
         """Work for a queue, whose thread shall not end by an exception: that is raised to who waits. After a failure
         nothing more is computed until then."""
         run = lib.gbpy_device_current_run()
@@ -92,9 +97,8 @@ class State:
                 with self.lock:
                     self.failure = self.failure or error
             finally:
+                ticket.done = True
                 lib.gbpy_device_set_current_run(outer)
-                with self.lock:
-                    self.n_done += 1
 
         return work
 
@@ -104,7 +108,7 @@ class State:
         if not self.queue:
             return
         with self.lock:
-            n = self.n_submitted
+            queued, self.queued = self.queued, []
         try:
             with self.told("in synchronize()"):
                 self.device.synchronize()
@@ -112,12 +116,11 @@ class State:
             with self.lock:
                 self.failure = self.failure or error
             raise
-        with self.lock:
-            left = n - self.n_done
+        left = sum(not t.done for t in queued)
         if left > 0:
             raise DeviceError(
-                f"{self.name}: synchronize returned before work that was submitted had been done ({left} of {n}): it"
-                " must wait, and submit must run each work() once"
+                f"{self.name}: synchronize returned before work that was submitted had been done ({left} of"
+                f" {len(queued)}): it must wait, and submit must run each work() once"
             )
 
     def settle(self) -> None:
