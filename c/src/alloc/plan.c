@@ -36,14 +36,10 @@ static void keep_if_smaller(struct gb_plan_part * part, size_t peak) {
 static enum ggml_status fit_gaps(struct gb_plan_part * part, size_t goal, struct gb_plan_budget * budget) {
     static const enum gb_plan_key keys[] = { GB_PLAN_BY_SIZE, GB_PLAN_BY_AREA, GB_PLAN_BY_WIDTH, GB_PLAN_BY_LOAD,
         GB_PLAN_BY_BIRTH, GB_PLAN_BY_DEATH, GB_PLAN_BY_WIDTH_AREA_LOAD, GB_PLAN_BY_LOAD_AREA_WIDTH };
-    const uint64_t                steps  = gb_plan_first_fit_steps(part);
-    for (size_t k = 0; k < 2 * GB_ARRAY_LEN(keys) && part->peak > goal; k++) {
-        const bool by_size = k == 0;
-        if (by_size ? steps > MAX_STEPS_BY_SIZE : !gb_plan_spend(budget, steps)) {
-            break;
-        }
+    for (size_t k = 0; k < 2 * GB_ARRAY_LEN(keys) && part->peak > goal && (k == 0 || budget->steps > 0); k++) {
         size_t peak;
-        GB_TRY(gb_plan_first_fit(part, keys[k % GB_ARRAY_LEN(keys)], k >= GB_ARRAY_LEN(keys), &peak));
+        GB_TRY(gb_plan_first_fit(part, keys[k % GB_ARRAY_LEN(keys)], k >= GB_ARRAY_LEN(keys), k > 0 ? budget : NULL,
+            &peak));
         keep_if_smaller(part, peak);
     }
     return GGML_STATUS_SUCCESS;
