@@ -8,6 +8,9 @@
 //   plan_firstfit.c  each buffer in turn into the first (or smallest) gap, for an order given by a key
 //   plan_index.c     what is placed, by time and offset, to find gaps fast
 //   plan_skyline.c   the lowest valley of the skyline filled with the best buffer that fits between its walls
+//   plan_improve.c   first fit in orders that the plans before have taught
+//   plan_critical.c  the buffers alive where most bytes are, as a problem of their own
+//   plan_search.c    search at several capacities
 //   plan_exact.c     depth-first search at a capacity: finds a plan, or proves that there is none, or gives up
 //   plan_chunks.c    the driver for memory in chunks of limited size
 //   plan_budget.c    how much searching may still cost
@@ -43,6 +46,7 @@ struct gb_plan_part {
     uint64_t         n_pairs; // of buffers alive together
     size_t           bound;   // no plan of this part is smaller: the largest load, or what search has proved
     size_t           peak;    // of the best plan so far
+    int              best_key; // enum gb_plan_key: the order that gave the best plan by first fit
     size_t           chunk;   // for first fit: no buffer may lie across a multiple of it; 0: none
 };
 
@@ -69,10 +73,15 @@ struct gb_plan_budget {
     int64_t  deadline; // gb_time_ns; INT64_MAX: none
     uint64_t unread;   // steps since the clock was read
     bool     gave_up;  // the thread's poll said so: nothing is left
+    bool     late;     // the clock said so
 };
 
 #define GB_PLAN_LOOK_STEPS ((uint64_t) 1 << 16)
 void gb_plan_look(struct gb_plan_budget * budget); // at the clock and the poll: nothing is left if one says so
+
+// A part of the budget for a stage of its own, and what that has left.
+struct gb_plan_budget gb_plan_share(struct gb_plan_budget * from, uint64_t steps);
+void                  gb_plan_give_back(struct gb_plan_budget * to, const struct gb_plan_budget * share);
 
 // False when the budget is used up. Inline: the search spends a few steps at a time.
 static inline bool gb_plan_spend(struct gb_plan_budget * budget, uint64_t steps) {
@@ -120,6 +129,7 @@ struct gb_plan_ranked gb_plan_rank(const struct gb_plan_buffer * b, uint32_t ind
 int                   gb_plan_by_rank(const void * a, const void * b);
 bool                  gb_plan_needs_crowd(enum gb_plan_key key);
 size_t                gb_plan_crowd(const struct gb_plan_buffer * b, const size_t * load);
+enum ggml_status      gb_plan_find_crowds(struct gb_plan_part * part);
 // All buffers of the part by rank.
 enum ggml_status gb_plan_order(struct gb_plan_part * part, enum gb_plan_key key, uint32_t * order);
 
@@ -178,6 +188,36 @@ struct gb_plan_placer * gb_plan_placer_new(const struct gb_plan_part * part); //
 void                    gb_plan_placer_free(struct gb_plan_placer * placer);
 enum ggml_status gb_plan_place(struct gb_plan_placer * placer, const uint32_t * order, uint32_t n, bool smallest_gap,
     struct gb_plan_budget * budget, size_t * offsets, size_t * peak);
+
+// The trial becomes the plan of the part if it is smaller.
+void gb_plan_keep(struct gb_plan_part * part, size_t peak);
+
+// First fit in orders that earlier plans have taught (plan_improve.c). Keeps what is smaller than the plan of the part.
+struct gb_plan_improver;
+struct gb_plan_improver * gb_plan_improver_new(struct gb_plan_part * part); // NULL: no memory
+void                      gb_plan_improver_free(struct gb_plan_improver * improver);
+// Until the peak is the goal, or the budget is used up; then it can go on later.
+enum ggml_status gb_plan_improve(struct gb_plan_improver * improver, size_t goal, struct gb_plan_budget * budget);
+// The same from an order, until that is learned.
+enum ggml_status gb_plan_improve_from(struct gb_plan_improver * improver, const uint32_t * order, size_t goal,
+    struct gb_plan_budget * budget);
+
+// The buffers of a part that are alive where most bytes are (plan_critical.c).
+struct gb_plan_critical {
+    struct gb_plan_item * items;   // owned; the same with sections for times
+    uint32_t *            buffers; // owned; by item: its index in the part
+    uint32_t              n;
+};
+// About `limit` of them, more if more are alive in the busiest section. free also after a failure.
+enum ggml_status gb_plan_critical_find(struct gb_plan_part * part, uint32_t limit, struct gb_plan_critical * critical);
+void             gb_plan_critical_free(struct gb_plan_critical * critical);
+// Moves the critical ones to the front of the order, by offset.
+enum ggml_status gb_plan_critical_order(const struct gb_plan_part * part, const struct gb_plan_critical * critical,
+    const size_t * offsets, uint32_t * order);
+
+// Search at several capacities, in turns with plan_improve.c (plan_search.c).
+enum ggml_status gb_plan_search_part(struct gb_plan_part * part, size_t goal, size_t capacity, size_t unit,
+    struct gb_plan_budget * budget);
 
 enum gb_plan_outcome { GB_PLAN_FOUND, GB_PLAN_INFEASIBLE, GB_PLAN_GAVE_UP, GB_PLAN_NO_MEMORY };
 

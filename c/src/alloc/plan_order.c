@@ -89,7 +89,10 @@ int gb_plan_by_rank(const void * pa, const void * pb) {
 // ------------------------------------------------------------------------------------------------------- all of a part
 
 // The largest of any range in logarithmic time: node k of a complete tree holds the larger of its two children.
-static enum ggml_status find_crowds(struct gb_plan_part * part) {
+enum ggml_status gb_plan_find_crowds(struct gb_plan_part * part) {
+    if (part->has_crowds) {
+        return GGML_STATUS_SUCCESS;
+    }
     const size_t   m    = part->n_sections;
     size_t * const most = gb_calloc(2 * m, sizeof(*most));
     if (most == NULL) {
@@ -115,8 +118,8 @@ static enum ggml_status find_crowds(struct gb_plan_part * part) {
 }
 
 enum ggml_status gb_plan_order(struct gb_plan_part * part, enum gb_plan_key key, uint32_t * order) {
-    if (gb_plan_needs_crowd(key) && !part->has_crowds) {
-        GB_TRY(find_crowds(part));
+    if (gb_plan_needs_crowd(key)) {
+        GB_TRY(gb_plan_find_crowds(part));
     }
     struct gb_plan_ranked * ranked = gb_calloc(part->n, sizeof(*ranked));
     if (ranked == NULL) {
