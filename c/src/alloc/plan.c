@@ -15,10 +15,11 @@
 #include "base/status.h"
 #include "ggml-alloc.h"
 
-#define STEPS_PER_MS    300000 // about half of what an ordinary processor does
-#define HEURISTIC_STEPS ((uint64_t) 1 << 24) // for what comes after first fit by size
+#define STEPS_PER_MS    500000 // what an ordinary processor does, or somewhat less
+#define DEFAULT_STEPS   ((uint64_t) 6000000)
+#define HEURISTIC_STEPS ((uint64_t) 1 << 22) // for what comes after first fit by size
 #define MANY            4096                 // buffers
-#define FEW             256
+#define FEW             512
 
 void gb_plan_keep(struct gb_plan_part * part, size_t peak) {
     if (peak < part->peak) {
@@ -27,139 +28,11 @@ void gb_plan_keep(struct gb_plan_part * part, size_t peak) {
     }
 }
 
-// ------------------------------------------------------------------------------------------------------ the heuristics
-
-// First fit by eight keys, then smallest gap by the same eight. The first, by size, is tried in any case up to
-// GB_PLAN_ALWAYS buffers, since gb_plan_offsets promises it. The others are paid from the budget. Where there are many
-// buffers those come first that do best there.
-static enum ggml_status fit_gaps(struct gb_plan_part * part, size_t goal, struct gb_plan_budget * budget) {
-    enum { N = 8 };
-    static const enum gb_plan_key keys[2][N] = { { GB_PLAN_BY_SIZE, GB_PLAN_BY_AREA, GB_PLAN_BY_WIDTH, GB_PLAN_BY_LOAD,
-                                                     GB_PLAN_BY_BIRTH, GB_PLAN_BY_DEATH, GB_PLAN_BY_WIDTH_AREA_LOAD,
-                                                     GB_PLAN_BY_LOAD_AREA_WIDTH },
-        { GB_PLAN_BY_SIZE, GB_PLAN_BY_LOAD, GB_PLAN_BY_DEATH, GB_PLAN_BY_AREA, GB_PLAN_BY_LOAD_AREA_WIDTH,
-            GB_PLAN_BY_WIDTH, GB_PLAN_BY_BIRTH, GB_PLAN_BY_WIDTH_AREA_LOAD } };
-    const bool                    many       = part->n > MANY;
-    for (int k = 0; k < 2 * N && part->peak > goal; k++) {
-        const bool free = k == 0 && part->n <= GB_PLAN_ALWAYS;
-        size_t     peak;
-        if (!free && budget->steps == 0) {
-            break;
-        }
-        GB_TRY(gb_plan_first_fit(part, keys[many][k % N], k >= N, free ? NULL : budget, &peak));
-        part->best_key = peak < part->peak ? (int) keys[many][k % N] : part->best_key;
-        gb_plan_keep(part, peak);
-    }
-    return GGML_STATUS_SUCCESS;
-}
-
-// Skylines by three keys, while there is something to gain and to spend.
-static enum ggml_status fill_valleys(struct gb_plan_part * part, size_t goal, struct gb_plan_budget * budget) {
-    static const enum gb_plan_key keys[] = { GB_PLAN_BY_WIDTH, GB_PLAN_BY_SIZE, GB_PLAN_BY_AREA };
-    for (size_t k = 0; k < GB_ARRAY_LEN(keys) && part->peak > goal && budget->steps > 0; k++) {
-        size_t peak;
-        GB_TRY(gb_plan_skyline(part, keys[k], budget, &peak));
-        gb_plan_keep(part, peak);
-    }
-    return GGML_STATUS_SUCCESS;
-}
-
 // ----------------------------------------------------------------------------------------------------------- the whole
 
-// What planning a problem may cost.
-struct costs {
-    size_t                capacity; // as that of the effort
-    struct gb_plan_budget heuristic, search;
-    bool                  whole; // not the critical buffers of another
-};
-
-static enum ggml_status plan_parts(struct gb_plan_problem * p, struct costs * costs, struct gb_plan_result * result);
-
-// The critical buffers of the part as a problem of their own. What is proved of them holds for the part.
-static enum ggml_status plan_critical(struct gb_plan_part * part, struct gb_plan_critical * c, size_t capacity,
-    struct gb_plan_budget * budget, size_t * offsets, size_t * peak) {
-    struct gb_plan_problem p;
-    struct gb_plan_result  result;
-    struct costs           costs  = { .capacity = capacity };
-    costs.heuristic               = gb_plan_share(budget, budget->steps / 4);
-    costs.search                  = gb_plan_share(budget, budget->steps * 2 / 3);
-    enum ggml_status status       = gb_plan_problem_init(&p, c->items, c->n, 1);
-    status                        = status == GGML_STATUS_SUCCESS ? plan_parts(&p, &costs, &result) : status;
-    for (size_t i = 0; status == GGML_STATUS_SUCCESS && i < p.n; i++) {
-        offsets[p.buffers[i].item] = p.offsets[i];
-    }
-    if (status == GGML_STATUS_SUCCESS) {
-        part->bound = GB_MAX(part->bound, result.bound);
-        *peak       = result.peak;
-    }
-    gb_plan_problem_free(&p);
-    gb_plan_give_back(budget, &costs.heuristic);
-    gb_plan_give_back(budget, &costs.search);
-    return status;
-}
-
-// A plan of all from one of the critical buffers: these come first, the others in the order that did best.
-static enum ggml_status extend_critical(struct gb_plan_part * part, const struct gb_plan_critical * c,
-    const size_t * offsets, size_t goal, struct gb_plan_budget * budget) {
-    uint32_t *                order    = gb_calloc(part->n, sizeof(*order));
-    struct gb_plan_improver * improver = gb_plan_improver_new(part);
-    enum ggml_status          status =
-        order && improver ? gb_plan_order(part, (enum gb_plan_key) part->best_key, order) : GGML_STATUS_ALLOC_FAILED;
-    status = status == GGML_STATUS_SUCCESS ? gb_plan_critical_order(part, c, offsets, order) : status;
-    status = status == GGML_STATUS_SUCCESS ? gb_plan_improve_from(improver, order, goal, budget) : status;
-    gb_plan_improver_free(improver);
-    gb_free(order);
-    return status;
-}
-
-// With about `limit` critical buffers; *n: how many there were the last time, which must be more now.
-static enum ggml_status try_critical(struct gb_plan_part * part, uint32_t limit, size_t goal, size_t capacity,
-    struct gb_plan_budget * budget, uint32_t * n) {
-    struct gb_plan_critical c       = { 0 };
-    size_t                  peak    = 0;
-    size_t *                offsets = NULL;
-    enum ggml_status        status  = gb_plan_critical_find(part, limit, &c);
-    if (status == GGML_STATUS_SUCCESS && c.n > *n && c.n <= part->n / 4 * 3) {
-        *n      = c.n;
-        offsets = gb_calloc(c.n, sizeof(*offsets));
-        status  = offsets ? plan_critical(part, &c, capacity, budget, offsets, &peak) : GGML_STATUS_ALLOC_FAILED;
-        if (status == GGML_STATUS_SUCCESS && peak < part->peak) {
-            status = extend_critical(part, &c, offsets, GB_MAX(goal, peak), budget);
-        }
-    }
-    gb_free(offsets);
-    gb_plan_critical_free(&c);
-    return status;
-}
-
-// A sixteenth of the buffers, then a quarter: each has a quarter of the budget.
-static enum ggml_status plan_from_critical(struct gb_plan_part * part, size_t goal, size_t capacity,
-    struct gb_plan_budget * budget) {
-    const uint64_t quarter = budget->steps / 4;
-    uint32_t       n       = 0;
-    for (int k = 0; k < 2 && part->peak > GB_MAX(goal, part->bound); k++) {
-        struct gb_plan_budget  share  = gb_plan_share(budget, quarter);
-        const uint32_t         limit  = k == 0 ? GB_MIN(part->n / 16, 1024) : GB_MIN(part->n / 4, 4096);
-        const enum ggml_status status = try_critical(part, limit, goal, capacity, &share, &n);
-        gb_plan_give_back(budget, &share);
-        GB_TRY(status);
-    }
-    return GGML_STATUS_SUCCESS;
-}
-
-static enum ggml_status plan_part(struct gb_plan_part * part, size_t goal, size_t unit, struct costs * costs) {
-    GB_TRY(fit_gaps(part, goal, &costs->heuristic));
-    if (part->n <= MANY) {
-        GB_TRY(fill_valleys(part, goal, &costs->heuristic));
-    }
-    if (costs->whole && part->n >= FEW && part->peak > goal && costs->search.steps > 0) {
-        GB_TRY(plan_from_critical(part, goal, costs->capacity, &costs->search));
-    }
-    return gb_plan_search_part(part, GB_MAX(goal, part->bound), costs->capacity, unit, &costs->search);
-}
-
 // All stages for all parts.
-static enum ggml_status plan_parts(struct gb_plan_problem * p, struct costs * costs, struct gb_plan_result * result) {
+enum ggml_status gb_plan_parts(struct gb_plan_problem * p, struct gb_plan_costs * costs,
+    struct gb_plan_result * result) {
     size_t goal = GB_MAX(p->bound, costs->capacity);
     *result     = (struct gb_plan_result){ .lower_bound = p->bound, .bound = p->bound };
     for (size_t k = 0; k < p->n_parts; k++) {
@@ -169,7 +42,7 @@ static enum ggml_status plan_parts(struct gb_plan_problem * p, struct costs * co
         GB_TRY(gb_plan_in_order(part, &peak));
         gb_plan_keep(part, peak);
         result->best_fit = GB_MAX(result->best_fit, peak);
-        GB_TRY(plan_part(part, goal, p->unit, costs));
+        GB_TRY(gb_plan_part(part, goal, p->unit, costs));
         if (costs->heuristic.gave_up || costs->search.gave_up) {
             return GGML_STATUS_ABORTED;
         }
@@ -185,11 +58,11 @@ static enum ggml_status plan_parts(struct gb_plan_problem * p, struct costs * co
 static enum ggml_status plan_problem(struct gb_plan_problem * p, const struct gb_plan_effort * effort,
     struct gb_plan_result * result) {
     const int64_t deadline = effort->limit_ns > 0 ? gb_time_ns() + effort->limit_ns : INT64_MAX;
-    struct costs  costs    = { .capacity = effort->capacity,
-            .heuristic   = { .steps = HEURISTIC_STEPS + effort->steps / 2, .deadline = deadline },
+    struct gb_plan_costs costs = { .capacity = effort->capacity,
+            .heuristic   = { .steps = HEURISTIC_STEPS + effort->steps / 4, .deadline = deadline },
             .search      = { .steps = effort->steps, .deadline = deadline },
             .whole       = true };
-    return plan_parts(p, &costs, result);
+    return gb_plan_parts(p, &costs, result);
 }
 
 // Items that are empty or never live lie at 0.
@@ -228,7 +101,7 @@ int64_t gb_plan_limit_ns = 200 * (int64_t) 1000000;
 
 enum ggml_status gb_plan_offsets(struct gb_plan_item * items, size_t n, size_t alignment,
     struct gb_plan_result * result) {
-    const struct gb_plan_effort effort = { .steps = 20 * STEPS_PER_MS, .limit_ns = gb_plan_limit_ns };
+    const struct gb_plan_effort effort = { .steps = DEFAULT_STEPS, .limit_ns = gb_plan_limit_ns };
     return gb_plan_search(items, n, alignment, &effort, result);
 }
 

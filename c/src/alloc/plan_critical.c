@@ -11,6 +11,12 @@
 #include "base/mem.h"
 #include "base/status.h"
 
+struct critical {
+    struct gb_plan_item * items;   // owned; the same with sections for times
+    uint32_t *            buffers; // owned; by item: its index in the part
+    uint32_t              n;
+};
+
 static int falling(const void * pa, const void * pb) {
     const size_t a = *(const size_t *) pa, b = *(const size_t *) pb;
     return a > b ? -1 : a < b;
@@ -40,9 +46,10 @@ static enum ggml_status find_threshold(struct gb_plan_part * part, uint32_t limi
     return GGML_STATUS_SUCCESS;
 }
 
-enum ggml_status gb_plan_critical_find(struct gb_plan_part * part, uint32_t limit, struct gb_plan_critical * c) {
+// About `limit` buffers, more if more are alive in the busiest section.
+static enum ggml_status find_critical(struct gb_plan_part * part, uint32_t limit, struct critical * c) {
     size_t threshold;
-    *c = (struct gb_plan_critical){ 0 };
+    *c = (struct critical){ 0 };
     GB_TRY(gb_plan_find_crowds(part));
     GB_TRY(find_threshold(part, limit, &threshold, &c->n));
     c->items   = gb_calloc(c->n, sizeof(*c->items));
@@ -61,45 +68,76 @@ enum ggml_status gb_plan_critical_find(struct gb_plan_part * part, uint32_t limi
     return GGML_STATUS_SUCCESS;
 }
 
-void gb_plan_critical_free(struct gb_plan_critical * c) {
+static void free_critical(struct critical * c) {
     gb_free(c->items);
     gb_free(c->buffers);
 }
 
-struct lifted {
-    size_t   offset;
-    uint32_t place, buffer;
-};
-
-static int by_offset(const void * pa, const void * pb) {
-    const struct lifted *a = pa, *b = pb;
-    if (a->offset != b->offset) {
-        return a->offset < b->offset ? -1 : 1;
-    }
-    return a->place < b->place ? -1 : a->place > b->place;
-}
-
-enum ggml_status gb_plan_critical_order(const struct gb_plan_part * part, const struct gb_plan_critical * c,
+// Moves the critical ones to the front of the order, by offset.
+static enum ggml_status to_front(struct gb_plan_part * part, const struct critical * c,
     const size_t * offsets, uint32_t * order) {
-    struct lifted * lifted = gb_calloc(part->n, sizeof(*lifted));
-    size_t *        at     = gb_calloc(part->n, sizeof(*at));
-    const bool      ok     = lifted && at;
-    for (uint32_t b = 0; ok && b < part->n; b++) {
+    size_t *         at     = gb_calloc(part->n, sizeof(*at));
+    enum ggml_status status = at ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    for (uint32_t b = 0; at && b < part->n; b++) {
         at[b] = SIZE_MAX;
     }
-    for (uint32_t k = 0; ok && k < c->n; k++) {
+    for (uint32_t k = 0; at && k < c->n; k++) {
         at[c->buffers[k]] = offsets[k];
     }
-    for (uint32_t k = 0; ok && k < part->n; k++) { // the others keep their order
-        lifted[k] = (struct lifted){ at[order[k]], k, order[k] };
-    }
-    if (ok) {
-        qsort(lifted, part->n, sizeof(*lifted), by_offset);
-    }
-    for (uint32_t k = 0; ok && k < part->n; k++) {
-        order[k] = lifted[k].buffer;
-    }
-    gb_free(lifted);
+    status = at ? gb_plan_order_by_offset(part, at, order) : status;
     gb_free(at);
-    return ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    return status;
+}
+
+// The critical buffers of the part as a problem of their own. What is proved of them holds for the part.
+static enum ggml_status plan_critical(struct gb_plan_part * part, struct critical * c, size_t capacity,
+    struct gb_plan_budget * budget, size_t * offsets, size_t * peak) {
+    struct gb_plan_problem p;
+    struct gb_plan_result  result;
+    struct gb_plan_costs           costs  = { .capacity = capacity };
+    costs.heuristic               = gb_plan_share(budget, budget->steps / 3);
+    costs.search                  = gb_plan_share(budget, budget->steps / 2);
+    enum ggml_status status       = gb_plan_problem_init(&p, c->items, c->n, 1);
+    status                        = status == GGML_STATUS_SUCCESS ? gb_plan_parts(&p, &costs, &result) : status;
+    for (size_t i = 0; status == GGML_STATUS_SUCCESS && i < p.n; i++) {
+        offsets[p.buffers[i].item] = p.offsets[i];
+    }
+    if (status == GGML_STATUS_SUCCESS) {
+        part->bound = GB_MAX(part->bound, result.bound);
+        *peak       = result.peak;
+    }
+    gb_plan_problem_free(&p);
+    gb_plan_give_back(budget, &costs.heuristic);
+    gb_plan_give_back(budget, &costs.search);
+    return status;
+}
+
+// A plan of all from one of the critical buffers: these come first, the others in the order that did best.
+static enum ggml_status extend_critical(struct gb_plan_part * part, const struct critical * c,
+    const size_t * offsets, size_t goal, struct gb_plan_budget * budget) {
+    uint32_t *                order    = gb_calloc(part->n, sizeof(*order));
+    struct gb_plan_improver * improver = gb_plan_improver_new(part);
+    enum ggml_status          status = order && improver ? to_front(part, c, offsets, order) : GGML_STATUS_ALLOC_FAILED;
+    status = status == GGML_STATUS_SUCCESS ? gb_plan_improve_from(improver, order, goal, budget) : status;
+    gb_plan_improver_free(improver);
+    gb_free(order);
+    return status;
+}
+
+enum ggml_status gb_plan_from_critical(struct gb_plan_part * part, uint32_t limit, size_t goal, size_t capacity,
+    struct gb_plan_budget * budget) {
+    struct critical c       = { 0 };
+    size_t                  peak    = 0;
+    size_t *                offsets = NULL;
+    enum ggml_status        status  = find_critical(part, limit, &c);
+    if (status == GGML_STATUS_SUCCESS && c.n <= part->n / 4 * 3) {
+        offsets = gb_calloc(c.n, sizeof(*offsets));
+        status  = offsets ? plan_critical(part, &c, capacity, budget, offsets, &peak) : GGML_STATUS_ALLOC_FAILED;
+        if (status == GGML_STATUS_SUCCESS && peak < part->peak && budget->steps > 0) {
+            status = extend_critical(part, &c, offsets, GB_MAX(goal, peak), budget);
+        }
+    }
+    gb_free(offsets);
+    free_critical(&c);
+    return status;
 }

@@ -28,7 +28,8 @@ struct gb_plan_placer {
 
 // Reading the list costs a step for each other buffer, asking the index more steps for fewer.
 static bool is_listed(const struct gb_plan_part * part) {
-    return part->n <= MAX_LISTED && part->n_pairs > (uint64_t) part->n * part->n / 32;
+    const uint64_t n = part->n + part->n_fixed;
+    return n <= MAX_LISTED && part->n_pairs > n * n / 32;
 }
 
 struct gb_plan_placer * gb_plan_placer_new(const struct gb_plan_part * part) {
@@ -38,7 +39,7 @@ struct gb_plan_placer * gb_plan_placer_new(const struct gb_plan_part * part) {
     }
     p->part = part;
     if (is_listed(part)) {
-        p->list = gb_calloc(part->n, sizeof(*p->list));
+        p->list = gb_calloc((size_t) part->n + part->n_fixed, sizeof(*p->list));
     } else {
         p->index = gb_plan_index_new(part->n_sections);
     }
@@ -102,28 +103,40 @@ static void insert(struct gb_plan_placer * p, const struct gb_plan_buffer * b, s
     p->n_listed++;
 }
 
+static bool note(struct gb_plan_placer * p, const struct gb_plan_buffer * b, size_t offset) {
+    if (p->list) {
+        insert(p, b, offset);
+        return true;
+    }
+    return gb_plan_index_add(p->index, b, offset);
+}
+
 // Finds the place of b and notes it; false: no memory. Adds what that cost to *steps.
 static bool put(struct gb_plan_placer * p, const struct gb_plan_buffer * b, bool smallest, size_t * offset,
     uint64_t * steps) {
     const size_t chunk = p->part->chunk;
     if (p->list) {
         *offset = find_gap(p, b, chunk, smallest);
-        insert(p, b, *offset);
         *steps += p->n_listed;
-        return true;
+    } else {
+        *offset = smallest ? gb_plan_index_smallest(p->index, b, chunk, steps)
+                           : gb_plan_index_lowest(p->index, b, chunk, steps);
     }
-    *offset = smallest ? gb_plan_index_smallest(p->index, b, chunk, steps)
-                       : gb_plan_index_lowest(p->index, b, chunk, steps);
-    return gb_plan_index_add(p->index, b, *offset);
+    return note(p, b, *offset);
 }
 
 enum ggml_status gb_plan_place(struct gb_plan_placer * p, const uint32_t * order, uint32_t n, bool smallest_gap,
     struct gb_plan_budget * budget, size_t * offsets, size_t * peak) {
     p->n_listed    = 0;
     *peak          = 0;
-    uint64_t steps = 0;
+    uint64_t steps = (uint64_t) p->part->n_fixed * 100;
     if (p->index) {
         gb_plan_index_reset(p->index);
+    }
+    for (uint32_t b = p->part->n; b < p->part->n + p->part->n_fixed; b++) {
+        if (!note(p, &p->part->buffers[b], offsets[b])) {
+            return GGML_STATUS_ALLOC_FAILED;
+        }
     }
     for (uint32_t k = 0; k < n; k++) {
         const struct gb_plan_buffer * b = &p->part->buffers[order[k]];

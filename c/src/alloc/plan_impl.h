@@ -1,6 +1,7 @@
 // plan_impl.h - what the parts of the planner share.
 //
 //   plan.c           the driver, and the public functions
+//   plan_part.c      what is tried for a part, in which order, and how long
 //   plan_bounds.c    from items to parts: rounding, sections, independent parts, loads
 //   plan_order.c     orders of buffers, by keys
 //   plan_inorder.c   best fit, buffer by buffer in the order of births, as an allocator does it
@@ -10,6 +11,7 @@
 //   plan_skyline.c   the lowest valley of the skyline filled with the best buffer that fits between its walls
 //   plan_improve.c   first fit in orders that the plans before have taught
 //   plan_critical.c  the buffers alive where most bytes are, as a problem of their own
+//   plan_window.c    plans anew what lies around the highest peak, again and again
 //   plan_search.c    search at several capacities
 //   plan_exact.c     depth-first search at a capacity: finds a plan, or proves that there is none, or gives up
 //   plan_chunks.c    the driver for memory in chunks of limited size
@@ -38,6 +40,7 @@ struct gb_plan_part {
     size_t *                offsets; // borrowed; the best plan so far, by buffer
     size_t *                trial;   // borrowed; the plan being made
     uint32_t                n, n_sections;
+    uint32_t                n_fixed; // buffers behind the n, which first fit leaves where `trial` says
     size_t *                crowd; // borrowed; by buffer: the largest load of its sections; if has_crowds
     bool                    has_crowds;
     const size_t *          load; // borrowed; by section: bytes alive
@@ -132,6 +135,8 @@ size_t                gb_plan_crowd(const struct gb_plan_buffer * b, const size_
 enum ggml_status      gb_plan_find_crowds(struct gb_plan_part * part);
 // All buffers of the part by rank.
 enum ggml_status gb_plan_order(struct gb_plan_part * part, enum gb_plan_key key, uint32_t * order);
+// By rising offset; first fit in this order puts no buffer higher than it is. Level ones in the order that did best.
+enum ggml_status gb_plan_order_by_offset(struct gb_plan_part * part, const size_t * offsets, uint32_t * order);
 
 // A failure is the caller's mistake or lack of memory, reported. free also after a failure.
 enum ggml_status gb_plan_problem_init(struct gb_plan_problem * p, const struct gb_plan_item * items, size_t n,
@@ -202,22 +207,31 @@ enum ggml_status gb_plan_improve(struct gb_plan_improver * improver, size_t goal
 enum ggml_status gb_plan_improve_from(struct gb_plan_improver * improver, const uint32_t * order, size_t goal,
     struct gb_plan_budget * budget);
 
-// The buffers of a part that are alive where most bytes are (plan_critical.c).
-struct gb_plan_critical {
-    struct gb_plan_item * items;   // owned; the same with sections for times
-    uint32_t *            buffers; // owned; by item: its index in the part
-    uint32_t              n;
-};
-// About `limit` of them, more if more are alive in the busiest section. free also after a failure.
-enum ggml_status gb_plan_critical_find(struct gb_plan_part * part, uint32_t limit, struct gb_plan_critical * critical);
-void             gb_plan_critical_free(struct gb_plan_critical * critical);
-// Moves the critical ones to the front of the order, by offset.
-enum ggml_status gb_plan_critical_order(const struct gb_plan_part * part, const struct gb_plan_critical * critical,
-    const size_t * offsets, uint32_t * order);
-
-// Search at several capacities, in turns with plan_improve.c (plan_search.c).
-enum ggml_status gb_plan_search_part(struct gb_plan_part * part, size_t goal, size_t capacity, size_t unit,
+// From a plan of the buffers that are alive where most bytes are (plan_critical.c): about `limit` of them, more if more
+// are alive in the busiest section. What that proves of them is proved of the part.
+enum ggml_status gb_plan_from_critical(struct gb_plan_part * part, uint32_t limit, size_t goal, size_t capacity,
     struct gb_plan_budget * budget);
+
+// Plans anew what lies around the highest buffers, as long as that lowers them (plan_window.c).
+enum ggml_status gb_plan_lower_peaks(struct gb_plan_part * part, size_t goal, struct gb_plan_budget * budget);
+
+// Complete search at several capacities (plan_search.c), in passes with ever more nodes.
+struct gb_plan_searcher;
+bool gb_plan_can_search(const struct gb_plan_part * part); // it is small enough
+struct gb_plan_searcher * gb_plan_searcher_new(struct gb_plan_part * part, size_t goal, size_t capacity,
+    size_t unit); // NULL: no memory
+void             gb_plan_searcher_free(struct gb_plan_searcher * searcher);
+enum ggml_status gb_plan_search_pass(struct gb_plan_searcher * searcher, struct gb_plan_budget * budget, size_t * goal);
+
+// What planning a problem may cost.
+struct gb_plan_costs {
+    size_t                capacity; // as that of the effort
+    struct gb_plan_budget heuristic, search;
+    bool                  whole; // not the critical buffers of another
+};
+// Each part after the other; or one, after in-order best fit (plan_part.c).
+enum ggml_status gb_plan_parts(struct gb_plan_problem * p, struct gb_plan_costs * costs, struct gb_plan_result * result);
+enum ggml_status gb_plan_part(struct gb_plan_part * part, size_t goal, size_t unit, struct gb_plan_costs * costs);
 
 enum gb_plan_outcome { GB_PLAN_FOUND, GB_PLAN_INFEASIBLE, GB_PLAN_GAVE_UP, GB_PLAN_NO_MEMORY };
 

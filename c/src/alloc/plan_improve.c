@@ -92,6 +92,10 @@ static enum ggml_status start(struct gb_plan_improver * x) {
     x->rounds                                  = 0;
     x->least_here                              = SIZE_MAX;
     if (x->starts >= N_KEYS) {
+        if (x->part->peak < x->least) { // others have found it
+            x->least = x->part->peak;
+            GB_TRY(gb_plan_order_by_offset(x->part, x->part->offsets, x->best));
+        }
         memcpy(x->order, x->best, x->part->n * sizeof(*x->order));
         x->starts += x->starts == N_KEYS ? 1 : -1;
         return GGML_STATUS_SUCCESS;

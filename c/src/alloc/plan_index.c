@@ -55,8 +55,8 @@ struct cursor {
     const struct interval *at, *end;
     const struct run *     next, *last; // what follows
 };
-#define STEPS_A_BUFFER 150 // as measured, beside what a list of pairs costs
-#define STEPS_A_CURSOR 6
+#define STEPS_A_BUFFER 200 // as measured, beside what a list of pairs costs
+#define STEPS_A_CURSOR 8
 #define MAX_CURSORS 160 // four for each of the 32 levels, and some
 
 // --------------------------------------------------------------------------------------------------------------- arena

@@ -135,3 +135,33 @@ enum ggml_status gb_plan_order(struct gb_plan_part * part, enum gb_plan_key key,
     gb_free(ranked);
     return GGML_STATUS_SUCCESS;
 }
+
+struct lifted {
+    size_t   offset;
+    uint32_t place, buffer;
+};
+
+static int by_offset(const void * pa, const void * pb) {
+    const struct lifted *a = pa, *b = pb;
+    if (a->offset != b->offset) {
+        return a->offset < b->offset ? -1 : 1;
+    }
+    return a->place < b->place ? -1 : a->place > b->place;
+}
+
+enum ggml_status gb_plan_order_by_offset(struct gb_plan_part * part, const size_t * offsets, uint32_t * order) {
+    struct lifted * lifted = gb_calloc(part->n, sizeof(*lifted));
+    if (lifted == NULL) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    enum ggml_status status = gb_plan_order(part, (enum gb_plan_key) part->best_key, order);
+    for (uint32_t k = 0; k < part->n; k++) {
+        lifted[k] = (struct lifted){ offsets[order[k]], k, order[k] };
+    }
+    qsort(lifted, part->n, sizeof(*lifted), by_offset);
+    for (uint32_t k = 0; k < part->n; k++) {
+        order[k] = lifted[k].buffer;
+    }
+    gb_free(lifted);
+    return status;
+}

@@ -1,0 +1,158 @@
+// plan_part.c - planning one part, after in-order best fit: what is tried, in which order, and how long.
+//
+// First fit by several keys and skylines first. What is then above the goal gets turns: complete search, which finds
+// plans without a gap and proves that there is none where parts are small; the peaks planned anew; the critical buffers
+// alone; first fit in orders that are learned, which comes close. Nothing says beforehand which will do: a turn is as
+// long as a pass of the search, or twice the one before, and what helps has another at once.
+#include "alloc/plan_impl.h"
+
+#include "base/mem.h"
+#include "base/status.h"
+
+#define MANY         4096 // buffers
+#define FEW          512
+#define FIRST_ROUNDS 8 // of first fit, in the first turn
+#define LEAST_ROUNDS 4
+#define MAX_TURNS    4 // one after the other
+#define STEPS_A_BUFFER 400 // of first fit, where there are many
+
+// ---------------------------------------------------------------------------------------------------------- heuristics
+
+// First fit by several keys, then smallest gap by the same. The first, by size, is tried in any case up to
+// GB_PLAN_ALWAYS buffers, since gb_plan_offsets promises it. The others are paid from the budget. Where there are many
+// buffers those come first that do best there.
+static enum ggml_status fit_gaps(struct gb_plan_part * part, size_t goal, bool all, struct gb_plan_budget * budget) {
+    enum { N = 8, N_SOME = 4 };
+    static const enum gb_plan_key every[N]     = { GB_PLAN_BY_SIZE, GB_PLAN_BY_AREA, GB_PLAN_BY_WIDTH, GB_PLAN_BY_LOAD,
+            GB_PLAN_BY_BIRTH, GB_PLAN_BY_DEATH, GB_PLAN_BY_WIDTH_AREA_LOAD, GB_PLAN_BY_LOAD_AREA_WIDTH };
+    static const enum gb_plan_key some[N_SOME] = { GB_PLAN_BY_SIZE, GB_PLAN_BY_LOAD, GB_PLAN_BY_DEATH,
+        GB_PLAN_BY_AREA };
+    const int                     n            = all ? N : N_SOME;
+    for (int k = 0; k < (all ? 2 * n : n) && part->peak > goal; k++) {
+        const bool             free = k == 0 && part->n <= GB_PLAN_ALWAYS;
+        const enum gb_plan_key key  = all ? every[k % n] : some[k];
+        size_t                 peak;
+        if (!free && budget->steps == 0) {
+            break;
+        }
+        GB_TRY(gb_plan_first_fit(part, key, k >= n, free ? NULL : budget, &peak));
+        part->best_key = peak < part->peak ? (int) key : part->best_key;
+        gb_plan_keep(part, peak);
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+// Skylines by three keys, while there is something to gain and to spend.
+static enum ggml_status fill_valleys(struct gb_plan_part * part, size_t goal, struct gb_plan_budget * budget) {
+    static const enum gb_plan_key keys[] = { GB_PLAN_BY_WIDTH, GB_PLAN_BY_SIZE, GB_PLAN_BY_AREA };
+    for (size_t k = 0; k < GB_ARRAY_LEN(keys) && part->peak > goal && budget->steps > 0; k++) {
+        size_t peak;
+        GB_TRY(gb_plan_skyline(part, keys[k], budget, &peak));
+        gb_plan_keep(part, peak);
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+// --------------------------------------------------------------------------------------------------------------- turns
+
+enum method { LOWER_PEAKS, FEW_CRITICAL, MANY_CRITICAL, LEARN, N_METHODS };
+
+struct turns {
+    struct gb_plan_part *     part;     // borrowed
+    struct gb_plan_searcher * searcher; // owned; NULL: the part is too large
+    struct gb_plan_improver * improver; // owned; made when its turn comes
+    size_t                    goal, capacity;
+};
+
+static enum ggml_status run(struct turns * t, enum method m, struct gb_plan_budget * budget) {
+    const uint32_t n = t->part->n;
+    switch (m) {
+        case LOWER_PEAKS: return gb_plan_lower_peaks(t->part, t->goal, budget);
+        case FEW_CRITICAL:
+            return gb_plan_from_critical(t->part, GB_MIN(n / 16, 1024), t->goal, t->capacity, budget);
+        case MANY_CRITICAL:
+            return gb_plan_from_critical(t->part, GB_MIN(n / 4, 4096), t->goal, t->capacity, budget);
+        default: break;
+    }
+    t->improver = t->improver ? t->improver : gb_plan_improver_new(t->part);
+    return t->improver ? gb_plan_improve(t->improver, t->goal, budget) : GGML_STATUS_ALLOC_FAILED;
+}
+
+// As long as it helps, up to some turns.
+static enum ggml_status take_turns(struct turns * t, enum method m, uint64_t steps, struct gb_plan_budget * budget) {
+    bool lower = true;
+    for (int k = 0; k < MAX_TURNS && lower && t->part->peak > t->goal && budget->steps > 0; k++) {
+        const size_t           before = t->part->peak;
+        struct gb_plan_budget  turn   = gb_plan_share(budget, steps);
+        const enum ggml_status status = run(t, m, &turn);
+        gb_plan_give_back(budget, &turn);
+        GB_TRY(status);
+        t->goal = GB_MAX(t->goal, t->part->bound);
+        lower   = t->part->peak < before;
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+// What some rounds of first fit cost.
+static uint64_t first_turn(const struct gb_plan_part * part) {
+    const uint64_t n = part->n;
+    return FIRST_ROUNDS * (n * 200 + GB_MIN(part->n_pairs, n * n / 4));
+}
+
+// A turn of each method but the search. Few buffers are all critical.
+static enum ggml_status take_all(struct turns * t, uint64_t steps, struct gb_plan_costs * costs) {
+    const bool whole = costs->whole && t->part->n >= FEW;
+    for (int m = whole ? LOWER_PEAKS : LEARN; m < N_METHODS; m++) {
+        if (m == LEARN && steps < (uint64_t) LEAST_ROUNDS * t->part->n * STEPS_A_BUFFER) {
+            continue; // too few to learn from
+        }
+        GB_TRY(take_turns(t, (enum method) m, steps, &costs->heuristic));
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+static enum ggml_status all_turns(struct turns * t, struct gb_plan_costs * costs) {
+    const struct gb_plan_part * part  = t->part;
+    uint64_t                    steps = GB_MIN(first_turn(part), costs->heuristic.steps / 20);
+    GB_TRY(take_all(t, steps, costs));
+    while (part->peak > t->goal && costs->heuristic.steps + costs->search.steps > 0) {
+        const uint64_t before = costs->search.steps;
+        if (t->searcher && before > 0) {
+            GB_TRY(gb_plan_search_pass(t->searcher, &costs->search, &t->goal));
+            steps = GB_MAX(steps, before - costs->search.steps);
+        } else if (costs->heuristic.steps == 0) {
+            break;
+        }
+        GB_TRY(take_all(t, steps, costs));
+        steps *= 2;
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+enum ggml_status gb_plan_part(struct gb_plan_part * part, size_t goal, size_t unit, struct gb_plan_costs * costs) {
+    const bool            all   = costs->whole && part->n <= MANY;
+    struct gb_plan_budget share = gb_plan_share(&costs->heuristic, costs->heuristic.steps / (all ? 2 : 3));
+    GB_TRY(fit_gaps(part, goal, all, &share));
+    if (part->n <= MANY) {
+        GB_TRY(fill_valleys(part, goal, &share));
+    }
+    gb_plan_give_back(&costs->heuristic, &share);
+    if (part->peak <= goal || costs->search.steps == 0) {
+        return GGML_STATUS_SUCCESS;
+    }
+    struct turns     t      = { .part = part, .goal = GB_MAX(goal, part->bound), .capacity = costs->capacity };
+    enum ggml_status status = GGML_STATUS_SUCCESS;
+    if (gb_plan_can_search(part)) {
+        t.searcher = gb_plan_searcher_new(part, t.goal, costs->capacity, unit);
+        status     = t.searcher ? status : GGML_STATUS_ALLOC_FAILED;
+    }
+    if (!t.searcher || part->n >= FEW) { // the others do more
+        const uint64_t               left  = costs->search.steps;
+        const struct gb_plan_budget  share = gb_plan_share(&costs->search, t.searcher ? left / 2 : left);
+        gb_plan_give_back(&costs->heuristic, &share);
+    }
+    status = status == GGML_STATUS_SUCCESS ? all_turns(&t, costs) : status;
+    gb_plan_searcher_free(t.searcher);
+    gb_plan_improver_free(t.improver);
+    return status;
+}
