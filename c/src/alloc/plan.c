@@ -39,6 +39,13 @@ enum ggml_status gb_plan_parts(struct gb_plan_problem * p, struct gb_plan_costs 
         struct gb_plan_part * part = &p->parts[k];
         size_t                peak;
         part->peak = SIZE_MAX;
+        if (part->n == 1) { // as the many parts of a chain are
+            part->offsets[0] = 0;
+            part->peak       = part->buffers[0].size;
+            result->best_fit = GB_MAX(result->best_fit, part->peak);
+            result->peak     = GB_MAX(result->peak, part->peak);
+            continue;
+        }
         GB_TRY(gb_plan_in_order(part, &peak));
         gb_plan_keep(part, peak);
         result->best_fit = GB_MAX(result->best_fit, peak);
@@ -46,22 +53,27 @@ enum ggml_status gb_plan_parts(struct gb_plan_problem * p, struct gb_plan_costs 
         if (costs->heuristic.gave_up || costs->search.gave_up) {
             return GGML_STATUS_ABORTED;
         }
-        result->peak  = GB_MAX(result->peak, part->peak);
-        result->bound = GB_MAX(result->bound, part->bound);
-        goal          = GB_MAX(goal, part->peak); // the others need not be smaller
+        result->unfinished = part->peak > result->peak
+                                 ? part->unfinished
+                                 : result->unfinished || (part->unfinished && part->peak == result->peak);
+        result->peak       = GB_MAX(result->peak, part->peak);
+        result->bound      = GB_MAX(result->bound, part->bound);
+        goal               = GB_MAX(goal, part->peak); // the others need not be smaller
     }
-    result->proved = result->peak <= result->bound;
+    result->proved     = result->peak <= result->bound;
+    result->unfinished = result->unfinished && !result->proved && result->peak > costs->capacity;
     return GGML_STATUS_SUCCESS;
 }
 
 // The heuristics have steps of their own, and more of them where the search has more.
 static enum ggml_status plan_problem(struct gb_plan_problem * p, const struct gb_plan_effort * effort,
     struct gb_plan_result * result) {
-    const int64_t deadline = effort->limit_ns > 0 ? gb_time_ns() + effort->limit_ns : INT64_MAX;
-    struct gb_plan_costs costs = { .capacity = effort->capacity,
-            .heuristic   = { .steps = HEURISTIC_STEPS + effort->steps / 4, .deadline = deadline },
-            .search      = { .steps = effort->steps, .deadline = deadline },
-            .whole       = true };
+    const int64_t        deadline = effort->limit_ns > 0 ? gb_time_ns() + effort->limit_ns : INT64_MAX;
+    struct gb_plan_costs costs    = { .capacity = effort->capacity,
+        .heuristic                           = { .steps = HEURISTIC_STEPS + effort->steps / 4, .deadline = deadline },
+        .search                              = { .steps = effort->steps, .deadline = deadline },
+        .whole                               = true,
+        .n_threads                           = effort->n_threads };
     return gb_plan_parts(p, &costs, result);
 }
 
@@ -125,25 +137,35 @@ static enum ggml_status plan_arrays(size_t n, const int64_t * lower, const int64
     return status;
 }
 
-enum ggml_status ggml_plan_memory(size_t n, const int64_t * lower, const int64_t * upper, const size_t * size,
-    size_t alignment, size_t capacity, int64_t budget_ms, size_t * offsets, struct ggml_plan_info * info) {
+enum ggml_status ggml_plan_memory_with(size_t n, const int64_t * lower, const int64_t * upper, const size_t * size,
+    size_t alignment, const struct ggml_plan_options * options, size_t * offsets, struct ggml_plan_info * info) {
+    GB_CHECK_ARG(options);
     GB_FAIL_IF(n > 0 && (!lower || !upper || !size || !offsets), GGML_STATUS_INVALID_ARGUMENT, "%s: an array is NULL",
         __func__);
     GB_FAIL_IF(n > INT32_MAX, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'n': %zu, at most %d", __func__, n,
         INT32_MAX);
-    GB_FAIL_IF(budget_ms < 0, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'budget_ms': %lld is negative", __func__,
-        (long long) budget_ms);
+    GB_FAIL_IF(options->budget_ms < 0, GGML_STATUS_INVALID_ARGUMENT, "%s: 'budget_ms': %lld is negative", __func__,
+        (long long) options->budget_ms);
+    GB_FAIL_IF(options->n_threads < 0, GGML_STATUS_INVALID_ARGUMENT, "%s: 'n_threads': %d is negative", __func__,
+        options->n_threads);
     const int64_t               start  = gb_time_ns();
-    const int64_t               ms     = GB_MIN(budget_ms, (int64_t) 1000 * 1000 * 1000);
-    const struct gb_plan_effort effort = { capacity, (uint64_t) ms * STEPS_PER_MS, ms * 1000000 };
+    const int64_t               ms     = GB_MIN(options->budget_ms, (int64_t) 1000 * 1000 * 1000);
+    const struct gb_plan_effort effort = { options->capacity, (uint64_t) ms * STEPS_PER_MS, ms * 1000000,
+        options->n_threads };
     struct gb_plan_result       result;
     GB_TRY(plan_arrays(n, lower, upper, size, alignment, &effort, offsets, &result));
     if (info) {
         *info = (struct ggml_plan_info){ result.peak, result.lower_bound, result.best_fit, result.proved,
-            (double) (gb_time_ns() - start) / 1e6 };
+            (double) (gb_time_ns() - start) / 1e6, result.bound, result.bound > result.lower_bound, result.unfinished };
     }
-    GB_FAIL_IF(capacity > 0 && result.peak > capacity, GGML_STATUS_ALLOC_FAILED, "%s: needs %zu bytes, has %zu%s",
-        __func__, result.peak, capacity,
-        result.bound > capacity ? ": no plan fits" : "; none smaller was found within the budget");
+    GB_FAIL_IF(options->capacity > 0 && result.peak > options->capacity, GGML_STATUS_ALLOC_FAILED,
+        "%s: needs %zu bytes, has %zu%s", __func__, result.peak, options->capacity,
+        result.bound > options->capacity ? ": no plan fits" : "; none smaller was found within the budget");
     return GGML_STATUS_SUCCESS;
+}
+
+enum ggml_status ggml_plan_memory(size_t n, const int64_t * lower, const int64_t * upper, const size_t * size,
+    size_t alignment, size_t capacity, int64_t budget_ms, size_t * offsets, struct ggml_plan_info * info) {
+    const struct ggml_plan_options options = { capacity, budget_ms, 1 };
+    return ggml_plan_memory_with(n, lower, upper, size, alignment, &options, offsets, info);
 }

@@ -10,9 +10,10 @@
 void gb_plan_look(struct gb_plan_budget * budget) {
     const bool late = budget->deadline != INT64_MAX && gb_time_ns() >= budget->deadline;
     budget->unread  = 0;
-    budget->gave_up = budget->gave_up || gb_go_on() != GGML_STATUS_SUCCESS;
-    budget->late    = budget->late || late;
-    budget->steps   = late || budget->gave_up ? 0 : budget->steps;
+    budget->gave_up =
+        budget->gave_up || gb_go_on() != GGML_STATUS_SUCCESS || (budget->stop && atomic_load(budget->stop));
+    budget->late  = budget->late || late;
+    budget->steps = late || budget->gave_up ? 0 : budget->steps;
 }
 
 struct gb_plan_budget gb_plan_share(struct gb_plan_budget * from, uint64_t steps) {

@@ -61,8 +61,8 @@ static enum ggml_status find_critical(struct gb_plan_part * part, uint32_t limit
     for (uint32_t b = 0; b < part->n; b++) {
         if (part->crowd[b] >= threshold) {
             const struct gb_plan_buffer * one = &part->buffers[b];
-            c->items[k]     = (struct gb_plan_item){ one->first, one->last, one->size, 0 };
-            c->buffers[k++] = b;
+            c->items[k]                       = (struct gb_plan_item){ one->first, one->last, one->size, 0 };
+            c->buffers[k++]                   = b;
         }
     }
     return GGML_STATUS_SUCCESS;
@@ -74,8 +74,8 @@ static void free_critical(struct critical * c) {
 }
 
 // Moves the critical ones to the front of the order, by offset.
-static enum ggml_status to_front(struct gb_plan_part * part, const struct critical * c,
-    const size_t * offsets, uint32_t * order) {
+static enum ggml_status to_front(struct gb_plan_part * part, const struct critical * c, const size_t * offsets,
+    uint32_t * order) {
     size_t *         at     = gb_calloc(part->n, sizeof(*at));
     enum ggml_status status = at ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     for (uint32_t b = 0; at && b < part->n; b++) {
@@ -94,11 +94,11 @@ static enum ggml_status plan_critical(struct gb_plan_part * part, struct critica
     struct gb_plan_budget * budget, size_t * offsets, size_t * peak) {
     struct gb_plan_problem p;
     struct gb_plan_result  result;
-    struct gb_plan_costs           costs  = { .capacity = capacity };
-    costs.heuristic               = gb_plan_share(budget, budget->steps / 3);
-    costs.search                  = gb_plan_share(budget, budget->steps / 2);
-    enum ggml_status status       = gb_plan_problem_init(&p, c->items, c->n, 1);
-    status                        = status == GGML_STATUS_SUCCESS ? gb_plan_parts(&p, &costs, &result) : status;
+    struct gb_plan_costs   costs = { .capacity = capacity };
+    costs.heuristic              = gb_plan_share(budget, budget->steps / 3);
+    costs.search                 = gb_plan_share(budget, budget->steps / 2);
+    enum ggml_status status      = gb_plan_problem_init(&p, c->items, c->n, 1);
+    status                       = status == GGML_STATUS_SUCCESS ? gb_plan_parts(&p, &costs, &result) : status;
     for (size_t i = 0; status == GGML_STATUS_SUCCESS && i < p.n; i++) {
         offsets[p.buffers[i].item] = p.offsets[i];
     }
@@ -113,8 +113,8 @@ static enum ggml_status plan_critical(struct gb_plan_part * part, struct critica
 }
 
 // A plan of all from one of the critical buffers: these come first, the others in the order that did best.
-static enum ggml_status extend_critical(struct gb_plan_part * part, const struct critical * c,
-    const size_t * offsets, size_t goal, struct gb_plan_budget * budget) {
+static enum ggml_status extend_critical(struct gb_plan_part * part, const struct critical * c, const size_t * offsets,
+    size_t goal, struct gb_plan_budget * budget) {
     uint32_t *                order    = gb_calloc(part->n, sizeof(*order));
     struct gb_plan_improver * improver = gb_plan_improver_new(part);
     enum ggml_status          status = order && improver ? to_front(part, c, offsets, order) : GGML_STATUS_ALLOC_FAILED;
@@ -126,10 +126,10 @@ static enum ggml_status extend_critical(struct gb_plan_part * part, const struct
 
 enum ggml_status gb_plan_from_critical(struct gb_plan_part * part, uint32_t limit, size_t goal, size_t capacity,
     struct gb_plan_budget * budget) {
-    struct critical c       = { 0 };
-    size_t                  peak    = 0;
-    size_t *                offsets = NULL;
-    enum ggml_status        status  = find_critical(part, limit, &c);
+    struct critical  c       = { 0 };
+    size_t           peak    = 0;
+    size_t *         offsets = NULL;
+    enum ggml_status status  = find_critical(part, limit, &c);
     if (status == GGML_STATUS_SUCCESS && c.n <= part->n / 4 * 3) {
         offsets = gb_calloc(c.n, sizeof(*offsets));
         status  = offsets ? plan_critical(part, &c, capacity, budget, offsets, &peak) : GGML_STATUS_ALLOC_FAILED;

@@ -7,6 +7,7 @@
 //   plan_inorder.c   best fit, buffer by buffer in the order of births, as an allocator does it
 //   plan_pairs.c     sorted pairs of numbers: the free blocks of best fit
 //   plan_firstfit.c  each buffer in turn into the first (or smallest) gap, for an order given by a key
+//   plan_fit.c       several orders of first fit, on one thread or more
 //   plan_index.c     what is placed, by time and offset, to find gaps fast
 //   plan_skyline.c   the lowest valley of the skyline filled with the best buffer that fits between its walls
 //   plan_improve.c   first fit in orders that the plans before have taught
@@ -23,6 +24,8 @@
 // some orders of the search.
 #ifndef GB_ALLOC_PLAN_IMPL_H
 #define GB_ALLOC_PLAN_IMPL_H
+
+#include <stdatomic.h>
 
 #include "alloc/plan.h"
 #include "base/vec.h"
@@ -41,16 +44,17 @@ struct gb_plan_part {
     size_t *                trial;   // borrowed; the plan being made
     uint32_t                n, n_sections;
     uint32_t                n_fixed; // buffers behind the n, which first fit leaves where `trial` says
-    size_t *                crowd; // borrowed; by buffer: the largest load of its sections; if has_crowds
+    size_t *                crowd;   // borrowed; by buffer: the largest load of its sections; if has_crowds
     bool                    has_crowds;
     const size_t *          load; // borrowed; by section: bytes alive
     // borrowed; by section: buffers with first <= section, all of which come first in `buffers`
     const uint32_t * born;
-    uint64_t         n_pairs; // of buffers alive together
-    size_t           bound;   // no plan of this part is smaller: the largest load, or what search has proved
-    size_t           peak;    // of the best plan so far
-    int              best_key; // enum gb_plan_key: the order that gave the best plan by first fit
-    size_t           chunk;   // for first fit: no buffer may lie across a multiple of it; 0: none
+    uint64_t         n_pairs;    // of buffers alive together
+    size_t           bound;      // no plan of this part is smaller: the largest load, or what search has proved
+    size_t           peak;       // of the best plan so far
+    bool             unfinished; // more turns would probably help
+    int              best_key;   // enum gb_plan_key: the order that gave the best plan by first fit
+    size_t           chunk;      // for first fit: no buffer may lie across a multiple of it; 0: none
 };
 
 struct gb_plan_problem {
@@ -77,6 +81,8 @@ struct gb_plan_budget {
     uint64_t unread;   // steps since the clock was read
     bool     gave_up;  // the thread's poll said so: nothing is left
     bool     late;     // the clock said so
+    // borrowed, or NULL: another thread says that nothing is left
+    const atomic_bool * stop;
 };
 
 #define GB_PLAN_LOOK_STEPS ((uint64_t) 1 << 16)
@@ -167,7 +173,7 @@ struct gb_plan_index;
 struct gb_plan_index * gb_plan_index_new(uint32_t n_sections); // NULL: no memory
 void                   gb_plan_index_free(struct gb_plan_index * index);
 void                   gb_plan_index_reset(struct gb_plan_index * index); // nothing is placed
-bool gb_plan_index_add(struct gb_plan_index * index, const struct gb_plan_buffer * b,
+bool                   gb_plan_index_add(struct gb_plan_index * index, const struct gb_plan_buffer * b,
     size_t offset); // false: no memory
 // The offset of the lowest gap for b, or of the smallest; above all else if there is none. What that cost is added to
 // *steps. chunk: see gb_plan_part.
@@ -185,6 +191,11 @@ enum ggml_status gb_plan_first_fit(struct gb_plan_part * part, enum gb_plan_key 
     struct gb_plan_budget * budget, size_t * peak); // into part->trial
 enum ggml_status gb_plan_skyline(struct gb_plan_part * part, enum gb_plan_key key, struct gb_plan_budget * budget,
     size_t * peak); // into part->trial
+
+// By several keys, sixteen times or four, on as many threads; keeps what is smaller than the plan of the part
+// (plan_fit.c).
+enum ggml_status gb_plan_fit_gaps(struct gb_plan_part * part, size_t goal, bool all, int n_threads,
+    struct gb_plan_budget * budget);
 
 // The same for an order, again and again: places n buffers of the part into an empty space, each into the first gap or
 // into the smallest.
@@ -217,10 +228,10 @@ enum ggml_status gb_plan_lower_peaks(struct gb_plan_part * part, size_t goal, st
 
 // Complete search at several capacities (plan_search.c), in passes with ever more nodes.
 struct gb_plan_searcher;
-bool gb_plan_can_search(const struct gb_plan_part * part); // it is small enough
+bool                      gb_plan_can_search(const struct gb_plan_part * part); // it is small enough
 struct gb_plan_searcher * gb_plan_searcher_new(struct gb_plan_part * part, size_t goal, size_t capacity,
     size_t unit); // NULL: no memory
-void             gb_plan_searcher_free(struct gb_plan_searcher * searcher);
+void                      gb_plan_searcher_free(struct gb_plan_searcher * searcher);
 enum ggml_status gb_plan_search_pass(struct gb_plan_searcher * searcher, struct gb_plan_budget * budget, size_t * goal);
 
 // What planning a problem may cost.
@@ -228,9 +239,11 @@ struct gb_plan_costs {
     size_t                capacity; // as that of the effort
     struct gb_plan_budget heuristic, search;
     bool                  whole; // not the critical buffers of another
+    int                   n_threads;
 };
 // Each part after the other; or one, after in-order best fit (plan_part.c).
-enum ggml_status gb_plan_parts(struct gb_plan_problem * p, struct gb_plan_costs * costs, struct gb_plan_result * result);
+enum ggml_status gb_plan_parts(struct gb_plan_problem * p, struct gb_plan_costs * costs,
+    struct gb_plan_result * result);
 enum ggml_status gb_plan_part(struct gb_plan_part * part, size_t goal, size_t unit, struct gb_plan_costs * costs);
 
 enum gb_plan_outcome { GB_PLAN_FOUND, GB_PLAN_INFEASIBLE, GB_PLAN_GAVE_UP, GB_PLAN_NO_MEMORY };

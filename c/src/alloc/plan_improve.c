@@ -15,9 +15,9 @@
 #include "base/mem.h"
 #include "base/status.h"
 
-#define PATIENCE 15      // rounds without a better plan
-#define UNIT     1024    // of a place in the order
-#define DISORDER (2 * UNIT)
+#define PATIENCE      15   // rounds without a better plan
+#define UNIT          1024 // of a place in the order
+#define DISORDER      (2 * UNIT)
 #define SORTING_STEPS 40 // a buffer
 
 struct moved {
@@ -26,11 +26,11 @@ struct moved {
 };
 
 struct gb_plan_improver {
-    struct gb_plan_part *   part;   // borrowed
-    struct gb_plan_placer * placer; // owned, as what follows
-    uint32_t *              order;  // to be placed next
-    uint32_t *              best;   // that gave the best plan here
-    struct moved *          moved;  // scratch
+    struct gb_plan_part *   part;              // borrowed
+    struct gb_plan_placer * placer;            // owned, as what follows
+    uint32_t *              order;             // to be placed next
+    uint32_t *              best;              // that gave the best plan here
+    struct moved *          moved;             // scratch
     size_t                  least, least_here; // peaks: of best; since the last start
     uint64_t                random;
     int                     starts, rounds; // so far; since the plan got better
@@ -51,14 +51,14 @@ struct gb_plan_improver * gb_plan_improver_new(struct gb_plan_part * part) {
     if (x == NULL) {
         return NULL;
     }
-    x->part      = part;
-    x->placer    = gb_plan_placer_new(part);
-    x->order     = gb_calloc(part->n, sizeof(*x->order));
-    x->best      = gb_calloc(part->n, sizeof(*x->best));
-    x->moved     = gb_calloc(part->n, sizeof(*x->moved));
-    x->least     = SIZE_MAX;
-    x->rounds    = PATIENCE;
-    x->random    = UINT64_C(0x9E3779B97F4A7C15) ^ part->n;
+    x->part   = part;
+    x->placer = gb_plan_placer_new(part);
+    x->order  = gb_calloc(part->n, sizeof(*x->order));
+    x->best   = gb_calloc(part->n, sizeof(*x->best));
+    x->moved  = gb_calloc(part->n, sizeof(*x->moved));
+    x->least  = SIZE_MAX;
+    x->rounds = PATIENCE;
+    x->random = UINT64_C(0x9E3779B97F4A7C15) ^ part->n;
     if (!x->placer || !x->order || !x->best || !x->moved) {
         gb_plan_improver_free(x);
         return NULL;
@@ -137,7 +137,7 @@ static enum ggml_status round_of(struct gb_plan_improver * x, size_t goal, struc
     if (peak == SIZE_MAX) {
         return GGML_STATUS_SUCCESS;
     }
-    x->rounds = peak < x->least_here ? 0 : x->rounds + 1;
+    x->rounds     = peak < x->least_here ? 0 : x->rounds + 1;
     x->least_here = GB_MIN(x->least_here, peak);
     if (peak < x->least) {
         x->least = peak;

@@ -57,7 +57,7 @@ struct cursor {
 };
 #define STEPS_A_BUFFER 200 // as measured, beside what a list of pairs costs
 #define STEPS_A_CURSOR 8
-#define MAX_CURSORS 160 // four for each of the 32 levels, and some
+#define MAX_CURSORS    160 // four for each of the 32 levels, and some
 
 // --------------------------------------------------------------------------------------------------------------- arena
 
@@ -69,7 +69,8 @@ static void * arena_take(struct arena * a, unsigned class) {
     }
     const size_t bytes = sizeof(struct interval) << class;
     if (a->used + bytes > a->size) {
-        const size_t size  = GB_MAX(GB_MIN(GB_MAX(2 * a->size, (size_t) 1 << 12), (size_t) 1 << 22), bytes + BLOCK_HEADER);
+        const size_t size =
+            GB_MAX(GB_MIN(GB_MAX(2 * a->size, (size_t) 1 << 12), (size_t) 1 << 22), bytes + BLOCK_HEADER);
         char * const block = gb_malloc(size);
         if (block == NULL) {
             return NULL;
@@ -202,8 +203,8 @@ static bool split_run(struct arena * a, struct set * s, uint32_t k) {
     }
     memmove(s->runs + k + 1, s->runs + k, (s->n - k) * sizeof(*s->runs));
     memcpy(data, s->runs[k].data + RUN / 2, RUN / 2 * sizeof(*data));
-    s->runs[k].n     = RUN / 2;
-    s->runs[k + 1]   = (struct run){ data, RUN / 2 };
+    s->runs[k].n   = RUN / 2;
+    s->runs[k + 1] = (struct run){ data, RUN / 2 };
     s->n++;
     return true;
 }
@@ -466,8 +467,8 @@ static size_t lowest(struct cursor * list, size_t * n, size_t at, size_t size, s
         } while (c->at < c->end && (c->at->start <= at || c->at->start - at < size));
         if (k > 0) { // what was in the way is asked first from now on
             const struct cursor one = *c;
-            list[k] = list[k/2];
-            list[k/2] = one;
+            list[k]                 = list[k / 2];
+            list[k / 2]             = one;
         }
         k = 0;
     }

@@ -62,9 +62,8 @@ static bool take(struct space * s, size_t size, size_t * offset) {
 // Joined with the free blocks that it touches.
 static bool give_back(struct space * s, size_t offset, size_t size) {
     const struct gb_plan_pair * before;
-    const struct gb_plan_pair * behind =
-        gb_plan_pairs_from(&s->by_offset, (struct gb_plan_pair){ offset, 0 }, &before);
-    const struct gb_plan_pair left = before ? *before : (struct gb_plan_pair){ 0 };
+    const struct gb_plan_pair * behind = gb_plan_pairs_from(&s->by_offset, (struct gb_plan_pair){ offset, 0 }, &before);
+    const struct gb_plan_pair   left   = before ? *before : (struct gb_plan_pair){ 0 };
     if (behind && behind->a == offset + size) {
         const size_t more = behind->b;
         remove_block(s, offset + size, more);

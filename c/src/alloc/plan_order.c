@@ -52,16 +52,12 @@ struct gb_plan_ranked gb_plan_rank(const struct gb_plan_buffer * b, uint32_t ind
         case GB_PLAN_BY_LOAD_AREA_WIDTH: k[0] = crowd, k[1] = area(b, width), k[2] = width; break;
         case GB_PLAN_BY_LOAD_WIDTH_AREA: k[0] = crowd, k[1] = width, k[2] = area(b, width); break;
         case GB_PLAN_BY_AREA_WIDTH_LOAD: k[0] = area(b, width), k[1] = width, k[2] = crowd; break;
-        case GB_PLAN_BY_BIRTH_LOAD_WIDTH:
-            k[0] = UINT32_MAX - b->first, k[1] = crowd, k[2] = width;
-            break;
+        case GB_PLAN_BY_BIRTH_LOAD_WIDTH: k[0] = UINT32_MAX - b->first, k[1] = crowd, k[2] = width; break;
         case GB_PLAN_BY_DEATH_LOAD_WIDTH: k[0] = b->last, k[1] = crowd, k[2] = width; break;
         case GB_PLAN_BY_DEATH_NARROW: k[0] = b->last, k[1] = b->first; break;
         case GB_PLAN_BY_LATE_BIRTH_LOAD_WIDTH: k[0] = b->first, k[1] = crowd, k[2] = width; break;
         case GB_PLAN_BY_LOAD_SPAN: k[0] = crowd, k[1] = b->span, k[2] = area(b, b->span); break;
-        case GB_PLAN_BY_BIRTH_LOAD_SPAN:
-            k[0] = UINT32_MAX - b->first, k[1] = crowd, k[2] = area(b, b->span);
-            break;
+        case GB_PLAN_BY_BIRTH_LOAD_SPAN: k[0] = UINT32_MAX - b->first, k[1] = crowd, k[2] = area(b, b->span); break;
         case GB_PLAN_BY_DEATH_SPAN: k[0] = b->last, k[1] = b->span, k[2] = area(b, b->span); break;
     }
     return r;

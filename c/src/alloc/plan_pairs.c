@@ -20,8 +20,8 @@ static bool less(struct gb_plan_pair x, struct gb_plan_pair y) { return x.a != y
 static size_t find_run(const struct gb_plan_pairs * p, struct gb_plan_pair x) {
     size_t low = 0, high = p->runs.n - 1;
     while (low < high) {
-        const size_t                 middle = (low + high) / 2;
-        const struct gb_plan_pairs_run * r = &p->runs.data[middle];
+        const size_t                     middle = (low + high) / 2;
+        const struct gb_plan_pairs_run * r      = &p->runs.data[middle];
         if (less(r->pairs[r->n - 1], x)) {
             low = middle + 1;
         } else {

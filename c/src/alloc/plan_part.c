@@ -9,38 +9,14 @@
 #include "base/mem.h"
 #include "base/status.h"
 
-#define MANY         4096 // buffers
-#define FEW          512
-#define FIRST_ROUNDS 8 // of first fit, in the first turn
-#define LEAST_ROUNDS 4
-#define MAX_TURNS    4 // one after the other
+#define MANY           4096 // buffers
+#define FEW            512
+#define FIRST_ROUNDS   8 // of first fit, in the first turn
+#define LEAST_ROUNDS   4
+#define MAX_TURNS      4   // one after the other
 #define STEPS_A_BUFFER 400 // of first fit, where there are many
 
 // ---------------------------------------------------------------------------------------------------------- heuristics
-
-// First fit by several keys, then smallest gap by the same. The first, by size, is tried in any case up to
-// GB_PLAN_ALWAYS buffers, since gb_plan_offsets promises it. The others are paid from the budget. Where there are many
-// buffers those come first that do best there.
-static enum ggml_status fit_gaps(struct gb_plan_part * part, size_t goal, bool all, struct gb_plan_budget * budget) {
-    enum { N = 8, N_SOME = 4 };
-    static const enum gb_plan_key every[N]     = { GB_PLAN_BY_SIZE, GB_PLAN_BY_AREA, GB_PLAN_BY_WIDTH, GB_PLAN_BY_LOAD,
-            GB_PLAN_BY_BIRTH, GB_PLAN_BY_DEATH, GB_PLAN_BY_WIDTH_AREA_LOAD, GB_PLAN_BY_LOAD_AREA_WIDTH };
-    static const enum gb_plan_key some[N_SOME] = { GB_PLAN_BY_SIZE, GB_PLAN_BY_LOAD, GB_PLAN_BY_DEATH,
-        GB_PLAN_BY_AREA };
-    const int                     n            = all ? N : N_SOME;
-    for (int k = 0; k < (all ? 2 * n : n) && part->peak > goal; k++) {
-        const bool             free = k == 0 && part->n <= GB_PLAN_ALWAYS;
-        const enum gb_plan_key key  = all ? every[k % n] : some[k];
-        size_t                 peak;
-        if (!free && budget->steps == 0) {
-            break;
-        }
-        GB_TRY(gb_plan_first_fit(part, key, k >= n, free ? NULL : budget, &peak));
-        part->best_key = peak < part->peak ? (int) key : part->best_key;
-        gb_plan_keep(part, peak);
-    }
-    return GGML_STATUS_SUCCESS;
-}
 
 // Skylines by three keys, while there is something to gain and to spend.
 static enum ggml_status fill_valleys(struct gb_plan_part * part, size_t goal, struct gb_plan_budget * budget) {
@@ -68,10 +44,8 @@ static enum ggml_status run(struct turns * t, enum method m, struct gb_plan_budg
     const uint32_t n = t->part->n;
     switch (m) {
         case LOWER_PEAKS: return gb_plan_lower_peaks(t->part, t->goal, budget);
-        case FEW_CRITICAL:
-            return gb_plan_from_critical(t->part, GB_MIN(n / 16, 1024), t->goal, t->capacity, budget);
-        case MANY_CRITICAL:
-            return gb_plan_from_critical(t->part, GB_MIN(n / 4, 4096), t->goal, t->capacity, budget);
+        case FEW_CRITICAL: return gb_plan_from_critical(t->part, GB_MIN(n / 16, 1024), t->goal, t->capacity, budget);
+        case MANY_CRITICAL: return gb_plan_from_critical(t->part, GB_MIN(n / 4, 4096), t->goal, t->capacity, budget);
         default: break;
     }
     t->improver = t->improver ? t->improver : gb_plan_improver_new(t->part);
@@ -111,35 +85,35 @@ static enum ggml_status take_all(struct turns * t, uint64_t steps, struct gb_pla
     return GGML_STATUS_SUCCESS;
 }
 
+// Rounds of turns until the goal is reached or the budget used up. Then more would probably help if it did in the later
+// half, or if there was no whole round.
 static enum ggml_status all_turns(struct turns * t, struct gb_plan_costs * costs) {
-    const struct gb_plan_part * part  = t->part;
-    uint64_t                    steps = GB_MIN(first_turn(part), costs->heuristic.steps / 20);
+    struct gb_plan_part * part    = t->part;
+    const uint64_t        all     = costs->heuristic.steps + costs->search.steps;
+    size_t                halfway = SIZE_MAX;
+    uint64_t              steps   = GB_MIN(first_turn(part), costs->heuristic.steps / 20);
+    int                   rounds  = 0;
     GB_TRY(take_all(t, steps, costs));
     while (part->peak > t->goal && costs->heuristic.steps + costs->search.steps > 0) {
         const uint64_t before = costs->search.steps;
+        halfway               = before + costs->heuristic.steps > all / 2 ? part->peak : halfway;
         if (t->searcher && before > 0) {
             GB_TRY(gb_plan_search_pass(t->searcher, &costs->search, &t->goal));
             steps = GB_MAX(steps, before - costs->search.steps);
         } else if (costs->heuristic.steps == 0) {
             break;
         }
+        rounds += costs->heuristic.steps > 0;
         GB_TRY(take_all(t, steps, costs));
         steps *= 2;
     }
+    part->unfinished = part->peak > t->goal && (rounds < 2 || part->peak < halfway);
     return GGML_STATUS_SUCCESS;
 }
 
-enum ggml_status gb_plan_part(struct gb_plan_part * part, size_t goal, size_t unit, struct gb_plan_costs * costs) {
-    const bool            all   = costs->whole && part->n <= MANY;
-    struct gb_plan_budget share = gb_plan_share(&costs->heuristic, costs->heuristic.steps / (all ? 2 : 3));
-    GB_TRY(fit_gaps(part, goal, all, &share));
-    if (part->n <= MANY) {
-        GB_TRY(fill_valleys(part, goal, &share));
-    }
-    gb_plan_give_back(&costs->heuristic, &share);
-    if (part->peak <= goal || costs->search.steps == 0) {
-        return GGML_STATUS_SUCCESS;
-    }
+// The search and what is learned are kept from turn to turn.
+static enum ggml_status take_all_turns(struct gb_plan_part * part, size_t goal, size_t unit,
+    struct gb_plan_costs * costs) {
     struct turns     t      = { .part = part, .goal = GB_MAX(goal, part->bound), .capacity = costs->capacity };
     enum ggml_status status = GGML_STATUS_SUCCESS;
     if (gb_plan_can_search(part)) {
@@ -147,12 +121,28 @@ enum ggml_status gb_plan_part(struct gb_plan_part * part, size_t goal, size_t un
         status     = t.searcher ? status : GGML_STATUS_ALLOC_FAILED;
     }
     if (!t.searcher || part->n >= FEW) { // the others do more
-        const uint64_t               left  = costs->search.steps;
-        const struct gb_plan_budget  share = gb_plan_share(&costs->search, t.searcher ? left / 2 : left);
-        gb_plan_give_back(&costs->heuristic, &share);
+        const uint64_t              left = costs->search.steps;
+        const struct gb_plan_budget more = gb_plan_share(&costs->search, t.searcher ? left / 2 : left);
+        gb_plan_give_back(&costs->heuristic, &more);
     }
     status = status == GGML_STATUS_SUCCESS ? all_turns(&t, costs) : status;
     gb_plan_searcher_free(t.searcher);
     gb_plan_improver_free(t.improver);
     return status;
+}
+
+enum ggml_status gb_plan_part(struct gb_plan_part * part, size_t goal, size_t unit, struct gb_plan_costs * costs) {
+    const bool            all    = costs->whole && part->n <= MANY;
+    struct gb_plan_budget share  = gb_plan_share(&costs->heuristic, costs->heuristic.steps / (all ? 2 : 3));
+    enum ggml_status      status = gb_plan_fit_gaps(part, goal, all, costs->n_threads, &share);
+    if (status == GGML_STATUS_SUCCESS && part->n <= MANY) {
+        status = fill_valleys(part, goal, &share);
+    }
+    gb_plan_give_back(&costs->heuristic, &share);
+    GB_TRY(status);
+    part->unfinished = part->peak > goal;
+    if (part->peak <= goal || costs->search.steps == 0) {
+        return GGML_STATUS_SUCCESS;
+    }
+    return take_all_turns(part, goal, unit, costs);
 }

@@ -10,7 +10,7 @@
 #define MAX_SEARCH_PAIRS   ((uint64_t) 1 << 22)
 
 struct gb_plan_searcher {
-    struct gb_plan_part *   part; // borrowed, as the budget of the pass
+    struct gb_plan_part *   part;  // borrowed, as the budget of the pass
     struct gb_plan_exact *  exact; // owned
     struct gb_plan_budget * budget;
     size_t                  goal, unit;
@@ -77,8 +77,9 @@ struct gb_plan_searcher * gb_plan_searcher_new(struct gb_plan_part * part, size_
     if (s == NULL) {
         return NULL;
     }
-    *s = (struct gb_plan_searcher){ .part = part, .goal = goal, .unit = unit, .capacity = capacity,
-        .nodes = (uint64_t) 4 * part->n };
+    *s = (struct gb_plan_searcher){
+        .part = part, .goal = goal, .unit = unit, .capacity = capacity, .nodes = (uint64_t) 4 * part->n
+    };
     s->exact = gb_plan_exact_new(part);
     if (s->exact == NULL) {
         gb_free(s);

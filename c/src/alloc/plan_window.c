@@ -11,7 +11,7 @@
 #include "base/mem.h"
 #include "base/status.h"
 
-#define SMALLEST 256  // buffers in a window
+#define SMALLEST 256 // buffers in a window
 #define LARGEST  4096
 
 struct windows {
@@ -84,11 +84,11 @@ static uint32_t highest(const struct gb_plan_part * part) {
 
 // The sections around those of a buffer in which at least `want` buffers are alive, or all.
 static void span_of(const struct windows * w, uint32_t b, uint32_t want, uint32_t * first, uint32_t * last) {
-    const struct gb_plan_part * part  = w->part;
-    uint32_t                    width = part->buffers[b].last - part->buffers[b].first;
+    const struct gb_plan_part * part   = w->part;
+    uint32_t                    width  = part->buffers[b].last - part->buffers[b].first;
     const uint32_t              middle = part->buffers[b].first + width / 2;
-    *first                            = part->buffers[b].first;
-    *last                             = part->buffers[b].last;
+    *first                             = part->buffers[b].first;
+    *last                              = part->buffers[b].last;
     while (part->born[*last - 1] - w->died[*first] < want && (*first > 0 || *last < part->n_sections)) {
         width += width / 2 + 2;
         *first = GB_MIN(*first, middle > width / 2 ? middle - width / 2 : 0);
@@ -100,8 +100,14 @@ static void span_of(const struct windows * w, uint32_t b, uint32_t want, uint32_
 static void gather(struct windows * w, struct gb_plan_part * window, uint32_t first, uint32_t last) {
     const struct gb_plan_part * part = w->part;
     uint64_t                    area = 0;
-    *window = (struct gb_plan_part){ .buffers = w->buffers, .offsets = w->offsets, .trial = w->trial, .crowd = w->crowd,
-        .load = w->load, .n_sections = last - first, .peak = SIZE_MAX, .best_key = part->best_key };
+    *window                          = (struct gb_plan_part){ .buffers = w->buffers,
+        .offsets                              = w->offsets,
+        .trial                                = w->trial,
+        .crowd                                = w->crowd,
+        .load                                 = w->load,
+        .n_sections                           = last - first,
+        .peak                                 = SIZE_MAX,
+        .best_key                             = part->best_key };
     memset(w->load, 0, ((size_t) last - first + 1) * sizeof(*w->load));
     for (int stays = 0; stays < 2; stays++) {
         for (uint32_t b = 0; b < part->born[last - 1]; b++) {
@@ -110,8 +116,8 @@ static void gather(struct windows * w, struct gb_plan_part * window, uint32_t fi
             if (one->last <= first || past != (bool) stays) {
                 continue;
             }
-            const uint32_t k = stays ? window->n + window->n_fixed++ : window->n++;
-            w->buffers[k]    = *one;
+            const uint32_t k    = stays ? window->n + window->n_fixed++ : window->n++;
+            w->buffers[k]       = *one;
             w->buffers[k].first = GB_MAX(one->first, first) - first;
             w->buffers[k].last  = GB_MIN(one->last, last) - first;
             w->trial[k]         = part->offsets[b];

@@ -29,7 +29,7 @@ static size_t oracle_place(const struct gb_plan_part * part, const uint32_t * or
     for (uint32_t j = 0; j < k; j++) {
         const struct gb_plan_buffer * other = &part->buffers[order[j]];
         if (other->first < b->last && b->first < other->last) {
-            taken[n++] = (struct taken) { offsets[order[j]], offsets[order[j]] + other->size };
+            taken[n++] = (struct taken){ offsets[order[j]], offsets[order[j]] + other->size };
         }
     }
     qsort(taken, n, sizeof(*taken), by_offset);
@@ -48,8 +48,8 @@ static void random_items(size_t n, int64_t end, int64_t width, int64_t max_size,
     for (size_t i = 0; i < n; i++) {
         const int64_t lower = test_random_int(0, end - 1);
         const int64_t share = test_random_int(0, 9) ? width : end; // one in ten lives long
-        items[i]            = (struct gb_plan_item) { lower, GB_MIN(end, lower + test_random_int(1, share)),
-                       (size_t) (unit * test_random_int(1, max_size)), 0 };
+        items[i]            = (struct gb_plan_item){ lower, GB_MIN(end, lower + test_random_int(1, share)),
+            (size_t) (unit * test_random_int(1, max_size)), 0 };
     }
 }
 
@@ -60,9 +60,9 @@ static void by_index(const struct gb_plan_part * part, const uint32_t * order, b
     REQUIRE(x);
     for (int round = 0; round < 2; round++) { // once more after a reset
         for (uint32_t k = 0; k < part->n; k++) {
-            const struct gb_plan_buffer * b = &part->buffers[order[k]];
-            const size_t at   = smallest ? gb_plan_index_smallest(x, b, part->chunk, &steps)
-                                         : gb_plan_index_lowest(x, b, part->chunk, &steps);
+            const struct gb_plan_buffer * b  = &part->buffers[order[k]];
+            const size_t                  at = smallest ? gb_plan_index_smallest(x, b, part->chunk, &steps)
+                                                        : gb_plan_index_lowest(x, b, part->chunk, &steps);
             CHECK(round == 0 || at == offsets[order[k]]);
             offsets[order[k]] = at;
             REQUIRE(gb_plan_index_add(x, b, at));
@@ -85,7 +85,8 @@ static void check_part(struct gb_plan_part * part, enum gb_plan_key key, bool sm
     for (uint32_t k = 0; k < part->n; k++) {
         const size_t at = oracle_place(part, order, k, smallest, found);
         CHECK_MSG(found[order[k]] == at, "buffer %u of %u: %zu, must be %zu", k, part->n, found[order[k]], at);
-        CHECK_MSG(other[order[k]] == at, "by index: buffer %u of %u: %zu, must be %zu", k, part->n, other[order[k]], at);
+        CHECK_MSG(other[order[k]] == at, "by index: buffer %u of %u: %zu, must be %zu", k, part->n, other[order[k]],
+            at);
         if (found[order[k]] != at || other[order[k]] != at) {
             break; // the others follow from it
         }
@@ -131,8 +132,8 @@ static void large(void) {
 // So many intervals apart in one set that it is kept in runs, filled from either end and at random, then joined.
 static void long_sets(void) {
     enum { N = 40000 };
-    struct gb_plan_index * x = gb_plan_index_new(8);
-    bool *                 used = gb_calloc(3 * N, sizeof(*used));
+    struct gb_plan_index * x     = gb_plan_index_new(8);
+    bool *                 used  = gb_calloc(3 * N, sizeof(*used));
     uint64_t               steps = 0;
     REQUIRE(x && used);
     for (int way = 0; way < 4; way++) {
@@ -142,7 +143,7 @@ static void long_sets(void) {
             const int64_t               slot = way == 0 ? i : way == 1 ? N - 1 - i : test_random_int(0, N - 1);
             const struct gb_plan_buffer one  = { 2, 5, 0, 1 + (way == 3), 3 };
             if (!used[2 * slot] && !used[2 * slot + 1]) {
-                used[2 * slot] = true;
+                used[2 * slot]     = true;
                 used[2 * slot + 1] = used[2 * slot + 1] || way == 3;
                 REQUIRE(gb_plan_index_add(x, &one, (size_t) (2 * slot)));
             }
