@@ -99,7 +99,7 @@ static enum ggml_status all_turns(struct turns * t, struct gb_plan_costs * costs
         halfway               = before + costs->heuristic.steps > all / 2 ? part->peak : halfway;
         if (t->searcher && before > 0) {
             GB_TRY(gb_plan_search_pass(t->searcher, &costs->search, &t->goal));
-            steps = GB_MAX(steps, before - costs->search.steps);
+            steps = GB_MAX(steps, (before - costs->search.steps) / (part->n < FEW ? 4 : 1)); // few: the search does it
         } else if (costs->heuristic.steps == 0) {
             break;
         }
