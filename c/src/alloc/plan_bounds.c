@@ -70,7 +70,8 @@ static enum ggml_status collect(struct gb_plan_problem * p, struct sections * s,
         GB_FAIL_IF(items[i].lower > items[i].upper, GGML_STATUS_INVALID_ARGUMENT,
             "gb_plan_offsets: item %zu ends at %lld, before its start %lld", i, (long long) items[i].upper,
             (long long) items[i].lower);
-        GB_FAIL_IF(!gb_pad_size(items[i].size, alignment, &size) || !gb_add_size(total, size, &total),
+        GB_FAIL_IF(!gb_pad_size(items[i].size, alignment, &size) || !gb_add_size(total, size, &total) ||
+                       total == SIZE_MAX, // which means that there is no plan
             GGML_STATUS_INVALID_ARGUMENT, "gb_plan_offsets: the sizes of %zu items overflow", n);
         if (size > 0 && items[i].lower < items[i].upper) {
             s->births[s->n]   = (struct birth){ items[i].lower, items[i].upper, size, (uint32_t) i };
