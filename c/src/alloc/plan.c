@@ -68,7 +68,7 @@ enum ggml_status gb_plan_parts(struct gb_plan_problem * p, struct gb_plan_costs 
 // The heuristics have steps of their own, and more of them where the search has more.
 static enum ggml_status plan_problem(struct gb_plan_problem * p, const struct gb_plan_effort * effort,
     struct gb_plan_result * result) {
-    const int64_t        deadline = effort->limit_ns > 0 ? gb_time_ns() + effort->limit_ns : INT64_MAX;
+    const int64_t        deadline = effort->limit_ns > 0 ? gb_thread_time_ns() + effort->limit_ns : INT64_MAX;
     struct gb_plan_costs costs    = { .capacity = effort->capacity,
         .heuristic                           = { .steps = HEURISTIC_STEPS + effort->steps / 4, .deadline = deadline },
         .search                              = { .steps = effort->steps, .deadline = deadline },

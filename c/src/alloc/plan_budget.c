@@ -8,7 +8,7 @@
 #include "base/mem.h"
 
 void gb_plan_look(struct gb_plan_budget * budget) {
-    const bool late = budget->deadline != INT64_MAX && gb_time_ns() >= budget->deadline;
+    const bool late = budget->deadline != INT64_MAX && gb_thread_time_ns() >= budget->deadline;
     budget->unread  = 0;
     budget->gave_up =
         budget->gave_up || gb_go_on() != GGML_STATUS_SUCCESS || (budget->stop && atomic_load(budget->stop));

@@ -105,9 +105,9 @@ static bool find_twins(struct gb_plan_exact * x) {
     for (uint32_t k = 0; k < x->part->n; k++) {
         const struct gb_plan_buffer * b      = &all[order[k]];
         const struct gb_plan_buffer * before = k > 0 ? &all[order[k - 1]] : NULL;
-        const bool same    = before && before->size == b->size && before->first == b->first && before->last == b->last &&
-                             before->span == b->span;
-        x->twin[order[k]]  = same ? order[k - 1] : UINT32_MAX;
+        const bool same   = before && before->size == b->size && before->first == b->first && before->last == b->last &&
+                            before->span == b->span;
+        x->twin[order[k]] = same ? order[k - 1] : UINT32_MAX;
     }
     return true;
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/current.h"
+#include "base/env.h"
 #include "base/mem.h"
 #include "base/status.h"
 #include "base/thread.h"
@@ -26,7 +27,8 @@ struct fit {
     bool                  free;    // costs nothing of the budget
     size_t *              offsets; // owned
     struct gb_plan_budget budget;
-    uint64_t              had; // steps of the budget
+    uint64_t              had;      // steps of the budget
+    int64_t               limit_ns; // until its deadline, by the clock of the thread that it runs on
     size_t                peak;
     enum ggml_status      status;
     gb_thread             thread;
@@ -34,7 +36,8 @@ struct fit {
 };
 
 static void place(void * arg) {
-    struct fit *            f      = arg;
+    struct fit * f                 = arg;
+    f->budget.deadline             = f->limit_ns != INT64_MAX ? gb_thread_time_ns() + f->limit_ns : INT64_MAX;
     uint32_t *              order  = gb_calloc(f->part->n, sizeof(*order));
     struct gb_plan_placer * placer = gb_plan_placer_new(f->part);
     f->status                      = order && placer ? gb_plan_order(f->part, f->key, order) : GGML_STATUS_ALLOC_FAILED;
@@ -105,6 +108,7 @@ static enum ggml_status fit_some(struct gb_plan_part * part, size_t goal, bool a
         f->free        = first + k == 0 && part->n <= GB_PLAN_ALWAYS;
         f->budget      = f->free ? (struct gb_plan_budget){ .steps = UINT64_MAX, .deadline = INT64_MAX } : *budget;
         f->had         = f->budget.steps;
+        f->limit_ns    = f->budget.deadline != INT64_MAX ? f->budget.deadline - gb_thread_time_ns() : INT64_MAX;
         f->offsets     = gb_calloc(part->n, sizeof(*f->offsets));
         status         = f->offsets ? status : GGML_STATUS_ALLOC_FAILED;
         if (gb_plan_needs_crowd(f->key) && status == GGML_STATUS_SUCCESS) {

@@ -77,7 +77,7 @@ enum { GB_PLAN_POLL = 256 };
 enum { GB_PLAN_ALWAYS = 100000 };
 struct gb_plan_budget {
     uint64_t steps;    // left
-    int64_t  deadline; // gb_time_ns; INT64_MAX: none
+    int64_t  deadline; // gb_thread_time_ns, so that other work changes no plan; INT64_MAX: none
     uint64_t unread;   // steps since the clock was read
     bool     gave_up;  // the thread's poll said so: nothing is left
     bool     late;     // the clock said so
@@ -184,8 +184,7 @@ size_t gb_plan_index_smallest(const struct gb_plan_index * index, const struct g
 // The first offset at or above `at` where `size` bytes do not cross the end of a chunk.
 size_t gb_plan_within_chunk(size_t at, size_t size, size_t chunk);
 
-// Each gives a plan of the part and its peak. The statuses are SUCCESS, ALLOC_FAILED and ABORTED (the thread's poll said
-// so). A peak of SIZE_MAX: the budget ended it, and there is no plan. Without a budget all is done.
+// Each gives a plan of the part and its peak. The statuses are SUCCESS, ALLOC_FAILED and ABORTED (the poll said so). A peak of SIZE_MAX: the budget ended it, and there is no plan. Without a budget all is done.
 enum ggml_status gb_plan_in_order(struct gb_plan_part * part, size_t * peak); // into part->trial
 enum ggml_status gb_plan_first_fit(struct gb_plan_part * part, enum gb_plan_key key, bool smallest_gap,
     struct gb_plan_budget * budget, size_t * peak); // into part->trial

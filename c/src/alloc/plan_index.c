@@ -2,11 +2,11 @@
 // fits, without looking at each neighbour.
 //
 // A complete binary tree over the sections of a part. A buffer is noted at the few nodes that its life consists of (at
-// most two a level), in the node's set `cover`; and in the set `touch` of these nodes and of all nodes above them. A set
-// is a union of intervals of offsets, so what lies on each other is one interval, however many buffers it was. What is
-// in a buffer's way is then in `touch` of the nodes that its life consists of, or in `cover` of a node above one. A gap
-// common to these sets is found by leaps: an offset that is taken in one of them goes to the end of what takes it there,
-// until all agree.
+// most two a level), in the node's set `cover`; and in the set `touch` of these nodes and of all nodes above them. A
+// set is a union of intervals of offsets, so what lies on each other is one interval, however many buffers it was. What
+// is in a buffer's way is then in `touch` of the nodes that its life consists of, or in `cover` of a node above one. A
+// gap common to these sets is found by leaps: an offset that is taken in one of them goes to the end of what takes it
+// there, until all agree.
 //
 // Invariant: intervals of a set are sorted and do not touch each other; `touch` of a node holds that of its children,
 // so what is in it already is in that of its parents, too.
@@ -286,7 +286,7 @@ static enum added set_add(struct arena * a, struct set * s, size_t start, size_t
     return put_long(a, s, start, end);
 }
 
-// -------------------------------------------------------------------------------------------------------------- the tree
+// ------------------------------------------------------------------------------------------------------------ the tree
 
 struct gb_plan_index * gb_plan_index_new(uint32_t n_sections) {
     struct gb_plan_index * x = GB_NEW(struct gb_plan_index);

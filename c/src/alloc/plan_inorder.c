@@ -27,7 +27,7 @@ static void group_by_death(const struct gb_plan_part * part, uint32_t * begin, u
     begin[0] = 0;
 }
 
-// Memory without an end, as the allocator sees it: above `top` all is free. A block that touches the top is part of that.
+// Memory without an end, as the allocator sees it: above `top` all is free, and no free block touches it.
 struct space {
     struct gb_plan_pairs by_offset; // free blocks below the top: (offset, size)
     struct gb_plan_pairs by_size;   // the same: (size, offset)

@@ -11,7 +11,8 @@
 
 #define MANY           4096 // buffers
 #define FEW            512
-#define FIRST_ROUNDS   8 // of first fit, in the first turn
+#define FIRST_ROUNDS   8     // of first fit, in the first turn
+#define LEAST_STEPS    10000 // of a turn: one of none would never end
 #define LEAST_ROUNDS   4
 #define MAX_TURNS      4   // one after the other
 #define STEPS_A_BUFFER 400 // of first fit, where there are many
@@ -73,14 +74,17 @@ static uint64_t first_turn(const struct gb_plan_part * part) {
     return FIRST_ROUNDS * (n * 200 + GB_MIN(part->n_pairs, n * n / 4));
 }
 
-// A turn of each method but the search. Few buffers are all critical.
+// A turn of each method but the search, none longer than a share of what is left. Few buffers are all critical.
 static enum ggml_status take_all(struct turns * t, uint64_t steps, struct gb_plan_costs * costs) {
-    const bool whole = costs->whole && t->part->n >= FEW;
-    for (int m = whole ? LOWER_PEAKS : LEARN; m < N_METHODS; m++) {
-        if (m == LEARN && steps < (uint64_t) LEAST_ROUNDS * t->part->n * STEPS_A_BUFFER) {
-            continue; // too few to learn from
+    if (!costs->whole || t->part->n < FEW) {
+        return take_turns(t, LEARN, steps, &costs->heuristic);
+    }
+    const uint64_t share = GB_MIN(steps, costs->heuristic.steps / N_METHODS + LEAST_STEPS);
+    for (int m = LOWER_PEAKS; m < N_METHODS; m++) {
+        const bool few = share < (uint64_t) LEAST_ROUNDS * t->part->n * STEPS_A_BUFFER; // to learn from
+        if (m != LEARN || !few) {
+            GB_TRY(take_turns(t, (enum method) m, share, &costs->heuristic));
         }
-        GB_TRY(take_turns(t, (enum method) m, steps, &costs->heuristic));
     }
     return GGML_STATUS_SUCCESS;
 }
@@ -91,12 +95,12 @@ static enum ggml_status all_turns(struct turns * t, struct gb_plan_costs * costs
     struct gb_plan_part * part    = t->part;
     const uint64_t        all     = costs->heuristic.steps + costs->search.steps;
     size_t                halfway = SIZE_MAX;
-    uint64_t              steps   = GB_MIN(first_turn(part), costs->heuristic.steps / 20);
+    uint64_t              steps   = GB_MIN(first_turn(part), costs->heuristic.steps / 20 + LEAST_STEPS);
     int                   rounds  = 0;
     GB_TRY(take_all(t, steps, costs));
     while (part->peak > t->goal && costs->heuristic.steps + costs->search.steps > 0) {
-        const uint64_t before = costs->search.steps;
-        halfway               = before + costs->heuristic.steps > all / 2 ? part->peak : halfway;
+        const uint64_t before = costs->search.steps, left = before + costs->heuristic.steps;
+        halfway = left > all / 2 ? part->peak : halfway;
         if (t->searcher && before > 0) {
             GB_TRY(gb_plan_search_pass(t->searcher, &costs->search, &t->goal));
             steps = GB_MAX(steps, (before - costs->search.steps) / (part->n < FEW ? 4 : 1)); // few: the search does it
@@ -106,6 +110,9 @@ static enum ggml_status all_turns(struct turns * t, struct gb_plan_costs * costs
         rounds += costs->heuristic.steps > 0;
         GB_TRY(take_all(t, steps, costs));
         steps *= 2;
+        if (costs->heuristic.steps + costs->search.steps == left) {
+            break; // a round that costs nothing brings nothing
+        }
     }
     part->unfinished = part->peak > t->goal && (rounds < 2 || part->peak < halfway);
     return GGML_STATUS_SUCCESS;

@@ -1,9 +1,9 @@
 // plan_window.c - lowers the highest peak of a plan by planning anew what lies around it in time, and nothing else.
 //
-// A window is a span of sections around the highest buffer. What lives within it is taken out and placed again, by first
-// fit in orders that are learned (plan_improve.c); what reaches past it stays where it is. If the window's highest top is
-// lower then, this is kept, and the next highest buffer has its turn; else the window is doubled. A round costs as much
-// as the window is large, however large the part is.
+// A window is a span of sections around the highest buffer. What lives within it is taken out and placed again, by
+// first fit in orders that are learned (plan_improve.c); what reaches past it stays where it is. If the window's
+// highest top is lower then, this is kept, and the next highest buffer has its turn; else the window is doubled. A
+// round costs as much as the window is large, however large the part is.
 #include "alloc/plan_impl.h"
 
 #include <string.h>
