@@ -17,8 +17,8 @@ extern "C" {
 //   capacity   0: as small as can be. Else a plan of at most so many bytes is good enough; if none is found,
 //              ALLOC_FAILED, and offsets and info hold the smallest that was
 //   budget_ms  for search where heuristics do not reach the lower bound; 0: none. It is spent in steps, not by the
-//              clock, which only ends what takes longer than it: the same input gives the same plan on any machine that
-//              is fast enough
+//              clock (the thread's processor time), which only ends what takes longer than it: the same input gives the
+//              same plan on any machine that is fast enough
 struct ggml_plan_info {
     size_t peak;         // bytes; sizes count rounded up to the alignment
     size_t lower_bound;  // most bytes alive at once: no plan has a smaller peak

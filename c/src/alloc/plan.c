@@ -73,6 +73,7 @@ static enum ggml_status plan_problem(struct gb_plan_problem * p, const struct gb
         .heuristic                           = { .steps = HEURISTIC_STEPS + effort->steps / 4, .deadline = deadline },
         .search                              = { .steps = effort->steps, .deadline = deadline },
         .whole                               = true,
+        .turns                               = effort->steps > 0,
         .n_threads                           = effort->n_threads };
     return gb_plan_parts(p, &costs, result);
 }

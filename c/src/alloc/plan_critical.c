@@ -94,7 +94,7 @@ static enum ggml_status plan_critical(struct gb_plan_part * part, struct critica
     struct gb_plan_budget * budget, size_t * offsets, size_t * peak) {
     struct gb_plan_problem p;
     struct gb_plan_result  result;
-    struct gb_plan_costs   costs = { .capacity = capacity };
+    struct gb_plan_costs   costs = { .turns = true, .capacity = capacity };
     costs.heuristic              = gb_plan_share(budget, budget->steps / 3);
     costs.search                 = gb_plan_share(budget, budget->steps / 2);
     enum ggml_status status      = gb_plan_problem_init(&p, c->items, c->n, 1);

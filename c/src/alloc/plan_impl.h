@@ -184,7 +184,8 @@ size_t gb_plan_index_smallest(const struct gb_plan_index * index, const struct g
 // The first offset at or above `at` where `size` bytes do not cross the end of a chunk.
 size_t gb_plan_within_chunk(size_t at, size_t size, size_t chunk);
 
-// Each gives a plan of the part and its peak. The statuses are SUCCESS, ALLOC_FAILED and ABORTED (the poll said so). A peak of SIZE_MAX: the budget ended it, and there is no plan. Without a budget all is done.
+// Each gives a plan of the part and its peak. The statuses are SUCCESS, ALLOC_FAILED and ABORTED (the poll said so). A
+// peak of SIZE_MAX: the budget ended it, and there is no plan. Without a budget all is done.
 enum ggml_status gb_plan_in_order(struct gb_plan_part * part, size_t * peak); // into part->trial
 enum ggml_status gb_plan_first_fit(struct gb_plan_part * part, enum gb_plan_key key, bool smallest_gap,
     struct gb_plan_budget * budget, size_t * peak); // into part->trial
@@ -238,6 +239,7 @@ struct gb_plan_costs {
     size_t                capacity; // as that of the effort
     struct gb_plan_budget heuristic, search;
     bool                  whole; // not the critical buffers of another
+    bool                  turns; // more than heuristics
     int                   n_threads;
 };
 // Each part after the other; or one, after in-order best fit (plan_part.c).

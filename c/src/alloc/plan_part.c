@@ -127,9 +127,8 @@ static enum ggml_status take_all_turns(struct gb_plan_part * part, size_t goal, 
         t.searcher = gb_plan_searcher_new(part, t.goal, costs->capacity, unit);
         status     = t.searcher ? status : GGML_STATUS_ALLOC_FAILED;
     }
-    if (!t.searcher || part->n >= FEW) { // the others do more
-        const uint64_t              left = costs->search.steps;
-        const struct gb_plan_budget more = gb_plan_share(&costs->search, t.searcher ? left / 2 : left);
+    if (part->n >= FEW) { // the others do more
+        const struct gb_plan_budget more = gb_plan_share(&costs->search, costs->search.steps / 2);
         gb_plan_give_back(&costs->heuristic, &more);
     }
     status = status == GGML_STATUS_SUCCESS ? all_turns(&t, costs) : status;
@@ -139,7 +138,11 @@ static enum ggml_status take_all_turns(struct gb_plan_part * part, size_t goal, 
 }
 
 enum ggml_status gb_plan_part(struct gb_plan_part * part, size_t goal, size_t unit, struct gb_plan_costs * costs) {
-    const bool            all    = costs->whole && part->n <= MANY;
+    const bool all = costs->whole && part->n <= MANY;
+    if (!gb_plan_can_search(part)) { // the others may have all of it
+        gb_plan_give_back(&costs->heuristic, &costs->search);
+        costs->search.steps = 0;
+    }
     struct gb_plan_budget share  = gb_plan_share(&costs->heuristic, costs->heuristic.steps / (all ? 2 : 3));
     enum ggml_status      status = gb_plan_fit_gaps(part, goal, all, costs->n_threads, &share);
     if (status == GGML_STATUS_SUCCESS && part->n <= MANY) {
@@ -148,7 +151,7 @@ enum ggml_status gb_plan_part(struct gb_plan_part * part, size_t goal, size_t un
     gb_plan_give_back(&costs->heuristic, &share);
     GB_TRY(status);
     part->unfinished = part->peak > goal;
-    if (part->peak <= goal || costs->search.steps == 0) {
+    if (part->peak <= goal || !costs->turns) {
         return GGML_STATUS_SUCCESS;
     }
     return take_all_turns(part, goal, unit, costs);
