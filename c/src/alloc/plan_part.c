@@ -138,12 +138,13 @@ static enum ggml_status take_all_turns(struct gb_plan_part * part, size_t goal, 
 }
 
 enum ggml_status gb_plan_part(struct gb_plan_part * part, size_t goal, size_t unit, struct gb_plan_costs * costs) {
-    const bool all = costs->whole && part->n <= MANY;
-    if (!gb_plan_can_search(part)) { // the others may have all of it
+    const bool all      = costs->whole && part->n <= MANY;
+    const int  n_shares = all ? 2 : part->n <= GB_PLAN_ALWAYS ? 3 : 1; // of the budget: for orders, and for turns
+    if (!gb_plan_can_search(part)) {                                   // the others may have all of it
         gb_plan_give_back(&costs->heuristic, &costs->search);
         costs->search.steps = 0;
     }
-    struct gb_plan_budget share  = gb_plan_share(&costs->heuristic, costs->heuristic.steps / (all ? 2 : 3));
+    struct gb_plan_budget share  = gb_plan_share(&costs->heuristic, costs->heuristic.steps / n_shares);
     enum ggml_status      status = gb_plan_fit_gaps(part, goal, all, costs->n_threads, &share);
     if (status == GGML_STATUS_SUCCESS && part->n <= MANY) {
         status = fill_valleys(part, goal, &share);
