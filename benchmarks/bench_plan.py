@@ -2,11 +2,15 @@
 in-order best fit.
 
     python benchmarks/bench_plan.py [--budget-ms N] [--json FILE] [--markdown] [FILE.csv ...]
+    python benchmarks/bench_plan.py --large [--budgets MS,...] [--markdown] [NAME ...]
 
 Without files: tests/data/minimalloc, tests/data/model-graphs and two graphs of 10,000 buffers. For instances whose
 lower bound is not known to be reachable, the published capacity is asked for too. Percentages are above the lower
 bound. Milliseconds are wall time of one call, and the time that the processor spent on it, which is what counts on a
 busy machine.
+
+--large: made instances (plan_instances.py; NAMES such as transformer-20000) with several budgets, beside in-order best
+fit and greedy by size, which this program computes on its own up to 20,000 buffers.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ import numpy as np
 
 import ggml_backend as gb
 from ggml_backend.planning import read_instance
+from plan_instances import FAMILIES, make
 from table import print_table
 from timing import PROCESS, timed
 
@@ -85,13 +90,54 @@ def cells(r: dict[str, Any]) -> list[str]:
     ]  # fmt: skip
 
 
+def greedy_by_size(lower: np.ndarray, upper: np.ndarray, size: np.ndarray) -> int:
+    """The peak of first fit by falling size, from each pair: independent of the package, and slow."""
+    order = np.lexsort((-upper, lower, -size))
+    lower, upper, size = lower[order], upper[order], size[order]
+    offset = np.zeros(len(size), np.int64)
+    peak = 0
+    for k in range(len(size)):
+        meets = np.flatnonzero((lower[:k] < upper[k]) & (lower[k] < upper[:k]))
+        meets = meets[np.argsort(offset[meets])]
+        begins = offset[meets]
+        ends = np.maximum.accumulate(np.concatenate([[0], begins + size[meets]]))
+        fits = np.flatnonzero(begins - ends[:-1] >= size[k])
+        offset[k] = ends[fits[0]] if len(fits) else ends[-1]
+        peak = max(peak, int(offset[k] + size[k]))
+    return peak
+
+
+def large_row(name: str, budgets: list[int]) -> list[str]:
+    lower, upper, size = make(name)
+    cells = []
+    for budget in budgets:
+        seconds, plan = timed(lambda b=budget: gb.plan_memory(lower, upper, size, budget_ms=b), PROCESS)
+        mark = " proved" if plan.proved else ""
+        cells.append(f"+{100 * plan.gap:.2f} %{mark}, {1e3 * seconds:.0f} ms")
+    over = lambda peak: f"+{100 * (peak / plan.lower_bound - 1):.2f} %"  # noqa: E731
+    greedy = over(greedy_by_size(lower, upper, size)) if len(lower) <= 20000 else "-"
+    return [name, str(len(lower)), over(plan.best_fit), greedy, *cells]
+
+
+def large(names: list[str], budgets: list[int], *, markdown: bool) -> None:
+    names = names or [f"{family}-{n}" for family in FAMILIES for n in (100, 1000, 10000, 100000)]
+    titles = ["instance", "buffers", "best fit", "by size", *(f"{b} ms" for b in budgets)]
+    print_table([titles, *(large_row(name, budgets) for name in names)], markdown=markdown)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", type=Path)
+    parser.add_argument("--large", action="store_true", help="made instances; the files are their names")
+    parser.add_argument("--budgets", default="20,200,2000,20000", help="milliseconds, for --large (%(default)s)")
     parser.add_argument("--budget-ms", type=int, default=5000, help="for published instances and given files (5000)")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", action="store_true")
     options = parser.parse_args()
+    if options.large:
+        budgets = [int(b) for b in options.budgets.split(",")]
+        large([str(f) for f in options.files], budgets, markdown=options.markdown)
+        return 0
     result = rows(options.files, options.budget_ms)
     if options.json:
         options.json.write_text(json.dumps(result, indent=2) + "\n")

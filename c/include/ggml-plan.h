@@ -17,17 +17,30 @@ extern "C" {
 //   capacity   0: as small as can be. Else a plan of at most so many bytes is good enough; if none is found,
 //              ALLOC_FAILED, and offsets and info hold the smallest that was
 //   budget_ms  for search where heuristics do not reach the lower bound; 0: none. It is spent in steps, not by the
-//              clock, which only ends what takes longer than it: the same input gives the same plan on any machine that
-//              is fast enough
+//              clock (the thread's processor time), which only ends what takes longer than it: the same input gives the
+//              same plan on any machine that is fast enough
 struct ggml_plan_info {
     size_t peak;         // bytes; sizes count rounded up to the alignment
     size_t lower_bound;  // most bytes alive at once: no plan has a smaller peak
     size_t best_fit;     // the peak of in-order best fit, for comparison
     bool   proved;       // no plan has a smaller peak than this one
     double milliseconds; // that it took
+    size_t bound;        // no plan has a smaller peak than this either: the lower bound, or more
+    bool   searched;     // it is more: shown by complete search, of all buffers or of those alive where most bytes are
+    bool   unfinished;   // not proved, and a larger budget would probably give a smaller peak
 };
 GGML_API enum ggml_status ggml_plan_memory(size_t n, const int64_t * lower, const int64_t * upper, const size_t * size,
     size_t alignment, size_t capacity, int64_t budget_ms, size_t * offsets, struct ggml_plan_info * info);
+
+// The same with more to choose.
+struct ggml_plan_options {
+    size_t  capacity;
+    int64_t budget_ms;
+    int     n_threads; // that try several orders of buffers at once; 0 as 1. It changes the time, not the plan
+};
+GGML_API enum ggml_status ggml_plan_memory_with(size_t n, const int64_t * lower, const int64_t * upper,
+    const size_t * size, size_t alignment, const struct ggml_plan_options * options, size_t * offsets,
+    struct ggml_plan_info * info);
 
 // A graph of the same nodes in an order in which fewer bytes are alive at once, if one is found, else in the same
 // order. It refers to the tensors of cgraph, which is not changed; the copy lives in ctx. Each node comes after all

@@ -32,6 +32,9 @@ class MemoryPlan:
     best_fit: int  #: the peak of in-order best fit, for comparison
     proved: bool  #: no plan has a smaller peak than this one
     milliseconds: float  #: that it took
+    bound: int  #: no plan has a smaller peak than this either: the lower bound, or more
+    bound_by: str  #: what shows that: "load", the bytes alive at once, or "search" of all buffers or those that decide
+    unfinished: bool  #: not proved, and a larger budget would probably give a smaller peak
 
     @property
     def gap(self) -> float:
@@ -63,14 +66,16 @@ def plan_memory(
     alignment: int = 1,
     capacity: int | None = None,
     budget_ms: int = 1000,
+    n_threads: int = 1,
 ) -> MemoryPlan:
     """Offsets for buffers such that no two that are alive at the same time overlap and little memory is needed.
 
     Buffer ``i`` is alive from ``lower[i]`` up to, not including, ``upper[i]`` and has ``size[i]`` bytes. The result is
-    never worse than in-order best fit. ``alignment`` is a power of two. With a ``capacity`` in bytes any plan within it
-    will do, and :class:`AllocationError` is raised if none is found. ``budget_ms`` is for search where heuristics do
-    not reach the lower bound; 0: none. It is spent in counted steps, so that equal inputs give equal plans; the clock
-    only ends what takes longer.
+    never worse than in-order best fit or, up to 100,000 buffers, first fit by size. ``alignment`` is a power of two.
+    With a ``capacity`` in bytes any plan within it will do, and :class:`AllocationError` is raised if none is found.
+    ``budget_ms`` is for search where heuristics do not reach the lower bound; 0: none. It is spent in counted steps, so
+    that equal inputs give equal plans; the clock (processor time) only ends what takes longer. ``n_threads`` threads
+    try several orders at once, which changes the time and not the plan.
     """
     lowers, uppers, sizes = (
         _integers(lower, np.int64, "lower"),
@@ -88,19 +93,23 @@ def plan_memory(
     ):
         if not 0 <= expect_int(value, f"plan_memory: {name}") < 2**63:
             raise InvalidArgumentError(f"plan_memory: {name} must not be negative nor huge, is {value}")
+    if not 1 <= expect_int(n_threads, "plan_memory: n_threads") < 2**31:
+        raise InvalidArgumentError(f"plan_memory: n_threads must be at least 1 and not huge, is {n_threads}")
     if capacity == 0 and any(int(s) for s in sizes):
         raise InvalidArgumentError("plan_memory: capacity is 0: None means no limit")
     offsets = np.zeros(lowers.size, np.uint64)
     info = ffi.new("struct ggml_plan_info *")
-    status = lib.ggml_plan_memory(
+    options = ffi.new("struct ggml_plan_options *", (capacity or 0, budget_ms, n_threads))
+    status = lib.ggml_plan_memory_with(
         lowers.size, ffi.from_buffer("int64_t[]", lowers), ffi.from_buffer("int64_t[]", uppers),
         ffi.from_buffer("size_t[]", sizes),
-        alignment, capacity or 0, budget_ms, ffi.from_buffer("size_t[]", offsets, require_writable=True), info,
+        alignment, options, ffi.from_buffer("size_t[]", offsets, require_writable=True), info,
     )  # fmt: skip
     check(status, "plan_memory")
     return MemoryPlan(
-        offsets, int(info.peak), int(info.lower_bound), int(info.best_fit), bool(info.proved), float(info.milliseconds)
-    )
+        offsets, int(info.peak), int(info.lower_bound), int(info.best_fit), bool(info.proved), float(info.milliseconds),
+        int(info.bound), "search" if info.searched else "load", bool(info.unfinished),
+    )  # fmt: skip
 
 
 def read_instance(

@@ -212,9 +212,12 @@ def memory(cpu: gb.Backend, folder: Path) -> None:
     back: np.ndarray[Any, Any] = np.from_dlpack(shared)
     assert back.shape == (2, 3)
     assert_type(shared.__dlpack_device__(), tuple[int, int])
-    plan = gb.plan_memory([0, 1], [2, 3], [64, 64], alignment=32)
+    plan = gb.plan_memory([0, 1], [2, 3], [64, 64], alignment=32, n_threads=2)
     assert_type(plan, gb.MemoryPlan)
     assert_type(plan.peak, int)
+    assert_type(plan.bound, int)
+    assert_type(plan.bound_by, str)
+    assert_type(plan.unfinished, bool)
     with gguf.Writer(folder / "model.gguf") as writer:
         writer.add("general.name", "small")
         writer.add_tensor("w", np.ones((2, 4), np.float32))

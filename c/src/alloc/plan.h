@@ -22,9 +22,10 @@ struct gb_plan_item {
 // How much searching a plan is worth. Work is counted in steps, so that the same items give the same plan on any
 // machine; the clock only ends what takes far longer than expected.
 struct gb_plan_effort {
-    size_t   capacity; // a plan that needs no more than this is good enough; 0: as small as can be
-    uint64_t steps;    // of search beyond the heuristics; 0: none
-    int64_t  limit_ns; // of time for search; 0: none
+    size_t   capacity;  // a plan that needs no more than this is good enough; 0: as small as can be
+    uint64_t steps;     // of search beyond the heuristics; 0: none
+    int64_t  limit_ns;  // of time for search; 0: none
+    int      n_threads; // that try several orders at once; 0 and 1: the caller's alone. The plan is the same
 };
 
 struct gb_plan_result {
@@ -33,10 +34,11 @@ struct gb_plan_result {
     size_t bound;       // no plan can be smaller either: the lower bound, or more when the search has proved more
     size_t best_fit;    // the peak that in-order best fit gives, for comparison; never less than peak
     bool   proved;      // no plan has a smaller peak
+    bool   unfinished;  // neither proved nor good enough, and more effort would probably give a smaller peak
 };
 
-// Never worse than in-order best fit or first fit by size (beyond about 10^8 steps only the first is tried). Searches
-// as much as a plan made while a program runs may. alignment a power of two. On failure no offset is written.
+// Never worse than in-order best fit or, up to 100,000 items, first fit by size. Searches as much as a plan made while
+// a program runs may. alignment a power of two. On failure no offset is written.
 enum ggml_status gb_plan_offsets(struct gb_plan_item * items, size_t n, size_t alignment,
     struct gb_plan_result * result);
 enum ggml_status gb_plan_search(struct gb_plan_item * items, size_t n, size_t alignment,

@@ -70,7 +70,8 @@ static enum ggml_status collect(struct gb_plan_problem * p, struct sections * s,
         GB_FAIL_IF(items[i].lower > items[i].upper, GGML_STATUS_INVALID_ARGUMENT,
             "gb_plan_offsets: item %zu ends at %lld, before its start %lld", i, (long long) items[i].upper,
             (long long) items[i].lower);
-        GB_FAIL_IF(!gb_pad_size(items[i].size, alignment, &size) || !gb_add_size(total, size, &total),
+        GB_FAIL_IF(!gb_pad_size(items[i].size, alignment, &size) || !gb_add_size(total, size, &total) ||
+                       total == SIZE_MAX, // which means that there is no plan
             GGML_STATUS_INVALID_ARGUMENT, "gb_plan_offsets: the sizes of %zu items overflow", n);
         if (size > 0 && items[i].lower < items[i].upper) {
             s->births[s->n]   = (struct birth){ items[i].lower, items[i].upper, size, (uint32_t) i };
@@ -99,6 +100,7 @@ static void open_sections(struct gb_plan_problem * p, struct sections * s) {
             p->parts[p->n_parts++] = (struct gb_plan_part){ .buffers = p->buffers + i,
                 .offsets                                             = p->offsets + i,
                 .trial                                               = p->trial + i,
+                .crowd                                               = p->crowd + i,
                 .load                                                = p->load + s->n_starts - 1,
                 .born                                                = p->born + s->n_starts - 1 };
         }
@@ -170,11 +172,13 @@ enum ggml_status gb_plan_problem_init(struct gb_plan_problem * p, const struct g
         p->buffers = gb_calloc(s.n + 1, sizeof(*p->buffers));
         p->offsets = gb_calloc(s.n + 1, sizeof(*p->offsets));
         p->trial   = gb_calloc(s.n + 1, sizeof(*p->trial));
+        p->crowd   = gb_calloc(s.n + 1, sizeof(*p->crowd));
         p->load    = gb_calloc(s.n + 1, sizeof(*p->load));
         p->born    = gb_calloc(s.n + 1, sizeof(*p->born));
         p->parts   = gb_calloc(s.n + 1, sizeof(*p->parts));
-        status =
-            p->buffers && p->offsets && p->trial && p->load && p->born && p->parts ? status : GGML_STATUS_ALLOC_FAILED;
+        status     = p->buffers && p->offsets && p->trial && p->crowd && p->load && p->born && p->parts
+                         ? status
+                         : GGML_STATUS_ALLOC_FAILED;
     }
     if (status == GGML_STATUS_SUCCESS) {
         open_sections(p, &s);
@@ -192,74 +196,9 @@ void gb_plan_problem_free(struct gb_plan_problem * p) {
     gb_free(p->buffers);
     gb_free(p->offsets);
     gb_free(p->trial);
+    gb_free(p->crowd);
     gb_free(p->load);
     gb_free(p->born);
     gb_free(p->parts);
     *p = (struct gb_plan_problem){ 0 };
-}
-
-// --------------------------------------------------------------------------------------------------------------- ranks
-
-// Saturates: an area beyond 64 bits is the largest, whatever it is exactly.
-static uint64_t area(const struct gb_plan_buffer * b, uint64_t width) {
-    return b->size > UINT64_MAX / width ? UINT64_MAX : b->size * width;
-}
-
-// How crowded the busiest section of a buffer's life is: what lives there has the least choice.
-static uint64_t largest_load(const struct gb_plan_buffer * b, const size_t * load) {
-    uint64_t most = 0;
-    for (uint32_t s = b->first; s < b->last; s++) {
-        most = GB_MAX(most, load[s]);
-    }
-    return most;
-}
-
-struct gb_plan_ranked gb_plan_rank(const struct gb_plan_buffer * b, uint32_t index, enum gb_plan_key key,
-    const size_t * load) {
-    struct gb_plan_ranked r     = { { 0, 0, 0 }, b->first, b->last, b->size, index };
-    uint64_t * const      k     = r.key;
-    const uint64_t        width = b->last - b->first;
-    switch (key) {
-        case GB_PLAN_BY_SIZE: k[0] = b->size; break;
-        case GB_PLAN_BY_AREA: k[0] = area(b, width); break;
-        case GB_PLAN_BY_WIDTH: k[0] = width; break;
-        case GB_PLAN_BY_LOAD: k[0] = largest_load(b, load); break;
-        case GB_PLAN_BY_BIRTH: k[0] = UINT32_MAX - b->first; break;
-        case GB_PLAN_BY_DEATH: k[0] = b->last; break;
-        case GB_PLAN_BY_WIDTH_AREA_LOAD: k[0] = width, k[1] = area(b, width), k[2] = largest_load(b, load); break;
-        case GB_PLAN_BY_LOAD_AREA_WIDTH: k[0] = largest_load(b, load), k[1] = area(b, width), k[2] = width; break;
-        case GB_PLAN_BY_LOAD_WIDTH_AREA: k[0] = largest_load(b, load), k[1] = width, k[2] = area(b, width); break;
-        case GB_PLAN_BY_AREA_WIDTH_LOAD: k[0] = area(b, width), k[1] = width, k[2] = largest_load(b, load); break;
-        case GB_PLAN_BY_BIRTH_LOAD_WIDTH:
-            k[0] = UINT32_MAX - b->first, k[1] = largest_load(b, load), k[2] = width;
-            break;
-        case GB_PLAN_BY_DEATH_LOAD_WIDTH: k[0] = b->last, k[1] = largest_load(b, load), k[2] = width; break;
-        case GB_PLAN_BY_DEATH_NARROW: k[0] = b->last, k[1] = b->first; break;
-        case GB_PLAN_BY_LATE_BIRTH_LOAD_WIDTH: k[0] = b->first, k[1] = largest_load(b, load), k[2] = width; break;
-        case GB_PLAN_BY_LOAD_SPAN: k[0] = largest_load(b, load), k[1] = b->span, k[2] = area(b, b->span); break;
-        case GB_PLAN_BY_BIRTH_LOAD_SPAN:
-            k[0] = UINT32_MAX - b->first, k[1] = largest_load(b, load), k[2] = area(b, b->span);
-            break;
-        case GB_PLAN_BY_DEATH_SPAN: k[0] = b->last, k[1] = b->span, k[2] = area(b, b->span); break;
-    }
-    return r;
-}
-
-int gb_plan_by_rank(const void * pa, const void * pb) {
-    const struct gb_plan_ranked *a = pa, *b = pb;
-    for (int k = 0; k < 3; k++) {
-        if (a->key[k] != b->key[k]) {
-            return a->key[k] > b->key[k] ? -1 : 1;
-        }
-    }
-    if (a->size != b->size) {
-        return a->size > b->size ? -1 : 1;
-    }
-    if (a->first != b->first) {
-        return a->first < b->first ? -1 : 1;
-    }
-    if (a->last != b->last) {
-        return a->last > b->last ? -1 : 1;
-    }
-    return a->buffer < b->buffer ? -1 : a->buffer > b->buffer;
 }

@@ -15,7 +15,6 @@
 #include "base/status.h"
 #include "base/vec.h"
 
-#define MAX_STEPS   ((uint64_t) 1 << 27) // of one order of first fit
 #define ALL_STEPS   ((uint64_t) 1 << 26) // of all orders but the first
 #define CHUNK_STEPS ((uint64_t) 1 << 21) // of search, for all chunks together
 
@@ -180,33 +179,51 @@ static enum ggml_status fit_in_order(struct chunked * c, const struct gb_plan_pa
 // ------------------------------------------------------------------------------------------------------ several orders
 
 // First fit in one space in which no buffer lies across a multiple of the chunk: cut there, it is a plan in chunks.
-static enum ggml_status fit_by_key(struct chunked * c, struct gb_plan_part * part, enum gb_plan_key key) {
+// *fitted: false if the budget ended it.
+static enum ggml_status fit_by_key(struct chunked * c, struct gb_plan_part * part, enum gb_plan_key key,
+    struct gb_plan_budget * budget, bool * fitted) {
     size_t peak;
     part->chunk = c->chunk;
-    GB_TRY(gb_plan_first_fit(part, key, false, &peak));
+    GB_TRY(gb_plan_first_fit(part, key, false, budget, &peak));
+    *fitted = peak != SIZE_MAX;
     for (uint32_t i = 0; i < part->n; i++) {
         c->trial[part->buffers[i].item] = (struct spot){ part->trial[i] / c->chunk, part->trial[i] % c->chunk };
     }
     return GGML_STATUS_SUCCESS;
 }
 
-// All parts in order, then by several keys while there is something to gain and to spend. The first key, by size, has
-// the larger limit, as in plan.c.
+// Bytes at the end of chunks that stay free are fewer than what follows them: that space has room for all if twice the
+// sizes do not overflow.
+static bool may_overflow(const struct gb_plan_problem * p) {
+    size_t sum = 0;
+    for (size_t i = 0; i < p->n; i++) {
+        sum += p->buffers[i].size; // the sum of all does not overflow
+    }
+    return sum > SIZE_MAX / 4;
+}
+
+// All parts in order, then by several keys while there is something to gain and to spend. The first key, by size, is
+// tried in any case up to a limit, as in plan.c.
 static enum ggml_status fit_chunks(struct chunked * c, struct gb_plan_problem * p) {
     static const enum gb_plan_key keys[] = { GB_PLAN_BY_SIZE, GB_PLAN_BY_AREA, GB_PLAN_BY_WIDTH, GB_PLAN_BY_LOAD,
         GB_PLAN_BY_BIRTH };
-    uint64_t                      steps = 0, left = ALL_STEPS;
+    struct gb_plan_budget         budget = { .steps = ALL_STEPS, .deadline = INT64_MAX };
     for (size_t k = 0; k < p->n_parts; k++) {
-        steps += gb_plan_first_fit_steps(&p->parts[k]);
         GB_TRY(fit_in_order(c, &p->parts[k]));
     }
     keep_if_smaller(c);
-    for (size_t k = 0; k < GB_ARRAY_LEN(keys) && steps <= (k == 0 ? MAX_STEPS : left) && c->total > p->bound; k++) {
-        left -= k == 0 ? 0 : steps;
-        for (size_t i = 0; i < p->n_parts; i++) {
-            GB_TRY(fit_by_key(c, &p->parts[i], keys[k]));
+    bool fitted = !may_overflow(p);
+    for (size_t k = 0; k < GB_ARRAY_LEN(keys) && fitted && c->total > p->bound; k++) {
+        const bool free = k == 0 && c->n <= GB_PLAN_ALWAYS;
+        for (size_t i = 0; i < p->n_parts && fitted; i++) {
+            GB_TRY(fit_by_key(c, &p->parts[i], keys[k], free ? NULL : &budget, &fitted));
         }
-        keep_if_smaller(c);
+        if (budget.gave_up) {
+            return GGML_STATUS_ABORTED;
+        }
+        if (fitted) {
+            keep_if_smaller(c);
+        }
     }
     return GGML_STATUS_SUCCESS;
 }

@@ -7,6 +7,7 @@
 //     moved below it
 //   - sections: the lowest floor of a section's unplaced buffers plus their sizes must stay within the capacity
 //   - hats: a buffer that meets no unplaced one is in nobody's way, so no other place for it helps
+//   - twins: of buffers that are equal in all, only the first that is unplaced is tried
 //   - remainders: where no unplaced buffer crosses a section boundary, both sides are searched on their own; failure of
 //     one is failure
 // The search keeps its own stack: a frame is a remainder with one buffer of it being placed. All changes are undone
@@ -47,6 +48,7 @@ struct gb_plan_exact {
     struct gb_plan_part * part;   // borrowed
     size_t *              floor;  // by buffer
     uint32_t *            rank;   // by buffer; the lower comes first
+    uint32_t *            twin;   // by buffer: the one before it that is equal in all, or UINT32_MAX
     bool *                placed; // by buffer
     // by buffer, n + 1: those alive with it are meets[meets_begin[b] .. meets_begin[b + 1])
     uint64_t *              meets_begin;
@@ -92,6 +94,24 @@ static void list_meetings(struct gb_plan_exact * x) {
     }
 }
 
+// Twins are next to each other by size, in the sequence that ranks give them, too. Those of other spans between them
+// only hide that they are twins.
+static bool find_twins(struct gb_plan_exact * x) {
+    const struct gb_plan_buffer * all   = x->part->buffers;
+    uint32_t * const              order = x->marked; // scratch
+    if (gb_plan_order(x->part, GB_PLAN_BY_SIZE, order) != GGML_STATUS_SUCCESS) {
+        return false;
+    }
+    for (uint32_t k = 0; k < x->part->n; k++) {
+        const struct gb_plan_buffer * b      = &all[order[k]];
+        const struct gb_plan_buffer * before = k > 0 ? &all[order[k - 1]] : NULL;
+        const bool same   = before && before->size == b->size && before->first == b->first && before->last == b->last &&
+                            before->span == b->span;
+        x->twin[order[k]] = same ? order[k - 1] : UINT32_MAX;
+    }
+    return true;
+}
+
 // All memory whose size the part decides; only the stacks grow while it is searched.
 struct gb_plan_exact * gb_plan_exact_new(struct gb_plan_part * part) {
     struct gb_plan_exact * x = GB_NEW(struct gb_plan_exact);
@@ -102,6 +122,7 @@ struct gb_plan_exact * gb_plan_exact_new(struct gb_plan_part * part) {
     x->part        = part;
     x->floor       = gb_calloc(n, sizeof(*x->floor));
     x->rank        = gb_calloc(n, sizeof(*x->rank));
+    x->twin        = gb_calloc(n, sizeof(*x->twin));
     x->placed      = gb_calloc(n, sizeof(*x->placed));
     x->meets_begin = gb_calloc(n + 1, sizeof(*x->meets_begin));
     x->meets       = gb_calloc(2 * (size_t) part->n_pairs + 1, sizeof(*x->meets));
@@ -111,12 +132,16 @@ struct gb_plan_exact * gb_plan_exact_new(struct gb_plan_part * part) {
     x->marked      = gb_calloc(n, sizeof(*x->marked));
     x->marks       = gb_calloc(n / 64 + 1, sizeof(*x->marks));
     x->ranked      = gb_calloc(n, sizeof(*x->ranked));
-    if (!x->floor || !x->rank || !x->placed || !x->meets_begin || !x->meets || !x->rest || !x->crossing ||
+    if (!x->floor || !x->rank || !x->twin || !x->placed || !x->meets_begin || !x->meets || !x->rest || !x->crossing ||
         !x->unpainted || !x->marked || !x->marks || !x->ranked) {
         gb_plan_exact_free(x);
         return NULL;
     }
     list_meetings(x);
+    if (!find_twins(x)) {
+        gb_plan_exact_free(x);
+        return NULL;
+    }
     return x;
 }
 
@@ -126,6 +151,7 @@ void gb_plan_exact_free(struct gb_plan_exact * x) {
     }
     gb_free(x->floor);
     gb_free(x->rank);
+    gb_free(x->twin);
     gb_free(x->placed);
     gb_free(x->meets_begin);
     gb_free(x->meets);
@@ -214,10 +240,12 @@ static unsigned lowest_bit(uint64_t bits) {
 // Ranks the buffers of a remainder by what is left of its sections, not by the whole problem: which buffer is in the
 // way of most others changes as others are put down.
 static bool rank_anew(struct gb_plan_exact * x, const struct remainder * r) {
-    const size_t n = r->end - r->begin;
+    const size_t n           = r->end - r->begin;
+    const bool   needs_crowd = gb_plan_needs_crowd(x->key);
     for (size_t k = 0; k < n; k++) {
-        const uint32_t b = x->lists.data[r->begin + k];
-        x->ranked[k]     = gb_plan_rank(&x->part->buffers[b], b, x->key, x->rest);
+        const uint32_t b     = x->lists.data[r->begin + k];
+        const size_t   crowd = needs_crowd ? gb_plan_crowd(&x->part->buffers[b], x->rest) : 0;
+        x->ranked[k]         = gb_plan_rank(&x->part->buffers[b], b, x->key, crowd);
         x->steps += 8 + x->part->buffers[b].last - x->part->buffers[b].first;
     }
     qsort(x->ranked, n, sizeof(*x->ranked), gb_plan_by_rank);
@@ -427,7 +455,8 @@ static enum gb_plan_outcome advance(struct gb_plan_exact * x, struct frame * f) 
         if (floor >= f->ceiling) {
             break;
         }
-        if (floor < f->least_offset || (floor == f->least_offset && x->rank[b] < f->least_rank)) {
+        if (floor < f->least_offset || (floor == f->least_offset && x->rank[b] < f->least_rank) ||
+            (x->twin[b] != UINT32_MAX && !x->placed[x->twin[b]])) {
             continue;
         }
         if (x->nodes == 0 || !gb_plan_spend(x->budget, x->steps)) {

@@ -2,105 +2,78 @@
 // gap in which it fits, or the smallest.
 //
 // The order decides how good the plan is: large, long or crowded buffers first leave the small ones to fill gaps. The
-// gaps are found by passing the neighbours by rising offset. Where few buffers are alive together they are looked up in
-// a tree and sorted; where many are, one list of all placed buffers, kept sorted, is read instead.
+// gaps are found in the index of what is placed (plan_index.c). Where few buffers are and many meet, one list of all
+// that are placed, kept sorted by offset, is read instead, which is faster then.
 #include "alloc/plan_impl.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/current.h"
 #include "base/mem.h"
 #include "base/status.h"
 
+#define MAX_LISTED 4096
+
 struct placed {
     size_t   offset, end;
     uint32_t first, last;
 };
 
-// The placed buffers, in a complete binary tree over the order of births: each inner node holds the latest end below
-// it, so that those overlapping a span are found without looking at the others. An absent buffer ends at 0, before
-// every section.
-struct span_tree {
-    uint32_t * latest; // owned; 2 * width entries, the root is 1, the leaf of position s is width + s
-    size_t     width;  // power of two >= n
+struct gb_plan_placer {
+    const struct gb_plan_part * part;  // borrowed
+    struct gb_plan_index *      index; // owned; or:
+    struct placed *             list;  // owned; by offset
+    uint32_t                    n_listed;
 };
 
-struct first_fit {
-    struct span_tree        tree;   // when sparse
-    struct gb_plan_ranked * order;  // owned
-    struct placed *         placed; // owned; sparse: the neighbours of the one being placed; else all, by offset
-    size_t                  n_placed;
-};
-
-// Looking up and sorting neighbours costs some steps for each pair that meets, reading the list of all costs one for
-// each other buffer: the list is read where at least one in 32 is a neighbour.
-static bool is_dense(const struct gb_plan_part * part) { return part->n_pairs > (uint64_t) part->n * part->n / 32; }
-
-uint64_t gb_plan_first_fit_steps(const struct gb_plan_part * part) {
-    return is_dense(part) ? (uint64_t) part->n * part->n / 2 : part->n * (uint64_t) 16 + part->n_pairs * 8;
+// Reading the list costs a step for each other buffer, asking the index more steps for fewer.
+static bool is_listed(const struct gb_plan_part * part) {
+    const uint64_t n = part->n + part->n_fixed;
+    return n <= MAX_LISTED && part->n_pairs > n * n / 32;
 }
 
-static bool tree_init(struct span_tree * tree, size_t n) {
-    tree->width = 1;
-    while (tree->width < n) {
-        tree->width *= 2;
+struct gb_plan_placer * gb_plan_placer_new(const struct gb_plan_part * part) {
+    struct gb_plan_placer * p = GB_NEW(struct gb_plan_placer);
+    if (p == NULL) {
+        return NULL;
     }
-    tree->latest = gb_calloc(2 * tree->width, sizeof(*tree->latest));
-    return tree->latest != NULL;
+    p->part = part;
+    if (is_listed(part)) {
+        p->list = gb_calloc((size_t) part->n + part->n_fixed, sizeof(*p->list));
+    } else {
+        p->index = gb_plan_index_new(part->n_sections);
+    }
+    if (!p->list && !p->index) {
+        gb_plan_placer_free(p);
+        return NULL;
+    }
+    return p;
 }
 
-// All ancestors of the leaf learn of its end.
-static void tree_insert(struct span_tree * tree, size_t position, uint32_t end) {
-    for (size_t i = tree->width + position; i > 0; i /= 2) {
-        tree->latest[i] = GB_MAX(tree->latest[i], end);
+void gb_plan_placer_free(struct gb_plan_placer * p) {
+    if (p) {
+        gb_plan_index_free(p->index);
+        gb_free(p->list);
+        gb_free(p);
     }
 }
 
-// The first position >= from whose buffer is placed and ends after section `first`; width if there is none.
-static size_t tree_next(const struct span_tree * tree, size_t from, uint32_t first) {
-    if (from >= tree->width) {
-        return tree->width;
-    }
-    size_t i = tree->width + from;
-    while (tree->latest[i] <= first) { // up and to the right until a subtree has one
-        while (i & 1) {
-            i /= 2;
-        }
-        if (i == 0) {
-            return tree->width;
-        }
-        i++;
-    }
-    while (i < tree->width) { // down to its first
-        i *= 2;
-        i += tree->latest[i] <= first;
-    }
-    return i - tree->width;
-}
-
-static int by_offset(const void * pa, const void * pb) {
-    const struct placed *a = pa, *b = pb;
-    return a->offset < b->offset ? -1 : a->offset > b->offset;
-}
-
-// The first offset at or above `at` where `size` bytes do not cross the end of a chunk.
-static size_t within_chunk(size_t at, size_t size, size_t chunk) {
+size_t gb_plan_within_chunk(size_t at, size_t size, size_t chunk) {
     const size_t used = chunk > 0 ? at % chunk : 0;
     return chunk > 0 && size > chunk - used ? at + (chunk - used) : at;
 }
 
-// The offset of the gap for b between those of the n placed, by rising offset, that are alive with it: the lowest gap,
-// or the smallest; above all of them if it fits into none. A gap of exactly its size ends the search for the smallest.
-static size_t find_gap(const struct placed * placed, size_t n, const struct gb_plan_buffer * b, size_t chunk,
-    bool smallest) {
-    size_t at = 0, best = SIZE_MAX, best_size = SIZE_MAX;
-    for (size_t i = 0; i < n; i++) {
+// The offset of the gap for b between those of the list that are alive with it: the lowest gap, or the smallest; above
+// all of them if it fits into none. A gap of exactly its size ends the search for the smallest.
+static size_t find_gap(const struct gb_plan_placer * p, const struct gb_plan_buffer * b, size_t chunk, bool smallest) {
+    const struct placed * const placed = p->list;
+    size_t                      at = 0, best = SIZE_MAX, best_size = SIZE_MAX;
+    for (uint32_t i = 0; i < p->n_listed; i++) {
         if (placed[i].last <= b->first || placed[i].first >= b->last) {
             continue;
         }
         if (placed[i].offset > at) {
-            const size_t from = within_chunk(at, b->size, chunk);
+            const size_t from = gb_plan_within_chunk(at, b->size, chunk);
             const size_t size = placed[i].offset > from ? placed[i].offset - from : 0;
             if (size >= b->size && size < best_size) {
                 if (!smallest || size == b->size) {
@@ -112,65 +85,86 @@ static size_t find_gap(const struct placed * placed, size_t n, const struct gb_p
         }
         at = GB_MAX(at, placed[i].end);
     }
-    return best != SIZE_MAX ? best : within_chunk(at, b->size, chunk);
+    return best != SIZE_MAX ? best : gb_plan_within_chunk(at, b->size, chunk);
 }
 
-// Gathers what is alive with buffer i from the tree.
-static size_t put_sparse(struct first_fit * f, const struct gb_plan_part * part, uint32_t i, bool smallest) {
-    const struct gb_plan_buffer * b = &part->buffers[i];
-    size_t                        n = 0;
-    for (size_t s = tree_next(&f->tree, 0, b->first); s < part->n && part->buffers[s].first < b->last;
-        s         = tree_next(&f->tree, s + 1, b->first)) {
-        const struct gb_plan_buffer * other = &part->buffers[s];
-        f->placed[n++] = (struct placed){ part->trial[s], part->trial[s] + other->size, other->first, other->last };
-    }
-    qsort(f->placed, n, sizeof(*f->placed), by_offset);
-    tree_insert(&f->tree, i, b->last);
-    return find_gap(f->placed, n, b, part->chunk, smallest);
-}
-
-// Reads the list of all that was put down, and inserts buffer i into it.
-static size_t put_dense(struct first_fit * f, const struct gb_plan_part * part, uint32_t i, bool smallest) {
-    const struct gb_plan_buffer * b      = &part->buffers[i];
-    const size_t                  offset = find_gap(f->placed, f->n_placed, b, part->chunk, smallest);
-    size_t                        low = 0, high = f->n_placed;
+static void insert(struct gb_plan_placer * p, const struct gb_plan_buffer * b, size_t offset) {
+    uint32_t low = 0, high = p->n_listed;
     while (low < high) {
-        const size_t middle = (low + high) / 2;
-        if (f->placed[middle].offset < offset) {
+        const uint32_t middle = (low + high) / 2;
+        if (p->list[middle].offset < offset) {
             low = middle + 1;
         } else {
             high = middle;
         }
     }
-    memmove(f->placed + low + 1, f->placed + low, (f->n_placed - low) * sizeof(*f->placed));
-    f->placed[low] = (struct placed){ offset, offset + b->size, b->first, b->last };
-    f->n_placed++;
-    return offset;
+    memmove(p->list + low + 1, p->list + low, (p->n_listed - low) * sizeof(*p->list));
+    p->list[low] = (struct placed){ offset, offset + b->size, b->first, b->last };
+    p->n_listed++;
 }
 
-// The rank decides ties by what the buffers are and not by their index, so that the order of items does not matter.
-enum ggml_status gb_plan_first_fit(struct gb_plan_part * part, enum gb_plan_key key, bool smallest_gap, size_t * peak) {
-    struct first_fit f     = { 0 };
-    const bool       dense = is_dense(part);
-    f.order                = gb_calloc(part->n, sizeof(*f.order));
-    f.placed               = gb_calloc(part->n, sizeof(*f.placed));
-    const bool ok          = f.order && f.placed && (dense || tree_init(&f.tree, part->n));
-    for (uint32_t i = 0; ok && i < part->n; i++) {
-        f.order[i] = gb_plan_rank(&part->buffers[i], i, key, part->load);
+static bool note(struct gb_plan_placer * p, const struct gb_plan_buffer * b, size_t offset) {
+    if (p->list) {
+        insert(p, b, offset);
+        return true;
     }
-    if (ok) {
-        qsort(f.order, part->n, sizeof(*f.order), gb_plan_by_rank);
+    return gb_plan_index_add(p->index, b, offset);
+}
+
+// Finds the place of b and notes it; false: no memory. Adds what that cost to *steps.
+static bool put(struct gb_plan_placer * p, const struct gb_plan_buffer * b, bool smallest, size_t * offset,
+    uint64_t * steps) {
+    const size_t chunk = p->part->chunk;
+    if (p->list) {
+        *offset = find_gap(p, b, chunk, smallest);
+        *steps += p->n_listed;
+    } else {
+        *offset = smallest ? gb_plan_index_smallest(p->index, b, chunk, steps)
+                           : gb_plan_index_lowest(p->index, b, chunk, steps);
     }
-    *peak                   = 0;
-    enum ggml_status status = ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
-    for (uint32_t k = 0; status == GGML_STATUS_SUCCESS && k < part->n; k++) {
-        status           = k % GB_PLAN_POLL == 0 ? gb_go_on() : status;
-        const uint32_t i = f.order[k].buffer;
-        part->trial[i]   = dense ? put_dense(&f, part, i, smallest_gap) : put_sparse(&f, part, i, smallest_gap);
-        *peak            = GB_MAX(*peak, part->trial[i] + part->buffers[i].size);
+    return note(p, b, *offset);
+}
+
+enum ggml_status gb_plan_place(struct gb_plan_placer * p, const uint32_t * order, uint32_t n, bool smallest_gap,
+    struct gb_plan_budget * budget, size_t * offsets, size_t * peak) {
+    p->n_listed    = 0;
+    *peak          = 0;
+    uint64_t steps = (uint64_t) p->part->n_fixed * 100;
+    if (p->index) {
+        gb_plan_index_reset(p->index);
     }
-    gb_free(f.order);
-    gb_free(f.placed);
-    gb_free(f.tree.latest);
+    for (uint32_t b = p->part->n; b < p->part->n + p->part->n_fixed; b++) {
+        if (!note(p, &p->part->buffers[b], offsets[b])) {
+            return GGML_STATUS_ALLOC_FAILED;
+        }
+    }
+    for (uint32_t k = 0; k < n; k++) {
+        const struct gb_plan_buffer * b = &p->part->buffers[order[k]];
+        if (!put(p, b, smallest_gap, &offsets[order[k]], &steps)) {
+            return GGML_STATUS_ALLOC_FAILED;
+        }
+        *peak = GB_MAX(*peak, offsets[order[k]] + b->size);
+        if (k % GB_PLAN_POLL == GB_PLAN_POLL - 1 || k + 1 == n) {
+            GB_TRY(budget ? GGML_STATUS_SUCCESS : gb_go_on());
+            if (budget && !gb_plan_spend(budget, steps)) {
+                *peak = SIZE_MAX;
+                return GGML_STATUS_SUCCESS;
+            }
+            steps = 0;
+        }
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+enum ggml_status gb_plan_first_fit(struct gb_plan_part * part, enum gb_plan_key key, bool smallest_gap,
+    struct gb_plan_budget * budget, size_t * peak) {
+    uint32_t *              order  = gb_calloc(part->n, sizeof(*order));
+    struct gb_plan_placer * placer = gb_plan_placer_new(part);
+    enum ggml_status        status = order && placer ? gb_plan_order(part, key, order) : GGML_STATUS_ALLOC_FAILED;
+    if (status == GGML_STATUS_SUCCESS) {
+        status = gb_plan_place(placer, order, part->n, smallest_gap, budget, part->trial, peak);
+    }
+    gb_plan_placer_free(placer);
+    gb_free(order);
     return status;
 }

@@ -1,10 +1,19 @@
 // plan_impl.h - what the parts of the planner share.
 //
 //   plan.c           the driver, and the public functions
+//   plan_part.c      what is tried for a part, in which order, and how long
 //   plan_bounds.c    from items to parts: rounding, sections, independent parts, loads
+//   plan_order.c     orders of buffers, by keys
 //   plan_inorder.c   best fit, buffer by buffer in the order of births, as an allocator does it
+//   plan_pairs.c     sorted pairs of numbers: the free blocks of best fit
 //   plan_firstfit.c  each buffer in turn into the first (or smallest) gap, for an order given by a key
+//   plan_fit.c       several orders of first fit, on one thread or more
+//   plan_index.c     what is placed, by time and offset, to find gaps fast
 //   plan_skyline.c   the lowest valley of the skyline filled with the best buffer that fits between its walls
+//   plan_improve.c   first fit in orders that the plans before have taught
+//   plan_critical.c  the buffers alive where most bytes are, as a problem of their own
+//   plan_window.c    plans anew what lies around the highest peak, again and again
+//   plan_search.c    search at several capacities
 //   plan_exact.c     depth-first search at a capacity: finds a plan, or proves that there is none, or gives up
 //   plan_chunks.c    the driver for memory in chunks of limited size
 //   plan_budget.c    how much searching may still cost
@@ -16,7 +25,10 @@
 #ifndef GB_ALLOC_PLAN_IMPL_H
 #define GB_ALLOC_PLAN_IMPL_H
 
+#include <stdatomic.h>
+
 #include "alloc/plan.h"
+#include "base/vec.h"
 
 struct gb_plan_buffer {
     uint32_t first, last; // alive in the sections [first, last) of its part; first < last
@@ -31,19 +43,25 @@ struct gb_plan_part {
     size_t *                offsets; // borrowed; the best plan so far, by buffer
     size_t *                trial;   // borrowed; the plan being made
     uint32_t                n, n_sections;
+    uint32_t                n_fixed; // buffers behind the n, which first fit leaves where `trial` says
+    size_t *                crowd;   // borrowed; by buffer: the largest load of its sections; if has_crowds
+    bool                    has_crowds;
     const size_t *          load; // borrowed; by section: bytes alive
     // borrowed; by section: buffers with first <= section, all of which come first in `buffers`
     const uint32_t * born;
-    uint64_t         n_pairs; // of buffers alive together
-    size_t           bound;   // no plan of this part is smaller: the largest load, or what search has proved
-    size_t           peak;    // of the best plan so far
-    size_t           chunk;   // for first fit: no buffer may lie across a multiple of it; 0: none
+    uint64_t         n_pairs;    // of buffers alive together
+    size_t           bound;      // no plan of this part is smaller: the largest load, or what search has proved
+    size_t           peak;       // of the best plan so far
+    bool             unfinished; // more turns would probably help
+    int              best_key;   // enum gb_plan_key: the order that gave the best plan by first fit
+    size_t           chunk;      // for first fit: no buffer may lie across a multiple of it; 0: none
 };
 
 struct gb_plan_problem {
     struct gb_plan_buffer * buffers; // owned, as all arrays here
     size_t *                offsets;
     size_t *                trial;
+    size_t *                crowd;
     size_t *                load;
     uint32_t *              born;
     struct gb_plan_part *   parts; // by falling bound
@@ -55,15 +73,24 @@ struct gb_plan_problem {
 // What may still be spent (plan_budget.c). In-order and first fit, which spend nothing meanwhile, ask the thread's poll
 // themselves, every GB_PLAN_POLL buffers.
 enum { GB_PLAN_POLL = 256 };
+// Buffers up to which first fit by size is tried whatever it costs.
+enum { GB_PLAN_ALWAYS = 100000 };
 struct gb_plan_budget {
     uint64_t steps;    // left
-    int64_t  deadline; // gb_time_ns; INT64_MAX: none
+    int64_t  deadline; // gb_thread_time_ns, so that other work changes no plan; INT64_MAX: none
     uint64_t unread;   // steps since the clock was read
     bool     gave_up;  // the thread's poll said so: nothing is left
+    bool     late;     // the clock said so
+    // borrowed, or NULL: another thread says that nothing is left
+    const atomic_bool * stop;
 };
 
 #define GB_PLAN_LOOK_STEPS ((uint64_t) 1 << 16)
 void gb_plan_look(struct gb_plan_budget * budget); // at the clock and the poll: nothing is left if one says so
+
+// A part of the budget for a stage of its own, and what that has left.
+struct gb_plan_budget gb_plan_share(struct gb_plan_budget * from, uint64_t steps);
+void                  gb_plan_give_back(struct gb_plan_budget * to, const struct gb_plan_budget * share);
 
 // False when the budget is used up. Inline: the search spends a few steps at a time.
 static inline bool gb_plan_spend(struct gb_plan_budget * budget, uint64_t steps) {
@@ -106,22 +133,119 @@ struct gb_plan_ranked {
     size_t   size;
     uint32_t buffer;
 };
-struct gb_plan_ranked gb_plan_rank(const struct gb_plan_buffer * b, uint32_t index, enum gb_plan_key key,
-    const size_t * load);
+// crowd: the largest load of the buffer's sections, gb_plan_crowd, which only some keys need.
+struct gb_plan_ranked gb_plan_rank(const struct gb_plan_buffer * b, uint32_t index, enum gb_plan_key key, size_t crowd);
 int                   gb_plan_by_rank(const void * a, const void * b);
+bool                  gb_plan_needs_crowd(enum gb_plan_key key);
+size_t                gb_plan_crowd(const struct gb_plan_buffer * b, const size_t * load);
+enum ggml_status      gb_plan_find_crowds(struct gb_plan_part * part);
+// All buffers of the part by rank.
+enum ggml_status gb_plan_order(struct gb_plan_part * part, enum gb_plan_key key, uint32_t * order);
+// By rising offset; first fit in this order puts no buffer higher than it is. Level ones in the order that did best.
+enum ggml_status gb_plan_order_by_offset(struct gb_plan_part * part, const size_t * offsets, uint32_t * order);
 
 // A failure is the caller's mistake or lack of memory, reported. free also after a failure.
 enum ggml_status gb_plan_problem_init(struct gb_plan_problem * p, const struct gb_plan_item * items, size_t n,
     size_t alignment);
 void             gb_plan_problem_free(struct gb_plan_problem * p);
 
-// Each writes part->trial and the peak of that. The statuses are SUCCESS, ALLOC_FAILED and ABORTED (the thread's poll
-// said so).
-enum ggml_status gb_plan_in_order(struct gb_plan_part * part, size_t * peak);
-enum ggml_status gb_plan_first_fit(struct gb_plan_part * part, enum gb_plan_key key, bool smallest_gap, size_t * peak);
-uint64_t         gb_plan_first_fit_steps(const struct gb_plan_part * part);
+// Pairs of numbers, sorted by a, level ones by b (plan_pairs.c). All zero: none.
+#define GB_PLAN_RUN 128
+struct gb_plan_pair {
+    size_t a, b;
+};
+struct gb_plan_pairs_run {
+    struct gb_plan_pair * pairs; // owned; room for GB_PLAN_RUN
+    uint32_t              n;     // > 0
+};
+struct gb_plan_pairs {
+    GB_VEC(struct gb_plan_pairs_run) runs;
+};
+void gb_plan_pairs_free(struct gb_plan_pairs * p);
+bool gb_plan_pairs_insert(struct gb_plan_pairs * p, struct gb_plan_pair x); // false: no memory
+void gb_plan_pairs_remove(struct gb_plan_pairs * p, struct gb_plan_pair x); // is there
+// The first pair that is not less than x, and the one before it; NULL: none. Valid until the next change.
+const struct gb_plan_pair * gb_plan_pairs_from(const struct gb_plan_pairs * p, struct gb_plan_pair x,
+    const struct gb_plan_pair ** before);
+
+// What is placed, by time and offset (plan_index.c).
+struct gb_plan_index;
+struct gb_plan_index * gb_plan_index_new(uint32_t n_sections); // NULL: no memory
+void                   gb_plan_index_free(struct gb_plan_index * index);
+void                   gb_plan_index_reset(struct gb_plan_index * index); // nothing is placed
+bool                   gb_plan_index_add(struct gb_plan_index * index, const struct gb_plan_buffer * b,
+    size_t offset); // false: no memory
+// The offset of the lowest gap for b, or of the smallest; above all else if there is none. What that cost is added to
+// *steps. chunk: see gb_plan_part.
+size_t gb_plan_index_lowest(const struct gb_plan_index * index, const struct gb_plan_buffer * b, size_t chunk,
+    uint64_t * steps);
+size_t gb_plan_index_smallest(const struct gb_plan_index * index, const struct gb_plan_buffer * b, size_t chunk,
+    uint64_t * steps);
+// The first offset at or above `at` where `size` bytes do not cross the end of a chunk.
+size_t gb_plan_within_chunk(size_t at, size_t size, size_t chunk);
+
+// Each gives a plan of the part and its peak. The statuses are SUCCESS, ALLOC_FAILED and ABORTED (the poll said so). A
+// peak of SIZE_MAX: the budget ended it, and there is no plan. Without a budget all is done.
+enum ggml_status gb_plan_in_order(struct gb_plan_part * part, size_t * peak); // into part->trial
+enum ggml_status gb_plan_first_fit(struct gb_plan_part * part, enum gb_plan_key key, bool smallest_gap,
+    struct gb_plan_budget * budget, size_t * peak); // into part->trial
 enum ggml_status gb_plan_skyline(struct gb_plan_part * part, enum gb_plan_key key, struct gb_plan_budget * budget,
-    size_t * peak); // SIZE_MAX: the budget ended it
+    size_t * peak); // into part->trial
+
+// By several keys, sixteen times or four, on as many threads; keeps what is smaller than the plan of the part
+// (plan_fit.c).
+enum ggml_status gb_plan_fit_gaps(struct gb_plan_part * part, size_t goal, bool all, int n_threads,
+    struct gb_plan_budget * budget);
+
+// The same for an order, again and again: places n buffers of the part into an empty space, each into the first gap or
+// into the smallest.
+struct gb_plan_placer;
+struct gb_plan_placer * gb_plan_placer_new(const struct gb_plan_part * part); // NULL: no memory
+void                    gb_plan_placer_free(struct gb_plan_placer * placer);
+enum ggml_status gb_plan_place(struct gb_plan_placer * placer, const uint32_t * order, uint32_t n, bool smallest_gap,
+    struct gb_plan_budget * budget, size_t * offsets, size_t * peak);
+
+// The trial becomes the plan of the part if it is smaller.
+void gb_plan_keep(struct gb_plan_part * part, size_t peak);
+
+// First fit in orders that earlier plans have taught (plan_improve.c). Keeps what is smaller than the plan of the part.
+struct gb_plan_improver;
+struct gb_plan_improver * gb_plan_improver_new(struct gb_plan_part * part); // NULL: no memory
+void                      gb_plan_improver_free(struct gb_plan_improver * improver);
+// Until the peak is the goal, or the budget is used up; then it can go on later.
+enum ggml_status gb_plan_improve(struct gb_plan_improver * improver, size_t goal, struct gb_plan_budget * budget);
+// The same from an order, until that is learned.
+enum ggml_status gb_plan_improve_from(struct gb_plan_improver * improver, const uint32_t * order, size_t goal,
+    struct gb_plan_budget * budget);
+
+// From a plan of the buffers that are alive where most bytes are (plan_critical.c): about `limit` of them, more if more
+// are alive in the busiest section. What that proves of them is proved of the part.
+enum ggml_status gb_plan_from_critical(struct gb_plan_part * part, uint32_t limit, size_t goal, size_t capacity,
+    struct gb_plan_budget * budget);
+
+// Plans anew what lies around the highest buffers, as long as that lowers them (plan_window.c).
+enum ggml_status gb_plan_lower_peaks(struct gb_plan_part * part, size_t goal, struct gb_plan_budget * budget);
+
+// Complete search at several capacities (plan_search.c), in passes with ever more nodes.
+struct gb_plan_searcher;
+bool                      gb_plan_can_search(const struct gb_plan_part * part); // it is small enough
+struct gb_plan_searcher * gb_plan_searcher_new(struct gb_plan_part * part, size_t goal, size_t capacity,
+    size_t unit); // NULL: no memory
+void                      gb_plan_searcher_free(struct gb_plan_searcher * searcher);
+enum ggml_status gb_plan_search_pass(struct gb_plan_searcher * searcher, struct gb_plan_budget * budget, size_t * goal);
+
+// What planning a problem may cost.
+struct gb_plan_costs {
+    size_t                capacity; // as that of the effort
+    struct gb_plan_budget heuristic, search;
+    bool                  whole; // not the critical buffers of another
+    bool                  turns; // more than heuristics
+    int                   n_threads;
+};
+// Each part after the other; or one, after in-order best fit (plan_part.c).
+enum ggml_status gb_plan_parts(struct gb_plan_problem * p, struct gb_plan_costs * costs,
+    struct gb_plan_result * result);
+enum ggml_status gb_plan_part(struct gb_plan_part * part, size_t goal, size_t unit, struct gb_plan_costs * costs);
 
 enum gb_plan_outcome { GB_PLAN_FOUND, GB_PLAN_INFEASIBLE, GB_PLAN_GAVE_UP, GB_PLAN_NO_MEMORY };
 

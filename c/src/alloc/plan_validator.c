@@ -1,12 +1,12 @@
 // plan_validator.c - says whether a plan is valid: what is alive together lies apart, and offsets are aligned.
 //
-// It shares no code with the planner, so that an error there cannot hide here. A sweep over time keeps the live items
-// sorted by offset. As these are disjoint, a new one can only collide with its neighbours: n log n comparisons, where
-// looking at all pairs would take n squared. The scheduler runs it over its own layouts when checking is on.
+// It shares no code with the planner, so that an error there cannot hide here. A sweep over time keeps the set of live
+// items by the rank of their offset. As these are disjoint, a new one can only collide with its neighbours: n log n
+// steps, where looking at all pairs would take n squared. The scheduler runs it over its own layouts when checking is
+// on.
 #include "alloc/plan.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/mem.h"
 
@@ -28,34 +28,146 @@ static int by_time(const void * pa, const void * pb) {
     return a->item < b->item ? -1 : a->item > b->item;
 }
 
-// Position of the first live item at or behind `offset`.
-static size_t live_position(const struct gb_plan_item * items, const size_t * live, size_t n_live, size_t offset) {
-    size_t low = 0, high = n_live;
-    while (low < high) {
-        const size_t middle = (low + high) / 2;
-        if (items[live[middle]].offset < offset) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
+struct by_offset {
+    size_t offset, item;
+};
+
+static int compare_offsets(const void * pa, const void * pb) {
+    const struct by_offset *a = pa, *b = pb;
+    if (a->offset != b->offset) {
+        return a->offset < b->offset ? -1 : 1;
     }
-    return low;
+    return a->item < b->item ? -1 : a->item > b->item;
 }
 
-// The events in order of time; live: indices of the items alive now, by offset. NULL if no two collide.
-static const char * validate_sweep(const struct gb_plan_item * items, const struct sweep_event * events,
-    size_t n_events, size_t * live, size_t * item_a, size_t * item_b) {
-    size_t n_live = 0;
-    for (size_t e = 0; e < n_events; e++) {
-        const struct gb_plan_item * item = &items[events[e].item];
-        const size_t                at   = live_position(items, live, n_live, item->offset);
-        if (!events[e].starts) {
-            memmove(live + at, live + at + 1, (n_live - at - 1) * sizeof(*live));
-            n_live--;
+// A set of ranks below n: a bit for each, above that a bit for each word that is not 0, and so on up to a single word.
+// Neighbours are found in as many steps as there are levels, one for each factor of 64.
+enum { MAX_LEVELS = 11 };
+struct live_set {
+    uint64_t * words; // owned
+    uint64_t * level[MAX_LEVELS];
+    int        n_levels;
+};
+
+static bool live_init(struct live_set * s, size_t n) {
+    size_t length[MAX_LEVELS], total = 0;
+    s->n_levels = 0;
+    do {
+        n                     = n / 64 + 1;
+        length[s->n_levels++] = n;
+        total += n;
+    } while (n > 1);
+    s->words = gb_calloc(total, sizeof(*s->words));
+    total    = 0;
+    for (int k = 0; s->words && k < s->n_levels; k++) {
+        s->level[k] = s->words + total;
+        total += length[k];
+    }
+    return s->words != NULL;
+}
+
+static void live_insert(struct live_set * s, size_t rank) {
+    for (int k = 0; k < s->n_levels; k++, rank /= 64) {
+        s->level[k][rank / 64] |= (uint64_t) 1 << rank % 64;
+    }
+}
+
+static void live_remove(struct live_set * s, size_t rank) {
+    for (int k = 0; k < s->n_levels; k++, rank /= 64) {
+        s->level[k][rank / 64] &= ~((uint64_t) 1 << rank % 64);
+        if (s->level[k][rank / 64] != 0) {
+            return;
+        }
+    }
+}
+
+// Of a word that is not 0.
+static size_t lowest_bit(uint64_t word) {
+    size_t at = 0;
+    for (int width = 32; width > 0; width /= 2) {
+        if ((word & (((uint64_t) 1 << width) - 1)) == 0) {
+            word >>= width;
+            at += (size_t) width;
+        }
+    }
+    return at;
+}
+
+static size_t highest_bit(uint64_t word) {
+    size_t at = 0;
+    for (int width = 32; width > 0; width /= 2) {
+        if (word >> width != 0) {
+            word >>= width;
+            at += (size_t) width;
+        }
+    }
+    return at;
+}
+
+// The next live rank above, or below; SIZE_MAX if there is none.
+static size_t live_above(const struct live_set * s, size_t rank) {
+    for (int k = 0; k < s->n_levels; k++, rank /= 64) {
+        const uint64_t rest = rank % 64 < 63 ? s->level[k][rank / 64] >> (rank % 64 + 1) : 0;
+        if (rest != 0) {
+            rank += 1 + lowest_bit(rest);
+            while (k-- > 0) {
+                rank = rank * 64 + lowest_bit(s->level[k][rank]);
+            }
+            return rank;
+        }
+    }
+    return SIZE_MAX;
+}
+
+static size_t live_below(const struct live_set * s, size_t rank) {
+    for (int k = 0; k < s->n_levels; k++, rank /= 64) {
+        const uint64_t rest = s->level[k][rank / 64] & (((uint64_t) 1 << rank % 64) - 1);
+        if (rest != 0) {
+            rank = rank / 64 * 64 + highest_bit(rest);
+            while (k-- > 0) {
+                rank = rank * 64 + highest_bit(s->level[k][rank]);
+            }
+            return rank;
+        }
+    }
+    return SIZE_MAX;
+}
+
+// What the sweep works with. Owned.
+struct sweep {
+    struct sweep_event * events; // in the order of time
+    size_t               n_events;
+    struct by_offset *   ranked; // by rank
+    size_t *             rank;   // by item
+    struct live_set      live;
+};
+
+static void sweep_free(struct sweep * s) {
+    gb_free(s->events);
+    gb_free(s->ranked);
+    gb_free(s->rank);
+    gb_free(s->live.words);
+}
+
+static bool sweep_init(struct sweep * s, size_t n) {
+    s->events = gb_calloc(2 * n + 1, sizeof(*s->events));
+    s->ranked = gb_calloc(n + 1, sizeof(*s->ranked));
+    s->rank   = gb_calloc(n + 1, sizeof(*s->rank));
+    return live_init(&s->live, n) && s->events && s->ranked && s->rank;
+}
+
+// NULL if no two collide.
+static const char * run(struct sweep * s, const struct gb_plan_item * items, size_t * item_a, size_t * item_b) {
+    for (size_t e = 0; e < s->n_events; e++) {
+        const struct gb_plan_item * item = &items[s->events[e].item];
+        const size_t                rank = s->rank[s->events[e].item];
+        if (!s->events[e].starts) {
+            live_remove(&s->live, rank);
             continue;
         }
-        const size_t before = at > 0 ? live[at - 1] : SIZE_MAX;
-        const size_t behind = at < n_live ? live[at] : SIZE_MAX;
+        const size_t below = live_below(&s->live, rank), above = live_above(&s->live, rank);
+        const size_t before = below != SIZE_MAX ? s->ranked[below].item : SIZE_MAX;
+        const size_t behind = above != SIZE_MAX ? s->ranked[above].item : SIZE_MAX;
         size_t       other  = SIZE_MAX;
         if (before != SIZE_MAX && items[before].offset + items[before].size > item->offset) {
             other = before;
@@ -63,23 +175,20 @@ static const char * validate_sweep(const struct gb_plan_item * items, const stru
             other = behind;
         }
         if (other != SIZE_MAX) {
-            *item_a = events[e].item;
+            *item_a = s->events[e].item;
             *item_b = other;
             return "two items alive at the same time overlap";
         }
-        memmove(live + at + 1, live + at, (n_live - at) * sizeof(*live));
-        live[at] = events[e].item;
-        n_live++;
+        live_insert(&s->live, rank);
     }
     return NULL;
 }
 
 const char * gb_plan_validate(const struct gb_plan_item * items, size_t n, size_t alignment, size_t * item_a,
     size_t * item_b) {
-    struct sweep_event * events   = gb_calloc(2 * n + 1, sizeof(*events));
-    size_t *             live     = gb_calloc(n + 1, sizeof(*live));
-    const char *         problem  = events && live ? NULL : "no memory to check the plan";
-    size_t               n_events = 0;
+    struct sweep s        = { 0 };
+    const char * problem  = sweep_init(&s, n) ? NULL : "no memory to check the plan";
+    size_t       n_ranked = 0;
     for (size_t i = 0; problem == NULL && i < n; i++) {
         *item_a = *item_b = i;
         if (items[i].offset % alignment != 0) {
@@ -87,16 +196,20 @@ const char * gb_plan_validate(const struct gb_plan_item * items, size_t n, size_
         } else if (items[i].offset + items[i].size < items[i].offset) {
             problem = "an item reaches past the address space";
         } else if (items[i].size > 0 && items[i].lower < items[i].upper) {
-            events[n_events++] = (struct sweep_event){ items[i].lower, true, i };
-            events[n_events++] = (struct sweep_event){ items[i].upper, false, i };
+            s.events[s.n_events++] = (struct sweep_event){ items[i].lower, true, i };
+            s.events[s.n_events++] = (struct sweep_event){ items[i].upper, false, i };
+            s.ranked[n_ranked++]   = (struct by_offset){ items[i].offset, i };
         }
     }
     if (problem == NULL) {
-        qsort(events, n_events, sizeof(*events), by_time);
-        problem = validate_sweep(items, events, n_events, live, item_a, item_b);
+        qsort(s.events, s.n_events, sizeof(*s.events), by_time);
+        qsort(s.ranked, n_ranked, sizeof(*s.ranked), compare_offsets);
+        for (size_t k = 0; k < n_ranked; k++) {
+            s.rank[s.ranked[k].item] = k;
+        }
+        problem = run(&s, items, item_a, item_b);
     }
-    gb_free(events);
-    gb_free(live);
+    sweep_free(&s);
     return problem;
 }
 

@@ -68,11 +68,12 @@ def _merged(rows: _Rows) -> tuple[list[int], list[tuple[int, int, int]]]:
 def _solve(name: str, rows: _Rows, options: argparse.Namespace) -> tuple[dict[str, Any], BareArena, list[int]]:
     which, spans = _merged(rows)
     lower, upper, size = ([s[k] for s in spans] for k in range(3))
-    plan = plan_memory(lower, upper, size, options.align, options.capacity, options.budget_ms)
+    plan = plan_memory(lower, upper, size, options.align, options.capacity, options.budget_ms, options.threads)
     result = {
         "buffers": len(rows), "peak": plan.peak, "lower_bound": plan.lower_bound, "gap": plan.gap,
         "best_fit": plan.best_fit,
-        "proved": plan.proved, "milliseconds": round(plan.milliseconds, 3),
+        "proved": plan.proved, "bound": plan.bound, "bound_by": plan.bound_by, "unfinished": plan.unfinished,
+        "milliseconds": round(plan.milliseconds, 3),
     }  # fmt: skip
     offsets = [int(plan.offsets[k]) for k in which]
     blocks = tuple(
@@ -82,9 +83,12 @@ def _solve(name: str, rows: _Rows, options: argparse.Namespace) -> tuple[dict[st
     return result, BareArena(name, plan.peak, plan.lower_bound, plan.proved, blocks), offsets
 
 
-def _print_result(result: dict[str, Any]) -> None:
+def _print_result(result: dict[str, Any], budget_ms: int) -> None:
     words = {**result, "gap": f"{100 * result['gap']:.2f} %", "proved": "yes" if result["proved"] else "no"}
+    unfinished = words.pop("unfinished")
     print("\n".join(f"{name.replace('_', ' ') + ':':13}{value}" for name, value in words.items()))
+    if unfinished:
+        print(f"hint: more time would probably give a smaller peak (--budget-ms {10 * max(budget_ms, 10)})")
 
 
 def _plan_table(options: argparse.Namespace) -> None:
@@ -105,7 +109,7 @@ def _plan_table(options: argparse.Namespace) -> None:
     for k, result in enumerate(results):
         if arena := result.pop("arena"):
             say(f"{'' if k == 0 else chr(10)}{line(arena)}")
-        _print_result(result)
+        _print_result(result, options.budget_ms)
     if options.map:
         print(f"\n{text_map(picture, _columns())}", end="")
 
@@ -143,7 +147,7 @@ def _does_not_fit(prepared: Prepared) -> str | None:
 def _plan_graph(options: argparse.Namespace) -> None:
     from .._examples.models import prepare  # imports the operations
 
-    for flag in ("capacity", "budget_ms", "align"):
+    for flag in ("capacity", "budget_ms", "align", "threads"):
         if getattr(options, flag) is not None:
             raise InvalidArgumentError(
                 f"--{flag.replace('_', '-')} is for FILE.csv; a graph has the alignment and limits of its devices"
@@ -227,6 +231,7 @@ def run(options: argparse.Namespace) -> int:
                 raise InvalidArgumentError(f"--{flag} is for graphs; {options.source} is a bare instance")
         options.align = 1 if options.align is None else options.align
         options.budget_ms = 5000 if options.budget_ms is None else options.budget_ms
+        options.threads = 1 if options.threads is None else options.threads
         _plan_table(options)
     else:
         import_named(options)
@@ -252,6 +257,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="bytes that are enough: any plan within them will do, and it is an error if none is found",
     )
     bare.add_argument("--budget-ms", type=int, metavar="N", help="milliseconds for search beyond heuristics (5000)")
+    bare.add_argument("--threads", type=int, metavar="N", help="threads that try several orders at once (1)")
     graph = parser.add_argument_group("for graphs")
     graph.add_argument(
         "--devices", nargs="+", metavar="NAME", help="the devices by priority: SIM,CPU or SIM:mem=64M CPU (CPU)"

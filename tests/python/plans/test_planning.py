@@ -76,6 +76,27 @@ def test_equal_input_gives_equal_plans(rng):
     assert (plans[0].offsets == plans[1].offsets).all()
 
 
+def test_threads_change_no_plan(rng):
+    lower = rng.integers(0, 6000, 3000)
+    instance = lower, lower + rng.integers(1, 600, 3000), rng.integers(1, 1 << 20, 3000)
+    plans = [gb.plan_memory(*instance, budget_ms=0, n_threads=n) for n in (1, 2, 5)]
+    assert_valid(*instance, plans[0].offsets)
+    assert all((plan.offsets == plans[0].offsets).all() for plan in plans)
+    assert all(plan.unfinished or plan.proved for plan in plans)
+
+
+def test_bound():
+    """Eight buffers of which no plan is as small as the load: brute force in C (test_plan_exact.c) says the same."""
+    lower, upper, size = [1, 5, 3, 4, 9, 11, 7, 0], [2, 9, 8, 6, 12, 12, 12, 5], [4, 1, 3, 2, 2, 2, 4, 3]
+    plan = gb.plan_memory(lower, upper, size)
+    assert plan.proved
+    assert plan.bound_by == "search"
+    assert plan.bound == plan.peak == plan.lower_bound + 1 == live_bytes(lower, upper, size) + 1
+    plan = gb.plan_memory([0, 1], [2, 3], [4, 4])
+    assert plan.bound_by == "load"
+    assert plan.bound == plan.lower_bound == 8
+
+
 def test_capacity():
     assert gb.plan_memory([0, 0], [1, 1], [8, 8], capacity=16).peak == 16
     with pytest.raises(gb.AllocationError, match=r"needs 16 bytes, has 15: no plan fits"):
@@ -103,6 +124,7 @@ def test_nothing():
         (([0], [1], [1], 1, -5), "capacity"),
         (([0], [1], [1], 1, 0), "capacity"),
         (([0], [1], [1], 1, None, -1), "budget_ms"),
+        (([0], [1], [1], 1, None, 0, 0), "n_threads"),
         (([0, 0], [1, 1], [2**63, 2**63]), "overflow"),
     ],
 )
@@ -154,3 +176,14 @@ def test_wrong_types_say_which_argument(name):
         with pytest.raises(TypeError, match=f"plan_memory: {name} must be an int, not {type(wrong).__name__}"):
             gb.plan_memory([0], [1], [32], **{name: wrong})
     assert gb.plan_memory([0], [1], [32], **{name: np.int64(64)}).peak in (32, 64)
+
+
+def test_command_line_says_whether_more_time_would_help(tmp_path, capsys, rng):
+    lower = rng.integers(0, 2000, 1000)
+    rows = zip(lower, lower + rng.integers(1, 2000, 1000), rng.integers(1, 1 << 20, 1000), strict=True)
+    source = tmp_path / "hard.csv"
+    source.write_text("id,lower,upper,size\n" + "".join(f"{i},{a},{b},{c}\n" for i, (a, b, c) in enumerate(rows)))
+    assert main(["plan", str(source), "--budget-ms", "0", "--threads", "2"]) == 0
+    assert "hint: more time would probably give a smaller peak (--budget-ms 100)" in capsys.readouterr().out
+    assert main(["plan", str(source), "--budget-ms", "0", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["unfinished"] is True

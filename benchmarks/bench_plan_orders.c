@@ -1,0 +1,119 @@
+// bench_plan_orders.c - what the single heuristics of the memory planner cost: microseconds of processor time a buffer
+// for each, on one thread, and how far the peak is above the lower bound.
+//
+//     python benchmarks/plan_instances.py transformer-100000 --out big.csv
+//     bench_plan_orders FILE.csv...          columns id,lower,upper,size
+//
+// With several files the exponents are fitted of the growth of time with the number of buffers: 1 is linear.
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "alloc/plan_impl.h"
+#include "base/mem.h"
+
+enum { N_COLUMNS = 8, MAX_FILES = 64 };
+enum { MAX_SLOW = 200000 }; // buffers: beyond that, by area and smallest gap are left out
+static const char * const columns[N_COLUMNS]  = { "sections", "in order", "by size", "by area", "by load", "by death",
+    "smallest gap", "validator" };
+static const enum gb_plan_key keys[N_COLUMNS] = { 0, 0, GB_PLAN_BY_SIZE, GB_PLAN_BY_AREA, GB_PLAN_BY_LOAD,
+    GB_PLAN_BY_DEATH, GB_PLAN_BY_SIZE, 0 };
+
+static double seconds(void) { return (double) clock() / CLOCKS_PER_SEC; }
+
+// NULL and a message if it cannot be read.
+static struct gb_plan_item * load(const char * path, size_t * n) {
+    FILE * f                          = fopen(path, "r");
+    GB_VEC(struct gb_plan_item) items = { 0 };
+    char line[200];
+    while (f != NULL && fgets(line, sizeof(line), f)) {
+        long long id, lower, upper, size;
+        if (sscanf(line, "%lld,%lld,%lld,%lld", &id, &lower, &upper, &size) == 4 &&
+            !gb_vec_push(&items, ((struct gb_plan_item){ lower, upper, (size_t) size, 0 }))) {
+            break;
+        }
+    }
+    if (f != NULL) {
+        fclose(f);
+    }
+    if (items.n == 0) {
+        fprintf(stderr, "%s: no buffers\n", path);
+    }
+    *n = items.n;
+    return items.data;
+}
+
+// The peak of one heuristic over all parts; items get its offsets.
+static size_t run(struct gb_plan_problem * p, struct gb_plan_item * items, int column) {
+    size_t highest = 0;
+    for (size_t k = 0; k < p->n_parts; k++) {
+        struct gb_plan_part *  part   = &p->parts[k];
+        size_t                 peak   = 0;
+        const enum ggml_status status = column == 1 ? gb_plan_in_order(part, &peak)
+                                                    : gb_plan_first_fit(part, keys[column], column == 6, NULL, &peak);
+        if (status != GGML_STATUS_SUCCESS) {
+            exit(1);
+        }
+        highest = GB_MAX(highest, peak);
+        for (uint32_t b = 0; b < part->n; b++) {
+            items[part->buffers[b].item].offset = part->trial[b];
+        }
+    }
+    return highest;
+}
+
+static void measure(const char * path, double * n_buffers, double * time) {
+    size_t                 n, a, b;
+    struct gb_plan_item *  items = load(path, &n);
+    struct gb_plan_problem p;
+    double                 start = seconds();
+    if (n == 0 || gb_plan_problem_init(&p, items, n, 1) != GGML_STATUS_SUCCESS) {
+        exit(2);
+    }
+    time[0] = seconds() - start;
+    printf("%-30s %8zu buffers", path, n);
+    for (int c = 1; c < N_COLUMNS; c++) {
+        time[c] = 0.0;
+        if ((c == 3 || c == 6) && n > MAX_SLOW) {
+            continue;
+        }
+        start             = seconds();
+        const size_t peak = c < N_COLUMNS - 1 ? run(&p, items, c) : 0;
+        if (c == N_COLUMNS - 1 && gb_plan_validate(items, n, 1, &a, &b) != NULL) {
+            exit(1);
+        }
+        time[c] = seconds() - start;
+        printf("  %s %.2f us", columns[c], 1e6 * time[c] / (double) n);
+        if (peak > 0) {
+            printf(" +%.2f %%", 100.0 * ((double) peak / (double) p.bound - 1.0));
+        }
+        fflush(stdout);
+    }
+    printf("\n");
+    *n_buffers = (double) n;
+    gb_plan_problem_free(&p);
+    gb_free(items);
+}
+
+int main(int argc, char ** argv) {
+    double n[MAX_FILES], time[MAX_FILES][N_COLUMNS];
+    int    files = GB_MIN(argc - 1, (int) MAX_FILES);
+    for (int k = 0; k < files; k++) {
+        measure(argv[k + 1], &n[k], time[k]);
+    }
+    for (int c = 0; files > 1 && c < N_COLUMNS; c++) { // the slope of log(time) over log(n)
+        double x = 0.0, y = 0.0, xx = 0.0, xy = 0.0, m = 0.0;
+        for (int k = 0; k < files; k++) {
+            if (time[k][c] == 0.0) {
+                continue;
+            }
+            m += 1.0;
+            const double lx = log(n[k]), ly = log(time[k][c]);
+            x += lx, y += ly, xx += lx * lx, xy += lx * ly;
+        }
+        printf("%-14s time grows with the number of buffers to the power of %.2f\n", columns[c],
+            (m * xy - x * y) / (m * xx - x * x));
+    }
+    return 0;
+}

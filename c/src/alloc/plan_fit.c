@@ -1,0 +1,141 @@
+// plan_fit.c - first fit and smallest gap by several keys, on one thread or more.
+//
+// Threads save time and change nothing: as many orders as there are threads are placed at once, each as if it had all
+// that is left of the budget. Then they are taken in their sequence, what they cost is paid one after the other, and
+// those are dropped that one thread would not have reached.
+#include "alloc/plan_impl.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include "base/current.h"
+#include "base/env.h"
+#include "base/mem.h"
+#include "base/status.h"
+#include "base/thread.h"
+
+#define N_EVERY      16 // orders: eight keys, each for first fit and for the smallest gap
+#define N_SOME       4
+#define MAX_AT_ONCE  16
+#define MIN_THREADED 1000 // buffers: fewer are not worth a thread
+
+// One order.
+struct fit {
+    struct gb_plan_part * part; // borrowed; only read
+    enum gb_plan_key      key;
+    bool                  smallest;
+    bool                  free;    // costs nothing of the budget
+    size_t *              offsets; // owned
+    struct gb_plan_budget budget;
+    uint64_t              had;      // steps of the budget
+    int64_t               limit_ns; // until its deadline, by the clock of the thread that it runs on
+    size_t                peak;
+    enum ggml_status      status;
+    gb_thread             thread;
+    bool                  started; // on the thread
+};
+
+static void place(void * arg) {
+    struct fit * f                 = arg;
+    f->budget.deadline             = f->limit_ns != INT64_MAX ? gb_thread_time_ns() + f->limit_ns : INT64_MAX;
+    uint32_t *              order  = gb_calloc(f->part->n, sizeof(*order));
+    struct gb_plan_placer * placer = gb_plan_placer_new(f->part);
+    f->status                      = order && placer ? gb_plan_order(f->part, f->key, order) : GGML_STATUS_ALLOC_FAILED;
+    if (f->status == GGML_STATUS_SUCCESS) {
+        f->status = gb_plan_place(placer, order, f->part->n, f->smallest, &f->budget, f->offsets, &f->peak);
+    }
+    gb_plan_placer_free(placer);
+    gb_free(order);
+}
+
+// The first is placed on this thread, the others on their own, or here where one cannot be had, or memory for it: so a
+// failure is reported on this thread. If the first gives up, the others stop soon.
+static void place_all(struct fit * fits, int n) {
+    atomic_bool stop = false;
+    for (int k = 1; k < n; k++) {
+        fits[k].budget.stop = &stop;
+        fits[k].started     = gb_thread_start(&fits[k].thread, place, &fits[k]);
+    }
+    place(&fits[0]);
+    atomic_store(&stop, fits[0].budget.gave_up || fits[0].status != GGML_STATUS_SUCCESS);
+    for (int k = 1; k < n; k++) {
+        if (fits[k].started) {
+            gb_thread_join(fits[k].thread);
+        }
+        fits[k].budget.stop = NULL;
+        if (!atomic_load(&stop) && (!fits[k].started || fits[k].status != GGML_STATUS_SUCCESS)) {
+            fits[k].budget.steps = fits[k].had;
+            place(&fits[k]);
+        }
+    }
+}
+
+// Takes what has been placed in its sequence, as far as the budget goes.
+static enum ggml_status take_all(struct gb_plan_part * part, struct fit * fits, int n, size_t goal,
+    struct gb_plan_budget * budget) {
+    for (int k = 0; k < n && part->peak > goal && (fits[k].free || budget->steps > 0); k++) {
+        const struct fit * f    = &fits[k];
+        const uint64_t     used = f->free ? 0 : f->had - f->budget.steps;
+        budget->gave_up         = budget->gave_up || f->budget.gave_up;
+        budget->late            = budget->late || f->budget.late;
+        GB_TRY(f->status);
+        if (f->peak == SIZE_MAX || used > budget->steps) {
+            budget->steps = 0;
+            break;
+        }
+        budget->steps -= used;
+        part->best_key = f->peak < part->peak ? (int) f->key : part->best_key;
+        memcpy(part->trial, f->offsets, part->n * sizeof(*part->trial));
+        gb_plan_keep(part, f->peak);
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+// The orders from `first` on, n of them.
+static enum ggml_status fit_some(struct gb_plan_part * part, size_t goal, bool all, int first, int n,
+    struct gb_plan_budget * budget) {
+    enum { N = 8 };
+    static const enum gb_plan_key every[N] = { GB_PLAN_BY_SIZE, GB_PLAN_BY_AREA, GB_PLAN_BY_WIDTH, GB_PLAN_BY_LOAD,
+        GB_PLAN_BY_BIRTH, GB_PLAN_BY_DEATH, GB_PLAN_BY_WIDTH_AREA_LOAD, GB_PLAN_BY_LOAD_AREA_WIDTH };
+    static const enum gb_plan_key some[]   = { GB_PLAN_BY_SIZE, GB_PLAN_BY_LOAD, GB_PLAN_BY_DEATH, GB_PLAN_BY_AREA };
+    struct fit                    fits[MAX_AT_ONCE] = { 0 };
+    enum ggml_status              status            = GGML_STATUS_SUCCESS;
+    for (int k = 0; k < n; k++) {
+        struct fit * f = &fits[k];
+        f->part        = part;
+        f->key         = all ? every[(first + k) % N] : some[first + k];
+        f->smallest    = first + k >= N;
+        f->free        = first + k == 0 && part->n <= GB_PLAN_ALWAYS;
+        f->budget      = f->free ? (struct gb_plan_budget){ .steps = UINT64_MAX, .deadline = INT64_MAX } : *budget;
+        f->had         = f->budget.steps;
+        f->limit_ns    = f->budget.deadline != INT64_MAX ? f->budget.deadline - gb_thread_time_ns() : INT64_MAX;
+        f->offsets     = gb_calloc(part->n, sizeof(*f->offsets));
+        status         = f->offsets ? status : GGML_STATUS_ALLOC_FAILED;
+        if (gb_plan_needs_crowd(f->key) && status == GGML_STATUS_SUCCESS) {
+            status = gb_plan_find_crowds(part); // before others read them
+        }
+    }
+    if (status == GGML_STATUS_SUCCESS) {
+        place_all(fits, n);
+        status = take_all(part, fits, n, goal, budget);
+    }
+    for (int k = 0; k < n; k++) {
+        gb_free(fits[k].offsets);
+    }
+    return status;
+}
+
+// First fit by size is tried in any case up to GB_PLAN_ALWAYS buffers, since gb_plan_offsets promises it. The others
+// are paid from the budget. Where there are many buffers only those are tried that do best there.
+enum ggml_status gb_plan_fit_gaps(struct gb_plan_part * part, size_t goal, bool all, int n_threads,
+    struct gb_plan_budget * budget) {
+    const int n_orders = all ? N_EVERY : N_SOME;
+    const int at_once  = part->n < MIN_THREADED ? 1 : GB_MIN(GB_MAX(n_threads, 1), MAX_AT_ONCE);
+    for (int k = 0; k < n_orders && part->peak > goal && !budget->gave_up; k += at_once) {
+        if (budget->steps == 0 && (k > 0 || part->n > GB_PLAN_ALWAYS)) {
+            break;
+        }
+        GB_TRY(fit_some(part, goal, all, k, GB_MIN(at_once, n_orders - k), budget));
+    }
+    return GGML_STATUS_SUCCESS;
+}

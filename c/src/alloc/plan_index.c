@@ -1,0 +1,509 @@
+// plan_index.c - what is placed already, by time and offset: finds the lowest gap, or the smallest, in which a buffer
+// fits, without looking at each neighbour.
+//
+// A complete binary tree over the sections of a part. A buffer is noted at the few nodes that its life consists of (at
+// most two a level), in the node's set `cover`; and in the set `touch` of these nodes and of all nodes above them. A
+// set is a union of intervals of offsets, so what lies on each other is one interval, however many buffers it was. What
+// is in a buffer's way is then in `touch` of the nodes that its life consists of, or in `cover` of a node above one. A
+// gap common to these sets is found by leaps: an offset that is taken in one of them goes to the end of what takes it
+// there, until all agree.
+//
+// Invariant: intervals of a set are sorted and do not touch each other; `touch` of a node holds that of its children,
+// so what is in it already is in that of its parents, too.
+#include <string.h>
+
+#include "alloc/plan_impl.h"
+#include "base/mem.h"
+
+struct interval {
+    size_t start, end;
+};
+
+// Few intervals are one array, many an array of runs, so that one more moves few. All lie in the arena.
+#define RUN ((uint32_t) 256)
+struct run {
+    struct interval * data;
+    uint32_t          n; // 1 .. RUN
+};
+struct set {
+    union {
+        struct interval * flat;
+        struct run *      runs;
+    };
+    uint32_t n, cap;
+    // cap > RUN: of runs
+};
+
+// Memory of sets: blocks that are freed together; what a set has outgrown serves others of that size.
+#define N_CLASSES    28
+#define BLOCK_HEADER 16
+struct arena {
+    char *            block; // the newest; begins with a pointer to the one before
+    size_t            used, size;
+    struct interval * freed[N_CLASSES]; // by log2 of the capacity; linked through their first bytes
+};
+
+struct gb_plan_index {
+    struct set * cover; // owned, by node: the root is 1, the leaf of section s is width + s
+    struct set * touch; // owned, by inner node: that of a leaf is its cover
+    size_t       width; // power of two >= sections
+    struct arena arena;
+};
+
+// A set while a gap is looked for: what ends at or below the offset reached lies behind it.
+struct cursor {
+    const struct interval *at, *end;
+    const struct run *     next, *last; // what follows
+};
+#define STEPS_A_BUFFER 200 // as measured, beside what a list of pairs costs
+#define STEPS_A_CURSOR 8
+#define MAX_CURSORS    160 // four for each of the 32 levels, and some
+
+// --------------------------------------------------------------------------------------------------------------- arena
+
+static void * arena_take(struct arena * a, unsigned class) {
+    if (a->freed[class]) {
+        void * const one = a->freed[class];
+        memcpy(&a->freed[class], one, sizeof(a->freed[class]));
+        return one;
+    }
+    const size_t bytes = sizeof(struct interval) << class;
+    if (a->used + bytes > a->size) {
+        const size_t size =
+            GB_MAX(GB_MIN(GB_MAX(2 * a->size, (size_t) 1 << 12), (size_t) 1 << 22), bytes + BLOCK_HEADER);
+        char * const block = gb_malloc(size);
+        if (block == NULL) {
+            return NULL;
+        }
+        memcpy(block, &a->block, sizeof(a->block));
+        a->block = block;
+        a->size  = size;
+        a->used  = BLOCK_HEADER;
+    }
+    void * const one = a->block + a->used;
+    a->used += bytes;
+    return one;
+}
+
+static void arena_reset(struct arena * a) {
+    for (char * older = NULL; a->block; older = NULL) {
+        memcpy(&older, a->block, sizeof(older));
+        if (older == NULL) {
+            break;
+        }
+        char * before;
+        memcpy(&before, older, sizeof(before));
+        memcpy(a->block, &before, sizeof(before));
+        gb_free(older);
+    }
+    memset(a->freed, 0, sizeof(a->freed));
+    a->used = a->block ? BLOCK_HEADER : 0;
+}
+
+static void arena_free(struct arena * a) {
+    while (a->block) {
+        char * const block = a->block;
+        memcpy(&a->block, block, sizeof(a->block));
+        gb_free(block);
+    }
+}
+
+// The smallest power of two, by its exponent, that is at least n.
+static unsigned class_of(uint32_t n) {
+    unsigned class = 0;
+    while ((uint32_t) 1 << class < n) {
+        class++;
+    }
+    return class;
+}
+
+static void arena_give_back(struct arena * a, void * one, unsigned class) {
+    memcpy(one, &a->freed[class], sizeof(a->freed[class]));
+    a->freed[class] = one;
+}
+
+// Room for twice as many elements; an element is an interval or a run, which are of one size.
+static void * grown(struct arena * a, void * old, uint32_t n, uint32_t * cap) {
+    const unsigned class = *cap == 0 ? 0 : class_of(*cap) + 1;
+    void * const   data  = arena_take(a, class);
+    if (data == NULL) {
+        return NULL;
+    }
+    if (*cap > 0) {
+        memcpy(data, old, n * sizeof(struct interval));
+        arena_give_back(a, old, class - 1);
+    }
+    *cap = (uint32_t) 1 << class;
+    return data;
+}
+
+// ---------------------------------------------------------------------------------------------------------------- sets
+
+enum added { NOTHING_NEW, ADDED, FULL, NO_MEMORY };
+
+// The first of n intervals that ends at or behind `offset`.
+static uint32_t find(const struct interval * data, uint32_t n, size_t offset) {
+    uint32_t low = 0;
+    while (n > 0) {
+        const uint32_t half = n / 2;
+        if (data[low + half].end < offset) {
+            low += half + 1;
+            n -= half + 1;
+        } else {
+            n = half;
+        }
+    }
+    return low;
+}
+
+// Puts the interval among n others, joined with those that it touches; *at: where. FULL, if it needs room that there is
+// not.
+static enum added put(struct interval * data, uint32_t * n, uint32_t cap, size_t start, size_t end, uint32_t * at) {
+    const uint32_t from = find(data, *n, start);
+    uint32_t       to   = from;
+    *at                 = from;
+    while (to < *n && data[to].start <= end) {
+        if (data[to].start <= start && data[to].end >= end) {
+            return NOTHING_NEW;
+        }
+        to++;
+    }
+    if (from == to) {
+        if (*n == cap) {
+            return FULL;
+        }
+        memmove(data + from + 1, data + from, (*n - from) * sizeof(*data));
+        data[from] = (struct interval){ start, end };
+        ++*n;
+        return ADDED;
+    }
+    data[from].start = GB_MIN(data[from].start, start);
+    data[from].end   = GB_MAX(data[to - 1].end, end);
+    if (to - from > 1) {
+        memmove(data + from + 1, data + to, (*n - to) * sizeof(*data));
+        *n -= to - from - 1;
+    }
+    return ADDED;
+}
+
+// A full run becomes two of half the length.
+static bool split_run(struct arena * a, struct set * s, uint32_t k) {
+    if (s->n == s->cap - RUN) {
+        uint32_t cap = s->cap - RUN;
+        void *   all = grown(a, s->runs, s->n, &cap);
+        if (all == NULL) {
+            return false;
+        }
+        s->runs = all;
+        s->cap  = cap + RUN;
+    }
+    struct interval * const data = arena_take(a, class_of(RUN));
+    if (data == NULL) {
+        return false;
+    }
+    memmove(s->runs + k + 1, s->runs + k, (s->n - k) * sizeof(*s->runs));
+    memcpy(data, s->runs[k].data + RUN / 2, RUN / 2 * sizeof(*data));
+    s->runs[k].n   = RUN / 2;
+    s->runs[k + 1] = (struct run){ data, RUN / 2 };
+    s->n++;
+    return true;
+}
+
+// The last interval of run k has grown: what it touches of the runs behind joins it.
+static void join_behind(struct arena * a, struct set * s, uint32_t k) {
+    struct interval * const last = &s->runs[k].data[s->runs[k].n - 1];
+    while (k + 1 < s->n && s->runs[k + 1].data[0].start <= last->end) {
+        struct run * const next = &s->runs[k + 1];
+        last->end               = GB_MAX(last->end, next->data[0].end);
+        memmove(next->data, next->data + 1, --next->n * sizeof(*next->data));
+        if (next->n == 0) {
+            arena_give_back(a, next->data, class_of(RUN));
+            memmove(next, next + 1, (s->n - k - 2) * sizeof(*next));
+            s->n--;
+        }
+    }
+}
+
+// The first run whose last interval ends at or behind `offset`; the last if there is none.
+static uint32_t find_run(const struct set * s, size_t offset) {
+    uint32_t low = 0, n = s->n - 1;
+    while (n > 0) {
+        const uint32_t     half = n / 2;
+        const struct run * r    = &s->runs[low + half];
+        if (r->data[r->n - 1].end < offset) {
+            low += half + 1;
+            n -= half + 1;
+        } else {
+            n = half;
+        }
+    }
+    return low;
+}
+
+static enum added put_long(struct arena * a, struct set * s, size_t start, size_t end) {
+    uint32_t   at;
+    uint32_t   k     = find_run(s, start);
+    enum added added = put(s->runs[k].data, &s->runs[k].n, RUN, start, end, &at);
+    if (added == FULL) {
+        if (!split_run(a, s, k)) {
+            return NO_MEMORY;
+        }
+        k     = find_run(s, start);
+        added = put(s->runs[k].data, &s->runs[k].n, RUN, start, end, &at);
+    }
+    if (added == ADDED && at + 1 == s->runs[k].n) {
+        join_behind(a, s, k);
+    }
+    return added;
+}
+
+// Joins what it touches. A set that has as many intervals as a run becomes one of runs.
+static enum added set_add(struct arena * a, struct set * s, size_t start, size_t end) {
+    uint32_t at;
+    if (s->cap > RUN) {
+        return put_long(a, s, start, end);
+    }
+    const enum added added = put(s->flat, &s->n, s->cap, start, end, &at);
+    if (added != FULL) {
+        return added;
+    }
+    if (s->cap < RUN) {
+        void * const data = grown(a, s->flat, s->n, &s->cap);
+        if (data == NULL) {
+            return NO_MEMORY;
+        }
+        s->flat = data;
+        return put(s->flat, &s->n, s->cap, start, end, &at);
+    }
+    struct run * const runs = arena_take(a, 1);
+    if (runs == NULL) {
+        return NO_MEMORY;
+    }
+    runs[0] = (struct run){ s->flat, RUN };
+    s->runs = runs;
+    s->n    = 1;
+    s->cap  = RUN + 2;
+    return put_long(a, s, start, end);
+}
+
+// ------------------------------------------------------------------------------------------------------------ the tree
+
+struct gb_plan_index * gb_plan_index_new(uint32_t n_sections) {
+    struct gb_plan_index * x = GB_NEW(struct gb_plan_index);
+    if (x == NULL) {
+        return NULL;
+    }
+    x->width = 1;
+    while (x->width < n_sections) {
+        x->width *= 2;
+    }
+    x->cover = gb_calloc(2 * x->width, sizeof(*x->cover));
+    x->touch = gb_calloc(x->width, sizeof(*x->touch));
+    if (!x->cover || !x->touch) {
+        gb_plan_index_free(x);
+        return NULL;
+    }
+    return x;
+}
+
+// The arena keeps its newest block.
+void gb_plan_index_reset(struct gb_plan_index * x) {
+    memset(x->cover, 0, 2 * x->width * sizeof(*x->cover));
+    memset(x->touch, 0, x->width * sizeof(*x->touch));
+    arena_reset(&x->arena);
+}
+
+void gb_plan_index_free(struct gb_plan_index * x) {
+    if (x) {
+        arena_free(&x->arena);
+        gb_free(x->cover);
+        gb_free(x->touch);
+        gb_free(x);
+    }
+}
+
+static struct set * touch_of(const struct gb_plan_index * x, size_t node) {
+    return node < x->width ? &x->touch[node] : &x->cover[node];
+}
+
+static bool note(struct gb_plan_index * x, size_t node, size_t start, size_t end) {
+    return set_add(&x->arena, &x->cover[node], start, end) != NO_MEMORY &&
+           (node >= x->width || set_add(&x->arena, &x->touch[node], start, end) != NO_MEMORY);
+}
+
+// Notes the interval at the nodes above a leaf that reach past the life, until one knows it.
+static bool note_above(struct gb_plan_index * x, size_t leaf, uint32_t first, uint32_t last, size_t start, size_t end) {
+    size_t span = 2;
+    for (size_t node = leaf / 2; node > 0; node /= 2, span *= 2) {
+        const size_t begin = node * span - x->width;
+        if (begin >= first && begin + span <= last) {
+            continue;
+        }
+        const enum added added = set_add(&x->arena, &x->touch[node], start, end);
+        if (added != ADDED) {
+            return added == NOTHING_NEW;
+        }
+    }
+    return true;
+}
+
+bool gb_plan_index_add(struct gb_plan_index * x, const struct gb_plan_buffer * b, size_t offset) {
+    const size_t end = offset + b->size;
+    for (size_t i = x->width + b->first, j = x->width + b->last; i < j; i /= 2, j /= 2) {
+        if ((i & 1 && !note(x, i++, offset, end)) || (j & 1 && !note(x, --j, offset, end))) {
+            return false;
+        }
+    }
+    return note_above(x, x->width + b->first, b->first, b->last, offset, end) &&
+           note_above(x, x->width + b->last - 1, b->first, b->last, offset, end);
+}
+
+// ---------------------------------------------------------------------------------------------------------------- gaps
+
+static size_t push(struct cursor * list, size_t n, const struct set * s) {
+    if (s->cap > RUN) {
+        list[n++] = (struct cursor){ s->runs->data, s->runs->data + s->runs->n, s->runs + 1, s->runs + s->n };
+    } else if (s->n > 0) {
+        list[n++] = (struct cursor){ s->flat, s->flat + s->n, NULL, NULL };
+    }
+    return n;
+}
+
+// The sets that say what is in the way of b.
+static size_t collect(const struct gb_plan_index * x, const struct gb_plan_buffer * b, struct cursor * list) {
+    size_t n = 0;
+    size_t i = x->width + b->first, j = x->width + b->last;
+    for (; i < j; i /= 2, j /= 2) {
+        n = i & 1 ? push(list, n, touch_of(x, i++)) : n;
+        n = j & 1 ? push(list, n, touch_of(x, --j)) : n;
+    }
+    size_t left = (x->width + b->first) / 2, right = (x->width + b->last - 1) / 2;
+    for (size_t span = 2; left > 0; left /= 2, right /= 2, span *= 2) {
+        const size_t begin = left * span - x->width, other = right * span - x->width;
+        if (begin < b->first || begin + span > b->last) {
+            n = push(list, n, &x->cover[left]);
+        }
+        if (right != left && (other < b->first || other + span > b->last)) {
+            n = push(list, n, &x->cover[right]);
+        }
+    }
+    return n;
+}
+
+// To the first run that has something behind `at`.
+static void skip_runs(struct cursor * c, size_t at) {
+    const struct run * low = c->next;
+    for (size_t n = (size_t) (c->last - low); n > 0;) {
+        const size_t half = n / 2;
+        if (low[half].data[low[half].n - 1].end <= at) {
+            low += half + 1;
+            n -= half + 1;
+        } else {
+            n = half;
+        }
+    }
+    c->next = low;
+    if (low < c->last) {
+        c->at   = low->data;
+        c->end  = low->data + low->n;
+        c->next = low + 1;
+    }
+}
+
+// To the first interval that ends behind `at`: by steps that double, then by halves.
+static void advance(struct cursor * c, size_t at) {
+    if (c->next < c->last && c->end[-1].end <= at) {
+        c->at = c->end;
+        skip_runs(c, at);
+    }
+    size_t                  step = 1;
+    const struct interval * p    = c->at;
+    while (p < c->end && p->end <= at) {
+        c->at = p + 1;
+        p     = (size_t) (c->end - p) > step ? p + step : c->end;
+        step *= 2;
+    }
+    const struct interval * low = c->at;
+    for (size_t n = (size_t) (p - low); n > 0;) {
+        const size_t half = n / 2;
+        if (low[half].end <= at) {
+            low += half + 1;
+            n -= half + 1;
+        } else {
+            n = half;
+        }
+    }
+    c->at = low;
+}
+
+// The next interval.
+static void step_on(struct cursor * c) {
+    c->at++;
+    if (c->at == c->end && c->next < c->last) {
+        c->at  = c->next->data;
+        c->end = c->next->data + c->next->n;
+        c->next++;
+    }
+}
+
+// The lowest offset at or above `at` that no set takes any of. Sets that end below are dropped.
+static size_t lowest(struct cursor * list, size_t * n, size_t at, size_t size, size_t chunk, uint64_t * steps) {
+    at = gb_plan_within_chunk(at, size, chunk);
+    for (size_t k = 0; k < *n;) {
+        struct cursor * const c = &list[k];
+        *steps += STEPS_A_CURSOR;
+        advance(c, at);
+        if (c->at == c->end) {
+            *c = list[--*n];
+            continue;
+        }
+        if (c->at->start > at && c->at->start - at >= size) {
+            k++;
+            continue;
+        }
+        do {
+            at = gb_plan_within_chunk(c->at->end, size, chunk);
+            step_on(c);
+        } while (c->at < c->end && (c->at->start <= at || c->at->start - at < size));
+        if (k > 0) { // what was in the way is asked first from now on
+            const struct cursor one = *c;
+            list[k]                 = list[k / 2];
+            list[k / 2]             = one;
+        }
+        k = 0;
+    }
+    return at;
+}
+
+size_t gb_plan_index_lowest(const struct gb_plan_index * x, const struct gb_plan_buffer * b, size_t chunk,
+    uint64_t * steps) {
+    struct cursor list[MAX_CURSORS];
+    size_t        n = collect(x, b, list);
+    *steps += STEPS_A_BUFFER + n * STEPS_A_CURSOR;
+    return lowest(list, &n, 0, b->size, chunk, steps);
+}
+
+size_t gb_plan_index_smallest(const struct gb_plan_index * x, const struct gb_plan_buffer * b, size_t chunk,
+    uint64_t * steps) {
+    struct cursor list[MAX_CURSORS];
+    size_t        n = collect(x, b, list), best = SIZE_MAX, best_size = SIZE_MAX;
+    *steps += STEPS_A_BUFFER + n * STEPS_A_CURSOR;
+    for (size_t at = 0;;) {
+        at = lowest(list, &n, at, b->size, chunk, steps);
+        if (n == 0) {
+            return best != SIZE_MAX ? best : at;
+        }
+        size_t end = SIZE_MAX;
+        for (size_t k = 0; k < n; k++) {
+            end = GB_MIN(end, list[k].at->start);
+        }
+        if (end - at < best_size) {
+            best      = at;
+            best_size = end - at;
+        }
+        if (best_size == b->size) {
+            return best;
+        }
+        at = end;
+    }
+}

@@ -1,0 +1,159 @@
+// plan_part.c - planning one part, after in-order best fit: what is tried, in which order, and how long.
+//
+// First fit by several keys and skylines first. What is then above the goal gets turns: complete search, which finds
+// plans without a gap and proves that there is none where parts are small; the peaks planned anew; the critical buffers
+// alone; first fit in orders that are learned, which comes close. Nothing says beforehand which will do: a turn is as
+// long as a pass of the search, or twice the one before, and what helps has another at once.
+#include "alloc/plan_impl.h"
+
+#include "base/mem.h"
+#include "base/status.h"
+
+#define MANY           4096 // buffers
+#define FEW            512
+#define FIRST_ROUNDS   8     // of first fit, in the first turn
+#define LEAST_STEPS    10000 // of a turn: one of none would never end
+#define LEAST_ROUNDS   4
+#define MAX_TURNS      4   // one after the other
+#define STEPS_A_BUFFER 400 // of first fit, where there are many
+
+// ---------------------------------------------------------------------------------------------------------- heuristics
+
+// Skylines by three keys, while there is something to gain and to spend.
+static enum ggml_status fill_valleys(struct gb_plan_part * part, size_t goal, struct gb_plan_budget * budget) {
+    static const enum gb_plan_key keys[] = { GB_PLAN_BY_WIDTH, GB_PLAN_BY_SIZE, GB_PLAN_BY_AREA };
+    for (size_t k = 0; k < GB_ARRAY_LEN(keys) && part->peak > goal && budget->steps > 0; k++) {
+        size_t peak;
+        GB_TRY(gb_plan_skyline(part, keys[k], budget, &peak));
+        gb_plan_keep(part, peak);
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+// --------------------------------------------------------------------------------------------------------------- turns
+
+enum method { LOWER_PEAKS, FEW_CRITICAL, MANY_CRITICAL, LEARN, N_METHODS };
+
+struct turns {
+    struct gb_plan_part *     part;     // borrowed
+    struct gb_plan_searcher * searcher; // owned; NULL: the part is too large
+    struct gb_plan_improver * improver; // owned; made when its turn comes
+    size_t                    goal, capacity;
+};
+
+static enum ggml_status run(struct turns * t, enum method m, struct gb_plan_budget * budget) {
+    const uint32_t n = t->part->n;
+    switch (m) {
+        case LOWER_PEAKS: return gb_plan_lower_peaks(t->part, t->goal, budget);
+        case FEW_CRITICAL: return gb_plan_from_critical(t->part, GB_MIN(n / 16, 1024), t->goal, t->capacity, budget);
+        case MANY_CRITICAL: return gb_plan_from_critical(t->part, GB_MIN(n / 4, 4096), t->goal, t->capacity, budget);
+        default: break;
+    }
+    t->improver = t->improver ? t->improver : gb_plan_improver_new(t->part);
+    return t->improver ? gb_plan_improve(t->improver, t->goal, budget) : GGML_STATUS_ALLOC_FAILED;
+}
+
+// As long as it helps, up to some turns.
+static enum ggml_status take_turns(struct turns * t, enum method m, uint64_t steps, struct gb_plan_budget * budget) {
+    bool lower = true;
+    for (int k = 0; k < MAX_TURNS && lower && t->part->peak > t->goal && budget->steps > 0; k++) {
+        const size_t           before = t->part->peak;
+        struct gb_plan_budget  turn   = gb_plan_share(budget, steps);
+        const enum ggml_status status = run(t, m, &turn);
+        gb_plan_give_back(budget, &turn);
+        GB_TRY(status);
+        t->goal = GB_MAX(t->goal, t->part->bound);
+        lower   = t->part->peak < before;
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+// What some rounds of first fit cost.
+static uint64_t first_turn(const struct gb_plan_part * part) {
+    const uint64_t n = part->n;
+    return FIRST_ROUNDS * (n * 200 + GB_MIN(part->n_pairs, n * n / 4));
+}
+
+// A turn of each method but the search, none longer than a share of what is left. Few buffers are all critical.
+static enum ggml_status take_all(struct turns * t, uint64_t steps, struct gb_plan_costs * costs) {
+    if (!costs->whole || t->part->n < FEW) {
+        return take_turns(t, LEARN, steps, &costs->heuristic);
+    }
+    const uint64_t share = GB_MIN(steps, costs->heuristic.steps / N_METHODS + LEAST_STEPS);
+    for (int m = LOWER_PEAKS; m < N_METHODS; m++) {
+        const bool few = share < (uint64_t) LEAST_ROUNDS * t->part->n * STEPS_A_BUFFER; // to learn from
+        if (m != LEARN || !few) {
+            GB_TRY(take_turns(t, (enum method) m, share, &costs->heuristic));
+        }
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+// Rounds of turns until the goal is reached or the budget used up. Then more would probably help if it did in the later
+// half, or if there was no whole round.
+static enum ggml_status all_turns(struct turns * t, struct gb_plan_costs * costs) {
+    struct gb_plan_part * part    = t->part;
+    const uint64_t        all     = costs->heuristic.steps + costs->search.steps;
+    size_t                halfway = SIZE_MAX;
+    uint64_t              steps   = GB_MIN(first_turn(part), costs->heuristic.steps / 20 + LEAST_STEPS);
+    int                   rounds  = 0;
+    GB_TRY(take_all(t, steps, costs));
+    while (part->peak > t->goal && costs->heuristic.steps + costs->search.steps > 0) {
+        const uint64_t before = costs->search.steps, left = before + costs->heuristic.steps;
+        halfway = left > all / 2 ? part->peak : halfway;
+        if (t->searcher && before > 0) {
+            GB_TRY(gb_plan_search_pass(t->searcher, &costs->search, &t->goal));
+            steps = GB_MAX(steps, (before - costs->search.steps) / (part->n < FEW ? 4 : 1)); // few: the search does it
+        } else if (costs->heuristic.steps == 0) {
+            break;
+        }
+        rounds += costs->heuristic.steps > 0;
+        GB_TRY(take_all(t, steps, costs));
+        steps *= 2;
+        if (costs->heuristic.steps + costs->search.steps == left) {
+            break; // a round that costs nothing brings nothing
+        }
+    }
+    part->unfinished = part->peak > t->goal && (rounds < 2 || part->peak < halfway);
+    return GGML_STATUS_SUCCESS;
+}
+
+// The search and what is learned are kept from turn to turn.
+static enum ggml_status take_all_turns(struct gb_plan_part * part, size_t goal, size_t unit,
+    struct gb_plan_costs * costs) {
+    struct turns     t      = { .part = part, .goal = GB_MAX(goal, part->bound), .capacity = costs->capacity };
+    enum ggml_status status = GGML_STATUS_SUCCESS;
+    if (gb_plan_can_search(part)) {
+        t.searcher = gb_plan_searcher_new(part, t.goal, costs->capacity, unit);
+        status     = t.searcher ? status : GGML_STATUS_ALLOC_FAILED;
+    }
+    if (part->n >= FEW) { // the others do more
+        const struct gb_plan_budget more = gb_plan_share(&costs->search, costs->search.steps / 2);
+        gb_plan_give_back(&costs->heuristic, &more);
+    }
+    status = status == GGML_STATUS_SUCCESS ? all_turns(&t, costs) : status;
+    gb_plan_searcher_free(t.searcher);
+    gb_plan_improver_free(t.improver);
+    return status;
+}
+
+enum ggml_status gb_plan_part(struct gb_plan_part * part, size_t goal, size_t unit, struct gb_plan_costs * costs) {
+    const bool all      = costs->whole && part->n <= MANY;
+    const int  n_shares = all ? 2 : part->n <= GB_PLAN_ALWAYS ? 3 : 1; // of the budget: for orders, and for turns
+    if (!gb_plan_can_search(part)) {                                   // the others may have all of it
+        gb_plan_give_back(&costs->heuristic, &costs->search);
+        costs->search.steps = 0;
+    }
+    struct gb_plan_budget share  = gb_plan_share(&costs->heuristic, costs->heuristic.steps / n_shares);
+    enum ggml_status      status = gb_plan_fit_gaps(part, goal, all, costs->n_threads, &share);
+    if (status == GGML_STATUS_SUCCESS && part->n <= MANY) {
+        status = fill_valleys(part, goal, &share);
+    }
+    gb_plan_give_back(&costs->heuristic, &share);
+    GB_TRY(status);
+    part->unfinished = part->peak > goal;
+    if (part->peak <= goal || !costs->turns) {
+        return GGML_STATUS_SUCCESS;
+    }
+    return take_all_turns(part, goal, unit, costs);
+}

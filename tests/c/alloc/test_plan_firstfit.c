@@ -1,0 +1,168 @@
+// First fit and smallest gap by the index, against a search of all pairs: the same offsets, buffer by buffer.
+#include "alloc/plan_impl.h"
+#include "base/env.h"
+#include "base/mem.h"
+#include "test.h"
+
+enum { MAX_ITEMS = 3000 };
+static struct gb_plan_item items[MAX_ITEMS];
+
+struct taken {
+    size_t offset, end;
+};
+
+static int by_offset(const void * pa, const void * pb) {
+    const struct taken *a = pa, *b = pb;
+    return a->offset < b->offset ? -1 : a->offset > b->offset;
+}
+
+static size_t in_chunk(size_t at, size_t size, size_t chunk) {
+    return chunk > 0 && at / chunk != (at + size - 1) / chunk ? (at / chunk + 1) * chunk : at;
+}
+
+// Where b must go: what is placed already and alive with it, sorted, and each gap between.
+static size_t oracle_place(const struct gb_plan_part * part, const uint32_t * order, uint32_t k, bool smallest,
+    const size_t * offsets) {
+    static struct taken           taken[MAX_ITEMS];
+    const struct gb_plan_buffer * b = &part->buffers[order[k]];
+    size_t                        n = 0, at = 0, best = SIZE_MAX, least = SIZE_MAX;
+    for (uint32_t j = 0; j < k; j++) {
+        const struct gb_plan_buffer * other = &part->buffers[order[j]];
+        if (other->first < b->last && b->first < other->last) {
+            taken[n++] = (struct taken){ offsets[order[j]], offsets[order[j]] + other->size };
+        }
+    }
+    qsort(taken, n, sizeof(*taken), by_offset);
+    for (size_t j = 0; j < n; j++) {
+        const size_t from = in_chunk(at, b->size, part->chunk);
+        if (taken[j].offset >= from && taken[j].offset - from >= b->size && taken[j].offset - from < least) {
+            best  = from;
+            least = smallest ? taken[j].offset - from : 0;
+        }
+        at = GB_MAX(at, taken[j].end);
+    }
+    return best != SIZE_MAX ? best : in_chunk(at, b->size, part->chunk);
+}
+
+static void random_items(size_t n, int64_t end, int64_t width, int64_t max_size, int64_t unit) {
+    for (size_t i = 0; i < n; i++) {
+        const int64_t lower = test_random_int(0, end - 1);
+        const int64_t share = test_random_int(0, 9) ? width : end; // one in ten lives long
+        items[i]            = (struct gb_plan_item){ lower, GB_MIN(end, lower + test_random_int(1, share)),
+            (size_t) (unit * test_random_int(1, max_size)), 0 };
+    }
+}
+
+// The index itself, whatever the planner would use.
+static void by_index(const struct gb_plan_part * part, const uint32_t * order, bool smallest, size_t * offsets) {
+    struct gb_plan_index * x     = gb_plan_index_new(part->n_sections);
+    uint64_t               steps = 0;
+    REQUIRE(x);
+    for (int round = 0; round < 2; round++) { // once more after a reset
+        for (uint32_t k = 0; k < part->n; k++) {
+            const struct gb_plan_buffer * b  = &part->buffers[order[k]];
+            const size_t                  at = smallest ? gb_plan_index_smallest(x, b, part->chunk, &steps)
+                                                        : gb_plan_index_lowest(x, b, part->chunk, &steps);
+            CHECK(round == 0 || at == offsets[order[k]]);
+            offsets[order[k]] = at;
+            REQUIRE(gb_plan_index_add(x, b, at));
+        }
+        gb_plan_index_reset(x);
+    }
+    CHECK(steps >= part->n);
+    gb_plan_index_free(x);
+}
+
+static void check_part(struct gb_plan_part * part, enum gb_plan_key key, bool smallest) {
+    static size_t   found[MAX_ITEMS], other[MAX_ITEMS];
+    static uint32_t order[MAX_ITEMS];
+    size_t          peak, most = 0;
+    REQUIRE(gb_plan_order(part, key, order) == GGML_STATUS_SUCCESS);
+    struct gb_plan_placer * placer = gb_plan_placer_new(part);
+    REQUIRE(placer);
+    REQUIRE(gb_plan_place(placer, order, part->n, smallest, NULL, found, &peak) == GGML_STATUS_SUCCESS);
+    by_index(part, order, smallest, other);
+    for (uint32_t k = 0; k < part->n; k++) {
+        const size_t at = oracle_place(part, order, k, smallest, found);
+        CHECK_MSG(found[order[k]] == at, "buffer %u of %u: %zu, must be %zu", k, part->n, found[order[k]], at);
+        CHECK_MSG(other[order[k]] == at, "by index: buffer %u of %u: %zu, must be %zu", k, part->n, other[order[k]],
+            at);
+        if (found[order[k]] != at || other[order[k]] != at) {
+            break; // the others follow from it
+        }
+        most = GB_MAX(most, at + part->buffers[order[k]].size);
+    }
+    CHECK_INT(peak, most);
+    gb_plan_placer_free(placer);
+}
+
+static void check_items(size_t n, size_t chunk) {
+    struct gb_plan_problem p;
+    REQUIRE(gb_plan_problem_init(&p, items, n, 1) == GGML_STATUS_SUCCESS);
+    for (size_t k = 0; k < p.n_parts; k++) {
+        p.parts[k].chunk = chunk;
+        for (int key = GB_PLAN_BY_SIZE; key <= GB_PLAN_BY_LOAD_AREA_WIDTH; key++) {
+            check_part(&p.parts[k], key, false);
+            check_part(&p.parts[k], key, true);
+        }
+    }
+    gb_plan_problem_free(&p);
+}
+
+static void small(void) {
+    const int rounds = gb_env_get("GGML_TEST_LONG") ? 3000 : 200;
+    for (int round = 0; round < rounds; round++) {
+        const size_t  n    = (size_t) test_random_int(1, 60);
+        const int64_t most = test_random_int(1, 30);
+        random_items(n, test_random_int(1, 40), test_random_int(1, 20), most, 1);
+        check_items(n, round % 3 ? 0 : (size_t) (most + test_random_int(0, 50)));
+    }
+}
+
+// Many intervals in a set, few sections or many; sizes of all kinds.
+static void large(void) {
+    static const int64_t cases[][4] = { { 3, 2, 1000000, 1 }, { 3000, 20, 1000000, 1 }, { 6000, 6000, 1000, 64 },
+        { 100000, 30, 7, 1 << 20 }, { 500, 400, 100000, 1 } };
+    for (size_t k = 0; k < GB_ARRAY_LEN(cases); k++) {
+        random_items(1500, cases[k][0], cases[k][1], cases[k][2], cases[k][3]);
+        check_items(1500, k == 2 ? 1 << 20 : 0);
+    }
+}
+
+// So many intervals apart in one set that it is kept in runs, filled from either end and at random, then joined.
+static void long_sets(void) {
+    enum { N = 40000 };
+    struct gb_plan_index * x     = gb_plan_index_new(8);
+    bool *                 used  = gb_calloc(3 * N, sizeof(*used));
+    uint64_t               steps = 0;
+    REQUIRE(x && used);
+    for (int way = 0; way < 4; way++) {
+        gb_plan_index_reset(x);
+        memset(used, 0, 3 * N * sizeof(*used));
+        for (int64_t i = 0; i < N; i++) {
+            const int64_t               slot = way == 0 ? i : way == 1 ? N - 1 - i : test_random_int(0, N - 1);
+            const struct gb_plan_buffer one  = { 2, 5, 0, 1 + (way == 3), 3 };
+            if (!used[2 * slot] && !used[2 * slot + 1]) {
+                used[2 * slot]     = true;
+                used[2 * slot + 1] = used[2 * slot + 1] || way == 3;
+                REQUIRE(gb_plan_index_add(x, &one, (size_t) (2 * slot)));
+            }
+        }
+        for (size_t size = 1; size < 40; size += 3) { // the lowest free run of that length
+            const struct gb_plan_buffer one = { 3, 4, 0, size, 1 };
+            size_t                      run = 0, at = 0;
+            while (run < size) {
+                run = used[at++] ? 0 : run + 1;
+            }
+            CHECK_INT(gb_plan_index_lowest(x, &one, 0, &steps), at - size);
+        }
+        const struct gb_plan_buffer all = { 0, 8, 0, 2 * N, 8 }, late = { 5, 8, 0, 1, 3 };
+        CHECK_INT(gb_plan_index_lowest(x, &late, 0, &steps), 0);
+        REQUIRE(gb_plan_index_add(x, &all, 0)); // joins everything
+        CHECK_INT(gb_plan_index_lowest(x, &late, 0, &steps), 2 * N);
+    }
+    gb_free(used);
+    gb_plan_index_free(x);
+}
+
+TEST_MAIN(TEST(small), TEST(large), TEST(long_sets))
