@@ -18,15 +18,6 @@
 #define STEPS_PER_MS    500000 // what an ordinary processor does, or somewhat less
 #define DEFAULT_STEPS   ((uint64_t) 6000000)
 #define HEURISTIC_STEPS ((uint64_t) 1 << 22) // for what comes after first fit by size
-#define MANY            4096                 // buffers
-#define FEW             512
-
-void gb_plan_keep(struct gb_plan_part * part, size_t peak) {
-    if (peak < part->peak) {
-        part->peak = peak;
-        memcpy(part->offsets, part->trial, part->n * sizeof(*part->offsets));
-    }
-}
 
 // ----------------------------------------------------------------------------------------------------------- the whole
 

@@ -7,6 +7,7 @@
 #include "alloc/plan_impl.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/mem.h"
 #include "base/status.h"
@@ -201,4 +202,11 @@ void gb_plan_problem_free(struct gb_plan_problem * p) {
     gb_free(p->born);
     gb_free(p->parts);
     *p = (struct gb_plan_problem){ 0 };
+}
+
+void gb_plan_keep(struct gb_plan_part * part, size_t peak) {
+    if (peak < part->peak) {
+        part->peak = peak;
+        memcpy(part->offsets, part->trial, part->n * sizeof(*part->offsets));
+    }
 }
