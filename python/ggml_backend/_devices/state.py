@@ -84,12 +84,17 @@ class State:
 
     def guarded(self, program: Callable[[], object], ticket: _Ticket) -> Callable[[], None]:
         """Work for a queue, whose thread shall not end by an exception: that is raised to who waits. After a failure
-        nothing more is computed until then."""
+        nothing more is computed until then.
+
+        A thread of the queue works for the run meanwhile. The main thread, if the device computes there, is left as it
+        is: an interrupt could keep it from being put back.
+        """
         run = lib.gbpy_device_current_run()
 
         def work() -> None:
-            outer = lib.gbpy_device_current_run()
-            lib.gbpy_device_set_current_run(run)
+            outer, tagged = lib.gbpy_device_current_run(), threading.current_thread() is not threading.main_thread()
+            if tagged:
+                lib.gbpy_device_set_current_run(run)
             try:
                 if self.failure is None:
                     program()
@@ -98,7 +103,8 @@ class State:
                     self.failure = self.failure or error
             finally:
                 ticket.done = True
-                lib.gbpy_device_set_current_run(outer)
+                if tagged:
+                    lib.gbpy_device_set_current_run(outer)
 
         return work
 
