@@ -38,12 +38,13 @@ def object_of(handle: Any, kind: type[_T]) -> _T:
 
 
 class _Ticket:
-    """Of work for a queue: whether it was done."""
+    """Of work for a queue: whether it was done, and whether ``submit`` has not returned yet."""
 
-    __slots__ = ("done",)
+    __slots__ = ("done", "submitting")
 
     def __init__(self) -> None:
         self.done = False
+        self.submitting = True
 
 
 class State:
@@ -69,6 +70,7 @@ class State:
         ticket = _Ticket()
         with self.told("in submit(work)"):
             self.device.submit(self.guarded(program, ticket))
+        ticket.submitting = False
         with self.lock:  # an interrupt before this one leaves out a check, and nothing else
             self.queued = [t for t in self.queued if not t.done]
             self.queued.append(ticket)
@@ -99,14 +101,21 @@ class State:
                 if self.failure is None:
                     program()
             except BaseException as error:
-                with self.lock:
-                    self.failure = self.failure or error
+                if not tagged and not isinstance(error, Exception):  # an interrupt is heard now, by who is here
+                    if not ticket.submitting:  # and is not the one who runs this
+                        self.fail(DeviceError(f"{self.name}: interrupted while it computed"))
+                    raise
+                self.fail(error)
             finally:
                 ticket.done = True
                 if tagged:
                     lib.gbpy_device_set_current_run(outer)
 
         return work
+
+    def fail(self, error: BaseException) -> None:
+        with self.lock:
+            self.failure = self.failure or error
 
     def wait(self) -> None:
         """Waits for the queue. What failed in it is not told here, to who only needs the memory: :meth:`settle` tells
@@ -119,8 +128,7 @@ class State:
             with self.told("in synchronize()"):
                 self.device.synchronize()
         except Exception as error:
-            with self.lock:
-                self.failure = self.failure or error
+            self.fail(error)
             raise
         left = sum(not t.done for t in queued)
         if left > 0:
