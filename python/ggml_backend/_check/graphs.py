@@ -156,6 +156,20 @@ def _reference(
     return world, sched
 
 
+_Scheduled = tuple[World, Scheduler]
+
+
+def _runs(ours: _Scheduled, theirs: _Scheduled, rng: np.random.Generator, what: str) -> None:
+    """The same graph three times, with other inputs each time."""
+    for run in range(3):
+        filled = int(rng.integers(0, 2**31))
+        for world, sched in (ours, theirs):
+            world.fill(np.random.default_rng(filled), some=run > 0)
+            if not sched.compute(world.graph):
+                raise Wrong("compute was aborted")
+        _same(_results(ours[0]), _results(theirs[0]), f"{what}, run {run}")
+
+
 def _world(
     backend: Backend, cpu: Backend, rng: np.random.Generator, bit_identical: bool, *, another: Opens | None = None
 ) -> None:
@@ -172,13 +186,7 @@ def _world(
         for part in range(2):
             _assign(world, sched, rng)
             sched.allocate(world.graph)
-            for run in range(3):
-                filled = int(rng.integers(0, 2**31))
-                for w in (world, reference):
-                    w.fill(np.random.default_rng(filled), some=run > 0)
-                if not (sched.compute(world.graph) and alone.compute(reference.graph)):
-                    raise Wrong("compute was aborted")
-                _same(_results(world), _results(reference), f"assignment {part}, run {run}")
+            _runs((world, sched), (reference, alone), rng, f"assignment {part}")
 
 
 def _async(backend: Backend, cpu: Backend, rng: np.random.Generator, bit_identical: bool, *, n_copies: int = 1) -> None:
@@ -239,13 +247,7 @@ def _two(
             if device.supports(t):
                 sched.set_backend(t, device)
         sched.allocate(world.graph)
-        for run in range(3):
-            filled = int(rng.integers(0, 2**31))
-            for w in (world, reference):
-                w.fill(np.random.default_rng(filled), some=run > 0)
-            if not (sched.compute(world.graph) and alone.compute(reference.graph)):
-                raise Wrong("compute was aborted")
-            _same(_results(world), _results(reference), f"two devices, run {run}")
+        _runs((world, sched), (reference, alone), rng, "two devices")
 
 
 def _share(out: Array, a: Array, ith: int, nth: int) -> None:
