@@ -205,6 +205,10 @@ def _options(
         cache = os.path.abspath(os.fsdecode(cache))
     if heartbeat is None:
         heartbeat = min(1.0, deadline / 4)
+    if heartbeat > deadline / 2:
+        raise InvalidArgumentError(
+            f"cluster: heartbeat, {heartbeat} s, must be at most half of the deadline, {deadline} s"
+        )
     return Options(float(deadline), float(heartbeat), cache, threads)
 
 

@@ -33,7 +33,8 @@ _TENSOR = struct.Struct("<IIIiiQ4q4QQQ64s64s10i")
 _NONE: int = lib.GGML_OP_NONE
 _TYPE = "struct ggml_tensor"
 _N_OPS: int = lib.GGML_OP_COUNT
-_CUSTOM = frozenset(range(lib.GGML_OP_MAP_UNARY, lib.GGML_OP_MAP_CUSTOM3 + 1))
+_CUSTOM = frozenset((*range(lib.GGML_OP_MAP_UNARY, lib.GGML_OP_MAP_CUSTOM3 + 1), lib.GGML_OP_CUSTOM))
+"""Operators whose parameters are addresses."""
 _LIMIT = 1 << 46  # of a size, a stride and an extent: more than a memory has, and no sum overflows
 
 Place = Callable[[Any], tuple[int, int]]

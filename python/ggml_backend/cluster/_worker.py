@@ -381,6 +381,7 @@ class Worker:
     def _graph(self, command: Command) -> None:
         device, number = command.fields
         backend = self._device(device)
+        used: list[Piece] = []  # which stay as long as the graph, though they are freed before
 
         def base(memory: int, weights: bool) -> tuple[Any, int, int]:
             piece = self._memory(memory)
@@ -388,11 +389,14 @@ class Worker:
                 raise MessageError(f"memory {memory} is of another device")
             if weights:
                 piece.mark_weights()
+            used.append(piece)
             return piece.pointer, piece.base, piece.size
 
         if number in self.graphs:
             raise MessageError(f"there is a graph {number} already")
-        self.graphs[number] = Compiled(backend, graph_of(command.more, base))
+        graph = graph_of(command.more, base)
+        graph.keep = (*graph.keep, *used)
+        self.graphs[number] = Compiled(backend, graph)
 
     def _run(self, command: Command) -> None:
         if self.failed is not None:

@@ -4,6 +4,7 @@ and host, within the deadline, and the others go on."""
 from __future__ import annotations
 
 import itertools
+import re
 import socket
 import threading
 import time
@@ -12,12 +13,12 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
-from ggml_backend._ffi import ffi
+from ggml_backend._ffi import ffi, lib
 from ggml_backend.cluster import LocalNetwork, Options, _started, simulated
 from ggml_backend.cluster import _messages as m
 from ggml_backend.cluster._memory import Compiled, Piece
 from ggml_backend.cluster._messages import Kind, MessageError, What
-from ggml_backend.cluster._nodes import graph_of, pack
+from ggml_backend.cluster._nodes import _HEAD, _TENSOR, graph_of, pack
 from ggml_backend.cluster._transport import Killed
 from ggml_backend.cluster._worker import Worker
 from ranks import alone, placed
@@ -233,6 +234,7 @@ def test_one_cluster_at_a_time():
         ({"deadline": 0}, "deadline must be seconds, more than 0, not 0"),
         ({"deadline": "1"}, "deadline must be seconds"),
         ({"heartbeat": -1}, "heartbeat must be seconds"),
+        ({"deadline": 1, "heartbeat": 10}, "heartbeat, 10 s, must be at most half of the deadline, 1 s"),
         ({"threads": 0}, "threads must be a number from 1 up"),
         ({"threads": True}, "threads must be a number from 1 up"),
     ],
@@ -274,6 +276,19 @@ def mutated(data, rng):
         else:
             data[at:at] = rng.bytes(int(rng.integers(1, 9)))
     return bytes(data)
+
+
+@pytest.mark.parametrize("op", [name for name in dir(lib) if re.match("GGML_OP_(MAP_|CUSTOM)", name)])
+def test_no_message_holds_an_address(op):
+    """The parameters of these operators are functions."""
+    data = bytearray(a_graph(np.random.default_rng(1)))
+    n_tensors = _HEAD.unpack_from(data)[0]
+    last = _HEAD.size + (n_tensors - 1) * _TENSOR.size
+    fields = list(_TENSOR.unpack_from(data, last))
+    fields[1] = getattr(lib, op)
+    _TENSOR.pack_into(data, last, *fields)
+    with pytest.raises(MessageError, match="which is none that a message can hold"):
+        graph_of(memoryview(data), None)
 
 
 def test_mutated_nodes_are_refused_or_make_a_graph():

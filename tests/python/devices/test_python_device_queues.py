@@ -192,12 +192,12 @@ class Reentrant(Queued):
         np.multiply(a, a, out=out)
 
 
-gb.register_device("REENTRANT", Reentrant)
+gb.register_device("REENTRANTQUEUE", Reentrant)
 
 
 @pytest.mark.parametrize("what", ["compute", "synchronize"])
 def test_what_would_wait_for_its_own_run_is_an_error(what, cpu):
-    device, ctx = gb.Backend("REENTRANT"), gb.Context()
+    device, ctx = gb.Backend("REENTRANTQUEUE"), gb.Context()
     x = ctx.tensor((4,), name="x").set_input()
     y = gb.sqr(x)
     graph = ctx.graph(y)
