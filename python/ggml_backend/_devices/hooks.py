@@ -182,7 +182,7 @@ def _alloc(handle: Any, size: int, info: Any, to: Any) -> int:
             raise DeviceError(f"alloc({size}) returned None")
         at = _host_address(state, content, size) if state.host else 0
         info.base = ffi.cast("void *", at)
-        to[0] = handle_of(Memory(state, content, size, at))
+        to[0] = handle_of(Memory(state, content, at))
         return _OK
     except BaseException as error:
         return _failed(error, f"a buffer of {size} bytes: ")

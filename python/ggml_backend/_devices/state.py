@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -50,7 +52,7 @@ class _Ticket:
 class State:
     """One open device: the object of its class, and what the library keeps beside it."""
 
-    __slots__ = ("device", "failure", "has_numpy_arrays", "host", "lock", "name", "queue", "queued")
+    __slots__ = ("device", "failures", "has_numpy_arrays", "host", "name", "queue", "queued")
 
     def __init__(self, name: str, device: Any) -> None:
         self.name = name
@@ -58,9 +60,10 @@ class State:
         self.host: bool = device.memory == "host"
         self.queue: bool = has_queue(device)
         self.has_numpy_arrays: bool | None = None  # None: nobody has looked
-        self.failure: BaseException | None = None  # of work in its queue, until somebody waits for that
-        self.queued: list[_Ticket] = []  # of what nobody has waited for
-        self.lock = threading.Lock()
+        # Of work in its queue, until somebody waits for that; and what nobody has waited for yet. No lock: an interrupt
+        # between taking one and noting that would keep it for ever. What is done with them here is one step each.
+        self.failures: deque[BaseException] = deque()
+        self.queued: deque[_Ticket] = deque()
 
     def run(self, program: Callable[[], object]) -> None:
         """Computes now, or puts it into the device's queue."""
@@ -71,9 +74,8 @@ class State:
         with self.told("in submit(work)"):
             self.device.submit(self.guarded(program, ticket))
         ticket.submitting = False
-        with self.lock:  # an interrupt before this one leaves out a check, and nothing else
-            self.queued = [t for t in self.queued if not t.done]
-            self.queued.append(ticket)
+        if not ticket.done:
+            self.queued.append(ticket)  # an interrupt before this leaves out a check, and nothing else
 
     @contextlib.contextmanager
     def told(self, where: str) -> Iterator[None]:
@@ -98,7 +100,7 @@ class State:
             if tagged:
                 lib.gbpy_device_set_current_run(run)
             try:
-                if self.failure is None:
+                if not self.failures:
                     program()
             except BaseException as error:
                 if not tagged and not isinstance(error, Exception):  # an interrupt is heard now, by who is here
@@ -114,16 +116,22 @@ class State:
         return work
 
     def fail(self, error: BaseException) -> None:
-        with self.lock:
-            self.failure = self.failure or error
+        self.failures.append(error)
+
+    def _taken(self) -> list[_Ticket]:
+        """What was queued and not waited for, which is the caller's to look at now."""
+        taken = []
+        with contextlib.suppress(IndexError):
+            while True:
+                taken.append(self.queued.popleft())
+        return taken
 
     def wait(self) -> None:
         """Waits for the queue. What failed in it is not told here, to who only needs the memory: :meth:`settle` tells
         it to who waits for a run."""
         if not self.queue:
             return
-        with self.lock:
-            queued, self.queued = self.queued, []
+        queued = self._taken()
         try:
             with self.told("in synchronize()"):
                 self.device.synchronize()
@@ -142,8 +150,10 @@ class State:
         try:
             self.wait()
         finally:
-            with self.lock:
-                failure, self.failure = self.failure, None
+            failure = None
+            with contextlib.suppress(IndexError):
+                failure = self.failures.popleft()  # the first; others come of it
+            self.failures.clear()
         if failure is not None:
             raise failure
 
@@ -163,21 +173,15 @@ def waits(device: Any) -> bool:
 
 class Memory:
     """A buffer: what the device's ``alloc`` gave. ``begin`` makes places in different buffers differ: it is the address
-    on the host, and a number below all addresses elsewhere."""
+    on the host, and elsewhere a multiple of what is above all addresses and sizes."""
 
     __slots__ = ("begin", "content", "state")
-    _next = 0
-    _lock = threading.Lock()
+    _numbers = itertools.count(1)
 
-    def __init__(self, state: State, content: Any, nbytes: int, address: int = 0) -> None:
+    def __init__(self, state: State, content: Any, address: int = 0) -> None:
         self.state = state
         self.content = content
-        self.begin = address
-        if address:
-            return
-        with Memory._lock:
-            self.begin = Memory._next
-            Memory._next += max(nbytes, 1)
+        self.begin = address or next(Memory._numbers) << 64
 
 
 class Mark:
