@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from .._core.handles import Owner
 from .._errors import InvalidArgumentError, StateError, expect_path
 from .._errors.hints import made_by
 from .._ffi import ffi, lib
@@ -64,7 +65,7 @@ class Rank:
     lost: str | None  #: why it cannot be used any more; None: it can
 
 
-class Cluster:
+class Cluster(Owner):
     """What :func:`cluster` returns on rank 0: the other ranks and their devices.
 
     A context manager: at the end of the block, or with :meth:`close`, the other ranks exit.

@@ -645,6 +645,7 @@ def _(w: World) -> None:
 def _(w: World) -> None:
     with w.sim.alloc(1 << 16) as buffer:
         buffer.clear(1)
+        buffer.changed()
     w.cpu.alloc(4096).close()
 
 
