@@ -140,10 +140,12 @@ class State:
             raise
         left = sum(not t.done for t in queued)
         if left > 0:
-            raise DeviceError(
+            unfinished = DeviceError(
                 f"{self.name}: synchronize returned before work that was submitted had been done ({left} of"
                 f" {len(queued)}): it must wait, and submit must run each work() once"
             )
+            self.fail(unfinished)  # of the run, too, whoever asked
+            raise unfinished
 
     def settle(self) -> None:
         """Waits for the queue and raises what failed in it."""

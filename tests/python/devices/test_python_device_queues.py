@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from typing import ClassVar
@@ -113,6 +114,22 @@ def test_work_that_nobody_waited_for_is_an_error(odd, cpu):
         x.set(1.0)
         with pytest.raises(gb.DeviceError, match="synchronize returned before work that was submitted had been done"):
             sched.compute(graph)
+
+
+@pytest.mark.parametrize("access", ACCESSES)
+def test_a_run_whose_work_was_lost_says_so_itself(access, cpu):
+    """Also where another access has found it first."""
+    w = Doubles("OWNONDEMAND", cpu)
+    jobs = w.device.device
+    w.x.set(5.0)
+    pending = w.sched.compute_async(w.graph)
+    jobs.jobs.clear()
+    with contextlib.suppress(gb.DeviceError):
+        ACCESSES[access](w)
+    with pytest.raises(gb.DeviceError, match="had been done"):
+        pending.wait()
+    with pytest.raises(gb.StateError):
+        w.y.numpy()
 
 
 class Counted(Mark):
