@@ -15,6 +15,7 @@
 #   - arrays that come from and go to PyTorch and JAX, which it installs in build/torch-venv
 #   - PyTorch (on the processor) as a device
 #   - clusters over MPICH, in build/mpich-venv, and hundreds of random graphs over a simulated network
+#   - the documentation site
 #   - pages of memory plans in a headless Chromium, light and dark
 #   - pip install into an empty virtual environment, and the README's first example there
 set -eu
@@ -265,6 +266,9 @@ done
 
 step "what closing costs beside other objects"
 "$py" benchmarks/bench_close.py
+
+step "the documentation site: warnings are errors"
+make docs
 
 step "pip install into an empty environment, and the README's first example"
 rm -rf build/empty

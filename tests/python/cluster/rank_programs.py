@@ -16,20 +16,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 
 import ggml_backend as gb
-from ranks import alone, placed
-
-
-def compute_on(device: gb.Backend) -> None:
-    x = np.arange(12, dtype=np.float32)
-    with gb.Context() as ctx, gb.Scheduler([device, gb.Backend("CPU", n_threads=1)]) as sched:
-        t = ctx.tensor((12,), name="t")
-        y = gb.sqr(t)
-        graph = ctx.graph(y)
-        sched.set_backend(y, device)
-        sched.allocate(graph)
-        t.set(x)
-        sched.compute(graph)
-        np.testing.assert_array_equal(y.numpy(), x * x)
+from ranks import alone, compute_on, placed
 
 
 def models() -> None:

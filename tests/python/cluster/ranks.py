@@ -67,3 +67,17 @@ def placed(name: str, devices: Sequence[gb.Backend], **options: object) -> Itera
     with gb.Scheduler([*devices, gb.Backend("CPU", n_threads=1)], **options) as sched:  # type: ignore[arg-type]
         model.allocate(sched)
         yield model, sched
+
+
+def compute_on(device: gb.Backend) -> None:
+    """A small graph on a device gives what NumPy gives."""
+    x = np.arange(12, dtype=np.float32)
+    with gb.Context() as ctx, gb.Scheduler([device, gb.Backend("CPU", n_threads=1)]) as sched:
+        t = ctx.tensor((12,), name="t")
+        y = gb.sqr(t)
+        graph = ctx.graph(y)
+        sched.set_backend(y, device)
+        sched.allocate(graph)
+        t.set(x)
+        sched.compute(graph)
+        np.testing.assert_array_equal(y.numpy(), x * x)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -40,30 +41,30 @@ def test_a_text_over_ranks_is_the_same(file, wanted, ranks):
         assert list(model.generate(PROMPT, Sampler(), TOKENS)) == wanted
 
 
-@pytest.mark.parametrize("at", [1, 5, 17])
-@pytest.mark.parametrize("dead", [1, 2])
-def test_a_text_survives_the_loss_of_a_rank(file, wanted, at, dead):
+@contextmanager
+def text_with_losses(file, deaths):
+    """The model and its text, over two ranks that are killed behind so many tokens; ``deaths``: token -> rank."""
     network = LocalNetwork(3)
     with simulated(3, network=network, deadline=5) as cluster:
         model = Llama(file, names(cluster), n_threads=1, survivors=lambda: names(cluster))
         text = []
         for token in model.generate(PROMPT, Sampler(), TOKENS):
             text.append(token)
-            if len(text) == at:
-                network.kill(dead)
+            if len(text) in deaths:
+                network.kill(deaths[len(text)])
+        yield model, text
+
+
+@pytest.mark.parametrize("at", [1, 5, 17])
+@pytest.mark.parametrize("dead", [1, 2])
+def test_a_text_survives_the_loss_of_a_rank(file, wanted, at, dead):
+    with text_with_losses(file, {at: dead}) as (model, text):
         assert text == wanted
         assert [b.name for b in model.backends] == [f"MPI{3 - dead}:CPU", "CPU"]
 
 
 def test_a_text_survives_the_loss_of_all_ranks(file, wanted):
-    network = LocalNetwork(3)
-    with simulated(3, network=network, deadline=5) as cluster:
-        model = Llama(file, names(cluster), n_threads=1, survivors=lambda: names(cluster))
-        text = []
-        for token in model.generate(PROMPT, Sampler(), TOKENS):
-            text.append(token)
-            if len(text) in (3, 8):
-                network.kill(1 if len(text) == 3 else 2)
+    with text_with_losses(file, {3: 1, 8: 2}) as (model, text):
         assert text == wanted and [b.name for b in model.backends] == ["CPU"]
 
 

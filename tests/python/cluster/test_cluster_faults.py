@@ -21,7 +21,7 @@ from ggml_backend.cluster._messages import Kind, MessageError, What
 from ggml_backend.cluster._nodes import _HEAD, _TENSOR, graph_of, pack
 from ggml_backend.cluster._transport import Killed
 from ggml_backend.cluster._worker import Worker
-from ranks import alone, placed
+from ranks import alone, compute_on, placed
 
 HOST = socket.gethostname()
 SHORT = 0.4  # seconds: a deadline for what is silent
@@ -44,19 +44,10 @@ class Counting(LocalNetwork):
 
 def survivors_compute(cluster):
     """A new scheduler over what is left."""
-    x = np.arange(12, dtype=np.float32)
     devices = cluster.backends()
     assert devices
     for device in devices:
-        with gb.Context() as ctx, gb.Scheduler([device, gb.Backend("CPU", n_threads=1)]) as sched:
-            t = ctx.tensor((12,), name="t")
-            y = gb.sqr(t)
-            graph = ctx.graph(y)
-            sched.set_backend(y, device)
-            sched.allocate(graph)
-            t.set(x)
-            sched.compute(graph)
-            np.testing.assert_array_equal(y.numpy(), x * x)
+        compute_on(device)
 
 
 def steps_of_a_run():

@@ -38,6 +38,17 @@ def test_the_reference_has_every_public_name_once():
     assert modules == {"devices", "gguf", "testing"}
 
 
+def test_the_table_of_data_types_is_true():
+    rows = re.findall(r"^\| `gb\.(\w+)` \| `(\w+)` \| (\d+) \| (\d+) \|$", REFERENCE["dtypes.md"], re.M)
+    there = [d for d in gb.dtypes.__all__ if isinstance(getattr(gb, d), gb.DType)]
+    assert [name for name, *_ in rows] == there
+    for name, ggml_name, elements, nbytes in rows:
+        dtype = getattr(gb, name)
+        assert (dtype.ggml_name, dtype.block_size, dtype.row_size(dtype.block_size)) == (
+            ggml_name, int(elements), int(nbytes)
+        ), name  # fmt: skip
+
+
 def test_the_reference_has_every_header():
     pages = {re.findall(r"^```\{c-header\} (\S+)$", p.read_text(encoding="utf-8"), re.M)[0]
              for p in (DOCS / "reference" / "c").glob("*.md") if p.name != "index.md"}  # fmt: skip
@@ -69,14 +80,14 @@ def test_lists_of_parameters_become_definitions(docstring, page):
 
 
 def test_headers_are_read():
-    headers = pytest.importorskip("docutils", reason="docutils is not installed (extra [docs])") and extension(
-        "headers"
-    )
+    headers = extension("header_text")
     text = """// a.h - what it is.
 #ifndef A_H
 #define A_H
 
 extern "C" {
+
+// ------------------------------------------------------------------------------------------------------------ sums
 
 // Adds.
 GGML_API int gg_add(int a,
@@ -91,6 +102,8 @@ struct gg_pair {
 }
 #endif
 """
-    blocks = [headers.split_comment(block) for block in headers.blocks_of(text)]
+    found = list(headers.blocks_of(text))
+    assert [headers.title_of(block) for block in found] == [None, "sums", None, None]
+    blocks = [headers.split_comment(block) for block in found if headers.title_of(block) is None]
     assert [comment for comment, _ in blocks] == [["a.h - what it is."], ["Adds."], []]
     assert [headers.names_in("\n".join(code)) for _, code in blocks] == [[], ["gg_add"], ["gg_pair"]]

@@ -1,0 +1,75 @@
+"""Arrays whose memory cannot be shared, arguments that make no sense, mapped files that shrink behind a view."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import ggml_backend as gb
+
+
+def test_what_has_no_memory_is_not_shared():
+    class OnlyArray:
+        def __array__(self, dtype=None, copy=None):
+            return np.ones(2, np.float32)
+
+    for value in ([1.0, 2.0], OnlyArray(), 3.5):
+        with pytest.raises(gb.InvalidArgumentError, match="has no memory to share; copy=None"):
+            gb.from_dlpack(value, copy=False)
+        assert gb.from_dlpack(value, copy=None).numpy().size
+
+
+@pytest.mark.parametrize("bit", ["is_neg", "is_conj"])
+@pytest.mark.parametrize("copy", [None, False, True])
+def test_tensors_that_are_negated_in_name_only(bit, copy):
+    class Lazy:
+        def __dlpack__(self, **options):
+            return np.ones(2, np.float32).__dlpack__()
+
+        def is_neg(self):
+            return bit == "is_neg"
+
+        def is_conj(self):
+            return bit == "is_conj"
+
+        resolve_neg = resolve_conj = is_neg
+
+    with pytest.raises(gb.InvalidArgumentError, match=bit.replace("is", "resolve")):
+        gb.from_dlpack(Lazy(), copy=copy)
+
+
+def test_an_array_that_closes_the_context():
+    class Closes:
+        def __init__(self, context):
+            self.context = context
+
+        def __dlpack__(self, **options):
+            self.context.close()
+            return np.ones(3, np.float32).__dlpack__(**options)
+
+    context = gb.Context()
+    with pytest.raises(gb.StateError, match="closed"):
+        context.from_dlpack(Closes(context))
+
+
+@pytest.mark.parametrize(
+    "options", [{"max_version": 5}, {"max_version": ()}, {"max_version": "1"}, {"dl_device": 1}, {"copy": "x"}]
+)
+def test_arguments_of_dlpack_are_looked_at(options, ctx):
+    with pytest.raises(TypeError, match=f"DLPack: {next(iter(options))}"):
+        ctx.from_numpy(np.ones(2, np.float32)).__dlpack__(**options)
+
+
+@pytest.mark.parametrize("show", [memoryview, lambda a: memoryview(a)[:], lambda a: np.asarray(memoryview(a))])
+def test_a_mapped_file_behind_a_view_may_become_shorter(show, tmp_path, cpu):
+    path = tmp_path / "numbers"
+    np.ones(1 << 14, np.float32).tofile(path)
+    t = gb.from_dlpack(show(np.memmap(path, np.float32, "r+")))
+    y = gb.sum(t)
+    graph = t.context.graph(y)
+    with gb.Scheduler(cpu) as sched:
+        sched.allocate(graph)
+        with path.open("r+b") as file:
+            file.truncate(4096)
+        with pytest.raises(gb.FileError):
+            sched.compute(graph)
