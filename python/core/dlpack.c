@@ -46,7 +46,16 @@ struct dl_versioned {
 
 // Names of capsules: for who has not taken it yet, and from then on.
 static const char plain_name[] = "dltensor", plain_taken[] = "used_dltensor", versioned_name[] = "dltensor_versioned",
-                  versioned_taken[] = "used_dltensor_versioned", owner_name[] = "ggml_backend.owner";
+                  versioned_taken[] = "used_dltensor_versioned", owner_name[] = "ggml_backend.owner",
+                  functions_name[] = "dlpack_exchange_api";
+
+// The functions that a type of arrays offers to C. What follows here is of version 1, which later ones point to.
+struct dl_functions {
+    uint32_t              major, minor;
+    struct dl_functions * before;                                  // of an earlier version; NULL: none
+    int (*allocate)(void);                                         // not used here
+    int (*export)(PyObject * array, struct dl_versioned ** found); // not 0: with an exception
+};
 
 // What NumPy sees instead of elements that it has not, beside the numbers of enum ggml_type.
 enum { NUMPY_BITS = GGML_TYPE_COUNT, NUMPY_BYTES };
@@ -325,6 +334,42 @@ static PyObject * take(PyObject * capsule, void * pointer, bool versioned) {
     }
     PyErr_Clear();
     return owner;
+}
+
+// The destructor of capsules that gbpy_dlpack_export has made.
+static void drop_exported(PyObject * capsule) {
+    if (PyCapsule_IsValid(capsule, versioned_name)) {
+        struct dl_versioned * v = PyCapsule_GetPointer(capsule, versioned_name);
+        if (v->give_back != NULL) {
+            v->give_back(v);
+        }
+    }
+}
+
+bool gbpy_dlpack_export(uintptr_t functions, uintptr_t array, uintptr_t list) {
+    const PyGILState_STATE state   = PyGILState_Ensure();
+    PyObject *             capsule = NULL;
+    struct dl_versioned *  found   = NULL;
+    bool                   ok      = false;
+    if (PyCapsule_IsValid((PyObject *) functions, functions_name)) {
+        const struct dl_functions * f = PyCapsule_GetPointer((PyObject *) functions, functions_name);
+        while (f != NULL && f->major > DL_MAJOR) {
+            f = f->before;
+        }
+        ok = f != NULL && f->major == DL_MAJOR && f->export != NULL && f->export((PyObject *) array, &found) == 0 &&
+             found != NULL;
+    }
+    if (ok) {
+        capsule = PyCapsule_New(found, versioned_name, drop_exported);
+        if (capsule == NULL && found->give_back != NULL) {
+            found->give_back(found);
+        }
+        ok = capsule != NULL && PyList_Append((PyObject *) list, capsule) == 0;
+    }
+    Py_DecRef(capsule);
+    PyErr_Clear(); // the array's __dlpack__ says it again
+    PyGILState_Release(state);
+    return ok;
 }
 
 int gbpy_dlpack_take(struct gbpy_array * array, uintptr_t capsule, uintptr_t list, const char * what) {

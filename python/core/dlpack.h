@@ -44,6 +44,11 @@ int gbpy_dlpack_give(const struct gbpy_handle * context, struct ggml_tensor * t,
 // The same over memory that a Python object (its id) keeps, which nobody else writes: a copy.
 int gbpy_dlpack_give_copy(const struct gbpy_array * array, bool versioned, uintptr_t keeper, uintptr_t list);
 
+// Appends the capsule that an array (its id) gives by C functions of its type, which the type offers in another capsule
+// (the id of its attribute __dlpack_c_exchange_api__, of DLPack 1.3): a versioned one, without waiting for a stream, as
+// host memory wants none. False: they do not give it, and nothing is appended; the array's __dlpack__ says why.
+bool gbpy_dlpack_export(uintptr_t functions, uintptr_t array, uintptr_t list);
+
 // Takes a capsule (any object's id: what is none is refused), and appends the owner to a list (its id).
 int gbpy_dlpack_take(struct gbpy_array * array, uintptr_t capsule, uintptr_t list, const char * what);
 

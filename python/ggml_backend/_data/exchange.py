@@ -13,7 +13,7 @@ from .._ffi import ffi, lib
 from .._files.mapped import watch_of
 from .._signals import INTERRUPTED, raise_interrupt
 from .arrays import read_tensor
-from .foreign import CPU, VERSION, described, elements_of, is_masked, is_mutable, refuse, refuse_lazy, take_array
+from .foreign import CPU, capsule_of, described, elements_of, is_masked, is_mutable, refuse, refuse_lazy, take_array
 
 if TYPE_CHECKING:
     from ..tensor import Tensor
@@ -143,14 +143,14 @@ def share(context: Any, x: Any, name: bytes | None, usage: int, copy: bool | Non
     watch = watch_of(x) if (x.base is not None if is_numpys else isinstance(x, (memoryview, mmap))) else None
     if is_masked(x):
         elements_of(x, "from_dlpack")  # which raises
-    if copy is False and not is_numpys and not _has_memory(x):
+    if copy is False and not is_numpys and not (hasattr(x, "__dlpack__") or _has_memory(x)):
         take_array(x, "from_dlpack")  # which may know more
         raise InvalidArgumentError(f"from_dlpack: {kind_of(x)} has no memory to share; copy=None copies what it has")
     also = 0 if watch is None else id(watch)
     if not is_numpys:
         refuse_lazy(x, "from_dlpack")
     try:
-        capsule = x.__dlpack__(max_version=VERSION)
+        capsule = capsule_of(x)
     except (AttributeError, BufferError, RuntimeError, TypeError, ValueError):
         array, owner = take_array(x, "from_dlpack", copy=copy is None)
         status = _share_array(context, array, id(owner), also, usage, label, found, _WHAT)
@@ -164,8 +164,9 @@ def share(context: Any, x: Any, name: bytes | None, usage: int, copy: bool | Non
 
 
 def _has_memory(x: Any) -> bool:
-    """Does it say where its elements are? What only converts to an array of NumPy (a list, ``__array__``) does not."""
-    if any(hasattr(x, name) for name in ("__dlpack__", "__array_interface__", "__array_struct__")):
+    """Does what has no ``__dlpack__`` say where its elements are? What only converts to an array of NumPy (a list,
+    ``__array__``) does not."""
+    if any(hasattr(x, name) for name in ("__array_interface__", "__array_struct__")):
         return True
     try:
         memoryview(x)

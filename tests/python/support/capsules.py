@@ -108,6 +108,12 @@ class Library:
         self.deleted += 1
 
     def capsule(self) -> Any:
+        name, drop = (VERSIONED if self.versioned else PLAIN), DESTRUCTOR(self._drop)
+        KEPT.append(drop)
+        return api.PyCapsule_New(self.managed(), name, ctypes.cast(drop, ctypes.c_void_p))
+
+    def managed(self) -> int:
+        """The address of what a capsule points to."""
         a, change = self.array, self.changes
         managed: Any = ManagedVersioned() if self.versioned else Managed()
         shape = (ctypes.c_int64 * max(a.ndim, 1))(*a.shape)
@@ -126,10 +132,8 @@ class Library:
             target = managed if hasattr(managed, name) else managed.tensor
             if name != "kind":
                 setattr(target, name, value)
-        drop = DESTRUCTOR(self._drop)
-        KEPT.append((self, managed, shape, strides, drop))
-        name = VERSIONED if self.versioned else PLAIN
-        return api.PyCapsule_New(ctypes.addressof(managed), name, ctypes.cast(drop, ctypes.c_void_p))
+        KEPT.append((self, managed, shape, strides))
+        return ctypes.addressof(managed)
 
     def _drop(self, address: int) -> None:
         """The destructor of a capsule, by address: what nobody took gives its memory back."""
@@ -137,6 +141,36 @@ class Library:
         get_name.restype, get_name.argtypes = ctypes.c_char_p, [ctypes.c_void_p]
         if get_name(address) in (PLAIN, VERSIONED):
             self.deleted += 1
+
+
+EXPORT = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(ctypes.c_void_p))
+
+
+class Functions(ctypes.Structure):
+    _fields_: ClassVar = [
+        ("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("before", ctypes.c_void_p),
+        ("allocate", ctypes.c_void_p), ("export", EXPORT), ("to_object", ctypes.c_void_p), ("look", ctypes.c_void_p),
+        ("stream", ctypes.c_void_p),
+    ]  # fmt: skip
+
+
+def functions(export: Any, major: int = 1, before: Any = None, name: bytes = b"dlpack_exchange_api") -> Any:
+    """The capsule ``__dlpack_c_exchange_api__`` of a type. ``export(array)``: the address of a managed tensor of DLPack
+    1.0, or BufferError; None: the type has no such function."""
+
+    def exported(array: Any, out: Any) -> int:
+        try:
+            out[0] = export(array)
+        except BufferError:
+            return -1
+        return 0
+
+    function = EXPORT(exported) if export is not None else EXPORT()
+    table = Functions(major=major, minor=3, export=function)
+    table.before = api.PyCapsule_GetPointer(before, b"dlpack_exchange_api") if before is not None else None
+    kept_name = ctypes.create_string_buffer(name)
+    KEPT.append((table, function, kept_name, before))
+    return api.PyCapsule_New(ctypes.addressof(table), kept_name, None)
 
 
 def bfloat16(values: Any) -> np.ndarray[Any, Any]:

@@ -16,7 +16,20 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
-from capsules import CODES, CPU, CUDA, IS_COPIED, PLAIN, READ_ONLY, VERSIONED, Library, bfloat16, name_of, said
+from capsules import (
+    CODES,
+    CPU,
+    CUDA,
+    IS_COPIED,
+    PLAIN,
+    READ_ONLY,
+    VERSIONED,
+    Library,
+    bfloat16,
+    functions,
+    name_of,
+    said,
+)
 from ggml_backend._data.exchange import buffer_of
 
 DTYPES = ["float32", "float16", "float64", "int8", "int16", "int32", "int64"]
@@ -833,3 +846,80 @@ def test_before_python_3_12_there_is_no_buffer(ctx):
         with contextlib.suppress(TypeError):
             memoryview(t)
             raise AssertionError("a buffer")
+
+
+# ------------------------------------------------------------------------------------------- C functions of the type
+
+
+def library_with(**tables):
+    """A type that offers C functions for export (DLPack 1.3), and one array of it."""
+
+    class Offering(Library):
+        exported = 0
+
+    def export(array):
+        array.exported += 1
+        return array.managed()
+
+    Offering.__dlpack_c_exchange_api__ = functions(export, **tables)
+    return Offering(numbers((2, 3)))
+
+
+def test_c_functions_of_the_type_are_used(ctx):
+    given = library_with()
+    t = ctx.from_dlpack(given, "x")
+    assert (given.exported, given.given, given.deleted) == (1, 0, 0)
+    np.testing.assert_array_equal(t.numpy(), numbers((2, 3)))
+    assert np.shares_memory(t.numpy(), given.array)
+    assert ctx.from_dlpack(given, copy=True).tolist() == numbers((2, 3)).tolist()
+    ctx.close()
+    del t
+    gc.collect()
+    assert given.deleted == given.exported + given.given
+
+
+def test_what_c_functions_give_and_nobody_takes_is_given_back(ctx):
+    given = library_with()
+    given.array = np.zeros(3, np.complex64)
+    with pytest.raises(gb.InvalidArgumentError, match="no elements of complex64"):
+        ctx.from_dlpack(given)
+    gc.collect()
+    assert given.exported == 1 and given.deleted == given.exported + given.given
+
+
+def test_c_functions_of_a_later_version_lead_to_earlier_ones(ctx):
+    given = library_with()
+    table = type(given).__dlpack_c_exchange_api__
+    type(given).__dlpack_c_exchange_api__ = functions(lambda array: 1 / 0, major=2, before=table)
+    assert ctx.from_dlpack(given).tolist() == numbers((2, 3)).tolist()
+    assert (given.exported, given.given) == (1, 0)
+
+
+def failing(array):
+    raise BufferError("not this way")
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        functions(failing), functions(lambda array: 0), functions(None), functions(failing, major=2),
+        functions(failing, major=0), functions(failing, name=b"another"), "no capsule", None, 7,
+    ],
+)  # fmt: skip
+def test_without_c_functions_that_work_dlpack_is_asked(ctx, table):
+    given = library_with()
+    type(given).__dlpack_c_exchange_api__ = table
+    assert ctx.from_dlpack(given).tolist() == numbers((2, 3)).tolist()
+    assert (given.exported, given.given) == (0, 1)
+
+
+def test_c_functions_are_not_asked_for_subclasses_and_gradients(ctx):
+    given = library_with()
+
+    class Derived(type(given)):
+        pass
+
+    derived = Derived(numbers(3))
+    assert ctx.from_dlpack(derived).tolist() == [0, 1, 2] and (derived.exported, derived.given) == (0, 1)
+    given.requires_grad = True
+    assert ctx.from_dlpack(given).tolist() == numbers((2, 3)).tolist() and (given.exported, given.given) == (0, 1)
