@@ -393,9 +393,9 @@ static int fetch(ggml_backend_t backend, struct ggml_tensor * t, void * to, bool
 static int issue(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_flight * f, struct gbpy_run * run,
     struct ggml_tensor ** results, void ** to, int n) {
     void * outer      = gb_run();
-    bool   all_queued = true;
-    run               = run != NULL ? run : &f->plain;
-    run->who          = gbpy_me();
+    bool   all_queued = true, is_kept = true; // is_kept: there still is a run, which the flight may have had
+    run      = run != NULL ? run : &f->plain;
+    run->who = gbpy_me();
     gb_set_run(run);
     int status = ggml_backend_sched_graph_compute_async(s->object->ptr, g->ptr);
     gb_set_run(outer);
@@ -412,7 +412,8 @@ static int issue(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_flig
         status = ggml_backend_event_record(f->events[i]);
     }
     if (status == GGML_STATUS_SUCCESS && !all_queued) { // no queue can bring them
-        status = gbpy_land_inside(s);
+        is_kept = run != &f->plain;
+        status  = gbpy_land_inside(s); // frees the flight
         for (int i = 0; i < n && status == GGML_STATUS_SUCCESS; i++) {
             status = ggml_nbytes(results[i]) > 0
                          ? (int) ggml_backend_tensor_get(results[i], to[i], 0, ggml_nbytes(results[i]))
@@ -420,7 +421,9 @@ static int issue(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_flig
         }
     }
     // from now on the devices' threads are nobody else: who started it goes on beside them
-    GB_WRITE_RELAXED(run->who, run);
+    if (is_kept) {
+        GB_WRITE_RELAXED(run->who, run);
+    }
     return status;
 }
 
