@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs the C library (static, then shared) into a private prefix; builds a program and a backend module against it
-# from outside the tree, and runs the program with the module.
+# from outside the tree, and runs the program with the module. The same program by pkg-config, from a tree that was
+# moved, and against what a Debian package holds.
 set -eu
 dir=$1
 jobs=$2
@@ -22,4 +23,25 @@ for shared in OFF ON; do
     cmake -S "$dir/module-$kind" -B "$dir/module-$kind/build" -DCMAKE_PREFIX_PATH="$dir/prefix-$kind" >>"$dir/$kind.log"
     cmake --build "$dir/module-$kind/build" >>"$dir/$kind.log" 2>&1 || { tail -n 50 "$dir/$kind.log"; exit 1; }
     echo "$kind: $("$dir/program-$kind/build/consumer" "$dir/module-$kind/build/mini.so")"
+    program=$dir/program-$kind/by-pkg-config
+    if command -v pkg-config >/dev/null; then
+        mv "$dir/prefix-$kind" "$dir/moved-$kind"
+        folder=$(dirname "$(find "$dir/moved-$kind" -name ggml_backend.pc)")
+        # shellcheck disable=SC2046
+        "${CC:-cc}" -o "$program" "$source/tests/consumer/main.c" \
+            $(PKG_CONFIG_PATH=$folder pkg-config --cflags --libs ggml_backend)
+        echo "$kind, by pkg-config: $(LD_LIBRARY_PATH=$(dirname "$folder") "$program" "$dir/module-$kind/build/mini.so")"
+    else
+        echo "$kind, by pkg-config: skipped: pkg-config is not installed"
+    fi
 done
+if command -v dpkg-deb >/dev/null && command -v cpack >/dev/null; then
+    (cd "$dir/shared" && cpack -G DEB -B "$dir/package" >>"$dir/shared.log")
+    dpkg-deb -x "$dir"/package/*.deb "$dir/unpacked"
+    root=$dir/unpacked/usr
+    library=$(find "$root" -name libggml_backend.so)
+    "${CC:-cc}" -DGGML_SHARED -I"$root/include" -o "$dir/by-package" "$source/tests/consumer/main.c" "$library"
+    echo "Debian package: $(LD_LIBRARY_PATH=$(dirname "$library") "$dir/by-package" "$dir/module-shared/build/mini.so")"
+else
+    echo "Debian package: skipped: dpkg-deb or cpack is not installed"
+fi
