@@ -87,8 +87,12 @@ test-c: build-c
 test-consumer:
 	sh tests/consumer/run.sh build/consumer $(JOBS)
 
+# Processes of pytest, of two threads each. What is marked `alone` comes afterwards, by itself.
+workers = $$(( $(JOBS) > 4 ? $(JOBS) / 2 : $(JOBS) > 1 ? 2 : 0 ))
+
 test-python: $(venv)/.test
-	$(py) -m pytest tests/python
+	$(py) -m pytest -n $(workers) --dist loadfile -m "not alone" tests/python
+	$(py) -m pytest -m alone tests/python
 
 lint: build-c $(venv)/.test
 	$(py) -m ruff check python tests/python docs examples benchmarks tools

@@ -441,7 +441,6 @@ def test_a_program_is_recorded_in_its_second_run_and_launched_from_then_on(monke
 
 
 @NO_TORCH
-@pytest.mark.slow
 def test_compiled_programs_compute_the_same(rng):
     """torch.compile needs a C++ compiler on the processor."""
     results = []

@@ -31,7 +31,10 @@ HARNESSES = {
 }
 
 
-@pytest.mark.parametrize("name", HARNESSES)
+ALONE = {"interrupts heard"}
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.alone if n in ALONE else ()) for n in HARNESSES])
 def test_holds(name, prompt_frees, capsys):
     file, *flags = HARNESSES[name]
     seconds = os.environ.get("GB_HARNESS_SECONDS", "8")

@@ -16,6 +16,8 @@ import pytest
 import ggml_backend as gb
 from harness_world import SANITIZED
 
+pytestmark = pytest.mark.alone
+
 # seconds; the promise is 0.2, what is asserted leaves room for machines that others use
 LATE = 20.0 if SANITIZED else 2.0
 BYTES = 1 << 28

@@ -430,6 +430,7 @@ HEARD = {
 }
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("case", HEARD)
 def test_an_interrupt_is_heard_at_once(holds, case):
     """The promise is 0.2 s. What is asserted is generous, as others may use the machine; what it may never be is the

@@ -128,7 +128,9 @@ def test_errors_name_the_operation_and_the_tensors(ctx, build, x, y, words):
     assert len(ctx.tensors()) <= n + 4
 
 
-@pytest.mark.parametrize("wrong", [None, 1.5, np.zeros(3, np.float32), "x", object()], ids=lambda wrong: type(wrong).__name__)
+@pytest.mark.parametrize(
+    "wrong", [None, 1.5, np.zeros(3, np.float32), "x", object()], ids=lambda wrong: type(wrong).__name__
+)
 def test_what_is_no_tensor_is_a_type_error(ctx, wrong):
     x = ctx.tensor(3)
     for build in (
