@@ -20,8 +20,8 @@ order, or not at all. Objects may be shared between threads: calls that need the
 other.
 
 What is public is in ``__all__`` here, in :mod:`ggml_backend.gguf` and in :mod:`ggml_backend.testing`; other modules are
-where it is kept, and may change. Some operations are called like functions of Python (``abs``, ``sum``, ``set``):
-``import ggml_backend as gb`` rather than ``from ggml_backend import *``.
+where it is kept, and may change. Some operations are called like functions of Python: ``gb.abs``, ``gb.set`` and
+``gb.sum`` are public, though ``from ggml_backend import *`` leaves Python's as they are.
 """
 
 from __future__ import annotations
@@ -102,6 +102,8 @@ _refuse_calls()
 for _kind in (Tensor, Context, Graph, Scheduler, Backend, Buffer, Pending, Plan, gguf.GGUFFile):
     _tell_missing(_kind)
 if not TYPE_CHECKING:  # for checkers there is no such thing
+    for _name in ("abs", "set", "sum"):  # of Python, which `import *` would hide
+        __all__.remove(_name)
 
     def __getattr__(name):
         _module_attribute(name, globals())

@@ -88,8 +88,15 @@ def binary(op: str, function: Any, a: Any, b: Any, commutes: bool = False) -> Te
     return build_2(op, function, a, b, ndim=how & 7)
 
 
+def _in_groups(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    """Are the batch axes of a multiples of those of b?"""
+    return len(a) >= len(b) and all(m > 0 and n % m == 0 for n, m in zip(a[::-1], b[::-1], strict=False))
+
+
 def matmul(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b: ggml multiplies rows by rows, mul_mat(B, A) = A B^T, so B is the transposed b."""
+    """a @ b: ggml multiplies rows by rows, mul_mat(B, A) = A B^T, so B is the transposed b. Beyond NumPy, where a has a
+    multiple of b's matrices along a batch axis, neighbours share one: heads in groups (Ainslie et al. 2023,
+    arXiv:2305.13245)."""
     if a._ctx._core is None or b._ctx._core is None:
         newest("a @ b", (a, b))
     n_a, n_b = a.ndim, b.ndim
@@ -117,7 +124,7 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
         a = build_1("cont", lib.ggml_cont, a)
     batch_a, batch_b = a.shape[:-2], b.shape[:-2]
     try:
-        batch = common_shape(batch_a, batch_b)
+        batch = batch_a if _in_groups(batch_a, batch_b) else common_shape(batch_a, batch_b)
     except ValueError:
         reason = f"the batch axes {batch_a} and {batch_b} do not broadcast"
         raise InvalidArgumentError(f"a @ b: {describe('a', a)}, {describe('b', b)}: {reason}") from None

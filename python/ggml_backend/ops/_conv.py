@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -137,10 +138,15 @@ def conv_transpose_2d(kernel: Tensor, data: Tensor, stride: int = 1) -> Tensor:
 
 @builds("ggml_pool_1d")
 def pool_1d(a: Tensor, op: Literal["max", "avg"], kernel: int, stride: int | None = None, padding: int = 0) -> Tensor:
-    """Maxima or means of windows of each row: ``(rows, w)`` gives ``(rows, ow)``. stride: default the kernel. Windows
+    """Maxima or means of windows of each row: ``(..., w)`` gives ``(..., ow)``. stride: default the kernel. Windows
     with NaN give NaN."""
     number = choice("pool_1d", "op", op, POOLS)
-    return build("pool_1d", lib.ggml_pool_1d, (a,), number, kernel, kernel if stride is None else stride, padding)
+    step = kernel if stride is None else stride
+    if dims("pool_1d", a) < 3:
+        return build("pool_1d", lib.ggml_pool_1d, (a,), number, kernel, step, padding)
+    rows = a.reshape(math.prod(a.shape[:-1]), a.shape[-1])
+    pooled = build("pool_1d", lib.ggml_pool_1d, (rows,), number, kernel, step, padding)
+    return pooled.reshape(*a.shape[:-1], pooled.shape[-1])
 
 
 @builds("ggml_pool_2d")
@@ -151,13 +157,18 @@ def pool_2d(
     stride: IntPair | None = None,
     padding: float | tuple[float, float] = 0,
 ) -> Tensor:
-    """Maxima or means of windows: ``(c, h, w)`` gives ``(c, oh, ow)``. stride: default the kernel. Means count the
-    padding as zeros; the maximum of a window of padding alone is -inf. Windows with NaN give NaN."""
+    """Maxima or means of windows: ``(n, c, h, w)`` gives ``(n, c, oh, ow)``; n may be left out. stride: default the
+    kernel. Means count the padding as zeros; the maximum of a window of padding alone is -inf. Windows with NaN give
+    NaN."""
     number = choice("pool_2d", "op", op, POOLS)
     k1, k0 = pair("pool_2d", "kernel", kernel)
     s1, s0 = (k1, k0) if stride is None else pair("pool_2d", "stride", stride)
     p1, p0 = padding if isinstance(padding, (tuple, list)) else (padding, padding)
-    return build("pool_2d", lib.ggml_pool_2d, (a,), number, k0, k1, s0, s1, p0, p1)
+    if dims("pool_2d", a) < 4 or a.shape[0] == 1:
+        return build("pool_2d", lib.ggml_pool_2d, (a,), number, k0, k1, s0, s1, p0, p1)
+    n, c, h, w = a.shape
+    channels = build("pool_2d", lib.ggml_pool_2d, (a.reshape(n * c, h, w),), number, k0, k1, s0, s1, p0, p1)
+    return channels.reshape(n, c, *channels.shape[-2:])
 
 
 @builds("ggml_upscale")

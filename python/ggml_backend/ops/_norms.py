@@ -5,7 +5,8 @@ from __future__ import annotations
 from .._ffi import lib
 from .._nodes.build import build, build_1
 from ..tensor import Tensor
-from ._form import builds, pick, without
+from ._axes import NAMES, along
+from ._form import are, builds, pick, without
 
 __all__ = [
     "group_norm",
@@ -16,16 +17,22 @@ __all__ = [
 
 
 @builds("ggml_norm", "ggml_norm_inplace")
-@without()
-def norm(a: Tensor, eps: float = 1e-5, inplace: bool = False) -> Tensor:
-    """``(x - mean) / sqrt(variance + eps)`` of each row (Ba et al. 2016, arXiv:1607.06450, without gain and bias)."""
+@without(*NAMES)
+def norm(a: Tensor, eps: float = 1e-5, inplace: bool = False, *, axis: int = -1) -> Tensor:
+    """``(x - mean) / sqrt(variance + eps)`` of each row (Ba et al. 2016, arXiv:1607.06450, without gain and bias), or
+    along another axis, of which a copy is made: then the result is a view."""
+    if not are((axis,), (-1,)):
+        return along("norm", a, axis, lambda rows: norm(rows, eps, inplace), inplace)
     return build_1("norm", pick("norm", inplace), a, eps)
 
 
 @builds("ggml_rms_norm", "ggml_rms_norm_inplace")
-@without()
-def rms_norm(a: Tensor, eps: float = 1e-5, inplace: bool = False) -> Tensor:
-    """``x / sqrt(mean(x^2) + eps)`` of each row (Zhang and Sennrich 2019, arXiv:1910.07467, without gain)."""
+@without(*NAMES)
+def rms_norm(a: Tensor, eps: float = 1e-5, inplace: bool = False, *, axis: int = -1) -> Tensor:
+    """``x / sqrt(mean(x^2) + eps)`` of each row (Zhang and Sennrich 2019, arXiv:1910.07467, without gain), or along
+    another axis, of which a copy is made: then the result is a view."""
+    if not are((axis,), (-1,)):
+        return along("rms_norm", a, axis, lambda rows: rms_norm(rows, eps, inplace), inplace)
     return build_1("rms_norm", pick("rms_norm", inplace), a, eps)
 
 

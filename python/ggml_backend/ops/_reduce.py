@@ -14,7 +14,8 @@ from .._ffi import lib
 from .._nodes.build import build, build_1, newest
 from .._nodes.operators import repeat_to
 from ..tensor import Tensor
-from ._form import builds, without
+from ._axes import NAMES, Axes, along, each_row, reduced
+from ._form import are, builds, without
 
 __all__ = [
     "argmax",
@@ -30,31 +31,54 @@ __all__ = [
 
 
 @builds("ggml_sum")
-@without(hint="it adds all elements, gb.sum_rows(x) those of each row")
-def sum(a: Tensor) -> Tensor:
-    """The sum of all elements, shape ``()``. float32 or float16."""
-    return build("sum", lib.ggml_sum, (a,), ndim=0)
+@without(*NAMES)
+def sum(a: Tensor, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
+    """The sum of all elements, shape ``()``, float32 or float16; or along an axis or several, as in NumPy, float32."""
+    if axis is None and keepdims is False:
+        return build("sum", lib.ggml_sum, (a,), ndim=0)
+    return reduced("sum", a, axis, expect_bool(keepdims, "sum: keepdims"), sum_rows)
 
 
 @builds("ggml_sum_rows")
-@without()
+@without(hint="it works along the last axis; gb.sum(x, axis=...) along others")
 def sum_rows(a: Tensor) -> Tensor:
     """The sum along the last axis, which stays with size 1: ``(..., n)`` gives ``(..., 1)``."""
     return build_1("sum_rows", lib.ggml_sum_rows, a)
 
 
 @builds("ggml_mean")
-@without()
-def mean(a: Tensor) -> Tensor:
-    """The mean along the last axis, which stays with size 1."""
+@without(*NAMES)
+def mean(a: Tensor, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
+    """The mean along an axis or several, as in NumPy; without one, along the last axis, which stays with size 1, as in
+    ggml."""
+    if axis is None:
+        if expect_bool(keepdims, "mean: keepdims"):
+            raise InvalidArgumentError("mean: keepdims goes with an axis; without one the last axis stays with size 1")
+        return _mean_of_rows(a)
+    return reduced("mean", a, axis, expect_bool(keepdims, "mean: keepdims"), _mean_of_rows)
+
+
+def _mean_of_rows(a: Tensor) -> Tensor:
     return build_1("mean", lib.ggml_mean, a)
 
 
 @builds("ggml_argmax")
-@without()
-def argmax(a: Tensor) -> Tensor:
-    """Index of the maximum of each row of a matrix: ``(rows, n)`` gives int32 ``(rows,)``. Of equal maxima the last
-    one; NaN counts as the largest of all."""
+@without(*NAMES)
+def argmax(a: Tensor, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
+    """Index of the maximum of each row of a matrix: ``(rows, n)`` gives int32 ``(rows,)``; or along an axis of any
+    tensor. Of equal maxima the last one; NaN counts as the largest of all."""
+    if axis is None:
+        if expect_bool(keepdims, "argmax: keepdims"):
+            raise InvalidArgumentError("argmax: keepdims goes with an axis")
+        return _argmax_of_rows(a)
+    given: object = axis
+    if isinstance(given, (tuple, list)):
+        raise TypeError("argmax: axis must be an int; gb.argmax(x.reshape(-1), axis=0) looks at all elements")
+    expect_bool(keepdims, "argmax: keepdims")
+    return reduced("argmax", a, axis, keepdims, lambda rows: _argmax_of_rows(each_row(rows)))
+
+
+def _argmax_of_rows(a: Tensor) -> Tensor:
     return build("argmax", lib.ggml_argmax, (a,), ndim=1)
 
 
@@ -139,11 +163,13 @@ def _concat(a: Tensor, b: Tensor, axis: int) -> Tensor:
 
 
 @builds("ggml_argsort")
-@without()
-def argsort(a: Tensor, descending: bool = False) -> Tensor:
+@without(*NAMES)
+def argsort(a: Tensor, descending: bool = False, *, axis: int = -1) -> Tensor:
     """For each row the int32 permutation that sorts it; equal values keep their order, and NaN comes last in either
-    direction."""
+    direction. axis: of another one than the last it is a view."""
     order = lib.GGML_SORT_DESC if expect_bool(descending, "argsort: descending") else lib.GGML_SORT_ASC
+    if not are((axis,), (-1,)):
+        return along("argsort", a, axis, lambda rows: argsort(rows, descending))
     return build_1("argsort", lib.ggml_argsort, a, order)
 
 

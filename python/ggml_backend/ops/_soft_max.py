@@ -8,7 +8,8 @@ from .._errors import InvalidArgumentError, expect_bool
 from .._ffi import lib
 from .._nodes.build import OF_FIRST, build, build_1, build_2
 from ..tensor import Tensor
-from ._form import LAST_AXIS, are, builds, pick, without
+from ._axes import NAMES, along
+from ._form import are, builds, pick, without
 
 __all__ = [
     "alibi",
@@ -32,9 +33,15 @@ def diag_mask_zero(a: Tensor, n_past: int = 0, inplace: bool = False) -> Tensor:
 
 
 @builds("ggml_soft_max", "ggml_soft_max_inplace", "ggml_soft_max_ext", "ggml_soft_max_bias")
-@without()
+@without(*NAMES)
 def soft_max(
-    a: Tensor, mask: Tensor | None = None, scale: float = 1.0, inplace: bool = False, *, max_bias: float = 0.0
+    a: Tensor,
+    mask: Tensor | None = None,
+    scale: float = 1.0,
+    inplace: bool = False,
+    *,
+    max_bias: float = 0.0,
+    axis: int = -1,
 ) -> Tensor:
     """``softmax(scale a + mask)`` of each row. ``mask (m, n)`` repeats over the rows of ``a (..., n)``. Contiguous.
 
@@ -42,15 +49,21 @@ def soft_max(
         negative distances gives the linear biases of ALiBi (Press et al. 2022, arXiv:2108.12409), for h of 8 heads ``2
         ** (-max_bias (h + 1) / 8)``.
 
+    axis: of another one than the last, without a mask, a copy is made, and the result is a view.
+
     A row that is -inf everywhere gives zeros; one with NaN or +inf, at a masked place too, is NaN everywhere.
     """
+    if not are((axis,), (-1,)):
+        if mask is not None:
+            raise InvalidArgumentError("soft_max: a mask goes with axis=-1, whose rows it is laid over")
+        return along("soft_max", a, axis, lambda rows: soft_max(rows, None, scale, inplace, max_bias=max_bias), inplace)
     if mask is None and are((scale, max_bias), (1.0, 0.0)):
         return build_1("soft_max", pick("soft_max", inplace), a)
     if expect_bool(inplace, "soft_max: inplace"):
         raise InvalidArgumentError("soft_max: with a mask or scale it cannot work in place")
     given: Any = mask
     if type(given) is int:  # an axis, elsewhere
-        raise TypeError(f"soft_max: mask must be a Tensor, not int; {LAST_AXIS}")
+        raise TypeError("soft_max: mask must be a Tensor, not int; an axis is given by name: axis=...")
     if mask is None:
         if not are((max_bias,), (0.0,)):
             raise InvalidArgumentError("soft_max: max_bias needs a mask, which it multiplies")

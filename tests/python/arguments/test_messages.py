@@ -406,13 +406,24 @@ MISTAKES = [
      "Scheduler.compute: no backend can run node 0, RELU 'y' q4_0 (4, 32) of 'r' q4_0 (4, 32); CPU: quantized tensors "
      "are not for this operator"),
     # names and arguments of NumPy and PyTorch, classes that are not called
-    ("gb.soft_max(x, axis=0)", T,
-     "soft_max: there is no axis; it works along the last axis, which x.swapaxes(axis, -1).contiguous() makes of "
+    ("gb.top_k(x, 3, axis=0)", T,
+     "top_k: there is no axis; it works along the last axis, which x.swapaxes(axis, -1).contiguous() makes of "
      "another one"),
-    ("gb.sum(x, dim=1)", T, "sum: there is no dim; it adds all elements, gb.sum_rows(x) those of each row"),
-    ("gb.mean(x, keepdims=True)", T,
-     "mean: there is no keepdims; it works along the last axis, which x.swapaxes(axis, -1).contiguous() makes of "
-     "another one"),
+    ("gb.sum(x, dim=1)", T, "sum: there is no dim; axis and keepdims are the names here"),
+    ("gb.sum_rows(x, axis=0)", T,
+     "sum_rows: there is no axis; it works along the last axis; gb.sum(x, axis=...) along others"),
+    ("gb.mean(x, keepdims=True)", E,
+     "mean: keepdims goes with an axis; without one the last axis stays with size 1"),
+    ("gb.sum(x, axis=2)", E, "sum: a 'x' float32 (16, 128): there is no axis 2"),
+    ("gb.sum(x, axis=(0, -2))", E, "sum: axis=(0, -2) names an axis twice"),
+    ("gb.mean(x, axis=())", E, "mean: axis=() names no axis; axis=None is all of them"),
+    ("gb.sum(x, axis='rows')", T, "sum: axis must be an int, a tuple of ints or None, not 'rows'"),
+    ("gb.sum(x, axis=True)", T, "sum: axis must be an int, not bool"),
+    ("gb.argmax(x, axis=(0, 1))", T,
+     "argmax: axis must be an int; gb.argmax(x.reshape(-1), axis=0) looks at all elements"),
+    ("gb.soft_max(x, axis=None)", T, "soft_max: axis must be an int, not None"),
+    ("gb.soft_max(x, x, axis=0)", E, "soft_max: a mask goes with axis=-1, whose rows it is laid over"),
+    ("gb.norm(x, inplace=True, axis=0)", E, "norm: along axis 0 it works on a copy, and not in place"),
     ("gb.concat([x, x], dim=0)", T, "concat: there is no dim; axis is its name here"),
     ("gb.Tensor((2, 3))", T,
      "Tensor: objects of this class are not made by calling it; ctx.tensor(shape), or of data ctx.constant(array), "
@@ -622,11 +633,7 @@ MISTAKES = [
     ("gb.gguf.load('m.gguf')", N, "ggml_backend.gguf has no 'load'; gb.gguf.open(path)"),
     ("gb.gguf.frobnicate", N, "ggml_backend.gguf has no 'frobnicate'"),
     ("gb.backends()['CUDA']", T, "backends() is a list of names; gb.Backend('CUDA') makes a backend"),
-    ("gb.sum(x, 0)", T, "sum: takes 1 argument by position, not 2; it adds all elements, gb.sum_rows(x) those of each "
-     "row"),
-    ("gb.soft_max(x, -1)", T,
-     "soft_max: mask must be a Tensor, not int; it works along the last axis, which x.swapaxes(axis, -1).contiguous() "
-     "makes of another one"),
+    ("gb.soft_max(x, -1)", T, "soft_max: mask must be a Tensor, not int; an axis is given by name: axis=..."),
     # what is no number, flag, path or list
     ("gb.tanh(x, w)", T, "tanh: inplace must be a bool, not Tensor"),
     ("gb.permute(x, 1, 0, 2, None)", T, "permute: axis3 must be an int, not NoneType"),

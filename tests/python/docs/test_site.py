@@ -34,7 +34,7 @@ def test_the_reference_has_every_public_name_once():
         named += re.findall(r"^\.\. auto(?:class|function|exception|data):: (\w+)$", text, re.M)
         named += re.findall(r"^\| `gb\.(\w+)` ", text, re.M)
     modules = {name for name in ("devices", "gguf", "testing") if f"ggml_backend.{name}" in "".join(REFERENCE.values())}
-    assert sorted(named) == sorted(set(gb.__all__) - {"__version__"} - modules)
+    assert sorted(named) == sorted({*gb.__all__, *gb.ops.__all__} - {"__version__"} - modules)
     assert modules == {"devices", "gguf", "testing"}
 
 

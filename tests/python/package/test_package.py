@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import importlib
 import inspect
 import json
@@ -64,6 +65,13 @@ def test_product_with_a_transposed_tensor_is_one_node(ctx):
     assert y.sources == [w, x]
 
 
+def test_importing_everything_hides_nothing_of_python():
+    names: dict[str, object] = {}
+    exec("from ggml_backend import *", names)
+    assert [name for name in vars(builtins) if not name.startswith("__") and name in names] == []
+    assert names["relu"] is gb.relu and {"abs", "set", "sum"} <= set(dir(gb))
+
+
 def test_every_builder_is_reachable():
     """Each C function that makes a tensor from a context has a Python function; a new one fails here until it has."""
     reached = set(ops.BUILDERS)
@@ -116,8 +124,8 @@ _data.results
 _devices  _devices.registry  _devices.nodes  _devices.state  _devices.files  _devices.program  _devices.hooks
 _nodes  _nodes.ufuncs  _nodes.build  _nodes.operators
 buffer  tensor  backend  event  _callbacks
-ops._form  ops._unary  ops._binary  ops._reduce  ops._norms  ops._products  ops._copies  ops._soft_max  ops._rope
-ops._conv  ops._attention  ops._losses  ops  custom  device
+ops._axes  ops._form  ops._unary  ops._binary  ops._reduce  ops._norms  ops._products  ops._copies  ops._soft_max
+ops._rope  ops._conv  ops._attention  ops._losses  ops  custom  device
 devices._formats  devices._library  devices._layout  devices._family  devices._elements  devices._products
 devices._rows  devices._copies  devices._fusion  devices._compiled  devices._torch  devices._cupy  devices.arrays
 devices

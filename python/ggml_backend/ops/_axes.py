@@ -1,0 +1,80 @@
+"""Rows along other axes than the last: operations work along rows, so an axis is made the last one, with a copy, and
+what is computed goes back.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Union
+
+from .._errors import InvalidArgumentError
+from .._nodes.build import newest
+from ..tensor import Tensor
+
+__all__ = ["NAMES", "Axes", "along", "each_row", "reduced"]
+
+NAMES = ("dim", "keepdim"), "axis and keepdims are the names here"
+"""For :func:`~ggml_backend.ops._form.without`."""
+
+Axes = Union[int, "Sequence[int]", None]
+
+
+def _axes(op: str, a: Tensor, axis: Axes) -> list[int]:
+    """Counted from the front, in order; None: all."""
+    newest(op, (a,))  # is it a tensor?
+    if axis is None:
+        return list(range(a.ndim))
+    if isinstance(axis, bool):
+        raise TypeError(f"{op}: axis must be an int, not bool")
+    if isinstance(axis, (tuple, list)) and not axis:
+        raise InvalidArgumentError(f"{op}: axis=() names no axis; axis=None is all of them")
+    try:
+        given = [operator.index(i) for i in (axis if isinstance(axis, (tuple, list)) else (axis,))]
+    except TypeError:
+        raise TypeError(f"{op}: axis must be an int, a tuple of ints or None, not {axis!r:.60}") from None
+    for i in given:
+        if not -a.ndim <= i < a.ndim:
+            raise InvalidArgumentError(f"{op}: a {a.describe()}: there is no axis {i}")
+    axes = sorted(i % a.ndim for i in given)
+    if len(set(axes)) < len(axes):
+        raise InvalidArgumentError(f"{op}: axis={axis} names an axis twice")
+    return axes
+
+
+def _last(a: Tensor, axes: list[int]) -> tuple[Tensor, list[int]]:
+    """The tensor with these axes at the end, and the order in which its axes stand there."""
+    order = [i for i in range(a.ndim) if i not in axes] + axes
+    return (a if order == list(range(a.ndim)) else a.transpose(order).contiguous()), order
+
+
+def along(op: str, a: Tensor, axis: int, row_by_row: Callable[[Tensor], Tensor], inplace: bool = False) -> Tensor:
+    """What ``row_by_row`` makes of the rows along that axis, in its place: a view where that is not the last one."""
+    given: object = axis
+    if isinstance(given, (tuple, list)) or given is None:
+        raise TypeError(f"{op}: axis must be an int, not {axis!r:.60}")
+    rows, order = _last(a, _axes(op, a, axis))
+    if rows is a:
+        return row_by_row(a)
+    if inplace:
+        raise InvalidArgumentError(f"{op}: along axis {axis} it works on a copy, and not in place")
+    result = row_by_row(rows)
+    return result.transpose([order.index(i) for i in range(len(order))])
+
+
+def reduced(op: str, a: Tensor, axis: Axes, keepdims: bool, row_by_row: Callable[[Tensor], Tensor]) -> Tensor:
+    """The reduction over these axes of ``row_by_row``, which makes of ``(..., n)`` as many elements as there are
+    rows."""
+    axes = _axes(op, a, axis)
+    rows, _ = _last(a, axes)
+    kept = [1 if i in axes else n for i, n in enumerate(a.shape)]
+    left = [s for i, s in enumerate(a.shape) if i not in axes]
+    if len(axes) != 1:
+        rows = rows.reshape(*left, math.prod(a.shape[i] for i in axes))
+    return row_by_row(rows).reshape(*(kept if keepdims else left))
+
+
+def each_row(a: Tensor) -> Tensor:
+    """All rows as those of one matrix."""
+    return a if a.ndim == 2 else a.reshape(math.prod(a.shape[:-1]), a.shape[-1])
