@@ -30,7 +30,8 @@ for shared in OFF ON; do
         # shellcheck disable=SC2046
         "${CC:-cc}" -o "$program" "$source/tests/consumer/main.c" \
             $(PKG_CONFIG_PATH=$folder pkg-config --cflags --libs ggml_backend)
-        echo "$kind, by pkg-config: $(LD_LIBRARY_PATH=$(dirname "$folder") "$program" "$dir/module-$kind/build/mini.so")"
+        said=$(LD_LIBRARY_PATH=$(dirname "$folder") "$program" "$dir/module-$kind/build/mini.so")
+        echo "$kind, by pkg-config: $said"
     else
         echo "$kind, by pkg-config: skipped: pkg-config is not installed"
     fi
