@@ -8,9 +8,14 @@ command is chosen: no command waits for the others, and who imports the package 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from .info import show_config
 
-__all__ = ["main", "show_config"]
+if TYPE_CHECKING:
+    from .program import Parser
+
+__all__ = ["main", "parser", "show_config"]
 
 COMMANDS = {
     "info": "what this build has and what it found on this machine",
@@ -20,17 +25,25 @@ COMMANDS = {
     "check-device": "whether a device computes what the CPU computes: every operator, memory, graphs",
     "cluster": "the ranks of an MPI job: what they have, how far they are; scripts that rank 0 runs",
     "bench": "how fast operators, products and models are, as a share of what this machine can do",
+    "completion": "a script with which a shell completes commands, options and files",
 }
 """What each command does, in a line."""
 
 
 def main(argv: list[str] | None = None) -> int:
     """``python -m ggml_backend``. Returns the exit status."""
+    from .program import command_of, run_command
+
+    return run_command(parser(), lambda options: command_of(__name__, options.command).run(options), argv)
+
+
+def parser(prog: str = "python -m ggml_backend") -> Parser:
+    """The parser of the whole, whose commands tell of their arguments when they are chosen."""
     from .._ffi import lib
     from ..buffer import text
-    from .program import Parser, add_commands, command_of, run_command
+    from .program import Parser, add_commands
 
-    parser = Parser(prog="python -m ggml_backend", description="The backend layer of ggml.")
-    parser.add_argument("--version", action="version", version=text(lib.gbpy_version()))
-    add_commands(parser, __name__, COMMANDS, "command")
-    return run_command(parser, lambda options: command_of(__name__, options.command).run(options), argv)
+    made = Parser(prog=prog, description="The backend layer of ggml.")
+    made.add_argument("--version", action="version", version=text(lib.gbpy_version()))
+    add_commands(made, __name__, COMMANDS, "command")
+    return made

@@ -13,7 +13,7 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from importlib import import_module
 from typing import Any, Protocol, cast
@@ -22,7 +22,7 @@ from .._errors import InvalidArgumentError
 from .._text.escape import line
 from .._text.terminal import fail
 
-__all__ = ["Command", "Parser", "add_commands", "add_import", "command_of", "import_named", "run_command"]
+__all__ = ["Command", "Parser", "add_commands", "add_import", "command_of", "complete", "import_named", "run_command"]
 
 BROKEN_PIPE, INTERRUPTED = 141, 130
 
@@ -52,6 +52,17 @@ def add_commands(parser: Parser, package: str, commands: Mapping[str, str], what
         made.chosen = partial(command_of, package, name)
 
 
+def complete(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """Asks all commands for their arguments, as if each were chosen. Gives the parser and all below it."""
+    if isinstance(parser, Parser):
+        parser.ask()
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for one in action.choices.values():
+                yield from complete(one)
+
+
 def add_import(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
     """Gives a command the option that :func:`import_named` follows."""
     parser.add_argument(
@@ -77,10 +88,14 @@ class Parser(argparse.ArgumentParser):
     chosen: Callable[[], Command] | None = None
     """The command whose arguments it does not know yet."""
 
-    def parse_known_args(self, *args: Any, **options: Any) -> Any:
+    def ask(self) -> None:
+        """Adds the arguments of the command."""
         if self.chosen is not None:
             command, self.chosen = self.chosen(), None
             command.add_arguments(self)
+
+    def parse_known_args(self, *args: Any, **options: Any) -> Any:
+        self.ask()
         return super().parse_known_args(*args, **options)
 
     def _print_message(self, message: str, file: Any = None) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
-from ggml_backend.cli import main
+from ggml_backend.cli import COMMANDS, main
 
 COMMAND = [sys.executable, "-m", "ggml_backend"]
 
@@ -484,3 +484,40 @@ def test_reproducible_results_do_not_depend_on_traits() -> None:
     pairs, widened = digest(GGML_CPU_TRAITS="bf16_dots=2"), digest(GGML_CPU_TRAITS="bf16_dots=0.5")
     with gb.Backend("CPU") as cpu:  # only these levels have products of pairs, which round activations
         assert (pairs != widened) == (cpu.level in ("avx512bf16", "amx"))
+
+
+# -------------------------------------------------------------------------------------------------------- completion
+
+
+def completed_by_bash(script: Path, *words: str) -> set[str]:
+    """What bash offers for the last word."""
+    program = f"""
+    source {script}
+    COMP_WORDS=({" ".join(f"'{word}'" for word in words)}); COMP_CWORD={len(words) - 1}
+    _shtab_ggml_backend ggml-backend "${{COMP_WORDS[COMP_CWORD]}}" "${{COMP_WORDS[COMP_CWORD - 1]}}"
+    printf '%s\\n' "${{COMPREPLY[@]}}"
+    """
+    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    return set(done.stdout.split())
+
+
+@pytest.fixture(scope="module")
+def bash_script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("shtab", reason="shtab is not installed; the extra [completion] has it")
+    path = tmp_path_factory.mktemp("completion") / "ggml-backend"
+    path.write_text(run("completion", "bash").stdout)
+    return path
+
+
+def test_bash_completes_commands_options_and_choices(bash_script: Path) -> None:
+    offered = completed_by_bash(bash_script, "ggml-backend", "")
+    assert set(COMMANDS) <= offered
+    assert completed_by_bash(bash_script, "ggml-backend", "gguf", "qu") == {"quantize"}
+    assert {"--type", "--keep"} <= completed_by_bash(bash_script, "ggml-backend", "gguf", "quantize", "--")
+    assert completed_by_bash(bash_script, "ggml-backend", "gguf", "quantize", "--on-invalid", "c") == {"clip"}
+
+
+def test_completion_without_its_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    failed(run("completion", "bash"), 1, "pip install 'ggml_backend[completion]'")
+    failed(run("completion", "fish"), 2, "invalid choice: 'fish'")

@@ -139,7 +139,7 @@ _examples.graphs  _examples  _examples.models
 _bench.measure  _bench.products  _bench.ops  _bench.models  _bench
 _check.inputs  _check.tolerance  _check.cases  _check.products  _check.windows  _check.attention  _check.variants
 _check.operators  _check.memory  _check.worlds  _check.graphs  _check.report  _check.run  _check  testing
-cli.info  cli  cli.program  cli.plan  cli.calibrate  cli.check_device  cli.cluster  cli.bench
+cli.info  cli  cli.program  cli.plan  cli.calibrate  cli.check_device  cli.cluster  cli.bench  cli.completion
 cli.gguf.common  cli.gguf.conversion  cli.gguf.info  cli.gguf.dump  cli.gguf.check  cli.gguf.quantize
 cli.gguf.safetensors  cli.gguf.convert  cli.gguf
 """

@@ -1,0 +1,34 @@
+"""``python -m ggml_backend completion SHELL``: prints the script that makes a shell complete ``ggml-backend``.
+
+ggml-backend completion bash > ~/.local/share/bash-completion/completions/ggml-backend
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from .._errors import InvalidArgumentError
+from .program import complete
+
+SHELLS = ("bash", "zsh", "tcsh")
+PROGRAM = "ggml-backend"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("shell", choices=SHELLS, help="for which shell")
+
+
+def run(options: argparse.Namespace) -> int:
+    try:
+        import shtab
+    except ImportError:
+        raise InvalidArgumentError("it needs shtab: pip install 'ggml_backend[completion]'") from None
+    from . import parser
+
+    whole = parser(PROGRAM)
+    for one in complete(whole):
+        for action in one._actions:
+            if action.nargs != 0 and action.choices is None:
+                action.complete = shtab.FILE  # type: ignore[attr-defined]
+    print(shtab.complete(whole, shell=options.shell))
+    return 0
