@@ -14,7 +14,7 @@ import pytest
 
 import ggml_backend as gb
 from harness_interleave import Places, tolerant
-from harness_world import CLOSERS, OPERATIONS, World
+from harness_world import CLOSERS, OPERATIONS, SANITIZED, World
 
 HERE = Path(__file__).parent
 HARNESSES = {
@@ -36,6 +36,8 @@ ALONE = {"interrupts heard"}
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.alone if n in ALONE else ()) for n in HARNESSES])
 def test_holds(name, prompt_frees, capsys):
+    if name == "fork" and SANITIZED:
+        pytest.skip("the sanitizer of gcc 12 holds its own locks in a child of several threads, which then hangs")
     file, *flags = HARNESSES[name]
     seconds = os.environ.get("GB_HARNESS_SECONDS", "8")
     seed = os.environ.get("GB_HARNESS_SEED", "1")
