@@ -7,7 +7,7 @@
     bandwidth = "200 GB/s"          # at which it reads weights
     flops = "2 TFLOP/s"
     launch = "5 us"                 # of each node; may be left out: 0
-    types.q4_K.bandwidth = "150 GB/s"    # where weights of a type go slower, or faster; flops, too
+    types.q4_k.bandwidth = "150 GB/s"    # where weights of a type go slower, or faster; flops, too
 
     [[hosts]]
     name = "a"

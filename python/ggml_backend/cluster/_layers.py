@@ -133,6 +133,13 @@ class Prediction:
         """How many runs on their way reach the highest rate."""
         return max(1, math.ceil(self.once / self.slowest[1] - 1e-9))
 
+    def limit(self, in_flight: int) -> str:
+        """Why the rate is not higher, in words."""
+        if in_flight >= self.enough:
+            return self.slowest[0]
+        on_links = sum(self.hops) / self.once
+        return f"a pass has to be over before the next one of a sequence begins; {on_links:.0%} of it is on links"
+
 
 # ---------------------------------------------------------------------------------------------------------- predicting
 
