@@ -40,7 +40,7 @@ from typing import Any
 
 from .._errors import FileError, UnsupportedError, expect_path
 from .._errors.messages import close_matches
-from .._files import read_text
+from .._files import read_text, write_text
 from .._sched.costs import CopyCost, Costs, DeviceCosts, OpCost
 from .._text.escape import line
 from ..dtypes import dtypes
@@ -147,6 +147,11 @@ class Description:
         shown = line(os.fsdecode(path))
         return _Reader(shown, "", _parsed(shown, text)).description()
 
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Writes a file that :meth:`read` reads."""
+        expect_path(path, "Description.write: path")
+        write_text(path, _toml_of(self))
+
     @cached_property
     def alike(self) -> bool:
         """All devices are of one kind, and all links between them alike."""
@@ -186,6 +191,52 @@ class Description:
             found.append(DeviceCosts(tuple(ops), copy(self.from_rank0(k)), copy(self.from_rank0(k))))
         copies = {(a, b): copy(self.link(a, b)) for a, b in self._pairs()}
         return Costs(found, copies, split_us=self.issue * 1e6)
+
+
+# ------------------------------------------------------------------------------------------------------------- writing
+
+
+def _quantity(value: float, what: str) -> str:
+    """With the unit that leaves fewest digits before the point, if that is not none."""
+    units = {"memory": ("B", "KiB", "MiB", "GiB"), "bandwidth": ("B/s", "kB/s", "MB/s", "GB/s")}.get(what, _UNITS[what])
+    fitting = [u for u in units if value >= _UNITS[what][u]] or [next(iter(units))]
+    unit = max(fitting, key=_UNITS[what].__getitem__)
+    return json.dumps(f"{value / _UNITS[what][unit]:.6g} {unit}")
+
+
+def _link_keys(link: Link) -> list[str]:
+    keys = [f"latency = {_quantity(link.latency, 'time')}", f"bandwidth = {_quantity(link.bandwidth, 'bandwidth')}"]
+    if link.loss:
+        keys += [f"loss = {link.loss:.6g}", f"retransmit = {_quantity(link.retransmit, 'time')}"]
+    return keys
+
+
+def _toml_of(d: Description) -> str:
+    """Each host by itself, and a link for each two."""
+    lines = [f"rank0 = {json.dumps(d.rank0)}", f"issue = {_quantity(d.issue, 'time')}"]
+    for kind in {device.kind.name: device.kind for device in d.devices}.values():
+        lines += ["", f"[devices.{json.dumps(kind.name)}]", f"memory = {_quantity(kind.memory, 'memory')}"]
+        lines += _rate_keys("", kind.rates) + [f"launch = {_quantity(kind.launch, 'time')}"]
+        for dtype, rates in kind.types.items():
+            lines += _rate_keys(f"types.{dtype}.", rates)
+    hosts: dict[str, list[str]] = {}
+    for device in d.devices:
+        hosts.setdefault(device.host, []).append(device.kind.name)
+    for host, kinds in hosts.items():
+        lines += ["", "[[hosts]]", f"name = {json.dumps(host)}", f"devices = {json.dumps(kinds)}"]
+        if host in d._inside:
+            lines.append(f"inside = {{ {', '.join(_link_keys(d._inside[host]))} }}")
+    for (a, b), link in d._between.items():
+        if a < b:
+            lines += ["", "[[links]]", f"between = {json.dumps([a, b])}", *_link_keys(link)]
+    return "\n".join(lines) + "\n"
+
+
+def _rate_keys(prefix: str, rates: Rates) -> list[str]:
+    return [
+        f"{prefix}bandwidth = {_quantity(rates.bandwidth, 'bandwidth')}",
+        f"{prefix}flops = {_quantity(rates.flops, 'flops')}",
+    ]
 
 
 # ------------------------------------------------------------------------------------------------------------- reading

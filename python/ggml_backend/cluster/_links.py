@@ -1,0 +1,354 @@
+"""What it costs to work on other ranks: links and devices, measured, kept, and found again by ``Costs.cached``.
+
+Links are measured between devices, with the commands that runs use, too, so what a device needs to read and write its
+memory counts. Small messages that go back and forth give the time of one way; large ones that follow each other, from
+the time between the first and the last on the clock of who receives, the rate of each direction. Nothing of that goes
+through rank 0. Ranks of one host, and devices of one kind, are alike: one pair of each two kinds of ends is measured.
+
+One file for each version lies beside those of devices; a link is known in it by its two ends and what lies between.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import json
+import math
+import statistics
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .._calibrate import calibrate
+from .._errors import InvalidArgumentError, expect, expect_bool, expect_function, expect_list
+from .._ffi import lib
+from .._files import read_text, write_text
+from .._sched.costs import CopyCost, Costs, DeviceCosts, cache_folder, copy_of, read_costs
+from .._text.escape import line
+from .._timing import median
+from ..backend import Backend
+from ..buffer import text
+from . import _messages as m
+from ._describe import Description, Device, DeviceKind, Link, Rates
+from ._host import Conductor, Peer
+from ._messages import What
+
+if TYPE_CHECKING:
+    from ._device import RankDevice
+
+__all__ = ["Measured", "calibrate_cluster", "described"]
+
+FORMAT = 1
+_SMALL, _FIRST, _LARGEST = 16, 64 << 10, 4 << 20  # bytes of messages
+_BURST, _BURSTS = 8, 3  # large ones that follow each other, and how often
+_LONG = 0.02  # seconds that a large message should take, and of a round trip after which few are made
+
+Times = Callable[[int, int], list[float]]
+"""Of a number of bytes and of messages: seconds between the arrivals of each two."""
+
+
+class Measured:
+    """What a device of a rank knows of its costs: part of ``RankDevice``."""
+
+    conductor: Conductor
+    peer: Peer
+    name: str
+    remote = True  #: what it does is timed on the clock of its rank
+
+    @property
+    def end(self) -> str:
+        """What tells devices apart that cost differently."""
+        facts = self.peer.facts
+        cores, threads = facts.get("cores"), facts.get("threads")
+        kind = self.name.partition(":")[2]
+        return f"{kind} of {facts.get('host')}, {facts.get('processor')}, {cores} cores, {threads or cores} threads"
+
+    @property
+    def cost_name(self) -> str:
+        """The same, of what its file of costs holds: copies from and to rank 0 among it."""
+        way = self.conductor.transport.way(0, self.peer.number)
+        return f"{self.end}; from {self.conductor.facts.get('host')}, {way}"
+
+    def link_name(self, other: Measured) -> str:
+        """The same, of the link to another device."""
+        return f"{self.end} -> {other.end}; {self.conductor.transport.way(self.peer.number, other.peer.number)}"
+
+    def kept_links(self) -> dict[str, CopyCost]:
+        """What was measured so far, by the names of links."""
+        return read_links()
+
+    def measure_copies(self) -> tuple[CopyCost, CopyCost]:
+        """From memory of rank 0, and to it."""
+        conductor, peer = self.conductor, self.peer
+        trips = [conductor.ping(peer)[0] for _ in range(3)]
+        trips = trips if median(trips) > _LONG else [conductor.ping(peer)[0] for _ in range(15)]
+        us = median(trips) / 2 * 1e6
+        memory = self._memory(_LARGEST)
+        data = memoryview(bytearray(_BURST * _LARGEST))
+
+        def there(nbytes: int, count: int) -> list[float]:
+            marks = []
+            with conductor.lock:
+                for _ in range(count):
+                    conductor.add(peer, m.command(What.TAKE, 0, memory.number, 0, nbytes))
+                    marks.append(conductor.question(peer, What.MARK))
+                conductor.flush(peer)  # before the data, which would hold them up
+                for _ in range(count):
+                    conductor.send_data(peer, data[:nbytes])
+            return _gaps(_clocks(conductor, peer, marks))
+
+        def back(nbytes: int, count: int) -> list[float]:
+            places = [data[k * nbytes : (k + 1) * nbytes] for k in range(count)]
+            arrivals = [conductor.to_host(peer, memory.number, 0, place) for place in places]
+            ends = []
+            for arrival in arrivals:
+                conductor.wait(lambda arrival=arrival: arrival.done)  # type: ignore[misc]
+                ends.append(time.monotonic_ns())
+            conductor.raise_failure(peer)
+            return _gaps(ends)
+
+        return CopyCost(us, _rate(there)), CopyCost(us, _rate(back))
+
+    def measure_link(self, other: Measured) -> tuple[CopyCost, CopyCost]:
+        """To another device, and back."""
+        if other.peer is self.peer:
+            return self._measure_inside(other), other._measure_inside(self)
+        conductor, mine, its = self.conductor, self._memory(_LARGEST), other._memory(_LARGEST)
+        here, there = (self.peer, (mine.number, 0)), (other.peer, (its.number, 0))
+
+        def trips(count: int) -> list[float]:
+            marks = [conductor.question(self.peer, What.MARK)]
+            for _ in range(count):
+                conductor.between(*there, *here, _SMALL)
+                conductor.between(*here, *there, _SMALL)
+                marks.append(conductor.question(self.peer, What.MARK))
+            return _gaps(_clocks(conductor, self.peer, marks))
+
+        def times(source: tuple[Peer, tuple[int, int]], target: tuple[Peer, tuple[int, int]]) -> Times:
+            def sent(nbytes: int, count: int) -> list[float]:
+                marks = []
+                for _ in range(count):
+                    conductor.between(*target, *source, nbytes)
+                    marks.append(conductor.question(target[0], What.MARK))
+                return _gaps(_clocks(conductor, target[0], marks))
+
+            return sent
+
+        found = trips(3)
+        found = found if median(found) > _LONG else trips(21)
+        us = median(found) / 2 * 1e6
+        return CopyCost(us, _rate(times(here, there))), CopyCost(us, _rate(times(there, here)))
+
+    def _measure_inside(self, other: Measured) -> CopyCost:
+        """To another device of the same rank."""
+        conductor, peer, mine, its = self.conductor, self.peer, self._memory(_LARGEST), other._memory(_LARGEST)
+
+        def copies(nbytes: int, count: int) -> list[float]:
+            marks = [conductor.question(peer, What.MARK)]
+            for _ in range(count):
+                conductor.between(peer, (its.number, 0), peer, (mine.number, 0), nbytes)
+                marks.append(conductor.question(peer, What.MARK))
+            return _gaps(_clocks(conductor, peer, marks))
+
+        return CopyCost(median(copies(_SMALL, 21)) * 1e6, _rate(copies))
+
+    def _memory(self, nbytes: int) -> Any:
+        return self.alloc(nbytes)  # type: ignore[attr-defined]
+
+
+def _clocks(conductor: Conductor, peer: Peer, marks: Sequence[int]) -> list[int]:
+    """ns on the clock of a rank of marks in its queue."""
+    try:
+        return [int(m.CLOCK.unpack(conductor.answer(peer, mark))[0]) for mark in marks]
+    finally:
+        for mark in marks:
+            conductor.answers.pop(mark, None)
+        conductor.raise_failure(peer)
+
+
+def _gaps(ns: Sequence[int]) -> list[float]:
+    return [max(b - a, 1) / 1e9 for a, b in zip(ns, ns[1:], strict=False)]
+
+
+def _rate(times: Times) -> float:
+    """Bytes a microsecond: of some messages, then of larger ones if the link is fast."""
+    nbytes = _FIRST
+    while True:
+        rate = nbytes / median(statistics.mean(times(nbytes, _BURST)) for _ in range(_BURSTS))
+        size = min(_LARGEST, 1 << max(0, int(math.log2(max(rate * _LONG, 1)))))
+        if size <= 2 * nbytes:
+            return rate / 1e6
+        nbytes = size
+
+
+# -------------------------------------------------------------------------------------------------------------- the file
+
+
+def links_file() -> Path:
+    key = hashlib.sha256(f"{FORMAT}\n{text(lib.gbpy_version())}".encode()).hexdigest()[:16]
+    return cache_folder() / f"links-{key}.json"
+
+
+def read_links() -> dict[str, CopyCost]:
+    """Links that were measured, by their names. What is not ours is ignored, with a warning."""
+    path = links_file()
+    try:
+        data = json.loads(read_text(path))
+        if not isinstance(data, dict) or not isinstance(data.get("links"), dict):
+            raise ValueError("it holds no links")
+        return {name: copy_of(value, "links") for name, value in data["links"].items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        message = f"{line(path)} is ignored, as if nothing had been measured: {line(error, 200)}"
+        warnings.warn(message, RuntimeWarning, stacklevel=2)
+        return {}
+
+
+def write_links(links: dict[str, CopyCost]) -> None:
+    path = links_file()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    plain = {k: {"launch_us": c.launch_us, "bytes_per_us": c.bytes_per_us} for k, c in sorted(links.items())}
+    data = {"format": FORMAT, "version": text(lib.gbpy_version()), "links": plain}
+    write_text(path, json.dumps(data, indent=1), regular=True)
+
+
+# ------------------------------------------------------------------------------------------------------------ a cluster
+
+
+def described(backends: Sequence[Backend], costs: Costs, home: dict[str, Any]) -> Description:
+    """What :meth:`Cluster.describe` does. home: the facts of rank 0, whose CPU the backends of this process are."""
+    ranks: dict[str, list[int]] = {}  # which backends
+    facts: dict[str, dict[str, Any]] = {}
+    for i, backend in enumerate(backends):
+        device = backend.device
+        peer = device.peer if isinstance(device, Measured) else None
+        name = f"rank{peer.number if peer else 0}"
+        ranks.setdefault(name, []).append(i)
+        facts[name] = peer.facts if peer else home
+    on_host = Counter(f.get("host") for f in facts.values())
+    kinds: dict[tuple[Any, ...], DeviceKind] = {}
+    devices, number = [], {}
+    for name, found in ranks.items():
+        memory = int(facts[name].get("memory", 0)) // on_host[facts[name].get("host")] // len(found)
+        for i in found:
+            number[i] = name
+            key = (memory, costs.devices[i].ops)
+            kinds.setdefault(key, _kind_of(f"kind{len(kinds) + 1}", memory, costs.devices[i]))
+            devices.append((i, name, kinds[key]))
+    between: dict[tuple[str, str], Link] = {}
+    inside: dict[str, Link] = {}
+    for a, b in itertools.combinations(range(len(backends)), 2):
+        link = _slower(costs.copy(a, b), costs.copy(b, a))
+        p, q = number[a], number[b]
+        if p == q:
+            inside[p] = link
+        else:
+            between[p, q] = between[q, p] = link
+    kept = sorted(devices, key=lambda d: d[0])
+    counts = Counter((host, kind.name) for _, host, kind in kept)
+    named = [
+        Device(f"{host}:{kind.name}" + (f".{i}" if counts[host, kind.name] > 1 else ""), host, kind)
+        for i, host, kind in kept
+    ]
+    return Description(tuple(named), kept[0][1] if "rank0" not in ranks else "rank0", 10e-6, inside, between)
+
+
+def _slower(a: CopyCost, b: CopyCost) -> Link:
+    return Link(max(a.launch_us, b.launch_us) / 1e6, min(a.bytes_per_us, b.bytes_per_us) * 1e6)
+
+
+def _kind_of(name: str, memory: int, costs: DeviceCosts) -> DeviceKind:
+    """Products decide how long a model takes."""
+    plain = {op.dtype: op for op in costs.ops if op.op_class == "matmul"}
+    base = plain.get("float32") or costs.ops[0]
+    rates = {t: Rates(op.bytes_per_us * 1e6, op.flops_per_us * 1e6) for t, op in plain.items() if t not in (None, base.dtype)}
+    return DeviceKind(
+        name, memory, Rates(base.bytes_per_us * 1e6, base.flops_per_us * 1e6), base.launch_us / 1e6,
+        {str(t): r for t, r in rates.items()},
+    )  # fmt: skip
+
+
+def calibrate_cluster(
+    backends: Sequence[Backend],
+    size: int,
+    seconds: float,
+    force: bool,
+    progress: Callable[[int, int, str], None] | None,
+) -> Costs:
+    """What :meth:`Cluster.calibrate` does."""
+    given = expect_list(backends, "Cluster.calibrate: backends", "backends")
+    for b in given:
+        expect(b, Backend, "Cluster.calibrate: each backend")
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
+        raise InvalidArgumentError(f"Cluster.calibrate: seconds must be more than 0, not {seconds!r:.40}")
+    force = expect_bool(force, "Cluster.calibrate: force")
+    if progress is not None:
+        expect_function(progress, "Cluster.calibrate: progress")
+    tell = progress or (lambda done, total, what: None)
+    until = time.monotonic() + seconds
+    links = _Links(given, force)
+    steps = len(given) + len(links.open)
+    devices: list[DeviceCosts] = []
+    done: dict[str, DeviceCosts] = {}
+    for i, backend in enumerate(given):
+        tell(i, steps, backend.name)
+        name = getattr(backend.device, "cost_name", backend.name)
+        if name not in done:
+            kept = None if force else read_costs(backend)
+            done[name] = kept or calibrate(backend, size=size)
+        devices.append(done[name])
+    for i, what in enumerate(links.measure(until)):
+        tell(len(given) + i, steps, what)
+    tell(steps, steps, "")
+    return Costs(devices, links.copies())
+
+
+class _Links:
+    """Those between devices of ranks. ``open``: names of what is to be measured, with two that have such a link."""
+
+    def __init__(self, backends: Sequence[Backend], force: bool) -> None:
+        self.devices: list[tuple[int, RankDevice]] = [
+            (i, b.device) for i, b in enumerate(backends) if isinstance(b.device, Measured)
+        ]
+        self.known = {} if force or not self.devices else read_links()
+        self.open: dict[str, tuple[RankDevice, RankDevice]] = {}
+        for (_, a), (_, b) in self._pairs():
+            name = a.link_name(b)
+            if name not in self.known and b.link_name(a) not in self.open:
+                self.open.setdefault(name, (a, b))
+
+    def _pairs(self) -> Iterator[Any]:
+        """Neighbours first: work goes from each to the next one."""
+        n = len(self.devices)
+        for step in range(1, n):
+            for k in range(n):
+                yield self.devices[k], self.devices[(k + step) % n]
+
+    def measure(self, until: float) -> Iterator[str]:
+        """Measures, and keeps what it has measured, also if it is interrupted. What there is no time for is left
+        out."""
+        found: dict[str, CopyCost] = {}
+        try:
+            for a, b in list(self.open.values()):
+                if time.monotonic() > until:
+                    break
+                yield f"{a.name} - {b.name}"
+                found[a.link_name(b)], found[b.link_name(a)] = a.measure_link(b)
+        finally:
+            self.known.update(found)
+            if found:
+                with contextlib.suppress(OSError):
+                    write_links({**read_links(), **found})
+
+    def copies(self) -> dict[tuple[int, int], CopyCost]:
+        """By the places of the backends; without what was not measured."""
+        return {
+            (i, j): self.known[name]
+            for (i, a), (j, b) in self._pairs()
+            if (name := a.link_name(b)) in self.known
+        }
