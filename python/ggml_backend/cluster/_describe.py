@@ -34,6 +34,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any
@@ -45,7 +46,7 @@ from .._sched.costs import CopyCost, Costs, DeviceCosts, OpCost
 from .._text.escape import line
 from ..dtypes import dtypes
 
-__all__ = ["Description", "DeviceKind", "Link", "Rates"]
+__all__ = ["PACKET", "Description", "Device", "DeviceKind", "Link", "Rates", "devices_of"]
 
 PACKET = 1448  # bytes of a message in one packet: Ethernet's 1500 less the headers of TCP
 _MAX_DEVICES = 1024
@@ -201,7 +202,7 @@ def _quantity(value: float, what: str) -> str:
     units = {"memory": ("B", "KiB", "MiB", "GiB"), "bandwidth": ("B/s", "kB/s", "MB/s", "GB/s")}.get(what, _UNITS[what])
     fitting = [u for u in units if value >= _UNITS[what][u]] or [next(iter(units))]
     unit = max(fitting, key=_UNITS[what].__getitem__)
-    return json.dumps(f"{value / _UNITS[what][unit]:.6g} {unit}")
+    return json.dumps(f"{value / _UNITS[what][unit]:.{12 if what == 'memory' else 6}g} {unit}")
 
 
 def _link_keys(link: Link) -> list[str]:
@@ -276,6 +277,8 @@ class _Reader:
         self.known.append(key)
         if needed and key not in self.left:
             raise self.error("", f"has no {key!r}") if self.where else self.error(key, "is missing")
+        if key in self.left and self.left[key] is None:
+            raise self.error(key, "must not be null")
         return self.left.pop(key, None)
 
     def end(self) -> None:
@@ -305,8 +308,8 @@ class _Reader:
         if parts[2] not in units:
             raise self.error(key, f"{value!r:.60} is no {what}: {how}")
         try:
-            found = float(parts[1]) * units[parts[2]]
-        except ValueError:
+            found = float(Decimal(parts[1]) * Decimal(repr(units[parts[2]])))
+        except ArithmeticError:
             raise self.error(key, f"{value!r:.60} is no {what}: {how}") from None
         if not (found >= 0 if zero else found > 0) or found > 1e24:
             raise self.error(key, f"{value!r:.60} must be {'0 or more' if zero else 'more than 0'}, and finite")
@@ -329,7 +332,7 @@ class _Reader:
         inside: dict[str, Link] = {}
         for reader in self.tables("hosts"):
             reader.host(kinds, hosts, inside)
-        devices = [Device(n, host, kinds[kind]) for host, given in hosts.items() for n, kind in _named(host, given)]
+        devices = [d for host, given in hosts.items() for d in devices_of(host, [kinds[k] for k in given])]
         if len(devices) > _MAX_DEVICES:
             raise self.error("hosts", f"{len(devices)} devices are more than {_MAX_DEVICES}")
         between = self._links(list(hosts))
@@ -341,7 +344,7 @@ class _Reader:
         return Description(tuple(devices), rank0, issue, inside, between)
 
     def kind(self, name: str) -> DeviceKind:
-        memory = int(self.quantity("memory", "memory"))
+        memory = round(self.quantity("memory", "memory"))
         rates = Rates(self.quantity("bandwidth", "bandwidth"), self.quantity("flops", "flops"))
         launch = self.quantity("launch", "time", 0.0, zero=True)
         given, types = self.take("types", needed=False), {}
@@ -416,8 +419,9 @@ def _fits(a: str, b: str, p: str, q: str) -> bool:
     return (fnmatchcase(a, p) and fnmatchcase(b, q)) or (fnmatchcase(a, q) and fnmatchcase(b, p))
 
 
-def _named(host: str, kinds: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Names of the devices of a host, with their kinds: ``a1:gpu``, or ``a1:gpu.0``, ``a1:gpu.1``."""
+def devices_of(host: str, kinds: Sequence[DeviceKind]) -> Iterator[Device]:
+    """The devices of a host: ``a1:gpu``, or ``a1:gpu.0`` and ``a1:gpu.1``."""
+    names = [k.name for k in kinds]
     for i, kind in enumerate(kinds):
-        number = f".{list(kinds[:i]).count(kind)}" if list(kinds).count(kind) > 1 else ""
-        yield f"{host}:{kind}{number}", kind
+        number = f".{names[:i].count(kind.name)}" if names.count(kind.name) > 1 else ""
+        yield Device(f"{host}:{kind.name}{number}", host, kind)

@@ -33,7 +33,7 @@ from .._timing import median
 from ..backend import Backend
 from ..buffer import text
 from . import _messages as m
-from ._describe import Description, Device, DeviceKind, Link, Rates
+from ._describe import Description, DeviceKind, Link, Rates, devices_of
 from ._host import Conductor, Peer
 from ._messages import What
 
@@ -222,40 +222,33 @@ def write_links(links: dict[str, CopyCost]) -> None:
 
 def described(backends: Sequence[Backend], costs: Costs, home: dict[str, Any]) -> Description:
     """What :meth:`Cluster.describe` does. home: the facts of rank 0, whose CPU the backends of this process are."""
-    ranks: dict[str, list[int]] = {}  # which backends
     facts: dict[str, dict[str, Any]] = {}
-    for i, backend in enumerate(backends):
+    host_of = []
+    for backend in backends:
         device = backend.device
         peer = device.peer if isinstance(device, Measured) else None
         name = f"rank{peer.number if peer else 0}"
-        ranks.setdefault(name, []).append(i)
-        facts[name] = peer.facts if peer else home
+        facts.setdefault(name, peer.facts if peer else home)
+        host_of.append(name)
     on_host = Counter(f.get("host") for f in facts.values())
     kinds: dict[tuple[Any, ...], DeviceKind] = {}
-    devices, number = [], {}
-    for name, found in ranks.items():
-        memory = int(facts[name].get("memory", 0)) // on_host[facts[name].get("host")] // len(found)
-        for i in found:
-            number[i] = name
-            key = (memory, costs.devices[i].ops)
-            kinds.setdefault(key, _kind_of(f"kind{len(kinds) + 1}", memory, costs.devices[i]))
-            devices.append((i, name, kinds[key]))
+    given: dict[str, list[DeviceKind]] = {name: [] for name in facts}
+    for name, device_costs in zip(host_of, costs.devices, strict=True):
+        memory = int(facts[name].get("memory", 0)) // on_host[facts[name].get("host")] // host_of.count(name)
+        key = (memory, device_costs.ops)
+        kinds.setdefault(key, _kind_of(f"kind{len(kinds) + 1}", memory, device_costs))
+        given[name].append(kinds[key])
     between: dict[tuple[str, str], Link] = {}
     inside: dict[str, Link] = {}
     for a, b in itertools.combinations(range(len(backends)), 2):
         link = _slower(costs.copy(a, b), costs.copy(b, a))
-        p, q = number[a], number[b]
+        p, q = host_of[a], host_of[b]
         if p == q:
             inside[p] = link
         else:
             between[p, q] = between[q, p] = link
-    kept = sorted(devices, key=lambda d: d[0])
-    counts = Counter((host, kind.name) for _, host, kind in kept)
-    named = [
-        Device(f"{host}:{kind.name}" + (f".{i}" if counts[host, kind.name] > 1 else ""), host, kind)
-        for i, host, kind in kept
-    ]
-    return Description(tuple(named), kept[0][1] if "rank0" not in ranks else "rank0", 10e-6, inside, between)
+    devices = [d for name, found in given.items() for d in devices_of(name, found)]
+    return Description(tuple(devices), "rank0" if "rank0" in facts else host_of[0], 10e-6, inside, between)
 
 
 def _slower(a: CopyCost, b: CopyCost) -> Link:

@@ -34,6 +34,7 @@ class Simulated:
 
     rate: float  #: passes a second, of all sequences together
     once: float  #: seconds of a pass, the mean
+    seconds: float  #: from the first beginning to the last end
     busy: dict[str, float]  #: the share of the time for which each part worked
     waits: int  #: messages that waited for packets to be sent again
 
@@ -188,7 +189,7 @@ class _Run:
         parts["rank 0"] = self.issued
         busy = {name: worked / ends[-1] for name, worked in parts.items()}
         once = sum(e - b for b, e in self.ends) / count
-        return Simulated(rate, once, busy, sum(w.waits for w in {*self.wires, *self.commands}))
+        return Simulated(rate, once, ends[-1], busy, sum(w.waits for w in {*self.wires, *self.commands}))
 
 
 def simulate(
