@@ -19,7 +19,6 @@ from .context import Context
 from .dtypes import dtypes
 from .graph import Graph
 from .sched import Scheduler
-from .tensor import Tensor
 
 __all__ = ["calibrate", "check_size"]
 

@@ -155,7 +155,9 @@ def _scratch(graph: Graph) -> int:
 
 
 @contextmanager
-def drawn(passes: Passes, model: LayerModel, placement: Placement, cluster: Description) -> Iterator[tuple[Plan, Picture]]:
+def drawn(
+    passes: Passes, model: LayerModel, placement: Placement, cluster: Description
+) -> Iterator[tuple[Plan, Picture]]:
     """The scheduler's own plan of a pass on the stages, on devices that stand for those of the cluster and take no
     memory, and its picture."""
     file = replace(passes.file, tokens=model.tokens)

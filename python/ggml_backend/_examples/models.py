@@ -197,7 +197,10 @@ class LlamaFile:
     def graph(self, context: Context, w: Mapping[str, Tensor]) -> Graph:
         """One pass of tokens that fill the cache."""
         tokens = self.tokens
-        ids, positions = context.tensor((tokens,), int32, name="ids"), context.tensor((tokens,), int32, name="positions")
+        ids, positions = (
+            context.tensor((tokens,), int32, name="ids"),
+            context.tensor((tokens,), int32, name="positions"),
+        )
         x, writes = ops.get_rows(w["token_embd.weight"], ids).named("embeddings"), list[Tensor]()
         for i in range(self.c.layers):
             x = llama_layer(w, self.c, i, x, self.length - tokens, positions, writes)

@@ -40,7 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         made.add_argument("--cache", help="folder where ranks keep weights that were sent to them")
         if name == "calibrate":
             made.add_argument(
-                "--size", type=int, default=768, metavar="N", help="rows and columns of the matrices that are measured (768)"
+                "--size",
+                type=int,
+                default=768,
+                metavar="N",
+                help="rows and columns of the matrices that are measured (768)",
             )
             made.add_argument("--seconds", type=float, default=300.0, help="no link is measured after so many (300)")
             made.add_argument("--force", action="store_true", help="measure again what is known")

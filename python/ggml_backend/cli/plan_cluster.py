@@ -151,7 +151,12 @@ def _print(r: dict[str, Any]) -> None:
     _table(rows, lambda k: k > 1)
     rows = [["from", "to", "a step", "takes", "a prompt", "takes"]]
     for c in r["cuts"]:
-        values = (size_text(c["step_bytes"]), _seconds(c["step_s"]), size_text(c["prompt_bytes"]), _seconds(c["prompt_s"]))
+        values = (
+            size_text(c["step_bytes"]),
+            _seconds(c["step_s"]),
+            size_text(c["prompt_bytes"]),
+            _seconds(c["prompt_s"]),
+        )
         rows.append([c["from"], c["to"], *values])
     print()
     _table(rows, lambda k: k > 1)

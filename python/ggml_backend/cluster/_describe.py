@@ -60,7 +60,7 @@ _UNITS = {
     "memory": _BYTES,
     "time": {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0},
     "bandwidth": {f"{unit}/s": factor for unit, factor in {**_BYTES, **_BITS}.items()},
-    "flops": {f"{unit}FLOP/s": factor for unit, factor in (("", 1.0), ("M", 1e6), ("G", 1e9), ("T", 1e12), ("P", 1e15))},
+    "flops": {"FLOP/s": 1.0, "MFLOP/s": 1e6, "GFLOP/s": 1e9, "TFLOP/s": 1e12, "PFLOP/s": 1e15},
 }  # fmt: skip
 _EXAMPLES = {"memory": "24 GiB", "time": "5 us", "bandwidth": "25 GB/s", "flops": "2 TFLOP/s"}
 
@@ -217,7 +217,7 @@ def _toml_of(d: Description) -> str:
     lines = [f"rank0 = {json.dumps(d.rank0)}", f"issue = {_quantity(d.issue, 'time')}"]
     for kind in {device.kind.name: device.kind for device in d.devices}.values():
         lines += ["", f"[devices.{json.dumps(kind.name)}]", f"memory = {_quantity(kind.memory, 'memory')}"]
-        lines += _rate_keys("", kind.rates) + [f"launch = {_quantity(kind.launch, 'time')}"]
+        lines += [*_rate_keys("", kind.rates), f"launch = {_quantity(kind.launch, 'time')}"]
         for dtype, rates in kind.types.items():
             lines += _rate_keys(f"types.{dtype}.", rates)
     hosts: dict[str, list[str]] = {}
@@ -252,7 +252,9 @@ def _parsed(shown: str, text: str) -> Any:
     try:
         import tomllib
     except ImportError:
-        raise UnsupportedError(f"{shown}: TOML needs Python 3.11; JSON with the same keys, FILE.json, does not") from None
+        raise UnsupportedError(
+            f"{shown}: TOML needs Python 3.11; JSON with the same keys, FILE.json, does not"
+        ) from None
     try:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -283,7 +285,9 @@ class _Reader:
 
     def end(self) -> None:
         for key in self.left:
-            raise self.error(key, f"there is no such key; there are {', '.join(self.known)}" + close_matches(key, self.known))
+            raise self.error(
+                key, f"there is no such key; there are {', '.join(self.known)}" + close_matches(key, self.known)
+            )
 
     def inner(self, key: str, value: Any) -> _Reader:
         return _Reader(self.path, ".".join(filter(None, (self.where, key))), value)
@@ -302,7 +306,11 @@ class _Reader:
             return default
         units = _UNITS[what]
         how = f"write a number and one of {', '.join(units)}, as in {_EXAMPLES[what]!r}"
-        parts = re.fullmatch(r"\s*([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)\s*([A-Za-z/]*)\s*", value) if isinstance(value, str) else None
+        parts = (
+            re.fullmatch(r"\s*([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)\s*([A-Za-z/]*)\s*", value)
+            if isinstance(value, str)
+            else None
+        )
         if parts is None:
             raise self.error(key, f"{value!r:.60} is no {what}: {how}")
         if parts[2] not in units:
@@ -354,7 +362,8 @@ class _Reader:
                 raise table.error(dtype, f"there is no such type{close_matches(dtype, dtypes)}")
             reader = table.inner(dtype, table.left[dtype])
             types[dtypes[dtype].name] = Rates(
-                reader.quantity("bandwidth", "bandwidth", rates.bandwidth), reader.quantity("flops", "flops", rates.flops)
+                reader.quantity("bandwidth", "bandwidth", rates.bandwidth),
+                reader.quantity("flops", "flops", rates.flops),
             )
             reader.end()
         self.end()
@@ -363,7 +372,9 @@ class _Reader:
     def host(self, kinds: Mapping[str, DeviceKind], hosts: dict[str, list[str]], inside: dict[str, Link]) -> None:
         name, count = self.text("name"), self.take("count", needed=False)
         assert name is not None
-        if count is not None and (isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= _MAX_DEVICES):
+        if count is not None and (
+            isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= _MAX_DEVICES
+        ):
             raise self.error("count", f"must be a number from 1 to {_MAX_DEVICES}, not {count!r:.60}")
         given = self.take("devices")
         if not isinstance(given, list) or not given:

@@ -138,7 +138,7 @@ class Prediction:
         if in_flight >= self.enough:
             return self.slowest[0]
         on_links = sum(self.hops) / self.once
-        return f"a pass has to be over before the next one of a sequence begins; {on_links:.0%} of it is on links"
+        return f"the number of sequences: each waits for its own pass, {on_links:.0%} of which is on links"
 
 
 # ---------------------------------------------------------------------------------------------------------- predicting
@@ -239,8 +239,8 @@ class _Problem:
         the seconds for each, then those of one alone.
 
         These are the larger of a share of a pass and of the slowest part of it. A looser bound on the slowest part
-        leaves shorter passes, so where the two meet is found by bisection. None: there is no room, or nothing that takes
-        less than ``below``.
+        leaves shorter passes, so where the two meet is found by bisection. None: there is no room, or nothing that
+        takes less than ``below``.
         """
         found = self.solve(order, below)
         if found is None or found[0] / in_flight >= below:
@@ -333,8 +333,8 @@ def _missing(model: LayerModel, cluster: Description, problem: _Problem, sequenc
     weights, caches = sum(u.weights for u in model.units), sequences * sum(u.cache for u in model.units)
     return (
         f"{model.title} does not fit: weights {size_text(weights)}, caches of {sequences}"
-        f" sequence{'s' if sequences > 1 else ''} {size_text(caches)}, and {size_text(model.scratch)} of results on each"
-        f" device. {told}; no room is left for {_span(model, at, problem.n)}: {size_text(short)} are missing"
+        f" sequence{'s' if sequences > 1 else ''} {size_text(caches)}, and {size_text(model.scratch)} of results on"
+        f" each device. {told}; no room is left for {_span(model, at, problem.n)}: {size_text(short)} are missing"
     )
 
 

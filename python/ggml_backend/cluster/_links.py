@@ -21,7 +21,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .._calibrate import calibrate
 from .._errors import InvalidArgumentError, expect, expect_bool, expect_function, expect_list
@@ -36,9 +36,6 @@ from . import _messages as m
 from ._describe import Description, DeviceKind, Link, Rates, devices_of
 from ._host import Conductor, Peer
 from ._messages import What
-
-if TYPE_CHECKING:
-    from ._device import RankDevice
 
 __all__ = ["Measured", "calibrate_cluster", "described"]
 
@@ -171,7 +168,7 @@ def _clocks(conductor: Conductor, peer: Peer, marks: Sequence[int]) -> list[int]
 
 
 def _gaps(ns: Sequence[int]) -> list[float]:
-    return [max(b - a, 1) / 1e9 for a, b in zip(ns, ns[1:], strict=False)]
+    return [max(b - a, 1) / 1e9 for a, b in itertools.pairwise(ns)]
 
 
 def _rate(times: Times) -> float:
@@ -185,7 +182,7 @@ def _rate(times: Times) -> float:
         nbytes = size
 
 
-# -------------------------------------------------------------------------------------------------------------- the file
+# ------------------------------------------------------------------------------------------------------------- the file
 
 
 def links_file() -> Path:
@@ -222,9 +219,16 @@ def write_links(links: dict[str, CopyCost]) -> None:
 
 def described(backends: Sequence[Backend], costs: Costs, home: dict[str, Any]) -> Description:
     """What :meth:`Cluster.describe` does. home: the facts of rank 0, whose CPU the backends of this process are."""
+    given = expect_list(backends, "Cluster.describe: backends", "backends")
+    expect(costs, Costs, "Cluster.describe: costs")
+    if not given or len(given) != len(costs.devices):
+        raise InvalidArgumentError(
+            f"Cluster.describe: {len(given)} backends, and costs of {len(costs.devices)} devices"
+        )
     facts: dict[str, dict[str, Any]] = {}
     host_of = []
-    for backend in backends:
+    for backend in given:
+        expect(backend, Backend, "Cluster.describe: each backend")
         device = backend.device
         peer = device.peer if isinstance(device, Measured) else None
         name = f"rank{peer.number if peer else 0}"
@@ -232,22 +236,22 @@ def described(backends: Sequence[Backend], costs: Costs, home: dict[str, Any]) -
         host_of.append(name)
     on_host = Counter(f.get("host") for f in facts.values())
     kinds: dict[tuple[Any, ...], DeviceKind] = {}
-    given: dict[str, list[DeviceKind]] = {name: [] for name in facts}
+    of_host: dict[str, list[DeviceKind]] = {name: [] for name in facts}
     for name, device_costs in zip(host_of, costs.devices, strict=True):
         memory = int(facts[name].get("memory", 0)) // on_host[facts[name].get("host")] // host_of.count(name)
         key = (memory, device_costs.ops)
         kinds.setdefault(key, _kind_of(f"kind{len(kinds) + 1}", memory, device_costs))
-        given[name].append(kinds[key])
+        of_host[name].append(kinds[key])
     between: dict[tuple[str, str], Link] = {}
     inside: dict[str, Link] = {}
-    for a, b in itertools.combinations(range(len(backends)), 2):
+    for a, b in itertools.combinations(range(len(given)), 2):
         link = _slower(costs.copy(a, b), costs.copy(b, a))
         p, q = host_of[a], host_of[b]
         if p == q:
             inside[p] = link
         else:
             between[p, q] = between[q, p] = link
-    devices = [d for name, found in given.items() for d in devices_of(name, found)]
+    devices = [d for name, found in of_host.items() for d in devices_of(name, found)]
     return Description(tuple(devices), "rank0" if "rank0" in facts else host_of[0], 10e-6, inside, between)
 
 
@@ -259,7 +263,9 @@ def _kind_of(name: str, memory: int, costs: DeviceCosts) -> DeviceKind:
     """Products decide how long a model takes."""
     plain = {op.dtype: op for op in costs.ops if op.op_class == "matmul"}
     base = plain.get("float32") or costs.ops[0]
-    rates = {t: Rates(op.bytes_per_us * 1e6, op.flops_per_us * 1e6) for t, op in plain.items() if t not in (None, base.dtype)}
+    rates = {
+        t: Rates(op.bytes_per_us * 1e6, op.flops_per_us * 1e6) for t, op in plain.items() if t not in (None, base.dtype)
+    }
     return DeviceKind(
         name, memory, Rates(base.bytes_per_us * 1e6, base.flops_per_us * 1e6), base.launch_us / 1e6,
         {str(t): r for t, r in rates.items()},
@@ -305,11 +311,11 @@ class _Links:
     """Those between devices of ranks. ``open``: names of what is to be measured, with two that have such a link."""
 
     def __init__(self, backends: Sequence[Backend], force: bool) -> None:
-        self.devices: list[tuple[int, RankDevice]] = [
+        self.devices: list[tuple[int, Measured]] = [
             (i, b.device) for i, b in enumerate(backends) if isinstance(b.device, Measured)
         ]
         self.known = {} if force or not self.devices else read_links()
-        self.open: dict[str, tuple[RankDevice, RankDevice]] = {}
+        self.open: dict[str, tuple[Measured, Measured]] = {}
         for (_, a), (_, b) in self._pairs():
             name = a.link_name(b)
             if name not in self.known and b.link_name(a) not in self.open:
@@ -340,8 +346,4 @@ class _Links:
 
     def copies(self) -> dict[tuple[int, int], CopyCost]:
         """By the places of the backends; without what was not measured."""
-        return {
-            (i, j): self.known[name]
-            for (i, a), (j, b) in self._pairs()
-            if (name := a.link_name(b)) in self.known
-        }
+        return {(i, j): self.known[name] for (i, a), (j, b) in self._pairs() if (name := a.link_name(b)) in self.known}

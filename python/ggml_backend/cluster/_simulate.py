@@ -1,10 +1,10 @@
 """Passes through a placement on a described cluster, event by event.
 
-It knows what the ranks do, and none of the formulas of ``_layers.py``. Rank 0 starts a pass: it takes some time for each
-stage, and sends it a command. A rank does its commands in the order in which they came, also if the data of a later one
-are there first; it computes for the time of its nodes, longer or shorter by chance, and sends what comes of it on. A
-link carries one message at a time, and delivers them in order: one whose packets are lost holds up those behind it.
-When the result is back at rank 0 the sequence's next pass begins.
+It knows what the ranks do, and none of the formulas of ``_layers.py``. Rank 0 starts a pass: it takes some time for
+each stage, and sends it a command. A rank does its commands in the order in which they came, also if the data of a
+later one are there first; it computes for the time of its nodes, longer or shorter by chance, and sends what comes of
+it on. A link carries one message at a time, and delivers them in order: one whose packets are lost holds up those
+behind it. When the result is back at rank 0 the sequence's next pass begins.
 """
 
 from __future__ import annotations

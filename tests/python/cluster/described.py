@@ -36,7 +36,9 @@ def description(folder: Path, data: dict[str, Any]) -> Description:
 
 def pipeline(folder: Path, stages: list[float], latency: float, issue: float = 0.0) -> tuple[Any, ...]:
     """A model, a placement and a cluster whose stages take so many seconds, one on each host; rank 0 is on none."""
-    devices = {f"d{k}": {"memory": "1 GiB", "bandwidth": f"{1 / s!r} B/s", "flops": "1 PFLOP/s"} for k, s in enumerate(stages)}
+    devices = {
+        f"d{k}": {"memory": "1 GiB", "bandwidth": f"{1 / s!r} B/s", "flops": "1 PFLOP/s"} for k, s in enumerate(stages)
+    }
     devices["none"] = {"memory": "1 B", "bandwidth": "1 B/s", "flops": "1 FLOP/s"}
     hosts = [{"name": f"h{k}", "devices": [f"d{k}"]} for k in range(len(stages))]
     hosts.append({"name": "home", "devices": ["none"]})

@@ -116,7 +116,9 @@ def test_no_time_for_links():
         assert found.copy(0, 1).launch_us == pytest.approx(here.launch_us + away.launch_us)
 
 
-@pytest.mark.parametrize("damage", ["", "[]", '{"links": 3}', '{"links": {"x": {"launch_us": -1, "bytes_per_us": 1}}}', "\0"])
+@pytest.mark.parametrize(
+    "damage", ["", "[]", '{"links": 3}', '{"links": {"x": {"launch_us": -1, "bytes_per_us": 1}}}', "\0"]
+)
 def test_damaged_files_are_not_read(cache, damage):
     with simulated(3, **FAST) as cluster:
         backends = cluster.backends()
@@ -152,7 +154,7 @@ def test_a_rank_that_is_lost_meanwhile():
         assert len(cluster.calibrate(cluster.backends(), size=64).devices) == 1
 
 
-# -------------------------------------------------------------------------------------------------------- the policy
+# ----------------------------------------------------------------------------------------------------------- the policy
 
 
 def homes(backends: list[gb.Backend], costs: Costs, x_on: int, n: int = 4) -> list[str]:
@@ -224,7 +226,7 @@ def test_memory_spreads_work_over_ranks():
             assert "y5" in fast and (limit == 0) == (len(fast) == 6), fast
 
 
-# ---------------------------------------------------------------------------------------------------- descriptions of it
+# --------------------------------------------------------------------------------------------------- descriptions of it
 
 
 def test_a_measured_cluster_is_described(tmp_path):

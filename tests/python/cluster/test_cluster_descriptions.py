@@ -114,10 +114,21 @@ def test_written_and_read_again(full, tmp_path):
     assert all(other.link(a, b) == full.link(a, b) for a in n for b in n if a != b)
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="TOML needs Python 3.11")
 def test_the_example_is_one():
     found = Description.read(in_tree("examples/cluster/campus.toml"))
     assert len(found.devices) == 12 and found.rank0 == "room-a1"
     assert found.link(0, 8).latency == pytest.approx(200e-6) and found.link(0, 1).latency == pytest.approx(20e-6)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="TOML needs Python 3.11")
+def test_the_one_of_the_documentation(tmp_path):
+    page = in_tree("docs/CLUSTER.md").read_text(encoding="utf-8")
+    (tmp_path / "c.toml").write_text(page.partition("```toml\n")[2].partition("```")[0])
+    found = Description.read(tmp_path / "c.toml")
+    assert (
+        len(found.devices) == 10 and found.link(0, 8).loss == 0.001 and found.link(8, 9).latency == pytest.approx(1e-5)
+    )
 
 
 SERVER = table()["devices"]["server"]
@@ -159,7 +170,10 @@ WRONG = [
     (changed("count", True, of="host"), "hosts[0].count: must be a number from 1"),
     (changed("name", "", of="host"), "hosts[0].name: must be a text"),
     (changed("inside", {"latency": "1 us"}, of="host"), "hosts[0].inside: has no 'bandwidth'"),
-    (table(hosts=[*table()["hosts"], {"name": "a1", "devices": ["server"]}]), "hosts[1].name: there are two hosts 'a1'"),
+    (
+        table(hosts=[*table()["hosts"], {"name": "a1", "devices": ["server"]}]),
+        "hosts[1].name: there are two hosts 'a1'",
+    ),
     (table(hosts=[]), "hosts: must be tables"),
     (table(1025), "hosts[0].count: must be a number"),
     (table(links=[{**LINK, "between": ["a1", "a3"]}]), "links[0].between: no host is called 'a3'"),
@@ -203,7 +217,11 @@ def test_what_is_no_toml(tmp_path, content):
 def test_any_value_anywhere_is_taken_or_refused(tmp_path):
     """Nothing but the package's own errors comes of any value in any place."""
     values: list[Any] = [None, True, -1, 0, 1.5, "", "x", "1 GiB", "nan GB/s", "1e999 us", [], {}, [[]], ["a1", "a2"]]
-    base = table(hosts=[{"name": "a", "count": 2, "devices": ["server"], "inside": {k: LINK[k] for k in ("latency", "bandwidth")}}])
+    base = table(
+        hosts=[
+            {"name": "a", "count": 2, "devices": ["server"], "inside": {k: LINK[k] for k in ("latency", "bandwidth")}}
+        ]
+    )
     base["devices"]["server"]["types"] = {"q4_k": {"flops": "1 TFLOP/s"}}
 
     def paths(tree: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

@@ -24,19 +24,29 @@ def random_model(rng: np.random.Generator, n_units: int) -> LayerModel:
     units = []
     for k in range(n_units):
         nodes = tuple(Node("float32", float(rng.integers(1, 100)) * 1e6, 0.0) for _ in range(3))
-        units.append(Unit(f"u{k}", nodes, int(rng.integers(1, 100)), int(rng.integers(0, 20)), int(rng.integers(1, 10)) << 12))
+        units.append(
+            Unit(f"u{k}", nodes, int(rng.integers(1, 100)), int(rng.integers(0, 20)), int(rng.integers(1, 10)) << 12)
+        )
     return LayerModel("random", tuple(units), 1, int(rng.integers(0, 30)), 4, 4096)
 
 
 def random_cluster(folder: Path, rng: np.random.Generator, n_devices: int) -> Any:
     """Each device and each link is like no other; the first link that fits counts, so the last one is for all."""
     devices = {
-        f"d{k}": {"memory": f"{rng.integers(60, 400)} B", "bandwidth": f"{rng.integers(1, 50)} GB/s", "flops": "1 TFLOP/s"}
+        f"d{k}": {
+            "memory": f"{rng.integers(60, 400)} B",
+            "bandwidth": f"{rng.integers(1, 50)} GB/s",
+            "flops": "1 TFLOP/s",
+        }
         for k in range(n_devices)
     }
     hosts = [{"name": f"h{k}", "devices": [f"d{k}"]} for k in range(n_devices)]
     links = [
-        {"between": [f"h{a}", f"h{b}"], "latency": f"{rng.integers(0, 3000)} us", "bandwidth": f"{rng.integers(1, 100)} MB/s"}
+        {
+            "between": [f"h{a}", f"h{b}"],
+            "latency": f"{rng.integers(0, 3000)} us",
+            "bandwidth": f"{rng.integers(1, 100)} MB/s",
+        }
         for a, b in itertools.combinations(range(n_devices), 2)
     ]
     links.append(dict(LINK))
@@ -104,7 +114,7 @@ def test_alike_devices_share_alike(tmp_path):
         assert max(sizes) == longest and sum(sizes) == 70
 
 
-# --------------------------------------------------------------------------------------------- the scheduler's own figures
+# ------------------------------------------------------------------------------------------ the scheduler's own figures
 
 
 def small(tokens: int, context: int) -> LlamaFile:
@@ -132,7 +142,11 @@ def test_times_are_those_of_the_schedulers_costs(tmp_path, n):
     stages = split_evenly(len(model.units), n)
     wanted = predict(model, Placement(stages, 1), cluster)
     backends = [gb.Backend(f"SIM:name=d{k}") for k in range(n)]
-    with gb.Context() as held, gb.Context() as ctx, gb.Scheduler(backends, policy="cost", costs=cluster.costs()) as sched:
+    with (
+        gb.Context() as held,
+        gb.Context() as ctx,
+        gb.Scheduler(backends, policy="cost", costs=cluster.costs()) as sched,
+    ):
         graph = file.graph(ctx, file.tensors(lambda _: held))
         unit = 0
         names = {u.name: k for k, u in enumerate(model.units)}
@@ -145,7 +159,9 @@ def test_times_are_those_of_the_schedulers_costs(tmp_path, n):
         found = sched.prediction
     assert found is not None
     with_layers = sum(s.end > 1 and s.begin < len(model.units) - 1 for s in stages)
-    positions = (with_layers - 1) * cluster.link(0, n - 1).seconds(4 * 32)  # from the first to the others that read them
+    positions = (with_layers - 1) * cluster.link(0, n - 1).seconds(
+        4 * 32
+    )  # from the first to the others that read them
     between = sum(wanted.hops[1:-1])
     assert found.us / 1e6 == pytest.approx(sum(wanted.stages) + between + positions + 7e-6 * (n - 1), rel=1e-5)
 
@@ -159,7 +175,9 @@ def test_cuts_and_memory_are_those_of_a_plan(tmp_path, n):
         with drawn(passes, model, placement, cluster) as (plan, picture):
             assert [s.backend for s in plan.splits] == [d.name for d in cluster.devices]
             for a, b in itertools.pairwise(placement.stages):
-                crossing = [c for c in plan.copies if c.dst_backend == cluster.devices[b.device].name and c.name != "positions"]
+                crossing = [
+                    c for c in plan.copies if c.dst_backend == cluster.devices[b.device].name and c.name != "positions"
+                ]
                 assert sum(c.size for c in crossing) == model.units[a.end - 1].carry
                 assert {c.src_backend for c in crossing} == {cluster.devices[a.device].name}
             for stage, arena in zip(placement.stages, plan.arenas, strict=True):
@@ -185,7 +203,7 @@ def test_nothing_is_loaded(tmp_path):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 * 1024  # KiB
 
 
-# ------------------------------------------------------------------------------------------------------ the command line
+# ----------------------------------------------------------------------------------------------------- the command line
 
 
 @pytest.fixture

@@ -101,7 +101,10 @@ def test_losses_cost_more_with_many_on_their_way(tmp_path):
     link = {"between": ["*", "*"], "latency": "40 ms", "bandwidth": "20 MB/s", "loss": 0.002, "retransmit": "280 ms"}
     cluster = description(tmp_path, table(4, links=[link]))
     units = tuple(Unit(f"u{k}", (Node("f32", 2e9, 0.0),), 0, 0, 32768) for k in range(4))
-    model, placement = LayerModel("m", units, 1, 0, 4, 128000), Placement(tuple(Stage(k, k, k + 1) for k in range(4)), 1)
+    model, placement = (
+        LayerModel("m", units, 1, 0, 4, 128000),
+        Placement(tuple(Stage(k, k, k + 1) for k in range(4)), 1),
+    )
     predicted = predict(model, placement, cluster)
     alone = simulate(model, placement, cluster, 1, passes=3000)
     assert alone.rate == pytest.approx(predicted.rate(1), rel=0.05) and alone.waits > 100
