@@ -37,7 +37,7 @@ _CHAIN = 8  # nodes of a graph: what a graph costs as a whole is not counted for
 
 def _graph_us(backend: Backend, sched: Scheduler, graph: Graph) -> float:
     """Microseconds of a run; of a device of another rank, on the clock of that, where no link counts."""
-    if not getattr(backend.device, "remote", False):
+    if not getattr(backend.device, "_remote", False):
         return _median_us(lambda: sched.compute(graph))
     sched.compute(graph)
     with sched.trace() as trace:
@@ -138,7 +138,7 @@ def _measure_copy(backend: Backend, *, read: bool) -> CopyCost:
 
 def _measure_copies(backend: Backend) -> tuple[CopyCost, CopyCost]:
     """To the device and from it."""
-    of_device: Callable[[], tuple[CopyCost, CopyCost]] | None = getattr(backend.device, "measure_copies", None)
+    of_device: Callable[[], tuple[CopyCost, CopyCost]] | None = getattr(backend.device, "_measure_copies", None)
     if of_device is not None:
         return of_device()
     return _measure_copy(backend, read=False), _measure_copy(backend, read=True)

@@ -216,7 +216,7 @@ def processor_model() -> str:
 def describe_device(backend: Backend) -> str:
     """What tells devices apart that cost differently."""
     if not backend.is_cpu:
-        return getattr(backend.device, "cost_name", None) or backend.name  # a rank's number says nothing
+        return getattr(backend.device, "_cost_name", None) or backend.name  # a rank's number says nothing
     return f"CPU {processor_model()}, {backend.n_threads} threads, {backend.level}"
 
 
@@ -233,8 +233,8 @@ def file_of(backend: Backend) -> Path:
 
 def kept_links(backends: Sequence[Backend]) -> dict[tuple[int, int], CopyCost]:
     """What was measured of links between devices of a cluster, by the places of the backends."""
-    devices = [(i, b.device) for i, b in enumerate(backends) if hasattr(b.device, "kept_links")]
-    known = devices[0][1].kept_links() if len(devices) > 1 else {}
+    devices = [(i, b.device) for i, b in enumerate(backends) if hasattr(b.device, "_kept_links")]
+    known = devices[0][1]._kept_links() if len(devices) > 1 else {}
     pairs = itertools.permutations(devices, 2) if known else ()
     return {(i, j): known[name] for (i, a), (j, b) in pairs if (name := a.link_name(b)) in known}
 

@@ -54,7 +54,7 @@ class Measured:
     conductor: Conductor
     peer: Peer
     name: str
-    remote = True  #: what it does is timed on the clock of its rank
+    _remote = True  #: what it does is timed on the clock of its rank
 
     @property
     def end(self) -> str:
@@ -65,7 +65,7 @@ class Measured:
         return f"{kind} of {facts.get('host')}, {facts.get('processor')}, {cores} cores, {threads or cores} threads"
 
     @property
-    def cost_name(self) -> str:
+    def _cost_name(self) -> str:
         """The same, of what its file of costs holds: copies from and to rank 0 among it."""
         way = self.conductor.transport.way(0, self.peer.number)
         return f"{self.end}; from {self.conductor.facts.get('host')}, {way}"
@@ -74,11 +74,11 @@ class Measured:
         """The same, of the link to another device."""
         return f"{self.end} -> {other.end}; {self.conductor.transport.way(self.peer.number, other.peer.number)}"
 
-    def kept_links(self) -> dict[str, CopyCost]:
+    def _kept_links(self) -> dict[str, CopyCost]:
         """What was measured so far, by the names of links."""
         return read_links()
 
-    def measure_copies(self) -> tuple[CopyCost, CopyCost]:
+    def _measure_copies(self) -> tuple[CopyCost, CopyCost]:
         """From memory of rank 0, and to it."""
         conductor, peer = self.conductor, self.peer
         trips = [conductor.ping(peer)[0] for _ in range(3)]
@@ -296,7 +296,7 @@ def calibrate_cluster(
     done: dict[str, DeviceCosts] = {}
     for i, backend in enumerate(given):
         tell(i, steps, backend.name)
-        name = getattr(backend.device, "cost_name", backend.name)
+        name = getattr(backend.device, "_cost_name", backend.name)
         if name not in done:
             kept = None if force else read_costs(backend)
             done[name] = kept or calibrate(backend, size=size)

@@ -50,8 +50,8 @@ def test_links_are_measured_between_ranks():
             one, two = (b.device for b in cluster.backends())
             between, back = one.measure_link(two)
             assert not [key for key in network.sent if key[2] == DATA and 0 in key[:2]]
-            there, home = one.measure_copies()
-            other, _ = two.measure_copies()
+            there, home = one._measure_copies()
+            other, _ = two._measure_copies()
         limits = {True: (20_000, 10.0), False: (500, 1000.0)}
         for found, pair in ((between, (1, 2)), (back, (1, 2)), (there, (0, 1)), (home, (0, 1)), (other, (0, 2))):
             us, rate = limits[pair == slow]
@@ -96,7 +96,7 @@ def test_what_tells_ranks_apart(cache):
     with simulated(3, threads=1, **FAST) as cluster:
         one, two = cluster.backends()
         assert file_of(one) == file_of(two)
-        names = {one.device.cost_name, one.device.link_name(two.device)}
+        names = {one.device._cost_name, one.device.link_name(two.device)}
         rank = cluster.ranks[1]
         assert all(rank.host in n and f"{rank.cores} cores, 1 threads" in n for n in names)
         before = file_of(one)
