@@ -229,6 +229,36 @@ def test_memory_spreads_work_over_ranks():
 # --------------------------------------------------------------------------------------------------- descriptions of it
 
 
+def test_ranks_that_are_alike_share_what_one_cannot_hold():
+    """Six layers, each with a weight of 256 KiB that has no place yet: one rank may hold all, or two of them."""
+    with simulated(4, **FAST) as cluster:
+        backends = cluster.backends()
+        devices = [b.device for b in backends]
+        copies: dict[tuple[int, int], CopyCost] = {}
+        for i, j in ((0, 1), (0, 2), (1, 2)):
+            copies[i, j], copies[j, i] = devices[i].measure_link(devices[j])
+        rng = np.random.default_rng(0)
+        for limit, n_used in ((0, 1), (600 << 10, 3)):
+            costs = Costs([device()] * 3, copies, max_bytes=[limit] * 3)
+            with gb.Context() as ctx, gb.Scheduler(backends, policy="cost", costs=costs) as sched:
+                x = y = ctx.tensor((8, 256), name="x")
+                weights = [ctx.tensor((256, 256), name=f"w{i}") for i in range(6)]
+                for w in weights:
+                    y = gb.relu(y @ w.T)
+                graph = ctx.graph(y)
+                sched.allocate(graph)
+                assert len(sched.splits) == len({s.backend.name for s in sched.splits}) == n_used
+                assert limit == 0 or all(0 < sched.buffer_size(b) <= limit for b in backends)
+                values = rng.standard_normal((8, 256)).astype(np.float32)
+                x.set(values)
+                for w in weights:
+                    data = rng.standard_normal((256, 256)).astype(np.float32) / 16
+                    w.set(data)
+                    values = np.maximum(values @ data.T, 0)
+                sched.compute(graph)
+                np.testing.assert_allclose(y.numpy(), values, rtol=1e-3, atol=1e-4)
+
+
 def test_a_measured_cluster_is_described(tmp_path):
     with simulated(3, network=linked((1, 2))) as cluster:
         backends = [*cluster.backends(), gb.Backend("CPU", n_threads=1)]
