@@ -15,7 +15,6 @@ import hashlib
 import itertools
 import json
 import math
-import statistics
 import time
 import warnings
 from collections import Counter
@@ -32,10 +31,8 @@ from .._text.escape import line
 from .._timing import median
 from ..backend import Backend
 from ..buffer import text
-from . import _messages as m
 from ._describe import Description, DeviceKind, Link, Rates, devices_of
 from ._host import Conductor, Peer
-from ._messages import What
 
 __all__ = ["Measured", "calibrate_cluster", "described"]
 
@@ -44,8 +41,8 @@ _SMALL, _FIRST, _LARGEST = 16, 64 << 10, 4 << 20  # bytes of messages
 _BURST, _BURSTS = 8, 3  # large ones that follow each other, and how often
 _LONG = 0.02  # seconds that a large message should take, and of a round trip after which few are made
 
-Times = Callable[[int, int], list[float]]
-"""Of a number of bytes and of messages: seconds between the arrivals of each two."""
+Seconds = Callable[[int], float]
+"""Of one of some messages of so many bytes that follow each other."""
 
 
 class Measured:
@@ -79,103 +76,72 @@ class Measured:
         return read_links()
 
     def _measure_copies(self) -> tuple[CopyCost, CopyCost]:
-        """From memory of rank 0, and to it."""
-        conductor, peer = self.conductor, self.peer
-        trips = [conductor.ping(peer)[0] for _ in range(3)]
-        trips = trips if median(trips) > _LONG else [conductor.ping(peer)[0] for _ in range(15)]
-        us = median(trips) / 2 * 1e6
-        memory = self._memory(_LARGEST)
-        data = memoryview(bytearray(_BURST * _LARGEST))
+        """From memory of rank 0, and to it: what some copies take beyond a round trip, which the last of them ends
+        with."""
+        trips = [self.conductor.ping(self.peer)[0] for _ in range(3)]
+        trips = trips if median(trips) > _LONG else [self.conductor.ping(self.peer)[0] for _ in range(15)]
+        trip, memory, data = median(trips), self._device.alloc(_LARGEST), memoryview(bytearray(_BURST * _LARGEST))
 
-        def there(nbytes: int, count: int) -> list[float]:
-            marks = []
-            with conductor.lock:
-                for _ in range(count):
-                    conductor.add(peer, m.command(What.TAKE, 0, memory.number, 0, nbytes))
-                    marks.append(conductor.question(peer, What.MARK))
-                conductor.flush(peer)  # before the data, which would hold them up
-                for _ in range(count):
-                    conductor.send_data(peer, data[:nbytes])
-            return _gaps(_clocks(conductor, peer, marks))
+        def seconds(copy: Callable[[int, int], object]) -> Seconds:
+            def taken(nbytes: int) -> float:
+                begin = time.perf_counter()
+                for k in range(_BURST):
+                    copy(k, nbytes)
+                self._device.synchronize()
+                took = time.perf_counter() - begin
+                return max(took - trip, took / 100) / _BURST
 
-        def back(nbytes: int, count: int) -> list[float]:
-            places = [data[k * nbytes : (k + 1) * nbytes] for k in range(count)]
-            arrivals = [conductor.to_host(peer, memory.number, 0, place) for place in places]
-            ends = []
-            for arrival in arrivals:
-                conductor.wait(lambda arrival=arrival: arrival.done)  # type: ignore[misc]
-                ends.append(time.monotonic_ns())
-            conductor.raise_failure(peer)
-            return _gaps(ends)
+            return taken
 
-        return CopyCost(us, _rate(there)), CopyCost(us, _rate(back))
+        there = seconds(lambda k, n: self._device.transfer(memory, 0, data[:n], 0, n))
+        back = seconds(lambda k, n: self._device.transfer(data[k * n : (k + 1) * n], 0, memory, 0, n))
+        return CopyCost(trip / 2 * 1e6, _rate(there)), CopyCost(trip / 2 * 1e6, _rate(back))
 
     def measure_link(self, other: Measured) -> tuple[CopyCost, CopyCost]:
         """To another device, and back."""
-        if other.peer is self.peer:
-            return self._measure_inside(other), other._measure_inside(self)
-        conductor, mine, its = self.conductor, self._memory(_LARGEST), other._memory(_LARGEST)
-        here, there = (self.peer, (mine.number, 0)), (other.peer, (its.number, 0))
+        mine, its = self._device.alloc(_LARGEST), other._device.alloc(_LARGEST)
 
         def trips(count: int) -> list[float]:
-            marks = [conductor.question(self.peer, What.MARK)]
+            marks = [self._mark()]
             for _ in range(count):
-                conductor.between(*there, *here, _SMALL)
-                conductor.between(*here, *there, _SMALL)
-                marks.append(conductor.question(self.peer, What.MARK))
-            return _gaps(_clocks(conductor, self.peer, marks))
+                self._device.transfer(its, 0, mine, 0, _SMALL)
+                self._device.transfer(mine, 0, its, 0, _SMALL)
+                marks.append(self._mark())
+            return [(b - a) / 1e9 for a, b in itertools.pairwise([mark.time() for mark in marks])]
 
-        def times(source: tuple[Peer, tuple[int, int]], target: tuple[Peer, tuple[int, int]]) -> Times:
-            def sent(nbytes: int, count: int) -> list[float]:
+        def seconds(end: Measured, to: Any, source: Any) -> Seconds:
+            def taken(nbytes: int) -> float:
                 marks = []
-                for _ in range(count):
-                    conductor.between(*target, *source, nbytes)
-                    marks.append(conductor.question(target[0], What.MARK))
-                return _gaps(_clocks(conductor, target[0], marks))
+                for _ in range(_BURST):
+                    self._device.transfer(to, 0, source, 0, nbytes)
+                    marks.append(end._mark())
+                return float(max(marks[-1].time() - marks[0].time(), 1)) / 1e9 / (_BURST - 1)
 
-            return sent
+            return taken
 
         found = trips(3)
         found = found if median(found) > _LONG else trips(21)
         us = median(found) / 2 * 1e6
-        return CopyCost(us, _rate(times(here, there))), CopyCost(us, _rate(times(there, here)))
+        costs = CopyCost(us, _rate(seconds(other, its, mine))), CopyCost(us, _rate(seconds(self, mine, its)))
+        for device in (self._device, other._device):
+            device.synchronize()  # tells what failed
+        return costs
 
-    def _measure_inside(self, other: Measured) -> CopyCost:
-        """To another device of the same rank."""
-        conductor, peer, mine, its = self.conductor, self.peer, self._memory(_LARGEST), other._memory(_LARGEST)
+    def _mark(self) -> Any:
+        mark = self._device.timed_event()
+        mark.record()
+        return mark
 
-        def copies(nbytes: int, count: int) -> list[float]:
-            marks = [conductor.question(peer, What.MARK)]
-            for _ in range(count):
-                conductor.between(peer, (its.number, 0), peer, (mine.number, 0), nbytes)
-                marks.append(conductor.question(peer, What.MARK))
-            return _gaps(_clocks(conductor, peer, marks))
-
-        return CopyCost(median(copies(_SMALL, 21)) * 1e6, _rate(copies))
-
-    def _memory(self, nbytes: int) -> Any:
-        return self.alloc(nbytes)  # type: ignore[attr-defined]
+    @property
+    def _device(self) -> Any:
+        return self
 
 
-def _clocks(conductor: Conductor, peer: Peer, marks: Sequence[int]) -> list[int]:
-    """ns on the clock of a rank of marks in its queue."""
-    try:
-        return [int(m.CLOCK.unpack(conductor.answer(peer, mark))[0]) for mark in marks]
-    finally:
-        for mark in marks:
-            conductor.answers.pop(mark, None)
-        conductor.raise_failure(peer)
-
-
-def _gaps(ns: Sequence[int]) -> list[float]:
-    return [max(b - a, 1) / 1e9 for a, b in itertools.pairwise(ns)]
-
-
-def _rate(times: Times) -> float:
+def _rate(seconds: Seconds) -> float:
     """Bytes a microsecond: of some messages, then of larger ones if the link is fast."""
     nbytes = _FIRST
     while True:
-        rate = nbytes / median(statistics.mean(times(nbytes, _BURST)) for _ in range(_BURSTS))
+        rate = nbytes / median(seconds(nbytes) for _ in range(_BURSTS))
         size = min(_LARGEST, 1 << max(0, int(math.log2(max(rate * _LONG, 1)))))
         if size <= 2 * nbytes:
             return rate / 1e6

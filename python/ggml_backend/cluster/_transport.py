@@ -129,8 +129,7 @@ class LocalNetwork:
 
     def link(self, source: int, target: int, *, delay: float = 0.0, rate: float | None = None) -> None:
         """Gives what is sent that way from now on a delay and a rate of its own."""
-        with self.changed:
-            self._links[source, target] = delay, rate
+        self._links[source, target] = delay, rate
 
     def of_link(self, source: int, target: int) -> tuple[float, float | None]:
         """Delay and rate."""
