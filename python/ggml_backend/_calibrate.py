@@ -17,8 +17,8 @@ from ._timing import median, once, series
 from .backend import Backend
 from .context import Context
 from .dtypes import dtypes
+from .graph import Graph
 from .sched import Scheduler
-from .tensor import Tensor
 
 __all__ = ["calibrate", "check_size"]
 
@@ -31,7 +31,23 @@ def _median_us(run: Callable[[], Any], repeats: int = 5, least_us: float = 200.0
 
 
 Build = Callable[[Context, Any, int], Callable[[], Any]]
+_AWAY = 7  # runs of which the median counts, where each takes a round trip
 _CHAIN = 8  # nodes of a graph: what a graph costs as a whole is not counted for each
+
+
+def _graph_us(backend: Backend, sched: Scheduler, graph: Graph) -> float:
+    """Microseconds of a run; of a device of another rank, on the clock of that, where no link counts."""
+    if not getattr(backend.device, "_remote", False):
+        return _median_us(lambda: sched.compute(graph))
+    sched.compute(graph)
+    with sched.trace() as trace:
+        for _ in range(_AWAY):
+            sched.compute(graph)
+    runs: dict[int, float] = {}
+    for event in trace.events:
+        if event.kind == "compute":
+            runs[event.run] = runs.get(event.run, 0.0) + event.seconds
+    return median(runs.values()) * 1e6
 
 
 def _time_op(backend: Backend, build: Build, dtype: str, n: int) -> float:
@@ -45,7 +61,7 @@ def _time_op(backend: Backend, build: Build, dtype: str, n: int) -> float:
             sched.allocate(graph)
             for leaf in graph.leafs:
                 leaf.set(...)
-            times.append(_median_us(lambda sched=sched, graph=graph: sched.compute(graph)))  # type: ignore[misc]
+            times.append(_graph_us(backend, sched, graph))
     return max((times[1] - times[0]) / _CHAIN, 1e-3)
 
 
@@ -102,11 +118,6 @@ def _jobs(backend: Backend, size: int) -> list[tuple[str, Callable[[], OpCost]]]
     return [*jobs, *((op_class, partial(plain, op_class, build, n)) for op_class, build, n in others)]
 
 
-def _write(backend: Backend, t: Tensor, data: np.ndarray[Any, Any]) -> None:
-    t.set(data)
-    backend.synchronize()  # a rank of a cluster says at once that it has been sent
-
-
 def _measure_copy(backend: Backend, *, read: bool) -> CopyCost:
     """Least squares over sizes from 4 KiB to 16 MiB, weighted so that each counts alike."""
     sizes, times = [1 << k for k in range(12, 25, 3)], []
@@ -117,12 +128,20 @@ def _measure_copy(backend: Backend, *, read: bool) -> CopyCost:
                 buffer.place(t)
                 data = np.zeros(size, np.int8)
                 t.set(data)
-                copy = partial(t.numpy, copy=True) if read else partial(_write, backend, t, data)
+                copy = partial(t.numpy, copy=True) if read else partial(t.set, data)
                 times.append(_median_us(copy, 3))
     weights = 1 / np.array(times)
     a = np.stack([np.ones(len(sizes)), np.array(sizes, float)], 1) * weights[:, None]
     launch, per_byte = np.linalg.lstsq(a, np.ones(len(sizes)), rcond=None)[0]
     return CopyCost(max(float(launch), 0.0), 1 / max(float(per_byte), 1e-9))
+
+
+def _measure_copies(backend: Backend) -> tuple[CopyCost, CopyCost]:
+    """To the device and from it."""
+    of_device: Callable[[], tuple[CopyCost, CopyCost]] | None = getattr(backend.device, "_measure_copies", None)
+    if of_device is not None:
+        return of_device()
+    return _measure_copy(backend, read=False), _measure_copy(backend, read=True)
 
 
 def check_size(size: int) -> None:
@@ -147,18 +166,17 @@ def calibrate(
     tell = progress or (lambda done, total, what: None)
     found: list[OpCost] = []
     for i, (what, job) in enumerate(jobs):
-        tell(i, len(jobs) + 2, what)
+        tell(i, len(jobs) + 1, what)
         with contextlib.suppress(UnsupportedError):
             found.append(job())
     if not found:
         raise UnsupportedError(f"calibrate: {backend.name} runs none of the ops that are measured")
     # for what was not measured
     found.append(OpCost("any", None, max(op.launch_us for op in found), min(op.bytes_per_us for op in found)))
-    tell(len(jobs), len(jobs) + 2, "copies to the device")
-    from_host = _measure_copy(backend, read=False)
-    tell(len(jobs) + 1, len(jobs) + 2, "copies from the device")
-    device = DeviceCosts(tuple(found), from_host, _measure_copy(backend, read=True), backend.buffer_type.is_host)
+    tell(len(jobs), len(jobs) + 1, "copies to the device and from it")
+    from_host, to_host = _measure_copies(backend)
+    device = DeviceCosts(tuple(found), from_host, to_host, backend.buffer_type.is_host)
     if write:
         write_costs(backend, device)
-    tell(len(jobs) + 2, len(jobs) + 2, "")
+    tell(len(jobs) + 1, len(jobs) + 1, "")
     return device

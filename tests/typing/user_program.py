@@ -7,6 +7,7 @@ it against the installed package. It also runs, so that what the checkers believ
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ import numpy as np
 import ggml_backend as gb
 import ggml_backend.gguf
 from ggml_backend import gguf
+from ggml_backend.cluster import Description
 
 if TYPE_CHECKING:
     from typing_extensions import assert_type
@@ -345,12 +347,21 @@ def failures(cpu: gb.Backend) -> list[type[Exception]]:
     return [gb.AllocationError, gb.DeviceError, gb.FileError, gb.GgmlError, gb.StateError, gb.UnsupportedError]
 
 
-def ranks() -> None:
+def ranks(folder: Path) -> None:
     with gb.cluster(deadline=5.0, heartbeat=0.5, cache=None, threads=1) as cluster:
         assert_type(cluster, gb.Cluster)
         assert_type(cluster.backends(), "list[gb.Backend]")
         assert_type([r.lost for r in cluster.ranks], "list[str | None]")
         assert_type(cluster.bytes_sent, int)
+        backends = [*cluster.backends(), gb.Backend("CPU", n_threads=1)]
+        costs = cluster.calibrate(backends, size=64, seconds=1.0, force=False, progress=lambda done, total, what: None)
+        assert_type(costs, gb.Costs)
+        described = cluster.describe(backends, costs)
+        assert_type(described, Description)
+        described.write(folder / "cluster.toml")
+        assert_type(described.costs(message=4096), gb.Costs)
+    if sys.version_info >= (3, 11):
+        assert_type(Description.read(folder / "cluster.toml"), Description)
 
 
 def main(folder: Path) -> None:
@@ -366,4 +377,4 @@ def main(folder: Path) -> None:
     scheduling(cpu, folder)
     devices()
     failures(cpu)
-    ranks()
+    ranks(folder)

@@ -14,7 +14,7 @@ from .._errors import InvalidArgumentError, UnsupportedError
 from .._pictures import Picture, picture_of
 from ..backend import Backend
 from ..context import Context
-from ..dtypes import float16, int32
+from ..dtypes import DType, float16, int32
 from ..graph import Graph
 from ..plan import Plan
 from ..sched import Scheduler
@@ -22,7 +22,7 @@ from ..tensor import Tensor
 from .graphs import NAMES
 from .graphs import build as build_example
 
-__all__ = ["ARCHITECTURES", "Llama", "llama_layer", "prepare"]
+__all__ = ["ARCHITECTURES", "Llama", "LlamaFile", "Pass", "llama_layer", "llama_shapes", "prepare"]
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def llama_layer(
     return (x + ops.mul_mat(w[f"{p}ffn_down.weight"], both).named(f"{p}ffn_out")).named(f"{p}out")
 
 
-def _llama_shapes(c: Llama, vocab: int) -> dict[str, tuple[int, ...]]:
+def llama_shapes(c: Llama, vocab: int) -> dict[str, tuple[int, ...]]:
     """What the file must hold."""
     shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (vocab, c.embd), "output_norm.weight": (c.embd,)}
     kv = c.kv_heads * c.head
@@ -153,41 +153,72 @@ def _llama_shapes(c: Llama, vocab: int) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
+@dataclass(frozen=True)
+class LlamaFile:
+    """What a file's metadata say: sizes, and shape and type of every weight. Nothing of the weights is read."""
+
+    c: Llama
+    weights: Mapping[str, tuple[tuple[int, ...], DType]]
+    tokens: int
+    length: int  #: positions of the cache
+
+    @classmethod
+    def of(cls, file: gguf.GGUFFile, asked: Pass) -> LlamaFile:
+        c = Llama.of(file.metadata)
+        length = asked.context if asked.context is not None else min(c.context, 4096)
+        tokens = asked.tokens if asked.tokens is not None else min(512, length)
+        if not 0 < tokens <= length:
+            raise InvalidArgumentError(f"{tokens} tokens do not fit a cache of {length}")
+        if "token_embd.weight" not in file.tensors or len(file.tensors["token_embd.weight"].shape) != 2:
+            raise InvalidArgumentError("the file has no matrix token_embd.weight")
+        shapes = llama_shapes(c, file.tensors["token_embd.weight"].shape[0])
+        if "output.weight" in file.tensors:
+            shapes["output.weight"] = shapes["token_embd.weight"]
+        weights = {}
+        for name, shape in shapes.items():
+            if name not in file.tensors:
+                raise InvalidArgumentError(f"the file has no tensor {name}")
+            found = file.tensors[name]
+            if found.shape != shape:
+                raise InvalidArgumentError(f"the file's {name} has the shape {found.shape}, by its metadata {shape}")
+            weights[name] = shape, found.dtype
+        return cls(c, weights, tokens, length)
+
+    def tensors(self, home: Callable[[str], Context]) -> dict[str, Tensor]:
+        """Weights and caches, without memory, each in the context for its name."""
+        c, length = self.c, self.length
+        w = {name: home(name).tensor(shape, dtype, name=name) for name, (shape, dtype) in self.weights.items()}
+        for i in range(c.layers):
+            keys, values = f"blk.{i}.cache_k", f"blk.{i}.cache_v"
+            w[keys] = home(keys).tensor((c.kv_heads, length, c.head), float16, name=keys)
+            w[values] = home(values).tensor((c.kv_heads, c.head, length), float16, name=values)
+        return w
+
+    def graph(self, context: Context, w: Mapping[str, Tensor]) -> Graph:
+        """One pass of tokens that fill the cache."""
+        tokens = self.tokens
+        ids, positions = (
+            context.tensor((tokens,), int32, name="ids"),
+            context.tensor((tokens,), int32, name="positions"),
+        )
+        x, writes = ops.get_rows(w["token_embd.weight"], ids).named("embeddings"), list[Tensor]()
+        for i in range(self.c.layers):
+            x = llama_layer(w, self.c, i, x, self.length - tokens, positions, writes)
+        normed = ops.rms_norm(x[-1:], eps=self.c.eps).named("output_rms")
+        last = (normed * w["output_norm.weight"]).named("output_norm")
+        logits = ops.mul_mat(w.get("output.weight", w["token_embd.weight"]), last).named("logits")
+        return context.graph(*writes, logits)
+
+
 def _llama(file: gguf.GGUFFile, backends: Sequence[Backend], asked: Pass, stack: ExitStack) -> tuple[Graph, str]:
-    c = Llama.of(file.metadata)
-    length = asked.context if asked.context is not None else min(c.context, 4096)
-    tokens = asked.tokens if asked.tokens is not None else min(512, length)
-    if not 0 < tokens <= length:
-        raise InvalidArgumentError(f"{tokens} tokens do not fit a cache of {length}")
-    if "token_embd.weight" not in file.tensors or len(file.tensors["token_embd.weight"].shape) != 2:
-        raise InvalidArgumentError("the file has no matrix token_embd.weight")
-    shapes = _llama_shapes(c, file.tensors["token_embd.weight"].shape[0])
-    if "output.weight" in file.tensors:
-        shapes["output.weight"] = shapes["token_embd.weight"]
+    found = LlamaFile.of(file, asked)
     contexts = [stack.enter_context(Context()) for _ in backends]
-    w: dict[str, Tensor] = {}
-    for name, shape in shapes.items():
-        if name not in file.tensors:
-            raise InvalidArgumentError(f"the file has no tensor {name}")
-        found = file.tensors[name]
-        if found.shape != shape:
-            raise InvalidArgumentError(f"the file's {name} has the shape {found.shape}, by its metadata {shape}")
-        w[name] = contexts[_place(name, c.layers, len(backends))].tensor(shape, found.dtype, name=name)
-    for i in range(c.layers):
-        home = contexts[_place(f"blk.{i}.", c.layers, len(backends))]
-        w[f"blk.{i}.cache_k"] = home.tensor((c.kv_heads, length, c.head), float16, name=f"blk.{i}.cache_k")
-        w[f"blk.{i}.cache_v"] = home.tensor((c.kv_heads, c.head, length), float16, name=f"blk.{i}.cache_v")
+    w = found.tensors(lambda name: contexts[_place(name, found.c.layers, len(backends))])
     for context, backend in zip(contexts, backends, strict=True):
         if context.tensors():
             context.allocate(backend, "weights")
-    context = stack.enter_context(Context())
-    ids, positions = context.tensor((tokens,), int32, name="ids"), context.tensor((tokens,), int32, name="positions")
-    x, writes = ops.get_rows(w["token_embd.weight"], ids).named("embeddings"), list[Tensor]()
-    for i in range(c.layers):
-        x = llama_layer(w, c, i, x, length - tokens, positions, writes)
-    last = (ops.rms_norm(x[-1:], eps=c.eps).named("output_rms") * w["output_norm.weight"]).named("output_norm")
-    logits = ops.mul_mat(w.get("output.weight", w["token_embd.weight"]), last).named("logits")
-    return context.graph(*writes, logits), f"{tokens} tokens that fill a cache of {length}"
+    graph = found.graph(stack.enter_context(Context()), w)
+    return graph, f"{found.tokens} tokens that fill a cache of {found.length}"
 
 
 def _place(name: str, layers: int, n: int) -> int:

@@ -43,8 +43,12 @@ __all__ = [
     "DeviceCosts",
     "OpCost",
     "Prediction",
+    "cache_folder",
+    "copy_of",
     "describe_device",
     "file_of",
+    "kept_links",
+    "processor_model",
     "read_costs",
     "to_json",
     "write_costs",
@@ -122,7 +126,8 @@ class Costs:
 
     @classmethod
     def cached(cls, backends: Sequence[Backend], **options: Any) -> Costs | None:
-        """From the files of :func:`calibrate`; None if one is missing. ``options``: other fields."""
+        """From the files of :func:`calibrate`, and of :meth:`Cluster.calibrate` for links between ranks; None if that
+        of a backend is missing. ``options``: other fields."""
         given = (
             (backends,)
             if isinstance(backends, Backend)
@@ -131,7 +136,10 @@ class Costs:
         for b in given:
             expect(b, Backend, "Costs.cached: each backend")
         found = [read_costs(b) for b in given]
-        return None if any(d is None for d in found) else cls([d for d in found if d is not None], **options)
+        if any(d is None for d in found):
+            return None
+        options.setdefault("copies", kept_links(given))
+        return cls([d for d in found if d is not None], **options)
 
     def copy(self, source: int, target: int) -> CopyCost:
         """What a copy from one backend to another costs."""
@@ -195,23 +203,40 @@ for _public in (OpCost, CopyCost, DeviceCosts, Prediction, Costs):
 # ------------------------------------------------------------------------------------------------------------ the cache
 
 
-def describe_device(backend: Backend) -> str:
-    """What tells devices apart that cost differently."""
-    if not backend.is_cpu:
-        return backend.name
+def processor_model() -> str:
+    """What the processor of this host calls itself."""
     model = platform.processor()
     with contextlib.suppress(OSError):
         known = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
         found = re.search(r"^(?:model name|Hardware|Model)\s*:\s*(.+)$", known, re.MULTILINE)
         model = found.group(1).strip() if found else model
-    return f"CPU {model or platform.machine()}, {backend.n_threads} threads, {backend.level}"
+    return model or platform.machine()
+
+
+def describe_device(backend: Backend) -> str:
+    """What tells devices apart that cost differently."""
+    if not backend.is_cpu:
+        return getattr(backend.device, "_cost_name", None) or backend.name  # a rank's number says nothing
+    return f"CPU {processor_model()}, {backend.n_threads} threads, {backend.level}"
+
+
+def cache_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ggml_backend"
 
 
 def file_of(backend: Backend) -> Path:
     name, version = describe_device(backend), text(lib.gbpy_version())
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ggml_backend"
     key = hashlib.sha256(f"{FORMAT}\n{version}\n{name}".encode()).hexdigest()[:16]
-    return base / f"costs-{re.sub(r'[^A-Za-z0-9]+', '-', backend.name).strip('-')}-{key}.json"
+    stem = backend.name if backend.is_cpu else name.partition(",")[0]
+    return cache_folder() / f"costs-{re.sub(r'[^A-Za-z0-9]+', '-', stem)[:60].strip('-')}-{key}.json"
+
+
+def kept_links(backends: Sequence[Backend]) -> dict[tuple[int, int], CopyCost]:
+    """What was measured of links between devices of a cluster, by the places of the backends."""
+    devices = [(i, b.device) for i, b in enumerate(backends) if hasattr(b.device, "_kept_links")]
+    known = devices[0][1]._kept_links() if len(devices) > 1 else {}
+    pairs = itertools.permutations(devices, 2) if known else ()
+    return {(i, j): known[name] for (i, a), (j, b) in pairs if (name := a.link_name(b)) in known}
 
 
 def to_json(device: DeviceCosts) -> dict[str, Any]:
@@ -227,7 +252,7 @@ def to_json(device: DeviceCosts) -> dict[str, Any]:
     return {k: plain(v) for k, v in asdict(device).items()}
 
 
-class _Malformed(Exception):
+class _Malformed(ValueError):
     """What a file of costs has wrong."""
 
 
@@ -249,7 +274,7 @@ def _number(entry: dict[str, Any], key: str, what: str) -> float:
     return float(value)
 
 
-def _copy_of(value: Any, what: str) -> CopyCost:
+def copy_of(value: Any, what: str) -> CopyCost:
     entry = _entry(value, {"launch_us", "bytes_per_us"}, what)
     return CopyCost(_number(entry, "launch_us", what), _number(entry, "bytes_per_us", what))
 
@@ -270,7 +295,7 @@ def _costs_of(data: Any) -> DeviceCosts:
     costs = _entry(data.get("costs"), {"ops", "from_host", "to_host", "host"}, "costs")
     if not isinstance(costs["ops"], list) or not costs["ops"] or not isinstance(costs["host"], bool):
         raise _Malformed("costs: ops is no list with entries, or host is neither true nor false")
-    to, back = _copy_of(costs["from_host"], "from_host"), _copy_of(costs["to_host"], "to_host")
+    to, back = copy_of(costs["from_host"], "from_host"), copy_of(costs["to_host"], "to_host")
     return DeviceCosts(tuple(_op_of(op) for op in costs["ops"]), to, back, costs["host"])
 
 

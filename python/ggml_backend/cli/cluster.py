@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from .._text.terminal import print_json, say
+from .._sched.costs import to_json
+from .._text.terminal import print_json, say, step_bar
 from ..backend import Backend
 from ..cluster import Cluster, cluster, rank_of_process
 from ..context import Context
@@ -24,6 +25,7 @@ _SIZE = 4 << 20  # bytes that the bandwidth is measured with
 _ACTIONS = {
     "info": "a table of the ranks",
     "ping": "the same with round trips and bandwidths",
+    "calibrate": "measure devices and links, for the scheduling policy 'cost' and for descriptions of the cluster",
     "run": "rank 0 runs SCRIPT, which calls gb.cluster(), and the other ranks serve",
 }
 
@@ -36,6 +38,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         made.add_argument("--deadline", type=float, default=30.0, help="seconds until a silent rank is lost (30)")
         made.add_argument("--threads", type=int, help="of the CPU of each rank (its cores, divided among its ranks)")
         made.add_argument("--cache", help="folder where ranks keep weights that were sent to them")
+        if name == "calibrate":
+            made.add_argument(
+                "--size",
+                type=int,
+                default=768,
+                metavar="N",
+                help="rows and columns of the matrices that are measured (768)",
+            )
+            made.add_argument("--seconds", type=float, default=300.0, help="no link is measured after so many (300)")
+            made.add_argument("--force", action="store_true", help="measure again what is known")
+            made.add_argument(
+                "--out", metavar="FILE.toml", help="write a description of the cluster, for plan MODEL.gguf --cluster"
+            )
         if name == "run":
             made.add_argument("script", help="a file of Python")
             made.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
@@ -50,6 +65,8 @@ def run(options: argparse.Namespace) -> int:
             cluster(**how)
         return _script(options.script, options.arguments)
     with cluster(**how) as found:
+        if options.action == "calibrate":
+            return _calibrate(found, options)
         return _show(found, options.action == "ping", options.json)
 
 
@@ -86,6 +103,31 @@ def _show(found: Cluster, measured: bool, as_json: bool) -> int:
             what += f"; round trip {row['round_trip_us']:.1f} us, {row['to_rank_bytes_per_s'] / 1e9:.2f} GB/s to it,"
             what += f" {row['from_rank_bytes_per_s'] / 1e9:.2f} GB/s from it"
         say(what)
+    return 0
+
+
+def _calibrate(found: Cluster, options: argparse.Namespace) -> int:
+    backends = [*found.backends(), Backend("CPU")]
+    costs = found.calibrate(
+        backends, size=options.size, seconds=options.seconds, force=options.force, progress=step_bar("cluster")
+    )
+    if options.out:
+        found.describe(backends, costs).write(options.out)
+    names = [*(b.name for b in backends[:-1]), "rank 0"]
+    links = [(names[i], names[j], c) for (i, j), c in sorted(costs.copies.items())]
+    for name, device in zip(names[:-1], costs.devices[:-1], strict=True):
+        links += [("rank 0", name, device.from_host), (name, "rank 0", device.to_host)]
+    if options.json:
+        rows = [{"device": n, **to_json(d)} for n, d in zip(names, costs.devices, strict=True)]
+        ways = [{"from": a, "to": b, "launch_us": c.launch_us, "bytes_per_us": c.bytes_per_us} for a, b, c in links]
+        print_json({"devices": rows, "links": ways})
+        return 0
+    for name, device in zip(names, costs.devices, strict=True):
+        products = [op for op in device.ops if op.op_class == "matmul"]
+        rates = (f"{o.dtype} {o.bytes_per_us / 1e3:.1f} GB/s, {o.flops_per_us / 1e3:.0f} GFLOP/s" for o in products)
+        say(f"{name}: products of {'; '.join(rates)}")
+    for a, b, c in links:
+        say(f"{a} to {b}: {c.launch_us:.1f} us, {c.bytes_per_us / 1e3:.3g} GB/s")
     return 0
 
 

@@ -144,14 +144,18 @@ def _does_not_fit(prepared: Prepared) -> str | None:
     return None
 
 
-def _plan_graph(options: argparse.Namespace) -> None:
-    from .._examples.models import prepare  # imports the operations
-
+def _expect_no_table_flags(options: argparse.Namespace) -> None:
     for flag in ("capacity", "budget_ms", "align", "threads"):
         if getattr(options, flag) is not None:
             raise InvalidArgumentError(
                 f"--{flag.replace('_', '-')} is for FILE.csv; a graph has the alignment and limits of its devices"
             )
+
+
+def _plan_graph(options: argparse.Namespace) -> None:
+    from .._examples.models import prepare  # imports the operations
+
+    _expect_no_table_flags(options)
     with (
         _told_plainly(options.parser.prog),
         prepare(
@@ -225,14 +229,24 @@ def _is_table(source: str) -> bool:
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.cluster is None:
+        for flag in ("sequences", "simulate"):
+            if getattr(options, flag) is not None:
+                raise InvalidArgumentError(f"--{flag} needs --cluster FILE, a description of a cluster")
     if _is_table(options.source):
-        for flag, given in {"import": "module", **{f: f for f in ("devices", "tokens", "context", "reorder")}}.items():
+        given_to = ("devices", "tokens", "context", "reorder", "cluster")
+        for flag, given in {"import": "module", **{f: f for f in given_to}}.items():
             if getattr(options, given) is not None:
                 raise InvalidArgumentError(f"--{flag} is for graphs; {options.source} is a bare instance")
         options.align = 1 if options.align is None else options.align
         options.budget_ms = 5000 if options.budget_ms is None else options.budget_ms
         options.threads = 1 if options.threads is None else options.threads
         _plan_table(options)
+    elif options.cluster is not None:
+        _expect_no_table_flags(options)
+        from .plan_cluster import plan_cluster
+
+        plan_cluster(options, _columns())
     else:
         import_named(options)
         _plan_graph(options)
@@ -271,4 +285,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     graph.add_argument(
         "--reorder", action="store_const", const=True, help="run the nodes in another order, if that needs less memory"
+    )
+    cluster = parser.add_argument_group("for MODEL.gguf on a cluster that need not be there")
+    cluster.add_argument(
+        "--cluster", metavar="FILE", help="a description of hosts, devices and links, TOML or JSON (docs/CLUSTER.md)"
+    )
+    cluster.add_argument(
+        "--sequences", type=int, metavar="N", help="texts that are generated at once, each with a cache of its own (1)"
+    )
+    cluster.add_argument(
+        "--simulate", action="store_const", const=True, help="simulate the steps, too, beside what is predicted"
     )

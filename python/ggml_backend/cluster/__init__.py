@@ -21,22 +21,26 @@ import atexit
 import contextlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .._calibrate import check_size
 from .._core.handles import Owner
 from .._errors import InvalidArgumentError, StateError, expect_path
 from .._errors.hints import made_by
 from .._ffi import ffi, lib
+from .._sched.costs import Costs
 from ..backend import Backend
 from ..device import register_device
+from ._describe import Description
 from ._device import RankDevice, current
 from ._host import Conductor, Peer
+from ._links import calibrate_cluster, described
 from ._transport import Killed, LocalNetwork, Transport
 from ._worker import Worker, facts
 
-__all__ = ["Cluster", "LocalNetwork", "Options", "Rank", "cluster", "rank_of_process", "simulated"]
+__all__ = ["Cluster", "Description", "LocalNetwork", "Options", "Rank", "cluster", "rank_of_process", "simulated"]
 
 _version: str = ffi.string(lib.gbpy_version()).decode()
 
@@ -123,6 +127,36 @@ class Cluster(Owner):
     def bytes_sent(self) -> int:
         """What this process has sent to the others: commands, graphs and data."""
         return 0 if self._conductor is None else self._conductor.sent_bytes
+
+    def calibrate(
+        self,
+        backends: Sequence[Backend],
+        *,
+        size: int = 768,
+        seconds: float = 300.0,
+        force: bool = False,
+        progress: Callable[[int, int, str], None] | None = None,
+    ) -> Costs:
+        """Measures devices, and the links between those of ranks, and keeps on disk what it finds; what is known is not
+        measured again. The result is for ``Scheduler(backends, policy="cost", costs=...)``, which finds it by itself
+        from then on. The cluster should have nothing else to do.
+
+        backends: of ranks, and others of this process
+        size: of the matrices that are measured, as of :func:`calibrate`
+        seconds: links that are not measured by then are left out: they cost what the way through rank 0 does
+        force: measure again what is known
+        progress: called with the number of measurements done, their total, and what comes next
+        """
+        check_size(size)
+        return calibrate_cluster(backends, size, seconds, force, progress)
+
+    def describe(self, backends: Sequence[Backend], costs: Costs) -> Description:
+        """The cluster as a description, with which models are planned without it: ``describe(...).write("c.toml")``.
+
+        backends, costs: those of :meth:`calibrate`, and its result. Each rank becomes a host, ``rank1``; of a link the
+        slower direction counts; memory is the host's, divided among its ranks and their devices
+        """
+        return described(backends, costs, self._facts)
 
     def set_clocks(self) -> None:
         """Compares the clocks of the ranks with this one's, for traces. Done once when the cluster begins; clocks drift

@@ -17,6 +17,7 @@ from .._ffi import ffi, lib
 from ..device import Device
 from . import _messages as m
 from ._host import Conductor, Peer
+from ._links import Measured
 from ._messages import What
 from ._nodes import pack
 
@@ -98,7 +99,7 @@ class Mark:
         return int(m.CLOCK.unpack(found)[0]) + peer.clock
 
 
-class RankDevice(Device):
+class RankDevice(Measured, Device):
     """A backend of another rank. Made by :meth:`Cluster.backends`, or ``gb.Backend("MPI1:CPU")``."""
 
     memory = "own"

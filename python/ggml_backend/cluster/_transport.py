@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import random
 import threading
 import time
@@ -66,6 +67,10 @@ class Transport:
         """Ranks that are known to be gone, and why."""
         return {}
 
+    def way(self, source: int, target: int) -> str:
+        """What lies between two ranks, in a word that tells links apart that cost differently beside their hosts."""
+        return self.name
+
     def gave_up(self, peer: int, pid: int) -> None:
         """Rank 0 will not hear of a rank any more; it may be alive. pid: of its process, if that is on this host,
         else 0."""
@@ -114,12 +119,21 @@ class LocalNetwork:
         self._latest: dict[tuple[int, int], float] = {}  # when its last message arrives
         self._random = {(a, b): random.Random(f"{seed}/{a}/{b}") for a in range(size) for b in range(size)}
         self._number = itertools.count()
+        self._links: dict[tuple[int, int], tuple[float, float | None]] = {}  # with delay and rate of their own
         self._cut: set[tuple[int, int]] = set()
         self._stopped: set[int] = set()
         self._dead: set[int] = set()
 
     def transport(self, rank: int) -> LocalTransport:
         return LocalTransport(self, rank)
+
+    def link(self, source: int, target: int, *, delay: float = 0.0, rate: float | None = None) -> None:
+        """Gives what is sent that way from now on a delay and a rate of its own."""
+        self._links[source, target] = delay, rate
+
+    def of_link(self, source: int, target: int) -> tuple[float, float | None]:
+        """Delay and rate."""
+        return self._links.get((source, target), (self.delay, self.rate))
 
     def cut(self, source: int, target: int) -> None:
         """What is sent that way from now on is lost, and nobody is told."""
@@ -163,8 +177,9 @@ class LocalNetwork:
                 return
             now = time.monotonic()
             start = max(now, self._free.get(link, 0.0))
-            self._free[link] = start = start + (len(data) / self.rate if self.rate else 0.0)
-            due = start + self.delay + (self._random[link].random() * self.jitter if self.jitter else 0.0)
+            delay, rate = self.of_link(source, target)
+            self._free[link] = start = start + (len(data) / rate if rate else 0.0)
+            due = start + delay + (self._random[link].random() * self.jitter if self.jitter else 0.0)
             due = self._latest[link] = max(due, self._latest.get(link, 0.0))
             heapq.heappush(self.inboxes[target], (due, next(self._number), _Bytes(source, channel, data)))
             self.changed.notify_all()
@@ -208,6 +223,10 @@ class LocalTransport(Transport):
             due = inbox[0][0] - time.monotonic() if inbox else 0.01
             if due > 0:
                 network.changed.wait(min(due, 0.01))
+
+    def way(self, source: int, target: int) -> str:
+        delay, rate = self.network.of_link(source, target)
+        return f"{self.name}, {delay:g} s, {rate or math.inf:g} bytes a second, jitter {self.network.jitter:g} s"
 
     def lost(self) -> dict[int, str]:
         return dict.fromkeys(self.network.dead(), "its process is gone")

@@ -22,6 +22,7 @@ from typing import Any
 from .._devices import registry
 from .._errors import AllocationError, GgmlError, InvalidArgumentError, StateError
 from .._ffi import ffi, lib
+from .._sched.costs import processor_model
 from ..backend import Backend, backends
 from . import _messages as m
 from ._memory import Compiled, Piece, fill_from_file, keep
@@ -64,6 +65,7 @@ def facts(version: str) -> dict[str, Any]:
         "version": version, "byteorder": sys.byteorder, "python": platform.python_version(),
         "machine": platform.machine(), "host": socket.gethostname(), "pid": os.getpid(),
         "cores": len(os.sched_getaffinity(0)), "memory": memory_of_host(), "backends": names,
+        "processor": processor_model(),
     }  # fmt: skip
 
 
@@ -86,7 +88,7 @@ class Worker:
     def __init__(self, transport: Transport, version: str, options: Any) -> None:
         self.transport = transport
         self.options = options
-        self.facts = facts(version)
+        self.facts = {**facts(version), "threads": options.threads}
         self.devices: list[Backend] = []
         self.memories: dict[int, Piece] = {}
         self.graphs: dict[int, Compiled] = {}

@@ -17,6 +17,8 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
+from described import write_llama
+from ggml_backend.cli import main
 from source_tree import in_tree
 
 HERE = Path(__file__).parent
@@ -150,6 +152,27 @@ def test_the_command_line(tmp_path):
     )
     done = run(3, command=[sys.executable, "-m", "ggml_backend", "cluster", "run", str(script), "-x", "1"])
     assert done.returncode == 0 and done.stdout == "['-x', '1'] ['MPI1:CPU', 'MPI2:CPU']\n"
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="TOML needs Python 3.11")
+def test_a_cluster_is_measured_and_planned_for(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    command = [sys.executable, "-m", "ggml_backend", "cluster", "calibrate", "--size", "64", "--json", "--threads", "1"]
+    done = run(4, command=[*command, "--out", str(tmp_path / "c.toml")])
+    assert done.returncode == 0, done.stderr
+    links = json.loads(done.stdout)["links"]
+    names = [f"MPI{r}:CPU" for r in (1, 2, 3)]
+    ends = [*names, "rank 0"]
+    assert {(k["from"], k["to"]) for k in links} == {(a, b) for a in ends for b in ends if a != b}
+    assert all(k["launch_us"] > 0 and k["bytes_per_us"] > 0 for k in links)
+    (kept,) = tmp_path.glob("ggml_backend/links-*.json")
+    assert len(json.loads(kept.read_text())["links"]) == 1  # ranks of one host are alike
+    write_llama(tmp_path / "model.gguf")
+    assert main(["plan", str(tmp_path / "model.gguf"), "--cluster", str(tmp_path / "c.toml"), "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert {d["host"] for d in plan["devices"]} | {n.partition(":")[0] for n in plan["unused"]} == {
+        "rank0", "rank1", "rank2", "rank3"
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])

@@ -64,6 +64,10 @@ NOT_RUN = {
      "python -m ggml_backend check-device"): "takes minutes; tests/python/backends/test_check_device.py runs such",
     ("docs/CLUSTER.md", "pip install"): INSTALL,
     ("docs/CLUSTER.md", "mpiexec -n 3 python -m ggml_backend"): "needs an MPI; test_cluster_mpi.py runs such",
+    ("docs/CLUSTER.md", "python -m ggml_backend plan MODEL.gguf"): "the arguments are placeholders; "
+     "tests/python/cluster/test_cluster_layers.py",
+    ("docs/CLUSTER.md", 'rank0 = "a1"'): "read by tests/python/cluster/test_cluster_descriptions.py",
+    ("docs/CLUSTER.md", "python benchmarks/"): MEASURES,
     ("docs/CLUSTER.md", "sched = gb.Scheduler"): "a sketch; tests/python/cluster/test_cluster.py runs such",
     ("docs/CLUSTER.md", "#!/bin/sh"): "needs Slurm",
     ("docs/CLUSTER.md", "mpiexec -n 4 --hostfile"): "needs several hosts",
@@ -310,7 +314,7 @@ def mentioned() -> dict[tuple[str, ...], set[str]]:
         "bench": (),
         "calibrate": (),
         "check-device": (),
-        "cluster": ("info", "ping", "run"),
+        "cluster": ("info", "ping", "calibrate", "run"),
         "gguf": ("info", "dump", "check", "quantize", "convert"),
     }
     found: dict[tuple[str, ...], set[str]] = {}

@@ -3,7 +3,8 @@
 //
 // The time of a node is a launch, plus the longer of its traffic and its arithmetic, both counted from shapes. Memory
 // limits: a plan that needs more than is allowed is made again with a price on every byte there, and with twice that
-// price, until it fits (make.c calls gb_sched_raise_prices).
+// price, until it fits (make.c calls gb_sched_raise_prices). If no price does it, backends are filled one after the
+// other (fill.c), up to their limits, and then up to less and less of them.
 #include <math.h>
 #include <string.h>
 
@@ -13,7 +14,8 @@
 #include "sched/layout/layout.h"
 #include "sched/sched.h"
 
-enum { MAX_STATES = 300000 }; // of the frontier search: below half a second
+enum { MAX_STATES = 300000 };      // of the frontier search: below half a second
+enum { PRICED = 40, FILLED = 12 }; // rounds of raising prices, then of filling backends
 
 struct gb_costs { // one block with what the table points to
     struct ggml_backend_op_cost *   ops;
@@ -287,9 +289,26 @@ static void free_found(struct found * f) {
     gb_free(f->saved);
 }
 
-// Labels of the items: from those of the policy "weights" on, so the result is never worse than that policy.
-static enum ggml_status solve(const struct gb_assign_graph * g, struct gb_cost_model * m, struct gb_assignment * out,
-    struct found * f, struct ggml_backend_sched_prediction * prediction) {
+static bool is_filled(const struct gb_sched_memory_prices * memory) { return memory && memory->rounds > PRICED; }
+
+// Labels of the items: by the solver, from those of the policy "weights" on, or by filling, where prices were in vain.
+static enum ggml_status label_items(const struct gb_costs * costs, const struct gb_sched_memory_prices * memory,
+    const struct gb_assign_graph * g, const struct gb_cost_model * m, const int32_t * start, int32_t * labels,
+    struct gb_cost_result * r) {
+    if (!is_filled(memory)) {
+        return gb_cost_solve(&m->p, start, MAX_STATES, labels, r);
+    }
+    const double share = 1 - (memory->rounds - PRICED - 1) / 16.0;
+    GB_TRY(gb_cost_fill(m, g, costs->max_bytes, share, labels));
+    *r = (struct gb_cost_result){ .cost = gb_cost_of(&m->p, labels),
+        .bound                          = (int64_t) (memory->bound_us * 1000.0 * GB_COST_UNIT) };
+    return GGML_STATUS_SUCCESS;
+}
+
+// The solver's result is never worse than the policy "weights".
+static enum ggml_status solve(const struct gb_costs * costs, const struct gb_sched_memory_prices * memory,
+    const struct gb_assign_graph * g, struct gb_cost_model * m, struct gb_assignment * out, struct found * f,
+    struct ggml_backend_sched_prediction * prediction) {
     const size_t n  = (size_t) m->p.n_items;
     f->weights      = gb_calloc(n, sizeof(*f->weights));
     f->labels       = gb_calloc(n, sizeof(*f->labels));
@@ -302,7 +321,7 @@ static enum ggml_status solve(const struct gb_assign_graph * g, struct gb_cost_m
     struct gb_cost_result r;
     labels_of_weights(g, m, out, f->weights);
     const int64_t by_weights = gb_cost_of(&m->p, f->weights);
-    GB_TRY(gb_cost_solve(&m->p, by_weights < GB_COST_INF ? f->weights : NULL, MAX_STATES, f->labels, &r));
+    GB_TRY(label_items(costs, memory, g, m, by_weights < GB_COST_INF ? f->weights : NULL, f->labels, &r));
     GB_TRY(gb_cost_savings(&m->p, f->labels, f->saved, f->other));
     for (int t = 0; t < g->n_tensors; t++) {
         f->tensor_label[t] = is_free(g, t) ? f->labels[m->item[t]] : -1;
@@ -353,13 +372,13 @@ enum ggml_status gb_sched_assign_by_policy(const struct ggml_backend_sched * s, 
     struct prices        prices   = { 0 };
     struct gb_cost_model model    = { 0 };
     struct found         found    = { 0 };
-    const double *       per_byte = memory && memory->rounds > 0 ? memory->per_byte : NULL;
+    const double *       per_byte = memory && memory->rounds > 0 && !is_filled(memory) ? memory->per_byte : NULL;
     enum ggml_status status = fill_prices(s, in, per_byte, &prices) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     if (status == GGML_STATUS_SUCCESS) {
         status = gb_cost_model_init(&model, graph, &prices.view);
     }
     if (status == GGML_STATUS_SUCCESS) {
-        status = solve(graph, &model, assigned->to, &found, &assigned->prediction);
+        status = solve(s->costs, memory, graph, &model, assigned->to, &found, &assigned->prediction);
     }
     if (status == GGML_STATUS_SUCCESS) {
         struct gb_assign_graph labelled = *graph;
@@ -392,16 +411,15 @@ static void raise_price(struct gb_sched_memory_prices * r, const struct gb_sched
 
 enum ggml_status gb_sched_raise_prices(const struct ggml_backend_sched * s, const struct gb_sched_assigned * assigned,
     const struct gb_backend_need * need, struct gb_sched_memory_prices * r, bool * again) {
-    enum { ROUNDS = 40 };
     *again = false;
     for (int b = 0; s->costs && s->costs->max_bytes && assigned->predicted && b < s->n_backends; b++) {
         const size_t limit = s->costs->max_bytes[b], bytes = sum_of(&need[b]);
         if (limit == 0 || bytes <= limit) {
             continue;
         }
-        GB_FAIL_IF(r->rounds >= ROUNDS, GGML_STATUS_ALLOC_FAILED,
+        GB_FAIL_IF(r->rounds >= PRICED + FILLED, GGML_STATUS_ALLOC_FAILED,
             "ggml_backend_sched: backend %s needs %zu bytes (results %zu, inputs %zu, kept copies %zu), "
-            "%zu are allowed, and no cheaper placement needs less",
+            "%zu are allowed, and no placement that was found needs less",
             s->devices[b].name, bytes, need[b].peak, need[b].leafs, need[b].replicas, limit);
         raise_price(r, assigned, bytes, b);
         *again = true;

@@ -29,4 +29,10 @@ enum ggml_status gb_cost_model_init(struct gb_cost_model * m, const struct gb_as
     const struct gb_cost_prices * prices);
 void             gb_cost_model_free(struct gb_cost_model * m);
 
+// Fills labels[n_items] of a model of the same graph so that no backend holds much more than `share` (0 to 1) of its
+// max_bytes (0: no limit), if they have room for that in the order of execution; else somewhere. Each label is one that
+// the item may have, if it has any. ALLOC_FAILED: no memory. fill.c
+enum ggml_status gb_cost_fill(const struct gb_cost_model * m, const struct gb_assign_graph * graph,
+    const size_t * max_bytes, double share, int32_t * labels);
+
 #endif // GB_SCHED_ASSIGN_PROBLEM_H

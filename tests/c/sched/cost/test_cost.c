@@ -389,6 +389,69 @@ static void memory_limits(void) {
     }
 }
 
+// Six layers of two leafs of 64 KiB each, on three backends that are alike. No price on bytes parts them.
+static void make_equals(struct place * p, struct table * t, size_t limit) {
+    struct ggml_tensor * sum = leaf(p, "x", 16, 1);
+    for (int i = 0; i < 6; i++) {
+        char name[8];
+        snprintf(name, sizeof(name), "w%d", i);
+        sum = ggml_mul_mat(p->ctx, leaf(p, name, 16, 1024), sum);
+        sum = ggml_mul_mat(p->ctx, leaf(p, "back", 1024, 16), sum);
+    }
+    expand(p, sum);
+    make_table(t, 3, (double[]){ 1000, 1000, 1000 }, 1, 1);
+    for (int b = 0; b < 3; b++) {
+        t->max_bytes[b] = limit;
+    }
+    t->t.max_bytes = t->max_bytes;
+}
+
+static void equals_are_filled_in_turn(void) {
+    const size_t two = 4 * 65536 + 3 * 4096; // layers, and results
+    for (int round = 0; round < 3; round++) {
+        OPEN(p, "SIM:name=A SIM:name=B SIM:name=C");
+        struct table t;
+        make_equals(&p, &t, round == 0 ? 0 : round == 1 ? two : two / 2);
+        OK(ggml_backend_sched_set_policy(p.sched, GGML_BACKEND_SCHED_POLICY_COST));
+        OK(ggml_backend_sched_set_costs(p.sched, &t.t));
+        const enum ggml_status               status = ggml_backend_sched_alloc_graph(p.sched, p.graph);
+        struct ggml_backend_sched_prediction got    = { 0 };
+        if (round == 2) {
+            CHECK_ERROR(GGML_STATUS_ALLOC_FAILED, "no placement that was found needs less");
+            CHECK_INT(status, GGML_STATUS_ALLOC_FAILED);
+        } else {
+            CHECK_INT(status, GGML_STATUS_SUCCESS);
+            CHECK_INT(ggml_backend_sched_get_n_splits(p.sched), round == 0 ? 1 : 3);
+            OK(ggml_backend_sched_get_prediction(p.sched, &got));
+            CHECK(got.proved == (round == 0) && got.bound_us <= got.us);
+            for (int b = 0; round == 1 && b < 3; b++) {
+                CHECK(ggml_backend_sched_get_buffer_size(p.sched, p.backends[b]) <= two);
+            }
+        }
+        close_place(&p);
+    }
+}
+
+// As every_allocation_fails, here and there in the rounds that end in filling.
+static void allocations_fail_while_filling(void) {
+    bool failed = true;
+    for (int n = 1, k = 0; failed; n += 1 + 37 * k++) {
+        OPEN(p, "SIM:name=A SIM:name=B SIM:name=C");
+        struct table t;
+        make_equals(&p, &t, 4 * 65536 + 3 * 4096);
+        OK(ggml_backend_sched_set_policy(p.sched, GGML_BACKEND_SCHED_POLICY_COST));
+        OK(ggml_backend_sched_set_costs(p.sched, &t.t));
+        gb_test_fail_alloc(n, false);
+        const enum ggml_status status = ggml_backend_sched_alloc_graph(p.sched, p.graph);
+        failed                        = gb_test_alloc_failed();
+        gb_test_fail_alloc(0, false);
+        CHECK(status == GGML_STATUS_SUCCESS || (failed && status == GGML_STATUS_ALLOC_FAILED));
+        OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
+        CHECK(failed || n > 1000);
+        close_place(&p);
+    }
+}
+
 static void bad_tables(void) {
     OPEN(p, "SIM:name=A SIM:name=B");
     struct table x;
@@ -441,5 +504,6 @@ static void every_allocation_fails(void) {
 TEST_MAIN(TEST(two_backends_equal_all_placements), TEST(large_ones_have_a_certificate),
     TEST(more_backends_equal_all_placements), TEST(savings_are_differences), TEST(without_costs_as_weights),
     TEST(prediction_by_hand), TEST(experts_by_hand), TEST(exact_entries_go_first), TEST(constraints_hold),
-    TEST(results_are_the_same), TEST(random_graphs_compute_the_same), TEST(memory_limits), TEST(bad_tables),
+    TEST(results_are_the_same), TEST(random_graphs_compute_the_same), TEST(memory_limits),
+    TEST(equals_are_filled_in_turn), TEST(allocations_fail_while_filling), TEST(bad_tables),
     TEST(every_allocation_fails))

@@ -1,0 +1,144 @@
+// fill.c - labels that keep to memory limits where no price on bytes does. Pure.
+//
+// Prices cannot part what is alike: of equal layers and equal backends either all are cheaper elsewhere, or none. So
+// backends are filled one after the other, the fastest first, in the order of execution: each takes what comes until
+// what it would hold, the leafs that nobody has placed and the most that one node needs besides, is a share of what it
+// may. Then the next one goes on, so that there are as few splits as there are backends in use. The planner, which
+// knows what is alive at once, judges.
+#include "sched/assign/problem.h"
+
+#include "base/mem.h"
+
+struct fill {
+    const struct gb_cost_model *   m;
+    const struct gb_assign_graph * g;
+    const size_t *                 max_bytes;
+    double                         share;
+    int32_t *                      labels; // -1: not yet
+    size_t *                       leafs;  // per backend: bytes
+    size_t *                       most;   // per backend: bytes of results that one node makes or reads
+    int32_t *                      turn;   // backends, the fastest first
+};
+
+static bool may_be(const struct fill * f, int32_t item, int backend) {
+    return f->m->p.cost[(size_t) item * (size_t) f->g->n_backends + (size_t) backend] < GB_COST_INF;
+}
+
+static bool is_result(const struct fill * f, int root) { return root < f->g->n_nodes && f->g->computes[root]; }
+
+// What a node adds: leafs that have no place yet, and results.
+static void needs_of(const struct fill * f, int node, size_t * leafs, size_t * results) {
+    const struct gb_assign_graph * g = f->g;
+    *leafs                           = 0;
+    *results                         = g->root[node] == node ? g->bytes[node] : 0;
+    for (uint32_t k = g->src_begin[node]; k < g->src_begin[node + 1]; k++) {
+        const int32_t root = g->root[g->srcs[k]];
+        if (is_result(f, root)) {
+            *results += g->bytes[root];
+        } else if (!g->placed[root] && f->labels[f->m->item[root]] < 0) {
+            *leafs += g->bytes[root];
+        }
+    }
+}
+
+static bool has_room(const struct fill * f, int backend, size_t leafs, size_t results) {
+    const size_t limit = f->max_bytes[backend];
+    const size_t most  = GB_MAX(f->most[backend], results);
+    return limit == 0 || (double) (f->leafs[backend] + leafs + most) <= f->share * (double) limit;
+}
+
+// The place in `turn` of the backend that takes a node: that of the one before it, or the next one with room; without
+// any, the first that can.
+static int next_for(const struct fill * f, int at, int32_t item, size_t leafs, size_t results) {
+    const int n = f->g->n_backends;
+    for (int pass = 0; pass < 2; pass++) {
+        for (int k = 0; k < n; k++) {
+            const int backend = f->turn[(at + k) % n];
+            if (may_be(f, item, backend) && (pass == 1 || has_room(f, backend, leafs, results))) {
+                return (at + k) % n;
+            }
+        }
+    }
+    return at;
+}
+
+// The node's item, and the leafs that it is the first to read.
+static void take(struct fill * f, int node, int backend, size_t leafs, size_t results) {
+    const struct gb_assign_graph * g = f->g;
+    f->labels[f->m->item[node]]      = backend;
+    f->leafs[backend] += leafs;
+    f->most[backend] = GB_MAX(f->most[backend], results);
+    for (uint32_t k = g->src_begin[node]; k < g->src_begin[node + 1]; k++) {
+        const int32_t item = f->m->item[g->root[g->srcs[k]]];
+        if (f->labels[item] < 0 && may_be(f, item, backend)) {
+            f->labels[item] = backend;
+        }
+    }
+}
+
+static void walk(struct fill * f) {
+    const struct gb_assign_graph * g  = f->g;
+    int                            at = 0;
+    for (int i = 0; i < g->n_nodes; i++) {
+        const int32_t item = f->m->item[i];
+        if (!g->computes[i]) {
+            continue;
+        }
+        size_t leafs, results;
+        needs_of(f, i, &leafs, &results);
+        if (f->labels[item] < 0) {
+            at = next_for(f, at, item, leafs, results);
+            take(f, i, f->turn[at], leafs, results);
+        } else {
+            take(f, i, f->labels[item], leafs, results);
+        }
+    }
+}
+
+// Backends by what all items would cost there, those that they cannot be on aside.
+static void take_turns(struct fill * f, int64_t * total) {
+    const int n = f->g->n_backends;
+    for (int b = 0; b < n; b++) {
+        for (int32_t item = 0; item < f->m->p.n_items; item++) {
+            total[b] += may_be(f, item, b) ? f->m->p.cost[(size_t) item * (size_t) n + (size_t) b] : 0;
+        }
+        int k = b;
+        for (; k > 0 && total[f->turn[k - 1]] > total[b]; k--) {
+            f->turn[k] = f->turn[k - 1];
+        }
+        f->turn[k] = b;
+    }
+}
+
+// What is left may be anywhere that it can be.
+static void label_rest(const struct fill * f) {
+    for (int32_t item = 0; item < f->m->p.n_items; item++) {
+        for (int b = 0; f->labels[item] < 0 && b < f->g->n_backends; b++) {
+            f->labels[item] = may_be(f, item, b) ? b : -1;
+        }
+    }
+}
+
+enum ggml_status gb_cost_fill(const struct gb_cost_model * m, const struct gb_assign_graph * graph,
+    const size_t * max_bytes, double share, int32_t * labels) {
+    const size_t n     = (size_t) graph->n_backends;
+    int64_t *    total = gb_calloc(n, sizeof(*total));
+    struct fill  f     = { .m = m, .g = graph, .max_bytes = max_bytes, .share = share, .labels = labels };
+    f.leafs            = gb_calloc(n, sizeof(*f.leafs));
+    f.most             = gb_calloc(n, sizeof(*f.most));
+    f.turn             = gb_calloc(n, sizeof(*f.turn));
+    const bool ok      = total && f.leafs && f.most && f.turn;
+    for (int32_t item = 0; item < m->p.n_items; item++) {
+        labels[item] = -1;
+    }
+    if (ok) {
+        take_turns(&f, total);
+        walk(&f);
+        label_rest(&f);
+    }
+    gb_free(total);
+    gb_free(f.leafs);
+    gb_free(f.most);
+    gb_free(f.turn);
+    return ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+}

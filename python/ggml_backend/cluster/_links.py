@@ -1,0 +1,315 @@
+"""What it costs to work on other ranks: links and devices, measured, kept, and found again by ``Costs.cached``.
+
+Links are measured between devices, with the commands that runs use, too, so what a device needs to read and write its
+memory counts. Small messages that go back and forth give the time of one way; large ones that follow each other, from
+the time between the first and the last on the clock of who receives, the rate of each direction. Nothing of that goes
+through rank 0. Ranks of one host, and devices of one kind, are alike: one pair of each two kinds of ends is measured.
+
+One file for each version lies beside those of devices; a link is known in it by its two ends and what lies between.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import json
+import math
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from .._calibrate import calibrate
+from .._errors import InvalidArgumentError, expect, expect_bool, expect_function, expect_list
+from .._ffi import lib
+from .._files import read_text, write_text
+from .._sched.costs import CopyCost, Costs, DeviceCosts, cache_folder, copy_of, read_costs
+from .._text.escape import line
+from .._timing import median
+from ..backend import Backend
+from ..buffer import text
+from ._describe import Description, DeviceKind, Link, Rates, devices_of
+from ._host import Conductor, Peer
+
+__all__ = ["Measured", "calibrate_cluster", "described"]
+
+FORMAT = 1
+_SMALL, _FIRST, _LARGEST = 16, 64 << 10, 4 << 20  # bytes of messages
+_BURST, _BURSTS = 8, 3  # large ones that follow each other, and how often
+_LONG = 0.02  # seconds that a large message should take, and of a round trip after which few are made
+
+Seconds = Callable[[int], float]
+"""Of one of some messages of so many bytes that follow each other."""
+
+
+class Measured:
+    """What a device of a rank knows of its costs: part of ``RankDevice``."""
+
+    conductor: Conductor
+    peer: Peer
+    name: str
+    _remote = True  #: what it does is timed on the clock of its rank
+
+    @property
+    def end(self) -> str:
+        """What tells devices apart that cost differently."""
+        facts = self.peer.facts
+        cores, threads = facts.get("cores"), facts.get("threads")
+        kind = self.name.partition(":")[2]
+        return f"{kind} of {facts.get('host')}, {facts.get('processor')}, {cores} cores, {threads or cores} threads"
+
+    @property
+    def _cost_name(self) -> str:
+        """The same, of what its file of costs holds: copies from and to rank 0 among it."""
+        way = self.conductor.transport.way(0, self.peer.number)
+        return f"{self.end}; from {self.conductor.facts.get('host')}, {way}"
+
+    def link_name(self, other: Measured) -> str:
+        """The same, of the link to another device."""
+        return f"{self.end} -> {other.end}; {self.conductor.transport.way(self.peer.number, other.peer.number)}"
+
+    def _kept_links(self) -> dict[str, CopyCost]:
+        """What was measured so far, by the names of links."""
+        return read_links()
+
+    def _measure_copies(self) -> tuple[CopyCost, CopyCost]:
+        """From memory of rank 0, and to it: what some copies take beyond a round trip, which the last of them ends
+        with."""
+        trips = [self.conductor.ping(self.peer)[0] for _ in range(3)]
+        trips = trips if median(trips) > _LONG else [self.conductor.ping(self.peer)[0] for _ in range(15)]
+        trip, memory, data = median(trips), self._device.alloc(_LARGEST), memoryview(bytearray(_BURST * _LARGEST))
+
+        def seconds(copy: Callable[[int, int], object]) -> Seconds:
+            def taken(nbytes: int) -> float:
+                begin = time.perf_counter()
+                for k in range(_BURST):
+                    copy(k, nbytes)
+                self._device.synchronize()
+                took = time.perf_counter() - begin
+                return max(took - trip, took / 100) / _BURST
+
+            return taken
+
+        there = seconds(lambda k, n: self._device.transfer(memory, 0, data[:n], 0, n))
+        back = seconds(lambda k, n: self._device.transfer(data[k * n : (k + 1) * n], 0, memory, 0, n))
+        return CopyCost(trip / 2 * 1e6, _rate(there)), CopyCost(trip / 2 * 1e6, _rate(back))
+
+    def measure_link(self, other: Measured) -> tuple[CopyCost, CopyCost]:
+        """To another device, and back."""
+        mine, its = self._device.alloc(_LARGEST), other._device.alloc(_LARGEST)
+
+        def trips(count: int) -> list[float]:
+            marks = [self._mark()]
+            for _ in range(count):
+                self._device.transfer(its, 0, mine, 0, _SMALL)
+                self._device.transfer(mine, 0, its, 0, _SMALL)
+                marks.append(self._mark())
+            return [(b - a) / 1e9 for a, b in itertools.pairwise([mark.time() for mark in marks])]
+
+        def seconds(end: Measured, to: Any, source: Any) -> Seconds:
+            def taken(nbytes: int) -> float:
+                marks = []
+                for _ in range(_BURST):
+                    self._device.transfer(to, 0, source, 0, nbytes)
+                    marks.append(end._mark())
+                return float(max(marks[-1].time() - marks[0].time(), 1)) / 1e9 / (_BURST - 1)
+
+            return taken
+
+        found = trips(3)
+        found = found if median(found) > _LONG else trips(21)
+        us = median(found) / 2 * 1e6
+        costs = CopyCost(us, _rate(seconds(other, its, mine))), CopyCost(us, _rate(seconds(self, mine, its)))
+        for device in (self._device, other._device):
+            device.synchronize()  # tells what failed
+        return costs
+
+    def _mark(self) -> Any:
+        mark = self._device.timed_event()
+        mark.record()
+        return mark
+
+    @property
+    def _device(self) -> Any:
+        return self
+
+
+def _rate(seconds: Seconds) -> float:
+    """Bytes a microsecond: of some messages, then of larger ones if the link is fast."""
+    nbytes = _FIRST
+    while True:
+        rate = nbytes / median(seconds(nbytes) for _ in range(_BURSTS))
+        size = min(_LARGEST, 1 << max(0, int(math.log2(max(rate * _LONG, 1)))))
+        if size <= 2 * nbytes:
+            return rate / 1e6
+        nbytes = size
+
+
+# ------------------------------------------------------------------------------------------------------------- the file
+
+
+def links_file() -> Path:
+    key = hashlib.sha256(f"{FORMAT}\n{text(lib.gbpy_version())}".encode()).hexdigest()[:16]
+    return cache_folder() / f"links-{key}.json"
+
+
+def read_links() -> dict[str, CopyCost]:
+    """Links that were measured, by their names. What is not ours is ignored, with a warning."""
+    path = links_file()
+    try:
+        data = json.loads(read_text(path))
+        if not isinstance(data, dict) or not isinstance(data.get("links"), dict):
+            raise ValueError("it holds no links")
+        return {name: copy_of(value, "links") for name, value in data["links"].items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        message = f"{line(path)} is ignored, as if nothing had been measured: {line(error, 200)}"
+        warnings.warn(message, RuntimeWarning, stacklevel=2)
+        return {}
+
+
+def write_links(links: dict[str, CopyCost]) -> None:
+    path = links_file()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    plain = {k: {"launch_us": c.launch_us, "bytes_per_us": c.bytes_per_us} for k, c in sorted(links.items())}
+    data = {"format": FORMAT, "version": text(lib.gbpy_version()), "links": plain}
+    write_text(path, json.dumps(data, indent=1), regular=True)
+
+
+# ------------------------------------------------------------------------------------------------------------ a cluster
+
+
+def described(backends: Sequence[Backend], costs: Costs, home: dict[str, Any]) -> Description:
+    """What :meth:`Cluster.describe` does. home: the facts of rank 0, whose CPU the backends of this process are."""
+    given = expect_list(backends, "Cluster.describe: backends", "backends")
+    expect(costs, Costs, "Cluster.describe: costs")
+    if not given or len(given) != len(costs.devices):
+        raise InvalidArgumentError(
+            f"Cluster.describe: {len(given)} backends, and costs of {len(costs.devices)} devices"
+        )
+    facts: dict[str, dict[str, Any]] = {}
+    host_of = []
+    for backend in given:
+        expect(backend, Backend, "Cluster.describe: each backend")
+        device = backend.device
+        peer = device.peer if isinstance(device, Measured) else None
+        name = f"rank{peer.number if peer else 0}"
+        facts.setdefault(name, peer.facts if peer else home)
+        host_of.append(name)
+    on_host = Counter(f.get("host") for f in facts.values())
+    kinds: dict[tuple[Any, ...], DeviceKind] = {}
+    of_host: dict[str, list[DeviceKind]] = {name: [] for name in facts}
+    for name, device_costs in zip(host_of, costs.devices, strict=True):
+        memory = int(facts[name].get("memory", 0)) // on_host[facts[name].get("host")] // host_of.count(name)
+        key = (memory, device_costs.ops)
+        kinds.setdefault(key, _kind_of(f"kind{len(kinds) + 1}", memory, device_costs))
+        of_host[name].append(kinds[key])
+    between: dict[tuple[str, str], Link] = {}
+    inside: dict[str, Link] = {}
+    for a, b in itertools.combinations(range(len(given)), 2):
+        link = _slower(costs.copy(a, b), costs.copy(b, a))
+        p, q = host_of[a], host_of[b]
+        if p == q:
+            inside[p] = link
+        else:
+            between[p, q] = between[q, p] = link
+    devices = [d for name, found in of_host.items() for d in devices_of(name, found)]
+    return Description(tuple(devices), "rank0" if "rank0" in facts else host_of[0], 10e-6, inside, between)
+
+
+def _slower(a: CopyCost, b: CopyCost) -> Link:
+    return Link(max(a.launch_us, b.launch_us) / 1e6, min(a.bytes_per_us, b.bytes_per_us) * 1e6)
+
+
+def _kind_of(name: str, memory: int, costs: DeviceCosts) -> DeviceKind:
+    """Products decide how long a model takes."""
+    plain = {op.dtype: op for op in costs.ops if op.op_class == "matmul"}
+    base = plain.get("float32") or costs.ops[0]
+    rates = {
+        t: Rates(op.bytes_per_us * 1e6, op.flops_per_us * 1e6) for t, op in plain.items() if t not in (None, base.dtype)
+    }
+    return DeviceKind(
+        name, memory, Rates(base.bytes_per_us * 1e6, base.flops_per_us * 1e6), base.launch_us / 1e6,
+        {str(t): r for t, r in rates.items()},
+    )  # fmt: skip
+
+
+def calibrate_cluster(
+    backends: Sequence[Backend],
+    size: int,
+    seconds: float,
+    force: bool,
+    progress: Callable[[int, int, str], None] | None,
+) -> Costs:
+    """What :meth:`Cluster.calibrate` does."""
+    given = expect_list(backends, "Cluster.calibrate: backends", "backends")
+    for b in given:
+        expect(b, Backend, "Cluster.calibrate: each backend")
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
+        raise InvalidArgumentError(f"Cluster.calibrate: seconds must be more than 0, not {seconds!r:.40}")
+    force = expect_bool(force, "Cluster.calibrate: force")
+    if progress is not None:
+        expect_function(progress, "Cluster.calibrate: progress")
+    tell = progress or (lambda done, total, what: None)
+    until = time.monotonic() + seconds
+    links = _Links(given, force)
+    steps = len(given) + len(links.open)
+    devices: list[DeviceCosts] = []
+    done: dict[str, DeviceCosts] = {}
+    for i, backend in enumerate(given):
+        tell(i, steps, backend.name)
+        name = getattr(backend.device, "_cost_name", backend.name)
+        if name not in done:
+            kept = None if force else read_costs(backend)
+            done[name] = kept or calibrate(backend, size=size)
+        devices.append(done[name])
+    for i, what in enumerate(links.measure(until)):
+        tell(len(given) + i, steps, what)
+    tell(steps, steps, "")
+    return Costs(devices, links.copies())
+
+
+class _Links:
+    """Those between devices of ranks. ``open``: names of what is to be measured, with two that have such a link."""
+
+    def __init__(self, backends: Sequence[Backend], force: bool) -> None:
+        self.devices: list[tuple[int, Measured]] = [
+            (i, b.device) for i, b in enumerate(backends) if isinstance(b.device, Measured)
+        ]
+        self.known = {} if force or not self.devices else read_links()
+        self.open: dict[str, tuple[Measured, Measured]] = {}
+        for (_, a), (_, b) in self._pairs():
+            name = a.link_name(b)
+            if name not in self.known and b.link_name(a) not in self.open:
+                self.open.setdefault(name, (a, b))
+
+    def _pairs(self) -> Iterator[Any]:
+        """Neighbours first: work goes from each to the next one."""
+        n = len(self.devices)
+        for step in range(1, n):
+            for k in range(n):
+                yield self.devices[k], self.devices[(k + step) % n]
+
+    def measure(self, until: float) -> Iterator[str]:
+        """Measures, and keeps what it has measured, also if it is interrupted. What there is no time for is left
+        out."""
+        found: dict[str, CopyCost] = {}
+        try:
+            for a, b in list(self.open.values()):
+                if time.monotonic() > until:
+                    break
+                yield f"{a.name} - {b.name}"
+                found[a.link_name(b)], found[b.link_name(a)] = a.measure_link(b)
+        finally:
+            self.known.update(found)
+            if found:
+                with contextlib.suppress(OSError):
+                    write_links({**read_links(), **found})
+
+    def copies(self) -> dict[tuple[int, int], CopyCost]:
+        """By the places of the backends; without what was not measured."""
+        return {(i, j): self.known[name] for (i, a), (j, b) in self._pairs() if (name := a.link_name(b)) in self.known}
