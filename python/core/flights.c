@@ -9,6 +9,7 @@
 
 #include "extension.h"
 #include "ggml-cpu.h"
+#include "profiles.h"
 #include "sched_impl.h"
 
 struct gbpy_flight {
@@ -392,13 +393,15 @@ static int fetch(ggml_backend_t backend, struct ggml_tensor * t, void * to, bool
 
 static int issue(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_flight * f, struct gbpy_run * run,
     struct ggml_tensor ** results, void ** to, int n) {
-    void * outer      = gb_run();
-    bool   all_queued = true;
-    run               = run != NULL ? run : &f->plain;
-    run->who          = gbpy_me();
+    void * outer                          = gb_run();
+    bool   all_queued                     = true;
+    run                                   = run != NULL ? run : &f->plain;
+    run->who                              = gbpy_me();
+    const struct gbpy_recording recording = gbpy_begin_recording(s->object, g);
     gb_set_run(run);
     int status = ggml_backend_sched_graph_compute_async(s->object->ptr, g->ptr);
     gb_set_run(outer);
+    gbpy_end_recording(recording);
     if (status == GGML_STATUS_SUCCESS && !gbpy_own_new(s)) {
         status = GGML_STATUS_ALLOC_FAILED;
     }

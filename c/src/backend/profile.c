@@ -1,0 +1,335 @@
+// profile.c - profiles: memory for records, and which profile a thread uses.
+//
+// The one idea: all memory is there from the beginning and entries only come behind others, so a record is written
+// under a brief lock, never moves, and never changes afterwards but for the end of a run. A step is found again by a
+// hash of its description.
+//
+// Invariant: what lies before n_steps, n_records and n_runs is whole, after a fork, too.
+#include "backend/profile.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include "base/env.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include "base/status.h"
+#include "base/thread.h"
+#include "tensor/tensor.h"
+#include "tensor/work.h"
+
+#define DEFAULT_RECORDS ((size_t) 1 << 20)
+#define MOST_RECORDS    ((size_t) 1 << 31)
+#define MOST_STEPS      ((size_t) 1 << 14)
+
+struct ggml_profile {
+    atomic_int refs; // the owner's, and one of each thread that uses it
+
+    // guarded by the brief lock of the profile
+    size_t                       n_steps, n_records, n_runs;
+    uint64_t                     n_dropped;
+    size_t                       max_steps, max_records;
+    struct ggml_profile_step *   steps;   // owned
+    struct ggml_profile_record * records; // owned
+    struct ggml_profile_run *    runs;    // owned; max_records
+    uint64_t *                   hashes;  // owned; of the steps
+    uint32_t *                   slots; // owned; a power of two, at least twice max_steps; a step's number + 1, 0: free
+    size_t                       n_slots;
+};
+
+// What the calling thread records. The profile is a reference of ggml_profile_use, or borrowed by gb_profile_enter.
+static _Thread_local struct gb_profile_scope now;
+
+// ----------------------------------------------------------------------------------------------------------- profiles
+
+static void free_profile(struct ggml_profile * p) {
+    gb_free(p->steps);
+    gb_free(p->records);
+    gb_free(p->runs);
+    gb_free(p->hashes);
+    gb_free(p->slots);
+    gb_free(p);
+}
+
+ggml_profile_t ggml_profile_new(size_t max_records) {
+    GB_FAIL_IF_RETURNING(max_records > MOST_RECORDS, NULL, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: argument 'max_records': needs at most %zu, has %zu", __func__, MOST_RECORDS, max_records);
+    struct ggml_profile * p = GB_NEW(struct ggml_profile);
+    if (p == NULL) {
+        return NULL;
+    }
+    atomic_init(&p->refs, 1);
+    p->max_records = max_records == 0 ? DEFAULT_RECORDS : max_records;
+    p->max_steps   = GB_MIN(p->max_records, MOST_STEPS);
+    p->n_slots     = 2;
+    while (p->n_slots < 2 * p->max_steps) {
+        p->n_slots *= 2;
+    }
+    p->steps   = gb_calloc(p->max_steps, sizeof(*p->steps));
+    p->records = gb_calloc(p->max_records, sizeof(*p->records));
+    p->runs    = gb_calloc(p->max_records, sizeof(*p->runs));
+    p->hashes  = gb_calloc(p->max_steps, sizeof(*p->hashes));
+    p->slots   = gb_calloc(p->n_slots, sizeof(*p->slots));
+    if (p->steps == NULL || p->records == NULL || p->runs == NULL || p->hashes == NULL || p->slots == NULL) {
+        free_profile(p);
+        return NULL;
+    }
+    return p;
+}
+
+static void unref(struct ggml_profile * p) {
+    if (p != NULL && atomic_fetch_sub(&p->refs, 1) == 1) {
+        free_profile(p);
+    }
+}
+
+void ggml_profile_free(ggml_profile_t profile) { unref(profile); }
+
+// A run ends in the profile in which it began.
+enum ggml_status ggml_profile_use(ggml_profile_t profile) {
+    GB_FAIL_IF(now.in_run, GGML_STATUS_INVALID_STATE, "%s: called by a function that a recorded computation calls",
+        __func__);
+    if (profile != NULL) {
+        atomic_fetch_add(&profile->refs, 1);
+    }
+    struct ggml_profile * before = now.profile;
+    now.profile                  = profile;
+    unref(before);
+    return GGML_STATUS_SUCCESS;
+}
+
+ggml_profile_t ggml_profile_in_use(void) { return now.profile; }
+
+bool gb_profile_is_on(void) { return now.profile != NULL; }
+
+uint64_t gb_profile_n_added(void) { return now.n_added; }
+
+const char * gb_profile_set_device(const char * name) {
+    const char * before = now.device;
+    now.device          = name;
+    return before;
+}
+
+struct gb_profile_scope gb_profile_enter(struct ggml_profile * profile) {
+    const struct gb_profile_scope before = now;
+    now                                  = (struct gb_profile_scope){ .profile = profile };
+    return before;
+}
+
+void gb_profile_leave(struct gb_profile_scope before) { now = before; }
+
+// ---------------------------------------------------------------------------------------------------------------- runs
+
+bool gb_profile_begin_run(void) {
+    struct ggml_profile * p = now.profile;
+    if (p == NULL || now.in_run) {
+        return false;
+    }
+    struct gb_brief_lock *        lock = gb_brief_lock_for(p);
+    const struct ggml_profile_run run  = { gb_time_ns(), 0, gb_thread_number(), false };
+    gb_brief_lock(lock);
+    const bool fits = p->n_runs < p->max_records;
+    if (fits) {
+        now.run              = (uint32_t) p->n_runs;
+        p->runs[p->n_runs++] = run;
+    } else {
+        p->n_dropped++;
+    }
+    gb_brief_unlock(lock);
+    now.in_run = fits;
+    return fits;
+}
+
+void gb_profile_end_run(bool begun, bool complete) {
+    struct ggml_profile * p = now.profile;
+    if (!begun || p == NULL) {
+        return;
+    }
+    const int64_t          end  = gb_time_ns();
+    struct gb_brief_lock * lock = gb_brief_lock_for(p);
+    gb_brief_lock(lock);
+    p->runs[now.run].end_ns   = end;
+    p->runs[now.run].complete = complete;
+    gb_brief_unlock(lock);
+    now.in_run = false;
+}
+
+// --------------------------------------------------------------------------------------------------------------- steps
+
+static void put_text(char * to, size_t size, const char * text) {
+    const size_t length = text == NULL ? 0 : strlen(text);
+    memcpy(to, text == NULL ? "" : text, GB_MIN(length, size - 1)); // all is zero before
+}
+
+// Of the first product its matrix, else what the first node reads first.
+static int weight_of(const struct gb_profile_note * note) {
+    int first = -1;
+    for (int i = 0; i < note->n_nodes; i++) {
+        const struct ggml_tensor * t = note->nodes[i];
+        for (int s = 0; s < GGML_MAX_SRC && gb_op_computes(t->op); s++) {
+            if (t->src[s] != NULL && gb_op_is_weight(t->op, s) && gb_op_info(t->op)->work != GB_WORK_PICK) {
+                return (int) t->src[s]->type;
+            }
+            first = first < 0 && t->src[s] != NULL ? (int) t->src[s]->type : first;
+        }
+    }
+    return first;
+}
+
+static void describe(struct ggml_profile_step * step, const struct gb_profile_note * note) {
+    memset(step, 0, sizeof(*step));
+    put_text(step->device, sizeof(step->device), now.device != NULL ? now.device : "CPU");
+    put_text(step->fusion, sizeof(step->fusion), note->fusion);
+    put_text(step->way, sizeof(step->way), note->way);
+    put_text(step->level, sizeof(step->level), note->level);
+    step->weight = weight_of(note);
+    for (int i = 0; i < note->n_nodes; i++) {
+        const struct ggml_tensor * t = note->nodes[i];
+        if (gb_op_computes(t->op) && step->n_nodes++ < GGML_PROFILE_MAX_NODES) {
+            struct ggml_profile_node * node = &step->nodes[step->n_nodes - 1];
+            node->type                      = (int) t->type;
+            put_text(node->op, sizeof(node->op), ggml_op_desc(t));
+            memcpy(node->name, t->name, sizeof(node->name) - 1);
+        }
+    }
+}
+
+// The sizes are those of the first time, so they do not count.
+static uint64_t hash_of(const struct ggml_profile_step * step) {
+    const size_t used = offsetof(struct ggml_profile_step, nodes) +
+                        (size_t) GB_MIN(step->n_nodes, GGML_PROFILE_MAX_NODES) * sizeof(step->nodes[0]);
+    return gb_hash_bytes(step, used, 0);
+}
+
+static void add_sizes(struct ggml_profile_step * step, const struct gb_profile_note * note) {
+    int k = 0;
+    for (int i = 0; i < note->n_nodes && k < GGML_PROFILE_MAX_NODES; i++) {
+        if (gb_op_computes(note->nodes[i]->op)) {
+            memcpy(step->nodes[k].ne, note->nodes[i]->ne, sizeof(step->nodes[k].ne));
+            step->nodes[k++].ndim = gb_tensor_ndim(note->nodes[i]);
+        }
+    }
+}
+
+// The number of the step that has this hash, which is taken to be the same one; a new one if there is none. False: no
+// place. Under the lock.
+static bool find_step(struct ggml_profile * p, uint64_t hash, const struct ggml_profile_step * step, uint32_t * found) {
+    size_t at = (size_t) hash & (p->n_slots - 1);
+    for (; p->slots[at] != 0; at = (at + 1) & (p->n_slots - 1)) {
+        *found = p->slots[at] - 1;
+        if (p->hashes[*found] == hash) {
+            return true;
+        }
+    }
+    if (step == NULL || p->n_steps == p->max_steps) {
+        return false;
+    }
+    *found            = (uint32_t) p->n_steps++;
+    p->slots[at]      = *found + 1;
+    p->hashes[*found] = hash;
+    p->steps[*found]  = *step;
+    return true;
+}
+
+void gb_profile_add(const struct gb_profile_note * note) {
+    struct ggml_profile * p = now.profile;
+    if (p == NULL || !now.in_run) {
+        return;
+    }
+    struct ggml_profile_step step;
+    describe(&step, note);
+    if (step.n_nodes == 0) {
+        return;
+    }
+    const uint64_t       hash = hash_of(&step);
+    const struct gb_work work =
+        note->apart ? gb_work_of_nodes(note->nodes, note->n_nodes) : gb_work_of_step(note->nodes, note->n_nodes);
+    add_sizes(&step, note);
+    struct ggml_profile_record record = { .run = now.run,
+        .start_ns                              = note->start_ns,
+        .end_ns                                = note->end_ns,
+        .waiting_ns                            = note->waiting_ns,
+        .flops                                 = work.flops,
+        .bytes_read                            = work.read,
+        .bytes_written                         = work.written,
+        .n_threads                             = note->n_threads,
+        .n_tasks                               = note->n_tasks };
+    struct gb_brief_lock *     lock   = gb_brief_lock_for(p);
+    gb_brief_lock(lock);
+    if (p->n_records < p->max_records && find_step(p, hash, &step, &record.step)) {
+        p->records[p->n_records++] = record;
+    } else {
+        p->n_dropped++;
+    }
+    gb_brief_unlock(lock);
+    now.n_added++;
+}
+
+void gb_profile_drop(uint64_t n) {
+    struct ggml_profile * p = now.profile;
+    if (p != NULL) {
+        struct gb_brief_lock * lock = gb_brief_lock_for(p);
+        gb_brief_lock(lock);
+        p->n_dropped += n;
+        gb_brief_unlock(lock);
+        now.n_added += n; // they were made by who computes
+    }
+}
+
+// -------------------------------------------------------------------------------------------------------------- public
+
+// The number of entries as of now. What lies before it does not change.
+static size_t count_of(struct ggml_profile * p, const size_t * n) {
+    struct gb_brief_lock * lock = gb_brief_lock_for(p);
+    gb_brief_lock(lock);
+    const size_t found = *n;
+    gb_brief_unlock(lock);
+    return found;
+}
+
+// Copies entries [first, first + n), as far as there are so many.
+static int64_t copy_out(const char * func, void * to, const void * from, size_t size, size_t count, size_t first,
+    size_t n) {
+    GB_FAIL_IF_RETURNING(n > 0 && to == NULL, -1, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: %zu entries are asked for, but there is no memory for them", func, n);
+    if (n > 0 && first < count) {
+        memcpy(to, (const char *) from + first * size, GB_MIN(n, count - first) * size);
+    }
+    return (int64_t) count;
+}
+
+int64_t ggml_profile_get_steps(ggml_profile_t profile, struct ggml_profile_step * steps, size_t first, size_t n) {
+    GB_CHECK_ARG_RETURNING(profile, -1);
+    return copy_out(__func__, steps, profile->steps, sizeof(*steps), count_of(profile, &profile->n_steps), first, n);
+}
+
+int64_t ggml_profile_get_records(ggml_profile_t profile, struct ggml_profile_record * records, size_t first, size_t n) {
+    GB_CHECK_ARG_RETURNING(profile, -1);
+    return copy_out(__func__, records, profile->records, sizeof(*records), count_of(profile, &profile->n_records),
+        first, n);
+}
+
+// Runs end at any time, so each is copied under the lock.
+int64_t ggml_profile_get_runs(ggml_profile_t profile, struct ggml_profile_run * runs, size_t first, size_t n) {
+    GB_CHECK_ARG_RETURNING(profile, -1);
+    struct gb_brief_lock * lock  = gb_brief_lock_for(profile);
+    const size_t           count = count_of(profile, &profile->n_runs);
+    const int64_t          all   = copy_out(__func__, runs, profile->runs, sizeof(*runs), count, first, 0);
+    GB_FAIL_IF_RETURNING(n > 0 && runs == NULL, -1, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: %zu entries are asked for, but there is no memory for them", __func__, n);
+    for (size_t i = first; i < count && i - first < n; i++) {
+        gb_brief_lock(lock);
+        runs[i - first] = profile->runs[i];
+        gb_brief_unlock(lock);
+    }
+    return all;
+}
+
+uint64_t ggml_profile_n_dropped(ggml_profile_t profile) {
+    GB_CHECK_ARG_RETURNING(profile, 0);
+    struct gb_brief_lock * lock = gb_brief_lock_for(profile);
+    gb_brief_lock(lock);
+    const uint64_t n = profile->n_dropped;
+    gb_brief_unlock(lock);
+    return n;
+}

@@ -1,0 +1,286 @@
+"""How long each operator takes, and what it has to do: ``with sched.profile() as p: ...``."""
+
+from __future__ import annotations
+
+import json
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ._core.handles import Core, Owner, fail, new_handle
+from ._errors import NOT_GIVEN, InvalidArgumentError, StateError, expect, expect_int, expect_path
+from ._errors.hints import made_by
+from ._ffi import ffi, lib
+from ._files import read_text, write_text
+from ._pictures.chrome import OperatorSlice, chrome_trace
+from ._profiles.limits import MachineLimits
+from ._profiles.records import ProfileStep, Recorded, read_profile
+from ._profiles.tables import (
+    By,
+    ProfileChange,
+    ProfileComparison,
+    ProfileRow,
+    ProfileTable,
+    compare_rows,
+    make_table,
+    median_run,
+)
+
+__all__ = [
+    "MachineLimits", "Profile", "ProfileChange", "ProfileComparison", "ProfileRow", "ProfileStep", "ProfileTable",
+    "begin",
+]  # fmt: skip
+
+_SHOWN = 30  # rows of a profile that is printed
+_NULL = ffi.NULL
+#: What this process found out about itself.
+_measured: dict[tuple[str, int], MachineLimits] = {}
+
+
+class ProfileCore(Core):
+    """A ``ggml_profile``."""
+
+    __slots__ = ()
+
+    def __init__(self, max_records: int) -> None:
+        h = new_handle()
+        status = lib.gbpy_open_profile(h, max_records)
+        if status:
+            fail(status, "Profile")
+        super().__init__(h, "struct ggml_profile *")
+
+
+class Profile(Owner):
+    """What was computed while it was recorded: each time that each operator, or several that are fused, was computed.
+
+    ``Scheduler.profile``, ``Graph.profile`` and ``Profile.everything`` begin one. It ends with :meth:`stop` or the
+    ``with`` block. What it has can be read at any time, and afterwards; ``str()`` and notebooks show :meth:`table`.
+
+    Of the CPU operators are recorded, of devices with a queue of their own whole splits. Runs are recorded that begin
+    while it is on, on whatever thread, and each is waited for. What functions of yours compute inside of a node is a
+    part of the node.
+
+    Times are those of the calling thread of a run, from operator to operator, so they add up to the time of the run,
+    but for what is done before and between splits. Bytes and operations are the least that shapes and types ask for.
+    """
+
+    __slots__ = ("__weakref__", "_core", "_data", "_limits", "_where")
+
+    def __init__(self, core: ProfileCore | None = NOT_GIVEN, data: Recorded | None = None) -> None:
+        if data is None:
+            made_by(core, Core, "Profile", "scheduler.profile(), graph.profile() or Profile.everything()")
+        self._core = core
+        self._data = data  # of a file
+        self._limits: dict[str, MachineLimits] | None = None
+        self._where: Callable[[], Core | None] | None = None  # what records here; of the process it has none
+
+    @classmethod
+    def everything(cls, *, max_records: int = 1 << 20) -> Profile:
+        """Begins a profile of all schedulers and graphs of this process that have none of their own."""
+        return begin(None, max_records, "Profile.everything")
+
+    # -------------------------------------------------------------------------------------------------------- recording
+
+    @property
+    def running(self) -> bool:
+        """Is it still recording?"""
+        core, where = self._core, self._where
+        if core is None or where is None:
+            return False
+        place = where()
+        if place is None and where is not _process:
+            return False  # the scheduler or graph is gone
+        return bool(lib.gbpy_is_attached(core.h, place.h if place is not None else _NULL))
+
+    def stop(self) -> Profile:
+        """Ends it. Runs on other threads that have begun are recorded to their end. Stopping twice is fine."""
+        core, where = self._core, self._where
+        if core is not None and where is not None:
+            place = where()
+            if place is not None or where is _process:
+                lib.gbpy_detach_profile(core.h, place.h if place is not None else _NULL)
+            self._where = None
+        return self
+
+    def __enter__(self) -> Profile:
+        if not self.running:
+            raise StateError("Profile: it has ended; begin another one")
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    # --------------------------------------------------------------------------------------------------------- contents
+
+    def _read(self) -> Recorded:
+        core = self._core
+        if self._data is not None or core is None:
+            return self._data or Recorded((), np.zeros(0), np.zeros(0), 0)
+        return read_profile(core.ptr)
+
+    @property
+    def steps(self) -> tuple[ProfileStep, ...]:
+        """What was computed; records name them by number."""
+        return self._read().steps
+
+    @property
+    def records(self) -> np.ndarray[Any, Any]:
+        """A structured array, a record each time that a step was computed: ``step``, ``run``, ``start_ns``, ``end_ns``
+        (on the clock of :class:`TraceEvent`), ``waiting_ns`` (of all threads together), ``flops``, ``bytes_read``,
+        ``bytes_written``, ``threads`` of the team, and ``tasks``, those that had a part in it."""
+        return self._read().records
+
+    @property
+    def runs(self) -> np.ndarray[Any, Any]:
+        """A structured array, a record for each computation of a graph: ``start_ns``, ``end_ns`` (0: not over yet),
+        ``thread``, ``complete``."""
+        return self._read().runs
+
+    @property
+    def dropped(self) -> int:
+        """Records that found no place."""
+        return self._read().dropped
+
+    @property
+    def seconds(self) -> float:
+        """Of all complete runs together."""
+        runs = self._read().runs
+        done = runs[runs["complete"]] if len(runs) else runs
+        return float((done["end_ns"] - done["start_ns"]).sum()) * 1e-9 if len(done) else 0.0
+
+    def limits(self, *, measure: bool = True) -> dict[str, MachineLimits]:
+        """What this machine can do at best, by level of kernels, with as many threads as were recorded. Measured when it
+        is first asked for, which takes some tenths of a second; False: only if that was done."""
+        if self._limits is None and measure and self._data is None:
+            data, found = self._read(), {}
+            threads = int(data.records["threads"].max(initial=1))
+            for level in dict.fromkeys(step.level for step in data.steps if step.level):
+                if (level, threads) not in _measured:
+                    _measured[level, threads] = MachineLimits.measure(level, threads)
+                found[level] = _measured[level, threads]
+            self._limits = found
+        return dict(self._limits or {})
+
+    # ------------------------------------------------------------------------------------------------------------ shown
+
+    def table(
+        self, by: By = "operator", sort: str = "time", top: int | None = None, *, limits: bool = True
+    ) -> ProfileTable:
+        """Records in groups.
+
+        by: ``"operator"``: by name; ``"kind"``: by operators (``"MUL_MAT+ADD"`` was fused); ``"way"``: how products are
+            computed; ``"fusion"``, ``"weights"`` (dtype), ``"device"``; or patterns for names of nodes, one or several:
+            as in a shell (``"*attn*"``), or compiled expressions, whose groups, if they have some, name the row. A step
+            belongs to the first one that fits
+        sort: ``"time"``, ``"calls"``, ``"median"``, ``"limit"`` (what is furthest from it first), ``"waiting"``,
+            ``"bytes"``, ``"flops"``, ``"name"``
+        top: only so many rows
+        limits: False: the limits of the machine are not measured for it
+        """
+        if top is not None and expect_int(top, "Profile.table: top") < 0:
+            raise InvalidArgumentError(f"Profile.table: top must not be negative, is {top}")
+        return make_table(self._read(), self.limits(measure=limits), by, sort, top, self._title())
+
+    def _title(self) -> str:
+        data = self._read()
+        n = int(data.runs["complete"].sum()) if len(data.runs) else 0
+        text = f"{n:,} runs, {median_run(data) * 1e3 if n else 0.0:.3f} ms each (median); {len(data.records):,} records"
+        others = len(data.runs) - n
+        text += f"; {others:,} runs that did not come to their end" if others else ""
+        return text + (f"; {data.dropped:,} records found no place" if data.dropped else "")
+
+    def compare(self, before: Profile, by: By = "operator", top: int | None = None) -> ProfileComparison:
+        """This profile beside an earlier one: of each group the median over runs, and the ratio of both; below 1 this
+        one is faster. ``by`` as in :meth:`table`."""
+        expect(before, Profile, "Profile.compare: before")
+        return compare_rows(before._read(), self._read(), by, top)
+
+    def __str__(self) -> str:
+        return str(self.table(top=_SHOWN))
+
+    def _repr_html_(self) -> str:
+        return self.table(top=_SHOWN)._repr_html_()
+
+    def __repr__(self) -> str:
+        state = "running" if self.running else f"{len(self._read().records):,} records"
+        return f"<Profile {state}>"
+
+    # ------------------------------------------------------------------------------------------------------------ files
+
+    def to_json(self, path: str | os.PathLike[str] | None = None, *, limits: bool = True) -> str:
+        """All of it, for :meth:`from_json`. Returned, and written if there is a path.
+
+        limits: with those of the machine, as :meth:`limits` has them
+        """
+        found = self.limits(measure=limits)
+        data = {**self._read().to_json(), "limits": [found[level].to_json() for level in found]}
+        result = json.dumps(data, separators=(",", ":"))
+        if path is not None:
+            expect_path(path, "Profile.to_json: path")
+            write_text(path, result)
+        return result
+
+    @classmethod
+    def from_json(cls, source: str | os.PathLike[str]) -> Profile:
+        """What :meth:`to_json` gave: the text, or the path of a file."""
+        if not isinstance(source, str) or not source.lstrip().startswith("{"):
+            expect_path(source, "Profile.from_json: source")
+            source = read_text(source)
+        try:
+            data = json.loads(source)
+            profile = cls(None, Recorded.from_json(data))
+            profile._limits = {m.level: m for m in map(MachineLimits.from_json, data["limits"])}
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+            if isinstance(error, InvalidArgumentError):
+                raise
+            raise InvalidArgumentError(f"Profile.from_json: is no profile: {error}") from error
+        return profile
+
+    def to_trace(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Chrome trace JSON, for ui.perfetto.dev: a lane for each kind of operators on each device. Returned, and
+        written if there is a path. ``Trace.to_json`` has these lanes below its own where a trace of the same scheduler
+        was recorded at the same time."""
+        result = json.dumps(chrome_trace((), (), (), self._slices()), separators=(",", ":"))
+        if path is not None:
+            expect_path(path, "Profile.to_trace: path")
+            write_text(path, result)
+        return result
+
+    def _slices(self) -> Sequence[OperatorSlice]:
+        data = self._read()
+        found = []
+        for r in data.records:
+            step = data.steps[r["step"]]
+            args = {
+                "run": int(r["run"]), "operators": step.kind, "way": step.way, "fusion": step.fusion,
+                "threads": int(r["threads"]), "waiting us": int(r["waiting_ns"]) / 1000, "operations": float(r["flops"]),
+                "bytes read": float(r["bytes_read"]), "bytes written": float(r["bytes_written"]),
+            }  # fmt: skip
+            lane = f"{step.device}: {step.kind}"
+            found.append(OperatorSlice(lane, step.name, int(r["start_ns"]), int(r["end_ns"]), args))
+        return found
+
+
+def _process() -> Core | None:
+    """Where a profile of everything is attached."""
+    return None
+
+
+def begin(where: Core | None, max_records: int, what: str) -> Profile:
+    """Begins a profile of a scheduler or a graph; of the process, where None is given."""
+    if expect_int(max_records, f"{what}: max_records") < 1:
+        raise InvalidArgumentError(f"{what}: max_records must be at least 1, not {max_records}")
+    core = ProfileCore(max_records)
+    profile = Profile(core)
+    profile._where = _process if where is None else weakref.ref(where)
+    try:
+        status = lib.gbpy_attach_profile(core.h, where.h if where is not None else _NULL)
+        if status:
+            fail(status, what)
+    except BaseException:  # of a signal handler, too
+        profile.stop()
+        raise
+    return profile
