@@ -47,8 +47,10 @@ struct ggml_profile_step {
     char fusion[16]; // "attention", "product", "rope", "rows": what was fused; "split": a split; "": one operator
     char way[32];    // how a product is computed ("blocked_f32"), or a fused attention; "" where there is one way only
     char level[16];  // of the kernels; "" where that means nothing
-    int  weight;     // enum ggml_type of the first product's matrix, else of the first node's first source; -1: none
-    int  n_nodes;    // all that it computes, also those that are not described
+    // The matrix of the first product; where there is none, what the first node reads first.
+    char                     source[64];                    // its name
+    int                      source_type;                   // enum ggml_type; -1: nothing is read
+    int                      n_nodes;                       // all that it computes, also those that are not described
     struct ggml_profile_node nodes[GGML_PROFILE_MAX_NODES]; // in order
 };
 
@@ -71,7 +73,7 @@ struct ggml_profile_run {
 };
 
 // Room for max_records records; 0: a million, which take 100 MB of addresses, and memory as they come. NULL and
-// reported: no memory, or more than 2^31.
+// reported: no memory, or more than 2^26.
 GGML_API ggml_profile_t ggml_profile_new(size_t max_records);
 // Threads that use it keep it until they use another or none. NULL is fine.
 GGML_API void ggml_profile_free(ggml_profile_t profile);

@@ -172,9 +172,9 @@ class Profile(Owner):
         """Records in groups.
 
         by: ``"operator"``: by name; ``"kind"``: by operators (``"MUL_MAT+ADD"`` was fused); ``"way"``: how products are
-            computed; ``"fusion"``, ``"weights"`` (dtype), ``"device"``; or patterns for names of nodes, one or several:
-            as in a shell (``"*attn*"``), or compiled expressions, whose groups, if they have some, name the row. A step
-            belongs to the first one that fits
+            computed; ``"fusion"``, ``"dtype"`` (of weights), ``"device"``; or patterns for names of nodes and matrices,
+            one or several: as in a shell (``"*attn*"``), or compiled expressions, whose groups, if they have some, name
+            the row. A step belongs to the first one that fits
         sort: ``"time"``, ``"calls"``, ``"median"``, ``"limit"`` (what is furthest from it first), ``"waiting"``,
             ``"bytes"``, ``"flops"``, ``"name"``
         top: only so many rows

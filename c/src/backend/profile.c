@@ -19,7 +19,7 @@
 #include "tensor/work.h"
 
 #define DEFAULT_RECORDS ((size_t) 1 << 20)
-#define MOST_RECORDS    ((size_t) 1 << 31)
+#define MOST_RECORDS    ((size_t) 1 << 26)
 #define MOST_STEPS      ((size_t) 1 << 14)
 
 struct ggml_profile {
@@ -161,16 +161,16 @@ static void put_text(char * to, size_t size, const char * text) {
     memcpy(to, text == NULL ? "" : text, GB_MIN(length, size - 1)); // all is zero before
 }
 
-// Of the first product its matrix, else what the first node reads first.
-static int weight_of(const struct gb_profile_note * note) {
-    int first = -1;
+// Of the first product its matrix, else what the first node reads first; NULL: nothing is read.
+static const struct ggml_tensor * source_of(const struct gb_profile_note * note) {
+    const struct ggml_tensor * first = NULL;
     for (int i = 0; i < note->n_nodes; i++) {
         const struct ggml_tensor * t = note->nodes[i];
         for (int s = 0; s < GGML_MAX_SRC && gb_op_computes(t->op); s++) {
             if (t->src[s] != NULL && gb_op_is_weight(t->op, s) && gb_op_info(t->op)->work != GB_WORK_PICK) {
-                return (int) t->src[s]->type;
+                return t->src[s];
             }
-            first = first < 0 && t->src[s] != NULL ? (int) t->src[s]->type : first;
+            first = first == NULL ? t->src[s] : first;
         }
     }
     return first;
@@ -182,7 +182,9 @@ static void describe(struct ggml_profile_step * step, const struct gb_profile_no
     put_text(step->fusion, sizeof(step->fusion), note->fusion);
     put_text(step->way, sizeof(step->way), note->way);
     put_text(step->level, sizeof(step->level), note->level);
-    step->weight = weight_of(note);
+    const struct ggml_tensor * source = source_of(note);
+    step->source_type                 = source != NULL ? (int) source->type : -1;
+    memcpy(step->source, source != NULL ? source->name : "", source != NULL ? sizeof(step->source) - 1 : 0);
     for (int i = 0; i < note->n_nodes; i++) {
         const struct ggml_tensor * t = note->nodes[i];
         if (gb_op_computes(t->op) && step->n_nodes++ < GGML_PROFILE_MAX_NODES) {

@@ -61,14 +61,14 @@ class MachineLimits:
 
     @classmethod
     def measure(cls, level: str, threads: int, seconds: float = 0.02) -> MachineLimits:
-        """Measures each limit twice, for so long together, and takes the better figure; memory with the best
+        """Measures each limit five times, for so long together, and takes the best figure; memory with the best
         instructions there are."""
         highest = [name for name, usable in cpu_levels().items() if usable][-1]
 
         def best(what: str, size: int = 0) -> float:
             each = max(size // threads, 4096)
             with_level = highest if size else level
-            return max(measured_rate(what, with_level, each, threads, seconds / 2) for _ in range(2))
+            return max(measured_rate(what, with_level, each, threads, seconds / 5) for _ in range(5))
 
         return cls(
             level,

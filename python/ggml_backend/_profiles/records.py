@@ -40,13 +40,15 @@ class ProfileStep:
     fusion: str  #: ``"attention"``, ``"product"``, ``"rope"``, ``"rows"``; ``"split"``; ``""``: one operator
     way: str  #: how a product or a fused attention is computed (``"blocked_f32"``); ``""``: there is one way only
     level: str  #: of the kernels; ``""`` where that means nothing
-    weights: str  #: dtype of the matrix of the first product, else of what is read first
+    source: str  #: name of the matrix of the first product; where there is none, of what the first node reads first
+    source_dtype: str
 
     @property
     def name(self) -> str:
-        """All names."""
+        """All names, and that of the matrix where a product has one."""
         more = self.n_nodes - len(self.names)
-        return " + ".join(self.names) + (f" + {more} more" if more > 0 else "")
+        text = " + ".join(self.names) + (f" + {more} more" if more > 0 else "")
+        return f"{self.source}: {text}" if self.source and self.way and self.fusion != "attention" else text
 
     @property
     def kind(self) -> str:
@@ -131,7 +133,8 @@ def _step(step: Any) -> ProfileStep:
         fusion=_text(step.fusion),
         way=_text(step.way),
         level=_text(step.level),
-        weights=dtype_of_id(step.weight).name if step.weight >= 0 else "",
+        source=_text(step.source),
+        source_dtype=dtype_of_id(step.source_type).name if step.source_type >= 0 else "",
     )
 
 

@@ -31,7 +31,7 @@ _BY: dict[str, Callable[[ProfileStep], str]] = {
     "kind": lambda step: step.kind,
     "way": lambda step: step.way or "(one way)",
     "fusion": lambda step: step.fusion or "(one operator)",
-    "weights": lambda step: step.weights or "(none)",
+    "dtype": lambda step: step.source_dtype or "(none)",
     "device": lambda step: step.device,
 }
 _SORT = ("time", "calls", "median", "limit", "waiting", "bytes", "flops", "name")
@@ -202,7 +202,7 @@ class ProfileComparison(_Rows[ProfileChange]):
 
 
 def _pattern_namer(patterns: Sequence[Any]) -> Callable[[ProfileStep], str]:
-    """A step belongs to the first pattern that fits one of its names."""
+    """A step belongs to the first pattern that fits the name of a node, or of what it reads."""
     compiled: list[tuple[str, re.Pattern[str]]] = []
     for p in patterns:
         if not isinstance(p, (str, re.Pattern)):
@@ -211,7 +211,7 @@ def _pattern_namer(patterns: Sequence[Any]) -> Callable[[ProfileStep], str]:
 
     def name(step: ProfileStep) -> str:
         for text, pattern in compiled:
-            for one in step.names:
+            for one in (*step.names, step.source):
                 found = pattern.search(one)
                 if found is not None:
                     return " ".join(g for g in found.groups() if g is not None) if pattern.groups else text

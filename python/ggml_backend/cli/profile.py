@@ -20,7 +20,7 @@ from .program import Parser
 
 __all__ = ["add_arguments", "run"]
 
-_BY = ("operator", "kind", "way", "fusion", "weights", "device")
+_BY = ("operator", "kind", "way", "fusion", "dtype", "device")
 
 
 @contextlib.contextmanager
@@ -89,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _number(word: str) -> int:
-    if not word.isdigit() or not 0 < int(word) < 1 << 31:
+    if not word.isdigit() or not 0 < int(word) <= 1 << 26:
         raise argparse.ArgumentTypeError(f"{word!r} is no number above 0")
     return int(word)
 

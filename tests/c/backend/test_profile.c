@@ -145,7 +145,8 @@ static void every_operator_once_a_run(void) {
         CHECK_INT(product == step_named("active"), fuse);
         CHECK_STR(product->fusion, fuse == 1 ? "product" : "");
         CHECK_STR(product->nodes[0].op, "MUL_MAT");
-        CHECK_INT(product->weight, GGML_TYPE_F32);
+        CHECK_INT(product->source_type, GGML_TYPE_F32);
+        CHECK_STR(product->source, "w");
         CHECK(product->way[0] != '\0' && step_named("norm")->way[0] == '\0');
         CHECK_STR(step_named("active")->nodes[fuse].op, "RELU");
         ggml_profile_free(p);
