@@ -89,7 +89,7 @@ GGML_API int64_t ggml_profile_get_steps(ggml_profile_t profile, struct ggml_prof
 GGML_API int64_t ggml_profile_get_records(ggml_profile_t profile, struct ggml_profile_record * records, size_t first,
     size_t n);
 GGML_API int64_t ggml_profile_get_runs(ggml_profile_t profile, struct ggml_profile_run * runs, size_t first, size_t n);
-// Records and runs that found no place.
+// Records that found no place.
 GGML_API uint64_t ggml_profile_n_dropped(ggml_profile_t profile);
 
 // cdef: end

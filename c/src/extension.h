@@ -49,7 +49,7 @@
 //   gb_multi_buffer_part
 #include "backend/backend.h"
 // Profiles: what a thread records.
-//   gb_profile_scope gb_profile_enter gb_profile_leave
+//   gb_profile_scope gb_profile_enter gb_profile_leave gb_profile_fail_run
 #include "backend/profile.h"
 
 // What of a scheduler's results is still in memory.

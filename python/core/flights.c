@@ -401,7 +401,7 @@ static int issue(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_flig
     gb_set_run(run);
     int status = ggml_backend_sched_graph_compute_async(s->object->ptr, g->ptr);
     gb_set_run(outer);
-    gbpy_end_recording(recording);
+    gbpy_end_recording(recording, run->stopped == 0);
     if (status == GGML_STATUS_SUCCESS && !gbpy_own_new(s)) {
         status = GGML_STATUS_ALLOC_FAILED;
     }

@@ -374,7 +374,7 @@ int gbpy_graph_compute(struct gbpy_handle * graph, struct gbpy_handle * backend,
         }
         gb_trust_tensors(trust);
         gb_set_run(outer);
-        gbpy_end_recording(recording);
+        gbpy_end_recording(recording, run->stopped == 0);
         gbpy_end_stop(b);
         status = gbpy_outcome_of(run, status);
         gbpy_leave_after(&use, status == GGML_STATUS_SUCCESS ? gbpy_note_results : gbpy_forget_results, g, version);

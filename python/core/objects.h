@@ -162,9 +162,13 @@ struct gbpy_object {
 
     struct gbpy_stop * stop; // of backends
     // of backends: gbpy_cancels when its queue was known to hold nothing that was cancelled
-    int                  cancels;
-    struct gbpy_sched *  sched;   // of schedulers
-    struct gbpy_object * profile; // of schedulers and graphs: in which they record (profiles.h), strong; under the lock
+    int                 cancels;
+    struct gbpy_sched * sched; // of schedulers
+
+    // profiles.h, under the lock
+    struct gbpy_object * profile;   // of schedulers and graphs: in which they record; strong
+    struct gbpy_object * recording; // of profiles: who records there; weak. NULL: the process, if it is attached at all
+    bool                 attached;
 };
 
 // Python's reference for C code: NULL handle or empty: reports with `what` and returns NULL.

@@ -22,58 +22,91 @@ int gbpy_open_profile(struct gbpy_handle * handle, size_t max_records) {
     return GGML_STATUS_SUCCESS;
 }
 
-static struct gbpy_object ** place_of(const struct gbpy_handle * where) {
-    return where != NULL ? &where->object->profile : &everything;
+// Under the lock.
+static bool attach(struct gbpy_object * p, struct gbpy_object * where) {
+    struct gbpy_object ** place = where != NULL ? &where->profile : &everything;
+    if (*place != NULL || p->attached) {
+        return false;
+    }
+    gbpy_ref(p);
+    *place       = p;
+    p->attached  = true;
+    p->recording = where;
+    if (where != NULL) {
+        atomic_fetch_add(&where->weak, 1);
+    }
+    atomic_fetch_add(&n_attached, 1);
+    return true;
+}
+
+// Ends what attach() began; the caller gives the two references back. NULL: it is not attached. Under the lock.
+static struct gbpy_object * detach(struct gbpy_object * p, struct gbpy_object ** where) {
+    *where = NULL;
+    if (!p->attached) {
+        return NULL;
+    }
+    *where                                                         = p->recording;
+    *(p->recording != NULL ? &p->recording->profile : &everything) = NULL;
+    p->attached                                                    = false;
+    p->recording                                                   = NULL;
+    atomic_fetch_sub(&n_attached, 1);
+    return p;
 }
 
 int gbpy_attach_profile(struct gbpy_handle * profile, struct gbpy_handle * where) {
     static const char    what[] = "profile";
     struct gbpy_object * p      = gbpy_object_of(profile, what);
-    if (p == NULL || (where != NULL && gbpy_object_of(where, what) == NULL)) {
+    struct gbpy_object * o      = where != NULL ? gbpy_object_of(where, what) : NULL;
+    if (p == NULL || (where != NULL && o == NULL)) {
         return GGML_STATUS_INVALID_STATE;
     }
     gbpy_lock();
-    const bool is_free = *place_of(where) == NULL;
-    if (is_free) {
-        gbpy_ref(p);
-        *place_of(where) = p;
-        atomic_fetch_add(&n_attached, 1);
-    }
+    const bool attached = attach(p, o);
     gbpy_unlock();
-    GB_FAIL_IF(!is_free, GGML_STATUS_INVALID_STATE, "%s: a profile is being recorded already; stop() it first", what);
+    GB_FAIL_IF(!attached, GGML_STATUS_INVALID_STATE, "a profile is being recorded already; stop() it first");
     return GGML_STATUS_SUCCESS;
 }
 
-bool gbpy_is_attached(const struct gbpy_handle * profile, const struct gbpy_handle * where) {
-    if (profile == NULL || profile->object == NULL || (where != NULL && where->object == NULL)) {
+bool gbpy_is_attached(const struct gbpy_handle * profile) {
+    if (profile == NULL || profile->object == NULL) {
         return false;
     }
     gbpy_lock();
-    const bool is = *place_of(where) == profile->object;
+    const bool is = profile->object->attached;
     gbpy_unlock();
     return is;
 }
 
-void gbpy_detach_profile(struct gbpy_handle * profile, struct gbpy_handle * where) {
-    struct gbpy_object * found = NULL;
-    if (profile == NULL || profile->object == NULL || (where != NULL && where->object == NULL)) {
-        return;
+void gbpy_detach_profile(struct gbpy_handle * profile) {
+    struct gbpy_object * where = NULL;
+    if (profile != NULL && profile->object != NULL) {
+        gbpy_lock();
+        struct gbpy_object * p = detach(profile->object, &where);
+        gbpy_unlock();
+        if (where != NULL) {
+            gbpy_weak_unref(where);
+        }
+        gbpy_unref(p);
     }
-    gbpy_lock();
-    if (*place_of(where) == profile->object) {
-        found            = profile->object;
-        *place_of(where) = NULL;
-        atomic_fetch_sub(&n_attached, 1);
-    }
-    gbpy_unlock();
-    gbpy_unref(found);
+}
+
+void gbpy_release_profile(struct gbpy_handle * handle) {
+    gbpy_detach_profile(handle);
+    gbpy_release(handle);
 }
 
 void gbpy_drop_profile(struct gbpy_object * o, struct gbpy_object ** dead) {
-    if (o->profile != NULL) {
-        atomic_fetch_sub(&n_attached, 1);
-        gbpy_give(o->profile, dead);
+    struct gbpy_object * where = NULL;
+    if (o->kind != GBPY_SCHED && o->kind != GBPY_GRAPH) {
+        return;
     }
+    gbpy_lock();
+    struct gbpy_object * p = o->profile != NULL ? detach(o->profile, &where) : NULL;
+    gbpy_unlock();
+    if (where != NULL) {
+        gbpy_weak_unref(where);
+    }
+    gbpy_give(p, dead);
 }
 
 struct gbpy_recording gbpy_begin_recording(const struct gbpy_object * sched, const struct gbpy_object * graph) {
@@ -94,8 +127,11 @@ struct gbpy_recording gbpy_begin_recording(const struct gbpy_object * sched, con
     return r;
 }
 
-void gbpy_end_recording(struct gbpy_recording r) {
+void gbpy_end_recording(struct gbpy_recording r, bool ok) {
     if (r.profile != NULL) {
+        if (!ok) {
+            gb_profile_fail_run();
+        }
         gb_profile_leave(r.before);
         gbpy_unref(r.profile);
     }

@@ -436,7 +436,7 @@ int gbpy_sched_compute(struct gbpy_handle * sched, struct gbpy_handle * graph, s
     gb_set_run(run);
     status = ggml_backend_sched_graph_compute(raw, g->ptr);
     gb_set_run(outer);
-    gbpy_end_recording(recording);
+    gbpy_end_recording(recording, run->stopped == 0);
     s->running = false;
     if (eval != NULL) {
         ggml_backend_sched_set_eval_callback(raw, NULL, NULL);

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from ._core.handles import Core, Owner, fail, new_handle
+from ._core.handles import Core, Owner, fail
+from ._core.owned import owned
 from ._errors import NOT_GIVEN, InvalidArgumentError, StateError, expect, expect_int, expect_path
 from ._errors.hints import made_by
 from ._ffi import ffi, lib
@@ -35,7 +35,6 @@ __all__ = [
 ]  # fmt: skip
 
 _SHOWN = 30  # rows of a profile that is printed
-_NULL = ffi.NULL
 #: What this process found out about itself.
 _measured: dict[tuple[str, int], MachineLimits] = {}
 
@@ -46,7 +45,7 @@ class ProfileCore(Core):
     __slots__ = ()
 
     def __init__(self, max_records: int) -> None:
-        h = new_handle()
+        h = owned(ffi.new("struct gbpy_handle *"), lib.gbpy_release_profile)
         status = lib.gbpy_open_profile(h, max_records)
         if status:
             fail(status, "Profile")
@@ -56,8 +55,8 @@ class ProfileCore(Core):
 class Profile(Owner):
     """What was computed while it was recorded: each time that each operator, or several that are fused, was computed.
 
-    ``Scheduler.profile``, ``Graph.profile`` and ``Profile.everything`` begin one. It ends with :meth:`stop` or the
-    ``with`` block. What it has can be read at any time, and afterwards; ``str()`` and notebooks show :meth:`table`.
+    ``Scheduler.profile``, ``Graph.profile`` and ``Profile.everything`` begin one. It ends with :meth:`stop`, with the
+    ``with`` block, or when nobody has it any more. What it has can be read at any time, and afterwards; ``str()`` and notebooks show :meth:`table`.
 
     Of the CPU operators are recorded, of devices with a queue of their own whole splits. Runs are recorded that begin
     while it is on, on whatever thread, and each is waited for. What functions of yours compute inside of a node is a
@@ -67,7 +66,7 @@ class Profile(Owner):
     but for what is done before and between splits. Bytes and operations are the least that shapes and types ask for.
     """
 
-    __slots__ = ("__weakref__", "_core", "_data", "_limits", "_where")
+    __slots__ = ("__weakref__", "_core", "_data", "_limits")
 
     def __init__(self, core: ProfileCore | None = NOT_GIVEN, data: Recorded | None = None) -> None:
         if data is None:
@@ -75,7 +74,6 @@ class Profile(Owner):
         self._core = core
         self._data = data  # of a file
         self._limits: dict[str, MachineLimits] | None = None
-        self._where: Callable[[], Core | None] | None = None  # what records here; of the process it has none
 
     @classmethod
     def everything(cls, *, max_records: int = 1 << 20) -> Profile:
@@ -87,22 +85,14 @@ class Profile(Owner):
     @property
     def running(self) -> bool:
         """Is it still recording?"""
-        core, where = self._core, self._where
-        if core is None or where is None:
-            return False
-        place = where()
-        if place is None and where is not _process:
-            return False  # the scheduler or graph is gone
-        return bool(lib.gbpy_is_attached(core.h, place.h if place is not None else _NULL))
+        core = self._core
+        return core is not None and bool(lib.gbpy_is_attached(core.h))
 
     def stop(self) -> Profile:
         """Ends it. Runs on other threads that have begun are recorded to their end. Stopping twice is fine."""
-        core, where = self._core, self._where
-        if core is not None and where is not None:
-            place = where()
-            if place is not None or where is _process:
-                lib.gbpy_detach_profile(core.h, place.h if place is not None else _NULL)
-            self._where = None
+        core = self._core
+        if core is not None:
+            lib.gbpy_detach_profile(core.h)
         return self
 
     def __enter__(self) -> Profile:
@@ -264,23 +254,13 @@ class Profile(Owner):
         return found
 
 
-def _process() -> Core | None:
-    """Where a profile of everything is attached."""
-    return None
-
-
 def begin(where: Core | None, max_records: int, what: str) -> Profile:
     """Begins a profile of a scheduler or a graph; of the process, where None is given."""
     if expect_int(max_records, f"{what}: max_records") < 1:
         raise InvalidArgumentError(f"{what}: max_records must be at least 1, not {max_records}")
     core = ProfileCore(max_records)
     profile = Profile(core)
-    profile._where = _process if where is None else weakref.ref(where)
-    try:
-        status = lib.gbpy_attach_profile(core.h, where.h if where is not None else _NULL)
-        if status:
-            fail(status, what)
-    except BaseException:  # of a signal handler, too
-        profile.stop()
-        raise
+    status = lib.gbpy_attach_profile(core.h, where.h if where is not None else ffi.NULL)
+    if status:
+        fail(status, what)
     return profile

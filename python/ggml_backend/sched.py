@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -208,7 +209,7 @@ class Scheduler(Handle):
         self._eval: tuple[Callable[[Tensor], bool | None], Callable[[Tensor], bool]] | None = None
         self._graph: Graph | None = None  # asked for last
         self._n_copies = 1
-        self._profile: Profile | None = None  # that was begun last
+        self._profile: Callable[[], Profile | None] = lambda: None  # that was begun last
         self._trace: Trace | None = None  # that is being recorded
         for b in self._backends:
             expect(b, Backend, "Scheduler: each backend")
@@ -562,7 +563,8 @@ class Scheduler(Handle):
         ``max_records`` records is set aside, 100 bytes of addresses each; what finds no place is counted in
         ``Profile.dropped``.
         """
-        self._profile = profile = begin(self._live(), max_records, "Scheduler.profile")
+        profile = begin(self._live(), max_records, "Scheduler.profile")
+        self._profile = weakref.ref(profile)
         return profile
 
     def _stop_trace(self, trace: Trace) -> None:
@@ -572,8 +574,7 @@ class Scheduler(Handle):
             _check(lib.ggml_backend_sched_set_trace(core.ptr, False), "Scheduler.trace")
             events = read_events(core.ptr)
             self._trace = None
-        profile = self._profile
-        trace._ended(events, profile)
+        trace._ended(events, self._profile())
 
     @property
     def n_copies(self) -> int:
@@ -661,7 +662,7 @@ class Scheduler(Handle):
         if core is None:
             return
         try:
-            profile = self._profile
+            profile = self._profile()
             if profile is not None:
                 profile.stop()
             trace = self._trace  # once: another thread may stop it meanwhile

@@ -21,6 +21,7 @@
 #define DEFAULT_RECORDS ((size_t) 1 << 20)
 #define MOST_RECORDS    ((size_t) 1 << 26)
 #define MOST_STEPS      ((size_t) 1 << 14)
+#define NO_RUN          UINT32_MAX // a run that found no place: neither do its records
 
 struct ggml_profile {
     atomic_int refs; // the owner's, and one of each thread that uses it
@@ -112,7 +113,7 @@ const char * gb_profile_set_device(const char * name) {
 
 struct gb_profile_scope gb_profile_enter(struct ggml_profile * profile) {
     const struct gb_profile_scope before = now;
-    now                                  = (struct gb_profile_scope){ .profile = profile };
+    now                                  = (struct gb_profile_scope){ .profile = profile, .run = NO_RUN };
     return before;
 }
 
@@ -129,15 +130,13 @@ bool gb_profile_begin_run(void) {
     const struct ggml_profile_run run  = { gb_time_ns(), 0, gb_thread_number(), false };
     gb_brief_lock(lock);
     const bool fits = p->n_runs < p->max_records;
+    now.run         = fits ? (uint32_t) p->n_runs : NO_RUN;
     if (fits) {
-        now.run              = (uint32_t) p->n_runs;
         p->runs[p->n_runs++] = run;
-    } else {
-        p->n_dropped++;
     }
     gb_brief_unlock(lock);
-    now.in_run = fits;
-    return fits;
+    now.in_run = true;
+    return true;
 }
 
 void gb_profile_end_run(bool begun, bool complete) {
@@ -148,10 +147,22 @@ void gb_profile_end_run(bool begun, bool complete) {
     const int64_t          end  = gb_time_ns();
     struct gb_brief_lock * lock = gb_brief_lock_for(p);
     gb_brief_lock(lock);
-    p->runs[now.run].end_ns   = end;
-    p->runs[now.run].complete = complete;
+    if (now.run != NO_RUN) {
+        p->runs[now.run].end_ns   = end;
+        p->runs[now.run].complete = complete;
+    }
     gb_brief_unlock(lock);
     now.in_run = false;
+}
+
+void gb_profile_fail_run(void) {
+    struct ggml_profile * p = now.profile;
+    if (p != NULL && now.run != NO_RUN) {
+        struct gb_brief_lock * lock = gb_brief_lock_for(p);
+        gb_brief_lock(lock);
+        p->runs[now.run].complete = false;
+        gb_brief_unlock(lock);
+    }
 }
 
 // --------------------------------------------------------------------------------------------------------------- steps
@@ -258,7 +269,7 @@ void gb_profile_add(const struct gb_profile_note * note) {
         .n_tasks                               = note->n_tasks };
     struct gb_brief_lock *     lock   = gb_brief_lock_for(p);
     gb_brief_lock(lock);
-    if (p->n_records < p->max_records && find_step(p, hash, &step, &record.step)) {
+    if (now.run != NO_RUN && p->n_records < p->max_records && find_step(p, hash, &step, &record.step)) {
         p->records[p->n_records++] = record;
     } else {
         p->n_dropped++;

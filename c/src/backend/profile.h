@@ -34,6 +34,9 @@ uint64_t gb_profile_n_added(void);
 bool gb_profile_begin_run(void);
 void gb_profile_end_run(bool begun, bool complete);
 
+// The run that ended last, since the thread entered its profile, was not complete after all.
+void gb_profile_fail_run(void);
+
 // Sets the name of the device that computes, a text that outlives its use, and returns the one before; NULL: the
 // backend's own.
 const char * gb_profile_set_device(const char * name);
