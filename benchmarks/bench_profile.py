@@ -101,9 +101,8 @@ def main() -> None:
         path, *numbers = sys.argv[2:]
         work(Path(path), *map(int, numbers))
         return
-    from bench_llama import write_model
-
     import ggml_backend as gb
+    from bench_llama import write_model
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--types", default="f16,q4_0")

@@ -207,8 +207,8 @@ class Graph(Local):
         raise_last("Graph.compute", status)
 
     def profile(self, *, max_records: int = 1 << 20) -> Profile:
-        """Begins a profile of what computes this graph, :meth:`compute` or a scheduler, unless that has a profile of its
-        own; otherwise as :meth:`Scheduler.profile`."""
+        """Begins a profile of what computes this graph, :meth:`compute` or a scheduler that has no profile of its own;
+        otherwise as :meth:`Scheduler.profile`."""
         from .profile import begin
 
         return begin(self._live(), max_records, "Graph.profile")

@@ -17,7 +17,7 @@ from ._ffi import ffi, lib
 from ._files import read_text, write_text
 from ._pictures.chrome import OperatorSlice, chrome_trace
 from ._profiles.limits import MachineLimits
-from ._profiles.records import ProfileStep, Recorded, read_profile
+from ._profiles.records import RECORD, RUN, ProfileStep, Recorded, is_behind, read_profile
 from ._profiles.tables import (
     By,
     ProfileChange,
@@ -56,7 +56,8 @@ class Profile(Owner):
     """What was computed while it was recorded: each time that each operator, or several that are fused, was computed.
 
     ``Scheduler.profile``, ``Graph.profile`` and ``Profile.everything`` begin one. It ends with :meth:`stop`, with the
-    ``with`` block, or when nobody has it any more. What it has can be read at any time, and afterwards; ``str()`` and notebooks show :meth:`table`.
+    ``with`` block, or when nobody has it any more. What it has can be read at any time, and afterwards; ``str()`` and
+    notebooks show :meth:`table`.
 
     Of the CPU operators are recorded, of devices with a queue of their own whole splits. Runs are recorded that begin
     while it is on, on whatever thread, and each is waited for. What functions of yours compute inside of a node is a
@@ -72,7 +73,7 @@ class Profile(Owner):
         if data is None:
             made_by(core, Core, "Profile", "scheduler.profile(), graph.profile() or Profile.everything()")
         self._core = core
-        self._data = data  # of a file
+        self._data = data  # of a file, or what was read last
         self._limits: dict[str, MachineLimits] | None = None
 
     @classmethod
@@ -106,10 +107,13 @@ class Profile(Owner):
     # --------------------------------------------------------------------------------------------------------- contents
 
     def _read(self) -> Recorded:
-        core = self._core
-        if self._data is not None or core is None:
-            return self._data or Recorded((), np.zeros(0), np.zeros(0), 0)
-        return read_profile(core.ptr)
+        """What there is now. It is read again only if there is more."""
+        core, data = self._core, self._data
+        if core is None:
+            return data or Recorded((), np.zeros(0, RECORD), np.zeros(0, RUN), 0)
+        if data is None or is_behind(data, core.ptr):
+            self._data = data = read_profile(core.ptr)
+        return data
 
     @property
     def steps(self) -> tuple[ProfileStep, ...]:
@@ -142,9 +146,11 @@ class Profile(Owner):
         return float((done["end_ns"] - done["start_ns"]).sum()) * 1e-9 if len(done) else 0.0
 
     def limits(self, *, measure: bool = True) -> dict[str, MachineLimits]:
-        """What this machine can do at best, by level of kernels, with as many threads as were recorded. Measured when it
-        is first asked for, which takes some tenths of a second; False: only if that was done."""
-        if self._limits is None and measure and self._data is None:
+        """What this machine can do at best, by level of kernels, with as many threads as were recorded.
+
+        measure: measure what is not known yet, once for a process, which takes some tenths of a second
+        """
+        if self._limits is None and measure and self._core is not None:
             data, found = self._read(), {}
             threads = int(data.records["threads"].max(initial=1))
             for level in dict.fromkeys(step.level for step in data.steps if step.level):
@@ -246,8 +252,9 @@ class Profile(Owner):
             step = data.steps[r["step"]]
             args = {
                 "run": int(r["run"]), "operators": step.kind, "way": step.way, "fusion": step.fusion,
-                "threads": int(r["threads"]), "waiting us": int(r["waiting_ns"]) / 1000, "operations": float(r["flops"]),
-                "bytes read": float(r["bytes_read"]), "bytes written": float(r["bytes_written"]),
+                "threads": int(r["threads"]), "waiting us": int(r["waiting_ns"]) / 1000,
+                "operations": float(r["flops"]), "bytes read": float(r["bytes_read"]),
+                "bytes written": float(r["bytes_written"]),
             }  # fmt: skip
             lane = f"{step.device}: {step.kind}"
             found.append(OperatorSlice(lane, step.name, int(r["start_ns"]), int(r["end_ns"]), args))

@@ -180,7 +180,17 @@ class Scheduler(Handle):
     Calls from several threads wait for each other.
     """
 
-    __slots__ = ("__weakref__", "_backends", "_buffer_types", "_core", "_eval", "_graph", "_n_copies", "_profile", "_trace")
+    __slots__ = (
+        "__weakref__",
+        "_backends",
+        "_buffer_types",
+        "_core",
+        "_eval",
+        "_graph",
+        "_n_copies",
+        "_profile",
+        "_trace",
+    )
 
     def __init__(
         self,

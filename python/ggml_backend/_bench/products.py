@@ -31,6 +31,7 @@ __all__ = [
     "weights",
 ]
 
+
 def product_types(backend: Backend) -> list[DType]:
     """Types that weights of a product can have."""
     found = []

@@ -217,7 +217,8 @@ def chrome_trace(
 ) -> dict[str, Any]:
     """``names`` are those of the backends, in the scheduler's order; ``queueless`` those (indices) that do nothing on
     their own, so that others bring copies to them."""
-    origin = min([e.start_ns for e in (*events, *operators)], default=0)
+    starts = [*(e.start_ns for e in events), *(s.start_ns for s in operators)]
+    origin = min(starts, default=0)
     lanes: dict[int, list[Slice]] = {lane: [] for lane in (HOST, *range(len(names)))}
     for i, e in enumerate(events):
         lanes[_lane(e, queueless)].append(Slice(e, i, origin))

@@ -12,7 +12,7 @@ from .._errors import InvalidArgumentError
 from .._ffi import ffi, lib
 from ..dtypes import dtype_of_id
 
-__all__ = ["RECORD", "RUN", "ProfileStep", "Recorded", "read_profile"]
+__all__ = ["RECORD", "RUN", "ProfileStep", "Recorded", "is_behind", "read_profile"]
 
 FORMAT = 1
 #: ``ggml_profile_record`` and ``ggml_profile_run``.
@@ -144,3 +144,12 @@ def read_profile(profile: Any) -> Recorded:
     runs = _array(_all(lib.ggml_profile_get_runs, profile, "struct ggml_profile_run"), RUN)
     steps = _all(lib.ggml_profile_get_steps, profile, "struct ggml_profile_step")
     return Recorded(tuple(map(_step, steps)), records, runs, int(lib.ggml_profile_n_dropped(profile)))
+
+
+def is_behind(data: Recorded, profile: Any) -> bool:
+    """Is there more in the C profile by now?"""
+    get = (lib.ggml_profile_get_records, lib.ggml_profile_get_runs, lib.ggml_profile_get_steps)
+    counts = [n(profile, ffi.NULL, 0, 0) for n in get]
+    known = [len(data.records), len(data.runs), len(data.steps)]
+    unfinished = len(data.runs) and not data.runs["end_ns"].all()
+    return counts != known or bool(unfinished) or data.dropped != lib.ggml_profile_n_dropped(profile)

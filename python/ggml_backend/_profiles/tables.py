@@ -17,6 +17,7 @@ from .records import ProfileStep, Recorded
 
 __all__ = ["By", "ProfileChange", "ProfileComparison", "ProfileRow", "ProfileTable", "compare_rows", "make_table"]
 
+
 class _Named(Protocol):
     @property
     def name(self) -> str: ...
@@ -112,8 +113,8 @@ class _Rows(Generic[_R]):
     __slots__ = ("_rows", "title")
 
     def __init__(self, rows: Sequence[_R], title: str) -> None:
-        self._rows = tuple(rows)
-        self.title = title
+        self._rows: tuple[_R, ...] = tuple(rows)
+        self.title: str = title
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -186,7 +187,7 @@ class ProfileComparison(_Rows[ProfileChange]):
         def ms(seconds: float | None) -> str:
             return "" if seconds is None else f"{seconds * 1e3:.3f}"
 
-        rows = [
+        rows: list[tuple[str, ...]] = [
             (r.name, ms(r.before), ms(r.after), f"{((r.after or 0) - (r.before or 0)) * 1e3:+.3f}",
              "" if r.ratio is None else f"{r.ratio:.3f}") for r in self._rows
         ]  # fmt: skip
@@ -263,21 +264,22 @@ class _Groups:
         keys, inverse = np.unique(
             self.of[counts] * n_runs + self.records["run"][counts].astype(np.intp), return_inverse=True
         )
-        sums, group = np.bincount(inverse, self.seconds[counts], len(keys)), keys // n_runs
-        parts = [sums[group == g] for g in range(len(self.names))]
+        sums = np.bincount(inverse, self.seconds[counts], len(keys))
+        parts = np.split(sums, np.searchsorted(keys // n_runs, np.arange(1, len(self.names))))
         return [float(np.median(p)) if len(p) else 0.0 for p in parts], [len(p) for p in parts]
 
     def least(self, limits: dict[str, MachineLimits]) -> tuple[Any, Any]:
         """The least seconds by group, and the seconds of those records whose limit is known."""
         least, known = np.zeros(len(self.records)), np.zeros(len(self.records), bool)
+        alike: dict[tuple[str, str], list[int]] = {}
         for i, step in enumerate(self.data.steps):
-            machine = limits.get(step.level)
-            if machine is None:
-                continue
-            mine = self.records["step"] == i
-            r = self.records[mine]
-            least[mine] = machine.least_seconds(r["flops"], r["bytes_read"], r["bytes_written"], step.way)
-            known |= mine
+            alike.setdefault((step.level, step.way), []).append(i)
+        for (level, way), steps in alike.items():
+            if level in limits:
+                mine = np.isin(self.records["step"], steps)
+                r = self.records[mine]
+                least[mine] = limits[level].least_seconds(r["flops"], r["bytes_read"], r["bytes_written"], way)
+                known |= mine
         return self.sums(least), self.sums(np.where(known, self.seconds, 0.0))
 
 
@@ -287,7 +289,8 @@ def _rows(groups: _Groups, limits: dict[str, MachineLimits]) -> list[ProfileRow]
     flops, size = groups.sums(r["flops"]), groups.sums(r["bytes_read"] + r["bytes_written"])
     waiting, working = groups.sums(r["waiting_ns"] * 1e-9), groups.sums(r["threads"] * groups.seconds)
     (medians, runs), (least, known), total = groups.medians(), groups.least(limits), float(seconds.sum())
-    found = []
+    threads, found = np.zeros(len(groups.names), np.int64), []
+    np.maximum.at(threads, groups.of, r["threads"])
     for g, name in enumerate(groups.names):
         steps = [s for s, of in zip(groups.data.steps, groups.of_step, strict=True) if of == g]
         found.append(
@@ -296,7 +299,7 @@ def _rows(groups: _Groups, limits: dict[str, MachineLimits]) -> list[ProfileRow]
                 int(calls[g]), runs[g], float(seconds[g]), medians[g], float(seconds[g] / total) if total else 0.0,
                 float(flops[g]), float(size[g]), float(least[g] / known[g]) if known[g] > 0 else None,
                 float(waiting[g] / working[g]) if working[g] > 0 else 0.0,
-                int(r["threads"][groups.of == g].max(initial=0)),
+                int(threads[g]),
             )
         )  # fmt: skip
     return found
@@ -329,8 +332,10 @@ def median_run(data: Recorded) -> float:
 
 def compare_rows(before: Recorded, after: Recorded, by: Any, top: int | None) -> ProfileComparison:
     """Medians of both, by group."""
-    of = [{n: m for n, m in zip(g.names, g.medians()[0], strict=True)} if d.steps else {}
-          for d in (before, after) for g in [_Groups(d, by)]]  # fmt: skip
+    of = []
+    for data in (before, after):
+        groups = _Groups(data, by)
+        of.append(dict(zip(groups.names, groups.medians()[0], strict=True)) if data.steps else {})
     rows = [ProfileChange(name, of[0].get(name), of[1].get(name)) for name in dict.fromkeys([*of[0], *of[1]])]
     rows.sort(key=lambda r: -abs((r.after or 0.0) - (r.before or 0.0)))
     return ProfileComparison(rows if top is None else rows[:top], median_run(before), median_run(after))

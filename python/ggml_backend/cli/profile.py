@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import os
 import re
 import runpy
@@ -34,29 +35,56 @@ def _as_program(argv: list[str], folder: str) -> Iterator[None]:
         sys.argv, sys.path[:] = before
 
 
-def _call(options: argparse.Namespace) -> int:
+def _of_the_script(error: BaseException) -> BaseException:
+    """Without what called it."""
+    frames = error.__traceback__
+    while frames is not None and (
+        frames.tb_frame.f_code.co_filename == __file__ or "runpy" in frames.tb_frame.f_code.co_filename
+    ):
+        frames = frames.tb_next
+    return error.with_traceback(frames)
+
+
+def _call(name: str, is_module: bool) -> int:
     """The exit status of the script."""
     try:
-        if options.m:
-            with _as_program(options.script, os.getcwd()):
-                runpy.run_module(options.script[0], run_name="__main__", alter_sys=True)
+        if is_module:
+            runpy.run_module(name, run_name="__main__", alter_sys=True)
         else:
-            with _as_program(options.script, os.path.dirname(os.path.abspath(options.script[0]))):
-                runpy.run_path(options.script[0], run_name="__main__")
+            runpy.run_path(name, run_name="__main__")
     except SystemExit as end:
         if end.code is None or isinstance(end.code, int):
             return end.code or 0
         print(end.code, file=sys.stderr)
         return 1
-    except Exception:  # it is the script's: what was computed before it is still told
-        traceback.print_exc()
+    except Exception as error:  # it is the script's: what was computed before it is still told
+        traceback.print_exception(_of_the_script(error))
         return 1
     return 0
 
 
+def _check(options: argparse.Namespace) -> str:
+    """Is there something to run? The folder that it imports from."""
+    if not options.script:
+        options.parser.error("the following arguments are required: SCRIPT")
+    name: str = options.script[0]
+    if options.m:
+        return os.getcwd()
+    if not os.path.isfile(name):
+        raise InvalidArgumentError(f"profile: there is no file {name}; a module is run with -m")
+    return os.path.dirname(os.path.abspath(name))
+
+
+def _has_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+
+
 def _by(options: argparse.Namespace) -> Any:
-    if options.by and options.pattern:
-        options.parser.error("argument --pattern: not with --by")
+    if sum(map(bool, (options.by, options.pattern, options.regex))) > 1:
+        options.parser.error("--by, --pattern and --regex exclude each other")
     if options.pattern:
         return options.pattern
     if options.regex:
@@ -68,12 +96,14 @@ def _by(options: argparse.Namespace) -> Any:
 
 
 def run(options: argparse.Namespace) -> int:
-    by = _by(options)
-    if not options.m and not os.path.isfile(options.script[0]):
-        raise InvalidArgumentError(f"profile: there is no file {options.script[0]}; a module is run with -m")
+    by, folder = _by(options), _check(options)
     old = Profile.from_json(options.compare) if options.compare else None
-    with Profile.everything(max_records=options.records) as profile:
-        status = _call(options)
+    with _as_program(options.script, folder):
+        name = options.script[0]
+        if options.m and not _has_module(name):
+            raise InvalidArgumentError(f"profile: there is no module {name}")
+        with Profile.everything(max_records=options.records) as profile:
+            status = _call(name, options.m)
     sys.stdout.flush()
     limits = not options.no_limits
     say(profile.table(by, options.sort, options.top, limits=limits))
