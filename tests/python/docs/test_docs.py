@@ -309,6 +309,7 @@ def mentioned() -> dict[tuple[str, ...], set[str]]:
     known = {
         "info": (),
         "plan": (),
+        "profile": (),
         "bench": (),
         "calibrate": (),
         "check-device": (),
