@@ -39,7 +39,7 @@ struct ggml_profile {
 };
 
 // What the calling thread records. The profile is a reference of ggml_profile_use, or borrowed by gb_profile_enter.
-static _Thread_local struct gb_profile_scope now;
+static _Thread_local struct gb_profile_scope now = { .device = "CPU" };
 
 // ----------------------------------------------------------------------------------------------------------- profiles
 
@@ -107,13 +107,13 @@ uint64_t gb_profile_n_added(void) { return now.n_added; }
 
 const char * gb_profile_set_device(const char * name) {
     const char * before = now.device;
-    now.device          = name;
+    now.device          = name != NULL ? name : "CPU";
     return before;
 }
 
 struct gb_profile_scope gb_profile_enter(struct ggml_profile * profile) {
     const struct gb_profile_scope before = now;
-    now                                  = (struct gb_profile_scope){ .profile = profile, .run = NO_RUN };
+    now                                  = (struct gb_profile_scope){ profile, "CPU", NO_RUN, false, 0 };
     return before;
 }
 
@@ -188,76 +188,97 @@ static const struct ggml_tensor * source_of(const struct gb_profile_note * note)
 }
 
 static void describe(struct ggml_profile_step * step, const struct gb_profile_note * note) {
+    const struct ggml_tensor * source = source_of(note);
     memset(step, 0, sizeof(*step));
-    put_text(step->device, sizeof(step->device), now.device != NULL ? now.device : "CPU");
+    put_text(step->device, sizeof(step->device), now.device);
     put_text(step->fusion, sizeof(step->fusion), note->fusion);
     put_text(step->way, sizeof(step->way), note->way);
     put_text(step->level, sizeof(step->level), note->level);
-    const struct ggml_tensor * source = source_of(note);
-    step->source_type                 = source != NULL ? (int) source->type : -1;
-    memcpy(step->source, source != NULL ? source->name : "", source != NULL ? sizeof(step->source) - 1 : 0);
+    put_text(step->source, sizeof(step->source), source != NULL ? source->name : NULL);
+    step->source_type = source != NULL ? (int) source->type : -1;
     for (int i = 0; i < note->n_nodes; i++) {
         const struct ggml_tensor * t = note->nodes[i];
         if (gb_op_computes(t->op) && step->n_nodes++ < GGML_PROFILE_MAX_NODES) {
             struct ggml_profile_node * node = &step->nodes[step->n_nodes - 1];
             node->type                      = (int) t->type;
+            node->ndim                      = gb_tensor_ndim(t);
+            memcpy(node->ne, t->ne, sizeof(node->ne));
             put_text(node->op, sizeof(node->op), ggml_op_desc(t));
-            memcpy(node->name, t->name, sizeof(node->name) - 1);
+            put_text(node->name, sizeof(node->name), t->name);
         }
     }
 }
 
-// The sizes are those of the first time, so they do not count.
-static uint64_t hash_of(const struct ggml_profile_step * step) {
-    const size_t used = offsetof(struct ggml_profile_step, nodes) +
-                        (size_t) GB_MIN(step->n_nodes, GGML_PROFILE_MAX_NODES) * sizeof(step->nodes[0]);
-    return gb_hash_bytes(step, used, 0);
+static uint64_t hash_text(uint64_t hash, const char * text) {
+    const size_t size = text != NULL ? strlen(text) : 0;
+    for (size_t i = 0; i < size; i += sizeof(uint64_t)) {
+        uint64_t word = 0;
+        memcpy(&word, text + i, GB_MIN(size - i, sizeof(word)));
+        hash = gb_hash_u64(hash ^ word);
+    }
+    return gb_hash_u64(hash + size);
 }
 
-static void add_sizes(struct ggml_profile_step * step, const struct gb_profile_note * note) {
-    int k = 0;
-    for (int i = 0; i < note->n_nodes && k < GGML_PROFILE_MAX_NODES; i++) {
-        if (gb_op_computes(note->nodes[i]->op)) {
-            memcpy(step->nodes[k].ne, note->nodes[i]->ne, sizeof(step->nodes[k].ne));
-            step->nodes[k++].ndim = gb_tensor_ndim(note->nodes[i]);
+// Of all that describe() writes but the sizes, which are those of the first time. 0: no node computes.
+static uint64_t hash_of(const struct gb_profile_note * note) {
+    const struct ggml_tensor * source = source_of(note);
+    uint64_t hash = hash_text(hash_text(hash_text(hash_text(1, now.device), note->fusion), note->way), note->level);
+    int      n    = 0;
+    hash = hash_text(hash + (source != NULL ? (uint64_t) source->type : 0), source != NULL ? source->name : NULL);
+    for (int i = 0; i < note->n_nodes; i++) {
+        const struct ggml_tensor * t = note->nodes[i];
+        if (gb_op_computes(t->op) && n++ < GGML_PROFILE_MAX_NODES) {
+            hash = hash_text(hash_text(hash + (uint64_t) t->type, ggml_op_desc(t)), t->name);
         }
     }
+    return n > 0 ? gb_hash_u64(hash + (uint64_t) n) | 1 : 0;
 }
 
-// The number of the step that has this hash, which is taken to be the same one; a new one if there is none. False: no
-// place. Under the lock.
-static bool find_step(struct ggml_profile * p, uint64_t hash, const struct ggml_profile_step * step, uint32_t * found) {
-    size_t at = (size_t) hash & (p->n_slots - 1);
+// The number of the step that has this hash, which is taken to be the same one. If there is none it is `fresh`, unless
+// that is NULL. False: there is none, and no place for it. Under the lock.
+static bool find_step(struct ggml_profile * p, uint64_t hash, const struct ggml_profile_step * fresh,
+    uint32_t * found) {
+    size_t at = (size_t) (hash >> 1) & (p->n_slots - 1);
     for (; p->slots[at] != 0; at = (at + 1) & (p->n_slots - 1)) {
         *found = p->slots[at] - 1;
         if (p->hashes[*found] == hash) {
             return true;
         }
     }
-    if (step == NULL || p->n_steps == p->max_steps) {
+    if (fresh == NULL || p->n_steps == p->max_steps) {
         return false;
     }
     *found            = (uint32_t) p->n_steps++;
     p->slots[at]      = *found + 1;
     p->hashes[*found] = hash;
-    p->steps[*found]  = *step;
+    p->steps[*found]  = *fresh;
     return true;
 }
 
+// False: `fresh` is NULL, and it would be a new step.
+static bool add_record(struct ggml_profile * p, struct ggml_profile_record * record, uint64_t hash,
+    const struct ggml_profile_step * fresh) {
+    struct gb_brief_lock * lock = gb_brief_lock_for(p);
+    gb_brief_lock(lock);
+    const bool fits  = now.run != NO_RUN && p->n_records < p->max_records;
+    const bool known = !fits || find_step(p, hash, fresh, &record->step);
+    if (fits && known) {
+        p->records[p->n_records++] = *record;
+    } else if (known || fresh != NULL) {
+        p->n_dropped++;
+    }
+    gb_brief_unlock(lock);
+    return known || fresh != NULL;
+}
+
 void gb_profile_add(const struct gb_profile_note * note) {
-    struct ggml_profile * p = now.profile;
-    if (p == NULL || !now.in_run) {
+    struct ggml_profile * p    = now.profile;
+    const uint64_t        hash = p != NULL && now.in_run ? hash_of(note) : 0;
+    if (hash == 0) {
         return;
     }
-    struct ggml_profile_step step;
-    describe(&step, note);
-    if (step.n_nodes == 0) {
-        return;
-    }
-    const uint64_t       hash = hash_of(&step);
     const struct gb_work work =
         note->apart ? gb_work_of_nodes(note->nodes, note->n_nodes) : gb_work_of_step(note->nodes, note->n_nodes);
-    add_sizes(&step, note);
     struct ggml_profile_record record = { .run = now.run,
         .start_ns                              = note->start_ns,
         .end_ns                                = note->end_ns,
@@ -267,14 +288,11 @@ void gb_profile_add(const struct gb_profile_note * note) {
         .bytes_written                         = work.written,
         .n_threads                             = note->n_threads,
         .n_tasks                               = note->n_tasks };
-    struct gb_brief_lock *     lock   = gb_brief_lock_for(p);
-    gb_brief_lock(lock);
-    if (now.run != NO_RUN && p->n_records < p->max_records && find_step(p, hash, &step, &record.step)) {
-        p->records[p->n_records++] = record;
-    } else {
-        p->n_dropped++;
+    if (!add_record(p, &record, hash, NULL)) {
+        struct ggml_profile_step step;
+        describe(&step, note);
+        add_record(p, &record, hash, &step);
     }
-    gb_brief_unlock(lock);
     now.n_added++;
 }
 

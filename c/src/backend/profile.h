@@ -37,8 +37,7 @@ void gb_profile_end_run(bool begun, bool complete);
 // The run that ended last, since the thread entered its profile, was not complete after all.
 void gb_profile_fail_run(void);
 
-// Sets the name of the device that computes, a text that outlives its use, and returns the one before; NULL: the
-// backend's own.
+// Sets the name of the device that computes, a text that outlives its use, and returns the one before; NULL: CPU.
 const char * gb_profile_set_device(const char * name);
 
 // What the calling thread records, and where it stands.
