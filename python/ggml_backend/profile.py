@@ -11,12 +11,12 @@ import numpy as np
 
 from ._core.handles import Core, Owner, fail
 from ._core.owned import owned
-from ._errors import NOT_GIVEN, InvalidArgumentError, StateError, expect, expect_int, expect_path
+from ._errors import NOT_GIVEN, InvalidArgumentError, StateError, expect, expect_bool, expect_int, expect_path
 from ._errors.hints import made_by
 from ._ffi import ffi, lib
 from ._files import read_text, write_text
 from ._pictures.chrome import OperatorSlice, chrome_trace
-from ._profiles.limits import MachineLimits
+from ._profiles.limits import MachineLimits, limits_from_json, limits_to_json, measure_limits
 from ._profiles.records import RECORD, RUN, ProfileStep, Recorded, is_behind, read_profile
 from ._profiles.tables import (
     By,
@@ -34,6 +34,7 @@ __all__ = [
     "begin",
 ]  # fmt: skip
 
+_MOST = 1 << 26  # records, as C has it
 _SHOWN = 30  # rows of a profile that is printed
 #: What this process found out about itself.
 _measured: dict[tuple[str, int], MachineLimits] = {}
@@ -150,12 +151,12 @@ class Profile(Owner):
 
         measure: measure what is not known yet, once for a process, which takes some tenths of a second
         """
-        if self._limits is None and measure and self._core is not None:
+        if expect_bool(measure, "Profile.limits: measure") and self._limits is None and self._core is not None:
             data, found = self._read(), {}
             threads = int(data.records["threads"].max(initial=1))
             for level in dict.fromkeys(step.level for step in data.steps if step.level):
                 if (level, threads) not in _measured:
-                    _measured[level, threads] = MachineLimits.measure(level, threads)
+                    _measured[level, threads] = measure_limits(level, threads)
                 found[level] = _measured[level, threads]
             self._limits = found
         return dict(self._limits or {})
@@ -176,9 +177,9 @@ class Profile(Owner):
         top: only so many rows
         limits: False: the limits of the machine are not measured for it
         """
-        if top is not None and expect_int(top, "Profile.table: top") < 0:
-            raise InvalidArgumentError(f"Profile.table: top must not be negative, is {top}")
-        return make_table(self._read(), self.limits(measure=limits), by, sort, top, self._title())
+        _check_top(top, "Profile.table")
+        measure = expect_bool(limits, "Profile.table: limits")
+        return make_table(self._read(), self.limits(measure=measure), by, sort, top, self._title())
 
     def _title(self) -> str:
         data = self._read()
@@ -192,6 +193,7 @@ class Profile(Owner):
         """This profile beside an earlier one: of each group the median over runs, and the ratio of both; below 1 this
         one is faster. ``by`` as in :meth:`table`."""
         expect(before, Profile, "Profile.compare: before")
+        _check_top(top, "Profile.compare")
         return compare_rows(before._read(), self._read(), by, top)
 
     def __str__(self) -> str:
@@ -211,8 +213,8 @@ class Profile(Owner):
 
         limits: with those of the machine, as :meth:`limits` has them
         """
-        found = self.limits(measure=limits)
-        data = {**self._read().to_json(), "limits": [found[level].to_json() for level in found]}
+        found = self.limits(measure=expect_bool(limits, "Profile.to_json: limits"))
+        data = {**self._read().to_json(), "limits": [limits_to_json(found[level]) for level in found]}
         result = json.dumps(data, separators=(",", ":"))
         if path is not None:
             expect_path(path, "Profile.to_json: path")
@@ -228,7 +230,7 @@ class Profile(Owner):
         try:
             data = json.loads(source)
             profile = cls(None, Recorded.from_json(data))
-            profile._limits = {m.level: m for m in map(MachineLimits.from_json, data["limits"])}
+            profile._limits = {m.level: m for m in map(limits_from_json, data["limits"])}
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             if isinstance(error, InvalidArgumentError):
                 raise
@@ -261,10 +263,15 @@ class Profile(Owner):
         return found
 
 
+def _check_top(top: int | None, what: str) -> None:
+    if top is not None and expect_int(top, f"{what}: top") < 0:
+        raise InvalidArgumentError(f"{what}: top must not be negative, is {top}")
+
+
 def begin(where: Core | None, max_records: int, what: str) -> Profile:
     """Begins a profile of a scheduler or a graph; of the process, where None is given."""
-    if expect_int(max_records, f"{what}: max_records") < 1:
-        raise InvalidArgumentError(f"{what}: max_records must be at least 1, not {max_records}")
+    if not 1 <= expect_int(max_records, f"{what}: max_records") <= _MOST:
+        raise InvalidArgumentError(f"{what}: max_records must be 1 to {_MOST}, not {max_records}")
     core = ProfileCore(max_records)
     profile = Profile(core)
     status = lib.gbpy_attach_profile(core.h, where.h if where is not None else ffi.NULL)

@@ -12,7 +12,10 @@ from .._errors import check
 from .._ffi import lib
 from ..backend import cpu_levels
 
-__all__ = ["Arithmetic", "MachineLimits", "arithmetic_of", "measured_rate"]
+__all__ = [
+    "Arithmetic", "MachineLimits", "arithmetic_of", "least_seconds", "limits_from_json", "limits_to_json",
+    "measure_limits", "measured_rate",
+]  # fmt: skip
 
 Arithmetic = Literal["f32", "bytes", "bf16"]
 _WHAT = {"f32": 0, "bytes": 1, "bf16": 2, "read": 3, "copy": 4}
@@ -59,51 +62,57 @@ class MachineLimits:
     copy: dict[int, float]
     """Bytes read and written a second, together"""
 
-    @classmethod
-    def measure(cls, level: str, threads: int, seconds: float = 0.02) -> MachineLimits:
-        """Measures each limit five times, for so long together, and takes the best figure; memory with the best
-        instructions there are."""
-        highest = [name for name, usable in cpu_levels().items() if usable][-1]
 
-        def best(what: str, size: int = 0) -> float:
-            each = max(size // threads, 4096)
-            with_level = highest if size else level
-            return max(measured_rate(what, with_level, each, threads, seconds / 5) for _ in range(5))
+def measure_limits(level: str, threads: int, seconds: float = 0.02) -> MachineLimits:
+    """Measures each limit five times, for so long together, and takes the best figure; memory with the best
+    instructions there are."""
+    highest = [name for name, usable in cpu_levels().items() if usable][-1]
 
-        return cls(
-            level,
-            threads,
-            {kind: best(kind) for kind in ("f32", "bytes", "bf16")},
-            {size: best("read", size) for size in _FOOTPRINTS},
-            {size: best("copy", size) for size in _FOOTPRINTS},
-        )
+    def best(what: str, size: int = 0) -> float:
+        each = max(size // threads, 4096)
+        with_level = highest if size else level
+        return max(measured_rate(what, with_level, each, threads, seconds / 5) for _ in range(5))
 
-    def least_seconds(self, flops: Any, read: Any, written: Any, way: str) -> Any:
-        """The larger of the time for operations and that for bytes, of arrays of work that is computed in this way.
-        Bytes count in the smallest memory that holds them."""
-        size = read + written
-        both = np.minimum(read, written)
-        sizes = np.array(sorted(self.read))
-        place = np.minimum(np.searchsorted(sizes, size), len(sizes) - 1)
-        reading = np.array([self.read[int(s)] for s in sizes])[place]
-        copying = np.array([self.copy[int(s)] for s in sizes])[place]
-        memory = 2 * both / copying + (size - 2 * both) / reading
-        return np.maximum(flops / self.operations[arithmetic_of(way)], memory)
+    return MachineLimits(
+        level,
+        threads,
+        {kind: best(kind) for kind in ("f32", "bytes", "bf16")},
+        {size: best("read", size) for size in _FOOTPRINTS},
+        {size: best("copy", size) for size in _FOOTPRINTS},
+    )
 
-    def to_json(self) -> dict[str, Any]:
-        """For :meth:`from_json`."""
-        return {
-            "level": self.level, "threads": self.threads, "operations": self.operations,
-            "read": {str(k): v for k, v in self.read.items()}, "copy": {str(k): v for k, v in self.copy.items()},
-        }  # fmt: skip
 
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> MachineLimits:
-        """What :meth:`to_json` gave."""
-        return cls(
-            str(data["level"]),
-            int(data["threads"]),
-            {str(k): float(v) for k, v in data["operations"].items()},
-            {int(k): float(v) for k, v in data["read"].items()},
-            {int(k): float(v) for k, v in data["copy"].items()},
-        )
+def least_seconds(machine: MachineLimits, flops: Any, read: Any, written: Any, way: str) -> Any:
+    """The larger of the time for operations and that for bytes, of arrays of work that is computed in this way. Bytes
+    count in the smallest memory that holds them."""
+    size = read + written
+    both = np.minimum(read, written)
+    sizes = np.array(sorted(machine.read))
+    place = np.minimum(np.searchsorted(sizes, size), len(sizes) - 1)
+    reading = np.array([machine.read[int(s)] for s in sizes])[place]
+    copying = np.array([machine.copy[int(s)] for s in sizes])[place]
+    memory = 2 * both / copying + (size - 2 * both) / reading
+    return np.maximum(flops / machine.operations[arithmetic_of(way)], memory)
+
+
+def limits_to_json(machine: MachineLimits) -> dict[str, Any]:
+    """For :func:`limits_from_json`."""
+    return {
+        "level": machine.level, "threads": machine.threads, "operations": machine.operations,
+        "read": {str(k): v for k, v in machine.read.items()}, "copy": {str(k): v for k, v in machine.copy.items()},
+    }  # fmt: skip
+
+
+def limits_from_json(data: dict[str, Any]) -> MachineLimits:
+    """What :func:`limits_to_json` gave; ValueError and the like for anything else."""
+    found = MachineLimits(
+        str(data["level"]),
+        int(data["threads"]),
+        {kind: float(data["operations"][kind]) for kind in ("f32", "bytes", "bf16")},
+        {int(k): float(v) for k, v in data["read"].items()},
+        {int(k): float(v) for k, v in data["copy"].items()},
+    )
+    rates = [*found.operations.values(), *found.read.values(), *found.copy.values()]
+    if not found.read or found.read.keys() != found.copy.keys() or not all(rate > 0 for rate in rates):
+        raise ValueError("limits that are no rates")
+    return found

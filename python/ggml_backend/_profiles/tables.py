@@ -10,9 +10,10 @@ from typing import Any, Generic, Protocol, TypeVar, Union
 
 import numpy as np
 
-from .._errors import InvalidArgumentError
+from .._errors import InvalidArgumentError, expect_int, expect_list
+from .._errors.messages import UnknownKey
 from .._text.escape import line, markup
-from .limits import MachineLimits
+from .limits import MachineLimits, least_seconds
 from .records import ProfileStep, Recorded
 
 __all__ = ["By", "ProfileChange", "ProfileComparison", "ProfileRow", "ProfileTable", "compare_rows", "make_table"]
@@ -128,8 +129,8 @@ class _Rows(Generic[_R]):
             for row in self._rows:
                 if row.name == which:
                     return row
-            raise KeyError(which)
-        return self._rows[which]
+            raise UnknownKey(which, [row.name for row in self._rows])
+        return self._rows[expect_int(which, f"{type(self).__name__}[...]: which")]
 
     def _cells(self) -> tuple[Sequence[str], list[tuple[str, ...]], int, list[float]]:
         """Heading, rows, how many columns are text, and how long the bar of each row is."""
@@ -176,12 +177,9 @@ class ProfileComparison(_Rows[ProfileChange]):
     first."""
 
     __slots__ = ("after", "before")
-
-    def __init__(self, rows: Sequence[ProfileChange], before: float, after: float) -> None:
-        title = f"{before * 1e3:.3f} ms -> {after * 1e3:.3f} ms a run (median)"
-        super().__init__(rows, title + (f", ratio {after / before:.3f}" if before else ""))
-        self.before: float = before  #: seconds of a complete run, the median
-        self.after: float = after
+    before: float
+    """Seconds of a complete run, the median"""
+    after: float
 
     def _cells(self) -> tuple[Sequence[str], list[tuple[str, ...]], int, list[float]]:
         def ms(seconds: float | None) -> str:
@@ -230,7 +228,7 @@ def _namer(by: Any) -> Callable[[ProfileStep], str]:
         )
     if isinstance(by, (str, re.Pattern)):
         return _pattern_namer([by])
-    return _pattern_namer(list(by))
+    return _pattern_namer(expect_list(by, "Profile.table: by", "patterns"))
 
 
 def _joined(values: Any) -> str:
@@ -278,7 +276,7 @@ class _Groups:
             if level in limits:
                 mine = np.isin(self.records["step"], steps)
                 r = self.records[mine]
-                least[mine] = limits[level].least_seconds(r["flops"], r["bytes_read"], r["bytes_written"], way)
+                least[mine] = least_seconds(limits[level], r["flops"], r["bytes_read"], r["bytes_written"], way)
                 known |= mine
         return self.sums(least), self.sums(np.where(known, self.seconds, 0.0))
 
@@ -306,7 +304,7 @@ def _rows(groups: _Groups, limits: dict[str, MachineLimits]) -> list[ProfileRow]
 
 
 def _sorted(rows: list[ProfileRow], sort: str) -> list[ProfileRow]:
-    if sort not in _SORT:
+    if not isinstance(sort, str) or sort not in _SORT:
         raise InvalidArgumentError(f"Profile.table: sort must be one of {', '.join(map(repr, _SORT))}, not {sort!r}")
     if sort == "name":
         return sorted(rows, key=lambda row: row.name)
@@ -338,4 +336,8 @@ def compare_rows(before: Recorded, after: Recorded, by: Any, top: int | None) ->
         of.append(dict(zip(groups.names, groups.medians()[0], strict=True)) if data.steps else {})
     rows = [ProfileChange(name, of[0].get(name), of[1].get(name)) for name in dict.fromkeys([*of[0], *of[1]])]
     rows.sort(key=lambda r: -abs((r.after or 0.0) - (r.before or 0.0)))
-    return ProfileComparison(rows if top is None else rows[:top], median_run(before), median_run(after))
+    was, now = median_run(before), median_run(after)
+    title = f"{was * 1e3:.3f} ms -> {now * 1e3:.3f} ms a run (median)" + (f", ratio {now / was:.3f}" if was else "")
+    found = ProfileComparison(rows if top is None else rows[:top], title)
+    found.before, found.after = was, now
+    return found
