@@ -75,7 +75,7 @@ class Profile(Owner):
             made_by(core, Core, "Profile", "scheduler.profile(), graph.profile() or Profile.everything()")
         self._core = core
         self._data = data  # of a file, or what was read last
-        self._limits: dict[str, MachineLimits] | None = None
+        self._limits: dict[str, MachineLimits] | None = None  # of a file
 
     @classmethod
     def everything(cls, *, max_records: int = 1 << 20) -> Profile:
@@ -151,15 +151,17 @@ class Profile(Owner):
 
         measure: measure what is not known yet, once for a process, which takes some tenths of a second
         """
-        if expect_bool(measure, "Profile.limits: measure") and self._limits is None and self._core is not None:
-            data, found = self._read(), {}
-            threads = int(data.records["threads"].max(initial=1))
-            for level in dict.fromkeys(step.level for step in data.steps if step.level):
-                if (level, threads) not in _measured:
-                    _measured[level, threads] = measure_limits(level, threads)
+        measure = expect_bool(measure, "Profile.limits: measure")
+        if self._limits is not None:  # those of the file
+            return dict(self._limits)
+        data, found = self._read(), {}
+        threads = int(data.records["threads"].max(initial=1))
+        for level in dict.fromkeys(step.level for step in data.steps if step.level):
+            if measure and (level, threads) not in _measured:
+                _measured[level, threads] = measure_limits(level, threads)
+            if (level, threads) in _measured:
                 found[level] = _measured[level, threads]
-            self._limits = found
-        return dict(self._limits or {})
+        return found
 
     # ------------------------------------------------------------------------------------------------------------ shown
 
@@ -175,11 +177,11 @@ class Profile(Owner):
         sort: ``"time"``, ``"calls"``, ``"median"``, ``"limit"`` (what is furthest from it first), ``"waiting"``,
             ``"bytes"``, ``"flops"``, ``"name"``
         top: only so many rows
-        limits: False: the limits of the machine are not measured for it
+        limits: with shares of the limits of the machine, which are measured if that was not done
         """
         _check_top(top, "Profile.table")
-        measure = expect_bool(limits, "Profile.table: limits")
-        return make_table(self._read(), self.limits(measure=measure), by, sort, top, self._title())
+        found = self.limits() if expect_bool(limits, "Profile.table: limits") else {}
+        return make_table(self._read(), found, by, sort, top, self._title())
 
     def _title(self) -> str:
         data = self._read()
@@ -213,7 +215,7 @@ class Profile(Owner):
 
         limits: with those of the machine, as :meth:`limits` has them
         """
-        found = self.limits(measure=expect_bool(limits, "Profile.to_json: limits"))
+        found = self.limits() if expect_bool(limits, "Profile.to_json: limits") else {}
         data = {**self._read().to_json(), "limits": [limits_to_json(found[level]) for level in found]}
         result = json.dumps(data, separators=(",", ":"))
         if path is not None:
