@@ -186,7 +186,8 @@ class Profile(Owner):
     def _title(self) -> str:
         data = self._read()
         n = int(data.runs["complete"].sum()) if len(data.runs) else 0
-        text = f"{n:,} runs, {median_run(data) * 1e3 if n else 0.0:.3f} ms each (median); {len(data.records):,} records"
+        each = f", {median_run(data) * 1e3:.3f} ms each (median)" if n else ""
+        text = f"{n:,} {'run' if n == 1 else 'runs'}{each}; {len(data.records):,} records"
         others = len(data.runs) - n
         text += f"; {others:,} runs that did not come to their end" if others else ""
         return text + (f"; {data.dropped:,} records found no place" if data.dropped else "")

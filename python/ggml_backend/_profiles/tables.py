@@ -152,7 +152,10 @@ class ProfileTable(_Rows[ProfileRow]):
 
     def _cells(self) -> tuple[Sequence[str], list[tuple[str, ...]], int, list[float]]:
         largest = max((row.share for row in self._rows), default=0.0) or 1.0
-        return _HEAD, [_cells(row) for row in self._rows], 3, [row.share / largest for row in self._rows]
+        rows, bars = [_cells(row) for row in self._rows], [row.share / largest for row in self._rows]
+        if all(row.kind == row.name for row in self._rows):  # once is enough
+            return (_HEAD[0], *_HEAD[2:]), [(row[0], *row[2:]) for row in rows], 2, bars
+        return _HEAD, rows, 3, bars
 
     def __repr__(self) -> str:
         return f"<ProfileTable {len(self._rows)} rows>"

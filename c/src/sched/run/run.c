@@ -367,32 +367,35 @@ static enum ggml_status run_steps(struct run * r, const char * func) {
     return GGML_STATUS_SUCCESS;
 }
 
-// The times of splits are wanted, by a trace or a profile.
-static bool is_timed(struct ggml_backend_sched * s) {
-    if (gb_profile_is_on() && s->trace == NULL) {
+// Whether the times of splits are wanted, by a trace or by the profile that the thread uses.
+static bool is_timed(struct ggml_backend_sched * s, bool profiled) {
+    if (profiled && s->trace == NULL) {
         const uint64_t before = gb_fail_count();
         s->trace              = gb_trace_new(s->n_backends, false);
         gb_forget_failures_since(before); // then the profile has only what backends record by themselves
     }
-    return gb_sched_is_traced(s) || (gb_profile_is_on() && s->trace != NULL);
+    return gb_sched_is_traced(s) || (profiled && s->trace != NULL);
 }
 
 // A run that was watched by a callback may have changed any buffer meanwhile, so replicas are not taken to be up to
 // date after it. A traced run is waited for, because its times are read at the end.
 enum ggml_status gb_sched_run(struct ggml_backend_sched * s, struct gb_sched_plan * p, const char * func) {
-    struct run       r      = { s, p, false, s->callback != NULL, s->callback != NULL || s->validator != NULL, false,
-        is_timed(s) };
-    const bool       begun  = gb_profile_begin_run();
-    const char *     device = gb_profile_set_device(NULL);
-    const int64_t    start  = gb_time_ns();
-    enum ggml_status status = run_steps(&r, func);
+    const bool       profiled = gb_profile_is_on();
+    struct run       r        = { s, p, false, s->callback != NULL, s->callback != NULL || s->validator != NULL, false,
+        is_timed(s, profiled) };
+    const bool       begun    = profiled && gb_profile_begin_run();
+    const char *     device   = profiled ? gb_profile_set_device(NULL) : NULL;
+    const int64_t    start    = gb_time_ns();
+    enum ggml_status status   = run_steps(&r, func);
     s->stats.run_ns += (uint64_t) (gb_time_ns() - start);
     if (r.traced) {
         status = status == GGML_STATUS_SUCCESS ? gb_sched_wait(s) : status;
         gb_trace_end_run(s, status == GGML_STATUS_SUCCESS);
     }
-    gb_profile_set_device(device);
-    gb_profile_end_run(begun, status == GGML_STATUS_SUCCESS);
+    if (profiled) {
+        gb_profile_set_device(device);
+        gb_profile_end_run(begun, status == GGML_STATUS_SUCCESS);
+    }
     GB_TRY(status);
     if (!r.watched) {
         gb_sched_keep_replicas(p);

@@ -313,7 +313,7 @@ static size_t next_pair(struct gb_trace * trace, ggml_backend_t backend, int b) 
 void gb_trace_begin_step(struct ggml_backend_sched * s, const struct gb_step * step) {
     struct gb_trace * trace = s->trace;
     describe(s, step, &trace->now);
-    if (step->kind == GB_STEP_COMPUTE) {
+    if (step->kind == GB_STEP_COMPUTE && gb_profile_is_on()) {
         gb_profile_set_device(s->devices[trace->now.backend].name);
         trace->profiled = gb_profile_n_added();
     }
@@ -351,7 +351,7 @@ bool gb_trace_end_step(struct ggml_backend_sched * s, const struct gb_step * ste
     }
     if (trace->now.by_host) {
         push(trace, &trace->now);
-        if (gb_profile_n_added() == trace->profiled) {
+        if (gb_profile_is_on() && gb_profile_n_added() == trace->profiled) {
             profile_split(s, &trace->now);
         }
         return false;
