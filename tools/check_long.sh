@@ -47,7 +47,7 @@ step "ctest, thread sanitizer: pool, engine, simulated device, scheduler"
 cmake -S . -B build/tsan -DCMAKE_BUILD_TYPE=RelWithDebInfo -DGGML_BACKEND_TESTS=ON \
     -DCMAKE_C_FLAGS="-fsanitize=thread -fno-omit-frame-pointer" >/dev/null
 build tsan
-(cd build/tsan && ctest --output-on-failure -R 'threadpool|compute|cpu_backend|sim|sched|registry|base')
+(cd build/tsan && ctest --output-on-failure -R 'threadpool|compute|cpu_backend|sim|sched|registry|base|profile')
 
 step "ctest at every kernel level that this processor has"
 for level in $("$py" -c 'import ggml_backend as gb; print(*(n for n, usable in gb.cpu_levels().items() if usable))'); do

@@ -187,5 +187,6 @@ GGML_API ggml_backend_buffer_type_t ggml_backend_cpu_hbm_buffer_type(void);
 
 #include "ggml-backend-ext.h"
 #include "ggml-backend-sched.h"
+#include "ggml-profile.h"
 
 #endif // GGML_BACKEND_H

@@ -48,6 +48,9 @@
 //   gb_tensor_buffer gb_buffer_hold gb_buffer_unhold gb_buffer_changed gb_buffer_version gb_buffer_is_retired
 //   gb_multi_buffer_part
 #include "backend/backend.h"
+// Profiles: what a thread records.
+//   gb_profile_scope gb_profile_enter gb_profile_leave gb_profile_fail_run
+#include "backend/profile.h"
 
 // What of a scheduler's results is still in memory.
 //   GB_SCHED_PLANS_MAX gb_sched_leaf_is_bound gb_sched_result_is_alive gb_sched_has_placed gb_sched_is_in_arena

@@ -74,6 +74,7 @@ static void free_ptr(struct gbpy_object * o) {
         case GBPY_EVENT: ggml_backend_event_free(o->ptr); break;
         case GBPY_TALLOCR: ggml_tallocr_free(o->ptr); break;
         case GBPY_GALLOCR: ggml_gallocr_free(o->ptr); break;
+        case GBPY_PROFILE: ggml_profile_free(o->ptr); break;
     }
 }
 
@@ -106,6 +107,7 @@ static void destroy(struct gbpy_object * o, struct gbpy_object ** dead) {
         gbpy_note_move(); // who knows it as the owner of memory looks again
     }
     free_ptr(o);
+    gbpy_drop_profile(o, dead);
     let_go_of_python(o);
     for (size_t i = 0; i < o->needs.n; i++) {
         gbpy_give(o->needs.data[i], dead);

@@ -50,7 +50,8 @@ enum gbpy_kind {
     GBPY_BACKEND,
     GBPY_EVENT,
     GBPY_TALLOCR,
-    GBPY_GALLOCR
+    GBPY_GALLOCR,
+    GBPY_PROFILE
 };
 
 void gbpy_release(struct gbpy_handle * handle); // gives the reference back; an empty handle is fine
@@ -163,6 +164,11 @@ struct gbpy_object {
     // of backends: gbpy_cancels when its queue was known to hold nothing that was cancelled
     int                 cancels;
     struct gbpy_sched * sched; // of schedulers
+
+    // profiles.h, under the lock
+    struct gbpy_object * profile;   // of schedulers and graphs: in which they record; strong
+    struct gbpy_object * recording; // of profiles: who records there; weak. NULL: the process, if it is attached at all
+    bool                 attached;
 };
 
 // Python's reference for C code: NULL handle or empty: reports with `what` and returns NULL.
@@ -187,6 +193,7 @@ bool gbpy_note_owner(struct gbpy_object * context, struct gbpy_object * owner);
 bool gbpy_add_owner(struct gbpy_object * context, struct gbpy_object * owner);
 bool gbpy_add_need(struct gbpy_object * object, struct gbpy_object * other); // false: no memory
 
-void gbpy_free_sched(struct gbpy_object * sched); // scheds.c
+void gbpy_free_sched(struct gbpy_object * sched);                                // scheds.c
+void gbpy_drop_profile(struct gbpy_object * object, struct gbpy_object ** dead); // profiles.c
 
 #endif // GBPY_OBJECTS_H

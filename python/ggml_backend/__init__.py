@@ -75,6 +75,15 @@ from .ops._unary import *  # noqa: F403
 from .pending import Pending
 from .plan import ArenaPlan, CopyInfo, Plan, PlanBlock, SplitInfo
 from .planning import MemoryPlan, plan_memory
+from .profile import (
+    MachineLimits,
+    Profile,
+    ProfileChange,
+    ProfileComparison,
+    ProfileRow,
+    ProfileStep,
+    ProfileTable,
+)
 from .sched import Memory, Scheduler, Split
 from .stats import SchedulerStats, SplitTime, Traffic
 from .tensor import Tensor
@@ -88,8 +97,9 @@ __all__ = [
     "AllocationError", "ArenaPlan", "Backend", "BackendList", "Blocks", "Buffer", "BufferType", "Call", "Cluster",
     "Comparison", "Context", "CopyCost", "CopyInfo", "Costs", "Device", "DeviceCosts", "DeviceError",
     "DeviceLostError", "Event", "FileError", "GgmlError", "Graph", "GraphAllocator", "InvalidArgumentError",
-    "LoadRecord", "Memory", "MemoryPlan", "Node", "OpCost", "Pending", "PerformanceWarning", "Plan", "PlanBlock",
-    "Prediction", "Scheduler", "SchedulerStats", "Split", "SplitInfo", "SplitTime", "StateError", "Tensor",
+    "LoadRecord", "MachineLimits", "Memory", "MemoryPlan", "Node", "OpCost", "Pending", "PerformanceWarning", "Plan",
+    "PlanBlock", "Prediction", "Profile", "ProfileChange", "ProfileComparison", "ProfileRow", "ProfileStep",
+    "ProfileTable", "Scheduler", "SchedulerStats", "Split", "SplitInfo", "SplitTime", "StateError", "Tensor",
     "TensorAllocator", "Trace", "TraceEvent", "Traffic", "UnsupportedError", "__version__", "backends", "calibrate",
     "cluster", "cpu_buffer_type", "cpu_levels", "custom", "dequantize", "devices", "from_dlpack", "get_include",
     "gguf", "load_backend", "load_report", "map_custom", "op", "plan_memory", "quantize", "register_device",

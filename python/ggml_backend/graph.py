@@ -34,6 +34,7 @@ from .tensor import Tensor
 
 if TYPE_CHECKING:
     from .context import Context
+    from .profile import Profile
 
 __all__ = ["Comparison", "Context", "Graph"]
 
@@ -204,6 +205,13 @@ class Graph(Local):
                 " some"
             )
         raise_last("Graph.compute", status)
+
+    def profile(self, *, max_records: int = 1 << 20) -> Profile:
+        """Begins a profile of what computes this graph, :meth:`compute` or a scheduler that has no profile of its own;
+        otherwise as :meth:`Scheduler.profile`."""
+        from .profile import begin
+
+        return begin(self._live(), max_records, "Graph.profile")
 
     def to_dot(self) -> str:
         """The graph in the language of Graphviz."""

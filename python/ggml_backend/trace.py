@@ -12,10 +12,11 @@ from ._core.handles import Owner
 from ._errors import check, expect_path
 from ._ffi import ffi, lib
 from ._files import write_text
-from ._pictures.chrome import chrome_trace
+from ._pictures.chrome import OperatorSlice, chrome_trace
 from .buffer import text
 
 if TYPE_CHECKING:
+    from .profile import Profile
     from .sched import Scheduler
 
 __all__ = ["Trace", "TraceEvent", "read_events"]
@@ -82,13 +83,14 @@ class Trace(Owner):
     """A record that :meth:`Scheduler.trace` has begun. It ends with :meth:`stop`, with the ``with`` block, or with the
     scheduler; then ``events`` has what happened, and the file, if one was named, is written."""
 
-    __slots__ = ("_names", "_path", "_queueless", "_scheduler", "events")
+    __slots__ = ("_names", "_operators", "_path", "_queueless", "_scheduler", "events")
 
     def __init__(self, scheduler: Scheduler, path: str | os.PathLike[str] | None) -> None:
         self._scheduler: weakref.ref[Scheduler] | None = weakref.ref(scheduler)  # which holds its trace
         self._names = scheduler._live().names
         self._queueless = tuple(i for i, b in enumerate(scheduler.backends) if b.is_cpu)
         self._path = path
+        self._operators: tuple[OperatorSlice, ...] = ()  # of a profile that was recorded at the same time
         self.events: tuple[TraceEvent, ...] = ()
 
     @property
@@ -103,16 +105,21 @@ class Trace(Owner):
             scheduler._stop_trace(self)
         return self
 
-    def _ended(self, events: tuple[TraceEvent, ...]) -> None:
+    def _ended(self, events: tuple[TraceEvent, ...], profile: Profile | None) -> None:
         self._scheduler = None
         self.events = events
+        begin, end = min((e.start_ns for e in events), default=0), max((e.end_ns for e in events), default=0)
+        if profile is not None:
+            self._operators = tuple(s for s in profile._slices() if begin <= s.start_ns and s.end_ns <= end)
         if self._path is not None:
             self.to_json(self._path)
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
         """Chrome trace JSON, for ui.perfetto.dev: a lane for each device, copies with flow arrows, counters of live and
-        arena bytes. Returned, and written if there is a path."""
-        result = json.dumps(chrome_trace(self.events, self._names, self._queueless), separators=(",", ":"))
+        arena bytes; and a lane for each kind of operators, if the scheduler recorded a profile at the same time
+        (:meth:`Scheduler.profile`). Returned, and written if there is a path."""
+        trace = chrome_trace(self.events, self._names, self._queueless, self._operators)
+        result = json.dumps(trace, separators=(",", ":"))
         if path is not None:
             expect_path(path, "Trace.to_json: path")
             write_text(path, result)

@@ -7,6 +7,7 @@ it against the installed package. It also runs, so that what the checkers believ
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -249,6 +250,21 @@ def scheduling(cpu: gb.Backend, folder: Path) -> None:
             assert_type(trace, gb.Trace)
             assert_type(sched.compute(graph, lambda t: None, wanted="y*"), bool)
         assert_type(trace.events[0], gb.TraceEvent)
+        with sched.profile() as profile:
+            assert_type(profile, gb.Profile)
+            assert_type(sched.compute(graph), bool)
+        table: gb.ProfileTable = profile.table(by="kind", sort="limit", top=3)
+        rows: list[gb.ProfileRow] = list(table)
+        assert_type(rows[0].limit, "float | None")
+        assert_type(profile.steps[0], gb.ProfileStep)
+        assert_type(profile.records, "np.ndarray[Any, Any]")
+        beside: gb.ProfileComparison = profile.compare(
+            gb.Profile.from_json(profile.to_json()), by=["x*", re.compile("y")]
+        )
+        changes: list[gb.ProfileChange] = list(beside)
+        machine: dict[str, gb.MachineLimits] = profile.limits()
+        with graph.profile(max_records=10), gb.Profile.everything():
+            assert changes and machine
         pending = sched.compute_async(graph, [y])
         assert_type(pending, gb.Pending)
         assert_type(pending.results()[0], "np.ndarray[Any, Any]")

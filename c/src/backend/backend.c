@@ -7,7 +7,9 @@
 
 #include <string.h>
 
+#include "backend/profile.h"
 #include "base/current.h"
+#include "base/env.h"
 #include "base/mapped.h"
 #include "base/mem.h"
 #include "base/thread.h"
@@ -182,12 +184,41 @@ static void mark_written(const struct ggml_cgraph * cgraph) {
     }
 }
 
+// In a run of the profile that the thread uses. What a backend does not record by itself is recorded as a whole, when
+// it is done.
+static bool compute_profiled(ggml_backend_t backend, struct ggml_cgraph * cgraph) {
+    const bool     begun  = gb_profile_begin_run();
+    const char *   device = begun ? gb_profile_set_device(ggml_backend_name(backend)) : NULL;
+    const uint64_t before = gb_profile_n_added(), failures = gb_fail_count();
+    const int64_t  start = gb_time_ns();
+    bool           ok    = backend->iface.graph_compute(backend, cgraph);
+    if (ok && begun && gb_profile_n_added() == before) {
+        ok = ggml_backend_synchronize(backend) == GGML_STATUS_SUCCESS;
+        if (ok && gb_fail_count() == failures) {
+            gb_profile_add(&(struct gb_profile_note){ .nodes = cgraph->nodes,
+                .n_nodes                                     = cgraph->n_nodes,
+                .apart                                       = true,
+                .fusion                                      = "split",
+                .start_ns                                    = start,
+                .end_ns                                      = gb_time_ns(),
+                .n_threads                                   = 1,
+                .n_tasks                                     = 1 });
+        }
+    }
+    if (begun) {
+        gb_profile_set_device(device);
+    }
+    gb_profile_end_run(begun, ok);
+    return ok;
+}
+
 // Calls graph_compute and makes sure that a failure has a message, even where the hook reports none. A hook that
 // reports a failure and still answers true has computed.
 static enum ggml_status run_graph(const char * func, ggml_backend_t backend, struct ggml_cgraph * cgraph) {
     const uint64_t before = gb_fail_count();
     mark_written(cgraph);
-    const bool ok = backend->iface.graph_compute(backend, cgraph);
+    const bool ok =
+        gb_profile_is_on() ? compute_profiled(backend, cgraph) : backend->iface.graph_compute(backend, cgraph);
     if (!ok && gb_fail_count() == before) {
         gb_fail(GGML_STATUS_FAILED, "%s: backend %s could not compute the graph", func, ggml_backend_name(backend));
     }

@@ -4,6 +4,7 @@
 //   multi_buffer.c  several buffers behind one handle
 //   event.c         events in the queue of a device, for others to wait for
 //   fusion.c        whether backends compute neighbouring nodes together
+//   profile.c       what threads compute, recorded (profile.h)
 //   backend.c       devices: queued access, computing, copies between tensors
 //   registry.c      backends by name; with cuda.c the only file that names concrete ones
 //   module.c        loads backends from shared libraries;  cuda.c: ggml-cuda.h, forwarded to the module of that backend

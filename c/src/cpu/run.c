@@ -10,10 +10,12 @@
 // Called by graph_compute.c (public graph functions), cpu_backend.c, and the simulated device.
 #include <stdatomic.h>
 
+#include "backend/profile.h"
 #include "base/env.h"
 #include "base/mapped.h"
 #include "base/status.h"
 #include "cpu/plan.h"
+#include "cpu/stamps.h"
 #include "cpu/team.h"
 #include "cpu/threadpool.h"
 #include "tensor/tensor.h"
@@ -82,6 +84,9 @@ static void run_alone(struct gb_cpu_team * team, const struct gb_cpu_step * step
             return;
         }
         run_job(team, &team->plan->jobs[i], 0, 1);
+        if (team->stamps != NULL) {
+            team->stamps->job_end[i] = gb_time_ns();
+        }
     }
 }
 
@@ -110,6 +115,20 @@ static void run_step(struct gb_cpu_team * team, const struct gb_cpu_step * step,
     }
 }
 
+// The same, with times.
+static void run_stamped(struct gb_cpu_team * team, int i, int ith, int nth) {
+    struct gb_cpu_stamps * stamps = team->stamps;
+    int64_t *              waited = &stamps->waited[ith * GB_CPU_STAMPS_APART];
+    const int64_t          begin  = gb_time_ns();
+    *waited                       = 0;
+    if (ith == 0) {
+        stamps->begin[i] = begin;
+        stamps->nth      = nth;
+    }
+    run_step(team, &team->plan->steps[i], ith, nth);
+    stamps->worked[ith * team->plan->n_steps + i] = gb_time_ns() - begin - *waited;
+}
+
 // Called by the last thread to arrive, while the others wait: what it writes to `stop`, all of them read afterwards.
 static void decide(void * arg) {
     struct gb_cpu_team * team = arg;
@@ -129,11 +148,16 @@ static void team_main(void * arg, int ith, int nth) {
     const struct gb_cpu_plan * plan = team->plan;
     for (int i = 0; i < plan->n_steps && !team->stop;) {
         const struct gb_cpu_step * step = &plan->steps[i];
+        const int                  now  = i;
         i += 1 + (step->apart ? 0 : step->n_instead);
         if (step->apart) {
             continue;
         }
-        run_step(team, step, ith, nth);
+        if (team->stamps == NULL) {
+            run_step(team, step, ith, nth);
+        } else {
+            run_stamped(team, now, ith, nth);
+        }
         if (i == plan->n_steps) {
             return; // after the last step the pool waits for all
         }
@@ -263,6 +287,32 @@ static enum ggml_status run_on_pool(struct gb_cpu_plan * plan, struct gb_cpu_poo
     return GGML_STATUS_SUCCESS;
 }
 
+static enum ggml_status run_team(struct gb_cpu_plan * plan, struct gb_cpu_pool * pool, struct gb_cpu_team * team) {
+    if (team->pool != NULL) {
+        return run_on_pool(plan, pool, team);
+    }
+    team_main(team, 0, 1);
+    return GGML_STATUS_SUCCESS;
+}
+
+// The same as a run of the profile that the thread uses. Functions of the user's in the graph, and the abort callback,
+// record nothing.
+static enum ggml_status run_profiled(struct gb_cpu_plan * plan, struct gb_cpu_pool * pool, struct gb_cpu_team * team) {
+    const bool begun                     = gb_profile_begin_run();
+    team->stamps                         = gb_cpu_stamps_new(plan);
+    const struct gb_profile_scope before = gb_profile_enter(NULL);
+    const enum ggml_status        status = run_team(plan, pool, team);
+    gb_profile_leave(before);
+    const bool complete = status == GGML_STATUS_SUCCESS && !gb_cpu_team_is_halted(team);
+    if (team->stamps != NULL) {
+        team->stamps->end = gb_time_ns();
+    }
+    gb_cpu_stamps_end(team->stamps, plan, team->run, complete);
+    team->stamps = NULL;
+    gb_profile_end_run(begun, complete);
+    return status;
+}
+
 // The abort callback is asked once before the first step, so a run that is aborted already computes nothing.
 static enum ggml_status run_plan(struct gb_cpu_plan * plan, struct gb_cpu_pool * pool, const struct gb_cpu_run * run) {
     GB_FAIL_IF(plan->work_size > 0 && run->work == NULL, GGML_STATUS_INVALID_ARGUMENT,
@@ -270,20 +320,17 @@ static enum ggml_status run_plan(struct gb_cpu_plan * plan, struct gb_cpu_pool *
     GB_TRY(check_all_placed(plan));
     choose_steps(plan);
     struct gb_cpu_team team;
-    team.plan = plan;
-    team.run  = run;
-    team.pool = plan->team > 1 ? pool : NULL;
-    team.work = plan->work_size > 0 ? align_work(run->work) : NULL;
-    team.stop = false;
+    team.plan   = plan;
+    team.run    = run;
+    team.pool   = plan->team > 1 ? pool : NULL;
+    team.work   = plan->work_size > 0 ? align_work(run->work) : NULL;
+    team.stop   = false;
+    team.stamps = NULL;
     atomic_init(&team.claimed, 0);
     atomic_init(&team.halted, GGML_STATUS_SUCCESS);
     gb_cpu_team_poll_abort(&team);
     decide(&team);
-    if (team.pool != NULL) {
-        GB_TRY(run_on_pool(plan, pool, &team));
-    } else {
-        team_main(&team, 0, 1);
-    }
+    GB_TRY(gb_profile_is_on() ? run_profiled(plan, pool, &team) : run_team(plan, pool, &team));
     GB_TRY(outcome(&team));
     count_runs(plan);
     return GGML_STATUS_SUCCESS;

@@ -7,6 +7,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "base/env.h"
+#include "cpu/stamps.h"
 #include "cpu/threadpool.h"
 #include "tensor/tensor.h"
 
@@ -42,7 +44,11 @@ bool gb_cpu_barrier(const struct gb_cpu_call * call) {
     if (call->nth == 1) {
         return !gb_cpu_team_is_halted(call->team);
     }
+    const int64_t start = call->team->stamps != NULL ? gb_time_ns() : 0;
     gb_cpu_pool_meet(call->team->pool, GB_CPU_MEET_NODE, call->nth, decide_in_node, call->team);
+    if (start != 0) {
+        call->team->stamps->waited[call->ith * GB_CPU_STAMPS_APART] += gb_time_ns() - start;
+    }
     return !call->team->leave;
 }
 

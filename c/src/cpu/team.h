@@ -18,10 +18,11 @@ struct gb_cpu_team {
     void *                     work;    // aligned
     atomic_int                 claimed; // a failure is being, or has been, written to halted and message
     // an enum ggml_status: why not to go on; read between steps, and between pieces of long nodes
-    atomic_int halted;
-    bool       stop;  // halted as it was when the last thread left the step
-    bool       leave; // halted as it was when the last thread came to the barrier inside the node
-    char       message[GB_ERROR_SIZE];
+    atomic_int             halted;
+    bool                   stop;  // halted as it was when the last thread left the step
+    bool                   leave; // halted as it was when the last thread came to the barrier inside the node
+    char                   message[GB_ERROR_SIZE];
+    struct gb_cpu_stamps * stamps; // when threads come and go; NULL: nobody wants to know
 };
 
 // Relaxed is enough: the meetings order what threads must agree on; between them late news only costs work.

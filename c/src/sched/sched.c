@@ -192,7 +192,7 @@ enum ggml_status ggml_backend_sched_set_trace(ggml_backend_sched_t sched, bool t
         gb_trace_stop(sched->trace);
         return GGML_STATUS_SUCCESS;
     }
-    struct gb_trace * fresh = gb_trace_new(sched->n_backends);
+    struct gb_trace * fresh = gb_trace_new(sched->n_backends, true);
     if (fresh == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }

@@ -8,6 +8,7 @@
 //   backward.c                derivatives of graphs, by the rules of derivatives.c
 //   op_info.c                 the table of operators, from ops.def
 //   ops.c, ops_<family>.c     builders, and what they share (ops.h), with shapes.h for results
+//   work.c                    what computing nodes takes: operations and bytes (work.h)
 //   numbers.h, marks.h        numbers that all backends take alike; what is kept in a tensor's padding
 //   check.c, check_conv.c     the rules of operators (check.h), in the words of rule.c
 //   validate.c                structs that a program may have written to

@@ -13,15 +13,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
-from .._errors import check
-from .._ffi import lib
+from .._profiles.limits import Arithmetic, measured_rate
 from .._timing import THREAD, WALL, median, per_call, ratio
 from ..backend import Backend, cpu_levels
 
 __all__ = ["Arithmetic", "Case", "Limits", "Result", "measure"]
 
-Arithmetic = Literal["f32", "bytes", "bf16"]
-_WHAT = {"f32": 0, "bytes": 1, "bf16": 2, "read": 3, "copy": 4}
 _TRAFFIC: dict[str, Literal["read", "copy"]] = {"reading": "read", "copying": "copy"}
 _NAMES: dict[Literal["f32", "bytes", "bf16"], str] = {
     "f32": "f32 multiply-adds",
@@ -119,12 +116,7 @@ class Limits:
         self.seconds = seconds
 
     def _rate(self, what: str, level: str, bytes_each: int = 0) -> float:
-        rate: float = lib.gbpy_measure_limit(
-            _WHAT[what], level.encode(), bytes_each, self.threads, int(self.seconds * 1e9), self.processor_time
-        )
-        if rate <= 0:
-            check(lib.ggml_last_status(), "measuring limits")
-        return rate
+        return measured_rate(what, level, bytes_each, self.threads, self.seconds, self.processor_time)
 
     def arithmetic(self, kind: Arithmetic) -> float:
         """Operations a second."""

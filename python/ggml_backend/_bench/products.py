@@ -13,12 +13,13 @@ from .. import ops
 from .._data.quantize import quantize
 from .._errors import GgmlError, non_null
 from .._ffi import ffi, lib
+from .._profiles.limits import arithmetic_of
 from ..backend import Backend
 from ..buffer import text
 from ..context import Context
 from ..dtypes import DType, dtypes, float32
 from ..tensor import Tensor
-from .measure import Arithmetic, Case, Limits
+from .measure import Case, Limits
 
 __all__ = [
     "Algorithm",
@@ -29,21 +30,6 @@ __all__ = [
     "product_types",
     "weights",
 ]
-
-#: Algorithms that do not run on multiply-adds of float32 (docs/PERFORMANCE.md).
-_ARITHMETIC: dict[str, Arithmetic] = {
-    "short_q8_0": "bytes",
-    "interleaved": "bytes",
-    "byte_dots": "bytes",
-    "blocked_bytes": "bytes",
-    "blocked_bf16": "bf16",
-    "unpacked_bf16": "bf16",
-}
-
-
-def arithmetic_of(algorithm: str) -> Arithmetic:
-    """What an algorithm for products multiplies with."""
-    return _ARITHMETIC.get(algorithm, "f32")
 
 
 def product_types(backend: Backend) -> list[DType]:

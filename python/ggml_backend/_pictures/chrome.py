@@ -4,14 +4,17 @@ One process; a lane (thread) for the host and one for each backend. Slices of a 
 viewers misplace others: a slice that overlaps another one in part goes to a further lane of the same name. Copies are
 tied by flow arrows to the split that made the bytes and to the split that reads them. Counters show the live bytes and
 the size of each arena.
+
+Operators of a profile have lanes of their own below, one for each kind on each device.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-__all__ = ["HOST", "EventLike", "chrome_trace"]
+__all__ = ["HOST", "EventLike", "OperatorSlice", "chrome_trace"]
 
 HOST = -1  # the lane of the calling thread
 _PID = 1
@@ -50,6 +53,17 @@ class EventLike(Protocol):
     def live_bytes(self) -> int: ...
     @property
     def arena_bytes(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class OperatorSlice:
+    """One time that operators were computed. ``lane``: those with the same one are drawn together."""
+
+    lane: str
+    name: str
+    start_ns: int
+    end_ns: int
+    args: dict[str, Any]
 
 
 class Slice:
@@ -172,10 +186,39 @@ def _counters(slices: Sequence[Slice], names: Sequence[str]) -> list[dict[str, A
     ]  # fmt: skip
 
 
-def chrome_trace(events: Sequence[EventLike], names: Sequence[str], queueless: Collection[int] = ()) -> dict[str, Any]:
+def _operator_lanes(
+    operators: Sequence[OperatorSlice], origin: int, tid: int
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Names of lanes, from number ``tid`` on, and their slices. A lane of steps that several threads computed at once
+    has rows, in each of which one follows the other."""
+    lanes: dict[str, list[list[OperatorSlice]]] = {}
+    for s in sorted(operators, key=lambda s: s.start_ns):
+        rows = lanes.setdefault(s.lane, [])
+        row = next((row for row in rows if row[-1].end_ns <= s.start_ns), None)
+        rows.append([s]) if row is None else row.append(s)
+    names, slices = [], []
+    for lane, rows in lanes.items():
+        for row in rows:
+            names += [_meta("thread_name", tid, name=lane), _meta("thread_sort_index", tid, sort_index=tid)]
+            for s in row:
+                slices.append(
+                    {"name": s.name, "cat": "operator", "ph": "X", "ts": _us(s.start_ns - origin),
+                     "dur": _us(max(s.end_ns - s.start_ns, 1)), "pid": _PID, "tid": tid, "args": s.args}
+                )  # fmt: skip
+            tid += 1
+    return names, slices
+
+
+def chrome_trace(
+    events: Sequence[EventLike],
+    names: Sequence[str],
+    queueless: Collection[int] = (),
+    operators: Sequence[OperatorSlice] = (),
+) -> dict[str, Any]:
     """``names`` are those of the backends, in the scheduler's order; ``queueless`` those (indices) that do nothing on
     their own, so that others bring copies to them."""
-    origin = min((e.start_ns for e in events), default=0)
+    starts = [*(e.start_ns for e in events), *(s.start_ns for s in operators)]
+    origin = min(starts, default=0)
     lanes: dict[int, list[Slice]] = {lane: [] for lane in (HOST, *range(len(names)))}
     for i, e in enumerate(events):
         lanes[_lane(e, queueless)].append(Slice(e, i, origin))
@@ -191,6 +234,8 @@ def chrome_trace(events: Sequence[EventLike], names: Sequence[str], queueless: C
             ]
             tid += 1
     slices = sorted((s for members in lanes.values() for s in members), key=lambda s: (s.start, -s.end, s.index))
-    timed = [*(_slice(s, names) for s in slices), *_arrows(slices, names), *_counters(slices, names)]
+    lanes_below, below = _operator_lanes(operators, origin, tid)
+    written += lanes_below
+    timed = [*below, *(_slice(s, names) for s in slices), *_arrows(slices, names), *_counters(slices, names)]
     timed.sort(key=lambda e: e["ts"])  # slices stay before the arrows that bind to them
     return {"traceEvents": written + timed, "displayTimeUnit": "ms", "otherData": {"backends": list(names)}}

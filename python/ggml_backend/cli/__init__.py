@@ -24,6 +24,7 @@ COMMANDS = {
     "calibrate": "measure what work costs on devices, for the scheduling policy 'cost'",
     "check-device": "whether a device computes what the CPU computes: every operator, memory, graphs",
     "cluster": "the ranks of an MPI job: what they have, how far they are; scripts that rank 0 runs",
+    "profile": "how long each operator takes that a script of Python computes",
     "bench": "how fast operators, products and models are, as a share of what this machine can do",
     "completion": "a script with which a shell completes commands, options and files",
 }

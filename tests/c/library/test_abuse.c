@@ -55,6 +55,7 @@ static struct {
     struct ggml_backend             hookless;
     struct ggml_backend_buffer_type hookless_buft;
     void *                          fixed_memory;
+    ggml_profile_t                  profile[1]; // of few records: what is read of it fits into `bytes`
 } pool;
 
 static _Alignas(64) char bytes[BYTES], bytes2[BYTES];
@@ -257,6 +258,7 @@ static const struct ggml_plan_options * pick_options(void) {
 #define ALLOCR       PICK(pool.allocr)
 #define SCHED        PICK(pool.sched)
 #define EVENT        PICK(pool.event)
+#define PROFILE      PICK(pool.profile)
 #define GGUF         PICK(pool.gguf)
 #define HS           pick_set()
 #define SCRATCH      pick_scratch()
@@ -396,6 +398,7 @@ static bool pool_make(void) {
     pool.buffer[5]                = ggml_backend_alloc_buffer(pool.backend[0], 0);
     pool.gguf[0]                  = gguf_init_empty();
     pool.gguf[1]                  = gguf_init_empty();
+    pool.profile[0]               = ggml_profile_new(40);
     pool.set[0]                   = ggml_hash_set_new(50);
     pool.set[2]                   = (struct ggml_hash_set){ 17, NULL };
     if (pool.fixed_memory == NULL || pool.backend[1] == NULL || pool.buffer[4] == NULL || pool.gguf[1] == NULL) {
@@ -411,6 +414,8 @@ static void pool_free(void) {
     for (size_t i = 0; i < GB_ARRAY_LEN(pool.event); i++) {
         ggml_backend_event_free(pool.event[i]);
     }
+    ggml_profile_use(NULL);
+    ggml_profile_free(pool.profile[0]);
     for (size_t i = 0; i < GB_ARRAY_LEN(pool.sched); i++) {
         ggml_backend_sched_free(pool.sched[i]);
     }

@@ -64,13 +64,16 @@ class World:
         self.weights = self.file.load(self.cpu)
         with self.sched.trace() as self.trace:
             self.sched.compute(self.graph)
+        with self.sched.profile() as self.profile:
+            self.sched.compute(self.graph)
 
     def owners(self) -> dict[str, Any]:
         return {
             "Context": gb.Context(), "Tensor": gb.Context(no_alloc=False).tensor((4, 4)).set(1), "Graph": self.graph,
             "Backend": self.cpu, "BufferType": self.cpu.buffer_type,
             "Buffer": self.cpu.alloc(4096), "Scheduler": self.sched, "Event": gb.Event(self.sim), "Plan": self.plan,
-            "Trace": self.trace,
+            "Trace": self.trace, "Profile": self.profile, "ProfileTable": self.profile.table(limits=False),
+            "ProfileComparison": self.profile.compare(self.profile),
             "TensorAllocator": gb.TensorAllocator(self.cpu, 4096), "GraphAllocator": gb.GraphAllocator(self.cpu),
             "DType": gb.q4_0,
             "Pending": self.sched.compute_async(self.graph), "GGUFFile": self.file,
@@ -104,7 +107,7 @@ class World:
             ("Tensor.swapaxes", "a"): 0,
             ("Tensor.swapaxes", "b"): 1, ("fallback_dtype", "n"): 32, ("Writer.add_tensor", "name"): "new",
             ("Graph.get", "name"): "node",
-            ("Scheduler.__init__", "backends"): [self.cpu],
+            ("Scheduler.__init__", "backends"): [self.cpu], ("Profile.compare", "before"): self.profile,
         }  # fmt: skip
         if (name, parameter.name) in special:
             return special[name, parameter.name]

@@ -102,6 +102,8 @@ NOT_RUN = {
     ("docs/SCHEDULER.md", "backend CPU: spread"): (
         "one line of an answer; tests/python/sched/test_fallbacks.py compares such"
     ),
+    ("docs/howto/where-time-goes.md",
+     "python -m ggml_backend profile"): "names no script; tests/python/cli/test_cli_profile.py runs some",
     ("docs/SCHEDULER.md", "check: step 1"): "the message of a fault that no user can make; tests/c makes it",
 }  # fmt: skip
 
@@ -311,6 +313,7 @@ def mentioned() -> dict[tuple[str, ...], set[str]]:
     known = {
         "info": (),
         "plan": (),
+        "profile": (),
         "bench": (),
         "calibrate": (),
         "check-device": (),

@@ -371,6 +371,31 @@ def _(w: World) -> None:
         repr(trace.events), trace.running, trace.to_json()
 
 
+@operation("profile")
+def _(w: World) -> None:
+    try:
+        with w.sched.profile(max_records=100) as profile:
+            w.sched.compute(w.graph)
+    except gb.StateError as error:
+        # by another thread; or the scheduler was closed before the `with` began
+        if "recorded already" not in str(error) and "ended" not in str(error):
+            raise
+    else:
+        str(profile.table(limits=False)), profile.running, profile.to_json(limits=False)
+
+
+@operation("profile of the graph")
+def _(w: World) -> None:
+    try:
+        with w.graph.profile(max_records=10) as profile:
+            w.sched.compute(w.graph)
+    except gb.StateError as error:
+        if "recorded already" not in str(error) and "ended" not in str(error):
+            raise
+    else:
+        repr(profile), profile.dropped
+
+
 @operation("eval callback")
 def _(w: World) -> None:
     w.sched.set_eval_callback(lambda t: None)

@@ -652,6 +652,7 @@ def test_everything_that_can_be_closed_refuses_to_be_copied(tmp_path, cpu):
             gb.TensorAllocator(cpu, 4096),
             gb.GraphAllocator(cpu),
             gb.cluster(),
+            scheduler.profile(),
         ]
         kinds = {type(thing) for thing in things}
         assert {kind.__name__ for kind in closable - kinds} <= {"Weights"}, (

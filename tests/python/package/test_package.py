@@ -131,7 +131,8 @@ devices._rows  devices._copies  devices._fusion  devices._compiled  devices._tor
 devices
 graph  context  alloc
 _pictures.data  _pictures.chrome  _pictures.page  _pictures.svg  _pictures.table  _pictures.text  _pictures.plans
-_pictures  _sched  _sched.fallbacks  _sched.costs  plan  stats  trace  pending  sched  _calibrate  planning
+_pictures  _sched  _sched.fallbacks  _sched.costs  _profiles  _profiles.limits  _profiles.records  _profiles.tables
+plan  stats  profile  trace  pending  sched  _calibrate  planning
 gguf._values  gguf._writer  gguf
 cluster._messages  cluster._nodes  cluster._memory  cluster._transport  cluster._worker  cluster._host
 cluster._describe  cluster._layers  cluster._simulate  cluster._links  cluster._device  cluster._mpi  cluster
@@ -139,8 +140,8 @@ _examples.graphs  _examples  _examples.models  _examples.layers
 _bench.measure  _bench.products  _bench.ops  _bench.models  _bench
 _check.inputs  _check.tolerance  _check.cases  _check.products  _check.windows  _check.attention  _check.variants
 _check.operators  _check.memory  _check.worlds  _check.graphs  _check.report  _check.run  _check  testing
-cli.info  cli  cli.program  cli.plan_cluster  cli.plan  cli.calibrate  cli.check_device  cli.cluster  cli.bench
-cli.completion
+cli.info  cli  cli.program  cli.plan_cluster  cli.plan  cli.calibrate  cli.check_device  cli.cluster  cli.profile
+cli.bench  cli.completion
 cli.gguf.common  cli.gguf.conversion  cli.gguf.info  cli.gguf.dump  cli.gguf.check  cli.gguf.quantize
 cli.gguf.safetensors  cli.gguf.convert  cli.gguf
 """

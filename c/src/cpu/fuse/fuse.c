@@ -14,6 +14,16 @@ const struct gb_fusion * gb_fusion_of(enum gb_fusion_kind kind) {
     return all[kind];
 }
 
+const char * gb_fusion_name(enum gb_fusion_kind kind) {
+    static const char * const names[GB_FUSION_KINDS] = {
+        [GB_FUSE_ATTENTION] = "attention",
+        [GB_FUSE_PRODUCT]   = "product",
+        [GB_FUSE_ROPE]      = "rope",
+        [GB_FUSE_ROWS]      = "rows",
+    };
+    return names[kind];
+}
+
 // The names that the switch had when the CPU backend was the only one that asked it.
 
 bool ggml_cpu_get_fusion(void) { return ggml_graph_get_fusion(); }

@@ -56,9 +56,6 @@ enum ggml_status gb_sched_assign_by_policy(const struct ggml_backend_sched * s, 
 // happens.
 enum ggml_status gb_sched_raise_prices(const struct ggml_backend_sched * s, const struct gb_sched_assigned * assigned,
     const struct gb_backend_need * need, struct gb_sched_memory_prices * memory, bool * again);
-// The arithmetic of a node, counted from shapes: a multiplication and an addition are two, an element of any other
-// result is one.
-double gb_sched_flops(const struct ggml_tensor * t);
 
 // reach.c
 // Can `backend` use buffers of this type?

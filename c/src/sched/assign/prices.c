@@ -13,6 +13,7 @@
 #include "sched/input/input.h"
 #include "sched/layout/layout.h"
 #include "sched/sched.h"
+#include "tensor/work.h"
 
 enum { MAX_STATES = 300000 };      // of the frontier search: below half a second
 enum { PRICED = 40, FILLED = 12 }; // rounds of raising prices, then of filling backends
@@ -25,7 +26,7 @@ struct gb_costs { // one block with what the table points to
     double                          split_us, weight_runs;
 };
 
-// ------------------------------------------------------------------------------------------------------- work of an op
+// ------------------------------------------------------------------------------------------------------ price of an op
 
 enum ggml_backend_cost_class ggml_backend_cost_class_of(enum ggml_op op) {
     static const unsigned char class_of[GGML_OP_COUNT] = {
@@ -33,43 +34,6 @@ enum ggml_backend_cost_class ggml_backend_cost_class_of(enum ggml_op op) {
 #include "tensor/ops.def"
     };
     return (unsigned) op < GGML_OP_COUNT ? (enum ggml_backend_cost_class) class_of[op] : GGML_BACKEND_COST_ANY;
-}
-
-static double size_of(const struct ggml_tensor * t, int dim) { return t != NULL ? (double) t->ne[dim] : 1; }
-
-double gb_sched_flops(const struct ggml_tensor * t) {
-    const double n = (double) ggml_nelements(t);
-    switch (gb_op_info(t->op)->work) {
-        case GB_WORK_PRODUCT: return 2 * n * size_of(t->src[0], 0);
-        case GB_WORK_EXPERTS: return 2 * n * size_of(t->src[1], 0); // src[0] are the indices of the experts
-        case GB_WORK_OUTER: return 2 * n * size_of(t->src[0], 1);
-        case GB_WORK_ATTEND: return 4 * n * size_of(t->src[1], 1);
-        default: return n;
-    }
-}
-
-// Matrices of experts that MUL_MAT_ID reads at most, of all.
-static double share_of_experts(const struct ggml_tensor * t, size_t bytes) {
-    const int64_t n_experts = gb_op_param_i32(t, 1), n_used = t->src[1] ? t->src[1]->ne[1] : 1;
-    return n_experts > 0 && n_used < n_experts ? (double) bytes * (double) n_used / (double) n_experts : (double) bytes;
-}
-
-// Traffic of a node: what it reads and writes. A gather reads as much as it writes, whatever the size of its table.
-static double bytes_of(const struct ggml_tensor * t) {
-    const enum gb_op_work work  = gb_op_info(t->op)->work;
-    double                bytes = (double) ggml_nbytes(t);
-    if (work == GB_WORK_PICK) {
-        return 2 * bytes;
-    }
-    for (int i = 0; i < GGML_MAX_SRC; i++) {
-        const struct ggml_tensor * s = t->src[i];
-        if (s == NULL || s == t || (work == GB_WORK_TARGET && i == 1)) {
-            continue;
-        }
-        const bool is_expert = work == GB_WORK_EXPERTS && gb_op_is_weight(t->op, i);
-        bytes += is_expert ? share_of_experts(t, ggml_nbytes(s)) : (double) ggml_nbytes(s);
-    }
-    return bytes;
 }
 
 // The most exact entry: class and type, class, type, any.
@@ -94,7 +58,8 @@ static const struct ggml_backend_op_cost * entry_for(const struct gb_costs * cos
 static double units_of(const struct gb_costs * costs, int backend, const struct ggml_tensor * t) {
     const int                           type = t->src[0] ? (int) t->src[0]->type : (int) t->type;
     const struct ggml_backend_op_cost * e    = entry_for(costs, backend, ggml_backend_cost_class_of(t->op), type);
-    const double                        work = fmax(bytes_of(t) / e->bytes_per_us, gb_sched_flops(t) / e->flops_per_us);
+    const struct gb_work                w    = gb_work_of(t);
+    const double                        work = fmax((w.read + w.written) / e->bytes_per_us, w.flops / e->flops_per_us);
     return (e->launch_us + work) * 1000.0 * GB_COST_UNIT;
 }
 

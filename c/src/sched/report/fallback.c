@@ -8,6 +8,8 @@
 
 #include <string.h>
 
+#include "tensor/work.h"
+
 // Backends beyond the 64th have no bit: fallbacks because of them are not told.
 static uint64_t bit(int backend) { return backend >= 0 && backend < 64 ? UINT64_C(1) << backend : 0; }
 
@@ -104,7 +106,7 @@ void gb_sched_count_copies(const struct gb_sched_plan * p, int node, bool of_res
 static bool note(struct ggml_backend_sched * s, struct gb_sched_plan * p, int node, int by) {
     const struct ggml_tensor * t      = p->in.ids.data[node].tensor;
     const char *               reason = ggml_backend_unsupported_reason(s->devices[by].backend, t);
-    struct gb_fallback         f      = { .node = node, .refused_by = by, .flops = gb_sched_flops(t) };
+    struct gb_fallback         f      = { .node = node, .refused_by = by, .flops = gb_work_of(t).flops };
     gb_sched_count_copies(p, node, true, &f.n_copies, &f.copied);
     if (reason) {
         memcpy(f.reason, reason, GB_MIN(strlen(reason), sizeof(f.reason) - 1));

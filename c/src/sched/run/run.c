@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "backend/backend.h"
+#include "backend/profile.h"
 #include "base/env.h"
 #include "base/thread.h"
 
@@ -195,9 +196,11 @@ static bool call_back(struct ggml_backend_sched * s, struct ggml_tensor * t, boo
     if (s->callback == NULL) {
         return !ask;
     }
-    s->in_callback        = true;
-    const uint64_t before = gb_fail_count();
-    const bool     answer = s->callback(t, ask, s->callback_data);
+    s->in_callback                        = true;
+    const uint64_t                before  = gb_fail_count();
+    const struct gb_profile_scope profile = gb_profile_enter(NULL); // what it computes is none of the run's steps
+    const bool                    answer  = s->callback(t, ask, s->callback_data);
+    gb_profile_leave(profile);
     gb_forget_failures_since(before);
     s->in_callback = false;
     s->running     = true; // whatever it waited for, there is more to come
@@ -364,17 +367,34 @@ static enum ggml_status run_steps(struct run * r, const char * func) {
     return GGML_STATUS_SUCCESS;
 }
 
+// Whether the times of splits are wanted, by a trace or by the profile that the thread uses.
+static bool is_timed(struct ggml_backend_sched * s, bool profiled) {
+    if (profiled && s->trace == NULL) {
+        const uint64_t before = gb_fail_count();
+        s->trace              = gb_trace_new(s->n_backends, false);
+        gb_forget_failures_since(before); // then the profile has only what backends record by themselves
+    }
+    return gb_sched_is_traced(s) || (profiled && s->trace != NULL);
+}
+
 // A run that was watched by a callback may have changed any buffer meanwhile, so replicas are not taken to be up to
 // date after it. A traced run is waited for, because its times are read at the end.
 enum ggml_status gb_sched_run(struct ggml_backend_sched * s, struct gb_sched_plan * p, const char * func) {
-    struct run       r      = { s, p, false, s->callback != NULL, s->callback != NULL || s->validator != NULL, false,
-        gb_sched_is_traced(s) };
-    const int64_t    start  = gb_time_ns();
-    enum ggml_status status = run_steps(&r, func);
+    const bool       profiled = gb_profile_is_on();
+    struct run       r        = { s, p, false, s->callback != NULL, s->callback != NULL || s->validator != NULL, false,
+        is_timed(s, profiled) };
+    const bool       begun    = profiled && gb_profile_begin_run();
+    const char *     device   = profiled ? gb_profile_set_device(NULL) : NULL;
+    const int64_t    start    = gb_time_ns();
+    enum ggml_status status   = run_steps(&r, func);
     s->stats.run_ns += (uint64_t) (gb_time_ns() - start);
     if (r.traced) {
         status = status == GGML_STATUS_SUCCESS ? gb_sched_wait(s) : status;
         gb_trace_end_run(s, status == GGML_STATUS_SUCCESS);
+    }
+    if (profiled) {
+        gb_profile_set_device(device);
+        gb_profile_end_run(begun, status == GGML_STATUS_SUCCESS);
     }
     GB_TRY(status);
     if (!r.watched) {

@@ -104,9 +104,10 @@ enum ggml_backend_sched_reason gb_sched_reason(const struct gb_copy * copy);
 void gb_sched_count_copy(struct ggml_backend_sched * s, const struct gb_copy * copy, bool due);
 void gb_sched_count_back(struct ggml_backend_sched * s, const struct gb_write_back * back);
 
-// trace.c: called by run.c and plan.c, only while a record is being made. A record never makes a run fail.
+// trace.c: called by run.c and plan.c, only while a record is being made, or a profile. A record never makes a run
+// fail.
 bool              gb_sched_is_traced(const struct ggml_backend_sched * s);
-struct gb_trace * gb_trace_new(int n_backends);           // NULL: no memory
+struct gb_trace * gb_trace_new(int n_backends, bool on);  // NULL: no memory
 void              gb_trace_stop(struct gb_trace * trace); // the record stays; NULL is fine
 void              gb_trace_free(struct gb_trace * trace);
 void              gb_trace_disarm(struct gb_trace * trace); // the record stays, its clocks are given back; NULL is fine

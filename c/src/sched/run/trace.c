@@ -4,9 +4,13 @@
 // to them, so steps of several devices overlap in the record as they did; their times are read when the run is
 // complete. A queue without such events is waited for after each of its steps. When there is no memory for the record,
 // entries are missing; the run does not notice.
+//
+// The profile that the calling thread uses (backend/profile.h) gets the times of splits from here, where the backend
+// does not record its own steps. Then there may be no record to keep (`on` is false), and entries go with their run.
 #include <string.h>
 
 #include "backend/backend.h"
+#include "backend/profile.h"
 #include "base/env.h"
 #include "sched/plan.h"
 
@@ -39,6 +43,7 @@ struct gb_trace {
     struct queue_clock *                  queues;   // owned, per backend
     struct ggml_backend_sched_trace_event now;      // the step that is being issued
     size_t                                now_pair; // its pair + 1; 0: none
+    uint64_t                              profiled; // records of the thread's profile before it
 };
 
 // Events are freed while their backend still works.
@@ -202,7 +207,11 @@ void gb_trace_begin_run(struct ggml_backend_sched * s, struct gb_sched_plan * p)
     for (int b = 0; b < trace->n_backends; b++) {
         trace->queues[b].n_used = 0;
     }
-    note_live(trace, p);
+    if (trace->on) {
+        note_live(trace, p);
+    } else {
+        trace->live.n = 0;
+    }
 }
 
 // What the entry of a copy says beyond its step: why, from where, how much.
@@ -304,11 +313,33 @@ static size_t next_pair(struct gb_trace * trace, ggml_backend_t backend, int b) 
 void gb_trace_begin_step(struct ggml_backend_sched * s, const struct gb_step * step) {
     struct gb_trace * trace = s->trace;
     describe(s, step, &trace->now);
+    if (step->kind == GB_STEP_COMPUTE && gb_profile_is_on()) {
+        gb_profile_set_device(s->devices[trace->now.backend].name);
+        trace->profiled = gb_profile_n_added();
+    }
     trace->now_pair = trace->now.by_host ? 0 : next_pair(trace, s->devices[step->issuer].backend, step->issuer);
     if (trace->now_pair > 0) {
         ggml_backend_event_record(trace->queues[step->issuer].pairs.data[trace->now_pair - 1].begin);
     }
     trace->now.start_ns = gb_time_ns();
+}
+
+// The split of an entry as a step of the thread's profile.
+static void profile_split(struct ggml_backend_sched * s, const struct ggml_backend_sched_trace_event * e) {
+    const struct gb_sched_program * program = &s->trace->plan->program;
+    if (e->kind == GGML_BACKEND_SCHED_TRACE_COMPUTE) {
+        const struct gb_split *  split = &program->splits.data[e->split];
+        const struct ggml_cgraph part  = gb_program_part(program, split->exec_begin, split->exec_end);
+        gb_profile_set_device(s->devices[e->backend].name);
+        gb_profile_add(&(struct gb_profile_note){ .nodes = part.nodes,
+            .n_nodes                                     = part.n_nodes,
+            .apart                                       = true,
+            .fusion                                      = "split",
+            .start_ns                                    = e->start_ns,
+            .end_ns                                      = e->end_ns,
+            .n_threads                                   = 1,
+            .n_tasks                                     = 1 });
+    }
 }
 
 // A step that was not made leaves no entry. One whose queue has a clock is noted at once, and its times later.
@@ -320,6 +351,9 @@ bool gb_trace_end_step(struct ggml_backend_sched * s, const struct gb_step * ste
     }
     if (trace->now.by_host) {
         push(trace, &trace->now);
+        if (gb_profile_is_on() && gb_profile_n_added() == trace->profiled) {
+            profile_split(s, &trace->now);
+        }
         return false;
     }
     if (trace->now_pair == 0) {
@@ -365,19 +399,26 @@ void gb_trace_end_run(struct ggml_backend_sched * s, bool complete) {
         e->end_ns                                       = GB_MAX(e->start_ns, iface->event_time(pair->end));
     }
     for (size_t k = trace->run_begin; k < trace->entries.n; k++) {
-        add_to_split(trace, &trace->entries.data[k]);
+        const struct ggml_backend_sched_trace_event * e = &trace->entries.data[k];
+        if (gb_profile_is_on() && !e->by_host) {
+            profile_split(s, e);
+        }
+        if (trace->on) {
+            add_to_split(trace, e);
+        }
     }
-    trace->plan = NULL;
-    trace->n_runs += complete;
+    trace->entries.n = trace->on ? trace->entries.n : trace->run_begin;
+    trace->plan      = NULL;
+    trace->n_runs += complete && trace->on;
 }
 
 // -------------------------------------------------------------------------------------------------------------- public
 
-// The record begins at once, with no entries.
-struct gb_trace * gb_trace_new(int n_backends) {
+// The record begins at once, if it is on, with no entries.
+struct gb_trace * gb_trace_new(int n_backends, bool on) {
     struct gb_trace * trace = GB_NEW(struct gb_trace);
     if (trace) {
-        trace->on         = true;
+        trace->on         = on;
         trace->n_backends = n_backends;
         trace->queues     = gb_calloc((size_t) n_backends, sizeof(*trace->queues));
     }

@@ -108,3 +108,8 @@ const char * gb_gemm_algorithm(const struct gb_gemm * p, const struct gb_kernels
     *why = reason_against(&algorithms[i], p, kernels, traits);
     return algorithms[i].name;
 }
+
+const char * gb_gemm_way(const struct gb_gemm * p, const struct gb_kernels * kernels,
+    const struct gb_cpu_traits * traits) {
+    return choose(p, kernels, traits)->name;
+}

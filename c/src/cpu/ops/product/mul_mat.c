@@ -311,16 +311,28 @@ const struct gb_cpu_op gb_cpu_op_mul_mat_id = {
 
 // ---------------------------------------------------------------------------------------------------------- algorithms
 
-const char * gb_mul_mat_algorithm(const struct ggml_tensor * node, const struct gb_kernels * kernels,
-    const struct gb_cpu_traits * traits, int i, const char ** why) {
-    struct product q;
-    struct experts experts;
+// The product of a node, described in either of the two.
+static const struct gb_gemm * gemm_of(const struct ggml_tensor * node, struct product * q, struct experts * experts) {
     switch (node->op) {
-        case GGML_OP_MUL_MAT: describe(&q, node, 0); return gb_gemm_algorithm(&q.gemm, kernels, traits, i, why);
-        case GGML_OP_OUT_PROD: describe(&q, node, 1); return gb_gemm_algorithm(&q.gemm, kernels, traits, i, why);
-        case GGML_OP_MUL_MAT_ID:
-            describe_experts(&experts, node);
-            return gb_gemm_algorithm(&experts.gemm, kernels, traits, i, why);
+        case GGML_OP_MUL_MAT: describe(q, node, 0); return &q->gemm;
+        case GGML_OP_OUT_PROD: describe(q, node, 1); return &q->gemm;
+        case GGML_OP_MUL_MAT_ID: describe_experts(experts, node); return &experts->gemm;
         default: return NULL;
     }
+}
+
+const char * gb_mul_mat_algorithm(const struct ggml_tensor * node, const struct gb_kernels * kernels,
+    const struct gb_cpu_traits * traits, int i, const char ** why) {
+    struct product         q;
+    struct experts         experts;
+    const struct gb_gemm * p = gemm_of(node, &q, &experts);
+    return p != NULL ? gb_gemm_algorithm(p, kernels, traits, i, why) : NULL;
+}
+
+const char * gb_mul_mat_way(const struct ggml_tensor * node, const struct gb_kernels * kernels,
+    const struct gb_cpu_traits * traits) {
+    struct product         q;
+    struct experts         experts;
+    const struct gb_gemm * p = gemm_of(node, &q, &experts);
+    return p != NULL ? gb_gemm_way(p, kernels, traits) : NULL;
 }

@@ -75,6 +75,10 @@ void   gb_gemm_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
 const char * gb_gemm_algorithm(const struct gb_gemm * p, const struct gb_kernels * kernels,
     const struct gb_cpu_traits * traits, int i, const char ** why);
 
+// The name of the algorithm that takes the product.
+const char * gb_gemm_way(const struct gb_gemm * p, const struct gb_kernels * kernels,
+    const struct gb_cpu_traits * traits);
+
 // The operators that are products (mul_mat.c).
 static inline bool gb_is_product(enum ggml_op op) {
     return op == GGML_OP_MUL_MAT || op == GGML_OP_MUL_MAT_ID || op == GGML_OP_OUT_PROD;
@@ -83,6 +87,10 @@ static inline bool gb_is_product(enum ggml_op op) {
 // gb_gemm_algorithm for a node, which is a product (mul_mat.c).
 const char * gb_mul_mat_algorithm(const struct ggml_tensor * node, const struct gb_kernels * kernels,
     const struct gb_cpu_traits * traits, int i, const char ** why);
+
+// gb_gemm_way for a node, which is a product (mul_mat.c).
+const char * gb_mul_mat_way(const struct ggml_tensor * node, const struct gb_kernels * kernels,
+    const struct gb_cpu_traits * traits);
 
 // MUL_MAT (mul_mat.c) with an epilogue.
 void gb_mul_mat_run_with(const struct gb_cpu_call * call, const struct ggml_tensor * node,

@@ -1,0 +1,147 @@
+"""``python -m ggml_backend profile``: runs a script, or a module, and tells how long each operator took that it
+computed."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import os
+import re
+import runpy
+import sys
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+from .._errors import InvalidArgumentError
+from .._text.terminal import say
+from ..profile import Profile
+from .program import Parser
+
+__all__ = ["add_arguments", "run"]
+
+_BY = ("operator", "kind", "way", "fusion", "dtype", "device")
+
+
+@contextlib.contextmanager
+def _as_program(argv: list[str], folder: str) -> Iterator[None]:
+    """What a script sees that Python starts itself."""
+    before = sys.argv, list(sys.path)
+    sys.argv, sys.path[:] = argv, [folder, *sys.path]
+    try:
+        yield
+    finally:
+        sys.argv, sys.path[:] = before
+
+
+def _of_the_script(error: BaseException) -> BaseException:
+    """Without what called it."""
+    frames = error.__traceback__
+    while frames is not None and (
+        frames.tb_frame.f_code.co_filename == __file__ or "runpy" in frames.tb_frame.f_code.co_filename
+    ):
+        frames = frames.tb_next
+    return error.with_traceback(frames)
+
+
+def _call(name: str, is_module: bool) -> int:
+    """The exit status of the script."""
+    try:
+        if is_module:
+            runpy.run_module(name, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(name, run_name="__main__")
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        print(end.code, file=sys.stderr)
+        return 1
+    except Exception as error:  # it is the script's: what was computed before it is still told
+        traceback.print_exception(_of_the_script(error))
+        return 1
+    return 0
+
+
+def _check(options: argparse.Namespace) -> str:
+    """Is there something to run? The folder that it imports from."""
+    if not options.script:
+        options.parser.error("the following arguments are required: SCRIPT")
+    name: str = options.script[0]
+    if options.m:
+        return os.getcwd()
+    if not os.path.isfile(name):
+        raise InvalidArgumentError(f"profile: there is no file {name}; a module is run with -m")
+    return os.path.dirname(os.path.abspath(name))
+
+
+def _has_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _by(options: argparse.Namespace) -> Any:
+    if sum(map(bool, (options.by, options.pattern, options.regex))) > 1:
+        options.parser.error("--by, --pattern and --regex exclude each other")
+    if options.pattern:
+        return options.pattern
+    if options.regex:
+        try:
+            return re.compile(options.regex)
+        except re.error as error:
+            options.parser.error(f"argument --regex: {error}")
+    return options.by or "operator"
+
+
+def run(options: argparse.Namespace) -> int:
+    by, folder = _by(options), _check(options)
+    old = Profile.from_json(options.compare) if options.compare else None
+    with _as_program(options.script, folder):
+        name = options.script[0]
+        if options.m and not _has_module(name):
+            raise InvalidArgumentError(f"profile: there is no module {name}")
+        with Profile.everything(max_records=options.records) as profile:
+            status = _call(name, options.m)
+    sys.stdout.flush()
+    limits = not options.no_limits
+    say(profile.table(by, options.sort, options.top, limits=limits))
+    if old is not None:
+        print()
+        say(f"beside {options.compare}:")
+        say(profile.compare(old, by, options.top))
+    if options.json:
+        profile.to_json(options.json, limits=limits)
+    if options.trace:
+        profile.to_trace(options.trace)
+    return status
+
+
+def _number(word: str) -> int:
+    if not word.isdigit() or not 0 < int(word) <= 1 << 26:
+        raise argparse.ArgumentTypeError(f"{word!r} is no number above 0")
+    return int(word)
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument("-m", action="store_true", help="SCRIPT is a module, as of 'python -m'")
+    parser.add_argument("--by", choices=_BY, help="what is told together (operator: each by its name)")
+    parser.add_argument(
+        "--pattern", action="append", metavar="TEXT", help="names that are told together, as '*attn*'; may be repeated"
+    )
+    parser.add_argument(
+        "--regex", metavar="TEXT", help=r"the same by a regular expression, whose groups name rows, as 'layer(\d+)'"
+    )
+    parser.add_argument(
+        "--sort", default="time", metavar="COLUMN",
+        choices=("time", "calls", "median", "limit", "waiting", "bytes", "flops", "name"),
+        help="time, calls, median, limit (what is furthest from it first), waiting, bytes, flops, name (time)",
+    )  # fmt: skip
+    parser.add_argument("--top", type=_number, default=30, metavar="N", help="so many rows (30)")
+    parser.add_argument("--no-limits", action="store_true", help="do not measure what this machine can do at best")
+    parser.add_argument("--records", type=_number, default=1 << 20, metavar="N", help="room for so many (a million)")
+    parser.add_argument("--json", metavar="FILE", help="write the profile to a file")
+    parser.add_argument("--trace", metavar="FILE", help="write it as Chrome trace JSON, for ui.perfetto.dev")
+    parser.add_argument("--compare", metavar="FILE", help="print it beside one that --json wrote")
+    parser.add_argument("script", nargs=argparse.REMAINDER, metavar="SCRIPT ...", help="the script and its arguments")

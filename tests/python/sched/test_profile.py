@@ -1,0 +1,557 @@
+"""Profiles: what was computed, counted once more with NumPy; how it adds up; and what happens beside it: threads,
+failures, forks, files."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ggml_backend as gb
+from ggml_backend._ffi import lib
+from test_trace import slices_of, validated
+from threads import run_threads
+
+BYTES = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0, "int32": 4.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
+
+
+@pytest.fixture
+def one(cpu: gb.Backend) -> Iterator[Callable[..., gb.Profile]]:
+    """The profile of one run that computes nodes, whose inputs are zeros."""
+
+    def profile(*nodes: gb.Tensor) -> gb.Profile:
+        sched = gb.Scheduler([cpu])
+        graph = nodes[0].context.graph(*nodes)
+        sched.allocate(graph)
+        for leaf in graph.leafs:
+            leaf.set(...)
+        with sched.profile() as p:
+            assert sched.compute(graph)
+        return p
+
+    return profile
+
+
+def of(p: gb.Profile, name: str) -> Any:
+    """The only record of the step that computes the node."""
+    which = [i for i, step in enumerate(p.steps) if name in step.names]
+    (record,) = (r for r in p.records if r["step"] in which)
+    return record
+
+
+def step_of(p: gb.Profile, name: str) -> gb.ProfileStep:
+    (step,) = (s for s in p.steps if name in s.names)
+    return step
+
+
+def size(t: gb.Tensor) -> float:
+    return float(np.prod(t.shape)) * BYTES[t.dtype.name]
+
+
+def consistent(p: gb.Profile) -> None:
+    """Records follow one another in their run, from operator to operator, and lie inside of it."""
+    runs, records = p.runs, p.records
+    assert p.dropped == 0
+    for number, run in enumerate(runs):
+        mine = records[records["run"] == number]
+        assert (mine["start_ns"] >= run["start_ns"]).all()
+        assert (mine["end_ns"] <= run["end_ns"]).all()
+        assert (mine["start_ns"][1:] >= mine["end_ns"][:-1]).all()
+    assert (records["end_ns"] >= records["start_ns"]).all()
+    assert (records["waiting_ns"] >= 0).all()
+    assert (records["waiting_ns"] <= records["threads"] * (records["end_ns"] - records["start_ns"])).all()
+    assert ((records["tasks"] >= 1) & (records["tasks"] <= records["threads"])).all()
+
+
+# ------------------------------------------------------------------------------------------------------ work, by NumPy
+
+
+@pytest.mark.usefixtures("node_by_node")
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "q8_0", "q4_0"])
+def test_work_of_products(ctx, one, dtype):
+    w, x = ctx.tensor((3, 48, 64), gb.as_dtype(dtype)), ctx.tensor((3, 5, 64))
+    y = gb.mul_mat(w, x)
+    y.name = "y"
+    r = of(one(y), "y")
+    assert r["flops"] == 2 * np.prod(y.shape) * 64
+    assert (r["bytes_read"], r["bytes_written"]) == (size(w) + size(x), size(y))
+
+
+@pytest.mark.usefixtures("node_by_node")
+def test_work_of_other_operators(ctx, one):
+    x, row, table = ctx.tensor((6, 32), name="x"), ctx.tensor((32,), name="row"), ctx.tensor((100, 32), gb.q8_0)
+    ids = ctx.tensor((4,), gb.int32)
+    strided = ctx.tensor((6, 64))[:, :32]
+    nodes = {
+        "add": (x + row, size(x) + size(row)),
+        "square": (x * x, size(x)),  # read once
+        "gather": (gb.get_rows(table, ids), 4 * 32 * BYTES["q8_0"] + size(ids)),
+        "strided": (gb.relu(strided), 6 * 32 * 4.0),  # without the gaps
+        "sum": (gb.sum_rows(x), size(x)),
+        "norm": (gb.rms_norm(x), size(x)),
+        "outer": (gb.out_prod(x, ctx.tensor((6, 8), name="b")), size(x) + 6 * 8 * 4.0),
+    }
+    for name, (node, _) in nodes.items():
+        node.name = name
+    p = one(*(node for node, _ in nodes.values()))
+    for name, (node, read) in nodes.items():
+        r = of(p, name)
+        assert r["bytes_read"] == read, name
+        assert r["bytes_written"] == size(node), name
+        assert r["flops"] == np.prod(node.shape) * (2 * 6 if name == "outer" else 1), name
+    consistent(p)
+
+
+@pytest.mark.usefixtures("node_by_node")
+def test_work_of_experts(ctx, one):
+    """Of eight matrices three tokens with two experts each can ask for six at most; as C counts it, of each token."""
+    experts = [ctx.tensor((16, 32), name=f"e{i}") for i in range(8)]
+    ids, x = ctx.tensor((3, 1), gb.int32), ctx.tensor((3, 32))
+    y = gb.mul_mat_id(experts, ids, 0, x)
+    y.name = "y"
+    r = of(one(y), "y")
+    assert r["flops"] == 2 * 3 * 16 * 32
+    assert r["bytes_read"] == size(ids) + size(x) + 8 * 16 * 32 * 4 * 3 / 8
+    assert r["bytes_written"] == size(y)
+
+
+def chain(ctx: gb.Context) -> gb.Tensor:
+    """A product and what follows it, which the CPU computes together; the intermediate result is of no interest."""
+    w, x, b = ctx.tensor((64, 96), name="w"), ctx.tensor((8, 96), name="x"), ctx.tensor((64,), name="bias")
+    y = x @ w.T
+    y.name = "product"
+    y = y + b
+    y.name = "sum"
+    y = gb.relu(y)
+    y.name = "out"
+    return y
+
+
+@pytest.mark.skipif(not lib.ggml_graph_get_fusion(), reason="fusion is off")
+def test_fused_steps_name_all_their_nodes(ctx, one):
+    p = one(chain(ctx))
+    step, r = step_of(p, "out"), of(p, "out")
+    assert step == step_of(p, "product")
+    assert (step.names, step.ops, step.fusion) == (("product", "sum", "out"), ("MUL_MAT", "ADD", "RELU"), "product")
+    assert (step.source, step.source_dtype, step.device) == ("w", "float32", "CPU")
+    assert step.shapes == ((8, 64),) * 3
+    assert step.name == "w: product + sum + out"
+    assert r["flops"] == 2 * 8 * 64 * 96 + 2 * 8 * 64
+    assert r["bytes_read"] == 4 * (64 * 96 + 8 * 96 + 64)
+    assert r["bytes_written"] == 4 * 8 * 64
+
+
+@pytest.mark.usefixtures("node_by_node")
+def test_without_fusion_there_is_a_step_for_each(ctx, one):
+    p = one(chain(ctx))
+    assert {s.names for s in p.steps} == {("product",), ("sum",), ("out",)}
+    assert all(s.fusion == "" for s in p.steps)
+    assert [s.way != "" for s in p.steps] == [s.ops == ("MUL_MAT",) for s in p.steps]
+
+
+# ------------------------------------------------------------------------------------------------------------- runs
+
+
+def test_several_runs_add_up(ctx, cpu):
+    sched, graph = gb.Scheduler([cpu]), ctx.graph(chain(ctx))
+    sched.allocate(graph)
+    for leaf in graph.leafs:
+        leaf.set(...)
+    with sched.profile() as p:
+        for _ in range(7):
+            sched.compute(graph)
+        assert p.running
+        assert len(p.runs) == 7  # while it is on, too
+    assert not p.running
+    sched.compute(graph)  # is not recorded
+    consistent(p)
+    assert len(p.runs) == 7
+    assert p.runs["complete"].all()
+    (row,) = p.table(["*"], limits=False)
+    seconds = (p.records["end_ns"] - p.records["start_ns"]) * 1e-9
+    per_run = np.array([seconds[p.records["run"] == i].sum() for i in range(7)])
+    assert row.calls == len(p.records)
+    assert row.runs == 7
+    assert row.seconds == pytest.approx(seconds.sum())
+    assert row.median == pytest.approx(np.median(per_run))
+    assert row.share == pytest.approx(1.0)
+    assert row.flops == p.records["flops"].sum()
+    assert row.limit is None
+    assert seconds.sum() <= p.seconds
+
+
+def test_a_graph_is_profiled_whoever_computes_it(ctx, cpu):
+    x = ctx.tensor((4, 4), name="x")
+    y = gb.relu(x)
+    y.name = "y"
+    graph, other = ctx.graph(y), ctx.graph(gb.sqr(x))
+    ctx.allocate(cpu)
+    x.set(np.ones((4, 4), np.float32))
+    with graph.profile() as p:
+        assert graph.compute(cpu)
+        assert other.compute(cpu)
+        gb.Scheduler([cpu]).compute(graph)
+    consistent(p)
+    assert [s.names for s in p.steps] == [("y",)]
+    assert len(p.runs) == 2
+
+
+def test_the_scheduler_comes_before_the_graph_and_both_before_everything(ctx, cpu):
+    graph = ctx.graph(gb.relu(ctx.constant(np.ones(4, np.float32))))
+    sched = gb.Scheduler([cpu])
+    with gb.Profile.everything() as all_of_it, graph.profile() as of_graph, sched.profile() as of_sched:
+        sched.compute(graph)
+        of_sched.stop()
+        sched.compute(graph)
+        of_graph.stop()
+        sched.compute(graph)
+    assert [len(p.runs) for p in (of_sched, of_graph, all_of_it)] == [1, 1, 1]
+
+
+def test_threads_share_a_profile(cpu):
+    with gb.Profile.everything() as p:
+
+        def work(i: int) -> None:
+            with gb.Context() as ctx, gb.Scheduler([gb.Backend("CPU", n_threads=2)]) as sched:
+                graph = ctx.graph(gb.relu(ctx.constant(np.full(8, i, np.float32))))
+                for _ in range(20):
+                    assert sched.compute(graph)
+
+        run_threads(4, work)
+    assert len(p.runs) == 80
+    assert p.runs["complete"].all()
+    assert len(set(p.runs["thread"])) == 4
+    consistent(p)
+
+
+@pytest.mark.parametrize("name", ["SIM", "CPU"])
+def test_runs_that_are_started(ctx, cpu, name):
+    device = gb.Backend(name)
+    x = ctx.tensor((16,), name="x")
+    y = gb.relu(x)
+    sched = gb.Scheduler([device, cpu] if name == "SIM" else [device], n_copies=2)
+    sched.set_backend(y, device)
+    graph = ctx.graph(y)
+    sched.allocate(graph)
+    x.set(np.ones(16, np.float32))
+    with sched.profile() as p:
+        pending = [sched.compute_async(graph, [y]) for _ in range(3)]
+        for run in pending:
+            assert (run.results()[0] == 1).all()
+    assert len(p.runs) == 3
+    assert p.runs["complete"].all()
+    assert [s.fusion for s in p.steps] == ["split" if name == "SIM" else ""]
+    consistent(p)
+
+
+def test_devices_written_in_python_are_splits(ctx, cpu):
+    array = gb.Backend("ARRAY")
+    x = ctx.tensor((8, 8), name="x")
+    y = gb.relu(gb.sqr(x))
+    y.name = "y"
+    sched = gb.Scheduler([array, cpu])
+    for node in (y, y.sources[0]):
+        sched.set_backend(node, array)
+    graph = ctx.graph(y)
+    sched.allocate(graph)
+    x.set(np.ones((8, 8), np.float32))
+    with sched.profile() as p:
+        sched.compute(graph)
+    (step,) = p.steps
+    assert (step.fusion, step.n_nodes, step.kind, step.way) == ("split", 2, "split", "")
+    assert step.names[-1] == "y"
+    assert p.records["flops"].tolist() == [128.0]
+    assert p.table().__len__() == 1
+    assert p.table()[0].limit is None
+
+
+# ------------------------------------------------------------------------------------------------------------ failures
+
+
+def test_runs_that_fail_or_stop_are_told_apart(ctx, cpu):
+    def broken(out: np.ndarray, a: np.ndarray) -> None:
+        raise ValueError("broken")
+
+    x = ctx.constant(np.ones(8, np.float32))
+    first = gb.relu(x)
+    first.name = "first"
+    fails = ctx.graph(gb.map_custom(broken, first))
+    works = ctx.graph(gb.sqr(first))
+    sched = gb.Scheduler([cpu])
+    with sched.profile() as p:
+        with pytest.raises(ValueError, match="broken"):
+            sched.compute(fails)
+        assert not sched.compute(works, callback=lambda t: False)
+        assert sched.compute(works)
+    assert p.runs["complete"].tolist() == [False, False, True]
+    assert (p.runs["end_ns"] > 0).all()
+    assert "2 runs that did not come to their end" in str(p.table(limits=False))
+    consistent(p)
+
+
+def test_what_a_function_computes_is_part_of_its_node(ctx, cpu):
+    inner = gb.Context()
+    inside = inner.graph(gb.relu(inner.constant(np.ones(4, np.float32))))
+    other = gb.Scheduler([gb.Backend("CPU", n_threads=1)])
+
+    def function(out: np.ndarray, a: np.ndarray) -> None:
+        assert other.compute(inside)
+        out[:] = a
+
+    y = gb.map_custom(function, ctx.constant(np.ones(4, np.float32)))
+    y.name = "mapped"
+    with gb.Profile.everything() as p:
+        assert gb.Scheduler([cpu]).compute(ctx.graph(y))
+    assert [s.names for s in p.steps] == [("mapped",)]
+    with other.profile() as own, gb.Profile.everything() as p:  # unless it has a profile of its own
+        assert gb.Scheduler([cpu]).compute(ctx.graph(y))
+    assert (len(own.runs), len(p.runs)) == (1, 1)
+    consistent(p)
+    consistent(own)
+
+
+def test_wrong_uses(ctx, cpu):
+    sched = gb.Scheduler([cpu])
+    with sched.profile() as p:
+        with pytest.raises(gb.StateError, match="already"):
+            sched.profile()
+        with gb.Profile.everything(), pytest.raises(gb.StateError, match=r"^Profile\.everything: a profile is being"):
+            gb.Profile.everything()
+    with pytest.raises(gb.StateError, match="ended"), p:
+        pass
+    assert p.stop() is p
+    with sched.profile() as q:
+        sched.close()
+        assert not q.running
+    with pytest.raises(gb.StateError, match="closed"):
+        sched.profile()
+    graph = ctx.graph(gb.relu(ctx.constant(np.ones(4, np.float32))))
+    with graph.profile():
+        ctx.close()
+    with pytest.raises(gb.StateError, match="closed"):
+        graph.profile()
+    with pytest.raises(TypeError, match=r"scheduler\.profile"):
+        gb.Profile()
+    for n in (0, -1, 1 << 40):
+        with pytest.raises(gb.InvalidArgumentError):
+            gb.Profile.everything(max_records=n)
+
+
+def test_a_profile_that_nobody_has_ends(ctx, cpu):
+    sched, graph = gb.Scheduler([cpu]), ctx.graph(gb.relu(ctx.constant(np.ones(4, np.float32))))
+    p = sched.profile()
+    sched.compute(graph)
+    del p
+    gc.collect()
+    with sched.profile() as p:
+        sched.compute(graph)
+    assert len(p.runs) == 1
+
+
+def test_what_finds_no_place_is_counted(ctx, cpu):
+    sched, graph = gb.Scheduler([cpu]), ctx.graph(gb.relu(ctx.constant(np.ones(4, np.float32))))
+    with sched.profile(max_records=3) as p:
+        for _ in range(5):
+            assert sched.compute(graph)
+    assert (len(p.records), len(p.runs)) == (3, 3)
+    assert p.dropped == 2
+    assert "2 records found no place" in str(p)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_child_goes_on_by_itself(script):
+    out = script(
+        """
+import os, numpy as np, ggml_backend as gb
+ctx, sched = gb.Context(), gb.Scheduler([gb.Backend("CPU", n_threads=2)])
+graph = ctx.graph(gb.relu(ctx.constant(np.ones(4, np.float32))))
+with sched.profile() as p:
+    sched.compute(graph)
+    child = os.fork()
+    sched.compute(graph)
+    if child == 0:
+        sched.compute(graph)
+        p.stop()
+        os._exit(0 if len(p.runs) == 3 and not p.running else 1)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+print(len(p.runs))
+"""
+    )
+    assert out.split() == ["0", "2"]
+
+
+# ------------------------------------------------------------------------------------------------------ tables, files
+
+
+@pytest.fixture
+def recorded(ctx, cpu) -> gb.Profile:
+    x = ctx.constant(np.ones((4, 64), np.float32))
+    for i in range(3):
+        w = ctx.constant(np.ones((64, 64), np.float32) / 64, name=f"blk.{i}.ffn.weight")
+        x = gb.soft_max(x @ w.T)
+        x.name = f"blk.{i}.out"
+    sched, graph = gb.Scheduler([cpu]), ctx.graph(x)
+    with sched.profile() as p:
+        for _ in range(4):
+            sched.compute(graph)
+    return p
+
+
+def test_groups(recorded):
+    assert len(recorded.table(limits=False)) == 6
+    kinds = recorded.table("kind", limits=False)
+    assert {row.name: row.calls for row in kinds} == {"MUL_MAT": 12, "SOFT_MAX": 12}
+    assert kinds["MUL_MAT"].flops == 12 * 2 * 4 * 64 * 64
+    assert sum(row.share for row in kinds) == pytest.approx(1)
+    blocks = recorded.table(re.compile(r"blk\.(\d)"), "name", limits=False)
+    assert [(row.name, row.calls) for row in blocks] == [("0", 8), ("1", 8), ("2", 8)]
+    some = recorded.table(["blk.0.*", "*.weight"], "name", limits=False)
+    assert {row.name: row.calls for row in some} == {"blk.0.*": 8, "*.weight": 8, "(others)": 8}
+    assert len(recorded.table(top=2, limits=False)) == 2
+    assert [row.name for row in recorded.table("dtype", limits=False)] == ["float32"]
+    assert [row.name for row in recorded.table("device", limits=False)] == ["CPU"]
+    with pytest.raises(KeyError):
+        kinds["ADD"]
+    with pytest.raises(gb.InvalidArgumentError, match="'operator'"):
+        recorded.table("operators")
+    with pytest.raises(gb.InvalidArgumentError, match="'time'"):
+        recorded.table(sort="length")
+    with pytest.raises(TypeError):
+        recorded.table([3])  # type: ignore[list-item]
+
+
+def test_orders(recorded):
+    for sort, key in (("time", "seconds"), ("median", "median"), ("bytes", "bytes"), ("waiting", "waiting")):
+        found = [getattr(row, key) for row in recorded.table(sort=sort, limits=False)]
+        assert found == sorted(found, reverse=True)
+    shares = [row.limit for row in recorded.table(sort="limit")]
+    assert all(s is not None and s > 0 for s in shares)
+    assert shares == sorted(shares)
+
+
+def test_shares_of_the_limit(recorded):
+    """The least time of each record by the limits that are shown, computed once more, by the time that it took."""
+    (machine,) = recorded.limits().values()
+    rows = recorded.table("kind")
+    for row in rows:
+        least = taken = 0.0
+        for r in recorded.records:
+            step = recorded.steps[r["step"]]
+            if step.kind != row.name:
+                continue
+            size = r["bytes_read"] + r["bytes_written"]
+            place = min((s for s in machine.read if s >= size), default=max(machine.read))
+            moved = min(r["bytes_read"], r["bytes_written"])
+            memory = 2 * moved / machine.copy[place] + (size - 2 * moved) / machine.read[place]
+            arithmetic = "bytes" if "byte" in step.way else "bf16" if "bf16" in step.way else "f32"
+            least += max(memory, r["flops"] / machine.operations[arithmetic])
+            taken += (r["end_ns"] - r["start_ns"]) * 1e-9
+        assert row.limit == pytest.approx(least / taken)
+
+
+def test_two_profiles_beside_each_other(recorded, ctx, cpu):
+    data = json.loads(recorded.to_json(limits=False))
+    for record in ("start_ns", "end_ns"):
+        data["records"][record] = [2 * ns for ns in data["records"][record]]
+        data["runs"][record] = [2 * ns for ns in data["runs"][record]]
+    slower = gb.Profile.from_json(json.dumps({**data, "limits": []}))
+    found = slower.compare(recorded, "kind")
+    assert {row.name for row in found} == {"MUL_MAT", "SOFT_MAX"}
+    assert [row.ratio for row in found] == pytest.approx([2.0, 2.0])
+    assert found.after / found.before == pytest.approx(2.0)
+    assert "ratio 2.000" in str(found)
+    assert found["MUL_MAT"].after == pytest.approx(2 * found["MUL_MAT"].before)
+    sched, graph = gb.Scheduler([cpu]), ctx.graph(gb.sqr(ctx.constant(np.ones(4, np.float32))))
+    with sched.profile() as other:
+        sched.compute(graph)
+    gone = other.compare(recorded, "kind")
+    assert {row.name: row.ratio for row in gone} == {"MUL_MAT": None, "SOFT_MAX": None, "SQR": None}
+    with pytest.raises(TypeError):
+        recorded.compare(recorded.table())  # type: ignore[arg-type]
+
+
+def test_files_give_back_what_they_got(recorded, tmp_path):
+    path = tmp_path / "profile.json"
+    text = recorded.to_json(path)
+    for source in (text, path, str(path)):
+        again = gb.Profile.from_json(source)
+        assert again.steps == recorded.steps
+        assert (again.records == recorded.records).all()
+        assert (again.runs == recorded.runs).all()
+        assert again.limits() == recorded.limits()
+        assert str(again.table("kind")) == str(recorded.table("kind"))
+        assert not again.running
+        assert again.stop() is again
+
+
+@pytest.mark.parametrize("damage", [
+    "", "{", "[]", "{}", '{"format": 2}', '{"format": 1, "steps": 3}',
+    '{"format": 1, "steps": [], "records": {}, "runs": {}, "dropped": 0, "limits": []}',
+])  # fmt: skip
+def test_files_that_are_no_profile(damage):
+    source = damage if damage.startswith("{") else "{" + damage
+    with pytest.raises(gb.InvalidArgumentError, match="profile"):
+        gb.Profile.from_json(source)
+
+
+def test_records_of_a_file_name_steps_that_are_there(recorded):
+    data = json.loads(recorded.to_json(limits=False))
+    for column, value in (("step", 99), ("run", 99), ("step", -1), ("start_ns", "x"), ("flops", None)):
+        broken = {**data, "records": {**data["records"], column: [value] * len(recorded.records)}}
+        if value is None:
+            broken["records"]["flops"] = [*broken["records"]["flops"][:1], 1.0]
+        with pytest.raises(gb.InvalidArgumentError):
+            gb.Profile.from_json(json.dumps(broken))
+
+
+def test_lanes_of_operators(recorded, ctx, cpu, tmp_path):
+    trace = validated(recorded.to_trace(tmp_path / "operators.json"))
+    assert json.loads((tmp_path / "operators.json").read_text()) == trace
+    assert len(slices_of(trace)) == len(recorded.records)
+    lanes = [e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "thread_name"]
+    assert {"CPU: MUL_MAT", "CPU: SOFT_MAX"} <= set(lanes)
+    sched, graph = gb.Scheduler([cpu]), ctx.graph(gb.sqr(ctx.constant(np.ones(4, np.float32), name="x")))
+    with sched.profile() as p, sched.trace(tmp_path / "run.json") as both:
+        sched.compute(graph)
+    with sched.trace() as bare:
+        sched.compute(graph)
+    found = slices_of(validated((tmp_path / "run.json").read_text()))
+    (operator,) = (e for e in found if e["cat"] == "operator")
+    (split,) = (e for e in found if e["cat"] == "compute")
+    assert operator["name"] == p.steps[0].name
+    assert split["ts"] <= operator["ts"]
+    assert operator["ts"] + operator["dur"] <= split["ts"] + split["dur"] + 0.001
+    assert both.events
+    assert not [e for e in slices_of(validated(bare.to_json())) if e["cat"] == "operator"]
+
+
+def test_names_of_any_kind_are_shown_safely(ctx, cpu):
+    x = ctx.constant(np.ones(4, np.float32))
+    y = gb.relu(x)
+    y.name = "<script>\x1b[31m"
+    sched = gb.Scheduler([cpu])
+    with sched.profile() as p:
+        sched.compute(ctx.graph(y))
+    assert "<script>" not in p._repr_html_()
+    assert "\x1b" not in str(p)
+    assert "&lt;script&gt;" in p._repr_html_()
+    assert gb.Profile.from_json(p.to_json()).steps == p.steps
+
+
+def test_a_profile_of_nothing(cpu):
+    sched = gb.Scheduler([cpu])
+    with sched.profile() as p:
+        pass
+    assert len(p.table()) == 0
+    assert p.seconds == 0
+    assert len(p.compare(p)) == 0
+    assert "0 runs" in str(p)
+    assert p._repr_html_()
+    assert validated(p.to_trace())
+    assert len(gb.Profile.from_json(p.to_json()).records) == 0
