@@ -15,7 +15,7 @@ import numpy as np
 
 from .._text.terminal import print_json, say
 from ..backend import Backend
-from ..cluster import Cluster, cluster, rank_of_process
+from ..cluster import Cluster, cluster, dismiss, rank_of_process
 from ..context import Context
 
 _SIZE = 4 << 20  # bytes that the bandwidth is measured with
@@ -48,7 +48,10 @@ def run(options: argparse.Namespace) -> int:
     if options.action == "run":
         if rank_of_process() != 0:
             cluster(**how)
-        return _script(options.script, options.arguments)
+        try:
+            return _script(options.script, options.arguments)
+        finally:
+            dismiss()
     with cluster(**how) as found:
         return _show(found, options.action == "ping", options.json)
 
