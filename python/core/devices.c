@@ -8,6 +8,7 @@
 #include "extension.h"
 #include "ggml-backend-impl-ext.h"
 #include "ggml-cpu.h"
+#include "later.h"
 #include "objects.h"
 #include "world.h"
 
@@ -31,10 +32,15 @@ struct memory {
 static const struct gbpy_device_hooks * python;
 static _Thread_local char               said[TEXT];
 static _Thread_local bool               was_interrupted;
+static _Thread_local int                depth; // calls of bounded devices that this thread is in
 
 void gbpy_set_device_hooks(const struct gbpy_device_hooks * hooks) { python = hooks; }
 
 void gbpy_device_interrupted(void) { was_interrupted = true; }
+
+bool gbpy_in_device(void) { return depth > 0; }
+
+bool gbpy_device_given_up(void) { return gbpy_is_interrupted(); }
 
 void gbpy_device_say(const char * text) { snprintf(said, sizeof(said), "%s", text); }
 
@@ -60,16 +66,18 @@ void gbpy_device_set_current_run(void * run) { gb_set_run(run); }
 // Python may do anything meanwhile, also what fails and is coped with.
 struct call {
     bool     trust;
+    bool     bounded;
     uint64_t failures;
 };
 
-static bool begin(struct call * call) {
+static bool begin(struct call * call, const struct device * d) {
     if (gbpy_is_ending()) {
         gb_fail_quietly(GGML_STATUS_INVALID_STATE, "the interpreter ends");
         return false;
     }
-    *call   = (struct call){ gb_trust_tensors(false), gb_fail_count() };
+    *call   = (struct call){ gb_trust_tensors(false), d != NULL && d->info.bounded, gb_fail_count() };
     said[0] = '\0';
+    depth += call->bounded;
     return true;
 }
 
@@ -77,6 +85,9 @@ static bool begin(struct call * call) {
 static enum ggml_status end(const struct call * call, const struct device * d, int status) {
     gb_trust_tensors(call->trust);
     gb_forget_failures_since(call->failures);
+    if (call->bounded && --depth == 0) {
+        gbpy_arm_interrupt_again();
+    }
     if (was_interrupted) {
         was_interrupted = false;
         gbpy_note_interrupt();
@@ -93,7 +104,7 @@ static enum ggml_status end(const struct call * call, const struct device * d, i
     do {                                                     \
         struct call python_call;                             \
         (status) = GGML_STATUS_INVALID_STATE;                \
-        if (begin(&python_call)) {                           \
+        if (begin(&python_call, (device))) {                 \
             (status) = end(&python_call, (device), (call_)); \
         }                                                    \
     } while (0)
@@ -107,7 +118,7 @@ static enum ggml_status end(const struct call * call, const struct device * d, i
         char              before[TEXT];                                                          \
         gb_failure_save(&failure);                                                               \
         memcpy(before, said, sizeof(said));                                                      \
-        if (!gbpy_is_ending() && begin(&python_call)) {                                          \
+        if (!gbpy_is_ending() && begin(&python_call, NULL)) {                                    \
             call_;                                                                               \
             if (end(&python_call, NULL, GGML_STATUS_SUCCESS) == GGML_STATUS_SUCCESS) {           \
                 gb_failure_restore(&failure); /* an interrupt is left as the thread's failure */ \

@@ -33,6 +33,7 @@ struct gbpy_device_info {
     bool   events;    // the queue has events
     bool   timed;     // and events that note when the queue came to them
     bool   transfers; // the queue copies between memories, and from and to the host
+    bool   bounded;   // no function of it takes long once the call is given up (gbpy_device_given_up)
 };
 
 // One side of a copy that a queue makes: memory of a device written in Python, or of the host.
@@ -84,6 +85,7 @@ int gbpy_register_device(const char * name, void * entry);
 
 void gbpy_device_say(const char * text); // for the calling thread; copied
 void gbpy_device_interrupted(void);      // the calling thread, in the function that C called last
+bool gbpy_device_given_up(void);         // was the call of C interrupted in which this thread is?
 
 // Which Python object is behind the memory of a tensor, and where in it the tensor begins. False: it lies in no memory
 // of a device written in Python.
@@ -108,5 +110,9 @@ void * gbpy_device_current_run(void);
 void   gbpy_device_set_current_run(void * run);
 
 // cdef: end
+
+// Is this thread in a function of a bounded device? An interrupt that ends C's call is not raised there again, so that
+// the device can let go of memory which the caller of C may free.
+bool gbpy_in_device(void);
 
 #endif // GBPY_DEVICES_H

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "devices.h"
 #include "world.h"
 
 static _Atomic(PyObject *) kept;  // a reference; NULL: none
@@ -37,10 +38,15 @@ static int raise_kept(void * unused) {
     return -1;
 }
 
-static PyObject * interrupt; // a reference, of the main thread; NULL: none
+static PyObject *  interrupt; // a reference, of the main thread; NULL: none
+static atomic_bool put_off;   // it was to be raised in a function of a device
 
 static int raise_interrupt(void * unused) {
     (void) unused;
+    if (gbpy_in_device()) {
+        atomic_store(&put_off, true);
+        return 0;
+    }
     PyObject * error = interrupt;
     interrupt        = NULL;
     if (error == NULL) {
@@ -67,6 +73,12 @@ void gbpy_raise_interrupt_later(uintptr_t error) {
 
 void gbpy_arm_interrupt(void) {
     Py_AddPendingCall(raise_interrupt, NULL); // where Python's list is full, the next call that asks tells it
+}
+
+void gbpy_arm_interrupt_again(void) {
+    if (atomic_load(&put_off) && atomic_exchange(&put_off, false)) {
+        gbpy_arm_interrupt();
+    }
 }
 
 void gbpy_arm(void) {

@@ -18,7 +18,8 @@ void gbpy_raise_interrupt_later(uintptr_t error);
 
 // cdef: end
 
-void gbpy_arm_interrupt(void); // the same for the interrupt
-void gbpy_arm(void);           // in C, when Python has returned: what was kept is raised from now on
+void gbpy_arm_interrupt(void);       // the same for the interrupt
+void gbpy_arm_interrupt_again(void); // behind functions of bounded devices, in which it is not raised
+void gbpy_arm(void);                 // in C, when Python has returned: what was kept is raised from now on
 
 #endif // GBPY_LATER_H

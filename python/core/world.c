@@ -86,6 +86,8 @@ void gbpy_watch_signals(bool (*poll)(void * data)) {
     gb_set_poll(poll_signals, NULL);
 }
 
+bool gbpy_is_interrupted(void) { return interrupted; }
+
 int gbpy_outcome(int status) {
     if (!interrupted) {
         return status;

@@ -27,6 +27,7 @@ long long gbpy_n_visited(void);
 // cdef: end
 
 // A function of Python that C called was ended by what a signal handler raised: as if the poll had said so.
+bool gbpy_is_interrupted(void); // the calling thread, in a call that has not ended yet
 void gbpy_note_interrupt(void);
 
 void gbpy_lock(void);

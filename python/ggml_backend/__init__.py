@@ -54,7 +54,7 @@ from .alloc import GraphAllocator, TensorAllocator
 from .backend import Backend, BackendList, LoadRecord, backends, cpu_levels, get_include, load_backend, load_report
 from .buffer import Buffer, BufferType, cpu_buffer_type
 from .cli import show_config
-from .cluster import Cluster, cluster
+from .cluster import Cluster
 from .context import Context, from_dlpack
 from .custom import custom, map_custom
 from .device import Call, Device, Node, op, register_device
@@ -111,6 +111,9 @@ __all__ += ops.__all__
 _refuse_calls()
 for _kind in (Tensor, Context, Graph, Scheduler, Backend, Buffer, Pending, Plan, gguf.GGUFFile):
     _tell_missing(_kind)
+if TYPE_CHECKING:  # the module of that name, which is callable (cluster/__init__.py), is there already
+    from .cluster import cluster
+
 if not TYPE_CHECKING:  # for checkers there is no such thing
     for _name in ("abs", "set", "sum"):  # of Python, which `import *` would hide
         __all__.remove(_name)

@@ -101,6 +101,7 @@ def _open(entry: Any, params: Any, info: Any, to: Any) -> int:
         info.events = state.queue and hasattr(device, "event")
         info.timed = info.events and hasattr(device, "timed_event")
         info.transfers = state.queue and hasattr(device, "transfer")
+        info.bounded = getattr(device, "_bounded", False)
         if device.max_size is not None:
             info.max_size = device.max_size
         to[0] = handle_of(state)

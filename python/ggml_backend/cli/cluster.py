@@ -16,7 +16,7 @@ import numpy as np
 from .._sched.costs import to_json
 from .._text.terminal import print_json, say, step_bar
 from ..backend import Backend
-from ..cluster import Cluster, cluster, rank_of_process
+from ..cluster import Cluster, cluster, dismiss, rank_of_process
 from ..context import Context
 
 _SIZE = 4 << 20  # bytes that the bandwidth is measured with
@@ -63,7 +63,10 @@ def run(options: argparse.Namespace) -> int:
     if options.action == "run":
         if rank_of_process() != 0:
             cluster(**how)
-        return _script(options.script, options.arguments)
+        try:
+            return _script(options.script, options.arguments)
+        finally:
+            dismiss()
     with cluster(**how) as found:
         if options.action == "calibrate":
             return _calibrate(found, options)

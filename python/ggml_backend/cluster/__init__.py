@@ -20,7 +20,9 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import sys
 import threading
+import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,7 +42,9 @@ from ._links import calibrate_cluster, described
 from ._transport import Killed, LocalNetwork, Transport
 from ._worker import Worker, facts
 
-__all__ = ["Cluster", "Description", "LocalNetwork", "Options", "Rank", "cluster", "rank_of_process", "simulated"]
+__all__ = [
+    "Cluster", "Description", "LocalNetwork", "Options", "Rank", "cluster", "dismiss", "rank_of_process", "simulated",
+]  # fmt: skip
 
 _version: str = ffi.string(lib.gbpy_version()).decode()
 
@@ -296,6 +300,13 @@ def rank_of_process() -> int:
     return _mpi.rank()
 
 
+def dismiss() -> None:
+    """On rank 0, which has not called :func:`cluster` and will not: lets ranks exit that wait for it."""
+    from . import _mpi
+
+    _mpi.dismiss()
+
+
 @contextlib.contextmanager
 def simulated(
     ranks: int,
@@ -353,3 +364,23 @@ def _serve(worker: Worker) -> None:
 
 for _public in (Cluster, cluster):
     _public.__module__ = "ggml_backend"
+
+
+class _Callable(types.ModuleType):
+    """``gb.cluster`` is this module, which can be called like the function :func:`cluster` in it: what is imported as
+    ``ggml_backend.cluster`` and what is called are one thing."""
+
+    def __call__(
+        self,
+        *,
+        deadline: float = 30.0,
+        heartbeat: float | None = None,
+        cache: str | os.PathLike[str] | None = None,
+        threads: int | None = None,
+    ) -> Cluster:
+        return cluster(deadline=deadline, heartbeat=heartbeat, cache=cache, threads=threads)
+
+    __call__.__doc__ = cluster.__doc__
+
+
+sys.modules[__name__].__class__ = _Callable

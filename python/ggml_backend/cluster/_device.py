@@ -5,6 +5,8 @@ results. A split's nodes are shipped when it is prepared; a run is a number then
 
 from __future__ import annotations
 
+import itertools
+import os
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,7 +18,7 @@ from .._errors import InvalidArgumentError, StateError
 from .._ffi import ffi, lib
 from ..device import Device
 from . import _messages as m
-from ._host import Conductor, Peer
+from ._host import Arrival, Conductor, Peer, Place, Queue
 from ._links import Measured
 from ._messages import What
 from ._nodes import pack
@@ -27,19 +29,32 @@ current: list[Conductor | None] = [None]
 """The cluster that this process is rank 0 of."""
 
 
+def _left_behind() -> None:
+    """A child has no cluster; what it has of its parent's says so."""
+    conductor, current[0] = current[0], None
+    if conductor is not None:
+        conductor.left_behind()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_left_behind)
+
+
 class RemoteMemory:
-    """Memory on a rank: its number there."""
+    """Memory on a rank: its number there, and the queue that uses it. Made before it is asked for, so that it is given
+    back whatever comes between."""
 
-    __slots__ = ("__weakref__", "number", "peer")
+    __slots__ = ("__weakref__", "number", "peer", "queue")
 
-    def __init__(self, peer: Peer, number: int) -> None:
+    def __init__(self, peer: Peer, number: int, queue: Queue) -> None:
         self.peer = peer
         self.number = number
+        self.queue = queue
         weakref.finalize(self, peer.dropped.append, m.command(What.FREE, number)).atexit = False
 
 
 class _Graph:
-    """A graph that a rank has prepared."""
+    """A graph that a rank has prepared, or will."""
 
     __slots__ = ("__weakref__", "_add", "_peer", "_run")
 
@@ -53,12 +68,19 @@ class _Graph:
         self._add(self._peer, self._run, True)
 
 
+def _closed(peer: Peer, number: int) -> None:
+    peer.queues.pop(number, None)
+    peer.dropped.append(m.command(What.CLOSE, number))
+
+
 class Mark:
     """A place in the queue of a rank."""
 
+    _question = -1  # of one that is not made yet
+
     def __init__(self, device: RankDevice, timed: bool = False) -> None:
         self._device = device
-        self._number = 0
+        self._place: Place = (0, 0)
         self._question = 0 if timed else -1
 
     def record(self) -> None:
@@ -67,18 +89,20 @@ class Mark:
         if self._question >= 0:
             self._forget()
             self._question = conductor.question(peer, What.MARK)
-        self._number = peer.next
+        with conductor.lock:
+            self._place = peer.place
 
     def _forget(self) -> None:
         self._device.conductor.answers.pop(self._question, None)
 
     def __del__(self) -> None:
-        self._forget()
+        if self._question > 0:
+            self._forget()
 
     def synchronize(self) -> None:
-        conductor, peer = self._device.conductor, self._device.peer
-        if peer.done < self._number or peer.lost is not None:
-            conductor.wait_for(peer, self._number)
+        """Raises what failed before it, whoever was told of that."""
+        device = self._device
+        device.conductor.wait_for(device.peer, device.queue, self._place)
 
     def wait(self, device: Device) -> None:
         """Devices of ranks need not wait for each other (`_host.py`); others wait with the host."""
@@ -96,7 +120,10 @@ class Mark:
             found = conductor.answers.get(self._question)
         if found is None:
             raise peer.lost or StateError(f"{peer.who} has not answered")
-        return int(m.CLOCK.unpack(found)[0]) + peer.clock
+        return int(conductor.fields_of(peer, m.CLOCK, found)[0]) + peer.clock
+
+
+_numbers = itertools.count()  # of devices; none is used twice
 
 
 class RankDevice(Measured, Device):
@@ -105,6 +132,7 @@ class RankDevice(Measured, Device):
     memory = "own"
     in_order = True
     rank = 0
+    _bounded = True
 
     def __init__(self, **backend: Any) -> None:
         conductor = current[0]
@@ -119,8 +147,11 @@ class RankDevice(Measured, Device):
                 f"{kind}: say which backend of the rank: {kind}:CPU; {peer.who} has {', '.join(peer.facts['backends'])}"
             )
         options = ",".join(f"{k}={backend[k]}" for k in names[1:])
-        self.number, self.alignment, largest, told = conductor.open(
-            peer, f"{names[0]}:{options}" if options else names[0]
+        self.number = next(_numbers)
+        self.queue = peer.queues[self.number] = Queue(self.number)
+        weakref.finalize(self, _closed, peer, self.number).atexit = False
+        self.alignment, largest, told = conductor.open(
+            peer, self.number, f"{names[0]}:{options}" if options else names[0]
         )
         self.max_size = largest if largest < 2**63 - 1 else None
         self.name = f"{kind}:{told}"[:63]
@@ -157,8 +188,15 @@ class RankDevice(Measured, Device):
     def compile_at(self, pointers: Sequence[Any]) -> Callable[[], object]:
         """Ships nodes of C; what runs them there."""
         number = next(self.conductor.numbers)
-        self.conductor.add(self.peer, m.command(What.GRAPH, self.number, number, more=pack(pointers, self._place)))
-        return _Graph(self.conductor, self.peer, number)
+        graph = _Graph(self.conductor, self.peer, number)
+        nodes = pack(pointers, self._place)
+        if len(nodes) > m.MAX_COMMAND:
+            raise InvalidArgumentError(
+                f"{self.name}: {len(pointers)} nodes are a message of {len(nodes)} bytes, and {m.MAX_COMMAND} are"
+                " allowed: cut the graph, or give some nodes to other devices"
+            )
+        self.conductor.add(self.peer, m.command(What.GRAPH, self.number, number, more=nodes))
+        return graph
 
     def _place(self, pointer: Any) -> tuple[int, int]:
         if lib.gbpy_device_place(pointer, self._handle, self._offset):
@@ -176,34 +214,52 @@ class RankDevice(Measured, Device):
 
     def alloc(self, nbytes: int) -> RemoteMemory:
         number = next(self.conductor.numbers)
-        body = self.conductor.ask(self.peer, What.ALLOC, self.number, number, nbytes)
-        self.conductor.expect_ok(self.peer, body)
-        return RemoteMemory(self.peer, number)
+        memory = RemoteMemory(self.peer, number, self.queue)
+        self.conductor.alloc(self.peer, self.number, number, nbytes)
+        return memory
 
     def write(self, memory: RemoteMemory, offset: int, data: memoryview) -> None:
         self.conductor.to_rank(self.peer, memory.number, offset, data)
 
     def read(self, memory: RemoteMemory, offset: int, data: memoryview) -> None:
-        if len(data):
-            arrival = self.conductor.to_host(self.peer, memory.number, offset, data)
-            self.conductor.wait(lambda: arrival.done)
-        self.conductor.raise_failure(self.peer)
+        """What failed in runs is not told here, but to who waits for these; what this needs and has failed is."""
+        conductor, peer = self.conductor, self.peer
+        if not len(data):
+            return
+        arrival = Arrival(data)
+        try:
+            conductor.to_host(peer, memory.number, offset, arrival)
+            conductor.wait(lambda: arrival.done or peer.lost is not None)
+        finally:
+            if not arrival.done:
+                conductor.let_go(arrival)
+        if arrival.loss is not None:
+            raise conductor.error_of(arrival.loss)
+        if not arrival.done:
+            conductor.expect_there(peer)
 
     def fill(self, memory: RemoteMemory, value: int) -> None:
         self.conductor.add(self.peer, m.command(What.FILL, memory.number, value))
 
     def copy(self, to: Any, to_offset: int, source: Any, offset: int, nbytes: int) -> bool:
-        return self.transfer(to, to_offset, source, offset, nbytes)
+        """Of no run: it is made whatever else failed."""
+        here, there = self._peer_of(to), self._peer_of(source)
+        if here is None or there is None:
+            return False
+        into, out_of = (m.NO_QUEUE, to.number, to_offset), (m.NO_QUEUE, source.number, offset)
+        self.conductor.between(here, into, there, out_of, nbytes)
+        return True
 
     def transfer(self, to: Any, to_offset: int, source: Any, offset: int, nbytes: int) -> bool:
         conductor = self.conductor
         here, there = self._peer_of(to), self._peer_of(source)
         if here is not None and there is not None:
-            conductor.between(here, (to.number, to_offset), there, (source.number, offset), nbytes)
+            into = (to.queue.number, to.number, to_offset)
+            conductor.between(here, into, there, (source.queue.number, source.number, offset), nbytes)
         elif here is not None and isinstance(source, memoryview):
             conductor.to_rank(here, to.number, to_offset, source)
         elif there is not None and isinstance(to, memoryview):
-            conductor.to_host(there, source.number, offset, to)
+            conductor.to_host(there, source.number, offset, Arrival(to, source.queue))
         else:
             return False
         return True
@@ -238,7 +294,7 @@ class RankDevice(Measured, Device):
         work()
 
     def synchronize(self) -> None:
-        self.conductor.settle(self.peer)
+        self.conductor.settle(self.peer, self.queue)
 
     def event(self) -> Mark:
         return Mark(self)

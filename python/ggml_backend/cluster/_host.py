@@ -9,14 +9,26 @@ Why ranks never wait for each other's marks: what one rank has queued touches me
 between two of them by a command to each, ``GIVE`` and ``TAKE``, which are issued together, for all ranks in one order.
 So each rank's memory sees the same accesses in the same order as if everything had been done when it was issued.
 
-Each wait has a deadline: a rank that owes something and says nothing for so long is lost. Waits may end by an exception
-at any moment, an interrupt too; then nothing that is still on its way is written to memory of the caller.
+Failures belong to the queue of a device (:class:`Queue`). Whoever waits for a place behind the command that failed
+raises the failure; who waits for the whole queue takes it, and the rank goes on with what is issued from then on.
+
+Each wait has a deadline: a rank that owes something and says nothing for so long is lost.
+
+Interrupts. An exception may come out of any line of rank 0's main thread. CPython looks for signals where a call
+returns, where a function begins and where a loop goes on. So an assignment without a call is one step, and what has to
+change together is assigned together. What takes more steps is begun again by whoever comes next, and does no harm the
+second time: a message stays in ``outbox`` until it was sent, and a rank takes each number once; a letter stays the next
+one until it is finished. The same holds for signal handlers and finalizers, which may do all this in the middle of it
+on the same thread. Whoever waits for bytes lets them go when the wait ends by an exception, so nothing is written to
+memory of a caller who is gone.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import queue
+import struct
 import threading
 import time
 from collections import deque
@@ -25,31 +37,62 @@ from typing import Any
 
 from .._core.handles import address
 from .._errors import DeviceError, DeviceLostError, GgmlError, InvalidArgumentError, StateError, error_of
-from .._ffi import ffi
+from .._ffi import ffi, lib
 from ..backend import Backend
 from . import _messages as m
 from ._messages import Kind, What
 from ._transport import Letter, Transport
 from ._worker import ABSENT, differs, facts
 
-__all__ = ["Arrival", "Conductor", "Peer", "failure_of"]
+__all__ = ["Arrival", "Conductor", "Loss", "Peer", "Place", "Queue", "failure_of"]
 
 _MAX_ON_ITS_WAY = 256 << 20  # bytes sent to a rank that it has not acknowledged
 _FLUSH = 32 << 10  # bytes of commands that are sent at once
 _LOOK = 16  # messages after which is looked what has come, also when nobody waits
 _TICK, _TICKS = 0.002, 50  # seconds that commands may stay here, and how often is looked before the sender sleeps
+_ALL = 1 << 62  # commands of a message
+
+Place = tuple[int, int]
+"""In the commands for a rank: the number of a message, and of a command in it."""
+
+
+class Loss:
+    """What failed on a rank, and from where on work was left out."""
+
+    __slots__ = ("begin", "rank", "status", "text")
+
+    def __init__(self, begin: Place, status: int, rank: int, text: str) -> None:
+        self.begin = begin
+        self.status = status
+        self.rank = rank  # whose end was the reason, or -1
+        self.text = text
+
+
+class Queue:
+    """Of a device of a rank. ``loss``: what failed in it, until somebody was told of it who waited for the queue.
+    ``told``: where that last was."""
+
+    __slots__ = ("loss", "number", "told")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.loss: Loss | None = None
+        self.told: Place = (0, 0)
 
 
 class Arrival:
-    """Bytes that are to come from a rank, and where they go. ``target``: None when nobody waits any more."""
+    """Bytes that are to come from a rank, and where they go. ``target``: None when nobody waits any more. ``queue``:
+    None: they are of no run."""
 
-    __slots__ = ("begin", "done", "nbytes", "target")
+    __slots__ = ("begin", "done", "loss", "nbytes", "queue", "target")
 
-    def __init__(self, target: memoryview) -> None:
+    def __init__(self, target: memoryview, queue: Queue | None = None) -> None:
         self.target: memoryview | None = target
         self.nbytes = len(target)
         self.begin = address(ffi.from_buffer(target)) if len(target) else 0
+        self.queue = queue
         self.done = False
+        self.loss: Loss | None = None
 
 
 def failure_of(status: int, text: str) -> Exception:
@@ -63,19 +106,21 @@ class Peer:
     def __init__(self, number: int) -> None:
         self.number = number
         self.facts: dict[str, Any] = {}
-        self.out = bytearray()  # commands that are not sent yet
+        self.out = b""  # commands that are in no message yet
+        self.count = 0  # of these
+        self.outbox: tuple[tuple[int, bytes], ...] = ()  # messages that are not known to be sent
         self.sent = self.done = 0  # numbers of messages
-        self.on_its_way: deque[tuple[int, int]] = deque()  # number, bytes
-        self.bytes = 0  # of these
-        self.failure: Exception | None = None
+        self.total = self.acknowledged = 0  # bytes that were sent, and of these those that it has dealt with
+        self.on_its_way: deque[tuple[int, int]] = deque()  # number of a message, and the bytes up to it
+        self.queues: dict[int, Queue] = {}
         self.lost: DeviceLostError | None = None
+        self.announced = False  # that it is lost
         self.died = False  # its process is known to be gone
         self.heard = self.owes_since = time.monotonic()
-        self.arrivals: deque[Arrival] = deque()
+        self.arrivals: dict[int, Arrival] = {}  # by the number of the transfer, in their order
+        self.arrived = -1  # number of the last one that has come
         self.dropped: deque[bytes] = deque()  # what finalizers want to be sent
-        self.gives: dict[int, deque[int]] = {}  # to which rank: the messages with a GIVE that are not done
         self.clock = 0  # ns to be added to its clock
-        self.n_devices = 0
 
     @property
     def who(self) -> str:
@@ -83,9 +128,14 @@ class Peer:
         return f"rank {self.number} ({host})" if host else f"rank {self.number}"
 
     @property
-    def next(self) -> int:
-        """The number of the message that carries what was added last."""
-        return self.sent + 1 if self.out else self.sent
+    def place(self) -> Place:
+        """Behind what was added last. Under the lock."""
+        return (self.sent + 1, self.count) if self.out else (self.sent, _ALL)
+
+    @property
+    def bytes(self) -> int:
+        """On their way."""
+        return self.total - self.acknowledged
 
 
 class Conductor:
@@ -100,12 +150,25 @@ class Conductor:
         self.peers = {r: Peer(r) for r in range(1, transport.size)}
         self.answers: dict[int, memoryview | None] = {}
         self.numbers = itertools.count(1)
-        self.sent_bytes = 0
+        self.transfers: dict[tuple[int, int], Iterator[int]] = {
+            (a, b): itertools.count(1) for a in range(transport.size) for b in range(transport.size)
+        }
         self.cpu = Backend("CPU", n_threads=1)  # knows what CPUs of other ranks compute
         self.closed = False
+        self.forked = False  # this process is the child of the one that has the cluster
         self._sender_is_awake = False
-        self._wake_sender = threading.Event()
+        self._wake_sender: queue.SimpleQueue[None] = queue.SimpleQueue()
         threading.Thread(target=self._send_later, name="ggml_backend cluster", daemon=True).start()
+
+    @property
+    def sent_bytes(self) -> int:
+        return sum(p.total for p in self.peers.values())
+
+    def left_behind(self) -> None:
+        """In the child of a fork."""
+        self.forked = True
+        self.lock = threading.RLock()
+        self.transport.left_behind()
 
     # --------------------------------------------------------------------------------------------------- the first word
 
@@ -117,8 +180,10 @@ class Conductor:
         waited = time.monotonic()
         while not all(p.facts for p in self.peers.values()):
             letter = self.transport.poll()
-            if letter is not None and letter.channel == m.HELLO and letter.peer in self.peers:
-                self._met(self.peers[letter.peer], m.read_hello(letter.take()))
+            if letter is not None:
+                data, letter.finished = letter.take(), True
+                if letter.channel == m.HELLO and letter.peer in self.peers:
+                    self._met(self.peers[letter.peer], m.read_hello(data))
                 continue
             missing = [p for p in self.peers.values() if not p.facts]
             gone = [p for p in missing if p.number in self.transport.lost()]
@@ -142,6 +207,8 @@ class Conductor:
         names = other.get("backends")
         if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
             raise m.MessageError(f"rank {peer.number} lists no backends")
+        if not all(type(other.get(key)) is int for key in ("pid", "cores", "memory")):
+            raise m.MessageError(f"rank {peer.number} ({host}) does not say what pid, cores and memory it has")
         peer.facts = other
 
     # --------------------------------------------------------------------------------------------------------- messages
@@ -149,16 +216,40 @@ class Conductor:
     def add(self, peer: Peer, command: bytes, begin: bool = False) -> None:
         """Queues a command for a rank. begin: it is worth a message of its own, if the rank has nothing to do."""
         with self.lock:
-            self.expect_there(peer)
-            peer.out += command
-            if len(peer.out) >= _FLUSH or (begin and peer.sent == peer.done):
-                self.flush(peer)
-            elif not self._sender_is_awake:
-                self._sender_is_awake = True
-                self._wake_sender.set()
+            self.prepare(peer, len(command))
+            peer.out, peer.count = peer.out + command, peer.count + 1
+            self.added(peer, begin)
+
+    def prepare(self, peer: Peer, nbytes: int) -> None:
+        """Before commands are added. Under the lock."""
+        self.expect_there(peer)
+        if nbytes > m.MAX_COMMAND + 128:
+            raise InvalidArgumentError(f"{peer.who}: a command of {nbytes} bytes; a message holds {m.MAX_CONTROL}")
+        if peer.dropped:
+            self._collect(peer)
+        if len(peer.out) + nbytes > m.MAX_CONTROL:
+            self.flush(peer)
+
+    def added(self, peer: Peer, begin: bool) -> None:
+        """Behind that: sends them, now or soon."""
+        if len(peer.out) >= _FLUSH or (begin and peer.sent == peer.done):
+            self.flush(peer)
+        elif not self._sender_is_awake:
+            self._sender_is_awake = True
+            self._wake_sender.put(None)
+
+    @staticmethod
+    def _collect(peer: Peer) -> None:
+        """What finalizers want goes before what is added. An interrupt repeats one of them, which does nothing then."""
+        while peer.dropped:
+            command = peer.dropped[0]
+            peer.out, peer.count = peer.out + command, peer.count + 1
+            if peer.dropped and peer.dropped[0] is command:
+                peer.dropped.popleft()
 
     def _send_later(self) -> None:
-        """What was queued, and nobody waits for, is sent all the same, after some milliseconds."""
+        """What was queued, and nobody waits for, is sent all the same, after some milliseconds; what finalizers leave
+        in a process that is idle, within a heartbeat."""
         idle = 0
         while True:
             time.sleep(_TICK)
@@ -167,17 +258,19 @@ class Conductor:
                 if self.closed:
                     return
                 for peer in self.peers.values():
-                    if peer.out or peer.dropped:
+                    if peer.out or peer.dropped or peer.outbox:
                         idle = 0
                         self.flush(peer)
                 self.transport.pulse()
                 self._sender_is_awake = idle <= _TICKS
             if not self._sender_is_awake:
-                self._wake_sender.wait()
-                self._wake_sender.clear()
-                idle = 0
+                with contextlib.suppress(queue.Empty):
+                    self._wake_sender.get(timeout=self.options.heartbeat)
+                    idle = 0
 
     def expect_there(self, peer: Peer) -> None:
+        if self.forked:
+            raise StateError(f"{peer.who}: the cluster belongs to the process that this one was forked from")
         if self.closed:
             raise StateError(f"{peer.who}: the cluster is closed")
         if peer.lost is not None:
@@ -185,66 +278,70 @@ class Conductor:
 
     def flush(self, peer: Peer) -> None:
         """Sends what is queued."""
-        while peer.dropped:
-            peer.out += peer.dropped.popleft()
-        if not peer.out or peer.lost is not None:
+        if peer.lost is not None or self.closed or self.forked:
             return
-        if peer.sent == peer.done:
-            peer.owes_since = time.monotonic()
-        peer.sent += 1
-        body, peer.out = peer.out, bytearray()
-        self._sent(peer, len(body))
-        self.transport.send(peer.number, m.CONTROL, m.message(Kind.COMMANDS, peer.sent, body))
-        if peer.sent % _LOOK == 0:
-            self.pump()
-
-    def _sent(self, peer: Peer, nbytes: int) -> None:
-        peer.on_its_way.append((peer.sent, nbytes))
-        peer.bytes += nbytes
-        self.sent_bytes += nbytes
-
-    def send_data(self, peer: Peer, data: memoryview) -> None:
-        """Bytes of the host for the TAKE that was added last; they are the caller's again at once."""
-        with self.lock:
-            peer.on_its_way.append((peer.next, len(data)))
-            peer.bytes += len(data)
-            self.sent_bytes += len(data)
-            self.transport.send(peer.number, m.DATA, data)
-        if peer.bytes > _MAX_ON_ITS_WAY:
-            self.wait(lambda: peer.bytes <= _MAX_ON_ITS_WAY // 2 or peer.lost is not None)
-            self.expect_there(peer)
+        self._collect(peer)
+        if peer.out:
+            if peer.sent == peer.done:
+                peer.owes_since = time.monotonic()
+            nbytes = len(peer.out)
+            peer.outbox, peer.sent, peer.total, peer.out, peer.count = (
+                (*peer.outbox, (peer.sent + 1, peer.out)), peer.sent + 1, peer.total + nbytes, b"", 0,
+            )  # fmt: skip
+            peer.on_its_way.append((peer.sent, peer.total))
+        while peer.outbox:
+            first = peer.outbox[0]
+            self.transport.send(peer.number, m.CONTROL, m.message(Kind.COMMANDS, *first))
+            peer.outbox = peer.outbox[1:] if peer.outbox and peer.outbox[0] is first else peer.outbox
+            if first[0] % _LOOK == 0:
+                self.pump()
 
     def pump(self) -> bool:
         """Takes all that has come. Under the lock."""
         some = False
         while (letter := self.transport.poll()) is not None:
             some = True
-            peer = self.peers.get(letter.peer)
-            if peer is None or peer.lost is not None:
-                letter.take()
-                continue
-            peer.heard = time.monotonic()
-            if letter.channel in (m.DATA, m.POISON):
-                self._arrived(peer, letter)
-            elif letter.channel == m.CONTROL:
-                self._told(peer, letter.take())
-            else:
-                letter.take()
+            self._taken(letter)
+            letter.finished = True
         for rank, why in self.transport.lost().items():
             if rank in self.peers and self.peers[rank].lost is None:
                 self.peers[rank].died = True
                 self.lose(self.peers[rank], why)
         return some
 
+    def _taken(self, letter: Letter) -> None:
+        peer = self.peers.get(letter.peer)
+        try:
+            if peer is None or peer.lost is not None or letter.channel not in (m.DATA, m.POISON, m.CONTROL):
+                letter.take()
+            elif letter.channel == m.CONTROL:
+                peer.heard = time.monotonic()
+                self._heard(peer, m.read_message(letter.take()))
+            else:
+                peer.heard = time.monotonic()
+                self._arrived(peer, letter)
+        except (m.MessageError, struct.error, ValueError) as error:
+            assert peer is not None
+            self.lose(peer, f"it has sent what is no message: {error}")
+        except DeviceError as error:  # of the transport: nobody knows how much of it has come
+            assert peer is not None
+            self.lose(peer, str(error))
+
     def _arrived(self, peer: Peer, letter: Letter) -> None:
-        if not peer.arrivals:
+        number, arrival = 0, None
+        for number, arrival in peer.arrivals.items():  # noqa: B007  no call, so nothing comes between
+            break
+        if arrival is None or number % m.N_MARKS != letter.mark:
             letter.take()
-            self.lose(peer, "it has sent data that nobody asked for")
+            if letter.mark != peer.arrived % m.N_MARKS:  # else this was interrupted before
+                self.lose(peer, "it has sent data that nobody asked for")
             return
-        arrival = peer.arrivals.popleft()
-        if letter.channel == m.POISON:
+        if arrival.done:
+            letter.take()  # this, too
+        elif letter.channel == m.POISON:
             data = letter.take()
-            self._failed(peer, data)
+            status, rank = m.POISON_BODY.unpack_from(data)
+            arrival.loss = Loss((0, 0), status, rank, m.text_of(data[m.POISON_BODY.size :]))
         elif letter.nbytes != arrival.nbytes:
             letter.take()
             self.lose(peer, f"it has sent {letter.nbytes} bytes instead of {arrival.nbytes}")
@@ -252,130 +349,173 @@ class Conductor:
             letter.take()
         else:
             letter.take_into(arrival.target)
-        arrival.done = True
-
-    def _failed(self, peer: Peer, body: memoryview) -> None:
-        if peer.failure is None and len(body) >= 4:
-            status = m.ANSWER_STATUS.unpack_from(body)[0]
-            peer.failure = failure_of(status, m.text_of(body[4:]))
-
-    def _told(self, peer: Peer, data: memoryview) -> None:
-        try:
-            message = m.read_message(data)
-            self._heard(peer, message)
-        except (m.MessageError, ValueError) as error:
-            self.lose(peer, f"it has sent what is no message: {error}")
+        if peer.lost is None:
+            arrival.done, arrival.target, peer.arrived = True, None, number
+            peer.arrivals.pop(number, None)
 
     def _heard(self, peer: Peer, message: m.Message) -> None:
         kind, number, body = message
         if kind == Kind.DONE:
-            peer.done = max(peer.done, min(number, peer.sent))
+            number = min(number, peer.sent)
+            peer.done = number if number > peer.done else peer.done
             while peer.on_its_way and peer.on_its_way[0][0] <= peer.done:
-                peer.bytes -= peer.on_its_way.popleft()[1]
+                first = peer.on_its_way[0]
+                peer.acknowledged = first[1] if first[1] > peer.acknowledged else peer.acknowledged
+                if peer.on_its_way and peer.on_its_way[0] is first:
+                    peer.on_its_way.popleft()
             peer.owes_since = time.monotonic()
         elif kind == Kind.FAILED:
-            self._failed(peer, body)
+            self._failed(peer, number, body)
         elif kind in (Kind.ANSWER, Kind.PONG):
             if number in self.answers:
                 self.answers[number] = body
-        elif kind == Kind.BEAT and len(body) == m.BEAT_BODY.size:
+        elif kind == Kind.BEAT:
             waits_for, ns = m.BEAT_BODY.unpack(body)
             self._waits(peer, waits_for, ns / 1e9)
+
+    def _failed(self, peer: Peer, number: int, body: memoryview) -> None:
+        status, rank, at, command = m.LOSS.unpack_from(body)
+        text = m.text_of(body[m.LOSS.size :])
+        if at == m.NO_QUEUE:
+            self.lose(peer, f"it cannot do what it was told: {text}")
+            return
+        found = peer.queues.get(at)  # None: it is closed
+        if found is not None and found.loss is None and (number, command) > found.told:
+            found.loss = Loss((number, command), status, rank, text)
 
     def _waits(self, peer: Peer, other: int, seconds: float) -> None:
         """A rank says that it waits for data. If the other one has long sent all that it was told to, these are
         lost."""
-        source = self.peers.get(other)
-        if source is None or source.done < source.sent or source.out:
-            return
-        seconds = min(seconds, time.monotonic() - source.owes_since)
+        now = time.monotonic()
+        if other == 0:  # which has sent data before it has asked anybody to take them
+            if self.transport.is_sending(peer.number):
+                peer.owes_since = now
+            seconds, who = min(seconds, now - peer.owes_since), "rank 0"
+        else:
+            source = self.peers.get(other)
+            if source is None or source.done < source.sent or source.out:
+                return
+            seconds, who = min(seconds, now - source.owes_since), source.who
         if seconds > self.options.deadline:
-            self.lose(peer, f"nothing has come to it from {source.who} for {seconds:.1f} s, though that has sent it")
+            self.lose(peer, f"nothing has come to it from {who} for {seconds:.1f} s, though that has sent it")
 
     def lose(self, peer: Peer, why: str) -> None:
         """Gives a rank up; the others hear of it."""
         with self.lock:
-            if peer.lost is not None:
-                return
             host = str(peer.facts.get("host", ""))
-            peer.lost = DeviceLostError(f"{peer.who} is lost: {why}", peer.number, host)
+            if peer.lost is None:
+                peer.lost = DeviceLostError(f"{peer.who} is lost: {why}", peer.number, host)
+            if peer.announced:
+                return
             same = host == self.facts["host"]
             self.transport.gave_up(peer.number, int(peer.facts.get("pid", 0)) if same else 0)
-            self._let_go(peer)
-            peer.out.clear()
+            for arrival in list(peer.arrivals.values()):
+                arrival.target = None
+            peer.out, peer.count, peer.outbox = b"", 0, ()
             peer.dropped.clear()
             for other in self.peers.values():
                 if other.lost is None:
                     self.transport.send(other.number, m.CONTROL, m.message(Kind.LOST, peer.number))
-
-    @staticmethod
-    def _let_go(peer: Peer) -> None:
-        """Nobody waits for what is still to come from a rank."""
-        for arrival in peer.arrivals:
-            arrival.target = None
-            arrival.done = arrival.done or peer.lost is not None
+            peer.announced = True
 
     # ------------------------------------------------------------------------------------------------------------ waits
 
     def wait(self, ready: Callable[[], bool]) -> None:
         """Until something is so, or a rank that owes an answer has been silent for too long: then that is lost, and
-        ``ready`` has to see it."""
+        ``ready`` has to see it. StateError where it will never be so, since the cluster is closed."""
         since = time.monotonic()
-        try:
-            while True:
-                with self.lock:
-                    for peer in self.peers.values():
-                        self.flush(peer)
-                    if self.pump():
-                        since = time.monotonic()
-                    if ready():
-                        return
-                    self._look_at_clocks()
-                    if ready():
-                        return
-                self.transport.pause(time.monotonic() - since)
-        except BaseException:
+        while True:
             with self.lock:
                 for peer in self.peers.values():
-                    self._let_go(peer)
-            raise
+                    if peer.lost is not None and not peer.announced:
+                        self.lose(peer, "")
+                    self.flush(peer)
+                if not self.closed and not self.forked and self.pump():
+                    since = time.monotonic()
+                if ready():
+                    return
+                if self.closed or self.forked:
+                    self.expect_there(next(iter(self.peers.values())))
+                self._look_at_clocks()
+                if ready():
+                    return
+            self.transport.pause(time.monotonic() - since)
 
     def _look_at_clocks(self) -> None:
         now = time.monotonic()
         for peer in self.peers.values():
-            owes = peer.sent > peer.done or any(not a.done for a in peer.arrivals)
+            owes = peer.sent > peer.done or peer.arrivals
             if peer.lost is None and owes and now - max(peer.heard, peer.owes_since) > self.options.deadline:
                 self.lose(peer, f"it has not answered for {self.options.deadline:g} s")
 
-    def wait_for(self, peer: Peer, number: int) -> None:
-        """Until a rank has done all messages up to that one. Raises what failed in it."""
-        self.wait(lambda: peer.done >= number or peer.lost is not None)
-        self.raise_failure(peer)
-
-    def raise_failure(self, peer: Peer) -> None:
+    def wait_for(self, peer: Peer, at: Queue, place: Place) -> None:
+        """Until a rank has done all up to a place. Raises what failed before that in the queue."""
+        if peer.done < place[0] or peer.lost is not None or self.closed or self.forked:
+            self.wait(lambda: peer.done >= place[0] or peer.lost is not None)
         if peer.lost is not None:
             raise peer.lost
-        failure, peer.failure = peer.failure, None
-        if failure is None:
-            return
-        self.add(peer, m.command(What.CLEAR), begin=True)
-        for other in self.peers.values():
-            if other.lost is not None and f"nothing comes from rank {other.number} " in str(failure):
-                raise DeviceLostError(f"{other.lost}", other.lost.rank, other.lost.host)
-        raise failure
+        loss = at.loss
+        if loss is not None and loss.begin < place:
+            raise self.error_of(loss)
 
-    def settle(self, peer: Peer) -> None:
-        """Until a rank has done everything, and all data have come. Raises what failed."""
-        with self.lock:
-            self.flush(peer)
-            wanted = peer.sent
+    def error_of(self, loss: Loss) -> Exception:
+        """The exception of what failed. That another rank has ended is told as such."""
+        gone = self.peers.get(loss.rank)
+        if gone is None:
+            return failure_of(loss.status, loss.text)
+        if gone.lost is None:
+            self.lose(gone, loss.text)
+        return DeviceLostError(f"{gone.lost}", gone.number, str(gone.facts.get("host", "")))
+
+    def settle(self, peer: Peer, at: Queue) -> None:
+        """Until a rank has done everything, and all data that a queue has asked for have come. Raises what failed in
+        the queue, which goes on then."""
+        mine: list[Arrival] = []
 
         def ready() -> bool:
-            return peer.lost is not None or (peer.done >= wanted and all(a.done for a in peer.arrivals))
+            return peer.lost is not None or (peer.done >= wanted and all(a.done for a in mine))
 
-        if not ready():
-            self.wait(ready)
-        self.raise_failure(peer)
+        try:
+            with self.lock:
+                self.flush(peer)
+                wanted = peer.place[0]
+                mine += [a for a in list(peer.arrivals.values()) if a.queue is at]
+            if lib.gbpy_device_given_up() and not ready():
+                self._abandon(peer, at)
+                raise StateError(f"{peer.who}: the run was interrupted")
+            if not ready() or self.closed or self.forked:
+                self.wait(ready)
+        finally:
+            if not all(a.done for a in mine):
+                self.let_go(*mine)
+        if peer.lost is not None:
+            raise peer.lost
+        if at.loss is not None:
+            self._tell(peer, at)
+
+    def _abandon(self, peer: Peer, at: Queue) -> None:
+        """Nobody asks any more what becomes of the work in a queue."""
+        with self.lock:
+            clear = m.command(What.CLEAR, at.number)
+            self.prepare(peer, len(clear))
+            at.loss, at.told, peer.out, peer.count = None, (peer.sent + 1, peer.count), peer.out + clear, peer.count + 1
+
+    def let_go(self, *arrivals: Arrival) -> None:
+        """Nothing is written there any more."""
+        with self.lock:
+            for arrival in arrivals:
+                arrival.target = None
+
+    def _tell(self, peer: Peer, at: Queue) -> None:
+        """Raises what failed in a queue, and lets the rank go on."""
+        with self.lock:
+            loss, clear = at.loss, m.command(What.CLEAR, at.number)
+            if loss is None or peer.lost is not None:
+                return
+            self._collect(peer)
+            at.loss, at.told, peer.out, peer.count = None, loss.begin, peer.out + clear, peer.count + 1
+            self.added(peer, True)
+        raise self.error_of(loss)
 
     # -------------------------------------------------------------------------------------------------------- questions
 
@@ -392,8 +532,8 @@ class Conductor:
 
     def answer(self, peer: Peer, number: int) -> memoryview:
         try:
-            self.wait(lambda: self.answers[number] is not None or peer.lost is not None)
-            found = self.answers[number]
+            self.wait(lambda: self.answers.get(number) is not None or peer.lost is not None)
+            found = self.answers.get(number)
         finally:
             self.answers.pop(number, None)
         if found is None:
@@ -401,12 +541,16 @@ class Conductor:
             raise StateError(f"{peer.who} has not answered")
         return found
 
+    def fields_of(self, peer: Peer, fields: struct.Struct, body: memoryview) -> tuple[Any, ...]:
+        """What stands at the beginning of an answer. A rank that has sent too few bytes is lost."""
+        if len(body) < fields.size:
+            self.lose(peer, f"it has sent an answer of {len(body)} bytes, which is none")
+            self.expect_there(peer)
+        return fields.unpack_from(body)
+
     def expect_ok(self, peer: Peer, body: memoryview) -> None:
         """Raises what an answer with a status says."""
-        if len(body) < 4:
-            self.lose(peer, "it has sent an answer that is none")
-            self.expect_there(peer)
-        status = m.ANSWER_STATUS.unpack_from(body)[0]
+        (status,) = self.fields_of(peer, m.ANSWER_STATUS, body)
         if status == ABSENT:
             raise FileNotFoundError(m.text_of(body[4:]))
         if status:
@@ -420,15 +564,17 @@ class Conductor:
             self.answers[number] = None
             begin = time.monotonic_ns()
             self.transport.send(peer.number, m.CONTROL, m.message(Kind.PING, number))
-        body = self._pong(peer, number)
+        (clock,) = self.fields_of(peer, m.CLOCK, self._pong(peer, number))
         end = time.monotonic_ns()
-        return (end - begin) / 1e9, (begin + end) // 2 - int(m.CLOCK.unpack(body)[0])
+        return (end - begin) / 1e9, (begin + end) // 2 - int(clock)
 
     def _pong(self, peer: Peer, number: int) -> memoryview:
         deadline = time.monotonic() + self.options.deadline
         try:
-            self.wait(lambda: self.answers[number] is not None or peer.lost is not None or time.monotonic() > deadline)
-            found = self.answers[number]
+            self.wait(
+                lambda: self.answers.get(number) is not None or peer.lost is not None or time.monotonic() > deadline
+            )
+            found = self.answers.get(number)
         finally:
             self.answers.pop(number, None)
         if found is None and peer.lost is None:
@@ -449,62 +595,92 @@ class Conductor:
 
     def to_rank(self, peer: Peer, memory: int, offset: int, data: memoryview, inline: int = 8192) -> None:
         """Bytes of the host to memory of a rank; they are taken at once."""
+        nbytes = len(data)
+        self._wait_for_host(data)
+        if nbytes <= inline:
+            self.add(peer, m.command(What.PUT, memory, offset, more=data))
+            return
+        if peer.bytes > _MAX_ON_ITS_WAY:
+            self.wait(lambda: peer.bytes <= _MAX_ON_ITS_WAY // 2 or peer.lost is not None)
         with self.lock:
-            self._wait_for_host(data)
-            if len(data) <= inline:
-                self.add(peer, m.command(What.PUT, memory, offset, more=data))
-                return
-            self.add(peer, m.command(What.TAKE, 0, memory, offset, len(data)), begin=True)
-            self.send_data(peer, data)
+            self.expect_there(peer)
+            number = next(self.transfers[0, peer.number])
+            # the bytes first: those that nobody takes do no harm, and nobody waits for what is not sent
+            self.transport.send(peer.number, m.tag_of(m.DATA, number), data)
+            peer.total = peer.total + nbytes
+            peer.on_its_way.append((peer.sent + 1, peer.total))
+            self.add(peer, m.command(What.TAKE, m.NO_QUEUE, 0, number, memory, offset, nbytes), begin=True)
 
     def _wait_for_host(self, data: memoryview) -> None:
         """What is read on the host may still have to come from a rank."""
-        waiting = [a for p in self.peers.values() for a in p.arrivals if not a.done and a.target is not None]
+        with self.lock:
+            waiting = [a for p in self.peers.values() for a in list(p.arrivals.values()) if a.target is not None]
         if not waiting or not len(data):
             return
         begin = address(ffi.from_buffer(data))
         end = begin + len(data)
         behind = [a for a in waiting if a.begin < end and begin < a.begin + a.nbytes]
         if behind:
-            self.wait(lambda: all(a.done or a.target is None for a in behind))
+            self.wait(lambda: all(a.target is None for a in behind))
 
-    def to_host(self, peer: Peer, memory: int, offset: int, target: memoryview) -> Arrival:
-        """Asks for bytes; they are in ``target`` when the arrival is done, and when the rank is settled."""
+    def to_host(self, peer: Peer, memory: int, offset: int, arrival: Arrival) -> None:
+        """Asks for bytes; they are in the arrival's target when that is done, and when its queue is settled."""
+        if arrival.target is not None:
+            self._wait_for_host(arrival.target)
         with self.lock:
-            self._wait_for_host(target)
-            self.expect_there(peer)
-            arrival = Arrival(target)
-            peer.arrivals.append(arrival)
-            self.add(peer, m.command(What.GIVE, 0, memory, offset, len(target)), begin=True)
-            return arrival
+            number = next(self.transfers[peer.number, 0])
+            at = m.NO_QUEUE if arrival.queue is None else arrival.queue.number
+            give = m.command(What.GIVE, at, 0, number, memory, offset, arrival.nbytes)
+            self.prepare(peer, len(give))
+            peer.out, peer.count, peer.arrivals[number] = peer.out + give, peer.count + 1, arrival
+            self.added(peer, True)
 
-    def between(self, to: Peer, into: tuple[int, int], source: Peer, out_of: tuple[int, int], nbytes: int) -> None:
-        """Bytes from rank to rank, or within one."""
+    def between(
+        self, to: Peer, into: tuple[int, int, int], source: Peer, out_of: tuple[int, int, int], nbytes: int
+    ) -> None:
+        """Bytes from rank to rank, or within one. Each side: its queue, a memory, an offset."""
         with self.lock:
-            self.expect_there(to)
-            self.expect_there(source)
             if to is source:
-                self.add(to, m.command(What.COPY, *into, *out_of, nbytes))
+                self.add(to, m.command(What.COPY, *into, *out_of[1:], nbytes))
                 return
-            self.add(source, m.command(What.GIVE, to.number, *out_of, nbytes), begin=True)
-            self.add(to, m.command(What.TAKE, source.number, *into, nbytes))
+            number = next(self.transfers[source.number, to.number])
+            give = m.command(What.GIVE, out_of[0], to.number, number, *out_of[1:], nbytes)
+            take = m.command(What.TAKE, into[0], source.number, number, *into[1:], nbytes)
+            self.expect_there(source)
+            self.prepare(to, len(take))
+            self.prepare(source, len(give))
+            source.out, source.count, to.out, to.count = (
+                source.out + give, source.count + 1, to.out + take, to.count + 1,
+            )  # fmt: skip
+            self.added(source, True)
+            self.added(to, False)
 
-    def open(self, peer: Peer, name: str) -> tuple[int, int, int, str]:
-        """A device of a rank: its number, alignment, largest buffer, name."""
-        number = peer.n_devices
+    def open(self, peer: Peer, number: int, name: str) -> tuple[int, int, str]:
+        """A device of a rank: its alignment, largest buffer, name."""
         body = self.ask(peer, What.OPEN, number, more=m.text_bytes(name))
-        if len(body) < m.OPENED.size:
-            self.lose(peer, "it has sent an answer that is none")
-            self.expect_there(peer)
-        wrong, alignment, largest = m.OPENED.unpack_from(body)
+        wrong, alignment, largest = self.fields_of(peer, m.OPENED, body)
         text = m.text_of(body[m.OPENED.size :])
         if wrong:
             raise InvalidArgumentError(f"{peer.who}: {text}")
-        peer.n_devices += 1
-        return number, alignment, largest, text
+        if not 1 <= alignment <= 65536 or alignment & (alignment - 1) or not text or "\0" in text or not largest:
+            self.lose(peer, f"it has opened {text!r:.80} with alignment {alignment} and buffers of {largest} bytes")
+            self.expect_there(peer)
+        return alignment, largest, text
+
+    def alloc(self, peer: Peer, device: int, number: int, nbytes: int) -> None:
+        """Memory of a rank. Where that has none, and finalizers have left some here meanwhile, it is asked again."""
+        for again in (True, False):
+            body = self.ask(peer, What.ALLOC, device, number, nbytes)
+            (status,) = self.fields_of(peer, m.ANSWER_STATUS, body)
+            if status != lib.GGML_STATUS_ALLOC_FAILED or not peer.dropped or not again:
+                break
+        self.expect_ok(peer, body)
 
     def close(self) -> None:
         """Lets the ranks end."""
+        if self.forked:
+            self.closed = True
+            return
         with self.lock:
             if self.closed:
                 return
@@ -517,4 +693,4 @@ class Conductor:
                 except (GgmlError, OSError):
                     continue
             self.closed = True
-            self._wake_sender.set()
+            self._wake_sender.put(None)

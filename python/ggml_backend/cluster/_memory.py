@@ -25,10 +25,14 @@ _PIECE = 16 << 20  # bytes read from a file at once
 class Piece:
     """One allocation on a device of this rank."""
 
-    __slots__ = ("_bytes", "_pointer", "_tensor", "backend", "base", "buffer", "host", "size", "weights")
+    __slots__ = (
+        "_bytes", "_pointer", "_tensor", "backend", "base", "buffer", "host", "queue", "size", "spoilt", "weights",
+    )  # fmt: skip
 
-    def __init__(self, backend: Backend, nbytes: int) -> None:
+    def __init__(self, backend: Backend, queue: int, nbytes: int) -> None:
         self.backend = backend
+        self.queue = queue  # the number of the device
+        self.spoilt: Exception | None = None  # why what was set is not there, until it is read or set again
         self.buffer: Buffer = backend.alloc(max(nbytes, 1))
         self.size = nbytes
         self.host = self.buffer.is_host
@@ -56,6 +60,16 @@ class Piece:
             self.buffer.usage = "weights"
             self.weights = True
 
+    def expect_whole(self) -> None:
+        """Raises why what was set last is not there, once."""
+        spoilt, self.spoilt = self.spoilt, None
+        if spoilt is not None:
+            raise spoilt
+
+    def written(self, offset: int, nbytes: int) -> None:
+        if offset == 0 and nbytes == self.size:
+            self.spoilt = None
+
     def read(self, offset: int, nbytes: int) -> memoryview:
         """On the host the memory itself; else a copy."""
         self.expect_inside(offset, nbytes)
@@ -69,6 +83,7 @@ class Piece:
         self.expect_inside(offset, len(data))
         if len(data):
             check(lib.ggml_backend_tensor_set(self._tensor, ffi.from_buffer(data), offset, len(data)))
+            self.written(offset, len(data))
 
     def target(self, offset: int, nbytes: int) -> memoryview | None:
         """Where bytes can be received at once, on the host; None: they go through memory of their own."""
@@ -80,15 +95,17 @@ class Piece:
 
     def fill(self, value: int) -> None:
         self.buffer.clear(value)
+        self.spoilt = None
 
 
 class Compiled:
     """A graph that a device of this rank has prepared."""
 
-    __slots__ = ("_backend", "_graph", "_plan", "_ptr")
+    __slots__ = ("_backend", "_graph", "_plan", "_ptr", "queue")
 
-    def __init__(self, backend: Backend, graph: Graph) -> None:
+    def __init__(self, backend: Backend, queue: int, graph: Graph) -> None:
         self._backend, self._graph = backend, graph
+        self.queue = queue  # the number of the device
         core = backend._live()
         self._ptr = core.ptr
         for i in range(graph.ptr.n_nodes):

@@ -2,9 +2,13 @@
 
 Messages travel on three *channels*. ``HELLO`` is text (JSON), so that ranks of other versions and other byte orders can
 tell what differs; it comes once, in each direction. ``CONTROL`` carries what rank 0 wants and what the others answer.
-``DATA`` carries bytes of tensors and nothing else: between two ranks data come in the order in which they were asked
-for, so they need no header, and a copy between two ranks is one message of exactly its bytes. ``POISON`` stands in the
-place of data that a rank has not got, because it failed before; its text says why.
+``DATA`` carries bytes of tensors and nothing else, so a copy between two ranks is one message of exactly its bytes.
+``POISON`` stands in the place of data that a rank has not got, because it failed before: i32 status, i32 the rank whose
+loss is the reason (-1: none), text.
+
+Between two ranks data come in the order in which they were asked for. Which transfer they are of stands beside the
+channel (`tag_of`): the lowest bits of its number, which ``TAKE`` and ``GIVE`` have, too. So data that nobody asks for
+any more, since rank 0 was interrupted, are known as such, and nobody takes them for others.
 
 A control message is a header and a body::
 
@@ -12,7 +16,12 @@ A control message is a header and a body::
 
 The body of ``COMMANDS``, the only long kind, is a list of commands: u8 what, 3 bytes zero, u32 length, the fields of
 the command, which have a fixed size, and perhaps bytes behind them. A rank takes the commands of all messages in order,
-one after the other, and answers each message with ``DONE``. All numbers are little-endian.
+one after the other, and answers each message with ``DONE``. A message that comes twice is taken once. All numbers are
+little-endian.
+
+What fails belongs to a *queue*, the number of a device: to that of the graph that was computed, of the memory that was
+set, of the run that wanted a copy. From then on that queue computes nothing and gives nothing but ``POISON``, until
+``CLEAR``; others go on. Commands with `NO_QUEUE` belong to no run: they are carried out all the same.
 
 Nothing that is received is believed: who reads checks magic, protocol, kind and all lengths (:class:`MessageError`),
 and whoever carries out a command checks its fields against what there is.
@@ -27,13 +36,16 @@ from typing import Any, NamedTuple
 
 from .._errors import DeviceError
 
-__all__ = ["CONTROL", "DATA", "HELLO", "POISON", "Command", "Kind", "Message", "MessageError", "What"]
+__all__ = ["CONTROL", "DATA", "HELLO", "NO_QUEUE", "POISON", "Command", "Kind", "Message", "MessageError", "What"]
 
 HELLO, CONTROL, DATA, POISON = 1, 2, 3, 4  # channels
+N_CHANNELS, N_MARKS = 8, 4096  # together what a tag of MPI holds everywhere
 
 MAGIC = b"gbCl"
-PROTOCOL = 1
+PROTOCOL = 2
+NO_QUEUE = 0xFFFFFFFF
 MAX_CONTROL = 64 << 20  #: bytes of one control message
+MAX_COMMAND = MAX_CONTROL - (1 << 16)  #: bytes behind the fields of one command
 MAX_HELLO = 1 << 16
 MAX_TEXT = 4096  #: bytes of one text in a message
 _HEADER = struct.Struct("<4sHHQI")
@@ -54,7 +66,7 @@ class Kind:
     BYE = 4
     # to rank 0
     DONE = 16  # all messages up to that number are done
-    FAILED = 17  # a command of that message failed: i32 status, text. What computes is left out until CLEAR
+    FAILED = 17  # of that message: i32 status, i32 lost rank (-1: none), u32 queue, u32 number of the command, text
     BEAT = 18  # alive, at work on that message: i32 the rank it waits for (-1: none), u64 ns for how long
     ANSWER = 19  # to a question of that number: what the command says
     PONG = 20  # u64 ns on the clock of the rank
@@ -68,17 +80,18 @@ class What:
     FREE = 3  # memory
     FILL = 4  # memory, value
     PUT = 5  # memory, offset: the bytes follow
-    TAKE = 6  # rank, memory, offset, bytes: the next data of that rank
-    GIVE = 7  # rank, memory, offset, bytes: as data to that rank
-    COPY = 8  # memory, offset, memory, offset, bytes: from the second to the first
+    TAKE = 6  # queue, rank, transfer, memory, offset, bytes: data of that rank
+    GIVE = 7  # queue, rank, transfer, memory, offset, bytes: as data to that rank
+    COPY = 8  # queue, memory, offset, memory, offset, bytes: from the second to the first
     GRAPH = 9  # device, graph: nodes follow (_nodes.py)
     RUN = 10  # graph
     DROP = 11  # graph
     ASK = 12  # question, device: one node follows. The answer: a text why it is not computed, empty: it is
     MARK = 13  # question. The answer: u64 ns on the clock of the rank when its turn comes
     FILE = 14  # question, memory, offset, bytes, offset in the file, hash: a path follows. The answer: i32 status, text
-    CLEAR = 15  # what failed was heard of
+    CLEAR = 15  # queue: what failed in it was heard of
     KEEP = 16  # memory, offset, bytes, hash: into the cache, if there is one
+    CLOSE = 17  # device
 
 
 FIELDS: dict[int, struct.Struct] = {
@@ -87,17 +100,18 @@ FIELDS: dict[int, struct.Struct] = {
     What.FREE: struct.Struct("<Q"),
     What.FILL: struct.Struct("<QB"),
     What.PUT: struct.Struct("<QQ"),
-    What.TAKE: struct.Struct("<IQQQ"),
-    What.GIVE: struct.Struct("<IQQQ"),
-    What.COPY: struct.Struct("<QQQQQ"),
+    What.TAKE: struct.Struct("<IIQQQQ"),
+    What.GIVE: struct.Struct("<IIQQQQ"),
+    What.COPY: struct.Struct("<IQQQQQ"),
     What.GRAPH: struct.Struct("<IQ"),
     What.RUN: struct.Struct("<Q"),
     What.DROP: struct.Struct("<Q"),
     What.ASK: struct.Struct("<QI"),
     What.MARK: struct.Struct("<Q"),
     What.FILE: struct.Struct("<QQQQQ32s"),
-    What.CLEAR: struct.Struct("<"),
+    What.CLEAR: struct.Struct("<I"),
     What.KEEP: struct.Struct("<QQQ32s"),
+    What.CLOSE: struct.Struct("<I"),
 }
 _HAS_MORE = frozenset((What.OPEN, What.PUT, What.GRAPH, What.ASK, What.FILE))
 _KINDS = frozenset(v for k, v in vars(Kind).items() if k.isupper())
@@ -105,6 +119,8 @@ ANSWER_STATUS = struct.Struct("<i")
 BEAT_BODY = struct.Struct("<iQ")
 CLOCK = struct.Struct("<Q")
 OPENED = struct.Struct("<BQQ")
+LOSS = struct.Struct("<iiII")
+POISON_BODY = struct.Struct("<ii")
 
 
 class Message(NamedTuple):
@@ -162,6 +178,11 @@ def commands_of(body: memoryview) -> Iterator[Command]:
             raise MessageError(f"command {what} says that it has {length} bytes, of {len(body) - at}")
         yield Command(what, fields.unpack_from(body, at), body[at + fields.size : at + length])
         at += length
+
+
+def tag_of(channel: int, transfer: int) -> int:
+    """A channel, and which transfer the data are of."""
+    return channel + N_CHANNELS * (transfer % N_MARKS)
 
 
 def text_of(data: bytes | memoryview) -> str:

@@ -24,7 +24,7 @@ from .._errors import DeviceError, DeviceLostError, StateError, UnsupportedError
 from ._transport import Letter, Transport
 from ._worker import Worker
 
-__all__ = ["MpiTransport", "connect", "serve"]
+__all__ = ["MpiTransport", "connect", "dismiss", "serve"]
 
 _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "PMIX_SIZE")
 """Variables in which launchers of MPI say how many processes they have started."""
@@ -33,6 +33,8 @@ _SPIN, _YIELD, _LONGEST = 50e-6, 1e-3, 2e-3  # seconds
 _SMALL, _MOST_FREE = 4096, 64 << 20  # bytes
 _TOLERANT = "OMPI_MCA_mpi_ft_enable"  # what mpiexec --with-ft ulfm sets
 _MEETING = 21  # a tag on COMM_WORLD
+_COMES, _STAYS_AWAY = b"x", b"-"
+_connected = [False]  # this process has met the others
 
 
 def _announced() -> int:
@@ -75,7 +77,18 @@ def connect(deadline: float) -> MpiTransport | None:
         )
     transport = MpiTransport(MPI)
     transport.meet(deadline)
+    _connected[0] = True
     return transport
+
+
+def dismiss() -> None:
+    """Rank 0 has not called gb.cluster(), and will not: the others need not wait for it, and exit."""
+    if _connected[0] or (_announced() == 1 and not _in_job()):
+        return
+    MPI = _module()
+    world = MPI.COMM_WORLD
+    for r in range(1, world.Get_size()):
+        world.Send([_STAYS_AWAY, MPI.BYTE], r, _MEETING)
 
 
 def _in_job() -> bool:
@@ -129,6 +142,31 @@ class _Matched(Letter):
                 raise DeviceError(f"MPI: a message of rank {self.peer} cannot be received: {error}") from None
 
 
+class _Waiting(Letter):
+    """A message that MPI has, and rank 0 has not received yet. Received once, however often it is asked for."""
+
+    __slots__ = ("_data", "_owner", "_status", "_tag")
+
+    def __init__(self, owner: MpiTransport, peer: int, tag: int, nbytes: int, status: Any) -> None:
+        super().__init__(peer, tag, nbytes)
+        self._owner = owner
+        self._tag = tag
+        self._status = status  # of no message, until this one is received
+        self._data: memoryview | None = None
+
+    def take(self) -> memoryview:
+        if self._data is None:
+            self._data = memoryview(bytearray(self.nbytes))
+        self.take_into(self._data)
+        return self._data
+
+    def take_into(self, target: memoryview) -> None:
+        owner = self._owner
+        with owner.lock:
+            if self._status.source != self.peer:
+                owner.receive_from(self.peer, self._tag, target, self._status)
+
+
 class MpiTransport(Transport):
     """All ranks of ``MPI_COMM_WORLD``."""
 
@@ -140,7 +178,9 @@ class MpiTransport(Transport):
         self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
         self.name = _library(MPI)
         self.ranks_of_host = 1
-        self._sends: deque[tuple[Any, Any]] = deque()  # requests, with what they send
+        self._sends: deque[list[Any]] = deque()  # requests, with what they send
+        self._unknown: list[Any] = []  # what is sent, perhaps, by a request that an interrupt has lost
+        self._waiting: _Waiting | None = None
         self._free: dict[int, list[bytearray]] = {}  # by size
         self._free_bytes = 0
         self._status = MPI.Status()
@@ -157,10 +197,14 @@ class MpiTransport(Transport):
     def meet(self, deadline: float) -> None:
         """Waits until all ranks are here; the communicator of our own is made by all of them together."""
         world, others = self._MPI.COMM_WORLD, range(1, self.size)
-        asked = [world.Irecv([bytearray(1), self._MPI.BYTE], r, _MEETING) for r in (others if self.rank == 0 else [0])]
+        from_whom = others if self.rank == 0 else [0]
+        words = [bytearray(1) for _ in from_whom]
+        asked = [
+            world.Irecv([w, self._MPI.BYTE], r, _MEETING) for w, r in zip(words, from_whom, strict=True)
+        ]  # fmt: skip
         until, since = time.monotonic() + deadline, time.monotonic()
         if self.rank != 0:
-            world.Isend([b"x", self._MPI.BYTE], 0, _MEETING).Free()
+            world.Isend([_COMES, self._MPI.BYTE], 0, _MEETING).Free()
         while not all(here := [(bool(request) and request.Test()) or not request for request in asked]):
             if time.monotonic() > until:
                 self.in_trouble()
@@ -170,8 +214,10 @@ class MpiTransport(Transport):
                         request.Free()
                 self._missing([r for r, h in enumerate(here, 1) if not h], deadline)
             self.pause(time.monotonic() - since)
+        if self.rank != 0 and words[0] == _STAYS_AWAY:
+            raise SystemExit(0)
         for r in others if self.rank == 0 else []:
-            world.Send([b"x", self._MPI.BYTE], r, _MEETING)
+            world.Send([_COMES, self._MPI.BYTE], r, _MEETING)
         self._comm = world.Dup()
         self._comm.Set_errhandler(self._MPI.ERRORS_RETURN)
         node = self._comm.Split_type(self._MPI.COMM_TYPE_SHARED)
@@ -188,7 +234,13 @@ class MpiTransport(Transport):
     def receive(self, message: Any, target: memoryview) -> None:
         message.Recv([target, len(target), self._MPI.BYTE])
 
-    def send(self, peer: int, channel: int, data: Any) -> None:
+    def receive_from(self, peer: int, tag: int, target: memoryview, status: Any) -> None:
+        try:
+            self._comm.Recv([target, len(target), self._MPI.BYTE], peer, tag, status)
+        except self.Error as error:
+            raise DeviceError(f"MPI: a message of rank {peer} cannot be received: {error}") from None
+
+    def send(self, peer: int, tag: int, data: Any) -> None:
         if self.closed:
             raise StateError("the transport is closed")
         if peer in self._lost:
@@ -196,12 +248,13 @@ class MpiTransport(Transport):
         nbytes = len(data)
         with self.lock:
             kept = self._copied(data, nbytes)
+            sent = [None, kept]
+            self._sends.append(sent)  # before MPI reads it, which an interrupt does not stop
             try:
-                request = self._comm.Isend([kept, nbytes, self._MPI.BYTE], dest=peer, tag=channel)
+                sent[0] = self._comm.Isend([kept, nbytes, self._MPI.BYTE], dest=peer, tag=tag)
             except self.Error as error:
                 self._failed(error, peer)
                 return
-            self._sends.append((request, kept))
             self._tidy()
 
     def _copied(self, data: Any, nbytes: int) -> bytes | bytearray:
@@ -229,8 +282,13 @@ class MpiTransport(Transport):
         """Forgets what has been sent."""
         sends = self._sends
         while sends:
+            request = sends[0][0]
+            if request is None:
+                self._unknown.append(sends[0])
+                sends.popleft()
+                continue
             try:
-                if not sends[0][0].Test():
+                if not request.Test():
                     return
             except self.Error as error:
                 self._failed(error, -1)
@@ -240,6 +298,8 @@ class MpiTransport(Transport):
         with self.lock:
             if self._sends:
                 self._tidy()
+            if self.rank == 0:
+                return self._peek()
             status = self._status
             try:
                 message = self._comm.Improbe(self._MPI.ANY_SOURCE, self._MPI.ANY_TAG, status)
@@ -249,6 +309,21 @@ class MpiTransport(Transport):
             if message is None:
                 return None
             return _Matched(self, status.source, status.tag, status.Get_count(self._MPI.BYTE), message)
+
+    def _peek(self) -> Letter | None:
+        """The same one, until it is finished."""
+        waiting, status = self._waiting, self._status
+        if waiting is not None and not waiting.finished:
+            return waiting
+        try:
+            if not self._comm.Iprobe(self._MPI.ANY_SOURCE, self._MPI.ANY_TAG, status):
+                return None
+        except self.Error as error:
+            self._failed(error, -1)
+            return None
+        nbytes = status.Get_count(self._MPI.BYTE)
+        self._waiting = found = _Waiting(self, status.source, status.tag, nbytes, self._MPI.Status())
+        return found
 
     def pause(self, waited: float) -> None:
         if waited < _SPIN:
@@ -289,6 +364,15 @@ class MpiTransport(Transport):
         self.in_trouble()
         if peer not in self._lost:
             self.silent.append((peer, pid))
+
+    def is_sending(self, peer: int) -> bool:
+        return bool(self._sends)
+
+    def left_behind(self) -> None:
+        """What MPI has in this process belongs to the other one: nothing is called, at the exit neither."""
+        self.lock = threading.RLock()
+        self.in_trouble()
+        self.closed, self.silent, self._sends = True, [], deque()
 
     def flush(self, seconds: float) -> None:
         """Lets what is on its way get there, for so long at most."""

@@ -8,6 +8,7 @@ pair of ranks by itself, so that what comes from different ranks arrives in othe
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 import math
@@ -17,41 +18,51 @@ import time
 from typing import Any
 
 from .._errors import StateError
+from ._messages import N_CHANNELS
 
 __all__ = ["Killed", "Letter", "LocalNetwork", "Transport"]
 
 
 class Letter:
-    """A message that has arrived, perhaps without its bytes having been read."""
+    """A message that has arrived, perhaps without its bytes having been read. ``mark``: which transfer it is of."""
 
-    __slots__ = ("channel", "nbytes", "peer")
+    __slots__ = ("channel", "finished", "mark", "nbytes", "peer")
     channel: int
+    mark: int
     nbytes: int
     peer: int
+    finished: bool
 
-    def __init__(self, peer: int, channel: int, nbytes: int) -> None:
+    def __init__(self, peer: int, tag: int, nbytes: int) -> None:
         self.peer = peer
-        self.channel = channel
+        self.mark, self.channel = divmod(tag, N_CHANNELS)
         self.nbytes = nbytes
+        self.finished = False
 
     def take(self) -> memoryview:
-        """The bytes, in memory of their own. Once."""
+        """The bytes, in memory of their own."""
         raise NotImplementedError
 
     def take_into(self, target: memoryview) -> None:
-        """Puts the bytes into ``target``, which has as many. Once, instead of :meth:`take`."""
+        """Puts the bytes into ``target``, which has as many. Instead of :meth:`take`."""
         target[:] = self.take()
 
 
 class Transport:
-    """One rank's way to the others. Used by one thread at a time, but for :meth:`pulse`."""
+    """One rank's way to the others. Used by one thread at a time, but for :meth:`pulse`.
+
+    Rank 0 may be interrupted anywhere. So :meth:`poll` gives it the same letter again until its ``finished`` is set,
+    which may be behind work that is begun again and does no harm the second time; and what an interrupted :meth:`send`
+    leaves is a message that was sent or was not.
+    """
 
     rank: int
     size: int
     name: str  #: what it goes over, for messages
 
-    def send(self, peer: int, channel: int, data: Any) -> None:
-        """Sends bytes, which are the caller's again when this returns. To a rank that is gone: nothing happens."""
+    def send(self, peer: int, tag: int, data: Any) -> None:
+        """Sends bytes, which are the caller's again when this returns. To a rank that is gone: nothing happens. tag: a
+        channel, and perhaps a transfer (``tag_of``)."""
         raise NotImplementedError
 
     def poll(self) -> Letter | None:
@@ -78,6 +89,13 @@ class Transport:
     def pulse(self) -> None:
         """Called now and then, from any thread, while nobody polls: lets what is on its way go on."""
 
+    def is_sending(self, peer: int) -> bool:
+        """Is something on its way to a rank that may be long, because the link is slow?"""
+        return False
+
+    def left_behind(self) -> None:
+        """This process was forked: it is none of the ranks, and nothing of it may reach the others."""
+
     def close(self) -> None:
         """Ends the use of it."""
 
@@ -90,8 +108,8 @@ class _Bytes(Letter):
     __slots__ = ("data",)
     data: bytes
 
-    def __init__(self, peer: int, channel: int, data: bytes) -> None:
-        super().__init__(peer, channel, len(data))
+    def __init__(self, peer: int, tag: int, data: bytes) -> None:
+        super().__init__(peer, tag, len(data))
         self.data = data
 
     def take(self) -> memoryview:
@@ -105,6 +123,9 @@ class LocalNetwork:
     more, by ``seed``
     """
 
+    # Rank 0 is a thread that may be interrupted, and a handler that comes between may wait for other ranks. So there is
+    # no lock here that it holds: what threads share are lists that are changed by one call of C each.
+
     def __init__(
         self, size: int, *, delay: float = 0.0, rate: float | None = None, jitter: float = 0.0, seed: int = 0
     ) -> None:
@@ -112,8 +133,9 @@ class LocalNetwork:
         self.delay: float = delay
         self.rate: float | None = rate
         self.jitter: float = jitter
-        self.changed: threading.Condition = threading.Condition()
+        self._sending = [threading.Lock() for _ in range(size)]  # of the two threads of a rank that is not rank 0
         self.inboxes: list[list[tuple[float, int, _Bytes]]] = [[] for _ in range(size)]
+        self.bells: list[threading.Lock] = [threading.Lock() for _ in range(size)]  # open when something has come
         self.sent: dict[tuple[int, int, int], list[int]] = {}  #: (from, to, channel): messages and bytes
         self._free: dict[tuple[int, int], float] = {}  # when a link has sent all
         self._latest: dict[tuple[int, int], float] = {}  # when its last message arrives
@@ -137,55 +159,62 @@ class LocalNetwork:
 
     def cut(self, source: int, target: int) -> None:
         """What is sent that way from now on is lost, and nobody is told."""
-        with self.changed:
-            self._cut.add((source, target))
+        self._cut.add((source, target))
 
     def stop(self, rank: int) -> None:
         """The rank does nothing more, until :meth:`go_on`; nobody is told."""
-        with self.changed:
-            self._stopped.add(rank)
-            self.changed.notify_all()
+        self._stopped.add(rank)
 
     def go_on(self, rank: int) -> None:
-        with self.changed:
-            self._stopped.discard(rank)
-            self.changed.notify_all()
+        self._stopped.discard(rank)
 
     def kill(self, rank: int) -> None:
         """The rank ends where it is; the others can know."""
-        with self.changed:
-            self._dead.add(rank)
-            self._stopped.discard(rank)
-            self.inboxes[rank].clear()
-            self.changed.notify_all()
+        self._dead.add(rank)
+        self._stopped.discard(rank)
+        for other in range(self.size):
+            self._ring(other)
+
+    def _ring(self, rank: int) -> None:
+        with contextlib.suppress(RuntimeError):  # it is open already
+            self.bells[rank].release()
 
     def alive(self, rank: int) -> None:
-        """Raises :class:`Killed` in a rank that was, and holds one that is stopped. Under the lock."""
+        """Raises :class:`Killed` in a rank that was, and holds one that is stopped."""
         while rank in self._stopped and rank not in self._dead:
-            self.changed.wait()
+            time.sleep(0.001)
         if rank in self._dead:
             raise Killed
 
-    def post(self, source: int, target: int, channel: int, data: bytes) -> None:
+    def post(self, source: int, target: int, tag: int, data: bytes) -> None:
+        self.alive(source)
+        if source == 0:
+            self._post(source, target, tag, data)
+        else:
+            with self._sending[source]:
+                self._post(source, target, tag, data)
+
+    def _post(self, source: int, target: int, tag: int, data: bytes) -> None:
         link = (source, target)
-        with self.changed:
-            self.alive(source)
-            count = self.sent.setdefault((source, target, channel), [0, 0])
-            count[0] += 1
-            count[1] += len(data)
-            if link in self._cut or target in self._dead:
-                return
-            now = time.monotonic()
-            start = max(now, self._free.get(link, 0.0))
-            delay, rate = self.of_link(source, target)
-            self._free[link] = start = start + (len(data) / rate if rate else 0.0)
-            due = start + delay + (self._random[link].random() * self.jitter if self.jitter else 0.0)
-            due = self._latest[link] = max(due, self._latest.get(link, 0.0))
-            heapq.heappush(self.inboxes[target], (due, next(self._number), _Bytes(source, channel, data)))
-            self.changed.notify_all()
+        count = self.sent.setdefault((source, target, tag % N_CHANNELS), [0, 0])
+        count[0] += 1
+        count[1] += len(data)
+        if link in self._cut or target in self._dead:
+            return
+        delay, rate = self.of_link(source, target)
+        start = max(time.monotonic(), self._free.get(link, 0.0)) + (len(data) / rate if rate else 0.0)
+        due = start + delay + (self._random[link].random() * self.jitter if self.jitter else 0.0)
+        due = max(due, self._latest.get(link, 0.0))
+        self._free[link], self._latest[link] = start, due
+        heapq.heappush(self.inboxes[target], (due, next(self._number), _Bytes(source, tag, data)))
+        self._ring(target)
+
+    def arrives_at(self, source: int, target: int) -> float:
+        """When what was sent that way last is there."""
+        return self._latest.get((source, target), 0.0)
 
     def dead(self) -> set[int]:
-        return self._dead
+        return self._dead.copy()
 
     def stopped(self) -> set[int]:
         return set(self._stopped)
@@ -200,29 +229,37 @@ class LocalTransport(Transport):
         self.size: int = network.size
         self.name: str = "one process"
         self.closed: bool = False
+        self._nap = 0.01 if rank else 0.002  # several threads of rank 0 may wait, and one of them hears the bell
 
-    def send(self, peer: int, channel: int, data: Any) -> None:
+    def send(self, peer: int, tag: int, data: Any) -> None:
         if self.closed:
             raise StateError("the transport is closed")
-        self.network.post(self.rank, peer, channel, bytes(data))
+        self.network.post(self.rank, peer, tag, bytes(data))
 
     def poll(self) -> Letter | None:
         network = self.network
+        network.alive(self.rank)
         inbox = network.inboxes[self.rank]
-        with network.changed:
-            network.alive(self.rank)
-            if inbox and inbox[0][0] <= time.monotonic():
-                return heapq.heappop(inbox)[2]
-        return None
+        while inbox and inbox[0][2].finished and heapq.heappop(inbox):
+            pass
+        first = inbox[0] if inbox else None
+        if first is None or first[0] > time.monotonic():
+            return None
+        if self.rank:  # the others have one thread, which takes each letter once
+            first[2].finished = True
+        return first[2]
 
     def pause(self, waited: float) -> None:
         network = self.network
+        network.alive(self.rank)
         inbox = network.inboxes[self.rank]
-        with network.changed:
-            network.alive(self.rank)
-            due = inbox[0][0] - time.monotonic() if inbox else 0.01
-            if due > 0:
-                network.changed.wait(min(due, 0.01))
+        first = inbox[0] if inbox else None
+        due = self._nap if first is None else first[0] - time.monotonic()
+        if due > 0:
+            network.bells[self.rank].acquire(timeout=min(due, self._nap))
+
+    def is_sending(self, peer: int) -> bool:
+        return self.network.arrives_at(self.rank, peer) > time.monotonic()
 
     def way(self, source: int, target: int) -> str:
         delay, rate = self.network.of_link(source, target)
@@ -230,6 +267,9 @@ class LocalTransport(Transport):
 
     def lost(self) -> dict[int, str]:
         return dict.fromkeys(self.network.dead(), "its process is gone")
+
+    def left_behind(self) -> None:
+        self.closed = True
 
     def close(self) -> None:
         self.closed = True

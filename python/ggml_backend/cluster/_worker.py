@@ -1,8 +1,9 @@
 """A rank that serves: it does what rank 0 says, in order, until that leaves.
 
 One thread takes messages and computes. Whatever fails is told to rank 0 at once, and from then on nothing is computed
-until that has heard of it; data that others wait for are replaced by the reason (``POISON``), so that nobody waits in
-vain. A second thread, which sleeps most of the time, says that this rank is alive while the first one computes.
+in the queue that it belongs to until that has heard of it; data that others wait for are replaced by the reason
+(``POISON``), so that nobody waits in vain. What is of no run, sets and copies of the program, is carried out all the
+same. A second thread, which sleeps most of the time, says that this rank is alive while the first one computes.
 """
 
 from __future__ import annotations
@@ -34,8 +35,12 @@ __all__ = ["Worker", "facts"]
 
 _ERROR: int = lib.GGML_STATUS_DEVICE_ERROR
 _ALLOC: int = lib.GGML_STATUS_ALLOC_FAILED
-_MAX_DEVICES = 64
+_MAX_DEVICES = 256  # that are open at once
 _TELL = 4  # messages after which DONE is said, also when there are more
+_OF_QUEUE = frozenset((What.TAKE, What.GIVE, What.COPY, What.GRAPH))  # whose first field is a queue
+_OF_MEMORY = {What.FILL: 0, What.PUT: 0, What.KEEP: 0, What.TAKE: 3, What.COPY: 1}  # which field says what is set
+_OLD = 16  # transfers of a rank after which data that nobody has asked for are dropped
+_HEADERS = 64  # bytes, more than a header has
 _TICK = 0.005  # seconds between two looks of the thread that says that the rank is alive
 
 
@@ -44,11 +49,26 @@ class Ended(Exception):
 
 
 class _Failure(Exception):
-    """What another rank could not send, with the reason."""
+    """What failed before, here or on another rank. rank: whose end was the reason, or -1."""
 
-    def __init__(self, status: int, text: str) -> None:
+    def __init__(self, status: int, rank: int, text: str) -> None:
         super().__init__(text)
         self.status = status
+        self.rank = rank
+
+
+class _Broken:
+    """Stands for a graph that could not be prepared: whoever wants to run it hears why."""
+
+    def __init__(self, queue: int, failure: _Failure) -> None:
+        self.queue = queue
+        self.failure = failure
+
+    def run(self) -> None:
+        raise self.failure
+
+    def close(self) -> None:
+        pass
 
 
 def memory_of_host() -> int:
@@ -89,16 +109,19 @@ class Worker:
         self.transport = transport
         self.options = options
         self.facts = {**facts(version), "threads": options.threads}
-        self.devices: list[Backend] = []
+        self.devices: dict[int, Backend] = {}
         self.memories: dict[int, Piece] = {}
-        self.graphs: dict[int, Compiled] = {}
+        self.graphs: dict[int, Compiled | _Broken] = {}
         self.queue: deque[Message] = deque()
         self.data: dict[int, deque[Letter]] = {}
         self.gone: dict[int, str] = {}
-        self.failed: tuple[int, str] | None = None
+        self.failed: dict[int, _Failure] = {}  # by queue
+        self.orphans = 0  # data that nobody took any more
         self.ended = False
+        self.received = 0  # number of the message that came last
         self.told = 0  # number of the message that DONE was said of last
-        self.busy = 0  # number of the message that is being carried out
+        self.busy = 0  # number of the message that is being carried out,
+        self.command = 0  # and of the command in it
         self.waits = (-1, 0.0)  # for whom, since when
         self._stop = threading.Event()
         self._do: dict[int, Callable[..., None]] = {
@@ -189,16 +212,19 @@ class Worker:
         if letter.channel in (m.DATA, m.POISON):
             self.data.setdefault(letter.peer, deque()).append(letter)
             return True
-        if letter.channel != m.CONTROL or letter.peer != 0 or letter.nbytes > m.MAX_CONTROL + 64:
+        if letter.channel != m.CONTROL or letter.peer != 0:
             letter.take()
             return True
         try:
+            if letter.nbytes > m.MAX_CONTROL + _HEADERS:
+                letter.take()
+                raise MessageError(f"a message of {letter.nbytes} bytes is longer than {m.MAX_CONTROL}")
             message = m.read_message(letter.take())
         except MessageError as error:
-            self._fail(0, error)
+            self._fail(m.NO_QUEUE, error)
             return True
         if message.kind == Kind.COMMANDS:
-            self.queue.append(message)
+            self._received(message)
         elif message.kind == Kind.LOST:
             self.gone.setdefault(message.number, "rank 0 has lost it")
             self.transport.gave_up(message.number, 0)
@@ -207,6 +233,15 @@ class Worker:
         elif message.kind == Kind.BYE:
             self.ended = True
         return True
+
+    def _received(self, message: Message) -> None:
+        """One that has come already was sent by somebody who was interrupted, and could not know."""
+        if message.number <= self.received:
+            return
+        if message.number != self.received + 1:
+            self._fail(m.NO_QUEUE, MessageError(f"message {message.number} has come behind {self.received}"))
+        self.received = message.number
+        self.queue.append(message)
 
     def _tell(self, kind: int, number: int, body: bytes = b"") -> None:
         self.transport.send(0, m.CONTROL, m.message(kind, number, body))
@@ -227,33 +262,50 @@ class Worker:
     def _carry_out(self, message: Message) -> None:
         self.busy = message.number
         try:
-            for command in m.commands_of(message.body):
+            for self.command, command in enumerate(m.commands_of(message.body)):
                 try:
                     self._do[command.what](command)
-                except MessageError:
-                    raise
                 except Exception as error:
-                    self._fail(message.number, error)
+                    self._fail(self._queue_of(command), error)
         except MessageError as error:
-            self._fail(message.number, error)
+            self._fail(m.NO_QUEUE, error)
         self.busy = 0
         if not self.queue or message.number - self.told >= _TELL:
             self._tell_done(message.number)
+
+    def _queue_of(self, command: Command) -> int:
+        """The queue that fails with a command."""
+        what, fields = command.what, command.fields
+        if what in _OF_QUEUE and fields[0] != m.NO_QUEUE:
+            return int(fields[0])
+        found: Piece | Compiled | _Broken | None = None
+        if what == What.RUN:
+            found = self.graphs.get(fields[0])
+        elif what in _OF_MEMORY:
+            found = self.memories.get(fields[_OF_MEMORY[what]])
+        return m.NO_QUEUE if found is None else found.queue
 
     def _tell_done(self, number: int) -> None:
         if number > self.told:
             self.told = number
             self._tell(Kind.DONE, number)
 
-    def _fail(self, number: int, error: Exception) -> None:
-        """The first failure counts, until rank 0 has heard of it."""
-        if self.failed is not None:
-            return
+    def _failure(self, error: Exception) -> _Failure:
+        if isinstance(error, _Failure):
+            return error
         status, text = _told(error)
-        if not isinstance(error, _Failure):
-            text = f"{self.me}: {text}"
-        self.failed = status, text
-        self._tell(Kind.FAILED, number, m.ANSWER_STATUS.pack(status) + m.text_bytes(text))
+        return _Failure(status, -1, f"{self.me}: {text}")
+
+    def _fail(self, queue: int, error: Exception) -> None:
+        """The first failure of a queue counts, until rank 0 has heard of it. What is of none, a message that cannot be
+        carried out, makes this rank useless, as rank 0 will see."""
+        if queue in self.failed:
+            return
+        failure = self._failure(error)
+        if queue != m.NO_QUEUE:
+            self.failed[queue] = failure
+        body = m.LOSS.pack(failure.status, failure.rank, queue, self.command)
+        self._tell(Kind.FAILED, self.busy, body + m.text_bytes(str(failure)))
 
     def _answer(self, question: int, body: bytes) -> None:
         self._tell(Kind.ANSWER, question, body)
@@ -275,17 +327,20 @@ class Worker:
         return found
 
     def _device(self, number: int) -> Backend:
-        if number >= len(self.devices):
+        found = self.devices.get(number)
+        if found is None:
             raise MessageError(f"there is no device {number}")
-        return self.devices[number]
+        return found
 
     def _open(self, command: Command) -> None:
         question, number = command.fields
         try:
-            if number != len(self.devices) or number >= _MAX_DEVICES:
-                raise MessageError(f"device {number} is not the next one")
+            if number in self.devices or number == m.NO_QUEUE:
+                raise MessageError(f"there is a device {number} already")
+            if len(self.devices) >= _MAX_DEVICES:
+                raise InvalidArgumentError(f"{len(self.devices)} devices are open already: close() some of them")
             backend = self._opened(m.text_of(command.more))
-            self.devices.append(backend)
+            self.devices[number] = backend
             reply = m.OPENED.pack(0, backend.alignment, min(backend.max_size, 2**63 - 1)) + backend.name.encode()
         except Exception as error:
             reply = m.OPENED.pack(1, 0, 0) + m.text_bytes(_told(error)[1])
@@ -308,80 +363,141 @@ class Worker:
                 raise MessageError(f"there is a memory {number} already")
             if nbytes > memory_of_host():
                 raise AllocationError(f"no memory for {nbytes} bytes: the host has {memory_of_host()}")
-            self.memories[number] = Piece(self._device(device), nbytes)
+            self.memories[number] = Piece(self._device(device), device, nbytes)
 
         self._answer_status(question, allocate)
 
     def _free(self, command: Command) -> None:
         self.memories.pop(command.fields[0], None)
 
+    def _set(self, piece: Piece, work: Callable[[], None]) -> None:
+        """What the program sets. If that fails, it is told to who reads it next, and to who computes next."""
+        try:
+            work()
+        except Exception as error:
+            piece.spoilt = self._failure(error)
+            raise
+
     def _fill(self, command: Command) -> None:
         number, value = command.fields
-        self._memory(number).fill(value)
+        piece = self._memory(number)
+        self._set(piece, lambda: piece.fill(value))
 
     def _put(self, command: Command) -> None:
         number, offset = command.fields
-        self._memory(number).write(offset, command.more)
+        piece = self._memory(number)
+        self._set(piece, lambda: piece.write(offset, command.more))
 
     def _take(self, command: Command) -> None:
-        peer, number, offset, nbytes = command.fields
-        letter = self._next_of(peer)
-        if letter.channel == m.POISON:
+        queue, peer, transfer, number, offset, nbytes = command.fields
+        piece = self.memories.get(number)
+        if queue == m.NO_QUEUE and piece is not None:
+            self._set(piece, lambda: self._receive(peer, transfer, number, offset, nbytes))
+        else:
+            self._receive(peer, transfer, number, offset, nbytes)
+
+    def _receive(self, peer: int, transfer: int, number: int, offset: int, nbytes: int) -> None:
+        letter = self._next_of(peer, transfer)
+        if letter.channel == m.POISON or letter.nbytes != nbytes:
             data = letter.take()
-            raise _Failure(m.ANSWER_STATUS.unpack_from(data)[0] if len(data) >= 4 else _ERROR, m.text_of(data[4:]))
-        memory = self._memory(number)
-        if letter.nbytes != nbytes:
-            letter.take()
+            if letter.channel == m.POISON and len(data) >= m.POISON_BODY.size:
+                status, rank = m.POISON_BODY.unpack_from(data)
+                raise _Failure(status, rank, m.text_of(data[m.POISON_BODY.size :]))
             raise MessageError(f"rank {peer} sent {letter.nbytes} bytes instead of {nbytes}")
-        if self.failed is not None:
+        try:
+            memory = self._memory(number)
+            target = memory.target(offset, nbytes)
+        except Exception:
             letter.take()
-            return
-        target = memory.target(offset, nbytes)
+            raise
         if target is not None:
             letter.take_into(target)
+            memory.written(offset, nbytes)
         else:
             memory.write(offset, letter.take())
 
-    def _next_of(self, peer: int) -> Letter:
+    def _next_of(self, peer: int, transfer: int) -> Letter:
+        """Data of one transfer. Others come before it where rank 0 was interrupted: what nobody asks for in the end is
+        dropped when it is old."""
+        box, mark = self.data.get(peer), transfer % m.N_MARKS
+        if box and box[0].mark == mark:
+            return box.popleft()
+        if peer >= self.transport.size or peer == self.transport.rank:
+            raise MessageError(f"nothing comes from rank {peer}")
         box = self.data.setdefault(peer, deque())
-        if not box:
-            if peer >= self.transport.size or peer == self.transport.rank:
-                raise MessageError(f"nothing comes from rank {peer}")
-            self._tell_done(self.busy - 1)  # this may take long
-            self.waits = (peer, time.monotonic())
-            try:
-                self._wait(lambda: bool(box) or peer in self.gone)
-            finally:
-                self.waits = (-1, 0.0)
-        if not box:
-            raise _Failure(_ERROR, f"{self.me}: nothing comes from rank {peer} any more: {self.gone[peer]}")
-        return box.popleft()
+
+        def there() -> bool:
+            return any(letter.mark == mark for letter in box)
+
+        if not there():
+            self._wait_for_data(peer, there)
+        found = next((letter for letter in box if letter.mark == mark), None)
+        if found is None:
+            text = f"{self.me}: nothing comes from rank {peer} any more: {self.gone[peer]}"
+            raise _Failure(_ERROR, peer, text)
+        box.remove(found)
+        while box and _OLD < (mark - box[0].mark) % m.N_MARKS < m.N_MARKS // 2:
+            box.popleft().take()
+            self.orphans += 1
+        return found
+
+    def _wait_for_data(self, peer: int, there: Callable[[], bool]) -> None:
+        self._tell_done(self.busy - 1)  # this may take long
+        self.waits = (peer, time.monotonic())
+        try:
+            self._wait(lambda: there() or peer in self.gone)
+        finally:
+            self.waits = (-1, 0.0)
 
     def _give(self, command: Command) -> None:
-        peer, number, offset, nbytes = command.fields
+        queue, peer, transfer, number, offset, nbytes = command.fields
         if peer >= self.transport.size or peer == self.transport.rank:
             raise MessageError(f"there is no way to rank {peer}")
-        data: Any = None
-        if self.failed is None:
+        failure, data = self.failed.get(queue), None
+        if failure is None:
             try:
-                data = self._memory(number).read(offset, nbytes)
+                piece = self._memory(number)
+                if queue == m.NO_QUEUE:
+                    piece.expect_whole()
+                data = piece.read(offset, nbytes)
             except Exception as error:
-                self._fail(self.busy, error)
+                failure = self._failure(error)
+                if queue != m.NO_QUEUE:
+                    self._fail(queue, failure)
         if peer in self.gone:
             return
-        if self.failed is not None:
-            status, text = self.failed
-            self.transport.send(peer, m.POISON, m.ANSWER_STATUS.pack(status) + m.text_bytes(text))
+        if failure is None:
+            self.transport.send(peer, m.tag_of(m.DATA, transfer), data)
         else:
-            self.transport.send(peer, m.DATA, data)
+            body = m.POISON_BODY.pack(failure.status, failure.rank) + m.text_bytes(str(failure))
+            self.transport.send(peer, m.tag_of(m.POISON, transfer), body)
 
     def _copy(self, command: Command) -> None:
-        to, to_offset, source, offset, nbytes = command.fields
-        if self.failed is None:
-            self._memory(to).write(to_offset, self._memory(source).read(offset, nbytes))
+        queue, to, to_offset, source, offset, nbytes = command.fields
+        target, origin = self._memory(to), self._memory(source)
+
+        def copy() -> None:
+            if queue == m.NO_QUEUE:
+                origin.expect_whole()
+            elif origin.queue in self.failed:
+                raise self.failed[origin.queue]
+            target.write(to_offset, origin.read(offset, nbytes))
+
+        if queue == m.NO_QUEUE:
+            self._set(target, copy)
+        elif queue not in self.failed:
+            copy()
 
     def _graph(self, command: Command) -> None:
         device, number = command.fields
+        if number in self.graphs:
+            raise MessageError(f"there is a graph {number} already")
+        try:
+            self.graphs[number] = self._prepared(device, command.more)
+        except Exception as error:
+            self.graphs[number] = _Broken(device, self._failure(error))
+
+    def _prepared(self, device: int, nodes: memoryview) -> Compiled:
         backend = self._device(device)
         used: list[Piece] = []  # which stay as long as the graph, though they are freed before
 
@@ -394,19 +510,16 @@ class Worker:
             used.append(piece)
             return piece.pointer, piece.base, piece.size
 
-        if number in self.graphs:
-            raise MessageError(f"there is a graph {number} already")
-        graph = graph_of(command.more, base)
+        graph = graph_of(nodes, base)
         graph.keep = (*graph.keep, *used)
-        self.graphs[number] = Compiled(backend, graph)
+        return Compiled(backend, device, graph)
 
     def _run(self, command: Command) -> None:
-        if self.failed is not None:
-            return
         graph = self.graphs.get(command.fields[0])
         if graph is None:
             raise MessageError(f"there is no graph {command.fields[0]}")
-        graph.run()
+        if graph.queue not in self.failed:
+            graph.run()
 
     def _drop(self, command: Command) -> None:
         graph = self.graphs.pop(command.fields[0], None)
@@ -443,11 +556,16 @@ class Worker:
 
     def _keep(self, command: Command) -> None:
         number, offset, nbytes, digest = command.fields
-        if self.options.cache and self.failed is None:
-            keep(self._memory(number), offset, nbytes, self.options.cache, digest)
+        piece = self._memory(number)
+        if self.options.cache and piece.spoilt is None:
+            keep(piece, offset, nbytes, self.options.cache, digest)
 
     def _clear(self, command: Command) -> None:
-        self.failed = None
+        self.failed.pop(command.fields[0], None)
+
+    def _close(self, command: Command) -> None:
+        self.failed.pop(command.fields[0], None)
+        self.devices.pop(command.fields[0], None)
 
 
 def _told(error: Exception) -> tuple[int, str]:

@@ -167,6 +167,25 @@ def interrupted() -> None:
         np.testing.assert_array_equal(model.run(sched, 7), wanted)
 
 
+def forks() -> None:
+    """Children of rank 0 hear that the cluster is not theirs, also at their exit, and disturb nobody."""
+    with gb.cluster(deadline=20, threads=1) as cluster, placed("embed", cluster.backends()) as (model, sched):
+        wanted = model.run(sched, 7)
+        for status in (0, 3):
+            child = os.fork()
+            if child == 0:
+                try:
+                    cluster.backends()[0].alloc(64)
+                except gb.GgmlError as error:
+                    assert "forked" in str(error) or "no such rank" in str(error) or "no cluster" in str(error), error
+                    cluster.close()
+                    sys.exit(status)
+                sys.exit(99)
+            _, waited = os.waitpid(child, 0)
+            assert os.waitstatus_to_exitcode(waited) == status
+            np.testing.assert_array_equal(model.run(sched, 7), wanted)
+
+
 def forgets() -> None:
     """Nobody closes the cluster."""
     compute_on(gb.cluster(deadline=20, threads=1).backends()[0])

@@ -175,6 +175,20 @@ def test_a_cluster_is_measured_and_planned_for(tmp_path, monkeypatch, capsys):
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("source", "status"), [("print('alone')", 0), ("raise SystemExit(3)", 3), ("raise RuntimeError('early')", 1)]
+)
+def test_a_script_that_never_comes_to_the_cluster_ends_at_once(tmp_path, source, status):
+    (tmp_path / "script.py").write_text(source)
+    command = [sys.executable, "-m", "ggml_backend", "cluster", "run", "--deadline", "1000"]
+    done = run(3, command=[*command, str(tmp_path / "script.py")])
+    assert done.returncode == status, done.stderr
+
+
+def test_the_child_of_a_fork_has_no_cluster():
+    fine(run(3, "forks"))
+
+
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])
 def test_without_tolerance_the_job_ends(how):
     done = run(3, "lost", how)

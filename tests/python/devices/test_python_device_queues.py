@@ -274,3 +274,40 @@ def test_memory_shows_its_content_when_a_plan_is_prepared(cpu):
         x.set(3.0)
         graph.compute(gb.Backend("LOOKS"))
     assert len(seen) == 1 and np.all(seen[0] == 3)
+
+
+class InterruptedAfter(OwnOnDemand):
+    """Ctrl-C when work has been queued. ``_bounded``: it waits all the same, as ranks of clusters do."""
+
+    _bounded = True
+    armed: ClassVar[bool] = False
+    waited: ClassVar[int] = 0
+
+    def submit(self, work):
+        super().submit(work)
+        if InterruptedAfter.armed:
+            raise KeyboardInterrupt
+
+    def synchronize(self):
+        for _ in range(3):  # an interpreter looks for what is to be raised where a loop goes on
+            InterruptedAfter.waited += InterruptedAfter.armed
+        super().synchronize()
+
+
+gb.register_device("INTERRUPTEDAFTER", InterruptedAfter)
+
+
+def test_an_interrupt_leaves_out_no_wait_of_a_bounded_device(cpu):
+    """Memory may go when an interrupted run has ended, so such a device has been waited for then."""
+    w = Doubles("INTERRUPTEDAFTER", cpu)
+    w.x.set(2.0)
+    InterruptedAfter.armed, InterruptedAfter.waited = True, 0
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            w.sched.compute(w.graph)
+        assert InterruptedAfter.waited >= 3 and not w.device.device.jobs
+    finally:
+        InterruptedAfter.armed = False
+    w.x.set(3.0)
+    w.sched.compute(w.graph)
+    assert np.all(w.y.numpy(copy=True) == 6)

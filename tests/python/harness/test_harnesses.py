@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 import ggml_backend as gb
+from harness_clusters import OPERATIONS as CLUSTER_OPERATIONS
+from harness_clusters import ClusterWorld
 from harness_interleave import Places, tolerant
 from harness_world import CLOSERS, OPERATIONS, SANITIZED, World
 
@@ -28,7 +30,21 @@ HARNESSES = {
     "pairs": ["harness_closing.py", "--pairs"],
     "zeros": ["harness_zeros.py"],
     "fork": ["harness_fork.py"],
+    "clusters, interrupts": ["harness_clusters.py"],
+    **{
+        f"clusters, {mode}": ["harness_clusters.py", "--mode", mode]
+        for mode in ("timer", "handlers", "threads", "fork")
+    },
 }
+
+
+def test_every_operation_of_a_cluster_works_alone():
+    world = ClusterWorld()
+    for act in CLUSTER_OPERATIONS.values():
+        act(world)
+    world.check()
+    world.check_ranks()
+    world.close()
 
 
 ALONE = {"interrupts heard"}

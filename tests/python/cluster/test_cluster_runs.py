@@ -1,0 +1,390 @@
+"""Failures belong to the runs that lost work by them: many runs on their way, over several schedulers and threads, any
+of whose commands may fail on a rank. Each run gives the right result or raises its own failure, and what is of no run
+is carried out."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import os
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import ggml_backend as gb
+from ggml_backend.cluster import _messages as m
+from ggml_backend.cluster import simulated
+from ggml_backend.cluster._host import Queue
+from ggml_backend.cluster._messages import What
+from ranks import compute_on
+
+WORLDS = int(os.environ.get("GGML_TEST_WORLDS", "60"))
+LARGE = 4000  # elements: more bytes than a command holds
+
+
+class Chain:
+    """x + 1 + 1 ..., each sum on the next device: its own schedulers and devices on the ranks of a cluster."""
+
+    def __init__(self, names, copies=1, n=LARGE):
+        self.devices = [gb.Backend(name) for name in names]
+        self.ctx = gb.Context()
+        self.sched = gb.Scheduler([*self.devices, gb.Backend("CPU", n_threads=1)], n_copies=copies)
+        self.x = self.ctx.tensor((n,), name="x").set_input()
+        node = self.x
+        for device in self.devices:
+            node = node + 1.0
+            self.sched.set_backend(node, device)
+        self.y = node
+        self.graph = self.ctx.graph(node)
+        self.sched.allocate(self.graph)
+        self.n = n
+
+    def start(self, value):
+        self.x.set(np.full(self.n, value, np.float32))
+        return self.sched.compute_async(self.graph, results=self.y)
+
+    def expect(self, run, value):
+        np.testing.assert_array_equal(run.results()[0], np.full(self.n, value + len(self.devices), np.float32))
+
+    def run(self, value):
+        self.expect(self.start(value), value)
+
+
+def sent(cluster, rank):
+    """Waits until a rank has done all that it was told, and tells nobody what failed."""
+    conductor = cluster._conductor
+    peer = conductor.peers[rank]
+    conductor.wait(lambda: not peer.out and peer.done == peer.sent)
+
+
+class Faults:
+    """Makes commands of a rank fail. ``fails(command)``: says which."""
+
+    def __init__(self, worker, whats=(What.RUN,)):
+        self.fails = lambda command: False
+        self.failed = 0
+        for what in whats:
+            worker._do[what] = self.around(worker._do[what])
+
+    def around(self, real):
+        def do(command):
+            if self.fails(command):
+                self.failed += 1
+                raise gb.AllocationError(f"fault {self.failed}")
+            real(command)
+
+        return do
+
+    def next(self, n):
+        """The n-th from now on."""
+        count = itertools.count(1)
+        self.fails = lambda command: next(count) == n
+
+
+NAMES = ["MPI1:CPU", "MPI2:CPU"]
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+@pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]])
+def test_a_run_on_its_way_fails_itself_and_no_earlier_one(rank, order):
+    """The third of four runs fails, and what was behind it in the same queue fails, too, in whatever order they are
+    waited for. Those before it are right where they are waited for first; else they may count as failed."""
+    with simulated(3, delay=0.002) as cluster:
+        chain = Chain(NAMES, copies=4)
+        chain.run(9)
+        faults = Faults(cluster._workers[rank - 1])
+        faults.next(3)
+        runs = [chain.start(value) for value in range(4)]
+        for i in order:
+            if i < 2 and order[:2] == [0, 1]:
+                chain.expect(runs[i], i)
+            elif i < 2:
+                with contextlib.suppress(gb.StateError):
+                    chain.expect(runs[i], i)
+            else:
+                with pytest.raises(gb.GgmlError):
+                    runs[i].results()
+        faults.fails = lambda command: False
+        chain.run(5)
+
+
+def test_who_looks_first_does_not_take_anothers_failure():
+    """Two schedulers with devices of their own on the same ranks: one fails, and the other one waits first."""
+    with simulated(3, delay=0.002) as cluster:
+        one, two = Chain(NAMES), Chain(NAMES)
+        one.run(1), two.run(1)
+        faults = Faults(cluster._workers[0])
+        faults.next(1)
+        lost, good = one.start(2), two.start(3)
+        two.expect(good, 3)
+        two.sched.synchronize()
+        two.run(4)
+        with pytest.raises(gb.AllocationError, match="fault 1"):
+            lost.results()
+        one.run(5)
+
+
+def test_a_failure_is_found_also_where_all_was_done_long_ago():
+    with simulated(3) as cluster:
+        chain = Chain(NAMES)
+        chain.run(1)
+        faults = Faults(cluster._workers[1])
+        faults.next(1)
+        lost = chain.start(2)
+        sent(cluster, 1), sent(cluster, 2)
+        with pytest.raises(gb.AllocationError, match="fault 1"):
+            lost.results()
+        chain.run(3)
+
+
+@pytest.mark.parametrize("n", [4, LARGE])
+def test_sets_copies_and_reads_beside_a_run_that_failed_are_carried_out(n):
+    with simulated(3, delay=0.001) as cluster, gb.Context() as ctx, gb.Context() as other:
+        chain = Chain(NAMES)
+        chain.run(1)
+        here, there = cluster.backends()
+        a, b = ctx.tensor((n,), name="a"), other.tensor((n,), name="b")
+        ctx.allocate(chain.devices[0]), other.allocate(there)
+        faults = Faults(cluster._workers[0])
+        faults.next(1)
+        lost = chain.start(2)
+        for value in range(3):
+            a.set(np.full(n, value, np.float32))
+            b.copy_from(a)
+            np.testing.assert_array_equal(a.numpy(copy=True), np.full(n, value, np.float32))
+            np.testing.assert_array_equal(b.numpy(copy=True), np.full(n, value, np.float32))
+        with pytest.raises(gb.AllocationError, match="fault 1"):
+            lost.results()
+        compute_on(here)
+        chain.run(3)
+
+
+@pytest.mark.parametrize(("what", "n"), [(What.PUT, 4), (What.TAKE, LARGE), (What.FILL, 4)])
+def test_a_set_that_fails_says_so_to_who_reads_and_to_who_computes(what, n):
+    with simulated(2) as cluster, gb.Context() as ctx:
+        device = cluster.backends()[0]
+        t, u = ctx.tensor((n,), name="t"), ctx.tensor((n,), name="u")
+        buffer = ctx.allocate(device)
+        t.set(np.ones(n, np.float32)), u.set(np.ones(n, np.float32))
+        device.synchronize()
+        worker = cluster._workers[0]
+        real = worker._memory
+
+        class Bad:
+            def __init__(self, piece):
+                self.__dict__["piece"] = piece
+
+            def __getattr__(self, name):
+                if name in ("write", "target", "fill"):
+                    raise gb.DeviceError("it does not take it")
+                return getattr(self.piece, name)
+
+            def __setattr__(self, name, value):
+                setattr(self.piece, name, value)
+
+        worker._memory = lambda number: Bad(real(number))
+        if what == What.FILL:
+            buffer.clear(3)
+        else:
+            t.set(np.zeros(n, np.float32))
+        sent(cluster, 1)
+        worker._memory = real
+        with pytest.raises(gb.DeviceError, match="it does not take it"):
+            t.numpy(copy=True)
+        np.testing.assert_array_equal(t.numpy(copy=True), np.ones(n, np.float32))  # it was told
+        with pytest.raises(gb.DeviceError, match="it does not take it"):
+            device.synchronize()
+        t.set(np.full(n, 7, np.float32))
+        np.testing.assert_array_equal(t.numpy(copy=True), np.full(n, 7, np.float32))
+        device.synchronize()
+
+
+def test_a_graph_that_cannot_be_prepared_fails_its_own_runs():
+    with simulated(2) as cluster:
+        worker = cluster._workers[0]
+        chain, real = Chain(NAMES[:1]), worker._prepared
+
+        def prepared(device, nodes):
+            raise gb.AllocationError("no plan")
+
+        worker._prepared = prepared
+        bad = Chain(NAMES[:1])
+        for _ in range(2):  # each of its runs, until it is prepared again
+            with pytest.raises(gb.AllocationError, match="no plan"):
+                bad.run(1)
+        worker._prepared = real
+        chain.run(3)
+
+
+@pytest.mark.parametrize("seed", range(max(WORLDS // 6, 1)))
+def test_each_run_is_right_or_raises_its_own_failure(seed):
+    """Threads with a scheduler each, runs in flight, random faults in random commands of random ranks; a failure names
+    the fault, and a run that nobody made fail is right."""
+    rng = np.random.default_rng(seed)
+    ranks, raised = int(rng.integers(2, 4)), []
+    with simulated(ranks + 1, jitter=0.001, seed=seed) as cluster:
+        faults = [Faults(w, (What.RUN,) if seed % 2 else (What.RUN, What.GRAPH)) for w in cluster._workers]
+        chains = []
+        for _ in range(int(rng.integers(2, 4))):
+            names = [f"MPI{1 + int(rng.integers(ranks))}:CPU" for _ in range(int(rng.integers(1, 4)))]
+            chains.append(Chain(names, copies=int(rng.integers(1, 5)), n=int(rng.choice([4, LARGE]))))
+            chains[-1].run(0)
+        counts = [0] * len(chains)
+
+        def work(k, random, runs=25):
+            chain, flying = chains[k], []
+            for i in range(runs):
+                value = 100 * k + i
+                try:
+                    flying.append((chain.start(value), value))
+                except gb.AllocationError as error:
+                    assert "fault" in str(error)
+                    counts[k] += 1
+                while len(flying) > random.integers(0, 5):
+                    run, value = flying.pop(int(random.integers(len(flying))))
+                    try:
+                        chain.expect(run, value)
+                    except gb.AllocationError as error:
+                        assert "fault" in str(error)
+                        counts[k] += 1
+                    except gb.StateError as error:
+                        assert "failed" in str(error)  # behind one that was told
+                        counts[k] += 1
+
+        def guarded(k):
+            try:
+                work(k, np.random.default_rng((seed, k)))
+            except BaseException as error:
+                raised.append(error)
+
+        for fault, r in zip(faults, (np.random.default_rng((seed, 99, i)) for i in range(9)), strict=False):
+            fault.fails = lambda command, r=r: r.random() < 0.05
+        threads = [threading.Thread(target=guarded, args=(k,)) for k in range(len(chains))]
+        [t.start() for t in threads], [t.join(60) for t in threads]
+        assert not any(t.is_alive() for t in threads)
+        if raised:
+            raise raised[0]
+        assert sum(f.failed for f in faults) == 0 or sum(counts) > 0
+        for fault in faults:
+            fault.fails = lambda command: False
+        for chain in chains:
+            with contextlib.suppress(gb.GgmlError):
+                chain.sched.synchronize()
+            chain.run(7)
+        assert not cluster._conductor.peers[1].lost
+
+
+def test_a_chain_on_one_queue_is_spared_what_fails_in_another():
+    """Only the scheduler whose device failed fails, whichever ranks they share."""
+    with simulated(2, jitter=0.001) as cluster:
+        one, two = Chain(NAMES[:1], copies=3), Chain(NAMES[:1], copies=3)
+        one.run(0), two.run(0)
+        bad = one.devices[0].device.number
+        worker = cluster._workers[0]
+        faults = Faults(worker)
+        faults.fails = lambda command: worker.graphs[command.fields[0]].queue == bad
+        for value in range(10):
+            lost, good = one.start(value), two.start(value)
+            two.expect(good, value)
+            with pytest.raises(gb.AllocationError, match="fault"):
+                lost.results()
+
+
+# ------------------------------------------------------------------------------------------------- devices and memory
+
+
+def test_closed_devices_give_back_their_number():
+    with simulated(2) as cluster:
+        for _ in range(300):
+            compute = gb.Backend("MPI1:CPU")
+            compute.close()
+        del compute
+        gc.collect()
+        assert len(cluster._workers[0].devices) < 256
+        device = gb.Backend("MPI1:CPU")
+        compute_on(device)
+        cluster.ping(1)
+        assert len(cluster._workers[0].devices) <= 2
+
+
+def test_too_many_open_devices():
+    with simulated(2) as cluster:
+        devices = [gb.Backend("MPI1:CPU") for _ in range(256)]
+        with pytest.raises(gb.InvalidArgumentError, match=r"rank 1 .*256 devices are open already: close\(\) some"):
+            gb.Backend("MPI1:CPU")
+        del devices
+        gc.collect()
+        compute_on(cluster.backends()[0])
+
+
+def test_devices_are_opened_in_several_threads_at_once():
+    with simulated(3, jitter=0.001) as cluster:
+        raised = []
+
+        def work(rank):
+            try:
+                for _ in range(20):
+                    compute_on(gb.Backend(f"MPI{rank}:CPU"))
+            except BaseException as error:
+                raised.append(error)
+
+        threads = [threading.Thread(target=work, args=(1 + k % 2,)) for k in range(4)]
+        [t.start() for t in threads], [t.join(60) for t in threads]
+        assert not raised and not any(t.is_alive() for t in threads)
+        assert len(cluster.backends()) == 2
+
+
+def test_memory_that_is_dropped_goes_before_new_memory():
+    """A rank that has room for one buffer: a finalizer drops it, and the next one fits."""
+    with simulated(2):
+        device = gb.Backend("MPI1:SIM,mem=1M")
+        for _ in range(20):
+            device.alloc(900_000)  # nobody keeps it
+        one = device.alloc(900_000)
+        with pytest.raises(gb.AllocationError, match="rank 1"):
+            device.alloc(900_000)
+        del one
+        device.alloc(900_000)
+
+
+def test_an_idle_process_lets_go_of_memory_within_a_heartbeat():
+    with simulated(2, deadline=5, heartbeat=0.2) as cluster:
+        worker = cluster._workers[0]
+        buffer = cluster.backends()[0].alloc(1 << 16)
+        time.sleep(0.5)  # the sender sleeps
+        assert len(worker.memories) == 1
+        del buffer
+        until = time.monotonic() + 20
+        while worker.memories and time.monotonic() < until:
+            time.sleep(0.01)
+        assert not worker.memories
+
+
+def test_a_graph_that_no_message_can_hold(monkeypatch):
+    monkeypatch.setattr(m, "MAX_COMMAND", 5000)
+    with simulated(2) as cluster, gb.Context() as ctx:
+        device = cluster.backends()[0]
+        node = x = ctx.tensor((4,), name="x")
+        for _ in range(40):
+            node = gb.sqr(node)
+        graph = ctx.graph(node)
+        with gb.Scheduler([device, gb.Backend("CPU", n_threads=1)]) as sched:
+            for n in graph.nodes:
+                sched.set_backend(n, device)
+            sched.allocate(graph)
+            x.set(np.ones(4, np.float32))
+            with pytest.raises(gb.InvalidArgumentError, match=r"40 nodes are a message of \d+ bytes, and 5000 are"):
+                sched.compute(graph)
+        monkeypatch.undo()
+        compute_on(device)
+
+
+def test_a_message_that_is_too_long_for_a_rank_is_told(monkeypatch):
+    with simulated(2, deadline=5) as cluster:
+        conductor = cluster._conductor
+        conductor.transport.send(1, m.CONTROL, bytes(m.MAX_CONTROL + 100))
+        with pytest.raises(gb.DeviceLostError, match=r"rank 1 .*is longer than"):
+            cluster._conductor.wait_for(conductor.peers[1], Queue(9), (1 << 40, 0))

@@ -1,0 +1,472 @@
+"""Clusters inside one process, attacked: interrupts at every place, other operations and endings at random places,
+threads, ranks that die, forks.
+
+    python tests/python/harness/harness_clusters.py --mode interrupts
+        KeyboardInterrupt is raised at each place of the package where CPython looks for signals, one after the other in
+        each operation; then all works, from two threads, no rank is lost and nothing is left there
+    python tests/python/harness/harness_clusters.py --mode timer
+        a timer's signals interrupt operations at random moments, also outside of the package
+    python tests/python/harness/harness_clusters.py --mode handlers
+        another operation or ending runs at a random place of an operation, on the same thread
+    python tests/python/harness/harness_clusters.py --mode threads
+        threads do operations at random; in the end the world is closed, or ranks are killed, in the middle of them
+    python tests/python/harness/harness_clusters.py --mode fork
+        a child at any moment: everything of the cluster raises there, another cluster works, and the parent goes on
+
+Rank 0 is this process, and so is what the other ranks do; only rank 0's own code is interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import gc
+import itertools
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+import ggml_backend as gb
+from ggml_backend.cluster import LocalNetwork, simulated
+from harness_interleave import Places, after_calls, interrupt
+from harness_interrupts import Timer
+from harness_world import PATIENCE, Wrong, in_thread, model_file, must, report, shuffled, supervise, valid, watched
+
+SMALL, LARGE = 16, 4096  # elements; bytes of the second go as data of their own
+Act = Callable[["ClusterWorld"], Any]
+
+
+class Instructions(Places):
+    """Only where CPython looks for signals. A line may begin elsewhere: that of ``with lock``, once more, before
+    the lock is released, and no signal handler runs there."""
+
+    def __init__(self) -> None:
+        super().__init__(True)
+
+    def is_place(self, frame: FrameType, event: str) -> bool:
+        return event == "opcode" and frame.f_lasti in after_calls(frame.f_code)
+
+
+class ClusterWorld:
+    """Two ranks, a scheduler over both with runs in flight, and memory on each. ``x`` is 2 or 3 in all elements, ``a``
+    and ``b`` are 1 or 2, whatever order things happen in."""
+
+    def __init__(self) -> None:
+        self.network = LocalNetwork(3)
+        self.entered = simulated(3, network=self.network, deadline=PATIENCE)
+        self.cluster = self.entered.__enter__()
+        self.one, self.two = self.cluster.backends()
+        self.cpu = gb.Backend("CPU", n_threads=1)
+        self.ctx = gb.Context()
+        self.x = self.ctx.tensor((LARGE,), name="x").set_input()
+        first = self.x + self.x
+        self.y = first * 1.0
+        self.graph = self.ctx.graph(self.y)
+        self.sched = gb.Scheduler([self.one, self.two, self.cpu], n_copies=2)
+        self.sched.set_backend(first, self.one)
+        self.sched.set_backend(self.y, self.two)
+        self.sched.allocate(self.graph)
+        self.here, self.there = gb.Context(), gb.Context()
+        self.small, self.a = self.here.tensor((SMALL,), name="small"), self.here.tensor((LARGE,), name="a")
+        self.b = self.there.tensor((LARGE,), name="b")
+        self.buffer = self.here.allocate(self.one)
+        self.other = self.there.allocate(self.two)
+        self.event = gb.Event(self.one)
+        self.file = gb.gguf.open(model_file())
+        self.pending: gb.Pending | None = None
+        for t in (self.small, self.a, self.b):
+            t.set(1.0)
+        self.x.set(2.0)
+        self.sched.compute(self.graph)
+
+    def check(self) -> None:
+        """Everything works, and is right. Nothing may be closed, and no rank lost."""
+        lost = [r.lost for r in self.cluster.ranks if r.lost]
+        if lost:
+            raise Wrong(lost[0])
+        with contextlib.suppress(gb.StateError):  # an interrupt may have ended a run
+            self.sched.synchronize()
+        self.sched.allocate(self.graph)
+        for value in (3.0, 2.0):
+            self.x.set(value)
+            must(self.sched.compute(self.graph), "compute")
+            valid("y", self.y.numpy(copy=True), 2 * value)
+            self.x.set(value)
+            valid("y of compute_async", self.sched.compute_async(self.graph, [self.y]).results()[0], 2 * value)
+        for value in (2.0, 1.0):
+            for t in (self.small, self.a):
+                t.set(value)
+            self.b.copy_from(self.a)
+            for t in (self.small, self.a, self.b):
+                valid(t.name, t.numpy(copy=True), value)
+        self.event.record().synchronize()
+        self.one.synchronize(), self.two.synchronize()
+        with gb.Backend("MPI1:SIM,mem=1M") as device:
+            device.alloc(900_000).close()
+
+    def check_ranks(self) -> None:
+        """Nothing is left on the ranks but what this world has, and their data have all been taken."""
+        gc.collect()
+        for device in (self.one, self.two):
+            device.synchronize()
+        self.cluster.ping(1), self.cluster.ping(2)
+        for worker in self.cluster._workers:
+            have = len(worker.memories), len(worker.graphs), len(worker.devices)
+            if have[0] > 24 or have[1] > 24 or have[2] > 8:
+                raise Wrong(f"{have} memories, graphs and devices are left on a rank")
+
+    def close(self) -> None:
+        """The thread that closes a cluster waits for its ranks."""
+        for closer in CLOSERS.values():
+            with contextlib.suppress(gb.GgmlError):
+                closer(self)
+
+
+def _flying(w: ClusterWorld) -> None:
+    runs = []
+    for value in (2.0, 3.0, 2.0):
+        w.x.set(value)
+        runs.append(w.sched.compute_async(w.graph, [w.y]))
+    for run in runs:
+        valid("y in flight", run.results()[0], 4, 6)
+
+
+def _start(w: ClusterWorld) -> None:
+    w.pending = w.sched.compute_async(w.graph, [w.y])
+
+
+def _finish(w: ClusterWorld) -> None:
+    pending = w.pending
+    if pending is not None:
+        valid("y of a run", pending.results()[0], 4, 6)
+
+
+def _open_scheduler(w: ClusterWorld) -> None:
+    with gb.Context() as ctx, gb.Scheduler([w.two, w.one, w.cpu]) as scheduler:
+        t = ctx.tensor((3, 4))
+        y = gb.relu(t + t)
+        scheduler.set_backend(y, w.two)
+        scheduler.set_backend(y.sources[0], w.one)
+        graph = ctx.graph(y)
+        scheduler.allocate(graph)
+        t.set(1.0)
+        if scheduler.compute(graph):
+            valid("a new scheduler", y.numpy(copy=True), 2)
+
+
+def _open_device(w: ClusterWorld) -> None:
+    with gb.Backend("MPI2:CPU") as device, gb.Context() as ctx:
+        t = ctx.tensor(LARGE)
+        with device.alloc(4 * LARGE) as buffer:
+            buffer.place(t)
+            t.set(5.0)
+            valid("a new device", t.numpy(copy=True), 5)
+
+
+def _own(w: ClusterWorld) -> None:
+    with gb.Context() as ctx:
+        t = ctx.tensor((SMALL,))
+        y = gb.sqr(t)
+        graph = ctx.graph(y)
+        with ctx.allocate(w.one):
+            t.set(3.0)
+            if graph.compute(w.one):
+                valid("a graph on a rank", y.numpy(copy=True), 9)
+
+
+def _load(w: ClusterWorld) -> None:
+    with w.file.load(w.two) as weights:
+        valid("weights of a rank", weights["w"].numpy(copy=True), 0, 1)
+
+
+OPERATIONS: dict[str, Act] = {
+    "compute": lambda w: w.sched.compute(w.graph),
+    "in flight": _flying,
+    "start": _start,
+    "finish": _finish,
+    "synchronize": lambda w: w.sched.synchronize(),
+    "allocate": lambda w: w.sched.allocate(w.graph),
+    "set x": lambda w: w.x.set(3.0),
+    "set small": lambda w: w.small.set(2.0),
+    "set a": lambda w: w.a.set(2.0),
+    "set part": lambda w: w.a.set(np.full(2500, 1, np.float32), 100),
+    "read y": lambda w: valid("y", w.y.numpy(copy=True), 4, 6),
+    "read small": lambda w: valid("small", w.small.numpy(copy=True), 1, 2),
+    "read a": lambda w: valid("a", w.a.numpy(copy=True), 1, 2),
+    "read b": lambda w: valid("b", w.b.numpy(copy=True), 1, 2),
+    "copy to b": lambda w: w.b.copy_from(w.a),
+    "copy to a": lambda w: w.a.copy_from(w.b),
+    "device waits": lambda w: (w.one.synchronize(), w.two.synchronize()),
+    "event": lambda w: w.event.record().synchronize(),
+    "event waits": lambda w: w.event.record().wait(w.two),
+    "buffer": lambda w: w.two.alloc(1 << 16).clear(0),
+    "open scheduler": _open_scheduler,
+    "open device": _open_device,
+    "graph of its own": _own,
+    "load": _load,
+    "backends": lambda w: w.cluster.backends("CPU"),
+    "supports": lambda w: (w.one.supports(w.y), w.two.unsupported_reason(w.y)),
+    "facts": lambda w: (w.cluster.ranks, w.cluster.bytes_sent, w.cluster.size, repr(w.cluster), w.cluster.closed),
+    "ping": lambda w: w.cluster.ping(1, times=2),
+    "clocks": lambda w: w.cluster.set_clocks(),
+    "no memory": lambda w: _no_memory(w),
+}  # fmt: skip
+
+
+def _no_memory(w: ClusterWorld) -> None:
+    with contextlib.suppress(gb.AllocationError):
+        w.one.alloc(1 << 60)
+
+
+CLOSERS: dict[str, Act] = {
+    "close event": lambda w: w.event.close(),
+    "close buffer": lambda w: w.buffer.close(),
+    "close scheduler": lambda w: w.sched.close(),
+    "close one": lambda w: w.one.close(),
+    "close contexts": lambda w: (w.here.close(), w.ctx.close()),
+    "close cluster": lambda w: w.cluster.close(),
+    "end": lambda w: w.entered.__exit__(None, None, None),
+}
+KILLERS: dict[str, Act] = {
+    "kill one": lambda w: w.network.kill(1),
+    "kill two": lambda w: w.network.kill(2),
+}
+
+
+def attempt(act: Act, world: ClusterWorld) -> None:
+    """What was interrupted before may have left a run that failed, or results out of date."""
+    with contextlib.suppress(gb.StateError):
+        act(world)
+
+
+def tolerant(act: Act, world: ClusterWorld) -> None:
+    with contextlib.suppress(gb.GgmlError):
+        act(world)
+
+
+def checked(world: ClusterWorld, counts: Counter[str]) -> None:
+    with watched():
+        world.check()
+        in_thread(world.check)
+    counts["checks"] += 2
+
+
+def interrupts(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str]:
+    chooser, places, counts = random.Random(seed), Instructions(), Counter[str]()
+    end = time.monotonic() + seconds
+    world = ClusterWorld()
+    for name in shuffled(list(OPERATIONS), chooser):
+        first = chooser.randint(1, 12) if not options.complete else 1
+        step = 1 if options.complete else chooser.randint(3, 12)
+        for k in itertools.count(first, step):
+            if time.monotonic() > end and not options.complete:
+                world.close()
+                return counts
+            reached = True
+            with watched():
+                try:
+                    reached = places.run(functools.partial(attempt, OPERATIONS[name], world), k, interrupt)
+                except KeyboardInterrupt:
+                    pass
+                except BaseException:
+                    print(f"at: {name}, interrupted at {places.where}", flush=True)
+                    raise
+            if not reached:
+                break
+            counts["interrupts"] += 1
+            print(f"at: the check after {name}, interrupted at {places.where}", flush=True)
+            checked(world, counts)
+        counts["operations"] += 1
+        with watched():
+            world.check_ranks()
+        report(counts)
+    world.close()
+    counts["complete"] += 1
+    return counts
+
+
+def by_timer(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str]:
+    chooser, timer, counts = random.Random(seed), Timer(), Counter[str]()
+    end = time.monotonic() + seconds
+    world = ClusterWorld()
+    while time.monotonic() < end:
+        for name in shuffled(list(OPERATIONS), chooser)[:8]:
+            print(f"at: {name}", flush=True)
+            act = functools.partial(attempt, OPERATIONS[name], world)
+            with watched():
+                number = signal.SIGINT if chooser.random() < 0.2 else signal.SIGALRM
+                counts["interrupts"] += timer.attempt(act, 10 ** chooser.uniform(-5.5, -2.3), number)
+            counts["operations"] += 1
+        print("at: the check", flush=True)
+        checked(world, counts)
+        report(counts)
+    with watched():
+        world.check_ranks()
+    world.close()
+    return counts
+
+
+def handlers(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str]:
+    chooser, places, counts = random.Random(seed), Instructions(), Counter[str]()
+    end = time.monotonic() + seconds
+    lengths: dict[str, int] = {}
+    world = ClusterWorld()
+    while time.monotonic() < end:
+        name = chooser.choice(list(OPERATIONS))
+        ends = chooser.random() < 0.1
+        others = {**CLOSERS, **KILLERS} if ends else OPERATIONS
+        other = chooser.choice(list(others))
+        k = chooser.randint(1, lengths.get(name, 300))
+        print(f"at: {name} with {other} at place {k}", flush=True)
+        with watched():
+            reached = places.run(
+                functools.partial(tolerant, OPERATIONS[name], world), k, lambda other=other, others=others, world=world:
+                tolerant(others[other], world)
+            )  # fmt: skip
+        if not reached:
+            lengths[name] = k
+        elif ends:
+            with watched():
+                world.close()
+                world = ClusterWorld()
+        else:
+            checked(world, counts)
+        counts["re-entries"] += reached
+        report(counts)
+    world.close()
+    return counts
+
+
+def threads(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str]:
+    chooser, counts = random.Random(seed), Counter[str]()
+    end = time.monotonic() + seconds
+    sys.setswitchinterval(1e-5)
+    while time.monotonic() < end:
+        world, over, raised = ClusterWorld(), threading.Event(), list[BaseException]()
+
+        def user(mine: random.Random, world: Any = world, over: Any = over, raised: Any = raised) -> None:
+            name = "?"
+            try:
+                while not over.is_set():
+                    name = mine.choice(list(OPERATIONS))
+                    tolerant(OPERATIONS[name], world)
+                    counts["operations"] += 1
+            except BaseException as error:
+                print(f"at: {name}, in a thread", flush=True)
+                raised.append(error)
+                over.set()
+
+        users = [threading.Thread(target=user, args=(random.Random(chooser.getrandbits(32)),)) for _ in range(3)]
+        how = chooser.choice(["nothing", *CLOSERS, *KILLERS])
+        with watched():
+            for thread in users:
+                thread.start()
+            over.wait(chooser.choice([0.05, 0.2, 0.5]))
+            if how != "nothing":
+                tolerant({**CLOSERS, **KILLERS}[how], world)
+                over.wait(0.1)
+            over.set()
+            for thread in users:
+                thread.join()
+            if raised:
+                raise raised[0]
+            if how == "nothing":
+                world.check()
+                world.check_ranks()
+            elif how in KILLERS:
+                for device in world.cluster.backends():
+                    with gb.Context() as ctx, device.alloc(64) as buffer:
+                        t = buffer.place(ctx.tensor(4))
+                        t.set(7.0)
+                        valid("what is left", t.numpy(copy=True), 7)
+            world.close()
+        counts["worlds"] += 1
+        report(counts)
+    return counts
+
+
+def child(world: ClusterWorld, chooser: random.Random) -> int:
+    for name in shuffled(list(OPERATIONS), chooser):
+        with contextlib.suppress(gb.GgmlError):
+            OPERATIONS[name](world)
+    world.close()
+    mine = ClusterWorld()
+    mine.check()
+    mine.close()
+    return 0
+
+
+def forks(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str]:
+    chooser, counts = random.Random(seed), Counter[str]()
+    end = time.monotonic() + seconds
+    world = ClusterWorld()
+    while time.monotonic() < end:
+        over, raised = threading.Event(), list[BaseException]()
+
+        def busy(over: Any = over, raised: Any = raised) -> None:
+            try:
+                while not over.is_set():
+                    attempt(OPERATIONS[chooser.choice(list(OPERATIONS))], world)
+            except BaseException as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=busy)
+        thread.start()
+        for _ in range(4):
+            time.sleep(chooser.choice([0, 1e-3, 1e-2]))
+            sys.stdout.flush()
+            process = os.fork()
+            if process == 0:
+                signal.alarm(int(PATIENCE))
+                status = 99
+                try:
+                    status = child(world, random.Random(chooser.getrandbits(32)))
+                except BaseException:
+                    import traceback
+
+                    traceback.print_exc()
+                    sys.stdout.flush()
+                finally:
+                    os._exit(status)
+            with watched(2 * PATIENCE):
+                _, waited = os.waitpid(process, 0)
+            counts["children"] += 1
+            if waited:
+                raise AssertionError(f"a child ended with {os.waitstatus_to_exitcode(waited)}")
+        over.set()
+        with watched():
+            thread.join()
+            if raised:
+                raise raised[0]
+        checked(world, counts)
+        report(counts)
+    world.close()
+    return counts
+
+
+MODES = {"interrupts": interrupts, "timer": by_timer, "handlers": handlers, "threads": threads, "fork": forks}
+
+
+def work(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str]:
+    try:
+        return MODES[options.mode](seconds, seed, options)
+    finally:
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+if __name__ == "__main__":
+    sys.exit(supervise(
+        __file__, work, ("--mode", {"choices": list(MODES), "default": "interrupts"}),
+        ("--complete", {"action": "store_true"}),
+    ))  # fmt: skip
