@@ -114,7 +114,7 @@ class _Option:
             hint = type(default) if type(default) in _READERS else str
         members = _members(hint)
         self.values = [m for m in members if not isinstance(m, type) and isinstance(m, (str, int, bool))]
-        self.kinds = [kind for kind in _READERS if kind in members or (kind is str and hint is Any)]
+        self.kinds = [kind for kind in _READERS if kind in members or (kind is str and Any in members)]
         self.is_flag = self.kinds == [bool]
         self.what = " or ".join([*map(repr, self.values), *(k.__name__ for k in self.kinds)])
 

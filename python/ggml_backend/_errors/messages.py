@@ -303,7 +303,9 @@ def reader_hint(value: object) -> str:
 
 
 def add_note(error: BaseException, note: str) -> None:
-    """Tells more about an exception of the user's code. Python 3.10 does not show notes."""
+    """Tells more about an exception of the user's code. Python 3.10 does not show notes, but they are there."""
     add: Callable[[str], Any] | None = getattr(error, "add_note", None)
     if add is not None:
         add(note)
+    else:
+        error.__dict__.setdefault("__notes__", []).append(note)

@@ -949,8 +949,7 @@ def test_many_keys_open_in_linear_time(tmp_path: Path) -> None:
         times[n] = best
         assert file.metadata[f"some.key.{n - 1}"] == n - 1
         assert len(file.metadata) == n
-    assert times[100_000] < 1
-    assert times[100_000] < 12 * times[25_000]
+    assert times[100_000] < 12 * times[25_000]  # a search for each key among all would take 16 times
 
 
 @pytest.mark.parametrize("key", ["split.no", "split.count", "split.tensors.count"])

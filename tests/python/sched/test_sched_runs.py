@@ -89,27 +89,23 @@ def place_all(sched, line, device, rng):
 
 @unchecked
 def test_two_copies_do_not_wait(line, rng, cpu):
-    """Setting the next input and starting the next run returns while the device still works on the first."""
-    device = gb.Backend("SIM:delay=80ms")
+    """Setting the next input and starting the next run returns while the device still works on the first, and the
+    first is waited for alone."""
+    device = gb.Backend("SIM:delay=500ms")
     with gb.Scheduler([device, cpu], n_copies=2) as sched:
         place_all(sched, line, device, rng)
         line.x.set(0)
         sched.compute(line.graph)
         first, second = batches(rng, 2)
-        start = time.perf_counter()
         line.x.set(first)
         one = sched.compute_async(line.graph, [line.y])
         line.x.set(second)
         two = sched.compute_async(line.graph, [line.y])
-        issued = time.perf_counter() - start
+        assert "running" in repr(one) and "running" in repr(two)
         np.testing.assert_allclose(one.results()[0], line.expected(first), rtol=1e-4, atol=1e-4)
-        one_done = time.perf_counter() - start
+        assert "done" in repr(one) and "running" in repr(two)
         np.testing.assert_allclose(two.results()[0], line.expected(second), rtol=1e-4, atol=1e-4)
-        two_done = time.perf_counter() - start
-    assert one_done >= 0.075
-    assert two_done >= 0.155
-    assert issued < one_done  # (by how much is the machine's affair)
-    assert one_done < two_done - 0.05  # the first was waited for alone
+        assert "done" in repr(two)
 
 
 def test_results_in_order_whatever_the_order_of_asking(line, rng, cpu, slow):
