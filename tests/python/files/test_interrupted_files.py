@@ -98,6 +98,9 @@ def check(folder: Path, before: tuple[list[str], bool], where: str) -> None:
             assert (file.tensors["t"].numpy() == 2).all(), where
 
 
+@pytest.mark.skipif(
+    sys.version_info >= (3, 12), reason="from 3.12 on Python does not trace the instructions of a call just entered"
+)
 @pytest.mark.parametrize("what", ACTS)
 def test_at_every_instruction(folder: Path, what: str) -> None:
     places, act, before = Everywhere(instructions=True), ACTS[what], held()
