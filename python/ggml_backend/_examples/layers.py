@@ -68,8 +68,9 @@ def _work(t: Tensor) -> Node:
     """What a node costs, by the rules of the scheduler's costs (docs/PLACEMENT.md)."""
     sources = t.sources
     nbytes = _data_bytes(t)
-    if t.op == "GET_ROWS":
-        nbytes *= 2
+    if t.op == "GET_ROWS":  # of the table as much as the result holds
+        table, ids = sources
+        nbytes += table.dtype.row_size(t.shape[-1]) * (t.size // t.shape[-1]) + _data_bytes(ids)
     else:
         nbytes += sum(_data_bytes(s) for i, s in enumerate(sources) if t.op != "CPY" or i == 0)
     flops = 2.0 * t.size * sources[0].ne[0] if t.op == "MUL_MAT" else float(t.size)

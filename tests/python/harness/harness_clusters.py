@@ -191,6 +191,7 @@ def _load(w: ClusterWorld) -> None:
 
 OPERATIONS: dict[str, Act] = {
     "compute": lambda w: w.sched.compute(w.graph),
+    "read y": lambda w: valid("y", w.y.numpy(copy=True), 4, 6),
     "in flight": _flying,
     "start": _start,
     "finish": _finish,
@@ -200,7 +201,6 @@ OPERATIONS: dict[str, Act] = {
     "set small": lambda w: w.small.set(2.0),
     "set a": lambda w: w.a.set(2.0),
     "set part": lambda w: w.a.set(np.full(2500, 1, np.float32), 100),
-    "read y": lambda w: valid("y", w.y.numpy(copy=True), 4, 6),
     "read small": lambda w: valid("small", w.small.numpy(copy=True), 1, 2),
     "read a": lambda w: valid("a", w.a.numpy(copy=True), 1, 2),
     "read b": lambda w: valid("b", w.b.numpy(copy=True), 1, 2),
