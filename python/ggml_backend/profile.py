@@ -28,6 +28,7 @@ from ._profiles.tables import (
     make_table,
     median_run,
 )
+from ._text.escape import line
 
 __all__ = [
     "MachineLimits", "Profile", "ProfileChange", "ProfileComparison", "ProfileRow", "ProfileStep", "ProfileTable",
@@ -227,8 +228,10 @@ class Profile(Owner):
     @classmethod
     def from_json(cls, source: str | os.PathLike[str]) -> Profile:
         """What :meth:`to_json` gave: the text, or the path of a file."""
+        where = "Profile.from_json: the text"
         if not isinstance(source, str) or not source.lstrip().startswith("{"):
             expect_path(source, "Profile.from_json: source")
+            where = line(os.fsdecode(source))
             source = read_text(source)
         try:
             data = json.loads(source)
@@ -236,8 +239,8 @@ class Profile(Owner):
             profile._limits = {m.level: m for m in map(limits_from_json, data["limits"])}
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             if isinstance(error, InvalidArgumentError):
-                raise
-            raise InvalidArgumentError(f"Profile.from_json: is no profile: {error}") from error
+                raise InvalidArgumentError(f"{where}: {str(error).removeprefix('Profile.from_json: ')}") from None
+            raise InvalidArgumentError(f"{where}: it is no profile that to_json wrote") from error
         return profile
 
     def to_trace(self, path: str | os.PathLike[str] | None = None) -> str:

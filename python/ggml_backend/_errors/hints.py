@@ -68,10 +68,8 @@ _RUN = "scheduler.compute(ctx.graph(x)) computes it, x.numpy() shows it"
 _ATTRIBUTES: dict[str, dict[str, str]] = {
     "Tensor": {
         **_OPERATIONS,
-        "sum": "gb.sum(x) adds all elements, gb.sum_rows(x) those of each row",
-        "mean": f"gb.mean(x), {_LAST}",
-        "argmax": f"gb.argmax(x), {_LAST}",
-        "argsort": f"gb.argsort(x), {_LAST}",
+        "sum": "gb.sum(x) adds all elements, gb.sum(x, axis=...) those along an axis",
+        **{name: f"gb.{name}(x, axis=...)" for name in ("mean", "argmax", "argsort")},
         **dict.fromkeys(["softmax", "log_softmax"], f"gb.soft_max(x), {_LAST}"),
         **dict.fromkeys(["to", "cpu", "cuda"], _WHERE),
         "device": "x.location says where it is",

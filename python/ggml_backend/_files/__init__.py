@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from .._core.owned import owned
 from .._errors import FileError
 from .._ffi import ffi, lib
+from .._text.escape import line
 
 __all__ = ["Sink", "can_write", "encoded", "open_regular", "read_text", "replace_file", "write_text"]
 
@@ -134,9 +135,13 @@ def open_regular(path: _Path) -> io.FileIO:
 
 
 def read_text(path: _Path, errors: str = "strict") -> str:
-    """A text file in UTF-8, as it is. FileError for what is no regular file."""
+    """A text file in UTF-8, as it is. FileError for what is no regular file, and no text."""
     with open_regular(path) as file:
-        return file.readall().decode("utf-8", errors)
+        data = file.readall()
+    try:
+        return data.decode("utf-8", errors)
+    except UnicodeDecodeError as error:
+        raise FileError(f"{line(os.fsdecode(path))}: it is no text: {error.reason} at byte {error.start}") from None
 
 
 def can_write(path: _Path) -> None:

@@ -77,7 +77,7 @@ class Recorded:
         """:class:`InvalidArgumentError` for what :meth:`to_json` did not give."""
         try:
             if data["format"] != FORMAT:
-                raise InvalidArgumentError(f"Profile.from_json: is of format {data['format']!r}, needs {FORMAT}")
+                raise InvalidArgumentError(f"Profile.from_json: it is of format {data['format']!r}, needs {FORMAT}")
             steps = tuple(
                 ProfileStep(
                     **{
@@ -90,8 +90,10 @@ class Recorded:
             )
             records, runs = _columns(data["records"], RECORD), _columns(data["runs"], RUN)
             dropped = int(data["dropped"])
+        except InvalidArgumentError:
+            raise
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise InvalidArgumentError(f"Profile.from_json: is no profile: {error}") from error
+            raise InvalidArgumentError("Profile.from_json: it is no profile that to_json wrote") from error
         if records.size and (records["step"].max() >= len(steps) or records["run"].max() >= len(runs)):
             raise InvalidArgumentError("Profile.from_json: a record names a step or a run that is not there")
         return cls(steps, records, runs, dropped)

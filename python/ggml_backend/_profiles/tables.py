@@ -340,7 +340,8 @@ def compare_rows(before: Recorded, after: Recorded, by: Any, top: int | None) ->
     rows = [ProfileChange(name, of[0].get(name), of[1].get(name)) for name in dict.fromkeys([*of[0], *of[1]])]
     rows.sort(key=lambda r: -abs((r.after or 0.0) - (r.before or 0.0)))
     was, now = median_run(before), median_run(after)
-    title = f"{was * 1e3:.3f} ms -> {now * 1e3:.3f} ms a run (median)" + (f", ratio {now / was:.3f}" if was else "")
+    ratio = f", ratio {now / was:.3f}" if was and now else ""
+    title = f"{was * 1e3:.3f} ms -> {now * 1e3:.3f} ms a run (median){ratio}"
     found = ProfileComparison(rows if top is None else rows[:top], title)
     found.before, found.after = was, now
     return found

@@ -10,14 +10,16 @@ import os
 import re
 import runpy
 import sys
+import threading
 import traceback
 from collections.abc import Iterator
 from typing import Any
 
 from .._errors import InvalidArgumentError
+from .._files import can_write
 from .._text.terminal import say
 from ..profile import Profile
-from .program import Parser
+from .program import INTERRUPTED, Parser
 
 __all__ = ["add_arguments", "run"]
 
@@ -57,14 +59,25 @@ def _call(name: str, is_module: bool) -> int:
             return end.code or 0
         print(end.code, file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except Exception as error:  # it is the script's: what was computed before it is still told
         traceback.print_exception(_of_the_script(error))
         return 1
     return 0
 
 
+def _wait_for_threads() -> None:
+    """As Python does at its end: a script may leave what computes to threads."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+
+
 def _check(options: argparse.Namespace) -> str:
     """Is there something to run? The folder that it imports from."""
+    if options.script[:1] == ["--"]:
+        del options.script[0]
     if not options.script:
         options.parser.error("the following arguments are required: SCRIPT")
     name: str = options.script[0]
@@ -97,6 +110,8 @@ def _by(options: argparse.Namespace) -> Any:
 
 def run(options: argparse.Namespace) -> int:
     by, folder = _by(options), _check(options)
+    for path in filter(None, (options.json, options.trace)):
+        can_write(path)
     old = Profile.from_json(options.compare) if options.compare else None
     with _as_program(options.script, folder):
         name = options.script[0]
@@ -104,6 +119,8 @@ def run(options: argparse.Namespace) -> int:
             raise InvalidArgumentError(f"profile: there is no module {name}")
         with Profile.everything(max_records=options.records) as profile:
             status = _call(name, options.m)
+            if status != INTERRUPTED:
+                _wait_for_threads()
     sys.stdout.flush()
     limits = not options.no_limits
     say(profile.table(by, options.sort, options.top, limits=limits))

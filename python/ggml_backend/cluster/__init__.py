@@ -333,6 +333,8 @@ def simulated(
     if isinstance(ranks, bool) or not isinstance(ranks, int) or not 1 <= ranks <= 1024:
         raise InvalidArgumentError(f"simulated: ranks must be 1 to 1024, not {ranks!r}")
     options = _options(deadline, heartbeat, cache, threads)
+    if network is not None and not isinstance(network, LocalNetwork):
+        raise TypeError(f"simulated: network must be a LocalNetwork, not {type(network).__name__}")
     network = network or LocalNetwork(ranks, delay=delay, rate=rate, jitter=jitter, seed=seed)
     workers = [Worker(network.transport(r), _version, options) for r in range(1, ranks)]
     running = [

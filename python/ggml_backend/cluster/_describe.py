@@ -149,9 +149,10 @@ class Description:
         return _Reader(shown, "", _parsed(shown, text)).description()
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Writes a file that :meth:`read` reads."""
+        """Writes a file that :meth:`read` reads: of TOML, or of JSON if its name ends so."""
         expect_path(path, "Description.write: path")
-        write_text(path, _toml_of(self))
+        is_json = os.fsdecode(path).lower().endswith(".json")
+        write_text(path, json.dumps(_tables_of(self), indent=2) + "\n" if is_json else _toml_of(self))
 
     @cached_property
     def alike(self) -> bool:
@@ -231,6 +232,37 @@ def _toml_of(d: Description) -> str:
         if a < b:
             lines += ["", "[[links]]", f"between = {json.dumps([a, b])}", *_link_keys(link)]
     return "\n".join(lines) + "\n"
+
+
+def _tables_of(d: Description) -> dict[str, Any]:
+    """The same as JSON has it."""
+
+    def table(lines: list[str]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, _, value in (each.partition(" = ") for each in lines):
+            *above, last = key.split(".")
+            inner = found
+            for name in above:
+                inner = inner.setdefault(name, {})
+            inner[last] = json.loads(value)
+        return found
+
+    devices = {}
+    for kind in {device.kind.name: device.kind for device in d.devices}.values():
+        lines = [f"memory = {_quantity(kind.memory, 'memory')}", *_rate_keys("", kind.rates)]
+        lines.append(f"launch = {_quantity(kind.launch, 'time')}")
+        for dtype, rates in kind.types.items():
+            lines += _rate_keys(f"types.{dtype}.", rates)
+        devices[kind.name] = table(lines)
+    hosts: dict[str, dict[str, Any]] = {}
+    for device in d.devices:
+        hosts.setdefault(device.host, {"name": device.host, "devices": []})["devices"].append(device.kind.name)
+    for name, host in hosts.items():
+        if name in d._inside:
+            host["inside"] = table(_link_keys(d._inside[name]))
+    links = [{"between": [a, b], **table(_link_keys(link))} for (a, b), link in d._between.items() if a < b]
+    top = table([f"rank0 = {json.dumps(d.rank0)}", f"issue = {_quantity(d.issue, 'time')}"])
+    return {**top, "devices": devices, "hosts": list(hosts.values()), "links": links}
 
 
 def _rate_keys(prefix: str, rates: Rates) -> list[str]:

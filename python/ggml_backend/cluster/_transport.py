@@ -17,7 +17,7 @@ import threading
 import time
 from typing import Any
 
-from .._errors import StateError
+from .._errors import InvalidArgumentError, StateError
 from ._messages import N_CHANNELS
 
 __all__ = ["Killed", "Letter", "LocalNetwork", "Transport"]
@@ -129,6 +129,8 @@ class LocalNetwork:
     def __init__(
         self, size: int, *, delay: float = 0.0, rate: float | None = None, jitter: float = 0.0, seed: int = 0
     ) -> None:
+        self._check(delay, rate)
+        self._check(jitter, None, "jitter")
         self.size: int = size
         self.delay: float = delay
         self.rate: float | None = rate
@@ -146,11 +148,22 @@ class LocalNetwork:
         self._stopped: set[int] = set()
         self._dead: set[int] = set()
 
+    @staticmethod
+    def _check(delay: Any, rate: Any, name: str = "delay") -> None:
+        for what, value, least in ((name, delay, "not below 0"), ("rate", rate, "above 0")):
+            if value is None and what == "rate":
+                continue
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise TypeError(f"LocalNetwork: {what} must be a number, not {type(value).__name__}")
+            if not math.isfinite(value) or value < 0 or (value == 0 and what == "rate"):
+                raise InvalidArgumentError(f"LocalNetwork: {what} must be finite and {least}, is {value}")
+
     def transport(self, rank: int) -> LocalTransport:
         return LocalTransport(self, rank)
 
     def link(self, source: int, target: int, *, delay: float = 0.0, rate: float | None = None) -> None:
         """Gives what is sent that way from now on a delay and a rate of its own."""
+        self._check(delay, rate)
         self._links[source, target] = delay, rate
 
     def of_link(self, source: int, target: int) -> tuple[float, float | None]:

@@ -21,7 +21,7 @@ NAMES = ("dim", "keepdim"), "axis and keepdims are the names here"
 Axes = Union[int, "Sequence[int]", None]
 
 
-def _axes(op: str, a: Tensor, axis: Axes) -> list[int]:
+def _axes(op: str, a: Tensor, axis: Axes, several: bool = True) -> list[int]:
     """Counted from the front, in order; None: all."""
     newest(op, (a,))  # is it a tensor?
     if axis is None:
@@ -33,7 +33,8 @@ def _axes(op: str, a: Tensor, axis: Axes) -> list[int]:
     try:
         given = [operator.index(i) for i in (axis if isinstance(axis, (tuple, list)) else (axis,))]
     except TypeError:
-        raise TypeError(f"{op}: axis must be an int, a tuple of ints or None, not {axis!r:.60}") from None
+        what = "an int, a tuple of ints or None" if several else "an int"
+        raise TypeError(f"{op}: axis must be {what}, not {axis!r:.60}") from None
     for i in given:
         if not -a.ndim <= i < a.ndim:
             raise InvalidArgumentError(f"{op}: a {a.describe()}: there is no axis {i}")
@@ -54,7 +55,7 @@ def along(op: str, a: Tensor, axis: int, row_by_row: Callable[[Tensor], Tensor],
     given: object = axis
     if isinstance(given, (tuple, list)) or given is None:
         raise TypeError(f"{op}: axis must be an int, not {axis!r:.60}")
-    rows, order = _last(a, _axes(op, a, axis))
+    rows, order = _last(a, _axes(op, a, axis, several=False))
     if rows is a:
         return row_by_row(a)
     if inplace:

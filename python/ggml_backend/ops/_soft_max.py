@@ -54,8 +54,10 @@ def soft_max(
     A row that is -inf everywhere gives zeros; one with NaN or +inf, at a masked place too, is NaN everywhere.
     """
     if not are((axis,), (-1,)):
+        if mask is not None and isinstance(a, Tensor) and are((axis,), (a.ndim - 1,)):
+            return soft_max(a, mask, scale, inplace, max_bias=max_bias)
         if mask is not None:
-            raise InvalidArgumentError("soft_max: a mask goes with axis=-1, whose rows it is laid over")
+            raise InvalidArgumentError("soft_max: a mask goes with the last axis, whose rows it is laid over")
         return along("soft_max", a, axis, lambda rows: soft_max(rows, None, scale, inplace, max_bias=max_bias), inplace)
     if mask is None and are((scale, max_bias), (1.0, 0.0)):
         return build_1("soft_max", pick("soft_max", inplace), a)

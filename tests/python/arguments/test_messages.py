@@ -422,7 +422,7 @@ MISTAKES = [
     ("gb.argmax(x, axis=(0, 1))", T,
      "argmax: axis must be an int; gb.argmax(x.reshape(-1), axis=0) looks at all elements"),
     ("gb.soft_max(x, axis=None)", T, "soft_max: axis must be an int, not None"),
-    ("gb.soft_max(x, x, axis=0)", E, "soft_max: a mask goes with axis=-1, whose rows it is laid over"),
+    ("gb.soft_max(x, x, axis=0)", E, "soft_max: a mask goes with the last axis, whose rows it is laid over"),
     ("gb.norm(x, inplace=True, axis=0)", E, "norm: along axis 0 it works on a copy, and not in place"),
     ("gb.concat([x, x], dim=0)", T, "concat: there is no dim; axis is its name here"),
     ("gb.Tensor((2, 3))", T,
@@ -608,8 +608,8 @@ MISTAKES = [
     ("sched.compute_async(ctx.graph((single * 3).named('h') + 1), results=result)", E,
      "Scheduler.compute_async: 'result' (SCALE) is not in the graph"),
     # methods and names that other libraries have
-    ("x.sum()", N, "'Tensor' object has no attribute 'sum'; gb.sum(x) adds all elements, gb.sum_rows(x) those of each "
-     "row"),
+    ("x.sum()", N, "'Tensor' object has no attribute 'sum'; gb.sum(x) adds all elements, gb.sum(x, axis=...) "
+     "those along an axis"),
     ("x.exp()", N, "'Tensor' object has no attribute 'exp'; there is no such operation; gb.map_custom(function, x) "
      "runs a function of yours"),
     ("x.relu()", N, "'Tensor' object has no attribute 'relu'; gb.relu is a function of tensors"),

@@ -116,3 +116,28 @@ def test_errors(folder, arguments, status, words):
     assert all(word in done.stderr for word in words), done.stderr
     if status == 1:
         assert len(done.stderr.splitlines()) == 1, done.stderr
+
+
+def test_a_script_that_is_interrupted_and_one_that_leaves_work_to_threads(folder: Path) -> None:
+    computes = SCRIPT.split("for backend")[0]
+    (folder / "stopped.py").write_text(
+        f"{computes}gb.Scheduler([gb.Backend('CPU')]).compute(graph)\nraise KeyboardInterrupt"
+    )
+    (folder / "threads.py").write_text(
+        f"{computes}import threading, time\n"
+        "def later():\n    time.sleep(0.3)\n    gb.Scheduler([gb.Backend('CPU')]).compute(graph)\n"
+        "threading.Thread(target=later).start()\n"
+    )
+    for name, status in (("stopped.py", 130), ("threads.py", 0)):
+        command = [sys.executable, "-m", "ggml_backend", "profile", "--no-limits", "--json", "p.json", "--", name]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == status, done.stderr
+        assert "MUL_MAT" in done.stdout
+        assert len(gb.Profile.from_json(folder / "p.json").runs) == 1
+        (folder / "p.json").unlink()
+
+
+def test_files_that_cannot_be_written_are_told_before_the_script_runs(folder: Path) -> None:
+    command = [sys.executable, "-m", "ggml_backend", "profile", "--json", "/nowhere/p.json", "beside.py"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1 and "/nowhere/p.json" in done.stderr and not done.stdout

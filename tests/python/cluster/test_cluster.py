@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import time
 
@@ -191,3 +192,16 @@ def test_left_out_copies_and_waits_across_ranks_are_caught(seed, node_by_node):
                 mutated.run_right()
                 tried += 1
         assert tried > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [
+        ({"delay": -1}, gb.InvalidArgumentError), ({"delay": math.inf}, gb.InvalidArgumentError),
+        ({"rate": 0}, gb.InvalidArgumentError), ({"jitter": math.nan}, gb.InvalidArgumentError),
+        ({"delay": "x"}, TypeError), ({"network": 3}, TypeError),
+    ],
+)  # fmt: skip
+def test_networks_that_there_cannot_be(options, kind):
+    with pytest.raises(kind, match=next(iter(options))), simulated(2, **options):
+        pass

@@ -104,8 +104,11 @@ def test_losses_on_average():
     assert link.seconds(0) == pytest.approx(link.rounds(1)) and not math.isnan(link.seconds(10**12))
 
 
-def test_written_and_read_again(full, tmp_path):
-    again = tmp_path / "again.toml"
+@pytest.mark.parametrize("name", ["again.toml", "again.JSON"])
+def test_written_and_read_again(full, tmp_path, name):
+    if name.endswith("toml") and sys.version_info < (3, 11):
+        pytest.skip("TOML needs Python 3.11")
+    again = tmp_path / name
     full.write(again)
     other = Description.read(again)
     assert [(d.name, d.host, d.kind) for d in other.devices] == [(d.name, d.host, d.kind) for d in full.devices]
@@ -115,6 +118,13 @@ def test_written_and_read_again(full, tmp_path):
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="TOML needs Python 3.11")
+def test_what_is_no_text_is_told(tmp_path):
+    path = tmp_path / "model.toml"
+    path.write_bytes(b"GGUF\xac\xff")
+    with pytest.raises(gb.FileError, match=r"model\.toml: it is no text: .* at byte 4"):
+        Description.read(path)
+
+
 def test_the_example_is_one():
     found = Description.read(in_tree("examples/cluster/campus.toml"))
     assert len(found.devices) == 12 and found.rank0 == "room-a1"

@@ -118,3 +118,12 @@ def test_pools_of_batches(given, computed, op):
     got = computed(gb.pool_1d(x, op, 2))
     assert got.shape == (2, 3, 6, 4)
     np.testing.assert_allclose(got, rows.max(axis=4) if op == "max" else rows.mean(axis=4), rtol=1e-5)
+
+
+def test_a_mask_along_the_last_axis_by_its_number(given, computed):
+    array, x = given(2, 3, 4)
+    mask, m = given(3, 4)
+    e = np.exp((array + mask).astype(np.float64))
+    wanted = e / e.sum(-1, keepdims=True)
+    for axis in (-1, 2):
+        np.testing.assert_allclose(computed(gb.soft_max(x, m, axis=axis)), wanted, rtol=1e-4, atol=1e-6)

@@ -555,3 +555,29 @@ def test_a_profile_of_nothing(cpu):
     assert p._repr_html_()
     assert validated(p.to_trace())
     assert len(gb.Profile.from_json(p.to_json()).records) == 0
+
+
+def test_what_is_no_profile_is_told_with_the_file(recorded, tmp_path):
+    wrong = {
+        "other.json": ("{}", r"other\.json: it is no profile"),
+        "text.json": ("nothing", r"text\.json: it is no profile"),
+        "old.json": (
+            recorded.to_json(limits=False).replace('"format":1', '"format":"zz"'),
+            r"old\.json: it is of format",
+        ),
+    }
+    for name, (text, told) in wrong.items():
+        (tmp_path / name).write_text(text)
+        with pytest.raises(gb.InvalidArgumentError, match=told):
+            gb.Profile.from_json(tmp_path / name)
+    (tmp_path / "bytes.json").write_bytes(b"\xff")
+    with pytest.raises(gb.FileError, match=r"bytes\.json: it is no text"):
+        gb.Profile.from_json(tmp_path / "bytes.json")
+
+
+def test_beside_nothing_there_is_no_ratio(recorded, cpu):
+    sched = gb.Scheduler([cpu])
+    with sched.profile() as nothing:
+        pass
+    for change in (nothing.compare(recorded), recorded.compare(nothing)):
+        assert "ratio" not in str(change).splitlines()[0]
