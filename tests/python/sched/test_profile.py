@@ -563,7 +563,7 @@ def test_what_is_no_profile_is_told_with_the_file(recorded, tmp_path):
         "text.json": ("nothing", r"text\.json: it is no profile"),
         "old.json": (
             recorded.to_json(limits=False).replace('"format":1', '"format":"zz"'),
-            r"old\.json: it is of format",
+            r"old\.json: it is a profile of format",
         ),
     }
     for name, (text, told) in wrong.items():
