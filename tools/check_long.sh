@@ -217,6 +217,9 @@ attack "$short" harness_interleave.py --mode handlers
 attack "$short" harness_interleave.py --mode threads
 attack "$short" harness_closing.py --pairs
 attack "$short" harness_fork.py
+for mode in interrupts timer handlers threads fork; do
+    attack "$short" harness_clusters.py --mode $mode
+done
 
 step "what attacks once found, ten times as long"
 GB_HARNESS_SECONDS=80 "$py" -m pytest -q -p no:cacheprovider -o timeout=3000 \
