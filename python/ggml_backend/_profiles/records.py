@@ -77,7 +77,8 @@ class Recorded:
         """:class:`InvalidArgumentError` for what :meth:`to_json` did not give."""
         try:
             if data["format"] != FORMAT:
-                raise InvalidArgumentError(f"Profile.from_json: it is a profile of format {data['format']!r}, needs {FORMAT}")
+                found = data["format"]
+                raise InvalidArgumentError(f"Profile.from_json: it is a profile of format {found!r}, needs {FORMAT}")
             steps = tuple(
                 ProfileStep(
                     **{
