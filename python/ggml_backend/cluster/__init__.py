@@ -51,7 +51,7 @@ _version: str = ffi.string(lib.gbpy_version()).decode()
 
 @dataclass(frozen=True)
 class Options:
-    """How a cluster behaves; see :func:`cluster`."""
+    """How a cluster behaves; see ``gb.cluster()``."""
 
     deadline: float = 30.0
     heartbeat: float = 1.0
@@ -74,7 +74,7 @@ class Rank:
 
 
 class Cluster(Owner):
-    """What :func:`cluster` returns on rank 0: the other ranks and their devices.
+    """What ``gb.cluster()`` returns on rank 0: the other ranks and their devices.
 
     A context manager: at the end of the block, or with :meth:`close`, the other ranks exit.
     """
@@ -301,7 +301,7 @@ def rank_of_process() -> int:
 
 
 def dismiss() -> None:
-    """On rank 0, which has not called :func:`cluster` and will not: lets ranks exit that wait for it."""
+    """On rank 0, which has not called ``gb.cluster()`` and will not: lets ranks exit that wait for it."""
     from . import _mpi
 
     _mpi.dismiss()
@@ -328,7 +328,7 @@ def simulated(
         ``seed``
     network: a network of one's own, whose links can be cut and whose ranks can be stopped (:class:`LocalNetwork`)
 
-    The rest as of :func:`cluster`.
+    The rest as of ``gb.cluster()``.
     """
     if isinstance(ranks, bool) or not isinstance(ranks, int) or not 1 <= ranks <= 1024:
         raise InvalidArgumentError(f"simulated: ranks must be 1 to 1024, not {ranks!r}")
@@ -369,7 +369,7 @@ for _public in (Cluster, cluster):
 
 
 class _Callable(types.ModuleType):
-    """``gb.cluster`` is this module, which can be called like the function :func:`cluster` in it: what is imported as
+    """``gb.cluster`` is this module, which can be called like the function ``gb.cluster()`` in it: what is imported as
     ``ggml_backend.cluster`` and what is called are one thing."""
 
     def __call__(
