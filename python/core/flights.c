@@ -395,13 +395,14 @@ static int issue(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_flig
     struct ggml_tensor ** results, void ** to, int n) {
     void * outer      = gb_run();
     bool   all_queued = true, is_kept = true; // is_kept: there still is a run, which the flight may have had
-    run                                   = run != NULL ? run : &f->plain;
-    run->who                              = gbpy_me();
-    const struct gbpy_recording recording = gbpy_begin_recording(s->object, g);
+    run      = run != NULL ? run : &f->plain;
+    run->who = gbpy_me();
+    struct gbpy_recording recording;
+    gbpy_begin_recording(&recording, s->object, g);
     gb_set_run(run);
     int status = ggml_backend_sched_graph_compute_async(s->object->ptr, g->ptr);
     gb_set_run(outer);
-    gbpy_end_recording(recording, run->stopped == 0);
+    gbpy_end_recording(&recording, run->stopped == 0);
     if (status == GGML_STATUS_SUCCESS && !gbpy_own_new(s)) {
         status = GGML_STATUS_ALLOC_FAILED;
     }

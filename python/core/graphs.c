@@ -364,7 +364,8 @@ int gbpy_graph_compute(struct gbpy_handle * graph, struct gbpy_handle * backend,
         if (run != &plain) {
             gbpy_forget_results_now(g); // callbacks may look at them
         }
-        const struct gbpy_recording recording = gbpy_begin_recording(NULL, g);
+        struct gbpy_recording recording;
+        gbpy_begin_recording(&recording, NULL, g);
         gb_set_run(run);
         const bool trust = gb_trust_tensors(run == &plain); // callbacks may do anything
         if (ggml_backend_graph_compute(b->ptr, g->ptr)) {
@@ -374,7 +375,7 @@ int gbpy_graph_compute(struct gbpy_handle * graph, struct gbpy_handle * backend,
         }
         gb_trust_tensors(trust);
         gb_set_run(outer);
-        gbpy_end_recording(recording, run->stopped == 0);
+        gbpy_end_recording(&recording, run->stopped == 0);
         gbpy_end_stop(b);
         status = gbpy_outcome_of(run, status);
         gbpy_leave_after(&use, status == GGML_STATUS_SUCCESS ? gbpy_note_results : gbpy_forget_results, g, version);

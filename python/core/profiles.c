@@ -4,7 +4,7 @@
 #include "extension.h"
 #include "world.h"
 
-static atomic_int           n_attached;
+atomic_int                  gbpy_n_attached;
 static struct gbpy_object * everything; // attached to the process: a strong reference; under the lock
 
 int gbpy_open_profile(struct gbpy_handle * handle, size_t max_records) {
@@ -35,7 +35,7 @@ static bool attach(struct gbpy_object * p, struct gbpy_object * where) {
     if (where != NULL) {
         atomic_fetch_add(&where->weak, 1);
     }
-    atomic_fetch_add(&n_attached, 1);
+    atomic_fetch_add(&gbpy_n_attached, 1);
     return true;
 }
 
@@ -49,7 +49,7 @@ static struct gbpy_object * detach(struct gbpy_object * p, struct gbpy_object **
     *(p->recording != NULL ? &p->recording->profile : &everything) = NULL;
     p->attached                                                    = false;
     p->recording                                                   = NULL;
-    atomic_fetch_sub(&n_attached, 1);
+    atomic_fetch_sub(&gbpy_n_attached, 1);
     return p;
 }
 
@@ -109,30 +109,24 @@ void gbpy_drop_profile(struct gbpy_object * o, struct gbpy_object ** dead) {
     gbpy_give(p, dead);
 }
 
-struct gbpy_recording gbpy_begin_recording(const struct gbpy_object * sched, const struct gbpy_object * graph) {
-    struct gbpy_recording r = { 0 };
-    if (atomic_load_explicit(&n_attached, memory_order_relaxed) == 0) {
-        return r;
-    }
+void gbpy_find_recording(struct gbpy_recording * r, const struct gbpy_object * sched,
+    const struct gbpy_object * graph) {
     gbpy_lock();
-    r.profile = sched != NULL && sched->profile != NULL ? sched->profile : graph->profile;
-    r.profile = r.profile == NULL && gb_run() == NULL ? everything : r.profile;
-    if (r.profile != NULL) {
-        gbpy_ref(r.profile);
+    r->profile = sched != NULL && sched->profile != NULL ? sched->profile : graph->profile;
+    r->profile = r->profile == NULL && gb_run() == NULL ? everything : r->profile;
+    if (r->profile != NULL) {
+        gbpy_ref(r->profile);
     }
     gbpy_unlock();
-    if (r.profile != NULL) {
-        r.before = gb_profile_enter(r.profile->ptr);
+    if (r->profile != NULL) {
+        r->before = gb_profile_enter(r->profile->ptr);
     }
-    return r;
 }
 
-void gbpy_end_recording(struct gbpy_recording r, bool ok) {
-    if (r.profile != NULL) {
-        if (!ok) {
-            gb_profile_fail_run();
-        }
-        gb_profile_leave(r.before);
-        gbpy_unref(r.profile);
+void gbpy_leave_recording(const struct gbpy_recording * r, bool ok) {
+    if (!ok) {
+        gb_profile_fail_run();
     }
+    gb_profile_leave(r->before);
+    gbpy_unref(r->profile);
 }

@@ -25,9 +25,26 @@ struct gbpy_recording {              // of one computation
     struct gb_profile_scope before;
 };
 
+extern atomic_int gbpy_n_attached;
+
+// What the two below do where something is attached.
+void gbpy_find_recording(struct gbpy_recording * r, const struct gbpy_object * sched, const struct gbpy_object * graph);
+void gbpy_leave_recording(const struct gbpy_recording * r, bool ok);
+
 // Around a computation, on its thread, before gb_set_run. sched: NULL where there is none.
-struct gbpy_recording gbpy_begin_recording(const struct gbpy_object * sched, const struct gbpy_object * graph);
+static inline void gbpy_begin_recording(struct gbpy_recording * r, const struct gbpy_object * sched,
+    const struct gbpy_object * graph) {
+    r->profile = NULL;
+    if (atomic_load_explicit(&gbpy_n_attached, memory_order_relaxed) != 0) {
+        gbpy_find_recording(r, sched, graph);
+    }
+}
+
 // ok: false if the computation has failed although C has done all of it: a callback has raised something.
-void gbpy_end_recording(struct gbpy_recording recording, bool ok);
+static inline void gbpy_end_recording(const struct gbpy_recording * r, bool ok) {
+    if (r->profile != NULL) {
+        gbpy_leave_recording(r, ok);
+    }
+}
 
 #endif // GBPY_PROFILES_H

@@ -431,12 +431,13 @@ int gbpy_sched_compute(struct gbpy_handle * sched, struct gbpy_handle * graph, s
     if (run != &plain) {
         gbpy_forget_results_now(g); // callbacks may look at them
     }
-    s->running                            = true;
-    const struct gbpy_recording recording = gbpy_begin_recording(s->object, g);
+    s->running = true;
+    struct gbpy_recording recording;
+    gbpy_begin_recording(&recording, s->object, g);
     gb_set_run(run);
     status = ggml_backend_sched_graph_compute(raw, g->ptr);
     gb_set_run(outer);
-    gbpy_end_recording(recording, run->stopped == 0);
+    gbpy_end_recording(&recording, run->stopped == 0);
     s->running = false;
     if (eval != NULL) {
         ggml_backend_sched_set_eval_callback(raw, NULL, NULL);

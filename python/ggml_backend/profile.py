@@ -237,9 +237,9 @@ class Profile(Owner):
             data = json.loads(source)
             profile = cls(None, Recorded.from_json(data))
             profile._limits = {m.level: m for m in map(limits_from_json, data["limits"])}
-        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-            if isinstance(error, InvalidArgumentError):
-                raise InvalidArgumentError(f"{where}: {str(error).removeprefix('Profile.from_json: ')}") from None
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"{where}: {error}") from None
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError, RecursionError) as error:
             raise InvalidArgumentError(f"{where}: it is no profile that to_json wrote") from error
         return profile
 

@@ -38,12 +38,15 @@ struct ggml_profile {
     size_t                       n_slots;
 };
 
+atomic_int gb_profiles;
+
 // What the calling thread records. The profile is a reference of ggml_profile_use, or borrowed by gb_profile_enter.
 static _Thread_local struct gb_profile_scope now = { .device = "CPU" };
 
 // ----------------------------------------------------------------------------------------------------------- profiles
 
 static void free_profile(struct ggml_profile * p) {
+    atomic_fetch_sub(&gb_profiles, 1);
     gb_free(p->steps);
     gb_free(p->records);
     gb_free(p->runs);
@@ -60,6 +63,7 @@ ggml_profile_t ggml_profile_new(size_t max_records) {
         return NULL;
     }
     atomic_init(&p->refs, 1);
+    atomic_fetch_add(&gb_profiles, 1);
     p->max_records = max_records == 0 ? DEFAULT_RECORDS : max_records;
     p->max_steps   = GB_MIN(p->max_records, MOST_STEPS);
     p->n_slots     = 2;
@@ -101,7 +105,7 @@ enum ggml_status ggml_profile_use(ggml_profile_t profile) {
 
 ggml_profile_t ggml_profile_in_use(void) { return now.profile; }
 
-bool gb_profile_is_on(void) { return now.profile != NULL; }
+bool gb_profile_is_used(void) { return now.profile != NULL; }
 
 uint64_t gb_profile_n_added(void) { return now.n_added; }
 
@@ -318,11 +322,18 @@ static size_t count_of(struct ggml_profile * p, const size_t * n) {
     return found;
 }
 
+static bool has_place(const char * func, const void * to, size_t n) {
+    GB_FAIL_IF_RETURNING(n > 0 && to == NULL, false, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: %zu entries are asked for, but there is no memory for them", func, n);
+    return true;
+}
+
 // Copies entries [first, first + n), as far as there are so many.
 static int64_t copy_out(const char * func, void * to, const void * from, size_t size, size_t count, size_t first,
     size_t n) {
-    GB_FAIL_IF_RETURNING(n > 0 && to == NULL, -1, GGML_STATUS_INVALID_ARGUMENT,
-        "%s: %zu entries are asked for, but there is no memory for them", func, n);
+    if (!has_place(func, to, n)) {
+        return -1;
+    }
     if (n > 0 && first < count) {
         memcpy(to, (const char *) from + first * size, GB_MIN(n, count - first) * size);
     }
@@ -345,15 +356,15 @@ int64_t ggml_profile_get_runs(ggml_profile_t profile, struct ggml_profile_run * 
     GB_CHECK_ARG_RETURNING(profile, -1);
     struct gb_brief_lock * lock  = gb_brief_lock_for(profile);
     const size_t           count = count_of(profile, &profile->n_runs);
-    const int64_t          all   = copy_out(__func__, runs, profile->runs, sizeof(*runs), count, first, 0);
-    GB_FAIL_IF_RETURNING(n > 0 && runs == NULL, -1, GGML_STATUS_INVALID_ARGUMENT,
-        "%s: %zu entries are asked for, but there is no memory for them", __func__, n);
+    if (!has_place(__func__, runs, n)) {
+        return -1;
+    }
     for (size_t i = first; i < count && i - first < n; i++) {
         gb_brief_lock(lock);
         runs[i - first] = profile->runs[i];
         gb_brief_unlock(lock);
     }
-    return all;
+    return (int64_t) count;
 }
 
 uint64_t ggml_profile_n_dropped(ggml_profile_t profile) {

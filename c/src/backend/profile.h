@@ -5,13 +5,19 @@
 #ifndef GB_BACKEND_PROFILE_H
 #define GB_BACKEND_PROFILE_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "ggml-backend.h"
 
-// The calling thread uses a profile.
-bool gb_profile_is_on(void);
+extern atomic_int gb_profiles; // how many there are
+
+// The calling thread uses a profile. While there are none at all that costs the look at one number.
+bool               gb_profile_is_used(void);
+static inline bool gb_profile_is_on(void) {
+    return atomic_load_explicit(&gb_profiles, memory_order_relaxed) != 0 && gb_profile_is_used();
+}
 
 // What is known of a record and its step. Texts are cut where they are too long; NULL is "".
 struct gb_profile_note {

@@ -74,30 +74,24 @@ class Recorded:
 
     @classmethod
     def from_json(cls, data: Any) -> Recorded:
-        """:class:`InvalidArgumentError` for what :meth:`to_json` did not give."""
-        try:
-            if data["format"] != FORMAT:
-                found = data["format"]
-                raise InvalidArgumentError(f"Profile.from_json: it is a profile of format {found!r}, needs {FORMAT}")
-            steps = tuple(
-                ProfileStep(
-                    **{
-                        **step,
-                        "shapes": tuple(tuple(map(int, shape)) for shape in step["shapes"]),
-                        **{key: tuple(map(str, step[key])) for key in ("names", "ops", "dtypes")},
-                    }
-                )
-                for step in data["steps"]
+        """ValueError and the like for what :meth:`to_json` did not give; :class:`InvalidArgumentError`, where there is
+        more to say."""
+        if data["format"] != FORMAT:
+            raise InvalidArgumentError(f"it is a profile of format {data['format']!r}, needs {FORMAT}")
+        steps = tuple(
+            ProfileStep(
+                **{
+                    **step,
+                    "shapes": tuple(tuple(map(int, shape)) for shape in step["shapes"]),
+                    **{key: tuple(map(str, step[key])) for key in ("names", "ops", "dtypes")},
+                }
             )
-            records, runs = _columns(data["records"], RECORD), _columns(data["runs"], RUN)
-            dropped = int(data["dropped"])
-        except InvalidArgumentError:
-            raise
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise InvalidArgumentError("Profile.from_json: it is no profile that to_json wrote") from error
+            for step in data["steps"]
+        )
+        records, runs = _columns(data["records"], RECORD), _columns(data["runs"], RUN)
         if records.size and (records["step"].max() >= len(steps) or records["run"].max() >= len(runs)):
-            raise InvalidArgumentError("Profile.from_json: a record names a step or a run that is not there")
-        return cls(steps, records, runs, dropped)
+            raise InvalidArgumentError("a record of the profile names a step or a run that is not there")
+        return cls(steps, records, runs, int(data["dropped"]))
 
 
 def _columns(columns: dict[str, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:

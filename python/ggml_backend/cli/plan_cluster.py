@@ -47,9 +47,8 @@ def plan_cluster(options: argparse.Namespace, columns: int) -> None:
 def _expect_model(options: argparse.Namespace) -> None:
     for flag in ("devices", "reorder", "module", "out"):
         if getattr(options, flag) is not None:
-            raise InvalidArgumentError(
-                f"--{'import' if flag == 'module' else flag} is not for --cluster, whose file has the devices"
-            )
+            reason = ", whose file has the devices" if flag in ("devices", "module") else ""
+            raise InvalidArgumentError(f"--{'import' if flag == 'module' else flag} is not for --cluster{reason}")
     if not (os.path.exists(options.source) or options.source.lower().endswith(".gguf")):
         raise InvalidArgumentError(f"--cluster is for MODEL.gguf, and {options.source} is an example")
 

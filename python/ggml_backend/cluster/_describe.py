@@ -203,73 +203,62 @@ def _quantity(value: float, what: str) -> str:
     units = {"memory": ("B", "KiB", "MiB", "GiB"), "bandwidth": ("B/s", "kB/s", "MB/s", "GB/s")}.get(what, _UNITS[what])
     fitting = [u for u in units if value >= _UNITS[what][u]] or [next(iter(units))]
     unit = max(fitting, key=_UNITS[what].__getitem__)
-    return json.dumps(f"{value / _UNITS[what][unit]:.{12 if what == 'memory' else 6}g} {unit}")
+    return f"{value / _UNITS[what][unit]:.{12 if what == 'memory' else 6}g} {unit}"
 
 
-def _link_keys(link: Link) -> list[str]:
-    keys = [f"latency = {_quantity(link.latency, 'time')}", f"bandwidth = {_quantity(link.bandwidth, 'bandwidth')}"]
+def _link_table(link: Link) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "latency": _quantity(link.latency, "time"), "bandwidth": _quantity(link.bandwidth, "bandwidth")
+    }  # fmt: skip
     if link.loss:
-        keys += [f"loss = {link.loss:.6g}", f"retransmit = {_quantity(link.retransmit, 'time')}"]
-    return keys
+        found |= {"loss": float(f"{link.loss:.6g}"), "retransmit": _quantity(link.retransmit, "time")}
+    return found
 
 
-def _toml_of(d: Description) -> str:
-    """Each host by itself, and a link for each two."""
-    lines = [f"rank0 = {json.dumps(d.rank0)}", f"issue = {_quantity(d.issue, 'time')}"]
-    for kind in {device.kind.name: device.kind for device in d.devices}.values():
-        lines += ["", f"[devices.{json.dumps(kind.name)}]", f"memory = {_quantity(kind.memory, 'memory')}"]
-        lines += [*_rate_keys("", kind.rates), f"launch = {_quantity(kind.launch, 'time')}"]
-        for dtype, rates in kind.types.items():
-            lines += _rate_keys(f"types.{dtype}.", rates)
-    hosts: dict[str, list[str]] = {}
-    for device in d.devices:
-        hosts.setdefault(device.host, []).append(device.kind.name)
-    for host, kinds in hosts.items():
-        lines += ["", "[[hosts]]", f"name = {json.dumps(host)}", f"devices = {json.dumps(kinds)}"]
-        if host in d._inside:
-            lines.append(f"inside = {{ {', '.join(_link_keys(d._inside[host]))} }}")
-    for (a, b), link in d._between.items():
-        if a < b:
-            lines += ["", "[[links]]", f"between = {json.dumps([a, b])}", *_link_keys(link)]
-    return "\n".join(lines) + "\n"
+def _rates_table(rates: Rates) -> dict[str, Any]:
+    return {"bandwidth": _quantity(rates.bandwidth, "bandwidth"), "flops": _quantity(rates.flops, "flops")}
 
 
 def _tables_of(d: Description) -> dict[str, Any]:
-    """The same as JSON has it."""
-
-    def table(lines: list[str]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for key, _, value in (each.partition(" = ") for each in lines):
-            *above, last = key.split(".")
-            inner = found
-            for name in above:
-                inner = inner.setdefault(name, {})
-            inner[last] = json.loads(value)
-        return found
-
-    devices = {}
-    for kind in {device.kind.name: device.kind for device in d.devices}.values():
-        lines = [f"memory = {_quantity(kind.memory, 'memory')}", *_rate_keys("", kind.rates)]
-        lines.append(f"launch = {_quantity(kind.launch, 'time')}")
-        for dtype, rates in kind.types.items():
-            lines += _rate_keys(f"types.{dtype}.", rates)
-        devices[kind.name] = table(lines)
+    """What a file holds: each host by itself, and a link for each two."""
+    kinds = {
+        kind.name: {
+            "memory": _quantity(kind.memory, "memory"), **_rates_table(kind.rates),
+            "launch": _quantity(kind.launch, "time"),
+            "types": {dtype: _rates_table(rates) for dtype, rates in kind.types.items()},
+        }
+        for kind in (device.kind for device in d.devices)
+    }  # fmt: skip
     hosts: dict[str, dict[str, Any]] = {}
     for device in d.devices:
         hosts.setdefault(device.host, {"name": device.host, "devices": []})["devices"].append(device.kind.name)
     for name, host in hosts.items():
         if name in d._inside:
-            host["inside"] = table(_link_keys(d._inside[name]))
-    links = [{"between": [a, b], **table(_link_keys(link))} for (a, b), link in d._between.items() if a < b]
-    top = table([f"rank0 = {json.dumps(d.rank0)}", f"issue = {_quantity(d.issue, 'time')}"])
-    return {**top, "devices": devices, "hosts": list(hosts.values()), "links": links}
+            host["inside"] = _link_table(d._inside[name])
+    links = [{"between": [a, b], **_link_table(link)} for (a, b), link in d._between.items() if a < b]
+    issue = _quantity(d.issue, "time")
+    return {"rank0": d.rank0, "issue": issue, "devices": kinds, "hosts": list(hosts.values()), "links": links}
 
 
-def _rate_keys(prefix: str, rates: Rates) -> list[str]:
-    return [
-        f"{prefix}bandwidth = {_quantity(rates.bandwidth, 'bandwidth')}",
-        f"{prefix}flops = {_quantity(rates.flops, 'flops')}",
-    ]
+def _toml_value(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{{ {', '.join(_toml_keys(value))} }}" if value else "{}"
+    return json.dumps(value)
+
+
+def _toml_keys(table: Mapping[str, Any]) -> list[str]:
+    return [f"{key} = {_toml_value(value)}" for key, value in table.items()]
+
+
+def _toml_of(d: Description) -> str:
+    tables = _tables_of(d)
+    lines = _toml_keys({key: tables[key] for key in ("rank0", "issue")})
+    for name, kind in tables["devices"].items():
+        lines += ["", f"[devices.{json.dumps(name)}]", *_toml_keys(kind)]
+    for what in ("hosts", "links"):
+        for table in tables[what]:
+            lines += ["", f"[[{what}]]", *_toml_keys(table)]
+    return "\n".join(lines) + "\n"
 
 
 # ------------------------------------------------------------------------------------------------------------- reading

@@ -13,7 +13,7 @@ from .._errors import InvalidArgumentError
 from .._nodes.build import newest
 from ..tensor import Tensor
 
-__all__ = ["NAMES", "Axes", "along", "each_row", "reduced"]
+__all__ = ["NAMES", "Axes", "along", "each_row", "in_place", "reduced"]
 
 NAMES = ("dim", "keepdim"), "axis and keepdims are the names here"
 """For :func:`~ggml_backend.ops._form.without`."""
@@ -50,16 +50,17 @@ def _last(a: Tensor, axes: list[int]) -> tuple[Tensor, list[int]]:
     return (a if order == list(range(a.ndim)) else a.transpose(order).contiguous()), order
 
 
-def along(op: str, a: Tensor, axis: int, row_by_row: Callable[[Tensor], Tensor], inplace: bool = False) -> Tensor:
-    """What ``row_by_row`` makes of the rows along that axis, in its place: a view where that is not the last one."""
+def along(op: str, a: Tensor, axis: int, row_by_row: Callable[[Tensor], Tensor], only_last: str = "") -> Tensor:
+    """What ``row_by_row`` makes of the rows along that axis, in its place: a view where that is not the last one.
+    ``only_last``: why it must be the last one, if it must."""
     given: object = axis
     if isinstance(given, (tuple, list)) or given is None:
         raise TypeError(f"{op}: axis must be an int, not {axis!r:.60}")
     rows, order = _last(a, _axes(op, a, axis, several=False))
     if rows is a:
         return row_by_row(a)
-    if inplace:
-        raise InvalidArgumentError(f"{op}: along axis {axis} it works on a copy, and not in place")
+    if only_last:
+        raise InvalidArgumentError(f"{op}: axis {axis} is not the last one, and {only_last}")
     result = row_by_row(rows)
     return result.transpose([order.index(i) for i in range(len(order))])
 
@@ -74,6 +75,11 @@ def reduced(op: str, a: Tensor, axis: Axes, keepdims: bool, row_by_row: Callable
     if len(axes) != 1:
         rows = rows.reshape(*left, math.prod(a.shape[i] for i in axes))
     return row_by_row(rows).reshape(*(kept if keepdims else left))
+
+
+def in_place(inplace: bool) -> str:
+    """For ``only_last``: along other axes rows are copied."""
+    return "in place it works along that alone" if inplace else ""
 
 
 def each_row(a: Tensor) -> Tensor:

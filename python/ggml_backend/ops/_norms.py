@@ -5,7 +5,7 @@ from __future__ import annotations
 from .._ffi import lib
 from .._nodes.build import build, build_1
 from ..tensor import Tensor
-from ._axes import NAMES, along
+from ._axes import NAMES, along, in_place
 from ._form import are, builds, pick, without
 
 __all__ = [
@@ -22,7 +22,7 @@ def norm(a: Tensor, eps: float = 1e-5, inplace: bool = False, *, axis: int = -1)
     """``(x - mean) / sqrt(variance + eps)`` of each row (Ba et al. 2016, arXiv:1607.06450, without gain and bias), or
     along another axis, of which a copy is made: then the result is a view."""
     if not are((axis,), (-1,)):
-        return along("norm", a, axis, lambda rows: norm(rows, eps, inplace), inplace)
+        return along("norm", a, axis, lambda rows: norm(rows, eps, inplace), in_place(inplace))
     return build_1("norm", pick("norm", inplace), a, eps)
 
 
@@ -32,7 +32,7 @@ def rms_norm(a: Tensor, eps: float = 1e-5, inplace: bool = False, *, axis: int =
     """``x / sqrt(mean(x^2) + eps)`` of each row (Zhang and Sennrich 2019, arXiv:1910.07467, without gain), or along
     another axis, of which a copy is made: then the result is a view."""
     if not are((axis,), (-1,)):
-        return along("rms_norm", a, axis, lambda rows: rms_norm(rows, eps, inplace), inplace)
+        return along("rms_norm", a, axis, lambda rows: rms_norm(rows, eps, inplace), in_place(inplace))
     return build_1("rms_norm", pick("rms_norm", inplace), a, eps)
 
 

@@ -8,7 +8,7 @@ from .._errors import InvalidArgumentError, expect_bool
 from .._ffi import lib
 from .._nodes.build import OF_FIRST, build, build_1, build_2
 from ..tensor import Tensor
-from ._axes import NAMES, along
+from ._axes import NAMES, along, in_place
 from ._form import are, builds, pick, without
 
 __all__ = [
@@ -54,11 +54,12 @@ def soft_max(
     A row that is -inf everywhere gives zeros; one with NaN or +inf, at a masked place too, is NaN everywhere.
     """
     if not are((axis,), (-1,)):
-        if mask is not None and isinstance(a, Tensor) and are((axis,), (a.ndim - 1,)):
-            return soft_max(a, mask, scale, inplace, max_bias=max_bias)
-        if mask is not None:
-            raise InvalidArgumentError("soft_max: a mask goes with the last axis, whose rows it is laid over")
-        return along("soft_max", a, axis, lambda rows: soft_max(rows, None, scale, inplace, max_bias=max_bias), inplace)
+        only_last = in_place(inplace) if mask is None else "a mask is laid over the rows along that alone"
+
+        def row_by_row(rows: Tensor) -> Tensor:
+            return soft_max(rows, mask, scale, inplace, max_bias=max_bias)
+
+        return along("soft_max", a, axis, row_by_row, only_last)
     if mask is None and are((scale, max_bias), (1.0, 0.0)):
         return build_1("soft_max", pick("soft_max", inplace), a)
     if expect_bool(inplace, "soft_max: inplace"):

@@ -422,8 +422,9 @@ MISTAKES = [
     ("gb.argmax(x, axis=(0, 1))", T,
      "argmax: axis must be an int; gb.argmax(x.reshape(-1), axis=0) looks at all elements"),
     ("gb.soft_max(x, axis=None)", T, "soft_max: axis must be an int, not None"),
-    ("gb.soft_max(x, x, axis=0)", E, "soft_max: a mask goes with the last axis, whose rows it is laid over"),
-    ("gb.norm(x, inplace=True, axis=0)", E, "norm: along axis 0 it works on a copy, and not in place"),
+    ("gb.soft_max(x, x, axis=0)", E,
+     "soft_max: axis 0 is not the last one, and a mask is laid over the rows along that alone"),
+    ("gb.norm(x, inplace=True, axis=0)", E, "norm: axis 0 is not the last one, and in place it works along that alone"),
     ("gb.concat([x, x], dim=0)", T, "concat: there is no dim; axis is its name here"),
     ("gb.Tensor((2, 3))", T,
      "Tensor: objects of this class are not made by calling it; ctx.tensor(shape), or of data ctx.constant(array), "
