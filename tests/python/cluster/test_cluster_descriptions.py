@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import ggml_backend as gb
+from damage import replaced
 from described import LINK, description, table
 from ggml_backend.cluster import Description
 from ggml_backend.cluster._describe import Link
@@ -237,13 +238,6 @@ def test_any_value_anywhere_is_taken_or_refused(tmp_path):
     def paths(tree: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
         return [at, *(p for k, v in items for p in paths(v, (*at, k)))]
-
-    def replaced(tree: Any, path: tuple[Any, ...], value: Any) -> Any:
-        if not path:
-            return value
-        copy = list(tree) if isinstance(tree, list) else dict(tree)
-        copy[path[0]] = replaced(tree[path[0]], path[1:], value)
-        return copy
 
     taken = refused = 0
     for where in paths(base):

@@ -38,7 +38,7 @@ import numpy as np
 
 import ggml_backend as gb
 from ggml_backend.cluster import LocalNetwork, simulated
-from harness_interleave import Places, after_calls, interrupt
+from harness_interleave import Places, after_calls, interrupted
 from harness_interrupts import Timer
 from harness_world import PATIENCE, Wrong, in_thread, model_file, must, report, shuffled, supervise, valid, watched
 
@@ -272,16 +272,7 @@ def interrupts(seconds: float, seed: int, options: argparse.Namespace) -> Counte
             if time.monotonic() > end and not options.complete:
                 world.close()
                 return counts
-            reached = True
-            with watched():
-                try:
-                    reached = places.run(functools.partial(attempt, OPERATIONS[name], world), k, interrupt)
-                except KeyboardInterrupt:
-                    pass
-                except BaseException:
-                    print(f"at: {name}, interrupted at {places.where}", flush=True)
-                    raise
-            if not reached:
+            if not interrupted(places, name, functools.partial(attempt, OPERATIONS[name], world), k):
                 break
             counts["interrupts"] += 1
             print(f"at: the check after {name}, interrupted at {places.where}", flush=True)

@@ -94,6 +94,18 @@ def interrupt() -> None:
     raise KeyboardInterrupt
 
 
+def interrupted(places: Places, name: str, act: Callable[[], object], k: int) -> bool:
+    """Interrupts an act at its k-th place; False if there are fewer."""
+    with watched():
+        try:
+            return places.run(act, k, interrupt)
+        except KeyboardInterrupt:
+            return True
+        except BaseException:
+            print(f"at: {name}, interrupted at {places.where}", flush=True)
+            raise
+
+
 def interrupts(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str]:
     chooser, places, counts = random.Random(seed), Places(options.instructions), Counter[str]()
     end = time.monotonic() + seconds
@@ -104,15 +116,7 @@ def interrupts(seconds: float, seed: int, options: argparse.Namespace) -> Counte
         for k in itertools.count(1):
             if time.monotonic() > end and not options.complete:
                 return counts
-            with watched():
-                try:
-                    reached = places.run(functools.partial(attempt, name, act, world), k, interrupt)
-                except KeyboardInterrupt:
-                    reached = True
-                except BaseException:
-                    print(f"at: {name}, interrupted at {places.where}", flush=True)
-                    raise
-            if not reached:
+            if not interrupted(places, name, functools.partial(attempt, name, act, world), k):
                 break
             counts["interrupts"] += 1
             print(f"at: the check after {name}, interrupted at {places.where}", flush=True)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
+from damage import replaced
 from ggml_backend import CopyCost, Costs, DeviceCosts, OpCost, calibrate
 from ggml_backend._sched.costs import read_costs, write_costs
 from ggml_backend.cli import main
@@ -122,14 +123,6 @@ def test_damaged_files_are_not_read(cache: Path, damage: str) -> None:
 
 
 WRONG: list[Any] = [None, True, 0, -1, 1.5, 10**400, float("nan"), "", "x", [], {}, [[]], {"x": 1}, [None], "\ud800"]
-
-
-def replaced(tree: Any, path: tuple[Any, ...], value: Any) -> Any:
-    if not path:
-        return value
-    copy = list(tree) if isinstance(tree, list) else dict(tree)
-    copy[path[0]] = replaced(tree[path[0]], path[1:], value)
-    return copy
 
 
 def paths_in(tree: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
