@@ -58,8 +58,8 @@ GGML_API struct ggml_tensor * ggml_cos_inplace(struct ggml_context * ctx, struct
 GGML_API struct ggml_tensor * ggml_softplus(struct ggml_context * ctx, struct ggml_tensor * a);
 GGML_API struct ggml_tensor * ggml_softplus_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
 
-// 1 where the comparison of a with b holds, else 0, as F32 with the shape of a, over which b repeats. Both are I32, or both floats
-// (F32, F16, BF16). A NaN equals nothing, is not less and not greater. The gradient is 0.
+// 1 where the comparison of a with b holds, else 0, as F32 with the shape of a, over which b repeats. Both are I32, or
+// both floats (F32, F16, BF16). A NaN equals nothing, is not less and not greater. The gradient is 0.
 enum ggml_comparison {
     GGML_COMPARE_EQUAL = 0,
     GGML_COMPARE_NOT_EQUAL,
@@ -71,9 +71,9 @@ enum ggml_comparison {
 };
 GGML_API struct ggml_tensor * ggml_compare(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     enum ggml_comparison comparison);
-// a where cond is not 0 (NaN is not), else b. a and b have one type, which is the result's: F32, F16, BF16 or I32, moved
-// as they are. cond is F32, F16, BF16 or I32. Each repeats over the result, whose dimensions are the largest of the
-// three. da = g where cond is not 0, else 0, and db the other way round, both summed over repeats.
+// a where cond is not 0 (NaN is not), else b. a and b have one type, the result's: F32, F16, BF16 or I32, moved as they
+// are. cond is F32, F16, BF16 or I32. Each repeats over the result, whose dimensions are the largest of the three. da =
+// g where cond is not 0, else 0, and db the other way round, both summed over repeats.
 GGML_API struct ggml_tensor * ggml_where(struct ggml_context * ctx, struct ggml_tensor * cond, struct ggml_tensor * a,
     struct ggml_tensor * b);
 

@@ -42,7 +42,8 @@ _D = TypeVar("_D", bound="type[Device]")
 
 ELEMENTWISE = frozenset({
     "add", "sub", "mul", "div", "sqr", "sqrt", "log", "scale", "clamp", "abs", "sgn", "neg", "step", "tanh", "elu",
-    "relu", "gelu", "gelu_quick", "silu", "gelu_erf", "leaky_relu", "hardswish", "hardsigmoid",
+    "relu", "gelu", "gelu_quick", "silu", "gelu_erf", "leaky_relu", "hardswish", "hardsigmoid", "exp",
+    "sigmoid", "sin", "cos", "softplus", "compare", "where",
 })  # fmt: skip
 """Operators whose functions in NumPy read each element before they write the same one."""
 

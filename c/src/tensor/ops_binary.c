@@ -72,7 +72,7 @@ struct ggml_tensor * ggml_add1_inplace(struct ggml_context * ctx, struct ggml_te
     return add1(ctx, __func__, a, b, true);
 }
 
-// ---------------------------------------------------------------------------------------------------- COMPARE and WHERE
+// --------------------------------------------------------------------------------------------------- COMPARE and WHERE
 
 static bool is_integer(gb_ct t) { return t->type == GGML_TYPE_I32; }
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .._data.choices import COMPARISONS
 from .._data.shapes import MAX_DIMS, common_shape, ne_of, refuse_view, region
 from .._errors import InvalidArgumentError, StateError
 from .._errors.messages import broadcast_reason, kind_of, product_hint, tensor_hint
@@ -19,7 +20,7 @@ from .build import ZEROS, attempt, build, build_1, build_2, describe, newest
 if TYPE_CHECKING:
     from ..tensor import Tensor
 
-__all__ = ["binary", "coerce", "indexed", "matmul", "raw_view", "repeat_to"]
+__all__ = ["binary", "chosen", "coerce", "compared", "indexed", "matmul", "raw_view", "repeat_to"]
 
 _broadcast = lib.gbpy_broadcast
 _slice = lib.gbpy_slice
@@ -86,6 +87,70 @@ def binary(op: str, function: Any, a: Any, b: Any, commutes: bool = False) -> Te
         reason = broadcast_reason(op[2], a.shape, b.shape)
         raise InvalidArgumentError(f"{op}: {describe('a', a)}, {describe('b', b)}: {reason}")
     return build_2(op, function, a, b, ndim=how & 7)
+
+
+_MIRRORED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+"""What holds of ``b`` and ``a`` where it holds of ``a`` and ``b``."""
+
+
+def _alike(value: Any, like: Tensor, op: str, label: str) -> Tensor:
+    """A number or array as a constant of the dtype of ``like``, if that can hold it."""
+    is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    if is_number and like._ctx._core is not None and like.dtype.name in ("int32", "float16", "bfloat16"):
+        if like.dtype.name != "int32":
+            return like._ctx.constant(float(value), like.dtype)
+        if isinstance(value, (int, np.integer)):
+            if not -(2**31) <= int(value) < 2**31:
+                raise InvalidArgumentError(f"{op}: {label} is {value}, which an int32 cannot be")
+            return like._ctx.constant(np.int32(value))
+    if isinstance(value, np.ndarray) and value.dtype.kind in "iu" and like.dtype.name == "int32":
+        narrow = value.astype(np.int32)
+        if not np.array_equal(narrow, value):
+            raise InvalidArgumentError(f"{op}: {label} is an array of {value.dtype} with numbers that no int32 can be")
+        return like._ctx.constant(narrow)
+    return coerce(value, like, op, label)
+
+
+def compared(how: str, a: Any, b: Any, op: str | None = None) -> Tensor:
+    """``a < b`` and the like, as 1 and 0. Where NumPy would repeat a, the operands change places, or a is repeated."""
+    op = f"a {how} b" if op is None else op
+    if not isinstance(a, nodes.Tensor) and not isinstance(b, nodes.Tensor):
+        newest(op, (a, b))
+    a = a if isinstance(a, nodes.Tensor) else _alike(a, b, op, "a")
+    b = b if isinstance(b, nodes.Tensor) else _alike(b, a, op, "b")
+    core_a, core_b = a._ctx._core, b._ctx._core  # in these variables they stay open
+    if core_a is None or core_b is None:
+        raise StateError(f"{op}: the context of {'a' if core_a is None else 'b'} is closed")
+    shapes = _broadcast(a._p, b._p)
+    if shapes < 0:
+        reason = broadcast_reason(how, a.shape, b.shape)
+        raise InvalidArgumentError(f"{op}: {describe('a', a)}, {describe('b', b)}: {reason}")
+    labels = "ab"
+    if shapes >= lib.GBPY_REPEAT:
+        a = repeat_to(a, common_shape(a.shape, b.shape))
+    elif shapes > MAX_DIMS:
+        a, b, how, labels = b, a, _MIRRORED[how], "ba"
+    return build_2(op, lib.ggml_compare, a, b, COMPARISONS[how], ndim=shapes & 7, labels=labels)
+
+
+def chosen(cond: Any, a: Any, b: Any) -> Tensor:
+    """``np.where(cond, a, b)`` as a node."""
+    op = "where"
+    like = next((t for t in (a, b, cond) if isinstance(t, nodes.Tensor)), None)
+    if like is None:
+        newest(op, (cond, a, b), ("cond", "a", "b"))
+        raise AssertionError("newest raises")
+    if isinstance(cond, (np.ndarray, np.generic, list, tuple)) and (array := np.asarray(cond)).dtype.kind in "biuf":
+        cond = (array != 0).astype(np.float32)
+    if not isinstance(cond, nodes.Tensor):
+        cond = coerce(cond, like, op, "cond")
+    if isinstance(a, nodes.Tensor) or isinstance(b, nodes.Tensor):
+        a = a if isinstance(a, nodes.Tensor) else _alike(a, b, op, "a")
+        b = b if isinstance(b, nodes.Tensor) else _alike(b, a, op, "b")
+    else:  # as float32
+        a = like._ctx.constant(float(a)) if isinstance(a, (int, float)) else coerce(a, like, op, "a")
+        b = _alike(b, a, op, "b")
+    return build(op, lib.ggml_where, (cond, a, b), labels=("cond", "a", "b"))
 
 
 def _in_groups(a: tuple[int, ...], b: tuple[int, ...]) -> bool:

@@ -11,8 +11,8 @@
 // No intermediate value and no result is a denormal number unless the argument nearly is: on many processors each costs
 // a hundred cycles and more, so that a few masked attention scores would halve the speed. What is smaller becomes zero:
 // an exponential below 2^-126; a result of the sigmoid family and of gelu_erf where its factor is below 2^-125. The
-// error is as large as the result then: below 2^-125 for exp, sigmoid, softplus and gelu_erf, 2^-119 for silu and gelu_quick, 2^-122 for
-// gelu.
+// error is as large as the result then: below 2^-125 for exp, sigmoid, softplus and gelu_erf, 2^-119 for silu and
+// gelu_quick, 2^-122 for gelu.
 
 // 2^n for an integer n in -126 .. 127. v_scale2 is p 2^n for n up to 130 and p about 1, infinity on overflow, by two
 // factors.
@@ -192,8 +192,8 @@ static inline vf gelu_erf_(vf x) {
 
 #endif
 
-// ln(1 + exp(x)) = max(x, 0) + ln(1 + e) with e = exp(-|x|). What the sum u = 1 + e has lost of e is added to ln u, whose
-// derivative is about 1 where that counts.
+// ln(1 + exp(x)) = max(x, 0) + ln(1 + e) with e = exp(-|x|). What the sum u = 1 + e has lost of e is added to ln u,
+// whose derivative is about 1 where that counts.
 static inline vf softplus_(vf x) {
     const vf e = exp_(v_neg(v_abs(x))), u = v_add(v_set(1.0f), e);
     const vf lost = v_sub(e, v_sub(u, v_set(1.0f)));

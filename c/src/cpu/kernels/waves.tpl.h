@@ -23,8 +23,8 @@ static inline float wave_f64_(unsigned quarter, double r) {
 static const uint32_t two_over_pi_[8] = { 0, 0xa2f9836e, 0x4e441529, 0xfc2757d1, 0xf534ddc0, 0xdb629599, 0x3c439041,
     0xfe5163ab };
 
-// Sine of x + turn pi/2, |x| >= 1, in integers: x = m 2^e, and of the bits of 2/pi those that are worth 4 and more after
-// the product count whole turns. 96 bits from there on leave an error of 2^-71 quarters.
+// Sine of x + turn pi/2, |x| >= 1, in integers: x = m 2^e, and of the bits of 2/pi those that are worth 4 and more
+// after the product count whole turns. 96 bits from there on leave an error of 2^-71 quarters.
 static float wave_far_(float x, unsigned turn) {
     const uint32_t bits = gb_f32_bits(x), exponent = bits >> 23 & 255;
     if (exponent == 255) {

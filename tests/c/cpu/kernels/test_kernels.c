@@ -280,8 +280,8 @@ UNARY_TEST(gelu_f32, do_gelu, bound_gelu, 0x1p-122)
 UNARY_TEST(gelu_quick_f32, do_gelu_quick, bound_gelu_quick, 0x1p-119)
 UNARY_TEST(gelu_erf_f32, do_gelu_erf, bound_gelu_erf, 0x1p-125)
 
-// Floats near multiples of a quarter turn, where nearly all digits of the rest cancel, and around the bound beyond which
-// the reduction is another one: with neighbours and alone.
+// Floats near multiples of a quarter turn, where nearly all digits of the rest cancel, and around the bound beyond
+// which the reduction is another one: with neighbours and alone.
 static void check_wave(struct unary u) {
     enum { N = 4096 };
     check_unary(u);
