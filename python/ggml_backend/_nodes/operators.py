@@ -158,6 +158,16 @@ def _in_groups(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
     return len(a) >= len(b) and all(m > 0 and n % m == 0 for n, m in zip(a[::-1], b[::-1], strict=False))
 
 
+def _reversed_hint(a: Tensor, b: Tensor) -> str:
+    """For ``a @ w.T`` with more than two axes."""
+    if b.ndim < 3 or b.op != "PERMUTE":
+        return ""
+    w = b.sources[0]
+    if w.shape != b.shape[::-1] or w.shape[-1] != a.shape[-1]:
+        return ""
+    return f"; x.T reverses all axes: did you mean a @ w.swapaxes(-1, -2), with w {w.describe()}?"
+
+
 def matmul(a: Tensor, b: Tensor) -> Tensor:
     """a @ b: ggml multiplies rows by rows, mul_mat(B, A) = A B^T, so B is the transposed b. Beyond NumPy, where a has a
     multiple of b's matrices along a batch axis, neighbours share one: heads in groups (Ainslie et al. 2023,
@@ -174,7 +184,7 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
         which = f"the {'last but one' if n_b > 1 else 'only'} axis of b ({inner})"
         raise InvalidArgumentError(
             f"a @ b: {describe('a', a)}, {describe('b', b)}: the last axis of a ({a.shape[-1]}) and {which} differ"
-            + product_hint(a.shape, b.shape)
+            + (_reversed_hint(a, b) or product_hint(a.shape, b.shape))
         )
     if n_b == 1:
         rows = b
