@@ -99,16 +99,16 @@ static ALWAYS_INLINE void waves_(int64_t n, float * y, const float * x, int32_t 
     for (; i + 4 * V_N <= n; i += 4 * V_N) {
         const vf   a = v_load(x + i), b = v_load(x + i + V_N);
         const vf   c = v_load(x + i + 2 * V_N), d = v_load(x + i + 3 * V_N);
-        const bool near =
+        const bool all_near =
             vm_all(wave_near_(a)) && vm_all(wave_near_(b)) && vm_all(wave_near_(c)) && vm_all(wave_near_(d));
-        if (!near) {
+        if (!all_near) {
             memcpy(kept, x + i, sizeof(kept));
         }
         v_store(y + i, wave_(a, turn));
         v_store(y + i + V_N, wave_(b, turn));
         v_store(y + i + 2 * V_N, wave_(c, turn));
         v_store(y + i + 3 * V_N, wave_(d, turn));
-        if (!near) {
+        if (!all_near) {
             waves_far_(4 * V_N, y + i, kept, turn);
         }
     }
