@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -133,6 +134,16 @@ def compared(how: str, a: Any, b: Any, op: str | None = None) -> Tensor:
     return build_2(op, lib.ggml_compare, a, b, COMPARISONS[how], ndim=shapes & 7, labels=labels)
 
 
+def _as_mask(cond: Any) -> Any:
+    """An array of numbers or booleans as a mask; what is none, as it is."""
+    if isinstance(cond, (list, tuple)):
+        with contextlib.suppress(ValueError):  # of different lengths
+            cond = np.asarray(cond)
+    if isinstance(cond, (np.ndarray, np.generic)) and cond.dtype.kind in "biuf":
+        return (cond != 0).astype(np.float32)
+    return cond
+
+
 def chosen(cond: Any, a: Any, b: Any) -> Tensor:
     """``np.where(cond, a, b)`` as a node."""
     op = "where"
@@ -140,10 +151,8 @@ def chosen(cond: Any, a: Any, b: Any) -> Tensor:
     if like is None:
         newest(op, (cond, a, b), ("cond", "a", "b"))
         raise AssertionError("newest raises")
-    if isinstance(cond, (np.ndarray, np.generic, list, tuple)) and (array := np.asarray(cond)).dtype.kind in "biuf":
-        cond = (array != 0).astype(np.float32)
     if not isinstance(cond, nodes.Tensor):
-        cond = coerce(cond, like, op, "cond")
+        cond = coerce(_as_mask(cond), like, op, "cond")
     if isinstance(a, nodes.Tensor) or isinstance(b, nodes.Tensor):
         a = a if isinstance(a, nodes.Tensor) else _alike(a, b, op, "a")
         b = b if isinstance(b, nodes.Tensor) else _alike(b, a, op, "b")
