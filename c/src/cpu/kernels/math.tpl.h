@@ -192,12 +192,16 @@ static inline vf gelu_erf_(vf x) {
 
 #endif
 
-// ln(1 + exp(x)) = max(x, 0) + ln(1 + e) with e = exp(-|x|). What the sum u = 1 + e has lost of e is added to ln u,
-// whose derivative is about 1 where that counts.
+// ln(1 + exp(x)) = max(x, 0) + ln(1 + e) with e = exp(-|x|); with y = e / (1 + e/2) the logarithm is 2 atanh(y/2) = y +
+// y^3/12 + ..., without cancellation.
 static inline vf softplus_(vf x) {
-    const vf e = exp_(v_neg(v_abs(x))), u = v_add(v_set(1.0f), e);
-    const vf lost = v_sub(e, v_sub(u, v_set(1.0f)));
-    return v_add(v_max(v_set(0.0f), x), v_add(log_(u), lost));
+    const vf e = exp_(v_neg(v_abs(x)));
+    const vf a = v_max(v_set(0x1p-30f), e); // below, neither the half nor the cubic term counts
+    const vf d = v_fma(a, v_set(0.5f), v_set(1.0f)), y = v_div(e, d), b = v_max(v_set(0x1p-30f), y);
+    const vf z = v_mul(b, b);
+    vf       q = v_fma(v_set(0x1.1ed7e6p-11f), z, v_set(0x1.1ebd06p-9f));
+    q          = v_fma(v_fma(q, z, v_set(0x1.99d208p-7f)), z, v_set(0x1.555502p-4f));
+    return v_add(v_max(v_set(0.0f), x), v_mul(y, v_fma(z, q, v_set(1.0f))));
 }
 
 // The chains of operations are long: four vectors side by side.
@@ -224,7 +228,7 @@ ROWS_LONG(tanh_f32, tanh_)
 ROWS_1(elu_f32, UNARY, elu_(a))
 ROWS_LONG(silu_f32, silu_)
 ROWS_LONG(sigmoid_f32, sigmoid_)
-ROWS_1(softplus_f32, UNARY, softplus_(a))
+ROWS_LONG(softplus_f32, softplus_)
 ROWS_LONG(gelu_f32, gelu_)
 ROWS_LONG(gelu_erf_f32, gelu_erf_)
 ROWS_LONG(gelu_quick_f32, gelu_quick_)
