@@ -436,10 +436,11 @@ def test_a_refusal_without_a_reason_names_the_operator(ctx):
 
 def test_operators_of_the_table_s_defaults_are_operators(ctx):
     x = ctx.tensor((2, 3))
-    more = {"clamp": (0, 1), "scale": (2.0,), "leaky_relu": (0.1,)}
+    more = {"clamp": (0, 1), "scale": (2.0,), "leaky_relu": (0.1,), "where": (x, x)}
+    more |= dict.fromkeys(("add", "sub", "mul", "div", "compare"), (x,))
     for name in ELEMENTWISE:
-        function = gb.ops.OPERATIONS[name]
-        node = function(x, x) if name in ("add", "sub", "mul", "div") else function(x, *more.get(name, ()))
+        function = gb.less if name == "compare" else gb.ops.OPERATIONS[name]
+        node = function(x, *more.get(name, ()))
         assert node_at(node._p).op == name
 
 
