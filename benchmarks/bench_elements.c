@@ -61,6 +61,12 @@ BUILD(gelu, ggml_gelu(c, b->a))
 BUILD(gelu_quick, ggml_gelu_quick(c, b->a))
 BUILD(gelu_erf, ggml_gelu_erf(c, b->a))
 BUILD(tanh, ggml_tanh(c, b->a))
+BUILD(exp, ggml_exp(c, b->a))
+BUILD(sigmoid, ggml_sigmoid(c, b->a))
+BUILD(softplus, ggml_softplus(c, b->a))
+BUILD(sin, ggml_sin(c, b->a))
+BUILD(less, ggml_compare(c, b->a, b->mask, GGML_COMPARE_LESS))
+BUILD(where, ggml_where(c, b->mask, b->a, b->mask))
 BUILD(norm, ggml_norm(c, b->a, 1e-5f))
 BUILD(rms_norm, ggml_rms_norm(c, b->a, 1e-5f))
 BUILD(norm_affine,
@@ -100,6 +106,12 @@ static const struct op ops[] = {
     OP(gelu_quick, 8),
     OP(gelu_erf, 8),
     OP(tanh, 8),
+    OP(exp, 8),
+    OP(sigmoid, 8),
+    OP(softplus, 8),
+    OP(sin, 8),
+    OP(less, 12),
+    OP(where, 12),
     OP(norm, 8),
     OP(rms_norm, 8),
     OP(norm_affine, 8),

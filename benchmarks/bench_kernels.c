@@ -35,6 +35,10 @@ static volatile double           sink;
     BENCH(gelu_f32, CALL_UNARY(gelu_f32))                \
     BENCH(gelu_erf_f32, CALL_UNARY(gelu_erf_f32))        \
     BENCH(silu_f32, CALL_UNARY(silu_f32))                \
+    BENCH(sigmoid_f32, CALL_UNARY(sigmoid_f32))          \
+    BENCH(softplus_f32, CALL_UNARY(softplus_f32))        \
+    BENCH(sin_f32, CALL_UNARY(sin_f32))                  \
+    BENCH(cos_f32, CALL_UNARY(cos_f32))                  \
     BENCH(f16_to_f32, k->f16_to_f32(N, fz, hx))          \
     BENCH(f32_to_f16, k->f32_to_f16(N, hy, fx))          \
     BENCH(bf16_to_f32, k->bf16_to_f32(N, fz, hx))        \

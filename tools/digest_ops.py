@@ -86,6 +86,7 @@ UNARY = (
         "argmax",
         "argsort",
     ),
+    *("exp", "sigmoid", "sin", "cos", "softplus"),
 )
 
 
@@ -124,6 +125,10 @@ def two_inputs(shape: tuple[int, ...]) -> Iterator[Case]:
         yield call(name, a(*shape), b(n, low=0.5))
         yield call(name, a(*shape), b(*shape[:-1], 1, low=0.5))
         yield call(name, a(4, *shape[-3:]), b(2, *shape[-3:], low=0.5))
+    for name in ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"):
+        yield call(name, a(*shape), b(*shape))
+    yield call("where", b(*shape), a(*shape), a(*shape))
+    yield call("where", ints(np.arange(n) % 2), a(*shape), a(1))
     yield call("add1", a(*shape), b(1))
     for name in FLOATS:
         yield call("add_cast", a(*shape), b(*shape), dtype=name)

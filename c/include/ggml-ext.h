@@ -42,6 +42,41 @@ GGML_API bool             ggml_is_output(const struct ggml_tensor * tensor);
 // x / 2 (1 + erf(x / sqrt 2)), exact form
 GGML_API struct ggml_tensor * ggml_gelu_erf(struct ggml_context * ctx, struct ggml_tensor * a);
 GGML_API struct ggml_tensor * ggml_gelu_erf_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
+// Functions of each element of a, F32, F16 or BF16; da is the gradient of a, g that of the result y.
+// e^x; da = g y
+GGML_API struct ggml_tensor * ggml_exp(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_exp_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
+// 1 / (1 + e^-x); da = g (y - y^2)
+GGML_API struct ggml_tensor * ggml_sigmoid(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_sigmoid_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
+// sine and cosine of radians, however large; NaN of infinities; da = g cos(a), da = -g sin(a)
+GGML_API struct ggml_tensor * ggml_sin(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_sin_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_cos(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_cos_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
+// ln(1 + e^x); da = g sigmoid(a)
+GGML_API struct ggml_tensor * ggml_softplus(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_softplus_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
+
+// 1 where the comparison of a with b holds, else 0, as F32 with the shape of a, over which b repeats. Both are I32, or
+// both floats (F32, F16, BF16). A NaN equals nothing, is not less and not greater. The gradient is 0.
+enum ggml_comparison {
+    GGML_COMPARE_EQUAL = 0,
+    GGML_COMPARE_NOT_EQUAL,
+    GGML_COMPARE_LESS,
+    GGML_COMPARE_LESS_EQUAL,
+    GGML_COMPARE_GREATER,
+    GGML_COMPARE_GREATER_EQUAL,
+    GGML_COMPARE_COUNT,
+};
+GGML_API struct ggml_tensor * ggml_compare(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
+    enum ggml_comparison comparison);
+// a where cond is not 0 (NaN is not), else b. a and b have one type, the result's: F32, F16, BF16 or I32, moved as they
+// are. cond is F32, F16, BF16 or I32. Each repeats over the result, whose dimensions are the largest of the three. da =
+// g where cond is not 0, else 0, and db the other way round, both summed over repeats.
+GGML_API struct ggml_tensor * ggml_where(struct ggml_context * ctx, struct ggml_tensor * cond, struct ggml_tensor * a,
+    struct ggml_tensor * b);
+
 // softmax(a * scale + slope * mask), with ALiBi's slope of head i2 of a.ne[2] for max_bias above 0, else 1
 GGML_API struct ggml_tensor * ggml_soft_max_bias(struct ggml_context * ctx, struct ggml_tensor * a,
     struct ggml_tensor * mask, float scale, float max_bias);

@@ -280,7 +280,10 @@ enum ggml_op {
     GGML_OP_CROSS_ENTROPY_LOSS,
     GGML_OP_CROSS_ENTROPY_LOSS_BACK,
 
-    GGML_OP_CUSTOM, // newer than the interface of February 2024
+    // newer than the interface of February 2024
+    GGML_OP_CUSTOM,
+    GGML_OP_COMPARE,
+    GGML_OP_WHERE,
 
     GGML_OP_COUNT,
 };
@@ -298,7 +301,13 @@ enum ggml_unary_op {
     GGML_UNARY_OP_SILU,
     GGML_UNARY_OP_HARDSWISH,
     GGML_UNARY_OP_HARDSIGMOID,
-    GGML_UNARY_OP_GELU_ERF, // newer than the interface of February 2024
+    // newer than the interface of February 2024
+    GGML_UNARY_OP_GELU_ERF,
+    GGML_UNARY_OP_EXP,
+    GGML_UNARY_OP_SIGMOID,
+    GGML_UNARY_OP_SIN,
+    GGML_UNARY_OP_COS,
+    GGML_UNARY_OP_SOFTPLUS,
     GGML_UNARY_OP_COUNT,
 };
 

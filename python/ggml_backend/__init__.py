@@ -70,6 +70,7 @@ from .ops._norms import *  # noqa: F403
 from .ops._products import *  # noqa: F403
 from .ops._reduce import *  # noqa: F403
 from .ops._rope import *  # noqa: F403
+from .ops._select import *  # noqa: F403
 from .ops._soft_max import *  # noqa: F403
 from .ops._unary import *  # noqa: F403
 from .pending import Pending

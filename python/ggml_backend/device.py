@@ -42,14 +42,18 @@ _D = TypeVar("_D", bound="type[Device]")
 
 ELEMENTWISE = frozenset({
     "add", "sub", "mul", "div", "sqr", "sqrt", "log", "scale", "clamp", "abs", "sgn", "neg", "step", "tanh", "elu",
-    "relu", "gelu", "gelu_quick", "silu", "gelu_erf", "leaky_relu", "hardswish", "hardsigmoid",
+    "relu", "gelu", "gelu_quick", "silu", "gelu_erf", "leaky_relu", "hardswish", "hardsigmoid", "exp",
+    "sigmoid", "sin", "cos", "softplus", "compare", "where",
 })  # fmt: skip
 """Operators whose functions in NumPy read each element before they write the same one."""
 
-_BROADCAST = frozenset(("add", "sub", "mul", "div"))
+_BROADCAST = frozenset(("add", "sub", "mul", "div", "compare", "where"))
 _INDICES = {"get_rows": 1, "get_rows_back": 1, "rope": 1, "rope_back": 1, "mul_mat_id": 0}
 """The source that is int32 whatever the others are."""
-_MEANT = {"matmul": "mul_mat", "dot": "mul_mat", "negative": "neg", "absolute": "abs", "concatenate": "concat"}
+_MEANT = {
+    "matmul": "mul_mat", "dot": "mul_mat", "negative": "neg", "absolute": "abs", "concatenate": "concat",
+    **dict.fromkeys(("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"), "compare"),
+}  # fmt: skip
 """What NumPy calls operators."""
 _COUNTS = frozenset(("argmax", "argsort"))  # whose result is int32
 
@@ -422,10 +426,10 @@ def _repetition(node: Node) -> str:
     """What array libraries do not repeat, but ggml does; "" if they repeat all that this takes."""
     if node.op not in _BROADCAST and node.op != "mul_mat":
         return ""
-    a, b = (s.shape for s in node.sources)
+    a, b, *more = (s.shape for s in node.sources)
     try:
         if node.op != "mul_mat":
-            shape = np.broadcast_shapes(a, b)
+            shape = np.broadcast_shapes(a, b, *more)
         elif len(a) < 2:
             shape = None
         elif len(b) < 2:

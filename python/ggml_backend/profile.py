@@ -58,8 +58,8 @@ class Profile(Owner):
     """What was computed while it was recorded: each time that each operator, or several that are fused, was computed.
 
     ``Scheduler.profile``, ``Graph.profile`` and ``Profile.everything`` begin one. It ends with :meth:`stop`, with the
-    ``with`` block, or when nobody has it any more. What it has can be read at any time, and afterwards; ``str()`` and
-    notebooks show :meth:`table`.
+    ``with`` block, or when nobody has it any more. What it has can be read at any time, and afterwards, until it is
+    closed; ``str()`` and notebooks show :meth:`table`.
 
     Of the CPU operators are recorded, of devices with a queue of their own whole splits. Runs are recorded that begin
     while it is on, on whatever thread, and each is waited for. What functions of yours compute inside of a node is a
@@ -69,7 +69,7 @@ class Profile(Owner):
     but for what is done before and between splits. Bytes and operations are the least that shapes and types ask for.
     """
 
-    __slots__ = ("__weakref__", "_core", "_data", "_limits")
+    __slots__ = ("__weakref__", "_closed", "_core", "_data", "_limits")
 
     def __init__(self, core: ProfileCore | None = NOT_GIVEN, data: Recorded | None = None) -> None:
         if data is None:
@@ -77,6 +77,7 @@ class Profile(Owner):
         self._core = core
         self._data = data  # of a file, or what was read last
         self._limits: dict[str, MachineLimits] | None = None  # of a file
+        self._closed = False
 
     @classmethod
     def everything(cls, *, max_records: int = 1 << 20) -> Profile:
@@ -98,6 +99,16 @@ class Profile(Owner):
             lib.gbpy_detach_profile(core.h)
         return self
 
+    def close(self) -> None:
+        """Ends it and gives back its memory; what it has cannot be read any more. Closing twice is fine."""
+        self.stop()
+        self._closed = True
+        self._core = self._data = self._limits = None
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
     def __enter__(self) -> Profile:
         if not self.running:
             raise StateError("Profile: it has ended; begin another one")
@@ -111,6 +122,8 @@ class Profile(Owner):
     def _read(self) -> Recorded:
         """What there is now. It is read again only if there is more."""
         core, data = self._core, self._data
+        if self._closed:
+            raise StateError("Profile: it is closed")
         if core is None:
             return data or Recorded((), np.zeros(0, RECORD), np.zeros(0, RUN), 0)
         if data is None or is_behind(data, core.ptr):
@@ -188,10 +201,14 @@ class Profile(Owner):
         data = self._read()
         n = int(data.runs["complete"].sum()) if len(data.runs) else 0
         each = f", {median_run(data) * 1e3:.3f} ms each (median)" if n else ""
-        text = f"{n:,} {'run' if n == 1 else 'runs'}{each}; {len(data.records):,} records"
+        text = f"{_counted(n, 'run')}{each}; {_counted(len(data.records), 'record')}"
         others = len(data.runs) - n
-        text += f"; {others:,} runs that did not come to their end" if others else ""
-        return text + (f"; {data.dropped:,} records found no place" if data.dropped else "")
+        text += (
+            f"; {_counted(others, 'run')} that did not come to {'its' if others == 1 else 'their'} end"
+            if others
+            else ""
+        )
+        return text + (f"; {_counted(data.dropped, 'record')} found no place" if data.dropped else "")
 
     def compare(self, before: Profile, by: By = "operator", top: int | None = None) -> ProfileComparison:
         """This profile beside an earlier one: of each group the median over runs, and the ratio of both; below 1 this
@@ -207,7 +224,9 @@ class Profile(Owner):
         return self.table(top=_SHOWN)._repr_html_()
 
     def __repr__(self) -> str:
-        state = "running" if self.running else f"{len(self._read().records):,} records"
+        if self._closed:
+            return "<Profile closed>"
+        state = "running" if self.running else _counted(len(self._read().records), "record")
         return f"<Profile {state}>"
 
     # ------------------------------------------------------------------------------------------------------------ files
@@ -267,6 +286,10 @@ class Profile(Owner):
             lane = f"{step.device}: {step.kind}"
             found.append(OperatorSlice(lane, step.name, int(r["start_ns"]), int(r["end_ns"]), args))
         return found
+
+
+def _counted(n: int, what: str) -> str:
+    return f"{n:,} {what}{'' if n == 1 else 's'}"
 
 
 def _check_top(top: int | None, what: str) -> None:

@@ -35,7 +35,7 @@ from ._errors.messages import kind_of
 from ._ffi import ffi, lib
 from ._files.mapped import check_file, reading
 from ._nodes.build import ZEROS, attempt, build, build_1, node_class
-from ._nodes.operators import binary, coerce, indexed, matmul
+from ._nodes.operators import binary, coerce, compared, indexed, matmul
 from ._nodes.ufuncs import numpy_function
 from ._text.names import as_name
 from .buffer import Buffer, BufferCore, text
@@ -507,6 +507,19 @@ class Tensor(Local):
     def __rmatmul__(self, other: TensorLike) -> Tensor:
         return matmul(coerce(other, self, "a @ b", "a"), self)
 
+    def __lt__(self, other: TensorLike) -> Tensor:
+        """1 where ``self < other``, else 0: see :func:`ggml_backend.less`, here and below."""
+        return compared("<", self, other)
+
+    def __le__(self, other: TensorLike) -> Tensor:
+        return compared("<=", self, other)
+
+    def __gt__(self, other: TensorLike) -> Tensor:
+        return compared(">", self, other)
+
+    def __ge__(self, other: TensorLike) -> Tensor:
+        return compared(">=", self, other)
+
     def __bool__(self) -> bool:
         raise TypeError("a tensor has no truth value: its data is known only after its graph has run")
 
@@ -522,13 +535,6 @@ class Tensor(Local):
                 "x[...] = value: a tensor has no item assignment; x[...].set(value) writes its data, gb.set(x, b) is a"
                 " node"
             )
-
-        def __lt__(self, other):
-            raise TypeError(
-                "a tensor has no order: its data is known only after its graph has run; gb.step(x - b) is 1 where x > b"
-            )
-
-        __le__ = __gt__ = __ge__ = __lt__
 
     def __eq__(self, other: object) -> bool:
         """Is it the same tensor? (Not a comparison of elements.)"""

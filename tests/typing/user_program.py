@@ -47,7 +47,7 @@ def elementwise(x: gb.Tensor, y: gb.Tensor) -> list[gb.Tensor]:
     functions: list[Callable[[gb.Tensor], gb.Tensor]] = [
         gb.abs, gb.sgn, gb.neg, gb.step, gb.tanh, gb.elu, gb.relu, gb.gelu, gb.gelu_erf, gb.gelu_quick, gb.silu,
         gb.hardswish, gb.hardsigmoid,
-        gb.leaky_relu, gb.sqr, gb.sqrt, gb.log,
+        gb.leaky_relu, gb.sqr, gb.sqrt, gb.log, gb.exp, gb.sigmoid, gb.softplus, gb.sin, gb.cos,
     ]  # fmt: skip
     results = [function(x) for function in functions]
     results += [
@@ -65,6 +65,12 @@ def elementwise(x: gb.Tensor, y: gb.Tensor) -> list[gb.Tensor]:
         gb.acc(x, y, 0),
         gb.set(x, y, inplace=False),
     ]
+    comparisons: list[Callable[[gb.Tensor, float], gb.Tensor]] = [
+        gb.equal, gb.not_equal, gb.less, gb.less_equal, gb.greater, gb.greater_equal,
+    ]  # fmt: skip
+    results += [compare(x, 0.5) for compare in comparisons]
+    results += [x < y, x <= 0, x > np.zeros(4, np.float32), 1.0 >= x]
+    results += [gb.where(x > 0, x, 0.0), gb.where(np.ones(4, bool), 1.0, y)]
     results += [
         x + y,
         x - y,

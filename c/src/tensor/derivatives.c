@@ -121,11 +121,59 @@ static bool derive_none(struct gb_sweep * s, struct ggml_tensor * y, struct ggml
     return fail_underivable(s, y);
 }
 
+// The derivative is zero wherever there is one.
+static bool derive_flat(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+    (void) s;
+    (void) y;
+    (void) g;
+    return true;
+}
+
+// y = cond ? a : b: g goes to the one that was taken, 0 to the other. No number is less than itself, which gives the
+// zeros; g times 0 would be NaN where g is infinite.
+static bool derive_where(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+    struct ggml_tensor *cond = y->src[0], *a = y->src[1], *b = y->src[2];
+    if (!gb_grad_wanted(s, a) && !gb_grad_wanted(s, b)) {
+        return true;
+    }
+    struct ggml_tensor * zeros = ggml_compare(s->ctx, cond, cond, GGML_COMPARE_LESS);
+    if (zeros != NULL && zeros->type != g->type) {
+        zeros = ggml_cast(s->ctx, zeros, g->type);
+    }
+    return ADD(a, unrepeated(s->ctx, ggml_where(s->ctx, cond, g, zeros), a)) &&
+           ADD(b, unrepeated(s->ctx, ggml_where(s->ctx, cond, zeros, g), b));
+}
+
 // The functions of UNARY.
 
 // da = g sgn(a).
 static bool derive_unary_abs(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     return ADD(y->src[0], ggml_mul(s->ctx, g, ggml_sgn(s->ctx, y->src[0])));
+}
+
+// da = g y.
+static bool derive_unary_exp(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+    return ADD(y->src[0], ggml_mul(s->ctx, g, y));
+}
+
+// da = g (y - y^2).
+static bool derive_unary_sigmoid(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+    return ADD(y->src[0], ggml_mul(s->ctx, g, ggml_sub(s->ctx, y, ggml_sqr(s->ctx, y))));
+}
+
+// da = g cos(a).
+static bool derive_unary_sin(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+    return ADD(y->src[0], ggml_mul(s->ctx, g, ggml_cos(s->ctx, y->src[0])));
+}
+
+// da = -g sin(a).
+static bool derive_unary_cos(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+    return ADD(y->src[0], ggml_neg(s->ctx, ggml_mul(s->ctx, g, ggml_sin(s->ctx, y->src[0]))));
+}
+
+// da = g sigmoid(a).
+static bool derive_unary_softplus(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+    return ADD(y->src[0], ggml_mul(s->ctx, g, ggml_sigmoid(s->ctx, y->src[0])));
 }
 
 static bool derive_unary_neg(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
@@ -142,14 +190,7 @@ static bool derive_unary_silu(struct gb_sweep * s, struct ggml_tensor * y, struc
     return ADD(y->src[0], ggml_silu_back(s->ctx, contiguous(s->ctx, y->src[0]), g));
 }
 
-// The derivative is zero wherever there is one.
-static bool derive_unary_flat(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
-    (void) s;
-    (void) y;
-    (void) g;
-    return true;
-}
-
+#define derive_unary_flat derive_flat
 #define derive_unary_none derive_none
 
 static bool derive_unary(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {

@@ -1,8 +1,9 @@
 // ops_binary.c - two operands, element by element: b repeats over a, and the result has the shape of a. ACC and SET
-// change a region of a.
+// change a region of a. WHERE has three operands, each of which repeats over the result.
 //
 // In-place forms of ADD1 and SET have a gradient if a source has one; those of the other operators have none.
 #include "tensor/ops.h"
+#include "tensor/rule.h"
 
 // The builder of ADD, SUB, MUL and DIV.
 static struct ggml_tensor * binary(struct ggml_context * ctx, const char * func, enum ggml_op op,
@@ -69,6 +70,66 @@ struct ggml_tensor * ggml_add1(struct ggml_context * ctx, struct ggml_tensor * a
 
 struct ggml_tensor * ggml_add1_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b) {
     return add1(ctx, __func__, a, b, true);
+}
+
+// --------------------------------------------------------------------------------------------------- COMPARE and WHERE
+
+static bool is_integer(gb_ct t) { return t->type == GGML_TYPE_I32; }
+
+static bool check_compare(const char * func, gb_ct a, gb_ct b, int comparison) {
+    const struct gb_call c = GB_CALL_2(func, a, b);
+    return gb_rule_given(&c) && gb_rule_repeats(&c, 1, 0) &&
+           gb_rule_in_range(&c, "comparison", comparison, 0, GGML_COMPARE_COUNT - 1) &&
+           (func == NULL || is_integer(a) == is_integer(b) ||
+               gb_rule_broken(&c, "{a} and {b} must both be {#i32}, or both floats"));
+}
+
+// Its result is a mask: F32 whatever the operands are.
+struct ggml_tensor * ggml_compare(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
+    enum ggml_comparison comparison) {
+    if (!check_compare(__func__, a, b, (int) comparison)) {
+        return NULL;
+    }
+    struct ggml_tensor * node   = gb_op_new(ctx, __func__, GGML_OP_COMPARE, GGML_TYPE_F32, gb_shape_like(a));
+    const int32_t        params = (int32_t) comparison;
+    gb_op_set_params(node, &params, sizeof(params));
+    return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL);
+}
+
+// The largest size of each dimension; 0 where one is empty.
+static struct gb_shape shape_where(gb_ct cond, gb_ct a, gb_ct b) {
+    struct gb_shape shape;
+    for (int d = 0; d < GGML_MAX_DIMS; d++) {
+        const int64_t x = cond->ne[d], y = a->ne[d], z = b->ne[d];
+        shape.ne[d] = x == 0 || y == 0 || z == 0 ? 0 : GB_MAX(x, GB_MAX(y, z));
+    }
+    return shape;
+}
+
+static bool check_where(const char * func, gb_ct cond, gb_ct a, gb_ct b) {
+    const struct gb_call c = GB_CALL_3(func, cond, a, b);
+    if (!gb_rule_given(&c) || !gb_rule_same_type(&c, 1, 2)) {
+        return false;
+    }
+    const struct gb_shape shape = shape_where(cond, a, b);
+    for (int d = 0; d < GGML_MAX_DIMS; d++) {
+        for (int i = 0; i < c.n; i++) {
+            if (!gb_size_divides(c.list[i].t->ne[d], shape.ne[d])) {
+                return gb_rule_broken(&c, "{%s.%d} (%lld) must divide the largest of the three (%lld)", c.list[i].role,
+                    d, (long long) c.list[i].t->ne[d], (long long) shape.ne[d]);
+            }
+        }
+    }
+    return true;
+}
+
+struct ggml_tensor * ggml_where(struct ggml_context * ctx, struct ggml_tensor * cond, struct ggml_tensor * a,
+    struct ggml_tensor * b) {
+    if (!check_where(__func__, cond, a, b)) {
+        return NULL;
+    }
+    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_WHERE, a->type, shape_where(cond, a, b));
+    return gb_op_sources(ctx, node, GB_GRAD_INHERIT, cond, a, b);
 }
 
 // ------------------------------------------------------------------------------------------------------------- regions
@@ -165,6 +226,15 @@ bool gb_built_sub(gb_ct t) { return is_binary(t); }
 bool gb_built_mul(gb_ct t) { return is_binary(t); }
 
 bool gb_built_div(gb_ct t) { return is_binary(t); }
+
+bool gb_built_compare(gb_ct t) {
+    return check_compare(NULL, t->src[0], t->src[1], t->op_params[0]) && gb_is_like(t, t->src[0]);
+}
+
+bool gb_built_where(gb_ct t) {
+    return check_where(NULL, t->src[0], t->src[1], t->src[2]) &&
+           gb_is_shape(t, shape_where(t->src[0], t->src[1], t->src[2]));
+}
 
 bool gb_built_add1(gb_ct t) { return gb_check_add1(NULL, t->src[0], t->src[1]) && gb_is_like(t, t->src[0]); }
 

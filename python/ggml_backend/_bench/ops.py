@@ -76,7 +76,7 @@ def _rows(bench: Bench, rows: int, columns: int) -> Iterator[Case]:
     yield case("add a row", lambda x, y: x + y, 8, a, row)
     yield case("mul", lambda x, y: x * y, 12, a, a)
     yield case("scale", lambda x: x * 0.5, 8, a)
-    for name in ("relu", "silu", "gelu", "gelu_quick", "gelu_erf", "tanh"):
+    for name in ("relu", "silu", "gelu", "gelu_quick", "gelu_erf", "tanh", "exp", "sin"):
         yield case(name, getattr(ops, name), 8, a)
     yield case("norm", lambda x: ops.norm(x), 8, a)
     yield case("norm, weight, bias", lambda x, w, b: ops.norm(x) * w + b, 8, a, row, row)

@@ -19,7 +19,22 @@ from ..dtypes import dtypes
 from .inputs import FLOATS, In
 from .tolerance import ABSOLUTE, BLOCKS, EXACT, Rule
 
-__all__ = ["IN_PLACE", "VIEWS", "Case", "Sizes", "a", "b", "call", "f16", "f32", "ids", "of_elements", "of_rows", "one"]
+__all__ = [
+    "COMPARE",
+    "IN_PLACE",
+    "VIEWS",
+    "Case",
+    "Sizes",
+    "a",
+    "b",
+    "call",
+    "f16",
+    "f32",
+    "ids",
+    "of_elements",
+    "of_rows",
+    "one",
+]
 
 VIEWS = frozenset({"reshape", "view", "permute", "transpose", "empty_like"})
 """Operations that compute nothing; what others do with their results is checked."""
@@ -28,8 +43,10 @@ _ON_FIRST = (
     *("dup", "add1", "sqr", "sqrt", "log", "scale", "leaky_relu", "diag_mask_inf", "diag_mask_zero", "add_rel_pos"),
     *("acc", "set", "norm", "rms_norm", "group_norm", "soft_max", "rope", "rope_back", "abs", "sgn", "neg", "step"),
     *("tanh", "elu", "relu", "gelu", "gelu_quick", "silu", "hardswish", "hardsigmoid", "gelu_erf", "unary"),
+    *("exp", "sigmoid", "sin", "cos", "softplus"),
 )
-_ON_BOTH = ("add", "sub", "mul", "div", "silu_back", "rms_norm_back", "soft_max_back")
+COMPARE = ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal")
+_ON_BOTH = ("add", "sub", "mul", "div", "silu_back", "rms_norm_back", "soft_max_back", "where", *COMPARE)
 IN_PLACE = {**dict.fromkeys(_ON_BOTH, (0, 1)), **dict.fromkeys(_ON_FIRST, (0,))}
 """The sources on which a scheduler may lay the result (docs/PLANNING.md, "In place")."""
 
@@ -109,6 +126,10 @@ _COMPUTE = {
     **dict.fromkeys(["tanh", "gelu", "gelu_erf", "gelu_quick", "silu", "hardswish"], _SMOOTH),
     "elu": Rule(terms=16, magnitude=lambda x, y: 1 + np.abs(x)),
     "hardsigmoid": Rule(terms=4, magnitude=lambda x, y: 1.0),
+    "exp": Rule(terms=8),
+    "sigmoid": Rule(terms=12),
+    **dict.fromkeys(["sin", "cos"], Rule(terms=8, magnitude=lambda x, y: 1.0)),
+    "softplus": Rule(terms=16),
     "sqr": Rule(terms=1),
     "leaky_relu": Rule(terms=1),
 }
@@ -133,6 +154,7 @@ def of_elements(sizes: Sizes) -> Iterator[Case]:
         back = Rule(terms=12, magnitude=lambda x, g, y: (1 + np.abs(x)) * (1 + np.abs(g)))
         yield call("silu_back", back, a(*shape), b(*shape), layouts=views)
         yield from _arithmetic(shape, views)
+        yield from _choices(shape, views)
 
 
 def _arithmetic(shape: tuple[int, ...], views: bool) -> Iterator[Case]:
@@ -150,6 +172,21 @@ def _arithmetic(shape: tuple[int, ...], views: bool) -> Iterator[Case]:
         region = {"acc": rules["add"], "set": EXACT}
         for name, rule in region.items():
             yield call(name, rule, f32(shape[-2] + 1, n), f32(shape[-2], n), inplace=True, offset=4 * n)
+
+
+def _choices(shape: tuple[int, ...], views: bool) -> Iterator[Case]:
+    for name in COMPARE:
+        yield call(name, EXACT, a(*shape), b(*shape), layouts=views)
+        yield one(name, EXACT, [a(*shape)], partial(_with_itself, ops.OPERATIONS[name]), "itself")
+    yield call("less", EXACT, a(*shape), b(*shape[:-1], 1))
+    yield one("less", EXACT, [a(*shape), b(1)], lambda x, y: ops.less(y, x), "mirrored")
+    yield call("where", EXACT, b(*shape), a(*shape), a(*shape), layouts=views)
+    yield call("where", EXACT, b(*shape[:-1], 1), a(*shape), a(1))
+    yield call("where", EXACT, ids(np.arange(prod(shape)).reshape(shape) % 2), a(*shape), a(*shape[-1:]))
+
+
+def _with_itself(compare: Callable[..., Any], x: Any) -> Any:
+    return compare(x, x)
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..dtypes import dtypes
 from .attention import of_attention
-from .cases import _UNPACKED, IN_PLACE, Case, Sizes, of_elements, of_rows
+from .cases import _UNPACKED, COMPARE, IN_PLACE, Case, Sizes, of_elements, of_rows
 from .inputs import FLOATS, LAYOUTS, In, shown
 from .products import of_products
 from .tolerance import EXACT
@@ -20,6 +20,7 @@ __all__ = ["Variant", "all_variants", "special_variants"]
 _SPECIAL = (
     *("abs", "sgn", "neg", "step", "relu", "tanh", "elu", "gelu", "gelu_erf", "gelu_quick", "silu", "hardswish"),
     *("hardsigmoid", "leaky_relu", "sqr", "sqrt", "log", "clamp", "scale", "add", "sub", "mul", "div", "dup", "cont"),
+    *("exp", "sigmoid", "sin", "cos", "softplus", "less", "less_equal", "greater", "equal", "not_equal", "where"),
     *("soft_max", "sum_rows", "mean", "argmax", "argsort", "diag_mask_inf", "diag_mask_zero", "norm", "rms_norm"),
 )
 _QUANTIZED = [d.name for d in dtypes.values() if d.is_quantized]
@@ -112,8 +113,17 @@ def _placed(case: Case, quick: bool) -> Iterator[Variant]:
         if case.inplace:
             yield replace(found, inplace=True)
         for source in IN_PLACE.get(case.name, ()):
-            if found.inputs[source].shape == found.inputs[0].shape:
+            if _may_hold_result(found, source, dtype):
                 yield replace(found, on=source)
+
+
+def _may_hold_result(variant: Variant, source: int, dtype: str) -> bool:
+    """Does the source have the shape and the dtype of the result?"""
+    if source >= len(variant.inputs) or (variant.op in COMPARE and dtype != "float32"):
+        return False
+    given = variant.inputs[source]
+    like = variant.inputs[1 if variant.op == "where" else 0]
+    return given.shape == like.shape and given.dtype == dtype
 
 
 def _cases(sizes: Sizes) -> Iterator[Case]:

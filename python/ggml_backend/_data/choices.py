@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .._ffi import lib
 
-__all__ = ["EPS_OF_2024", "POOLS", "PRECISIONS", "ROPE_MODES"]
+__all__ = ["COMPARISONS", "EPS_OF_2024", "POOLS", "PRECISIONS", "ROPE_MODES"]
 
 ROPE_MODES: dict[str, int] = {
     "normal": 0,
@@ -15,5 +15,13 @@ ROPE_MODES: dict[str, int] = {
 }
 POOLS: dict[str, int] = {"max": lib.GGML_OP_POOL_MAX, "avg": lib.GGML_OP_POOL_AVG}
 PRECISIONS: dict[str, int] = {"default": 0, "f32": lib.GGML_PREC_F32}
+COMPARISONS: dict[str, int] = {
+    "==": lib.GGML_COMPARE_EQUAL,
+    "!=": lib.GGML_COMPARE_NOT_EQUAL,
+    "<": lib.GGML_COMPARE_LESS,
+    "<=": lib.GGML_COMPARE_LESS_EQUAL,
+    ">": lib.GGML_COMPARE_GREATER,
+    ">=": lib.GGML_COMPARE_GREATER_EQUAL,
+}
 EPS_OF_2024 = 1e-9
 """Of losses whose nodes name none."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .._core.handles import address
-from .._data.choices import EPS_OF_2024, POOLS, PRECISIONS, ROPE_MODES
+from .._data.choices import COMPARISONS, EPS_OF_2024, POOLS, PRECISIONS, ROPE_MODES
 from .._data.shapes import MAX_DIMS
 from .._ffi import ffi, lib
 from ..dtypes import DType, as_dtype, dtype_of_id
@@ -107,6 +107,7 @@ PARAMS: dict[str, Params] = {
     "pool_1d": (("op", _choice(POOLS, 0)), *_ints("kernel stride padding", 1)),
     "pool_2d": (("op", _choice(POOLS, 0)), ("kernel", _pair(1)), ("stride", _pair(3)), ("padding", _pair(5))),
     "upscale": _ints("factor"),
+    "compare": (("comparison", _choice(COMPARISONS, 0)),),
     "argsort": (("descending", _bool(0)),),
     "flash_attn": (("masked", _bool(0)),),
     "flash_attn_back": (("masked", _bool(0)),),

@@ -24,10 +24,9 @@ _OPERATIONS = {
     **dict.fromkeys(["layer_norm", "LayerNorm"], "gb.norm(x) * weight + bias"),
     **dict.fromkeys(["cat", "concatenate", "hstack", "vstack"], "gb.concat([x, y], axis=0)"),
     "stack": "gb.concat([x[None], y[None]], axis=0)",
-    **dict.fromkeys(
-        ["exp", "sin", "cos", "sigmoid", "where", "maximum", "minimum", "max", "min", "cumsum", "prod", "std", "var"],
-        _CUSTOM,
-    ),
+    **dict.fromkeys(["max", "min", "cumsum", "prod", "std", "var", "floor", "ceil", "round"], _CUSTOM),
+    "maximum": "gb.where(a > b, a, b)",
+    "minimum": "gb.where(a < b, a, b)",
     "dropout": "nothing is dropped where nothing is trained: leave it out",
     "linear": "x @ w.T + b",
     **dict.fromkeys(
@@ -169,9 +168,14 @@ def _hinted(said: str, hint: str | None, name: str, known: Iterable[str]) -> str
     return f"{said}; {hint}" if hint else said + close_matches(name, [k for k in known if not k.startswith("_")])
 
 
+def _no_attribute(text: str, name: str) -> AttributeError:
+    """Without the object, whose other names Python would look through for a hint of its own."""
+    return AttributeError(text, name=name, obj=None)
+
+
 def module_attribute(name: str, known: Iterable[str]) -> NoReturn:
     """What the package raises for a name that it has not."""
-    raise AttributeError(_hinted(f"ggml_backend has no {name!r}", _FUNCTIONS.get(name), name, known))
+    raise _no_attribute(_hinted(f"ggml_backend has no {name!r}", _FUNCTIONS.get(name), name, known), name)
 
 
 class _Missing:
@@ -184,7 +188,7 @@ class _Missing:
         self.name, self.hint = name, hint
 
     def __get__(self, thing: object, kind: type) -> NoReturn:
-        raise AttributeError(f"{kind.__name__!r} object has no attribute {self.name!r}; {self.hint}")
+        raise _no_attribute(f"{kind.__name__!r} object has no attribute {self.name!r}; {self.hint}", self.name)
 
 
 def without_missing(kind: type, names: Iterable[str]) -> list[str]:
@@ -207,7 +211,8 @@ def tell_missing(kind: type) -> None:
 
 def no_name(module: str, name: str, known: Iterable[str]) -> NoReturn:
     """What a module of the package raises for a name that it has not."""
-    raise AttributeError(_hinted(f"ggml_backend.{module} has no {name!r}", _ATTRIBUTES[module].get(name), name, known))
+    hint = _ATTRIBUTES[module].get(name)
+    raise _no_attribute(_hinted(f"ggml_backend.{module} has no {name!r}", hint, name, known), name)
 
 
 class _Uncallable(types.ModuleType):

@@ -7,7 +7,9 @@ What is built are tensors, whose class stands above this module, because its ope
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from .._errors import InvalidArgumentError, StateError, raise_as
@@ -33,6 +35,7 @@ __all__ = [
     "describe",
     "newest",
     "node_class",
+    "told_as",
 ]
 
 _ndim = lib.gbpy_ndim
@@ -52,6 +55,25 @@ def node_class(kind: _K) -> _K:
     return kind
 
 
+class _Told(threading.local):
+    """What messages of this thread name instead of what is built: the operation, and its ``a``."""
+
+    now: tuple[str, Any] | None = None
+
+
+_told = _Told()
+
+
+@contextlib.contextmanager
+def told_as(op: str, a: Tensor) -> Iterator[None]:
+    """Errors in this block are told of ``op`` and its tensor ``a``: the user's, of which something is made first."""
+    before, _told.now = _told.now, (op, a)
+    try:
+        yield
+    finally:
+        _told.now = before
+
+
 def describe(label: str, tensor: Tensor | None) -> str:
     return f"{label} None" if tensor is None else f"{label} {tensor.describe()}"
 
@@ -67,7 +89,10 @@ def _refuse(
     if tensors:
         newest(op, tensors, labels)  # a context that cannot be built on is the better reason
     named = [(label, t) for label, t in zip(labels, tensors, strict=False) if t is not None]
-    prefix = f"{op}: {', '.join([describe(label, t) for label, t in named])}" if named else op
+    shown, told = named, _told.now
+    if told is not None:
+        op, shown = told[0], [(label, told[1] if label == "a" else t) for label, t in named]
+    prefix = f"{op}: {', '.join([describe(label, t) for label, t in shown])}" if named else op
     if error is not None:
         hint = "; mul multiplies by a tensor" if op == "scale" and "Tensor" in str(error) else ""
         raise InvalidArgumentError(f"{prefix}: {parameter_error(error, args)}{hint}") from None

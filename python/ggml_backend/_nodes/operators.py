@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .._data.choices import COMPARISONS
 from .._data.shapes import MAX_DIMS, common_shape, ne_of, refuse_view, region
 from .._errors import InvalidArgumentError, StateError
 from .._errors.messages import broadcast_reason, kind_of, product_hint, tensor_hint
@@ -19,7 +21,7 @@ from .build import ZEROS, attempt, build, build_1, build_2, describe, newest
 if TYPE_CHECKING:
     from ..tensor import Tensor
 
-__all__ = ["binary", "coerce", "indexed", "matmul", "raw_view", "repeat_to"]
+__all__ = ["binary", "chosen", "coerce", "compared", "indexed", "matmul", "raw_view", "repeat_to"]
 
 _broadcast = lib.gbpy_broadcast
 _slice = lib.gbpy_slice
@@ -88,9 +90,91 @@ def binary(op: str, function: Any, a: Any, b: Any, commutes: bool = False) -> Te
     return build_2(op, function, a, b, ndim=how & 7)
 
 
+_MIRRORED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+"""What holds of ``b`` and ``a`` where it holds of ``a`` and ``b``."""
+
+
+def _alike(value: Any, like: Tensor, op: str, label: str) -> Tensor:
+    """A number or array as a constant of the dtype of ``like``, if that can hold it."""
+    is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    if is_number and like._ctx._core is not None and like.dtype.name in ("int32", "float16", "bfloat16"):
+        if like.dtype.name != "int32":
+            return like._ctx.constant(float(value), like.dtype)
+        if isinstance(value, (int, np.integer)):
+            if not -(2**31) <= int(value) < 2**31:
+                raise InvalidArgumentError(f"{op}: {label} is {value}, which an int32 cannot be")
+            return like._ctx.constant(np.int32(value))
+    if isinstance(value, np.ndarray) and value.dtype.kind in "iu" and like.dtype.name == "int32":
+        narrow = value.astype(np.int32)
+        if not np.array_equal(narrow, value):
+            raise InvalidArgumentError(f"{op}: {label} is an array of {value.dtype} with numbers that no int32 can be")
+        return like._ctx.constant(narrow)
+    return coerce(value, like, op, label)
+
+
+def compared(how: str, a: Any, b: Any, op: str | None = None) -> Tensor:
+    """``a < b`` and the like, as 1 and 0. Where NumPy would repeat a, the operands change places, or a is repeated."""
+    op = f"a {how} b" if op is None else op
+    if not isinstance(a, nodes.Tensor) and not isinstance(b, nodes.Tensor):
+        newest(op, (a, b))
+    a = a if isinstance(a, nodes.Tensor) else _alike(a, b, op, "a")
+    b = b if isinstance(b, nodes.Tensor) else _alike(b, a, op, "b")
+    core_a, core_b = a._ctx._core, b._ctx._core  # in these variables they stay open
+    if core_a is None or core_b is None:
+        raise StateError(f"{op}: the context of {'a' if core_a is None else 'b'} is closed")
+    shapes = _broadcast(a._p, b._p)
+    if shapes < 0:
+        reason = broadcast_reason(how, a.shape, b.shape)
+        raise InvalidArgumentError(f"{op}: {describe('a', a)}, {describe('b', b)}: {reason}")
+    labels = "ab"
+    if shapes >= lib.GBPY_REPEAT:
+        a = repeat_to(a, common_shape(a.shape, b.shape))
+    elif shapes > MAX_DIMS:
+        a, b, how, labels = b, a, _MIRRORED[how], "ba"
+    return build_2(op, lib.ggml_compare, a, b, COMPARISONS[how], ndim=shapes & 7, labels=labels)
+
+
+def _as_mask(cond: Any) -> Any:
+    """An array of numbers or booleans as a mask; what is none, as it is."""
+    if isinstance(cond, (list, tuple)):
+        with contextlib.suppress(ValueError):  # of different lengths
+            cond = np.asarray(cond)
+    if isinstance(cond, (np.ndarray, np.generic)) and cond.dtype.kind in "biuf":
+        return (cond != 0).astype(np.float32)
+    return cond
+
+
+def chosen(cond: Any, a: Any, b: Any) -> Tensor:
+    """``np.where(cond, a, b)`` as a node."""
+    op = "where"
+    like = next((t for t in (a, b, cond) if isinstance(t, nodes.Tensor)), None)
+    if like is None:
+        newest(op, (cond, a, b), ("cond", "a", "b"))
+        raise AssertionError("newest raises")
+    if not isinstance(cond, nodes.Tensor):
+        cond = coerce(_as_mask(cond), like, op, "cond")
+    if isinstance(a, nodes.Tensor) or isinstance(b, nodes.Tensor):
+        a = a if isinstance(a, nodes.Tensor) else _alike(a, b, op, "a")
+        b = b if isinstance(b, nodes.Tensor) else _alike(b, a, op, "b")
+    else:  # as float32
+        a = like._ctx.constant(float(a)) if isinstance(a, (int, float)) else coerce(a, like, op, "a")
+        b = _alike(b, a, op, "b")
+    return build(op, lib.ggml_where, (cond, a, b), labels=("cond", "a", "b"))
+
+
 def _in_groups(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
     """Are the batch axes of a multiples of those of b?"""
     return len(a) >= len(b) and all(m > 0 and n % m == 0 for n, m in zip(a[::-1], b[::-1], strict=False))
+
+
+def _reversed_hint(a: Tensor, b: Tensor) -> str:
+    """For ``a @ w.T`` with more than two axes."""
+    if b.ndim < 3 or b.op != "PERMUTE":
+        return ""
+    w = b.sources[0]
+    if w.shape != b.shape[::-1] or w.shape[-1] != a.shape[-1]:
+        return ""
+    return f"; x.T reverses all axes: did you mean a @ w.swapaxes(-1, -2), with w {w.describe()}?"
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
@@ -109,7 +193,7 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
         which = f"the {'last but one' if n_b > 1 else 'only'} axis of b ({inner})"
         raise InvalidArgumentError(
             f"a @ b: {describe('a', a)}, {describe('b', b)}: the last axis of a ({a.shape[-1]}) and {which} differ"
-            + product_hint(a.shape, b.shape)
+            + (_reversed_hint(a, b) or product_hint(a.shape, b.shape))
         )
     if n_b == 1:
         rows = b

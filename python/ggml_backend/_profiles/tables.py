@@ -203,12 +203,12 @@ class ProfileComparison(_Rows[ProfileChange]):
 # ------------------------------------------------------------------------------------------------------------ grouping
 
 
-def _pattern_namer(patterns: Sequence[Any]) -> Callable[[ProfileStep], str]:
+def _pattern_namer(patterns: Sequence[Any], what: str) -> Callable[[ProfileStep], str]:
     """A step belongs to the first pattern that fits the name of a node, or of what it reads."""
     compiled: list[tuple[str, re.Pattern[str]]] = []
     for p in patterns:
         if not isinstance(p, (str, re.Pattern)):
-            raise TypeError(f"Profile.table: by: a pattern is a str or a compiled expression, not {type(p).__name__}")
+            raise TypeError(f"{what}: by: a pattern is a str or a compiled expression, not {type(p).__name__}")
         compiled.append((p, re.compile(translate(p))) if isinstance(p, str) else (p.pattern, p))
 
     def name(step: ProfileStep) -> str:
@@ -222,16 +222,16 @@ def _pattern_namer(patterns: Sequence[Any]) -> Callable[[ProfileStep], str]:
     return name
 
 
-def _namer(by: Any) -> Callable[[ProfileStep], str]:
+def _namer(by: Any, what: str) -> Callable[[ProfileStep], str]:
     if isinstance(by, str) and by in _BY:
         return _BY[by]
     if isinstance(by, str) and not re.search(r"[*?\[]", by):
         raise InvalidArgumentError(
-            f"Profile.table: by must be one of {', '.join(map(repr, _BY))}, or patterns for names, not {by!r}"
+            f"{what}: by must be one of {', '.join(map(repr, _BY))}, or patterns for names, not {by!r}"
         )
     if isinstance(by, (str, re.Pattern)):
-        return _pattern_namer([by])
-    return _pattern_namer(expect_list(by, "Profile.table: by", "patterns"))
+        return _pattern_namer([by], what)
+    return _pattern_namer(expect_list(by, f"{what}: by", "patterns"), what)
 
 
 def _joined(values: Any) -> str:
@@ -240,10 +240,10 @@ def _joined(values: Any) -> str:
 
 
 class _Groups:
-    """Records by group."""
+    """Records by group. what: who is told of a wrong ``by``"""
 
-    def __init__(self, data: Recorded, by: Any) -> None:
-        name = _namer(by)
+    def __init__(self, data: Recorded, by: Any, what: str) -> None:
+        name = _namer(by, what)
         names = [name(step) for step in data.steps]
         self.names = list(dict.fromkeys(names))
         number = {n: i for i, n in enumerate(self.names)}
@@ -321,7 +321,7 @@ def make_table(
     data: Recorded, limits: dict[str, MachineLimits], by: Any, sort: str, top: int | None, title: str
 ) -> ProfileTable:
     """Rows of a profile. limits: by level of kernels"""
-    rows = _sorted(_rows(_Groups(data, by), limits), sort) if data.steps else _sorted([], sort)
+    rows = _sorted(_rows(_Groups(data, by, "Profile.table"), limits), sort) if data.steps else _sorted([], sort)
     return ProfileTable(rows if top is None else rows[:top], title)
 
 
@@ -335,7 +335,7 @@ def compare_rows(before: Recorded, after: Recorded, by: Any, top: int | None) ->
     """Medians of both, by group."""
     of = []
     for data in (before, after):
-        groups = _Groups(data, by)
+        groups = _Groups(data, by, "Profile.compare")
         of.append(dict(zip(groups.names, groups.medians()[0], strict=True)) if data.steps else {})
     rows = [ProfileChange(name, of[0].get(name), of[1].get(name)) for name in dict.fromkeys([*of[0], *of[1]])]
     rows.sort(key=lambda r: -abs((r.after or 0.0) - (r.before or 0.0)))

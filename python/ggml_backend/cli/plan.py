@@ -147,7 +147,7 @@ def _does_not_fit(prepared: Prepared) -> str | None:
 def _expect_no_table_flags(options: argparse.Namespace) -> None:
     for flag in ("capacity", "budget_ms", "align", "threads"):
         if getattr(options, flag) is not None:
-            raise InvalidArgumentError(
+            options.parser.error(
                 f"--{flag.replace('_', '-')} is for FILE.csv; a graph has the alignment and limits of its devices"
             )
 
@@ -232,12 +232,12 @@ def run(options: argparse.Namespace) -> int:
     if options.cluster is None:
         for flag in ("sequences", "simulate"):
             if getattr(options, flag) is not None:
-                raise InvalidArgumentError(f"--{flag} needs --cluster FILE, a description of a cluster")
+                options.parser.error(f"--{flag} needs --cluster FILE, a description of a cluster")
     if _is_table(options.source):
         given_to = ("devices", "tokens", "context", "reorder", "cluster")
         for flag, given in {"import": "module", **{f: f for f in given_to}}.items():
             if getattr(options, given) is not None:
-                raise InvalidArgumentError(f"--{flag} is for graphs; {options.source} is a bare instance")
+                options.parser.error(f"--{flag} is for graphs; {line(options.source)} is a bare instance")
         options.align = 1 if options.align is None else options.align
         options.budget_ms = 5000 if options.budget_ms is None else options.budget_ms
         options.threads = 1 if options.threads is None else options.threads

@@ -7,10 +7,10 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .._errors import InvalidArgumentError
 from .._examples.layers import Passes, drawn, passes_of_file
 from .._pictures import page, text_map
 from .._pictures.data import size_text
+from .._text.escape import line
 from .._text.terminal import print_json, say
 from ..cluster._describe import Description
 from ..cluster._layers import LayerModel, Placement, Prediction, place, predict
@@ -26,7 +26,7 @@ def plan_cluster(options: argparse.Namespace, columns: int) -> None:
     _expect_model(options)
     sequences = 1 if options.sequences is None else options.sequences
     if sequences < 1:
-        raise InvalidArgumentError(f"--sequences must be a number from 1 up, not {sequences}")
+        options.parser.error(f"--sequences must be a number from 1 up, not {sequences}")
     cluster = Description.read(options.cluster)
     passes = passes_of_file(options.source, options.tokens, options.context)
     placement = place(passes.step, cluster, sequences)
@@ -48,9 +48,9 @@ def _expect_model(options: argparse.Namespace) -> None:
     for flag in ("devices", "reorder", "module", "out"):
         if getattr(options, flag) is not None:
             reason = ", whose file has the devices" if flag in ("devices", "module") else ""
-            raise InvalidArgumentError(f"--{'import' if flag == 'module' else flag} is not for --cluster{reason}")
+            options.parser.error(f"--{'import' if flag == 'module' else flag} is not for --cluster{reason}")
     if not (os.path.exists(options.source) or options.source.lower().endswith(".gguf")):
-        raise InvalidArgumentError(f"--cluster is for MODEL.gguf, and {options.source} is an example")
+        options.parser.error(f"--cluster is for MODEL.gguf, and {line(options.source)} is an example")
 
 
 # ------------------------------------------------------------------------------------------------------------- figures

@@ -25,7 +25,7 @@ import threading
 import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from .._calibrate import check_size
 from .._core.handles import Owner
@@ -84,6 +84,7 @@ class Cluster(Owner):
             made_by(conductor, Conductor, "Cluster", "gb.cluster()")
         self._conductor: Conductor | None = conductor
         self._workers: list[Worker] = []  # of a simulated one
+        self._closed = False  # one of this process alone
         self._facts: dict[str, Any] = facts(_version) if conductor is None else conductor.facts
 
     @property
@@ -103,6 +104,7 @@ class Cluster(Owner):
 
         kind: the backends of that name, ``"CPU"``, say, where a rank has it
         """
+        self._expect_open()
         found = []
         for peer in self._living():
             names = peer.facts["backends"]
@@ -169,6 +171,7 @@ class Cluster(Owner):
             self._conductor.set_clocks()
 
     def _peer(self, rank: int) -> tuple[Conductor, Peer]:
+        self._expect_open()
         conductor = self._conductor
         if conductor is None or rank not in conductor.peers:
             raise InvalidArgumentError(
@@ -179,6 +182,7 @@ class Cluster(Owner):
     def close(self) -> None:
         """Lets the other ranks exit. Their devices cannot be used any more. Closing twice is fine."""
         conductor = self._conductor
+        self._closed = True
         if conductor is None or conductor.closed:
             return
         if current[0] is conductor:
@@ -188,11 +192,14 @@ class Cluster(Owner):
 
     @property
     def closed(self) -> bool:
-        return self._conductor is not None and self._conductor.closed
+        return self._closed if self._conductor is None else self._conductor.closed
 
-    def __enter__(self) -> Cluster:
+    def _expect_open(self) -> None:
         if self.closed:
             raise StateError("the cluster is closed")
+
+    def __enter__(self) -> Cluster:
+        self._expect_open()
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -374,15 +381,20 @@ class _Callable(types.ModuleType):
 
     def __call__(
         self,
-        *,
+        *wrong: NoReturn,
         deadline: float = 30.0,
         heartbeat: float | None = None,
         cache: str | os.PathLike[str] | None = None,
         threads: int | None = None,
     ) -> Cluster:
+        if wrong:
+            raise TypeError(
+                f"cluster: the arguments have names, deadline=, heartbeat=, cache=, threads=: not {wrong[0]!r:.60}"
+            )
         return cluster(deadline=deadline, heartbeat=heartbeat, cache=cache, threads=threads)
 
     __call__.__doc__ = cluster.__doc__
+    __call__.__qualname__ = "cluster"  # as messages of Python name it
 
 
 sys.modules[__name__].__class__ = _Callable

@@ -19,7 +19,7 @@
     between = ["*", "*"]
     latency = "5 us"                # one way
     bandwidth = "25 GB/s"
-    loss = 0.001                    # the share of packets that are lost; may be left out: 0
+    loss = 0.001                    # the share of packets that are lost, at most 0.5; may be left out: 0
     retransmit = "200 ms"           # what each loss costs: needed if there is loss
 
 Beside these there may be ``rank0 = "a1"``, the host of rank 0 (the first), and ``issue = "10 us"``, what rank 0 takes
@@ -39,7 +39,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any
 
-from .._errors import FileError, UnsupportedError, expect_path
+from .._errors import FileError, InvalidArgumentError, UnsupportedError, expect_int, expect_path
 from .._errors.messages import close_matches
 from .._files import read_text, write_text
 from .._sched.costs import CopyCost, Costs, DeviceCosts, OpCost
@@ -157,7 +157,7 @@ class Description:
     @cached_property
     def alike(self) -> bool:
         """All devices are of one kind, and all links between them alike."""
-        links = {self.link(a, b) for a, b in self._pairs()}
+        links = {self._link(a, b) for a, b in self._pairs()}
         return len({d.kind.name for d in self.devices}) == 1 and len(links) <= 1
 
     def _pairs(self) -> Iterator[tuple[int, int]]:
@@ -166,11 +166,22 @@ class Description:
 
     def link(self, source: int, target: int) -> Link:
         """Between two devices, by their places in ``devices``."""
+        self._expect_place(source, "Description.link: source")
+        self._expect_place(target, "Description.link: target")
+        return self._link(source, target)
+
+    def _link(self, source: int, target: int) -> Link:
         return self._between_hosts(self.devices[source].host, self.devices[target].host)
 
     def from_rank0(self, device: int) -> Link:
         """From rank 0 to a device, and back: links are the same both ways."""
+        self._expect_place(device, "Description.from_rank0: device")
         return self._between_hosts(self.rank0, self.devices[device].host)
+
+    def _expect_place(self, place: int, what: str) -> None:
+        n = len(self.devices)
+        if not 0 <= expect_int(place, what) < n:
+            raise InvalidArgumentError(f"{what} must be the place of one of the {n} devices, 0 to {n - 1}, not {place}")
 
     def _between_hosts(self, a: str, b: str) -> Link:
         return self._inside.get(a, NO_LINK) if a == b else self._between[a, b]
@@ -180,6 +191,8 @@ class Description:
 
         message: bytes of the messages that what losses cost is counted for
         """
+        if expect_int(message, "Description.costs: message") < 0:
+            raise InvalidArgumentError(f"Description.costs: message must be bytes, 0 or more, not {message}")
 
         def copy(link: Link) -> CopyCost:
             waits = link.latency + link.retransmit * link.rounds(message)
@@ -191,7 +204,7 @@ class Description:
             entries = [(None, kind.rates), *kind.types.items()]
             ops = [OpCost("any", t, kind.launch * 1e6, r.bandwidth / 1e6, r.flops / 1e6) for t, r in entries]
             found.append(DeviceCosts(tuple(ops), copy(self.from_rank0(k)), copy(self.from_rank0(k))))
-        copies = {(a, b): copy(self.link(a, b)) for a, b in self._pairs()}
+        copies = {(a, b): copy(self._link(a, b)) for a, b in self._pairs()}
         return Costs(found, copies, split_us=self.issue * 1e6)
 
 
@@ -374,6 +387,8 @@ class _Reader:
 
     def kind(self, name: str) -> DeviceKind:
         memory = round(self.quantity("memory", "memory"))
+        if memory < 1:
+            raise self.error("memory", "is less than a byte")
         rates = Rates(self.quantity("bandwidth", "bandwidth"), self.quantity("flops", "flops"))
         launch = self.quantity("launch", "time", 0.0, zero=True)
         given, types = self.take("types", needed=False), {}

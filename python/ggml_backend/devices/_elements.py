@@ -13,7 +13,7 @@ from ._library import Step
 
 UNARY = (
     "abs", "neg", "sgn", "step", "sqr", "sqrt", "log", "tanh", "elu", "relu", "silu", "gelu", "gelu_quick", "gelu_erf",
-    "hardsigmoid", "hardswish",
+    "hardsigmoid", "hardswish", "exp", "sigmoid", "sin", "cos", "softplus",
 )  # fmt: skip
 
 
@@ -24,6 +24,10 @@ def _repeats(node: Node) -> bool | str:
     ) or "operands that do not repeat over each other"
 
 
+def _broadcasts(node: Node) -> bool | str:
+    return all(is_broadcast(ne(s.shape), ne(node.shape)) for s in node.sources) or "operands that repeat in parts"
+
+
 class Elements(Family):
     """Functions of one tensor, of two, and of one with numbers."""
 
@@ -32,6 +36,16 @@ class Elements(Family):
         if not is_broadcast(tuple(b.shape), tuple(a.shape)):
             out, a, b = spread(self.library, (out, a), b)
         return self.step_of(self.library.functions[node.op], node, out, (a, b))
+
+    @op("compare", dtypes=FLOAT_NAMES, when=_repeats, prepare=True, repeats=True)
+    def compare(self, node: Node, out: Any, a: Any, b: Any) -> Step:
+        if not is_broadcast(tuple(b.shape), tuple(a.shape)):
+            out, a, b = spread(self.library, (out, a), b)
+        return self.step_of(self.library.functions[node.params["comparison"]], node, out, (a, b))
+
+    @op("where", dtypes=FLOAT_NAMES, when=_broadcasts, prepare=True)
+    def where(self, node: Node, out: Any, cond: Any, a: Any, b: Any) -> Step:
+        return self.step_of(self.library.functions["where"], node, out, (cond, a, b))
 
     @op(*UNARY, dtypes=FLOAT_NAMES, prepare=True)
     def unary(self, node: Node, out: Any, a: Any) -> Step:

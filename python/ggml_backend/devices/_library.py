@@ -444,6 +444,12 @@ def _functions(np: Any) -> dict[str, Function]:
     def silu(x: Any, out: Any = None) -> Any:
         return np.divide(np.maximum(x, low), 1 + np.exp(-x), out=out)
 
+    def sigmoid(x: Any, out: Any = None) -> Any:
+        return np.divide(f32(1), 1 + np.exp(-x), out=out)
+
+    def softplus(x: Any, out: Any = None) -> Any:
+        return np.add(np.maximum(x, f32(0)), np.log1p(np.exp(-np.abs(x))), out=out)
+
     def gelu_quick(x: Any, out: Any = None) -> Any:
         return np.divide(np.maximum(x, low), 1 + np.exp(f32(-1.702) * x), out=out)
 
@@ -464,11 +470,32 @@ def _functions(np: Any) -> dict[str, Function]:
         "sgn": sgn, "step": step, "elu": elu, "relu": lambda x, out=None: np.maximum(x, f32(0), out=out),
         "silu": silu, "gelu": gelu, "gelu_quick": gelu_quick, "gelu_erf": _gelu_erf(np),
         "hardsigmoid": hardsigmoid, "hardswish": hardswish,
+        "exp": np.exp, "sin": np.sin, "cos": np.cos, "sigmoid": sigmoid, "softplus": softplus,
+        **_choices(np),
         "scale": lambda x, s, out=None: np.multiply(x, f32(s), out=out),
         "clamp": lambda x, least, most, out=None: np.clip(x, f32(least), f32(most), out=out),
         "leaky_relu": lambda x, slope, out=None: np.add(
             np.maximum(x, f32(0)), f32(slope) * np.minimum(x, f32(0)), out=out
         ),
+    }  # fmt: skip
+
+
+def _choices(np: Any) -> dict[str, Function]:
+    """Comparisons, by their signs, and what is chosen by one."""
+
+    def compared(function: Function) -> Function:
+        return lambda x, y, out=None: np.multiply(function(x, y).astype(np.float32), np.float32(1), out=out)
+
+    def where(cond: Any, x: Any, y: Any, out: Any = None) -> Any:
+        chosen = np.where(cond != 0, x, y)
+        if out is None:
+            return chosen
+        out[...] = chosen
+        return out
+
+    return {
+        "==": compared(np.equal), "!=": compared(np.not_equal), "<": compared(np.less),
+        "<=": compared(np.less_equal), ">": compared(np.greater), ">=": compared(np.greater_equal), "where": where,
     }  # fmt: skip
 
 

@@ -350,6 +350,16 @@ def _functions() -> dict[str, Function]:
     def elu(x: Any, out: Any = None) -> Any:
         return torch.add(torch.clamp_min(x, 0), torch.expm1(torch.clamp_max(x, 0)), out=out)
 
+    def softplus(x: Any, out: Any = None) -> Any:  # PyTorch's own is x from 20 on
+        return torch.add(torch.clamp_min(x, 0), torch.log1p(torch.exp(-torch.abs(x))), out=out)
+
+    def compared(function: Any) -> Function:
+        return lambda x, y, out=None: torch.mul(function(x, y).float(), 1, out=out)
+
+    def where(cond: Any, x: Any, y: Any, out: Any = None) -> Any:
+        chosen = torch.where(cond != 0, x, y)
+        return chosen if out is None else out.copy_(chosen)
+
     def gelu_quick(x: Any, out: Any = None) -> Any:
         return torch.mul(torch.sigmoid(x * 1.702), x, out=out)
 
@@ -363,5 +373,8 @@ def _functions() -> dict[str, Function]:
         "relu": lambda x, out=None: torch.clamp_min(x, 0, out=out),
         "silu": nn.silu, "gelu": lambda x, out=None: nn.gelu(x, approximate="tanh", out=out),
         "gelu_quick": gelu_quick, "gelu_erf": nn.gelu, "hardsigmoid": nn.hardsigmoid, "hardswish": hardswish,
+        "exp": torch.exp, "sin": torch.sin, "cos": torch.cos, "sigmoid": torch.sigmoid, "softplus": softplus,
+        "where": where, "==": compared(torch.eq), "!=": compared(torch.ne), "<": compared(torch.lt),
+        "<=": compared(torch.le), ">": compared(torch.gt), ">=": compared(torch.ge),
         "scale": torch.mul, "clamp": torch.clamp, "leaky_relu": nn.leaky_relu,
     }  # fmt: skip

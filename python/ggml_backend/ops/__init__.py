@@ -6,7 +6,7 @@ result is a new node. With ``inplace=True`` the result is a view of the first te
 the graph runs.
 
 "b repeats over a": every size of ``a`` is a multiple of that of ``b`` (missing axes count as 1), the result has the
-shape of ``a``. The operators ``+ - * /`` follow NumPy's rules instead.
+shape of ``a``. The operators ``+ - * /`` and comparisons follow NumPy's rules instead.
 
 NaN in an element gives NaN in every result that depends on it, but for comparisons, which say so; elementwise functions
 have their limits at infinity (``silu(-inf)`` is -0).
@@ -24,7 +24,20 @@ from collections.abc import Callable
 from typing import Any
 
 from ..tensor import Tensor
-from . import _attention, _binary, _conv, _copies, _losses, _norms, _products, _reduce, _rope, _soft_max, _unary
+from . import (
+    _attention,
+    _binary,
+    _conv,
+    _copies,
+    _losses,
+    _norms,
+    _products,
+    _reduce,
+    _rope,
+    _select,
+    _soft_max,
+    _unary,
+)
 from ._attention import *  # noqa: F403
 from ._binary import *  # noqa: F403
 from ._conv import *  # noqa: F403
@@ -39,6 +52,7 @@ from ._products import *  # noqa: F403
 from ._products import MAX_MATRICES as MAX_MATRICES
 from ._reduce import *  # noqa: F403
 from ._rope import *  # noqa: F403
+from ._select import *  # noqa: F403
 from ._soft_max import *  # noqa: F403
 from ._unary import *  # noqa: F403
 
@@ -46,6 +60,7 @@ from ._unary import *  # noqa: F403
 __all__: list[str] = []
 __all__ += _unary.__all__
 __all__ += _binary.__all__
+__all__ += _select.__all__
 __all__ += _reduce.__all__
 __all__ += _norms.__all__
 __all__ += _products.__all__

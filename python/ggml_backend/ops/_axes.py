@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Union
 
 from .._errors import InvalidArgumentError
-from .._nodes.build import newest
+from .._nodes.build import newest, told_as
 from ..tensor import Tensor
 
 __all__ = ["NAMES", "Axes", "along", "each_row", "in_place", "reduced"]
@@ -61,7 +61,8 @@ def along(op: str, a: Tensor, axis: int, row_by_row: Callable[[Tensor], Tensor],
         return row_by_row(a)
     if only_last:
         raise InvalidArgumentError(f"{op}: axis {axis} is not the last one, and {only_last}")
-    result = row_by_row(rows)
+    with told_as(op, a):
+        result = row_by_row(rows)
     return result.transpose([order.index(i) for i in range(len(order))])
 
 
@@ -74,7 +75,9 @@ def reduced(op: str, a: Tensor, axis: Axes, keepdims: bool, row_by_row: Callable
     left = [s for i, s in enumerate(a.shape) if i not in axes]
     if len(axes) != 1:
         rows = rows.reshape(*left, math.prod(a.shape[i] for i in axes))
-    return row_by_row(rows).reshape(*(kept if keepdims else left))
+    with told_as(op, a):
+        result = row_by_row(rows)
+    return result.reshape(*(kept if keepdims else left))
 
 
 def in_place(inplace: bool) -> str:

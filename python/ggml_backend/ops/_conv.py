@@ -10,7 +10,7 @@ from .._data.choices import POOLS
 from .._data.shapes import MAX_DIMS, shape_tuple
 from .._errors import InvalidArgumentError
 from .._ffi import lib
-from .._nodes.build import build
+from .._nodes.build import build, told_as
 from ..tensor import Tensor
 from ._form import IntPair, builds, choice, dims, pair
 
@@ -145,7 +145,8 @@ def pool_1d(a: Tensor, op: Literal["max", "avg"], kernel: int, stride: int | Non
     if dims("pool_1d", a) < 3:
         return build("pool_1d", lib.ggml_pool_1d, (a,), number, kernel, step, padding)
     rows = a.reshape(math.prod(a.shape[:-1]), a.shape[-1])
-    pooled = build("pool_1d", lib.ggml_pool_1d, (rows,), number, kernel, step, padding)
+    with told_as("pool_1d", a):
+        pooled = build("pool_1d", lib.ggml_pool_1d, (rows,), number, kernel, step, padding)
     return pooled.reshape(*a.shape[:-1], pooled.shape[-1])
 
 
@@ -167,7 +168,9 @@ def pool_2d(
     if dims("pool_2d", a) < 4 or a.shape[0] == 1:
         return build("pool_2d", lib.ggml_pool_2d, (a,), number, k0, k1, s0, s1, p0, p1)
     n, c, h, w = a.shape
-    channels = build("pool_2d", lib.ggml_pool_2d, (a.reshape(n * c, h, w),), number, k0, k1, s0, s1, p0, p1)
+    images = a.reshape(n * c, h, w)
+    with told_as("pool_2d", a):
+        channels = build("pool_2d", lib.ggml_pool_2d, (images,), number, k0, k1, s0, s1, p0, p1)
     return channels.reshape(n, c, *channels.shape[-2:])
 
 

@@ -11,7 +11,9 @@ from ._form import FORMS, builds, choice, pick
 __all__ = [
     "abs",
     "clamp",
+    "cos",
     "elu",
+    "exp",
     "gelu",
     "gelu_erf",
     "gelu_quick",
@@ -23,8 +25,11 @@ __all__ = [
     "relu",
     "scale",
     "sgn",
+    "sigmoid",
     "silu",
     "silu_back",
+    "sin",
+    "softplus",
     "sqr",
     "sqrt",
     "step",
@@ -109,6 +114,36 @@ def gelu_erf(a: Tensor, inplace: bool = False) -> Tensor:
 def gelu_quick(a: Tensor, inplace: bool = False) -> Tensor:
     """``x sigmoid(1.702 x)`` (arXiv:1606.08415)."""
     return _unary("gelu_quick", a, inplace)
+
+
+@builds("ggml_exp", "ggml_exp_inplace")
+def exp(a: Tensor, inplace: bool = False) -> Tensor:
+    """``e^x``; 0 where that is less than a normal float32, infinity where it is more than the largest."""
+    return _unary("exp", a, inplace)
+
+
+@builds("ggml_sigmoid", "ggml_sigmoid_inplace")
+def sigmoid(a: Tensor, inplace: bool = False) -> Tensor:
+    """``1 / (1 + e^-x)``."""
+    return _unary("sigmoid", a, inplace)
+
+
+@builds("ggml_softplus", "ggml_softplus_inplace")
+def softplus(a: Tensor, inplace: bool = False) -> Tensor:
+    """``ln(1 + e^x)``."""
+    return _unary("softplus", a, inplace)
+
+
+@builds("ggml_sin", "ggml_sin_inplace")
+def sin(a: Tensor, inplace: bool = False) -> Tensor:
+    """Sine of radians, however large; NaN of infinities."""
+    return _unary("sin", a, inplace)
+
+
+@builds("ggml_cos", "ggml_cos_inplace")
+def cos(a: Tensor, inplace: bool = False) -> Tensor:
+    """Cosine of radians, however large; NaN of infinities."""
+    return _unary("cos", a, inplace)
 
 
 @builds("ggml_silu", "ggml_silu_inplace")

@@ -38,6 +38,12 @@ static struct ggml_tensor * build(enum ggml_op op, int variant) {
         case GGML_OP_SUB: return ggml_sub(ctx, a, f32());
         case GGML_OP_MUL: return variant ? ggml_mul(ctx, a, small(N0, 1, N2, 1)) : ggml_mul(ctx, a, f32());
         case GGML_OP_DIV: return variant ? ggml_div(ctx, a, small(N0 / 2, 1, 1, 1)) : ggml_div(ctx, a, f32());
+        case GGML_OP_COMPARE:
+            return variant ? ggml_compare(ctx, a, small(1, N1, N2, 1), GGML_COMPARE_LESS_EQUAL)
+                           : ggml_compare(ctx, a, f32(), GGML_COMPARE_GREATER);
+        case GGML_OP_WHERE: // all of it, so that the first source may be like the result
+            return ggml_where(ctx, a, variant ? ggml_new_tensor_4d(ctx, GGML_TYPE_F32, N0, N1, N2, N3) : f32(),
+                small(1, N1, N2, 1));
         case GGML_OP_SQR: return ggml_sqr(ctx, a);
         case GGML_OP_SQRT: return ggml_sqrt(ctx, a);
         case GGML_OP_LOG: return ggml_log(ctx, a);
@@ -157,7 +163,7 @@ static void every_entry(void) {
             ggml_op_name((enum ggml_op) op), seen, gb_op_inplace_sources((enum ggml_op) op));
         n_ops += seen != 0;
     }
-    CHECK_INT(n_ops, 26);
+    CHECK_INT(n_ops, 28);
     CHECK_INT(gb_op_inplace_sources(GGML_OP_COUNT), 0);
 }
 

@@ -112,6 +112,9 @@ static struct ggml_tensor * attention_back(void) {
     X(add_repeating, ggml_add(ctx, BIG, floats(1, 512, 1, 1)))                                                         \
     X(add_quantized, ggml_add(ctx, filled(GGML_TYPE_Q4_1, 256, 64, 1, 1), floats(256, 64, 1, 1)))                      \
     X(add1, ggml_add1(ctx, BIG, floats(1, 1, 1, 1)))                                                                   \
+    X(compare, ggml_compare(ctx, BIG, floats(1024, 512, 2, 1), GGML_COMPARE_LESS))                                     \
+    X(where, ggml_where(ctx, BIG, floats(1024, 512, 2, 1), floats(1, 512, 1, 1)))                                      \
+    X(where_f16, ggml_where(ctx, BIG, filled(GGML_TYPE_F16, 1024, 512, 2, 1), filled(GGML_TYPE_F16, 1024, 1, 1, 1)))   \
     X(acc, ggml_acc(ctx, BIG, floats(512, 512, 1, 1), 4096, 4096 * 512, 4096 * 1024, 0))                               \
     X(sub, ggml_sub(ctx, BIG, floats(1024, 512, 2, 1)))                                                                \
     X(mul, ggml_mul(ctx, BIG, floats(1024, 1, 1, 1)))                                                                  \

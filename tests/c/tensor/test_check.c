@@ -368,6 +368,29 @@ static void experts(void) {
     REFUSED(ggml_mul_mat_id(ctx, NULL, 2, ids, 0, x), "'as' is NULL", NULL);
 }
 
+static void comparisons(void) {
+    TENSOR(a, F32, 4, 3);
+    TENSOR(h, F16, 4, 1);
+    TENSOR(i, I32, 4, 3);
+    TENSOR(b, F32, 3, 3);
+    TENSOR(m, I32, 4, 1, 5);
+    TENSOR(m2, F32, 4, 2);
+    ACCEPTED(ggml_compare(ctx, a, h, GGML_COMPARE_LESS));
+    ACCEPTED(ggml_compare(ctx, i, i, GGML_COMPARE_EQUAL));
+    REFUSED(ggml_compare(ctx, a, i, GGML_COMPARE_EQUAL), "a and b must both be i32, or both floats", a, i);
+    REFUSED(ggml_compare(ctx, a, b, GGML_COMPARE_EQUAL), "dimension 0", a, b);
+    REFUSED(ggml_compare(ctx, h, a, GGML_COMPARE_EQUAL), "dimension 1", h, a);
+    REFUSED(ggml_compare(ctx, a, a, GGML_COMPARE_COUNT), "comparison", a);
+    REFUSED(ggml_compare(ctx, a, a, (enum ggml_comparison) - 1), "comparison", a);
+    ACCEPTED(ggml_where(ctx, m, a, a));
+    ACCEPTED(ggml_where(ctx, a, i, i));
+    REFUSED(ggml_where(ctx, m, a, i), "same type", m, a, i);
+    REFUSED(ggml_where(ctx, m2, a, a), "dimension 1 of cond (2) must divide the largest of the three (3)", m2, a);
+    REFUSED(ggml_where(ctx, a, a, b), "dimension 0 of b (3) must divide the largest of the three (4)", a, b);
+    const struct ggml_tensor * wide = ggml_where(ctx, m, a, a);
+    CHECK(wide->ne[0] == 4 && wide->ne[1] == 3 && wide->ne[2] == 5 && wide->ne[3] == 1 && wide->type == GGML_TYPE_F32);
+}
+
 static void norms(void) {
     TENSOR(a, F32, 4, 3);
     TENSOR(b, F32, 4, 1);
@@ -762,6 +785,7 @@ IN_CONTEXT(reductions, true)
 IN_CONTEXT(copies, true)
 IN_CONTEXT(products, true)
 IN_CONTEXT(experts, true)
+IN_CONTEXT(comparisons, true)
 IN_CONTEXT(norms, true)
 IN_CONTEXT(soft_max_and_masks, true)
 IN_CONTEXT(ropes, true)
@@ -786,6 +810,6 @@ static void operands_without_a_type(void) {
 }
 
 TEST_MAIN(TEST(operands_without_a_type), RUN(whole_message), RUN(marks), RUN(views), RUN(unary), RUN(binary),
-    RUN(add_cast), RUN(regions), RUN(reductions), RUN(copies), RUN(products), RUN(experts), RUN(norms),
-    RUN(soft_max_and_masks), RUN(ropes), RUN(convolutions), RUN(pooling), RUN(attention), RUN(windows), RUN(custom),
-    RUN(custom_of_any_sources), RUN(losses))
+    RUN(add_cast), RUN(regions), RUN(reductions), RUN(copies), RUN(products), RUN(experts), RUN(comparisons),
+    RUN(norms), RUN(soft_max_and_masks), RUN(ropes), RUN(convolutions), RUN(pooling), RUN(attention), RUN(windows),
+    RUN(custom), RUN(custom_of_any_sources), RUN(losses))

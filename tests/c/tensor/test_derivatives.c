@@ -54,7 +54,7 @@ static void compare_input(struct ggml_context * ctx, const struct grad_case * c,
         CHECK_MSG(fabs(slope - (double) grad[i]) <= (double) tolerance * (1.0 + fabs(slope)),
             "%s: input %d, element %d: gradient %g, slope %g", c->name, which, (int) i, (double) grad[i], slope);
     }
-    if (strcmp(c->name, "sgn") != 0 && strcmp(c->name, "step") != 0) {
+    if (strcmp(c->name, "sgn") != 0 && strcmp(c->name, "step") != 0 && strcmp(c->name, "compare") != 0) {
         CHECK_MSG(nonzero > 0, "%s: input %d: all gradients are 0", c->name, which);
     }
 }
@@ -116,6 +116,15 @@ static void run_case(const struct grad_case * c) {
         return __VA_ARGS__;                                      \
     }
 
+// Zeros and ones, as integers.
+static struct ggml_tensor * random_mask(struct ggml_context * ctx, int64_t n0, int64_t n1, int64_t n2, int64_t n3) {
+    struct ggml_tensor * t = ggml_new_tensor_4d(ctx, GGML_TYPE_I32, n0, n1, n2, n3);
+    for (int64_t i = 0; i < ggml_nelements(t); i++) {
+        ((int32_t *) t->data)[i] = (int32_t) test_random_int(0, 1);
+    }
+    return t;
+}
+
 EXPR(e_dup, ggml_dup(ctx, a))
 EXPR(e_cont, ggml_cont(ctx, ggml_permute(ctx, a, 2, 0, 3, 1)))
 EXPR(e_cpy, ggml_cpy(ctx, a, ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 4, 6)))
@@ -157,6 +166,15 @@ EXPR(e_abs, ggml_abs(ctx, a))
 EXPR(e_neg, ggml_neg(ctx, a))
 EXPR(e_relu, ggml_relu(ctx, a))
 EXPR(e_silu, ggml_silu(ctx, a))
+EXPR(e_exp, ggml_exp(ctx, a))
+EXPR(e_sigmoid, ggml_sigmoid(ctx, a))
+EXPR(e_sin, ggml_sin(ctx, a))
+EXPR(e_cos, ggml_cos(ctx, a))
+EXPR(e_softplus, ggml_softplus(ctx, a))
+EXPR(e_compare, ggml_compare(ctx, a, b, GGML_COMPARE_GREATER))
+EXPR(e_where, ggml_where(ctx, random_mask(ctx, 5, 4, 1, 1), ggml_sqr(ctx, a), b))
+EXPR(e_where_repeated, ggml_where(ctx, random_mask(ctx, 5, 4, 3, 2), a, b))
+EXPR(e_where_wide, ggml_where(ctx, random_mask(ctx, 1, 4, 1, 1), a, b))
 EXPR(e_sgn, ggml_sgn(ctx, a))
 EXPR(e_step, ggml_step(ctx, a))
 EXPR(e_cross_entropy, ggml_cross_entropy_loss(ctx, a, ggml_soft_max(ctx, random_tensor(ctx, a->ne, -1, 1))))
@@ -217,6 +235,15 @@ static const struct grad_case grad_cases[] = {
     { "neg", e_neg, { { 4, 3, 1, 1 } }, -1, 1, 0, 0 },
     { "relu", e_relu, { { 4, 3, 1, 1 } }, 0.2f, 1, 0, 0 },
     { "silu", e_silu, { { 4, 3, 1, 1 } }, -2, 2, 0, 0 },
+    { "exp", e_exp, { { 4, 3, 1, 1 } }, -2, 2, 0, 0 },
+    { "sigmoid", e_sigmoid, { { 4, 3, 1, 1 } }, -3, 3, 0, 0 },
+    { "sin", e_sin, { { 4, 3, 1, 1 } }, -9, 9, 0, 0 },
+    { "cos", e_cos, { { 4, 3, 1, 1 } }, -9, 9, 0, 0 },
+    { "softplus", e_softplus, { { 4, 3, 1, 1 } }, -3, 3, 0, 0 },
+    { "compare", e_compare, { { 4, 3, 1, 1 }, { 1, 1, 1, 1 } }, -1, 1, 1e-6f, 0 },
+    { "where", e_where, { { 5, 4, 1, 1 }, { 5, 4, 1, 1 } }, 0.5f, 1, 0, 0 },
+    { "where_repeated", e_where_repeated, { { 5, 1, 3, 1 }, { 1, 1, 1, 1 } }, -1, 1, 0, 0 },
+    { "where_wide", e_where_wide, { { 5, 1, 3, 2 }, { 5, 4, 1, 2 } }, -1, 1, 0, 0 },
     { "sgn", e_sgn, { { 4, 3, 1, 1 } }, 0.2f, 1, 0, 0 },
     { "step", e_step, { { 4, 3, 1, 1 } }, 0.2f, 1, 0, 0 },
     { "cross_entropy", e_cross_entropy, { { 5, 4, 1, 1 } }, -1, 1, 0, 0 },

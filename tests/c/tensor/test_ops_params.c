@@ -59,6 +59,16 @@ static void elementwise(void) {
     WORDS(ggml_hardsigmoid(ctx, a), I(11));
     WORDS(ggml_gelu_erf(ctx, a), I(12));
     WORDS(ggml_gelu_erf_inplace(ctx, a), I(12));
+    WORDS(ggml_exp(ctx, a), I(13));
+    WORDS(ggml_exp_inplace(ctx, a), I(13));
+    WORDS(ggml_sigmoid(ctx, a), I(14));
+    WORDS(ggml_sigmoid_inplace(ctx, a), I(14));
+    WORDS(ggml_sin(ctx, a), I(15));
+    WORDS(ggml_sin_inplace(ctx, a), I(15));
+    WORDS(ggml_cos(ctx, a), I(16));
+    WORDS(ggml_cos_inplace(ctx, a), I(16));
+    WORDS(ggml_softplus(ctx, a), I(17));
+    WORDS(ggml_softplus_inplace(ctx, a), I(17));
     WORDS(ggml_abs_inplace(ctx, a), I(0));
     WORDS(ggml_sgn_inplace(ctx, a), I(1));
     WORDS(ggml_neg_inplace(ctx, a), I(2));
@@ -77,6 +87,15 @@ static void elementwise(void) {
     WORDS(ggml_scale(ctx, a, 0.125f), F(0.125f));
     WORDS(ggml_scale_inplace(ctx, a, -3), F(-3));
     WORDS(ggml_add(ctx, a, a), I(0));
+    WORDS(ggml_compare(ctx, a, a, GGML_COMPARE_EQUAL), I(0));
+    WORDS(ggml_compare(ctx, a, a, GGML_COMPARE_NOT_EQUAL), I(1));
+    WORDS(ggml_compare(ctx, a, a, GGML_COMPARE_LESS), I(2));
+    WORDS(ggml_compare(ctx, a, a, GGML_COMPARE_LESS_EQUAL), I(3));
+    WORDS(ggml_compare(ctx, a, a, GGML_COMPARE_GREATER), I(4));
+    WORDS(ggml_compare(ctx, a, a, GGML_COMPARE_GREATER_EQUAL), I(5));
+    const struct ggml_tensor * chosen = ggml_where(ctx, a, a, a);
+    WORDS(chosen, I(0));
+    CHECK(chosen->src[0] == a && chosen->src[1] == a && chosen->src[2] == a && chosen->src[3] == NULL);
 }
 
 static void regions(void) {

@@ -315,7 +315,7 @@ static void registered_formats(void) {
 }
 
 static void op_names(void) {
-    CHECK_INT(GGML_OP_COUNT, 73);
+    CHECK_INT(GGML_OP_COUNT, 75);
     for (int op = 0; op < GGML_OP_COUNT; op++) {
         CHECK(ggml_op_name((enum ggml_op) op) != NULL && ggml_op_symbol((enum ggml_op) op) != NULL);
     }
@@ -325,7 +325,9 @@ static void op_names(void) {
     CHECK_STR(ggml_op_name((enum ggml_op) 45), "CONV_TRANSPOSE_1D");
     CHECK_STR(ggml_op_name((enum ggml_op) 61), "UNARY");
     CHECK_STR(ggml_op_name((enum ggml_op) 71), "CROSS_ENTROPY_LOSS_BACK");
-    CHECK_STR(ggml_op_name((enum ggml_op) 72), "CUSTOM"); // behind those of February 2024
+    CHECK_STR(ggml_op_name((enum ggml_op) 72), "CUSTOM"); // behind those of February 2024, as the next two
+    CHECK_STR(ggml_op_name((enum ggml_op) 73), "COMPARE");
+    CHECK_STR(ggml_op_name((enum ggml_op) 74), "WHERE");
     CHECK_STR(ggml_op_symbol((enum ggml_op) 4), "view(x,nb,offset)+=y->x");
     CHECK_STR(ggml_op_symbol((enum ggml_op) 9), "\xe2\x88\x9ax");
     CHECK_STR(ggml_op_symbol((enum ggml_op) 28), "x-\\>y");
@@ -335,6 +337,13 @@ static void op_names(void) {
     CHECK_STR(ggml_unary_op_name((enum ggml_unary_op) 8), "GELU_QUICK");
     CHECK_STR(ggml_unary_op_name((enum ggml_unary_op) 0), "ABS");
     CHECK_STR(ggml_unary_op_name((enum ggml_unary_op) 11), "HARDSIGMOID");
+    CHECK_INT(GGML_UNARY_OP_COUNT, 18);
+    CHECK_STR(ggml_unary_op_name((enum ggml_unary_op) 12), "GELU_ERF");
+    CHECK_STR(ggml_unary_op_name((enum ggml_unary_op) 13), "EXP");
+    CHECK_STR(ggml_unary_op_name((enum ggml_unary_op) 14), "SIGMOID");
+    CHECK_STR(ggml_unary_op_name((enum ggml_unary_op) 15), "SIN");
+    CHECK_STR(ggml_unary_op_name((enum ggml_unary_op) 16), "COS");
+    CHECK_STR(ggml_unary_op_name((enum ggml_unary_op) 17), "SOFTPLUS");
     CHECK(ggml_unary_op_name(GGML_UNARY_OP_COUNT) == NULL);
 
     int views = 0, inplace = 0;

@@ -245,8 +245,8 @@ MISTAKES = [
     ("gb.view(x, (100, 100))", E,
      "view: a view of shape (100, 100) would reach 40000 bytes into 'x' float32 (16, 128), which has 8192"),
     ("bool(x)", T, "a tensor has no truth value: its data is known only after its graph has run"),
-    ("np.exp(x)", T, "np.exp: NumPy computes at once, a tensor has data when its graph has run: use the functions of "
-     "gb, or x.numpy()"),
+    ("np.floor(x)", T, "np.floor: NumPy computes at once, a tensor has data when its graph has run: use the functions "
+     "of gb, or x.numpy()"),
     ("np.sum(x)", T, "np.add.reduce: NumPy computes at once, a tensor has data when its graph has run: use the "
      "functions of gb, or x.numpy()"),
     ("arr.__iadd__(data)", T,
@@ -270,6 +270,20 @@ MISTAKES = [
     ("gb.conv_2d(ctx.tensor((8, 4, 3, 3), 'f16', name='k'), image, stride=0)", E,
      "conv_2d: kernel 'k' float16 (8, 4, 3, 3), data 'image' float32 (1, 4, 8, 8): stride must be in 1 .. 2147483647, "
      "is 0"),
+    # what is reshaped or transposed first is told of as it was given
+    ("gb.pool_2d(ctx.tensor((2, 3, 4, 4), name='photos'), 'max', 7)", E,
+     "pool_2d: a 'photos' float32 (2, 3, 4, 4): the kernel (7) does not fit into the padded input (4) along axis -1"),
+    ("gb.pool_1d(ctx.tensor((2, 3, 4), name='sounds'), 'max', 7)", E,
+     "pool_1d: a 'sounds' float32 (2, 3, 4): the kernel (7) does not fit into the padded input (4) along axis -1"),
+    ("gb.norm(x, eps=-1.0, axis=0)", E, "norm: a 'x' float32 (16, 128): eps must be above 0, is -1"),
+    ("gb.rms_norm(x, eps=-1.0, axis=0)", E, "rms_norm: a 'x' float32 (16, 128): eps must be above 0, is -1"),
+    ("x.reshape(2, 8, 128) @ ctx.tensor((2, 5, 128), name='keys').T", E,
+     "a @ b: a 'x (reshaped)' float32 (2, 8, 128), b 'keys (permuted)' float32 (128, 5, 2): the last axis of a (128) "
+     "and the last but one axis of b (5) differ; x.T reverses all axes: did you mean a @ w.swapaxes(-1, -2), with w "
+     "'keys' float32 (2, 5, 128)?"),
+    ("gb.cluster(3)", T,
+     "cluster: the arguments have names, deadline=, heartbeat=, cache=, threads=: not 3"),
+    ("gb.cluster(deadlien=3)", T, "cluster() got an unexpected keyword argument 'deadlien'"),
     ("gb.pool_2d(image[0], 'mean', 2)", E, "pool_2d: op must be one of 'max', 'avg', not 'mean'"),
     ("gb.flash_attn(x, w, v)", E,
      "flash_attn: q 'x' float32 (16, 128), k 'w' float32 (64, 128), v 'v' float32 (64, 100): axis -1 of v must equal "
@@ -445,14 +459,13 @@ MISTAKES = [
     ("gb.softmax(x)", N, "ggml_backend has no 'softmax'; gb.soft_max(x), along the last axis"),
     ("gb.zeros((2, 3))", N,
      "ggml_backend has no 'zeros'; ctx.constant(array) makes a tensor of data, ctx.tensor(shape) one to be set"),
-    ("gb.sigmoid(x)", N,
-     "ggml_backend has no 'sigmoid'; there is no such operation; gb.map_custom(function, x) runs a function of yours"),
+    ("gb.floor(x)", N,
+     "ggml_backend has no 'floor'; there is no such operation; gb.map_custom(function, x) runs a function of yours"),
     ("gb.scheduler(cpu)", N, "ggml_backend has no 'scheduler'; did you mean 'Scheduler' or 'SchedulerStats'?"),
     ("gb.load('m.gguf')", N, "ggml_backend has no 'load'; gb.gguf.open(path)"),
     ("gb.f32", N, "ggml_backend has no 'f32'; gb.float32"),
     ("gb.no_such_thing", N, "ggml_backend has no 'no_such_thing'"),
-    ("x > 0", T, "a tensor has no order: its data is known only after its graph has run; gb.step(x - b) is 1 where x > "
-     "b"),
+    ("x if x > 0 else 0", T, "a tensor has no truth value: its data is known only after its graph has run"),
     ("gb.Scheduler(cpu, cpu)", T, "Scheduler: several backends are a list: Scheduler([a, b])"),
     ("sched.compute(ctx.graph(x * 2), {'x': 1})", T,
      "Scheduler.compute: callback must be a function, not dict; inputs are set with x.set(array) before"),
@@ -611,8 +624,9 @@ MISTAKES = [
     # methods and names that other libraries have
     ("x.sum()", N, "'Tensor' object has no attribute 'sum'; gb.sum(x) adds all elements, gb.sum(x, axis=...) "
      "those along an axis"),
-    ("x.exp()", N, "'Tensor' object has no attribute 'exp'; there is no such operation; gb.map_custom(function, x) "
+    ("x.floor()", N, "'Tensor' object has no attribute 'floor'; there is no such operation; gb.map_custom(function, x) "
      "runs a function of yours"),
+    ("x.exp()", N, "'Tensor' object has no attribute 'exp'; gb.exp is a function of tensors"),
     ("x.relu()", N, "'Tensor' object has no attribute 'relu'; gb.relu is a function of tensors"),
     ("x.view(3, 4)", N, "'Tensor' object has no attribute 'view'; x.reshape(shape)"),
     ("x.cuda()", N, "'Tensor' object has no attribute 'cuda'; a tensor is where its memory is: ctx.allocate(backend), "

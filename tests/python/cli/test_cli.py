@@ -376,7 +376,7 @@ def test_devices_of_the_users_own(tmp_path):
             run(command, word, "--import", "no_such_module_here"), 1, f"{command}: error: --import no_such_module_here"
         )
     (tmp_path / "a.csv").write_text("id,lower,upper,size\n")
-    failed(run("plan", tmp_path / "a.csv", "--import", "mine"), 1, "--import is for graphs")
+    failed(run("plan", tmp_path / "a.csv", "--import", "mine"), 2, "--import is for graphs")
 
 
 def test_a_name_without_a_device_says_how_one_is_made():

@@ -96,6 +96,19 @@ def test_costs_for_the_scheduler(full):
     gb.Scheduler(backends, policy="cost", costs=costs).close()
 
 
+def test_wrong_questions(tmp_path):
+    described = description(tmp_path, table(3))
+    for ask in (lambda: described.link(0, 3), lambda: described.link(-1, 0), lambda: described.from_rank0(99)):
+        with pytest.raises(gb.InvalidArgumentError, match=r"must be the place of one of the 3 devices, 0 to 2, not"):
+            ask()
+    with pytest.raises(TypeError, match=r"Description\.link: target must be an int, not str"):
+        described.link(0, "b")
+    with pytest.raises(TypeError, match=r"Description\.costs: message must be an int, not str"):
+        described.costs("x")
+    with pytest.raises(gb.InvalidArgumentError, match=r"Description\.costs: message must be bytes, 0 or more, not -1"):
+        described.costs(-1)
+
+
 def test_losses_on_average():
     """By hand: of two packets one is lost at least once with 1 - (1 - p)^2, and so on."""
     link = Link(0.0, 1e9, 0.1, 1.0)
@@ -164,6 +177,7 @@ WRONG = [
     (changed("memory", 64), "devices.server.memory: 64 is no memory"),
     (changed("memory", "64"), "devices.server.memory: '64' is no memory"),
     (changed("memory", "-1 GiB"), "devices.server.memory: '-1 GiB' must be more than 0"),
+    (changed("memory", "1e-9 B"), "devices.server.memory: is less than a byte"),
     (changed("memory", "1e300 GiB"), "devices.server.memory: '1e300 GiB' must be more than 0, and finite"),
     (changed("memory", "1e999999999999 GiB"), "devices.server.memory: '1e999999999999 GiB' is no memory"),
     (changed("memory", "1.2.3 GiB"), "devices.server.memory: '1.2.3 GiB' is no memory"),
@@ -194,6 +208,7 @@ WRONG = [
     ({k: v for k, v in table().items() if k != "links"}, "links: is missing"),
     (changed("latency", "5 GB", of="link"), "links[0].latency: '5 GB' is no time", "as in '5 us'"),
     (changed("loss", 1.5, of="link"), "links[0].loss: must be the share"),
+    (changed("loss", 0.51, of="link"), "links[0].loss: must be the share of packets that are lost, 0 to 0.5, not 0.51"),
     (changed("loss", 0.01, of="link"), "links[0]: has no 'retransmit'"),
     (table(rank0="c"), "rank0: there is no host 'c'"),
     (table(issue="fast"), "issue: 'fast' is no time"),

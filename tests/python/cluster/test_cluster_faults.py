@@ -136,6 +136,9 @@ def test_no_memory_and_wrong_names():
         gb.Backend("MPI1:CPU")
     with pytest.raises(gb.StateError, match="cluster is closed"):
         device.alloc(16)
+    for use in (cluster.backends, cluster.__enter__, lambda: cluster.ping(1)):
+        with pytest.raises(gb.StateError, match=r"^the cluster is closed$"):
+            use()
     assert "MPI1" not in gb.backends()
 
 
@@ -240,7 +243,12 @@ def test_one_process_has_no_remote_devices():
         assert cluster.backends() == [] and cluster.size == 1
         assert [r.number for r in cluster.ranks] == [0] and cluster.ranks[0].host == HOST
         assert cluster.backends("CUDA") == []
-    assert repr(cluster) == "<Cluster of 1 rank>"
+        assert repr(cluster) == "<Cluster of 1 rank>"
+    assert cluster.closed and repr(cluster) == "<Cluster closed>"
+    cluster.close()
+    for use in (cluster.backends, cluster.__enter__, lambda: cluster.ping(1)):
+        with pytest.raises(gb.StateError, match=r"^the cluster is closed$"):
+            use()
 
 
 # ------------------------------------------------------------------------------------------------------ fuzzed messages

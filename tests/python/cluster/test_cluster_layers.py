@@ -271,25 +271,28 @@ def test_what_does_not_fit_says_how_much_is_missing_where(tmp_path, model, capsy
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "status", "message"),
     [
-        (["model.gguf", "--sequences", "2"], "--sequences needs --cluster"),
-        (["model.gguf", "--simulate"], "--simulate needs --cluster"),
-        (["model.gguf", "--cluster", "c.json", "--devices", "CPU"], "--devices is not for --cluster"),
-        (["model.gguf", "--cluster", "c.json", "--capacity", "3"], "--capacity is for FILE.csv"),
-        (["model.gguf", "--cluster", "c.json", "--sequences", "0"], "--sequences must be a number from 1"),
-        (["model.gguf", "--cluster", "nothing.json"], "nothing.json"),
-        (["llama", "--cluster", "c.json"], "--cluster is for MODEL.gguf"),
-        (["t.csv", "--cluster", "c.json"], "--cluster is for graphs"),
-        (["model.gguf", "--cluster", "c.json", "--tokens", "100"], "100 tokens do not fit a cache of 64"),
+        (["model.gguf", "--sequences", "2"], 2, "--sequences needs --cluster"),
+        (["model.gguf", "--simulate"], 2, "--simulate needs --cluster"),
+        (["model.gguf", "--cluster", "c.json", "--devices", "CPU"], 2, "--devices is not for --cluster"),
+        (["model.gguf", "--cluster", "c.json", "--import", "os"], 2, "--import is not for --cluster"),
+        (["model.gguf", "--cluster", "c.json", "--capacity", "3"], 2, "--capacity is for FILE.csv"),
+        (["model.gguf", "--cluster", "c.json", "--sequences", "0"], 2, "--sequences must be a number from 1"),
+        (["llama", "--cluster", "c.json"], 2, "--cluster is for MODEL.gguf"),
+        (["t.csv", "--cluster", "c.json"], 2, "--cluster is for graphs"),
+        (["model.gguf", "--cluster", "nothing.json"], 1, "nothing.json"),
+        (["model.gguf", "--cluster", "c.json", "--tokens", "100"], 1, "100 tokens do not fit a cache of 64"),
     ],
 )  # fmt: skip
-def test_wrong_arguments(tmp_path, model, capsys, monkeypatch, words, message):
+def test_wrong_arguments(tmp_path, model, capsys, monkeypatch, words, status, message):
+    """Used wrongly: 2, with the usage. What files do not allow: 1, in one line."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "c.json").write_text(json.dumps(table(2)))
     (tmp_path / "t.csv").write_text("id,lower,upper,size\na,0,1,1\n")
-    status, out, err = run(capsys, "plan", *words)
-    assert (status, out) == (1, "") and message in err and len(err.splitlines()) == 1
+    got, out, err = run(capsys, "plan", *words)
+    assert (got, out) == (status, "") and message in err
+    assert err.startswith("usage: ") if status == 2 else len(err.splitlines()) == 1
 
 
 def test_other_architectures(tmp_path, capsys):

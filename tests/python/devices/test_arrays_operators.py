@@ -32,7 +32,8 @@ UNARY = {
     "elu": lambda x: np.where(x > 0, x, np.expm1(x)), "relu": lambda x: np.maximum(x, 0),
     "silu": lambda x: x * sigmoid(x), "gelu": gelu, "gelu_quick": lambda x: x * sigmoid(1.702 * x),
     "gelu_erf": lambda x: x / 2 * (1 + erf(x / np.sqrt(2))), "hardsigmoid": lambda x: np.clip((x + 3) / 6, 0, 1),
-    "hardswish": lambda x: x * np.clip((x + 3) / 6, 0, 1),
+    "hardswish": lambda x: x * np.clip((x + 3) / 6, 0, 1), "exp": np.exp, "sigmoid": sigmoid, "sin": np.sin,
+    "cos": np.cos, "softplus": lambda x: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))),
 }  # fmt: skip
 
 
@@ -44,7 +45,8 @@ def test_functions_of_one_tensor(text, name, dtype):
     for layout in LAYOUTS:
         x = real(3, 5, 17, dtype=dtype, low=0.1 if positive else -9, high=9, layout=layout)
         # magnitudes as they are added up inside
-        check(text, build, [x], UNARY[name], Tolerance(terms=24), lambda x: np.maximum(1, x))
+        size = np.exp if name == "exp" else lambda x: np.maximum(1, x)
+        check(text, build, [x], UNARY[name], Tolerance(terms=24), size)
 
 
 @pytest.mark.parametrize("name", [n for n in UNARY if n not in ("sqrt", "log")])
@@ -78,6 +80,32 @@ def test_sums_and_products_of_elements(text, name, dtype):
         a, b = real(2, 6, 8, dtype=dtype), real(*shape, dtype=dtype, low=0.5)
         check(text, build, [a, b], lambda a, b: function(a, repeated(b, a.shape)), Tolerance(),
               lambda a, b: np.abs(function(a, repeated(b, a.shape))) + a + repeated(b, a.shape))  # fmt: skip
+
+
+COMPARE = {
+    "equal": np.equal, "not_equal": np.not_equal, "less": np.less, "less_equal": np.less_equal,
+    "greater": np.greater, "greater_equal": np.greater_equal,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", COMPARE)
+def test_comparisons(text, name, dtype):
+    build, function = getattr(gb, name), COMPARE[name]
+    for layout in LAYOUTS:
+        a = array(np.tile([1.0, 2, np.nan, -0.0], 6).reshape(2, 3, 4), dtype, layout)
+        for b in (real(2, 3, 4, dtype=dtype, layout=layout), array([1.0, 3, np.nan, 0.0], dtype), array([1.0], dtype)):
+            check(text, build, [a, b], lambda a, b: function(a, b) * 1.0, EXACT)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_where(text, dtype):
+    for layout in LAYOUTS:
+        a, b = real(2, 6, 8, dtype=dtype, layout=layout), real(2, 6, 8, dtype=dtype, layout=layout)
+        for shape in [(2, 6, 8), (8,), (6, 1), (2, 1, 1), (1,)]:
+            cond = array(np.resize([0.0, 1, -0.0, np.nan, 3], shape), dtype)
+            check(text, gb.where, [cond, a, b], lambda c, a, b: np.where(c != 0, a, b), EXACT)
+            check(text, gb.where, [cond, a, real(1, 8, dtype=dtype)], lambda c, a, b: np.where(c != 0, a, b), EXACT)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

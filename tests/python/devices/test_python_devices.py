@@ -353,6 +353,33 @@ def test_operand_that_array_libraries_do_not_repeat_is_refused(ctx):
     assert device.supports(gb.add(a, ctx.tensor((4,)))) and device.supports(gb.add(a, ctx.tensor((6, 1))))
 
 
+def test_comparisons_and_choices_of_a_device(ctx):
+    functions = {"<": np.less, ">=": np.greater_equal, "==": np.equal}
+
+    class Choosing(gb.Device):
+        @gb.op("compare", when=lambda node: node.params["comparison"] in functions or "another comparison")
+        def compare(self, node, out, a, b):
+            functions[node.params["comparison"]](a, b, out=out, casting="unsafe")
+
+        @gb.op("where")
+        def where(self, node, out, cond, a, b):
+            out[...] = np.where(cond != 0, a, b)
+
+    gb.register_device("CHOOSING", Choosing, replace=True)
+    device = gb.Backend("CHOOSING")
+    x, row, half = ctx.constant(np.arange(6, dtype=np.float32).reshape(2, 3)), ctx.tensor((3,)), ctx.tensor((1, 3))
+    assert device.unsupported_reason(gb.not_equal(x, row)) == "another comparison"
+    assert device.unsupported_reason(gb.less(ctx.tensor((4, 3)), ctx.tensor((4, 3)))) is None
+    chosen = gb.where(x >= 2, x, gb.where(gb.equal(x, 1), -1.0, half))
+    with gb.Scheduler([device, gb.Backend("CPU")]) as sched:
+        graph = ctx.graph(chosen)
+        sched.allocate(graph)
+        half.set(np.full((1, 3), 7, np.float32))
+        sched.compute(graph)
+        assert [s.backend.name for s in sched.splits] == ["CHOOSING"]
+        np.testing.assert_array_equal(chosen.numpy(), [[7, -1, 2], [3, 4, 5]])
+
+
 @pytest.mark.parametrize(
     ("weights", "x"),
     [
@@ -409,10 +436,11 @@ def test_a_refusal_without_a_reason_names_the_operator(ctx):
 
 def test_operators_of_the_table_s_defaults_are_operators(ctx):
     x = ctx.tensor((2, 3))
-    more = {"clamp": (0, 1), "scale": (2.0,), "leaky_relu": (0.1,)}
+    more = {"clamp": (0, 1), "scale": (2.0,), "leaky_relu": (0.1,), "where": (x, x)}
+    more |= dict.fromkeys(("add", "sub", "mul", "div", "compare"), (x,))
     for name in ELEMENTWISE:
-        function = gb.ops.OPERATIONS[name]
-        node = function(x, x) if name in ("add", "sub", "mul", "div") else function(x, *more.get(name, ()))
+        function = gb.less if name == "compare" else gb.ops.OPERATIONS[name]
+        node = function(x, *more.get(name, ()))
         assert node_at(node._p).op == name
 
 

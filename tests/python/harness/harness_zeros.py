@@ -77,7 +77,7 @@ CASES: list[tuple[str, Build, list[Array], Any]] = [
 ]
 SHAPES_KNOWN = {
     "abs", "sgn", "neg", "step", "tanh", "elu", "relu", "gelu", "gelu_erf", "gelu_quick", "silu", "hardswish",
-    "hardsigmoid", "leaky_relu", "sqr", "sqrt",
+    "hardsigmoid", "leaky_relu", "sqr", "sqrt", "exp", "sigmoid", "sin", "cos", "softplus",
     "log", "scale", "clamp", "unary", "sum", "sum_rows", "mean", "argsort", "dup", "transpose", "mul_mat", "+", "*",
     "-", "@", "[]", "T", "swapaxes",
     "reshape", "astype", "in place",

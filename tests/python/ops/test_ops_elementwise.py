@@ -54,6 +54,16 @@ def at_least_1(x):
     return np.fmax(1.0, np.abs(x))
 
 
+def normal(function):
+    """What is too small for a normal number is 0."""
+
+    def cut(x):
+        y = function(x)
+        return np.where(np.abs(y) < 2.0**-125, 0.0, y)
+
+    return cut
+
+
 # name: (reference, tolerance, magnitude or None, lowest and highest input)
 # The terms of a product or sum are one each. A function of the C library or a polynomial for it has a few roundings;
 # exp(x) also has that of its argument, which is multiplied by x.
@@ -76,6 +86,11 @@ UNARY = {
     "silu": (lambda x: x * sigmoid(x), Tolerance(12), lambda x: (1 + x) * x * sigmoid(x), (-20, 20)),
     "hardswish": (lambda x: x * np.clip((x + 3) / 6, 0, 1), Tolerance(6), identity, (-5, 5)),
     "hardsigmoid": (lambda x: np.clip((x + 3) / 6, 0, 1), Tolerance(6), at_least_1, (-5, 5)),
+    "exp": (normal(np.exp), Tolerance(4), None, (-20, 20)),
+    "sigmoid": (normal(sigmoid), Tolerance(8), None, (-20, 20)),
+    "softplus": (normal(lambda x: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))), Tolerance(8), None, (-20, 20)),
+    "sin": (np.sin, Tolerance(4), None, (-6e4, 6e4)),
+    "cos": (np.cos, Tolerance(4), None, (-6e4, 6e4)),
     "sqr": (np.square, Tolerance(1), None, (-3, 3)),
     "sqrt": (np.sqrt, Tolerance(1), None, (0, 9)),
     "log": (np.log, Tolerance(4), lambda x: at_least_1(np.log(x)), (0.01, 9)),
@@ -165,7 +180,7 @@ def test_unary_special_values(name):
 
 @pytest.mark.parametrize(("name", "value", "sign"), [
     ("neg", 0.0, True), ("neg", -0.0, False), ("abs", -0.0, False), ("sqrt", -0.0, True), ("sqr", -0.0, False),
-    ("tanh", -0.0, True),
+    ("tanh", -0.0, True), ("sin", -0.0, True), ("sin", 0.0, False),
 ])  # fmt: skip
 def test_sign_of_zero(name, value, sign):
     built = Built(getattr(gb, name), [array([value] * 19)], cpus()[0][1])

@@ -57,6 +57,11 @@ FUNCTIONS = {
     "gelu": limits(lambda x: x * sigmoid(2 * math.sqrt(2 / math.pi) * x * (1 + 0.044715 * x * x))),
     "gelu_quick": limits(lambda x: x * sigmoid(1.702 * x)),
     "gelu_erf": limits(lambda x: x / 2 * erf(-x / math.sqrt(2))),
+    "exp": lambda x: np.where(np.exp(x) < 2.0**-126, 0.0, np.exp(x)),
+    "sigmoid": lambda x: np.where(np.isnan(x), x, sigmoid(x)),
+    "softplus": lambda x: np.where(np.isnan(x), x, np.fmax(x, 0) + np.log1p(np.exp(-np.abs(x)))),
+    "sin": np.sin,
+    "cos": np.cos,
     "leaky_relu": lambda x: np.where(x > 0, x, np.float64(np.float32(0.01)) * x),
 }
 

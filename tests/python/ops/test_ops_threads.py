@@ -33,13 +33,17 @@ def doubled_share(out, x, ith, nth):
 CASES = {
     **{n.upper(): [(getattr(gb, n), lambda: [rows(130, 517, layout="stepped")])] for n in (
         "abs", "sgn", "neg", "step", "tanh", "elu", "relu", "gelu", "gelu_erf", "gelu_quick", "silu", "hardswish",
-        "hardsigmoid", "leaky_relu", "sqr", "sqrt",
+        "hardsigmoid", "leaky_relu", "sqr", "sqrt", "exp", "sigmoid", "sin", "cos", "softplus",
         "log", "sum_rows", "mean", "norm", "rms_norm", "argsort", "cont", "dup")},
     "ADD": [(gb.add, lambda: [rows(130, 517), rows(517)]), (gb.add, lambda: [rows(1, 70001), rows(1, 70001)]),
      (gb.add, lambda: [rows(3, 30001), rows(3, 1)])],
     "SUB": [(gb.sub, lambda: [rows(130, 517), rows(130, 517, layout="transposed")])],
     "MUL": [(gb.mul, lambda: [rows(130, 517, dtype="float16"), rows(517)])],
     "DIV": [(gb.div, lambda: [rows(130, 517), rows(130, 1)])],
+    "COMPARE": [(gb.less, lambda: [rows(130, 517), rows(130, 1)]),
+     (gb.equal, lambda: [whole(130, 517, low=0, high=4), whole(517, low=0, high=4)])],
+    "WHERE": [(gb.where, lambda: [whole(130, 517, low=0, high=2), rows(130, 517), rows(130, 1)]),
+     (gb.where, lambda: [whole(1, 70001, low=0, high=2), rows(1, 70001), rows(1, 70001)])],
     "ADD1": [(gb.add1, lambda: [rows(130, 517), rows(1)])],
     "ACC": [(lambda a, b: gb.acc(a, b, 4 * 517), lambda: [rows(300, 517), rows(280, 517, layout="padded")])],
     "SET": [(lambda a, b: gb.set(a, b, 4 * 517), lambda: [rows(300, 517), rows(280, 517, layout="padded")])],

@@ -122,10 +122,10 @@ _text  _text.escape  _text.names  _text.patterns  _text.terminal  _files  _files
 dtypes  _data  _data.choices  _data.foreign  _data.arrays  _data.exchange  _data.blocks  _data.quantize  _data.shapes
 _data.results
 _devices  _devices.registry  _devices.nodes  _devices.state  _devices.files  _devices.program  _devices.hooks
-_nodes  _nodes.ufuncs  _nodes.build  _nodes.operators
+_nodes  _nodes.build  _nodes.operators  _nodes.ufuncs
 buffer  tensor  backend  event  _callbacks
-ops._axes  ops._form  ops._unary  ops._binary  ops._reduce  ops._norms  ops._products  ops._copies  ops._soft_max
-ops._rope  ops._conv  ops._attention  ops._losses  ops  custom  device
+ops._axes  ops._form  ops._unary  ops._binary  ops._select  ops._reduce  ops._norms  ops._products  ops._copies
+ops._soft_max  ops._rope  ops._conv  ops._attention  ops._losses  ops  custom  device
 devices._formats  devices._library  devices._layout  devices._family  devices._elements  devices._products
 devices._rows  devices._copies  devices._fusion  devices._compiled  devices._torch  devices._cupy  devices.arrays
 devices
@@ -230,6 +230,16 @@ def test_extension_exports_only_its_entry_point():
         )
     }
     assert names == {"PyInit__ffi"}
+
+
+@pytest.mark.parametrize("line", ["gb.Error", "gb.Context().tensr", "gb.gguf.opn", "gb.Graph.comput"])
+def test_a_wrong_name_has_one_hint(line):
+    """Python adds one of its own to what a program ends with, unless it is kept from it."""
+    run = subprocess.run(
+        [sys.executable, "-c", f"import ggml_backend as gb; {line}"], capture_output=True, text=True, check=False
+    )
+    assert run.stderr.lower().count("did you mean") <= 1, run.stderr
+    assert "AttributeError" in run.stderr
 
 
 def test_extension_needs_only_the_c_library():

@@ -343,6 +343,54 @@ def test_wrong_uses(ctx, cpu):
             gb.Profile.everything(max_records=n)
 
 
+def test_a_closed_profile(ctx, cpu):
+    sched, graph = one_product(ctx, cpu)
+    p = sched.profile()
+    sched.compute(graph)
+    p.close()
+    p.close()
+    assert p.closed and not p.running and repr(p) == "<Profile closed>"
+    for use in (lambda: p.records, lambda: p.seconds, p.table, p.to_json, p.to_trace, lambda: str(p), p.limits):
+        with pytest.raises(gb.StateError, match=r"^Profile: it is closed$"):
+            use()
+    assert p.stop() is p
+    with sched.profile() as q:  # another one may begin
+        sched.compute(graph)
+    assert len(q.records) == 1 and not q.closed
+    with pytest.raises(gb.StateError, match="it is closed"):
+        q.compare(p)
+
+
+def test_one_of_a_thing_is_no_plural(ctx, cpu):
+    sched, graph = one_product(ctx, cpu)
+    with sched.profile(max_records=1) as p:
+        sched.compute(graph)
+        assert str(p).splitlines()[0].endswith("; 1 record") and str(p).startswith("1 run,")
+        sched.compute(graph)
+    assert repr(p) == "<Profile 1 record>"
+    assert str(p).splitlines()[0].endswith("; 1 record; 1 record found no place")
+
+
+@pytest.mark.parametrize("method", ["table", "compare"])
+def test_a_wrong_grouping_names_the_method(ctx, cpu, method):
+    sched, graph = one_product(ctx, cpu)
+    with sched.profile() as p:
+        sched.compute(graph)
+    ask = p.table if method == "table" else lambda by: p.compare(p, by=by)
+    with pytest.raises(gb.InvalidArgumentError, match=rf"^Profile\.{method}: by must be one of"):
+        ask(by="zz")
+    with pytest.raises(TypeError, match=rf"^Profile\.{method}: by: a pattern is a str"):
+        ask(by=["a*", 3])
+
+
+def one_product(ctx, cpu):
+    w, x = ctx.constant(np.ones((8, 8), np.float32)), ctx.constant(np.ones((4, 8), np.float32))
+    sched = gb.Scheduler(cpu)
+    graph = ctx.graph(gb.mul_mat(w, x))
+    sched.compute(graph)
+    return sched, graph
+
+
 def test_a_profile_that_nobody_has_ends(ctx, cpu):
     sched, graph = gb.Scheduler([cpu]), ctx.graph(gb.relu(ctx.constant(np.ones(4, np.float32))))
     p = sched.profile()

@@ -50,6 +50,7 @@ static void set_up_levels(void) {
         *k                    = *levels[i].kernels;
         k->gelu_f32           = below->gelu_f32;
         k->gelu_quick_f32     = below->gelu_quick_f32;
+        k->sigmoid_f32        = below->sigmoid_f32;
         k->silu_f32           = below->silu_f32;
         k->tanh_f32           = below->tanh_f32;
         levels[i].kernels     = k;

@@ -51,6 +51,28 @@ ROWS_2(sub_f32, v_sub(a, b))
 ROWS_2(mul_f32, v_mul(a, b))
 ROWS_2(div_f32, v_div(a, b))
 
+// 1 where a comparison holds, else 0; a NaN is unequal to everything.
+static inline vf truth_(vm m) { return v_keep(m, v_set(1.0f)); }
+static inline vf less_equal_(vf a, vf b) { return v_sel(v_lt(a, b), v_set(1.0f), truth_(v_eq(a, b))); }
+
+ROWS_2(equal_f32, truth_(v_eq(a, b)))
+ROWS_2(not_equal_f32, v_sel(v_eq(a, b), v_set(0.0f), v_set(1.0f)))
+ROWS_2(less_f32, truth_(v_lt(a, b)))
+ROWS_2(less_equal_f32, less_equal_(a, b))
+
+static void select_f32(int64_t n, float * z, const float * c, const float * x, const float * y) {
+    const vf zero = v_set(0.0f);
+    int64_t  i    = 0;
+    for (; i + V_N <= n; i += V_N) {
+        v_store(z + i, v_sel(v_eq(v_load(c + i), zero), v_load(y + i), v_load(x + i)));
+    }
+    if (i < n) {
+        const int left = (int) (n - i);
+        const vf  a = v_load_n(x + i, left), b = v_load_n(y + i, left);
+        v_store_n(z + i, v_sel(v_eq(v_load_n(c + i, left), zero), b, a), left);
+    }
+}
+
 ROWS_1(add1_f32, UNARY_1(v), v_add(a, v_set(v)))
 ROWS_1(scale_f32, UNARY_1(v), v_mul(a, v_set(v)))
 ROWS_1(abs_f32, UNARY, v_abs(a))

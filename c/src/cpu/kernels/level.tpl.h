@@ -12,6 +12,7 @@
 #include "elementwise.tpl.h"
 #include "convert.tpl.h"
 #include "math.tpl.h"
+#include "waves.tpl.h"
 #include "reduce.tpl.h"
 #include "rows.tpl.h"
 #include "moves.tpl.h"

@@ -4,15 +4,15 @@
 // reaches infinities and denormals the way IEEE arithmetic does. Levels that look up sixteen floats at once have
 // shorter paths (math_lookup.tpl.h). Errors against the exact value, in units in the last place of the result
 // (tests/c/cpu/kernels/test_kernels.c checks them at all levels):
-//   exp 2, log 2, tanh 3, elu 3; silu 4;
+//   exp 2, log 2, tanh 3, elu 3; silu, sigmoid, softplus 4;
 //   gelu, gelu_quick 6 + 3 |t|, gelu_erf 8 + 3 |t|, where t is the argument of the exponential in them (it was
 //   rounded).
 //
 // No intermediate value and no result is a denormal number unless the argument nearly is: on many processors each costs
 // a hundred cycles and more, so that a few masked attention scores would halve the speed. What is smaller becomes zero:
 // an exponential below 2^-126; a result of the sigmoid family and of gelu_erf where its factor is below 2^-125. The
-// error is as large as the result then: below 2^-125 for exp and gelu_erf, 2^-119 for silu and gelu_quick, 2^-122 for
-// gelu.
+// error is as large as the result then: below 2^-125 for exp, sigmoid, softplus and gelu_erf, 2^-119 for silu and
+// gelu_quick, 2^-122 for gelu.
 
 // 2^n for an integer n in -126 .. 127. v_scale2 is p 2^n for n up to 130 and p about 1, infinity on overflow, by two
 // factors.
@@ -140,6 +140,14 @@ static inline vf times_sigmoid_(vf x, vf t) {
     return v_mul(x, v_mul(n, v_recip(v_add(v_set(1.0f), e))));
 }
 
+// 1 / (1 + exp(-x)), of which the same holds.
+static inline vf sigmoid_(vf x) {
+    const vm kept = v_not_lt(x, v_set(SILU_LEAST));
+    const vf e    = exp_near_(v_max(v_set(-87.3f), v_neg(v_abs(x))));
+    const vf n    = v_sel(v_lt(x, v_set(0.0f)), e, v_set(1.0f));
+    return v_keep(kept, v_mul(n, v_recip(v_add(v_set(1.0f), e))));
+}
+
 // -0 below a cut, which has the result -0: no infinity times zero. NaN stays.
 static inline vf cut_(vf x, float least) { return v_sel(v_lt(x, v_set(least)), v_set(-0.0f), x); }
 
@@ -184,6 +192,18 @@ static inline vf gelu_erf_(vf x) {
 
 #endif
 
+// ln(1 + exp(x)) = max(x, 0) + ln(1 + e) with e = exp(-|x|); with y = e / (1 + e/2) the logarithm is 2 atanh(y/2) = y +
+// y^3/12 + ..., without cancellation.
+static inline vf softplus_(vf x) {
+    const vf e = exp_(v_neg(v_abs(x)));
+    const vf a = v_max(v_set(0x1p-30f), e); // below, neither the half nor the cubic term counts
+    const vf d = v_fma(a, v_set(0.5f), v_set(1.0f)), y = v_div(e, d), b = v_max(v_set(0x1p-30f), y);
+    const vf z = v_mul(b, b);
+    vf       q = v_fma(v_set(0x1.1ed7e6p-11f), z, v_set(0x1.1ebd06p-9f));
+    q          = v_fma(v_fma(q, z, v_set(0x1.99d208p-7f)), z, v_set(0x1.555502p-4f));
+    return v_add(v_max(v_set(0.0f), x), v_mul(y, v_fma(z, q, v_set(1.0f))));
+}
+
 // The chains of operations are long: four vectors side by side.
 #define ROWS_LONG(name, F)                                                           \
     static void name UNARY {                                                         \
@@ -207,6 +227,8 @@ ROWS_1(log_f32, UNARY, log_(a))
 ROWS_LONG(tanh_f32, tanh_)
 ROWS_1(elu_f32, UNARY, elu_(a))
 ROWS_LONG(silu_f32, silu_)
+ROWS_LONG(sigmoid_f32, sigmoid_)
+ROWS_LONG(softplus_f32, softplus_)
 ROWS_LONG(gelu_f32, gelu_)
 ROWS_LONG(gelu_erf_f32, gelu_erf_)
 ROWS_LONG(gelu_quick_f32, gelu_quick_)

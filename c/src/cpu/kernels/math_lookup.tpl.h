@@ -55,6 +55,13 @@ static inline vf times_sigmoid_(vm kept, vf a, vf e) {
     return v_mul_or(v_set(-0.0f), kept, a, v_fma(r, v_fnma(d, r, v_set(1.0f)), r));
 }
 
+static inline vf sigmoid_(vf x) { // +0 below the cut
+    const vm kept = v_not_lt(x, v_set(SILU_LEAST));
+    const vf d    = v_add(exp_signed_(kept, v_min(v_set(60.0f), x), -1), v_set(1.0f));
+    const vf r    = v_recip_rough(d);
+    return v_keep(kept, v_fma(r, v_fnma(d, r, v_set(1.0f)), r));
+}
+
 static inline vf silu_(vf x) {
     const vm kept = v_not_lt(x, v_set(SILU_LEAST));
     return times_sigmoid_(kept, x, exp_signed_(kept, v_min(v_set(60.0f), x), -1));

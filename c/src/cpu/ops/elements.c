@@ -1,5 +1,5 @@
-// elements.c - runs of elements (elements.h): conversion, moving, and the two elementwise drivers that binary.c and
-// unary.c build on.
+// elements.c - runs of elements (elements.h): conversion, moving, and the elementwise drivers that binary.c, select.c
+// and unary.c build on.
 #include "cpu/ops/elements.h"
 
 #include "base/fp16.h"
@@ -407,5 +407,34 @@ void gb_run_map2(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_
     }
     if (streams) {
         call->k->stream_f32(0, NULL, NULL, NULL, true);
+    }
+}
+
+// Sources beside the first are found as in gb_run_map2, and so is the first.
+void gb_run_map3(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_map3 * f) {
+    const struct space s      = space_of(node, 3);
+    bool               direct = is_dense_f32(node), whole[3], is_empty = false;
+    for (int i = 0; i < 3; i++) {
+        const struct ggml_tensor * t = node->src[i];
+        whole[i]                     = s.flat || t->ne[0] == s.n0;
+        direct                       = direct && whole[i] && is_dense_f32(t);
+        is_empty                     = is_empty || gb_is_empty(t);
+    }
+    float   buf[3][GB_RUN], z_buf[GB_RUN];
+    int64_t first, last;
+    gb_cpu_share(call, is_empty ? 0 : s.units, &first, &last);
+    while (first < last) {
+        const struct run at = run_of(&s, node, first, last, direct);
+        const float *    in[3];
+        for (int i = 0; i < 3; i++) {
+            in[i] = repeated_in(call, node->src[i], repeated_row(node->src[i], at.r), at.i0, at.n, whole[i], buf[i]);
+        }
+        float * z = gb_out(node, at.p, at.n, z_buf);
+        f(call, node, at.n, z, in[0], in[1], in[2]);
+        gb_put(call->k, node, at.p, at.n, z);
+        if (gb_cpu_stopped(call, at.n)) {
+            return;
+        }
+        first += at.units;
     }
 }

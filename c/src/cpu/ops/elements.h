@@ -168,7 +168,11 @@ int gb_tasks_dst_rows(const struct ggml_tensor * node, int n_threads);
 void gb_run_map1(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_map1 * f);
 // node = f(src[0], src[1]), src[1] repeated over the shape of src[0].
 void gb_run_map2(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_map2 * f);
-// n_tasks() of both drivers.
+// node = f(src[0], src[1], src[2]), each repeated over the shape of the node.
+typedef void gb_map3(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * z,
+    const float * c, const float * x, const float * y);
+void         gb_run_map3(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_map3 * f);
+// n_tasks() of these drivers.
 int gb_tasks_map(const struct ggml_tensor * node, int n_threads);
 
 // ---------------------------------------------------------------------------------------------------------- row by row

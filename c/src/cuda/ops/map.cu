@@ -19,20 +19,25 @@ GB_DEVICE float gb_hardsigmoid(float x) { return x <= -3.0f ? 0.0f : x >= 3.0f ?
 
 // The functions of UNARY that this backend computes, of x. One that is missing here is refused, so that the scheduler
 // gives it to another backend.
-#define GB_UNARY_FORMULAS(X)                                                         \
-    X(ABS, fabsf(x))                                                                 \
-    X(SGN, (x > 0 ? 1.0f : 0.0f) - (x < 0 ? 1.0f : 0.0f))                            \
-    X(NEG, -x)                                                                       \
-    X(STEP, x > 0 ? 1.0f : 0.0f)                                                     \
-    X(TANH, tanhf(x))                                                                \
-    X(ELU, x > 0 ? x : expm1f(x))                                                    \
-    X(RELU, x < 0 ? 0.0f : x)                                                        \
-    X(GELU, gb_times_sigmoid(x, x * (1.59576912160573f + 0.0713548162726f * x * x))) \
-    X(GELU_QUICK, gb_times_sigmoid(x, 1.702f * x))                                   \
-    X(SILU, gb_times_sigmoid(x, x))                                                  \
-    X(HARDSWISH, x < -3.0f ? -0.0f : x * gb_hardsigmoid(x))                          \
-    X(HARDSIGMOID, gb_hardsigmoid(x))                                                \
-    X(GELU_ERF, (x < -1000.0f ? -1000.0f : x) * 0.5f * erfcf(-0.70710678118654752f * x))
+#define GB_UNARY_FORMULAS(X)                                                             \
+    X(ABS, fabsf(x))                                                                     \
+    X(SGN, (x > 0 ? 1.0f : 0.0f) - (x < 0 ? 1.0f : 0.0f))                                \
+    X(NEG, -x)                                                                           \
+    X(STEP, x > 0 ? 1.0f : 0.0f)                                                         \
+    X(TANH, tanhf(x))                                                                    \
+    X(ELU, x > 0 ? x : expm1f(x))                                                        \
+    X(RELU, x < 0 ? 0.0f : x)                                                            \
+    X(GELU, gb_times_sigmoid(x, x * (1.59576912160573f + 0.0713548162726f * x * x)))     \
+    X(GELU_QUICK, gb_times_sigmoid(x, 1.702f * x))                                       \
+    X(SILU, gb_times_sigmoid(x, x))                                                      \
+    X(HARDSWISH, x < -3.0f ? -0.0f : x * gb_hardsigmoid(x))                              \
+    X(HARDSIGMOID, gb_hardsigmoid(x))                                                    \
+    X(GELU_ERF, (x < -1000.0f ? -1000.0f : x) * 0.5f * erfcf(-0.70710678118654752f * x)) \
+    X(EXP, expf(x))                                                                      \
+    X(SIGMOID, 1.0f / (1.0f + expf(-x)))                                                 \
+    X(SIN, sinf(x))                                                                      \
+    X(COS, cosf(x))                                                                      \
+    X(SOFTPLUS, (x < 0 ? 0.0f : x) + log1pf(expf(-fabsf(x))))
 
 template <int OP> GB_DEVICE float gb_map_one(float x, float a, float b) {
 #define GB_CASE(name, value) \

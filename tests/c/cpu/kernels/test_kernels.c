@@ -239,6 +239,11 @@ static double do_gelu(double x) { return sigmoid_times(x, gelu_t(x)); }
 static double do_gelu_quick(double x) { return sigmoid_times(x, 1.702 * x); }
 static double do_gelu_erf(double x) { return x < -1e4 ? -0.0 : x / 2 * erfc(-x * 0.70710678118654752440); }
 
+static double do_sigmoid(double x) { return 1 / (1 + exp(-x)); }
+static double do_softplus(double x) { return isnan(x) ? x : fmax(x, 0) + log1p(exp(-fabs(x))); }
+static double do_sin(double x) { return isinf(x) ? NAN : sin(x); }
+static double do_cos(double x) { return isinf(x) ? NAN : cos(x); }
+
 static double bound_2(double x) {
     (void) x;
     return 2;
@@ -269,9 +274,49 @@ UNARY_TEST(log_f32, log, bound_2, 0)
 UNARY_TEST(tanh_f32, tanh, bound_3, 0)
 UNARY_TEST(elu_f32, do_elu, bound_3, 0)
 UNARY_TEST(silu_f32, do_silu, bound_4, 0x1p-119)
+UNARY_TEST(sigmoid_f32, do_sigmoid, bound_4, 0x1p-125)
+UNARY_TEST(softplus_f32, do_softplus, bound_4, 0x1p-125)
 UNARY_TEST(gelu_f32, do_gelu, bound_gelu, 0x1p-122)
 UNARY_TEST(gelu_quick_f32, do_gelu_quick, bound_gelu_quick, 0x1p-119)
 UNARY_TEST(gelu_erf_f32, do_gelu_erf, bound_gelu_erf, 0x1p-125)
+
+// Floats near multiples of a quarter turn, where nearly all digits of the rest cancel, and around the bound beyond
+// which the reduction is another one: with neighbours and alone.
+static void check_wave(struct unary u) {
+    enum { N = 4096 };
+    check_unary(u);
+    sweep_unary(u);
+    for (int pass = 0; pass < 100; pass++) {
+        float * x = row_new(&row_x, N, sizeof(float));
+        float * y = row_new(&row_y, N, sizeof(float));
+        for (int i = 0; i < N; i++) {
+            const double turns = floor(exp(test_random_float(0, pass % 2 ? 88 : 12)));
+            const float  near  = (float) (turns * 1.57079632679489661923);
+            x[i]               = from_bits(to_bits(near) + (uint32_t) test_random_int(-2, 2));
+            x[i]               = i % 5 ? x[i] : -x[i];
+        }
+        u.fn(N, y, x);
+        for (int i = 0; i < N && test_failures < 50; i++) {
+            float alone;
+            check_value(&u, x[i], y[i]);
+            u.fn(1, &alone, x + i);
+            CHECK_MSG(same_bits(alone, y[i]), "%s %s(%a) alone is %a, among others %a", level_name, u.name, x[i], alone,
+                y[i]);
+        }
+    }
+    for (int i = 0; i < 2; i++) {
+        float y;
+        u.fn(1, &y, (float[]){ i ? -0.0f : 0.0f });
+        CHECK(same_bits(y, (float) u.oracle(i ? -0.0 : 0.0)));
+    }
+}
+
+static void test_sin_f32(const struct gb_kernels * k) {
+    check_wave((struct unary){ "sin_f32", k->sin_f32, scalar->sin_f32, do_sin, bound_2, 0, 0 });
+}
+static void test_cos_f32(const struct gb_kernels * k) {
+    check_wave((struct unary){ "cos_f32", k->cos_f32, scalar->cos_f32, do_cos, bound_2, 0, 0 });
+}
 
 // ------------------------------------------------------------------------------------- with parameters: a generic call
 
@@ -345,6 +390,10 @@ GENERAL_TEST(add_f32, (n, z, x, y), true, (double) x + y, true, 0)
 GENERAL_TEST(sub_f32, (n, z, x, y), true, (double) x - y, true, 0)
 GENERAL_TEST(mul_f32, (n, z, x, y), true, (double) x * y, true, 0)
 GENERAL_TEST(div_f32, (n, z, x, y), true, (double) x / y, true, 0)
+GENERAL_TEST(equal_f32, (n, z, x, y), true, x == y, true, 0)
+GENERAL_TEST(not_equal_f32, (n, z, x, y), true, x != y, true, 0)
+GENERAL_TEST(less_f32, (n, z, x, y), true, x < y, true, 0)
+GENERAL_TEST(less_equal_f32, (n, z, x, y), true, x <= y, true, 0)
 GENERAL_TEST(add1_f32, (n, z, x, p1), true, (double) x + p1, true, 0)
 GENERAL_TEST(scale_f32, (n, z, x, p1), true, (double) x * p1, true, 0)
 GENERAL_TEST(leaky_relu_f32, (n, z, x, p1), true, x > 0 ? x : (double) p1 * x, true, 0)
@@ -352,6 +401,31 @@ GENERAL_TEST(clamp_f32, (n, z, x, p1, p2), true, isnan(x) ? x : x < p1 ? p1 : x 
 GENERAL_TEST(mad_f32, (n, z, x, p1), false, y + (double) x * p1, false, fabs(x * p1) + fabs(y + x * p1) + 1e-6)
 GENERAL_TEST(norm_apply_f32, (n, z, x, p1, p2), true, ((double) x - p1) * p2, false, 2 * fabs((x - p1) * p2) + 1e-6)
 GENERAL_TEST(scale_mask_f32, (n, z, x, p1, y), true, (double) x * p1 + y, false, fabs(x * p1) + fabs(y + x * p1) + 1e-6)
+
+// Any bits go through as they are, those of integers among them.
+static void test_select_f32(const struct gb_kernels * k) {
+    static float c[MAX_N], keep[MAX_N];
+    for (int s = 0; s < N_SIZES; s++) {
+        const int64_t n = size_at(s);
+        float *       x = random_row(&row_x, n, WILD);
+        float *       y = random_row(&row_y, n, WILD);
+        float *       z = row_new(&row_z, n, sizeof(float));
+        for (int64_t i = 0; i < n; i++) {
+            c[i] = i % 3 ? random_value(WILD) : i % 2 ? -0.0f : 0.0f;
+        }
+        k->select_f32(n, z, c, x, y);
+        CHECK(row_intact(&row_x) && row_intact(&row_y) && row_intact(&row_z));
+        for (int64_t i = 0; i < n; i++) {
+            CHECK_MSG(to_bits(z[i]) == to_bits(c[i] == 0 ? y[i] : x[i]), "%s select_f32(%a, %a, %a) is %a", level_name,
+                c[i], x[i], y[i], z[i]);
+        }
+        memcpy(keep, x, (size_t) n * sizeof(float));
+        k->select_f32(n, x, c, x, y);
+        CHECK(memcmp(x, z, (size_t) n * sizeof(float)) == 0);
+        k->select_f32(n, y, c, keep, y);
+        CHECK(memcmp(y, z, (size_t) n * sizeof(float)) == 0);
+    }
+}
 
 // --------------------------------------------------------------------------------------------------------- conversions
 

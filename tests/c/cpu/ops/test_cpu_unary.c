@@ -17,6 +17,11 @@ static double reference(enum ggml_unary_op op, double x) {
         case GGML_UNARY_OP_HARDSWISH: return x * fmin(1, fmax(0, (x + 3) / 6));
         case GGML_UNARY_OP_HARDSIGMOID: return fmin(1, fmax(0, (x + 3) / 6));
         case GGML_UNARY_OP_GELU_ERF: return 0.5 * x * erfc(-x / sqrt(2));
+        case GGML_UNARY_OP_EXP: return exp(x);
+        case GGML_UNARY_OP_SIGMOID: return 1 / (1 + exp(-x));
+        case GGML_UNARY_OP_SIN: return sin(x);
+        case GGML_UNARY_OP_COS: return cos(x);
+        case GGML_UNARY_OP_SOFTPLUS: return log1p(exp(x));
         case GGML_UNARY_OP_COUNT: break;
     }
     return NAN;

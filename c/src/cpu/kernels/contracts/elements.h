@@ -13,6 +13,9 @@ typedef void gb_kernel_map(int64_t n, float * y, const float * x);
 // z[i] = f(x[i], y[i])
 typedef void gb_kernel_binary(int64_t n, float * z, const float * x, const float * y);
 
+// z[i] = c[i] is not 0 ? x[i] : y[i], moved bit by bit
+typedef void gb_kernel_select(int64_t n, float * z, const float * c, const float * x, const float * y);
+
 // y[i] = f(x[i], v); of mad_f32 y[i] += x[i] v, of leaky_relu_f32 v is the slope below 0
 typedef void gb_kernel_map_scalar(int64_t n, float * y, const float * x, float v);
 

@@ -1,0 +1,170 @@
+"""Comparisons, and what is chosen by one, against NumPy; as functions, operators and ufuncs."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+import ggml_backend as gb
+from op_harness import ALL_LAYOUTS, EXACT, FLOATS, SHAPES, Tolerance, array, check, covers, real, whole  # fmt: skip
+
+INF, NAN = math.inf, math.nan
+COMPARE = {
+    "equal": np.equal, "not_equal": np.not_equal, "less": np.less, "less_equal": np.less_equal,
+    "greater": np.greater, "greater_equal": np.greater_equal,
+}  # fmt: skip
+HARD = [NAN, INF, -INF, 0.0, -0.0, 1e-45, -1e-45, 1.0, 3.4e38, -3.4e38]
+
+
+def as_numbers(function):
+    return lambda *x: function(*x).astype(np.float64)
+
+
+@covers("COMPARE")
+@pytest.mark.parametrize("dtype", [*FLOATS, "int32"])
+@pytest.mark.parametrize("name", COMPARE)
+def test_comparisons(name, dtype):
+    def some(*shape, layout="whole"):
+        if dtype == "int32":
+            return whole(*shape, low=-2, high=3, layout=layout)
+        return real(*shape, dtype=dtype, layout=layout)
+
+    for shape, layout in zip(SHAPES, itertools.cycle(ALL_LAYOUTS)):
+        check(
+            getattr(gb, name),
+            [some(*shape, layout=layout), some(*shape)],
+            as_numbers(COMPARE[name]),
+            EXACT,
+            dtype="float32",
+        )
+    for first, second in [((3, 4), (4,)), ((4,), (3, 4)), ((3, 1), (1, 4)), ((2, 1, 5), (3, 1)), ((1,), (1,))]:
+        check(getattr(gb, name), [some(*first), some(*second)], as_numbers(COMPARE[name]), EXACT, dtype="float32")
+
+
+@pytest.mark.parametrize("name", COMPARE)
+def test_comparisons_of_hard_numbers(name):
+    both = list(itertools.product(HARD, HARD))
+    x, y = (array([pair[i] for pair in both]) for i in (0, 1))
+    check(getattr(gb, name), [x, y], as_numbers(COMPARE[name]), EXACT, dtype="float32")
+
+
+@pytest.fixture
+def run(cpu, ctx):
+    with gb.Scheduler(cpu) as sched:
+
+        def run(node):
+            sched.compute(ctx.graph(node))
+            return node.numpy(copy=True)
+
+        yield run
+
+
+X = np.linspace(-2, 2, 12, dtype=np.float32).reshape(3, 4)
+
+
+HOW = {
+    "less than a number": (lambda x: x < 0.5, np.less(X, 0.5)),
+    "an array": (lambda x: x <= X[1], np.less_equal(X, X[1])),
+    "a tensor": (lambda x: x > x[0], np.greater(X, X[0])),
+    "a number first": (lambda x: 0.5 >= x, np.less_equal(X, 0.5)),  # noqa: SIM300
+    "an array first": (lambda x: X[:, :1] < x, np.less(X[:, :1], X)),
+    "greater": (lambda x: np.greater(x, 0), np.greater(X, 0)),
+    "less_equal": (lambda x: np.less_equal(np.float32(1), x), np.less_equal(1, X)),
+    "equal": (lambda x: gb.equal(x, X), np.ones_like(X)),
+    "not_equal": (lambda x: gb.not_equal(X[2, 1], x), np.not_equal(X[2, 1], X)),
+}
+
+
+@pytest.mark.parametrize("name", HOW)
+def test_numbers_and_arrays(ctx, run, name):
+    how, want = HOW[name]
+    got = run(how(ctx.constant(X)))
+    assert got.dtype == np.float32
+    np.testing.assert_array_equal(got, want)
+
+
+def test_integers(ctx, run):
+    ids = ctx.constant(np.array([5, 7, -1, 2**31 - 1], np.int32))
+    np.testing.assert_array_equal(run(gb.equal(ids, 7)), [0, 1, 0, 0])
+    np.testing.assert_array_equal(run(ids >= np.array([5, 8, -2, 2**31 - 2])), [1, 0, 1, 1])
+    np.testing.assert_array_equal(run(gb.where(ids < 0, 0, ids)), [5, 7, 0, 2**31 - 1])
+    with pytest.raises(gb.InvalidArgumentError, match=r"equal: b is 2147483648, which an int32 cannot be"):
+        gb.equal(ids, 2**31)
+    with pytest.raises(gb.InvalidArgumentError, match="numbers that no int32 can be"):
+        ids < np.array([2**40])  # noqa: B015
+    with pytest.raises(gb.InvalidArgumentError, match="both be int32, or both floats"):
+        gb.less(ids, 2.5)
+
+
+@covers("WHERE")
+@pytest.mark.parametrize("dtype", [*FLOATS, "int32"])
+@pytest.mark.parametrize("cond", [*FLOATS, "int32"])
+def test_where(cond, dtype):
+    def some(*shape, dtype, layout="whole"):
+        if dtype == "int32":
+            return whole(*shape, low=-1, high=2, layout=layout)
+        return real(*shape, dtype=dtype, layout=layout)
+
+    def mask(*shape, layout="whole"):
+        return (
+            whole(*shape, low=0, high=2, layout=layout)
+            if cond == "int32"
+            else array(np.random.default_rng(sum(shape)).integers(0, 2, shape), cond)
+        )
+
+    def chosen(c, x, y):
+        return np.where(c != 0, x, y)
+
+    for shape, layout in zip(SHAPES, itertools.cycle(ALL_LAYOUTS)):
+        inputs = [mask(*shape), some(*shape, dtype=dtype, layout=layout), some(*shape, dtype=dtype)]
+        check(gb.where, inputs, chosen, EXACT, dtype=dtype)
+    for c, x, y in [((3, 4), (1,), (4,)), ((4,), (3, 1), (2, 1, 1)), ((3, 1), (3, 4), (3, 4)), ((1,), (2, 3), (3,))]:
+        check(gb.where, [mask(*c), some(*x, dtype=dtype), some(*y, dtype=dtype)], chosen, EXACT, dtype=dtype)
+
+
+def test_what_is_not_chosen_does_not_show(ctx, run):
+    x = ctx.constant(np.array([1, NAN, INF, 2], np.float32))
+    np.testing.assert_array_equal(run(gb.where([True, False, False, True], x, 0)), [1, 0, 0, 2])
+    np.testing.assert_array_equal(run(gb.where(gb.equal(x, x), x, -1.0)), [1, -1, INF, 2])
+    np.testing.assert_array_equal(run(gb.where(x > 1, 1, -1)), [-1, -1, 1, 1])
+    half = ctx.constant(np.array([1, 2], np.float16))
+    node = gb.where(np.array([0, 3]), half, -INF)
+    assert node.dtype == gb.float16
+    np.testing.assert_array_equal(run(node), [-INF, 2])
+
+
+def test_wrong_arguments(ctx):
+    x = ctx.constant(X, name="x")
+    with pytest.raises(TypeError, match=r"where: cond must be a Tensor, not bool"):
+        gb.where(True, 1, 2)
+    with pytest.raises(TypeError, match=r"where: cond must be a tensor, a number or an array, not bool"):
+        gb.where(True, x, 2)
+    with pytest.raises(TypeError, match=r"less: a must be a Tensor, not int"):
+        gb.less(1, 2)
+    with pytest.raises(gb.InvalidArgumentError, match=r"where: .*'x'.* a and b must have the same type"):
+        gb.where(x, x, ctx.tensor((4,), gb.float16))
+    with pytest.raises(gb.InvalidArgumentError, match=r"axis -1 of b \(3\) must divide the largest of the three \(4\)"):
+        gb.where(x, x, ctx.tensor((3,)))
+    with pytest.raises(gb.InvalidArgumentError, match=r"a < b: .*the shapes do not broadcast, axis -1 has 4 and 3"):
+        x < ctx.tensor((3,))  # noqa: B015
+    with pytest.raises(TypeError, match="no truth value"):
+        sorted([x, ctx.tensor((3, 4))])
+
+
+@pytest.mark.parametrize("function", [np.exp, np.log, np.sin, np.cos, np.tanh, np.sqrt, np.square])
+def test_functions_of_numpy(ctx, run, function):
+    x = np.abs(X) + np.float32(0.1)
+    node = function(ctx.constant(x))
+    assert isinstance(node, gb.Tensor)
+    np.testing.assert_allclose(run(node), function(x.astype(np.float64)), rtol=4e-7)
+
+
+def test_waves_of_large_numbers():
+    """Angles of whole turns and quarters, where the rest is small, up to the largest float."""
+    turns = np.concatenate([np.arange(1, 1000), 2.0 ** np.arange(10, 60), [1e5 / np.pi, 3e37]])
+    x = np.concatenate([turns * (np.pi / 2), [3e38, -3.4e38, 131071.5, 131072, 131073, 1e5, -1e5, 1e22]])
+    for function, want in ((gb.sin, np.sin), (gb.cos, np.cos)):
+        check(function, [array(x)], want, Tolerance(4))
