@@ -15,6 +15,7 @@ import time
 import numpy as np
 
 import ggml_backend as gb
+from ggml_backend.cluster import _mpi
 
 SIZES = (16 << 10, 256 << 10, 4 << 20)
 CUTS = 16
@@ -80,6 +81,7 @@ def chain(devices: list[gb.Backend], nbytes: int, rounds: int) -> list[float]:
 
 
 def cuts(rounds: int) -> None:
+    _mpi._module()  # as the cluster starts MPI
     plain = {nbytes: collected(nbytes, rounds) for nbytes in SIZES}
     with gb.cluster(deadline=60, threads=1) as cluster:
         one, two = cluster.backends()[:2]

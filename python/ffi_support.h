@@ -53,6 +53,11 @@ GBPY_PYTHON int    gbpy_device_read(void * memory, size_t offset, void * data, s
 GBPY_PYTHON int    gbpy_device_fill(void * memory, int value, size_t size);
 GBPY_PYTHON int    gbpy_device_copy(void * to, size_t to_offset, void * from, size_t from_offset, size_t size,
     bool * done);
+GBPY_PYTHON int    gbpy_device_file_begin(void * memory, size_t offset, const struct ggml_backend_file_fill * part,
+    void ** request);
+GBPY_PYTHON int    gbpy_device_file_end(void * request, bool wanted, bool * found);
+GBPY_PYTHON int    gbpy_device_file_keep(void * memory, size_t offset, const struct ggml_backend_file_fill * part);
+GBPY_PYTHON int    gbpy_device_work_size(void * device, struct ggml_cgraph * graph, size_t * size);
 GBPY_PYTHON int    gbpy_device_transfer(void * device, const struct gbpy_piece * to, const struct gbpy_piece * from,
     size_t size, bool * done);
 GBPY_PYTHON int    gbpy_device_refuses(void * device, const struct ggml_tensor * node, bool * refuses);

@@ -2,6 +2,7 @@
 // ggml-backend.h, which includes this header. The scheduler's additions are in ggml-backend-sched.h.
 //
 //   event   a mark in the work of a backend, which others and the host can wait for
+//   file    what a device reads itself, perhaps on another host, instead of being sent it
 //   module  a backend in a shared library, loaded at run time
 #ifndef GGML_BACKEND_EXT_H
 #define GGML_BACKEND_EXT_H
@@ -26,6 +27,34 @@ GGML_API enum ggml_status ggml_backend_buffer_changed(ggml_backend_buffer_t buff
 // Why ggml_backend_supports_op says no, in words; NULL when the op is supported. Valid until the thread's next
 // call.
 GGML_API const char * ggml_backend_unsupported_reason(ggml_backend_t backend, const struct ggml_tensor * op);
+
+// --------------------------------------------------------------------------------------------------------------- files
+
+#define GGML_FILE_DIGEST_SIZE 32
+
+// A part of a file, which is to fill bytes of a tensor.
+struct ggml_backend_file_fill {
+    struct ggml_tensor * tensor;
+    size_t               offset; // in the tensor
+    size_t               size;   // bytes, from there on and from `at` on
+    const char *         path;   // the file, as this host calls it
+    uint64_t             at;     // in the file
+    const void *         data;   // the bytes as they are here, in the mapped file, say
+
+    // results
+    uint8_t digest[GGML_FILE_DIGEST_SIZE]; // of the bytes: BLAKE2b without a key (RFC 7693)
+    bool    asked;                         // the device was asked, and `digest` is known
+    bool    filled;                        // the device has read the bytes itself
+};
+
+// Lets devices that can do so read files themselves, where they have one with the same content; several parts are on
+// their way at once. What is not `filled` afterwards is the caller's to set: its device reads no files, or has no such
+// file. IO_ERROR, with tensor and file: a device has a file of that name with other content, or none that can be read.
+// After a failure some parts may be filled, and none is on its way.
+GGML_API enum ggml_status ggml_backend_fill_from_files(struct ggml_backend_file_fill * fills, size_t n);
+// The bytes of a part that was asked for and not filled were set otherwise: the device may keep them under their digest
+// and take them for the same content the next time. Success, too, where it keeps nothing.
+GGML_API enum ggml_status ggml_backend_keep_file(const struct ggml_backend_file_fill * fill);
 
 // -------------------------------------------------------------------------------------------------------------- events
 

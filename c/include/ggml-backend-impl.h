@@ -65,6 +65,17 @@ struct ggml_backend_buffer_i {
     // src is in buffer
     bool (*GGML_CALL cpy_tensor_to)(ggml_backend_buffer_t buffer, const struct ggml_tensor * src,
         struct ggml_tensor * dst);
+
+    // Files that the device reads itself, perhaps on another host (ggml_backend_fill_from_files), both or none.
+    // file_begin asks for the part, whose digest is known, and need not wait for it: it returns a request. NULL,
+    // without an error: it cannot. The part stays as long as the request.
+    void * (*GGML_CALL file_begin)(ggml_backend_buffer_t buffer, const struct ggml_backend_file_fill * part);
+    // Called once for each request, in their order: frees it, when nothing is written for it any more. `wanted`: waits
+    // for the bytes. True: they are there. False, without an error: there is no such file. Where there is one with
+    // another digest, that is an error (IO_ERROR). What comes of a request that is not wanted does not matter.
+    bool (*GGML_CALL file_end)(ggml_backend_buffer_t buffer, void * request, bool wanted);
+    // optional: file_end was false, and the bytes were set; they may be kept under their digest
+    void (*GGML_CALL file_keep)(ggml_backend_buffer_t buffer, const struct ggml_backend_file_fill * part);
 };
 
 struct ggml_backend_buffer {

@@ -9,7 +9,7 @@
 
 // Errors: one status and one message for each thread, kept back while the extension's lock is held.
 //   GB_TRY GB_FAIL_IF GB_FAIL_IF_RETURNING GB_ERROR_SIZE gb_fail gb_fail_quietly gb_last_reason gb_hold_log
-//   gb_fail_count gb_forget_failures_since gb_failure gb_failure_save gb_failure_restore
+//   gb_fail_count gb_status_since gb_forget_failures_since gb_failure gb_failure_save gb_failure_restore
 #include "base/status.h"
 
 // Memory, growing arrays, maps by address, small arithmetic.
@@ -34,6 +34,7 @@
 //   gb_file_writer gb_file_writer_open gb_file_writer_write gb_file_writer_commit gb_file_writer_abandon
 #include "base/file.h"
 //   gb_mapped gb_mapped_any gb_mapped_watch gb_mapped_forget gb_mapped_enter gb_mapped_leave gb_mapped_check_at
+//   gb_mapped_place
 #include "base/mapped.h"
 
 // Tensors: whose memory they use, where they are put, what the extension notes on them.
@@ -41,8 +42,10 @@
 #include "tensor/tensor.h"
 //   gb_tensor_ndim gb_tensor_set_ndim gb_tensor_content gb_tensor_set_content gb_tensor_is_read_once
 //   gb_tensor_has_flag gb_tensor_set_flag gb_tensor_clear_flag GB_TENSOR_CONSTANT GB_TENSOR_LOST
-//   gb_tensor_set_surely_read_once
 #include "tensor/marks.h"
+// Nodes as messages between processes.
+//   gb_nodes gb_nodes_bytes gb_nodes_place gb_nodes_memory gb_nodes_write gb_nodes_read gb_nodes_bind gb_nodes_free
+#include "tensor/nodes.h"
 
 // Buffers: kept while arrays look into them.
 //   gb_tensor_buffer gb_buffer_hold gb_buffer_unhold gb_buffer_changed gb_buffer_version gb_buffer_is_retired

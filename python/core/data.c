@@ -74,6 +74,21 @@ static int check_writable(const struct gbpy_object * owner, const struct ggml_te
     return GGML_STATUS_SUCCESS;
 }
 
+// Whether a tensor in memory that the caller uses can be read or written now.
+static int check_touch(const struct gbpy_object * owner, struct ggml_tensor * t, bool writing, bool reading,
+    const char * what) {
+    GB_TRY(gbpy_check_content(owner, t, reading, what));
+    GB_TRY(refresh(t));
+    if (t->data == NULL && ggml_nelements(t) > 0) {
+        return gbpy_fail_lost(t, what);
+    }
+    if (writing) {
+        GB_TRY(check_writable(owner, t, what));
+        GB_FAIL_IF(owner->readonly, GGML_STATUS_INVALID_STATE, "%s is in a read-only buffer", what);
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
 // Enters, and makes sure that the data is there.
 static int enter_tensor(struct gbpy_use * use, const struct gbpy_handle * context, struct ggml_tensor * t, bool writing,
     bool reading, const char * what, struct gbpy_object ** owner) {
@@ -82,19 +97,7 @@ static int enter_tensor(struct gbpy_use * use, const struct gbpy_handle * contex
         return GGML_STATUS_INVALID_STATE;
     }
     GB_TRY(enter_tensors(use, &c, &t, 1, writing, what, owner));
-    int status = gbpy_check_content(*owner, t, reading, what);
-    if (status == GGML_STATUS_SUCCESS) {
-        status = refresh(t);
-    }
-    if (status == GGML_STATUS_SUCCESS && t->data == NULL && ggml_nelements(t) > 0) {
-        status = gbpy_fail_lost(t, what);
-    }
-    if (status == GGML_STATUS_SUCCESS && writing) {
-        status = check_writable(*owner, t, what);
-    }
-    if (status == GGML_STATUS_SUCCESS && writing && (*owner)->readonly) {
-        status = gb_fail(GGML_STATUS_INVALID_STATE, "%s is in a read-only buffer", what);
-    }
+    const int status = check_touch(*owner, t, writing, reading, what);
     if (status != GGML_STATUS_SUCCESS) {
         gbpy_leave(use);
     }
@@ -307,6 +310,71 @@ int gbpy_write_all(const struct gbpy_handle * context, struct ggml_tensor * t, c
         status = ggml_is_contiguous(t) ? (int) ggml_backend_tensor_set(t, data, 0, size) : write_gaps(t, data);
     }
     note_set(t, status);
+    gbpy_leave(&use);
+    return status;
+}
+
+// To write all memory that the tensors of the parts lie in.
+static int enter_parts(struct gbpy_use * use, struct gbpy_object * c, const struct ggml_backend_file_fill * fills,
+    size_t n, const char * what) {
+    gbpy_wants           wants  = { 0 };
+    int                  status = GGML_STATUS_SUCCESS;
+    struct gbpy_object * owner;
+    gbpy_lock();
+    while (status == GGML_STATUS_SUCCESS && !use->active) {
+        status = gbpy_await_placing(&c, 1, what);
+        gbpy_begin_wants(&wants);
+        for (size_t i = 0; i < n && status == GGML_STATUS_SUCCESS; i++) {
+            status = find_owner(c, fills[i].tensor, what, &owner);
+            if (status == GGML_STATUS_SUCCESS && !gbpy_add_want(&wants, owner, true)) {
+                status = GGML_STATUS_ALLOC_FAILED;
+            }
+        }
+        if (status == GGML_STATUS_SUCCESS && !gbpy_reserve_use(use, (int) wants.n)) {
+            status = GGML_STATUS_ALLOC_FAILED;
+        }
+        if (status == GGML_STATUS_SUCCESS) {
+            status = gbpy_take_or_wait(use, what, wants.data, (int) wants.n, false, NULL);
+        }
+    }
+    gbpy_unlock();
+    gb_vec_free(&wants);
+    return status;
+}
+
+int gbpy_fill_from_files(const struct gbpy_handle * context, struct ggml_backend_file_fill * fills, size_t n,
+    const char * what) {
+    struct gbpy_object * c   = gbpy_object_of(context, what);
+    struct gbpy_use      use = { 0 };
+    int                  status;
+    if (c == NULL) {
+        return GGML_STATUS_INVALID_STATE;
+    }
+    GB_TRY(enter_parts(&use, c, fills, n, what));
+    status = GGML_STATUS_SUCCESS;
+    for (size_t i = 0; i < n && status == GGML_STATUS_SUCCESS; i++) {
+        const ggml_backend_buffer_t buffer = gb_tensor_buffer(fills[i].tensor);
+        status         = check_touch(buffer != NULL ? buffer->binding : c, fills[i].tensor, true, false, what);
+        fills[i].asked = fills[i].filled = false;
+    }
+    if (status == GGML_STATUS_SUCCESS) {
+        status = ggml_backend_fill_from_files(fills, n);
+        for (size_t i = 0; i < n; i++) {
+            if (fills[i].filled || (fills[i].asked && status != GGML_STATUS_SUCCESS)) {
+                note_set(fills[i].tensor, fills[i].filled ? GGML_STATUS_SUCCESS : GGML_STATUS_ABORTED);
+            }
+        }
+    }
+    gbpy_leave(&use);
+    return status;
+}
+
+int gbpy_keep_file(const struct gbpy_handle * context, const struct ggml_backend_file_fill * fill, const char * what) {
+    struct gbpy_want     wants[2];
+    struct gbpy_use      use = { .wants = wants, .capacity = 2, .borrowed = true };
+    struct gbpy_object * owner;
+    GB_TRY(enter_tensor(&use, context, fill->tensor, false, true, what, &owner));
+    const int status = (int) ggml_backend_keep_file(fill);
     gbpy_leave(&use);
     return status;
 }

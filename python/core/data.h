@@ -42,6 +42,12 @@ int gbpy_write_all(const struct gbpy_handle * context, struct ggml_tensor * t, c
 int gbpy_copy(const struct gbpy_handle * to_context, struct ggml_tensor * to, const struct gbpy_handle * from_context,
     struct ggml_tensor * from, const char * what);
 
+// Lets devices read parts of files into tensors of the context (ggml_backend_fill_from_files).
+int gbpy_fill_from_files(const struct gbpy_handle * context, struct ggml_backend_file_fill * fills, size_t n,
+    const char * what);
+// After the bytes of one were written (ggml_backend_keep_file).
+int gbpy_keep_file(const struct gbpy_handle * context, const struct ggml_backend_file_fill * fill, const char * what);
+
 // For callbacks, while the computation goes on: keeps the memory in which `t` lies, or that of `otherwise`, for an
 // array.
 void gbpy_pin(struct gbpy_handle * pin, const struct ggml_tensor * t, const struct gbpy_handle * otherwise);

@@ -27,6 +27,7 @@ struct memory {
     void *          handle;
     char *          base;
     size_t          size;
+    uint64_t        number;
 };
 
 static const struct gbpy_device_hooks * python;
@@ -48,11 +49,15 @@ bool gbpy_computes(const struct ggml_tensor * t) { return t != NULL && gb_op_com
 
 bool gbpy_device_may_leave_out(const struct ggml_tensor * node) { return ggml_backend_may_leave_out(node); }
 
-void gbpy_device_let_leave_out(struct ggml_tensor * node) { gb_tensor_set_surely_read_once(node, true); }
-
 const void * gbpy_device_weights(const struct ggml_tensor * t) {
     const ggml_backend_buffer_t buffer = t != NULL ? gb_tensor_buffer(t) : NULL;
     return buffer != NULL && ggml_backend_buffer_get_usage(buffer) == GGML_BACKEND_BUFFER_USAGE_WEIGHTS ? buffer : NULL;
+}
+
+int gbpy_graph_work_size(struct ggml_backend * backend, struct ggml_cgraph * graph, size_t * size) {
+    const uint64_t before = gb_fail_count();
+    *size                 = backend->iface.graph_work_size != NULL ? backend->iface.graph_work_size(backend, graph) : 0;
+    return (int) gb_status_since(before);
 }
 
 uint64_t gbpy_device_version(const void * buffer) { return gb_buffer_version(buffer); }
@@ -161,15 +166,28 @@ static struct memory * memory_of(ggml_backend_buffer_t buffer) {
     return buffer != NULL && buffer->iface.free_buffer == buffer_free ? buffer->context : NULL;
 }
 
-bool gbpy_device_place(const struct ggml_tensor * t, void ** memory, size_t * offset) {
+// The memory that a tensor lies in as a whole; NULL: it does not lie in such.
+static const struct memory * place_of(const struct ggml_tensor * t, size_t * offset) {
     const struct memory * m = t != NULL ? memory_of(gb_tensor_buffer(t)) : NULL;
     if (m == NULL || t->data == NULL) {
-        return false;
+        return NULL;
     }
     const uintptr_t at = (uintptr_t) t->data, base = (uintptr_t) m->base;
-    *memory = m->handle;
     *offset = (size_t) (at - base);
-    return at >= base && *offset <= m->size && ggml_nbytes(t) <= m->size - *offset;
+    return at >= base && *offset <= m->size && ggml_nbytes(t) <= m->size - *offset ? m : NULL;
+}
+
+bool gbpy_device_place(const struct ggml_tensor * t, void ** memory, size_t * offset) {
+    const struct memory * m = place_of(t, offset);
+    *memory                 = m != NULL ? m->handle : NULL;
+    return m != NULL;
+}
+
+bool gbpy_device_memory(const struct ggml_tensor * t, void ** device, uint64_t * number, size_t * offset) {
+    const struct memory * m = place_of(t, offset);
+    *device                 = m != NULL ? m->device->handle : NULL;
+    *number                 = m != NULL ? m->number : 0;
+    return m != NULL;
 }
 
 static size_t offset_of(const struct memory * m, const struct ggml_tensor * t) {
@@ -246,7 +264,35 @@ static GGML_CALL bool own_copy(ggml_backend_buffer_t buffer, const struct ggml_t
     return status == GGML_STATUS_SUCCESS && done;
 }
 
-static struct ggml_backend_buffer_i buffer_hooks(bool host) {
+// `part`: of a tensor in the buffer.
+static size_t part_offset(const struct memory * m, const struct ggml_backend_file_fill * part) {
+    return offset_of(m, part->tensor) + part->offset;
+}
+
+static GGML_CALL void * own_file_begin(ggml_backend_buffer_t buffer, const struct ggml_backend_file_fill * part) {
+    const struct memory * m       = buffer->context;
+    void *                request = NULL;
+    int                   status;
+    CALL(m->device, status, python->file_begin(m->handle, part_offset(m, part), part, &request));
+    return status == GGML_STATUS_SUCCESS ? request : NULL;
+}
+
+static GGML_CALL bool own_file_end(ggml_backend_buffer_t buffer, void * request, bool wanted) {
+    const struct memory * m     = buffer->context;
+    bool                  found = false;
+    int                   status;
+    CALL(m->device, status, python->file_end(request, wanted, &found));
+    return status == GGML_STATUS_SUCCESS && found;
+}
+
+static GGML_CALL void own_file_keep(ggml_backend_buffer_t buffer, const struct ggml_backend_file_fill * part) {
+    const struct memory * m = buffer->context;
+    int                   status;
+    CALL(m->device, status, python->file_keep(m->handle, part_offset(m, part), part));
+    (void) status; // reported
+}
+
+static struct ggml_backend_buffer_i buffer_hooks(bool host, bool files) {
     struct ggml_backend_buffer_i hooks = {
         .get_name = buffer_name, .free_buffer = buffer_free, .get_base = buffer_base
     };
@@ -254,6 +300,11 @@ static struct ggml_backend_buffer_i buffer_hooks(bool host) {
     hooks.get_tensor = host ? host_get : own_get;
     hooks.clear      = host ? host_clear : own_clear;
     hooks.cpy_tensor = host ? NULL : own_copy;
+    if (!host && files) {
+        hooks.file_begin = own_file_begin;
+        hooks.file_end   = own_file_end;
+        hooks.file_keep  = own_file_keep;
+    }
     return hooks;
 }
 
@@ -283,7 +334,7 @@ static bool give_base(struct memory * m, const struct gbpy_memory_info * info) {
 }
 
 static ggml_backend_buffer_t alloc(ggml_backend_buffer_type_t type, struct device * d, size_t size) {
-    struct gbpy_memory_info info = { NULL };
+    struct gbpy_memory_info info = { NULL, 0 };
     struct memory *         m    = GB_NEW(struct memory);
     int                     status;
     if (m == NULL) {
@@ -295,8 +346,9 @@ static ggml_backend_buffer_t alloc(ggml_backend_buffer_type_t type, struct devic
         gb_free(m);
         return NULL;
     }
+    m->number = info.number;
     ggml_backend_buffer_t buffer =
-        give_base(m, &info) ? ggml_backend_buffer_init(type, buffer_hooks(d->info.host), m, size) : NULL;
+        give_base(m, &info) ? ggml_backend_buffer_init(type, buffer_hooks(d->info.host, d->info.files), m, size) : NULL;
     if (buffer == NULL) {
         CALL_QUIETLY(python->free(m->handle));
         if (!d->info.host) {
@@ -382,6 +434,14 @@ static GGML_CALL ggml_backend_graph_plan_t plan_create(ggml_backend_t backend, c
         (compiled = python->compile(d->handle, (struct ggml_cgraph *) graph)) != NULL ? 0 : GGML_STATUS_ALLOC_FAILED);
     (void) status;
     return compiled;
+}
+
+static GGML_CALL size_t graph_work_size(ggml_backend_t backend, const struct ggml_cgraph * graph) {
+    struct device * d    = backend->context;
+    size_t          size = 0;
+    int             status;
+    CALL(d, status, python->work_size(d->handle, (struct ggml_cgraph *) graph, &size));
+    return status == GGML_STATUS_SUCCESS ? size : 0;
 }
 
 static GGML_CALL void plan_free(ggml_backend_t backend, ggml_backend_graph_plan_t plan) {
@@ -514,8 +574,11 @@ static GGML_CALL void event_record(ggml_backend_event_t event) {
 }
 
 static GGML_CALL void event_wait(ggml_backend_t backend, ggml_backend_event_t event) {
-    const struct device * d = backend->context;
-    int                   status;
+    const struct device *d = backend->context, *other = event->backend->context;
+    int                  status;
+    if (d->info.ordered && other->info.ordered) {
+        return;
+    }
     CALL(d, status, python->event_wait(d->handle, event->context));
     (void) status;
 }
@@ -542,6 +605,9 @@ static void set_hooks(struct device * d) {
         .unsupported_reason      = refusal,
         .computes_on_host        = computes_on_host,
     };
+    if (d->info.work) {
+        hooks->graph_work_size = graph_work_size;
+    }
     if (d->info.queue) {
         hooks->synchronize = backend_synchronize;
     }

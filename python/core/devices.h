@@ -33,6 +33,9 @@ struct gbpy_device_info {
     bool   events;    // the queue has events
     bool   timed;     // and events that note when the queue came to them
     bool   transfers; // the queue copies between memories, and from and to the host
+    bool   files;     // its memory is not on the host, and it reads files itself
+    bool   work;      // it says how much scratch memory a graph takes
+    bool   ordered;   // events of such devices order what each of them is told by itself: none waits for another's
     bool   bounded;   // no function of it takes long once the call is given up (gbpy_device_given_up)
 };
 
@@ -44,7 +47,8 @@ struct gbpy_piece {
 };
 
 struct gbpy_memory_info { // of a buffer that Python allocated
-    void * base;          // on the host: its first byte, aligned
+    void *   base;        // on the host: its first byte, aligned
+    uint64_t number;      // what another process knows it as; 0: none does
 };
 
 // The functions of Python; each `void *` is a handle of cffi. Those that return int return a status.
@@ -61,6 +65,10 @@ struct gbpy_device_hooks {
     int (*fill)(void * memory, int value, size_t size);
     // *done: false: the device cannot copy between these two
     int (*copy)(void * to, size_t to_offset, void * from, size_t from_offset, size_t size, bool * done);
+    // Asks for a part of a file, which stays until file_end; *request: NULL: the device cannot read it.
+    int (*file_begin)(void * memory, size_t offset, const struct ggml_backend_file_fill * part, void ** request);
+    int (*file_end)(void * request, bool wanted, bool * found);
+    int (*file_keep)(void * memory, size_t offset, const struct ggml_backend_file_fill * part);
     // Queues a copy. What is read on the host is taken at once; what is written there is complete when the queue is.
     int (*transfer)(void * device, const struct gbpy_piece * to, const struct gbpy_piece * from, size_t size,
         bool * done);
@@ -68,6 +76,7 @@ struct gbpy_device_hooks {
     int (*refuses)(void * device, const struct ggml_tensor * node, bool * refuses);
     // Prepares a graph; an error is kept for when it is computed. NULL only without memory.
     void * (*compile)(void * device, struct ggml_cgraph * graph);
+    int (*work_size)(void * device, struct ggml_cgraph * graph, size_t * size);
     int (*run)(void * compiled);
     void (*forget)(void * compiled);
     int (*synchronize)(void * device);
@@ -99,17 +108,21 @@ struct ggml_backend_buffer_type * gbpy_device_host_type(const struct gbpy_handle
 bool gbpy_computes(const struct ggml_tensor * t); // false: a leaf or a view, for which nothing is to be done
 // What a device may rely on. Need a result not be stored, where it is computed together with its one reader?
 bool gbpy_device_may_leave_out(const struct ggml_tensor * node);
-// The same for a node of another process, of which this struct is a copy that nobody else uses yet.
-void gbpy_device_let_leave_out(struct ggml_tensor * node);
 // The buffer of weights that a tensor lies in, NULL: in none; and a number that grows whenever its content changes.
 const void * gbpy_device_weights(const struct ggml_tensor * t);
 uint64_t     gbpy_device_version(const void * buffer);
+// A status: of any backend, how much scratch memory a graph takes on it (`graph_work_size`); 0 where it does not say.
+int gbpy_graph_work_size(struct ggml_backend * backend, struct ggml_cgraph * graph, size_t * size);
 // The computation that this thread works for, or NULL. Work that a device puts into its queue works for the same, on
 // whatever thread.
 void * gbpy_device_current_run(void);
 void   gbpy_device_set_current_run(void * run);
 
 // cdef: end
+
+// The handle of the device whose memory a tensor lies in, the number of that memory, and where in it the tensor begins.
+// False: in none of a device written in Python.
+bool gbpy_device_memory(const struct ggml_tensor * t, void ** device, uint64_t * number, size_t * offset);
 
 // Is this thread in a function of a bounded device? An interrupt that ends C's call is not raised there again, so that
 // the device can let go of memory which the caller of C may free.

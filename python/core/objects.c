@@ -118,6 +118,7 @@ static void destroy(struct gbpy_object * o, struct gbpy_object ** dead) {
     for (struct gbpy_constant *c = atomic_load(&o->constants), *next; c != NULL; c = next) {
         next = c->next;
         gb_free(c->value);
+        gb_free(c->path);
         gb_free(c);
     }
     gbpy_give(o->graph, dead);

@@ -107,6 +107,8 @@ struct gbpy_constant { // written each time its tensor is given memory
     struct ggml_tensor *   tensor;
     void *                 value; // owned
     size_t                 size;
+    char *                 path; // owned: of the mapped file that it was taken from; NULL: of none
+    uint64_t               at;   // in that file
     struct gbpy_constant * next; // made before
 };
 

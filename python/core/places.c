@@ -7,20 +7,69 @@
 
 // ----------------------------------------------------------------------------------------------------------- constants
 
-int gbpy_upload_constants(struct gbpy_object * context, const struct gbpy_object * owner,
+enum {
+    LEAST = 8192
+}; // bytes of a constant that a device is asked to read itself: to ask costs as much as to send less
+
+// Constants that are to be written, with files for those that were taken from one.
+typedef GB_VEC(struct ggml_backend_file_fill) fills;
+
+static bool add_fills(fills * all, struct gbpy_object * context, const struct gbpy_object * owner,
     const struct ggml_tensor * only) {
     for (const struct gbpy_constant * c = atomic_load(&context->constants); c != NULL; c = c->next) {
         if ((only == NULL || c->tensor == only) && c->size > 0 && gbpy_owner_of(c->tensor) == owner &&
             gbpy_is_own(owner, c->tensor)) {
-            gbpy_set_stamp(c->tensor, 0); // if it fails, it has no content
-            GB_TRY(ggml_backend_tensor_set(c->tensor, c->value, 0, c->size));
-            gbpy_set_stamp(c->tensor, 1);
+            const struct ggml_backend_file_fill fill = { c->tensor, 0, c->size, c->path, c->at, c->value, { 0 }, false,
+                false };
+            if (!gb_vec_push(all, fill)) {
+                return false;
+            }
         }
     }
-    return GGML_STATUS_SUCCESS;
+    return true;
 }
 
-int gbpy_set_constant(struct gbpy_handle * context, struct ggml_tensor * t, const void * value, size_t size) {
+// Those of files come first. So one call asks for all of them at once.
+static void sort_fills(fills * all, size_t * n_files) {
+    *n_files = 0;
+    for (size_t i = 0; i < all->n; i++) {
+        if (all->data[i].path != NULL && all->data[i].size >= LEAST) {
+            const struct ggml_backend_file_fill fill = all->data[i];
+            all->data[i]                             = all->data[*n_files];
+            all->data[(*n_files)++]                  = fill;
+        }
+    }
+}
+
+static int write_constant(const struct ggml_backend_file_fill * fill) {
+    if (!fill->filled) {
+        GB_TRY(ggml_backend_tensor_set(fill->tensor, fill->data, 0, fill->size));
+    }
+    gbpy_set_stamp(fill->tensor, 1);
+    return fill->asked && !fill->filled ? (int) ggml_backend_keep_file(fill) : GGML_STATUS_SUCCESS;
+}
+
+int gbpy_upload_constants(struct gbpy_object * context, const struct gbpy_object * owner,
+    const struct ggml_tensor * only) {
+    fills  all = { 0 };
+    size_t n_files;
+    int    status = add_fills(&all, context, owner, only) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    for (size_t i = 0; i < all.n; i++) {
+        gbpy_set_stamp(all.data[i].tensor, 0); // if it fails, it has no content
+    }
+    sort_fills(&all, &n_files);
+    if (status == GGML_STATUS_SUCCESS && n_files > 0) {
+        status = ggml_backend_fill_from_files(all.data, n_files);
+    }
+    for (size_t i = 0; i < all.n && status == GGML_STATUS_SUCCESS; i++) {
+        status = write_constant(&all.data[i]);
+    }
+    gb_vec_free(&all);
+    return status;
+}
+
+int gbpy_set_constant(struct gbpy_handle * context, struct ggml_tensor * t, const void * value, size_t size,
+    const void * source) {
     struct gbpy_object * c = gbpy_object_of(context, "constant");
     if (c == NULL) {
         return GGML_STATUS_INVALID_STATE;
@@ -33,6 +82,9 @@ int gbpy_set_constant(struct gbpy_handle * context, struct ggml_tensor * t, cons
     k->tensor = t;
     k->size   = size;
     memcpy(k->value, value, size);
+    if (source != NULL && !gb_mapped_place(source, size, &k->path, &k->at)) {
+        k->path = NULL; // of no file that is known
+    }
     gbpy_lock();
     k->next = atomic_load(&c->constants);
     atomic_store(&c->constants, k);

@@ -17,7 +17,10 @@ int gbpy_open_context_buffer(struct gbpy_handle * handle, struct gbpy_handle * c
     struct ggml_backend_buffer_type * buft, int usage, const struct gbpy_handle * parent);
 int gbpy_place(struct gbpy_handle * buffer, struct gbpy_handle * context, struct ggml_tensor * t, size_t offset);
 int gbpy_clear(struct gbpy_handle * buffer, uint8_t value);
-int gbpy_set_constant(struct gbpy_handle * context, struct ggml_tensor * t, const void * value, size_t size);
+// The value is copied. `source`: where it was taken from, in a mapped file perhaps, which devices may then read
+// themselves; or NULL.
+int gbpy_set_constant(struct gbpy_handle * context, struct ggml_tensor * t, const void * value, size_t size,
+    const void * source);
 
 int gbpy_tallocr_alloc(struct gbpy_handle * allocator, struct gbpy_handle * buffer, struct gbpy_handle * context,
     struct ggml_tensor * t);

@@ -25,6 +25,7 @@ from ._errors import (
 )
 from ._errors.messages import UnknownKey, kind_of
 from ._ffi import ffi, lib
+from ._files.mapped import watch_of
 from ._nodes.build import build
 from ._text.names import MAX_NAME, as_name, shorter
 from .backend import Backend
@@ -185,9 +186,11 @@ class Context(Handle):
         tensor = self.tensor(array.shape, element, name)
         lib.ggml_set_input(tensor._p)
         lib.ggml_set_output(tensor._p)
-        data = np.ascontiguousarray(array).tobytes()
-        pointer = tensor._live()
-        status = lib.gbpy_set_constant(core.h, pointer, data, len(data))
+        whole = np.ascontiguousarray(array)
+        known = watch_of(whole)  # noqa: F841  for so long C knows which mapped file it lies in
+        pointer, data = tensor._live(), whole.tobytes()
+        source = ffi.from_buffer(whole.reshape(-1).view(np.uint8)) if whole.size else ffi.NULL
+        status = lib.gbpy_set_constant(core.h, pointer, data, len(data), source)
         if status:
             fail(status, "constant")
         return tensor
@@ -196,6 +199,9 @@ class Context(Handle):
         """Gives every tensor that has none yet memory on ``backend``, in one buffer that the context keeps alive.
 
         usage: ``"weights"`` for data that operations should be run next to, ``"any"`` for the rest.
+
+        Constants are written. A device that reads files itself (ranks of a cluster) reads those that were made from a
+        mapped file, where it has that one; :class:`FileError` if its file is another one.
 
         Raises :class:`AllocationError` when there is not enough memory; then no tensor was touched.
         """

@@ -31,6 +31,10 @@ struct gb_mapped * gb_mapped_find(const void * data) {
     (void) data;
     return NULL;
 }
+bool gb_mapped_place(const void * data, size_t size, char ** path, uint64_t * offset) {
+    (void) data, (void) size, (void) path, (void) offset;
+    return false;
+}
 enum ggml_status gb_mapped_check(const char * func, const struct gb_mapped * mapped) {
     (void) func, (void) mapped;
     return GGML_STATUS_SUCCESS;
@@ -243,6 +247,16 @@ struct gb_mapped * gb_mapped_find(const void * data) {
         }
     }
     return NULL;
+}
+
+bool gb_mapped_place(const void * data, size_t size, char ** path, uint64_t * offset) {
+    const struct gb_mapped * m = gb_mapped_find(data);
+    if (m == NULL || !m->has_file) {
+        return false;
+    }
+    const uintptr_t left = atomic_load(&m->end) - (uintptr_t) data; // to the end of the mapping
+    *offset              = m->reach - left;
+    return size <= left && (*path = gb_strdup(m->path)) != NULL;
 }
 
 // The size is asked for only while the path still names the same file: a file that took its place says nothing about

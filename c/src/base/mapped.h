@@ -42,6 +42,10 @@ static inline bool gb_mapped_any(void) { return atomic_load_explicit(&gb_mapped_
 // The watch whose range has this byte; NULL if none has.
 struct gb_mapped * gb_mapped_find(const void * data);
 
+// Where the bytes [data, data + size) stand in a file whose path is known: its path, which is the caller's to free with
+// gb_free, and the first byte's offset. False: in none, or, reported, memory is out. The caller keeps the mapping.
+bool gb_mapped_place(const void * data, size_t size, char ** path, uint64_t * offset);
+
 // IO_ERROR (reported under the name `func`) if the file has shrunk or pages of it were lost.
 enum ggml_status gb_mapped_check(const char * func, const struct gb_mapped * mapped);
 

@@ -1,26 +1,20 @@
 // graph_file.c - graphs as files (GGML_FILE_VERSION 1).
 //
 //   header  u32 magic, version, n_leafs, n_nodes; u64 bytes of all nodes' data
-//   leaf    u32 type, op; 4 x (u64 ne, nb); name; op_params; the data
-//   node    the same without data, then GGML_MAX_SRC x i32: -1, a leaf's number, or n_leafs + a node's number
+//   leaf    a record (record.h), and the data
+//   node    a record and its sources: -1, a leaf's number, or n_leafs + a node's number
 //
 // All in the byte order of the machine, without padding. A file is not trusted: every number is checked before it is
 // used, and memory that a file asks for is bounded by what its shapes say. Shape operators become views again; other
-// nodes get memory. Functions of the program are addresses: they mean nothing in another process, so nodes that call
-// one are neither written nor read.
+// nodes get memory.
 #include <limits.h>
 #include <stdarg.h>
 
 #include "base/file.h"
 #include "base/hash.h"
-#include "tensor/tensor.h"
+#include "tensor/record.h"
 
-enum {
-    HEADER_SIZE = 4 * 4 + 8,
-    // of a tensor, without data and arguments
-    RECORD_SIZE = 4 + 4 + GGML_MAX_DIMS * 16 + GGML_MAX_NAME + GGML_MAX_OP_PARAMS,
-    NODE_SIZE   = RECORD_SIZE + GGML_MAX_SRC * 4,
-};
+enum { NODE_SIZE = GB_RECORD_SIZE + GB_SOURCES_SIZE };
 
 // -------------------------------------------------------------------------------------------------------------- export
 
@@ -40,9 +34,10 @@ static bool number_tensors(const struct ggml_cgraph * graph, struct gb_ptrmap * 
 }
 
 // What a file can hold: leafs with data on the host, no functions of the program, and sources that come before their
-// node. A CPY may name itself.
+// node.
 static enum ggml_status check_exportable(const struct ggml_cgraph * graph, const struct gb_ptrmap * numbers) {
-    char text[GB_DESCRIBE_SIZE];
+    char    text[GB_DESCRIBE_SIZE];
+    int64_t sources[GGML_MAX_SRC];
     for (int i = 0; i < graph->n_leafs; i++) {
         const struct ggml_tensor * t = graph->leafs[i];
         GB_FAIL_IF(!gb_tensor_is_host(t), GGML_STATUS_INVALID_STATE,
@@ -50,16 +45,12 @@ static enum ggml_status check_exportable(const struct ggml_cgraph * graph, const
     }
     for (int i = 0; i < graph->n_nodes; i++) {
         const struct ggml_tensor * t = graph->nodes[i];
-        GB_FAIL_IF(gb_op_is_custom(t->op), GGML_STATUS_UNSUPPORTED,
+        GB_FAIL_IF(!gb_record_holds(t), GGML_STATUS_UNSUPPORTED,
             "ggml_graph_export: node %s calls a function of this program", gb_describe(t, text));
-        for (int k = 0; k < GGML_MAX_SRC; k++) {
-            const int64_t number = t->src[k] ? gb_ptrmap_get(numbers, t->src[k]) : -1;
-            const int64_t own    = (int64_t) graph->n_leafs + i;
-            GB_FAIL_IF(number == GB_PTRMAP_ABSENT || number > own || (number == own && t->op != GGML_OP_CPY),
-                GGML_STATUS_INVALID_ARGUMENT,
-                "ggml_graph_export: source %d of node %s does not come before it in the graph", k,
-                gb_describe(t, text));
-        }
+        gb_sources_find(t, numbers, sources);
+        const int k = gb_sources_misfit(t->op, sources, (int64_t) graph->n_leafs + i);
+        GB_FAIL_IF(k >= 0, GGML_STATUS_INVALID_ARGUMENT,
+            "ggml_graph_export: source %d of node %s does not come before it in the graph", k, gb_describe(t, text));
     }
     return GGML_STATUS_SUCCESS;
 }
@@ -76,41 +67,10 @@ static enum ggml_status write_header(struct gb_file_writer * w, const struct ggm
     return gb_file_writer_write(w, &size_eval, sizeof(size_eval));
 }
 
-// The last byte of a name is 0 for every reader of the file. If the byte before it is 0 already, it holds the number of
-// dimensions plus one.
-enum { NDIM_AT = GGML_MAX_NAME - 1 };
-
-static enum ggml_status write_name(struct gb_file_writer * w, const struct ggml_tensor * t) {
-    char name[GGML_MAX_NAME];
-    gb_tensor_read_name(t, name);
-    if (name[NDIM_AT - 1] == '\0') {
-        name[NDIM_AT] = (char) (gb_tensor_ndim(t) + 1);
-    }
-    return gb_file_writer_write(w, name, sizeof(name));
-}
-
-// Reads that byte back, and ends the name properly in any case.
-static void settle_name(struct ggml_tensor * t) {
-    const int ndim   = t->name[NDIM_AT - 1] == '\0' ? t->name[NDIM_AT] - 1 : -1;
-    t->name[NDIM_AT] = '\0';
-    if (strlen(t->name) == NDIM_AT) {
-        gb_cut_at_character(t->name);
-    }
-    gb_tensor_set_ndim(t, ndim >= 0 && ndim <= GGML_MAX_DIMS ? ndim : -1);
-}
-
-// What leafs and nodes have in common.
 static enum ggml_status write_record(struct gb_file_writer * w, const struct ggml_tensor * t) {
-    const uint32_t words[2] = { (uint32_t) t->type, (uint32_t) t->op };
-    uint64_t       shape[2 * GGML_MAX_DIMS];
-    for (int d = 0; d < GGML_MAX_DIMS; d++) {
-        shape[2 * d]     = (uint64_t) t->ne[d];
-        shape[2 * d + 1] = t->nb[d];
-    }
-    GB_TRY(gb_file_writer_write(w, words, sizeof(words)));
-    GB_TRY(gb_file_writer_write(w, shape, sizeof(shape)));
-    GB_TRY(write_name(w, t));
-    return gb_file_writer_write(w, t->op_params, sizeof(t->op_params));
+    uint8_t record[GB_RECORD_SIZE];
+    gb_record_write(t, false, true, record);
+    return gb_file_writer_write(w, record, sizeof(record));
 }
 
 static enum ggml_status write_tensors(struct gb_file_writer * w, const struct ggml_cgraph * graph,
@@ -121,13 +81,12 @@ static enum ggml_status write_tensors(struct gb_file_writer * w, const struct gg
         GB_TRY(gb_file_writer_write(w, graph->leafs[i]->data, ggml_nbytes(graph->leafs[i])));
     }
     for (int i = 0; i < graph->n_nodes; i++) {
-        const struct ggml_tensor * t = graph->nodes[i];
-        int32_t                    arguments[GGML_MAX_SRC];
-        for (int k = 0; k < GGML_MAX_SRC; k++) {
-            arguments[k] = t->src[k] ? (int32_t) gb_ptrmap_get(numbers, t->src[k]) : -1;
-        }
-        GB_TRY(write_record(w, t));
-        GB_TRY(gb_file_writer_write(w, arguments, sizeof(arguments)));
+        int64_t sources[GGML_MAX_SRC];
+        uint8_t bytes[GB_SOURCES_SIZE];
+        gb_sources_find(graph->nodes[i], numbers, sources);
+        gb_sources_write(sources, bytes);
+        GB_TRY(write_record(w, graph->nodes[i]));
+        GB_TRY(gb_file_writer_write(w, bytes, sizeof(bytes)));
     }
     return GGML_STATUS_SUCCESS;
 }
@@ -208,7 +167,7 @@ static bool read_header(struct import * in) {
     }
     in->n_leafs          = words[2];
     in->n_nodes          = words[3];
-    const uint64_t least = (uint64_t) in->n_leafs * RECORD_SIZE + (uint64_t) in->n_nodes * NODE_SIZE;
+    const uint64_t least = (uint64_t) in->n_leafs * GB_RECORD_SIZE + (uint64_t) in->n_nodes * NODE_SIZE;
     if (least > in->size - in->at || in->n_leafs > INT_MAX / 8 || in->n_nodes > INT_MAX / 8) {
         return malformed(in, "%u leafs and %u nodes do not fit in %zu bytes", in->n_leafs, in->n_nodes,
             in->size - in->at);
@@ -219,36 +178,10 @@ static bool read_header(struct import * in) {
 // Reads a record into a struct that is no tensor of a context yet. After success its element count and extent can be
 // computed.
 static bool read_record(struct import * in, struct ggml_tensor * t) {
-    uint32_t words[2];
-    uint64_t shape[2 * GGML_MAX_DIMS];
+    uint8_t record[GB_RECORD_SIZE];
+    char    wrong[GB_RECORD_WRONG_SIZE];
     memset(t, 0, sizeof(*t));
-    if (!read_bytes(in, words, sizeof(words)) || !read_bytes(in, shape, sizeof(shape)) ||
-        !read_bytes(in, t->name, sizeof(t->name)) || !read_bytes(in, t->op_params, sizeof(t->op_params))) {
-        return false;
-    }
-    settle_name(t);
-    if (words[0] >= GGML_TYPE_COUNT || !gb_type_is_valid((enum ggml_type) words[0])) {
-        return malformed(in, "%u is no tensor type", words[0]);
-    }
-    if (words[1] >= GGML_OP_COUNT || gb_op_is_custom((enum ggml_op) words[1])) {
-        return malformed(in, "%u is no operator that a file can hold", words[1]);
-    }
-    t->type            = (enum ggml_type) words[0];
-    t->op              = (enum ggml_op) words[1];
-    int64_t n_elements = 1;
-    for (int d = 0; d < GGML_MAX_DIMS; d++) {
-        if (shape[2 * d] > INT64_MAX || shape[2 * d + 1] > SIZE_MAX ||
-            !gb_mul_i64(n_elements, (int64_t) shape[2 * d], &n_elements)) {
-            return malformed(in, "the shape of tensor '%s' overflows", t->name);
-        }
-        t->ne[d] = (int64_t) shape[2 * d];
-        t->nb[d] = (size_t) shape[2 * d + 1];
-    }
-    size_t extent;
-    if (!gb_bytes_needed(t, &extent) || extent > PTRDIFF_MAX) {
-        return malformed(in, "the size of tensor '%s' overflows", t->name);
-    }
-    return true;
+    return read_bytes(in, record, sizeof(record)) && (gb_record_read(record, t, wrong) || malformed(in, "%s", wrong));
 }
 
 // Reports that what the file describes cannot be made, unless only memory was missing. Returns false.
@@ -322,24 +255,26 @@ static bool read_leaf(struct import * in) {
     return true;
 }
 
-// Sets src[] of the record from the numbers. A CPY may name itself (ggml_cast makes such nodes): the record's own
-// address stands for the node.
+// Sets src[] of the record from the numbers. Where a CPY names itself, the record's own address stands for the node.
 static bool read_sources(struct import * in, struct ggml_tensor * record) {
-    int32_t arguments[GGML_MAX_SRC];
-    if (!read_bytes(in, arguments, sizeof(arguments))) {
+    uint8_t bytes[GB_SOURCES_SIZE];
+    int64_t numbers[GGML_MAX_SRC];
+    if (!read_bytes(in, bytes, sizeof(bytes))) {
         return false;
     }
     const int64_t n_leafs = in->graph->n_leafs, n_known = n_leafs + in->graph->n_nodes;
+    gb_sources_read(bytes, numbers);
+    const int misfit = gb_sources_misfit(record->op, numbers, n_known);
+    if (misfit >= 0) {
+        return malformed(in, "source %d of node '%s' is number %lld of %lld", misfit, record->name,
+            (long long) numbers[misfit], (long long) n_known);
+    }
     for (int k = 0; k < GGML_MAX_SRC; k++) {
-        const int64_t i = arguments[k];
-        if (i < -1 || i > n_known || (i == n_known && record->op != GGML_OP_CPY)) {
-            return malformed(in, "source %d of node '%s' is number %lld of %lld", k, record->name, (long long) i,
-                (long long) n_known);
-        }
-        record->src[k] = i < 0         ? NULL
-                         : i < n_leafs ? in->graph->leafs[i]
-                         : i < n_known ? in->graph->nodes[i - n_leafs]
-                                       : record;
+        const int64_t i = numbers[k];
+        record->src[k]  = i < 0         ? NULL
+                          : i < n_leafs ? in->graph->leafs[i]
+                          : i < n_known ? in->graph->nodes[i - n_leafs]
+                                        : record;
     }
     return true;
 }

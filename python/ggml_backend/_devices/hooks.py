@@ -3,10 +3,13 @@ keeps it for who called C."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Callable
 from typing import Any
 
-from .._errors import DeviceError, GgmlError, InvalidArgumentError, kept
+from .._core.handles import address
+from .._errors import DeviceError, FileError, GgmlError, InvalidArgumentError, kept
 from .._errors.messages import add_note, kind_of
 from .._ffi import ffi, lib
 from .._signals import keep_interrupt
@@ -101,10 +104,14 @@ def _open(entry: Any, params: Any, info: Any, to: Any) -> int:
         info.events = state.queue and hasattr(device, "event")
         info.timed = info.events and hasattr(device, "timed_event")
         info.transfers = state.queue and hasattr(device, "transfer")
+        info.files = not state.host and hasattr(device, "fill_from_file")
+        info.work = hasattr(device, "work_size_at")
+        info.ordered = getattr(device, "_ordered", False)
         info.bounded = getattr(device, "_bounded", False)
         if device.max_size is not None:
             info.max_size = device.max_size
-        to[0] = handle_of(state)
+        to[0] = handle = handle_of(state)
+        state.handle = address(handle)
         return _OK
     except BaseException as error:
         return _failed(error)
@@ -183,6 +190,8 @@ def _alloc(handle: Any, size: int, info: Any, to: Any) -> int:
             raise DeviceError(f"alloc({size}) returned None")
         at = _host_address(state, content, size) if state.host else 0
         info.base = ffi.cast("void *", at)
+        number_of = getattr(state.device, "memory_number", None)
+        info.number = 0 if number_of is None else number_of(content)
         to[0] = handle_of(Memory(state, content, at))
         return _OK
     except BaseException as error:
@@ -276,6 +285,66 @@ def _copy(to: Any, to_offset: int, source: Any, offset: int, size: int, done: An
         return _failed(error, f"copying {size} bytes: ")
 
 
+class _Request:
+    """A device that was asked to read a file: what waits for it, and the name of the tensor."""
+
+    __slots__ = ("name", "state", "wait")
+
+    def __init__(self, state: State, wait: Callable[[], object], name: str) -> None:
+        self.state = state
+        self.wait = wait
+        self.name = name
+
+
+@_hook("file_begin", error=_ERROR)
+def _file_begin(handle: Any, offset: int, part: Any, to: Any) -> int:
+    memory = object_of(handle, Memory)
+    try:
+        _settled(memory.state)
+        path = os.fsdecode(ffi.string(part.path))
+        name = ffi.string(part.tensor.name).decode("utf-8", "replace")
+        with memory.state.told(f"while it was asked for {part.size} bytes of {path!r}"):
+            wait = memory.state.device.fill_from_file(
+                memory.content, offset, path, part.at, part.size, bytes(ffi.buffer(part.digest))
+            )
+        if wait is not None:
+            to[0] = handle_of(_Request(memory.state, wait, name))
+        return _OK
+    except BaseException as error:
+        return _failed(error, "reading a file: ")
+
+
+@_hook("file_end", _dropped_anyway, error=_ERROR)
+def _file_end(handle: Any, wanted: bool, found: Any) -> int:
+    request = dropped(handle)
+    try:
+        if not wanted:
+            if not request.state.device.in_order:  # it might still write
+                with contextlib.suppress(Exception):
+                    request.wait()
+            return _OK
+        with request.state.told("while it read a file"):
+            found[0] = bool(request.wait())
+        return _OK
+    except FileError as error:
+        return _failed(FileError(f"{request.name!r}: {error}"))
+    except BaseException as error:
+        return _failed(error, "reading a file: ")
+
+
+@_hook("file_keep", error=_ERROR)
+def _file_keep(handle: Any, offset: int, part: Any) -> int:
+    memory = object_of(handle, Memory)
+    keep = getattr(memory.state.device, "keep_file", None)
+    try:
+        if keep is not None:
+            with memory.state.told(f"in keep_file of {part.size} bytes"):
+                keep(memory.content, offset, part.size, bytes(ffi.buffer(part.digest)))
+        return _OK
+    except BaseException as error:
+        return _failed(error)
+
+
 def _piece(piece: Any, size: int, readonly: bool) -> tuple[Any, int]:
     if piece.memory:
         return object_of(piece.memory, Memory).content, int(piece.offset)
@@ -344,6 +413,16 @@ def _compile(handle: Any, graph: Any) -> Any:
     return handle_of(_Compiled(object_of(handle, State), list(graph.nodes[0 : graph.n_nodes]) if graph.n_nodes else []))
 
 
+@_hook("work_size", error=_ERROR)
+def _work_size(handle: Any, graph: Any, to: Any) -> int:
+    state = object_of(handle, State)
+    try:
+        to[0] = state.device.work_size_at(list(graph.nodes[0 : graph.n_nodes]) if graph.n_nodes else [])
+        return _OK
+    except BaseException as error:
+        return _failed(error, "scratch memory: ")
+
+
 @_hook("run", error=_ERROR)
 def _run(handle: Any) -> int:
     compiled = object_of(handle, _Compiled)
@@ -387,10 +466,11 @@ def _event_free(handle: Any) -> None:
 def _event(event: Any, what: str, *arguments: Any) -> int:
     mark = object_of(event, Mark)
     try:
-        with mark.state.told(f"in {what}() of an event"):
-            getattr(mark.content, what)(*arguments)
+        getattr(mark.content, what)(*arguments)
         return _OK
     except BaseException as error:
+        if isinstance(error, Exception):
+            add_note(error, f"raised by the device {mark.state.name} in {what}() of an event")
         return _failed(error, f"event.{what}: ")
 
 

@@ -52,13 +52,15 @@ class _Ticket:
 class State:
     """One open device: the object of its class, and what the library keeps beside it."""
 
-    __slots__ = ("device", "failures", "has_numpy_arrays", "host", "name", "queue", "queued")
+    __slots__ = ("at_once", "device", "failures", "handle", "has_numpy_arrays", "host", "name", "queue", "queued")
+    handle: int  # as C knows it
 
     def __init__(self, name: str, device: Any) -> None:
         self.name = name
         self.device = device
         self.host: bool = device.memory == "host"
         self.queue: bool = has_queue(device)
+        self.at_once: bool = getattr(device, "_at_once", False)  # its submit calls the work, which queues it elsewhere
         self.has_numpy_arrays: bool | None = None  # None: nobody has looked
         # Of work in its queue, until somebody waits for that; and what nobody has waited for yet. No lock: an interrupt
         # between taking one and noting that would keep it for ever. What is done with them here is one step each.
@@ -69,6 +71,13 @@ class State:
         """Computes now, or puts it into the device's queue."""
         if not self.queue:
             program()
+            return
+        if self.at_once:
+            try:
+                if not self.failures:
+                    program()
+            except Exception as error:
+                self.fail(error)
             return
         ticket = _Ticket()
         with self.told("in submit(work)"):

@@ -11,11 +11,10 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .._devices.files import FileFill
 from .._devices.nodes import Node
-from .._devices.state import Memory, object_of
-from .._errors import InvalidArgumentError, StateError
+from .._errors import InvalidArgumentError, StateError, check
 from .._ffi import ffi, lib
+from ..backend import Backend
 from ..device import Device
 from . import _messages as m
 from ._host import Arrival, Conductor, Peer, Place, Queue
@@ -105,9 +104,9 @@ class Mark:
         device.conductor.wait_for(device.peer, device.queue, self._place)
 
     def wait(self, device: Device) -> None:
-        """Devices of ranks need not wait for each other (`_host.py`); others wait with the host."""
-        if not isinstance(device, RankDevice) or device.conductor is not self._device.conductor:
-            self.synchronize()
+        """Of a device that is none of a rank, which waits with the host. Ranks need not wait for each other
+        (`_host.py`)."""
+        self.synchronize()
 
     def time(self) -> int:
         """ns on the clock of this process."""
@@ -123,6 +122,19 @@ class Mark:
         return int(conductor.fields_of(peer, m.CLOCK, found)[0]) + peer.clock
 
 
+_SIZES = 256  # lists of nodes of which a device remembers how much scratch memory they take
+
+
+def _size_here(cpu: Backend, pointers: Sequence[Any]) -> int:
+    graph, size = ffi.new("struct ggml_cgraph *"), ffi.new("size_t *")
+    nodes = ffi.new("struct ggml_tensor *[]", list(pointers) or 1)
+    graph.size = graph.n_nodes = len(pointers)
+    graph.nodes = nodes
+    core = cpu._live()
+    check(lib.gbpy_graph_work_size(core.ptr, graph, size))
+    return int(size[0])
+
+
 _numbers = itertools.count()  # of devices; none is used twice
 
 
@@ -132,6 +144,7 @@ class RankDevice(Measured, Device):
     memory = "own"
     in_order = True
     rank = 0
+    _ordered = _at_once = True
     _bounded = True
 
     def __init__(self, **backend: Any) -> None:
@@ -157,7 +170,7 @@ class RankDevice(Measured, Device):
         self.name = f"{kind}:{told}"[:63]
         self._is_cpu = told == "CPU"
         self._answers: dict[bytes, str] = {}
-        self._handle, self._offset = ffi.new("void **"), ffi.new("size_t *")
+        self._sizes: dict[bytes, int] = {}  # of scratch memory
 
     @classmethod
     def missing(cls) -> str | None:
@@ -178,18 +191,39 @@ class RankDevice(Measured, Device):
             core = self.conductor.cpu._live()
             found = lib.ggml_backend_unsupported_reason(core.ptr, pointer)
             return ffi.string(found).decode("utf-8", "replace") if found else None
-        question = pack([pointer], None)
+        question = pack([pointer], ffi.NULL)
         answer = self._answers.get(question)
         if answer is None:
             body = self.conductor.ask(self.peer, What.ASK, self.number, more=question)
             answer = self._answers[question] = m.text_of(body)
         return answer or None
 
+    def work_size_at(self, pointers: Sequence[Any]) -> int:
+        """Bytes of scratch memory that the rank takes to compute nodes of C. It is asked once for all lists that are
+        alike; where its CPU is as this one, not even that."""
+        question = pack(pointers, ffi.NULL)
+        size = self._sizes.get(question)
+        if size is None:
+            alike = self.conductor.cpu_like(self.peer) if self._is_cpu else None
+            size = self._asked_size(question) if alike is None else _size_here(alike, pointers)
+            self._sizes[question] = size
+            if len(self._sizes) > _SIZES:
+                self._sizes.pop(next(iter(self._sizes)))
+        return size
+
+    def _asked_size(self, question: bytes) -> int:
+        if len(question) > m.MAX_COMMAND:
+            return 0  # compile_at says that it is too long
+        conductor, peer = self.conductor, self.peer
+        body = conductor.ask(peer, What.WORK, self.number, more=question)
+        conductor.expect_ok(peer, body)
+        return int(conductor.fields_of(peer, m.CLOCK, body[m.ANSWER_STATUS.size :])[0])
+
     def compile_at(self, pointers: Sequence[Any]) -> Callable[[], object]:
         """Ships nodes of C; what runs them there."""
         number = next(self.conductor.numbers)
         graph = _Graph(self.conductor, self.peer, number)
-        nodes = pack(pointers, self._place)
+        nodes = pack(pointers, ffi.cast("void *", self._state.handle))
         if len(nodes) > m.MAX_COMMAND:
             raise InvalidArgumentError(
                 f"{self.name}: {len(pointers)} nodes are a message of {len(nodes)} bytes, and {m.MAX_COMMAND} are"
@@ -198,18 +232,6 @@ class RankDevice(Measured, Device):
         self.conductor.add(self.peer, m.command(What.GRAPH, self.number, number, more=nodes))
         return graph
 
-    def _place(self, pointer: Any) -> tuple[int, int]:
-        if lib.gbpy_device_place(pointer, self._handle, self._offset):
-            memory = object_of(self._handle[0], Memory)
-            if memory.state.device is self:
-                return memory.content.number, int(self._offset[0])
-        if lib.ggml_nbytes(pointer) == 0:
-            return 0, 0
-        name = ffi.string(pointer.name).decode("utf-8", "replace")
-        raise InvalidArgumentError(
-            f"{self.name}: {name!r} does not lie in memory of the device: allocate it there, or let a Scheduler copy it"
-        )
-
     # ----------------------------------------------------------------------------------------------------------- memory
 
     def alloc(self, nbytes: int) -> RemoteMemory:
@@ -217,6 +239,10 @@ class RankDevice(Measured, Device):
         memory = RemoteMemory(self.peer, number, self.queue)
         self.conductor.alloc(self.peer, self.number, number, nbytes)
         return memory
+
+    @staticmethod
+    def memory_number(memory: RemoteMemory) -> int:
+        return memory.number
 
     def write(self, memory: RemoteMemory, offset: int, data: memoryview) -> None:
         self.conductor.to_rank(self.peer, memory.number, offset, data)
@@ -254,8 +280,8 @@ class RankDevice(Measured, Device):
         conductor = self.conductor
         here, there = self._peer_of(to), self._peer_of(source)
         if here is not None and there is not None:
-            into = (to.queue.number, to.number, to_offset)
-            conductor.between(here, into, there, (source.queue.number, source.number, offset), nbytes)
+            into, out_of = (to.queue.number, to.number, to_offset), (source.queue.number, source.number, offset)
+            conductor.between(here, into, there, out_of, nbytes)
         elif here is not None and isinstance(source, memoryview):
             conductor.to_rank(here, to.number, to_offset, source)
         elif there is not None and isinstance(to, memoryview):
@@ -271,22 +297,27 @@ class RankDevice(Measured, Device):
 
     def fill_from_file(
         self, memory: RemoteMemory, offset: int, path: str, at: int, nbytes: int, digest: bytes
-    ) -> FileFill:
+    ) -> Callable[[], bool]:
         """Asks the rank to read bytes of a file of its own. Waiting raises FileError where that is another file."""
         conductor, peer = self.conductor, self.peer
-        where = memory.number, offset, nbytes
-        question = conductor.question(peer, What.FILE, *where, at, digest, more=_path_bytes(path))
+        question = conductor.question(
+            peer, What.FILE, memory.number, offset, nbytes, at, digest, more=_path_bytes(path)
+        )
 
         def wait() -> bool:
+            if lib.gbpy_device_given_up():
+                raise StateError(f"{peer.who}: reading {path} was interrupted")
             try:
                 conductor.expect_ok(peer, conductor.answer(peer, question))
             except FileNotFoundError:
                 return False
             return True
 
-        fill = FileFill(wait, lambda: conductor.add(peer, m.command(What.KEEP, *where, digest)))
-        weakref.finalize(fill, conductor.answers.pop, question, None).atexit = False
-        return fill
+        weakref.finalize(wait, conductor.answers.pop, question, None).atexit = False
+        return wait
+
+    def keep_file(self, memory: RemoteMemory, offset: int, nbytes: int, digest: bytes) -> None:
+        self.conductor.add(self.peer, m.command(What.KEEP, memory.number, offset, nbytes, digest))
 
     # ------------------------------------------------------------------------------------------------------------ queue
 

@@ -49,6 +49,7 @@ __all__ = ["Arrival", "Conductor", "Loss", "Peer", "Place", "Queue", "failure_of
 _MAX_ON_ITS_WAY = 256 << 20  # bytes sent to a rank that it has not acknowledged
 _FLUSH = 32 << 10  # bytes of commands that are sent at once
 _LOOK = 16  # messages after which is looked what has come, also when nobody waits
+_SOON = 50e-6  # seconds after which a message is followed by the next one, if there is something to do
 _TICK, _TICKS = 0.002, 50  # seconds that commands may stay here, and how often is looked before the sender sleeps
 _ALL = 1 << 62  # commands of a message
 
@@ -116,7 +117,7 @@ class Peer:
         self.lost: DeviceLostError | None = None
         self.announced = False  # that it is lost
         self.died = False  # its process is known to be gone
-        self.heard = self.owes_since = time.monotonic()
+        self.heard = self.owes_since = self.flushed = time.monotonic()
         self.arrivals: dict[int, Arrival] = {}  # by the number of the transfer, in their order
         self.arrived = -1  # number of the last one that has come
         self.dropped: deque[bytes] = deque()  # what finalizers want to be sent
@@ -146,6 +147,7 @@ class Conductor:
         self.options = options
         self.version = version
         self.facts = facts(version)
+        self._crowded = transport.crowded
         self.lock = threading.RLock()
         self.peers = {r: Peer(r) for r in range(1, transport.size)}
         self.answers: dict[int, memoryview | None] = {}
@@ -154,6 +156,7 @@ class Conductor:
             (a, b): itertools.count(1) for a in range(transport.size) for b in range(transport.size)
         }
         self.cpu = Backend("CPU", n_threads=1)  # knows what CPUs of other ranks compute
+        self._alike: dict[int, Backend] = {}  # and what memory they need for that, by threads
         self.closed = False
         self.forked = False  # this process is the child of the one that has the cluster
         self._sender_is_awake = False
@@ -211,6 +214,19 @@ class Conductor:
             raise m.MessageError(f"rank {peer.number} ({host}) does not say what pid, cores and memory it has")
         peer.facts = other
 
+    def cpu_like(self, peer: Peer) -> Backend | None:
+        """A CPU here that plans as that of a rank does; None: that has another processor."""
+        mine, other = self.facts, peer.facts
+        if any(mine[key] != other.get(key) for key in ("processor", "machine", "level")):
+            return None
+        threads = other.get("threads")
+        if type(threads) is not int or not 1 <= threads <= 4096:
+            return None
+        found = self._alike.get(threads)
+        if found is None:
+            found = self._alike[threads] = Backend("CPU", n_threads=threads)
+        return found
+
     # --------------------------------------------------------------------------------------------------------- messages
 
     def add(self, peer: Peer, command: bytes, begin: bool = False) -> None:
@@ -222,7 +238,8 @@ class Conductor:
 
     def prepare(self, peer: Peer, nbytes: int) -> None:
         """Before commands are added. Under the lock."""
-        self.expect_there(peer)
+        if self.closed or self.forked or peer.lost is not None:
+            self.expect_there(peer)
         if nbytes > m.MAX_COMMAND + 128:
             raise InvalidArgumentError(f"{peer.who}: a command of {nbytes} bytes; a message holds {m.MAX_CONTROL}")
         if peer.dropped:
@@ -231,8 +248,10 @@ class Conductor:
             self.flush(peer)
 
     def added(self, peer: Peer, begin: bool) -> None:
-        """Behind that: sends them, now or soon."""
-        if len(peer.out) >= _FLUSH or (begin and peer.sent == peer.done):
+        """Behind that: sends them, now or soon. A rank begins while the rest of a run is still being issued, unless it
+        would take the core away from who issues it."""
+        now = begin and (peer.sent == peer.done or (not self._crowded and time.monotonic() > peer.flushed + _SOON))
+        if now or len(peer.out) >= _FLUSH:
             self.flush(peer)
         elif not self._sender_is_awake:
             self._sender_is_awake = True
@@ -285,6 +304,7 @@ class Conductor:
             if peer.sent == peer.done:
                 peer.owes_since = time.monotonic()
             nbytes = len(peer.out)
+            peer.flushed = time.monotonic()
             peer.outbox, peer.sent, peer.total, peer.out, peer.count = (
                 (*peer.outbox, (peer.sent + 1, peer.out)), peer.sent + 1, peer.total + nbytes, b"", 0,
             )  # fmt: skip
@@ -644,9 +664,10 @@ class Conductor:
                 self.add(to, m.command(What.COPY, *into, *out_of[1:], nbytes))
                 return
             number = next(self.transfers[source.number, to.number])
-            give = m.command(What.GIVE, out_of[0], to.number, number, *out_of[1:], nbytes)
-            take = m.command(What.TAKE, into[0], source.number, number, *into[1:], nbytes)
-            self.expect_there(source)
+            give = m.give(out_of[0], to.number, number, out_of[1], out_of[2], nbytes)
+            take = m.take(into[0], source.number, number, into[1], into[2], nbytes)
+            if source.lost is not None:
+                self.expect_there(source)
             self.prepare(to, len(take))
             self.prepare(source, len(give))
             source.out, source.count, to.out, to.count = (

@@ -8,7 +8,6 @@ import os
 from typing import Any
 
 from .._core.handles import address
-from .._devices.files import digest_of
 from .._errors import FileError, InvalidArgumentError, UnsupportedError, check
 from .._ffi import ffi, lib
 from .._files import open_regular, replace_file
@@ -17,7 +16,7 @@ from ..buffer import Buffer
 from ._messages import MessageError
 from ._nodes import Graph
 
-__all__ = ["Compiled", "Piece", "fill_from_file", "keep"]
+__all__ = ["Compiled", "Piece", "expect_supported", "fill_from_file", "keep"]
 
 _PIECE = 16 << 20  # bytes read from a file at once
 
@@ -98,6 +97,19 @@ class Piece:
         self.spoilt = None
 
 
+def expect_supported(backend: Any, graph: Graph) -> list[Any]:
+    """The nodes for which there is something to do. UnsupportedError for one that the backend does not compute, or that
+    no builder could have made."""
+    found = [graph.nodes[i] for i in range(graph.ptr.n_nodes)]
+    found = [node for node in found if lib.gbpy_computes(node) and lib.ggml_nelements(node)]
+    for node in found:
+        reason = lib.ggml_backend_unsupported_reason(backend, node)
+        if reason:
+            name = ffi.string(lib.ggml_op_desc(node)).decode()
+            raise UnsupportedError(f"{name}: {ffi.string(reason).decode('utf-8', 'replace')}")
+    return found
+
+
 class Compiled:
     """A graph that a device of this rank has prepared."""
 
@@ -108,14 +120,8 @@ class Compiled:
         self.queue = queue  # the number of the device
         core = backend._live()
         self._ptr = core.ptr
-        for i in range(graph.ptr.n_nodes):
-            node = graph.nodes[i]
-            if lib.gbpy_computes(node) and lib.ggml_nelements(node):
-                reason = lib.ggml_backend_unsupported_reason(core.ptr, node)
-                if reason:
-                    name = ffi.string(lib.ggml_op_desc(node)).decode()
-                    raise UnsupportedError(f"{name}: {ffi.string(reason).decode('utf-8', 'replace')}")
-                _expect_memory(node)
+        for node in expect_supported(core.ptr, graph):
+            _expect_memory(node)
         self._plan = lib.ggml_backend_graph_plan_create(core.ptr, graph.ptr)
 
     def run(self) -> None:
@@ -169,7 +175,7 @@ def fill_from_file(piece: Piece, offset: int, nbytes: int, path: str, at: int, d
 def keep(piece: Piece, offset: int, nbytes: int, folder: str, digest: bytes) -> None:
     """Bytes of memory into the cache, called by their hash."""
     data = piece.read(offset, nbytes)
-    if digest_of(data) != digest:
+    if hashlib.blake2b(data, digest_size=32).digest() != digest:
         raise FileError("what was received is not what was sent: its hash differs")
     os.makedirs(folder, exist_ok=True)
     replace_file(os.path.join(folder, digest.hex()), lambda file: file.write(data))

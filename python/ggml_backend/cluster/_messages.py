@@ -42,7 +42,7 @@ HELLO, CONTROL, DATA, POISON = 1, 2, 3, 4  # channels
 N_CHANNELS, N_MARKS = 8, 4096  # together what a tag of MPI holds everywhere
 
 MAGIC = b"gbCl"
-PROTOCOL = 2
+PROTOCOL = 3
 NO_QUEUE = 0xFFFFFFFF
 MAX_CONTROL = 64 << 20  #: bytes of one control message
 MAX_COMMAND = MAX_CONTROL - (1 << 16)  #: bytes behind the fields of one command
@@ -92,6 +92,7 @@ class What:
     CLEAR = 15  # queue: what failed in it was heard of
     KEEP = 16  # memory, offset, bytes, hash: into the cache, if there is one
     CLOSE = 17  # device
+    WORK = 18  # question, device: nodes follow. The answer: i32 status, u64 bytes of scratch memory or a text
 
 
 FIELDS: dict[int, struct.Struct] = {
@@ -112,8 +113,10 @@ FIELDS: dict[int, struct.Struct] = {
     What.CLEAR: struct.Struct("<I"),
     What.KEEP: struct.Struct("<QQQ32s"),
     What.CLOSE: struct.Struct("<I"),
+    What.WORK: struct.Struct("<QI"),
 }
-_HAS_MORE = frozenset((What.OPEN, What.PUT, What.GRAPH, What.ASK, What.FILE))
+_NOTHING = memoryview(b"")
+_HAS_MORE = frozenset((What.OPEN, What.PUT, What.GRAPH, What.ASK, What.FILE, What.WORK))
 _KINDS = frozenset(v for k, v in vars(Kind).items() if k.isupper())
 ANSWER_STATUS = struct.Struct("<i")
 BEAT_BODY = struct.Struct("<iQ")
@@ -163,6 +166,19 @@ def command(what: int, *fields: Any, more: bytes | bytearray | memoryview = b"")
     return b"".join((_COMMAND.pack(what, body.size + len(more)), body.pack(*fields), more))
 
 
+_GIVE_OR_TAKE = struct.Struct(f"{_COMMAND.format}{FIELDS[What.GIVE].format[1:]}")
+_LENGTH = FIELDS[What.GIVE].size
+
+
+def give(queue: int, rank: int, transfer: int, memory: int, offset: int, nbytes: int) -> bytes:
+    """``command(What.GIVE, ...)`` in one step, as each cut of a graph needs it."""
+    return _GIVE_OR_TAKE.pack(What.GIVE, _LENGTH, queue, rank, transfer, memory, offset, nbytes)
+
+
+def take(queue: int, rank: int, transfer: int, memory: int, offset: int, nbytes: int) -> bytes:
+    return _GIVE_OR_TAKE.pack(What.TAKE, _LENGTH, queue, rank, transfer, memory, offset, nbytes)
+
+
 def commands_of(body: memoryview) -> Iterator[Command]:
     """The commands of a message. MessageError as soon as one is malformed."""
     at = 0
@@ -176,7 +192,8 @@ def commands_of(body: memoryview) -> Iterator[Command]:
             raise MessageError(f"there is no command {what}")
         if length > len(body) - at or length < fields.size or (length > fields.size and what not in _HAS_MORE):
             raise MessageError(f"command {what} says that it has {length} bytes, of {len(body) - at}")
-        yield Command(what, fields.unpack_from(body, at), body[at + fields.size : at + length])
+        more = _NOTHING if length == fields.size else body[at + fields.size : at + length]
+        yield Command(what, fields.unpack_from(body, at), more)
         at += length
 
 

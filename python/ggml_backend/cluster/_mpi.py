@@ -31,6 +31,7 @@ _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "PMIX_SIZE")
 
 _SPIN, _YIELD, _LONGEST = 50e-6, 1e-3, 2e-3  # seconds
 _SMALL, _MOST_FREE = 4096, 64 << 20  # bytes
+_UNTIDY = 4  # messages after which a sender looks which were sent; whoever polls does anyway
 _TOLERANT = "OMPI_MCA_mpi_ft_enable"  # what mpiexec --with-ft ulfm sets
 _MEETING = 21  # a tag on COMM_WORLD
 _COMES, _STAYS_AWAY = b"x", b"-"
@@ -96,7 +97,14 @@ def _in_job() -> bool:
     return any(name in os.environ for name in ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"))
 
 
+_NO_YIELD = "OMPI_MCA_mpi_yield_when_idle"
+"""With more ranks than cores Open MPI gives the core away in each call in which nothing has come, senders too. Here
+`pause` does that, when nothing has come for a while: a core that is given away comes back late."""
+
+
 def _module() -> Any:
+    if "mpi4py.MPI" not in sys.modules:
+        os.environ.setdefault(_NO_YIELD, "0")
     try:
         from mpi4py import MPI
     except ImportError as error:
@@ -222,6 +230,7 @@ class MpiTransport(Transport):
         self._comm.Set_errhandler(self._MPI.ERRORS_RETURN)
         node = self._comm.Split_type(self._MPI.COMM_TYPE_SHARED)
         self.ranks_of_host = node.Get_size()
+        self.crowded = self.ranks_of_host > len(os.sched_getaffinity(0))
         node.Free()
 
     def _missing(self, ranks: list[int], deadline: float) -> None:
@@ -255,7 +264,8 @@ class MpiTransport(Transport):
             except self.Error as error:
                 self._failed(error, peer)
                 return
-            self._tidy()
+            if len(self._sends) > _UNTIDY:
+                self._tidy()
 
     def _copied(self, data: Any, nbytes: int) -> bytes | bytearray:
         """Bytes to be sent, in memory that stays until they are. Large pieces are used again: new ones cost as much as

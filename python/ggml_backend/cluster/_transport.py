@@ -59,6 +59,7 @@ class Transport:
     rank: int
     size: int
     name: str  #: what it goes over, for messages
+    crowded: bool = False  #: there are more ranks on this host than cores, so who works keeps another one from it
 
     def send(self, peer: int, tag: int, data: Any) -> None:
         """Sends bytes, which are the caller's again when this returns. To a rank that is gone: nothing happens. tag: a
@@ -241,6 +242,7 @@ class LocalTransport(Transport):
         self.rank: int = rank
         self.size: int = network.size
         self.name: str = "one process"
+        self.crowded: bool = True
         self.closed: bool = False
         self._nap = 0.01 if rank else 0.002  # several threads of rank 0 may wait, and one of them hears the bell
 

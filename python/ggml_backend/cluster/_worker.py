@@ -21,12 +21,12 @@ from collections.abc import Callable
 from typing import Any
 
 from .._devices import registry
-from .._errors import AllocationError, GgmlError, InvalidArgumentError, StateError
+from .._errors import AllocationError, GgmlError, InvalidArgumentError, StateError, check
 from .._ffi import ffi, lib
 from .._sched.costs import processor_model
 from ..backend import Backend, backends
 from . import _messages as m
-from ._memory import Compiled, Piece, fill_from_file, keep
+from ._memory import Compiled, Piece, expect_supported, fill_from_file, keep
 from ._messages import Command, Kind, Message, MessageError, What
 from ._nodes import graph_of
 from ._transport import Letter, Transport
@@ -39,6 +39,7 @@ _MAX_DEVICES = 256  # that are open at once
 _TELL = 4  # messages after which DONE is said, also when there are more
 _OF_QUEUE = frozenset((What.TAKE, What.GIVE, What.COPY, What.GRAPH))  # whose first field is a queue
 _OF_MEMORY = {What.FILL: 0, What.PUT: 0, What.KEEP: 0, What.TAKE: 3, What.COPY: 1}  # which field says what is set
+_OF_DATA = frozenset((m.DATA, m.POISON))  # channels
 _OLD = 16  # transfers of a rank after which data that nobody has asked for are dropped
 _HEADERS = 64  # bytes, more than a header has
 _TICK = 0.005  # seconds between two looks of the thread that says that the rank is alive
@@ -85,7 +86,7 @@ def facts(version: str) -> dict[str, Any]:
         "version": version, "byteorder": sys.byteorder, "python": platform.python_version(),
         "machine": platform.machine(), "host": socket.gethostname(), "pid": os.getpid(),
         "cores": len(os.sched_getaffinity(0)), "memory": memory_of_host(), "backends": names,
-        "processor": processor_model(),
+        "processor": processor_model(), "level": Backend("CPU", n_threads=1).level,
     }  # fmt: skip
 
 
@@ -113,7 +114,7 @@ class Worker:
         self.memories: dict[int, Piece] = {}
         self.graphs: dict[int, Compiled | _Broken] = {}
         self.queue: deque[Message] = deque()
-        self.data: dict[int, deque[Letter]] = {}
+        self.data: dict[int, deque[Letter]] = {r: deque() for r in range(transport.size)}
         self.gone: dict[int, str] = {}
         self.failed: dict[int, _Failure] = {}  # by queue
         self.orphans = 0  # data that nobody took any more
@@ -209,8 +210,8 @@ class Worker:
         letter = self.transport.poll()
         if letter is None:
             return False
-        if letter.channel in (m.DATA, m.POISON):
-            self.data.setdefault(letter.peer, deque()).append(letter)
+        if letter.channel in _OF_DATA:
+            self.data[letter.peer].append(letter)
             return True
         if letter.channel != m.CONTROL or letter.peer != 0:
             letter.take()
@@ -310,13 +311,16 @@ class Worker:
     def _answer(self, question: int, body: bytes) -> None:
         self._tell(Kind.ANSWER, question, body)
 
-    def _answer_status(self, question: int, work: Callable[[], None]) -> None:
-        status, text = 0, ""
+    def _answer_status(self, question: int, work: Callable[[], None], found: Callable[[], bytes] = bytes) -> None:
+        """found: what is told when it has succeeded."""
+        status, told = 0, b""
         try:
             work()
+            told = found()
         except Exception as error:
             status, text = _told(error)
-        self._answer(question, m.ANSWER_STATUS.pack(status) + m.text_bytes(text))
+            told = m.text_bytes(text)
+        self._answer(question, m.ANSWER_STATUS.pack(status) + told)
 
     # --------------------------------------------------------------------------------------------------------- commands
 
@@ -419,18 +423,19 @@ class Worker:
     def _next_of(self, peer: int, transfer: int) -> Letter:
         """Data of one transfer. Others come before it where rank 0 was interrupted: what nobody asks for in the end is
         dropped when it is old."""
-        box, mark = self.data.get(peer), transfer % m.N_MARKS
-        if box and box[0].mark == mark:
-            return box.popleft()
         if peer >= self.transport.size or peer == self.transport.rank:
             raise MessageError(f"nothing comes from rank {peer}")
-        box = self.data.setdefault(peer, deque())
+        box, mark = self.data[peer], transfer % m.N_MARKS
+        if box and box[0].mark == mark:
+            return box.popleft()
 
         def there() -> bool:
-            return any(letter.mark == mark for letter in box)
+            return bool(box) and (box[0].mark == mark or any(letter.mark == mark for letter in box))
 
         if not there():
             self._wait_for_data(peer, there)
+        if box and box[0].mark == mark:
+            return box.popleft()
         found = next((letter for letter in box if letter.mark == mark), None)
         if found is None:
             text = f"{self.me}: nothing comes from rank {peer} any more: {self.gone[peer]}"
@@ -535,6 +540,17 @@ class Worker:
             found = lib.ggml_backend_unsupported_reason(core.ptr, graph.nodes[0])
             reason = ffi.string(found).decode("utf-8", "replace") if found else ""
         self._answer(question, m.text_bytes(reason))
+
+    def _work(self, command: Command) -> None:
+        question, device = command.fields
+        size = ffi.new("size_t *")
+
+        def measure() -> None:
+            graph, backend = graph_of(command.more, None), self._device(device)._live()
+            expect_supported(backend.ptr, graph)
+            check(lib.gbpy_graph_work_size(backend.ptr, graph.ptr, size))
+
+        self._answer_status(question, measure, lambda: m.CLOCK.pack(size[0]))
 
     def _mark(self, command: Command) -> None:
         self._answer(command.fields[0], m.CLOCK.pack(time.monotonic_ns()))

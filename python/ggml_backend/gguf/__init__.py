@@ -26,14 +26,11 @@ import numpy as np
 
 from .._core.handles import Owner
 from .._data.quantize import dequantize, fallback_dtype
-from .._devices.files import FileFill, file_fill
 from .._errors import (
     FileError,
-    GgmlError,
     InvalidArgumentError,
     StateError,
     clear_error,
-    error_of,
     expect,
     expect_function,
     expect_list,
@@ -303,7 +300,8 @@ class Weights(Mapping[str, Tensor]):
 class _Copy:
     """A tensor that has to be copied, and where to."""
 
-    __slots__ = ("offset", "source", "tensor")
+    __slots__ = ("keep", "offset", "source", "tensor")
+    keep: tuple[Any, Any]  # memory that C looks into
 
     def __init__(self, source: GGUFTensor, tensor: Tensor) -> None:
         self.source = source
@@ -492,66 +490,70 @@ def _allocate(target: BufferType, items: list[_Copy], usage: Usage) -> list[Buff
     return buffers
 
 
+_AT_ONCE = 256 << 20  # bytes that devices are asked to read from files in one call
+
+
 def _upload(items: list[_Copy], progress: Progress | None) -> None:
-    total = sum(item.source.nbytes for item in items)
-    left, kept, done = _from_files(items, progress, total)
-    for item in left:
-        data, pointer = item.source.data, item.tensor._live()
-        for start in range(0, data.nbytes, _CHUNK):
-            piece = data[start : start + _CHUNK]
-            status = lib.gbpy_write(item.tensor._k, pointer, ffi.from_buffer(piece), start, piece.nbytes, b"it")
-            if status:
-                raise_last(f"load: {item.source.name!r}", status)
-            done += piece.nbytes
-            if progress is not None:
-                progress(done, total)
-        if item.tensor.name in kept:
-            kept[item.tensor.name]()
+    total, done = sum(item.source.nbytes for item in items), 0
+    for group in _groups_of(items):
+        fills = _from_files(group)
+        for i, item in enumerate(group):
+            if fills[i].filled:
+                done += item.source.nbytes
+                if progress is not None:
+                    progress(done, total)
+                continue
+            done = _send(item, progress, done, total)
+            if fills[i].asked and lib.gbpy_keep_file(item.tensor._k, fills + i, b"it"):
+                raise_last(f"load: {item.source.name!r}")
 
 
-_ASKED = 16  # tensors that devices are reading from files at once
+def _groups_of(items: list[_Copy]) -> Iterator[list[_Copy]]:
+    group: list[_Copy] = []
+    size = 0
+    for item in items:
+        group.append(item)
+        size += item.source.nbytes
+        if size >= _AT_ONCE:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
 
 
-def _from_files(
-    items: list[_Copy], progress: Progress | None, total: int
-) -> tuple[list[_Copy], dict[str, Callable[[], object]], int]:
-    """Lets devices that can do so read the file themselves. What is left, because they have no such file, with what is
-    to be called when it was sent; and the bytes that were read."""
-    left: list[_Copy] = []
-    kept: dict[str, Callable[[], object]] = {}
-    asked: list[tuple[_Copy, FileFill]] = []
-    done = 0
-
-    def finish(item: _Copy, fill: FileFill) -> None:
-        nonlocal done
-        try:
-            found = fill.wait()
-        except GgmlError as error:
-            raise error_of(error.status, f"load: {item.source.name!r}: {error}") from None
-        if not found:
-            left.append(item)
-            kept[item.tensor.name] = fill.keep
-            return
-        done += item.source.nbytes
-        status = lib.gbpy_write(item.tensor._k, item.tensor._live(), ffi.NULL, 0, 0, b"it")  # it is set now
+def _send(item: _Copy, progress: Progress | None, done: int, total: int) -> int:
+    data, pointer = item.source.data, item.tensor._live()
+    for start in range(0, data.nbytes, _CHUNK):
+        piece = data[start : start + _CHUNK]
+        status = lib.gbpy_write(item.tensor._k, pointer, ffi.from_buffer(piece), start, piece.nbytes, b"it")
         if status:
             raise_last(f"load: {item.source.name!r}", status)
+        done += piece.nbytes
         if progress is not None:
             progress(done, total)
+    return done
 
-    for item in items:
-        fill = None
-        if item.source._part.path is not None and item.source.nbytes:
-            fill = file_fill(item.tensor._live(), item.source._part.path, item.source.offset, item.source.data)
-        if fill is None:
-            left.append(item)
-            continue
-        asked.append((item, fill))
-        if len(asked) > _ASKED:
-            finish(*asked.pop(0))
-    for each in asked:
-        finish(*each)
-    return left, kept, done
+
+def _from_files(items: list[_Copy]) -> Any:
+    """Lets devices that can do so read the file themselves. What became of each item, as C says; what has to stay for
+    that belongs to the items."""
+    fills = ffi.new("struct ggml_backend_file_fill[]", len(items))
+    for fill, item in zip(fills, items, strict=True):
+        source, data = item.source, item.source.data
+        item.keep = (
+            ffi.new("char[]", os.fsencode(source._part.path or "")),
+            ffi.from_buffer(data) if len(data) else b"",
+        )
+        fill.tensor, fill.path, fill.at = item.tensor._live(), item.keep[0], source.offset
+        if source._part.path is not None and len(data):
+            fill.data, fill.size = item.keep[1], source.nbytes
+    status = lib.gbpy_fill_from_files(items[0].tensor._k, fills, len(items), b"it")
+    if status:
+        try:
+            raise_last("load", status)
+        except FileError as error:
+            raise FileError(f"load: {error}") from None
+    return fills
 
 
 def _siblings(path: str) -> list[str]:

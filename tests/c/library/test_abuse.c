@@ -736,6 +736,19 @@ static void buffers(void) {
     CHECK(ggml_backend_multi_buffer_alloc_buffer(list, 3) == NULL); // would be freed twice
     CHECK(ggml_backend_multi_buffer_set_usage(pool.buffer[0], GGML_BACKEND_BUFFER_USAGE_WEIGHTS) !=
           GGML_STATUS_SUCCESS);
+    struct ggml_backend_file_fill fills[N_FIXED] = { { .tensor = NULL } };
+    for (int i = 0; i < N_FIXED; i++) {
+        CHECK(ggml_backend_fill_from_files(&fills[i], 1) != GGML_STATUS_SUCCESS);
+        CHECK(ggml_backend_keep_file(&fills[i]) != GGML_STATUS_SUCCESS);
+        fills[i] = (struct ggml_backend_file_fill){ pool.t[i], 0, 16, "file", 0, long_text, { 0 }, true, true };
+        ggml_backend_fill_from_files(&fills[i], 1);
+        ggml_backend_keep_file(&fills[i]);
+        fills[i].offset = SIZE_MAX;
+        CHECK(ggml_backend_fill_from_files(&fills[i], 1) != GGML_STATUS_SUCCESS);
+    }
+    ggml_backend_fill_from_files(fills, N_FIXED);
+    CHECK(ggml_backend_fill_from_files(NULL, 1) != GGML_STATUS_SUCCESS);
+    CHECK(ggml_backend_keep_file(NULL) != GGML_STATUS_SUCCESS);
     ggml_backend_buffer_free(NULL);
     ggml_backend_free(NULL);
     ggml_hash_set_free((struct ggml_hash_set){ 0, NULL });

@@ -109,7 +109,7 @@ static inline ggml_backend_buffer_t fake_alloc(ggml_backend_buffer_type_t buft, 
         return NULL; // without a word
     }
     const struct ggml_backend_buffer_i iface  = { fake_buffer_name, fake_free_buffer, fake_base, fake_init_tensor,
-        fake_set, fake_get, fake_copy_in, fake_clear, fake_reset, fake_free_tensor, fake_copy_out };
+        fake_set, fake_get, fake_copy_in, fake_clear, fake_reset, fake_free_tensor, fake_copy_out, NULL, NULL, NULL };
     void *                             memory = aligned_alloc(4096, (size + 4095) / 4096 * 4096 + 4096);
     const ggml_backend_buffer_t        buffer = ggml_backend_buffer_init(buft, iface, memory, size);
     if (buffer == NULL) {

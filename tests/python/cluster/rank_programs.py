@@ -30,6 +30,23 @@ def models() -> None:
                 assert {s.backend.name for s in sched.splits} >= {f"MPI{r}:CPU" for r in range(1, cluster.size)}
 
 
+def minilm(tree: str) -> None:
+    """Vectors of the real model: the same bits as in one process with the same cuts, and as on its CPU where nothing is
+    computed together."""
+    sys.path.insert(0, tree)
+    from examples.embed.model import Embedder
+
+    texts = [" ".join(["word"] * n) + f" number {n}" for n in range(1, 20)]
+    with gb.cluster(deadline=60, threads=1) as cluster:
+        devices = [*(b.name for b in cluster.backends()), "CPU"]
+        embedder = Embedder(devices, 1)
+        found = embedder.embed(texts, 4)
+        assert [s.backend.name for s in embedder.scheduler.splits] == devices
+        fused = os.environ.get("GGML_CPU_FUSE") != "0"
+        alike = [*(f"SIM:name=S{r}" for r in range(1, cluster.size)), "CPU"] if fused else ["CPU"]
+        np.testing.assert_array_equal(found, Embedder(alike, 1).embed(texts, 4))
+
+
 def device(name: str) -> None:
     with gb.cluster(deadline=20, threads=1):
         report = gb.testing.check_device(name, quick=True, only=["graphs", "memory"])
@@ -46,6 +63,12 @@ def weights(path: str, *other: str) -> None:
         assert cluster.bytes_sent - before < 2000
         for name, tensor in loaded.items():
             np.testing.assert_array_equal(tensor.numpy(), file.tensors[name].numpy())
+        with gb.Context() as ctx:  # constants of a mapped file, too
+            made = ctx.constant(file.tensors["t0"].numpy())
+            before = cluster.bytes_sent
+            ctx.allocate(remote[0])
+            assert cluster.bytes_sent - before < 2000
+            np.testing.assert_array_equal(made.numpy(), file.tensors["t0"].numpy())
         for changed in other:
             os.replace(changed, path)  # the open file stays what it was
             try:

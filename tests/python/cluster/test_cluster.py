@@ -13,7 +13,7 @@ import pytest
 import ggml_backend as gb
 from ggml_backend._check.worlds import random_world
 from ggml_backend._examples import graphs
-from ggml_backend._ffi import lib
+from ggml_backend._ffi import ffi, lib
 from ggml_backend.cluster import LocalNetwork, simulated
 from ggml_backend.cluster._messages import CONTROL, DATA
 from ranks import alone, placed
@@ -205,3 +205,27 @@ def test_left_out_copies_and_waits_across_ranks_are_caught(seed, node_by_node):
 def test_networks_that_there_cannot_be(options, kind):
     with pytest.raises(kind, match=next(iter(options))), simulated(2, **options):
         pass
+
+
+@pytest.mark.parametrize("name", ["embed", "llama"])
+@pytest.mark.parametrize("alike", [True, False])
+def test_scratch_memory_of_ranks_is_told(name, alike, monkeypatch):
+    """What a rank would take for its splits is what a CPU here takes for the same ones, whether the rank is asked or is
+    known to be alike."""
+    if not alike:
+        monkeypatch.setattr("ggml_backend.cluster._host.Conductor.cpu_like", lambda self, peer: None)
+    with simulated(3, threads=2) as cluster:
+        devices = cluster.backends()
+        with placed(name, devices) as (model, sched):
+            memory = sched.prepare(model.graph).memory
+            sizes = [memory[d.name].scratch for d in devices]
+            graphs = [[node._p for node in split.nodes] for split in sched.splits if split.backend in devices]
+            cpu = gb.Backend("CPU", n_threads=2)
+            for size, nodes in zip(sizes, graphs, strict=True):
+                graph = ffi.new("struct ggml_cgraph *")
+                pointers = ffi.new("struct ggml_tensor *[]", nodes)
+                graph.nodes, graph.n_nodes, graph.size = pointers, len(nodes), len(nodes)
+                found = ffi.new("size_t *")
+                assert lib.gbpy_graph_work_size(cpu._live().ptr, graph, found) == 0
+                assert size == found[0]
+            assert any(sizes)

