@@ -73,8 +73,9 @@ struct gb_plan_problem {
 // What may still be spent (plan_budget.c). In-order and first fit, which spend nothing meanwhile, ask the thread's poll
 // themselves, every GB_PLAN_POLL buffers.
 enum { GB_PLAN_POLL = 256 };
-// Buffers up to which first fit by size is tried whatever it costs.
-enum { GB_PLAN_ALWAYS = 100000 };
+// Buffers up to which first fit by size is tried whatever the budget, and the steps for each that it may cost then: what
+// is left after them is placed by hints (plan_firstfit.c).
+enum { GB_PLAN_ALWAYS = 100000, GB_PLAN_ALWAYS_STEPS = 10000 };
 struct gb_plan_budget {
     uint64_t steps;    // left
     int64_t  deadline; // gb_thread_time_ns, so that other work changes no plan; INT64_MAX: none
@@ -170,7 +171,8 @@ const struct gb_plan_pair * gb_plan_pairs_from(const struct gb_plan_pairs * p, s
 
 // What is placed, by time and offset (plan_index.c).
 struct gb_plan_index;
-struct gb_plan_index * gb_plan_index_new(uint32_t n_sections); // NULL: no memory
+// For buffers whose lives are those of the part's n. NULL: no memory.
+struct gb_plan_index * gb_plan_index_new(const struct gb_plan_part * part);
 void                   gb_plan_index_free(struct gb_plan_index * index);
 void                   gb_plan_index_reset(struct gb_plan_index * index); // nothing is placed
 bool                   gb_plan_index_add(struct gb_plan_index * index, const struct gb_plan_buffer * b,
@@ -180,6 +182,10 @@ bool                   gb_plan_index_add(struct gb_plan_index * index, const str
 size_t gb_plan_index_lowest(const struct gb_plan_index * index, const struct gb_plan_buffer * b, size_t chunk,
     uint64_t * steps);
 size_t gb_plan_index_smallest(const struct gb_plan_index * index, const struct gb_plan_buffer * b, size_t chunk,
+    uint64_t * steps);
+// The same in a bounded number of steps: a gap where a search with 64 leaps finds one, which begins where the one before
+// for about the same time has ended; else above all. False: no memory.
+bool gb_plan_index_hinted(struct gb_plan_index * index, const struct gb_plan_buffer * b, size_t chunk, size_t * offset,
     uint64_t * steps);
 // The first offset at or above `at` where `size` bytes do not cross the end of a chunk.
 size_t gb_plan_within_chunk(size_t at, size_t size, size_t chunk);
@@ -203,6 +209,10 @@ struct gb_plan_placer;
 struct gb_plan_placer * gb_plan_placer_new(const struct gb_plan_part * part); // NULL: no memory
 void                    gb_plan_placer_free(struct gb_plan_placer * placer);
 enum ggml_status gb_plan_place(struct gb_plan_placer * placer, const uint32_t * order, uint32_t n, bool smallest_gap,
+    struct gb_plan_budget * budget, size_t * offsets, size_t * peak);
+// The same, into the first gap; where the budget is used up before the end, the others get places that cost little, not
+// the first. There is a plan unless the poll has ended it.
+enum ggml_status gb_plan_place_all(struct gb_plan_placer * placer, const uint32_t * order,
     struct gb_plan_budget * budget, size_t * offsets, size_t * peak);
 
 // The trial becomes the plan of the part if it is smaller.

@@ -6,10 +6,11 @@
 // set is a union of intervals of offsets, so what lies on each other is one interval, however many buffers it was. What
 // is in a buffer's way is then in `touch` of the nodes that its life consists of, or in `cover` of a node above one. A
 // gap common to these sets is found by leaps: an offset that is taken in one of them goes to the end of what takes it
-// there, until all agree.
+// there, until all agree. As many leaps may be needed as buffers are in the way, where gaps of the sets alternate.
 //
-// Invariant: intervals of a set are sorted and do not touch each other; `touch` of a node holds that of its children,
-// so what is in it already is in that of its parents, too.
+// Invariant: intervals of a set are sorted and do not touch each other. Only nodes that the life of some buffer of the
+// part consists of are ever asked for `touch`, and only they keep it; `touch` of such a node holds that of those below,
+// so what is in it already is in that of those above, too.
 #include <string.h>
 
 #include "alloc/plan_impl.h"
@@ -47,8 +48,12 @@ struct gb_plan_index {
     struct set * cover; // owned, by node: the root is 1, the leaf of section s is width + s
     struct set * touch; // owned, by inner node: that of a leaf is its cover
     size_t       width; // power of two >= sections
+    uint8_t *    asked; // owned, by inner node: ASKED and ASKED_ABOVE
+    size_t *     hint;  // owned, by node; NULL until it is needed: where the next search by hints begins
     struct arena arena;
 };
+
+enum { ASKED = 1, ASKED_ABOVE = 2 }; // some life consists of the node, or of one above
 
 // A set while a gap is looked for: what ends at or below the offset reached lies behind it.
 struct cursor {
@@ -57,6 +62,9 @@ struct cursor {
 };
 #define STEPS_A_BUFFER 200 // as measured, beside what a list of pairs costs
 #define STEPS_A_CURSOR 8
+#define PASSED_A_STEP  8 // intervals of one set, each after the other
+#define PASSED_A_LEAP  16
+#define HINTED_LEAPS   64
 #define MAX_CURSORS    160 // four for each of the 32 levels, and some
 
 // --------------------------------------------------------------------------------------------------------------- arena
@@ -288,21 +296,43 @@ static enum added set_add(struct arena * a, struct set * s, size_t start, size_t
 
 // ------------------------------------------------------------------------------------------------------------ the tree
 
-struct gb_plan_index * gb_plan_index_new(uint32_t n_sections) {
+// Marks the nodes that lives of the part consist of, and those below them.
+static void mark_asked(struct gb_plan_index * x, const struct gb_plan_part * part) {
+    for (uint32_t b = 0; b < part->n; b++) {
+        const struct gb_plan_buffer * one = &part->buffers[b];
+        for (size_t i = x->width + one->first, j = x->width + one->last; i < j; i /= 2, j /= 2) {
+            if (i & 1) {
+                x->asked[i < x->width ? i : 0] = ASKED; // of leaves nothing is kept; 0 is no node
+                i++;
+            }
+            if (j & 1) {
+                j--;
+                x->asked[j < x->width ? j : 0] = ASKED;
+            }
+        }
+    }
+    for (size_t node = 2; node < x->width; node++) {
+        x->asked[node] |= x->asked[node / 2] ? ASKED_ABOVE : 0;
+    }
+}
+
+struct gb_plan_index * gb_plan_index_new(const struct gb_plan_part * part) {
     struct gb_plan_index * x = GB_NEW(struct gb_plan_index);
     if (x == NULL) {
         return NULL;
     }
     x->width = 1;
-    while (x->width < n_sections) {
+    while (x->width < part->n_sections) {
         x->width *= 2;
     }
     x->cover = gb_calloc(2 * x->width, sizeof(*x->cover));
     x->touch = gb_calloc(x->width, sizeof(*x->touch));
-    if (!x->cover || !x->touch) {
+    x->asked = gb_calloc(x->width, sizeof(*x->asked));
+    if (!x->cover || !x->touch || !x->asked) {
         gb_plan_index_free(x);
         return NULL;
     }
+    mark_asked(x, part);
     return x;
 }
 
@@ -310,6 +340,9 @@ struct gb_plan_index * gb_plan_index_new(uint32_t n_sections) {
 void gb_plan_index_reset(struct gb_plan_index * x) {
     memset(x->cover, 0, 2 * x->width * sizeof(*x->cover));
     memset(x->touch, 0, x->width * sizeof(*x->touch));
+    if (x->hint) {
+        memset(x->hint, 0, 2 * x->width * sizeof(*x->hint));
+    }
     arena_reset(&x->arena);
 }
 
@@ -318,6 +351,8 @@ void gb_plan_index_free(struct gb_plan_index * x) {
         arena_free(&x->arena);
         gb_free(x->cover);
         gb_free(x->touch);
+        gb_free(x->asked);
+        gb_free(x->hint);
         gb_free(x);
     }
 }
@@ -328,15 +363,16 @@ static struct set * touch_of(const struct gb_plan_index * x, size_t node) {
 
 static bool note(struct gb_plan_index * x, size_t node, size_t start, size_t end) {
     return set_add(&x->arena, &x->cover[node], start, end) != NO_MEMORY &&
-           (node >= x->width || set_add(&x->arena, &x->touch[node], start, end) != NO_MEMORY);
+           (node >= x->width || !(x->asked[node] & ASKED) ||
+               set_add(&x->arena, &x->touch[node], start, end) != NO_MEMORY);
 }
 
-// Notes the interval at the nodes above a leaf that reach past the life, until one knows it.
+// Notes the interval at the nodes above a leaf that reach past the life, until one knows it or none above is asked.
 static bool note_above(struct gb_plan_index * x, size_t leaf, uint32_t first, uint32_t last, size_t start, size_t end) {
     size_t span = 2;
-    for (size_t node = leaf / 2; node > 0; node /= 2, span *= 2) {
+    for (size_t node = leaf / 2; node > 0 && x->asked[node]; node /= 2, span *= 2) {
         const size_t begin = node * span - x->width;
-        if (begin >= first && begin + span <= last) {
+        if ((begin >= first && begin + span <= last) || !(x->asked[node] & ASKED)) {
             continue;
         }
         const enum added added = set_add(&x->arena, &x->touch[node], start, end);
@@ -436,6 +472,11 @@ static void advance(struct cursor * c, size_t at) {
     c->at = low;
 }
 
+// What is looked for.
+struct gap {
+    size_t size, chunk; // chunk: see gb_plan_part
+};
+
 // The next interval.
 static void step_on(struct cursor * c) {
     c->at++;
@@ -446,13 +487,19 @@ static void step_on(struct cursor * c) {
     }
 }
 
-// The lowest offset at or above `at` that no set takes any of. Sets that end below are dropped.
-static size_t lowest(struct cursor * list, size_t * n, size_t at, size_t size, size_t chunk, uint64_t * steps) {
-    at = gb_plan_within_chunk(at, size, chunk);
+// The lowest offset at or above `at` that no set takes any of; or, after so many leaps, where the search has come to,
+// with *found false. Sets that end below are dropped.
+static size_t lowest(struct cursor * list, size_t * n, size_t at, const struct gap * gap, uint64_t leaps, bool * found,
+    uint64_t * steps) {
+    const size_t size = gap->size, chunk = gap->chunk;
+    at     = gb_plan_within_chunk(at, size, chunk);
+    *found = true;
     for (size_t k = 0; k < *n;) {
         struct cursor * const c = &list[k];
         *steps += STEPS_A_CURSOR;
-        advance(c, at);
+        if (c->at->end <= at) {
+            advance(c, at);
+        }
         if (c->at == c->end) {
             *c = list[--*n];
             continue;
@@ -461,10 +508,18 @@ static size_t lowest(struct cursor * list, size_t * n, size_t at, size_t size, s
             k++;
             continue;
         }
+        if (leaps == 0) {
+            *found = false;
+            return at;
+        }
+        uint64_t passed = 0;
         do {
             at = gb_plan_within_chunk(c->at->end, size, chunk);
             step_on(c);
+            passed++;
         } while (c->at < c->end && (c->at->start <= at || c->at->start - at < size));
+        *steps += passed / PASSED_A_STEP;
+        leaps -= GB_MIN(leaps, 1 + passed / PASSED_A_LEAP);
         if (k > 0) { // what was in the way is asked first from now on
             const struct cursor one = *c;
             list[k]                 = list[k / 2];
@@ -477,19 +532,23 @@ static size_t lowest(struct cursor * list, size_t * n, size_t at, size_t size, s
 
 size_t gb_plan_index_lowest(const struct gb_plan_index * x, const struct gb_plan_buffer * b, size_t chunk,
     uint64_t * steps) {
-    struct cursor list[MAX_CURSORS];
-    size_t        n = collect(x, b, list);
+    struct cursor    list[MAX_CURSORS];
+    bool             found;
+    const struct gap gap = { b->size, chunk };
+    size_t           n   = collect(x, b, list);
     *steps += STEPS_A_BUFFER + n * STEPS_A_CURSOR;
-    return lowest(list, &n, 0, b->size, chunk, steps);
+    return lowest(list, &n, 0, &gap, UINT64_MAX, &found, steps);
 }
 
 size_t gb_plan_index_smallest(const struct gb_plan_index * x, const struct gb_plan_buffer * b, size_t chunk,
     uint64_t * steps) {
-    struct cursor list[MAX_CURSORS];
-    size_t        n = collect(x, b, list), best = SIZE_MAX, best_size = SIZE_MAX;
+    struct cursor    list[MAX_CURSORS];
+    bool             found;
+    const struct gap gap = { b->size, chunk };
+    size_t           n = collect(x, b, list), best = SIZE_MAX, best_size = SIZE_MAX;
     *steps += STEPS_A_BUFFER + n * STEPS_A_CURSOR;
     for (size_t at = 0;;) {
-        at = lowest(list, &n, at, b->size, chunk, steps);
+        at = lowest(list, &n, at, &gap, UINT64_MAX, &found, steps);
         if (n == 0) {
             return best != SIZE_MAX ? best : at;
         }
@@ -506,4 +565,45 @@ size_t gb_plan_index_smallest(const struct gb_plan_index * x, const struct gb_pl
         }
         at = end;
     }
+}
+
+// The largest of the nodes that a life consists of.
+static size_t widest_node(const struct gb_plan_index * x, const struct gb_plan_buffer * b) {
+    size_t node = 0;
+    for (size_t i = x->width + b->first, j = x->width + b->last; i < j; i = (i + 1) / 2, j /= 2) {
+        node = i & 1 ? i : j & 1 ? j - 1 : node;
+    }
+    return node;
+}
+
+static size_t end_of_all(const struct cursor * list, size_t n) {
+    size_t top = 0;
+    for (size_t k = 0; k < n; k++) {
+        const struct cursor * c = &list[k];
+        if (c->next < c->last) {
+            top = GB_MAX(top, c->last[-1].data[c->last[-1].n - 1].end);
+        } else {
+            top = GB_MAX(top, c->end[-1].end);
+        }
+    }
+    return top;
+}
+
+bool gb_plan_index_hinted(struct gb_plan_index * x, const struct gb_plan_buffer * b, size_t chunk, size_t * offset,
+    uint64_t * steps) {
+    x->hint = x->hint ? x->hint : gb_calloc(2 * x->width, sizeof(*x->hint));
+    if (x->hint == NULL) {
+        return false;
+    }
+    struct cursor    list[MAX_CURSORS];
+    bool             found;
+    const struct gap gap  = { b->size, chunk };
+    size_t * const   hint = &x->hint[widest_node(x, b)];
+    size_t           n    = collect(x, b, list);
+    const size_t     top  = end_of_all(list, n);
+    *steps += STEPS_A_BUFFER + n * STEPS_A_CURSOR;
+    const size_t at = lowest(list, &n, GB_MIN(*hint, top), &gap, HINTED_LEAPS, &found, steps);
+    *offset         = found ? at : gb_plan_within_chunk(top, b->size, chunk);
+    *hint           = found && n == 0 ? 0 : at;
+    return true;
 }
