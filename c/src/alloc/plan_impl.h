@@ -140,6 +140,12 @@ int                   gb_plan_by_rank(const void * a, const void * b);
 bool                  gb_plan_needs_crowd(enum gb_plan_key key);
 size_t                gb_plan_crowd(const struct gb_plan_buffer * b, const size_t * load);
 enum ggml_status      gb_plan_find_crowds(struct gb_plan_part * part);
+// Sorts by rising key; what is level keeps its sequence. scratch: room for n.
+struct gb_plan_keyed {
+    uint64_t key;
+    uint32_t buffer;
+};
+void gb_plan_sort(struct gb_plan_keyed * all, struct gb_plan_keyed * scratch, uint32_t n);
 // All buffers of the part by rank.
 enum ggml_status gb_plan_order(struct gb_plan_part * part, enum gb_plan_key key, uint32_t * order);
 // By rising offset; first fit in this order puts no buffer higher than it is. Level ones in the order that did best.
