@@ -13,6 +13,7 @@
 //   plan_improve.c   first fit in orders that the plans before have taught
 //   plan_critical.c  the buffers alive where most bytes are, as a problem of their own
 //   plan_window.c    plans anew what lies around the highest peak, again and again
+//   plan_eject.c     makes room for what lies highest, and for what was in its way
 //   plan_search.c    search at several capacities
 //   plan_exact.c     depth-first search at a capacity: finds a plan, or proves that there is none, or gives up
 //   plan_chunks.c    the driver for memory in chunks of limited size
@@ -241,6 +242,16 @@ enum ggml_status gb_plan_from_critical(struct gb_plan_part * part, uint32_t limi
 
 // Plans anew what lies around the highest buffers, as long as that lowers them (plan_window.c).
 enum ggml_status gb_plan_lower_peaks(struct gb_plan_part * part, size_t goal, struct gb_plan_budget * budget);
+
+// Takes out what lies highest and makes room for it, and for what was in its way, move by move (plan_eject.c).
+#define GB_PLAN_MAX_EJECT 20000 // buffers
+struct gb_plan_ejector;
+bool                     gb_plan_can_eject(const struct gb_plan_part * part); // it is small enough, and one space
+struct gb_plan_ejector * gb_plan_ejector_new(struct gb_plan_part * part);     // NULL: no memory
+void                     gb_plan_ejector_free(struct gb_plan_ejector * ejector);
+// Until the peak is the goal, or the budget is used up; then it can go on later.
+enum ggml_status gb_plan_eject(struct gb_plan_ejector * ejector, size_t goal, size_t unit,
+    struct gb_plan_budget * budget);
 
 // Complete search at several capacities (plan_search.c), in passes with ever more nodes.
 struct gb_plan_searcher;
