@@ -2,9 +2,9 @@
 // that is taken out in turn, until nothing is left outside.
 //
 // What is in the way costs its size times its life, and more each time that it was taken out, so that a chain of moves
-// does not go in circles. A move costs as much as reading the list of what is placed, not as much as a plan, so thousands
-// of them fit where a few plans would. A chain that does not end, or with ever more outside, is dropped, and the target
-// is set closer to the plan; where none is reached, what was learned of the costs is forgotten in part.
+// does not go in circles. A move costs as much as reading the list of what is placed, not as much as a plan, so
+// thousands of them fit where a few plans would. A chain that does not end, or with ever more outside, is dropped, and
+// the target is set closer to the plan; where none is reached, what was learned of the costs is forgotten in part.
 //
 // Random numbers are drawn in the order of births.
 #include "alloc/plan_impl.h"

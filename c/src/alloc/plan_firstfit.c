@@ -5,8 +5,8 @@
 // gaps are found in the index of what is placed (plan_index.c). Where few buffers are and many meet, one list of all
 // that are placed, kept sorted by offset, is read instead, which is faster then.
 //
-// There are instances where every buffer needs as many leaps of the index as others are placed. Where first fit must end
-// nevertheless, what is left after a number of steps is placed in a bounded number of steps each.
+// There are instances where every buffer needs as many leaps of the index as others are placed. Where first fit must
+// end nevertheless, what is left after a number of steps is placed in a bounded number of steps each.
 #include "alloc/plan_impl.h"
 
 #include <string.h>

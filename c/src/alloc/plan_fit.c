@@ -133,8 +133,9 @@ static enum ggml_status fit_some(struct gb_plan_part * part, size_t goal, bool a
     return status;
 }
 
-// First fit by size is tried in any case up to GB_PLAN_ALWAYS buffers, since gb_plan_offsets promises it, and bounded in
-// steps by their number, since there are instances in which it takes n squared. The others are paid from the budget. Where there are many buffers only those are tried that do best there.
+// First fit by size is tried in any case up to GB_PLAN_ALWAYS buffers, since gb_plan_offsets promises it, and bounded
+// in steps by their number, since there are instances in which it takes n squared. The others are paid from the budget.
+// Where there are many buffers only those are tried that do best there.
 enum ggml_status gb_plan_fit_gaps(struct gb_plan_part * part, size_t goal, bool all, int n_threads,
     struct gb_plan_budget * budget) {
     const int n_orders = all ? N_EVERY : N_SOME;

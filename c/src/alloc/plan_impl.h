@@ -74,8 +74,8 @@ struct gb_plan_problem {
 // What may still be spent (plan_budget.c). In-order and first fit, which spend nothing meanwhile, ask the thread's poll
 // themselves, every GB_PLAN_POLL buffers.
 enum { GB_PLAN_POLL = 256 };
-// Buffers up to which first fit by size is tried whatever the budget, and the steps for each that it may cost then: what
-// is left after them is placed by hints (plan_firstfit.c).
+// Buffers up to which first fit by size is tried whatever the budget, and the steps for each that it may cost then:
+// what is left after them is placed by hints (plan_firstfit.c).
 enum { GB_PLAN_ALWAYS = 100000, GB_PLAN_ALWAYS_STEPS = 10000 };
 struct gb_plan_budget {
     uint64_t steps;    // left
@@ -190,8 +190,8 @@ size_t gb_plan_index_lowest(const struct gb_plan_index * index, const struct gb_
     uint64_t * steps);
 size_t gb_plan_index_smallest(const struct gb_plan_index * index, const struct gb_plan_buffer * b, size_t chunk,
     uint64_t * steps);
-// The same in a bounded number of steps: a gap where a search with 64 leaps finds one, which begins where the one before
-// for about the same time has ended; else above all. False: no memory.
+// The same in a bounded number of steps: a gap where a search with 64 leaps finds one, which begins where the one
+// before for about the same time has ended; else above all. False: no memory.
 bool gb_plan_index_hinted(struct gb_plan_index * index, const struct gb_plan_buffer * b, size_t chunk, size_t * offset,
     uint64_t * steps);
 // The first offset at or above `at` where `size` bytes do not cross the end of a chunk.

@@ -4,10 +4,11 @@
 // A complete binary tree over blocks of sections. The whole blocks of a life are the few nodes that it consists of (at
 // most two a level): a buffer is noted in the set `cover` of these, and in the set `touch` of these and of all nodes
 // above them. In a block that a life only enters, at its beginning or end, the buffer is in a sorted list. A set is a
-// union of intervals of offsets, so what lies on each other is one interval, however many buffers it was. What
-// is in a buffer's way is then in `touch` of the nodes that its life consists of, or in `cover` of a node above one. A
-// gap common to these sets is found by leaps: an offset that is taken in one of them goes to the end of what takes it
-// there, until all agree. What of the lists meets the buffer is a set like the others. As many leaps may be needed as buffers are in the way, where gaps of the sets alternate.
+// union of intervals of offsets, so what lies on each other is one interval, however many buffers it was. What is in a
+// buffer's way is then in `touch` of the nodes that its life consists of, or in `cover` of a node above one. A gap
+// common to these sets is found by leaps: an offset that is taken in one of them goes to the end of what takes it
+// there, until all agree. What of the lists meets the buffer is a set like the others. As many leaps may be needed as
+// buffers are in the way, where gaps of the sets alternate.
 //
 // Invariant: intervals of a set are sorted and do not touch each other. Only nodes that the life of some buffer of the
 // part consists of are ever asked for `touch`, and only they keep it; `touch` of such a node holds that of those below,
@@ -313,7 +314,8 @@ static enum added set_add(struct arena * a, struct set * s, size_t start, size_t
 
 // ------------------------------------------------------------------------------------------------------------ the tree
 
-// A life in blocks: [from, to) are whole; `left` and `right` are those of its first and last section, which may be whole.
+// A life in blocks: [from, to) are whole; `left` and `right` are those of its first and last section, which may be
+// whole.
 struct span {
     size_t from, to, left, right;
 };
