@@ -629,7 +629,7 @@ static size_t lowest(struct cursor * list, size_t * n, size_t at, const struct g
     for (size_t k = 0; k < *n;) {
         struct cursor * const c = &list[k];
         *steps += STEPS_A_CURSOR;
-        if (c->at->end <= at) {
+        if (c->at < c->end && c->at->end <= at) {
             advance(c, at);
         }
         if (c->at == c->end) {
